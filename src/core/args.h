@@ -1,0 +1,123 @@
+// What is given: tensors by role and the numbers of one call. Nothing here is part of the plan's key.
+// The small integer tensors live where the data lives, so a captured graph replays with new lengths.
+#pragma once
+#include "core/problem.h"
+
+namespace attune {
+
+inline constexpr int kVariantTensors = 16;
+
+enum class Role : int32_t {
+  q, k, v, out,             // [batch, seq, head, dim]; ragged: batch 1, seq all tokens; paged k, v: [page, slot, head, dim]
+  lse,                      // [batch, seq, head] f32, natural; optional unless accumulating
+  cu_q, cu_k,               // [batch + 1] i32: first token of each sequence. cu_q goes with any key source
+  used_q, used_k,           // [batch] i32: queries and keys present (with append: before it)
+  left_pad,                 // [batch] i32: how many of the first keys are padding
+  cache_index,              // [batch] i32: which batch row of k and v; linear keys
+  page_table,               // [batch, pages] i32
+  positions,                // [batch, 2] i64: where query 0 and key 0 stand; absolute masks
+  block_begin,              // [batch, head, query blocks + 1] i32 into
+  block_column,             // [entries] i32
+  block_begin_k,            // the same list by key block, for a backward that wants it: [batch, head, key blocks + 1]
+  block_row_k,              // [entries] i32
+  slopes, sinks,            // [head] f32
+  bias,                     // [batch, seq, head, key]; any axis may be 1 and is then broadcast
+  seed,                     // [2] i64: seed and offset of dropout
+  k_new, v_new,             // [batch, seq, head, dim]: appended to the cache
+  rotary_cos, rotary_sin,   // [position, half of the rotated dims] f32
+  descale_q, descale_k, descale_v,            // [batch, head of keys] f32
+  d_out, d_lse, dq, dk, dv, d_bias, d_sinks,  // backward; d_bias f32, as broadcast as bias
+  variant,                                    // kVariantTensors of them: weights and streams, as the variant's page says
+  d_variant = variant + kVariantTensors,      // their gradients
+  count = d_variant + kVariantTensors
+};
+
+constexpr Role variant_tensor(int n) { return Role(int(Role::variant) + n); }
+constexpr Role d_variant_tensor(int n) { return Role(int(Role::d_variant) + n); }
+
+struct Args {
+  Tensor tensor[int(Role::count)];
+  // The scale is here and not in the key: no code and no choice depends on it. The same holds for the
+  // values of softcap and dropout, whose presence does change code and is in Problem::options.
+  float scale = 0.f;             // 0: 1 / sqrt(dim_qk)
+  float softcap = 0.f, dropout = 0.f;
+  void* communicator = nullptr;  // of variants that span ranks
+
+  ATTUNE_HD Tensor& operator[](Role r) { return tensor[int(r)]; }
+  ATTUNE_HD const Tensor& operator[](Role r) const { return tensor[int(r)]; }
+  ATTUNE_HD bool given(Role r) const { return tensor[int(r)].data != nullptr; }
+  template <class T>
+  ATTUNE_HD T* row(Role r, int64_t b = 0, int64_t s = 0, int64_t h = 0) const {
+    return given(r) ? view<T>(tensor[int(r)]).row(b, s, h) : nullptr;
+  }
+  ATTUNE_HD int32_t integer(Role r, int b, int32_t otherwise) const {
+    return given(r) ? *row<const int32_t>(r, b) : otherwise;
+  }
+};
+
+// One sequence of the batch: where its rows are and what its queries see.
+struct Sequence {
+  int q_batch = 0, k_batch = 0;  // index on the batch axis
+  int q_first = 0, k_first = 0;  // its first row there; of paged keys, in its own list of pages
+  int len_q = 0, len_k = 0;
+  Band band{};
+};
+
+// Every value read from a tensor is clamped into the buffers it indexes: on a GPU nobody checked it.
+ATTUNE_HD inline Sequence sequence(const Problem& p, const Args& a, int b) {
+  Sequence s{.q_batch = b, .k_batch = b};
+  int rows_q = a[Role::q].extent.seq, rows_k = a[Role::k].extent.seq;
+  if (const int32_t* cu = a.row<const int32_t>(Role::cu_q)) {
+    s.q_batch = 0;
+    s.q_first = clamp(cu[b], 0, rows_q);
+    rows_q = clamp(cu[b + 1], s.q_first, rows_q);
+  }
+  if (p.keys == KeySource::ragged) {
+    const int32_t* cu = a.row<const int32_t>(Role::cu_k);
+    s.k_batch = 0;
+    s.k_first = clamp(cu[b], 0, rows_k);
+    rows_k = clamp(cu[b + 1], s.k_first, rows_k);
+  } else if (p.keys == KeySource::paged) {
+    rows_k = clamp(int64_t(a[Role::page_table].extent.dim) * p.page, 0, INT32_MAX);
+  } else {
+    s.k_batch = clamp(a.integer(Role::cache_index, b, b), 0, a[Role::k].extent.batch - 1);
+  }
+  const int room_q = rows_q - s.q_first, room_k = rows_k - s.k_first;
+  const int new_k = p.has(Option::append) ? a[Role::k_new].extent.seq : 0;
+  const int used_q = clamp(a.integer(Role::used_q, b, room_q), 0, room_q);
+  const int used_k = clamp(int64_t(a.integer(Role::used_k, b, room_k - new_k)) + new_k, 0, room_k);
+  const int pad = clamp(a.integer(Role::left_pad, b, 0), 0, used_k);
+  s.k_first += pad;
+  s.len_k = clamp(used_k - pad, 0, p.len_k);
+  s.len_q = clamp(used_q, 0, p.len_q);
+  const int64_t* at = a.row<const int64_t>(Role::positions, b);
+  s.band = band_of(p.mask, s.len_q, s.len_k, at ? at[0] : 0, at ? at[1] : 0);
+  return s;
+}
+
+// Key sources: the load policy of a kernel. `row(j)` is where key (or value) j of the sequence lies.
+// Ragged keys are linear ones that start elsewhere, so two policies serve the three sources.
+template <class T>
+struct LinearRows {
+  T* first;
+  int64_t stride;
+  ATTUNE_HD LinearRows(const Problem&, const Args& a, Role r, const Sequence& s, int, int head)
+      : first(a.row<T>(r, s.k_batch, s.k_first, head)), stride(a[r].stride.seq) {}
+  ATTUNE_HD T* row(int64_t j) const { return first + j * stride; }
+};
+
+template <class T>
+struct PagedRows {
+  View<T> pool;
+  const int32_t* table;
+  int page, first, head;
+  ATTUNE_HD PagedRows(const Problem& p, const Args& a, Role r, const Sequence& s, int b, int kv_head)
+      : pool(view<T>(a[r])), table(a.row<const int32_t>(Role::page_table, b)), page(p.page), first(s.k_first),
+        head(kv_head) {}
+  ATTUNE_HD T* row(int64_t j) const {
+    const int64_t at = first + j;
+    return pool.row(clamp(table[at / page], 0, pool.extent.batch - 1), at % page, head);
+  }
+};
+
+}  // namespace attune

@@ -1,0 +1,42 @@
+// The one dropout mask: a counter-based function of positions, and not of indices in a tile, a chunk or a shard.
+// Backward, other tilings, other machines, chunked prefill and every rank of a ring see the same one.
+#pragma once
+#include "core/args.h"
+
+namespace attune {
+
+// Philox4x32-10 (Salmon et al. 2011): random words as a pure function of a counter and a key.
+struct Words4 { uint32_t w[4]; };
+ATTUNE_HD constexpr Words4 philox(Words4 c, uint32_t key0, uint32_t key1) {
+  for (int round = 0; round < 10; ++round, key0 += 0x9E3779B9u, key1 += 0xBB67AE85u) {
+    const uint64_t a = uint64_t(0xD2511F53u) * c.w[0], b = uint64_t(0xCD9E8D57u) * c.w[2];
+    c = {{uint32_t(b >> 32) ^ c.w[1] ^ key0, uint32_t(b), uint32_t(a >> 32) ^ c.w[3] ^ key1, uint32_t(a)}};
+  }
+  return c;
+}
+
+struct Dropout {
+  uint64_t seed = 0, offset = 0;
+  uint32_t below = 0;  // dropped where the random word is below this; 0 drops nothing
+  float kept = 1.f;    // what a kept weight is multiplied by
+
+  // Four neighbouring keys share one call of philox, a word each.
+  ATTUNE_HD Words4 words(uint32_t batch_head, int64_t q_position, int64_t k_position) const {
+    return philox({{uint32_t(k_position >> 2), uint32_t(q_position), batch_head, uint32_t(offset)}}, uint32_t(seed),
+                  uint32_t(seed >> 32) ^ uint32_t(offset >> 32));
+  }
+  ATTUNE_HD float factor(uint32_t batch_head, int64_t q_position, int64_t k_position) const {
+    return words(batch_head, q_position, k_position).w[k_position & 3] < below ? 0.f : kept;
+  }
+};
+
+// Seed and offset are read where the kernel runs, so a captured graph replays with new ones.
+ATTUNE_HD inline Dropout dropout_of(const Problem& p, const Args& a) {
+  if (!p.has(Option::dropout)) return {};
+  const int64_t* seed = a.row<const int64_t>(Role::seed);
+  return {uint64_t(seed[0]), uint64_t(seed[1]), uint32_t(a.dropout * 4294967296.0), 1.f / (1.f - a.dropout)};
+}
+
+ATTUNE_HD inline uint32_t batch_head(const Problem& p, int b, int h) { return uint32_t(b) * uint32_t(p.heads_q) + uint32_t(h); }
+
+}  // namespace attune

@@ -1,0 +1,146 @@
+// Which keys a query may see. A Mask is what is asked, the same for every sequence; a Band is what it
+// means for one sequence, built in the kernel from that sequence's lengths. Full, causal, sliding
+// window and compressed attention are settings of one band; block-sparse is a band cut to a list.
+#pragma once
+#include "core/tensor.h"
+
+namespace attune {
+
+enum class MaskKind : int32_t { full, causal, window };
+// Where query 0 stands: so that the last query stands on the last key; on key 0; or as Role::positions says.
+enum class Align : int32_t { bottom_right, top_left, absolute };
+
+inline constexpr int32_t kNoLimit = INT32_MAX;  // a window side without end
+struct Blocks { int32_t q = 0, k = 0, bound = 0; };  // block sizes and most entries of the list; 0: no list
+
+struct Mask {
+  MaskKind kind = MaskKind::full;
+  Align align = Align::bottom_right;
+  int32_t left = 0, right = 0;      // of a window, inclusive at both ends; 0 otherwise
+  int32_t k_step = 1, k_phase = 0;  // key j stands at j * k_step + k_phase (compressed keys)
+  Blocks blocks{};
+};
+
+// Positions are 64 bit. Lengths are below 2^31, k_step at most 2^20 and given positions at most 2^40,
+// all checked at the boundary: so |ahead| < 2^53, and a distance plus kUnbounded cannot overflow.
+inline constexpr int64_t kUnbounded = int64_t(1) << 60;
+inline constexpr int32_t kMaxStep = 1 << 20;
+inline constexpr int64_t kMaxPosition = int64_t(1) << 40;
+
+struct Band {
+  int64_t left = kUnbounded, right = kUnbounded;  // how far back and ahead a query sees
+  int64_t q_first = 0;                            // query i stands at i + q_first
+  int64_t k_first = 0, k_step = 1;                // key j stands at j * k_step + k_first
+
+  ATTUNE_HD constexpr int64_t q_position(int64_t i) const { return i + q_first; }
+  ATTUNE_HD constexpr int64_t k_position(int64_t j) const { return j * k_step + k_first; }
+  ATTUNE_HD constexpr int64_t ahead(int64_t i, int64_t j) const { return k_position(j) - q_position(i); }
+  // The definition. The walks below are only quicker ways to say it.
+  ATTUNE_HD constexpr bool visible(int64_t i, int64_t j) const {
+    return -left <= ahead(i, j) && ahead(i, j) <= right;
+  }
+};
+
+// `q_at` and `k_at` are the given positions of query 0 and key 0; read only where the mask is absolute.
+ATTUNE_HD constexpr Band band_of(const Mask& m, int len_q, int len_k, int64_t q_at, int64_t k_at) {
+  Band b{.k_first = m.k_phase, .k_step = m.k_step};
+  if (m.align == Align::absolute) b.q_first = q_at, b.k_first += k_at;
+  if (m.align == Align::bottom_right) b.q_first = b.k_position(len_k - 1) - (len_q - 1);
+  if (m.kind == MaskKind::causal) b.right = 0;
+  if (m.kind == MaskKind::window) {
+    if (m.left != kNoLimit) b.left = m.left;
+    if (m.right != kNoLimit) b.right = m.right;
+  }
+  return b;
+}
+
+ATTUNE_HD constexpr int64_t floor_div(int64_t a, int64_t b) { return a >= 0 ? a / b : -((b - 1 - a) / b); }
+ATTUNE_HD constexpr int64_t ceil_div(int64_t a, int64_t b) { return -floor_div(-a, b); }
+ATTUNE_HD constexpr int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
+ATTUNE_HD constexpr int clamp(int64_t x, int64_t lo, int64_t hi) { return int(x < lo ? lo : (x > hi ? hi : x)); }
+
+struct Rows { int first, last; };                // half open
+struct Tile { int first, last; bool partial; };  // partial: some pair inside it is hidden
+
+// The key tiles that a tile of query rows visits, in order. Kernels walk, and never look at the mask itself.
+struct BandWalk {
+  Band band;
+  int len_k, tile_k;
+
+  // The keys that query i sees: half open, and empty where first_key >= last_key. Both ends grow with i.
+  ATTUNE_HD constexpr int first_key(int64_t i) const {
+    return clamp(ceil_div(band.q_position(i) - band.left - band.k_first, band.k_step), 0, len_k);
+  }
+  ATTUNE_HD constexpr int last_key(int64_t i) const {
+    return clamp(floor_div(band.q_position(i) + band.right - band.k_first, band.k_step) + 1, 0, len_k);
+  }
+  ATTUNE_HD constexpr int tiles(Rows r) const {
+    const int lo = first_key(r.first) / tile_k, hi = int(ceil_div(last_key(r.last - 1), tile_k));
+    return hi > lo ? hi - lo : 0;
+  }
+  ATTUNE_HD constexpr Tile tile(Rows r, int n) const {
+    const int64_t first = (int64_t(first_key(r.first)) / tile_k + n) * tile_k;
+    return cut(r, first, first + tile_k);
+  }
+  // A tile is whole iff the extreme rows see all of it.
+  ATTUNE_HD constexpr Tile cut(Rows r, int64_t first, int64_t end) const {
+    const int last = clamp(end, 0, len_k);
+    return {clamp(first, 0, last), last, !(first_key(r.last - 1) <= first && last <= last_key(r.first))};
+  }
+};
+
+// The other way round, for a backward: the tiles of queries that see a tile of keys.
+struct QueryWalk {
+  Band band;
+  int len_q, tile_q;
+
+  // The queries that see key j. Both ends grow with j.
+  ATTUNE_HD constexpr int first_query(int64_t j) const {
+    return clamp(band.k_position(j) - band.right - band.q_first, 0, len_q);
+  }
+  ATTUNE_HD constexpr int last_query(int64_t j) const {
+    return clamp(band.k_position(j) + band.left - band.q_first + 1, 0, len_q);
+  }
+  ATTUNE_HD constexpr int tiles(Rows keys) const {
+    const int lo = first_query(keys.first) / tile_q, hi = int(ceil_div(last_query(keys.last - 1), tile_q));
+    return hi > lo ? hi - lo : 0;
+  }
+  ATTUNE_HD constexpr Tile tile(Rows keys, int n) const {
+    const int64_t first = (int64_t(first_query(keys.first)) / tile_q + n) * tile_q;
+    return cut(keys, first, first + tile_q);
+  }
+  ATTUNE_HD constexpr Tile cut(Rows keys, int64_t first, int64_t end) const {
+    const int last = clamp(end, 0, len_q);
+    return {clamp(first, 0, last), last, !(first_query(keys.last - 1) <= first && last <= last_query(keys.first))};
+  }
+};
+
+// The list of one (batch, head): key blocks of each query block, as CSR. A kernel's tiles are the blocks, or
+// pieces of them; what is seen inside one is still the band's to say.
+struct BlockList {
+  Blocks blocks;
+  const int32_t* begin;   // [query blocks + 1] into column
+  const int32_t* column;  // key blocks, each at most once a row
+
+  // Entries outside the list are never read, whatever `begin` holds: on a GPU nobody checked it.
+  ATTUNE_HD int entry(int row) const { return clamp(begin[row], 0, blocks.bound); }
+  ATTUNE_HD int count(int row) const {
+    const int n = entry(row + 1) - entry(row);
+    return n > 0 ? n : 0;
+  }
+  ATTUNE_HD int key_block(int row, int n) const { return column[entry(row) + n]; }
+};
+
+// The tiles of a row block's list. Rows must lie in one query block.
+struct BlockWalk {
+  BandWalk inside;
+  BlockList list;
+
+  ATTUNE_HD int tiles(Rows r) const { return list.count(r.first / list.blocks.q); }
+  ATTUNE_HD Tile tile(Rows r, int n) const {
+    const int64_t first = int64_t(list.key_block(r.first / list.blocks.q, n)) * list.blocks.k;
+    return inside.cut(r, first, first + list.blocks.k);
+  }
+};
+
+}  // namespace attune

@@ -1,0 +1,71 @@
+// From a dot product to a logit. Two policies per kernel: Plain is scale and nothing else; General has every
+// option as a run-time switch. So an option nobody asked for costs nothing, and kernels do not multiply with options.
+// A sink and accumulate change only the end of a row (softmax.h) and belong to both.
+#pragma once
+#include "core/dropout.h"
+#include "core/softmax.h"
+
+namespace attune {
+
+ATTUNE_HD inline float scale_of(const Problem& p, const Args& a) {
+  return a.scale != 0.f ? a.scale : 1.f / sqrtf(float(p.dim_qk));
+}
+
+inline bool needs_general(const Problem& p) {
+  return p.has(Option::softcap) || p.has(Option::alibi) || p.has(Option::bias) || p.has(Option::dropout);
+}
+
+struct Plain {
+  float scale;  // log2 e folded in
+
+  ATTUNE_HD Plain(const Problem& p, const Args& a, const Sequence&, int, int) : scale(scale_of(p, a) * kLog2e) {}
+  ATTUNE_HD float logit(float dot, int, int) const { return dot * scale; }
+  ATTUNE_HD float keep(int, int) const { return 1.f; }
+  ATTUNE_HD float slope_of_logit(float) const { return 1.f; }
+};
+
+// One element of a bias of any dtype.
+ATTUNE_HD inline float bias_at(const Tensor& t, int64_t b, int64_t i, int64_t h, int64_t j) {
+  const char* at = row_address(t, b, i, h);
+  if (t.extent.dim == 1) j = 0;
+  switch (t.dtype) {
+    case DType::f64: return float(reinterpret_cast<const double*>(at)[j]);
+    case DType::f32: return reinterpret_cast<const float*>(at)[j];
+    case DType::f16: return float(reinterpret_cast<const F16*>(at)[j]);
+    default: return float(reinterpret_cast<const Bf16*>(at)[j]);
+  }
+}
+
+struct General {
+  Band band;
+  float scale, softcap, slope;
+  const Tensor* bias;  // null without one
+  Dropout dropout;
+  int batch, head;
+  uint32_t stream;  // batch and head, for dropout
+
+  ATTUNE_HD General(const Problem& p, const Args& a, const Sequence& s, int b, int h)
+      : band(s.band), scale(scale_of(p, a)), softcap(p.has(Option::softcap) ? a.softcap : 0.f),
+        slope(p.has(Option::alibi) ? *a.row<const float>(Role::slopes, 0, 0, h) : 0.f),
+        bias(p.has(Option::bias) ? &a[Role::bias] : nullptr), dropout(dropout_of(p, a)), batch(b), head(h),
+        stream(batch_head(p, b, h)) {}
+
+  ATTUNE_HD float logit(float dot, int i, int j) const {  // base 2
+    float s = dot * scale;
+    if (softcap > 0.f) s = softcap * tanhf(s / softcap);
+    if (bias) s += bias_at(*bias, batch, i, head, j);
+    if (slope != 0.f) s -= slope * fabsf(float(band.ahead(i, j)));
+    return s * kLog2e;
+  }
+  ATTUNE_HD float keep(int i, int j) const {
+    return dropout.below ? dropout.factor(stream, band.q_position(i), band.k_position(j)) : 1.f;
+  }
+  // d logit / d (scale * dot), natural on both sides: 1 - tanh^2 where a softcap is.
+  ATTUNE_HD float slope_of_logit(float dot) const {
+    if (softcap <= 0.f) return 1.f;
+    const float t = tanhf(dot * scale / softcap);
+    return 1.f - t * t;
+  }
+};
+
+}  // namespace attune

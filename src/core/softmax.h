@@ -1,0 +1,64 @@
+// The algebra of attention: a running softmax that can absorb a tile and merge with another.
+// Splits of one decode, chunks of one tile loop and ranks of one ring are all the same merge, and an
+// attention sink is one more part whose output is 0.
+//
+// Conventions, for the whole library: logits are in base 2 inside (scale * log2 e folded in);
+// the log-sum-exp that leaves the library is natural; a row that sees no key has
+// output 0 and log-sum-exp -inf.
+#pragma once
+#include <cmath>
+
+#include "core/number.h"
+
+namespace attune {
+
+inline constexpr float kLog2e = 1.44269504088896340736f;
+inline constexpr float kLn2 = 0.69314718055994530942f;
+
+struct SoftmaxRow {
+  float max = -INFINITY;
+  float sum = 0.f;
+
+  // Lets in a tile whose largest logit is `tile_max`; what was accumulated so far must be
+  // multiplied by the returned factor.
+  ATTUNE_HD float admit(float tile_max) {
+    const float raised = fmaxf(max, tile_max);
+    const float factor = max == -INFINITY ? 0.f : exp2f(max - raised);
+    max = raised;
+    sum *= factor;
+    return factor;
+  }
+  ATTUNE_HD float weight(float logit) const { return logit == -INFINITY ? 0.f : exp2f(logit - max); }
+  ATTUNE_HD float normaliser() const { return sum == 0.f ? 0.f : 1.f / sum; }  // of a NaN: a NaN, never hidden
+  ATTUNE_HD float lse() const { return sum == 0.f ? -INFINITY : (max + log2f(sum)) * kLn2; }
+};
+
+// Shares of two finished parts, given their natural log-sum-exps: out = a * share.a + b * share.b.
+struct Share { float a, b, lse; };
+ATTUNE_HD inline Share merge(float lse_a, float lse_b) {
+  const float top = lse_a > lse_b || lse_a != lse_a ? lse_a : lse_b;
+  if (top == -INFINITY) return {0.f, 0.f, -INFINITY};
+  if (top == INFINITY) return {lse_a == top ? 1.f : 0.f, lse_a == top ? 0.f : 1.f, top};
+  const float ea = expf(lse_a - top), eb = expf(lse_b - top);
+  return {ea / (ea + eb), eb / (ea + eb), top + logf(ea + eb)};
+}
+
+// The end of a row: merge with what is already there, then with the sink. In a chain of accumulating runs
+// only the last one has the sink option, so it is merged once.
+struct RowEnd {
+  float before = 0.f;  // factor of the running output; it is not read unless accumulating
+  float now = 0.f;     // factor of this run's unnormalised sum
+  float lse = -INFINITY;
+
+  ATTUNE_HD explicit RowEnd(const SoftmaxRow& row) : now(row.normaliser()), lse(row.lse()) {}
+  ATTUNE_HD void merge_running(float running_lse) {
+    const Share s = merge(running_lse, lse);
+    before = s.a, now *= s.b, lse = s.lse;
+  }
+  ATTUNE_HD void merge_sink(float sink) {
+    const Share s = merge(lse, sink);
+    before *= s.a, now *= s.a, lse = s.lse;
+  }
+};
+
+}  // namespace attune

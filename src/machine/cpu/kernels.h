@@ -1,0 +1,77 @@
+// What a CPU can do, the same names on each: the small loops of attention, as a table of functions. The algorithm
+// (attention/*.cpu.cpp) knows tiles, masks, the online softmax and threads, and no instruction; a machine file knows
+// instructions and data layouts, and nothing else. A call does thousands of multiply-adds, so the indirection is free,
+// and code for one instruction set can never leak into a machine that lacks it.
+//
+// A *panel* is `rows` rows (a register tile's height); a *tile* is up to `tile` keys, in multiples of `keys`.
+// Packed operands and the panels s, p and o are in whatever order the registers like: opaque to the algorithm,
+// except that s and p advance by `rows` elements a key and packed k by padded(dim) elements a key, in steps of `keys`.
+// In a forward a panel's rows are queries and the tile's keys are keys; a backward runs the same loops with the two
+// exchanged. References are integers (or -inf): any reference near the maximum is as good, and an integer joins the
+// range reduction of exp2 at no cost.
+#pragma once
+#include <cstdint>
+
+#include "core/device.h"
+
+namespace attune {
+
+struct CpuKernels {
+  const char* isa;      // "neon"
+  uint32_t needs;       // feature bits
+  DType dtype;          // of q, k and v in memory
+  int rows, keys, tile; // tile is a multiple of keys; rows is a multiple of 4
+  int dim_step;         // dims are padded to a multiple of this
+  int operand_bytes;    // size of an element of a packed operand and of p
+  bool scale_in_q;      // the softmax scale goes into packed q, not into `weights`
+
+  // Packing. Rows are given by address; rows n and beyond, up to a whole panel or a multiple of `keys`, become 0, and
+  // so do dims beyond `dim`.
+  void (*pack_q)(const void* const* rows, int n, int dim, float scale, void* q);  // one panel
+  void (*pack_k)(const void* const* rows, int n, int dim, void* k);               // one tile, for `scores`
+  // One tile with room for `room` keys (at least n, a multiple of `keys`), for `accumulate`.
+  void (*pack_v)(const void* const* rows, int n, int dim, void* v, int room);
+
+  // s = q k^T for a panel and n keys (a multiple of `keys`), and the largest of each row.
+  void (*scores)(const void* q, const void* k, int n, int dim, float* s, float* top);
+  // s[r][j] = -inf unless first[r] <= j < last[r]; the largest of each row again.
+  void (*hide)(float* s, int n, const int* first, const int* last, float* top);
+  // p = exp2(s * scale - ref), sum += the sum of each row. A reference of -inf counts as 0.
+  void (*weights)(const float* s, int n, float scale, const float* ref, float* sum, void* p);
+  // o[r] *= factor[r]
+  void (*rescale)(float* o, int dim, const float* factor);
+  // o += p v over the first n keys of a tile packed with room for `room`
+  void (*accumulate)(const void* p, const void* v, int room, int n, int dim, float* o);
+  // to[r * stride + d] = o[r][d] * factor[r], for the first n rows
+  void (*unpack)(const float* o, int dim, const float* factor, int n, float* to, int64_t stride);
+
+  // Backward, the tile's keys being queries: p = exp2(s * scale - lse[j]), ds = p (dp - delta[j]). An lse of +inf
+  // gives 0.
+  void (*gradients)(const float* s, const float* dp, int n, float scale, const float* lse, const float* delta, void* p,
+                    void* ds);
+  // The panel `ds` of n queries and `rows` keys, exchanged: into panels of queries, the panel of query j at
+  // to + (j / rows) * panel elements, its keys beginning at key `at` (a multiple of rows).
+  void (*transpose)(const void* ds, int n, void* to, int64_t panel, int at);
+
+  // Between the opaque panels and plain rows, for what has no loop of its own (softcap, bias, ALiBi, dropout):
+  // plain[r * stride + j] = s[r][j]; and p[r][j] = plain[r * stride + j].
+  void (*read_scores)(const float* s, int n, float* plain, int64_t stride);
+  void (*write_weights)(const float* plain, int64_t stride, int n, void* p);
+
+  // Rows of numbers between memory and f32.
+  void (*widen)(const void* from, int64_t n, float* to);
+  void (*narrow)(const float* from, int64_t n, void* to);
+};
+
+// The kernels for a dtype that a device can run, best first: null where there are none in this build.
+const CpuKernels* best_kernels(DType, uint32_t features);
+
+// Each machine file's own, in the order f32, f16, bf16. A file not built for this processor is not linked.
+extern const CpuKernels kScalarKernels[3];
+extern const CpuKernels kNeonKernels[3];
+extern const CpuKernels kNeonBf16Kernels[1];
+extern const CpuKernels kAvx2Kernels[3];
+extern const CpuKernels kAvx512Kernels[3];
+extern const CpuKernels kAvx512Bf16Kernels[1];
+
+}  // namespace attune

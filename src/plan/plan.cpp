@@ -1,0 +1,75 @@
+#include "plan/plan.h"
+
+#include <mutex>
+
+#include "plan/rules.h"
+
+namespace attune {
+
+#define BACKEND(name) extern const Backend name;
+#include "plan/backends.def"
+#undef BACKEND
+
+std::span<const Backend* const> backends() {
+#define BACKEND(name) &name,
+  static const Backend* const all[] = {
+#include "plan/backends.def"
+  };
+#undef BACKEND
+  return all;
+}
+
+const Backend* find_backend(std::string_view name) {
+  for (const Backend* b : backends())
+    if (b->name == name) return b;
+  return nullptr;
+}
+
+std::string backend_names() {
+  std::string all;
+  for (const Backend* b : backends()) all += join(all.empty() ? "" : ", ", b->name);
+  return all;
+}
+
+Status Planner::plan(const Problem& p, Plan& out) const {
+  if (Status s = valid(p); !s.ok()) return s;  // so every plan, and every problem in a cache, is valid
+  std::string refused;
+  const auto accept = [&](const Backend* b, std::string_view why) {
+    Plan plan{.backend = b, .problem = p, .device = device, .why = std::string(why)};
+    Status s = b->supports(p, device);
+    if (s.ok()) s = b->shape(plan, *this);
+    if (!s.ok()) return refused += "\n  " + s.message, false;
+    plan.refused = std::move(refused);
+    out = std::move(plan);
+    return true;
+  };
+
+  if (!forced.empty()) {
+    const Backend* b = find_backend(forced);
+    if (!b) return Status::no("backend '", forced, "' is not one of ", backend_names());
+    if (accept(b, "asked for by name")) return Status::good();
+    return Status::no("the backend asked for does not support: ", name(p), refused);
+  }
+  if (const Rule* rule = match(p, rules)) {
+    const Backend* b = find_backend(rule->backend);
+    if (b && accept(b, rule->source)) return Status::good();
+    if (!b) refused += join("\n  ", rule->source, ": backend '", rule->backend, "' is not one of ", backend_names());
+  }
+  for (const Backend* b : backends())
+    if (!b->only_by_name && accept(b, "first in the list of backends that supports it")) return Status::good();
+  return Status::no("no backend supports: ", name(p), refused);
+}
+
+Status PlanCache::find(const Problem& p, const Plan*& out) {
+  {
+    const std::shared_lock reading(mutex_);
+    if (const auto it = plans_.find(p); it != plans_.end()) return out = it->second.get(), Status::good();
+  }
+  auto made = std::make_unique<Plan>();
+  if (Status s = planner_.plan(p, *made); !s.ok()) return s;
+  const std::unique_lock writing(mutex_);
+  out = plans_.try_emplace(p, std::move(made)).first->second.get();  // another thread may have been first: keep its plan
+  return Status::good();
+}
+
+}  // namespace attune

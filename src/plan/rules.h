@@ -1,0 +1,38 @@
+// Tuned rules: what was measured on a machine, as a file the planner loads. Written by `attune tune`, never by hand.
+#pragma once
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/device.h"
+#include "core/problem.h"
+
+namespace attune {
+
+// "On this device, problems of this kind with at least `min_len` keys go to `backend`."
+struct Rule {
+  Pass pass = Pass::forward;
+  DType dtype = DType::none;                    // of q
+  int32_t dim_qk = 0, dim_v = 0;
+  MaskKind mask = MaskKind::full;
+  int64_t min_heads = 1, max_heads = INT64_MAX; // batch * heads_q, inclusive
+  int32_t min_len = 1;                          // len_k from which the rule holds
+  std::string backend{};
+  std::string source{};                         // file:line it was read from
+};
+
+// The rules of one file, and for which device they were measured.
+struct Tuned {
+  std::string device{};    // Device::name
+  std::string measured{};  // when, by which commit: free text
+  std::vector<Rule> rules{};
+};
+
+// Every mistake names file and line.
+Status read_tuned(std::string_view text, std::string_view file, Tuned& out);
+std::string write_tuned(const Tuned&);
+
+// The rule that decides: of those that match, the one with the largest min_len; of equals, the last.
+const Rule* match(const Problem&, std::span<const Rule>);
+
+}  // namespace attune
