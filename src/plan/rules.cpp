@@ -1,0 +1,195 @@
+// A tuned file is text with one fact a line and a tab between fields, so that a new measurement is a readable diff:
+//   attune-tuned 1
+//   device    NVIDIA H200
+//   measured  2026-11-14 commit abc1234 attune tune --len 512-131072*2
+//   rule      forward  bf16  d128  causal  heads 1-16  len 512  sm90_forward
+// The version comes first, device and measured once each and before the rules; lines that begin with # and empty ones
+// say nothing. "d192/128" is dim_qk/dim_v, "heads 17-*" has no upper end. A mistake refuses the whole file: half of a
+// measurement is not one.
+#include "plan/rules.h"
+
+#include <algorithm>
+#include <charconv>
+#include <iterator>
+#include <unordered_map>
+
+#include "plan/plan.h"
+
+namespace attune {
+namespace {
+
+using Text = std::string_view;
+constexpr Text kVersion = "attune-tuned 1";
+constexpr Text kMask[] = {"full", "causal", "window"};
+constexpr int kFields = 8;
+constexpr Text kShape = "rule, pass, dtype, d#, mask, heads #-#, len #, backend";
+constexpr int32_t kMaxDim = 1 << 16;  // as valid() of a problem
+
+// What was given, on one line of a message: never longer than a line, never a control character.
+std::string quoted(Text given) {
+  constexpr size_t kMost = 60;
+  std::string s = "'";
+  for (const char c : given.substr(0, kMost)) s += (unsigned char)(c) < ' ' || c == 127 ? '?' : c;
+  return s + (given.size() > kMost ? "...'" : "'");
+}
+
+bool read_number(Text text, int64_t most, int64_t& out) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), out);
+  return error == std::errc{} && end == text.data() + text.size() && out >= 1 && out <= most;
+}
+
+Text cut(Text& rest, char at) {
+  const size_t n = rest.find(at);
+  const Text head = rest.substr(0, n);
+  rest = n == Text::npos ? Text{} : rest.substr(n + 1);
+  return head;
+}
+
+bool take(Text& rest, Text word) {
+  if (!rest.starts_with(word)) return false;
+  rest.remove_prefix(word.size());
+  return true;
+}
+
+Status read_dims(Text text, Rule& r) {
+  Text rest = text;
+  int64_t qk = 0, v = 0;
+  const bool two = text.find('/') != Text::npos;
+  const bool good = take(rest, "d") && read_number(cut(rest, '/'), kMaxDim, qk) &&
+                    (!two || read_number(rest, kMaxDim, v));
+  if (!good) return Status::no("head dim ", quoted(text), " is not d# or d#/#, each in 1 ... ", kMaxDim);
+  r.dim_qk = int32_t(qk), r.dim_v = int32_t(two ? v : qk);
+  return Status::good();
+}
+
+Status read_heads(Text text, Rule& r) {
+  Text rest = text;
+  const bool good = take(rest, "heads ") && read_number(cut(rest, '-'), INT64_MAX, r.min_heads) &&
+                    (rest == "*" || read_number(rest, INT64_MAX, r.max_heads));
+  if (!good) return Status::no(quoted(text), " is not 'heads #-#' or 'heads #-*', each in 1 ... 2^63 - 1");
+  if (r.min_heads > r.max_heads) return Status::no(quoted(text), " is empty: the second number is below the first");
+  return Status::good();
+}
+
+Status read_rule(Text line, Rule& r) {
+  const auto fields = std::count(line.begin(), line.end(), '\t') + 1;
+  if (fields != kFields)
+    return Status::no("a rule of ", fields, " fields; it has ", kFields, " with one tab between two: ", kShape);
+  Text field[kFields], rest = line;
+  for (Text& f : field) f = cut(rest, '\t');
+  if (field[1] != name(Pass::forward) && field[1] != name(Pass::backward))
+    return Status::no("pass ", quoted(field[1]), " is not one of forward, backward");
+  r.pass = field[1] == name(Pass::forward) ? Pass::forward : Pass::backward;
+  if (!parse(field[2], r.dtype).ok() || r.dtype > DType::e4m3)
+    return Status::no("dtype ", quoted(field[2]), " is not one of f64, f32, f16, bf16, e4m3");
+  if (Status s = read_dims(field[3], r); !s.ok()) return s;
+  const auto mask = std::find(std::begin(kMask), std::end(kMask), field[4]);
+  if (mask == std::end(kMask)) return Status::no("mask ", quoted(field[4]), " is not one of full, causal, window");
+  r.mask = MaskKind(mask - std::begin(kMask));
+  if (Status s = read_heads(field[5], r); !s.ok()) return s;
+  int64_t len = 0;
+  if (Text text = field[6]; !take(text, "len ") || !read_number(text, INT32_MAX, len))
+    return Status::no(quoted(field[6]), " is not 'len #' with a number in 1 ... 2^31 - 1");
+  r.min_len = int32_t(len);
+  if (!find_backend(field[7])) return Status::no("backend ", quoted(field[7]), " is not one of ", backend_names());
+  r.backend = field[7];
+  return Status::good();
+}
+
+// Everything but the backend: two rules may not agree in it.
+std::string condition(const Rule& r) {
+  std::string s = join("rule\t", name(r.pass), "\t", name(r.dtype), "\td", r.dim_qk);
+  if (r.dim_v != r.dim_qk) s += join("/", r.dim_v);
+  s += join("\t", kMask[int(r.mask)], "\theads ", r.min_heads, "-");
+  s += r.max_heads == INT64_MAX ? "*" : join(r.max_heads);
+  return s + join("\tlen ", r.min_len, "\t");
+}
+
+// Free text on one line of the file.
+std::string line_of(Text word, Text text) {
+  std::string s = join(word, "\t", text);
+  for (char& c : s)
+    if (((unsigned char)(c) < ' ' && &c != &s[word.size()]) || c == 127) c = ' ';
+  return s + "\n";
+}
+
+// Reads a file line by line and remembers where the facts stood that may stand only once.
+struct Reader {
+  Tuned tuned{};
+  int device_at = 0, measured_at = 0;  // line, 0 before it was seen
+  std::unordered_map<std::string, int> conditions{};
+
+  Status fact(Text word, Text text, int line, int& at, std::string& to) {
+    if (at) return Status::no("a second ", word, " line; the first is line ", at);
+    if (text.empty() || text.find('\t') != Text::npos)
+      return Status::no(word, " is followed by ", quoted(text), "; it takes one tab and a text without tabs");
+    if (!tuned.rules.empty()) return Status::no(word, " stands after a rule; it belongs before the first");
+    at = line, to = text;
+    return Status::good();
+  }
+  Status read(Text text, int line) {
+    for (size_t n = 0; n < text.size(); ++n)
+      if (const auto c = (unsigned char)(text[n]); (c < ' ' && c != '\t') || c == 127)
+        return Status::no("byte ", int(c), " at column ", n + 1, "; a tuned file is text");
+    if (line == 1) {
+      if (text != kVersion) return Status::no("the first line is ", quoted(text), ", not '", kVersion, "'");
+      return Status::good();
+    }
+    if (text.empty() || text[0] == '#') return Status::good();
+    Text rest = text;
+    const Text word = cut(rest, '\t');
+    if (word == "device") return fact(word, rest, line, device_at, tuned.device);
+    if (word == "measured") return fact(word, rest, line, measured_at, tuned.measured);
+    if (word != "rule")
+      return Status::no("the line begins with ", quoted(word), ", not with device, measured, rule or #");
+    if (!device_at || !measured_at)
+      return Status::no("a rule before the ", device_at ? "measured" : "device", " line; both stand before the rules");
+    Rule r;
+    if (Status s = read_rule(text, r); !s.ok()) return s;
+    const auto [first, is_new] = conditions.emplace(condition(r), line);
+    if (!is_new) return Status::no("the same condition as line ", first->second, "; a condition stands once");
+    tuned.rules.push_back(std::move(r));
+    return Status::good();
+  }
+};
+
+}  // namespace
+
+Status read_tuned(std::string_view text, std::string_view file, Tuned& out) {
+  Reader reader;
+  int line = 0;
+  if (text.empty()) return Status::no(file, ":1: the file is empty; its first line is '", kVersion, "'");
+  while (!text.empty()) {
+    ++line;
+    Text one = cut(text, '\n');
+    if (one.ends_with('\r')) one.remove_suffix(1);  // a checkout may have turned line ends
+    const size_t before = reader.tuned.rules.size();
+    if (Status s = reader.read(one, line); !s.ok()) return Status::no(file, ":", line, ": ", s.message);
+    if (reader.tuned.rules.size() > before) reader.tuned.rules.back().source = join(file, ":", line);
+  }
+  if (!reader.device_at || !reader.measured_at)
+    return Status::no(file, ":", line, ": the file ends without a ", reader.device_at ? "measured" : "device", " line");
+  out = std::move(reader.tuned);
+  return Status::good();
+}
+
+std::string write_tuned(const Tuned& t) {
+  std::string s = join(kVersion, "\n", line_of("device", t.device), line_of("measured", t.measured));
+  for (const Rule& r : t.rules) s += condition(r) + r.backend + "\n";
+  return s;
+}
+
+const Rule* match(const Problem& p, std::span<const Rule> rules) {
+  const int64_t heads = int64_t(p.batch) * p.heads_q;
+  const Rule* best = nullptr;
+  for (const Rule& r : rules) {
+    const bool same = r.pass == p.pass && r.dtype == p.dtype.q && r.dim_qk == p.dim_qk && r.dim_v == p.dim_v &&
+                      r.mask == p.mask.kind;
+    if (same && r.min_heads <= heads && heads <= r.max_heads && r.min_len <= p.len_k &&
+        (!best || r.min_len >= best->min_len))
+      best = &r;
+  }
+  return best;
+}
+
+}  // namespace attune
