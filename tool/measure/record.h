@@ -1,0 +1,99 @@
+// One row of a measurement, as a line of JSON: self-contained, so that files can be cut, joined and sent. `bench` writes
+// them; `report` and every other reader only needs this file. Times are nanoseconds of one call.
+#pragma once
+#include <cstdio>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/status.h"
+#include "tool/measure/statistics.h"
+
+namespace attune {
+
+inline constexpr int kRecordVersion = 1;
+
+// Where and from what a number comes. Never the name of the machine or of its user.
+struct Provenance {
+  std::string time{};      // UTC, "2026-01-31T12:00:00Z"
+  std::string commit{};    // "unknown" outside of a checkout
+  bool dirty = false;      // built from changed files
+  std::string version{}, compiler{}, flags{};
+  std::string cpu{}, features{}, governor{}, kernel{};  // kernel: release of the operating system's
+  int cores = 0;           // this process may use
+  std::string peers{};     // "torch 2.9.0"
+};
+
+// The check of the very buffers that were timed, on a sample of rows.
+struct Checked {
+  std::string verdict{};  // PASS, FAIL, or UNCHECKED
+  double error = 0;       // the largest over the rows, as a share of what is allowed: above 1 fails
+  int rows = 0;
+  std::string message{};  // where it failed, or why it was not checked
+};
+
+struct Record {
+  std::string status{"ok"};  // ok | refused (no backend takes it) | failed | interrupted | impossible (above a ceiling)
+  std::string message{};     // the sentence that belongs to it
+  std::string problem{};     // its line
+  std::string subject{};     // "cpu_forward", "torch:sdpa"
+  std::string device{};      // "cpu"
+  std::string mode{"warm"};  // cold: the last-level cache is flushed before every sample
+  std::string layout{"bhsd"};
+  std::string distribution{"normal"};
+  uint64_t seed = 0;
+  int threads = 1;
+  uint64_t workspace_bytes = 0;
+  std::string why{};         // how the backend was chosen
+
+  std::vector<double> samples_ns{};  // all of them, in the order they were taken; each the mean of `calls` calls
+  int calls = 1;
+  double median_ns = 0;
+  Interval interval{};
+  std::string ended_by{};    // precision | time | samples | interrupt
+  Outliers outliers{};
+  int modes = 1;
+  double warm_up_s = 0;
+  double floor_ns = 0;       // an empty call through the same timer
+  bool near_floor = false;   // below five floors: the call itself is a good part of the time
+
+  double flops = 0, bytes = 0;  // of one call, core/cost.h
+  double gflops = 0, gbs = 0;   // derived: a second
+  double ceiling_gflops = 0, copy_gbs = 0;  // measured in the same process; 0: not measured
+  std::string ceiling{};        // its instruction
+
+  Checked parity{};
+  std::string baseline{};    // subject this one is compared with; empty: none, or it is the baseline
+  Ratio ratio{};             // time of the baseline / time of this one, interleaved
+  double aa_spread = 0;      // smallest difference that may be claimed
+  std::string verdict{};     // FASTER | SLOWER | SAME | UNCLEAR
+  Provenance provenance{};
+};
+
+std::string to_json(const Record&);  // one line without its end
+// Unknown fields are skipped and missing ones keep their default: a newer file can be read. The version must fit.
+Status from_json(std::string_view line, Record& out);
+// Every row of a file; a mistake names file and line. Empty lines are skipped. An unfinished last line (an interrupted
+// write) is left out.
+Status read_records(const std::string& path, std::vector<Record>& out);
+
+// Appends, and flushes after every row: what was measured survives whatever comes next.
+class RecordFile {
+ public:
+  RecordFile() = default;
+  RecordFile(const RecordFile&) = delete;
+  RecordFile& operator=(const RecordFile&) = delete;
+  ~RecordFile();
+  Status open(const std::string& path);
+  bool is_open() const { return file_ != nullptr; }
+  Status write(const Record&);
+
+ private:
+  std::FILE* file_ = nullptr;
+  std::string path_{};
+};
+
+// The numbers that follow from the samples and from flops and bytes; marks what is above a ceiling as impossible.
+void derive(Record&);
+
+}  // namespace attune
