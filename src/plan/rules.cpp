@@ -91,7 +91,9 @@ Status read_rule(Text line, Rule& r) {
   if (Text text = field[6]; !take(text, "len ") || !read_number(text, INT32_MAX, len))
     return Status::no(quoted(field[6]), " is not 'len #' with a number in 1 ... 2^31 - 1");
   r.min_len = int32_t(len);
-  if (!find_backend(field[7])) return Status::no("backend ", quoted(field[7]), " is not one of ", backend_names());
+  const Backend* backend = find_backend(field[7]);
+  if (!backend) return Status::no("backend ", quoted(field[7]), " is not one of ", backend_names());
+  if (backend->only_by_name) return Status::no("backend ", quoted(field[7]), " is for checking and is never chosen");
   r.backend = field[7];
   return Status::good();
 }
@@ -123,7 +125,6 @@ struct Reader {
     if (at) return Status::no("a second ", word, " line; the first is line ", at);
     if (text.empty() || text.find('\t') != Text::npos)
       return Status::no(word, " is followed by ", quoted(text), "; it takes one tab and a text without tabs");
-    if (!tuned.rules.empty()) return Status::no(word, " stands after a rule; it belongs before the first");
     at = line, to = text;
     return Status::good();
   }

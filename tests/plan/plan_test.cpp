@@ -1,0 +1,213 @@
+// Choosing: nothing is silent, nothing touches a device, and what was decided says why.
+#include "plan/plan.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+#include <thread>
+
+#include "plan/rules.h"
+
+namespace attune {
+namespace {
+
+constexpr const char* kForward = "forward f32 b2 h4 q64 k64 d64 causal";
+constexpr const char* kBackward = "backward f32 b2 h4 q64 k64 d64 causal";
+
+Problem problem(std::string_view line) {
+  Problem p;
+  const Status s = parse(line, p);
+  EXPECT_TRUE(s.ok()) << s.message;
+  return p;
+}
+
+// A CPU that is described, not looked up: the same on every machine that runs this test.
+Device plain_cpu() { return {.units = 2, .features = bit(Feature::blas), .name = "a CPU"}; }
+Device h200() {
+  Device d;
+  EXPECT_TRUE(known_device("h200", d).ok());
+  return d;
+}
+Rule rule(Pass pass, const char* backend) {
+  return {.pass = pass, .dtype = DType::f32, .dim_qk = 64, .dim_v = 64, .mask = MaskKind::causal, .backend = backend,
+          .source = "test.tsv:7"};
+}
+
+TEST(Plan, the_list_decides_where_nothing_was_measured) {
+  Plan plan;
+  const Status s = Planner{.device = plain_cpu()}.plan(problem(kForward), plan);
+  ASSERT_TRUE(s.ok()) << s.message;
+  EXPECT_EQ(plan.backend->name, "cpu_forward");
+  EXPECT_EQ(plan.why, "first in the list of backends that supports it");
+  EXPECT_EQ(plan.refused, "");
+  EXPECT_EQ(plan.problem, problem(kForward));
+  EXPECT_EQ(plan.device.name, "a CPU");
+}
+
+TEST(Plan, who_refused_before_is_kept) {
+  Plan plan;
+  ASSERT_TRUE((Planner{.device = plain_cpu()}.plan(problem(kBackward), plan).ok()));
+  EXPECT_EQ(plan.backend->name, "cpu_backward");
+  EXPECT_TRUE(plan.refused.starts_with("\n  cpu_forward: ")) << plan.refused;
+}
+
+TEST(Plan, a_forced_backend_is_taken) {
+  Plan plan;
+  const Status s = Planner{.device = plain_cpu(), .forced = "reference"}.plan(problem(kForward), plan);
+  ASSERT_TRUE(s.ok()) << s.message;
+  EXPECT_EQ(plan.backend->name, "reference");
+  EXPECT_EQ(plan.why, "asked for by name");
+}
+
+TEST(Plan, a_forced_backend_that_refuses_is_an_error_and_never_replaced) {
+  Plan plan;
+  const Status s = Planner{.device = plain_cpu(), .forced = "cpu_backward"}.plan(problem(kForward), plan);
+  const std::string begin = join("the backend asked for does not support: ", kForward, "\n  cpu_backward: ");
+  EXPECT_TRUE(s.message.starts_with(begin)) << s.message;
+  EXPECT_EQ(plan.backend, nullptr);
+}
+
+TEST(Plan, a_forced_backend_goes_before_a_rule) {
+  const Rule r = rule(Pass::forward, "cpu_standard");
+  Plan plan;
+  ASSERT_TRUE((Planner{plain_cpu(), std::span(&r, 1), "cpu_forward"}.plan(problem(kForward), plan).ok()));
+  EXPECT_EQ(plan.backend->name, "cpu_forward");
+}
+
+TEST(Plan, an_unknown_forced_backend_fails_with_the_list) {
+  Plan plan;
+  const Status s = Planner{.device = plain_cpu(), .forced = "cpu_fast"}.plan(problem(kForward), plan);
+  EXPECT_EQ(s.message, "backend 'cpu_fast' is not one of " + backend_names());
+}
+
+TEST(Plan, a_rule_wins_and_is_named) {
+  const Rule r = rule(Pass::forward, "cpu_standard");
+  Plan plan;
+  ASSERT_TRUE((Planner{.device = plain_cpu(), .rules = std::span(&r, 1)}.plan(problem(kForward), plan).ok()));
+  EXPECT_EQ(plan.backend->name, "cpu_standard");
+  EXPECT_EQ(plan.why, "test.tsv:7");
+}
+
+TEST(Plan, a_rule_for_other_problems_changes_nothing) {
+  const Rule r = rule(Pass::backward, "cpu_standard");
+  Plan plan;
+  ASSERT_TRUE((Planner{.device = plain_cpu(), .rules = std::span(&r, 1)}.plan(problem(kForward), plan).ok()));
+  EXPECT_EQ(plan.backend->name, "cpu_forward");
+}
+
+TEST(Plan, a_rule_whose_backend_refuses_falls_to_the_list_and_keeps_the_refusal) {
+  const Rule r = rule(Pass::forward, "cpu_backward");
+  Plan plan;
+  ASSERT_TRUE((Planner{.device = plain_cpu(), .rules = std::span(&r, 1)}.plan(problem(kForward), plan).ok()));
+  EXPECT_EQ(plan.backend->name, "cpu_forward");
+  EXPECT_EQ(plan.why, "first in the list of backends that supports it");
+  EXPECT_TRUE(plan.refused.starts_with("\n  cpu_backward: ")) << plan.refused;
+}
+
+TEST(Plan, a_rule_that_names_nobody_is_not_silent) {
+  const Rule r = rule(Pass::forward, "sm91_forward");
+  Plan plan;
+  ASSERT_TRUE((Planner{.device = plain_cpu(), .rules = std::span(&r, 1)}.plan(problem(kForward), plan).ok()));
+  EXPECT_EQ(plan.backend->name, "cpu_forward");
+  EXPECT_EQ(plan.refused, "\n  test.tsv:7: backend 'sm91_forward' is not one of " + backend_names());
+}
+
+// There is no GPU kernel yet, so the answer is every backend's reason; a CPU backend must never take a GPU's problem.
+TEST(Plan, what_an_h200_would_get_can_be_asked_anywhere) {
+  Plan plan;
+  const std::string line = "forward bf16 b4 h32/8 q4096 k4096 d128 causal";
+  const Status s = Planner{.device = h200()}.plan(problem(line), plan);
+  EXPECT_TRUE(s.message.starts_with("no backend supports: " + line + "\n  ")) << s.message;
+  for (const Backend* b : backends()) {
+    const bool named = s.message.find(join("\n  ", b->name, ": ")) != std::string::npos;
+    EXPECT_EQ(named, !b->only_by_name) << b->name << " in\n" << s.message;
+  }
+}
+
+TEST(Plan, every_backend_refuses_with_its_name_first) {
+  for (const Backend* b : backends()) {
+    const Status s = b->supports(problem(kForward), h200());
+    EXPECT_TRUE(s.message.starts_with(join(b->name, ": "))) << b->name << " says '" << s.message << "'";
+  }
+}
+
+TEST(Plan, the_reference_is_never_chosen) {
+  Plan plan;
+  const Status s = Planner{.device = plain_cpu()}.plan(problem("forward f64 b1 h1 q8 k8 d8 full"), plan);
+  EXPECT_FALSE(s.ok()) << "chosen: " << plan.backend->name;
+  EXPECT_EQ(s.message.find("reference"), std::string::npos) << s.message;
+}
+
+TEST(Plan, an_invalid_problem_is_refused_before_any_backend_sees_it) {
+  Problem p = problem(kForward);
+  p.heads_kv = 3;
+  Plan plan;
+  const Status s = Planner{.device = plain_cpu()}.plan(p, plan);
+  EXPECT_EQ(s.message, "problem: heads_kv = 3 does not divide heads_q = 4");
+}
+
+TEST(Plan, planning_twice_gives_the_same_plan) {
+  Plan a, b;
+  const Planner planner{.device = plain_cpu()};
+  ASSERT_TRUE(planner.plan(problem(kForward), a).ok() && planner.plan(problem(kForward), b).ok());
+  EXPECT_TRUE(a.backend == b.backend && a.tile_q == b.tile_q && a.tile_k == b.tile_k && a.splits == b.splits &&
+              a.kernel == b.kernel && a.workspace_bytes == b.workspace_bytes && a.why == b.why);
+}
+
+TEST(Backends, names_are_unique_and_found) {
+  std::set<std::string_view> seen;
+  for (const Backend* b : backends()) {
+    EXPECT_TRUE(seen.insert(b->name).second) << b->name;
+    EXPECT_EQ(find_backend(b->name), b);
+    EXPECT_NE(backend_names().find(b->name), std::string::npos);
+    EXPECT_TRUE(b->supports && b->shape && b->run) << b->name;
+  }
+  EXPECT_EQ(find_backend("cpu_forwar"), nullptr);
+  EXPECT_EQ(find_backend(""), nullptr);
+}
+
+TEST(PlanCache, the_same_problem_is_the_same_plan) {
+  PlanCache cache({.device = plain_cpu()});
+  const Plan *first = nullptr, *again = nullptr, *other = nullptr;
+  ASSERT_TRUE(cache.find(problem(kForward), first).ok());
+  ASSERT_TRUE(cache.find(problem("forward f32 b2 h4 q64 k65 d64 causal"), other).ok());
+  ASSERT_TRUE(cache.find(problem(kForward), again).ok());
+  EXPECT_EQ(first, again);
+  EXPECT_NE(first, other);
+  EXPECT_EQ(other->problem.len_k, 65);
+}
+
+TEST(PlanCache, a_refusal_is_given_each_time) {
+  PlanCache cache({.device = h200()});
+  for (int n = 0; n < 2; ++n) {
+    const Plan* plan = nullptr;
+    EXPECT_TRUE(cache.find(problem(kForward), plan).message.starts_with("no backend supports: "));
+    EXPECT_EQ(plan, nullptr);
+  }
+}
+
+// Run under the thread sanitizer too: readers and makers of plans at once, over more problems than a small table holds.
+TEST(PlanCache, many_threads_find_the_same_plans) {
+  constexpr int kThreads = 8, kProblems = 300;
+  PlanCache cache({.device = plain_cpu()});
+  std::vector<std::vector<const Plan*>> found(kThreads, std::vector<const Plan*>(kProblems));
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t)
+    threads.emplace_back([&, t] {
+      for (int n = 0; n < kProblems; ++n) {
+        const int which = (n + t * 37) % kProblems;
+        Problem p = problem(kForward);
+        p.len_k = which + 1;
+        if (!cache.find(p, found[t][which]).ok()) found[t][which] = nullptr;
+      }
+    });
+  for (std::thread& t : threads) t.join();
+  for (int n = 0; n < kProblems; ++n) {
+    ASSERT_NE(found[0][n], nullptr);
+    EXPECT_EQ(found[0][n]->problem.len_k, n + 1);
+    for (int t = 1; t < kThreads; ++t) EXPECT_EQ(found[t][n], found[0][n]);
+  }
+}
+
+}  // namespace
+}  // namespace attune
