@@ -1,0 +1,80 @@
+// The golden reference: the definition in double, one query at a time, never optimised, and chosen only by name.
+// A running result and a sink are one more term of the same sum.
+//
+// What a run writes is part of the definition (core/args.h), and every backend does the same. A forward writes the
+// rows of out and lse that belong to queries of its sequences; rows beyond used_q, and of no sequence, stay as they are.
+#include <vector>
+
+#include "reference/definition.h"
+
+namespace attune {
+namespace {
+
+using namespace reference_detail;
+
+struct Term { int64_t key; double logit; };  // one summand of the softmax
+
+// Room for one query, kept from query to query.
+struct Room {
+  std::vector<Term> terms;
+  std::vector<double> out;
+};
+
+void attend(const Definition& one, int64_t h, int64_t i, Room& room) {
+  const Problem& p = one.p;
+  const Args& a = one.a;
+  const Place at = one.query(i);
+  room.terms.clear();
+  for (int64_t j = 0; j < one.len_k; ++j)
+    if (one.sees(h, i, j)) room.terms.push_back({j, one.logit(one.product(h, i, j), h, i, j)});
+  const double running = p.has(Option::accumulate) ? load(a[Role::lse], at.batch, at.seq, h, 0) : -INFINITY;
+  const double sink = p.has(Option::sink) ? load(a[Role::sinks], 0, 0, h, 0) : -INFINITY;
+  double top = std::fmax(running, sink);
+  for (const Term& t : room.terms) top = std::fmax(top, t.logit);
+  const auto weight = [top](double logit) { return logit == -INFINITY ? 0 : std::exp(logit - top); };
+
+  double sum = weight(running) + weight(sink);
+  for (int d = 0; d < p.dim_v; ++d)  // of a row that saw nothing yet, out is not read
+    room.out[size_t(d)] = running == -INFINITY ? 0 : weight(running) * load(a[Role::out], at.batch, at.seq, h, d);
+  for (const Term& t : room.terms) {
+    const Place key = one.key(t.key);
+    const double kept = weight(t.logit) * one.keep(h, i, t.key);
+    sum += weight(t.logit);
+    for (int d = 0; d < p.dim_v; ++d)
+      room.out[size_t(d)] += kept * load(a[Role::v], key.batch, key.seq, one.kv_head(h), d);
+  }
+
+  const bool nothing = sum == 0;  // a NaN is not nothing
+  for (int d = 0; d < p.dim_v; ++d)
+    save(a[Role::out], at.batch, at.seq, h, d, nothing ? 0 : room.out[size_t(d)] / sum);
+  if (a.given(Role::lse)) save(a[Role::lse], at.batch, at.seq, h, 0, nothing ? -INFINITY : top + std::log(sum));
+}
+
+Status supports(const Problem& p, const Device& d) {
+  if (d.kind != DeviceKind::cpu) return Status::no("reference: runs on a CPU, not on ", d.name);
+  for (const Option o : {Option::append, Option::rotary, Option::rotary_half, Option::descale})
+    if (p.has(o)) return Status::no("reference: does not know the option ", name(o));
+  if (const auto w = word(p.variant); !w.empty()) return Status::no("reference: does not know the variant ", w);
+  return Status::good();
+}
+
+// The one backend that allocates in `run`: how many keys a cache or a pool of pages holds is known only here.
+Status run(const Plan& plan, const Args& args, Workspace, Stream) {
+  const Problem& p = plan.problem;
+  if (p.pass == Pass::backward) return run_backward(p, args);
+  Room room{{}, std::vector<double>(size_t(p.dim_v))};
+  for (int64_t b = 0; b < p.batch; ++b) {
+    const Definition one(p, args, b);
+    for (int64_t h = 0; h < p.heads_q; ++h)
+      for (int64_t i = 0; i < one.len_q; ++i) attend(one, h, i, room);
+  }
+  return Status::good();
+}
+
+}  // namespace
+
+extern const Backend reference;
+const Backend reference{.name = "reference", .only_by_name = true, .supports = supports,
+                        .shape = [](Plan&, const Planner&) { return Status::good(); }, .run = run};
+
+}  // namespace attune

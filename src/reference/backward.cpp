@@ -1,0 +1,104 @@
+// The gradients of the definition, one query at a time, in double. Like every backward it takes out, lse and d_out as
+// given and recomputes the weights from lse: P = e^(logit - lse). Each gradient is computed only if it is given.
+//
+// What a run writes (core/args.h): the rows of dq that belong to queries of its sequences; rows beyond used_q stay as
+// they are. The gradients that queries share (dk, dv, d_bias, d_sinks) are written whole and need not be cleared
+// before: 0 where no query sees the key (padding, beyond used_k, pages in no table), the sum where sequences share a
+// cache row or a page.
+#include <vector>
+
+#include "reference/definition.h"
+
+namespace attune::reference_detail {
+namespace {
+
+// A gradient while it is being summed: the elements of a tensor, in double.
+struct Sum {
+  Tensor to{}, memory{};
+  std::vector<double> values{};
+
+  explicit Sum(const Tensor& gradient) : to(gradient), memory(gradient) {
+    if (!to.data) return;
+    const Extents& e = to.extent;
+    memory.dtype = DType::f64;
+    memory.stride = {int64_t(e.seq) * e.head * e.dim, int64_t(e.head) * e.dim, e.dim};
+    values.assign(size_t(e.batch * memory.stride.batch), 0.0);
+    memory.data = values.data();
+  }
+  explicit operator bool() const { return to.data != nullptr; }
+  double& at(int64_t b, int64_t s, int64_t h, int64_t d) {
+    return view<double>(memory).row(b, s, h)[d];
+  }
+  // Along an axis of extent 1 the input was broadcast, so its gradient is the sum.
+  double& broadcast_at(int64_t b, int64_t s, int64_t h, int64_t d) {
+    const Extents& e = to.extent;
+    return at(e.batch == 1 ? 0 : b, e.seq == 1 ? 0 : s, e.head == 1 ? 0 : h, e.dim == 1 ? 0 : d);
+  }
+  void write() {
+    if (!to.data) return;
+    for (int b = 0; b < to.extent.batch; ++b)
+      for (int s = 0; s < to.extent.seq; ++s)
+        for (int h = 0; h < to.extent.head; ++h)
+          for (int d = 0; d < to.extent.dim; ++d) save(to, b, s, h, d, at(b, s, h, d));
+  }
+};
+
+struct Gradients {
+  Sum dk, dv, d_bias, d_sinks;
+  std::vector<double> dq;  // of one query
+
+  Gradients(const Problem& p, const Args& a)
+      : dk(a[Role::dk]), dv(a[Role::dv]), d_bias(a[Role::d_bias]), d_sinks(a[Role::d_sinks]), dq(size_t(p.dim_qk)) {}
+
+  void add_pair(const Definition& one, int64_t h, int64_t i, int64_t j, double lse, double D) {
+    const Args& a = one.a;
+    const Place q = one.query(i), k = one.key(j);
+    const int64_t hk = one.kv_head(h);
+    const double product = one.product(h, i, j), keep = one.keep(h, i, j);
+    const double P = std::exp(one.logit(product, h, i, j) - lse);
+    double dP = 0;
+    for (int d = 0; d < one.p.dim_v; ++d) {
+      const double d_out = load(a[Role::d_out], q.batch, q.seq, h, d);
+      dP += keep * d_out * load(a[Role::v], k.batch, k.seq, hk, d);
+      if (dv) dv.at(k.batch, k.seq, hk, d) += keep * P * d_out;
+    }
+    const double d_logit = P * (dP - D), d_dot = d_logit * one.logit_slope(product) * one.scale;
+    if (d_bias) d_bias.broadcast_at(one.b, i, h, j) += d_logit;
+    for (int d = 0; d < one.p.dim_qk; ++d) {
+      dq[size_t(d)] += d_dot * load(a[Role::k], k.batch, k.seq, hk, d);
+      if (dk) dk.at(k.batch, k.seq, hk, d) += d_dot * load(a[Role::q], q.batch, q.seq, h, d);
+    }
+  }
+
+  void add_query(const Definition& one, int64_t h, int64_t i) {
+    const Args& a = one.a;
+    const Place at = one.query(i);
+    const double lse = load(a[Role::lse], at.batch, at.seq, h, 0);
+    dq.assign(dq.size(), 0.0);
+    if (lse != -INFINITY) {  // a row that sees nothing has no gradient
+      double D = a.given(Role::d_lse) ? -load(a[Role::d_lse], at.batch, at.seq, h, 0) : 0;
+      for (int d = 0; d < one.p.dim_v; ++d)
+        D += load(a[Role::d_out], at.batch, at.seq, h, d) * load(a[Role::out], at.batch, at.seq, h, d);
+      if (d_sinks) d_sinks.at(0, 0, h, 0) -= std::exp(load(a[Role::sinks], 0, 0, h, 0) - lse) * D;
+      for (int64_t j = 0; j < one.len_k; ++j)
+        if (one.sees(h, i, j)) add_pair(one, h, i, j, lse, D);
+    }
+    if (!a.given(Role::dq)) return;
+    for (int d = 0; d < one.p.dim_qk; ++d) save(a[Role::dq], at.batch, at.seq, h, d, dq[size_t(d)]);
+  }
+};
+
+}  // namespace
+
+Status run_backward(const Problem& p, const Args& a) {
+  Gradients gradients(p, a);
+  for (int64_t b = 0; b < p.batch; ++b) {
+    const Definition one(p, a, b);
+    for (int64_t h = 0; h < p.heads_q; ++h)
+      for (int64_t i = 0; i < one.len_q; ++i) gradients.add_query(one, h, i);
+  }
+  for (Sum* sum : {&gradients.dk, &gradients.dv, &gradients.d_bias, &gradients.d_sinks}) sum->write();
+  return Status::good();
+}
+
+}  // namespace attune::reference_detail

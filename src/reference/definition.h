@@ -1,0 +1,139 @@
+// The definition of attention on one sequence, in double and for reading: where its rows lie, which keys a query sees,
+// what a logit is. It shares no index arithmetic with the kernels: no walk, no Band, no Sequence, no merge, no score
+// policy; a reference that shared them could not see their mistakes. What it does share is itself a definition: the
+// number formats and the dropout mask. Values in tensors are believed: they are checked before a run.
+#pragma once
+#include <cmath>
+
+#include "core/dropout.h"
+#include "plan/backend.h"
+
+namespace attune::reference_detail {
+
+inline double load(const Tensor& t, int64_t b, int64_t s, int64_t h, int64_t d) {
+  const int64_t at = b * t.stride.batch + s * t.stride.seq + h * t.stride.head + d;
+  switch (t.dtype) {
+    case DType::f64: return static_cast<const double*>(t.data)[at];
+    case DType::f32: return static_cast<const float*>(t.data)[at];
+    case DType::f16: return static_cast<const F16*>(t.data)[at];
+    case DType::bf16: return static_cast<const Bf16*>(t.data)[at];
+    case DType::e4m3: return static_cast<const E4m3*>(t.data)[at];
+    case DType::none: case DType::i32: case DType::i64: break;
+  }
+  return NAN;
+}
+
+inline void save(const Tensor& t, int64_t b, int64_t s, int64_t h, int64_t d, double x) {
+  const int64_t at = b * t.stride.batch + s * t.stride.seq + h * t.stride.head + d;
+  switch (t.dtype) {
+    case DType::f64: static_cast<double*>(t.data)[at] = x; break;
+    case DType::f32: static_cast<float*>(t.data)[at] = float(x); break;
+    case DType::f16: static_cast<F16*>(t.data)[at] = F16(float(x)); break;
+    case DType::bf16: static_cast<Bf16*>(t.data)[at] = Bf16(float(x)); break;
+    case DType::e4m3: static_cast<E4m3*>(t.data)[at] = E4m3(float(x)); break;
+    case DType::none: case DType::i32: case DType::i64: break;
+  }
+}
+
+inline int64_t integer(const Tensor& t, int64_t b, int64_t h, int64_t n) {
+  const int64_t at = b * t.stride.batch + h * t.stride.head + n;
+  return t.dtype == DType::i64 ? static_cast<const int64_t*>(t.data)[at] : static_cast<const int32_t*>(t.data)[at];
+}
+
+struct Place { int64_t batch, seq; };  // a row on these two axes
+
+// Queries are numbered i = 0 ... len_q - 1, keys j = 0 ... len_k - 1, within the sequence and behind its padding.
+struct Definition {
+  const Problem& p;
+  const Args& a;
+  int64_t b;
+  int64_t q_row = 0, len_q = 0;                // where its queries begin
+  int64_t k_row = 0, padding = 0, len_k = 0;   // where its keys begin, padding included
+  double scale = 0;
+  Dropout dropout{};
+
+  Definition(const Problem& problem, const Args& args, int64_t sequence) : p(problem), a(args), b(sequence) {
+    len_q = a[Role::q].extent.seq;
+    len_k = a[Role::k].extent.seq;
+    if (a.given(Role::cu_q)) span(Role::cu_q, q_row, len_q);
+    if (p.keys == KeySource::ragged) span(Role::cu_k, k_row, len_k);
+    if (p.keys == KeySource::paged) len_k = int64_t(a[Role::page_table].extent.dim) * p.page;
+    if (a.given(Role::used_q)) len_q = integer(a[Role::used_q], b, 0, 0);
+    if (a.given(Role::used_k)) len_k = integer(a[Role::used_k], b, 0, 0);
+    if (a.given(Role::left_pad)) padding = integer(a[Role::left_pad], b, 0, 0);
+    len_k -= padding;
+    scale = a.scale != 0.f ? double(a.scale) : 1 / std::sqrt(double(p.dim_qk));
+    dropout = dropout_of(p, a);
+  }
+
+  int64_t kv_head(int64_t h) const { return h / (p.heads_q / p.heads_kv); }
+  Place query(int64_t i) const { return a.given(Role::cu_q) ? Place{0, q_row + i} : Place{b, i}; }
+  Place key(int64_t j) const {
+    const int64_t at = padding + j;
+    if (p.keys == KeySource::ragged) return {0, k_row + at};
+    if (p.keys == KeySource::paged) return {integer(a[Role::page_table], b, 0, at / p.page), at % p.page};
+    return {a.given(Role::cache_index) ? integer(a[Role::cache_index], b, 0, 0) : b, at};
+  }
+
+  int64_t k_position(int64_t j) const {
+    const int64_t key_0 = p.mask.align == Align::absolute ? integer(a[Role::positions], b, 0, 1) : 0;
+    return key_0 + j * p.mask.k_step + p.mask.k_phase;
+  }
+  int64_t q_position(int64_t i) const {
+    if (p.mask.align == Align::absolute) return i + integer(a[Role::positions], b, 0, 0);
+    if (p.mask.align == Align::top_left) return i;
+    return k_position(len_k - 1) - (len_q - 1 - i);  // the last query stands on the last key
+  }
+  bool sees(int64_t h, int64_t i, int64_t j) const {
+    const Mask& m = p.mask;
+    const int64_t ahead = k_position(j) - q_position(i);
+    if (m.kind == MaskKind::causal && ahead > 0) return false;
+    if (m.kind == MaskKind::window && m.left != kNoLimit && -ahead > m.left) return false;
+    if (m.kind == MaskKind::window && m.right != kNoLimit && ahead > m.right) return false;
+    return !m.blocks.q || listed(h, i / m.blocks.q, j / m.blocks.k);
+  }
+  bool listed(int64_t h, int64_t q_block, int64_t k_block) const {
+    const int64_t end = integer(a[Role::block_begin], b, h, q_block + 1);
+    for (int64_t n = integer(a[Role::block_begin], b, h, q_block); n < end; ++n)
+      if (integer(a[Role::block_column], 0, 0, n) == k_block) return true;
+    return false;
+  }
+
+  double product(int64_t h, int64_t i, int64_t j) const {  // scale * q . k
+    const Place at_q = query(i), at_k = key(j);
+    double sum = 0;
+    for (int d = 0; d < p.dim_qk; ++d)
+      sum += load(a[Role::q], at_q.batch, at_q.seq, h, d) * load(a[Role::k], at_k.batch, at_k.seq, kv_head(h), d);
+    return scale * sum;
+  }
+  double logit(double product, int64_t h, int64_t i, int64_t j) const {
+    double s = product;
+    if (p.has(Option::softcap)) s = a.softcap * std::tanh(s / a.softcap);
+    if (p.has(Option::bias)) s += bias(h, i, j);
+    if (p.has(Option::alibi)) s -= load(a[Role::slopes], 0, 0, h, 0) * std::fabs(double(k_position(j) - q_position(i)));
+    return s;
+  }
+  double logit_slope(double product) const {  // d logit / d product
+    if (!p.has(Option::softcap)) return 1;
+    const double t = std::tanh(product / a.softcap);
+    return 1 - t * t;
+  }
+  double bias(int64_t h, int64_t i, int64_t j) const {
+    const Extents& e = a[Role::bias].extent;
+    return load(a[Role::bias], e.batch == 1 ? 0 : b, e.seq == 1 ? 0 : i, e.head == 1 ? 0 : h, e.dim == 1 ? 0 : j);
+  }
+  double keep(int64_t h, int64_t i, int64_t j) const {  // what dropout multiplies a weight by
+    if (!p.has(Option::dropout)) return 1;
+    return dropout.factor(uint32_t(b * p.heads_q + h), q_position(i), k_position(j));
+  }
+
+ private:
+  void span(Role cu, int64_t& first, int64_t& length) const {
+    first = integer(a[cu], 0, 0, b);
+    length = integer(a[cu], 0, 0, b + 1) - first;
+  }
+};
+
+Status run_backward(const Problem&, const Args&);
+
+}  // namespace attune::reference_detail
