@@ -55,6 +55,14 @@ struct Args {
   }
 };
 
+// What a run writes, for every backend:
+//   forward   the rows of out and lse of the queries a sequence has. Rows beyond used_q, or in no sequence of cu_q,
+//             stay as they are; a row that sees no key is written: 0 and -inf.
+//   backward  the same rows of dq, and no others. dk, dv, d_bias and d_sinks have the shape of k, v, bias and sinks
+//             (k and v with their whole cache or pool of pages), are written whole and need not be cleared before:
+//             0 where no query sees a key, the sum where sequences share a cache row or a page, or where a bias is
+//             broadcast. A gradient that is not given is not computed.
+
 // One sequence of the batch: where its rows are and what its queries see.
 struct Sequence {
   int q_batch = 0, k_batch = 0;  // index on the batch axis
@@ -91,7 +99,7 @@ ATTUNE_HD inline Sequence sequence(const Problem& p, const Args& a, int b) {
   s.len_k = clamp(used_k - pad, 0, p.len_k);
   s.len_q = clamp(used_q, 0, p.len_q);
   const int64_t* at = a.row<const int64_t>(Role::positions, b);
-  s.band = band_of(p.mask, s.len_q, s.len_k, at ? at[0] : 0, at ? at[1] : 0);
+  s.band = band_of(p.mask, s.len_q, s.len_k, at ? clamp_position(at[0]) : 0, at ? clamp_position(at[1]) : 0);
   return s;
 }
 

@@ -5,19 +5,20 @@
 namespace attune {
 namespace {
 
-// The sum of floor(x / step) for x in [0, n).
-double floor_sum(int64_t n, int64_t step) {
-  if (n <= 0) return 0;
-  const double q = double(n / step), r = double(n % step);
-  return double(step) * q * (q - 1) / 2 + r * q;
+// Sums in integers that may wrap: only differences of them are used, and those are below 2^63.
+
+// The sum of floor(x / step) for x in [0, n); n / step is below 2^32.
+uint64_t floor_sum(int64_t n, int64_t step) {
+  const uint64_t q = uint64_t(n / step), r = uint64_t(n % step);
+  return uint64_t(step) * (q ? q * (q - 1) / 2 : 0) + r * q;
 }
 
 // The sum of clamp(floor(x / step) + 1, 0, most) for x in [first, last).
-double clamped_sum(int64_t first, int64_t last, int64_t step, int64_t most) {
+uint64_t clamped_sum(int64_t first, int64_t last, int64_t step, int64_t most) {
   const int64_t full = step * most;  // from here on the term is `most`
   const int64_t lo = std::clamp<int64_t>(first, 0, full), hi = std::clamp<int64_t>(last, 0, full);
-  const double rising = floor_sum(hi, step) - floor_sum(lo, step) + double(hi - lo);
-  return rising + double(most) * double(std::max<int64_t>(last, full) - std::max<int64_t>(first, full));
+  const uint64_t rising = floor_sum(hi, step) - floor_sum(lo, step) + uint64_t(hi - lo);
+  return rising + uint64_t(most) * uint64_t(std::max<int64_t>(last, full) - std::max<int64_t>(first, full));
 }
 
 double pairs_of(const Problem& p, const Args* a, int b, const Sequence& s) {
@@ -44,9 +45,9 @@ double visible_pairs(const Band& band, Rows queries, Rows keys) {
   // Query i sees keys up to position q + right and none before q - left: the difference of two clamped counts.
   const int64_t first = band.q_position(queries.first) - band.k_position(keys.first);
   const int64_t last = first + (queries.last - queries.first), count = keys.last - keys.first;
-  const double until = clamped_sum(first + band.right, last + band.right, band.k_step, count);
-  const double before = clamped_sum(first - band.left - 1, last - band.left - 1, band.k_step, count);
-  return std::max(0.0, until - before);
+  const uint64_t until = clamped_sum(first + band.right, last + band.right, band.k_step, count);
+  const uint64_t before = clamped_sum(first - band.left - 1, last - band.left - 1, band.k_step, count);
+  return double(std::max<int64_t>(0, int64_t(until - before)));
 }
 
 Cost cost(const Problem& p, const Args* a) {

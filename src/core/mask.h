@@ -59,6 +59,11 @@ ATTUNE_HD constexpr int64_t ceil_div(int64_t a, int64_t b) { return -floor_div(-
 ATTUNE_HD constexpr int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
 ATTUNE_HD constexpr int clamp(int64_t x, int64_t lo, int64_t hi) { return int(x < lo ? lo : (x > hi ? hi : x)); }
 
+// Where nobody checked a given position, no sum of positions overflows all the same.
+ATTUNE_HD constexpr int64_t clamp_position(int64_t x) {
+  return x < -kMaxPosition ? -kMaxPosition : (x > kMaxPosition ? kMaxPosition : x);
+}
+
 struct Rows { int first, last; };                // half open
 struct Tile { int first, last; bool partial; };  // partial: some pair inside it is hidden
 
