@@ -4,8 +4,8 @@
 
 namespace attune {
 
-// The CPU of this machine with all it can do; `units` is the number of threads a run uses.
-const Device& this_cpu();
+// The CPU of this machine with all it can do; `units` is default_threads() as of now.
+Device this_cpu();
 
 // "cpu", "cpu:scalar", "cpu:neon", "cpu:avx2", ... (this CPU without what comes after the word), or a device one
 // can plan for: "h200".
@@ -13,5 +13,11 @@ Status device_named(std::string_view word, Device& out);
 
 // Threads of a CPU run: those this process may run on, unless set. Affects plans made afterwards.
 int default_threads();
+void set_threads(int threads);  // 0: as many as this process may run on. Safe from any thread
+
+// How the two read what the kernel says; pure. The name of a CPU from /proc/cpuinfo, and the threads that a cgroup's
+// cpu.max ("150000 100000", "max 100000") is worth, 0 without a limit.
+std::string cpu_name(std::string_view cpuinfo);
+int quota_threads(std::string_view cpu_max);
 
 }  // namespace attune

@@ -1,0 +1,181 @@
+#include "machine/host.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <atomic>
+#include <fstream>
+#include <iterator>
+#include <memory>
+
+#include "machine/library.h"
+
+#if defined(__aarch64__)
+#include <sys/auxv.h>
+#endif
+
+namespace attune {
+namespace {
+
+std::string read(const std::string& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// The value of the first "key : value" line.
+std::string_view field(std::string_view text, std::string_view key) {
+  for (size_t at = 0; at < text.size();) {
+    const std::string_view line = text.substr(at, std::min(text.find('\n', at), text.size()) - at);
+    at += line.size() + 1;
+    const size_t colon = line.find(':');
+    if (!line.starts_with(key) || colon == line.npos) continue;
+    if (line.substr(key.size(), colon - key.size()).find_first_not_of(" \t") != line.npos) continue;
+    const size_t first = line.find_first_not_of(" \t", colon + 1);
+    return first == line.npos ? std::string_view{} : line.substr(first, line.find_last_not_of(" \t\r") + 1 - first);
+  }
+  return {};
+}
+
+// Main ID register: implementer and part, from Arm's and Apple's tables. Arm Linux prints no model name.
+constexpr struct { std::string_view implementer, part, name; } kCores[] = {
+    {"0x41", "0xd03", "Cortex-A53"},   {"0x41", "0xd07", "Cortex-A57"},   {"0x41", "0xd08", "Cortex-A72"},
+    {"0x41", "0xd09", "Cortex-A73"},   {"0x41", "0xd0a", "Cortex-A75"},   {"0x41", "0xd0b", "Cortex-A76"},
+    {"0x41", "0xd0c", "Neoverse-N1"},  {"0x41", "0xd0d", "Cortex-A77"},   {"0x41", "0xd40", "Neoverse-V1"},
+    {"0x41", "0xd41", "Cortex-A78"},   {"0x41", "0xd44", "Cortex-X1"},    {"0x41", "0xd46", "Cortex-A510"},
+    {"0x41", "0xd47", "Cortex-A710"},  {"0x41", "0xd48", "Cortex-X2"},    {"0x41", "0xd49", "Neoverse-N2"},
+    {"0x41", "0xd4d", "Cortex-A715"},  {"0x41", "0xd4e", "Cortex-X3"},    {"0x41", "0xd4f", "Neoverse-V2"},
+    {"0x41", "0xd81", "Cortex-A720"},  {"0x41", "0xd82", "Cortex-X4"},    {"0x41", "0xd83", "Neoverse-V3AE"},
+    {"0x41", "0xd84", "Neoverse-V3"},  {"0x41", "0xd8e", "Neoverse-N3"},  {"0xc0", "0xac3", "Ampere-1"},
+    {"0x61", "0x022", "Apple M1"},     {"0x61", "0x023", "Apple M1"},     {"0x61", "0x024", "Apple M1 Pro"},
+    {"0x61", "0x025", "Apple M1 Pro"}, {"0x61", "0x028", "Apple M1 Max"}, {"0x61", "0x029", "Apple M1 Max"},
+    {"0x61", "0x032", "Apple M2"},     {"0x61", "0x033", "Apple M2"},
+};
+
+uint32_t features() {
+  uint32_t bits = 0;
+  const auto set = [&](Feature f, bool there) { bits |= there ? bit(f) : 0; };
+#if defined(__aarch64__)
+  constexpr unsigned long kBf16 = 1ul << 14;  // HWCAP2_BF16, absent from older headers
+  set(Feature::neon, getauxval(AT_HWCAP) & 1ul << 1);  // HWCAP_ASIMD; its conversions of f16 need no extension
+  set(Feature::neon_bf16, getauxval(AT_HWCAP2) & kBf16);
+#elif defined(__x86_64__)
+  // The compiler's run-time library reads CPUID and asks XGETBV whether the system saves the wide registers.
+  __builtin_cpu_init();
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+  const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+  set(Feature::avx2, avx2);
+  set(Feature::avx512, avx512);
+  set(Feature::avx512_bf16, avx512 && __builtin_cpu_supports("avx512bf16"));
+#endif
+  set(Feature::blas, blas() != nullptr);
+  return bits;
+}
+
+// CPUs this process may be scheduled on. The kernel's mask may be longer than cpu_set_t's 1024 bits.
+int affinity_threads() {
+  for (int room = 1024; room <= 1 << 20; room *= 4) {
+    const size_t bytes = CPU_ALLOC_SIZE(room);
+    const auto mask = std::make_unique<unsigned long[]>(bytes / sizeof(unsigned long));
+    cpu_set_t* set = reinterpret_cast<cpu_set_t*>(mask.get());
+    if (sched_getaffinity(0, bytes, set) == 0) return std::max(1, CPU_COUNT_S(bytes, set));
+  }
+  return 1;
+}
+
+// The tightest limit among this process's cgroups: version 2 limits every level from its own up to the root.
+int cgroup_threads() {
+  int least = 0;
+  const auto take = [&](int limit) {
+    if (limit > 0) least = least ? std::min(least, limit) : limit;
+  };
+  const std::string own = read("/proc/self/cgroup");
+  if (const size_t at = own.find("0::/"); at != own.npos) {
+    std::string path = own.substr(at + 3, own.find('\n', at) - at - 3);
+    for (;; path.resize(path.rfind('/'))) {
+      if (path.ends_with('/')) path.pop_back();
+      take(quota_threads(read("/sys/fs/cgroup" + path + "/cpu.max")));
+      if (path.empty()) break;
+    }
+  }
+  const std::string folder = "/sys/fs/cgroup/cpu/cpu.cfs_";  // version 1; -1 is no limit
+  take(quota_threads(read(folder + "quota_us") + " " + read(folder + "period_us")));
+  return least;
+}
+
+std::atomic<int> asked_threads{0};
+
+// "scalar", then every level this CPU has.
+std::string levels(uint32_t features) {
+  std::string all = "scalar";
+  for (int n = 0; n < int(Feature::blas); ++n)
+    if (features >> n & 1) all += ", " + name(Feature(n));
+  return all;
+}
+
+}  // namespace
+
+std::string cpu_name(std::string_view cpuinfo) {
+  if (const auto model = field(cpuinfo, "model name"); !model.empty()) return std::string(model);
+  const auto implementer = field(cpuinfo, "CPU implementer"), part = field(cpuinfo, "CPU part");
+  for (const auto& core : kCores)
+    if (core.implementer == implementer && core.part == part) return std::string(core.name);
+  if (!part.empty()) return join("Arm implementer ", implementer, " part ", part);
+  return "unknown CPU";
+}
+
+int quota_threads(std::string_view cpu_max) {
+  int64_t value[2] = {0, 0};
+  const char *at = cpu_max.data(), *end = at + cpu_max.size();
+  for (int64_t& v : value) {
+    while (at < end && (*at == ' ' || *at == '\n')) ++at;
+    const auto [next, error] = std::from_chars(at, end, v);
+    if (error != std::errc{}) return 0;  // "max", or no such file
+    at = next;
+  }
+  if (value[0] <= 0 || value[1] <= 0) return 0;
+  return int(std::min<int64_t>((value[0] - 1) / value[1] + 1, 1 << 20));
+}
+
+void set_threads(int threads) { asked_threads.store(std::max(0, threads), std::memory_order_relaxed); }
+
+int default_threads() {
+  static const int allowed = [] {
+    const int cpus = affinity_threads(), quota = cgroup_threads();
+    return quota ? std::min(cpus, quota) : cpus;
+  }();
+  const int asked = asked_threads.load(std::memory_order_relaxed);
+  return asked ? asked : allowed;
+}
+
+Device this_cpu() {
+  static const Device cpu{.features = features(), .name = cpu_name(read("/proc/cpuinfo"))};
+  Device now = cpu;
+  now.units = default_threads();
+  return now;
+}
+
+Status device_named(std::string_view word, Device& out) {
+  if (word != "cpu" && !word.starts_with("cpu:")) {
+    if (known_device(word, out).ok()) return Status::good();
+    return Status::no("device '", word, "' is not one of cpu, cpu:", levels(this_cpu().features), ", ", known_devices());
+  }
+  Device cpu = this_cpu();
+  if (word != "cpu") {
+    const std::string_view level = word.substr(4);
+    uint32_t top = 0;
+    for (int n = 0; n < int(Feature::blas); ++n)
+      if (level == name(Feature(n))) top = bit(Feature(n));
+    if (!top && level != "scalar")
+      return Status::no("device '", word, "': ", level, " is not one of ", levels(bit(Feature::blas) - 1));
+    if (top && !(cpu.features & top))
+      return Status::no("device '", word, "': this CPU (", cpu.name, ") has only ", levels(cpu.features));
+    const uint32_t below = top ? top - 1 : 0;  // features are in order: a level has what is below it
+    cpu.features &= top | below | bit(Feature::blas);
+    cpu.name += join(" (", level, ")");
+  }
+  out = std::move(cpu);
+  return Status::good();
+}
+
+}  // namespace attune
