@@ -51,6 +51,7 @@ struct RowEnd {
   float lse = -INFINITY;
 
   ATTUNE_HD explicit RowEnd(const SoftmaxRow& row) : now(row.normaliser()), lse(row.lse()) {}
+  ATTUNE_HD explicit RowEnd(float finished_lse) : now(finished_lse == -INFINITY ? 0.f : 1.f), lse(finished_lse) {}
   ATTUNE_HD void merge_running(float running_lse) {
     const Share s = merge(running_lse, lse);
     before = s.a, now *= s.b, lse = s.lse;

@@ -54,8 +54,9 @@ struct CpuKernels {
   void (*transpose)(const void* ds, int n, void* to, int64_t panel, int at);
 
   // Between the opaque panels and plain rows, for what has no loop of its own (softcap, bias, ALiBi, dropout):
-  // plain[r * stride + j] = s[r][j]; and p[r][j] = plain[r * stride + j].
+  // plain[r * stride + j] = s[r][j], and back; and p[r][j] = plain[r * stride + j].
   void (*read_scores)(const float* s, int n, float* plain, int64_t stride);
+  void (*write_scores)(const float* plain, int64_t stride, int n, float* s);
   void (*write_weights)(const float* plain, int64_t stride, int n, void* p);
 
   // Rows of numbers between memory and f32.

@@ -1,0 +1,127 @@
+// What the NEON machines share: unrolling, exp2, small transposes, loads of every stored type.
+#pragma once
+#include <arm_neon.h>
+
+#include <limits>
+#include <utility>
+
+#include "core/number.h"
+
+namespace attune::neon {
+namespace {  // every machine file is built with flags of its own and must keep its code to itself
+
+// A loop the compiler must unroll, with a constant index (vfmaq_laneq needs constant lanes).
+template <int N, class F>
+[[gnu::always_inline]] inline void unroll(F&& f) {
+  [&]<int... I>(std::integer_sequence<int, I...>) __attribute__((always_inline)) {
+    (f(std::integral_constant<int, I>{}), ...);
+  }(std::make_integer_sequence<int, N>{});
+}
+
+[[gnu::always_inline]] inline float32x4_t minus_inf() { return vdupq_n_f32(-std::numeric_limits<float>::infinity()); }
+
+// exp2(x - ref) for an integer ref that is not `far`, exact 0 far below it. Adding shift = 1.5 * 2^23 + 127 - ref rounds
+// x to an integer and leaves the biased exponent of 2^n in the low bits; f = x - ref - n is then
+// exact, and 2^f is a minimax polynomial on [-1/2, 1/2]. x is clamped so that n >= -127, whose
+// exponent bits are those of 0.
+struct Exp2Row {
+  float32x4_t shift, floor;
+  Exp2Row() = default;
+  [[gnu::always_inline]] explicit Exp2Row(float32x4_t ref) {
+    shift = vsubq_f32(vdupq_n_f32(12582912.0f + 127.0f), ref);
+    floor = vsubq_f32(ref, vdupq_n_f32(127.0f));
+  }
+};
+
+[[gnu::always_inline]] inline float32x4_t finite_ref(float32x4_t ref) {
+  return vbslq_f32(vceqq_f32(ref, minus_inf()), vdupq_n_f32(0), ref);
+}
+// Beyond 2^20 a reference would cost the shift its last bits: it is then subtracted first.
+inline bool any_far(const float* ref, int n) {
+  bool far = false;
+  for (int r = 0; r < n; ++r) far |= ref[r] > 0x1p20f || (ref[r] < -0x1p20f && ref[r] != -std::numeric_limits<float>::infinity());
+  return far;
+}
+
+// Degree 5: 7.5e-8 relative. Degree 3: 7.5e-5, far below the 2e-3 of rounding P to bf16.
+// Vector i belongs to row set i % G. N vectors go through in step: one vector is a chain of about 35 cycles, and the
+// scheduler does not look far enough ahead to overlap chains that are written one after the other. c + y f is a
+// multiply and an add on purpose (built with -ffp-contract=off): FMLA overwrites its addend, so a constant addend
+// costs a move, and on Neoverse-V1 a move feeding FMLA runs at one pair a cycle, a multiply and an add at 1.6.
+template <int Degree, int N, int G>
+[[gnu::always_inline]] inline void exp2(float32x4_t (&x)[N], const Exp2Row (&row)[G]) {
+  float32x4_t f[N], two_n[N], lo[N], hi[N];
+  auto line = [](float c, float32x4_t y, float32x4_t z) __attribute__((always_inline)) {
+    return vaddq_f32(vmulq_f32(y, z), vdupq_n_f32(c));
+  };
+  auto k = [](float c) __attribute__((always_inline)) { return vdupq_n_f32(c); };
+  unroll<N>([&](auto i) { x[i] = vmaxq_f32(x[i], row[i % G].floor); });
+  unroll<N>([&](auto i) { two_n[i] = vaddq_f32(x[i], row[i % G].shift); });
+  unroll<N>([&](auto i) { f[i] = vsubq_f32(two_n[i], row[i % G].shift); });
+  unroll<N>([&](auto i) { f[i] = vsubq_f32(x[i], f[i]); });
+  unroll<N>([&](auto i) { two_n[i] = vreinterpretq_f32_s32(vshlq_n_s32(vreinterpretq_s32_f32(two_n[i]), 23)); });
+  if constexpr (Degree == 3) {
+    unroll<N>([&](auto i) { hi[i] = line(2.426111222e-01f, k(5.517166907e-02f), f[i]); });
+    unroll<N>([&](auto i) { lo[i] = line(9.999280735e-01f, k(6.932609855e-01f), f[i]); });
+    unroll<N>([&](auto i) { f[i] = vmulq_f32(f[i], f[i]); });
+    unroll<N>([&](auto i) { x[i] = vmulq_f32(vfmaq_f32(lo[i], hi[i], f[i]), two_n[i]); });
+  } else {
+    float32x4_t f2[N], top[N];
+    unroll<N>([&](auto i) { f2[i] = vmulq_f32(f[i], f[i]); });
+    unroll<N>([&](auto i) { top[i] = line(9.675541334e-03f, k(1.327647198e-03f), f[i]); });
+    unroll<N>([&](auto i) { hi[i] = line(2.402211972e-01f, k(5.550713274e-02f), f[i]); });
+    unroll<N>([&](auto i) { hi[i] = vfmaq_f32(hi[i], top[i], f2[i]); });
+    unroll<N>([&](auto i) { lo[i] = line(1.000000072e+00f, k(6.931469671e-01f), f[i]); });
+    unroll<N>([&](auto i) { x[i] = vmulq_f32(vfmaq_f32(lo[i], hi[i], f2[i]), two_n[i]); });
+  }
+}
+
+struct Four { float32x4_t row[4]; };
+[[gnu::always_inline]] inline Four transposed(const Four& x) {
+  const float64x2_t a = vreinterpretq_f64_f32(vzip1q_f32(x.row[0], x.row[1])), b = vreinterpretq_f64_f32(vzip2q_f32(x.row[0], x.row[1]));
+  const float64x2_t c = vreinterpretq_f64_f32(vzip1q_f32(x.row[2], x.row[3])), d = vreinterpretq_f64_f32(vzip2q_f32(x.row[2], x.row[3]));
+  return {{vreinterpretq_f32_f64(vzip1q_f64(a, c)), vreinterpretq_f32_f64(vzip2q_f64(a, c)),
+           vreinterpretq_f32_f64(vzip1q_f64(b, d)), vreinterpretq_f32_f64(vzip2q_f64(b, d))}};
+}
+
+[[gnu::always_inline]] inline float32x4_t load4(const float* x) { return vld1q_f32(x); }
+[[gnu::always_inline]] inline float32x4_t load4(const F16* x) {
+  return vcvt_f32_f16(vld1_f16(reinterpret_cast<const float16_t*>(x)));
+}
+[[gnu::always_inline]] inline float32x4_t load4(const Bf16* x) {
+  return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(&x->bits), 16));
+}
+[[gnu::always_inline]] inline void store4(float* to, float32x4_t x) { vst1q_f32(to, x); }
+[[gnu::always_inline]] inline void store4(F16* to, float32x4_t x) {
+  vst1_f16(reinterpret_cast<float16_t*>(to), vcvt_f16_f32(x));
+}
+// To nearest even, NaN kept.
+[[gnu::always_inline]] inline void store4(Bf16* to, float32x4_t x) {
+  const uint32x4_t u = vreinterpretq_u32_f32(x), odd = vandq_u32(vshrq_n_u32(u, 16), vdupq_n_u32(1));
+  const uint32x4_t rounded = vaddq_u32(vaddq_u32(u, vdupq_n_u32(0x7FFF)), odd);
+  const uint32x4_t kept = vbslq_u32(vceqq_f32(x, x), rounded, vorrq_u32(u, vdupq_n_u32(0x400000)));
+  vst1_u16(&to->bits, vshrn_n_u32(kept, 16));
+}
+
+// Rows of numbers between memory and f32; n is any.
+template <class T>
+void widen(const void* from, int64_t n, float* to) {
+  const T* x = static_cast<const T*>(from);
+  int64_t i = 0;
+  for (; i + 4 <= n; i += 4) vst1q_f32(to + i, load4(x + i));
+  for (; i < n; ++i) to[i] = float(x[i]);
+}
+template <class T>
+void narrow(const float* from, int64_t n, void* to) {
+  T* x = static_cast<T*>(to);
+  int64_t i = 0;
+  for (; i + 4 <= n; i += 4) store4(x + i, vld1q_f32(from + i));
+  for (; i < n; ++i) x[i] = T(from[i]);
+}
+
+// Stands in for rows beyond the end of a panel or tile, of any stored type.
+inline constexpr int kMaxDim = 256;
+alignas(64) inline constexpr float kZeros[kMaxDim] = {};
+
+}  // namespace
+}  // namespace attune::neon
