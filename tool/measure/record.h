@@ -33,7 +33,7 @@ struct Checked {
 };
 
 struct Record {
-  std::string status{"ok"};  // ok | refused (no backend takes it) | failed | interrupted | impossible (above a ceiling)
+  std::string status{"ok"};  // ok | unsupported | failed | interrupted | refused: faster than the machine can be
   std::string message{};     // the sentence that belongs to it
   std::string problem{};     // its line
   std::string subject{};     // "cpu_forward", "torch:sdpa"
@@ -93,7 +93,7 @@ class RecordFile {
   std::string path_{};
 };
 
-// The numbers that follow from the samples and from flops and bytes; marks what is above a ceiling as impossible.
+// The numbers that follow from the samples and from flops and bytes; refuses what is above a ceiling.
 void derive(Record&);
 
 }  // namespace attune

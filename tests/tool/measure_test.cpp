@@ -1,0 +1,286 @@
+// The engine on a clock that only moves when something works: every property of a measurement, and no wall time.
+#include "tool/measure/engine.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+
+namespace attune {
+namespace {
+
+struct World {
+  int64_t now = 0;
+  std::vector<char> log{};  // which subject was called, in order
+  std::mt19937 random{7};
+  Clock clock() { return {[](void* w) { return static_cast<World*>(w)->now; }, this}; }
+};
+
+struct Work {
+  World& world;
+  char letter = 'a';
+  double ns = 1e6, noise = 0.01;
+  double slow_start = 1;      // the factor of the first call, fading over `slow_calls`
+  int slow_calls = 0, fails_at = -1, calls = 0, prepared = 0;
+  double pending = 0;         // enqueued and not yet waited for
+  bool enqueues = false;
+  double drift = 0;           // slower by this share for every second on the clock
+
+  bool run() {
+    world.log.push_back(letter);
+    if (calls++ == fails_at) return false;
+    std::normal_distribution<double> normal(0, noise);
+    double cost = ns * std::exp(normal(world.random));
+    if (calls < slow_calls) cost *= 1 + (slow_start - 1) * (slow_calls - calls) / slow_calls;
+    cost *= 1 + drift * double(world.now) / 1e9;
+    if (enqueues) pending += cost, cost = 1000;
+    world.now += int64_t(cost);
+    return true;
+  }
+  Subject subject(const char* name = "work") {
+    return {.name = name, .context = this, .run = [](void* w) { return static_cast<Work*>(w)->run(); }};
+  }
+};
+
+Settings quick() {
+  Settings s;
+  s.max_seconds = 2;
+  s.warm_up_seconds = 0.02;
+  return s;
+}
+
+Timing one(const Subject& s, const Settings& set, World& w) { return measure(std::span(&s, 1), set, w.clock())[0]; }
+
+TEST(Measure, stops_where_the_median_is_precise) {
+  World w;
+  Work work{w};
+  const Timing t = one(work.subject(), quick(), w);
+  EXPECT_EQ(t.ended_by, "precision");
+  EXPECT_GE(t.samples.size(), 30u);
+  EXPECT_LE(half_width(median_interval(t.samples), median(t.samples)), 0.01);
+  EXPECT_NEAR(median(t.samples), 1e6, 1e4);
+}
+
+TEST(Measure, takes_more_samples_of_what_is_noisier) {
+  World w;
+  Work calm{w}, wild{w};
+  wild.noise = 0.05;
+  EXPECT_GT(one(wild.subject(), quick(), w).samples.size(), 2 * one(calm.subject(), quick(), w).samples.size());
+}
+
+TEST(Measure, stops_by_time_and_says_so) {
+  World w;
+  Work work{w};
+  work.noise = 1;
+  const Timing t = one(work.subject(), quick(), w);
+  EXPECT_EQ(t.ended_by, "time");
+  EXPECT_LT(double(w.now), 2.5e9);
+  EXPECT_GT(double(w.now), 1.5e9);
+}
+
+TEST(Measure, takes_a_few_samples_of_what_is_longer_than_its_time) {
+  World w;
+  Work work{w};
+  work.ns = 5e9;
+  const Timing t = one(work.subject(), quick(), w);
+  EXPECT_EQ(t.samples.size(), 3u);
+  EXPECT_EQ(t.ended_by, "time");
+}
+
+TEST(Measure, stops_at_the_most_samples) {
+  World w;
+  Work work{w};
+  work.noise = 1;
+  Settings set = quick();
+  set.max_samples = 40;
+  EXPECT_EQ(one(work.subject(), set, w).ended_by, "samples");
+}
+
+TEST(Measure, warms_up_until_stable) {
+  World w;
+  Work work{w};
+  work.slow_start = 3;
+  work.slow_calls = 100;  // far longer than the least warm-up
+  const Timing t = one(work.subject(), quick(), w);
+  EXPECT_LT(*std::max_element(t.samples.begin(), t.samples.end()), 1.2e6);
+  EXPECT_GE(t.warm_up_calls, 95);
+  EXPECT_GT(t.warm_up_s, 0.1);
+}
+
+TEST(Measure, a_failing_subject_leaves_the_others_alone) {
+  World w;
+  Work good{w}, bad{w, 'b'};
+  bad.fails_at = 40;
+  Subject broken = bad.subject("broken");
+  broken.why = [](void*) { return std::string("out of luck"); };
+  const Subject both[] = {good.subject("good"), broken};
+  const auto t = measure(both, quick(), w.clock());
+  EXPECT_TRUE(t[0].status.ok());
+  EXPECT_EQ(t[0].ended_by, "precision");
+  EXPECT_EQ(t[1].status.message, "broken: out of luck");
+  EXPECT_EQ(t[1].ended_by, "failure");
+  EXPECT_EQ(bad.calls, 41);
+}
+
+TEST(Measure, cold_flushes_before_every_sample_and_never_inside) {
+  struct Flush { World& world; int times = 0; };
+  World w;
+  Work work{w};
+  Flush flush{w};
+  Settings set = quick();
+  set.flush = [](void* f) { static_cast<Flush*>(f)->world.now += 30000000, ++static_cast<Flush*>(f)->times; };
+  set.flush_context = &flush;
+  set.max_seconds = 20;
+  one(work.subject(), set, w);
+  EXPECT_EQ(flush.times, 0);
+  set.cold = true;
+  work.calls = 0;
+  const Timing t = one(work.subject(), set, w);
+  EXPECT_EQ(flush.times, work.calls);  // warm-up included: no call without its flush
+  EXPECT_LT(*std::max_element(t.samples.begin(), t.samples.end()), 1.2e6);
+}
+
+TEST(Measure, prepares_outside_of_the_window) {
+  World w;
+  Work work{w};
+  Subject s = work.subject();
+  s.prepare = [](void* c) { static_cast<Work*>(c)->world.now += 500000, ++static_cast<Work*>(c)->prepared; };
+  const Timing t = one(s, quick(), w);
+  EXPECT_NEAR(median(t.samples), 1e6, 1e4);
+  EXPECT_GE(work.prepared, int(t.samples.size()));
+}
+
+TEST(Measure, times_short_calls_several_at_once_and_tells_one) {
+  World w;
+  Work work{w};
+  work.ns = 200;
+  const Timing t = one(work.subject(), quick(), w);
+  EXPECT_GE(t.calls, 90);
+  EXPECT_NEAR(median(t.samples), 200, 4);
+  Settings cold = quick();
+  cold.cold = true;
+  EXPECT_EQ(one(work.subject(), cold, w).calls, 1);  // the second call would find a warm cache
+}
+
+TEST(Measure, a_call_that_only_enqueues_is_seen_and_waited_for) {
+  World w;
+  Work work{w};
+  work.enqueues = true;
+  Subject s = work.subject();
+  EXPECT_NEAR(median(one(s, quick(), w).samples), 1000, 10);  // what a naive timer believes
+  work.pending = 0;
+  s.drain = [](void* c) {
+    auto* work = static_cast<Work*>(c);
+    work->world.now += int64_t(work->pending);
+    work->pending = 0;
+  };
+  const Timing t = one(s, quick(), w);
+  EXPECT_TRUE(t.asynchronous);
+  EXPECT_NEAR(median(t.samples), 1.001e6, 1e4);
+}
+
+TEST(Measure, takes_the_devices_own_time) {
+  World w;
+  Work work{w};
+  Subject s = work.subject();
+  s.timed = [](void* c, int calls) {
+    auto* work = static_cast<Work*>(c);
+    for (int n = 0; n < calls; ++n) work->run();
+    return calls * 123456.0;
+  };
+  EXPECT_EQ(median(one(s, quick(), w).samples), 123456.0);
+}
+
+TEST(Measure, an_interrupt_keeps_what_is_there) {
+  World w;
+  Work work{w};
+  work.noise = 1;
+  std::atomic<bool> stop{false};
+  Settings set = quick();
+  set.stop = &stop;
+  set.progress = [](void* s, double) { *static_cast<std::atomic<bool>*>(s) = true; };
+  set.progress_context = &stop;
+  const Timing t = one(work.subject(), set, w);
+  EXPECT_EQ(t.ended_by, "interrupt");
+  EXPECT_GE(t.samples.size(), 1u);
+}
+
+TEST(Measure, mixes_the_order_and_mirrors_it) {
+  World w;
+  Work a{w, 'a'}, b{w, 'b'};
+  a.ns = b.ns = 300e6;  // one sample a block, and no untimed call before it
+  Settings set = quick();
+  set.max_seconds = 30;
+  const Subject both[] = {a.subject(), b.subject()};
+  const auto t = measure(both, set, w.clock());
+  const size_t n = t[0].samples.size();
+  ASSERT_GE(n, 30u);
+  const std::vector<char> order(w.log.end() - std::ptrdiff_t(2 * n), w.log.end());
+  int mirrored = 0, a_first = 0;
+  for (size_t i = 0; i + 3 < order.size(); i += 4) {
+    EXPECT_EQ(order[i], order[i + 3]);
+    EXPECT_EQ(order[i + 1], order[i + 2]);
+    EXPECT_NE(order[i], order[i + 1]);
+    ++mirrored;
+    a_first += order[i] == 'a';
+  }
+  EXPECT_GT(a_first, 0);
+  EXPECT_LT(a_first, mirrored);
+}
+
+TEST(Measure, a_drift_of_the_machine_is_no_difference) {
+  World w;
+  Work a{w, 'a'}, b{w, 'b'};
+  a.drift = b.drift = 0.2;
+  Settings set = quick();
+  set.precision = 0;
+  const Subject both[] = {a.subject(), b.subject()};
+  const auto t = measure(both, set, w.clock());
+  EXPECT_GT(t[0].samples.back(), 1.2 * t[0].samples.front());
+  EXPECT_NEAR(median_ratio(t[0].samples, t[1].samples).value, 1, 0.02);
+}
+
+TEST(Measure, finds_an_injected_slow_down_of_a_tenth) {
+  World w;
+  Work a{w, 'a'}, b{w, 'b'};
+  a.noise = b.noise = 0.03;
+  b.ns = 1.1e6;
+  const Ratio self = against_itself(a.subject(), quick(), w.clock());
+  EXPECT_LT(spread(self), 0.05);
+  const Subject both[] = {a.subject(), b.subject()};
+  const auto t = measure(both, quick(), w.clock());
+  EXPECT_EQ(verdict(median_ratio(t[0].samples, t[1].samples), std::max(0.01, spread(self))), Verdict::slower);
+}
+
+TEST(Measure, a_slow_partner_does_not_run_beyond_its_time) {
+  World w;
+  Work quick_one{w, 'a'}, slow{w, 'b'};
+  quick_one.noise = 1;
+  slow.ns = 1e9;
+  const Subject both[] = {quick_one.subject(), slow.subject()};
+  const auto t = measure(both, quick(), w.clock());
+  EXPECT_EQ(t[1].ended_by, "time");
+  EXPECT_LE(slow.calls, 5);
+  EXPECT_EQ(t[0].ended_by, "time");
+}
+
+TEST(Floor, is_the_price_of_an_empty_call) {
+  World w;
+  Work work{w};
+  work.ns = 50;
+  const Subject s = work.subject();
+  EXPECT_NEAR(floor_ns(quick(), w.clock(), &s), 50, 2);
+  EXPECT_GE(floor_ns(quick(), host_clock()), 0);
+}
+
+TEST(HostClock, moves_forward_and_knows_its_grain) {
+  const Clock c = host_clock();
+  const int64_t a = c.now();
+  EXPECT_GE(c.now(), a);
+  EXPECT_GE(resolution(c), 1);
+  EXPECT_GE(last_level_cache_bytes(), size_t(256) << 10);
+}
+
+}  // namespace
+}  // namespace attune
