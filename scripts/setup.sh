@@ -1,0 +1,105 @@
+# Sourced by ./run and ./test: what the build needs, installed where it is missing and a package manager is there.
+# Nothing here is fatal. What cannot be had is either found missing by the build, or left out with a stated loss.
+# Debian 12 and 13, Ubuntu 22.04 and 24.04; elsewhere it only looks.
+
+losses=()
+lose() { losses+=("$1"); echo "left out: $1"; }
+
+have() { command -v "$1" > /dev/null; }
+at_least() { [ "$(printf '%s\n%s\n' "$1" "$2" | sort -V | head -1)" = "$1" ]; }  # at_least 3.25 3.22: false
+cores() { nproc 2> /dev/null || echo 2; }
+
+good_cmake() { have cmake && at_least 3.25 "$(cmake --version | sed -n '1s/[^0-9]*//p')"; }
+
+# The first compiler that is new enough. CC and CXX, where given, are taken as they are.
+pick_compiler() {
+  [ -z "${CXX:-}" ] || return 0
+  local name
+  for name in g++ g++-14 g++-13 g++-12; do
+    if have "$name" && at_least 12 "$("$name" -dumpversion)"; then
+      export CXX=$name CC=${name/g++/gcc}
+      return
+    fi
+  done
+  if have clang++ && at_least 14 "$(clang++ -dumpversion)"; then export CXX=clang++ CC=clang; fi
+}
+
+# Headers that the compiler does not see, from "header package" lines.
+missing_headers() {
+  local line
+  while read -r line; do
+    set -- $line
+    printf '#if !__has_include(<%s>)\nmissing %s\n#endif\n' "$1" "$2"
+  done | "${CXX:-g++}" -std=c++20 -E -P -x c++ - 2> /dev/null | sed -n 's/^missing //p'
+}
+
+can_fuzz() {
+  have clang++ && echo 'extern "C" int LLVMFuzzerTestOneInput(const unsigned char*, unsigned long) { return 0; }' |
+    clang++ -x c++ -fsanitize=fuzzer,address - -o "$1/can_fuzz" 2> /dev/null
+}
+
+apt_install() {
+  [ $# -gt 0 ] || return 0
+  local root=()
+  [ "$(id -u)" = 0 ] || { have sudo && root=(sudo -n); }
+  have apt-get || { echo "missing: $* (no apt-get here)"; return 1; }
+  echo "installing: $*"
+  if [ -z "${apt_updated:-}" ]; then
+    "${root[@]}" apt-get -qq -o Acquire::Retries=1 -o Acquire::http::Timeout=20 update > /dev/null 2>&1 || true
+    apt_updated=1
+  fi
+  local name failed=0
+  "${root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends "$@" > /dev/null 2>&1 ||
+    for name in "$@"; do  # one unknown package must not keep the others away
+      "${root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends "$name" \
+        > /dev/null 2>&1 || { echo "could not install $name"; failed=1; }
+    done
+  return $failed
+}
+
+# install_missing FOLDER build|test: what is already there costs a tenth of a second and no network.
+install_missing() {
+  local folder=$1 purpose=$2 stamp=$1/.installed-$2 packages=()
+  mkdir -p "$folder"
+  [ -x "$folder/tools/bin/cmake" ] && PATH=$PWD/$folder/tools/bin:$PATH
+  pick_compiler
+  if [ "$stamp" -nt scripts/setup.sh ] && [ -n "${CXX:-}" ] && good_cmake && have ninja; then return; fi
+
+  [ -n "${CXX:-}" ] || packages+=(g++)
+  have ninja || packages+=(ninja-build)
+  have cmake || packages+=(cmake)
+  have pkg-config || packages+=(pkg-config)
+  have python3 || packages+=(python3)
+  apt_install "${packages[@]}" || true
+  pick_compiler
+  [ -n "${CXX:-}" ] || { apt_install g++-12 || true; pick_compiler; }  # Ubuntu 22.04's own is g++ 11
+  if ! good_cmake && have python3; then                                # and its cmake 3.22
+    apt_install python3-venv || true
+    python3 -m venv "$folder/tools" && "$folder/tools/bin/pip" -q install 'cmake>=3.25' &&
+      PATH=$PWD/$folder/tools/bin:$PATH || echo "could not install cmake 3.25 or later"
+  fi
+
+  local headers="CLI/CLI.hpp libcli11-dev
+nlohmann/json.hpp nlohmann-json3-dev
+fmt/core.h libfmt-dev"
+  [ "$purpose" = build ] || headers+="
+gtest/gtest.h libgtest-dev
+rapidcheck.h librapidcheck-dev"
+  packages=($(missing_headers <<< "$headers"))
+  { ldconfig -p 2> /dev/null || /sbin/ldconfig -p; } | grep -q 'libopenblas\.so\.0' || packages+=(libopenblas0)
+  apt_install "${packages[@]}" || true
+  if [ "$purpose" = fuzz ] && ! can_fuzz "$folder"; then
+    have clang++ || apt_install clang || true
+    have clang++ && { can_fuzz "$folder" || apt_install "libclang-rt-$(clang++ -dumpversion | cut -d. -f1)-dev" || true; }
+  fi
+  touch "$stamp"
+}
+
+# configure FOLDER PRESET [cmake arguments]
+configure() {
+  local folder=$1 preset=$2 launcher=()
+  shift 2
+  ! have ccache || launcher=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache -DCMAKE_C_COMPILER_LAUNCHER=ccache)
+  cmake --preset "$preset" -B "$folder" "${launcher[@]}" "$@" > "$folder/configure.log" 2>&1 ||
+    { cat "$folder/configure.log"; return 1; }
+}

@@ -1,0 +1,133 @@
+// Who may include whom, and what a file may look like. The rules are a table; the test reads every source file.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <regex>
+#include <string>
+#include <vector>
+
+namespace {
+
+namespace fs = std::filesystem;
+using Words = std::vector<std::string>;
+
+// Files below `folder` may include what begins with one of `sees`. The first layer that holds a file decides.
+struct Layer {
+  std::string folder;
+  Words sees;
+};
+const std::vector<Layer> kLayers = {
+    {"src/core/", {"core/"}},
+    {"src/machine/", {"core/", "machine/"}},
+    {"src/attention/", {"core/", "machine/", "attention/", "plan/backend.h"}},
+    {"src/variants/", {"core/", "variants/", "plan/backend.h"}},
+    {"src/reference/", {"core/", "reference/", "plan/backend.h"}},
+    {"src/plan/", {"core/", "plan/"}},
+    {"src/", {"core/", "plan/", "machine/host.h", "attune/"}},  // the C interface: nothing but its own includes it
+    {"include/attune/", {"attune/"}},
+    {"verify/", {"core/", "plan/", "machine/host.h", "verify/"}},
+    {"tool/", {"core/", "plan/", "machine/host.h", "machine/library.h", "verify/", "tool/", "attune/"}},
+    {"examples/", {"attune/"}},
+};
+const std::regex kInclude(R"(^\s*#\s*include\s*([<"])([^>"]+)[>"])");
+const std::regex kCuda(R"(^(cuda|cublas|cudnn|cute/|cutlass/|cooperative_groups|nccl|nvml|mma\.h))");
+
+std::vector<std::string> lines_of(const fs::path& file) {
+  std::vector<std::string> lines;
+  std::ifstream in(file);
+  for (std::string line; std::getline(in, line);) lines.push_back(line);
+  return lines;
+}
+
+bool begins_with_one_of(const std::string& text, const Words& words) {
+  return std::any_of(words.begin(), words.end(), [&](const std::string& w) { return text.starts_with(w); });
+}
+
+// What is wrong with the includes of one file, a line each.
+std::string wrong_includes(const std::string& file, const std::vector<std::string>& lines) {
+  const auto layer = std::find_if(kLayers.begin(), kLayers.end(),
+                                  [&](const Layer& l) { return file.starts_with(l.folder); });
+  const bool may_cuda = file.starts_with("src/machine/sm") || file.ends_with(".cu");
+  std::string wrong;
+  for (size_t n = 0; n < lines.size(); ++n) {
+    std::smatch m;
+    if (!std::regex_search(lines[n], m, kInclude)) continue;
+    const std::string what = m[2];
+    const std::string at = file + ":" + std::to_string(n + 1) + ": ";
+    if (!may_cuda && std::regex_search(what, kCuda)) wrong += at + what + " belongs in machine/sm* or a .cu file\n";
+    if (m[1] == "\"" && layer != kLayers.end() && !begins_with_one_of(what, layer->sees))
+      wrong += at + what + " is not for " + layer->folder + "\n";
+  }
+  return wrong;
+}
+
+std::string wrong_looks(const std::string& file, const std::vector<std::string>& lines) {
+  constexpr size_t kMostLines = 600;
+  std::string wrong;
+  if (lines.size() > kMostLines) wrong += file + ": " + std::to_string(lines.size()) + " lines, over 600\n";
+  const bool header = file.ends_with(".h") || file.ends_with(".hpp");
+  const bool c_header = file.starts_with("include/");  // C has include guards
+  if (header && !c_header && std::find(lines.begin(), lines.end(), "#pragma once") == lines.end())
+    wrong += file + ": no #pragma once\n";
+  for (size_t n = 0; n < lines.size(); ++n) {
+    const std::string at = file + ":" + std::to_string(n + 1) + ": ";
+    if (lines[n].find('\t') != std::string::npos) wrong += at + "a tab\n";
+    if (lines[n].ends_with(' ') || lines[n].ends_with('\r')) wrong += at + "space at the end\n";
+    if (lines[n].find("TO" "DO") != std::string::npos) wrong += at + "unfinished: do it, or make an issue\n";
+    if (header && lines[n].starts_with("using namespace")) wrong += at + "using namespace in a header\n";
+  }
+  return wrong;
+}
+
+std::string check_tree(std::string (*check)(const std::string&, const std::vector<std::string>&), int& files) {
+  const fs::path root = ATTUNE_SOURCE_DIR;
+  std::string wrong;
+  for (const char* folder : {"src", "include", "verify", "tool", "tests", "fuzz", "examples", "bench"}) {
+    if (!fs::exists(root / folder)) continue;
+    for (const fs::directory_entry& e : fs::recursive_directory_iterator(root / folder)) {
+      const std::string kind = e.path().extension();
+      if (!e.is_regular_file() || kind.empty() || !std::regex_match(kind, std::regex(R"(\.(h|hpp|c|cpp|cu|cuh|def))"))) continue;
+      const std::string file = fs::relative(e.path(), root);
+      if (file.ends_with("/dlpack.h")) continue;  // not ours
+      wrong += check(file, lines_of(e.path()));
+      ++files;
+    }
+  }
+  return wrong;
+}
+
+TEST(Layering, every_include_is_allowed) {
+  int files = 0;
+  EXPECT_EQ(check_tree(wrong_includes, files), "");
+  EXPECT_GT(files, 40);
+}
+
+TEST(Layering, files_look_as_agreed) {
+  int files = 0;
+  EXPECT_EQ(check_tree(wrong_looks, files), "");
+}
+
+TEST(Layering, the_rules_can_fail) {
+  EXPECT_EQ(wrong_includes("src/core/mask.h", {"#include \"core/tensor.h\"", "#include <vector>"}), "");
+  EXPECT_EQ(wrong_includes("src/core/mask.h", {"", "#include \"plan/backend.h\""}),
+            "src/core/mask.h:2: plan/backend.h is not for src/core/\n");
+  EXPECT_EQ(wrong_includes("src/plan/plan.cpp", {"#include \"attention/forward.h\""}),
+            "src/plan/plan.cpp:1: attention/forward.h is not for src/plan/\n");
+  EXPECT_EQ(wrong_includes("src/attention/forward.cpu.cpp", {"#include \"plan/plan.h\""}),
+            "src/attention/forward.cpu.cpp:1: plan/plan.h is not for src/attention/\n");
+  EXPECT_EQ(wrong_includes("src/core/mask.h", {"#include \"mask.h\""}),
+            "src/core/mask.h:1: mask.h is not for src/core/\n");
+  EXPECT_EQ(wrong_includes("src/capi.cpp", {"#include \"machine/cpu/kernels.h\""}),
+            "src/capi.cpp:1: machine/cpu/kernels.h is not for src/\n");
+  EXPECT_EQ(wrong_includes("tool/bench.cpp", {"# include <cuda_runtime.h>"}),
+            "tool/bench.cpp:1: cuda_runtime.h belongs in machine/sm* or a .cu file\n");
+  EXPECT_EQ(wrong_includes("src/attention/forward.sm90.cu", {"#include <cuda_runtime.h>"}), "");
+  EXPECT_EQ(wrong_includes("src/machine/sm90/tma.h", {"#include <cuda.h>"}), "");
+  EXPECT_EQ(wrong_looks("src/core/a.h", {"int a; "}), "src/core/a.h: no #pragma once\nsrc/core/a.h:1: space at the end\n");
+  EXPECT_EQ(wrong_looks("src/core/a.cpp", {"\tint a;"}), "src/core/a.cpp:1: a tab\n");
+  EXPECT_EQ(wrong_looks("src/core/a.cpp", std::vector<std::string>(601)), "src/core/a.cpp: 601 lines, over 600\n");
+}
+
+}  // namespace
