@@ -143,13 +143,20 @@ TEST(Modes, too_few_samples_show_none) {
 }
 
 TEST(Settled, needs_two_windows_that_agree) {
-  std::vector<double> x = {200, 180, 160, 150, 140, 130, 120, 110, 105};
+  std::vector<double> x;
+  for (int i = 0; i < 19; ++i) x.push_back(100 + i % 2);
   EXPECT_FALSE(settled(x));
-  x.push_back(101);
-  EXPECT_FALSE(settled(x));
-  for (int i = 0; i < 10; ++i) x.push_back(100 + i % 2);
+  x.push_back(100);
   EXPECT_TRUE(settled(x));
-  x.insert(x.end(), {90, 90, 90, 90, 90});
+  x.insert(x.end(), 10, 90);
+  EXPECT_FALSE(settled(x));
+  x.insert(x.end(), 10, 90);
+  EXPECT_TRUE(settled(x));
+}
+
+TEST(Settled, sees_a_slow_fade) {
+  std::vector<double> x;
+  for (int i = 0; i < 400; ++i) x.push_back(100 * (1 + 0.5 * (400 - i) / 400.0) * (1 + 0.003 * (i % 3)));
   EXPECT_FALSE(settled(x));
 }
 

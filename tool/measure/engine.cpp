@@ -62,7 +62,7 @@ struct Engine {
   // By time and until stable, never by a count: the first calls meet cold caches, clocks and thread pools.
   void warm_up(State& s) {
     const int64_t start = clock.now();
-    const double limit = std::min(std::max(2.0, 10 * set.warm_up_seconds), 0.25 * set.max_seconds) * kSecond;
+    const double limit = std::min(std::max(1.0, 10 * set.warm_up_seconds), 0.25 * set.max_seconds) * kSecond;
     std::vector<double> seen;
     for (;;) {
       const double ns = sample(s);

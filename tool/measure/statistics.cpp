@@ -156,9 +156,10 @@ int modes(std::span<const double> x) {
 }
 
 bool settled(std::span<const double> x, double within) {
-  constexpr size_t kWindow = 5;
-  if (x.size() < 2 * kWindow) return false;
-  const double late = median(x.last(kWindow)), early = median(x.subspan(x.size() - 2 * kWindow, kWindow));
+  // A quarter of all: the slower a start fades, the longer the windows have to be to show it.
+  const size_t window = std::max<size_t>(10, x.size() / 4);
+  if (x.size() < 2 * window) return false;
+  const double late = median(x.last(window)), early = median(x.subspan(x.size() - 2 * window, window));
   return std::abs(late - early) <= within * std::max(late, early);
 }
 
