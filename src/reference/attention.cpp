@@ -2,7 +2,7 @@
 // A running result and a sink are one more term of the same sum.
 //
 // What a run writes is part of the definition (core/args.h), and every backend does the same. A forward writes the
-// rows of out and lse that belong to queries of its sequences; rows beyond used_q, and of no sequence, stay as they are.
+// rows of out and lse that belong to queries of its sequences; rows beyond used_q, or of no sequence, are left alone.
 #include <vector>
 
 #include "reference/definition.h"
