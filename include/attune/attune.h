@@ -1,0 +1,165 @@
+/* attune: one operation, attend(q, k, v, mask) -> (out, lse). This is the whole C interface.
+ * Every function that returns int returns 0, or 1 with a sentence in attune_last_error(). Zero is the default of every
+ * field: clear a struct, set its size, then set what you mean. Fields and roles are only ever appended.
+ * All functions may be called from any thread at any time; a plan may be run by many threads at once.
+ *
+ * Environment, read when a device is first used: ATTUNE_BACKEND (a backend by name; its refusal is an error),
+ * ATTUNE_TUNED (a tuned file, or a folder of <device>.tsv), ATTUNE_LOG=1 (a line on stderr for every new plan). */
+#ifndef ATTUNE_H
+#define ATTUNE_H
+#include <stddef.h>
+#include <stdint.h>
+
+#if defined(_WIN32)
+#define ATTUNE_API
+#else
+#define ATTUNE_API __attribute__((visibility("default")))
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { ATTUNE_FORWARD, ATTUNE_BACKWARD };
+enum { ATTUNE_NONE, ATTUNE_F64, ATTUNE_F32, ATTUNE_F16, ATTUNE_BF16, ATTUNE_E4M3, ATTUNE_I32, ATTUNE_I64 };
+enum { ATTUNE_FULL, ATTUNE_CAUSAL, ATTUNE_WINDOW };
+enum { ATTUNE_BOTTOM_RIGHT, ATTUNE_TOP_LEFT, ATTUNE_ABSOLUTE };
+enum { ATTUNE_LINEAR, ATTUNE_RAGGED, ATTUNE_PAGED };
+enum { ATTUNE_REPRO_NO, ATTUNE_REPRO_RUN, ATTUNE_REPRO_BATCH };
+enum { ATTUNE_PRECISION_FULL, ATTUNE_PRECISION_TF32, ATTUNE_PRECISION_TF32X3 };
+enum { /* bits of options */
+  ATTUNE_OPTION_SOFTCAP = 1 << 0,
+  ATTUNE_OPTION_ALIBI = 1 << 1,
+  ATTUNE_OPTION_BIAS = 1 << 2,
+  ATTUNE_OPTION_DROPOUT = 1 << 3,
+  ATTUNE_OPTION_SINK = 1 << 4,
+  ATTUNE_OPTION_ACCUMULATE = 1 << 5, /* out and lse are read, merged with and written again; out is f32 */
+  ATTUNE_OPTION_APPEND = 1 << 6,     /* k_new and v_new are written behind the used keys of the cache, then attended */
+  ATTUNE_OPTION_ROTARY = 1 << 7,     /* of q and k_new, with append: pairs (2i, 2i + 1) */
+  ATTUNE_OPTION_ROTARY_HALF = 1 << 8, /* pairs (i, i + half) */
+  ATTUNE_OPTION_DESCALE = 1 << 9
+};
+#define ATTUNE_NO_LIMIT INT32_MAX /* a window side without end */
+
+/* What is asked. Only what changes the choice or the code: a plan is found by these bytes. */
+typedef struct attune_problem {
+  uint32_t size; /* sizeof(attune_problem), as the caller was compiled */
+  int32_t pass;
+  int32_t dtype_q, dtype_kv, dtype_out; /* 0: that of q */
+  int32_t dtype_grad;                   /* of dq, dk, dv; 0: that of q. Only in a backward */
+  int32_t dtype_bias;                   /* 0: f32. Only with the option */
+  int32_t batch, heads_q, heads_kv;     /* heads_kv 0: heads_q */
+  int32_t len_q, len_k;                 /* upper bounds of one sequence */
+  int32_t dim_qk, dim_v;                /* dim_v 0: dim_qk */
+  int32_t mask, align, left, right;     /* left and right, both inclusive, only of a window */
+  int32_t k_step, k_phase;              /* key j stands at j * k_step + k_phase; step 0: 1 */
+  int32_t block_q, block_k, block_bound; /* block list: sizes and most entries; 0: none */
+  uint32_t options;
+  int32_t keys, page; /* page: keys a page, of paged keys */
+  int32_t repro;
+  int32_t precision;
+  char variant[160]; /* "dilated rates=1,2 segments=2048,4096"; "" for none */
+} attune_problem;
+
+/* Memory. The fields down to byte_offset are those of a DLTensor, in its layout; dtype is DLPack's code, bits and
+ * lanes. DLPack does not say what an axis means, so `axes` does, one letter an axis:
+ *   b batch, p page | s sequence, t tokens of all sequences, q query | h head | d dim, k key, n number
+ * The last of these (d, k, n) is contiguous. An axis may be left out, and is then 1. Strides are not negative. */
+typedef struct attune_tensor {
+  void* data; /* may be null where the tensor is empty */
+  struct {
+    int32_t type, id; /* 1: CPU, 2: CUDA */
+  } device;
+  int32_t ndim;
+  struct {
+    uint8_t code, bits; /* code 0: integer, 2: float, 4: bfloat, 10: float8_e4m3fn */
+    uint16_t lanes;
+  } dtype;
+  const int64_t* shape;
+  const int64_t* strides; /* elements; null: compact */
+  uint64_t byte_offset;
+  const char* axes;
+} attune_tensor;
+
+enum { /* roles, with the axes of their tensors */
+  ATTUNE_Q,             /* bshd in any order; with cu_q: thd */
+  ATTUNE_K, ATTUNE_V,   /* bshd; ragged: thd; paged: pshd, s being the slots of a page */
+  ATTUNE_OUT,           /* as q. An input of a backward */
+  ATTUNE_LSE,           /* bsh f32, natural; optional unless accumulating. An input of a backward */
+  ATTUNE_CU_Q,          /* n i32, batch + 1: first token of each sequence; with any key source */
+  ATTUNE_CU_K,          /* n i32, batch + 1: of ragged keys */
+  ATTUNE_USED_Q,        /* b i32: queries present */
+  ATTUNE_USED_K,        /* b i32: keys present, before an append */
+  ATTUNE_LEFT_PAD,      /* b i32: how many of the first keys are padding */
+  ATTUNE_CACHE_INDEX,   /* b i32: which batch row of k and v */
+  ATTUNE_PAGE_TABLE,    /* bn i32: pages of each sequence */
+  ATTUNE_POSITIONS,     /* bn i64, n = 2: where query 0 and key 0 stand; absolute masks */
+  ATTUNE_BLOCK_BEGIN,   /* bhn i32, n = query blocks + 1: first entry of each query block; b and h may be 1 */
+  ATTUNE_BLOCK_COLUMN,  /* n i32: key blocks */
+  ATTUNE_BLOCK_BEGIN_K, /* the same list by key block, optional in a backward: bhn i32, n = key blocks + 1 */
+  ATTUNE_BLOCK_ROW_K,   /* n i32: query blocks */
+  ATTUNE_SLOPES,        /* h f32: of ALiBi */
+  ATTUNE_SINKS,         /* h f32 */
+  ATTUNE_BIAS,          /* bqhk in any order; an axis that is 1 is broadcast */
+  ATTUNE_SEED,          /* n i64, n = 2: seed and offset of dropout */
+  ATTUNE_K_NEW, ATTUNE_V_NEW,           /* bshd: appended to the cache */
+  ATTUNE_ROTARY_COS, ATTUNE_ROTARY_SIN, /* sd f32: [position, half of the rotated dims] */
+  ATTUNE_DESCALE_Q, ATTUNE_DESCALE_K, ATTUNE_DESCALE_V, /* bh f32, h being heads of keys */
+  ATTUNE_D_OUT,                         /* as out; backward, and so the rest */
+  ATTUNE_D_LSE,                         /* as lse; optional */
+  ATTUNE_DQ, ATTUNE_DK, ATTUNE_DV,      /* as q, k, v, in dtype_grad */
+  ATTUNE_D_BIAS,                        /* f32, of the extents of bias; optional */
+  ATTUNE_D_SINKS,                       /* h f32; optional */
+  ATTUNE_VARIANT,                       /* ATTUNE_VARIANT + n: what the variant's page says */
+  ATTUNE_D_VARIANT = ATTUNE_VARIANT + 16,
+  ATTUNE_ROLES = ATTUNE_D_VARIANT + 16
+};
+
+/* What is given. Free to change on every call: no plan depends on it. */
+typedef struct attune_args {
+  uint32_t size;         /* sizeof(attune_args) */
+  float scale;           /* 0: 1 / sqrt(dim_qk) */
+  float softcap;         /* above 0 with the option, else 0 */
+  float dropout;         /* 0 <= dropout < 1 with the option, else 0 */
+  void* workspace;       /* 64-byte aligned, of at least the plan's bytes; on the CPU null with 0 bytes: the library */
+  size_t workspace_bytes; /* lends one, which the calling thread keeps and which only grows */
+  void* communicator;    /* of variants that span ranks */
+  const attune_tensor* role[ATTUNE_ROLES]; /* null: not given. The last field: a newer library has more roles */
+} attune_args;
+
+/* The same line as in every table and message: "forward bf16 b2 h32/8 q4096 k4096 d128 causal".
+ * Before parsing, out->size says how much room there is. */
+ATTUNE_API int attune_problem_parse(const char* line, attune_problem* out);
+ATTUNE_API int attune_problem_format(const attune_problem* problem, char* out, size_t capacity);
+
+/* Finds or makes the plan for the device of q, checks the arguments, runs. Does not wait for the stream.
+ * After an error in the problem or the arguments nothing has been written. */
+ATTUNE_API int attune_call(const attune_problem* problem, const attune_args* args, void* stream);
+/* Only the checks of a call, the integers inside tensors (lengths, page tables, block lists) among them. */
+ATTUNE_API int attune_check(const attune_problem* problem, const attune_args* args);
+/* What attune_call needs on a device; devices are named as in attune_plan_create. */
+ATTUNE_API int attune_workspace(const attune_problem* problem, const char* device, size_t* bytes);
+
+typedef struct attune_plan attune_plan; /* for those who want to hold it, or to ask why */
+/* device: "cpu", "cpu:scalar" (this CPU without its vector units), "cuda:0", or one that need not be here ("h200");
+ * null: "cpu". backend: by name, its refusal is an error; null: ATTUNE_BACKEND, else the planner's choice. */
+ATTUNE_API int attune_plan_create(const attune_problem* problem, const char* device, const char* backend,
+                                  attune_plan** out);
+ATTUNE_API size_t attune_plan_workspace(const attune_plan* plan);       /* bytes */
+ATTUNE_API const char* attune_plan_backend(const attune_plan* plan);    /* "cpu_forward" */
+/* "cpu_forward: first in the list of backends that supports it", then a line for each backend that refused before. */
+ATTUNE_API const char* attune_plan_why(const attune_plan* plan);
+ATTUNE_API int attune_plan_run(const attune_plan* plan, const attune_args* args, void* stream);
+ATTUNE_API void attune_plan_destroy(attune_plan* plan);
+
+/* Threads of CPU plans made afterwards, those of attune_call included; 0: as many as this process may run on. */
+ATTUNE_API int attune_set_threads(int threads);
+ATTUNE_API int attune_threads(void);
+
+ATTUNE_API const char* attune_last_error(void); /* of this thread's last call; a sentence; "" after a success */
+ATTUNE_API const char* attune_version(void);    /* "0.1.0" */
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,314 @@
+// The C interface: the only place that sees user input. Everything behind it may trust what it is given.
+// A warm attune_call allocates nothing and builds no text: what it needs is kept per thread.
+#include "attune/attune.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <map>
+#include <mutex>
+#include <new>
+#include <set>
+#include <tuple>
+
+#include "convert.h"
+#include "core/check.h"
+#include "core/overlap.h"
+#include "machine/host.h"
+#include "plan/plan.h"
+#include "plan/tuned.h"
+
+using namespace attune;
+
+struct attune_plan {
+  Plan plan;
+  std::string backend, why;
+};
+
+namespace {
+
+constexpr size_t kWorkspaceAlign = 64;  // a cache line; the pieces inside are 256 apart
+constexpr int kMostThreads = 4096;
+
+// Scratch memory lent to callers without their own. It only grows, and goes with its thread.
+struct Lent {
+  std::byte* data = nullptr;
+  size_t bytes = 0;
+
+  ~Lent() { release(); }
+  void release() {
+    if (data) ::operator delete(data, std::align_val_t(kWorkspaceAlign));
+    data = nullptr, bytes = 0;
+  }
+  std::byte* at_least(size_t wanted) {
+    if (bytes >= wanted) return data;
+    release();
+    data = static_cast<std::byte*>(::operator new(wanted, std::align_val_t(kWorkspaceAlign), std::nothrow));
+    bytes = data ? wanted : 0;
+    return data;
+  }
+};
+
+struct Local {
+  std::string error;
+  const char* last = "";  // of `error`, or a literal where there was no memory for it
+  Args args;
+  int given[ATTUNE_ROLES] = {}, count = 0;  // roles that are set in args
+  Lent lent;
+};
+Local& local() {
+  thread_local Local mine;
+  return mine;
+}
+
+// No exception leaves the library: what a caller sees is a sentence.
+template <class F>
+int answer(F f) noexcept {
+  Local& mine = local();
+  try {
+    Status s = f();
+    if (s.ok()) return mine.last = "", 0;
+    mine.error = std::move(s.message);
+    mine.last = mine.error.c_str();
+  } catch (const std::bad_alloc&) {
+    mine.last = "attune: out of memory";
+  } catch (const std::exception&) {
+    mine.last = "attune: an exception inside the library";
+  }
+  return 1;
+}
+
+Status args_of(const attune_args* given, const Args*& out) {
+  Local& mine = local();
+  out = &mine.args;
+  while (mine.count) mine.args.tensor[mine.given[--mine.count]] = {};
+  if (!given) return Status::no("args is null");
+  const size_t first = offsetof(attune_args, role);
+  if (given->size < first || given->size > kMostBytes)
+    return Status::no("args.size = ", given->size, " is not sizeof(attune_args)");
+  const size_t roles = (given->size - first) / sizeof given->role[0];
+  // A newer caller has more roles than this version's array.
+  const auto* role = reinterpret_cast<const attune_tensor* const*>(reinterpret_cast<const char*>(given) + first);
+  for (size_t r = 0; r < roles; ++r) {
+    if (!role[r]) continue;
+    if (r >= ATTUNE_ROLES) return Status::no("args: role ", r, " is unknown to this version");
+    mine.given[mine.count++] = int(r);
+    if (Status s = tensor_of(*role[r], Role(r), mine.args.tensor[r]); !s.ok()) return s;
+  }
+  if (!mine.args.given(Role::q)) return Status::no("q: is not given, and the problem needs it");
+  mine.args.scale = given->scale, mine.args.softcap = given->softcap, mine.args.dropout = given->dropout;
+  mine.args.communicator = given->communicator;
+  return Status::good();
+}
+
+Status workspace_of(const Plan& plan, const attune_args& given, Workspace& out) {
+  Local& mine = local();
+  const size_t needed = plan.workspace_bytes;
+  if (!given.workspace && !given.workspace_bytes && plan.device.kind == DeviceKind::cpu) {
+    out = {.data = mine.lent.at_least(std::max<size_t>(needed, 1))};
+    return out.data ? Status::good() : Status::no("workspace: ", needed, " bytes could not be allocated");
+  }
+  const uintptr_t first = reinterpret_cast<uintptr_t>(given.workspace), last = first + given.workspace_bytes;
+  if (!given.workspace && (needed || given.workspace_bytes))
+    return Status::no("workspace: is null, and ", needed, " bytes are needed");
+  if (given.workspace_bytes < needed)
+    return Status::no("workspace: ", given.workspace_bytes, " bytes are below the ", needed, " of the plan");
+  if (first % kWorkspaceAlign) return Status::no("workspace: is not aligned to ", kWorkspaceAlign, " bytes");
+  if (last < first) return Status::no("workspace: ", given.workspace_bytes, " bytes reach past the end of memory");
+  for (int n = 0; n < mine.count; ++n) {
+    Bytes used;
+    if (bytes_of(mine.args.tensor[mine.given[n]], used) && used.meets({first, last}))
+      return Status::no("workspace: shares memory with ", name(Role(mine.given[n])));
+  }
+  out = {.data = static_cast<std::byte*>(given.workspace)};
+  return Status::good();
+}
+
+Status check_all(const Problem& p, const Args& args) {
+  if (Status s = check(p, args); !s.ok()) return s;
+  return args[Role::q].device == DeviceKind::cpu ? check_values(p, args) : Status::good();
+}
+
+Status run(const Plan& plan, const Args& args, const attune_args& given, void* stream) {
+  if (Status s = check_all(plan.problem, args); !s.ok()) return s;
+  if (plan.device.kind != args[Role::q].device)
+    return Status::no("q: is not on the device of the plan, ", plan.device.name);
+  Workspace scratch;
+  if (Status s = workspace_of(plan, given, scratch); !s.ok()) return s;
+  return plan.backend->run(plan, args, scratch, stream);
+}
+
+// What planning for a device takes from the environment, read once.
+struct Setting {
+  Device device;
+  Tuned tuned;
+  std::string forced;
+  Status broken;
+
+  explicit Setting(const Device& d) : device(d) {
+    if (const char* name = std::getenv("ATTUNE_BACKEND")) forced = name;
+    broken = load_tuned(device, tuned);
+  }
+  Planner planner() const { return {.device = device, .rules = tuned.rules, .forced = forced}; }
+};
+
+void log(const Plan& plan) {
+  const std::string line =
+      join("attune: ", name(plan.problem), " -> ", plan.backend->name, " on ", plan.device.name, ": ", plan.why, "\n");
+  std::fputs(line.c_str(), stderr);
+}
+
+// The plans of one device and number of threads. Never destroyed: another thread may be inside at exit.
+class Plans {
+ public:
+  explicit Plans(const Device& d) : setting_(d), cache_(setting_.planner()) {
+    const char* word = std::getenv("ATTUNE_LOG");
+    logs_ = word && *word && std::string_view(word) != "0";
+  }
+  int units() const { return setting_.device.units; }
+  Status find(const Problem& p, const Plan*& out) {
+    if (!setting_.broken.ok()) return setting_.broken;
+    if (Status s = cache_.find(p, out); !s.ok() || !logs_) return s;
+    const std::lock_guard lock(mutex_);
+    if (logged_.insert(out).second) log(*out);
+    return Status::good();
+  }
+
+ private:
+  const Setting setting_;
+  PlanCache cache_;
+  bool logs_ = false;
+  std::mutex mutex_;
+  std::set<const Plan*> logged_;
+};
+
+Plans& plans_of(const Device& d) {
+  static std::mutex& mutex = *new std::mutex;
+  static auto& all = *new std::map<std::tuple<DeviceKind, int, int>, Plans*>;
+  const std::lock_guard lock(mutex);
+  Plans*& one = all[{d.kind, d.index, d.units}];
+  if (!one) one = new Plans(d);
+  return *one;
+}
+
+Status cached(const Problem& p, const Tensor& q, const Plan*& plan) {
+  if (q.device == DeviceKind::cpu) {
+    static std::atomic<Plans*> last{nullptr};  // so that a warm call takes no lock of all devices
+    Plans* cpu = last.load(std::memory_order_acquire);
+    if (!cpu || cpu->units() != default_threads()) last.store(cpu = &plans_of(this_cpu()), std::memory_order_release);
+    return cpu->find(p, plan);
+  }
+  Device gpu;
+  if (Status s = device_named(join("cuda:", q.device_index), gpu); !s.ok())
+    return Status::no("q: is on cuda:", q.device_index, ", where this build cannot run: ", s.message);
+  return plans_of(gpu).find(p, plan);
+}
+
+Status planned(const attune_problem* problem, const char* device, const char* backend, Plan& out) {
+  Problem p;
+  Device d;
+  if (Status s = problem_of(problem, p); !s.ok()) return s;
+  if (Status s = device_named(device ? device : "cpu", d); !s.ok()) return s;
+  Setting setting(d);
+  if (!setting.broken.ok()) return setting.broken;
+  if (backend) setting.forced = backend;
+  return setting.planner().plan(p, out);
+}
+
+}  // namespace
+
+int attune_problem_parse(const char* line, attune_problem* out) {
+  return answer([&] {
+    if (!line || !out) return Status::no(line ? "out is null" : "line is null");
+    Problem p;
+    if (Status s = parse(line, p); !s.ok()) return s;
+    return problem_to(p, *out);
+  });
+}
+
+int attune_problem_format(const attune_problem* problem, char* out, size_t capacity) {
+  return answer([&] {
+    Problem p;
+    if (Status s = problem_of(problem, p); !s.ok()) return s;
+    if (Status s = valid(p); !s.ok()) return s;
+    const std::string line = name(p);
+    if (!out) return Status::no("out is null");
+    if (line.size() >= capacity) return Status::no("the line needs ", line.size() + 1, " bytes, not ", capacity);
+    std::memcpy(out, line.c_str(), line.size() + 1);
+    return Status::good();
+  });
+}
+
+int attune_call(const attune_problem* problem, const attune_args* given, void* stream) {
+  return answer([&] {
+    Problem p;
+    const Args* args = nullptr;
+    const Plan* plan = nullptr;
+    if (Status s = problem_of(problem, p); !s.ok()) return s;
+    if (Status s = args_of(given, args); !s.ok()) return s;
+    if (Status s = cached(p, (*args)[Role::q], plan); !s.ok()) return s;
+    return run(*plan, *args, *given, stream);
+  });
+}
+
+int attune_check(const attune_problem* problem, const attune_args* given) {
+  return answer([&] {
+    Problem p;
+    const Args* args = nullptr;
+    if (Status s = problem_of(problem, p); !s.ok()) return s;
+    if (Status s = valid(p); !s.ok()) return s;
+    if (Status s = args_of(given, args); !s.ok()) return s;
+    return check_all(p, *args);
+  });
+}
+
+int attune_workspace(const attune_problem* problem, const char* device, size_t* bytes) {
+  return answer([&] {
+    if (!bytes) return Status::no("bytes is null");
+    Plan plan;
+    if (Status s = planned(problem, device, nullptr, plan); !s.ok()) return s;
+    *bytes = plan.workspace_bytes;
+    return Status::good();
+  });
+}
+
+int attune_plan_create(const attune_problem* problem, const char* device, const char* backend, attune_plan** out) {
+  return answer([&] {
+    if (!out) return Status::no("out is null");
+    auto made = std::make_unique<attune_plan>();
+    if (Status s = planned(problem, device, backend, made->plan); !s.ok()) return s;
+    made->backend = made->plan.backend->name;
+    made->why = join(made->backend, ": ", made->plan.why, made->plan.refused);
+    *out = made.release();
+    return Status::good();
+  });
+}
+
+int attune_plan_run(const attune_plan* plan, const attune_args* given, void* stream) {
+  return answer([&] {
+    if (!plan) return Status::no("plan is null");
+    const Args* args = nullptr;
+    if (Status s = args_of(given, args); !s.ok()) return s;
+    return run(plan->plan, *args, *given, stream);
+  });
+}
+
+int attune_set_threads(int threads) {
+  return answer([&] {
+    if (threads < 0 || threads > kMostThreads)
+      return Status::no("threads = ", threads, " is not in 0 ... ", kMostThreads);
+    set_threads(threads);
+    return Status::good();
+  });
+}
+
+int attune_threads(void) { return default_threads(); }
+size_t attune_plan_workspace(const attune_plan* plan) { return plan ? plan->plan.workspace_bytes : 0; }
+const char* attune_plan_backend(const attune_plan* plan) { return plan ? plan->backend.c_str() : ""; }
+const char* attune_plan_why(const attune_plan* plan) { return plan ? plan->why.c_str() : ""; }
+void attune_plan_destroy(attune_plan* plan) { delete plan; }
+const char* attune_last_error(void) { return local().last; }
+const char* attune_version(void) { return ATTUNE_VERSION; }

@@ -1,0 +1,228 @@
+#include "core/check.h"
+
+#include <bit>
+#include <cmath>
+#include <iterator>
+
+#include "core/overlap.h"
+
+namespace attune {
+namespace {
+
+constexpr std::string_view kRole[] = {
+    "q", "k", "v", "out", "lse", "cu_q", "cu_k", "used_q", "used_k", "left_pad", "cache_index", "page_table",
+    "positions", "block_begin", "block_column", "block_begin_k", "block_row_k", "slopes", "sinks", "bias", "seed",
+    "k_new", "v_new", "rotary_cos", "rotary_sin", "descale_q", "descale_k", "descale_v", "d_out", "d_lse", "dq", "dk",
+    "dv", "d_bias", "d_sinks"};
+static_assert(std::size(kRole) == size_t(Role::variant) && std::size(kRole) < 64);
+
+// Roles but those of variants, one bit each: what a variant takes is for its backend to say.
+using Roles = uint64_t;
+template <class... R>
+constexpr Roles roles(R... r) { return (Roles(0) | ... | (Roles(1) << int(r))); }
+constexpr Roles roles_if(bool condition, Roles r) { return condition ? r : 0; }
+
+struct Needs { Roles required, allowed; };
+
+Needs needs(const Problem& p, Roles given) {
+  const bool backward = p.pass == Pass::backward, listed = p.mask.blocks.q > 0;
+  const bool rotary = p.has(Option::rotary) || p.has(Option::rotary_half);
+  constexpr Roles kByKey = roles(Role::block_begin_k, Role::block_row_k);
+  const Roles required =
+      roles(Role::q, Role::k, Role::v, Role::out) |
+      roles_if(backward || p.has(Option::accumulate), roles(Role::lse)) |
+      roles_if(p.keys == KeySource::ragged, roles(Role::cu_q, Role::cu_k)) |
+      roles_if(p.keys == KeySource::paged, roles(Role::page_table)) |
+      roles_if(p.mask.align == Align::absolute, roles(Role::positions)) |
+      roles_if(listed, roles(Role::block_begin, Role::block_column)) |
+      roles_if(listed && backward && (given & kByKey), kByKey) |
+      roles_if(p.has(Option::alibi), roles(Role::slopes)) | roles_if(p.has(Option::sink), roles(Role::sinks)) |
+      roles_if(p.has(Option::bias), roles(Role::bias)) | roles_if(p.has(Option::dropout), roles(Role::seed)) |
+      roles_if(p.has(Option::append), roles(Role::k_new, Role::v_new)) |
+      roles_if(rotary, roles(Role::rotary_cos, Role::rotary_sin)) |
+      roles_if(p.has(Option::descale), roles(Role::descale_q, Role::descale_k, Role::descale_v)) |
+      roles_if(backward, roles(Role::d_out, Role::dq, Role::dk, Role::dv));
+  const Roles optional =
+      roles(Role::lse, Role::cu_q, Role::used_q, Role::used_k, Role::left_pad) |
+      roles_if(p.keys == KeySource::linear, roles(Role::cache_index)) | roles_if(backward, roles(Role::d_lse)) |
+      roles_if(backward && p.has(Option::bias), roles(Role::d_bias)) |
+      roles_if(backward && p.has(Option::sink), roles(Role::d_sinks));
+  return {required, required | optional};
+}
+
+struct Axis {
+  int64_t least, most;
+  bool or_one = false;  // broadcast
+  constexpr bool holds(int64_t n) const { return (n >= least && n <= most) || (or_one && n == 1); }
+};
+constexpr Axis exactly(int64_t n) { return {n, n}; }
+constexpr Axis at_most(int64_t n) { return {0, n}; }
+constexpr Axis at_least(int64_t n) { return {n, INT32_MAX}; }
+constexpr Axis one_or(Axis a) { return {a.least, a.most, true}; }
+
+std::string text(Axis a) {
+  const std::string range = a.least == a.most       ? join(a.least)
+                            : a.most == INT32_MAX ? join("at least ", a.least)
+                                                  : join(a.least, " ... ", a.most);
+  return a.or_one ? join("1 or ", range) : range;
+}
+
+struct Wanted { DType dtype; Axis batch, seq, head, dim; };
+
+Wanted same(DType dtype, const Extents& e, Axis head, Axis dim) {
+  return {dtype, exactly(e.batch), exactly(e.seq), head, dim};
+}
+
+// What the tensor of a role must be. Later roles take their sizes from q and k, which are checked first.
+Wanted wanted(Role r, const Problem& p, const Args& a) {
+  constexpr DType i32 = DType::i32, i64 = DType::i64, f32 = DType::f32;
+  constexpr Axis one = exactly(1), any = at_least(0);
+  const Axis batch = exactly(p.batch), heads = exactly(p.heads_q), kv_heads = exactly(p.heads_kv);
+  const Axis dim = exactly(p.dim_qk), dim_v = exactly(p.dim_v);
+  const Extents &q = a[Role::q].extent, &k = a[Role::k].extent;
+  const bool packed = a.given(Role::cu_q), linear = p.keys == KeySource::linear, paged = p.keys == KeySource::paged;
+  switch (r) {
+    case Role::q: return {p.dtype.q, packed ? one : batch, packed ? any : at_most(p.len_q), heads, dim};
+    case Role::k:
+      return {p.dtype.kv, paged || a.given(Role::cache_index) ? any : linear ? batch : one,
+              paged ? exactly(p.page) : linear && !a.given(Role::used_k) ? at_most(p.len_k) : any, kv_heads, dim};
+    case Role::v: return same(p.dtype.kv, k, kv_heads, dim_v);
+    case Role::out: case Role::d_out: return same(p.dtype.out, q, heads, dim_v);
+    case Role::lse: case Role::d_lse: return same(f32, q, heads, one);
+    case Role::cu_q: case Role::cu_k: return {i32, one, one, one, exactly(int64_t(p.batch) + 1)};
+    case Role::used_q: case Role::used_k: case Role::left_pad: case Role::cache_index:
+      return {i32, batch, one, one, one};
+    case Role::page_table: return {i32, batch, one, one, any};
+    case Role::positions: return {i64, batch, one, one, exactly(2)};
+    case Role::block_begin:
+      return {i32, one_or(batch), one, one_or(heads), at_least(ceil_div(p.len_q, p.mask.blocks.q) + 1)};
+    case Role::block_begin_k:
+      return {i32, one_or(batch), one, one_or(heads), at_least(ceil_div(p.len_k, p.mask.blocks.k) + 1)};
+    case Role::block_column: case Role::block_row_k: return {i32, one, one, one, at_least(p.mask.blocks.bound)};
+    case Role::slopes: case Role::sinks: case Role::d_sinks: return {f32, one, one, heads, one};
+    case Role::bias: {
+      const int64_t rows_q = packed ? p.len_q : q.seq;
+      const int64_t rows_k = linear && k.seq < p.len_k ? k.seq : p.len_k;
+      return {p.dtype.bias, one_or(batch), one_or(at_least(rows_q)), one_or(heads), one_or(at_least(rows_k))};
+    }
+    case Role::d_bias: {
+      const Extents& bias = a[Role::bias].extent;
+      return same(f32, bias, exactly(bias.head), exactly(bias.dim));
+    }
+    case Role::seed: return {i64, one, one, one, exactly(2)};
+    case Role::k_new: return {p.dtype.kv, batch, at_most(p.len_k), kv_heads, dim};
+    case Role::v_new: return same(p.dtype.kv, a[Role::k_new].extent, kv_heads, dim_v);
+    case Role::rotary_cos: return {f32, one, any, one, {1, p.dim_qk / 2}};
+    case Role::rotary_sin: return same(f32, a[Role::rotary_cos].extent, one, exactly(a[Role::rotary_cos].extent.dim));
+    case Role::descale_q: case Role::descale_k: case Role::descale_v: return {f32, batch, one, kv_heads, one};
+    case Role::dq: return same(p.dtype.grad, q, heads, dim);
+    case Role::dk: return same(p.dtype.grad, k, kv_heads, dim);
+    case Role::dv: return same(p.dtype.grad, k, kv_heads, dim_v);
+    case Role::variant: case Role::d_variant: case Role::count: break;
+  }
+  const Tensor& t = a[r];  // of a variant: anything
+  return {t.dtype, any, any, any, any};
+}
+
+bool aligned(const Tensor& t) { return reinterpret_cast<uintptr_t>(t.data) % uintptr_t(size_of(t.dtype)) == 0; }
+std::string place(const Tensor& t) { return t.device == DeviceKind::cpu ? "the CPU" : join("cuda:", t.device_index); }
+
+// The sentence for a tensor that does not fit.
+Status refuse(const Wanted& w, Role r, const Args& a) {
+  const auto no = [&](const auto&... why) { return Status::no(name(r), ": ", why...); };
+  const Tensor &t = a[r], &q = a[Role::q];
+  if (t.dtype != w.dtype) return no("dtype ", name(t.dtype), " is not ", name(w.dtype));
+  if (t.device != q.device || t.device_index != q.device_index)
+    return no("is on ", place(t), ", and q is on ", place(q));
+  if (!aligned(t)) return no("data is not aligned to its dtype ", name(t.dtype));
+  const struct { std::string_view name; int32_t extent; Axis want; } axes[] = {
+      {"batch", t.extent.batch, w.batch}, {"seq", t.extent.seq, w.seq}, {"head", t.extent.head, w.head},
+      {"dim", t.extent.dim, w.dim}};
+  for (const auto& [axis, extent, want] : axes)
+    if (!want.holds(extent)) return no(axis, " = ", extent, " is not ", text(want));
+  return Status::good();
+}
+
+bool fits(const Wanted& w, const Tensor& t, const Tensor& q) {
+  return t.dtype == w.dtype && t.device == q.device && t.device_index == q.device_index && aligned(t) &&
+         w.batch.holds(t.extent.batch) && w.seq.holds(t.extent.seq) && w.head.holds(t.extent.head) &&
+         w.dim.holds(t.extent.dim);
+}
+
+Status check_numbers(const Problem& p, const Args& a) {
+  // A kernel takes the largest product before it scales: a negative factor would turn the order round.
+  if (!(a.scale >= 0 && std::isfinite(a.scale)))
+    return Status::no("scale = ", a.scale, " is not finite and at least 0");
+  if (!p.has(Option::softcap) && a.softcap != 0)
+    return Status::no("softcap = ", a.softcap, " is given, but the problem has no use for it");
+  if (p.has(Option::softcap) && !(a.softcap > 0 && std::isfinite(a.softcap)))
+    return Status::no("softcap = ", a.softcap, " is not finite and above 0");
+  if (!p.has(Option::dropout) && a.dropout != 0)
+    return Status::no("dropout = ", a.dropout, " is given, but the problem has no use for it");
+  if (p.has(Option::dropout) && !(a.dropout >= 0 && a.dropout < 1))
+    return Status::no("dropout = ", a.dropout, " is not in 0 <= dropout < 1");
+  return Status::good();
+}
+
+// Spans of the tensors given, and what a run writes among them.
+Status check_memory(const Problem& p, const Args& a) {
+  Role role[int(Role::count)];
+  Bytes bytes[int(Role::count)];
+  bool written[int(Role::count)];
+  int count = 0;
+  for (int r = 0; r < int(Role::count); ++r) {
+    const Tensor& t = a.tensor[r];
+    if (!t.data) continue;
+    if (!bytes_of(t, bytes[count]))
+      return Status::no(name(Role(r)), ": extents and strides reach past the end of memory, or are negative");
+    role[count] = Role(r);
+    written[count++] = writes(p, Role(r));
+  }
+  for (int n = 0; n < count; ++n) {
+    if (!written[n]) continue;
+    if (overlaps_itself(a[role[n]]))
+      return Status::no(name(role[n]), ": is written, and its strides put elements on each other");
+    for (int m = 0; m < count; ++m)
+      if (m != n && !(written[m] && m < n) && bytes[n].meets(bytes[m]) && share_memory(a[role[n]], a[role[m]]))
+        return Status::no(name(role[n]), ": is written, and shares memory with ", name(role[m]));
+  }
+  return Status::good();
+}
+
+}  // namespace
+
+std::string name(Role r) {
+  const int n = int(r);
+  if (n >= 0 && n < int(Role::variant)) return std::string(kRole[n]);
+  if (n >= int(Role::variant) && n < int(Role::d_variant)) return join("variant[", n - int(Role::variant), "]");
+  if (n >= int(Role::d_variant) && n < int(Role::count)) return join("d_variant[", n - int(Role::d_variant), "]");
+  return "?";
+}
+
+bool writes(const Problem& p, Role r) {
+  if (p.pass == Pass::backward)
+    return r == Role::dq || r == Role::dk || r == Role::dv || r == Role::d_bias || r == Role::d_sinks ||
+           r >= Role::d_variant;
+  return r == Role::out || r == Role::lse || (p.has(Option::append) && (r == Role::k || r == Role::v));
+}
+
+Status check(const Problem& p, const Args& a) {
+  Roles given = 0;
+  for (int r = 0; r < int(Role::variant); ++r) given |= Roles(a.tensor[r].data != nullptr) << r;
+  const auto [required, allowed] = needs(p, given);
+  if (const Roles missing = required & ~given)
+    return Status::no(name(Role(std::countr_zero(missing))), ": is not given, and the problem needs it");
+  if (const Roles idle = given & ~allowed)
+    return Status::no(name(Role(std::countr_zero(idle))), ": is given, but the problem has no use for it");
+  for (int r = int(Role::variant); r < int(Role::count); ++r)
+    if (a.tensor[r].data && (!p.variant.text[0] || (r >= int(Role::d_variant) && p.pass == Pass::forward)))
+      return Status::no(name(Role(r)), ": is given, but the problem has no use for it");
+  for (Roles rest = given; rest; rest &= rest - 1) {
+    const Role r = Role(std::countr_zero(rest));
+    if (const Wanted w = wanted(r, p, a); !fits(w, a[r], a[Role::q])) return refuse(w, r, a);
+  }
+  if (Status s = check_numbers(p, a); !s.ok()) return s;
+  return check_memory(p, a);
+}
+
+}  // namespace attune

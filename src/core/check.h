@@ -1,0 +1,14 @@
+// Whether arguments fit a problem. Shapes, strides, dtypes, devices and overlaps are checked always; the integers
+// inside tensors (lengths, pages, lists) only on the CPU, because on a GPU reading them would stop the stream. Both are
+// on the path of every call: a good one builds no text, allocates nothing and looks only at the roles that are given.
+#pragma once
+#include "core/args.h"
+
+namespace attune {
+
+std::string name(Role);
+bool writes(const Problem&, Role);                 // whether a run may write the tensor of this role
+Status check(const Problem&, const Args&);         // everything that can be known without waiting
+Status check_values(const Problem&, const Args&);  // of CPU tensors that passed check()
+
+}  // namespace attune

@@ -1,0 +1,71 @@
+#include "plan/tuned.h"
+
+#include <sys/stat.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+
+namespace attune {
+namespace {
+
+std::string variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value ? value : "";
+}
+
+bool is_folder(const std::string& path) {
+  struct stat about;
+  return stat(path.c_str(), &about) == 0 && S_ISDIR(about.st_mode);
+}
+
+bool is_there(const std::string& path) {
+  struct stat about;
+  return stat(path.c_str(), &about) == 0;
+}
+
+}  // namespace
+
+std::string file_word(const Device& d) {
+  std::string_view name = d.name;
+  if (name.starts_with("NVIDIA ")) name.remove_prefix(7);
+  std::string word;
+  for (const char c : name) {
+    const char lower = c >= 'A' && c <= 'Z' ? char(c - 'A' + 'a') : c;
+    const bool kept = (lower >= 'a' && lower <= 'z') || (lower >= '0' && lower <= '9');
+    if (kept) word += lower;
+    else if (!word.empty() && word.back() != '-') word += '-';
+  }
+  while (word.ends_with('-')) word.pop_back();
+  return word.empty() ? "device" : word;
+}
+
+std::string tuned_path(const Device& d) {
+  const std::string file = file_word(d) + ".tsv", asked = variable("ATTUNE_TUNED");
+  if (!asked.empty() && !is_folder(asked)) return asked;
+  std::string folder = asked;
+  if (folder.empty()) {
+    const std::string config = variable("XDG_CONFIG_HOME"), home = variable("HOME");
+    if (config.empty() && home.empty()) return "";
+    folder = config.empty() ? home + "/.config/attune" : config + "/attune";
+  }
+  const std::string path = folder + "/" + file;
+  return is_there(path) ? path : "";
+}
+
+Status load_tuned(const Device& d, Tuned& out) {
+  out = {};
+  const std::string path = tuned_path(d);
+  if (path.empty()) return Status::good();
+  std::ifstream file(path, std::ios::binary);
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  if (!file) return Status::no(path, ": cannot be read");
+  Tuned read;
+  if (Status s = read_tuned(text, path, read); !s.ok()) return s;
+  if (read.device != d.name)
+    return Status::no(path, ": was measured on '", read.device, "', and this device is '", d.name, "'");
+  out = std::move(read);
+  return Status::good();
+}
+
+}  // namespace attune
