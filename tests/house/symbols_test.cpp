@@ -30,7 +30,8 @@ std::string weak_definitions(const std::string& symbols) {
     const std::string line = symbols.substr(at, end - at);
     at = end + 1;
     for (const char* kind : {" W ", " V ", " u "})
-      if (const size_t k = line.rfind(kind); k != std::string::npos && k + 3 < line.size()) weak += line.substr(0, k) + "\n";
+      if (const size_t k = line.rfind(kind); k != std::string::npos && k + 3 < line.size())
+        weak += line.substr(0, k) + "\n";
   }
   return weak;
 }
