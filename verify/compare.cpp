@@ -1,0 +1,176 @@
+#include "verify/compare.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "core/check.h"
+
+namespace attune {
+namespace {
+
+constexpr uint32_t kMostShakes = 8;
+
+// Scratch memory with guards at both ends, all of it poison: what a backend reads before writing shows as NaN.
+struct Scratch {
+  static constexpr size_t kGuard = 4096, kAlign = 256;
+  size_t bytes;
+  std::vector<std::byte> memory;
+  std::byte* data;
+
+  explicit Scratch(size_t n) : bytes(n), memory(n + 2 * kGuard + kAlign, std::byte{0xFF}) {
+    const size_t at = (reinterpret_cast<uintptr_t>(memory.data()) + kGuard + kAlign - 1) / kAlign * kAlign;
+    data = reinterpret_cast<std::byte*>(at);
+  }
+  bool guards_intact() const {
+    const auto poison = [](std::byte b) { return b == std::byte{0xFF}; };
+    return std::all_of(memory.data(), static_cast<const std::byte*>(data), poison) &&
+           std::all_of(static_cast<const std::byte*>(data) + bytes, memory.data() + memory.size(), poison);
+  }
+};
+
+Status run_reference(const Problem& p, const Args& args) {
+  const Backend* reference = find_backend("reference");
+  if (!reference) return Status::no("parity: this build has no reference");
+  Plan plan;
+  if (Status s = plan_on(*reference, p, Device{}, plan); !s.ok()) return s;
+  return reference->run(plan, args, {}, nullptr);
+}
+
+// The elements that the golden run wrote, in the order of the axes; what it left alone is nobody's to write.
+std::vector<double> written(const Owned& golden, const Tensor& from) {
+  std::vector<double> values;
+  golden.each([&](int b, int s, int h, int d) {
+    if (!golden.untouched(b, s, h, d)) values.push_back(load(from, b, s, h, d));
+  });
+  return values;
+}
+
+std::string place(int b, int s, int h, int d) { return join("[", b, ", ", s, ", ", h, ", ", d, "]"); }
+
+// The first element that is written on one side only, as a sentence; or "".
+std::string misplaced(Role r, const Owned& golden, const Owned& got) {
+  std::string why;
+  golden.each([&](int b, int s, int h, int d) {
+    const bool wanted = !golden.untouched(b, s, h, d), done = !got.untouched(b, s, h, d);
+    if (wanted == done || !why.empty()) return;
+    why = join(name(r), place(b, s, h, d), wanted ? " is not written" : " is written, and belongs to no query");
+  });
+  return why;
+}
+
+std::string element(const Owned& golden, const Owned& got, int64_t worst) {
+  std::string text;
+  int64_t n = 0;
+  golden.each([&](int b, int s, int h, int d) {
+    if (golden.untouched(b, s, h, d) || n++ != worst) return;
+    text = join(place(b, s, h, d), " is ", load(got.t, b, s, h, d), ", not ", load(golden.t, b, s, h, d));
+  });
+  return text;
+}
+
+double worst(const std::vector<Figures>& all, double Judged::*figure) {
+  double most = 0;
+  for (const Figures& f : all)
+    if (const double x = f.judged.*figure; !(x <= most)) most = std::isnan(most) ? most : x;
+  return most;
+}
+
+}  // namespace
+
+double Outcome::mae() const { return worst(figures, &Judged::mae); }
+double Outcome::max() const { return worst(figures, &Judged::max); }
+double Outcome::relative_l2() const { return worst(figures, &Judged::relative_l2); }
+double Outcome::used() const { return worst(figures, &Judged::used); }
+
+Status plan_on(const Backend& b, const Problem& p, const Device& d, Plan& out) {
+  if (Status s = valid(p); !s.ok()) return s;
+  Plan plan{.backend = &b, .problem = p, .device = d, .why = "asked for by name"};
+  if (Status s = b.supports(p, d); !s.ok()) return s;
+  if (Status s = b.shape(plan, Planner{.device = d, .forced = b.name}); !s.ok()) return s;
+  out = std::move(plan);
+  return Status::good();
+}
+
+Status golden_supports(const Problem& p) {
+  const Backend* reference = find_backend("reference");
+  return reference ? reference->supports(p, Device{}) : Status::no("parity: this build has no reference");
+}
+
+Trial::Trial(const Case& c) : world(c.problem, c.variation) {}
+
+Status Trial::prepare() {
+  const Problem& p = world.problem;
+  if (Status s = golden_supports(p); !s.ok()) return s;
+  if (p.pass == Pass::backward) {
+    Problem forward = p;
+    forward.pass = Pass::forward, forward.dtype.grad = DType::none;
+    const Args result = world.forward_result();
+    if (Status s = check(forward, result); !s.ok()) return s;
+    if (Status s = run_reference(forward, result); !s.ok()) return s;
+  }
+  const Outputs typed = world.outputs(false);
+  if (Status s = check(p, typed.args); !s.ok()) return s;
+  if (Status s = check_values(p, typed.args); !s.ok()) return s;
+  golden_outputs_ = world.outputs(true);
+  if (Status s = run_reference(p, golden_outputs_.args); !s.ok()) return s;
+  for (const Role r : golden_outputs_.roles) {
+    const Owned& golden = golden_outputs_.of(r);
+    Golden& g = golden_[r];
+    g.values = written(golden, golden.t);
+    for (const double x : g.values)
+      if (std::isnan(x) || x == INFINITY) return Status::no("reference: ", name(r), " has ", x, " in it");
+  }
+  inputs_ = world.fingerprint();
+  return shake();
+}
+
+Status Trial::shake() {
+  const Outputs naive = world.shaken(shakes_++);
+  if (Status s = run_reference(world.problem, naive.args); !s.ok()) return s;
+  for (auto& [role, golden] : golden_) golden.shake(written(golden_outputs_.of(role), naive.args[role]));
+  return Status::good();
+}
+
+Outcome Trial::run(const Backend& backend, const Device& device) {
+  const Outputs got = world.outputs(false);
+  const auto fail = [](std::string why) { return Outcome{.verdict = Verdict::fail, .why = std::move(why)}; };
+  Plan plan;
+  if (Status s = plan_on(backend, world.problem, device, plan); !s.ok()) return fail(s.message);
+  Scratch scratch(plan.workspace_bytes);
+  if (Status s = backend.run(plan, got.args, {scratch.data}, nullptr); !s.ok()) return fail(s.message);
+  Outcome o = judge(got);
+  if (!scratch.guards_intact()) o.verdict = Verdict::fail, o.why = "writes outside its workspace";
+  return o;
+}
+
+Outcome Trial::judge(const Outputs& got) {
+  Outcome o = compare(got);
+  // One shake of a small output can be small by luck: before that counts as a failure, more are asked.
+  while (o.verdict == Verdict::fail && o.used() > 1 && o.used() < 10 && shakes_ < kMostShakes && shake().ok()) o = compare(got);
+  if (world.fingerprint() != inputs_) o.verdict = Verdict::fail, o.why = "writes into its inputs";
+  return o;
+}
+
+Outcome Trial::compare(const Outputs& got) const {
+  Outcome o;
+  const auto fail = [&](std::string why) {
+    o.verdict = Verdict::fail;
+    if (o.why.empty()) o.why = std::move(why);
+  };
+  for (const Role r : golden_outputs_.roles) {
+    const Owned &golden = golden_outputs_.of(r), &mine = got.of(r);
+    if (!mine.surroundings_intact()) fail(join("writes outside ", name(r)));
+    if (std::string why = misplaced(r, golden, mine); !why.empty()) fail(std::move(why));
+    const Judged j = attune::judge(golden_.at(r), written(golden, mine.t),
+                                   {.dtype = mine.t.dtype, .scaled = world.variation.magnitude != 0,
+                                    .least = r == Role::lse ? 1. : 0.});
+    o.figures.push_back({r, j});
+    o.verdict = std::max(o.verdict, j.verdict);
+    if (j.verdict == Verdict::fail)
+      fail(join(name(r), element(golden, mine, j.worst), ": ", j.used, " times the tolerance, MAE ", j.mae));
+  }
+  return o;
+}
+
+}  // namespace attune

@@ -1,0 +1,40 @@
+// Many cases on many backends and devices: what the conformance test and `attune parity` both do.
+#pragma once
+#include <functional>
+#include <span>
+
+#include "verify/compare.h"
+
+namespace attune {
+
+// A device and the word that names it on a command line.
+struct Place {
+  std::string word{};
+  Device device{};
+};
+// Every level of this CPU that differs from the others: "cpu", then what is left without its best instructions.
+std::vector<Place> cpu_places();
+
+struct Run {
+  size_t case_index = 0;
+  const Backend* backend = nullptr;
+  size_t place_index = 0;
+  Outcome outcome{};
+};
+
+struct Suite {
+  std::vector<Case> cases{};
+  std::vector<const Backend*> backends{};
+  std::vector<Place> places{};
+  // Called after each case, from one thread at a time.
+  std::function<void(size_t done, size_t failed)> progress{};
+  int threads = 0;  // for the golden results; 0: as many as the CPU has. Backends run one at a time.
+
+  // Every backend on every place and case that it supports and the reference knows; in the order of the cases.
+  std::vector<Run> run() const;
+};
+
+// The command that repeats a run.
+std::string command(const Suite&, const Run&);
+
+}  // namespace attune

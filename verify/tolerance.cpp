@@ -1,0 +1,63 @@
+#include "verify/tolerance.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace attune {
+namespace {
+
+constexpr double kTimes = 3, kRoundings = 2, kWorkRoundings = 8;
+
+struct Sums {
+  double max = 0, mean = 0, square = 0;
+  int64_t worst = -1;
+};
+
+// Of f(n) over all elements; a NaN stays one.
+template <class F>
+Sums sums(size_t count, F f) {
+  Sums s;
+  for (size_t n = 0; n < count; ++n) {
+    const double x = std::fabs(f(n));
+    if (!(x <= s.max)) s.max = std::isnan(s.max) ? s.max : x, s.worst = int64_t(n);
+    s.mean += x, s.square += x * x;
+  }
+  if (count) s.mean /= double(count);
+  return s;
+}
+
+double error(double want, double got) { return want == got ? 0 : std::isfinite(want) ? got - want : NAN; }
+
+}  // namespace
+
+std::string name(Verdict v) {
+  return v == Verdict::pass ? "PASS" : v == Verdict::pass_at_floor ? "PASS-AT-FLOOR" : "FAIL";
+}
+
+void Golden::shake(const std::vector<double>& naive) {
+  const Sums s = sums(values.size(), [&](size_t n) { return error(values[n], naive[n]); });
+  naive_max = std::max(naive_max, s.max), naive_mean = std::max(naive_mean, s.mean);
+}
+
+Judged judge(const Golden& golden, const std::vector<double>& got, const Yardstick& by) {
+  const std::vector<double>& want = golden.values;
+  const Sums size = sums(want.size(), [&](size_t n) { return std::isfinite(want[n]) ? want[n] : 0; });
+  const Sums strayed = sums(want.size(), [&](size_t n) { return error(want[n], got[n]); });
+  const double work = kWorkRoundings * rounding_of(by.dtype == DType::f64 ? DType::f64 : DType::f32);
+  const auto limit = [&](double naive, double size) {
+    return kTimes * naive + kRoundings * rounding_of(by.dtype) * size + work * std::max(size, by.least);
+  };
+  const auto share = [](double error, double limit) { return error == 0 ? 0 : error / limit; };
+
+  const double root = want.empty() ? 0 : std::sqrt(size.square / double(want.size()));
+  const double unit = by.scaled && root > 0 ? root : 1;
+  Judged j{.mae = strayed.mean / unit, .max = strayed.max / unit, .worst = strayed.worst};
+  j.relative_l2 = strayed.square == 0 ? 0 : std::sqrt(strayed.square / size.square);
+  const double used[] = {share(strayed.max, limit(golden.naive_max, size.max)),
+                         share(strayed.mean, limit(golden.naive_mean, size.mean))};
+  j.used = std::isnan(used[0]) || std::isnan(used[1]) ? NAN : std::max(used[0], used[1]);
+  j.verdict = !(j.used <= 1) ? Verdict::fail : j.mae <= kGate ? Verdict::pass : Verdict::pass_at_floor;
+  return j;
+}
+
+}  // namespace attune

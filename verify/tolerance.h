@@ -1,0 +1,53 @@
+// What is close enough: one rule, for every backend, dtype and output.
+//
+// A result may be as wrong as a naive computation in the same precision is, a few times over, and no more: Dao's rule
+// (flash-attention's tests). The naive computation is the golden one on *shaken* inputs (World::shaken): what it keeps
+// in the dtype of the values (P in a forward, P and dS in a backward) is as good as the values and d_out moved by up to
+// one rounding of that dtype, and its f32 arithmetic as good as q and k moved by a few roundings of f32. It needs no
+// second implementation that could share a kernel's mistakes, and serves every option and both passes.
+//
+//   max error   <=  3 * naive max error   +  floor,   floor = 2 roundings of the output's dtype at its largest value
+//   mean error  <=  3 * naive mean error  +  floor,   floor = 2 roundings of the output's dtype at its mean value
+//                                            both plus 8 roundings of f32: the arithmetic's own
+// Verdicts: PASS when also the mean absolute error is at most 5e-5; PASS-AT-FLOOR when it is above, which for f16 and
+// bf16 even an exact kernel can be, but within the rule; FAIL otherwise, and for NaN, unwritten or foreign memory.
+// Inputs are N(0, 1). Where a case scales its values, errors are in units of the root mean square of the golden output.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "core/number.h"
+
+namespace attune {
+
+inline constexpr double kGate = 5e-5;  // of the mean absolute error
+
+enum class Verdict : int32_t { pass, pass_at_floor, fail };
+std::string name(Verdict);
+
+// The golden values of an output and how far a naive computation strays from them.
+struct Golden {
+  std::vector<double> values{};
+  double naive_max = 0, naive_mean = 0;  // the worst of the shakes so far
+
+  void shake(const std::vector<double>& naive);
+};
+
+// How far values strayed, and how far they may.
+struct Judged {
+  Verdict verdict = Verdict::pass;
+  double mae = 0, max = 0, relative_l2 = 0;  // in the units said above
+  double used = 0;                           // of the tolerance; above 1 is a failure
+  int64_t worst = -1;                        // which element
+};
+
+struct Yardstick {
+  DType dtype = DType::f32;  // of the output
+  bool scaled = false;       // the case scales its values
+  double least = 0;          // the size that f32 arithmetic is relative to, at least: 1 for a log-sum-exp
+};
+
+// Elements that are equal, infinities among them, have no error; one that is not finite on one side only fails.
+Judged judge(const Golden&, const std::vector<double>& got, const Yardstick&);
+
+}  // namespace attune

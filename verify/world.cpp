@@ -1,0 +1,353 @@
+#include "verify/world.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+
+namespace attune {
+namespace {
+
+constexpr int kLengths[] = {1, 31, 33, 65, 127, 1025};
+constexpr int kMostPad = 5;  // of left padding, and spare room at the end of a cache
+
+uint64_t mix(uint64_t x) {  // splitmix64's finaliser
+  x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9u;
+  x = (x ^ x >> 27) * 0x94D049BB133111EBu;
+  return x ^ x >> 31;
+}
+
+}  // namespace
+
+uint64_t Random::next() { return mix(state += 0x9E3779B97F4A7C15u); }
+
+double Random::normal() {  // Box and Muller, one of the two
+  const double radius = std::sqrt(-2 * std::log(1 - uniform()));
+  return radius * std::cos(6.283185307179586 * uniform());
+}
+
+double load(const Tensor& t, int64_t b, int64_t s, int64_t h, int64_t d) {
+  const char* at = row_address(t, b, s, h) + d * size_of(t.dtype);
+  const auto as = [at]<class T>(T x) { return std::memcpy(&x, at, sizeof x), double(x); };
+  switch (t.dtype) {
+    case DType::f64: return as(double());
+    case DType::f32: return as(float());
+    case DType::f16: return as(F16());
+    case DType::bf16: return as(Bf16());
+    case DType::e4m3: return as(E4m3());
+    case DType::i32: return as(int32_t());
+    case DType::i64: return as(int64_t());
+    default: return NAN;
+  }
+}
+
+void store(const Tensor& t, int64_t b, int64_t s, int64_t h, int64_t d, double value) {
+  char* at = row_address(t, b, s, h) + d * size_of(t.dtype);
+  const auto put = [at](auto x) { std::memcpy(at, &x, sizeof x); };
+  switch (t.dtype) {
+    case DType::f64: return put(value);
+    case DType::f32: return put(float(value));
+    case DType::f16: return put(F16(float(value)));
+    case DType::bf16: return put(Bf16(float(value)));
+    case DType::e4m3: return put(E4m3(float(value)));
+    case DType::i32: return put(int32_t(value));
+    case DType::i64: return put(int64_t(value));
+    default: return;
+  }
+}
+
+Owned::Owned(DType dtype, Extents e, Layout layout, int pad) {
+  const int64_t dim = e.dim + pad;
+  Strides stride{e.seq * e.head * dim, e.head * dim, dim};
+  if (layout == Layout::bhsd) stride = {e.seq * e.head * dim, dim, e.seq * dim};
+  memory.assign(size_t(2 * kGuard + e.batch * stride.batch) * size_t(size_of(dtype)), 0xFF);
+  if (e.batch == 1) stride.batch = 0;
+  if (e.seq == 1) stride.seq = 0;
+  if (e.head == 1) stride.head = 0;
+  t = {.data = memory.data() + kGuard * size_of(dtype), .dtype = dtype, .extent = e, .stride = stride};
+}
+
+void Owned::poison(int b, int s) {
+  for (int h = 0; h < t.extent.head; ++h)
+    std::memset(row_address(t, b, s, h), 0xFF, size_t(t.extent.dim) * size_t(size_of(t.dtype)));
+}
+
+bool Owned::untouched(int b, int s, int h, int d) const {
+  const char* at = row_address(t, b, s, h) + d * size_of(t.dtype);
+  return std::all_of(at, at + size_of(t.dtype), [](char c) { return static_cast<unsigned char>(c) == 0xFF; });
+}
+
+bool Owned::surroundings_intact() const {
+  std::vector<unsigned char> rest = memory;
+  for (int b = 0; b < t.extent.batch; ++b)
+    for (int s = 0; s < t.extent.seq; ++s)
+      for (int h = 0; h < t.extent.head; ++h) {
+        const auto from = row_address(t, b, s, h) - reinterpret_cast<const char*>(memory.data());
+        std::memset(rest.data() + from, 0xFF, size_t(t.extent.dim) * size_t(size_of(t.dtype)));
+      }
+  return std::all_of(rest.begin(), rest.end(), [](unsigned char c) { return c == 0xFF; });
+}
+
+const Owned& Outputs::of(Role r) const {
+  for (const Owned& o : owned)
+    if (o.t.data == args[r].data) return o;
+  std::abort();
+}
+
+World::World(const Problem& p, const Variation& v)
+    : problem(p), variation(v), random_{mix(v.seed) ^ mix(uint64_t(p.len_q) << 32 | uint32_t(p.len_k))} {
+  const bool ragged = p.keys == KeySource::ragged, paged = p.keys == KeySource::paged;
+  const bool packed = v.cu_q || ragged, roomy = v.cache && !ragged;
+  draw_lengths();
+  const int capacity = p.len_k + (roomy ? kMostPad : 0), pages = paged ? int(ceil_div(capacity, p.page)) : 0;
+  draw_tables(pages);
+  // Rows without a table of lengths are all there is: as many for every sequence.
+  const bool any = v.lengths == Lengths::drawn;
+  const int rows_q = any && !v.used_q ? length(p.len_q, 0) : p.len_q;
+  const int rows_k = any && !roomy ? length(p.len_k, 1) : capacity;
+  const Extents q{packed ? 1 : p.batch, packed ? cu_q_.back() : rows_q, p.heads_q, p.dim_qk};
+  normal(add(Role::q, p.dtype.q, q), std::pow(10., v.magnitude));
+  add_keys(ragged ? Extents{1, cu_k_.back(), p.heads_kv, p.dim_qk}
+           : paged ? Extents{p.batch * pages + 3, p.page, p.heads_kv, p.dim_qk}
+                   : Extents{p.batch + roomy, rows_k, p.heads_kv, p.dim_qk});
+  add_integers();
+  add_mask();
+  add_options();
+  if (p.pass == Pass::backward) add_gradients();
+  poison_unused();
+}
+
+int World::length(int bound, int n) {
+  if (variation.lengths == Lengths::full) return bound;
+  if (variation.lengths == Lengths::odd) return std::min(bound, kLengths[size_t(n) % std::size(kLengths)]);
+  return random_.below(4) ? 1 + random_.below(bound) : random_.below(2) * bound;
+}
+
+void World::draw_lengths() {
+  const Problem& p = problem;
+  const int first = random_.below(6);
+  for (int b = 0; b < p.batch; ++b) {
+    cu_q_.push_back(cu_q_.back() + length(p.len_q, first + b));
+    cu_k_.push_back(cu_k_.back() + length(p.len_k, first + 2 * b + 1));
+    // Within a packed sequence, padding and unused keys are taken from its own; a cache has room beyond the bound.
+    const int own = cu_k_[size_t(b) + 1] - cu_k_[size_t(b)];
+    const bool ragged = p.keys == KeySource::ragged;
+    left_pad_.push_back(variation.cache ? random_.below(std::min(kMostPad, ragged ? own : kMostPad) + 1) : 0);
+    used_k_.push_back(ragged ? left_pad_.back() + random_.below(own - left_pad_.back() + 1)
+                             : length(p.len_k, first + b) + left_pad_.back());
+    // A row of q may hold fewer queries than there is room for.
+    const int room = variation.cu_q || p.keys == KeySource::ragged ? cu_q_[size_t(b) + 1] - cu_q_[size_t(b)] : p.len_q;
+    used_q_.push_back(room - std::min(room, random_.below(3) * random_.below(room + 1)));
+  }
+}
+
+void World::draw_tables(int pages) {
+  const Problem& p = problem;
+  for (int b = 0; b < p.batch; ++b) index_.push_back(variation.shared ? 1 : p.batch - b);
+  // Pages in a shuffled order, so that neighbours in a sequence are not neighbours in memory; the first three are
+  // nobody's.
+  for (int n = 0; n < p.batch * pages; ++n) table_.push_back(n + 3);
+  for (size_t n = table_.size(); n > 1; --n) std::swap(table_[n - 1], table_[size_t(random_.below(int(n)))]);
+  for (int b = 0; variation.shared && b < p.batch && pages; ++b) table_[size_t(b * pages)] = table_[0];
+}
+
+void World::add_keys(const Extents& k) {
+  const double scale = std::pow(10., variation.magnitude);
+  normal(add(Role::k, problem.dtype.kv, k), scale);
+  normal(add(Role::v, problem.dtype.kv, {k.batch, k.seq, k.head, problem.dim_v}), scale);
+}
+
+void World::add_integers() {
+  const Problem& p = problem;
+  const bool ragged = p.keys == KeySource::ragged, paged = p.keys == KeySource::paged, cache = variation.cache;
+  if (variation.cu_q || ragged) add(Role::cu_q, DType::i32, {1, 1, 1, p.batch + 1}).set(cu_q_);
+  if (ragged) add(Role::cu_k, DType::i32, {1, 1, 1, p.batch + 1}).set(cu_k_);
+  if (variation.used_q) add(Role::used_q, DType::i32, {p.batch}).set(used_q_);
+  if (paged || cache) add(Role::used_k, DType::i32, {p.batch}).set(used_k_);
+  if (cache) add(Role::left_pad, DType::i32, {p.batch}).set(left_pad_);
+  if (cache && p.keys == KeySource::linear) add(Role::cache_index, DType::i32, {p.batch}).set(index_);
+  if (paged) add(Role::page_table, DType::i32, {p.batch, 1, 1, int(table_.size()) / p.batch}).set(table_);
+}
+
+void World::add_mask() {
+  const Problem& p = problem;
+  if (p.mask.align == Align::absolute) {
+    std::vector<int64_t> at;  // far beyond 32 bits, and every sequence elsewhere
+    for (int b = 0; b < p.batch; ++b) at.push_back((int64_t(1) << 33) + 17), at.push_back((int64_t(1) << 33) + 5 * b);
+    add(Role::positions, DType::i64, {p.batch, 1, 1, 2}).set(at);
+  }
+  const Blocks size = p.mask.blocks;
+  if (!size.q) return;
+  const int rows = int(ceil_div(p.len_q, size.q)), columns = int(ceil_div(p.len_k, size.k));
+  const int batch = variation.shared ? 1 : p.batch, heads = variation.shared ? 1 : p.heads_q;
+  std::vector<int> begin, column, begin_k, row_k;
+  for (int list = 0; list < batch * heads; ++list) {
+    std::vector<std::vector<int>> by_key(static_cast<size_t>(columns));
+    for (int row = 0; row <= rows; ++row) {
+      const auto first = column.size();
+      begin.push_back(int(first));
+      for (int c = 0; row < rows && c < columns; ++c)
+        if (random_.below(2) && int(column.size()) < size.bound) column.push_back(c), by_key[size_t(c)].push_back(row);
+      if (variation.seed % 2 == 0) std::reverse(column.begin() + int64_t(first), column.end());  // in any order
+    }
+    for (int c = 0; c <= columns; ++c) {
+      begin_k.push_back(int(row_k.size()));
+      if (c < columns) row_k.insert(row_k.end(), by_key[size_t(c)].begin(), by_key[size_t(c)].end());
+    }
+  }
+  column.resize(size_t(size.bound), -1), row_k.resize(size_t(size.bound), -1);  // never read
+  // The lists are written head by head; the head axis comes after seq, which is 1: the same order.
+  add(Role::block_begin, DType::i32, {batch, 1, heads, rows + 1}).set(begin);
+  add(Role::block_column, DType::i32, {1, 1, 1, size.bound}).set(column);
+  if (p.pass == Pass::forward || variation.lean) return;
+  add(Role::block_begin_k, DType::i32, {batch, 1, heads, columns + 1}).set(begin_k);
+  add(Role::block_row_k, DType::i32, {1, 1, 1, size.bound}).set(row_k);
+}
+
+void World::add_options() {
+  const Problem& p = problem;
+  const auto axis = [&](int n, int extent) { return variation.bias_once >> n & 1 ? 1 : extent; };
+  if (p.has(Option::alibi)) normal(add(Role::slopes, DType::f32, {1, 1, p.heads_q, 1}), 0.05, false);
+  if (p.has(Option::sink)) normal(add(Role::sinks, DType::f32, {1, 1, p.heads_q, 1}), 1);
+  if (p.has(Option::bias))
+    normal(add(Role::bias, p.dtype.bias, {axis(0, p.batch), axis(1, p.len_q), axis(2, p.heads_q), axis(3, p.len_k)}), 1);
+  const std::vector<int64_t> seed_and_offset{variation.seed + 1, int64_t(1) << 35};
+  if (p.has(Option::dropout)) add(Role::seed, DType::i64, {1, 1, 1, 2}).set(seed_and_offset);
+  args.softcap = p.has(Option::softcap) ? 2.f : 0.f;
+  args.dropout = p.has(Option::dropout) ? 0.25f : 0.f;
+  args.scale = variation.seed % 2 ? 0.f : 0.2f;
+  // Gradients of a softmax that is one key and nothing else are all cancellation: a backward's logits stay ordinary
+  // whatever the size of its values.
+  if (p.pass == Pass::backward && variation.magnitude)
+    args.scale = float(std::pow(10., -2. * variation.magnitude) / std::sqrt(p.dim_qk));
+}
+
+void World::add_gradients() {
+  const Extents q = args[Role::q].extent;
+  normal(add(Role::d_out, problem.dtype.out, {q.batch, q.seq, q.head, problem.dim_v}), 1);
+  if (variation.d_lse) normal(add(Role::d_lse, DType::f32, {q.batch, q.seq, q.head, 1}), 1);
+}
+
+void World::poison_unused() {
+  std::vector<char> q_rows(size_t(args[Role::q].extent.batch) * size_t(args[Role::q].extent.seq));
+  std::vector<char> k_rows(size_t(args[Role::k].extent.batch) * size_t(args[Role::k].extent.seq));
+  const bool ragged = problem.keys == KeySource::ragged, paged = problem.keys == KeySource::paged;
+  const int width_q = args[Role::q].extent.seq, width_k = args[Role::k].extent.seq;
+  const bool packed = args.given(Role::cu_q);
+  for (int b = 0; b < problem.batch; ++b) {
+    const size_t at = size_t(b);
+    const int room = packed ? cu_q_[at + 1] - cu_q_[at] : width_q, used = variation.used_q ? used_q_[at] : room;
+    for (int i = 0; i < used; ++i) q_rows[size_t(packed ? cu_q_[at] + i : b * width_q + i)] = 1;
+    const bool counted = args.given(Role::used_k);
+    const int first = counted ? left_pad_[at] : 0;
+    const int last = counted ? used_k_[at] : ragged ? cu_k_[at + 1] - cu_k_[at] : width_k;
+    for (int j = first; j < last; ++j) {
+      const int row = ragged ? 0 : paged ? table_[size_t(b) * table_.size() / size_t(problem.batch) + size_t(j / problem.page)]
+                             : args.given(Role::cache_index) ? index_[at] : b;
+      k_rows[size_t(row * width_k + (ragged ? cu_k_[at] + j : paged ? j % problem.page : j))] = 1;
+    }
+  }
+  for (Owned& o : owned_) {
+    const bool of_q = o.t.data == args[Role::q].data || o.t.data == args[Role::d_out].data || o.t.data == args[Role::d_lse].data;
+    const bool of_k = o.t.data == args[Role::k].data || o.t.data == args[Role::v].data;
+    for (int b = 0; (of_q || of_k) && b < o.t.extent.batch; ++b)
+      for (int s = 0; s < o.t.extent.seq; ++s)
+        if (!(of_q ? q_rows : k_rows)[size_t(b * o.t.extent.seq + s)]) o.poison(b, s);
+  }
+}
+
+Outputs World::outputs(bool golden) const {
+  Outputs made{.args = args};
+  const auto add = [&](Role r, DType dtype, Extents e, Layout layout, int pad) -> Owned& {
+    made.args[r] = made.owned.emplace_back(golden ? DType::f64 : dtype, e, layout, pad).t;
+    made.roles.push_back(r);
+    return made.owned.back();
+  };
+  const Problem& p = problem;
+  const Extents q = args[Role::q].extent, k = args[Role::k].extent;
+  const Layout layout = variation.layout;
+  const int pad = variation.pad;
+  if (p.pass == Pass::backward) {
+    add(Role::dq, p.dtype.grad, q, layout, pad);
+    add(Role::dk, p.dtype.grad, k, layout, pad);
+    add(Role::dv, p.dtype.grad, args[Role::v].extent, layout, pad);
+    if (p.has(Option::bias) && !variation.lean) add(Role::d_bias, DType::f32, args[Role::bias].extent, Layout::bshd, pad);
+    if (p.has(Option::sink) && !variation.lean) add(Role::d_sinks, DType::f32, {1, 1, p.heads_q, 1}, Layout::bshd, pad);
+    return made;
+  }
+  const bool running = p.has(Option::accumulate);
+  Owned& out = add(Role::out, p.dtype.out, {q.batch, q.seq, q.head, p.dim_v}, layout, pad);
+  Owned* lse = variation.lean && !running ? nullptr : &add(Role::lse, DType::f32, {q.batch, q.seq, q.head, 1}, layout, pad);
+  if (!running) return made;
+  Random random{7};
+  const double scale = std::pow(10., variation.magnitude);
+  lse->each([&](int b, int s, int h, int d) {
+    const double x = random.normal();
+    store(lse->t, b, s, h, d, x > 1 ? -INFINITY : float(x));  // some rows have seen nothing yet
+  });
+  out.each([&](int b, int s, int h, int d) {  // and theirs are not read
+    const double x = float(random.normal() * scale);
+    if (load(lse->t, b, s, h, 0) != -INFINITY) store(out.t, b, s, h, d, x);
+  });
+  return made;
+}
+
+Args World::forward_result() {
+  const Extents q = args[Role::q].extent;
+  add(Role::out, problem.dtype.out, {q.batch, q.seq, q.head, problem.dim_v});
+  add(Role::lse, DType::f32, {q.batch, q.seq, q.head, 1});
+  Args forward = args;
+  for (const Role r : {Role::d_out, Role::d_lse, Role::block_begin_k, Role::block_row_k}) forward[r] = {};
+  return forward;
+}
+
+Outputs World::shaken(uint32_t seed) const {
+  Outputs made = outputs(true);
+  Random random{mix(seed + 1)};
+  const bool backward = problem.pass == Pass::backward;
+  const double low = rounding_of(problem.dtype.kv);
+  const double work = problem.precision == Precision::tf32 ? 0x1p-11 : 4 * std::min(low, rounding_of(DType::f32));
+  const auto shake = [&](Role r, double by) {
+    if (!args.given(r)) return;
+    const Tensor from = args[r];
+    Owned& o = made.owned.emplace_back(DType::f64, from.extent);
+    o.each([&](int b, int s, int h, int d) {
+      store(o.t, b, s, h, d, load(from, b, s, h, d) * (1 + by * (2 * random.uniform() - 1)));
+    });
+    made.args[r] = o.t;
+  };
+  for (const Role r : {Role::q, Role::k, Role::bias}) shake(r, work);
+  shake(Role::v, backward ? work : std::max(low, work));
+  if (backward) shake(Role::d_out, std::max(low, work));
+  return made;
+}
+
+uint64_t World::fingerprint() const {
+  uint64_t hash = 0;
+  for (const Owned& o : owned_)
+    for (size_t n = 0; n < o.memory.size(); n += 8) {
+      uint64_t word = 0;
+      std::memcpy(&word, o.memory.data() + n, std::min<size_t>(8, o.memory.size() - n));
+      hash = mix(hash ^ word) + 0x9E3779B97F4A7C15u;
+    }
+  return hash;
+}
+
+Owned& World::add(Role r, DType dtype, Extents e) {
+  const bool floating = dtype >= DType::f64 && dtype <= DType::e4m3;
+  args[r] = owned_.emplace_back(dtype, e, floating ? variation.layout : Layout::bshd, variation.pad).t;
+  return owned_.back();
+}
+
+void World::normal(Owned& o, double scale, bool keep_sign) {
+  o.each([&](int b, int s, int h, int d) {
+    const double x = random_.normal() * scale;
+    store(o.t, b, s, h, d, keep_sign ? x : std::fabs(x));
+  });
+}
+
+std::string name(Lengths l) { return l == Lengths::full ? "full" : l == Lengths::drawn ? "drawn" : "odd"; }
+std::string name(Layout l) { return l == Layout::bshd ? "bshd" : "bhsd"; }
+
+}  // namespace attune

@@ -1,0 +1,127 @@
+// Everything a problem needs to run: inputs made from a seed, outputs full of poison. Memory that no sequence owns
+// (guards, padding, unused rows and pages, what is to be written) is 0xFF: NaN in every floating type and -1 in every
+// integer. So whoever reads or writes what is not theirs shows.
+#pragma once
+#include <list>
+#include <string>
+#include <vector>
+
+#include "core/args.h"
+
+namespace attune {
+
+// Of the sequences: all as long as the problem's bounds say; drawn up to them, empty ones among them; or taken from
+// 1, 31, 33, 65, 127, 1025, where tiles have their edges.
+enum class Lengths : int32_t { full, drawn, odd };
+enum class Layout : int32_t { bshd, bhsd };  // order of the axes in memory
+
+// What a case says beside its problem: the parts of the arguments that the plan's key does not know.
+struct Variation {
+  uint32_t seed = 1;
+  int32_t magnitude = 0;      // values are N(0, 1) times 10 to this
+  Lengths lengths = Lengths::full;
+  Layout layout = Layout::bshd;
+  int32_t pad = 8;            // elements between one row and the next
+  bool cu_q = false;          // packed queries; ragged keys have them anyway
+  bool cache = false;         // keys lie in a larger cache, or between others: used_k, left_pad, cache_index
+  bool shared = false;        // sequences share a row of that cache, their first page, the block lists
+  bool used_q = false;
+  uint32_t bias_once = 0;     // axes along which the bias is broadcast, one bit each: batch, query, head, key
+  bool d_lse = false;         // a backward gets a gradient of lse
+  bool lean = false;          // optional outputs are not asked for
+
+  bool operator==(const Variation&) const = default;
+};
+
+// Random numbers that are the same with every standard library.
+struct Random {
+  uint64_t state = 0;
+
+  uint64_t next();
+  int below(int n) { return int(next() % uint64_t(n)); }
+  double uniform() { return double(next() >> 11) * 0x1p-53; }  // [0, 1)
+  double normal();
+};
+
+double load(const Tensor&, int64_t b, int64_t s, int64_t h, int64_t d);
+void store(const Tensor&, int64_t b, int64_t s, int64_t h, int64_t d, double);
+
+// A tensor and its memory, guards at both ends and padding behind each row. The state is all in `memory`, a plain
+// piece of bytes, so that a device can be given a copy of it and asked to give one back.
+struct Owned {
+  static constexpr int kGuard = 64;  // elements
+  std::vector<unsigned char> memory;
+  Tensor t;
+
+  Owned(DType, Extents, Layout = Layout::bshd, int pad = 8);
+  Owned(Owned&&) = default;
+  Owned(const Owned&) = delete;
+
+  template <class F>
+  void each(F f) const {  // f(b, s, h, d), in the order of the axes
+    for (int b = 0; b < t.extent.batch; ++b)
+      for (int s = 0; s < t.extent.seq; ++s)
+        for (int h = 0; h < t.extent.head; ++h)
+          for (int d = 0; d < t.extent.dim; ++d) f(b, s, h, d);
+  }
+  template <class V>
+  void set(const std::vector<V>& values) {
+    size_t n = 0;
+    each([&](int b, int s, int h, int d) { store(t, b, s, h, d, double(values[n++])); });
+  }
+  void poison(int b, int s);                            // a row, all its heads
+  bool untouched(int b, int s, int h, int d) const;     // still poison
+  bool surroundings_intact() const;                     // all that is not an element is still poison
+};
+
+// Outputs of one run, and the arguments with them in place.
+struct Outputs {
+  std::list<Owned> owned{};
+  Args args{};
+  std::vector<Role> roles{};
+
+  const Owned& of(Role) const;
+};
+
+class World {
+ public:
+  World(const Problem&, const Variation&);
+  World(const World&) = delete;
+
+  Problem problem;
+  Variation variation;
+  Args args{};  // inputs; of a backward also out and lse, once forward_result() made room for them
+
+  // What the problem writes, poisoned, or a running result where it accumulates (the same each time). Golden ones
+  // are f64, so that nothing is rounded.
+  Outputs outputs(bool golden) const;
+  // A backward's out and lse: given their place here, for a forward to fill.
+  Args forward_result();
+  // The same inputs with every value moved by up to one rounding of what a naive computation would keep it in; see
+  // tolerance.h.
+  Outputs shaken(uint32_t seed) const;
+  // Changes when any byte of the inputs does.
+  uint64_t fingerprint() const;
+
+ private:
+  std::list<Owned> owned_{};
+  Random random_;
+  std::vector<int> cu_q_{0}, cu_k_{0}, used_q_{}, used_k_{}, left_pad_{}, index_{}, table_{};
+
+  void draw_lengths();
+  void draw_tables(int pages);
+  void add_keys(const Extents&);
+  void add_integers();
+  void add_mask();
+  void add_options();
+  void add_gradients();
+  void poison_unused();
+  int length(int bound, int n);
+  Owned& add(Role, DType, Extents);
+  void normal(Owned&, double scale, bool keep_sign = true);
+};
+
+std::string name(Lengths);
+std::string name(Layout);
+
+}  // namespace attune
