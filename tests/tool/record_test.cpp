@@ -1,0 +1,161 @@
+#include "tool/measure/record.h"
+
+#include <gtest/gtest.h>
+
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "tool/measure/provenance.h"
+
+namespace attune {
+namespace {
+
+Record example() {
+  Record r;
+  r.message = "a sentence";
+  r.problem = "forward f32 b1 h8 q512 k512 d64 causal";
+  r.subject = "cpu_forward", r.device = "cpu", r.mode = "cold", r.layout = "bshd", r.distribution = "uniform";
+  r.seed = 18446744073709551615u, r.threads = 2, r.workspace_bytes = uint64_t(1) << 40, r.why = "rules.tsv:3";
+  r.samples_ns = {100, 110.5, 90, 120}, r.calls = 3, r.ended_by = "precision", r.warm_up_s = 0.25;
+  r.floor_ns = 21, r.flops = 1000, r.bytes = 400, r.ceiling_gflops = 50, r.copy_gbs = 12, r.ceiling = "fmla";
+  r.parity = {"PASS", 0.25, 64, "none"};
+  r.baseline = "torch:sdpa", r.ratio = {1.5, {1.4, 1.6, 0.95}}, r.aa_spread = 0.01, r.verdict = "FASTER";
+  r.provenance = {"2026-01-31T12:00:00Z", "abc", true, "0.1.0", "GNU 12", "-O3", "Some CPU", "neon", "performance", "Linux", 2, "torch 2"};
+  derive(r);
+  return r;
+}
+
+struct File {
+  std::string path = (std::filesystem::temp_directory_path() / "attune_record_test_XXXXXX").string();
+  File() { ::close(::mkstemp(path.data())); }
+  ~File() { std::filesystem::remove(path); }
+  void append(const std::string& text) { std::ofstream(path, std::ios::app) << text; }
+};
+
+TEST(Record, is_one_line_and_reads_back_whole) {
+  const std::string line = to_json(example());
+  EXPECT_EQ(line.find('\n'), std::string::npos);
+  EXPECT_EQ(line.rfind("{\"attune_record\":1,", 0), 0u);
+  Record again;
+  ASSERT_EQ(from_json(line, again).message, "");
+  EXPECT_EQ(to_json(again), line);
+  EXPECT_EQ(again.seed, 18446744073709551615u);
+  EXPECT_EQ(again.samples_ns, example().samples_ns);
+  EXPECT_EQ(again.provenance.peers, "torch 2");
+  EXPECT_EQ(again.ratio.interval.low, 1.4);
+  EXPECT_EQ(again.outliers.total(), example().outliers.total());
+  EXPECT_EQ(again.parity.rows, 64);
+}
+
+TEST(Record, derives_from_samples) {
+  Record r = example();
+  EXPECT_EQ(r.median_ns, (100 + 110.5) / 2);
+  EXPECT_EQ(r.gflops, 1000 / r.median_ns);
+  EXPECT_EQ(r.gbs, 400 / r.median_ns);
+  EXPECT_EQ(r.interval.low, 90);
+  EXPECT_EQ(r.interval.high, 120);
+  EXPECT_FALSE(r.near_floor);
+  r.floor_ns = 22;
+  derive(r);
+  EXPECT_TRUE(r.near_floor);
+}
+
+TEST(Record, refuses_what_the_machine_cannot_do) {
+  Record r = example();
+  EXPECT_EQ(r.status, "ok");
+  r.ceiling_gflops = r.gflops / 1.05;  // within the doubt of a ceiling
+  derive(r);
+  EXPECT_EQ(r.status, "ok");
+  r.ceiling_gflops = r.gflops / 1.2;
+  derive(r);
+  EXPECT_EQ(r.status, "refused");
+  EXPECT_NE(r.message.find("cpu_forward: a rate of"), std::string::npos) << r.message;
+}
+
+TEST(Record, refuses_traffic_beyond_memory_only_when_cold) {
+  Record r = example();
+  r.copy_gbs = r.gbs / 2;
+  r.mode = "warm";
+  derive(r);
+  EXPECT_EQ(r.status, "ok");
+  r.mode = "cold";
+  derive(r);
+  EXPECT_EQ(r.status, "refused");
+  EXPECT_NE(r.message.find("a traffic of"), std::string::npos) << r.message;
+}
+
+TEST(Record, without_samples_derives_nothing) {
+  Record r;
+  r.status = "unsupported";
+  r.ceiling_gflops = 1;
+  derive(r);
+  EXPECT_EQ(r.status, "unsupported");
+  EXPECT_EQ(r.gflops, 0);
+}
+
+TEST(Record, says_what_is_wrong_with_a_line) {
+  Record r;
+  EXPECT_EQ(from_json("{}", r).message, "record: the field attune_record is missing");
+  EXPECT_EQ(from_json("{\"attune_record\":2}", r).message, "record: version 2 is not 1");
+  EXPECT_NE(from_json("{\"attune_record\":1,\"threads\":\"two\"}", r).message.find("record: "), std::string::npos);
+  EXPECT_NE(from_json("not json", r).message.find("record: "), std::string::npos);
+  EXPECT_TRUE(from_json("{\"attune_record\":1,\"from_a_later_version\":[1]}", r).ok());
+}
+
+TEST(Record, writes_text_that_is_not_utf8) {
+  Record r = example();
+  r.message = "bad \xff byte";
+  Record again;
+  EXPECT_TRUE(from_json(to_json(r), again).ok());
+}
+
+TEST(RecordFile, appends_and_is_on_disk_after_every_row) {
+  File file;
+  for (int round = 0; round < 2; ++round) {
+    RecordFile out;
+    ASSERT_EQ(out.open(file.path).message, "");
+    ASSERT_EQ(out.write(example()).message, "");
+    std::vector<Record> seen;  // while the file is still open
+    ASSERT_EQ(read_records(file.path, seen).message, "");
+    EXPECT_EQ(seen.size(), size_t(round + 1));
+  }
+}
+
+TEST(RecordFile, reading_names_file_and_line_and_forgives_an_unfinished_end) {
+  File file;
+  file.append(to_json(example()) + "\n\n" + to_json(example()) + "\n{\"attune_rec");
+  std::vector<Record> seen;
+  EXPECT_EQ(read_records(file.path, seen).message, "");
+  EXPECT_EQ(seen.size(), 2u);
+  file.append("\n");
+  const std::string message = read_records(file.path, seen).message;
+  EXPECT_EQ(message.rfind(file.path + ":4: record: ", 0), 0u) << message;
+}
+
+TEST(RecordFile, says_what_cannot_be_opened) {
+  RecordFile out;
+  EXPECT_NE(out.open("/nowhere/at/all.jsonl").message.find("records: '/nowhere/at/all.jsonl' cannot be written"),
+            std::string::npos);
+  std::vector<Record> seen;
+  EXPECT_NE(read_records("/nowhere/at/all.jsonl", seen).message.find("cannot be read"), std::string::npos);
+}
+
+TEST(Provenance, knows_where_it_was_built_and_not_whose_machine_it_is) {
+  const Provenance p = provenance();
+  EXPECT_EQ(p.time.size(), 20u);
+  EXPECT_FALSE(p.commit.empty());
+  EXPECT_FALSE(p.compiler.empty());
+  EXPECT_FALSE(p.kernel.empty());
+  EXPECT_GE(p.cores, 1);
+  char host[256] = {};
+  gethostname(host, sizeof host - 1);
+  Record r;
+  r.provenance = p;
+  if (std::string_view(host).size() > 6) EXPECT_EQ(to_json(r).find(host), std::string::npos);
+}
+
+}  // namespace
+}  // namespace attune

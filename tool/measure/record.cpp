@@ -1,0 +1,165 @@
+#include "tool/measure/record.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <cstring>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+namespace attune {
+namespace {
+
+using json = nlohmann::ordered_json;
+
+// One list of fields for both directions: what is written is what is read.
+struct Writer {
+  json& j;
+  template <class T>
+  void operator()(const char* name, const T& value) const { j[name] = value; }
+};
+struct Reader {
+  const json& j;
+  template <class T>
+  void operator()(const char* name, T& value) const {
+    if (const auto it = j.find(name); it != j.end() && !it->is_null()) it->get_to(value);
+  }
+};
+
+template <class Each, class R>
+void fields(R& r, const Each& each) {
+  each("status", r.status), each("message", r.message), each("problem", r.problem), each("subject", r.subject);
+  each("device", r.device), each("mode", r.mode), each("layout", r.layout), each("distribution", r.distribution);
+  each("seed", r.seed), each("threads", r.threads), each("workspace_bytes", r.workspace_bytes), each("why", r.why);
+  each("median_ns", r.median_ns), each("calls", r.calls), each("ended_by", r.ended_by), each("modes", r.modes);
+  each("warm_up_s", r.warm_up_s), each("floor_ns", r.floor_ns), each("near_floor", r.near_floor);
+  each("flops", r.flops), each("bytes", r.bytes), each("gflops", r.gflops), each("gbs", r.gbs);
+  each("ceiling", r.ceiling), each("ceiling_gflops", r.ceiling_gflops), each("copy_gbs", r.copy_gbs);
+  each("baseline", r.baseline), each("aa_spread", r.aa_spread), each("verdict", r.verdict);
+}
+template <class Each, class I>
+void interval_fields(I& i, const Each& each) {
+  each("low", i.low), each("high", i.high), each("confidence", i.confidence);
+}
+template <class Each, class O>
+void outlier_fields(O& o, const Each& each) {
+  each("low_severe", o.low_severe), each("low_mild", o.low_mild);
+  each("high_mild", o.high_mild), each("high_severe", o.high_severe);
+}
+template <class Each, class C>
+void parity_fields(C& c, const Each& each) {
+  each("verdict", c.verdict), each("error", c.error), each("rows", c.rows), each("message", c.message);
+}
+template <class Each, class P>
+void provenance_fields(P& p, const Each& each) {
+  each("time", p.time), each("commit", p.commit), each("dirty", p.dirty), each("version", p.version);
+  each("compiler", p.compiler), each("flags", p.flags), each("cpu", p.cpu), each("features", p.features);
+  each("governor", p.governor), each("kernel", p.kernel), each("cores", p.cores), each("peers", p.peers);
+}
+
+const json& part(const json& j, const char* name) {
+  static const json nothing = json::object();
+  const auto it = j.find(name);
+  return it != j.end() && it->is_object() ? *it : nothing;
+}
+
+}  // namespace
+
+std::string to_json(const Record& r) {
+  json j;
+  j["attune_record"] = kRecordVersion;
+  fields(r, Writer{j});
+  interval_fields(r.interval, Writer{j["interval_ns"]});
+  outlier_fields(r.outliers, Writer{j["outliers"]});
+  parity_fields(r.parity, Writer{j["parity"]});
+  if (!r.baseline.empty()) {
+    j["ratio"]["value"] = r.ratio.value;
+    interval_fields(r.ratio.interval, Writer{j["ratio"]});
+  }
+  provenance_fields(r.provenance, Writer{j["provenance"]});
+  // A tenth of a nanosecond is below every timer, and half of the file otherwise.
+  json& samples = j["samples_ns"] = json::array();
+  for (const double s : r.samples_ns) samples.push_back(std::round(s * 10) / 10);
+  // What is not UTF-8 (a message of the operating system) must not end a run.
+  return j.dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+Status from_json(std::string_view line, Record& out) {
+  try {
+    const json j = json::parse(line);
+    if (!j.is_object() || !j.contains("attune_record")) return Status::no("record: the field attune_record is missing");
+    if (const int version = j["attune_record"].get<int>(); version != kRecordVersion)
+      return Status::no("record: version ", version, " is not ", kRecordVersion);
+    Record r;
+    fields(r, Reader{j});
+    interval_fields(r.interval, Reader{part(j, "interval_ns")});
+    outlier_fields(r.outliers, Reader{part(j, "outliers")});
+    parity_fields(r.parity, Reader{part(j, "parity")});
+    Reader{part(j, "ratio")}("value", r.ratio.value);
+    interval_fields(r.ratio.interval, Reader{part(j, "ratio")});
+    provenance_fields(r.provenance, Reader{part(j, "provenance")});
+    Reader{j}("samples_ns", r.samples_ns);
+    out = std::move(r);
+    return Status::good();
+  } catch (const json::exception& e) {
+    return Status::no("record: ", e.what());
+  }
+}
+
+Status read_records(const std::string& path, std::vector<Record>& out) {
+  std::ifstream file(path);
+  if (!file) return Status::no("records: '", path, "' cannot be read: ", std::strerror(errno));
+  std::string line;
+  for (int number = 1; std::getline(file, line); ++number) {
+    const bool unfinished = file.eof();
+    if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
+    Record r;
+    if (const Status s = from_json(line, r); !s.ok()) {
+      if (unfinished) break;
+      return Status::no(path, ":", number, ": ", s.message);
+    }
+    out.push_back(std::move(r));
+  }
+  return Status::good();
+}
+
+RecordFile::~RecordFile() {
+  if (file_) std::fclose(file_);
+}
+
+Status RecordFile::open(const std::string& path) {
+  path_ = path;
+  file_ = std::fopen(path.c_str(), "ae");
+  if (!file_) return Status::no("records: '", path, "' cannot be written: ", std::strerror(errno));
+  return Status::good();
+}
+
+Status RecordFile::write(const Record& r) {
+  const std::string line = to_json(r) + "\n";
+  if (std::fwrite(line.data(), 1, line.size(), file_) != line.size() || std::fflush(file_) != 0)
+    return Status::no("records: '", path_, "' cannot be written: ", std::strerror(errno));
+  return Status::good();
+}
+
+void derive(Record& r) {
+  r.median_ns = median(r.samples_ns);
+  r.interval = median_interval(r.samples_ns);
+  r.outliers = outliers(r.samples_ns);
+  r.modes = modes(r.samples_ns);
+  if (r.median_ns <= 0) return;
+  r.near_floor = r.median_ns < 5 * r.floor_ns;
+  r.gflops = r.flops / r.median_ns;
+  r.gbs = r.bytes / r.median_ns;
+  // A ceiling is measured on a machine that is never quite quiet: a tenth above it may still be true.
+  constexpr double kDoubt = 1.1;
+  const auto refuse = [&](const char* what, double rate, double ceiling, const char* unit) {
+    r.status = "refused";
+    r.message = join(r.subject, ": ", what, " of ", std::round(rate), " ", unit, " is above what was measured here, ",
+                     std::round(ceiling), " ", unit, ": the work was not done, or not waited for");
+  };
+  if (r.ceiling_gflops > 0 && r.gflops > kDoubt * r.ceiling_gflops) refuse("a rate", r.gflops, r.ceiling_gflops, "GFLOP/s");
+  // Memory bounds only what comes from memory: warm, it may all be in a cache.
+  else if (r.mode == "cold" && r.copy_gbs > 0 && r.gbs > kDoubt * r.copy_gbs) refuse("a traffic", r.gbs, r.copy_gbs, "GB/s");
+}
+
+}  // namespace attune
