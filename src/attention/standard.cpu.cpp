@@ -55,9 +55,11 @@ inline float fast_exp2(float x) {
   x = x < -127.f ? -127.f : x;  // a NaN stays one
   x = x > 128.f ? 128.f : x;
   const float rounded = x + kShift, f = x - (rounded - kShift);
-  float y = 1.327647198e-03f;
-  for (const float c : {9.675541334e-03f, 5.550713274e-02f, 2.402211972e-01f, 6.931469671e-01f, 1.000000072e+00f})
-    y = y * f + c;
+  float y = 1.327647198e-03f * f + 9.675541334e-03f;
+  y = y * f + 5.550713274e-02f;
+  y = y * f + 2.402211972e-01f;
+  y = y * f + 6.931469671e-01f;
+  y = y * f + 1.000000072e+00f;
   return y * std::bit_cast<float>(std::bit_cast<uint32_t>(rounded) << 23);
 }
 
@@ -98,7 +100,7 @@ struct Worker {
   Room room;
   double* d_sink;  // [batch, head]; null unless asked for
 
-  // c (+)= a b, [m, n] = [m, k] [k, n]; either factor may lie in memory the other way round.
+  // to (+)= x y, [m, n] = [m, k] [k, n]; either factor may lie in memory the other way round.
   void multiply(int m, int n, int k, const float* x, bool x_turned, const float* y, bool y_turned, float* to,
                 bool add = false) const {
     blas.sgemm(kRowMajor, x_turned ? kTransposed : kAsIs, y_turned ? kTransposed : kAsIs, m, n, k, 1.f, x,
@@ -110,12 +112,15 @@ struct Worker {
       as.widen(row_address(a[role], s.q_batch, s.q_first + i, h), dim, to + int64_t(i) * dim);
   }
   void load_keys(const Sequence& s, int b, int head) const {
-    each_key(p, a, Role::k, s, b, head, [&](int64_t j, const void* x) { in.widen(x, p.dim_qk, room.k + j * p.dim_qk); });
-    each_key(p, a, Role::v, s, b, head, [&](int64_t j, const void* x) { in.widen(x, p.dim_v, room.v + j * p.dim_v); });
+    const auto load = [&](Role role, int dim, float* to) {
+      each_key(p, a, role, s, b, head, [&](int64_t j, const void* x) { in.widen(x, dim, to + j * dim); });
+    };
+    load(Role::k, p.dim_qk, room.k);
+    load(Role::v, p.dim_v, room.v);
   }
 
-  // f(i, keys) for every query in order: `keys` are those its band shows, and of them `hidden(j)` says which are not in
-  // the block list.
+  // f(i, keys) for every query in order: `keys` are those its band shows; which of them its block list has is then in
+  // room.listed.
   template <class F>
   void each_query(const Sequence& s, int b, int h, F f) const {
     const BandWalk walk{s.band, s.len_k, 1};
@@ -128,7 +133,8 @@ struct Worker {
   }
   void list_blocks(const Sequence& s, int b, int h, int row) const {
     const Blocks blocks = p.mask.blocks;
-    const BlockList list{blocks, a.row<const int32_t>(Role::block_begin, b, 0, h), a.row<const int32_t>(Role::block_column)};
+    const BlockList list{blocks, a.row<const int32_t>(Role::block_begin, b, 0, h),
+                         a.row<const int32_t>(Role::block_column)};
     const int count = int(ceil_div(s.len_k, blocks.k));
     std::fill_n(room.listed, count, uint8_t(0));
     for (int n = 0; n < list.count(row); ++n)
@@ -146,6 +152,7 @@ struct Worker {
   template <class Score>
   void forward(int b, int h) const {
     const Sequence s = sequence(p, a, b);
+    if (!s.len_q) return;
     load_queries(Role::q, in, s, h, p.dim_qk, room.q);
     load_keys(s, b, h / (p.heads_q / p.heads_kv));
     if (s.len_k) multiply(s.len_q, s.len_k, p.dim_qk, room.q, false, room.k, true, room.s);
@@ -299,7 +306,7 @@ struct Split {
 };
 
 struct Carved {
-  double* d_sink;  // [batch, head]
+  double* d_sink;  // [batch, head], of a backward with sinks
   std::byte* rooms;
   size_t room_bytes;
 };
@@ -322,7 +329,8 @@ void run_tasks(const Plan& plan, const Args& a, const Blas& blas, const Carved& 
     const BlasOneThread one_thread(blas);
     Workspace w{carved.rooms + size_t(worker) * carved.room_bytes};
     const Worker me{p, a, blas, *best_kernels(p.dtype.q, features), *best_kernels(p.dtype.out, features),
-                    *best_kernels(grad, features), carve_room(w, p), a.given(Role::d_sinks) ? carved.d_sink : nullptr};
+                    *best_kernels(grad, features), carve_room(w, p),
+                    a.given(Role::d_sinks) && p.has(Option::sink) ? carved.d_sink : nullptr};
     for (int64_t task; (task = next.fetch_add(1, std::memory_order_relaxed)) < split.tasks;) {
       if (p.pass == Pass::forward)
         me.template forward<Score>(int(task / p.heads_q), int(task % p.heads_q));
@@ -340,7 +348,8 @@ Status supports(const Problem& p, const Device& d) {
   if (d.kind != DeviceKind::cpu) return no("runs on a CPU, not on ", d.name);
   if (!d.has(Feature::blas)) return no("needs a BLAS library that can be opened at run time");
   const DType q = p.dtype.q;
-  if (q != DType::f32 && q != DType::f16 && q != DType::bf16) return no("dtype ", name(q), " is not one of f32, f16, bf16");
+  if (q != DType::f32 && q != DType::f16 && q != DType::bf16)
+    return no("dtype ", name(q), " is not one of f32, f16, bf16");
   if (p.dtype.kv != q) return no("dtype ", name(p.dtype.kv), " of k and v is not that of q, ", name(q));
   if (p.dtype.out != q && p.dtype.out != DType::f32)
     return no("dtype ", name(p.dtype.out), " of out is neither f32 nor that of q, ", name(q));
@@ -370,10 +379,11 @@ Status run(const Plan& plan, const Args& a, Workspace workspace, Stream) {
   const Carved carved = carve(workspace, p, workers_of(plan));
   const Split split(plan, a);
   for (const Role role : {Role::dk, Role::dv, Role::d_bias}) clear(a[role]);
-  if (carved.d_sink) std::fill_n(carved.d_sink, int64_t(p.batch) * p.heads_q, 0.0);
+  const bool d_sinks = a.given(Role::d_sinks) && p.has(Option::sink);
+  if (d_sinks) std::fill_n(carved.d_sink, int64_t(p.batch) * p.heads_q, 0.0);
   needs_general(p) ? run_tasks<General>(plan, a, *library, carved, split)
                    : run_tasks<Plain>(plan, a, *library, carved, split);
-  if (a.given(Role::d_sinks))
+  if (d_sinks)
     for (int h = 0; h < p.heads_q; ++h) {
       double sum = 0;
       for (int b = 0; b < p.batch; ++b) sum += carved.d_sink[int64_t(b) * p.heads_q + h];
