@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <barrier>
 #include <set>
 #include <thread>
 
@@ -186,19 +187,21 @@ TEST(PlanCache, a_refusal_is_given_each_time) {
   }
 }
 
-// Run under the thread sanitizer too: readers and makers of plans at once, over more problems than a small table holds.
+// Run under the thread sanitizer too. All threads ask for a new problem at the same moment, again and again: whoever
+// comes second must get the plan of the first, which others hold already.
 TEST(PlanCache, many_threads_find_the_same_plans) {
   constexpr int kThreads = 8, kProblems = 300;
   PlanCache cache({.device = plain_cpu()});
   std::vector<std::vector<const Plan*>> found(kThreads, std::vector<const Plan*>(kProblems));
+  std::barrier together(kThreads);
   std::vector<std::thread> threads;
   for (int t = 0; t < kThreads; ++t)
     threads.emplace_back([&, t] {
       for (int n = 0; n < kProblems; ++n) {
-        const int which = (n + t * 37) % kProblems;
         Problem p = problem(kForward);
-        p.len_k = which + 1;
-        if (!cache.find(p, found[t][which]).ok()) found[t][which] = nullptr;
+        p.len_k = n + 1;
+        together.arrive_and_wait();
+        if (!cache.find(p, found[t][n]).ok()) found[t][n] = nullptr;
       }
     });
   for (std::thread& t : threads) t.join();

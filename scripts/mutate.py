@@ -1,0 +1,153 @@
+#!/usr/bin/env python3
+"""Plants the bugs of mutants.py one at a time in a copy of the tree and asks the tests: a bug that no test sees
+survives, and that is a hole in the tests.
+
+  scripts/mutate.py                     all of them; writes docs/mutation.md; fails if one survives
+  scripts/mutate.py --only core/mask    those whose file or description contains the text; writes nothing
+  scripts/mutate.py --list
+"""
+
+import argparse
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+from mutants import MUTANTS  # noqa: E402
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+WORK = ROOT / "build-mutants"
+TREE, BUILD = WORK / "tree", WORK / "build"
+LIMIT_S = 300  # a mutant that never ends is seen, too
+
+
+def run(*command, limit=None, **more):
+    """The exit status and what was printed; 124 past the limit."""
+    try:
+        done = subprocess.run([str(c) for c in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                              errors="replace", timeout=limit, **more)
+        return done.returncode, done.stdout
+    except subprocess.TimeoutExpired as e:
+        return 124, str(e.output or "")
+
+
+def copy_tree():
+    """What git would know of, with its times, so that a second run builds little."""
+    _, names = run("git", "ls-files", "-co", "--exclude-standard", cwd=ROOT)
+    kept = set()
+    for name in names.splitlines():
+        source, target = ROOT / name, TREE / name
+        if not source.is_file():
+            continue
+        kept.add(target)
+        if not target.exists() or target.read_bytes() != source.read_bytes():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(source, target)
+            os.utime(target)
+    for old in TREE.rglob("*"):
+        if old.is_file() and old not in kept:
+            old.unlink()
+
+
+def configure():
+    arguments = ["-DATTUNE_TOOL=OFF", "-DCMAKE_BUILD_TYPE=Release", "-DCMAKE_CXX_FLAGS_RELEASE=-O1"]
+    if shutil.which("ccache"):
+        arguments += ["-DCMAKE_CXX_COMPILER_LAUNCHER=ccache", "-DCMAKE_C_COMPILER_LAUNCHER=ccache"]
+    status, text = run("cmake", "-S", TREE, "-B", BUILD, "-G", "Ninja", *arguments)
+    if status:
+        sys.exit(text)
+
+
+def build(programs, jobs):
+    return run("ninja", "-C", BUILD, "-j", jobs, *programs, limit=1200)
+
+
+def first_failure(programs):
+    """The first test that fails, as "program: test", or None."""
+    for program in programs:
+        path = BUILD / "tests" / program
+        status, text = run(path, "--gtest_brief=1", "--gtest_fail_fast", limit=LIMIT_S, cwd=BUILD)
+        if status:
+            failed = re.search(r"\[  FAILED  \] ([\w./]+)", text)
+            how = failed.group(1) if failed else ("no end" if status == 124 else f"exit {status}")
+            return f"{program}: {how}"
+    return None
+
+
+def judge(mutant, jobs):
+    """'killed' or 'survived' or 'does not compile', and by whom."""
+    file, old, new, _, programs = mutant
+    path = TREE / file
+    text = path.read_text()
+    path.write_text(text.replace(old, new))
+    try:
+        status, log = build(programs, jobs)
+        if status:
+            return "does not compile", "\n".join(line for line in log.splitlines() if "error" in line)[:400]
+        by = first_failure(programs)
+        return ("killed", by) if by else ("survived", ", ".join(programs))
+    finally:
+        path.write_text(text)
+
+
+def report(results, seconds):
+    def cell(text):
+        return text.replace("|", "\\|")
+    killed = sum(result == "killed" for _, result, _ in results)
+    lines = ["# Mutation", "",
+             f"`scripts/mutate.py` plants {len(results)} bugs, one at a time, builds and runs the tests that should see "
+             f"them: {killed} killed, {len(results) - killed} not ({seconds / 60:.0f} minutes). "
+             "Written by the script; the bugs are in `scripts/mutants.py`.", "",
+             "| file | the bug | result | seen by |", "|---|---|---|---|"]
+    for (file, _, _, what, _), result, by in results:
+        lines.append(f"| `{file}` | {cell(what)} | {result} | {cell(by)} |")
+    (ROOT / "docs" / "mutation.md").write_text("\n".join(lines) + "\n")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", help="mutants whose file or description contains this")
+    parser.add_argument("--jobs", default=str(os.cpu_count()), help="of the build")
+    parser.add_argument("--list", action="store_true")
+    options = parser.parse_args()
+    chosen = [m for m in MUTANTS if options.only in m[0] or options.only in m[3]]
+    is_arm = os.uname().machine in ("aarch64", "arm64")
+    chosen = [m for m in chosen if is_arm or "neon" not in m[0]]
+    if options.list:
+        for file, _, _, what, _ in chosen:
+            print(f"{file}: {what}")
+        return 0
+    outgrown = [m for m in chosen if (ROOT / m[0]).read_text().count(m[1]) != 1]
+    for file, old, *_ in outgrown:
+        print(f"{file} does not hold exactly once: {old}")
+    if outgrown:
+        return 2
+
+    started = time.time()
+    copy_tree()
+    configure()
+    programs = sorted({p for m in chosen for p in m[4]})
+    status, log = build(programs, options.jobs)
+    if status:
+        sys.exit("the tree does not build:\n" + log[-4000:])
+    if by := first_failure(programs):
+        sys.exit(f"without any mutant a test fails: {by}")
+    results = []
+    for n, mutant in enumerate(chosen):
+        at = time.time()
+        result, by = judge(mutant, options.jobs)
+        results.append((mutant, result, by))
+        print(f"{n + 1:3}/{len(chosen)} {result:9} {mutant[0]}: {mutant[3]} ({by}; {time.time() - at:.0f} s)", flush=True)
+    killed = sum(result == "killed" for _, result, _ in results)
+    if not options.only:
+        report(results, time.time() - started)
+    print(f"{killed} of {len(results)} killed in {time.time() - started:.0f} s")
+    return 0 if killed == len(results) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
