@@ -25,12 +25,13 @@ const std::vector<Layer> kLayers = {
     {"src/variants/", {"core/", "variants/", "plan/backend.h"}},
     {"src/reference/", {"core/", "reference/", "plan/backend.h"}},
     {"src/plan/", {"core/", "plan/"}},
-    {"src/", {"core/", "plan/", "machine/host.h", "attune/"}},  // the C interface: nothing but its own includes it
+    // The C interface: nothing but its own includes it.
+    {"src/", {"core/", "plan/", "machine/host.h", "attune/", "capi/"}},
     {"include/attune/", {"attune/"}},
     {"verify/", {"core/", "plan/", "machine/host.h", "verify/"}},
     // The command names the machine whose loops run, so it sees that table too.
     {"tool/", {"core/", "plan/", "machine/host.h", "machine/library.h", "machine/cpu/kernels.h", "verify/", "tool/",
-               "attune/"}},
+               "attune/", "build_info.h"}},
     {"examples/", {"attune/"}},
 };
 const std::regex kInclude(R"(^\s*#\s*include\s*([<"])([^>"]+)[>"])");
