@@ -14,7 +14,7 @@
 #include <set>
 #include <tuple>
 
-#include "convert.h"
+#include "capi/convert.h"
 #include "core/check.h"
 #include "core/overlap.h"
 #include "machine/host.h"

@@ -164,26 +164,18 @@ Status check_numbers(const Problem& p, const Args& a) {
   return Status::good();
 }
 
-// Spans of the tensors given, and what a run writes among them.
-Status check_memory(const Problem& p, const Args& a) {
-  Role role[int(Role::count)];
+// Spans of the tensors given, and that nothing else lies where a run writes.
+Status check_memory(const Problem& p, const Args& a, const Role* role, int count) {
   Bytes bytes[int(Role::count)];
-  bool written[int(Role::count)];
-  int count = 0;
-  for (int r = 0; r < int(Role::count); ++r) {
-    const Tensor& t = a.tensor[r];
-    if (!t.data) continue;
-    if (!bytes_of(t, bytes[count]))
-      return Status::no(name(Role(r)), ": extents and strides reach past the end of memory, or are negative");
-    role[count] = Role(r);
-    written[count++] = writes(p, Role(r));
-  }
+  for (int n = 0; n < count; ++n)
+    if (!bytes_of(a[role[n]], bytes[n]))
+      return Status::no(name(role[n]), ": extents and strides reach past the end of memory, or are negative");
   for (int n = 0; n < count; ++n) {
-    if (!written[n]) continue;
+    if (!writes(p, role[n])) continue;
     if (overlaps_itself(a[role[n]]))
       return Status::no(name(role[n]), ": is written, and its strides put elements on each other");
     for (int m = 0; m < count; ++m)
-      if (m != n && !(written[m] && m < n) && bytes[n].meets(bytes[m]) && share_memory(a[role[n]], a[role[m]]))
+      if (m != n && bytes[n].meets(bytes[m]) && share_memory(a[role[n]], a[role[m]]))
         return Status::no(name(role[n]), ": is written, and shares memory with ", name(role[m]));
   }
   return Status::good();
@@ -207,22 +199,26 @@ bool writes(const Problem& p, Role r) {
 }
 
 Status check(const Problem& p, const Args& a) {
+  Role role[int(Role::count)];
+  int count = 0;
   Roles given = 0;
-  for (int r = 0; r < int(Role::variant); ++r) given |= Roles(a.tensor[r].data != nullptr) << r;
+  for (int r = 0; r < int(Role::variant); ++r)
+    if (a.tensor[r].data) given |= roles(Role(r)), role[count++] = Role(r);
   const auto [required, allowed] = needs(p, given);
   if (const Roles missing = required & ~given)
     return Status::no(name(Role(std::countr_zero(missing))), ": is not given, and the problem needs it");
   if (const Roles idle = given & ~allowed)
     return Status::no(name(Role(std::countr_zero(idle))), ": is given, but the problem has no use for it");
-  for (int r = int(Role::variant); r < int(Role::count); ++r)
-    if (a.tensor[r].data && (!p.variant.text[0] || (r >= int(Role::d_variant) && p.pass == Pass::forward)))
+  for (int r = int(Role::variant); r < int(Role::count); ++r) {
+    if (!a.tensor[r].data) continue;
+    if (!p.variant.text[0] || (r >= int(Role::d_variant) && p.pass == Pass::forward))
       return Status::no(name(Role(r)), ": is given, but the problem has no use for it");
-  for (Roles rest = given; rest; rest &= rest - 1) {
-    const Role r = Role(std::countr_zero(rest));
-    if (const Wanted w = wanted(r, p, a); !fits(w, a[r], a[Role::q])) return refuse(w, r, a);
+    role[count++] = Role(r);
   }
+  for (int n = 0; n < count; ++n)
+    if (const Wanted w = wanted(role[n], p, a); !fits(w, a[role[n]], a[Role::q])) return refuse(w, role[n], a);
   if (Status s = check_numbers(p, a); !s.ok()) return s;
-  return check_memory(p, a);
+  return check_memory(p, a, role, count);
 }
 
 }  // namespace attune

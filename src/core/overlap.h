@@ -9,7 +9,7 @@ namespace attune {
 inline constexpr int64_t kMaxBytes = int64_t(1) << 56;  // from a tensor's first byte to its last: the limit of spans
 
 struct Bytes {
-  uintptr_t first = 0, last = 0;  // half open; empty where equal
+  uintptr_t first, last;  // half open; empty where equal. Not initialised: check() makes a row of these on every call
   bool meets(const Bytes& b) const { return first < b.last && b.first < last; }
 };
 

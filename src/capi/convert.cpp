@@ -1,4 +1,4 @@
-#include "convert.h"
+#include "capi/convert.h"
 
 #include <algorithm>
 #include <array>

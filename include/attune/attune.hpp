@@ -1,0 +1,168 @@
+// attune for C++20, over the C interface and header-only: plans that free themselves, tensors from a pointer and a
+// shape, and errors as exceptions that carry the library's sentence.
+#ifndef ATTUNE_HPP
+#define ATTUNE_HPP
+#include <cstdint>
+#include <initializer_list>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "attune/attune.h"
+
+namespace attune {
+
+class Error : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+inline void require(int code) {
+  if (code) throw Error(attune_last_error());
+}
+
+// A number format as DLPack codes it.
+struct DataType {
+  uint8_t code = 2, bits = 32;
+};
+inline constexpr DataType kF64{2, 64}, kF32{2, 32}, kF16{2, 16}, kBf16{4, 16}, kE4m3{10, 8}, kI32{0, 32}, kI64{0, 64};
+
+template <class T>
+constexpr DataType data_type() {
+  using Plain = std::remove_const_t<T>;
+  static_assert(std::is_same_v<Plain, double> || std::is_same_v<Plain, float> || std::is_same_v<Plain, int32_t> ||
+                    std::is_same_v<Plain, int64_t>,
+                "double, float, int32_t and int64_t have a name of their own; say kF16, kBf16 or kE4m3 for the others");
+  if constexpr (std::is_same_v<Plain, double>) return kF64;
+  if constexpr (std::is_same_v<Plain, float>) return kF32;
+  if constexpr (std::is_same_v<Plain, int32_t>) return kI32;
+  return kI64;
+}
+
+// Borrowed memory with named axes: Tensor(q, "bshd", {2, 128, 8, 64}). Strides are in elements; none: compact.
+class Tensor {
+ public:
+  using Sizes = std::vector<int64_t>;
+
+  template <class T>
+    requires(!std::is_void_v<T>)
+  Tensor(T* data, std::string axes, Sizes shape, Sizes strides = {})
+      : Tensor(const_cast<std::remove_const_t<T>*>(data), data_type<T>(), std::move(axes), std::move(shape),
+               std::move(strides)) {}
+  Tensor(void* data, DataType type, std::string axes, Sizes shape, Sizes strides = {}, int32_t cuda_device = -1)
+      : data_(data), type_(type), axes_(std::move(axes)), shape_(std::move(shape)), strides_(std::move(strides)),
+        cuda_device_(cuda_device) {
+    if (axes_.size() != shape_.size() || (!strides_.empty() && strides_.size() != shape_.size()))
+      throw Error("tensor: axes '" + axes_ + "', shape and strides are not of one length");
+  }
+
+  // Valid as long as this tensor is neither moved nor destroyed.
+  attune_tensor c() const {
+    attune_tensor t{};
+    t.data = data_;
+    t.device.type = cuda_device_ < 0 ? 1 : 2;
+    t.device.id = cuda_device_ < 0 ? 0 : cuda_device_;
+    t.ndim = static_cast<int32_t>(shape_.size());
+    t.dtype.code = type_.code, t.dtype.bits = type_.bits, t.dtype.lanes = 1;
+    t.shape = shape_.data();
+    t.strides = strides_.empty() ? nullptr : strides_.data();
+    t.axes = axes_.c_str();
+    return t;
+  }
+
+ private:
+  void* data_;
+  DataType type_;
+  std::string axes_;
+  Sizes shape_, strides_;
+  int32_t cuda_device_;
+};
+
+// Any field may still be set: problem.c.left = 127.
+struct Problem {
+  attune_problem c{};
+
+  explicit Problem(const std::string& line) {
+    c.size = sizeof c;
+    require(attune_problem_parse(line.c_str(), &c));
+  }
+  std::string line() const {
+    std::string text(1024, '\0');
+    require(attune_problem_format(&c, text.data(), text.size()));
+    text.resize(text.find('\0'));
+    return text;
+  }
+};
+
+// What is given to a call, by role: Args().set(ATTUNE_Q, q).set(ATTUNE_K, k) ...
+class Args {
+ public:
+  float scale = 0, softcap = 0, dropout = 0;
+  void* workspace = nullptr;  // null with 0 bytes: the library lends one on the CPU
+  size_t workspace_bytes = 0;
+  void* communicator = nullptr;
+
+  Args& set(int role, Tensor tensor) {
+    if (role < 0 || role >= ATTUNE_ROLES) throw Error("args: role " + std::to_string(role) + " is unknown");
+    for (auto& [r, t] : tensors_)
+      if (r == role) return t = std::move(tensor), *this;
+    tensors_.emplace_back(role, std::move(tensor));
+    return *this;
+  }
+
+  // Calls f with the struct of the C interface, which lives no longer than that.
+  template <class F>
+  auto with_c(F f) const {
+    attune_tensor tensor[ATTUNE_ROLES];
+    attune_args a{};
+    a.size = sizeof a;
+    a.scale = scale, a.softcap = softcap, a.dropout = dropout;
+    a.workspace = workspace, a.workspace_bytes = workspace_bytes, a.communicator = communicator;
+    for (const auto& [role, t] : tensors_) tensor[role] = t.c(), a.role[role] = &tensor[role];
+    return f(&a);
+  }
+
+ private:
+  std::vector<std::pair<int, Tensor>> tensors_;
+};
+
+// Plans from the library's cache: the ordinary way.
+inline void call(const Problem& problem, const Args& args, void* stream = nullptr) {
+  require(args.with_c([&](const attune_args* a) { return attune_call(&problem.c, a, stream); }));
+}
+inline void check(const Problem& problem, const Args& args) {
+  require(args.with_c([&](const attune_args* a) { return attune_check(&problem.c, a); }));
+}
+inline size_t workspace(const Problem& problem, const char* device = nullptr) {
+  size_t bytes = 0;
+  require(attune_workspace(&problem.c, device, &bytes));
+  return bytes;
+}
+
+// A plan to hold, or to ask why.
+class Plan {
+ public:
+  explicit Plan(const Problem& problem, const char* device = nullptr, const char* backend = nullptr) {
+    attune_plan* made = nullptr;
+    require(attune_plan_create(&problem.c, device, backend, &made));
+    plan_.reset(made);
+  }
+  size_t workspace() const { return attune_plan_workspace(plan_.get()); }
+  std::string backend() const { return attune_plan_backend(plan_.get()); }
+  std::string why() const { return attune_plan_why(plan_.get()); }
+  void run(const Args& args, void* stream = nullptr) const {
+    require(args.with_c([&](const attune_args* a) { return attune_plan_run(plan_.get(), a, stream); }));
+  }
+
+ private:
+  struct Free {
+    void operator()(attune_plan* p) const { attune_plan_destroy(p); }
+  };
+  std::unique_ptr<attune_plan, Free> plan_;
+};
+
+}  // namespace attune
+#endif
