@@ -69,10 +69,19 @@ std::string element(const Owned& golden, const Owned& got, int64_t worst) {
   return text;
 }
 
+// How many products are summed to make one element of an output, at most.
+double terms(const Problem& p, Role r, const Extents& e) {
+  const double rows = double(p.len_q) * p.batch;  // of one head; sequences may share their keys
+  if (r == Role::dk || r == Role::dv) return rows * (p.heads_q / p.heads_kv);
+  if (r == Role::d_sinks) return rows;
+  if (r == Role::d_bias) return rows * p.heads_q * p.len_k / (double(e.batch) * e.seq * e.head * e.dim);
+  return p.len_k;
+}
+
 double worst(const std::vector<Figures>& all, double Judged::*figure) {
   double most = 0;
   for (const Figures& f : all)
-    if (const double x = f.judged.*figure; !(x <= most)) most = std::isnan(most) ? most : x;
+    if (const double x = f.judged.*figure; !(x <= most) && !std::isnan(most)) most = x;
   return most;
 }
 
@@ -164,7 +173,8 @@ Outcome Trial::compare(const Outputs& got) const {
     if (std::string why = misplaced(r, golden, mine); !why.empty()) fail(std::move(why));
     const Judged j = attune::judge(golden_.at(r), written(golden, mine.t),
                                    {.dtype = mine.t.dtype, .scaled = world.variation.magnitude != 0,
-                                    .least = r == Role::lse ? 1. : 0.});
+                                    .terms = terms(world.problem, r, mine.t.extent),
+                                    .weights = r == Role::lse ? world.problem.dtype.kv : DType::none});
     o.figures.push_back({r, j});
     o.verdict = std::max(o.verdict, j.verdict);
     if (j.verdict == Verdict::fail)

@@ -9,14 +9,14 @@ bool belongs(const Problem& p, const Topic& t, const Cell& c) {
 
 }  // namespace
 
-std::vector<Cell> coverage(const Suite& suite, const std::vector<Run>& runs, const Backend& backend, size_t place_index) {
+std::vector<Cell> coverage(const Suite& suite, const std::vector<Attempt>& runs, const Backend& backend, size_t place_index) {
   std::vector<Cell> cells;
   for (const Topic& t : topics())
     for (const Pass pass : {Pass::forward, Pass::backward})
       for (const DType dtype : {DType::f32, DType::f16, DType::bf16})
         for (const KeySource keys : {KeySource::linear, KeySource::ragged, KeySource::paged}) {
           Cell c{t.word, pass, dtype, keys, 0, {}};
-          for (const Run& r : runs)
+          for (const Attempt& r : runs)
             c.runs += r.backend == &backend && r.place_index == place_index &&
                       belongs(suite.cases[r.case_index].problem, t, c);
           const Problem p = plainest(t, pass, dtype, keys);

@@ -20,6 +20,6 @@ struct Cell {
 };
 
 // Of one backend on one place, every cell in a fixed order: topics, then passes, dtypes and key sources.
-std::vector<Cell> coverage(const Suite&, const std::vector<Run>&, const Backend&, size_t place_index);
+std::vector<Cell> coverage(const Suite&, const std::vector<Attempt>&, const Backend&, size_t place_index);
 
 }  // namespace attune

@@ -11,16 +11,16 @@ namespace attune {
 namespace {
 
 // Backends run one at a time, so that each has the library's threads to itself.
-std::vector<Run> run_case(const Suite& suite, size_t index, std::mutex& one_at_a_time) {
+std::vector<Attempt> run_case(const Suite& suite, size_t index, std::mutex& one_at_a_time) {
   const Case& c = suite.cases[index];
-  std::vector<Run> wanted;
+  std::vector<Attempt> wanted;
   for (const Backend* b : suite.backends)
     for (size_t place = 0; place < suite.places.size(); ++place)
       if (b->supports(c.problem, suite.places[place].device).ok()) wanted.push_back({index, b, place, {}});
   if (wanted.empty()) return {};
   Trial trial(c);
   const Status ready = trial.prepare();
-  for (Run& run : wanted) {
+  for (Attempt& run : wanted) {
     const std::lock_guard hold(one_at_a_time);
     run.outcome = ready.ok() ? trial.run(*run.backend, suite.places[run.place_index].device)
                              : Outcome{.verdict = Verdict::fail, .why = ready.message};
@@ -31,10 +31,10 @@ std::vector<Run> run_case(const Suite& suite, size_t index, std::mutex& one_at_a
 }  // namespace
 
 std::vector<Place> cpu_places() {
-  std::vector<Place> all{{"cpu", this_cpu()}};
+  std::vector<Place> all{{"cpu", this_cpu(), 0}};
   for (const std::string_view word : {"cpu:amx_bf16", "cpu:avx512_bf16", "cpu:avx512", "cpu:avx2", "cpu:neon_bf16", "cpu:neon",
                                       "cpu:scalar"}) {
-    Place p{std::string(word), {}};
+    Place p{.word = std::string(word)};
     if (!device_named(word, p.device).ok()) continue;
     const auto same = [&](const Place& other) { return other.device.features == p.device.features; };
     if (std::none_of(all.begin(), all.end(), same)) all.push_back(std::move(p));
@@ -42,8 +42,8 @@ std::vector<Place> cpu_places() {
   return all;
 }
 
-std::vector<Run> Suite::run() const {
-  std::vector<std::vector<Run>> by_case(cases.size());
+std::vector<Attempt> Suite::run() const {
+  std::vector<std::vector<Attempt>> by_case(cases.size());
   std::atomic<size_t> next = 0;
   std::mutex one_at_a_time, reporting;
   size_t done = 0, failed = 0;
@@ -52,7 +52,7 @@ std::vector<Run> Suite::run() const {
       by_case[n] = run_case(*this, n, one_at_a_time);
       const std::lock_guard hold(reporting);
       ++done;
-      for (const Run& r : by_case[n]) failed += r.outcome.verdict == Verdict::fail;
+      for (const Attempt& r : by_case[n]) failed += r.outcome.verdict == Verdict::fail;
       if (progress) progress(done, failed);
     }
   };
@@ -61,14 +61,15 @@ std::vector<Run> Suite::run() const {
   for (int n = 1; n < wanted; ++n) helpers.emplace_back(work);
   work();
   for (std::thread& t : helpers) t.join();
-  std::vector<Run> all;
+  std::vector<Attempt> all;
   for (auto& runs : by_case) std::move(runs.begin(), runs.end(), std::back_inserter(all));
   return all;
 }
 
-std::string command(const Suite& suite, const Run& run) {
-  return join("attune parity --device ", suite.places[run.place_index].word, " --backend ", run.backend->name, " --case \"",
-              name(suite.cases[run.case_index]), "\"");
+std::string command(const Suite& suite, const Attempt& run) {
+  const Place& place = suite.places[run.place_index];
+  return join("attune parity --device ", place.word, place.threads ? join(" --threads ", place.threads) : "", " --backend ",
+              run.backend->name, " --case \"", name(suite.cases[run.case_index]), "\"");
 }
 
 }  // namespace attune

@@ -7,15 +7,16 @@
 
 namespace attune {
 
-// A device and the word that names it on a command line.
+// A device and the words that name it on a command line.
 struct Place {
-  std::string word{};
+  std::string word{};  // "cpu:neon"
   Device device{};
+  int threads = 0;     // where they are not the machine's
 };
 // Every level of this CPU that differs from the others: "cpu", then what is left without its best instructions.
 std::vector<Place> cpu_places();
 
-struct Run {
+struct Attempt {
   size_t case_index = 0;
   const Backend* backend = nullptr;
   size_t place_index = 0;
@@ -31,10 +32,10 @@ struct Suite {
   int threads = 0;  // for the golden results; 0: as many as the CPU has. Backends run one at a time.
 
   // Every backend on every place and case that it supports and the reference knows; in the order of the cases.
-  std::vector<Run> run() const;
+  std::vector<Attempt> run() const;
 };
 
 // The command that repeats a run.
-std::string command(const Suite&, const Run&);
+std::string command(const Suite&, const Attempt&);
 
 }  // namespace attune

@@ -6,7 +6,13 @@
 namespace attune {
 namespace {
 
-constexpr double kTimes = 3, kRoundings = 2, kWorkRoundings = 8;
+constexpr double kTimes = 3, kRoundings = 2, kWorkRoundings = 8, kOfWeights = 1. / 16;
+
+// What rounding to a format costs at most at this size: f16 and e4m3 have a last step that one soon comes to.
+double rounding(DType t, double size) {
+  const double half_step = t == DType::f16 ? 0x1p-25 : t == DType::e4m3 ? 0x1p-10 : 0;
+  return std::max(rounding_of(t) * size, half_step);
+}
 
 struct Sums {
   double max = 0, mean = 0, square = 0;
@@ -19,7 +25,7 @@ Sums sums(size_t count, F f) {
   Sums s;
   for (size_t n = 0; n < count; ++n) {
     const double x = std::fabs(f(n));
-    if (!(x <= s.max)) s.max = std::isnan(s.max) ? s.max : x, s.worst = int64_t(n);
+    if (!(x <= s.max) && !std::isnan(s.max)) s.max = x, s.worst = int64_t(n);
     s.mean += x, s.square += x * x;
   }
   if (count) s.mean /= double(count);
@@ -43,9 +49,12 @@ Judged judge(const Golden& golden, const std::vector<double>& got, const Yardsti
   const std::vector<double>& want = golden.values;
   const Sums size = sums(want.size(), [&](size_t n) { return std::isfinite(want[n]) ? want[n] : 0; });
   const Sums strayed = sums(want.size(), [&](size_t n) { return error(want[n], got[n]); });
-  const double work = kWorkRoundings * rounding_of(by.dtype == DType::f64 ? DType::f64 : DType::f32);
+  const DType arithmetic = by.dtype == DType::f64 ? DType::f64 : DType::f32;
+  const double work = (kWorkRoundings + std::sqrt(by.terms)) * rounding_of(arithmetic);
+  // The arithmetic of a log-sum-exp is relative to 1, not to a value that may be near 0.
+  const double least = by.weights == DType::none ? 0 : 1, weights = kOfWeights * rounding_of(by.weights);
   const auto limit = [&](double naive, double size) {
-    return kTimes * naive + kRoundings * rounding_of(by.dtype) * size + work * std::max(size, by.least);
+    return kTimes * naive + kRoundings * rounding(by.dtype, size) + work * std::max(size, least) + weights;
   };
   const auto share = [](double error, double limit) { return error == 0 ? 0 : error / limit; };
 

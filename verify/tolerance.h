@@ -2,13 +2,15 @@
 //
 // A result may be as wrong as a naive computation in the same precision is, a few times over, and no more: Dao's rule
 // (flash-attention's tests). The naive computation is the golden one on *shaken* inputs (World::shaken): what it keeps
-// in the dtype of the values (P in a forward, P and dS in a backward) is as good as the values and d_out moved by up to
-// one rounding of that dtype, and its f32 arithmetic as good as q and k moved by a few roundings of f32. It needs no
+// in the dtype of the values (P in a forward, P and dS in a backward) is as good as the values, d_out and d_lse moved by
+// up to one rounding of that dtype, and its f32 arithmetic as good as q and k moved by a few roundings of f32. It needs no
 // second implementation that could share a kernel's mistakes, and serves every option and both passes.
 //
 //   max error   <=  3 * naive max error   +  floor,   floor = 2 roundings of the output's dtype at its largest value
 //   mean error  <=  3 * naive mean error  +  floor,   floor = 2 roundings of the output's dtype at its mean value
-//                                            both plus 8 roundings of f32: the arithmetic's own
+//                                            both plus 8 + sqrt(n) roundings of f32: its own, summing n terms
+// A log-sum-exp of low-precision values may also be wrong by a sixteenth of a rounding of P: exp2 need not be better
+// than the P it is for.
 // Verdicts: PASS when also the mean absolute error is at most 5e-5; PASS-AT-FLOOR when it is above, which for f16 and
 // bf16 even an exact kernel can be, but within the rule; FAIL otherwise, and for NaN, unwritten or foreign memory.
 // Inputs are N(0, 1). Where a case scales its values, errors are in units of the root mean square of the golden output.
@@ -42,9 +44,10 @@ struct Judged {
 };
 
 struct Yardstick {
-  DType dtype = DType::f32;  // of the output
-  bool scaled = false;       // the case scales its values
-  double least = 0;          // the size that f32 arithmetic is relative to, at least: 1 for a log-sum-exp
+  DType dtype = DType::f32;   // of the output
+  bool scaled = false;        // the case scales its values
+  double terms = 1;           // how many are summed to make one element
+  DType weights = DType::none;  // of a log-sum-exp: what P is kept in
 };
 
 // Elements that are equal, infinities among them, have no error; one that is not finite on one side only fails.

@@ -319,7 +319,7 @@ Outputs World::shaken(uint32_t seed) const {
   };
   for (const Role r : {Role::q, Role::k, Role::bias}) shake(r, work);
   shake(Role::v, backward ? work : std::max(low, work));
-  if (backward) shake(Role::d_out, std::max(low, work));
+  for (const Role r : {Role::d_out, Role::d_lse}) shake(r, std::max(low, work));
   return made;
 }
 
