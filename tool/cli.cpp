@@ -1,0 +1,113 @@
+// The command line as a whole: which commands there are, what every one of them has, and how a mistake is told. A
+// mistake is one sentence on stderr that ends in where to look; CLI11's own words are kept where they say it well.
+#include <unistd.h>
+
+#include <cstdio>
+#include <exception>
+#include <new>
+#include <string>
+
+#include "build_info.h"
+#include "core/status.h"
+#include "tool/commands.h"
+
+namespace attune {
+namespace {
+
+std::string command_names(const CLI::App& app) {
+  std::string all;
+  for (const CLI::App* sub : app.get_subcommands([](const CLI::App*) { return true; }))
+    all += join(all.empty() ? "" : ", ", sub->get_name());
+  return all;
+}
+
+bool is_command(const CLI::App& app, std::string_view word) {
+  return !app.get_subcommands([&](const CLI::App* sub) { return sub->get_name() == word; }).empty();
+}
+
+// "attune plan", or "attune" where no command was recognised.
+std::string called(const CLI::App& app) {
+  const auto parsed = app.get_subcommands();
+  return parsed.empty() ? "attune" : join("attune ", parsed.front()->get_name());
+}
+
+std::string sentence(const CLI::App& app, const CLI::ParseError& error) {
+  if (dynamic_cast<const CLI::ExtrasError*>(&error)) {
+    const auto extra = app.remaining(true);
+    const std::string_view what = !extra.empty() && extra.front().starts_with("-") ? "' is not an option"
+                                                                                  : "' is one argument too many";
+    return join("'", extra.empty() ? "" : extra.front(), what);
+  }
+  std::string text = error.what();
+  while (!text.empty() && (text.back() == '.' || text.back() == '\n')) text.pop_back();
+  return text;
+}
+
+int parse_and_run(CLI::App& app, Context& context, int argc, char** argv) {
+  const auto usage = [&](std::string_view who, std::string_view what) {
+    std::fflush(stdout);
+    std::fputs(join(who, ": ", what, "; see ", who, " --help\n").c_str(), stderr);
+    return int(kUsage);
+  };
+  if (argc < 2) return usage("attune", join("a command is needed: ", command_names(app)));
+  if (argv[1][0] != '-' && !is_command(app, argv[1]))
+    return usage("attune", join("'", argv[1], "' is not a command: ", command_names(app)));
+  try {
+    app.parse(argc, argv);
+    if (app.get_subcommands().empty()) return usage("attune", join("a command is needed: ", command_names(app)));
+  } catch (const CLI::Success& asked) {  // --help, --version
+    app.exit(asked);
+  } catch (const CLI::ParseError& error) {
+    return usage(called(app), sentence(app, error));
+  } catch (const std::bad_alloc&) {
+    fail(context, kMachine, join(called(app), ": this machine has not enough memory for that"));
+  } catch (const std::exception& error) {
+    fail(context, kMachine, join(called(app), ": ", error.what()));
+  }
+  if (std::fflush(stdout) || std::ferror(stdout)) fail(context, kMachine, "attune: stdout cannot be written");
+  return context.exit_code;
+}
+
+}  // namespace
+
+void fail(Context& context, Exit code, std::string_view sentence) {
+  std::fflush(stdout);  // what was said before comes before
+  std::fputs(join(sentence, "\n").c_str(), stderr);
+  if (context.exit_code == kOk) context.exit_code = code;
+}
+
+void add_commands(CLI::App& app, Context& context) {
+  app.name("attune");
+  app.description("Attention, tuned to your machine: what it has, what it would run, whether that is right, how fast.");
+  app.set_version_flag("-V,--version", join("attune ", build::kVersion), "Print the version and exit");
+  app.set_help_flag("-h,--help", "Print this help and exit");
+  app.get_formatter()->column_width(32);
+  app.require_subcommand(0, 1);  // none is told by parse_and_run, in our words
+  app.footer(
+      "A problem is one line of text, the same everywhere:\n"
+      "  forward bf16 b2 h32/8 q4096 k4096 d128 causal\n"
+      "  pass dtype batch heads[/of keys] queries keys dim[/of values] mask [options] [ragged|paged#]\n\n"
+      "Examples:\n"
+      "  attune doctor\n"
+      "  attune plan \"forward bf16 b2 h32/8 q4096 k4096 d128 causal\"\n"
+      "  attune parity --device cpu\n"
+      "  attune bench --len 512-8192*2 --json > records.jsonl\n"
+      "  attune report records.jsonl --out report.html\n\n"
+      "Exit codes: 0 ok, 1 failed, 2 wrong usage, 3 the machine lacks something.");
+
+  add_doctor(app, context);
+  add_plan(app, context);
+  add_report(app, context);
+  add_completion(app, context);
+  for (CLI::App* sub : app.get_subcommands([](CLI::App*) { return true; }))
+    if (!sub->get_option_no_throw("--json")) sub->add_flag("--json", context.json, "Answer in JSON on stdout");
+}
+
+}  // namespace attune
+
+int attune_tool_main(int argc, char** argv) {
+  attune::Context context{.terminal = isatty(STDOUT_FILENO) == 1};
+  CLI::App app;
+  attune::add_commands(app, context);
+  return attune::parse_and_run(app, context, argc, argv);
+}

@@ -1,0 +1,102 @@
+#include "tool/machine.h"
+
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include <fstream>
+
+#include "machine/host.h"
+#include "machine/library.h"
+
+namespace attune {
+namespace {
+
+std::string first_line(const std::string& path) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  return line;
+}
+
+// "32K", "1024K", "32M" as the system writes them.
+double size_in(const std::string& text) {
+  double value = 0;
+  const auto end = std::from_chars(text.data(), text.data() + text.size(), value).ptr;
+  const char unit = end < text.data() + text.size() ? *end : ' ';
+  return value * (unit == 'K' ? 1024.0 : unit == 'M' ? 1024.0 * 1024 : unit == 'G' ? 1024.0 * 1024 * 1024 : 1.0);
+}
+
+std::vector<CacheLevel> caches() {
+  std::vector<CacheLevel> all;
+  for (int n = 0; n < 10; ++n) {
+    const std::string folder = join("/sys/devices/system/cpu/cpu0/cache/index", n, "/");
+    const std::string level = first_line(folder + "level"), type = first_line(folder + "type");
+    if (level.empty()) break;
+    if (type == "Instruction") continue;
+    all.push_back({join("L", level, type == "Data" ? "d" : ""), size_in(first_line(folder + "size"))});
+  }
+  if (!all.empty()) return all;
+  // Machines whose firmware describes no caches: what the C library knows from the processor itself.
+  const struct { const char* name; int what; } asked[] = {
+      {"L1d", _SC_LEVEL1_DCACHE_SIZE}, {"L2", _SC_LEVEL2_CACHE_SIZE}, {"L3", _SC_LEVEL3_CACHE_SIZE}};
+  for (const auto& [name, what] : asked)
+    if (const long bytes = sysconf(what); bytes > 0) all.push_back({name, double(bytes)});
+  return all;
+}
+
+// Kilobytes of one line of /proc/meminfo, as bytes.
+double memory(std::string_view key) {
+  std::ifstream file("/proc/meminfo");
+  for (std::string word; file >> word;)
+    if (double kilobytes; word == key && file >> kilobytes) return kilobytes * 1024;
+  return 0;
+}
+
+// The driver's own interface: it is there on every machine with a working GPU, and needs no toolkit.
+void find_gpus(Machine& m) {
+  const Library cuda({"libcuda.so.1", "libcuda.so"},
+                     {"cuInit", "cuDriverGetVersion", "cuDeviceGetCount", "cuDeviceGet", "cuDeviceGetName",
+                      "cuDeviceGetAttribute", "cuDeviceTotalMem_v2"});
+  if (!cuda.ok()) {
+    m.no_gpu = join("no NVIDIA driver: ", cuda.missed());
+    return;
+  }
+  int count = 0, version = 0;
+  if (const int error = cuda.function<int(unsigned)>("cuInit")(0)) {
+    m.no_gpu = join("the NVIDIA driver is there and does not start: cuInit answers ", error);
+    return;
+  }
+  if (!cuda.function<int(int*)>("cuDriverGetVersion")(&version))
+    m.driver = join("CUDA ", version / 1000, ".", version % 1000 / 10);
+  if (cuda.function<int(int*)>("cuDeviceGetCount")(&count) || count < 1) {
+    m.no_gpu = "the NVIDIA driver is there and has no GPU";
+    return;
+  }
+  const auto attribute = cuda.function<int(int*, int, int)>("cuDeviceGetAttribute");
+  for (int n = 0; n < count; ++n) {
+    constexpr int kUnits = 16, kMajor = 75, kMinor = 76;  // of CUdevice_attribute
+    char name[128] = {};
+    int handle = 0, units = 0, major = 0, minor = 0;
+    size_t bytes = 0;
+    if (cuda.function<int(int*, int)>("cuDeviceGet")(&handle, n)) continue;
+    cuda.function<int(char*, int, int)>("cuDeviceGetName")(name, sizeof name - 1, handle);
+    cuda.function<int(size_t*, int)>("cuDeviceTotalMem_v2")(&bytes, handle);
+    attribute(&units, kUnits, handle), attribute(&major, kMajor, handle), attribute(&minor, kMinor, handle);
+    m.gpus.push_back({{.kind = DeviceKind::cuda, .index = n, .arch = major * 10 + minor, .units = units, .name = name},
+                      double(bytes)});
+  }
+}
+
+}  // namespace
+
+Machine this_machine() {
+  Machine m{.cpu = this_cpu(), .cpus_online = int(sysconf(_SC_NPROCESSORS_ONLN)), .caches = caches()};
+  m.memory_bytes = memory("MemTotal:");
+  m.memory_free_bytes = memory("MemAvailable:");
+  m.governor = first_line("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor");
+  if (utsname u; !uname(&u)) m.system = join(std::string(u.sysname), " ", std::string(u.release), " ", std::string(u.machine));
+  find_gpus(m);
+  return m;
+}
+
+}  // namespace attune

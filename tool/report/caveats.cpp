@@ -1,0 +1,93 @@
+#include "tool/report/caveats.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+#include "tool/text.h"
+
+namespace attune {
+namespace {
+
+// How many records are so, and the first of them as an example.
+struct Found {
+  int count = 0;
+  std::string example{};
+};
+template <class Test>
+Found find(const std::vector<Record>& records, Test test) {
+  Found f;
+  for (const Record& r : records)
+    if (test(r) && f.count++ == 0) f.example = r.subject + ", " + r.problem;
+  return f;
+}
+
+std::string rows(int n) { return n == 1 ? "1 row" : fmt::format("{} rows", n); }
+
+}  // namespace
+
+Table provenance_of(const std::vector<Record>& records) {
+  Table t{.caption = "Provenance",
+          .head = {"first row", "commit", "version", "compiler", "flags", "CPU", "features", "cores", "governor",
+                   "kernel", "peers", "rows"}};
+  std::vector<std::vector<std::string>> seen;
+  std::vector<int> count;
+  for (const Record& r : records) {
+    const Provenance& p = r.provenance;
+    std::vector<std::string> origin = {p.commit + (p.dirty ? " (changed)" : ""), p.version, p.compiler, p.flags, p.cpu,
+                                       p.features, fmt::format("{}", p.cores), p.governor, p.kernel, p.peers};
+    const auto at = size_t(std::find(seen.begin(), seen.end(), origin) - seen.begin());
+    if (at < seen.size()) {
+      ++count[at];
+      continue;
+    }
+    t.rows.push_back({{p.time}});
+    for (const std::string& s : origin) t.rows.back().push_back({s});
+    seen.push_back(std::move(origin));
+    count.push_back(1);
+  }
+  for (size_t n = 0; n < count.size(); ++n) t.rows[n].push_back({fmt::format("{}", count[n]), double(count[n])});
+  return t;
+}
+
+std::vector<std::string> caveats_of(const std::vector<Record>& records) {
+  std::vector<std::string> all;
+  const auto say = [&](const Found& f, std::string_view what) {
+    if (f.count) all.push_back(fmt::format("{} {} (first: {}).", rows(f.count), what, f.example));
+  };
+  for (const char* status : {"failed", "impossible", "interrupted", "refused"})
+    say(find(records, [&](const Record& r) { return r.status == status; }), join("ended as '", status, "'"));
+  say(find(records, [](const Record& r) { return r.parity.verdict == "FAIL"; }),
+      "failed the check of their result: their times mean nothing");
+  const auto ok = [](const Record& r) { return r.status == "ok"; };
+  say(find(records, [&](const Record& r) { return ok(r) && (r.parity.verdict.empty() || r.parity.verdict == "UNCHECKED"); }),
+      "were not checked for their result");
+  say(find(records, [&](const Record& r) { return ok(r) && r.ended_by == "time"; }),
+      "ran out of time before the interval was as narrow as asked");
+  say(find(records, [&](const Record& r) { return ok(r) && r.near_floor; }),
+      "are within five times the cost of an empty call: the call itself is a good part of them");
+  say(find(records, [&](const Record& r) { return ok(r) && r.modes > 1; }),
+      "have samples with more than one peak: one median describes nobody");
+  say(find(records, [&](const Record& r) { return ok(r) && r.outliers.high_severe * 20 > int(r.samples_ns.size()); }),
+      "have severe outliers in more than 5 % of their samples");
+  say(find(records, [](const Record& r) { return r.provenance.dirty; }), "come from a build with changed files");
+  say(find(records, [](const Record& r) { return !r.provenance.governor.empty() && r.provenance.governor != "performance"; }),
+      "were measured while the frequency governor was free to change the clock");
+  double spread = 0;
+  std::set<std::string> cpus;
+  for (const Record& r : records) {
+    spread = std::max(spread, r.aa_spread);
+    cpus.insert(r.provenance.cpu);
+  }
+  if (spread > 0)
+    all.push_back(fmt::format("A thing timed against itself differed by up to {} %: nothing smaller is claimed.",
+                              digits_text(100 * spread, 2)));
+  if (cpus.size() > 1)
+    all.push_back(fmt::format("The rows come from {} different CPUs: only rows of one machine compare.", cpus.size()));
+  all.push_back("Medians of all samples, none dropped; intervals are of the median, by ranks.");
+  all.push_back("FLOPs count the pairs that are visible; bytes count every input read and every output written once.");
+  return all;
+}
+
+}  // namespace attune

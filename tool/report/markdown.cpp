@@ -1,0 +1,56 @@
+// The report as Markdown, for a pull request or a file beside the code: everything of the page but its plots.
+#include "tool/report/model.h"
+
+namespace attune {
+namespace {
+
+// Characters that mean something in Markdown are escaped, those of HTML are spelled out, and a cell stays on its line.
+std::string plain(std::string_view text) {
+  std::string s;
+  for (const char c : text) {
+    if (c == '<') s += "&lt;";
+    else if (c == '>') s += "&gt;";
+    else if (c == '&') s += "&amp;";
+    else if (c == '\n' || c == '\r' || c == '\t') s += ' ';
+    else if (std::string_view("\\`*_[]|#!~$").find(c) != std::string_view::npos) s += {'\\', c};
+    else s += c;
+  }
+  return s;
+}
+
+std::string table(const Table& t) {
+  std::string md = "|", rule = "|";
+  for (size_t c = 0; c < t.head.size(); ++c) {
+    bool numeric = false;
+    for (const auto& row : t.rows) numeric = numeric || (c < row.size() && !std::isnan(row[c].sort));
+    md += join(" ", plain(t.head[c]), " |");
+    rule += numeric ? "---:|" : "---|";
+  }
+  md += "\n" + rule + "\n";
+  for (const auto& row : t.rows) {
+    md += "|";
+    for (const TableCell& cell : row) md += join(" ", plain(cell.text), " |");
+    md += "\n";
+  }
+  return md + "\n";
+}
+
+std::string list(const std::vector<std::string>& sentences) {
+  std::string md;
+  for (const std::string& s : sentences) md += "- " + plain(s) + "\n";
+  return md + "\n";
+}
+
+}  // namespace
+
+std::string to_markdown(const Report& r) {
+  std::string md = "# " + plain(r.title) + "\n\n" + plain(r.subtitle) + "\n\n## Verdict\n\n" + list(r.verdicts);
+  if (!r.comparisons.empty()) md += "## Against the baseline\n\n";
+  for (const Comparison& c : r.comparisons)
+    md += "### " + plain(c.subject) + " against " + plain(c.baseline) + "\n\n" + table(c.table);
+  if (!r.groups.empty()) md += "## Measurements\n\n";
+  for (const Group& g : r.groups) md += "### " + plain(g.title) + "\n\n" + table(g.table);
+  return md + "## Provenance\n\n" + table(r.provenance) + "## Caveats\n\n" + list(r.caveats);
+}
+
+}  // namespace attune

@@ -1,0 +1,45 @@
+#include "tool/text.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+namespace attune {
+namespace {
+
+std::string scaled(double value, double step, const char* const* units, int count) {
+  int n = 0;
+  // 0.9995: what rounds to a whole step at three digits takes the larger unit.
+  while (n + 1 < count && std::fabs(value) >= 0.9995 * step) value /= step, ++n;
+  return digits_text(value) + " " + units[n];
+}
+
+}  // namespace
+
+std::string digits_text(double value, int significant) {
+  if (!std::isfinite(value)) return std::isnan(value) ? "?" : value < 0 ? "-inf" : "inf";
+  if (value == 0) return "0";
+  int whole = int(std::floor(std::log10(std::fabs(value)))) + 1;  // digits before the point
+  if (std::fabs(value) + 0.5 * std::pow(10.0, whole - significant) >= std::pow(10.0, whole)) ++whole;
+  if (whole > 15) return fmt::format("{:.{}e}", value, significant - 1);
+  return fmt::format("{:.{}f}", value, std::min(12, std::max(0, significant - whole)));
+}
+
+std::string bytes_text(double bytes) {
+  static const char* const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
+  return scaled(bytes, 1024, units, 6);
+}
+
+std::string count_text(double count) {
+  static const char* const units[] = {"", "K", "M", "G", "T", "P"};
+  return scaled(count, 1000, units, 6);
+}
+
+std::string seconds_text(double seconds) {
+  static const char* const units[] = {"ns", "us", "ms", "s"};
+  return scaled(seconds * 1e9, 1000, units, 4);
+}
+
+std::string factor_text(double factor) { return digits_text(factor) + "x"; }
+
+}  // namespace attune
