@@ -250,7 +250,7 @@ TEST(Measure, finds_an_injected_slow_down_of_a_tenth) {
   EXPECT_LT(spread(self), 0.05);
   const Subject both[] = {a.subject(), b.subject()};
   const auto t = measure(both, quick(), w.clock());
-  EXPECT_EQ(verdict(median_ratio(t[0].samples, t[1].samples), std::max(0.01, spread(self))), Verdict::slower);
+  EXPECT_EQ(verdict(median_ratio(t[0].samples, t[1].samples), std::max(0.01, spread(self))), Speed::slower);
 }
 
 TEST(Measure, a_slow_partner_does_not_run_beyond_its_time) {

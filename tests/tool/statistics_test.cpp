@@ -100,7 +100,7 @@ TEST(MedianRatio, of_three_samples_is_as_wide_as_their_extremes) {
 }
 
 TEST(MedianRatio, of_nothing_claims_nothing) {
-  EXPECT_EQ(verdict(median_ratio({}, {}), 0.01), Verdict::unclear);
+  EXPECT_EQ(verdict(median_ratio({}, {}), 0.01), Speed::unclear);
 }
 
 TEST(Outliers, are_counted_by_fence_and_side) {
@@ -162,29 +162,29 @@ TEST(Settled, sees_a_slow_fade) {
 
 TEST(Verdict, has_four_states) {
   const auto of = [](double low, double value, double high) { return verdict({value, {low, high, 0.95}}, 0.02); };
-  EXPECT_EQ(of(1.05, 1.1, 1.2), Verdict::faster);
-  EXPECT_EQ(of(0.8, 0.9, 0.95), Verdict::slower);
-  EXPECT_EQ(of(0.99, 1.0, 1.01), Verdict::same);
-  EXPECT_EQ(of(0.97, 1.0, 1.03), Verdict::unclear);
-  EXPECT_EQ(of(1.01, 1.05, 1.1), Verdict::unclear);
-  EXPECT_EQ(of(0.9, 0.95, 0.99), Verdict::unclear);
-  EXPECT_EQ(name(Verdict::faster) + name(Verdict::slower) + name(Verdict::same) + name(Verdict::unclear),
+  EXPECT_EQ(of(1.05, 1.1, 1.2), Speed::faster);
+  EXPECT_EQ(of(0.8, 0.9, 0.95), Speed::slower);
+  EXPECT_EQ(of(0.99, 1.0, 1.01), Speed::same);
+  EXPECT_EQ(of(0.97, 1.0, 1.03), Speed::unclear);
+  EXPECT_EQ(of(1.01, 1.05, 1.1), Speed::unclear);
+  EXPECT_EQ(of(0.9, 0.95, 0.99), Speed::unclear);
+  EXPECT_EQ(name(Speed::faster) + name(Speed::slower) + name(Speed::same) + name(Speed::unclear),
             "FASTERSLOWERSAMEUNCLEAR");
 }
 
 TEST(Verdict, finds_an_injected_slow_down_of_a_tenth) {
   for (uint32_t t = 1; t <= 50; ++t) {
     const auto before = timings(40, 100, 2 * t), after = scaled(timings(40, 100, 2 * t + 1), 1.1);
-    EXPECT_EQ(verdict(median_ratio(before, after), 0.02), Verdict::slower) << t;
-    EXPECT_EQ(verdict(median_ratio(after, before), 0.02), Verdict::faster) << t;
+    EXPECT_EQ(verdict(median_ratio(before, after), 0.02), Speed::slower) << t;
+    EXPECT_EQ(verdict(median_ratio(after, before), 0.02), Speed::faster) << t;
   }
 }
 
 TEST(Verdict, claims_no_difference_of_a_thing_to_itself) {
   int claims = 0;
   for (uint32_t t = 1; t <= 200; ++t) {
-    const Verdict v = verdict(median_ratio(timings(40, 100, 2 * t), timings(40, 100, 2 * t + 1)), 0.01);
-    claims += v == Verdict::faster || v == Verdict::slower;
+    const Speed v = verdict(median_ratio(timings(40, 100, 2 * t), timings(40, 100, 2 * t + 1)), 0.01);
+    claims += v == Speed::faster || v == Speed::slower;
   }
   EXPECT_LE(claims, 6);
 }
@@ -194,8 +194,8 @@ TEST(Spread, is_the_largest_difference_to_either_side) {
   EXPECT_NEAR(spread({1.0, {0.99, 1.05, 0.95}}), 0.05, 1e-12);
   // With the spread as its margin, a pair that shows it is never a claim.
   const Ratio r = median_ratio(timings(40, 100, 1), timings(40, 103, 2));
-  EXPECT_NE(verdict(r, spread(r)), Verdict::faster);
-  EXPECT_NE(verdict(r, spread(r)), Verdict::slower);
+  EXPECT_NE(verdict(r, spread(r)), Speed::faster);
+  EXPECT_NE(verdict(r, spread(r)), Speed::slower);
 }
 
 TEST(EnqueueOnly, shows_in_the_wait_that_follows) {

@@ -163,17 +163,17 @@ bool settled(std::span<const double> x, double within) {
   return std::abs(late - early) <= within * std::max(late, early);
 }
 
-std::string name(Verdict v) {
+std::string name(Speed v) {
   constexpr const char* kName[] = {"FASTER", "SLOWER", "SAME", "UNCLEAR"};
   return kName[int(v)];
 }
 
-Verdict verdict(const Ratio& r, double margin) {
+Speed verdict(const Ratio& r, double margin) {
   const double up = 1 + margin, down = 1 / up;
-  if (r.interval.confidence <= 0) return Verdict::unclear;
-  if (r.interval.low >= up) return Verdict::faster;
-  if (r.interval.high <= down) return Verdict::slower;
-  return r.interval.low > down && r.interval.high < up ? Verdict::same : Verdict::unclear;
+  if (r.interval.confidence <= 0) return Speed::unclear;
+  if (r.interval.low >= up) return Speed::faster;
+  if (r.interval.high <= down) return Speed::slower;
+  return r.interval.low > down && r.interval.high < up ? Speed::same : Speed::unclear;
 }
 
 double spread(const Ratio& r) {

@@ -39,11 +39,11 @@ int modes(std::span<const double>);
 // Whether a series of warm-up samples has settled: the medians of its last two windows agree.
 bool settled(std::span<const double>, double within = 0.02);
 
-enum class Verdict { faster, slower, same, unclear };
-std::string name(Verdict);  // "FASTER"
+enum class Speed { faster, slower, same, unclear };
+std::string name(Speed);  // "FASTER"
 // Of ratio = other time / our time, so that above 1 is faster. `margin` is the smallest difference that may be
 // claimed: the practical margin or the A/A spread, whichever is larger.
-Verdict verdict(const Ratio&, double margin);
+Speed verdict(const Ratio&, double margin);
 // The largest difference that timing a thing against itself shows.
 double spread(const Ratio& against_itself);
 

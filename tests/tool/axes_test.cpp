@@ -1,0 +1,106 @@
+#include "tool/measure/axes.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+namespace attune {
+namespace {
+
+std::vector<int32_t> numbers(std::string_view text) {
+  std::vector<int32_t> n;
+  EXPECT_EQ(numbers_of("len", text, n).message, "") << text;
+  return n;
+}
+
+std::vector<std::string> lines(const Axes& a) {
+  std::vector<Problem> problems;
+  EXPECT_EQ(problems_of(a, problems).message, "");
+  std::vector<std::string> names;
+  for (const Problem& p : problems) names.push_back(name(p));
+  return names;
+}
+
+using Lines = std::vector<std::string>;
+using Numbers = std::vector<int32_t>;
+
+TEST(Numbers, values_ranges_and_both) {
+  EXPECT_EQ(numbers("512"), (Numbers{512}));
+  EXPECT_EQ(numbers("512,1024"), (Numbers{512, 1024}));
+  EXPECT_EQ(numbers("512-8192*2"), (Numbers{512, 1024, 2048, 4096, 8192}));
+  EXPECT_EQ(numbers("512-8191*2"), (Numbers{512, 1024, 2048, 4096}));
+  EXPECT_EQ(numbers("512-2048+512"), (Numbers{512, 1024, 1536, 2048}));
+  EXPECT_EQ(numbers("1,31-33+1,1024-4096*4"), (Numbers{1, 31, 32, 33, 1024, 4096}));
+  EXPECT_EQ(numbers("1000000000-2147483647*2"), (Numbers{1000000000, 2000000000}));
+}
+
+TEST(Numbers, mistakes_are_sentences) {
+  for (const char* text : {"", "x", "0", "-5", "512-", "512-1024", "512-1024*", "512-1024*1", "512-1024*0", "512-1024+0",
+                           "1024-512*2", "512,", "512-1024*2x", "99999999999", "512 "}) {
+    std::vector<int32_t> n;
+    const std::string message = numbers_of("len", text, n).message;
+    EXPECT_EQ(message.rfind("--len: '", 0), 0u) << text << ": " << message;
+  }
+  std::vector<int32_t> n;
+  EXPECT_NE(numbers_of("len", "1-2147483647+1", n).message.find("more than"), std::string::npos);
+}
+
+TEST(Masks, a_window_keeps_its_comma) {
+  EXPECT_EQ(masks_of("full,causal,window1023,0"), (Lines{"full", "causal", "window1023,0"}));
+  EXPECT_EQ(masks_of("window1,*@top_left,full"), (Lines{"window1,*@top_left", "full"}));
+  EXPECT_EQ(masks_of("window1,2,window3,4"), (Lines{"window1,2", "window3,4"}));
+}
+
+TEST(Axes, every_combination_lengths_fastest) {
+  Axes a;
+  a.pass = "forward,backward", a.dtype = "f32,bf16", a.len = "512-1024*2", a.mask = "full,window7,0";
+  const Lines all = lines(a);
+  ASSERT_EQ(all.size(), 16u);
+  EXPECT_EQ(all[0], "forward f32 b1 h8 q512 k512 d64 full");
+  EXPECT_EQ(all[1], "forward f32 b1 h8 q1024 k1024 d64 full");
+  EXPECT_EQ(all[2], "forward f32 b1 h8 q512 k512 d64 window7,0");
+  EXPECT_EQ(all[4], "forward bf16 b1 h8 q512 k512 d64 full");
+  EXPECT_EQ(all[15], "backward bf16 b1 h8 q1024 k1024 d64 window7,0");
+}
+
+TEST(Axes, grouped_heads_two_dims_decode_and_options) {
+  Axes a;
+  a.heads = "8/2,4", a.dim = "64-128*2,192/128", a.len = "256", a.len_q = "1", a.options = "softcap sink", a.batch = "2";
+  EXPECT_EQ(lines(a), (Lines{"forward f32 b2 h8/2 q1 k256 d64 full softcap sink",
+                             "forward f32 b2 h4 q1 k256 d64 full softcap sink",
+                             "forward f32 b2 h8/2 q1 k256 d128 full softcap sink",
+                             "forward f32 b2 h4 q1 k256 d128 full softcap sink",
+                             "forward f32 b2 h8/2 q1 k256 d192/128 full softcap sink",
+                             "forward f32 b2 h4 q1 k256 d192/128 full softcap sink"}));
+}
+
+TEST(Axes, mistakes_show_the_line_they_made) {
+  const auto message = [](auto change) {
+    Axes a;
+    change(a);
+    std::vector<Problem> p;
+    return problems_of(a, p).message;
+  };
+  EXPECT_NE(message([](Axes& a) { a.dtype = "f31"; }).find("'forward f31 b1"), std::string::npos);
+  EXPECT_NE(message([](Axes& a) { a.heads = "8/3"; }).find("heads_kv = 3"), std::string::npos);
+  EXPECT_NE(message([](Axes& a) { a.mask = "window5"; }).find("window5"), std::string::npos);
+  EXPECT_EQ(message([](Axes& a) { a.dim = "x"; }).rfind("--dim: 'x'", 0), 0u);
+  EXPECT_NE(message([](Axes& a) { a.len = "1-1000+1", a.dim = "1-1000+1"; }).find("more than"), std::string::npos);
+}
+
+TEST(LinesFile, is_read_line_by_line) {
+  const std::string path = (std::filesystem::temp_directory_path() / "attune_axes_test.txt").string();
+  std::ofstream(path) << "# two problems\n\nforward f32 b1 h8 q512 k512 d64 causal\nbackward bf16 b1 h8 q16 k16 d64 full  \r\n";
+  std::vector<Problem> p;
+  EXPECT_EQ(problems_in(path, p).message, "");
+  ASSERT_EQ(p.size(), 2u);
+  EXPECT_EQ(name(p[1]), "backward bf16 b1 h8 q16 k16 d64 full");
+  std::ofstream(path, std::ios::app) << "sideways f32\n";
+  EXPECT_EQ(problems_in(path, p).message.rfind(path + ":5: problem line:", 0), 0u);
+  std::filesystem::remove(path);
+  EXPECT_NE(problems_in(path, p).message.find("cannot be read"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace attune

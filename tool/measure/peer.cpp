@@ -1,0 +1,121 @@
+#include "tool/measure/peer.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "core/score.h"
+
+namespace attune {
+namespace {
+
+std::vector<attune_peer>& registered() {
+  static std::vector<attune_peer> peers;
+  return peers;
+}
+
+// {"problem": line, "pass", "causal", "scale", "softcap", "threads", "tensors": {role: t}, "results": {role: t}} with
+// t = {"data": address, "dtype", "extent": [batch, seq, head, dim], "stride": [batch, seq, head], in elements}.
+nlohmann::json tensor_json(const Tensor& t) {
+  return {{"data", reinterpret_cast<uintptr_t>(t.data)},
+          {"dtype", name(t.dtype)},
+          {"extent", {t.extent.batch, t.extent.seq, t.extent.head, t.extent.dim}},
+          {"stride", {t.stride.batch, t.stride.seq, t.stride.head}}};
+}
+
+std::string problem_json(const Problem& p, const Args& a, int threads) {
+  nlohmann::json j = {{"problem", name(p)},  {"pass", name(p.pass)},       {"mask", name(p.mask)},
+                      {"causal", false},     {"scale", scale_of(p, a)},    {"threads", threads},
+                      {"tensors", nlohmann::json::object()}, {"results", nlohmann::json::object()}};
+  // Bottom-right and top-left are one where both lengths are.
+  j["causal"] = p.mask.kind == MaskKind::causal && p.len_q == p.len_k && p.mask.align != Align::absolute;
+  j["plain"] = p.options == 0 && p.keys == KeySource::linear && word(p.variant).empty() && !p.mask.blocks.q &&
+               p.mask.k_step == 1 && p.mask.k_phase == 0 && (p.mask.kind == MaskKind::full || j["causal"] == true);
+  const bool backward = p.pass == Pass::backward;
+  const struct { const char* part; Role role; const char* name; } tensors[] = {
+      {"tensors", Role::q, "q"}, {"tensors", Role::k, "k"}, {"tensors", Role::v, "v"}, {"tensors", Role::d_out, "d_out"},
+      {backward ? "" : "results", Role::out, "out"}, {"results", Role::dq, "dq"}, {"results", Role::dk, "dk"},
+      {"results", Role::dv, "dv"}};
+  for (const auto& [part, role, word] : tensors)
+    if (*part && a.given(role)) j[part][word] = tensor_json(a[role]);
+  return j.dump();
+}
+
+
+}  // namespace
+
+const attune_peer* find_peer(std::string_view word) {
+  for (const attune_peer& p : registered()) {
+    const std::string_view name = p.name;
+    if (name == word || name.substr(0, name.find(':')) == word) return &p;
+  }
+  return nullptr;
+}
+
+std::string peer_message(const attune_peer& p) {
+  char text[1000] = "";
+  p.message(text, sizeof text);
+  text[sizeof text - 1] = 0;
+  return text;
+}
+
+PeerRun::~PeerRun() {
+  if (handle_) peer_.teardown(handle_);
+}
+
+Status PeerRun::setup(const Problem& p, const Args& results, int threads) {
+  handle_ = peer_.setup(problem_json(p, results, threads).c_str());
+  return handle_ > 0 ? Status::good() : Status::no(peer_.name, ": ", peer_message(peer_));
+}
+
+Status PeerRun::run_and_fetch() {
+  if (peer_.run(handle_) != 0 || peer_.fetch(handle_) != 0) return Status::no(peer_.name, ": ", peer_message(peer_));
+  return Status::good();
+}
+
+Subject PeerRun::subject() {
+  return {.name = peer_.name,
+          .context = this,
+          .run = [](void* c) { auto* r = static_cast<PeerRun*>(c); return r->peer_.run(r->handle_) == 0; },
+          .why = [](void* c) { return peer_message(static_cast<PeerRun*>(c)->peer_); }};
+}
+
+Subject empty_call(const attune_peer& p) {
+  return {.name = "nothing", .context = const_cast<attune_peer*>(&p),
+          .run = [](void* c) { return static_cast<const attune_peer*>(c)->run(0) == 0; }};
+}
+
+Status become_host(std::string_view peer, const std::string& python) {
+  namespace fs = std::filesystem;
+  if (peer != "torch") return Status::no("--peer: '", peer, "' is not one of torch");
+  std::error_code error;
+  const fs::path here = fs::read_symlink("/proc/self/exe", error).parent_path();
+  const auto first_of = [&](std::initializer_list<fs::path> places) {
+    for (const fs::path& place : places)
+      if (fs::exists(here / place, error)) return (here / place).lexically_normal().string();
+    return std::string();
+  };
+  // In the build folder, and as installed.
+  const std::string library = first_of({"libattune_tool.so", fs::path("..") / ATTUNE_LIBDIR / "libattune_tool.so"});
+  const std::string script = first_of({"peers/torch_peer.py", "../share/attune/torch_peer.py"});
+  if (library.empty()) return Status::no("--peer: libattune_tool.so is neither beside ", here.string(), "/attune nor installed with it");
+  if (script.empty()) return Status::no("--peer: torch_peer.py is neither in ", here.string(), "/peers nor installed");
+
+  std::ifstream file("/proc/self/cmdline", std::ios::binary);
+  const std::string line((std::istreambuf_iterator<char>(file)), {});
+  std::vector<std::string> words = {python, script, library};
+  for (size_t at = 0; at < line.size(); at += std::strlen(line.c_str() + at) + 1) words.emplace_back(line.c_str() + at);
+  std::vector<char*> argv;
+  for (std::string& w : words) argv.push_back(w.data());
+  argv.push_back(nullptr);
+  execvp(python.c_str(), argv.data());
+  return Status::no("--peer: '", python, "' cannot be started: ", std::strerror(errno));
+}
+
+}  // namespace attune
+
+extern "C" void attune_peer_register(const attune_peer* peer) { attune::registered().push_back(*peer); }

@@ -1,0 +1,40 @@
+// One problem, measured: buffers, the check, the timing of every subject side by side, a record for each. Whatever goes
+// wrong is a record too, so that one row never ends a run.
+#pragma once
+#include <optional>
+
+#include "core/device.h"
+#include "plan/rules.h"
+#include "tool/measure/ceilings.h"
+#include "tool/measure/peer.h"
+#include "tool/measure/record.h"
+#include "tool/measure/workload.h"
+
+namespace attune {
+
+struct Bench {
+  std::vector<std::string> backends{};  // by name; "all": every one that takes the problem; empty: the planner's choice
+  const attune_peer* peer = nullptr;
+  Device device{};                      // its units are the threads
+  std::string device_word{"cpu"};
+  std::vector<Rule> rules{};
+  Layout layout = Layout::bhsd;
+  Distribution distribution = Distribution::normal;
+  uint32_t seed = 1;
+  Settings timing{};
+  bool check = true;
+  Provenance provenance{};
+
+  // Of this machine with these threads in this mode; measured with the first row that needs them, and kept.
+  std::optional<Ceilings> ceilings{};
+  std::optional<double> floor_ns{}, peer_floor_ns{}, aa_spread{};
+};
+
+// The baseline, where there is more than one subject, is the peer or else the first backend. It comes first.
+std::vector<Record> measure_row(const Problem&, Bench&);
+
+// A guess before anything is measured: seconds that a row will take, and bytes of its buffers.
+double estimated_seconds(const Problem&, const Bench&);
+double available_memory();  // bytes; infinite where the system does not say
+
+}  // namespace attune

@@ -1,0 +1,112 @@
+#include "tool/measure/workload.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+
+#include "core/cost.h"
+
+namespace attune {
+namespace {
+
+constexpr std::string_view kDistribution[] = {"normal", "uniform", "zeros"};
+
+// Bytes from the first to behind the last element.
+size_t span_bytes(const Tensor& t) {
+  const Extents& e = t.extent;
+  if (!e.batch || !e.seq || !e.head || !e.dim) return 0;
+  const int64_t last = (e.batch - 1) * t.stride.batch + (e.seq - 1) * t.stride.seq + (e.head - 1) * t.stride.head + e.dim - 1;
+  return size_t(last + 1) * size_t(size_of(t.dtype));
+}
+
+void fill(const Tensor& t, Distribution distribution, Random& random) {
+  for (int b = 0; b < t.extent.batch; ++b)
+    for (int s = 0; s < t.extent.seq; ++s)
+      for (int h = 0; h < t.extent.head; ++h)
+        for (int d = 0; d < t.extent.dim; ++d)
+          store(t, b, s, h, d, distribution == Distribution::uniform ? 2 * random.uniform() - 1 : 0);
+}
+
+}  // namespace
+
+void Memory::Free::operator()(std::byte* p) const { std::free(p); }
+
+Memory::Memory(size_t bytes) : bytes_(bytes) {
+  constexpr size_t kPage = 4096;
+  data_.reset(static_cast<std::byte*>(std::aligned_alloc(kPage, (bytes / kPage + 1) * kPage)));
+  if (!data_) throw std::bad_alloc();
+}
+
+void Memory::poison() const { std::memset(data_.get(), 0xFF, bytes_); }
+
+Status parse(std::string_view word, Distribution& out) {
+  for (int n = 0; n < 3; ++n)
+    if (word == kDistribution[n]) return out = Distribution(n), Status::good();
+  return Status::no("--dist: '", word, "' is not one of normal, uniform, zeros");
+}
+std::string name(Distribution d) { return std::string(kDistribution[int(d)]); }
+
+void Workload::rehome(Role r, bool copy) {
+  Tensor& t = args[r];
+  const Memory& m = memory_.emplace_back(span_bytes(t));
+  if (copy) std::memcpy(m.data(), t.data, m.bytes());
+  else m.poison();
+  t.data = m.data();
+}
+
+Workload::Workload(const Problem& p, Layout layout, uint32_t seed, Distribution distribution) : problem_(p) {
+  World world(p, {.seed = seed, .layout = layout, .pad = 0});
+  if (p.pass == Pass::backward) world.forward_result();
+  const Outputs made = world.outputs(false);
+  args = made.args;
+  outputs_ = made.roles;
+  const bool running = p.has(Option::accumulate);
+  for (int n = 0; n < int(Role::count); ++n) {
+    const Role r = Role(n);
+    if (!args.given(r)) continue;
+    const bool output = std::find(outputs_.begin(), outputs_.end(), r) != outputs_.end();
+    if (output) output_memory_.push_back(memory_.size());
+    rehome(r, !output || running);
+  }
+  std::sort(outputs_.begin(), outputs_.end());  // as output_memory_ is
+  if (distribution == Distribution::normal) return;
+  Random random{seed};
+  for (const Role r : {Role::q, Role::k, Role::v, Role::d_out})
+    if (args.given(r)) fill(args[r], distribution, random);
+}
+
+void Workload::poison_outputs() {
+  if (problem_.has(Option::accumulate)) return;
+  for (const size_t n : output_memory_) memory_[n].poison();
+}
+
+Args Workload::other_outputs() {
+  Args other = args;
+  for (const Role r : outputs_) {
+    const Memory& m = memory_.emplace_back(span_bytes(other[r]));
+    m.poison();
+    other[r].data = m.data();
+  }
+  return other;
+}
+
+Status Workload::run_forward(const Planner& given) {
+  Problem forward = problem_;
+  forward.pass = Pass::forward;
+  forward.dtype.grad = DType::none;
+  Planner planner = given;
+  planner.forced = {};
+  Plan plan;
+  if (Status s = planner.plan(forward, plan); !s.ok()) return s;
+  const Memory workspace(plan.workspace_bytes);
+  Args inputs = args;
+  for (const Role r : {Role::d_out, Role::d_lse, Role::dq, Role::dk, Role::dv, Role::d_bias, Role::d_sinks, Role::block_begin_k,
+                       Role::block_row_k})
+    inputs[r] = {};
+  return plan.backend->run(plan, inputs, Workspace{workspace.data()}, nullptr);
+}
+
+double estimated_bytes(const Problem& p) { return cost(p).bytes; }
+
+}  // namespace attune

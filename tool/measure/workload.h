@@ -1,0 +1,53 @@
+// The buffers of one benchmark row: inputs from a seed, in memory aligned as an allocator of tensors aligns it. What they
+// hold is made by verify/world.h, so a benchmark runs on the same kind of data as the conformance suite.
+#pragma once
+#include <memory>
+#include <vector>
+
+#include "core/args.h"
+#include "plan/backend.h"
+#include "verify/world.h"
+
+namespace attune {
+
+// Memory that begins at a cache line and at a page of 4 KiB.
+class Memory {
+ public:
+  explicit Memory(size_t bytes);
+  std::byte* data() const { return data_.get(); }
+  size_t bytes() const { return bytes_; }
+  void poison() const;  // NaN in every floating type
+
+ private:
+  struct Free { void operator()(std::byte*) const; };
+  size_t bytes_ = 0;
+  std::unique_ptr<std::byte[], Free> data_{};
+};
+
+enum class Distribution { normal, uniform, zeros };
+Status parse(std::string_view word, Distribution& out);
+std::string name(Distribution);
+
+class Workload {
+ public:
+  Workload(const Problem&, Layout, uint32_t seed, Distribution);
+
+  Args args{};  // inputs, and outputs in place
+  // A backward's out and lse, by a forward of this planner.
+  Status run_forward(const Planner&);
+  void poison_outputs();
+  // The same inputs with outputs of their own: what a peer's results are copied to.
+  Args other_outputs();
+
+ private:
+  Problem problem_;
+  std::vector<Memory> memory_{};
+  std::vector<Role> outputs_{};
+  std::vector<size_t> output_memory_{};
+
+  void rehome(Role, bool copy);
+};
+
+double estimated_bytes(const Problem&);  // of inputs and outputs
+
+}  // namespace attune
