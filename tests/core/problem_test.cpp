@@ -1,0 +1,237 @@
+// A problem and its line say the same thing: reading what was printed gives the problem back, no two problems print
+// alike, and whatever a damaged line still says is a valid problem with a line of its own.
+#include "core/problem.h"
+
+#include <gtest/gtest.h>
+
+#include <initializer_list>
+#include <random>
+#include <string>
+#include <unordered_set>
+#include <vector>
+
+using namespace attune;
+
+namespace {
+
+using Change = void (*)(Problem&);
+using P = Problem&;
+
+std::vector<Problem> spread(const std::vector<Problem>& from, std::initializer_list<Change> changes) {
+  std::vector<Problem> all = from;
+  for (const Problem& p : from)
+    for (const Change f : changes) f(all.emplace_back(p));
+  return all;
+}
+
+// The cross product of two or more settings of every field, as they are and as they must not be: some are invalid.
+std::vector<Problem> everything() {
+  std::vector<Problem> all{Problem{}};
+  all = spread(all, {[](P p) { p.dtype = {DType::bf16, DType::e4m3, DType::f32, DType::none, DType::none}; },
+                     [](P p) { p.pass = Pass::backward, p.dtype.grad = DType::f32; },
+                     [](P p) { p.pass = Pass::backward, p.dtype.grad = DType::f64; }});
+  all = spread(all, {[](P p) { p.batch = 7; }});
+  all = spread(all, {[](P p) { p.heads_q = 8, p.heads_kv = 2; }, [](P p) { p.heads_q = p.heads_kv = 8; }});
+  all = spread(all, {[](P p) { p.len_q = INT32_MAX; }, [](P p) { p.len_k = 12; }});
+  all = spread(all, {[](P p) { p.dim_qk = 192, p.dim_v = 128; }});
+  all = spread(all, {[](P p) { p.mask.kind = MaskKind::causal; }, [](P p) { p.mask.kind = MaskKind::window; },
+                     [](P p) { p.mask = {.kind = MaskKind::window, .left = kNoLimit, .right = -3}; },
+                     [](P p) { p.mask = {.kind = MaskKind::window, .left = 7, .right = kNoLimit}; }});
+  all = spread(all, {[](P p) { p.mask.align = Align::top_left; }, [](P p) { p.mask.align = Align::absolute; }});
+  all = spread(all, {[](P p) { p.mask.k_step = 16; }, [](P p) { p.mask.k_phase = -5; }});
+  all = spread(all, {[](P p) { p.mask.blocks = {64, 32, 9}; }});
+  all = spread(all, {[](P p) { p.keys = KeySource::ragged; }, [](P p) { p.keys = KeySource::paged, p.page = 16; }});
+  all = spread(all, {[](P p) { p.set(Option::bias), p.dtype.bias = DType::f32; },
+                     [](P p) { p.set(Option::bias), p.dtype.bias = DType::bf16; }});
+  return all;
+}
+
+// Settings that stand apart from the others: each with a few problems around it.
+std::vector<Problem> corners() {
+  std::vector<Problem> all{Problem{}, Problem{.keys = KeySource::paged, .page = 4}};
+  all = spread(all, {[](P p) { p.reproducible = Reproducible::run; },
+                     [](P p) { p.reproducible = Reproducible::batch; }});
+  all = spread(all, {[](P p) { p.precision = Precision::tf32; }, [](P p) { p.precision = Precision::tf32x3; }});
+  all = spread(all, {[](P p) { (void)assign(p.variant, "nsa l=32 d=16 gate=softmax"); },
+                     [](P p) { (void)assign(p.variant, "nsa l=32 d=1"); },
+                     [](P p) { (void)assign(p.variant, "ring"); }});
+  std::vector<Problem> with_options;
+  for (const Problem& p : all)
+    for (uint32_t bits = 0; bits < 1u << int(Option::count); ++bits) {
+      with_options.push_back(p), with_options.back().options = bits;
+      if (with_options.back().has(Option::bias)) with_options.back().dtype.bias = DType::f32;
+    }
+  return with_options;
+}
+
+TEST(ProblemLine, reads_back_as_the_problem_and_is_its_alone) {
+  for (const std::vector<Problem>& all : {everything(), corners()}) {
+    std::unordered_set<std::string> lines;
+    std::unordered_set<size_t> hashes;
+    for (const Problem& p : all) {
+      if (!valid(p).ok()) continue;
+      const std::string line = name(p);
+      Problem back;
+      const Status s = parse(line, back);
+      ASSERT_TRUE(s.ok() && back == p) << line << ": " << s.message;
+      ASSERT_TRUE(lines.insert(line).second) << "printed twice: " << line;
+      hashes.insert(HashBytes{}(p));
+    }
+    EXPECT_GT(lines.size(), 5000u);
+    EXPECT_GE(hashes.size() + 1, lines.size()) << "hashes of 64 bits hardly ever meet";
+  }
+}
+
+TEST(ProblemLine, is_the_line_people_write) {
+  Problem p{.dtype = {DType::bf16, DType::bf16, DType::bf16, DType::none, DType::none}, .batch = 2, .heads_q = 32,
+            .heads_kv = 8, .len_q = 4096, .len_k = 4096, .dim_qk = 128, .dim_v = 128};
+  p.mask.kind = MaskKind::causal;
+  EXPECT_EQ(name(p), "forward bf16 b2 h32/8 q4096 k4096 d128 causal");
+  p.pass = Pass::backward, p.dtype.grad = DType::f32, p.dim_qk = 192;
+  p.mask = {.kind = MaskKind::window, .align = Align::absolute, .left = 128, .right = kNoLimit,
+            .k_step = 16, .k_phase = 31, .blocks = {64, 32, 100}};
+  p.set(Option::bias), p.set(Option::sink), p.dtype.bias = DType::f16;
+  p.keys = KeySource::paged, p.page = 64, p.reproducible = Reproducible::batch, p.precision = Precision::tf32x3;
+  ASSERT_TRUE(assign(p.variant, "nsa l=32 d=16").ok());
+  EXPECT_EQ(name(p), "backward bf16/bf16/bf16/f32 b2 h32/8 q4096 k4096 d192/128 window128,*@absolute/16+31 "
+                     "blocks64x32x100 bias.f16 sink paged64 repro=batch precision=tf32x3 : nsa d=16 l=32");
+}
+
+TEST(ProblemLine, damaged_lines_never_lie) {
+  const std::string whole = "forward bf16/e4m3/f32 b2 h32/8 q4096 k4096 d192/128 window*,-1@absolute/16+31 "
+                            "softcap bias.f16 sink paged16 repro=batch precision=tf32 : nsa d=16 l=32";
+  std::mt19937 random(1);
+  int read = 0;
+  for (int n = 0; n < 100000; ++n) {
+    std::string line = whole;
+    for (unsigned cuts = 1 + random() % 3; cuts && !line.empty(); --cuts) {
+      const size_t at = random() % line.size();
+      if (random() % 2) line.erase(at, 1 + random() % 6);
+      else line[at] = whole[random() % whole.size()];
+    }
+    Problem p, again;
+    if (!parse(line, p).ok()) continue;
+    ASSERT_TRUE(valid(p).ok() && parse(name(p), again).ok() && p == again) << line;
+    ++read;
+  }
+  EXPECT_GT(read, 1000) << "most damage is refused, some still says something";
+}
+
+TEST(ProblemLine, refused_line_leaves_the_problem_alone) {
+  Problem p{.batch = 77};
+  EXPECT_FALSE(parse("forward f32 b2 h5/2 q1 k1 d64 full", p).ok());
+  EXPECT_EQ(p, Problem{.batch = 77});
+}
+
+TEST(ProblemLine, refusals_are_sentences) {
+  const struct { const char *line, *words; } all[] = {
+      {"sideways bf16 b2 h8 q1 k1 d64 full", "problem line: expected forward or backward at 'sideways bf16"},
+      {"forward i32 b2 h8 q1 k1 d64 full", "problem: dtype i32 is not one of f64, f32, f16, bf16, e4m3"},
+      {"forward b16 b2 h8 q1 k1 d64 full", "expected a dtype (f64, f32, f16, bf16 or e4m3) at 'b16"},
+      {"forward bf16/bf16 b2 h8 q1 k1 d64 full", "expected / at ' b2"},
+      {"forward bf16 b2 h32/5 q1 k1 d64 full", "heads_kv = 5 does not divide heads_q = 32"},
+      {"forward bf16 b2 h8 q1 k1 d64 casual", "expected full, causal or window at 'casual'"},
+      {"forward bf16 b2 h8 q1 k1 d64 fuller", "expected full, causal or window at 'fuller'"},
+      {"forward bf16 b2 h8 q99999999999 k1 d64 full", "expected a number below 2^31 at '99999999999"},
+      {"forward bf16 b0 h8 q1 k1 d64 full", "batch = 0 is not in 1 ... 1073741824"},
+      {"forward bf16 b2 h8 q1 k-1 d64 full", "len_k = -1 is not in 1 ... 2147483647"},
+      {"forward bf16 b2 h8 q1 k1 d65537 full", "dim_qk = 65537 is not in 1 ... 65536"},
+      {"forward bf16 b2 h8 q1 k1 d64 window-1,0", "left = -1, right = 0: they belong to a window, and left is"},
+      {"forward bf16 b2 h8 q1 k1 d64 causal/1048577+0", "k_step = 1048577 is not in 1 ... 2^20"},
+      {"forward bf16 b2 h8 q1 k1 d64 full blocks8x0x1", "blocks 8x0x1: all three are above 0"},
+      {"forward bf16 b2 h8 q1 k1 d64 full accumulate", "accumulate needs out f32, not bf16"},
+      {"backward f32 b2 h8 q1 k1 d64 full accumulate", "accumulate is for a forward"},
+      {"backward f32 b2 h8 q1 k1 d64 full append", "append is for a forward"},
+      {"forward f32 b2 h8 q1 k1 d64 full append ragged", "append needs a cache: linear or paged keys, not ragged"},
+      {"forward f32 b2 h8 q1 k1 d64 full rotary", "rotary goes with append"},
+      {"forward f32 b2 h8 q1 k1 d64 full append rotary rotary_half", "rotary and rotary_half exclude each other"},
+      {"forward f32 b2 h8 q1 k1 d64 full bias.e4m3", "bias dtype e4m3 is not one of f64, f32, f16, bf16"},
+      {"backward f32/f32/f32/i32 b2 h8 q1 k1 d64 full", "grad dtype i32 is not one of f64, f32, f16, bf16, e4m3"},
+      {"forward bf16 b2 h8 q1 k1 d64 full paged0", "page = 0 keys a page: paged keys have at least 1, others 0"},
+      {"forward bf16 b2 h8 q1 k1 d64 full paged", "expected a number below 2^31 at ''"},
+      {"forward bf16 b2 h8 q1 k1 d64 full : nsa l=1 l=2", "variant 'nsa l=1 l=2': 'l' is given twice"},
+      {"forward bf16 b2 h8 q1 k1 d64 full : nsa l", "'l' is not name=value"},
+      {"forward bf16 b2 h8 q1 k1 d64 full : NSA", "the word is not of a-z, 0-9 and _"},
+      {"forward bf16 b2 h8 q1 k1 d64 full : nsa ", "variant: ends in a space"},
+      {"forward bf16 b2 h8 q1 k1 d64 full sink softcap", "expected an option (in the order of the grammar), a key"},
+      {"", "expected forward or backward at ''"},
+  };
+  for (const auto& [line, words] : all) {
+    Problem p;
+    const Status s = parse(line, p);
+    EXPECT_NE(s.message.find(words), std::string::npos) << line << " -> " << s.message;
+  }
+}
+
+TEST(Problem, validity_needs_what_a_line_cannot_break) {
+  const struct { Change change; const char* words; } all[] = {
+      {[](P p) { p.pass = Pass(2); }, "an enum or an option bit is unknown to this version"},
+      {[](P p) { p.mask.align = Align(-1); }, "an enum or an option bit is unknown"},
+      {[](P p) { p.precision = Precision(3); }, "an enum or an option bit is unknown"},
+      {[](P p) { p.options = 1u << int(Option::count); }, "an enum or an option bit is unknown"},
+      {[](P p) { p.dtype.out = DType::none; }, "dtype none is not one of"},
+      {[](P p) { p.dtype.q = DType(99); }, "dtype ? is not one of"},
+      {[](P p) { p.dtype.grad = DType::f32; }, "a grad dtype belongs to a backward, and only there"},
+      {[](P p) { p.pass = Pass::backward; }, "a grad dtype belongs to a backward, and only there"},
+      {[](P p) { p.dtype.bias = DType::f32; }, "a bias dtype belongs to the option bias, and only there"},
+      {[](P p) { p.set(Option::bias); }, "a bias dtype belongs to the option bias, and only there"},
+      {[](P p) { p.mask.right = 3; }, "they belong to a window"},
+      {[](P p) { p.page = 8; }, "page = 8 keys a page"},
+      {[](P p) { p.heads_kv = 0; }, "heads_kv = 0 is not in 1"},
+      {[](P p) { std::memset(p.variant.text, 'a', sizeof p.variant.text); }, "variant is not terminated"},
+      {[](P p) { std::memcpy(p.variant.text, "x b=1 a=1", 9); }, "variant is not in its one spelling 'x a=1 b=1'"},
+      {[](P p) { p.variant.text[5] = 'x'; }, "variant is not in its one spelling ''"},
+  };
+  for (const auto& [change, words] : all) {
+    Problem p;
+    change(p);
+    EXPECT_NE(valid(p).message.find(words), std::string::npos) << words << " -> " << valid(p).message;
+  }
+  EXPECT_TRUE(valid(Problem{}).ok());
+}
+
+TEST(Problem, zero_fields_take_their_natural_value) {
+  Problem p{.pass = Pass::backward, .dtype = {DType::bf16, DType::none, DType::none, DType::none, DType::none},
+            .heads_q = 6, .heads_kv = 0, .dim_qk = 96, .dim_v = 0};
+  p.mask.k_step = 0;
+  p.set(Option::bias);
+  const Problem full = filled(p);
+  EXPECT_TRUE(valid(full).ok()) << valid(full).message;
+  EXPECT_EQ(name(full), "backward bf16 b1 h6 q1 k1 d96 full bias");
+  EXPECT_EQ(filled(full), full);
+}
+
+TEST(Problem, equal_bytes_hash_alike_and_every_field_counts) {
+  std::unordered_set<size_t> hashes;
+  Problem p;
+  auto* bytes = reinterpret_cast<unsigned char*>(&p);
+  for (size_t n = 0; n < sizeof p; ++n) {
+    bytes[n] ^= 1;
+    hashes.insert(HashBytes{}(p));
+    EXPECT_FALSE(p == Problem{});
+    bytes[n] ^= 1;
+  }
+  EXPECT_EQ(hashes.size(), sizeof p);
+  EXPECT_EQ(HashBytes{}(p), HashBytes{}(Problem{}));
+}
+
+TEST(Problem, options_are_set_and_cleared_one_by_one) {
+  Problem p;
+  p.set(Option::sink), p.set(Option::alibi);
+  EXPECT_TRUE(p.has(Option::sink) && p.has(Option::alibi) && !p.has(Option::bias));
+  p.clear(Option::sink);
+  EXPECT_TRUE(!p.has(Option::sink) && p.has(Option::alibi));
+}
+
+TEST(Words, dtypes_and_enums_have_names) {
+  DType t = DType::none;
+  for (const char* word : {"f64", "f32", "f16", "bf16", "e4m3", "i32", "i64"})
+    EXPECT_TRUE(parse(word, t).ok() && name(t) == word) << word;
+  EXPECT_EQ(parse("fp16", t).message, "dtype 'fp16' is not one of f64, f32, f16, bf16, e4m3");
+  EXPECT_EQ(name(KeySource::paged), "paged");
+  EXPECT_EQ(name(Option::rotary_half), "rotary_half");
+  EXPECT_EQ(name(Pass::backward), "backward");
+  EXPECT_EQ(name(Option::count), "?");
+}
+
+}  // namespace
