@@ -97,6 +97,7 @@ void add_commands(CLI::App& app, Context& context) {
 
   add_doctor(app, context);
   add_plan(app, context);
+  add_bench(app, context);
   add_report(app, context);
   add_completion(app, context);
   for (CLI::App* sub : app.get_subcommands([](CLI::App*) { return true; }))
