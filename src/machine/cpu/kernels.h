@@ -40,8 +40,8 @@ struct CpuKernels {
   void (*weights)(const float* s, int n, float scale, const float* ref, float* sum, void* p);
   // o[r] *= factor[r]
   void (*rescale)(float* o, int dim, const float* factor);
-  // o += p v over the first n keys of a tile packed with room for `room`
-  void (*accumulate)(const void* p, const void* v, int room, int n, int dim, float* o);
+  // o += p v over keys first ... first + n of a tile packed with room for `room`; p begins at key `first`
+  void (*accumulate)(const void* p, const void* v, int room, int first, int n, int dim, float* o);
   // to[r * stride + d] = o[r][d] * factor[r], for the first n rows
   void (*unpack)(const float* o, int dim, const float* factor, int n, float* to, int64_t stride);
 

@@ -133,8 +133,8 @@ void rescale(float* o, int dim, const float* factor) {
     }
 }
 
-void accumulate(const void* p_panel, const void* v_tile, int room, int n, int dim, float* o) {
-  const float* tile = static_cast<const float*>(v_tile);
+void accumulate(const void* p_panel, const void* v_tile, int room, int first, int n, int dim, float* o) {
+  const float* tile = static_cast<const float*>(v_tile) + 8 * first;
   for (int d = 0; d < dim; d += 8, tile += int64_t(8) * room, o += 8 * kRows) {
     float32x4_t acc[12][2];
     unroll<24>([&](auto a) { acc[a / 2][a % 2] = vld1q_f32(o + 4 * a); });

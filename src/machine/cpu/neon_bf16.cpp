@@ -184,8 +184,8 @@ void rescale(float* o, int dim, const float* factor) {
   }
 }
 
-void accumulate(const void* p, const void* v_tile, int room, int n, int dim, float* o) {
-  const Bf16* v = static_cast<const Bf16*>(v_tile);
+void accumulate(const void* p, const void* v_tile, int room, int first, int n, int dim, float* o) {
+  const Bf16* v = static_cast<const Bf16*>(v_tile) + 8 * first;
   for (int d = 0; d < dim; d += 8, v += int64_t(8) * room, o += 8 * kRows)
     product<false>(static_cast<const Bf16*>(p), v, n / 4, o, nullptr);
 }

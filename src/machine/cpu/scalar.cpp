@@ -65,8 +65,8 @@ void rescale(float* o, int dim, const float* factor) {
     for (int d = 0; d < dim; ++d) o[r * dim + d] *= factor[r];
 }
 
-void accumulate(const void* p_panel, const void* v_tile, int, int n, int dim, float* o) {
-  const float *p = static_cast<const float*>(p_panel), *v = static_cast<const float*>(v_tile);
+void accumulate(const void* p_panel, const void* v_tile, int, int first, int n, int dim, float* o) {
+  const float *p = static_cast<const float*>(p_panel), *v = static_cast<const float*>(v_tile) + int64_t(first) * dim;
   for (int j = 0; j < n; ++j)
     for (int r = 0; r < kRows; ++r)
       for (int d = 0; d < dim; ++d) o[r * dim + d] += p[j * kRows + r] * v[j * dim + d];
