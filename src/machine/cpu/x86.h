@@ -1,0 +1,321 @@
+// What the x86 machines share: everything but the width of a vector and its exponential. A machine is a type V with
+//   F, kLanes, kWide                                        a vector of floats, its lanes, and the tile's width
+//   load, store, broadcast, set1, add, sub, mul, max        the obvious
+//   fma(a, b, c)                                            a b + c
+//   between(first, j, last, x)                              x where first <= j < last, else -inf
+//   zero_if_minus_inf(x), exp2(x)
+// Rows lie along lanes everywhere, three vectors of them, so one register tile of 3 x kWide accumulators serves both
+// products: p as it is stored is an operand of the second, and nothing is transposed after packing.
+//   q [dim][rows]   k [n / kWide][dim][kWide]   v [dim / kWide][room][kWide]   s, p [key][rows]   o [dim][rows]
+// Everything has internal linkage, and no function of another header is called: code that was compiled for wide
+// vectors and shared by the linker would crash on a machine without them.
+#pragma once
+#include <immintrin.h>
+
+#include <cstdint>
+#include <cstring>
+
+#include "machine/cpu/kernels.h"
+
+namespace attune::x86 {
+namespace {
+
+constexpr int kVectors = 3;  // a panel's rows, in vectors
+constexpr int kKeys = 8;     // both widths divide it, and 8 x 8 transposes fit
+constexpr int kTile = 128;   // s and p of a panel stay in L1: 24 KB each at 48 rows
+constexpr int kMaxDim = 256;
+alignas(64) constexpr float kZeros[kMaxDim] = {};  // rows beyond the end of a panel or tile, of any stored type
+
+template <class V>
+constexpr int kRows = kVectors * V::kLanes;
+
+// Eight numbers of any stored type, and back; bf16 rounds to nearest even and keeps NaN.
+inline __m256 load8(const float* x) { return _mm256_loadu_ps(x); }
+inline __m256 load8(const F16* x) { return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(x))); }
+inline __m256 load8(const Bf16* x) {
+  const __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(x)));
+  return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
+}
+inline __m256i bf16_bits(__m256 x) {  // in the low half of each lane
+  const __m256i u = _mm256_castps_si256(x);
+  const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
+  const __m256i rounded = _mm256_add_epi32(_mm256_add_epi32(u, _mm256_set1_epi32(0x7FFF)), odd);
+  const __m256i quiet = _mm256_or_si256(u, _mm256_set1_epi32(0x400000));
+  const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q));
+  return _mm256_srli_epi32(_mm256_blendv_epi8(rounded, quiet, nan), 16);
+}
+inline void store8(float* to, __m256 x) { _mm256_storeu_ps(to, x); }
+inline void store8(F16* to, __m256 x) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+inline void store8(Bf16* to, __m256 x) {
+  const __m256i u = bf16_bits(x);
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(to),
+                   _mm_packus_epi32(_mm256_castsi256_si128(u), _mm256_extracti128_si256(u, 1)));
+}
+
+// Rows of numbers between memory and f32; n is any, and the last few go through a whole vector of their own.
+template <class T>
+void widen(const void* from, int64_t n, float* to) {
+  const char* x = static_cast<const char*>(from);
+  int64_t i = 0;
+  for (; i + 8 <= n; i += 8) _mm256_storeu_ps(to + i, load8(reinterpret_cast<const T*>(x) + i));
+  if (i == n) return;
+  alignas(32) char last[8 * sizeof(float)] = {};
+  alignas(32) float wide[8];
+  std::memcpy(last, x + i * int64_t(sizeof(T)), size_t(n - i) * sizeof(T));
+  _mm256_store_ps(wide, load8(reinterpret_cast<const T*>(last)));
+  std::memcpy(to + i, wide, size_t(n - i) * sizeof(float));
+}
+template <class T>
+void narrow(const float* from, int64_t n, void* to) {
+  char* x = static_cast<char*>(to);
+  int64_t i = 0;
+  for (; i + 8 <= n; i += 8) store8(reinterpret_cast<T*>(x) + i, _mm256_loadu_ps(from + i));
+  if (i == n) return;
+  alignas(32) float last[8] = {};
+  alignas(32) char thin[8 * sizeof(float)];
+  std::memcpy(last, from + i, size_t(n - i) * sizeof(float));
+  store8(reinterpret_cast<T*>(thin), _mm256_load_ps(last));
+  std::memcpy(x + i * int64_t(sizeof(T)), thin, size_t(n - i) * sizeof(T));
+}
+
+[[gnu::always_inline]] inline void transpose8(__m256 (&x)[8]) {
+  __m256 a[8], b[8];
+  for (int i = 0; i < 8; i += 2) a[i] = _mm256_unpacklo_ps(x[i], x[i + 1]), a[i + 1] = _mm256_unpackhi_ps(x[i], x[i + 1]);
+  for (int i = 0; i < 8; i += 4)
+    for (int n = 0; n < 2; ++n) {
+      b[i + 2 * n] = _mm256_shuffle_ps(a[i + n], a[i + n + 2], 0x44);
+      b[i + 2 * n + 1] = _mm256_shuffle_ps(a[i + n], a[i + n + 2], 0xEE);
+    }
+  for (int i = 0; i < 4; ++i) {
+    x[i] = _mm256_permute2f128_ps(b[i], b[i + 4], 0x20);
+    x[i + 4] = _mm256_permute2f128_ps(b[i], b[i + 4], 0x31);
+  }
+}
+
+template <class T>
+const T* row_or_zeros(const void* const* rows, int r, int n) {
+  return r < n ? static_cast<const T*>(rows[r]) : reinterpret_cast<const T*>(kZeros);
+}
+// Dims d ... d + 7 of eight rows, a vector a dim.
+template <class T>
+[[gnu::always_inline]] inline void load_block(const void* const* rows, int first, int n, int d, __m256 (&x)[8]) {
+  for (int a = 0; a < 8; ++a) x[a] = load8(row_or_zeros<T>(rows, first + a, n) + d);
+  transpose8(x);
+}
+// Eight rows of 8 floats, `stride` apart.
+[[gnu::always_inline]] inline void load_square(const float* from, int64_t stride, __m256 (&x)[8]) {
+  for (int a = 0; a < 8; ++a) x[a] = _mm256_loadu_ps(from + a * stride);
+  transpose8(x);
+}
+[[gnu::always_inline]] inline void store_square(float* to, int64_t stride, const __m256 (&x)[8]) {
+  for (int a = 0; a < 8; ++a) _mm256_storeu_ps(to + a * stride, x[a]);
+}
+
+inline float minus_inf() { return -__builtin_inff(); }
+
+// What does not depend on how operands are stored: s and o are floats in every machine.
+template <class V>
+struct Panels {
+  using F = typename V::F;
+  static constexpr int kLanes = V::kLanes, kWide = V::kWide, R = kRows<V>;
+
+  // to (+)= A B over `steps`: a register tile of kVectors x kWide, A [steps][rows], B [steps][kWide].
+  template <class Operand>
+  [[gnu::always_inline]] static inline void product(const char* a, const char* b, int steps, F (&acc)[kWide][kVectors]) {
+    for (int step = 0; step < steps; ++step, a += R * Operand::kBytes, b += kWide * Operand::kBytes) {
+      F x[kVectors];
+      for (int c = 0; c < kVectors; ++c) x[c] = Operand::load(a + c * kLanes * Operand::kBytes);
+#pragma GCC unroll 8
+      for (int n = 0; n < kWide; ++n) {
+        const F y = Operand::broadcast(b + n * Operand::kBytes);
+        for (int c = 0; c < kVectors; ++c) Operand::multiply(acc[n][c], x[c], y);
+      }
+    }
+  }
+
+  template <class Operand>
+  static void scores(const void* q, const void* k_tile, int n, int dim, float* s, float* top) {
+    const char* k = static_cast<const char*>(k_tile);
+    const int steps = dim / Operand::kDepth;
+    F best[kVectors];
+    for (F& x : best) x = V::set1(minus_inf());
+    for (int j = 0; j < n; j += kWide, s += kWide * R, k += int64_t(steps) * kWide * Operand::kBytes) {
+      F acc[kWide][kVectors];
+      for (auto& row : acc)
+        for (F& x : row) x = V::set1(0.f);
+      product<Operand>(static_cast<const char*>(q), k, steps, acc);
+      for (int a = 0; a < kWide; ++a)
+        for (int c = 0; c < kVectors; ++c) {
+          V::store(s + a * R + c * kLanes, acc[a][c]);
+          best[c] = V::max(best[c], acc[a][c]);
+        }
+    }
+    for (int c = 0; c < kVectors; ++c) V::store(top + c * kLanes, best[c]);
+  }
+
+  template <class Operand>
+  static void accumulate(const void* p, const void* v_tile, int room, int first, int n, int dim, float* o) {
+    const int64_t key = kWide * Operand::kBytes / Operand::kDepth;  // bytes of kWide dims of one key
+    const char* v = static_cast<const char*>(v_tile) + first * key;
+    for (int d = 0; d < dim; d += kWide, o += kWide * R, v += room * key) {
+      F acc[kWide][kVectors];
+      for (int a = 0; a < kWide; ++a)
+        for (int c = 0; c < kVectors; ++c) acc[a][c] = V::load(o + a * R + c * kLanes);
+      product<Operand>(static_cast<const char*>(p), v, n / Operand::kDepth, acc);
+      for (int a = 0; a < kWide; ++a)
+        for (int c = 0; c < kVectors; ++c) V::store(o + a * R + c * kLanes, acc[a][c]);
+    }
+  }
+
+  static void hide(float* s, int n, const int* first, const int* last, float* top) {
+    for (int c = 0; c < R; c += kLanes) {
+      F best = V::set1(minus_inf());
+      for (int j = 0; j < n; ++j) {
+        const F x = V::between(first + c, j, last + c, V::load(s + j * R + c));
+        V::store(s + j * R + c, x);
+        best = V::max(best, x);
+      }
+      V::store(top + c, best);
+    }
+  }
+
+  static void rescale(float* o, int dim, const float* factor) {
+    for (int d = 0; d < dim; ++d, o += R)
+      for (int c = 0; c < R; c += kLanes) V::store(o + c, V::mul(V::load(o + c), V::load(factor + c)));
+  }
+
+  static void unpack(const float* o, int dim, const float* factor, int n, float* to, int64_t stride) {
+    for (int r = 0; r < n; r += 8)
+      for (int d = 0; d < dim; d += 8) {
+        __m256 x[8];
+        for (int a = 0; a < 8; ++a)
+          x[a] = _mm256_mul_ps(_mm256_loadu_ps(o + (d + a) * R + r), _mm256_loadu_ps(factor + r));
+        transpose8(x);
+        for (int a = 0; a < 8 && r + a < n; ++a) _mm256_storeu_ps(to + (r + a) * stride + d, x[a]);
+      }
+  }
+
+  static void read_scores(const float* s, int n, float* plain, int64_t stride) {
+    for (int j = 0; j < n; j += 8)
+      for (int r = 0; r < R; r += 8) {
+        __m256 x[8];
+        load_square(s + j * R + r, R, x);
+        store_square(plain + r * stride + j, stride, x);
+      }
+  }
+  static void write_scores(const float* plain, int64_t stride, int n, float* s) {
+    for (int j = 0; j < n; j += 8)
+      for (int r = 0; r < R; r += 8) {
+        __m256 x[8];
+        load_square(plain + r * stride + j, stride, x);
+        store_square(s + j * R + r, R, x);
+      }
+  }
+};
+
+// Operands as f32, whatever is stored. The scale is in q, so the argument `scale` is not needed again.
+template <class V>
+struct Float32 {
+  using F = typename V::F;
+  using P = Panels<V>;
+  static constexpr int kLanes = V::kLanes, kWide = V::kWide, R = kRows<V>;
+
+  static constexpr int kBytes = sizeof(float), kDepth = 1;  // of a step: bytes of a row, terms of its dot product
+  [[gnu::always_inline]] static inline F load(const char* x) { return V::load(reinterpret_cast<const float*>(x)); }
+  [[gnu::always_inline]] static inline F broadcast(const char* x) { return V::broadcast(reinterpret_cast<const float*>(x)); }
+  [[gnu::always_inline]] static inline void multiply(F& acc, F a, F b) { acc = V::fma(a, b, acc); }
+
+  template <class T>
+  static void pack_q(const void* const* rows, int n, int dim, float scale, void* to) {
+    for (int r = 0; r < R; r += 8)
+      for (int d = 0; d < dim; d += 8) {
+        __m256 x[8];
+        load_block<T>(rows, r, n, d, x);
+        for (__m256& y : x) y = _mm256_mul_ps(y, _mm256_set1_ps(scale));
+        store_square(static_cast<float*>(to) + d * R + r, R, x);
+      }
+  }
+  template <class T>
+  static void pack_k(const void* const* rows, int n, int dim, void* to) {
+    for (int j = 0; j < n; j += 8)
+      for (int d = 0; d < dim; d += 8) {
+        __m256 x[8];
+        load_block<T>(rows, j, n, d, x);
+        float* k = static_cast<float*>(to) + int64_t(j) * dim + d * kWide;
+        for (int a = 0; a < 8; ++a, k += kWide) store_wide(k, int64_t(kWide) * dim, x[a]);
+      }
+  }
+  template <class T>
+  static void pack_v(const void* const* rows, int n, int dim, void* to, int room) {
+    for (int j = 0; j < (n + 7) / 8 * 8; ++j) {
+      const T* x = row_or_zeros<T>(rows, j, n);
+      for (int d = 0; d < dim; d += 8)
+        store_wide(static_cast<float*>(to) + int64_t(d) * room + j * kWide, int64_t(kWide) * room, load8(x + d));
+    }
+  }
+
+  static void weights(const float* s, int n, float, const float* ref, float* sum, void* to) {
+    float* p = static_cast<float*>(to);
+    F shift[kVectors], total[kVectors];
+    for (int c = 0; c < kVectors; ++c)
+      shift[c] = V::zero_if_minus_inf(V::load(ref + c * kLanes)), total[c] = V::load(sum + c * kLanes);
+    for (int j = 0; j < n; ++j, s += R, p += R)
+      for (int c = 0; c < kVectors; ++c) {
+        const F x = V::exp2(V::sub(V::load(s + c * kLanes), shift[c]));
+        V::store(p + c * kLanes, x);
+        total[c] = V::add(total[c], x);
+      }
+    for (int c = 0; c < kVectors; ++c) V::store(sum + c * kLanes, total[c]);
+  }
+
+  static void gradients(const float* s, const float* dp, int n, float, const float* lse, const float* delta, void* p_to,
+                        void* ds_to) {
+    float *p = static_cast<float*>(p_to), *ds = static_cast<float*>(ds_to);
+    for (int j = 0; j < n; ++j, s += R, dp += R, p += R, ds += R)
+      for (int c = 0; c < R; c += kLanes) {
+        const F x = V::exp2(V::sub(V::load(s + c), V::set1(lse[j])));
+        V::store(p + c, x);
+        V::store(ds + c, V::mul(x, V::sub(V::load(dp + c), V::set1(delta[j]))));
+      }
+  }
+
+  // Eight queries by eight keys at a time; 8 divides the rows, so a block never straddles two panels.
+  static void transpose(const void* ds, int n, void* to, int64_t panel, int at) {
+    for (int j = 0; j < n; j += 8)
+      for (int r = 0; r < R; r += 8) {
+        __m256 x[8];
+        load_square(static_cast<const float*>(ds) + j * R + r, R, x);
+        store_square(static_cast<float*>(to) + j / R * panel + int64_t(at + r) * R + j % R, R, x);
+      }
+  }
+
+  static void write_weights(const float* plain, int64_t stride, int n, void* p) {
+    P::write_scores(plain, stride, n, static_cast<float*>(p));
+  }
+
+  template <class T>
+  static constexpr CpuKernels kernels(const char* isa, Feature needs, DType dtype) {
+    return {.isa = isa, .needs = bit(needs), .dtype = dtype, .rows = R, .keys = kKeys, .tile = kTile, .dim_step = 8,
+            .operand_bytes = sizeof(float), .scale_in_q = true,
+            .pack_q = pack_q<T>, .pack_k = pack_k<T>, .pack_v = pack_v<T>, .scores = P::template scores<Float32>,
+            .hide = P::hide, .weights = weights, .rescale = P::rescale, .accumulate = P::template accumulate<Float32>,
+            .unpack = P::unpack, .gradients = gradients, .transpose = transpose, .read_scores = P::read_scores,
+            .write_scores = P::write_scores, .write_weights = write_weights, .widen = widen<T>, .narrow = narrow<T>};
+  }
+
+ private:
+  // Eight floats as one group of kWide, or as two that lie `apart`.
+  [[gnu::always_inline]] static inline void store_wide(float* to, int64_t apart, __m256 x) {
+    if constexpr (kWide == 8) {
+      _mm256_storeu_ps(to, x);
+    } else {
+      _mm_storeu_ps(to, _mm256_castps256_ps128(x));
+      _mm_storeu_ps(to + apart, _mm256_extractf128_ps(x, 1));
+    }
+  }
+};
+
+}  // namespace
+}  // namespace attune::x86
