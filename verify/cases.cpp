@@ -267,6 +267,8 @@ Status parse(std::string_view text, Case& out) {
   return Status::good();
 }
 
+std::span<const std::string_view> nasty_lines() { return kNasty; }
+
 const std::vector<Topic>& topics() {
   static const std::vector<Topic> all{
       {"plain", [](const Problem& p) { return !p.options && p.mask.kind == MaskKind::full && !p.mask.blocks.q; },
@@ -329,7 +331,7 @@ std::vector<Case> cases(bool quick) {
   }
   for (const std::string_view line : kNasty) {
     Case c;
-    if (parse(line, c).ok()) c.quick = true, all.push_back(c);  // a test parses every one
+    if (parse(line, c).ok()) c.quick = true, all.push_back(c);
   }
   if (quick) std::erase_if(all, [](const Case& c) { return !c.quick; });
   return all;

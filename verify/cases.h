@@ -2,6 +2,7 @@
 // line and a few words on the arguments; it prints to one line, and that line is the command that repeats it:
 //   attune parity --case "forward bf16 b2 h4/2 q31 k129 d64 causal | seed=3 drawn bhsd cache"
 #pragma once
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -24,6 +25,7 @@ Status parse(std::string_view text, Case& out);
 // One setting at a time (every option and mask with every pass, dtype and key source), then every two settings of any
 // two axes together (pairwise, from several seeds), then lines that once were or may be trouble.
 std::vector<Case> cases(bool quick = false);
+std::span<const std::string_view> nasty_lines();  // the last of these, as they are written down
 
 // What a case can be filed under, as rows of `attune parity --coverage`: "softcap", "window", "gqa", ...
 struct Topic {

@@ -57,11 +57,11 @@ void store(const Tensor& t, int64_t b, int64_t s, int64_t h, int64_t d, double v
   }
 }
 
-Owned::Owned(DType dtype, Extents e, Layout layout, int pad) {
+Owned::Owned(DType dtype, Extents e, Layout layout, int pad, unsigned char poison) : filler(poison) {
   const int64_t dim = e.dim + pad;
   Strides stride{e.seq * e.head * dim, e.head * dim, dim};
   if (layout == Layout::bhsd) stride = {e.seq * e.head * dim, dim, e.seq * dim};
-  memory.assign(size_t(2 * kGuard + e.batch * stride.batch) * size_t(size_of(dtype)), 0xFF);
+  memory.assign(size_t(2 * kGuard + e.batch * stride.batch) * size_t(size_of(dtype)), filler);
   if (e.batch == 1) stride.batch = 0;
   if (e.seq == 1) stride.seq = 0;
   if (e.head == 1) stride.head = 0;
@@ -70,12 +70,12 @@ Owned::Owned(DType dtype, Extents e, Layout layout, int pad) {
 
 void Owned::poison(int b, int s) {
   for (int h = 0; h < t.extent.head; ++h)
-    std::memset(row_address(t, b, s, h), 0xFF, size_t(t.extent.dim) * size_t(size_of(t.dtype)));
+    std::memset(row_address(t, b, s, h), filler, size_t(t.extent.dim) * size_t(size_of(t.dtype)));
 }
 
 bool Owned::untouched(int b, int s, int h, int d) const {
   const char* at = row_address(t, b, s, h) + d * size_of(t.dtype);
-  return std::all_of(at, at + size_of(t.dtype), [](char c) { return static_cast<unsigned char>(c) == 0xFF; });
+  return std::all_of(at, at + size_of(t.dtype), [this](char c) { return static_cast<unsigned char>(c) == filler; });
 }
 
 bool Owned::surroundings_intact() const {
@@ -84,9 +84,9 @@ bool Owned::surroundings_intact() const {
     for (int s = 0; s < t.extent.seq; ++s)
       for (int h = 0; h < t.extent.head; ++h) {
         const auto from = row_address(t, b, s, h) - reinterpret_cast<const char*>(memory.data());
-        std::memset(rest.data() + from, 0xFF, size_t(t.extent.dim) * size_t(size_of(t.dtype)));
+        std::memset(rest.data() + from, filler, size_t(t.extent.dim) * size_t(size_of(t.dtype)));
       }
-  return std::all_of(rest.begin(), rest.end(), [](unsigned char c) { return c == 0xFF; });
+  return std::all_of(rest.begin(), rest.end(), [this](unsigned char c) { return c == filler; });
 }
 
 const Owned& Outputs::of(Role r) const {
@@ -259,8 +259,10 @@ void World::poison_unused() {
 
 Outputs World::outputs(bool golden) const {
   Outputs made{.args = args};
+  const bool running = problem.has(Option::accumulate);
+  const unsigned char poison = running ? Owned::kUnread : Owned::kUnwritten;
   const auto add = [&](Role r, DType dtype, Extents e, Layout layout, int pad) -> Owned& {
-    made.args[r] = made.owned.emplace_back(golden ? DType::f64 : dtype, e, layout, pad).t;
+    made.args[r] = made.owned.emplace_back(golden ? DType::f64 : dtype, e, layout, pad, poison).t;
     made.roles.push_back(r);
     return made.owned.back();
   };
@@ -276,7 +278,6 @@ Outputs World::outputs(bool golden) const {
     if (p.has(Option::sink) && !variation.lean) add(Role::d_sinks, DType::f32, {1, 1, p.heads_q, 1}, Layout::bshd, pad);
     return made;
   }
-  const bool running = p.has(Option::accumulate);
   Owned& out = add(Role::out, p.dtype.out, {q.batch, q.seq, q.head, p.dim_v}, layout, pad);
   Owned* lse = variation.lean && !running ? nullptr : &add(Role::lse, DType::f32, {q.batch, q.seq, q.head, 1}, layout, pad);
   if (!running) return made;

@@ -1,6 +1,6 @@
 // Everything a problem needs to run: inputs made from a seed, outputs full of poison. Memory that no sequence owns
-// (guards, padding, unused rows and pages, what is to be written) is 0xFF: NaN in every floating type and -1 in every
-// integer. So whoever reads or writes what is not theirs shows.
+// (guards, padding, unused rows and pages) is 0xFF: NaN in every floating type and -1 in every integer. So whoever reads
+// what is not theirs shows. What is to be written is another poison, because a NaN that was read keeps its bits.
 #pragma once
 #include <list>
 #include <string>
@@ -50,10 +50,12 @@ void store(const Tensor&, int64_t b, int64_t s, int64_t h, int64_t d, double);
 // piece of bytes, so that a device can be given a copy of it and asked to give one back.
 struct Owned {
   static constexpr int kGuard = 64;  // elements
+  static constexpr unsigned char kUnread = 0xFF, kUnwritten = 0x7E;
+  unsigned char filler = kUnread;
   std::vector<unsigned char> memory;
   Tensor t;
 
-  Owned(DType, Extents, Layout = Layout::bshd, int pad = 8);
+  Owned(DType, Extents, Layout = Layout::bshd, int pad = 8, unsigned char filler = kUnread);
   Owned(Owned&&) = default;
   Owned(const Owned&) = delete;
 

@@ -1,0 +1,259 @@
+// Parity must be able to fail. Backends that are wrong in one way each, most of them mistakes that were once shipped
+// somewhere, are judged by the same code as the real ones; and so is memory that is not theirs.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <vector>
+
+#include "verify/suite.h"
+
+namespace attune {
+namespace {
+
+Status golden(const Problem& p, const Args& a) {
+  Plan plan{.problem = p};
+  return find_backend("reference")->run(plan, a, {}, nullptr);
+}
+
+using Wrong = Status (*)(const Plan&, const Args&, Workspace, Stream);
+
+Outcome outcome_of(std::string_view text, Wrong run) {
+  Case c;
+  EXPECT_TRUE(parse(text, c).ok()) << text;
+  Trial trial(c);
+  const Status s = trial.prepare();
+  EXPECT_TRUE(s.ok()) << s.message;
+  const Backend wrong{.name = "wrong", .supports = [](const Problem&, const Device&) { return Status::good(); },
+                      .shape = [](Plan& plan, const Planner&) { return plan.workspace_bytes = 1000, Status::good(); }, .run = run};
+  return trial.run(wrong, Device{});
+}
+
+Tensor swapped(Tensor t) {  // [batch, seq, head, dim] in memory, read as [batch, head, seq, dim]
+  t.stride.seq = t.stride.head;
+  t.stride.head = t.extent.seq * t.stride.seq;
+  return t;
+}
+
+Status swapped_layout(const Plan& plan, const Args& a, Workspace, Stream) {
+  Args wrong = a;
+  for (const Role r : {Role::q, Role::k, Role::v}) wrong[r] = swapped(a[r]);
+  return golden(plan.problem, wrong);
+}
+Status swapped_everywhere(const Plan& plan, const Args& a, Workspace, Stream) {
+  Args wrong = a;
+  for (const Role r : {Role::q, Role::k, Role::v, Role::out}) wrong[r] = swapped(a[r]);
+  return golden(plan.problem, wrong);
+}
+Status transposed_v(const Plan& plan, const Args& a, Workspace, Stream) {
+  const Owned v(a[Role::v].dtype, a[Role::v].extent);
+  v.each([&](int b, int s, int h, int d) { store(v.t, b, s, h, d, load(a[Role::v], b, d, h, s)); });
+  Args wrong = a;
+  wrong[Role::v] = v.t;
+  return golden(plan.problem, wrong);
+}
+Status missing_scale(const Plan& plan, const Args& a, Workspace, Stream) {
+  Args wrong = a;
+  wrong.scale = 1.f;
+  return golden(plan.problem, wrong);
+}
+Status sees_one_more(const Plan& plan, const Args& a, Workspace, Stream) {
+  Problem p = plan.problem;
+  p.mask.kind = MaskKind::window, p.mask.left = kNoLimit, p.mask.right = 1;
+  return golden(p, a);
+}
+Status aligned_top_left(const Plan& plan, const Args& a, Workspace, Stream) {
+  Problem p = plan.problem;
+  p.mask.align = Align::top_left;
+  return golden(p, a);
+}
+Status loses_the_last_key(const Plan& plan, const Args& a, Workspace, Stream) {
+  Problem p = plan.problem;
+  Args wrong = a;
+  p.len_k -= 1, wrong[Role::k].extent.seq -= 1, wrong[Role::v].extent.seq -= 1;
+  return golden(p, wrong);
+}
+Status other_dropout(const Plan& plan, const Args& a, Workspace, Stream) {
+  int64_t seed[2] = {a.row<const int64_t>(Role::seed)[0] + 1, a.row<const int64_t>(Role::seed)[1]};
+  Args wrong = a;
+  wrong[Role::seed].data = seed;
+  return golden(plan.problem, wrong);
+}
+Status forgets_the_sink(const Plan& plan, const Args& a, Workspace, Stream) {
+  Problem p = plan.problem;
+  p.clear(Option::sink);
+  return golden(p, a);
+}
+Status lse_in_base_two(const Plan& plan, const Args& a, Workspace, Stream) {
+  const Status s = golden(plan.problem, a);
+  for (int h = 0; h < plan.problem.heads_q; ++h) *a.row<float>(Role::lse, 0, 0, h) *= 1.442695f;
+  return s;
+}
+Status forgets_d_lse(const Plan& plan, const Args& a, Workspace, Stream) {
+  Args wrong = a;
+  wrong[Role::d_lse] = {};
+  return golden(plan.problem, wrong);
+}
+
+TEST(parity, a_wrong_backend_fails) {
+  const struct { std::string_view what, text; Wrong run; } all[] = {
+      {"swapped layout", "forward f32 b2 h4 q64 k64 d64 full | pad=0", swapped_layout},
+      {"swapped layout, bf16", "forward bf16 b2 h4 q64 k64 d64 full | pad=0", swapped_layout},
+      {"swapped layout of out too", "forward f32 b2 h4 q64 k64 d64 full | pad=0", swapped_everywhere},
+      {"transposed v", "forward f32 b1 h2 q64 k64 d64 full", transposed_v},
+      {"transposed v, bf16", "forward bf16 b1 h2 q64 k64 d64 full", transposed_v},
+      {"missing scale", "forward f32 b1 h2 q64 k64 d64 full", missing_scale},
+      {"missing scale, f16", "forward f16 b1 h2 q64 k64 d64 full", missing_scale},
+      {"missing scale, tiny values", "backward f32 b1 h2 q64 k64 d64 full | x1e-4", missing_scale},
+      {"missing scale, backward", "backward f32 b1 h2 q64 k64 d64 full", missing_scale},
+      {"one key too many", "forward bf16 b1 h2 q64 k64 d64 causal", sees_one_more},
+      {"one key too many, backward", "backward bf16 b1 h2 q64 k64 d64 causal", sees_one_more},
+      {"top-left causal with one query", "forward f32 b1 h2 q1 k64 d64 causal", aligned_top_left},
+      {"tail key lost", "forward bf16 b1 h2 q33 k128 d64 full", loses_the_last_key},
+      {"another dropout mask", "forward bf16 b1 h2 q64 k64 d64 full dropout", other_dropout},
+      {"no sink", "forward bf16 b1 h2 q64 k64 d64 full sink", forgets_the_sink},
+      {"lse in base 2", "forward bf16 b1 h2 q64 k64 d64 full", lse_in_base_two},
+      {"no gradient of lse", "backward bf16 b1 h2 q64 k64 d64 full | d_lse", forgets_d_lse},
+  };
+  for (const auto& [what, text, run] : all) {
+    const Outcome o = outcome_of(text, run);
+    EXPECT_EQ(o.verdict, Verdict::fail) << what << ": MAE " << o.mae() << ", " << o.used() << " of the tolerance";
+    EXPECT_FALSE(o.why.empty()) << what;
+  }
+}
+
+TEST(parity, the_reference_itself_passes) {
+  for (const std::string_view text : {"forward f32 b2 h4 q64 k64 d64 full | pad=0", "backward bf16 b1 h2 q64 k64 d64 causal | d_lse"}) {
+    const Outcome o = outcome_of(text, [](const Plan& plan, const Args& a, Workspace, Stream) { return golden(plan.problem, a); });
+    EXPECT_NE(o.verdict, Verdict::fail) << o.why;
+  }
+}
+
+// Each writes one byte or element where it must not, or leaves one out.
+TEST(parity, memory_that_is_not_theirs_shows) {
+  const struct { std::string_view why, text; Wrong run; } all[] = {
+      {"writes outside out", "forward f32 b1 h2 q8 k8 d8 full",
+       [](const Plan& p, const Args& a, Workspace, Stream) { a.row<float>(Role::out)[8] = 0; return golden(p.problem, a); }},
+      {"writes outside out", "forward f32 b1 h2 q8 k8 d8 full | bhsd",
+       [](const Plan& p, const Args& a, Workspace, Stream) { a.row<float>(Role::out)[-1] = 0; return golden(p.problem, a); }},
+      {"is not written", "forward bf16 b1 h2 q8 k8 d8 full",
+       [](const Plan& p, const Args& a, Workspace, Stream) {
+         const Status s = golden(p.problem, a);
+         a.row<uint16_t>(Role::out, 0, 7, 1)[7] = 0x7E7E;
+         return s;
+       }},
+      {"is not written", "backward f32 b1 h2 q8 k8 d8 full",
+       [](const Plan& p, const Args& a, Workspace, Stream) {
+         Args wrong = a;
+         wrong[Role::dk] = {};
+         return golden(p.problem, wrong);
+       }},
+      {"belongs to no query", "forward f32 b3 h2 q8 k8 d8 full | seed=3 used_q",
+       [](const Plan& p, const Args& a, Workspace, Stream) {
+         Args wrong = a;
+         wrong[Role::used_q] = {};
+         return golden(p.problem, wrong);
+       }},
+      {"writes outside its workspace", "forward f32 b1 h2 q8 k8 d8 full",
+       [](const Plan& p, const Args& a, Workspace ws, Stream) { ws.data[1000] = {}; return golden(p.problem, a); }},
+      {"writes outside its workspace", "forward f32 b1 h2 q8 k8 d8 full",
+       [](const Plan& p, const Args& a, Workspace ws, Stream) { ws.data[-1] = {}; return golden(p.problem, a); }},
+      {"writes into its inputs", "forward f32 b1 h2 q8 k8 d8 full",
+       [](const Plan& p, const Args& a, Workspace, Stream) {
+         const Status s = golden(p.problem, a);
+         a.row<float>(Role::k)[0] += 1;
+         return s;
+       }},
+      {"no memory", "forward f32 b1 h2 q8 k8 d8 full",
+       [](const Plan&, const Args&, Workspace, Stream) { return Status::no("no memory"); }},
+  };
+  for (const auto& [why, text, run] : all) {
+    const Outcome o = outcome_of(text, run);
+    EXPECT_EQ(o.verdict, Verdict::fail) << why;
+    EXPECT_NE(o.why.find(why), std::string::npos) << "'" << o.why << "' is not '" << why << "'";
+  }
+}
+
+TEST(parity, verdicts) {
+  const Golden exact{.values = {1, -2, 0.5, 0}};
+  const auto of = [&](double error, DType t) { return judge(exact, {1 + error, -2, 0.5, 0}, {.dtype = t}).verdict; };
+  EXPECT_EQ(of(0, DType::f32), Verdict::pass);
+  EXPECT_EQ(of(1e-7, DType::f32), Verdict::pass);
+  EXPECT_EQ(of(1e-4, DType::f32), Verdict::fail);
+  EXPECT_EQ(of(1e-4, DType::bf16), Verdict::pass);            // a mean of 2.5e-5
+  EXPECT_EQ(of(2e-3, DType::bf16), Verdict::pass_at_floor);   // a mean of 5e-4, and less than half a step of bf16
+  EXPECT_EQ(of(5e-2, DType::bf16), Verdict::fail);
+  EXPECT_EQ(of(NAN, DType::bf16), Verdict::fail);
+  EXPECT_EQ(of(INFINITY, DType::bf16), Verdict::fail);
+  // Infinities agree or fail.
+  const Golden nothing{.values = {-INFINITY, 1}};
+  EXPECT_EQ(judge(nothing, {-INFINITY, 1}, {}).verdict, Verdict::pass);
+  EXPECT_EQ(judge(nothing, {-1e30, 1}, {}).verdict, Verdict::fail);
+  EXPECT_EQ(judge(nothing, {INFINITY, 1}, {}).verdict, Verdict::fail);
+  // Scaled values are judged relatively.
+  const Golden large{.values = {1e4, -1e4}}, small{.values = {1e-4, -1e-4}};
+  EXPECT_EQ(judge(large, {1e4 + 1e-3, -1e4}, {.dtype = DType::f32, .scaled = true}).verdict, Verdict::pass);
+  EXPECT_EQ(judge(small, {1.01e-4, -1e-4}, {.dtype = DType::f32, .scaled = true}).verdict, Verdict::fail);
+  // What a naive computation gets wrong is allowed three times over.
+  Golden shaken = exact;
+  shaken.shake({1.001, -2.001, 0.501, 0.001});
+  EXPECT_EQ(judge(shaken, {1.0025, -2, 0.5, 0}, {}).verdict, Verdict::pass_at_floor);
+  EXPECT_EQ(judge(shaken, {1.0035, -2, 0.5, 0}, {}).verdict, Verdict::fail);
+}
+
+TEST(parity, figures_are_what_they_say) {
+  const Judged j = judge(Golden{.values = {3, 4, 0, 0}}, {3, 4, 0.1, -0.3}, {.dtype = DType::f32});
+  EXPECT_NEAR(j.mae, 0.1, 1e-12);
+  EXPECT_NEAR(j.max, 0.3, 1e-12);
+  EXPECT_NEAR(j.relative_l2, std::sqrt(0.1) / 5, 1e-12);
+  EXPECT_EQ(j.worst, 3);
+}
+
+TEST(cases, every_name_reads_back_and_no_two_are_the_same) {
+  std::vector<std::string> names;
+  for (const Case& c : cases()) {
+    Case again;
+    const Status s = parse(name(c), again);
+    ASSERT_TRUE(s.ok()) << name(c) << ": " << s.message;
+    EXPECT_TRUE(again.problem == c.problem && again.variation == c.variation) << name(c);
+    names.push_back(name(c));
+  }
+  for (const std::string_view line : nasty_lines()) {
+    Case c;
+    EXPECT_TRUE(parse(line, c).ok()) << line;
+  }
+  std::sort(names.begin(), names.end());
+  const auto twice = std::adjacent_find(names.begin(), names.end());
+  EXPECT_TRUE(twice == names.end()) << *twice;
+}
+
+TEST(cases, mistakes_are_named) {
+  Case c;
+  EXPECT_NE(parse("forward f32 b1 h1 q1 k1 d8 full | seed=x", c).message.find("'seed=x' is not one of"), std::string::npos);
+  EXPECT_NE(parse("forward f32 b1 h1 q1 k1 d8 full | bias=z", c).message.find("'bias=z'"), std::string::npos);
+  EXPECT_FALSE(parse("forward f32 b1 h1 q1 k1 d8 | lean", c).ok());
+}
+
+TEST(world, the_same_seed_gives_the_same_bytes_and_another_does_not) {
+  Case c;
+  ASSERT_TRUE(parse("forward bf16 b3 h4/2 q33 k65 d64 causal bias paged16 | seed=5 drawn cache", c).ok());
+  const World one(c.problem, c.variation), two(c.problem, c.variation);
+  c.variation.seed = 6;
+  EXPECT_EQ(one.fingerprint(), two.fingerprint());
+  EXPECT_NE(one.fingerprint(), World(c.problem, c.variation).fingerprint());
+}
+
+TEST(world, draws_are_normal) {
+  Random random{3};
+  double sum = 0, square = 0, fourth = 0;
+  const int n = 200000;
+  for (int k = 0; k < n; ++k) {
+    const double x = random.normal();
+    sum += x, square += x * x, fourth += x * x * x * x;
+  }
+  EXPECT_NEAR(sum / n, 0, 0.01);
+  EXPECT_NEAR(square / n, 1, 0.02);
+  EXPECT_NEAR(fourth / n, 3, 0.1);
+}
+
+}  // namespace
+}  // namespace attune
