@@ -8,20 +8,21 @@ if(NOT APPLE)
 endif()
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/attune)
-install(TARGETS attune_shared EXPORT attune-targets)
-install(FILES include/attune/attune.h include/attune/attune.hpp DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/attune)
-install(EXPORT attune-targets NAMESPACE attune:: DESTINATION ${package_dir})
+install(TARGETS attune_shared EXPORT attune-targets COMPONENT library)
+install(FILES include/attune/attune.h include/attune/attune.hpp DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/attune
+  COMPONENT library)
+install(EXPORT attune-targets NAMESPACE attune:: DESTINATION ${package_dir} COMPONENT library)
 configure_package_config_file(cmake/attune-config.cmake.in ${CMAKE_BINARY_DIR}/attune-config.cmake
   INSTALL_DESTINATION ${package_dir} NO_SET_AND_CHECK_MACRO NO_CHECK_REQUIRED_COMPONENTS_MACRO)
 write_basic_package_version_file(${CMAKE_BINARY_DIR}/attune-config-version.cmake COMPATIBILITY SameMajorVersion)
 install(FILES ${CMAKE_BINARY_DIR}/attune-config.cmake ${CMAKE_BINARY_DIR}/attune-config-version.cmake
-  DESTINATION ${package_dir})
+  DESTINATION ${package_dir} COMPONENT library)
 
 # From lib/pkgconfig, or lib/aarch64-linux-gnu/pkgconfig, back to the prefix.
 file(RELATIVE_PATH pc_up /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
 string(REGEX REPLACE "/$" "" pc_up ${pc_up})
 configure_file(cmake/attune.pc.in ${CMAKE_BINARY_DIR}/attune.pc @ONLY)
-install(FILES ${CMAKE_BINARY_DIR}/attune.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+install(FILES ${CMAKE_BINARY_DIR}/attune.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig COMPONENT library)
 
 # Prints what a call costs: build-folder/call_overhead.
 add_executable(call_overhead EXCLUDE_FROM_ALL bench/call_overhead.cpp)

@@ -1,0 +1,87 @@
+/* Callers that were compiled against another version of the header: older structs are shorter, newer ones longer. */
+#include "world.h"
+
+static World w;
+
+static void older_problems(void) {
+  char line[256];
+  ask(&w, "forward f32 b2 h8 q16 k16 d64 causal");
+  w.problem.size = offsetof(attune_problem, left); /* before there were windows */
+  w.problem.left = w.problem.page = -1;            /* whatever lies behind is not read */
+  memset(w.problem.variant, 'x', sizeof w.problem.variant);
+  expect(!attune_problem_format(&w.problem, line, sizeof line), "an older caller");
+  expect(!strcmp(line, "forward f32 b2 h8 q16 k16 d64 causal"), line);
+  expect(!attune_problem_parse("forward f32 b4 h8 q16 k16 d64 causal", &w.problem), "an older caller reads");
+  expect(w.problem.batch == 4 && w.problem.left == -1 && w.problem.variant[0] == 'x', "nothing is written behind it");
+  refused(attune_problem_parse("forward f32 b5 h8 q16 k16 d64 causal sink", &w.problem),
+          "the line says more than an attune_problem of 64 bytes can hold");
+  expect(w.problem.batch == 4, "a refused line leaves the problem as it was");
+  w.problem.size = offsetof(attune_problem, dim_v);
+  refused(attune_problem_format(&w.problem, line, sizeof line), "problem.size = 52 is not sizeof(attune_problem)");
+}
+
+static void newer_problems(void) {
+  char line[256];
+  const size_t room = sizeof line;
+  struct {
+    attune_problem p;
+    int32_t later[4];
+  } newer;
+  memset(&newer, 0, sizeof newer);
+  newer.p.size = sizeof newer;
+  newer.later[3] = 1;
+  expect(!attune_problem_parse("forward f32 b2 h8 q16 k16 d64 causal", &newer.p), "a newer caller reads");
+  expect(newer.later[3] == 0, "what this version does not know becomes 0");
+  expect(!attune_problem_format(&newer.p, line, sizeof line), "a newer caller that sets nothing new");
+  newer.later[3] = 1;
+  refused(attune_problem_format(&newer.p, line, room), "problem: a field is set that this version does not know");
+  newer.p.size = 1u << 31;
+  refused(attune_problem_format(&newer.p, line, room), "problem.size = 2147483648 is not sizeof(attune_problem)");
+  ask(&w, "forward f32 b2 h8 q16 k16 d64 causal");
+  w.problem.options = 1u << 20;
+  refused(attune_problem_format(&w.problem, line, sizeof line), "unknown to this version");
+  w.problem.options = 0, w.problem.mask = 9;
+  refused(attune_problem_format(&w.problem, line, sizeof line), "unknown to this version");
+  w.problem.mask = 0, w.problem.variant[sizeof w.problem.variant - 1] = 'x';
+  refused(attune_problem_format(&w.problem, line, sizeof line), "variant is not terminated");
+}
+
+static void args(void) {
+  const attune_tensor* const more = &w.tensor[ATTUNE_Q];
+  struct {
+    attune_args a;
+    const attune_tensor* later[3];
+  } newer;
+  ask(&w, "forward f32 b1 h1 q4 k4 d8 full");
+  for (int r = ATTUNE_Q; r <= ATTUNE_OUT; ++r) give(&w, r, ATTUNE_F32, "bshd", 1, 4, 1, 8);
+  memset(&newer, 0, sizeof newer);
+  newer.a = w.args;
+  newer.a.size = sizeof newer;
+  expect(!attune_call(&w.problem, &newer.a, NULL), "a newer caller that gives nothing new");
+  newer.later[1] = more;
+  refused(attune_call(&w.problem, &newer.a, NULL), "is unknown to this version");
+  /* An older caller knows the roles down to out; what lies behind is not read. */
+  w.args.size = (uint32_t)(offsetof(attune_args, role) + (ATTUNE_OUT + 1) * sizeof w.args.role[0]);
+  for (int r = ATTUNE_OUT + 1; r < ATTUNE_ROLES; ++r) w.args.role[r] = (const attune_tensor*)1;
+  expect(!attune_call(&w.problem, &w.args, NULL), "an older caller");
+}
+
+static void zero_is_the_default(void) {
+  char line[256];
+  attune_problem p = {.size = sizeof p, .dtype_q = ATTUNE_BF16, .batch = 2, .heads_q = 8, .len_q = 16, .len_k = 32};
+  p.dim_qk = 64;
+  expect(!attune_problem_format(&p, line, sizeof line) && !strcmp(line, "forward bf16 b2 h8 q16 k32 d64 full"), line);
+  p.pass = ATTUNE_BACKWARD, p.options = ATTUNE_OPTION_BIAS | ATTUNE_OPTION_SINK, p.heads_kv = 2, p.dim_v = 32;
+  p.mask = ATTUNE_WINDOW, p.left = ATTUNE_NO_LIMIT, p.right = 3, p.align = ATTUNE_TOP_LEFT, p.repro = ATTUNE_REPRO_RUN;
+  expect(!attune_problem_format(&p, line, sizeof line), "more fields");
+  expect(!strcmp(line, "backward bf16 b2 h8/2 q16 k32 d64/32 window*,3@top_left bias sink repro=run"), line);
+  expect(!strncmp(attune_version(), "0.", 2), "version");
+}
+
+int main(void) {
+  older_problems();
+  newer_problems();
+  args();
+  zero_is_the_default();
+  return finish("versions");
+}
