@@ -86,7 +86,7 @@ fmt/core.h libfmt-dev"
 gtest/gtest.h libgtest-dev
 rapidcheck.h librapidcheck-dev"
   packages=($(missing_headers <<< "$headers"))
-  { ldconfig -p 2> /dev/null || /sbin/ldconfig -p; } | grep -q 'libopenblas\.so\.0' || packages+=(libopenblas0)
+  { ldconfig -p 2> /dev/null || /sbin/ldconfig -p; } | grep 'libopenblas\.so\.0' > /dev/null || packages+=(libopenblas0)
   apt_install "${packages[@]}" || true
   if [ "$purpose" = fuzz ] && ! can_fuzz "$folder"; then
     have clang++ || apt_install clang || true
