@@ -16,6 +16,7 @@ namespace {
 using namespace cpu;
 
 constexpr int kMaxRows = 64;  // of a panel, on any machine
+alignas(64) constexpr char kZeroRow[256 * sizeof(float)] = {};  // of any dtype
 
 // Pools that several sequences may share: gradients of a key are added up, one sequence after the other.
 bool shares_keys(const Problem& p, const Args& a) { return p.keys == KeySource::paged || a.given(Role::cache_index); }
@@ -199,7 +200,8 @@ class Task {
 
   void query_tile(int unit, Rows keys, Rows rows, Rows tile) {
     const Unit& u = x_.units[unit];
-    const int count = tile.last - tile.first, n = int(round_up(count, m_.keys));
+    // Whole panels of dQ: a row beyond the tile adds 0 to whoever owns it.
+    const int count = tile.last - tile.first, n = int(round_up(round_up(count, m_.rows), m_.keys));
     pack_queries(u, tile, n);
     const QueryWalk walk{u.seq.band, u.seq.len_q, 1};
     for (int panel = 0; panel < panels(keys); ++panel) {
@@ -233,12 +235,12 @@ class Task {
 
   void pack_queries(const Unit& u, Rows tile, int n) {
     const int count = tile.last - tile.first;
-    for (int r = 0; r < count; ++r) x_.rows[r] = u.address(Role::q, tile.first + r);
-    m_.pack_k(x_.rows, count, p_.dim_qk, x_.q_k);
-    m_.pack_v(x_.rows, count, p_.dim_qk, x_.q_v, plan_.tile_q);
-    for (int r = 0; r < count; ++r) x_.rows[r] = u.address(Role::d_out, tile.first + r);
-    m_.pack_k(x_.rows, count, p_.dim_v, x_.do_k);
-    m_.pack_v(x_.rows, count, p_.dim_v, x_.do_v, plan_.tile_q);
+    for (int r = 0; r < n; ++r) x_.rows[r] = r < count ? u.address(Role::q, tile.first + r) : kZeroRow;
+    m_.pack_k(x_.rows, n, p_.dim_qk, x_.q_k);
+    m_.pack_v(x_.rows, n, p_.dim_qk, x_.q_v, plan_.tile_q);
+    for (int r = 0; r < n; ++r) x_.rows[r] = r < count ? u.address(Role::d_out, tile.first + r) : kZeroRow;
+    m_.pack_k(x_.rows, n, p_.dim_v, x_.do_k);
+    m_.pack_v(x_.rows, n, p_.dim_v, x_.do_v, plan_.tile_q);
     for (int r = 0; r < n; ++r) {
       x_.lse[r] = r < count ? rows_.lse[row_index(u, tile.first + r)] : INFINITY;
       x_.delta[r] = r < count ? rows_.delta[row_index(u, tile.first + r)] : 0.f;
