@@ -35,8 +35,10 @@ enum class Role : int32_t {
 constexpr Role variant_tensor(int n) { return Role(int(Role::variant) + n); }
 constexpr Role d_variant_tensor(int n) { return Role(int(Role::d_variant) + n); }
 
-struct Args {
-  Tensor tensor[int(Role::count)];
+// The first `Roles` roles. A kernel takes the dense ones by value, as one of its parameters; a call has all of them.
+template <int Roles>
+struct ArgsOf {
+  Tensor tensor[Roles];
   // The scale is here and not in the key: no code and no choice depends on it. The same holds for the
   // values of softcap and dropout, whose presence does change code and is in Problem::options.
   float scale = 0.f;             // 0: 1 / sqrt(dim_qk)
@@ -54,6 +56,14 @@ struct Args {
     return given(r) ? *row<const int32_t>(r, b) : otherwise;
   }
 };
+using Args = ArgsOf<int(Role::count)>;
+using DenseArgs = ArgsOf<int(Role::variant)>;
+
+inline DenseArgs dense(const Args& a) {
+  DenseArgs d{.tensor = {}, .scale = a.scale, .softcap = a.softcap, .dropout = a.dropout, .communicator = a.communicator};
+  for (int r = 0; r < int(Role::variant); ++r) d.tensor[r] = a.tensor[r];
+  return d;
+}
 
 // What a run writes, for every backend:
 //   forward   the rows of out and lse of the queries a sequence has. Rows beyond used_q, or in no sequence of cu_q,
@@ -72,16 +82,17 @@ struct Sequence {
 };
 
 // Every value read from a tensor is clamped into the buffers it indexes: on a GPU nobody checked it.
-ATTUNE_HD inline Sequence sequence(const Problem& p, const Args& a, int b) {
+template <int Roles>
+ATTUNE_HD Sequence sequence(const Problem& p, const ArgsOf<Roles>& a, int b) {
   Sequence s{.q_batch = b, .k_batch = b};
   int rows_q = a[Role::q].extent.seq, rows_k = a[Role::k].extent.seq;
-  if (const int32_t* cu = a.row<const int32_t>(Role::cu_q)) {
+  if (const int32_t* cu = a.template row<const int32_t>(Role::cu_q)) {
     s.q_batch = 0;
     s.q_first = clamp(cu[b], 0, rows_q);
     rows_q = clamp(cu[b + 1], s.q_first, rows_q);
   }
   if (p.keys == KeySource::ragged) {
-    const int32_t* cu = a.row<const int32_t>(Role::cu_k);
+    const int32_t* cu = a.template row<const int32_t>(Role::cu_k);
     s.k_batch = 0;
     s.k_first = clamp(cu[b], 0, rows_k);
     rows_k = clamp(cu[b + 1], s.k_first, rows_k);
@@ -98,7 +109,7 @@ ATTUNE_HD inline Sequence sequence(const Problem& p, const Args& a, int b) {
   s.k_first += pad;
   s.len_k = clamp(used_k - pad, 0, p.len_k);
   s.len_q = clamp(used_q, 0, p.len_q);
-  const int64_t* at = a.row<const int64_t>(Role::positions, b);
+  const int64_t* at = a.template row<const int64_t>(Role::positions, b);
   s.band = band_of(p.mask, s.len_q, s.len_k, at ? clamp_position(at[0]) : 0, at ? clamp_position(at[1]) : 0);
   return s;
 }
@@ -109,8 +120,9 @@ template <class T>
 struct LinearRows {
   T* first;
   int64_t stride;
-  ATTUNE_HD LinearRows(const Problem&, const Args& a, Role r, const Sequence& s, int, int head)
-      : first(a.row<T>(r, s.k_batch, s.k_first, head)), stride(a[r].stride.seq) {}
+  template <int Roles>
+  ATTUNE_HD LinearRows(const Problem&, const ArgsOf<Roles>& a, Role r, const Sequence& s, int, int head)
+      : first(a.template row<T>(r, s.k_batch, s.k_first, head)), stride(a[r].stride.seq) {}
   ATTUNE_HD T* row(int64_t j) const { return first + j * stride; }
 };
 
@@ -119,8 +131,9 @@ struct PagedRows {
   View<T> pool;
   const int32_t* table;
   int page, first, head;
-  ATTUNE_HD PagedRows(const Problem& p, const Args& a, Role r, const Sequence& s, int b, int kv_head)
-      : pool(view<T>(a[r])), table(a.row<const int32_t>(Role::page_table, b)), page(p.page), first(s.k_first),
+  template <int Roles>
+  ATTUNE_HD PagedRows(const Problem& p, const ArgsOf<Roles>& a, Role r, const Sequence& s, int b, int kv_head)
+      : pool(view<T>(a[r])), table(a.template row<const int32_t>(Role::page_table, b)), page(p.page), first(s.k_first),
         head(kv_head) {}
   ATTUNE_HD T* row(int64_t j) const {
     const int64_t at = first + j;

@@ -31,9 +31,10 @@ struct Dropout {
 };
 
 // Seed and offset are read where the kernel runs, so a captured graph replays with new ones.
-ATTUNE_HD inline Dropout dropout_of(const Problem& p, const Args& a) {
+template <int Roles>
+ATTUNE_HD Dropout dropout_of(const Problem& p, const ArgsOf<Roles>& a) {
   if (!p.has(Option::dropout)) return {};
-  const int64_t* seed = a.row<const int64_t>(Role::seed);
+  const int64_t* seed = a.template row<const int64_t>(Role::seed);
   return {uint64_t(seed[0]), uint64_t(seed[1]), uint32_t(a.dropout * 4294967296.0), 1.f / (1.f - a.dropout)};
 }
 

@@ -7,7 +7,8 @@
 
 namespace attune {
 
-ATTUNE_HD inline float scale_of(const Problem& p, const Args& a) {
+template <int Roles>
+ATTUNE_HD float scale_of(const Problem& p, const ArgsOf<Roles>& a) {
   return a.scale != 0.f ? a.scale : 1.f / sqrtf(float(p.dim_qk));
 }
 
@@ -18,7 +19,8 @@ inline bool needs_general(const Problem& p) {
 struct Plain {
   float scale;  // log2 e folded in
 
-  ATTUNE_HD Plain(const Problem& p, const Args& a, const Sequence&, int, int) : scale(scale_of(p, a) * kLog2e) {}
+  template <int Roles>
+  ATTUNE_HD Plain(const Problem& p, const ArgsOf<Roles>& a, const Sequence&, int, int) : scale(scale_of(p, a) * kLog2e) {}
   ATTUNE_HD float logit(float dot, int, int) const { return dot * scale; }
   ATTUNE_HD float keep(int, int) const { return 1.f; }
   ATTUNE_HD float slope_of_logit(float) const { return 1.f; }
@@ -44,9 +46,10 @@ struct General {
   int batch, head;
   uint32_t stream;  // batch and head, for dropout
 
-  ATTUNE_HD General(const Problem& p, const Args& a, const Sequence& s, int b, int h)
+  template <int Roles>
+  ATTUNE_HD General(const Problem& p, const ArgsOf<Roles>& a, const Sequence& s, int b, int h)
       : band(s.band), scale(scale_of(p, a)), softcap(p.has(Option::softcap) ? a.softcap : 0.f),
-        slope(p.has(Option::alibi) ? *a.row<const float>(Role::slopes, 0, 0, h) : 0.f),
+        slope(p.has(Option::alibi) ? *a.template row<const float>(Role::slopes, 0, 0, h) : 0.f),
         bias(p.has(Option::bias) ? &a[Role::bias] : nullptr), dropout(dropout_of(p, a)), batch(b), head(h),
         stream(batch_head(p, b, h)) {}
 
