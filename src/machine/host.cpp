@@ -51,7 +51,8 @@ constexpr struct { std::string_view implementer, part, name; } kCores[] = {
     {"0x61", "0x032", "Apple M2"},     {"0x61", "0x033", "Apple M2"},
 };
 
-uint32_t features() {
+// Everything this CPU has.
+uint32_t supported() {
   uint32_t bits = 0;
   const auto set = [&](Feature f, bool there) { bits |= there ? bit(f) : 0; };
 #if defined(__aarch64__)
@@ -70,6 +71,15 @@ uint32_t features() {
 #endif
   set(Feature::blas, blas() != nullptr);
   return bits;
+}
+
+// What it has and does slower than what it had before.
+uint32_t slow() {
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  if (__builtin_cpu_is("intel")) return bit(Feature::avx512_bf16);
+#endif
+  return 0;
 }
 
 // CPUs this process may be scheduled on. The kernel's mask may be longer than cpu_set_t's 1024 bits.
@@ -104,6 +114,13 @@ int cgroup_threads() {
 }
 
 std::atomic<int> asked_threads{0};
+
+Device whole_cpu() {
+  static const Device cpu{.features = supported(), .name = cpu_name(read("/proc/cpuinfo"))};
+  Device now = cpu;
+  now.units = default_threads();
+  return now;
+}
 
 // "scalar", then every level this CPU has.
 std::string levels(uint32_t features) {
@@ -149,18 +166,18 @@ int default_threads() {
 }
 
 Device this_cpu() {
-  static const Device cpu{.features = features(), .name = cpu_name(read("/proc/cpuinfo"))};
-  Device now = cpu;
-  now.units = default_threads();
-  return now;
+  Device cpu = whole_cpu();
+  cpu.features &= ~slow();
+  return cpu;
 }
 
 Status device_named(std::string_view word, Device& out) {
   if (word != "cpu" && !word.starts_with("cpu:")) {
     if (known_device(word, out).ok()) return Status::good();
-    return Status::no("device '", word, "' is not one of cpu, cpu:", levels(this_cpu().features), ", ", known_devices());
+    return Status::no("device '", word, "' is not cpu, nor cpu: and one of ", levels(whole_cpu().features),
+                      ", nor one of ", known_devices());
   }
-  Device cpu = this_cpu();
+  Device cpu = word == "cpu" ? this_cpu() : whole_cpu();
   if (word != "cpu") {
     const std::string_view level = word.substr(4);
     uint32_t top = 0;

@@ -42,8 +42,8 @@ struct Blas {
 // Null where there is none; then `missed` (if given) says why.
 const Blas* blas(std::string* missed = nullptr);
 
-// While one lives, BLAS calls of the thread that made it use that thread alone. OpenBLAS has one setting for the whole process, which
-// belongs to the application: the last to leave puts it back.
+// While one lives, BLAS calls of the thread that made it use that thread alone. OpenBLAS has one setting for the whole
+// process, which belongs to the application: the last to leave puts it back.
 class BlasOneThread {
  public:
   explicit BlasOneThread(const Blas&);

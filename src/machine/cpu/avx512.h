@@ -34,7 +34,8 @@ struct Avx512 {
   static F between(const int* first, int j, const int* last, F x) {
     const __m512i at = _mm512_set1_epi32(j);
     const __mmask16 from = _mm512_cmple_epi32_mask(_mm512_loadu_si512(first), at);
-    return _mm512_mask_mov_ps(set1(x86::minus_inf()), _mm512_mask_cmpgt_epi32_mask(from, _mm512_loadu_si512(last), at), x);
+    const __mmask16 inside = _mm512_mask_cmpgt_epi32_mask(from, _mm512_loadu_si512(last), at);
+    return _mm512_mask_mov_ps(set1(x86::minus_inf()), inside, x);
   }
   static F zero_if_minus_inf(F x) {
     return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, set1(x86::minus_inf()), _CMP_NEQ_UQ), x);

@@ -1,6 +1,6 @@
-// x86 AVX-512 with VDPBF16PS: bf16 operands, f32 accumulation, P (and dS) rounded to bf16. A lane of the instruction adds
-// the products of a pair, so operands are the f32 machine's with pairs for elements: of dims in the first product, of
-// keys in the second. s and o are the same.
+// x86 AVX-512 with VDPBF16PS: bf16 operands, f32 accumulation, P (and dS) rounded to bf16. A lane of the instruction
+// adds the products of a pair, so operands are the f32 machine's with pairs for elements: of dims in the first product,
+// of keys in the second. s and o are the same.
 //   q [dim / 2][rows][2]   k [n / 8][dim / 2][8][2]   v [dim / 8][room / 2][8][2]   p [key / 2][rows][2]
 #include "machine/cpu/avx512.h"
 
@@ -76,7 +76,7 @@ void pack_v(const void* const* rows, int n, int dim, void* to, int room) {
   return _mm512_permutexvar_epi16(_mm512_load_si512(kOrder), reinterpret_cast<const __m512i&>(both));
 }
 
-// The sum is of what was rounded away too: it is of the weights as they were meant.
+// The sum is of the weights before they are rounded.
 void weights(const float* s, int n, float scale, const float* ref, float* sum, void* to) {
   char* p = static_cast<char*>(to);
   F shift[kVectors], total[kVectors];
@@ -115,7 +115,8 @@ void transpose(const void* ds_panel, int n, void* to_panels, int64_t panel, int 
     for (int r = 0; r < R; r += 8) {
       const bool half = j + 8 == n;  // n is a multiple of 8
       __m256 x[8];
-      for (int a = 0; a < 8; ++a) x[a] = half && a >= 4 ? _mm256_setzero_ps() : _mm256_loadu_ps(ds + (j / 2 + a) * R + r);
+      for (int a = 0; a < 8; ++a)
+        x[a] = half && a >= 4 ? _mm256_setzero_ps() : _mm256_loadu_ps(ds + (j / 2 + a) * R + r);
       x86::transpose8(x);
       for (int a = 0; a < 8; a += 2) {
         const __m256i key = _mm256_castps_si256(x[a]), next = _mm256_castps_si256(x[a + 1]);
