@@ -11,6 +11,17 @@ foreach(source misuse.c versions.c wrapper.cpp)
   list(APPEND all_tests ${name})
 endforeach()
 
+# The inputs that the fuzzers found, without a fuzzer: see fuzz/CMakeLists.txt.
+foreach(target problem_line tuned_file capi)
+  set(name fuzz_${target}_replay)
+  add_executable(${name} EXCLUDE_FROM_ALL ${PROJECT_SOURCE_DIR}/fuzz/${target}.cpp ${PROJECT_SOURCE_DIR}/fuzz/replay.cpp)
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
+  target_link_libraries(${name} PRIVATE attune_inside)
+  add_test(NAME ${name} COMMAND ${name} ${PROJECT_SOURCE_DIR}/fuzz/corpus/${target})
+  list(APPEND all_tests ${name})
+endforeach()
+
 add_test(NAME capi_exported_symbols COMMAND ${capi_dir}/exported_symbols.sh $<TARGET_FILE:attune_shared>
   ${PROJECT_SOURCE_DIR}/include/attune/attune.h)
 set_tests_properties(capi_exported_symbols PROPERTIES SKIP_RETURN_CODE 77)
