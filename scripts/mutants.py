@@ -10,8 +10,8 @@ PLAN, RULES, CHECK = "src/plan/plan.cpp", "src/plan/rules.cpp", "src/core/check.
 FORWARD, BACKWARD = "src/attention/forward.cpu.cpp", "src/attention/backward.cpu.cpp"
 SCALAR, NEON = "src/machine/cpu/scalar.cpp", "src/machine/cpu/neon.cpp"
 
-CONFORMANCE = ["conformance_conformance_test"]
-KERNELS = ["machine_kernels_test", "conformance_conformance_test"]
+CONFORMANCE = ["conformance_quick_test"]
+KERNELS = ["machine_kernels_test", *CONFORMANCE]
 
 MUTANTS = [
     # Masks and walks

@@ -1,0 +1,35 @@
+// The short list of cases, for the inner loop, the sanitizers and scripts/mutate.py: a few at a time, and the first that
+// fails ends it. conformance_test runs everything.
+#include <gtest/gtest.h>
+
+#include "machine/host.h"
+#include "plan/plan.h"
+#include "verify/suite.h"
+
+namespace attune {
+namespace {
+
+TEST(quick, every_backend_agrees_with_the_reference) {
+  constexpr size_t kAtATime = 16;
+  Suite suite{.cases = {}, .backends = {}, .places = cpu_places(), .progress = {}};
+  for (const Backend* b : backends())
+    if (!b->only_by_name) suite.backends.push_back(b);
+  Place busy{"cpu", this_cpu(), 7};  // more threads than rows, heads or cores divide by: other splits, other tasks
+  busy.device.units = busy.threads;
+  suite.places.push_back(busy);
+
+  const std::vector<Case> all = cases(true);
+  size_t runs = 0;
+  for (size_t first = 0; first < all.size() && !HasFailure(); first += kAtATime) {
+    const size_t last = std::min(first + kAtATime, all.size());
+    suite.cases.assign(all.begin() + int64_t(first), all.begin() + int64_t(last));
+    for (const Attempt& a : suite.run()) {
+      EXPECT_NE(a.outcome.verdict, Verdict::fail) << command(suite, a) << "\n  " << a.outcome.why;
+      ++runs;
+    }
+  }
+  EXPECT_GT(runs, 100u);
+}
+
+}  // namespace
+}  // namespace attune
