@@ -36,8 +36,8 @@ TEST(Numbers, values_ranges_and_both) {
 }
 
 TEST(Numbers, mistakes_are_sentences) {
-  for (const char* text : {"", "x", "0", "-5", "512-", "512-1024", "512-1024*", "512-1024*1", "512-1024*0", "512-1024+0",
-                           "1024-512*2", "512,", "512-1024*2x", "99999999999", "512 "}) {
+  for (const char* text : {"", "x", "0", "-5", "512-", "512-1024", "512-1024*", "512-1024*1", "512-1024*0",
+                           "512-1024+0", "1024-512*2", "512,", "512-1024*2x", "99999999999", "512 "}) {
     std::vector<int32_t> n;
     const std::string message = numbers_of("len", text, n).message;
     EXPECT_EQ(message.rfind("--len: '", 0), 0u) << text << ": " << message;
@@ -66,7 +66,8 @@ TEST(Axes, every_combination_lengths_fastest) {
 
 TEST(Axes, grouped_heads_two_dims_decode_and_options) {
   Axes a;
-  a.heads = "8/2,4", a.dim = "64-128*2,192/128", a.len = "256", a.len_q = "1", a.options = "softcap sink", a.batch = "2";
+  a.heads = "8/2,4", a.dim = "64-128*2,192/128", a.len = "256", a.len_q = "1", a.options = "softcap sink",
+  a.batch = "2";
   EXPECT_EQ(lines(a), (Lines{"forward f32 b2 h8/2 q1 k256 d64 full softcap sink",
                              "forward f32 b2 h4 q1 k256 d64 full softcap sink",
                              "forward f32 b2 h8/2 q1 k256 d128 full softcap sink",
@@ -91,7 +92,8 @@ TEST(Axes, mistakes_show_the_line_they_made) {
 
 TEST(LinesFile, is_read_line_by_line) {
   const std::string path = (std::filesystem::temp_directory_path() / "attune_axes_test.txt").string();
-  std::ofstream(path) << "# two problems\n\nforward f32 b1 h8 q512 k512 d64 causal\nbackward bf16 b1 h8 q16 k16 d64 full  \r\n";
+  std::ofstream(path)
+      << "# two problems\n\nforward f32 b1 h8 q512 k512 d64 causal\nbackward bf16 b1 h8 q16 k16 d64 full  \r\n";
   std::vector<Problem> p;
   EXPECT_EQ(problems_in(path, p).message, "");
   ASSERT_EQ(p.size(), 2u);

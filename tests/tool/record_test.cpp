@@ -23,7 +23,8 @@ Record example() {
   r.floor_ns = 21, r.flops = 1000, r.bytes = 400, r.ceiling_gflops = 50, r.copy_gbs = 12, r.ceiling = "fmla";
   r.parity = {"PASS", 0.25, 64, "none"};
   r.baseline = "torch:sdpa", r.ratio = {1.5, {1.4, 1.6, 0.95}}, r.aa_spread = 0.01, r.verdict = "FASTER";
-  r.provenance = {"2026-01-31T12:00:00Z", "abc", true, "0.1.0", "GNU 12", "-O3", "Some CPU", "neon", "performance", "Linux", 2, "torch 2"};
+  r.provenance = {"2026-01-31T12:00:00Z", "abc",   true, "0.1.0",  "GNU 12", "-O3", "Some CPU", "neon",
+                  "performance",          "Linux", 2,    "torch 2"};
   derive(r);
   return r;
 }

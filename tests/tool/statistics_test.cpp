@@ -105,7 +105,8 @@ TEST(MedianRatio, of_nothing_claims_nothing) {
 
 TEST(Outliers, are_counted_by_fence_and_side) {
   std::vector<double> x;
-  for (int i = 0; i < 101; ++i) x.push_back(100 + i * 0.1);  // quartiles 102.5 and 107.5: fences at 95 / 115, 87.5 / 122.5
+  for (int i = 0; i < 101; ++i)
+    x.push_back(100 + i * 0.1);  // quartiles 102.5 and 107.5: fences at 95 / 115, 87.5 / 122.5
   EXPECT_EQ(outliers(x).total(), 0);
   x.insert(x.end(), {116, 200});
   EXPECT_EQ(outliers(x).high_mild, 1);

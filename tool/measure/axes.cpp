@@ -30,7 +30,8 @@ bool take(std::string_view& text, int32_t& out) {
 
 Status range_of(std::string_view what, std::string_view text, std::vector<int32_t>& out) {
   const auto no = [&, whole = text] {
-    return Status::no("--", what, ": '", whole, "' is not a number, a range a-b*factor or a range a-b+step, all at least 1");
+    return Status::no("--", what, ": '", whole,
+                      "' is not a number, a range a-b*factor or a range a-b+step, all at least 1");
   };
   int32_t first = 0, last = 0, step = 0;
   if (!take(text, first)) return no();
@@ -89,8 +90,9 @@ Status problems_of(const Axes& a, std::vector<Problem>& out) {
             for (const std::string& heads : split(a.heads, ','))
               for (const int32_t len_q : queries)
                 for (const int32_t len : lengths) {
-                  const std::string line = join(pass, " ", dtype, " b", batch, " h", heads, " q", len_q ? len_q : len, " k",
-                                                len, " d", dim, " ", mask, a.options.empty() ? "" : " ", a.options);
+                  const std::string line =
+                      join(pass, " ", dtype, " b", batch, " h", heads, " q", len_q ? len_q : len, " k", len, " d", dim,
+                           " ", mask, a.options.empty() ? "" : " ", a.options);
                   Problem p;
                   if (Status s = parse(line, p); !s.ok()) return Status::no("'", line, "': ", s.message);
                   if (out.size() >= kMost) return Status::no("bench: more than ", kMost, " rows");

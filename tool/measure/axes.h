@@ -1,5 +1,5 @@
-// Problems from axes: every combination of the values given for each. "512-8192*2" is a range that doubles, "512-2048+512"
-// one that steps, and commas join values and ranges.
+// Problems from axes: every combination of the values given for each. "512-8192*2" is a range that doubles,
+// "512-2048+512" one that steps, and commas join values and ranges.
 #pragma once
 #include <string>
 #include <vector>

@@ -1,6 +1,6 @@
-// Rounds: in each, every subject takes a block of samples, the order of subjects drawn at random and mirrored in the next
-// round (ABBA), so that a linear drift cancels. In warm mode a block begins with a call that is not timed: warm means
-// that this subject ran just before, not that another one left its data and its spinning threads behind.
+// Rounds: in each, every subject takes a block of samples, the order of subjects drawn at random and mirrored in the
+// next round (ABBA), so that a linear drift cancels. In warm mode a block begins with a call that is not timed: warm
+// means that this subject ran just before, not that another one left its data and its spinning threads behind.
 #include "tool/measure/engine.h"
 
 #include <algorithm>
@@ -129,8 +129,8 @@ std::vector<Timing> measure(std::span<const Subject> subjects, const Settings& s
   for (int round = 0; !engine.stopped() && std::any_of(states.begin(), states.end(), open); ++round) {
     if (round % 2) std::reverse(order.begin(), order.end());
     else std::shuffle(order.begin(), order.end(), random);
-    // A subject that is precise enough goes on while another is not: samples taken side by side are comparable. One that
-    // failed or has used up its time does not.
+    // A subject that is precise enough goes on while another is not: samples taken side by side are comparable. One
+    // that failed or has used up its time does not.
     const auto goes_on = [](const State& s) { return !s.done || s.timing.ended_by == "precision"; };
     for (const size_t n : order)
       if (goes_on(states[n]) && !engine.stopped()) engine.block(states[n]);

@@ -12,8 +12,8 @@
 
 namespace attune {
 
-// One thing to time. On the CPU `run` returns when the work is done. A device's subject enqueues: it gives `timed`, which
-// takes the time with the device's own events, or at least `drain`, which waits and is then part of the time.
+// One thing to time. On the CPU `run` returns when the work is done. A device's subject enqueues: it gives `timed`,
+// which takes the time with the device's own events, or at least `drain`, which waits and is then part of the time.
 struct Subject {
   std::string name{};
   void* context = nullptr;

@@ -36,10 +36,15 @@ std::string problem_json(const Problem& p, const Args& a, int threads) {
   j["plain"] = p.options == 0 && p.keys == KeySource::linear && word(p.variant).empty() && !p.mask.blocks.q &&
                p.mask.k_step == 1 && p.mask.k_phase == 0 && (p.mask.kind == MaskKind::full || j["causal"] == true);
   const bool backward = p.pass == Pass::backward;
-  const struct { const char* part; Role role; const char* name; } tensors[] = {
-      {"tensors", Role::q, "q"}, {"tensors", Role::k, "k"}, {"tensors", Role::v, "v"}, {"tensors", Role::d_out, "d_out"},
-      {backward ? "" : "results", Role::out, "out"}, {"results", Role::dq, "dq"}, {"results", Role::dk, "dk"},
-      {"results", Role::dv, "dv"}};
+  const struct { const char* part; Role role; const char* name;
+  } tensors[] = {{"tensors", Role::q, "q"},
+                 {"tensors", Role::k, "k"},
+                 {"tensors", Role::v, "v"},
+                 {"tensors", Role::d_out, "d_out"},
+                 {backward ? "" : "results", Role::out, "out"},
+                 {"results", Role::dq, "dq"},
+                 {"results", Role::dk, "dk"},
+                 {"results", Role::dv, "dv"}};
   for (const auto& [part, role, word] : tensors)
     if (*part && a.given(role)) j[part][word] = tensor_json(a[role]);
   return j.dump();
@@ -48,13 +53,16 @@ std::string problem_json(const Problem& p, const Args& a, int threads) {
 
 }  // namespace
 
-const attune_peer* find_peer(std::string_view word) {
+std::vector<const attune_peer*> find_peers(std::string_view word) {
+  std::vector<const attune_peer*> found;
   for (const attune_peer& p : registered()) {
     const std::string_view name = p.name;
-    if (name == word || name.substr(0, name.find(':')) == word) return &p;
+    if (name == word || name.substr(0, name.find(':')) == word) found.push_back(&p);
   }
-  return nullptr;
+  return found;
 }
+
+bool is_peer(std::string_view word) { return word == "torch" || word == "torch:sdpa" || word == "torch:math"; }
 
 std::string peer_message(const attune_peer& p) {
   char text[1000] = "";
@@ -91,7 +99,7 @@ Subject empty_call(const attune_peer& p) {
 
 Status become_host(std::string_view peer, const std::string& python) {
   namespace fs = std::filesystem;
-  if (peer != "torch") return Status::no("--peer: '", peer, "' is not one of torch");
+  if (!is_peer(peer)) return Status::no("--peer: '", peer, "' is not one of torch, torch:sdpa, torch:math");
   std::error_code error;
   const fs::path here = fs::read_symlink("/proc/self/exe", error).parent_path();
   const auto first_of = [&](std::initializer_list<fs::path> places) {
@@ -102,7 +110,8 @@ Status become_host(std::string_view peer, const std::string& python) {
   // In the build folder, and as installed.
   const std::string library = first_of({"libattune_tool.so", fs::path("..") / ATTUNE_LIBDIR / "libattune_tool.so"});
   const std::string script = first_of({"peers/torch_peer.py", "../share/attune/torch_peer.py"});
-  if (library.empty()) return Status::no("--peer: libattune_tool.so is neither beside ", here.string(), "/attune nor installed with it");
+  if (library.empty())
+    return Status::no("--peer: libattune_tool.so is neither beside ", here.string(), "/attune nor installed with it");
   if (script.empty()) return Status::no("--peer: torch_peer.py is neither in ", here.string(), "/peers nor installed");
 
   std::ifstream file("/proc/self/cmdline", std::ios::binary);

@@ -23,7 +23,9 @@ __attribute__((visibility("default"))) void attune_peer_register(const attune_pe
 
 namespace attune {
 
-const attune_peer* find_peer(std::string_view word);  // by "torch" or "torch:sdpa"; null: no host has registered it
+// "torch:sdpa" is one, "torch" all of its kind; empty: no host has registered it.
+std::vector<const attune_peer*> find_peers(std::string_view word);
+bool is_peer(std::string_view word);  // one that become_host() can host
 std::string peer_message(const attune_peer&);
 
 // One problem set up with a peer.

@@ -157,9 +157,11 @@ void derive(Record& r) {
     r.message = join(r.subject, ": ", what, " of ", std::round(rate), " ", unit, " is above what was measured here, ",
                      std::round(ceiling), " ", unit, ": the work was not done, or not waited for");
   };
-  if (r.ceiling_gflops > 0 && r.gflops > kDoubt * r.ceiling_gflops) refuse("a rate", r.gflops, r.ceiling_gflops, "GFLOP/s");
+  if (r.ceiling_gflops > 0 && r.gflops > kDoubt * r.ceiling_gflops)
+    refuse("a rate", r.gflops, r.ceiling_gflops, "GFLOP/s");
   // Memory bounds only what comes from memory: warm, it may all be in a cache.
-  else if (r.mode == "cold" && r.copy_gbs > 0 && r.gbs > kDoubt * r.copy_gbs) refuse("a traffic", r.gbs, r.copy_gbs, "GB/s");
+  else if (r.mode == "cold" && r.copy_gbs > 0 && r.gbs > kDoubt * r.copy_gbs)
+    refuse("a traffic", r.gbs, r.copy_gbs, "GB/s");
 }
 
 }  // namespace attune

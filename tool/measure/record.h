@@ -1,5 +1,5 @@
-// One row of a measurement, as a line of JSON: self-contained, so that files can be cut, joined and sent. `bench` writes
-// them; `report` and every other reader only needs this file. Times are nanoseconds of one call.
+// One row of a measurement, as a line of JSON: self-contained, so that files can be cut, joined and sent. `bench`
+// writes them; `report` and every other reader only needs this file. Times are nanoseconds of one call.
 #pragma once
 #include <cstdio>
 #include <string>

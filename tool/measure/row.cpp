@@ -50,8 +50,9 @@ struct RowRun {
   std::vector<Subject> subjects{};
   std::vector<size_t> record_of{};  // of each subject
   std::vector<std::unique_ptr<BackendRun>> ours{};
-  std::unique_ptr<PeerRun> theirs{};
+  std::vector<std::unique_ptr<PeerRun>> theirs{};
   std::unique_ptr<Workload> work{};
+  size_t peers = 0;  // how many of the subjects, the first ones
 
   Record& add(std::string subject) {
     Record& r = records.emplace_back();
@@ -65,10 +66,12 @@ struct RowRun {
     r.threads = bench.device.units;
     r.provenance = bench.provenance;
     r.provenance.time = utc_now();
-    if (bench.peer) r.provenance.peers = bench.peer->version;
+    if (!bench.peers.empty()) r.provenance.peers = bench.peers[0]->version;
     return r;
   }
-  void end(Record& r, const char* status, const std::string& message) { r.status = status, r.message = one_line(message); }
+  void end(Record& r, const char* status, const std::string& message) {
+    r.status = status, r.message = one_line(message);
+  }
 
   Planner planner(std::string_view forced = {}) const {
     return {.device = bench.device, .rules = bench.rules, .forced = forced};
@@ -95,8 +98,9 @@ struct RowRun {
   bool make_workload() {
     const double needed = estimated_bytes(problem), there = available_memory();
     const auto no_room = [&] {
-      end(add("attune"), "failed", join("not enough memory: ", std::ceil(needed / 1e6), " MB of tensors, ", std::floor(there / 1e6),
-                                        " MB available"));
+      end(add("attune"), "failed",
+          join("not enough memory: ", std::ceil(needed / 1e6), " MB of tensors, ", std::floor(there / 1e6),
+               " MB available"));
       return false;
     };
     if (2.2 * needed > there) return no_room();  // while they are made there are two of each
@@ -113,20 +117,23 @@ struct RowRun {
 
   // A subject that is right is timed; one that is not is a record of a failure.
   void take(Record& r, Subject subject, const Args& results) {
-    r.parity = bench.check ? spot_check(problem, results, bench.seed) : Checked{.verdict = "UNCHECKED", .message = "not asked for"};
+    r.parity = bench.check ? spot_check(problem, results, bench.seed)
+                           : Checked{.verdict = "UNCHECKED", .message = "not asked for"};
     if (r.parity.verdict == "FAIL") return end(r, "failed", join(r.subject, ": wrong result: ", r.parity.message));
     record_of.push_back(size_t(&r - records.data()));
     subjects.push_back(std::move(subject));
   }
 
-  void add_peer() {
-    Record& r = add(bench.peer->name);
+  void add_peer(const attune_peer& peer) {
+    Record& r = add(peer.name);
     r.why = "a peer";
     const Args results = work->other_outputs();
-    theirs = std::make_unique<PeerRun>(*bench.peer);
-    if (const Status s = theirs->setup(problem, results, bench.device.units); !s.ok()) return end(r, "unsupported", s.message);
-    if (const Status s = theirs->run_and_fetch(); !s.ok()) return end(r, "failed", s.message);
-    take(r, theirs->subject(), results);
+    PeerRun& run = *theirs.emplace_back(std::make_unique<PeerRun>(peer));
+    if (const Status s = run.setup(problem, results, bench.device.units); !s.ok())
+      return end(r, "unsupported", s.message);
+    if (const Status s = run.run_and_fetch(); !s.ok()) return end(r, "failed", s.message);
+    take(r, run.subject(), results);
+    if (!record_of.empty() && record_of.back() == size_t(&r - records.data())) ++peers;
   }
 
   void add_backend(Plan plan) {
@@ -146,10 +153,11 @@ struct RowRun {
   void measure_machine() {
     const Clock clock = host_clock();
     if (!bench.ceilings)
-      bench.ceilings = bench.device.kind == DeviceKind::cpu ? measure_ceilings(bench.device, bench.device.units) : Ceilings{};
+      bench.ceilings =
+          bench.device.kind == DeviceKind::cpu ? measure_ceilings(bench.device, bench.device.units) : Ceilings{};
     if (!bench.floor_ns) bench.floor_ns = floor_ns(bench.timing, clock);
-    if (bench.peer && !bench.peer_floor_ns) {
-      const Subject empty = empty_call(*bench.peer);
+    if (!bench.peers.empty() && !bench.peer_floor_ns) {
+      const Subject empty = empty_call(*bench.peers[0]);
       bench.peer_floor_ns = floor_ns(bench.timing, clock, &empty);
     }
     if (subjects.size() > 1 && !bench.aa_spread) {
@@ -159,7 +167,7 @@ struct RowRun {
     }
   }
 
-  void fill(Record& r, const Timing& t, const Cost& c) {
+  void fill(Record& r, const Timing& t, const Cost& c, bool peer) {
     r.samples_ns = t.samples;
     r.calls = t.calls;
     r.ended_by = t.ended_by;
@@ -167,7 +175,7 @@ struct RowRun {
     r.flops = c.flops, r.bytes = c.bytes;
     const Ceiling& ceiling = bench.ceilings->of(problem.dtype.kv);
     r.ceiling = ceiling.instruction, r.ceiling_gflops = ceiling.gflops, r.copy_gbs = bench.ceilings->copy_gbs;
-    r.floor_ns = bench.peer && r.subject == bench.peer->name ? *bench.peer_floor_ns : *bench.floor_ns;
+    r.floor_ns = peer ? *bench.peer_floor_ns : *bench.floor_ns;
     if (!t.status.ok()) return end(r, "failed", t.status.message);
     if (t.ended_by == "interrupt") r.status = "interrupted";
     derive(r);
@@ -175,10 +183,13 @@ struct RowRun {
 
   void compare() {
     if (subjects.size() < 2) return;
-    const Record& base = records[record_of[0]];
-    for (size_t n = 1; n < subjects.size(); ++n) {
+    size_t best = 0;
+    for (size_t n = 1; n < peers; ++n)
+      if (records[record_of[n]].median_ns < records[record_of[best]].median_ns) best = n;
+    const Record& base = records[record_of[best]];
+    for (size_t n = 0; n < subjects.size(); ++n) {
       Record& r = records[record_of[n]];
-      if (r.samples_ns.empty() || base.samples_ns.empty()) continue;
+      if (n == best || r.samples_ns.empty() || base.samples_ns.empty()) continue;
       r.baseline = base.subject;
       r.ratio = median_ratio(base.samples_ns, r.samples_ns);
       r.aa_spread = *bench.aa_spread;
@@ -189,14 +200,15 @@ struct RowRun {
   void run() {
     std::vector<Plan> planned = plans();
     if (planned.empty() || !make_workload()) return;
-    records.reserve(records.size() + planned.size() + 1);  // take() keeps places, and add() must not move them
-    if (bench.peer) add_peer();
+    records.reserve(records.size() + planned.size() +
+                    bench.peers.size());  // take() keeps places, and add() must not move them
+    for (const attune_peer* peer : bench.peers) add_peer(*peer);
     for (Plan& plan : planned) add_backend(std::move(plan));
     if (subjects.empty()) return;
     measure_machine();
     const std::vector<Timing> timings = measure(subjects, bench.timing, host_clock());
     const Cost c = cost(problem, &work->args);
-    for (size_t n = 0; n < subjects.size(); ++n) fill(records[record_of[n]], timings[n], c);
+    for (size_t n = 0; n < subjects.size(); ++n) fill(records[record_of[n]], timings[n], c, n < peers);
     compare();
   }
 };
@@ -214,8 +226,9 @@ double estimated_seconds(const Problem& p, const Bench& bench) {
   const double assumed = 25.0 * bench.device.units * (p.dtype.kv == DType::bf16 ? 3 : 1);
   const double rate = bench.ceilings ? 0.5 * bench.ceilings->of(p.dtype.kv).gflops : assumed;
   const double call = cost(p).flops / std::max(rate, 1.0) * 1e-9;
-  const double timed = std::max(std::min(std::max(0.2, 60 * call), bench.timing.max_seconds), bench.timing.few * call + call);
-  const double subjects = double(std::max<size_t>(1, bench.backends.size())) + (bench.peer ? 1 : 0);
+  const double timed =
+      std::max(std::min(std::max(0.2, 60 * call), bench.timing.max_seconds), bench.timing.few * call + call);
+  const double subjects = double(std::max<size_t>(1, bench.backends.size())) + double(bench.peers.size());
   return 0.2 + estimated_bytes(p) * 15e-9 + subjects * (call + timed);
 }
 

@@ -14,7 +14,7 @@ namespace attune {
 
 struct Bench {
   std::vector<std::string> backends{};  // by name; "all": every one that takes the problem; empty: the planner's choice
-  const attune_peer* peer = nullptr;
+  std::vector<const attune_peer*> peers{};
   Device device{};                      // its units are the threads
   std::string device_word{"cpu"};
   std::vector<Rule> rules{};
@@ -30,7 +30,9 @@ struct Bench {
   std::optional<double> floor_ns{}, peer_floor_ns{}, aa_spread{};
 };
 
-// The baseline, where there is more than one subject, is the peer or else the first backend. It comes first.
+// The baseline is the fastest peer, or without peers the first backend. The fastest, because a peer may choose badly
+// among its own ways, and to beat that says little: torch 2.15 on aarch64 takes 36 times as long for a bf16 backward (8
+// heads, 512 keys) as its own math path.
 std::vector<Record> measure_row(const Problem&, Bench&);
 
 // A guess before anything is measured: seconds that a row will take, and bytes of its buffers.

@@ -22,7 +22,8 @@ std::string share_text(const Record& r) {
 }
 std::string ratio_text(const Record& r) {
   if (r.baseline.empty()) return "-";
-  return fmt::format("{} [{}, {}]", factor_text(r.ratio.value), digits_text(r.ratio.interval.low), digits_text(r.ratio.interval.high));
+  return fmt::format("{} [{}, {}]", factor_text(r.ratio.value), digits_text(r.ratio.interval.low),
+                     digits_text(r.ratio.interval.high));
 }
 
 // Everything one must know before believing the row.
@@ -54,7 +55,8 @@ bool colour_wanted(bool terminal) {
 
 std::string duration_text(double seconds) {
   const int s = std::max(0, int(std::lround(std::min(seconds, 1e8))));
-  return s < 3600 ? fmt::format("{}:{:02}", s / 60, s % 60) : fmt::format("{}:{:02}:{:02}", s / 3600, s / 60 % 60, s % 60);
+  return s < 3600 ? fmt::format("{}:{:02}", s / 60, s % 60)
+                  : fmt::format("{}:{:02}:{:02}", s / 3600, s / 60 % 60, s % 60);
 }
 
 void Progress::begin(const std::string& row, double weight, double now_s) {
@@ -93,14 +95,15 @@ std::string row_text(const Record& r) {
 }
 
 std::string table(const std::vector<Record>& records, bool colour) {
-  std::vector<std::vector<std::string>> rows = {
-      {"problem", "mode", "threads", "subject", "median", "GFLOP/s", "of ceiling", "against the baseline", "verdict", "parity", ""}};
+  std::vector<std::vector<std::string>> rows = {{"problem", "mode", "threads", "subject", "median", "GFLOP/s",
+                                                 "of ceiling", "against the baseline", "verdict", "parity", ""}};
   std::string before;
   for (const Record& r : records) {
     const std::string key = r.problem + r.mode + join(r.threads);
-    rows.push_back({key == before ? "" : r.problem, key == before ? "" : r.mode, key == before ? "" : join(r.threads), r.subject,
-                    time_text(r), r.gflops > 0 ? digits_text(r.gflops) : "-", share_text(r), ratio_text(r),
-                    r.verdict.empty() ? "-" : r.verdict, r.parity.verdict.empty() ? "-" : r.parity.verdict, remarks(r)});
+    rows.push_back({key == before ? "" : r.problem, key == before ? "" : r.mode, key == before ? "" : join(r.threads),
+                    r.subject, time_text(r), r.gflops > 0 ? digits_text(r.gflops) : "-", share_text(r), ratio_text(r),
+                    r.verdict.empty() ? "-" : r.verdict, r.parity.verdict.empty() ? "-" : r.parity.verdict,
+                    remarks(r)});
     before = key;
   }
   std::vector<size_t> widths(rows[0].size());

@@ -73,7 +73,8 @@ struct Spot {
     if (!s.band.visible(i, j)) return false;
     const Blocks blocks = p.mask.blocks;
     if (!blocks.q) return true;
-    const BlockList list{blocks, a.row<const int32_t>(Role::block_begin, b, 0, h), a.row<const int32_t>(Role::block_column)};
+    const BlockList list{blocks, a.row<const int32_t>(Role::block_begin, b, 0, h),
+                         a.row<const int32_t>(Role::block_column)};
     for (int n = 0; n < list.count(i / blocks.q); ++n)
       if (list.key_block(i / blocks.q, n) == j / blocks.k) return true;
     return false;
@@ -87,11 +88,13 @@ struct Spot {
       x = double(a.softcap) * t, slope = 1 - t * t;
     }
     if (p.has(Option::bias)) x += double(bias_at(a[Role::bias], b, i, h, j));
-    if (p.has(Option::alibi)) x -= double(*a.row<const float>(Role::slopes, 0, 0, h)) * std::abs(double(s.band.ahead(i, j)));
+    if (p.has(Option::alibi))
+      x -= double(*a.row<const float>(Role::slopes, 0, 0, h)) * std::abs(double(s.band.ahead(i, j)));
     return x;
   }
   double keep(int i, int j) const {
-    return dropout.below ? double(dropout.factor(batch_head(p, b, h), s.band.q_position(i), s.band.k_position(j))) : 1.0;
+    return dropout.below ? double(dropout.factor(batch_head(p, b, h), s.band.q_position(i), s.band.k_position(j)))
+                         : 1.0;
   }
   double lse(int i) const { return double(*a.row<const float>(Role::lse, s.q_batch, s.q_first + i, h)); }
 
@@ -114,17 +117,20 @@ struct Spot {
     if (!a.given(Role::lse)) return worst;
     const double expected = total > 0 ? top + std::log(total) : -INFINITY;
     if (lse(i) == expected) return worst;
-    return std::max(worst, std::abs(lse(i) - expected) / (kArithmetic * (4 + std::abs(expected)) + rounding_of(p.dtype.kv)));
+    return std::max(worst,
+                    std::abs(lse(i) - expected) / (kArithmetic * (4 + std::abs(expected)) + rounding_of(p.dtype.kv)));
   }
 
   // A pair's weight and gradient, from the lse and out that were given.
   struct Pair { double weight, gradient, noise; };
   Pair pair(int i, int j, const Row& q, const Row& k, const Row& v, const Row& d_out, const Row& out) const {
     double slope = 1, delta = 0, rounded = 0;
-    const double weight = std::exp(logit(dot(q, k), i, j, slope) - lse(i)), kept = keep(i, j), dp = kept * dot(d_out, v);
+    const double weight = std::exp(logit(dot(q, k), i, j, slope) - lse(i)), kept = keep(i, j),
+                 dp = kept * dot(d_out, v);
     for (size_t d = 0; d < out.size(); ++d) delta += out[d] * d_out[d], rounded += std::pow(out[d] * d_out[d], 2);
     // The last term: who computes delta from an out of his own rounds it differently.
-    return {weight * kept, weight * (dp - delta) * slope, weight * (std::abs(dp) + std::abs(delta) + std::sqrt(rounded)) * slope};
+    return {weight * kept, weight * (dp - delta) * slope,
+            weight * (std::abs(dp) + std::abs(delta) + std::sqrt(rounded)) * slope};
   }
 
   double dq_row(int i) const {
@@ -164,14 +170,16 @@ double key_row(const Problem& p, const Args& a, int b, int kv_head, int j) {
     }
   }
   const double rounding = rounding_of(p.dtype.kv), rounding_out = rounding_of(p.dtype.grad);
-  return std::max(dk.judge(first.key(Role::dk, j), rounding, rounding_out), dv.judge(first.key(Role::dv, j), rounding, rounding_out));
+  return std::max(dk.judge(first.key(Role::dk, j), rounding, rounding_out),
+                  dv.judge(first.key(Role::dv, j), rounding, rounding_out));
 }
 
 }  // namespace
 
 Checked spot_check(const Problem& p, const Args& a, uint64_t seed, int rows) {
   for (const Option o : {Option::accumulate, Option::append, Option::rotary, Option::rotary_half, Option::descale})
-    if (p.has(o)) return {"UNCHECKED", 0, 0, join("rows cannot be drawn with the option ", name(o), ": use attune parity")};
+    if (p.has(o))
+      return {"UNCHECKED", 0, 0, join("rows cannot be drawn with the option ", name(o), ": use attune parity")};
   if (!word(p.variant).empty()) return {"UNCHECKED", 0, 0, "rows cannot be drawn from a variant: use attune parity"};
 
   Checked c{.verdict = "PASS"};
@@ -180,8 +188,9 @@ Checked spot_check(const Problem& p, const Args& a, uint64_t seed, int rows) {
     ++c.rows;
     if (error <= c.error) return;  // false for a NaN, which is then the largest
     c.error = std::isfinite(error) ? error : 1e9;
-    if (!(error <= 1)) c.verdict = "FAIL", c.message = join(what, " row ", row, " of batch ", b, ", head ", h, " is off by ",
-                                                            c.error, " times what rounding allows");
+    if (!(error <= 1))
+      c.verdict = "FAIL", c.message = join(what, " row ", row, " of batch ", b, ", head ", h, " is off by ", c.error,
+                                           " times what rounding allows");
   };
   const auto draw = [&](int n, int bound) { return n == 0 ? 0 : n == 1 ? bound - 1 : random.below(bound); };
   for (int n = 0; n < rows; ++n) {

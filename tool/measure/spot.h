@@ -1,6 +1,7 @@
-// A check of the very buffers that are timed. The reference is too slow for long sequences, so rows are drawn: an output
-// row costs one walk over the keys, by the definition and in double. A backward is checked against the out and lse it was
-// given. Mistakes of kernels hit tiles, heads or edges, not single rows: the first and last row are always among them.
+// A check of the very buffers that are timed. The reference is too slow for long sequences, so rows are drawn: an
+// output row costs one walk over the keys, by the definition and in double. A backward is checked against the out and
+// lse it was given. Mistakes of kernels hit tiles, heads or edges, not single rows: the first and last row are always
+// among them.
 #pragma once
 #include "core/args.h"
 #include "tool/measure/record.h"

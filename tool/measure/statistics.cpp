@@ -64,7 +64,8 @@ Interval median_interval(std::span<const double> x, double confidence) {
   } else {
     // A normal deviate for the binomial one; 1.96 at 95 %. Bisection of erf is exact enough for any confidence.
     double lo = 0, hi = 10;
-    for (int step = 0; step < 60; ++step) (std::erf((lo + hi) / 2 / std::sqrt(2.0)) < confidence ? lo : hi) = (lo + hi) / 2;
+    for (int step = 0; step < 60; ++step)
+      (std::erf((lo + hi) / 2 / std::sqrt(2.0)) < confidence ? lo : hi) = (lo + hi) / 2;
     r = std::max(0, int(std::floor(n / 2.0 - lo * std::sqrt(double(n)) / 2)) - 1);
   }
   const double covered = n <= 1000 ? std::max(0.0, 1 - 2 * binomial_below(n, r)) : confidence;
@@ -139,7 +140,8 @@ int modes(std::span<const double> x) {
     density.push_back(d);
   }
   const double top = *std::max_element(density.begin(), density.end());
-  // A peak counts if it holds its own (a fifth of the highest) and a valley of less than 0.6 of it lies before the next.
+  // A peak counts if it holds its own (a fifth of the highest) and a valley of less than 0.6 of it lies before the
+  // next.
   int peaks = 0;
   bool on_peak = false;
   double peak = 0, valley = 0;

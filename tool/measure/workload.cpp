@@ -16,7 +16,8 @@ constexpr std::string_view kDistribution[] = {"normal", "uniform", "zeros"};
 size_t span_bytes(const Tensor& t) {
   const Extents& e = t.extent;
   if (!e.batch || !e.seq || !e.head || !e.dim) return 0;
-  const int64_t last = (e.batch - 1) * t.stride.batch + (e.seq - 1) * t.stride.seq + (e.head - 1) * t.stride.head + e.dim - 1;
+  const int64_t last =
+      (e.batch - 1) * t.stride.batch + (e.seq - 1) * t.stride.seq + (e.head - 1) * t.stride.head + e.dim - 1;
   return size_t(last + 1) * size_t(size_of(t.dtype));
 }
 
@@ -101,8 +102,8 @@ Status Workload::run_forward(const Planner& given) {
   if (Status s = planner.plan(forward, plan); !s.ok()) return s;
   const Memory workspace(plan.workspace_bytes);
   Args inputs = args;
-  for (const Role r : {Role::d_out, Role::d_lse, Role::dq, Role::dk, Role::dv, Role::d_bias, Role::d_sinks, Role::block_begin_k,
-                       Role::block_row_k})
+  for (const Role r : {Role::d_out, Role::d_lse, Role::dq, Role::dk, Role::dv, Role::d_bias, Role::d_sinks,
+                       Role::block_begin_k, Role::block_row_k})
     inputs[r] = {};
   return plan.backend->run(plan, inputs, Workspace{workspace.data()}, nullptr);
 }

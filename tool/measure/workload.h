@@ -1,5 +1,5 @@
-// The buffers of one benchmark row: inputs from a seed, in memory aligned as an allocator of tensors aligns it. What they
-// hold is made by verify/world.h, so a benchmark runs on the same kind of data as the conformance suite.
+// The buffers of one benchmark row: inputs from a seed, in memory aligned as an allocator of tensors aligns it. What
+// they hold is made by verify/world.h, so a benchmark runs on the same kind of data as the conformance suite.
 #pragma once
 #include <memory>
 #include <vector>

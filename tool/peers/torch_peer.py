@@ -17,9 +17,18 @@ class Peer(ctypes.Structure):
                 ("fetch", Run), ("teardown", Teardown), ("message", Message)]
 
 
-def host(torch, library, argv):
+# torch:sdpa is what a user gets; torch:math forces the unfused way, the faster one where torch has no good kernel.
+def register(torch, tool, name, math):
     dtypes = {"f64": torch.float64, "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
-    attention = torch.nn.functional.scaled_dot_product_attention
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+    sdpa = torch.nn.functional.scaled_dot_product_attention
+
+    def attention(q, k, v, **options):
+        if not math:
+            return sdpa(q, k, v, **options)
+        with sdpa_kernel(SDPBackend.MATH):  # microseconds, against the milliseconds of a matrix of scores
+            return sdpa(q, k, v, **options)
+
     runs, last = {}, {"message": "", "handle": 0}
 
     def view(t):  # [batch, head, seq, dim], without a copy
@@ -35,6 +44,9 @@ def host(torch, library, argv):
             raise ValueError("only full and causal attention without options is compared, not: " + problem["problem"])
         torch.set_num_threads(problem["threads"])
         q, k, v = (view(problem["tensors"][name]) for name in "qkv")
+        scores = q.shape[0] * q.shape[1] * q.shape[2] * k.shape[2] * 4
+        if math and scores * (2 if problem["pass"] == "forward" else 6) > available() // 2:
+            raise ValueError("the scores of %s would fill the memory" % problem["problem"])
         options = {"is_causal": problem["causal"], "scale": problem["scale"]}
         if q.shape[1] != k.shape[1]:
             options["enable_gqa"] = True
@@ -81,6 +93,9 @@ def host(torch, library, argv):
             state["results"][name].copy_(value)
         return 0
 
+    def teardown(handle):
+        runs.pop(handle, None)
+
     def message(text, room):
         data = last["message"].encode()[: room - 1] + b"\0"
         ctypes.memmove(text, data, len(data))
@@ -89,13 +104,25 @@ def host(torch, library, argv):
         call = guarded(function)
         return lambda argument: no if (result := call(argument)) is None else result
 
-    peer = Peer(b"torch:sdpa", ("torch " + torch.__version__).encode(), Peer.Setup(answer(setup, 0)),
-                Peer.Run(answer(run, 1)), Peer.Run(answer(fetch, 1)), Peer.Teardown(lambda handle: runs.pop(handle, None) and None),
-                Peer.Message(message))
-    tool = ctypes.CDLL(library)
+    peer = Peer(name.encode(), ("torch " + torch.__version__).encode(), Peer.Setup(answer(setup, 0)),
+                Peer.Run(answer(run, 1)), Peer.Run(answer(fetch, 1)), Peer.Teardown(teardown), Peer.Message(message))
     tool.attune_peer_register(ctypes.byref(peer))
+    return peer
+
+
+def available():
+    with open("/proc/meminfo") as file:
+        return next(int(line.split()[1]) * 1024 for line in file if line.startswith("MemAvailable"))
+
+
+def host(torch, library, argv):
+    tool = ctypes.CDLL(library)
+    # Kept until the end: C holds their addresses.
+    peers = [register(torch, tool, "torch:sdpa", False), register(torch, tool, "torch:math", True)]
     words = (ctypes.c_char_p * (len(argv) + 1))(*[word.encode() for word in argv], None)
-    return tool.attune_tool_main(len(argv), words)
+    code = tool.attune_tool_main(len(argv), words)
+    del peers
+    return code
 
 
 if __name__ == "__main__":
@@ -103,6 +130,7 @@ if __name__ == "__main__":
     try:
         import torch
     except ImportError as error:
-        print("attune: --peer torch: %s cannot import torch (%s); pip install torch" % (sys.executable, error), file=sys.stderr)
+        sentence = "attune bench: --peer torch: %s cannot import torch (%s); pip install torch\n"
+        sys.stderr.write(sentence % (sys.executable, error))
         sys.exit(3)
     sys.exit(host(torch, sys.argv[1], sys.argv[2:]))
