@@ -32,8 +32,9 @@ std::string called(const CLI::App& app) {
 }
 
 std::string sentence(const CLI::App& app, const CLI::ParseError& error) {
-  if (dynamic_cast<const CLI::ExtrasError*>(&error)) {
-    const auto extra = app.remaining(true);
+  const auto extra = app.remaining(true);
+  // CLI11 looks for what is missing first, but a misspelt option is what a person can see.
+  if (dynamic_cast<const CLI::ExtrasError*>(&error) || (!extra.empty() && extra.front().starts_with("-"))) {
     const std::string_view what = !extra.empty() && extra.front().starts_with("-") ? "' is not an option"
                                                                                   : "' is one argument too many";
     return join("'", extra.empty() ? "" : extra.front(), what);
@@ -97,6 +98,8 @@ void add_commands(CLI::App& app, Context& context) {
 
   add_doctor(app, context);
   add_plan(app, context);
+  add_features(app, context);
+  add_parity(app, context);
   add_bench(app, context);
   add_report(app, context);
   add_completion(app, context);

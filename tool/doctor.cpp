@@ -10,6 +10,8 @@
 #include "tool/commands.h"
 #include "tool/machine.h"
 #include "tool/measure/ceilings.h"
+#include "tool/measure/engine.h"
+#include "tool/measure/workload.h"
 #include "tool/text.h"
 
 namespace attune {
@@ -129,6 +131,48 @@ void print_backends(std::string_view device, const std::vector<Candidate>& all) 
   }
 }
 
+// A thing timed against itself on this machine as it is now: what differs is noise, and nothing smaller can be claimed.
+struct Steadiness {
+  double spread = 0;     // relative
+  double floor_ns = 0;   // what the timer itself costs
+  std::string problem{}, error{};
+};
+
+Steadiness steadiness(const Device& cpu) {
+  constexpr const char* kLine = "forward f32 b1 h8 q512 k512 d64 causal";
+  Steadiness s{.problem = kLine};
+  struct Run {
+    Plan plan{};
+    Args args{};
+    Workspace workspace{};
+    Status status{};
+  } run;
+  Problem p;
+  const Planner planner{.device = cpu};
+  if (Status bad = parse(kLine, p); !bad.ok()) return s.error = bad.message, s;
+  if (Status bad = planner.plan(p, run.plan); !bad.ok()) return s.error = bad.message, s;
+  const Workload work(p, Layout::bhsd, 1, Distribution::normal);
+  const Memory memory(run.plan.workspace_bytes);
+  run.args = work.args;
+  run.workspace.data = memory.data();
+  const Subject subject{.name = std::string(run.plan.backend->name), .context = &run, .run = [](void* context) {
+    Run& r = *static_cast<Run*>(context);
+    r.status = r.plan.backend->run(r.plan, r.args, r.workspace, nullptr);
+    return r.status.ok();
+  }};
+  const Settings settings{.max_seconds = 1};
+  s.spread = spread(against_itself(subject, settings, host_clock()));
+  s.floor_ns = floor_ns(settings, host_clock());
+  s.error = run.status.message;
+  return s;
+}
+
+void print_steadiness(const Steadiness& s) {
+  if (!s.error.empty()) return row("A/A spread", s.error);
+  row("A/A spread", fmt::format("{} % over {}: nothing smaller can be claimed", digits_text(100 * s.spread, 2), s.problem));
+  row("empty call", seconds_text(s.floor_ns * 1e-9));
+}
+
 void print_rates(const Ceilings& c) {
   fmt::print("\nMeasured, {} thread{}\n", c.threads, c.threads == 1 ? "" : "s");
   const auto ceiling = [](std::string_view what, const Ceiling& x) {
@@ -173,7 +217,10 @@ void run(bool measure, Context& context) {
   if (measure) {
     const Ceilings rates = measure_ceilings(m.cpu, m.cpu.units);
     j["rates"] = rates_json(rates);
-    if (!context.json) print_rates(rates);
+    if (!context.json) print_rates(rates), std::fflush(stdout);
+    const Steadiness steady = steadiness(m.cpu);
+    j["steadiness"] = {{"problem", steady.problem}, {"aa_spread", steady.spread}, {"floor_ns", steady.floor_ns}, {"error", steady.error}};
+    if (!context.json) print_steadiness(steady);
   }
   if (context.json) fmt::print("{}\n", j.dump(2));
   else for (const std::string& w : warnings(m)) fmt::print("\nNote: {}.\n", w);

@@ -54,7 +54,7 @@ double memory(std::string_view key) {
 
 // The driver's own interface: it is there on every machine with a working GPU, and needs no toolkit.
 void find_gpus(Machine& m) {
-  const Library cuda({"libcuda.so.1", "libcuda.so"},
+  const Library cuda({"libcuda.so.1"},
                      {"cuInit", "cuDriverGetVersion", "cuDeviceGetCount", "cuDeviceGet", "cuDeviceGetName",
                       "cuDeviceGetAttribute", "cuDeviceTotalMem_v2"});
   if (!cuda.ok()) {

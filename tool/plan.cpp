@@ -77,10 +77,10 @@ void print(const Plan& plan, int depth) {
   row("backend", isa.empty() ? std::string(plan.backend->name) : fmt::format("{} ({} kernels)", plan.backend->name, isa));
   row("why", plan.why);
   if (!depth) row("device", device_text(plan.device));
-  row("kernel", fmt::format("{}, tiles of {} queries x {} keys, {} split{}", plan.kernel, plan.tile_q, plan.tile_k,
-                            plan.splits, plan.splits == 1 ? "" : "s"));
+  row("shape", fmt::format("tiles of {} queries x {} keys, {} split{}, kernel {}", plan.tile_q, plan.tile_k, plan.splits,
+                           plan.splits == 1 ? "" : "s", plan.kernel));
   row("workspace", bytes_text(double(plan.workspace_bytes)));
-  row("work", fmt::format("{}FLOP over {}pairs that are visible", count_text(c.flops), count_text(c.pairs)));
+  row("work", fmt::format("{} over {} that are visible", count_text(c.flops, "FLOP"), count_text(c.pairs, "pairs")));
   row("traffic", fmt::format("{} at least, {} FLOP a byte", bytes_text(c.bytes), digits_text(c.flops / c.bytes)));
   for (const std::string& line : sentences(plan.refused)) row("refused", line);
   for (const Plan& part : plan.parts) print(part, depth + 1);

@@ -25,19 +25,35 @@ std::string digits_text(double value, int significant) {
   return fmt::format("{:.{}f}", value, std::min(12, std::max(0, significant - whole)));
 }
 
+std::string without_zeros(std::string digits) {
+  if (digits.find('.') == digits.npos) return digits;
+  while (digits.ends_with('0')) digits.pop_back();
+  if (digits.ends_with('.')) digits.pop_back();
+  return digits;
+}
+
 std::string bytes_text(double bytes) {
   static const char* const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
   return scaled(bytes, 1024, units, 6);
 }
 
-std::string count_text(double count) {
+std::string count_text(double count, std::string_view unit) {
   static const char* const units[] = {"", "K", "M", "G", "T", "P"};
-  return scaled(count, 1000, units, 6);
+  std::string s = scaled(count, 1000, units, 6);
+  // A prefix belongs to a unit's sign (GFLOP), not to a word (G pairs).
+  if (!s.ends_with(' ') && unit.front() >= 'a' && unit.front() <= 'z') s += ' ';
+  return s.append(unit);
 }
 
 std::string seconds_text(double seconds) {
   static const char* const units[] = {"ns", "us", "ms", "s"};
   return scaled(seconds * 1e9, 1000, units, 4);
+}
+
+std::string tick_text(double seconds) {
+  const std::string s = seconds_text(seconds);
+  const size_t space = s.find(' ');
+  return without_zeros(s.substr(0, space)) + s.substr(space);
 }
 
 std::string factor_text(double factor) { return digits_text(factor) + "x"; }

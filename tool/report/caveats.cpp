@@ -56,7 +56,10 @@ std::vector<std::string> caveats_of(const std::vector<Record>& records) {
   const auto say = [&](const Found& f, std::string_view what) {
     if (f.count) all.push_back(fmt::format("{} {} (first: {}).", rows(f.count), what, f.example));
   };
-  for (const char* status : {"failed", "impossible", "interrupted", "refused"})
+  std::set<std::string> statuses;
+  for (const Record& r : records) statuses.insert(r.status);
+  statuses.erase("ok");
+  for (const std::string& status : statuses)
     say(find(records, [&](const Record& r) { return r.status == status; }), join("ended as '", status, "'"));
   say(find(records, [](const Record& r) { return r.parity.verdict == "FAIL"; }),
       "failed the check of their result: their times mean nothing");

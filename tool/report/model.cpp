@@ -40,6 +40,7 @@ std::string length_text(double v) {
   return n >= 1024 && n % 1024 == 0 ? fmt::format("{}K", n / 1024) : fmt::format("{}", n);
 }
 std::string nanoseconds_text(double ns) { return seconds_text(ns * 1e-9); }
+std::string nanoseconds_tick(double ns) { return tick_text(ns * 1e-9); }
 
 // "cpu_forward", and what sets it apart from others of the same name in this report.
 std::string series_name(const Record& r, bool many_threads) {
@@ -113,7 +114,7 @@ Chart chart_of(const std::vector<Row>& rows, bool rate, bool many_threads, const
           .y_label = rate ? "GFLOP/s" : "median time",
           .log_y = !rate,
           .x_text = length_text,
-          .y_text = rate ? nullptr : nanoseconds_text};
+          .y_text = rate ? nullptr : nanoseconds_tick};
   std::set<double> lengths;
   std::map<std::string, double> ceilings;
   std::vector<std::string> order;

@@ -23,8 +23,8 @@ ul { padding-left: 1.2rem; } li { margin: 0.35rem 0; overflow-wrap: anywhere; }
 ul.verdict { list-style: none; padding: 1rem 1.25rem; background: var(--wash); border-left: 3px solid var(--s0); border-radius: 0 6px 6px 0; }
 .pair { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 28rem), 1fr)); gap: 1.25rem; }
 figure { margin: 0; min-width: 0; } figcaption { color: var(--soft); font-size: 0.85rem; margin-bottom: 0.25rem; overflow-wrap: anywhere; }
-figure.map { overflow-x: auto; } figure.map svg { max-width: 62rem; min-width: 26rem; }
 svg { display: block; width: 100%; height: auto; }
+figure.map { overflow-x: auto; } figure.map svg { width: auto; max-width: none; }
 svg text { fill: var(--soft); font-size: 12.5px; font-family: inherit; font-variant-numeric: tabular-nums; }
 svg .name { fill: var(--ink); } svg .label { font-size: 12px; }
 .grid { stroke: var(--rule); stroke-width: 1; } .axis { stroke: var(--soft); stroke-width: 1; }

@@ -11,15 +11,15 @@
 namespace attune {
 namespace {
 
-constexpr double kWidth = 640, kHeight = 360, kLeft = 66, kRight = 14, kBottom = 46;
+constexpr double kWidth = 640, kHeight = 360, kLeft = 72, kRight = 14, kBottom = 46;
 constexpr double kLetter = 6.6;  // average width of a letter at 12 px, in pixels
 constexpr int kColours = 6;
 
 std::string px(double x) { return fmt::format("{:.1f}", x); }
 
 std::string open(double width, double height, std::string_view title) {
-  return fmt::format("<svg viewBox=\"0 0 {:.0f} {:.0f}\" role=\"img\" aria-label=\"{}\" xmlns=\"http://www.w3.org/2000/svg\">\n",
-                     width, height, escaped(title));
+  return fmt::format("<svg viewBox=\"0 0 {0:.0f} {1:.0f}\" width=\"{0:.0f}\" role=\"img\" aria-label=\"{2}\" "
+                     "xmlns=\"http://www.w3.org/2000/svg\">\n", width, height, escaped(title));
 }
 
 std::string text(double x, double y, std::string_view anchor, std::string_view words, std::string_view type = "tick") {
@@ -69,7 +69,7 @@ std::string legend(const Chart& chart, double& bottom) {
   for (size_t n = 0; n < chart.series.size(); ++n) {
     const double width = 34 + kLetter * double(chart.series[n].name.size()) + 12;
     if (x + width > kWidth && x > kLeft) x = kLeft, y += 18;
-    svg += fmt::format("<g class=\"key s{}\" data-series=\"{}\">\n", n % kColours, n);
+    svg += fmt::format("<g class=\"key s{} d{}\" data-series=\"{}\">\n", n % kColours, n % 4, n);
     svg += line(x, y - 4, x + 26, y - 4, "line") + marker(int(n), x + 13, y - 4, "");
     svg += text(x + 32, y, "start", chart.series[n].name, "name") + "</g>\n";
     x += width;
@@ -148,7 +148,7 @@ std::string draw(const Chart& chart) {
   Scale x = range(chart, false), y = range(chart, true);
   x.from = kLeft, x.to = kWidth - kRight;
   y.from = kHeight - kBottom, y.to = top;
-  const auto words = [](auto write, double v) { return write ? write(v) : digits_text(v); };
+  const auto words = [](auto write, double v) { return write ? write(v) : without_zeros(digits_text(v)); };
 
   std::string svg = open(kWidth, kHeight, chart.title);
   double last = -1e9;
