@@ -64,6 +64,8 @@ TEST(Sequence, cache_has_an_index_padding_and_used_keys) {
   const Sequence s = sequence(g.p, g.a, 1);
   EXPECT_TRUE(s.q_batch == 0 && s.q_first == 4 && s.k_batch == 3 && s.k_first == 5 && s.len_k == 10);
   EXPECT_EQ(sequence(g.p, g.a, 0).k_batch, 4);
+  g.integers(Role::left_pad, {2}, {10, 0});
+  EXPECT_TRUE(sequence(g.p, g.a, 0).k_first == 9 && sequence(g.p, g.a, 0).len_k == 0) << "padding beyond the used keys";
 }
 
 TEST(Sequence, appended_keys_come_behind_the_used_ones) {

@@ -125,6 +125,7 @@ TEST(BlockWalk, hostile_lists_give_only_tiles_inside_the_keys) {
   const int32_t begin[] = {INT32_MIN, 2, INT32_MAX, 1, -1}, column[] = {INT32_MIN, INT32_MAX, -1};
   const BlockWalk walk{{Band{}, kLenK, 8}, {{4, 8, 3}, begin, column}};
   int tiles = 0;
+  EXPECT_EQ(walk.tiles({8, 12}), 0) << "a row that ends before it begins";
   for (int row = 0; row < 4; ++row)
     for (int n = 0; n < walk.tiles({row * 4, row * 4 + 4}); ++n, ++tiles) {
       const Tile t = walk.tile({row * 4, row * 4 + 4}, n);

@@ -177,6 +177,7 @@ TEST(Problem, validity_needs_what_a_line_cannot_break) {
       {[](P p) { p.set(Option::bias); }, "a bias dtype belongs to the option bias, and only there"},
       {[](P p) { p.mask.right = 3; }, "they belong to a window"},
       {[](P p) { p.page = 8; }, "page = 8 keys a page"},
+      {[](P p) { p.page = -1; }, "page = -1 keys a page"},
       {[](P p) { p.heads_kv = 0; }, "heads_kv = 0 is not in 1"},
       {[](P p) { std::memset(p.variant.text, 'a', sizeof p.variant.text); }, "variant is not terminated"},
       {[](P p) { std::memcpy(p.variant.text, "x b=1 a=1", 9); }, "variant is not in its one spelling 'x a=1 b=1'"},

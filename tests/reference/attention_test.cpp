@@ -178,6 +178,21 @@ TEST(ReferenceForward, dropout_scales_what_it_keeps_and_not_the_lse) {
   expect_near(s.values(Role::lse), Values(40, std::log(50)));
 }
 
+TEST(ReferenceForward, dropout_is_a_function_of_positions) {
+  Sample s("forward f64 b2 h2/1 q2 k9 d1 full@absolute/3+1 dropout");
+  s.dense().fill(Role::q, 0).fill(Role::k, 1).fill(Role::v, 1).integers(Role::seed, {1, 1, 1, 2}, {5, 6}, DType::i64);
+  s.integers(Role::positions, {2, 1, 1, 2}, {100, 90, -3, 1000}, DType::i64);
+  s.args.dropout = 0.5f;
+  s.run();
+  const Dropout mask{.seed = 5, .offset = 6, .below = 0x80000000, .kept = 2.f};
+  s.each(Role::out, [&](int b, int i, int h, int) {
+    double sum = 0;
+    for (int j = 0; j < 9; ++j)
+      sum += mask.factor(uint32_t(2 * b + h), i + (b ? -3 : 100), 3 * j + 1 + (b ? 1000 : 90));
+    EXPECT_NEAR(s.at(Role::out, b, i, h), sum / 9, kTight);
+  });
+}
+
 TEST(ReferenceForward, accumulating_over_halves_of_the_keys_is_one_run) {
   Sample whole("forward f64 b1 h2/1 q3 k6 d4/2 full sink");
   whole.dense().normal(Role::q, 1).normal(Role::k, 2).normal(Role::v, 3);

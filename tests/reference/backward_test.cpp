@@ -183,6 +183,18 @@ TEST(ReferenceBackward, row_that_sees_nothing_has_no_gradient) {
   }
 }
 
+TEST(ReferenceBackward, row_hidden_by_its_bias_has_no_gradient) {
+  Sample s = make({"", BASE "full bias.f64", Case::none});
+  std::vector<double> bias = s.values(Role::bias);
+  std::fill(bias.begin(), bias.begin() + 4 * 5, -INFINITY);  // query 0 of sequence 0
+  s.set(Role::bias, bias);
+  differentiate(s);
+  for (const Role r : {Role::dq, Role::dk, Role::dv, Role::d_bias})
+    for (const double x : s.values(r)) EXPECT_TRUE(std::isfinite(x));
+  EXPECT_EQ(s.at(Role::dq, 0, 0, 3, 0), 0);
+  EXPECT_EQ(s.at(Role::d_bias, 0, 0, 3, 4), 0);
+}
+
 TEST(ReferenceBackward, gradient_alone_is_the_gradient_among_others) {
   const Case c{"", BASE "causal bias.f64 sink"};
   Sample all = make(c);
