@@ -155,7 +155,9 @@ TEST(Provenance, knows_where_it_was_built_and_not_whose_machine_it_is) {
   gethostname(host, sizeof host - 1);
   Record r;
   r.provenance = p;
-  if (std::string_view(host).size() > 6) EXPECT_EQ(to_json(r).find(host), std::string::npos);
+  if (std::string_view(host).size() > 6) {
+    EXPECT_EQ(to_json(r).find(host), std::string::npos);
+  }
 }
 
 }  // namespace
