@@ -75,7 +75,7 @@ MUTANTS = [
      "tuned rules are read and ignored", ["plan_plan_test"]),
     (PLAN, "out = plans_.try_emplace(p, std::move(made)).first->second.get();",
      "plans_[p] = std::move(made), out = plans_[p].get();",
-     "a plan that another thread holds is destroyed", ["plan_plan_test", "capi_threads_test"]),
+     "a plan that another thread holds is destroyed", ["plan_plan_test"] * 3),  # a race: three tries
     (RULES, "(!best || r.min_len >= best->min_len)", "!best",
      "the first rule decides and not the longest", ["plan_rules_test"]),
     (RULES, "r.min_heads <= heads && heads <= r.max_heads", "r.min_heads <= heads && heads < r.max_heads",
