@@ -40,9 +40,9 @@ std::vector<Row> rows() {
 struct Others { std::string_view word, fa1, fa2, fa3; };
 constexpr Others kOthers[] = {
     {"plain", "fb", "fb", "fb"},     {"causal", "fb", "fb", "fb"},   {"window", "-", "fb", "fb"},
-    {"top_left", "fb", "-", "-"},    {"gqa", "-", "fb", "fb"},       {"dim_v", "-", "-", "f"},
-    {"repro=run", "fb", "fb", "fb"}, {"softcap", "-", "fb", "fb"},   {"alibi", "-", "fb", "-"},
-    {"bias", "-", "-", "-"},         {"dropout", "fb", "fb", "-"},   {"append", "-", "f", "f"},
+    {"top_left", "fb", "-", "-"},    {"blocks", "fb", "-", "-"},     {"gqa", "-", "fb", "fb"},
+    {"dim_v", "-", "-", "f"},        {"repro=run", "fb", "fb", "fb"}, {"softcap", "-", "fb", "fb"},
+    {"alibi", "-", "fb", "-"},       {"dropout", "fb", "fb", "-"},   {"append", "-", "f", "f"},
     {"rotary", "-", "f", "f"},       {"rotary_half", "-", "f", "f"}, {"descale", "-", "-", "f"},
     {"ragged", "fb", "fb", "fb"},    {"paged", "-", "f", "f"},
 };

@@ -103,13 +103,21 @@ void print_coverage(const Backend& b, Pass pass, const std::vector<Cell>& cells)
     if (at == sentences.end()) sentences.push_back(sentence);
     return n < 26 ? std::string(1, char('a' + n)) : fmt::format("z{}", n - 25);
   };
+  const auto in_pass = [&](const Cell& c) { return c.pass == pass; };
+  if (std::none_of(cells.begin(), cells.end(), [&](const Cell& c) { return in_pass(c) && c.refusal.empty(); })) {
+    for (const Cell& c : cells)
+      if (in_pass(c)) letter(c.refusal);
+    fmt::print("\n{}, {}: every cell is a refusal\n", b.name, name(pass));
+    for (const std::string& s : sentences) fmt::print("  {}\n", s);
+    return;
+  }
   fmt::print("\n{}, {}: runs, a letter for a refusal\n{:<12}", b.name, name(pass), "");
   for (const char* dtype : {"f32", "f16", "bf16"}) fmt::print(" {:^23}", dtype);
   fmt::print("\n{:<12}", "");
   for (int n = 0; n < 9; ++n) fmt::print(" {:>7}", name(KeySource(n % 3)));
   std::string_view topic;
   for (const Cell& c : cells) {
-    if (c.pass != pass) continue;
+    if (!in_pass(c)) continue;
     if (c.topic != topic) fmt::print("\n{:<12}", topic = c.topic);
     fmt::print(" {:>7}", c.runs ? std::to_string(c.runs) : c.empty() ? "EMPTY" : letter(c.refusal));
   }

@@ -173,7 +173,7 @@ Outcome Trial::compare(const Outputs& got) const {
     if (std::string why = misplaced(r, golden, mine); !why.empty()) fail(std::move(why));
     const Judged j = attune::judge(golden_.at(r), written(golden, mine.t),
                                    {.dtype = mine.t.dtype, .scaled = world.variation.magnitude != 0,
-                                    .terms = terms(world.problem, r, mine.t.extent),
+                                    .terms = terms(world.problem, r, mine.t.extent), .shake = world.largest_shake(),
                                     .weights = r == Role::lse ? world.problem.dtype.kv : DType::none});
     o.figures.push_back({r, j});
     o.verdict = std::max(o.verdict, j.verdict);

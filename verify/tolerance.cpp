@@ -58,10 +58,11 @@ Judged judge(const Golden& golden, const std::vector<double>& got, const Yardsti
   };
   const auto share = [](double error, double limit) { return error == 0 ? 0 : error / limit; };
 
-  const double root = want.empty() ? 0 : std::sqrt(size.square / double(want.size()));
-  const double unit = by.scaled && root > 0 ? root : 1;
+  const double count = double(want.size()), root = want.empty() ? 0 : std::sqrt(size.square / count);
+  const double full_size = std::max(root, by.shake > 0 ? golden.naive_mean / by.shake : 0);
+  const double unit = by.scaled && full_size > 0 ? full_size : 1;
   Judged j{.mae = strayed.mean / unit, .max = strayed.max / unit, .worst = strayed.worst};
-  j.relative_l2 = strayed.square == 0 ? 0 : std::sqrt(strayed.square / size.square);
+  j.relative_l2 = strayed.square == 0 ? 0 : std::sqrt(strayed.square / count) / full_size;
   const double used[] = {share(strayed.max, limit(golden.naive_max, size.max)),
                          share(strayed.mean, limit(golden.naive_mean, size.mean))};
   j.used = std::isnan(used[0]) || std::isnan(used[1]) ? NAN : std::max(used[0], used[1]);

@@ -13,7 +13,9 @@
 // than the P it is for.
 // Verdicts: PASS when also the mean absolute error is at most 5e-5; PASS-AT-FLOOR when it is above, which for f16 and
 // bf16 even an exact kernel can be, but within the rule; FAIL otherwise, and for NaN, unwritten or foreign memory.
-// Inputs are N(0, 1). Where a case scales its values, errors are in units of the root mean square of the golden output.
+// Inputs are N(0, 1). Where a case scales its values, errors are in units of the golden output's size: its root mean
+// square or, where that is small because large terms cancel, the size of those terms, which is what naive errors are
+// relative to. A relative L2 error is relative to the same size always.
 #pragma once
 #include <string>
 #include <vector>
@@ -44,9 +46,10 @@ struct Judged {
 };
 
 struct Yardstick {
-  DType dtype = DType::f32;   // of the output
-  bool scaled = false;        // the case scales its values
-  double terms = 1;           // how many are summed to make one element
+  DType dtype = DType::f32;     // of the output
+  bool scaled = false;          // the case scales its values
+  double terms = 1;             // how many are summed to make one element
+  double shake = 0;             // how far inputs were moved, relatively, for the naive computation; 0: they were not
   DType weights = DType::none;  // of a log-sum-exp: what P is kept in
 };
 

@@ -18,6 +18,11 @@ uint64_t mix(uint64_t x) {  // splitmix64's finaliser
   return x ^ x >> 31;
 }
 
+// A few roundings of the arithmetic: f32, or better where the values are.
+double work_shake(const Problem& p) {
+  return p.precision == Precision::tf32 ? 0x1p-11 : 4 * std::min(rounding_of(p.dtype.kv), rounding_of(DType::f32));
+}
+
 }  // namespace
 
 uint64_t Random::next() { return mix(state += 0x9E3779B97F4A7C15u); }
@@ -303,12 +308,12 @@ Args World::forward_result() {
   return forward;
 }
 
+double World::largest_shake() const { return std::max(rounding_of(problem.dtype.kv), work_shake(problem)); }
+
 Outputs World::shaken(uint32_t seed) const {
   Outputs made = outputs(true);
   Random random{mix(seed + 1)};
-  const bool backward = problem.pass == Pass::backward;
-  const double low = rounding_of(problem.dtype.kv);
-  const double work = problem.precision == Precision::tf32 ? 0x1p-11 : 4 * std::min(low, rounding_of(DType::f32));
+  const double work = work_shake(problem), low = largest_shake();
   const auto shake = [&](Role r, double by) {
     if (!args.given(r)) return;
     const Tensor from = args[r];
@@ -319,8 +324,8 @@ Outputs World::shaken(uint32_t seed) const {
     made.args[r] = o.t;
   };
   for (const Role r : {Role::q, Role::k, Role::bias}) shake(r, work);
-  shake(Role::v, backward ? work : std::max(low, work));
-  for (const Role r : {Role::d_out, Role::d_lse}) shake(r, std::max(low, work));
+  shake(Role::v, problem.pass == Pass::backward ? work : low);
+  for (const Role r : {Role::d_out, Role::d_lse}) shake(r, low);
   return made;
 }
 

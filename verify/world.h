@@ -102,6 +102,7 @@ class World {
   // The same inputs with every value moved by up to one rounding of what a naive computation would keep it in; see
   // tolerance.h.
   Outputs shaken(uint32_t seed) const;
+  double largest_shake() const;  // relative
   // Changes when any byte of the inputs does.
   uint64_t fingerprint() const;
 

@@ -1,0 +1,97 @@
+// `attune parity` and `attune features` as a shell sees them: last line, exit code, sentences, JSON.
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "plan/plan.h"
+#include "tool/commands.h"
+
+namespace attune {
+namespace {
+
+using json = nlohmann::json;
+
+struct Answer {
+  int code = 0;
+  std::string out, err;
+
+  std::string last_line() const {
+    const std::string text = out.substr(0, out.find_last_not_of('\n') + 1);
+    return text.substr(text.rfind('\n') + 1);
+  }
+};
+
+Answer call(std::vector<std::string> words) {
+  words.insert(words.begin(), "attune");
+  std::vector<char*> argv;
+  for (std::string& w : words) argv.push_back(w.data());
+  argv.push_back(nullptr);
+  testing::internal::CaptureStdout();
+  testing::internal::CaptureStderr();
+  Answer a;
+  a.code = attune_tool_main(int(words.size()), argv.data());
+  a.out = testing::internal::GetCapturedStdout();
+  a.err = testing::internal::GetCapturedStderr();
+  return a;
+}
+
+constexpr const char* kCase = "forward bf16 b2 h4/2 q31 k129 d64 causal | seed=3 drawn bhsd cache";
+
+TEST(parity, a_case_ends_with_the_plain_line) {
+  const Answer a = call({"parity", "--case", kCase, "--backend", "cpu_forward"});
+  EXPECT_EQ(a.code, kOk) << a.out << a.err;
+  EXPECT_EQ(a.last_line(), "1 passed, 0 failed");
+  EXPECT_NE(a.out.find("relative L2"), std::string::npos);
+}
+
+TEST(parity, json_has_every_figure) {
+  const Answer a = call({"parity", "--case", kCase, "--json"});
+  EXPECT_EQ(a.code, kOk) << a.err;
+  const json j = json::parse(a.out);
+  EXPECT_EQ(j["failed"], 0);
+  EXPECT_GE(j["passed"], 1);
+  EXPECT_EQ(j["runs"][0]["case"], kCase);
+  EXPECT_EQ(j["runs"][0]["outputs"].size(), 2u);  // out and lse
+  for (const char* figure : {"mae", "max", "relative_l2", "tolerance_used"})
+    EXPECT_TRUE(j["runs"][0]["outputs"][0][figure].is_number()) << figure;
+  EXPECT_EQ(j["gate"], 5e-5);
+}
+
+TEST(parity, mistakes_are_told_apart_by_the_exit_code) {
+  EXPECT_EQ(call({"parity", "--backend", "nobody"}).code, kUsage);
+  EXPECT_EQ(call({"parity", "--case", "forward f99"}).code, kUsage);
+  EXPECT_EQ(call({"parity", "--case", kCase, "--coverage"}).code, kUsage);
+  EXPECT_EQ(call({"parity", "--device", "toaster"}).code, kUsage);
+  EXPECT_EQ(call({"parity", "--device", "h200"}).code, kMachine);
+  // Nothing ran: that is not "none failed".
+  const Answer none = call({"parity", "--backend", "cpu_forward", "--case", "backward f32 b1 h1 q1 k1 d8 full"});
+  EXPECT_EQ(none.code, kFailed);
+  EXPECT_EQ(none.last_line(), "0 passed, 0 failed");
+  EXPECT_NE(none.err.find("no backend ran"), std::string::npos);
+}
+
+TEST(parity, coverage_has_a_number_or_a_sentence_in_every_cell) {
+  const Answer a = call({"parity", "--backend", "cpu_forward", "--device", "cpu:scalar", "--coverage", "--json"});
+  EXPECT_EQ(a.code, kOk) << a.err;
+  const json j = json::parse(a.out);
+  EXPECT_EQ(j["empty_cells"], 0);
+  EXPECT_GE(j["coverage"].size(), 300u);
+  for (const json& cell : j["coverage"]) EXPECT_TRUE(cell["runs"] > 0 || cell.contains("refusal")) << cell;
+}
+
+TEST(features, come_from_supports) {
+  const json j = json::parse(call({"features", "--device", "cpu", "--json"}).out);
+  int served = 0;
+  for (const json& cell : j["devices"][0]["cells"]) {
+    served += cell["served"] == true;
+    EXPECT_EQ(cell["served"] == false, cell.contains("refusal")) << cell;
+  }
+  EXPECT_GE(served, 50);
+  EXPECT_EQ(call({"features", "--device", "toaster"}).code, kUsage);
+  const Answer table = call({"features"});
+  EXPECT_EQ(table.code, kOk);
+  for (const Backend* b : backends()) EXPECT_NE(table.out.find(b->name), std::string::npos) << b->name;
+}
+
+}  // namespace
+}  // namespace attune
