@@ -34,14 +34,12 @@ void attend(const Definition& one, int64_t h, int64_t i, Room& room) {
   const auto weight = [top](double logit) { return logit == -INFINITY ? 0 : std::exp(logit - top); };
 
   double sum = weight(running) + weight(sink);
-  for (int d = 0; d < p.dim_v; ++d)  // of a row that saw nothing yet, out is not read
-    room.out[size_t(d)] = running == -INFINITY ? 0 : weight(running) * load(a[Role::out], at.batch, at.seq, h, d);
+  room.out.assign(size_t(p.dim_v), 0.0);
+  if (running != -INFINITY) add_row(room.out.data(), weight(running), a[Role::out], at, h, p.dim_v);  // else not read
   for (const Term& t : room.terms) {
-    const Place key = one.key(t.key);
     const double kept = weight(t.logit) * one.keep(h, i, t.key);
     sum += weight(t.logit);
-    for (int d = 0; d < p.dim_v; ++d)
-      room.out[size_t(d)] += kept * load(a[Role::v], key.batch, key.seq, one.kv_head(h), d);
+    add_row(room.out.data(), kept, a[Role::v], one.key(t.key), one.kv_head(h), p.dim_v);
   }
 
   const bool nothing = sum == 0;  // a NaN is not nothing
@@ -62,7 +60,7 @@ Status supports(const Problem& p, const Device& d) {
 Status run(const Plan& plan, const Args& args, Workspace, Stream) {
   const Problem& p = plan.problem;
   if (p.pass == Pass::backward) return run_backward(p, args);
-  Room room{{}, std::vector<double>(size_t(p.dim_v))};
+  Room room;
   for (int64_t b = 0; b < p.batch; ++b) {
     const Definition one(p, args, b);
     for (int64_t h = 0; h < p.heads_q; ++h)

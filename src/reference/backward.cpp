@@ -29,6 +29,7 @@ struct Sum {
   double& at(int64_t b, int64_t s, int64_t h, int64_t d) {
     return view<double>(memory).row(b, s, h)[d];
   }
+  double* row(Place place, int64_t h) { return &at(place.batch, place.seq, h, 0); }
   // Along an axis of extent 1 the input was broadcast, so its gradient is the sum.
   double& broadcast_at(int64_t b, int64_t s, int64_t h, int64_t d) {
     const Extents& e = to.extent;
@@ -56,18 +57,12 @@ struct Gradients {
     const int64_t hk = one.kv_head(h);
     const double product = one.product(h, i, j), keep = one.keep(h, i, j);
     const double P = std::exp(one.logit(product, h, i, j) - lse);
-    double dP = 0;
-    for (int d = 0; d < one.p.dim_v; ++d) {
-      const double d_out = load(a[Role::d_out], q.batch, q.seq, h, d);
-      dP += keep * d_out * load(a[Role::v], k.batch, k.seq, hk, d);
-      if (dv) dv.at(k.batch, k.seq, hk, d) += keep * P * d_out;
-    }
+    const double dP = keep * dot(a[Role::d_out], q, h, a[Role::v], k, hk, one.p.dim_v);
     const double d_logit = P * (dP - D), d_dot = d_logit * one.logit_slope(product) * one.scale;
+    if (dv) add_row(dv.row(k, hk), keep * P, a[Role::d_out], q, h, one.p.dim_v);
+    if (dk) add_row(dk.row(k, hk), d_dot, a[Role::q], q, h, one.p.dim_qk);
     if (d_bias) d_bias.broadcast_at(one.b, i, h, j) += d_logit;
-    for (int d = 0; d < one.p.dim_qk; ++d) {
-      dq[size_t(d)] += d_dot * load(a[Role::k], k.batch, k.seq, hk, d);
-      if (dk) dk.at(k.batch, k.seq, hk, d) += d_dot * load(a[Role::q], q.batch, q.seq, h, d);
-    }
+    add_row(dq.data(), d_dot, a[Role::k], k, hk, one.p.dim_qk);
   }
 
   void add_query(const Definition& one, int64_t h, int64_t i) {
@@ -77,8 +72,7 @@ struct Gradients {
     dq.assign(dq.size(), 0.0);
     if (lse != -INFINITY) {  // a row that sees nothing has no gradient
       double D = a.given(Role::d_lse) ? -load(a[Role::d_lse], at.batch, at.seq, h, 0) : 0;
-      for (int d = 0; d < one.p.dim_v; ++d)
-        D += load(a[Role::d_out], at.batch, at.seq, h, d) * load(a[Role::out], at.batch, at.seq, h, d);
+      D += dot(a[Role::d_out], at, h, a[Role::out], at, h, one.p.dim_v);
       if (d_sinks) d_sinks.at(0, 0, h, 0) -= std::exp(load(a[Role::sinks], 0, 0, h, 0) - lse) * D;
       for (int64_t j = 0; j < one.len_k; ++j)
         if (one.sees(h, i, j)) add_pair(one, h, i, j, lse, D);

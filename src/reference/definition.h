@@ -42,6 +42,37 @@ inline int64_t integer(const Tensor& t, int64_t b, int64_t h, int64_t n) {
 
 struct Place { int64_t batch, seq; };  // a row on these two axes
 
+// f of the numbers of a row, in their own type, so that a sum over a row asks for the dtype once. Problems have
+// floating types only.
+template <class F>
+auto with_row(const Tensor& t, Place at, int64_t h, F f) {
+  const int64_t first = at.batch * t.stride.batch + at.seq * t.stride.seq + h * t.stride.head;
+  switch (t.dtype) {
+    case DType::f64: return f(static_cast<const double*>(t.data) + first);
+    case DType::f32: return f(static_cast<const float*>(t.data) + first);
+    case DType::f16: return f(static_cast<const F16*>(t.data) + first);
+    case DType::bf16: return f(static_cast<const Bf16*>(t.data) + first);
+    default: return f(static_cast<const E4m3*>(t.data) + first);
+  }
+}
+
+inline double dot(const Tensor& x, Place at_x, int64_t head_x, const Tensor& y, Place at_y, int64_t head_y, int dim) {
+  return with_row(x, at_x, head_x, [&](const auto* a) {
+    return with_row(y, at_y, head_y, [&](const auto* b) {
+      double sum = 0;
+      for (int d = 0; d < dim; ++d) sum += double(a[d]) * double(b[d]);
+      return sum;
+    });
+  });
+}
+
+// to += factor * row
+inline void add_row(double* to, double factor, const Tensor& t, Place at, int64_t h, int dim) {
+  with_row(t, at, h, [&](const auto* x) {
+    for (int d = 0; d < dim; ++d) to[d] += factor * double(x[d]);
+  });
+}
+
 // Queries are numbered i = 0 ... len_q - 1, keys j = 0 ... len_k - 1, within the sequence and behind its padding.
 struct Definition {
   const Problem& p;
@@ -100,11 +131,7 @@ struct Definition {
   }
 
   double product(int64_t h, int64_t i, int64_t j) const {  // scale * q . k
-    const Place at_q = query(i), at_k = key(j);
-    double sum = 0;
-    for (int d = 0; d < p.dim_qk; ++d)
-      sum += load(a[Role::q], at_q.batch, at_q.seq, h, d) * load(a[Role::k], at_k.batch, at_k.seq, kv_head(h), d);
-    return scale * sum;
+    return scale * dot(a[Role::q], query(i), h, a[Role::k], key(j), kv_head(h), p.dim_qk);
   }
   double logit(double product, int64_t h, int64_t i, int64_t j) const {
     double s = product;
