@@ -173,7 +173,7 @@ std::string name(KeySource k) { return text(k, kKeys); }
 std::string name(const Types& t) {
   const bool forward = t.grad == DType::none;
   if (t.q == t.kv && t.q == t.out && (forward || t.q == t.grad)) return name(t.q);
-  return join(name(t.q), "/", name(t.kv), "/", name(t.out), forward ? "" : "/" + name(t.grad));
+  return join(name(t.q), "/", name(t.kv), "/", name(t.out), forward ? std::string() : join("/", name(t.grad)));
 }
 
 std::string name(const Mask& m) {
@@ -189,13 +189,13 @@ std::string name(const Problem& p) {
   std::string s = join(text(p.pass, kPass), " ", name(p.dtype), " b", p.batch, " h", pair(p.heads_q, p.heads_kv),
                        " q", p.len_q, " k", p.len_k, " d", pair(p.dim_qk, p.dim_v), " ", name(p.mask));
   for (size_t n = 0; n < std::size(kOption); ++n) {
-    if (p.has(Option(n))) s += " " + text(n, kOption);
-    if (p.has(Option(n)) && Option(n) == Option::bias && p.dtype.bias != DType::f32) s += "." + name(p.dtype.bias);
+    if (p.has(Option(n))) s += join(" ", text(n, kOption));
+    if (p.has(Option(n)) && Option(n) == Option::bias && p.dtype.bias != DType::f32) s += join(".", name(p.dtype.bias));
   }
-  if (p.keys != KeySource::linear) s += " " + text(p.keys, kKeys);
+  if (p.keys != KeySource::linear) s += join(" ", text(p.keys, kKeys));
   if (p.keys == KeySource::paged) s += join(p.page);
-  if (p.reproducible != Reproducible::no) s += " " + text(p.reproducible, kRepro);
-  if (p.precision != Precision::full) s += " " + text(p.precision, kPrecision);
+  if (p.reproducible != Reproducible::no) s += join(" ", text(p.reproducible, kRepro));
+  if (p.precision != Precision::full) s += join(" ", text(p.precision, kPrecision));
   if (p.variant.text[0]) s += join(" : ", p.variant.text);
   return s;
 }
