@@ -345,6 +345,12 @@ static void caches(void) {
   wrong_for_all("rotary_cos: 9 positions do not hold 5 ... 9 of sequence 0");
   w.shape[ATTUNE_ROTARY_COS][0] = w.shape[ATTUNE_ROTARY_SIN][0] = 10, w.shape[ATTUNE_ROTARY_COS][1] = 5;
   wrong_for_all("rotary_cos: dim = 5 is not 1 ... 4");
+  w.shape[ATTUNE_ROTARY_COS][1] = 4, w.problem.align = ATTUNE_ABSOLUTE;
+  give(&w, ATTUNE_POSITIONS, ATTUNE_I64, "bn", 2, 2, 0, 0);
+  memset(&memory[ATTUNE_POSITIONS], 0, sizeof memory[0]);
+  right_for_all("given positions inside the table");
+  memory[ATTUNE_POSITIONS].l[1] = 3; /* of key 0: the queries still fit */
+  wrong_for_all("rotary_cos: 10 positions do not hold 8 ... 12 of sequence 0");
 }
 
 static void pages(void) {
@@ -416,6 +422,8 @@ static void block_lists(void) {
   begin_k[0] = 0, begin_k[1] = 1, begin_k[2] = 3, row_k[0] = 0, row_k[1] = 1, row_k[2] = 0;
   right_for_all("both lists");
   row_k[0] = 1;
+  wrong_for_all("block_begin_k of sequence 0: is not the list of block_begin by key block");
+  begin_k[1] = 2, row_k[0] = 0, row_k[1] = 1, row_k[2] = 0; /* as many entries in every row, in another column */
   wrong_for_all("block_begin_k of sequence 0: is not the list of block_begin by key block");
   row_k[0] = 2;
   wrong_for_all("block_row_k of sequence 0: 2 is not one of 2 blocks of queries");
