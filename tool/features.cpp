@@ -105,7 +105,11 @@ json as_json(std::string_view word, const Device& d) {
       for (const Row& row : rows())
         for (const DType t : kTypes) {
           const Status s = serves(*b, d, row, pass, t);
-          json cell = {{"backend", b->name}, {"pass", name(pass)}, {"feature", row.word}, {"dtype", name(t)}, {"served", s.ok()}};
+          json cell = {{"backend", b->name},
+                       {"pass", name(pass)},
+                       {"feature", row.word},
+                       {"dtype", name(t)},
+                       {"served", s.ok()}};
           if (!s.ok()) cell["refusal"] = s.message;
           cells.push_back(std::move(cell));
         }
@@ -123,8 +127,9 @@ void features(const Asked& asked, Context& context) {
     else print(word, d);
   }
   if (!context.json)
-    return fmt::print("Cells are the dtypes served, of f32, f16 and bf16. FlashAttention 1.0.9, 2.8 and 3.0 (beta): f forward,\n"
-                      "b backward, f16 and bf16. `attune plan` says why a problem is refused.\n");
+    return fmt::print(
+        "Cells are the dtypes served, of f32, f16 and bf16. FlashAttention 1.0.9, 2.8 and 3.0 (beta): f forward,\n"
+        "b backward, f16 and bf16. `attune plan` says why a problem is refused.\n");
   for (const Row& row : rows()) {
     const Others o = others(row.word);
     document["flash_attention"].push_back({{"feature", row.word}, {"1.0.9", o.fa1}, {"2.8", o.fa2}, {"3.0", o.fa3}});
@@ -136,8 +141,10 @@ void features(const Asked& asked, Context& context) {
 
 void add_features(CLI::App& app, Context& context) {
   auto asked = std::make_shared<Asked>();
-  CLI::App* command = app.add_subcommand("features", "Which option, pass and dtype every backend serves, beside FlashAttention 1, 2 and 3");
-  command->add_option("--device", asked->device, "Only this device: cpu, cpu:scalar, h200, ... (default: cpu, a100, h200)");
+  CLI::App* command = app.add_subcommand(
+      "features", "Which option, pass and dtype every backend serves, beside FlashAttention 1, 2 and 3");
+  command->add_option("--device", asked->device,
+                      "Only this device: cpu, cpu:scalar, h200, ... (default: cpu, a100, h200)");
   command->footer("Examples:\n  attune features\n  attune features --device cpu:scalar --json");
   command->callback([asked, &context] { features(*asked, context); });
 }

@@ -69,8 +69,9 @@ void print_table(const Suite& suite, const Tallies& all) {
   fmt::print("{:<14} {:<5} {:>5} {:>5} {:>13} {:>5} {:>10} {:>10} {:>10} {:>9}\n", "backend", "dtype", "runs", "PASS",
              "PASS-AT-FLOOR", "FAIL", "worst MAE", "worst max", "worst L2", "tolerance");
   for (const auto& [key, t] : all)
-    fmt::print("{:<14} {:<5} {:>5} {:>5} {:>13} {:>5} {:>10.2e} {:>10.2e} {:>10.2e} {:>8.0f}%\n", suite.backends[key.first]->name,
-               name(key.second), t.runs, t.verdicts[0], t.verdicts[1], t.verdicts[2], t.mae, t.max, t.relative_l2, 100 * t.used);
+    fmt::print("{:<14} {:<5} {:>5} {:>5} {:>13} {:>5} {:>10.2e} {:>10.2e} {:>10.2e} {:>8.0f}%\n",
+               suite.backends[key.first]->name, name(key.second), t.runs, t.verdicts[0], t.verdicts[1], t.verdicts[2],
+               t.mae, t.max, t.relative_l2, 100 * t.used);
 }
 
 void print_failures(const Suite& suite, const std::vector<Attempt>& all) {
@@ -87,10 +88,12 @@ void print_failures(const Suite& suite, const std::vector<Attempt>& all) {
 void print_figures(const Suite& suite, const std::vector<Attempt>& all) {
   for (const Attempt& a : all)
     for (const Figures& f : a.outcome.figures)
-      fmt::print("{:<14} {:<8} MAE {:.2e}  max {:.2e}  relative L2 {:.2e}  {:.0f}% of the tolerance  {}\n", a.backend->name,
-                 name(f.role), f.judged.mae, f.judged.max, f.judged.relative_l2, 100 * f.judged.used, name(f.judged.verdict));
+      fmt::print("{:<14} {:<8} MAE {:.2e}  max {:.2e}  relative L2 {:.2e}  {:.0f}% of the tolerance  {}\n",
+                 a.backend->name, name(f.role), f.judged.mae, f.judged.max, f.judged.relative_l2, 100 * f.judged.used,
+                 name(f.judged.verdict));
   for (const Backend* b : suite.backends)
-    if (const Status s = b->supports(suite.cases[0].problem, suite.places[0].device); !s.ok()) fmt::print("{}\n", s.message);
+    if (const Status s = b->supports(suite.cases[0].problem, suite.places[0].device); !s.ok())
+      fmt::print("{}\n", s.message);
   fmt::print("\n");
 }
 
@@ -128,8 +131,12 @@ void print_coverage(const Backend& b, Pass pass, const std::vector<Cell>& cells)
 json as_json(const Outcome& o) {
   json figures = json::array();
   for (const Figures& f : o.figures)
-    figures.push_back({{"output", name(f.role)}, {"mae", f.judged.mae}, {"max", f.judged.max},
-                       {"relative_l2", f.judged.relative_l2}, {"tolerance_used", f.judged.used}, {"verdict", name(f.judged.verdict)}});
+    figures.push_back({{"output", name(f.role)},
+                       {"mae", f.judged.mae},
+                       {"max", f.judged.max},
+                       {"relative_l2", f.judged.relative_l2},
+                       {"tolerance_used", f.judged.used},
+                       {"verdict", name(f.judged.verdict)}});
   return {{"verdict", name(o.verdict)}, {"why", o.why}, {"outputs", figures}};
 }
 
@@ -190,7 +197,9 @@ void parity(const Asked& asked, Context& context) {
     if (asked.coverage) document["empty_cells"] = holes;
     fmt::print("{}\n", document.dump(2));
   }
-  if (holes) fail(context, kFailed, join("attune parity: ", holes, " cells of the coverage are empty: supported, and never run"));
+  if (holes)
+    fail(context, kFailed,
+         join("attune parity: ", holes, " cells of the coverage are empty: supported, and never run"));
   if (all.empty()) fail(context, kFailed, "attune parity: no backend ran");
   if (failed && context.exit_code == kOk) context.exit_code = kFailed;
   if (!context.json) fmt::print("\n{} passed, {} failed\n", all.size() - failed, failed);
@@ -200,20 +209,28 @@ void parity(const Asked& asked, Context& context) {
 
 void add_parity(CLI::App& app, Context& context) {
   auto asked = std::make_shared<Asked>();
-  CLI::App* command = app.add_subcommand("parity", "Whether every backend is right: all of them, on all cases, against the fp64 reference");
-  command->add_option("--device", asked->device, "cpu, or a level of it: cpu:scalar, cpu:neon, cpu:avx2, ...")->capture_default_str();
+  CLI::App* command = app.add_subcommand(
+      "parity", "Whether every backend is right: all of them, on all cases, against the fp64 reference");
+  command->add_option("--device", asked->device, "cpu, or a level of it: cpu:scalar, cpu:neon, cpu:avx2, ...")
+      ->capture_default_str();
   command->add_option("--backend", asked->backend, "Only this backend");
-  CLI::Option* one = command->add_option("--case", asked->text, "Only this case: a problem line, then ' | ' and words on the arguments");
+  CLI::Option* one = command->add_option("--case", asked->text,
+                                         "Only this case: a problem line, then ' | ' and words on the arguments");
   CLI::Option* quick = command->add_flag("--quick", asked->quick, "A short list of cases");
-  command->add_flag("--coverage", asked->coverage, "Also what was tried, of everything a backend supports")->excludes(one)->excludes(quick);
+  command->add_flag("--coverage", asked->coverage, "Also what was tried, of everything a backend supports")
+      ->excludes(one)
+      ->excludes(quick);
   command->add_option("--threads", asked->threads, "Threads of a run (default: the CPU's)")->check(CLI::Range(1, 1024));
   command->footer(
-      "A case is PASS when its mean absolute error is at most 5e-5, PASS-AT-FLOOR when it is above that and no worse than\n"
-      "three times a naive computation in the same precision, else FAIL. Exit code 0 only if something ran and none failed.\n\n"
+      "A case is PASS when its mean absolute error is at most 5e-5, PASS-AT-FLOOR when it is above that and no worse "
+      "than\n"
+      "three times a naive computation in the same precision, else FAIL. Exit code 0 only if something ran and none "
+      "failed.\n\n"
       "Examples:\n"
       "  attune parity --device cpu\n"
       "  attune parity --device cpu --coverage\n"
-      "  attune parity --backend cpu_forward --case \"forward bf16 b2 h4/2 q31 k129 d64 causal | seed=3 drawn bhsd cache\"");
+      "  attune parity --backend cpu_forward --case \"forward bf16 b2 h4/2 q31 k129 d64 causal | seed=3 drawn bhsd "
+      "cache\"");
   command->callback([asked, &context] { parity(*asked, context); });
 }
 

@@ -62,7 +62,9 @@ Blocks blocks_of(const Problem& p, int q, int k) {
 struct Setting {
   enum Axis { len, head, dims, mask, align, source, dtype, blocks, lengths, magnitude, layout, pad, broadcast, repro,
               softcap, alibi, bias, dropout, sink, last, cache, cu_q, used_q, seed_even, d_lse, lean, count };
-  static std::vector<int> levels() { return {8, 3, 7, 7, 3, 5, 4, 4, 3, 3, 2, 3, 4, 3, 2, 2, 4, 2, 2, 2, 2, 2, 2, 2, 2, 2}; }
+  static std::vector<int> levels() {
+    return {8, 3, 7, 7, 3, 5, 4, 4, 3, 3, 2, 3, 4, 3, 2, 2, 4, 2, 2, 2, 2, 2, 2, 2, 2, 2};
+  }
   const std::vector<int>& at;
   int operator[](Axis a) const { return at[size_t(a)]; }
 };

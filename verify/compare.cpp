@@ -156,7 +156,8 @@ Outcome Trial::run(const Backend& backend, const Device& device) {
 Outcome Trial::judge(const Outputs& got) {
   Outcome o = compare(got);
   // One shake of a small output can be small by luck: before that counts as a failure, more are asked.
-  while (o.verdict == Verdict::fail && o.used() > 1 && o.used() < 10 && shakes_ < kMostShakes && shake().ok()) o = compare(got);
+  while (o.verdict == Verdict::fail && o.used() > 1 && o.used() < 10 && shakes_ < kMostShakes && shake().ok())
+    o = compare(got);
   if (world.fingerprint() != inputs_) o.verdict = Verdict::fail, o.why = "writes into its inputs";
   return o;
 }

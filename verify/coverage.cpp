@@ -9,7 +9,8 @@ bool belongs(const Problem& p, const Topic& t, const Cell& c) {
 
 }  // namespace
 
-std::vector<Cell> coverage(const Suite& suite, const std::vector<Attempt>& runs, const Backend& backend, size_t place_index) {
+std::vector<Cell> coverage(const Suite& suite, const std::vector<Attempt>& runs, const Backend& backend,
+                           size_t place_index) {
   std::vector<Cell> cells;
   for (const Topic& t : topics())
     for (const Pass pass : {Pass::forward, Pass::backward})

@@ -32,8 +32,8 @@ std::vector<Attempt> run_case(const Suite& suite, size_t index, std::mutex& one_
 
 std::vector<Place> cpu_places() {
   std::vector<Place> all{{"cpu", this_cpu(), 0}};
-  for (const std::string_view word : {"cpu:amx_bf16", "cpu:avx512_bf16", "cpu:avx512", "cpu:avx2", "cpu:neon_bf16", "cpu:neon",
-                                      "cpu:scalar"}) {
+  for (const std::string_view word :
+       {"cpu:amx_bf16", "cpu:avx512_bf16", "cpu:avx512", "cpu:avx2", "cpu:neon_bf16", "cpu:neon", "cpu:scalar"}) {
     Place p{.word = std::string(word)};
     if (!device_named(word, p.device).ok()) continue;
     const auto same = [&](const Place& other) { return other.device.features == p.device.features; };
@@ -68,8 +68,8 @@ std::vector<Attempt> Suite::run() const {
 
 std::string command(const Suite& suite, const Attempt& run) {
   const Place& place = suite.places[run.place_index];
-  return join("attune parity --device ", place.word, place.threads ? join(" --threads ", place.threads) : "", " --backend ",
-              run.backend->name, " --case \"", name(suite.cases[run.case_index]), "\"");
+  return join("attune parity --device ", place.word, place.threads ? join(" --threads ", place.threads) : "",
+              " --backend ", run.backend->name, " --case \"", name(suite.cases[run.case_index]), "\"");
 }
 
 }  // namespace attune

@@ -2,9 +2,9 @@
 //
 // A result may be as wrong as a naive computation in the same precision is, a few times over, and no more: Dao's rule
 // (flash-attention's tests). The naive computation is the golden one on *shaken* inputs (World::shaken): what it keeps
-// in the dtype of the values (P in a forward, P and dS in a backward) is as good as the values, d_out and d_lse moved by
-// up to one rounding of that dtype, and its f32 arithmetic as good as q and k moved by a few roundings of f32. It needs no
-// second implementation that could share a kernel's mistakes, and serves every option and both passes.
+// in the dtype of the values (P in a forward, P and dS in a backward) is as good as the values, d_out and d_lse moved
+// by up to one rounding of that dtype, and its f32 arithmetic as good as q and k moved by a few roundings of f32. It
+// needs no second implementation that could share a kernel's mistakes, and serves every option and both passes.
 //
 //   max error   <=  3 * naive max error   +  floor,   floor = 2 roundings of the output's dtype at its largest value
 //   mean error  <=  3 * naive mean error  +  floor,   floor = 2 roundings of the output's dtype at its mean value

@@ -216,7 +216,8 @@ void World::add_options() {
   if (p.has(Option::alibi)) normal(add(Role::slopes, DType::f32, {1, 1, p.heads_q, 1}), 0.05, false);
   if (p.has(Option::sink)) normal(add(Role::sinks, DType::f32, {1, 1, p.heads_q, 1}), 1);
   if (p.has(Option::bias))
-    normal(add(Role::bias, p.dtype.bias, {axis(0, p.batch), axis(1, p.len_q), axis(2, p.heads_q), axis(3, p.len_k)}), 1);
+    normal(add(Role::bias, p.dtype.bias, {axis(0, p.batch), axis(1, p.len_q), axis(2, p.heads_q), axis(3, p.len_k)}),
+           1);
   const std::vector<int64_t> seed_and_offset{variation.seed + 1, int64_t(1) << 35};
   if (p.has(Option::dropout)) add(Role::seed, DType::i64, {1, 1, 1, 2}).set(seed_and_offset);
   args.softcap = p.has(Option::softcap) ? 2.f : 0.f;
@@ -248,13 +249,16 @@ void World::poison_unused() {
     const int first = counted ? left_pad_[at] : 0;
     const int last = counted ? used_k_[at] : ragged ? cu_k_[at + 1] - cu_k_[at] : width_k;
     for (int j = first; j < last; ++j) {
-      const int row = ragged ? 0 : paged ? table_[size_t(b) * table_.size() / size_t(problem.batch) + size_t(j / problem.page)]
-                             : args.given(Role::cache_index) ? index_[at] : b;
+      const int row = ragged  ? 0
+                      : paged ? table_[size_t(b) * table_.size() / size_t(problem.batch) + size_t(j / problem.page)]
+                      : args.given(Role::cache_index) ? index_[at]
+                                                      : b;
       k_rows[size_t(row * width_k + (ragged ? cu_k_[at] + j : paged ? j % problem.page : j))] = 1;
     }
   }
   for (Owned& o : owned_) {
-    const bool of_q = o.t.data == args[Role::q].data || o.t.data == args[Role::d_out].data || o.t.data == args[Role::d_lse].data;
+    const bool of_q =
+        o.t.data == args[Role::q].data || o.t.data == args[Role::d_out].data || o.t.data == args[Role::d_lse].data;
     const bool of_k = o.t.data == args[Role::k].data || o.t.data == args[Role::v].data;
     for (int b = 0; (of_q || of_k) && b < o.t.extent.batch; ++b)
       for (int s = 0; s < o.t.extent.seq; ++s)
@@ -279,12 +283,14 @@ Outputs World::outputs(bool golden) const {
     add(Role::dq, p.dtype.grad, q, layout, pad);
     add(Role::dk, p.dtype.grad, k, layout, pad);
     add(Role::dv, p.dtype.grad, args[Role::v].extent, layout, pad);
-    if (p.has(Option::bias) && !variation.lean) add(Role::d_bias, DType::f32, args[Role::bias].extent, Layout::bshd, pad);
+    if (p.has(Option::bias) && !variation.lean)
+      add(Role::d_bias, DType::f32, args[Role::bias].extent, Layout::bshd, pad);
     if (p.has(Option::sink) && !variation.lean) add(Role::d_sinks, DType::f32, {1, 1, p.heads_q, 1}, Layout::bshd, pad);
     return made;
   }
   Owned& out = add(Role::out, p.dtype.out, {q.batch, q.seq, q.head, p.dim_v}, layout, pad);
-  Owned* lse = variation.lean && !running ? nullptr : &add(Role::lse, DType::f32, {q.batch, q.seq, q.head, 1}, layout, pad);
+  Owned* lse =
+      variation.lean && !running ? nullptr : &add(Role::lse, DType::f32, {q.batch, q.seq, q.head, 1}, layout, pad);
   if (!running) return made;
   Random random{7};
   const double scale = std::pow(10., variation.magnitude);

@@ -1,6 +1,6 @@
 // Everything a problem needs to run: inputs made from a seed, outputs full of poison. Memory that no sequence owns
-// (guards, padding, unused rows and pages) is 0xFF: NaN in every floating type and -1 in every integer. So whoever reads
-// what is not theirs shows. What is to be written is another poison, because a NaN that was read keeps its bits.
+// (guards, padding, unused rows and pages) is 0xFF: NaN in every floating type and -1 in every integer. So whoever
+// reads what is not theirs shows. What is to be written is another poison, because a NaN that was read keeps its bits.
 #pragma once
 #include <list>
 #include <string>

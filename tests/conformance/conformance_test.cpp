@@ -62,8 +62,8 @@ TEST(conformance, what_a_backend_says_it_supports_was_tried) {
   for (const Backend* b : suite().backends)
     for (size_t place = 0; place < suite().places.size(); ++place)
       for (const Cell& c : coverage(suite(), runs(), *b, place))
-        EXPECT_FALSE(c.empty()) << join(b->name, " on ", suite().places[place].word, ": ", c.topic, " ", name(c.pass), " ",
-                                        name(c.dtype), " ", name(c.keys));
+        EXPECT_FALSE(c.empty()) << join(b->name, " on ", suite().places[place].word, ": ", c.topic, " ", name(c.pass),
+                                        " ", name(c.dtype), " ", name(c.keys));
 }
 
 }  // namespace

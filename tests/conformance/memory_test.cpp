@@ -55,7 +55,8 @@ Plan plan_of(std::string_view line) {
 
 TEST(memory, a_forward_of_131072_tokens_is_linear) {
   const Plan plan = plan_of("forward f32 b1 h1 q131072 k131072 d64 window511,0");
-  for (const std::string_view line : {"forward f32 b1 h1 q131072 k131072 d64 full", "forward f32 b1 h1 q131072 k131072 d64 causal"})
+  for (const std::string_view line :
+       {"forward f32 b1 h1 q131072 k131072 d64 full", "forward f32 b1 h1 q131072 k131072 d64 causal"})
     EXPECT_LE(plan_of(line).workspace_bytes, plan.workspace_bytes) << line;
   EXPECT_LT(plan.workspace_bytes, 64 * kMiB);
 
@@ -78,8 +79,8 @@ TEST(memory, a_forward_of_131072_tokens_is_linear) {
     ASSERT_TRUE(s.ok()) << s.message;
   }
   const size_t extra = mark_bytes() - before;
-  std::cout << "peak extra memory: " << double(extra) / kMiB << " MiB, of which workspace " << double(plan.workspace_bytes) / kMiB
-            << " MiB\n";
+  std::cout << "peak extra memory: " << double(extra) / kMiB << " MiB, of which workspace "
+            << double(plan.workspace_bytes) / kMiB << " MiB\n";
   EXPECT_LT(extra, 64 * kMiB);
 
   // The last row, by hand: that it is right is the other tests' matter, that it was computed is this one's.
@@ -87,7 +88,8 @@ TEST(memory, a_forward_of_131072_tokens_is_linear) {
   double sum = 0, want = 0;
   for (int j = last - 511; j <= last; ++j) {
     double dot = 0;
-    for (int d = 0; d < dim; ++d) dot += double(args.row<float>(Role::q, 0, last)[d]) * args.row<float>(Role::k, 0, j)[d];
+    for (int d = 0; d < dim; ++d)
+      dot += double(args.row<float>(Role::q, 0, last)[d]) * args.row<float>(Role::k, 0, j)[d];
     const double weight = std::exp(dot / 8);
     sum += weight, want += weight * args.row<float>(Role::v, 0, j)[5];
   }

@@ -23,8 +23,10 @@ Outcome outcome_of(std::string_view text, Wrong run) {
   Trial trial(c);
   const Status s = trial.prepare();
   EXPECT_TRUE(s.ok()) << s.message;
-  const Backend wrong{.name = "wrong", .supports = [](const Problem&, const Device&) { return Status::good(); },
-                      .shape = [](Plan& plan, const Planner&) { return plan.workspace_bytes = 1000, Status::good(); }, .run = run};
+  const Backend wrong{.name = "wrong",
+                      .supports = [](const Problem&, const Device&) { return Status::good(); },
+                      .shape = [](Plan& plan, const Planner&) { return plan.workspace_bytes = 1000, Status::good(); },
+                      .run = run};
   return trial.run(wrong, Device{});
 }
 
@@ -122,19 +124,28 @@ TEST(parity, a_wrong_backend_fails) {
 }
 
 TEST(parity, the_reference_itself_passes) {
-  for (const std::string_view text : {"forward f32 b2 h4 q64 k64 d64 full | pad=0", "backward bf16 b1 h2 q64 k64 d64 causal | d_lse"}) {
-    const Outcome o = outcome_of(text, [](const Plan& plan, const Args& a, Workspace, Stream) { return golden(plan.problem, a); });
+  for (const std::string_view text :
+       {"forward f32 b2 h4 q64 k64 d64 full | pad=0", "backward bf16 b1 h2 q64 k64 d64 causal | d_lse"}) {
+    const Outcome o =
+        outcome_of(text, [](const Plan& plan, const Args& a, Workspace, Stream) { return golden(plan.problem, a); });
     EXPECT_NE(o.verdict, Verdict::fail) << o.why;
   }
 }
 
 // Each writes one byte or element where it must not, or leaves one out.
 TEST(parity, memory_that_is_not_theirs_shows) {
-  const struct { std::string_view why, text; Wrong run; } all[] = {
+  const struct { std::string_view why, text; Wrong run;
+  } all[] = {
       {"writes outside out", "forward f32 b1 h2 q8 k8 d8 full",
-       [](const Plan& p, const Args& a, Workspace, Stream) { a.row<float>(Role::out)[8] = 0; return golden(p.problem, a); }},
+       [](const Plan& p, const Args& a, Workspace, Stream) {
+         a.row<float>(Role::out)[8] = 0;
+         return golden(p.problem, a);
+       }},
       {"writes outside out", "forward f32 b1 h2 q8 k8 d8 full | bhsd",
-       [](const Plan& p, const Args& a, Workspace, Stream) { a.row<float>(Role::out)[-1] = 0; return golden(p.problem, a); }},
+       [](const Plan& p, const Args& a, Workspace, Stream) {
+         a.row<float>(Role::out)[-1] = 0;
+         return golden(p.problem, a);
+       }},
       {"is not written", "forward bf16 b1 h2 q8 k8 d8 full",
        [](const Plan& p, const Args& a, Workspace, Stream) {
          const Status s = golden(p.problem, a);
@@ -154,9 +165,15 @@ TEST(parity, memory_that_is_not_theirs_shows) {
          return golden(p.problem, wrong);
        }},
       {"writes outside its workspace", "forward f32 b1 h2 q8 k8 d8 full",
-       [](const Plan& p, const Args& a, Workspace ws, Stream) { ws.data[1000] = {}; return golden(p.problem, a); }},
+       [](const Plan& p, const Args& a, Workspace ws, Stream) {
+         ws.data[1000] = {};
+         return golden(p.problem, a);
+       }},
       {"writes outside its workspace", "forward f32 b1 h2 q8 k8 d8 full",
-       [](const Plan& p, const Args& a, Workspace ws, Stream) { ws.data[-1] = {}; return golden(p.problem, a); }},
+       [](const Plan& p, const Args& a, Workspace ws, Stream) {
+         ws.data[-1] = {};
+         return golden(p.problem, a);
+       }},
       {"writes into its inputs", "forward f32 b1 h2 q8 k8 d8 full",
        [](const Plan& p, const Args& a, Workspace, Stream) {
          const Status s = golden(p.problem, a);
@@ -228,7 +245,8 @@ TEST(cases, every_name_reads_back_and_no_two_are_the_same) {
 
 TEST(cases, mistakes_are_named) {
   Case c;
-  EXPECT_NE(parse("forward f32 b1 h1 q1 k1 d8 full | seed=x", c).message.find("'seed=x' is not one of"), std::string::npos);
+  EXPECT_NE(parse("forward f32 b1 h1 q1 k1 d8 full | seed=x", c).message.find("'seed=x' is not one of"),
+            std::string::npos);
   EXPECT_NE(parse("forward f32 b1 h1 q1 k1 d8 full | bias=z", c).message.find("'bias=z'"), std::string::npos);
   EXPECT_FALSE(parse("forward f32 b1 h1 q1 k1 d8 | lean", c).ok());
 }

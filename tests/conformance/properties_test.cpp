@@ -47,7 +47,9 @@ TEST(conformance, ring_is_accumulate) {
     ASSERT_TRUE(trial.prepare().ok());
     Outputs got = w.outputs(false);
     for (const Owned& o : got.owned)
-      o.each([&](int b, int s, int h, int d) { store(o.t, b, s, h, d, o.t.data == got.args[Role::lse].data ? -INFINITY : 0); });
+      o.each([&](int b, int s, int h, int d) {
+        store(o.t, b, s, h, d, o.t.data == got.args[Role::lse].data ? -INFINITY : 0);
+      });
     for (int rank = 0; rank < 3; ++rank) {
       Problem shard = w.problem;
       shard.len_k = 64;
@@ -91,7 +93,8 @@ void expect_rows_alone(std::string_view line, const Place& place, int units) {
     const Tensor &x = three.args[r], &y = alone.args[r];
     for (int i = 0; i < x.extent.seq; ++i)
       for (int h = 0; h < x.extent.head; ++h)
-        ASSERT_FALSE(std::memcmp(row_address(x, 2, i, h), row_address(y, 2, i, h), size_t(x.extent.dim) * size_t(size_of(x.dtype))))
+        ASSERT_FALSE(std::memcmp(row_address(x, 2, i, h), row_address(y, 2, i, h),
+                                 size_t(x.extent.dim) * size_t(size_of(x.dtype))))
             << place.word << ": row " << i << " of head " << h << " depends on the batch: " << line;
   }
 }
@@ -100,8 +103,10 @@ TEST(conformance, rows_do_not_depend_on_the_batch) {
   for (const Place& place : cpu_places())
     for (const std::string_view line :
          {"forward f32 b3 h4/2 q70 k130 d64 causal repro=batch", "forward bf16 b3 h4/2 q70 k130 d64 full repro=batch",
-          "forward f32 b3 h4/2 q1 k1025 d64 causal repro=batch", "forward f16 b3 h4/1 q5 k300 d64 window99,0 repro=batch",
-          "backward f32 b3 h4/2 q70 k130 d64 causal repro=batch", "backward bf16 b3 h4/2 q70 k130 d64 full repro=batch"})
+          "forward f32 b3 h4/2 q1 k1025 d64 causal repro=batch",
+          "forward f16 b3 h4/1 q5 k300 d64 window99,0 repro=batch",
+          "backward f32 b3 h4/2 q70 k130 d64 causal repro=batch",
+          "backward bf16 b3 h4/2 q70 k130 d64 full repro=batch"})
       for (const int units : {1, 16}) expect_rows_alone(line, place, units);
 }
 
@@ -109,7 +114,8 @@ TEST(conformance, rows_do_not_depend_on_the_batch) {
 TEST(conformance, a_plan_repeats_its_bits) {
   for (const std::string_view line :
        {"forward f32 b1 h2 q1 k1025 d64 causal repro=run", "forward bf16 b2 h2 q100 k300 d64 causal repro=run",
-        "backward f32 b1 h1 q200 k300 d64 causal repro=run", "backward bf16 b2 h4/2 q65 k130 d64 full bias repro=run"}) {
+        "backward f32 b1 h1 q200 k300 d64 causal repro=run",
+        "backward bf16 b2 h4/2 q65 k130 d64 full bias repro=run"}) {
     const Case c = case_named(line);
     Trial trial(c);
     ASSERT_TRUE(trial.prepare().ok());
@@ -140,8 +146,9 @@ TEST(conformance, split_over_keys_equals_unsplit) {
   for (const Place& place : cpu_places())
     for (const std::string_view line :
          {"forward f32 b1 h1 q1 k1025 d64 causal", "forward bf16 b1 h1 q1 k1025 d64 full sink",
-          "forward f32 b1 h2/1 q3 k1025 d64 full softcap accumulate", "forward f32 b2 h1 q1 k2000 d64 causal paged16 | drawn cache",
-          "backward f32 b1 h1 q65 k1025 d64 causal", "backward bf16 b1 h2/1 q33 k1025 d64 full sink"}) {
+          "forward f32 b1 h2/1 q3 k1025 d64 full softcap accumulate",
+          "forward f32 b2 h1 q1 k2000 d64 causal paged16 | drawn cache", "backward f32 b1 h1 q65 k1025 d64 causal",
+          "backward bf16 b1 h2/1 q33 k1025 d64 full sink"}) {
       const Case c = case_named(line);
       const Backend& backend = backend_of(c.problem.pass);
       Trial trial(c);
