@@ -10,6 +10,10 @@
 namespace attune::sm80 {
 
 constexpr float kLazy = 8.f;
+#ifndef AHEAD
+#define AHEAD 3
+#endif
+constexpr int kAhead = AHEAD;
 
 struct ForwardParams {
   Problem problem;
@@ -30,6 +34,7 @@ struct Place {
   int first, rows;            // of the unit's rows
   int first_tile, tiles;      // key tiles of this split
   int open_first, open_last;  // keys that every row of the block sees
+  const char *k, *v;          // where key 0 of the sequence lies; of paged keys, the pool
 };
 
 template <class T, int Dim, int DimV, int TileQ, int TileK, int Warps, bool WithOptions>
@@ -39,9 +44,8 @@ struct Forward {
   using TileOfQ = SharedTile<TileQ, Dim>;
   using TileOfK = SharedTile<TileK, Dim>;
   using TileOfV = SharedTile<TileK, DimV>;
-  using TileOfO = SharedTile<TileQ, DimV>;
-  static constexpr int kQBytes = TileOfQ::kBytes > TileOfO::kBytes ? TileOfQ::kBytes : TileOfO::kBytes;  // o reuses q
-  static constexpr int kSharedBytes = kQBytes + TileOfK::kBytes + TileOfV::kBytes;
+  static constexpr int kTileBytes = TileOfQ::kBytes + TileOfK::kBytes + TileOfV::kBytes, kRowBytes = TileQ * DimV * 4;
+  static constexpr int kSharedBytes = kTileBytes > kRowBytes ? kTileBytes : kRowBytes;
 
   const ForwardParams& x;
   const Problem& p;
@@ -49,30 +53,36 @@ struct Forward {
   const int lane, warp;
   const uint32_t q_shared, k_shared, v_shared;
   Place& at;
-  int2* const seen;  // [TileQ]: the keys that each row sees, from x until y
+  int2* const seen;     // [TileQ]: the keys that each row sees, from x until y
+  float2* const ends;   // [TileQ]: reference and sum of a row, then the factors of what it has now and had before
+  float* const o_rows;  // [TileQ][DimV] at the end, over the tiles
   Accumulator o[kM][DimV / 8];
   float ref[kM][2], sum[kM][2];
 
-  __device__ Forward(const ForwardParams& params, char* shared, Place& place, int2* seen_keys)
+  __device__ Forward(const ForwardParams& params, char* shared, Place& place, int2* seen_keys, float2* row_ends)
       : x(params), p(params.problem), a(params.args), lane(threadIdx.x % 32), warp(threadIdx.x / 32),
-        q_shared(shared_address(shared)), k_shared(q_shared + kQBytes), v_shared(k_shared + TileOfK::kBytes), at(place),
-        seen(seen_keys) {}
+        q_shared(shared_address(shared)), k_shared(q_shared + TileOfQ::kBytes), v_shared(k_shared + TileOfK::kBytes), at(place),
+        seen(seen_keys), ends(row_ends), o_rows(reinterpret_cast<float*>(shared)) {}
 
   __device__ int units() const { return p.heads_q / x.group; }
   __device__ int position(int row) const { return x.group == 1 ? row : row / x.group; }
   __device__ int head(int row) const { return x.group == 1 ? at.head_q : at.head_q + row % x.group; }
+  __device__ int64_t token(int row) const { return at.seq.q_first + position(at.first + row); }  // of a row of the block
   // Row of the block that this thread's accumulators hold: m-th fragment, half 0 or 1.
   __device__ int row_of(int m, int half) const { return warp * kRowsOfWarp + m * 16 + half * 8 + lane / 4; }
   __device__ BandWalk walk() const { return {at.seq.band, at.seq.len_k, TileK}; }
 
   // By one thread.
   __device__ void find_place() {
-    int64_t n = blockIdx.x;
+    uint32_t n = blockIdx.x;
     at.block = x.row_blocks - 1 - int(n % x.row_blocks), n /= x.row_blocks;  // causal: the longest first
     at.split = int(n % x.splits), n /= x.splits;
     at.unit = int(n % units()), at.b = int(n / units());
     at.head_q = at.unit * x.group, at.head_kv = at.head_q / (p.heads_q / p.heads_kv);
     at.seq = sequence(p, a, at.b);
+    const bool paged = p.keys == KeySource::paged;
+    at.k = paged ? nullptr : row_address(a[Role::k], at.seq.k_batch, at.seq.k_first, at.head_kv);
+    at.v = paged ? nullptr : row_address(a[Role::v], at.seq.k_batch, at.seq.k_first, at.head_kv);
     const Blocks size = p.mask.blocks;
     int last;
     if (size.q) {  // a block of rows lies in one query block
@@ -88,33 +98,30 @@ struct Forward {
     if (at.rows <= 0) return;
     const int top = position(at.first), bottom = position(last - 1);
     at.open_first = walk().first_key(bottom), at.open_last = walk().last_key(top);
-    int64_t all;
+    int all;
     if (size.q) {
-      all = int64_t(list().count(at.first / size.q)) * ((size.k + TileK - 1) / TileK);
-      at.first_tile = 0;
+      at.first_tile = 0, all = list().count(at.first / size.q) * ((size.k + TileK - 1) / TileK);
     } else {
       at.first_tile = walk().first_key(top) / TileK;
-      all = ceil_div(walk().last_key(bottom), TileK) - at.first_tile;
+      all = max(0, (walk().last_key(bottom) + TileK - 1) / TileK - at.first_tile);
     }
-    all = all > 0 ? all : 0;
-    const int64_t from = all * at.split / x.splits, until = all * (at.split + 1) / x.splits;
-    at.first_tile += int(from), at.tiles = int(until - from);
+    const int from = int(int64_t(all) * at.split / x.splits), until = int(int64_t(all) * (at.split + 1) / x.splits);
+    at.first_tile += from, at.tiles = until - from;
   }
   __device__ BlockList list() const {
     return {p.mask.blocks, a.row<const int32_t>(Role::block_begin, at.b, 0, at.head_q), a.row<const int32_t>(Role::block_column)};
   }
   // The n-th tile; `partial` where some pair in it is hidden.
   __device__ Tile tile(int n) const {
-    const Blocks size = p.mask.blocks;
     n += at.first_tile;
-    int64_t start = int64_t(n) * TileK, end = start + TileK;
-    if (size.q) {
+    int first = n * TileK, last = min(first + TileK, at.seq.len_k);
+    if (p.mask.blocks.q) {
+      const Blocks size = p.mask.blocks;
       const int pieces = (size.k + TileK - 1) / TileK;
-      const int64_t begin = int64_t(list().key_block(at.first / size.q, n / pieces)) * size.k;
-      start = begin + n % pieces * TileK, end = min(start + int64_t(TileK), begin + size.k);
+      const int64_t begin = int64_t(list().key_block(at.first / size.q, n / pieces)) * size.k, start = begin + n % pieces * TileK;
+      last = clamp(min(start + int64_t(TileK), begin + size.k), 0, at.seq.len_k), first = clamp(start, 0, last);
     }
-    const int last = clamp(end, 0, at.seq.len_k), from = clamp(start, 0, last);
-    return {from, last, at.open_first > from || at.open_last < from + TileK || last < from + TileK};
+    return {first, last, at.open_first > first || at.open_last < first + TileK || last < first + TileK};
   }
 
   __device__ void find_seen() const {
@@ -134,47 +141,62 @@ struct Forward {
     }
   }
 
+  // A thread has one column of 16 bytes and every kStep-th row.
   template <class Layout>
   __device__ void load_keys(Role role, uint32_t shared, int dim, Tile t) const {
     constexpr int kChunks = Layout::kPanels * 8, kStep = kThreads / kChunks;
-    static_assert(kThreads % kChunks == 0);
-    const int column = threadIdx.x % kChunks * 8;
-    const int64_t stride = a[role].stride.seq;
-    const T* base = a.row<const T>(role, at.seq.k_batch, at.seq.k_first + int64_t(t.first), at.head_kv) + column;
-    const bool paged = p.keys == KeySource::paged;
-#pragma unroll 2
+    static_assert(kThreads % kChunks == 0 && TileK % kStep == 0);
+    const int row = threadIdx.x / kChunks, column = threadIdx.x % kChunks * 8;
+    const int count = column < dim ? t.last - t.first : 0;
+    const uint32_t to = shared + Layout::offset(row, column);
+    if (p.keys == KeySource::paged) return load_pages<kStep>(role, to, t.first, row, column, count);
+    const int64_t stride = a[role].stride.seq * sizeof(T);
+    const char* from = (role == Role::k ? at.k : at.v) + (t.first + row) * stride + column * sizeof(T);
+#pragma unroll
+    for (int n = 0; n < TileK / kStep; ++n, from += kStep * stride)
+      copy16(to + n * kStep * 128, row + n * kStep < count ? from : at.k, row + n * kStep < count);
+  }
+  template <int kStep>
+  __device__ void load_pages(Role role, uint32_t to, int first, int row, int column, int count) const {
+    const PagedRows<const T> rows(p, a, role, at.seq, at.b, at.head_kv);
+#pragma unroll 1
     for (int n = 0; n < TileK / kStep; ++n) {
-      const int row = threadIdx.x / kChunks + n * kStep;
-      const bool there = t.first + row < t.last && column < dim;
-      const T* from = base + row * stride;
-      if (paged && there) from = PagedRows<const T>(p, a, role, at.seq, at.b, at.head_kv).row(t.first + row) + column;
-      copy16(shared + Layout::offset(row, column), there ? from : a.row<const T>(role), there);
+      const bool there = row + n * kStep < count;
+      copy16(to + n * kStep * 128, there ? rows.row(first + row + n * kStep) + column : rows.pool.data, there);
     }
   }
 
-  // s = q k^T
+  // s = q k^T. Fragments of k run kAhead loads ahead of the products that use them: with eight warps a multiprocessor
+  // nobody else hides the latency of shared memory.
   __device__ void scores(Accumulator (&s)[kM][TileK / 8]) const {
+    constexpr int kPairs = TileK / 16, kSteps = Dim / 16 * kPairs;
+    const uint32_t q_first = q_shared + TileOfQ::offset(warp * kRowsOfWarp + lane % 16, lane / 16 * 8);
+    const uint32_t k_first = k_shared + TileOfK::offset(lane / 16 * 8 + lane % 8, lane / 8 % 2 * 8);
+    uint32_t keys[kAhead][4];
+    FragmentA q[2][kM];
+    const auto load_k = [&](int step) { load_matrix4(keys[step % kAhead], TileOfK::further(k_first, step / kPairs * 16) + step % kPairs * 16 * 128); };
+    const auto load_q = [&](int k) {
+#pragma unroll
+      for (int m = 0; m < kM; ++m) load_matrix4(q[k % 2][m].r, TileOfQ::further(q_first, k * 16) + m * 16 * 128);
+    };
+    load_q(0);
+#pragma unroll
+    for (int step = 0; step < kAhead; ++step) load_k(step);
 #pragma unroll
     for (int m = 0; m < kM; ++m)
 #pragma unroll
       for (int n = 0; n < TileK / 8; ++n) s[m][n] = {};
-    const uint32_t q_first = q_shared + TileOfQ::offset(warp * kRowsOfWarp + lane % 16, lane / 16 * 8);
-    const uint32_t k_first = k_shared + TileOfK::offset(lane / 16 * 8 + lane % 8, lane / 8 % 2 * 8);
 #pragma unroll
-    for (int k = 0; k < Dim; k += 16) {
-      FragmentA q[kM];
+    for (int step = 0; step < kSteps; ++step) {
+      const int k = step / kPairs, n = step % kPairs * 2;
+      if (n == 0 && k + 1 < Dim / 16) load_q(k + 1);
+      const uint32_t(&two)[4] = keys[step % kAhead];
 #pragma unroll
-      for (int m = 0; m < kM; ++m) load_matrix4(q[m].r, TileOfQ::further(q_first, k) + m * 16 * 128);
-#pragma unroll
-      for (int n = 0; n < TileK / 8; n += 2) {
-        uint32_t two[4];
-        load_matrix4(two, TileOfK::further(k_first, k) + n * 8 * 128);
-#pragma unroll
-        for (int m = 0; m < kM; ++m) {
-          multiply_add<T>(s[m][n], q[m], {two[0], two[1]});
-          multiply_add<T>(s[m][n + 1], q[m], {two[2], two[3]});
-        }
+      for (int m = 0; m < kM; ++m) {
+        multiply_add<T>(s[m][n], q[k % 2][m], {two[0], two[1]});
+        multiply_add<T>(s[m][n + 1], q[k % 2][m], {two[2], two[3]});
       }
+      if (step + kAhead < kSteps) load_k(step + kAhead);
     }
   }
 
@@ -186,15 +208,14 @@ struct Forward {
       for (int half = 0; half < 2; ++half) {
         const int i = WithOptions ? position(at.first + row_of(m, half)) : 0;
         const int2 keys = seen[row_of(m, half)];
-        const int from = keys.x, until = min(keys.y, t.last);
+        const int column = t.first + lane % 4 * 2, from = keys.x - column, until = min(keys.y, t.last) - column;
 #pragma unroll
         for (int n = 0; n < TileK / 8; ++n)
 #pragma unroll
           for (int e = 0; e < 2; ++e) {
-            const int j = t.first + n * 8 + lane % 4 * 2 + e;
             float& y = s[m][n].c[2 * half + e];
-            if (j < from || j >= until) y = -INFINITY;
-            else if constexpr (WithOptions) y = score->logit(y, i, j);
+            if (n * 8 + e < from || n * 8 + e >= until) y = -INFINITY;
+            else if constexpr (WithOptions) y = score->logit(y, i, column + n * 8 + e);
           }
       }
   }
@@ -243,27 +264,32 @@ struct Forward {
         for (int e = 0; e < 4; ++e) s[m][n].c[e] *= score.keep(position(at.first + row_of(m, e / 2)), t.first + n * 8 + lane % 4 * 2 + e % 2);
   }
 
-  // o += p v
+  // o += p v, fragments of v running ahead likewise.
   __device__ void accumulate(const Accumulator (&s)[kM][TileK / 8]) {
+    constexpr int kPairs = DimV / 16, kSteps = TileK / 16 * kPairs;
     const uint32_t v_first = v_shared + TileOfV::offset(lane % 16, lane / 16 * 8);
+    uint32_t values[kAhead][4];
+    const auto load_v = [&](int step) { load_matrix4_transposed(values[step % kAhead], TileOfV::further(v_first, step % kPairs * 16) + step / kPairs * 16 * 128); };
 #pragma unroll
-    for (int k = 0; k < TileK; k += 16) {
-      FragmentA weights[kM];
+    for (int step = 0; step < kAhead; ++step) load_v(step);
+    FragmentA weights[kM];
 #pragma unroll
-      for (int m = 0; m < kM; ++m) {
-        const Accumulator &low = s[m][k / 8], &high = s[m][k / 8 + 1];
-        weights[m] = {{pack<T>(low.c[0], low.c[1]), pack<T>(low.c[2], low.c[3]), pack<T>(high.c[0], high.c[1]), pack<T>(high.c[2], high.c[3])}};
-      }
-#pragma unroll
-      for (int d = 0; d < DimV / 8; d += 2) {
-        uint32_t two[4];
-        load_matrix4_transposed(two, TileOfV::further(v_first, d * 8) + k * 128);
+    for (int step = 0; step < kSteps; ++step) {
+      const int k = step / kPairs, d = step % kPairs * 2;
+      if (d == 0) {
 #pragma unroll
         for (int m = 0; m < kM; ++m) {
-          multiply_add<T>(o[m][d], weights[m], {two[0], two[1]});
-          multiply_add<T>(o[m][d + 1], weights[m], {two[2], two[3]});
+          const Accumulator &low = s[m][2 * k], &high = s[m][2 * k + 1];
+          weights[m] = {{pack<T>(low.c[0], low.c[1]), pack<T>(low.c[2], low.c[3]), pack<T>(high.c[0], high.c[1]), pack<T>(high.c[2], high.c[3])}};
         }
       }
+      const uint32_t(&two)[4] = values[step % kAhead];
+#pragma unroll
+      for (int m = 0; m < kM; ++m) {
+        multiply_add<T>(o[m][d], weights[m], {two[0], two[1]});
+        multiply_add<T>(o[m][d + 1], weights[m], {two[2], two[3]});
+      }
+      if (step + kAhead < kSteps) load_v(step + kAhead);
     }
   }
 
@@ -302,84 +328,73 @@ struct Forward {
     }
     wait_groups<0>();
     __syncthreads();
-    x.splits == 1 ? store() : store_partial();
+    store();
+    if (x.splits > 1) merge_splits();
   }
 
-  __device__ RowEnd end_of(int m, int half) const { return RowEnd(SoftmaxRow{ref[m][half], row_sum(sum[m][half])}); }
+  // Rows leave through shared memory, in f32: every lane of a warp first ends one row, then lanes share the columns of
+  // a row, whatever is written where. 16-byte chunks are exchanged by row as in SharedTile.
+  __device__ float* o_at(int row, int column) const { return o_rows + row * DimV + (column ^ ((row & 7) * 4)); }
 
-  __device__ RowEnd ended(RowEnd end, int row) const {
-    const int h = head(at.first + row);
-    const int64_t token = at.seq.q_first + position(at.first + row);
-    if (p.has(Option::accumulate)) end.merge_running(*a.row<const float>(Role::lse, at.seq.q_batch, token, h));
-    if (p.has(Option::sink)) end.merge_sink(*a.row<const float>(Role::sinks, 0, 0, h));
-    return end;
-  }
-
-  __device__ void store() const {
+  __device__ void store() {
 #pragma unroll
     for (int m = 0; m < kM; ++m)
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int row = row_of(m, half);
-        RowEnd end = end_of(m, half);
-        if (row < at.rows) end = ended(end, row);
-        const int h = head(at.first + row);
-        const int64_t token = at.seq.q_first + position(at.first + row);
-        if (p.dtype.out == DType::f32) {
-          if (row < at.rows) {
-            float* to = a.row<float>(Role::out, at.seq.q_batch, token, h);
+        const float total = row_sum(sum[m][half]);
+        if (lane % 4 == 0) ends[row] = {ref[m][half], total};
 #pragma unroll
-            for (int d = 0; d < DimV / 8; ++d)
-#pragma unroll
-              for (int e = 0; e < 2; ++e) {
-                const int column = d * 8 + lane % 4 * 2 + e;
-                if (column < p.dim_v) to[column] = o[m][d].c[2 * half + e] * end.now + (end.before == 0.f ? 0.f : to[column] * end.before);
-              }
-          }
-        } else {
-#pragma unroll
-          for (int d = 0; d < DimV / 8; ++d) {
-            const uint32_t two = pack<T>(o[m][d].c[2 * half] * end.now, o[m][d].c[2 * half + 1] * end.now);
-            asm volatile("st.shared.b32 [%0], %1;" ::"r"(q_shared + TileOfO::offset(row, d * 8) + lane % 4 * 4), "r"(two) : "memory");
-          }
-        }
-        if (row < at.rows && lane % 4 == 0 && a.given(Role::lse)) *a.row<float>(Role::lse, at.seq.q_batch, token, h) = end.lse;
+        for (int d = 0; d < DimV / 8; ++d)
+          *reinterpret_cast<float2*>(o_at(row, d * 8 + lane % 4 * 2)) = {o[m][d].c[2 * half], o[m][d].c[2 * half + 1]};
       }
-    if (p.dtype.out == DType::f32) return;
-    __syncwarp();  // a warp stores the rows it wrote
-    constexpr int kChunks = DimV / 8;
-    for (int n = lane; n < kRowsOfWarp * kChunks; n += 32) {
-      const int row = warp * kRowsOfWarp + n / kChunks, column = n % kChunks * 8;
-      if (row >= at.rows || column >= p.dim_v) continue;
-      uint4 eight;
-      asm volatile("ld.shared.v4.b32 {%0,%1,%2,%3}, [%4];" : "=r"(eight.x), "=r"(eight.y), "=r"(eight.z), "=r"(eight.w)
-                   : "r"(q_shared + TileOfO::offset(row, column)));
-      *reinterpret_cast<uint4*>(a.row<T>(Role::out, at.seq.q_batch, at.seq.q_first + position(at.first + row), head(at.first + row)) + column) = eight;
+    __syncwarp();
+    const int first_row = warp * kRowsOfWarp;
+    if (lane < kRowsOfWarp && first_row + lane < at.rows) {
+      const float2 state = ends[first_row + lane];
+      RowEnd end(SoftmaxRow{state.x, state.y});
+      if (x.splits == 1) end_row(end, first_row + lane);
+      else x.partial_lse[at.split * split_rows() + row_index(first_row + lane)] = end.lse;
+      ends[first_row + lane] = {end.now, end.before};
     }
+    __syncwarp();
+    for (int row = first_row; row < min(first_row + kRowsOfWarp, at.rows); ++row) {
+      const float2 end = ends[row];
+      if (x.splits > 1) {
+        float* to = x.partial_out + (at.split * split_rows() + row_index(row)) * p.dim_v;
+        for (int column = lane; column < p.dim_v; column += 32) to[column] = *o_at(row, column) * end.x;
+      } else {
+        for (int column = lane * 2; column < p.dim_v; column += 64) {
+          const float2 two = *reinterpret_cast<const float2*>(o_at(row, column));
+          write(row, column, two.x * end.x, two.y * end.x, end.y);
+        }
+      }
+    }
+  }
+  // Running results, the sink, and the lse where it goes.
+  __device__ void end_row(RowEnd& end, int row) const {
+    const int h = head(at.first + row);
+    float* lse = a.row<float>(Role::lse, at.seq.q_batch, token(row), h);
+    if (p.has(Option::accumulate)) end.merge_running(*lse);
+    if (p.has(Option::sink)) end.merge_sink(*a.row<const float>(Role::sinks, 0, 0, h));
+    if (lse) *lse = end.lse;
+  }
+  __device__ void write(int row, int column, float low, float high, float before) const {
+    char* to = row_address(a[Role::out], at.seq.q_batch, token(row), head(at.first + row));
+    if (p.dtype.out != DType::f32) {
+      reinterpret_cast<uint32_t*>(to)[column / 2] = pack<T>(low, high);
+      return;
+    }
+    float* place = reinterpret_cast<float*>(to) + column;
+    place[0] = low + (before == 0.f ? 0.f : place[0] * before);
+    place[1] = high + (before == 0.f ? 0.f : place[1] * before);
   }
 
   __device__ int64_t row_index(int row) const { return (int64_t(at.b) * p.heads_q + head(at.first + row)) * p.len_q + position(at.first + row); }
   __device__ int64_t split_rows() const { return int64_t(p.batch) * p.heads_q * p.len_q; }
 
-  // Every split leaves its part; the last to arrive merges them, in their order.
-  __device__ void store_partial() const {
-#pragma unroll
-    for (int m = 0; m < kM; ++m)
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int row = row_of(m, half);
-        const RowEnd end = end_of(m, half);
-        if (row >= at.rows) continue;
-        const int64_t part = at.split * split_rows() + row_index(row);
-        if (lane % 4 == 0) x.partial_lse[part] = end.lse;
-#pragma unroll
-        for (int d = 0; d < DimV / 8; ++d)
-#pragma unroll
-          for (int e = 0; e < 2; ++e) {
-            const int column = d * 8 + lane % 4 * 2 + e;
-            if (column < p.dim_v) x.partial_out[part * p.dim_v + column] = o[m][d].c[2 * half + e] * end.now;
-          }
-      }
+  // The last split to arrive merges the parts, in their order.
+  __device__ void merge_splits() const {
     __shared__ bool is_last;
     __threadfence();
     __syncthreads();
@@ -391,36 +406,28 @@ struct Forward {
     if (threadIdx.x == 0) *counter = 0;
     for (int row = warp; row < at.rows; row += Warps) merge_row(row);
   }
-
   __device__ void merge_row(int row) const {
-    const int64_t index = row_index(row);
-    float lse = -INFINITY, acc[(DimV + 31) / 32] = {};
+    float lse = -INFINITY;
+    float2 acc[(DimV + 63) / 64] = {};
     for (int n = 0; n < x.splits; ++n) {
-      const int64_t part = n * split_rows() + index;
+      const int64_t part = n * split_rows() + row_index(row);
       const Share share = merge(lse, __ldcg(x.partial_lse + part));
       lse = share.lse;
-      if (share.b == 0.f) continue;
 #pragma unroll
-      for (int d = 0; d < (DimV + 31) / 32; ++d)
-        if (d * 32 + lane < p.dim_v) acc[d] = acc[d] * share.a + __ldcg(x.partial_out + part * p.dim_v + d * 32 + lane) * share.b;
-    }
-    const RowEnd end = ended(RowEnd(lse), row);
-    const int h = head(at.first + row);
-    const int64_t place = at.seq.q_first + position(at.first + row);
-#pragma unroll
-    for (int d = 0; d < (DimV + 31) / 32; ++d) {
-      const int column = d * 32 + lane;
-      if (column >= p.dim_v) continue;
-      if (p.dtype.out == DType::f32) {
-        float* to = a.row<float>(Role::out, at.seq.q_batch, place, h) + column;
-        *to = acc[d] * end.now + (end.before == 0.f ? 0.f : *to * end.before);
-      } else {
-        const uint32_t two = pack<T>(acc[d] * end.now, 0.f);
-        reinterpret_cast<uint16_t*>(a.row<T>(Role::out, at.seq.q_batch, place, h))[column] = uint16_t(two);
+      for (int d = 0; d < (DimV + 63) / 64; ++d) {
+        const int column = d * 64 + lane * 2;
+        if (column >= p.dim_v || share.b == 0.f) continue;
+        const float* from = x.partial_out + part * p.dim_v + column;
+        acc[d].x = acc[d].x * share.a + __ldcg(from) * share.b;
+        acc[d].y = acc[d].y * share.a + __ldcg(from + 1) * share.b;
       }
     }
-    __syncwarp();
-    if (lane == 0 && a.given(Role::lse)) *a.row<float>(Role::lse, at.seq.q_batch, place, h) = end.lse;
+    RowEnd end(lse);
+    if (lane == 0) end_row(end, row);
+    end.now = __shfl_sync(~0u, end.now, 0), end.before = __shfl_sync(~0u, end.before, 0);
+#pragma unroll
+    for (int d = 0; d < (DimV + 63) / 64; ++d)
+      if (d * 64 + lane * 2 < p.dim_v) write(row, d * 64 + lane * 2, acc[d].x * end.now, acc[d].y * end.now, end.before);
   }
 };
 
@@ -429,7 +436,8 @@ __global__ void __launch_bounds__(Warps * 32, BlocksPerSm) forward_kernel(const 
   extern __shared__ __align__(128) char shared[];
   __shared__ Place place;
   __shared__ int2 seen[TileQ];
-  Forward<T, Dim, DimV, TileQ, TileK, Warps, WithOptions> f(params, shared, place, seen);
+  __shared__ float2 ends[TileQ];
+  Forward<T, Dim, DimV, TileQ, TileK, Warps, WithOptions> f(params, shared, place, seen, ends);
   if (threadIdx.x == 0) f.find_place();
   __syncthreads();
   if (place.rows > 0) f.run();

@@ -54,7 +54,8 @@ ATTUNE_HD constexpr Band band_of(const Mask& m, int len_q, int len_k, int64_t q_
   return b;
 }
 
-ATTUNE_HD constexpr int64_t floor_div(int64_t a, int64_t b) { return a >= 0 ? a / b : -((b - 1 - a) / b); }
+// By 1 without a division: that is the common step, and 64-bit divisions are slow on a GPU.
+ATTUNE_HD constexpr int64_t floor_div(int64_t a, int64_t b) { return b == 1 ? a : a >= 0 ? a / b : -((b - 1 - a) / b); }
 ATTUNE_HD constexpr int64_t ceil_div(int64_t a, int64_t b) { return -floor_div(-a, b); }
 ATTUNE_HD constexpr int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
 ATTUNE_HD constexpr int clamp(int64_t x, int64_t lo, int64_t hi) { return int(x < lo ? lo : (x > hi ? hi : x)); }
