@@ -216,10 +216,11 @@ std::vector<Comparison> comparisons_of(const std::vector<Row>& rows, bool many_t
       c.map.cells[at_row][at_column] = {r.ratio.value, factor_text(r.ratio.value) + symbol(r.verdict),
                                         r.problem + "\n" + ratio_text(r.ratio) + " " + r.verdict};
     }
-    c.sentence = fmt::format(
-        "{} against {}: faster at {} of {} problems, same at {}, slower at {}, unclear at {}; geometric mean {}, from {} to {}.",
-        c.subject, c.baseline, count["FASTER"], compared.size(), count["SAME"], count["SLOWER"], count["UNCLEAR"],
-        factor_text(std::exp(logs / double(compared.size()))), factor_text(low), factor_text(high));
+    c.sentence = fmt::format("{} against {}: faster at {} of {} problems", c.subject, c.baseline, count["FASTER"], compared.size());
+    for (const auto& [word, verdict] : {std::pair("the same", "SAME"), {"slower", "SLOWER"}, {"unclear", "UNCLEAR"}})
+      if (count[verdict]) c.sentence += fmt::format(", {} at {}", word, count[verdict]);
+    c.sentence += fmt::format("; geometric mean {}, from {} to {}.", factor_text(std::exp(logs / double(compared.size()))),
+                              factor_text(low), factor_text(high));
     all.push_back(std::move(c));
   }
   return all;

@@ -1,0 +1,230 @@
+// The command line from outside: exit codes, sentences, JSON; and that docs/cli.md says what --help says.
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <regex>
+#include <set>
+
+#include "machine/host.h"
+#include "plan/rules.h"
+#include "tests/tool/spawn.h"
+#include "tool/commands.h"
+
+namespace attune {
+namespace {
+
+using nlohmann::json;
+constexpr const char* kLine = "forward f32 b1 h8 q1024 k1024 d64 causal";
+constexpr const char* kNobody = "forward f32 b1 h8 q1024 k1024 d64 causal : no_such_variant";
+
+bool one_sentence(const std::string& err) { return !err.empty() && err.find('\n') == err.size() - 1; }
+
+struct Whole {  // the command line, in this process
+  Context context{};
+  CLI::App app{};
+  Whole() { add_commands(app, context); }
+  std::vector<CLI::App*> commands() { return app.get_subcommands([](CLI::App*) { return true; }); }
+};
+
+TEST(Cli, no_command_is_wrong_usage) {
+  const Ran r = attune_says({});
+  EXPECT_EQ(r.code, 2);
+  EXPECT_TRUE(one_sentence(r.err)) << r.err;
+  EXPECT_TRUE(has(r.err, "a command is needed: doctor, plan")) << r.err;
+}
+
+TEST(Cli, unknown_command_is_named) {
+  const Ran r = attune_says({"dcotor"});
+  EXPECT_EQ(r.code, 2);
+  EXPECT_TRUE(has(r.err, "'dcotor' is not a command: doctor, ")) << r.err;
+  EXPECT_EQ(r.out, "");
+}
+
+TEST(Cli, unknown_option_is_named_even_where_something_is_missing) {
+  for (const auto& words : {std::vector<std::string>{"plan", "--devcie", "cpu"}, {"plan", kLine, "--devcie"}}) {
+    const Ran r = attune_says(words);
+    EXPECT_EQ(r.code, 2);
+    EXPECT_TRUE(one_sentence(r.err)) << r.err;
+    EXPECT_TRUE(has(r.err, "attune plan: '--devcie' is not an option; see attune plan --help")) << r.err;
+  }
+}
+
+TEST(Cli, one_argument_too_many_is_named) {
+  const Ran r = attune_says({"doctor", "please"});
+  EXPECT_EQ(r.code, 2);
+  EXPECT_TRUE(has(r.err, "'please' is one argument too many")) << r.err;
+}
+
+TEST(Cli, missing_argument_is_named) {
+  const Ran r = attune_says({"plan"});
+  EXPECT_EQ(r.code, 2);
+  EXPECT_TRUE(has(r.err, "problem is required")) << r.err;
+}
+
+TEST(Cli, version_is_said) {
+  const Ran r = attune_says({"--version"});
+  EXPECT_EQ(r.code, 0);
+  EXPECT_TRUE(std::regex_match(r.out, std::regex("attune [0-9]+\\.[0-9]+\\.[0-9]+\n"))) << r.out;
+}
+
+TEST(Cli, help_of_every_command_has_an_example_and_json) {
+  Whole whole;
+  EXPECT_GE(whole.commands().size(), 7u);
+  for (const CLI::App* sub : whole.commands()) {
+    const Ran r = attune_says({sub->get_name(), "--help"});
+    EXPECT_EQ(r.code, 0) << sub->get_name();
+    EXPECT_EQ(r.err, "");
+    EXPECT_TRUE(has(r.out, "--json")) << sub->get_name();
+    EXPECT_TRUE(has(r.out, "attune " + sub->get_name())) << sub->get_name();
+    EXPECT_TRUE(has(r.out, "Example")) << sub->get_name();
+  }
+}
+
+TEST(Cli, full_disk_is_the_machines_fault) {
+  if (access("/dev/full", W_OK)) GTEST_SKIP() << "no /dev/full here";
+  const Ran r = spawn({ATTUNE_BUILD_DIR "/attune", "plan", kLine}, {}, "/dev/full");
+  EXPECT_EQ(r.code, 3);
+  EXPECT_TRUE(has(r.err, "stdout cannot be written")) << r.err;
+}
+
+TEST(Plan, says_backend_why_shape_and_cost) {
+  const Ran r = attune_says({"plan", kLine});
+  EXPECT_EQ(r.code, 0) << r.err;
+  for (const char* word : {"cpu_forward", "why", "tiles of", "workspace", "FLOP over", "at least"})
+    EXPECT_TRUE(has(r.out, word)) << word << "\n" << r.out;
+}
+
+TEST(Plan, json_has_what_the_text_has) {
+  const Ran r = attune_says({"plan", kLine, "--json"});
+  ASSERT_EQ(r.code, 0) << r.err;
+  const json j = json::parse(r.out);
+  EXPECT_EQ(j["problem"], kLine);
+  EXPECT_EQ(j["backend"], "cpu_forward");
+  EXPECT_FALSE(j["isa"].get<std::string>().empty());
+  EXPECT_EQ(j["cost"]["pairs"], 8 * 1024 * 1025 / 2);
+  EXPECT_EQ(j["cost"]["flops"], 4.0 * 64 * 8 * 1024 * 1025 / 2);
+  EXPECT_GT(j["tile_q"], 0);
+  EXPECT_GE(j["workspace_bytes"], 0);
+  EXPECT_TRUE(j["refused"].is_array());
+}
+
+TEST(Plan, refusals_before_the_chosen_one_are_listed) {
+  const Ran r = attune_says({"plan", "backward f32 b1 h8 q64 k64 d64 causal", "--json"});
+  ASSERT_EQ(r.code, 0) << r.err;
+  const json j = json::parse(r.out);
+  EXPECT_EQ(j["backend"], "cpu_backward");
+  ASSERT_GE(j["refused"].size(), 1u);
+  EXPECT_TRUE(has(j["refused"][0], "cpu_forward: ")) << j["refused"];
+}
+
+TEST(Plan, device_restricts_the_instructions) {
+  const Ran r = attune_says({"plan", kLine, "--device", "cpu:scalar", "--json"});
+  ASSERT_EQ(r.code, 0) << r.err;
+  EXPECT_EQ(json::parse(r.out)["isa"], "scalar");
+}
+
+TEST(Plan, nothing_supports_it_is_a_failure_with_every_reason) {
+  const Ran text = attune_says({"plan", kNobody});
+  EXPECT_EQ(text.code, 1);
+  EXPECT_EQ(text.out, "");
+  EXPECT_TRUE(has(text.err, "no backend supports: " + std::string(kNobody))) << text.err;
+  EXPECT_TRUE(has(text.err, "\n  cpu_forward: ")) << text.err;
+  const Ran r = attune_says({"plan", kNobody, "--json"});
+  EXPECT_EQ(r.code, 1);
+  const json j = json::parse(r.out);
+  EXPECT_TRUE(j["backend"].is_null());
+  EXPECT_TRUE(has(j["error"], "no backend supports"));
+  EXPECT_GE(j["refused"].size(), 3u);
+}
+
+TEST(Plan, forced_backend_that_refuses_is_a_failure) {
+  const Ran r = attune_says({"plan", kLine, "--backend", "cpu_forward", "--device", "h200"});
+  EXPECT_EQ(r.code, 1);
+  EXPECT_TRUE(has(r.err, "cpu_forward: ")) << r.err;
+  EXPECT_TRUE(has(r.err, "NVIDIA H200")) << r.err;
+}
+
+TEST(Plan, words_that_name_nothing_are_wrong_usage) {
+  const Ran line = attune_says({"plan", "forward f32 b1 h8 q1024"});
+  EXPECT_EQ(line.code, 2);
+  EXPECT_TRUE(has(line.err, "attune plan: problem line: expected ")) << line.err;
+  EXPECT_TRUE(one_sentence(line.err)) << line.err;
+  const Ran device = attune_says({"plan", kLine, "--device", "h2000"});
+  EXPECT_EQ(device.code, 2);
+  EXPECT_TRUE(has(device.err, "attune plan: device 'h2000' is not cpu")) << device.err;
+  const Ran backend = attune_says({"plan", kLine, "--backend", "cpu_fwd"});
+  EXPECT_EQ(backend.code, 2);
+  EXPECT_TRUE(has(backend.err, "backend 'cpu_fwd' is not one of cpu_forward")) << backend.err;
+}
+
+TEST(Plan, tuned_rule_decides_and_is_named) {
+  Tuned tuned{.device = this_cpu().name, .measured = "by this test", .rules = {Rule{.dtype = DType::f32}}};
+  Rule& rule = tuned.rules[0];
+  rule.dim_qk = rule.dim_v = 64, rule.mask = MaskKind::causal, rule.backend = "cpu_standard";
+  std::ofstream(temporary("mine.tsv")) << write_tuned(tuned);
+  const Ran r = attune_says({"plan", kLine, "--json"}, {"ATTUNE_TUNED=" + temporary("mine.tsv")});
+  ASSERT_EQ(r.code, 0) << r.err;
+  const json j = json::parse(r.out);
+  EXPECT_TRUE(has(j["why"].get<std::string>() + j["refused"].dump(), "mine.tsv:")) << r.out;
+}
+
+TEST(Plan, wrong_tuned_file_is_a_failure_that_names_it) {
+  std::ofstream(temporary("wrong.tsv")) << "this is no tuned file\n";
+  const Ran r = attune_says({"plan", kLine}, {"ATTUNE_TUNED=" + temporary("wrong.tsv")});
+  EXPECT_EQ(r.code, 1);
+  EXPECT_TRUE(has(r.err, "wrong.tsv:1")) << r.err;
+}
+
+TEST(Doctor, json_says_machine_backends_and_rates) {
+  const Ran r = attune_says({"doctor", "--json"});
+  ASSERT_EQ(r.code, 0) << r.err;
+  const json j = json::parse(r.out);
+  EXPECT_EQ(j["machine"]["cpu"], this_cpu().name);
+  EXPECT_EQ(j["machine"]["threads"], this_cpu().units);
+  EXPECT_GT(j["machine"]["memory_bytes"], 1e8);
+  EXPECT_TRUE(!j["machine"]["gpus"].empty() || !j["machine"]["no_gpu"].get<std::string>().empty());
+  ASSERT_GE(j["backends"].size(), 4u);
+  EXPECT_EQ(j["backends"][0]["name"], "cpu_forward");
+  EXPECT_EQ(j["backends"][0]["answers"][0]["supported"], true);
+  EXPECT_EQ(j["backends"][0]["answers"][1]["supported"], false);
+  EXPECT_TRUE(has(j["backends"][0]["answers"][1]["refusal"], "cpu_forward: "));
+  EXPECT_GT(j["rates"]["f32"]["gflops"], 0.1);
+  EXPECT_GT(j["rates"]["copy_gbs"], 0.1);
+  EXPECT_GT(j["steadiness"]["aa_spread"], 0);
+  EXPECT_EQ(j["steadiness"]["error"], "");
+}
+
+TEST(Doctor, text_says_why_a_backend_is_out) {
+  const Ran r = attune_says({"doctor", "--no-measure"});
+  EXPECT_EQ(r.code, 0) << r.err;
+  for (const std::string part : {this_cpu().name.c_str(), "cpu_backward takes", "GPU", "only when asked for by name", "Tuned rules"})
+    EXPECT_TRUE(has(r.out, part)) << part << "\n" << r.out;
+  EXPECT_FALSE(has(r.out, "A/A")) << r.out;
+}
+
+// What docs/cli.md says under "## attune <command>".
+std::string section(const std::string& page, const std::string& command) {
+  const size_t at = page.find("\n## attune " + command + "\n");
+  return at == page.npos ? "" : page.substr(at, page.find("\n## ", at + 4) - at);
+}
+
+TEST(Docs, page_lists_every_command_and_option_and_no_others) {
+  const std::string page = text_of(ATTUNE_SOURCE_DIR "/docs/cli.md");
+  Whole whole;
+  for (const CLI::App* sub : whole.commands()) {
+    const std::string text = section(page, sub->get_name());
+    EXPECT_FALSE(text.empty()) << "docs/cli.md has no section '## attune " << sub->get_name() << "'";
+    std::set<std::string> known;
+    for (const CLI::Option* option : sub->get_options())
+      for (const std::string& name : option->get_lnames()) {
+        known.insert("--" + name);
+        EXPECT_TRUE(std::regex_search(text, std::regex("`--" + name + "[` ]"))) << "attune " << sub->get_name() << " --" << name;
+      }
+    const std::regex option("`(--[a-z-]+)");
+    for (std::sregex_iterator it(text.begin(), text.end(), option), end; it != end; ++it)
+      EXPECT_TRUE(known.count((*it)[1])) << "docs/cli.md: attune " << sub->get_name() << " has no " << (*it)[1];
+  }
+}
+
+}  // namespace
+}  // namespace attune

@@ -1,0 +1,70 @@
+// Runs the command as a user does: a process, its two streams and its exit code.
+#pragma once
+#include <fcntl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <vector>
+
+namespace attune {
+
+struct Ran {
+  int code = -1;
+  std::string out{}, err{};
+};
+
+inline std::string text_of(const std::string& path) {
+  if (!std::filesystem::is_regular_file(path)) return "";  // a device may have no end
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// A file in a folder of this test's own, which goes with the process.
+inline std::string temporary(const std::string& name) {
+  static const struct Folder {
+    std::string path{"/tmp/attune_test_XXXXXX"};
+    Folder() { if (!mkdtemp(path.data())) path = "/nowhere"; }
+    ~Folder() {
+      std::error_code ignored;
+      std::filesystem::remove_all(path, ignored);
+    }
+  } folder;
+  return folder.path + "/" + name;
+}
+
+inline Ran spawn(std::vector<std::string> words, const std::vector<std::string>& environment = {},
+                 const std::string& stdout_to = temporary("out")) {
+  const std::string err = temporary("err");
+  const pid_t child = fork();
+  if (child == 0) {
+    for (const std::string& e : environment) putenv(strdup(e.c_str()));
+    const int to = open(stdout_to.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    const int errors = open(err.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    dup2(to, STDOUT_FILENO), dup2(errors, STDERR_FILENO);
+    std::vector<char*> argv;
+    for (std::string& w : words) argv.push_back(w.data());
+    argv.push_back(nullptr);
+    execvp(argv[0], argv.data());
+    _exit(127);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), text_of(stdout_to), text_of(err)};
+}
+
+// Without what the user may have tuned.
+inline Ran attune_says(std::vector<std::string> words, std::vector<std::string> environment = {}) {
+  words.insert(words.begin(), ATTUNE_BUILD_DIR "/attune");
+  environment.insert(environment.begin(), "XDG_CONFIG_HOME=" + temporary(""));
+  return spawn(std::move(words), environment);
+}
+
+inline bool has(const std::string& text, const std::string& part) { return text.find(part) != text.npos; }
+
+}  // namespace attune
