@@ -120,10 +120,10 @@ double thread_ns() {
   return double(t.tv_sec) * 1e9 + double(t.tv_nsec);
 }
 
-// The rate of all threads over one window in which every one of them is spinning from its beginning to its end. Seen on
-// 16 threads of a Xeon guest whose CPUs do not always run alike: 2000 to 2300 GFLOP/s this way, by processor time as by
-// the wall clock; 2735 as the sum of each thread's own best, which were never there at once; 1384 as equal shares of
-// work until the slowest is done. Processor time, because a busy neighbour's share is not the machine's limit.
+// The rate of all threads over one window in which every one of them is spinning from its beginning to its end: bests
+// that each thread had at another moment were perhaps never there at once, and equal shares of work would measure the
+// slowest thread. Processor time, because a busy neighbour's share is not the machine's limit. A guest's CPUs are not
+// steady: 16 of a Xeon's gave 2141 to 2747 GFLOP/s within minutes, so a share of a ceiling is no better than that there.
 double window_rate(const Spin& s, long turns, int threads, double seconds) {
   const Clock clock = host_clock();
   std::atomic<int> ready{0};
