@@ -54,7 +54,7 @@ def copy_tree():
 
 
 def configure():
-    arguments = ["-DATTUNE_TOOL=OFF", "-DCMAKE_BUILD_TYPE=Release", "-DCMAKE_CXX_FLAGS_RELEASE=-O1"]
+    arguments = ["-DATTUNE_TOOL=OFF", "-DATTUNE_CUDA=OFF", "-DCMAKE_BUILD_TYPE=Release", "-DCMAKE_CXX_FLAGS_RELEASE=-O1"]
     if shutil.which("ccache"):
         arguments += ["-DCMAKE_CXX_COMPILER_LAUNCHER=ccache", "-DCMAKE_C_COMPILER_LAUNCHER=ccache"]
     status, text = run("cmake", "-S", TREE, "-B", BUILD, "-G", "Ninja", *arguments)

@@ -53,14 +53,15 @@ bool begins_with_one_of(const std::string& text, const Words& words) {
 std::string wrong_includes(const std::string& file, const std::vector<std::string>& lines) {
   const auto layer = std::find_if(kLayers.begin(), kLayers.end(),
                                   [&](const Layer& l) { return file.starts_with(l.folder); });
-  const bool may_cuda = file.starts_with("src/machine/sm") || file.ends_with(".cu");
+  const bool may_cuda = file.starts_with("src/machine/sm") || file.starts_with("src/machine/cuda/") ||
+                        file.ends_with(".cu") || file.find(".sm") != std::string::npos;
   std::string wrong;
   for (size_t n = 0; n < lines.size(); ++n) {
     std::smatch m;
     if (!std::regex_search(lines[n], m, kInclude)) continue;
     const std::string what = m[2];
     const std::string at = file + ":" + std::to_string(n + 1) + ": ";
-    if (!may_cuda && std::regex_search(what, kCuda)) wrong += at + what + " belongs in machine/sm* or a .cu file\n";
+    if (!may_cuda && std::regex_search(what, kCuda)) wrong += at + what + " belongs in machine/sm*, machine/cuda or a .cu file\n";
     if (m[1] == "\"" && layer != kLayers.end() && !begins_with_one_of(what, layer->sees))
       wrong += at + what + " is not for " + layer->folder + "\n";
   }
@@ -126,7 +127,7 @@ TEST(Layering, the_rules_can_fail) {
   EXPECT_EQ(wrong_includes("src/capi.cpp", {"#include \"machine/cpu/kernels.h\""}),
             "src/capi.cpp:1: machine/cpu/kernels.h is not for src/\n");
   EXPECT_EQ(wrong_includes("tool/bench.cpp", {"# include <cuda_runtime.h>"}),
-            "tool/bench.cpp:1: cuda_runtime.h belongs in machine/sm* or a .cu file\n");
+            "tool/bench.cpp:1: cuda_runtime.h belongs in machine/sm*, machine/cuda or a .cu file\n");
   EXPECT_EQ(wrong_includes("src/attention/forward.sm90.cu", {"#include <cuda_runtime.h>"}), "");
   EXPECT_EQ(wrong_includes("src/machine/sm90/tma.h", {"#include <cuda.h>"}), "");
   EXPECT_EQ(wrong_looks("src/core/a.h", {"int a;"}), "src/core/a.h: no #pragma once\n");

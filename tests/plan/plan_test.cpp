@@ -113,22 +113,35 @@ TEST(Plan, a_rule_that_names_nobody_is_not_silent) {
   EXPECT_EQ(plan.refused, "\n  test.tsv:7: backend 'sm91_forward' is not one of " + backend_names());
 }
 
-// There is no GPU kernel yet, so the answer is every backend's reason; a CPU backend must never take a GPU's problem.
+// Pure, so it can be asked anywhere: either a plan for that GPU, or the reason of every backend. A CPU backend must never
+// take a GPU's problem.
 TEST(Plan, what_an_h200_would_get_can_be_asked_anywhere) {
-  Plan plan;
-  const std::string line = "forward bf16 b4 h32/8 q4096 k4096 d128 causal";
-  const Status s = Planner{.device = h200()}.plan(problem(line), plan);
-  EXPECT_TRUE(s.message.starts_with("no backend supports: " + line + "\n  ")) << s.message;
-  for (const Backend* b : backends()) {
-    const bool named = s.message.find(join("\n  ", b->name, ": ")) != std::string::npos;
-    EXPECT_EQ(named, !b->only_by_name) << b->name << " in\n" << s.message;
+  for (const char* line : {"forward bf16 b4 h32/8 q4096 k4096 d128 causal", "forward f64 b1 h1 q8 k8 d8 full"}) {
+    Plan plan;
+    const Status s = Planner{.device = h200()}.plan(problem(line), plan);
+    if (s.ok()) {
+      EXPECT_FALSE(plan.backend->name.starts_with("cpu_")) << plan.backend->name;
+      EXPECT_EQ(plan.device.name, "NVIDIA H200");
+      continue;
+    }
+    EXPECT_TRUE(s.message.starts_with(join("no backend supports: ", line, "\n  "))) << s.message;
+    for (const Backend* b : backends()) {
+      const bool named = s.message.find(join("\n  ", b->name, ": ")) != std::string::npos;
+      EXPECT_EQ(named, !b->only_by_name) << b->name << " in\n" << s.message;
+    }
   }
 }
 
 TEST(Plan, every_backend_refuses_with_its_name_first) {
   for (const Backend* b : backends()) {
-    const Status s = b->supports(problem(kForward), h200());
-    EXPECT_TRUE(s.message.starts_with(join(b->name, ": "))) << b->name << " says '" << s.message << "'";
+    int refusals = 0;
+    for (const Device& d : {plain_cpu(), h200()})
+      for (const char* line : {kForward, kBackward}) {
+        const Status s = b->supports(problem(line), d);
+        refusals += !s.ok();
+        EXPECT_TRUE(s.ok() || s.message.starts_with(join(b->name, ": "))) << b->name << " says '" << s.message << "'";
+      }
+    EXPECT_GT(refusals, 0) << b->name << " runs everywhere";
   }
 }
 
@@ -182,7 +195,8 @@ TEST(PlanCache, a_refusal_is_given_each_time) {
   PlanCache cache({.device = h200()});
   for (int n = 0; n < 2; ++n) {
     const Plan* plan = nullptr;
-    EXPECT_TRUE(cache.find(problem(kForward), plan).message.starts_with("no backend supports: "));
+    const Problem p = problem("forward f64 b1 h1 q8 k8 d8 full");
+    EXPECT_TRUE(cache.find(p, plan).message.starts_with("no backend supports: "));
     EXPECT_EQ(plan, nullptr);
   }
 }
