@@ -123,7 +123,7 @@ double thread_ns() {
 // The rate of all threads over one window in which every one of them is spinning from its beginning to its end: bests
 // that each thread had at another moment were perhaps never there at once, and equal shares of work would measure the
 // slowest thread. Processor time, because a busy neighbour's share is not the machine's limit. A guest's CPUs are not
-// steady: 16 of a Xeon's gave 2141 to 2747 GFLOP/s within minutes, so a share of a ceiling is no better than that there.
+// steady: 16 of a Xeon gave 2141 to 2747 GFLOP/s within minutes, and a share of a ceiling is no better than that.
 double window_rate(const Spin& s, long turns, int threads, double seconds) {
   const Clock clock = host_clock();
   std::atomic<int> ready{0};
