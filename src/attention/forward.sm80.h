@@ -18,6 +18,8 @@ constexpr int kAhead = AHEAD;
 struct ForwardParams {
   Problem problem;
   DenseArgs args;
+  bool uniform;           // every sequence is `seq` but for its place in the batch: no lengths in tensors
+  Sequence seq;
   int group;              // query heads that share a block's rows, ordered (position, head); 1: a block has one head
   int row_blocks;         // of one unit; a unit is `group` heads of one sequence
   int splits;
@@ -34,7 +36,8 @@ struct Place {
   int first, rows;            // of the unit's rows
   int first_tile, tiles;      // key tiles of this split
   int open_first, open_last;  // keys that every row of the block sees
-  const char *k, *v;          // where key 0 of the sequence lies; of paged keys, the pool
+  const char *k, *v;          // where key 0 of the sequence lies; null where keys are paged
+  char *q, *out;              // where row `first` lies; rows follow each other unless heads share the block
 };
 
 template <class T, int Dim, int DimV, int TileQ, int TileK, int Warps, bool WithOptions>
@@ -79,7 +82,8 @@ struct Forward {
     at.split = int(n % x.splits), n /= x.splits;
     at.unit = int(n % units()), at.b = int(n / units());
     at.head_q = at.unit * x.group, at.head_kv = at.head_q / (p.heads_q / p.heads_kv);
-    at.seq = sequence(p, a, at.b);
+    at.seq = x.uniform ? x.seq : sequence(p, a, at.b);
+    if (x.uniform) at.seq.q_batch = at.seq.k_batch = at.b;
     const bool paged = p.keys == KeySource::paged;
     at.k = paged ? nullptr : row_address(a[Role::k], at.seq.k_batch, at.seq.k_first, at.head_kv);
     at.v = paged ? nullptr : row_address(a[Role::v], at.seq.k_batch, at.seq.k_first, at.head_kv);
@@ -96,6 +100,8 @@ struct Forward {
     }
     at.rows = last - at.first;
     if (at.rows <= 0) return;
+    at.q = row_address(a[Role::q], at.seq.q_batch, token(0), head(at.first));
+    at.out = row_address(a[Role::out], at.seq.q_batch, token(0), head(at.first));
     const int top = position(at.first), bottom = position(last - 1);
     at.open_first = walk().first_key(bottom), at.open_last = walk().last_key(top);
     int all;
@@ -131,13 +137,19 @@ struct Forward {
     }
   }
 
+  // A row of q or out.
+  __device__ char* row_at(Role role, int row) const {
+    if (x.group == 1) return (role == Role::q ? at.q : at.out) + row * a[role].stride.seq * size_of(a[role].dtype);
+    return row_address(a[role], at.seq.q_batch, token(row), head(at.first + row));
+  }
   __device__ void load_q() const {
-    constexpr int kChunks = TileOfQ::kPanels * 8;
-    for (int n = threadIdx.x; n < TileQ * kChunks; n += kThreads) {
-      const int row = n / kChunks, column = n % kChunks * 8;
-      const bool there = row < at.rows && column < p.dim_qk;
-      const T* from = there ? a.row<const T>(Role::q, at.seq.q_batch, at.seq.q_first + position(at.first + row), head(at.first + row)) + column : a.row<const T>(Role::q);
-      copy16(q_shared + TileOfQ::offset(row, column), from, there);
+    constexpr int kChunks = TileOfQ::kPanels * 8, kStep = kThreads / kChunks;
+    const int row = threadIdx.x / kChunks, column = threadIdx.x % kChunks * 8;
+    const int count = column < p.dim_qk ? at.rows : 0;
+#pragma unroll 4
+    for (int n = 0; n < TileQ / kStep; ++n) {
+      const int r = row + n * kStep;
+      copy16(q_shared + TileOfQ::offset(r, column), r < count ? row_at(Role::q, r) + column * sizeof(T) : at.q, r < count);
     }
   }
 
@@ -149,20 +161,20 @@ struct Forward {
     const int row = threadIdx.x / kChunks, column = threadIdx.x % kChunks * 8;
     const int count = column < dim ? t.last - t.first : 0;
     const uint32_t to = shared + Layout::offset(row, column);
-    if (p.keys == KeySource::paged) return load_pages<kStep>(role, to, t.first, row, column, count);
+    if (p.keys == KeySource::paged) return load_pages<Layout, kStep>(role, shared, t.first, row, column, count);
     const int64_t stride = a[role].stride.seq * sizeof(T);
     const char* from = (role == Role::k ? at.k : at.v) + (t.first + row) * stride + column * sizeof(T);
 #pragma unroll
     for (int n = 0; n < TileK / kStep; ++n, from += kStep * stride)
-      copy16(to + n * kStep * 128, row + n * kStep < count ? from : at.k, row + n * kStep < count);
+      copy16(kStep % 8 ? shared + Layout::offset(row + n * kStep, column) : to + n * kStep * 128, from, row + n * kStep < count);
   }
-  template <int kStep>
-  __device__ void load_pages(Role role, uint32_t to, int first, int row, int column, int count) const {
+  template <class Layout, int kStep>
+  __device__ void load_pages(Role role, uint32_t shared, int first, int row, int column, int count) const {
     const PagedRows<const T> rows(p, a, role, at.seq, at.b, at.head_kv);
 #pragma unroll 1
     for (int n = 0; n < TileK / kStep; ++n) {
       const bool there = row + n * kStep < count;
-      copy16(to + n * kStep * 128, there ? rows.row(first + row + n * kStep) + column : rows.pool.data, there);
+      copy16(shared + Layout::offset(row + n * kStep, column), there ? rows.row(first + row + n * kStep) + column : rows.pool.data, there);
     }
   }
 
@@ -294,11 +306,10 @@ struct Forward {
   }
 
   __device__ void run() {
-    const bool work = at.tiles > 0;
-    find_seen();
     load_q();
-    if (work) load_keys<TileOfK>(Role::k, k_shared, p.dim_qk, tile(at.tiles - 1));
+    if (at.tiles > 0) load_keys<TileOfK>(Role::k, k_shared, p.dim_qk, tile(at.tiles - 1));
     close_group();
+    find_seen();
 #pragma unroll
     for (int m = 0; m < kM; ++m) {
 #pragma unroll
@@ -358,16 +369,23 @@ struct Forward {
       ends[first_row + lane] = {end.now, end.before};
     }
     __syncwarp();
-    for (int row = first_row; row < min(first_row + kRowsOfWarp, at.rows); ++row) {
+    // Eight columns a lane, several rows at once.
+    constexpr int kChunks = DimV / 8, kLanes = kChunks > 16 ? 32 : kChunks > 8 ? 16 : 8, kRowsAtOnce = 32 / kLanes;
+    const int column = lane % kLanes * 8;
+    if (column >= p.dim_v) return;
+    for (int r = lane / kLanes; r < kRowsOfWarp && first_row + r < at.rows; r += kRowsAtOnce) {
+      const int row = first_row + r;
       const float2 end = ends[row];
-      if (x.splits > 1) {
-        float* to = x.partial_out + (at.split * split_rows() + row_index(row)) * p.dim_v;
-        for (int column = lane; column < p.dim_v; column += 32) to[column] = *o_at(row, column) * end.x;
+      float eight[8];
+#pragma unroll
+      for (int n = 0; n < 8; n += 4) *reinterpret_cast<float4*>(eight + n) = *reinterpret_cast<const float4*>(o_at(row, column + n));
+#pragma unroll
+      for (int n = 0; n < 8; ++n) eight[n] *= end.x;
+      if (x.splits == 1) {
+        write(row, column, eight, end.y);
       } else {
-        for (int column = lane * 2; column < p.dim_v; column += 64) {
-          const float2 two = *reinterpret_cast<const float2*>(o_at(row, column));
-          write(row, column, two.x * end.x, two.y * end.x, end.y);
-        }
+        float4* to = reinterpret_cast<float4*>(x.partial_out + (at.split * split_rows() + row_index(row)) * p.dim_v + column);
+        to[0] = *reinterpret_cast<float4*>(eight), to[1] = *reinterpret_cast<float4*>(eight + 4);
       }
     }
   }
@@ -379,15 +397,16 @@ struct Forward {
     if (p.has(Option::sink)) end.merge_sink(*a.row<const float>(Role::sinks, 0, 0, h));
     if (lse) *lse = end.lse;
   }
-  __device__ void write(int row, int column, float low, float high, float before) const {
-    char* to = row_address(a[Role::out], at.seq.q_batch, token(row), head(at.first + row));
+  // Eight columns of a row, merged with what is there where the run accumulates.
+  __device__ void write(int row, int column, const float (&eight)[8], float before) const {
     if (p.dtype.out != DType::f32) {
-      reinterpret_cast<uint32_t*>(to)[column / 2] = pack<T>(low, high);
+      *reinterpret_cast<uint4*>(row_at(Role::out, row) + column * sizeof(T)) =
+          {pack<T>(eight[0], eight[1]), pack<T>(eight[2], eight[3]), pack<T>(eight[4], eight[5]), pack<T>(eight[6], eight[7])};
       return;
     }
-    float* place = reinterpret_cast<float*>(to) + column;
-    place[0] = low + (before == 0.f ? 0.f : place[0] * before);
-    place[1] = high + (before == 0.f ? 0.f : place[1] * before);
+    float* to = reinterpret_cast<float*>(row_at(Role::out, row)) + column;
+#pragma unroll
+    for (int n = 0; n < 8; ++n) to[n] = eight[n] + (before == 0.f ? 0.f : to[n] * before);
   }
 
   __device__ int64_t row_index(int row) const { return (int64_t(at.b) * p.heads_q + head(at.first + row)) * p.len_q + position(at.first + row); }
@@ -407,27 +426,25 @@ struct Forward {
     for (int row = warp; row < at.rows; row += Warps) merge_row(row);
   }
   __device__ void merge_row(int row) const {
-    float lse = -INFINITY;
-    float2 acc[(DimV + 63) / 64] = {};
+    const int column = lane * 8;
+    float lse = -INFINITY, acc[8] = {};
     for (int n = 0; n < x.splits; ++n) {
       const int64_t part = n * split_rows() + row_index(row);
       const Share share = merge(lse, __ldcg(x.partial_lse + part));
       lse = share.lse;
+      if (column >= p.dim_v || share.b == 0.f) continue;
+      const float4* from = reinterpret_cast<const float4*>(x.partial_out + part * p.dim_v + column);
+      const float4 low = __ldcg(from), high = __ldcg(from + 1);
+      const float eight[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
 #pragma unroll
-      for (int d = 0; d < (DimV + 63) / 64; ++d) {
-        const int column = d * 64 + lane * 2;
-        if (column >= p.dim_v || share.b == 0.f) continue;
-        const float* from = x.partial_out + part * p.dim_v + column;
-        acc[d].x = acc[d].x * share.a + __ldcg(from) * share.b;
-        acc[d].y = acc[d].y * share.a + __ldcg(from + 1) * share.b;
-      }
+      for (int d = 0; d < 8; ++d) acc[d] = acc[d] * share.a + eight[d] * share.b;
     }
     RowEnd end(lse);
     if (lane == 0) end_row(end, row);
     end.now = __shfl_sync(~0u, end.now, 0), end.before = __shfl_sync(~0u, end.before, 0);
 #pragma unroll
-    for (int d = 0; d < (DimV + 63) / 64; ++d)
-      if (d * 64 + lane * 2 < p.dim_v) write(row, d * 64 + lane * 2, acc[d].x * end.now, acc[d].y * end.now, end.before);
+    for (int d = 0; d < 8; ++d) acc[d] *= end.now;
+    if (column < p.dim_v) write(row, column, acc, end.before);
   }
 };
 
