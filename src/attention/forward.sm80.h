@@ -10,10 +10,7 @@
 namespace attune::sm80 {
 
 constexpr float kLazy = 8.f;
-#ifndef AHEAD
-#define AHEAD 3
-#endif
-constexpr int kAhead = AHEAD;
+constexpr int kAhead = 3;  // 2 to 4 compile to the same schedule
 
 struct ForwardParams {
   Problem problem;
@@ -131,6 +128,7 @@ struct Forward {
   }
 
   __device__ void find_seen() const {
+#pragma unroll 1
     for (int row = threadIdx.x; row < TileQ; row += kThreads) {
       const int i = position(at.first + min(row, at.rows - 1));
       seen[row] = {walk().first_key(i), walk().last_key(i)};
