@@ -1,0 +1,39 @@
+// Matrix products on a GPU through cuBLASLt, opened at run time. No CUDA header: the few numbers of its interface that
+// are needed are written in blas.cpp, so that every build has this and says what it missed.
+#pragma once
+#include <cstddef>
+#include <string>
+
+#include "core/number.h"
+#include "core/status.h"
+
+namespace attune::cuda {
+
+// to = alpha x y + beta to: [m, n] = [m, k] [k, n], `batch` times, rows contiguous. Either factor may lie in memory the
+// other way round. Sums are in f32. All that the choice of a kernel depends on, without padding: its bytes are a key.
+struct Product {
+  DType in = DType::f32, out = DType::f32;           // out: f32, or as in
+  int32_t m = 0, n = 0, k = 0, batch = 1;
+  int32_t x_turned = 0, y_turned = 0;                // [k, m] and [n, k] in memory
+  int32_t tf32 = 0;                                  // f32 factors may be rounded to 11 bits
+  int32_t device = 0;                                // the current one
+  int64_t pitch_x = 0, pitch_y = 0, pitch_to = 0;    // elements from row to row
+  int64_t step_x = 0, step_y = 0, step_to = 0;       // elements from matrix to matrix
+};
+
+struct Factors {
+  const void *x = nullptr, *y = nullptr;  // multiples of 16 bytes, and so are the pitches
+  void* to = nullptr;
+  float alpha = 1.f, beta = 0.f;
+};
+
+// What a product may use as scratch memory; given by the caller on every call.
+inline constexpr size_t kBlasBytes = size_t(32) << 20;
+
+// Good where cuBLASLt can be opened.
+Status blas_found();
+
+// Starts it on the stream. The first product of a shape asks cuBLASLt for a kernel, on the host; later ones find it.
+Status multiply(const Product&, const Factors&, void* scratch, void* stream);
+
+}  // namespace attune::cuda
