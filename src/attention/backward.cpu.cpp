@@ -21,10 +21,11 @@ alignas(64) constexpr char kZeroRow[256 * sizeof(float)] = {};  // of any dtype
 // Pools that several sequences may share: gradients of a key are added up, one sequence after the other.
 bool shares_keys(const Problem& p, const Args& a) { return p.keys == KeySource::paged || a.given(Role::cache_index); }
 
-int units_of_keys(const Problem& p) { return by_head(p) ? p.heads_q / p.heads_kv : 1; }  // units that one head of keys has
+// How many units one head of keys has.
+int units_of_keys(const Problem& p) { return by_head(p) ? p.heads_q / p.heads_kv : 1; }
 
 // Of every row of the problem: [batch][head][query].
-struct Rows2 {
+struct RowState {
   float *lse, *delta;  // base 2, +inf where a row sees nothing; sum dO O - dlse
   double* d_sink;      // [batch][head]
 };
@@ -47,12 +48,14 @@ int64_t panels_of_unit(const Problem& p, const CpuKernels& m) { return ceil_div(
 
 Scratch carve(Workspace& ws, const Plan& plan, const CpuKernels& m) {
   const Problem& p = plan.problem;
-  const size_t tk = size_t(plan.tile_k), tq = size_t(plan.tile_q), rows = size_t(m.rows), bytes = size_t(m.operand_bytes);
+  const size_t tk = size_t(plan.tile_k), tq = size_t(plan.tile_q), rows = size_t(m.rows),
+               bytes = size_t(m.operand_bytes);
   const size_t dim_qk = size_t(padded(m, p.dim_qk)), dim_v = size_t(padded(m, p.dim_v));
   const auto operand = [&](size_t count) { return ws.take<std::byte>(count * bytes); };
   Scratch x{};
   x.k_q = operand(tk * dim_qk), x.v_q = operand(tk * dim_v), x.k_v = operand(tk * dim_qk);
-  x.q_k = operand(tq * dim_qk), x.q_v = operand(tq * dim_qk), x.do_k = operand(tq * dim_v), x.do_v = operand(tq * dim_v);
+  x.q_k = operand(tq * dim_qk), x.q_v = operand(tq * dim_qk), x.do_k = operand(tq * dim_v),
+  x.do_v = operand(tq * dim_v);
   x.dk = ws.take<float>(tk * dim_qk), x.dv = ws.take<float>(tk * dim_v);
   x.dq = ws.take<float>(size_t(panels_of_unit(p, m) * units_of_keys(p)) * rows * dim_qk);
   x.s = ws.take<float>(tq * rows), x.dp = ws.take<float>(tq * rows);
@@ -65,7 +68,7 @@ Scratch carve(Workspace& ws, const Plan& plan, const CpuKernels& m) {
   return x;
 }
 
-Rows2 carve_rows(Workspace& ws, const Problem& p) {
+RowState carve_rows(Workspace& ws, const Problem& p) {
   const size_t heads = size_t(p.batch) * size_t(p.heads_q), rows = heads * size_t(p.len_q);
   return {ws.take<float>(rows), ws.take<float>(rows), ws.take<double>(heads)};
 }
@@ -86,7 +89,7 @@ void write_row(const CpuKernels& m, DType t, const float* from, int n, char* to)
 }
 
 // lse and delta of the rows of one head, and its share of the sink's gradient.
-void prepare(const Problem& p, const Args& a, const CpuKernels& m, const Rows2& to, float* row, int b, int h) {
+void prepare(const Problem& p, const Args& a, const CpuKernels& m, const RowState& to, float* row, int b, int h) {
   const Sequence seq = sequence(p, a, b);
   const int64_t first = (int64_t(b) * p.heads_q + h) * p.len_q;
   const float sink = p.has(Option::sink) ? *a.row<const float>(Role::sinks, 0, 0, h) : -INFINITY;
@@ -110,9 +113,18 @@ void prepare(const Problem& p, const Args& a, const CpuKernels& m, const Rows2& 
 // The gradients of one head of keys in one sequence, for its key tiles [first, last).
 class Task {
  public:
-  Task(const Plan& plan, const Args& a, const CpuKernels& m, const Scratch& scratch, const Rows2& rows, int b, int head_kv)
-      : plan_(plan), p_(plan.problem), a_(a), m_(m), x_(scratch), rows_(rows), dim_qk_(padded(m, p_.dim_qk)),
-        dim_v_(padded(m, p_.dim_v)), general_(needs_general(p_)), scale_(scale_of(p_, a)) {
+  Task(const Plan& plan, const Args& a, const CpuKernels& m, const Scratch& scratch, const RowState& rows, int b,
+       int head_kv)
+      : plan_(plan),
+        p_(plan.problem),
+        a_(a),
+        m_(m),
+        x_(scratch),
+        rows_(rows),
+        dim_qk_(padded(m, p_.dim_qk)),
+        dim_v_(padded(m, p_.dim_v)),
+        general_(needs_general(p_)),
+        scale_(scale_of(p_, a)) {
     for (int n = 0; n < units_of_keys(p_); ++n)
       x_.units[n] = unit_of(p_, a, b, head_kv * units_of_keys(p_) + n, x_.scores + n * group(p_));
     std::fill_n(x_.dq, panels_of_unit(p_, m) * units_of_keys(p_) * m.rows * dim_qk_, 0.f);
@@ -146,7 +158,8 @@ class Task {
   Rows tile_keys(int64_t n) const {
     const int64_t len = x_.units[0].seq.len_k, block = p_.mask.blocks.k;
     if (!block) return {clamp(n * plan_.tile_k, 0, len), clamp((n + 1) * plan_.tile_k, 0, len)};
-    const int64_t pieces = ceil_div(block, plan_.tile_k), start = n / pieces * block, first = start + n % pieces * plan_.tile_k;
+    const int64_t pieces = ceil_div(block, plan_.tile_k), start = n / pieces * block,
+                  first = start + n % pieces * plan_.tile_k;
     return {clamp(first, 0, len), clamp(std::min(first + plan_.tile_k, start + block), 0, len)};
   }
   int64_t row_index(const Unit& u, int row) const {
@@ -223,14 +236,17 @@ class Task {
         if (partial) m_.hide(x_.s, n, from, until, top);
         m_.gradients(x_.s, x_.dp, n, m_.scale_in_q ? 1.f : scale_ * kLog2e, x_.lse, x_.delta, x_.p, x_.ds);
       }
-      if (a_.given(Role::dv)) m_.accumulate(x_.p, x_.do_v, plan_.tile_q, 0, n, dim_v_, x_.dv + int64_t(panel) * m_.rows * dim_v_);
-      if (a_.given(Role::dk)) m_.accumulate(x_.ds, x_.q_v, plan_.tile_q, 0, n, dim_qk_, x_.dk + int64_t(panel) * m_.rows * dim_qk_);
+      if (a_.given(Role::dv))
+        m_.accumulate(x_.p, x_.do_v, plan_.tile_q, 0, n, dim_v_, x_.dv + int64_t(panel) * m_.rows * dim_v_);
+      if (a_.given(Role::dk))
+        m_.accumulate(x_.ds, x_.q_v, plan_.tile_q, 0, n, dim_qk_, x_.dk + int64_t(panel) * m_.rows * dim_qk_);
       if (a_.given(Role::dq)) m_.transpose(x_.ds, n, x_.ds_t, int64_t(plan_.tile_k) * m_.rows, panel * m_.rows);
     }
     if (!a_.given(Role::dq)) return;
     const int many = int(round_up(keys.last - keys.first, m_.keys));
     for (int first = 0; first < count; first += m_.rows)
-      m_.accumulate(at(x_.ds_t, m_, int64_t(first) * plan_.tile_k), x_.k_v, plan_.tile_k, 0, many, dim_qk_, dq_of(unit, tile.first + first));
+      m_.accumulate(at(x_.ds_t, m_, int64_t(first) * plan_.tile_k), x_.k_v, plan_.tile_k, 0, many, dim_qk_,
+                    dq_of(unit, tile.first + first));
   }
 
   void pack_queries(const Unit& u, Rows tile, int n) {
@@ -248,7 +264,8 @@ class Task {
   }
 
   // The general policy, on plain rows: one a key, its entries the queries of the tile.
-  void general_gradients(const Unit& u, Rows tile, int n, int first_key, int last_key, const int* from, const int* until) {
+  void general_gradients(const Unit& u, Rows tile, int n, int first_key, int last_key, const int* from,
+                         const int* until) {
     m_.read_scores(x_.s, n, x_.plain, plan_.tile_q);
     m_.read_scores(x_.dp, n, x_.plain_dp, plan_.tile_q);
     for (int r = 0; r < m_.rows; ++r) {
@@ -300,7 +317,7 @@ class Task {
   const Args& a_;
   const CpuKernels& m_;
   const Scratch& x_;
-  const Rows2& rows_;
+  const RowState& rows_;
   const int dim_qk_, dim_v_;
   const bool general_;
   const float scale_;
@@ -316,7 +333,8 @@ int64_t key_tiles(const Plan& plan) {
 void clear(const Tensor& t) {
   for (int b = 0; b < t.extent.batch; ++b)
     for (int s = 0; s < t.extent.seq; ++s)
-      for (int h = 0; h < t.extent.head; ++h) std::memset(row_address(t, b, s, h), 0, size_t(t.extent.dim) * size_t(size_of(t.dtype)));
+      for (int h = 0; h < t.extent.head; ++h)
+        std::memset(row_address(t, b, s, h), 0, size_t(t.extent.dim) * size_t(size_of(t.dtype)));
 }
 
 // Whether units of different sequences or heads add into the same elements of d_bias.
@@ -328,7 +346,8 @@ bool shares_bias(const Problem& p, const Args& a) {
 Status supports(const Problem& p, const Device& d) {
   if (Status s = cpu::supports("cpu_backward", Pass::backward, p, d); !s.ok()) return s;
   if (p.dtype.out != p.dtype.q)
-    return Status::no("cpu_backward: out is ", name(p.dtype.out), " and q is ", name(p.dtype.q), ", they must be the same");
+    return Status::no("cpu_backward: out is ", name(p.dtype.out), " and q is ", name(p.dtype.q),
+                      ", they must be the same");
   return Status::good();
 }
 
@@ -353,7 +372,7 @@ Status shape(Plan& plan, const Planner&) {
 Status run(const Plan& plan, const Args& a, Workspace ws, Stream) {
   const Problem& p = plan.problem;
   const CpuKernels& m = *best_kernels(p.dtype.q, plan.device.features);
-  const Rows2 rows = carve_rows(ws, p);
+  const RowState rows = carve_rows(ws, p);
   const Partial partial = carve_partial(ws, plan);
   const auto scratch_of = [&](int worker) {  // as counted: after those of the workers before it
     Workspace own = ws;
@@ -371,7 +390,8 @@ Status run(const Plan& plan, const Args& a, Workspace ws, Stream) {
   };
 
   const int64_t heads = int64_t(p.batch) * p.heads_q;
-  each(heads, plan.device.units, [&](const Scratch& x, int64_t n) { prepare(p, a, m, rows, x.row, int(n / p.heads_q), int(n % p.heads_q)); });
+  each(heads, plan.device.units,
+       [&](const Scratch& x, int64_t n) { prepare(p, a, m, rows, x.row, int(n / p.heads_q), int(n % p.heads_q)); });
   for (int h = 0; a.given(Role::d_sinks) && h < p.heads_q; ++h) {
     double sum = 0;
     for (int b = 0; b < p.batch; ++b) sum += rows.d_sink[int64_t(b) * p.heads_q + h];
@@ -384,14 +404,15 @@ Status run(const Plan& plan, const Args& a, Workspace ws, Stream) {
   // Where sequences share keys, one task has all of them.
   const bool together = shares_keys(p, a);
   const int64_t tiles = key_tiles(plan), sequences = together ? 1 : p.batch;
-  each(sequences * p.heads_kv * plan.splits, shares_bias(p, a) ? 1 : plan.device.units, [&](const Scratch& x, int64_t n) {
-    const int64_t split = n % plan.splits, set = n / plan.splits, head = set % p.heads_kv;
-    for (int64_t b = together ? 0 : set / p.heads_kv; b < (together ? p.batch : set / p.heads_kv + 1); ++b) {
-      Task task(plan, a, m, x, rows, int(b), int(head));
-      task.run(tiles * split / plan.splits, tiles * (split + 1) / plan.splits);
-      task.store_dq(partial.dq ? partial.dq + split * partial.rows * p.dim_qk : nullptr);
-    }
-  });
+  each(sequences * p.heads_kv * plan.splits, shares_bias(p, a) ? 1 : plan.device.units,
+       [&](const Scratch& x, int64_t n) {
+         const int64_t split = n % plan.splits, set = n / plan.splits, head = set % p.heads_kv;
+         for (int64_t b = together ? 0 : set / p.heads_kv; b < (together ? p.batch : set / p.heads_kv + 1); ++b) {
+           Task task(plan, a, m, x, rows, int(b), int(head));
+           task.run(tiles * split / plan.splits, tiles * (split + 1) / plan.splits);
+           task.store_dq(partial.dq ? partial.dq + split * partial.rows * p.dim_qk : nullptr);
+         }
+       });
   if (plan.splits == 1 || !a.given(Role::dq)) return Status::good();
 
   each(heads, plan.device.units, [&](const Scratch& x, int64_t n) {

@@ -36,11 +36,18 @@ Scratch carve(Workspace& ws, const Plan& plan, const CpuKernels& m) {
   const Problem& p = plan.problem;
   const size_t rows = size_t(plan.tile_q), tile = size_t(m.tile), bytes = size_t(m.operand_bytes);
   const size_t dim_qk = size_t(padded(m, p.dim_qk)), dim_v = size_t(padded(m, p.dim_v));
-  return {.q = ws.take<std::byte>(rows * dim_qk * bytes), .k = ws.take<std::byte>(tile * dim_qk * bytes),
-          .v = ws.take<std::byte>(tile * dim_v * bytes), .p = ws.take<std::byte>(tile * m.rows * bytes),
-          .o = ws.take<float>(rows * dim_v), .s = ws.take<float>(tile * m.rows),
-          .plain = ws.take<float>(tile * m.rows), .ref = ws.take<float>(rows), .sum = ws.take<float>(rows),
-          .row = ws.take<float>(m.rows * dim_v), .rows = ws.take<const void*>(tile), .scores = ws.take<General>(group(p))};
+  return {.q = ws.take<std::byte>(rows * dim_qk * bytes),
+          .k = ws.take<std::byte>(tile * dim_qk * bytes),
+          .v = ws.take<std::byte>(tile * dim_v * bytes),
+          .p = ws.take<std::byte>(tile * m.rows * bytes),
+          .o = ws.take<float>(rows * dim_v),
+          .s = ws.take<float>(tile * m.rows),
+          .plain = ws.take<float>(tile * m.rows),
+          .ref = ws.take<float>(rows),
+          .sum = ws.take<float>(rows),
+          .row = ws.take<float>(m.rows * dim_v),
+          .rows = ws.take<const void*>(tile),
+          .scores = ws.take<General>(group(p))};
 }
 
 Partial carve_partial(Workspace& ws, const Plan& plan) {
@@ -180,7 +187,8 @@ class Task {
     for (int g = 0; g < count_; ++g) {
       const auto [first, last] = range[g];
       if (first >= last) continue;
-      m_.accumulate(at(x_.p, m_, int64_t(done) * m_.rows), x_.v, m_.tile, segments_[g].at + first, last - first, dim_v_, o_of(panel));
+      m_.accumulate(at(x_.p, m_, int64_t(done) * m_.rows), x_.v, m_.tile, segments_[g].at + first, last - first, dim_v_,
+                    o_of(panel));
       done += last - first;
     }
   }
@@ -280,7 +288,8 @@ class Task {
       RowEnd end(SoftmaxRow{x_.ref[panel * m_.rows + r], x_.sum[panel * m_.rows + r]});
       float* lse = reinterpret_cast<float*>(u_.address(Role::lse, row(panel, r)));
       if (!partial && p_.has(Option::accumulate)) end.merge_running(*lse);
-      if (!partial && p_.has(Option::sink)) end.merge_sink(*u_.args->row<const float>(Role::sinks, 0, 0, u_.head(row(panel, r))));
+      if (!partial && p_.has(Option::sink))
+        end.merge_sink(*u_.args->row<const float>(Role::sinks, 0, 0, u_.head(row(panel, r))));
       now[r] = end.now, before[r] = end.before;
       if (partial) partial->lse[split * partial->rows + partial_row(panel, r)] = end.lse;
       else if (u_.args->given(Role::lse)) *lse = end.lse;
@@ -288,7 +297,8 @@ class Task {
     m_.unpack(o_of(panel), p_.dim_v, now, n, x_.row, p_.dim_v);
     for (int r = 0; r < n; ++r) {
       const float* from = x_.row + int64_t(r) * p_.dim_v;
-      if (partial) std::copy_n(from, p_.dim_v, partial->out + (split * partial->rows + partial_row(panel, r)) * p_.dim_v);
+      if (partial)
+        std::copy_n(from, p_.dim_v, partial->out + (split * partial->rows + partial_row(panel, r)) * p_.dim_v);
       else store_row(m_, p_, from, before[r], u_.address(Role::out, row(panel, r)));
     }
   }
@@ -342,7 +352,9 @@ void merge_splits(const Plan& plan, const Args& a, const CpuKernels& m, const Pa
   }
 }
 
-int task_rows(const Plan& plan) { return by_head(plan.problem) ? std::min(plan.problem.mask.blocks.q, plan.tile_q) : plan.tile_q; }
+int task_rows(const Plan& plan) {
+  return by_head(plan.problem) ? std::min(plan.problem.mask.blocks.q, plan.tile_q) : plan.tile_q;
+}
 
 // Tasks of one unit: row blocks, and with a list the pieces of each query block.
 int64_t tasks_per_unit(const Plan& plan) {
@@ -355,7 +367,8 @@ Rows rows_of_task(const Plan& plan, int64_t n, int rows) {
   const Problem& p = plan.problem;
   const int64_t size = task_rows(plan);
   if (!by_head(p)) return {clamp(n * size, 0, rows), clamp((n + 1) * size, 0, rows)};
-  const int64_t pieces = ceil_div(p.mask.blocks.q, size), block = n / pieces * p.mask.blocks.q, first = block + n % pieces * size;
+  const int64_t pieces = ceil_div(p.mask.blocks.q, size), block = n / pieces * p.mask.blocks.q,
+                first = block + n % pieces * size;
   return {clamp(first, 0, rows), clamp(std::min(first + size, block + p.mask.blocks.q), 0, rows)};
 }
 
@@ -390,13 +403,15 @@ Status run(const Plan& plan, const Args& a, Workspace ws, Stream) {
     for (int n = 0; n < worker; ++n) carve(own, plan, m);
     return carve(own, plan, m);
   };
-  const int64_t sets = int64_t(p.batch) * units(p), per_unit = tasks_per_unit(plan), tasks = sets * per_unit * plan.splits;
+  const int64_t sets = int64_t(p.batch) * units(p), per_unit = tasks_per_unit(plan),
+                tasks = sets * per_unit * plan.splits;
   std::atomic<int64_t> next{0};
   auto work = [&](int worker) {
     const Scratch scratch = scratch_of(worker);
     for (int64_t n; (n = next.fetch_add(1, std::memory_order_relaxed)) < tasks;) {
       const int split = int(n % plan.splits);
-      const int64_t block = per_unit - 1 - n / plan.splits / sets, set = n / plan.splits % sets;  // causal: the longest first
+      const int64_t block = per_unit - 1 - n / plan.splits / sets,
+                    set = n / plan.splits % sets;  // causal: the longest first
       const Unit unit = unit_of(p, a, int(set / units(p)), int(set % units(p)), scratch.scores);
       const Rows rows = rows_of_task(plan, block, unit.rows());
       if (rows.first >= rows.last) continue;

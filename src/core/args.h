@@ -8,7 +8,7 @@ namespace attune {
 inline constexpr int kVariantTensors = 16;
 
 enum class Role : int32_t {
-  q, k, v, out,             // [batch, seq, head, dim]; ragged: batch 1, seq all tokens; paged k, v: [page, slot, head, dim]
+  q, k, v, out,             // [batch, seq, head, dim]; ragged: batch 1, all tokens; paged k, v: [page, slot, head, dim]
   lse,                      // [batch, seq, head] f32, natural; optional unless accumulating
   cu_q, cu_k,               // [batch + 1] i32: first token of each sequence. cu_q goes with any key source
   used_q, used_k,           // [batch] i32: queries and keys present (with append: before it)
@@ -27,7 +27,7 @@ enum class Role : int32_t {
   rotary_cos, rotary_sin,   // [position, half of the rotated dims] f32
   descale_q, descale_k, descale_v,            // [batch, head of keys] f32
   d_out, d_lse, dq, dk, dv, d_bias, d_sinks,  // backward; d_bias f32, as broadcast as bias
-  variant,                                    // kVariantTensors of them: weights and streams, as the variant's page says
+  variant,                                    // kVariantTensors of them: weights and streams, as its page says
   d_variant = variant + kVariantTensors,      // their gradients
   count = d_variant + kVariantTensors
 };
@@ -60,7 +60,8 @@ using Args = ArgsOf<int(Role::count)>;
 using DenseArgs = ArgsOf<int(Role::variant)>;
 
 inline DenseArgs dense(const Args& a) {
-  DenseArgs d{.tensor = {}, .scale = a.scale, .softcap = a.softcap, .dropout = a.dropout, .communicator = a.communicator};
+  DenseArgs d{
+      .tensor = {}, .scale = a.scale, .softcap = a.softcap, .dropout = a.dropout, .communicator = a.communicator};
   for (int r = 0; r < int(Role::variant); ++r) d.tensor[r] = a.tensor[r];
   return d;
 }

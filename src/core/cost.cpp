@@ -66,7 +66,8 @@ Cost cost(const Problem& p, const Args* a) {
   const double q = rows_q * p.heads_q, kv = rows_k * p.heads_kv;
   const double grad = backward ? size_of(p.dtype.grad) : 0, dims = double(p.dim_qk) + p.dim_v;
   c.flops = 2 * c.pairs * (backward ? 3.0 * p.dim_qk + 2.0 * p.dim_v : dims);
-  c.bytes = q * (p.dim_qk * size_of(p.dtype.q) + p.dim_v * size_of(p.dtype.out) + 4.0) + kv * dims * size_of(p.dtype.kv);
+  c.bytes =
+      q * (p.dim_qk * size_of(p.dtype.q) + p.dim_v * size_of(p.dtype.out) + 4.0) + kv * dims * size_of(p.dtype.kv);
   if (backward) c.bytes += q * (p.dim_qk * grad + p.dim_v * size_of(p.dtype.out)) + kv * dims * grad;
   return c;
 }

@@ -38,6 +38,8 @@ ATTUNE_HD Dropout dropout_of(const Problem& p, const ArgsOf<Roles>& a) {
   return {uint64_t(seed[0]), uint64_t(seed[1]), uint32_t(a.dropout * 4294967296.0), 1.f / (1.f - a.dropout)};
 }
 
-ATTUNE_HD inline uint32_t batch_head(const Problem& p, int b, int h) { return uint32_t(b) * uint32_t(p.heads_q) + uint32_t(h); }
+ATTUNE_HD inline uint32_t batch_head(const Problem& p, int b, int h) {
+  return uint32_t(b) * uint32_t(p.heads_q) + uint32_t(h);
+}
 
 }  // namespace attune

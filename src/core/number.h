@@ -16,8 +16,9 @@ enum class DType : int32_t { none, f64, f32, f16, bf16, e4m3, i32, i64 };
 
 // A digit an entry, the first lowest: a table would lie in slow memory on a GPU.
 constexpr int size_of(DType t) { return int(0x84122480u >> (4 * int(t)) & 15); }
-static_assert(size_of(DType::none) == 0 && size_of(DType::f64) == 8 && size_of(DType::f32) == 4 && size_of(DType::f16) == 2 &&
-              size_of(DType::bf16) == 2 && size_of(DType::e4m3) == 1 && size_of(DType::i32) == 4 && size_of(DType::i64) == 8);
+static_assert(size_of(DType::none) == 0 && size_of(DType::f64) == 8 && size_of(DType::f32) == 4 &&
+              size_of(DType::f16) == 2 && size_of(DType::bf16) == 2 && size_of(DType::e4m3) == 1 &&
+              size_of(DType::i32) == 4 && size_of(DType::i64) == 8);
 
 // Half of one unit in the last place, relative to the value: what rounding to the format costs at most.
 constexpr double rounding_of(DType t) {
@@ -74,7 +75,8 @@ struct F16 {
   }
   constexpr operator float() const {
     const uint32_t magnitude = bits & 0x7FFF;
-    if (magnitude >= 0x7C00) return std::bit_cast<float>(uint32_t(bits & 0x8000) << 16 | 0x7F800000 | (magnitude & 0x3FF) << 13);
+    if (magnitude >= 0x7C00)
+      return std::bit_cast<float>(uint32_t(bits & 0x8000) << 16 | 0x7F800000 | (magnitude & 0x3FF) << 13);
     return detail::signed_like(bits >> 15, detail::widen(magnitude, 10, 15));
   }
 };

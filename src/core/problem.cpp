@@ -1,5 +1,6 @@
 // Problem <-> one line. Printing and reading follow one grammar in one order:
-//   pass dtype b# h#[/#] q# k# d#[/#] mask {option} [ragged|paged#] [repro=run|batch] [precision=tf32|tf32x3] [: variant]
+//   pass dtype b# h#[/#] q# k# d#[/#] mask {option} [ragged|paged#] [repro=run|batch] [precision=tf32|tf32x3]
+//   [: variant]
 //   dtype   bf16, or q/kv/out, or q/kv/out/grad in a backward
 //   mask    full | causal | window#,#   then [@top_left|@absolute] [/step+phase] [ blocks#x#x#]
 //   option  softcap | alibi | bias[.dtype] | dropout | ...: in the order of enum Option
@@ -122,9 +123,12 @@ Status valid_types(const Problem& p) {
   const auto& [q, kv, out, grad, bias] = p.dtype;
   for (const DType t : {q, kv, out})
     if (!floating(t)) return no("dtype ", name(t), " is not one of f64, f32, f16, bf16, e4m3");
-  if ((grad == DType::none) != (p.pass == Pass::forward)) return no("a grad dtype belongs to a backward, and only there");
-  if (grad != DType::none && !floating(grad)) return no("grad dtype ", name(grad), " is not one of f64, f32, f16, bf16, e4m3");
-  if ((bias == DType::none) == p.has(Option::bias)) return no("a bias dtype belongs to the option bias, and only there");
+  if ((grad == DType::none) != (p.pass == Pass::forward))
+    return no("a grad dtype belongs to a backward, and only there");
+  if (grad != DType::none && !floating(grad))
+    return no("grad dtype ", name(grad), " is not one of f64, f32, f16, bf16, e4m3");
+  if ((bias == DType::none) == p.has(Option::bias))
+    return no("a bias dtype belongs to the option bias, and only there");
   if (bias != DType::none && (!floating(bias) || bias == DType::e4m3))
     return no("bias dtype ", name(bias), " is not one of f64, f32, f16, bf16");
   return Status::good();
@@ -148,7 +152,8 @@ Status valid_options(const Problem& p) {
     return no("accumulate needs out f32, not ", name(p.dtype.out));
   if (backward && p.has(Option::accumulate)) return no("accumulate is for a forward");
   if (backward && p.has(Option::append)) return no("append is for a forward");
-  if (p.has(Option::append) && p.keys == KeySource::ragged) return no("append needs a cache: linear or paged keys, not ragged");
+  if (p.has(Option::append) && p.keys == KeySource::ragged)
+    return no("append needs a cache: linear or paged keys, not ragged");
   if (rotary && !p.has(Option::append)) return no("rotary goes with append");
   if (p.has(Option::rotary) && p.has(Option::rotary_half)) return no("rotary and rotary_half exclude each other");
   return Status::good();
@@ -250,8 +255,9 @@ Problem filled(Problem p) {
 
 Status valid(const Problem& p) {
   const auto inside = [](auto e, const auto& words) { return size_t(e) < std::size(words); };
-  if (!inside(p.pass, kPass) || !inside(p.mask.kind, kMask) || !inside(p.mask.align, kAlign) || !inside(p.keys, kKeys) ||
-      !inside(p.reproducible, kRepro) || !inside(p.precision, kPrecision) || p.options >> std::size(kOption))
+  if (!inside(p.pass, kPass) || !inside(p.mask.kind, kMask) || !inside(p.mask.align, kAlign) ||
+      !inside(p.keys, kKeys) || !inside(p.reproducible, kRepro) || !inside(p.precision, kPrecision) ||
+      p.options >> std::size(kOption))
     return Status::no("problem: an enum or an option bit is unknown to this version");
   if (Status s = valid_sizes(p); !s.ok()) return s;
   if (Status s = valid_types(p); !s.ok()) return s;

@@ -20,7 +20,8 @@ struct Plain {
   float scale;  // log2 e folded in
 
   template <int Roles>
-  ATTUNE_HD Plain(const Problem& p, const ArgsOf<Roles>& a, const Sequence&, int, int) : scale(scale_of(p, a) * kLog2e) {}
+  ATTUNE_HD Plain(const Problem& p, const ArgsOf<Roles>& a, const Sequence&, int, int)
+      : scale(scale_of(p, a) * kLog2e) {}
   ATTUNE_HD float logit(float dot, int, int) const { return dot * scale; }
   ATTUNE_HD float keep(int, int) const { return 1.f; }
   ATTUNE_HD float slope_of_logit(float) const { return 1.f; }

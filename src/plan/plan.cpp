@@ -68,7 +68,8 @@ Status PlanCache::find(const Problem& p, const Plan*& out) {
   auto made = std::make_unique<Plan>();
   if (Status s = planner_.plan(p, *made); !s.ok()) return s;
   const std::unique_lock writing(mutex_);
-  out = plans_.try_emplace(p, std::move(made)).first->second.get();  // another thread may have been first: keep its plan
+  // Another thread may have been first: keep its plan.
+  out = plans_.try_emplace(p, std::move(made)).first->second.get();
   return Status::good();
 }
 

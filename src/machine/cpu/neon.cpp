@@ -23,7 +23,8 @@ const T* row_or_zeros(const void* const* rows, int r, int n) {
 
 // to[i * stride + a] = row a at dim i, for four rows.
 template <class T>
-[[gnu::always_inline]] inline void interleave4(const void* const* rows, int first, int n, int dim, float* to, int stride, float scale) {
+[[gnu::always_inline]] inline void interleave4(const void* const* rows, int first, int n, int dim, float* to,
+                                               int stride, float scale) {
   const T* x[4];
   for (int a = 0; a < 4; ++a) x[a] = row_or_zeros<T>(rows, first + a, n);
   for (int d = 0; d < dim; d += 4) {
@@ -104,7 +105,8 @@ constexpr int kExp = 6;  // vectors through exp2 at a time: two keys
 
 template <bool Far>
 void weights_by(const float* s, int n, const float* ref, float* sum, float* p) {
-  const float32x4_t far_ref[3] = {finite_ref(vld1q_f32(ref)), finite_ref(vld1q_f32(ref + 4)), finite_ref(vld1q_f32(ref + 8))};
+  const float32x4_t far_ref[3] = {finite_ref(vld1q_f32(ref)), finite_ref(vld1q_f32(ref + 4)),
+                                  finite_ref(vld1q_f32(ref + 8))};
   const Exp2Row row[3] = {Exp2Row(Far ? vdupq_n_f32(0) : far_ref[0]), Exp2Row(Far ? vdupq_n_f32(0) : far_ref[1]),
                           Exp2Row(Far ? vdupq_n_f32(0) : far_ref[2])};
   float32x4_t total[3] = {vld1q_f32(sum), vld1q_f32(sum + 4), vld1q_f32(sum + 8)};
@@ -162,7 +164,8 @@ void unpack(const float* o, int dim, const float* factor, int n, float* to, int6
     }
 }
 
-void gradients(const float* s, const float* dp, int n, float, const float* lse, const float* delta, void* p_to, void* ds_to) {
+void gradients(const float* s, const float* dp, int n, float, const float* lse, const float* delta, void* p_to,
+               void* ds_to) {
   float *p = static_cast<float*>(p_to), *ds = static_cast<float*>(ds_to);
   const Exp2Row row[1] = {Exp2Row(vdupq_n_f32(0))};
   for (int j = 0; j < n; j += kExp / 3, s += 4 * kExp, dp += 4 * kExp, p += 4 * kExp, ds += 4 * kExp) {
@@ -208,15 +211,36 @@ void write_scores(const float* plain, int64_t stride, int n, float* s) {
       for (int a = 0; a < 4; ++a) vst1q_f32(s + (j + a) * kRows + r, four.row[a]);
     }
 }
-void write_weights(const float* plain, int64_t stride, int n, void* p) { write_scores(plain, stride, n, static_cast<float*>(p)); }
+void write_weights(const float* plain, int64_t stride, int n, void* p) {
+  write_scores(plain, stride, n, static_cast<float*>(p));
+}
 
 template <class T>
 constexpr CpuKernels kernels(DType dtype) {
-  return {.isa = "neon", .needs = bit(Feature::neon), .dtype = dtype, .rows = kRows, .keys = kKeys, .tile = kTile,
-          .dim_step = 8, .operand_bytes = sizeof(float), .scale_in_q = true,
-          .pack_q = pack_q<T>, .pack_k = pack_k<T>, .pack_v = pack_v<T>, .scores = scores, .hide = hide,
-          .weights = weights, .rescale = rescale, .accumulate = accumulate, .unpack = unpack, .gradients = gradients,
-          .transpose = transpose, .read_scores = read_scores, .write_scores = write_scores, .write_weights = write_weights, .widen = widen<T>,
+  return {.isa = "neon",
+          .needs = bit(Feature::neon),
+          .dtype = dtype,
+          .rows = kRows,
+          .keys = kKeys,
+          .tile = kTile,
+          .dim_step = 8,
+          .operand_bytes = sizeof(float),
+          .scale_in_q = true,
+          .pack_q = pack_q<T>,
+          .pack_k = pack_k<T>,
+          .pack_v = pack_v<T>,
+          .scores = scores,
+          .hide = hide,
+          .weights = weights,
+          .rescale = rescale,
+          .accumulate = accumulate,
+          .unpack = unpack,
+          .gradients = gradients,
+          .transpose = transpose,
+          .read_scores = read_scores,
+          .write_scores = write_scores,
+          .write_weights = write_weights,
+          .widen = widen<T>,
           .narrow = narrow<T>};
 }
 

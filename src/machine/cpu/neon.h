@@ -20,10 +20,9 @@ template <int N, class F>
 
 [[gnu::always_inline]] inline float32x4_t minus_inf() { return vdupq_n_f32(-std::numeric_limits<float>::infinity()); }
 
-// exp2(x - ref) for an integer ref that is not `far`, exact 0 far below it. Adding shift = 1.5 * 2^23 + 127 - ref rounds
-// x to an integer and leaves the biased exponent of 2^n in the low bits; f = x - ref - n is then
-// exact, and 2^f is a minimax polynomial on [-1/2, 1/2]. x is clamped so that n >= -127, whose
-// exponent bits are those of 0.
+// exp2(x - ref) for an integer ref that is not `far`, exact 0 far below it. Adding shift = 1.5 * 2^23 + 127 - ref
+// rounds x to an integer and leaves the biased exponent of 2^n in the low bits; f = x - ref - n is then exact, and 2^f
+// is a minimax polynomial on [-1/2, 1/2]. x is clamped so that n >= -127, whose exponent bits are those of 0.
 struct Exp2Row {
   float32x4_t shift, floor;
   Exp2Row() = default;
@@ -39,7 +38,8 @@ struct Exp2Row {
 // Beyond 2^20 a reference would cost the shift its last bits: it is then subtracted first.
 inline bool any_far(const float* ref, int n) {
   bool far = false;
-  for (int r = 0; r < n; ++r) far |= ref[r] > 0x1p20f || (ref[r] < -0x1p20f && ref[r] != -std::numeric_limits<float>::infinity());
+  for (int r = 0; r < n; ++r)
+    far |= ref[r] > 0x1p20f || (ref[r] < -0x1p20f && ref[r] != -std::numeric_limits<float>::infinity());
   return far;
 }
 
@@ -78,8 +78,10 @@ template <int Degree, int N, int G>
 
 struct Four { float32x4_t row[4]; };
 [[gnu::always_inline]] inline Four transposed(const Four& x) {
-  const float64x2_t a = vreinterpretq_f64_f32(vzip1q_f32(x.row[0], x.row[1])), b = vreinterpretq_f64_f32(vzip2q_f32(x.row[0], x.row[1]));
-  const float64x2_t c = vreinterpretq_f64_f32(vzip1q_f32(x.row[2], x.row[3])), d = vreinterpretq_f64_f32(vzip2q_f32(x.row[2], x.row[3]));
+  const float64x2_t a = vreinterpretq_f64_f32(vzip1q_f32(x.row[0], x.row[1])),
+                    b = vreinterpretq_f64_f32(vzip2q_f32(x.row[0], x.row[1]));
+  const float64x2_t c = vreinterpretq_f64_f32(vzip1q_f32(x.row[2], x.row[3])),
+                    d = vreinterpretq_f64_f32(vzip2q_f32(x.row[2], x.row[3]));
   return {{vreinterpretq_f32_f64(vzip1q_f64(a, c)), vreinterpretq_f32_f64(vzip2q_f64(a, c)),
            vreinterpretq_f32_f64(vzip1q_f64(b, d)), vreinterpretq_f32_f64(vzip2q_f64(b, d))}};
 }

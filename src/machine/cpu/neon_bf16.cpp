@@ -44,10 +44,12 @@ void pack_k(const void* const* rows, int n, int dim, void* to) {
 // [dim / 8][room / 4][8 dims][4 keys]; the four keys in the order 0 2 1 3, in which `joined` leaves P.
 void pack_v(const void* const* rows, int n, int dim, void* to, int room) {
   for (int j = 0; j < (n + 7) / 8 * 8; j += 4) {
-    const Bf16* x[4] = {row_or_zeros(rows, j, n), row_or_zeros(rows, j + 2, n), row_or_zeros(rows, j + 1, n), row_or_zeros(rows, j + 3, n)};
+    const Bf16* x[4] = {row_or_zeros(rows, j, n), row_or_zeros(rows, j + 2, n), row_or_zeros(rows, j + 1, n),
+                        row_or_zeros(rows, j + 3, n)};
     Bf16* v = static_cast<Bf16*>(to) + j * 8;
     for (int d = 0; d < dim; d += 8, v += int64_t(8) * room) {
-      const uint16x8x4_t four = {{vld1q_u16(&x[0][d].bits), vld1q_u16(&x[1][d].bits), vld1q_u16(&x[2][d].bits), vld1q_u16(&x[3][d].bits)}};
+      const uint16x8x4_t four = {
+          {vld1q_u16(&x[0][d].bits), vld1q_u16(&x[1][d].bits), vld1q_u16(&x[2][d].bits), vld1q_u16(&x[3][d].bits)}};
       vst4q_u16(&v->bits, four);  // an 8 x 4 transpose
     }
   }
@@ -105,7 +107,8 @@ void scores(const void* q, const void* k_tile, int n, int dim, float* s, float* 
   const Bf16* k = static_cast<const Bf16*>(k_tile);
   float best[2 * kRows];  // per pair of rows [r0 r0 r1 r1]
   std::fill_n(best, 2 * kRows, -std::numeric_limits<float>::infinity());
-  for (int j = 0; j < n; j += 8, k += 8 * dim, s += 8 * kRows) product<true>(static_cast<const Bf16*>(q), k, dim / 4, s, best);
+  for (int j = 0; j < n; j += 8, k += 8 * dim, s += 8 * kRows)
+    product<true>(static_cast<const Bf16*>(q), k, dim / 4, s, best);
   for (int c = 0; c < 3; ++c) vst1q_f32(top + 4 * c, vpmaxq_f32(vld1q_f32(best + 8 * c), vld1q_f32(best + 8 * c + 4)));
 }
 
@@ -194,16 +197,21 @@ void unpack(const float* o, int dim, const float* factor, int n, float* to, int6
   for (int d = 0; d < dim; d += 8, o += 8 * kRows)
     for (int r = 0; r < n; ++r) {  // row r is one half of four 2 x 2 blocks
       const float* from = o + r / 2 * 4 + r % 2 * 2;
-      const float32x4_t lo = vcombine_f32(vld1_f32(from), vld1_f32(from + 24)), hi = vcombine_f32(vld1_f32(from + 48), vld1_f32(from + 72));
+      const float32x4_t lo = vcombine_f32(vld1_f32(from), vld1_f32(from + 24)),
+                        hi = vcombine_f32(vld1_f32(from + 48), vld1_f32(from + 72));
       vst1q_f32(to + r * stride + d, vmulq_n_f32(lo, factor[r]));
       vst1q_f32(to + r * stride + d + 4, vmulq_n_f32(hi, factor[r]));
     }
 }
 
-void gradients(const float* s, const float* dp, int n, float scale, const float* lse, const float* delta, void* p, void* ds) {
+void gradients(const float* s, const float* dp, int n, float scale, const float* lse, const float* delta, void* p,
+               void* ds) {
   const Exp2Row row[1] = {Exp2Row(vdupq_n_f32(0))};
   const float32x4_t scales = vdupq_n_f32(scale);
-  const auto twice = [](const float* x) __attribute__((always_inline)) { const float32x2_t y = vld1_f32(x); return vcombine_f32(y, y); };
+  const auto twice = [](const float* x) __attribute__((always_inline)) {
+    const float32x2_t y = vld1_f32(x);
+    return vcombine_f32(y, y);
+  };
   uint16_t *p_to = static_cast<uint16_t*>(p), *ds_to = static_cast<uint16_t*>(ds);
   for (int j = 0; j < n; j += 4, s += 4 * kRows, dp += 4 * kRows, p_to += 4 * kRows, ds_to += 4 * kRows) {
     const float32x4_t l[2] = {twice(lse + j), twice(lse + j + 2)}, d[2] = {twice(delta + j), twice(delta + j + 2)};
@@ -221,8 +229,8 @@ void gradients(const float* s, const float* dp, int n, float scale, const float*
   }
 }
 
-// Four queries by four keys at a time: two vectors hold [k0: q0 q2 q1 q3 | k1: ...] and [k2 | k3], and one table look-up
-// each makes [q0: k0 k2 k1 k3 | q1: ...] and [q2 | q3].
+// Four queries by four keys at a time: two vectors hold [k0: q0 q2 q1 q3 | k1: ...] and [k2 | k3], and one table
+// look-up each makes [q0: k0 k2 k1 k3 | q1: ...] and [q2 | q3].
 void transpose(const void* ds_panel, int n, void* to, int64_t panel, int at) {
   alignas(16) static constexpr uint8_t kFirst[16] = {0, 1, 16, 17, 8, 9, 24, 25, 4, 5, 20, 21, 12, 13, 28, 29};
   const uint8x16_t first = vld1q_u8(kFirst), second = vaddq_u8(first, vdupq_n_u8(2));
@@ -240,7 +248,8 @@ void transpose(const void* ds_panel, int n, void* to, int64_t panel, int at) {
 void read_scores(const float* s, int n, float* plain, int64_t stride) {
   for (int j = 0; j < n; j += 4)
     for (int r = 0; r < kRows; r += 2) {
-      const float32x4_t a = vld1q_f32(s + (j / 2 * kPairs + r / 2) * 4), b = vld1q_f32(s + ((j / 2 + 1) * kPairs + r / 2) * 4);
+      const float32x4_t a = vld1q_f32(s + (j / 2 * kPairs + r / 2) * 4),
+                        b = vld1q_f32(s + ((j / 2 + 1) * kPairs + r / 2) * 4);
       vst1q_f32(plain + r * stride + j, vcombine_f32(vget_low_f32(a), vget_low_f32(b)));
       vst1q_f32(plain + (r + 1) * stride + j, vcombine_f32(vget_high_f32(a), vget_high_f32(b)));
     }
@@ -260,18 +269,38 @@ void write_weights(const float* plain, int64_t stride, int n, void* to) {
   for (int j = 0; j < n; j += 4)
     for (int r = 0; r < kRows; r += 2) {
       const float32x4_t a = vld1q_f32(plain + r * stride + j), b = vld1q_f32(plain + (r + 1) * stride + j);
-      const uint16x8_t y = joined(vcombine_f32(vget_low_f32(a), vget_low_f32(b)), vcombine_f32(vget_high_f32(a), vget_high_f32(b)));
+      const uint16x8_t y =
+          joined(vcombine_f32(vget_low_f32(a), vget_low_f32(b)), vcombine_f32(vget_high_f32(a), vget_high_f32(b)));
       vst1q_u16(p + j * kRows + r * 4, y);
     }
 }
 
 }  // namespace
 
-const CpuKernels kNeonBf16Kernels[1] = {
-    {.isa = "neon_bf16", .needs = bit(Feature::neon) | bit(Feature::neon_bf16), .dtype = DType::bf16, .rows = kRows,
-     .keys = kKeys, .tile = kTile, .dim_step = 8, .operand_bytes = sizeof(Bf16), .scale_in_q = false,
-     .pack_q = pack_q, .pack_k = pack_k, .pack_v = pack_v, .scores = scores, .hide = hide, .weights = weights,
-     .rescale = rescale, .accumulate = accumulate, .unpack = unpack, .gradients = gradients, .transpose = transpose,
-     .read_scores = read_scores, .write_scores = write_scores, .write_weights = write_weights, .widen = widen<Bf16>, .narrow = narrow<Bf16>}};
+const CpuKernels kNeonBf16Kernels[1] = {{.isa = "neon_bf16",
+                                         .needs = bit(Feature::neon) | bit(Feature::neon_bf16),
+                                         .dtype = DType::bf16,
+                                         .rows = kRows,
+                                         .keys = kKeys,
+                                         .tile = kTile,
+                                         .dim_step = 8,
+                                         .operand_bytes = sizeof(Bf16),
+                                         .scale_in_q = false,
+                                         .pack_q = pack_q,
+                                         .pack_k = pack_k,
+                                         .pack_v = pack_v,
+                                         .scores = scores,
+                                         .hide = hide,
+                                         .weights = weights,
+                                         .rescale = rescale,
+                                         .accumulate = accumulate,
+                                         .unpack = unpack,
+                                         .gradients = gradients,
+                                         .transpose = transpose,
+                                         .read_scores = read_scores,
+                                         .write_scores = write_scores,
+                                         .write_weights = write_weights,
+                                         .widen = widen<Bf16>,
+                                         .narrow = narrow<Bf16>}};
 
 }  // namespace attune

@@ -77,7 +77,8 @@ void unpack(const float* o, int dim, const float* factor, int n, float* to, int6
     for (int d = 0; d < dim; ++d) to[r * stride + d] = o[r * dim + d] * factor[r];
 }
 
-void gradients(const float* s, const float* dp, int n, float, const float* lse, const float* delta, void* p_to, void* ds_to) {
+void gradients(const float* s, const float* dp, int n, float, const float* lse, const float* delta, void* p_to,
+               void* ds_to) {
   float *p = static_cast<float*>(p_to), *ds = static_cast<float*>(ds_to);
   for (int j = 0; j < n; ++j)
     for (int r = 0; r < kRows; ++r) {
@@ -103,7 +104,9 @@ void write_scores(const float* plain, int64_t stride, int n, float* s) {
   for (int r = 0; r < kRows; ++r)
     for (int j = 0; j < n; ++j) s[j * kRows + r] = plain[r * stride + j];
 }
-void write_weights(const float* plain, int64_t stride, int n, void* p) { write_scores(plain, stride, n, static_cast<float*>(p)); }
+void write_weights(const float* plain, int64_t stride, int n, void* p) {
+  write_scores(plain, stride, n, static_cast<float*>(p));
+}
 
 template <class T>
 void widen(const void* from, int64_t n, float* to) {
@@ -116,11 +119,30 @@ void narrow(const float* from, int64_t n, void* to) {
 
 template <class T>
 constexpr CpuKernels kernels(DType dtype) {
-  return {.isa = "scalar", .needs = 0, .dtype = dtype, .rows = kRows, .keys = kKeys, .tile = kTile, .dim_step = 1,
-          .operand_bytes = sizeof(float), .scale_in_q = true,
-          .pack_q = pack_q<T>, .pack_k = pack_k<T>, .pack_v = pack_v<T>, .scores = scores, .hide = hide,
-          .weights = weights, .rescale = rescale, .accumulate = accumulate, .unpack = unpack, .gradients = gradients,
-          .transpose = transpose, .read_scores = read_scores, .write_scores = write_scores, .write_weights = write_weights, .widen = widen<T>,
+  return {.isa = "scalar",
+          .needs = 0,
+          .dtype = dtype,
+          .rows = kRows,
+          .keys = kKeys,
+          .tile = kTile,
+          .dim_step = 1,
+          .operand_bytes = sizeof(float),
+          .scale_in_q = true,
+          .pack_q = pack_q<T>,
+          .pack_k = pack_k<T>,
+          .pack_v = pack_v<T>,
+          .scores = scores,
+          .hide = hide,
+          .weights = weights,
+          .rescale = rescale,
+          .accumulate = accumulate,
+          .unpack = unpack,
+          .gradients = gradients,
+          .transpose = transpose,
+          .read_scores = read_scores,
+          .write_scores = write_scores,
+          .write_weights = write_weights,
+          .widen = widen<T>,
           .narrow = narrow<T>};
 }
 
