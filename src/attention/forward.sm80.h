@@ -60,14 +60,25 @@ struct Forward {
   float ref[kM][2], sum[kM][2];
 
   __device__ Forward(const ForwardParams& params, char* shared, Place& place, int2* seen_keys, float2* row_ends)
-      : x(params), p(params.problem), a(params.args), lane(threadIdx.x % 32), warp(threadIdx.x / 32),
-        q_shared(shared_address(shared)), k_shared(q_shared + TileOfQ::kBytes), v_shared(k_shared + TileOfK::kBytes), at(place),
-        seen(seen_keys), ends(row_ends), o_rows(reinterpret_cast<float*>(shared)) {}
+      : x(params),
+        p(params.problem),
+        a(params.args),
+        lane(threadIdx.x % 32),
+        warp(threadIdx.x / 32),
+        q_shared(shared_address(shared)),
+        k_shared(q_shared + TileOfQ::kBytes),
+        v_shared(k_shared + TileOfK::kBytes),
+        at(place),
+        seen(seen_keys),
+        ends(row_ends),
+        o_rows(reinterpret_cast<float*>(shared)) {}
 
   __device__ int units() const { return p.heads_q / x.group; }
   __device__ int position(int row) const { return x.group == 1 ? row : row / x.group; }
   __device__ int head(int row) const { return x.group == 1 ? at.head_q : at.head_q + row % x.group; }
-  __device__ int64_t token(int row) const { return at.seq.q_first + position(at.first + row); }  // of a row of the block
+  __device__ int64_t token(int row) const {
+    return at.seq.q_first + position(at.first + row);
+  }  // of a row of the block
   // Row of the block that this thread's accumulators hold: m-th fragment, half 0 or 1.
   __device__ int row_of(int m, int half) const { return warp * kRowsOfWarp + m * 16 + half * 8 + lane / 4; }
   __device__ BandWalk walk() const { return {at.seq.band, at.seq.len_k, TileK}; }
@@ -112,7 +123,8 @@ struct Forward {
     at.first_tile += from, at.tiles = until - from;
   }
   __device__ BlockList list() const {
-    return {p.mask.blocks, a.row<const int32_t>(Role::block_begin, at.b, 0, at.head_q), a.row<const int32_t>(Role::block_column)};
+    return {p.mask.blocks, a.row<const int32_t>(Role::block_begin, at.b, 0, at.head_q),
+            a.row<const int32_t>(Role::block_column)};
   }
   // The n-th tile; `partial` where some pair in it is hidden.
   __device__ Tile tile(int n) const {
@@ -121,7 +133,8 @@ struct Forward {
     if (p.mask.blocks.q) {
       const Blocks size = p.mask.blocks;
       const int pieces = (size.k + TileK - 1) / TileK;
-      const int64_t begin = int64_t(list().key_block(at.first / size.q, n / pieces)) * size.k, start = begin + n % pieces * TileK;
+      const int64_t begin = int64_t(list().key_block(at.first / size.q, n / pieces)) * size.k,
+                    start = begin + n % pieces * TileK;
       last = clamp(min(start + int64_t(TileK), begin + size.k), 0, at.seq.len_k), first = clamp(start, 0, last);
     }
     return {first, last, at.open_first > first || at.open_last < first + TileK || last < first + TileK};
@@ -147,7 +160,8 @@ struct Forward {
 #pragma unroll 4
     for (int n = 0; n < TileQ / kStep; ++n) {
       const int r = row + n * kStep;
-      copy16(q_shared + TileOfQ::offset(r, column), r < count ? row_at(Role::q, r) + column * sizeof(T) : at.q, r < count);
+      copy16(q_shared + TileOfQ::offset(r, column), r < count ? row_at(Role::q, r) + column * sizeof(T) : at.q,
+             r < count);
     }
   }
 
@@ -164,7 +178,8 @@ struct Forward {
     const char* from = (role == Role::k ? at.k : at.v) + (t.first + row) * stride + column * sizeof(T);
 #pragma unroll
     for (int n = 0; n < TileK / kStep; ++n, from += kStep * stride)
-      copy16(kStep % 8 ? shared + Layout::offset(row + n * kStep, column) : to + n * kStep * 128, from, row + n * kStep < count);
+      copy16(kStep % 8 ? shared + Layout::offset(row + n * kStep, column) : to + n * kStep * 128, from,
+             row + n * kStep < count);
   }
   template <class Layout, int kStep>
   __device__ void load_pages(Role role, uint32_t shared, int first, int row, int column, int count) const {
@@ -172,7 +187,8 @@ struct Forward {
 #pragma unroll 1
     for (int n = 0; n < TileK / kStep; ++n) {
       const bool there = row + n * kStep < count;
-      copy16(shared + Layout::offset(row + n * kStep, column), there ? rows.row(first + row + n * kStep) + column : rows.pool.data, there);
+      copy16(shared + Layout::offset(row + n * kStep, column),
+             there ? rows.row(first + row + n * kStep) + column : rows.pool.data, there);
     }
   }
 
@@ -184,7 +200,9 @@ struct Forward {
     const uint32_t k_first = k_shared + TileOfK::offset(lane / 16 * 8 + lane % 8, lane / 8 % 2 * 8);
     uint32_t keys[kAhead][4];
     FragmentA q[2][kM];
-    const auto load_k = [&](int step) { load_matrix4(keys[step % kAhead], TileOfK::further(k_first, step / kPairs * 16) + step % kPairs * 16 * 128); };
+    const auto load_k = [&](int step) {
+      load_matrix4(keys[step % kAhead], TileOfK::further(k_first, step / kPairs * 16) + step % kPairs * 16 * 128);
+    };
     const auto load_q = [&](int k) {
 #pragma unroll
       for (int m = 0; m < kM; ++m) load_matrix4(q[k % 2][m].r, TileOfQ::further(q_first, k * 16) + m * 16 * 128);
@@ -271,7 +289,8 @@ struct Forward {
 #pragma unroll
       for (int n = 0; n < TileK / 8; ++n)
 #pragma unroll
-        for (int e = 0; e < 4; ++e) s[m][n].c[e] *= score.keep(position(at.first + row_of(m, e / 2)), t.first + n * 8 + lane % 4 * 2 + e % 2);
+        for (int e = 0; e < 4; ++e)
+          s[m][n].c[e] *= score.keep(position(at.first + row_of(m, e / 2)), t.first + n * 8 + lane % 4 * 2 + e % 2);
   }
 
   // o += p v, fragments of v running ahead likewise.
@@ -279,7 +298,10 @@ struct Forward {
     constexpr int kPairs = DimV / 16, kSteps = TileK / 16 * kPairs;
     const uint32_t v_first = v_shared + TileOfV::offset(lane % 16, lane / 16 * 8);
     uint32_t values[kAhead][4];
-    const auto load_v = [&](int step) { load_matrix4_transposed(values[step % kAhead], TileOfV::further(v_first, step % kPairs * 16) + step / kPairs * 16 * 128); };
+    const auto load_v = [&](int step) {
+      load_matrix4_transposed(values[step % kAhead],
+                              TileOfV::further(v_first, step % kPairs * 16) + step / kPairs * 16 * 128);
+    };
 #pragma unroll
     for (int step = 0; step < kAhead; ++step) load_v(step);
     FragmentA weights[kM];
@@ -290,7 +312,8 @@ struct Forward {
 #pragma unroll
         for (int m = 0; m < kM; ++m) {
           const Accumulator &low = s[m][2 * k], &high = s[m][2 * k + 1];
-          weights[m] = {{pack<T>(low.c[0], low.c[1]), pack<T>(low.c[2], low.c[3]), pack<T>(high.c[0], high.c[1]), pack<T>(high.c[2], high.c[3])}};
+          weights[m] = {{pack<T>(low.c[0], low.c[1]), pack<T>(low.c[2], low.c[3]), pack<T>(high.c[0], high.c[1]),
+                         pack<T>(high.c[2], high.c[3])}};
         }
       }
       const uint32_t(&two)[4] = values[step % kAhead];
@@ -376,13 +399,15 @@ struct Forward {
       const float2 end = ends[row];
       float eight[8];
 #pragma unroll
-      for (int n = 0; n < 8; n += 4) *reinterpret_cast<float4*>(eight + n) = *reinterpret_cast<const float4*>(o_at(row, column + n));
+      for (int n = 0; n < 8; n += 4)
+        *reinterpret_cast<float4*>(eight + n) = *reinterpret_cast<const float4*>(o_at(row, column + n));
 #pragma unroll
       for (int n = 0; n < 8; ++n) eight[n] *= end.x;
       if (x.splits == 1) {
         write(row, column, eight, end.y);
       } else {
-        float4* to = reinterpret_cast<float4*>(x.partial_out + (at.split * split_rows() + row_index(row)) * p.dim_v + column);
+        float4* to =
+            reinterpret_cast<float4*>(x.partial_out + (at.split * split_rows() + row_index(row)) * p.dim_v + column);
         to[0] = *reinterpret_cast<float4*>(eight), to[1] = *reinterpret_cast<float4*>(eight + 4);
       }
     }
@@ -398,8 +423,9 @@ struct Forward {
   // Eight columns of a row, merged with what is there where the run accumulates.
   __device__ void write(int row, int column, const float (&eight)[8], float before) const {
     if (p.dtype.out != DType::f32) {
-      *reinterpret_cast<uint4*>(row_at(Role::out, row) + column * sizeof(T)) =
-          {pack<T>(eight[0], eight[1]), pack<T>(eight[2], eight[3]), pack<T>(eight[4], eight[5]), pack<T>(eight[6], eight[7])};
+      *reinterpret_cast<uint4*>(row_at(Role::out, row) + column * sizeof(T)) = {
+          pack<T>(eight[0], eight[1]), pack<T>(eight[2], eight[3]), pack<T>(eight[4], eight[5]),
+          pack<T>(eight[6], eight[7])};
       return;
     }
     float* to = reinterpret_cast<float*>(row_at(Role::out, row)) + column;
@@ -407,7 +433,9 @@ struct Forward {
     for (int n = 0; n < 8; ++n) to[n] = eight[n] + (before == 0.f ? 0.f : to[n] * before);
   }
 
-  __device__ int64_t row_index(int row) const { return (int64_t(at.b) * p.heads_q + head(at.first + row)) * p.len_q + position(at.first + row); }
+  __device__ int64_t row_index(int row) const {
+    return (int64_t(at.b) * p.heads_q + head(at.first + row)) * p.len_q + position(at.first + row);
+  }
   __device__ int64_t split_rows() const { return int64_t(p.batch) * p.heads_q * p.len_q; }
 
   // The last split to arrive merges the parts, in their order.
@@ -447,7 +475,8 @@ struct Forward {
 };
 
 template <class T, int Dim, int DimV, int TileQ, int TileK, int Warps, bool WithOptions, int BlocksPerSm>
-__global__ void __launch_bounds__(Warps * 32, BlocksPerSm) forward_kernel(const __grid_constant__ ForwardParams params) {
+__global__ void __launch_bounds__(Warps * 32, BlocksPerSm)
+    forward_kernel(const __grid_constant__ ForwardParams params) {
   extern __shared__ __align__(128) char shared[];
   __shared__ Place place;
   __shared__ int2 seen[TileQ];
