@@ -137,7 +137,8 @@ struct Call {
     const auto packed = [](char* data, DType type, int64_t len, int64_t pitch) {
       return Operand{data, type, pitch, len * pitch, 0, true};
     };
-    q = packed(x.q, in, rows, x.pitch_qk), k = packed(x.k, in, len_k, x.pitch_qk), v = packed(x.v, in, len_k, x.pitch_v);
+    q = packed(x.q, in, rows, x.pitch_qk), k = packed(x.k, in, len_k, x.pitch_qk);
+    v = packed(x.v, in, len_k, x.pitch_v);
     out = packed(x.out, p.dtype.out, rows, x.pitch_v), d_out = packed(x.d_out, in, rows, x.pitch_v);
     dq = packed(x.dq, grad, rows, x.pitch_qk), dk = packed(x.dk, grad, len_k, x.pitch_qk);
     dv = packed(x.dv, grad, len_k, x.pitch_v);
@@ -153,8 +154,8 @@ struct Call {
       const cuda::Product product{
           .in = left.type, .out = to.type, .m = int32_t(m), .n = int32_t(n), .k = int32_t(depth),
           .batch = int32_t(count), .x_turned = left_turned, .y_turned = right_turned,
-          .tf32 = p.precision == Precision::tf32, .device = plan.device.index, .pitch_x = left.pitch, .pitch_y = right.pitch, .pitch_to = to.pitch,
-          .step_x = left.unit, .step_y = right.unit, .step_to = to.unit};
+          .tf32 = p.precision == Precision::tf32, .device = plan.device.index, .pitch_x = left.pitch,
+          .pitch_y = right.pitch, .pitch_to = to.pitch, .step_x = left.unit, .step_y = right.unit, .step_to = to.unit};
       const cuda::Factors factors{.x = left.at(p, x.first, u), .y = right.at(p, x.first, u),
                                   .to = to.at(p, x.first, u)};
       if (Status failed = cuda::multiply(product, factors, scratch, stream); !failed.ok())
@@ -285,6 +286,8 @@ Status supports(const Problem& p, const Device& d) {
 }
 
 Status shape(Plan& plan, const Planner&) {
+  if (plan.device.index >= 0)  // a GPU that is here, and not one that is only planned for
+    if (Status s = cuda::blas_found(); !s.ok()) return Status::no(kWho, ": ", s.message);
   Workspace counting;
   carve(counting, plan.problem);
   plan.workspace_bytes = counting.used;

@@ -1,0 +1,99 @@
+// cuDNN's graph interface, as much of it as attention needs: tensors, four kinds of operation, and a plan that cuDNN's
+// heuristics choose for them. cuDNN is opened at run time and no header of it is used: the numbers it gives its enums
+// are part of its ABI and are written in the .cpp. A graph is the textbook's attention, operation by operation; cuDNN
+// recognises the pattern and answers with its fused kernel, or refuses.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "core/number.h"
+#include "core/status.h"
+
+namespace attune::cudnn {
+
+// Good where cuDNN can be opened. `version` is 91500 for 9.15.0.
+Status found();
+int64_t version();
+
+enum class Type : int32_t { f32 = 0, f16 = 2, i32 = 4, bf16 = 9, boolean = 11 };  // cudnnDataType_t
+enum class Op : int32_t {                                                          // cudnnPointwiseMode_t
+  add = 0, multiply = 1, divide = 6, subtract = 9, exp = 13, log = 15, identity = 21,
+  greater = 302, at_least = 303, index = 501, select = 601
+};
+enum class Fold : int32_t { add = 0, max = 3 };                                    // cudnnReduceTensorOp_t
+
+struct Shape { int64_t dim[4] = {}, stride[4] = {}; };  // [batch, head, row, column]; strides in elements
+Shape packed(int64_t b, int64_t h, int64_t rows, int64_t columns);
+Shape turned(Shape);  // rows and columns exchanged
+
+// A tensor of a graph: given by the caller under its number, or virtual, which no memory ever holds.
+struct Node {
+  void* descriptor = nullptr;
+  Shape shape{};
+  Type type = Type::f32;
+};
+
+// A graph that cuDNN has made into a kernel. Any thread may run it; what a call brings is in `Binding`.
+struct Binding {
+  int64_t number;
+  void* data;
+};
+class Program {
+ public:
+  ~Program() = default;
+  size_t workspace_bytes() const { return workspace_bytes_; }
+  // On the current GPU, which is `device`. Starts the kernels on the stream; `scratch` has workspace_bytes().
+  Status run(int device, const std::vector<Binding>&, void* scratch, void* stream) const;
+
+ private:
+  friend class Graph;
+  struct Constant {
+    int64_t number;
+    uint32_t bits;
+  };
+  std::vector<Constant> constants_{};
+  void* plan_ = nullptr;
+  size_t workspace_bytes_ = 0;
+};
+
+// After the first mistake every step does nothing, so that building a graph has no ifs.
+class Graph {
+ public:
+  Node given(int64_t number, Type, const Shape&);
+  Node value(int64_t number);   // one f32 that a call brings, in host memory
+  Node constant(float);
+  Node constant(int32_t);
+  Node matmul(const Node& a, const Node& b, Type = Type::f32);
+  void matmul_to(const Node& a, const Node& b, const Node& to);
+  Node reduce(Fold, const Node& x, const Shape&);
+  void reduce_to(Fold, const Node& x, const Node& to);
+  // One, two or three inputs. `compute` is the type of the arithmetic, `type` that of the result.
+  Node pointwise(Op, const Node& x, const Node* b = nullptr, const Node* t = nullptr, Type type = Type::f32,
+                 Type compute = Type::f32);
+  void pointwise_to(Op, const Node& x, const Node* b, const Node& to);
+  Node indices(const Node& like, int axis);
+  Node reshape(const Node& x, const Shape&, Type);
+
+  // Asks the heuristics of the current GPU and keeps the first plan that can be made.
+  Status build(int device, std::unique_ptr<const Program>& out);
+
+ private:
+  Status status_{};
+  std::vector<void*> operations_{};
+  std::unique_ptr<Program> program_ = std::make_unique<Program>();
+  int64_t next_ = 1000;  // numbers of virtual tensors and constants
+
+  Node tensor(int64_t number, Type, const Shape&, bool is_virtual, bool by_value);
+  void* make(int kind);
+  template <class T>
+  void set(void* descriptor, int name, int type, const T* values, int64_t count);
+  void set(void* descriptor, int name, void* other);
+  void finish(void* descriptor, std::string_view what);
+  void operation(void* descriptor, std::string_view what);
+  void add_pointwise(Op, const Node& x, const Node* b, const Node* t, const Node& to, Type compute, int64_t axis);
+  Status plan_of(void* handle, void* graph, int mode);
+};
+
+}  // namespace attune::cudnn
