@@ -1,0 +1,52 @@
+// Between registers and memory: pairs of 16-bit numbers, shared memory by its address, and sums into global memory.
+#pragma once
+#include "machine/sm80/matrix.h"
+
+namespace attune::sm80 {
+
+template <class T>
+__device__ inline float2 unpack(uint32_t two) {
+  if constexpr (std::is_same_v<T, Bf16>) return {__uint_as_float(two << 16), __uint_as_float(two & 0xFFFF0000u)};
+  else return __half22float2(*reinterpret_cast<const __half2*>(&two));
+}
+
+__device__ inline void store_shared(uint32_t to, uint32_t x) { asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(x) : "memory"); }
+__device__ inline uint4 load_shared16(uint32_t from) {
+  uint4 x;
+  asm volatile("ld.shared.v4.b32 {%0,%1,%2,%3}, [%4];" : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w) : "r"(from) : "memory");
+  return x;
+}
+
+// The same number, but the compiler no longer knows what it came from: so it computes addresses where they are used
+// instead of keeping dozens of them in registers around a loop.
+__device__ inline int opaque(int x) {
+  asm volatile("" : "+r"(x));
+  return x;
+}
+
+// A matrix in global memory that only these functions lay out: fragments of 16 x 8, an Accumulator each, 128 numbers.
+// A warp adds one with a single instruction where the machine has 16-byte sums, and with four whole lines elsewhere.
+constexpr int kFragment = 128;
+__device__ inline int in_fragment(int lane, int element) {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+  return lane * 4 + element;
+#else
+  return element * 32 + lane;
+#endif
+}
+__device__ inline void add_fragment(float* to, int lane, const Accumulator& x) {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+  asm volatile("red.global.add.v4.f32 [%0], {%1,%2,%3,%4};" ::"l"(to + lane * 4), "f"(x.c[0]), "f"(x.c[1]), "f"(x.c[2]), "f"(x.c[3]) : "memory");
+#else
+  for (int e = 0; e < 4; ++e) atomicAdd(to + in_fragment(lane, e), x.c[e]);
+#endif
+}
+
+// Two neighbours of 16 bits, added as one.
+template <class T>
+__device__ inline void add_pair(T* to, float low, float high) {
+  if constexpr (std::is_same_v<T, Bf16>) atomicAdd(reinterpret_cast<__nv_bfloat162*>(to), __floats2bfloat162_rn(low, high));
+  else atomicAdd(reinterpret_cast<__half2*>(to), __floats2half2_rn(low, high));
+}
+
+}  // namespace attune::sm80
