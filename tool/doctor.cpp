@@ -5,6 +5,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "machine/cuda/runtime.h"
 #include "plan/plan.h"
 #include "plan/tuned.h"
 #include "tool/commands.h"
@@ -67,9 +68,11 @@ std::vector<std::string> warnings(const Machine& m) {
   if (!m.governor.empty() && m.governor != "performance")
     all.push_back(join("the frequency governor is '", m.governor, "': clocks may change while measuring"));
   if (m.cpu.units < m.cpus_online)
-    all.push_back(join("this process may use ", m.cpu.units, " of ", m.cpus_online, " CPUs: others may be busy beside it"));
+    all.push_back(
+        join("this process may use ", m.cpu.units, " of ", m.cpus_online, " CPUs: others may be busy beside it"));
   if (m.memory_bytes > 0 && m.memory_free_bytes < 0.1 * m.memory_bytes)
-    all.push_back(join("only ", bytes_text(m.memory_free_bytes), " of memory are free: large problems may be paged out"));
+    all.push_back(
+        join("only ", bytes_text(m.memory_free_bytes), " of memory are free: large problems may be paged out"));
   return all;
 }
 
@@ -80,7 +83,7 @@ json machine_json(const Machine& m) {
             {"memory_free_bytes", m.memory_free_bytes},
             {"governor", m.governor},      {"system", m.system},
             {"gpu_driver", m.driver},      {"gpus", json::array()},
-            {"no_gpu", m.no_gpu}};
+            {"no_gpu", m.no_gpu},          {"gpu_code", cuda::built_for()}};
   for (int n = 0; n < int(Feature::count); ++n)
     if (m.cpu.has(Feature(n))) j["features"].push_back(name(Feature(n)));
   for (const CacheLevel& c : m.caches) j["caches"][c.name] = c.bytes;
@@ -118,6 +121,7 @@ void print_machine(const Machine& m) {
     row("GPU", fmt::format("{}: arch {}, {} multiprocessors, {}, driver {}", g.device.name, g.device.arch,
                            g.device.units, bytes_text(g.memory_bytes), m.driver));
   if (m.gpus.empty()) row("GPU", m.no_gpu);
+  row("GPU code", cuda::built_for().empty() ? "none: nvcc was not there when this was built" : cuda::built_for());
 }
 
 void print_backends(std::string_view device, const std::vector<Candidate>& all) {
@@ -169,7 +173,8 @@ Steadiness steadiness(const Device& cpu) {
 
 void print_steadiness(const Steadiness& s) {
   if (!s.error.empty()) return row("A/A spread", s.error);
-  row("A/A spread", fmt::format("{} % over {}: nothing smaller can be claimed", digits_text(100 * s.spread, 2), s.problem));
+  row("A/A spread",
+      fmt::format("{} % over {}: nothing smaller can be claimed", digits_text(100 * s.spread, 2), s.problem));
   row("empty call", seconds_text(s.floor_ns * 1e-9));
 }
 
@@ -219,7 +224,10 @@ void run(bool measure, Context& context) {
     j["rates"] = rates_json(rates);
     if (!context.json) print_rates(rates), std::fflush(stdout);
     const Steadiness steady = steadiness(m.cpu);
-    j["steadiness"] = {{"problem", steady.problem}, {"aa_spread", steady.spread}, {"floor_ns", steady.floor_ns}, {"error", steady.error}};
+    j["steadiness"] = {{"problem", steady.problem},
+                       {"aa_spread", steady.spread},
+                       {"floor_ns", steady.floor_ns},
+                       {"error", steady.error}};
     if (!context.json) print_steadiness(steady);
   }
   if (context.json) fmt::print("{}\n", j.dump(2));

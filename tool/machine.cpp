@@ -94,7 +94,8 @@ Machine this_machine() {
   m.memory_bytes = memory("MemTotal:");
   m.memory_free_bytes = memory("MemAvailable:");
   m.governor = first_line("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor");
-  if (utsname u; !uname(&u)) m.system = join(std::string(u.sysname), " ", std::string(u.release), " ", std::string(u.machine));
+  if (utsname u; !uname(&u))
+    m.system = join(std::string(u.sysname), " ", std::string(u.release), " ", std::string(u.machine));
   find_gpus(m);
   return m;
 }

@@ -74,11 +74,12 @@ void print(const Plan& plan, int depth) {
   const Cost c = cost(plan.problem);
   const std::string isa = isa_of(plan);
   fmt::print("{}{}\n", margin, name(plan.problem));
-  row("backend", isa.empty() ? std::string(plan.backend->name) : fmt::format("{} ({} kernels)", plan.backend->name, isa));
+  row("backend",
+      isa.empty() ? std::string(plan.backend->name) : fmt::format("{} ({} kernels)", plan.backend->name, isa));
   row("why", plan.why);
   if (!depth) row("device", device_text(plan.device));
-  row("shape", fmt::format("tiles of {} queries x {} keys, {} split{}, kernel {}", plan.tile_q, plan.tile_k, plan.splits,
-                           plan.splits == 1 ? "" : "s", plan.kernel));
+  row("shape", fmt::format("tiles of {} queries x {} keys, {} split{}, kernel {}", plan.tile_q, plan.tile_k,
+                           plan.splits, plan.splits == 1 ? "" : "s", plan.kernel));
   row("workspace", bytes_text(double(plan.workspace_bytes)));
   row("work", fmt::format("{} over {} that are visible", count_text(c.flops, "FLOP"), count_text(c.pairs, "pairs")));
   row("traffic", fmt::format("{} at least, {} FLOP a byte", bytes_text(c.bytes), digits_text(c.flops / c.bytes)));
@@ -103,7 +104,8 @@ void run(const Asked& asked, Context& context) {
   const Planner planner{.device = device, .rules = tuned.rules, .forced = asked.backend};
   const Status status = planner.plan(problem, plan);
   if (context.json) {
-    json j = status.ok() ? as_json(plan) : json{{"problem", name(problem)}, {"device", device.name}, {"backend", nullptr}};
+    json j =
+        status.ok() ? as_json(plan) : json{{"problem", name(problem)}, {"device", device.name}, {"backend", nullptr}};
     if (!status.ok()) {
       auto why = sentences(status.message);
       j["error"] = why.front();
@@ -123,8 +125,10 @@ void add_plan(CLI::App& app, Context& context) {
   CLI::App* sub = app.add_subcommand("plan", "What would run for a problem, and why");
   const auto asked = std::make_shared<Asked>();
   sub->add_option("problem", asked->line, "The problem line")->required()->type_name("LINE");
-  sub->add_option("--device", asked->device, join("cpu, cpu:<isa>, or one of ", known_devices(), "; it need not be here"))
-      ->type_name("NAME")->capture_default_str();
+  sub->add_option("--device", asked->device,
+                  join("cpu, cpu:<isa>, or one of ", known_devices(), "; it need not be here"))
+      ->type_name("NAME")
+      ->capture_default_str();
   sub->add_option("--backend", asked->backend, "Only this backend: its refusal is an error")->type_name("NAME");
   sub->footer(
       "Examples:\n"

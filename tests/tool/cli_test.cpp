@@ -113,8 +113,7 @@ TEST(Plan, refusals_before_the_chosen_one_are_listed) {
   ASSERT_EQ(r.code, 0) << r.err;
   const json j = json::parse(r.out);
   EXPECT_EQ(j["backend"], "cpu_backward");
-  ASSERT_GE(j["refused"].size(), 1u);
-  EXPECT_TRUE(has(j["refused"][0], "cpu_forward: ")) << j["refused"];
+  EXPECT_TRUE(has(j["refused"].dump(), "\"cpu_forward: ")) << j["refused"];
 }
 
 TEST(Plan, device_restricts_the_instructions) {
@@ -184,10 +183,12 @@ TEST(Doctor, json_says_machine_backends_and_rates) {
   EXPECT_GT(j["machine"]["memory_bytes"], 1e8);
   EXPECT_TRUE(!j["machine"]["gpus"].empty() || !j["machine"]["no_gpu"].get<std::string>().empty());
   ASSERT_GE(j["backends"].size(), 4u);
-  EXPECT_EQ(j["backends"][0]["name"], "cpu_forward");
-  EXPECT_EQ(j["backends"][0]["answers"][0]["supported"], true);
-  EXPECT_EQ(j["backends"][0]["answers"][1]["supported"], false);
-  EXPECT_TRUE(has(j["backends"][0]["answers"][1]["refusal"], "cpu_forward: "));
+  for (const json& backend : j["backends"]) {
+    if (backend["name"] != "cpu_forward") continue;
+    EXPECT_EQ(backend["answers"][0]["supported"], true);
+    EXPECT_EQ(backend["answers"][1]["supported"], false);  // a backward
+    EXPECT_TRUE(has(backend["answers"][1]["refusal"], "cpu_forward: "));
+  }
   EXPECT_GT(j["rates"]["f32"]["gflops"], 0.1);
   EXPECT_GT(j["rates"]["copy_gbs"], 0.1);
   EXPECT_GT(j["steadiness"]["aa_spread"], 0);
@@ -197,7 +198,8 @@ TEST(Doctor, json_says_machine_backends_and_rates) {
 TEST(Doctor, text_says_why_a_backend_is_out) {
   const Ran r = attune_says({"doctor", "--no-measure"});
   EXPECT_EQ(r.code, 0) << r.err;
-  for (const std::string part : {this_cpu().name.c_str(), "cpu_backward takes", "GPU", "only when asked for by name", "Tuned rules"})
+  for (const std::string part :
+       {this_cpu().name.c_str(), "cpu_backward takes", "GPU", "only when asked for by name", "Tuned rules"})
     EXPECT_TRUE(has(r.out, part)) << part << "\n" << r.out;
   EXPECT_FALSE(has(r.out, "A/A")) << r.out;
 }
@@ -218,7 +220,8 @@ TEST(Docs, page_lists_every_command_and_option_and_no_others) {
     for (const CLI::Option* option : sub->get_options())
       for (const std::string& name : option->get_lnames()) {
         known.insert("--" + name);
-        EXPECT_TRUE(std::regex_search(text, std::regex("`--" + name + "[` ]"))) << "attune " << sub->get_name() << " --" << name;
+        EXPECT_TRUE(std::regex_search(text, std::regex("`--" + name + "[` ]")))
+            << "attune " << sub->get_name() << " --" << name;
       }
     const std::regex option("`(--[a-z-]+)");
     for (std::sregex_iterator it(text.begin(), text.end(), option), end; it != end; ++it)

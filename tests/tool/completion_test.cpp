@@ -26,7 +26,8 @@ void expect_everything(const std::string& shell) {
     EXPECT_TRUE(has(text, sub->get_name())) << shell;
     for (const CLI::Option* option : sub->get_options())
       for (const std::string& name : option->get_lnames())
-        EXPECT_TRUE(has(text, (shell == "fish" ? "-l " : "--") + name)) << shell << " " << sub->get_name() << " " << name;
+        EXPECT_TRUE(has(text, (shell == "fish" ? "-l " : "--") + name))
+            << shell << " " << sub->get_name() << " " << name;
   }
 }
 

@@ -130,8 +130,8 @@ TEST(Report, caveats_name_what_limits_the_numbers) {
   records[5].aa_spread = 0.021;
   std::string all;
   for (const std::string& s : make_report(records).caveats) all += s + "\n";
-  for (const char* part : {"1 row failed the check", "ran out of time", "cost of an empty call", "changed files", "governor",
-                           "ended as 'failed'", "up to 2.1 %"})
+  for (const char* part : {"1 row failed the check", "ran out of time", "cost of an empty call", "changed files",
+                           "governor", "ended as 'failed'", "up to 2.1 %"})
     EXPECT_TRUE(has(all, part)) << part << "\n" << all;
 }
 
@@ -161,7 +161,8 @@ TEST(Html, verdict_comes_first_and_caveats_last) {
 
 // Every text of a record set to something that would be markup.
 std::vector<Record> hostile() {
-  const std::string evil = "\"><img src=x onerror=alert(1)></title></svg><script>alert('1')</script> | `x` [a](javascript:1) \x01 \xff";
+  const std::string evil =
+      "\"><img src=x onerror=alert(1)></title></svg><script>alert('1')</script> | `x` [a](javascript:1) \x01 \xff";
   auto records = typical();
   for (Record& r : records) {
     r.subject += evil, r.message = evil, r.device = evil, r.mode = evil, r.ceiling = evil, r.parity.verdict = evil;
@@ -193,7 +194,8 @@ TEST(Markdown, hostile_records_stay_text) {
   std::istringstream lines(md);
   ptrdiff_t columns = 0;
   for (std::string line; std::getline(lines, line);) {
-    const ptrdiff_t here = std::distance(std::sregex_iterator(line.begin(), line.end(), unescaped), std::sregex_iterator());
+    const ptrdiff_t here =
+        std::distance(std::sregex_iterator(line.begin(), line.end(), unescaped), std::sregex_iterator());
     const bool in_table = line.starts_with("|");
     if (in_table && columns) { EXPECT_EQ(here, columns) << line; }
     columns = in_table ? here : 0;

@@ -18,7 +18,8 @@ int count(const std::string& text, const std::string& part) {
 
 Chart small_chart() {
   Chart c{.title = "t", .x_label = "length", .y_label = "GFLOP/s"};
-  c.series = {{"ours", {{512, 10, 9, 11, "a"}, {1024, 20, 19, 21, "b"}}}, {"theirs", {{512, 8, 7, 9, "c"}, {1024, 9, 8, 10, "d"}}}};
+  c.series = {{"ours", {{512, 10, 9, 11, "a"}, {1024, 20, 19, 21, "b"}}},
+              {"theirs", {{512, 8, 7, 9, "c"}, {1024, 9, 8, 10, "d"}}}};
   c.levels = {{"ceiling", 25}};
   return c;
 }
@@ -99,10 +100,12 @@ TEST(Chart, higher_values_are_drawn_higher) {
 
 TEST(Chart, hostile_names_and_numbers_stay_text) {
   Chart c{.title = "\"><script>", .x_label = "<b>", .log_y = true};
-  c.series = {{"<i>", {{1, NAN, -1, std::numeric_limits<double>::infinity(), "</title><script>"}, {2, 0, 0, 0, ""}}}, {"", {}}};
+  c.series = {{"<i>", {{1, NAN, -1, std::numeric_limits<double>::infinity(), "</title><script>"}, {2, 0, 0, 0, ""}}},
+              {"", {}}};
   c.levels = {{"<u>", NAN}};
   const std::string svg = draw(c);
-  for (const char* bad : {"<script", "<b>", "<i>", "<u>", "nan", "inf"}) EXPECT_FALSE(has(svg, bad)) << bad << "\n" << svg;
+  for (const char* bad : {"<script", "<b>", "<i>", "<u>", "nan", "inf"})
+    EXPECT_FALSE(has(svg, bad)) << bad << "\n" << svg;
 }
 
 TEST(Chart, without_points_is_still_a_picture) { EXPECT_TRUE(draw(Chart{.title = "empty"}).ends_with("</svg>\n")); }

@@ -64,7 +64,8 @@ std::vector<std::string> caveats_of(const std::vector<Record>& records) {
   say(find(records, [](const Record& r) { return r.parity.verdict == "FAIL"; }),
       "failed the check of their result: their times mean nothing");
   const auto ok = [](const Record& r) { return r.status == "ok"; };
-  say(find(records, [&](const Record& r) { return ok(r) && (r.parity.verdict.empty() || r.parity.verdict == "UNCHECKED"); }),
+  say(find(records,
+           [&](const Record& r) { return ok(r) && (r.parity.verdict.empty() || r.parity.verdict == "UNCHECKED"); }),
       "were not checked for their result");
   say(find(records, [&](const Record& r) { return ok(r) && r.ended_by == "time"; }),
       "ran out of time before the interval was as narrow as asked");
@@ -75,7 +76,8 @@ std::vector<std::string> caveats_of(const std::vector<Record>& records) {
   say(find(records, [&](const Record& r) { return ok(r) && r.outliers.high_severe * 20 > int(r.samples_ns.size()); }),
       "have severe outliers in more than 5 % of their samples");
   say(find(records, [](const Record& r) { return r.provenance.dirty; }), "come from a build with changed files");
-  say(find(records, [](const Record& r) { return !r.provenance.governor.empty() && r.provenance.governor != "performance"; }),
+  say(find(records,
+           [](const Record& r) { return !r.provenance.governor.empty() && r.provenance.governor != "performance"; }),
       "were measured while the frequency governor was free to change the clock");
   double spread = 0;
   std::set<std::string> cpus;

@@ -40,7 +40,9 @@ std::string table(const Table& t) {
   return html + "</tbody></table></div>\n";
 }
 
-std::string twin(const Table& t) { return "<details><summary>The same as a table</summary>" + table(t) + "</details>\n"; }
+std::string twin(const Table& t) {
+  return "<details><summary>The same as a table</summary>" + table(t) + "</details>\n";
+}
 
 std::string figure(const std::string& svg, std::string_view caption, std::string_view type) {
   return fmt::format("<figure class=\"{}\"><figcaption>{}</figcaption>\n{}</figure>\n", type, escaped(caption), svg);
@@ -49,7 +51,8 @@ std::string figure(const std::string& svg, std::string_view caption, std::string
 std::string comparison(const Comparison& c) {
   std::string html = "<h3>" + escaped(c.subject) + " against " + escaped(c.baseline) + "</h3>\n";
   if (!c.map.rows.empty())
-    html += figure(draw(c.map), "Times as fast, by problem and length. \u25B2 faster, \u25BC slower, = the same, ? unclear.", "map");
+    html += figure(draw(c.map),
+                   "Times as fast, by problem and length. \u25B2 faster, \u25BC slower, = the same, ? unclear.", "map");
   return html + twin(c.table);
 }
 
@@ -58,8 +61,9 @@ std::string group(const Group& g) {
   if (g.charts.empty()) return html + table(g.table);
   html += "<div class=\"pair\">\n";
   for (const Chart& c : g.charts)
-    html += figure(draw(c), c.log_y ? "Time of one call; bands are 95 % intervals of the median; both axes logarithmic"
-                                    : "Rate over the pairs that are visible; the dashed line was measured on this machine",
+    html += figure(draw(c),
+                   c.log_y ? "Time of one call; bands are 95 % intervals of the median; both axes logarithmic"
+                           : "Rate over the pairs that are visible; the dashed line was measured on this machine",
                    "plot");
   return html + "</div>\n" + twin(g.table);
 }

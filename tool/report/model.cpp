@@ -77,8 +77,8 @@ std::vector<TableCell> table_row(const Row& row, bool with_problem, bool many_th
     return cells;
   }
   cells.push_back(number(r.median_ns, nanoseconds_text(r.median_ns)));
-  cells.push_back(number(half_width(r.interval, r.median_ns),
-                         fmt::format("{} ... {}", nanoseconds_text(r.interval.low), nanoseconds_text(r.interval.high))));
+  cells.push_back(number(half_width(r.interval, r.median_ns), fmt::format("{} ... {}", nanoseconds_text(r.interval.low),
+                                                                          nanoseconds_text(r.interval.high))));
   cells.push_back(number(double(r.samples_ns.size()), fmt::format("{}", r.samples_ns.size())));
   cells.push_back(number(r.gflops, digits_text(r.gflops)));
   const double share = r.ceiling_gflops > 0 ? r.gflops / r.ceiling_gflops : 0;
@@ -186,7 +186,8 @@ std::vector<Comparison> comparisons_of(const std::vector<Row>& rows, bool many_t
   for (const auto& key : order) {
     const auto& compared = pairs[key];
     Comparison c{.subject = key.first, .baseline = key.second};
-    c.table = {.caption = c.subject + " against " + c.baseline, .head = {"problem", "times as fast", "95 % interval", "verdict"}};
+    c.table = {.caption = c.subject + " against " + c.baseline,
+               .head = {"problem", "times as fast", "95 % interval", "verdict"}};
     c.map.title = "Times as fast as " + c.baseline + ": " + c.subject;
     std::set<int> lengths;
     std::vector<std::string> families;
@@ -216,11 +217,13 @@ std::vector<Comparison> comparisons_of(const std::vector<Row>& rows, bool many_t
       c.map.cells[at_row][at_column] = {r.ratio.value, factor_text(r.ratio.value) + symbol(r.verdict),
                                         r.problem + "\n" + ratio_text(r.ratio) + " " + r.verdict};
     }
-    c.sentence = fmt::format("{} against {}: faster at {} of {} problems", c.subject, c.baseline, count["FASTER"], compared.size());
+    c.sentence = fmt::format("{} against {}: faster at {} of {} problems", c.subject, c.baseline, count["FASTER"],
+                             compared.size());
     for (const auto& [word, verdict] : {std::pair("the same", "SAME"), {"slower", "SLOWER"}, {"unclear", "UNCLEAR"}})
       if (count[verdict]) c.sentence += fmt::format(", {} at {}", word, count[verdict]);
-    c.sentence += fmt::format("; geometric mean {}, from {} to {}.", factor_text(std::exp(logs / double(compared.size()))),
-                              factor_text(low), factor_text(high));
+    c.sentence +=
+        fmt::format("; geometric mean {}, from {} to {}.", factor_text(std::exp(logs / double(compared.size()))),
+                    factor_text(low), factor_text(high));
     all.push_back(std::move(c));
   }
   return all;
@@ -240,9 +243,10 @@ std::vector<std::string> verdicts_of(const std::vector<Row>& rows, const std::ve
     if (r.ceiling_gflops > 0 && (!best || r.gflops / r.ceiling_gflops > best->gflops / best->ceiling_gflops)) best = &r;
   }
   if (best)
-    all.push_back(fmt::format("Nearest to the machine's limit: {} at {:.0f} % of the measured ceiling ({} of {} GFLOP/s), {}.",
-                              best->subject, 100 * best->gflops / best->ceiling_gflops, digits_text(best->gflops),
-                              digits_text(best->ceiling_gflops), best->problem));
+    all.push_back(
+        fmt::format("Nearest to the machine's limit: {} at {:.0f} % of the measured ceiling ({} of {} GFLOP/s), {}.",
+                    best->subject, 100 * best->gflops / best->ceiling_gflops, digits_text(best->gflops),
+                    digits_text(best->ceiling_gflops), best->problem));
   std::string checks;
   for (const auto& [verdict, n] : parity) checks += fmt::format("{}{} {}", checks.empty() ? "" : ", ", n, verdict);
   if (measured) all.push_back(fmt::format("Checked on the very buffers that were timed: {}.", checks));

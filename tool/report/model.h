@@ -1,5 +1,5 @@
-// What a report says, before it is written as Markdown or as a page: sentences, plots and tables made from records. Both
-// writers print this and add nothing, so they cannot disagree.
+// What a report says, before it is written as Markdown or as a page: sentences, plots and tables made from records.
+// Both writers print this and add nothing, so they cannot disagree.
 #pragma once
 #include <cmath>
 #include <string>

@@ -1,5 +1,5 @@
-// `attune report`: from files of records to a page and a Markdown text. It measures nothing and asks the machine nothing:
-// the same records give the same report anywhere.
+// `attune report`: from files of records to a page and a Markdown text. It measures nothing and asks the machine
+// nothing: the same records give the same report anywhere.
 #include <fmt/format.h>
 
 #include <fstream>
@@ -29,8 +29,10 @@ bool written(const std::string& path, const std::string& text, Context& context)
 void run(const Asked& asked, Context& context) {
   std::vector<Record> records;
   for (const std::string& path : asked.files)
-    if (const Status s = read_records(path, records); !s.ok()) return fail(context, kFailed, join("attune report: ", s.message));
-  if (records.empty()) return fail(context, kFailed, "attune report: the files hold no record; attune bench --json writes them");
+    if (const Status s = read_records(path, records); !s.ok())
+      return fail(context, kFailed, join("attune report: ", s.message));
+  if (records.empty())
+    return fail(context, kFailed, "attune report: the files hold no record; attune bench --json writes them");
   const Report report = make_report(records);
   if (!asked.html.empty() && !written(asked.html, to_html(report), context)) return;
   if (!asked.markdown.empty() && !written(asked.markdown, to_markdown(report), context)) return;
@@ -52,7 +54,9 @@ void run(const Asked& asked, Context& context) {
 void add_report(CLI::App& app, Context& context) {
   CLI::App* sub = app.add_subcommand("report", "From records to a page with plots and a Markdown text");
   const auto asked = std::make_shared<Asked>();
-  sub->add_option("records", asked->files, "Files that attune bench wrote, one record a line")->required()->type_name("FILE");
+  sub->add_option("records", asked->files, "Files that attune bench wrote, one record a line")
+      ->required()
+      ->type_name("FILE");
   sub->add_option("--out", asked->html, "Write one self-contained HTML page")->type_name("FILE");
   sub->add_option("--markdown", asked->markdown, "Write Markdown; without --out and --markdown it goes to stdout")
       ->type_name("FILE");

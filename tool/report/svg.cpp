@@ -28,7 +28,8 @@ std::string text(double x, double y, std::string_view anchor, std::string_view w
 }
 
 std::string line(double x1, double y1, double x2, double y2, std::string_view type) {
-  return fmt::format("<line class=\"{}\" x1=\"{}\" y1=\"{}\" x2=\"{}\" y2=\"{}\"/>\n", type, px(x1), px(y1), px(x2), px(y2));
+  return fmt::format("<line class=\"{}\" x1=\"{}\" y1=\"{}\" x2=\"{}\" y2=\"{}\"/>\n", type, px(x1), px(y1), px(x2),
+                     px(y2));
 }
 
 // A shape a series: circle, square, diamond, triangle, and so on round.
@@ -36,7 +37,8 @@ std::string marker(int shape, double x, double y, std::string_view label) {
   const std::string hover = label.empty() ? "" : "<title>" + escaped(label) + "</title>";
   const double r = 4;
   switch (shape % 4) {
-    case 0: return fmt::format("<circle class=\"dot\" cx=\"{}\" cy=\"{}\" r=\"{}\">{}</circle>\n", px(x), px(y), r, hover);
+    case 0:
+      return fmt::format("<circle class=\"dot\" cx=\"{}\" cy=\"{}\" r=\"{}\">{}</circle>\n", px(x), px(y), r, hover);
     case 1:
       return fmt::format("<rect class=\"dot\" x=\"{}\" y=\"{}\" width=\"7\" height=\"7\">{}</rect>\n", px(x - 3.5),
                          px(y - 3.5), hover);
@@ -164,8 +166,9 @@ std::string draw(const Chart& chart) {
   }
   svg += line(x.from, y.from, x.to, y.from, "axis");
   svg += text((x.from + x.to) / 2, kHeight - 8, "middle", chart.x_label, "label");
-  svg += fmt::format("<text class=\"label\" transform=\"translate(14 {}) rotate(-90)\" text-anchor=\"middle\">{}</text>\n",
-                     px((y.from + y.to) / 2), escaped(chart.y_label));
+  svg +=
+      fmt::format("<text class=\"label\" transform=\"translate(14 {}) rotate(-90)\" text-anchor=\"middle\">{}</text>\n",
+                  px((y.from + y.to) / 2), escaped(chart.y_label));
   for (const Level& l : chart.levels) {
     svg += line(x.from, y.at(l.y), x.to, y.at(l.y), "level");
     svg += text(x.to - 4, y.at(l.y) - 5, "end", l.name, "name");
@@ -192,8 +195,8 @@ std::string draw(const HeatMap& map) {
   size_t longest = 0;
   for (const std::string& r : map.rows) longest = std::max(longest, r.size());
   const double left = std::min(420.0, 14 + kLetter * double(longest));
-  std::string svg = open(left + kCellWidth * double(map.columns.size()) + 2, kTop + kCellHeight * double(map.rows.size()) + 2,
-                         map.title);
+  std::string svg = open(left + kCellWidth * double(map.columns.size()) + 2,
+                         kTop + kCellHeight * double(map.rows.size()) + 2, map.title);
   for (size_t c = 0; c < map.columns.size(); ++c)
     svg += text(left + kCellWidth * (double(c) + 0.5), 17, "middle", map.columns[c]);
   for (size_t r = 0; r < map.rows.size(); ++r) {
@@ -203,10 +206,11 @@ std::string draw(const HeatMap& map) {
       const auto& cell = map.cells[r][c];
       const double x = left + kCellWidth * double(c);
       const bool filled = cell.ratio > 0;
-      svg += fmt::format("<g class=\"cell {}\"><title>{}</title><rect x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\" rx=\"3\"/>",
-                         filled ? fmt::format("h{}", heat_class(cell.ratio)) : "none",
-                         escaped(cell.label.empty() ? "not measured" : cell.label), px(x + 1), px(y + 1),
-                         px(kCellWidth - 2), px(kCellHeight - 2));
+      svg += fmt::format(
+          "<g class=\"cell {}\"><title>{}</title><rect x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\" rx=\"3\"/>",
+          filled ? fmt::format("h{}", heat_class(cell.ratio)) : "none",
+          escaped(cell.label.empty() ? "not measured" : cell.label), px(x + 1), px(y + 1), px(kCellWidth - 2),
+          px(kCellHeight - 2));
       svg += text(x + kCellWidth / 2, y + 20, "middle", filled ? cell.text : "", "heat") + "</g>\n";
     }
   }

@@ -1,6 +1,6 @@
 // Plots as static SVG text: they work in mail, print and a browser without a script, and a test can read them. Colours
-// are classes (s0 ... s5 for series, h0 ... h6 for heat), so the page decides them for light and dark; a series also has
-// its own marker and dash, so nothing depends on colour alone.
+// are classes (s0 ... s5 for series, h0 ... h6 for heat), so the page decides them for light and dark; a series has its
+// own marker and dash too, so nothing depends on colour alone.
 #pragma once
 #include <string>
 #include <string_view>
