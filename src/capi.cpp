@@ -15,8 +15,10 @@
 #include <tuple>
 
 #include "capi/convert.h"
+#include "capi/gpu_values.h"
 #include "core/check.h"
 #include "core/overlap.h"
+#include "machine/cuda/runtime.h"
 #include "machine/host.h"
 #include "plan/plan.h"
 #include "plan/tuned.h"
@@ -127,6 +129,7 @@ Status workspace_of(const Plan& plan, const attune_args& given, Workspace& out) 
   return Status::good();
 }
 
+// Values on a GPU are not looked at: that would stop the stream. Kernels clamp what they read there.
 Status check_all(const Problem& p, const Args& args) {
   if (Status s = check(p, args); !s.ok()) return s;
   return args[Role::q].device == DeviceKind::cpu ? check_values(p, args) : Status::good();
@@ -134,7 +137,8 @@ Status check_all(const Problem& p, const Args& args) {
 
 Status run(const Plan& plan, const Args& args, const attune_args& given, void* stream) {
   if (Status s = check_all(plan.problem, args); !s.ok()) return s;
-  if (plan.device.kind != args[Role::q].device)
+  const Tensor& q = args[Role::q];
+  if (plan.device.kind != q.device || (q.device == DeviceKind::cuda && plan.device.index != q.device_index))
     return Status::no("q: is not on the device of the plan, ", plan.device.name);
   Workspace scratch;
   if (Status s = workspace_of(plan, given, scratch); !s.ok()) return s;
@@ -201,10 +205,18 @@ Status cached(const Problem& p, const Tensor& q, const Plan*& plan) {
     if (!cpu || cpu->units() != default_threads()) last.store(cpu = &plans_of(this_cpu()), std::memory_order_release);
     return cpu->find(p, plan);
   }
-  Device gpu;
-  if (Status s = device_named(join("cuda:", q.device_index), gpu); !s.ok())
-    return Status::no("q: is on cuda:", q.device_index, ", where this build cannot run: ", s.message);
-  return plans_of(gpu).find(p, plan);
+  constexpr int kMostGpus = 64;
+  static std::atomic<Plans*> known[kMostGpus] = {};  // a warm call asks nothing about the GPU
+  std::atomic<Plans*>* slot = q.device_index >= 0 && q.device_index < kMostGpus ? &known[q.device_index] : nullptr;
+  Plans* gpu = slot ? slot->load(std::memory_order_acquire) : nullptr;
+  if (!gpu) {
+    Device found;
+    if (Status s = cuda::device(q.device_index, found); !s.ok())
+      return Status::no("q: is on cuda:", q.device_index, ", where this build cannot run: ", s.message);
+    gpu = &plans_of(found);
+    if (slot) slot->store(gpu, std::memory_order_release);
+  }
+  return gpu->find(p, plan);
 }
 
 Status planned(const attune_problem* problem, const char* device, const char* backend, Plan& out) {
@@ -261,7 +273,8 @@ int attune_check(const attune_problem* problem, const attune_args* given) {
     if (Status s = problem_of(problem, p); !s.ok()) return s;
     if (Status s = valid(p); !s.ok()) return s;
     if (Status s = args_of(given, args); !s.ok()) return s;
-    return check_all(p, *args);
+    if (Status s = check_all(p, *args); !s.ok()) return s;
+    return (*args)[Role::q].device == DeviceKind::cuda ? check_values_on_gpu(p, *args) : Status::good();
   });
 }
 

@@ -52,9 +52,10 @@ Status make_suite(const Asked& asked, Suite& suite, Exit& code) {
   Place place{asked.device, {}, asked.threads};
   if (Status s = device_named(asked.device, place.device); !s.ok()) return s;
   if (asked.threads) place.device.units = asked.threads;
-  if (place.device.kind != DeviceKind::cpu) {
+  if (place.device.index < 0) {
     code = kMachine;
-    return Status::no("attune parity: ", place.device.name, " cannot be run on from here, only this machine's CPU can");
+    return Status::no("attune parity: ", asked.device, " can be planned for, and is not here to run on; a GPU that is ",
+                      "here is called cuda:0");
   }
   suite.places = {place};
   for (const Backend* b : backends())
@@ -211,7 +212,7 @@ void add_parity(CLI::App& app, Context& context) {
   auto asked = std::make_shared<Asked>();
   CLI::App* command = app.add_subcommand(
       "parity", "Whether every backend is right: all of them, on all cases, against the fp64 reference");
-  command->add_option("--device", asked->device, "cpu, or a level of it: cpu:scalar, cpu:neon, cpu:avx2, ...")
+  command->add_option("--device", asked->device, "cpu, a level of it (cpu:scalar, cpu:neon, ...), or a GPU: cuda:0")
       ->capture_default_str();
   command->add_option("--backend", asked->backend, "Only this backend");
   CLI::Option* one = command->add_option("--case", asked->text,
@@ -228,7 +229,7 @@ void add_parity(CLI::App& app, Context& context) {
       "failed.\n\n"
       "Examples:\n"
       "  attune parity --device cpu\n"
-      "  attune parity --device cpu --coverage\n"
+      "  attune parity --device cuda:0 --coverage\n"
       "  attune parity --backend cpu_forward --case \"forward bf16 b2 h4/2 q31 k129 d64 causal | seed=3 drawn bhsd "
       "cache\"");
   command->callback([asked, &context] { parity(*asked, context); });

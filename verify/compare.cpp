@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "core/check.h"
+#include "verify/on_gpu.h"
 
 namespace attune {
 namespace {
@@ -142,10 +143,14 @@ Status Trial::shake() {
 }
 
 Outcome Trial::run(const Backend& backend, const Device& device) {
-  const Outputs got = world.outputs(false);
+  Outputs got = world.outputs(false);
   const auto fail = [](std::string why) { return Outcome{.verdict = Verdict::fail, .why = std::move(why)}; };
   Plan plan;
   if (Status s = plan_on(backend, world.problem, device, plan); !s.ok()) return fail(s.message);
+  if (device.kind == DeviceKind::cuda) {
+    const Status s = run_on_gpu(plan, world, got);
+    return s.ok() ? judge(got) : fail(s.message);
+  }
   Scratch scratch(plan.workspace_bytes);
   if (Status s = backend.run(plan, got.args, {scratch.data}, nullptr); !s.ok()) return fail(s.message);
   Outcome o = judge(got);

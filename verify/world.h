@@ -103,6 +103,7 @@ class World {
   // tolerance.h.
   Outputs shaken(uint32_t seed) const;
   double largest_shake() const;  // relative
+  const std::list<Owned>& inputs() const { return owned_; }
   // Changes when any byte of the inputs does.
   uint64_t fingerprint() const;
 

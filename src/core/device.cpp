@@ -28,7 +28,7 @@ std::string known_devices() {
 Status known_device(std::string_view word, Device& out) {
   for (const auto& d : kKnown)
     if (word == d.word) {
-      out = {.kind = DeviceKind::cuda, .arch = d.arch, .units = d.units, .name = std::string(d.name)};
+      out = {.kind = DeviceKind::cuda, .index = -1, .arch = d.arch, .units = d.units, .name = std::string(d.name)};
       return Status::good();
     }
   return Status::no("device '", word, "' is not one of ", known_devices());

@@ -8,8 +8,8 @@ namespace attune {
 // (VDPBF16PS on Intel: 77 GFLOP/s a core where f32 multiply-adds reach 128) is there only if asked for by name.
 Device this_cpu();
 
-// "cpu", "cpu:scalar", "cpu:neon", "cpu:avx2", ... (this CPU without what comes after the word), or a device one
-// can plan for: "h200".
+// "cpu", "cpu:scalar", "cpu:neon", "cpu:avx2", ... (this CPU without what comes after the word), "cuda:0" (a GPU that
+// is here; "cuda" is the first), or a device one can plan for: "h200".
 Status device_named(std::string_view word, Device& out);
 
 // Threads of a CPU run: those this process may run on, unless set. Affects plans made afterwards.

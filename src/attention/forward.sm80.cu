@@ -1,0 +1,181 @@
+// sm80_forward: the host side of forward.sm80.h. Chooses among the compiled kernels, packs the query heads of a group
+// into one block where there are few queries, and splits the keys where the grid would leave multiprocessors idle.
+#include <algorithm>
+
+#include "attention/forward.sm80.kernels.h"
+#include "core/check.h"
+#include "plan/backend.h"
+
+namespace attune {
+namespace {
+
+using sm80::ForwardKernel;
+
+constexpr std::string_view kWho = "sm80_forward";
+constexpr int kLeastKeysOfSplit = 256;  // below, merging costs more than the split saves
+constexpr int kMostSplits = 128;
+constexpr int64_t kMostBlocks = INT32_MAX;
+
+// All kernels, in one order: a plan holds a number into it.
+template <class F>
+ForwardKernel* find_kernel(F wanted, int* number = nullptr) {
+  int n = 0;
+  for (const auto kernels : {sm80::forward_kernels_64, sm80::forward_kernels_96, sm80::forward_kernels_128,
+                             sm80::forward_kernels_192, sm80::forward_kernels_256})
+    for (ForwardKernel& k : kernels()) {
+      if (wanted(k, n)) return number ? *number = n : 0, &k;
+      ++n;
+    }
+  return nullptr;
+}
+
+ForwardKernel& kernel_of(const Plan& plan) {
+  return *find_kernel([&](const ForwardKernel&, int n) { return n == plan.kernel; });
+}
+
+int heads_per_key(const Problem& p) { return p.heads_q / p.heads_kv; }
+
+// Query heads that share a block. Options and lists differ by head. A row's bits do not depend on who shares its block.
+int group_of(const Problem& p, const ForwardKernel& k) {
+  return k.with_options || p.mask.blocks.q || p.len_q >= k.tile_q ? 1 : heads_per_key(p);
+}
+
+int64_t row_blocks(const Problem& p, const ForwardKernel& k) {
+  if (const int size = p.mask.blocks.q) return ceil_div(p.len_q, size) * ceil_div(size, k.tile_q);
+  return ceil_div(int64_t(p.len_q) * group_of(p, k), k.tile_q);
+}
+
+int64_t units(const Problem& p, const ForwardKernel& k) { return int64_t(p.batch) * (p.heads_q / group_of(p, k)); }
+
+// The most keys that a block of rows can see.
+int64_t keys_seen(const Problem& p, const ForwardKernel& k) {
+  const Mask& m = p.mask;
+  if (m.kind != MaskKind::window || m.left == kNoLimit || m.right == kNoLimit) return p.len_k;
+  return std::min<int64_t>(p.len_k, (int64_t(m.left) + m.right + k.tile_q) / m.k_step + 2);
+}
+
+int blocks_at_once(const ForwardKernel& k, const Device& d) {
+  return d.units * std::clamp(cuda::shared_limit(d.arch) / k.shared_bytes, 1, k.blocks_per_sm);
+}
+
+struct Partial { float *out, *lse; uint32_t* arrived; };
+
+Partial carve(Workspace& ws, const Plan& plan) {
+  if (plan.splits == 1) return {};
+  const Problem& p = plan.problem;
+  const ForwardKernel& k = kernel_of(plan);
+  const size_t rows = size_t(plan.splits) * size_t(p.batch) * size_t(p.heads_q) * size_t(p.len_q);
+  Partial made;
+  made.out = ws.take<float>(rows * size_t(p.dim_v));
+  made.lse = ws.take<float>(rows);
+  made.arrived = ws.take<uint32_t>(size_t(units(p, k) * row_blocks(p, k)));
+  return made;
+}
+
+Status supports(const Problem& p, const Device& d) {
+  const auto no = [](const auto&... why) { return Status::no(kWho, ": ", why...); };
+  if (d.kind != DeviceKind::cuda) return no("runs on a GPU, not on ", d.name.empty() ? "a CPU" : d.name);
+  if (d.arch < 80) return no("needs a GPU of arch 80 or later, ", d.name, " is ", d.arch);
+  if (p.pass != Pass::forward) return no("computes a forward, not a ", name(p.pass));
+  if (!word(p.variant).empty()) return no("does not know the variant ", word(p.variant));
+  for (const Option o : {Option::append, Option::rotary, Option::rotary_half, Option::descale})
+    if (p.has(o)) return no("does not serve the option ", name(o));
+  if (p.dtype.q != p.dtype.kv)
+    return no("q is ", name(p.dtype.q), " and kv is ", name(p.dtype.kv), ", they must be the same");
+  if (p.dtype.q != DType::f16 && p.dtype.q != DType::bf16)
+    return no("dtype ", name(p.dtype.q), " is not one of f16, bf16");
+  if (p.dtype.out != p.dtype.q && p.dtype.out != DType::f32)
+    return no("out dtype ", name(p.dtype.out), " is neither ", name(p.dtype.q), " nor f32");
+  for (const int dim : {p.dim_qk, p.dim_v})
+    if (dim % 8 || dim > 256) return no("dim ", dim, " is not a multiple of 8 up to 256");
+  return Status::good();
+}
+
+Status shape(Plan& plan, const Planner&) {
+  const Problem& p = plan.problem;
+  const bool options = needs_general(p), few = int64_t(p.len_q) * (options ? 1 : heads_per_key(p)) <= 64;
+  const auto fits = [&](const ForwardKernel& k, int) {
+    return k.with_options == options && k.dim >= p.dim_qk && k.dim_v >= p.dim_v &&
+           k.shared_bytes <= cuda::shared_limit(plan.device.arch);
+  };
+  // Few queries: the smaller tile. Not where a row's bits may not depend on the batch: bounds of lengths do.
+  const bool small = few && p.reproducible != Reproducible::batch;
+  const ForwardKernel* k = nullptr;
+  if (small) {
+    int widest = 0;  // the same head dim as the plain choice
+    if (const ForwardKernel* plain = find_kernel(fits)) widest = plain->dim;
+    const auto low = [&](const ForwardKernel& x, int n) { return fits(x, n) && x.dim == widest && x.tile_q <= 64; };
+    k = find_kernel(low, &plan.kernel);
+  }
+  if (!k) k = find_kernel(fits, &plan.kernel);
+  if (!k)
+    return Status::no(kWho, ": has no kernel for dims ", p.dim_qk, " and ", p.dim_v, " within the shared memory of ",
+                      plan.device.name);
+  plan.tile_q = k->tile_q, plan.tile_k = k->tile_k, plan.splits = 1;
+  const int64_t blocks = units(p, *k) * row_blocks(p, *k), room = blocks_at_once(*k, plan.device);
+  if (blocks > kMostBlocks) return Status::no(kWho, ": ", blocks, " blocks are over 2^31 - 1");
+  if (p.reproducible != Reproducible::batch && blocks > 0 && blocks * 5 < room * 4)
+    plan.splits =
+        int(std::clamp<int64_t>(std::min(room / blocks, keys_seen(p, *k) / kLeastKeysOfSplit), 1, kMostSplits));
+  Workspace count;
+  carve(count, plan);
+  plan.workspace_bytes = count.used;
+  return Status::good();
+}
+
+// Loads and stores are 16 bytes wide.
+Status aligned(const Args& a) {
+  for (const Role r : {Role::q, Role::k, Role::v, Role::out}) {
+    const Tensor& t = a[r];
+    const int64_t size = size_of(t.dtype);
+    if (reinterpret_cast<uintptr_t>(t.data) % 16)
+      return Status::no(kWho, ": ", name(r), " does not begin at a multiple of 16 bytes");
+    const std::pair<int64_t, const char*> steps[] = {
+        {t.stride.batch, "batch"}, {t.stride.seq, "seq"}, {t.stride.head, "head"}};
+    for (const auto& [step, axis] : steps)
+      if (step * size % 16)
+        return Status::no(kWho, ": ", name(r), " has a ", axis, " stride of ", step,
+                          " elements, not a multiple of 16 bytes");
+  }
+  return Status::good();
+}
+
+Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
+  const Problem& p = plan.problem;
+  ForwardKernel& k = kernel_of(plan);
+  if (Status s = aligned(a); !s.ok()) return s;
+  const int64_t counters = units(p, k) * row_blocks(p, k), blocks = counters * plan.splits;
+  if (!blocks) return Status::good();
+  const Partial partial = carve(ws, plan);
+  const sm80::ForwardParams params{.problem = p,
+                                   .args = dense(a),
+                                   .group = group_of(p, k),
+                                   .row_blocks = int(row_blocks(p, k)),
+                                   .splits = plan.splits,
+                                   .partial_out = partial.out,
+                                   .partial_lse = partial.lse,
+                                   .arrived = partial.arrived};
+  const cuda::Use use(a[Role::q].device_index);
+  if (!use.status.ok()) return Status::no(kWho, ": ", use.status.message, ", in: ", name(p));
+  if (plan.splits > 1) {
+    const size_t bytes = size_t(counters) * sizeof(uint32_t);
+    const cudaError_t error = cudaMemsetAsync(partial.arrived, 0, bytes, static_cast<cudaStream_t>(stream));
+    if (error != cudaSuccess) return cuda::failed(kWho, "cudaMemsetAsync", error, p);
+  }
+  const int type = p.dtype.q == DType::bf16;
+  return cuda::launch({.who = kWho,
+                       .kernel = reinterpret_cast<const void*>(k.function[type]),
+                       .ready = &k.ready[type],
+                       .blocks = blocks,
+                       .threads = k.threads,
+                       .shared_bytes = k.shared_bytes,
+                       .device = a[Role::q].device_index,
+                       .stream = stream},
+                      p, &params);
+}
+
+}  // namespace
+
+extern const Backend sm80_forward{.name = kWho, .supports = supports, .shape = shape, .run = run};
+
+}  // namespace attune

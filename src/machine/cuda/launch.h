@@ -1,0 +1,43 @@
+// Starting kernels: for .cu files. A backend makes its GPU the current one, places its workspace and launches; every
+// error of the runtime becomes a sentence with the call, CUDA's own text and the problem.
+#pragma once
+#include <cuda_runtime.h>
+
+#include "core/problem.h"
+#include "machine/cuda/runtime.h"
+
+namespace attune::cuda {
+
+// "sm80_forward: cudaMemsetAsync: out of memory (cudaErrorMemoryAllocation), in: forward bf16 ..."
+Status failed(std::string_view who, const char* call, cudaError_t, const Problem&);
+
+// On which GPUs the limit of dynamic shared memory of one kernel is already raised: a bit each. Two threads that raise
+// it at once do the same thing twice.
+struct Ready {
+  uint64_t devices = 0;  // touched only through std::atomic_ref: g++ 12 puts no std::atomic into a constant table
+};
+
+// What a launch says beside its parameters.
+struct Launch {
+  std::string_view who{};  // the backend
+  const void* kernel = nullptr;
+  Ready* ready = nullptr;
+  int64_t blocks = 0;      // along x, at most 2^31 - 1
+  int threads = 0;
+  int shared_bytes = 0;    // dynamic
+  int device = 0;          // the current one
+  void* stream = nullptr;
+};
+// `params` is the one parameter of the kernel.
+Status launch(const Launch&, const Problem&, const void* params);
+
+// The dynamic shared memory that a block may have, less what the kernels of this library have as static: from the CUDA
+// programming guide's table of compute capabilities.
+constexpr int shared_limit(int arch) {
+  constexpr int kStatic = 4096;
+  const bool large = arch == 90 || arch == 100 || arch == 103, middle = arch == 80 || arch == 87;
+  const int kilobytes = arch < 80 ? 64 : large ? 227 : middle ? 163 : 99;
+  return kilobytes * 1024 - kStatic;
+}
+
+}  // namespace attune::cuda

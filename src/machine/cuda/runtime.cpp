@@ -1,0 +1,161 @@
+#include "machine/cuda/runtime.h"
+
+#include <cuda_runtime.h>
+
+#include <atomic>
+
+#include "machine/cuda/launch.h"
+
+namespace attune::cuda {
+namespace {
+
+// Leaves no error behind for the next call to find.
+Status said(std::string_view what, cudaError_t error) {
+  if (error == cudaSuccess) return Status::good();
+  (void)cudaGetLastError();
+  return Status::no(what, ": ", cudaGetErrorString(error), " (", cudaGetErrorName(error), ")");
+}
+
+}  // namespace
+
+std::string_view built_for() { return ATTUNE_CUDA_BUILT_FOR; }
+
+Status count(int& out) {
+  out = 0;
+  const cudaError_t error = cudaGetDeviceCount(&out);
+  if (error == cudaSuccess && out > 0) return Status::good();
+  out = 0;
+  if (error == cudaSuccess || error == cudaErrorNoDevice) return Status::no("there is no NVIDIA GPU here");
+  if (error == cudaErrorInsufficientDriver) {
+    (void)cudaGetLastError();
+    int driver = 0;
+    if (cudaDriverGetVersion(&driver) != cudaSuccess || !driver) return Status::no("there is no NVIDIA driver here");
+    return Status::no("the NVIDIA driver is for CUDA ", driver / 1000, ".", driver % 1000 / 10, ", this build needs ",
+                      CUDART_VERSION / 1000, ".", CUDART_VERSION % 1000 / 10);
+  }
+  return said("cudaGetDeviceCount", error);
+}
+
+Status device(int index, Device& out) {
+  int all = 0;
+  if (Status s = count(all); !s.ok()) return s;
+  if (index < 0 || index >= all)
+    return Status::no("there ", all == 1 ? "is one GPU, cuda:0" : join("are ", all, " GPUs, from cuda:0 on"));
+  cudaDeviceProp found;
+  if (Status s = said("cudaGetDeviceProperties", cudaGetDeviceProperties(&found, index)); !s.ok()) return s;
+  out = {.kind = DeviceKind::cuda,
+         .index = index,
+         .arch = found.major * 10 + found.minor,
+         .units = found.multiProcessorCount,
+         .name = found.name};
+  return Status::good();
+}
+
+Status memory_of(int index, size_t& bytes) {
+  const Use use(index);
+  size_t free = 0;
+  if (!use.status.ok()) return use.status;
+  return said("cudaMemGetInfo", cudaMemGetInfo(&free, &bytes));
+}
+
+Use::Use(int index) {
+  int now = 0;
+  if (status = said("cudaGetDevice", cudaGetDevice(&now)); !status.ok() || now == index) return;
+  if (status = said("cudaSetDevice", cudaSetDevice(index)); status.ok()) before_ = now;
+}
+
+Use::~Use() {
+  if (before_ >= 0) (void)cudaSetDevice(before_);
+}
+
+Memory::~Memory() {
+  if (!data_) return;
+  const Use use(index_);
+  (void)cudaFree(data_);
+}
+
+Status Memory::allocate(int index, size_t bytes) {
+  *this = Memory();
+  const Use use(index);
+  if (!use.status.ok()) return use.status;
+  void* place = nullptr;
+  if (Status s = said("cudaMalloc", cudaMalloc(&place, bytes ? bytes : 1)); !s.ok())
+    return Status::no(s.message, " for ", bytes, " bytes on cuda:", index);
+  data_ = static_cast<std::byte*>(place), bytes_ = bytes, index_ = index;
+  return Status::good();
+}
+
+OwnStream::~OwnStream() {
+  if (!stream_) return;
+  const Use use(index_);
+  (void)cudaStreamDestroy(static_cast<cudaStream_t>(stream_));
+}
+
+Status OwnStream::open(int index) {
+  const Use use(index);
+  if (!use.status.ok()) return use.status;
+  cudaStream_t made = nullptr;
+  const Status s = said("cudaStreamCreateWithFlags", cudaStreamCreateWithFlags(&made, cudaStreamNonBlocking));
+  if (s.ok()) stream_ = made, index_ = index;
+  return s;
+}
+
+Status copy_to(void* gpu, const void* host, size_t bytes, void* stream) {
+  const auto on = static_cast<cudaStream_t>(stream);
+  const cudaError_t error = cudaMemcpyAsync(gpu, host, bytes, cudaMemcpyHostToDevice, on);
+  if (error != cudaSuccess) return said("cudaMemcpyAsync", error);
+  return wait(stream);
+}
+
+Status copy_from(void* host, const void* gpu, size_t bytes, void* stream) {
+  const auto on = static_cast<cudaStream_t>(stream);
+  const cudaError_t error = cudaMemcpyAsync(host, gpu, bytes, cudaMemcpyDeviceToHost, on);
+  if (error != cudaSuccess) return said("cudaMemcpyAsync", error);
+  return wait(stream);
+}
+
+Status wait(void* stream) {
+  return said("cudaStreamSynchronize", cudaStreamSynchronize(static_cast<cudaStream_t>(stream)));
+}
+
+Status wait_all(int index) {
+  const Use use(index);
+  return use.status.ok() ? said("cudaDeviceSynchronize", cudaDeviceSynchronize()) : use.status;
+}
+
+Status reachable(const void* address, int index, std::string_view what) {
+  cudaPointerAttributes found;
+  if (Status s = said("cudaPointerGetAttributes", cudaPointerGetAttributes(&found, address)); !s.ok())
+    return Status::no(what, ": ", s.message);
+  if (found.type == cudaMemoryTypeUnregistered)
+    return Status::no(what, ": is said to be on cuda:", index, ", and its address is not memory of a GPU");
+  if (found.type == cudaMemoryTypeDevice && found.device != index)
+    return Status::no(what, ": is said to be on cuda:", index, ", and its address is on cuda:", found.device);
+  return Status::good();
+}
+
+Status failed(std::string_view who, const char* call, cudaError_t error, const Problem& p) {
+  return Status::no(said(join(who, ": ", call), error).message, ", in: ", name(p));
+}
+
+Status launch(const Launch& l, const Problem& p, const void* params) {
+  // Beyond 64 GPUs the limit is raised each time.
+  const uint64_t mine = l.device < 64 ? uint64_t(1) << l.device : 0;
+  const std::atomic_ref<uint64_t> ready(l.ready->devices);
+  if (l.shared_bytes > 48 * 1024 && !(ready.load(std::memory_order_acquire) & mine)) {
+    constexpr auto kWhat = cudaFuncAttributeMaxDynamicSharedMemorySize;
+    const cudaError_t error = cudaFuncSetAttribute(l.kernel, kWhat, l.shared_bytes);
+    if (error != cudaSuccess) return failed(l.who, "cudaFuncSetAttribute", error, p);
+    ready.fetch_or(mine, std::memory_order_release);
+  }
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(unsigned(l.blocks));
+  config.blockDim = dim3(unsigned(l.threads));
+  config.dynamicSmemBytes = size_t(l.shared_bytes);
+  config.stream = static_cast<cudaStream_t>(l.stream);
+  void* all[] = {const_cast<void*>(params)};
+  const cudaError_t error = cudaLaunchKernelExC(&config, l.kernel, all);
+  return error == cudaSuccess ? Status::good() : failed(l.who, "cudaLaunchKernelExC", error, p);
+}
+
+}  // namespace attune::cuda

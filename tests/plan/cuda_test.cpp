@@ -1,0 +1,125 @@
+// What the GPU backends would do on machines that are not here: supports and shape are pure, so a CPU can ask.
+#include <gtest/gtest.h>
+
+#include "machine/cuda/runtime.h"
+#include "machine/host.h"
+#include "plan/plan.h"
+
+namespace attune {
+namespace {
+
+Problem problem(std::string_view line) {
+  Problem p;
+  const Status s = parse(line, p);
+  EXPECT_TRUE(s.ok()) << s.message;
+  return p;
+}
+
+Device known(std::string_view word) {
+  Device d;
+  EXPECT_TRUE(known_device(word, d).ok()) << word;
+  return d;
+}
+
+// The backend's own answer; "" where it takes the problem.
+std::string refusal(std::string_view line, const Device& d) {
+  const Backend* b = find_backend("sm80_forward");
+  return b->supports(problem(line), d).message;
+}
+
+Plan planned(std::string_view line, std::string_view device) {
+  Plan plan;
+  const Status s = Planner{.device = known(device), .forced = "sm80_forward"}.plan(problem(line), plan);
+  EXPECT_TRUE(s.ok()) << line << " on " << device << ": " << s.message;
+  return plan;
+}
+
+TEST(Cuda, a_gpu_that_is_not_here_is_refused_with_the_reason) {
+  Device d;
+  for (const char* word : {"cuda:x", "cuda:", "cuda:-1"})
+    EXPECT_EQ(device_named(word, d).message,
+              join("device '", word, "': what follows cuda: is not the number of a GPU"));
+  const std::string far = device_named("cuda:4000", d).message;
+  EXPECT_TRUE(far.starts_with("device 'cuda:4000': ")) << far;
+  EXPECT_EQ(known("h200").index, -1);
+}
+
+TEST(Cuda, a_build_without_gpu_code_says_so) {
+  if (!cuda::built_for().empty()) GTEST_SKIP() << "this build has GPU code";
+  Device d;
+  EXPECT_EQ(device_named("cuda:0", d).message,
+            "device 'cuda:0': this build of attune has no GPU code: nvcc was not there");
+  EXPECT_EQ(find_backend("sm80_forward"), nullptr);
+}
+
+class Sm80Forward : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!find_backend("sm80_forward")) GTEST_SKIP() << "this build has no GPU code";
+  }
+};
+
+TEST_F(Sm80Forward, takes_what_it_serves_on_every_gpu_from_ampere_on) {
+  for (const char* device : {"a100", "a10g", "rtx3090", "l4", "rtx4090", "h100", "h200"})
+    for (const char* line : {"forward bf16 b4 h32/8 q4096 k4096 d128 causal", "forward f16 b1 h2 q31 k129 d8 full",
+                             "forward bf16 b2 h4 q128 k128 d256 window64,0",
+                             "forward f16 b2 h4 q128 k128 d192 full softcap",
+                             "forward bf16 b8 h32/8 q1 k8192 d128 full paged64",
+                             "forward bf16 b2 h4 q128 k128 d192/128 causal"}) {
+      EXPECT_EQ(refusal(line, known(device)), "") << line << " on " << device;
+      planned(line, device);
+    }
+}
+
+TEST_F(Sm80Forward, refuses_by_name_what_it_does_not_serve) {
+  const Device h200 = known("h200");
+  EXPECT_EQ(refusal("forward bf16 b1 h1 q8 k8 d64 full", known("t4")),
+            "sm80_forward: needs a GPU of arch 80 or later, NVIDIA T4 is 75");
+  EXPECT_EQ(refusal("forward bf16 b1 h1 q8 k8 d64 full", Device{.name = "a CPU"}),
+            "sm80_forward: runs on a GPU, not on a CPU");
+  EXPECT_EQ(refusal("backward bf16 b1 h1 q8 k8 d64 full", h200), "sm80_forward: computes a forward, not a backward");
+  EXPECT_EQ(refusal("forward f32 b1 h1 q8 k8 d64 full", h200), "sm80_forward: dtype f32 is not one of f16, bf16");
+  EXPECT_EQ(refusal("forward bf16 b1 h1 q8 k8 d68 full", h200),
+            "sm80_forward: dim 68 is not a multiple of 8 up to 256");
+  EXPECT_EQ(refusal("forward bf16 b1 h1 q8 k8 d264 full", h200),
+            "sm80_forward: dim 264 is not a multiple of 8 up to 256");
+  EXPECT_EQ(refusal("forward bf16 b1 h1 q1 k8 d64 full append", h200),
+            "sm80_forward: does not serve the option append");
+}
+
+TEST_F(Sm80Forward, splits_the_keys_where_the_grid_is_small) {
+  EXPECT_EQ(planned("forward bf16 b8 h16 q2048 k2048 d128 causal", "h200").splits, 1);
+  EXPECT_EQ(planned("forward bf16 b8 h16 q2048 k2048 d128 causal", "h200").workspace_bytes, 0u);
+  const Plan decode = planned("forward bf16 b1 h32/8 q1 k8192 d128 full", "h200");
+  EXPECT_GT(decode.splits, 8);
+  EXPECT_GE(decode.workspace_bytes, size_t(decode.splits) * 32 * (128 + 1) * 4);
+  EXPECT_EQ(planned("forward bf16 b1 h32/8 q1 k200 d128 full", "h200").splits, 1) << "too few keys to share";
+  EXPECT_EQ(planned("forward bf16 b1 h4 q64 k65536 d64 window128,0", "h200").splits, 1) << "a window sees few";
+}
+
+// A row's bits must not depend on the other sequences: neither on how many there are nor on their longest.
+TEST_F(Sm80Forward, reproducible_by_batch_takes_one_kernel_and_no_split) {
+  const Plan one = planned("forward bf16 b1 h32/8 q1 k128 d128 full repro=batch", "h200");
+  const Plan other = planned("forward bf16 b64 h32/8 q512 k65536 d128 full repro=batch", "h200");
+  EXPECT_EQ(one.kernel, other.kernel);
+  EXPECT_EQ(one.tile_k, other.tile_k);
+  EXPECT_EQ(one.splits, 1);
+  EXPECT_EQ(other.splits, 1);
+}
+
+TEST_F(Sm80Forward, a_gpu_with_less_shared_memory_gets_a_smaller_tile) {
+  const char* line = "forward bf16 b8 h16 q2048 k2048 d256 causal";
+  EXPECT_GT(planned(line, "h200").tile_q, planned(line, "l4").tile_q);
+}
+
+TEST_F(Sm80Forward, the_narrowest_kernel_that_holds_the_dims_is_taken) {
+  EXPECT_EQ(planned("forward bf16 b8 h16 q2048 k2048 d8 causal", "h200").kernel,
+            planned("forward bf16 b8 h16 q2048 k2048 d64 causal", "h200").kernel);
+  EXPECT_NE(planned("forward bf16 b8 h16 q2048 k2048 d72 causal", "h200").kernel,
+            planned("forward bf16 b8 h16 q2048 k2048 d64 causal", "h200").kernel);
+  EXPECT_NE(planned("forward bf16 b8 h16 q2048 k2048 d192 causal", "h200").kernel,
+            planned("forward bf16 b8 h16 q2048 k2048 d192/128 causal", "h200").kernel);
+}
+
+}  // namespace
+}  // namespace attune
