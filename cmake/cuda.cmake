@@ -67,3 +67,9 @@ function(gpu_library name regex)
 endfunction()
 gpu_library(attune_sm80 "\\.sm80(\\.[a-z0-9_]+)?\\.cu$" ${CMAKE_CUDA_ARCHITECTURES})
 gpu_library(attune_cuda "\\.cuda(\\.[a-z0-9_]+)?\\.cu$|machine/cuda/" 75-real ${CMAKE_CUDA_ARCHITECTURES})
+
+find_program(attune_python python3)
+if(ATTUNE_TESTS AND attune_python)
+  add_test(NAME cuda_ptxas COMMAND ${attune_python} ${PROJECT_SOURCE_DIR}/scripts/check_ptxas.py ${CMAKE_BINARY_DIR}
+    ${PROJECT_SOURCE_DIR}/cuda_exceptions.txt)
+endif()
