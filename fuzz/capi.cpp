@@ -155,13 +155,22 @@ struct World {
       give(ATTUNE_D_BIAS, ATTUNE_F32, "hqk", {given[ATTUNE_BIAS].shape[0], q, k});
   }
 
+  // One of those given, or any.
+  int some_role() {
+    if (in.up_to(7) == 7) return in.up_to(ATTUNE_ROLES - 1);
+    int there[ATTUNE_ROLES] = {}, count = 0;
+    for (int role = 0; role < ATTUNE_ROLES; ++role)
+      if (args.role[role]) there[count++] = role;
+    return there[in.up_to(std::max(count, 1) - 1)];
+  }
+
   // Changes one thing.
   void spoil() {
-    const int role = in.up_to(3) ? in.up_to(ATTUNE_OUT) : in.up_to(ATTUNE_ROLES - 1);
+    const int role = some_role();
     Given& g = given[role];
     const int axis = in.up_to(3);
     switch (in.up_to(13)) {
-      case 0: g.shape[axis] = in.number(); break;
+      case 0: g.shape[axis] = in.up_to(1) ? in.number() : g.shape[axis] - 1 + in.up_to(2); break;
       case 1: g.strides[axis] = in.number(), g.tensor.strides = g.strides; break;
       case 2: g.tensor.strides = g.strides, g.strides[axis] += in.up_to(32); break;
       case 3: g.tensor.dtype.bits = in.byte(); break;
@@ -178,7 +187,7 @@ struct World {
         std::memcpy(reinterpret_cast<char*>(&p) + 4 * (1 + in.up_to(30)), &x, 4);
         break;
       }
-      default: args.role[role] = args.role[in.up_to(ATTUNE_ROLES - 1)]; break;  // one tensor in two roles
+      default: args.role[role] = args.role[some_role()]; break;  // one tensor in two roles
     }
   }
 
