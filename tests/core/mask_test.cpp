@@ -105,6 +105,7 @@ TEST(QueryWalk, first_and_last_query_of_a_key_are_the_queries_that_see_it) {
   });
 }
 
+// The tile of the walk inside says nothing: a tile is a block.
 TEST(BlockWalk, holds_the_listed_blocks_and_cuts_them_to_the_band) {
   const int32_t begin[] = {1, 4, 4, 6}, column[] = {9, 0, 1, 3, 2, 3, 9};  // the first and last are in no row
   const BlockList list{{8, 8, 7}, begin, column};
@@ -116,7 +117,7 @@ TEST(BlockWalk, holds_the_listed_blocks_and_cuts_them_to_the_band) {
   each_band([&](const Band& band) {
     for (const int tile_q : {2, 8})
       for (int first = 0; first < kLenQ; first += tile_q)
-        expect_exact(BlockWalk{{band, kLenK, 8}, list}, {first, clamp(first + tile_q, 0, kLenQ)}, kLenK,
+        expect_exact(BlockWalk{{band, kLenK, 5}, list}, {first, clamp(first + tile_q, 0, kLenQ)}, kLenK,
                      [&](int i, int j) { return band.visible(i, j) && listed(i / 8, j / 8); });
   });
 }
