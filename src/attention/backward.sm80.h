@@ -8,161 +8,9 @@
 // and dV; then P goes through shared memory too. dQ is added up in global memory, in fragments. A reproducible run
 // leaves dQ to backward.sm80.rows.h: seven products instead of five, and always the same order.
 #pragma once
-#include "core/score.h"
-#include "machine/sm80/memory.h"
+#include "attention/backward.sm80.ends.h"
 
 namespace attune::sm80 {
-
-struct BackwardParams {
-  Problem problem;
-  DenseArgs args;
-  float2* rows;      // [batch][head][padded]: log-sum-exp in base 2, +inf where a row sees nothing; delta
-  float* dq;         // [batch][head][padded / 16][Dim / 8] fragments; null where the keys' kernel has no dQ to add
-  int padded;        // rows of a head, a multiple of 64
-  int wide;          // Dim
-  int tiles;         // of keys (of rows, in the rows' kernel) in one sequence
-  int first_batch;   // the sequence of block 0
-  bool shared_keys;  // sequences may have the same keys: gradients are added to what is there
-};
-
-constexpr int kRowsOfPrepare = 64;
-
-// Block n of prepare and finish: rows of one head.
-struct RowBlock {
-  int first, head, batch;
-  int64_t index;  // of its first row, among the padded rows of all heads
-  __device__ RowBlock(const BackwardParams& x) {
-    int64_t n = blockIdx.x;
-    const int blocks = x.padded / kRowsOfPrepare;
-    first = int(n % blocks) * kRowsOfPrepare, n /= blocks;
-    index = n * x.padded + first;
-    head = int(n % x.problem.heads_q), batch = int(n / x.problem.heads_q);
-  }
-};
-
-template <class T>
-__global__ void __launch_bounds__(256) prepare_kernel(const __grid_constant__ BackwardParams x) {
-  const Problem& p = x.problem;
-  const DenseArgs& a = x.args;
-  const RowBlock at(x);
-  const Sequence seq = sequence(p, a, at.batch);
-#pragma unroll
-  for (int r = threadIdx.x / 8; r < kRowsOfPrepare; r += 32) {
-    const int i = at.first + r;
-    const bool there = i < seq.len_q;
-    float sum = 0.f;
-    if (there) {
-      const T* out = a.row<const T>(Role::out, seq.q_batch, seq.q_first + int64_t(i), at.head);
-      const T* d_out = a.row<const T>(Role::d_out, seq.q_batch, seq.q_first + int64_t(i), at.head);
-#pragma unroll 4
-      for (int d = threadIdx.x % 8 * 8; d < p.dim_v; d += 64) {
-        const uint4 one = *reinterpret_cast<const uint4*>(out + d), other = *reinterpret_cast<const uint4*>(d_out + d);
-        const uint32_t u[4] = {one.x, one.y, one.z, one.w}, v[4] = {other.x, other.y, other.z, other.w};
-#pragma unroll
-        for (int e = 0; e < 4; ++e) {
-          const float2 f = unpack<T>(u[e]), g = unpack<T>(v[e]);
-          sum = fmaf(f.x, g.x, fmaf(f.y, g.y, sum));
-        }
-      }
-    }
-    for (int n = 1; n < 8; n *= 2) sum += __shfl_xor_sync(~0u, sum, n);
-    if (threadIdx.x % 8) continue;
-    float2 row{INFINITY, 0.f};
-    if (there) {
-      const float lse = *a.row<const float>(Role::lse, seq.q_batch, seq.q_first + int64_t(i), at.head);
-      if (a.given(Role::d_lse)) sum -= *a.row<const float>(Role::d_lse, seq.q_batch, seq.q_first + int64_t(i), at.head);
-      if (lse != -INFINITY) row = {lse * kLog2e, sum};
-    }
-    x.rows[at.index + r] = row;
-  }
-  if (!x.dq || at.first >= seq.len_q) return;
-  float4* to = reinterpret_cast<float4*>(x.dq + at.index * x.wide);
-  for (int n = threadIdx.x; n < kRowsOfPrepare * x.wide / 4; n += 256) to[n] = {};
-}
-
-// Eight neighbours of a row to a tensor of T or f32.
-template <class T>
-__device__ inline void store8(const Tensor& t, int64_t b, int64_t s, int64_t h, int column, const float (&x)[8]) {
-  if (t.dtype == DType::f32) {
-    float4* to = reinterpret_cast<float4*>(view<float>(t).row(b, s, h) + column);
-    to[0] = {x[0], x[1], x[2], x[3]}, to[1] = {x[4], x[5], x[6], x[7]};
-  } else {
-    *reinterpret_cast<uint4*>(view<T>(t).row(b, s, h) + column) = {pack<T>(x[0], x[1]), pack<T>(x[2], x[3]), pack<T>(x[4], x[5]), pack<T>(x[6], x[7])};
-  }
-}
-
-// dQ from fragments to its tensor: a warp takes 8 rows of 32 columns.
-template <class T>
-__global__ void __launch_bounds__(256) finish_kernel(const __grid_constant__ BackwardParams x) {
-  const Problem& p = x.problem;
-  const DenseArgs& a = x.args;
-  const RowBlock at(x);
-  const Sequence seq = sequence(p, a, at.batch);
-  if (at.first >= seq.len_q) return;
-  const float scale = scale_of(p, a);
-  const int lane = threadIdx.x % 32, across = x.wide / 32;
-  for (int n = threadIdx.x / 32; n < kRowsOfPrepare / 8 * across; n += 8) {
-    const int row = n / across * 8 + lane / 4, chunk = n % across * 4 + lane % 4;
-    const float* from = x.dq + (at.index + row / 16 * 16) * x.wide + chunk * kFragment;
-    float eight[8];
-#pragma unroll
-    for (int e = 0; e < 8; ++e) eight[e] = from[in_fragment(row % 8 * 4 + e / 2, row / 8 % 2 * 2 + e % 2)] * scale;
-    if (at.first + row < seq.len_q && chunk * 8 < p.dim_qk)
-      store8<T>(a[Role::dq], seq.q_batch, seq.q_first + int64_t(at.first + row), at.head, chunk * 8, eight);
-  }
-}
-
-// d_sinks of one head a block: sums in a fixed order.
-static __global__ void __launch_bounds__(256) sink_kernel(const __grid_constant__ BackwardParams x) {
-  const Problem& p = x.problem;
-  const int h = blockIdx.x;
-  const float sink = *x.args.row<const float>(Role::sinks, 0, 0, h) * kLog2e;
-  float sum = 0.f;
-  for (int b = 0; b < p.batch; ++b)
-    for (int i = threadIdx.x; i < x.padded; i += 256) {
-      const float2 row = x.rows[(int64_t(b) * p.heads_q + h) * x.padded + i];
-      if (row.x != INFINITY) sum -= exp2f(sink - row.x) * row.y;
-    }
-  __shared__ float part[256];
-  part[threadIdx.x] = sum;
-  for (int n = 128; n; n /= 2) {
-    __syncthreads();
-    if (threadIdx.x < n) part[threadIdx.x] += part[threadIdx.x + n];
-  }
-  if (threadIdx.x == 0) *x.args.row<float>(Role::d_sinks, 0, 0, h) = part[0];
-}
-
-// Rows of a tensor set to 0; bytes between them are left alone.
-static __global__ void __launch_bounds__(256) clear_kernel(const __grid_constant__ Tensor t) {
-  const int64_t rows = int64_t(t.extent.batch) * t.extent.seq * t.extent.head;
-  const int bytes = t.extent.dim * size_of(t.dtype), words = bytes / 16;
-  for (int64_t n = blockIdx.x * 8ll + threadIdx.x / 32; n < rows; n += gridDim.x * 8ll) {
-    const int64_t h = n % t.extent.head, s = n / t.extent.head % t.extent.seq, b = n / t.extent.head / t.extent.seq;
-    char* to = row_address(t, b, s, h);
-    const bool whole = bytes % 16 == 0 && uintptr_t(to) % 16 == 0;
-    if (whole) for (int w = threadIdx.x % 32; w < words; w += 32) reinterpret_cast<uint4*>(to)[w] = {};
-    else for (int w = threadIdx.x % 32; w < bytes / 2; w += 32) reinterpret_cast<uint16_t*>(to)[w] = 0;
-  }
-}
-
-// One pair: from a dot product and dP to the weight that multiplies dO, and to dS.
-struct Pair { float p, ds; };
-template <bool WithOptions>
-__device__ inline Pair differentiate(const DenseArgs& a, const General* score, float scale, float dot, float dp, float2 row, int i, int j, bool hidden) {
-  if constexpr (!WithOptions) {
-    const float weight = exp2_fast(fmaf(dot, scale, -row.x));
-    return {weight, weight * (dp - row.y)};
-  } else {
-    if (hidden || row.x == INFINITY) return {0.f, 0.f};
-    const float weight = exp2_fast(score->logit(dot, i, j) - row.x), keep = score->keep(i, j);
-    const float d_logit = weight * (keep * dp - row.y);
-    if (a.given(Role::d_bias)) {
-      const Tensor& t = a[Role::d_bias];
-      atomicAdd(reinterpret_cast<float*>(row_address(t, score->batch, i, score->head)) + (t.extent.dim == 1 ? 0 : j), d_logit);
-    }
-    return {weight * keep, d_logit * score->slope_of_logit(dot)};
-  }
-}
 
 // Addresses of 16-byte chunks of one row, from a warp's first column on, at multiples of 16. `kSpan`: how far.
 template <class Layout, int kSpan>
@@ -193,12 +41,17 @@ struct KeyPlace {
   Sequence seq;
   int b, head_kv;
   int first, count;           // keys
+  const char *q, *d_out;      // query 0 of the first head that shares them
+  const float2* rows;
   int low, high;              // the queries that see one of them
   int open_first, open_last;  // the queries that see all of them; empty where the tile is not whole
-  int hit[256], of_warp[8];   // query blocks of a list, one a thread at most
+  int head, block;            // of a list: which head of the group and which query blocks this round has
+  int hit[256], of_warp[8];   // those of them that list this key block
 };
 
-struct Visit { int head, first, from, until; };  // a query tile; of its rows only those in [from, until) count
+struct Visit {
+  int head, first, from, until;
+};  // a query tile of a head of the group; only rows in [from, until) count
 
 template <class T, int Dim, int DimV, class Shape, bool WithOptions>
 struct BackwardKeys {
@@ -215,7 +68,8 @@ struct BackwardKeys {
   using TileOfS = SharedTile<kTileK, kTileQ>;  // dS^T, P^T: [key][query]
   static constexpr int kRowBytes = kTileQ * 8;
   static constexpr int kStageBytes = TileOfQ::kBytes + TileOfO::kBytes + kRowBytes;
-  static constexpr int kSharedBytes = TileOfK::kBytes + TileOfV::kBytes + TileOfS::kBytes * (kWarpsQ > 1 ? 2 : 1) + Shape::kStages * kStageBytes;
+  static constexpr int kSharedBytes =
+      TileOfK::kBytes + TileOfV::kBytes + TileOfS::kBytes * (kWarpsQ > 1 ? 2 : 1) + Shape::kStages * kStageBytes;
 
   const BackwardParams& x;
   const Problem& p;
@@ -233,13 +87,15 @@ struct BackwardKeys {
   }
   __device__ void refresh() {
     lane = opaque(threadIdx.x % 32), warp = opaque(threadIdx.x / 32);
+    __builtin_assume(lane >= 0 && lane < 32 && warp >= 0 && warp < Shape::kWarps);
     shared = uint32_t(opaque(int(shared_address(memory))));
   }
 
   __device__ int warp_k() const { return warp % Shape::kWarpsK; }
   __device__ int warp_q() const { return warp / Shape::kWarpsK; }
   static constexpr int kV = TileOfK::kBytes, kDs = kV + TileOfV::kBytes, kP = kDs + TileOfS::kBytes;
-  static constexpr int kStage0 = kDs + TileOfS::kBytes * (kWarpsQ > 1 ? 2 : 1), kO = TileOfQ::kBytes, kRows = kO + TileOfO::kBytes;
+  static constexpr int kStage0 = kDs + TileOfS::kBytes * (kWarpsQ > 1 ? 2 : 1), kO = TileOfQ::kBytes,
+                       kRows = kO + TileOfO::kBytes;
   __device__ uint32_t q_shared(int stage) const { return shared + kStage0 + stage * kStageBytes; }
   __device__ uint32_t do_shared(int stage) const { return q_shared(stage) + kO; }
   __device__ const float4* rows_at(int stage) const {  // two rows each
@@ -250,11 +106,14 @@ struct BackwardKeys {
 
   // By one thread.
   __device__ void find_place() {
-    int64_t n = blockIdx.x;
+    uint32_t n = blockIdx.x;
     const int tile = int(n % x.tiles);  // causal: the longest first
     n /= x.tiles;
     at.head_kv = int(n % p.heads_kv), at.b = x.first_batch + int(n / p.heads_kv);
-    at.seq = sequence(p, a, at.b);
+    at.seq = sequence_of(x, at.b);
+    at.q = row_address(a[Role::q], at.seq.q_batch, at.seq.q_first, at.head_kv * group());
+    at.d_out = row_address(a[Role::d_out], at.seq.q_batch, at.seq.q_first, at.head_kv * group());
+    at.rows = x.rows + (int64_t(at.b) * p.heads_q + at.head_kv * group()) * x.padded;
     const Blocks size = p.mask.blocks;
     int64_t first = int64_t(tile) * kTileK, last = first + kTileK;
     if (size.k) {  // a tile lies in one key block
@@ -266,49 +125,56 @@ struct BackwardKeys {
     if (at.count <= 0) return;
     const int end = at.first + at.count - 1;
     at.low = walk().first_query(at.first), at.high = walk().last_query(end);
+    at.head = 0, at.block = size.q ? at.low / size.q : 0;
     at.open_first = walk().first_query(end), at.open_last = at.count == kTileK ? walk().last_query(at.first) : 0;
   }
 
   __device__ void find_seen() const {
     for (int n = threadIdx.x; n < kTileK; n += kThreads)
-      seen[n] = n < at.count ? int2{walk().first_query(at.first + n), walk().last_query(at.first + n)} : int2{INT32_MAX, 0};
+      seen[n] =
+          n < at.count ? int2{walk().first_query(at.first + n), walk().last_query(at.first + n)} : int2{INT32_MAX, 0};
   }
 
+  // Each thread has the same column of every kRound-th row, where that comes out even.
+  template <class Layout, int kCount, class Row>
+  __device__ void load_tile(uint32_t tile, int dim, int count, Row row_at) const {
+    constexpr int kChunks = Layout::kPanels * 8, kRound = kThreads / kChunks;
+    const auto one = [&](int row, int column) {
+      const bool there = row < count && column < dim;
+      copy16(tile + Layout::offset(row, column), row_at(there ? row : 0) + (there ? column : 0), there);
+    };
+    if constexpr (kThreads % kChunks == 0 && kCount % kRound == 0) {
+#pragma unroll
+      for (int n = 0; n < kCount / kRound; ++n) one(threadIdx.x / kChunks + n * kRound, threadIdx.x % kChunks * 8);
+    } else {
+      for (int n = threadIdx.x; n < kCount * kChunks; n += kThreads) one(n / kChunks, n % kChunks * 8);
+    }
+  }
   template <class Layout>
   __device__ void load_keys(Role role, uint32_t tile, int dim) const {
-    constexpr int kChunks = Layout::kPanels * 8;
-    const bool paged = p.keys == KeySource::paged;
-    for (int n = threadIdx.x; n < kTileK * kChunks; n += kThreads) {
-      const int row = n / kChunks, column = n % kChunks * 8;
-      const bool there = row < at.count && column < dim;
-      const T* from = a.row<const T>(role);
-      if (there) from = paged ? PagedRows<const T>(p, a, role, at.seq, at.b, at.head_kv).row(at.first + row) + column
-                              : LinearRows<const T>(p, a, role, at.seq, at.b, at.head_kv).row(at.first + row) + column;
-      copy16(tile + Layout::offset(row, column), from, there);
+    if (p.keys == KeySource::paged) {
+      const PagedRows<const T> rows(p, a, role, at.seq, at.b, at.head_kv);
+      load_tile<Layout, kTileK>(tile, dim, at.count, [&](int row) { return rows.row(at.first + row); });
+    } else {
+      const int64_t stride = a[role].stride.seq;
+      const T* first = LinearRows<const T>(p, a, role, at.seq, at.b, at.head_kv).row(at.first);
+      load_tile<Layout, kTileK>(tile, dim, at.count, [&](int row) { return first + row * stride; });
     }
   }
-
   template <class Layout>
-  __device__ void load_queries(Role role, uint32_t tile, int dim, const Visit& t) const {
-    constexpr int kChunks = Layout::kPanels * 8, kRound = kThreads / kChunks;
+  __device__ void load_queries(Role role, const char* query0, uint32_t tile, int dim, const Visit& t) const {
     const int64_t stride = a[role].stride.seq;
-    const T* base = a.row<const T>(role, at.seq.q_batch, at.seq.q_first + int64_t(t.first), t.head);
-    const auto one = [&](int row, int column) {
-      const bool there = t.first + row < at.seq.len_q && column < dim;
-      copy16(tile + Layout::offset(row, column), there ? base + row * stride + column : base, there);
-    };
-    if constexpr (kThreads % kChunks == 0 && kTileQ % kRound == 0) {
-#pragma unroll
-      for (int n = 0; n < kTileQ / kRound; ++n) one(threadIdx.x / kChunks + n * kRound, threadIdx.x % kChunks * 8);
-    } else {
-      for (int n = threadIdx.x; n < kTileQ * kChunks; n += kThreads) one(n / kChunks, n % kChunks * 8);
-    }
+    const T* first = reinterpret_cast<const T*>(query0) + t.head * a[role].stride.head + t.first * stride;
+    load_tile<Layout, kTileQ>(tile, dim, at.seq.len_q - t.first, [&](int row) { return first + row * stride; });
   }
   __device__ void load(const Visit& t, int stage) const {
-    load_queries<TileOfQ>(Role::q, q_shared(stage), p.dim_qk, t);
-    load_queries<TileOfO>(Role::d_out, do_shared(stage), p.dim_v, t);
-    const float2* rows = x.rows + (int64_t(at.b) * p.heads_q + t.head) * x.padded + t.first;
-    for (int n = threadIdx.x; n < kTileQ / 2; n += kThreads) copy16(q_shared(stage) + kRows + n * 16, rows + n * 2, t.first + n * 2 < x.padded);
+    load_queries<TileOfQ>(Role::q, at.q, q_shared(stage), p.dim_qk, t);
+    load_queries<TileOfO>(Role::d_out, at.d_out, do_shared(stage), p.dim_v, t);
+    const float2* rows = at.rows + int64_t(t.head) * x.padded + t.first;
+    if (threadIdx.x < kTileQ / 2)
+      copy16(q_shared(stage) + kRows + threadIdx.x * 16, rows + threadIdx.x * 2,
+             t.first + int(threadIdx.x) * 2 < x.padded);
+    close_group();
   }
 
   // s = keys queries^T: the warp's keys against kStep rows from `first` on.
@@ -340,7 +206,8 @@ struct BackwardKeys {
 
   // P and dS of a step, as operands: [m][n] has rows lane / 4 and lane / 4 + 8.
   struct Weights { uint32_t p[kM][kStep / 8][2], ds[kM][kStep / 8][2]; };
-  __device__ void weigh(Weights& w, Accumulator (&s)[kM][kStep / 8], const Accumulator (&dp)[kM][kStep / 8], const Visit& t, int first, int stage) const {
+  __device__ void weigh(Weights& w, Accumulator (&s)[kM][kStep / 8], const Accumulator (&dp)[kM][kStep / 8],
+                        const Visit& t, int first, int stage) const {
     const bool partial = t.first < max(t.from, at.open_first) || t.first + kTileQ > min(t.until, at.open_last);
     const float scale = scale_of(p, a) * (WithOptions ? 1.f : kLog2e);
     if (!WithOptions && partial) {
@@ -360,7 +227,7 @@ struct BackwardKeys {
         }
     }
     if constexpr (WithOptions) {
-      const General score(p, a, at.seq, at.b, t.head);
+      const General score(p, a, at.seq, at.b, at.head_kv * group() + t.head);
 #pragma unroll
       for (int m = 0; m < kM; ++m)
 #pragma unroll
@@ -375,7 +242,8 @@ struct BackwardKeys {
             for (int e = 0; e < 2; ++e) {
               const int i = t.first + first + n * 8 + lane % 4 * 2 + e;
               pair[e] = differentiate<true>(a, &score, scale, s[m][n].c[2 * half + e], dp[m][n].c[2 * half + e],
-                                            e ? float2{two.z, two.w} : float2{two.x, two.y}, i, at.first + key, i < from || i >= until);
+                                            e ? float2{two.z, two.w} : float2{two.x, two.y}, i, at.first + key,
+                                            i < from || i >= until);
             }
             w.p[m][n][half] = pack<T>(pair[0].p, pair[1].p), w.ds[m][n][half] = pack<T>(pair[0].ds, pair[1].ds);
           }
@@ -388,8 +256,10 @@ struct BackwardKeys {
         for (int m = 0; m < kM; ++m)
 #pragma unroll
           for (int half = 0; half < 2; ++half) {
-            const Pair one = differentiate<false>(a, nullptr, scale, s[m][n].c[2 * half], dp[m][n].c[2 * half], {two.x, two.y}, 0, 0, false);
-            const Pair other = differentiate<false>(a, nullptr, scale, s[m][n].c[2 * half + 1], dp[m][n].c[2 * half + 1], {two.z, two.w}, 0, 0, false);
+            const Pair one = differentiate<false>(a, nullptr, scale, s[m][n].c[2 * half], dp[m][n].c[2 * half],
+                                                  {two.x, two.y}, 0, 0, false);
+            const Pair other = differentiate<false>(a, nullptr, scale, s[m][n].c[2 * half + 1],
+                                                    dp[m][n].c[2 * half + 1], {two.z, two.w}, 0, 0, false);
             w.p[m][n][half] = pack<T>(one.p, other.p), w.ds[m][n][half] = pack<T>(one.ds, other.ds);
           }
       }
@@ -403,7 +273,9 @@ struct BackwardKeys {
       for (int n = 0; n < kStep / 8; ++n)
 #pragma unroll
         for (int half = 0; half < 2; ++half)
-          store_shared(tile + TileOfS::offset(warp_k() * kKeys + m * 16 + half * 8 + lane / 4, first + n * 8) + lane % 4 * 4, w[m][n][half]);
+          store_shared(
+              tile + TileOfS::offset(warp_k() * kKeys + m * 16 + half * 8 + lane / 4, first + n * 8) + lane % 4 * 4,
+              w[m][n][half]);
   }
 
   // acc += weights queries: the warp's keys, its columns, kDepth queries from `first` on; `weight(k)` is an operand.
@@ -427,7 +299,9 @@ struct BackwardKeys {
       }
     }
   }
-  static __device__ void operand(FragmentA& f, const uint32_t (&w)[kStep / 8][2], int k) { f = {{w[k / 8][0], w[k / 8][1], w[k / 8 + 1][0], w[k / 8 + 1][1]}}; }
+  static __device__ void operand(FragmentA& f, const uint32_t (&w)[kStep / 8][2], int k) {
+    f = {{w[k / 8][0], w[k / 8][1], w[k / 8 + 1][0], w[k / 8 + 1][1]}};
+  }
 
   // dQ += dS K, of the tile's rows; into global memory.
   __device__ void add_dq(const Visit& t) const {
@@ -456,7 +330,8 @@ struct BackwardKeys {
     for (int m = 0; m < kRowParts; ++m) {
       const int first = t.first + part * kDqRows + m * 16;
       if (first >= at.seq.len_q) continue;
-      float* to = x.dq + ((int64_t(at.b) * p.heads_q + t.head) * x.padded + first) * Dim + column / 8 * kFragment;
+      float* to = x.dq + ((int64_t(at.b) * p.heads_q + at.head_kv * group() + t.head) * x.padded + first) * Dim +
+                  column / 8 * kFragment;
 #pragma unroll
       for (int d = 0; d < kDqSpan / 8; ++d) add_fragment(to + d * kFragment, lane, dq[m][d]);
     }
@@ -476,23 +351,28 @@ struct BackwardKeys {
       put(shared + kDs, w.ds, first);
       if constexpr (kWarpsQ > 1) put(shared + kP, w.p, first);
       if constexpr (kWarpsQ == 1) {
-        accumulate<TileOfO, kSpanV, kStep>(dv, do_shared(stage), first, [&](FragmentA& f, int m, int k) { operand(f, w.p[m], k); });
-        accumulate<TileOfQ, kSpan, kStep>(dk, q_shared(stage), first, [&](FragmentA& f, int m, int k) { operand(f, w.ds[m], k); });
+        accumulate<TileOfO, kSpanV, kStep>(dv, do_shared(stage), first,
+                                           [&](FragmentA& f, int m, int k) { operand(f, w.p[m], k); });
+        accumulate<TileOfQ, kSpan, kStep>(dk, q_shared(stage), first,
+                                          [&](FragmentA& f, int m, int k) { operand(f, w.ds[m], k); });
       }
     }
     __syncthreads();
     refresh();
     if constexpr (kWarpsQ > 1) {
       const uint32_t row = TileOfS::offset(warp_k() * kKeys + lane % 16, lane / 16 * 8);
-      accumulate<TileOfO, kSpanV, kTileQ>(dv, do_shared(stage), 0, [&](FragmentA& f, int m, int k) { load_matrix4(f.r, TileOfS::further(shared + kP + row, k) + m * 16 * 128); });
-      accumulate<TileOfQ, kSpan, kTileQ>(dk, q_shared(stage), 0, [&](FragmentA& f, int m, int k) { load_matrix4(f.r, TileOfS::further(shared + kDs + row, k) + m * 16 * 128); });
+      accumulate<TileOfO, kSpanV, kTileQ>(dv, do_shared(stage), 0, [&](FragmentA& f, int m, int k) {
+        load_matrix4(f.r, TileOfS::further(shared + kP + row, k) + m * 16 * 128);
+      });
+      accumulate<TileOfQ, kSpan, kTileQ>(dk, q_shared(stage), 0, [&](FragmentA& f, int m, int k) {
+        load_matrix4(f.r, TileOfS::further(shared + kDs + row, k) + m * 16 * 128);
+      });
     }
     refresh();
     if (x.dq) add_dq(t);
   }
 
   __device__ void run() {
-    find_seen();
     load_keys<TileOfK>(Role::k, shared, p.dim_qk);
     load_keys<TileOfV>(Role::v, shared + kV, p.dim_v);
     close_group();
@@ -503,63 +383,71 @@ struct BackwardKeys {
 #pragma unroll
       for (int d = 0; d < kSpanV / 8; ++d) dv[m][d] = {};
     }
-    const bool listed = p.mask.blocks.q > 0;
-    int head = at.head_kv * group();
-    int64_t block = listed ? at.low / p.mask.blocks.q : 0;
-    while (head < (at.head_kv + 1) * group()) {
-      const int count = listed ? find_hits(head, block) : tiles() * group();
-      run_visits(head, count);
-      block += kThreads;
-      if (!listed) break;
-      if (block * p.mask.blocks.q >= at.high) ++head, block = at.low / p.mask.blocks.q;
-    }
+    // Without a list all visits are one round; with one, a round has a head and as many query blocks as threads.
+    do {
+      const int count = p.mask.blocks.q ? find_hits() : tiles() * group();
+      if (count > 0) run_visits(count);
+    } while (p.mask.blocks.q && next_round());
     wait_groups<0>();
     __syncthreads();
     store<TileOfK>(Role::dk, dk, shared, p.dim_qk, scale_of(p, a));
     store<TileOfV>(Role::dv, dv, shared + kV, p.dim_v, 1.f);
   }
 
-  __device__ void run_visits(int head, int count) {
-    if (count == 0) return;
-    load(visit(head, 0), 0);
-    close_group();
+  __device__ void run_visits(int count) {
+    Visit next = visit(0);
+    load(next, 0);
+    find_seen();
     for (int n = 0; n < count; ++n) {
       const int stage = Shape::kStages == 2 ? n % 2 : 0;
+      const Visit now = next;
       refresh();
       wait_groups<0>();
       __syncthreads();
-      if (Shape::kStages == 2 && n + 1 < count) {
-        load(visit(head, n + 1), 1 - stage);
-        close_group();
-      }
-      compute(visit(head, n), stage);
+      if (n + 1 < count) next = visit(n + 1);
+      if (Shape::kStages == 2 && n + 1 < count) load(next, 1 - stage);
+      compute(now, stage);
       if (Shape::kStages == 1 && n + 1 < count) {
         __syncthreads();
-        load(visit(head, n + 1), 0);
-        close_group();
+        load(next, 0);
       }
     }
     __syncthreads();
   }
 
   __device__ int tiles() const { return at.high > at.low ? (at.high - at.low / 16 * 16 + kTileQ - 1) / kTileQ : 0; }
-  __device__ int pieces() const { return (p.mask.blocks.q + 15 + kTileQ - 1) / kTileQ; }  // of a block that begins anywhere
-  __device__ Visit visit(int head, int n) const {
+  __device__ int pieces() const {
+    return (p.mask.blocks.q + 15 + kTileQ - 1) / kTileQ;
+  }  // of a block that begins anywhere
+  __device__ Visit visit(int n) const {
     if (!p.mask.blocks.q) {
       const int h = p.heads_q == p.heads_kv ? 0 : n / tiles();
-      return {head + h, at.low / 16 * 16 + (n - h * tiles()) * kTileQ, 0, at.seq.len_q};
+      return {h, at.low / 16 * 16 + (n - h * tiles()) * kTileQ, 0, at.seq.len_q};
     }
-    const int64_t begin = int64_t(at.hit[n / pieces()]) * p.mask.blocks.q, first = begin / 16 * 16 + n % pieces() * kTileQ;
+    const int64_t begin = int64_t(at.hit[n / pieces()]) * p.mask.blocks.q,
+                  first = begin / 16 * 16 + n % pieces() * kTileQ;
     const int until = clamp(begin + p.mask.blocks.q, 0, at.seq.len_q);
     // A piece beyond the block has no rows of its own.
-    return {head, clamp(first, 0, until / 16 * 16), first < until ? int(begin) : INT32_MAX, until};
+    return {at.head, clamp(first, 0, until / 16 * 16), first < until ? int(begin) : INT32_MAX, until};
   }
 
-  // The query blocks from `start` on, one a thread, that list this key block; in order. How many visits they make.
-  __device__ int find_hits(int head, int64_t start) {
-    const BlockList list{p.mask.blocks, a.row<const int32_t>(Role::block_begin, at.b, 0, head), a.row<const int32_t>(Role::block_column)};
+  __device__ bool next_round() const {
+    __syncthreads();
+    if (threadIdx.x == 0) {
+      at.block += kThreads;
+      if (int64_t(at.block) * p.mask.blocks.q >= at.high) ++at.head, at.block = at.low / p.mask.blocks.q;
+    }
+    __syncthreads();
+    return at.head < group();
+  }
+
+  // The query blocks of this round that list this key block, in order. How many visits they make.
+  __device__ int find_hits() const {
+    const BlockList list{p.mask.blocks,
+                         a.row<const int32_t>(Role::block_begin, at.b, 0, at.head_kv * group() + at.head),
+                         a.row<const int32_t>(Role::block_column)};
     const int key_block = at.first / p.mask.blocks.k;
-    const int64_t block = start + threadIdx.x;
+    const int64_t block = int64_t(at.block) + threadIdx.x;
     bool hit = false;
     if (block * p.mask.blocks.q < at.high)
       for (int n = list.count(int(block)) - 1; n >= 0 && !hit; --n) hit = list.key_block(int(block), n) == key_block;
@@ -580,7 +468,8 @@ struct BackwardKeys {
     const bool direct = p.dtype.grad == DType::f32 || x.shared_keys;
     const bool paged = p.keys == KeySource::paged;
     const auto row_of = [&]<class G>(int key, G*) {
-      return paged ? PagedRows<G>(p, a, role, at.seq, at.b, at.head_kv).row(at.first + key) : LinearRows<G>(p, a, role, at.seq, at.b, at.head_kv).row(at.first + key);
+      return paged ? PagedRows<G>(p, a, role, at.seq, at.b, at.head_kv).row(at.first + key)
+                   : LinearRows<G>(p, a, role, at.seq, at.b, at.head_kv).row(at.first + key);
     };
 #pragma unroll
     for (int m = 0; m < kM; ++m)
@@ -596,7 +485,8 @@ struct BackwardKeys {
             store_shared(tile + Layout::offset(key, column / 8 * 8) + lane % 4 * 4, pack<T>(low, high));
           } else if (column < dim) {
             if (p.dtype.grad != DType::f32) add_pair(row_of(key, static_cast<T*>(nullptr)) + column, low, high);
-            else if (float* to = row_of(key, static_cast<float*>(nullptr)) + column; x.shared_keys) atomicAdd(to, low), atomicAdd(to + 1, high);
+            else if (float* to = row_of(key, static_cast<float*>(nullptr)) + column; x.shared_keys)
+              atomicAdd(to, low), atomicAdd(to + 1, high);
             else to[0] = low, to[1] = high;
           }
         }
@@ -607,20 +497,37 @@ struct BackwardKeys {
     for (int n = threadIdx.x; n < kTileK * kChunks; n += kThreads) {
       const int key = n / kChunks, column = n % kChunks * 8;
       if (key < at.count && column < dim)
-        *reinterpret_cast<uint4*>(row_of(key, static_cast<T*>(nullptr)) + column) = load_shared16(tile + Layout::offset(key, column));
+        *reinterpret_cast<uint4*>(row_of(key, static_cast<T*>(nullptr)) + column) =
+            load_shared16(tile + Layout::offset(key, column));
     }
   }
 };
 
-template <class T, int Dim, int DimV, class Shape, bool WithOptions>
-__global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks) backward_keys_kernel(const __grid_constant__ BackwardParams params) {
-  extern __shared__ __align__(128) char shared[];
-  __shared__ KeyPlace place;
-  __shared__ int2 seen[Shape::kTileK];
-  BackwardKeys<T, Dim, DimV, Shape, WithOptions> keys(params, shared, place, seen);
-  if (threadIdx.x == 0) keys.find_place();
-  __syncthreads();
-  if (place.count > 0) keys.run();
+// Which machines choose a kernel: those whose blocks may have this much shared memory. Code that only others run leaves
+// it empty. Every code has the kernels of small machines: sm_86 runs that of sm_80, and sm_120 that of sm_90.
+enum class Room { any, small, middle, large };
+constexpr int kLargeFrom = 900;
+constexpr bool is_middle(int code) { return code == 800 || code == 870; }
+__device__ constexpr bool compiled(Room room) {
+#ifdef __CUDA_ARCH__
+  return room == Room::middle ? is_middle(__CUDA_ARCH__) : room != Room::large || __CUDA_ARCH__ >= kLargeFrom;
+#else
+  return true;
+#endif
+}
+
+template <class T, int Dim, int DimV, class Shape, bool WithOptions, Room room = Room::any>
+__global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
+    backward_keys_kernel(const __grid_constant__ BackwardParams params) {
+  if constexpr (compiled(room)) {
+    extern __shared__ __align__(128) char shared[];
+    __shared__ KeyPlace place;
+    __shared__ int2 seen[Shape::kTileK];
+    BackwardKeys<T, Dim, DimV, Shape, WithOptions> keys(params, shared, place, seen);
+    if (threadIdx.x == 0) keys.find_place();
+    __syncthreads();
+    if (place.count > 0) keys.run();
+  }
 }
 
 }  // namespace attune::sm80

@@ -28,7 +28,8 @@ struct BackwardRows {
   using TileOfO = SharedTile<kTileQ, DimV>;
   using TileOfK = SharedTile<kTileK, Dim>;
   using TileOfV = SharedTile<kTileK, DimV>;
-  static constexpr int kO = TileOfQ::kBytes, kStage0 = kO + TileOfO::kBytes, kStageBytes = TileOfK::kBytes + TileOfV::kBytes;
+  static constexpr int kO = TileOfQ::kBytes, kStage0 = kO + TileOfO::kBytes,
+                       kStageBytes = TileOfK::kBytes + TileOfV::kBytes;
   static constexpr int kSharedBytes = kStage0 + Shape::kStages * kStageBytes;
 
   const BackwardParams& x;
@@ -47,23 +48,25 @@ struct BackwardRows {
   }
   __device__ void refresh() {
     lane = opaque(threadIdx.x % 32), warp = opaque(threadIdx.x / 32);
+    __builtin_assume(lane >= 0 && lane < 32 && warp >= 0 && warp < Shape::kWarps);
     shared = uint32_t(opaque(int(shared_address(memory))));
   }
   __device__ uint32_t k_shared(int stage) const { return shared + kStage0 + stage * kStageBytes; }
   __device__ uint32_t v_shared(int stage) const { return k_shared(stage) + TileOfK::kBytes; }
   __device__ BandWalk walk() const { return {at.seq.band, at.seq.len_k, kTileK}; }
   __device__ BlockList list() const {
-    return {p.mask.blocks, a.row<const int32_t>(Role::block_begin, at.b, 0, at.head), a.row<const int32_t>(Role::block_column)};
+    return {p.mask.blocks, a.row<const int32_t>(Role::block_begin, at.b, 0, at.head),
+            a.row<const int32_t>(Role::block_column)};
   }
   __device__ int key_pieces() const { return (p.mask.blocks.k + kTileK - 1) / kTileK; }
 
   // By one thread.
   __device__ void find_place() {
-    int64_t n = blockIdx.x;
+    uint32_t n = blockIdx.x;
     const int tile = x.tiles - 1 - int(n % x.tiles);  // causal: the longest first
     n /= x.tiles;
     at.head = int(n % p.heads_q), at.b = int(n / p.heads_q), at.head_kv = at.head / (p.heads_q / p.heads_kv);
-    at.seq = sequence(p, a, at.b);
+    at.seq = sequence_of(x, at.b);
     const Blocks size = p.mask.blocks;
     int64_t first = int64_t(tile) * kTileQ, last = first + kTileQ;
     if (size.q) {  // the rows lie in one query block
@@ -76,7 +79,8 @@ struct BackwardRows {
     const int end = at.first + at.rows - 1;
     at.open_first = walk().first_key(end), at.open_last = walk().last_key(at.first);
     at.first_tile = size.q ? 0 : walk().first_key(at.first) / kTileK;
-    at.tiles = size.q ? list().count(at.first / size.q) * key_pieces() : max(0, int(ceil_div(walk().last_key(end), kTileK)) - at.first_tile);
+    at.tiles = size.q ? list().count(at.first / size.q) * key_pieces()
+                      : max(0, int(ceil_div(walk().last_key(end), kTileK)) - at.first_tile);
   }
   __device__ Tile tile(int n) const {
     int64_t first = int64_t(at.first_tile + n) * kTileK, last = first + kTileK;
@@ -95,7 +99,8 @@ struct BackwardRows {
       const int row = n / kChunks, column = n % kChunks * 8;
       const bool there = row < at.rows && column < dim;
       const T* from = a.row<const T>(role);
-      if (there) from = a.row<const T>(role, at.seq.q_batch, at.seq.q_first + int64_t(at.first + row), at.head) + column;
+      if (there)
+        from = a.row<const T>(role, at.seq.q_batch, at.seq.q_first + int64_t(at.first + row), at.head) + column;
       copy16(to + Layout::offset(row, column), from, there);
     }
   }
@@ -189,7 +194,8 @@ struct BackwardRows {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int r = warp * 16 + half * 8 + lane / 4;
-      row[half] = r < at.rows ? x.rows[(int64_t(at.b) * p.heads_q + at.head) * x.padded + at.first + r] : float2{INFINITY, 0.f};
+      row[half] =
+          r < at.rows ? x.rows[(int64_t(at.b) * p.heads_q + at.head) * x.padded + at.first + r] : float2{INFINITY, 0.f};
     }
 #pragma unroll
     for (int d = 0; d < Dim / 8; ++d) dq[d] = {};
@@ -226,7 +232,8 @@ struct BackwardRows {
 };
 
 template <class T, int Dim, int DimV, class Shape, bool WithOptions>
-__global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks) backward_rows_kernel(const __grid_constant__ BackwardParams params) {
+__global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
+    backward_rows_kernel(const __grid_constant__ BackwardParams params) {
   extern __shared__ __align__(128) char shared[];
   __shared__ RowPlace place;
   __shared__ int2 seen[Shape::kTileQ];

@@ -10,10 +10,15 @@ __device__ inline float2 unpack(uint32_t two) {
   else return __half22float2(*reinterpret_cast<const __half2*>(&two));
 }
 
-__device__ inline void store_shared(uint32_t to, uint32_t x) { asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(x) : "memory"); }
+__device__ inline void store_shared(uint32_t to, uint32_t x) {
+  asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(x) : "memory");
+}
 __device__ inline uint4 load_shared16(uint32_t from) {
   uint4 x;
-  asm volatile("ld.shared.v4.b32 {%0,%1,%2,%3}, [%4];" : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w) : "r"(from) : "memory");
+  asm volatile("ld.shared.v4.b32 {%0,%1,%2,%3}, [%4];"
+               : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+               : "r"(from)
+               : "memory");
   return x;
 }
 
@@ -27,25 +32,30 @@ __device__ inline int opaque(int x) {
 // A matrix in global memory that only these functions lay out: fragments of 16 x 8, an Accumulator each, 128 numbers.
 // A warp adds one with a single instruction where the machine has 16-byte sums, and with four whole lines elsewhere.
 constexpr int kFragment = 128;
-__device__ inline int in_fragment(int lane, int element) {
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-  return lane * 4 + element;
-#else
-  return element * 32 + lane;
-#endif
-}
 __device__ inline void add_fragment(float* to, int lane, const Accumulator& x) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-  asm volatile("red.global.add.v4.f32 [%0], {%1,%2,%3,%4};" ::"l"(to + lane * 4), "f"(x.c[0]), "f"(x.c[1]), "f"(x.c[2]), "f"(x.c[3]) : "memory");
+  asm volatile("red.global.add.v4.f32 [%0], {%1,%2,%3,%4};" ::"l"(to + lane * 4), "f"(x.c[0]), "f"(x.c[1]), "f"(x.c[2]),
+               "f"(x.c[3])
+               : "memory");
 #else
-  for (int e = 0; e < 4; ++e) atomicAdd(to + in_fragment(lane, e), x.c[e]);
+  for (int e = 0; e < 4; ++e) atomicAdd(to + e * 32 + lane, x.c[e]);
+#endif
+}
+
+__device__ inline Accumulator read_fragment(const float* from, int lane) {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+  const float4 x = *reinterpret_cast<const float4*>(from + lane * 4);
+  return {{x.x, x.y, x.z, x.w}};
+#else
+  return {{from[lane], from[32 + lane], from[64 + lane], from[96 + lane]}};
 #endif
 }
 
 // Two neighbours of 16 bits, added as one.
 template <class T>
 __device__ inline void add_pair(T* to, float low, float high) {
-  if constexpr (std::is_same_v<T, Bf16>) atomicAdd(reinterpret_cast<__nv_bfloat162*>(to), __floats2bfloat162_rn(low, high));
+  if constexpr (std::is_same_v<T, Bf16>)
+    atomicAdd(reinterpret_cast<__nv_bfloat162*>(to), __floats2bfloat162_rn(low, high));
   else atomicAdd(reinterpret_cast<__half2*>(to), __floats2half2_rn(low, high));
 }
 

@@ -1,0 +1,224 @@
+// sm80_backward: the host side of backward.sm80.h. Chooses a kernel by head dim and by the shared memory of the
+// machine. A run is prepare, the keys' kernel, then finish; a reproducible one has the rows' kernel instead of finish,
+// and where sequences share keys it takes one sequence after the other.
+#include <algorithm>
+#include <initializer_list>
+
+#include "attention/backward.sm80.kernels.h"
+#include "core/check.h"
+#include "plan/backend.h"
+
+namespace attune {
+namespace {
+
+using sm80::BackwardKernel;
+using sm80::BackwardParams;
+using sm80::Room;
+
+constexpr std::string_view kWho = "sm80_backward";
+constexpr int64_t kMostBlocks = INT32_MAX;
+
+// The code that a machine runs: made for it or for an earlier one of its family, else the newest, as PTX.
+int code_for(int arch) {
+  constexpr int built[] = {__CUDA_ARCH_LIST__};  // 800, 890, 900
+  int family = 0, newest = 0;
+  for (const int code : built) {
+    if (code <= arch * 10 && code / 100 == arch / 10) family = std::max(family, code);
+    newest = std::max(newest, code);
+  }
+  return family ? family : newest;
+}
+
+Room room_of(int arch) {
+  const int bytes = cuda::shared_limit(arch), code = code_for(arch);
+  if (code >= sm80::kLargeFrom && bytes >= 200 * 1024) return Room::large;
+  return sm80::is_middle(code) && bytes >= 150 * 1024 ? Room::middle : Room::small;
+}
+
+struct Chosen { BackwardKernel *keys, *rows; };  // rows: where dQ has a kernel of its own
+
+Chosen choose(const Problem& p, const Device& d) {
+  const int dim = p.dim_qk > p.dim_v ? p.dim_qk : p.dim_v;
+  const Room room = room_of(d.arch);
+  const bool options = needs_general(p);
+  for (const auto kernels : {sm80::backward_kernels_64, sm80::backward_kernels_96, sm80::backward_kernels_128,
+                             sm80::backward_kernels_192, sm80::backward_kernels_256}) {
+    const sm80::BackwardKernels all = kernels();
+    if (all.keys[0].dim < dim) continue;
+    Chosen c{};
+    for (BackwardKernel& k : all.keys)
+      if (!c.keys && k.with_options == options && (k.room == Room::any || k.room == room)) c.keys = &k;
+    for (BackwardKernel& k : all.rows)
+      if (p.reproducible != Reproducible::no && k.with_options == options) c.rows = &k;
+    return c;
+  }
+  return {};
+}
+
+// Tiles of `length` that end where blocks of a list do.
+int64_t tiles(int64_t length, int64_t block, int64_t tile) {
+  return block ? ceil_div(length, block) * ceil_div(block, tile) : ceil_div(length, tile);
+}
+
+int64_t padded(const Problem& p) { return round_up(p.len_q, sm80::kRowsOfPrepare); }
+int64_t heads(const Problem& p) { return int64_t(p.batch) * p.heads_q; }
+
+struct Scratch { float2* rows; float* dq; };
+Scratch carve(Workspace& ws, const Problem& p, const Chosen& c) {
+  const size_t rows = size_t(heads(p) * padded(p));
+  return {ws.take<float2>(rows), c.rows ? nullptr : ws.take<float>(rows * size_t(c.keys->dim))};
+}
+
+Status supports(const Problem& p, const Device& d) {
+  const auto no = [](const auto&... why) { return Status::no(kWho, ": ", why...); };
+  if (d.kind != DeviceKind::cuda) return no("runs on a GPU, not on ", d.name.empty() ? "a CPU" : d.name);
+  if (d.arch < 80) return no("needs a GPU of arch 80 or later, ", d.name, " is ", d.arch);
+  if (p.pass != Pass::backward) return no("computes a backward, not a ", name(p.pass));
+  if (!word(p.variant).empty()) return no("does not know the variant ", word(p.variant));
+  if (p.has(Option::descale)) return no("does not serve the option ", name(Option::descale));
+  if (p.dtype.q != p.dtype.kv || p.dtype.q != p.dtype.out)
+    return no("q is ", name(p.dtype.q), ", kv is ", name(p.dtype.kv), " and out is ", name(p.dtype.out),
+              ", they must be the same");
+  if (p.dtype.q != DType::f16 && p.dtype.q != DType::bf16)
+    return no("dtype ", name(p.dtype.q), " is not one of f16, bf16");
+  if (p.dtype.grad != p.dtype.q && p.dtype.grad != DType::f32)
+    return no("grad dtype ", name(p.dtype.grad), " is neither ", name(p.dtype.q), " nor f32");
+  for (const int dim : {p.dim_qk, p.dim_v})
+    if (dim % 8 || dim > 256) return no("dim ", dim, " is not a multiple of 8 up to 256");
+  if (p.reproducible != Reproducible::no && p.has(Option::bias))
+    return no("adds up the gradient of a bias in no fixed order, so a reproducible run has none");
+  return Status::good();
+}
+
+Status shape(Plan& plan, const Planner&) {
+  const Problem& p = plan.problem;
+  const Chosen c = choose(p, plan.device);
+  plan.tile_k = c.keys->tile, plan.tile_q = c.rows ? c.rows->tile : 64;
+  const int64_t most = std::max({tiles(p.len_k, p.mask.blocks.k, c.keys->tile) * p.batch * p.heads_kv,
+                                 c.rows ? tiles(p.len_q, p.mask.blocks.q, c.rows->tile) * heads(p) : int64_t(0),
+                                 heads(p) * padded(p) / sm80::kRowsOfPrepare});
+  if (most > kMostBlocks) return Status::no(kWho, ": ", most, " blocks are over 2^31 - 1");
+  Workspace count;
+  carve(count, p, c);
+  plan.workspace_bytes = count.used;
+  return Status::good();
+}
+
+// Loads and stores are 16 bytes wide.
+Status aligned(const Args& a) {
+  for (const Role r : {Role::q, Role::k, Role::v, Role::out, Role::d_out, Role::dq, Role::dk, Role::dv}) {
+    if (!a.given(r)) continue;
+    const Tensor& t = a[r];
+    const int64_t size = size_of(t.dtype);
+    if (reinterpret_cast<uintptr_t>(t.data) % 16)
+      return Status::no(kWho, ": ", name(r), " does not begin at a multiple of 16 bytes");
+    for (const auto& [step, axis] :
+         {std::pair{t.stride.batch, "batch"}, {t.stride.seq, "seq"}, {t.stride.head, "head"}})
+      if (step * size % 16)
+        return Status::no(kWho, ": ", name(r), " has a ", axis, " stride of ", step,
+                          " elements, not a multiple of 16 bytes");
+  }
+  return Status::good();
+}
+
+bool any_given(const Args& a, std::initializer_list<Role> roles) {
+  for (const Role r : roles)
+    if (a.given(r)) return true;
+  return false;
+}
+
+class Run {
+ public:
+  Run(const Plan& plan, const Args& a, Workspace ws, Stream stream)
+      : p_(plan.problem), a_(a), chosen_(choose(p_, plan.device)), stream_(stream), type_(p_.dtype.q == DType::bf16) {
+    const Scratch scratch = carve(ws, p_, chosen_);
+    x_.problem = p_, x_.args = dense(a);
+    x_.uniform = p_.keys == KeySource::linear && !any_given(a, {Role::cu_q, Role::used_q, Role::used_k, Role::left_pad,
+                                                                Role::cache_index, Role::positions});
+    if (x_.uniform) x_.seq = sequence(p_, a, 0);
+    x_.rows = scratch.rows, x_.dq = a.given(Role::dq) ? scratch.dq : nullptr;
+    x_.padded = int(padded(p_)), x_.wide = chosen_.keys->dim;
+    x_.shared_keys = p_.keys == KeySource::paged || a.given(Role::cache_index);
+  }
+
+  Status run() {
+    const int64_t row_blocks = heads(p_) * x_.padded / sm80::kRowsOfPrepare;
+    static constinit cuda::Ready prepare[2], finish[2], sink;
+    const void* const prepare_kernel[] = {address(sm80::prepare_kernel<F16>), address(sm80::prepare_kernel<Bf16>)};
+    const void* const finish_kernel[] = {address(sm80::finish_kernel<F16>), address(sm80::finish_kernel<Bf16>)};
+    if (Status s = start(prepare_kernel[type_], prepare[type_], row_blocks, 256, 0, x_); !s.ok()) return s;
+    if (a_.given(Role::d_sinks))
+      if (Status s = start(address(sm80::sink_kernel), sink, p_.heads_q, 256, 0, x_); !s.ok()) return s;
+    // Keys that no sequence has, and sums.
+    const bool every = x_.uniform && a_[Role::k].extent.seq <= p_.len_k;
+    for (const Role r : {Role::dk, Role::dv})
+      if (a_.given(r) && !every)
+        if (Status s = clear(a_[r]); !s.ok()) return s;
+    if (a_.given(Role::d_bias))
+      if (Status s = clear(a_[Role::d_bias]); !s.ok()) return s;
+    if (x_.dq || any_given(a_, {Role::dk, Role::dv, Role::d_bias}))
+      if (Status s = keys(); !s.ok()) return s;
+    if (!a_.given(Role::dq)) return Status::good();
+    return chosen_.rows ? rows() : start(finish_kernel[type_], finish[type_], row_blocks, 256, 0, x_);
+  }
+
+ private:
+  static const void* address(auto* kernel) { return reinterpret_cast<const void*>(kernel); }
+  Status start(const void* kernel, cuda::Ready& ready, int64_t blocks, int threads, int shared_bytes,
+               const auto& params) const {
+    if (!blocks) return Status::good();
+    return cuda::launch({.who = kWho,
+                         .kernel = kernel,
+                         .ready = &ready,
+                         .blocks = blocks,
+                         .threads = threads,
+                         .shared_bytes = shared_bytes,
+                         .device = a_[Role::q].device_index,
+                         .stream = stream_},
+                        p_, &params);
+  }
+  Status clear(const Tensor& t) const {
+    static constinit cuda::Ready ready;
+    const int64_t rows = int64_t(t.extent.batch) * t.extent.seq * t.extent.head;
+    return start(address(sm80::clear_kernel), ready, std::min<int64_t>(ceil_div(rows, 8), 65535), 256, 0, t);
+  }
+  Status keys() {
+    BackwardKernel& k = *chosen_.keys;
+    x_.tiles = int(tiles(p_.len_k, p_.mask.blocks.k, k.tile));
+    const bool one_by_one = x_.shared_keys && p_.reproducible != Reproducible::no;
+    const int rounds = one_by_one ? p_.batch : 1;
+    for (int b = 0; b < rounds; ++b) {
+      x_.first_batch = b;
+      const int64_t blocks = int64_t(x_.tiles) * p_.heads_kv * (one_by_one ? 1 : p_.batch);
+      if (Status s = start(address(k.function[type_]), k.ready[type_], blocks, k.threads, k.shared_bytes, x_); !s.ok())
+        return s;
+    }
+    return Status::good();
+  }
+  Status rows() {
+    BackwardKernel& k = *chosen_.rows;
+    x_.tiles = int(tiles(p_.len_q, p_.mask.blocks.q, k.tile));
+    x_.args[Role::d_bias] = {};  // the keys' kernel has it
+    return start(address(k.function[type_]), k.ready[type_], x_.tiles * heads(p_), k.threads, k.shared_bytes, x_);
+  }
+
+  const Problem& p_;
+  const Args& a_;
+  const Chosen chosen_;
+  const Stream stream_;
+  const int type_;
+  BackwardParams x_{};
+};
+
+Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
+  if (Status s = aligned(a); !s.ok()) return s;
+  const cuda::Use use(a[Role::q].device_index);
+  if (!use.status.ok()) return Status::no(kWho, ": ", use.status.message, ", in: ", name(plan.problem));
+  return Run(plan, a, ws, stream).run();
+}
+
+}  // namespace
+
+extern const Backend sm80_backward{.name = kWho, .supports = supports, .shape = shape, .run = run};
+
+}  // namespace attune

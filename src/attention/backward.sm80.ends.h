@@ -1,0 +1,190 @@
+// What surrounds the large kernels of backward.sm80.h: their parameters, what comes before and after them, and the
+// derivative of one pair.
+#pragma once
+#include "core/score.h"
+#include "machine/sm80/memory.h"
+
+namespace attune::sm80 {
+
+struct BackwardParams {
+  Problem problem;
+  DenseArgs args;
+  bool uniform;      // every sequence is `seq` but for its place in the batch: no lengths in tensors
+  Sequence seq;
+  float2* rows;      // [batch][head][padded]: log-sum-exp in base 2, +inf where a row sees nothing; delta
+  float* dq;         // [batch][head][padded / 16][Dim / 8] fragments; null where the keys' kernel has no dQ to add
+  int padded;        // rows of a head, a multiple of 64
+  int wide;          // Dim
+  int tiles;         // of keys (of rows, in the rows' kernel) in one sequence
+  int first_batch;   // the sequence of block 0
+  bool shared_keys;  // sequences may have the same keys: gradients are added to what is there
+};
+
+constexpr int kRowsOfPrepare = 64;
+
+__device__ inline Sequence sequence_of(const BackwardParams& x, int b) {
+  if (!x.uniform) return sequence(x.problem, x.args, b);
+  Sequence s = x.seq;
+  s.q_batch = s.k_batch = b;
+  return s;
+}
+
+// Block n of prepare and finish: rows of one head.
+struct RowBlock {
+  int first, head, batch;
+  int64_t index;  // of its first row, among the padded rows of all heads
+  __device__ RowBlock(const BackwardParams& x) {
+    uint32_t n = blockIdx.x;
+    const uint32_t blocks = x.padded / kRowsOfPrepare;
+    first = int(n % blocks) * kRowsOfPrepare, n /= blocks;
+    index = int64_t(n) * x.padded + first;
+    head = int(n % x.problem.heads_q), batch = int(n / x.problem.heads_q);
+  }
+};
+
+template <class T>
+__global__ void __launch_bounds__(256) prepare_kernel(const __grid_constant__ BackwardParams x) {
+  const Problem& p = x.problem;
+  const DenseArgs& a = x.args;
+  const RowBlock at(x);
+  const Sequence seq = sequence_of(x, at.batch);
+#pragma unroll
+  for (int r = threadIdx.x / 8; r < kRowsOfPrepare; r += 32) {
+    const int i = at.first + r;
+    const bool there = i < seq.len_q;
+    float sum = 0.f;
+    if (there) {
+      const T* out = a.row<const T>(Role::out, seq.q_batch, seq.q_first + int64_t(i), at.head);
+      const T* d_out = a.row<const T>(Role::d_out, seq.q_batch, seq.q_first + int64_t(i), at.head);
+#pragma unroll 4
+      for (int d = threadIdx.x % 8 * 8; d < p.dim_v; d += 64) {
+        const uint4 one = *reinterpret_cast<const uint4*>(out + d), other = *reinterpret_cast<const uint4*>(d_out + d);
+        const uint32_t u[4] = {one.x, one.y, one.z, one.w}, v[4] = {other.x, other.y, other.z, other.w};
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          const float2 f = unpack<T>(u[e]), g = unpack<T>(v[e]);
+          sum = fmaf(f.x, g.x, fmaf(f.y, g.y, sum));
+        }
+      }
+    }
+    for (int n = 1; n < 8; n *= 2) sum += __shfl_xor_sync(~0u, sum, n);
+    if (threadIdx.x % 8) continue;
+    float2 row{INFINITY, 0.f};
+    if (there) {
+      const float lse = *a.row<const float>(Role::lse, seq.q_batch, seq.q_first + int64_t(i), at.head);
+      if (a.given(Role::d_lse)) sum -= *a.row<const float>(Role::d_lse, seq.q_batch, seq.q_first + int64_t(i), at.head);
+      if (lse != -INFINITY) row = {lse * kLog2e, sum};
+    }
+    x.rows[at.index + r] = row;
+  }
+  if (!x.dq || at.first >= seq.len_q) return;
+  float4* to = reinterpret_cast<float4*>(x.dq + at.index * x.wide);
+  for (int n = threadIdx.x; n < kRowsOfPrepare * x.wide / 4; n += 256) to[n] = {};
+}
+
+// Eight neighbours of a row to a tensor of T or f32.
+template <class T>
+__device__ inline void store8(const Tensor& t, int64_t b, int64_t s, int64_t h, int column, const float (&x)[8]) {
+  if (t.dtype == DType::f32) {
+    float4* to = reinterpret_cast<float4*>(view<float>(t).row(b, s, h) + column);
+    to[0] = {x[0], x[1], x[2], x[3]}, to[1] = {x[4], x[5], x[6], x[7]};
+  } else {
+    *reinterpret_cast<uint4*>(view<T>(t).row(b, s, h) + column) = {pack<T>(x[0], x[1]), pack<T>(x[2], x[3]),
+                                                                   pack<T>(x[4], x[5]), pack<T>(x[6], x[7])};
+  }
+}
+
+// dQ from fragments to its tensor: a warp takes 16 rows of 32 columns.
+template <class T>
+__global__ void __launch_bounds__(256) finish_kernel(const __grid_constant__ BackwardParams x) {
+  const Problem& p = x.problem;
+  const DenseArgs& a = x.args;
+  const RowBlock at(x);
+  const Sequence seq = sequence_of(x, at.batch);
+  if (at.first >= seq.len_q) return;
+  constexpr int kPitch = 36;
+  __shared__ __align__(16) float all[8][16 * kPitch];
+  const float scale = scale_of(p, a);
+  const int lane = threadIdx.x % 32, across = x.wide / 32;
+  float* const tile = all[threadIdx.x / 32];
+  for (int n = threadIdx.x / 32; n < kRowsOfPrepare / 16 * across; n += 8) {
+    const int row0 = n / across * 16, column0 = n % across * 32;
+    const float* from = x.dq + (at.index + row0) * x.wide + column0 / 8 * kFragment;
+    Accumulator part[4];
+#pragma unroll
+    for (int f = 0; f < 4; ++f) part[f] = read_fragment(from + f * kFragment, lane);
+#pragma unroll
+    for (int f = 0; f < 4; ++f)
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+        *reinterpret_cast<float2*>(tile + (half * 8 + lane / 4) * kPitch + f * 8 + lane % 4 * 2) = {
+            part[f].c[2 * half] * scale, part[f].c[2 * half + 1] * scale};
+    __syncwarp();
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int row = half * 8 + lane / 4, column = lane % 4 * 8;
+      const float4* two = reinterpret_cast<const float4*>(tile + row * kPitch + column);
+      const float4 low = two[0], high = two[1];
+      if (at.first + row0 + row < seq.len_q && column0 + column < p.dim_qk)
+        store8<T>(a[Role::dq], seq.q_batch, seq.q_first + int64_t(at.first + row0 + row), at.head, column0 + column,
+                  {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w});
+    }
+    __syncwarp();
+  }
+}
+
+// d_sinks of one head a block: sums in a fixed order.
+static __global__ void __launch_bounds__(256) sink_kernel(const __grid_constant__ BackwardParams x) {
+  const Problem& p = x.problem;
+  const int h = blockIdx.x;
+  const float sink = *x.args.row<const float>(Role::sinks, 0, 0, h) * kLog2e;
+  float sum = 0.f;
+  for (int b = 0; b < p.batch; ++b)
+    for (int i = threadIdx.x; i < x.padded; i += 256) {
+      const float2 row = x.rows[(int64_t(b) * p.heads_q + h) * x.padded + i];
+      if (row.x != INFINITY) sum -= exp2f(sink - row.x) * row.y;
+    }
+  __shared__ float part[256];
+  part[threadIdx.x] = sum;
+  for (int n = 128; n; n /= 2) {
+    __syncthreads();
+    if (threadIdx.x < n) part[threadIdx.x] += part[threadIdx.x + n];
+  }
+  if (threadIdx.x == 0) *x.args.row<float>(Role::d_sinks, 0, 0, h) = part[0];
+}
+
+// Rows of a tensor set to 0; bytes between them are left alone.
+static __global__ void __launch_bounds__(256) clear_kernel(const __grid_constant__ Tensor t) {
+  const int64_t rows = int64_t(t.extent.batch) * t.extent.seq * t.extent.head;
+  const int bytes = t.extent.dim * size_of(t.dtype), words = bytes / 16;
+  for (int64_t n = blockIdx.x * 8ll + threadIdx.x / 32; n < rows; n += gridDim.x * 8ll) {
+    const int64_t h = n % t.extent.head, s = n / t.extent.head % t.extent.seq, b = n / t.extent.head / t.extent.seq;
+    char* to = row_address(t, b, s, h);
+    const bool whole = bytes % 16 == 0 && uintptr_t(to) % 16 == 0;
+    if (whole) for (int w = threadIdx.x % 32; w < words; w += 32) reinterpret_cast<uint4*>(to)[w] = {};
+    else for (int w = threadIdx.x % 32; w < bytes / 2; w += 32) reinterpret_cast<uint16_t*>(to)[w] = 0;
+  }
+}
+
+// One pair: from a dot product and dP to the weight that multiplies dO, and to dS.
+struct Pair { float p, ds; };
+template <bool WithOptions>
+__device__ inline Pair differentiate(const DenseArgs& a, const General* score, float scale, float dot, float dp,
+                                     float2 row, int i, int j, bool hidden) {
+  if constexpr (!WithOptions) {
+    const float weight = exp2_fast(fmaf(dot, scale, -row.x));
+    return {weight, weight * (dp - row.y)};
+  } else {
+    if (hidden || row.x == INFINITY) return {0.f, 0.f};
+    const float weight = exp2_fast(score->logit(dot, i, j) - row.x), keep = score->keep(i, j);
+    const float d_logit = weight * (keep * dp - row.y);
+    if (a.given(Role::d_bias)) {
+      const Tensor& t = a[Role::d_bias];
+      atomicAdd(reinterpret_cast<float*>(row_address(t, score->batch, i, score->head)) + (t.extent.dim == 1 ? 0 : j),
+                d_logit);
+    }
+    return {weight * keep, d_logit * score->slope_of_logit(dot)};
+  }
+}
+
+}  // namespace attune::sm80
