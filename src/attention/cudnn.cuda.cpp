@@ -30,7 +30,7 @@ using cudnn::Type;
 constexpr std::string_view kWho = "vendor_cudnn";
 constexpr int64_t kScale = 1, kQ = 2, kK = 3, kV = 4, kOut = 5, kStats = 6, kDOut = 7, kDQ = 8, kDK = 9, kDV = 10,
                   kDelta = 11, kSum = 12;          // numbers of the tensors that a call brings
-constexpr size_t kSpare = size_t(64) << 20;        // what a plan may want beside the buffers named below
+constexpr size_t kSpare = size_t(16) << 20;        // what a plan may want beside what is counted in carve()
 
 Type type_of(DType t) { return t == DType::f32 ? Type::f32 : t == DType::f16 ? Type::f16 : Type::bf16; }
 
@@ -47,7 +47,7 @@ Shape shape_of(const Tensor& t) {
 // right bound first, whole numbers on the side of the rows; the left bound as one addition to the columns.
 Node hide(Graph& g, const Problem& p, Node s) {
   const Mask& m = p.mask;
-  const bool last_on_last = m.align == Align::bottom_right;
+  const bool last_on_last = m.align == Align::bottom_right && p.len_q != p.len_k;  // else both ways mean the same
   const float hidden = cudnn::version() < 91000 ? std::numeric_limits<float>::lowest() : -INFINITY;
   const auto select = [&](const Node& seen) {
     const Node away = g.constant(hidden);
@@ -181,11 +181,14 @@ struct Carved {
 };
 Carved carve(Workspace& w, const Problem& p) {
   const size_t back = p.pass == Pass::backward, rows = size_t(p.batch) * size_t(p.heads_q) * size_t(p.len_q);
-  const size_t dims = size_t(p.dim_qk) + size_t(p.dim_v);
-  const size_t whole_heads = p.heads_q == p.heads_kv ? 0 : size_t(p.batch) * size_t(p.heads_q) * size_t(p.len_k) * dims;
+  // Seen of cuDNN 9.26: dk and dv of every query head in 16 bits where heads share keys, one more sum of dq in f32, and
+  // partial results of a forward with few rows, which it splits over keys.
+  const size_t keys = p.heads_q == p.heads_kv ? 0 : size_t(p.batch) * size_t(p.heads_q) * size_t(p.len_k);
+  const size_t splits = p.len_q <= 128 ? 16 : 0;
   Carved c{};
   c.delta = w.take<float>(back * rows), c.sum = w.take<float>(back * rows * size_t(p.dim_qk));
-  c.scratch_bytes = kSpare + back * (rows * dims + whole_heads) * sizeof(float);
+  c.scratch_bytes = kSpare + (back ? rows * size_t(p.dim_qk) * 4 + keys * size_t(p.dim_qk + p.dim_v) * 2
+                                   : splits * rows * size_t(p.dim_v + 2) * 4);
   c.scratch = w.take<std::byte>(c.scratch_bytes);
   return c;
 }
