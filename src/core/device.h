@@ -17,7 +17,7 @@ enum class Feature : uint32_t {
   avx2,         // with FMA and F16C
   avx512,       // F, BW, DQ, VL
   avx512_bf16,  // VDPBF16PS
-  amx_bf16,
+  amx_bf16,     // TDPBF16PS, and the system lets this process use tiles
   blas,         // a BLAS library can be opened
   count
 };

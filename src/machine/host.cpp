@@ -12,6 +12,10 @@
 
 #if defined(__aarch64__)
 #include <sys/auxv.h>
+#elif defined(__x86_64__)
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 #endif
 
 namespace attune {
@@ -51,6 +55,17 @@ constexpr struct { std::string_view implementer, part, name; } kCores[] = {
     {"0x61", "0x032", "Apple M2"},     {"0x61", "0x033", "Apple M2"},
 };
 
+#if defined(__x86_64__)
+// Tiles are 8 KB that the system saves only for processes that asked, once and for all their threads.
+bool may_use_tiles() {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  constexpr unsigned kBf16 = 1u << 22, kTile = 1u << 24;
+  if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || (d & (kBf16 | kTile)) != (kBf16 | kTile)) return false;
+  constexpr int kAsk = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, absent from older headers; a state component
+  return syscall(SYS_arch_prctl, kAsk, kTileData) == 0;
+}
+#endif
+
 // Everything this CPU has.
 uint32_t supported() {
   uint32_t bits = 0;
@@ -67,7 +82,9 @@ uint32_t supported() {
                       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
   set(Feature::avx2, avx2);
   set(Feature::avx512, avx512);
-  set(Feature::avx512_bf16, avx512 && __builtin_cpu_supports("avx512bf16"));
+  const bool avx512_bf16 = avx512 && __builtin_cpu_supports("avx512bf16");
+  set(Feature::avx512_bf16, avx512_bf16);
+  set(Feature::amx_bf16, avx512_bf16 && may_use_tiles());  // they come together; our kernels round with the former
 #endif
   set(Feature::blas, blas() != nullptr);
   return bits;

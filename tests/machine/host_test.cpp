@@ -57,6 +57,7 @@ TEST(Host, this_cpu_has_what_every_such_processor_has) {
   EXPECT_FALSE(cpu.has(Feature::neon));
   EXPECT_LE(cpu.has(Feature::avx512), cpu.has(Feature::avx2));
   EXPECT_LE(cpu.has(Feature::avx512_bf16), cpu.has(Feature::avx512));
+  EXPECT_LE(cpu.has(Feature::amx_bf16), cpu.has(Feature::avx512));
 #endif
 }
 

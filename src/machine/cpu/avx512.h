@@ -6,6 +6,7 @@
 #if defined(__GNUC__) && !defined(__clang__)
 // g++ 12 warns of `__Y = __Y` in its own _mm512_undefined_ps, wherever an intrinsic that uses it is inlined.
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#pragma GCC diagnostic ignored "-Wuninitialized"
 #endif
 
 namespace attune {

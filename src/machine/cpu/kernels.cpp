@@ -9,7 +9,8 @@ namespace {
 #if defined(__aarch64__)
 constexpr std::span<const CpuKernels> kAll[] = {kNeonBf16Kernels, kNeonKernels, kScalarKernels};
 #elif defined(__x86_64__)
-constexpr std::span<const CpuKernels> kAll[] = {kAvx512Bf16Kernels, kAvx512Kernels, kAvx2Kernels, kScalarKernels};
+constexpr std::span<const CpuKernels> kAll[] = {kAmxKernels, kAvx512Bf16Kernels, kAvx512Kernels, kAvx2Kernels,
+                                               kScalarKernels};
 #else
 constexpr std::span<const CpuKernels> kAll[] = {kScalarKernels};
 #endif

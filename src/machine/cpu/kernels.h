@@ -74,5 +74,6 @@ extern const CpuKernels kNeonBf16Kernels[1];
 extern const CpuKernels kAvx2Kernels[3];
 extern const CpuKernels kAvx512Kernels[3];
 extern const CpuKernels kAvx512Bf16Kernels[1];
+extern const CpuKernels kAmxKernels[1];
 
 }  // namespace attune
