@@ -46,8 +46,9 @@ Chosen choose(const Problem& p, const Device& d) {
     const sm80::BackwardKernels all = kernels();
     if (all.keys[0].dim < dim) continue;
     Chosen c{};
-    for (BackwardKernel& k : all.keys)
-      if (!c.keys && k.with_options == options && (k.room == Room::any || k.room == room)) c.keys = &k;
+    for (const Room wanted : {room, Room::small})
+      for (BackwardKernel& k : all.keys)
+        if (!c.keys && k.with_options == options && (k.room == Room::any || k.room == wanted)) c.keys = &k;
     for (BackwardKernel& k : all.rows)
       if (p.reproducible != Reproducible::no && k.with_options == options) c.rows = &k;
     return c;

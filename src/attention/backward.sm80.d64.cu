@@ -5,7 +5,8 @@ namespace attune::sm80 {
 BackwardKernels backward_kernels_64() {
   // queries, keys; warps over keys, over queries; queries of a step; warps of dQ over queries; stages; blocks
   static constinit BackwardKernel keys[] = {
-      backward_keys_row<64, KeyShape<64, 128, 4, 1, 32, 2, 2, 2>, false, Room::any>(),
+      backward_keys_row<64, KeyShape<64, 128, 4, 1, 32, 2, 2, 2>, false, Room::large>(),
+      backward_keys_row<64, KeyShape<64, 128, 4, 1, 32, 2, 1, 2>, false, Room::small>(),
       backward_keys_row<64, KeyShape<64, 64, 4, 2, 32, 2, 1, 1>, true, Room::any>(),
   };
   // queries, keys, stages, blocks

@@ -3,10 +3,11 @@
 //   dK += dS^T Q, dQ += dS K -> finish: dQ to its dtype
 // A block owns a key tile and walks the queries of all heads that share the keys: dK and dV stay in registers and are
 // summed in f32 without atomics. Scores are transposed, rows are keys: so P^T and dS^T come out of the first two
-// products in the form in which the next two take them, and only dS goes through shared memory, for dQ. Where a warp's
-// share of dK and dV would not fit in its registers, warps that share keys split the queries of S and the columns of dK
-// and dV; then P goes through shared memory too. dQ is added up in global memory, in fragments. A reproducible run
-// leaves dQ to backward.sm80.rows.h: seven products instead of five, and always the same order.
+// products in the form in which the next two take them, and only dS goes through shared memory, for dQ. With two
+// buffers for it and two for Q and dO a tile costs one barrier. Where a warp's share of dK and dV would not fit in its
+// registers, warps that share keys split the queries of S and the columns of dK and dV; then P goes through shared
+// memory too, and a tile costs two. dQ is added up in global memory, in fragments. A reproducible run leaves dQ to
+// backward.sm80.rows.h: seven products instead of five, and always the same order.
 #pragma once
 #include "attention/backward.sm80.ends.h"
 
@@ -45,6 +46,7 @@ struct KeyPlace {
   const float2* rows;
   int low, high;              // the queries that see one of them
   int open_first, open_last;  // the queries that see all of them; empty where the tile is not whole
+  int visits;                 // of this round
   int head, block;            // of a list: which head of the group and which query blocks this round has
   int hit[256], of_warp[8];   // those of them that list this key block
 };
@@ -66,10 +68,12 @@ struct BackwardKeys {
   using TileOfQ = SharedTile<kTileQ, Dim>;
   using TileOfO = SharedTile<kTileQ, DimV>;
   using TileOfS = SharedTile<kTileK, kTileQ>;  // dS^T, P^T: [key][query]
+  static constexpr bool kOneBarrier = kWarpsQ == 1 && Shape::kStages == 2;
+  static constexpr int kDsBuffers = kOneBarrier || kWarpsQ > 1 ? 2 : 1;  // the second is P's where P is shared
   static constexpr int kRowBytes = kTileQ * 8;
   static constexpr int kStageBytes = TileOfQ::kBytes + TileOfO::kBytes + kRowBytes;
   static constexpr int kSharedBytes =
-      TileOfK::kBytes + TileOfV::kBytes + TileOfS::kBytes * (kWarpsQ > 1 ? 2 : 1) + Shape::kStages * kStageBytes;
+      TileOfK::kBytes + TileOfV::kBytes + TileOfS::kBytes * kDsBuffers + Shape::kStages * kStageBytes;
 
   const BackwardParams& x;
   const Problem& p;
@@ -94,7 +98,7 @@ struct BackwardKeys {
   __device__ int warp_k() const { return warp % Shape::kWarpsK; }
   __device__ int warp_q() const { return warp / Shape::kWarpsK; }
   static constexpr int kV = TileOfK::kBytes, kDs = kV + TileOfV::kBytes, kP = kDs + TileOfS::kBytes;
-  static constexpr int kStage0 = kDs + TileOfS::kBytes * (kWarpsQ > 1 ? 2 : 1), kO = TileOfQ::kBytes,
+  static constexpr int kStage0 = kDs + TileOfS::kBytes * kDsBuffers, kO = TileOfQ::kBytes,
                        kRows = kO + TileOfO::kBytes;
   __device__ uint32_t q_shared(int stage) const { return shared + kStage0 + stage * kStageBytes; }
   __device__ uint32_t do_shared(int stage) const { return q_shared(stage) + kO; }
@@ -304,11 +308,12 @@ struct BackwardKeys {
   }
 
   // dQ += dS K, of the tile's rows; into global memory.
-  __device__ void add_dq(const Visit& t) const {
+  __device__ void add_dq(const Visit& t, int ds) const {
     constexpr int kRowParts = kDqRows / 16;
     const int part = warp % Shape::kDqWarpsQ, column = warp / Shape::kDqWarpsQ * kDqSpan;
     Accumulator dq[kRowParts][kDqSpan / 8] = {};
-    const Chunks<TileOfS, kDqRows> row(shared + kDs, lane % 8 + lane / 16 * 8, part * kDqRows + lane / 8 % 2 * 8);
+    const Chunks<TileOfS, kDqRows> row(shared + kDs + ds * TileOfS::kBytes, lane % 8 + lane / 16 * 8,
+                                       part * kDqRows + lane / 8 % 2 * 8);
     const Chunks<TileOfK, kDqSpan> chunk(shared, lane % 16, column + lane / 16 * 8);
 #pragma unroll
     for (int k = 0; k < kTileK; k += 16) {
@@ -337,10 +342,10 @@ struct BackwardKeys {
     }
   }
 
-  __device__ void compute(const Visit& t, int stage) {
+  // S to dS, in the `ds`-th buffer; and dV and dK, where P is not shared.
+  __device__ void first_half(const Visit& t, int stage, int ds) {
 #pragma unroll 1
-    for (int step = 0; step < kTileQ / (kStep * kWarpsQ); ++step) {
-      const int first = (step * kWarpsQ + warp_q()) * kStep;
+    for (int first = warp_q() * kStep; first < kTileQ; first += kStep * kWarpsQ) {
       Accumulator s[kM][kStep / 8], dp[kM][kStep / 8];
       product<TileOfK, TileOfQ, Dim>(s, shared, q_shared(stage), first);
       product<TileOfV, TileOfO, DimV>(dp, shared + kV, do_shared(stage), first);
@@ -348,7 +353,7 @@ struct BackwardKeys {
       Weights w;
       weigh(w, s, dp, t, first, stage);
       refresh();
-      put(shared + kDs, w.ds, first);
+      put(shared + kDs + ds * TileOfS::kBytes, w.ds, first);
       if constexpr (kWarpsQ > 1) put(shared + kP, w.p, first);
       if constexpr (kWarpsQ == 1) {
         accumulate<TileOfO, kSpanV, kStep>(dv, do_shared(stage), first,
@@ -357,7 +362,9 @@ struct BackwardKeys {
                                           [&](FragmentA& f, int m, int k) { operand(f, w.ds[m], k); });
       }
     }
-    __syncthreads();
+  }
+
+  __device__ void second_half(const Visit& t, int stage, int ds) {
     refresh();
     if constexpr (kWarpsQ > 1) {
       const uint32_t row = TileOfS::offset(warp_k() * kKeys + lane % 16, lane / 16 * 8);
@@ -369,7 +376,7 @@ struct BackwardKeys {
       });
     }
     refresh();
-    if (x.dq) add_dq(t);
+    if (x.dq) add_dq(t, ds);
   }
 
   __device__ void run() {
@@ -386,7 +393,8 @@ struct BackwardKeys {
     // Without a list all visits are one round; with one, a round has a head and as many query blocks as threads.
     do {
       const int count = p.mask.blocks.q ? find_hits() : tiles() * group();
-      if (count > 0) run_visits(count);
+      at.visits = count;  // by every thread, the same
+      if (count > 0) run_visits();
     } while (p.mask.blocks.q && next_round());
     wait_groups<0>();
     __syncthreads();
@@ -394,23 +402,29 @@ struct BackwardKeys {
     store<TileOfV>(Role::dv, dv, shared + kV, p.dim_v, 1.f);
   }
 
-  __device__ void run_visits(int count) {
-    Visit next = visit(0);
-    load(next, 0);
+  __device__ void run_visits() {
+    load(visit(0), 0);
+    if (kOneBarrier && at.visits > 1) load(visit(1), 1);
     find_seen();
-    for (int n = 0; n < count; ++n) {
-      const int stage = Shape::kStages == 2 ? n % 2 : 0;
-      const Visit now = next;
+    if (kOneBarrier && at.visits > 1) wait_groups<1>();
+    else wait_groups<0>();
+    __syncthreads();
+    for (int n = 0; n < at.visits; ++n) {
+      const int stage = Shape::kStages == 2 ? n % 2 : 0, ds = kOneBarrier ? n % 2 : 0;
       refresh();
+      if (Shape::kStages == 2 && !kOneBarrier && n + 1 < at.visits) load(visit(n + 1), 1 - stage);
+      first_half(visit(n), stage, ds);
+      if (kOneBarrier) wait_groups<0>();
+      __syncthreads();
+      if (kOneBarrier && n + 2 < at.visits) load(visit(n + 2), stage);
+      second_half(visit(opaque(n)), stage, ds);  // found anew: registers are dear
+      if (kOneBarrier) continue;
+      if (Shape::kStages == 1 && n + 1 < at.visits) {
+        __syncthreads();
+        load(visit(n + 1), 0);
+      }
       wait_groups<0>();
       __syncthreads();
-      if (n + 1 < count) next = visit(n + 1);
-      if (Shape::kStages == 2 && n + 1 < count) load(next, 1 - stage);
-      compute(now, stage);
-      if (Shape::kStages == 1 && n + 1 < count) {
-        __syncthreads();
-        load(next, 0);
-      }
     }
     __syncthreads();
   }
