@@ -25,7 +25,7 @@ constexpr uint32_t bit(Feature f) { return 1u << int(f); }
 
 struct Device {
   DeviceKind kind = DeviceKind::cpu;
-  int32_t index = 0;
+  int32_t index = 0;      // among those of its kind; -1: not here, only planned for
   int32_t arch = 0;       // 90 for Hopper; 0 for a CPU
   int32_t units = 1;      // multiprocessors, or threads to use
   uint32_t features = 0;  // bits, of a CPU

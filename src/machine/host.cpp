@@ -8,6 +8,7 @@
 #include <iterator>
 #include <memory>
 
+#include "machine/cuda/runtime.h"
 #include "machine/library.h"
 
 #if defined(__aarch64__)
@@ -188,11 +189,30 @@ Device this_cpu() {
   return cpu;
 }
 
+namespace {
+
+// "cuda", "cuda:1": one that is here.
+Status gpu_named(std::string_view word, Device& out) {
+  int index = 0;
+  if (word != "cuda") {
+    const std::string_view number = word.substr(5);
+    const char* end = number.data() + number.size();
+    const auto [at, error] = std::from_chars(number.data(), end, index);
+    if (error != std::errc{} || at != end || index < 0)
+      return Status::no("device '", word, "': what follows cuda: is not the number of a GPU");
+  }
+  if (Status s = cuda::device(index, out); !s.ok()) return Status::no("device '", word, "': ", s.message);
+  return Status::good();
+}
+
+}  // namespace
+
 Status device_named(std::string_view word, Device& out) {
+  if (word == "cuda" || word.starts_with("cuda:")) return gpu_named(word, out);
   if (word != "cpu" && !word.starts_with("cpu:")) {
     if (known_device(word, out).ok()) return Status::good();
     return Status::no("device '", word, "' is not cpu, nor cpu: and one of ", levels(whole_cpu().features),
-                      ", nor one of ", known_devices());
+                      ", nor cuda: and a number, nor one of ", known_devices());
   }
   Device cpu = word == "cpu" ? this_cpu() : whole_cpu();
   if (word != "cpu") {
