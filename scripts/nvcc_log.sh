@@ -1,5 +1,6 @@
 #!/bin/sh
 # Stands before nvcc: keeps what it says beside the object, as <object>.ptxas, and shows it only where it matters.
+[ -n "$1" ] || shift  # CMake puts an empty launcher before it where there is none
 before= object=
 for word in "$@"; do
   [ "$before" != -o ] || object=$word

@@ -110,6 +110,21 @@ void prepare(const Problem& p, const Args& a, const CpuKernels& m, const RowStat
   to.d_sink[int64_t(b) * p.heads_q + h] = d_sink;
 }
 
+// The key tiles of a sequence with up to `len_k` keys. They end where blocks of a list do.
+struct KeyTiles {
+  int64_t size, block, pieces, count;
+
+  KeyTiles(const Plan& plan, int len_k)
+      : size(plan.tile_k), block(plan.problem.mask.blocks.k), pieces(ceil_div(std::min<int64_t>(block, len_k), size)),
+        count(block ? ceil_div(len_k, block) * pieces : ceil_div(len_k, size)) {}
+  // Of a sequence that has `len`.
+  Rows keys(int64_t n, int len) const {
+    if (!block) return {clamp(n * size, 0, len), clamp((n + 1) * size, 0, len)};
+    const int64_t start = n / pieces * block, first = start + n % pieces * size;
+    return {clamp(first, 0, len), clamp(std::min(first + size, start + block), 0, len)};
+  }
+};
+
 // The gradients of one head of keys in one sequence, for its key tiles [first, last).
 class Task {
  public:
@@ -127,11 +142,12 @@ class Task {
         scale_(scale_of(p_, a)) {
     for (int n = 0; n < units_of_keys(p_); ++n)
       x_.units[n] = unit_of(p_, a, b, head_kv * units_of_keys(p_) + n, x_.scores + n * group(p_));
-    std::fill_n(x_.dq, panels_of_unit(p_, m) * units_of_keys(p_) * m.rows * dim_qk_, 0.f);
+    for (int n = 0; n < units_of_keys(p_); ++n)
+      std::fill_n(dq_of(n, 0), round_up(x_.units[n].rows(), m.rows) * dim_qk_, 0.f);
   }
 
-  void run(int64_t first_tile, int64_t last_tile) {
-    for (int64_t n = first_tile; n < last_tile; ++n) key_tile(tile_keys(n));
+  void run(const KeyTiles& tiles, int64_t first, int64_t last) {
+    for (int64_t n = first; n < last; ++n) key_tile(tiles.keys(n, x_.units[0].seq.len_k));
   }
 
   // dQ to the tensor, or to a split's share of it.
@@ -154,14 +170,6 @@ class Task {
   }
 
  private:
-  // Key tiles end where blocks of a list do.
-  Rows tile_keys(int64_t n) const {
-    const int64_t len = x_.units[0].seq.len_k, block = p_.mask.blocks.k;
-    if (!block) return {clamp(n * plan_.tile_k, 0, len), clamp((n + 1) * plan_.tile_k, 0, len)};
-    const int64_t pieces = ceil_div(block, plan_.tile_k), start = n / pieces * block,
-                  first = start + n % pieces * plan_.tile_k;
-    return {clamp(first, 0, len), clamp(std::min(first + plan_.tile_k, start + block), 0, len)};
-  }
   int64_t row_index(const Unit& u, int row) const {
     return (int64_t(u.b) * p_.heads_q + u.head(row)) * p_.len_q + u.position(row);
   }
@@ -323,12 +331,6 @@ class Task {
   const float scale_;
 };
 
-int64_t key_tiles(const Plan& plan) {
-  const Problem& p = plan.problem;
-  if (!p.mask.blocks.k) return ceil_div(p.len_k, plan.tile_k);
-  return ceil_div(p.len_k, p.mask.blocks.k) * ceil_div(p.mask.blocks.k, plan.tile_k);
-}
-
 // Every element 0, and nothing between them.
 void clear(const Tensor& t) {
   for (int b = 0; b < t.extent.batch; ++b)
@@ -360,7 +362,7 @@ Status shape(Plan& plan, const Planner&) {
   plan.tile_q = int(round_up(std::min<int64_t>(int64_t(p.len_q) * group(p), 96 * narrow), step));
   const int64_t sets = int64_t(p.batch) * p.heads_kv;
   if (sets < plan.device.units && p.reproducible != Reproducible::batch && !p.has(Option::bias))
-    plan.splits = int(std::clamp<int64_t>(ceil_div(plan.device.units, sets), 1, key_tiles(plan)));
+    plan.splits = int(std::clamp<int64_t>(ceil_div(plan.device.units, sets), 1, KeyTiles(plan, p.len_k).count));
   Workspace count;
   carve_rows(count, p);
   carve_partial(count, plan);
@@ -403,13 +405,14 @@ Status run(const Plan& plan, const Args& a, Workspace ws, Stream) {
 
   // Where sequences share keys, one task has all of them.
   const bool together = shares_keys(p, a);
-  const int64_t tiles = key_tiles(plan), sequences = together ? 1 : p.batch;
+  const KeyTiles tiles(plan, longest(p, a).k);
+  const int64_t sequences = together ? 1 : p.batch;
   each(sequences * p.heads_kv * plan.splits, shares_bias(p, a) ? 1 : plan.device.units,
        [&](const Scratch& x, int64_t n) {
          const int64_t split = n % plan.splits, set = n / plan.splits, head = set % p.heads_kv;
          for (int64_t b = together ? 0 : set / p.heads_kv; b < (together ? p.batch : set / p.heads_kv + 1); ++b) {
            Task task(plan, a, m, x, rows, int(b), int(head));
-           task.run(tiles * split / plan.splits, tiles * (split + 1) / plan.splits);
+           task.run(tiles, tiles.count * split / plan.splits, tiles.count * (split + 1) / plan.splits);
            task.store_dq(partial.dq ? partial.dq + split * partial.rows * p.dim_qk : nullptr);
          }
        });

@@ -34,6 +34,17 @@ inline bool by_head(const Problem& p) { return p.mask.blocks.q > 0; }
 inline int units(const Problem& p) { return by_head(p) ? p.heads_q : p.heads_kv; }
 inline int group(const Problem& p) { return by_head(p) ? 1 : p.heads_q / p.heads_kv; }
 
+// The longest sequence that is really there: a problem's lengths are only bounds, and may be far above.
+struct Longest { int q = 0, k = 0; };
+inline Longest longest(const Problem& p, const Args& a) {
+  Longest most;
+  for (int b = 0; b < p.batch; ++b) {
+    const Sequence seq = sequence(p, a, b);
+    most = {std::max(most.q, seq.len_q), std::max(most.k, seq.len_k)};
+  }
+  return most;
+}
+
 // Unit `n` of sequence b; `scores` has room for group(p).
 inline Unit unit_of(const Problem& p, const Args& a, int b, int n, General* scores) {
   const int heads = group(p);

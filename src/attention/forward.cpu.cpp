@@ -356,21 +356,22 @@ int task_rows(const Plan& plan) {
   return by_head(plan.problem) ? std::min(plan.problem.mask.blocks.q, plan.tile_q) : plan.tile_q;
 }
 
-// Tasks of one unit: row blocks, and with a list the pieces of each query block.
-int64_t tasks_per_unit(const Plan& plan) {
-  const Problem& p = plan.problem;
-  if (!by_head(p)) return ceil_div(int64_t(p.len_q) * group(p), plan.tile_q);
-  return ceil_div(p.len_q, p.mask.blocks.q) * ceil_div(p.mask.blocks.q, task_rows(plan));
-}
+// Tasks of a unit with up to `len_q` queries: row blocks, and with a list the pieces of each query block.
+struct Tasks {
+  int64_t size, pieces, count;
 
-Rows rows_of_task(const Plan& plan, int64_t n, int rows) {
-  const Problem& p = plan.problem;
-  const int64_t size = task_rows(plan);
-  if (!by_head(p)) return {clamp(n * size, 0, rows), clamp((n + 1) * size, 0, rows)};
-  const int64_t pieces = ceil_div(p.mask.blocks.q, size), block = n / pieces * p.mask.blocks.q,
-                first = block + n % pieces * size;
-  return {clamp(first, 0, rows), clamp(std::min(first + size, block + p.mask.blocks.q), 0, rows)};
-}
+  Tasks(const Plan& plan, int len_q) : size(task_rows(plan)), pieces(1) {
+    const Problem& p = plan.problem;
+    if (by_head(p)) pieces = ceil_div(std::min(p.mask.blocks.q, len_q), size);
+    count = by_head(p) ? ceil_div(len_q, p.mask.blocks.q) * pieces : ceil_div(int64_t(len_q) * group(p), size);
+  }
+  // Of a unit that has `rows`.
+  Rows rows_of(const Problem& p, int64_t n, int rows) const {
+    if (!by_head(p)) return {clamp(n * size, 0, rows), clamp((n + 1) * size, 0, rows)};
+    const int64_t block = n / pieces * p.mask.blocks.q, first = block + n % pieces * size;
+    return {clamp(first, 0, rows), clamp(std::min(first + size, block + p.mask.blocks.q), 0, rows)};
+  }
+};
 
 Status supports(const Problem& p, const Device& d) { return cpu::supports("cpu_forward", Pass::forward, p, d); }
 
@@ -383,7 +384,7 @@ Status shape(Plan& plan, const Planner&) {
   while (sets * blocks < 4 * threads && rows / (blocks + 1) >= 8 * m.rows) ++blocks;
   plan.tile_q = int(round_up(ceil_div(rows, blocks), m.rows));
   plan.tile_k = m.tile;
-  const int64_t tasks = sets * tasks_per_unit(plan), most = ceil_div(p.len_k, m.tile);
+  const int64_t tasks = sets * Tasks(plan, p.len_q).count, most = ceil_div(p.len_k, m.tile);
   // Too few rows for the threads: split the keys. Never where a row's bits may not depend on the batch.
   if (tasks < threads && p.reproducible != Reproducible::batch)
     plan.splits = int(std::clamp<int64_t>(ceil_div(2 * threads, tasks), 1, most));
@@ -403,17 +404,17 @@ Status run(const Plan& plan, const Args& a, Workspace ws, Stream) {
     for (int n = 0; n < worker; ++n) carve(own, plan, m);
     return carve(own, plan, m);
   };
-  const int64_t sets = int64_t(p.batch) * units(p), per_unit = tasks_per_unit(plan),
-                tasks = sets * per_unit * plan.splits;
+  const Tasks of_unit(plan, longest(p, a).q);
+  const int64_t sets = int64_t(p.batch) * units(p), tasks = sets * of_unit.count * plan.splits;
+  if (!tasks) return Status::good();
   std::atomic<int64_t> next{0};
   auto work = [&](int worker) {
     const Scratch scratch = scratch_of(worker);
     for (int64_t n; (n = next.fetch_add(1, std::memory_order_relaxed)) < tasks;) {
       const int split = int(n % plan.splits);
-      const int64_t block = per_unit - 1 - n / plan.splits / sets,
-                    set = n / plan.splits % sets;  // causal: the longest first
+      const int64_t set = n / plan.splits % sets, block = of_unit.count - 1 - n / plan.splits / sets;  // longest first
       const Unit unit = unit_of(p, a, int(set / units(p)), int(set % units(p)), scratch.scores);
-      const Rows rows = rows_of_task(plan, block, unit.rows());
+      const Rows rows = of_unit.rows_of(p, block, unit.rows());
       if (rows.first >= rows.last) continue;
       Task task(plan, unit, m, scratch, rows.first, rows.last - rows.first);
       task.run(split, plan.splits);
