@@ -15,6 +15,9 @@ constexpr std::string_view kWho = "sm80_forward";
 constexpr int kLeastKeysOfSplit = 256;  // below, merging costs more than the split saves
 constexpr int kMostSplits = 128;
 constexpr int64_t kMostBlocks = INT32_MAX;
+// What `sequence` reads on the GPU.
+constexpr Role kLengths[] = {Role::cu_q,     Role::cu_k,        Role::used_q,     Role::used_k,
+                             Role::left_pad, Role::cache_index, Role::page_table, Role::positions};
 
 // All kernels, in one order: a plan holds a number into it.
 template <class F>
@@ -147,8 +150,12 @@ Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
   const int64_t counters = units(p, k) * row_blocks(p, k), blocks = counters * plan.splits;
   if (!blocks) return Status::good();
   const Partial partial = carve(ws, plan);
+  // Without lengths in tensors the host knows the one sequence that all are alike.
+  const bool uniform = std::none_of(std::begin(kLengths), std::end(kLengths), [&](Role r) { return a.given(r); });
   const sm80::ForwardParams params{.problem = p,
                                    .args = dense(a),
+                                   .uniform = uniform,
+                                   .seq = uniform ? sequence(p, a, 0) : Sequence{},
                                    .group = group_of(p, k),
                                    .row_blocks = int(row_blocks(p, k)),
                                    .splits = plan.splits,

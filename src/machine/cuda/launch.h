@@ -34,7 +34,7 @@ Status launch(const Launch&, const Problem&, const void* params);
 // The dynamic shared memory that a block may have, less what the kernels of this library have as static: from the CUDA
 // programming guide's table of compute capabilities.
 constexpr int shared_limit(int arch) {
-  constexpr int kStatic = 2048;
+  constexpr int kStatic = 2560;
   const bool large = arch == 90 || arch == 100 || arch == 103, middle = arch == 80 || arch == 87;
   const int kilobytes = arch < 80 ? 64 : large ? 227 : middle ? 163 : 99;
   return kilobytes * 1024 - kStatic;
