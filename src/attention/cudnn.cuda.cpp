@@ -231,9 +231,20 @@ Status supports(const Problem& p, const Device& d) {
   return supports_mask(p);
 }
 
+// What the cuDNN that is here cannot do.
+Status version_serves(const Problem& p) {
+  if (Status s = cudnn::found(); !s.ok()) return Status::no(kWho, ": ", s.message);
+  if (p.pass == Pass::forward) return Status::good();
+  if (cudnn::version() < 90600)
+    return Status::no(kWho, ": needs cuDNN 9.6 or later for a backward, and this is ", cudnn::version());
+  if (cudnn::version() <= 91500 && p.len_k % 128)
+    return Status::no(kWho, ": cuDNN ", cudnn::version(), " gets k", p.len_k, " wrong, which is no multiple of 128");
+  return Status::good();
+}
+
 Status shape(Plan& plan, const Planner&) {
   if (plan.device.index >= 0)  // a GPU that is here, and not one that is only planned for
-    if (Status s = cudnn::found(); !s.ok()) return Status::no(kWho, ": ", s.message);
+    if (Status s = version_serves(plan.problem); !s.ok()) return s;
   Workspace counting;
   carve(counting, plan.problem);
   plan.workspace_bytes = counting.used;
@@ -258,9 +269,6 @@ Status fits(const Problem& p, const Args& a) {
   if (a.given(Role::d_lse)) return no("does not know a gradient of lse");
   for (const Role r : {Role::dq, Role::dk, Role::dv})
     if (!a.given(r)) return no("computes dq, dk and dv together, and not all of them are given");
-  if (cudnn::version() < 90600) return no("needs cuDNN 9.6 or later for a backward, and this is ", cudnn::version());
-  if (cudnn::version() <= 91500 && p.len_k % 128)
-    return no("cuDNN ", cudnn::version(), " gets k", p.len_k, " wrong, which is no multiple of 128");
   return Status::good();
 }
 
