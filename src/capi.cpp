@@ -7,15 +7,14 @@
 #include <cstddef>
 #include <cstdio>
 #include <cstdlib>
-#include <exception>
 #include <map>
 #include <mutex>
-#include <new>
 #include <set>
 #include <tuple>
 
 #include "capi/convert.h"
 #include "capi/gpu_values.h"
+#include "capi/local.h"
 #include "core/check.h"
 #include "core/overlap.h"
 #include "machine/cuda/runtime.h"
@@ -32,56 +31,7 @@ struct attune_plan {
 
 namespace {
 
-constexpr size_t kWorkspaceAlign = 64;  // a cache line; the pieces inside are 256 apart
 constexpr int kMostThreads = 4096;
-
-// Scratch memory lent to callers without their own. It only grows, and goes with its thread.
-struct Lent {
-  std::byte* data = nullptr;
-  size_t bytes = 0;
-
-  ~Lent() { release(); }
-  void release() {
-    if (data) ::operator delete(data, std::align_val_t(kWorkspaceAlign));
-    data = nullptr, bytes = 0;
-  }
-  std::byte* at_least(size_t wanted) {
-    if (bytes >= wanted) return data;
-    release();
-    data = static_cast<std::byte*>(::operator new(wanted, std::align_val_t(kWorkspaceAlign), std::nothrow));
-    bytes = data ? wanted : 0;
-    return data;
-  }
-};
-
-struct Local {
-  std::string error;
-  const char* last = "";  // of `error`, or a literal where there was no memory for it
-  Args args;
-  int given[ATTUNE_ROLES] = {}, count = 0;  // roles that are set in args
-  Lent lent;
-};
-Local& local() {
-  thread_local Local mine;
-  return mine;
-}
-
-// No exception leaves the library: what a caller sees is a sentence.
-template <class F>
-int answer(F f) noexcept {
-  Local& mine = local();
-  try {
-    Status s = f();
-    if (s.ok()) return mine.last = "", 0;
-    mine.error = std::move(s.message);
-    mine.last = mine.error.c_str();
-  } catch (const std::bad_alloc&) {
-    mine.last = "attune: out of memory";
-  } catch (const std::exception&) {
-    mine.last = "attune: an exception inside the library";
-  }
-  return 1;
-}
 
 Status args_of(const attune_args* given, const Args*& out) {
   Local& mine = local();

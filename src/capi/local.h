@@ -1,0 +1,71 @@
+// What a thread keeps between calls, and how an answer becomes a number and a sentence. Shared by the files of the C
+// interface.
+#pragma once
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <new>
+#include <string>
+#include <utility>
+
+#include "attune/attune.h"
+#include "core/args.h"
+
+namespace attune {
+
+inline constexpr size_t kWorkspaceAlign = 64;  // a cache line; the pieces inside are 256 apart
+
+// Of the buffers that all threads keep now.
+struct LentTotals {
+  std::atomic<uint64_t> buffers{0}, bytes{0}, high_buffers{0}, high_bytes{0};
+};
+LentTotals& lent_totals();
+
+// Scratch memory of the CPU, lent to callers without their own. It only grows, and goes with its thread.
+class Lent {
+ public:
+  Lent() = default;
+  Lent(const Lent&) = delete;
+  Lent& operator=(const Lent&) = delete;
+  ~Lent() { release(); }
+  std::byte* at_least(size_t wanted) { return bytes_ >= wanted ? data_ : grown(wanted); }  // null: there is no memory
+  size_t bytes() const { return bytes_; }
+  void release();
+
+ private:
+  std::byte* grown(size_t wanted);
+  std::byte* data_ = nullptr;
+  size_t bytes_ = 0;
+};
+
+struct Local {
+  std::string error;
+  const char* last = "";  // of `error`, or a literal where there was no memory for it
+  Args args;
+  int given[ATTUNE_ROLES] = {}, count = 0;  // roles that are set in args
+  Lent lent;
+};
+inline Local& local() {
+  thread_local Local mine;
+  return mine;
+}
+
+// No exception leaves the library: what a caller sees is a sentence.
+template <class F>
+int answer(F f) noexcept {
+  Local& mine = local();
+  try {
+    Status s = f();
+    if (s.ok()) return mine.last = "", 0;
+    mine.error = std::move(s.message);
+    mine.last = mine.error.c_str();
+  } catch (const std::bad_alloc&) {
+    mine.last = "attune: out of memory";
+  } catch (const std::exception&) {
+    mine.last = "attune: an exception inside the library";
+  }
+  return 1;
+}
+
+}  // namespace attune
