@@ -40,7 +40,9 @@ endif()
 
 if(NOT attune_has_cuda)
   list(FILTER sources EXCLUDE REGEX "machine/cuda/|\\.cuda\\.cpp$|src/vendor/")
-  list(APPEND sources ${PROJECT_SOURCE_DIR}/src/machine/cuda/absent.cpp)
+  # What refuses in its place, and what needs no CUDA to be compiled.
+  file(GLOB absent CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/machine/cuda/absent*.cpp)
+  list(APPEND sources ${absent} ${PROJECT_SOURCE_DIR}/src/machine/cuda/nvml.cpp)
   return()
 endif()
 list(FILTER sources EXCLUDE REGEX "machine/cuda/absent")

@@ -1,0 +1,207 @@
+#include "machine/cuda/events.h"
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "machine/cuda/runtime.h"
+
+namespace attune::cuda {
+namespace {
+
+Status said(const char* what, cudaError_t error) {
+  if (error == cudaSuccess) return Status::good();
+  (void)cudaGetLastError();
+  return Status::no(what, ": ", cudaGetErrorString(error), " (", cudaGetErrorName(error), ")");
+}
+cudaStream_t on(void* stream) { return static_cast<cudaStream_t>(stream); }
+
+// Memory of the host that the GPU reads and writes in place, filled with 0.
+Status share(int index, size_t bytes, void*& out) {
+  const Use use(index);
+  if (!use.status.ok()) return use.status;
+  constexpr unsigned kHow = cudaHostAllocMapped | cudaHostAllocPortable;
+  if (Status s = said("cudaHostAlloc", cudaHostAlloc(&out, bytes, kHow)); !s.ok()) return s;
+  std::fill_n(static_cast<char*>(out), bytes, char(0));
+  return Status::good();
+}
+
+void unshare(int index, void* shared) {
+  if (!shared) return;
+  const Use use(index);
+  (void)cudaFreeHost(shared);
+}
+
+__device__ uint64_t nanoseconds() {
+  uint64_t t;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t));
+  return t;
+}
+
+__global__ void nothing() {}
+
+struct Held {
+  volatile uint32_t* shared;  // of Gate
+  uint32_t number;
+  uint64_t patience;          // ns
+};
+__global__ void wait_for_go(const __grid_constant__ Held h) {
+  const uint64_t start = nanoseconds();
+  while (int32_t(h.shared[0] - h.number) < 0)
+    if (nanoseconds() - start > h.patience) {
+      h.shared[1] = h.number;
+      return;
+    }
+}
+
+struct Stamp {
+  uint64_t* to;  // [units] of cycles, nanoseconds
+  uint32_t units;
+};
+__global__ void stamp(const __grid_constant__ Stamp s) {
+  uint32_t unit;
+  asm volatile("mov.u32 %0, %%smid;" : "=r"(unit));
+  if (unit >= s.units) return;
+  s.to[2 * unit] = uint64_t(clock64());
+  s.to[2 * unit + 1] = nanoseconds();
+}
+
+std::string version_text(int v) { return join(v / 1000, ".", v % 1000 / 10); }
+
+}  // namespace
+
+Status facts_of(int index, Facts& out) {
+  const Use use(index);
+  if (!use.status.ok()) return use.status;
+  int l2 = 0, units = 0, driver = 0;
+  size_t all = 0;
+  char pci[32] = "";
+  if (Status s = said("cudaDeviceGetAttribute", cudaDeviceGetAttribute(&l2, cudaDevAttrL2CacheSize, index)); !s.ok())
+    return s;
+  (void)cudaDeviceGetAttribute(&units, cudaDevAttrMultiProcessorCount, index);
+  (void)cudaDeviceGetPCIBusId(pci, sizeof pci, index);
+  (void)cudaDriverGetVersion(&driver);
+  out = {.l2_bytes = size_t(l2), .units = units, .pci = pci, .runtime = version_text(CUDART_VERSION),
+         .driver = version_text(driver)};
+  return said("cudaMemGetInfo", cudaMemGetInfo(&out.free_bytes, &all));
+}
+
+Status fill(void* gpu, unsigned char value, size_t bytes, void* stream) {
+  return said("cudaMemsetAsync", cudaMemsetAsync(gpu, value, bytes, on(stream)));
+}
+
+Status copy_inside(void* to, const void* from, size_t bytes, void* stream) {
+  return said("cudaMemcpyAsync", cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, on(stream)));
+}
+
+Status launch_nothing(void* stream) {
+  nothing<<<1, 1, 0, on(stream)>>>();
+  return said("an empty kernel", cudaGetLastError());
+}
+
+Marks::~Marks() {
+  if (!events_) return;
+  const Use use(index_);
+  for (int n = 0; n < count_; ++n) (void)cudaEventDestroy(static_cast<cudaEvent_t>(events_[n]));
+  delete[] events_;
+}
+
+Status Marks::open(int index, int count) {
+  const Use use(index);
+  if (!use.status.ok()) return use.status;
+  events_ = new void*[size_t(count)];
+  index_ = index;
+  for (count_ = 0; count_ < count; ++count_) {
+    cudaEvent_t made = nullptr;
+    if (Status s = said("cudaEventCreate", cudaEventCreate(&made)); !s.ok()) return s;
+    events_[count_] = made;
+  }
+  return Status::good();
+}
+
+Status Marks::set(int n, void* stream) {
+  return said("cudaEventRecord", cudaEventRecord(static_cast<cudaEvent_t>(events_[n]), on(stream)));
+}
+
+Status Marks::between(int from, int to, double& ns) const {
+  float ms = 0;
+  const cudaError_t error =
+      cudaEventElapsedTime(&ms, static_cast<cudaEvent_t>(events_[from]), static_cast<cudaEvent_t>(events_[to]));
+  ns = double(ms) * 1e6;
+  return said("cudaEventElapsedTime", error);
+}
+
+Gate::~Gate() { unshare(index_, shared_); }
+
+Status Gate::open(int index) {
+  void* place = nullptr;
+  const Status s = share(index, 2 * sizeof(uint32_t), place);
+  shared_ = static_cast<uint32_t*>(place), index_ = index;
+  return s;
+}
+
+Status Gate::hold(void* stream) {
+  ++held_;
+  wait_for_go<<<1, 1, 0, on(stream)>>>({shared_, held_, uint64_t(kPatience * 1e9)});
+  return said("a kernel that waits", cudaGetLastError());
+}
+
+void Gate::release() { const_cast<volatile uint32_t*>(shared_)[0] = held_; }
+
+bool Gate::gave_up() const { return const_cast<const volatile uint32_t*>(shared_)[1] == held_; }
+
+Ticks::~Ticks() { unshare(index_, shared_); }
+
+Status Ticks::open(int index) {
+  Facts facts;
+  if (Status s = facts_of(index, facts); !s.ok()) return s;
+  void* place = nullptr;
+  const Status s = share(index, size_t(facts.units) * 4 * sizeof(uint64_t), place);
+  shared_ = static_cast<uint64_t*>(place), units_ = facts.units, index_ = index;
+  return s;
+}
+
+Status Ticks::set(int which, void* stream) {
+  uint64_t* to = shared_ + size_t(which) * 2 * size_t(units_);
+  if (which == 0) std::fill_n(shared_, 4 * size_t(units_), uint64_t(0));
+  stamp<<<unsigned(units_), 1, 0, on(stream)>>>({to, uint32_t(units_)});
+  return said("a kernel that reads the clock", cudaGetLastError());
+}
+
+double Ticks::megahertz() const {
+  std::vector<double> seen;  // of those that had a block at both points
+  for (int n = 0; n < units_; ++n) {
+    const uint64_t *first = shared_ + 2 * n, *second = first + 2 * units_;
+    if (first[1] && second[1] > first[1] && second[0] > first[0])
+      seen.push_back(double(second[0] - first[0]) / double(second[1] - first[1]) * 1e3);
+  }
+  if (seen.empty()) return 0;
+  std::nth_element(seen.begin(), seen.begin() + std::ptrdiff_t(seen.size() / 2), seen.end());
+  return seen[seen.size() / 2];
+}
+
+Graph::~Graph() {
+  if (ready_) (void)cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(ready_));
+}
+
+Status Graph::begin(void* stream) {
+  // Relaxed: others in this process may allocate meanwhile.
+  return said("cudaStreamBeginCapture", cudaStreamBeginCapture(on(stream), cudaStreamCaptureModeRelaxed));
+}
+
+Status Graph::end(void* stream) {
+  cudaGraph_t made = nullptr;
+  if (Status s = said("cudaStreamEndCapture", cudaStreamEndCapture(on(stream), &made)); !s.ok()) return s;
+  cudaGraphExec_t ready = nullptr;
+  const Status s = said("cudaGraphInstantiate", cudaGraphInstantiate(&ready, made, 0));
+  (void)cudaGraphDestroy(made);
+  ready_ = ready;
+  return s;
+}
+
+Status Graph::launch(void* stream) const {
+  return said("cudaGraphLaunch", cudaGraphLaunch(static_cast<cudaGraphExec_t>(ready_), on(stream)));
+}
+
+}  // namespace attune::cuda
