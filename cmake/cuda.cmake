@@ -3,7 +3,8 @@
 # opens the driver by itself: one library file serves machines with and without a GPU.
 # OFF until `attune parity --device cuda:0` passes whole: what is chosen by itself must be proven.
 set(ATTUNE_CUDA OFF CACHE STRING "Build the GPU kernels: AUTO where nvcc is found, ON, OFF")
-set(ATTUNE_CUDA_ARCHS "80;89;90" CACHE STRING "Compute capabilities to build for; of the newest also PTX")
+set(ATTUNE_CUDA_ARCHS "80;89;90" CACHE STRING "Compute capabilities to build for")
+option(ATTUNE_CUDA_PTX "Also PTX of the newest of them, for GPUs to come" ON)
 set_property(CACHE ATTUNE_CUDA PROPERTY STRINGS AUTO ON OFF)
 set(gpu_objects "")
 
@@ -11,7 +12,9 @@ if(NOT ATTUNE_CUDA STREQUAL "OFF" AND ATTUNE_CUDA)
   list(SORT ATTUNE_CUDA_ARCHS COMPARE NATURAL)
   list(GET ATTUNE_CUDA_ARCHS -1 newest)
   list(TRANSFORM ATTUNE_CUDA_ARCHS APPEND "-real" OUTPUT_VARIABLE CMAKE_CUDA_ARCHITECTURES)
-  list(APPEND CMAKE_CUDA_ARCHITECTURES "${newest}-virtual")
+  if(ATTUNE_CUDA_PTX)
+    list(APPEND CMAKE_CUDA_ARCHITECTURES "${newest}-virtual")
+  endif()
   if(NOT CMAKE_CUDA_COMPILER AND NOT DEFINED ENV{CUDACXX})
     find_program(attune_nvcc nvcc HINTS ENV CUDA_HOME ENV CUDA_PATH PATHS /usr/local/cuda PATH_SUFFIXES bin)
     if(attune_nvcc)
@@ -46,10 +49,14 @@ if(NOT attune_has_cuda)
   return()
 endif()
 list(FILTER sources EXCLUDE REGEX "machine/cuda/absent")
-list(JOIN ATTUNE_CUDA_ARCHS ", sm_" built_for)
-message(STATUS "GPU kernels for sm_${built_for} and PTX of sm_${newest}")
+list(TRANSFORM ATTUNE_CUDA_ARCHS PREPEND "sm_" OUTPUT_VARIABLE built_for)
+list(JOIN built_for ", " built_for)
+if(ATTUNE_CUDA_PTX)
+  string(APPEND built_for " and PTX of sm_${newest}")
+endif()
+message(STATUS "GPU kernels for ${built_for}")
 set_source_files_properties(src/machine/cuda/runtime.cpp PROPERTIES
-  COMPILE_DEFINITIONS "ATTUNE_CUDA_BUILT_FOR=\"sm_${built_for} and PTX of sm_${newest}\"")
+  COMPILE_DEFINITIONS "ATTUNE_CUDA_BUILT_FOR=\"${built_for}\"")
 
 # gpu_library NAME REGEX ARCHS...: the .cu files whose name matches, as objects. What ptxas says of each is kept beside
 # its object, where scripts/check_ptxas.py looks for spills.
@@ -61,7 +68,8 @@ function(gpu_library name regex)
   endif()
   add_library(${name} OBJECT ${files})
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/include)
-  target_compile_definitions(${name} PRIVATE ATTUNE_CUDA)
+  # Without PTX a kernel that only a later GPU would take need not be there.
+  target_compile_definitions(${name} PRIVATE ATTUNE_CUDA $<$<NOT:$<BOOL:${ATTUNE_CUDA_PTX}>>:ATTUNE_CUDA_NO_PTX>)
   target_compile_options(${name} PRIVATE --expt-relaxed-constexpr -Xptxas=-v -Xcompiler=-Wall)
   set_target_properties(${name} PROPERTIES CUDA_STANDARD 20 CUDA_VISIBILITY_PRESET hidden
     CUDA_ARCHITECTURES "${ARGN}"

@@ -26,12 +26,13 @@ const std::vector<Layer> kLayers = {
     {"src/reference/", {"core/", "reference/", "plan/backend.h"}},
     {"src/plan/", {"core/", "plan/"}},
     // The C interface: nothing but its own includes it.
-    {"src/", {"core/", "plan/", "machine/host.h", "machine/cuda/runtime.h", "attune/", "capi/"}},
+    {"src/", {"core/", "plan/", "machine/host.h", "machine/cuda/runtime.h", "machine/cuda/nvtx.h", "attune/",
+              "capi/"}},
     {"include/attune/", {"attune/"}},
-    {"verify/", {"core/", "plan/", "machine/host.h", "machine/cuda/runtime.h", "verify/"}},
+    {"verify/", {"core/", "plan/", "machine/host.h", "machine/cuda/runtime.h", "machine/cuda/nvtx.h", "verify/"}},
     // The command names the machine whose loops run, so it sees that table too.
     {"tool/", {"core/", "plan/", "machine/host.h", "machine/library.h", "machine/cpu/kernels.h",
-               "machine/cuda/runtime.h", "verify/", "tool/", "attune/", "build_info.h"}},
+               "machine/cuda/runtime.h", "machine/cuda/nvtx.h", "verify/", "tool/", "attune/", "build_info.h"}},
     {"examples/", {"attune/"}},
 };
 const std::regex kInclude(R"(^\s*#\s*include\s*([<"])([^>"]+)[>"])");

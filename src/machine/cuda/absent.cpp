@@ -1,4 +1,5 @@
-// runtime.h in a build without CUDA.
+// runtime.h and nvtx.h in a build without CUDA.
+#include "machine/cuda/nvtx.h"
 #include "machine/cuda/runtime.h"
 
 namespace attune::cuda {
@@ -23,5 +24,7 @@ Status copy_from(void*, const void*, size_t, void*) { return none(); }
 Status wait(void*) { return none(); }
 Status wait_all(int) { return none(); }
 Status reachable(const void*, int, std::string_view) { return none(); }
+Range::Range(const Problem*) {}
+Range::~Range() = default;
 
 }  // namespace attune::cuda
