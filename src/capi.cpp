@@ -17,6 +17,7 @@
 #include "capi/local.h"
 #include "core/check.h"
 #include "core/overlap.h"
+#include "machine/cuda/nvtx.h"
 #include "machine/cuda/runtime.h"
 #include "machine/host.h"
 #include "plan/plan.h"
@@ -92,6 +93,7 @@ Status run(const Plan& plan, const Args& args, const attune_args& given, void* s
     return Status::no("q: is not on the device of the plan, ", plan.device.name);
   Workspace scratch;
   if (Status s = workspace_of(plan, given, scratch); !s.ok()) return s;
+  const cuda::Range range(q.device == DeviceKind::cuda ? &plan.problem : nullptr);
   return plan.backend->run(plan, args, scratch, stream);
 }
 

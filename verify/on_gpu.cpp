@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "core/check.h"
+#include "machine/cuda/nvtx.h"
 #include "machine/cuda/runtime.h"
 
 namespace attune {
@@ -98,6 +99,7 @@ Status run_on_gpu(const Plan& plan, const World& world, Outputs& got) {
     t.device = DeviceKind::cuda, t.device_index = index;
     args[p.role] = t;
   }
+  const cuda::Range range(&plan.problem);
   if (Status s = plan.backend->run(plan, args, {gpu.data() + workspace}, stream.get()); !s.ok()) return s;
   const std::vector<unsigned char> before = arena;
   if (Status s = cuda::copy_from(arena.data(), gpu.data(), arena.size(), stream.get()); !s.ok())
