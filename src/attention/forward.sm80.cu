@@ -2,6 +2,7 @@
 // into one block where there are few queries, and splits the keys where the grid would leave multiprocessors idle.
 #include <algorithm>
 
+#include "attention/decode.sm80.host.h"
 #include "attention/forward.sm80.kernels.h"
 #include "core/check.h"
 #include "plan/backend.h"
@@ -96,6 +97,12 @@ Status supports(const Problem& p, const Device& d) {
 
 Status shape(Plan& plan, const Planner&) {
   const Problem& p = plan.problem;
+  Workspace count;
+  if (sm80::few_queries(p) == sm80::Few::all) {
+    const Status s = sm80::decode_shape(plan, count);
+    plan.workspace_bytes = count.used;
+    return s;
+  }
   const bool options = needs_general(p), few = int64_t(p.len_q) * (options ? 1 : heads_per_key(p)) <= 64;
   const auto fits = [&](const ForwardKernel& k, int) {
     return k.with_options == options && k.dim >= p.dim_qk && k.dim_v >= p.dim_v &&
@@ -120,7 +127,6 @@ Status shape(Plan& plan, const Planner&) {
   if (p.reproducible != Reproducible::batch && blocks > 0 && blocks * 5 < room * 4)
     plan.splits =
         int(std::clamp<int64_t>(std::min(room / blocks, keys_seen(p, *k) / kLeastKeysOfSplit), 1, kMostSplits));
-  Workspace count;
   carve(count, plan);
   plan.workspace_bytes = count.used;
   return Status::good();
@@ -143,22 +149,35 @@ Status aligned(const Args& a) {
   return Status::good();
 }
 
+sm80::ByteRows rows_of(const Tensor& t) {
+  const int64_t size = size_of(t.dtype);
+  return {static_cast<char*>(t.data), t.stride.batch * size, t.stride.seq * size, t.stride.head * size};
+}
+
 Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
   const Problem& p = plan.problem;
-  ForwardKernel& k = kernel_of(plan);
   if (Status s = aligned(a); !s.ok()) return s;
+  if (sm80::few_queries(p) == sm80::Few::all) return sm80::decode_run(plan, a, ws, stream);
+  ForwardKernel& k = kernel_of(plan);
   const int64_t counters = units(p, k) * row_blocks(p, k), blocks = counters * plan.splits;
   if (!blocks) return Status::good();
   const Partial partial = carve(ws, plan);
   // Without lengths in tensors the host knows the one sequence that all are alike.
   const bool uniform = std::none_of(std::begin(kLengths), std::end(kLengths), [&](Role r) { return a.given(r); });
-  const sm80::ForwardParams params{.problem = p,
-                                   .args = dense(a),
+  const bool paged = p.keys == KeySource::paged;
+  const sm80::ForwardParams params{.q = rows_of(a[Role::q]),
+                                   .k = paged ? sm80::ByteRows{} : rows_of(a[Role::k]),
+                                   .v = paged ? sm80::ByteRows{} : rows_of(a[Role::v]),
+                                   .out = rows_of(a[Role::out]),
+                                   .group = Divisor(uint32_t(group_of(p, k))),
+                                   .row_blocks = Divisor(uint32_t(row_blocks(p, k))),
+                                   .splits = Divisor(uint32_t(plan.splits)),
+                                   .units = Divisor(uint32_t(p.heads_q / group_of(p, k))),
+                                   .heads_per_key = Divisor(uint32_t(heads_per_key(p))),
                                    .uniform = uniform,
                                    .seq = uniform ? sequence(p, a, 0) : Sequence{},
-                                   .group = group_of(p, k),
-                                   .row_blocks = int(row_blocks(p, k)),
-                                   .splits = plan.splits,
+                                   .problem = p,
+                                   .args = dense(a),
                                    .partial_out = partial.out,
                                    .partial_lse = partial.lse,
                                    .arrived = partial.arrived};

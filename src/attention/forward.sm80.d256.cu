@@ -5,8 +5,7 @@ namespace attune::sm80 {
 ForwardKernels forward_kernels_256() {
   // dim, dim_v, tile_q, tile_k, warps, with options, blocks a multiprocessor
   static constinit ForwardKernel all[] = {
-      forward_kernel_row<256, 256, 128, 64, 8, false, 1>(),
-      forward_kernel_row<256, 256, 64, 64, 4, false, 1>(),
+      forward_kernel_row<256, 256, 64, 64, 4, false, 2>(),
       forward_kernel_row<256, 256, 64, 64, 4, true, 1>(),
   };
   return all;

@@ -4,6 +4,7 @@
 // A warp owns 16 or 32 rows: with 32, every fragment of K and V feeds two products. The reference of a row moves only
 // when its maximum grew by more than 2^kLazy, row by row: a row's bits do not depend on what shares its tile.
 #pragma once
+#include "core/divisor.h"
 #include "core/score.h"
 #include "machine/sm80/matrix.h"
 
@@ -12,14 +13,26 @@ namespace attune::sm80 {
 constexpr float kLazy = 8.f;
 constexpr int kAhead = 3;  // 2 to 4 compile to the same schedule
 
+// Rows of a tensor with strides in bytes.
+struct ByteRows {
+  char* data;
+  int64_t batch, seq, head;
+  __device__ char* row(int64_t b, int64_t s, int64_t h) const { return data + b * batch + s * seq + h * head; }
+};
+
+// What a block needs to find its place comes first, side by side: constants are fetched by the line, and a short
+// sequence is mostly the way to its first load.
 struct ForwardParams {
-  Problem problem;
-  DenseArgs args;
+  ByteRows q, k, v, out;  // of paged keys: data only
+  Divisor group;          // query heads that share a block's rows, ordered (position, head); 1: a block has one head
+  Divisor row_blocks;     // of one unit; a unit is `group` heads of one sequence
+  Divisor splits;
+  Divisor units;          // of one sequence
+  Divisor heads_per_key;
   bool uniform;           // every sequence is `seq` but for its place in the batch: no lengths in tensors
   Sequence seq;
-  int group;              // query heads that share a block's rows, ordered (position, head); 1: a block has one head
-  int row_blocks;         // of one unit; a unit is `group` heads of one sequence
-  int splits;
+  Problem problem;
+  DenseArgs args;
   float* partial_out;     // [split][batch][head][query][dim_v], where splits > 1
   float* partial_lse;     // [split][batch][head][query]
   uint32_t* arrived;      // [batch][unit][row block], 0 before and after
@@ -28,12 +41,13 @@ struct ForwardParams {
 // Which rows and keys a block has. In shared memory: it is read at the edges of the loop, where registers are dear.
 struct Place {
   Sequence seq;
+  int64_t from, until;        // query i sees the keys from i + from until i + until, where they stand one apart
   int b, unit, split, block;
   int head_q, head_kv;
   int first, rows;            // of the unit's rows
   int first_tile, tiles;      // key tiles of this split
   int open_first, open_last;  // keys that every row of the block sees
-  const char *k, *v;          // where key 0 of the sequence lies; null where keys are paged
+  const char *k, *v;          // where key 0 of the sequence lies, unless keys are paged
   char *q, *out;              // where row `first` lies; rows follow each other unless heads share the block
 };
 
@@ -73,28 +87,34 @@ struct Forward {
         ends(row_ends),
         o_rows(reinterpret_cast<float*>(shared)) {}
 
-  __device__ int units() const { return p.heads_q / x.group; }
-  __device__ int position(int row) const { return x.group == 1 ? row : row / x.group; }
-  __device__ int head(int row) const { return x.group == 1 ? at.head_q : at.head_q + row % x.group; }
+  __device__ int position(int row) const { return int(x.group.divide(row)); }
+  __device__ int head(int row) const { return at.head_q + int(x.group.rest(row)); }
   __device__ int64_t token(int row) const {
     return at.seq.q_first + position(at.first + row);
   }  // of a row of the block
   // Row of the block that this thread's accumulators hold: m-th fragment, half 0 or 1.
   __device__ int row_of(int m, int half) const { return warp * kRowsOfWarp + m * 16 + half * 8 + lane / 4; }
-  __device__ BandWalk walk() const { return {at.seq.band, at.seq.len_k, TileK}; }
+  // The keys that query i sees: from x until y.
+  __device__ int2 keys_seen(int i) const {
+    const BandWalk walk{at.seq.band, at.seq.len_k, TileK};
+    if (at.seq.band.k_step != 1) return {walk.first_key(i), walk.last_key(i)};
+    return {clamp(i + at.from, 0, at.seq.len_k), clamp(i + at.until, 0, at.seq.len_k)};
+  }
 
   // By one thread.
   __device__ void find_place() {
     uint32_t n = blockIdx.x;
-    at.block = x.row_blocks - 1 - int(n % x.row_blocks), n /= x.row_blocks;  // causal: the longest first
-    at.split = int(n % x.splits), n /= x.splits;
-    at.unit = int(n % units()), at.b = int(n / units());
-    at.head_q = at.unit * x.group, at.head_kv = at.head_q / (p.heads_q / p.heads_kv);
+    at.block = int(x.row_blocks.by - 1 - x.row_blocks.rest(n));  // causal: the longest first
+    n = x.row_blocks.divide(n);
+    at.split = int(x.splits.rest(n)), n = x.splits.divide(n);
+    at.unit = int(x.units.rest(n)), at.b = int(x.units.divide(n));
+    at.head_q = at.unit * int(x.group.by), at.head_kv = int(x.heads_per_key.divide(at.head_q));
     at.seq = x.uniform ? x.seq : sequence(p, a, at.b);
     if (x.uniform) at.seq.q_batch = at.seq.k_batch = at.b;
-    const bool paged = p.keys == KeySource::paged;
-    at.k = paged ? nullptr : row_address(a[Role::k], at.seq.k_batch, at.seq.k_first, at.head_kv);
-    at.v = paged ? nullptr : row_address(a[Role::v], at.seq.k_batch, at.seq.k_first, at.head_kv);
+    at.from = at.seq.band.q_first - at.seq.band.left - at.seq.band.k_first;
+    at.until = at.seq.band.q_first + at.seq.band.right - at.seq.band.k_first + 1;
+    at.k = x.k.row(at.seq.k_batch, at.seq.k_first, at.head_kv);
+    at.v = x.v.row(at.seq.k_batch, at.seq.k_first, at.head_kv);
     const Blocks size = p.mask.blocks;
     int last;
     if (size.q) {  // a block of rows lies in one query block
@@ -103,24 +123,23 @@ struct Forward {
       at.first = clamp(start + piece * TileQ, 0, at.seq.len_q);
       last = clamp(start + min((piece + 1) * TileQ, size.q), 0, at.seq.len_q);
     } else {
-      const int64_t count = int64_t(at.seq.len_q) * x.group;
-      at.first = clamp(int64_t(at.block) * TileQ, 0, count), last = clamp(int64_t(at.block + 1) * TileQ, 0, count);
+      const uint32_t count = at.seq.len_q * x.group.by;
+      at.first = int(min(uint32_t(at.block) * TileQ, count)), last = int(min(uint32_t(at.first) + TileQ, count));
     }
     at.rows = last - at.first;
     if (at.rows <= 0) return;
-    at.q = row_address(a[Role::q], at.seq.q_batch, token(0), head(at.first));
-    at.out = row_address(a[Role::out], at.seq.q_batch, token(0), head(at.first));
-    const int top = position(at.first), bottom = position(last - 1);
-    at.open_first = walk().first_key(bottom), at.open_last = walk().last_key(top);
+    at.q = x.q.row(at.seq.q_batch, token(0), head(at.first));
+    at.out = x.out.row(at.seq.q_batch, token(0), head(at.first));
+    const int2 top = keys_seen(position(at.first)), bottom = keys_seen(position(last - 1));
+    at.open_first = bottom.x, at.open_last = top.y;
     int all;
     if (size.q) {
       at.first_tile = 0, all = list().count(at.first / size.q) * ((size.k + TileK - 1) / TileK);
     } else {
-      at.first_tile = walk().first_key(top) / TileK;
-      all = max(0, (walk().last_key(bottom) + TileK - 1) / TileK - at.first_tile);
+      at.first_tile = top.x / TileK, all = max(0, (bottom.y + TileK - 1) / TileK - at.first_tile);
     }
-    const int from = int(int64_t(all) * at.split / x.splits), until = int(int64_t(all) * (at.split + 1) / x.splits);
-    at.first_tile += from, at.tiles = until - from;
+    const int each = int(x.splits.divide(all)), more = int(x.splits.rest(all));  // the first splits have one tile more
+    at.first_tile += at.split * each + min(at.split, more), at.tiles = each + (at.split < more);
   }
   __device__ BlockList list() const {
     return {p.mask.blocks, a.row<const int32_t>(Role::block_begin, at.b, 0, at.head_q),
@@ -142,16 +161,15 @@ struct Forward {
 
   __device__ void find_seen() const {
 #pragma unroll 1
-    for (int row = threadIdx.x; row < TileQ; row += kThreads) {
-      const int i = position(at.first + min(row, at.rows - 1));
-      seen[row] = {walk().first_key(i), walk().last_key(i)};
-    }
+    for (int row = threadIdx.x; row < TileQ; row += kThreads)
+      seen[row] = keys_seen(position(at.first + min(row, at.rows - 1)));
   }
 
   // A row of q or out.
   __device__ char* row_at(Role role, int row) const {
-    if (x.group == 1) return (role == Role::q ? at.q : at.out) + row * a[role].stride.seq * size_of(a[role].dtype);
-    return row_address(a[role], at.seq.q_batch, token(row), head(at.first + row));
+    const ByteRows& rows = role == Role::q ? x.q : x.out;
+    if (x.group.by == 1) return (role == Role::q ? at.q : at.out) + row * rows.seq;
+    return rows.row(at.seq.q_batch, token(row), head(at.first + row));
   }
   __device__ void load_q() const {
     constexpr int kChunks = TileOfQ::kPanels * 8, kStep = kThreads / kChunks;
@@ -174,7 +192,7 @@ struct Forward {
     const int count = column < dim ? t.last - t.first : 0;
     const uint32_t to = shared + Layout::offset(row, column);
     if (p.keys == KeySource::paged) return load_pages<Layout, kStep>(role, shared, t.first, row, column, count);
-    const int64_t stride = a[role].stride.seq * sizeof(T);
+    const int64_t stride = role == Role::k ? x.k.seq : x.v.seq;
     const char* from = (role == Role::k ? at.k : at.v) + (t.first + row) * stride + column * sizeof(T);
 #pragma unroll
     for (int n = 0; n < TileK / kStep; ++n, from += kStep * stride)
@@ -361,7 +379,7 @@ struct Forward {
     wait_groups<0>();
     __syncthreads();
     store();
-    if (x.splits > 1) merge_splits();
+    if (x.splits.by > 1) merge_splits();
   }
 
   // Rows leave through shared memory, in f32: every lane of a warp first ends one row, then lanes share the columns of
@@ -385,7 +403,7 @@ struct Forward {
     if (lane < kRowsOfWarp && first_row + lane < at.rows) {
       const float2 state = ends[first_row + lane];
       RowEnd end(SoftmaxRow{state.x, state.y});
-      if (x.splits == 1) end_row(end, first_row + lane);
+      if (x.splits.by == 1) end_row(end, first_row + lane);
       else x.partial_lse[at.split * split_rows() + row_index(first_row + lane)] = end.lse;
       ends[first_row + lane] = {end.now, end.before};
     }
@@ -403,7 +421,7 @@ struct Forward {
         *reinterpret_cast<float4*>(eight + n) = *reinterpret_cast<const float4*>(o_at(row, column + n));
 #pragma unroll
       for (int n = 0; n < 8; ++n) eight[n] *= end.x;
-      if (x.splits == 1) {
+      if (x.splits.by == 1) {
         write(row, column, eight, end.y);
       } else {
         float4* to =
@@ -443,8 +461,8 @@ struct Forward {
     __shared__ bool is_last;
     __threadfence();
     __syncthreads();
-    uint32_t* counter = x.arrived + (int64_t(at.b) * units() + at.unit) * x.row_blocks + at.block;
-    if (threadIdx.x == 0) is_last = atomicAdd(counter, 1) + 1 == uint32_t(x.splits);
+    uint32_t* counter = x.arrived + (int64_t(at.b) * x.units.by + at.unit) * x.row_blocks.by + at.block;
+    if (threadIdx.x == 0) is_last = atomicAdd(counter, 1) + 1 == x.splits.by;
     __syncthreads();
     if (!is_last) return;
     __threadfence();
@@ -454,7 +472,7 @@ struct Forward {
   __device__ void merge_row(int row) const {
     const int column = lane * 8;
     float lse = -INFINITY, acc[8] = {};
-    for (int n = 0; n < x.splits; ++n) {
+    for (int n = 0; n < int(x.splits.by); ++n) {
       const int64_t part = n * split_rows() + row_index(row);
       const Share share = merge(lse, __ldcg(x.partial_lse + part));
       lse = share.lse;
