@@ -27,3 +27,9 @@ install(FILES ${CMAKE_BINARY_DIR}/attune.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/
 # Prints what a call costs: build-folder/call_overhead.
 add_executable(call_overhead EXCLUDE_FROM_ALL bench/call_overhead.cpp)
 target_link_libraries(call_overhead PRIVATE attune_shared)
+if(attune_has_cuda)
+  target_sources(call_overhead PRIVATE bench/launch.cu)
+  target_include_directories(call_overhead PRIVATE ${PROJECT_SOURCE_DIR})
+  target_compile_definitions(call_overhead PRIVATE ATTUNE_CUDA)
+  target_link_libraries(call_overhead PRIVATE CUDA::cudart_static)
+endif()

@@ -55,8 +55,8 @@ std::string wrong_includes(const std::string& file, const std::vector<std::strin
   const auto layer = std::find_if(kLayers.begin(), kLayers.end(),
                                   [&](const Layer& l) { return file.starts_with(l.folder); });
   const bool may_cuda = file.starts_with("src/machine/sm") || file.starts_with("src/machine/cuda/") ||
-                        file.starts_with("tests/cuda/") || file.ends_with(".cu") || file.ends_with(".cuda.h") ||
-                        file.find(".sm") != std::string::npos;
+                        file.starts_with("tests/cuda/") || file.starts_with("bench/") || file.ends_with(".cu") ||
+                        file.ends_with(".cuda.h") || file.find(".sm") != std::string::npos;
   std::string wrong;
   for (size_t n = 0; n < lines.size(); ++n) {
     std::smatch m;
