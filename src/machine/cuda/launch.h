@@ -27,6 +27,7 @@ struct Launch {
   int shared_bytes = 0;    // dynamic
   int device = 0;          // the current one
   void* stream = nullptr;
+  bool early = false;      // may start while the kernel before it ends, and waits for it by itself; from sm_90 on
 };
 // `params` is the one parameter of the kernel.
 Status launch(const Launch&, const Problem&, const void* params);

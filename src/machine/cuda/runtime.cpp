@@ -154,6 +154,10 @@ Status launch(const Launch& l, const Problem& p, const void* params) {
   config.blockDim = dim3(unsigned(l.threads));
   config.dynamicSmemBytes = size_t(l.shared_bytes);
   config.stream = static_cast<cudaStream_t>(l.stream);
+  cudaLaunchAttribute early{};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  config.attrs = &early, config.numAttrs = l.early;
   void* all[] = {const_cast<void*>(params)};
   const cudaError_t error = cudaLaunchKernelExC(&config, l.kernel, all);
   return error == cudaSuccess ? Status::good() : failed(l.who, "cudaLaunchKernelExC", error, p);

@@ -1,0 +1,415 @@
+// Forward attention of few queries over many keys, bound by memory: the kernel. Built for every GPU from sm_80 on.
+//   a block has up to 16 rows (position, head of the group) and a range of keys; a warp has every Warps-th tile of it,
+//   loads it for itself with cp.async and waits for nobody: Stages tiles a warp are on their way at any time
+// Warps merge in shared memory at the end, in their order; parts of the keys merge in a second small kernel, in theirs.
+// Tiles are counted from key 0 of the sequence: a row's bits depend on where its keys are cut and on nothing else.
+#pragma once
+#include "core/score.h"
+#include "machine/sm80/matrix.h"
+#include "machine/sm80/order.h"
+
+namespace attune::sm80 {
+
+constexpr int kDecodeRows = 16;    // of a block
+constexpr int kMostRows = 64;      // of a sequence and key head: beyond, tiles of more rows are better
+constexpr int kFixedPart = 512;    // keys of a part where a row's bits may not depend on the batch, or 2, 4, ... times
+constexpr int kMostFixed = 64;     // that many, so that a row has at most this many parts
+constexpr int kMostSplits = 128;
+constexpr int kMergeThreads = 128;
+
+struct DecodeParams {
+  Problem problem;
+  DenseArgs args;
+  bool uniform;        // every sequence is `seq` but for its place in the batch: no lengths in tensors
+  Sequence seq;
+  int group;           // query heads of a key head: they share a block
+  int row_blocks;      // of one (sequence, key head)
+  int splits;
+  bool fixed;          // parts are fixed in size, and sequences of more than kMostRows rows are another kernel's
+  int most_q;          // queries of a sequence that have partial results
+  float* partial_out;  // [split][batch][head][query][dim_v], where splits > 1
+  float* partial_lse;  // [split][batch][head][query]
+
+  __device__ Sequence sequence_of(int b) const {
+    Sequence s = uniform ? seq : sequence(problem, args, b);
+    if (uniform) s.q_batch = s.k_batch = b;
+    if (fixed && int64_t(s.len_q) * group > kMostRows) s.len_q = 0;
+    return s;
+  }
+  __device__ int64_t partial_row(int split, int b, int head, int query) const {
+    return ((int64_t(split) * problem.batch + b) * problem.heads_q + head) * most_q + query;
+  }
+  // What ends a row, once all its keys are in: running results, the sink, and the lse where it goes.
+  __device__ RowEnd end_row(const Sequence& s, int head, int query, float finished) const {
+    RowEnd end(finished);
+    float* lse = args.row<float>(Role::lse, s.q_batch, s.q_first + query, head);
+    if (problem.has(Option::accumulate)) end.merge_running(*lse);
+    if (problem.has(Option::sink)) end.merge_sink(*args.row<const float>(Role::sinks, 0, 0, head));
+    if (lse) *lse = end.lse;
+    return end;
+  }
+  // Four columns of a row, merged with what is there where the run accumulates.
+  __device__ void write(const Sequence& s, int head, int query, int column, float4 x, float now, float before) const {
+    const Tensor& t = args[Role::out];
+    char* row = row_address(t, s.q_batch, s.q_first + query, head);
+    // Plus 0: a zero leaves without a sign, whatever the number of parts was.
+    x = {fmaf(x.x, now, 0.f), fmaf(x.y, now, 0.f), fmaf(x.z, now, 0.f), fmaf(x.w, now, 0.f)};
+    if (t.dtype == DType::f32) {
+      float4* to = reinterpret_cast<float4*>(row) + column / 4;
+      if (before != 0.f) {
+        const float4 y = *to;
+        x = {x.x + y.x * before, x.y + y.y * before, x.z + y.z * before, x.w + y.w * before};
+      }
+      *to = x;
+    } else {
+      const bool bf16 = t.dtype == DType::bf16;
+      reinterpret_cast<uint2*>(row)[column / 4] = {bf16 ? pack<Bf16>(x.x, x.y) : pack<F16>(x.x, x.y),
+                                                   bf16 ? pack<Bf16>(x.z, x.w) : pack<F16>(x.z, x.w)};
+    }
+  }
+};
+
+// Which rows and keys a block has, in shared memory.
+struct DecodePlace {
+  Sequence seq;
+  int b, split, head_kv;
+  int first, rows;            // of the (position, head) rows of the sequence and key head
+  int from, until;            // tiles of keys
+  int begin, end;             // keys that some row sees, of those tiles
+  int open_first, open_last;  // keys that every row sees
+};
+
+template <class T, int Dim, int Keys, int Stages, int Warps>
+struct Decode {
+  static constexpr int kThreads = Warps * 32;
+  using TileOfK = SharedTile<Keys, Dim>;
+  static constexpr int kStageBytes = 2 * TileOfK::kBytes, kWarpBytes = Stages * kStageBytes;
+  static constexpr int kSharedBytes = Warps * kWarpBytes;
+  static_assert(Keys % 16 == 0 && Dim % 64 == 0 && kWarpBytes >= kDecodeRows * Dim * 4);
+
+  const DecodeParams& x;
+  const Problem& p;
+  const DenseArgs& a;
+  const DecodePlace& at;
+  const int lane, warp;
+  const uint32_t stages;  // this warp's, in shared memory
+  int2 seen[2];           // the keys that this thread's two rows see, from x until y
+  FragmentA q[Dim / 16];
+  Accumulator o[Dim / 8];
+  float ref[2], sum[2];
+  // Where this thread's next rows come from. Linear: k, v point at (tile's row lane / kChunks, its chunk) of tile 0.
+  const char *k, *v;
+  int page;               // paged: of key lane % Keys in the next tile to load
+
+  static constexpr int kChunks = Dim / 8 > 32 ? 32 : Dim / 8, kRowsAtOnce = 32 / kChunks;
+
+  __device__ Decode(const DecodeParams& params, const DecodePlace& place, char* shared)
+      : x(params),
+        p(params.problem),
+        a(params.args),
+        at(place),
+        lane(threadIdx.x % 32),
+        warp(threadIdx.x / 32),
+        stages(shared_address(shared) + warp * kWarpBytes) {}
+
+  __device__ int position(int row) const { return (at.first + row) / x.group; }
+  __device__ int head(int row) const { return at.head_kv * x.group + (at.first + row) % x.group; }
+  __device__ bool paged() const { return p.keys == KeySource::paged; }
+
+  // Keys of tile n: key `lane % Keys` of it is this thread's to look up.
+  __device__ void look_up(int n) {
+    const uint32_t slot = uint32_t(at.seq.k_first + min(n * Keys + lane % Keys, at.end - 1));
+    page = a.row<const int32_t>(Role::page_table, at.b)[slot / uint32_t(p.page)];
+  }
+
+  __device__ bool sees(int key) const { return at.begin <= key && key < at.end; }
+
+  // Tile n into a stage: a thread has one column of 16 bytes (two where rows are longer than a warp) and every
+  // kRowsAtOnce-th row. What no row sees is zeros: hidden, and 0 times a value that is not there is 0.
+  __device__ void load(int n, int stage) {
+    if (n >= at.until) return;
+    const uint32_t to = stages + stage * kStageBytes;
+    const int row = lane / kChunks, column = lane % kChunks * 8, first = n * Keys;
+    if (!paged()) {
+      const int64_t step_k = a[Role::k].stride.seq * sizeof(T), step_v = a[Role::v].stride.seq * sizeof(T);
+      const char *from_k = k + (first + row) * step_k, *from_v = v + (first + row) * step_v;
+#pragma unroll
+      for (int r = 0; r < Keys; r += kRowsAtOnce)
+        copy_row(to, row + r, column, from_k + r * step_k, from_v + r * step_v, sees(first + row + r));
+      return;
+    }
+    const uint32_t slot = uint32_t(at.seq.k_first + first + lane % Keys) % uint32_t(p.page);
+    const int block = clamp(page, 0, a[Role::k].extent.batch - 1);
+    const int64_t mine_k = (block * a[Role::k].stride.batch + slot * a[Role::k].stride.seq) * sizeof(T);
+    const int64_t mine_v = (block * a[Role::v].stride.batch + slot * a[Role::v].stride.seq) * sizeof(T);
+    look_up(n + Warps);
+#pragma unroll
+    for (int r = 0; r < Keys; r += kRowsAtOnce) {
+      const int64_t off_k = __shfl_sync(~0u, mine_k, row + r), off_v = __shfl_sync(~0u, mine_v, row + r);
+      const bool there = sees(first + row + r);
+      copy_row(to, row + r, column, there ? k + off_k : k, there ? v + off_v : v, there);
+    }
+  }
+  __device__ void copy_row(uint32_t to, int row, int column, const char* from_k, const char* from_v, bool there) const {
+#pragma unroll
+    for (int c = 0; c < Dim; c += kChunks * 8) {
+      copy16(to + TileOfK::offset(row, column + c), from_k + c * sizeof(T), there && column + c < p.dim_qk);
+      copy16(to + TileOfK::kBytes + TileOfK::offset(row, column + c), from_v + c * sizeof(T),
+             there && column + c < p.dim_v);
+    }
+  }
+
+  // Straight into fragments: every warp needs all of q, once.
+  __device__ void load_q() {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int row = half * 8 + lane / 4;
+      const bool there = row < at.rows;
+      const int r = there ? row : 0;
+      const char* from = row_address(a[Role::q], at.seq.q_batch, at.seq.q_first + position(r), head(r));
+#pragma unroll
+      for (int n = 0; n < Dim / 8; ++n) {
+        const int column = n * 8 + lane % 4 * 2;
+        q[n / 2].r[n % 2 * 2 + half] =
+            there && column < p.dim_qk ? *reinterpret_cast<const uint32_t*>(from + column * sizeof(T)) : 0;
+      }
+      const BandWalk walk{at.seq.band, at.seq.len_k, Keys};
+      seen[half] = {walk.first_key(position(r)), walk.last_key(position(r))};
+    }
+  }
+
+  // s = q k^T, fragments of k running ahead of the products that use them.
+  __device__ void scores(uint32_t shared, Accumulator (&s)[Keys / 8]) const {
+    constexpr int kPairs = Keys / 16, kSteps = Dim / 16 * kPairs, kAhead = 4;
+    const uint32_t first = shared + TileOfK::offset(lane / 16 * 8 + lane % 8, lane / 8 % 2 * 8);
+    uint32_t keys[kAhead][4];
+    const auto load_k = [&](int step) {
+      load_matrix4(keys[step % kAhead], TileOfK::further(first, step / kPairs * 16) + step % kPairs * 16 * 128);
+    };
+#pragma unroll
+    for (int step = 0; step < kAhead; ++step) load_k(step);
+#pragma unroll
+    for (int n = 0; n < Keys / 8; ++n) s[n] = {};
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      const int n = step % kPairs * 2;
+      const uint32_t(&two)[4] = keys[step % kAhead];
+      multiply_add<T>(s[n], q[step / kPairs], {two[0], two[1]});
+      multiply_add<T>(s[n + 1], q[step / kPairs], {two[2], two[3]});
+      if (step + kAhead < kSteps) load_k(step + kAhead);
+    }
+  }
+
+  __device__ void hide(Accumulator (&s)[Keys / 8], int first) const {
+    const int column = first + lane % 4 * 2;
+#pragma unroll
+    for (int n = 0; n < Keys / 8; ++n)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const int key = column + n * 8 + e % 2;
+        if (key < seen[e / 2].x || key >= seen[e / 2].y) s[n].c[e] = -INFINITY;
+      }
+  }
+
+  // The running softmax: references, sums, and p in place of s. A reference moves only when its maximum grew by much.
+  __device__ void admit(Accumulator (&s)[Keys / 8], float scale) {
+    constexpr float kLazy = 8.f;
+    float factor[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float top = -INFINITY;
+#pragma unroll
+      for (int n = 0; n < Keys / 8; ++n) top = fmaxf(top, fmaxf(s[n].c[2 * half], s[n].c[2 * half + 1]));
+      top = row_max(top) * scale;
+      const float before = ref[half];
+      const bool grew = top > before + kLazy;
+      ref[half] = grew ? top : before;
+      factor[half] = grew ? exp2_fast(before - top) : 1.f;
+      const float shift = ref[half] == -INFINITY ? 0.f : ref[half];
+      float total = 0.f;
+#pragma unroll
+      for (int n = 0; n < Keys / 8; ++n)
+#pragma unroll
+        for (int e = 2 * half; e < 2 * half + 2; ++e) {
+          s[n].c[e] = exp2_fast(fmaf(s[n].c[e], scale, -shift));
+          total += s[n].c[e];
+        }
+      sum[half] = sum[half] * factor[half] + total;
+    }
+    if (__any_sync(~0u, factor[0] != 1.f || factor[1] != 1.f)) {
+#pragma unroll
+      for (int d = 0; d < Dim / 8; ++d)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) o[d].c[e] *= factor[e / 2];
+    }
+  }
+
+  // o += p v, likewise.
+  __device__ void accumulate(uint32_t shared, const Accumulator (&s)[Keys / 8]) {
+    constexpr int kPairs = Dim / 16, kSteps = Keys / 16 * kPairs, kAhead = 4;
+    const uint32_t first = shared + TileOfK::offset(lane % 16, lane / 16 * 8);
+    uint32_t values[kAhead][4];
+    const auto load_v = [&](int step) {
+      load_matrix4_transposed(values[step % kAhead],
+                              TileOfK::further(first, step % kPairs * 16) + step / kPairs * 16 * 128);
+    };
+#pragma unroll
+    for (int step = 0; step < kAhead; ++step) load_v(step);
+    FragmentA weights;
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      const int n = step / kPairs, d = step % kPairs * 2;
+      if (d == 0) {
+        const Accumulator &low = s[2 * n], &high = s[2 * n + 1];
+        weights = {{pack<T>(low.c[0], low.c[1]), pack<T>(low.c[2], low.c[3]), pack<T>(high.c[0], high.c[1]),
+                    pack<T>(high.c[2], high.c[3])}};
+      }
+      const uint32_t(&two)[4] = values[step % kAhead];
+      multiply_add<T>(o[d], weights, {two[0], two[1]});
+      multiply_add<T>(o[d + 1], weights, {two[2], two[3]});
+      if (step + kAhead < kSteps) load_v(step + kAhead);
+    }
+  }
+
+  __device__ void walk_keys() {
+    const int64_t chunk = lane % kChunks * 16;
+    k = row_address(a[Role::k], paged() ? 0 : at.seq.k_batch, paged() ? 0 : at.seq.k_first, at.head_kv) + chunk;
+    v = row_address(a[Role::v], paged() ? 0 : at.seq.k_batch, paged() ? 0 : at.seq.k_first, at.head_kv) + chunk;
+    int n = at.from + (warp + Warps - at.from % Warps) % Warps;  // the first tile of this warp
+    if (paged() && n < at.until) look_up(n);
+#pragma unroll 1
+    for (int stage = 0; stage < Stages; ++stage) load(n + stage * Warps, stage), close_group();
+    load_q();
+#pragma unroll
+    for (int half = 0; half < 2; ++half) ref[half] = -INFINITY, sum[half] = 0.f;
+#pragma unroll
+    for (int d = 0; d < Dim / 8; ++d) o[d] = {};
+    const float scale = scale_of(p, a) * kLog2e;
+#pragma unroll 1
+    for (int stage = 0; n < at.until; n += Warps) {
+      wait_groups<Stages - 1>();
+      __syncwarp();
+      const uint32_t shared = stages + stage * kStageBytes;
+      Accumulator s[Keys / 8];
+      scores(shared, s);
+      if (at.open_first > n * Keys || at.open_last < (n + 1) * Keys) hide(s, n * Keys);
+      admit(s, scale);
+      accumulate(shared + TileOfK::kBytes, s);
+      __syncwarp();
+      load(n + Stages * Warps, stage);
+      close_group();
+      stage = stage + 1 == Stages ? 0 : stage + 1;
+    }
+    wait_groups<0>();
+    __syncwarp();
+  }
+
+  __device__ void leave_empty() const {
+    if (const int row = threadIdx.x; row < at.rows)
+      x.partial_lse[x.partial_row(at.split, at.b, head(row), position(row))] = -INFINITY;
+  }
+
+  // 16-byte chunks are exchanged by row, so that the rows of a fragment lie in different banks.
+  __device__ static int o_at(int row, int column) { return row * Dim + (column ^ ((row & 7) * 4)); }
+
+  // `ends`, [Warps][kDecodeRows]: reference and sum of a warp's row, then its factor; `last`: factors of the row.
+  __device__ void merge_warps(char* shared, float2* ends, float2* last) {
+    float* mine = reinterpret_cast<float*>(shared + warp * kWarpBytes);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int row = half * 8 + lane / 4;
+      const float total = row_sum(sum[half]);
+      if (lane % 4 == 0) ends[warp * kDecodeRows + row] = {ref[half], total};
+      if (row >= at.rows) continue;
+#pragma unroll
+      for (int d = 0; d < Dim / 8; ++d)
+        *reinterpret_cast<float2*>(mine + o_at(row, d * 8 + lane % 4 * 2)) = {o[d].c[2 * half], o[d].c[2 * half + 1]};
+    }
+    __syncthreads();
+    if (const int row = threadIdx.x; row < at.rows) {
+      SoftmaxRow all;
+      for (int w = 0; w < Warps; ++w) all.max = fmaxf(all.max, ends[w * kDecodeRows + row].x);
+      const float shift = all.max == -INFINITY ? 0.f : all.max;
+      float factor[Warps];
+      for (int w = 0; w < Warps; ++w) {
+        factor[w] = exp2f(ends[w * kDecodeRows + row].x - shift);
+        all.sum += ends[w * kDecodeRows + row].y * factor[w];
+      }
+      for (int w = 0; w < Warps; ++w) ends[w * kDecodeRows + row].x = factor[w] * all.normaliser();
+      if (x.splits == 1) {
+        const RowEnd end = x.end_row(at.seq, head(row), position(row), all.lse());
+        last[row] = {end.now, end.before};
+      } else {
+        x.partial_lse[x.partial_row(at.split, at.b, head(row), position(row))] = all.lse();
+      }
+    }
+    __syncthreads();
+#pragma unroll 1
+    for (int n = threadIdx.x; n < at.rows * (Dim / 4); n += kThreads) {
+      const int row = n / (Dim / 4), column = n % (Dim / 4) * 4;
+      if (column >= p.dim_v) continue;
+      float4 y{};
+#pragma unroll
+      for (int w = 0; w < Warps; ++w) {
+        const float factor = ends[w * kDecodeRows + row].x;
+        const float4 z = *reinterpret_cast<const float4*>(reinterpret_cast<float*>(shared + w * kWarpBytes) +
+                                                          o_at(row, column));
+        y = {y.x + z.x * factor, y.y + z.y * factor, y.z + z.z * factor, y.w + z.w * factor};
+      }
+      if (x.splits == 1)
+        x.write(at.seq, head(row), position(row), column, y, last[row].x, last[row].y);
+      else
+        *reinterpret_cast<float4*>(x.partial_out + x.partial_row(at.split, at.b, head(row), position(row)) * p.dim_v +
+                                   column) = y;
+    }
+  }
+};
+
+// By one thread.
+template <int Keys>
+__device__ inline void find_place(const DecodeParams& x, DecodePlace& at) {
+  const Problem& p = x.problem;
+  uint32_t n = blockIdx.x;
+  const int block = int(n % x.row_blocks);
+  n /= x.row_blocks, at.split = int(n % x.splits);
+  n /= x.splits, at.head_kv = int(n % p.heads_kv), at.b = int(n / p.heads_kv);
+  at.seq = x.sequence_of(at.b);
+  const int64_t rows = int64_t(at.seq.len_q) * x.group;
+  at.first = clamp(int64_t(block) * kDecodeRows, 0, rows);
+  at.rows = clamp(rows - at.first, 0, kDecodeRows);
+  if (!at.rows) return;
+  const BandWalk walk{at.seq.band, at.seq.len_k, Keys};
+  const int top = at.first / x.group, bottom = (at.first + at.rows - 1) / x.group;
+  at.open_first = walk.first_key(bottom), at.open_last = walk.last_key(top);
+  at.begin = walk.first_key(top), at.end = walk.last_key(bottom);
+  const int first = at.begin / Keys, tiles = max(0, (at.end + Keys - 1) / Keys - first);
+  if (x.fixed) {
+    int64_t part = kFixedPart;
+    while (ceil_div(at.end, part) - at.begin / part > kMostFixed) part *= 2;
+    const int64_t start = (at.begin / part + at.split) * part / Keys;
+    at.from = clamp(start, first, first + tiles), at.until = clamp(start + part / Keys, first, first + tiles);
+  } else {
+    at.from = first + int(int64_t(tiles) * at.split / x.splits);
+    at.until = first + int(int64_t(tiles) * (at.split + 1) / x.splits);
+  }
+}
+
+template <class T, int Dim, int Keys, int Stages, int Warps, int BlocksPerSm>
+__global__ void __launch_bounds__(Warps * 32, BlocksPerSm) decode_kernel(const __grid_constant__ DecodeParams params) {
+  extern __shared__ __align__(128) char shared[];
+  __shared__ DecodePlace place;
+  __shared__ float2 ends[Warps * kDecodeRows], last[kDecodeRows];
+  admit_next();
+  if (threadIdx.x == 0) find_place<Keys>(params, place);
+  __syncthreads();
+  if (!place.rows) return;
+  Decode<T, Dim, Keys, Stages, Warps> d(params, place, shared);
+  if (params.splits > 1 && place.from >= place.until) return d.leave_empty();
+  d.walk_keys();
+  d.merge_warps(shared, ends, last);
+}
+
+// One row: its parts, in their order. A thread has four columns and every n-th part.
+__global__ void __launch_bounds__(kMergeThreads) decode_merge_kernel(const __grid_constant__ DecodeParams params);
+
+}  // namespace attune::sm80

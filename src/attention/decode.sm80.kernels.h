@@ -1,0 +1,32 @@
+// The compiled decode kernels as the host sees them: a row of numbers and two functions each.
+#pragma once
+#include <span>
+
+#include "attention/decode.sm80.h"
+#include "machine/cuda/launch.h"
+
+namespace attune::sm80 {
+
+using DecodeFunction = void (*)(DecodeParams);
+
+struct DecodeKernel {
+  int dim;                       // the widest it serves, of keys and of values
+  int keys, threads;
+  int blocks_per_sm;             // that it is compiled for; shared memory may allow fewer
+  int shared_bytes;
+  DecodeFunction function[2];    // f16, bf16
+  cuda::Ready ready[2]{};        // theirs
+};
+
+template <int Dim, int Keys, int Stages, int Warps, int BlocksPerSm>
+constexpr DecodeKernel decode_kernel_row() {
+  using D = Decode<F16, Dim, Keys, Stages, Warps>;
+  constexpr DecodeFunction f16 = decode_kernel<F16, Dim, Keys, Stages, Warps, BlocksPerSm>;
+  constexpr DecodeFunction bf16 = decode_kernel<Bf16, Dim, Keys, Stages, Warps, BlocksPerSm>;
+  return {Dim, Keys, D::kThreads, BlocksPerSm, D::kSharedBytes, {f16, bf16}};
+}
+
+// The narrowest first.
+std::span<DecodeKernel> decode_kernels();
+
+}  // namespace attune::sm80
