@@ -133,7 +133,7 @@ Status shape(Plan& plan, const Planner&) {
 }
 
 // Loads and stores are 16 bytes wide.
-Status aligned(const Args& a) {
+Status fits(const Plan&, const Args& a) {
   for (const Role r : {Role::q, Role::k, Role::v, Role::out}) {
     const Tensor& t = a[r];
     const int64_t size = size_of(t.dtype);
@@ -156,7 +156,7 @@ sm80::ByteRows rows_of(const Tensor& t) {
 
 Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
   const Problem& p = plan.problem;
-  if (Status s = aligned(a); !s.ok()) return s;
+  if (Status s = fits(plan, a); !s.ok()) return s;
   if (sm80::few_queries(p) == sm80::Few::all) return sm80::decode_run(plan, a, ws, stream);
   ForwardKernel& k = kernel_of(plan);
   const int64_t counters = units(p, k) * row_blocks(p, k), blocks = counters * plan.splits;
@@ -173,6 +173,7 @@ Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
                                    .row_blocks = Divisor(uint32_t(row_blocks(p, k))),
                                    .splits = Divisor(uint32_t(plan.splits)),
                                    .units = Divisor(uint32_t(p.heads_q / group_of(p, k))),
+                                   .batch = Divisor(uint32_t(p.batch)),
                                    .heads_per_key = Divisor(uint32_t(heads_per_key(p))),
                                    .uniform = uniform,
                                    .seq = uniform ? sequence(p, a, 0) : Sequence{},
@@ -202,6 +203,6 @@ Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
 
 }  // namespace
 
-extern const Backend sm80_forward{.name = kWho, .supports = supports, .shape = shape, .run = run};
+extern const Backend sm80_forward{.name = kWho, .supports = supports, .shape = shape, .run = run, .fits = fits};
 
 }  // namespace attune

@@ -28,6 +28,7 @@ struct ForwardParams {
   Divisor row_blocks;     // of one unit; a unit is `group` heads of one sequence
   Divisor splits;
   Divisor units;          // of one sequence
+  Divisor batch;
   Divisor heads_per_key;
   bool uniform;           // every sequence is `seq` but for its place in the batch: no lengths in tensors
   Sequence seq;
@@ -103,11 +104,15 @@ struct Forward {
 
   // By one thread.
   __device__ void find_place() {
+    // The blocks of a unit follow each other and find its keys in the second-level cache, the longest of a causal mask
+    // first. Where lengths differ, the last row blocks of all sequences come first: only long ones have such rows.
     uint32_t n = blockIdx.x;
-    at.block = int(x.row_blocks.by - 1 - x.row_blocks.rest(n));  // causal: the longest first
-    n = x.row_blocks.divide(n);
+    if (x.uniform) at.block = int(x.row_blocks.rest(n)), n = x.row_blocks.divide(n);
     at.split = int(x.splits.rest(n)), n = x.splits.divide(n);
-    at.unit = int(x.units.rest(n)), at.b = int(x.units.divide(n));
+    at.unit = int(x.units.rest(n)), n = x.units.divide(n);
+    at.b = int(x.uniform ? n : x.batch.rest(n));
+    if (!x.uniform) at.block = int(x.batch.divide(n));
+    at.block = int(x.row_blocks.by) - 1 - at.block;
     at.head_q = at.unit * int(x.group.by), at.head_kv = int(x.heads_per_key.divide(at.head_q));
     at.seq = x.uniform ? x.seq : sequence(p, a, at.b);
     if (x.uniform) at.seq.q_batch = at.seq.k_batch = at.b;
