@@ -1,0 +1,129 @@
+// A stream-ordered memory pool: blocks that were freed are kept by size and by the stream that freed them, so that the
+// ordinary case, the same sizes on the same stream again and again, asks nothing of the driver. The logic is here, over
+// a table of the few things a driver does; cuda/pool.cpp fills the table for a GPU, tests fill it with a model.
+//
+// When a block may be used again. On the stream that freed it: at once, the stream's order is enough. On another one:
+// only after an event that the first stream recorded after the free. One is recorded with the free and never later, as
+// a stream may be gone by then; streams are told apart by an id that is never used twice, as handles are.
+#pragma once
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+#include "core/status.h"
+
+namespace attune {
+
+struct PoolStream {
+  uint64_t id = 0;  // never used for another stream
+  void* handle = nullptr;
+};
+
+// What is under a pool. Calls come one at a time, finish excepted.
+struct PoolDriver {
+  void* self = nullptr;
+  void* side = nullptr;  // a stream of the pool's own: blocks whose stream may be gone are given back there
+  // Memory for `stream` and what is ordered after it; `full`: there is none left. Multiples of 512 bytes.
+  Status (*take)(void* self, size_t bytes, void* stream, void*& out, bool& full) = nullptr;
+  Status (*give)(void* self, void* data, void* stream) = nullptr;      // back, in the order of the stream
+  Status (*mark)(void* self, void* stream, void*& event) = nullptr;    // records; a null event is made first
+  Status (*wait)(void* self, void* stream, void* event) = nullptr;     // the stream waits, not the caller
+  bool (*passed)(void* self, void* event) = nullptr;
+  Status (*finish)(void* self) = nullptr;                              // the caller waits for all streams
+  Status (*shrink)(void* self, size_t keep) = nullptr;                 // unused memory goes back to the system
+  size_t (*held)(void* self) = nullptr;                                // bytes that it has from the system
+};
+
+struct PoolPolicy {
+  bool keep = true;                         // false: every block goes straight back to the driver
+  size_t slack = size_t(64) << 20;          // bytes that may be kept beyond the recent peak
+  size_t mark_from = size_t(1) << 20;       // blocks from here on get an event even while there is only one stream
+  uint64_t epoch = 1024;                    // frees; the recent peak is that of this epoch and the one before
+};
+
+// "high": since the last reset_marks().
+struct PoolStatistics {
+  uint64_t live_buffers = 0, live_bytes = 0;  // given out and not yet freed, in bytes as asked for
+  uint64_t block_bytes = 0;                   // of the blocks they lie in; what is above live_bytes is lost to rounding
+  uint64_t free_blocks = 0, free_bytes = 0;   // kept for whoever comes next
+  uint64_t held_bytes = 0;                    // what the driver has from the system for all of it
+  uint64_t high_buffers = 0, high_bytes = 0;  // of the live ones
+  uint64_t high_reserved = 0;                 // of block_bytes + free_bytes
+  uint64_t hits = 0, misses = 0;              // allocations out of kept blocks, and by the driver
+  uint64_t crossed = 0, waited = 0;           // hits with a block of another stream; those that had to wait for it
+  uint64_t given_back = 0;                    // blocks, to the driver
+  uint64_t full = 0;                          // times the driver had no memory left
+};
+
+// Sizes of blocks: multiples of 512 bytes up to 4 KiB, then eight to the octave, so at most an eighth is lost.
+inline constexpr int kPoolBuckets = 8 + 8 * 36;
+inline constexpr size_t kPoolMost = size_t(1) << 48;
+int pool_bucket(size_t bytes);  // the smallest that holds them; 1 ... kPoolMost
+size_t pool_bytes(int bucket);
+
+// Of one device. Safe from many threads.
+class Pool {
+ public:
+  explicit Pool(const PoolDriver& driver, const PoolPolicy& policy = {}) : driver_(driver), policy_(policy) {}
+  Pool(const Pool&) = delete;
+  Pool& operator=(const Pool&) = delete;
+
+  // May be used by work on the stream and by what is ordered after it. Where the driver has none left, everything that
+  // can be is given back first, which waits for the work on it; then it is asked once more. 0 bytes are 1.
+  Status allocate(size_t bytes, PoolStream stream, void*& out);
+  // All use of the buffer is ordered before this point of the stream. Null is good.
+  Status free(void* data, PoolStream stream);
+  // Gives free blocks back, the longest unused first, until at most `keep` bytes are left, live ones included. Waits
+  // for the device.
+  Status trim(size_t keep);
+  PoolStatistics statistics();
+  void reset_marks();
+
+ private:
+  struct Block {
+    void* data = nullptr;
+    size_t bytes = 0, asked = 0;
+    uint64_t freed = 0;  // when, in frees
+    int bucket = 0;
+    bool live = false;
+  };
+  using Blocks = std::list<Block>;
+  // The free blocks of one stream, by bucket, the last freed first.
+  struct Home {
+    uint64_t id = 0;
+    size_t count = 0;
+    bool marked = false;    // `event` was recorded after all of their frees
+    void* event = nullptr;  // stays with the home when that serves another stream
+    std::array<Blocks, kPoolBuckets> free{};
+    int first(int bucket) const;  // a bucket that has a block of that size or one step larger; -1: none
+  };
+
+  Home* find(uint64_t id);
+  Home& home_of(PoolStream);
+  Status mark(Home&, void* stream);
+  void* out_of(Home&, int bucket, size_t asked);
+  bool from_others(int bucket, size_t asked, PoolStream, Home*& later, void*& out);
+  Status grow(int bucket, size_t asked, PoolStream, void*& out);
+  void release_to(size_t bytes, uint64_t done_until);
+  void count_live(const Block&);
+  size_t recent_peak() const;
+  size_t reserved() const { return size_t(now_.block_bytes + now_.free_bytes); }
+
+  const PoolDriver driver_;
+  const PoolPolicy policy_;
+  std::mutex mutex_;
+  Blocks live_;
+  std::unordered_map<void*, Blocks::iterator> blocks_;  // live and free ones
+  std::vector<std::unique_ptr<Home>> homes_;            // those without a block are used again
+  PoolStatistics now_;
+  uint64_t frees_ = 0, only_id_ = 0;
+  bool any_ = false, many_ = false;  // a stream was seen; more than one was
+  size_t peak_ = 0, peak_before_ = 0;
+};
+
+}  // namespace attune
