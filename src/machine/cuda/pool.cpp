@@ -1,0 +1,244 @@
+#include "machine/cuda/pool.h"
+
+#include <cuda_runtime.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <memory>
+#include <mutex>
+#include <string_view>
+#include <utility>
+
+#include "machine/cuda/runtime.h"
+
+namespace attune::cuda {
+namespace {
+
+// Leaves no error behind for the next call to find.
+Status said(const char* call, cudaError_t error) {
+  if (error == cudaSuccess) return Status::good();
+  (void)cudaGetLastError();
+  return Status::no(call, ": ", cudaGetErrorString(error), " (", cudaGetErrorName(error), ")");
+}
+
+cudaStream_t stream_of(void* handle) { return static_cast<cudaStream_t>(handle); }
+cudaEvent_t event_of(void* handle) { return static_cast<cudaEvent_t>(handle); }
+
+// While one lives, a capture anywhere in the process forbids nothing to this thread: what the pool does concerns
+// streams that are not captured.
+struct Relaxed {
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+  Relaxed() { (void)cudaThreadExchangeStreamCaptureMode(&mode); }
+  ~Relaxed() { (void)cudaThreadExchangeStreamCaptureMode(&mode); }
+  Relaxed(const Relaxed&) = delete;
+  Relaxed& operator=(const Relaxed&) = delete;
+};
+
+struct GpuPool {
+  int index = 0;
+  cudaMemPool_t from = nullptr;
+  cudaStream_t side = nullptr;
+  bool keeps = true;
+  std::unique_ptr<Pool> blocks{};
+  std::atomic<uint64_t> graph_buffers{0};
+};
+GpuPool& of(void* self) { return *static_cast<GpuPool*>(self); }
+
+// The GPU is the current one in all of these.
+Status driver_take(void* self, size_t bytes, void* stream, void*& out, bool& full) {
+  const Relaxed relaxed;
+  const cudaError_t error = cudaMallocFromPoolAsync(&out, bytes, of(self).from, stream_of(stream));
+  full = error == cudaErrorMemoryAllocation;
+  return said("cudaMallocFromPoolAsync", error);
+}
+Status driver_give(void*, void* data, void* stream) {
+  return said("cudaFreeAsync", cudaFreeAsync(data, stream_of(stream)));
+}
+Status driver_mark(void*, void* stream, void*& event) {
+  if (!event) {
+    const Relaxed relaxed;
+    cudaEvent_t made = nullptr;
+    if (Status s = said("cudaEventCreate", cudaEventCreateWithFlags(&made, cudaEventDisableTiming)); !s.ok()) return s;
+    event = made;
+  }
+  return said("cudaEventRecord", cudaEventRecord(event_of(event), stream_of(stream)));
+}
+Status driver_wait(void*, void* stream, void* event) {
+  return said("cudaStreamWaitEvent", cudaStreamWaitEvent(stream_of(stream), event_of(event), 0));
+}
+bool driver_passed(void*, void* event) {
+  const Relaxed relaxed;
+  const cudaError_t error = cudaEventQuery(event_of(event));
+  if (error != cudaSuccess) (void)cudaGetLastError();  // "not ready" is left behind too
+  return error == cudaSuccess;
+}
+Status driver_finish(void*) {
+  const Relaxed relaxed;
+  return said("cudaDeviceSynchronize", cudaDeviceSynchronize());
+}
+Status driver_shrink(void* self, size_t keep) {
+  const Relaxed relaxed;
+  if (Status s = said("cudaStreamSynchronize", cudaStreamSynchronize(of(self).side)); !s.ok()) return s;
+  return said("cudaMemPoolTrimTo", cudaMemPoolTrimTo(of(self).from, keep));
+}
+size_t driver_held(void* self) {
+  uint64_t bytes = 0;
+  if (cudaMemPoolGetAttribute(of(self).from, cudaMemPoolAttrReservedMemCurrent, &bytes) != cudaSuccess)
+    (void)cudaGetLastError();
+  return size_t(bytes);
+}
+
+Status open(int index, std::unique_ptr<GpuPool>& out) {
+  auto pool = std::make_unique<GpuPool>();
+  pool->index = index;
+  const char* word = std::getenv("ATTUNE_POOL");
+  const std::string_view wanted = word ? word : "attune";
+  if (wanted != "attune" && wanted != "driver")
+    return Status::no("memory: ATTUNE_POOL is '", wanted, "', not one of attune, driver");
+  pool->keeps = wanted == "attune";
+
+  Device found;
+  if (Status s = device(index, found); !s.ok()) return Status::no("memory: cuda:", index, ": ", s.message);
+  const Relaxed relaxed;
+  int has_pools = 0;
+  const cudaError_t asked = cudaDeviceGetAttribute(&has_pools, cudaDevAttrMemoryPoolsSupported, index);
+  if (Status s = said("cudaDeviceGetAttribute", asked); !s.ok()) return s;
+  if (!has_pools) return Status::no("memory: the driver has no memory pools on cuda:", index, " (", found.name, ")");
+  cudaMemPoolProps props{};
+  props.allocType = cudaMemAllocationTypePinned;
+  props.handleTypes = cudaMemHandleTypeNone;
+  props.location.type = cudaMemLocationTypeDevice;
+  props.location.id = index;
+  if (Status s = said("cudaMemPoolCreate", cudaMemPoolCreate(&pool->from, &props)); !s.ok()) return s;
+  // What the driver holds unused beyond this goes back to the system at its next synchronisation. Its default is 0.
+  const PoolPolicy policy{.keep = pool->keeps};
+  uint64_t threshold = policy.slack;
+  (void)cudaMemPoolSetAttribute(pool->from, cudaMemPoolAttrReleaseThreshold, &threshold);
+  const cudaError_t streamed = cudaStreamCreateWithFlags(&pool->side, cudaStreamNonBlocking);
+  if (Status s = said("cudaStreamCreateWithFlags", streamed); !s.ok()) {
+    (void)cudaMemPoolDestroy(pool->from);
+    return s;
+  }
+  pool->blocks = std::make_unique<Pool>(
+      PoolDriver{.self = pool.get(), .side = pool->side, .take = driver_take, .give = driver_give, .mark = driver_mark,
+                 .wait = driver_wait, .passed = driver_passed, .finish = driver_finish, .shrink = driver_shrink,
+                 .held = driver_held},
+      policy);
+  out = std::move(pool);
+  return Status::good();
+}
+
+// The pool of a GPU, which is the current one.
+Status find(int index, GpuPool*& out) {
+  constexpr int kMostGpus = 64;
+  static std::atomic<GpuPool*> known[kMostGpus] = {};
+  static std::mutex& mutex = *new std::mutex;
+  if (index < 0 || index >= kMostGpus) return Status::no("memory: cuda:", index, " is not in 0 ... ", kMostGpus - 1);
+  out = known[index].load(std::memory_order_acquire);
+  if (out) return Status::good();
+  const std::lock_guard lock(mutex);
+  out = known[index].load(std::memory_order_acquire);
+  if (out) return Status::good();
+  std::unique_ptr<GpuPool> made;
+  if (Status s = open(index, made); !s.ok()) return s;
+  known[index].store(out = made.release(), std::memory_order_release);
+  return Status::good();
+}
+
+Status is_captured(void* stream, bool& out) {
+  cudaStreamCaptureStatus now = cudaStreamCaptureStatusNone;
+  if (Status s = said("cudaStreamIsCapturing", cudaStreamIsCapturing(stream_of(stream), &now)); !s.ok())
+    return Status::no("memory: ", s.message);
+  if (now == cudaStreamCaptureStatusInvalidated) return Status::no("memory: the capture of this stream has failed");
+  out = now == cudaStreamCaptureStatusActive;
+  return Status::good();
+}
+
+Status identify(PoolStream& stream) {
+  unsigned long long id = 0;
+  if (Status s = said("cudaStreamGetId", cudaStreamGetId(stream_of(stream.handle), &id)); !s.ok())
+    return Status::no("memory: ", s.message);
+  stream.id = id;
+  return Status::good();
+}
+
+// Calls f(pool) with the GPU as the current one.
+template <class F>
+Status with(int index, F f) {
+  const Use use(index);
+  if (!use.status.ok()) return Status::no("memory: cuda:", index, ": ", use.status.message);
+  GpuPool* pool = nullptr;
+  if (Status s = find(index, pool); !s.ok()) return s;
+  return f(*pool);
+}
+
+Status allocate_from(GpuPool& pool, size_t bytes, PoolStream& on, void*& out) {
+  if (Status s = identify(on); !s.ok()) return s;
+  Status s = pool.blocks->allocate(bytes, on, out);
+  return s.ok() ? s : Status::no(s.message, ", on cuda:", pool.index);
+}
+
+constexpr std::string_view kWhyNot = ": a graph would use its address again; allocate and free outside of the capture";
+
+}  // namespace
+
+Status allocate(int index, size_t bytes, void* stream, void*& out) {
+  out = nullptr;
+  return with(index, [&](GpuPool& pool) {
+    bool captured = false;
+    if (Status s = is_captured(stream, captured); !s.ok()) return s;
+    if (captured) return Status::no("memory: the stream is being captured", kWhyNot);
+    PoolStream on{.handle = stream};
+    return allocate_from(pool, bytes, on, out);
+  });
+}
+
+Status free(int index, void* data, void* stream) {
+  if (!data) return Status::good();
+  return with(index, [&](GpuPool& pool) {
+    bool captured = false;
+    PoolStream on{.handle = stream};
+    if (Status s = is_captured(stream, captured); !s.ok()) return s;
+    if (captured) return Status::no("memory: the stream is being captured", kWhyNot);
+    if (Status s = identify(on); !s.ok()) return s;
+    return pool.blocks->free(data, on);
+  });
+}
+
+Status trim(int index, size_t keep) {
+  return with(index, [&](GpuPool& pool) { return pool.blocks->trim(keep); });
+}
+
+Status reset_marks(int index) {
+  return with(index, [&](GpuPool& pool) { return pool.blocks->reset_marks(), Status::good(); });
+}
+
+Status pool_state(int index, PoolState& out) {
+  return with(index, [&](GpuPool& pool) {
+    out = {.counts = pool.blocks->statistics(), .keeps = pool.keeps, .graph_buffers = pool.graph_buffers.load()};
+    return Status::good();
+  });
+}
+
+Status Borrowed::take(int index, size_t bytes, void* stream) {
+  if (Status s = give_back(); !s.ok()) return s;
+  return with(index, [&](GpuPool& pool) {
+    if (Status s = is_captured(stream, captured_); !s.ok()) return s;
+    index_ = index, on_.handle = stream;
+    if (!captured_) return allocate_from(pool, bytes, on_, data_);
+    pool.graph_buffers.fetch_add(1, std::memory_order_relaxed);
+    Status s = said("cudaMallocFromPoolAsync", cudaMallocFromPoolAsync(&data_, bytes, pool.from, stream_of(stream)));
+    if (!s.ok()) data_ = nullptr;
+    return s.ok() ? s : Status::no("memory: ", bytes, " bytes inside a capture on cuda:", index, ": ", s.message);
+  });
+}
+
+Status Borrowed::give_back() {
+  if (!data_) return Status::good();
+  void* const data = std::exchange(data_, nullptr);
+  return with(index_, [&](GpuPool& pool) {
+    return captured_ ? driver_give(&pool, data, on_.handle) : pool.blocks->free(data, on_);
+  });
+}
+
+}  // namespace attune::cuda

@@ -1,0 +1,44 @@
+// The memory pools of the GPUs, one a GPU, made when first used and never destroyed: machine/pool.h over a pool of the
+// driver's that is ours alone. ATTUNE_POOL=driver, read at that moment, keeps no blocks and leaves all to the driver.
+//
+// Captured streams. A graph keeps its addresses, so it gets no block that anybody else may get: a Borrowed buffer
+// becomes an allocation and a free of the graph itself, made by the driver; a buffer that would outlive the capture is
+// refused.
+#pragma once
+#include <cstddef>
+
+#include "machine/pool.h"
+
+namespace attune::cuda {
+
+Status allocate(int index, size_t bytes, void* stream, void*& out);
+Status free(int index, void* data, void* stream);
+Status trim(int index, size_t keep);  // waits for the GPU
+Status reset_marks(int index);
+
+struct PoolState {
+  PoolStatistics counts{};
+  bool keeps = true;          // blocks; false with ATTUNE_POOL=driver
+  uint64_t graph_buffers = 0; // borrowed inside captures
+};
+Status pool_state(int index, PoolState& out);
+
+// Memory for one run: taken before its launches, given back after them, both in the order of the stream.
+class Borrowed {
+ public:
+  Borrowed() = default;
+  Borrowed(const Borrowed&) = delete;
+  Borrowed& operator=(const Borrowed&) = delete;
+  ~Borrowed() { (void)give_back(); }
+  Status take(int index, size_t bytes, void* stream);
+  Status give_back();
+  std::byte* data() const { return static_cast<std::byte*>(data_); }
+
+ private:
+  void* data_ = nullptr;
+  [[maybe_unused]] PoolStream on_{};
+  [[maybe_unused]] int index_ = 0;
+  [[maybe_unused]] bool captured_ = false;
+};
+
+}  // namespace attune::cuda
