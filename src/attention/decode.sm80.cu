@@ -3,7 +3,6 @@
 // costs more than a kernel that starts while the first one ends.
 #include <algorithm>
 
-#include "attention/decode.sm80.host.h"
 #include "attention/decode.sm80.kernels.h"
 
 namespace attune::sm80 {
@@ -13,24 +12,23 @@ __global__ void __launch_bounds__(kMergeThreads) decode_merge_kernel(const __gri
   __shared__ float weight[kMostSplits];
   __shared__ float2 factors;
   __shared__ float4 sums[kMergeThreads];
-  const Problem& p = x.problem;
   uint32_t n = blockIdx.x;
-  const int query = int(n % x.most_q);
+  const int query = int(n % x.most_q), splits = int(x.splits.by);
   n /= x.most_q;
-  const int head = int(n % p.heads_q), b = int(n / p.heads_q);
+  const int head = int(n % x.problem.heads_q), b = int(n / x.problem.heads_q);
   const Sequence s = x.sequence_of(b);
   wait_for_previous();
   if (query >= s.len_q) return;
-  const int columns = p.dim_v <= 64 ? 16 : p.dim_v <= 128 ? 32 : 64, slices = kMergeThreads / columns;
+  const int columns = x.dim_v <= 64 ? 16 : x.dim_v <= 128 ? 32 : 64, slices = kMergeThreads / columns;
   const int column = threadIdx.x % columns * 4, slice = threadIdx.x / columns;
   float4 part[kAtOnce];
   const auto load = [&](int first) {
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
       const int split = first + i * slices;
-      if (split < x.splits && column < p.dim_v)
+      if (split < splits && column < x.dim_v)
         part[i] = __ldcg(reinterpret_cast<const float4*>(
-            x.partial_out + x.partial_row(split, b, head, query) * p.dim_v + column));
+            x.partial_out + x.partial_row(split, b, head, query) * x.dim_v + column));
     }
   };
   load(slice);
@@ -39,7 +37,7 @@ __global__ void __launch_bounds__(kMergeThreads) decode_merge_kernel(const __gri
 #pragma unroll
     for (int i = 0; i < kMostSplits / 32; ++i) {
       const int split = i * 32 + lane;
-      lse[i] = split < x.splits ? __ldcg(x.partial_lse + x.partial_row(split, b, head, query)) : -INFINITY;
+      lse[i] = split < splits ? __ldcg(x.partial_lse + x.partial_row(split, b, head, query)) : -INFINITY;
       top = fmaxf(top, lse[i]);
     }
 #pragma unroll
@@ -58,12 +56,12 @@ __global__ void __launch_bounds__(kMergeThreads) decode_merge_kernel(const __gri
   }
   __syncthreads();
   float4 y{};
-  for (int first = slice; first < x.splits; first += kAtOnce * slices) {
+  for (int first = slice; first < splits; first += kAtOnce * slices) {
     if (first != slice) load(first);
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
       const int split = first + i * slices;
-      if (split >= x.splits) break;
+      if (split >= splits) break;
       const float w = weight[split];
       if (w == 0.f) continue;  // an empty part has written no rows
       y = {y.x + w * part[i].x, y.y + w * part[i].y, y.z + w * part[i].z, y.w + w * part[i].w};
@@ -71,7 +69,7 @@ __global__ void __launch_bounds__(kMergeThreads) decode_merge_kernel(const __gri
   }
   sums[threadIdx.x] = y;
   __syncthreads();
-  if (slice || column >= p.dim_v) return;
+  if (slice || column >= x.dim_v) return;
   for (int i = 1; i < slices; ++i) {
     const float4 z = sums[i * columns + threadIdx.x];
     y = {y.x + z.x, y.y + z.y, y.z + z.z, y.w + z.w};
@@ -124,7 +122,8 @@ int64_t keys_seen(const Problem& p) {
 int splits_of(const Problem& p, const Device& d, const DecodeKernel& k) {
   const int64_t keys = keys_seen(p);
   if (fixed(p)) {
-    const int64_t parts = std::min(ceil_div(keys, kFixedPart) + 1, ceil_div(p.len_k, kFixedPart));
+    constexpr int64_t kPart = 1 << kFixedBits;
+    const int64_t parts = std::min(ceil_div(keys, kPart) + 1, ceil_div(p.len_k, kPart));
     return int(std::clamp<int64_t>(parts, 1, kMostFixed));
   }
   const int64_t blocks = int64_t(p.batch) * p.heads_kv * row_blocks(p), key_bytes = 2 * (p.dim_qk + p.dim_v);
@@ -159,9 +158,11 @@ constexpr bool starts_early(int arch) {
 }  // namespace
 
 Few few_queries(const Problem& p) {
-  if (needs_general(p) || p.mask.blocks.q || fixed(p)) return Few::none;
+  constexpr int kLongest = INT32_MAX - 4096;  // so that the end of a tile is an int
+  if (size_of(p.dtype.q) != 2 || needs_general(p) || p.mask.blocks.q) return Few::none;
+  if (group_of(p) > kMostRows || p.len_k > kLongest) return Few::none;
   if (int64_t(p.len_q) * group_of(p) <= kMostRows) return Few::all;
-  return Few::none;
+  return fixed(p) ? Few::some : Few::none;
 }
 
 Status decode_shape(Plan& plan, Workspace& count) {
@@ -191,17 +192,32 @@ Status decode_run(const Plan& plan, const Args& a, Workspace& ws, Stream stream)
   const Partial partial = carve(ws, p, splits);
   if (!blocks) return Status::good();
   const bool uniform = std::none_of(std::begin(kLengths), std::end(kLengths), [&](Role r) { return a.given(r); });
-  const DecodeParams params{.problem = p,
-                            .args = dense(a),
+  const Sequence seq = uniform ? sequence(p, a, 0) : Sequence{};
+  if (uniform && int64_t(seq.len_q) * group_of(p) > kMostRows) return Status::good();
+  const bool paged = p.keys == KeySource::paged;
+  const DecodeParams params{.q = byte_rows(a[Role::q]),
+                            .k = byte_rows(a[Role::k]),
+                            .v = byte_rows(a[Role::v]),
+                            .out = byte_rows(a[Role::out]),
+                            .group = Divisor(uint32_t(group_of(p))),
+                            .row_blocks = Divisor(uint32_t(row_blocks(p))),
+                            .splits = Divisor(uint32_t(splits)),
+                            .heads_kv = Divisor(uint32_t(p.heads_kv)),
+                            .page = Divisor(uint32_t(std::max(p.page, 1))),
+                            .pages = paged ? a.row<const int32_t>(Role::page_table) : nullptr,
+                            .pages_step = a[Role::page_table].stride.batch,
+                            .pool = a[Role::k].extent.batch,
+                            .dim_qk = p.dim_qk,
+                            .dim_v = p.dim_v,
+                            .scale = scale_of(p, a) * kLog2e,
                             .uniform = uniform,
-                            .seq = uniform ? sequence(p, a, 0) : Sequence{},
-                            .group = group_of(p),
-                            .row_blocks = int(row_blocks(p)),
-                            .splits = splits,
                             .fixed = fixed(p),
                             .most_q = most_q(p),
+                            .seq = seq,
                             .partial_out = partial.out,
-                            .partial_lse = partial.lse};
+                            .partial_lse = partial.lse,
+                            .problem = p,
+                            .args = dense(a)};
   const int device = a[Role::q].device_index, type = p.dtype.q == DType::bf16;
   const cuda::Use use(device);
   if (!use.status.ok()) return Status::no(kWho, ": ", use.status.message, ", in: ", name(p));

@@ -4,6 +4,9 @@
 // Warps merge in shared memory at the end, in their order; parts of the keys merge in a second small kernel, in theirs.
 // Tiles are counted from key 0 of the sequence: a row's bits depend on where its keys are cut and on nothing else.
 #pragma once
+#include "attention/decode.sm80.host.h"
+#include "attention/rows.sm80.h"
+#include "core/divisor.h"
 #include "core/score.h"
 #include "machine/sm80/matrix.h"
 #include "machine/sm80/order.h"
@@ -11,29 +14,35 @@
 namespace attune::sm80 {
 
 constexpr int kDecodeRows = 16;    // of a block
-constexpr int kMostRows = 64;      // of a sequence and key head: beyond, tiles of more rows are better
-constexpr int kFixedPart = 512;    // keys of a part where a row's bits may not depend on the batch, or 2, 4, ... times
-constexpr int kMostFixed = 64;     // that many, so that a row has at most this many parts
+constexpr int kFixedBits = 9;      // parts of 512 keys where a row's bits may not depend on the batch, or of 1024, ...:
+constexpr int kMostFixed = 32;     // so large that a row has at most this many
 constexpr int kMostSplits = 128;
 constexpr int kMergeThreads = 128;
 
+// What a block needs to find its first key comes first, side by side: constants are fetched by the line.
 struct DecodeParams {
+  ByteRows q, k, v, out;  // of paged keys, `batch` is the step from page to page
+  Divisor group;          // query heads of a key head: they share a block
+  Divisor row_blocks;     // of one (sequence, key head)
+  Divisor splits, heads_kv, page;
+  const int32_t* pages;   // null unless paged
+  int64_t pages_step;     // from sequence to sequence
+  int pool;               // pages there are
+  int dim_qk, dim_v;
+  float scale;            // log2 e folded in
+  bool uniform;           // every sequence is `seq` but for its place in the batch: no lengths in tensors
+  bool fixed;             // parts are fixed in size, and sequences of more than kMostRows rows are another kernel's
+  int most_q;             // queries of a sequence that have partial results
+  Sequence seq;
+  float* partial_out;     // [split][batch][head][query][dim_v], where splits > 1
+  float* partial_lse;     // [split][batch][head][query]
   Problem problem;
   DenseArgs args;
-  bool uniform;        // every sequence is `seq` but for its place in the batch: no lengths in tensors
-  Sequence seq;
-  int group;           // query heads of a key head: they share a block
-  int row_blocks;      // of one (sequence, key head)
-  int splits;
-  bool fixed;          // parts are fixed in size, and sequences of more than kMostRows rows are another kernel's
-  int most_q;          // queries of a sequence that have partial results
-  float* partial_out;  // [split][batch][head][query][dim_v], where splits > 1
-  float* partial_lse;  // [split][batch][head][query]
 
   __device__ Sequence sequence_of(int b) const {
     Sequence s = uniform ? seq : sequence(problem, args, b);
     if (uniform) s.q_batch = s.k_batch = b;
-    if (fixed && int64_t(s.len_q) * group > kMostRows) s.len_q = 0;
+    if (fixed && int64_t(s.len_q) * group.by > kMostRows) s.len_q = 0;
     return s;
   }
   __device__ int64_t partial_row(int split, int b, int head, int query) const {
@@ -50,11 +59,11 @@ struct DecodeParams {
   }
   // Four columns of a row, merged with what is there where the run accumulates.
   __device__ void write(const Sequence& s, int head, int query, int column, float4 x, float now, float before) const {
-    const Tensor& t = args[Role::out];
-    char* row = row_address(t, s.q_batch, s.q_first + query, head);
+    char* row = out.row(s.q_batch, s.q_first + query, head);
+    const DType dtype = problem.dtype.out;
     // Plus 0: a zero leaves without a sign, whatever the number of parts was.
     x = {fmaf(x.x, now, 0.f), fmaf(x.y, now, 0.f), fmaf(x.z, now, 0.f), fmaf(x.w, now, 0.f)};
-    if (t.dtype == DType::f32) {
+    if (dtype == DType::f32) {
       float4* to = reinterpret_cast<float4*>(row) + column / 4;
       if (before != 0.f) {
         const float4 y = *to;
@@ -62,7 +71,7 @@ struct DecodeParams {
       }
       *to = x;
     } else {
-      const bool bf16 = t.dtype == DType::bf16;
+      const bool bf16 = dtype == DType::bf16;
       reinterpret_cast<uint2*>(row)[column / 4] = {bf16 ? pack<Bf16>(x.x, x.y) : pack<F16>(x.x, x.y),
                                                    bf16 ? pack<Bf16>(x.z, x.w) : pack<F16>(x.z, x.w)};
     }
@@ -88,8 +97,6 @@ struct Decode {
   static_assert(Keys % 16 == 0 && Dim % 64 == 0 && kWarpBytes >= kDecodeRows * Dim * 4);
 
   const DecodeParams& x;
-  const Problem& p;
-  const DenseArgs& a;
   const DecodePlace& at;
   const int lane, warp;
   const uint32_t stages;  // this warp's, in shared memory
@@ -97,51 +104,44 @@ struct Decode {
   FragmentA q[Dim / 16];
   Accumulator o[Dim / 8];
   float ref[2], sum[2];
-  // Where this thread's next rows come from. Linear: k, v point at (tile's row lane / kChunks, its chunk) of tile 0.
-  const char *k, *v;
-  int page;               // paged: of key lane % Keys in the next tile to load
+  const char *k, *v;      // this thread's chunk of key 0 of the sequence; paged: of slot 0 in page 0
+  int page;               // paged: that of key lane % Keys in the next tile to load
 
-  static constexpr int kChunks = Dim / 8 > 32 ? 32 : Dim / 8, kRowsAtOnce = 32 / kChunks;
+  static constexpr int kChunks = Dim / 8, kRowsAtOnce = 32 / kChunks;
 
   __device__ Decode(const DecodeParams& params, const DecodePlace& place, char* shared)
       : x(params),
-        p(params.problem),
-        a(params.args),
         at(place),
         lane(threadIdx.x % 32),
         warp(threadIdx.x / 32),
         stages(shared_address(shared) + warp * kWarpBytes) {}
 
-  __device__ int position(int row) const { return (at.first + row) / x.group; }
-  __device__ int head(int row) const { return at.head_kv * x.group + (at.first + row) % x.group; }
-  __device__ bool paged() const { return p.keys == KeySource::paged; }
+  __device__ int position(int row) const { return int(x.group.divide(at.first + row)); }
+  __device__ int head(int row) const { return at.head_kv * int(x.group.by) + int(x.group.rest(at.first + row)); }
 
   // Keys of tile n: key `lane % Keys` of it is this thread's to look up.
   __device__ void look_up(int n) {
     const uint32_t slot = uint32_t(at.seq.k_first + min(n * Keys + lane % Keys, at.end - 1));
-    page = a.row<const int32_t>(Role::page_table, at.b)[slot / uint32_t(p.page)];
+    page = x.pages[at.b * x.pages_step + x.page.divide(slot)];
   }
 
   __device__ bool sees(int key) const { return at.begin <= key && key < at.end; }
 
-  // Tile n into a stage: a thread has one column of 16 bytes (two where rows are longer than a warp) and every
-  // kRowsAtOnce-th row. What no row sees is zeros: hidden, and 0 times a value that is not there is 0.
+  // Tile n into a stage: a thread has one chunk of 16 bytes of every kRowsAtOnce-th row. What no row sees
+  // is zeros: hidden, and 0 times a value that is not there is 0.
   __device__ void load(int n, int stage) {
     if (n >= at.until) return;
     const uint32_t to = stages + stage * kStageBytes;
     const int row = lane / kChunks, column = lane % kChunks * 8, first = n * Keys;
-    if (!paged()) {
-      const int64_t step_k = a[Role::k].stride.seq * sizeof(T), step_v = a[Role::v].stride.seq * sizeof(T);
-      const char *from_k = k + (first + row) * step_k, *from_v = v + (first + row) * step_v;
+    if (!x.pages) {
+      const char *from_k = k + (first + row) * x.k.seq, *from_v = v + (first + row) * x.v.seq;
 #pragma unroll
       for (int r = 0; r < Keys; r += kRowsAtOnce)
-        copy_row(to, row + r, column, from_k + r * step_k, from_v + r * step_v, sees(first + row + r));
+        copy_row(to, row + r, column, from_k + r * x.k.seq, from_v + r * x.v.seq, sees(first + row + r));
       return;
     }
-    const uint32_t slot = uint32_t(at.seq.k_first + first + lane % Keys) % uint32_t(p.page);
-    const int block = clamp(page, 0, a[Role::k].extent.batch - 1);
-    const int64_t mine_k = (block * a[Role::k].stride.batch + slot * a[Role::k].stride.seq) * sizeof(T);
-    const int64_t mine_v = (block * a[Role::v].stride.batch + slot * a[Role::v].stride.seq) * sizeof(T);
+    const int64_t slot = x.page.rest(at.seq.k_first + first + lane % Keys), in_pool = clamp(page, 0, x.pool - 1);
+    const int64_t mine_k = in_pool * x.k.batch + slot * x.k.seq, mine_v = in_pool * x.v.batch + slot * x.v.seq;
     look_up(n + Warps);
 #pragma unroll
     for (int r = 0; r < Keys; r += kRowsAtOnce) {
@@ -151,12 +151,8 @@ struct Decode {
     }
   }
   __device__ void copy_row(uint32_t to, int row, int column, const char* from_k, const char* from_v, bool there) const {
-#pragma unroll
-    for (int c = 0; c < Dim; c += kChunks * 8) {
-      copy16(to + TileOfK::offset(row, column + c), from_k + c * sizeof(T), there && column + c < p.dim_qk);
-      copy16(to + TileOfK::kBytes + TileOfK::offset(row, column + c), from_v + c * sizeof(T),
-             there && column + c < p.dim_v);
-    }
+    copy16(to + TileOfK::offset(row, column), from_k, there && column < x.dim_qk);
+    copy16(to + TileOfK::kBytes + TileOfK::offset(row, column), from_v, there && column < x.dim_v);
   }
 
   // Straight into fragments: every warp needs all of q, once.
@@ -166,12 +162,12 @@ struct Decode {
       const int row = half * 8 + lane / 4;
       const bool there = row < at.rows;
       const int r = there ? row : 0;
-      const char* from = row_address(a[Role::q], at.seq.q_batch, at.seq.q_first + position(r), head(r));
+      const char* from = x.q.row(at.seq.q_batch, at.seq.q_first + position(r), head(r));
 #pragma unroll
       for (int n = 0; n < Dim / 8; ++n) {
         const int column = n * 8 + lane % 4 * 2;
         q[n / 2].r[n % 2 * 2 + half] =
-            there && column < p.dim_qk ? *reinterpret_cast<const uint32_t*>(from + column * sizeof(T)) : 0;
+            there && column < x.dim_qk ? *reinterpret_cast<const uint32_t*>(from + column * sizeof(T)) : 0;
       }
       const BandWalk walk{at.seq.band, at.seq.len_k, Keys};
       seen[half] = {walk.first_key(position(r)), walk.last_key(position(r))};
@@ -272,11 +268,11 @@ struct Decode {
   }
 
   __device__ void walk_keys() {
-    const int64_t chunk = lane % kChunks * 16;
-    k = row_address(a[Role::k], paged() ? 0 : at.seq.k_batch, paged() ? 0 : at.seq.k_first, at.head_kv) + chunk;
-    v = row_address(a[Role::v], paged() ? 0 : at.seq.k_batch, paged() ? 0 : at.seq.k_first, at.head_kv) + chunk;
+    const int batch = x.pages ? 0 : at.seq.k_batch, first = x.pages ? 0 : at.seq.k_first;
+    k = x.k.row(batch, first, at.head_kv) + lane % kChunks * 16;
+    v = x.v.row(batch, first, at.head_kv) + lane % kChunks * 16;
     int n = at.from + (warp + Warps - at.from % Warps) % Warps;  // the first tile of this warp
-    if (paged() && n < at.until) look_up(n);
+    if (x.pages && n < at.until) look_up(n);
 #pragma unroll 1
     for (int stage = 0; stage < Stages; ++stage) load(n + stage * Warps, stage), close_group();
     load_q();
@@ -284,7 +280,6 @@ struct Decode {
     for (int half = 0; half < 2; ++half) ref[half] = -INFINITY, sum[half] = 0.f;
 #pragma unroll
     for (int d = 0; d < Dim / 8; ++d) o[d] = {};
-    const float scale = scale_of(p, a) * kLog2e;
 #pragma unroll 1
     for (int stage = 0; n < at.until; n += Warps) {
       wait_groups<Stages - 1>();
@@ -293,7 +288,7 @@ struct Decode {
       Accumulator s[Keys / 8];
       scores(shared, s);
       if (at.open_first > n * Keys || at.open_last < (n + 1) * Keys) hide(s, n * Keys);
-      admit(s, scale);
+      admit(s, x.scale);
       accumulate(shared + TileOfK::kBytes, s);
       __syncwarp();
       load(n + Stages * Warps, stage);
@@ -336,7 +331,7 @@ struct Decode {
         all.sum += ends[w * kDecodeRows + row].y * factor[w];
       }
       for (int w = 0; w < Warps; ++w) ends[w * kDecodeRows + row].x = factor[w] * all.normaliser();
-      if (x.splits == 1) {
+      if (x.splits.by == 1) {
         const RowEnd end = x.end_row(at.seq, head(row), position(row), all.lse());
         last[row] = {end.now, end.before};
       } else {
@@ -347,7 +342,7 @@ struct Decode {
 #pragma unroll 1
     for (int n = threadIdx.x; n < at.rows * (Dim / 4); n += kThreads) {
       const int row = n / (Dim / 4), column = n % (Dim / 4) * 4;
-      if (column >= p.dim_v) continue;
+      if (column >= x.dim_v) continue;
       float4 y{};
 #pragma unroll
       for (int w = 0; w < Warps; ++w) {
@@ -356,10 +351,10 @@ struct Decode {
                                                           o_at(row, column));
         y = {y.x + z.x * factor, y.y + z.y * factor, y.z + z.z * factor, y.w + z.w * factor};
       }
-      if (x.splits == 1)
+      if (x.splits.by == 1)
         x.write(at.seq, head(row), position(row), column, y, last[row].x, last[row].y);
       else
-        *reinterpret_cast<float4*>(x.partial_out + x.partial_row(at.split, at.b, head(row), position(row)) * p.dim_v +
+        *reinterpret_cast<float4*>(x.partial_out + x.partial_row(at.split, at.b, head(row), position(row)) * x.dim_v +
                                    column) = y;
     }
   }
@@ -368,29 +363,30 @@ struct Decode {
 // By one thread.
 template <int Keys>
 __device__ inline void find_place(const DecodeParams& x, DecodePlace& at) {
-  const Problem& p = x.problem;
   uint32_t n = blockIdx.x;
-  const int block = int(n % x.row_blocks);
-  n /= x.row_blocks, at.split = int(n % x.splits);
-  n /= x.splits, at.head_kv = int(n % p.heads_kv), at.b = int(n / p.heads_kv);
+  const int block = int(x.row_blocks.rest(n));
+  n = x.row_blocks.divide(n), at.split = int(x.splits.rest(n));
+  n = x.splits.divide(n), at.head_kv = int(x.heads_kv.rest(n)), at.b = int(x.heads_kv.divide(n));
   at.seq = x.sequence_of(at.b);
-  const int64_t rows = int64_t(at.seq.len_q) * x.group;
-  at.first = clamp(int64_t(block) * kDecodeRows, 0, rows);
-  at.rows = clamp(rows - at.first, 0, kDecodeRows);
+  const int rows = at.seq.len_q * int(x.group.by);
+  at.first = min(block * kDecodeRows, rows), at.rows = min(rows - at.first, kDecodeRows);
   if (!at.rows) return;
   const BandWalk walk{at.seq.band, at.seq.len_k, Keys};
-  const int top = at.first / x.group, bottom = (at.first + at.rows - 1) / x.group;
+  const int top = int(x.group.divide(at.first)), bottom = int(x.group.divide(at.first + at.rows - 1));
   at.open_first = walk.first_key(bottom), at.open_last = walk.last_key(top);
   at.begin = walk.first_key(top), at.end = walk.last_key(bottom);
-  const int first = at.begin / Keys, tiles = max(0, (at.end + Keys - 1) / Keys - first);
+  const int first = at.begin / Keys, last = max(first, (at.end + Keys - 1) / Keys);
   if (x.fixed) {
-    int64_t part = kFixedPart;
-    while (ceil_div(at.end, part) - at.begin / part > kMostFixed) part *= 2;
-    const int64_t start = (at.begin / part + at.split) * part / Keys;
-    at.from = clamp(start, first, first + tiles), at.until = clamp(start + part / Keys, first, first + tiles);
+    const auto parts_of = [&](int bits) {
+      return int(((uint32_t(at.end) + (1u << bits) - 1) >> bits) - (uint32_t(at.begin) >> bits));
+    };
+    int bits = kFixedBits;
+    while (parts_of(bits) > kMostFixed) ++bits;
+    const int64_t start = ((int64_t(at.begin) >> bits) + at.split) << bits, end = start + (int64_t(1) << bits);
+    at.from = clamp(start / Keys, first, last), at.until = clamp(end / Keys, first, last);
   } else {
-    at.from = first + int(int64_t(tiles) * at.split / x.splits);
-    at.until = first + int(int64_t(tiles) * (at.split + 1) / x.splits);
+    const int each = int(x.splits.divide(last - first)), more = int(x.splits.rest(last - first));
+    at.from = first + at.split * each + min(at.split, more), at.until = at.from + each + (at.split < more);
   }
 }
 
@@ -404,7 +400,7 @@ __global__ void __launch_bounds__(Warps * 32, BlocksPerSm) decode_kernel(const _
   __syncthreads();
   if (!place.rows) return;
   Decode<T, Dim, Keys, Stages, Warps> d(params, place, shared);
-  if (params.splits > 1 && place.from >= place.until) return d.leave_empty();
+  if (params.splits.by > 1 && place.from >= place.until) return d.leave_empty();
   d.walk_keys();
   d.merge_warps(shared, ends, last);
 }

@@ -98,11 +98,11 @@ Status supports(const Problem& p, const Device& d) {
 Status shape(Plan& plan, const Planner&) {
   const Problem& p = plan.problem;
   Workspace count;
-  if (sm80::few_queries(p) == sm80::Few::all) {
-    const Status s = sm80::decode_shape(plan, count);
-    plan.workspace_bytes = count.used;
-    return s;
-  }
+  const sm80::Few short_ones = sm80::few_queries(p);
+  if (short_ones != sm80::Few::none)
+    if (Status s = sm80::decode_shape(plan, count); !s.ok()) return s;
+  plan.workspace_bytes = count.used;
+  if (short_ones == sm80::Few::all) return Status::good();
   const bool options = needs_general(p), few = int64_t(p.len_q) * (options ? 1 : heads_per_key(p)) <= 64;
   const auto fits = [&](const ForwardKernel& k, int) {
     return k.with_options == options && k.dim >= p.dim_qk && k.dim_v >= p.dim_v &&
@@ -149,15 +149,12 @@ Status fits(const Plan&, const Args& a) {
   return Status::good();
 }
 
-sm80::ByteRows rows_of(const Tensor& t) {
-  const int64_t size = size_of(t.dtype);
-  return {static_cast<char*>(t.data), t.stride.batch * size, t.stride.seq * size, t.stride.head * size};
-}
-
 Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
   const Problem& p = plan.problem;
   if (Status s = fits(plan, a); !s.ok()) return s;
-  if (sm80::few_queries(p) == sm80::Few::all) return sm80::decode_run(plan, a, ws, stream);
+  const sm80::Few short_ones = sm80::few_queries(p);
+  if (short_ones != sm80::Few::none)
+    if (Status s = sm80::decode_run(plan, a, ws, stream); !s.ok() || short_ones == sm80::Few::all) return s;
   ForwardKernel& k = kernel_of(plan);
   const int64_t counters = units(p, k) * row_blocks(p, k), blocks = counters * plan.splits;
   if (!blocks) return Status::good();
@@ -165,16 +162,17 @@ Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
   // Without lengths in tensors the host knows the one sequence that all are alike.
   const bool uniform = std::none_of(std::begin(kLengths), std::end(kLengths), [&](Role r) { return a.given(r); });
   const bool paged = p.keys == KeySource::paged;
-  const sm80::ForwardParams params{.q = rows_of(a[Role::q]),
-                                   .k = paged ? sm80::ByteRows{} : rows_of(a[Role::k]),
-                                   .v = paged ? sm80::ByteRows{} : rows_of(a[Role::v]),
-                                   .out = rows_of(a[Role::out]),
+  const sm80::ForwardParams params{.q = sm80::byte_rows(a[Role::q]),
+                                   .k = paged ? sm80::ByteRows{} : sm80::byte_rows(a[Role::k]),
+                                   .v = paged ? sm80::ByteRows{} : sm80::byte_rows(a[Role::v]),
+                                   .out = sm80::byte_rows(a[Role::out]),
                                    .group = Divisor(uint32_t(group_of(p, k))),
                                    .row_blocks = Divisor(uint32_t(row_blocks(p, k))),
                                    .splits = Divisor(uint32_t(plan.splits)),
                                    .units = Divisor(uint32_t(p.heads_q / group_of(p, k))),
                                    .batch = Divisor(uint32_t(p.batch)),
                                    .heads_per_key = Divisor(uint32_t(heads_per_key(p))),
+                                   .few_rows = short_ones == sm80::Few::some ? uint32_t(sm80::kMostRows) : 0u,
                                    .uniform = uniform,
                                    .seq = uniform ? sequence(p, a, 0) : Sequence{},
                                    .problem = p,

@@ -4,6 +4,7 @@
 // A warp owns 16 or 32 rows: with 32, every fragment of K and V feeds two products. The reference of a row moves only
 // when its maximum grew by more than 2^kLazy, row by row: a row's bits do not depend on what shares its tile.
 #pragma once
+#include "attention/rows.sm80.h"
 #include "core/divisor.h"
 #include "core/score.h"
 #include "machine/sm80/matrix.h"
@@ -12,13 +13,6 @@ namespace attune::sm80 {
 
 constexpr float kLazy = 8.f;
 constexpr int kAhead = 3;  // 2 to 4 compile to the same schedule
-
-// Rows of a tensor with strides in bytes.
-struct ByteRows {
-  char* data;
-  int64_t batch, seq, head;
-  __device__ char* row(int64_t b, int64_t s, int64_t h) const { return data + b * batch + s * seq + h * head; }
-};
 
 // What a block needs to find its place comes first, side by side: constants are fetched by the line, and a short
 // sequence is mostly the way to its first load.
@@ -30,6 +24,7 @@ struct ForwardParams {
   Divisor units;          // of one sequence
   Divisor batch;
   Divisor heads_per_key;
+  uint32_t few_rows;      // sequences of at most so many (position, head of a key head) rows are the decode kernels'
   bool uniform;           // every sequence is `seq` but for its place in the batch: no lengths in tensors
   Sequence seq;
   Problem problem;
@@ -116,6 +111,7 @@ struct Forward {
     at.head_q = at.unit * int(x.group.by), at.head_kv = int(x.heads_per_key.divide(at.head_q));
     at.seq = x.uniform ? x.seq : sequence(p, a, at.b);
     if (x.uniform) at.seq.q_batch = at.seq.k_batch = at.b;
+    if (uint64_t(at.seq.len_q) * x.heads_per_key.by <= x.few_rows) at.seq.len_q = 0;
     at.from = at.seq.band.q_first - at.seq.band.left - at.seq.band.k_first;
     at.until = at.seq.band.q_first + at.seq.band.right - at.seq.band.k_first + 1;
     at.k = x.k.row(at.seq.k_batch, at.seq.k_first, at.head_kv);

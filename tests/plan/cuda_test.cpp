@@ -97,14 +97,51 @@ TEST_F(Sm80Forward, splits_the_keys_where_the_grid_is_small) {
   EXPECT_EQ(planned("forward bf16 b1 h4 q64 k65536 d64 window128,0", "h200").splits, 1) << "a window sees few";
 }
 
-// A row's bits must not depend on the other sequences: neither on how many there are nor on their longest.
-TEST_F(Sm80Forward, reproducible_by_batch_takes_one_kernel_and_no_split) {
-  const Plan one = planned("forward bf16 b1 h32/8 q1 k128 d128 full repro=batch", "h200");
-  const Plan other = planned("forward bf16 b64 h32/8 q512 k65536 d128 full repro=batch", "h200");
-  EXPECT_EQ(one.kernel, other.kernel);
-  EXPECT_EQ(one.tile_k, other.tile_k);
-  EXPECT_EQ(one.splits, 1);
-  EXPECT_EQ(other.splits, 1);
+// A row's bits must not depend on the other sequences: neither on how many there are nor on their longest. A sequence
+// of few queries goes to the decode kernels, in parts of fixed size, also beside one that has many.
+TEST_F(Sm80Forward, reproducible_by_batch_takes_one_way_for_every_length_of_the_others) {
+  const Plan many = planned("forward bf16 b1 h32/8 q17 k128 d128 full repro=batch", "h200");
+  const Plan others = planned("forward bf16 b64 h32/8 q512 k65536 d128 full repro=batch", "h200");
+  EXPECT_EQ(many.kernel, others.kernel);
+  EXPECT_EQ(many.tile_k, others.tile_k);
+  EXPECT_EQ(many.splits, 1);
+  EXPECT_EQ(others.splits, 1);
+  EXPECT_EQ(many.workspace_bytes, 0u) << "128 keys are one part";
+  const size_t rows_of_few = 64 * 32 * 16;
+  EXPECT_GE(others.workspace_bytes, 32 * rows_of_few * (128 + 1) * 4) << "room for the parts of those that have few";
+  const Plan few = planned("forward bf16 b1 h32/8 q1 k128 d128 full repro=batch", "h200");
+  const Plan fews = planned("forward bf16 b64 h32/8 q16 k65536 d128 full repro=batch", "h200");
+  EXPECT_EQ(few.kernel, fews.kernel);
+  EXPECT_EQ(few.tile_q, fews.tile_q);
+  EXPECT_EQ(few.tile_k, fews.tile_k);
+  EXPECT_NE(few.tile_q, many.tile_q);
+  EXPECT_EQ(few.splits, 1);
+  EXPECT_EQ(planned("forward bf16 b1 h32/8 q1 k1025 d128 full repro=batch", "h200").splits, 3);
+  EXPECT_EQ(planned("forward bf16 b1 h32/8 q1 k1025 d128 full repro=batch", "l4").splits, 3) << "whatever the GPU";
+  EXPECT_EQ(planned("forward bf16 b9 h32/8 q1 k1025 d128 full repro=batch", "h200").splits, 3);
+  EXPECT_EQ(planned("forward bf16 b9 h32/8 q1 k65536 d128 window1000,0 repro=batch", "h200").splits, 3);
+  EXPECT_EQ(planned("forward bf16 b1 h32/8 q1 k1000000 d128 full repro=batch", "h200").splits, 32);
+}
+
+TEST_F(Sm80Forward, few_queries_go_to_the_decode_kernels) {
+  const auto rows = [](std::string_view line) { return planned(line, "h200").tile_q; };
+  EXPECT_EQ(rows("forward bf16 b1 h32/8 q1 k8192 d128 full"), 16);
+  EXPECT_EQ(rows("forward f16 b1 h32/8 q16 k8192 d64 causal paged1"), 16);
+  EXPECT_EQ(rows("forward bf16 b1 h64/1 q1 k8192 d192/128 full sink"), 16);
+  EXPECT_GT(rows("forward bf16 b1 h32/8 q17 k8192 d128 full"), 16) << "more than 64 rows of (position, head)";
+  EXPECT_GT(rows("forward bf16 b1 h65/1 q1 k8192 d128 full"), 16);
+  EXPECT_GT(rows("forward bf16 b1 h32/8 q1 k8192 d128 full softcap"), 16) << "the general policy";
+  EXPECT_GT(rows("forward bf16 b1 h32/8 q1 k8192 d128 full blocks64x64x100"), 16);
+}
+
+// Parts fill the multiprocessors, whole waves of them, and no more parts than pay for their merge.
+TEST_F(Sm80Forward, decode_splits_fill_the_gpu) {
+  const auto splits = [](std::string_view line) { return planned(line, "h200").splits; };
+  EXPECT_EQ(splits("forward bf16 b1 h32/8 q1 k8192 d128 full"), 33) << "8 * 33 = 132 * 2";
+  EXPECT_EQ(splits("forward bf16 b16 h32/8 q1 k8192 d128 full"), 2);
+  EXPECT_EQ(splits("forward bf16 b64 h32/8 q1 k8192 d128 full"), 1);
+  EXPECT_EQ(splits("forward bf16 b1 h1 q1 k1048576 d128 full"), 128);
+  EXPECT_LE(splits("forward bf16 b1 h32/8 q1 k1048576 d128 window511,0"), 4) << "512 keys";
 }
 
 TEST_F(Sm80Forward, a_gpu_with_less_shared_memory_gets_a_smaller_tile) {
