@@ -105,7 +105,6 @@ struct Decode {
   Accumulator o[Dim / 8];
   float ref[2], sum[2];
   const char *k, *v;      // this thread's chunk of key 0 of the sequence; paged: of slot 0 in page 0
-  int page;               // paged: that of key lane % Keys in the next tile to load
 
   static constexpr int kChunks = Dim / 8, kRowsAtOnce = 32 / kChunks;
 
@@ -119,17 +118,18 @@ struct Decode {
   __device__ int position(int row) const { return int(x.group.divide(at.first + row)); }
   __device__ int head(int row) const { return at.head_kv * int(x.group.by) + int(x.group.rest(at.first + row)); }
 
-  // Keys of tile n: key `lane % Keys` of it is this thread's to look up.
-  __device__ void look_up(int n) {
+  // The page of key `lane % Keys` in tile n, which is this thread's to look up: once for all the rows of its page.
+  __device__ int page_of(int n) const {
+    if (!x.pages || at.until <= n) return 0;
     const uint32_t slot = uint32_t(at.seq.k_first + min(n * Keys + lane % Keys, at.end - 1));
-    page = x.pages[at.b * x.pages_step + x.page.divide(slot)];
+    return x.pages[at.b * x.pages_step + x.page.divide(slot)];
   }
 
   __device__ bool sees(int key) const { return at.begin <= key && key < at.end; }
 
-  // Tile n into a stage: a thread has one chunk of 16 bytes of every kRowsAtOnce-th row. What no row sees
-  // is zeros: hidden, and 0 times a value that is not there is 0.
-  __device__ void load(int n, int stage) {
+  // Tile n into a stage: a thread has one chunk of 16 bytes of every kRowsAtOnce-th row. What no row sees is zeros:
+  // hidden, and 0 times a value that is not there is 0. `page` is page_of(n), read long before.
+  __device__ void load(int n, int stage, int page) const {
     if (n >= at.until) return;
     const uint32_t to = stages + stage * kStageBytes;
     const int row = lane / kChunks, column = lane % kChunks * 8, first = n * Keys;
@@ -142,7 +142,6 @@ struct Decode {
     }
     const int64_t slot = x.page.rest(at.seq.k_first + first + lane % Keys), in_pool = clamp(page, 0, x.pool - 1);
     const int64_t mine_k = in_pool * x.k.batch + slot * x.k.seq, mine_v = in_pool * x.v.batch + slot * x.v.seq;
-    look_up(n + Warps);
 #pragma unroll
     for (int r = 0; r < Keys; r += kRowsAtOnce) {
       const int64_t off_k = __shfl_sync(~0u, mine_k, row + r), off_v = __shfl_sync(~0u, mine_v, row + r);
@@ -272,9 +271,12 @@ struct Decode {
     k = x.k.row(batch, first, at.head_kv) + lane % kChunks * 16;
     v = x.v.row(batch, first, at.head_kv) + lane % kChunks * 16;
     int n = at.from + (warp + Warps - at.from % Warps) % Warps;  // the first tile of this warp
-    if (x.pages && n < at.until) look_up(n);
-#pragma unroll 1
-    for (int stage = 0; stage < Stages; ++stage) load(n + stage * Warps, stage), close_group();
+    int page[Stages + 1];
+#pragma unroll
+    for (int stage = 0; stage <= Stages; ++stage) page[stage] = page_of(n + stage * Warps);
+#pragma unroll
+    for (int stage = 0; stage < Stages; ++stage) load(n + stage * Warps, stage, page[stage]), close_group();
+    int next = page[Stages];
     load_q();
 #pragma unroll
     for (int half = 0; half < 2; ++half) ref[half] = -INFINITY, sum[half] = 0.f;
@@ -291,8 +293,9 @@ struct Decode {
       admit(s, x.scale);
       accumulate(shared + TileOfK::kBytes, s);
       __syncwarp();
-      load(n + Stages * Warps, stage);
+      load(n + Stages * Warps, stage, next);
       close_group();
+      next = page_of(n + (Stages + 1) * Warps);
       stage = stage + 1 == Stages ? 0 : stage + 1;
     }
     wait_groups<0>();
