@@ -18,6 +18,7 @@
 #include "core/check.h"
 #include "core/overlap.h"
 #include "machine/cuda/nvtx.h"
+#include "machine/cuda/pool.h"
 #include "machine/cuda/runtime.h"
 #include "machine/host.h"
 #include "plan/plan.h"
@@ -92,9 +93,18 @@ Status run(const Plan& plan, const Args& args, const attune_args& given, void* s
   if (plan.device.kind != q.device || (q.device == DeviceKind::cuda && plan.device.index != q.device_index))
     return Status::no("q: is not on the device of the plan, ", plan.device.name);
   Workspace scratch;
-  if (Status s = workspace_of(plan, given, scratch); !s.ok()) return s;
+  cuda::Borrowed borrowed;
+  if (plan.device.kind == DeviceKind::cuda && plan.workspace_bytes && !given.workspace && !given.workspace_bytes) {
+    if (Status s = borrowed.take(plan.device.index, plan.workspace_bytes, stream); !s.ok())
+      return Status::no("workspace: ", s.message);
+    scratch = {.data = borrowed.data()};
+  } else if (Status s = workspace_of(plan, given, scratch); !s.ok()) {
+    return s;
+  }
   const cuda::Range range(q.device == DeviceKind::cuda ? &plan.problem : nullptr);
-  return plan.backend->run(plan, args, scratch, stream);
+  Status ran = plan.backend->run(plan, args, scratch, stream);
+  Status returned = borrowed.give_back();  // in the order of the stream: after the launches
+  return ran.ok() ? returned : ran;
 }
 
 // What planning for a device takes from the environment, read once.

@@ -4,7 +4,8 @@
  * All functions may be called from any thread at any time; a plan may be run by many threads at once.
  *
  * Environment, read when a device is first used: ATTUNE_BACKEND (a backend by name; its refusal is an error),
- * ATTUNE_TUNED (a tuned file, or a folder of <device>.tsv), ATTUNE_LOG=1 (a line on stderr for every new plan). */
+ * ATTUNE_TUNED (a tuned file, or a folder of <device>.tsv), ATTUNE_LOG=1 (a line on stderr for every new plan),
+ * ATTUNE_POOL=driver or attune (whether freed memory of a GPU is left to the driver's pool). */
 #ifndef ATTUNE_H
 #define ATTUNE_H
 #include <stddef.h>
@@ -121,8 +122,8 @@ typedef struct attune_args {
   float scale;           /* 0: 1 / sqrt(dim_qk) */
   float softcap;         /* above 0 with the option, else 0 */
   float dropout;         /* 0 <= dropout < 1 with the option, else 0 */
-  void* workspace;       /* 64-byte aligned, of at least the plan's bytes; on the CPU null with 0 bytes: the library */
-  size_t workspace_bytes; /* lends one, which the calling thread keeps and which only grows */
+  void* workspace;        /* 64-byte aligned, of at least the plan's bytes. Null with 0 bytes: the library lends one: */
+  size_t workspace_bytes; /* on the CPU the calling thread keeps it, on a GPU it comes from the pool for the run */
   void* communicator;    /* of variants that span ranks */
   const attune_tensor* role[ATTUNE_ROLES]; /* null: not given. The last field: a newer library has more roles */
 } attune_args;
@@ -155,6 +156,33 @@ ATTUNE_API void attune_plan_destroy(attune_plan* plan);
 /* Threads of CPU plans made afterwards, those of attune_call included; 0: as many as this process may run on. */
 ATTUNE_API int attune_set_threads(int threads);
 ATTUNE_API int attune_threads(void);
+
+/* The memory pool of a GPU ("cuda:0"). Buffers follow the order of streams: one may be used by work on the stream it
+ * was allocated on and by what is ordered after that, and is freed on a stream that is ordered after all work on it.
+ * Neither waits. A run on a GPU without a workspace borrows one here, also inside a capture, where it becomes part of
+ * the graph; nothing else may be allocated there. The CPU ("cpu", null) has no pool: statistics, trim (of the calling
+ * thread) and reset mean the buffers that are lent to threads. */
+typedef struct attune_memory {
+  uint32_t size;                     /* sizeof(attune_memory) */
+  uint32_t keeps;                    /* 1: freed blocks are kept for the next buffer; 0: they go to the driver */
+  uint64_t live_buffers, live_bytes; /* allocated and not yet freed; bytes as asked for */
+  uint64_t block_bytes;              /* of the blocks they lie in: what is above live_bytes is lost to rounding */
+  uint64_t free_blocks, free_bytes;  /* kept for whoever comes next */
+  uint64_t held_bytes;               /* from the system, by the driver, for all of it */
+  uint64_t high_buffers, high_bytes; /* of the live ones, since attune_memory_reset */
+  uint64_t high_reserved_bytes;      /* of block_bytes + free_bytes, since then */
+  uint64_t hits, misses;             /* allocations out of kept blocks, and by the driver */
+  uint64_t crossed, waited;          /* hits with a block of another stream; of them, those that wait for that stream */
+  uint64_t given_back;               /* blocks, to the driver */
+  uint64_t full;                     /* times that the driver had no memory left */
+  uint64_t graph_buffers;            /* borrowed inside captures */
+} attune_memory;
+ATTUNE_API int attune_memory_allocate(const char* device, size_t bytes, void* stream, void** out);
+ATTUNE_API int attune_memory_free(const char* device, void* data, void* stream); /* data may be null */
+/* Waits for the device, then gives free blocks back until at most `keep` bytes are left, live ones included. */
+ATTUNE_API int attune_memory_trim(const char* device, size_t keep);
+ATTUNE_API int attune_memory_reset(const char* device); /* high marks begin again with what is live now */
+ATTUNE_API int attune_memory_statistics(const char* device, attune_memory* out);
 
 ATTUNE_API const char* attune_last_error(void); /* of this thread's last call; a sentence; "" after a success */
 ATTUNE_API const char* attune_version(void);    /* "0.1.0" */

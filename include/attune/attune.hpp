@@ -101,7 +101,7 @@ struct Problem {
 class Args {
  public:
   float scale = 0, softcap = 0, dropout = 0;
-  void* workspace = nullptr;  // null with 0 bytes: the library lends one on the CPU
+  void* workspace = nullptr;  // null with 0 bytes: the library lends one
   size_t workspace_bytes = 0;
   void* communicator = nullptr;
 
