@@ -99,6 +99,7 @@ struct Decode {
   const DecodeParams& x;
   const DecodePlace& at;
   const int lane, warp;
+  const int until, begin, end;  // of the place
   const uint32_t stages;  // this warp's, in shared memory
   int2 seen[2];           // the keys that this thread's two rows see, from x until y
   FragmentA q[Dim / 16];
@@ -113,6 +114,9 @@ struct Decode {
         at(place),
         lane(threadIdx.x % 32),
         warp(threadIdx.x / 32),
+        until(place.until),
+        begin(place.begin),
+        end(place.end),
         stages(shared_address(shared) + warp * kWarpBytes) {}
 
   __device__ int position(int row) const { return int(x.group.divide(at.first + row)); }
@@ -120,17 +124,17 @@ struct Decode {
 
   // The page of key `lane % Keys` in tile n, which is this thread's to look up: once for all the rows of its page.
   __device__ int page_of(int n) const {
-    if (!x.pages || at.until <= n) return 0;
-    const uint32_t slot = uint32_t(at.seq.k_first + min(n * Keys + lane % Keys, at.end - 1));
+    if (!x.pages || until <= n) return 0;
+    const uint32_t slot = uint32_t(at.seq.k_first + min(n * Keys + lane % Keys, end - 1));
     return x.pages[at.b * x.pages_step + x.page.divide(slot)];
   }
 
-  __device__ bool sees(int key) const { return at.begin <= key && key < at.end; }
+  __device__ bool sees(int key) const { return uint32_t(key - begin) < uint32_t(end - begin); }
 
   // Tile n into a stage: a thread has one chunk of 16 bytes of every kRowsAtOnce-th row. What no row sees is zeros:
   // hidden, and 0 times a value that is not there is 0. `page` is page_of(n), read long before.
   __device__ void load(int n, int stage, int page) const {
-    if (n >= at.until) return;
+    if (n >= until) return;
     const uint32_t to = stages + stage * kStageBytes;
     const int row = lane / kChunks, column = lane % kChunks * 8, first = n * Keys;
     if (!x.pages) {
@@ -168,9 +172,13 @@ struct Decode {
         q[n / 2].r[n % 2 * 2 + half] =
             there && column < x.dim_qk ? *reinterpret_cast<const uint32_t*>(from + column * sizeof(T)) : 0;
       }
-      const BandWalk walk{at.seq.band, at.seq.len_k, Keys};
-      seen[half] = {walk.first_key(position(r)), walk.last_key(position(r))};
     }
+    // Divisions are long: a lane does those of one row.
+    const BandWalk walk{at.seq.band, at.seq.len_k, Keys};
+    const int i = position(min(lane % kDecodeRows, at.rows - 1)), first = walk.first_key(i), last = walk.last_key(i);
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+      seen[half] = {__shfl_sync(~0u, first, half * 8 + lane / 4), __shfl_sync(~0u, last, half * 8 + lane / 4)};
   }
 
   // s = q k^T, fragments of k running ahead of the products that use them.
@@ -274,16 +282,19 @@ struct Decode {
     int page[Stages + 1];
 #pragma unroll
     for (int stage = 0; stage <= Stages; ++stage) page[stage] = page_of(n + stage * Warps);
+#pragma unroll 1  // long code is slow the first time
+    for (int stage = 0; stage < Stages; ++stage) {
+      load(n + stage * Warps, stage, page[0]), close_group();
 #pragma unroll
-    for (int stage = 0; stage < Stages; ++stage) load(n + stage * Warps, stage, page[stage]), close_group();
-    int next = page[Stages];
+      for (int i = 0; i < Stages; ++i) page[i] = page[i + 1];
+    }
     load_q();
 #pragma unroll
     for (int half = 0; half < 2; ++half) ref[half] = -INFINITY, sum[half] = 0.f;
 #pragma unroll
     for (int d = 0; d < Dim / 8; ++d) o[d] = {};
 #pragma unroll 1
-    for (int stage = 0; n < at.until; n += Warps) {
+    for (int stage = 0; n < until; n += Warps) {
       wait_groups<Stages - 1>();
       __syncwarp();
       const uint32_t shared = stages + stage * kStageBytes;
@@ -293,9 +304,9 @@ struct Decode {
       admit(s, x.scale);
       accumulate(shared + TileOfK::kBytes, s);
       __syncwarp();
-      load(n + Stages * Warps, stage, next);
+      load(n + Stages * Warps, stage, page[0]);
       close_group();
-      next = page_of(n + (Stages + 1) * Warps);
+      page[0] = page_of(n + (Stages + 1) * Warps);
       stage = stage + 1 == Stages ? 0 : stage + 1;
     }
     wait_groups<0>();
@@ -376,8 +387,13 @@ __device__ inline void find_place(const DecodeParams& x, DecodePlace& at) {
   if (!at.rows) return;
   const BandWalk walk{at.seq.band, at.seq.len_k, Keys};
   const int top = int(x.group.divide(at.first)), bottom = int(x.group.divide(at.first + at.rows - 1));
-  at.open_first = walk.first_key(bottom), at.open_last = walk.last_key(top);
-  at.begin = walk.first_key(top), at.end = walk.last_key(bottom);
+#pragma unroll 1
+  for (int i = top;; i = bottom) {  // a division is long code
+    const int from = walk.first_key(i), until = walk.last_key(i);
+    if (i == top) at.begin = from, at.open_last = until;
+    at.open_first = from, at.end = until;
+    if (i == bottom) break;
+  }
   const int first = at.begin / Keys, last = max(first, (at.end + Keys - 1) / Keys);
   if (x.fixed) {
     const auto parts_of = [&](int bits) {
