@@ -118,7 +118,7 @@ int64_t keys_seen(const Problem& p) {
 }
 
 // Fixed: as many parts as a sequence of the greatest length has. Else what a model of time says is shortest: blocks
-// come in waves, a part more costs its merge.
+// come in waves, a part more costs its merge, and where lengths differ the last block ends half a block late.
 int splits_of(const Problem& p, const Device& d, const DecodeKernel& k) {
   const int64_t keys = keys_seen(p);
   if (fixed(p)) {
@@ -132,7 +132,8 @@ int splits_of(const Problem& p, const Device& d, const DecodeKernel& k) {
   int64_t least = INT64_MAX;
   for (int64_t s = 1; s <= std::clamp<int64_t>(keys / kLeastKeys, 1, kMostSplits); ++s) {
     const int64_t wave = ceil_div(keys, s) * key_bytes + kStartBytes;
-    const int64_t cost = ceil_div(blocks * s, room) * wave + (s > 1 ? kMergeBytes + s * kPartBytes : 0);
+    const int64_t late = p.keys == KeySource::linear ? 0 : wave / 2;
+    const int64_t cost = ceil_div(blocks * s, room) * wave + late + (s > 1 ? kMergeBytes + s * kPartBytes : 0);
     if (cost < least) least = cost, best = int(s);
   }
   return best;
