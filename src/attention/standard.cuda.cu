@@ -9,7 +9,7 @@
 // Where every sequence fills its tensors and rows are aligned, products read and write the tensors themselves. Else
 // (ragged, paged, used lengths, padding, grouped heads apart in memory, accumulate) rows are packed before and
 // unpacked after: that costs len * dim where the products cost len * len * dim.
-#include "attention/standard.cuda.h"
+#include "attention/standard.cuda.rows.h"
 #include "machine/cuda/blas.h"
 #include "machine/cuda/launch.h"
 #include "plan/backend.h"
@@ -50,6 +50,7 @@ Carved carve(Workspace& w, const Problem& p) {
   x.pitch_s = int32_t(pitch_s), x.pitch_qk = int32_t(pitch_qk), x.pitch_v = int32_t(pitch_v);
   c.scratch = w.take<std::byte>(cuda::kBlasBytes);
   x.s = w.take<float>(rows * pitch_s), x.dp = w.take<float>(back * rows * pitch_s);
+  x.db = w.take<float>(back && p.has(Option::bias) ? rows * pitch_s : 0);
   x.q = w.take<char>(rows * pitch_qk * in), x.k = w.take<char>(keys * pitch_qk * in);
   x.v = w.take<char>(keys * pitch_v * in);
   x.out = w.take<char>((1 - back) * rows * pitch_v * size_t(size_of(p.dtype.out)));
@@ -106,6 +107,9 @@ struct Call {
       : plan(made), p(made.problem), a(args), x(c.params), scratch(c.scratch), stream(on) {
     x.args = dense(args);
     if (!a.given(Role::d_sinks)) x.sink_part = nullptr;
+    if (!a.given(Role::d_bias) || rows_own_bias()) x.db = nullptr;
+    x.uniform = p.keys == KeySource::linear && !any_length() && !a.given(Role::positions);
+    if (x.uniform) x.seq = sequence(p, a, 0);
     direct = find_direct();
     if (!direct) find_packed();
     const int64_t rows = unit_rows(p);
@@ -117,10 +121,18 @@ struct Call {
     ds = {dp.data, type, narrow, rows * narrow, 0, true};
   }
 
-  bool find_direct() {
-    if (p.keys != KeySource::linear || p.has(Option::accumulate)) return false;
+  bool any_length() const {
     for (const Role r : {Role::cu_q, Role::used_q, Role::used_k, Role::left_pad, Role::cache_index})
-      if (a.given(r)) return false;
+      if (a.given(r)) return true;
+    return false;
+  }
+  // No two rows of scores add to the same row of d_bias.
+  bool rows_own_bias() const {
+    const Extents e = a[Role::d_bias].extent;
+    return e.batch == p.batch && e.seq == p.len_q && e.head == p.heads_q;
+  }
+  bool find_direct() {
+    if (p.keys != KeySource::linear || p.has(Option::accumulate) || any_length()) return false;
     const auto queries = [&](Role r, int dim, Operand& o) {
       return !a.given(r) || as_it_lies(p, a[r], p.len_q, dim, x.group, o);
     };
@@ -191,20 +203,35 @@ struct Call {
     return p.mask.blocks.q ? int(ceil_div(ceil_div(p.len_k, p.mask.blocks.k), 32)) * 4 : 0;
   }
 
-  template <class T>
-  Status soften() const {
-    const int64_t rows = x.units * unit_rows(p);
-    if (with_options(p)) return start<standard::soften_kernel<T, General, 256, 0>>(rows, 256, list_bytes());
-    if (p.len_k <= 512) return start<standard::soften_kernel<T, Plain, 128, 1>>(rows, 128);
-    if (p.len_k <= 2048) return start<standard::soften_kernel<T, Plain, 128, 4>>(rows, 128);
-    if (p.len_k <= 8192) return start<standard::soften_kernel<T, Plain, 256, 8>>(rows, 256);
-    return start<standard::soften_kernel<T, Plain, 512, 0>>(rows, 512);
+  template <class T, int Threads, int Vectors>
+  Status soften_plain() const {
+    constexpr int kRows = standard::rows_of_block(Threads);
+    return start<standard::soften_plain_kernel<T, Threads, Vectors>>(ceil_div(x.rows, kRows), Threads * kRows);
   }
   template <class T>
-  Status differentiate() const {
+  Status soften() {
+    x.rows = x.units * unit_rows(p);
+    if (with_options(p)) return start<standard::soften_kernel<T, General, 256>>(x.rows, 256, list_bytes());
+    if (p.len_k <= 512) return soften_plain<T, 32, 4>();
+    if (p.len_k <= 1024) return soften_plain<T, 32, 8>();
+    if (p.len_k <= 2048) return soften_plain<T, 64, 8>();
+    if (p.len_k <= 4096) return soften_plain<T, 128, 8>();
+    if (p.len_k <= 8192) return soften_plain<T, 256, 8>();
+    if (p.len_k <= 16384) return soften_plain<T, 512, 8>();
+    return start<standard::soften_kernel<T, Plain, 512>>(x.rows, 512);
+  }
+  template <class T>
+  Status differentiate() {
     const int64_t rows = x.units * unit_rows(p);
-    if (with_options(p)) return start<standard::differentiate_kernel<T, General, 256>>(rows, 256, list_bytes());
-    return start<standard::differentiate_kernel<T, Plain, 256>>(rows, 256);
+    if (!with_options(p)) return start<standard::differentiate_kernel<T, Plain, 256>>(rows, 256);
+    if (Status f = start<standard::differentiate_kernel<T, General, 256>>(rows, 256, list_bytes()); !f.ok()) return f;
+    if (!x.db) return Status::good();
+    // Rows of d_bias that this chunk adds to, and how many of the chunk's there are for each.
+    const Extents e = a[Role::d_bias].extent;
+    const int64_t sequences = (x.first_head + x.units - 1) / p.heads_kv + 1;
+    const int64_t sums = (e.batch > 1 ? sequences : 1) * int64_t(e.seq) * e.head, of_each = ceil_div(rows, sums);
+    x.columns = e.dim == 1 ? 1 : of_each >= 16 ? 32 : 256;
+    return start<standard::bias_kernel>(sums * ceil_div(e.dim, x.columns), 256);
   }
 
   template <class T>
@@ -248,6 +275,7 @@ struct Call {
     const int64_t all = all_units(p), chunk = chunk_of(p);
     for (x.first = 0; x.first < all; x.first += chunk) {
       x.units = int32_t(all - x.first < chunk ? all - x.first : chunk);
+      x.first_b = int32_t(x.first / p.heads_kv), x.first_head = int32_t(x.first % p.heads_kv);
       if (!direct)
         for (const int which : {0, 1})
           if (Status f = each_row<standard::gather_kernel>(which); !f.ok()) return f;
@@ -276,10 +304,8 @@ Status supports(const Problem& p, const Device& d) {
     if (p.has(o)) return no("does not know the option ", name(o));
   if (const auto w = word(p.variant); !w.empty()) return no("does not know the variant ", w);
   if (p.reproducible == Reproducible::batch) return no("cuBLASLt does not promise repro=batch; repro=run is kept");
-  if (p.reproducible == Reproducible::run && backward && p.has(Option::bias))
-    return no("the gradient of a broadcast bias is summed in no fixed order, so repro=run is not kept");
-  if (unit_bytes(p) > double(kMostOfUnit))
-    return no("h", p.heads_q / p.heads_kv, " x q", p.len_q, " x k", p.len_k, " scores take over 2^36 bytes");
+  if (unit_bytes(p) >= double(kMostOfUnit))
+    return no("h", p.heads_q / p.heads_kv, " x q", p.len_q, " x k", p.len_k, " scores take 2^36 bytes or more");
   if (p.mask.blocks.q && ceil_div(p.len_k, p.mask.blocks.k) > kMostListed)
     return no("k", p.len_k, " in blocks of ", p.mask.blocks.k, " are over 2^18 key blocks");
   return Status::good();

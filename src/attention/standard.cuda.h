@@ -1,6 +1,7 @@
 // Attention as a textbook writes it, on a GPU: the kernels between the matrix products. A unit is a head of keys of one
 // sequence with the query heads that share it; its scores are [head of the group, query, key] in f32, and the softmax
-// leaves the weights in their place, in the dtype of the inputs, from the start of each row.
+// leaves the weights in their place, in the dtype of the inputs, from the start of each row. Copies and sums
+// beside them are in standard.cuda.rows.h.
 #pragma once
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -16,11 +17,16 @@ struct Params {
   Problem problem;
   DenseArgs args;
   int64_t first;                          // the chunk's first unit
+  int32_t first_b, first_head;            // and where it belongs
   int32_t units;                          // how many
   int32_t group;                          // query heads of a unit
+  int32_t uniform;                        // no lengths in tensors: every sequence is `seq`
+  Sequence seq;
   int32_t pitch_s, pitch_qk, pitch_v;     // elements from row to row: of scores in f32, of packed rows
   int32_t which;                          // of a copy: 0 the queries, 1 the keys
+  int32_t columns;                        // of d_bias that a block adds up: 1, 32 or 256
   float *s, *dp;                          // [unit][group][len_q][pitch_s]; dp of a backward
+  float* db;                              // the same of what d_bias adds up, or one a row; null unless rows share one
   char *q, *k, *v, *out;                  // packed rows [unit][group][len_q] and [unit][len_k]
   char *d_out, *dq, *dk, *dv;             // backward
   float* before;                          // [unit][group][len_q]: factor of the running output
@@ -36,14 +42,17 @@ struct Row {
   Rows keys;  // that the band shows; empty where there is no such query
 };
 
-__device__ inline Row row_of(const Params& x, int64_t r) {
+// Divisions are by 32 bits: those by 64 take longer than a row of 512 scores.
+__device__ inline Row row_of(const Params& x, uint32_t r) {
   const Problem& p = x.problem;
   Row at;
-  at.i = int(r % p.len_q), r /= p.len_q;
-  const int n = int(r % x.group);
-  const int64_t unit = x.first + r / x.group;
-  at.b = int(unit / p.heads_kv), at.head_kv = int(unit % p.heads_kv), at.h = at.head_kv * x.group + n;
-  at.seq = sequence(p, x.args, at.b);
+  at.i = int(r % uint32_t(p.len_q)), r /= uint32_t(p.len_q);
+  const int n = int(r % uint32_t(x.group));
+  const uint32_t unit = uint32_t(x.first_head) + r / uint32_t(x.group);
+  at.b = x.first_b + int(unit / uint32_t(p.heads_kv)), at.head_kv = int(unit % uint32_t(p.heads_kv));
+  at.h = at.head_kv * x.group + n;
+  if (x.uniform) at.seq = x.seq, at.seq.q_batch = at.seq.k_batch = at.b;
+  else at.seq = sequence(p, x.args, at.b);
   at.keys = {0, 0};
   if (at.i < at.seq.len_q) {
     const BandWalk walk{at.seq.band, at.seq.len_k, 1};
@@ -124,8 +133,9 @@ struct Logits {
   __device__ float operator()(float dot, int j) const { return seen(j) ? score.logit(dot, at.i, j) : -INFINITY; }
 };
 
-// The end of a row: its normalisation, its lse, and the factor of what was there before.
-__device__ inline float end_row(const Params& x, const Row& at, int64_t r, float max, float sum) {
+// The end of a row: its normalisation, its lse, and the factor of what was there before. `Threads` are at the row.
+template <int Threads>
+__device__ float end_row(const Params& x, const Row& at, int64_t r, float max, float sum) {
   SoftmaxRow row;
   row.max = max, row.sum = sum;
   RowEnd end(row);
@@ -135,8 +145,9 @@ __device__ inline float end_row(const Params& x, const Row& at, int64_t r, float
     if (x.problem.has(Option::accumulate)) end.merge_running(*lse);
     if (x.problem.has(Option::sink)) end.merge_sink(*x.args.row<const float>(Role::sinks, 0, 0, at.h));
   }
-  __syncthreads();  // every thread has read lse
-  if (threadIdx.x == 0) {
+  if constexpr (Threads == 32) __syncwarp();  // every thread has read lse
+  else __syncthreads();
+  if (threadIdx.x % Threads == 0) {
     x.before[r] = end.before;
     if (lse && at.i < at.seq.len_q) *lse = end.lse;
   }
@@ -150,75 +161,95 @@ __device__ inline float4 weights(float4 l, float reference, float factor) {
           exp2f(l.w - reference) * factor};
 }
 
-// Scores to normalised, dropped weights, a block a row. With `Vectors` a thread keeps 4 * Vectors scores in registers
-// and the row is read once; with 0 the row may have any length and is read twice.
-template <class T, class Score, int Threads, int Vectors>
+// Rows of a block of soften_plain_kernel: a row that a warp can hold needs no barrier.
+constexpr int rows_of_block(int threads) { return threads == 32 ? 4 : 1; }
+
+// Scores to normalised weights, without options: `Threads` have a row, 4 * Vectors scores each in registers, so the
+// matrix is read once and written once.
+template <class T, int Threads, int Vectors>
+__global__ void __launch_bounds__(Threads * rows_of_block(Threads))
+    soften_plain_kernel(const __grid_constant__ Params x) {
+  __shared__ float room[Threads / 32];
+  const int lane = int(threadIdx.x) % Threads;
+  const int64_t r = int64_t(blockIdx.x) * rows_of_block(Threads) + threadIdx.x / Threads;
+  if (r >= x.rows) return;
+  const Row at = row_of(x, uint32_t(r));
+  const float* s = x.s + r * x.pitch_s;
+  T* to = reinterpret_cast<T*>(x.s + r * x.pitch_s);
+  const float scale = scale_of(x.problem, x.args) * kLog2e;
+  const auto logit = [&](float dot, int j) {
+    return uint32_t(j - at.keys.first) < uint32_t(at.keys.last - at.keys.first) ? dot * scale : -INFINITY;
+  };
+  float4 l[Vectors];
+#pragma unroll
+  for (int n = 0; n < Vectors; ++n) {
+    const int j = (n * Threads + lane) * 4;
+    l[n] = {0.f, 0.f, 0.f, 0.f};
+    if (j < at.keys.last && j + 4 > at.keys.first) l[n] = __ldcs(reinterpret_cast<const float4*>(s + j));
+  }
+  float top = -INFINITY, sum = 0.f;
+#pragma unroll
+  for (int n = 0; n < Vectors; ++n) {
+    const int j = (n * Threads + lane) * 4;
+    l[n] = {logit(l[n].x, j), logit(l[n].y, j + 1), logit(l[n].z, j + 2), logit(l[n].w, j + 3)};
+    top = fmaxf(top, largest(l[n]));
+  }
+  top = reduce<Threads>(top, room, Larger());
+  const float reference = top == -INFINITY ? 0.f : top;
+#pragma unroll
+  for (int n = 0; n < Vectors; ++n) {
+    l[n] = weights(l[n], reference, 1.f);
+    sum += total(l[n]);
+  }
+  sum = reduce<Threads>(sum, room, Plus());
+  const float now = end_row<Threads>(x, at, r, top, sum);
+#pragma unroll
+  for (int n = 0; n < Vectors; ++n) {
+    const int j = (n * Threads + lane) * 4;
+    if (j < x.problem.len_k) store4(to + j, {l[n].x * now, l[n].y * now, l[n].z * now, l[n].w * now});
+  }
+}
+
+// The same for rows of any length and with every option, a block a row; scores are read twice.
+template <class T, class Score, int Threads>
 __global__ void __launch_bounds__(Threads) soften_kernel(const __grid_constant__ Params x) {
   extern __shared__ uint32_t bits[];
   __shared__ Row at;
   __shared__ float room[Threads / 32];
   const int64_t r = blockIdx.x;
-  if (threadIdx.x == 0) at = row_of(x, r);
+  if (threadIdx.x == 0) at = row_of(x, uint32_t(r));
   __syncthreads();
   float* s = x.s + r * x.pitch_s;
   T* to = reinterpret_cast<T*>(s);
   const Logits<Score> logit(x, at, listed(x, at, bits));
   const int len_k = x.problem.len_k;
   constexpr int kStripe = Threads * 4;
-  if constexpr (Vectors > 0) {
-    float4 l[Vectors];
-    float top = -INFINITY, sum = 0.f;
-#pragma unroll
-    for (int n = 0; n < Vectors; ++n) {
-      const int j = n * kStripe + int(threadIdx.x) * 4;
-      l[n] = {-INFINITY, -INFINITY, -INFINITY, -INFINITY};
-      if (j >= at.keys.last || j + 4 <= at.keys.first) continue;
-      const float4 dot = *reinterpret_cast<const float4*>(s + j);
-      l[n] = {logit(dot.x, j), logit(dot.y, j + 1), logit(dot.z, j + 2), logit(dot.w, j + 3)};
-      top = fmaxf(top, largest(l[n]));
-    }
-    top = reduce<Threads>(top, room, Larger());
-    const float reference = top == -INFINITY ? 0.f : top;
-#pragma unroll
-    for (int n = 0; n < Vectors; ++n) {
-      l[n] = weights(l[n], reference, 1.f);
-      sum += total(l[n]);
-    }
-    sum = reduce<Threads>(sum, room, Plus());
-    const float now = end_row(x, at, r, top, sum);
-#pragma unroll
-    for (int n = 0; n < Vectors; ++n) {
-      const int j = n * kStripe + int(threadIdx.x) * 4;
-      if (j < len_k) store4(to + j, {l[n].x * now, l[n].y * now, l[n].z * now, l[n].w * now});
-    }
-  } else {
-    float top = -INFINITY, sum = 0.f;
-    for (int j = at.keys.first / 4 * 4 + int(threadIdx.x) * 4; j < at.keys.last; j += kStripe) {
-      const float4 dot = *reinterpret_cast<const float4*>(s + j);
-      const float4 l{logit(dot.x, j), logit(dot.y, j + 1), logit(dot.z, j + 2), logit(dot.w, j + 3)};
-      store4(s + j, l);
-      const float raised = fmaxf(top, largest(l)), reference = raised == -INFINITY ? 0.f : raised;
-      sum = sum * exp2f(top - reference) + total(weights(l, reference, 1.f));
-      top = raised;
-    }
-    const float all = reduce<Threads>(top, room, Larger()), reference = all == -INFINITY ? 0.f : all;
-    sum = reduce<Threads>(sum * exp2f(top - reference), room, Plus());
-    const float now = end_row(x, at, r, all, sum);
-    // Weights lie where scores of the same or an earlier stripe were: all of a stripe is read before any is written.
-    for (int start = 0; start < len_k; start += kStripe) {
-      const int j = start + int(threadIdx.x) * 4;
-      float4 w{0.f, 0.f, 0.f, 0.f};
-      if (j < at.keys.last && j + 4 > at.keys.first) {
-        const float4 l = *reinterpret_cast<const float4*>(s + j);
-        w = weights(l, reference, now);
-        if (x.problem.has(Option::dropout)) {
-          w.x *= logit.score.keep(at.i, j), w.y *= logit.score.keep(at.i, j + 1);
-          w.z *= logit.score.keep(at.i, j + 2), w.w *= logit.score.keep(at.i, j + 3);
-        }
+  float top = -INFINITY, sum = 0.f;
+  for (int j = at.keys.first / 4 * 4 + int(threadIdx.x) * 4; j < at.keys.last; j += kStripe) {
+    const float4 dot = *reinterpret_cast<const float4*>(s + j);
+    const float4 l{logit(dot.x, j), logit(dot.y, j + 1), logit(dot.z, j + 2), logit(dot.w, j + 3)};
+    store4(s + j, l);
+    const float raised = fmaxf(top, largest(l)), reference = raised == -INFINITY ? 0.f : raised;
+    sum = sum * exp2f(top - reference) + total(weights(l, reference, 1.f));
+    top = raised;
+  }
+  const float all = reduce<Threads>(top, room, Larger()), reference = all == -INFINITY ? 0.f : all;
+  sum = reduce<Threads>(sum * exp2f(top - reference), room, Plus());
+  const float now = end_row<Threads>(x, at, r, all, sum);
+  // Weights lie where scores of the same or an earlier stripe were: all of a stripe is read before any is written.
+  for (int start = 0; start < len_k; start += kStripe) {
+    const int j = start + int(threadIdx.x) * 4;
+    float4 w{0.f, 0.f, 0.f, 0.f};
+    if (j < at.keys.last && j + 4 > at.keys.first) {
+      const float4 l = *reinterpret_cast<const float4*>(s + j);
+      w = weights(l, reference, now);
+      if (x.problem.has(Option::dropout)) {
+        w.x *= logit.score.keep(at.i, j), w.y *= logit.score.keep(at.i, j + 1);
+        w.z *= logit.score.keep(at.i, j + 2), w.w *= logit.score.keep(at.i, j + 3);
       }
-      __syncthreads();
-      if (j < len_k) store4(to + j, w);
     }
+    __syncthreads();
+    if (j < len_k) store4(to + j, w);
   }
 }
 
@@ -229,7 +260,7 @@ __global__ void __launch_bounds__(Threads) differentiate_kernel(const __grid_con
   __shared__ Row at;
   __shared__ float room[Threads / 32];
   const int64_t r = blockIdx.x;
-  if (threadIdx.x == 0) at = row_of(x, r);
+  if (threadIdx.x == 0) at = row_of(x, uint32_t(r));
   __syncthreads();
   const Problem& p = x.problem;
   const DenseArgs& a = x.args;
@@ -251,10 +282,14 @@ __global__ void __launch_bounds__(Threads) differentiate_kernel(const __grid_con
     x.sink_part[(int64_t(at.b) * p.heads_q + at.h) * p.len_q + at.i] =
         empty ? 0.f : -expf(*a.row<const float>(Role::sinks, 0, 0, at.h) - lse) * delta;
   const float scale = scale_of(p, a), reference = lse * kLog2e;
-  float* d_bias = there ? a.row<float>(Role::d_bias, at.b, at.i, at.h) : nullptr;  // a broadcast axis has stride 0
+  // Where rows share a gradient of bias, it is added up afterwards; else the row writes its own.
+  const bool one_key = a[Role::d_bias].extent.dim == 1;
+  float* d_bias = there ? a.row<float>(Role::d_bias, at.b, at.i, at.h) : nullptr;
+  if (x.db) d_bias = x.db + r * (one_key ? 1 : x.pitch_s);
+  float of_keys = 0.f;
   for (int start = 0; start < p.len_k; start += Threads * 4) {
     const int j = start + int(threadIdx.x) * 4;
-    float w[4] = {}, g[4] = {};
+    float w[4] = {}, g[4] = {}, d[4] = {};
     if (!empty && j < at.keys.last && j + 4 > at.keys.first) {
       const float4 dot4 = *reinterpret_cast<const float4*>(s + j), dp4 = *reinterpret_cast<const float4*>(dp + j);
       const float dot[4] = {dot4.x, dot4.y, dot4.z, dot4.w}, d_weight[4] = {dp4.x, dp4.y, dp4.z, dp4.w};
@@ -264,8 +299,7 @@ __global__ void __launch_bounds__(Threads) differentiate_kernel(const __grid_con
         const float keep = logit.score.keep(at.i, j + n);
         const float weight = exp2f(logit.score.logit(dot[n], at.i, j + n) - reference);
         const float d_logit = weight * (d_weight[n] * keep - delta);
-        if constexpr (!std::is_same_v<Score, Plain>)
-          if (d_bias) atomicAdd(d_bias + (a[Role::d_bias].extent.dim == 1 ? 0 : j + n), d_logit);
+        d[n] = d_logit, of_keys += d_logit;
         w[n] = weight * keep, g[n] = d_logit * logit.score.slope_of_logit(dot[n]) * scale;
       }
     }
@@ -274,134 +308,13 @@ __global__ void __launch_bounds__(Threads) differentiate_kernel(const __grid_con
       store4(reinterpret_cast<T*>(s) + j, {w[0], w[1], w[2], w[3]});
       store4(reinterpret_cast<T*>(dp) + j, {g[0], g[1], g[2], g[3]});
     }
+    if constexpr (!std::is_same_v<Score, Plain>)
+      for (int n = 0; n < 4; ++n)
+        if (d_bias && !one_key && j + n < p.len_k) d_bias[j + n] = d[n];
   }
-}
-
-// One head's gradient of its sink, a block a head: rows in a fixed order.
-__global__ void __launch_bounds__(256) sink_kernel(const __grid_constant__ Params x) {
-  __shared__ double room[256];
-  const Problem& p = x.problem;
-  const int h = blockIdx.x;
-  double sum = 0;
-  for (int64_t n = threadIdx.x; n < int64_t(p.batch) * p.len_q; n += 256)
-    sum += x.sink_part[(n / p.len_q * p.heads_q + h) * p.len_q + n % p.len_q];
-  room[threadIdx.x] = sum;
-  __syncthreads();
-  for (int step = 128; step; step /= 2) {
-    if (threadIdx.x < step) room[threadIdx.x] += room[threadIdx.x + step];
-    __syncthreads();
-  }
-  if (threadIdx.x == 0) *x.args.row<float>(Role::d_sinks, 0, 0, h) = float(room[0]);
-}
-
-// ---- To packed rows and back. -----------------------------------------------------------------------------------
-
-// A row by a warp, 16 bytes a lane where both ends allow it; null `from`: zeros.
-__device__ inline void copy_row(char* to, const char* from, int bytes) {
-  const int lane = threadIdx.x % 32;
-  const uintptr_t all = reinterpret_cast<uintptr_t>(to) | reinterpret_cast<uintptr_t>(from) | uintptr_t(bytes);
-  if (all % 16 == 0)
-    for (int n = lane * 16; n < bytes; n += 512)
-      *reinterpret_cast<uint4*>(to + n) = from ? *reinterpret_cast<const uint4*>(from + n) : uint4{0, 0, 0, 0};
-  else
-    for (int n = lane * 2; n < bytes; n += 64)
-      *reinterpret_cast<uint16_t*>(to + n) = from ? *reinterpret_cast<const uint16_t*>(from + n) : uint16_t(0);
-}
-
-__device__ inline char* key_address(const Params& x, Role role, const Sequence& s, int b, int head, int64_t j) {
-  const Tensor& t = x.args[role];
-  const int64_t at = s.k_first + j;
-  if (x.problem.keys != KeySource::paged) return row_address(t, s.k_batch, at, head);
-  const int32_t* table = x.args.row<const int32_t>(Role::page_table, b);
-  return row_address(t, clamp(table[at / x.problem.page], 0, t.extent.batch - 1), at % x.problem.page, head);
-}
-
-// Rows that no sequence has become zeros, so that they add nothing to a product.
-__global__ void __launch_bounds__(kWarpsOfCopy * 32) gather_kernel(const __grid_constant__ Params x) {
-  const int64_t r = int64_t(blockIdx.x) * kWarpsOfCopy + threadIdx.x / 32;
-  if (r >= x.rows) return;
-  const Problem& p = x.problem;
-  const int size = size_of(p.dtype.q), bytes_qk = p.dim_qk * size, bytes_v = p.dim_v * size;
-  if (x.which == 0) {
-    const Row at = row_of(x, r);
-    const bool there = at.i < at.seq.len_q;
-    const int64_t token = at.seq.q_first + at.i;
-    const auto from = [&](Role role) {
-      return there ? row_address(x.args[role], at.seq.q_batch, token, at.h) : nullptr;
-    };
-    copy_row(x.q + r * x.pitch_qk * size, from(Role::q), bytes_qk);
-    if (p.pass == Pass::backward) copy_row(x.d_out + r * x.pitch_v * size, from(Role::d_out), bytes_v);
-  } else {
-    const int64_t unit = x.first + r / p.len_k, j = r % p.len_k;
-    const int b = int(unit / p.heads_kv), head = int(unit % p.heads_kv);
-    const Sequence s = sequence(p, x.args, b);
-    const auto from = [&](Role role) { return j < s.len_k ? key_address(x, role, s, b, head, j) : nullptr; };
-    copy_row(x.k + r * x.pitch_qk * size, from(Role::k), bytes_qk);
-    copy_row(x.v + r * x.pitch_v * size, from(Role::v), bytes_v);
-  }
-}
-
-// out of a forward, dq of a backward, or the rows of dk and dv where no two sequences share one.
-__global__ void __launch_bounds__(kWarpsOfCopy * 32) scatter_kernel(const __grid_constant__ Params x) {
-  const int64_t r = int64_t(blockIdx.x) * kWarpsOfCopy + threadIdx.x / 32;
-  if (r >= x.rows) return;
-  const Problem& p = x.problem;
-  const int grad = size_of(p.dtype.grad);
-  if (x.which == 0) {
-    const Row at = row_of(x, r);
-    if (at.i >= at.seq.len_q) return;
-    const bool forward = p.pass == Pass::forward;
-    char* to = row_address(x.args[forward ? Role::out : Role::dq], at.seq.q_batch, at.seq.q_first + at.i, at.h);
-    if (!forward) return copy_row(to, x.dq + r * x.pitch_qk * grad, p.dim_qk * grad);
-    const char* from = x.out + r * x.pitch_v * size_of(p.dtype.out);
-    if (!p.has(Option::accumulate)) return copy_row(to, from, p.dim_v * size_of(p.dtype.out));
-    const float before = x.before[r];
-    for (int d = threadIdx.x % 32; d < p.dim_v; d += 32) {
-      float* place = reinterpret_cast<float*>(to) + d;  // a row that saw nothing yet is not read
-      *place = reinterpret_cast<const float*>(from)[d] + (before == 0.f ? 0.f : before * *place);
-    }
-  } else {
-    const int64_t unit = x.first + r / p.len_k, j = r % p.len_k;
-    const int b = int(unit / p.heads_kv), head = int(unit % p.heads_kv);
-    const Sequence s = sequence(p, x.args, b);
-    if (j >= s.len_k) return;
-    if (x.args.given(Role::dk))
-      copy_row(key_address(x, Role::dk, s, b, head, j), x.dk + r * x.pitch_qk * grad, p.dim_qk * grad);
-    if (x.args.given(Role::dv))
-      copy_row(key_address(x, Role::dv, s, b, head, j), x.dv + r * x.pitch_v * grad, p.dim_v * grad);
-  }
-}
-
-// dk and dv where sequences may share a cache row or a page: a thread owns a column and adds rows in order, rounding to
-// the gradient's type after each. Slow and always the same.
-__global__ void __launch_bounds__(64) add_keys_kernel(const __grid_constant__ Params x) {
-  const Problem& p = x.problem;
-  const int head = blockIdx.x / 2 % p.heads_kv, d = int(blockIdx.x / 2 / p.heads_kv) * 64 + int(threadIdx.x);
-  const bool of_k = blockIdx.x % 2 == 0;
-  const Role role = of_k ? Role::dk : Role::dv;
-  if (!x.args.given(role) || d >= (of_k ? p.dim_qk : p.dim_v)) return;
-  const DType grad = p.dtype.grad;
-  const char* from = of_k ? x.dk : x.dv;
-  const int64_t pitch = int64_t(of_k ? x.pitch_qk : x.pitch_v) * size_of(grad);
-  for (int n = 0; n < x.units; ++n) {
-    const int64_t unit = x.first + n;
-    if (int(unit % p.heads_kv) != head) continue;
-    const int b = int(unit / p.heads_kv);
-    const Sequence s = sequence(p, x.args, b);
-    for (int j = 0; j < s.len_k; ++j) {
-      char* to = key_address(x, role, s, b, head, j);
-      store(to, grad, d, load(to, grad, d) + load(from + (int64_t(n) * p.len_k + j) * pitch, grad, d));
-    }
-  }
-}
-
-// Zeros in every row of a tensor.
-__global__ void __launch_bounds__(kWarpsOfCopy * 32) clear_kernel(const __grid_constant__ Params x) {
-  const int64_t r = int64_t(blockIdx.x) * kWarpsOfCopy + threadIdx.x / 32;
-  if (r >= x.rows) return;
-  const Tensor& t = x.args[x.cleared];
-  const int64_t h = r % t.extent.head, s = r / t.extent.head % t.extent.seq, b = r / t.extent.head / t.extent.seq;
-  copy_row(row_address(t, b, s, h), nullptr, t.extent.dim * size_of(t.dtype));
+  if (std::is_same_v<Score, Plain> || !a.given(Role::d_bias) || !one_key) return;
+  of_keys = reduce<Threads>(of_keys, room, Plus());
+  if (threadIdx.x == 0 && d_bias) *d_bias = of_keys;
 }
 
 }  // namespace attune::standard
