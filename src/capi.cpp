@@ -58,6 +58,11 @@ Status args_of(const attune_args* given, const Args*& out) {
   return Status::good();
 }
 
+// Why a plan needs more than attune_workspace said: ", cuda_standard: the next that supports it where ..."
+std::string stands_in(const Plan& plan) {
+  return plan.instead_of ? join(", ", plan.backend->name, ": ", plan.why, plan.refused) : "";
+}
+
 Status workspace_of(const Plan& plan, const attune_args& given, Workspace& out) {
   Local& mine = local();
   const size_t needed = plan.workspace_bytes;
@@ -67,9 +72,10 @@ Status workspace_of(const Plan& plan, const attune_args& given, Workspace& out) 
   }
   const uintptr_t first = reinterpret_cast<uintptr_t>(given.workspace), last = first + given.workspace_bytes;
   if (!given.workspace && (needed || given.workspace_bytes))
-    return Status::no("workspace: is null, and ", needed, " bytes are needed");
+    return Status::no("workspace: is null, and ", needed, " bytes are needed", stands_in(plan));
   if (given.workspace_bytes < needed)
-    return Status::no("workspace: ", given.workspace_bytes, " bytes are below the ", needed, " of the plan");
+    return Status::no("workspace: ", given.workspace_bytes, " bytes are below the ", needed, " of the plan",
+                      stands_in(plan));
   if (first % kWorkspaceAlign) return Status::no("workspace: is not aligned to ", kWorkspaceAlign, " bytes");
   if (last < first) return Status::no("workspace: ", given.workspace_bytes, " bytes reach past the end of memory");
   for (int n = 0; n < mine.count; ++n) {
@@ -87,11 +93,15 @@ Status check_all(const Problem& p, const Args& args) {
   return args[Role::q].device == DeviceKind::cpu ? check_values(p, args) : Status::good();
 }
 
-Status run(const Plan& plan, const Args& args, const attune_args& given, void* stream) {
+Status ready(const Plan& plan, const Args& args) {
   if (Status s = check_all(plan.problem, args); !s.ok()) return s;
   const Tensor& q = args[Role::q];
   if (plan.device.kind != q.device || (q.device == DeviceKind::cuda && plan.device.index != q.device_index))
     return Status::no("q: is not on the device of the plan, ", plan.device.name);
+  return Status::good();
+}
+
+Status run(const Plan& plan, const Args& args, const attune_args& given, void* stream) {
   Workspace scratch;
   cuda::Borrowed borrowed;
   if (plan.device.kind == DeviceKind::cuda && plan.workspace_bytes && !given.workspace && !given.workspace_bytes) {
@@ -101,7 +111,7 @@ Status run(const Plan& plan, const Args& args, const attune_args& given, void* s
   } else if (Status s = workspace_of(plan, given, scratch); !s.ok()) {
     return s;
   }
-  const cuda::Range range(q.device == DeviceKind::cuda ? &plan.problem : nullptr);
+  const cuda::Range range(plan.device.kind == DeviceKind::cuda ? &plan.problem : nullptr);
   Status ran = plan.backend->run(plan, args, scratch, stream);
   Status returned = borrowed.give_back();  // in the order of the stream: after the launches
   return ran.ok() ? returned : ran;
@@ -122,8 +132,8 @@ struct Setting {
 };
 
 void log(const Plan& plan) {
-  const std::string line =
-      join("attune: ", name(plan.problem), " -> ", plan.backend->name, " on ", plan.device.name, ": ", plan.why, "\n");
+  const std::string line = join("attune: ", name(plan.problem), " -> ", plan.backend->name, " on ", plan.device.name,
+                                ": ", plan.why, plan.instead_of ? plan.refused : "", "\n");
   std::fputs(line.c_str(), stderr);
 }
 
@@ -138,12 +148,23 @@ class Plans {
   Status find(const Problem& p, const Plan*& out) {
     if (!setting_.broken.ok()) return setting_.broken;
     if (Status s = cache_.find(p, out); !s.ok() || !logs_) return s;
-    const std::lock_guard lock(mutex_);
-    if (logged_.insert(out).second) log(*out);
+    log_once(out);
+    return Status::good();
+  }
+  // The plan that these arguments fit: `plan` or one of a later link of the chain.
+  Status fit(const Args& args, const Plan*& plan) {
+    const Plan* const first = plan;
+    if (Status s = cache_.fit(args, plan); !s.ok()) return s;
+    if (logs_ && plan != first) log_once(plan);
     return Status::good();
   }
 
  private:
+  void log_once(const Plan* plan) {
+    const std::lock_guard lock(mutex_);
+    if (logged_.insert(plan).second) log(*plan);
+  }
+
   const Setting setting_;
   PlanCache cache_;
   bool logs_ = false;
@@ -160,12 +181,12 @@ Plans& plans_of(const Device& d) {
   return *one;
 }
 
-Status cached(const Problem& p, const Tensor& q, const Plan*& plan) {
+Status plans_for(const Tensor& q, Plans*& out) {
   if (q.device == DeviceKind::cpu) {
     static std::atomic<Plans*> last{nullptr};  // so that a warm call takes no lock of all devices
     Plans* cpu = last.load(std::memory_order_acquire);
     if (!cpu || cpu->units() != default_threads()) last.store(cpu = &plans_of(this_cpu()), std::memory_order_release);
-    return cpu->find(p, plan);
+    return out = cpu, Status::good();
   }
   constexpr int kMostGpus = 64;
   static std::atomic<Plans*> known[kMostGpus] = {};  // a warm call asks nothing about the GPU
@@ -178,10 +199,11 @@ Status cached(const Problem& p, const Tensor& q, const Plan*& plan) {
     gpu = &plans_of(found);
     if (slot) slot->store(gpu, std::memory_order_release);
   }
-  return gpu->find(p, plan);
+  return out = gpu, Status::good();
 }
 
-Status planned(const attune_problem* problem, const char* device, const char* backend, Plan& out) {
+Status planned(const attune_problem* problem, const char* device, const char* backend, Plan& out,
+               std::string* links = nullptr) {
   Problem p;
   Device d;
   if (Status s = problem_of(problem, p); !s.ok()) return s;
@@ -189,7 +211,9 @@ Status planned(const attune_problem* problem, const char* device, const char* ba
   Setting setting(d);
   if (!setting.broken.ok()) return setting.broken;
   if (backend) setting.forced = backend;
-  return setting.planner().plan(p, out);
+  Status s = setting.planner().plan(p, out);
+  if (s.ok() && links) *links = links_after(out, setting.planner());
+  return s;
 }
 
 }  // namespace
@@ -221,9 +245,13 @@ int attune_call(const attune_problem* problem, const attune_args* given, void* s
     Problem p;
     const Args* args = nullptr;
     const Plan* plan = nullptr;
+    Plans* plans = nullptr;
     if (Status s = problem_of(problem, p); !s.ok()) return s;
     if (Status s = args_of(given, args); !s.ok()) return s;
-    if (Status s = cached(p, (*args)[Role::q], plan); !s.ok()) return s;
+    if (Status s = plans_for((*args)[Role::q], plans); !s.ok()) return s;
+    if (Status s = plans->find(p, plan); !s.ok()) return s;
+    if (Status s = ready(*plan, *args); !s.ok()) return s;
+    if (Status s = plans->fit(*args, plan); !s.ok()) return s;
     return run(*plan, *args, *given, stream);
   });
 }
@@ -254,9 +282,11 @@ int attune_plan_create(const attune_problem* problem, const char* device, const 
   return answer([&] {
     if (!out) return Status::no("out is null");
     auto made = std::make_unique<attune_plan>();
-    if (Status s = planned(problem, device, backend, made->plan); !s.ok()) return s;
+    std::string links;
+    if (Status s = planned(problem, device, backend, made->plan, &links); !s.ok()) return s;
     made->backend = made->plan.backend->name;
     made->why = join(made->backend, ": ", made->plan.why, made->plan.refused);
+    if (!links.empty()) made->why += join("\n  attune_call with arguments that do not fit it goes on to ", links);
     *out = made.release();
     return Status::good();
   });
@@ -267,6 +297,7 @@ int attune_plan_run(const attune_plan* plan, const attune_args* given, void* str
     if (!plan) return Status::no("plan is null");
     const Args* args = nullptr;
     if (Status s = args_of(given, args); !s.ok()) return s;
+    if (Status s = ready(plan->plan, *args); !s.ok()) return s;
     return run(plan->plan, *args, *given, stream);
   });
 }

@@ -47,7 +47,7 @@ std::string device_text(const Device& d) {
                                    : fmt::format("{}, arch {}, {} multiprocessors", d.name, d.arch, d.units);
 }
 
-json as_json(const Plan& plan) {
+json as_json(const Plan& plan, const std::string& links) {
   const Cost c = cost(plan.problem);
   json j = {{"problem", name(plan.problem)},
             {"device", plan.device.name},
@@ -60,13 +60,14 @@ json as_json(const Plan& plan) {
             {"workspace_bytes", plan.workspace_bytes},
             {"why", plan.why},
             {"refused", sentences(plan.refused)},
+            {"otherwise", links},
             {"cost", {{"pairs", c.pairs}, {"flops", c.flops}, {"bytes", c.bytes}}},
             {"parts", json::array()}};
-  for (const Plan& part : plan.parts) j["parts"].push_back(as_json(part));
+  for (const Plan& part : plan.parts) j["parts"].push_back(as_json(part, ""));
   return j;
 }
 
-void print(const Plan& plan, int depth) {
+void print(const Plan& plan, const std::string& links, int depth) {
   const std::string margin(size_t(depth) * 2, ' ');
   const auto row = [&](std::string_view what, std::string_view value) {
     fmt::print("{}  {:<10} {}\n", margin, what, value);
@@ -84,7 +85,8 @@ void print(const Plan& plan, int depth) {
   row("work", fmt::format("{} over {} that are visible", count_text(c.flops, "FLOP"), count_text(c.pairs, "pairs")));
   row("traffic", fmt::format("{} at least, {} FLOP a byte", bytes_text(c.bytes), digits_text(c.flops / c.bytes)));
   for (const std::string& line : sentences(plan.refused)) row("refused", line);
-  for (const Plan& part : plan.parts) print(part, depth + 1);
+  if (!links.empty()) row("otherwise", links + ", for a call whose arguments do not fit");
+  for (const Plan& part : plan.parts) print(part, "", depth + 1);
 }
 
 void run(const Asked& asked, Context& context) {
@@ -104,8 +106,8 @@ void run(const Asked& asked, Context& context) {
   const Planner planner{.device = device, .rules = tuned.rules, .forced = asked.backend};
   const Status status = planner.plan(problem, plan);
   if (context.json) {
-    json j =
-        status.ok() ? as_json(plan) : json{{"problem", name(problem)}, {"device", device.name}, {"backend", nullptr}};
+    json j = status.ok() ? as_json(plan, links_after(plan, planner))
+                         : json{{"problem", name(problem)}, {"device", device.name}, {"backend", nullptr}};
     if (!status.ok()) {
       auto why = sentences(status.message);
       j["error"] = why.front();
@@ -114,7 +116,7 @@ void run(const Asked& asked, Context& context) {
     }
     fmt::print("{}\n", j.dump(2));
   } else if (status.ok()) {
-    print(plan, 0);
+    print(plan, links_after(plan, planner), 0);
   }
   if (!status.ok()) fail(context, kFailed, status.message);
 }

@@ -106,7 +106,7 @@ Status shape(Plan& plan, const Planner&) {
 }
 
 // Loads and stores are 16 bytes wide.
-Status aligned(const Args& a) {
+Status fits(const Plan&, const Args& a) {
   for (const Role r : {Role::q, Role::k, Role::v, Role::out, Role::d_out, Role::dq, Role::dk, Role::dv}) {
     if (!a.given(r)) continue;
     const Tensor& t = a[r];
@@ -212,7 +212,7 @@ class Run {
 };
 
 Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
-  if (Status s = aligned(a); !s.ok()) return s;
+  if (Status s = fits(plan, a); !s.ok()) return s;
   const cuda::Use use(a[Role::q].device_index);
   if (!use.status.ok()) return Status::no(kWho, ": ", use.status.message, ", in: ", name(plan.problem));
   return Run(plan, a, ws, stream).run();
@@ -220,6 +220,6 @@ Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
 
 }  // namespace
 
-extern const Backend sm80_backward{.name = kWho, .supports = supports, .shape = shape, .run = run};
+extern const Backend sm80_backward{.name = kWho, .supports = supports, .shape = shape, .run = run, .fits = fits};
 
 }  // namespace attune

@@ -13,6 +13,7 @@
 #include <shared_mutex>
 
 #include "attention/cudnn_graph.h"
+#include "attention/cudnn_versions.h"
 #include "core/score.h"
 #include "machine/cuda/runtime.h"
 #include "plan/backend.h"
@@ -216,11 +217,10 @@ Status supports(const Problem& p, const Device& d) {
   if (q != DType::f16 && q != DType::bf16) return no("dtype ", name(q), " is not one of f16, bf16");
   if (p.dtype.kv != q || p.dtype.out != q || (backward && p.dtype.grad != q))
     return no("dtypes ", name(p.dtype), " are not one and the same");
-  for (const int dim : {p.dim_qk, p.dim_v}) {
-    const int most = backward && d.arch < 90 ? 128 : 256;
-    if (dim % 8 || dim > most)
-      return no("dim ", dim, " is not a multiple of 8 up to ", most, backward && d.arch < 90 ? " before sm_90" : "");
-  }
+  const bool narrow = backward && d.arch / 10 != 9 && !(d.arch >= 100 && p.dim_qk == 192 && p.dim_v == 128);
+  for (const int dim : {p.dim_qk, p.dim_v})
+    if (dim % 8 || dim > (narrow ? 128 : 256))
+      return no("dim ", dim, " is not a multiple of 8 up to ", narrow ? "128, of a backward not on sm_90" : "256");
   for (int o = 0; o < int(Option::count); ++o)
     if (p.has(Option(o))) return no("does not know the option ", name(Option(o)));
   if (const auto w = word(p.variant); !w.empty()) return no("does not know the variant ", w);
@@ -231,29 +231,21 @@ Status supports(const Problem& p, const Device& d) {
   return supports_mask(p);
 }
 
-// What the cuDNN that is here cannot do.
-Status version_serves(const Problem& p) {
-  if (Status s = cudnn::found(); !s.ok()) return Status::no(kWho, ": ", s.message);
-  if (p.pass == Pass::forward) return Status::good();
-  if (cudnn::version() < 90600)
-    return Status::no(kWho, ": needs cuDNN 9.6 or later for a backward, and this is ", cudnn::version());
-  if (cudnn::version() <= 91500 && p.len_k % 128)
-    return Status::no(kWho, ": cuDNN ", cudnn::version(), " gets k", p.len_k, " wrong, which is no multiple of 128");
-  return Status::good();
-}
-
 Status shape(Plan& plan, const Planner&) {
-  if (plan.device.index >= 0)  // a GPU that is here, and not one that is only planned for
-    if (Status s = version_serves(plan.problem); !s.ok()) return s;
+  if (plan.device.index >= 0) {  // a GPU that is here, and not one that is only planned for
+    Status s = cudnn::found();
+    if (s.ok()) s = cudnn::serves(cudnn::version(), plan.problem, plan.device);
+    if (!s.ok()) return Status::no(kWho, ": ", s.message);
+  }
   Workspace counting;
   carve(counting, plan.problem);
   plan.workspace_bytes = counting.used;
   return Status::good();
 }
 
-// What only the arguments of a call say.
-Status fits(const Problem& p, const Args& a) {
-  const auto no = [&](const auto&... why) { return Status::no(kWho, ": ", why..., ", in: ", name(p)); };
+Status fits(const Plan& plan, const Args& a) {
+  const auto no = [](const auto&... why) { return Status::no(kWho, ": ", why...); };
+  const Problem& p = plan.problem;
   for (const Role r : {Role::cu_q, Role::used_q, Role::used_k, Role::left_pad, Role::cache_index})
     if (a.given(r)) return no("does not know lengths of single sequences or a cache index");
   if (a[Role::q].extent.seq != p.len_q || a[Role::k].extent.seq != p.len_k || a[Role::k].extent.batch != p.batch)
@@ -276,7 +268,7 @@ Status run(const Plan& plan, const Args& a, Workspace workspace, Stream stream) 
   const Problem& p = plan.problem;
   const auto no = [&](const auto&... why) { return Status::no(kWho, ": ", why..., ", in: ", name(p)); };
   if (Status s = cudnn::found(); !s.ok()) return no(s.message);
-  if (Status s = fits(p, a); !s.ok()) return s;
+  if (Status s = fits(plan, a); !s.ok()) return Status::no(s.message, ", in: ", name(p));
   const cuda::Use use(plan.device.index);
   if (!use.status.ok()) return no(use.status.message);
   const cudnn::Program* program = nullptr;
@@ -285,12 +277,14 @@ Status run(const Plan& plan, const Args& a, Workspace workspace, Stream stream) 
   if (program->workspace_bytes() > c.scratch_bytes)
     return no("cuDNN wants ", program->workspace_bytes(), " bytes of workspace, and ", c.scratch_bytes, " are planned");
   float scale = scale_of(p, a);
-  std::vector<cudnn::Binding> given{{kScale, &scale},           {kQ, a[Role::q].data},     {kK, a[Role::k].data},
-                                    {kV, a[Role::v].data},      {kOut, a[Role::out].data}};
-  if (a.given(Role::lse)) given.push_back({kStats, a[Role::lse].data});
-  if (p.pass == Pass::backward)
-    given.insert(given.end(), {{kDOut, a[Role::d_out].data}, {kDQ, a[Role::dq].data}, {kDK, a[Role::dk].data},
-                               {kDV, a[Role::dv].data}, {kDelta, c.delta}, {kSum, c.sum}});
+  cudnn::Bindings given;
+  given.add(kScale, &scale), given.add(kQ, a[Role::q].data), given.add(kK, a[Role::k].data);
+  given.add(kV, a[Role::v].data), given.add(kOut, a[Role::out].data);
+  if (a.given(Role::lse)) given.add(kStats, a[Role::lse].data);
+  if (p.pass == Pass::backward) {
+    given.add(kDOut, a[Role::d_out].data), given.add(kDQ, a[Role::dq].data), given.add(kDK, a[Role::dk].data);
+    given.add(kDV, a[Role::dv].data), given.add(kDelta, c.delta), given.add(kSum, c.sum);
+  }
   const Status done = program->run(plan.device.index, given, c.scratch, stream);
   return done.ok() ? done : no(done.message);
 }
@@ -298,6 +292,6 @@ Status run(const Plan& plan, const Args& a, Workspace workspace, Stream stream) 
 }  // namespace
 
 extern const Backend vendor_cudnn;
-const Backend vendor_cudnn{.name = kWho, .supports = supports, .shape = shape, .run = run};
+const Backend vendor_cudnn{.name = kWho, .supports = supports, .shape = shape, .run = run, .fits = fits};
 
 }  // namespace attune

@@ -300,21 +300,17 @@ Status Graph::build(int device, std::unique_ptr<const Program>& out) {
   return chosen;
 }
 
-Status Program::run(int device, const std::vector<Binding>& given, void* scratch, void* stream) const {
+Status Program::run(int device, Bindings all, void* scratch, void* stream) const {
   const Functions& f = cudnn();
   const Lent handle(device);
   if (!handle.status.ok()) return handle.status;
   if (const int status = f.set_stream(handle.get(), stream); status) return failed("cudnnSetStream", status);
-  std::vector<int64_t> numbers;
-  std::vector<void*> data;
-  for (const Binding& b : given) numbers.push_back(b.number), data.push_back(b.data);
-  for (const Constant& c : constants_) numbers.push_back(c.number), data.push_back(const_cast<uint32_t*>(&c.bits));
+  for (const Constant& c : constants_) all.add(c.number, const_cast<uint32_t*>(&c.bits));
   void* pack = nullptr;
   if (const int status = f.make(kind::variant_pack, &pack); status)
     return failed("cudnnBackendCreateDescriptor", status);
-  const auto count = int64_t(numbers.size());
-  int status = f.set(pack, attribute::pack_numbers, type::int64, count, numbers.data());
-  if (!status) status = f.set(pack, attribute::pack_pointers, type::pointer, count, data.data());
+  int status = f.set(pack, attribute::pack_numbers, type::int64, all.count, all.numbers);
+  if (!status) status = f.set(pack, attribute::pack_pointers, type::pointer, all.count, all.data);
   if (!status) status = f.set(pack, attribute::pack_workspace, type::pointer, 1, &scratch);
   if (!status) status = f.finalize(pack);
   if (!status) status = f.execute(handle.get(), plan_, pack);

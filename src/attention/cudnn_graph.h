@@ -35,17 +35,21 @@ struct Node {
   Type type = Type::f32;
 };
 
-// A graph that cuDNN has made into a kernel. Any thread may run it; what a call brings is in `Binding`.
-struct Binding {
-  int64_t number;
-  void* data;
+// A graph that cuDNN has made into a kernel. Any thread may run it; what a call brings is in `Bindings`.
+struct Bindings {
+  static constexpr int kMost = 32;
+  int64_t numbers[kMost] = {};
+  void* data[kMost] = {};
+  int64_t count = 0;
+
+  void add(int64_t number, void* address) { numbers[count] = number, data[count++] = address; }
 };
 class Program {
  public:
   ~Program() = default;
   size_t workspace_bytes() const { return workspace_bytes_; }
   // On the current GPU, which is `device`. Starts the kernels on the stream; `scratch` has workspace_bytes().
-  Status run(int device, const std::vector<Binding>&, void* scratch, void* stream) const;
+  Status run(int device, Bindings, void* scratch, void* stream) const;
 
  private:
   friend class Graph;

@@ -25,6 +25,7 @@ struct Plan {
   size_t workspace_bytes = 0;
   std::string why{};          // "h200.tsv:7", or the order of backends.def
   std::string refused{};      // a line for each backend that was asked before and said no
+  const Backend* instead_of = nullptr;  // the link before it, where that did not fit the arguments of a call
   std::vector<Plan> parts{};  // a variant composed of simpler problems: theirs
 };
 
@@ -33,6 +34,7 @@ struct Planner {
   Device device{};
   std::span<const Rule> rules{};
   std::string_view forced{};  // a backend by name; its refusal is an error, never a substitute
+  std::span<const Backend* const> unfit{};  // backends that the arguments of a call have ruled out
   Status plan(const Problem&, Plan& out) const;
 };
 
@@ -42,6 +44,9 @@ struct Backend {
   Status (*supports)(const Problem&, const Device&);  // pure; a refusal is a sentence
   Status (*shape)(Plan&, const Planner&);             // pure: tiles, splits, parts, workspace
   Status (*run)(const Plan&, const Args&, Workspace, Stream);
+  // What only arguments tell: alignment, lengths, gradients that are not wanted. Pure and quick, since every call asks;
+  // a refusal sends the call to the next link of the chain. Null: every valid call fits.
+  Status (*fits)(const Plan&, const Args&) = nullptr;
 };
 
 }  // namespace attune

@@ -1,5 +1,6 @@
 #include "plan/plan.h"
 
+#include <algorithm>
 #include <mutex>
 
 #include "plan/rules.h"
@@ -35,6 +36,7 @@ Status Planner::plan(const Problem& p, Plan& out) const {
   if (Status s = valid(p); !s.ok()) return s;  // so every plan, and every problem in a cache, is valid
   std::string refused;
   const auto accept = [&](const Backend* b, std::string_view why) {
+    if (std::find(unfit.begin(), unfit.end(), b) != unfit.end()) return false;
     Plan plan{.backend = b, .problem = p, .device = device, .why = std::string(why)};
     Status s = b->supports(p, device);
     if (s.ok()) s = b->shape(plan, *this);
@@ -71,6 +73,52 @@ Status PlanCache::find(const Problem& p, const Plan*& out) {
   // Another thread may have been first: keep its plan.
   out = plans_.try_emplace(p, std::move(made)).first->second.get();
   return Status::good();
+}
+
+// Sentences are those of the first call that went this way: a plan is made once.
+Status PlanCache::next(const Plan& from, const Status& refusal, std::span<const Backend* const> unfit,
+                       const Plan*& out) {
+  {
+    const std::shared_lock reading(mutex_);
+    if (const auto it = next_.find(&from); it != next_.end()) return out = it->second.get(), Status::good();
+  }
+  Planner planner = planner_;
+  planner.unfit = unfit;
+  auto made = std::make_unique<Plan>();
+  if (Status s = planner.plan(from.problem, *made); !s.ok()) return Status::no(s.message, "\n  ", refusal.message);
+  made->instead_of = from.backend;
+  made->why = join("the next that supports it where ", from.backend->name, " does not fit the arguments");
+  made->refused += "\n  " + refusal.message;
+  const std::unique_lock writing(mutex_);
+  out = next_.try_emplace(&from, std::move(made)).first->second.get();
+  return Status::good();
+}
+
+Status PlanCache::fit(const Args& args, const Plan*& plan) {
+  if (!plan->backend->fits) return Status::good();
+  std::vector<const Backend*> unfit;
+  std::string said;
+  while (plan->backend->fits) {
+    Status s = plan->backend->fits(*plan, args);
+    if (s.ok()) return s;
+    if (!planner_.forced.empty()) return Status::no(s.message, ", in: ", name(plan->problem));
+    unfit.push_back(plan->backend);
+    if (!said.empty()) s.message = said + "\n  " + s.message;
+    said = s.message;
+    if (Status none = next(*plan, s, unfit, plan); !none.ok()) return none;
+  }
+  return Status::good();
+}
+
+std::string links_after(const Plan& plan, const Planner& planner) {
+  std::string names;
+  if (!planner.forced.empty() || !plan.backend->fits) return names;
+  for (const Backend* b : backends()) {
+    if (b == plan.backend || b->only_by_name || !b->supports(plan.problem, plan.device).ok()) continue;
+    names += join(names.empty() ? "" : ", ", b->name);
+    if (!b->fits) break;
+  }
+  return names;
 }
 
 }  // namespace attune

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <set>
 #include <thread>
@@ -29,6 +30,17 @@ Device h200() {
   EXPECT_TRUE(known_device("h200", d).ok());
   return d;
 }
+// Refusals without those of the GPU's links, which every CPU gets in a build that has them.
+std::string of_cpu(const std::string& refused) {
+  std::string kept;
+  for (size_t at = 0; at < refused.size();) {
+    const size_t end = std::min(refused.find('\n', at + 1), refused.size());
+    const std::string line = refused.substr(at, end - at);
+    if (line.find(" GPU, not on ") == std::string::npos) kept += line;
+    at = end;
+  }
+  return kept;
+}
 Rule rule(Pass pass, const char* backend) {
   return {.pass = pass, .dtype = DType::f32, .dim_qk = 64, .dim_v = 64, .mask = MaskKind::causal, .backend = backend,
           .source = "test.tsv:7"};
@@ -40,7 +52,7 @@ TEST(Plan, the_list_decides_where_nothing_was_measured) {
   ASSERT_TRUE(s.ok()) << s.message;
   EXPECT_EQ(plan.backend->name, "cpu_forward");
   EXPECT_EQ(plan.why, "first in the list of backends that supports it");
-  EXPECT_EQ(plan.refused, "");
+  EXPECT_EQ(of_cpu(plan.refused), "");
   EXPECT_EQ(plan.problem, problem(kForward));
   EXPECT_EQ(plan.device.name, "a CPU");
 }
@@ -49,7 +61,7 @@ TEST(Plan, who_refused_before_is_kept) {
   Plan plan;
   ASSERT_TRUE((Planner{.device = plain_cpu()}.plan(problem(kBackward), plan).ok()));
   EXPECT_EQ(plan.backend->name, "cpu_backward");
-  EXPECT_TRUE(plan.refused.starts_with("\n  cpu_forward: ")) << plan.refused;
+  EXPECT_TRUE(of_cpu(plan.refused).starts_with("\n  cpu_forward: ")) << plan.refused;
 }
 
 TEST(Plan, a_forced_backend_is_taken) {
@@ -110,7 +122,7 @@ TEST(Plan, a_rule_that_names_nobody_is_not_silent) {
   Plan plan;
   ASSERT_TRUE((Planner{.device = plain_cpu(), .rules = std::span(&r, 1)}.plan(problem(kForward), plan).ok()));
   EXPECT_EQ(plan.backend->name, "cpu_forward");
-  EXPECT_EQ(plan.refused, "\n  test.tsv:7: backend 'sm91_forward' is not one of " + backend_names());
+  EXPECT_EQ(of_cpu(plan.refused), "\n  test.tsv:7: backend 'sm91_forward' is not one of " + backend_names());
 }
 
 // Pure, so it can be asked anywhere: either a plan for that GPU, or the reason of every backend. A CPU backend must never
@@ -226,6 +238,68 @@ TEST(PlanCache, many_threads_find_the_same_plans) {
     for (int t = 1; t < kThreads; ++t) ASSERT_EQ(found[t][n], found[0][n]) << "problem " << n;
     EXPECT_EQ(found[0][n]->problem.len_k, n + 1);
   }
+}
+
+// A backend that takes only calls with a scale of 1: what the arguments of a call tell, and no problem does.
+Status only_scale_one(const Plan&, const Args& a) {
+  return a.scale == 1.f ? Status::good() : Status::no("picky: the scale is ", a.scale, ", not 1");
+}
+const Backend picky{.name = "picky", .supports = nullptr, .shape = nullptr, .run = nullptr, .fits = only_scale_one};
+
+TEST(Plan, arguments_that_do_not_fit_go_to_the_next_link_and_the_plan_says_so) {
+  PlanCache cache(Planner{.device = plain_cpu()});
+  const Plan first{.backend = &picky, .problem = problem(kForward), .device = plain_cpu()};
+  Args args{};
+  args.scale = 1.f;
+  const Plan* plan = &first;
+  ASSERT_TRUE(cache.fit(args, plan).ok());
+  EXPECT_EQ(plan, &first);
+  args.scale = 0.5f;
+  ASSERT_TRUE(cache.fit(args, plan).ok());
+  EXPECT_EQ(plan->backend->name, "cpu_forward");
+  EXPECT_EQ(plan->instead_of, &picky);
+  EXPECT_EQ(plan->why, "the next that supports it where picky does not fit the arguments");
+  EXPECT_EQ(of_cpu(plan->refused), "\n  picky: the scale is 0.5, not 1");
+  const Plan* again = &first;
+  args.scale = 0.25f;
+  ASSERT_TRUE(cache.fit(args, again).ok());
+  EXPECT_EQ(again, plan) << "planned once";
+}
+
+TEST(Plan, a_backend_that_is_ruled_out_is_not_planned_even_by_a_rule) {
+  const Rule r = rule(Pass::forward, "cpu_standard");
+  const Backend* const out[] = {find_backend("cpu_standard"), find_backend("cpu_forward")};
+  Plan plan;
+  const Planner planner{.device = plain_cpu(), .rules = std::span(&r, 1), .unfit = out};
+  EXPECT_FALSE(planner.plan(problem(kForward), plan).ok());
+  ASSERT_TRUE((Planner{.device = plain_cpu(), .rules = std::span(&r, 1), .unfit = std::span(out, 1)}
+                   .plan(problem(kForward), plan).ok()));
+  EXPECT_EQ(plan.backend->name, "cpu_forward");
+}
+
+TEST(Plan, arguments_that_a_forced_backend_does_not_fit_are_an_error) {
+  PlanCache cache(Planner{.device = plain_cpu(), .forced = "picky"});
+  const Plan first{.backend = &picky, .problem = problem(kForward), .device = plain_cpu()};
+  const Plan* plan = &first;
+  EXPECT_EQ(cache.fit(Args{}, plan).message, join("picky: the scale is 0, not 1, in: ", kForward));
+}
+
+TEST(Plan, arguments_that_no_link_fits_are_refused_with_every_reason) {
+  PlanCache cache(Planner{.device = h200()});
+  const Plan first{.backend = &picky, .problem = problem("forward f64 b1 h1 q8 k8 d8 full"), .device = h200()};
+  const Plan* plan = &first;
+  const std::string said = cache.fit(Args{}, plan).message;
+  EXPECT_TRUE(said.starts_with("no backend supports: forward f64 ")) << said;
+  EXPECT_TRUE(said.ends_with("\n  picky: the scale is 0, not 1")) << said;
+}
+
+TEST(Plan, the_links_that_would_follow_are_named) {
+  const Plan first{.backend = &picky, .problem = problem(kForward), .device = plain_cpu()};
+  EXPECT_EQ(links_after(first, Planner{.device = plain_cpu()}), "cpu_forward");
+  EXPECT_EQ(links_after(first, Planner{.device = plain_cpu(), .forced = "picky"}), "");
+  Plan plan;
+  ASSERT_TRUE((Planner{.device = plain_cpu()}.plan(problem(kForward), plan).ok()));
+  EXPECT_EQ(links_after(plan, Planner{.device = plain_cpu()}), "") << "cpu_forward takes every call";
 }
 
 }  // namespace
