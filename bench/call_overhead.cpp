@@ -99,6 +99,9 @@ int on_gpu() {
     if (measure_calls("GPU, one kernel", "forward bf16 b1 h1 q64 k64 d64 causal", square, stream, few)) return 1;
     const attune_args decode = args_of(one, cache, one_lse);
     if (measure_calls("GPU, split", "forward bf16 b1 h8/1 q1 k4096 d128 full", decode, stream, few)) return 1;
+    attune_args borrowing = decode;
+    borrowing.workspace = nullptr, borrowing.workspace_bytes = 0;
+    if (measure_calls("GPU, borrowed", "forward bf16 b1 h8/1 q1 k4096 d128 full", borrowing, stream, few)) return 1;
     attune_args backward = args_of(rows, rows, row_lse);
     static attune_tensor gradient[4];
     const int from[] = {ATTUNE_OUT, ATTUNE_Q, ATTUNE_K, ATTUNE_V};
