@@ -148,7 +148,9 @@ Outcome Trial::run(const Backend& backend, const Device& device) {
   Plan plan;
   if (Status s = plan_on(backend, world.problem, device, plan); !s.ok()) return fail(s.message);
   if (device.kind == DeviceKind::cuda) {
-    const Status s = run_on_gpu(plan, world, got);
+    Outcome unfit;
+    const Status s = run_on_gpu(plan, world, got, unfit.unfit);
+    if (!unfit.unfit.empty()) return unfit;
     return s.ok() ? judge(got) : fail(s.message);
   }
   Scratch scratch(plan.workspace_bytes);

@@ -17,6 +17,7 @@ struct Figures { Role role; Judged judged; };
 struct Outcome {
   Verdict verdict = Verdict::pass;
   std::string why{};               // of a failure: a sentence
+  std::string unfit{};             // why the backend is not for these arguments; nothing was run
   std::vector<Figures> figures{};  // one an output
 
   double mae() const;  // the worst of all outputs
@@ -34,7 +35,7 @@ class Trial {
   explicit Trial(const Case&);
   // Makes the golden result. A refusal: the arguments do not fit, or the reference does not know the problem.
   Status prepare();
-  // Plans, runs and judges. A refusal of the backend is a failure here: ask `supports` before.
+  // Plans, runs and judges. A refusal of the backend is a failure here, but for one of its `fits`: plan before.
   Outcome run(const Backend&, const Device&);
   // Judges outputs that somebody else filled.
   Outcome judge(const Outputs&);

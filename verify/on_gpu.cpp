@@ -59,7 +59,7 @@ const Owned* owner(const std::list<Owned>& all, const Tensor& t) {
 
 }  // namespace
 
-Status run_on_gpu(const Plan& plan, const World& world, Outputs& got) {
+Status run_on_gpu(const Plan& plan, const World& world, Outputs& got, std::string& unfit) {
   const int index = plan.device.index;
   std::list<Placed> all;
   size_t total = kGuard;
@@ -100,6 +100,8 @@ Status run_on_gpu(const Plan& plan, const World& world, Outputs& got) {
     args[p.role] = t;
   }
   const cuda::Range range(&plan.problem);
+  if (plan.backend->fits)
+    if (Status s = plan.backend->fits(plan, args); !s.ok()) return unfit = s.message, Status::good();
   if (Status s = plan.backend->run(plan, args, {gpu.data() + workspace}, stream.get()); !s.ok()) return s;
   const std::vector<unsigned char> before = arena;
   if (Status s = cuda::copy_from(arena.data(), gpu.data(), arena.size(), stream.get()); !s.ok())

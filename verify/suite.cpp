@@ -16,7 +16,8 @@ std::vector<Attempt> run_case(const Suite& suite, size_t index, std::mutex& one_
   std::vector<Attempt> wanted;
   for (const Backend* b : suite.backends)
     for (size_t place = 0; place < suite.places.size(); ++place)
-      if (b->supports(c.problem, suite.places[place].device).ok()) wanted.push_back({index, b, place, {}});
+      if (Plan plan; plan_on(*b, c.problem, suite.places[place].device, plan).ok())
+        wanted.push_back({index, b, place, {}});
   if (wanted.empty()) return {};
   Trial trial(c);
   const Status ready = trial.prepare();
@@ -25,6 +26,7 @@ std::vector<Attempt> run_case(const Suite& suite, size_t index, std::mutex& one_
     run.outcome = ready.ok() ? trial.run(*run.backend, suite.places[run.place_index].device)
                              : Outcome{.verdict = Verdict::fail, .why = ready.message};
   }
+  std::erase_if(wanted, [](const Attempt& run) { return !run.outcome.unfit.empty(); });
   return wanted;
 }
 
