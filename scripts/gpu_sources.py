@@ -2,46 +2,62 @@
 """Whether the GPU was checked since its sources changed. CI has no GPU, so it looks at the record of the last check.
 
     gpu_sources.py hash            of every file that GPU code is made of
+    gpu_sources.py list            those files
     gpu_sources.py check RECORD    fails where the record is of other sources, or of a check that failed
 """
 import hashlib
 import json
 import pathlib
+import re
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-# What is compiled for the GPU, and what it includes.
-PATTERNS = ["src/**/*.cu", "src/**/*.sm*.h", "src/**/*.cuda.*", "src/machine/sm*/*", "src/machine/cuda/*",
-            "src/core/*.h"]
+# What is compiled in a build with CUDA and in no other; what these include counts too.
+PATTERNS = ["src/**/*.cu", "src/**/*.cuda.cpp", "src/machine/cuda/*.cpp"]
+INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
 
 
-def sources():
-    return sorted({path for pattern in PATTERNS for path in ROOT.glob(pattern) if path.is_file()})
+def sources(root=ROOT):
+    open_ends = {path for pattern in PATTERNS for path in root.glob(pattern) if not path.name.startswith("absent")}
+    found = set()
+    while open_ends:
+        path = open_ends.pop()
+        found.add(path)
+        for name in INCLUDE.findall(path.read_text(errors="replace")):
+            header = root / "src" / name
+            if header.is_file() and header not in found:
+                open_ends.add(header)
+    return sorted(found)
 
 
-def source_hash():
+def source_hash(root=ROOT):
     whole = hashlib.sha256()
-    for path in sources():
-        whole.update(str(path.relative_to(ROOT)).encode() + b"\0" + path.read_bytes() + b"\0")
+    for path in sources(root):
+        whole.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes() + b"\0")
     return whole.hexdigest()[:24]
 
 
-def check(record):
-    again = "run scripts/gpu_check on a machine with a GPU and commit its record"
+def check(record, root=ROOT):
+    """A sentence, or None where all is well."""
+    again = "run scripts/gpu_check on a machine with a GPU and commit docs/gpu_check.json"
     try:
         last = json.loads(pathlib.Path(record).read_text())
     except (OSError, ValueError) as error:
-        return f"no record of a GPU check: {error}; {again}"
-    if last.get("sources") != source_hash():
-        return f"GPU sources changed since the check of {last.get('date')} on {last.get('device')}; {again}"
+        return f"there is no record of a GPU check ({error}): {again}"
     if last.get("failed") != 0 or not last.get("passed"):
-        return f"the last GPU check passed {last.get('passed')} and failed {last.get('failed')}; {again}"
+        return (f"the GPU check of {last.get('date')} passed {last.get('passed')} and failed {last.get('failed')}: "
+                f"{again}")
+    if last.get("sources") != source_hash(root):
+        return (f"GPU sources are not those that were checked on {last.get('date')} on {last.get('device')} "
+                f"(commit {last.get('commit')}): {again}")
     return None
 
 
 if __name__ == "__main__":
     if sys.argv[1:] == ["hash"]:
         print(source_hash())
+    elif sys.argv[1:] == ["list"]:
+        print("\n".join(str(path.relative_to(ROOT)) for path in sources()))
     elif len(sys.argv) == 3 and sys.argv[1] == "check":
         sys.exit(check(sys.argv[2]))
     else:

@@ -95,11 +95,57 @@ rapidcheck.h librapidcheck-dev"
   touch "$stamp"
 }
 
+# The compute capability of the first GPU, as 90; nothing without one.
+gpu_capability() { nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2> /dev/null | head -1 | tr -cd 0-9; }
+
+# nvcc of this machine, else the one that install_nvcc put into FOLDER.
+find_nvcc() {
+  local name
+  for name in "${CUDACXX:-}" "$(command -v nvcc)" "${CUDA_HOME:-}/bin/nvcc" /usr/local/cuda/bin/nvcc \
+    "$1"/cuda/lib/python3*/site-packages/nvidia/cu13/bin/nvcc; do
+    if [ -x "$name" ]; then realpath -s "$name" && return; fi
+  done
+  return 1
+}
+
+# NVIDIA's compiler and runtime from PyPI, 330 MB. There they are whole from CUDA 13 on, which needs a driver for it.
+install_nvcc() {
+  local folder=$1 driver name wanted=()
+  driver=$(nvidia-smi 2> /dev/null | sed -n 's/.*CUDA Version: *\([0-9]*\).*/\1/p' | head -1)
+  [ "${driver:-0}" -ge 13 ] || { echo "nvcc is on PyPI from CUDA 13 on; the driver is for ${driver:-an unknown one}"; return 1; }
+  have python3 && python3 -c 'import ensurepip' 2> /dev/null || apt_install python3-venv || return 1
+  for name in nvcc runtime crt cccl; do wanted+=("nvidia-cuda-$name==13.0.*"); done
+  echo "installing nvcc 13.0 from PyPI into $folder/cuda"
+  wanted+=("nvidia-nvvm==13.0.*" nvidia-nvtx)
+  python3 -m venv "$folder/cuda" && "$folder/cuda/bin/pip" -q install "${wanted[@]}" ||
+    { echo "could not install nvcc from PyPI"; return 1; }
+}
+
+# choose_cuda FOLDER: how to build for the GPU that is here. Sets cuda_options, and cuda_says where it is the CPU alone.
+choose_cuda() {
+  local folder=$1 capability nvcc
+  cuda_options=(-DATTUNE_CUDA=OFF) cuda_says=
+  capability=$(gpu_capability)
+  if [ -z "$capability" ]; then
+    cuda_says="no NVIDIA GPU is here"
+  elif [ "$capability" -lt 75 ]; then
+    cuda_says="the GPU is of compute capability $capability, and the kernels need 75 (Turing) or later"
+  elif nvcc=$(find_nvcc "$folder") || { install_nvcc "$folder" && nvcc=$(find_nvcc "$folder"); }; then
+    # On Turing the textbook kernels run, which are built for it beside any other.
+    cuda_options=(-DATTUNE_CUDA=ON -DATTUNE_CUDA_ARCHS=$((capability < 80 ? 80 : capability)) -DATTUNE_CUDA_PTX=OFF
+      -DCMAKE_CUDA_COMPILER="$nvcc")
+  else
+    cuda_says="an NVIDIA GPU is here and nvcc is not"
+  fi
+}
+
 # configure FOLDER PRESET [cmake arguments]
 configure() {
   local folder=$1 preset=$2 launcher=()
   shift 2
   ! have ccache || launcher=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache -DCMAKE_C_COMPILER_LAUNCHER=ccache)
+  rm -f "$folder/.configured"
   cmake --preset "$preset" -B "$folder" "${launcher[@]}" "$@" > "$folder/configure.log" 2>&1 ||
     { cat "$folder/configure.log"; return 1; }
+  echo "$*" > "$folder/.configured"
 }

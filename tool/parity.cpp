@@ -12,6 +12,7 @@
 #include "machine/host.h"
 #include "tool/commands.h"
 #include "verify/coverage.h"
+#include "verify/kernels.h"
 
 namespace attune {
 namespace {
@@ -21,7 +22,7 @@ using json = nlohmann::ordered_json;
 struct Asked {
   std::string device = "cpu", backend, text;
   int threads = 0;
-  bool quick = false, coverage = false;
+  bool quick = false, kernels = false, coverage = false;
 };
 
 // Of the runs of one backend with one dtype.
@@ -62,7 +63,11 @@ Status make_suite(const Asked& asked, Suite& suite, Exit& code) {
     if (asked.backend.empty() ? !b->only_by_name : b->name == asked.backend) suite.backends.push_back(b);
   if (suite.backends.empty())
     return Status::no("attune parity: backend '", asked.backend, "' is not one of ", backend_names());
-  if (asked.text.empty()) return suite.cases = cases(asked.quick), Status::good();
+  if (asked.text.empty()) {
+    suite.cases = cases(asked.quick);
+    if (asked.kernels) suite.cases = case_of_each_kernel(suite.cases, suite.backends, place.device);
+    return Status::good();
+  }
   return parse(asked.text, suite.cases.emplace_back());
 }
 
@@ -218,9 +223,13 @@ void add_parity(CLI::App& app, Context& context) {
   CLI::Option* one = command->add_option("--case", asked->text,
                                          "Only this case: a problem line, then ' | ' and words on the arguments");
   CLI::Option* quick = command->add_flag("--quick", asked->quick, "A short list of cases");
+  CLI::Option* kernels =
+      command->add_flag("--kernels", asked->kernels, "The smallest case of every kernel: for compute-sanitizer");
+  kernels->excludes(one)->excludes(quick);
   command->add_flag("--coverage", asked->coverage, "Also what was tried, of everything a backend supports")
       ->excludes(one)
-      ->excludes(quick);
+      ->excludes(quick)
+      ->excludes(kernels);
   command->add_option("--threads", asked->threads, "Threads of a run (default: the CPU's)")->check(CLI::Range(1, 1024));
   command->footer(
       "A case is PASS when its mean absolute error is at most 5e-5, PASS-AT-FLOOR when it is above that and no worse "

@@ -1,0 +1,52 @@
+// The short list for slow tools: it leaves out no kernel that the long one runs.
+#include "verify/kernels.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "machine/host.h"
+#include "verify/compare.h"
+
+namespace attune {
+namespace {
+
+// What a plan would run, for every backend that takes a case.
+std::set<std::string> kernels(const std::vector<Case>& cases, const Device& d) {
+  std::set<std::string> all;
+  for (const Case& c : cases)
+    for (const Backend* b : backends()) {
+      Plan plan;
+      if (!golden_supports(c.problem).ok() || !plan_on(*b, c.problem, d, plan).ok()) continue;
+      all.insert(join(b->name, " ", plan.kernel, " ", plan.tile_q, "x", plan.tile_k, " ", name(c.problem.dtype.q), " ",
+                      plan.splits > 1 ? " split" : ""));
+      all.insert(join(b->name, " ", name(c.problem.pass), " ", name(c.problem.keys)));
+    }
+  return all;
+}
+
+TEST(Kernels, every_one_has_a_case) {
+  const std::vector<Case> all = cases();
+  for (const char* word : {"cpu", "h200", "l4"}) {
+    Device d;
+    ASSERT_TRUE(device_named(word, d).ok());
+    const std::vector<Case> few = case_of_each_kernel(all, backends(), d);
+    if (d.kind == DeviceKind::cuda) {
+      EXPECT_LT(few.size(), all.size() / 3) << word;
+    }
+    EXPECT_EQ(kernels(few, d), kernels(all, d)) << word;
+  }
+}
+
+TEST(Kernels, of_two_cases_of_a_kernel_the_smaller_is_taken) {
+  std::vector<Case> two(2);
+  ASSERT_TRUE(parse("forward f32 b2 h1 q64 k64 d64 full", two[0]).ok());
+  ASSERT_TRUE(parse("forward f32 b1 h1 q64 k64 d64 full", two[1]).ok());
+  const Backend* only[] = {find_backend("cpu_forward")};
+  const std::vector<Case> few = case_of_each_kernel(two, only, this_cpu());
+  ASSERT_EQ(few.size(), 1u);
+  EXPECT_EQ(name(few[0]), "forward f32 b1 h1 q64 k64 d64 full");
+}
+
+}  // namespace
+}  // namespace attune

@@ -1,0 +1,56 @@
+#include "verify/kernels.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "core/score.h"
+#include "verify/compare.h"
+
+namespace attune {
+namespace {
+
+// Kernels are made for head dims up to one of these.
+int dim_class(const Problem& p) {
+  const int dim = std::max(p.dim_qk, p.dim_v);
+  for (const int most : {64, 96, 128, 192})
+    if (dim <= most) return most;
+  return 256;
+}
+
+// What makes a plan run other code: the kernel, and each way that the kernel may take, by itself.
+std::vector<std::string> codes_of(const Plan& plan) {
+  const Problem& p = plan.problem;
+  const std::string_view who = plan.backend->name;
+  return {join(who, " kernel ", plan.kernel, " ", plan.tile_q, "x", plan.tile_k, " d", dim_class(p), " ",
+               name(p.dtype.q), needs_general(p) ? " general" : "", plan.splits > 1 ? " split" : ""),
+          join(who, " ", name(p.pass), " ", name(p.keys), p.reproducible != Reproducible::no ? " repro" : ""),
+          join(who, " ", name(p.pass), p.mask.blocks.q ? " blocks" : "", p.has(Option::append) ? " append" : "")};
+}
+
+double work(const Problem& p) {
+  return double(p.batch) * p.heads_q * p.len_q * p.len_k * (p.dim_qk + p.dim_v);
+}
+
+}  // namespace
+
+std::vector<Case> case_of_each_kernel(const std::vector<Case>& all, std::span<const Backend* const> backends,
+                                      const Device& device) {
+  std::map<std::string, size_t> smallest;
+  for (size_t n = 0; n < all.size(); ++n)
+    for (const Backend* b : backends) {
+      Plan plan;
+      if (!golden_supports(all[n].problem).ok() || !plan_on(*b, all[n].problem, device, plan).ok()) continue;
+      for (const std::string& code : codes_of(plan)) {
+        const auto [at, is_new] = smallest.try_emplace(code, n);
+        if (!is_new && work(all[n].problem) < work(all[at->second].problem)) at->second = n;
+      }
+    }
+  std::set<size_t> chosen;
+  for (const auto& [code, n] : smallest) chosen.insert(n);
+  std::vector<Case> out;
+  for (const size_t n : chosen) out.push_back(all[n]);
+  return out;
+}
+
+}  // namespace attune
