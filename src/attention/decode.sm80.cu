@@ -78,11 +78,13 @@ __global__ void __launch_bounds__(kMergeThreads) decode_merge_kernel(const __gri
 }
 
 std::span<DecodeKernel> decode_kernels() {
-  // dim, keys, stages, warps, blocks a multiprocessor: 96 KB a block in all three
+  // dim, keys, stages, warps, warps of a team, blocks a multiprocessor: 96 KB a block in all of them
   static constinit DecodeKernel all[] = {
-      decode_kernel_row<64, 32, 3, 4, 2>(),
-      decode_kernel_row<128, 16, 3, 4, 2>(),
-      decode_kernel_row<256, 16, 3, 2, 2>(),
+      decode_kernel_row<64, 32, 3, 4, 1, 2>(),
+      decode_kernel_row<64, 64, 6, 4, 4, 2>(),
+      decode_kernel_row<128, 16, 3, 4, 1, 2>(),
+      decode_kernel_row<128, 64, 3, 4, 4, 2>(),
+      decode_kernel_row<256, 16, 3, 2, 1, 2>(),
   };
   return all;
 }
@@ -98,16 +100,22 @@ constexpr Role kLengths[] = {Role::cu_q,     Role::cu_k,        Role::used_q,   
 
 int group_of(const Problem& p) { return p.heads_q / p.heads_kv; }
 bool fixed(const Problem& p) { return p.reproducible == Reproducible::batch; }
-int64_t row_blocks(const Problem& p) {
-  return ceil_div(std::min<int64_t>(int64_t(p.len_q) * group_of(p), kMostRows), kDecodeRows);
-}
+int64_t rows_of(const Problem& p) { return std::min<int64_t>(int64_t(p.len_q) * group_of(p), kMostRows); }
+int64_t row_blocks(const Problem& p, const DecodeKernel& k) { return ceil_div(rows_of(p), k.rows); }
 int most_q(const Problem& p) { return std::min(p.len_q, kMostRows / group_of(p)); }
 
+// The narrowest that holds the dims; of those the one whose block has all rows, or comes nearest. Where a row's bits
+// may not depend on the batch, the choice may not either.
 DecodeKernel* kernel_for(const Problem& p, int* number = nullptr) {
+  DecodeKernel* best = nullptr;
   const auto all = decode_kernels();
-  for (DecodeKernel& k : all)
-    if (k.dim >= std::max(p.dim_qk, p.dim_v)) return number ? *number = int(&k - all.data()) : 0, &k;
-  return nullptr;
+  for (DecodeKernel& k : all) {
+    if (k.dim < std::max(p.dim_qk, p.dim_v)) continue;
+    if (best && (k.dim > best->dim || fixed(p) || best->rows >= rows_of(p))) break;
+    best = &k;
+  }
+  if (best && number) *number = int(best - all.data());
+  return best;
 }
 
 // The most keys that the rows of a sequence can see.
@@ -126,7 +134,7 @@ int splits_of(const Problem& p, const Device& d, const DecodeKernel& k) {
     const int64_t parts = std::min(ceil_div(keys, kPart) + 1, ceil_div(p.len_k, kPart));
     return int(std::clamp<int64_t>(parts, 1, kMostFixed));
   }
-  const int64_t blocks = int64_t(p.batch) * p.heads_kv * row_blocks(p), key_bytes = 2 * (p.dim_qk + p.dim_v);
+  const int64_t blocks = int64_t(p.batch) * p.heads_kv * row_blocks(p, k), key_bytes = 2 * (p.dim_qk + p.dim_v);
   const int64_t room = d.units * std::clamp(cuda::shared_limit(d.arch) / k.shared_bytes, 1, k.blocks_per_sm);
   int best = 1;
   int64_t least = INT64_MAX;
@@ -174,12 +182,12 @@ Status decode_shape(Plan& plan, Workspace& count) {
     return Status::no(kWho, ": has no decode kernel for dims ", p.dim_qk, " and ", p.dim_v,
                       " within the shared memory of ", plan.device.name);
   const int splits = splits_of(p, plan.device, *k);
-  const int64_t blocks = int64_t(p.batch) * p.heads_kv * row_blocks(p) * splits,
+  const int64_t blocks = int64_t(p.batch) * p.heads_kv * row_blocks(p, *k) * splits,
                 rows = int64_t(p.batch) * p.heads_q * most_q(p);
   if (std::max(blocks, rows) > INT32_MAX)
     return Status::no(kWho, ": ", std::max(blocks, rows), " blocks are over 2^31 - 1");
   if (few_queries(p) == Few::all) {
-    plan.kernel = number, plan.tile_q = kDecodeRows, plan.tile_k = k->keys, plan.splits = splits;
+    plan.kernel = number, plan.tile_q = k->rows, plan.tile_k = k->keys, plan.splits = splits;
   }
   carve(count, p, splits);
   return Status::good();
@@ -189,7 +197,7 @@ Status decode_run(const Plan& plan, const Args& a, Workspace& ws, Stream stream)
   const Problem& p = plan.problem;
   DecodeKernel& k = *kernel_for(p);
   const int splits = few_queries(p) == Few::all ? plan.splits : splits_of(p, plan.device, k);
-  const int64_t blocks = int64_t(p.batch) * p.heads_kv * row_blocks(p) * splits;
+  const int64_t blocks = int64_t(p.batch) * p.heads_kv * row_blocks(p, k) * splits;
   const Partial partial = carve(ws, p, splits);
   if (!blocks) return Status::good();
   const bool uniform = std::none_of(std::begin(kLengths), std::end(kLengths), [&](Role r) { return a.given(r); });
@@ -201,7 +209,7 @@ Status decode_run(const Plan& plan, const Args& a, Workspace& ws, Stream stream)
                             .v = byte_rows(a[Role::v]),
                             .out = byte_rows(a[Role::out]),
                             .group = Divisor(uint32_t(group_of(p))),
-                            .row_blocks = Divisor(uint32_t(row_blocks(p))),
+                            .row_blocks = Divisor(uint32_t(row_blocks(p, k))),
                             .splits = Divisor(uint32_t(splits)),
                             .heads_kv = Divisor(uint32_t(p.heads_kv)),
                             .page = Divisor(uint32_t(std::max(p.page, 1))),

@@ -1,7 +1,8 @@
 // Forward attention of few queries over many keys, bound by memory: the kernel. Built for every GPU from sm_80 on.
-//   a block has up to 16 rows (position, head of the group) and a range of keys; a warp has every Warps-th tile of it,
-//   loads it for itself with cp.async and waits for nobody: Stages tiles a warp are on their way at any time
-// Warps merge in shared memory at the end, in their order; parts of the keys merge in a second small kernel, in theirs.
+//   a block has rows (position, head of the group) and a range of keys; a team of warps, one for every 16 rows, has
+//   every n-th tile of it, loads it for itself with cp.async and waits for nobody else: Stages tiles are on their way
+// Up to 16 rows a team is one warp. Teams merge in shared memory at the end, in their order; parts of the keys merge in
+// a second small kernel, in theirs.
 // Tiles are counted from key 0 of the sequence: a row's bits depend on where its keys are cut and on nothing else.
 #pragma once
 #include "attention/decode.sm80.host.h"
@@ -13,7 +14,6 @@
 
 namespace attune::sm80 {
 
-constexpr int kDecodeRows = 16;    // of a block
 constexpr int kFixedBits = 9;      // parts of 512 keys where a row's bits may not depend on the batch, or of 1024, ...:
 constexpr int kMostFixed = 32;     // so large that a row has at most this many
 constexpr int kMostSplits = 128;
@@ -88,19 +88,21 @@ struct DecodePlace {
   int open_first, open_last;  // keys that every row sees
 };
 
-template <class T, int Dim, int Keys, int Stages, int Warps>
+template <class T, int Dim, int Keys, int Stages, int Warps, int Team>
 struct Decode {
-  static constexpr int kThreads = Warps * 32;
+  static constexpr int kThreads = Warps * 32, kTeams = Warps / Team, kRows = Team * 16;
+  static constexpr int kOwn = Keys / Team;  // keys of a tile that a warp loads
   using TileOfK = SharedTile<Keys, Dim>;
-  static constexpr int kStageBytes = 2 * TileOfK::kBytes, kWarpBytes = Stages * kStageBytes;
-  static constexpr int kSharedBytes = Warps * kWarpBytes;
-  static_assert(Keys % 16 == 0 && Dim % 64 == 0 && kWarpBytes >= kDecodeRows * Dim * 4);
+  static constexpr int kStageBytes = 2 * TileOfK::kBytes, kTeamBytes = Stages * kStageBytes;
+  static constexpr int kSharedBytes = kTeams * kTeamBytes, kWarpBytes = kTeamBytes / Team;
+  static_assert(Team == 1 || Team == Warps, "a team syncs as a warp or as a block");
+  static_assert(kOwn % 16 == 0 && kOwn <= 32 && Dim % 64 == 0 && kWarpBytes >= 16 * Dim * 4);
 
   const DecodeParams& x;
   const DecodePlace& at;
-  const int lane, warp;
+  const int lane, warp, team, member;
   const int until, begin, end;  // of the place
-  const uint32_t stages;  // this warp's, in shared memory
+  const uint32_t stages;  // this team's, in shared memory
   int2 seen[2];           // the keys that this thread's two rows see, from x until y
   FragmentA q[Dim / 16];
   Accumulator o[Dim / 8];
@@ -114,18 +116,27 @@ struct Decode {
         at(place),
         lane(threadIdx.x % 32),
         warp(threadIdx.x / 32),
+        team(warp / Team),
+        member(warp % Team),
         until(place.until),
         begin(place.begin),
         end(place.end),
-        stages(shared_address(shared) + warp * kWarpBytes) {}
+        stages(shared_address(shared) + team * kTeamBytes) {}
 
   __device__ int position(int row) const { return int(x.group.divide(at.first + row)); }
   __device__ int head(int row) const { return at.head_kv * int(x.group.by) + int(x.group.rest(at.first + row)); }
 
-  // The page of key `lane % Keys` in tile n, which is this thread's to look up: once for all the rows of its page.
+  __device__ static void sync_team() {
+    if constexpr (Team == 1) __syncwarp();
+    else __syncthreads();
+  }
+  // Row of the block that this thread's accumulators hold.
+  __device__ int row_of(int half) const { return member * 16 + half * 8 + lane / 4; }
+
+  // The page of one of this warp's keys in tile n, a key a thread.
   __device__ int page_of(int n) const {
     if (!x.pages || until <= n) return 0;
-    const uint32_t slot = uint32_t(at.seq.k_first + min(n * Keys + lane % Keys, end - 1));
+    const uint32_t slot = uint32_t(at.seq.k_first + min(n * Keys + member * kOwn + lane % kOwn, end - 1));
     return x.pages[at.b * x.pages_step + x.page.divide(slot)];
   }
 
@@ -136,21 +147,21 @@ struct Decode {
   __device__ void load(int n, int stage, int page) const {
     if (n >= until) return;
     const uint32_t to = stages + stage * kStageBytes;
-    const int row = lane / kChunks, column = lane % kChunks * 8, first = n * Keys;
+    const int mine = member * kOwn, row = lane / kChunks, column = lane % kChunks * 8, first = n * Keys + mine;
     if (!x.pages) {
       const char *from_k = k + (first + row) * x.k.seq, *from_v = v + (first + row) * x.v.seq;
 #pragma unroll
-      for (int r = 0; r < Keys; r += kRowsAtOnce)
-        copy_row(to, row + r, column, from_k + r * x.k.seq, from_v + r * x.v.seq, sees(first + row + r));
+      for (int r = 0; r < kOwn; r += kRowsAtOnce)
+        copy_row(to, mine + row + r, column, from_k + r * x.k.seq, from_v + r * x.v.seq, sees(first + row + r));
       return;
     }
-    const int64_t slot = x.page.rest(at.seq.k_first + first + lane % Keys), in_pool = clamp(page, 0, x.pool - 1);
+    const int64_t slot = x.page.rest(at.seq.k_first + first + lane % kOwn), in_pool = clamp(page, 0, x.pool - 1);
     const int64_t mine_k = in_pool * x.k.batch + slot * x.k.seq, mine_v = in_pool * x.v.batch + slot * x.v.seq;
 #pragma unroll
-    for (int r = 0; r < Keys; r += kRowsAtOnce) {
+    for (int r = 0; r < kOwn; r += kRowsAtOnce) {
       const int64_t off_k = __shfl_sync(~0u, mine_k, row + r), off_v = __shfl_sync(~0u, mine_v, row + r);
       const bool there = sees(first + row + r);
-      copy_row(to, row + r, column, there ? k + off_k : k, there ? v + off_v : v, there);
+      copy_row(to, mine + row + r, column, there ? k + off_k : k, there ? v + off_v : v, there);
     }
   }
   __device__ void copy_row(uint32_t to, int row, int column, const char* from_k, const char* from_v, bool there) const {
@@ -162,7 +173,7 @@ struct Decode {
   __device__ void load_q() {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int row = half * 8 + lane / 4;
+      const int row = row_of(half);
       const bool there = row < at.rows;
       const int r = there ? row : 0;
       const char* from = x.q.row(at.seq.q_batch, at.seq.q_first + position(r), head(r));
@@ -175,7 +186,8 @@ struct Decode {
     }
     // Divisions are long: a lane does those of one row.
     const BandWalk walk{at.seq.band, at.seq.len_k, Keys};
-    const int i = position(min(lane % kDecodeRows, at.rows - 1)), first = walk.first_key(i), last = walk.last_key(i);
+    const int i = position(min(member * 16 + lane % 16, at.rows - 1));
+    const int first = walk.first_key(i), last = walk.last_key(i);
 #pragma unroll
     for (int half = 0; half < 2; ++half)
       seen[half] = {__shfl_sync(~0u, first, half * 8 + lane / 4), __shfl_sync(~0u, last, half * 8 + lane / 4)};
@@ -278,13 +290,13 @@ struct Decode {
     const int batch = x.pages ? 0 : at.seq.k_batch, first = x.pages ? 0 : at.seq.k_first;
     k = x.k.row(batch, first, at.head_kv) + lane % kChunks * 16;
     v = x.v.row(batch, first, at.head_kv) + lane % kChunks * 16;
-    int n = at.from + (warp + Warps - at.from % Warps) % Warps;  // the first tile of this warp
+    int n = at.from + (team + kTeams - at.from % kTeams) % kTeams;  // the first tile of this team
     int page[Stages + 1];
 #pragma unroll
-    for (int stage = 0; stage <= Stages; ++stage) page[stage] = page_of(n + stage * Warps);
+    for (int stage = 0; stage <= Stages; ++stage) page[stage] = page_of(n + stage * kTeams);
 #pragma unroll 1  // long code is slow the first time
     for (int stage = 0; stage < Stages; ++stage) {
-      load(n + stage * Warps, stage, page[0]), close_group();
+      load(n + stage * kTeams, stage, page[0]), close_group();
 #pragma unroll
       for (int i = 0; i < Stages; ++i) page[i] = page[i + 1];
     }
@@ -294,23 +306,23 @@ struct Decode {
 #pragma unroll
     for (int d = 0; d < Dim / 8; ++d) o[d] = {};
 #pragma unroll 1
-    for (int stage = 0; n < until; n += Warps) {
+    for (int stage = 0; n < until; n += kTeams) {
       wait_groups<Stages - 1>();
-      __syncwarp();
+      sync_team();
       const uint32_t shared = stages + stage * kStageBytes;
       Accumulator s[Keys / 8];
       scores(shared, s);
       if (at.open_first > n * Keys || at.open_last < (n + 1) * Keys) hide(s, n * Keys);
       admit(s, x.scale);
       accumulate(shared + TileOfK::kBytes, s);
-      __syncwarp();
-      load(n + Stages * Warps, stage, page[0]);
+      sync_team();
+      load(n + Stages * kTeams, stage, page[0]);
       close_group();
-      page[0] = page_of(n + (Stages + 1) * Warps);
+      page[0] = page_of(n + (Stages + 1) * kTeams);
       stage = stage + 1 == Stages ? 0 : stage + 1;
     }
     wait_groups<0>();
-    __syncwarp();
+    sync_team();
   }
 
   __device__ void leave_empty() const {
@@ -321,30 +333,31 @@ struct Decode {
   // 16-byte chunks are exchanged by row, so that the rows of a fragment lie in different banks.
   __device__ static int o_at(int row, int column) { return row * Dim + (column ^ ((row & 7) * 4)); }
 
-  // `ends`, [Warps][kDecodeRows]: reference and sum of a warp's row, then its factor; `last`: factors of the row.
-  __device__ void merge_warps(char* shared, float2* ends, float2* last) {
+  // `ends`, [kTeams][kRows]: reference and sum of a team's row, then its factor; `last`: factors of the row.
+  __device__ void merge_teams(char* shared, float2* ends, float2* last) {
     float* mine = reinterpret_cast<float*>(shared + warp * kWarpBytes);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int row = half * 8 + lane / 4;
+      const int row = row_of(half);
       const float total = row_sum(sum[half]);
-      if (lane % 4 == 0) ends[warp * kDecodeRows + row] = {ref[half], total};
+      if (lane % 4 == 0) ends[team * kRows + row] = {ref[half], total};
       if (row >= at.rows) continue;
 #pragma unroll
       for (int d = 0; d < Dim / 8; ++d)
-        *reinterpret_cast<float2*>(mine + o_at(row, d * 8 + lane % 4 * 2)) = {o[d].c[2 * half], o[d].c[2 * half + 1]};
+        reinterpret_cast<float2*>(mine)[o_at(row % 16, d * 8 + lane % 4 * 2) / 2] = {o[d].c[2 * half],
+                                                                                     o[d].c[2 * half + 1]};
     }
     __syncthreads();
     if (const int row = threadIdx.x; row < at.rows) {
       SoftmaxRow all;
-      for (int w = 0; w < Warps; ++w) all.max = fmaxf(all.max, ends[w * kDecodeRows + row].x);
+      for (int t = 0; t < kTeams; ++t) all.max = fmaxf(all.max, ends[t * kRows + row].x);
       const float shift = all.max == -INFINITY ? 0.f : all.max;
-      float factor[Warps];
-      for (int w = 0; w < Warps; ++w) {
-        factor[w] = exp2f(ends[w * kDecodeRows + row].x - shift);
-        all.sum += ends[w * kDecodeRows + row].y * factor[w];
+      float factor[kTeams];
+      for (int t = 0; t < kTeams; ++t) {
+        factor[t] = exp2f(ends[t * kRows + row].x - shift);
+        all.sum += ends[t * kRows + row].y * factor[t];
       }
-      for (int w = 0; w < Warps; ++w) ends[w * kDecodeRows + row].x = factor[w] * all.normaliser();
+      for (int t = 0; t < kTeams; ++t) ends[t * kRows + row].x = factor[t] * all.normaliser();
       if (x.splits.by == 1) {
         const RowEnd end = x.end_row(at.seq, head(row), position(row), all.lse());
         last[row] = {end.now, end.before};
@@ -359,10 +372,10 @@ struct Decode {
       if (column >= x.dim_v) continue;
       float4 y{};
 #pragma unroll
-      for (int w = 0; w < Warps; ++w) {
-        const float factor = ends[w * kDecodeRows + row].x;
-        const float4 z = *reinterpret_cast<const float4*>(reinterpret_cast<float*>(shared + w * kWarpBytes) +
-                                                          o_at(row, column));
+      for (int t = 0; t < kTeams; ++t) {
+        const float factor = ends[t * kRows + row].x;
+        const char* from = shared + (t * Team + row / 16) * kWarpBytes;
+        const float4 z = reinterpret_cast<const float4*>(from)[o_at(row % 16, column) / 4];
         y = {y.x + z.x * factor, y.y + z.y * factor, y.z + z.z * factor, y.w + z.w * factor};
       }
       if (x.splits.by == 1)
@@ -375,7 +388,7 @@ struct Decode {
 };
 
 // By one thread.
-template <int Keys>
+template <int Rows, int Keys>
 __device__ inline void find_place(const DecodeParams& x, DecodePlace& at) {
   uint32_t n = blockIdx.x;
   const int block = int(x.row_blocks.rest(n));
@@ -383,7 +396,7 @@ __device__ inline void find_place(const DecodeParams& x, DecodePlace& at) {
   n = x.splits.divide(n), at.head_kv = int(x.heads_kv.rest(n)), at.b = int(x.heads_kv.divide(n));
   at.seq = x.sequence_of(at.b);
   const int rows = at.seq.len_q * int(x.group.by);
-  at.first = min(block * kDecodeRows, rows), at.rows = min(rows - at.first, kDecodeRows);
+  at.first = min(block * Rows, rows), at.rows = min(rows - at.first, Rows);
   if (!at.rows) return;
   const BandWalk walk{at.seq.band, at.seq.len_k, Keys};
   const int top = int(x.group.divide(at.first)), bottom = int(x.group.divide(at.first + at.rows - 1));
@@ -409,19 +422,20 @@ __device__ inline void find_place(const DecodeParams& x, DecodePlace& at) {
   }
 }
 
-template <class T, int Dim, int Keys, int Stages, int Warps, int BlocksPerSm>
+template <class T, int Dim, int Keys, int Stages, int Warps, int Team, int BlocksPerSm>
 __global__ void __launch_bounds__(Warps * 32, BlocksPerSm) decode_kernel(const __grid_constant__ DecodeParams params) {
   extern __shared__ __align__(128) char shared[];
   __shared__ DecodePlace place;
-  __shared__ float2 ends[Warps * kDecodeRows], last[kDecodeRows];
+  using D = Decode<T, Dim, Keys, Stages, Warps, Team>;
+  __shared__ float2 ends[D::kTeams * D::kRows], last[D::kRows];
   admit_next();
-  if (threadIdx.x == 0) find_place<Keys>(params, place);
+  if (threadIdx.x == 0) find_place<D::kRows, Keys>(params, place);
   __syncthreads();
   if (!place.rows) return;
-  Decode<T, Dim, Keys, Stages, Warps> d(params, place, shared);
+  D d(params, place, shared);
   if (params.splits.by > 1 && place.from >= place.until) return d.leave_empty();
   d.walk_keys();
-  d.merge_warps(shared, ends, last);
+  d.merge_teams(shared, ends, last);
 }
 
 // One row: its parts, in their order. A thread has four columns and every n-th part.

@@ -11,22 +11,22 @@ using DecodeFunction = void (*)(DecodeParams);
 
 struct DecodeKernel {
   int dim;                       // the widest it serves, of keys and of values
-  int keys, threads;
+  int rows, keys, threads;       // of a block
   int blocks_per_sm;             // that it is compiled for; shared memory may allow fewer
   int shared_bytes;
   DecodeFunction function[2];    // f16, bf16
   cuda::Ready ready[2]{};        // theirs
 };
 
-template <int Dim, int Keys, int Stages, int Warps, int BlocksPerSm>
+template <int Dim, int Keys, int Stages, int Warps, int Team, int BlocksPerSm>
 constexpr DecodeKernel decode_kernel_row() {
-  using D = Decode<F16, Dim, Keys, Stages, Warps>;
-  constexpr DecodeFunction f16 = decode_kernel<F16, Dim, Keys, Stages, Warps, BlocksPerSm>;
-  constexpr DecodeFunction bf16 = decode_kernel<Bf16, Dim, Keys, Stages, Warps, BlocksPerSm>;
-  return {Dim, Keys, D::kThreads, BlocksPerSm, D::kSharedBytes, {f16, bf16}};
+  using D = Decode<F16, Dim, Keys, Stages, Warps, Team>;
+  constexpr DecodeFunction f16 = decode_kernel<F16, Dim, Keys, Stages, Warps, Team, BlocksPerSm>;
+  constexpr DecodeFunction bf16 = decode_kernel<Bf16, Dim, Keys, Stages, Warps, Team, BlocksPerSm>;
+  return {Dim, D::kRows, Keys, D::kThreads, BlocksPerSm, D::kSharedBytes, {f16, bf16}};
 }
 
-// The narrowest first.
+// The narrowest first, and of one dim the one of fewest rows.
 std::span<DecodeKernel> decode_kernels();
 
 }  // namespace attune::sm80

@@ -83,8 +83,8 @@ TEST_F(Sm80Forward, refuses_by_name_what_it_does_not_serve) {
             "sm80_forward: dim 68 is not a multiple of 8 up to 256");
   EXPECT_EQ(refusal("forward bf16 b1 h1 q8 k8 d264 full", h200),
             "sm80_forward: dim 264 is not a multiple of 8 up to 256");
-  EXPECT_EQ(refusal("forward bf16 b1 h1 q1 k8 d64 full append", h200),
-            "sm80_forward: does not serve the option append");
+  EXPECT_EQ(refusal("forward bf16 b1 h1 q1 k8 d64 full descale", h200),
+            "sm80_forward: does not serve the option descale");
 }
 
 TEST_F(Sm80Forward, splits_the_keys_where_the_grid_is_small) {
@@ -126,9 +126,11 @@ TEST_F(Sm80Forward, reproducible_by_batch_takes_one_way_for_every_length_of_the_
 TEST_F(Sm80Forward, few_queries_go_to_the_decode_kernels) {
   const auto rows = [](std::string_view line) { return planned(line, "h200").tile_q; };
   EXPECT_EQ(rows("forward bf16 b1 h32/8 q1 k8192 d128 full"), 16);
-  EXPECT_EQ(rows("forward f16 b1 h32/8 q16 k8192 d64 causal paged1"), 16);
-  EXPECT_EQ(rows("forward bf16 b1 h64/1 q1 k8192 d192/128 full sink"), 16);
-  EXPECT_GT(rows("forward bf16 b1 h32/8 q17 k8192 d128 full"), 16) << "more than 64 rows of (position, head)";
+  EXPECT_EQ(rows("forward f16 b1 h32/8 q4 k8192 d64 causal paged1"), 16);
+  EXPECT_EQ(rows("forward bf16 b1 h64/1 q1 k8192 d192/128 full sink"), 16) << "four blocks of rows";
+  EXPECT_EQ(rows("forward f16 b1 h32/8 q5 k8192 d64 causal paged1"), 64) << "20 rows of (position, head)";
+  EXPECT_EQ(rows("forward f16 b1 h32/8 q5 k8192 d128 full repro=batch"), 16) << "whatever the longest has";
+  EXPECT_GT(rows("forward bf16 b1 h32/8 q17 k8192 d128 full"), 64) << "68 rows";
   EXPECT_GT(rows("forward bf16 b1 h65/1 q1 k8192 d128 full"), 16);
   EXPECT_GT(rows("forward bf16 b1 h32/8 q1 k8192 d128 full softcap"), 16) << "the general policy";
   EXPECT_GT(rows("forward bf16 b1 h32/8 q1 k8192 d128 full blocks64x64x100"), 16);
