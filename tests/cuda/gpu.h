@@ -81,6 +81,8 @@ class Placed {
     const cudaError_t error = cudaMemset(scratch_.data(), 0xFF, plan_.workspace_bytes);
     return error == cudaSuccess ? Status::good() : Status::no("cudaMemset: ", cudaGetErrorString(error));
   }
+  // Whether the backend takes these arguments: some of what it refuses only they tell.
+  bool fits() const { return !plan_.backend->fits || plan_.backend->fits(plan_, args_).ok(); }
   Status run(void* stream) const { return plan_.backend->run(plan_, args_, {scratch_.data()}, stream); }
 
   // Outputs as they were before any run.

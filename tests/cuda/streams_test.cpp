@@ -28,7 +28,7 @@ TEST_F(Streams, a_run_twice_gives_the_same_bits) {
       SCOPED_TRACE(join(b->name, ": ", line));
       Placed on(line, 0);
       ASSERT_EQ(on.plan_for(*b, gpu_).message, "");
-      if (b->name == "vendor_cudnn" && !on.run(stream_.get()).ok()) continue;
+      if (!on.fits()) continue;
       const Written first = on.fresh(stream_.get());
       for (int n = 0; n < 10; ++n) ASSERT_EQ(on.fresh(stream_.get()), first) << "run " << n + 2;
     }
@@ -76,7 +76,7 @@ TEST_F(Streams, many_threads_and_streams_get_what_one_gets) {
       for (const Backend* b : takers(case_of(line).problem, gpu_)) {
         auto on = std::make_unique<Placed>(line, 0);
         ASSERT_EQ(on->plan_for(*b, gpu_).message, "");
-        if (b->name == "vendor_cudnn" && !on->run(stream_.get()).ok()) continue;
+        if (!on->fits()) continue;
         Written alone = on->fresh(stream_.get());
         mine.push_back({std::move(on), std::move(alone)});
       }
