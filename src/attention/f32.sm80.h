@@ -1,0 +1,177 @@
+// What the f32 kernels of both passes share: their call, the rows a block owns, tiles of floats, and the two products
+// S = X Y^T and A += W Y on them. Options are looked at while running: f32 is for checking and small models, and a
+// second set of kernels would cost every build more than it gives.
+#pragma once
+#include "core/score.h"
+#include "machine/sm80/tf32.h"
+
+namespace attune::sm80 {
+
+struct F32Call {
+  Problem problem;
+  DenseArgs args;
+  bool uniform;     // every sequence is `seq` but for its place in the batch: no lengths in tensors
+  Sequence seq;
+  bool wide;        // rows of all tensors begin at multiples of 16 bytes and are as long: copies of 16 bytes
+  bool options;     // the general policy
+  int tiles;        // of what blocks own in one sequence: of queries, or of keys in the keys' kernel
+  int first_batch;  // the sequence of block 0
+};
+
+__device__ inline Sequence sequence_of(const F32Call& x, int b) {
+  if (!x.uniform) return sequence(x.problem, x.args, b);
+  Sequence s = x.seq;
+  s.q_batch = s.k_batch = b;
+  return s;
+}
+
+// The rows of queries that a block owns, and the key tiles they see. In shared memory, found by one thread.
+template <int TileQ, int TileK>
+struct QueryRows {
+  Sequence seq;
+  int b, head, head_kv;
+  int first, rows;
+  int first_tile, tiles;      // of keys
+  int open_first, open_last;  // keys that every row sees
+
+  __device__ BandWalk walk() const { return {seq.band, seq.len_k, TileK}; }
+  __device__ BlockList list(const F32Call& x) const {
+    return {x.problem.mask.blocks, x.args.row<const int32_t>(Role::block_begin, b, 0, head),
+            x.args.row<const int32_t>(Role::block_column)};
+  }
+  __device__ static int pieces(const Blocks& size) { return (size.k + TileK - 1) / TileK; }
+
+  __device__ void find(const F32Call& x) {
+    const Problem& p = x.problem;
+    uint32_t n = blockIdx.x;
+    const int own = x.tiles - 1 - int(n % x.tiles);  // causal: the longest first
+    n /= x.tiles;
+    head = int(n % p.heads_q), b = int(n / p.heads_q), head_kv = head / (p.heads_q / p.heads_kv);
+    seq = sequence_of(x, b);
+    const Blocks size = p.mask.blocks;
+    int64_t from = int64_t(own) * TileQ, until = from + TileQ;
+    if (size.q) {  // the rows lie in one query block
+      const int parts = (size.q + TileQ - 1) / TileQ;
+      const int64_t start = int64_t(own / parts) * size.q;
+      from = start + own % parts * TileQ, until = min(from + TileQ, start + size.q);
+    }
+    first = clamp(from, 0, seq.len_q), rows = clamp(until, 0, seq.len_q) - first;
+    if (rows <= 0) return;
+    const int end = first + rows - 1;
+    open_first = walk().first_key(end), open_last = walk().last_key(first);
+    first_tile = size.q ? 0 : walk().first_key(first) / TileK;
+    tiles = size.q ? list(x).count(first / size.q) * pieces(size)
+                   : max(0, int(ceil_div(walk().last_key(end), TileK)) - first_tile);
+  }
+  __device__ Tile tile(const F32Call& x, int n) const {
+    int64_t from = int64_t(first_tile + n) * TileK, until = from + TileK;
+    if (const Blocks size = x.problem.mask.blocks; size.q) {
+      const int64_t begin = int64_t(list(x).key_block(first / size.q, n / pieces(size))) * size.k;
+      from = begin + n % pieces(size) * TileK, until = min(from + TileK, begin + size.k);
+    }
+    const int end = clamp(until, 0, seq.len_k), start = clamp(from, 0, end);
+    return {start, end, open_first > start || open_last < start + TileK || end < start + TileK};
+  }
+  // The keys that row r sees, of all: from x until y.
+  __device__ int2 seen(int r) const {
+    return r < rows ? int2{walk().first_key(first + r), walk().last_key(first + r)} : int2{INT32_MAX, 0};
+  }
+};
+
+// `count` rows to shared memory by cp.async; rows and columns that are not there become 0. `row_at(r)` is where a row
+// begins; `anywhere` is an address that is never read.
+template <class Layout, int kThreads, class Row>
+__device__ inline void load_tile(uint32_t tile, int dim, int count, bool wide, const void* anywhere, Row row_at) {
+  constexpr int kChunks = Layout::kColumns / 4;
+#pragma unroll 2
+  for (int n = threadIdx.x; n < Layout::kRows * kChunks; n += kThreads) {
+    const int row = n / kChunks, column = n % kChunks * 4;
+    const uint32_t to = tile + Layout::offset(row, column);
+    const int there = row < count ? dim - column : 0;  // columns
+    const float* from = there > 0 ? row_at(row) + column : static_cast<const float*>(anywhere);
+    if (wide) copy16(to, from, there > 0);
+    else
+      for (int e = 0; e < 4; ++e) copy4(to + e * 4, from + (e < there ? e : 0), e < there);
+  }
+}
+template <class Layout, int kThreads>
+__device__ inline void load_queries(const F32Call& x, Role role, const Sequence& s, int head, int first, int count,
+                                    uint32_t tile) {
+  const Tensor& t = x.args[role];
+  const float* from = x.args.row<const float>(role, s.q_batch, s.q_first + int64_t(first), head);
+  load_tile<Layout, kThreads>(tile, t.extent.dim, count, x.wide, t.data,
+                              [&](int r) { return from + r * t.stride.seq; });
+}
+template <class Layout, int kThreads>
+__device__ inline void load_keys(const F32Call& x, Role role, const Sequence& s, int b, int head_kv, int first,
+                                 int count, uint32_t tile) {
+  const Tensor& t = x.args[role];
+  const bool paged = x.problem.keys == KeySource::paged;
+  const PagedRows<const float> pages(x.problem, x.args, role, s, b, head_kv);
+  const LinearRows<const float> lines(x.problem, x.args, role, s, b, head_kv);
+  load_tile<Layout, kThreads>(tile, t.extent.dim, count, x.wide, t.data,
+                              [&](int r) { return paged ? pages.row(first + r) : lines.row(first + r); });
+}
+
+// s = x y^T: a warp's rows of one tile from `row` on against kN * 8 rows of another from `column` on.
+template <bool three, class X, class Y, int kM, int kN>
+__device__ inline void dot_rows(Accumulator (&s)[kM * kN], uint32_t x, uint32_t y, int row, int column, int lane) {
+  static_assert(X::kColumns == Y::kColumns && kN % 2 == 0);
+  const uint32_t x_first = x + X::offset(row + lane % 16, lane / 16 * 4);
+  const uint32_t y_first = y + Y::offset(column + lane / 16 * 8 + lane % 8, lane / 8 % 2 * 4);
+#pragma unroll
+  for (int n = 0; n < kM * kN; ++n) s[n] = {};
+#pragma unroll 4
+  for (int k = 0; k < X::kColumns; k += 8) {
+    OperandA<three> one[kM];
+#pragma unroll
+    for (int m = 0; m < kM; ++m) load_rows<three>(one[m], X::further(x_first, k) + m * 16 * 128);
+#pragma unroll
+    for (int n = 0; n < kN; n += 2) {
+      OperandB<three> two[2];
+      load_columns<three>(two, Y::further(y_first, k) + n * 8 * 128);
+#pragma unroll
+      for (int m = 0; m < kM; ++m) {
+        multiply_add<three>(s[m * kN + n], one[m], two[0]);
+        multiply_add<three>(s[m * kN + n + 1], one[m], two[1]);
+      }
+    }
+  }
+}
+
+// acc += w y: weights of a warp's rows and of kN * 8 rows of a tile, from `first` on.
+template <bool three, class Y, int kM, int kN>
+__device__ inline void add_rows(Accumulator (&acc)[kM][Y::kColumns / 8], const Accumulator (&w)[kM * kN], uint32_t y,
+                                int first, int lane) {
+  const uint32_t even = y + Y::offset(first + lane % 4 * 2, lane / 4),
+                 odd = y + Y::offset(first + lane % 4 * 2 + 1, lane / 4);
+#pragma unroll
+  for (int k = 0; k < kN; ++k) {
+    OperandA<three> one[kM];
+#pragma unroll
+    for (int m = 0; m < kM; ++m) weights<three>(one[m], w[m * kN + k]);
+#pragma unroll
+    for (int d = 0; d < Y::kColumns / 8; ++d) {
+      OperandB<three> two;
+      load_turned<three>(two, Y::further(even, d * 8) + k * 1024, Y::further(odd, d * 8) + k * 1024);
+#pragma unroll
+      for (int m = 0; m < kM; ++m) multiply_add<three>(acc[m][d], one[m], two);
+    }
+  }
+}
+
+// f(n) for every fragment, which is then the first of the arrays: they are turned round once. So code that is long,
+// such as that of all options, is there once and not for every fragment, and the arrays stay in registers.
+template <int N, class F, class... Array>
+__device__ inline void each_turning(F f, Array&... arrays) {
+  const auto turn = [](Accumulator(&s)[N]) {
+    const Accumulator first = s[0];
+#pragma unroll
+    for (int n = 0; n + 1 < N; ++n) s[n] = s[n + 1];
+    s[N - 1] = first;
+  };
+#pragma unroll 1
+  for (int n = 0; n < N; ++n) f(n), (turn(arrays), ...);
+}
+
+}  // namespace attune::sm80
