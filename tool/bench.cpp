@@ -1,8 +1,10 @@
 // `attune bench`: problems as lines or as axes, each measured by the one timer, every row a record. Peers are timed in
-// the same process: the command then starts itself again inside of theirs.
+// the same process: the command then starts itself again inside of theirs. A GPU is timed by its own clock, see
+// measure/device_timer.h.
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <memory>
 
@@ -23,9 +25,11 @@ struct Asked {
   std::vector<std::string> lines{};
   std::string file{};
   Axes axes{};
-  std::vector<std::string> backends{};
-  std::string peer{}, python{"python3"}, device{"cpu"}, threads{}, layout{"bhsd"}, distribution{"normal"}, out{};
+  std::vector<std::string> backends{}, peers{}, modes{};
+  std::string python{"python3"}, device{"cpu"}, threads{}, layout{"bhsd"}, distribution{"normal"}, out{}, baseline{};
+  std::string lengths{};
   bool cold = false, warm = false, dry_run = false, no_check = false;
+  double energy_seconds = 0;
   Settings timing{};
   uint32_t seed = 1;
 };
@@ -64,12 +68,29 @@ Status problems(const Asked& asked, std::vector<Problem>& out) {
   return asked.lines.empty() && asked.file.empty() ? problems_of(asked.axes, out) : Status::good();
 }
 
+// How each row is timed. A GPU's headline is cold: nobody finds his keys in its cache.
+Status modes_of(const Asked& asked, bool gpu, std::vector<Mode>& out) {
+  for (const std::string& word : asked.modes) {
+    Mode mode;
+    if (Status s = parse(word, mode); !s.ok()) return s;
+    out.push_back(mode);
+  }
+  if (asked.warm) out.push_back(Mode::warm);
+  if (asked.cold) out.push_back(Mode::cold);
+  if (out.empty()) out.push_back(gpu ? Mode::cold : Mode::warm);
+  std::sort(out.begin(), out.end());
+  out.erase(std::unique(out.begin(), out.end()), out.end());
+  if (!gpu && out.back() == Mode::graph) return Status::no("--timing: graph is for GPUs, --device is ", asked.device);
+  return Status::good();
+}
+
 // What is the same for every row, and one Bench for each mode and number of threads: their ceilings differ.
 Status benches(const Asked& asked, std::vector<Bench>& out) {
   Bench common;
   if (Status s = device_named(asked.device, common.device); !s.ok()) return s;
-  if (common.device.kind != DeviceKind::cpu)
-    return Status::no("--device: ", asked.device, " can be planned for here, not run on");
+  const bool gpu = common.device.kind == DeviceKind::cuda;
+  if (common.device.index < 0)
+    return Status::no("--device: ", asked.device, " can be planned for, and is not here to run on");
   for (const std::string& word : asked.backends) {
     if (word != "all" && !find_backend(word))
       return Status::no("--backend: '", word, "' is not one of all, ", backend_names());
@@ -80,22 +101,43 @@ Status benches(const Asked& asked, std::vector<Bench>& out) {
     return Status::no("--layout: '", asked.layout, "' is not one of bhsd, bshd");
   if (!(asked.timing.precision > 0) || !(asked.timing.max_seconds > 0))
     return Status::no("--precision and --max-seconds are above 0");
+  if (asked.energy_seconds < 0 || (asked.energy_seconds > 0 && !gpu))
+    return Status::no("--energy is a time above 0, and for GPUs");
+  if (!asked.lengths.empty())
+    if (Status s = numbers_of("lengths", asked.lengths, common.lengths); !s.ok()) return s;
   common.layout = asked.layout == "bhsd" ? Layout::bhsd : Layout::bshd;
   common.device_word = asked.device, common.seed = asked.seed, common.check = !asked.no_check;
+  common.baseline = asked.baseline, common.energy_seconds = asked.energy_seconds;
   common.timing = asked.timing;
   common.timing.seed = asked.seed;
   common.timing.stop = &interrupted;
   std::vector<int32_t> threads;
   if (asked.threads.empty()) threads.push_back(common.device.units);
+  else if (gpu) return Status::no("--threads is for CPUs, --device is ", asked.device);
   else if (Status s = numbers_of("threads", asked.threads, threads); !s.ok()) return s;
+  std::vector<Mode> modes;
+  if (Status s = modes_of(asked, gpu, modes); !s.ok()) return s;
   for (const int32_t n : threads)
-    for (const bool cold : {false, true}) {
-      if (cold ? !asked.cold : !asked.warm && asked.cold) continue;
+    for (const Mode mode : modes) {
       Bench b = common;
       b.device.units = n;
-      b.timing.cold = cold;
+      b.mode = mode;
+      b.timing.cold = mode == Mode::cold;
       out.push_back(std::move(b));
     }
+  return Status::good();
+}
+
+// Explicit lengths fit every problem, or the run does not start.
+Status lengths_fit(const std::vector<Problem>& problems, const std::vector<int32_t>& lengths) {
+  for (const Problem& p : problems) {
+    if (lengths.empty()) break;
+    if (p.keys != KeySource::ragged) return Status::no("--lengths is for ragged keys, not: ", name(p));
+    if (int(lengths.size()) != p.batch)
+      return Status::no("--lengths: ", lengths.size(), " of them for ", p.batch, " sequences in: ", name(p));
+    for (const int32_t n : lengths)
+      if (n > p.len_q || n > p.len_k) return Status::no("--lengths: ", n, " is over the bound in: ", name(p));
+  }
   return Status::good();
 }
 
@@ -116,15 +158,43 @@ void tell_dry_run(const std::vector<Problem>& problems, const std::vector<Bench>
 // Once for a run; the table has the rest.
 void tell_machine(const Bench& b) {
   if (!b.ceilings) return;
-  fmt::print("{}, {} thread{}, {}: {} GFLOP/s f32 ({})", b.device.name, b.device.units, b.device.units == 1 ? "" : "s",
-             b.timing.cold ? "cold" : "warm", digits_text(b.ceilings->f32.gflops), b.ceilings->f32.instruction);
-  if (b.ceilings->bf16.gflops > 0)
-    fmt::print(", {} bf16 ({})", digits_text(b.ceilings->bf16.gflops), b.ceilings->bf16.instruction);
-  fmt::print(", copy {} GB/s, empty call {}", digits_text(b.ceilings->copy_gbs),
+  const bool gpu = b.timer != nullptr;
+  if (gpu) fmt::print("{}, {}", b.device.name, name(b.mode));
+  else fmt::print("{}, {} thread{}, {}", b.device.name, b.device.units, b.device.units == 1 ? "" : "s", name(b.mode));
+  const char* before = ": ";
+  for (const auto& [type, ceiling] : {std::pair("f32", &b.ceilings->f32), {"f16", &b.ceilings->f16},
+                                      {"bf16", &b.ceilings->bf16}})
+    if (ceiling->gflops > 0) {
+      fmt::print("{}{} GFLOP/s {} ({})", before, digits_text(ceiling->gflops), type, ceiling->instruction);
+      before = ", ";
+    }
+  fmt::print("{}copy {} GB/s, empty {} {}", before, digits_text(b.ceilings->copy_gbs), gpu ? "kernel" : "call",
              seconds_text(b.floor_ns.value_or(0) * 1e-9));
   if (b.aa_spread) fmt::print(", A/A spread {:.1f} %", 100 * *b.aa_spread);
-  if (!b.peers.empty()) fmt::print(", {}", b.peers[0]->version);
   fmt::print("\n");
+  if (!b.ceilings->missed.empty()) fmt::print("no ceiling: {}\n", b.ceilings->missed);
+  if (gpu && !b.timer->no_nvml().ok()) fmt::print("no clocks and powers: {}\n", b.timer->no_nvml().message);
+}
+
+// Where the card is to be told from others of its name.
+void add_gpu(Provenance& p, const Device& device, const DeviceTimer& timer) {
+  const cuda::GpuIdentity id = timer.nvml().identity();
+  p.gpu = device.name, p.gpu_uuid = id.uuid, p.gpu_vbios = id.vbios, p.gpu_driver = id.driver;
+  p.gpu_power_limit_w = id.power_limit_w, p.gpu_most_mhz = id.most_sm_mhz, p.gpu_ecc = id.ecc;
+  p.cuda = join(timer.facts().runtime, ", driver for ", timer.facts().driver);
+}
+
+// Every peer that was asked for, and the versions of those that are here.
+Status hosted(const std::vector<std::string>& names, std::vector<const attune_peer*>& out, std::string& versions) {
+  for (const std::string& name : names) {
+    const attune_peer* const peer = find_peer(name);
+    if (!peer) return Status::no("--peer: its host does not know ", name);
+    out.push_back(peer);
+    const std::string_view version = peer->version;
+    if (!version.empty() && versions.find(version) == versions.npos)
+      versions += join(versions.empty() ? "" : ", ", version);
+  }
+  return Status::good();
 }
 
 struct Tally {
@@ -142,10 +212,15 @@ void run(Asked& asked, Context& context) {
   std::vector<Bench> all;
   if (const Status s = problems(asked, rows); !s.ok()) return no(kUsage, s);
   if (const Status s = benches(asked, all); !s.ok()) return no(kUsage, s);
+  if (const Status s = lengths_fit(rows, all[0].lengths); !s.ok()) return no(kUsage, s);
+  const bool gpu = all[0].device.kind == DeviceKind::cuda;
+  std::vector<std::string> names;
+  if (const Status s = peers_named(asked.peers, gpu, names); !s.ok()) return no(kUsage, s);
   if (asked.dry_run) return tell_dry_run(rows, all, context);
-  const std::vector<const attune_peer*> peers = find_peers(asked.peer);
-  if (!asked.peer.empty() && peers.empty())
-    return no(is_peer(asked.peer) ? kMachine : kUsage, become_host(asked.peer, asked.python));
+  std::vector<const attune_peer*> peers;
+  Provenance from = provenance();
+  if (!names.empty() && !is_hosted()) return no(kMachine, become_host(names, asked.python));
+  if (const Status s = hosted(names, peers, from.peers); !s.ok()) return no(kMachine, s);
   RecordFile file;
   if (!asked.out.empty())
     if (const Status s = file.open(asked.out); !s.ok()) return no(kMachine, s);
@@ -153,11 +228,16 @@ void run(Asked& asked, Context& context) {
   Tuned tuned;
   if (const Status s = load_tuned(all[0].device, tuned); !s.ok()) return no(kFailed, s);
   std::unique_ptr<CacheFlush> flush;
-  if (asked.cold) flush = std::make_unique<CacheFlush>(2 * last_level_cache_bytes());
-  const Provenance from = provenance();
+  DeviceTimer timer;
+  if (gpu) {
+    if (const Status s = timer.open(all[0].device.index); !s.ok()) return no(kMachine, s);
+    add_gpu(from, all[0].device, timer);
+  } else if (std::any_of(all.begin(), all.end(), [](const Bench& b) { return b.mode == Mode::cold; })) {
+    flush = std::make_unique<CacheFlush>(2 * last_level_cache_bytes());
+  }
   double weight = 0;
   for (Bench& b : all) {
-    b.peers = peers, b.rules = tuned.rules, b.provenance = from;
+    b.peers = peers, b.rules = tuned.rules, b.provenance = from, b.timer = gpu ? &timer : nullptr;
     b.timing.flush = [](void* f) { (*static_cast<CacheFlush*>(f))(); };
     b.timing.flush_context = flush.get();
     for (const Problem& p : rows) weight += estimated_seconds(p, b);
@@ -218,22 +298,37 @@ void add_bench(CLI::App& app, Context& context) {
       ->type_name("TEXT")
       ->group("Axes");
 
-  sub->add_option("--backend", asked->backends, "By name, or all; the planner's choice unless given")
+  sub->add_option("--backend", asked->backends, "By name, several, or all; the planner's choice unless given")
       ->delimiter(',')
       ->type_name("NAME");
-  sub->add_option("--peer", asked->peer,
-                  "Compare with: torch (all of its ways, the fastest is the baseline), torch:sdpa, torch:math")
+  sub->add_option("--peer", asked->peers,
+                  "Compare with: torch (of a GPU its flash, cudnn and efficient, of a CPU its sdpa and math), torch:sdpa, "
+                  "torch:math, torch:flash, torch:cudnn, torch:efficient, torch:flex, flash_attn, fa3")
+      ->delimiter(',')
       ->type_name("NAME");
-  sub->add_option("--python", asked->python, "The Python that has the peer")
+  sub->add_option("--baseline", asked->baseline,
+                  "The subject that ratios refer to; the fastest peer, or the first backend, unless given")
+      ->type_name("NAME");
+  sub->add_option("--python", asked->python, "The Python that has the peers")
       ->type_name("PROGRAM")
       ->capture_default_str();
-  sub->add_option("--device", asked->device, "cpu, or cpu:<isa> for less than it can")
+  sub->add_option("--device", asked->device, "cpu, cpu:<isa> for less than it can, or a GPU: cuda:0")
       ->type_name("NAME")
       ->capture_default_str();
   sub->add_option("--threads", asked->threads, "Numbers of threads; all of this process unless given")
       ->type_name("LIST");
-  sub->add_flag("--warm", asked->warm, "Caches as the last run left them (the default)");
-  sub->add_flag("--cold", asked->cold, "Flush the last-level cache before every sample; with --warm: both");
+  sub->add_option("--timing", asked->modes,
+                  "cold: caches flushed before every sample (a GPU's default); warm: as the last run left them (a CPU's); "
+                  "graph: replayed from a CUDA graph, going round through inputs so that it is cold")
+      ->delimiter(',')
+      ->type_name("LIST");
+  sub->add_flag("--warm", asked->warm, "As --timing warm");
+  sub->add_flag("--cold", asked->cold, "As --timing cold; with --warm: both");
+  sub->add_option("--lengths", asked->lengths, "Of the sequences, where keys are ragged; one for each of the batch")
+      ->type_name("LIST");
+  sub->add_option("--energy", asked->energy_seconds,
+                  "Then run each subject of a GPU this many seconds back to back: joules of a call, mean power")
+      ->type_name("SECONDS");
   sub->add_option("--layout", asked->layout, "bhsd or bshd: order of the axes in memory")
       ->type_name("NAME")
       ->capture_default_str();
@@ -254,6 +349,7 @@ void add_bench(CLI::App& app, Context& context) {
       "Examples:\n"
       "  attune bench --len 512-8192*2 --dim 64,128 --mask full,causal --dtype f32,bf16\n"
       "  attune bench --pass forward,backward --peer torch --out records.jsonl\n"
+      "  attune bench --device cuda:0 --backend sm80_forward,vendor_cudnn --peer torch:flash,torch:cudnn\n"
       "  attune bench \"forward bf16 b1 h32/8 q1 k8192 d128 full\" --backend all --cold --warm\n\n"
       "The time is a median with its 95 % interval; a ratio is the baseline's time by this one's, so above 1 is "
       "faster.\n"

@@ -180,16 +180,108 @@ TEST(Measure, a_call_that_only_enqueues_is_seen_and_waited_for) {
   EXPECT_NEAR(median(t.samples), 1.001e6, 1e4);
 }
 
-TEST(Measure, takes_the_devices_own_time) {
+// A device of make-believe: it enqueues what it is given and knows exactly how long each call took.
+struct Device {
+  World& world;
+  double ns = 123456;
+  int batches = 0, fails_at = -1;
+  std::vector<size_t> sizes{};
+  std::vector<int> calls{};
+  Stopwatch stopwatch(int fixed_calls = 0) {
+    return {.context = this, .calls = fixed_calls, .take = [](void* d, const Subject& s, int calls, Batch& batch) {
+              return static_cast<Device*>(d)->take(s, calls, batch);
+            }};
+  }
+  Status take(const Subject& s, int n, Batch& batch) {
+    if (batches++ == fails_at) return Status::no("lost");
+    sizes.push_back(batch.ns.size()), calls.push_back(n);
+    for (double& sample : batch.ns) {
+      for (int c = 0; c < n; ++c) s.run(s.context);
+      sample = n * ns;
+    }
+    world.now += int64_t(double(batch.ns.size()) * n * ns);
+    batch.mhz = 1500 + batches;
+    return Status::good();
+  }
+};
+
+// On the device only: the host's clock does not see it.
+struct Enqueued {
+  int calls = 0;
+  Subject subject() {
+    return {.name = "kernel", .context = this, .run = [](void* c) { return ++static_cast<Enqueued*>(c)->calls > 0; }};
+  }
+};
+
+TEST(Measure, takes_the_devices_own_time_in_batches) {
   World w;
-  Work work{w};
-  Subject s = work.subject();
-  s.timed = [](void* c, int calls) {
-    auto* work = static_cast<Work*>(c);
-    for (int n = 0; n < calls; ++n) work->run();
-    return calls * 123456.0;
-  };
-  EXPECT_EQ(median(one(s, quick(), w).samples), 123456.0);
+  Device device{w};
+  Enqueued work;
+  const Stopwatch watch = device.stopwatch();
+  Settings set = quick();
+  set.stopwatch = &watch, set.cold = true;
+  const Timing t = one(work.subject(), set, w);
+  EXPECT_EQ(median(t.samples), 123456.0);
+  EXPECT_EQ(t.calls, 1);
+  EXPECT_EQ(t.mhz.size(), t.samples.size());
+  EXPECT_GT(t.mhz.front(), 1500);
+  EXPECT_LT(device.batches, int(t.samples.size()));           // nobody waits for each sample
+  EXPECT_EQ(work.calls, t.warm_up_calls + int(t.samples.size()));
+  EXPECT_LE(*std::max_element(device.sizes.begin(), device.sizes.end()), 16u);
+}
+
+TEST(Measure, short_kernels_are_timed_several_at_once_unless_cold) {
+  World w;
+  Device device{w};
+  device.ns = 2500;
+  Enqueued work;
+  const Stopwatch watch = device.stopwatch();
+  Settings set = quick();
+  set.stopwatch = &watch;
+  const Timing warm = one(work.subject(), set, w);
+  EXPECT_EQ(warm.calls, 8);  // 20 us
+  EXPECT_EQ(median(warm.samples), 2500);
+  set.cold = true;
+  EXPECT_EQ(one(work.subject(), set, w).calls, 1);
+}
+
+TEST(Measure, a_graph_has_its_own_number_of_calls) {
+  World w;
+  Device device{w};
+  Enqueued work;
+  const Stopwatch watch = device.stopwatch(24);
+  Settings set = quick();
+  set.stopwatch = &watch;
+  const Timing t = one(work.subject(), set, w);
+  EXPECT_EQ(t.calls, 24);
+  EXPECT_EQ(std::count(device.calls.begin(), device.calls.end(), 24), std::ptrdiff_t(device.calls.size()));
+  EXPECT_EQ(median(t.samples), 123456.0);
+}
+
+TEST(Measure, a_device_that_is_lost_ends_its_subject_with_a_sentence) {
+  World w;
+  Device device{w};
+  device.fails_at = 6;
+  Enqueued work;
+  const Stopwatch watch = device.stopwatch();
+  Settings set = quick();
+  set.stopwatch = &watch;
+  const Timing t = one(work.subject(), set, w);
+  EXPECT_EQ(t.status.message, "kernel: lost");
+  EXPECT_EQ(t.ended_by, "failure");
+}
+
+TEST(Measure, the_floor_of_a_device_is_measured_as_everything_else) {
+  World w;
+  Device device{w};
+  device.ns = 2000;
+  Enqueued empty;
+  const Stopwatch watch = device.stopwatch();
+  Settings set = quick();
+  set.stopwatch = &watch, set.cold = true;
+  const Subject s = empty.subject();
+  EXPECT_EQ(floor_ns(set, w.clock(), &s), 2000);
+  EXPECT_EQ(std::count(device.calls.begin(), device.calls.end(), 1), std::ptrdiff_t(device.calls.size()));
 }
 
 TEST(Measure, an_interrupt_keeps_what_is_there) {

@@ -25,6 +25,12 @@ Record example() {
   r.baseline = "torch:sdpa", r.ratio = {1.5, {1.4, 1.6, 0.95}}, r.aa_spread = 0.01, r.verdict = "FASTER";
   r.provenance = {"2026-01-31T12:00:00Z", "abc",   true, "0.1.0",  "GNU 12", "-O3", "Some CPU", "neon",
                   "performance",          "Linux", 2,    "torch 2"};
+  r.sets = 5, r.watts = 350.5, r.celsius = 61, r.slowed_by = "power cap", r.late_batches = 2;
+  r.sustained_ns = 123.5, r.joules = 0.04, r.sustained_watts = 333;
+  r.samples_mhz = {1980, 1965, 1980, 1950};
+  r.provenance.gpu = "Some GPU", r.provenance.gpu_uuid = "GPU-1", r.provenance.gpu_vbios = "96.0";
+  r.provenance.gpu_driver = "580.1", r.provenance.cuda = "13.0", r.provenance.gpu_power_limit_w = 700;
+  r.provenance.gpu_most_mhz = 1980, r.provenance.gpu_ecc = 1;
   derive(r);
   return r;
 }
@@ -49,6 +55,13 @@ TEST(Record, is_one_line_and_reads_back_whole) {
   EXPECT_EQ(again.ratio.interval.low, 1.4);
   EXPECT_EQ(again.outliers.total(), example().outliers.total());
   EXPECT_EQ(again.parity.rows, 64);
+  EXPECT_EQ(again.samples_mhz, example().samples_mhz);
+  EXPECT_EQ(again.mhz, 1972.5);
+  EXPECT_EQ(again.slowed_by, "power cap");
+  EXPECT_EQ(again.joules, 0.04);
+  EXPECT_EQ(again.sets, 5);
+  EXPECT_EQ(again.provenance.gpu_uuid, "GPU-1");
+  EXPECT_EQ(again.provenance.gpu_ecc, 1);
 }
 
 TEST(Record, derives_from_samples) {
@@ -78,6 +91,9 @@ TEST(Record, refuses_what_the_machine_cannot_do) {
 
 TEST(Record, refuses_traffic_beyond_memory_only_when_cold) {
   Record r = example();
+  r.mode = "graph", r.copy_gbs = r.gbs / 1.2;  // reading is faster than copying
+  derive(r);
+  EXPECT_EQ(r.status, "ok");
   r.copy_gbs = r.gbs / 2;
   r.mode = "warm";
   derive(r);

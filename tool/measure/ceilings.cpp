@@ -171,7 +171,10 @@ double copy_rate(int threads, double seconds) {
 
 }  // namespace
 
-const Ceiling& Ceilings::of(DType t) const { return t == DType::bf16 && bf16.gflops > f32.gflops ? bf16 : f32; }
+const Ceiling& Ceilings::of(DType t) const {
+  const Ceiling& own = t == DType::bf16 ? bf16 : t == DType::f16 ? f16 : f32;
+  return own.gflops > f32.gflops ? own : f32;
+}
 
 Ceilings measure_ceilings(const Device& cpu, int threads, double seconds) {
   uint32_t features = cpu.features & ~bit(Feature::amx_bf16);

@@ -1,6 +1,7 @@
 // Rounds: in each, every subject takes a block of samples, the order of subjects drawn at random and mirrored in the
 // next round (ABBA), so that a linear drift cancels. In warm mode a block begins with a call that is not timed: warm
 // means that this subject ran just before, not that another one left its data and its spinning threads behind.
+// With a stopwatch a block is one batch on the device, and the stopwatch does the same there.
 #include "tool/measure/engine.h"
 
 #include <algorithm>
@@ -18,6 +19,8 @@ constexpr double kShortest = 20e3;       // ns: a shorter call is timed several 
 constexpr double kBlock = 20e6;          // ns a block takes, or one sample where that is longer
 constexpr double kRewarm = 200e6;        // ns: a longer call does not notice what ran before it
 constexpr int kMostCalls = 100000;
+constexpr int kMostEnqueued = 16;        // calls of a sample on a device, so that a batch of them fits its queue
+constexpr int kBatch = 16;               // samples of a block on a device
 
 struct State {
   const Subject& subject;
@@ -34,12 +37,30 @@ struct Engine {
 
   bool stopped() const { return set.stop && set.stop->load(std::memory_order_relaxed); }
 
-  bool call(State& s) {
-    if (s.subject.run(s.subject.context)) return true;
-    s.timing.status = Status::no(s.subject.name, ": ", s.subject.why ? s.subject.why(s.subject.context) : "it failed");
+  bool fail(State& s, const std::string& why) {
+    s.timing.status = Status::no(s.subject.name, ": ", why);
     s.timing.ended_by = "failure";
     s.done = true;
     return false;
+  }
+  bool call(State& s) {
+    if (s.subject.run(s.subject.context)) return true;
+    return fail(s, s.subject.why ? s.subject.why(s.subject.context) : "it failed");
+  }
+
+  // `count` samples into `to`, as the mean nanoseconds of a call; on a host's clock one.
+  void samples(State& s, int count, std::vector<double>& to, std::vector<double>* mhz = nullptr) {
+    if (!set.stopwatch) {
+      const double ns = sample(s);
+      if (!s.done) to.push_back(ns);
+      return;
+    }
+    std::vector<double> taken(static_cast<size_t>(count));
+    Batch batch{.ns = taken};
+    const Status status = set.stopwatch->take(set.stopwatch->context, s.subject, s.timing.calls, batch);
+    if (!status.ok()) return void(fail(s, status.message));
+    for (const double ns : taken) to.push_back(ns / s.timing.calls);
+    if (mhz) mhz->insert(mhz->end(), taken.size(), batch.mhz);
   }
 
   // Mean nanoseconds of a call; below 0: the subject failed. Only what is between the two readings is timed.
@@ -47,7 +68,6 @@ struct Engine {
     const Subject& subject = s.subject;
     if (subject.prepare) subject.prepare(subject.context);
     if (set.cold && set.flush) set.flush(set.flush_context);
-    if (subject.timed) return subject.timed(subject.context, s.timing.calls) / s.timing.calls;
     const int64_t start = clock.now();
     for (int n = 0; n < s.timing.calls; ++n)
       if (!call(s)) return -1;
@@ -64,34 +84,37 @@ struct Engine {
     const int64_t start = clock.now();
     const double limit = std::min(std::max(1.0, 10 * set.warm_up_seconds), 0.25 * set.max_seconds) * kSecond;
     std::vector<double> seen;
-    for (;;) {
-      const double ns = sample(s);
+    if (set.stopwatch && set.stopwatch->calls) s.timing.calls = set.stopwatch->calls;
+    for (int count = 1;;) {
+      samples(s, count, seen);
       if (s.done) return;
-      seen.push_back(ns);
-      ++s.timing.warm_up_calls;
+      count = int(std::clamp(kBlock / std::max(seen.back() * s.timing.calls, 1.0), 1.0, double(std::min(2 * count, kBatch))));
+      s.timing.warm_up_calls = int(seen.size());
       const double passed = double(clock.now() - start);
-      if (passed >= set.warm_up_seconds * kSecond && (settled(seen) || passed + ns > limit)) break;
+      if (passed >= set.warm_up_seconds * kSecond && (settled(seen) || passed + seen.back() > limit)) break;
       if (passed >= limit || stopped() || seen.size() > 1000000) break;
     }
     s.spent = double(clock.now() - start);
     s.timing.warm_up_s = s.spent / kSecond;
     s.estimate = median(std::span(seen).last(std::min<size_t>(seen.size(), 10)));
-    if (!set.cold)
+    if (!set.cold && !(set.stopwatch && set.stopwatch->calls))
       s.timing.calls = int(std::clamp(std::ceil(std::max(kShortest, 100 * grain) / std::max(s.estimate, 1.0)), 1.0,
-                                      double(kMostCalls)));
+                                      double(set.stopwatch ? kMostEnqueued : kMostCalls)));
   }
 
   void block(State& s) {
     const double one = s.estimate * s.timing.calls;
     const int64_t start = clock.now();
-    if (!set.cold && one < kRewarm && !call(s)) return;
-    if (s.subject.drain) s.subject.drain(s.subject.context);
-    const int want = int(std::clamp(kBlock / std::max(one, 1.0), 1.0, 8.0));
-    for (int n = 0; n < want && !stopped(); ++n) {
-      const double ns = sample(s);
-      if (s.done) break;
-      s.timing.samples.push_back(ns);
-      if (double(clock.now() - start) > 4 * kBlock) break;  // a cold flush is longer than the samples
+    const int most = set.stopwatch ? kBatch : 8, want = int(std::clamp(kBlock / std::max(one, 1.0), 1.0, double(most)));
+    if (set.stopwatch) {
+      samples(s, want, s.timing.samples, &s.timing.mhz);
+    } else {
+      if (!set.cold && one < kRewarm && !call(s)) return;
+      if (s.subject.drain) s.subject.drain(s.subject.context);
+      for (int n = 0; n < want && !stopped() && !s.done; ++n) {
+        samples(s, 1, s.timing.samples);
+        if (double(clock.now() - start) > 4 * kBlock) break;  // a cold flush is longer than the samples
+      }
     }
     s.spent += double(clock.now() - start);
   }
@@ -150,7 +173,7 @@ std::vector<Timing> measure(std::span<const Subject> subjects, const Settings& s
 double floor_ns(const Settings& given, const Clock& clock, const Subject* empty) {
   const Subject nothing{.name = "nothing", .run = [](void*) { return true; }};
   Settings set = given;
-  set.cold = false;
+  if (!set.stopwatch) set.cold = false;  // a device's empty kernel waits for the flush before it, as all others do
   set.max_seconds = 0.3, set.warm_up_seconds = 0.01, set.progress = nullptr;
   return median(measure(std::span(empty ? empty : &nothing, 1), set, clock)[0].samples);
 }

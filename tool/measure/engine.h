@@ -12,16 +12,28 @@
 
 namespace attune {
 
-// One thing to time. On the CPU `run` returns when the work is done. A device's subject enqueues: it gives `timed`,
-// which takes the time with the device's own events, or at least `drain`, which waits and is then part of the time.
+// One thing to time. On the CPU `run` returns when the work is done; of a device it enqueues, and a Stopwatch takes the
+// time. Without one, `drain` waits and is then part of the time.
 struct Subject {
   std::string name{};
   void* context = nullptr;
   bool (*run)(void* context) = nullptr;      // false: it failed, and `why` says how
   void (*prepare)(void* context) = nullptr;  // before every sample, outside of the timed window; optional
   void (*drain)(void* context) = nullptr;    // returns when the enqueued work is done; optional
-  double (*timed)(void* context, int calls) = nullptr;  // nanoseconds of `calls` calls by a device's clock; optional
   std::string (*why)(void* context) = nullptr;
+};
+
+// Samples taken in one go, with nobody waiting in between.
+struct Batch {
+  std::span<double> ns{};  // of each sample, whole
+  double mhz = 0;          // the clock that the device had meanwhile; 0: not known
+};
+
+// A device's own clock. It enqueues a whole batch, flushes included, and waits once.
+struct Stopwatch {
+  void* context = nullptr;
+  int calls = 0;           // of every sample; 0: as many as the engine wants
+  Status (*take)(void* context, const Subject&, int calls, Batch&) = nullptr;
 };
 
 struct Settings {
@@ -29,9 +41,10 @@ struct Settings {
   double max_seconds = 10;     // for each subject, warm-up included; then at least `few` samples are there, and no more
   int min_samples = 30, max_samples = 10000, few = 3;
   double warm_up_seconds = 0.1;  // at least, and until the samples settle
-  bool cold = false;           // flush before every sample
+  bool cold = false;           // flush before every sample, one call each
   void (*flush)(void* context) = nullptr;
   void* flush_context = nullptr;
+  const Stopwatch* stopwatch = nullptr;  // of a device; null: the host's clock
   uint64_t seed = 1;           // of the order
   const std::atomic<bool>* stop = nullptr;  // set: end with what is there
   void (*progress)(void* context, double share) = nullptr;  // of the time or of the precision, whichever is nearer
@@ -41,6 +54,7 @@ struct Settings {
 struct Timing {
   Status status{};               // of the subject: a failure ends only this one
   std::vector<double> samples{}; // nanoseconds of one call, in the order taken; each the mean of `calls` calls
+  std::vector<double> mhz{};     // the device's clock at each of them; empty without a stopwatch
   int calls = 1;
   std::string ended_by{};        // precision | time | samples | interrupt | failure
   double warm_up_s = 0;
@@ -53,7 +67,7 @@ std::vector<Timing> measure(std::span<const Subject>, const Settings&, const Clo
 // An empty call through the same path: what the timer itself costs.
 double floor_ns(const Settings&, const Clock&, const Subject* empty = nullptr);
 
-// Times a subject against itself; the spread is the smallest difference that may be claimed.
+// Times a subject against itself, as two: the spread is the smallest difference that may be claimed.
 Ratio against_itself(const Subject&, Settings, const Clock&);
 
 // Writes `bytes` of memory of its own: whatever was cached is gone afterwards. Twice the last-level cache is enough.

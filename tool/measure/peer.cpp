@@ -2,11 +2,13 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <span>
 
 #include "core/score.h"
 
@@ -18,7 +20,8 @@ std::vector<attune_peer>& registered() {
   return peers;
 }
 
-// {"problem": line, "pass", "causal", "scale", "softcap", "threads", "tensors": {role: t}, "results": {role: t}} with
+// {"problem": line, "pass", "causal", "scale", "threads", "gpu": index or -1, "stream": address, "tensors": {role: t},
+// "results": {role: t}} with
 // t = {"data": address, "dtype", "extent": [batch, seq, head, dim], "stride": [batch, seq, head], in elements}.
 nlohmann::json tensor_json(const Tensor& t) {
   return {{"data", reinterpret_cast<uintptr_t>(t.data)},
@@ -27,9 +30,10 @@ nlohmann::json tensor_json(const Tensor& t) {
           {"stride", {t.stride.batch, t.stride.seq, t.stride.head}}};
 }
 
-std::string problem_json(const Problem& p, const Args& a, int threads) {
+std::string problem_json(const Problem& p, const Args& a, const PeerPlace& place) {
   nlohmann::json j = {{"problem", name(p)},  {"pass", name(p.pass)},       {"mask", name(p.mask)},
-                      {"causal", false},     {"scale", scale_of(p, a)},    {"threads", threads},
+                      {"causal", false},     {"scale", scale_of(p, a)},    {"threads", place.threads},
+                      {"gpu", place.gpu},    {"stream", reinterpret_cast<uintptr_t>(place.stream)},
                       {"tensors", nlohmann::json::object()}, {"results", nlohmann::json::object()}};
   // Bottom-right and top-left are one where both lengths are.
   j["causal"] = p.mask.kind == MaskKind::causal && p.len_q == p.len_k && p.mask.align != Align::absolute;
@@ -50,19 +54,43 @@ std::string problem_json(const Problem& p, const Args& a, int threads) {
   return j.dump();
 }
 
+// In the order of the help text.
+constexpr std::string_view kPeers[] = {"torch:sdpa",      "torch:math", "torch:flash", "torch:cudnn",
+                                       "torch:efficient", "torch:flex", "flash_attn",  "fa3"};
+constexpr std::string_view kOnCpu[] = {"torch:sdpa", "torch:math"};
+constexpr std::string_view kOnGpu[] = {"torch:flash", "torch:cudnn", "torch:efficient"};
 
 }  // namespace
 
-std::vector<const attune_peer*> find_peers(std::string_view word) {
-  std::vector<const attune_peer*> found;
-  for (const attune_peer& p : registered()) {
-    const std::string_view name = p.name;
-    if (name == word || name.substr(0, name.find(':')) == word) found.push_back(&p);
-  }
-  return found;
+bool is_hosted() { return !registered().empty(); }
+
+const attune_peer* find_peer(std::string_view name) {
+  for (const attune_peer& p : registered())
+    if (name == p.name) return &p;
+  return nullptr;
 }
 
-bool is_peer(std::string_view word) { return word == "torch" || word == "torch:sdpa" || word == "torch:math"; }
+std::string peer_names() {
+  std::string all = "torch";
+  for (const std::string_view name : kPeers) all += join(", ", name);
+  return all;
+}
+
+Status peers_named(const std::vector<std::string>& words, bool gpu, std::vector<std::string>& out) {
+  const auto add = [&](std::string_view name) {
+    if (std::find(out.begin(), out.end(), name) == out.end()) out.emplace_back(name);
+  };
+  for (const std::string& word : words) {
+    if (word == "torch") {
+      for (const std::string_view name : gpu ? std::span<const std::string_view>(kOnGpu) : kOnCpu) add(name);
+    } else if (std::find(std::begin(kPeers), std::end(kPeers), word) != std::end(kPeers)) {
+      add(word);
+    } else {
+      return Status::no("--peer: '", word, "' is not one of ", peer_names());
+    }
+  }
+  return Status::good();
+}
 
 std::string peer_message(const attune_peer& p) {
   char text[1000] = "";
@@ -72,23 +100,31 @@ std::string peer_message(const attune_peer& p) {
 }
 
 PeerRun::~PeerRun() {
-  if (handle_) peer_.teardown(handle_);
+  for (const int64_t handle : handles_) peer_.teardown(handle);
 }
 
-Status PeerRun::setup(const Problem& p, const Args& results, int threads) {
-  handle_ = peer_.setup(problem_json(p, results, threads).c_str());
-  return handle_ > 0 ? Status::good() : Status::no(peer_.name, ": ", peer_message(peer_));
+Status PeerRun::setup(const Problem& p, const Args& results, const PeerPlace& place) {
+  const int64_t handle = peer_.setup(problem_json(p, results, place).c_str());
+  const std::string said = peer_message(peer_);
+  if (handle <= 0) return Status::no(peer_.name, ": ", said);
+  handles_.push_back(handle);
+  note_ = said;
+  return Status::good();
 }
 
 Status PeerRun::run_and_fetch() {
-  if (peer_.run(handle_) != 0 || peer_.fetch(handle_) != 0) return Status::no(peer_.name, ": ", peer_message(peer_));
+  if (peer_.run(handles_[0]) != 0 || peer_.fetch(handles_[0]) != 0)
+    return Status::no(peer_.name, ": ", peer_message(peer_));
   return Status::good();
 }
 
 Subject PeerRun::subject() {
   return {.name = peer_.name,
           .context = this,
-          .run = [](void* c) { auto* r = static_cast<PeerRun*>(c); return r->peer_.run(r->handle_) == 0; },
+          .run = [](void* c) {
+            auto* r = static_cast<PeerRun*>(c);
+            return r->peer_.run(r->handles_[r->turn_++ % r->handles_.size()]) == 0;
+          },
           .why = [](void* c) { return peer_message(static_cast<PeerRun*>(c)->peer_); }};
 }
 
@@ -97,9 +133,8 @@ Subject empty_call(const attune_peer& p) {
           .run = [](void* c) { return static_cast<const attune_peer*>(c)->run(0) == 0; }};
 }
 
-Status become_host(std::string_view peer, const std::string& python) {
+Status become_host(const std::vector<std::string>& peers, const std::string& python) {
   namespace fs = std::filesystem;
-  if (!is_peer(peer)) return Status::no("--peer: '", peer, "' is not one of torch, torch:sdpa, torch:math");
   std::error_code error;
   const fs::path here = fs::read_symlink("/proc/self/exe", error).parent_path();
   const auto first_of = [&](std::initializer_list<fs::path> places) {
@@ -116,7 +151,9 @@ Status become_host(std::string_view peer, const std::string& python) {
 
   std::ifstream file("/proc/self/cmdline", std::ios::binary);
   const std::string line((std::istreambuf_iterator<char>(file)), {});
-  std::vector<std::string> words = {python, script, library};
+  std::string names;
+  for (const std::string& name : peers) names += join(names.empty() ? "" : ",", name);
+  std::vector<std::string> words = {python, script, names, library};
   for (size_t at = 0; at < line.size(); at += std::strlen(line.c_str() + at) + 1) words.emplace_back(line.c_str() + at);
   std::vector<char*> argv;
   for (std::string& w : words) argv.push_back(w.data());

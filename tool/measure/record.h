@@ -22,6 +22,9 @@ struct Provenance {
   std::string cpu{}, features{}, governor{}, kernel{};  // kernel: release of the operating system's
   int cores = 0;           // this process may use
   std::string peers{};     // "torch 2.9.0"
+  std::string gpu{}, gpu_uuid{}, gpu_vbios{}, gpu_driver{}, cuda{};  // gpu: empty where none was used
+  double gpu_power_limit_w = 0, gpu_most_mhz = 0;
+  int gpu_ecc = -1;        // 1: on, 0: off, -1: not said
 };
 
 // The check of the very buffers that were timed, on a sample of rows.
@@ -37,12 +40,13 @@ struct Record {
   std::string message{};     // the sentence that belongs to it
   std::string problem{};     // its line
   std::string subject{};     // "cpu_forward", "torch:sdpa"
-  std::string device{};      // "cpu"
-  std::string mode{"warm"};  // cold: the last-level cache is flushed before every sample
+  std::string device{};      // "cpu", "cuda:0"
+  std::string mode{"warm"};  // cold: the last-level cache is flushed before every sample; graph: replayed, and cold
   std::string layout{"bhsd"};
   std::string distribution{"normal"};
   uint64_t seed = 0;
-  int threads = 1;
+  int threads = 1;           // 0: a GPU
+  int sets = 1;              // of inputs and outputs that were gone round through
   uint64_t workspace_bytes = 0;
   std::string why{};         // how the backend was chosen
 
@@ -54,8 +58,15 @@ struct Record {
   Outliers outliers{};
   int modes = 1;
   double warm_up_s = 0;
-  double floor_ns = 0;       // an empty call through the same timer
-  bool near_floor = false;   // below five floors: the call itself is a good part of the time
+  double floor_ns = 0;       // an empty call, or of a GPU an empty kernel, through the same timer
+  bool near_floor = false;   // below five floors: the call or the launch itself is a good part of the time
+
+  std::vector<double> samples_mhz{};  // of a GPU: the clock of its multiprocessors at each sample
+  double mhz = 0;                     // their median
+  double watts = 0, celsius = 0;      // the largest that NVML said meanwhile; 0: it said nothing
+  std::string slowed_by{};            // "power cap": why the clock was not higher, if NVML named something
+  int late_batches = 0;               // launches of these may be in the time: the host was slower than the gate waits
+  double sustained_ns = 0, joules = 0, sustained_watts = 0;  // of one call, back to back for --energy seconds; 0: not asked
 
   double flops = 0, bytes = 0;  // of one call, core/cost.h
   double gflops = 0, gbs = 0;   // derived: a second

@@ -8,6 +8,7 @@
 
 #include "core/cost.h"
 #include "plan/plan.h"
+#include "tool/measure/gpu_workload.h"
 #include "tool/measure/provenance.h"
 #include "tool/measure/spot.h"
 
@@ -16,16 +17,23 @@ namespace {
 
 constexpr double kPracticalMargin = 0.01;  // a smaller difference is nobody's concern
 
-// A backend, its plan and its workspace, as a subject.
+// A backend, its plan and its workspace, as a subject. Its calls go round through the sets of arguments.
 struct BackendRun {
   Plan plan;
-  Args args;
-  Memory workspace;
+  std::vector<Args> sets;
+  std::optional<Memory> workspace{};  // of a CPU
+  cuda::Memory gpu_workspace{};
+  void* stream = nullptr;
+  size_t turn = 0;
   Status status{};
 
-  BackendRun(Plan p, const Args& a) : plan(std::move(p)), args(a), workspace(plan.workspace_bytes) {}
+  BackendRun(Plan p, std::vector<Args> s, void* on) : plan(std::move(p)), sets(std::move(s)), stream(on) {
+    if (plan.device.kind == DeviceKind::cpu) workspace.emplace(plan.workspace_bytes);
+    else status = gpu_workspace.allocate(plan.device.index, plan.workspace_bytes);
+  }
   bool run() {
-    status = plan.backend->run(plan, args, Workspace{workspace.data()}, nullptr);
+    std::byte* const place = workspace ? workspace->data() : gpu_workspace.data();
+    status = plan.backend->run(plan, sets[turn++ % sets.size()], Workspace{place}, stream);
     return status.ok();
   }
   Subject subject() {
@@ -49,28 +57,38 @@ struct RowRun {
   std::vector<Record> records{};
   std::vector<Subject> subjects{};
   std::vector<size_t> record_of{};  // of each subject
+  std::unique_ptr<Workload> work{};
+  std::unique_ptr<GpuWorkload> gpu{};  // null: a CPU
   std::vector<std::unique_ptr<BackendRun>> ours{};
   std::vector<std::unique_ptr<PeerRun>> theirs{};
-  std::unique_ptr<Workload> work{};
-  size_t peers = 0;  // how many of the subjects, the first ones
+  Args peer_results{};  // on the GPU, one for all: results are fetched before the next peer runs
+  size_t peers = 0;     // how many of the subjects, the first ones
+
+  bool on_gpu() const { return bench.timer != nullptr; }
+  void* stream() const { return on_gpu() ? bench.timer->stream() : nullptr; }
 
   Record& add(std::string subject) {
     Record& r = records.emplace_back();
     r.problem = name(problem);
     r.subject = std::move(subject);
     r.device = bench.device_word;
-    r.mode = bench.timing.cold ? "cold" : "warm";
+    r.mode = name(bench.mode);
     r.layout = name(bench.layout);
     r.distribution = name(bench.distribution);
     r.seed = bench.seed;
-    r.threads = bench.device.units;
+    r.threads = on_gpu() ? 0 : bench.device.units;
+    r.sets = gpu ? gpu->sets() : 1;
     r.provenance = bench.provenance;
     r.provenance.time = utc_now();
-    if (!bench.peers.empty()) r.provenance.peers = bench.peers[0]->version;
     return r;
   }
   void end(Record& r, const char* status, const std::string& message) {
     r.status = status, r.message = one_line(message);
+  }
+  bool failed(const Status& s, const char* what) {
+    if (s.ok()) return false;
+    end(add("attune"), "failed", join(what, s.message));
+    return true;
   }
 
   Planner planner(std::string_view forced = {}) const {
@@ -105,70 +123,123 @@ struct RowRun {
     };
     if (2.2 * needed > there) return no_room();  // while they are made there are two of each
     try {
-      work = std::make_unique<Workload>(problem, bench.layout, bench.seed, bench.distribution);
+      work = std::make_unique<Workload>(problem, bench.layout, bench.seed, bench.distribution, bench.lengths);
     } catch (const std::bad_alloc&) {
       return no_room();
     }
-    if (problem.pass == Pass::backward)
-      if (const Status s = work->run_forward(planner()); !s.ok())
-        return end(add("attune"), "failed", join("the forward before it: ", s.message)), false;
-    return true;
+    const bool backward = problem.pass == Pass::backward;
+    if (on_gpu()) return make_gpu_workload(backward);
+    return !backward || !failed(work->run_forward(planner()), "the forward before it: ");
+  }
+
+  bool make_gpu_workload(bool backward) {
+    gpu = std::make_unique<GpuWorkload>();
+    if (failed(gpu->open(bench.device.index, stream(), *work), "the tensors: ")) return false;
+    if (backward && failed(gpu->run_forward(planner()), "the forward before it: ")) return false;
+    int calls = 1;
+    if (bench.mode == Mode::graph) {
+      const cuda::Facts& facts = bench.timer->facts();
+      const int sets = rotation(gpu->set_bytes(), double(facts.l2_bytes), 0.3 * double(facts.free_bytes));
+      if (failed(gpu->replicate(sets), "sets of tensors to go round through: ")) return false;
+      // Enough calls that one launch for all of them costs nothing.
+      constexpr int kEnough = 8;
+      calls = sets >= kEnough ? sets : sets * int(std::ceil(double(kEnough) / sets));
+    }
+    bench.timer->begin(bench.mode, calls);
+    return bench.peers.empty() || !failed(gpu->other_outputs(peer_results), "the results of peers: ");
   }
 
   // A subject that is right is timed; one that is not is a record of a failure.
   void take(Record& r, Subject subject, const Args& results) {
-    r.parity = bench.check ? spot_check(problem, results, bench.seed)
+    // A row costs a walk over the keys in double: of long sequences fewer are drawn, of each subject the same.
+    constexpr double kElements = 2e7;
+    const double walk = double(problem.len_k) * (problem.dim_qk + problem.dim_v);
+    const int rows = int(std::clamp(kElements / walk, 6.0, 24.0));
+    r.parity = bench.check ? spot_check(problem, results, bench.seed, rows)
                            : Checked{.verdict = "UNCHECKED", .message = "not asked for"};
     if (r.parity.verdict == "FAIL") return end(r, "failed", join(r.subject, ": wrong result: ", r.parity.message));
     record_of.push_back(size_t(&r - records.data()));
     subjects.push_back(std::move(subject));
   }
 
+  Status set_up(PeerRun& run, const Args& results) {
+    if (!gpu) return run.setup(problem, results, {.threads = bench.device.units});
+    for (int n = 0; n < gpu->sets(); ++n) {
+      Args args = gpu->args(n);
+      for (const Role role : work->outputs()) args[role] = results[role];
+      if (Status s = run.setup(problem, args, {.gpu = bench.device.index, .stream = stream()}); !s.ok()) return s;
+    }
+    return gpu->poison(results);
+  }
+
   void add_peer(const attune_peer& peer) {
     Record& r = add(peer.name);
-    r.why = "a peer";
-    const Args results = work->other_outputs();
+    const Args results = gpu ? peer_results : work->other_outputs();
     PeerRun& run = *theirs.emplace_back(std::make_unique<PeerRun>(peer));
-    if (const Status s = run.setup(problem, results, bench.device.units); !s.ok())
-      return end(r, "unsupported", s.message);
+    if (const Status s = set_up(run, results); !s.ok()) return end(r, "unsupported", s.message);
+    r.why = join("a peer", run.note().empty() ? "" : ": ", run.note());
+    r.provenance.peers = peer.version;
     if (const Status s = run.run_and_fetch(); !s.ok()) return end(r, "failed", s.message);
-    take(r, run.subject(), results);
+    if (gpu)
+      if (const Status s = gpu->fetch(results); !s.ok()) return end(r, "failed", join(r.subject, ": ", s.message));
+    take(r, run.subject(), gpu ? work->args : results);
     if (!record_of.empty() && record_of.back() == size_t(&r - records.data())) ++peers;
+  }
+
+  std::vector<Args> sets() const {
+    if (!gpu) return {work->args};
+    std::vector<Args> all;
+    for (int n = 0; n < gpu->sets(); ++n) all.push_back(gpu->args(n));
+    return all;
   }
 
   void add_backend(Plan plan) {
     Record& r = add(std::string(plan.backend->name));
     r.why = plan.why;
     r.workspace_bytes = plan.workspace_bytes;
+    const auto no_room = [&](const std::string& why) {
+      end(r, "failed", join(r.subject, ": not enough memory for a workspace of ", r.workspace_bytes, " bytes", why));
+    };
     try {
-      ours.push_back(std::make_unique<BackendRun>(std::move(plan), work->args));
+      ours.push_back(std::make_unique<BackendRun>(std::move(plan), sets(), stream()));
     } catch (const std::bad_alloc&) {
-      return end(r, "failed", join(r.subject, ": not enough memory for a workspace of ", r.workspace_bytes, " bytes"));
+      return no_room("");
     }
+    BackendRun& run = *ours.back();
+    if (!run.status.ok()) return no_room(": " + run.status.message);
     work->poison_outputs();
-    if (!ours.back()->run()) return end(r, "failed", ours.back()->status.message);
-    take(r, ours.back()->subject(), work->args);
+    if (gpu)
+      if (const Status s = gpu->poison(gpu->args()); !s.ok()) return end(r, "failed", s.message);
+    if (!run.run()) return end(r, "failed", run.status.message);
+    if (gpu)
+      if (const Status s = gpu->fetch(gpu->args()); !s.ok()) return end(r, "failed", join(r.subject, ": ", s.message));
+    run.turn = 0;
+    take(r, run.subject(), work->args);
   }
 
   void measure_machine() {
     const Clock clock = host_clock();
     if (!bench.ceilings)
       bench.ceilings =
-          bench.device.kind == DeviceKind::cpu ? measure_ceilings(bench.device, bench.device.units) : Ceilings{};
-    if (!bench.floor_ns) bench.floor_ns = floor_ns(bench.timing, clock);
+          on_gpu() ? measure_gpu_ceilings(*bench.timer) : measure_ceilings(bench.device, bench.device.units);
+    if (!bench.floor_ns) {
+      const Subject empty = on_gpu() ? bench.timer->empty_kernel() : Subject{};
+      bench.floor_ns = floor_ns(bench.timing, clock, on_gpu() ? &empty : nullptr);
+    }
+    if (on_gpu()) bench.peer_floor_ns = bench.floor_ns;
     if (!bench.peers.empty() && !bench.peer_floor_ns) {
       const Subject empty = empty_call(*bench.peers[0]);
       bench.peer_floor_ns = floor_ns(bench.timing, clock, &empty);
     }
-    if (subjects.size() > 1 && !bench.aa_spread) {
+    if ((on_gpu() || subjects.size() > 1) && !bench.aa_spread) {
       Settings set = bench.timing;
       set.max_seconds = std::min(set.max_seconds, 3.0);
       bench.aa_spread = spread(against_itself(subjects.back(), set, clock));
     }
   }
 
-  void fill(Record& r, const Timing& t, const Cost& c, bool peer) {
-    r.samples_ns = t.samples;
+  void fill(Record& r, const Subject& subject, const Timing& t, const Cost& c, bool peer) {
+    r.samples_ns = t.samples, r.samples_mhz = t.mhz;
     r.calls = t.calls;
     r.ended_by = t.ended_by;
     r.warm_up_s = t.warm_up_s;
@@ -176,9 +247,23 @@ struct RowRun {
     const Ceiling& ceiling = bench.ceilings->of(problem.dtype.kv);
     r.ceiling = ceiling.instruction, r.ceiling_gflops = ceiling.gflops, r.copy_gbs = bench.ceilings->copy_gbs;
     r.floor_ns = peer ? *bench.peer_floor_ns : *bench.floor_ns;
+    r.aa_spread = bench.aa_spread.value_or(0);
+    if (on_gpu()) {
+      const Readings seen = bench.timer->readings(subject);
+      r.watts = seen.watts, r.celsius = seen.celsius, r.slowed_by = cuda::slowed_by(seen.reasons);
+      r.late_batches = seen.late;
+    }
     if (!t.status.ok()) return end(r, "failed", t.status.message);
     if (t.ended_by == "interrupt") r.status = "interrupted";
     derive(r);
+  }
+
+  void sustain(Record& r, const Subject& subject) {
+    if (!on_gpu() || bench.energy_seconds <= 0 || r.status != "ok") return;
+    Sustained s;
+    if (const Status ran = bench.timer->sustain(subject, bench.energy_seconds, s); !ran.ok())
+      return end(r, "failed", join(r.subject, ": ", ran.message));
+    r.sustained_ns = s.ns, r.joules = s.joules, r.sustained_watts = s.watts;
   }
 
   void compare() {
@@ -186,18 +271,21 @@ struct RowRun {
     size_t best = 0;
     for (size_t n = 1; n < peers; ++n)
       if (records[record_of[n]].median_ns < records[record_of[best]].median_ns) best = n;
+    for (size_t n = 0; n < subjects.size(); ++n)
+      if (subjects[n].name == bench.baseline) best = n;
     const Record& base = records[record_of[best]];
     for (size_t n = 0; n < subjects.size(); ++n) {
       Record& r = records[record_of[n]];
       if (n == best || r.samples_ns.empty() || base.samples_ns.empty()) continue;
       r.baseline = base.subject;
       r.ratio = median_ratio(base.samples_ns, r.samples_ns);
-      r.aa_spread = *bench.aa_spread;
       r.verdict = name(verdict(r.ratio, std::max(kPracticalMargin, r.aa_spread)));
     }
   }
 
   void run() {
+    std::optional<cuda::Use> use;
+    if (on_gpu()) use.emplace(bench.device.index);
     std::vector<Plan> planned = plans();
     if (planned.empty() || !make_workload()) return;
     records.reserve(records.size() + planned.size() +
@@ -205,10 +293,14 @@ struct RowRun {
     for (const attune_peer* peer : bench.peers) add_peer(*peer);
     for (Plan& plan : planned) add_backend(std::move(plan));
     if (subjects.empty()) return;
+    if (on_gpu()) bench.timing.stopwatch = &bench.timer->stopwatch();
     measure_machine();
     const std::vector<Timing> timings = measure(subjects, bench.timing, host_clock());
     const Cost c = cost(problem, &work->args);
-    for (size_t n = 0; n < subjects.size(); ++n) fill(records[record_of[n]], timings[n], c, n < peers);
+    for (size_t n = 0; n < subjects.size(); ++n) {
+      fill(records[record_of[n]], subjects[n], timings[n], c, n < peers);
+      sustain(records[record_of[n]], subjects[n]);
+    }
     compare();
   }
 };
@@ -223,13 +315,14 @@ std::vector<Record> measure_row(const Problem& problem, Bench& bench) {
 
 double estimated_seconds(const Problem& p, const Bench& bench) {
   // A modest kernel, before anything is known; once there are ceilings, half of theirs.
-  const double assumed = 25.0 * bench.device.units * (p.dtype.kv == DType::bf16 ? 3 : 1);
+  const bool gpu = bench.device.kind == DeviceKind::cuda;
+  const double assumed = (gpu ? 1000.0 : 25.0) * bench.device.units * (p.dtype.kv == DType::bf16 ? 3 : 1);
   const double rate = bench.ceilings ? 0.5 * bench.ceilings->of(p.dtype.kv).gflops : assumed;
   const double call = cost(p).flops / std::max(rate, 1.0) * 1e-9;
   const double timed =
       std::max(std::min(std::max(0.2, 60 * call), bench.timing.max_seconds), bench.timing.few * call + call);
   const double subjects = double(std::max<size_t>(1, bench.backends.size())) + double(bench.peers.size());
-  return 0.2 + estimated_bytes(p) * 15e-9 + subjects * (call + timed);
+  return 0.2 + estimated_bytes(p) * (gpu ? 3e-9 : 15e-9) + subjects * (call + timed + bench.energy_seconds);
 }
 
 double available_memory() {

@@ -6,6 +6,7 @@
 #include "core/device.h"
 #include "plan/rules.h"
 #include "tool/measure/ceilings.h"
+#include "tool/measure/device_timer.h"
 #include "tool/measure/peer.h"
 #include "tool/measure/record.h"
 #include "tool/measure/workload.h"
@@ -15,13 +16,18 @@ namespace attune {
 struct Bench {
   std::vector<std::string> backends{};  // by name; "all": every one that takes the problem; empty: the planner's choice
   std::vector<const attune_peer*> peers{};
-  Device device{};                      // its units are the threads
+  std::string baseline{};               // a subject by name; empty: the fastest peer, or the first backend
+  Device device{};                      // of a CPU, its units are the threads
   std::string device_word{"cpu"};
   std::vector<Rule> rules{};
   Layout layout = Layout::bhsd;
   Distribution distribution = Distribution::normal;
+  std::vector<int32_t> lengths{};       // of the sequences of ragged keys; empty: all as long as the problem says
   uint32_t seed = 1;
+  Mode mode = Mode::warm;
   Settings timing{};
+  DeviceTimer* timer = nullptr;         // of a GPU
+  double energy_seconds = 0;            // each subject of a GPU runs this long back to back; 0: none does
   bool check = true;
   Provenance provenance{};
 
@@ -30,9 +36,9 @@ struct Bench {
   std::optional<double> floor_ns{}, peer_floor_ns{}, aa_spread{};
 };
 
-// The baseline is the fastest peer, or without peers the first backend. The fastest, because a peer may choose badly
-// among its own ways, and to beat that says little: torch 2.15 on aarch64 takes 36 times as long for a bf16 backward (8
-// heads, 512 keys) as its own math path.
+// Unless one is named, the baseline is the fastest peer, or without peers the first backend. The fastest, because a
+// peer may choose badly among its own ways, and to beat that says little: torch 2.15 on aarch64 takes 36 times as long
+// for a bf16 backward (8 heads, 512 keys) as its own math path.
 std::vector<Record> measure_row(const Problem&, Bench&);
 
 // A guess before anything is measured: seconds that a row will take, and bytes of its buffers.

@@ -17,8 +17,12 @@ std::string time_text(const Record& r) {
   if (r.samples_ns.empty()) return "-";
   return fmt::format("{} ± {:.1f} %", seconds_text(r.median_ns * 1e-9), 100 * half_width(r.interval, r.median_ns));
 }
+// Of the ceiling that is nearer: that of arithmetic, or where memory counts that of copying.
 std::string share_text(const Record& r) {
-  return r.ceiling_gflops > 0 && r.gflops > 0 ? fmt::format("{:.1f} %", 100 * r.gflops / r.ceiling_gflops) : "-";
+  const double rate = r.ceiling_gflops > 0 ? r.gflops / r.ceiling_gflops : 0;
+  const double traffic = r.copy_gbs > 0 && r.mode != "warm" ? r.gbs / r.copy_gbs : 0;
+  if (traffic > rate) return fmt::format("{:.1f} % copy", 100 * traffic);
+  return rate > 0 ? fmt::format("{:.1f} %", 100 * rate) : "-";
 }
 std::string ratio_text(const Record& r) {
   if (r.baseline.empty()) return "-";
@@ -33,10 +37,18 @@ std::string remarks(const Record& r) {
   if (r.status == "refused") add("REFUSED");
   else if (r.status != "ok") add(r.status);
   if (r.parity.verdict == "UNCHECKED") add("unchecked");
-  if (r.near_floor) add("near the floor of a call");
+  if (r.near_floor) add(r.threads ? "near the floor of a call" : "launch-bound");
   if (r.modes > 1) add(fmt::format("{} modes", r.modes));
   if (r.ended_by == "time" && r.interval.confidence < 0.95)
     add(fmt::format("{} samples", r.samples_ns.size()));
+  if (!r.slowed_by.empty()) add("slowed by " + r.slowed_by);
+  if (r.late_batches) add("launches are in some of the times");
+  if (r.mhz > 0) add(fmt::format("{:.0f} MHz", r.mhz));
+  if (r.watts > 0) add(fmt::format("{:.0f} W", r.watts));
+  if (r.joules > 0)
+    add(fmt::format("{} mJ a call, {:.0f} W and {} sustained", digits_text(1e3 * r.joules), r.sustained_watts,
+                    seconds_text(r.sustained_ns * 1e-9)));
+  if (constexpr std::string_view kPeer = "a peer: "; r.why.starts_with(kPeer)) add(r.why.substr(kPeer.size()));
   if (!r.message.empty()) add(r.message);
   return all;
 }
@@ -100,7 +112,8 @@ std::string table(const std::vector<Record>& records, bool colour) {
   std::string before;
   for (const Record& r : records) {
     const std::string key = r.problem + r.mode + join(r.threads);
-    rows.push_back({key == before ? "" : r.problem, key == before ? "" : r.mode, key == before ? "" : join(r.threads),
+    rows.push_back({key == before ? "" : r.problem, key == before ? "" : r.mode,
+                    key == before ? "" : r.threads ? join(r.threads) : "-",
                     r.subject, time_text(r), r.gflops > 0 ? digits_text(r.gflops) : "-", share_text(r), ratio_text(r),
                     r.verdict.empty() ? "-" : r.verdict, r.parity.verdict.empty() ? "-" : r.parity.verdict,
                     remarks(r)});

@@ -12,15 +12,6 @@ namespace {
 
 constexpr std::string_view kDistribution[] = {"normal", "uniform", "zeros"};
 
-// Bytes from the first to behind the last element.
-size_t span_bytes(const Tensor& t) {
-  const Extents& e = t.extent;
-  if (!e.batch || !e.seq || !e.head || !e.dim) return 0;
-  const int64_t last =
-      (e.batch - 1) * t.stride.batch + (e.seq - 1) * t.stride.seq + (e.head - 1) * t.stride.head + e.dim - 1;
-  return size_t(last + 1) * size_t(size_of(t.dtype));
-}
-
 void fill(const Tensor& t, Distribution distribution, Random& random) {
   for (int b = 0; b < t.extent.batch; ++b)
     for (int s = 0; s < t.extent.seq; ++s)
@@ -30,6 +21,14 @@ void fill(const Tensor& t, Distribution distribution, Random& random) {
 }
 
 }  // namespace
+
+size_t span_bytes(const Tensor& t) {
+  const Extents& e = t.extent;
+  if (!e.batch || !e.seq || !e.head || !e.dim) return 0;
+  const int64_t last =
+      (e.batch - 1) * t.stride.batch + (e.seq - 1) * t.stride.seq + (e.head - 1) * t.stride.head + e.dim - 1;
+  return size_t(last + 1) * size_t(size_of(t.dtype));
+}
 
 void Memory::Free::operator()(std::byte* p) const { std::free(p); }
 
@@ -56,7 +55,9 @@ void Workload::rehome(Role r, bool copy) {
   t.data = m.data();
 }
 
-Workload::Workload(const Problem& p, Layout layout, uint32_t seed, Distribution distribution) : problem_(p) {
+Workload::Workload(const Problem& p, Layout layout, uint32_t seed, Distribution distribution,
+                   const std::vector<int32_t>& lengths)
+    : problem_(p) {
   World world(p, {.seed = seed, .layout = layout, .pad = 0});
   if (p.pass == Pass::backward) world.forward_result();
   const Outputs made = world.outputs(false);
@@ -71,6 +72,9 @@ Workload::Workload(const Problem& p, Layout layout, uint32_t seed, Distribution 
     rehome(r, !output || running);
   }
   std::sort(outputs_.begin(), outputs_.end());  // as output_memory_ is
+  for (const Role r : {Role::cu_q, Role::cu_k})
+    if (int32_t* cu = args.row<int32_t>(r); cu && int(lengths.size()) == p.batch)
+      for (int b = 0; b < p.batch; ++b) cu[b + 1] = cu[b] + lengths[size_t(b)];
   if (distribution == Distribution::normal) return;
   Random random{seed};
   for (const Role r : {Role::q, Role::k, Role::v, Role::d_out})
@@ -92,20 +96,28 @@ Args Workload::other_outputs() {
   return other;
 }
 
-Status Workload::run_forward(const Planner& given) {
+Status Workload::plan_forward(const Planner& given, Plan& out) const {
   Problem forward = problem_;
   forward.pass = Pass::forward;
   forward.dtype.grad = DType::none;
   Planner planner = given;
   planner.forced = {};
-  Plan plan;
-  if (Status s = planner.plan(forward, plan); !s.ok()) return s;
-  const Memory workspace(plan.workspace_bytes);
-  Args inputs = args;
+  return planner.plan(forward, out);
+}
+
+Args forward_args(const Args& backward) {
+  Args inputs = backward;
   for (const Role r : {Role::d_out, Role::d_lse, Role::dq, Role::dk, Role::dv, Role::d_bias, Role::d_sinks,
                        Role::block_begin_k, Role::block_row_k})
     inputs[r] = {};
-  return plan.backend->run(plan, inputs, Workspace{workspace.data()}, nullptr);
+  return inputs;
+}
+
+Status Workload::run_forward(const Planner& planner) {
+  Plan plan;
+  if (Status s = plan_forward(planner, plan); !s.ok()) return s;
+  const Memory workspace(plan.workspace_bytes);
+  return plan.backend->run(plan, forward_args(args), Workspace{workspace.data()}, nullptr);
 }
 
 double estimated_bytes(const Problem& p) { return cost(p).bytes; }

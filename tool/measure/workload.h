@@ -28,13 +28,20 @@ enum class Distribution { normal, uniform, zeros };
 Status parse(std::string_view word, Distribution& out);
 std::string name(Distribution);
 
+size_t span_bytes(const Tensor&);     // from the first to behind the last element
+Args forward_args(const Args& backward);  // without what only a backward has
+
 class Workload {
  public:
-  Workload(const Problem&, Layout, uint32_t seed, Distribution);
+  // `lengths`: of the sequences of ragged keys, one for each, in place of the problem's bound.
+  Workload(const Problem&, Layout, uint32_t seed, Distribution, const std::vector<int32_t>& lengths = {});
 
   Args args{};  // inputs, and outputs in place
   // A backward's out and lse, by a forward of this planner.
   Status run_forward(const Planner&);
+  Status plan_forward(const Planner&, Plan& out) const;
+  const std::vector<Role>& outputs() const { return outputs_; }
+  bool accumulates() const { return problem_.has(Option::accumulate); }
   void poison_outputs();
   // The same inputs with outputs of their own: what a peer's results are copied to.
   Args other_outputs();

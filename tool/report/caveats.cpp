@@ -23,6 +23,19 @@ Found find(const std::vector<Record>& records, Test test) {
   return f;
 }
 
+// "NVIDIA H200, GPU-..., VBIOS 96.00, driver 580.65, CUDA 13.0, 700 W, ECC on"; empty: none was used.
+std::string gpu_text(const Provenance& p) {
+  if (p.gpu.empty()) return "";
+  std::string text = p.gpu;
+  const auto add = [&](std::string_view what, const std::string& value) {
+    if (!value.empty()) text += join(", ", what, value);
+  };
+  add("", p.gpu_uuid), add("VBIOS ", p.gpu_vbios), add("driver ", p.gpu_driver), add("CUDA ", p.cuda);
+  if (p.gpu_power_limit_w > 0) text += fmt::format(", {:.0f} W", p.gpu_power_limit_w);
+  if (p.gpu_ecc >= 0) text += p.gpu_ecc ? ", ECC on" : ", ECC off";
+  return text;
+}
+
 std::string rows(int n) { return n == 1 ? "1 row" : fmt::format("{} rows", n); }
 
 }  // namespace
@@ -30,13 +43,13 @@ std::string rows(int n) { return n == 1 ? "1 row" : fmt::format("{} rows", n); }
 Table provenance_of(const std::vector<Record>& records) {
   Table t{.caption = "Provenance",
           .head = {"first row", "commit", "version", "compiler", "flags", "CPU", "features", "cores", "governor",
-                   "kernel", "peers", "rows"}};
+                   "kernel", "GPU", "peers", "rows"}};
   std::vector<std::vector<std::string>> seen;
   std::vector<int> count;
   for (const Record& r : records) {
     const Provenance& p = r.provenance;
     std::vector<std::string> origin = {p.commit + (p.dirty ? " (changed)" : ""), p.version, p.compiler, p.flags, p.cpu,
-                                       p.features, fmt::format("{}", p.cores), p.governor, p.kernel, p.peers};
+                                       p.features, fmt::format("{}", p.cores), p.governor, p.kernel, gpu_text(p), p.peers};
     const auto at = size_t(std::find(seen.begin(), seen.end(), origin) - seen.begin());
     if (at < seen.size()) {
       ++count[at];
@@ -69,27 +82,41 @@ std::vector<std::string> caveats_of(const std::vector<Record>& records) {
       "were not checked for their result");
   say(find(records, [&](const Record& r) { return ok(r) && r.ended_by == "time"; }),
       "ran out of time before the interval was as narrow as asked");
-  say(find(records, [&](const Record& r) { return ok(r) && r.near_floor; }),
+  say(find(records, [&](const Record& r) { return ok(r) && r.near_floor && r.threads; }),
       "are within five times the cost of an empty call: the call itself is a good part of them");
+  say(find(records, [&](const Record& r) { return ok(r) && r.near_floor && !r.threads; }),
+      "are within five times the cost of an empty kernel: launch-bound");
+  say(find(records, [&](const Record& r) { return ok(r) && !r.slowed_by.empty(); }),
+      "ran while the GPU held its clock back");
+  say(find(records, [&](const Record& r) { return ok(r) && r.provenance.gpu_most_mhz > 0 && r.mhz > 0 &&
+                                                  r.mhz < 0.75 * r.provenance.gpu_most_mhz; }),
+      "ran at less than three quarters of the GPU's highest clock: THROTTLED");
+  say(find(records, [&](const Record& r) { return ok(r) && r.late_batches > 0; }),
+      "have launches of the host in some of their times");
   say(find(records, [&](const Record& r) { return ok(r) && r.modes > 1; }),
       "have samples with more than one peak: one median describes nobody");
   say(find(records, [&](const Record& r) { return ok(r) && r.outliers.high_severe * 20 > int(r.samples_ns.size()); }),
       "have severe outliers in more than 5 % of their samples");
   say(find(records, [](const Record& r) { return r.provenance.dirty; }), "come from a build with changed files");
   say(find(records,
-           [](const Record& r) { return !r.provenance.governor.empty() && r.provenance.governor != "performance"; }),
+           [](const Record& r) {
+             return r.threads && !r.provenance.governor.empty() && r.provenance.governor != "performance";
+           }),
       "were measured while the frequency governor was free to change the clock");
   double spread = 0;
-  std::set<std::string> cpus;
+  std::set<std::string> cpus, gpus;
   for (const Record& r : records) {
     spread = std::max(spread, r.aa_spread);
-    cpus.insert(r.provenance.cpu);
+    if (r.threads) cpus.insert(r.provenance.cpu);
+    else gpus.insert(r.provenance.gpu + r.provenance.gpu_uuid);
   }
   if (spread > 0)
     all.push_back(fmt::format("A thing timed against itself differed by up to {} %: nothing smaller is claimed.",
                               digits_text(100 * spread, 2)));
   if (cpus.size() > 1)
     all.push_back(fmt::format("The rows come from {} different CPUs: only rows of one machine compare.", cpus.size()));
+  if (gpus.size() > 1)
+    all.push_back(fmt::format("The rows come from {} different GPUs: only rows of one card compare.", gpus.size()));
   all.push_back("Medians of all samples, none dropped; intervals are of the median, by ranks.");
   all.push_back("FLOPs count the pairs that are visible; bytes count every input read and every output written once.");
   return all;

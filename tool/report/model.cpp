@@ -45,8 +45,8 @@ std::string nanoseconds_tick(double ns) { return tick_text(ns * 1e-9); }
 // "cpu_forward", and what sets it apart from others of the same name in this report.
 std::string series_name(const Record& r, bool many_threads) {
   std::string s = r.subject;
-  if (r.mode != "warm") s += " " + r.mode;
-  if (many_threads) s += fmt::format(", {} thread{}", r.threads, r.threads == 1 ? "" : "s");
+  if (r.mode != (r.threads ? "warm" : "cold")) s += " " + r.mode;  // each device's headline goes without
+  if (many_threads && r.threads) s += fmt::format(", {} thread{}", r.threads, r.threads == 1 ? "" : "s");
   return s;
 }
 
@@ -127,7 +127,7 @@ Chart chart_of(const std::vector<Row>& rows, bool rate, bool many_threads, const
     lengths.insert(row.length);
     if (const Record& r = *row.record; r.ceiling_gflops > 0)
       ceilings["measured ceiling" + (r.ceiling.empty() ? "" : ", " + r.ceiling) +
-               (many_threads ? fmt::format(", {} threads", r.threads) : "")] = r.ceiling_gflops;
+               (many_threads && r.threads ? fmt::format(", {} threads", r.threads) : "")] = r.ceiling_gflops;
   }
   for (const std::string& name : order) {
     Series s{.name = name};
@@ -259,18 +259,19 @@ std::vector<std::string> verdicts_of(const std::vector<Row>& rows, const std::ve
 Report make_report(const std::vector<Record>& records) {
   std::vector<Row> rows;
   std::set<int> threads;
-  std::set<std::string> cpus;
+  std::set<std::string> machines;
   size_t ok = 0;
   for (const Record& r : records) {
     rows.push_back(row_of(r));
-    threads.insert(r.threads);
-    if (!r.provenance.cpu.empty()) cpus.insert(r.provenance.cpu);
+    if (r.threads) threads.insert(r.threads);
+    const std::string& machine = r.threads ? r.provenance.cpu : r.provenance.gpu;
+    if (!machine.empty()) machines.insert(machine);
     ok += rows.back().ok();
   }
   const bool many_threads = threads.size() > 1;
   Report report{.title = "Attention, measured"};
   std::string where;
-  for (const std::string& cpu : cpus) where += (where.empty() ? "" : "; ") + cpu;
+  for (const std::string& machine : machines) where += (where.empty() ? "" : "; ") + machine;
   if (!where.empty()) report.subtitle = "on " + where;
   if (threads.size() == 1 && !records.empty())
     report.subtitle += fmt::format("{}{} thread{}", report.subtitle.empty() ? "" : ", ", *threads.begin(),

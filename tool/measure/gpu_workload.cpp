@@ -1,0 +1,80 @@
+#include "tool/measure/gpu_workload.h"
+
+#include <algorithm>
+
+#include "machine/cuda/events.h"
+
+namespace attune {
+
+Status GpuWorkload::place(Tensor& t) {
+  if (Status s = memory_.emplace_back().allocate(index_, span_bytes(t)); !s.ok()) return s;
+  t.data = memory_.back().data();
+  t.device = DeviceKind::cuda, t.device_index = index_;
+  return Status::good();
+}
+
+Status GpuWorkload::open(int index, void* stream, Workload& host) {
+  host_ = &host, stream_ = stream, index_ = index;
+  Args& args = sets_.emplace_back(host.args);
+  for (int n = 0; n < int(Role::count); ++n) {
+    Tensor& t = args[Role(n)];
+    if (!t.data) continue;
+    const void* from = t.data;
+    set_bytes_ += double(span_bytes(t));
+    if (Status s = place(t); !s.ok()) return s;
+    if (Status s = cuda::copy_to(t.data, from, span_bytes(t), stream); !s.ok()) return s;
+  }
+  return Status::good();
+}
+
+Status GpuWorkload::run_forward(const Planner& planner) {
+  Plan plan;
+  if (Status s = host_->plan_forward(planner, plan); !s.ok()) return s;
+  cuda::Memory workspace;
+  if (Status s = workspace.allocate(index_, plan.workspace_bytes); !s.ok()) return s;
+  const Args inputs = forward_args(args());
+  const cuda::Use use(index_);
+  if (Status s = plan.backend->run(plan, inputs, Workspace{workspace.data()}, stream_); !s.ok()) return s;
+  for (const Role r : {Role::out, Role::lse}) {
+    const Tensor& t = inputs[r];
+    if (Status s = cuda::copy_from(host_->args[r].data, t.data, span_bytes(t), stream_); !s.ok()) return s;
+  }
+  return Status::good();
+}
+
+Status GpuWorkload::replicate(int sets) {
+  for (int n = int(sets_.size()); n < sets; ++n) {
+    Args args = sets_[0];
+    for (int r = 0; r < int(Role::count); ++r) {
+      Tensor& t = args[Role(r)];
+      if (!t.data) continue;
+      const void* from = t.data;
+      if (Status s = place(t); !s.ok()) return s;
+      if (Status s = cuda::copy_inside(t.data, from, span_bytes(t), stream_); !s.ok()) return s;
+    }
+    sets_.push_back(args);
+  }
+  return cuda::wait(stream_);
+}
+
+Status GpuWorkload::other_outputs(Args& out) {
+  out = sets_[0];
+  for (const Role r : host_->outputs())
+    if (Status s = place(out[r]); !s.ok()) return s;
+  return poison(out);
+}
+
+Status GpuWorkload::poison(const Args& gpu) {
+  if (host_->accumulates()) return Status::good();
+  for (const Role r : host_->outputs())
+    if (Status s = cuda::fill(gpu[r].data, 0xFF, span_bytes(gpu[r]), stream_); !s.ok()) return s;
+  return Status::good();
+}
+
+Status GpuWorkload::fetch(const Args& gpu) {
+  for (const Role r : host_->outputs())
+    if (Status s = cuda::copy_from(host_->args[r].data, gpu[r].data, span_bytes(gpu[r]), stream_); !s.ok()) return s;
+  return Status::good();
+}
+
+}  // namespace attune
