@@ -85,6 +85,28 @@ TEST_F(Errors, rows_that_are_not_aligned_are_refused_by_name) {
   }
 }
 
+// A call by problem goes on to a link that takes such rows, and says why it needs another workspace.
+TEST_F(Errors, a_call_with_rows_that_are_not_aligned_goes_to_the_next_link) {
+  Placed on(kForward, 0);
+  Given given(kForward, on);
+  given.tensor[ATTUNE_K].data = static_cast<char*>(given.tensor[ATTUNE_K].data) + 2;
+  attune_plan* plan = nullptr;
+  ASSERT_EQ(attune_plan_create(&given.problem, "cuda:0", "cuda_standard", &plan), 0) << attune_last_error();
+  const size_t needed = attune_plan_workspace(plan);
+  attune_plan_destroy(plan);
+  cuda::Memory scratch;
+  ASSERT_EQ(scratch.allocate(0, needed).message, "");
+  given.args.workspace = scratch.data(), given.args.workspace_bytes = 64;
+  EXPECT_EQ(attune_call(&given.problem, &given.args, stream_.get()), 1);
+  const std::string said = attune_last_error();
+  const std::string begin = join("workspace: 64 bytes are below the ", needed, " of the plan, cuda_standard: ");
+  EXPECT_TRUE(said.starts_with(begin)) << said;
+  EXPECT_NE(said.find("\n  sm80_forward: k does not begin at a multiple of 16 bytes"), std::string::npos) << said;
+  given.args.workspace_bytes = needed;
+  EXPECT_EQ(attune_call(&given.problem, &given.args, stream_.get()), 0) << attune_last_error();
+  EXPECT_EQ(cuda::wait(stream_.get()).message, "");
+}
+
 // A launch that CUDA refuses: the stream is being captured, and the capture was spoiled before.
 TEST_F(Errors, a_refused_launch_is_a_sentence_with_the_call_and_the_problem) {
   const auto stream = static_cast<cudaStream_t>(stream_.get());
