@@ -55,8 +55,9 @@ if(ATTUNE_CUDA_PTX)
   string(APPEND built_for " and PTX of sm_${newest}")
 endif()
 message(STATUS "GPU kernels for ${built_for}")
-set_source_files_properties(src/machine/cuda/runtime.cpp PROPERTIES
-  COMPILE_DEFINITIONS "ATTUNE_CUDA_BUILT_FOR=\"${built_for}\"")
+list(JOIN ATTUNE_CUDA_ARCHS "," built_list)  # and 75: see below
+set_source_files_properties(src/machine/cuda/runtime.cpp PROPERTIES COMPILE_DEFINITIONS
+  "ATTUNE_CUDA_BUILT_FOR=\"${built_for}\";ATTUNE_CUDA_BUILT_LIST=75,${built_list};ATTUNE_CUDA_BUILT_PTX=$<IF:$<BOOL:${ATTUNE_CUDA_PTX}>,${newest},0>")
 
 # gpu_library NAME REGEX ARCHS...: the .cu files whose name matches, as objects. What ptxas says of each is kept beside
 # its object, where scripts/check_ptxas.py looks for spills.

@@ -10,6 +10,7 @@ Status none() { return Status::no("this build of attune has no GPU code: nvcc wa
 }  // namespace
 
 std::string_view built_for() { return ""; }
+Status has_code(int) { return none(); }
 Status count(int& out) { return out = 0, none(); }
 Status device(int, Device&) { return none(); }
 Status memory_of(int, size_t&) { return none(); }

@@ -20,6 +20,15 @@ Status said(std::string_view what, cudaError_t error) {
 
 std::string_view built_for() { return ATTUNE_CUDA_BUILT_FOR; }
 
+Status has_code(int arch) {
+  constexpr int kBuilt[] = {ATTUNE_CUDA_BUILT_LIST}, kPtx = ATTUNE_CUDA_BUILT_PTX;  // 0: none
+  for (const int code : kBuilt)
+    if (code / 10 == arch / 10 && code <= arch) return Status::good();
+  if (kPtx && kPtx <= arch) return Status::good();
+  return Status::no("this build of attune has GPU code for ", built_for(), ", and the GPU is sm_", arch,
+                    "; ATTUNE_CUDA_ARCHS says what is built");
+}
+
 Status count(int& out) {
   out = 0;
   const cudaError_t error = cudaGetDeviceCount(&out);
@@ -43,6 +52,7 @@ Status device(int index, Device& out) {
     return Status::no("there ", all == 1 ? "is one GPU, cuda:0" : join("are ", all, " GPUs, from cuda:0 on"));
   cudaDeviceProp found;
   if (Status s = said("cudaGetDeviceProperties", cudaGetDeviceProperties(&found, index)); !s.ok()) return s;
+  if (Status s = has_code(found.major * 10 + found.minor); !s.ok()) return Status::no(found.name, ": ", s.message);
   out = {.kind = DeviceKind::cuda,
          .index = index,
          .arch = found.major * 10 + found.minor,

@@ -12,6 +12,10 @@ namespace attune::cuda {
 // "sm_80, sm_89, sm_90 and PTX of sm_90"; "" where this build has no GPU code.
 std::string_view built_for();
 
+// Whether this build has code that a GPU of this compute capability (90) runs: made for it or for an earlier one of its
+// family, or PTX. Refuses in words that say what would help.
+Status has_code(int arch);
+
 // How many GPUs there are, and the index-th of them. A refusal says why there is none.
 Status count(int& out);
 Status device(int index, Device& out);
