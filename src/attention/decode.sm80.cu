@@ -63,7 +63,6 @@ __global__ void __launch_bounds__(kMergeThreads) decode_merge_kernel(const __gri
       const int split = first + i * slices;
       if (split >= splits) break;
       const float w = weight[split];
-      if (w == 0.f) continue;  // an empty part has written no rows
       y = {y.x + w * part[i].x, y.y + w * part[i].y, y.z + w * part[i].z, y.w + w * part[i].w};
     }
   }

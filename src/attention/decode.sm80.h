@@ -325,9 +325,12 @@ struct Decode {
     sync_team();
   }
 
+  __device__ int64_t partial_row(int row) const { return x.partial_row(at.split, at.b, head(row), position(row)); }
   __device__ void leave_empty() const {
-    if (const int row = threadIdx.x; row < at.rows)
-      x.partial_lse[x.partial_row(at.split, at.b, head(row), position(row))] = -INFINITY;
+    if (const int row = threadIdx.x; row < at.rows) x.partial_lse[partial_row(row)] = -INFINITY;
+    for (int row = warp; row < at.rows; row += Warps)
+      for (int column = lane * 4; column < x.dim_v; column += 128)
+        *reinterpret_cast<float4*>(x.partial_out + partial_row(row) * x.dim_v + column) = {};
   }
 
   // 16-byte chunks are exchanged by row, so that the rows of a fragment lie in different banks.
@@ -362,7 +365,7 @@ struct Decode {
         const RowEnd end = x.end_row(at.seq, head(row), position(row), all.lse());
         last[row] = {end.now, end.before};
       } else {
-        x.partial_lse[x.partial_row(at.split, at.b, head(row), position(row))] = all.lse();
+        x.partial_lse[partial_row(row)] = all.lse();
       }
     }
     __syncthreads();
@@ -381,8 +384,7 @@ struct Decode {
       if (x.splits.by == 1)
         x.write(at.seq, head(row), position(row), column, y, last[row].x, last[row].y);
       else
-        *reinterpret_cast<float4*>(x.partial_out + x.partial_row(at.split, at.b, head(row), position(row)) * x.dim_v +
-                                   column) = y;
+        *reinterpret_cast<float4*>(x.partial_out + partial_row(row) * x.dim_v + column) = y;
     }
   }
 };
