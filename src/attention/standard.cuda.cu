@@ -9,6 +9,8 @@
 // Where every sequence fills its tensors and rows are aligned, products read and write the tensors themselves. Else
 // (ragged, paged, used lengths, padding, grouped heads apart in memory, accumulate) rows are packed before and
 // unpacked after: that costs len * dim where the products cost len * len * dim.
+#include <cmath>
+
 #include "attention/standard.cuda.rows.h"
 #include "machine/cuda/blas.h"
 #include "machine/cuda/launch.h"
@@ -101,6 +103,7 @@ struct Call {
   std::byte* scratch;
   Stream stream;
   bool direct = false;
+  float scale = 1.f;
   Operand q{}, k{}, v{}, out{}, d_out{}, dq{}, dk{}, dv{}, s{}, dp{}, weights{}, ds{};
 
   Call(const Plan& made, const Args& args, const Carved& c, Stream on)
@@ -110,6 +113,8 @@ struct Call {
     if (!a.given(Role::d_bias) || rows_own_bias()) x.db = nullptr;
     x.uniform = p.keys == KeySource::linear && !any_length() && !a.given(Role::positions);
     if (x.uniform) x.seq = sequence(p, a, 0);
+    // A scale above 1 belongs to small queries and keys, one below to large ones: so dS stays within the reach of f16.
+    scale = scale_of(p, a), x.in_ds = std::abs(scale) < 1.f ? scale : 1.f;
     direct = find_direct();
     if (!direct) find_packed();
     const int64_t rows = unit_rows(p);
@@ -158,7 +163,7 @@ struct Call {
 
   // to = left right, for the units of the chunk: in one call where every operand steps evenly, else one a sequence.
   Status multiply(int64_t m, int64_t n, int64_t depth, const Operand& left, bool left_turned, const Operand& right,
-                  bool right_turned, const Operand& to) const {
+                  bool right_turned, const Operand& to, float alpha = 1.f) const {
     const bool even = left.even(p) && right.even(p) && to.even(p);
     for (int64_t u = x.first; u < x.first + x.units;) {
       const int64_t left_over = x.first + x.units - u, of_sequence = p.heads_kv - u % p.heads_kv;
@@ -169,7 +174,7 @@ struct Call {
           .tf32 = p.precision == Precision::tf32, .device = plan.device.index, .pitch_x = left.pitch,
           .pitch_y = right.pitch, .pitch_to = to.pitch, .step_x = left.unit, .step_y = right.unit, .step_to = to.unit};
       const cuda::Factors factors{.x = left.at(p, x.first, u), .y = right.at(p, x.first, u),
-                                  .to = to.at(p, x.first, u)};
+                                  .to = to.at(p, x.first, u), .alpha = alpha};
       if (Status failed = cuda::multiply(product, factors, scratch, stream); !failed.ok())
         return Status::no(kWho, ": ", failed.message, ", in: ", name(p));
       u += count;
@@ -252,9 +257,9 @@ struct Call {
     if (a.given(Role::dv))
       if (Status f = multiply(p.len_k, p.dim_v, rows, weights, true, d_out, false, dv); !f.ok()) return f;
     if (a.given(Role::dk))
-      if (Status f = multiply(p.len_k, p.dim_qk, rows, ds, true, q, false, dk); !f.ok()) return f;
+      if (Status f = multiply(p.len_k, p.dim_qk, rows, ds, true, q, false, dk, scale / x.in_ds); !f.ok()) return f;
     if (a.given(Role::dq)) {
-      if (Status f = multiply(rows, p.dim_qk, p.len_k, ds, false, k, false, dq); !f.ok()) return f;
+      if (Status f = multiply(rows, p.dim_qk, p.len_k, ds, false, k, false, dq, scale / x.in_ds); !f.ok()) return f;
       if (!direct)
         if (Status f = each_row<standard::scatter_kernel>(0); !f.ok()) return f;
     }

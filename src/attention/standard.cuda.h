@@ -24,6 +24,7 @@ struct Params {
   Sequence seq;
   int32_t pitch_s, pitch_qk, pitch_v;     // elements from row to row: of scores in f32, of packed rows
   int32_t which;                          // of a copy: 0 the queries, 1 the keys
+  float in_ds;                            // the part of the scale that dS has; the products have the rest
   int32_t columns;                        // of d_bias that a block adds up: 1, 32 or 256
   float *s, *dp;                          // [unit][group][len_q][pitch_s]; dp of a backward
   float* db;                              // the same of what d_bias adds up, or one a row; null unless rows share one
@@ -281,7 +282,7 @@ __global__ void __launch_bounds__(Threads) differentiate_kernel(const __grid_con
   if (threadIdx.x == 0 && x.sink_part)
     x.sink_part[(int64_t(at.b) * p.heads_q + at.h) * p.len_q + at.i] =
         empty ? 0.f : -expf(*a.row<const float>(Role::sinks, 0, 0, at.h) - lse) * delta;
-  const float scale = scale_of(p, a), reference = lse * kLog2e;
+  const float reference = lse * kLog2e;
   // Where rows share a gradient of bias, it is added up afterwards; else the row writes its own.
   const bool one_key = a[Role::d_bias].extent.dim == 1;
   float* d_bias = there ? a.row<float>(Role::d_bias, at.b, at.i, at.h) : nullptr;
@@ -300,7 +301,7 @@ __global__ void __launch_bounds__(Threads) differentiate_kernel(const __grid_con
         const float weight = exp2f(logit.score.logit(dot[n], at.i, j + n) - reference);
         const float d_logit = weight * (d_weight[n] * keep - delta);
         d[n] = d_logit, of_keys += d_logit;
-        w[n] = weight * keep, g[n] = d_logit * logit.score.slope_of_logit(dot[n]) * scale;
+        w[n] = weight * keep, g[n] = d_logit * logit.score.slope_of_logit(dot[n]) * x.in_ds;
       }
     }
     __syncthreads();  // as in the softmax: a stripe is read before it is written
