@@ -124,6 +124,56 @@ Case case_of(const Setting& at, Pass pass, uint32_t seed) {
   return c;
 }
 
+// Appending to a cache, with axes of its own: where the new rows go, how they are turned, how many there are.
+struct AppendSetting {
+  enum Axis { len, head, dims, mask, align, source, dtype, options, lengths, layout, pad, rotary, pairs, added, cache,
+              cu_q, used_q, shared, repro, count };
+  static std::vector<int> levels() { return {6, 3, 5, 5, 3, 4, 4, 6, 3, 2, 3, 3, 3, 4, 2, 2, 2, 2, 3}; }
+  const std::vector<int>& at;
+  int operator[](Axis a) const { return at[size_t(a)]; }
+};
+
+Case append_case_of(const AppendSetting& at, uint32_t seed) {
+  static constexpr int kLens[][2] = {{1, 1}, {1, 200}, {5, 64}, {33, 129}, {64, 64}, {7, 300}};
+  static constexpr int kHeads[][2] = {{2, 2}, {4, 2}, {3, 1}};
+  static constexpr int kDims[][2] = {{64, 64}, {40, 24}, {8, 8}, {128, 128}, {256, 256}};
+  static constexpr Mask kMasks[] = {{},
+                                    {.kind = MaskKind::causal},
+                                    {.kind = MaskKind::window, .left = 16},
+                                    {.kind = MaskKind::window, .left = 5, .right = 3},
+                                    {.kind = MaskKind::causal, .k_step = 4, .k_phase = 3}};
+  static constexpr int kPages[] = {0, 1, 16, 64}, kPad[] = {8, 0, 3}, kPairs[] = {0, 4, 3}, kAdded[] = {-1, 1, 5, 0};
+  static constexpr DType kTypes[] = {DType::f32, DType::f16, DType::bf16, DType::bf16};
+  static constexpr uint32_t kOptions[] = {0,
+                                          1u << int(Option::softcap) | 1u << int(Option::alibi),
+                                          1u << int(Option::bias),
+                                          1u << int(Option::dropout) | 1u << int(Option::sink),
+                                          1u << int(Option::accumulate),
+                                          0};  // the last: a block list
+  using S = AppendSetting;
+  Case c;
+  Problem& p = c.problem;
+  p.batch = 3, p.heads_q = kHeads[at[S::head]][0], p.heads_kv = kHeads[at[S::head]][1];
+  p.len_q = kLens[at[S::len]][0], p.len_k = kLens[at[S::len]][1];
+  p.dim_qk = kDims[at[S::dims]][0], p.dim_v = kDims[at[S::dims]][1];
+  p.mask = kMasks[at[S::mask]], p.mask.align = Align(at[S::align]);
+  p.page = kPages[at[S::source]], p.keys = p.page ? KeySource::paged : KeySource::linear;
+  p.reproducible = Reproducible(at[S::repro]);
+  p.options = kOptions[at[S::options]];
+  if (at[S::options] == 5) p.mask.blocks = blocks_of(p, 48, 32);
+  p.set(Option::append);
+  if (at[S::rotary]) p.set(at[S::rotary] == 1 ? Option::rotary : Option::rotary_half);
+  const bool wide = at[S::dtype] == 3 || p.has(Option::accumulate);
+  const DType type = kTypes[at[S::dtype]];
+  p.dtype = {type, type, wide ? DType::f32 : type, DType::none, p.has(Option::bias) ? DType::f32 : DType::none};
+
+  Variation& v = c.variation;
+  v.seed = seed, v.lengths = Lengths(at[S::lengths]), v.layout = Layout(at[S::layout]), v.pad = kPad[at[S::pad]];
+  v.cu_q = at[S::cu_q], v.cache = at[S::cache], v.shared = at[S::shared], v.used_q = at[S::used_q];
+  v.added = kAdded[at[S::added]], v.pairs = at[S::rotary] ? kPairs[at[S::pairs]] : 0;
+  return c;
+}
+
 // Lines that are hard on their own: rows that see nothing, more queries than keys, one query, long and odd lengths,
 // values far from 1.
 constexpr std::string_view kNasty[] = {
@@ -172,6 +222,12 @@ constexpr std::string_view kNasty[] = {
     "forward bf16 b1 h4 q64 k1600 d64 full | seed=1 x1e1",
     "forward f32 b1 h2 q3 k1600 d64 causal sink",
     "forward f32 b1 h2 q3 k1600 d64 causal sink accumulate",
+    "forward f32 b2 h2 q70 k40 d64 causal append | new=40",
+    "forward bf16 b2 h4/2 q1 k1025 d128 causal append rotary_half | cache",
+    "forward f16 b3 h4/1 q3 k1025 d64 causal append rotary paged1 | seed=2 odd cache new=7 pairs=5",
+    "forward bf16 b2 h2 q300 k512 d64 causal append rotary | seed=3 drawn cache cu_q",
+    "forward f32 b2 h2 q4 k64 d64 full append rotary | seed=2 x1e4",
+    "forward bf16 b2 h2 q4 k64 d64 causal append rotary_half paged16 | seed=2 x1e-4 cache shared",
     "backward f32 b1 h1 q1 k1 d8 full",
     "backward f32 b1 h2 q1 k1025 d64 causal",
     "backward f32 b1 h1 q1025 k65 d16 causal",
@@ -232,6 +288,8 @@ bool read_word(std::string_view word, Variation& v) {
     if (word == name(l)) return v.lengths = l, true;
   if (word == name(Layout::bhsd)) return v.layout = Layout::bhsd, true;
   if (take(word, "seed=")) return number(word, v.seed);
+  if (take(word, "new=")) return number(word, v.added) && v.added >= 0;
+  if (take(word, "pairs=")) return number(word, v.pairs) && v.pairs > 0;
   if (take(word, "pad=")) return number(word, v.pad) && v.pad >= 0 && v.pad <= 64;
   if (take(word, "x1e")) return number(word, v.magnitude) && v.magnitude >= -4 && v.magnitude <= 4;
   if (!take(word, "bias=") || word.empty()) return false;
@@ -262,6 +320,7 @@ std::string name(const Variation& v) {
     if (v.bias_once >> n & 1) once += kAxes[n];
   say(!once.empty(), "bias=", once);
   say(v.d_lse, "d_lse"), say(v.lean, "lean");
+  say(v.added != plain.added, "new=", v.added), say(v.pairs != 0, "pairs=", v.pairs);
   return s;
 }
 
@@ -279,7 +338,7 @@ Status parse(std::string_view text, Case& out) {
     rest.remove_prefix(std::min(rest.size(), word.size() + 1));
     if (!read_word(word, c.variation))
       return Status::no("case: '", word, "' is not one of seed=#, drawn, odd, x1e#, bhsd, pad=#, cu_q, cache, shared, "
-                        "used_q, bias=<of bqhk>, d_lse, lean");
+                        "used_q, bias=<of bqhk>, d_lse, lean, new=#, pairs=#");
   }
   out = c;
   return Status::good();
@@ -347,6 +406,8 @@ std::vector<Case> cases(bool quick) {
       for (const auto& row : pairwise(Setting::levels(), seed))
         all.push_back(case_of({row}, pass, uint32_t(all.size())));
   }
+  for (const auto& row : pairwise(AppendSetting::levels(), 1))
+    all.push_back(append_case_of({row}, uint32_t(all.size())));
   for (const std::string_view line : kNasty) {
     Case c;
     if (parse(line, c).ok()) c.quick = true, all.push_back(c);

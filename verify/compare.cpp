@@ -55,7 +55,10 @@ std::string misplaced(Role r, const Owned& golden, const Owned& got) {
   golden.each([&](int b, int s, int h, int d) {
     const bool wanted = !golden.untouched(b, s, h, d), done = !got.untouched(b, s, h, d);
     if (wanted == done || !why.empty()) return;
-    why = join(name(r), place(b, s, h, d), wanted ? " is not written" : " is written, and belongs to no query");
+    const bool cache = r == Role::k || r == Role::v;
+    why = join(name(r), place(b, s, h, d), wanted  ? " is not written"
+                                           : cache ? " is written, and is no new row"
+                                                   : " is written, and belongs to no query");
   });
   return why;
 }
@@ -185,6 +188,8 @@ Outcome Trial::compare(const Outputs& got) const {
                                     .weights = r == Role::lse ? world.problem.dtype.kv : DType::none});
     o.figures.push_back({r, j});
     o.verdict = std::max(o.verdict, j.verdict);
+    const bool copied = r == Role::v || (r == Role::k && !world.problem.rotates());
+    if (copied && j.max != 0) fail(join(name(r), element(golden, mine, j.worst), ": a new row is a copy"));
     if (j.verdict == Verdict::fail)
       fail(join(name(r), element(golden, mine, j.worst), ": ", j.used, " times the tolerance, MAE ", j.mae));
   }

@@ -80,6 +80,9 @@ void Owned::poison(int b, int s) {
 
 bool Owned::untouched(int b, int s, int h, int d) const {
   const char* at = row_address(t, b, s, h) + d * size_of(t.dtype);
+  if (!before.empty())
+    return !std::memcmp(at, before.data() + (at - reinterpret_cast<const char*>(memory.data())),
+                        size_t(size_of(t.dtype)));
   return std::all_of(at, at + size_of(t.dtype), [this](char c) { return static_cast<unsigned char>(c) == filler; });
 }
 
@@ -104,18 +107,22 @@ World::World(const Problem& p, const Variation& v)
     : problem(p), variation(v), random_{mix(v.seed) ^ mix(uint64_t(p.len_q) << 32 | uint32_t(p.len_k))} {
   const bool ragged = p.keys == KeySource::ragged, paged = p.keys == KeySource::paged;
   const bool packed = v.cu_q || ragged, roomy = v.cache && !ragged;
+  if (p.has(Option::append)) added_ = std::min(p.len_k, v.added < 0 ? p.len_q : v.added), least_k_ = added_;
+  // Rotary has no row for a query that stands before the first key.
+  if (p.rotates() && p.mask.align == Align::bottom_right) least_k_ = std::max(least_k_, std::min(p.len_q, p.len_k));
   draw_lengths();
   const int capacity = p.len_k + (roomy ? kMostPad : 0), pages = paged ? int(ceil_div(capacity, p.page)) : 0;
   draw_tables(pages);
   // Rows without a table of lengths are all there is: as many for every sequence.
   const bool any = v.lengths == Lengths::drawn;
   const int rows_q = any && !v.used_q ? length(p.len_q, 0) : p.len_q;
-  const int rows_k = any && !roomy ? length(p.len_k, 1) : capacity;
+  const int rows_k = any && !roomy ? std::max(length(p.len_k, 1), least_k_) : capacity;
   const Extents q{packed ? 1 : p.batch, packed ? cu_q_.back() : rows_q, p.heads_q, p.dim_qk};
   normal(add(Role::q, p.dtype.q, q), std::pow(10., v.magnitude));
   add_keys(ragged ? Extents{1, cu_k_.back(), p.heads_kv, p.dim_qk}
            : paged ? Extents{p.batch * pages + 3, p.page, p.heads_kv, p.dim_qk}
                    : Extents{p.batch + roomy, rows_k, p.heads_kv, p.dim_qk});
+  if (p.has(Option::append)) add_new_keys();
   add_integers();
   add_mask();
   add_options();
@@ -140,7 +147,7 @@ void World::draw_lengths() {
     const bool ragged = p.keys == KeySource::ragged;
     left_pad_.push_back(variation.cache ? random_.below(std::min(kMostPad, ragged ? own : kMostPad) + 1) : 0);
     used_k_.push_back(ragged ? left_pad_.back() + random_.below(own - left_pad_.back() + 1)
-                             : length(p.len_k, first + b) + left_pad_.back());
+                             : std::max(length(p.len_k, first + b), least_k_) - added_ + left_pad_.back());
     // A row of q may hold fewer queries than there is room for.
     const int room = variation.cu_q || p.keys == KeySource::ragged ? cu_q_[size_t(b) + 1] - cu_q_[size_t(b)] : p.len_q;
     used_q_.push_back(room - std::min(room, random_.below(3) * random_.below(room + 1)));
@@ -149,18 +156,39 @@ void World::draw_lengths() {
 
 void World::draw_tables(int pages) {
   const Problem& p = problem;
-  for (int b = 0; b < p.batch; ++b) index_.push_back(variation.shared ? 1 : p.batch - b);
+  // What is appended to is nobody else's: neither a row of the cache nor a page that is not full yet.
+  const bool append = p.has(Option::append), share = variation.shared && !append;
+  const int least = *std::min_element(used_k_.begin(), used_k_.end());
+  for (int b = 0; b < p.batch; ++b) index_.push_back(share ? 1 : p.batch - b);
   // Pages in a shuffled order, so that neighbours in a sequence are not neighbours in memory; the first three are
   // nobody's.
   for (int n = 0; n < p.batch * pages; ++n) table_.push_back(n + 3);
   for (size_t n = table_.size(); n > 1; --n) std::swap(table_[n - 1], table_[size_t(random_.below(int(n)))]);
-  for (int b = 0; variation.shared && b < p.batch && pages; ++b) table_[size_t(b * pages)] = table_[0];
+  const bool share_page = share || (variation.shared && least >= p.page);
+  for (int b = 0; share_page && b < p.batch && pages; ++b) table_[size_t(b * pages)] = table_[0];
 }
 
 void World::add_keys(const Extents& k) {
   const double scale = std::pow(10., variation.magnitude);
   normal(add(Role::k, problem.dtype.kv, k), scale);
   normal(add(Role::v, problem.dtype.kv, {k.batch, k.seq, k.head, problem.dim_v}), scale);
+}
+
+void World::add_new_keys() {
+  const Problem& p = problem;
+  const double scale = std::pow(10., variation.magnitude);
+  normal(add(Role::k_new, p.dtype.kv, {p.batch, added_, p.heads_kv, p.dim_qk}), scale);
+  normal(add(Role::v_new, p.dtype.kv, {p.batch, added_, p.heads_kv, p.dim_v}), scale);
+  if (!p.rotates()) return;
+  // Every position that something can stand at, by any alignment.
+  const int rows = (p.len_k + kMostPad) * p.mask.k_step + p.mask.k_phase + p.len_q + 5 * p.batch + 17;
+  const int pairs = variation.pairs ? std::min(variation.pairs, p.dim_qk / 2) : p.dim_qk / 2;
+  const auto table = [&](Role r, double (*f)(double)) {
+    Owned& o = add(r, DType::f32, {1, rows, 1, pairs});
+    o.each([&](int, int s, int, int d) { store(o.t, 0, s, 0, d, f(s * std::pow(1e4, -double(d) / pairs))); });
+  };
+  table(Role::rotary_cos, std::cos);
+  table(Role::rotary_sin, std::sin);
 }
 
 void World::add_integers() {
@@ -178,8 +206,10 @@ void World::add_integers() {
 void World::add_mask() {
   const Problem& p = problem;
   if (p.mask.align == Align::absolute) {
-    std::vector<int64_t> at;  // far beyond 32 bits, and every sequence elsewhere
-    for (int b = 0; b < p.batch; ++b) at.push_back((int64_t(1) << 33) + 17), at.push_back((int64_t(1) << 33) + 5 * b);
+    // Far beyond 32 bits, and every sequence elsewhere; but rotary has tables of positions.
+    const int64_t first = p.rotates() ? 0 : int64_t(1) << 33;
+    std::vector<int64_t> at;
+    for (int b = 0; b < p.batch; ++b) at.push_back(first + 17), at.push_back(first + 5 * b);
     add(Role::positions, DType::i64, {p.batch, 1, 1, 2}).set(at);
   }
   const Blocks size = p.mask.blocks;
@@ -247,7 +277,7 @@ void World::poison_unused() {
     for (int i = 0; i < used; ++i) q_rows[size_t(packed ? cu_q_[at] + i : b * width_q + i)] = 1;
     const bool counted = args.given(Role::used_k);
     const int first = counted ? left_pad_[at] : 0;
-    const int last = counted ? used_k_[at] : ragged ? cu_k_[at + 1] - cu_k_[at] : width_k;
+    const int last = counted ? used_k_[at] : ragged ? cu_k_[at + 1] - cu_k_[at] : width_k - added_;
     for (int j = first; j < last; ++j) {
       const int row = ragged  ? 0
                       : paged ? table_[size_t(b) * table_.size() / size_t(problem.batch) + size_t(j / problem.page)]
@@ -291,6 +321,15 @@ Outputs World::outputs(bool golden) const {
   Owned& out = add(Role::out, p.dtype.out, {q.batch, q.seq, q.head, p.dim_v}, layout, pad);
   Owned* lse =
       variation.lean && !running ? nullptr : &add(Role::lse, DType::f32, {q.batch, q.seq, q.head, 1}, layout, pad);
+  for (const Role r : {Role::k, Role::v}) {
+    if (!p.has(Option::append)) break;
+    const auto from = std::find_if(owned_.begin(), owned_.end(), [&](const Owned& o) { return o.t.data == args[r].data; });
+    Owned& cache = add(r, p.dtype.kv, from->t.extent, layout, pad);
+    cache.filler = Owned::kUnread;
+    if (golden) cache.each([&](int b, int s, int h, int d) { store(cache.t, b, s, h, d, load(from->t, b, s, h, d)); });
+    else std::copy(from->memory.begin(), from->memory.end(), cache.memory.begin());
+    cache.before = cache.memory;
+  }
   if (!running) return made;
   Random random{7};
   const double scale = std::pow(10., variation.magnitude);
@@ -329,8 +368,10 @@ Outputs World::shaken(uint32_t seed) const {
     });
     made.args[r] = o.t;
   };
-  for (const Role r : {Role::q, Role::k, Role::bias}) shake(r, work);
-  shake(Role::v, problem.pass == Pass::backward ? work : low);
+  // What rotary turns is rounded once more, and f32 may round it the other way.
+  for (const Role r : {Role::q, Role::k_new}) shake(r, problem.rotates() ? low : work);
+  for (const Role r : {Role::k, Role::bias}) shake(r, work);
+  for (const Role r : {Role::v, Role::v_new}) shake(r, problem.pass == Pass::backward ? work : low);
   for (const Role r : {Role::d_out, Role::d_lse}) shake(r, low);
   return made;
 }

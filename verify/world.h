@@ -29,6 +29,8 @@ struct Variation {
   uint32_t bias_once = 0;     // axes along which the bias is broadcast, one bit each: batch, query, head, key
   bool d_lse = false;         // a backward gets a gradient of lse
   bool lean = false;          // optional outputs are not asked for
+  int32_t added = -1;         // new keys of an append; -1: as many as queries
+  int32_t pairs = 0;          // of dims that rotary turns; 0: all
 
   bool operator==(const Variation&) const = default;
 };
@@ -53,6 +55,7 @@ struct Owned {
   static constexpr unsigned char kUnread = 0xFF, kUnwritten = 0x7E;
   unsigned char filler = kUnread;
   std::vector<unsigned char> memory;
+  std::vector<unsigned char> before{};  // what was there, where not all of it is poison: a cache that is appended to
   Tensor t;
 
   Owned(DType, Extents, Layout = Layout::bshd, int pad = 8, unsigned char filler = kUnread);
@@ -72,7 +75,7 @@ struct Owned {
     each([&](int b, int s, int h, int d) { store(t, b, s, h, d, double(values[n++])); });
   }
   void poison(int b, int s);                            // a row, all its heads
-  bool untouched(int b, int s, int h, int d) const;     // still poison
+  bool untouched(int b, int s, int h, int d) const;     // still poison, or what was there before
   bool surroundings_intact() const;                     // all that is not an element is still poison
 };
 
@@ -111,10 +114,12 @@ class World {
   std::list<Owned> owned_{};
   Random random_;
   std::vector<int> cu_q_{0}, cu_k_{0}, used_q_{}, used_k_{}, left_pad_{}, index_{}, table_{};
+  int added_ = 0, least_k_ = 0;  // new keys, and the fewest keys of a sequence with them
 
   void draw_lengths();
   void draw_tables(int pages);
   void add_keys(const Extents&);
+  void add_new_keys();
   void add_integers();
   void add_mask();
   void add_options();

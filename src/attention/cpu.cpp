@@ -7,8 +7,7 @@ Status supports(std::string_view who, Pass pass, const Problem& p, const Device&
   if (d.kind != DeviceKind::cpu) return no("runs on the CPU, not on ", d.name.empty() ? "a GPU" : d.name);
   if (p.pass != pass) return no("computes a ", name(pass), ", not a ", name(p.pass));
   if (!word(p.variant).empty()) return no("does not know the variant ", word(p.variant));
-  for (const Option o : {Option::append, Option::rotary, Option::rotary_half, Option::descale})
-    if (p.has(o)) return no("does not serve the option ", name(o));
+  if (p.has(Option::descale)) return no("does not serve the option ", name(Option::descale));
   if (p.dtype.q != p.dtype.kv)
     return no("q is ", name(p.dtype.q), " and kv is ", name(p.dtype.kv), ", they must be the same");
   if (p.dtype.q != DType::f32 && p.dtype.q != DType::f16 && p.dtype.q != DType::bf16)

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cmath>
 
+#include "attention/append.cpu.h"
 #include "attention/cpu.h"
 
 namespace attune {
@@ -389,13 +390,14 @@ Status shape(Plan& plan, const Planner&) {
   if (tasks < threads && p.reproducible != Reproducible::batch)
     plan.splits = int(std::clamp<int64_t>(ceil_div(2 * threads, tasks), 1, most));
   Workspace count;
+  carve_rotated(count, p);
   carve_partial(count, plan);
   for (int n = 0; n < plan.device.units; ++n) carve(count, plan, m);
   plan.workspace_bytes = count.used;
   return Status::good();
 }
 
-Status run(const Plan& plan, const Args& a, Workspace ws, Stream) {
+Status attend(const Plan& plan, const Args& a, Workspace ws, Stream) {
   const Problem& p = plan.problem;
   const CpuKernels& m = *best_kernels(p.dtype.q, plan.device.features);
   const Partial partial = carve_partial(ws, plan);
@@ -433,6 +435,10 @@ Status run(const Plan& plan, const Args& a, Workspace ws, Stream) {
   };
   parallel(workers, merge);
   return Status::good();
+}
+
+Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
+  return append_then(attend, plan, a, ws, stream);
 }
 
 }  // namespace

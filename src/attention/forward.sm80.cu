@@ -2,6 +2,7 @@
 // into one block where there are few queries, and splits the keys where the grid would leave multiprocessors idle.
 #include <algorithm>
 
+#include "attention/append.cuda.h"
 #include "attention/decode.sm80.host.h"
 #include "attention/forward.sm80.kernels.h"
 #include "core/check.h"
@@ -82,8 +83,7 @@ Status supports(const Problem& p, const Device& d) {
   if (d.arch < 80) return no("needs a GPU of arch 80 or later, ", d.name, " is ", d.arch);
   if (p.pass != Pass::forward) return no("computes a forward, not a ", name(p.pass));
   if (!word(p.variant).empty()) return no("does not know the variant ", word(p.variant));
-  for (const Option o : {Option::append, Option::rotary, Option::rotary_half, Option::descale})
-    if (p.has(o)) return no("does not serve the option ", name(o));
+  if (p.has(Option::descale)) return no("does not serve the option ", name(Option::descale));
   if (p.dtype.q != p.dtype.kv)
     return no("q is ", name(p.dtype.q), " and kv is ", name(p.dtype.kv), ", they must be the same");
   if (p.dtype.q != DType::f16 && p.dtype.q != DType::bf16)
@@ -98,6 +98,7 @@ Status supports(const Problem& p, const Device& d) {
 Status shape(Plan& plan, const Planner&) {
   const Problem& p = plan.problem;
   Workspace count;
+  carve_rotated(count, p);
   const sm80::Few short_ones = sm80::few_queries(p);
   if (short_ones != sm80::Few::none)
     if (Status s = sm80::decode_shape(plan, count); !s.ok()) return s;
@@ -149,9 +150,8 @@ Status fits(const Plan&, const Args& a) {
   return Status::good();
 }
 
-Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
+Status attend(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
   const Problem& p = plan.problem;
-  if (Status s = fits(plan, a); !s.ok()) return s;
   const sm80::Few short_ones = sm80::few_queries(p);
   if (short_ones != sm80::Few::none)
     if (Status s = sm80::decode_run(plan, a, ws, stream); !s.ok() || short_ones == sm80::Few::all) return s;
@@ -197,6 +197,11 @@ Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
                        .device = a[Role::q].device_index,
                        .stream = stream},
                       p, &params);
+}
+
+Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
+  if (Status s = fits(plan, a); !s.ok()) return s;
+  return cuda::append_then(attend, plan, a, ws, stream);
 }
 
 }  // namespace

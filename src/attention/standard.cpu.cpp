@@ -9,6 +9,7 @@
 #include <bit>
 #include <cstring>
 
+#include "attention/append.cpu.h"
 #include "core/score.h"
 #include "machine/cpu/kernels.h"
 #include "machine/cpu/threads.h"
@@ -355,8 +356,7 @@ Status supports(const Problem& p, const Device& d) {
     return no("dtype ", name(p.dtype.out), " of out is neither f32 nor that of q, ", name(q));
   if (p.pass == Pass::backward && p.dtype.grad != q && p.dtype.grad != DType::f32)
     return no("dtype ", name(p.dtype.grad), " of gradients is neither f32 nor that of q, ", name(q));
-  for (const Option o : {Option::append, Option::rotary, Option::rotary_half, Option::descale})
-    if (p.has(o)) return no("does not know the option ", name(o));
+  if (p.has(Option::descale)) return no("does not know the option ", name(Option::descale));
   if (const auto w = word(p.variant); !w.empty()) return no("does not know the variant ", w);
   if (p.reproducible == Reproducible::batch) return no("a BLAS does not promise repro=batch; repro=run is kept");
   if (double(p.len_q) * double(p.len_k) * std::min<double>(d.units, double(p.batch) * p.heads_q) > kMostScores)
@@ -366,12 +366,13 @@ Status supports(const Problem& p, const Device& d) {
 
 Status shape(Plan& plan, const Planner&) {
   Workspace counting;
+  carve_rotated(counting, plan.problem);
   carve(counting, plan.problem, workers_of(plan));
   plan.workspace_bytes = counting.used;
   return Status::good();
 }
 
-Status run(const Plan& plan, const Args& a, Workspace workspace, Stream) {
+Status attend(const Plan& plan, const Args& a, Workspace workspace, Stream) {
   const Problem& p = plan.problem;
   std::string missed;
   const Blas* library = blas(&missed);
@@ -390,6 +391,10 @@ Status run(const Plan& plan, const Args& a, Workspace workspace, Stream) {
       *a.row<float>(Role::d_sinks, 0, 0, h) = float(sum);
     }
   return Status::good();
+}
+
+Status run(const Plan& plan, const Args& a, Workspace workspace, Stream stream) {
+  return cpu::append_then(attend, plan, a, workspace, stream);
 }
 
 }  // namespace

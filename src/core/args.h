@@ -68,7 +68,8 @@ inline DenseArgs dense(const Args& a) {
 
 // What a run writes, for every backend:
 //   forward   the rows of out and lse of the queries a sequence has. Rows beyond used_q, or in no sequence of cu_q,
-//             stay as they are; a row that sees no key is written: 0 and -inf.
+//             stay as they are; a row that sees no key is written: 0 and -inf. With append also the rows of k and v
+//             that the new keys and values take, and no other row of the cache.
 //   backward  the same rows of dq, and no others. dk, dv, d_bias and d_sinks have the shape of k, v, bias and sinks
 //             (k and v with their whole cache or pool of pages), are written whole and need not be cleared before:
 //             0 where no query sees a key, the sum where sequences share a cache row or a page, or where a bias is
@@ -113,6 +114,12 @@ ATTUNE_HD Sequence sequence(const Problem& p, const ArgsOf<Roles>& a, int b) {
   const int64_t* at = a.template row<const int64_t>(Role::positions, b);
   s.band = band_of(p.mask, s.len_q, s.len_k, at ? clamp_position(at[0]) : 0, at ? clamp_position(at[1]) : 0);
   return s;
+}
+
+// Where rotary counts from: what it turns stands `rotary_base` further than its Band says. A key stands at its row of
+// the cache, padding included, as in flash-attention; absolute positions are taken as they are given.
+ATTUNE_HD inline int64_t rotary_base(const Problem& p, const Sequence& s) {
+  return p.mask.align == Align::absolute ? 0 : int64_t(s.k_first) * p.mask.k_step;
 }
 
 // Key sources: the load policy of a kernel. `row(j)` is where key (or value) j of the sequence lies.

@@ -1,5 +1,6 @@
 #include "core/check.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <iterator>
@@ -26,7 +27,6 @@ struct Needs { Roles required, allowed; };
 
 Needs needs(const Problem& p, Roles given) {
   const bool backward = p.pass == Pass::backward, listed = p.mask.blocks.q > 0;
-  const bool rotary = p.has(Option::rotary) || p.has(Option::rotary_half);
   constexpr Roles kByKey = roles(Role::block_begin_k, Role::block_row_k);
   const Roles required =
       roles(Role::q, Role::k, Role::v, Role::out) |
@@ -39,7 +39,7 @@ Needs needs(const Problem& p, Roles given) {
       roles_if(p.has(Option::alibi), roles(Role::slopes)) | roles_if(p.has(Option::sink), roles(Role::sinks)) |
       roles_if(p.has(Option::bias), roles(Role::bias)) | roles_if(p.has(Option::dropout), roles(Role::seed)) |
       roles_if(p.has(Option::append), roles(Role::k_new, Role::v_new)) |
-      roles_if(rotary, roles(Role::rotary_cos, Role::rotary_sin)) |
+      roles_if(p.rotates(), roles(Role::rotary_cos, Role::rotary_sin)) |
       roles_if(p.has(Option::descale), roles(Role::descale_q, Role::descale_k, Role::descale_v)) |
       roles_if(backward, roles(Role::d_out, Role::dq, Role::dk, Role::dv));
   const Roles optional =
@@ -82,7 +82,11 @@ Wanted wanted(Role r, const Problem& p, const Args& a) {
   const Extents &q = a[Role::q].extent, &k = a[Role::k].extent;
   const bool packed = a.given(Role::cu_q), linear = p.keys == KeySource::linear, paged = p.keys == KeySource::paged;
   switch (r) {
-    case Role::q: return {p.dtype.q, packed ? one : batch, packed ? any : at_most(p.len_q), heads, dim};
+    case Role::q: {
+      // Rotated queries lie in a workspace, which is counted before anybody knows how many tokens there are.
+      const Axis tokens = p.rotates() ? at_most(std::min<int64_t>(int64_t(p.batch) * p.len_q, INT32_MAX)) : any;
+      return {p.dtype.q, packed ? one : batch, packed ? tokens : at_most(p.len_q), heads, dim};
+    }
     case Role::k:
       return {p.dtype.kv, paged || a.given(Role::cache_index) ? any : linear ? batch : one,
               paged ? exactly(p.page) : linear && !a.given(Role::used_k) ? at_most(p.len_k) : any, kv_heads, dim};

@@ -107,9 +107,10 @@ Status check_positions(const Problem& p, const Args& a, int b) {
   const auto no = [&](int64_t first, int64_t last) {
     return Status::no("rotary_cos: ", rows, " positions do not hold ", first, " ... ", last, " of sequence ", b);
   };
-  const int64_t q_first = s.band.q_position(0), q_last = s.band.q_position(s.len_q - 1);
+  const int64_t base = rotary_base(p, s);
+  const int64_t q_first = base + s.band.q_position(0), q_last = base + s.band.q_position(s.len_q - 1);
   if (s.len_q && (outside(q_first) || outside(q_last))) return no(q_first, q_last);
-  const int64_t k_first = s.band.k_position(s.len_k - added), k_last = s.band.k_position(s.len_k - 1);
+  const int64_t k_first = base + s.band.k_position(s.len_k - added), k_last = base + s.band.k_position(s.len_k - 1);
   if (added && (outside(k_first) || outside(k_last))) return no(k_first, k_last);
   return Status::good();
 }

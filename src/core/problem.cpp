@@ -147,14 +147,14 @@ Status valid_mask(const Mask& m) {
 
 Status valid_options(const Problem& p) {
   const auto no = [](const auto&... why) { return Status::no("problem: ", why...); };
-  const bool backward = p.pass == Pass::backward, rotary = p.has(Option::rotary) || p.has(Option::rotary_half);
+  const bool backward = p.pass == Pass::backward;
   if (p.has(Option::accumulate) && p.dtype.out != DType::f32 && p.dtype.out != DType::f64)
     return no("accumulate needs out f32, not ", name(p.dtype.out));
   if (backward && p.has(Option::accumulate)) return no("accumulate is for a forward");
   if (backward && p.has(Option::append)) return no("append is for a forward");
   if (p.has(Option::append) && p.keys == KeySource::ragged)
     return no("append needs a cache: linear or paged keys, not ragged");
-  if (rotary && !p.has(Option::append)) return no("rotary goes with append");
+  if (p.rotates() && !p.has(Option::append)) return no("rotary goes with append");
   if (p.has(Option::rotary) && p.has(Option::rotary_half)) return no("rotary and rotary_half exclude each other");
   return Status::good();
 }

@@ -20,7 +20,7 @@ enum class Option : uint32_t {
   softcap, alibi, bias, dropout, sink,
   accumulate,           // out and lse are read, merged with and written again
   append,               // k_new and v_new are written behind the used keys of the cache, then attended
-  rotary, rotary_half,  // of q and k_new, with append: pairs (2i, 2i + 1), or (i, i + dim / 2)
+  rotary, rotary_half,  // of q and k_new, with append: pairs (2i, 2i + 1), or (i, i + half of the rotated dims)
   descale,              // q, k and v carry a factor per (batch, head of keys)
   count
 };
@@ -50,6 +50,7 @@ struct Problem {
   Variant variant{};
 
   ATTUNE_HD constexpr bool has(Option o) const { return options >> int(o) & 1; }
+  ATTUNE_HD constexpr bool rotates() const { return has(Option::rotary) || has(Option::rotary_half); }
   constexpr void set(Option o) { options |= 1u << int(o); }
   constexpr void clear(Option o) { options &= ~(1u << int(o)); }
   bool operator==(const Problem& other) const { return !std::memcmp(this, &other, sizeof *this); }

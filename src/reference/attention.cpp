@@ -50,8 +50,7 @@ void attend(const Definition& one, int64_t h, int64_t i, Room& room) {
 
 Status supports(const Problem& p, const Device& d) {
   if (d.kind != DeviceKind::cpu) return Status::no("reference: runs on a CPU, not on ", d.name);
-  for (const Option o : {Option::append, Option::rotary, Option::rotary_half, Option::descale})
-    if (p.has(o)) return Status::no("reference: does not know the option ", name(o));
+  if (p.has(Option::descale)) return Status::no("reference: does not know the option ", name(Option::descale));
   if (const auto w = word(p.variant); !w.empty()) return Status::no("reference: does not know the variant ", w);
   return Status::good();
 }
@@ -60,9 +59,10 @@ Status supports(const Problem& p, const Device& d) {
 Status run(const Plan& plan, const Args& args, Workspace, Stream) {
   const Problem& p = plan.problem;
   if (p.pass == Pass::backward) return run_backward(p, args);
+  const Appended with(p, args);
   Room room;
   for (int64_t b = 0; b < p.batch; ++b) {
-    const Definition one(p, args, b);
+    const Definition one(p, with.args, b);
     for (int64_t h = 0; h < p.heads_q; ++h)
       for (int64_t i = 0; i < one.len_q; ++i) attend(one, h, i, room);
   }

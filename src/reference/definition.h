@@ -4,6 +4,7 @@
 // number formats and the dropout mask. Values in tensors are believed: they are checked before a run.
 #pragma once
 #include <cmath>
+#include <vector>
 
 #include "core/dropout.h"
 #include "plan/backend.h"
@@ -80,6 +81,7 @@ struct Definition {
   int64_t b;
   int64_t q_row = 0, len_q = 0;                // where its queries begin
   int64_t k_row = 0, padding = 0, len_k = 0;   // where its keys begin, padding included
+  int64_t added = 0;                           // how many of its keys, the last ones, are appended
   double scale = 0;
   Dropout dropout{};
 
@@ -90,7 +92,8 @@ struct Definition {
     if (p.keys == KeySource::ragged) span(Role::cu_k, k_row, len_k);
     if (p.keys == KeySource::paged) len_k = int64_t(a[Role::page_table].extent.dim) * p.page;
     if (a.given(Role::used_q)) len_q = integer(a[Role::used_q], b, 0, 0);
-    if (a.given(Role::used_k)) len_k = integer(a[Role::used_k], b, 0, 0);
+    if (p.has(Option::append)) added = a[Role::k_new].extent.seq;
+    if (a.given(Role::used_k)) len_k = integer(a[Role::used_k], b, 0, 0) + added;
     if (a.given(Role::left_pad)) padding = integer(a[Role::left_pad], b, 0, 0);
     len_k -= padding;
     scale = a.scale != 0.f ? double(a.scale) : 1 / std::sqrt(double(p.dim_qk));
@@ -159,6 +162,14 @@ struct Definition {
     first = integer(a[cu], 0, 0, b);
     length = integer(a[cu], 0, 0, b + 1) - first;
   }
+};
+
+// Appends and rotates as the problem asks, and attends with what that made; in append.cpp.
+struct Appended {
+  Args args;  // with rotated queries in place of q
+  std::vector<double> rotated{};
+
+  Appended(const Problem&, const Args&);
 };
 
 Status run_backward(const Problem&, const Args&);

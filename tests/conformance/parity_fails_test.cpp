@@ -96,6 +96,38 @@ Status forgets_d_lse(const Plan& plan, const Args& a, Workspace, Stream) {
   return golden(plan.problem, wrong);
 }
 
+Status turns_the_other_pairs(const Plan& plan, const Args& a, Workspace, Stream) {
+  Problem p = plan.problem;
+  p.clear(Option::rotary), p.set(Option::rotary_half);
+  return golden(p, a);
+}
+Status counts_positions_from_one(const Plan& plan, const Args& a, Workspace, Stream) {
+  Args wrong = a;
+  for (const Role r : {Role::rotary_cos, Role::rotary_sin}) wrong[r] = pick_rows(a[r], 1, a[r].extent.seq - 1);
+  return golden(plan.problem, wrong);
+}
+// Right results from a cache that is wrong: only the cache can show it.
+Status leaves_the_cache_alone(const Plan& plan, const Args& a, Workspace, Stream) {
+  Args wrong = a;
+  const Owned k(a[Role::k].dtype, a[Role::k].extent), v(a[Role::v].dtype, a[Role::v].extent);
+  k.each([&](int b, int s, int h, int d) { store(k.t, b, s, h, d, load(a[Role::k], b, s, h, d)); });
+  v.each([&](int b, int s, int h, int d) { store(v.t, b, s, h, d, load(a[Role::v], b, s, h, d)); });
+  wrong[Role::k] = k.t, wrong[Role::v] = v.t;
+  return golden(plan.problem, wrong);
+}
+Status writes_a_row_too_many(const Plan& plan, const Args& a, Workspace, Stream) {
+  const Status s = golden(plan.problem, a);
+  for (int h = 0; h < plan.problem.heads_kv; ++h) store(a[Role::v], 0, 0, h, 0, 1.5);
+  return s;
+}
+Status rounds_what_it_copies(const Plan& plan, const Args& a, Workspace, Stream) {
+  const Status s = golden(plan.problem, a);
+  const Tensor& k = a[Role::k];
+  const double x = load(k, 0, k.extent.seq - 1, 0, 0);
+  store(k, 0, k.extent.seq - 1, 0, 0, x * (1 + 0x1p-22));
+  return s;
+}
+
 TEST(parity, a_wrong_backend_fails) {
   const struct { std::string_view what, text; Wrong run; } all[] = {
       {"swapped layout", "forward f32 b2 h4 q64 k64 d64 full | pad=0", swapped_layout},
@@ -115,6 +147,11 @@ TEST(parity, a_wrong_backend_fails) {
       {"no sink", "forward bf16 b1 h2 q64 k64 d64 full sink", forgets_the_sink},
       {"lse in base 2", "forward bf16 b1 h2 q64 k64 d64 full", lse_in_base_two},
       {"no gradient of lse", "backward bf16 b1 h2 q64 k64 d64 full | d_lse", forgets_d_lse},
+      {"other pairs of rotary", "forward bf16 b1 h2 q4 k64 d64 causal append rotary", turns_the_other_pairs},
+      {"rotary from 1", "forward bf16 b1 h2 q4 k64 d64 causal append rotary", counts_positions_from_one},
+      {"cache not written", "forward f32 b1 h2 q4 k64 d64 causal append", leaves_the_cache_alone},
+      {"an old row is written", "forward f32 b1 h2 q4 k64 d64 causal append", writes_a_row_too_many},
+      {"new rows are no copies", "forward f32 b1 h2 q4 k64 d64 causal append", rounds_what_it_copies},
   };
   for (const auto& [what, text, run] : all) {
     const Outcome o = outcome_of(text, run);
