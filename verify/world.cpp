@@ -323,7 +323,8 @@ Outputs World::outputs(bool golden) const {
       variation.lean && !running ? nullptr : &add(Role::lse, DType::f32, {q.batch, q.seq, q.head, 1}, layout, pad);
   for (const Role r : {Role::k, Role::v}) {
     if (!p.has(Option::append)) break;
-    const auto from = std::find_if(owned_.begin(), owned_.end(), [&](const Owned& o) { return o.t.data == args[r].data; });
+    const auto ours = [&](const Owned& o) { return o.t.data == args[r].data; };
+    const auto from = std::find_if(owned_.begin(), owned_.end(), ours);
     Owned& cache = add(r, p.dtype.kv, from->t.extent, layout, pad);
     cache.filler = Owned::kUnread;
     if (golden) cache.each([&](int b, int s, int h, int d) { store(cache.t, b, s, h, d, load(from->t, b, s, h, d)); });

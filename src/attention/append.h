@@ -1,6 +1,6 @@
 // Appending to a cache, as every backend does it before it attends: new keys and values go behind the used ones, keys
 // turned by rotary, and queries are turned into a workspace that takes the place of q. All new rows are written before
-// any of them is read. What is rotated is computed in f32 and rounded to its dtype: kernels then read it like any other.
+// any of them is read. What is turned is computed in f32 and rounded to its dtype: kernels read it like any other row.
 #pragma once
 #include "core/args.h"
 #include "core/workspace.h"
@@ -24,8 +24,8 @@ inline Tensor rotated_queries(const Tensor& q, std::byte* place) {
   return t;
 }
 
-// Where new row `n` of sequence b goes, in k or v: null where it would lie outside the cache. Nothing is clamped here: a
-// wrong length or page must not write over somebody else's row.
+// Where new row `n` of sequence b goes, in k or v: null where it would lie outside the cache. Nothing is clamped here:
+// a wrong length or page must not write over somebody else's row.
 template <int Roles>
 ATTUNE_HD char* appended_row(const Problem& p, const ArgsOf<Roles>& a, Role r, int b, int n, int head) {
   const Tensor& t = a[r];

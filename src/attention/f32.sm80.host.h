@@ -19,8 +19,7 @@ inline Status f32_supports(std::string_view who, Pass pass, const Problem& p, co
   if (d.arch < 80) return no("needs a GPU of arch 80 or later, ", d.name, " is ", d.arch);
   if (p.pass != pass) return no("computes a ", name(pass), ", not a ", name(p.pass));
   if (!word(p.variant).empty()) return no("does not know the variant ", word(p.variant));
-  for (const Option o : {Option::append, Option::rotary, Option::rotary_half, Option::descale})
-    if (p.has(o)) return no("does not serve the option ", name(o));
+  if (p.has(Option::descale)) return no("does not serve the option ", name(Option::descale));
   for (const DType t : {p.dtype.q, p.dtype.kv, p.dtype.out, p.dtype.grad})
     if (t != DType::f32 && t != DType::none) return no("dtypes ", name(p.dtype), " are not all f32");
   if (p.precision == Precision::full) return no("multiplies with precision=tf32 or tf32x3, and full is asked for");

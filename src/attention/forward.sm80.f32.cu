@@ -1,5 +1,6 @@
 // sm80_forward_f32: the host side of forward.sm80.f32.h. A kernel for each of three widths and two precisions, and one
 // launch.
+#include "attention/append.cuda.h"
 #include "attention/f32.sm80.host.h"
 #include "attention/forward.sm80.f32.h"
 
@@ -38,10 +39,13 @@ Status shape(Plan& plan, const Planner&) {
   plan.tile_q = k.tile_q, plan.tile_k = k.tile_k;
   if (const int64_t blocks = tiles(p, k) * heads(p); blocks > sm80::kF32MostBlocks)
     return Status::no(kWho, ": ", blocks, " blocks are over 2^31 - 1");
+  Workspace count;
+  carve_rotated(count, p);
+  plan.workspace_bytes = count.used;
   return Status::good();
 }
 
-Status run(const Plan& plan, const Args& a, Workspace, Stream stream) {
+Status attend(const Plan& plan, const Args& a, Workspace, Stream stream) {
   const Problem& p = plan.problem;
   Kernel& k = kKernels[plan.kernel];
   if (!tiles(p, k)) return Status::good();
@@ -59,6 +63,10 @@ Status run(const Plan& plan, const Args& a, Workspace, Stream stream) {
                        .device = a[Role::q].device_index,
                        .stream = stream},
                       p, &call);
+}
+
+Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
+  return cuda::append_then(attend, plan, a, ws, stream);
 }
 
 }  // namespace

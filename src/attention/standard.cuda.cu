@@ -11,6 +11,7 @@
 // unpacked after: that costs len * dim where the products cost len * len * dim.
 #include <cmath>
 
+#include "attention/append.cuda.h"
 #include "attention/standard.cuda.rows.h"
 #include "machine/cuda/blas.h"
 #include "machine/cuda/launch.h"
@@ -305,8 +306,7 @@ Status supports(const Problem& p, const Device& d) {
               "that of q, ", name(q));
   if (backward && p.dtype.grad != q && p.dtype.grad != DType::f32)
     return no("dtype ", name(p.dtype.grad), " of gradients is neither f32 nor that of q, ", name(q));
-  for (const Option o : {Option::append, Option::rotary, Option::rotary_half, Option::descale})
-    if (p.has(o)) return no("does not know the option ", name(o));
+  if (p.has(Option::descale)) return no("does not know the option ", name(Option::descale));
   if (const auto w = word(p.variant); !w.empty()) return no("does not know the variant ", w);
   if (p.reproducible == Reproducible::batch) return no("cuBLASLt does not promise repro=batch; repro=run is kept");
   if (unit_bytes(p) >= double(kMostOfUnit))
@@ -320,13 +320,13 @@ Status shape(Plan& plan, const Planner&) {
   if (plan.device.index >= 0)  // a GPU that is here, and not one that is only planned for
     if (Status s = cuda::blas_found(); !s.ok()) return Status::no(kWho, ": ", s.message);
   Workspace counting;
+  carve_rotated(counting, plan.problem);
   carve(counting, plan.problem);
   plan.workspace_bytes = counting.used;
   return Status::good();
 }
 
-Status run(const Plan& plan, const Args& a, Workspace workspace, Stream stream) {
-  if (Status s = cuda::blas_found(); !s.ok()) return Status::no(kWho, ": ", s.message);
+Status attend(const Plan& plan, const Args& a, Workspace workspace, Stream stream) {
   const cuda::Use use(plan.device.index);
   if (!use.status.ok()) return Status::no(kWho, ": ", use.status.message);
   Call call(plan, a, carve(workspace, plan.problem), stream);
@@ -335,6 +335,11 @@ Status run(const Plan& plan, const Args& a, Workspace workspace, Stream stream) 
     case DType::f16: return call.run<F16>();
     default: return call.run<Bf16>();
   }
+}
+
+Status run(const Plan& plan, const Args& a, Workspace workspace, Stream stream) {
+  if (Status s = cuda::blas_found(); !s.ok()) return Status::no(kWho, ": ", s.message);
+  return cuda::append_then(attend, plan, a, workspace, stream);
 }
 
 }  // namespace

@@ -6,9 +6,9 @@
 // Rotary turns pairs of the first 2 R dims of q and k_new, R being the width of the tables, by the angle at the row of
 // the tables where the token stands. A new key stands at its row of the cache, padding included, and a query where the
 // mask puts it among them: with bottom_right the last query on the last new key, with top_left query 0 on the first key
-// behind the padding. Where positions are given (absolute) they hold instead. flash_attn_with_kvcache counts the same way
-// where there are as many queries as new keys and a causal mask or a window; without either it turns all queries by one
-// angle, and attune each by its own.
+// behind the padding. Where positions are given (absolute) they hold instead. flash_attn_with_kvcache counts the same
+// way where there are as many queries as new keys and a causal mask or a window; without either it turns all queries by
+// one angle, and attune each by its own.
 //
 // A turned number is rounded to the dtype of its tensor in the problem, even where this run's tensors are f64: what is
 // attended is what a cache can hold.

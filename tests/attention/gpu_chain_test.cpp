@@ -41,7 +41,8 @@ TEST_F(GpuChain, standard_takes_every_dense_problem) {
         "backward bf16 b2 h4/2 q64 k96 d64 causal softcap alibi bias.bf16 dropout sink",
         "forward bf16/bf16/f32 b1 h2 q8 k8 d64 full accumulate", "forward bf16 b4 h8 q64 k64 d64 causal ragged",
         "backward f16 b4 h8 q64 k64 d64 causal paged16", "forward f32 b1 h1 q64 k64 d64 causal precision=tf32",
-        "forward bf16 b1 h2 q128 k128 d64 causal blocks16x16x64", "backward f16 b1 h1 q8 k8 d8 causal bias repro=run"})
+        "forward bf16 b1 h2 q128 k128 d64 causal blocks16x16x64",
+        "forward f16 b2 h2 q3 k8 d20 full append rotary paged1", "backward f16 b1 h1 q8 k8 d8 causal bias repro=run"})
     EXPECT_EQ(refusal("cuda_standard", line), "") << line;
 }
 
@@ -52,7 +53,7 @@ TEST_F(GpuChain, standard_refuses_in_words) {
       {"forward f16/bf16/f16 b1 h1 q8 k8 d8 full", "h200", "dtype bf16 of k and v is not that of q, f16"},
       {"backward bf16/bf16/f32/bf16 b1 h1 q8 k8 d8 full", "h200", "dtype f32 of out is not that of q, bf16"},
       {"forward f16/f16/bf16 b1 h1 q8 k8 d8 full", "h200", "dtype bf16 of out is neither f32 nor that of q, f16"},
-      {"forward f16 b1 h1 q8 k8 d8 full append", "h200", "does not know the option append"},
+      {"forward f16 b1 h1 q8 k8 d8 full descale", "h200", "does not know the option descale"},
       {"forward f16 b1 h1 q8 k8 d8 full repro=batch", "h200", "cuBLASLt does not promise repro=batch"},
       {"forward f16 b1 h1 q200000 k200000 d8 full", "h200", "scores take 2^36 bytes or more"},
   };
