@@ -27,6 +27,7 @@ void fail(Context&, Exit, std::string_view sentence);
 void add_doctor(CLI::App&, Context&);
 void add_plan(CLI::App&, Context&);
 void add_features(CLI::App&, Context&);
+void add_memory(CLI::App&, Context&);
 void add_parity(CLI::App&, Context&);
 void add_bench(CLI::App&, Context&);
 void add_report(CLI::App&, Context&);

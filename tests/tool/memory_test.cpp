@@ -1,0 +1,89 @@
+// `attune memory` from outside: the bytes add up, the workspace is the plan's, and the longest context is the longest.
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/tool/spawn.h"
+
+namespace attune {
+namespace {
+
+using nlohmann::json;
+
+json answer(const std::string& line, std::vector<std::string> more = {}) {
+  std::vector<std::string> words = {"memory", line, "--json"};
+  words.insert(words.end(), more.begin(), more.end());
+  const Ran r = attune_says(words);
+  EXPECT_EQ(r.code, 0) << r.err;
+  return json::parse(r.out);
+}
+
+uint64_t bytes_of(const json& j, const std::string& role) {
+  for (const json& t : j["tensors"])
+    if (t["role"] == role) return t["bytes"];
+  return 0;
+}
+
+TEST(Memory, tensors_and_workspace_add_up) {
+  const json j = answer("forward f32 b2 h8/2 q64 k128 d64/32 causal sink");
+  EXPECT_EQ(bytes_of(j, "q"), 2u * 64 * 8 * 64 * 4);
+  EXPECT_EQ(bytes_of(j, "k"), 2u * 128 * 2 * 64 * 4);
+  EXPECT_EQ(bytes_of(j, "v"), 2u * 128 * 2 * 32 * 4);
+  EXPECT_EQ(bytes_of(j, "out"), 2u * 64 * 8 * 32 * 4);
+  EXPECT_EQ(bytes_of(j, "lse"), 2u * 64 * 8 * 4);
+  EXPECT_EQ(bytes_of(j, "sinks"), 8u * 4);
+  EXPECT_EQ(bytes_of(j, "dq"), 0u);
+  EXPECT_EQ(j["key_value_bytes_a_token"], 2 * 96 * 4);
+  EXPECT_EQ(j["score_matrix_bytes"], 2 * 8 * 64 * 128 * 4);
+  uint64_t all = 0;
+  for (const json& t : j["tensors"]) all += t["bytes"].get<uint64_t>();
+  EXPECT_EQ(j["tensor_bytes"], all);
+  const json plan = json::parse(attune_says({"plan", "forward f32 b2 h8/2 q64 k128 d64/32 causal sink", "--json"}).out);
+  EXPECT_EQ(j["workspace_bytes"], plan["workspace_bytes"]);
+  EXPECT_EQ(j["total_bytes"], all + plan["workspace_bytes"].get<uint64_t>());
+}
+
+TEST(Memory, a_backward_has_gradients_and_pages_are_whole) {
+  const json back = answer("backward f32 b1 h4 q32 k32 d64 full");
+  for (const char* role : {"d_out", "dq", "dk", "dv"}) EXPECT_EQ(bytes_of(back, role), 32u * 4 * 64 * 4) << role;
+  const json paged = answer("forward f32 b3 h2 q1 k100 d64 full paged16");
+  EXPECT_EQ(bytes_of(paged, "k"), 3u * 7 * 16 * 2 * 64 * 4);
+  EXPECT_EQ(bytes_of(paged, "page_table"), 3u * 7 * 4);
+}
+
+TEST(Memory, the_longest_context_fits_and_one_more_does_not) {
+  const json j = answer("forward f32 b1 h8 q1 k1024 d64 full");
+  const uint64_t room = j["device_bytes"], longest = j["longest"];
+  const auto total = [](uint64_t keys) {
+    return answer("forward f32 b1 h8 q1 k" + std::to_string(keys) + " d64 full")["total_bytes"].get<uint64_t>();
+  };
+  EXPECT_LE(total(longest), room);
+  EXPECT_GT(total(longest + 1), room);
+}
+
+TEST(Memory, without_a_problem_the_device_alone) {
+  const Ran r = attune_says({"memory"});
+  EXPECT_EQ(r.code, 0) << r.err;
+  EXPECT_TRUE(has(r.out, "lent to threads of this process")) << r.out;
+  const Ran text = attune_says({"memory", "forward f32 b1 h8 q64 k64 d64 causal"});
+  for (const char* part : {"workspace", "together", "a token", "not stored", "longest"})
+    EXPECT_TRUE(has(text.out, part)) << part << "\n" << text.out;
+}
+
+TEST(Memory, mistakes_are_sentences) {
+  const Ran line = attune_says({"memory", "nonsense"});
+  EXPECT_EQ(line.code, 2);
+  EXPECT_TRUE(has(line.err, "attune memory: problem line: ")) << line.err;
+  const Ran device = attune_says({"memory", "--device", "toaster"});
+  EXPECT_EQ(device.code, 2);
+  EXPECT_TRUE(has(device.err, "attune memory: device 'toaster' is not")) << device.err;
+  const Ran backend = attune_says({"memory", "forward f32 b1 h8 q64 k64 d64 causal", "--backend", "nobody"});
+  EXPECT_EQ(backend.code, 2);
+  EXPECT_TRUE(has(backend.err, "backend 'nobody' is not one of")) << backend.err;
+  const Ran nobody = attune_says({"memory", "forward f32 b1 h8 q64 k64 d64 causal : no_such_variant"});
+  EXPECT_EQ(nobody.code, 1);
+  EXPECT_TRUE(has(nobody.err, "no backend supports")) << nobody.err;
+}
+
+}  // namespace
+}  // namespace attune

@@ -1,0 +1,282 @@
+// `attune memory`: what a problem needs, tensor by tensor, with the exact workspace of its plan, and the longest
+// context that this leaves room for. On a GPU that is here all of it is really taken from the pool, so the page says
+// what rounding and the driver add; nothing is computed.
+#include <fmt/format.h>
+
+#include <cmath>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "attune/attune.h"
+#include "core/check.h"
+#include "machine/cuda/runtime.h"
+#include "machine/host.h"
+#include "plan/plan.h"
+#include "plan/tuned.h"
+#include "tool/commands.h"
+#include "tool/machine.h"
+#include "tool/text.h"
+
+namespace attune {
+namespace {
+
+using json = nlohmann::ordered_json;
+
+struct Asked {
+  std::string line{}, device{"cpu"}, backend{};
+};
+
+struct Piece {
+  Role role = Role::q;
+  double bytes = 0;
+};
+
+// The tensors of a problem at its bounds. A bias that is broadcast is smaller.
+std::vector<Piece> pieces_of(const Problem& p) {
+  const double b = p.batch, rows_q = b * p.len_q, pages = p.page ? std::ceil(double(p.len_k) / p.page) : 0;
+  const double rows_k = p.page ? b * pages * p.page : b * p.len_k;
+  const auto size = [](DType d) { return double(size_of(d)); };
+  const double scores = rows_q * p.heads_q * p.len_k;
+  std::vector<Piece> all = {{Role::q, rows_q * p.heads_q * p.dim_qk * size(p.dtype.q)},
+                            {Role::k, rows_k * p.heads_kv * p.dim_qk * size(p.dtype.kv)},
+                            {Role::v, rows_k * p.heads_kv * p.dim_v * size(p.dtype.kv)},
+                            {Role::out, rows_q * p.heads_q * p.dim_v * size(p.dtype.out)},
+                            {Role::lse, rows_q * p.heads_q * 4}};
+  const auto add = [&](bool there, Role r, double bytes) {
+    if (there) all.push_back({r, bytes});
+  };
+  const bool ragged = p.keys == KeySource::ragged, bias = p.has(Option::bias), append = p.has(Option::append);
+  const bool rotary = p.has(Option::rotary) || p.has(Option::rotary_half);
+  add(ragged, Role::cu_q, (b + 1) * 4), add(ragged, Role::cu_k, (b + 1) * 4);
+  add(p.page > 0, Role::page_table, b * pages * 4);
+  add(append, Role::k_new, rows_q * p.heads_kv * p.dim_qk * size(p.dtype.kv));
+  add(append, Role::v_new, rows_q * p.heads_kv * p.dim_v * size(p.dtype.kv));
+  add(rotary, Role::rotary_cos, double(p.len_k) * p.dim_qk / 2 * 4);
+  add(rotary, Role::rotary_sin, double(p.len_k) * p.dim_qk / 2 * 4);
+  add(bias, Role::bias, scores * size(p.dtype.bias));
+  add(p.has(Option::alibi), Role::slopes, p.heads_q * 4.), add(p.has(Option::sink), Role::sinks, p.heads_q * 4.);
+  if (p.pass == Pass::forward) return all;
+  add(true, Role::d_out, rows_q * p.heads_q * p.dim_v * size(p.dtype.out));
+  add(true, Role::dq, rows_q * p.heads_q * p.dim_qk * size(p.dtype.grad));
+  add(true, Role::dk, rows_k * p.heads_kv * p.dim_qk * size(p.dtype.grad));
+  add(true, Role::dv, rows_k * p.heads_kv * p.dim_v * size(p.dtype.grad));
+  add(bias, Role::d_bias, scores * 4), add(p.has(Option::sink), Role::d_sinks, p.heads_q * 4.);
+  return all;
+}
+
+double total(const std::vector<Piece>& pieces) {
+  double all = 0;
+  for (const Piece& piece : pieces) all += piece.bytes;
+  return all;
+}
+
+struct Answer {
+  Plan plan{};
+  std::vector<Piece> pieces{};
+  double device_bytes = 0;   // of the whole device; 0: not known
+  int64_t longest = 0;       // keys; 0: not even one fits, or not known
+  bool taken = false;        // really allocated on the GPU
+  std::string does_not_fit{};
+};
+
+// Keys, and queries where there were as many: the most that fit in `room` bytes. Plans are pure, so this asks many.
+int64_t longest_of(const Planner& planner, const Problem& asked, double room) {
+  const auto fits = [&](int64_t keys) {
+    Problem p = asked;
+    p.len_k = int32_t(keys);
+    if (asked.len_q == asked.len_k) p.len_q = p.len_k;
+    Plan plan;
+    return valid(p).ok() && planner.plan(p, plan).ok() && total(pieces_of(p)) + double(plan.workspace_bytes) <= room;
+  };
+  int64_t low = 0, high = 1;
+  constexpr int64_t kMost = int64_t(1) << 30;
+  while (high < kMost && fits(high)) low = high, high *= 2;
+  while (high - low > 1) {
+    const int64_t middle = (low + high) / 2;
+    (fits(middle) ? low : high) = middle;
+  }
+  return low;
+}
+
+// Takes everything from the pool of a GPU, in the order of its default stream.
+class Taken {
+ public:
+  explicit Taken(std::string device) : device_(std::move(device)) {}
+  ~Taken() {
+    for (void* data : all_) (void)attune_memory_free(device_.c_str(), data, nullptr);
+    (void)attune_memory_trim(device_.c_str(), 0);
+  }
+  Taken(const Taken&) = delete;
+  Taken& operator=(const Taken&) = delete;
+  bool add(double bytes) {
+    void* data = nullptr;
+    if (attune_memory_allocate(device_.c_str(), size_t(bytes), nullptr, &data)) return false;
+    all_.push_back(data);
+    return true;
+  }
+
+ private:
+  std::string device_;
+  std::vector<void*> all_{};
+};
+
+json as_json(const attune_memory& m) {
+  return {{"keeps_blocks", m.keeps != 0},
+          {"live_buffers", m.live_buffers},
+          {"live_bytes", m.live_bytes},
+          {"block_bytes", m.block_bytes},
+          {"free_blocks", m.free_blocks},
+          {"free_bytes", m.free_bytes},
+          {"held_bytes", m.held_bytes},
+          {"high_buffers", m.high_buffers},
+          {"high_bytes", m.high_bytes},
+          {"high_reserved_bytes", m.high_reserved_bytes},
+          {"hits", m.hits},
+          {"misses", m.misses},
+          {"given_back", m.given_back},
+          {"full", m.full}};
+}
+
+double score_bytes(const Problem& p) { return double(p.batch) * p.heads_q * p.len_q * p.len_k * 4; }
+double token_bytes(const Problem& p) { return double(p.heads_kv) * (p.dim_qk + p.dim_v) * double(size_of(p.dtype.kv)); }
+
+json as_json(const Answer& a) {
+  const Problem& p = a.plan.problem;
+  json tensors = json::array();
+  for (const Piece& piece : a.pieces) tensors.push_back({{"role", name(piece.role)}, {"bytes", uint64_t(piece.bytes)}});
+  json j = {{"problem", name(p)},
+            {"backend", a.plan.backend->name},
+            {"workspace_bytes", a.plan.workspace_bytes},
+            {"tensors", tensors},
+            {"tensor_bytes", uint64_t(total(a.pieces))},
+            {"total_bytes", uint64_t(total(a.pieces)) + a.plan.workspace_bytes},
+            {"key_value_bytes_a_token", uint64_t(token_bytes(p))},
+            {"score_matrix_bytes", uint64_t(score_bytes(p))},
+            {"longest", a.device_bytes ? json(a.longest) : json(nullptr)}};
+  if (!a.does_not_fit.empty()) j["error"] = a.does_not_fit;
+  return j;
+}
+
+void row(std::string_view what, std::string_view value) { fmt::print("  {:<12} {}\n", what, value); }
+
+void print(const Answer& a) {
+  const Problem& p = a.plan.problem;
+  fmt::print("{}\n", name(p));
+  row("backend", a.plan.backend->name);
+  row("workspace", fmt::format("{} ({} bytes)", bytes_text(double(a.plan.workspace_bytes)), a.plan.workspace_bytes));
+  for (const Piece& piece : a.pieces) row(name(piece.role), bytes_text(piece.bytes));
+  row("together", bytes_text(total(a.pieces) + double(a.plan.workspace_bytes)));
+  row("a token", fmt::format("{} of keys and values", bytes_text(token_bytes(p))));
+  row("not stored", fmt::format("{} of scores in f32", bytes_text(score_bytes(p))));
+  if (a.device_bytes)
+    row("longest", fmt::format("{} keys fit in {}", a.longest, bytes_text(a.device_bytes)));
+}
+
+void print(const attune_memory& m, bool gpu, bool taken) {
+  const auto bytes = [](uint64_t n) { return bytes_text(double(n)); };
+  if (!gpu) {
+    fmt::print("lent to threads of this process\n");
+    row("now", fmt::format("{} buffers, {}", m.live_buffers, bytes(m.live_bytes)));
+    row("highest", fmt::format("{} buffers, {}", m.high_buffers, bytes(m.high_bytes)));
+    return;
+  }
+  fmt::print("pool of this process{}{}\n", m.keeps ? "" : ", which leaves all to the driver",
+             taken ? ", with the tensors and the workspace" : "");
+  const uint64_t reserved = m.block_bytes + m.free_bytes;
+  const double share = m.held_bytes ? 100 * (1 - double(m.live_bytes) / double(m.held_bytes)) : 0;
+  row("live", fmt::format("{} buffers, {}", m.live_buffers, bytes(m.live_bytes)));
+  row("rounding", fmt::format("{} inside blocks", bytes(m.block_bytes - m.live_bytes)));
+  row("kept free", fmt::format("{} blocks, {}", m.free_blocks, bytes(m.free_bytes)));
+  row("held", fmt::format("{} from the system, {} beyond the blocks; {}% is not in use", bytes(m.held_bytes),
+                          bytes(m.held_bytes > reserved ? m.held_bytes - reserved : 0), digits_text(share)));
+  row("highest", fmt::format("{} buffers, {}; {} with free blocks", m.high_buffers, bytes(m.high_bytes),
+                             bytes(m.high_reserved_bytes)));
+  row("served", fmt::format("{} from kept blocks, {} by the driver, {} times it was full", m.hits, m.misses, m.full));
+}
+
+// The plan, the bytes and what fits.
+Status answer(const Asked& asked, const Device& device, double device_bytes, Answer& out) {
+  Problem problem;
+  Tuned tuned;
+  if (Status s = parse(asked.line, problem); !s.ok()) return s;
+  if (Status s = load_tuned(device, tuned); !s.ok()) return s;
+  const Planner planner{.device = device, .rules = tuned.rules, .forced = asked.backend};
+  if (Status s = planner.plan(problem, out.plan); !s.ok()) return s;
+  out.pieces = pieces_of(problem);
+  out.device_bytes = device_bytes;
+  if (device_bytes > 0) out.longest = longest_of(planner, problem, device_bytes);
+  return Status::good();
+}
+
+void run(const Asked& asked, Context& context) {
+  Problem problem;
+  if (!asked.line.empty())
+    if (const Status s = parse(asked.line, problem); !s.ok())
+      return fail(context, kUsage, join("attune memory: ", s.message, "; see attune memory --help"));
+  Device device;
+  if (const Status s = device_named(asked.device, device); !s.ok())
+    return fail(context, kUsage, join("attune memory: ", s.message));
+  if (!asked.backend.empty() && !find_backend(asked.backend))
+    return fail(context, kUsage, join("attune memory: backend '", asked.backend, "' is not one of ", backend_names()));
+
+  const bool gpu = device.kind == DeviceKind::cuda, here = !gpu || device.index >= 0;
+  const std::string where = gpu ? join("cuda:", device.index) : "cpu";
+  size_t gpu_bytes = 0;
+  if (gpu && here)
+    if (const Status s = cuda::memory_of(device.index, gpu_bytes); !s.ok())
+      return fail(context, kMachine, join("attune memory: ", s.message));
+  const double device_bytes = gpu ? double(gpu_bytes) : this_machine().memory_bytes;
+
+  Answer found;
+  if (!asked.line.empty())
+    if (const Status s = answer(asked, device, device_bytes, found); !s.ok())
+      return fail(context, kFailed, s.message);
+  Taken taken(where);
+  if (gpu && here && found.plan.backend) {
+    found.taken = found.plan.workspace_bytes == 0 || taken.add(double(found.plan.workspace_bytes));
+    for (const Piece& piece : found.pieces) found.taken = found.taken && taken.add(piece.bytes);
+    if (!found.taken) found.does_not_fit = attune_last_error();
+  }
+  attune_memory now{};
+  now.size = sizeof now;
+  if (here && attune_memory_statistics(where.c_str(), &now))
+    return fail(context, kMachine, join("attune memory: ", attune_last_error()));
+
+  if (context.json) {
+    json j = found.plan.backend ? as_json(found) : json::object();
+    j["device"] = device.name;
+    j["device_bytes"] = device_bytes ? json(uint64_t(device_bytes)) : json(nullptr);
+    j["pool"] = here ? as_json(now) : json(nullptr);
+    fmt::print("{}\n", j.dump(2));
+  } else {
+    if (found.plan.backend) print(found);
+    fmt::print("{}{}\n", device.name, device_bytes ? join(", ", bytes_text(device_bytes)) : "");
+    if (here) print(now, gpu, found.taken);
+  }
+  if (!found.does_not_fit.empty()) fail(context, kMachine, join("attune memory: ", found.does_not_fit));
+}
+
+}  // namespace
+
+void add_memory(CLI::App& app, Context& context) {
+  CLI::App* sub = app.add_subcommand("memory", "What a problem needs, and what the memory pool holds");
+  const auto asked = std::make_shared<Asked>();
+  sub->add_option("problem", asked->line, "The problem line; without one only the device's state")->type_name("LINE");
+  sub->add_option("--device", asked->device,
+                  join("cpu, cuda:<n>, or one of ", known_devices(), ", which need not be here"))
+      ->type_name("NAME")
+      ->capture_default_str();
+  sub->add_option("--backend", asked->backend, "Only this backend: its refusal is an error")->type_name("NAME");
+  sub->footer(
+      "Examples:\n"
+      "  attune memory \"forward bf16 b1 h32/8 q1 k131072 d128 full\" --device h200\n"
+      "  attune memory \"backward bf16 b4 h16 q8192 k8192 d128 causal\" --device cuda:0 --json\n"
+      "  attune memory --device cuda:0\n\n"
+      "On a GPU that is here, the tensors and the workspace are taken from the pool while the page is made.\n"
+      "ATTUNE_POOL=driver or attune says whether freed memory is left to the driver.\n"
+      "Exit code 1 where nothing supports the problem, 3 where it does not fit.");
+  sub->callback([asked, &context] { run(*asked, context); });
+}
+
+}  // namespace attune
