@@ -19,7 +19,7 @@ namespace {
 
 using attune::Status;
 constexpr size_t kMiB = size_t(1) << 20;
-constexpr int kRounds = 7;
+constexpr int kRounds = 5;
 
 void require(cudaError_t error, std::source_location at = std::source_location::current()) {
   if (error == cudaSuccess) return;

@@ -154,7 +154,16 @@ Status is_captured(void* stream, bool& out) {
   return Status::good();
 }
 
+// cudaStreamPerThread is one handle for a stream in every thread; CUDA's guide does not say that it has many ids, so the
+// thread's number stands for it.
+uint64_t thread_id() {
+  static std::atomic<uint64_t> last{0};
+  thread_local const uint64_t mine = uint64_t(1) << 63 | ++last;
+  return mine;
+}
+
 Status identify(PoolStream& stream) {
+  if (stream.handle == cudaStreamPerThread) return stream.id = thread_id(), Status::good();
   unsigned long long id = 0;
   if (Status s = said("cudaStreamGetId", cudaStreamGetId(stream_of(stream.handle), &id)); !s.ok())
     return Status::no("memory: ", s.message);
