@@ -135,6 +135,29 @@ TEST(Report, caveats_name_what_limits_the_numbers) {
     EXPECT_TRUE(has(all, part)) << part << "\n" << all;
 }
 
+TEST(Report, a_gpu_is_named_with_what_held_it_back) {
+  Record r = record("sm80_forward", 512, 1e4);
+  r.threads = 0, r.mode = "cold", r.near_floor = true, r.slowed_by = "power cap", r.late_batches = 1;
+  r.mhz = 1200;
+  r.provenance.gpu = "Test GPU", r.provenance.gpu_uuid = "GPU-1", r.provenance.gpu_most_mhz = 1980;
+  r.provenance.gpu_power_limit_w = 700, r.provenance.gpu_ecc = 1, r.provenance.governor = "powersave";
+  Record warm = r;
+  warm.mode = "warm", warm.near_floor = false, warm.slowed_by = "", warm.late_batches = 0, warm.mhz = 1900;
+  const Report report = make_report({r, warm});
+  EXPECT_EQ(report.subtitle, "on Test GPU, 2 of 2 rows measured");
+  std::string caveats;
+  for (const std::string& c : report.caveats) caveats += c + "\n";
+  EXPECT_TRUE(has(caveats, "1 row are within five times the cost of an empty kernel: launch-bound")) << caveats;
+  EXPECT_TRUE(has(caveats, "1 row ran while the GPU held its clock back")) << caveats;
+  EXPECT_TRUE(has(caveats, "1 row ran at less than three quarters of the GPU's highest clock: THROTTLED")) << caveats;
+  EXPECT_TRUE(has(caveats, "1 row have launches of the host in some of their times")) << caveats;
+  EXPECT_FALSE(has(caveats, "governor")) << caveats;  // of the host's clock, which does not count here
+  const std::string page = to_markdown(report);
+  EXPECT_TRUE(has(page, "Test GPU, GPU-1, 700 W, ECC on")) << page;
+  EXPECT_TRUE(has(page, "sm80\\_forward warm")) << page;
+  EXPECT_FALSE(has(page, "forward cold")) << page;  // the headline goes without
+}
+
 TEST(Html, page_is_whole_and_asks_nobody) {
   const std::string html = to_html(make_report(typical()));
   EXPECT_EQ(unbalanced(html), "");

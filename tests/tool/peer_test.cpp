@@ -1,0 +1,144 @@
+// Peers as the tool sees them, with callbacks of make-believe in place of a Python host: which are asked for, what they
+// are told, that a missing one is said, and that none is timed whose result is wrong.
+#include "tool/measure/peer.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "machine/host.h"
+#include "tool/measure/row.h"
+
+namespace attune {
+namespace {
+
+using nlohmann::json;
+
+struct Fake {
+  std::string asked{}, message{};
+  int runs = 0, set_ups = 0;
+  bool right = true;
+} fake;
+
+// The result for a single key: its value, for every query.
+void answer(const json& j) {
+  const json &v = j["tensors"]["v"], &out = j["results"]["out"];
+  const auto* from = reinterpret_cast<const float*>(v["data"].get<uintptr_t>());
+  auto* to = reinterpret_cast<float*>(out["data"].get<uintptr_t>());
+  const int count = out["extent"][1].get<int>() * out["extent"][3].get<int>();
+  for (int n = 0; n < count; ++n) to[n] = fake.right ? from[n % out["extent"][3].get<int>()] : 0.f;
+}
+
+int64_t set_up(const char* problem) {
+  fake.asked = problem;
+  fake.message = "expanded";
+  return ++fake.set_ups;
+}
+int64_t refuse(const char*) { return fake.message = "is not here: no module", 0; }
+int32_t run(int64_t handle) { return fake.runs += handle > 0, 0; }
+int32_t fetch(int64_t) { return answer(json::parse(fake.asked)), 0; }
+void tear_down(int64_t) { --fake.set_ups; }
+void message(char* text, int64_t room) { std::strncpy(text, fake.message.c_str(), size_t(room)); }
+
+const attune_peer& here() {
+  static const attune_peer peer{"torch:sdpa", "torch 9", set_up, run, fetch, tear_down, message};
+  return peer;
+}
+const attune_peer& missing() {
+  static const attune_peer peer{"fa3", "", refuse, run, fetch, tear_down, message};
+  return peer;
+}
+
+// Queries over a single key, so that answer() is right.
+std::vector<Record> measured(std::vector<const attune_peer*> peers, std::string baseline = "") {
+  Problem p;
+  EXPECT_EQ(parse("forward f32 b1 h1 q4 k1 d8 full", p).message, "");
+  Bench b{.peers = std::move(peers), .baseline = std::move(baseline), .device = this_cpu()};
+  b.device.units = 1;
+  b.timing.max_seconds = 0.05, b.timing.warm_up_seconds = 0.001;
+  b.ceilings = Ceilings{}, b.floor_ns = b.peer_floor_ns = 1, b.aa_spread = 0.02;
+  return measure_row(p, b);
+}
+
+TEST(Peers, torch_stands_for_the_ways_that_serve_the_device) {
+  std::vector<std::string> cpu, gpu, mixed;
+  ASSERT_TRUE(peers_named({"torch"}, false, cpu).ok());
+  ASSERT_TRUE(peers_named({"torch"}, true, gpu).ok());
+  ASSERT_TRUE(peers_named({"fa3", "torch:cudnn", "torch", "fa3"}, true, mixed).ok());
+  EXPECT_EQ(cpu, (std::vector<std::string>{"torch:sdpa", "torch:math"}));
+  EXPECT_EQ(gpu, (std::vector<std::string>{"torch:flash", "torch:cudnn", "torch:efficient"}));
+  EXPECT_EQ(mixed, (std::vector<std::string>{"fa3", "torch:cudnn", "torch:flash", "torch:efficient"}));
+}
+
+TEST(Peers, an_unknown_one_is_named) {
+  std::vector<std::string> names;
+  EXPECT_EQ(peers_named({"torch:flsh"}, true, names).message,
+            "--peer: 'torch:flsh' is not one of torch, torch:sdpa, torch:math, torch:flash, torch:cudnn, "
+            "torch:efficient, torch:flex, flash_attn, fa3");
+}
+
+TEST(Peers, are_found_by_the_name_they_registered) {
+  EXPECT_EQ(find_peer("torch:sdpa"), nullptr);
+  EXPECT_FALSE(is_hosted());
+  attune_peer_register(&here());
+  EXPECT_TRUE(is_hosted());
+  ASSERT_NE(find_peer("torch:sdpa"), nullptr);
+  EXPECT_EQ(find_peer("torch"), nullptr);
+}
+
+TEST(Peers, share_memory_and_are_told_where_they_run) {
+  fake = {};
+  const std::vector<Record> records = measured({&here()});
+  ASSERT_EQ(records.size(), 2u);
+  const json j = json::parse(fake.asked);
+  EXPECT_EQ(j["gpu"], -1);
+  EXPECT_EQ(j["stream"], 0u);
+  EXPECT_EQ(j["threads"], 1);
+  EXPECT_EQ(j["plain"], true);
+  EXPECT_EQ(j["tensors"]["q"]["extent"], json({1, 4, 1, 8}));
+  EXPECT_EQ(records[0].status, "ok") << records[0].message;
+  EXPECT_EQ(records[0].why, "a peer: expanded");
+  EXPECT_EQ(records[0].provenance.peers, "torch 9");
+  EXPECT_EQ(records[0].parity.verdict, "PASS");
+  EXPECT_GT(fake.runs, int(records[0].samples_ns.size()));
+  EXPECT_EQ(fake.set_ups, 0);  // all torn down
+}
+
+TEST(Peers, a_missing_one_is_a_row_that_says_so) {
+  fake = {};
+  const std::vector<Record> records = measured({&missing(), &here()});
+  ASSERT_EQ(records.size(), 3u);
+  EXPECT_EQ(records[0].subject, "fa3");
+  EXPECT_EQ(records[0].status, "unsupported");
+  EXPECT_EQ(records[0].message, "fa3: is not here: no module");
+  EXPECT_TRUE(records[0].samples_ns.empty());
+  EXPECT_EQ(records[1].status, "ok");
+  EXPECT_EQ(records[2].baseline, "torch:sdpa");
+}
+
+TEST(Peers, a_wrong_result_is_a_failure_and_not_timed) {
+  fake = {.right = false};
+  const std::vector<Record> records = measured({&here()});
+  ASSERT_EQ(records.size(), 2u);
+  EXPECT_EQ(records[0].status, "failed");
+  EXPECT_NE(records[0].message.find("torch:sdpa: wrong result"), std::string::npos) << records[0].message;
+  EXPECT_TRUE(records[0].samples_ns.empty());
+  EXPECT_EQ(fake.runs, 1);
+  EXPECT_EQ(records[1].status, "ok");
+}
+
+TEST(Peers, the_baseline_is_the_one_that_was_named) {
+  fake = {};
+  std::vector<Record> records = measured({&here()}, "cpu_forward");
+  ASSERT_EQ(records.size(), 2u);
+  EXPECT_EQ(records[0].baseline, records[1].subject);
+  EXPECT_EQ(records[1].baseline, "");
+  records = measured({&here()});
+  EXPECT_EQ(records[0].baseline, "");
+  EXPECT_EQ(records[1].baseline, "torch:sdpa");
+  EXPECT_EQ(records[1].aa_spread, 0.02);
+}
+
+}  // namespace
+}  // namespace attune

@@ -1,0 +1,59 @@
+#include "tool/measure/workload.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+
+namespace attune {
+namespace {
+
+Problem problem(const char* line) {
+  Problem p;
+  EXPECT_EQ(parse(line, p).message, "");
+  return p;
+}
+
+TEST(Workload, ragged_sequences_have_the_lengths_that_were_asked_for) {
+  const Workload w(problem("forward f32 b3 h1 q64 k64 d8 full ragged"), Layout::bshd, 1, Distribution::normal, {5, 64, 1});
+  for (const Role r : {Role::cu_q, Role::cu_k}) {
+    const int32_t* cu = w.args.row<const int32_t>(r);
+    ASSERT_NE(cu, nullptr);
+    EXPECT_EQ(std::vector<int32_t>(cu, cu + 4), (std::vector<int32_t>{0, 5, 69, 70}));
+  }
+  const Workload full(problem("forward f32 b2 h1 q64 k64 d8 full ragged"), Layout::bshd, 1, Distribution::normal);
+  EXPECT_EQ(full.args.row<const int32_t>(Role::cu_k)[2], 128);
+}
+
+TEST(Workload, large_inputs_are_normal_and_no_row_is_like_another) {
+  const Workload w(problem("forward bf16 b1 h1 q1 k70000 d64 full"), Layout::bhsd, 1, Distribution::normal);
+  const Tensor& k = w.args[Role::k];
+  double sum = 0, square = 0;
+  const int count = k.extent.seq;
+  for (int s = 0; s < count; ++s) {
+    const double x = load(k, 0, s, 0, 3);
+    sum += x, square += x * x;
+  }
+  EXPECT_NEAR(sum / count, 0, 0.02);
+  EXPECT_NEAR(square / count, 1, 0.03);
+  // The values come again after 1048573 of them, which no distance of rows is a multiple of.
+  const size_t bytes = size_t(k.extent.dim) * 2;
+  for (const int s : {1, 16383, 16384, 16385, 65535})
+    EXPECT_NE(std::memcmp(row_address(k, 0, 0, 0), row_address(k, 0, s, 0), bytes), 0) << s;
+}
+
+TEST(Workload, spans_from_the_first_to_the_last_element) {
+  EXPECT_EQ(span_bytes({.dtype = DType::f32, .extent = {2, 3, 4, 8}, .stride = {96, 32, 8}}), 2u * 3 * 4 * 8 * 4);
+  EXPECT_EQ(span_bytes({.dtype = DType::bf16, .extent = {1, 2, 1, 8}, .stride = {0, 100, 0}}), 108u * 2);
+  EXPECT_EQ(span_bytes({.dtype = DType::bf16, .extent = {1, 0, 1, 8}}), 0u);
+}
+
+TEST(Workload, a_forward_takes_nothing_of_a_backward) {
+  Workload w(problem("backward f32 b1 h1 q4 k4 d8 full"), Layout::bshd, 1, Distribution::normal);
+  const Args a = forward_args(w.args);
+  EXPECT_TRUE(a.given(Role::out) && a.given(Role::lse) && a.given(Role::q));
+  for (const Role r : {Role::d_out, Role::dq, Role::dk, Role::dv}) EXPECT_FALSE(a.given(r));
+}
+
+}  // namespace
+}  // namespace attune
