@@ -35,9 +35,16 @@ enum { /* bits of options */
   ATTUNE_OPTION_DROPOUT = 1 << 3,
   ATTUNE_OPTION_SINK = 1 << 4,
   ATTUNE_OPTION_ACCUMULATE = 1 << 5, /* out and lse are read, merged with and written again; out is f32 */
-  ATTUNE_OPTION_APPEND = 1 << 6,     /* k_new and v_new are written behind the used keys of the cache, then attended */
-  ATTUNE_OPTION_ROTARY = 1 << 7,     /* of q and k_new, with append: pairs (2i, 2i + 1) */
-  ATTUNE_OPTION_ROTARY_HALF = 1 << 8, /* pairs (i, i + half) */
+  /* k_new and v_new are written behind the used keys of the cache, all of them, then attended like the rest. No other
+   * row of the cache is touched. Rows that have no place: on the CPU the call is refused before anything is written; on
+   * a GPU they are left out (attune_check, or a cache object, refuses there too). */
+  ATTUNE_OPTION_APPEND = 1 << 6,
+  /* Of q and k_new, with append. The first 2 R dims turn, R being the width of rotary_cos and rotary_sin: pairs
+   * (2i, 2i + 1) by the angle i. The row of those tables is where a token stands: a new key at its row of the cache,
+   * padding included (used_k + n), and a query where the mask puts it among the keys, which with as many queries as new
+   * keys is used_k + i too; flash_attn_with_kvcache counts the same way. With ATTUNE_ABSOLUTE: as positions say. */
+  ATTUNE_OPTION_ROTARY = 1 << 7,
+  ATTUNE_OPTION_ROTARY_HALF = 1 << 8, /* the same, with pairs (i, i + R) */
   ATTUNE_OPTION_DESCALE = 1 << 9
 };
 #define ATTUNE_NO_LIMIT INT32_MAX /* a window side without end */
@@ -183,6 +190,38 @@ ATTUNE_API int attune_memory_free(const char* device, void* data, void* stream);
 ATTUNE_API int attune_memory_trim(const char* device, size_t keep);
 ATTUNE_API int attune_memory_reset(const char* device); /* high marks begin again with what is live now */
 ATTUNE_API int attune_memory_statistics(const char* device, attune_memory* out);
+
+/* A cache of keys and values that knows the length of each of its sequences: it finds the place of new keys, hands out
+ * pages and takes them back, and refuses what does not fit before anything is written. One thread at a time, and all
+ * its calls on one stream, or ordered as if they were. */
+typedef struct attune_cache_options {
+  uint32_t size;                 /* sizeof(attune_cache_options) */
+  int32_t dtype;                 /* of keys and values */
+  int32_t heads, dim_qk, dim_v;  /* heads of keys; dim_v 0: dim_qk */
+  int32_t sequences;             /* the most at once; they are numbered from 0 and begin empty */
+  int32_t capacity;              /* the most keys of a sequence */
+  int32_t page;                  /* keys a page; 0: no pages, a piece of `capacity` keys for each sequence */
+  int32_t pages;                 /* in the pool, for all sequences; 0: as many as they can ever need */
+  const char* device;            /* "cpu", "cuda:0"; null: "cpu" */
+  void *k, *v;                   /* compact memory of the caller, bshd or pshd, or both null: the library allocates */
+} attune_cache_options;
+typedef struct attune_cache attune_cache;
+ATTUNE_API int attune_cache_create(const attune_cache_options* options, attune_cache** out);
+ATTUNE_API void attune_cache_destroy(attune_cache* cache); /* when the stream is done with it */
+/* attune_call with these sequences of the cache, batch of them, each once (null: 0, 1, ...). The cache gives k, v,
+ * used_k, cache_index and page_table, which must not be set; and keys, page and, where it is 0, len_k (its capacity).
+ * With ATTUNE_OPTION_APPEND the sequences are longer afterwards; q may have no rows, which only appends. After an error
+ * they are as before. */
+ATTUNE_API int attune_cache_attend(attune_cache* cache, const attune_problem* problem, const attune_args* args,
+                                   const int32_t* sequences, void* stream);
+/* Shorter: forgets the last keys, and with 0 all; pages that are not needed any more serve others at once. Longer: the
+ * caller fills the new rows. */
+ATTUNE_API int attune_cache_resize(attune_cache* cache, int32_t sequence, int32_t length);
+ATTUNE_API int32_t attune_cache_length(const attune_cache* cache, int32_t sequence); /* -1: an error */
+ATTUNE_API int32_t attune_cache_free_pages(const attune_cache* cache);               /* 0 without pages */
+/* The pages of a sequence, as many as its length needs, on the host; valid until the cache changes. Null without. */
+ATTUNE_API const int32_t* attune_cache_pages(const attune_cache* cache, int32_t sequence);
+ATTUNE_API int attune_cache_view(const attune_cache* cache, int role, attune_tensor* out); /* ATTUNE_K or ATTUNE_V */
 
 ATTUNE_API const char* attune_last_error(void); /* of this thread's last call; a sentence; "" after a success */
 ATTUNE_API const char* attune_version(void);    /* "0.1.0" */

@@ -164,5 +164,46 @@ class Plan {
   std::unique_ptr<attune_plan, Free> plan_;
 };
 
+// A cache that knows the lengths of its sequences: Cache({.dtype = ATTUNE_BF16, .heads = 8, .dim_qk = 128, ...}).
+class Cache {
+ public:
+  explicit Cache(attune_cache_options options) {
+    attune_cache* made = nullptr;
+    options.size = sizeof options;
+    require(attune_cache_create(&options, &made));
+    cache_.reset(made);
+  }
+  // With the sequences that are named, batch of them; none: those from 0 on.
+  void attend(const Problem& problem, const Args& args, const std::vector<int32_t>& sequences = {},
+              void* stream = nullptr) {
+    if (!sequences.empty() && sequences.size() != static_cast<size_t>(problem.c.batch))
+      throw Error("cache: " + std::to_string(sequences.size()) + " sequences are named for a batch of " +
+                  std::to_string(problem.c.batch));
+    require(args.with_c([&](const attune_args* a) {
+      return attune_cache_attend(cache_.get(), &problem.c, a, sequences.empty() ? nullptr : sequences.data(), stream);
+    }));
+  }
+  int32_t length(int32_t sequence) const {
+    const int32_t keys = attune_cache_length(cache_.get(), sequence);
+    if (keys < 0) throw Error(attune_last_error());
+    return keys;
+  }
+  void resize(int32_t sequence, int32_t length) { require(attune_cache_resize(cache_.get(), sequence, length)); }
+  void free(int32_t sequence) { resize(sequence, 0); }
+  int32_t free_pages() const { return attune_cache_free_pages(cache_.get()); }
+  const int32_t* pages(int32_t sequence) const { return attune_cache_pages(cache_.get(), sequence); }
+  attune_tensor view(int role) const {
+    attune_tensor t{};
+    require(attune_cache_view(cache_.get(), role, &t));
+    return t;
+  }
+
+ private:
+  struct Free {
+    void operator()(attune_cache* c) const { attune_cache_destroy(c); }
+  };
+  std::unique_ptr<attune_cache, Free> cache_;
+};
+
 }  // namespace attune
 #endif

@@ -24,6 +24,7 @@ Status copy_to(void*, const void*, size_t, void*) { return none(); }
 Status copy_from(void*, const void*, size_t, void*) { return none(); }
 Status wait(void*) { return none(); }
 Status wait_all(int) { return none(); }
+Status scatter(int32_t*, std::span<const Number>, void*) { return none(); }
 Status reachable(const void*, int, std::string_view) { return none(); }
 Range::Range(const Problem*) {}
 Range::~Range() = default;

@@ -2,6 +2,7 @@
 // machine without a driver all of this exists and refuses with a sentence. What .cu files need beside it is launch.h.
 #pragma once
 #include <cstddef>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -74,6 +75,11 @@ Status copy_to(void* gpu, const void* host, size_t bytes, void* stream);
 Status copy_from(void* host, const void* gpu, size_t bytes, void* stream);
 Status wait(void* stream);
 Status wait_all(int index);  // for all work on the GPU
+
+// gpu[at] = value for each of them, in the order of the stream. Does not wait, and has read `numbers` when it returns;
+// `at` must differ from one to the next.
+struct Number { int32_t at = 0, value = 0; };
+Status scatter(int32_t* gpu, std::span<const Number> numbers, void* stream);
 
 // Whether a GPU can reach this address: memory of that GPU, managed memory, or pinned memory of the host. `what` begins
 // the refusal.

@@ -1,0 +1,335 @@
+// The cache object of the C interface. The host knows every length and page, so what does not fit is refused before
+// anything happens; kernels read their own copy of the few numbers of a call, which follows in the order of the stream.
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "capi/convert.h"
+#include "capi/local.h"
+#include "core/check.h"
+#include "machine/cuda/runtime.h"
+#include "machine/host.h"
+
+using namespace attune;
+
+namespace {
+
+constexpr int64_t kMostNumbers = INT32_MAX;
+
+// Bytes on the CPU or on a GPU, owned or borrowed.
+struct Storage {
+  std::byte* data = nullptr;
+  std::unique_ptr<std::byte[]> here{};
+  cuda::Memory there{};
+
+  Status allocate(bool gpu, int index, size_t bytes) {
+    constexpr size_t kAlign = 64;
+    if (gpu) {
+      if (Status s = there.allocate(index, bytes); !s.ok()) return Status::no("cache: ", s.message);
+      return data = there.data(), Status::good();
+    }
+    here.reset(new (std::nothrow) std::byte[bytes + kAlign]);
+    if (!here) return Status::no("cache: ", bytes, " bytes could not be allocated");
+    const uintptr_t first = reinterpret_cast<uintptr_t>(here.get());
+    return data = here.get() + (kAlign - first % kAlign) % kAlign, Status::good();
+  }
+};
+
+// What a call reads, one piece of memory: used_k [sequences], cache_index [sequences], page_table [sequences][most].
+struct OfCall {
+  Storage memory{};
+  std::vector<cuda::Number> fresh{};  // to be stored before the next call
+
+  int32_t* data() const { return reinterpret_cast<int32_t*>(memory.data); }
+};
+
+}  // namespace
+
+struct attune_cache {
+  DType dtype = DType::none;
+  int32_t heads = 0, dim_qk = 0, dim_v = 0, sequences = 0, capacity = 0, page = 0, pages = 0;
+  bool gpu = false;
+  int index = 0;                   // of the GPU
+  int32_t most = 0;                // pages of a sequence
+  Storage k{}, v{};
+  std::vector<int32_t> length{};   // of each sequence
+  std::vector<int32_t> table{};    // [sequences][most]: pages of a sequence, held(length) of them
+  std::vector<int32_t> unused{};   // pages, the next one last
+  OfCall numbers{};
+  std::vector<int32_t> row_of{};   // which sequence row b of the numbers describes, and
+  std::vector<int32_t> known{};    // how many of its pages are there already
+  std::vector<int32_t> order{};    // the sequences of the call
+  std::vector<char> taken{};       // those that are in it
+  int64_t k_shape[4] = {}, v_shape[4] = {};
+
+  int32_t held(int64_t keys) const { return page ? int32_t(ceil_div(keys, page)) : 0; }
+  bool has(int32_t s) const { return s >= 0 && s < sequences; }
+  int32_t* pages_of(int32_t s) { return table.data() + int64_t(s) * most; }
+
+  // Pages of a sequence between two lengths, one of which it has now.
+  void take_pages(int32_t s, int64_t from, int64_t to) {
+    for (int32_t n = held(from); n < held(to); ++n) pages_of(s)[n] = unused.back(), unused.pop_back();
+  }
+  void give_pages(int32_t s, int64_t from, int64_t to) {
+    for (int32_t n = held(from); n-- > held(to);) unused.push_back(pages_of(s)[n]);
+    for (int32_t b = 0; b < sequences; ++b)
+      if (row_of[size_t(b)] == s) known[size_t(b)] = std::min(known[size_t(b)], held(to));
+  }
+
+  attune_tensor tensor(int role) const {
+    attune_tensor t{};
+    const bool key = role == ATTUNE_K;
+    t.data = key ? k.data : v.data;
+    t.device.type = gpu ? 2 : 1, t.device.id = gpu ? index : 0;
+    t.ndim = 4;
+    t.dtype.code = dtype == DType::bf16 ? 4 : dtype == DType::e4m3 ? 10 : 2;
+    t.dtype.bits = uint8_t(8 * size_of(dtype)), t.dtype.lanes = 1;
+    t.shape = key ? k_shape : v_shape;
+    t.axes = page ? "pshd" : "bshd";
+    return t;
+  }
+};
+
+namespace {
+
+Status no(const auto&... why) { return Status::no("cache: ", why...); }
+
+Status copy_options(const attune_cache_options* given, attune_cache_options& out) {
+  if (!given) return Status::no("options is null");
+  if (given->size < offsetof(attune_cache_options, device) || given->size > kMostBytes)
+    return Status::no("options.size = ", given->size, " is not sizeof(attune_cache_options)");
+  const char* bytes = reinterpret_cast<const char*>(given);
+  for (size_t n = sizeof out; n < given->size; ++n)
+    if (bytes[n]) return Status::no("options: a field is set that this version does not know");
+  out = {};
+  std::memcpy(&out, given, std::min<size_t>(given->size, sizeof out));
+  return Status::good();
+}
+
+Status fill(attune_cache& c, const attune_cache_options& o) {
+  c.dtype = DType(o.dtype);
+  if (c.dtype < DType::f64 || c.dtype > DType::e4m3) return no("dtype ", o.dtype, " is not that of keys and values");
+  c.heads = o.heads, c.dim_qk = o.dim_qk, c.dim_v = o.dim_v ? o.dim_v : o.dim_qk;
+  c.sequences = o.sequences, c.capacity = o.capacity, c.page = o.page, c.pages = o.pages;
+  const struct { std::string_view name; int32_t value, least; } sizes[] = {
+      {"heads", c.heads, 1},         {"dim_qk", c.dim_qk, 1}, {"dim_v", c.dim_v, 1}, {"sequences", c.sequences, 1},
+      {"capacity", c.capacity, 1},   {"page", c.page, 0},     {"pages", c.pages, 0}};
+  for (const auto& [name, value, least] : sizes)
+    if (value < least) return no(name, " = ", value, " is below ", least);
+  if (!c.page && c.pages) return no("pages = ", c.pages, " without keys a page");
+  c.most = c.held(c.capacity);
+  const int64_t needed = int64_t(c.sequences) * c.most;
+  if (int64_t(c.sequences) * (2 + int64_t(c.most)) > kMostNumbers)
+    return no(c.sequences, " sequences of ", c.most, " pages are over 2^31 numbers");
+  if (c.page && !c.pages) c.pages = int32_t(needed);
+  if (!o.k != !o.v) return no("one of k and v is given, and the other is not");
+
+  Device d;
+  if (Status s = device_named(o.device ? o.device : "cpu", d); !s.ok()) return s;
+  c.gpu = d.kind == DeviceKind::cuda, c.index = d.index;
+  if (c.gpu && d.index < 0) return no("device '", o.device, "' is not here");
+  const int64_t outer = c.page ? c.pages : c.sequences, rows = c.page ? c.page : c.capacity;
+  for (const bool key : {true, false}) {
+    const int64_t shape[] = {outer, rows, c.heads, key ? c.dim_qk : c.dim_v};
+    std::copy_n(shape, 4, key ? c.k_shape : c.v_shape);
+    const double bytes = double(outer) * double(rows) * double(c.heads) * double(shape[3]) * size_of(c.dtype);
+    if (bytes > 0x1p60) return no(key ? "keys" : "values", " take over 2^60 bytes");
+    Storage& to = key ? c.k : c.v;
+    if (o.k) to.data = static_cast<std::byte*>(key ? o.k : o.v);
+    else if (Status s = to.allocate(c.gpu, c.index, size_t(bytes)); !s.ok()) return s;
+  }
+  const size_t sequences = size_t(c.sequences), numbers = sequences * (2 + size_t(c.most));
+  c.length.assign(sequences, 0), c.row_of.assign(sequences, -1), c.known.assign(sequences, 0);
+  c.order.assign(sequences, 0), c.taken.assign(sequences, 0), c.table.assign(size_t(needed), -1);
+  for (int32_t n = c.pages; n-- > 0;) c.unused.push_back(n);
+  c.numbers.fresh.reserve(numbers);  // no call allocates
+  return c.numbers.memory.allocate(c.gpu, c.index, numbers * sizeof(int32_t));
+}
+
+// The sequences of a call, in c.order: each is there, once.
+Status choose(attune_cache& c, const int32_t* sequences, int32_t batch) {
+  if (batch < 1 || batch > c.sequences) return no("batch = ", batch, " is not in 1 ... ", c.sequences);
+  std::fill(c.taken.begin(), c.taken.end(), char(0));
+  for (int32_t b = 0; b < batch; ++b) {
+    const int32_t s = sequences ? sequences[b] : b;
+    if (!c.has(s)) return no("sequence ", s, " is not in 0 ... ", c.sequences - 1);
+    if (c.taken[size_t(s)]++) return no("sequence ", s, " is there twice");
+    c.order[size_t(b)] = s;
+  }
+  return Status::good();
+}
+
+// Whether `added` more keys have a place, in every sequence of the call.
+Status has_room(const attune_cache& c, const Problem& p, int64_t added) {
+  int64_t pages = 0;
+  for (int32_t b = 0; b < p.batch; ++b) {
+    const int32_t s = c.order[size_t(b)];
+    const int64_t now = c.length[size_t(s)], then = now + added;
+    if (then > c.capacity)
+      return no("sequence ", s, " has ", now, " keys, and ", added, " new ones do not fit into its ", c.capacity);
+    pages += c.held(then) - c.held(now);
+  }
+  if (pages > int64_t(c.unused.size()))
+    return no(pages, " more pages are needed, and ", c.unused.size(), " of ", c.pages, " are free");
+  return Status::good();
+}
+
+// Brings the numbers of the call to where the kernels read them.
+Status send(attune_cache& c, int32_t batch, int64_t added, void* stream) {
+  std::vector<cuda::Number>& fresh = c.numbers.fresh;
+  fresh.clear();
+  const int32_t index_at = c.sequences, table_at = 2 * c.sequences;
+  for (int32_t b = 0; b < batch; ++b) {
+    const int32_t s = c.order[size_t(b)], pages = c.held(c.length[size_t(s)] + added);
+    int32_t &row = c.row_of[size_t(b)], &known = c.known[size_t(b)];
+    fresh.push_back({b, c.length[size_t(s)]});
+    if (row != s) fresh.push_back({index_at + b, s}), row = s, known = 0;
+    for (int32_t n = known; n < pages; ++n) fresh.push_back({table_at + b * c.most + n, c.pages_of(s)[n]});
+    known = pages;
+  }
+  if (c.gpu) {
+    const cuda::Use use(c.index);
+    Status s = use.status.ok() ? cuda::scatter(c.numbers.data(), fresh, stream) : use.status;
+    if (!s.ok()) std::fill(c.row_of.begin(), c.row_of.end(), -1);  // what is there now is not known
+    return s.ok() ? s : no(s.message);
+  }
+  for (const cuda::Number& n : fresh) c.numbers.data()[n.at] = n.value;
+  return Status::good();
+}
+
+// The problem as the cache completes it.
+Status complete(const attune_cache& c, const attune_problem* given, Problem& p) {
+  if (Status s = problem_of(given, p); !s.ok()) return s;
+  const KeySource keys = c.page ? KeySource::paged : KeySource::linear;
+  if (p.pass != Pass::forward) return no("serves a forward, not a ", name(p.pass));
+  if (p.keys != KeySource::linear && (p.keys != keys || p.page != c.page))
+    return no("its keys are ", name(keys), c.page ? join(c.page) : "", ", those of the problem ", name(p.keys),
+              p.page ? join(p.page) : "");
+  p.keys = keys, p.page = c.page;
+  if (!p.len_k) p.len_k = c.capacity;
+  return Status::good();
+}
+
+Status copy_args(const attune_args* given, attune_args& out) {
+  if (!given) return Status::no("args is null");
+  if (given->size < offsetof(attune_args, role) || given->size > kMostBytes)
+    return Status::no("args.size = ", given->size, " is not sizeof(attune_args)");
+  const char* bytes = reinterpret_cast<const char*>(given);
+  for (size_t n = sizeof out; n < given->size; ++n)
+    if (bytes[n]) return Status::no("args: role ", (n - offsetof(attune_args, role)) / sizeof out.role[0],
+                                    " is unknown to this version");
+  std::memcpy(&out, given, std::min<size_t>(given->size, sizeof out));
+  out.size = sizeof out;
+  for (const int role : {ATTUNE_K, ATTUNE_V, ATTUNE_USED_K, ATTUNE_CACHE_INDEX, ATTUNE_PAGE_TABLE})
+    if (out.role[role]) return no(name(Role(role)), " is its own, and is given too");
+  return Status::good();
+}
+
+Status attend(attune_cache& c, const attune_problem* problem, const attune_args* given, const int32_t* sequences,
+              void* stream) {
+  Problem p;
+  attune_args args{};
+  if (Status s = complete(c, problem, p); !s.ok()) return s;
+  if (Status s = copy_args(given, args); !s.ok()) return s;
+  if (Status s = choose(c, sequences, p.batch); !s.ok()) return s;
+  int64_t added = 0;
+  if (Tensor k_new; p.has(Option::append) && args.role[ATTUNE_K_NEW]) {
+    if (Status s = tensor_of(*args.role[ATTUNE_K_NEW], Role::k_new, k_new); !s.ok()) return s;
+    added = k_new.extent.seq;
+  }
+  if (Status s = has_room(c, p, added); !s.ok()) return s;
+  for (int32_t b = 0; b < p.batch && !args.role[ATTUNE_LEFT_PAD]; ++b)
+    if (const int64_t keys = c.length[size_t(c.order[size_t(b)])] + added; keys > p.len_k)
+      return no("sequence ", c.order[size_t(b)], " would have ", keys, " keys, over the bound ", p.len_k);
+
+  const auto each = [&](auto f) {
+    for (int32_t b = 0; b < p.batch; ++b) f(c.order[size_t(b)], c.length[size_t(c.order[size_t(b)])]);
+  };
+  each([&](int32_t s, int64_t now) { c.take_pages(s, now, now + added); });
+  Status done = send(c, p.batch, added, stream);
+  if (done.ok()) {
+    const int64_t batch = p.batch, of_table[] = {p.batch, c.most};
+    attune_tensor k = c.tensor(ATTUNE_K), v = c.tensor(ATTUNE_V), used{}, index, table;
+    used.device = k.device, used.dtype.bits = 32, used.dtype.lanes = 1;
+    used.data = c.numbers.data(), used.ndim = 1, used.shape = &batch, used.axes = "b";
+    index = table = used;
+    index.data = c.numbers.data() + c.sequences;
+    table.data = c.numbers.data() + 2 * int64_t(c.sequences);
+    table.ndim = 2, table.shape = of_table, table.axes = "bn";
+    args.role[ATTUNE_K] = &k, args.role[ATTUNE_V] = &v, args.role[ATTUNE_USED_K] = &used;
+    args.role[c.page ? ATTUNE_PAGE_TABLE : ATTUNE_CACHE_INDEX] = c.page ? &table : &index;
+    attune_problem whole{};
+    whole.size = sizeof whole;
+    done = problem_to(p, whole);
+    if (done.ok() && attune_call(&whole, &args, stream)) done = {attune_last_error()};
+  }
+  if (done.ok()) each([&](int32_t s, int32_t now) { c.length[size_t(s)] = now + int32_t(added); });
+  else each([&](int32_t s, int64_t now) { c.give_pages(s, now + added, now); });
+  return done;
+}
+
+Status resize(attune_cache& c, int32_t s, int32_t length) {
+  if (!c.has(s)) return no("sequence ", s, " is not in 0 ... ", c.sequences - 1);
+  const int64_t now = c.length[size_t(s)];
+  if (length < 0 || length > c.capacity) return no("length ", length, " is not in 0 ... ", c.capacity);
+  if (const int64_t pages = c.held(length) - c.held(now); pages > int64_t(c.unused.size()))
+    return no(pages, " more pages are needed, and ", c.unused.size(), " of ", c.pages, " are free");
+  length > now ? c.take_pages(s, now, length) : c.give_pages(s, now, length);
+  c.length[size_t(s)] = length;
+  return Status::good();
+}
+
+}  // namespace
+
+int attune_cache_create(const attune_cache_options* options, attune_cache** out) {
+  return answer([&] {
+    if (!out) return Status::no("out is null");
+    attune_cache_options o;
+    if (Status s = copy_options(options, o); !s.ok()) return s;
+    auto made = std::make_unique<attune_cache>();
+    if (Status s = fill(*made, o); !s.ok()) return s;
+    *out = made.release();
+    return Status::good();
+  });
+}
+
+void attune_cache_destroy(attune_cache* cache) { delete cache; }
+
+int attune_cache_attend(attune_cache* cache, const attune_problem* problem, const attune_args* args,
+                        const int32_t* sequences, void* stream) {
+  return answer([&] {
+    return cache ? attend(*cache, problem, args, sequences, stream) : Status::no("cache is null");
+  });
+}
+
+int attune_cache_resize(attune_cache* cache, int32_t sequence, int32_t length) {
+  return answer([&] { return cache ? resize(*cache, sequence, length) : Status::no("cache is null"); });
+}
+
+int32_t attune_cache_length(const attune_cache* cache, int32_t sequence) {
+  int32_t length = -1;
+  answer([&] {
+    if (!cache) return Status::no("cache is null");
+    if (!cache->has(sequence)) return no("sequence ", sequence, " is not in 0 ... ", cache->sequences - 1);
+    length = cache->length[size_t(sequence)];
+    return Status::good();
+  });
+  return length;
+}
+
+int32_t attune_cache_free_pages(const attune_cache* cache) { return cache ? int32_t(cache->unused.size()) : 0; }
+
+const int32_t* attune_cache_pages(const attune_cache* cache, int32_t sequence) {
+  if (!cache || !cache->page || !cache->has(sequence)) return nullptr;
+  return cache->table.data() + int64_t(sequence) * cache->most;
+}
+
+int attune_cache_view(const attune_cache* cache, int role, attune_tensor* out) {
+  return answer([&] {
+    if (!cache || !out) return Status::no(cache ? "out is null" : "cache is null");
+    if (role != ATTUNE_K && role != ATTUNE_V) return no("role ", role, " is neither ATTUNE_K nor ATTUNE_V");
+    *out = cache->tensor(role);
+    return Status::good();
+  });
+}

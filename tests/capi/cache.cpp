@@ -1,0 +1,303 @@
+// The cache object, as a user sees it: a model of plain vectors says what every sequence holds, and attention over that
+// in one piece is what the cache must give.
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "attune/attune.hpp"
+
+namespace {
+
+int failures = 0;
+
+void expect(bool ok, const std::string& what) {
+  if (!ok) ++failures, std::printf("FAIL %s\n", what.c_str());
+}
+
+// f throws an attune::Error with these words.
+template <class F>
+void refused(F f, const char* words) {
+  try {
+    f();
+    expect(false, words);
+  } catch (const attune::Error& e) {
+    expect(std::strstr(e.what(), words), std::string(e.what()) + ", not: " + words);
+  }
+}
+
+constexpr int kHeads = 4, kHeadsKv = 2, kDim = 8, kRow = kHeadsKv * kDim, kSequences = 4, kCapacity = 21;
+
+attune_cache_options options(int page, int pages = 0) {
+  attune_cache_options o{};
+  o.dtype = ATTUNE_F32, o.heads = kHeadsKv, o.dim_qk = kDim;
+  o.sequences = kSequences, o.capacity = kCapacity, o.page = page, o.pages = pages;
+  return o;
+}
+
+uint32_t state = 1;
+int below(int n) { return int((state = state * 1664525u + 1013904223u) >> 8) % n; }
+std::vector<float> numbers(size_t n) {
+  std::vector<float> x(n);
+  for (float& one : x) one = float(below(2001) - 1000) / 500.f;
+  return x;
+}
+
+// One call: `added` tokens for each of `batch` sequences.
+struct Step {
+  int batch, added;
+  std::vector<float> q, k, v, out;
+
+  Step(int sequences, int tokens)
+      : batch(sequences), added(tokens), q(numbers(size_t(batch * added * kHeads * kDim))),
+        k(numbers(size_t(batch * added * kRow))), v(numbers(k.size())), out(q.size(), NAN) {}
+  attune::Problem problem() const {
+    attune::Problem p("forward f32 b" + std::to_string(batch) + " h4/2 q" + std::to_string(std::max(added, 1)) +
+                      " k1 d8 causal append");
+    p.c.len_k = 0;  // the capacity
+    return p;
+  }
+  attune::Args args() {
+    attune::Args a;
+    a.set(ATTUNE_Q, {q.data(), "bshd", {batch, added, kHeads, kDim}});
+    a.set(ATTUNE_OUT, {out.data(), "bshd", {batch, added, kHeads, kDim}});
+    a.set(ATTUNE_K_NEW, {k.data(), "bshd", {batch, added, kHeadsKv, kDim}});
+    a.set(ATTUNE_V_NEW, {v.data(), "bshd", {batch, added, kHeadsKv, kDim}});
+    return a;
+  }
+};
+
+// What the sequences hold.
+struct Model {
+  std::vector<float> k[kSequences], v[kSequences];
+
+  int length(int s) const { return int(k[s].size()) / kRow; }
+  void append(const Step& step, const std::vector<int32_t>& order) {
+    const auto n = std::ptrdiff_t(step.added * kRow);
+    for (size_t b = 0; b < order.size(); ++b) {
+      const auto at = std::ptrdiff_t(b) * n;
+      k[order[b]].insert(k[order[b]].end(), step.k.begin() + at, step.k.begin() + at + n);
+      v[order[b]].insert(v[order[b]].end(), step.v.begin() + at, step.v.begin() + at + n);
+    }
+  }
+  void resize(int s, int length) { k[s].resize(size_t(length * kRow)), v[s].resize(k[s].size()); }
+  // The worst difference from attention over what a sequence holds now.
+  float error(const Step& step, int b, int s) const {
+    const int rows = step.added * kHeads * kDim;
+    std::vector<float> q(step.q.begin() + b * rows, step.q.begin() + (b + 1) * rows), out(q.size());
+    const attune::Problem p("forward f32 b1 h4/2 q" + std::to_string(step.added) + " k" + std::to_string(length(s)) +
+                            " d8 causal");
+    attune::Args a;
+    a.set(ATTUNE_Q, {q.data(), "bshd", {1, step.added, kHeads, kDim}});
+    a.set(ATTUNE_K, {k[s].data(), "bshd", {1, length(s), kHeadsKv, kDim}});
+    a.set(ATTUNE_V, {v[s].data(), "bshd", {1, length(s), kHeadsKv, kDim}});
+    a.set(ATTUNE_OUT, {out.data(), "bshd", {1, step.added, kHeads, kDim}});
+    attune::call(p, a);
+    float worst = 0;
+    for (int n = 0; n < rows; ++n) {
+      const float off = std::fabs(out[size_t(n)] - step.out[size_t(b * rows + n)]);
+      worst = off <= worst ? worst : off;  // a NaN is the worst
+    }
+    return worst;
+  }
+};
+
+std::vector<float> contents(const attune::Cache& cache) {
+  std::vector<float> all;
+  for (const int role : {ATTUNE_K, ATTUNE_V}) {
+    const attune_tensor t = cache.view(role);
+    const auto* data = static_cast<const float*>(t.data);
+    all.insert(all.end(), data, data + t.shape[0] * t.shape[1] * t.shape[2] * t.shape[3]);
+  }
+  return all;
+}
+
+// Many steps at random: some sequences append, some are rewound, some are freed.
+void random_steps(int page, int pages) {
+  const std::string what = "page " + std::to_string(page);
+  std::vector<float> k(size_t(page ? pages * page : kSequences * kCapacity) * kRow), v(k.size());
+  attune_cache_options o = options(page, pages);
+  if (page != 3) o.k = k.data(), o.v = v.data();
+  attune::Cache cache(o);
+  Model model;
+  const auto pages_of = [&](int tokens) { return page ? (tokens + page - 1) / page : 0; };
+  int refusals = 0;
+  for (int turn = 0; turn < 300; ++turn) {
+    std::vector<int32_t> order;
+    for (int s = 0; s < kSequences; ++s)
+      if (below(3)) order.insert(order.begin() + below(int(order.size()) + 1), s);
+    if (order.empty()) continue;
+    Step step(int(order.size()), 1 + below(6));
+    int needed = 0, used = 0;
+    bool fits = true;
+    for (const int32_t s : order) {
+      fits &= model.length(s) + step.added <= kCapacity;
+      needed += pages_of(model.length(s) + step.added) - pages_of(model.length(s));
+    }
+    for (int s = 0; s < kSequences; ++s) used += pages_of(model.length(s));
+    expect(cache.free_pages() == (page ? pages - used : 0), what + ": free pages");
+    if (fits && needed <= cache.free_pages()) {
+      cache.attend(step.problem(), step.args(), order);
+      model.append(step, order);
+      for (size_t b = 0; b < order.size(); ++b)
+        expect(model.error(step, int(b), order[b]) < 1e-5f, what + ": attention over a cache");
+    } else {
+      ++refusals;
+      const std::vector<float> before = contents(cache);
+      refused([&] { cache.attend(step.problem(), step.args(), order); }, fits ? "more pages are needed" : "do not fit");
+      expect(!std::memcmp(before.data(), contents(cache).data(), before.size() * sizeof(float)), what + ": written");
+    }
+    if (const int s = below(kSequences); !below(3)) {
+      const int length = below(model.length(s) + 1);
+      cache.resize(s, length), model.resize(s, length);
+    } else if (!below(6)) {
+      cache.free(s), model.resize(s, 0);
+    }
+    for (int s = 0; s < kSequences; ++s) expect(cache.length(s) == model.length(s), what + ": length");
+  }
+  expect(refusals > 10, what + ": nothing was refused");
+}
+
+void pages_are_handed_out_once() {
+  attune::Cache cache(options(2, 6));
+  Step step(2, 4);
+  cache.attend(step.problem(), step.args());
+  std::vector<int32_t> all(cache.pages(0), cache.pages(0) + 2);
+  all.insert(all.end(), cache.pages(1), cache.pages(1) + 2);
+  std::sort(all.begin(), all.end());
+  expect(std::adjacent_find(all.begin(), all.end()) == all.end() && all.front() >= 0 && all.back() < 6, "pages");
+  expect(cache.free_pages() == 2, "two pages are left");
+  cache.resize(0, 3);
+  expect(cache.free_pages() == 2, "a page that is in use is kept");
+  cache.resize(0, 2);
+  expect(cache.free_pages() == 3, "one that is not is free");
+  cache.resize(2, 5);  // room that the caller fills
+  expect(cache.free_pages() == 0 && cache.length(2) == 5, "room for keys of the caller");
+  refused([&] { cache.resize(2, 7); }, "cache: 1 more pages are needed, and 0 of 6 are free");
+  expect(cache.length(2) == 5, "a refused length");
+}
+
+// Each takes up the pages that the other gave back, and what a call knew of them does not hold any more.
+void rewound_pages_are_looked_up_again() {
+  attune::Cache cache(options(1));
+  Model model;
+  for (int turn = 0; turn < 3; ++turn) {
+    Step step(2, 3), look(2, 3);
+    cache.attend(step.problem(), step.args());
+    model.append(step, {0, 1});
+    for (int s = 0; s < 2; ++s) expect(model.error(step, s, s) < 1e-5f, "after a rewind");
+    Step other(2, 1);  // in another order, so that the pages are looked up afresh
+    cache.attend(other.problem(), other.args(), {1, 0});
+    model.append(other, {1, 0});
+    for (int s = 0; s < 2; ++s) expect(model.error(other, 1 - s, s) < 1e-5f, "in another order");
+    for (int s = 0; s < 2; ++s) cache.resize(s, 1), model.resize(s, 1);
+    cache.attend(look.problem(), look.args());  // both rows are known again, and then rewound
+    for (int s = 0; s < 2; ++s) cache.resize(s, 1);
+  }
+}
+
+void a_failed_call_changes_nothing() {
+  attune::Cache cache(options(4));
+  Step step(1, 3);
+  attune::Args args = step.args();
+  args.set(ATTUNE_OUT, {step.out.data(), "bshd", {1, 2, kHeads, kDim}});
+  const int32_t pages = cache.free_pages();
+  refused([&] { cache.attend(step.problem(), args); }, "out: seq = 2 is not 3");
+  expect(cache.length(0) == 0 && cache.free_pages() == pages, "after a failed call");
+  cache.attend(step.problem(), step.args());
+  expect(cache.length(0) == 3, "after one that succeeds");
+}
+
+void only_appending() {
+  for (const int page : {0, 2}) {
+    attune::Cache cache(options(page));
+    Step fill(2, 5), one(2, 1);
+    attune::Args args = fill.args();
+    args.set(ATTUNE_Q, {fill.q.data(), "bshd", {2, 0, kHeads, kDim}});
+    args.set(ATTUNE_OUT, {fill.out.data(), "bshd", {2, 0, kHeads, kDim}});
+    cache.attend(fill.problem(), args);
+    cache.attend(one.problem(), one.args());
+    Model model;
+    model.append(fill, {0, 1}), model.append(one, {0, 1});
+    for (int s = 0; s < 2; ++s) expect(model.error(one, s, s) < 1e-5f, "queries after keys");
+    attune::Problem look("forward f32 b2 h4/2 q1 k6 d8 causal");  // and without appending
+    Step again = one;
+    attune::Args reading;
+    reading.set(ATTUNE_Q, {again.q.data(), "bshd", {2, 1, kHeads, kDim}});
+    reading.set(ATTUNE_OUT, {again.out.data(), "bshd", {2, 1, kHeads, kDim}});
+    std::fill(again.out.begin(), again.out.end(), NAN);
+    cache.attend(look, reading);
+    for (int s = 0; s < 2; ++s) expect(model.error(again, s, s) < 1e-5f, "reading only");
+    expect(cache.length(1) == 6, "a length after reading");
+  }
+}
+
+void misuse() {
+  attune::Cache cache(options(4));
+  Step step(2, 3);
+  attune::Args args = step.args();
+  const attune::Problem problem = step.problem();
+  refused([&] { cache.attend(problem, args, {0, 0}); }, "cache: sequence 0 is there twice");
+  refused([&] { cache.attend(problem, args, {0, 4}); }, "cache: sequence 4 is not in 0 ... 3");
+  refused([&] { cache.attend(problem, args, {-1, 0}); }, "cache: sequence -1 is not in 0 ... 3");
+  refused([&] { cache.attend(problem, args, {0}); }, "cache: 1 sequences are named for a batch of 2");
+  refused([&] { cache.length(4); }, "cache: sequence 4 is not in 0 ... 3");
+  refused([&] { cache.resize(0, kCapacity + 1); }, "cache: length 22 is not in 0 ... 21");
+  refused([&] { cache.view(ATTUNE_Q); }, "is neither ATTUNE_K nor ATTUNE_V");
+  attune::Problem other = problem;
+  other.c.batch = 5;
+  refused([&] { cache.attend(other, args); }, "cache: batch = 5 is not in 1 ... 4");
+  other = problem, other.c.len_k = 2;
+  refused([&] { cache.attend(other, args); }, "cache: sequence 0 would have 3 keys, over the bound 2");
+  other = problem, other.c.keys = ATTUNE_PAGED, other.c.page = 16;
+  refused([&] { cache.attend(other, args); }, "cache: its keys are paged4, those of the problem paged16");
+  other = problem, other.c.pass = ATTUNE_BACKWARD;
+  refused([&] { cache.attend(other, args); }, "cache: serves a forward, not a backward");
+  const int32_t used[] = {0, 0};
+  refused([&] { cache.attend(problem, attune::Args(args).set(ATTUNE_USED_K, {used, "b", {2}})); },
+          "cache: used_k is its own, and is given too");
+  refused([&] { cache.attend(problem, attune::Args()); }, "q: is not given");
+  expect(cache.length(0) == 0, "after all that");
+
+  const struct { void (*set)(attune_cache_options&); const char* says; } wrong[] = {
+      {[](attune_cache_options& o) { o.dtype = ATTUNE_I32; }, "cache: dtype 6 is not that of keys and values"},
+      {[](attune_cache_options& o) { o.heads = 0; }, "cache: heads = 0 is below 1"},
+      {[](attune_cache_options& o) { o.capacity = -1; }, "cache: capacity = -1 is below 1"},
+      {[](attune_cache_options& o) { o.page = -1; }, "cache: page = -1 is below 0"},
+      {[](attune_cache_options& o) { o.page = 0, o.pages = 3; }, "cache: pages = 3 without keys a page"},
+      {[](attune_cache_options& o) { o.k = &o; }, "cache: one of k and v is given"},
+      {[](attune_cache_options& o) { o.device = "abacus"; }, "device 'abacus'"},
+      {[](attune_cache_options& o) { o.device = "h200"; }, "cache: device 'h200' is not here"},
+      {[](attune_cache_options& o) { o.sequences = INT32_MAX, o.page = 1; }, "are over 2^31 numbers"},
+      {[](attune_cache_options& o) { o.page = 0, o.capacity = o.heads = o.dim_qk = INT32_MAX; }, "over 2^60 bytes"},
+  };
+  for (const auto& [set, says] : wrong) {
+    attune_cache_options o = options(4);
+    set(o);
+    refused([&] { attune::Cache made(o); }, says);
+  }
+  attune_cache* out = nullptr;
+  attune_cache_options o = options(4);
+  expect(attune_cache_create(&o, &out) == 1 && !out && std::strstr(attune_last_error(), "options.size = 0"), "no size");
+  expect(attune_cache_create(nullptr, &out) == 1 && attune_cache_create(&o, nullptr) == 1, "null");
+  expect(attune_cache_attend(nullptr, &problem.c, nullptr, nullptr, nullptr) == 1, "no cache");
+  expect(attune_cache_resize(nullptr, 0, 0) == 1 && attune_cache_length(nullptr, 0) == -1, "no cache");
+  expect(!attune_cache_pages(nullptr, 0) && attune_cache_free_pages(nullptr) == 0, "no cache");
+  attune_cache_destroy(nullptr);
+}
+
+}  // namespace
+
+int main() {
+  random_steps(0, 0), random_steps(1, 50), random_steps(3, 20), random_steps(16, 6);
+  pages_are_handed_out_once();
+  rewound_pages_are_looked_up_again();
+  a_failed_call_changes_nothing();
+  only_appending();
+  misuse();
+  if (!failures) std::puts("cache: all passed");
+  return failures != 0;
+}
