@@ -7,7 +7,7 @@
 #include "attention/rows.sm80.h"
 #include "core/divisor.h"
 #include "core/score.h"
-#include "machine/sm80/matrix.h"
+#include "machine/sm80/memory.h"
 
 namespace attune::sm80 {
 
@@ -34,7 +34,8 @@ struct ForwardParams {
   uint32_t* arrived;      // [batch][unit][row block], 0 before and after
 };
 
-// Which rows and keys a block has. In shared memory: it is read at the edges of the loop, where registers are dear.
+// Which rows and keys a block has. In shared memory once the first loads are on their way: it is read at the edges of
+// the loop, where registers are dear.
 struct Place {
   Sequence seq;
   int64_t from, until;        // query i sees the keys from i + from until i + until, where they stand one apart
@@ -54,8 +55,7 @@ struct Forward {
   using TileOfQ = SharedTile<TileQ, Dim>;
   using TileOfK = SharedTile<TileK, Dim>;
   using TileOfV = SharedTile<TileK, DimV>;
-  static constexpr int kTileBytes = TileOfQ::kBytes + TileOfK::kBytes + TileOfV::kBytes, kRowBytes = TileQ * DimV * 4;
-  static constexpr int kSharedBytes = kTileBytes > kRowBytes ? kTileBytes : kRowBytes;
+  static constexpr int kSharedBytes = TileOfQ::kBytes + TileOfK::kBytes + TileOfV::kBytes;
 
   const ForwardParams& x;
   const Problem& p;
@@ -64,12 +64,10 @@ struct Forward {
   const uint32_t q_shared, k_shared, v_shared;
   Place& at;
   int2* const seen;     // [TileQ]: the keys that each row sees, from x until y
-  float2* const ends;   // [TileQ]: reference and sum of a row, then the factors of what it has now and had before
-  float* const o_rows;  // [TileQ][DimV] at the end, over the tiles
   Accumulator o[kM][DimV / 8];
   float ref[kM][2], sum[kM][2];
 
-  __device__ Forward(const ForwardParams& params, char* shared, Place& place, int2* seen_keys, float2* row_ends)
+  __device__ Forward(const ForwardParams& params, char* shared, Place& place, int2* seen_keys)
       : x(params),
         p(params.problem),
         a(params.args),
@@ -79,26 +77,24 @@ struct Forward {
         k_shared(q_shared + TileOfQ::kBytes),
         v_shared(k_shared + TileOfK::kBytes),
         at(place),
-        seen(seen_keys),
-        ends(row_ends),
-        o_rows(reinterpret_cast<float*>(shared)) {}
+        seen(seen_keys) {}
 
   __device__ int position(int row) const { return int(x.group.divide(row)); }
-  __device__ int head(int row) const { return at.head_q + int(x.group.rest(row)); }
-  __device__ int64_t token(int row) const {
-    return at.seq.q_first + position(at.first + row);
-  }  // of a row of the block
+  __device__ int head(const Place& at, int row) const { return at.head_q + int(x.group.rest(row)); }
+  // Of a row of the block.
+  __device__ int64_t token(const Place& at, int row) const { return at.seq.q_first + position(at.first + row); }
   // Row of the block that this thread's accumulators hold: m-th fragment, half 0 or 1.
   __device__ int row_of(int m, int half) const { return warp * kRowsOfWarp + m * 16 + half * 8 + lane / 4; }
   // The keys that query i sees: from x until y.
-  __device__ int2 keys_seen(int i) const {
+  __device__ int2 keys_seen(const Place& at, int i) const {
     const BandWalk walk{at.seq.band, at.seq.len_k, TileK};
     if (at.seq.band.k_step != 1) return {walk.first_key(i), walk.last_key(i)};
     return {clamp(i + at.from, 0, at.seq.len_k), clamp(i + at.until, 0, at.seq.len_k)};
   }
 
-  // By one thread.
-  __device__ void find_place() {
+  // By every thread, so that none waits before its first load.
+  __device__ Place find_place() const {
+    Place at;
     // The blocks of a unit follow each other and find its keys in the second-level cache, the longest of a causal mask
     // first. Where lengths differ, the last row blocks of all sequences come first: only long ones have such rows.
     uint32_t n = blockIdx.x;
@@ -128,71 +124,71 @@ struct Forward {
       at.first = int(min(uint32_t(at.block) * TileQ, count)), last = int(min(uint32_t(at.first) + TileQ, count));
     }
     at.rows = last - at.first;
-    if (at.rows <= 0) return;
-    at.q = x.q.row(at.seq.q_batch, token(0), head(at.first));
-    at.out = x.out.row(at.seq.q_batch, token(0), head(at.first));
-    const int2 top = keys_seen(position(at.first)), bottom = keys_seen(position(last - 1));
+    if (at.rows <= 0) return at;
+    at.q = x.q.row(at.seq.q_batch, token(at, 0), head(at, at.first));
+    at.out = x.out.row(at.seq.q_batch, token(at, 0), head(at, at.first));
+    const int2 top = keys_seen(at, position(at.first)), bottom = keys_seen(at, position(last - 1));
     at.open_first = bottom.x, at.open_last = top.y;
     int all;
     if (size.q) {
-      at.first_tile = 0, all = list().count(at.first / size.q) * ((size.k + TileK - 1) / TileK);
+      at.first_tile = 0, all = list(at).count(at.first / size.q) * ((size.k + TileK - 1) / TileK);
     } else {
       at.first_tile = top.x / TileK, all = max(0, (bottom.y + TileK - 1) / TileK - at.first_tile);
     }
     const int each = int(x.splits.divide(all)), more = int(x.splits.rest(all));  // the first splits have one tile more
     at.first_tile += at.split * each + min(at.split, more), at.tiles = each + (at.split < more);
+    return at;
   }
-  __device__ BlockList list() const {
+  __device__ BlockList list(const Place& at) const {
     return {p.mask.blocks, a.row<const int32_t>(Role::block_begin, at.b, 0, at.head_q),
             a.row<const int32_t>(Role::block_column)};
   }
   // The n-th tile; `partial` where some pair in it is hidden.
-  __device__ Tile tile(int n) const {
+  __device__ Tile tile(const Place& at, int n) const {
     n += at.first_tile;
     int first = n * TileK, last = min(first + TileK, at.seq.len_k);
     if (p.mask.blocks.q) {
       const Blocks size = p.mask.blocks;
       const int pieces = (size.k + TileK - 1) / TileK;
-      const int64_t begin = int64_t(list().key_block(at.first / size.q, n / pieces)) * size.k,
+      const int64_t begin = int64_t(list(at).key_block(at.first / size.q, n / pieces)) * size.k,
                     start = begin + n % pieces * TileK;
       last = clamp(min(start + int64_t(TileK), begin + size.k), 0, at.seq.len_k), first = clamp(start, 0, last);
     }
     return {first, last, at.open_first > first || at.open_last < first + TileK || last < first + TileK};
   }
 
-  __device__ void find_seen() const {
-#pragma unroll 1
-    for (int row = threadIdx.x; row < TileQ; row += kThreads)
-      seen[row] = keys_seen(position(at.first + min(row, at.rows - 1)));
+  __device__ void find_seen(const Place& at) const {
+    const int row = warp * kRowsOfWarp + lane;
+    if (lane < kRowsOfWarp) seen[row] = keys_seen(at, position(at.first + min(row, at.rows - 1)));
   }
 
   // A row of q or out.
-  __device__ char* row_at(Role role, int row) const {
+  __device__ char* row_at(const Place& at, Role role, int row) const {
     const ByteRows& rows = role == Role::q ? x.q : x.out;
     if (x.group.by == 1) return (role == Role::q ? at.q : at.out) + row * rows.seq;
-    return rows.row(at.seq.q_batch, token(row), head(at.first + row));
+    return rows.row(at.seq.q_batch, token(at, row), head(at, at.first + row));
   }
-  __device__ void load_q() const {
+  __device__ void load_q(const Place& at) const {
     constexpr int kChunks = TileOfQ::kPanels * 8, kStep = kThreads / kChunks;
     const int row = threadIdx.x / kChunks, column = threadIdx.x % kChunks * 8;
     const int count = column < p.dim_qk ? at.rows : 0;
 #pragma unroll 4
     for (int n = 0; n < TileQ / kStep; ++n) {
       const int r = row + n * kStep;
-      copy16(q_shared + TileOfQ::offset(r, column), r < count ? row_at(Role::q, r) + column * sizeof(T) : at.q,
+      copy16(q_shared + TileOfQ::offset(r, column), r < count ? row_at(at, Role::q, r) + column * sizeof(T) : at.q,
              r < count);
     }
   }
 
   // A thread has one column of 16 bytes and every kStep-th row.
   template <class Layout>
-  __device__ void load_keys(Role role, uint32_t shared, int dim, Tile t) const {
+  __device__ void load_keys(const Place& at, Role role, uint32_t shared, int dim, Tile t) const {
     constexpr int kChunks = Layout::kPanels * 8, kStep = kThreads / kChunks;
     static_assert(kThreads % kChunks == 0 && TileK % kStep == 0);
     const int row = threadIdx.x / kChunks, column = threadIdx.x % kChunks * 8;
     const int count = column < dim ? t.last - t.first : 0;
     const uint32_t to = shared + Layout::offset(row, column);
-    if (p.keys == KeySource::paged) return load_pages<Layout, kStep>(role, shared, t.first, row, column, count);
+    if (p.keys == KeySource::paged) return load_pages<Layout, kStep>(at, role, shared, t.first, row, column, count);
     const int64_t stride = role == Role::k ? x.k.seq : x.v.seq;
     const char* from = (role == Role::k ? at.k : at.v) + (t.first + row) * stride + column * sizeof(T);
 #pragma unroll
@@ -201,7 +197,8 @@ struct Forward {
              row + n * kStep < count);
   }
   template <class Layout, int kStep>
-  __device__ void load_pages(Role role, uint32_t shared, int first, int row, int column, int count) const {
+  __device__ void load_pages(const Place& at, Role role, uint32_t shared, int first, int row, int column,
+                             int count) const {
     const PagedRows<const T> rows(p, a, role, at.seq, at.b, at.head_kv);
 #pragma unroll 1
     for (int n = 0; n < TileK / kStep; ++n) {
@@ -346,10 +343,14 @@ struct Forward {
   }
 
   __device__ void run() {
-    load_q();
-    if (at.tiles > 0) load_keys<TileOfK>(Role::k, k_shared, p.dim_qk, tile(at.tiles - 1));
+    const Place here = find_place();
+    if (here.rows <= 0) return;
+    load_q(here);
+    if (here.tiles > 0) load_keys<TileOfK>(here, Role::k, k_shared, p.dim_qk, tile(here, here.tiles - 1));
     close_group();
-    find_seen();
+    find_seen(here);
+    if (threadIdx.x == 0) at = here;
+    __syncthreads();
 #pragma unroll
     for (int m = 0; m < kM; ++m) {
 #pragma unroll
@@ -360,10 +361,10 @@ struct Forward {
     const float scale = WithOptions ? 1.f : scale_of(p, a) * kLog2e;
     const General score(p, a, at.seq, at.b, at.head_q);
     for (int n = at.tiles - 1; n >= 0; --n) {
-      const Tile t = tile(n);
+      const Tile t = tile(at, n);
       wait_groups<0>();
       __syncthreads();
-      load_keys<TileOfV>(Role::v, v_shared, p.dim_v, t);
+      load_keys<TileOfV>(at, Role::v, v_shared, p.dim_v, t);
       close_group();
       Accumulator s[kM][TileK / 8];
       scores(s);
@@ -373,87 +374,101 @@ struct Forward {
         if (p.has(Option::dropout)) drop(s, t, score);
       wait_groups<0>();
       __syncthreads();
-      if (n > 0) load_keys<TileOfK>(Role::k, k_shared, p.dim_qk, tile(n - 1));
+      if (n > 0) load_keys<TileOfK>(at, Role::k, k_shared, p.dim_qk, tile(at, n - 1));
       close_group();
       accumulate(s);
     }
     wait_groups<0>();
-    __syncthreads();
     store();
     if (x.splits.by > 1) merge_splits();
   }
 
-  // Rows leave through shared memory, in f32: every lane of a warp first ends one row, then lanes share the columns of
-  // a row, whatever is written where. 16-byte chunks are exchanged by row as in SharedTile.
-  __device__ float* o_at(int row, int column) const { return o_rows + row * DimV + (column ^ ((row & 7) * 4)); }
-
+  // Of the four lanes that share rows, each ends one. Rows of 16 bits then leave through the warp's own rows of q,
+  // which nobody reads any more, in chunks of 16 bytes; f32 rows leave as they are, 32 bytes by four lanes.
   __device__ void store() {
+    const bool whole = x.splits.by == 1, wide = !whole || p.dtype.out == DType::f32;
+    const int mine = lane % 4, row = row_of(mine / 2, mine % 2);
+    SoftmaxRow state;
+#pragma unroll
+    for (int n = 0; n < 2 * kM; ++n) {
+      const float total = row_sum(sum[n / 2][n % 2]);
+      if (n == mine) state = {ref[n / 2][n % 2], total};
+    }
+    RowEnd end(state);
+    if (mine < 2 * kM && row < at.rows) {
+      if (whole) end_row(end, row);
+      else x.partial_lse[at.split * split_rows() + row_index(row)] = end.lse;
+    }
+#pragma unroll
+    for (int n = 0; n < 2 * kM; ++n) {
+      const float now = __shfl_sync(~0u, end.now, lane / 4 * 4 + n);
+#pragma unroll
+      for (int d = 0; d < DimV / 8; ++d)
+#pragma unroll
+        for (int e = n % 2 * 2; e < n % 2 * 2 + 2; ++e) o[n / 2][d].c[e] *= now;
+      if (wide) store_wide(n / 2, n % 2, __shfl_sync(~0u, end.before, lane / 4 * 4 + n));
+    }
+    if (!wide) store_narrow();
+  }
+  __device__ void store_wide(int m, int half, float before) const {
+    const int row = row_of(m, half);
+    if (row >= at.rows) return;
+    float* to = x.splits.by == 1 ? reinterpret_cast<float*>(row_at(at, Role::out, row))
+                                 : x.partial_out + (at.split * split_rows() + row_index(row)) * p.dim_v;
+#pragma unroll
+    for (int d = 0; d < DimV / 8; ++d) {
+      const int column = d * 8 + lane % 4 * 2;
+      if (column >= p.dim_v) break;
+      float2 two = {o[m][d].c[2 * half], o[m][d].c[2 * half + 1]};
+      float2* place = reinterpret_cast<float2*>(to + column);
+      if (before != 0.f) two.x += place->x * before, two.y += place->y * before;
+      *place = two;
+    }
+  }
+  __device__ void store_narrow() const {
+    using TileOfO = SharedTile<TileQ, DimV>;
+    static_assert(DimV <= Dim);  // so that a warp's rows of o lie in its rows of q
+    constexpr int kChunks = DimV / 8, kSteps = (kRowsOfWarp * kChunks + 31) / 32;
 #pragma unroll
     for (int m = 0; m < kM; ++m)
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int row = row_of(m, half);
-        const float total = row_sum(sum[m][half]);
-        if (lane % 4 == 0) ends[row] = {ref[m][half], total};
+      for (int half = 0; half < 2; ++half)
 #pragma unroll
         for (int d = 0; d < DimV / 8; ++d)
-          *reinterpret_cast<float2*>(o_at(row, d * 8 + lane % 4 * 2)) = {o[m][d].c[2 * half], o[m][d].c[2 * half + 1]};
-      }
+          store_shared(q_shared + TileOfO::offset(row_of(m, half), d * 8) + lane % 4 * 4,
+                       pack<T>(o[m][d].c[2 * half], o[m][d].c[2 * half + 1]));
     __syncwarp();
-    const int first_row = warp * kRowsOfWarp;
-    if (lane < kRowsOfWarp && first_row + lane < at.rows) {
-      const float2 state = ends[first_row + lane];
-      RowEnd end(SoftmaxRow{state.x, state.y});
-      if (x.splits.by == 1) end_row(end, first_row + lane);
-      else x.partial_lse[at.split * split_rows() + row_index(first_row + lane)] = end.lse;
-      ends[first_row + lane] = {end.now, end.before};
-    }
-    __syncwarp();
-    // Eight columns a lane, several rows at once.
-    constexpr int kChunks = DimV / 8, kLanes = kChunks > 16 ? 32 : kChunks > 8 ? 16 : 8, kRowsAtOnce = 32 / kLanes;
-    const int column = lane % kLanes * 8;
-    if (column >= p.dim_v) return;
-    for (int r = lane / kLanes; r < kRowsOfWarp && first_row + r < at.rows; r += kRowsAtOnce) {
-      const int row = first_row + r;
-      const float2 end = ends[row];
-      float eight[8];
 #pragma unroll
-      for (int n = 0; n < 8; n += 4)
-        *reinterpret_cast<float4*>(eight + n) = *reinterpret_cast<const float4*>(o_at(row, column + n));
-#pragma unroll
-      for (int n = 0; n < 8; ++n) eight[n] *= end.x;
-      if (x.splits.by == 1) {
-        write(row, column, eight, end.y);
-      } else {
-        float4* to =
-            reinterpret_cast<float4*>(x.partial_out + (at.split * split_rows() + row_index(row)) * p.dim_v + column);
-        to[0] = *reinterpret_cast<float4*>(eight), to[1] = *reinterpret_cast<float4*>(eight + 4);
-      }
+    for (int n = 0; n < kSteps; ++n) {
+      const int i = n * 32 + lane, row = warp * kRowsOfWarp + i / kChunks, column = i % kChunks * 8;
+      if (i < kRowsOfWarp * kChunks && row < at.rows && column < p.dim_v)
+        *reinterpret_cast<uint4*>(row_at(at, Role::out, row) + column * sizeof(T)) =
+            load_shared16(q_shared + TileOfO::offset(row, column));
     }
   }
   // Running results, the sink, and the lse where it goes.
   __device__ void end_row(RowEnd& end, int row) const {
-    const int h = head(at.first + row);
-    float* lse = a.row<float>(Role::lse, at.seq.q_batch, token(row), h);
+    const int h = head(at, at.first + row);
+    float* lse = a.row<float>(Role::lse, at.seq.q_batch, token(at, row), h);
     if (p.has(Option::accumulate)) end.merge_running(*lse);
     if (p.has(Option::sink)) end.merge_sink(*a.row<const float>(Role::sinks, 0, 0, h));
     if (lse) *lse = end.lse;
   }
-  // Eight columns of a row, merged with what is there where the run accumulates.
+  // Eight columns of a merged row, merged again with what is there where the run accumulates.
   __device__ void write(int row, int column, const float (&eight)[8], float before) const {
     if (p.dtype.out != DType::f32) {
-      *reinterpret_cast<uint4*>(row_at(Role::out, row) + column * sizeof(T)) = {
+      *reinterpret_cast<uint4*>(row_at(at, Role::out, row) + column * sizeof(T)) = {
           pack<T>(eight[0], eight[1]), pack<T>(eight[2], eight[3]), pack<T>(eight[4], eight[5]),
           pack<T>(eight[6], eight[7])};
       return;
     }
-    float* to = reinterpret_cast<float*>(row_at(Role::out, row)) + column;
+    float* to = reinterpret_cast<float*>(row_at(at, Role::out, row)) + column;
 #pragma unroll
     for (int n = 0; n < 8; ++n) to[n] = eight[n] + (before == 0.f ? 0.f : to[n] * before);
   }
 
   __device__ int64_t row_index(int row) const {
-    return (int64_t(at.b) * p.heads_q + head(at.first + row)) * p.len_q + position(at.first + row);
+    return (int64_t(at.b) * p.heads_q + head(at, at.first + row)) * p.len_q + position(at.first + row);
   }
   __device__ int64_t split_rows() const { return int64_t(p.batch) * p.heads_q * p.len_q; }
 
@@ -499,11 +514,8 @@ __global__ void __launch_bounds__(Warps * 32, BlocksPerSm)
   extern __shared__ __align__(128) char shared[];
   __shared__ Place place;
   __shared__ int2 seen[TileQ];
-  __shared__ float2 ends[TileQ];
-  Forward<T, Dim, DimV, TileQ, TileK, Warps, WithOptions> f(params, shared, place, seen, ends);
-  if (threadIdx.x == 0) f.find_place();
-  __syncthreads();
-  if (place.rows > 0) f.run();
+  Forward<T, Dim, DimV, TileQ, TileK, Warps, WithOptions> f(params, shared, place, seen);
+  f.run();
 }
 
 }  // namespace attune::sm80
