@@ -76,6 +76,7 @@ class Prepared:
         self.problem, self.call, self.note, self.outputs = problem, call, note, None
 
     def run(self):
+        self.outputs = None  # first, so that torch's allocator hands the same memory out again and asks nobody for more
         self.outputs = self.call()
 
     def fetch(self):
