@@ -128,19 +128,16 @@ struct BackwardF32 {
 #pragma unroll
     for (int half = 0; half < 2; ++half)
       from[half] = seen[row_of(half)].x - start, until[half] = min(seen[row_of(half)].y, t.last) - start;
-    const auto of_row = [&](int c, int half) { return keys ? info[lane % 4 * 2 + c] : row[half]; };
+    const auto of_row = [&](int c, int half) { return keys ? info[lane % 4 * 2 + c] : half ? row[1] : row[0]; };
     if (x.options) {
       const General score(p, a, q, b, head);
       each_turning<kN>(
-          [&](int n) {
-#pragma unroll
-            for (int e = 0; e < 4; ++e) {
-              const int c = n * 8 + e % 2, mine = first + row_of(e / 2), walked = start + c;
-              const Pair pair = differentiate<true>(a, &score, 1.f, s[0].c[e], dp[0].c[e], of_row(c, e / 2),
-                                                    keys ? walked : mine, keys ? mine : walked,
-                                                    c < from[e / 2] || c >= until[e / 2]);
-              s[0].c[e] = pair.p, dp[0].c[e] = pair.ds;
-            }
+          [&](int n, int e) {
+            const int c = n * 8 + e % 2, half = e / 2, mine = first + row_of(half), walked = start + c;
+            const Pair pair = differentiate<true>(
+                a, &score, 1.f, s[0].c[0], dp[0].c[0], of_row(c, half), keys ? walked : mine, keys ? mine : walked,
+                c < (half ? from[1] : from[0]) || c >= (half ? until[1] : until[0]));
+            s[0].c[0] = pair.p, dp[0].c[0] = pair.ds;
           },
           s, dp);
       return;

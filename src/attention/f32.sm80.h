@@ -83,15 +83,24 @@ struct QueryRows {
 template <class Layout, int kThreads, class Row>
 __device__ inline void load_tile(uint32_t tile, int dim, int count, bool wide, const void* anywhere, Row row_at) {
   constexpr int kChunks = Layout::kColumns / 4;
-#pragma unroll 2
-  for (int n = threadIdx.x; n < Layout::kRows * kChunks; n += kThreads) {
-    const int row = n / kChunks, column = n % kChunks * 4;
-    const uint32_t to = tile + Layout::offset(row, column);
-    const int there = row < count ? dim - column : 0;  // columns
+  const auto each = [&](int n, auto copy) {
+    const int row = n / kChunks, column = n % kChunks * 4, there = row < count ? dim - column : 0;  // columns
     const float* from = there > 0 ? row_at(row) + column : static_cast<const float*>(anywhere);
-    if (wide) copy16(to, from, there > 0);
-    else
-      for (int e = 0; e < 4; ++e) copy4(to + e * 4, from + (e < there ? e : 0), e < there);
+    copy(tile + Layout::offset(row, column), from, there);
+  };
+  static_assert(Layout::kRows * kChunks % kThreads == 0);
+  if (wide) {
+#pragma unroll 4
+    for (int n = 0; n < Layout::kRows * kChunks / kThreads; ++n)
+      each(threadIdx.x + n * kThreads,
+           [](uint32_t to, const float* from, int there) { copy16(to, from, there > 0); });
+  } else {
+#pragma unroll 1
+    for (int n = threadIdx.x; n < Layout::kRows * kChunks; n += kThreads)
+      each(n, [](uint32_t to, const float* from, int there) {
+#pragma unroll 1
+        for (int e = 0; e < 4; ++e) copy4(to + e * 4, from + (e < there ? e : 0), e < there);
+      });
   }
 }
 template <class Layout, int kThreads>
@@ -160,18 +169,24 @@ __device__ inline void add_rows(Accumulator (&acc)[kM][Y::kColumns / 8], const A
   }
 }
 
-// f(n) for every fragment, which is then the first of the arrays: they are turned round once. So code that is long,
-// such as that of all options, is there once and not for every fragment, and the arrays stay in registers.
+// f(n, e) for every element e of every fragment n, which is then the first element of the first fragment: the arrays
+// are turned round once. So code that is long, such as that of all options, is there once and not for every element,
+// and the arrays stay in registers.
 template <int N, class F, class... Array>
 __device__ inline void each_turning(F f, Array&... arrays) {
-  const auto turn = [](Accumulator(&s)[N]) {
+  const auto turn_one = [](Accumulator& x) { x = {{x.c[1], x.c[2], x.c[3], x.c[0]}}; };
+  const auto turn_all = [](Accumulator(&s)[N]) {
     const Accumulator first = s[0];
 #pragma unroll
     for (int n = 0; n + 1 < N; ++n) s[n] = s[n + 1];
     s[N - 1] = first;
   };
 #pragma unroll 1
-  for (int n = 0; n < N; ++n) f(n), (turn(arrays), ...);
+  for (int n = 0; n < N; ++n) {
+#pragma unroll 1
+    for (int e = 0; e < 4; ++e) f(n, e), (turn_one(arrays[0]), ...);
+    (turn_all(arrays), ...);
+  }
 }
 
 }  // namespace attune::sm80

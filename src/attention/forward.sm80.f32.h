@@ -50,16 +50,10 @@ struct ForwardF32 {
     if (x.options) {
       const General score(p, a, at.seq, at.b, at.head);
       each_turning<kM * kN>(
-          [&](int n) {
-            const int m = n / kN, column = n % kN * 8 + lane % 4 * 2;
-#pragma unroll
-            for (int e = 0; e < 4; ++e) {
-              const int2 keys = seen[row_of(m, e / 2)];
-              const int j = t.first + column + e % 2;
-              s[0].c[e] = j < keys.x || j >= min(keys.y, t.last)
-                              ? -INFINITY
-                              : score.logit(s[0].c[e], at.first + row_of(m, e / 2), j);
-            }
+          [&](int n, int e) {
+            const int row = row_of(n / kN, e / 2), j = t.first + n % kN * 8 + lane % 4 * 2 + e % 2;
+            const bool hidden = j < seen[row].x || j >= min(seen[row].y, t.last);
+            s[0].c[0] = hidden ? -INFINITY : score.logit(s[0].c[0], at.first + row, j);
           },
           s);
       return;
@@ -122,10 +116,8 @@ struct ForwardF32 {
   __device__ void drop(Accumulator (&s)[kM * kN], const Tile& t) const {
     const General score(p, a, at.seq, at.b, at.head);
     each_turning<kM * kN>(
-        [&](int n) {
-#pragma unroll
-          for (int e = 0; e < 4; ++e)
-            s[0].c[e] *= score.keep(at.first + row_of(n / kN, e / 2), t.first + n % kN * 8 + lane % 4 * 2 + e % 2);
+        [&](int n, int e) {
+          s[0].c[0] *= score.keep(at.first + row_of(n / kN, e / 2), t.first + n % kN * 8 + lane % 4 * 2 + e % 2);
         },
         s);
   }
