@@ -1,89 +1,19 @@
-// The decode kernels of sm80_forward: the compiled ones, the merge of parts, and the host side of decode.sm80.h. Parts
-// are merged by a second kernel and not by the last block: counters would have to be cleared before every run, which
-// costs more than a kernel that starts while the first one ends.
+// The decode kernels of sm80_forward: the compiled ones, and the host side of decode.sm80.h. Keys are cut into parts
+// where the grid would leave multiprocessors idle.
 #include <algorithm>
 
+#include "attention/decode.merge.sm80.h"
 #include "attention/decode.sm80.kernels.h"
 
 namespace attune::sm80 {
 
-__global__ void __launch_bounds__(kMergeThreads) decode_merge_kernel(const __grid_constant__ DecodeParams x) {
-  constexpr int kAtOnce = 8;
-  __shared__ float weight[kMostSplits];
-  __shared__ float2 factors;
-  __shared__ float4 sums[kMergeThreads];
-  uint32_t n = blockIdx.x;
-  const int query = int(n % x.most_q), splits = int(x.splits.by);
-  n /= x.most_q;
-  const int head = int(n % x.problem.heads_q), b = int(n / x.problem.heads_q);
-  const Sequence s = x.sequence_of(b);
-  wait_for_previous();
-  if (query >= s.len_q) return;
-  const int columns = x.dim_v <= 64 ? 16 : x.dim_v <= 128 ? 32 : 64, slices = kMergeThreads / columns;
-  const int column = threadIdx.x % columns * 4, slice = threadIdx.x / columns;
-  float4 part[kAtOnce];
-  const auto load = [&](int first) {
-#pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      const int split = first + i * slices;
-      if (split < splits && column < x.dim_v)
-        part[i] = __ldcg(reinterpret_cast<const float4*>(
-            x.partial_out + x.partial_row(split, b, head, query) * x.dim_v + column));
-    }
-  };
-  load(slice);
-  if (const int lane = threadIdx.x; lane < 32) {
-    float lse[kMostSplits / 32], top = -INFINITY, sum = 0.f;
-#pragma unroll
-    for (int i = 0; i < kMostSplits / 32; ++i) {
-      const int split = i * 32 + lane;
-      lse[i] = split < splits ? __ldcg(x.partial_lse + x.partial_row(split, b, head, query)) : -INFINITY;
-      top = fmaxf(top, lse[i]);
-    }
-#pragma unroll
-    for (int step = 16; step; step /= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, step));
-    const float shift = top == -INFINITY ? 0.f : top;
-#pragma unroll
-    for (int i = 0; i < kMostSplits / 32; ++i) lse[i] = expf(lse[i] - shift), sum += lse[i];
-#pragma unroll
-    for (int step = 16; step; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
-#pragma unroll
-    for (int i = 0; i < kMostSplits / 32; ++i) weight[i * 32 + lane] = sum == 0.f ? 0.f : lse[i] / sum;
-    if (lane == 0) {
-      const RowEnd end = x.end_row(s, head, query, sum == 0.f ? -INFINITY : top + logf(sum));
-      factors = {end.now, end.before};
-    }
-  }
-  __syncthreads();
-  float4 y{};
-  for (int first = slice; first < splits; first += kAtOnce * slices) {
-    if (first != slice) load(first);
-#pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      const int split = first + i * slices;
-      if (split >= splits) break;
-      const float w = weight[split];
-      y = {y.x + w * part[i].x, y.y + w * part[i].y, y.z + w * part[i].z, y.w + w * part[i].w};
-    }
-  }
-  sums[threadIdx.x] = y;
-  __syncthreads();
-  if (slice || column >= x.dim_v) return;
-  for (int i = 1; i < slices; ++i) {
-    const float4 z = sums[i * columns + threadIdx.x];
-    y = {y.x + z.x, y.y + z.y, y.z + z.z, y.w + z.w};
-  }
-  x.write(s, head, query, column, y, factors.x, factors.y);
-}
-
 std::span<DecodeKernel> decode_kernels() {
-  // dim, keys, stages, warps, warps of a team, blocks a multiprocessor: 96 KB a block in all of them
+  // dim, keys, stages, warps, warps of a team, blocks a multiprocessor: 192 KB in all of them, or 96 KB a block
   static constinit DecodeKernel all[] = {
-      decode_kernel_row<64, 32, 3, 4, 1, 2>(),
-      decode_kernel_row<64, 64, 6, 4, 4, 2>(),
-      decode_kernel_row<128, 16, 3, 4, 1, 2>(),
-      decode_kernel_row<128, 64, 3, 4, 4, 2>(),
-      decode_kernel_row<256, 16, 3, 2, 1, 2>(),
+      decode_kernel_row<64, 32, 3, 8, 1, 1>(),  decode_kernel_row<64, 32, 3, 4, 1, 1>(),
+      decode_kernel_row<64, 64, 6, 4, 4, 2>(),  decode_kernel_row<128, 16, 3, 8, 1, 1>(),
+      decode_kernel_row<128, 16, 3, 4, 1, 1>(), decode_kernel_row<128, 64, 3, 4, 4, 2>(),
+      decode_kernel_row<256, 16, 3, 4, 1, 1>(), decode_kernel_row<256, 16, 2, 3, 1, 1>(),
   };
   return all;
 }
@@ -92,7 +22,7 @@ namespace {
 
 constexpr std::string_view kWho = "sm80_forward";
 // What starting a block and merging parts cost, as bytes that a block could have read meanwhile.
-constexpr int64_t kStartBytes = 25'000, kMergeBytes = 50'000, kPartBytes = 256;
+constexpr double kStartBytes = 50e3, kMergeBytes = 120e3, kPartBytes = 512;
 constexpr int kLeastKeys = 128;  // of a part
 constexpr Role kLengths[] = {Role::cu_q,     Role::cu_k,        Role::used_q,     Role::used_k,
                              Role::left_pad, Role::cache_index, Role::page_table, Role::positions};
@@ -105,13 +35,13 @@ int most_q(const Problem& p) { return std::min(p.len_q, kMostRows / group_of(p))
 
 // The narrowest that holds the dims; of those the one whose block has all rows, or comes nearest. Where a row's bits
 // may not depend on the batch, the choice may not either.
-DecodeKernel* kernel_for(const Problem& p, int* number = nullptr) {
+DecodeKernel* kernel_for(const Problem& p, const Device& d, int* number = nullptr) {
   DecodeKernel* best = nullptr;
   const auto all = decode_kernels();
   for (DecodeKernel& k : all) {
-    if (k.dim < std::max(p.dim_qk, p.dim_v)) continue;
+    if (k.dim < std::max(p.dim_qk, p.dim_v) || k.shared_bytes > cuda::shared_limit(d.arch)) continue;
     if (best && (k.dim > best->dim || fixed(p) || best->rows >= rows_of(p))) break;
-    best = &k;
+    if (!best || k.rows > best->rows) best = &k;
   }
   if (best && number) *number = int(best - all.data());
   return best;
@@ -125,7 +55,8 @@ int64_t keys_seen(const Problem& p) {
 }
 
 // Fixed: as many parts as a sequence of the greatest length has. Else what a model of time says is shortest: blocks
-// come in waves, a part more costs its merge, and where lengths differ the last block ends half a block late.
+// come in waves, of which a part that is empty costs a quarter (the others have its bandwidth), a part of the keys more
+// costs its merge, and where lengths differ the last block ends a quarter of one late.
 int splits_of(const Problem& p, const Device& d, const DecodeKernel& k) {
   const int64_t keys = keys_seen(p);
   if (fixed(p)) {
@@ -133,14 +64,15 @@ int splits_of(const Problem& p, const Device& d, const DecodeKernel& k) {
     const int64_t parts = std::min(ceil_div(keys, kPart) + 1, ceil_div(p.len_k, kPart));
     return int(std::clamp<int64_t>(parts, 1, kMostFixed));
   }
-  const int64_t blocks = int64_t(p.batch) * p.heads_kv * row_blocks(p, k), key_bytes = 2 * (p.dim_qk + p.dim_v);
+  const int64_t blocks = int64_t(p.batch) * p.heads_kv * row_blocks(p, k);
   const int64_t room = d.units * std::clamp(cuda::shared_limit(d.arch) / k.shared_bytes, 1, k.blocks_per_sm);
+  const bool differ = p.keys != KeySource::linear && p.batch > 1;
   int best = 1;
-  int64_t least = INT64_MAX;
+  double least = INFINITY;
   for (int64_t s = 1; s <= std::clamp<int64_t>(keys / kLeastKeys, 1, kMostSplits); ++s) {
-    const int64_t wave = ceil_div(keys, s) * key_bytes + kStartBytes;
-    const int64_t late = p.keys == KeySource::linear ? 0 : wave / 2;
-    const int64_t cost = ceil_div(blocks * s, room) * wave + late + (s > 1 ? kMergeBytes + s * kPartBytes : 0);
+    const double bytes = double(ceil_div(keys, s)) * 2 * (p.dim_qk + p.dim_v) + kStartBytes;
+    const double waves = 0.75 * double(blocks * s) / double(room) + 0.25 * double(ceil_div(blocks * s, room));
+    const double cost = (waves + 0.25 * differ) * bytes + (s > 1 ? kMergeBytes + double(s) * kPartBytes : 0);
     if (cost < least) least = cost, best = int(s);
   }
   return best;
@@ -176,8 +108,8 @@ Few few_queries(const Problem& p) {
 Status decode_shape(Plan& plan, Workspace& count) {
   const Problem& p = plan.problem;
   int number = 0;
-  const DecodeKernel* k = kernel_for(p, &number);
-  if (!k || k->shared_bytes > cuda::shared_limit(plan.device.arch))
+  const DecodeKernel* k = kernel_for(p, plan.device, &number);
+  if (!k)
     return Status::no(kWho, ": has no decode kernel for dims ", p.dim_qk, " and ", p.dim_v,
                       " within the shared memory of ", plan.device.name);
   const int splits = splits_of(p, plan.device, *k);
@@ -194,7 +126,7 @@ Status decode_shape(Plan& plan, Workspace& count) {
 
 Status decode_run(const Plan& plan, const Args& a, Workspace& ws, Stream stream) {
   const Problem& p = plan.problem;
-  DecodeKernel& k = *kernel_for(p);
+  DecodeKernel& k = *kernel_for(p, plan.device);
   const int splits = few_queries(p) == Few::all ? plan.splits : splits_of(p, plan.device, k);
   const int64_t blocks = int64_t(p.batch) * p.heads_kv * row_blocks(p, k) * splits;
   const Partial partial = carve(ws, p, splits);
@@ -202,12 +134,15 @@ Status decode_run(const Plan& plan, const Args& a, Workspace& ws, Stream stream)
   const bool uniform = std::none_of(std::begin(kLengths), std::end(kLengths), [&](Role r) { return a.given(r); });
   const Sequence seq = uniform ? sequence(p, a, 0) : Sequence{};
   if (uniform && int64_t(seq.len_q) * group_of(p) > kMostRows) return Status::good();
-  const bool paged = p.keys == KeySource::paged;
+  const Divisor group{uint32_t(group_of(p))};
+  DecodePlace place{.seq = seq};
+  const bool placed = uniform && row_blocks(p, k) == 1, paged = p.keys == KeySource::paged;
+  if (placed) place.find_rows(group, 0, k.rows);
   const DecodeParams params{.q = byte_rows(a[Role::q]),
                             .k = byte_rows(a[Role::k]),
                             .v = byte_rows(a[Role::v]),
                             .out = byte_rows(a[Role::out]),
-                            .group = Divisor(uint32_t(group_of(p))),
+                            .group = group,
                             .row_blocks = Divisor(uint32_t(row_blocks(p, k))),
                             .splits = Divisor(uint32_t(splits)),
                             .heads_kv = Divisor(uint32_t(p.heads_kv)),
@@ -219,9 +154,10 @@ Status decode_run(const Plan& plan, const Args& a, Workspace& ws, Stream stream)
                             .dim_v = p.dim_v,
                             .scale = scale_of(p, a) * kLog2e,
                             .uniform = uniform,
+                            .placed = placed,
                             .fixed = fixed(p),
                             .most_q = most_q(p),
-                            .seq = seq,
+                            .place = place,
                             .partial_out = partial.out,
                             .partial_lse = partial.lse,
                             .problem = p,
@@ -239,9 +175,12 @@ Status decode_run(const Plan& plan, const Args& a, Workspace& ws, Stream stream)
                                      .stream = stream},
                                     p, &params);
   if (!first.ok() || splits == 1) return first;
+  const auto merge = p.dim_v <= 64    ? decode_merge_kernel<16>
+                     : p.dim_v <= 128 ? decode_merge_kernel<32>
+                                      : decode_merge_kernel<64>;
   static constinit cuda::Ready ready;
   return cuda::launch({.who = kWho,
-                       .kernel = reinterpret_cast<const void*>(decode_merge_kernel),
+                       .kernel = reinterpret_cast<const void*>(merge),
                        .ready = &ready,
                        .blocks = int64_t(p.batch) * p.heads_q * most_q(p),
                        .threads = kMergeThreads,

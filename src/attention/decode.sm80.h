@@ -17,7 +17,47 @@ namespace attune::sm80 {
 constexpr int kFixedBits = 9;      // parts of 512 keys where a row's bits may not depend on the batch, or of 1024, ...:
 constexpr int kMostFixed = 32;     // so large that a row has at most this many
 constexpr int kMostSplits = 128;
-constexpr int kMergeThreads = 128;
+
+// Which rows and keys a block has.
+struct DecodePlace {
+  Sequence seq;
+  int first, rows;            // of the (position, head) rows of the sequence and key head
+  int begin, end;             // keys that some row sees
+  int open_first, open_last;  // keys that every row sees
+  int b, split, head_kv;
+  int from, until;            // tiles of keys
+
+  // The rows of the n-th block of `most`, and what they see.
+  ATTUNE_HD void find_rows(const Divisor& group, int n, int most) {
+    const int all = seq.len_q * int(group.by);
+    first = clamp(int64_t(n) * most, 0, all), rows = clamp(all - first, 0, most);
+    if (!rows) return;
+    const BandWalk walk{seq.band, seq.len_k, 1};
+    const int top = int(group.divide(first)), bottom = int(group.divide(first + rows - 1));
+    for (int i = top;; i = bottom) {  // one division in the code, which is long
+      const int from_key = walk.first_key(i), until_key = walk.last_key(i);
+      if (i == top) begin = from_key, open_last = until_key;
+      open_first = from_key, end = until_key;
+      if (i == bottom) break;
+    }
+  }
+  // Its tiles: a part of fixed size, counted from key 0, or one of `splits` parts alike.
+  __device__ void cut(bool fixed, const Divisor& splits, int keys) {
+    const int first_tile = begin / keys, last_tile = max(first_tile, (end + keys - 1) / keys);
+    if (fixed) {
+      const auto parts_of = [&](int bits) {
+        return int(((uint32_t(end) + (1u << bits) - 1) >> bits) - (uint32_t(begin) >> bits));
+      };
+      int bits = kFixedBits;
+      while (parts_of(bits) > kMostFixed) ++bits;
+      const int64_t start = ((int64_t(begin) >> bits) + split) << bits, stop = start + (int64_t(1) << bits);
+      from = clamp(start / keys, first_tile, last_tile), until = clamp(stop / keys, first_tile, last_tile);
+    } else {
+      const int tiles = last_tile - first_tile, each = int(splits.divide(tiles)), more = int(splits.rest(tiles));
+      from = first_tile + split * each + min(split, more), until = from + each + (split < more);
+    }
+  }
+};
 
 // What a block needs to find its first key comes first, side by side: constants are fetched by the line.
 struct DecodeParams {
@@ -30,17 +70,18 @@ struct DecodeParams {
   int pool;               // pages there are
   int dim_qk, dim_v;
   float scale;            // log2 e folded in
-  bool uniform;           // every sequence is `seq` but for its place in the batch: no lengths in tensors
+  bool uniform;           // every sequence is that of `place` but for the batch: no lengths in tensors
+  bool placed;            // so are rows and keys: there is one block of rows
   bool fixed;             // parts are fixed in size, and sequences of more than kMostRows rows are another kernel's
   int most_q;             // queries of a sequence that have partial results
-  Sequence seq;
+  DecodePlace place;
   float* partial_out;     // [split][batch][head][query][dim_v], where splits > 1
   float* partial_lse;     // [split][batch][head][query]
   Problem problem;
   DenseArgs args;
 
   __device__ Sequence sequence_of(int b) const {
-    Sequence s = uniform ? seq : sequence(problem, args, b);
+    Sequence s = uniform ? place.seq : sequence(problem, args, b);
     if (uniform) s.q_batch = s.k_batch = b;
     if (fixed && int64_t(s.len_q) * group.by > kMostRows) s.len_q = 0;
     return s;
@@ -76,16 +117,6 @@ struct DecodeParams {
                                                    bf16 ? pack<Bf16>(x.z, x.w) : pack<F16>(x.z, x.w)};
     }
   }
-};
-
-// Which rows and keys a block has, in shared memory.
-struct DecodePlace {
-  Sequence seq;
-  int b, split, head_kv;
-  int first, rows;            // of the (position, head) rows of the sequence and key head
-  int from, until;            // tiles of keys
-  int begin, end;             // keys that some row sees, of those tiles
-  int open_first, open_last;  // keys that every row sees
 };
 
 template <class T, int Dim, int Keys, int Stages, int Warps, int Team>
@@ -195,7 +226,7 @@ struct Decode {
 
   // s = q k^T, fragments of k running ahead of the products that use them.
   __device__ void scores(uint32_t shared, Accumulator (&s)[Keys / 8]) const {
-    constexpr int kPairs = Keys / 16, kSteps = Dim / 16 * kPairs, kAhead = 4;
+    constexpr int kPairs = Keys / 16, kSteps = Dim / 16 * kPairs, kAhead = Dim > 128 ? 3 : 4;
     const uint32_t first = shared + TileOfK::offset(lane / 16 * 8 + lane % 8, lane / 8 % 2 * 8);
     uint32_t keys[kAhead][4];
     const auto load_k = [&](int step) {
@@ -261,7 +292,7 @@ struct Decode {
 
   // o += p v, likewise.
   __device__ void accumulate(uint32_t shared, const Accumulator (&s)[Keys / 8]) {
-    constexpr int kPairs = Dim / 16, kSteps = Keys / 16 * kPairs, kAhead = 4;
+    constexpr int kPairs = Dim / 16, kSteps = Keys / 16 * kPairs, kAhead = Dim > 128 ? 3 : 4;
     const uint32_t first = shared + TileOfK::offset(lane % 16, lane / 16 * 8);
     uint32_t values[kAhead][4];
     const auto load_v = [&](int step) {
@@ -389,39 +420,21 @@ struct Decode {
   }
 };
 
-// By one thread.
+// By one warp. The heads of a sequence are side by side in time as they often are in memory.
 template <int Rows, int Keys>
 __device__ inline void find_place(const DecodeParams& x, DecodePlace& at) {
+  static_assert(sizeof(DecodePlace) <= 128);
+  if (x.placed && threadIdx.x < sizeof(DecodePlace) / 4)
+    reinterpret_cast<int*>(&at)[threadIdx.x] = reinterpret_cast<const int*>(&x.place)[threadIdx.x];
+  __syncwarp();
+  if (threadIdx.x) return;
   uint32_t n = blockIdx.x;
   const int block = int(x.row_blocks.rest(n));
-  n = x.row_blocks.divide(n), at.split = int(x.splits.rest(n));
-  n = x.splits.divide(n), at.head_kv = int(x.heads_kv.rest(n)), at.b = int(x.heads_kv.divide(n));
-  at.seq = x.sequence_of(at.b);
-  const int rows = at.seq.len_q * int(x.group.by);
-  at.first = min(block * Rows, rows), at.rows = min(rows - at.first, Rows);
-  if (!at.rows) return;
-  const BandWalk walk{at.seq.band, at.seq.len_k, Keys};
-  const int top = int(x.group.divide(at.first)), bottom = int(x.group.divide(at.first + at.rows - 1));
-#pragma unroll 1
-  for (int i = top;; i = bottom) {  // a division is long code
-    const int from = walk.first_key(i), until = walk.last_key(i);
-    if (i == top) at.begin = from, at.open_last = until;
-    at.open_first = from, at.end = until;
-    if (i == bottom) break;
-  }
-  const int first = at.begin / Keys, last = max(first, (at.end + Keys - 1) / Keys);
-  if (x.fixed) {
-    const auto parts_of = [&](int bits) {
-      return int(((uint32_t(at.end) + (1u << bits) - 1) >> bits) - (uint32_t(at.begin) >> bits));
-    };
-    int bits = kFixedBits;
-    while (parts_of(bits) > kMostFixed) ++bits;
-    const int64_t start = ((int64_t(at.begin) >> bits) + at.split) << bits, end = start + (int64_t(1) << bits);
-    at.from = clamp(start / Keys, first, last), at.until = clamp(end / Keys, first, last);
-  } else {
-    const int each = int(x.splits.divide(last - first)), more = int(x.splits.rest(last - first));
-    at.from = first + at.split * each + min(at.split, more), at.until = at.from + each + (at.split < more);
-  }
+  n = x.row_blocks.divide(n), at.head_kv = int(x.heads_kv.rest(n));
+  n = x.heads_kv.divide(n), at.split = int(x.splits.rest(n)), at.b = int(x.splits.divide(n));
+  if (x.placed) at.seq.q_batch = at.seq.k_batch = at.b;
+  else at.seq = x.sequence_of(at.b), at.find_rows(x.group, block, Rows);
+  if (at.rows) at.cut(x.fixed, x.splits, Keys);
 }
 
 template <class T, int Dim, int Keys, int Stages, int Warps, int Team, int BlocksPerSm>
@@ -431,7 +444,7 @@ __global__ void __launch_bounds__(Warps * 32, BlocksPerSm) decode_kernel(const _
   using D = Decode<T, Dim, Keys, Stages, Warps, Team>;
   __shared__ float2 ends[D::kTeams * D::kRows], last[D::kRows];
   admit_next();
-  if (threadIdx.x == 0) find_place<D::kRows, Keys>(params, place);
+  if (threadIdx.x < 32) find_place<D::kRows, Keys>(params, place);
   __syncthreads();
   if (!place.rows) return;
   D d(params, place, shared);
@@ -439,8 +452,5 @@ __global__ void __launch_bounds__(Warps * 32, BlocksPerSm) decode_kernel(const _
   d.walk_keys();
   d.merge_teams(shared, ends, last);
 }
-
-// One row: its parts, in their order. A thread has four columns and every n-th part.
-__global__ void __launch_bounds__(kMergeThreads) decode_merge_kernel(const __grid_constant__ DecodeParams params);
 
 }  // namespace attune::sm80

@@ -26,7 +26,7 @@ constexpr DecodeKernel decode_kernel_row() {
   return {Dim, D::kRows, Keys, D::kThreads, BlocksPerSm, D::kSharedBytes, {f16, bf16}};
 }
 
-// The narrowest first, and of one dim the one of fewest rows.
+// The narrowest first, of one dim the one of fewest rows, of those the one with most shared memory.
 std::span<DecodeKernel> decode_kernels();
 
 }  // namespace attune::sm80

@@ -139,9 +139,10 @@ TEST_F(Sm80Forward, few_queries_go_to_the_decode_kernels) {
 // Parts fill the multiprocessors, whole waves of them, and no more parts than pay for their merge.
 TEST_F(Sm80Forward, decode_splits_fill_the_gpu) {
   const auto splits = [](std::string_view line) { return planned(line, "h200").splits; };
-  EXPECT_EQ(splits("forward bf16 b1 h32/8 q1 k8192 d128 full"), 33) << "8 * 33 = 132 * 2";
-  EXPECT_EQ(splits("forward bf16 b16 h32/8 q1 k8192 d128 full"), 2);
+  EXPECT_EQ(splits("forward bf16 b1 h32/8 q1 k8192 d128 full"), 16) << "8 * 16 blocks on 132 multiprocessors";
+  EXPECT_EQ(splits("forward bf16 b16 h32/8 q1 k8192 d128 full"), 1);
   EXPECT_EQ(splits("forward bf16 b64 h32/8 q1 k8192 d128 full"), 1);
+  EXPECT_GT(splits("forward bf16 b64 h32/8 q1 k8192 d128 full paged16"), 1) << "lengths differ";
   EXPECT_EQ(splits("forward bf16 b1 h1 q1 k1048576 d128 full"), 128);
   EXPECT_LE(splits("forward bf16 b1 h32/8 q1 k1048576 d128 window511,0"), 4) << "512 keys";
 }

@@ -164,10 +164,13 @@ Status launch(const Launch& l, const Problem& p, const void* params) {
   config.blockDim = dim3(unsigned(l.threads));
   config.dynamicSmemBytes = size_t(l.shared_bytes);
   config.stream = static_cast<cudaStream_t>(l.stream);
-  cudaLaunchAttribute early{};
-  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early.val.programmaticStreamSerializationAllowed = 1;
-  config.attrs = &early, config.numAttrs = l.early;
+  // Beside the kernel before it there is room only where a multiprocessor need not divide its memory anew.
+  cudaLaunchAttribute early[2]{};
+  early[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early[0].val.programmaticStreamSerializationAllowed = 1;
+  early[1].id = cudaLaunchAttributePreferredSharedMemoryCarveout;
+  early[1].val.sharedMemCarveout = cudaSharedmemCarveoutMaxShared;
+  config.attrs = early, config.numAttrs = l.early ? 2 : 0;
   void* all[] = {const_cast<void*>(params)};
   const cudaError_t error = cudaLaunchKernelExC(&config, l.kernel, all);
   return error == cudaSuccess ? Status::good() : failed(l.who, "cudaLaunchKernelExC", error, p);
