@@ -125,7 +125,6 @@ class Run {
   }
   Status keys() {
     x_.call.tiles = int(key_tiles(p_));
-    x_.call.args[Role::d_bias] = {};  // the rows' kernel has it
     const bool one_by_one = x_.shared_keys && p_.reproducible != Reproducible::no;
     const int rounds = one_by_one ? p_.batch : 1;
     const int64_t blocks = int64_t(x_.call.tiles) * p_.heads_kv * kernel_.parts * (one_by_one ? 1 : p_.batch);

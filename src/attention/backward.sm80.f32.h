@@ -119,7 +119,8 @@ struct BackwardF32 {
     return g.rows + (int64_t(b) * p.heads_q + head) * g.padded;
   }
 
-  // From dots and dP to P and dS, in their place. `keys`: owned rows are keys, walked ones queries.
+  // From dots and dP to P and dS, in their place. `keys`: owned rows are keys, walked ones queries. Where they are not,
+  // nobody needs P: with options there is the gradient of the logits instead.
   template <bool keys>
   __device__ void weigh(Accumulator (&s)[kN], Accumulator (&dp)[kN], const Tile& t, int first, const Sequence& q, int b,
                         int head, const float2 (&row)[2]) const {
@@ -134,10 +135,16 @@ struct BackwardF32 {
       each_turning<kN>(
           [&](int n, int e) {
             const int c = n * 8 + e % 2, half = e / 2, mine = first + row_of(half), walked = start + c;
-            const Pair pair = differentiate<true>(
-                a, &score, 1.f, s[0].c[0], dp[0].c[0], of_row(c, half), keys ? walked : mine, keys ? mine : walked,
-                c < (half ? from[1] : from[0]) || c >= (half ? until[1] : until[0]));
-            s[0].c[0] = pair.p, dp[0].c[0] = pair.ds;
+            const int i = keys ? walked : mine, j = keys ? mine : walked;
+            const float2 of = of_row(c, half);
+            float weight = 0.f, d_logit = 0.f, ds = 0.f;
+            if (c >= (half ? from[1] : from[0]) && c < (half ? until[1] : until[0]) && of.x != INFINITY) {
+              const float keep = score.keep(i, j);
+              weight = exp2_fast(score.logit(s[0].c[0], i, j) - of.x);
+              d_logit = weight * (keep * dp[0].c[0] - of.y), ds = d_logit * score.slope_of_logit(s[0].c[0]);
+              weight *= keep;
+            }
+            s[0].c[0] = keys ? weight : d_logit, dp[0].c[0] = ds;
           },
           s, dp);
       return;
@@ -153,6 +160,36 @@ struct BackwardF32 {
                                                of_row(c, e / 2), 0, 0, false);
         s[n].c[e] = pair.p, dp[n].c[e] = pair.ds;
       }
+  }
+
+  // The gradient of the bias: what the warp's rows and a tile have of it. Along axes that it does not have it is summed
+  // before it is added: one number may take all of it, and the fewer sums meet there, the less is lost.
+  __device__ void add_bias(const Accumulator (&d_logit)[kN], const Place& at, const Tile& t) const {
+    const Tensor& to = a[Role::d_bias];
+    const bool one_key = to.extent.dim == 1, one_query = to.extent.seq == 1;
+    const auto add_one = [&](float y, int half, int j) {
+      if (row_of(half) < at.rows && j < t.last && y != 0.f)
+        atomicAdd(view<float>(to).row(at.b, at.first + row_of(half), at.head) + (one_key ? 0 : j), y);
+    };
+    const auto over_rows = [](float y) {
+      for (int n = 4; n < 32; n *= 2) y += __shfl_xor_sync(~0u, y, n);
+      return y;
+    };
+    float row[2] = {};
+#pragma unroll
+    for (int n = 0; n < kN; ++n)
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const float two[2] = {d_logit[n].c[e], d_logit[n].c[2 + e]};
+        const int j = t.first + n * 8 + lane % 4 * 2 + e;
+        if (one_key) row[0] += two[0], row[1] += two[1];
+        else if (!one_query) add_one(two[0], 0, j), add_one(two[1], 1, j);
+        else if (const float y = over_rows(two[0] + two[1]); lane < 4) add_one(y, 0, j);
+      }
+    if (!one_key) return;
+    const float low = row_sum(row[0]), high = row_sum(row[1]), both = over_rows(low + high);
+    if (one_query && lane == 0) add_one(both, 0, t.first);
+    if (!one_query && lane % 4 == 0) add_one(low, 0, t.first), add_one(high, 1, t.first);
   }
 
   // The lane is made opaque: addresses are computed where they are used, not kept in registers around the walk.
@@ -183,6 +220,7 @@ struct BackwardF32 {
       dot(s, own, other);
       dot(dp, own_y, other_y);
       weigh<false>(s, dp, t, at.first, at.seq, at.b, at.head, row);
+      if (a.given(Role::d_bias)) add_bias(s, at, t);
       add(dq, dp, other);
       __syncthreads();
     }
