@@ -142,6 +142,34 @@ inline size_t workspace(const Problem& problem, const char* device = nullptr) {
   return bytes;
 }
 
+// What a device's memory pool holds; "cpu": the buffers that are lent to threads.
+inline attune_memory memory(const char* device = nullptr) {
+  attune_memory m{};
+  m.size = sizeof m;
+  require(attune_memory_statistics(device, &m));
+  return m;
+}
+
+// Memory from the pool of a GPU, freed in the order of the stream it was made on.
+class Buffer {
+ public:
+  Buffer(std::string device, size_t bytes, void* stream = nullptr) : device_(std::move(device)), stream_(stream) {
+    require(attune_memory_allocate(device_.c_str(), bytes, stream_, &data_));
+  }
+  Buffer(Buffer&& other) noexcept
+      : device_(std::move(other.device_)), stream_(other.stream_), data_(std::exchange(other.data_, nullptr)) {}
+  Buffer& operator=(Buffer&&) = delete;
+  ~Buffer() {
+    if (data_) attune_memory_free(device_.c_str(), data_, stream_);
+  }
+  void* data() const { return data_; }
+
+ private:
+  std::string device_;
+  void* stream_;
+  void* data_ = nullptr;
+};
+
 // A plan to hold, or to ask why.
 class Plan {
  public:

@@ -67,6 +67,9 @@ int main() {
   std::vector<uint16_t> half(64);
   copy.set(ATTUNE_V, {half.data(), attune::kBf16, "bshd", {1, 4, 2, 8}});
   refused([&] { attune::check(problem, copy); }, "v: dtype bf16 is not f32");
+  expect(attune::memory().live_buffers == 1 && attune::memory("cpu").high_bytes > 0, "what was lent to this thread");
+  refused([] { attune::memory("abacus"); }, "device 'abacus' has no memory here");
+  refused([] { attune::Buffer("cpu", 64); }, "memory: the CPU has no pool");
   if (!failures) std::puts("wrapper: all passed");
   return failures != 0;
 }
