@@ -237,9 +237,11 @@ struct Call {
   }
   template <class T>
   Status differentiate() {
-    const int64_t rows = x.units * unit_rows(p);
-    if (!with_options(p)) return start<standard::differentiate_kernel<T, Plain, 256>>(rows, 256);
-    if (Status f = start<standard::differentiate_kernel<T, General, 256>>(rows, 256, list_bytes()); !f.ok()) return f;
+    const int64_t rows = x.rows = x.units * unit_rows(p);
+    constexpr int kRows = standard::kRowsOfGradients;
+    if (!with_options(p))
+      return start<standard::differentiate_plain_kernel<T>>(ceil_div(rows, kRows), kRows * 32);
+    if (Status f = start<standard::differentiate_kernel<T, 256>>(rows, 256, list_bytes()); !f.ok()) return f;
     if (!x.db) return Status::good();
     // Rows of d_bias that this chunk adds to, and how many of the chunk's there are for each.
     const Extents e = a[Role::d_bias].extent;

@@ -254,9 +254,81 @@ __global__ void __launch_bounds__(Threads) soften_kernel(const __grid_constant__
   }
 }
 
-// Scores and dp to dropped weights and to the gradients of dot products, both in place, a block a row.
-template <class T, class Score, int Threads>
-__global__ void __launch_bounds__(Threads) differentiate_kernel(const __grid_constant__ Params x) {
+// What a row of a backward knows beside its scores: weight = exp2(logit - reference), d_logit = weight (dp - delta).
+struct RowGradient {
+  float reference, delta;
+  bool empty;  // it sees nothing and has no gradient, or there is no such query
+};
+
+// Of the `Threads` at a row; also what the row adds to the gradient of its head's sink.
+template <int Threads>
+__device__ RowGradient row_gradient(const Params& x, const Row& at, float* room) {
+  const Problem& p = x.problem;
+  const DenseArgs& a = x.args;
+  const int lane = int(threadIdx.x) % Threads;
+  const bool there = at.i < at.seq.len_q;
+  const int64_t token = at.seq.q_first + at.i;
+  const float lse = there ? *a.row<const float>(Role::lse, at.seq.q_batch, token, at.h) : -INFINITY;
+  float delta = 0.f;
+  if (there) {
+    const char* o = row_address(a[Role::out], at.seq.q_batch, token, at.h);
+    const char* d_o = row_address(a[Role::d_out], at.seq.q_batch, token, at.h);
+    for (int d = lane; d < p.dim_v; d += Threads) delta += load(o, p.dtype.out, d) * load(d_o, p.dtype.out, d);
+  }
+  delta = reduce<Threads>(delta, room, Plus());
+  if (there && a.given(Role::d_lse)) delta -= *a.row<const float>(Role::d_lse, at.seq.q_batch, token, at.h);
+  const bool empty = lse == -INFINITY;
+  if (lane == 0 && x.sink_part)
+    x.sink_part[(int64_t(at.b) * p.heads_q + at.h) * p.len_q + at.i] =
+        empty ? 0.f : -expf(*a.row<const float>(Role::sinks, 0, 0, at.h) - lse) * delta;
+  return {lse * kLog2e, delta, empty};
+}
+
+constexpr int kRowsOfGradients = 8;  // rows of a block of differentiate_plain_kernel, a warp each
+
+// Scores and dp to weights and to the gradients of dot products, both in place and without options. A warp has a row:
+// it reads four stripes of 128 keys of both before it writes, and what it writes is never ahead of what it has read.
+template <class T>
+__global__ void __launch_bounds__(kRowsOfGradients * 32) differentiate_plain_kernel(const __grid_constant__ Params x) {
+  constexpr int kStripes = 4, kWidth = 128;
+  const int64_t r = int64_t(blockIdx.x) * kRowsOfGradients + threadIdx.x / 32;
+  if (r >= x.rows) return;
+  const Row at = row_of(x, uint32_t(r));
+  float *s = x.s + r * x.pitch_s, *dp = x.dp + r * x.pitch_s;
+  const RowGradient row = row_gradient<32>(x, at, nullptr);
+  const float scale = scale_of(x.problem, x.args) * kLog2e;
+  const int first = at.keys.first, last = row.empty ? first : at.keys.last, len_k = x.problem.len_k;
+  const int mine = int(threadIdx.x) % 32 * 4;
+  for (int start = 0; start < len_k; start += kStripes * kWidth) {
+    float4 dot[kStripes], d_weight[kStripes];
+#pragma unroll
+    for (int n = 0; n < kStripes; ++n) {
+      const int j = start + n * kWidth + mine;
+      dot[n] = d_weight[n] = {0.f, 0.f, 0.f, 0.f};
+      if (j >= last || j + 4 <= first) continue;
+      dot[n] = __ldcs(reinterpret_cast<const float4*>(s + j));
+      d_weight[n] = __ldcs(reinterpret_cast<const float4*>(dp + j));
+    }
+    __syncwarp();
+#pragma unroll
+    for (int n = 0; n < kStripes; ++n) {
+      const int j = start + n * kWidth + mine;
+      if (j >= len_k) continue;
+      const auto weight = [&](float x_dot, int key) {
+        return uint32_t(key - first) < uint32_t(last - first) ? exp2f(x_dot * scale - row.reference) : 0.f;
+      };
+      const float4 w{weight(dot[n].x, j), weight(dot[n].y, j + 1), weight(dot[n].z, j + 2), weight(dot[n].w, j + 3)};
+      const float4 d = d_weight[n];
+      store4(reinterpret_cast<T*>(s) + j, w);
+      store4(reinterpret_cast<T*>(dp) + j, {w.x * (d.x - row.delta) * x.in_ds, w.y * (d.y - row.delta) * x.in_ds,
+                                            w.z * (d.z - row.delta) * x.in_ds, w.w * (d.w - row.delta) * x.in_ds});
+    }
+  }
+}
+
+// The same with every option, a block a row.
+template <class T, int Threads>
+__global__ void __launch_bounds__(Threads, 4) differentiate_kernel(const __grid_constant__ Params x) {
   extern __shared__ uint32_t bits[];
   __shared__ Row at;
   __shared__ float room[Threads / 32];
@@ -266,23 +338,9 @@ __global__ void __launch_bounds__(Threads) differentiate_kernel(const __grid_con
   const Problem& p = x.problem;
   const DenseArgs& a = x.args;
   float *s = x.s + r * x.pitch_s, *dp = x.dp + r * x.pitch_s;
-  const Logits<Score> logit(x, at, listed(x, at, bits));
+  const Logits<General> logit(x, at, listed(x, at, bits));
   const bool there = at.i < at.seq.len_q;
-  const int64_t token = at.seq.q_first + at.i;
-  const float lse = there ? *a.row<const float>(Role::lse, at.seq.q_batch, token, at.h) : -INFINITY;
-  float delta = 0.f;
-  if (there) {
-    const char* o = row_address(a[Role::out], at.seq.q_batch, token, at.h);
-    const char* d_o = row_address(a[Role::d_out], at.seq.q_batch, token, at.h);
-    for (int d = threadIdx.x; d < p.dim_v; d += Threads) delta += load(o, p.dtype.out, d) * load(d_o, p.dtype.out, d);
-  }
-  delta = reduce<Threads>(delta, room, Plus());
-  if (there && a.given(Role::d_lse)) delta -= *a.row<const float>(Role::d_lse, at.seq.q_batch, token, at.h);
-  const bool empty = lse == -INFINITY;  // a row that sees nothing has no gradient
-  if (threadIdx.x == 0 && x.sink_part)
-    x.sink_part[(int64_t(at.b) * p.heads_q + at.h) * p.len_q + at.i] =
-        empty ? 0.f : -expf(*a.row<const float>(Role::sinks, 0, 0, at.h) - lse) * delta;
-  const float reference = lse * kLog2e;
+  const auto [reference, delta, empty] = row_gradient<Threads>(x, at, room);
   // Where rows share a gradient of bias, it is added up afterwards; else the row writes its own.
   const bool one_key = a[Role::d_bias].extent.dim == 1;
   float* d_bias = there ? a.row<float>(Role::d_bias, at.b, at.i, at.h) : nullptr;
@@ -309,11 +367,10 @@ __global__ void __launch_bounds__(Threads) differentiate_kernel(const __grid_con
       store4(reinterpret_cast<T*>(s) + j, {w[0], w[1], w[2], w[3]});
       store4(reinterpret_cast<T*>(dp) + j, {g[0], g[1], g[2], g[3]});
     }
-    if constexpr (!std::is_same_v<Score, Plain>)
-      for (int n = 0; n < 4; ++n)
-        if (d_bias && !one_key && j + n < p.len_k) d_bias[j + n] = d[n];
+    for (int n = 0; n < 4; ++n)
+      if (d_bias && !one_key && j + n < p.len_k) d_bias[j + n] = d[n];
   }
-  if (std::is_same_v<Score, Plain> || !a.given(Role::d_bias) || !one_key) return;
+  if (!a.given(Role::d_bias) || !one_key) return;
   of_keys = reduce<Threads>(of_keys, room, Plus());
   if (threadIdx.x == 0 && d_bias) *d_bias = of_keys;
 }

@@ -22,7 +22,16 @@ __device__ inline char* key_address(const Params& x, Role role, const Sequence& 
   const int64_t at = s.k_first + j;
   if (x.problem.keys != KeySource::paged) return row_address(t, s.k_batch, at, head);
   const int32_t* table = x.args.row<const int32_t>(Role::page_table, b);
-  return row_address(t, clamp(table[at / x.problem.page], 0, t.extent.batch - 1), at % x.problem.page, head);
+  const uint32_t page = uint32_t(at) / uint32_t(x.problem.page), slot = uint32_t(at) % uint32_t(x.problem.page);
+  return row_address(t, clamp(table[page], 0, t.extent.batch - 1), slot, head);
+}
+
+// Where a packed row of keys belongs. As in row_of, divisions are by 32 bits: those by 64 are calls, and spill.
+struct Key { int b, head, j; };
+__device__ inline Key key_of(const Params& x, uint32_t r) {
+  const uint32_t len_k = uint32_t(x.problem.len_k), heads = uint32_t(x.problem.heads_kv);
+  const uint32_t unit = uint32_t(x.first_head) + r / len_k;
+  return {x.first_b + int(unit / heads), int(unit % heads), int(r % len_k)};
 }
 
 // Rows that no sequence has become zeros, so that they add nothing to a product.
@@ -41,8 +50,7 @@ __global__ void __launch_bounds__(kWarpsOfCopy * 32) gather_kernel(const __grid_
     copy_row(x.q + r * x.pitch_qk * size, from(Role::q), bytes_qk);
     if (p.pass == Pass::backward) copy_row(x.d_out + r * x.pitch_v * size, from(Role::d_out), bytes_v);
   } else {
-    const int64_t unit = x.first + r / p.len_k, j = r % p.len_k;
-    const int b = int(unit / p.heads_kv), head = int(unit % p.heads_kv);
+    const auto [b, head, j] = key_of(x, uint32_t(r));
     const Sequence s = sequence(p, x.args, b);
     const auto from = [&](Role role) { return j < s.len_k ? key_address(x, role, s, b, head, j) : nullptr; };
     copy_row(x.k + r * x.pitch_qk * size, from(Role::k), bytes_qk);
@@ -51,7 +59,7 @@ __global__ void __launch_bounds__(kWarpsOfCopy * 32) gather_kernel(const __grid_
 }
 
 // out of a forward, dq of a backward, or the rows of dk and dv where no two sequences share one.
-__global__ void __launch_bounds__(kWarpsOfCopy * 32) scatter_kernel(const __grid_constant__ Params x) {
+__global__ void __launch_bounds__(kWarpsOfCopy * 32, 4) scatter_kernel(const __grid_constant__ Params x) {
   const int64_t r = int64_t(blockIdx.x) * kWarpsOfCopy + threadIdx.x / 32;
   if (r >= x.rows) return;
   const Problem& p = x.problem;
@@ -70,8 +78,7 @@ __global__ void __launch_bounds__(kWarpsOfCopy * 32) scatter_kernel(const __grid
       *place = reinterpret_cast<const float*>(from)[d] + (before == 0.f ? 0.f : before * *place);
     }
   } else {
-    const int64_t unit = x.first + r / p.len_k, j = r % p.len_k;
-    const int b = int(unit / p.heads_kv), head = int(unit % p.heads_kv);
+    const auto [b, head, j] = key_of(x, uint32_t(r));
     const Sequence s = sequence(p, x.args, b);
     if (j >= s.len_k) return;
     if (x.args.given(Role::dk))
