@@ -90,6 +90,11 @@ TEST_F(Graph, a_plain_run_replays) {
 TEST_F(Graph, keys_that_are_split_replay) { check("forward bf16 b1 h4/1 q1 k4096 d128 full", false); }
 TEST_F(Graph, lengths_of_a_cache_may_change) { check("forward bf16 b3 h4/2 q5 k300 d64 causal | seed=2 cache", true); }
 TEST_F(Graph, lengths_of_a_split_cache_may_change) { check("forward f16 b2 h4/1 q1 k2048 d128 full | cache", true); }
+TEST_F(Graph, where_new_keys_go_may_change) {
+  check("forward bf16 b3 h4/2 q2 k300 d64 causal append rotary | seed=2 cache", true);
+  check("forward f16 b2 h4/2 q1 k256 d64 causal append rotary_half paged16", true);
+  check("forward f32 b2 h2 q3 k64 d64 causal append", false);
+}
 TEST_F(Graph, queries_present_may_change) { check("forward bf16 b3 h2 q90 k90 d64 causal | seed=3 used_q", true); }
 TEST_F(Graph, ragged_lengths_may_change) {
   check("forward bf16 b4 h4/2 q127 k127 d64 causal ragged | seed=2", true);
