@@ -302,8 +302,8 @@ void add_bench(CLI::App& app, Context& context) {
       ->delimiter(',')
       ->type_name("NAME");
   sub->add_option("--peer", asked->peers,
-                  "Compare with: torch (of a GPU its flash, cudnn and efficient, of a CPU its sdpa and math), torch:sdpa, "
-                  "torch:math, torch:flash, torch:cudnn, torch:efficient, torch:flex, flash_attn, fa3")
+                  "Compare with: torch (of a GPU its flash, cudnn and efficient, of a CPU its sdpa and math), "
+                  "torch:sdpa, torch:math, torch:flash, torch:cudnn, torch:efficient, torch:flex, flash_attn, fa3")
       ->delimiter(',')
       ->type_name("NAME");
   sub->add_option("--baseline", asked->baseline,
@@ -318,8 +318,8 @@ void add_bench(CLI::App& app, Context& context) {
   sub->add_option("--threads", asked->threads, "Numbers of threads; all of this process unless given")
       ->type_name("LIST");
   sub->add_option("--timing", asked->modes,
-                  "cold: caches flushed before every sample (a GPU's default); warm: as the last run left them (a CPU's); "
-                  "graph: replayed from a CUDA graph, going round through inputs so that it is cold")
+                  "cold: caches flushed before every sample (a GPU's default); warm: as the last run left them (a "
+                  "CPU's); graph: replayed from a CUDA graph, going round through inputs so that it is cold")
       ->delimiter(',')
       ->type_name("LIST");
   sub->add_flag("--warm", asked->warm, "As --timing warm");

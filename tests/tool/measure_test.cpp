@@ -184,7 +184,7 @@ TEST(Measure, a_call_that_only_enqueues_is_seen_and_waited_for) {
 struct Device {
   World& world;
   double ns = 123456;
-  int batches = 0, fails_at = -1;
+  int batches = 0, fails_at = -1, longest = 0;
   std::vector<size_t> sizes{};
   std::vector<int> calls{};
   Stopwatch stopwatch(int fixed_calls = 0) {
@@ -195,12 +195,14 @@ struct Device {
   Status take(const Subject& s, int n, Batch& batch) {
     if (batches++ == fails_at) return Status::no("lost");
     sizes.push_back(batch.ns.size()), calls.push_back(n);
+    longest = std::max(longest, int(batch.ns.size()) * n);
     for (double& sample : batch.ns) {
       for (int c = 0; c < n; ++c) s.run(s.context);
       sample = n * ns;
     }
     world.now += int64_t(double(batch.ns.size()) * n * ns);
     batch.mhz = 1500 + batches;
+    batch.late = batches <= 2 || batches == 9;  // while modules are loaded, and once more
     return Status::good();
   }
 };
@@ -230,6 +232,19 @@ TEST(Measure, takes_the_devices_own_time_in_batches) {
   EXPECT_LE(*std::max_element(device.sizes.begin(), device.sizes.end()), 16u);
 }
 
+TEST(Measure, batches_that_came_too_late_are_counted_but_for_the_warm_up) {
+  World w;
+  Device device{w};
+  device.ns = 5e6;
+  Enqueued work;
+  const Stopwatch watch = device.stopwatch();
+  Settings set = quick();
+  set.stopwatch = &watch, set.cold = true, set.warm_up_seconds = 0, set.precision = 0;
+  const Timing t = one(work.subject(), set, w);
+  ASSERT_GT(device.batches, 20);
+  EXPECT_EQ(t.late_batches, 1);
+}
+
 TEST(Measure, short_kernels_are_timed_several_at_once_unless_cold) {
   World w;
   Device device{w};
@@ -241,6 +256,7 @@ TEST(Measure, short_kernels_are_timed_several_at_once_unless_cold) {
   const Timing warm = one(work.subject(), set, w);
   EXPECT_EQ(warm.calls, 8);  // 20 us
   EXPECT_EQ(median(warm.samples), 2500);
+  EXPECT_LE(device.longest, 64);  // fits a queue of launches
   set.cold = true;
   EXPECT_EQ(one(work.subject(), set, w).calls, 1);
 }

@@ -15,7 +15,8 @@ Problem problem(const char* line) {
 }
 
 TEST(Workload, ragged_sequences_have_the_lengths_that_were_asked_for) {
-  const Workload w(problem("forward f32 b3 h1 q64 k64 d8 full ragged"), Layout::bshd, 1, Distribution::normal, {5, 64, 1});
+  const Problem ragged = problem("forward f32 b3 h1 q64 k64 d8 full ragged");
+  const Workload w(ragged, Layout::bshd, 1, Distribution::normal, {5, 64, 1});
   for (const Role r : {Role::cu_q, Role::cu_k}) {
     const int32_t* cu = w.args.row<const int32_t>(r);
     ASSERT_NE(cu, nullptr);

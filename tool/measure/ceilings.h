@@ -1,5 +1,5 @@
 // What this machine can do at most, measured: of a CPU the rate of fused multiply-adds in registers, of a GPU that of
-// cuBLASLt's largest products, and of both that of copying memory. The share of a ceiling is the only number of a kernel
+// cuBLASLt's large products, and of both that of copying memory. The share of a ceiling is the only number of a kernel
 // that means the same on every machine, and a result above one is wrong. On a CPU one loop an instruction set, in
 // assembly or intrinsics, since a compiler's own loop measures the compiler.
 #pragma once

@@ -119,7 +119,7 @@ Status DeviceTimer::take(const Subject& s, int calls, Batch& batch) {
     r.add(nvml_.read()), last_reading_ = now;
   if (Status w = cuda::wait(stream()); !w.ok()) return w;
   if (!enqueued.ok()) return enqueued;
-  r.late += gate_.gave_up();
+  batch.late = gate_.gave_up();
   batch.mhz = ticks_.megahertz();
   for (int n = 0; n < int(batch.ns.size()); ++n)
     if (Status b = marks_.between(2 * n, 2 * n + 1, batch.ns[size_t(n)]); !b.ok()) return b;

@@ -22,7 +22,6 @@ Status parse(std::string_view word, Mode& out);
 struct Readings {
   double watts = 0, celsius = 0;  // the largest seen
   uint64_t reasons = 0;           // all that were seen
-  int late = 0;                   // batches whose gate gave up: launches may be in their times
   void add(const cuda::GpuReading&);
 };
 
@@ -70,7 +69,10 @@ class DeviceTimer {
 };
 
 // Bytes that are written to empty the cache: what triton's do_bench writes, or twice the cache where that is more.
-constexpr size_t flush_bytes(size_t l2_bytes) { return l2_bytes > (size_t(128) << 20) ? 2 * l2_bytes : size_t(256) << 20; }
+constexpr size_t flush_bytes(size_t l2_bytes) {
+  constexpr size_t kLeast = size_t(256) << 20;
+  return 2 * l2_bytes > kLeast ? 2 * l2_bytes : kLeast;
+}
 // Sets of inputs and outputs to go round through, so that five caches are between a set and its return.
 int rotation(double set_bytes, double l2_bytes, double room_bytes);
 

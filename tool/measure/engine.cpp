@@ -19,7 +19,8 @@ constexpr double kShortest = 20e3;       // ns: a shorter call is timed several 
 constexpr double kBlock = 20e6;          // ns a block takes, or one sample where that is longer
 constexpr double kRewarm = 200e6;        // ns: a longer call does not notice what ran before it
 constexpr int kMostCalls = 100000;
-constexpr int kMostEnqueued = 16;        // calls of a sample on a device, so that a batch of them fits its queue
+constexpr int kMostEnqueued = 16;        // calls of a sample on a device
+constexpr int kMostInQueue = 64;         // and of a batch: a device's queue has room for a thousand launches
 constexpr int kBatch = 16;               // samples of a block on a device
 
 struct State {
@@ -49,7 +50,7 @@ struct Engine {
   }
 
   // `count` samples into `to`, as the mean nanoseconds of a call; on a host's clock one.
-  void samples(State& s, int count, std::vector<double>& to, std::vector<double>* mhz = nullptr) {
+  void samples(State& s, int count, std::vector<double>& to, bool warming_up = false) {
     if (!set.stopwatch) {
       const double ns = sample(s);
       if (!s.done) to.push_back(ns);
@@ -60,7 +61,9 @@ struct Engine {
     const Status status = set.stopwatch->take(set.stopwatch->context, s.subject, s.timing.calls, batch);
     if (!status.ok()) return void(fail(s, status.message));
     for (const double ns : taken) to.push_back(ns / s.timing.calls);
-    if (mhz) mhz->insert(mhz->end(), taken.size(), batch.mhz);
+    if (warming_up) return;
+    s.timing.mhz.insert(s.timing.mhz.end(), taken.size(), batch.mhz);
+    s.timing.late_batches += batch.late;
   }
 
   // Mean nanoseconds of a call; below 0: the subject failed. Only what is between the two readings is timed.
@@ -86,9 +89,10 @@ struct Engine {
     std::vector<double> seen;
     if (set.stopwatch && set.stopwatch->calls) s.timing.calls = set.stopwatch->calls;
     for (int count = 1;;) {
-      samples(s, count, seen);
+      samples(s, count, seen, true);
       if (s.done) return;
-      count = int(std::clamp(kBlock / std::max(seen.back() * s.timing.calls, 1.0), 1.0, double(std::min(2 * count, kBatch))));
+      const double fit = kBlock / std::max(seen.back() * s.timing.calls, 1.0);
+      count = int(std::clamp(fit, 1.0, double(std::min(2 * count, kBatch))));
       s.timing.warm_up_calls = int(seen.size());
       const double passed = double(clock.now() - start);
       if (passed >= set.warm_up_seconds * kSecond && (settled(seen) || passed + seen.back() > limit)) break;
@@ -105,9 +109,11 @@ struct Engine {
   void block(State& s) {
     const double one = s.estimate * s.timing.calls;
     const int64_t start = clock.now();
-    const int most = set.stopwatch ? kBatch : 8, want = int(std::clamp(kBlock / std::max(one, 1.0), 1.0, double(most)));
+    const bool replayed = set.stopwatch && set.stopwatch->calls;
+    const int most = !set.stopwatch ? 8 : replayed ? kBatch : std::clamp(kMostInQueue / s.timing.calls, 1, kBatch);
+    const int want = int(std::clamp(kBlock / std::max(one, 1.0), 1.0, double(most)));
     if (set.stopwatch) {
-      samples(s, want, s.timing.samples, &s.timing.mhz);
+      samples(s, want, s.timing.samples);
     } else {
       if (!set.cold && one < kRewarm && !call(s)) return;
       if (s.subject.drain) s.subject.drain(s.subject.context);

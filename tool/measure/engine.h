@@ -27,6 +27,7 @@ struct Subject {
 struct Batch {
   std::span<double> ns{};  // of each sample, whole
   double mhz = 0;          // the clock that the device had meanwhile; 0: not known
+  bool late = false;       // the host was too slow: its launches may be in the times
 };
 
 // A device's own clock. It enqueues a whole batch, flushes included, and waits once.
@@ -55,6 +56,7 @@ struct Timing {
   Status status{};               // of the subject: a failure ends only this one
   std::vector<double> samples{}; // nanoseconds of one call, in the order taken; each the mean of `calls` calls
   std::vector<double> mhz{};     // the device's clock at each of them; empty without a stopwatch
+  int late_batches = 0;
   int calls = 1;
   std::string ended_by{};        // precision | time | samples | interrupt | failure
   double warm_up_s = 0;

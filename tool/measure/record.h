@@ -66,7 +66,7 @@ struct Record {
   double watts = 0, celsius = 0;      // the largest that NVML said meanwhile; 0: it said nothing
   std::string slowed_by{};            // "power cap": why the clock was not higher, if NVML named something
   int late_batches = 0;               // launches of these may be in the time: the host was slower than the gate waits
-  double sustained_ns = 0, joules = 0, sustained_watts = 0;  // of one call, back to back for --energy seconds; 0: not asked
+  double sustained_ns = 0, joules = 0, sustained_watts = 0;  // of one call, back to back; 0: --energy was not asked for
 
   double flops = 0, bytes = 0;  // of one call, core/cost.h
   double gflops = 0, gbs = 0;   // derived: a second

@@ -240,7 +240,7 @@ struct RowRun {
 
   void fill(Record& r, const Subject& subject, const Timing& t, const Cost& c, bool peer) {
     r.samples_ns = t.samples, r.samples_mhz = t.mhz;
-    r.calls = t.calls;
+    r.calls = t.calls, r.late_batches = t.late_batches;
     r.ended_by = t.ended_by;
     r.warm_up_s = t.warm_up_s;
     r.flops = c.flops, r.bytes = c.bytes;
@@ -251,7 +251,6 @@ struct RowRun {
     if (on_gpu()) {
       const Readings seen = bench.timer->readings(subject);
       r.watts = seen.watts, r.celsius = seen.celsius, r.slowed_by = cuda::slowed_by(seen.reasons);
-      r.late_batches = seen.late;
     }
     if (!t.status.ok()) return end(r, "failed", t.status.message);
     if (t.ended_by == "interrupt") r.status = "interrupted";

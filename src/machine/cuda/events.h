@@ -55,7 +55,8 @@ class Gate {
   bool gave_up() const;  // of the last hold, once the stream was waited for
 
  private:
-  [[maybe_unused]] uint32_t* shared_ = nullptr;  // seen by both sides: [0] the hold that may go, [1] the last that gave up
+  // Seen by both sides: [0] the hold that may go, [1] the last that gave up.
+  [[maybe_unused]] uint32_t* shared_ = nullptr;
   [[maybe_unused]] uint32_t held_ = 0;
   [[maybe_unused]] int index_ = 0;
 };

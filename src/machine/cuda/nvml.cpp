@@ -27,7 +27,8 @@ struct Functions {
   int (*driver)(char*, unsigned) = nullptr;
 
   Functions() {
-    const Library library({"libnvidia-ml.so.1"}, {"nvmlInit_v2", "nvmlDeviceGetHandleByPciBusId_v2", "nvmlErrorString"});
+    const Library library({"libnvidia-ml.so.1"},
+                          {"nvmlInit_v2", "nvmlDeviceGetHandleByPciBusId_v2", "nvmlErrorString"});
     missed = library.missed();
     if (!library.ok()) return;
     // All but the needed ones may be missing: an old driver tells less.
