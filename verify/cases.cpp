@@ -229,6 +229,9 @@ constexpr std::string_view kNasty[] = {
     "forward bf16 b2 h2 q300 k512 d64 causal append rotary | seed=3 drawn cache cu_q",
     "forward f32 b2 h2 q4 k64 d64 full append rotary | seed=2 x1e4",
     "forward bf16 b2 h2 q4 k64 d64 causal append rotary_half paged16 | seed=2 x1e-4 cache shared",
+    "forward f32 b2 h3/1 q65 k70 d13/7 causal precision=tf32",
+    "forward f32 b2 h2 q65 k70 d1/130 window9,3 precision=tf32x3 | bhsd pad=3",
+    "forward f32 b1 h2 q130 k300 d256 causal precision=tf32x3",
     "backward f32 b1 h1 q1 k1 d8 full",
     "backward f32 b1 h2 q1 k1025 d64 causal",
     "backward f32 b1 h1 q1025 k65 d16 causal",
@@ -256,6 +259,9 @@ constexpr std::string_view kNasty[] = {
     "backward f32 b1 h2 q200 k200 d64 full blocks48x32x100 | seed=2",
     "backward f32 b3 h4/2 q80 k96 d64 causal@absolute alibi dropout sink | seed=2 d_lse",
     "backward f32 b1 h2 q300 k300 d64 causal",
+    "backward f32 b2 h3/1 q65 k70 d13/7 causal precision=tf32",
+    "backward f32 b2 h2 q65 k70 d130/1 window9,3 precision=tf32x3 | bhsd pad=3",
+    "backward f32 b1 h2 q130 k300 d256 causal precision=tf32x3",
 };
 
 // f32 once more as tensor cores may multiply it: the two precisions by turns.
@@ -264,6 +270,7 @@ void add_precisions(std::vector<Case>& all) {
   for (size_t n = 0; n < count; ++n) {
     Case c = all[n];
     if (c.problem.dtype.q != DType::f32 || c.problem.dtype.kv != DType::f32) continue;
+    if (c.problem.precision != Precision::full) continue;
     c.problem.precision = all.size() % 2 ? Precision::tf32 : Precision::tf32x3;
     c.quick = c.quick && all.size() % 3 == 0;
     all.push_back(c);
