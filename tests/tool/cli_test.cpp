@@ -116,6 +116,17 @@ TEST(Plan, refusals_before_the_chosen_one_are_listed) {
   EXPECT_TRUE(has(j["refused"].dump(), "\"cpu_forward: ")) << j["refused"];
 }
 
+TEST(Plan, the_links_for_calls_whose_arguments_do_not_fit_are_named) {
+  EXPECT_EQ(json::parse(attune_says({"plan", kLine, "--json"}).out)["otherwise"], "") << "a CPU takes every call";
+  const char* line = "forward bf16 b2 h8 q128 k128 d64 causal";
+  const Ran r = attune_says({"plan", line, "--device", "h200", "--json"});
+  if (r.code) GTEST_SKIP() << "this build has no GPU code";
+  EXPECT_TRUE(has(json::parse(r.out)["otherwise"], "cuda_standard")) << r.out;
+  EXPECT_TRUE(has(attune_says({"plan", line, "--device", "h200"}).out, "for a call whose arguments do not fit"));
+  const Ran forced = attune_says({"plan", line, "--device", "h200", "--json", "--backend", "vendor_cudnn"});
+  EXPECT_EQ(json::parse(forced.out)["otherwise"], "");
+}
+
 TEST(Plan, device_restricts_the_instructions) {
   const Ran r = attune_says({"plan", kLine, "--device", "cpu:scalar", "--json"});
   ASSERT_EQ(r.code, 0) << r.err;
@@ -153,7 +164,7 @@ TEST(Plan, words_that_name_nothing_are_wrong_usage) {
   EXPECT_TRUE(has(device.err, "attune plan: device 'h2000' is not cpu")) << device.err;
   const Ran backend = attune_says({"plan", kLine, "--backend", "cpu_fwd"});
   EXPECT_EQ(backend.code, 2);
-  EXPECT_TRUE(has(backend.err, "backend 'cpu_fwd' is not one of cpu_forward")) << backend.err;
+  EXPECT_TRUE(has(backend.err, "backend 'cpu_fwd' is not one of ") && has(backend.err, "cpu_forward, ")) << backend.err;
 }
 
 TEST(Plan, tuned_rule_decides_and_is_named) {
