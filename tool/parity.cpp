@@ -97,9 +97,11 @@ void print_figures(const Suite& suite, const std::vector<Attempt>& all) {
       fmt::print("{:<14} {:<8} MAE {:.2e}  max {:.2e}  relative L2 {:.2e}  {:.0f}% of the tolerance  {}\n",
                  a.backend->name, name(f.role), f.judged.mae, f.judged.max, f.judged.relative_l2, 100 * f.judged.used,
                  name(f.judged.verdict));
-  for (const Backend* b : suite.backends)
-    if (const Status s = b->supports(suite.cases[0].problem, suite.places[0].device); !s.ok())
-      fmt::print("{}\n", s.message);
+  for (const Backend* b : suite.backends) {
+    Plan plan;
+    const Status s = plan_on(*b, suite.cases[0].problem, suite.places[0].device, plan);
+    if (!s.ok()) fmt::print("{}\n", s.message);
+  }
   fmt::print("\n");
 }
 
