@@ -224,6 +224,8 @@ constexpr std::string_view kNasty[] = {
     "forward f32 b1 h2 q3 k1600 d64 causal sink",
     "forward f32 b1 h2 q3 k1600 d64 causal sink accumulate",
     "forward f32 b2 h2 q70 k40 d64 causal append | new=40",
+    "forward bf16 b2 h2 q300 k600 d64 causal | seed=3 drawn cu_q cache",
+    "forward f16 b2 h2 q300 k600 d64 causal paged16 | seed=2 drawn used_q",
     "forward bf16 b2 h4/2 q1 k1025 d128 causal append rotary_half | cache",
     "forward f16 b3 h4/1 q3 k1025 d64 causal append rotary paged1 | seed=2 odd cache new=7 pairs=5",
     "forward bf16 b2 h2 q300 k512 d64 causal append rotary | seed=3 drawn cache cu_q",
