@@ -1,6 +1,6 @@
 // sm80_backward: the host side of backward.sm80.h. Chooses a kernel by head dim and by the shared memory of the
-// machine. A run is prepare, the keys' kernel, then finish; a reproducible one has the rows' kernel instead of finish,
-// and where sequences share keys it takes one sequence after the other.
+// machine. A run is prepare, the keys' kernel, then finish. In a reproducible one blocks add to dQ in turns; with a
+// block list the rows' kernel computes it instead; and where sequences share keys they come one after the other.
 #include <algorithm>
 #include <initializer_list>
 
@@ -49,8 +49,7 @@ Chosen choose(const Problem& p, const Device& d) {
     for (const Room wanted : {room, Room::small})
       for (BackwardKernel& k : all.keys)
         if (!c.keys && k.with_options == options && (k.room == Room::any || k.room == wanted)) c.keys = &k;
-    for (BackwardKernel& k : all.rows)
-      if (p.reproducible != Reproducible::no && k.with_options == options) c.rows = &k;
+    if (p.reproducible != Reproducible::no && p.mask.blocks.q) c.rows = all.rows;
     return c;
   }
   return {};
@@ -64,10 +63,14 @@ int64_t tiles(int64_t length, int64_t block, int64_t tile) {
 int64_t padded(const Problem& p) { return round_up(p.len_q, sm80::kRowsOfPrepare); }
 int64_t heads(const Problem& p) { return int64_t(p.batch) * p.heads_q; }
 
-struct Scratch { float2* rows; float* dq; };
+struct Scratch { float2* rows; float* dq; int* turns; };
 Scratch carve(Workspace& ws, const Problem& p, const Chosen& c) {
   const size_t rows = size_t(heads(p) * padded(p));
-  return {ws.take<float2>(rows), c.rows ? nullptr : ws.take<float>(rows * size_t(c.keys->dim))};
+  Scratch s{ws.take<float2>(rows), nullptr, nullptr};
+  if (c.rows) return s;
+  s.dq = ws.take<float>(rows * size_t(c.keys->dim));
+  if (p.reproducible != Reproducible::no) s.turns = ws.take<int>(1 + rows / sm80::kTurnRows);
+  return s;
 }
 
 Status supports(const Problem& p, const Device& d) {
@@ -138,7 +141,9 @@ class Run {
                                                                 Role::cache_index, Role::positions});
     if (x_.uniform) x_.seq = sequence(p_, a, 0);
     x_.rows = scratch.rows, x_.dq = a.given(Role::dq) ? scratch.dq : nullptr;
+    x_.turns = x_.dq ? scratch.turns : nullptr;
     x_.padded = int(padded(p_)), x_.wide = chosen_.keys->dim;
+    x_.group = p_.heads_q / p_.heads_kv, x_.scale = scale_of(p_, a);
     x_.shared_keys = p_.keys == KeySource::paged || a.given(Role::cache_index);
   }
 

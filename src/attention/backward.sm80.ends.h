@@ -13,14 +13,17 @@ struct BackwardParams {
   Sequence seq;
   float2* rows;      // [batch][head][padded]: log-sum-exp in base 2, +inf where a row sees nothing; delta
   float* dq;         // [batch][head][padded / 16][Dim / 8] fragments; null where the keys' kernel has no dQ to add
+  int* turns;        // null, or of a fixed order: [0] blocks begun, [1 + padded row / 32] blocks that added to the tile
   int padded;        // rows of a head, a multiple of 64
   int wide;          // Dim
+  int group;         // query heads that share a head of keys
   int tiles;         // of keys (of rows, in the rows' kernel) in one sequence
   int first_batch;   // the sequence of block 0
+  float scale;       // of dot products
   bool shared_keys;  // sequences may have the same keys: gradients are added to what is there
 };
 
-constexpr int kRowsOfPrepare = 64;
+constexpr int kRowsOfPrepare = 64, kTurnRows = 32;
 
 __device__ inline Sequence sequence_of(const BackwardParams& x, int b) {
   if (!x.uniform) return sequence(x.problem, x.args, b);
@@ -77,6 +80,8 @@ __global__ void __launch_bounds__(256) prepare_kernel(const __grid_constant__ Ba
     }
     x.rows[at.index + r] = row;
   }
+  if (x.turns && threadIdx.x < kRowsOfPrepare / kTurnRows)
+    x.turns[1 + at.index / kTurnRows + threadIdx.x] = 0, x.turns[0] = 0;
   if (!x.dq || at.first >= seq.len_q) return;
   float4* to = reinterpret_cast<float4*>(x.dq + at.index * x.wide);
   for (int n = threadIdx.x; n < kRowsOfPrepare * x.wide / 4; n += 256) to[n] = {};
@@ -104,7 +109,7 @@ __global__ void __launch_bounds__(256) finish_kernel(const __grid_constant__ Bac
   if (at.first >= seq.len_q) return;
   constexpr int kPitch = 36;
   __shared__ __align__(16) float all[8][16 * kPitch];
-  const float scale = scale_of(p, a);
+  const float scale = x.scale;
   const int lane = threadIdx.x % 32, across = x.wide / 32;
   float* const tile = all[threadIdx.x / 32];
   for (int n = threadIdx.x / 32; n < kRowsOfPrepare / 16 * across; n += 8) {

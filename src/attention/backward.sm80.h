@@ -3,13 +3,13 @@
 //   dK += dS^T Q, dQ += dS K -> finish: dQ to its dtype
 // A block owns a key tile and walks the queries of all heads that share the keys: dK and dV stay in registers and are
 // summed in f32 without atomics. Scores are transposed, rows are keys: so P^T and dS^T come out of the first two
-// products in the form in which the next two take them, and only dS goes through shared memory, for dQ. With two
-// buffers for it and two for Q and dO a tile costs one barrier. Where a warp's share of dK and dV would not fit in its
-// registers, warps that share keys split the queries of S and the columns of dK and dV; then P goes through shared
-// memory too, and a tile costs two. dQ is added up in global memory, in fragments. A reproducible run leaves dQ to
-// backward.sm80.rows.h: seven products instead of five, and always the same order.
+// products in the form in which the next two take them, and only dS goes through shared memory, for dQ. Where a warp's
+// share of dK and dV would not fit in its registers, warps share keys, and P goes through shared memory too. With two
+// buffers of dS (and P), and with P shared three of Q and dO, a tile costs one barrier; and in the latter case half of
+// the warps compute scores while the others sum, so that exponentials of one run beside products of another. dQ is
+// added up in global memory, in fragments; in a reproducible run block after block, in turns.
 #pragma once
-#include "attention/backward.sm80.ends.h"
+#include "attention/backward.sm80.walk.h"
 
 namespace attune::sm80 {
 
@@ -26,159 +26,118 @@ struct Chunks {
   }
 };
 
-// How a block's work is laid out over its warps.
-template <int tile_q, int tile_k, int warps_k, int warps_q, int step_q, int dq_warps_q, int stages, int blocks>
-struct KeyShape {
-  static constexpr int kTileQ = tile_q, kTileK = tile_k;
-  static constexpr int kWarpsK = warps_k, kWarpsQ = warps_q;  // of S: over keys, over queries (then: columns of dK, dV)
-  static constexpr int kStepQ = step_q;                       // queries that a warp has in registers at once
-  static constexpr int kDqWarpsQ = dq_warps_q;                // of dQ: over queries; the others over columns
-  static constexpr int kStages = stages;                      // of Q and dO
-  static constexpr int kBlocks = blocks;                      // on a multiprocessor
-  static constexpr int kWarps = warps_k * warps_q, kThreads = kWarps * 32;
-};
-
-struct KeyPlace {
-  Sequence seq;
-  int b, head_kv;
-  int first, count;           // keys
-  const char *q, *d_out;      // query 0 of the first head that shares them
-  const float2* rows;
-  int low, high;              // the queries that see one of them
-  int open_first, open_last;  // the queries that see all of them; empty where the tile is not whole
-  int visits;                 // of this round
-  int head, block;            // of a list: which head of the group and which query blocks this round has
-  int hit[256], of_warp[8];   // those of them that list this key block
-};
-
-struct Visit {
-  int head, first, from, until;
-};  // a query tile of a head of the group; only rows in [from, until) count
-
 template <class T, int Dim, int DimV, class Shape, bool WithOptions>
-struct BackwardKeys {
+struct BackwardKeys : KeyWalk<Shape> {
+  using Walk = KeyWalk<Shape>;
+  using Walk::x, Walk::p, Walk::a, Walk::at, Walk::seen;
   static constexpr int kTileQ = Shape::kTileQ, kTileK = Shape::kTileK, kWarpsQ = Shape::kWarpsQ, kStep = Shape::kStepQ;
   static constexpr int kThreads = Shape::kThreads, kKeys = kTileK / Shape::kWarpsK, kM = kKeys / 16;
-  static constexpr int kSpan = Dim / kWarpsQ, kSpanV = DimV / kWarpsQ;  // columns of dK and dV that a warp has
+  static constexpr int kSumWarps = Shape::kWarps / Shape::kSumWarpsK;  // of dK and dV, over columns
+  static constexpr int kSumKeys = kTileK / Shape::kSumWarpsK, kSumM = kSumKeys / 16;
+  static constexpr int kSpan = Dim / kSumWarps, kSpanV = DimV / kSumWarps;  // columns of dK and dV that a warp has
   static constexpr int kDqRows = kTileQ / Shape::kDqWarpsQ, kDqSpan = Dim / (Shape::kWarps / Shape::kDqWarpsQ);
   static_assert(kKeys % 16 == 0 && kStep % 16 == 0 && kTileQ % (kStep * kWarpsQ) == 0 && kTileK % 16 == 0);
-  static_assert(kSpan % 16 == 0 && kSpanV % 16 == 0 && kDqRows % 16 == 0 && kDqSpan % 16 == 0);
+  static_assert(kSpan % 16 == 0 && kSpanV % 16 == 0 && kDqRows % 16 == 0 && kDqSpan % 16 == 0 && kSumKeys % 16 == 0);
+  static constexpr bool kShareP = kWarpsQ > 1;
+  static_assert(kShareP || kSumKeys == kKeys);
+  static constexpr bool kOneBarrier = !kShareP && Shape::kStages == 2;
+  static constexpr bool kTurns = kShareP && Shape::kStages == 3;  // one barrier too
   using TileOfK = SharedTile<kTileK, Dim>;
   using TileOfV = SharedTile<kTileK, DimV>;
   using TileOfQ = SharedTile<kTileQ, Dim>;
   using TileOfO = SharedTile<kTileQ, DimV>;
   using TileOfS = SharedTile<kTileK, kTileQ>;  // dS^T, P^T: [key][query]
-  static constexpr bool kOneBarrier = kWarpsQ == 1 && Shape::kStages == 2;
-  static constexpr int kDsBuffers = kOneBarrier || kWarpsQ > 1 ? 2 : 1;  // the second is P's where P is shared
-  static constexpr int kRowBytes = kTileQ * 8;
-  static constexpr int kStageBytes = TileOfQ::kBytes + TileOfO::kBytes + kRowBytes;
-  static constexpr int kSharedBytes =
-      TileOfK::kBytes + TileOfV::kBytes + TileOfS::kBytes * kDsBuffers + Shape::kStages * kStageBytes;
+  static constexpr int kBuffers = kOneBarrier || kTurns ? 2 : 1;  // of dS, and of P where it is shared
+  static constexpr int kBufferBytes = TileOfS::kBytes * (kShareP ? 2 : 1);
+  static constexpr int kV = TileOfK::kBytes, kDs = kV + TileOfV::kBytes;
+  static constexpr int kStage0 = kDs + kBufferBytes * kBuffers;
+  static constexpr int kO = TileOfQ::kBytes, kRows = kO + TileOfO::kBytes, kStageBytes = kRows + kTileQ * 8;
+  static constexpr int kSharedBytes = kStage0 + Shape::kStages * kStageBytes;
 
-  const BackwardParams& x;
-  const Problem& p;
-  const DenseArgs& a;
-  int lane, warp;       // refreshed for every tile: opaque()
-  char* const memory;   // K, V, dS^T, P^T where there is one, then the stages: Q, dO, rows
+  int lane, warp;      // refreshed for every tile: opaque()
+  char* const memory;  // K, V; dS^T, P^T where there is one, as often as there are buffers; the stages: Q, dO, rows
   uint32_t shared;
-  KeyPlace& at;
-  int2* const seen;  // [kTileK]: the queries that see each key
-  Accumulator dk[kM][kSpan / 8], dv[kM][kSpanV / 8];
+  Accumulator dk[kSumM][kSpan / 8], dv[kSumM][kSpanV / 8];
 
   __device__ BackwardKeys(const BackwardParams& params, char* shared_memory, KeyPlace& place, int2* seen_by)
-      : x(params), p(params.problem), a(params.args), memory(shared_memory), at(place), seen(seen_by) {
+      : Walk{params, params.problem, params.args, place, seen_by}, memory(shared_memory) {
     refresh();
   }
   __device__ void refresh() {
-    lane = opaque(threadIdx.x % 32), warp = opaque(threadIdx.x / 32);
-    __builtin_assume(lane >= 0 && lane < 32 && warp >= 0 && warp < Shape::kWarps);
+    const int thread = thread_index();
+    __builtin_assume(thread >= 0 && thread < kThreads);
+    lane = thread % 32, warp = thread / 32;
     shared = uint32_t(opaque(int(shared_address(memory))));
   }
 
   __device__ int warp_k() const { return warp % Shape::kWarpsK; }
   __device__ int warp_q() const { return warp / Shape::kWarpsK; }
-  static constexpr int kV = TileOfK::kBytes, kDs = kV + TileOfV::kBytes, kP = kDs + TileOfS::kBytes;
-  static constexpr int kStage0 = kDs + TileOfS::kBytes * kDsBuffers, kO = TileOfQ::kBytes,
-                       kRows = kO + TileOfO::kBytes;
+  __device__ uint32_t ds_shared(int buffer) const { return shared + kDs + buffer * kBufferBytes; }
   __device__ uint32_t q_shared(int stage) const { return shared + kStage0 + stage * kStageBytes; }
-  __device__ uint32_t do_shared(int stage) const { return q_shared(stage) + kO; }
   __device__ const float4* rows_at(int stage) const {  // two rows each
     return reinterpret_cast<const float4*>(memory + kStage0 + stage * kStageBytes + kRows);
   }
-  __device__ int group() const { return p.heads_q / p.heads_kv; }
-  __device__ QueryWalk walk() const { return {at.seq.band, at.seq.len_q, 1}; }
 
-  // By one thread.
-  __device__ void find_place() {
-    uint32_t n = blockIdx.x;
-    const int tile = int(n % x.tiles);  // causal: the longest first
-    n /= x.tiles;
-    at.head_kv = int(n % p.heads_kv), at.b = x.first_batch + int(n / p.heads_kv);
-    at.seq = sequence_of(x, at.b);
-    at.q = row_address(a[Role::q], at.seq.q_batch, at.seq.q_first, at.head_kv * group());
-    at.d_out = row_address(a[Role::d_out], at.seq.q_batch, at.seq.q_first, at.head_kv * group());
-    at.rows = x.rows + (int64_t(at.b) * p.heads_q + at.head_kv * group()) * x.padded;
-    const Blocks size = p.mask.blocks;
-    int64_t first = int64_t(tile) * kTileK, last = first + kTileK;
-    if (size.k) {  // a tile lies in one key block
-      const int pieces = (size.k + kTileK - 1) / kTileK;
-      const int64_t start = int64_t(tile / pieces) * size.k;
-      first = start + tile % pieces * kTileK, last = min(first + kTileK, start + size.k);
-    }
-    at.first = clamp(first, 0, at.seq.len_k), at.count = clamp(last, 0, at.seq.len_k) - at.first;
-    if (at.count <= 0) return;
-    const int end = at.first + at.count - 1;
-    at.low = walk().first_query(at.first), at.high = walk().last_query(end);
-    at.head = 0, at.block = size.q ? at.low / size.q : 0;
-    at.open_first = walk().first_query(end), at.open_last = at.count == kTileK ? walk().last_query(at.first) : 0;
-  }
-
-  __device__ void find_seen() const {
-    for (int n = threadIdx.x; n < kTileK; n += kThreads)
-      seen[n] =
-          n < at.count ? int2{walk().first_query(at.first + n), walk().last_query(at.first + n)} : int2{INT32_MAX, 0};
-  }
-
-  // Each thread has the same column of every kRound-th row, where that comes out even.
-  template <class Layout, int kCount, class Row>
-  __device__ void load_tile(uint32_t tile, int dim, int count, Row row_at) const {
-    constexpr int kChunks = Layout::kPanels * 8, kRound = kThreads / kChunks;
-    const auto one = [&](int row, int column) {
-      const bool there = row < count && column < dim;
-      copy16(tile + Layout::offset(row, column), row_at(there ? row : 0) + (there ? column : 0), there);
-    };
-    if constexpr (kThreads % kChunks == 0 && kCount % kRound == 0) {
+  // Each thread has one chunk of a panel, in every kRound-th row: so all its addresses in shared memory are one and
+  // constants. Tiles that are whole go the short way.
+  template <class Layout, int kCount>
+  __device__ void load_tile(uint32_t tile, const T* first, int64_t stride, int dim, int count) const {
+    constexpr int kRound = kThreads / 8;
+    static_assert(kRound % 8 == 0 && kCount % kRound == 0);
+    const int thread = warp * 32 + lane, row = thread / 8, chunk = thread % 8;
+    const uint32_t to = tile + Layout::offset(row, chunk * 8);
+    const T* from = first + row * stride + chunk * 8;
+    if (count >= kCount && dim == Layout::kPanels * 64) {
 #pragma unroll
-      for (int n = 0; n < kCount / kRound; ++n) one(threadIdx.x / kChunks + n * kRound, threadIdx.x % kChunks * 8);
+      for (int n = 0; n < kCount / kRound; ++n, from += kRound * stride)
+#pragma unroll
+        for (int panel = 0; panel < Layout::kPanels; ++panel)
+          copy16(to + (panel * kCount + n * kRound) * 128, from + panel * 64);
     } else {
-      for (int n = threadIdx.x; n < kCount * kChunks; n += kThreads) one(n / kChunks, n % kChunks * 8);
+#pragma unroll 1
+      for (int n = 0; n < kCount / kRound; ++n, from += kRound * stride)
+#pragma unroll 1
+        for (int panel = 0; panel < Layout::kPanels; ++panel) {
+          const bool there = row + n * kRound < count && panel * 64 + chunk * 8 < dim;
+          copy16(to + (panel * kCount + n * kRound) * 128, there ? from + panel * 64 : first, there);
+        }
     }
   }
   template <class Layout>
   __device__ void load_keys(Role role, uint32_t tile, int dim) const {
-    if (p.keys == KeySource::paged) {
-      const PagedRows<const T> rows(p, a, role, at.seq, at.b, at.head_kv);
-      load_tile<Layout, kTileK>(tile, dim, at.count, [&](int row) { return rows.row(at.first + row); });
-    } else {
-      const int64_t stride = a[role].stride.seq;
-      const T* first = LinearRows<const T>(p, a, role, at.seq, at.b, at.head_kv).row(at.first);
-      load_tile<Layout, kTileK>(tile, dim, at.count, [&](int row) { return first + row * stride; });
+    if (p.keys != KeySource::paged) {
+      const LinearRows<const T> rows(p, a, role, at.seq, at.b, at.head_kv);
+      return load_tile<Layout, kTileK>(tile, rows.row(at.first), rows.stride, dim, at.count);
+    }
+    const PagedRows<const T> rows(p, a, role, at.seq, at.b, at.head_kv);
+    const int chunk = thread_index() % 8;
+#pragma unroll 1
+    for (int r = thread_index() / 8; r < kTileK; r += kThreads / 8) {
+      const T* from = rows.row(at.first + (r < at.count ? r : 0));
+#pragma unroll 1
+      for (int column = chunk * 8; column < Layout::kPanels * 64; column += 64) {
+        const bool there = r < at.count && column < dim;
+        copy16(tile + Layout::offset(r, column), there ? from + column : from, there);
+      }
     }
   }
   template <class Layout>
   __device__ void load_queries(Role role, const char* query0, uint32_t tile, int dim, const Visit& t) const {
     const int64_t stride = a[role].stride.seq;
     const T* first = reinterpret_cast<const T*>(query0) + t.head * a[role].stride.head + t.first * stride;
-    load_tile<Layout, kTileQ>(tile, dim, at.seq.len_q - t.first, [&](int row) { return first + row * stride; });
+    load_tile<Layout, kTileQ>(tile, first, stride, dim, at.seq.len_q - t.first);
   }
-  __device__ void load(const Visit& t, int stage) const {
+  // The n-th visit; the one after it is found on the way.
+  __device__ void load(int n, int stage) {
+    refresh();
+    const Visit t = at.visit[n % 4];
     load_queries<TileOfQ>(Role::q, at.q, q_shared(stage), p.dim_qk, t);
-    load_queries<TileOfO>(Role::d_out, at.d_out, do_shared(stage), p.dim_v, t);
+    load_queries<TileOfO>(Role::d_out, at.d_out, q_shared(stage) + kO, p.dim_v, t);
     const float2* rows = at.rows + int64_t(t.head) * x.padded + t.first;
-    if (threadIdx.x < kTileQ / 2)
-      copy16(q_shared(stage) + kRows + threadIdx.x * 16, rows + threadIdx.x * 2,
-             t.first + int(threadIdx.x) * 2 < x.padded);
+    if (const int pair = warp * 32 + lane; pair < kTileQ / 2)
+      copy16(q_shared(stage) + kRows + pair * 16, rows + pair * 2, t.first + pair * 2 < x.padded);
     close_group();
+    if (thread_index() == 0) this->find_visit(n + 1);
   }
 
   // s = keys queries^T: the warp's keys against kStep rows from `first` on.
@@ -208,69 +167,80 @@ struct BackwardKeys {
     }
   }
 
-  // P and dS of a step, as operands: [m][n] has rows lane / 4 and lane / 4 + 8.
-  struct Weights { uint32_t p[kM][kStep / 8][2], ds[kM][kStep / 8][2]; };
-  __device__ void weigh(Weights& w, Accumulator (&s)[kM][kStep / 8], const Accumulator (&dp)[kM][kStep / 8],
-                        const Visit& t, int first, int stage) const {
-    const bool partial = t.first < max(t.from, at.open_first) || t.first + kTileQ > min(t.until, at.open_last);
-    const float scale = scale_of(p, a) * (WithOptions ? 1.f : kLog2e);
-    if (!WithOptions && partial) {
+  // S of a step becomes P, and dP becomes dS. Then both are packed as operands: [m][n] has rows lane / 4 and + 8.
+  using Part = Accumulator[kM][kStep / 8];
+  __device__ void hide(Part& s, const Visit& t, int first) const {
+    const float hidden = copysignf(INFINITY, -x.scale);
 #pragma unroll
-      for (int m = 0; m < kM; ++m)
+    for (int m = 0; m < kM; ++m)
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const int2 by = seen[warp_k() * kKeys + m * 16 + half * 8 + lane / 4];
-          const int from = max(by.x, t.from), until = min(by.y, t.until);
+      for (int half = 0; half < 2; ++half) {
+        const int2 by = seen[warp_k() * kKeys + m * 16 + half * 8 + lane / 4];
+        const int start = t.first + first + lane % 4 * 2;
+        const int from = max(by.x, t.from) - start, until = min(by.y, t.until) - start;
 #pragma unroll
-          for (int n = 0; n < kStep / 8; ++n)
+        for (int n = 0; n < kStep / 8; ++n)
 #pragma unroll
-            for (int e = 0; e < 2; ++e) {
-              const int i = t.first + first + n * 8 + lane % 4 * 2 + e;
-              if (i < from || i >= until) s[m][n].c[2 * half + e] = copysignf(INFINITY, -scale);
-            }
-        }
-    }
-    if constexpr (WithOptions) {
-      const General score(p, a, at.seq, at.b, at.head_kv * group() + t.head);
-#pragma unroll
-      for (int m = 0; m < kM; ++m)
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const int key = warp_k() * kKeys + m * 16 + half * 8 + lane / 4;
-          const int from = max(seen[key].x, t.from), until = min(seen[key].y, t.until);
-#pragma unroll
-          for (int n = 0; n < kStep / 8; ++n) {
-            const float4 two = rows_at(stage)[(first + n * 8) / 2 + lane % 4];
-            Pair pair[2];
-#pragma unroll
-            for (int e = 0; e < 2; ++e) {
-              const int i = t.first + first + n * 8 + lane % 4 * 2 + e;
-              pair[e] = differentiate<true>(a, &score, scale, s[m][n].c[2 * half + e], dp[m][n].c[2 * half + e],
-                                            e ? float2{two.z, two.w} : float2{two.x, two.y}, i, at.first + key,
-                                            i < from || i >= until);
-            }
-            w.p[m][n][half] = pack<T>(pair[0].p, pair[1].p), w.ds[m][n][half] = pack<T>(pair[0].ds, pair[1].ds);
-          }
-        }
-    } else {
-#pragma unroll
-      for (int n = 0; n < kStep / 8; ++n) {
-        const float4 two = rows_at(stage)[(first + n * 8) / 2 + lane % 4];
-#pragma unroll
-        for (int m = 0; m < kM; ++m)
-#pragma unroll
-          for (int half = 0; half < 2; ++half) {
-            const Pair one = differentiate<false>(a, nullptr, scale, s[m][n].c[2 * half], dp[m][n].c[2 * half],
-                                                  {two.x, two.y}, 0, 0, false);
-            const Pair other = differentiate<false>(a, nullptr, scale, s[m][n].c[2 * half + 1],
-                                                    dp[m][n].c[2 * half + 1], {two.z, two.w}, 0, 0, false);
-            w.p[m][n][half] = pack<T>(one.p, other.p), w.ds[m][n][half] = pack<T>(one.ds, other.ds);
-          }
+          for (int e = 0; e < 2; ++e)
+            if (n * 8 + e < from || n * 8 + e >= until) s[m][n].c[2 * half + e] = hidden;
       }
+  }
+  __device__ void weigh(Part& s, const float4* rows) const {
+    const float scale = x.scale * kLog2e;
+#pragma unroll
+    for (int n = 0; n < kStep / 8; ++n) {
+      const float4 two = rows[n * 4 + lane % 4];
+#pragma unroll
+      for (int m = 0; m < kM; ++m)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) s[m][n].c[e] = exp2_fast(fmaf(s[m][n].c[e], scale, e % 2 ? -two.z : -two.x));
     }
   }
+  __device__ void differ(Part& dp, const Part& weight, const float4* rows) const {
+#pragma unroll
+    for (int n = 0; n < kStep / 8; ++n) {
+      const float4 two = rows[n * 4 + lane % 4];
+#pragma unroll
+      for (int m = 0; m < kM; ++m)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) dp[m][n].c[e] = weight[m][n].c[e] * (dp[m][n].c[e] - (e % 2 ? two.w : two.y));
+    }
+  }
+  __device__ void weigh_with_options(Part& s, Part& dp, const Visit& t, int first, const float4* rows) const {
+    const General score(p, a, at.seq, at.b, at.head_kv * at.group + t.head);
+#pragma unroll
+    for (int m = 0; m < kM; ++m)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int key = warp_k() * kKeys + m * 16 + half * 8 + lane / 4;
+        const int from = max(seen[key].x, t.from), until = min(seen[key].y, t.until);
+#pragma unroll
+        for (int n = 0; n < kStep / 8; ++n) {
+          const float4 two = rows[n * 4 + lane % 4];
+#pragma unroll
+          for (int e = 0; e < 2; ++e) {
+            const int i = t.first + first + n * 8 + lane % 4 * 2 + e;
+            float &weight = s[m][n].c[2 * half + e], &ds = dp[m][n].c[2 * half + e];
+            const float2 row = e ? float2{two.z, two.w} : float2{two.x, two.y};
+            const Pair pair = differentiate<true>(a, &score, x.scale, weight, ds, row, i, at.first + key,
+                                                  i < from || i >= until);
+            weight = pair.p, ds = pair.ds;
+          }
+        }
+      }
+  }
 
-  __device__ void put(uint32_t tile, const uint32_t (&w)[kM][kStep / 8][2], int first) const {
+  using Packed = uint32_t[kM][kStep / 8][2];
+  static __device__ void pack_part(Packed& to, const Part& from) {
+#pragma unroll
+    for (int m = 0; m < kM; ++m)
+#pragma unroll
+      for (int n = 0; n < kStep / 8; ++n)
+#pragma unroll
+        for (int half = 0; half < 2; ++half)
+          to[m][n][half] = pack<T>(from[m][n].c[2 * half], from[m][n].c[2 * half + 1]);
+  }
+  __device__ void put(uint32_t tile, const Packed& w, int first) const {
 #pragma unroll
     for (int m = 0; m < kM; ++m)
 #pragma unroll
@@ -284,19 +254,21 @@ struct BackwardKeys {
 
   // acc += weights queries: the warp's keys, its columns, kDepth queries from `first` on; `weight(k)` is an operand.
   template <class Layout, int kColumns, int kDepth, class Weight>
-  __device__ void accumulate(Accumulator (&acc)[kM][kColumns / 8], uint32_t queries, int first, Weight weight) const {
-    const Chunks<Layout, kColumns> chunk(queries, first + lane % 16, warp_q() * kColumns + lane / 16 * 8);
+  __device__ void accumulate(Accumulator (&acc)[kSumM][kColumns / 8], uint32_t queries, int first,
+                             Weight weight) const {
+    const Chunks<Layout, kColumns> chunk(queries, first + lane % 16,
+                                         warp / Shape::kSumWarpsK * kColumns + lane / 16 * 8);
 #pragma unroll
     for (int k = 0; k < kDepth; k += 16) {
-      FragmentA one[kM];
+      FragmentA one[kSumM];
 #pragma unroll
-      for (int m = 0; m < kM; ++m) weight(one[m], m, k);
+      for (int m = 0; m < kSumM; ++m) weight(one[m], m, k);
 #pragma unroll
       for (int d = 0; d < kColumns / 8; d += 2) {
         uint32_t two[4];
         load_matrix4_transposed(two, chunk[d * 8] + k * 128);
 #pragma unroll
-        for (int m = 0; m < kM; ++m) {
+        for (int m = 0; m < kSumM; ++m) {
           multiply_add<T>(acc[m][d], one[m], {two[0], two[1]});
           multiply_add<T>(acc[m][d + 1], one[m], {two[2], two[3]});
         }
@@ -307,13 +279,13 @@ struct BackwardKeys {
     f = {{w[k / 8][0], w[k / 8][1], w[k / 8 + 1][0], w[k / 8 + 1][1]}};
   }
 
-  // dQ += dS K, of the tile's rows; into global memory.
-  __device__ void add_dq(const Visit& t, int ds) const {
+  // dQ += dS K, of the tile's rows; into global memory. In a fixed order: when it is this block's turn.
+  __device__ void add_dq(int n, uint32_t ds) const {
+    int done = x.turns ? load_count(this->turn(n)) : 0;
     constexpr int kRowParts = kDqRows / 16;
     const int part = warp % Shape::kDqWarpsQ, column = warp / Shape::kDqWarpsQ * kDqSpan;
     Accumulator dq[kRowParts][kDqSpan / 8] = {};
-    const Chunks<TileOfS, kDqRows> row(shared + kDs + ds * TileOfS::kBytes, lane % 8 + lane / 16 * 8,
-                                       part * kDqRows + lane / 8 % 2 * 8);
+    const Chunks<TileOfS, kDqRows> row(ds, lane % 8 + lane / 16 * 8, part * kDqRows + lane / 8 % 2 * 8);
     const Chunks<TileOfK, kDqSpan> chunk(shared, lane % 16, column + lane / 16 * 8);
 #pragma unroll
     for (int k = 0; k < kTileK; k += 16) {
@@ -331,52 +303,73 @@ struct BackwardKeys {
         }
       }
     }
+    if (x.turns)
+      while (done < at.before[n % 4]) done = load_count(this->turn(n));
+    const Visit t = at.visit[n % 4];
+    const int first = t.first + part * kDqRows;
+    float* to = at.dq + (int64_t(t.head) * x.padded + first) * Dim + column / 8 * kFragment;
 #pragma unroll
     for (int m = 0; m < kRowParts; ++m) {
-      const int first = t.first + part * kDqRows + m * 16;
-      if (first >= at.seq.len_q) continue;
-      float* to = x.dq + ((int64_t(at.b) * p.heads_q + at.head_kv * group() + t.head) * x.padded + first) * Dim +
-                  column / 8 * kFragment;
+      if (first + m * 16 >= at.seq.len_q) continue;
 #pragma unroll
-      for (int d = 0; d < kDqSpan / 8; ++d) add_fragment(to + d * kFragment, lane, dq[m][d]);
+      for (int d = 0; d < kDqSpan / 8; ++d) add_fragment(to + m * 16 * Dim + d * kFragment, lane, dq[m][d]);
     }
   }
 
-  // S to dS, in the `ds`-th buffer; and dV and dK, where P is not shared.
-  __device__ void first_half(const Visit& t, int stage, int ds) {
+  // S to dS, in a buffer; and dV and dK, where P is not shared.
+  __device__ void first_half(int n, int stage, int buffer) {
+    refresh();
 #pragma unroll 1
     for (int first = warp_q() * kStep; first < kTileQ; first += kStep * kWarpsQ) {
-      Accumulator s[kM][kStep / 8], dp[kM][kStep / 8];
+      Part s, dp;
       product<TileOfK, TileOfQ, Dim>(s, shared, q_shared(stage), first);
-      product<TileOfV, TileOfO, DimV>(dp, shared + kV, do_shared(stage), first);
+      product<TileOfV, TileOfO, DimV>(dp, shared + kV, q_shared(stage) + kO, first);
       refresh();
-      Weights w;
-      weigh(w, s, dp, t, first, stage);
+      stage = opaque(stage);
+      const Visit t = at.visit[n % 4];
+      const float4* rows = rows_at(stage) + first / 2;
+      if constexpr (WithOptions) {
+        weigh_with_options(s, dp, t, first, rows);
+      } else {
+        if (t.first < max(t.from, at.open_first) || t.first + kTileQ > min(t.until, at.open_last)) hide(s, t, first);
+        weigh(s, rows);
+        differ(dp, s, rows);
+      }
+      Packed weight, ds;
+      pack_part(weight, s);
+      pack_part(ds, dp);
       refresh();
-      put(shared + kDs + ds * TileOfS::kBytes, w.ds, first);
-      if constexpr (kWarpsQ > 1) put(shared + kP, w.p, first);
-      if constexpr (kWarpsQ == 1) {
-        accumulate<TileOfO, kSpanV, kStep>(dv, do_shared(stage), first,
-                                           [&](FragmentA& f, int m, int k) { operand(f, w.p[m], k); });
+      stage = opaque(stage);
+      put(ds_shared(buffer), ds, first);
+      if constexpr (kShareP) {
+        put(ds_shared(buffer) + TileOfS::kBytes, weight, first);
+      } else {
+        accumulate<TileOfO, kSpanV, kStep>(dv, q_shared(stage) + kO, first,
+                                           [&](FragmentA& f, int m, int k) { operand(f, weight[m], k); });
         accumulate<TileOfQ, kSpan, kStep>(dk, q_shared(stage), first,
-                                          [&](FragmentA& f, int m, int k) { operand(f, w.ds[m], k); });
+                                          [&](FragmentA& f, int m, int k) { operand(f, ds[m], k); });
       }
     }
   }
 
-  __device__ void second_half(const Visit& t, int stage, int ds) {
+  __device__ void second_half(int n, int stage, int buffer) {
     refresh();
-    if constexpr (kWarpsQ > 1) {
-      const uint32_t row = TileOfS::offset(warp_k() * kKeys + lane % 16, lane / 16 * 8);
-      accumulate<TileOfO, kSpanV, kTileQ>(dv, do_shared(stage), 0, [&](FragmentA& f, int m, int k) {
-        load_matrix4(f.r, TileOfS::further(shared + kP + row, k) + m * 16 * 128);
+    if constexpr (kShareP) {
+      const uint32_t row = TileOfS::offset(warp % Shape::kSumWarpsK * kSumKeys + lane % 16, lane / 16 * 8);
+      accumulate<TileOfO, kSpanV, kTileQ>(dv, q_shared(stage) + kO, 0, [&](FragmentA& f, int m, int k) {
+        load_matrix4(f.r, TileOfS::further(ds_shared(buffer) + TileOfS::kBytes + row, k) + m * 16 * 128);
       });
       accumulate<TileOfQ, kSpan, kTileQ>(dk, q_shared(stage), 0, [&](FragmentA& f, int m, int k) {
-        load_matrix4(f.r, TileOfS::further(shared + kDs + row, k) + m * 16 * 128);
+        load_matrix4(f.r, TileOfS::further(ds_shared(buffer) + row, k) + m * 16 * 128);
       });
+      refresh();
     }
-    refresh();
-    if (x.dq) add_dq(t, ds);
+    if (x.dq) add_dq(n, ds_shared(buffer));
+  }
+
+  // Once all warps have added what they have for the n-th visit.
+  __device__ void pass_turn(int n) const {
+    if (x.turns && thread_index() == 0) add_count(this->turn(n));
   }
 
   __device__ void run() {
@@ -384,135 +377,131 @@ struct BackwardKeys {
     load_keys<TileOfV>(Role::v, shared + kV, p.dim_v);
     close_group();
 #pragma unroll
-    for (int m = 0; m < kM; ++m) {
+    for (int m = 0; m < kSumM; ++m) {
 #pragma unroll
       for (int d = 0; d < kSpan / 8; ++d) dk[m][d] = {};
 #pragma unroll
       for (int d = 0; d < kSpanV / 8; ++d) dv[m][d] = {};
     }
-    // Without a list all visits are one round; with one, a round has a head and as many query blocks as threads.
     do {
-      const int count = p.mask.blocks.q ? find_hits() : tiles() * group();
-      at.visits = count;  // by every thread, the same
-      if (count > 0) run_visits();
-    } while (p.mask.blocks.q && next_round());
+      const int visits = p.mask.blocks.q ? this->find_hits() : this->tiles() * at.group;
+      if (visits <= 0) continue;
+      if (thread_index() == 0) this->begin(visits);
+      this->find_seen();
+      __syncthreads();
+      load(0, 0);
+      __syncthreads();
+      if ((kOneBarrier || kTurns) && at.visits > 1) load(1, 1), wait_groups<1>();
+      else wait_groups<0>();
+      __syncthreads();
+      if constexpr (kTurns) run_in_turns();
+      else run_visits();
+      __syncthreads();
+      if (kOneBarrier || kTurns) pass_turn(at.visits - 1);
+    } while (p.mask.blocks.q && this->next_round());
     wait_groups<0>();
     __syncthreads();
-    store<TileOfK>(Role::dk, dk, shared, p.dim_qk, scale_of(p, a));
-    store<TileOfV>(Role::dv, dv, shared + kV, p.dim_v, 1.f);
+    refresh();
+    store<TileOfK>(Role::dk, dk, p.dim_qk, x.scale);
+    store<TileOfV>(Role::dv, dv, p.dim_v, 1.f);
   }
 
   __device__ void run_visits() {
-    load(visit(0), 0);
-    if (kOneBarrier && at.visits > 1) load(visit(1), 1);
-    find_seen();
-    if (kOneBarrier && at.visits > 1) wait_groups<1>();
-    else wait_groups<0>();
-    __syncthreads();
     for (int n = 0; n < at.visits; ++n) {
-      const int stage = Shape::kStages == 2 ? n % 2 : 0, ds = kOneBarrier ? n % 2 : 0;
-      refresh();
-      if (Shape::kStages == 2 && !kOneBarrier && n + 1 < at.visits) load(visit(n + 1), 1 - stage);
-      first_half(visit(n), stage, ds);
+      const int stage = Shape::kStages == 2 ? n % 2 : 0, buffer = kOneBarrier ? n % 2 : 0;
+      if (Shape::kStages == 2 && !kOneBarrier && n + 1 < at.visits) load(n + 1, 1 - stage);
+      first_half(n, stage, buffer);
       if (kOneBarrier) wait_groups<0>();
       __syncthreads();
-      if (kOneBarrier && n + 2 < at.visits) load(visit(n + 2), stage);
-      second_half(visit(opaque(n)), stage, ds);  // found anew: registers are dear
+      if (kOneBarrier && n) pass_turn(n - 1);
+      if (kOneBarrier && n + 2 < at.visits) load(n + 2, stage);
+      second_half(n, stage, buffer);
       if (kOneBarrier) continue;
       if (Shape::kStages == 1 && n + 1 < at.visits) {
         __syncthreads();
-        load(visit(n + 1), 0);
+        load(n + 1, 0);
       }
       wait_groups<0>();
       __syncthreads();
+      pass_turn(n);
     }
-    __syncthreads();
   }
 
-  __device__ int tiles() const { return at.high > at.low ? (at.high - at.low / 16 * 16 + kTileQ - 1) / kTileQ : 0; }
-  __device__ int pieces() const {
-    return (p.mask.blocks.q + 15 + kTileQ - 1) / kTileQ;
-  }  // of a block that begins anywhere
-  __device__ Visit visit(int n) const {
-    if (!p.mask.blocks.q) {
-      const int h = p.heads_q == p.heads_kv ? 0 : n / tiles();
-      return {h, at.low / 16 * 16 + (n - h * tiles()) * kTileQ, 0, at.seq.len_q};
+  // Between two barriers a warp has the sums of one tile and the scores of the next to do. Warps w and w + 4 are in the
+  // same quarter of a multiprocessor, and do them in different orders.
+  __device__ void run_in_turns() {
+    first_half(0, 0, 0);
+    for (uint32_t n = 0; n < uint32_t(at.visits); ++n) {
+      wait_groups<0>();
+      __syncthreads();
+      if (n) pass_turn(n - 1);
+      if (n + 2 < uint32_t(at.visits)) load(n + 2, (n + 2) % 3);
+#pragma unroll 1
+      for (int turn = 0; turn < 2; ++turn) {
+        if (warp / 4 == turn) second_half(n, n % 3, n % 2);
+        else if (n + 1 < uint32_t(at.visits)) first_half(n + 1, (n + 1) % 3, (n + 1) % 2);
+      }
     }
-    const int64_t begin = int64_t(at.hit[n / pieces()]) * p.mask.blocks.q,
-                  first = begin / 16 * 16 + n % pieces() * kTileQ;
-    const int until = clamp(begin + p.mask.blocks.q, 0, at.seq.len_q);
-    // A piece beyond the block has no rows of its own.
-    return {at.head, clamp(first, 0, until / 16 * 16), first < until ? int(begin) : INT32_MAX, until};
   }
 
-  __device__ bool next_round() const {
-    __syncthreads();
-    if (threadIdx.x == 0) {
-      at.block += kThreads;
-      if (int64_t(at.block) * p.mask.blocks.q >= at.high) ++at.head, at.block = at.low / p.mask.blocks.q;
-    }
-    __syncthreads();
-    return at.head < group();
-  }
-
-  // The query blocks of this round that list this key block, in order. How many visits they make.
-  __device__ int find_hits() const {
-    const BlockList list{p.mask.blocks,
-                         a.row<const int32_t>(Role::block_begin, at.b, 0, at.head_kv * group() + at.head),
-                         a.row<const int32_t>(Role::block_column)};
-    const int key_block = at.first / p.mask.blocks.k;
-    const int64_t block = int64_t(at.block) + threadIdx.x;
-    bool hit = false;
-    if (block * p.mask.blocks.q < at.high)
-      for (int n = list.count(int(block)) - 1; n >= 0 && !hit; --n) hit = list.key_block(int(block), n) == key_block;
-    const uint32_t hits = __ballot_sync(~0u, hit);
-    if (lane == 0) at.of_warp[warp] = __popc(hits);
-    __syncthreads();
-    int before = __popc(hits & ((1u << lane) - 1)), all = 0;
-    for (int w = 0; w < Shape::kWarps; ++w) before += w < warp ? at.of_warp[w] : 0, all += at.of_warp[w];
-    if (hit) at.hit[before] = int(block);
-    __syncthreads();
-    return all * pieces();
-  }
-
-  // The warp's part of a gradient, through the shared memory of the tile it belongs to.
+  // A gradient, through the shared memory of K and V: packed, in the tile it belongs to; as f32 where it is stored so
+  // or added to what is there. What is done to each row is in a loop and not beside each accumulator: a block runs this
+  // once, and waits for every instruction.
   template <class Layout, int kColumns>
-  __device__ void store(Role role, const Accumulator (&acc)[kM][kColumns], uint32_t tile, int dim, float factor) const {
+  __device__ void store(Role role, const Accumulator (&acc)[kSumM][kColumns], int dim, float factor) const {
     if (!a.given(role)) return;
-    const bool direct = p.dtype.grad == DType::f32 || x.shared_keys;
+    const bool wide = p.dtype.grad == DType::f32 || x.shared_keys;
+    const int first_key = warp % Shape::kSumWarpsK * kSumKeys + lane / 4;
+    const int first_column = warp / Shape::kSumWarpsK * kColumns * 8;
+    float* const sums = reinterpret_cast<float*>(memory);  // [kTileK][Dim]
+    const uint32_t tile = shared + (role == Role::dk ? 0 : kV);
+    if (wide) {
+      __syncthreads();
+#pragma unroll
+      for (int m = 0; m < kSumM; ++m)
+#pragma unroll
+        for (int d = 0; d < kColumns; ++d)
+#pragma unroll
+          for (int e = 0; e < 4; ++e)
+            sums[(first_key + m * 16 + e / 2 * 8) * Dim + first_column + d * 8 + lane % 4 * 2 + e % 2] =
+                acc[m][d].c[e] * factor;
+    } else {
+#pragma unroll
+      for (int m = 0; m < kSumM; ++m)
+#pragma unroll
+        for (int d = 0; d < kColumns; ++d)
+#pragma unroll
+          for (int half = 0; half < 2; ++half)
+            store_shared(tile + Layout::offset(first_key + m * 16 + half * 8, first_column + d * 8) + lane % 4 * 4,
+                         pack<T>(acc[m][d].c[2 * half] * factor, acc[m][d].c[2 * half + 1] * factor));
+    }
+    __syncthreads();
     const bool paged = p.keys == KeySource::paged;
     const auto row_of = [&]<class G>(int key, G*) {
       return paged ? PagedRows<G>(p, a, role, at.seq, at.b, at.head_kv).row(at.first + key)
                    : LinearRows<G>(p, a, role, at.seq, at.b, at.head_kv).row(at.first + key);
     };
-#pragma unroll
-    for (int m = 0; m < kM; ++m)
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int key = warp_k() * kKeys + m * 16 + half * 8 + lane / 4;
-        if (direct && key >= at.count) continue;
-#pragma unroll
-        for (int d = 0; d < kColumns; ++d) {
-          const int column = warp_q() * kColumns * 8 + d * 8 + lane % 4 * 2;
-          const float low = acc[m][d].c[2 * half] * factor, high = acc[m][d].c[2 * half + 1] * factor;
-          if (!direct) {
-            store_shared(tile + Layout::offset(key, column / 8 * 8) + lane % 4 * 4, pack<T>(low, high));
-          } else if (column < dim) {
-            if (p.dtype.grad != DType::f32) add_pair(row_of(key, static_cast<T*>(nullptr)) + column, low, high);
-            else if (float* to = row_of(key, static_cast<float*>(nullptr)) + column; x.shared_keys)
-              atomicAdd(to, low), atomicAdd(to + 1, high);
-            else to[0] = low, to[1] = high;
-          }
-        }
+    if (wide) {
+#pragma unroll 1
+      for (int n = thread_index(); n < at.count * (Dim / 2); n += kThreads) {
+        const int key = n / (Dim / 2), column = n % (Dim / 2) * 2;
+        const float low = sums[key * Dim + column], high = sums[key * Dim + column + 1];
+        if (column >= dim) continue;
+        if (p.dtype.grad != DType::f32) add_pair(row_of(key, static_cast<T*>(nullptr)) + column, low, high);
+        else if (float* to = row_of(key, static_cast<float*>(nullptr)) + column; x.shared_keys)
+          atomicAdd(to, low), atomicAdd(to + 1, high);
+        else to[0] = low, to[1] = high;
       }
-    if (direct) return;
-    __syncthreads();
-    constexpr int kChunks = Layout::kPanels * 8;
-    for (int n = threadIdx.x; n < kTileK * kChunks; n += kThreads) {
-      const int key = n / kChunks, column = n % kChunks * 8;
-      if (key < at.count && column < dim)
-        *reinterpret_cast<uint4*>(row_of(key, static_cast<T*>(nullptr)) + column) =
-            load_shared16(tile + Layout::offset(key, column));
+    } else {
+      constexpr int kChunks = Layout::kPanels * 8;
+      T* const row0 = LinearRows<T>(p, a, role, at.seq, at.b, at.head_kv).row(at.first);
+      const int64_t stride = a[role].stride.seq;
+#pragma unroll 4
+      for (int n = thread_index(); n < at.count * kChunks; n += kThreads) {
+        const int key = n / kChunks, column = n % kChunks * 8;
+        if (column < dim)
+          *reinterpret_cast<uint4*>(row0 + key * stride + column) = load_shared16(tile + Layout::offset(key, column));
+      }
     }
   }
 };

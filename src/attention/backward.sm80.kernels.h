@@ -28,16 +28,19 @@ constexpr BackwardKernel backward_keys_row() {
   constexpr BackwardFunction bf16 = backward_keys_kernel<Bf16, Dim, Dim, Shape, WithOptions, room>;
   return {Dim, Shape::kTileK, Shape::kThreads, WithOptions, room, K::kSharedBytes, {f16, bf16}};
 }
-template <int Dim, class Shape, bool WithOptions>
+template <int Dim, class Shape>
 constexpr BackwardKernel backward_rows_row() {
-  using R = BackwardRows<F16, Dim, Dim, Shape, WithOptions>;
-  constexpr BackwardFunction f16 = backward_rows_kernel<F16, Dim, Dim, Shape, WithOptions>;
-  constexpr BackwardFunction bf16 = backward_rows_kernel<Bf16, Dim, Dim, Shape, WithOptions>;
-  return {Dim, Shape::kTileQ, Shape::kThreads, WithOptions, Room::any, R::kSharedBytes, {f16, bf16}};
+  using R = BackwardRows<F16, Dim, Dim, Shape>;
+  constexpr BackwardFunction f16 = backward_rows_kernel<F16, Dim, Dim, Shape>;
+  constexpr BackwardFunction bf16 = backward_rows_kernel<Bf16, Dim, Dim, Shape>;
+  return {Dim, Shape::kTileQ, Shape::kThreads, true, Room::any, R::kSharedBytes, {f16, bf16}};
 }
 
-// Of one head dim. Those of dQ are for reproducible runs.
-struct BackwardKernels { std::span<BackwardKernel> keys, rows; };
+// Of one head dim. That of dQ is for reproducible runs with a block list.
+struct BackwardKernels {
+  std::span<BackwardKernel> keys;
+  BackwardKernel* rows;
+};
 BackwardKernels backward_kernels_64();
 BackwardKernels backward_kernels_96();
 BackwardKernels backward_kernels_128();

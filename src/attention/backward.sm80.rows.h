@@ -1,4 +1,4 @@
-// dQ in a fixed order, for reproducible runs: a block owns query rows and walks their keys.
+// dQ in a fixed order, for reproducible runs with a block list: a block owns query rows and walks their keys.
 //   load q, dO -> for each key tile: S, dP, dS; dQ += dS K -> store
 // A warp owns 16 rows, so dS comes out of the first two products in the form in which the third takes it, and nothing
 // passes between warps. S and dP are computed a second time: memory stays linear and no sum depends on timing.
@@ -21,7 +21,7 @@ struct RowPlace {
   int open_first, open_last;  // keys that every row sees
 };
 
-template <class T, int Dim, int DimV, class Shape, bool WithOptions>
+template <class T, int Dim, int DimV, class Shape>
 struct BackwardRows {
   static constexpr int kTileQ = Shape::kTileQ, kTileK = Shape::kTileK, kThreads = Shape::kThreads;
   using TileOfQ = SharedTile<kTileQ, Dim>;
@@ -149,7 +149,6 @@ struct BackwardRows {
     product<TileOfQ, TileOfK, Dim>(s, shared, k_shared(stage));
     product<TileOfO, TileOfV, DimV>(dp, shared + kO, v_shared(stage));
     refresh();
-    const float scale = scale_of(p, a) * (WithOptions ? 1.f : kLog2e);
     const General score(p, a, at.seq, at.b, at.head);
     uint32_t ds[kTileK / 8][2];
 #pragma unroll
@@ -162,9 +161,10 @@ struct BackwardRows {
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
           const int j = t.first + n * 8 + lane % 4 * 2 + e;
-          const bool hidden = (WithOptions || t.partial) && (j < from || j >= until);
-          const float dot = hidden ? copysignf(INFINITY, -scale) : s[n].c[2 * half + e];
-          two[e] = differentiate<WithOptions>(a, &score, scale, dot, dp[n].c[2 * half + e], row[half], i, j, hidden).ds;
+          const bool hidden = j < from || j >= until;
+          two[e] = differentiate<true>(a, &score, x.scale, s[n].c[2 * half + e], dp[n].c[2 * half + e], row[half], i, j,
+                                       hidden)
+                       .ds;
         }
         ds[n][half] = pack<T>(two[0], two[1]);
       }
@@ -213,7 +213,7 @@ struct BackwardRows {
     }
     wait_groups<0>();
     __syncthreads();
-    const float scale = scale_of(p, a);
+    const float scale = x.scale;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int r = warp * 16 + half * 8 + lane / 4;
@@ -231,13 +231,13 @@ struct BackwardRows {
   }
 };
 
-template <class T, int Dim, int DimV, class Shape, bool WithOptions>
+template <class T, int Dim, int DimV, class Shape>
 __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
     backward_rows_kernel(const __grid_constant__ BackwardParams params) {
   extern __shared__ __align__(128) char shared[];
   __shared__ RowPlace place;
   __shared__ int2 seen[Shape::kTileQ];
-  BackwardRows<T, Dim, DimV, Shape, WithOptions> rows(params, shared, place, seen);
+  BackwardRows<T, Dim, DimV, Shape> rows(params, shared, place, seen);
   if (threadIdx.x == 0) rows.find_place();
   __syncthreads();
   if (place.rows > 0) rows.run();

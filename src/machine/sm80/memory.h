@@ -29,6 +29,13 @@ __device__ inline int opaque(int x) {
   return x;
 }
 
+// threadIdx.x, read anew: it need not stay in a register.
+__device__ inline int thread_index() {
+  int x;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(x));
+  return x;
+}
+
 // A matrix in global memory that only these functions lay out: fragments of 16 x 8, an Accumulator each, 128 numbers.
 // A warp adds one with a single instruction where the machine has 16-byte sums, and with four whole lines elsewhere.
 constexpr int kFragment = 128;
@@ -49,6 +56,17 @@ __device__ inline Accumulator read_fragment(const float* from, int lane) {
 #else
   return {{from[lane], from[32 + lane], from[64 + lane], from[96 + lane]}};
 #endif
+}
+
+// A count in global memory that passes between blocks: whoever reads n has before it what was written before the n-th
+// add.
+__device__ inline int load_count(const int* from) {
+  int x;
+  asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(x) : "l"(from) : "memory");
+  return x;
+}
+__device__ inline void add_count(int* to) {
+  asm volatile("red.release.gpu.global.add.s32 [%0], 1;" ::"l"(to) : "memory");
 }
 
 // Two neighbours of 16 bits, added as one.
