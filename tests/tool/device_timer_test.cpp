@@ -26,6 +26,14 @@ TEST(Rotation, stays_within_memory_and_within_a_graph) {
   EXPECT_EQ(rotation(1, kL2, kRoom), 64);
 }
 
+TEST(Gate, opens_early_only_where_the_host_gets_further_ahead) {
+  EXPECT_FALSE(is_ahead(2, 100e3, 500e3));   // two samples are no lead
+  EXPECT_TRUE(is_ahead(3, 150e3, 500e3));    // 50 us each on the host, 500 on the GPU
+  EXPECT_FALSE(is_ahead(3, 150e3, 90e3));    // the GPU would catch up after a hiccup
+  EXPECT_FALSE(is_ahead(16, 800e3, 20e3));
+  EXPECT_FALSE(is_ahead(16, 800e3, 0));      // nothing is known yet
+}
+
 TEST(Flush, is_at_least_twice_the_cache) {
   EXPECT_EQ(flush_bytes(size_t(40) << 20), size_t(256) << 20);
   EXPECT_EQ(flush_bytes(size_t(128) << 20), size_t(256) << 20);

@@ -26,6 +26,11 @@ void Readings::add(const cuda::GpuReading& r) {
   watts = std::max(watts, r.watts), celsius = std::max(celsius, r.celsius), reasons |= r.reasons;
 }
 
+bool is_ahead(int enqueued, double host_ns, double gpu_ns_of_one) {
+  constexpr int kLead = 3;
+  return enqueued >= kLead && gpu_ns_of_one > 2 * host_ns / enqueued;
+}
+
 int rotation(double set_bytes, double l2_bytes, double room_bytes) {
   const double wanted = std::ceil(5 * l2_bytes / std::max(set_bytes, 1.0)) + 1;
   const double possible = std::floor(room_bytes / std::max(set_bytes, 1.0));
@@ -87,7 +92,9 @@ Status DeviceTimer::call(const Subject& s, int calls) {
   return Status::good();
 }
 
-Status DeviceTimer::enqueue(const Subject& s, int calls, size_t samples) {
+Status DeviceTimer::enqueue(const Subject& s, int calls, size_t samples, double span_ns) {
+  const Clock clock = host_clock();
+  const int64_t start = clock.now();
   if (Status t = ticks_.set(0, stream()); !t.ok()) return t;
   if (mode_ == Mode::warm)
     if (Status c = call(s, 1); !c.ok()) return c;
@@ -97,6 +104,7 @@ Status DeviceTimer::enqueue(const Subject& s, int calls, size_t samples) {
     if (Status m = marks_.set(2 * n, stream()); !m.ok()) return m;
     if (Status c = call(s, calls); !c.ok()) return c;
     if (Status m = marks_.set(2 * n + 1, stream()); !m.ok()) return m;
+    if (is_ahead(n + 1, double(clock.now() - start), span_ns)) gate_.release();
   }
   return ticks_.set(1, stream());
 }
@@ -111,18 +119,21 @@ Status DeviceTimer::take(const Subject& s, int calls, Batch& batch) {
     if (Status c = captured(s, graph); !c.ok()) return c;
   }
   if (Status g = gate_.hold(stream()); !g.ok()) return g;
-  const Status enqueued = enqueue(s, calls, batch.ns.size());
-  gate_.release();
   Readings& r = readings_[s.context];
-  constexpr int64_t kEvery = 20000000;  // ns: NVML renews its numbers no more often
-  if (const int64_t now = host_clock().now(); enqueued.ok() && now - last_reading_ > kEvery)
-    r.add(nvml_.read()), last_reading_ = now;
+  const Status enqueued = enqueue(s, calls, batch.ns.size(), r.span_ns);
+  gate_.release();
+  constexpr int64_t kEvery = 200000000;  // ns: a reading takes milliseconds, and the GPU rests if it ends before
+  if (const int64_t now = host_clock().now(); enqueued.ok() && now - r.read_at > kEvery)
+    r.add(nvml_.read()), r.read_at = now;
   if (Status w = cuda::wait(stream()); !w.ok()) return w;
   if (!enqueued.ok()) return enqueued;
   batch.late = gate_.gave_up();
   batch.mhz = ticks_.megahertz();
   for (int n = 0; n < int(batch.ns.size()); ++n)
     if (Status b = marks_.between(2 * n, 2 * n + 1, batch.ns[size_t(n)]); !b.ok()) return b;
+  const int last = 2 * int(batch.ns.size()) - 1;
+  if (Status b = marks_.between(0, last, r.span_ns); !b.ok()) return b;
+  r.span_ns /= double(batch.ns.size());
   return Status::good();
 }
 

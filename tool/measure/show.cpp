@@ -24,6 +24,12 @@ std::string share_text(const Record& r) {
   if (traffic > rate) return fmt::format("{:.1f} % copy", 100 * traffic);
   return rate > 0 ? fmt::format("{:.1f} %", 100 * rate) : "-";
 }
+// "44.0 % of cuBLASLt bf16", "91.0 % of copy"
+std::string share_sentence(const Record& r) {
+  const std::string share = share_text(r);
+  const size_t copy = share.find(" copy");
+  return copy == share.npos ? join(share, " of ", r.ceiling) : join(share.substr(0, copy), " of copy");
+}
 std::string ratio_text(const Record& r) {
   if (r.baseline.empty()) return "-";
   return fmt::format("{} [{}, {}]", factor_text(r.ratio.value), digits_text(r.ratio.interval.low),
@@ -100,8 +106,8 @@ void Progress::clear() const {
 
 std::string row_text(const Record& r) {
   std::string text = fmt::format("{} | {} | {} | {}", r.problem, r.subject, r.mode, time_text(r));
-  if (r.gflops > 0) text += fmt::format(" | {} GFLOP/s, {} of {}", digits_text(r.gflops), share_text(r), r.ceiling);
-  if (!r.baseline.empty()) text += fmt::format(" | {} {} than {}", ratio_text(r), r.verdict, r.baseline);
+  if (r.gflops > 0) text += fmt::format(" | {} GFLOP/s, {}", digits_text(r.gflops), share_sentence(r));
+  if (!r.baseline.empty()) text += fmt::format(" | {} {} against {}", ratio_text(r), r.verdict, r.baseline);
   if (const std::string more = remarks(r); !more.empty()) text += " | " + more;
   return text;
 }
