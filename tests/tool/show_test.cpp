@@ -1,0 +1,56 @@
+// What a person reads of a row of a GPU.
+#include "tool/measure/show.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/tool/spawn.h"
+
+namespace attune {
+namespace {
+
+Record row() {
+  Record r;
+  r.problem = "forward bf16 b1 h1 q1 k64 d64 full", r.subject = "sm80_forward", r.mode = "cold", r.threads = 0;
+  r.samples_ns.assign(30, 1000), r.samples_mhz.assign(30, 1755);
+  r.flops = 2e6, r.bytes = 900e3, r.ceiling = "cuBLASLt bf16", r.ceiling_gflops = 8000, r.copy_gbs = 1000;
+  r.parity.verdict = "PASS";
+  derive(r);
+  return r;
+}
+
+TEST(Show, names_the_nearer_ceiling) {
+  Record r = row();
+  EXPECT_TRUE(has(row_text(r), "2000 GFLOP/s, 90.0 % of copy")) << row_text(r);
+  r.ceiling_gflops = 2100;
+  EXPECT_TRUE(has(row_text(r), "2000 GFLOP/s, 95.2 % of cuBLASLt bf16")) << row_text(r);
+  r.ceiling_gflops = 8000, r.mode = "warm";  // then it may all come from a cache
+  EXPECT_TRUE(has(row_text(r), "25.0 % of cuBLASLt bf16")) << row_text(r);
+}
+
+TEST(Show, says_what_a_gpu_was_like) {
+  Record r = row();
+  r.floor_ns = 300, r.slowed_by = "power cap", r.watts = 690.4, r.late_batches = 1;
+  r.joules = 0.0123, r.sustained_watts = 650, r.sustained_ns = 1100;
+  derive(r);
+  EXPECT_TRUE(has(row_text(r), "launch-bound, slowed by power cap, launches are in some of the times, 1755 MHz, 690 W, "
+                               "12.3 mJ a call, 650 W and 1.10 us sustained"))
+      << row_text(r);
+  r.threads = 1;
+  EXPECT_TRUE(has(row_text(r), "near the floor of a call")) << row_text(r);
+}
+
+TEST(Show, a_missing_peer_and_a_note_are_in_the_table) {
+  Record ours = row(), peer = row(), missing = row();
+  peer.subject = "torch:efficient", peer.why = "a peer: expanded";
+  missing = {}, missing.problem = ours.problem, missing.subject = "fa3", missing.status = "unsupported";
+  missing.message = "fa3: is not here: no module", missing.threads = 0, missing.mode = "cold";
+  ours.baseline = "torch:efficient", ours.verdict = "SAME";
+  const std::string text = table({peer, missing, ours}, false);
+  EXPECT_TRUE(has(text, "1755 MHz, expanded")) << text;
+  EXPECT_TRUE(has(text, "unsupported, fa3: is not here: no module")) << text;
+  EXPECT_TRUE(has(text, "cold        -  torch:efficient")) << text;
+  EXPECT_TRUE(has(row_text(ours), "SAME against torch:efficient")) << row_text(ours);
+}
+
+}  // namespace
+}  // namespace attune
