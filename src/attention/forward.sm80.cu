@@ -17,6 +17,8 @@ constexpr std::string_view kWho = "sm80_forward";
 constexpr int kLeastKeysOfSplit = 256;  // below, merging costs more than the split saves
 constexpr int kMostSplits = 128;
 constexpr int64_t kMostBlocks = INT32_MAX;
+// Up to here blocks go on from place to place; with more keys the hardware deals places out better.
+constexpr int kShortKeys = 2048;
 // What `sequence` reads on the GPU.
 constexpr Role kLengths[] = {Role::cu_q,     Role::cu_k,        Role::used_q,     Role::used_k,
                              Role::left_pad, Role::cache_index, Role::page_table, Role::positions};
@@ -173,6 +175,7 @@ Status attend(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
                                    .batch = Divisor(uint32_t(p.batch)),
                                    .heads_per_key = Divisor(uint32_t(heads_per_key(p))),
                                    .few_rows = short_ones == sm80::Few::some ? uint32_t(sm80::kMostRows) : 0u,
+                                   .places = uint32_t(blocks),
                                    .uniform = uniform,
                                    .seq = uniform ? sequence(p, a, 0) : Sequence{},
                                    .problem = p,
@@ -187,11 +190,13 @@ Status attend(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
     const cudaError_t error = cudaMemsetAsync(partial.arrived, 0, bytes, static_cast<cudaStream_t>(stream));
     if (error != cudaSuccess) return cuda::failed(kWho, "cudaMemsetAsync", error, p);
   }
+  const int64_t room = blocks_at_once(k, plan.device);
+  const bool go_on = k.goes_on && uniform && plan.splits == 1 && p.len_k <= kShortKeys;
   const int type = p.dtype.q == DType::bf16;
   return cuda::launch({.who = kWho,
                        .kernel = reinterpret_cast<const void*>(k.function[type]),
                        .ready = &k.ready[type],
-                       .blocks = blocks,
+                       .blocks = go_on ? std::min(blocks, room) : blocks,
                        .threads = k.threads,
                        .shared_bytes = k.shared_bytes,
                        .device = a[Role::q].device_index,
