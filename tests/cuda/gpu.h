@@ -90,12 +90,13 @@ class Placed {
     for (const Piece& piece : pieces_)
       if (is_output(piece.role)) send(piece, stream);
   }
-  // All memory of the outputs, once the stream is done.
-  Written results(void* stream) const {
+  // All memory of the outputs, or of some of them, once the stream is done.
+  Written results(void* stream, const std::vector<Role>& only = {}) const {
     const cuda::Use use(device_);
     Written all;
     for (const Piece& piece : pieces_) {
       if (!is_output(piece.role)) continue;
+      if (!only.empty() && std::find(only.begin(), only.end(), piece.role) == only.end()) continue;
       const size_t before = all.size(), bytes = piece.owner->memory.size();
       all.resize(before + bytes);
       const Status s = cuda::copy_from(all.data() + before, memory_.data() + piece.at, bytes, stream);
