@@ -147,9 +147,13 @@ TEST_F(Sm80Forward, decode_splits_fill_the_gpu) {
   EXPECT_LE(splits("forward bf16 b1 h32/8 q1 k1048576 d128 window511,0"), 4) << "512 keys";
 }
 
-TEST_F(Sm80Forward, a_gpu_with_less_shared_memory_gets_a_smaller_tile) {
-  const char* line = "forward bf16 b8 h16 q2048 k2048 d256 causal";
-  EXPECT_GT(planned(line, "h200").tile_q, planned(line, "l4").tile_q);
+TEST_F(Sm80Forward, a_gpu_with_less_shared_memory_gets_no_larger_tile) {
+  for (const char* dims : {"d64", "d96", "d128", "d192", "d192/128", "d256"})
+    for (const char* options : {"", " softcap"}) {
+      const std::string line = join("forward bf16 b8 h16 q2048 k2048 ", dims, " causal", options);
+      const Plan large = planned(line, "h200"), little = planned(line, "l4");
+      EXPECT_LE(little.tile_q * little.tile_k, large.tile_q * large.tile_k) << line;
+    }
 }
 
 TEST_F(Sm80Forward, the_narrowest_kernel_that_holds_the_dims_is_taken) {

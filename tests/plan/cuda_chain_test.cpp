@@ -1,0 +1,147 @@
+// The GPU backends as a chain, on machines that are not here: over every case of the conformance suite, somebody takes
+// it, refusals are sentences, plans are sane and pure. What single links say: cuda_test.cpp and gpu_chain_test.cpp.
+#include <gtest/gtest.h>
+
+#include <set>
+#include <tuple>
+
+#include "verify/compare.h"
+
+namespace attune {
+namespace {
+
+constexpr const char* kGpus[] = {"t4", "a100", "a10g", "l4", "rtx4090", "h200"};
+
+Device known(std::string_view word) {
+  Device d;
+  EXPECT_TRUE(known_device(word, d).ok()) << word;
+  return d;
+}
+Problem problem(std::string_view line) {
+  Problem p;
+  const Status s = parse(line, p);
+  EXPECT_TRUE(s.ok()) << s.message;
+  return p;
+}
+
+class CudaChain : public testing::Test {
+ protected:
+  void SetUp() override {
+    for (const Backend* b : backends())
+      if (!b->only_by_name && !b->name.starts_with("cpu_")) gpu_.push_back(b);
+    if (gpu_.empty()) GTEST_SKIP() << "this build has no GPU code";
+  }
+  // The plan of the first link that takes it, as the planner chooses; "" or all refusals.
+  std::string refusals(const Problem& p, const Device& d, Plan& plan) const {
+    return Planner{.device = d}.plan(p, plan).message;
+  }
+
+  std::vector<const Backend*> gpu_{};
+};
+
+TEST_F(CudaChain, a_refusal_is_one_sentence_that_begins_with_who_refuses) {
+  for (const char* word : kGpus)
+    for (const Case& c : cases())
+      for (const Backend* b : gpu_) {
+        Plan plan{.backend = b, .problem = c.problem, .device = known(word)};
+        Status s = b->supports(c.problem, plan.device);
+        if (s.ok()) s = b->shape(plan, Planner{.device = plan.device});
+        if (s.ok()) continue;
+        ASSERT_TRUE(s.message.starts_with(join(b->name, ": "))) << s.message;
+        ASSERT_GT(s.message.size(), b->name.size() + 12) << s.message;
+        ASSERT_EQ(s.message.find_first_of("\n\t"), s.message.npos) << s.message;
+        ASSERT_NE(s.message.back(), '.') << s.message;
+      }
+}
+
+TEST_F(CudaChain, nobody_runs_on_a_cpu_or_on_a_gpu_before_turing) {
+  Device volta = known("t4");
+  volta.arch = 70, volta.name = "NVIDIA V100";
+  for (const Backend* b : gpu_)
+    for (const char* line : {"forward f16 b1 h1 q8 k8 d64 full", "backward f16 b1 h1 q8 k8 d64 full",
+                             "forward f32 b1 h1 q8 k8 d64 full precision=tf32"}) {
+      EXPECT_FALSE(b->supports(problem(line), Device{.name = "a CPU"}).ok()) << b->name;
+      EXPECT_FALSE(b->supports(problem(line), volta).ok()) << b->name;
+    }
+}
+
+// From Ampere on the chain has a link for everything but what no kernel knows; on Turing for all but bf16.
+TEST_F(CudaChain, somebody_takes_every_case) {
+  for (const char* word : kGpus) {
+    const Device d = known(word);
+    std::set<std::string> refused;
+    for (const Case& c : cases()) {
+      const Problem& p = c.problem;
+      if (!golden_supports(p).ok() || p.has(Option::descale)) continue;
+      if (d.arch < 80 && (p.dtype.q == DType::bf16 || p.has(Option::append))) continue;
+      // Of these cuda_standard, the only one to take them, promises nothing.
+      const bool only_standard = d.arch < 80 || p.dtype.q == DType::f32 || p.dim_qk % 8 || p.dim_v % 8;
+      if (only_standard && p.reproducible == Reproducible::batch) continue;
+      if (p.pass == Pass::backward && p.has(Option::bias) && p.reproducible != Reproducible::no) continue;
+      Plan plan;
+      if (const std::string why = refusals(p, d, plan); !why.empty()) refused.insert(why);
+    }
+    EXPECT_TRUE(refused.empty()) << word << ": " << refused.size() << " refused, as " << *refused.begin();
+  }
+}
+
+TEST_F(CudaChain, plans_are_sane_and_the_same_each_time) {
+  for (const char* word : kGpus) {
+    const Device d = known(word);
+    for (const Case& c : cases())
+      for (const Backend* b : gpu_) {
+        Plan plan, again;
+        if (!plan_on(*b, c.problem, d, plan).ok()) continue;
+        ASSERT_TRUE(plan_on(*b, c.problem, d, again).ok());
+        const std::string who = join(b->name, " on ", word, ": ", name(c));
+        ASSERT_GT(plan.tile_q, 0) << who;
+        ASSERT_GT(plan.tile_k, 0) << who;
+        ASSERT_GE(plan.splits, 1) << who;
+        ASSERT_LE(plan.splits, c.problem.len_k) << who;
+        ASSERT_LT(plan.workspace_bytes, size_t(1) << 30) << who;
+        ASSERT_EQ(std::tuple(plan.kernel, plan.tile_q, plan.tile_k, plan.splits, plan.workspace_bytes),
+                  std::tuple(again.kernel, again.tile_q, again.tile_k, again.splits, again.workspace_bytes))
+            << who;
+      }
+  }
+}
+
+// The fused kernels: a sequence twice as long needs at most twice the memory.
+TEST_F(CudaChain, fused_kernels_need_memory_in_proportion_to_the_length) {
+  for (const char* pass : {"forward", "backward"})
+    for (const char* type : {"f16", "f32"})
+      for (const char* rest : {"causal", "full softcap", "causal repro=run"}) {
+        const std::string end = std::string(type) == "f32" ? " precision=tf32x3" : "";
+        for (const Backend* b : gpu_) {
+          if (!b->name.starts_with("sm")) continue;
+          size_t bytes[2] = {};
+          bool both = true;
+          for (int n = 0; n < 2; ++n) {
+            const int len = 8192 << n;
+            Plan plan;
+            const std::string line = join(pass, " ", type, " b4 h16 q", len, " k", len, " d64 ", rest, end);
+            both &= plan_on(*b, problem(line), known("h200"), plan).ok();
+            bytes[n] = plan.workspace_bytes;
+          }
+          EXPECT_TRUE(!both || bytes[1] <= 2 * bytes[0] + 4096) << b->name << ": " << pass << " " << rest;
+        }
+      }
+}
+
+TEST_F(CudaChain, the_gradients_of_sm80_backward_are_refused_in_words) {
+  const Backend* b = find_backend("sm80_backward");
+  ASSERT_NE(b, nullptr);
+  const struct { const char *line, *on, *says; } cases[] = {
+      {"backward bf16 b1 h1 q8 k8 d64 full", "t4", "needs a GPU of arch 80 or later, NVIDIA T4 is 75"},
+      {"forward bf16 b1 h1 q8 k8 d64 full", "h200", "computes a backward, not a forward"},
+      {"backward f32 b1 h1 q8 k8 d64 full", "h200", "dtype f32 is not one of f16, bf16"},
+      {"backward bf16 b1 h1 q8 k8 d68 full", "h200", "dim 68 is not a multiple of 8 up to 256"},
+      {"backward bf16 b1 h1 q8 k8 d264 full", "h200", "dim 264 is not a multiple of 8 up to 256"},
+      {"backward bf16 b1 h1 q8 k8 d64 full descale", "h200", "does not serve the option descale"},
+  };
+  for (const auto& c : cases)
+    EXPECT_EQ(b->supports(problem(c.line), known(c.on)).message, join("sm80_backward: ", c.says)) << c.line;
+}
+
+}  // namespace
+}  // namespace attune
