@@ -74,10 +74,9 @@ struct KeyRows {
     }
     first = clamp(from, 0, seq.len_k), count = clamp(until, 0, seq.len_k) - first;
     if (count <= 0) return;
-    low = walk<1>().first_query(first), high = walk<1>().last_query(first + count - 1);
+    low = walk().first_query(first), high = walk().last_query(first + count - 1);
   }
-  template <int TileQ>
-  __device__ QueryWalk walk() const { return {seq.band, seq.len_q, TileQ}; }
+  __device__ QueryWalk walk() const { return {seq.band, seq.len_q, 1}; }
 };
 
 // Own: rows that a block owns; Other: rows that it walks, a tile at a time.
@@ -194,10 +193,10 @@ struct BackwardF32 {
 
   // The lane is made opaque: addresses are computed where they are used, not kept in registers around the walk.
   __device__ void dot(Accumulator (&s)[kN], uint32_t mine, uint32_t walked) const {
-    dot_rows<three, OwnTile, OtherTile, 1, kN>(s, mine, walked, warp * 16, 0, opaque(lane));
+    dot_rows<three, OwnTile, OtherTile, 1, kN>(s, mine, walked, warp * 16, opaque(lane));
   }
   __device__ void add(Accumulator (&acc)[1][Dim / 8], const Accumulator (&w)[kN], uint32_t walked) const {
-    add_rows<three, OtherTile, 1, kN>(acc, w, walked, 0, opaque(lane));
+    add_rows<three, OtherTile, 1, kN>(acc, w, walked, opaque(lane));
   }
 
   __device__ void rows(const Place& at) const {
@@ -237,31 +236,32 @@ struct BackwardF32 {
     if (!wants_k && !wants_v) return;
     load_keys<OwnTile, kThreads>(x, Role::k, at.seq, at.b, at.head_kv, at.first, at.count, own);
     if (wants_k) load_keys<OwnTile, kThreads>(x, Role::v, at.seq, at.b, at.head_kv, at.first, at.count, own_y);
-    const QueryWalk walk = at.walk<Other>();
     for (int r = threadIdx.x; r < Own; r += kThreads)
-      seen[r] = r < at.count ? int2{walk.first_query(at.first + r), walk.last_query(at.first + r)} : int2{INT32_MAX, 0};
+      seen[r] = r < at.count ? int2{at.walk().first_query(at.first + r), at.walk().last_query(at.first + r)}
+                             : int2{INT32_MAX, 0};
     Accumulator acc[kBoth ? 2 : 1][1][Dim / 8] = {};  // dV, dK
     const int group = p.heads_q / p.heads_kv;
-    const Rows mine{at.first, at.first + at.count};
     const Blocks size = p.mask.blocks;
-    const int64_t begin = at.low >= at.high ? at.high : size.q ? at.low / size.q * size.q : at.low / Other * Other;
+    const auto begin = [&] { return at.low >= at.high ? at.high : at.low - at.low % (size.q ? size.q : Other); };
     int head = at.head_kv * group;
-    for (int64_t first = begin; head < (at.head_kv + 1) * group;) {
+    for (int first = begin(); head < (at.head_kv + 1) * group;) {
       if (first >= at.high) {
-        ++head, first = begin;
+        ++head, first = begin();
         continue;
       }
-      int64_t end = first + Other;
+      int64_t end = int64_t(first) + Other;
       if (size.q) {
-        const int64_t block = first / size.q, next = (block + 1) * size.q;
-        if (first == block * size.q && !__syncthreads_or(listed(at, head, int(block)))) {
-          first = next;
+        const int block = first / size.q;
+        const int64_t next = (int64_t(block) + 1) * size.q;
+        if (first == block * size.q && !__syncthreads_or(listed(at, head, block))) {
+          first = int(min(next, int64_t(at.high)));
           continue;
         }
         end = min(end, next);
       }
-      visit(at, head, walk.cut(mine, first, end), acc, wants_k, wants_v);
-      first = end;
+      const Tile t = at.walk().cut({at.first, at.first + at.count}, first, min(end, int64_t(at.high)));
+      visit(at, head, t, acc, wants_k, wants_v);
+      first = t.last;
     }
     wait_groups<0>();
     if (wants_v) store_keys(at, Role::dv, acc[0][0], p.dim_v, 1.f);

@@ -122,49 +122,76 @@ __device__ inline void load_keys(const F32Call& x, Role role, const Sequence& s,
                               [&](int r) { return paged ? pages.row(first + r) : lines.row(first + r); });
 }
 
-// s = x y^T: a warp's rows of one tile from `row` on against kN * 8 rows of another from `column` on.
+// s = x y^T: a warp's rows of one tile from `row` on against kN * 8 rows of another.
 template <bool three, class X, class Y, int kM, int kN>
-__device__ inline void dot_rows(Accumulator (&s)[kM * kN], uint32_t x, uint32_t y, int row, int column, int lane) {
+__device__ inline void dot_rows(Accumulator (&s)[kM * kN], uint32_t x, uint32_t y, int row, int lane) {
   static_assert(X::kColumns == Y::kColumns && kN % 2 == 0);
   const uint32_t x_first = x + X::offset(row + lane % 16, lane / 16 * 4);
-  const uint32_t y_first = y + Y::offset(column + lane / 16 * 8 + lane % 8, lane / 8 % 2 * 4);
+  const uint32_t y_first = y + Y::offset(lane / 16 * 8 + lane % 8, lane / 8 % 2 * 4);
+  constexpr int kTogether = three ? 2 : 4;
+  const auto columns = [&](Accumulator(&to)[kM * kN], int from, int until) {
 #pragma unroll
-  for (int n = 0; n < kM * kN; ++n) s[n] = {};
-#pragma unroll 4
-  for (int k = 0; k < X::kColumns; k += 8) {
-    OperandA<three> one[kM];
+    for (int n = 0; n < kM * kN; ++n) to[n] = {};
+#pragma unroll kTogether
+    for (int k = from; k < until; k += 8) {
+      OperandA<three> one[kM];
 #pragma unroll
-    for (int m = 0; m < kM; ++m) load_rows<three>(one[m], X::further(x_first, k) + m * 16 * 128);
+      for (int m = 0; m < kM; ++m) load_rows<three>(one[m], X::further(x_first, k) + m * 16 * 128);
 #pragma unroll
-    for (int n = 0; n < kN; n += 2) {
-      OperandB<three> two[2];
-      load_columns<three>(two, Y::further(y_first, k) + n * 8 * 128);
+      for (int n = 0; n < kN; n += 2) {
+        OperandB<three> two[2];
+        load_columns<three>(two, Y::further(y_first, k) + n * 8 * 128);
 #pragma unroll
-      for (int m = 0; m < kM; ++m) {
-        multiply_add<three>(s[m * kN + n], one[m], two[0]);
-        multiply_add<three>(s[m * kN + n + 1], one[m], two[1]);
+        for (int m = 0; m < kM; ++m) {
+          multiply_add<three>(to[m * kN + n], one[m], two[0]);
+          multiply_add<three>(to[m * kN + n + 1], one[m], two[1]);
+        }
       }
     }
+  };
+  constexpr int kSpan = three ? kExact : X::kColumns;
+  columns(s, 0, kSpan);
+#pragma unroll 1
+  for (int k = kSpan; k < X::kColumns; k += kSpan) {
+    Accumulator part[kM * kN];
+    columns(part, k, k + kSpan);
+#pragma unroll
+    for (int n = 0; n < kM * kN; ++n) add(s[n], part[n]);
   }
 }
 
-// acc += w y: weights of a warp's rows and of kN * 8 rows of a tile, from `first` on.
+// acc += w y: weights of a warp's rows and of the kN * 8 rows of a tile.
 template <bool three, class Y, int kM, int kN>
 __device__ inline void add_rows(Accumulator (&acc)[kM][Y::kColumns / 8], const Accumulator (&w)[kM * kN], uint32_t y,
-                                int first, int lane) {
-  const uint32_t even = y + Y::offset(first + lane % 4 * 2, lane / 4),
-                 odd = y + Y::offset(first + lane % 4 * 2 + 1, lane / 4);
+                                int lane) {
+  static_assert(kN * 8 <= kExact);
+  const uint32_t even = y + Y::offset(lane % 4 * 2, lane / 4), odd = y + Y::offset(lane % 4 * 2 + 1, lane / 4);
+  constexpr int kColumns = Y::kColumns / 8, kSpan = three ? 2 : kColumns;  // of fragments at once
 #pragma unroll
-  for (int k = 0; k < kN; ++k) {
-    OperandA<three> one[kM];
+  for (int first = 0; first < kColumns; first += kSpan) {
+    Accumulator part[three ? kM : 1][three ? kSpan : 1] = {};
 #pragma unroll
-    for (int m = 0; m < kM; ++m) weights<three>(one[m], w[m * kN + k]);
+    for (int k = 0; k < kN; ++k) {
+      OperandA<three> one[kM];
 #pragma unroll
-    for (int d = 0; d < Y::kColumns / 8; ++d) {
-      OperandB<three> two;
-      load_turned<three>(two, Y::further(even, d * 8) + k * 1024, Y::further(odd, d * 8) + k * 1024);
+      for (int m = 0; m < kM; ++m) weights<three>(one[m], w[m * kN + k]);
 #pragma unroll
-      for (int m = 0; m < kM; ++m) multiply_add<three>(acc[m][d], one[m], two);
+      for (int d = 0; d < kSpan; ++d) {
+        OperandB<three> two;
+        const int column = (first + d) * 8;
+        load_turned<three>(two, Y::further(even, column) + k * 1024, Y::further(odd, column) + k * 1024);
+#pragma unroll
+        for (int m = 0; m < kM; ++m) {
+          if constexpr (three) multiply_add<three>(part[m][d], one[m], two);
+          else multiply_add<three>(acc[m][d], one[m], two);
+        }
+      }
+    }
+    if constexpr (three) {
+#pragma unroll
+      for (int m = 0; m < kM; ++m)
+#pragma unroll
+        for (int d = 0; d < kSpan; ++d) add(acc[m][first + d], part[m][d]);
     }
   }
 }

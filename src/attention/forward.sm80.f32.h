@@ -141,7 +141,7 @@ struct ForwardF32 {
       load(Role::v, v_shared, t);
       close_group();
       Accumulator s[kM * kN];
-      dot_rows<three, TileOfQ, TileOfK, kM, kN>(s, q_shared, k_shared, warp * kRowsOfWarp, 0, lane);
+      dot_rows<three, TileOfQ, TileOfK, kM, kN>(s, q_shared, k_shared, warp * kRowsOfWarp, lane);
       hide(s, t);
       admit(s);
       if (p.has(Option::dropout)) drop(s, t);
@@ -149,7 +149,7 @@ struct ForwardF32 {
       __syncthreads();
       if (n > 0) load(Role::k, k_shared, at.tile(x, n - 1));
       close_group();
-      add_rows<three, TileOfK, kM, kN>(o, s, v_shared, 0, lane);
+      add_rows<three, TileOfK, kM, kN>(o, s, v_shared, lane);
     }
     wait_groups<0>();
     store();
