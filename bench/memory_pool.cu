@@ -102,8 +102,9 @@ struct Result {
   size_t peak = 0;                   // of live bytes of this thread
 };
 
+// Threads have a stream each, as far as there are enough; a single one goes from stream to stream.
 void work(const Way& way, const Pattern& p, const std::vector<cudaStream_t>& streams, unsigned seed, int steps,
-          Result& out) {
+          int thread, Result& out) {
   require(cudaSetDevice(0));
   struct Buffer { void* data; size_t bytes, on; };
   std::vector<Buffer> live;
@@ -114,7 +115,8 @@ void work(const Way& way, const Pattern& p, const std::vector<cudaStream_t>& str
     const bool get = live.empty() || (live.size() < size_t(p.live) && random() % 2);
     if (get) {
       const size_t scale = size_t(4096) << (random() % 14);
-      Buffer b{nullptr, p.mixed ? scale + random() % scale : fixed[random() % 3], random() % streams.size()};
+      Buffer b{nullptr, p.mixed ? scale + random() % scale : fixed[random() % 3],
+               (thread < 0 ? random() : unsigned(thread)) % streams.size()};
       const double begin = now();
       b.data = way.get(b.bytes, streams[b.on]);
       out.get.push_back((now() - begin) * 1e9);
@@ -131,7 +133,7 @@ void work(const Way& way, const Pattern& p, const std::vector<cudaStream_t>& str
       out.put.push_back((now() - begin) * 1e9);
     }
     // As a program that reads a result now and then.
-    if (step % 256 == 255) require(cudaStreamSynchronize(streams[0]));
+    if (step % 256 == 255) require(cudaStreamSynchronize(streams[size_t(std::max(thread, 0)) % streams.size()]));
   }
   for (const Buffer& b : live) way.put(b.data, streams[b.on]);
 }
@@ -152,7 +154,8 @@ void measure(const std::vector<Way>& ways, const Pattern& p, int streams_count, 
       std::vector<std::thread> threads;
       for (int t = 0; t < threads_count; ++t)
         threads.emplace_back([&, t] {
-          work(ways[w], p, streams, unsigned(100 * round + t), 2048, results[size_t(t)]);
+          const int thread = threads_count > 1 ? t : -1;
+          work(ways[w], p, streams, unsigned(100 * round + t), 2048, thread, results[size_t(t)]);
         });
       for (std::thread& t : threads) t.join();
       Result all;

@@ -30,6 +30,15 @@ int Pool::Home::first(int bucket) const {
   return -1;
 }
 
+// The lock is held for a tenth of a microsecond: sleeping at once would cost more than a few tries.
+Pool::Lock Pool::locked() {
+  Lock lock(mutex_, std::defer_lock);
+  for (int tries = 0; tries < 100; ++tries)
+    if (lock.try_lock()) return lock;
+  lock.lock();
+  return lock;
+}
+
 Pool::Home* Pool::find(uint64_t id) {
   for (const auto& home : homes_)
     if (home->id == id && home->count) return home.get();
@@ -40,24 +49,34 @@ Pool::Home& Pool::home_of(PoolStream stream) {
   if (Home* mine = find(stream.id)) return *mine;
   const auto empty = std::find_if(homes_.begin(), homes_.end(), [](const auto& home) { return !home->count; });
   Home& home = empty != homes_.end() ? **empty : *homes_.emplace_back(std::make_unique<Home>());
-  home.id = stream.id, home.marked = false;
+  home.id = stream.id, home.bare = home.covered = 0;
   return home;
 }
 
-Status Pool::mark(Home& home, void* stream) {
+// Records the home's event, without the lock once there is one: an event moves only forward on its stream, so two
+// threads that record it at once do no harm. The caller has counted a block, so the home stays that of its stream.
+Status Pool::mark(Home& home, void* stream, Lock& lock) {
+  const uint64_t before = home.bare;
+  const bool is_new = !home.event;
+  if (!is_new) lock.unlock();
   Status s = driver_.mark(driver_.self, stream, home.event);
-  home.marked = s.ok();
+  if (!is_new) lock = locked();
+  if (s.ok()) home.covered = std::max(home.covered, before);
   return s;
 }
 
-size_t Pool::recent_peak() const { return std::max(peak_, peak_before_); }
+// What kept blocks may have in all, so that `wanted` more bytes can be live.
+size_t Pool::limit(size_t wanted) const {
+  return std::max({peak_, peak_before_, kept_live_ + wanted}) + policy_.slack;
+}
 
 void Pool::count_live(const Block& block) {
   now_.live_buffers += 1, now_.live_bytes += block.asked, now_.block_bytes += block.bytes;
+  if (block.bucket >= 0) kept_live_ += block.bytes;
   now_.high_buffers = std::max(now_.high_buffers, now_.live_buffers);
   now_.high_bytes = std::max(now_.high_bytes, now_.live_bytes);
-  now_.high_reserved = std::max<uint64_t>(now_.high_reserved, reserved());
-  peak_ = std::max(peak_, size_t(now_.block_bytes));
+  now_.high_reserved = std::max(now_.high_reserved, now_.block_bytes + now_.free_bytes);
+  peak_ = std::max(peak_, kept_live_);
 }
 
 void* Pool::out_of(Home& home, int bucket, size_t asked) {
@@ -74,7 +93,7 @@ void* Pool::out_of(Home& home, int bucket, size_t asked) {
 // A block of a stream that is done with it. `later`: a home whose block would have to be waited for.
 bool Pool::from_others(int bucket, size_t asked, PoolStream stream, Home*& later, void*& out) {
   for (const auto& home : homes_) {
-    if (home->id == stream.id || !home->count || !home->marked || home->first(bucket) < 0) continue;
+    if (home->id == stream.id || !home->marked() || home->first(bucket) < 0) continue;
     if (driver_.passed(driver_.self, home->event)) {
       out = out_of(*home, home->first(bucket), asked);
       now_.crossed += 1;
@@ -85,16 +104,16 @@ bool Pool::from_others(int bucket, size_t asked, PoolStream stream, Home*& later
   return false;
 }
 
-// Gives blocks back, the longest unused first, until that many bytes are left or no block may be touched: those whose
-// home has no event must have been freed by `done_until`, when the whole device was waited for.
+// Gives free blocks back, the longest unused first, until that many bytes are left or no block may be touched: those
+// whose home has no event must have been freed by `done_until`, when the whole device was waited for.
 void Pool::release_to(size_t bytes, uint64_t done_until) {
-  while (reserved() > bytes) {
+  while (now_.free_bytes > bytes) {
     Home* home = nullptr;
     Blocks* from = nullptr;
     for (const auto& h : homes_) {
       if (!h->count) continue;
       for (Blocks& blocks : h->free)
-        if (!blocks.empty() && (h->marked || blocks.back().freed <= done_until) &&
+        if (!blocks.empty() && (h->marked() || blocks.back().freed <= done_until) &&
             (!from || blocks.back().freed < from->back().freed))
           home = h.get(), from = &blocks;
     }
@@ -112,116 +131,129 @@ void Pool::release_to(size_t bytes, uint64_t done_until) {
 
 // The own stream has no block of that size. In this order: one that another stream is done with; a new one, while
 // little is kept; one that another stream will be done with, for which this one waits; a new one, for which old ones
-// are given back.
-Status Pool::grow(int bucket, size_t asked, PoolStream stream, void*& out) {
-  const size_t bytes = policy_.keep ? pool_bytes(bucket) : (asked + kUnit - 1) / kUnit * kUnit;
-  if (policy_.keep) {
-    Home* mine = find(stream.id);
-    if (mine && !mine->marked) (void)mark(*mine, stream.handle);  // so that its blocks can be given back
-    Home* later = nullptr;
-    if (from_others(bucket, asked, stream, later, out)) return Status::good();
-    const size_t limit = std::max(recent_peak(), size_t(now_.block_bytes) + bytes) + policy_.slack;
-    if (reserved() + bytes > limit) {
-      if (later && driver_.wait(driver_.self, stream.handle, later->event).ok()) {
-        out = out_of(*later, later->first(bucket), asked);
-        now_.crossed += 1, now_.waited += 1;
-        return Status::good();
-      }
-      release_to(limit - bytes, 0);
-    }
+// are given back. True: `out` is one of the old ones.
+bool Pool::crossed(int bucket, size_t asked, PoolStream stream, Lock& lock, void*& out) {
+  Home* later = nullptr;
+  if (from_others(bucket, asked, stream, later, out)) return true;
+  const size_t bytes = pool_bytes(bucket);
+  if (kept_live_ + now_.free_bytes + bytes <= limit(bytes)) return false;
+  if (later && driver_.wait(driver_.self, stream.handle, later->event).ok()) {
+    out = out_of(*later, later->first(bucket), asked);
+    now_.crossed += 1, now_.waited += 1;
+    return true;
   }
+  if (Home* mine = find(stream.id); mine && !mine->marked()) {  // its own blocks can be given back then
+    mine->count += 1;
+    (void)mark(*mine, stream.handle, lock);
+    mine->count -= 1;
+  }
+  const size_t all = limit(bytes), used = kept_live_ + bytes;
+  release_to(all > used ? all - used : 0, 0);
+  return false;
+}
+
+Status Pool::grow(int bucket, size_t asked, PoolStream stream, Lock& lock, void*& out) {
+  const size_t bytes = bucket >= 0 ? pool_bytes(bucket) : (asked + kUnit - 1) / kUnit * kUnit;
   // The record first, under a key that cannot be an address of the driver: after this nothing can fail but the driver.
   live_.push_front({.data = nullptr, .bytes = bytes, .asked = asked, .bucket = bucket, .live = true});
-  auto record = blocks_.extract(blocks_.emplace(&live_.front(), live_.begin()).first);
+  const Blocks::iterator block = live_.begin();
+  auto record = blocks_.extract(blocks_.emplace(&*block, block).first);
+  lock.unlock();
   bool full = false;
   Status s = driver_.take(driver_.self, bytes, stream.handle, out, full);
+  lock = locked();
   if (!s.ok() && full) {
     now_.full += 1;
     release_to(0, 0);
     (void)driver_.shrink(driver_.self, 0);
     s = driver_.take(driver_.self, bytes, stream.handle, out, full);
-    if (!s.ok())
-      s = Status::no("memory: ", asked, " bytes could not be had: ", s.message, "; ", now_.live_buffers,
-                     " buffers of ", now_.live_bytes, " bytes are in use");
   }
-  if (!s.ok()) {
-    live_.pop_front();
-    out = nullptr;
+  if (s.ok()) {
+    block->data = record.key() = out;
+    blocks_.insert(std::move(record));
+    now_.misses += 1;
+    count_live(*block);
     return s;
   }
-  live_.front().data = record.key() = out;
-  blocks_.insert(std::move(record));
-  now_.misses += 1;
-  count_live(live_.front());
-  return Status::good();
+  live_.erase(block);
+  out = nullptr;
+  if (!full) return s;
+  return Status::no("memory: ", asked, " bytes could not be had: ", s.message, "; ", now_.live_buffers, " buffers of ",
+                    now_.live_bytes, " bytes are in use");
 }
 
 Status Pool::allocate(size_t bytes, PoolStream stream, void*& out) {
   out = nullptr;
   if (bytes > kPoolMost) return Status::no("memory: ", bytes, " bytes are over the limit of 2^48");
   const size_t asked = std::max<size_t>(bytes, 1);
-  const int bucket = pool_bucket(asked);
-  const std::lock_guard lock(mutex_);
-  if (!any_) any_ = true, only_id_ = stream.id;
-  many_ = many_ || stream.id != only_id_;
-  if (Home* mine = find(stream.id))
-    if (const int b = mine->first(bucket); b >= 0) {
+  const int bucket = policy_.keep && asked <= policy_.keep_most ? pool_bucket(asked) : -1;
+  Lock lock = locked();
+  if (bucket >= 0) {
+    Home* const mine = find(stream.id);
+    if (const int b = mine ? mine->first(bucket) : -1; b >= 0) {
       out = out_of(*mine, b, asked);
       return Status::good();
     }
-  return grow(bucket, asked, stream, out);
+    if (crossed(bucket, asked, stream, lock, out)) return Status::good();
+  }
+  return grow(bucket, asked, stream, lock, out);
 }
 
 Status Pool::free(void* data, PoolStream stream) {
   if (!data) return Status::good();
-  const std::lock_guard lock(mutex_);
+  Lock lock = locked();
   const auto found = blocks_.find(data);
   if (found == blocks_.end() || !found->second->live)
     return Status::no("memory: the address ", reinterpret_cast<uintptr_t>(data), " is not a live buffer of this pool");
-  many_ = many_ || stream.id != only_id_;
   const Blocks::iterator block = found->second;
-  Home* const home = policy_.keep ? &home_of(stream) : nullptr;
+  Home* const home = block->bucket >= 0 ? &home_of(stream) : nullptr;
   now_.live_buffers -= 1, now_.live_bytes -= block->asked, now_.block_bytes -= block->bytes;
-  if (!home) {
+  if (!home) {  // the record goes first: the driver may give the address to somebody else at once
     blocks_.erase(found);
     live_.erase(block);
+    lock.unlock();
     return driver_.give(driver_.self, data, stream.handle);
   }
-  block->live = false, block->freed = ++frees_;
+  block->live = false;
+  kept_live_ -= block->bytes;
+  home->count += 1;
+  Status s = Status::good();
+  const bool marks = block->bytes >= policy_.mark_from || homes_.size() > policy_.few;
+  if (marks) s = mark(*home, stream.handle, lock);
+  if (!marks || !s.ok()) home->bare += 1;
+  block->freed = ++frees_;
   now_.free_blocks += 1, now_.free_bytes += block->bytes;
   Blocks& to = home->free[size_t(block->bucket)];
   to.splice(to.begin(), live_, block);
-  home->count += 1, home->marked = false;
-  const Status s = many_ || block->bytes >= policy_.mark_from ? mark(*home, stream.handle) : Status::good();
   if (frees_ % policy_.epoch == 0) {
-    release_to(recent_peak() + policy_.slack, 0);
-    peak_before_ = peak_, peak_ = size_t(now_.block_bytes);
+    const size_t all = limit(0);
+    release_to(all > kept_live_ ? all - kept_live_ : 0, 0);
+    peak_before_ = peak_, peak_ = kept_live_;
   }
   return s;
 }
 
 Status Pool::trim(size_t keep) {
-  uint64_t until = 0;
-  {
-    const std::lock_guard lock(mutex_);
-    until = frees_;
-  }
+  Lock lock = locked();
+  const uint64_t until = frees_;
+  lock.unlock();
   if (Status s = driver_.finish(driver_.self); !s.ok()) return s;
-  const std::lock_guard lock(mutex_);
-  release_to(keep, until);
+  lock = locked();
+  release_to(keep > now_.block_bytes ? keep - size_t(now_.block_bytes) : 0, until);
   return driver_.shrink(driver_.self, keep);
 }
 
 PoolStatistics Pool::statistics() {
-  const std::lock_guard lock(mutex_);
+  const Lock lock = locked();
   PoolStatistics s = now_;
   s.held_bytes = driver_.held(driver_.self);
   return s;
 }
 
 void Pool::reset_marks() {
-  const std::lock_guard lock(mutex_);
-  now_.high_buffers = now_.live_buffers, now_.high_bytes = now_.live_bytes, now_.high_reserved = reserved();
+  const Lock lock = locked();
+  now_.high_buffers = now_.live_buffers, now_.high_bytes = now_.live_bytes;
+  now_.high_reserved = now_.block_bytes + now_.free_bytes;
 }
 
 }  // namespace attune

@@ -1,6 +1,7 @@
-// A stream-ordered memory pool: blocks that were freed are kept by size and by the stream that freed them, so that the
-// ordinary case, the same sizes on the same stream again and again, asks nothing of the driver. The logic is here, over
-// a table of the few things a driver does; cuda/pool.cpp fills the table for a GPU, tests fill it with a model.
+// A stream-ordered memory pool: small blocks that were freed are kept by size and by the stream that freed them, so
+// that the ordinary case, the same sizes on the same stream again and again, asks nothing of the driver; large ones go
+// through to the driver's own pool, which splits and joins them. The logic is here, over a table of the few things a
+// driver does; cuda/pool.cpp fills the table for a GPU, tests fill it with a model.
 //
 // When a block may be used again. On the stream that freed it: at once, the stream's order is enough. On another one:
 // only after an event that the first stream recorded after the free. One is recorded with the free and never later, as
@@ -24,7 +25,8 @@ struct PoolStream {
   void* handle = nullptr;
 };
 
-// What is under a pool. Calls come one at a time, finish excepted.
+// What is under a pool. Safe from many threads: take, give, mark and finish are called without the pool's lock, since
+// the driver has locks of its own that a launch may hold for long.
 struct PoolDriver {
   void* self = nullptr;
   void* side = nullptr;  // a stream of the pool's own: blocks whose stream may be gone are given back there
@@ -40,10 +42,12 @@ struct PoolDriver {
 };
 
 struct PoolPolicy {
-  bool keep = true;                         // false: every block goes straight back to the driver
-  size_t slack = size_t(64) << 20;          // bytes that may be kept beyond the recent peak
-  size_t mark_from = size_t(1) << 20;       // blocks from here on get an event even while there is only one stream
-  uint64_t epoch = 1024;                    // frees; the recent peak is that of this epoch and the one before
+  bool keep = true;                     // false: every block goes straight back to the driver
+  size_t keep_most = size_t(4) << 20;   // larger ones do too: the work on them takes longer than the driver
+  size_t slack = size_t(16) << 20;      // bytes that may be kept beyond the recent peak
+  size_t mark_from = size_t(1) << 20;   // blocks from here on are freed with an event
+  size_t few = 8;                       // smaller ones too once more streams than these have free blocks
+  uint64_t epoch = 1024;                // frees; the recent peak is that of this epoch and the one before
 };
 
 // "high": since the last reset_marks().
@@ -89,30 +93,33 @@ class Pool {
     void* data = nullptr;
     size_t bytes = 0, asked = 0;
     uint64_t freed = 0;  // when, in frees
-    int bucket = 0;
+    int bucket = 0;      // -1: not to be kept
     bool live = false;
   };
   using Blocks = std::list<Block>;
   // The free blocks of one stream, by bucket, the last freed first.
   struct Home {
     uint64_t id = 0;
-    size_t count = 0;
-    bool marked = false;    // `event` was recorded after all of their frees
-    void* event = nullptr;  // stays with the home when that serves another stream
+    size_t count = 0;                // blocks, those included whose event is being recorded
+    void* event = nullptr;           // stays with the home when that serves another stream
+    uint64_t bare = 0, covered = 0;  // blocks that came without an event; how many of them came before the last one
     std::array<Blocks, kPoolBuckets> free{};
+    bool marked() const { return event && covered == bare; }
     int first(int bucket) const;  // a bucket that has a block of that size or one step larger; -1: none
   };
+  using Lock = std::unique_lock<std::mutex>;
 
+  Lock locked();
   Home* find(uint64_t id);
   Home& home_of(PoolStream);
-  Status mark(Home&, void* stream);
+  Status mark(Home&, void* stream, Lock&);
   void* out_of(Home&, int bucket, size_t asked);
   bool from_others(int bucket, size_t asked, PoolStream, Home*& later, void*& out);
-  Status grow(int bucket, size_t asked, PoolStream, void*& out);
+  bool crossed(int bucket, size_t asked, PoolStream, Lock&, void*& out);
+  Status grow(int bucket, size_t asked, PoolStream, Lock&, void*& out);
   void release_to(size_t bytes, uint64_t done_until);
   void count_live(const Block&);
-  size_t recent_peak() const;
-  size_t reserved() const { return size_t(now_.block_bytes + now_.free_bytes); }
+  size_t limit(size_t wanted) const;
 
   const PoolDriver driver_;
   const PoolPolicy policy_;
@@ -121,9 +128,9 @@ class Pool {
   std::unordered_map<void*, Blocks::iterator> blocks_;  // live and free ones
   std::vector<std::unique_ptr<Home>> homes_;            // those without a block are used again
   PoolStatistics now_;
-  uint64_t frees_ = 0, only_id_ = 0;
-  bool any_ = false, many_ = false;  // a stream was seen; more than one was
-  size_t peak_ = 0, peak_before_ = 0;
+  uint64_t frees_ = 0;
+  size_t kept_live_ = 0;                // of block_bytes, those that will be kept
+  size_t peak_ = 0, peak_before_ = 0;   // of it
 };
 
 }  // namespace attune

@@ -100,7 +100,7 @@ TEST_F(GpuMemory, no_buffer_loses_its_bytes_on_one_stream) { EXPECT_EQ(churn({st
 TEST_F(GpuMemory, no_buffer_loses_its_bytes_on_five_streams) {
   std::vector<cudaStream_t> streams(5);
   for (cudaStream_t& s : streams) ASSERT_EQ(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking), cudaSuccess);
-  streams.push_back(nullptr);            // the default stream
+  streams.push_back(nullptr);  // the default stream
   streams.push_back(cudaStreamPerThread);
   EXPECT_EQ(churn(streams, 2, 6000), 0);
   EXPECT_GT(state().counts.hits, 0u);
@@ -161,13 +161,12 @@ TEST_F(GpuMemory, out_of_memory_is_a_sentence_and_leaves_everything_usable) {
   EXPECT_EQ(cudaGetLastError(), cudaSuccess);
   EXPECT_EQ(churn({stream()}, 3, 200), 0);
   ASSERT_EQ(cuda::free(0, first, stream()).message, "");
-  // A block of that size is kept now: a larger buffer fits only where it is given back first.
+  // The driver holds that much now: a larger buffer fits only where that is given back first.
   ASSERT_EQ(cuda::allocate(0, some / 8 * 6, stream(), second).message, "");
   ASSERT_EQ(cuda::free(0, second, stream()).message, "");
 }
 
-// Memory that others take and free meanwhile comes back to them: what the pool keeps is given up when it is needed.
-TEST_F(GpuMemory, a_kept_block_gives_way_to_a_buffer_on_another_stream) {
+TEST_F(GpuMemory, what_one_stream_freed_gives_way_to_a_larger_buffer_of_another) {
   size_t all = 0, some = 0;
   ASSERT_EQ(cudaMemGetInfo(&some, &all), cudaSuccess);
   void* data = nullptr;

@@ -104,15 +104,17 @@ Status open(int index, std::unique_ptr<GpuPool>& out) {
   const cudaError_t asked = cudaDeviceGetAttribute(&has_pools, cudaDevAttrMemoryPoolsSupported, index);
   if (Status s = said("cudaDeviceGetAttribute", asked); !s.ok()) return s;
   if (!has_pools) return Status::no("memory: the driver has no memory pools on cuda:", index, " (", found.name, ")");
+  size_t all = 0;
+  if (Status s = memory_of(index, all); !s.ok()) return s;
   cudaMemPoolProps props{};
   props.allocType = cudaMemAllocationTypePinned;
   props.handleTypes = cudaMemHandleTypeNone;
   props.location.type = cudaMemLocationTypeDevice;
   props.location.id = index;
   if (Status s = said("cudaMemPoolCreate", cudaMemPoolCreate(&pool->from, &props)); !s.ok()) return s;
-  // What the driver holds unused beyond this goes back to the system at its next synchronisation. Its default is 0.
-  const PoolPolicy policy{.keep = pool->keeps};
-  uint64_t threshold = policy.slack;
+  // What the driver holds unused beyond this goes back to the system at its next synchronisation. Its default is 0:
+  // then large buffers are mapped anew after every one.
+  uint64_t threshold = all / 16;
   (void)cudaMemPoolSetAttribute(pool->from, cudaMemPoolAttrReleaseThreshold, &threshold);
   const cudaError_t streamed = cudaStreamCreateWithFlags(&pool->side, cudaStreamNonBlocking);
   if (Status s = said("cudaStreamCreateWithFlags", streamed); !s.ok()) {
@@ -123,7 +125,7 @@ Status open(int index, std::unique_ptr<GpuPool>& out) {
       PoolDriver{.self = pool.get(), .side = pool->side, .take = driver_take, .give = driver_give, .mark = driver_mark,
                  .wait = driver_wait, .passed = driver_passed, .finish = driver_finish, .shrink = driver_shrink,
                  .held = driver_held},
-      policy);
+      PoolPolicy{.keep = pool->keeps});
   out = std::move(pool);
   return Status::good();
 }
@@ -154,8 +156,8 @@ Status is_captured(void* stream, bool& out) {
   return Status::good();
 }
 
-// cudaStreamPerThread is one handle for a stream in every thread; CUDA's guide does not say that it has many ids, so the
-// thread's number stands for it.
+// cudaStreamPerThread is one handle for a stream in every thread; CUDA's guide does not say that it has many ids, so
+// the thread's number stands for it.
 uint64_t thread_id() {
   static std::atomic<uint64_t> last{0};
   thread_local const uint64_t mine = uint64_t(1) << 63 | ++last;
