@@ -1,8 +1,7 @@
 # The GPU part. nvcc is used where it is found and never required. A file's suffix says what it is built for: *.sm80.cu
 # (and *.sm80.d64.cu, ...) for every GPU from Ampere on, *.cuda.cu for Turing too. The runtime is linked statically and
 # opens the driver by itself: one library file serves machines with and without a GPU.
-# OFF until `attune parity --device cuda:0` passes whole: what is chosen by itself must be proven.
-set(ATTUNE_CUDA OFF CACHE STRING "Build the GPU kernels: AUTO where nvcc is found, ON, OFF")
+set(ATTUNE_CUDA AUTO CACHE STRING "Build the GPU kernels: AUTO where nvcc is found, ON, OFF")
 set(ATTUNE_CUDA_ARCHS "80;89;90" CACHE STRING "Compute capabilities to build for")
 option(ATTUNE_CUDA_PTX "Also PTX of the newest of them, for GPUs to come" ON)
 set_property(CACHE ATTUNE_CUDA PROPERTY STRINGS AUTO ON OFF)
@@ -15,15 +14,28 @@ if(NOT ATTUNE_CUDA STREQUAL "OFF" AND ATTUNE_CUDA)
   if(ATTUNE_CUDA_PTX)
     list(APPEND CMAKE_CUDA_ARCHITECTURES "${newest}-virtual")
   endif()
-  if(NOT CMAKE_CUDA_COMPILER AND NOT DEFINED ENV{CUDACXX})
-    find_program(attune_nvcc nvcc HINTS ENV CUDA_HOME ENV CUDA_PATH PATHS /usr/local/cuda PATH_SUFFIXES bin)
+  if(NOT CMAKE_CUDA_COMPILER)
+    find_program(attune_nvcc NAMES $ENV{CUDACXX} nvcc HINTS ENV CUDA_HOME ENV CUDA_PATH PATHS /usr/local/cuda
+      PATH_SUFFIXES bin)
     if(attune_nvcc)
       set(CMAKE_CUDA_COMPILER ${attune_nvcc})
     endif()
   endif()
-  include(CheckLanguage)
-  if(CMAKE_CUDA_COMPILER OR DEFINED ENV{CUDACXX})
-    check_language(CUDA)
+  # With AUTO a compiler that cannot do it (too old, no host compiler that it takes) is left aside: CMake would stop.
+  if(ATTUNE_CUDA STREQUAL "AUTO" AND CMAKE_CUDA_COMPILER)
+    if(NOT attune_nvcc_tried STREQUAL "${CMAKE_CUDA_COMPILER} ${newest}")
+      set(trial ${CMAKE_BINARY_DIR}/CMakeFiles/attune_nvcc_trial)
+      file(WRITE ${trial}.cu "#include <concepts>\n__global__ void nothing() {}\n")
+      execute_process(COMMAND ${CMAKE_CUDA_COMPILER} -std=c++20 -arch=sm_${newest} -c ${trial}.cu -o ${trial}.o
+        RESULT_VARIABLE failed OUTPUT_FILE ${trial}.log ERROR_FILE ${trial}.log)
+      set(attune_nvcc_failed "${failed}" CACHE INTERNAL "")
+      set(attune_nvcc_tried "${CMAKE_CUDA_COMPILER} ${newest}" CACHE INTERNAL "")
+    endif()
+    if(attune_nvcc_failed)
+      message(STATUS "${CMAKE_CUDA_COMPILER} does not compile C++20 for sm_${newest}: CMakeFiles/attune_nvcc_trial.log")
+      unset(CMAKE_CUDA_COMPILER)
+      unset(CMAKE_CUDA_COMPILER CACHE)
+    endif()
   endif()
   if(CMAKE_CUDA_COMPILER)
     enable_language(CUDA)
@@ -34,6 +46,12 @@ if(NOT ATTUNE_CUDA STREQUAL "OFF" AND ATTUNE_CUDA)
       set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
     endif()
     set(attune_has_cuda ON)
+    # For many GPUs the kernels are packed, a third of the size, and unpacked by the driver. Earlier compilers do not
+    # know it.
+    list(LENGTH CMAKE_CUDA_ARCHITECTURES codes)
+    if(codes GREATER 2 AND CMAKE_CUDA_COMPILER_VERSION VERSION_GREATER_EQUAL 13.0)
+      set(attune_pack --compress-mode=size)
+    endif()
   elseif(ATTUNE_CUDA STREQUAL "AUTO")
     message(STATUS "no working nvcc is here: the GPU kernels are left out")
   else()
@@ -71,7 +89,7 @@ function(gpu_library name regex)
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/include)
   # Without PTX a kernel that only a later GPU would take need not be there.
   target_compile_definitions(${name} PRIVATE ATTUNE_CUDA $<$<NOT:$<BOOL:${ATTUNE_CUDA_PTX}>>:ATTUNE_CUDA_NO_PTX>)
-  target_compile_options(${name} PRIVATE --expt-relaxed-constexpr -Xptxas=-v -Xcompiler=-Wall)
+  target_compile_options(${name} PRIVATE --expt-relaxed-constexpr -Xptxas=-v -Xcompiler=-Wall ${attune_pack})
   set_target_properties(${name} PROPERTIES CUDA_STANDARD 20 CUDA_VISIBILITY_PRESET hidden
     CUDA_ARCHITECTURES "${ARGN}"
     CUDA_COMPILER_LAUNCHER "${PROJECT_SOURCE_DIR}/scripts/nvcc_log.sh;${CMAKE_CXX_COMPILER_LAUNCHER}")
