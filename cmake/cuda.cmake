@@ -87,8 +87,7 @@ function(gpu_library name regex)
   endif()
   add_library(${name} OBJECT ${files})
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/include)
-  # Without PTX a kernel that only a later GPU would take need not be there.
-  target_compile_definitions(${name} PRIVATE ATTUNE_CUDA $<$<NOT:$<BOOL:${ATTUNE_CUDA_PTX}>>:ATTUNE_CUDA_NO_PTX>)
+  target_compile_definitions(${name} PRIVATE ATTUNE_CUDA)
   target_compile_options(${name} PRIVATE --expt-relaxed-constexpr -Xptxas=-v -Xcompiler=-Wall ${attune_pack})
   set_target_properties(${name} PROPERTIES CUDA_STANDARD 20 CUDA_VISIBILITY_PRESET hidden
     CUDA_ARCHITECTURES "${ARGN}"
