@@ -1,5 +1,5 @@
 // f32 on tensor cores by mma.sync. They take tf32, which has 10 stored bits of the mantissa instead of 23: a number is
-// rounded to it, or split into two of them whose sum is the number to within 2^-22. Then three products make one
+// rounded to it, or split into two of them whose sum is the number to within 2^-21. Then three products make one
 // (small big + big small + big big; small small is below 2^-22 of it). Tensor cores cut their sums off instead of
 // rounding them, and over thousands of terms that shows (1.5e-5 after 2048): threefold products are summed there for
 // kExact terms at most, and then by ordinary, rounded additions.
@@ -36,21 +36,26 @@ __device__ inline float load_shared(uint32_t from) {
   return x;
 }
 
-// To nearest, ties away from 0. What is left of an infinity is a NaN.
+// To nearest, ties away from 0; a NaN stays one.
 __device__ inline uint32_t round_tf32(float x) {
   uint32_t r;
   asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(r) : "f"(x));
   return r;
 }
 
-// N numbers of an operand; `small` is what the rounding left, where products are threefold.
+// N numbers of an operand; `small` is what the rounding left, where products are threefold. Then the rounding need not
+// know a NaN, since `small` is one; tensor cores cut `small` off by themselves, to either side alike.
 template <bool three, int N>
 struct Operand {
   uint32_t big[N], small[three ? N : 1];
 
   __device__ void set(int n, float x) {
-    big[n] = round_tf32(x);
-    if constexpr (three) small[n] = round_tf32(x - __uint_as_float(big[n]));
+    if constexpr (three) {
+      big[n] = (__float_as_uint(x) + 0x1000u) & 0xFFFFE000u;
+      small[n] = __float_as_uint(x - __uint_as_float(big[n]));
+    } else {
+      big[n] = round_tf32(x);
+    }
   }
   __device__ void set_bits(int n, uint32_t bits) { set(n, __uint_as_float(bits)); }
 };
