@@ -17,8 +17,7 @@ constexpr std::string_view kWho = "sm80_forward";
 constexpr int kLeastKeysOfSplit = 256;  // below, merging costs more than the split saves
 constexpr int kMostSplits = 128;
 constexpr int64_t kMostBlocks = INT32_MAX;
-// Up to here blocks go on from place to place; with more keys the hardware deals places out better.
-constexpr int kShortKeys = 2048;
+constexpr int64_t kShortDiagonal = 1 << 16;  // keys times dim: 1024 of 64, 512 of 128
 // What `sequence` reads on the GPU.
 constexpr Role kLengths[] = {Role::cu_q,     Role::cu_k,        Role::used_q,     Role::used_k,
                              Role::left_pad, Role::cache_index, Role::page_table, Role::positions};
@@ -111,8 +110,10 @@ Status shape(Plan& plan, const Planner&) {
     return k.with_options == options && k.dim >= p.dim_qk && k.dim_v >= p.dim_v &&
            k.shared_bytes <= cuda::shared_limit(plan.device.arch);
   };
-  // Few queries: the smaller tile. Not where a row's bits may not depend on the batch: bounds of lengths do.
-  const bool small = few && p.reproducible != Reproducible::batch;
+  // The smaller tile: for few queries, and for a short causal mask, which wastes half of a large one on its diagonal.
+  // Not where a row's bits may not depend on the batch: bounds of lengths do.
+  const bool diagonal = p.mask.kind == MaskKind::causal && int64_t(p.len_k) * p.dim_qk <= kShortDiagonal;
+  const bool small = (few || diagonal) && p.reproducible != Reproducible::batch;
   const ForwardKernel* k = nullptr;
   if (small) {
     int widest = 0;  // the same head dim as the plain choice
@@ -175,7 +176,6 @@ Status attend(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
                                    .batch = Divisor(uint32_t(p.batch)),
                                    .heads_per_key = Divisor(uint32_t(heads_per_key(p))),
                                    .few_rows = short_ones == sm80::Few::some ? uint32_t(sm80::kMostRows) : 0u,
-                                   .places = uint32_t(blocks),
                                    .uniform = uniform,
                                    .seq = uniform ? sequence(p, a, 0) : Sequence{},
                                    .problem = p,
@@ -190,13 +190,11 @@ Status attend(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
     const cudaError_t error = cudaMemsetAsync(partial.arrived, 0, bytes, static_cast<cudaStream_t>(stream));
     if (error != cudaSuccess) return cuda::failed(kWho, "cudaMemsetAsync", error, p);
   }
-  const int64_t room = blocks_at_once(k, plan.device);
-  const bool go_on = k.goes_on && uniform && plan.splits == 1 && p.len_k <= kShortKeys;
   const int type = p.dtype.q == DType::bf16;
   return cuda::launch({.who = kWho,
                        .kernel = reinterpret_cast<const void*>(k.function[type]),
                        .ready = &k.ready[type],
-                       .blocks = go_on ? std::min(blocks, room) : blocks,
+                       .blocks = blocks,
                        .threads = k.threads,
                        .shared_bytes = k.shared_bytes,
                        .device = a[Role::q].device_index,

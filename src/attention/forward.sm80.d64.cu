@@ -6,7 +6,7 @@ ForwardKernels forward_kernels_64() {
   // dim, dim_v, tile_q, tile_k, warps, with options, blocks a multiprocessor
   static constinit ForwardKernel all[] = {
       forward_kernel_row<64, 64, 128, 128, 4, false, 2>(),
-      forward_kernel_row<64, 64, 64, 64, 4, false, 3>(),
+      forward_kernel_row<64, 64, 64, 64, 4, false, 4>(),
       forward_kernel_row<64, 64, 128, 64, 4, true, 2>(),
   };
   return all;

@@ -25,7 +25,6 @@ struct ForwardParams {
   Divisor batch;
   Divisor heads_per_key;
   uint32_t few_rows;      // sequences of at most so many (position, head of a key head) rows are the decode kernels'
-  uint32_t places;        // of all blocks; a block takes every gridDim.x-th of them
   bool uniform;           // every sequence is `seq` but for its place in the batch: no lengths in tensors
   Sequence seq;
   Problem problem;
@@ -39,8 +38,6 @@ struct ForwardParams {
 // the loop, where registers are dear.
 struct Place {
   Sequence seq;
-  uint32_t number;            // of all places
-  bool turned;                // whether short row blocks come first
   int64_t from, until;        // query i sees the keys from i + from until i + until, where they stand one apart
   int b, unit, split, block;
   int head_q, head_kv;
@@ -59,23 +56,18 @@ struct Forward {
   using TileOfK = SharedTile<TileK, Dim>;
   using TileOfV = SharedTile<TileK, DimV>;
   static constexpr int kSharedBytes = TileOfQ::kBytes + TileOfK::kBytes + TileOfV::kBytes;
-  using TileOfO = SharedTile<16, DimV>;  // what a warp stores at once
-  // A block may go on to another place where rows leave without disturbing the next q and k.
-  static constexpr bool kGoesOn = Warps * TileOfO::kBytes <= TileOfV::kBytes;
-  static constexpr int kStage = kGoesOn ? TileOfQ::kBytes + TileOfK::kBytes : 0;
-  static_assert(Warps * TileOfO::kBytes <= kSharedBytes);
 
   const ForwardParams& x;
   const Problem& p;
   const DenseArgs& a;
   const int lane, warp;
   const uint32_t q_shared, k_shared, v_shared;
-  Place &at, &next;
+  Place& at;
   int2* const seen;     // [TileQ]: the keys that each row sees, from x until y
   Accumulator o[kM][DimV / 8];
   float ref[kM][2], sum[kM][2];
 
-  __device__ Forward(const ForwardParams& params, char* shared, Place (&places)[2], int2* seen_keys)
+  __device__ Forward(const ForwardParams& params, char* shared, Place& place, int2* seen_keys)
       : x(params),
         p(params.problem),
         a(params.args),
@@ -84,8 +76,7 @@ struct Forward {
         q_shared(shared_address(shared)),
         k_shared(q_shared + TileOfQ::kBytes),
         v_shared(k_shared + TileOfK::kBytes),
-        at(places[0]),
-        next(places[1]),
+        at(place),
         seen(seen_keys) {}
 
   __device__ int position(int row) const { return int(x.group.divide(row)); }
@@ -102,18 +93,17 @@ struct Forward {
   }
 
   // By every thread, so that none waits before its first load.
-  __device__ Place find_place(uint32_t n, bool turned) const {
+  __device__ Place find_place() const {
     Place at;
-    at.number = n, at.turned = turned;
     // The blocks of a unit follow each other and find its keys in the second-level cache, the longest of a causal mask
-    // first; a block that goes on takes long and short ones in turn. Where lengths differ, the last row blocks of all
-    // sequences come first: only long ones have such rows.
+    // first. Where lengths differ, the last row blocks of all sequences come first: only long ones have such rows.
+    uint32_t n = blockIdx.x;
     if (x.uniform) at.block = int(x.row_blocks.rest(n)), n = x.row_blocks.divide(n);
     at.split = int(x.splits.rest(n)), n = x.splits.divide(n);
     at.unit = int(x.units.rest(n)), n = x.units.divide(n);
     at.b = int(x.uniform ? n : x.batch.rest(n));
     if (!x.uniform) at.block = int(x.batch.divide(n));
-    if (!turned) at.block = int(x.row_blocks.by) - 1 - at.block;
+    at.block = int(x.row_blocks.by) - 1 - at.block;
     at.head_q = at.unit * int(x.group.by), at.head_kv = int(x.heads_per_key.divide(at.head_q));
     at.seq = x.uniform ? x.seq : sequence(p, a, at.b);
     if (x.uniform) at.seq.q_batch = at.seq.k_batch = at.b;
@@ -352,35 +342,15 @@ struct Forward {
     }
   }
 
-  // Finds a place and starts its first loads: q and the last tile of k.
-  __device__ bool begin(uint32_t number, bool turned) {
-    const Place here = find_place(number, turned);
-    if (here.rows <= 0) return false;
+  __device__ void run() {
+    const Place here = find_place();
+    if (here.rows <= 0) return;
     load_q(here);
     if (here.tiles > 0) load_keys<TileOfK>(here, Role::k, k_shared, p.dim_qk, tile(here, here.tiles - 1));
     close_group();
-    if (threadIdx.x == 0) next = here;
-    return true;
-  }
-
-  __device__ void run() {
-    if (!begin(blockIdx.x, false)) return;
-    for (;;) {
-      __syncthreads();
-      find_seen(next);
-      if (threadIdx.x == 0) at = next;
-      __syncthreads();
-      attend();
-      // Everybody is past the last scores, so q and k are free: the next ones come while rows leave.
-      const bool more = kGoesOn && at.number + gridDim.x < x.places;
-      if (more) begin(at.number + gridDim.x, !at.turned);
-      store();
-      if (!more) break;
-    }
-    if (x.splits.by > 1) merge_splits();
-  }
-
-  __device__ void attend() {
+    find_seen(here);
+    if (threadIdx.x == 0) at = here;
+    __syncthreads();
 #pragma unroll
     for (int m = 0; m < kM; ++m) {
 #pragma unroll
@@ -409,10 +379,12 @@ struct Forward {
       accumulate(s);
     }
     wait_groups<0>();
+    store();
+    if (x.splits.by > 1) merge_splits();
   }
 
-  // Of the four lanes that share rows, each ends one. Rows of 16 bits then leave through shared memory where v was, 16
-  // rows of a warp at once, in chunks of 16 bytes; f32 rows leave as they are, 32 bytes by four lanes.
+  // Of the four lanes that share rows, each ends one. Rows of 16 bits then leave through the warp's own rows of q,
+  // which nobody reads any more, in chunks of 16 bytes; f32 rows leave as they are, 32 bytes by four lanes.
   __device__ void store() {
     const bool whole = x.splits.by == 1, wide = !whole || p.dtype.out == DType::f32;
     const int mine = lane % 4, row = row_of(mine / 2, mine % 2);
@@ -423,10 +395,8 @@ struct Forward {
       if (n == mine) state = {ref[n / 2][n % 2], total};
     }
     RowEnd end(state);
-    if (mine < 2 * kM && row < at.rows) {
-      if (whole) end_row(end, row);
-      else x.partial_lse[at.split * split_rows() + row_index(row)] = end.lse;
-    }
+    const bool there = mine < 2 * kM && row < at.rows;
+    if (there && whole) merge_end(end, row);
 #pragma unroll
     for (int n = 0; n < 2 * kM; ++n) {
       const float now = __shfl_sync(~0u, end.now, lane / 4 * 4 + n);
@@ -437,6 +407,9 @@ struct Forward {
       if (wide) store_wide(n / 2, n % 2, __shfl_sync(~0u, end.before, lane / 4 * 4 + n));
     }
     if (!wide) store_narrow();
+    if (!there) return;
+    if (whole) write_lse(end, row);
+    else x.partial_lse[at.split * split_rows() + row_index(row)] = end.lse;
   }
   __device__ void store_wide(int m, int half, float before) const {
     const int row = row_of(m, half);
@@ -454,35 +427,36 @@ struct Forward {
     }
   }
   __device__ void store_narrow() const {
-    constexpr int kChunks = DimV / 8, kSteps = (16 * kChunks + 31) / 32;
-    const uint32_t slice = q_shared + kStage + warp * TileOfO::kBytes;
-    __syncthreads();
+    using TileOfO = SharedTile<TileQ, DimV>;
+    static_assert(DimV <= Dim);  // so that a warp's rows of o lie in its rows of q
+    constexpr int kChunks = DimV / 8, kSteps = (kRowsOfWarp * kChunks + 31) / 32;
 #pragma unroll
-    for (int m = 0; m < kM; ++m) {
+    for (int m = 0; m < kM; ++m)
 #pragma unroll
       for (int half = 0; half < 2; ++half)
 #pragma unroll
         for (int d = 0; d < DimV / 8; ++d)
-          store_shared(slice + TileOfO::offset(half * 8 + lane / 4, d * 8) + lane % 4 * 4,
+          store_shared(q_shared + TileOfO::offset(row_of(m, half), d * 8) + lane % 4 * 4,
                        pack<T>(o[m][d].c[2 * half], o[m][d].c[2 * half + 1]));
-      __syncwarp();
+    __syncwarp();
 #pragma unroll
-      for (int n = 0; n < kSteps; ++n) {
-        const int i = n * 32 + lane, column = i % kChunks * 8, row = warp * kRowsOfWarp + m * 16 + i / kChunks;
-        if (i < 16 * kChunks && row < at.rows && column < p.dim_v)
-          *reinterpret_cast<uint4*>(row_at(at, Role::out, row) + column * sizeof(T)) =
-              load_shared16(slice + TileOfO::offset(i / kChunks, column));
-      }
-      __syncwarp();
+    for (int n = 0; n < kSteps; ++n) {
+      const int i = n * 32 + lane, row = warp * kRowsOfWarp + i / kChunks, column = i % kChunks * 8;
+      if (i < kRowsOfWarp * kChunks && row < at.rows && column < p.dim_v)
+        *reinterpret_cast<uint4*>(row_at(at, Role::out, row) + column * sizeof(T)) =
+            load_shared16(q_shared + TileOfO::offset(row, column));
     }
   }
-  // Running results, the sink, and the lse where it goes.
-  __device__ void end_row(RowEnd& end, int row) const {
+  // Running results and the sink.
+  __device__ void merge_end(RowEnd& end, int row) const {
     const int h = head(at, at.first + row);
-    float* lse = a.row<float>(Role::lse, at.seq.q_batch, token(at, row), h);
-    if (p.has(Option::accumulate)) end.merge_running(*lse);
+    if (p.has(Option::accumulate))
+      end.merge_running(*a.row<float>(Role::lse, at.seq.q_batch, token(at, row), h));
     if (p.has(Option::sink)) end.merge_sink(*a.row<const float>(Role::sinks, 0, 0, h));
-    if (lse) *lse = end.lse;
+  }
+  __device__ void write_lse(const RowEnd& end, int row) const {
+    if (!a.given(Role::lse)) return;
+    *a.row<float>(Role::lse, at.seq.q_batch, token(at, row), head(at, at.first + row)) = end.lse;
   }
   // Eight columns of a merged row, merged again with what is there where the run accumulates.
   __device__ void write(int row, int column, const float (&eight)[8], float before) const {
@@ -530,7 +504,7 @@ struct Forward {
       for (int d = 0; d < 8; ++d) acc[d] = acc[d] * share.a + eight[d] * share.b;
     }
     RowEnd end(lse);
-    if (lane == 0) end_row(end, row);
+    if (lane == 0) merge_end(end, row), write_lse(end, row);
     end.now = __shfl_sync(~0u, end.now, 0), end.before = __shfl_sync(~0u, end.before, 0);
 #pragma unroll
     for (int d = 0; d < 8; ++d) acc[d] *= end.now;
@@ -542,9 +516,9 @@ template <class T, int Dim, int DimV, int TileQ, int TileK, int Warps, bool With
 __global__ void __launch_bounds__(Warps * 32, BlocksPerSm)
     forward_kernel(const __grid_constant__ ForwardParams params) {
   extern __shared__ __align__(128) char shared[];
-  __shared__ Place places[2];
+  __shared__ Place place;
   __shared__ int2 seen[TileQ];
-  Forward<T, Dim, DimV, TileQ, TileK, Warps, WithOptions> f(params, shared, places, seen);
+  Forward<T, Dim, DimV, TileQ, TileK, Warps, WithOptions> f(params, shared, place, seen);
   f.run();
 }
 

@@ -16,7 +16,6 @@ struct ForwardKernel {
   bool with_options;
   int blocks_per_sm;               // that it is compiled for; shared memory may allow fewer
   int shared_bytes;
-  bool goes_on;                    // a block may take several places
   ForwardFunction function[2];     // f16, bf16
   cuda::Ready ready[2]{};          // theirs
 };
@@ -26,7 +25,7 @@ constexpr ForwardKernel forward_kernel_row() {
   using F = Forward<F16, Dim, DimV, TileQ, TileK, Warps, WithOptions>;
   constexpr ForwardFunction f16 = forward_kernel<F16, Dim, DimV, TileQ, TileK, Warps, WithOptions, BlocksPerSm>;
   constexpr ForwardFunction bf16 = forward_kernel<Bf16, Dim, DimV, TileQ, TileK, Warps, WithOptions, BlocksPerSm>;
-  return {Dim, DimV, TileQ, TileK, F::kThreads, WithOptions, BlocksPerSm, F::kSharedBytes, F::kGoesOn, {f16, bf16}};
+  return {Dim, DimV, TileQ, TileK, F::kThreads, WithOptions, BlocksPerSm, F::kSharedBytes, {f16, bf16}};
 }
 
 // Of one head dim, the preferred first.
