@@ -2,7 +2,7 @@
 # (and *.sm80.d64.cu, ...) for every GPU from Ampere on, *.cuda.cu for Turing too. The runtime is linked statically and
 # opens the driver by itself: one library file serves machines with and without a GPU.
 set(ATTUNE_CUDA AUTO CACHE STRING "Build the GPU kernels: AUTO where nvcc is found, ON, OFF")
-set(ATTUNE_CUDA_ARCHS "80;89;90" CACHE STRING "Compute capabilities to build for")
+set(ATTUNE_CUDA_ARCHS "75;80;89;90" CACHE STRING "Compute capabilities to build for")
 option(ATTUNE_CUDA_PTX "Also PTX of the newest of them, for GPUs to come" ON)
 set_property(CACHE ATTUNE_CUDA PROPERTY STRINGS AUTO ON OFF)
 set(gpu_objects "")
@@ -10,10 +10,20 @@ set(gpu_objects "")
 if(NOT ATTUNE_CUDA STREQUAL "OFF" AND ATTUNE_CUDA)
   list(SORT ATTUNE_CUDA_ARCHS COMPARE NATURAL)
   list(GET ATTUNE_CUDA_ARCHS -1 newest)
-  list(TRANSFORM ATTUNE_CUDA_ARCHS APPEND "-real" OUTPUT_VARIABLE CMAKE_CUDA_ARCHITECTURES)
-  if(ATTUNE_CUDA_PTX)
-    list(APPEND CMAKE_CUDA_ARCHITECTURES "${newest}-virtual")
+  # Codes for Turing and for Ampere on. A build for Turing alone has the latter too: its backends refuse there, in words.
+  set(from_ampere ${ATTUNE_CUDA_ARCHS})
+  list(FILTER from_ampere EXCLUDE REGEX "^[1-7][0-9]$")
+  if(NOT from_ampere)
+    set(from_ampere 80)
   endif()
+  set(CMAKE_CUDA_ARCHITECTURES ${ATTUNE_CUDA_ARCHS})
+  foreach(codes CMAKE_CUDA_ARCHITECTURES from_ampere)
+    list(GET ${codes} -1 last)
+    list(TRANSFORM ${codes} APPEND "-real")
+    if(ATTUNE_CUDA_PTX)
+      list(APPEND ${codes} "${last}-virtual")
+    endif()
+  endforeach()
   if(NOT CMAKE_CUDA_COMPILER)
     find_program(attune_nvcc NAMES $ENV{CUDACXX} nvcc HINTS ENV CUDA_HOME ENV CUDA_PATH PATHS /usr/local/cuda
       PATH_SUFFIXES bin)
@@ -48,8 +58,8 @@ if(NOT ATTUNE_CUDA STREQUAL "OFF" AND ATTUNE_CUDA)
     set(attune_has_cuda ON)
     # For many GPUs the kernels are packed, a third of the size, and unpacked by the driver. Earlier compilers do not
     # know it.
-    list(LENGTH CMAKE_CUDA_ARCHITECTURES codes)
-    if(codes GREATER 2 AND CMAKE_CUDA_COMPILER_VERSION VERSION_GREATER_EQUAL 13.0)
+    list(LENGTH ATTUNE_CUDA_ARCHS count)
+    if(count GREATER 1 AND CMAKE_CUDA_COMPILER_VERSION VERSION_GREATER_EQUAL 13.0)
       set(attune_pack --compress-mode=size)
     endif()
   elseif(ATTUNE_CUDA STREQUAL "AUTO")
@@ -73,9 +83,10 @@ if(ATTUNE_CUDA_PTX)
   string(APPEND built_for " and PTX of sm_${newest}")
 endif()
 message(STATUS "GPU kernels for ${built_for}")
-list(JOIN ATTUNE_CUDA_ARCHS "," built_list)  # and 75: see below
+list(JOIN ATTUNE_CUDA_ARCHS "," built_list)
 set_source_files_properties(src/machine/cuda/runtime.cpp PROPERTIES COMPILE_DEFINITIONS
-  "ATTUNE_CUDA_BUILT_FOR=\"${built_for}\";ATTUNE_CUDA_BUILT_LIST=75,${built_list};ATTUNE_CUDA_BUILT_PTX=$<IF:$<BOOL:${ATTUNE_CUDA_PTX}>,${newest},0>")
+  "ATTUNE_CUDA_BUILT_FOR=\"${built_for}\";ATTUNE_CUDA_BUILT_LIST=${built_list};\
+ATTUNE_CUDA_BUILT_PTX=$<IF:$<BOOL:${ATTUNE_CUDA_PTX}>,${newest},0>")
 
 # gpu_library NAME REGEX ARCHS...: the .cu files whose name matches, as objects. What ptxas says of each is kept beside
 # its object, where scripts/check_ptxas.py looks for spills.
@@ -94,8 +105,8 @@ function(gpu_library name regex)
     CUDA_COMPILER_LAUNCHER "${PROJECT_SOURCE_DIR}/scripts/nvcc_log.sh;${CMAKE_CXX_COMPILER_LAUNCHER}")
   set(gpu_objects ${gpu_objects} ${name} PARENT_SCOPE)
 endfunction()
-gpu_library(attune_sm80 "\\.sm80(\\.[a-z0-9_]+)?\\.cu$" ${CMAKE_CUDA_ARCHITECTURES})
-gpu_library(attune_cuda "\\.cuda(\\.[a-z0-9_]+)?\\.cu$|machine/cuda/" 75-real ${CMAKE_CUDA_ARCHITECTURES})
+gpu_library(attune_sm80 "\\.sm80(\\.[a-z0-9_]+)?\\.cu$" ${from_ampere})
+gpu_library(attune_cuda "\\.cuda(\\.[a-z0-9_]+)?\\.cu$|machine/cuda/" ${CMAKE_CUDA_ARCHITECTURES})
 
 find_program(attune_python python3)
 if(ATTUNE_TESTS AND attune_python)

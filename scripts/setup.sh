@@ -131,9 +131,7 @@ choose_cuda() {
   elif [ "$capability" -lt 75 ]; then
     cuda_says="the GPU is of compute capability $capability, and the kernels need 75 (Turing) or later"
   elif nvcc=$(find_nvcc "$folder") || { install_nvcc "$folder" && nvcc=$(find_nvcc "$folder"); }; then
-    # On Turing the textbook kernels run, which are built for it beside any other.
-    cuda_options=(-DATTUNE_CUDA=ON -DATTUNE_CUDA_ARCHS=$((capability < 80 ? 80 : capability)) -DATTUNE_CUDA_PTX=OFF
-      -DCMAKE_CUDA_COMPILER="$nvcc")
+    cuda_options=(-DATTUNE_CUDA=ON -DATTUNE_CUDA_ARCHS="$capability" -DATTUNE_CUDA_PTX=OFF -DCMAKE_CUDA_COMPILER="$nvcc")
   else
     cuda_says="an NVIDIA GPU is here and nvcc is not"
   fi
