@@ -199,9 +199,17 @@ struct BackwardF32 {
     add_rows<three, OtherTile, 1, kN>(acc, w, walked, opaque(lane));
   }
 
+  __device__ void round_own(bool both) const {
+    close_group();
+    wait_groups<0>();
+    round_loaded<three, OwnTile, kThreads>(own);
+    if (both) round_loaded<three, OwnTile, kThreads>(own_y);
+  }
+
   __device__ void rows(const Place& at) const {
     load_queries<OwnTile, kThreads>(x, Role::q, at.seq, at.head, at.first, at.rows, own);
     load_queries<OwnTile, kThreads>(x, Role::d_out, at.seq, at.head, at.first, at.rows, own_y);
+    round_own(true);
     for (int r = threadIdx.x; r < Own; r += kThreads) seen[r] = at.seen(r);
     float2 row[2];
 #pragma unroll
@@ -236,6 +244,7 @@ struct BackwardF32 {
     if (!wants_k && !wants_v) return;
     load_keys<OwnTile, kThreads>(x, Role::k, at.seq, at.b, at.head_kv, at.first, at.count, own);
     if (wants_k) load_keys<OwnTile, kThreads>(x, Role::v, at.seq, at.b, at.head_kv, at.first, at.count, own_y);
+    round_own(wants_k);
     for (int r = threadIdx.x; r < Own; r += kThreads)
       seen[r] = r < at.count ? int2{at.walk().first_query(at.first + r), at.walk().last_query(at.first + r)}
                              : int2{INT32_MAX, 0};

@@ -103,6 +103,14 @@ __device__ inline void load_tile(uint32_t tile, int dim, int count, bool wide, c
       });
   }
 }
+// What this thread loaded of a tile, and waited for, rounded in its place: before anybody takes it by load_rows.
+template <bool three, class Layout, int kThreads>
+__device__ inline void round_loaded(uint32_t tile) {
+  constexpr int kChunks = Layout::kColumns / 4;
+  if constexpr (!three)
+    for (int n = threadIdx.x; n < Layout::kRows * kChunks; n += kThreads)
+      round_shared16(tile + Layout::offset(n / kChunks, n % kChunks * 4));
+}
 template <class Layout, int kThreads>
 __device__ inline void load_queries(const F32Call& x, Role role, const Sequence& s, int head, int first, int count,
                                     uint32_t tile) {

@@ -134,6 +134,8 @@ struct ForwardF32 {
 #pragma unroll
       for (int d = 0; d < Dim / 8; ++d) o[m][d] = {};
     }
+    wait_groups<0>();
+    round_loaded<three, TileOfQ, kThreads>(q_shared);
     for (int n = at.tiles - 1; n >= 0; --n) {
       const Tile t = at.tile(x, n);
       wait_groups<0>();

@@ -84,13 +84,23 @@ __device__ inline void add(Accumulator& to, const Accumulator& x) {
   for (int n = 0; n < 4; ++n) to.c[n] += x.c[n];
 }
 
-// 16 rows by 8 columns of a tile as the left operand. `address` of lane: row lane % 16, column lane / 16 * 4.
+// 16 rows by 8 columns of a tile as the left operand. `address` of lane: row lane % 16, column lane / 16 * 4. Where
+// products are single, the tile is rounded already: every tile of the other operand meets it again.
 template <bool three>
 __device__ inline void load_rows(OperandA<three>& to, uint32_t address) {
   uint32_t r[4];
   load_matrix4(r, address);
 #pragma unroll
-  for (int n = 0; n < 4; ++n) to.set_bits(n, r[n]);
+  for (int n = 0; n < 4; ++n) {
+    if constexpr (three) to.set_bits(n, r[n]);
+    else to.big[n] = r[n];
+  }
+}
+__device__ inline void round_shared16(uint32_t at) {
+  const uint4 x = load_shared16(at);
+  const uint32_t four[4] = {x.x, x.y, x.z, x.w};
+#pragma unroll
+  for (int n = 0; n < 4; ++n) store_shared(at + n * 4, round_tf32(__uint_as_float(four[n])));
 }
 // 16 rows by 8 columns as two right operands, turned: depth runs along the rows. `address` of lane: row
 // lane / 16 * 8 + lane % 8, column lane / 8 % 2 * 4.
