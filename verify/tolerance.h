@@ -5,6 +5,8 @@
 // in the dtype of the values (P in a forward, P and dS in a backward) is as good as the values, d_out and d_lse moved
 // by up to one rounding of that dtype, and its f32 arithmetic as good as q and k moved by a few roundings of f32. It
 // needs no second implementation that could share a kernel's mistakes, and serves every option and both passes.
+// Where f32 may be multiplied as tf32, its arithmetic is as good as inputs moved by one rounding of tf32, 2^-11. With
+// tf32x3 it is held to the rule of f32: two tf32 keep 22 of its 24 bits, which is within the few roundings allowed.
 //
 //   max error   <=  3 * naive max error   +  floor,   floor = 2 roundings of the output's dtype at its largest value
 //   mean error  <=  3 * naive mean error  +  floor,   floor = 2 roundings of the output's dtype at its mean value

@@ -18,7 +18,7 @@ uint64_t mix(uint64_t x) {  // splitmix64's finaliser
   return x ^ x >> 31;
 }
 
-// A few roundings of the arithmetic: f32, or better where the values are.
+// A few roundings of the arithmetic: f32, or better where the values are. tf32 is rounded once, tf32x3 as good as f32.
 double work_shake(const Problem& p) {
   return p.precision == Precision::tf32 ? 0x1p-11 : 4 * std::min(rounding_of(p.dtype.kv), rounding_of(DType::f32));
 }
