@@ -171,8 +171,15 @@ struct Forward {
   __device__ void load_q(const Place& at) const {
     constexpr int kChunks = TileOfQ::kPanels * 8, kStep = kThreads / kChunks;
     const int row = threadIdx.x / kChunks, column = threadIdx.x % kChunks * 8;
+    if (at.rows == TileQ && p.dim_qk == TileOfQ::kPanels * 64 && x.group.by == 1) {
+      const char* from = at.q + row * x.q.seq + column * sizeof(T);
+#pragma unroll
+      for (int n = 0; n < TileQ / kStep; ++n, from += kStep * x.q.seq)
+        copy16(q_shared + TileOfQ::offset(row + n * kStep, column), from);
+      return;
+    }
     const int count = column < p.dim_qk ? at.rows : 0;
-#pragma unroll 4
+#pragma unroll 1
     for (int n = 0; n < TileQ / kStep; ++n) {
       const int r = row + n * kStep;
       copy16(q_shared + TileOfQ::offset(r, column), r < count ? row_at(at, Role::q, r) + column * sizeof(T) : at.q,
@@ -191,10 +198,16 @@ struct Forward {
     if (p.keys == KeySource::paged) return load_pages<Layout, kStep>(at, role, shared, t.first, row, column, count);
     const int64_t stride = role == Role::k ? x.k.seq : x.v.seq;
     const char* from = (role == Role::k ? at.k : at.v) + (t.first + row) * stride + column * sizeof(T);
+    const auto place = [&](int n) {
+      return kStep % 8 ? shared + Layout::offset(row + n * kStep, column) : to + n * kStep * 128;
+    };
+    if (t.last - t.first == TileK && dim == Layout::kPanels * 64) {
 #pragma unroll
-    for (int n = 0; n < TileK / kStep; ++n, from += kStep * stride)
-      copy16(kStep % 8 ? shared + Layout::offset(row + n * kStep, column) : to + n * kStep * 128, from,
-             row + n * kStep < count);
+      for (int n = 0; n < TileK / kStep; ++n, from += kStep * stride) copy16(place(n), from);
+    } else {
+#pragma unroll
+      for (int n = 0; n < TileK / kStep; ++n, from += kStep * stride) copy16(place(n), from, row + n * kStep < count);
+    }
   }
   template <class Layout, int kStep>
   __device__ void load_pages(const Place& at, Role role, uint32_t shared, int first, int row, int column,
