@@ -1,6 +1,6 @@
 // The kernel of append.cuda.h: a block a token, be it a new key with its value or a query to be turned, all its heads.
 // Pieces of 16 bytes where every row is aligned and pairs do not straddle pieces, else one element at a time. A warp a
-// row took 475 us for 16384 queries of 32 heads of 128 on an H200: each looked its sequence and angles up by itself.
+// row took 475 us instead of 138 for 16384 queries of 32 heads of 128 (H200): each looked its sequence and angles up.
 #include "attention/append.cuda.h"
 #include "machine/cuda/launch.h"
 
