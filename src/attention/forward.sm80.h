@@ -442,7 +442,7 @@ struct Forward {
   __device__ void store_narrow() const {
     using TileOfO = SharedTile<TileQ, DimV>;
     static_assert(DimV <= Dim);  // so that a warp's rows of o lie in its rows of q
-    constexpr int kChunks = DimV / 8, kSteps = (kRowsOfWarp * kChunks + 31) / 32;
+    constexpr int kChunks = DimV / 8, kSteps = kRowsOfWarp * kChunks / 32;
 #pragma unroll
     for (int m = 0; m < kM; ++m)
 #pragma unroll
@@ -451,14 +451,20 @@ struct Forward {
         for (int d = 0; d < DimV / 8; ++d)
           store_shared(q_shared + TileOfO::offset(row_of(m, half), d * 8) + lane % 4 * 4,
                        pack<T>(o[m][d].c[2 * half], o[m][d].c[2 * half + 1]));
+    // All of a lane's chunks are read before the first is written: else every one waits for the one before.
+    char* const first = at.out;
+    const int rows = at.rows;
+    uint4 chunk[kSteps];
     __syncwarp();
+    const auto row = [&](int n) { return warp * kRowsOfWarp + (n * 32 + lane) / kChunks; };
+    const auto column = [&](int n) { return (n * 32 + lane) % kChunks * 8; };
 #pragma unroll
-    for (int n = 0; n < kSteps; ++n) {
-      const int i = n * 32 + lane, row = warp * kRowsOfWarp + i / kChunks, column = i % kChunks * 8;
-      if (i < kRowsOfWarp * kChunks && row < at.rows && column < p.dim_v)
-        *reinterpret_cast<uint4*>(row_at(at, Role::out, row) + column * sizeof(T)) =
-            load_shared16(q_shared + TileOfO::offset(row, column));
-    }
+    for (int n = 0; n < kSteps; ++n) chunk[n] = load_shared16(q_shared + TileOfO::offset(row(n), column(n)));
+#pragma unroll
+    for (int n = 0; n < kSteps; ++n)
+      if (row(n) < rows && column(n) < p.dim_v)
+        *reinterpret_cast<uint4*>((x.group.by == 1 ? first + row(n) * x.out.seq : row_at(at, Role::out, row(n))) +
+                                  column(n) * sizeof(T)) = chunk[n];
   }
   // Running results and the sink.
   __device__ void merge_end(RowEnd& end, int row) const {
