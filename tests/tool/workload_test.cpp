@@ -43,6 +43,16 @@ TEST(Workload, large_inputs_are_normal_and_no_row_is_like_another) {
     EXPECT_NE(std::memcmp(row_address(k, 0, 0, 0), row_address(k, 0, s, 0), bytes), 0) << s;
 }
 
+TEST(Workload, a_cache_that_is_appended_to_keeps_its_values) {
+  Workload w(problem("forward f32 b1 h1 q2 k8 d8 causal append"), Layout::bshd, 1, Distribution::normal);
+  w.poison_outputs();
+  for (const Role r : {Role::k, Role::v}) {
+    EXPECT_TRUE(std::isfinite(load(w.args[r], 0, 0, 0, 0)));
+    EXPECT_TRUE(std::isnan(load(w.args[r], 0, 7, 0, 0))) << "the place of a new key";
+  }
+  EXPECT_TRUE(std::isnan(load(w.args[Role::out], 0, 0, 0, 0)));
+}
+
 TEST(Workload, spans_from_the_first_to_the_last_element) {
   EXPECT_EQ(span_bytes({.dtype = DType::f32, .extent = {2, 3, 4, 8}, .stride = {96, 32, 8}}), 2u * 3 * 4 * 8 * 4);
   EXPECT_EQ(span_bytes({.dtype = DType::bf16, .extent = {1, 2, 1, 8}, .stride = {0, 100, 0}}), 108u * 2);

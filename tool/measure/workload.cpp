@@ -63,6 +63,8 @@ Workload::Workload(const Problem& p, Layout layout, uint32_t seed, Distribution 
   const Outputs made = world.outputs(false);
   args = made.args;
   outputs_ = made.roles;
+  // A cache that is appended to is read too: it keeps its values.
+  std::erase_if(outputs_, [](Role r) { return r == Role::k || r == Role::v; });
   const bool running = p.has(Option::accumulate);
   for (int n = 0; n < int(Role::count); ++n) {
     const Role r = Role(n);
