@@ -96,7 +96,9 @@ rapidcheck.h librapidcheck-dev"
 }
 
 # The compute capability of the first GPU, as 90; nothing without one.
-gpu_capability() { nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2> /dev/null | head -1 | tr -cd 0-9; }
+gpu_capability() {
+  { nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2> /dev/null || true; } | head -1 | tr -cd 0-9
+}
 
 # nvcc of this machine, else the one that install_nvcc put into FOLDER.
 find_nvcc() {

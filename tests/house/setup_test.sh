@@ -9,7 +9,7 @@ mkdir "$place/bin" "$place/none"
 cat > "$place/bin/nvidia-smi" << 'END'
 #!/bin/sh
 case "$*" in
-  *compute_cap*) [ -z "$HAS" ] || echo "$HAS" ;;
+  *compute_cap*) [ -n "$HAS" ] || exit 9; echo "$HAS" ;;
   *) echo "| NVIDIA-SMI 580.10  Driver Version: 580.10  CUDA Version: $CUDA |" ;;
 esac
 END
@@ -28,6 +28,7 @@ on() {
 on '' 13.0
 expect "no GPU" "$cuda_says" "no NVIDIA GPU is here"
 expect "no GPU builds" "${cuda_options[*]}" "-DATTUNE_CUDA=OFF"
+expect "no GPU, errors stop" "$(set -euo pipefail; on '' 13.0; echo "$cuda_says")" "no NVIDIA GPU is here"
 on 7.0 13.0
 expect "Volta" "$cuda_says" "the GPU is of compute capability 70, and the kernels need 75 (Turing) or later"
 expect "Volta builds" "${cuda_options[*]}" "-DATTUNE_CUDA=OFF"
