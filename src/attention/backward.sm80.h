@@ -4,10 +4,10 @@
 // A block owns a key tile and walks the queries of all heads that share the keys: dK and dV stay in registers and are
 // summed in f32 without atomics. Scores are transposed, rows are keys: so P^T and dS^T come out of the first two
 // products in the form in which the next two take them, and only dS goes through shared memory, for dQ. Where a warp's
-// share of dK and dV would not fit in its registers, warps share keys, and P goes through shared memory too. With two
-// buffers of dS (and P), and with P shared three of Q and dO, a tile costs one barrier; and in the latter case half of
-// the warps compute scores while the others sum, so that exponentials of one run beside products of another. dQ is
-// added up in global memory, in fragments; in a reproducible run block after block, in turns.
+// share of dK and dV would not fit in its registers, warps share keys, and P goes through shared memory too. Then, with
+// three buffers of Q and dO, half of the warps sum one tile while the others compute the scores of the next; with two,
+// dQ of one tile is beside the scores of the next: exponentials and barriers of one warp are covered by products of
+// another. dQ is added up in global memory, in fragments; in a reproducible run block after block, in turns.
 #pragma once
 #include "attention/backward.sm80.walk.h"
 
@@ -42,20 +42,21 @@ struct BackwardKeys : KeyWalk<Shape> {
   static_assert(kShareP || kSumKeys == kKeys);
   static constexpr bool kOneBarrier = !kShareP && Shape::kStages == 2;
   static constexpr bool kTurns = kShareP && Shape::kStages == 3;  // one barrier too
+  static constexpr bool kLate = kShareP && Shape::kStages == 2;   // two; dQ is computed beside the next scores
   using TileOfK = SharedTile<kTileK, Dim>;
   using TileOfV = SharedTile<kTileK, DimV>;
   using TileOfQ = SharedTile<kTileQ, Dim>;
   using TileOfO = SharedTile<kTileQ, DimV>;
   using TileOfS = SharedTile<kTileK, kTileQ>;  // dS^T, P^T: [key][query]
-  static constexpr int kBuffers = kOneBarrier || kTurns ? 2 : 1;  // of dS, and of P where it is shared
-  static constexpr int kBufferBytes = TileOfS::kBytes * (kShareP ? 2 : 1);
-  static constexpr int kV = TileOfK::kBytes, kDs = kV + TileOfV::kBytes;
-  static constexpr int kStage0 = kDs + kBufferBytes * kBuffers;
+  static constexpr int kBuffers = kOneBarrier || kTurns || kLate ? 2 : 1;  // of dS
+  static constexpr int kBuffersP = kTurns ? 2 : kShareP ? 1 : 0;
+  static constexpr int kV = TileOfK::kBytes, kDs = kV + TileOfV::kBytes, kP = kDs + TileOfS::kBytes * kBuffers;
+  static constexpr int kStage0 = kP + TileOfS::kBytes * kBuffersP;
   static constexpr int kO = TileOfQ::kBytes, kRows = kO + TileOfO::kBytes, kStageBytes = kRows + kTileQ * 8;
   static constexpr int kSharedBytes = kStage0 + Shape::kStages * kStageBytes;
 
   int lane, warp;      // refreshed for every tile: opaque()
-  char* const memory;  // K, V; dS^T, P^T where there is one, as often as there are buffers; the stages: Q, dO, rows
+  char* const memory;  // K, V; dS^T and P^T, as often as there are buffers; the stages: Q, dO, rows
   uint32_t shared;
   Accumulator dk[kSumM][kSpan / 8], dv[kSumM][kSpanV / 8];
 
@@ -72,7 +73,8 @@ struct BackwardKeys : KeyWalk<Shape> {
 
   __device__ int warp_k() const { return warp % Shape::kWarpsK; }
   __device__ int warp_q() const { return warp / Shape::kWarpsK; }
-  __device__ uint32_t ds_shared(int buffer) const { return shared + kDs + buffer * kBufferBytes; }
+  __device__ uint32_t ds_shared(int buffer) const { return shared + kDs + buffer * TileOfS::kBytes; }
+  __device__ uint32_t p_shared(int buffer) const { return shared + kP + (kTurns ? buffer * TileOfS::kBytes : 0); }
   __device__ uint32_t q_shared(int stage) const { return shared + kStage0 + stage * kStageBytes; }
   __device__ const float4* rows_at(int stage) const {  // two rows each
     return reinterpret_cast<const float4*>(memory + kStage0 + stage * kStageBytes + kRows);
@@ -80,19 +82,20 @@ struct BackwardKeys : KeyWalk<Shape> {
 
   // Each thread has one chunk of a panel, in every kRound-th row: so all its addresses in shared memory are one and
   // constants. Tiles that are whole go the short way.
-  template <class Layout, int kCount>
+  template <class Layout, int kCount, int kWidth>
   __device__ void load_tile(uint32_t tile, const T* first, int64_t stride, int dim, int count) const {
     constexpr int kRound = kThreads / 8;
     static_assert(kRound % 8 == 0 && kCount % kRound == 0);
     const int thread = warp * 32 + lane, row = thread / 8, chunk = thread % 8;
     const uint32_t to = tile + Layout::offset(row, chunk * 8);
     const T* from = first + row * stride + chunk * 8;
-    if (count >= kCount && dim == Layout::kPanels * 64) {
+    if (count >= kCount && dim == kWidth) {
 #pragma unroll
       for (int n = 0; n < kCount / kRound; ++n, from += kRound * stride)
 #pragma unroll
         for (int panel = 0; panel < Layout::kPanels; ++panel)
-          copy16(to + (panel * kCount + n * kRound) * 128, from + panel * 64);
+          if (panel * 64 + 64 <= kWidth || panel * 64 + chunk * 8 < kWidth)
+            copy16(to + (panel * kCount + n * kRound) * 128, from + panel * 64);
     } else {
 #pragma unroll 1
       for (int n = 0; n < kCount / kRound; ++n, from += kRound * stride)
@@ -103,11 +106,11 @@ struct BackwardKeys : KeyWalk<Shape> {
         }
     }
   }
-  template <class Layout>
+  template <class Layout, int kWidth>
   __device__ void load_keys(Role role, uint32_t tile, int dim) const {
     if (p.keys != KeySource::paged) {
       const LinearRows<const T> rows(p, a, role, at.seq, at.b, at.head_kv);
-      return load_tile<Layout, kTileK>(tile, rows.row(at.first), rows.stride, dim, at.count);
+      return load_tile<Layout, kTileK, kWidth>(tile, rows.row(at.first), rows.stride, dim, at.count);
     }
     const PagedRows<const T> rows(p, a, role, at.seq, at.b, at.head_kv);
     const int chunk = thread_index() % 8;
@@ -121,19 +124,19 @@ struct BackwardKeys : KeyWalk<Shape> {
       }
     }
   }
-  template <class Layout>
+  template <class Layout, int kWidth>
   __device__ void load_queries(Role role, const char* query0, uint32_t tile, int dim, const Visit& t) const {
     const int64_t stride = a[role].stride.seq;
     const T* first = reinterpret_cast<const T*>(query0) + t.head * a[role].stride.head + t.first * stride;
-    load_tile<Layout, kTileQ>(tile, first, stride, dim, at.seq.len_q - t.first);
+    load_tile<Layout, kTileQ, kWidth>(tile, first, stride, dim, at.seq.len_q - t.first);
   }
   // The n-th visit; the one after it is found on the way.
   __device__ void load(int n, int stage) {
     refresh();
     const Visit t = at.visit[n % 4];
-    load_queries<TileOfQ>(Role::q, at.q, q_shared(stage), p.dim_qk, t);
-    load_queries<TileOfO>(Role::d_out, at.d_out, q_shared(stage) + kO, p.dim_v, t);
-    const float2* rows = at.rows + int64_t(t.head) * x.padded + t.first;
+    load_queries<TileOfQ, Dim>(Role::q, at.q, q_shared(stage), p.dim_qk, t);
+    load_queries<TileOfO, DimV>(Role::d_out, at.d_out, q_shared(stage) + kO, p.dim_v, t);
+    const float2* rows = x.rows + at.row + int64_t(t.head) * x.padded + t.first;
     if (const int pair = warp * 32 + lane; pair < kTileQ / 2)
       copy16(q_shared(stage) + kRows + pair * 16, rows + pair * 2, t.first + pair * 2 < x.padded);
     close_group();
@@ -280,37 +283,42 @@ struct BackwardKeys : KeyWalk<Shape> {
   }
 
   // dQ += dS K, of the tile's rows; into global memory. In a fixed order: when it is this block's turn.
-  __device__ void add_dq(int n, uint32_t ds) const {
-    int done = x.turns ? load_count(this->turn(n)) : 0;
-    constexpr int kRowParts = kDqRows / 16;
+  static constexpr int kDqParts = kDqRows / 16;
+  template <int kDepth>
+  __device__ void multiply_dq(Accumulator (&dq)[kDqParts][kDqSpan / 8], uint32_t ds, int first) const {
     const int part = warp % Shape::kDqWarpsQ, column = warp / Shape::kDqWarpsQ * kDqSpan;
-    Accumulator dq[kRowParts][kDqSpan / 8] = {};
     const Chunks<TileOfS, kDqRows> row(ds, lane % 8 + lane / 16 * 8, part * kDqRows + lane / 8 % 2 * 8);
     const Chunks<TileOfK, kDqSpan> chunk(shared, lane % 16, column + lane / 16 * 8);
+#pragma unroll kLate ? 2 : 8
+    for (int k = 0; k < kDepth; k += 16) {
+      FragmentA one[kDqParts];
 #pragma unroll
-    for (int k = 0; k < kTileK; k += 16) {
-      FragmentA one[kRowParts];
-#pragma unroll
-      for (int m = 0; m < kRowParts; ++m) load_matrix4_transposed(one[m].r, row[m * 16] + k * 128);
+      for (int m = 0; m < kDqParts; ++m) load_matrix4_transposed(one[m].r, row[m * 16] + (first + k) * 128);
 #pragma unroll
       for (int d = 0; d < kDqSpan / 8; d += 2) {
         uint32_t two[4];
-        load_matrix4_transposed(two, chunk[d * 8] + k * 128);
+        load_matrix4_transposed(two, chunk[d * 8] + (first + k) * 128);
 #pragma unroll
-        for (int m = 0; m < kRowParts; ++m) {
+        for (int m = 0; m < kDqParts; ++m) {
           multiply_add<T>(dq[m][d], one[m], {two[0], two[1]});
           multiply_add<T>(dq[m][d + 1], one[m], {two[2], two[3]});
         }
       }
     }
+  }
+  __device__ void add_dq(int n, uint32_t ds) const {
+    int done = x.turns ? load_count(this->turn(n)) : 0;
+    Accumulator dq[kDqParts][kDqSpan / 8] = {};
+    multiply_dq<kTileK>(dq, ds, 0);
     if (x.turns)
       while (done < at.before[n % 4]) done = load_count(this->turn(n));
     const Visit t = at.visit[n % 4];
-    const int first = t.first + part * kDqRows;
-    float* to = at.dq + (int64_t(t.head) * x.padded + first) * Dim + column / 8 * kFragment;
+    const int part = warp % Shape::kDqWarpsQ, column = warp / Shape::kDqWarpsQ * kDqSpan;
+    const int row = t.first + part * kDqRows;
+    float* to = x.dq + (at.row + int64_t(t.head) * x.padded + row) * Dim + column / 8 * kFragment;
 #pragma unroll
-    for (int m = 0; m < kRowParts; ++m) {
-      if (first + m * 16 >= at.seq.len_q) continue;
+    for (int m = 0; m < kDqParts; ++m) {
+      if (row + m * 16 >= at.seq.len_q) continue;
 #pragma unroll
       for (int d = 0; d < kDqSpan / 8; ++d) add_fragment(to + m * 16 * Dim + d * kFragment, lane, dq[m][d]);
     }
@@ -321,17 +329,17 @@ struct BackwardKeys : KeyWalk<Shape> {
     refresh();
 #pragma unroll 1
     for (int first = warp_q() * kStep; first < kTileQ; first += kStep * kWarpsQ) {
+      const bool partial = at.visit[n % 4].partial;
       Part s, dp;
       product<TileOfK, TileOfQ, Dim>(s, shared, q_shared(stage), first);
       product<TileOfV, TileOfO, DimV>(dp, shared + kV, q_shared(stage) + kO, first);
       refresh();
       stage = opaque(stage);
-      const Visit t = at.visit[n % 4];
       const float4* rows = rows_at(stage) + first / 2;
       if constexpr (WithOptions) {
-        weigh_with_options(s, dp, t, first, rows);
+        weigh_with_options(s, dp, at.visit[n % 4], first, rows);
       } else {
-        if (t.first < max(t.from, at.open_first) || t.first + kTileQ > min(t.until, at.open_last)) hide(s, t, first);
+        if (partial) hide(s, at.visit[n % 4], first);
         weigh(s, rows);
         differ(dp, s, rows);
       }
@@ -342,7 +350,7 @@ struct BackwardKeys : KeyWalk<Shape> {
       stage = opaque(stage);
       put(ds_shared(buffer), ds, first);
       if constexpr (kShareP) {
-        put(ds_shared(buffer) + TileOfS::kBytes, weight, first);
+        put(p_shared(buffer), weight, first);
       } else {
         accumulate<TileOfO, kSpanV, kStep>(dv, q_shared(stage) + kO, first,
                                            [&](FragmentA& f, int m, int k) { operand(f, weight[m], k); });
@@ -352,18 +360,21 @@ struct BackwardKeys : KeyWalk<Shape> {
     }
   }
 
-  __device__ void second_half(int n, int stage, int buffer) {
+  // dV and dK, where P is shared.
+  __device__ void sum(int n, int stage, int buffer) {
     refresh();
-    if constexpr (kShareP) {
-      const uint32_t row = TileOfS::offset(warp % Shape::kSumWarpsK * kSumKeys + lane % 16, lane / 16 * 8);
-      accumulate<TileOfO, kSpanV, kTileQ>(dv, q_shared(stage) + kO, 0, [&](FragmentA& f, int m, int k) {
-        load_matrix4(f.r, TileOfS::further(ds_shared(buffer) + TileOfS::kBytes + row, k) + m * 16 * 128);
-      });
-      accumulate<TileOfQ, kSpan, kTileQ>(dk, q_shared(stage), 0, [&](FragmentA& f, int m, int k) {
-        load_matrix4(f.r, TileOfS::further(ds_shared(buffer) + row, k) + m * 16 * 128);
-      });
-      refresh();
-    }
+    const uint32_t row = TileOfS::offset(warp % Shape::kSumWarpsK * kSumKeys + lane % 16, lane / 16 * 8);
+    accumulate<TileOfO, kSpanV, kTileQ>(dv, q_shared(stage) + kO, 0, [&](FragmentA& f, int m, int k) {
+      load_matrix4(f.r, TileOfS::further(p_shared(buffer) + row, k) + m * 16 * 128);
+    });
+    refresh();
+    accumulate<TileOfQ, kSpan, kTileQ>(dk, q_shared(stage), 0, [&](FragmentA& f, int m, int k) {
+      load_matrix4(f.r, TileOfS::further(ds_shared(buffer) + row, k) + m * 16 * 128);
+    });
+  }
+  __device__ void second_half(int n, int stage, int buffer) {
+    if constexpr (kShareP) sum(n, stage, buffer);
+    refresh();
     if (x.dq) add_dq(n, ds_shared(buffer));
   }
 
@@ -373,8 +384,8 @@ struct BackwardKeys : KeyWalk<Shape> {
   }
 
   __device__ void run() {
-    load_keys<TileOfK>(Role::k, shared, p.dim_qk);
-    load_keys<TileOfV>(Role::v, shared + kV, p.dim_v);
+    load_keys<TileOfK, Dim>(Role::k, shared, p.dim_qk);
+    load_keys<TileOfV, DimV>(Role::v, shared + kV, p.dim_v);
     close_group();
 #pragma unroll
     for (int m = 0; m < kSumM; ++m) {
@@ -395,6 +406,7 @@ struct BackwardKeys : KeyWalk<Shape> {
       else wait_groups<0>();
       __syncthreads();
       if constexpr (kTurns) run_in_turns();
+      else if constexpr (kLate) run_late();
       else run_visits();
       __syncthreads();
       if (kOneBarrier || kTurns) pass_turn(at.visits - 1);
@@ -402,14 +414,12 @@ struct BackwardKeys : KeyWalk<Shape> {
     wait_groups<0>();
     __syncthreads();
     refresh();
-    store<TileOfK>(Role::dk, dk, p.dim_qk, x.scale);
-    store<TileOfV>(Role::dv, dv, p.dim_v, 1.f);
+    store();
   }
 
   __device__ void run_visits() {
     for (int n = 0; n < at.visits; ++n) {
-      const int stage = Shape::kStages == 2 ? n % 2 : 0, buffer = kOneBarrier ? n % 2 : 0;
-      if (Shape::kStages == 2 && !kOneBarrier && n + 1 < at.visits) load(n + 1, 1 - stage);
+      const int stage = kOneBarrier ? n % 2 : 0, buffer = stage;
       first_half(n, stage, buffer);
       if (kOneBarrier) wait_groups<0>();
       __syncthreads();
@@ -417,18 +427,38 @@ struct BackwardKeys : KeyWalk<Shape> {
       if (kOneBarrier && n + 2 < at.visits) load(n + 2, stage);
       second_half(n, stage, buffer);
       if (kOneBarrier) continue;
-      if (Shape::kStages == 1 && n + 1 < at.visits) {
-        __syncthreads();
-        load(n + 1, 0);
-      }
+      __syncthreads();
+      if (n + 1 < at.visits) load(n + 1, 0);
       wait_groups<0>();
       __syncthreads();
       pass_turn(n);
     }
   }
 
-  // Between two barriers a warp has the sums of one tile and the scores of the next to do. Warps w and w + 4 are in the
-  // same quarter of a multiprocessor, and do them in different orders.
+  // Warps w and w + 4 are in the same quarter of a multiprocessor: one has dQ of the tile before to do while the other
+  // has scores.
+  __device__ void run_late() {
+    for (int n = 0; n <= at.visits; ++n) {
+      if (n + 1 < at.visits) load(n + 1, (n + 1) % 2);
+#pragma unroll 1
+      for (int turn = 0; turn < 2; ++turn) {
+        refresh();
+        if (warp / 4 != turn) {
+          if (n < at.visits) first_half(n, n % 2, n % 2);
+        } else if (n && x.dq) {
+          add_dq(n - 1, ds_shared((n - 1) % 2));
+        }
+      }
+      __syncthreads();
+      if (n) pass_turn(n - 1);
+      if (n == at.visits) break;
+      sum(n, n % 2, n % 2);
+      wait_groups<0>();
+      __syncthreads();
+    }
+  }
+
+  // Likewise between two barriers: the sums of one tile and the scores of the next, in different orders.
   __device__ void run_in_turns() {
     first_half(0, 0, 0);
     for (uint32_t n = 0; n < uint32_t(at.visits); ++n) {
@@ -444,64 +474,75 @@ struct BackwardKeys : KeyWalk<Shape> {
     }
   }
 
-  // A gradient, through the shared memory of K and V: packed, in the tile it belongs to; as f32 where it is stored so
-  // or added to what is there. What is done to each row is in a loop and not beside each accumulator: a block runs this
-  // once, and waits for every instruction.
-  template <class Layout, int kColumns>
-  __device__ void store(Role role, const Accumulator (&acc)[kSumM][kColumns], int dim, float factor) const {
-    if (!a.given(role)) return;
-    const bool wide = p.dtype.grad == DType::f32 || x.shared_keys;
-    const int first_key = warp % Shape::kSumWarpsK * kSumKeys + lane / 4;
-    const int first_column = warp / Shape::kSumWarpsK * kColumns * 8;
-    float* const sums = reinterpret_cast<float*>(memory);  // [kTileK][Dim]
-    const uint32_t tile = shared + (role == Role::dk ? 0 : kV);
-    if (wide) {
-      __syncthreads();
-#pragma unroll
-      for (int m = 0; m < kSumM; ++m)
-#pragma unroll
-        for (int d = 0; d < kColumns; ++d)
-#pragma unroll
-          for (int e = 0; e < 4; ++e)
-            sums[(first_key + m * 16 + e / 2 * 8) * Dim + first_column + d * 8 + lane % 4 * 2 + e % 2] =
-                acc[m][d].c[e] * factor;
-    } else {
-#pragma unroll
-      for (int m = 0; m < kSumM; ++m)
-#pragma unroll
-        for (int d = 0; d < kColumns; ++d)
-#pragma unroll
-          for (int half = 0; half < 2; ++half)
-            store_shared(tile + Layout::offset(first_key + m * 16 + half * 8, first_column + d * 8) + lane % 4 * 4,
-                         pack<T>(acc[m][d].c[2 * half] * factor, acc[m][d].c[2 * half + 1] * factor));
+  // Gradients go through the shared memory of K and V: packed, in the tile they belong to; one after the other as f32
+  // where they are stored so or added to what is there. What is done to each row is in a loop and not beside each
+  // accumulator: a block runs this once, and waits for every instruction.
+  __device__ void store() const {
+    if (p.dtype.grad == DType::f32 || x.shared_keys) {
+      store_wide(Role::dk, dk, p.dim_qk, x.scale);
+      store_wide(Role::dv, dv, p.dim_v, 1.f);
+      return;
     }
+    put_gradient<TileOfK>(shared, dk, x.scale);
+    put_gradient<TileOfV>(shared + kV, dv, 1.f);
     __syncthreads();
-    const bool paged = p.keys == KeySource::paged;
-    const auto row_of = [&]<class G>(int key, G*) {
-      return paged ? PagedRows<G>(p, a, role, at.seq, at.b, at.head_kv).row(at.first + key)
-                   : LinearRows<G>(p, a, role, at.seq, at.b, at.head_kv).row(at.first + key);
-    };
-    if (wide) {
-#pragma unroll 1
-      for (int n = thread_index(); n < at.count * (Dim / 2); n += kThreads) {
-        const int key = n / (Dim / 2), column = n % (Dim / 2) * 2;
-        const float low = sums[key * Dim + column], high = sums[key * Dim + column + 1];
-        if (column >= dim) continue;
-        if (p.dtype.grad != DType::f32) add_pair(row_of(key, static_cast<T*>(nullptr)) + column, low, high);
-        else if (float* to = row_of(key, static_cast<float*>(nullptr)) + column; x.shared_keys)
-          atomicAdd(to, low), atomicAdd(to + 1, high);
-        else to[0] = low, to[1] = high;
-      }
-    } else {
-      constexpr int kChunks = Layout::kPanels * 8;
-      T* const row0 = LinearRows<T>(p, a, role, at.seq, at.b, at.head_kv).row(at.first);
-      const int64_t stride = a[role].stride.seq;
+    copy_gradient<TileOfK>(Role::dk, shared, p.dim_qk);
+    copy_gradient<TileOfV>(Role::dv, shared + kV, p.dim_v);
+  }
+  __device__ int first_key() const { return warp % Shape::kSumWarpsK * kSumKeys + lane / 4; }
+  __device__ int first_part() const { return warp / Shape::kSumWarpsK; }
+  template <class Layout, int kColumns>
+  __device__ void put_gradient(uint32_t tile, const Accumulator (&acc)[kSumM][kColumns], float factor) const {
+#pragma unroll
+    for (int m = 0; m < kSumM; ++m)
+#pragma unroll
+      for (int d = 0; d < kColumns; ++d)
+#pragma unroll
+        for (int half = 0; half < 2; ++half)
+          store_shared(tile + lane % 4 * 4 +
+                           Layout::offset(first_key() + m * 16 + half * 8, (first_part() * kColumns + d) * 8),
+                       pack<T>(acc[m][d].c[2 * half] * factor, acc[m][d].c[2 * half + 1] * factor));
+  }
+  template <class Layout>
+  __device__ void copy_gradient(Role role, uint32_t tile, int dim) const {
+    if (!a.given(role)) return;
+    constexpr int kChunks = Layout::kPanels * 8;
+    T* const row0 = LinearRows<T>(p, a, role, at.seq, at.b, at.head_kv).row(at.first);
+    const int64_t stride = a[role].stride.seq;
 #pragma unroll 4
-      for (int n = thread_index(); n < at.count * kChunks; n += kThreads) {
-        const int key = n / kChunks, column = n % kChunks * 8;
-        if (column < dim)
-          *reinterpret_cast<uint4*>(row0 + key * stride + column) = load_shared16(tile + Layout::offset(key, column));
-      }
+    for (int n = thread_index(); n < at.count * kChunks; n += kThreads) {
+      const int key = n / kChunks, column = n % kChunks * 8;
+      if (column < dim)
+        *reinterpret_cast<uint4*>(row0 + key * stride + column) = load_shared16(tile + Layout::offset(key, column));
+    }
+  }
+  template <int kColumns>
+  __device__ void store_wide(Role role, const Accumulator (&acc)[kSumM][kColumns], int dim, float factor) const {
+    if (!a.given(role)) return;
+    float* const sums = reinterpret_cast<float*>(memory);  // [kTileK][Dim]
+    __syncthreads();
+#pragma unroll
+    for (int m = 0; m < kSumM; ++m)
+#pragma unroll
+      for (int d = 0; d < kColumns; ++d)
+#pragma unroll
+        for (int e = 0; e < 4; ++e)
+          sums[(first_key() + m * 16 + e / 2 * 8) * Dim + (first_part() * kColumns + d) * 8 + lane % 4 * 2 + e % 2] =
+              acc[m][d].c[e] * factor;
+    __syncthreads();
+    const auto row_of = [&]<class G>(int key, G*) {
+      return p.keys == KeySource::paged ? PagedRows<G>(p, a, role, at.seq, at.b, at.head_kv).row(at.first + key)
+                                        : LinearRows<G>(p, a, role, at.seq, at.b, at.head_kv).row(at.first + key);
+    };
+#pragma unroll 1
+    for (int n = thread_index(); n < at.count * (Dim / 2); n += kThreads) {
+      const int key = n / (Dim / 2), column = n % (Dim / 2) * 2;
+      const float low = sums[key * Dim + column], high = sums[key * Dim + column + 1];
+      if (column >= dim) continue;
+      if (p.dtype.grad != DType::f32) add_pair(row_of(key, static_cast<T*>(nullptr)) + column, low, high);
+      else if (float* to = row_of(key, static_cast<float*>(nullptr)) + column; x.shared_keys)
+        atomicAdd(to, low), atomicAdd(to + 1, high);
+      else to[0] = low, to[1] = high;
     }
   }
 };

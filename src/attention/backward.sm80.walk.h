@@ -19,7 +19,11 @@ struct KeyShape {
   static constexpr int kWarps = warps_k * warps_q, kThreads = kWarps * 32;
 };
 
-struct Visit { int head, first, from, until; };  // a query tile of a head of the group; rows in [from, until) count
+// A query tile of a head of the group; only rows in [from, until) count. `partial`: it has pairs that are hidden.
+struct Visit {
+  uint32_t head : 31, partial : 1;
+  int first, from, until;
+};
 
 // Without a list `minor` is a query and `major` a head; with one, a piece of a query block and a place in `hit`.
 struct Cursor { int major, minor; };
@@ -30,8 +34,7 @@ struct KeyPlace {
   int b, head_kv, group, tile;
   int first, count;            // keys
   const char *q, *d_out;       // query 0 of the first head that shares them
-  const float2* rows;
-  float* dq;
+  int64_t row;                 // its place among the padded rows of all heads
   int low, high;               // the queries that see one of them
   int open_first, open_last;   // the queries that see all of them; empty where the tile is not whole
   int start, limit, step;      // of a cursor
@@ -51,7 +54,8 @@ struct KeyWalk {
   const Problem& p;
   const DenseArgs& a;
   KeyPlace& at;
-  int2* const seen;  // [kTileK]: the queries that see each key
+  int2* const seen;  // [kTileK]: the queries that see each key; kNone where there is no key
+  static constexpr int kNone = INT32_MAX;
 
   __device__ QueryWalk walk() const { return {at.seq.band, at.seq.len_q, 1}; }
 
@@ -66,8 +70,7 @@ struct KeyWalk {
     const int head = at.head_kv * x.group;
     at.q = row_address(a[Role::q], at.seq.q_batch, at.seq.q_first, head);
     at.d_out = row_address(a[Role::d_out], at.seq.q_batch, at.seq.q_first, head);
-    at.rows = x.rows + (int64_t(at.b) * p.heads_q + head) * x.padded;
-    at.dq = x.dq + (int64_t(at.b) * p.heads_q + head) * x.padded * x.wide;
+    at.row = (int64_t(at.b) * p.heads_q + head) * x.padded;
     const Blocks size = p.mask.blocks;
     int64_t first = int64_t(tile) * kTileK, last = first + kTileK;
     if (size.k) {  // a tile lies in one key block
@@ -89,7 +92,7 @@ struct KeyWalk {
   __device__ void find_seen() const {
     for (int n = thread_index(); n < kTileK; n += Shape::kThreads)
       seen[n] =
-          n < at.count ? int2{walk().first_query(at.first + n), walk().last_query(at.first + n)} : int2{INT32_MAX, 0};
+          n < at.count ? int2{walk().first_query(at.first + n), walk().last_query(at.first + n)} : int2{kNone, kNone};
   }
 
   // Without a list: tiles of one head.
@@ -104,7 +107,9 @@ struct KeyWalk {
   // The n-th, by one thread.
   __device__ void find_visit(int n) const {
     Cursor c = at.next;
-    at.visit[n % 4] = visit(c);
+    Visit t = visit(c);
+    t.partial = t.first < max(t.from, at.open_first) || t.first + kTileQ > min(t.until, at.open_last);
+    at.visit[n % 4] = t;
     if (x.turns) {  // blocks add to a tile of dQ from its last key tile on
       const BandWalk rows{at.seq.band, at.seq.len_k, kTileK};
       at.before[n % 4] = (rows.last_key(min(c.minor + kTileQ, at.seq.len_q) - 1) - 1) / kTileK - at.tile;
@@ -116,16 +121,15 @@ struct KeyWalk {
   // Of the n-th visit.
   __device__ int* turn(int n) const {
     const Visit& t = at.visit[n % 4];
-    const int64_t row = (int64_t(at.b) * p.heads_q + at.head_kv * at.group + t.head) * x.padded + t.first;
-    return x.turns + 1 + row / kTurnRows;
+    return x.turns + 1 + (at.row + int64_t(t.head) * x.padded + t.first) / kTurnRows;
   }
   __device__ Visit visit(const Cursor& c) const {
-    if (!p.mask.blocks.q) return {c.major, c.minor, 0, at.seq.len_q};
+    if (!p.mask.blocks.q) return {uint32_t(c.major), 0, c.minor, 0, at.seq.len_q};
     const int64_t begin = int64_t(at.hit[min(c.major, kHits - 1)]) * p.mask.blocks.q,
                   first = begin / 16 * 16 + c.minor * kTileQ;
     const int until = clamp(begin + p.mask.blocks.q, 0, at.seq.len_q);
     // A piece beyond the block has no rows of its own.
-    return {at.head, clamp(first, 0, until / 16 * 16), first < until ? int(begin) : INT32_MAX, until};
+    return {uint32_t(at.head), 0, clamp(first, 0, until / 16 * 16), first < until ? int(begin) : INT32_MAX, until};
   }
 
   // With a list all visits come in rounds: of a head, and of the query blocks from at.block on.
