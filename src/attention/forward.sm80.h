@@ -159,7 +159,7 @@ struct Forward {
 
   __device__ void find_seen(const Place& at) const {
     const int row = warp * kRowsOfWarp + lane;
-    if (lane < kRowsOfWarp) seen[row] = keys_seen(at, position(at.first + min(row, at.rows - 1)));
+    if (lane < kRowsOfWarp) seen[row] = row < at.rows ? keys_seen(at, position(at.first + row)) : int2{0, 0};
   }
 
   // A row of q or out.
@@ -201,7 +201,7 @@ struct Forward {
     const auto place = [&](int n) {
       return kStep % 8 ? shared + Layout::offset(row + n * kStep, column) : to + n * kStep * 128;
     };
-    if (t.last - t.first == TileK && dim == Layout::kPanels * 64) {
+    if (kStep % 8 == 0 && t.last - t.first == TileK && dim == Layout::kPanels * 64) {
 #pragma unroll
       for (int n = 0; n < TileK / kStep; ++n, from += kStep * stride) copy16(place(n), from);
     } else {
@@ -391,7 +391,10 @@ struct Forward {
       close_group();
       accumulate(s);
     }
-    wait_groups<0>();
+    if (at.tiles == 0) {  // then nobody has waited for q, through whose memory rows leave
+      wait_groups<0>();
+      __syncthreads();
+    }
     store();
     if (x.splits.by > 1) merge_splits();
   }
