@@ -121,7 +121,7 @@ void print_machine(const Machine& m) {
     row("GPU", fmt::format("{}: arch {}, {} multiprocessors, {}, driver {}", g.device.name, g.device.arch,
                            g.device.units, bytes_text(g.memory_bytes), m.driver));
   if (m.gpus.empty()) row("GPU", m.no_gpu);
-  row("GPU code", cuda::built_for().empty() ? "none: nvcc was not there when this was built" : cuda::built_for());
+  row("GPU code", cuda::built_for().empty() ? "none: it was left out, or nvcc was not there" : cuda::built_for());
 }
 
 void print_backends(std::string_view device, const std::vector<Candidate>& all) {

@@ -48,7 +48,7 @@ TEST(Cuda, a_build_without_gpu_code_says_so) {
   if (!cuda::built_for().empty()) GTEST_SKIP() << "this build has GPU code";
   Device d;
   EXPECT_EQ(device_named("cuda:0", d).message,
-            "device 'cuda:0': this build of attune has no GPU code: nvcc was not there");
+            "device 'cuda:0': this build of attune has no GPU code: it was left out, or nvcc was not there");
   EXPECT_EQ(find_backend("sm80_forward"), nullptr);
 }
 
@@ -142,7 +142,7 @@ TEST_F(Sm80Forward, decode_splits_fill_the_gpu) {
   EXPECT_EQ(splits("forward bf16 b1 h32/8 q1 k8192 d128 full"), 16) << "8 * 16 blocks on 132 multiprocessors";
   EXPECT_EQ(splits("forward bf16 b16 h32/8 q1 k8192 d128 full"), 1);
   EXPECT_EQ(splits("forward bf16 b64 h32/8 q1 k8192 d128 full"), 1);
-  EXPECT_GT(splits("forward bf16 b64 h32/8 q1 k8192 d128 full paged16"), 1) << "lengths differ";
+  EXPECT_EQ(splits("forward bf16 b64 h32/8 q1 k8192 d128 full paged16"), 1);
   EXPECT_EQ(splits("forward bf16 b1 h1 q1 k1048576 d128 full"), 128);
   EXPECT_LE(splits("forward bf16 b1 h32/8 q1 k1048576 d128 window511,0"), 4) << "512 keys";
 }

@@ -4,7 +4,7 @@
 namespace attune::cuda {
 namespace {
 
-Status none() { return Status::no("this build of attune has no GPU code: nvcc was not there"); }
+Status none() { return Status::no("this build of attune has no GPU code: it was left out, or nvcc was not there"); }
 
 }  // namespace
 
