@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <random>
 #include <source_location>
 #include <string>
@@ -243,6 +244,7 @@ int main(int argc, char** argv) {
   int gpus = 0;
   if (cudaGetDeviceCount(&gpus) != cudaSuccess || !gpus) return std::puts("there is no GPU here"), 0;
   require(cudaSetDevice(0));
+  setenv("ATTUNE_POOL", "attune", 1);
   const std::string_view only = argc > 1 ? argv[1] : "";
   costs();
   const std::vector<Way> ways = {

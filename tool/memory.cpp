@@ -274,7 +274,7 @@ void add_memory(CLI::App& app, Context& context) {
       "  attune memory \"backward bf16 b4 h16 q8192 k8192 d128 causal\" --device cuda:0 --json\n"
       "  attune memory --device cuda:0\n\n"
       "On a GPU that is here, the tensors and the workspace are taken from the pool while the page is made.\n"
-      "ATTUNE_POOL=driver or attune says whether freed memory is left to the driver.\n"
+      "ATTUNE_POOL=attune keeps freed blocks; otherwise freed memory is left to the driver.\n"
       "Exit code 1 where nothing supports the problem, 3 where it does not fit.");
   sub->callback([asked, &context] { run(*asked, context); });
 }

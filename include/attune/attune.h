@@ -5,7 +5,7 @@
  *
  * Environment, read when a device is first used: ATTUNE_BACKEND (a backend by name; its refusal is an error),
  * ATTUNE_TUNED (a tuned file, or a folder of <device>.tsv), ATTUNE_LOG=1 (a line on stderr for every new plan),
- * ATTUNE_POOL=driver or attune (whether freed memory of a GPU is left to the driver's pool). */
+ * ATTUNE_POOL=attune (freed memory of a GPU is kept here; default: driver, it is left to the driver's pool). */
 #ifndef ATTUNE_H
 #define ATTUNE_H
 #include <stddef.h>

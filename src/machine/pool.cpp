@@ -164,7 +164,7 @@ Status Pool::grow(int bucket, size_t asked, PoolStream stream, Lock& lock, void*
   lock = locked();
   if (!s.ok() && full) {
     now_.full += 1;
-    release_to(0, 0);
+    release_to(0, driver_.finish(driver_.self).ok() ? frees_ : 0);
     (void)driver_.shrink(driver_.self, 0);
     s = driver_.take(driver_.self, bytes, stream.handle, out, full);
   }

@@ -77,8 +77,9 @@ class Pool {
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
 
-  // May be used by work on the stream and by what is ordered after it. Where the driver has none left, everything that
-  // can be is given back first, which waits for the work on it; then it is asked once more. 0 bytes are 1.
+  // May be used by work on the stream and by what is ordered after it. Where the driver has none left, the device is
+  // waited for, since the driver returns no memory whose free it has not seen to be over, everything free is given
+  // back, and the driver is asked once more. 0 bytes are 1.
   Status allocate(size_t bytes, PoolStream stream, void*& out);
   // All use of the buffer is ordered before this point of the stream. Null is good.
   Status free(void* data, PoolStream stream);

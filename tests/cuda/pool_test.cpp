@@ -1,5 +1,6 @@
 // The memory pool on a GPU: what the model of machine/pool_test.cpp stands for is here what streams really do. Every
 // buffer is filled on its stream and read back before it is freed, so one that came too early has somebody else's bytes.
+// Holds with ATTUNE_POOL=driver, the default, and with ATTUNE_POOL=attune.
 #include "machine/cuda/pool.h"
 
 #include <algorithm>
@@ -103,7 +104,7 @@ TEST_F(GpuMemory, no_buffer_loses_its_bytes_on_five_streams) {
   streams.push_back(nullptr);  // the default stream
   streams.push_back(cudaStreamPerThread);
   EXPECT_EQ(churn(streams, 2, 6000), 0);
-  EXPECT_GT(state().counts.hits, 0u);
+  EXPECT_EQ(state().counts.hits > 0, state().keeps);
   for (int n = 0; n < 5; ++n) EXPECT_EQ(cudaStreamDestroy(streams[size_t(n)]), cudaSuccess);
 }
 

@@ -259,10 +259,12 @@ TEST(Pool, out_of_memory_gives_back_and_asks_once_more) {
   m.passes = 0;
   std::vector<char*> all;
   for (int n = 0; n < 6; ++n) all.push_back(m.get(pool, kMiB, a));
+  all.push_back(m.get(pool, 1024, a));  // too small for an event of its own
   for (char* place : all) m.put(pool, place, a);
-  EXPECT_EQ(pool.statistics().free_blocks, 6u);
+  EXPECT_EQ(pool.statistics().free_blocks, 7u);
   char* large = m.get(pool, 8 * kMiB, b);
   EXPECT_EQ(pool.statistics().full, 1u);
+  EXPECT_EQ(m.finishes, 1);
   EXPECT_EQ(pool.statistics().free_blocks, 0u);
   EXPECT_EQ(m.wrong, 0);
 

@@ -38,7 +38,7 @@ struct GpuPool {
   int index = 0;
   cudaMemPool_t from = nullptr;
   cudaStream_t side = nullptr;
-  bool keeps = true;
+  bool keeps = false;
   std::unique_ptr<Pool> blocks{};
   std::atomic<uint64_t> graph_buffers{0};
 };
@@ -52,6 +52,7 @@ Status driver_take(void* self, size_t bytes, void* stream, void*& out, bool& ful
   return said("cudaMallocFromPoolAsync", error);
 }
 Status driver_give(void*, void* data, void* stream) {
+  const Relaxed relaxed;
   return said("cudaFreeAsync", cudaFreeAsync(data, stream_of(stream)));
 }
 Status driver_mark(void*, void* stream, void*& event) {
@@ -92,9 +93,9 @@ Status open(int index, std::unique_ptr<GpuPool>& out) {
   auto pool = std::make_unique<GpuPool>();
   pool->index = index;
   const char* word = std::getenv("ATTUNE_POOL");
-  const std::string_view wanted = word ? word : "attune";
+  const std::string_view wanted = word ? word : "driver";
   if (wanted != "attune" && wanted != "driver")
-    return Status::no("memory: ATTUNE_POOL is '", wanted, "', not one of attune, driver");
+    return Status::no("memory: ATTUNE_POOL is '", wanted, "', not one of driver, attune");
   pool->keeps = wanted == "attune";
 
   Device found;

@@ -1,5 +1,6 @@
 // The memory pools of the GPUs, one a GPU, made when first used and never destroyed: machine/pool.h over a pool of the
-// driver's that is ours alone. ATTUNE_POOL=driver, read at that moment, keeps no blocks and leaves all to the driver.
+// driver's that is ours alone. Blocks are kept only with ATTUNE_POOL=attune, read at that moment; otherwise all is left
+// to the driver, and only the counting is ours. docs/memory.md says why.
 //
 // Captured streams. A graph keeps its addresses, so it gets no block that anybody else may get: a Borrowed buffer
 // becomes an allocation and a free of the graph itself, made by the driver; a buffer that would outlive the capture is
@@ -18,8 +19,8 @@ Status reset_marks(int index);
 
 struct PoolState {
   PoolStatistics counts{};
-  bool keeps = true;          // blocks; false with ATTUNE_POOL=driver
-  uint64_t graph_buffers = 0; // borrowed inside captures
+  bool keeps = false;          // blocks
+  uint64_t graph_buffers = 0;  // borrowed inside captures
 };
 Status pool_state(int index, PoolState& out);
 
