@@ -264,6 +264,7 @@ constexpr std::string_view kNasty[] = {
     "backward bf16 b2 h2 q128 k128 d64 window40,0",
     "backward bf16 b2 h2 q128 k128 d64 causal@top_left",
     "backward bf16 b2 h4/2 q128 k128 d64/32 full",
+    "backward bf16 b2 h3 q100 k2048 d64 full",
     "backward f32 b6 h2 q127 k127 d32 causal ragged | seed=2 odd",
     "backward bf16 b6 h2/1 q127 k127 d64 full ragged | seed=3 odd",
     "backward f32 b3 h4/2 q33 k64 d64 causal paged16 | seed=2 drawn cache shared",
