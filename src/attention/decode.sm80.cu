@@ -22,7 +22,7 @@ namespace {
 
 constexpr std::string_view kWho = "sm80_forward";
 // What starting a block and merging parts cost, as bytes that a block could have read meanwhile.
-constexpr double kStartBytes = 50e3, kMergeBytes = 120e3, kPartBytes = 512;
+constexpr double kStartBytes = 70e3, kMergeBytes = 120e3, kPartBytes = 512;
 constexpr int kLeastKeys = 128;  // of a part
 constexpr Role kLengths[] = {Role::cu_q,     Role::cu_k,        Role::used_q,     Role::used_k,
                              Role::left_pad, Role::cache_index, Role::page_table, Role::positions};
@@ -34,14 +34,16 @@ int64_t row_blocks(const Problem& p, const DecodeKernel& k) { return ceil_div(ro
 int most_q(const Problem& p) { return std::min(p.len_q, kMostRows / group_of(p)); }
 
 // The narrowest that holds the dims; of those the one whose block has all rows, or comes nearest. Where a row's bits
-// may not depend on the batch, the choice may not either.
+// may not depend on the batch the choice may not either: 16 rows, and the smaller block, for there are many short parts
+// and one block starts behind the other.
 DecodeKernel* kernel_for(const Problem& p, const Device& d, int* number = nullptr) {
   DecodeKernel* best = nullptr;
   const auto all = decode_kernels();
   for (DecodeKernel& k : all) {
     if (k.dim < std::max(p.dim_qk, p.dim_v) || k.shared_bytes > cuda::shared_limit(d.arch)) continue;
-    if (best && (k.dim > best->dim || fixed(p) || best->rows >= rows_of(p))) break;
-    if (!best || k.rows > best->rows) best = &k;
+    if (best && k.dim > best->dim) break;
+    const bool more = best && k.rows > best->rows;
+    if (!best || (fixed(p) ? !more : more && best->rows < rows_of(p))) best = &k;
   }
   if (best && number) *number = int(best - all.data());
   return best;
@@ -55,8 +57,8 @@ int64_t keys_seen(const Problem& p) {
 }
 
 // Fixed: as many parts as a sequence of the greatest length has. Else what a model of time says is shortest: blocks
-// come in waves, of which a part that is empty costs a quarter (the others have its bandwidth), a part of the keys more
-// costs its merge, and where lengths differ the last block ends a quarter of one late.
+// come in waves, of which a part that is empty costs a quarter (the others have its bandwidth), and a part of the keys
+// more costs its merge.
 int splits_of(const Problem& p, const Device& d, const DecodeKernel& k) {
   const int64_t keys = keys_seen(p);
   if (fixed(p)) {
@@ -66,13 +68,12 @@ int splits_of(const Problem& p, const Device& d, const DecodeKernel& k) {
   }
   const int64_t blocks = int64_t(p.batch) * p.heads_kv * row_blocks(p, k);
   const int64_t room = d.units * std::clamp(cuda::shared_limit(d.arch) / k.shared_bytes, 1, k.blocks_per_sm);
-  const bool differ = p.keys != KeySource::linear && p.batch > 1;
   int best = 1;
   double least = INFINITY;
   for (int64_t s = 1; s <= std::clamp<int64_t>(keys / kLeastKeys, 1, kMostSplits); ++s) {
     const double bytes = double(ceil_div(keys, s)) * 2 * (p.dim_qk + p.dim_v) + kStartBytes;
     const double waves = 0.75 * double(blocks * s) / double(room) + 0.25 * double(ceil_div(blocks * s, room));
-    const double cost = (waves + 0.25 * differ) * bytes + (s > 1 ? kMergeBytes + double(s) * kPartBytes : 0);
+    const double cost = waves * bytes + (s > 1 ? kMergeBytes + double(s) * kPartBytes : 0);
     if (cost < least) least = cost, best = int(s);
   }
   return best;

@@ -10,7 +10,6 @@
 #include "core/divisor.h"
 #include "core/score.h"
 #include "machine/sm80/matrix.h"
-#include "machine/sm80/once.h"
 #include "machine/sm80/order.h"
 
 namespace attune::sm80 {
@@ -180,12 +179,11 @@ struct Decode {
     if (n >= until) return;
     const uint32_t to = stages + stage * kStageBytes;
     const int mine = member * kOwn, row = lane / kChunks, column = lane % kChunks * 8, first = n * Keys + mine;
-    const uint64_t policy = read_once();
     if (!x.pages) {
       const char *from_k = k + (first + row) * x.k.seq, *from_v = v + (first + row) * x.v.seq;
 #pragma unroll
       for (int r = 0; r < kOwn; r += kRowsAtOnce)
-        copy_row(to, mine + row + r, column, from_k + r * x.k.seq, from_v + r * x.v.seq, sees(first + row + r), policy);
+        copy_row(to, mine + row + r, column, from_k + r * x.k.seq, from_v + r * x.v.seq, sees(first + row + r));
       return;
     }
     const int64_t slot = x.page.rest(at.seq.k_first + first + lane % kOwn), in_pool = clamp(page, 0, x.pool - 1);
@@ -194,13 +192,12 @@ struct Decode {
     for (int r = 0; r < kOwn; r += kRowsAtOnce) {
       const int64_t off_k = __shfl_sync(~0u, mine_k, row + r), off_v = __shfl_sync(~0u, mine_v, row + r);
       const bool there = sees(first + row + r);
-      copy_row(to, mine + row + r, column, there ? k + off_k : k, there ? v + off_v : v, there, policy);
+      copy_row(to, mine + row + r, column, there ? k + off_k : k, there ? v + off_v : v, there);
     }
   }
-  __device__ void copy_row(uint32_t to, int row, int column, const char* from_k, const char* from_v, bool there,
-                           uint64_t policy) const {
-    copy16(to + TileOfK::offset(row, column), from_k, there && column < x.dim_qk, policy);
-    copy16(to + TileOfK::kBytes + TileOfK::offset(row, column), from_v, there && column < x.dim_v, policy);
+  __device__ void copy_row(uint32_t to, int row, int column, const char* from_k, const char* from_v, bool there) const {
+    copy16(to + TileOfK::offset(row, column), from_k, there && column < x.dim_qk);
+    copy16(to + TileOfK::kBytes + TileOfK::offset(row, column), from_v, there && column < x.dim_v);
   }
 
   // Straight into fragments: every warp needs all of q, once.
