@@ -574,7 +574,7 @@ struct BackwardKeys : KeyWalk<Shape> {
 enum class Room { any, small, middle, large };
 constexpr int kLargeFrom = 900;
 constexpr bool is_middle(int code) { return code == 800 || code == 870; }
-__device__ constexpr bool compiled(Room room) {
+__device__ constexpr bool compiled([[maybe_unused]] Room room) {
 #ifdef __CUDA_ARCH__
   return room == Room::middle ? is_middle(__CUDA_ARCH__) : room != Room::large || __CUDA_ARCH__ >= kLargeFrom;
 #else
