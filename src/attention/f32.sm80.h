@@ -133,46 +133,56 @@ __device__ inline void load_keys(const F32Call& x, Role role, const Sequence& s,
 // s = x y^T: a warp's rows of one tile from `row` on against kN * 8 rows of another.
 template <bool three, class X, class Y, int kM, int kN>
 __device__ inline void dot_rows(Accumulator (&s)[kM * kN], uint32_t x, uint32_t y, int row, int lane) {
-  static_assert(X::kColumns == Y::kColumns && kN % 2 == 0);
+  // Threefold: fragments whose partial sums fit into registers beside the sums, and terms of a partial sum. They are
+  // few: an error of a score is one of its exponential, and grows with the score.
+  constexpr int kPart = three && kM * kN > 8 ? kN / 2 : kN, kSpan = three ? 32 : X::kColumns;
+  constexpr int kTogether = three ? 2 : 4;
+  static_assert(X::kColumns == Y::kColumns && kPart % 2 == 0);
   const uint32_t x_first = x + X::offset(row + lane % 16, lane / 16 * 4);
   const uint32_t y_first = y + Y::offset(lane / 16 * 8 + lane % 8, lane / 8 % 2 * 4);
-  constexpr int kTogether = three ? 2 : 4;
-  const auto columns = [&](Accumulator(&to)[kM * kN], int from, int until) {
+  const auto columns = [&](Accumulator(&to)[kM * kPart], int first, int from) {
 #pragma unroll
-    for (int n = 0; n < kM * kN; ++n) to[n] = {};
+    for (int n = 0; n < kM * kPart; ++n) to[n] = {};
 #pragma unroll kTogether
-    for (int k = from; k < until; k += 8) {
+    for (int k = from; k < from + kSpan; k += 8) {
       OperandA<three> one[kM];
 #pragma unroll
       for (int m = 0; m < kM; ++m) load_rows<three>(one[m], X::further(x_first, k) + m * 16 * 128);
 #pragma unroll
-      for (int n = 0; n < kN; n += 2) {
+      for (int n = 0; n < kPart; n += 2) {
         OperandB<three> two[2];
-        load_columns<three>(two, Y::further(y_first, k) + n * 8 * 128);
+        load_columns<three>(two, Y::further(y_first, k) + (first + n) * 8 * 128);
 #pragma unroll
         for (int m = 0; m < kM; ++m) {
-          multiply_add<three>(to[m * kN + n], one[m], two[0]);
-          multiply_add<three>(to[m * kN + n + 1], one[m], two[1]);
+          multiply_add<three>(to[m * kPart + n], one[m], two[0]);
+          multiply_add<three>(to[m * kPart + n + 1], one[m], two[1]);
         }
       }
     }
   };
-  constexpr int kSpan = three ? kExact : X::kColumns;
-  columns(s, 0, kSpan);
-#pragma unroll 1
-  for (int k = kSpan; k < X::kColumns; k += kSpan) {
-    Accumulator part[kM * kN];
-    columns(part, k, k + kSpan);
+  if constexpr (three) {
 #pragma unroll
-    for (int n = 0; n < kM * kN; ++n) add(s[n], part[n]);
+    for (int n = 0; n < kM * kN; ++n) s[n] = {};
+#pragma unroll
+    for (int first = 0; first < kN; first += kPart)
+#pragma unroll 1
+      for (int k = 0; k < X::kColumns; k += kSpan) {
+        Accumulator part[kM * kPart];
+        columns(part, first, k);
+#pragma unroll
+        for (int m = 0; m < kM; ++m)
+#pragma unroll
+          for (int n = 0; n < kPart; ++n) add(s[m * kN + first + n], part[m * kPart + n]);
+      }
+  } else {
+    columns(s, 0, 0);
   }
 }
 
-// acc += w y: weights of a warp's rows and of the kN * 8 rows of a tile.
+// acc += w y: weights of a warp's rows and of the kN * 8 rows of a tile. Threefold: a partial sum has a tile's terms.
 template <bool three, class Y, int kM, int kN>
 __device__ inline void add_rows(Accumulator (&acc)[kM][Y::kColumns / 8], const Accumulator (&w)[kM * kN], uint32_t y,
                                 int lane) {
-  static_assert(kN * 8 <= kExact);
   const uint32_t even = y + Y::offset(lane % 4 * 2, lane / 4), odd = y + Y::offset(lane % 4 * 2 + 1, lane / 4);
   constexpr int kColumns = Y::kColumns / 8, kSpan = three ? 2 : kColumns;  // of fragments at once
 #pragma unroll

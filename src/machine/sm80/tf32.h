@@ -1,8 +1,8 @@
 // f32 on tensor cores by mma.sync. They take tf32, which has 10 stored bits of the mantissa instead of 23: a number is
 // rounded to it, or split into two of them whose sum is the number to within 2^-21. Then three products make one
 // (small big + big small + big big; small small is below 2^-22 of it). Tensor cores cut their sums off instead of
-// rounding them, and over thousands of terms that shows (1.5e-5 after 2048): threefold products are summed there for
-// kExact terms at most, and then by ordinary, rounded additions.
+// rounding them, and over thousands of terms that shows (1.5e-5 after 2048): threefold products are summed there for a
+// few terms only, and then by ordinary, rounded additions.
 #pragma once
 #include "machine/sm80/memory.h"
 
@@ -78,7 +78,6 @@ __device__ inline void multiply_add(Accumulator& d, const OperandA<three>& a, co
   }
   multiply_add_tf32(d, a.big, b.big);
 }
-constexpr int kExact = 64;
 __device__ inline void add(Accumulator& to, const Accumulator& x) {
 #pragma unroll
   for (int n = 0; n < 4; ++n) to.c[n] += x.c[n];
