@@ -1,7 +1,7 @@
 // The parts of a decode become rows: a block has one row, a thread four columns of every n-th part. A kernel of its own
-// and not the last block of the first one: counters would have to be cleared before every run, which costs more than a
-// kernel that is started while the first one ends. It goes through its code once before it waits: code that nobody has
-// run yet comes from memory, and by then there would be nothing to hide that behind.
+// and not the last block of the first one, whose counters would have to be cleared before every run. It is started
+// while the first one ends, and goes through its code once before it waits, so that the code is there by then; what
+// either saves has not been measured by itself.
 #pragma once
 #include "attention/decode.sm80.h"
 

@@ -157,12 +157,12 @@ TEST_F(Sm80Forward, a_gpu_with_less_shared_memory_gets_no_larger_tile) {
 }
 
 TEST_F(Sm80Forward, the_narrowest_kernel_that_holds_the_dims_is_taken) {
-  EXPECT_EQ(planned("forward bf16 b8 h16 q2048 k2048 d8 causal", "h200").kernel,
-            planned("forward bf16 b8 h16 q2048 k2048 d64 causal", "h200").kernel);
-  EXPECT_NE(planned("forward bf16 b8 h16 q2048 k2048 d72 causal", "h200").kernel,
-            planned("forward bf16 b8 h16 q2048 k2048 d64 causal", "h200").kernel);
-  EXPECT_NE(planned("forward bf16 b8 h16 q2048 k2048 d192 causal", "h200").kernel,
-            planned("forward bf16 b8 h16 q2048 k2048 d192/128 causal", "h200").kernel);
+  EXPECT_EQ(planned("forward bf16 b8 h16 q2048 k2048 d8 full", "h200").kernel,
+            planned("forward bf16 b8 h16 q2048 k2048 d64 full", "h200").kernel);
+  EXPECT_NE(planned("forward bf16 b8 h16 q2048 k2048 d72 full", "h200").kernel,
+            planned("forward bf16 b8 h16 q2048 k2048 d64 full", "h200").kernel);
+  EXPECT_NE(planned("forward bf16 b8 h16 q2048 k2048 d192 full", "h200").kernel,
+            planned("forward bf16 b8 h16 q2048 k2048 d192/128 full", "h200").kernel);
 }
 
 }  // namespace

@@ -164,7 +164,7 @@ Status launch(const Launch& l, const Problem& p, const void* params) {
   config.blockDim = dim3(unsigned(l.threads));
   config.dynamicSmemBytes = size_t(l.shared_bytes);
   config.stream = static_cast<cudaStream_t>(l.stream);
-  // Beside the kernel before it there is room only where a multiprocessor need not divide its memory anew.
+  // As much shared memory as the kernel before it is likely to have asked for: so that both may share a multiprocessor.
   cudaLaunchAttribute early[2]{};
   early[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   early[0].val.programmaticStreamSerializationAllowed = 1;
