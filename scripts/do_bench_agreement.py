@@ -1,9 +1,8 @@
 #!/usr/bin/env python3
 # Whether two timers agree: torch:flash at five shapes, by triton.testing.do_bench and by `attune bench`, in one process
-# that loads the tool as the host of its peers does. Both flush 256 MB before each sample and take medians of events. A
-# GPU at its power cap needs some 100 ms of work until its clock is steady: with do_bench's own 25 ms of warm-up an H200
-# gave 3612 us for the longest shape and 3503 us two seconds later. So do_bench gets a longer one, and runs right before
-# and right after the tool at each shape.
+# that loads the tool as the host of its peers does. Both flush 256 MB before each sample and take medians of events.
+# With do_bench's own 25 ms of warm-up an H200 gave 3612 us for the longest shape and 3503 us two seconds later; a clock
+# that settles under the power cap is a guess. So do_bench gets a longer one, and runs right before and after the tool.
 #   do_bench_agreement.py <folder of the build>
 import ctypes
 import json
