@@ -3,25 +3,15 @@
 #include <gtest/gtest.h>
 
 #include "plan/plan.h"
+#include "tests/asked.h"
 
 namespace attune {
 namespace {
 
-Problem problem(std::string_view line) {
-  Problem p;
-  const Status s = parse(line, p);
-  EXPECT_TRUE(s.ok()) << s.message;
-  return p;
-}
-Device device(std::string_view word) {
-  Device d;
-  EXPECT_TRUE(known_device(word, d).ok());
-  return d;
-}
 std::string refusal(std::string_view line, std::string_view on = "h200") {
   const Problem p = problem(line);
   const Backend* b = find_backend(p.pass == Pass::forward ? "sm80_forward_f32" : "sm80_backward_f32");
-  return b->supports(p, device(on)).message;
+  return b->supports(p, known(on)).message;
 }
 
 class F32OnGpu : public testing::Test {
@@ -70,7 +60,7 @@ TEST_F(F32OnGpu, what_is_refused_is_said) {
 TEST_F(F32OnGpu, the_chain_takes_them_only_where_tf32_is_allowed) {
   const auto chosen = [](std::string_view line) {
     Plan plan;
-    const Status s = Planner{.device = device("h200")}.plan(problem(line), plan);
+    const Status s = Planner{.device = known("h200")}.plan(problem(line), plan);
     return s.ok() ? std::string(plan.backend->name) : s.message;
   };
   EXPECT_EQ(chosen("forward f32 b1 h8 q512 k512 d64 causal precision=tf32"), "sm80_forward_f32");
@@ -85,7 +75,7 @@ TEST_F(F32OnGpu, memory_is_linear_and_kernels_are_by_width) {
     const Problem p = problem(line);
     Plan plan{.backend = find_backend(p.pass == Pass::forward ? "sm80_forward_f32" : "sm80_backward_f32"),
               .problem = p,
-              .device = device("l4")};
+              .device = known("l4")};
     EXPECT_TRUE(plan.backend->shape(plan, Planner{.device = plan.device}).ok()) << line;
     return plan;
   };
@@ -101,7 +91,7 @@ TEST_F(F32OnGpu, a_grid_that_no_launch_takes_is_refused) {
   for (const std::string_view pass : {"forward", "backward"}) {
     Plan plan;
     const std::string line = join(pass, " f32 b65536 h65536 q100 k100 d8 full precision=tf32");
-    const Status s = Planner{.device = device("h200"), .forced = join("sm80_", pass, "_f32")}.plan(problem(line), plan);
+    const Status s = Planner{.device = known("h200"), .forced = join("sm80_", pass, "_f32")}.plan(problem(line), plan);
     EXPECT_NE(s.message.find("blocks are over 2^31 - 1"), std::string::npos) << s.message;
   }
 }

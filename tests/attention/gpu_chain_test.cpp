@@ -4,21 +4,10 @@
 
 #include "attention/cudnn_versions.h"
 #include "plan/plan.h"
+#include "tests/asked.h"
 
 namespace attune {
 namespace {
-
-Problem problem(std::string_view line) {
-  Problem p;
-  const Status s = parse(line, p);
-  EXPECT_TRUE(s.ok()) << s.message;
-  return p;
-}
-Device device(std::string_view word) {
-  Device d;
-  EXPECT_TRUE(known_device(word, d).ok());
-  return d;
-}
 
 class GpuChain : public testing::Test {
  protected:
@@ -26,10 +15,10 @@ class GpuChain : public testing::Test {
     if (!find_backend("cuda_standard")) GTEST_SKIP() << "this build has no GPU code";
   }
   std::string refusal(std::string_view backend, std::string_view line, std::string_view on = "h200") const {
-    return find_backend(backend)->supports(problem(line), device(on)).message;
+    return find_backend(backend)->supports(problem(line), known(on)).message;
   }
   size_t bytes(std::string_view backend, std::string_view line) const {
-    Plan plan{.backend = find_backend(backend), .problem = problem(line), .device = device("h200")};
+    Plan plan{.backend = find_backend(backend), .problem = problem(line), .device = known("h200")};
     EXPECT_TRUE(plan.backend->shape(plan, Planner{.device = plan.device}).ok());
     return plan.workspace_bytes;
   }
@@ -63,7 +52,7 @@ TEST_F(GpuChain, standard_refuses_in_words) {
     EXPECT_NE(said.find(c.says), std::string::npos) << c.line << " says: " << said;
   }
   EXPECT_EQ(refusal("cuda_standard", "forward f16 b1 h1 q8 k8 d8 full", "t4"), "");
-  Device old = device("t4");
+  Device old = known("t4");
   old.arch = 70, old.name = "NVIDIA V100";
   EXPECT_EQ(find_backend("cuda_standard")->supports(problem("forward f16 b1 h1 q8 k8 d8 full"), old).message,
             "cuda_standard: needs an NVIDIA GPU of Turing (sm_75) or later, and NVIDIA V100 is sm_70");
@@ -138,7 +127,7 @@ struct Call {
                {p.batch, seq, head, p.dim_qk}, {int64_t(seq) * head * p.dim_qk, int64_t(head) * p.dim_qk, p.dim_qk}};
   }
   std::string said(std::string_view backend) const {
-    const Plan plan{.backend = find_backend(backend), .problem = p, .device = device("h200")};
+    const Plan plan{.backend = find_backend(backend), .problem = p, .device = known("h200")};
     return plan.backend->fits(plan, args).message;
   }
 };
@@ -164,7 +153,7 @@ TEST_F(GpuChain, vendor_says_which_arguments_it_does_not_take) {
 }
 
 TEST_F(GpuChain, a_call_that_does_not_fit_goes_down_the_chain) {
-  PlanCache cache(Planner{.device = device("h200")});
+  PlanCache cache(Planner{.device = known("h200")});
   Call call("forward bf16 b2 h4 q128 k128 d64 causal");
   const Plan* plan = nullptr;
   ASSERT_TRUE(cache.find(call.p, plan).ok());
@@ -202,12 +191,12 @@ TEST(CudnnVersions, known_errors_are_refused_and_nothing_else) {
       {91501, "backward bf16 b1 h1 q1 k1 d64 full", "no backward of one query and one key"},
   };
   for (const auto& c : cases) {
-    const std::string said = cudnn::serves(c.version, problem(c.line), device("h200")).message;
+    const std::string said = cudnn::serves(c.version, problem(c.line), known("h200")).message;
     if (!*c.says) EXPECT_EQ(said, "") << c.version << " " << c.line;
     else EXPECT_NE(said.find(c.says), std::string::npos) << c.version << " " << c.line << " says: " << said;
   }
-  EXPECT_FALSE(cudnn::serves(90900, problem("forward bf16 b1 h1 q64 k64 d192 full"), device("a100")).ok());
-  EXPECT_TRUE(cudnn::serves(91002, problem("forward bf16 b1 h1 q64 k64 d192 full"), device("a100")).ok());
+  EXPECT_FALSE(cudnn::serves(90900, problem("forward bf16 b1 h1 q64 k64 d192 full"), known("a100")).ok());
+  EXPECT_TRUE(cudnn::serves(91002, problem("forward bf16 b1 h1 q64 k64 d192 full"), known("a100")).ok());
 }
 
 }  // namespace

@@ -7,6 +7,8 @@
 #include <cstdlib>
 #include <new>
 
+#include "tests/asked.h"
+
 namespace {
 
 int allocations = 0;
@@ -26,12 +28,6 @@ namespace attune {
 namespace {
 
 #ifdef ATTUNE_NVTX_TOOL
-Problem problem(std::string_view line) {
-  Problem p;
-  EXPECT_TRUE(parse(line, p).ok());
-  return p;
-}
-
 TEST(Nvtx, a_range_has_the_line_of_its_problem) {
   ASSERT_EQ(setenv("NVTX_INJECTION64_PATH", ATTUNE_NVTX_TOOL, 1), 0);
   const Problem outer = problem("forward bf16 b2 h8/2 q64 k64 d64 causal");

@@ -5,24 +5,13 @@
 #include <set>
 #include <tuple>
 
+#include "tests/asked.h"
 #include "verify/compare.h"
 
 namespace attune {
 namespace {
 
 constexpr const char* kGpus[] = {"t4", "a100", "a10g", "l4", "rtx4090", "h200"};
-
-Device known(std::string_view word) {
-  Device d;
-  EXPECT_TRUE(known_device(word, d).ok()) << word;
-  return d;
-}
-Problem problem(std::string_view line) {
-  Problem p;
-  const Status s = parse(line, p);
-  EXPECT_TRUE(s.ok()) << s.message;
-  return p;
-}
 
 class CudaChain : public testing::Test {
  protected:

@@ -4,22 +4,10 @@
 #include "machine/cuda/runtime.h"
 #include "machine/host.h"
 #include "plan/plan.h"
+#include "tests/asked.h"
 
 namespace attune {
 namespace {
-
-Problem problem(std::string_view line) {
-  Problem p;
-  const Status s = parse(line, p);
-  EXPECT_TRUE(s.ok()) << s.message;
-  return p;
-}
-
-Device known(std::string_view word) {
-  Device d;
-  EXPECT_TRUE(known_device(word, d).ok()) << word;
-  return d;
-}
 
 // The backend's own answer; "" where it takes the problem.
 std::string refusal(std::string_view line, const Device& d) {

@@ -9,19 +9,13 @@
 #include <thread>
 
 #include "plan/rules.h"
+#include "tests/asked.h"
 
 namespace attune {
 namespace {
 
 constexpr const char* kForward = "forward f32 b2 h4 q64 k64 d64 causal";
 constexpr const char* kBackward = "backward f32 b2 h4 q64 k64 d64 causal";
-
-Problem problem(std::string_view line) {
-  Problem p;
-  const Status s = parse(line, p);
-  EXPECT_TRUE(s.ok()) << s.message;
-  return p;
-}
 
 // A CPU that is described, not looked up: the same on every machine that runs this test.
 Device plain_cpu() { return {.units = 2, .features = bit(Feature::blas), .name = "a CPU"}; }
