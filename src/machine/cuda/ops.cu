@@ -1,0 +1,197 @@
+// ops.h on a GPU. All of it is bound by memory: a thread takes 4 elements at once where rows and addresses allow it,
+// and asks for the dtype at run time, the same for all threads of a launch.
+#include <algorithm>
+
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#include "core/divisor.h"
+#include "core/mask.h"
+#include "core/softmax.h"
+#include "machine/cuda/runtime.h"
+#include "machine/ops.h"
+
+namespace attune::cuda {
+namespace {
+
+using detail::Combine;
+using detail::Merge;
+
+constexpr int kThreads = 256;
+constexpr int64_t kMostBlocks = 132 * 16 * 4;  // then threads take several pieces
+constexpr int64_t kMostRows = INT32_MAX;
+
+template <class T, int Width>
+struct alignas(sizeof(T) * Width) Piece { T x[Width]; };
+
+// In one instruction where the GPU has it: number.h's way takes fifteen, and f16 is common.
+template <class Real, class T>
+__device__ Real widen(T x) {
+  if constexpr (std::is_same_v<T, F16>) return Real(__half2float(__ushort_as_half(x.bits)));
+  else return Real(x);
+}
+template <class T, class Real>
+__device__ T narrow(Real x) {
+  if constexpr (sizeof(T) == 8) return T(x);
+  else if constexpr (std::is_same_v<T, F16>) return std::bit_cast<F16>(__half_as_ushort(__float2half_rn(float(x))));
+  else return T(float(x));
+}
+
+template <int Width, class Real>
+__device__ void read(const char* at, DType dtype, Real (&to)[Width]) {
+  const auto copy = [&]<class T>(const T*) {
+    const Piece<T, Width> p = *reinterpret_cast<const Piece<T, Width>*>(at);
+#pragma unroll
+    for (int n = 0; n < Width; ++n) to[n] = widen<Real>(p.x[n]);
+  };
+  switch (dtype) {
+    case DType::f64: return copy(static_cast<const double*>(nullptr));
+    case DType::f32: return copy(static_cast<const float*>(nullptr));
+    case DType::f16: return copy(static_cast<const F16*>(nullptr));
+    case DType::bf16: return copy(static_cast<const Bf16*>(nullptr));
+    default: return copy(static_cast<const E4m3*>(nullptr));
+  }
+}
+
+template <int Width, class Real>
+__device__ void write(const Real (&from)[Width], DType dtype, char* at) {
+  const auto copy = [&]<class T>(T*) {
+    Piece<T, Width> p;
+#pragma unroll
+    for (int n = 0; n < Width; ++n) p.x[n] = narrow<T>(from[n]);
+    *reinterpret_cast<Piece<T, Width>*>(at) = p;
+  };
+  switch (dtype) {
+    case DType::f64: return copy(static_cast<double*>(nullptr));
+    case DType::f32: return copy(static_cast<float*>(nullptr));
+    case DType::f16: return copy(static_cast<F16*>(nullptr));
+    case DType::bf16: return copy(static_cast<Bf16*>(nullptr));
+    default: return copy(static_cast<E4m3*>(nullptr));
+  }
+}
+
+// Where the rows of `to` are, by number.
+struct Rows {
+  uint32_t count;
+  Divisor heads, seq;
+
+  explicit Rows(const Tensor& t)
+      : count(uint32_t(t.extent.batch) * uint32_t(t.extent.seq) * uint32_t(t.extent.head)),
+        heads(uint32_t(t.extent.head)), seq(uint32_t(t.extent.seq)) {}
+  __device__ char* find(const Tensor& t, uint32_t row, int64_t element) const {
+    const uint32_t token = heads.divide(row);
+    return row_address(t, seq.divide(token), seq.rest(token), heads.rest(row)) + element * size_of(t.dtype);
+  }
+};
+
+struct CombineParams {
+  Combine c;
+  Rows rows;
+  Divisor pieces;    // of a row
+  int64_t all;       // pieces of all rows
+};
+
+template <int Width, class Real>
+__global__ void __launch_bounds__(kThreads) combine_kernel(const __grid_constant__ CombineParams x) {
+  const Combine& c = x.c;
+  for (int64_t n = int64_t(blockIdx.x) * kThreads + threadIdx.x; n < x.all; n += int64_t(gridDim.x) * kThreads) {
+    // Below 2^31 a prepared division; rows are below 2^31 always.
+    const bool small = x.all <= INT32_MAX;
+    const uint32_t row = small ? x.pieces.divide(uint32_t(n)) : uint32_t(n / x.pieces.by);
+    const int64_t element = (n - int64_t(row) * x.pieces.by) * Width;
+    Real sum[Width], value[Width];
+#pragma unroll
+    for (int d = 0; d < Width; ++d) sum[d] = Real(c.constant);
+    if (c.factor != 0.f) {
+      read(x.rows.find(c.from, row, element), c.from.dtype, value);
+#pragma unroll
+      for (int d = 0; d < Width; ++d) sum[d] += Real(c.factor) * value[d];
+    }
+    char* to = x.rows.find(c.to, row, element);
+    if (c.keep != 0.f) {
+      read(to, c.to.dtype, value);
+#pragma unroll
+      for (int d = 0; d < Width; ++d) sum[d] += Real(c.keep) * value[d];
+    }
+    write(sum, c.to.dtype, to);
+  }
+}
+
+struct MergeParams {
+  Merge m;
+  Rows rows;
+  int lanes;  // of a warp that share a row: 1, 2, ... 32
+};
+
+template <int Width>
+__global__ void __launch_bounds__(kThreads) merge_kernel(const __grid_constant__ MergeParams x) {
+  const Merge& m = x.m;
+  const uint32_t rows = kThreads / uint32_t(x.lanes);  // of a block
+  const uint32_t lane = threadIdx.x % uint32_t(x.lanes);
+  for (uint64_t first = uint64_t(blockIdx.x) * rows; first < x.rows.count; first += uint64_t(gridDim.x) * rows) {
+    const uint64_t row = first + threadIdx.x / uint32_t(x.lanes);
+    const bool real = row < x.rows.count;
+    float* running = nullptr;
+    Share share{};
+    if (real) {
+      running = reinterpret_cast<float*>(x.rows.find(m.lse, uint32_t(row), 0));
+      share = attune::merge(*running, *reinterpret_cast<float*>(x.rows.find(m.lse_part, uint32_t(row), 0)));
+    }
+    __syncwarp();  // all lanes have read what the first one writes
+    if (!real) continue;
+    if (lane == 0) *running = share.lse;
+    for (int d = int(lane) * Width; d < m.out.extent.dim; d += x.lanes * Width) {
+      float part[Width] = {}, out[Width] = {};
+      if (share.b != 0.f) read(x.rows.find(m.out_part, uint32_t(row), d), m.out_part.dtype, part);
+      char* to = x.rows.find(m.out, uint32_t(row), d);
+      if (share.a != 0.f) read(to, DType::f32, out);
+#pragma unroll
+      for (int e = 0; e < Width; ++e) out[e] = out[e] * share.a + part[e] * share.b;
+      write(out, DType::f32, to);
+    }
+  }
+}
+
+// Whether every piece of 4 elements begins at a multiple of its own size.
+bool wide(const Tensor& t) {
+  const auto whole = [](int64_t n) { return n % 4 == 0; };
+  return t.dtype != DType::f64 && whole(t.extent.dim) && whole(t.stride.batch) && whole(t.stride.seq) &&
+         whole(t.stride.head) && reinterpret_cast<uintptr_t>(t.data) % uintptr_t(4 * size_of(t.dtype)) == 0;
+}
+
+int64_t rows_of(const Tensor& t) { return int64_t(t.extent.batch) * t.extent.seq * t.extent.head; }
+
+template <class Params>
+Status start(void (*kernel)(Params), const Params& params, int64_t blocks, int device, void* stream, const char* who) {
+  const Use use(device);
+  if (!use.status.ok()) return Status::no(who, ": ", use.status.message);
+  kernel<<<unsigned(std::min(blocks, kMostBlocks)), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(params);
+  const cudaError_t error = cudaGetLastError();
+  if (error == cudaSuccess) return Status::good();
+  return Status::no(who, ": ", cudaGetErrorString(error), " (", cudaGetErrorName(error), ")");
+}
+
+}  // namespace
+
+Status combine(const Combine& c, void* stream) {
+  if (rows_of(c.to) > kMostRows) return Status::no("combine: ", rows_of(c.to), " rows are over 2^31 - 1");
+  const bool reads = c.factor != 0.f, fast = wide(c.to) && (!reads || wide(c.from));
+  const bool twice = c.to.dtype == DType::f64 || (reads && c.from.dtype == DType::f64);
+  const int64_t pieces = c.to.extent.dim / (fast ? 4 : 1), all = rows_of(c.to) * pieces;
+  const CombineParams x{.c = c, .rows = Rows(c.to), .pieces = Divisor(uint32_t(pieces)), .all = all};
+  return start(twice  ? combine_kernel<1, double>
+               : fast ? combine_kernel<4, float>
+                      : combine_kernel<1, float>,
+               x, ceil_div(all, kThreads), c.to.device_index, stream, "combine");
+}
+
+Status merge(const Merge& m, void* stream) {
+  if (rows_of(m.out) > kMostRows) return Status::no("merge: ", rows_of(m.out), " rows are over 2^31 - 1");
+  const bool fast = wide(m.out) && wide(m.out_part);
+  MergeParams x{.m = m, .rows = Rows(m.out), .lanes = 1};
+  while (x.lanes < 32 && x.lanes * (fast ? 4 : 1) < m.out.extent.dim) x.lanes *= 2;
+  return start(fast ? merge_kernel<4> : merge_kernel<1>, x, ceil_div(rows_of(m.out), kThreads / x.lanes),
+               m.out.device_index, stream, "merge");
+}
+
+}  // namespace attune::cuda
