@@ -78,6 +78,7 @@ double terms(const Problem& p, Role r, const Extents& e) {
   const double rows = double(p.len_q) * p.batch;  // of one head; sequences may share their keys
   if (r == Role::dk || r == Role::dv) return rows * (p.heads_q / p.heads_kv);
   if (r == Role::d_sinks) return rows;
+  if (r >= Role::d_variant) return rows * p.heads_q;
   if (r == Role::d_bias) return rows * p.heads_q * p.len_k / (double(e.batch) * e.seq * e.head * e.dim);
   return p.len_k;
 }
@@ -188,6 +189,8 @@ Outcome Trial::compare(const Outputs& got) const {
                                     .weights = r == Role::lse ? world.problem.dtype.kv : DType::none});
     o.figures.push_back({r, j});
     o.verdict = std::max(o.verdict, j.verdict);
+    const bool integers = mine.t.dtype == DType::i32 || mine.t.dtype == DType::i64;
+    if (integers && j.max != 0) fail(join(name(r), element(golden, mine, j.worst), ": integers are exact"));
     const bool copied = r == Role::v || (r == Role::k && !world.problem.rotates());
     if (copied && j.max != 0) fail(join(name(r), element(golden, mine, j.worst), ": a new row is a copy"));
     if (j.verdict == Verdict::fail)

@@ -23,6 +23,18 @@ double work_shake(const Problem& p) {
   return p.precision == Precision::tf32 ? 0x1p-11 : 4 * std::min(rounding_of(p.dtype.kv), rounding_of(DType::f32));
 }
 
+// Whether the problem has a use for a dense role that every plain problem has.
+bool takes(const Problem& p, Role r) {
+  const Declared variant = declared(p, {});
+  return variant.dense || (variant.required | variant.optional) >> int(r) & 1;
+}
+
+Extents out_extent(const World& world) {
+  const Extents q = world.args[Role::q].extent, own = declared(world.problem, world.args).out;
+  return {own.batch ? own.batch : q.batch, own.seq ? own.seq : q.seq, own.head ? own.head : q.head,
+          own.dim ? own.dim : world.problem.dim_v};
+}
+
 }  // namespace
 
 uint64_t Random::next() { return mix(state += 0x9E3779B97F4A7C15u); }
@@ -111,6 +123,8 @@ World::World(const Problem& p, const Variation& v)
   // Rotary has no row for a query that stands before the first key.
   if (p.rotates() && p.mask.align == Align::bottom_right) least_k_ = std::max(least_k_, std::min(p.len_q, p.len_k));
   draw_lengths();
+  const bool self = declared(p, args).self;
+  if (self) cu_k_ = cu_q_;
   const int capacity = p.len_k + (roomy ? kMostPad : 0), pages = paged ? int(ceil_div(capacity, p.page)) : 0;
   draw_tables(pages);
   // Rows without a table of lengths are all there is: as many for every sequence.
@@ -119,13 +133,20 @@ World::World(const Problem& p, const Variation& v)
   const int rows_k = any && !roomy ? std::max(length(p.len_k, 1), least_k_) : capacity;
   const Extents q{packed ? 1 : p.batch, packed ? cu_q_.back() : rows_q, p.heads_q, p.dim_qk};
   normal(add(Role::q, p.dtype.q, q), std::pow(10., v.magnitude));
-  add_keys(ragged ? Extents{1, cu_k_.back(), p.heads_kv, p.dim_qk}
+  const Extents own = declared(p, args).k;  // now that q is there
+  if (own.seq)
+    add_keys({own.batch ? own.batch : p.batch, own.seq, p.heads_kv, p.dim_qk});
+  else if (self && !ragged)
+    add_keys({p.batch, rows_q, p.heads_kv, p.dim_qk});
+  else
+    add_keys(ragged ? Extents{1, cu_k_.back(), p.heads_kv, p.dim_qk}
            : paged ? Extents{p.batch * pages + 3, p.page, p.heads_kv, p.dim_qk}
                    : Extents{p.batch + roomy, rows_k, p.heads_kv, p.dim_qk});
   if (p.has(Option::append)) add_new_keys();
   add_integers();
   add_mask();
   add_options();
+  if (p.variant.text[0]) add_variant();
   if (p.pass == Pass::backward) add_gradients();
   poison_unused();
 }
@@ -170,8 +191,8 @@ void World::draw_tables(int pages) {
 
 void World::add_keys(const Extents& k) {
   const double scale = std::pow(10., variation.magnitude);
-  normal(add(Role::k, problem.dtype.kv, k), scale);
-  normal(add(Role::v, problem.dtype.kv, {k.batch, k.seq, k.head, problem.dim_v}), scale);
+  if (takes(problem, Role::k)) normal(add(Role::k, problem.dtype.kv, k), scale);
+  if (takes(problem, Role::v)) normal(add(Role::v, problem.dtype.kv, {k.batch, k.seq, k.head, problem.dim_v}), scale);
 }
 
 void World::add_new_keys() {
@@ -261,8 +282,8 @@ void World::add_options() {
 
 void World::add_gradients() {
   const Extents q = args[Role::q].extent;
-  normal(add(Role::d_out, problem.dtype.out, {q.batch, q.seq, q.head, problem.dim_v}), 1);
-  if (variation.d_lse) normal(add(Role::d_lse, DType::f32, {q.batch, q.seq, q.head, 1}), 1);
+  normal(add(Role::d_out, problem.dtype.out, out_extent(*this)), 1);
+  if (variation.d_lse && takes(problem, Role::d_lse)) normal(add(Role::d_lse, DType::f32, {q.batch, q.seq, q.head, 1}), 1);
 }
 
 void World::poison_unused() {
@@ -271,6 +292,8 @@ void World::poison_unused() {
   const bool ragged = problem.keys == KeySource::ragged, paged = problem.keys == KeySource::paged;
   const int width_q = args[Role::q].extent.seq, width_k = args[Role::k].extent.seq;
   const bool packed = args.given(Role::cu_q);
+  const Declared variant = declared(problem, args);
+  const bool has_k = args.given(Role::k) && variant.lengths_of_k;
   for (int b = 0; b < problem.batch; ++b) {
     const size_t at = size_t(b);
     const int room = packed ? cu_q_[at + 1] - cu_q_[at] : width_q, used = variation.used_q ? used_q_[at] : room;
@@ -278,7 +301,7 @@ void World::poison_unused() {
     const bool counted = args.given(Role::used_k);
     const int first = counted ? left_pad_[at] : 0;
     const int last = counted ? used_k_[at] : ragged ? cu_k_[at + 1] - cu_k_[at] : width_k - added_;
-    for (int j = first; j < last; ++j) {
+    for (int j = first; has_k && j < last; ++j) {
       const int row = ragged  ? 0
                       : paged ? table_[size_t(b) * table_.size() / size_t(problem.batch) + size_t(j / problem.page)]
                       : args.given(Role::cache_index) ? index_[at]
@@ -287,9 +310,15 @@ void World::poison_unused() {
     }
   }
   for (Owned& o : owned_) {
-    const bool of_q =
-        o.t.data == args[Role::q].data || o.t.data == args[Role::d_out].data || o.t.data == args[Role::d_lse].data;
-    const bool of_k = o.t.data == args[Role::k].data || o.t.data == args[Role::v].data;
+    const bool own_out = variant.out.seq > 0;
+    bool of_q = o.t.data == args[Role::q].data || (!own_out && o.t.data == args[Role::d_out].data) ||
+                o.t.data == args[Role::d_lse].data;
+    bool of_k = has_k && (o.t.data == args[Role::k].data || o.t.data == args[Role::v].data);
+    for (int n = 0; n < kVariantTensors; ++n) {
+      if (o.t.data != args[variant_tensor(n)].data) continue;
+      of_q |= variant.tensor[n].rows == RowsOf::q;
+      of_k |= has_k && variant.tensor[n].rows == RowsOf::k;
+    }
     for (int b = 0; (of_q || of_k) && b < o.t.extent.batch; ++b)
       for (int s = 0; s < o.t.extent.seq; ++s)
         if (!(of_q ? q_rows : k_rows)[size_t(b * o.t.extent.seq + s)]) o.poison(b, s);
@@ -309,18 +338,20 @@ Outputs World::outputs(bool golden) const {
   const Extents q = args[Role::q].extent, k = args[Role::k].extent;
   const Layout layout = variation.layout;
   const int pad = variation.pad;
+  if (p.variant.text[0]) add_variant_outputs(*this, made, golden);
   if (p.pass == Pass::backward) {
     add(Role::dq, p.dtype.grad, q, layout, pad);
-    add(Role::dk, p.dtype.grad, k, layout, pad);
-    add(Role::dv, p.dtype.grad, args[Role::v].extent, layout, pad);
+    if (takes(p, Role::dk)) add(Role::dk, p.dtype.grad, k, layout, pad);
+    if (takes(p, Role::dv)) add(Role::dv, p.dtype.grad, args[Role::v].extent, layout, pad);
     if (p.has(Option::bias) && !variation.lean)
       add(Role::d_bias, DType::f32, args[Role::bias].extent, Layout::bshd, pad);
     if (p.has(Option::sink) && !variation.lean) add(Role::d_sinks, DType::f32, {1, 1, p.heads_q, 1}, Layout::bshd, pad);
     return made;
   }
-  Owned& out = add(Role::out, p.dtype.out, {q.batch, q.seq, q.head, p.dim_v}, layout, pad);
-  Owned* lse =
-      variation.lean && !running ? nullptr : &add(Role::lse, DType::f32, {q.batch, q.seq, q.head, 1}, layout, pad);
+  if (!takes(p, Role::out)) return made;
+  Owned& out = add(Role::out, p.dtype.out, out_extent(*this), layout, pad);
+  const bool no_lse = (variation.lean && !running) || !takes(p, Role::lse);
+  Owned* lse = no_lse ? nullptr : &add(Role::lse, DType::f32, {q.batch, q.seq, q.head, 1}, layout, pad);
   for (const Role r : {Role::k, Role::v}) {
     if (!p.has(Option::append)) break;
     const auto ours = [&](const Owned& o) { return o.t.data == args[r].data; };
@@ -347,8 +378,10 @@ Outputs World::outputs(bool golden) const {
 
 Args World::forward_result() {
   const Extents q = args[Role::q].extent;
-  add(Role::out, problem.dtype.out, {q.batch, q.seq, q.head, problem.dim_v});
-  add(Role::lse, DType::f32, {q.batch, q.seq, q.head, 1});
+  const bool keeps_out = takes(problem, Role::out), keeps_lse = takes(problem, Role::lse);
+  if (keeps_out) add(Role::out, problem.dtype.out, out_extent(*this));
+  if (keeps_lse) add(Role::lse, DType::f32, {q.batch, q.seq, q.head, 1});
+  if (problem.variant.text[0]) add_saved();
   Args forward = args;
   for (const Role r : {Role::d_out, Role::d_lse, Role::block_begin_k, Role::block_row_k}) forward[r] = {};
   return forward;
@@ -374,6 +407,10 @@ Outputs World::shaken(uint32_t seed) const {
   for (const Role r : {Role::k, Role::bias}) shake(r, work);
   for (const Role r : {Role::v, Role::v_new}) shake(r, problem.pass == Pass::backward ? work : low);
   for (const Role r : {Role::d_out, Role::d_lse}) shake(r, low);
+  const Declared variant = declared(problem, args);
+  for (int n = 0; n < kVariantTensors; ++n)
+    if (variant.tensor[n].use == Use::input)
+      shake(variant_tensor(n), problem.pass == Pass::backward || variant.tensor[n].dtype == DType::f32 ? work : low);
   return made;
 }
 

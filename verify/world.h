@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "core/args.h"
+#include "core/variants.h"
 
 namespace attune {
 
@@ -124,11 +124,17 @@ class World {
   void add_mask();
   void add_options();
   void add_gradients();
+  void add_variant();  // in world_variants.cpp, and so the next
+  void add_saved();
   void poison_unused();
   int length(int bound, int n);
   Owned& add(Role, DType, Extents);
   void normal(Owned&, double scale, bool keep_sign = true);
+  void draw_list(Owned&, const VariantTensor&);
 };
+
+// Outputs of a variant: what a forward saves and returns, or gradients of its inputs.
+void add_variant_outputs(const World&, Outputs&, bool golden);
 
 std::string name(Lengths);
 std::string name(Layout);

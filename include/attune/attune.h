@@ -119,8 +119,8 @@ enum { /* roles, with the axes of their tensors */
   ATTUNE_D_BIAS,                        /* f32, of the extents of bias; optional */
   ATTUNE_D_SINKS,                       /* h f32; optional */
   ATTUNE_VARIANT,                       /* ATTUNE_VARIANT + n: what the variant's page says */
-  ATTUNE_D_VARIANT = ATTUNE_VARIANT + 16,
-  ATTUNE_ROLES = ATTUNE_D_VARIANT + 16
+  ATTUNE_D_VARIANT = ATTUNE_VARIANT + 24,
+  ATTUNE_ROLES = ATTUNE_D_VARIANT + 24
 };
 
 /* What is given. Free to change on every call: no plan depends on it. */

@@ -5,7 +5,7 @@
 
 namespace attune {
 
-inline constexpr int kVariantTensors = 16;
+inline constexpr int kVariantTensors = 24;
 
 enum class Role : int32_t {
   q, k, v, out,             // [batch, seq, head, dim]; ragged: batch 1, all tokens; paged k, v: [page, slot, head, dim]

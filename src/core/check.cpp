@@ -4,8 +4,10 @@
 #include <bit>
 #include <cmath>
 #include <iterator>
+#include <optional>
 
 #include "core/overlap.h"
+#include "core/variants.h"
 
 namespace attune {
 namespace {
@@ -17,15 +19,10 @@ constexpr std::string_view kRole[] = {
     "dv", "d_bias", "d_sinks"};
 static_assert(std::size(kRole) == size_t(Role::variant) && std::size(kRole) < 64);
 
-// Roles but those of variants, one bit each: what a variant takes is for its backend to say.
-using Roles = uint64_t;
-template <class... R>
-constexpr Roles roles(R... r) { return (Roles(0) | ... | (Roles(1) << int(r))); }
-constexpr Roles roles_if(bool condition, Roles r) { return condition ? r : 0; }
-
 struct Needs { Roles required, allowed; };
 
-Needs needs(const Problem& p, Roles given) {
+Needs needs(const Problem& p, Roles given, const Declared& variant) {
+  if (!variant.dense) return {variant.required, variant.required | variant.optional};
   const bool backward = p.pass == Pass::backward, listed = p.mask.blocks.q > 0;
   constexpr Roles kByKey = roles(Role::block_begin_k, Role::block_row_k);
   const Roles required =
@@ -49,6 +46,22 @@ Needs needs(const Problem& p, Roles given) {
       roles_if(backward && p.has(Option::sink), roles(Role::d_sinks));
   return {required, required | optional};
 }
+
+// Whether a problem has a use for the variant's tensor n, or for its gradient; and whether it cannot do without.
+Needs needs(const Problem& p, const Declared& variant) {
+  Needs all{};
+  const bool backward = p.pass == Pass::backward;
+  for (int n = 0; n < kVariantTensors; ++n) {
+    const VariantTensor& t = variant.tensor[n];
+    const Roles it = Roles(1) << n, gradient = Roles(1) << (kVariantTensors + n);
+    const bool read = t.use == Use::input || t.use == Use::list, saved = t.use == Use::saved;
+    if (read || saved || (t.use == Use::result && !backward)) all.allowed |= it;
+    if (((read || (t.use == Use::result && !backward)) && !t.optional) || (saved && backward)) all.required |= it;
+    if (t.use == Use::input && backward) all.allowed |= gradient;
+  }
+  return all;
+}
+static_assert(2 * kVariantTensors <= 64);
 
 struct Axis {
   int64_t least, most;
@@ -74,7 +87,7 @@ Wanted same(DType dtype, const Extents& e, Axis head, Axis dim) {
 }
 
 // What the tensor of a role must be. Later roles take their sizes from q and k, which are checked first.
-Wanted wanted(Role r, const Problem& p, const Args& a) {
+Wanted wanted(Role r, const Problem& p, const Args& a, const Declared& variant) {
   constexpr DType i32 = DType::i32, i64 = DType::i64, f32 = DType::f32;
   constexpr Axis one = exactly(1), any = at_least(0);
   const Axis batch = exactly(p.batch), heads = exactly(p.heads_q), kv_heads = exactly(p.heads_kv);
@@ -124,16 +137,41 @@ Wanted wanted(Role r, const Problem& p, const Args& a) {
     case Role::dv: return same(p.dtype.grad, k, kv_heads, dim_v);
     case Role::variant: case Role::d_variant: case Role::count: break;
   }
-  const Tensor& t = a[r];  // of a variant: anything
-  return {t.dtype, any, any, any, any};
+  const bool gradient = r >= Role::d_variant;
+  const VariantTensor& t = variant.tensor[int(r) - int(gradient ? Role::d_variant : Role::variant)];
+  if (t.use == Use::none) return {a[r].dtype, any, any, any, any};  // of a variant that nobody knows
+  Axis head = exactly(t.extent.head);
+  for (const int32_t other : t.or_heads)
+    if (other && a[r].extent.head == other) head = exactly(other);
+  if (gradient) head = exactly(a[variant_tensor(int(r) - int(Role::d_variant))].extent.head);
+  const DType dtype = gradient && t.dtype != f32 ? p.dtype.grad : t.dtype;
+  return {dtype, exactly(t.extent.batch), exactly(t.extent.seq), head, exactly(t.extent.dim)};
+}
+
+// The same where a variant has its own extents for a dense role.
+Wanted wanted_here(Role r, const Problem& p, const Args& a, const Declared& variant) {
+  Wanted w = wanted(r, p, a, variant);
+  const bool out = r == Role::out || r == Role::d_out, k = r == Role::k;
+  const Extents own = out ? variant.out : k ? variant.k : Extents{0, 0, 0, 0};
+  if (own.batch) w.batch = exactly(own.batch);
+  if (own.seq) w.seq = exactly(own.seq);
+  if (own.head) w.head = exactly(own.head);
+  if (own.dim) w.dim = exactly(own.dim);
+  return w;
+}
+
+std::string name_here(Role r, const Declared& variant) {
+  const int n = int(r) - int(Role::variant), of = n % kVariantTensors;
+  if (n < 0 || variant.tensor[of].name.empty()) return name(r);
+  return join(n < kVariantTensors ? "" : "d_", variant.tensor[of].name);
 }
 
 bool aligned(const Tensor& t) { return reinterpret_cast<uintptr_t>(t.data) % uintptr_t(size_of(t.dtype)) == 0; }
 std::string place(const Tensor& t) { return t.device == DeviceKind::cpu ? "the CPU" : join("cuda:", t.device_index); }
 
 // The sentence for a tensor that does not fit.
-Status refuse(const Wanted& w, Role r, const Args& a) {
-  const auto no = [&](const auto&... why) { return Status::no(name(r), ": ", why...); };
+Status refuse(const Wanted& w, Role r, const Args& a, const Declared& variant) {
+  const auto no = [&](const auto&... why) { return Status::no(name_here(r, variant), ": ", why...); };
   const Tensor &t = a[r], &q = a[Role::q];
   if (t.dtype != w.dtype) return no("dtype ", name(t.dtype), " is not ", name(w.dtype));
   if (t.device != q.device || t.device_index != q.device_index)
@@ -168,19 +206,32 @@ Status check_numbers(const Problem& p, const Args& a) {
   return Status::good();
 }
 
+bool writes(const Problem& p, const Declared& variant, Role r) {
+  if (p.pass == Pass::backward)
+    return r == Role::dq || r == Role::dk || r == Role::dv || r == Role::d_bias || r == Role::d_sinks ||
+           r >= Role::d_variant;
+  if (r >= Role::variant && r < Role::d_variant) {
+    const Use use = variant.tensor[int(r) - int(Role::variant)].use;
+    return use == Use::saved || use == Use::result;
+  }
+  if (r < Role::variant && variant.read >> int(r) & 1) return false;
+  return r == Role::out || r == Role::lse || (p.has(Option::append) && (r == Role::k || r == Role::v));
+}
+
 // Spans of the tensors given, and that nothing else lies where a run writes.
-Status check_memory(const Problem& p, const Args& a, const Role* role, int count) {
+Status check_memory(const Problem& p, const Args& a, const Declared& variant, const Role* role, int count) {
   Bytes bytes[int(Role::count)];
   for (int n = 0; n < count; ++n)
     if (!bytes_of(a[role[n]], bytes[n]))
-      return Status::no(name(role[n]), ": extents and strides reach past the end of memory, or are negative");
+      return Status::no(name_here(role[n], variant), ": extents and strides reach past the end of memory, or are negative");
   for (int n = 0; n < count; ++n) {
-    if (!writes(p, role[n])) continue;
+    if (!writes(p, variant, role[n])) continue;
     if (overlaps_itself(a[role[n]]))
-      return Status::no(name(role[n]), ": is written, and its strides put elements on each other");
+      return Status::no(name_here(role[n], variant), ": is written, and its strides put elements on each other");
     for (int m = 0; m < count; ++m)
       if (m != n && bytes[n].meets(bytes[m]) && share_memory(a[role[n]], a[role[m]]))
-        return Status::no(name(role[n]), ": is written, and shares memory with ", name(role[m]));
+        return Status::no(name_here(role[n], variant), ": is written, and shares memory with ",
+                          name_here(role[m], variant));
   }
   return Status::good();
 }
@@ -195,12 +246,7 @@ std::string name(Role r) {
   return "?";
 }
 
-bool writes(const Problem& p, Role r) {
-  if (p.pass == Pass::backward)
-    return r == Role::dq || r == Role::dk || r == Role::dv || r == Role::d_bias || r == Role::d_sinks ||
-           r >= Role::d_variant;
-  return r == Role::out || r == Role::lse || (p.has(Option::append) && (r == Role::k || r == Role::v));
-}
+bool writes(const Problem& p, Role r) { return writes(p, declared(p, {}), r); }
 
 Status check(const Problem& p, const Args& a) {
   Role role[int(Role::count)];
@@ -208,21 +254,32 @@ Status check(const Problem& p, const Args& a) {
   Roles given = 0;
   for (int r = 0; r < int(Role::variant); ++r)
     if (a.tensor[r].data) given |= roles(Role(r)), role[count++] = Role(r);
-  const auto [required, allowed] = needs(p, given);
+  static constexpr Declared kNothing{};  // a call without variant, the common one, makes none
+  const bool plain = !p.variant.text[0], known = !plain && find_variant(word(p.variant));
+  std::optional<Declared> own_tensors;
+  if (known) own_tensors.emplace(declared(p, a));
+  const Declared& variant = known ? *own_tensors : kNothing;
+  const auto [required, allowed] = needs(p, given, variant);
   if (const Roles missing = required & ~given)
     return Status::no(name(Role(std::countr_zero(missing))), ": is not given, and the problem needs it");
   if (const Roles idle = given & ~allowed)
     return Status::no(name(Role(std::countr_zero(idle))), ": is given, but the problem has no use for it");
+  Needs own = known ? needs(p, variant) : Needs{};
+  if (!plain && !known) own.allowed = ~Roles(0);
   for (int r = int(Role::variant); r < int(Role::count); ++r) {
+    const Roles bit = Roles(1) << (r - int(Role::variant));
+    if (!a.tensor[r].data && own.required & bit)
+      return Status::no(name_here(Role(r), variant), ": is not given, and the problem needs it");
     if (!a.tensor[r].data) continue;
-    if (!p.variant.text[0] || (r >= int(Role::d_variant) && p.pass == Pass::forward))
-      return Status::no(name(Role(r)), ": is given, but the problem has no use for it");
+    if (!(own.allowed & bit) || (r >= int(Role::d_variant) && p.pass == Pass::forward))
+      return Status::no(name_here(Role(r), variant), ": is given, but the problem has no use for it");
     role[count++] = Role(r);
   }
   for (int n = 0; n < count; ++n)
-    if (const Wanted w = wanted(role[n], p, a); !fits(w, a[role[n]], a[Role::q])) return refuse(w, role[n], a);
+    if (const Wanted w = wanted_here(role[n], p, a, variant); !fits(w, a[role[n]], a[Role::q]))
+      return refuse(w, role[n], a, variant);
   if (Status s = check_numbers(p, a); !s.ok()) return s;
-  return check_memory(p, a, role, count);
+  return check_memory(p, a, variant, role, count);
 }
 
 }  // namespace attune

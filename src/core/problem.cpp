@@ -10,6 +10,8 @@
 #include <algorithm>
 #include <charconv>
 
+#include "core/variants.h"
+
 namespace attune {
 namespace {
 
@@ -159,13 +161,15 @@ Status valid_options(const Problem& p) {
   return Status::good();
 }
 
-Status valid_variant(const Variant& v) {
+Status valid_variant(const Problem& p) {
+  const Variant& v = p.variant;
   if (v.text[sizeof v.text - 1]) return Status::no("problem: variant is not terminated");
   Variant again{};
   if (Status s = assign(again, v.text); !s.ok()) return s;
   if (std::memcmp(&again, &v, sizeof again))
     return Status::no("problem: variant is not in its one spelling '", again.text, "'");
-  return Status::good();
+  const VariantWord* known = find_variant(word(v));  // others are refused by every backend
+  return known ? known->valid(p) : Status::good();
 }
 
 }  // namespace
@@ -263,7 +267,7 @@ Status valid(const Problem& p) {
   if (Status s = valid_types(p); !s.ok()) return s;
   if (Status s = valid_mask(p.mask); !s.ok()) return s;
   if (Status s = valid_options(p); !s.ok()) return s;
-  return valid_variant(p.variant);
+  return valid_variant(p);
 }
 
 // Eight bytes a step, multiply and fold: the cache is probed on every call, and std::hash over bytes costs more

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "reference/definition.h"
+#include "reference/variants.h"
 
 namespace attune {
 namespace {
@@ -51,14 +52,21 @@ void attend(const Definition& one, int64_t h, int64_t i, Room& room) {
 Status supports(const Problem& p, const Device& d) {
   if (d.kind != DeviceKind::cpu) return Status::no("reference: runs on a CPU, not on ", d.name);
   if (p.has(Option::descale)) return Status::no("reference: does not know the option ", name(Option::descale));
-  if (const auto w = word(p.variant); !w.empty()) return Status::no("reference: does not know the variant ", w);
+  if (const auto w = word(p.variant); !w.empty()) {
+    const VariantDefinition* known = find_definition(w);
+    if (!known) return Status::no("reference: does not know the variant ", w);
+    if (p.pass == Pass::backward && !known->backward) return Status::no("reference: ", w, " has no gradient");
+  }
   return Status::good();
 }
 
 // The one backend that allocates in `run`: how many keys a cache or a pool of pages holds is known only here.
 Status run(const Plan& plan, const Args& args, Workspace, Stream) {
   const Problem& p = plan.problem;
-  if (p.pass == Pass::backward) return run_backward(p, args);
+  const bool backward = p.pass == Pass::backward;
+  if (const VariantDefinition* known = find_definition(word(p.variant)))
+    return backward ? known->backward(p, args) : known->forward(p, args);
+  if (backward) return run_backward(p, args);
   const Appended with(p, args);
   Room room;
   for (int64_t b = 0; b < p.batch; ++b) {

@@ -72,7 +72,7 @@ static void nothing_given(void) {
   wrong("v: is not given, and the problem needs it");
   plain(), give(&w, ATTUNE_SINKS, ATTUNE_F32, "h", 4, 0, 0, 0);
   wrong("sinks: is given, but the problem has no use for it");
-  plain(), give(&w, ATTUNE_D_VARIANT + 15, ATTUNE_F32, "h", 4, 0, 0, 0);
+  plain(), give(&w, ATTUNE_D_VARIANT + 23, ATTUNE_F32, "h", 4, 0, 0, 0);
   wrong("d_variant[15]: is given, but the problem has no use for it");
   plain(), w.tensor[ATTUNE_K].data = NULL;
   wrong("k: data is null");

@@ -1,0 +1,28 @@
+#include "core/variants.h"
+
+#include <iterator>
+
+namespace attune {
+namespace {
+
+// One line a variant. Its functions are declared in the header of the variant, next to its parameters.
+constexpr VariantWord kWords[] = {
+    {"", nullptr, nullptr},
+};
+
+}  // namespace
+
+const VariantWord* find_variant(std::string_view word) {
+  for (const VariantWord& w : kWords)
+    if (!word.empty() && w.word == word) return &w;
+  return nullptr;
+}
+
+Declared declared(const Problem& p, const Args& a) {
+  Declared d;
+  if (!p.variant.text[0]) return d;
+  if (const VariantWord* w = find_variant(word(p.variant))) w->declare(p, a, d);
+  return d;
+}
+
+}  // namespace attune

@@ -1,0 +1,64 @@
+// The tensors of a variant, as core/variants.h declares them: inputs and lists drawn, what is saved made room for, and
+// gradients of the inputs among the outputs.
+#include <algorithm>
+#include <cmath>
+
+#include "verify/world.h"
+
+namespace attune {
+
+void World::add_variant() {
+  const Declared variant = declared(problem, args);
+  for (int n = 0; n < kVariantTensors; ++n) {
+    const VariantTensor& t = variant.tensor[n];
+    if (t.optional && variation.lean) continue;
+    if (t.use == Use::input) normal(add(variant_tensor(n), t.dtype, t.extent), std::pow(10., variation.magnitude));
+    if (t.use == Use::list) draw_list(add(variant_tensor(n), t.dtype, t.extent), t);
+  }
+}
+
+// Numbers of blocks, ascending, and -1 behind them: one row in eight has none at all.
+void World::draw_list(Owned& o, const VariantTensor& t) {
+  const int size = std::max(1, numbers(problem.variant, "s").count ? numbers(problem.variant, "s")[0] : 1);
+  const int blocks = int(ceil_div(problem.len_k, size));
+  std::vector<int> row(size_t(t.extent.dim));
+  for (int b = 0; b < t.extent.batch; ++b)
+    for (int s = 0; s < t.extent.seq; ++s)
+      for (int h = 0; h < t.extent.head; ++h) {
+        const bool none = random_.below(8) == 0;
+        std::fill(row.begin(), row.end(), -1);
+        int last = -1;
+        for (int& x : row) {
+          const int next = last + 1 + random_.below(1 + blocks / t.extent.dim);
+          if (none || next >= blocks) break;
+          x = last = next;
+        }
+        for (int d = 0; d < t.extent.dim; ++d) store(o.t, b, s, h, d, row[size_t(d)]);
+      }
+}
+
+void World::add_saved() {
+  const Declared variant = declared(problem, args);
+  for (int n = 0; n < kVariantTensors; ++n)
+    if (variant.tensor[n].use == Use::saved) add(variant_tensor(n), variant.tensor[n].dtype, variant.tensor[n].extent);
+}
+
+void add_variant_outputs(const World& world, Outputs& made, bool golden) {
+  const Problem& p = world.problem;
+  const Variation& v = world.variation;
+  const Declared variant = declared(p, world.args);
+  const auto add = [&](Role r, DType dtype, const Extents& e) {
+    made.args[r] = made.owned.emplace_back(golden ? DType::f64 : dtype, e, Layout::bshd, v.pad, Owned::kUnwritten).t;
+    made.roles.push_back(r);
+  };
+  for (int n = 0; n < kVariantTensors; ++n) {
+    const VariantTensor& t = variant.tensor[n];
+    const bool backward = p.pass == Pass::backward, written = t.use == Use::saved || t.use == Use::result;
+    if (backward && t.use == Use::input && world.args.given(variant_tensor(n)))
+      add(d_variant_tensor(n), t.dtype == DType::f32 ? DType::f32 : p.dtype.grad, t.extent);
+    if (!backward && written && !(v.lean && (t.use == Use::saved || t.optional)))
+      add(variant_tensor(n), t.dtype, t.extent);
+  }
+}
+
+}  // namespace attune
