@@ -309,17 +309,7 @@ struct BackwardKeys : KeyWalk<Shape> {
   __device__ void add_dq(int n, uint32_t ds) const {
     int done = x.turns ? load_count(this->turn(n)) : 0;
     Accumulator dq[kDqParts][kDqSpan / 8] = {};
-    if constexpr (constexpr int kHalf = kTileK / 2; kTileK > kTileQ) {
-      int first = -1;  // of the half that is seen, where only one is
-      if (const Visit t = at.visit[n % 4]; t.partial) {
-        if (this->all_hidden(kHalf, kTileK, t.first, t.first + kTileQ)) first = 0;
-        else if (this->all_hidden(0, kHalf, t.first, t.first + kTileQ)) first = kHalf;
-      }
-      if (first < 0) multiply_dq<kTileK>(dq, ds, 0);
-      else multiply_dq<kHalf>(dq, ds, first);
-    } else {
-      multiply_dq<kTileK>(dq, ds, 0);
-    }
+    multiply_dq<kTileK>(dq, ds, 0);
     if (x.turns)
       while (done < at.before[n % 4]) done = load_count(this->turn(n));
     const Visit t = at.visit[n % 4];
@@ -340,14 +330,6 @@ struct BackwardKeys : KeyWalk<Shape> {
 #pragma unroll 1
     for (int first = warp_q() * kStep; first < kTileQ; first += kStep * kWarpsQ) {
       const bool partial = at.visit[n % 4].partial;
-      if (!kLate && partial) {  // a late one has square tiles, where little is to be skipped, and no register to spare
-        const int from = at.visit[n % 4].first + first, key = warp_k() * kKeys;
-        if (this->all_hidden(key, key + kKeys, from, from + kStep)) {
-          put(ds_shared(buffer), {}, first);
-          if constexpr (kShareP) put(p_shared(buffer), {}, first);
-          continue;
-        }
-      }
       Part s, dp;
       product<TileOfK, TileOfQ, Dim>(s, shared, q_shared(stage), first);
       product<TileOfV, TileOfO, DimV>(dp, shared + kV, q_shared(stage) + kO, first);
@@ -381,10 +363,6 @@ struct BackwardKeys : KeyWalk<Shape> {
   // dV and dK, where P is shared.
   __device__ void sum(int n, int stage, int buffer) {
     refresh();
-    if (const Visit t = at.visit[n % 4]; !kLate && t.partial) {
-      const int key = warp % Shape::kSumWarpsK * kSumKeys;
-      if (this->all_hidden(key, key + kSumKeys, t.first, t.first + kTileQ)) return;
-    }
     const uint32_t row = TileOfS::offset(warp % Shape::kSumWarpsK * kSumKeys + lane % 16, lane / 16 * 8);
     accumulate<TileOfO, kSpanV, kTileQ>(dv, q_shared(stage) + kO, 0, [&](FragmentA& f, int m, int k) {
       load_matrix4(f.r, TileOfS::further(p_shared(buffer) + row, k) + m * 16 * 128);

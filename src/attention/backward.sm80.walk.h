@@ -94,10 +94,6 @@ struct KeyWalk {
       seen[n] =
           n < at.count ? int2{walk().first_query(at.first + n), walk().last_query(at.first + n)} : int2{kNone, kNone};
   }
-  // Whether no query of [from, until) sees a key of [first, last): both ends of what is seen grow with the key.
-  __device__ bool all_hidden(int first, int last, int from, int until) const {
-    return seen[first].x >= until || seen[last - 1].y <= from;
-  }
 
   // Without a list: tiles of one head.
   __device__ int tiles() const { return at.high > at.low ? (at.high - at.start + kTileQ - 1) / kTileQ : 0; }
