@@ -16,7 +16,7 @@ constexpr Topic topic(std::string_view word) {
           [](Problem& p) {
             p.set(o);
             if (o == Option::bias) p.dtype.bias = DType::f32;
-            if (o == Option::accumulate) p.dtype.out = DType::f32;
+            if (o == Option::accumulate) (p.pass == Pass::forward ? p.dtype.out : p.dtype.grad) = DType::f32;
             if (o == Option::rotary || o == Option::rotary_half) p.set(Option::append);
           }};
 }
@@ -109,6 +109,7 @@ Case case_of(const Setting& at, Pass pass, uint32_t seed) {
   if (accumulate) p.set(Option::accumulate);
   p.dtype.q = p.dtype.kv = type, p.dtype.out = mixed && !backward ? f32 : type;
   if (backward) p.dtype.grad = mixed ? f32 : type;
+  if (backward && p.dtype.grad == f32 && at[S::seed_even]) p.set(Option::accumulate);
 
   Variation& v = c.variation;
   v.seed = 2 * seed + uint32_t(at[S::seed_even]);
@@ -278,6 +279,13 @@ constexpr std::string_view kNasty[] = {
     "backward f32 b1 h2 q200 k200 d64 full blocks48x32x100 | seed=2",
     "backward f32 b3 h4/2 q80 k96 d64 causal@absolute alibi dropout sink | seed=2 d_lse",
     "backward f32 b1 h2 q300 k300 d64 causal",
+    "backward f32 b1 h2 q70 k65 d64 causal accumulate",
+    "backward bf16/bf16/bf16/f32 b2 h4/2 q130 k200 d128 causal accumulate | seed=2 drawn d_lse",
+    "backward bf16/bf16/bf16/f32 b3 h4/2 q33 k64 d64 causal sink accumulate paged16 | seed=2 drawn cache shared used_q",
+    "backward f16/f16/f16/f32 b6 h2/1 q127 k127 d96 full accumulate ragged | seed=3 odd used_q",
+    "backward bf16/bf16/bf16/f32 b2 h2 q200 k200 d64 full blocks48x32x240 bias sink accumulate | seed=2 bias=b",
+    "backward bf16/bf16/bf16/f32 b2 h4/2 q200 k200 d64 full blocks48x32x240 accumulate repro=run | seed=2",
+    "backward bf16/bf16/bf16/f32 b2 h2 q100 k300 d192/128 causal accumulate repro=run | cache",
     "backward f32 b2 h3/1 q65 k70 d13/7 causal precision=tf32",
     "backward f32 b2 h2 q65 k70 d130/1 window9,3 precision=tf32x3 | bhsd pad=3",
     "backward f32 b1 h2 q130 k300 d256 causal precision=tf32x3",

@@ -118,7 +118,7 @@ Status Trial::prepare() {
   if (Status s = golden_supports(p); !s.ok()) return s;
   if (p.pass == Pass::backward) {
     Problem forward = p;
-    forward.pass = Pass::forward, forward.dtype.grad = DType::none;
+    forward.pass = Pass::forward, forward.dtype.grad = DType::none, forward.clear(Option::accumulate);
     const Args result = world.forward_result();
     if (Status s = check(forward, result); !s.ok()) return s;
     if (Status s = run_reference(forward, result); !s.ok()) return s;

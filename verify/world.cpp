@@ -346,6 +346,9 @@ Outputs World::outputs(bool golden) const {
     if (p.has(Option::bias) && !variation.lean)
       add(Role::d_bias, DType::f32, args[Role::bias].extent, Layout::bshd, pad);
     if (p.has(Option::sink) && !variation.lean) add(Role::d_sinks, DType::f32, {1, 1, p.heads_q, 1}, Layout::bshd, pad);
+    Random random{7};
+    for (Owned& o : made.owned)
+      if (running) o.each([&](int b, int s, int h, int d) { store(o.t, b, s, h, d, float(random.normal())); });
     return made;
   }
   if (!takes(p, Role::out)) return made;

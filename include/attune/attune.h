@@ -34,7 +34,10 @@ enum { /* bits of options */
   ATTUNE_OPTION_BIAS = 1 << 2,
   ATTUNE_OPTION_DROPOUT = 1 << 3,
   ATTUNE_OPTION_SINK = 1 << 4,
-  ATTUNE_OPTION_ACCUMULATE = 1 << 5, /* out and lse are read, merged with and written again; out is f32 */
+  /* A forward reads out (f32) and lse, merges with them and writes them again. A backward adds to every gradient that it
+   * is given, and dq, dk and dv are f32: with out and lse of a merged forward, the gradients of its parts are the parts
+   * of its gradients. */
+  ATTUNE_OPTION_ACCUMULATE = 1 << 5,
   /* k_new and v_new are written behind the used keys of the cache, all of them, then attended like the rest. No other
    * row of the cache is touched. Rows that have no place: on the CPU the call is refused before anything is written; on
    * a GPU they are left out (attune_check, or a cache object, refuses there too). */

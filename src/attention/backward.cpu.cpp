@@ -21,6 +21,8 @@ alignas(64) constexpr char kZeroRow[256 * sizeof(float)] = {};  // of any dtype
 // Pools that several sequences may share: gradients of a key are added up, one sequence after the other.
 bool shares_keys(const Problem& p, const Args& a) { return p.keys == KeySource::paged || a.given(Role::cache_index); }
 
+bool accumulates(const Problem& p) { return p.has(Option::accumulate); }
+
 // How many units one head of keys has.
 int units_of_keys(const Problem& p) { return by_head(p) ? p.heads_q / p.heads_kv : 1; }
 
@@ -86,6 +88,11 @@ void read_row(const CpuKernels& m, DType t, const char* from, int n, float* to) 
 void write_row(const CpuKernels& m, DType t, const float* from, int n, char* to) {
   if (t == DType::f32) std::copy_n(from, n, reinterpret_cast<float*>(to));
   else m.narrow(from, n, to);
+}
+// A row of a gradient, which is f32 where the run accumulates.
+void write_gradient(const CpuKernels& m, const Problem& p, const float* from, int n, char* to) {
+  if (!accumulates(p)) return write_row(m, p.dtype.grad, from, n, to);
+  for (int d = 0; d < n; ++d) reinterpret_cast<float*>(to)[d] += from[d];
 }
 
 // lse and delta of the rows of one head, and its share of the sink's gradient.
@@ -163,7 +170,7 @@ class Task {
         for (int r = 0; r < count; ++r) {
           const float* from = x_.row + r * p_.dim_qk;
           if (partial) std::copy_n(from, p_.dim_qk, partial + row_index(u, first + r) * p_.dim_qk);
-          else write_row(m_, p_.dtype.grad, from, p_.dim_qk, u.address(Role::dq, first + r));
+          else write_gradient(m_, p_, from, p_.dim_qk, u.address(Role::dq, first + r));
         }
       }
     }
@@ -311,7 +318,7 @@ class Task {
       for (int r = 0; r < count; ++r) {
         char* to = key_address(x_.units[0], role, first + r);
         float* from = x_.row + r * dim;
-        if (shares_keys(p_, a_)) {
+        if (shares_keys(p_, a_) || accumulates(p_)) {
           read_row(m_, p_.dtype.grad, to, dim, before);
           for (int d = 0; d < dim; ++d) from[d] += before[d];
         }
@@ -397,11 +404,12 @@ Status run(const Plan& plan, const Args& a, Workspace ws, Stream) {
   for (int h = 0; a.given(Role::d_sinks) && h < p.heads_q; ++h) {
     double sum = 0;
     for (int b = 0; b < p.batch; ++b) sum += rows.d_sink[int64_t(b) * p.heads_q + h];
-    *a.row<float>(Role::d_sinks, 0, 0, h) = float(sum);
+    float* to = a.row<float>(Role::d_sinks, 0, 0, h);
+    *to = float(sum + (accumulates(p) ? double(*to) : 0));
   }
   // Keys that no sequence has are 0 too.
   for (const Role r : {Role::dk, Role::dv, Role::d_bias})
-    if (a.given(r)) clear(a[r]);
+    if (a.given(r) && !accumulates(p)) clear(a[r]);
 
   // Where sequences share keys, one task has all of them.
   const bool together = shares_keys(p, a);
@@ -427,7 +435,7 @@ Status run(const Plan& plan, const Args& a, Workspace ws, Stream) {
         const float* from = partial.dq + (split * partial.rows + n * p.len_q + i) * p.dim_qk;
         for (int d = 0; d < p.dim_qk; ++d) x.row[d] += from[d];
       }
-      write_row(m, p.dtype.grad, x.row, p.dim_qk, row_address(a[Role::dq], seq.q_batch, seq.q_first + i, h));
+      write_gradient(m, p, x.row, p.dim_qk, row_address(a[Role::dq], seq.q_batch, seq.q_first + i, h));
     }
   });
   return Status::good();

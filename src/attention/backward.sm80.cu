@@ -145,6 +145,7 @@ class Run {
     x_.padded = int(padded(p_)), x_.wide = chosen_.keys->dim;
     x_.group = p_.heads_q / p_.heads_kv, x_.scale = scale_of(p_, a);
     x_.shared_keys = p_.keys == KeySource::paged || a.given(Role::cache_index);
+    x_.running = p_.has(Option::accumulate);
   }
 
   Status run() {
@@ -158,9 +159,9 @@ class Run {
     // Keys that no sequence has, and sums.
     const bool every = x_.uniform && a_[Role::k].extent.seq <= p_.len_k;
     for (const Role r : {Role::dk, Role::dv})
-      if (a_.given(r) && !every)
+      if (a_.given(r) && !every && !x_.running)
         if (Status s = clear(a_[r]); !s.ok()) return s;
-    if (a_.given(Role::d_bias))
+    if (a_.given(Role::d_bias) && !x_.running)
       if (Status s = clear(a_[Role::d_bias]); !s.ok()) return s;
     if (x_.dq || any_given(a_, {Role::dk, Role::dv, Role::d_bias}))
       if (Status s = keys(); !s.ok()) return s;

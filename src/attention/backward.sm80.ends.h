@@ -21,6 +21,7 @@ struct BackwardParams {
   int first_batch;   // the sequence of block 0
   float scale;       // of dot products
   bool shared_keys;  // sequences may have the same keys: gradients are added to what is there
+  bool running;      // the run accumulates: gradients are f32 and added to what was there before it
 };
 
 constexpr int kRowsOfPrepare = 64, kTurnRows = 32;
@@ -87,12 +88,15 @@ __global__ void __launch_bounds__(256) prepare_kernel(const __grid_constant__ Ba
   for (int n = threadIdx.x; n < kRowsOfPrepare * x.wide / 4; n += 256) to[n] = {};
 }
 
-// Eight neighbours of a row to a tensor of T or f32.
+// Eight neighbours of a row to a tensor of T or f32; `add`: to what is there, in f32.
 template <class T>
-__device__ inline void store8(const Tensor& t, int64_t b, int64_t s, int64_t h, int column, const float (&x)[8]) {
+__device__ inline void store8(const Tensor& t, int64_t b, int64_t s, int64_t h, int column, const float (&x)[8],
+                              bool add) {
   if (t.dtype == DType::f32) {
     float4* to = reinterpret_cast<float4*>(view<float>(t).row(b, s, h) + column);
-    to[0] = {x[0], x[1], x[2], x[3]}, to[1] = {x[4], x[5], x[6], x[7]};
+    const float4 low = add ? to[0] : float4{}, high = add ? to[1] : float4{};
+    to[0] = {low.x + x[0], low.y + x[1], low.z + x[2], low.w + x[3]};
+    to[1] = {high.x + x[4], high.y + x[5], high.z + x[6], high.w + x[7]};
   } else {
     *reinterpret_cast<uint4*>(view<T>(t).row(b, s, h) + column) = {pack<T>(x[0], x[1]), pack<T>(x[2], x[3]),
                                                                    pack<T>(x[4], x[5]), pack<T>(x[6], x[7])};
@@ -132,7 +136,7 @@ __global__ void __launch_bounds__(256) finish_kernel(const __grid_constant__ Bac
       const float4 low = two[0], high = two[1];
       if (at.first + row0 + row < seq.len_q && column0 + column < p.dim_qk)
         store8<T>(a[Role::dq], seq.q_batch, seq.q_first + int64_t(at.first + row0 + row), at.head, column0 + column,
-                  {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w});
+                  {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w}, x.running);
     }
     __syncwarp();
   }
@@ -155,7 +159,9 @@ static __global__ void __launch_bounds__(256) sink_kernel(const __grid_constant_
     __syncthreads();
     if (threadIdx.x < n) part[threadIdx.x] += part[threadIdx.x + n];
   }
-  if (threadIdx.x == 0) *x.args.row<float>(Role::d_sinks, 0, 0, h) = part[0];
+  if (threadIdx.x > 0) return;
+  float* to = x.args.row<float>(Role::d_sinks, 0, 0, h);
+  *to = x.running ? *to + part[0] : part[0];
 }
 
 // Rows of a tensor set to 0; bytes between them are left alone.

@@ -71,6 +71,7 @@ class Run {
     x_.call = sm80::f32_call(p, a);
     x_.rows = carve(ws, p), x_.padded = int(padded(p));
     x_.shared_keys = p.keys == KeySource::paged || a.given(Role::cache_index);
+    x_.running = p.has(Option::accumulate);
   }
 
   Status run() {
@@ -83,9 +84,9 @@ class Run {
     // Keys that no sequence has, and sums.
     const bool every = x_.call.uniform && a_[Role::k].extent.seq <= p_.len_k;
     for (const Role r : {Role::dk, Role::dv})
-      if (a_.given(r) && !every)
+      if (a_.given(r) && !every && !x_.running)
         if (Status s = clear(a_[r]); !s.ok()) return s;
-    if (a_.given(Role::d_bias))
+    if (a_.given(Role::d_bias) && !x_.running)
       if (Status s = clear(a_[Role::d_bias]); !s.ok()) return s;
     if (sm80::any_given(a_, {Role::dq, Role::d_bias}))
       if (Status s = rows(); !s.ok()) return s;
@@ -110,7 +111,7 @@ class Run {
   Status sinks() const {
     static constinit cuda::Ready ready;
     sm80::BackwardParams x{};
-    x.problem = p_, x.args = x_.call.args, x.rows = x_.rows, x.padded = x_.padded;
+    x.problem = p_, x.args = x_.call.args, x.rows = x_.rows, x.padded = x_.padded, x.running = x_.running;
     return start(address(sm80::sink_kernel), ready, p_.heads_q, x);
   }
   Status clear(const Tensor& t) const {

@@ -15,6 +15,7 @@ struct F32Gradients {
   float2* rows;      // [batch][head][padded]: log-sum-exp in base 2, +inf where a row sees nothing; delta
   int padded;        // rows of a head, a multiple of kRowsOfPrepare
   bool shared_keys;  // sequences may have the same keys: gradients are added to what is there
+  bool running;      // the run accumulates: they are added to what was there before it
 };
 
 // A block has kRowsOfPrepare rows of a head, eight lanes a row.
@@ -233,7 +234,7 @@ struct BackwardF32 {
     }
     wait_groups<0>();
     if (!a.given(Role::dq)) return;
-    store(dq[0], at.rows, p.dim_qk, scale_of(p, a), false, [&](int r) {
+    store(dq[0], at.rows, p.dim_qk, scale_of(p, a), g.running, [&](int r) {
       return a.row<float>(Role::dq, at.seq.q_batch, at.seq.q_first + int64_t(at.first + r), at.head);
     });
   }
@@ -312,7 +313,7 @@ struct BackwardF32 {
     const bool paged = p.keys == KeySource::paged;
     const PagedRows<float> pages(p, a, role, at.seq, at.b, at.head_kv);
     const LinearRows<float> lines(p, a, role, at.seq, at.b, at.head_kv);
-    store(acc, at.count, dim, factor, g.shared_keys,
+    store(acc, at.count, dim, factor, g.shared_keys || g.running,
           [&](int r) { return paged ? pages.row(at.first + r) : lines.row(at.first + r); });
   }
   template <class Row>

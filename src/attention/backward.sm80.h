@@ -542,6 +542,7 @@ struct BackwardKeys : KeyWalk<Shape> {
       if (p.dtype.grad != DType::f32) add_pair(row_of(key, static_cast<T*>(nullptr)) + column, low, high);
       else if (float* to = row_of(key, static_cast<float*>(nullptr)) + column; x.shared_keys)
         atomicAdd(to, low), atomicAdd(to + 1, high);
+      else if (x.running) to[0] += low, to[1] += high;
       else to[0] = low, to[1] = high;
     }
   }

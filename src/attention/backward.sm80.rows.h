@@ -224,7 +224,9 @@ struct BackwardRows {
         const int column = d * 8 + lane % 4 * 2;
         const float low = dq[d].c[2 * half] * scale, high = dq[d].c[2 * half + 1] * scale;
         if (column >= p.dim_qk) continue;
-        if (p.dtype.grad == DType::f32) *reinterpret_cast<float2*>(to + column * 4) = {low, high};
+        float2* wide = reinterpret_cast<float2*>(to + column * 4);
+        if (x.running) *wide = {wide->x + low, wide->y + high};
+        else if (p.dtype.grad == DType::f32) *wide = {low, high};
         else *reinterpret_cast<uint32_t*>(to + column * 2) = pack<T>(low, high);
       }
     }

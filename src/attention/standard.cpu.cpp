@@ -266,11 +266,16 @@ struct Worker {
 
   void store_dq(const Sequence& s, int h) const {
     if (!s.len_k) std::fill_n(room.dq, int64_t(s.len_q) * p.dim_qk, 0.f);
-    for (int i = 0; i < s.len_q; ++i)
-      grad.narrow(room.dq + int64_t(i) * p.dim_qk, p.dim_qk, row_address(a[Role::dq], s.q_batch, s.q_first + i, h));
+    for (int i = 0; i < s.len_q; ++i) {
+      float* x = room.dq + int64_t(i) * p.dim_qk;
+      char* to = row_address(a[Role::dq], s.q_batch, s.q_first + i, h);
+      if (p.has(Option::accumulate))  // gradients are f32
+        for (int d = 0; d < p.dim_qk; ++d) x[d] += reinterpret_cast<const float*>(to)[d];
+      grad.narrow(x, p.dim_qk, to);
+    }
   }
-  // dk or dv, cleared before the run: several sequences may share a cache row or a page, and then their sum is rounded
-  // to the gradient's type after each.
+  // dk or dv, cleared before unless the run accumulates: several sequences may share a cache row or a page, and then
+  // their sum is rounded to the gradient's type after each.
   void add_keys(Role role, const Sequence& s, int b, int head, int dim, const float* from, float* before) const {
     each_key(p, a, role, s, b, head, [&](int64_t j, void* to) {
       grad.widen(to, dim, before);
@@ -379,7 +384,9 @@ Status attend(const Plan& plan, const Args& a, Workspace workspace, Stream) {
   if (!library) return Status::no("cpu_standard: ", missed);
   const Carved carved = carve(workspace, p, workers_of(plan));
   const Split split(plan, a);
-  for (const Role role : {Role::dk, Role::dv, Role::d_bias}) clear(a[role]);
+  const bool accumulate = p.has(Option::accumulate);
+  for (const Role role : {Role::dk, Role::dv, Role::d_bias})
+    if (!accumulate) clear(a[role]);
   const bool d_sinks = a.given(Role::d_sinks) && p.has(Option::sink);
   if (d_sinks) std::fill_n(carved.d_sink, int64_t(p.batch) * p.heads_q, 0.0);
   needs_general(p) ? run_tasks<General>(plan, a, *library, carved, split)
@@ -388,7 +395,8 @@ Status attend(const Plan& plan, const Args& a, Workspace workspace, Stream) {
     for (int h = 0; h < p.heads_q; ++h) {
       double sum = 0;
       for (int b = 0; b < p.batch; ++b) sum += carved.d_sink[int64_t(b) * p.heads_q + h];
-      *a.row<float>(Role::d_sinks, 0, 0, h) = float(sum);
+      float* to = a.row<float>(Role::d_sinks, 0, 0, h);
+      *to = float(sum + (accumulate ? double(*to) : 0));
     }
   return Status::good();
 }

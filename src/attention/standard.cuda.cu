@@ -112,7 +112,7 @@ struct Call {
       : plan(made), p(made.problem), a(args), x(c.params), scratch(c.scratch), stream(on) {
     x.args = dense(args);
     if (!a.given(Role::d_sinks)) x.sink_part = nullptr;
-    if (!a.given(Role::d_bias) || rows_own_bias()) x.db = nullptr;
+    if (!a.given(Role::d_bias) || (rows_own_bias() && !p.has(Option::accumulate))) x.db = nullptr;
     x.uniform = p.keys == KeySource::linear && !any_length() && !a.given(Role::positions);
     if (x.uniform) x.seq = sequence(p, a, 0);
     // A scale above 1 belongs to small queries and keys, one below to large ones: so dS stays within the reach of f16.
@@ -283,10 +283,11 @@ struct Call {
   template <class T>
   Status run() {
     const bool back = p.pass == Pass::backward;
-    if (back && !direct)
+    const bool clears = back && !p.has(Option::accumulate);
+    if (clears && !direct)
       for (const Role r : {Role::dk, Role::dv})
         if (Status f = clear(r); !f.ok()) return f;
-    if (back)
+    if (clears)
       if (Status f = clear(Role::d_bias); !f.ok()) return f;
     const bool shared = p.keys == KeySource::paged || a.given(Role::cache_index);
     const int64_t all = all_units(p), chunk = chunk_of(p);

@@ -17,6 +17,12 @@ __device__ inline void copy_row(char* to, const char* from, int bytes) {
       *reinterpret_cast<uint16_t*>(to + n) = from ? *reinterpret_cast<const uint16_t*>(from + n) : uint16_t(0);
 }
 
+// A row of f32 by a warp, added to what is there.
+__device__ inline void add_row(char* to, const char* from, int dim) {
+  for (int d = threadIdx.x % 32; d < dim; d += 32)
+    reinterpret_cast<float*>(to)[d] += reinterpret_cast<const float*>(from)[d];
+}
+
 __device__ inline char* key_address(const Params& x, Role role, const Sequence& s, int b, int head, int64_t j) {
   const Tensor& t = x.args[role];
   const int64_t at = s.k_first + j;
@@ -64,12 +70,15 @@ __global__ void __launch_bounds__(kWarpsOfCopy * 32, 4) scatter_kernel(const __g
   if (r >= x.rows) return;
   const Problem& p = x.problem;
   const int grad = size_of(p.dtype.grad);
+  const auto put = [&](char* to, const char* from, int dim) {
+    p.has(Option::accumulate) ? add_row(to, from, dim) : copy_row(to, from, dim * grad);
+  };
   if (x.which == 0) {
     const Row at = row_of(x, uint32_t(r));
     if (at.i >= at.seq.len_q) return;
     const bool forward = p.pass == Pass::forward;
     char* to = row_address(x.args[forward ? Role::out : Role::dq], at.seq.q_batch, at.seq.q_first + at.i, at.h);
-    if (!forward) return copy_row(to, x.dq + r * x.pitch_qk * grad, p.dim_qk * grad);
+    if (!forward) return put(to, x.dq + r * x.pitch_qk * grad, p.dim_qk);
     const char* from = x.out + r * x.pitch_v * size_of(p.dtype.out);
     if (!p.has(Option::accumulate)) return copy_row(to, from, p.dim_v * size_of(p.dtype.out));
     const float before = x.before[r];
@@ -82,9 +91,9 @@ __global__ void __launch_bounds__(kWarpsOfCopy * 32, 4) scatter_kernel(const __g
     const Sequence s = sequence(p, x.args, b);
     if (j >= s.len_k) return;
     if (x.args.given(Role::dk))
-      copy_row(key_address(x, Role::dk, s, b, head, j), x.dk + r * x.pitch_qk * grad, p.dim_qk * grad);
+      put(key_address(x, Role::dk, s, b, head, j), x.dk + r * x.pitch_qk * grad, p.dim_qk);
     if (x.args.given(Role::dv))
-      copy_row(key_address(x, Role::dv, s, b, head, j), x.dv + r * x.pitch_v * grad, p.dim_v * grad);
+      put(key_address(x, Role::dv, s, b, head, j), x.dv + r * x.pitch_v * grad, p.dim_v);
   }
 }
 
@@ -134,7 +143,9 @@ __global__ void __launch_bounds__(256) sink_kernel(const __grid_constant__ Param
     if (threadIdx.x < step) room[threadIdx.x] += room[threadIdx.x + step];
     __syncthreads();
   }
-  if (threadIdx.x == 0) *x.args.row<float>(Role::d_sinks, 0, 0, h) = float(room[0]);
+  if (threadIdx.x > 0) return;
+  float* to = x.args.row<float>(Role::d_sinks, 0, 0, h);
+  *to = float(room[0] + (p.has(Option::accumulate) ? double(*to) : 0.));
 }
 
 // The chunk's rows that share one row of d_bias: `count` of them, in a fixed order.

@@ -73,7 +73,8 @@ inline DenseArgs dense(const Args& a) {
 //   backward  the same rows of dq, and no others. dk, dv, d_bias and d_sinks have the shape of k, v, bias and sinks
 //             (k and v with their whole cache or pool of pages), are written whole and need not be cleared before:
 //             0 where no query sees a key, the sum where sequences share a cache row or a page, or where a bias is
-//             broadcast. A gradient that is not given is not computed.
+//             broadcast. A gradient that is not given is not computed. With accumulate every gradient is added to what
+//             is there: then all of dk, dv, d_bias and d_sinks is read, and of dq the rows that are written.
 
 // One sequence of the batch: where its rows are and what its queries see.
 struct Sequence {

@@ -150,9 +150,9 @@ Status valid_mask(const Mask& m) {
 Status valid_options(const Problem& p) {
   const auto no = [](const auto&... why) { return Status::no("problem: ", why...); };
   const bool backward = p.pass == Pass::backward;
-  if (p.has(Option::accumulate) && p.dtype.out != DType::f32 && p.dtype.out != DType::f64)
-    return no("accumulate needs out f32, not ", name(p.dtype.out));
-  if (backward && p.has(Option::accumulate)) return no("accumulate is for a forward");
+  const DType running = backward ? p.dtype.grad : p.dtype.out;
+  if (p.has(Option::accumulate) && running != DType::f32 && running != DType::f64)
+    return no("accumulate needs ", backward ? "gradients" : "out", " f32, not ", name(running));
   if (backward && p.has(Option::append)) return no("append is for a forward");
   if (p.has(Option::append) && p.keys == KeySource::ragged)
     return no("append needs a cache: linear or paged keys, not ragged");

@@ -18,7 +18,7 @@ enum class Reproducible : int32_t { no, run, batch };  // batch: a row's bits do
 enum class Precision : int32_t { full, tf32, tf32x3 };  // how f32 inputs may be multiplied
 enum class Option : uint32_t {
   softcap, alibi, bias, dropout, sink,
-  accumulate,           // out and lse are read, merged with and written again
+  accumulate,           // a forward merges with out and lse, a backward adds to its gradients: read and written again
   append,               // k_new and v_new are written behind the used keys of the cache, then attended
   rotary, rotary_half,  // of q and k_new, with append: pairs (2i, 2i + 1), or (i, i + half of the rotated dims)
   descale,              // q, k and v carry a factor per (batch, head of keys)

@@ -4,7 +4,7 @@
 // What a run writes (core/args.h): the rows of dq that belong to queries of its sequences; rows beyond used_q stay as
 // they are. The gradients that queries share (dk, dv, d_bias, d_sinks) are written whole and need not be cleared
 // before: 0 where no query sees the key (padding, beyond used_k, pages in no table), the sum where sequences share a
-// cache row or a page.
+// cache row or a page. With accumulate all of it is added to what is there.
 #include <vector>
 
 #include "reference/definition.h"
@@ -17,13 +17,14 @@ struct Sum {
   Tensor to{}, memory{};
   std::vector<double> values{};
 
-  explicit Sum(const Tensor& gradient) : to(gradient), memory(gradient) {
+  Sum(const Tensor& gradient, bool running) : to(gradient), memory(gradient) {
     if (!to.data) return;
     const Extents& e = to.extent;
     memory.dtype = DType::f64;
     memory.stride = {int64_t(e.seq) * e.head * e.dim, int64_t(e.head) * e.dim, e.dim};
     values.assign(size_t(e.batch * memory.stride.batch), 0.0);
     memory.data = values.data();
+    if (running) each([&](int b, int s, int h, int d) { at(b, s, h, d) = load(to, b, s, h, d); });
   }
   explicit operator bool() const { return to.data != nullptr; }
   double& at(int64_t b, int64_t s, int64_t h, int64_t d) {
@@ -35,12 +36,15 @@ struct Sum {
     const Extents& e = to.extent;
     return at(e.batch == 1 ? 0 : b, e.seq == 1 ? 0 : s, e.head == 1 ? 0 : h, e.dim == 1 ? 0 : d);
   }
-  void write() {
-    if (!to.data) return;
+  template <class F>
+  void each(F f) const {
     for (int b = 0; b < to.extent.batch; ++b)
       for (int s = 0; s < to.extent.seq; ++s)
         for (int h = 0; h < to.extent.head; ++h)
-          for (int d = 0; d < to.extent.dim; ++d) save(to, b, s, h, d, at(b, s, h, d));
+          for (int d = 0; d < to.extent.dim; ++d) f(b, s, h, d);
+  }
+  void write() {
+    if (to.data) each([&](int b, int s, int h, int d) { save(to, b, s, h, d, at(b, s, h, d)); });
   }
 };
 
@@ -49,7 +53,12 @@ struct Gradients {
   std::vector<double> dq;  // of one query
 
   Gradients(const Problem& p, const Args& a)
-      : dk(a[Role::dk]), dv(a[Role::dv]), d_bias(a[Role::d_bias]), d_sinks(a[Role::d_sinks]), dq(size_t(p.dim_qk)) {}
+      : Gradients(a, p.has(Option::accumulate)) {
+    dq.resize(size_t(p.dim_qk));
+  }
+  Gradients(const Args& a, bool running)
+      : dk(a[Role::dk], running), dv(a[Role::dv], running), d_bias(a[Role::d_bias], running),
+        d_sinks(a[Role::d_sinks], running) {}
 
   void add_pair(const Definition& one, int64_t h, int64_t i, int64_t j, double lse, double D) {
     const Args& a = one.a;
@@ -70,6 +79,7 @@ struct Gradients {
     const Place at = one.query(i);
     const double lse = load(a[Role::lse], at.batch, at.seq, h, 0);
     dq.assign(dq.size(), 0.0);
+    if (one.p.has(Option::accumulate) && a.given(Role::dq)) add_row(dq.data(), 1, a[Role::dq], at, h, one.p.dim_qk);
     if (lse != -INFINITY) {  // a row that sees nothing has no gradient
       double D = a.given(Role::d_lse) ? -load(a[Role::d_lse], at.batch, at.seq, h, 0) : 0;
       D += dot(a[Role::d_out], at, h, a[Role::out], at, h, one.p.dim_v);

@@ -68,6 +68,37 @@ TEST(conformance, ring_is_accumulate) {
   }
 }
 
+// The same ring backward: with out and lse of the whole, every shard has its part of the gradients. dq is
+// added up over all shards, and dk and dv of a shard are complete once it has met all queries.
+TEST(conformance, gradients_of_a_ring_are_accumulate) {
+  for (const Place& place : cpu_places()) {
+    Trial trial(case_named("backward f32 b1 h2 q192 k192 d64 causal@absolute alibi dropout"));
+    World& w = trial.world;
+    int64_t* at = w.args.row<int64_t>(Role::positions);
+    at[0] = at[1] = 1000;
+    ASSERT_TRUE(trial.prepare().ok());
+    Outputs got = w.outputs(false);
+    for (const Owned& o : got.owned) o.each([&](int b, int s, int h, int d) { store(o.t, b, s, h, d, 0); });
+    for (int queries = 0; queries < 2; ++queries)
+      for (int rank = 0; rank < 3; ++rank) {
+        Problem shard = w.problem;
+        shard.len_q = 96, shard.len_k = 64;
+        shard.set(Option::accumulate);
+        Args args = got.args;
+        at[0] = 1000 + queries * 96, at[1] = 1000 + rank * 64;
+        for (const Role role : {Role::q, Role::out, Role::d_out, Role::lse, Role::dq})
+          args[role] = pick_rows(args[role], queries * 96, 96);
+        for (const Role role : {Role::k, Role::v, Role::dk, Role::dv})
+          args[role] = pick_rows(args[role], rank * 64, 64);
+        const Status s = run_on(backend_of(Pass::backward), place.device, shard, args);
+        ASSERT_TRUE(s.ok()) << s.message;
+      }
+    at[0] = at[1] = 1000;
+    const Outcome o = trial.judge(got);
+    EXPECT_NE(o.verdict, Verdict::fail) << place.word << ": " << o.why;
+  }
+}
+
 // Sequence 2 alone equals sequence 2 of three, bit for bit, whatever the threads.
 void expect_rows_alone(std::string_view line, const Place& place, int units) {
   const Case c = case_named(line);

@@ -45,11 +45,12 @@ Problem draw() {
   p.keys = element({KeySource::linear, KeySource::ragged, KeySource::paged});
   if (p.keys == KeySource::paged) p.page = size(INT32_MAX);
   p.options = *rc::gen::inRange(0u, 1u << int(Option::count));
-  if (p.pass == Pass::backward) p.clear(Option::accumulate), p.clear(Option::append);
+  if (p.pass == Pass::backward) p.clear(Option::append);
   if (p.keys == KeySource::ragged) p.clear(Option::append);
   if (!p.has(Option::append)) p.clear(Option::rotary), p.clear(Option::rotary_half);
   if (p.has(Option::rotary)) p.clear(Option::rotary_half);
-  if (p.has(Option::accumulate)) p.dtype.out = element({DType::f32, DType::f64});
+  if (p.has(Option::accumulate))
+    (p.pass == Pass::backward ? p.dtype.grad : p.dtype.out) = element({DType::f32, DType::f64});
   if (p.has(Option::bias)) p.dtype.bias = element({DType::f64, DType::f32, DType::f16, DType::bf16});
   p.reproducible = element({Reproducible::no, Reproducible::run, Reproducible::batch});
   p.precision = element({Precision::full, Precision::tf32, Precision::tf32x3});

@@ -102,6 +102,7 @@ Status Workload::plan_forward(const Planner& given, Plan& out) const {
   Problem forward = problem_;
   forward.pass = Pass::forward;
   forward.dtype.grad = DType::none;
+  forward.clear(Option::accumulate);  // of gradients
   Planner planner = given;
   planner.forced = {};
   return planner.plan(forward, out);
