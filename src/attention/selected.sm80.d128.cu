@@ -1,0 +1,14 @@
+#include "attention/selected.sm80.h"
+
+namespace attune::sm80 {
+
+SelectedKernels selected_kernels_128() {
+  // dim, dim_v, tile_k, warps that compute
+  static constinit SelectedKernel all[] = {
+      selected_kernel_row<128, 128, 64, 8>(),
+      selected_kernel_row<128, 128, 16, 8>(),
+  };
+  return all;
+}
+
+}  // namespace attune::sm80
