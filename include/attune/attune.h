@@ -226,6 +226,34 @@ ATTUNE_API int32_t attune_cache_free_pages(const attune_cache* cache);          
 ATTUNE_API const int32_t* attune_cache_pages(const attune_cache* cache, int32_t sequence);
 ATTUNE_API int attune_cache_view(const attune_cache* cache, int role, attune_tensor* out); /* ATTUNE_K or ATTUNE_V */
 
+/* Block lists, built where the data lives, in the order of the stream and without reading anything back: ascending, the
+ * same bits on every device. Density is the kept fraction of the blocks that the mask of the problem (causal, window)
+ * shows: counts say it, and what the mask hides is never listed. */
+typedef struct attune_blocks {
+  uint32_t size;             /* sizeof(attune_blocks) */
+  const char* pattern;       /* "random density=0.1 seed=7": docs/block_sparse.md; or */
+  const attune_tensor* mask; /* bhqk, a byte (bool or 8 bits) for each block, not 0: active; b and h may be 1; or neither: */
+                             /* block_begin and block_column are there, and the list by key block is made of them */
+  int64_t* counts;           /* ATTUNE_BLOCK_COUNTS numbers where the lists are; optional */
+} attune_blocks;
+enum { /* counts of all lists together */
+  ATTUNE_BLOCKS_ACTIVE,  /* entries */
+  ATTUNE_BLOCKS_SHOWN,   /* blocks of which the mask shows any pair: density is active / shown */
+  ATTUNE_BLOCKS_LONGEST, /* entries of the longest row */
+  ATTUNE_BLOCKS_DROPPED, /* entries beyond block_bound; of a pattern 0 with the bound below */
+  ATTUNE_BLOCK_COUNTS
+};
+/* The most entries that the pattern makes, for block_bound. The problem has block_q and block_k; batch and heads are
+ * those of block_begin, 1 or the problem's. full: every sequence is as long as len_q and len_k say. */
+ATTUNE_API int attune_blocks_bound(const attune_problem* problem, const char* pattern, int32_t batch, int32_t heads,
+                                   int full, int64_t* bound);
+/* Of the roles of an attention with these lists: writes block_begin, block_column and, where they are given,
+ * block_begin_k and block_row_k; reads lengths and positions; q and k need not be given. */
+ATTUNE_API int attune_blocks_build(const attune_problem* problem, const attune_args* args, const attune_blocks* blocks,
+                                   void* stream);
+/* Waits for the stream and reads counts that are on a device. */
+ATTUNE_API int attune_blocks_counts(const char* device, const int64_t* counts, int64_t* out, void* stream);
+
 ATTUNE_API const char* attune_last_error(void); /* of this thread's last call; a sentence; "" after a success */
 ATTUNE_API const char* attune_version(void);    /* "0.1.0" */
 

@@ -192,6 +192,65 @@ class Plan {
   std::unique_ptr<attune_plan, Free> plan_;
 };
 
+// Block lists of a pattern, in memory of their own: they set the problem's bound, give themselves to arguments, and
+// know how dense they came out. One list for each batch row and head, by query and by key block.
+class Blocks {
+ public:
+  // The problem has its block sizes; sequences may be shorter than its lengths where `full` is false, and `lengths` then
+  // has what says so (used_q, cu_k, ...).
+  Blocks(Problem& problem, const std::string& pattern, std::string device = "cpu", void* stream = nullptr,
+         bool full = true, Args lengths = {})
+      : device_(std::move(device)), stream_(stream), batch_(problem.c.batch), heads_(problem.c.heads_q) {
+    int64_t bound = 0;
+    require(attune_blocks_bound(&problem.c, pattern.c_str(), batch_, heads_, full, &bound));
+    if (bound > INT32_MAX) throw Error("blocks: " + std::to_string(bound) + " entries are over 2^31 - 1");
+    problem.c.block_bound = static_cast<int32_t>(bound > 0 ? bound : 1);
+    bound_ = problem.c.block_bound;
+    rows_ = (problem.c.len_q - 1) / problem.c.block_q + 2, columns_ = (problem.c.len_k - 1) / problem.c.block_k + 2;
+    const int64_t numbers = 2 * ATTUNE_BLOCK_COUNTS + lists() * (rows_ + columns_) + 2 * bound_;
+    if (device_ == "cpu") memory_.resize(static_cast<size_t>(numbers));
+    else buffer_ = std::make_unique<Buffer>(device_, static_cast<size_t>(numbers) * sizeof(int32_t), stream_);
+    set(lengths, true);
+    attune_blocks blocks{};
+    blocks.size = sizeof blocks, blocks.pattern = pattern.c_str(), blocks.counts = reinterpret_cast<int64_t*>(at(0));
+    require(lengths.with_c([&](const attune_args* a) { return attune_blocks_build(&problem.c, a, &blocks, stream); }));
+  }
+  // Into the arguments of an attention of that problem; by_key: also the list that only a backward takes.
+  Args& set(Args& args, bool by_key = false) const {
+    const int64_t first = 2 * ATTUNE_BLOCK_COUNTS, column = first + lists() * rows_, first_k = column + bound_;
+    args.set(ATTUNE_BLOCK_BEGIN, list(first, rows_)).set(ATTUNE_BLOCK_COLUMN, entries(column));
+    if (by_key) args.set(ATTUNE_BLOCK_BEGIN_K, list(first_k, columns_));
+    if (by_key) args.set(ATTUNE_BLOCK_ROW_K, entries(first_k + lists() * columns_));
+    return args;
+  }
+  struct Counts {
+    int64_t active, shown, longest, dropped;
+    double density() const { return shown ? static_cast<double>(active) / static_cast<double>(shown) : 0; }
+  };
+  Counts counts() const {  // waits for the stream
+    int64_t n[ATTUNE_BLOCK_COUNTS];
+    require(attune_blocks_counts(device_.c_str(), reinterpret_cast<const int64_t*>(at(0)), n, stream_));
+    return {n[ATTUNE_BLOCKS_ACTIVE], n[ATTUNE_BLOCKS_SHOWN], n[ATTUNE_BLOCKS_LONGEST], n[ATTUNE_BLOCKS_DROPPED]};
+  }
+
+ private:
+  std::string device_;
+  void* stream_;
+  int64_t batch_, heads_, rows_ = 0, columns_ = 0, bound_ = 0;
+  mutable std::vector<int32_t> memory_{};
+  std::unique_ptr<Buffer> buffer_{};
+
+  int64_t lists() const { return batch_ * heads_; }
+  int32_t* at(int64_t n) const { return (buffer_ ? static_cast<int32_t*>(buffer_->data()) : memory_.data()) + n; }
+  int32_t gpu() const {
+    return device_ == "cpu" ? -1 : device_.size() > 5 ? static_cast<int32_t>(std::stol(device_.substr(5))) : 0;
+  }
+  Tensor list(int64_t n, int64_t length) const {
+    return Tensor(at(n), kI32, "bhn", {batch_, heads_, length}, {}, gpu());
+  }
+  Tensor entries(int64_t n) const { return Tensor(at(n), kI32, "n", {bound_}, {}, gpu()); }
+};
+
 // A cache that knows the lengths of its sequences: Cache({.dtype = ATTUNE_BF16, .heads = 8, .dim_qk = 128, ...}).
 class Cache {
  public:

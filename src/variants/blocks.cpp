@@ -1,0 +1,166 @@
+// The CPU's build, and the choice between that and a GPU's. The passes are those of machine/cuda/blocks.cu: count the
+// rows, place them, write them, and turn the list round.
+#include "variants/blocks.h"
+
+#include <algorithm>
+#include <atomic>
+
+#include "machine/cpu/threads.h"
+#include "machine/cuda/blocks.h"
+#include "machine/host.h"
+
+namespace attune {
+namespace {
+
+// f(n) for 0 <= n < count, on all threads, a piece at a time.
+template <class F>
+void each(int64_t count, int64_t piece, const F& f) {
+  std::atomic<int64_t> next{0};
+  auto work = [&](int) {
+    for (int64_t first; (first = next.fetch_add(piece)) < count;)
+      for (int64_t n = first; n < std::min(count, first + piece); ++n) f(n);
+  };
+  const int64_t pieces = ceil_div(count, piece);
+  parallel(int(std::min<int64_t>(default_threads(), std::max<int64_t>(pieces, 1))), work);
+}
+
+void count_rows(const BlockBuild& x) {
+  std::atomic<int64_t> shown{0};
+  each(int64_t(x.lists()) * x.rows, 16, [&](int64_t n) {
+    const int list = int(n / x.rows), row = int(n % x.rows);
+    const BlockRow r(x, x.grid(list), list, row);
+    const Rows seen = r.shown();
+    int found = seen.last - seen.first;
+    shown += found;
+    if (!x.draws(list)) {
+      found = 0;
+      for (int j = seen.first; j < seen.last; ++j) found += r.active(j);
+    }
+    x.begin(Role::block_begin, list)[row + 1] = found;
+  });
+  if (x.counts) x.counts[int(BlockCount::shown)] = shown;
+}
+
+void place_rows(const BlockBuild& x) {
+  int64_t all = 0, longest = 0;
+  for (int list = 0; list < x.lists(); ++list) {
+    int32_t* begin = x.begin(Role::block_begin, list);
+    int64_t sum = 0, end = all;
+    begin[0] = x.limit(all);
+    for (int row = 0; row < x.rows; ++row) {
+      sum += begin[row + 1];
+      end = all + (x.draws(list) ? x.pattern.drawn(sum) : sum);
+      begin[row + 1] = x.limit(end);
+      longest = std::max<int64_t>(longest, begin[row + 1] - begin[row]);
+    }
+    all = end;
+  }
+  if (!x.counts) return;
+  x.counts[int(BlockCount::active)] = x.limit(all);
+  x.counts[int(BlockCount::dropped)] = all - x.limit(all);
+  x.counts[int(BlockCount::longest)] = longest;
+}
+
+void write_rows(const BlockBuild& x) {
+  each(int64_t(x.lists()) * x.rows, 16, [&](int64_t n) {
+    const int list = int(n / x.rows), row = int(n % x.rows);
+    const int32_t* begin = x.begin(Role::block_begin, list);
+    int32_t* column = x.entries(Role::block_column);
+    int to = begin[row];
+    const BlockRow r(x, x.grid(list), list, row, begin[row + 1] - to);
+    for (int j = r.shown().first; j < r.shown().last && to < begin[row + 1]; ++j)
+      if (r.active(j)) column[to++] = j;
+  });
+}
+
+void transpose(const BlockBuild& x) {
+  each(x.lists(), 1, [&](int64_t list) {
+    const int32_t* begin = x.begin(Role::block_begin, int(list));
+    const int32_t* column = x.entries(Role::block_column);
+    int32_t *begin_k = x.begin(Role::block_begin_k, int(list)), *row_k = x.entries(Role::block_row_k);
+    const int first = x.limit(begin[0]), last = x.limit(begin[x.rows]);
+    const auto there = [&](int j) { return j >= 0 && j < x.columns; };
+    std::fill_n(begin_k, x.columns + 1, 0);
+    for (int n = first; n < last; ++n)
+      if (there(column[n])) ++begin_k[column[n] + 1];
+    begin_k[0] = first;
+    // begin_k[j + 1] is where the next entry of block j goes, and so ends as the start of the block behind it.
+    for (int j = 0, start = first; j < x.columns; ++j) {
+      const int mine = begin_k[j + 1];
+      begin_k[j + 1] = start;
+      start += mine;
+    }
+    for (int row = 0; row < x.rows; ++row)
+      for (int n = x.limit(begin[row]); n < x.limit(begin[row + 1]); ++n)
+        if (there(column[n]) && begin_k[column[n] + 1] < last) row_k[begin_k[column[n] + 1]++] = row;
+  });
+}
+
+Status no(const auto&... why) { return Status::no("blocks: ", why...); }
+
+// The tensors of a list fit the problem and those of the list by query block, `like`.
+Status check_list(const Problem& p, const Args& a, Role begin, Role entry, int64_t rows, const Tensor& like) {
+  const std::string_view side = begin == Role::block_begin ? " by query block" : " by key block";
+  for (const Role r : {begin, entry}) {
+    if (!a.given(r)) return no("the list", side, " has no tensor for its ", r == begin ? "rows" : "entries");
+    if (a[r].dtype != DType::i32) return no("the list", side, " is not i32");
+    if (a[r].device != like.device || a[r].device_index != like.device_index)
+      return no("the list", side, " is not on one device with the rest");
+  }
+  const auto [batch, seq, head, dim] = a[begin].extent;
+  if ((batch != 1 && batch != p.batch) || (head != 1 && head != p.heads_q) || seq != 1 || dim < rows + 1)
+    return no("the list", side, " has rows of [", batch, ", ", head, ", ", dim, "], not [", p.batch, " or 1, ",
+              p.heads_q, " or 1, at least ", rows + 1, "], in: ", name(p));
+  if (batch != like.extent.batch || head != like.extent.head)
+    return no("the list", side, " is not of as many batch rows and heads as the one by query block");
+  if (a[entry].extent.dim < p.mask.blocks.bound)
+    return no("the list", side, " has room for ", a[entry].extent.dim, " entries, the bound is ", p.mask.blocks.bound);
+  return Status::good();
+}
+
+Status check_source(const Problem& p, const Args& a, const BlockSource& from, bool by_key) {
+  if (from.origin == BlockOrigin::lists && !by_key) return no("the list is there, and none by key block is asked for");
+  if (from.origin == BlockOrigin::pattern && from.pattern.by_head() && a[Role::block_begin].extent.head != p.heads_q)
+    return no(name(from.pattern.kind), " differs by head: one list for all ", p.heads_q, " heads cannot hold it");
+  if (from.origin == BlockOrigin::mask && !from.mask.data) return no("the mask is not given");
+  if (p.keys == KeySource::ragged && (!a.given(Role::cu_q) || !a.given(Role::cu_k)) &&
+      a[Role::block_begin].extent.batch > 1)
+    return no("ragged sequences need cu_q and cu_k, in: ", name(p));
+  return Status::good();
+}
+
+// Without tensors to count, sequences are as long as their lengths or the problem's bounds say.
+void complete(const Problem& p, DenseArgs& a) {
+  for (const Role r : {Role::q, Role::k})
+    if (!a.given(r)) a[r].extent = {p.batch, INT32_MAX, 1, 1};
+  if (p.keys == KeySource::paged && !a.given(Role::page_table))
+    a[Role::page_table].extent.dim = int32_t(ceil_div(p.len_k, p.page));
+}
+
+}  // namespace
+
+Status build_blocks(const Problem& p, const Args& a, const BlockSource& from, Stream stream) {
+  if (p.mask.blocks.q < 1 || p.mask.blocks.k < 1 || p.mask.blocks.bound < 1)
+    return no("the problem has no blocks, or no bound of them, in: ", name(p));
+  const int64_t rows = ceil_div(p.len_q, p.mask.blocks.q), columns = ceil_div(p.len_k, p.mask.blocks.k);
+  const Tensor& begin = a[Role::block_begin];
+  if (Status s = check_list(p, a, Role::block_begin, Role::block_column, rows, begin); !s.ok()) return s;
+  const bool by_key = a.given(Role::block_begin_k) || a.given(Role::block_row_k);
+  if (by_key)
+    if (Status s = check_list(p, a, Role::block_begin_k, Role::block_row_k, columns, begin); !s.ok()) return s;
+  if (Status s = check_source(p, a, from, by_key); !s.ok()) return s;
+  BlockBuild x{.problem = p, .args = dense(a), .origin = from.origin, .pattern = from.pattern, .mask = from.mask,
+               .counts = from.origin == BlockOrigin::lists ? nullptr : from.counts, .batch = begin.extent.batch,
+               .heads = begin.extent.head, .rows = int32_t(rows), .columns = int32_t(columns)};
+  complete(p, x.args);
+  if (begin.device == DeviceKind::cuda) return cuda::build_blocks(x, begin.device_index, stream);
+  if (x.origin != BlockOrigin::lists) {
+    count_rows(x);
+    place_rows(x);
+    write_rows(x);
+  }
+  if (by_key) transpose(x);
+  return Status::good();
+}
+
+}  // namespace attune
