@@ -29,6 +29,12 @@ bool takes(const Problem& p, Role r) {
   return variant.dense || (variant.required | variant.optional) >> int(r) & 1;
 }
 
+// used_k is given: keys lie in a cache, or the variant cannot do without.
+bool counts_keys(const Problem& p, const Variation& v) {
+  const bool needed = declared(p, {}).required >> int(Role::used_k) & 1;
+  return needed || ((v.cache || p.keys == KeySource::paged) && takes(p, Role::used_k));
+}
+
 Extents out_extent(const World& world) {
   const Extents q = world.args[Role::q].extent, own = declared(world.problem, world.args).out;
   return {own.batch ? own.batch : q.batch, own.seq ? own.seq : q.seq, own.head ? own.head : q.head,
@@ -118,7 +124,7 @@ const Owned& Outputs::of(Role r) const {
 World::World(const Problem& p, const Variation& v)
     : problem(p), variation(v), random_{mix(v.seed) ^ mix(uint64_t(p.len_q) << 32 | uint32_t(p.len_k))} {
   const bool ragged = p.keys == KeySource::ragged, paged = p.keys == KeySource::paged;
-  const bool packed = v.cu_q || ragged, roomy = v.cache && !ragged;
+  const bool packed = v.cu_q || ragged, roomy = v.cache && !ragged && takes(p, Role::left_pad);
   if (p.has(Option::append)) added_ = std::min(p.len_k, v.added < 0 ? p.len_q : v.added), least_k_ = added_;
   // Rotary has no row for a query that stands before the first key.
   if (p.rotates() && p.mask.align == Align::bottom_right) least_k_ = std::max(least_k_, std::min(p.len_q, p.len_k));
@@ -130,7 +136,7 @@ World::World(const Problem& p, const Variation& v)
   // Rows without a table of lengths are all there is: as many for every sequence.
   const bool any = v.lengths == Lengths::drawn;
   const int rows_q = any && !v.used_q ? length(p.len_q, 0) : p.len_q;
-  const int rows_k = any && !roomy ? std::max(length(p.len_k, 1), least_k_) : capacity;
+  const int rows_k = any && !roomy && !counts_keys(p, v) ? std::max(length(p.len_k, 1), least_k_) : capacity;
   const Extents q{packed ? 1 : p.batch, packed ? cu_q_.back() : rows_q, p.heads_q, p.dim_qk};
   normal(add(Role::q, p.dtype.q, q), std::pow(10., v.magnitude));
   const Extents own = declared(p, args).k;  // now that q is there
@@ -166,7 +172,8 @@ void World::draw_lengths() {
     // Within a packed sequence, padding and unused keys are taken from its own; a cache has room beyond the bound.
     const int own = cu_k_[size_t(b) + 1] - cu_k_[size_t(b)];
     const bool ragged = p.keys == KeySource::ragged;
-    left_pad_.push_back(variation.cache ? random_.below(std::min(kMostPad, ragged ? own : kMostPad) + 1) : 0);
+    const int most_pad = std::min(kMostPad, ragged ? own : kMostPad);
+    left_pad_.push_back(variation.cache && takes(p, Role::left_pad) ? random_.below(most_pad + 1) : 0);
     used_k_.push_back(ragged ? left_pad_.back() + random_.below(own - left_pad_.back() + 1)
                              : std::max(length(p.len_k, first + b), least_k_) - added_ + left_pad_.back());
     // A row of q may hold fewer queries than there is room for.
@@ -218,9 +225,10 @@ void World::add_integers() {
   if (variation.cu_q || ragged) add(Role::cu_q, DType::i32, {1, 1, 1, p.batch + 1}).set(cu_q_);
   if (ragged) add(Role::cu_k, DType::i32, {1, 1, 1, p.batch + 1}).set(cu_k_);
   if (variation.used_q) add(Role::used_q, DType::i32, {p.batch}).set(used_q_);
-  if (paged || cache) add(Role::used_k, DType::i32, {p.batch}).set(used_k_);
-  if (cache) add(Role::left_pad, DType::i32, {p.batch}).set(left_pad_);
-  if (cache && p.keys == KeySource::linear) add(Role::cache_index, DType::i32, {p.batch}).set(index_);
+  const bool pads = cache && takes(p, Role::left_pad);
+  if (counts_keys(p, variation)) add(Role::used_k, DType::i32, {p.batch}).set(used_k_);
+  if (pads) add(Role::left_pad, DType::i32, {p.batch}).set(left_pad_);
+  if (pads && p.keys == KeySource::linear) add(Role::cache_index, DType::i32, {p.batch}).set(index_);
   if (paged) add(Role::page_table, DType::i32, {p.batch, 1, 1, int(table_.size()) / p.batch}).set(table_);
 }
 
@@ -283,7 +291,8 @@ void World::add_options() {
 void World::add_gradients() {
   const Extents q = args[Role::q].extent;
   normal(add(Role::d_out, problem.dtype.out, out_extent(*this)), 1);
-  if (variation.d_lse && takes(problem, Role::d_lse)) normal(add(Role::d_lse, DType::f32, {q.batch, q.seq, q.head, 1}), 1);
+  if (variation.d_lse && takes(problem, Role::d_lse))
+    normal(add(Role::d_lse, DType::f32, {q.batch, q.seq, q.head, 1}), 1);
 }
 
 void World::poison_unused() {
@@ -386,6 +395,12 @@ Args World::forward_result() {
   if (keeps_lse) add(Role::lse, DType::f32, {q.batch, q.seq, q.head, 1});
   if (problem.variant.text[0]) add_saved();
   Args forward = args;
+  Problem before = problem;
+  before.pass = Pass::forward, before.dtype.grad = DType::none;
+  if (!keeps_out && takes(before, Role::out)) {  // of no use to the backward
+    add(Role::out, problem.dtype.out, out_extent(*this));
+    forward[Role::out] = std::exchange(args[Role::out], Tensor{});
+  }
   for (const Role r : {Role::d_out, Role::d_lse, Role::block_begin_k, Role::block_row_k}) forward[r] = {};
   return forward;
 }

@@ -9,15 +9,19 @@ namespace attune {
 
 void World::add_variant() {
   const Declared variant = declared(problem, args);
+  const Extents q = args[Role::q].extent;
+  if (variant.read >> int(Role::lse) & 1) normal(add(Role::lse, DType::f32, {q.batch, q.seq, q.head, 1}), 1);
   for (int n = 0; n < kVariantTensors; ++n) {
     const VariantTensor& t = variant.tensor[n];
     if (t.optional && variation.lean) continue;
-    if (t.use == Use::input) normal(add(variant_tensor(n), t.dtype, t.extent), std::pow(10., variation.magnitude));
+    if (t.use == Use::input)
+      normal(add(variant_tensor(n), t.dtype, t.extent), std::pow(10., variation.magnitude) / std::sqrt(t.inputs));
     if (t.use == Use::list) draw_list(add(variant_tensor(n), t.dtype, t.extent), t);
   }
 }
 
-// Numbers of blocks, ascending, and -1 behind them: one row in eight has none at all.
+// Numbers of blocks, ascending, and -1 behind them: one row in eight has none at all. From an even seed some entries
+// are what nobody should write: repetitions, blocks that are not there, the smallest number.
 void World::draw_list(Owned& o, const VariantTensor& t) {
   const int size = std::max(1, numbers(problem.variant, "s").count ? numbers(problem.variant, "s")[0] : 1);
   const int blocks = int(ceil_div(problem.len_k, size));
@@ -32,6 +36,10 @@ void World::draw_list(Owned& o, const VariantTensor& t) {
           const int next = last + 1 + random_.below(1 + blocks / t.extent.dim);
           if (none || next >= blocks) break;
           x = last = next;
+        }
+        for (size_t n = 1; variation.seed % 2 == 0 && n < row.size(); ++n) {
+          const int wrong[] = {row[n - 1], row[0], blocks, INT32_MAX, INT32_MIN};
+          if (random_.below(6) == 0) row[n] = wrong[random_.below(5)];
         }
         for (int d = 0; d < t.extent.dim; ++d) store(o.t, b, s, h, d, row[size_t(d)]);
       }

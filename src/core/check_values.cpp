@@ -182,9 +182,13 @@ Status check_values(const Problem& p, const Args& a) {
   for (const Role r : {Role::cu_q, Role::cu_k, Role::used_q, Role::used_k, Role::left_pad, Role::cache_index,
                        Role::page_table, Role::positions, Role::k_new})
     any |= a.given(r);
-  const bool count_keys = !p.variant.text[0] || declared(p, a).lengths_of_k;
+  const bool plain = !p.variant.text[0], count_keys = plain || declared(p, a).lengths_of_k;
+  const bool same = !plain && declared(p, a).self && a.given(Role::cu_q) && a.given(Role::cu_k);
   for (int b = 0; any && b < p.batch; ++b) {
     if (Status s = check_queries(p, a, b); !s.ok()) return s;
+    for (int n = b; same && n <= b + 1; ++n)
+      if (const int32_t* cu = a.row<const int32_t>(Role::cu_q); cu[n] != a.row<const int32_t>(Role::cu_k)[n])
+        return bad(Role::cu_k, b, a.row<const int32_t>(Role::cu_k)[n], "is not ", cu[n], " as in cu_q");
     if (!count_keys) continue;
     if (Status s = check_keys(p, a, b); !s.ok()) return s;
     if (Status s = check_positions(p, a, b); !s.ok()) return s;

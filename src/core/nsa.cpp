@@ -116,6 +116,8 @@ Status read_nsa(const Problem& p, Nsa& out) {
   } else if (p.mask.kind != MaskKind::causal) {
     return no("mask ", name(p.mask), " is not causal");
   }
+  if (p.keys == KeySource::ragged && k->word != "compress" && k->word != "gate" && p.len_q != p.len_k)
+    return no("ragged keys are the queries' own, and q", p.len_q, " and k", p.len_k, " differ");
   if (backward && (k->word == "select" || k->word == "reads")) return no("has no gradient");
   out = a;
   return Status::good();

@@ -60,12 +60,17 @@ inline Nsa nsa_of(const Problem& p) {  // of a valid problem
   return n;
 }
 
+struct Declared;
+Status valid_nsa(const Problem&);                            // for core/variants.cpp, and so the next
+void declare_nsa(const Problem&, const Args&, Declared&);
+
 // One sequence of `compress`: raw rows of q (or dq) and compressed rows of out (or d_out). With cu_q both are packed in
 // batch row 0, and sequence b has the compressed rows from floor(cu_q[b] / d) on: as l >= d, they end before the next
 // one's begin.
 struct CompressSequence { int batch = 0, first = 0, tokens = 0, out_first = 0, count = 0; };
 template <int Roles>
-ATTUNE_HD CompressSequence compress_sequence(const Problem& p, const ArgsOf<Roles>& a, const Nsa& nsa, int b, int room) {
+ATTUNE_HD CompressSequence compress_sequence(const Problem& p, const ArgsOf<Roles>& a, const Nsa& nsa, int b,
+                                             int room) {
   CompressSequence s{.batch = b};
   int rows = a[Role::q].extent.seq;
   if (const int32_t* cu = a.template row<const int32_t>(Role::cu_q)) {
@@ -82,7 +87,10 @@ ATTUNE_HD CompressSequence compress_sequence(const Problem& p, const ArgsOf<Role
 
 // One sequence of `select`: its queries, where the first of them stands among the raw tokens, and its compressed keys.
 // Without used_k the queries are all the tokens; with it they are the last of used_k raw tokens.
-struct SelectSequence { int batch = 0, first = 0, len_q = 0, k_batch = 0, k_first = 0, keys = 0; int64_t position = 0; };
+struct SelectSequence {
+  int batch = 0, first = 0, len_q = 0, k_batch = 0, k_first = 0, keys = 0;
+  int64_t position = 0;
+};
 template <int Roles>
 ATTUNE_HD SelectSequence select_sequence(const Problem& p, const ArgsOf<Roles>& a, const Nsa& nsa, int b) {
   SelectSequence s{.batch = b, .k_batch = b};

@@ -2,12 +2,15 @@
 
 #include <iterator>
 
+#include "core/nsa.h"
+
 namespace attune {
 namespace {
 
 // One line a variant. Its functions are declared in the header of the variant, next to its parameters.
 constexpr VariantWord kWords[] = {
-    {"", nullptr, nullptr},
+    {"compress", valid_nsa, declare_nsa}, {"select", valid_nsa, declare_nsa}, {"selected", valid_nsa, declare_nsa},
+    {"gate", valid_nsa, declare_nsa},     {"reads", valid_nsa, declare_nsa},  {"nsa", valid_nsa, declare_nsa},
 };
 
 }  // namespace

@@ -25,6 +25,7 @@ struct VariantTensor {
   RowsOf rows = RowsOf::nobody;
   bool optional = false;                // of inputs, lists and results; what is saved is optional in a forward
   std::array<int32_t, 2> or_heads{};    // other extents that the head axis may have; 0: none
+  double inputs = 1;                    // of weights: how many values one sum of them takes; a trial draws them so
 };
 
 // Dense roles, one bit each.

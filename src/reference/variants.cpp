@@ -1,11 +1,15 @@
 #include "reference/variants.h"
 
+#include "reference/nsa.h"
+
 namespace attune::reference_detail {
 namespace {
 
 // One line a variant; its functions are declared above the table and defined in the variant's file.
 constexpr VariantDefinition kDefinitions[] = {
-    {"", nullptr, nullptr},
+    {"compress", nsa_forward, nsa_backward}, {"select", nsa_forward, nullptr},
+    {"selected", nsa_forward, nsa_backward}, {"gate", nsa_forward, nsa_backward},
+    {"reads", nsa_forward, nullptr},         {"nsa", nsa_forward, nsa_backward},
 };
 
 }  // namespace
