@@ -444,10 +444,11 @@ std::vector<Case> cases(bool quick) {
   }
   for (const auto& row : pairwise(AppendSetting::levels(), 1))
     all.push_back(append_case_of({row}, uint32_t(all.size())));
-  for (const std::string_view line : kNasty) {
-    Case c;
-    if (parse(line, c).ok()) c.quick = true, all.push_back(c);
-  }
+  for (const std::span lines : {nasty_lines(), nsa_lines()})
+    for (const std::string_view line : lines) {
+      Case c;
+      if (parse(line, c).ok()) c.quick = true, all.push_back(c);
+    }
   add_precisions(all);
   if (quick) std::erase_if(all, [](const Case& c) { return !c.quick; });
   return all;

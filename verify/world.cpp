@@ -223,7 +223,7 @@ void World::add_integers() {
   const Problem& p = problem;
   const bool ragged = p.keys == KeySource::ragged, paged = p.keys == KeySource::paged, cache = variation.cache;
   if (variation.cu_q || ragged) add(Role::cu_q, DType::i32, {1, 1, 1, p.batch + 1}).set(cu_q_);
-  if (ragged) add(Role::cu_k, DType::i32, {1, 1, 1, p.batch + 1}).set(cu_k_);
+  if (ragged && takes(p, Role::cu_k)) add(Role::cu_k, DType::i32, {1, 1, 1, p.batch + 1}).set(cu_k_);
   if (variation.used_q) add(Role::used_q, DType::i32, {p.batch}).set(used_q_);
   const bool pads = cache && takes(p, Role::left_pad);
   if (counts_keys(p, variation)) add(Role::used_k, DType::i32, {p.batch}).set(used_k_);

@@ -14,8 +14,10 @@ void World::add_variant() {
   for (int n = 0; n < kVariantTensors; ++n) {
     const VariantTensor& t = variant.tensor[n];
     if (t.optional && variation.lean) continue;
+    Extents e = t.extent;
+    if (variation.seed % 2 == 0 && t.or_heads[0]) e.head = t.or_heads[0];
     if (t.use == Use::input)
-      normal(add(variant_tensor(n), t.dtype, t.extent), std::pow(10., variation.magnitude) / std::sqrt(t.inputs));
+      normal(add(variant_tensor(n), t.dtype, e), std::pow(10., variation.magnitude) / std::sqrt(t.inputs));
     if (t.use == Use::list) draw_list(add(variant_tensor(n), t.dtype, t.extent), t);
   }
 }
@@ -63,7 +65,8 @@ void add_variant_outputs(const World& world, Outputs& made, bool golden) {
     const VariantTensor& t = variant.tensor[n];
     const bool backward = p.pass == Pass::backward, written = t.use == Use::saved || t.use == Use::result;
     if (backward && t.use == Use::input && world.args.given(variant_tensor(n)))
-      add(d_variant_tensor(n), t.dtype == DType::f32 ? DType::f32 : p.dtype.grad, t.extent);
+      add(d_variant_tensor(n), t.dtype == DType::f32 ? DType::f32 : p.dtype.grad,
+          world.args[variant_tensor(n)].extent);
     if (!backward && written && !(v.lean && (t.use == Use::saved || t.optional)))
       add(variant_tensor(n), t.dtype, t.extent);
   }

@@ -79,7 +79,7 @@ void declare_gate(const Shape& x, Declared& out) {
   out.lengths_of_k = false;
   out.out.head = heads;
   out.tensor[0] = x.of_query("gates", Use::input, DType::f32, heads, 3);
-  if (given > 0 && heads % given == 0) out.tensor[0].or_heads = {given, 0};
+  out.tensor[0].or_heads = {1, given > 0 && heads % given == 0 ? given : 0};
 }
 
 void declare_reads(const Shape& x, Declared& out) {

@@ -112,9 +112,10 @@ void attend(const Grid& q, const Grid& k, const Grid& v, double scale, const See
         top = std::fmax(top, logit.back());
       }
       for (const double x : logit) sum += std::exp(x - top);
-      for (size_t n = 0; n < keys.size(); ++n)
-        for (int64_t d = 0; d < v.dim; ++d)
-          out.row(i, h)[d] += std::exp(logit[n] - top) / sum * v.row(keys[n], h / group)[d];
+      for (size_t n = 0; n < keys.size(); ++n) {
+        const double P = std::exp(logit[n] - top) / sum;
+        for (int64_t d = 0; d < v.dim; ++d) out.row(i, h)[d] += P * v.row(keys[n], h / group)[d];
+      }
       *lse.row(i, h) = keys.empty() ? -INFINITY : top + std::log(sum);
     }
 }

@@ -271,10 +271,11 @@ TEST(cases, every_name_reads_back_and_no_two_are_the_same) {
     EXPECT_TRUE(again.problem == c.problem && again.variation == c.variation) << name(c);
     names.push_back(name(c));
   }
-  for (const std::string_view line : nasty_lines()) {
-    Case c;
-    EXPECT_TRUE(parse(line, c).ok()) << line;
-  }
+  for (const std::span lines : {nasty_lines(), nsa_lines()})
+    for (const std::string_view line : lines) {
+      Case c;
+      EXPECT_TRUE(parse(line, c).ok()) << line;
+    }
   std::sort(names.begin(), names.end());
   const auto twice = std::adjacent_find(names.begin(), names.end());
   EXPECT_TRUE(twice == names.end()) << *twice;
