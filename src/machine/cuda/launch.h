@@ -25,6 +25,7 @@ struct Launch {
   int64_t blocks = 0;      // along x, at most 2^31 - 1
   int threads = 0;
   int shared_bytes = 0;    // dynamic
+  int shared_most = 0;     // that any launch of this kernel asks for, where they differ
   int device = 0;          // the current one
   void* stream = nullptr;
   bool early = false;      // may start while the kernel before it ends, and waits for it by itself; from sm_90 on

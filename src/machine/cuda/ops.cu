@@ -2,12 +2,12 @@
 // and asks for the dtype at run time, the same for all threads of a launch.
 #include <algorithm>
 
-#include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
 #include "core/divisor.h"
 #include "core/mask.h"
 #include "core/softmax.h"
+#include "machine/cuda/pieces.h"
 #include "machine/cuda/runtime.h"
 #include "machine/ops.h"
 
@@ -20,55 +20,6 @@ using detail::Merge;
 constexpr int kThreads = 256;
 constexpr int64_t kMostBlocks = 132 * 16 * 4;  // then threads take several pieces
 constexpr int64_t kMostRows = INT32_MAX;
-
-template <class T, int Width>
-struct alignas(sizeof(T) * Width) Piece { T x[Width]; };
-
-// In one instruction where the GPU has it: number.h's way takes fifteen, and f16 is common.
-template <class Real, class T>
-__device__ Real widen(T x) {
-  if constexpr (std::is_same_v<T, F16>) return Real(__half2float(__ushort_as_half(x.bits)));
-  else return Real(x);
-}
-template <class T, class Real>
-__device__ T narrow(Real x) {
-  if constexpr (sizeof(T) == 8) return T(x);
-  else if constexpr (std::is_same_v<T, F16>) return std::bit_cast<F16>(__half_as_ushort(__float2half_rn(float(x))));
-  else return T(float(x));
-}
-
-template <int Width, class Real>
-__device__ void read(const char* at, DType dtype, Real (&to)[Width]) {
-  const auto copy = [&]<class T>(const T*) {
-    const Piece<T, Width> p = *reinterpret_cast<const Piece<T, Width>*>(at);
-#pragma unroll
-    for (int n = 0; n < Width; ++n) to[n] = widen<Real>(p.x[n]);
-  };
-  switch (dtype) {
-    case DType::f64: return copy(static_cast<const double*>(nullptr));
-    case DType::f32: return copy(static_cast<const float*>(nullptr));
-    case DType::f16: return copy(static_cast<const F16*>(nullptr));
-    case DType::bf16: return copy(static_cast<const Bf16*>(nullptr));
-    default: return copy(static_cast<const E4m3*>(nullptr));
-  }
-}
-
-template <int Width, class Real>
-__device__ void write(const Real (&from)[Width], DType dtype, char* at) {
-  const auto copy = [&]<class T>(T*) {
-    Piece<T, Width> p;
-#pragma unroll
-    for (int n = 0; n < Width; ++n) p.x[n] = narrow<T>(from[n]);
-    *reinterpret_cast<Piece<T, Width>*>(at) = p;
-  };
-  switch (dtype) {
-    case DType::f64: return copy(static_cast<double*>(nullptr));
-    case DType::f32: return copy(static_cast<float*>(nullptr));
-    case DType::f16: return copy(static_cast<F16*>(nullptr));
-    case DType::bf16: return copy(static_cast<Bf16*>(nullptr));
-    default: return copy(static_cast<E4m3*>(nullptr));
-  }
-}
 
 // Where the rows of `to` are, by number.
 struct Rows {

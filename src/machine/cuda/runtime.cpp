@@ -153,9 +153,10 @@ Status launch(const Launch& l, const Problem& p, const void* params) {
   const uint64_t mine = l.device < 64 ? uint64_t(1) << l.device : 0;
   const std::atomic_ref<uint64_t> ready(l.ready->devices);
   // Without it a block has 48 KB in all; kernels have up to 4 KB of static memory beside what is asked for here.
-  if (l.shared_bytes > 44 * 1024 && !(ready.load(std::memory_order_acquire) & mine)) {
+  const int most = l.shared_most > l.shared_bytes ? l.shared_most : l.shared_bytes;
+  if (most > 44 * 1024 && !(ready.load(std::memory_order_acquire) & mine)) {
     constexpr auto kWhat = cudaFuncAttributeMaxDynamicSharedMemorySize;
-    const cudaError_t error = cudaFuncSetAttribute(l.kernel, kWhat, l.shared_bytes);
+    const cudaError_t error = cudaFuncSetAttribute(l.kernel, kWhat, most);
     if (error != cudaSuccess) return failed(l.who, "cudaFuncSetAttribute", error, p);
     ready.fetch_or(mine, std::memory_order_release);
   }
