@@ -24,9 +24,5 @@ SelectedKernels selected_kernels_64();
 SelectedKernels selected_kernels_128();
 SelectedKernels selected_kernels_192();
 SelectedKernels selected_kernels_256();
-SelectedKernels selected_dq_kernels_64();
-SelectedKernels selected_dq_kernels_128();
-SelectedKernels selected_dq_kernels_192();
-SelectedKernels selected_dq_kernels_256();
 
 }  // namespace attune::sm80

@@ -18,7 +18,9 @@ constexpr int kMostTokens = 32;  // of a block: a lane each
 constexpr int kMostStages = 8;
 
 struct SelectedParams {
-  ByteRows q, k, v, out;
+  ByteRows q, k, v;
+  ByteRows out;           // of a backward: dq
+  ByteRows d_out;         // of a backward
   ByteRows blocks;        // [batch, token, head of keys][n] i32
   Divisor group;          // query heads of a key head
   Divisor row_blocks;     // of one unit: a sequence and a head of keys

@@ -15,6 +15,10 @@ __device__ inline void copy16(uint32_t to, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
 
+__device__ inline void copy8(uint32_t to, const void* from, bool there) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(to), "l"(from), "r"(there ? 8 : 0) : "memory");
+}
+
 // Copies since the last close are a group; wait<N> returns when all but the N latest groups have landed. A barrier
 // then shows them to the other threads.
 __device__ inline void close_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }

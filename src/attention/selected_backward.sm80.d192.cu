@@ -1,0 +1,23 @@
+#include "attention/selected_backward.keys.sm80.h"
+#include "attention/selected_backward.sm80.h"
+
+namespace attune::sm80 {
+
+SelectedKernels selected_dq_kernels_192() {
+  // dim, dim_v, tile_k, warps that compute
+  static constinit SelectedKernel all[] = {
+      selected_dq_row<192, 128, 64, 8>(),
+      selected_dq_row<192, 128, 16, 8>(),
+  };
+  return all;
+}
+
+SelectedKeysKernels selected_keys_kernels_192() {
+  // dim, dim_v, with dK, with dV
+  static constinit SelectedKeysKernel all[] = {
+      selected_keys_row<192, 128, true, true>(),
+  };
+  return all;
+}
+
+}  // namespace attune::sm80
