@@ -62,7 +62,8 @@ inline bool uniform_lengths(const Args& a) {
   return true;
 }
 
-inline SelectedParams selected_params(const Problem& p, const Args& a, const Nsa& nsa, const SelectedKernel& k, int arch) {
+inline SelectedParams selected_params(const Problem& p, const Args& a, const Nsa& nsa, const SelectedKernel& k,
+                                      int arch) {
   SelectedParams x{};
   x.q = byte_rows(a[Role::q]), x.k = byte_rows(a[Role::k]), x.v = byte_rows(a[Role::v]);
   x.blocks = byte_rows(a[variant_tensor(0)]);

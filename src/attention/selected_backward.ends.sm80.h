@@ -37,7 +37,8 @@ static __global__ void __launch_bounds__(256) selected_fill_kernel(const __grid_
 }
 
 // Sums of what comes before: one block, a thread a list.
-static __global__ void __launch_bounds__(1024) selected_place_kernel(const __grid_constant__ SelectedListParams params) {
+static __global__ void __launch_bounds__(1024)
+    selected_place_kernel(const __grid_constant__ SelectedListParams params) {
   const SelectedLists& x = params.lists;
   __shared__ int3 warps[32];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;

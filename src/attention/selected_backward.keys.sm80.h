@@ -1,5 +1,5 @@
 // dK and dV of selected attention: a block has up to 64 keys of one key block and a chunk of the tokens that chose it.
-//   load k, v -> for every 32 rows (token, head) of the chunk: S^T, dP^T, P^T, dS^T; dV += P^T dO, dK += dS^T Q -> store
+//   load k, v -> for every 32 rows (token, head): S^T, P^T; dV += P^T dO; dP^T, dS^T; dK += dS^T Q -> store
 // A warp owns 16 keys, so P^T and dS^T come out of the first products in the form in which the others take them, and
 // sums stay in registers. Rows are gathered token by token: those of 16 heads lie side by side. Heads of more than 192
 // have too many sums for registers: dK and dV are then two kernels.
@@ -117,7 +117,8 @@ struct SelectedKeys {
   }
   // sums += weights rows
   template <class Rows, int kColumns>
-  __device__ void add(Accumulator (&sums)[kColumns / 8], const uint32_t (&weights)[kKeyRows / 8][2], uint32_t rows) const {
+  __device__ void add(Accumulator (&sums)[kColumns / 8], const uint32_t (&weights)[kKeyRows / 8][2],
+                      uint32_t rows) const {
     const uint32_t first = rows + Rows::offset(lane % 16, lane / 16 * 8);
 #pragma unroll
     for (int k = 0; k < kKeyRows; k += 16) {

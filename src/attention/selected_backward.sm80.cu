@@ -131,7 +131,8 @@ class Run {
 
  private:
   template <class K, class Params>
-  Status start(K* kernel, cuda::Ready& ready, int64_t blocks, int threads, int shared_bytes, const Params& params) const {
+  Status start(K* kernel, cuda::Ready& ready, int64_t blocks, int threads, int shared_bytes,
+               const Params& params) const {
     if (!blocks) return Status::good();
     return cuda::launch({.who = kWho,
                          .kernel = reinterpret_cast<const void*>(kernel),
@@ -156,8 +157,8 @@ class Run {
     for (const Role r : {Role::dk, Role::dv})
       if (const Tensor& t = a_[r]; t.data) {
         const int64_t rows = int64_t(t.extent.batch) * t.extent.seq * t.extent.head;
-        if (Status s = start(sm80::clear_kernel, clear, std::min<int64_t>(ceil_div(rows, 8), 65535), 256, 0, t); !s.ok())
-          return s;
+        const int64_t blocks = std::min<int64_t>(ceil_div(rows, 8), 65535);
+        if (Status s = start(sm80::clear_kernel, clear, blocks, 256, 0, t); !s.ok()) return s;
       }
     const SelectedLists& lists = scratch_.lists;
     const cudaError_t error =

@@ -110,7 +110,8 @@ struct SelectedRows {
     for (int d = 0; d < Dim / 8; ++d)
 #pragma unroll
       for (int e = 0; e < 4; ++e) dq[d].c[e] *= scale;
-    if (x.problem.dtype.grad != DType::f32) return walk.template store_narrow<Dim>(dq, q_shared, x.out, x.problem.dim_qk);
+    if (x.problem.dtype.grad != DType::f32)
+      return walk.template store_narrow<Dim>(dq, q_shared, x.out, x.problem.dim_qk);
 #pragma unroll
     for (int half = 0; half < 2; ++half)
       if (const int row = row_of(half); row < at.rows)

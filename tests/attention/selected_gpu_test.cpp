@@ -1,0 +1,79 @@
+// What the GPU kernels of selected attention take, in which words they refuse, and how much memory they plan. Pure
+// functions: no GPU is needed.
+#include <gtest/gtest.h>
+
+#include "plan/plan.h"
+#include "tests/asked.h"
+
+namespace attune {
+namespace {
+
+class SelectedPlans : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!find_backend("sm80_selected")) GTEST_SKIP() << "this build has no GPU code";
+  }
+  static const Backend& backend(const Problem& p) {
+    return *find_backend(p.pass == Pass::forward ? "sm80_selected" : "sm80_selected_backward");
+  }
+  static Status planned(std::string_view line, std::string_view on, Plan& plan) {
+    const Problem p = problem(line);
+    return Planner{.device = known(on), .forced = backend(p).name}.plan(p, plan);
+  }
+};
+
+TEST_F(SelectedPlans, every_group_block_and_head_dim_is_taken_from_ampere_on) {
+  for (const char* on : {"a100", "h100", "h200"})
+    for (const std::string_view pass : {"forward", "backward"})
+      for (const std::string_view shape :
+           {"b1 h64/4 q65536 k65536 d192/128 causal : selected n=16 s=64",
+            "b2 h1 q10 k90 d8 causal : selected n=3 s=1", "b1 h300/1 q5 k9 d256 causal : selected n=4096 s=128",
+            "b3 h12/1 q9 k9 d64/256 causal ragged : selected n=7 s=48"}) {
+        const std::string line = join(pass, " bf16 ", shape);
+        Plan plan;
+        EXPECT_EQ(planned(line, on, plan).message, "") << line << " on " << on;
+      }
+}
+
+TEST_F(SelectedPlans, what_is_refused_is_said) {
+  const struct { const char *line, *on, *says; } cases[] = {
+      {"forward f32 b1 h1 q8 k8 d8 causal : selected n=3 s=4", "h200", "dtype f32 is not one of f16, bf16"},
+      {"forward bf16 b1 h1 q8 k8 d12 causal : selected n=3 s=4", "h200", "dim 12 is not a multiple of 8 up to 256"},
+      {"forward bf16 b1 h1 q8 k8 d8 causal : selected n=3 s=4", "t4", "needs a GPU of arch 80 or later"},
+      {"forward bf16 b1 h1 q8 k8 d8 causal", "h200", "computes selected attention, not dense"},
+      {"backward bf16/bf16/f32/bf16 b1 h1 q8 k8 d8 causal : selected n=3 s=4", "h200", "out is f32 and q is bf16"},
+  };
+  for (const auto& c : cases) {
+    const Problem p = problem(c.line);
+    const std::string said = backend(p).supports(p, known(c.on)).message;
+    EXPECT_NE(said.find(c.says), std::string::npos) << c.line << " says: " << said;
+  }
+}
+
+// A token's list is split where there are few tokens, and nowhere else.
+TEST_F(SelectedPlans, lists_of_one_token_are_split_and_of_many_not) {
+  const auto plan_of = [](std::string_view shape) {
+    Plan plan;
+    EXPECT_EQ(planned(join("forward bf16 b1 h64/4 ", shape, " : selected n=16 s=64"), "h200", plan).message, "");
+    return plan;
+  };
+  EXPECT_EQ(plan_of("q1 k65536 d128 causal").splits, 16);
+  EXPECT_EQ(plan_of("q8192 k8192 d128 causal").splits, 1);
+  EXPECT_EQ(plan_of("q8192 k8192 d128 causal").workspace_bytes, 0u);
+  EXPECT_EQ(plan_of("q1 k65536 d128 causal repro=batch").splits, 1);
+}
+
+TEST_F(SelectedPlans, scratch_of_a_backward_grows_as_tokens_do) {
+  const auto bytes = [](std::string_view tokens) {
+    const std::string line =
+        join("backward bf16 b1 h64/4 q", tokens, " k", tokens, " d192/128 causal : selected n=16 s=64");
+    Plan plan;
+    EXPECT_EQ(planned(line, "h200", plan).message, "");
+    return double(plan.workspace_bytes);
+  };
+  EXPECT_LT(bytes("262144"), 4.1 * bytes("65536"));
+  EXPECT_LT(bytes("65536"), 65536. * 16384);  // q, out and their gradients take 81,920 a token
+}
+
+}  // namespace
+}  // namespace attune
