@@ -2,6 +2,7 @@
 
 #include <iterator>
 
+#include "core/dilated.h"
 #include "core/nsa.h"
 
 namespace attune {
@@ -11,6 +12,7 @@ namespace {
 constexpr VariantWord kWords[] = {
     {"compress", valid_nsa, declare_nsa}, {"select", valid_nsa, declare_nsa}, {"selected", valid_nsa, declare_nsa},
     {"gate", valid_nsa, declare_nsa},     {"reads", valid_nsa, declare_nsa},  {"nsa", valid_nsa, declare_nsa},
+    {"dilated", valid_dilated, declare_dilated},
 };
 
 }  // namespace

@@ -133,6 +133,13 @@ void merge_rows(const Merge& m) {
   });
 }
 
+Status merge_all(const Merge& m, void* stream) {
+  if (!rows_of(m.out)) return Status::good();
+  if (m.out.device == DeviceKind::cuda) return cuda::merge(m, stream);
+  merge_rows(m);
+  return Status::good();
+}
+
 }  // namespace
 
 Status fill(const Tensor& to, float value, void* stream) {
@@ -150,16 +157,19 @@ Status scale_add(const Tensor& from, float factor, const Tensor& to, float keep,
 }
 
 Status merge(const Tensor& out_part, const Tensor& lse_part, const Tensor& out, const Tensor& lse, void* stream) {
+  if ((out.data && out.dtype != DType::f32) || lse.dtype != DType::f32 || lse_part.dtype != DType::f32)
+    return Status::no("merge: the running out and both lse are f32");
+  if (!out.data) {  // rows of no elements, where those of lse are
+    Tensor none = lse;
+    none.extent.dim = 0;
+    if (Status s = matches("merge", lse_part, lse, 1); !s.ok()) return s;
+    return merge_all({none, broadcast(lse_part), none, lse}, stream);
+  }
   if (Status s = matches("merge", out_part, out, out.extent.dim); !s.ok()) return s;
   for (const Tensor& t : {lse_part, lse})
     if (Status s = matches("merge", t, out, 1); !s.ok()) return s;
-  if (out.dtype != DType::f32 || lse.dtype != DType::f32 || lse_part.dtype != DType::f32)
-    return Status::no("merge: the running out and both lse are f32");
-  if (!rows_of(out) || !out.extent.dim) return Status::good();
   const Merge m{broadcast(out_part), broadcast(lse_part), out, lse};
-  if (out.device == DeviceKind::cuda) return cuda::merge(m, stream);
-  merge_rows(m);
-  return Status::good();
+  return merge_all(m, stream);
 }
 
 }  // namespace attune

@@ -12,11 +12,12 @@ namespace attune {
 Status fill(const Tensor& to, float value, void* stream);
 Status convert(const Tensor& from, const Tensor& to, void* stream);  // to = from, rounded once
 Status add(const Tensor& from, const Tensor& to, void* stream);      // to += from
-// to = factor * from + keep * to. What has the factor 0 is not read: `to` may be uninitialised.
+// to = factor * from + keep * to. What has the factor 0 is not read: `to` may be uninitialised. `from` may be `to`.
 Status scale_add(const Tensor& from, float factor, const Tensor& to, float keep, void* stream);
 
 // Takes one more part into a running result: softmax.h's merge, row by row. out_part has any floating dtype, out is
-// f32, and both lse are f32 with one value a row, natural. A side whose lse is -inf is not read.
+// f32, and both lse are f32 with one value a row, natural. A side whose lse is -inf is not read. Without memory for out
+// only lse is merged.
 Status merge(const Tensor& out_part, const Tensor& lse_part, const Tensor& out, const Tensor& lse, void* stream);
 
 namespace detail {

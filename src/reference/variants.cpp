@@ -3,6 +3,10 @@
 #include "reference/nsa.h"
 
 namespace attune::reference_detail {
+
+Status forward_dilated(const Problem&, const Args&);
+Status backward_dilated(const Problem&, const Args&);
+
 namespace {
 
 // One line a variant; its functions are declared above the table and defined in the variant's file.
@@ -10,6 +14,7 @@ constexpr VariantDefinition kDefinitions[] = {
     {"compress", nsa_forward, nsa_backward}, {"select", nsa_forward, nullptr},
     {"selected", nsa_forward, nsa_backward}, {"gate", nsa_forward, nsa_backward},
     {"reads", nsa_forward, nullptr},         {"nsa", nsa_forward, nsa_backward},
+    {"dilated", forward_dilated, backward_dilated},
 };
 
 }  // namespace

@@ -89,6 +89,9 @@ TEST_F(OpsOnGpu, merge_is_the_cpus) {
       ASSERT_EQ(merge(part.host.t, lse_part.host.t, out.host.t, lse.host.t, nullptr).message, "");
       out.expect_same(stream_.get(), 1e-5);
       lse.expect_same(stream_.get(), 1e-5);
+      ASSERT_EQ(merge({}, lse_part.gpu, {}, lse.gpu, stream_.get()).message, "");
+      ASSERT_EQ(merge({}, lse_part.host.t, {}, lse.host.t, nullptr).message, "");
+      lse.expect_same(stream_.get(), 1e-5);
     }
 }
 

@@ -110,6 +110,24 @@ TEST(Ops, a_side_without_keys_is_not_read_by_merge) {
   for (int s = 0; s < 3; ++s) EXPECT_EQ(load(lse.t, 0, s, 0, 0), wanted_lse[s]);
 }
 
+TEST(Ops, merge_without_out_is_of_lse_alone) {
+  const Extents row{2, 5, 3, 1};
+  Owned part = numbered(DType::f32, row, Layout::bshd), lse = numbered(DType::f32, row, Layout::bhsd, 2);
+  const Owned before = numbered(DType::f32, row, Layout::bhsd, 2);
+  ASSERT_EQ(merge({}, part.t, {}, lse.t, nullptr).message, "");
+  lse.each([&](int b, int s, int h, int) {
+    const double p = std::exp(load(part.t, b, s, h, 0)), r = std::exp(load(before.t, b, s, h, 0));
+    ASSERT_NEAR(load(lse.t, b, s, h, 0), std::log(p + r), 1e-6);
+  });
+}
+
+TEST(Ops, a_tensor_is_scaled_in_place) {
+  Owned x = numbered(DType::bf16, kShape, Layout::bshd);
+  const Owned before = numbered(DType::bf16, kShape, Layout::bshd);
+  ASSERT_EQ(scale_add(x.t, 0.5f, x.t, 0.f, nullptr).message, "");
+  x.each([&](int b, int s, int h, int d) { ASSERT_EQ(load(x.t, b, s, h, d), load(before.t, b, s, h, d) / 2); });
+}
+
 TEST(Ops, empty_tensors_are_no_work) {
   Owned x(DType::f32, {1, 0, 3, 4}), row(DType::f32, {1, 0, 3, 1});
   EXPECT_TRUE(fill(x.t, 1.f, nullptr).ok());
