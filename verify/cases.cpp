@@ -450,6 +450,7 @@ std::vector<Case> cases(bool quick) {
       if (parse(line, c).ok()) c.quick = true, all.push_back(c);
     }
   add_precisions(all);
+  add_dilated_cases(all);
   if (quick) std::erase_if(all, [](const Case& c) { return !c.quick; });
   return all;
 }

@@ -25,6 +25,7 @@ Status parse(std::string_view text, Case& out);
 // One setting at a time (every option and mask with every pass, dtype and key source), then every two settings of any
 // two axes together (pairwise, from several seeds), then lines that once were or may be trouble.
 std::vector<Case> cases(bool quick = false);
+void add_dilated_cases(std::vector<Case>&);  // those of a variant, in its own file
 std::span<const std::string_view> nasty_lines();  // the last of these, as they are written down
 std::span<const std::string_view> nsa_lines();    // native sparse attention, its words and the whole
 

@@ -1,0 +1,62 @@
+// Cases of dilated attention: every mode, norm and gradient with lengths that no segment divides, segments that no rate
+// divides, grouped heads in all the ways that groups and rates can meet, rows that no branch has, keys that two have.
+#include "verify/cases.h"
+
+namespace attune {
+namespace {
+
+struct Line { std::string_view sizes, variant, variation; };
+constexpr Line kLines[] = {
+    // One segment of rate 1 is plain attention.
+    {"b2 h3 q65 k65 d16 causal", "rates=1 segments=65", ""},
+    {"b1 h4 q96 k96 d16 causal", "rates=1,2 segments=16,32", ""},
+    {"b2 h4 q61 k61 d16 full", "rates=1,2,3 segments=8,16,40", ""},
+    {"b2 h4 q61 k61 d16 causal", "rates=1,2,3 segments=8,16,40", "seed=7 bhsd d_lse"},
+    {"b3 h4 q61 k61 d16 causal", "rates=1,2,3 segments=8,16,40", "seed=3 drawn lean"},
+    // No branch of rate 1: rows that nobody has. Heads that no rate divides; dims that differ.
+    {"b2 h5 q67 k67 d16/24 causal", "rates=2,3 segments=7,20", ""},
+    {"b2 h5 q67 k67 d24/16 full", "rates=2,3 segments=7,20", "bhsd"},
+    {"b1 h4 q5 k5 d16 full", "rates=8 segments=8", ""},
+    {"b2 h5 q40 k40 d16 full", "rates=9,7 segments=20,40", ""},
+    // Segments longer than the sequence; a sequence of one row.
+    {"b2 h3 q33 k33 d16 causal", "rates=1,2 segments=64,4096", ""},
+    {"b1 h3 q1 k1 d16 causal", "rates=1,2 segments=4,8", ""},
+    {"b1 h3 q1 k1 d16 full", "rates=2,3 segments=4,8", ""},
+    // Keys that several branches have count in each.
+    {"b1 h4 q50 k50 d16 causal", "rates=1,1,1 segments=16,16,50", ""},
+    // Groups of heads: rates that divide them, that they divide, and neither.
+    {"b1 h6/2 q50 k50 d16 causal", "rates=1,2,4 segments=10,25,50", ""},
+    {"b2 h8/2 q50 k50 d16 full", "rates=2,3,4,8 segments=12,25,30,50", ""},
+    {"b2 h8/2 q50 k50 d16 full", "rates=3 segments=25", ""},
+    {"b2 h12/3 q50 k50 d16 causal", "rates=6 segments=24", ""},
+    {"b1 h4/1 q130 k130 d16 causal", "rates=1,5 segments=32,130", ""},
+    // The other norms and the other mode.
+    {"b2 h4/2 q50 k50 d16 causal", "norm=divide rates=1,3 segments=12,25", ""},
+    {"b2 h4/2 q50 k50 d16 full", "norm=none rates=2,3 segments=12,25", "seed=5 bhsd lean"},
+    {"b2 h8/2 q50 k50 d16 full", "mode=headgroup rates=1,2,3 segments=12,25,30", ""},
+    {"b2 h8/2 q50 k50 d16 causal", "mode=headgroup rates=1,1 segments=12,25", "d_lse"},
+    {"b2 h7 q50 k50 d16 causal", "mode=headgroup norm=divide rates=1,2,3 segments=12,25,30", ""},
+    {"b2 h7 q50 k50 d16 full", "mode=headgroup norm=none rates=4,2,3 segments=12,25,30", "drawn seed=4"},
+    {"b2 h4/2 q50 k50 d16 causal", "gradient=detached rates=1,3 segments=12,25", "d_lse"},
+    {"b2 h5 q50 k50 d16 full", "gradient=detached rates=2,3 segments=12,25", ""},
+    // As LongNet has it, a few tiles long.
+    {"b1 h12 q700 k700 d64 causal", "rates=1,2,4,6,12 segments=64,128,256,512,1024", "seed=2"},
+    {"b2 h4 q300 k300 d128 full", "rates=1,2,4 segments=100,200,300", "seed=2"},
+};
+
+}  // namespace
+
+void add_dilated_cases(std::vector<Case>& all) {
+  uint32_t n = 0;
+  for (const Line& line : kLines)
+    for (const std::string_view pass : {"forward", "backward"})
+      for (const std::string_view dtype : {"f32", "f16", "bf16"}) {
+        Case c;
+        const Status s = parse(join(pass, " ", dtype, " ", line.sizes, " : dilated ", line.variant,
+                                    line.variation.empty() ? "" : " | ", line.variation), c);
+        c.quick = n++ % 5 == 0;
+        if (s.ok()) all.push_back(c);
+      }
+}
+
+}  // namespace attune
