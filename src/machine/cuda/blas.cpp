@@ -21,7 +21,6 @@ constexpr int kTransposeA = 3, kTransposeB = 4;                 // cublasLtMatmu
 constexpr int kBatchCount = 5, kBatchStep = 6;                  // cublasLtMatrixLayoutAttribute_t
 constexpr int kMostScratch = 1, kAlignmentOfA = 5;              // cublasLtMatmulPreferenceAttributes_t; B, C, D follow
 constexpr int kTransposed = 1;
-constexpr uint32_t kAlignment = 16;
 
 struct Algorithm { uint64_t data[8]; };
 struct Heuristic {
@@ -110,8 +109,9 @@ Status prepare(const Product& p, Handle handle, Prepared& out) {
   Descriptor preference = nullptr;
   if (error = f.preference_create(&preference); error) return failed("cublasLtMatmulPreferenceCreate", error, p);
   error = f.preference_set(preference, kMostScratch, &kBlasBytes, sizeof kBlasBytes);
+  const auto alignment = uint32_t(p.align);
   for (int n = 0; n < 4 && !error; ++n)
-    error = f.preference_set(preference, kAlignmentOfA + n, &kAlignment, sizeof kAlignment);
+    error = f.preference_set(preference, kAlignmentOfA + n, &alignment, sizeof alignment);
   Heuristic best{};
   int found = 0;
   if (!error)
@@ -171,8 +171,9 @@ Status multiply(const Product& p, const Factors& f, void* scratch, void* stream)
   Handle handle = nullptr;
   const Prepared* ready = nullptr;
   if (Status s = cache.find(p, handle, ready); !s.ok()) return s;
-  const int error = lt().run(handle, ready->product, &f.alpha, f.y, ready->a, f.x, ready->b, &f.beta, f.to, ready->to,
-                             f.to, ready->to, &ready->algorithm, scratch, ready->scratch, stream);
+  const int error = lt().run(handle, ready->product, &f.alpha, f.y, ready->a, f.x, ready->b, &f.beta,
+                             f.plus ? f.plus : f.to, ready->to, f.to, ready->to, &ready->algorithm, scratch,
+                             ready->scratch, stream);
   return error ? failed("cublasLtMatmul", error, p) : Status::good();
 }
 

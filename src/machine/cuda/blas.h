@@ -19,11 +19,13 @@ struct Product {
   int32_t device = 0;                                // the current one
   int64_t pitch_x = 0, pitch_y = 0, pitch_to = 0;    // elements from row to row
   int64_t step_x = 0, step_y = 0, step_to = 0;       // elements from matrix to matrix
+  int64_t align = 16;                                // what all addresses and pitches are multiples of, in bytes
 };
 
 struct Factors {
-  const void *x = nullptr, *y = nullptr;  // multiples of 16 bytes, and so are the pitches
+  const void *x = nullptr, *y = nullptr;
   void* to = nullptr;
+  const void* plus = nullptr;             // what beta multiplies; null: `to` itself
   float alpha = 1.f, beta = 0.f;
 };
 

@@ -1,0 +1,58 @@
+// Attention as a step: any problem, with or without a variant. What the problem needs (dense roles, the tensors that
+// its variant declares) is looked up by name among what the builder offers; what a forward saves for its backward goes
+// on the tape. Plans are made here, once; a backward that no backend has is refused when it is asked for, not before.
+#pragma once
+#include "core/variants.h"
+#include "modules/graph.h"
+#include "plan/rules.h"
+
+namespace attune {
+
+// Something that may be bound to a role, by the role's name or the variant's name for it. One of the three.
+struct Source {
+  std::string name{};
+  int value = -1, weight = -1, constant = -1;
+};
+
+// Numbers of a call that are not in the problem.
+struct AttendNumbers { float softcap = 0.f, dropout = 0.f; };
+
+class Attend : public Step {
+ public:
+  // Adds the step to the graph.
+  static Status make(Graph&, const Problem&, std::span<const Rule>, const std::vector<Source>&, AttendNumbers, int out,
+                     Attend*& made);
+  Attend() = default;
+  Status forward(const Run&) const override;
+  Status backward(const Run&) const override;
+  size_t scratch(Pass) const override;
+  Status check(const Run&) const override;
+  std::string why() const;  // the backends of both passes
+
+ private:
+  struct Bound {
+    Role role;
+    Source from;
+    Role gradient = Role::count;
+    int input = -1;  // its number among the inputs
+  };
+  // A gradient that is made apart, because the step cannot add to what is there.
+  struct Apart { Tensor made, to; };
+
+  Args args(const Run&) const;
+  Args gradient_args(const Run&, std::vector<Apart>&) const;
+  Status plan(const Graph&, std::span<const Rule>);
+  bool is_apart(const Bound&) const;
+
+  Problem problem_{};
+  AttendNumbers numbers_{};
+  std::vector<Bound> bound_{};
+  int out_ = -1, lse_ = -1;
+  Roles backward_roles_ = ~Roles(0);    // dense roles that a backward takes
+  Plan forward_{}, backward_{};
+  Status no_backward_{};
+  std::vector<size_t> weight_bytes_{};  // of the f32 gradient of each bound weight
+  std::vector<size_t> value_bytes_{};   // of the gradient of each input
+};
+
+}  // namespace attune

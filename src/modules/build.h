@@ -1,0 +1,12 @@
+// From settings to a graph: what each kind of module is, in order.
+#pragma once
+#include "modules/graph.h"
+#include "modules/settings.h"
+#include "plan/rules.h"
+
+namespace attune {
+
+// `why` gets a paragraph for every attention: its problem, and the backends that were chosen for both passes.
+Status build(const Settings&, std::span<const Rule>, Graph& out, std::string& why);
+
+}  // namespace attune

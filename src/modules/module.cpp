@@ -1,0 +1,259 @@
+#include "modules/module.h"
+
+#include <cmath>
+#include <cstring>
+#include <numbers>
+#include <optional>
+
+#include "core/dropout.h"
+#include "core/overlap.h"
+#include "machine/cpu/threads.h"
+#include "modules/build.h"
+#include "plan/tuned.h"
+
+namespace attune {
+namespace {
+
+constexpr size_t kAlign = 256;
+
+Status no(const auto&... why) { return Status::no("module: ", why...); }
+
+// Makes a GPU the current one while it lives.
+class Current {
+ public:
+  explicit Current(const Device& d) {
+    if (d.kind == DeviceKind::cuda) use_.emplace(d.index);
+  }
+  Status status() const { return use_ ? use_->status : Status::good(); }
+
+ private:
+  std::optional<cuda::Use> use_{};
+};
+
+// A standard normal number as a function of a seed, a name and a place: the same on every device, and no parameter's
+// beginning depends on which others there are.
+double normal(uint64_t seed, uint64_t name, uint64_t place) {
+  const Words4 w = philox({{uint32_t(place >> 1), uint32_t(place >> 33), uint32_t(name), uint32_t(name >> 32)}},
+                          uint32_t(seed), uint32_t(seed >> 32));
+  const double radius = (w.w[0] + 1.) * 0x1p-32, angle = (w.w[1] + w.w[2] * 0x1p-32) * 0x1p-32;  // 0 < radius <= 1
+  const double length = std::sqrt(-2 * std::log(radius)), turn = 2 * std::numbers::pi * angle;
+  return length * (place & 1 ? std::sin(turn) : std::cos(turn));
+}
+
+uint64_t hash_of(std::string_view text) {  // FNV-1a: the same on every machine
+  uint64_t h = 0xCBF29CE484222325u;
+  for (const char c : text) h = (h ^ uint8_t(c)) * 0x100000001B3u;
+  return h;
+}
+
+void store(DType t, std::byte* to, int64_t n, float x) {
+  if (t == DType::f32) reinterpret_cast<float*>(to)[n] = x;
+  else if (t == DType::f16) reinterpret_cast<F16*>(to)[n] = F16(x);
+  else reinterpret_cast<Bf16*>(to)[n] = Bf16(x);
+}
+
+}  // namespace
+
+Status Storage::allocate(const Device& d, size_t bytes) {
+  if (d.kind == DeviceKind::cuda) {
+    if (Status s = there_.allocate(d.index, std::max(bytes, kAlign)); !s.ok()) return no(s.message);
+    data_ = there_.data();
+    const cuda::Use use(d.index);
+    if (!use.status.ok()) return no(use.status.message);
+    constexpr size_t kPiece = size_t(1) << 24;
+    const std::vector<std::byte> zeros(std::min(bytes, kPiece));
+    for (size_t at = 0; at < bytes; at += kPiece)
+      if (Status s = cuda::copy_to(data_ + at, zeros.data(), std::min(kPiece, bytes - at), nullptr); !s.ok()) return s;
+    return Status::good();
+  }
+  here_.reset(new (std::nothrow) std::byte[bytes + kAlign]);
+  if (!here_) return no(bytes, " bytes could not be allocated");
+  data_ = here_.get() + (kAlign - reinterpret_cast<uintptr_t>(here_.get()) % kAlign) % kAlign;
+  std::memset(data_, 0, bytes);
+  return Status::good();
+}
+
+Status Module::make(const Settings& settings, const Device& device, const Module* shares,
+                    std::unique_ptr<Module>& out) {
+  auto made = std::make_unique<Module>();
+  made->settings_ = settings;
+  Graph& g = made->graph_;
+  g.batch = settings.batch, g.len = settings.len, g.device = device;
+  if (device.index < 0) return no("device ", device.name, " is not here");
+  Tuned tuned;
+  if (Status s = load_tuned(device, tuned); !s.ok()) return s;
+  if (Status s = build(settings, tuned.rules, g, made->why_); !s.ok()) return s;
+  if (shares) {
+    const auto& theirs = shares->graph_.parameters;
+    bool same = theirs.size() == g.parameters.size() && shares->graph_.device.kind == device.kind &&
+                shares->graph_.device.index == device.index;
+    for (size_t n = 0; same && n < theirs.size(); ++n)
+      same = theirs[n].name == g.parameters[n].name && theirs[n].dtype == g.parameters[n].dtype &&
+             theirs[n].shape == g.parameters[n].shape;
+    if (!same)
+      return no("'", name(settings), "' and '", name(shares->settings_),
+                "' differ in parameters or device, they share none");
+    made->shared_ = shares->shared_;
+  } else {
+    made->shared_ = std::make_shared<Shared>();
+    if (Status s = made->shared_->parameters.allocate(device, g.parameter_bytes); !s.ok()) return s;
+    if (Status s = made->initialise(); !s.ok()) return s;
+  }
+  if (Status s = made->prepare(); !s.ok()) return s;
+  out = std::move(made);
+  return Status::good();
+}
+
+Status Module::prepare() {
+  if (Status s = constants_.allocate(graph_.device, graph_.constant_bytes); !s.ok()) return s;
+  for (const Constant& c : graph_.constants) {
+    if (graph_.device.kind == DeviceKind::cpu) {
+      std::memcpy(constants_.data() + c.at, c.bytes.data(), c.bytes.size());
+      continue;
+    }
+    const cuda::Use use(graph_.device.index);
+    if (!use.status.ok()) return no(use.status.message);
+    if (Status s = cuda::copy_to(constants_.data() + c.at, c.bytes.data(), c.bytes.size(), nullptr); !s.ok()) return s;
+  }
+  // Addresses that nothing reads, far enough apart.
+  const auto place = [](int n) { return reinterpret_cast<std::byte*>(uintptr_t(n) << 48); };
+  ModuleCall pretended;
+  pretended.tape = place(1), pretended.workspace = place(2);
+  Run r = run_of(pretended, Pass::backward);
+  r.parameters = place(3), r.parameter_gradients = place(4), r.constants = place(5);
+  r.seed = {.data = place(6), .dtype = DType::i64, .device = graph_.device.kind, .extent = {1, 1, 1, 2}};
+  r.seed.device_index = graph_.device.kind == DeviceKind::cuda ? graph_.device.index : 0;
+  for (int n = 0; n < int(Argument::count); ++n)
+    for (Tensor* t : {&r.given[n], &r.gradient_given[n]})
+      t->data = place(7 + 2 * n + int(t == &r.given[n])), t->device = graph_.device.kind;
+  for (const auto& step : graph_.steps)
+    if (Status s = step->check(r); !s.ok()) return s;
+  return Status::good();
+}
+
+Status Module::initialise() const {
+  const uint64_t seed = uint64_t(settings_.seed);
+  std::vector<std::byte> host;
+  for (const Parameter& p : graph_.parameters) {
+    const int64_t count = p.count();
+    host.resize(size_t(count) * size_t(size_of(p.dtype)));
+    const uint64_t key = hash_of(p.name);
+    const double by = p.init.kind == Init::xavier ? p.init.value * std::sqrt(2 / p.init.fan) : 0;
+    const float same = p.init.kind == Init::one ? 1.f : p.init.kind == Init::constant ? float(p.init.value) : 0.f;
+    const int workers = clamp(count / 4096, 1, graph_.device.kind == DeviceKind::cpu ? graph_.device.units : 16);
+    auto work = [&](int worker) {
+      for (int64_t n = count * worker / workers; n < count * (worker + 1) / workers; ++n)
+        store(p.dtype, host.data(), n, p.init.kind == Init::xavier ? float(by * normal(seed, key, uint64_t(n))) : same);
+    };
+    parallel(workers, work);
+    if (Status s = write(p, host.data()); !s.ok()) return s;
+  }
+  return Status::good();
+}
+
+size_t Module::workspace_bytes(Pass pass, bool tape) const {
+  return pass == Pass::backward ? graph_.backward_bytes : tape ? graph_.forward_bytes : graph_.lean_bytes;
+}
+
+const Parameter* Module::find(std::string_view name) const {
+  for (const Parameter& p : graph_.parameters)
+    if (p.name == name) return &p;
+  return nullptr;
+}
+
+Status Module::gradients(std::byte*& out) const {
+  const std::lock_guard lock(shared_->mutex);
+  if (!shared_->gradients.data())
+    if (Status s = shared_->gradients.allocate(graph_.device, graph_.gradient_bytes); !s.ok()) return s;
+  return out = shared_->gradients.data(), Status::good();
+}
+
+Status Module::write(const Parameter& p, const void* from) const {
+  const size_t bytes = size_t(p.count()) * size_t(size_of(p.dtype));
+  if (graph_.device.kind == DeviceKind::cpu) return std::memcpy(data(p), from, bytes), Status::good();
+  const cuda::Use use(graph_.device.index);
+  return use.status.ok() ? cuda::copy_to(data(p), from, bytes, nullptr) : use.status;
+}
+
+Status Module::read(const Parameter& p, void* to) const {
+  const size_t bytes = size_t(p.count()) * size_t(size_of(p.dtype));
+  if (graph_.device.kind == DeviceKind::cpu) return std::memcpy(to, data(p), bytes), Status::good();
+  const cuda::Use use(graph_.device.index);
+  return use.status.ok() ? cuda::copy_from(to, data(p), bytes, nullptr) : use.status;
+}
+
+Status Module::check(const ModuleCall& c, Pass pass) const {
+  const Settings& s = settings_;
+  const bool back = pass == Pass::backward;
+  const struct { std::string_view name; const Tensor& t; int len; bool needed;
+  } all[] = {{"x", c.x, s.len, true},      {"memory", c.memory, s.memory, s.memory > 0},
+             {"out", c.out, s.len, !back}, {"d_out", c.d_out, s.len, back},
+             {"dx", c.dx, s.len, false},   {"d_memory", c.d_memory, s.memory, false}};
+  for (const auto& [name, t, len, needed] : all) {
+    if (!t.data && needed) return no(name, " is not given");
+    if (!t.data) continue;
+    if (!len) return no(name, " is given, and the module has no memory");
+    const Extents e = row_extent(s.batch, len, s.embed);
+    const Strides now = t.stride, want = compact(e);
+    if (t.extent.batch != e.batch || t.extent.seq != e.seq || t.extent.head != 1 || t.extent.dim != e.dim ||
+        now.batch != want.batch || now.seq != want.seq)
+      return no(name, " is [", t.extent.batch, ", ", t.extent.seq, ", ", t.extent.head, ", ", t.extent.dim,
+                "], not a compact [", s.batch, ", ", len, ", ", s.embed, "]");
+    if (t.dtype != s.dtype) return no(name, " is ", attune::name(t.dtype), ", not ", attune::name(s.dtype));
+    if (t.device != graph_.device.kind || (t.device == DeviceKind::cuda && t.device_index != graph_.device.index))
+      return no(name, " is not on ", graph_.device.name);
+    if (reinterpret_cast<uintptr_t>(t.data) % 16) return no(name, " is not aligned to 16 bytes");
+  }
+  for (const Tensor* t : {&c.out, &c.dx, &c.d_memory})
+    for (const auto& other : all) {
+      Bytes a, b;
+      if (t->data && other.t.data && t != &other.t && bytes_of(*t, a) && bytes_of(other.t, b) && a.meets(b))
+        return no(t == &c.out ? "out" : t == &c.dx ? "dx" : "d_memory", " shares memory with ", other.name);
+    }
+  const Tensor& seed = c.seed;
+  if (seed.data && (seed.dtype != DType::i64 || seed.extent.dim != 2 || seed.device != graph_.device.kind))
+    return no("seed is not [2] i64 on ", graph_.device.name);
+  if (back && !c.tape) return no("tape is not given, and a backward reads it");
+  return Status::good();
+}
+
+Run Module::run_of(const ModuleCall& c, Pass pass) const {
+  Run r{.graph = graph_};
+  r.stream = c.stream;
+  r.given[int(Argument::x)] = c.x, r.given[int(Argument::memory)] = c.memory, r.given[int(Argument::out)] = c.out;
+  r.gradient_given[int(Argument::x)] = c.dx, r.gradient_given[int(Argument::memory)] = c.d_memory;
+  r.gradient_given[int(Argument::out)] = c.d_out;
+  r.lean = !c.tape;
+  r.tape = c.tape ? c.tape : c.workspace;
+  r.workspace = c.workspace;
+  const size_t scratch_of_forward = c.tape ? 0 : graph_.lean_bytes - graph_.forward_bytes;
+  r.scratch = c.workspace + (pass == Pass::forward ? scratch_of_forward : graph_.gradients_end);
+  r.parameters = shared_->parameters.data(), r.constants = constants_.data();
+  r.keep = c.add ? 1.f : 0.f;
+  r.seed = c.seed, r.communicator = c.communicator;
+  return r;
+}
+
+Status Module::forward(const ModuleCall& c) const {
+  if (Status s = check(c, Pass::forward); !s.ok()) return s;
+  const Current current(graph_.device);
+  if (!current.status().ok()) return no(current.status().message);
+  const Run r = run_of(c, Pass::forward);
+  for (const auto& step : graph_.steps)
+    if (Status s = step->forward(r); !s.ok()) return s;
+  return Status::good();
+}
+
+Status Module::backward(const ModuleCall& c) const {
+  if (Status s = check(c, Pass::backward); !s.ok()) return s;
+  const Current current(graph_.device);
+  if (!current.status().ok()) return no(current.status().message);
+  Run r = run_of(c, Pass::backward);
+  if (c.parameters)
+    if (Status s = gradients(r.parameter_gradients); !s.ok()) return s;
+  for (size_t n = graph_.steps.size(); n-- > 0;)
+    if (Status s = graph_.steps[n]->backward(r); !s.ok()) return s;
+  return Status::good();
+}
+
+}  // namespace attune

@@ -1,0 +1,46 @@
+// A module as one line of text, which is its name: "llama bf16 b1 s4096 e4096 h32/8 ffn=14336 | causal".
+//   kind dtype b# s# e# [h#[/#]] {name=value} [| what follows the head dim in a problem line: mask, options, variant]
+// Sizes are exact, not bounds. What is not said has its default, and a line is printed with all that differs from it.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "core/problem.h"
+#include "machine/rows.h"
+
+namespace attune {
+
+enum class ModuleKind : int32_t { multihead, feed_forward, longnet_encoder, longnet_decoder, llama };
+enum class Rope : int32_t { no, pairs, half };
+
+struct Settings {
+  ModuleKind kind = ModuleKind::multihead;
+  DType dtype = DType::f32;            // of values and parameters
+  int batch = 1, len = 1, embed = 1, heads = 1, heads_kv = 1;
+  int dim = 0, dim_v = 0;              // of a head
+  int memory = 0;                      // tokens that cross-attention looks at; 0: there is none
+  int ffn = 0;                         // width inside the feed-forward part
+  Activation act = Activation::gelu;
+  Rope rope = Rope::no;
+  double theta = 10000, rope_scale = 1;
+  bool norm = false;                   // LayerNorm between attention and its output projection
+  bool bias = true;
+  double eps = 1e-5;
+  double gain = 1;                     // of v, out and both feed-forward matrices at the beginning
+  int encoder_layers = 0, decoder_layers = 0;  // MAGNETO: the gain follows from them
+  double dropout = 0, softcap = 0;
+  int64_t seed = 0;                    // of the parameters at the beginning
+  std::string pattern{};               // of a block list: its words, with ':' for '='; "" where there is none
+  std::string attention{};             // "causal : dilated rates=1,2 segments=2048,4096"
+};
+
+Status read_settings(std::string_view line, Settings& out);
+std::string name(const Settings&);
+
+// The problem of an attention of the module: queries of `len` tokens over `keys`.
+Status attention_of(const Settings&, std::string_view tail, int keys, Problem& out);
+
+// MAGNETO's gain: of an encoder, or of a decoder, with so many layers of each; 1 where both are 0.
+double magneto_gain(bool decoder, int encoder_layers, int decoder_layers);
+
+}  // namespace attune

@@ -1,0 +1,83 @@
+// The steps that modules are made of, beside attention. Each says what it reads and writes when it is made; forward and
+// backward look the tensors up in the Run.
+#pragma once
+#include "machine/rows.h"
+#include "modules/graph.h"
+
+namespace attune {
+
+// out = x weight' + bias + plus: [rows, outputs] = [rows, inputs] [outputs, inputs]'. out may be f32 where x is
+// not. `bias` and `plus` (a value: the residual) may be -1.
+class Linear : public Step {
+ public:
+  Linear(const Graph&, int x, int weight, int bias, int plus, int out);
+  Status forward(const Run&) const override;
+  Status backward(const Run&) const override;
+  size_t scratch(Pass) const override { return scratch_; }
+
+ private:
+  int x_, weight_, bias_, plus_, out_;
+  size_t copy_bytes_ = 0, scratch_ = 0;  // of a gradient in x's dtype
+};
+
+class Norm : public Step {
+ public:
+  Norm(Graph&, int x, int weight, int bias, int out, NormKind, float eps);
+  Status forward(const Run&) const override;
+  Status backward(const Run&) const override;
+  size_t scratch(Pass) const override { return scratch_; }
+
+ private:
+  int x_, weight_, bias_, out_, stat_;
+  NormKind kind_;
+  float eps_;
+  size_t scratch_ = 0;
+};
+
+// In place: turns the queries and keys of a projection.
+class Rotary : public Step {
+ public:
+  Rotary(const Graph&, int x, int cos, int sin, bool halves);
+  Status forward(const Run& r) const override { return turn(r.value(x_), r, false); }
+  Status backward(const Run& r) const override { return turn(r.gradient(x_), r, true); }
+
+ private:
+  Status turn(const Tensor&, const Run&, bool inverse) const;
+  int x_, cos_, sin_;
+  bool halves_;
+};
+
+class Activated : public Step {
+ public:
+  Activated(const Graph&, int x, int out, Activation);
+  Status forward(const Run&) const override;
+  Status backward(const Run&) const override;
+
+ private:
+  int x_, out_;
+  Activation kind_;
+};
+
+class Dropped : public Step {
+ public:
+  Dropped(const Graph&, int x, int out, float p, uint32_t layer);
+  Status forward(const Run&) const override;
+  Status backward(const Run&) const override;  // x has no other reader
+
+ private:
+  int x_, out_;
+  float p_;
+  uint32_t layer_;
+};
+
+class MeanOfGroup : public Step {
+ public:
+  MeanOfGroup(const Graph&, int x, int out);
+  Status forward(const Run&) const override;
+  Status backward(const Run&) const override;
+
+ private:
+  int x_, out_;
+};
+
+}  // namespace attune

@@ -1,0 +1,84 @@
+// Modules with variants inside: every parameter's gradient is the slope of the loss. Whether the variants themselves
+// are right is for the conformance cases to say; here it is whether the module gives them what they take.
+#include "tests/modules/world.h"
+
+namespace attune {
+namespace {
+
+void write(const World& w, const Parameter* p, const std::vector<float>& x) {
+  if (!p) return;
+  EXPECT_EQ(w.module.write(*p, x.data()).message, "");
+}
+
+// The slope along a random direction of one parameter or input, by two forwards.
+double slope(World& w, std::vector<float>& at, const std::vector<float>& along, const Parameter* p) {
+  constexpr float kStep = 1.f / 64;
+  const std::vector<float> before = at;
+  double loss[2];
+  for (const int side : {0, 1}) {
+    for (size_t n = 0; n < at.size(); ++n) at[n] = before[n] + (side ? kStep : -kStep) * along[n];
+    write(w, p, at);
+    EXPECT_EQ(w.forward().message, "");
+    loss[side] = w.loss();
+  }
+  at = before;
+  write(w, p, at);
+  return (loss[1] - loss[0]) / (2 * kStep);
+}
+
+void check_slopes(std::string_view line) {
+  SCOPED_TRACE(line);
+  const auto module = made(line);
+  ASSERT_TRUE(module);
+  disturb(*module);
+  World w(*module);
+  ASSERT_EQ(w.forward().message, "");
+  for (const float y : w.out) ASSERT_TRUE(std::isfinite(y));
+  ASSERT_EQ(w.backward().message, "");
+  const auto agree = [&](const std::vector<float>& gradient, std::vector<float>& at, const Parameter* p,
+                         unsigned seed) {
+    std::vector<float> along = randoms(at.size(), seed);
+    const float scale = 1.f / std::sqrt(float(dot(along, along)));
+    for (float& x : along) x *= scale;
+    const double want = slope(w, at, along, p), got = dot(gradient, along);
+    const double size = std::sqrt(dot(gradient, gradient) / double(at.size()));
+    EXPECT_NEAR(got, want, 0.02 * size + 0.01 * std::abs(want) + 2e-3) << (p ? p->name : "x");
+  };
+  unsigned seed = 40;
+  const std::vector<float> dx = w.dx;
+  std::vector<std::vector<float>> gradients;
+  for (const Parameter& p : module->graph().parameters) gradients.push_back(w.gradient(p));
+  agree(dx, w.x, nullptr, ++seed);
+  for (size_t n = 0; n < gradients.size(); ++n) {
+    const Parameter& p = module->graph().parameters[n];
+    std::vector<float> at = w.parameter(p);
+    agree(gradients[n], at, &p, ++seed);
+  }
+}
+
+TEST(Variants, dilated_inside_a_module) {
+  check_slopes("multihead f32 b2 s24 e32 h4/2 norm=1 rope=pairs | causal : dilated mode=longnet norm=lse rates=1,2 "
+               "segments=8,16");
+  check_slopes("longnet_encoder f32 b1 s24 e32 h4 | full : dilated mode=headgroup norm=divide rates=1,2 segments=8,16");
+}
+
+TEST(Variants, options_of_attention) {
+  check_slopes("multihead f32 b1 s12 e32 h4/2 | causal sink");
+  check_slopes("multihead f32 b1 s12 e32 h4 softcap=5 | window4,4 softcap alibi");
+}
+
+TEST(Variants, what_a_module_does_not_make_is_refused) {
+  Settings s;
+  std::unique_ptr<Module> none;
+  ASSERT_EQ(
+      read_settings("multihead f32 b1 s40 e32 h4 | causal : nsa d=4 gate=sigmoid l=8 n=8 phi=none s=8 w=0", s).message,
+      "");
+  EXPECT_EQ(Module::make(s, this_cpu(), nullptr, none).message,
+            "module: makes all branches, their compression and gates: no only=, phi=none or gate=none");
+  ASSERT_EQ(read_settings("multihead f32 b1 s40 e32 h4 | causal blocks8x8x25", s).message, "");
+  EXPECT_EQ(Module::make(s, this_cpu(), nullptr, none).message,
+            "module: a block list needs the setting pattern=, in: forward f32 b1 h4 q40 k40 d8 causal blocks8x8x25");
+}
+
+}  // namespace
+}  // namespace attune
