@@ -289,6 +289,13 @@ constexpr std::string_view kNasty[] = {
     "backward f32 b2 h3/1 q65 k70 d13/7 causal precision=tf32",
     "backward f32 b2 h2 q65 k70 d130/1 window9,3 precision=tf32x3 | bhsd pad=3",
     "backward f32 b1 h2 q130 k300 d256 causal precision=tf32x3",
+    // One rank of a ring is the whole of it.
+    "forward f32 b2 h4/2 q65 k65 d32 causal : ring layout=ring ranks=1 tokens=65",
+    "backward f32 b2 h4/2 q65 k65 d32 causal : ring layout=zigzag ranks=1 tokens=65",
+    "forward bf16 b2 h4/2 q65 k65 d64 window9,3 sink : ring layout=zigzag ranks=1 tokens=65",
+    "backward bf16 b2 h4/2 q65 k65 d64 window9,3 sink : ring layout=striped ranks=1 tokens=65",
+    "forward f16 b2 h4/2 q65 k65 d64 causal sink : ring layout=ulysses ranks=1 tokens=65",
+    "backward f16 b2 h4/2 q65 k65 d64 causal sink : ring layout=ulysses ranks=1 tokens=65",
 };
 
 // f32 once more as tensor cores may multiply it: the two precisions by turns.

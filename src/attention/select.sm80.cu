@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "attention/select.sm80.f32.h"
 #include "attention/select.sm80.h"
 #include "attention/select.sm80.lse.h"
 #include "core/check.h"
@@ -34,7 +35,9 @@ constexpr SelectKernel kernel_row() {
 }
 SelectKernel& kernel_of(const Problem& p) {
   static constinit SelectKernel all[] = {kernel_row<64>(), kernel_row<128>(), kernel_row<192>(), kernel_row<256>()};
-  return all[(p.dim_qk + 63) / 64 - 1];
+  static constinit SelectKernel f32{
+      0, {sm80::select_kernel<float, 0>, nullptr}, {sm80::select_lse_kernel<float, 0>, nullptr}};
+  return p.dtype.q == DType::f32 ? f32 : all[(p.dim_qk + 63) / 64 - 1];
 }
 
 // What the problem alone says; tensors and lengths come with a call.
@@ -52,8 +55,9 @@ sm80::SelectParams params_of(const Problem& p) {
   return x;
 }
 int64_t shared_of(const sm80::SelectParams& x) {
-  const int dim = kernel_of(x.problem).dim, tile = kSelectRows * dim * 2;
-  return sm80::Select<F16, 64>::shared_bytes(x) - kSelectRows * 64 * 2 + tile;
+  const int64_t tiles = x.problem.dtype.q == DType::f32 ? sm80::SelectRows<float, 0>::tile_bytes(x)
+                                                        : kSelectRows * kernel_of(x.problem).dim * 2;
+  return tiles + sm80::select_list_bytes(x);
 }
 int64_t blocks_of(const sm80::SelectParams& x) {
   return int64_t(x.problem.batch) * x.problem.heads_kv * x.token_blocks.by;
@@ -81,9 +85,11 @@ Status supports(const Problem& p, const Device& d) {
   if (p.pass != Pass::forward) return no("computes a forward, not a ", name(p.pass));
   if (p.dtype.q != p.dtype.kv)
     return no("q is ", name(p.dtype.q), " and kv is ", name(p.dtype.kv), ", they must be the same");
-  if (p.dtype.q != DType::f16 && p.dtype.q != DType::bf16)
-    return no("dtype ", name(p.dtype.q), " is not one of f16, bf16");
-  if (p.dim_qk % 8 || p.dim_qk > 256) return no("dim ", p.dim_qk, " is not a multiple of 8 up to 256");
+  if (p.dtype.q != DType::f16 && p.dtype.q != DType::bf16 && p.dtype.q != DType::f32)
+    return no("dtype ", name(p.dtype.q), " is not one of f32, f16, bf16");
+  if (p.dim_qk > 256 || (p.dtype.q != DType::f32 && p.dim_qk % 8))
+    return no("dim ", p.dim_qk, " of ", name(p.dtype.q), " is not ", p.dtype.q == DType::f32 ? "" : "a multiple of 8 ",
+              "up to 256");
   if (p.heads_q / p.heads_kv > kSelectRows)
     return no(p.heads_q / p.heads_kv, " heads in a group are over ", kSelectRows);
   return Status::good();
@@ -106,14 +112,16 @@ Status shape(Plan& plan, const Planner&) {
   return Status::good();
 }
 
-// Loads are 16 bytes wide.
-Status fits(const Plan&, const Args& a) {
-  for (const Role r : {Role::q, Role::k}) {
-    const Tensor& t = a[r];
-    const int64_t strides = t.stride.batch | t.stride.seq | t.stride.head;
-    if (reinterpret_cast<uintptr_t>(t.data) % 16 || strides * size_of(t.dtype) % 16)
+// Loads are 16 bytes wide, but for f32, which takes what there is.
+bool aligned(const Tensor& t) {
+  const int64_t strides = t.stride.batch | t.stride.seq | t.stride.head;
+  return reinterpret_cast<uintptr_t>(t.data) % 16 == 0 && strides * size_of(t.dtype) % 16 == 0;
+}
+Status fits(const Plan& plan, const Args& a) {
+  if (plan.problem.dtype.q == DType::f32) return Status::good();
+  for (const Role r : {Role::q, Role::k})
+    if (!aligned(a[r]))
       return Status::no(kWho, ": ", name(r), " does not begin at a multiple of 16 bytes, or a stride of it is none");
-  }
   return Status::good();
 }
 
@@ -126,7 +134,7 @@ Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
   x.blocks = sm80::byte_rows(a[variant_tensor(0)]);
   x.scale = scale_of(p, a) * kLog2e, x.args = dense(a);
   x.candidates = c.candidates, x.parts = c.parts, x.arrived = c.arrived;
-  x.own_lse = !a.given(Role::lse);
+  x.own_lse = !a.given(Role::lse), x.wide = p.dim_qk % 4 == 0 && aligned(a[Role::q]) && aligned(a[Role::k]);
   const int64_t row = int64_t(p.heads_q) * 4;
   x.lse = x.own_lse ? sm80::ByteRows{reinterpret_cast<char*>(c.lse), p.len_q * row, row, 4}
                     : sm80::byte_rows(a[Role::lse]);

@@ -24,6 +24,11 @@ struct SelectState {
   int own;          // the block it stands in, -1: before the first token
 };
 
+// Rings, lists and their states: shared memory behind the tiles.
+inline int64_t select_list_bytes(const SelectParams& x) {
+  return int64_t(x.rings()) * x.ring * 4 + int64_t(x.tokens()) * (x.room * 8 + int64_t(sizeof(SelectState)));
+}
+
 template <class T, int Dim>
 struct Select : SelectRows<T, Dim> {
   using Base = SelectRows<T, Dim>;
@@ -36,14 +41,9 @@ struct Select : SelectRows<T, Dim> {
 
   __device__ Select(const SelectParams& params, char* memory)
       : Base(params, memory),
-        rings(reinterpret_cast<float*>(memory + Base::TileOfQ::kBytes)),
+        rings(reinterpret_cast<float*>(memory + Base::tile_bytes(params))),
         lists(reinterpret_cast<uint64_t*>(rings + params.rings() * params.ring)),
         states(reinterpret_cast<SelectState*>(lists + params.tokens() * params.room)) {}
-
-  static int64_t shared_bytes(const SelectParams& x) {
-    return Base::TileOfQ::kBytes + int64_t(x.rings()) * x.ring * 4 +
-           int64_t(x.tokens()) * (x.room * 8 + int64_t(sizeof(SelectState)));
-  }
 
   // Of a query at position t: then no score is needed.
   __device__ bool all_taken(int64_t t) const { return nsa.candidates(t) <= nsa.n - nsa.forced(t); }

@@ -25,6 +25,7 @@ struct SelectParams {
   int32_t room;                // entries of a list
   int32_t chunks;              // of a log-sum-exp, at most
   bool own_lse;                // lse was made here: packed by the problem's bounds, [batch, token, head]
+  bool wide;                   // rows of q and k can be read by 16 bytes; asked of f32 only
   float scale;                 // log2 e folded in
   Nsa nsa;
   Problem problem;
@@ -48,21 +49,16 @@ struct SelectPlace {
   int warm_tile;          // where it begins, so that the first blocks find their columns
 };
 
-template <class T, int Dim>
-struct SelectRows {
-  using TileOfQ = SharedTile<kSelectRows, Dim>;
-  using TileOfK = SharedTile<kSelectKeys, Dim>;
-  static_assert(2 * TileOfK::kBytes == TileOfQ::kBytes);  // queries come through the place of the keys
-  static constexpr int kSteps = Dim / 16, kM = 2, kN = kSelectKeys / 8;
+// Where a block, its splits and its rows are; what does not depend on how scores are made.
+struct SelectBase {
+  static constexpr int kM = 2, kN = kSelectKeys / 8;  // fragments of a warp's scores: rows by 16, keys by 8
 
   const SelectParams& x;
   const Nsa& nsa;
   const int lane, warp;
-  const uint32_t shared;
-  FragmentA q[kM][kSteps];
 
-  __device__ SelectRows(const SelectParams& params, char* memory)
-      : x(params), nsa(params.nsa), lane(threadIdx.x % 32), warp(threadIdx.x / 32), shared(shared_address(memory)) {}
+  __device__ explicit SelectBase(const SelectParams& params)
+      : x(params), nsa(params.nsa), lane(threadIdx.x % 32), warp(threadIdx.x / 32) {}
 
   __device__ SelectPlace find_place() const {
     SelectPlace at;
@@ -91,6 +87,41 @@ struct SelectRows {
     return token_of(row) < at.count && head_of(row) < x.group;
   }
   __device__ int row_of(int m, int half) const { return warp * kSelectRowsOfWarp + m * 16 + half * 8 + lane / 4; }
+
+  __device__ float* lse_of(const SelectPlace& at, int row) const {
+    const int token = at.first + token_of(row), head = at.head * x.group + head_of(row);
+    return reinterpret_cast<float*>(x.own_lse ? x.lse.row(at.b, token, head)
+                                              : x.lse.row(at.seq.batch, at.seq.first + token, head));
+  }
+  // Of the splits of a token block, by all threads: whether this one came last and sees what the others wrote.
+  __device__ bool is_last(int64_t counter) const {
+    __shared__ bool last;
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) {
+      last = atomicAdd(x.arrived + counter, 1) + 1 == x.splits.by;
+      if (last) x.arrived[counter] = 0;
+    }
+    __syncthreads();
+    if (last) __threadfence();
+    return last;
+  }
+};
+
+// Scores of 16-bit queries and keys by tensor cores.
+template <class T, int Dim>
+struct SelectRows : SelectBase {
+  using TileOfQ = SharedTile<kSelectRows, Dim>;
+  using TileOfK = SharedTile<kSelectKeys, Dim>;
+  static_assert(2 * TileOfK::kBytes == TileOfQ::kBytes);  // queries come through the place of the keys
+  static constexpr int kSteps = Dim / 16;
+  __host__ __device__ static int tile_bytes(const SelectParams&) { return TileOfQ::kBytes; }  // of shared memory
+
+  const uint32_t shared;
+  FragmentA q[kM][kSteps];
+
+  __device__ SelectRows(const SelectParams& params, char* memory)
+      : SelectBase(params), shared(shared_address(memory)) {}
 
   __device__ void load_q(const SelectPlace& at) {
     constexpr int kChunks = TileOfQ::kPanels * 8;
@@ -153,25 +184,6 @@ struct SelectRows {
       }
       if (step + kAhead < kAll) load(step + kAhead);
     }
-  }
-
-  __device__ float* lse_of(const SelectPlace& at, int row) const {
-    const int token = at.first + token_of(row), head = at.head * x.group + head_of(row);
-    return reinterpret_cast<float*>(x.own_lse ? x.lse.row(at.b, token, head)
-                                              : x.lse.row(at.seq.batch, at.seq.first + token, head));
-  }
-  // Of the splits of a token block, by all threads: whether this one came last and sees what the others wrote.
-  __device__ bool is_last(int64_t counter) const {
-    __shared__ bool last;
-    __threadfence();
-    __syncthreads();
-    if (threadIdx.x == 0) {
-      last = atomicAdd(x.arrived + counter, 1) + 1 == x.splits.by;
-      if (last) x.arrived[counter] = 0;
-    }
-    __syncthreads();
-    if (last) __threadfence();
-    return last;
   }
 };
 

@@ -4,6 +4,7 @@
 
 #include "core/dilated.h"
 #include "core/nsa.h"
+#include "core/ring.h"
 
 namespace attune {
 namespace {
@@ -13,6 +14,7 @@ constexpr VariantWord kWords[] = {
     {"compress", valid_nsa, declare_nsa}, {"select", valid_nsa, declare_nsa}, {"selected", valid_nsa, declare_nsa},
     {"gate", valid_nsa, declare_nsa},     {"reads", valid_nsa, declare_nsa},  {"nsa", valid_nsa, declare_nsa},
     {"dilated", valid_dilated, declare_dilated},
+    {"ring", valid_ring, declare_ring},
 };
 
 }  // namespace

@@ -6,6 +6,7 @@ namespace attune::reference_detail {
 
 Status forward_dilated(const Problem&, const Args&);
 Status backward_dilated(const Problem&, const Args&);
+Status run_ring(const Problem&, const Args&);
 
 namespace {
 
@@ -15,6 +16,7 @@ constexpr VariantDefinition kDefinitions[] = {
     {"selected", nsa_forward, nsa_backward}, {"gate", nsa_forward, nsa_backward},
     {"reads", nsa_forward, nullptr},         {"nsa", nsa_forward, nsa_backward},
     {"dilated", forward_dilated, backward_dilated},
+    {"ring", run_ring, run_ring},
 };
 
 }  // namespace

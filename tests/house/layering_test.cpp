@@ -23,15 +23,19 @@ const std::vector<Layer> kLayers = {
     {"src/machine/", {"core/", "machine/"}},
     {"src/attention/", {"core/", "machine/", "attention/", "plan/backend.h"}},
     // Compositions move numbers between their parts, and no more: loops and instructions are not theirs.
-    {"src/variants/", {"core/", "variants/", "plan/backend.h", "machine/"}},
+    {"src/variants/", {"core/", "variants/", "plan/backend.h", "machine/", "transport/communicator.h"}},
+    // How ranks reach each other knows memory and nothing of attention.
+    {"src/transport/", {"core/status.h", "core/tensor.h", "transport/", "machine/library.h", "machine/cuda/copies.h",
+                        "machine/cuda/runtime.h"}},
     {"src/modules/", {"core/", "plan/", "variants/", "machine/", "modules/"}},
     {"src/reference/", {"core/", "reference/", "plan/backend.h"}},
     {"src/plan/", {"core/", "plan/"}},
     // The C interface: nothing but its own includes it.
     {"src/", {"core/", "plan/", "machine/host.h", "machine/cuda/runtime.h", "machine/cuda/nvtx.h",
-              "machine/cuda/pool.h", "variants/blocks.h", "attune/", "capi/"}},
+              "machine/cuda/pool.h", "variants/blocks.h", "transport/", "attune/", "capi/"}},
     {"include/attune/", {"attune/"}},
-    {"verify/", {"core/", "plan/", "machine/host.h", "machine/cuda/runtime.h", "machine/cuda/nvtx.h", "verify/"}},
+    {"verify/", {"core/", "plan/", "machine/host.h", "machine/cuda/runtime.h", "machine/cuda/nvtx.h",
+                 "transport/communicator.h", "verify/"}},
     // The command names the machine whose loops run, so it sees that table too; and it times GPUs.
     {"tool/", {"core/", "plan/", "machine/host.h", "machine/library.h", "machine/cpu/kernels.h",
                "machine/cuda/", "verify/", "tool/", "attune/", "build_info.h"}},

@@ -1,0 +1,152 @@
+// Which tokens a rank has, and what its queries see of another rank's keys. A stream of tokens (every row of the batch,
+// or all sequences packed) is cut into pieces of equal size, as far as that goes: sizes differ by one at most.
+//   ring, ulysses   rank r has one piece in a row: tokens [r N / R, (r + 1) N / R)
+//   zigzag          2 R pieces, of which rank r has numbers r and 2 R - 1 - r: equal work where the mask is causal
+//   striped         tokens r, r + R, r + 2 R, ...
+// Pure arithmetic, on both devices: transports and kernels never decide what is where.
+#pragma once
+#include "core/mask.h"
+
+namespace attune {
+
+enum class Cut : int32_t { ring, zigzag, striped, ulysses };
+
+struct Piece {
+  int64_t first = 0;   // token
+  int32_t count = 0;   // tokens
+  int32_t step = 1;    // from one token to the next
+
+  ATTUNE_HD constexpr int64_t token(int64_t row) const { return first + row * step; }
+  // How many of its tokens come before token t of the stream.
+  ATTUNE_HD constexpr int32_t before(int64_t t) const { return clamp(ceil_div(t - first, step), 0, count); }
+};
+
+struct Shards {
+  Cut cut = Cut::ring;
+  int32_t tokens = 1, ranks = 1;
+
+  ATTUNE_HD constexpr int pieces() const { return cut == Cut::zigzag ? 2 : 1; }
+  ATTUNE_HD constexpr Piece piece(int rank, int n) const {
+    if (cut == Cut::striped)
+      return {rank, int32_t(tokens > rank ? ceil_div(tokens - rank, ranks) : 0), ranks};
+    const int64_t all = int64_t(pieces()) * ranks, number = n ? all - 1 - rank : rank;
+    const int64_t first = number * tokens / all;
+    return {first, int32_t((number + 1) * tokens / all - first), 1};
+  }
+  ATTUNE_HD constexpr int count(int rank) const {
+    return piece(rank, 0).count + (pieces() == 2 ? piece(rank, 1).count : 0);
+  }
+  // The row of the shard where its n-th piece begins.
+  ATTUNE_HD constexpr int first_row(int rank, int n) const { return n ? piece(rank, 0).count : 0; }
+  ATTUNE_HD constexpr int64_t token(int rank, int row) const {
+    const int n = row >= piece(rank, 0).count && pieces() == 2;
+    return piece(rank, n).token(row - first_row(rank, n));
+  }
+  constexpr int most() const {
+    int largest = 0;
+    for (int r = 0; r < ranks; ++r) largest = count(r) > largest ? count(r) : largest;
+    return largest;
+  }
+};
+
+// What the queries of one piece see of the keys of another, said of their rows: the mask of a part (a number into
+// part_masks) and where query 0 and key 0 stand. Rows of striped pieces are R tokens apart. With key token t' = j R + r'
+// and query token t = i R + r, a window t - left <= t' <= t + right is
+//   i - floor((left + r' - r) / R)  <=  j  <=  i + floor((right + r - r') / R)
+// which is a window again, whose width is floor((left + right) / R) or one less. So two masks serve all pairs of ranks.
+struct Sight {
+  bool any = false;  // some query may see some key: some do, unless sequences of a packed stream part them
+  int mask = 0;
+  int64_t q_at = 0, k_at = 0;
+};
+
+constexpr int64_t left_of(const Mask& m) {
+  return m.kind == MaskKind::window && m.left != kNoLimit ? m.left : kUnbounded;
+}
+constexpr int64_t right_of(const Mask& m) {
+  return m.kind == MaskKind::causal ? 0 : m.kind == MaskKind::window && m.right != kNoLimit ? m.right : kUnbounded;
+}
+
+// Of striped pieces that begin at tokens q and k of a sequence, R apart.
+ATTUNE_HD constexpr Sight striped_sight(int64_t left, int64_t right, int64_t q, int64_t k, int ranks) {
+  const bool from = left != kUnbounded, to = right != kUnbounded;
+  const int64_t back = from ? floor_div(left + k - q, ranks) : 0, ahead = to ? floor_div(right + q - k, ranks) : 0;
+  if (from && to) {
+    const int64_t widest = floor_div(left + right, ranks), width = back + ahead;
+    return {.mask = int(widest - width), .q_at = ahead};
+  }
+  return {.q_at = to ? ahead : -back};
+}
+
+// The masks of the parts; returns how many.
+constexpr int part_masks(const Mask& m, const Shards& s, Mask out[2]) {
+  const int64_t left = left_of(m), right = right_of(m);
+  const bool from = left != kUnbounded, to = right != kUnbounded;
+  out[0] = {.kind = m.kind, .align = Align::absolute, .left = m.left, .right = m.right};
+  if (s.cut != Cut::striped || (!from && !to)) return 1;
+  if (!from) return out[0] = {.kind = MaskKind::causal, .align = Align::absolute}, 1;
+  if (!to) return out[0] = {.kind = MaskKind::window, .align = Align::absolute, .left = 0, .right = kNoLimit}, 1;
+  const int32_t widest = int32_t(floor_div(left + right, s.ranks));
+  for (int n = 0; n < 2; ++n)
+    out[n] = {.kind = MaskKind::window, .align = Align::absolute, .left = widest - n, .right = 0};
+  return widest ? 2 : 1;
+}
+
+// Whether a key of `k` lies in the window of a query of `q`; both have the same step.
+ATTUNE_HD constexpr bool meets(const Piece& q, const Piece& k, int64_t left, int64_t right) {
+  if (!q.count || !k.count) return false;
+  // Distances from -> to, a step apart: those at least -left begin at `least`.
+  const int64_t from = k.first - q.token(q.count - 1), to = k.token(k.count - 1) - q.first;
+  const int64_t least = from >= -left ? from : from + ceil_div(-left - from, q.step) * q.step;
+  return least <= to && least <= right;
+}
+
+ATTUNE_HD constexpr Sight sight(const Shards& s, int64_t left, int64_t right, const Piece& q, const Piece& k) {
+  Sight at{.q_at = q.first, .k_at = k.first};
+  if (s.cut == Cut::striped) at = striped_sight(left, right, q.first, k.first, s.ranks);
+  at.any = meets(q, k, left, right);
+  return at;
+}
+
+// The same for the sequence of a packed stream that begins at token `start`: positions count from there. Inside a
+// sequence tokens are as far apart as in the stream, so sight() says whether any is seen at all.
+ATTUNE_HD constexpr Sight sight_in(const Shards& s, int64_t left, int64_t right, const Piece& q, const Piece& k,
+                                   int64_t start) {
+  const int64_t q_at = q.token(q.before(start)) - start, k_at = k.token(k.before(start)) - start;
+  if (s.cut == Cut::striped) return striped_sight(left, right, q_at, k_at, s.ranks);
+  return {.q_at = q_at, .k_at = k_at};
+}
+
+// The small tables that parts read, for one rank: made where the data is, once a run.
+struct ShardTables {
+  Shards shards{};
+  int32_t rank = 0, batch = 1;         // batch: 1 where all rows of the batch are cut alike
+  int64_t left = 0, right = 0;         // of the mask
+  const int32_t* sequences = nullptr;  // [batch + 1], of a packed stream; or null
+  int64_t* positions = nullptr;        // [pieces][ranks][pieces][batch][2]: of query piece, other rank, key piece
+  int32_t* starts = nullptr;           // [ranks][pieces][batch + 1]: rows of a piece where sequences begin; packed only
+
+  ATTUNE_HD constexpr int64_t pairs() const { return int64_t(shards.pieces()) * shards.ranks * shards.pieces(); }
+  ATTUNE_HD constexpr int64_t pair(int q_piece, int other, int k_piece) const {
+    return (int64_t(q_piece) * shards.ranks + other) * shards.pieces() + k_piece;
+  }
+  ATTUNE_HD constexpr int64_t start(int other, int piece) const {
+    return (int64_t(other) * shards.pieces() + piece) * (batch + 1);
+  }
+  // Item n of `items()`: one sequence of one pair, and what goes with it.
+  ATTUNE_HD constexpr int64_t items() const { return pairs() * (batch + 1); }
+  ATTUNE_HD void fill(int64_t n) const {
+    const int b = int(n % (batch + 1)), k_piece = int(n / (batch + 1) % shards.pieces());
+    const int other = int(n / (batch + 1) / shards.pieces() % shards.ranks);
+    const int q_piece = int(n / (batch + 1) / shards.pieces() / shards.ranks);
+    const Piece q = shards.piece(rank, q_piece), k = shards.piece(other, k_piece);
+    const int64_t start_b = sequences ? clamp(sequences[b], 0, shards.tokens) : 0;
+    if (starts && !q_piece) starts[start(other, k_piece) + b] = k.before(start_b);
+    if (b == batch) return;
+    const Sight at = sequences ? sight_in(shards, left, right, q, k, start_b) : sight(shards, left, right, q, k);
+    int64_t* to = positions + (pair(q_piece, other, k_piece) * batch + b) * 2;
+    to[0] = at.q_at, to[1] = at.k_at;
+  }
+};
+
+}  // namespace attune

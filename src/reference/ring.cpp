@@ -1,0 +1,19 @@
+// Attention over ranks is the attention of the whole stream: one rank is the definition of all.
+#include "core/ring.h"
+#include "reference/variants.h"
+
+namespace attune {
+
+extern const Backend reference;
+
+namespace reference_detail {
+
+Status run_ring(const Problem& p, const Args& a) {
+  const Ring ring = ring_of(p);
+  if (ring.shards.ranks != 1)
+    return Status::no("reference: ", ring.shards.ranks, " ranks are not for one of them to compute");
+  return reference.run(Plan{.backend = &reference, .problem = whole_of(p, ring)}, a, {}, nullptr);
+}
+
+}  // namespace reference_detail
+}  // namespace attune

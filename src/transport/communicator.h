@@ -1,0 +1,80 @@
+// One rank's end of a group, as a variant sees it: transfers that begin and end, on either device. It adds to a
+// transport what all of them need: a limit for every wait, an error that stays, pinned memory to stage what lies on a
+// GPU where the transport knows only the host, exchanges among all ranks, and a count of what was moved. One thread at
+// a time.
+#pragma once
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/status.h"
+#include "core/tensor.h"
+#include "transport/transport.h"
+
+namespace attune {
+
+inline constexpr double kPatience = 60;  // seconds
+
+// Where the memory of transfers lies, and in which order it is used.
+struct Lane {
+  DeviceKind device = DeviceKind::cpu;
+  int32_t index = 0;
+  void* stream = nullptr;
+};
+
+struct Traffic {
+  uint64_t sent = 0, received = 0;  // bytes
+  uint64_t messages = 0;            // that were sent
+};
+
+class Communicator {
+ public:
+  explicit Communicator(const Transport& transport, double seconds = kPatience);
+  ~Communicator();
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+
+  int rank() const { return transport_.rank; }
+  int ranks() const { return transport_.ranks; }
+  double seconds() const { return seconds_; }
+  void set_seconds(double s) { seconds_ = s; }
+  const Traffic& traffic() const { return traffic_; }
+
+  // Two may be under way at once, and each is finished.
+  using Ticket = int;
+  Status start(std::span<const Transfer>, const Lane&, Ticket& out);
+  Status finish(Ticket, const Lane&);
+  // Where `why` is an error: tells the others that this rank stops. Returns it.
+  Status fail(Status why);
+
+  // To every rank, itself included, and from it.
+  struct Both { const void* from = nullptr; void* to = nullptr; size_t send_bytes = 0, receive_bytes = 0; };
+  Status all_to_all(std::span<const Both> by_rank, const Lane&);
+  Status barrier();
+
+ private:
+  struct Staging;
+  struct Open {
+    void* ticket = nullptr;
+    bool begun = false;     // a ticket of the transport's
+    bool waiting = false;   // started here; begins at the host when the GPU has copied its part there
+    std::vector<Transfer> asked{}, staged{};
+  };
+  Status said(std::string_view doing);
+  Status stage(Open&, int slot, const Lane&);
+  Status unstage(Open&, int slot, const Lane&);
+
+  Transport transport_;
+  double seconds_;
+  std::string failed_{};
+  Traffic traffic_{};
+  Open open_[2]{};
+  std::vector<Transfer> list_{};
+  std::unique_ptr<Staging> staging_;
+};
+
+// `count` ranks in this process, each for a thread of the caller's: memory of the host, or of GPUs.
+Status make_ranks(int count, std::vector<Transport>& out);
+
+}  // namespace attune
