@@ -45,17 +45,6 @@ bool number(std::string_view s, T& out) {
   return !s.empty() && error == std::errc{} && end == s.data() + s.size();
 }
 
-// "0.125" as millionths; false where it is not a number of 0 ... 1 with at most six digits behind the point.
-bool millionths(std::string_view s, int32_t& out) {
-  const std::string_view whole = cut(s, '.');
-  if ((whole != "0" && whole != "1") || s.size() > 6) return false;
-  int32_t part = 0;
-  if (!s.empty() && (s[0] == '-' || !number(s, part))) return false;
-  for (size_t n = s.size(); n < 6; ++n) part *= 10;
-  out = (whole == "1" ? 1000000 : 0) + part;
-  return out <= Pattern::kWhole;
-}
-
 struct Reader {
   std::string_view text;
   const Problem& problem;
@@ -147,12 +136,12 @@ struct Reader {
     if (has("ratio") == has("reach")) return no("needs either ratio= (of 0 ... 1) or reach= (blocks)");
     if (has("reach")) return integer("reach", 0, 0, out.steps);
     int32_t ratio = 0;
-    if (!millionths(value("ratio"), ratio)) return no("ratio=", value("ratio"), " is not in 0 ... 1");
+    if (!parse_millionths(value("ratio"), ratio)) return no("ratio=", value("ratio"), " is not in 0 ... 1");
     out.steps = int32_t(ceil_div(problem.len_k, problem.mask.blocks.k) * ratio / Pattern::kWhole / 2);
     return Status::good();
   }
   Status random() const {
-    if (!millionths(value("density"), out.density))
+    if (!parse_millionths(value("density"), out.density))
       return no("density=", value("density"), " is not in 0 ... 1, with at most six digits");
     uint64_t seed = 0;
     if (has("seed") && !number(value("seed"), seed)) return no("seed=", value("seed"), " is not a number");
@@ -251,6 +240,16 @@ int64_t row_bound(const Pattern& p, HeadKind head, int64_t shown, int64_t homes)
 }  // namespace
 
 std::string name(PatternKind k) { return std::string(kNames[int(k)]); }
+
+bool parse_millionths(std::string_view s, int32_t& out) {
+  const std::string_view whole = cut(s, '.');
+  if ((whole != "0" && whole != "1") || s.size() > 6) return false;
+  int32_t part = 0;
+  if (!s.empty() && (s[0] == '-' || !number(s, part))) return false;
+  for (size_t n = s.size(); n < 6; ++n) part *= 10;
+  out = (whole == "1" ? 1000000 : 0) + part;
+  return out <= Pattern::kWhole;
+}
 
 Status parse(std::string_view text, const Problem& p, Pattern& out) {
   out = {};

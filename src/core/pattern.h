@@ -172,6 +172,8 @@ struct PatternRow {
 };
 
 std::string name(PatternKind);
+// "0.125" as millionths; false where it is not a number of 0 ... 1 with at most six digits behind the point.
+bool parse_millionths(std::string_view text, int32_t& out);
 // "random density=0.1 seed=7", "global_local global=64 window=512 kinds=30*sparse,2*dense". Tokens become blocks of
 // mask.blocks, whose bound is not looked at. Bad text is one sentence. The grammar is in docs/block_sparse.md.
 Status parse(std::string_view text, const Problem&, Pattern& out);

@@ -2,6 +2,7 @@
 
 #include <iterator>
 
+#include "core/adaptive.h"
 #include "core/dilated.h"
 #include "core/nsa.h"
 #include "core/ring.h"
@@ -15,6 +16,7 @@ constexpr VariantWord kWords[] = {
     {"gate", valid_nsa, declare_nsa},     {"reads", valid_nsa, declare_nsa},  {"nsa", valid_nsa, declare_nsa},
     {"dilated", valid_dilated, declare_dilated},
     {"ring", valid_ring, declare_ring},
+    {"adaptive", valid_adaptive, declare_adaptive},
 };
 
 }  // namespace

@@ -7,6 +7,8 @@ namespace attune::reference_detail {
 Status forward_dilated(const Problem&, const Args&);
 Status backward_dilated(const Problem&, const Args&);
 Status run_ring(const Problem&, const Args&);
+Status adaptive_forward(const Problem&, const Args&);
+Status adaptive_backward(const Problem&, const Args&);
 
 namespace {
 
@@ -17,6 +19,7 @@ constexpr VariantDefinition kDefinitions[] = {
     {"reads", nsa_forward, nullptr},         {"nsa", nsa_forward, nsa_backward},
     {"dilated", forward_dilated, backward_dilated},
     {"ring", run_ring, run_ring},
+    {"adaptive", adaptive_forward, adaptive_backward},
 };
 
 }  // namespace
