@@ -52,8 +52,8 @@ std::vector<Problem> corners() {
   all = spread(all, {[](P p) { p.reproducible = Reproducible::run; },
                      [](P p) { p.reproducible = Reproducible::batch; }});
   all = spread(all, {[](P p) { p.precision = Precision::tf32; }, [](P p) { p.precision = Precision::tf32x3; }});
-  all = spread(all, {[](P p) { (void)assign(p.variant, "nsa l=32 d=16 gate=softmax"); },
-                     [](P p) { (void)assign(p.variant, "nsa l=32 d=1"); },
+  all = spread(all, {[](P p) { (void)assign(p.variant, "other l=32 d=16 gate=softmax"); },
+                     [](P p) { (void)assign(p.variant, "other l=32 d=1"); },
                      [](P p) { (void)assign(p.variant, "ring"); }});
   std::vector<Problem> with_options;
   for (const Problem& p : all)
@@ -99,7 +99,7 @@ TEST(ProblemLine, is_the_line_people_write) {
 
 TEST(ProblemLine, damaged_lines_never_lie) {
   const std::string whole = "forward bf16/e4m3/f32 b2 h32/8 q4096 k4096 d192/128 window*,-1@absolute/16+31 "
-                            "softcap bias.f16 sink paged16 repro=batch precision=tf32 : nsa d=16 l=32";
+                            "softcap bias.f16 sink paged16 repro=batch precision=tf32 : other d=16 l=32";
   std::mt19937 random(1);
   int read = 0;
   for (int n = 0; n < 100000; ++n) {
