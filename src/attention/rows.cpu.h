@@ -1,0 +1,51 @@
+// What the CPU parts of native sparse attention share: rows of any dtype as f32, tasks shared out among threads, and
+// the loops over rows that compilers turn into vectors.
+#pragma once
+#include <algorithm>
+#include <atomic>
+
+#include "machine/cpu/kernels.h"
+#include "machine/cpu/threads.h"
+#include "plan/backend.h"
+
+namespace attune::cpu {
+
+// Rows of one dtype between memory and f32.
+struct RowsAs {
+  const CpuKernels* kernels;
+  RowsAs(DType t, const Device& d) : kernels(best_kernels(t, d.features)) {}
+  void read(const void* from, int n, float* to) const { kernels->widen(from, n, to); }
+  void write(const float* from, int n, void* to) const { kernels->narrow(from, n, to); }
+};
+
+inline bool is_row_type(DType t) { return t == DType::f32 || t == DType::f16 || t == DType::bf16; }
+
+// f(worker, n) for n = 0 ... tasks - 1, whoever is free.
+template <class F>
+void each_task(int64_t tasks, int units, F f) {
+  if (tasks <= 0) return;
+  std::atomic<int64_t> next{0};
+  auto work = [&](int worker) {
+    for (int64_t n; (n = next.fetch_add(1, std::memory_order_relaxed)) < tasks;) f(worker, n);
+  };
+  parallel(int(std::min<int64_t>(units, tasks)), work);
+}
+
+// to += factor * from
+inline void add_scaled(const float* from, float factor, int64_t n, float* to) {
+  for (int64_t d = 0; d < n; ++d) to[d] += factor * from[d];
+}
+
+// In sixteen sums, so that it can be done in vectors.
+inline float dot_rows(const float* a, const float* b, int64_t n) {
+  float part[16] = {}, sum = 0.f;
+  int64_t d = 0;
+  for (; d + 16 <= n; d += 16)
+    for (int e = 0; e < 16; ++e) part[e] += a[d + e] * b[d + e];
+  for (; d < n; ++d) sum += a[d] * b[d];
+  for (int step = 8; step; step /= 2)
+    for (int e = 0; e < step; ++e) part[e] += part[e + step];
+  return sum + part[0];
+}
+
+}  // namespace attune::cpu
