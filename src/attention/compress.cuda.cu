@@ -133,7 +133,8 @@ Params carve(Workspace& ws, const Problem& p, std::byte*& scratch) {
 }
 
 Status shape(Plan& plan, const Planner&) {
-  if (plan.device.index >= 0 && nsa_of(plan.problem).phi == Phi::mlp)  // a GPU that is here
+  const bool products = plan.problem.pass == Pass::backward && nsa_of(plan.problem).phi == Phi::mlp;
+  if (products && plan.device.index >= 0)  // a GPU that is here, and not one that is only planned for
     if (Status s = cuda::blas_found(); !s.ok()) return Status::no(kWho, ": ", s.message);
   Workspace count;
   std::byte* scratch = nullptr;

@@ -1,22 +1,27 @@
 // The mlp of cuda_compress: phi(X) = w2 silu(w1 (X + position) + b1) + b2 over windows of l tokens that overlap. Raw
-// tokens are laid out in chunks of d, a row each, so that window n is rows n ... n + l / d - 1 and the product with w1
-// is one cuBLASLt product a chunk of it, each a row further on: no window is copied. All f32, as the weights are.
-//   forward   chunks -> hidden = sum of chunks w1' -> silu -> tokens = hidden w2' -> out
-//   backward  the same up to silu; d_w2, d_hidden, d_w1, d_chunks -> dq; sums over rows in two stages
+// tokens are laid out in chunks of d, a row each, so that window n is the chunks n ... n + l / d - 1 and no window is
+// copied: rows of the first product overlap. All f32, as the weights are.
+//   forward   chunks -> hidden = windows w1' -> silu -> tokens = hidden w2' -> out   (compress_product.cuda.h)
+//   backward  the same up to silu; d_w2, d_hidden, d_w1, d_chunks -> dq by cuBLASLt; sums over rows in two stages
 #include <algorithm>
 
 #include "attention/compress.cuda.h"
+#include "attention/compress_product.cuda.h"
 #include "machine/cuda/blas.h"
 
 namespace attune::compress {
 namespace {
 
 constexpr int kMostParts = 64;
+constexpr int64_t kFewBlocks = 64;  // then slices of a sum have blocks of their own
 
 int64_t pieces_of_window(const Params& x) { return x.nsa.l / x.nsa.d; }
 int64_t chunks_of(const Params& x) { return std::max(1, x.problem.len_q / x.nsa.d); }  // of a sequence
 int64_t rows_of(const Params& x) { return int64_t(x.problem.heads_kv) * x.problem.batch * chunks_of(x); }
 int64_t width_of(const Params& x) { return x.nsa.width(x.problem.dim_qk); }
+bool slices_apart(const Params& x) {
+  return ceil_div(rows_of(x), kTileM) * ceil_div(width_of(x), kTileN) <= kFewBlocks && x.problem.pass == Pass::forward;
+}
 
 // Row of (head, sequence, chunk or token); x.rows is chunks_of.
 struct Line { int h, b, i; };
@@ -82,6 +87,16 @@ __global__ void __launch_bounds__(kThreads) offset_kernel(const __grid_constant_
     for (int step = 16; step; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
     if (lane == 0) x.offset[j] = sum + view<const float>(x.weights[2]).row(0, 0, 0)[j];
   }
+}
+
+__global__ void __launch_bounds__(kProductThreads, 2) product_kernel(const __grid_constant__ ProductParams p) {
+  __shared__ ProductTiles tiles;
+  const int n = int(blockIdx.x), slices = p.apart ? p.slices : 1, slice = n % slices, block = n / slices;
+  product_block(p, tiles, block / p.blocks_n, block % p.blocks_n, slice, p.apart ? slice + 1 : p.slices);
+}
+// Slices of hidden to one. hidden is the first of them.
+__global__ void __launch_bounds__(kThreads) add_kernel(const __grid_constant__ Params x) {
+  each(x, 1, [&](int64_t n, int) { x.hidden[n] = add_slices(x.hidden + n, x.all, x.part_count); });
 }
 
 // hidden becomes silu(hidden + offset).
@@ -199,24 +214,36 @@ struct Run {
     return s.ok() ? s : Status::no(kWho, ": ", s.message, ", in: ", name(x.problem));
   }
 
+  // The product of compress_product.cuda.h.
+  Status product(int64_t k, const float* left, int64_t pitch, const float* right, int64_t n, float* to, bool apart) {
+    static constinit cuda::Ready ready{};
+    ProductParams p{.x = left, .y = right, .to = to, .pitch_x = pitch, .m = int32_t(rows), .n = int32_t(n),
+                    .k = int32_t(k), .blocks_n = int32_t(ceil_div(n, kTileN)), .slices = slices_of(k), .apart = apart};
+    return cuda::launch({.who = kWho,
+                         .kernel = reinterpret_cast<const void*>(product_kernel),
+                         .ready = &ready,
+                         .blocks = ceil_div(rows, kTileM) * p.blocks_n * (apart ? p.slices : 1),
+                         .threads = kProductThreads,
+                         .device = x.raw.device_index,
+                         .stream = stream},
+                        x.problem, &p);
+  }
+
   // hidden, before silu.
   Status begin() {
     const int64_t chunks = chunks_of(x);
     if (Status s = start(lay_kernel, (rows + steps - 1) * chunk, chunks); !s.ok()) return s;
     if (Status s = start(lay_weights_kernel, width * window, chunks); !s.ok()) return s;
     if (Status s = start(offset_kernel, width * 32, chunks); !s.ok()) return s;
-    for (int64_t b = 0; b < steps; ++b)
-      if (Status s = multiply(rows, width, chunk, {x.chunks + b * chunk, chunk}, {x.w1 + b * chunk, window, true},
-                              {x.hidden, width}, b ? 1.f : 0.f);
-          !s.ok())
-        return s;
-    return Status::good();
+    const bool apart = slices_apart(x);
+    if (Status s = product(window, x.chunks, chunk, x.w1, width, x.hidden, apart); !s.ok() || !apart) return s;
+    x.part_count = slices_of(window);
+    return start(add_kernel, rows * width, chunks);
   }
   Status forward() {
     if (Status s = begin(); !s.ok()) return s;
     if (Status s = start(silu_kernel, rows * width, chunks_of(x)); !s.ok()) return s;
-    if (Status s = multiply(rows, dim, width, {x.hidden, width}, {x.w2, width, true}, {x.tokens, dim}); !s.ok())
-      return s;
+    if (Status s = product(width, x.hidden, width, x.w2, dim, x.tokens, false); !s.ok()) return s;
     return start(store_kernel, rows * dim, chunks_of(x));
   }
   Status backward() {
@@ -270,17 +297,17 @@ void mlp_carve(Workspace& ws, const Problem& p, Params& x, std::byte*& scratch) 
   const int64_t rows = rows_of(x), padded = rows + pieces_of_window(x) - 1;
   x.part_rows = int32_t(std::max<int64_t>(1, ceil_div(rows, kMostParts)));
   x.part_count = int32_t(ceil_div(rows, x.part_rows));
-  scratch = ws.take<std::byte>(cuda::kBlasBytes);
-  x.chunks = floats(padded * chunk), x.hidden = floats(rows * width), x.tokens = floats(rows * dim);
+  x.chunks = floats(padded * chunk), x.tokens = floats(rows * dim);
+  x.hidden = floats(rows * width * (slices_apart(x) ? slices_of(window) : 1));
   x.w1 = floats(width * window), x.w2 = floats(dim * width), x.offset = floats(width);
   if (!back) return;
+  scratch = ws.take<std::byte>(cuda::kBlasBytes);
   x.d_chunks = floats(padded * chunk), x.d_hidden = floats(rows * width);
   x.d_w1 = floats(width * window), x.d_w2 = floats(dim * width);
   x.sum_b1 = floats(x.part_count * width), x.sum_b2 = floats(x.part_count * dim);
 }
 
 Status mlp_run(const Plan& plan, Params& x, std::byte* scratch, Stream stream) {
-  if (Status s = cuda::blas_found(); !s.ok()) return Status::no(kWho, ": ", s.message);
   Run run(x, scratch, stream);
   return plan.problem.pass == Pass::backward ? run.backward() : run.forward();
 }

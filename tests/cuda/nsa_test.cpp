@@ -116,9 +116,9 @@ TEST_F(NsaOnGpu, every_run_gives_the_same_bits) {
 
 // A compressed token that is made alone, as a decode does every d tokens, is the one that the prefill made.
 TEST_F(NsaOnGpu, a_window_alone_is_compressed_as_among_all) {
-  for (const char* phi : {"mean", "conv"}) {
+  for (const char* phi : {"mean", "conv", "mlp"}) {
     SCOPED_TRACE(phi);
-    Placed on(join("forward bf16 b1 h4 q900 k55 d128 full : compress d=16 l=32 phi=", phi), 0);
+    Placed on(join("forward bf16 b1 h4 q20000 k1249 d128 full : compress d=16 l=32 phi=", phi), 0);
     run(on, "cuda_compress");
     Problem p = on.problem();
     p.len_q = 32, p.len_k = 1;
@@ -126,14 +126,15 @@ TEST_F(NsaOnGpu, a_window_alone_is_compressed_as_among_all) {
     ASSERT_EQ(plan_on(*find_backend("cuda_compress"), p, gpu_, plan).message, "");
     const Tensor out = on.args()[Role::out];
     const size_t bytes = size_t(out.extent.dim) * size_t(size_of(out.dtype));
-    cuda::Memory room;
+    cuda::Memory room, scratch;
     ASSERT_EQ(room.allocate(0, bytes * size_t(out.extent.head)).message, "");
-    for (const int i : {0, 1, 30, 54}) {
+    ASSERT_EQ(scratch.allocate(0, plan.workspace_bytes).message, "");
+    for (const int i : {0, 1, 700, 1248}) {
       Args a = on.args();
       a[Role::q] = pick_rows(a[Role::q], i * 16, 32);
       a[Role::out] = Tensor{room.data(), out.dtype, DeviceKind::cuda, 0, {1, 1, out.extent.head, out.extent.dim},
                             {0, 0, out.extent.dim}};
-      ASSERT_EQ(plan.backend->run(plan, a, {}, stream_.get()).message, "");
+      ASSERT_EQ(plan.backend->run(plan, a, {scratch.data()}, stream_.get()).message, "");
       ASSERT_EQ(cuda::wait_all(0).message, "");
       for (int h = 0; h < out.extent.head; ++h) {
         Written want(bytes), got(bytes);
