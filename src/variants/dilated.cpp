@@ -39,47 +39,6 @@ Status supports(const Problem& p, const Device&) {
   return valid_dilated(p);
 }
 
-// A plan for every call of a sequence as long as the problem says. A shorter one has other numbers of segments: where no
-// plan has that number, its calls go one head and one sequence at a time, and there is a plan for that too.
-Status shape(Plan& plan, const Planner& planner) {
-  const Problem& p = plan.problem;
-  const DilatedShape s(p);
-  const int64_t length = p.len_q;
-  // Rules are measured on tensors as they come; these are views with strides of their own.
-  const Planner plain{.device = planner.device};
-  const auto need = [&](const DilatedCall& call, bool near) {
-    const DilatedShape::Parts parts = s.parts(call.branch);
-    for (int n = 0; n < parts.count; ++n) {
-      const Problem part = s.problem(p, call, parts.part[n]);
-      if (find(plan.parts, part, near)) continue;
-      if (Status t = plain.plan(part, plan.parts.emplace_back()); !t.ok()) return t;
-    }
-    return Status::good();
-  };
-  DilatedCall longest[2]{};  // of the first branch to run, and of the others
-  for (int64_t first = 0; first < length; first += s.chunk) {
-    const int64_t last = std::min(first + s.chunk, length);
-    const Status t = each_call(s.d, p, length, first, last, [&](const DilatedCall& call) {
-      DilatedCall& most = longest[call.branch != branch_at(s.d, 0)];
-      const int q = std::max(most.q.rows, call.q.rows), k = std::max(most.k.rows, call.k.rows);
-      most = single(call, 0, 0);
-      most.q.rows = q, most.k.rows = k;
-      return need(call, true);
-    });
-    if (!t.ok()) return t;
-  }
-  for (const DilatedCall& call : longest)
-    if (call.q.rows)
-      if (Status t = need(call, false); !t.ok()) return t;
-  Workspace count;
-  carve_dilated(count, p, s, {});
-  size_t scratch = 0;
-  for (const Plan& part : plan.parts) scratch = std::max(scratch, part.workspace_bytes);
-  count.take<std::byte>(scratch);
-  plan.workspace_bytes = count.used;
-  return Status::good();
-}
-
 // A tensor of which row 0 is row `base` of the sequence.
 struct Based {
   Tensor t{};
@@ -91,6 +50,7 @@ class Run {
  public:
   Run(const Plan& plan, const Args& a, Workspace ws, Stream stream)
       : plan_(plan), p_(plan.problem), a_(a), s_(p_), ws_(ws), stream_(stream), length_(a[Role::q].extent.seq) {
+    s_.chunk = plan.tile_q;
     between_ = carve_dilated(ws_, p_, s_, a[Role::q]);
   }
 
@@ -190,7 +150,7 @@ class Run {
   const Plan& plan_;
   const Problem& p_;
   const Args& a_;
-  const DilatedShape s_;
+  DilatedShape s_;
   Workspace ws_;
   const Stream stream_;
   const int64_t length_;
@@ -212,7 +172,51 @@ Status fits(const Plan& plan, const Args& a) {
 
 Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) { return Run(plan, a, ws, stream).run(); }
 
+Status shape(Plan& plan, const Planner& planner) { return shape_dilated(plan, planner, kLeastSums); }
+
 }  // namespace
+
+// A plan for every call of a sequence as long as the problem says. A shorter one has other numbers of segments: where no
+// plan has that number, its calls go one head and one sequence at a time, and there is a plan for that too.
+Status shape_dilated(Plan& plan, const Planner& planner, int64_t least_sums) {
+  const Problem& p = plan.problem;
+  const DilatedShape s(p, least_sums);
+  plan.tile_q = int(s.chunk);
+  const int64_t length = p.len_q;
+  // Rules are measured on tensors as they come; these are views with strides of their own.
+  const Planner plain{.device = planner.device};
+  const auto need = [&](const DilatedCall& call, bool near) {
+    const DilatedShape::Parts parts = s.parts(call.branch);
+    for (int n = 0; n < parts.count; ++n) {
+      const Problem part = s.problem(p, call, parts.part[n]);
+      if (find(plan.parts, part, near)) continue;
+      if (Status t = plain.plan(part, plan.parts.emplace_back()); !t.ok()) return t;
+    }
+    return Status::good();
+  };
+  DilatedCall longest[2]{};  // of the first branch to run, and of the others
+  for (int64_t first = 0; first < length; first += s.chunk) {
+    const int64_t last = std::min(first + s.chunk, length);
+    const Status t = each_call(s.d, p, length, first, last, [&](const DilatedCall& call) {
+      DilatedCall& most = longest[call.branch != branch_at(s.d, 0)];
+      const int q = std::max(most.q.rows, call.q.rows), k = std::max(most.k.rows, call.k.rows);
+      most = single(call, 0, 0);
+      most.q.rows = q, most.k.rows = k;
+      return need(call, true);
+    });
+    if (!t.ok()) return t;
+  }
+  for (const DilatedCall& call : longest)
+    if (call.q.rows)
+      if (Status t = need(call, false); !t.ok()) return t;
+  Workspace count;
+  carve_dilated(count, p, s, {});
+  size_t scratch = 0;
+  for (const Plan& part : plan.parts) scratch = std::max(scratch, part.workspace_bytes);
+  count.take<std::byte>(scratch);
+  plan.workspace_bytes = count.used;
+  return Status::good();
+}
 
 extern const Backend dilated{.name = kWho, .supports = supports, .shape = shape, .run = run, .fits = fits};
 

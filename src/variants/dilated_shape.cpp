@@ -8,8 +8,6 @@ namespace {
 
 using Norm = Dilated::Norm;
 
-constexpr int64_t kLeastSums = int64_t(128) << 20;  // bytes of sums between parts that are never too many
-
 // Whether heads of different calls share the rows of a head of keys.
 bool shares_keys(const Dilated& d, const Problem& p) {
   const int group = p.heads_q / p.heads_kv;
@@ -32,12 +30,12 @@ int64_t bytes_of_row(const DilatedShape& s, const Problem& p) {
 
 // Queries of a forward may be cut anywhere, best where segments begin. Keys of a backward gather what all queries of
 // their segment add, so it is cut only where every branch begins one.
-int64_t rows_of_chunk(const DilatedShape& s, const Problem& p) {
+int64_t rows_of_chunk(const DilatedShape& s, const Problem& p, int64_t least_sums) {
   const Dilated& d = s.d;
   const int64_t length = p.len_q, row = bytes_of_row(s, p);
   const int64_t tensors =
       int64_t(size_of(p.dtype.q)) * p.batch * (int64_t(p.heads_q) + p.heads_kv) * (p.dim_qk + p.dim_v) * length;
-  const int64_t budget = std::max(kLeastSums, tensors / 8) * (s.backward ? 3 : 1);
+  const int64_t budget = std::max(least_sums, tensors / 8) * (s.backward ? 3 : 1);
   if (!row || row * length <= budget) return length;
   const int64_t most = std::max<int64_t>(budget / row, 1);
   if (s.backward) {
@@ -53,13 +51,14 @@ int64_t rows_of_chunk(const DilatedShape& s, const Problem& p) {
 
 }  // namespace
 
-DilatedShape::DilatedShape(const Problem& p) : d(dilated_of(p)), backward(p.pass == Pass::backward) {
+DilatedShape::DilatedShape(const Problem& p, int64_t least_sums)
+    : d(dilated_of(p)), backward(p.pass == Pass::backward) {
   adds = d.sums() || (backward && shares_keys(d, p));
   own_parts = d.sums() && (d.norm != Norm::lse || (backward && d.detached));
   sums_apart = adds && (backward ? p.dtype.grad : p.dtype.out) != DType::f32;
   const bool joins = backward || d.norm == Norm::lse;  // parts add by themselves
   clears = !has_every_row(d) || (adds && (!joins || !d.sums()));
-  chunk = rows_of_chunk(*this, p);
+  chunk = rows_of_chunk(*this, p, least_sums);
 }
 
 DilatedShape::Parts DilatedShape::parts(int branch) const {

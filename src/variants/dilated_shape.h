@@ -1,10 +1,13 @@
 // What dilated attention decides before any memory is seen: who adds to what, how many rows at a time, which plain
 // problems its calls are.
 #pragma once
-#include "core/workspace.h"
+#include "plan/backend.h"
 #include "variants/dilated_calls.h"
 
 namespace attune {
+
+// Bytes of sums between parts that are never too many: on an H200 chunks below this leave multiprocessors idle.
+inline constexpr int64_t kLeastSums = int64_t(128) << 20;
 
 // What a part does: writes, adds to what is there, or computes a branch's out and lse anew for a backward.
 enum class DilatedPart { write, add, again };
@@ -16,9 +19,9 @@ struct DilatedShape {
   bool sums_apart = false;  // and they meet in the workspace, in f32: the tensors asked for are narrower
   bool own_parts = false;   // a branch's out and lse are needed by themselves
   bool clears = false;      // not every row is written before it is added to or left alone
-  int64_t chunk = 0;        // rows at a time
+  int64_t chunk = 0;        // rows at a time; a plan keeps it as tile_q
 
-  explicit DilatedShape(const Problem&);
+  explicit DilatedShape(const Problem&, int64_t least_sums = kLeastSums);
   // The plain problem of a call.
   Problem problem(const Problem&, const DilatedCall&, DilatedPart) const;
   // What a call of this branch is run as, in order.
@@ -34,5 +37,8 @@ struct DilatedBetween {
   Tensor own_out{}, own_lse{};     // of one branch
 };
 DilatedBetween carve_dilated(Workspace&, const Problem&, const DilatedShape&, const Tensor& q);
+
+// The backend's `shape`; least_sums is for tests, whose sequences are too short to be cut.
+Status shape_dilated(Plan&, const Planner&, int64_t least_sums);
 
 }  // namespace attune

@@ -1,0 +1,253 @@
+// What dilated attention promises, on the CPU and on a GPU where there is one: where it is plain attention it is plain
+// attention, and what its parameters mean shows in the numbers. Whether it is right everywhere is `attune parity`.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <memory>
+
+#include "core/check.h"
+#include "machine/cuda/runtime.h"
+#include "machine/host.h"
+#include "tests/asked.h"
+#include "variants/dilated_shape.h"
+#include "verify/compare.h"
+#include "verify/on_gpu.h"
+
+namespace attune {
+namespace {
+
+std::vector<Device> devices() {
+  std::vector<Device> all{this_cpu()};
+  if (Device gpu; cuda::device(0, gpu).ok()) all.push_back(gpu);
+  return all;
+}
+
+Case case_of(std::string_view line) {
+  Case c;
+  const Status s = parse(line, c);
+  EXPECT_TRUE(s.ok()) << s.message << ": " << line;
+  return c;
+}
+
+// A case and what a run made of it; of a backward, out and lse are the reference's.
+struct Ran {
+  std::unique_ptr<World> world{};
+  Outputs got{};
+  double at(Role r, int b, int s, int h, int d = 0) const { return load(got.args[r], b, s, h, d); }
+};
+
+Status run_plan(const Plan& plan, const World& world, Outputs& got) {
+  std::string unfit;
+  if (plan.device.kind == DeviceKind::cuda) return run_on_gpu(plan, world, got, unfit);
+  std::vector<std::byte> memory(plan.workspace_bytes + 256, std::byte{0xFF});
+  const auto data = (reinterpret_cast<uintptr_t>(memory.data()) + 255) / 256 * 256;
+  return plan.backend->run(plan, got.args, {reinterpret_cast<std::byte*>(data)}, nullptr);
+}
+
+Status run_on(const Device& device, const World& world, Outputs& got) {
+  Plan plan;
+  if (Status s = Planner{.device = device}.plan(world.problem, plan); !s.ok()) return s;
+  return run_plan(plan, world, got);
+}
+
+Ran ran(std::string_view line, const Device& device) {
+  const Case c = case_of(line);
+  Ran r{std::make_unique<World>(c.problem, c.variation)};
+  if (c.problem.pass == Pass::backward) {
+    Problem forward = c.problem;
+    forward.pass = Pass::forward, forward.dtype.grad = DType::none;
+    const Backend* reference = find_backend("reference");
+    EXPECT_TRUE(reference->run(Plan{.problem = forward}, r.world->forward_result(), {}, nullptr).ok());
+  }
+  r.got = r.world->outputs(false);
+  const Status s = run_on(device, *r.world, r.got);
+  EXPECT_TRUE(s.ok()) << s.message;
+  return r;
+}
+
+// f(element of a, of b) for every element of a role that both have written.
+template <class F>
+void each_pair(const Ran& a, const Ran& b, Role r, F f) {
+  a.got.of(r).each([&](int x, int s, int h, int d) { f(a.at(r, x, s, h, d), b.at(r, x, s, h, d)); });
+}
+
+TEST(Dilated, one_segment_of_rate_1_is_plain_attention) {
+  for (const Device& device : devices())
+    for (const std::string_view dtype : {"f32", "bf16"})
+      for (const std::string_view mask : {"full", "causal"})
+        for (const std::string_view mode : {"longnet", "headgroup"}) {
+          const std::string sizes = join(dtype, " b2 h4/2 q131 k131 d64 ", mask);
+          const std::string as = join(" : dilated mode=", mode, " rates=1 segments=131");
+          const Ran f = ran(join("forward ", sizes, as), device), f_plain = ran(join("forward ", sizes), device);
+          for (const Role r : {Role::out, Role::lse})
+            each_pair(f, f_plain, r, [](double x, double y) { ASSERT_EQ(x, y); });
+          const Ran b = ran(join("backward ", sizes, as), device), b_plain = ran(join("backward ", sizes), device);
+          for (const Role r : {Role::dq, Role::dk, Role::dv})
+            each_pair(b, b_plain, r, [&](double x, double y) {
+              ASSERT_NEAR(x, y, dtype == "f32" ? 1e-5 : 0.05 * std::fmax(1, std::fabs(y)));
+            });
+        }
+}
+
+TEST(Dilated, segment_beyond_the_end_is_the_sequence) {
+  for (const Device& device : devices()) {
+    const Ran a = ran("forward f32 b1 h4 q50 k50 d16 causal : dilated rates=1,3 segments=16,50", device);
+    const Ran b = ran("forward f32 b1 h4 q50 k50 d16 causal : dilated rates=1,3 segments=16,5000", device);
+    for (const Role r : {Role::out, Role::lse}) each_pair(a, b, r, [](double x, double y) { ASSERT_EQ(x, y); });
+  }
+}
+
+TEST(Dilated, a_key_of_two_branches_counts_twice) {
+  for (const Device& device : devices()) {
+    const std::string_view sizes = "forward f32 b2 h3 q40 k40 d16 causal : dilated ";
+    const Ran once = ran(join(sizes, "rates=2 segments=20"), device);
+    const Ran twice = ran(join(sizes, "rates=2,2 segments=20,20"), device);
+    each_pair(once, twice, Role::out, [](double x, double y) { ASSERT_NEAR(x, y, 1e-6); });
+    each_pair(once, twice, Role::lse, [](double x, double y) {
+      ASSERT_TRUE(x == y || std::fabs(x + std::log(2.) - y) < 1e-5) << x << " " << y;
+      ASSERT_EQ(x == y, std::isinf(x));
+    });
+    const Ran sum = ran(join(sizes, "norm=none rates=2,2 segments=20,20"), device);
+    each_pair(once, sum, Role::out, [](double x, double y) { ASSERT_NEAR(2 * x, y, 1e-6); });
+    const Ran mean = ran(join(sizes, "norm=divide rates=2,2 segments=20,20"), device);
+    each_pair(once, mean, Role::out, [](double x, double y) { ASSERT_NEAR(x, y, 1e-6); });
+  }
+}
+
+TEST(Dilated, rows_that_no_branch_has_are_0_and_have_no_keys) {
+  for (const Device& device : devices()) {
+    const Ran f = ran("forward f32 b1 h2 q21 k21 d16 full : dilated rates=3 segments=7", device);
+    const Ran b = ran("backward f32 b1 h2 q21 k21 d16 full : dilated rates=3 segments=7", device);
+    for (int h = 0; h < 2; ++h)
+      for (int s = 0; s < 21; ++s) {
+        const bool has = s % 7 % 3 == h;
+        EXPECT_EQ(std::isfinite(f.at(Role::lse, 0, s, h)), has);
+        EXPECT_EQ(f.at(Role::out, 0, s, h) != 0, has);
+        for (const Role r : {Role::dq, Role::dk, Role::dv}) {
+          EXPECT_TRUE(has || b.at(r, 0, s, h) == 0);
+        }
+      }
+  }
+}
+
+TEST(Dilated, head_groups_divide_by_how_many_there_are) {
+  for (const Device& device : devices()) {
+    const std::string_view sizes = "forward f32 b1 h5 q30 k30 d16 causal : dilated mode=headgroup ";
+    const Ran whole = ran(join(sizes, "norm=none rates=1,2 segments=10,30"), device);
+    const Ran joined = ran(join(sizes, "norm=lse rates=1,2 segments=10,30"), device);
+    const Ran half = ran(join(sizes, "norm=divide rates=1,2 segments=10,30"), device);
+    each_pair(whole, joined, Role::out, [](double x, double y) { ASSERT_EQ(x, y); });
+    each_pair(whole, half, Role::out, [](double x, double y) { ASSERT_EQ(x, 2 * y); });
+    // Three heads have the first branch, two the second with offset 1.
+    for (int h = 0; h < 5; ++h)
+      for (int s = 0; s < 30; ++s) EXPECT_EQ(std::isfinite(whole.at(Role::lse, 0, s, h)), h < 3 || s % 2 == 1);
+  }
+}
+
+TEST(Dilated, what_comes_later_changes_nothing) {
+  for (const Device& device : devices()) {
+    const Case c = case_of("forward bf16 b1 h6 q90 k90 d16 causal : dilated rates=1,2,3 segments=16,32,90");
+    World world(c.problem, c.variation);
+    Outputs before = world.outputs(false), after = world.outputs(false);
+    ASSERT_EQ(run_on(device, world, before).message, "");
+    constexpr int kSeen = 37;
+    for (const Role r : {Role::q, Role::k, Role::v})
+      for (int s = kSeen; s < 90; ++s)
+        for (int h = 0; h < 6; ++h) store(world.args[r], 0, s, h, s % 16, 5);
+    ASSERT_EQ(run_on(device, world, after).message, "");
+    int changed = 0;
+    for (int s = 0; s < 90; ++s)
+      for (int h = 0; h < 6; ++h) {
+        const bool same = load(before.args[Role::out], 0, s, h, 0) == load(after.args[Role::out], 0, s, h, 0) &&
+                          load(before.args[Role::lse], 0, s, h, 0) == load(after.args[Role::lse], 0, s, h, 0);
+        ASSERT_TRUE(same || s >= kSeen) << s << " " << h;
+        changed += !same;
+      }
+    EXPECT_GT(changed, 100);
+  }
+}
+
+TEST(Dilated, detached_gradients_differ_where_branches_share) {
+  for (const Device& device : devices()) {
+    const auto differ = [&](std::string_view branches) {
+      const std::string_view sizes = "backward f32 b1 h4 q40 k40 d16 causal : dilated ";
+      const Ran a = ran(join(sizes, branches), device), b = ran(join(sizes, "gradient=detached ", branches), device);
+      double most = 0;
+      each_pair(a, b, Role::dq, [&](double x, double y) { most = std::fmax(most, std::fabs(x - y)); });
+      return most;
+    };
+    EXPECT_LT(differ("rates=2 segments=20"), 1e-6);
+    EXPECT_GT(differ("rates=1,2 segments=10,40"), 1e-2);
+  }
+}
+
+TEST(Dilated, an_empty_sequence_is_no_work) {
+  const Problem p = problem("forward f32 b1 h2 q8 k8 d16 full : dilated rates=1,2 segments=4,8");
+  Owned t(DType::f32, {1, 0, 2, 16}), lse(DType::f32, {1, 0, 2, 1});
+  Args a;
+  for (const Role r : {Role::q, Role::k, Role::v, Role::out}) a[r] = t.t;
+  a[Role::lse] = lse.t;
+  Plan plan;
+  ASSERT_EQ(Planner{.device = this_cpu()}.plan(p, plan).message, "");
+  std::vector<std::byte> memory(plan.workspace_bytes + 256);
+  EXPECT_EQ(plan.backend->run(plan, a, {memory.data()}, nullptr).message, "");
+}
+
+// Sums that are wider than what is asked for exist for a chunk of rows at a time.
+TEST(Dilated, chunks_change_nothing) {
+  const Backend& dilated = *find_backend("dilated");
+  int cut = 0;
+  for (const Device& device : devices())
+    for (const std::string_view line :
+         {"forward bf16 b2 h4 q95 k95 d16 causal : dilated rates=1,2,3 segments=8,24,48",
+          "forward f16 b2 h4/2 q95 k95 d16 full : dilated rates=2,3 segments=20,95",
+          "forward bf16 b1 h4 q95 k95 d16 causal : dilated norm=divide rates=1,3 segments=20,95 | seed=3",
+          "backward bf16 b2 h4 q95 k95 d16 causal : dilated rates=1,2,3 segments=8,24,48 | d_lse",
+          "backward bf16 b2 h4/2 q95 k95 d16 full : dilated rates=2,3 segments=10,20",
+          "backward f32 b1 h4 q95 k95 d16 causal : dilated gradient=detached rates=1,3 segments=20,40 | d_lse",
+          "backward bf16 b1 h4 q95 k95 d16 causal : dilated norm=none rates=1,3 segments=20,40 | seed=3"}) {
+      Trial trial(case_of(line));
+      ASSERT_EQ(trial.prepare().message, "");
+      for (const int64_t least : {1, 4000, 9000, 20000}) {
+        Plan plan{.backend = &dilated, .problem = trial.world.problem, .device = device};
+        ASSERT_EQ(shape_dilated(plan, {.device = device}, least).message, "");
+        cut += plan.tile_q < 95;
+        Outputs got = trial.world.outputs(false);
+        ASSERT_EQ(run_plan(plan, trial.world, got).message, "");
+        const Outcome o = trial.judge(got);
+        EXPECT_NE(o.verdict, Verdict::fail) << line << ", " << plan.tile_q << " rows at a time: " << o.why;
+      }
+    }
+  EXPECT_GT(cut, 15);
+}
+
+size_t between_bytes(const Problem& p) {
+  Workspace count;
+  carve_dilated(count, p, DilatedShape(p), {});
+  return count.used;
+}
+
+// 5000 bytes a token are all that dilated attention may take at any length, inputs included.
+TEST(Dilated, memory_is_a_small_part_of_the_tensors) {
+  for (const int tokens : {262144, 1048576})
+    for (const std::string_view branches : {"rates=1,2,4,6,12 segments=2048,4096,8192,16384,32768",
+                                            "rates=1,2,4 segments=2048,65536,262144", "rates=1,2 segments=1000,7777"}) {
+      const Problem p = problem(join("forward f16 b1 h8 q", tokens, " k", tokens, " d64 causal : dilated ", branches));
+      const double tensors = 4. * 8 * 64 * 2 + 8 * 4;
+      EXPECT_LE(tensors + double(between_bytes(p)) / tokens, 5000) << branches;
+    }
+}
+
+TEST(Dilated, workspace_is_that_of_a_chunk) {
+  const Problem p = problem("forward f16 b2 h8 q262144 k262144 d64 causal : dilated rates=1,2 segments=2048,16384");
+  const DilatedShape s(p);
+  // An eighth of q, k, v and out: 4096 bytes a token and sequence, 2052 bytes of f32 (out, lse) in a row of a chunk.
+  EXPECT_EQ(s.chunk, (int64_t(262144) * 2 * 4096 / 8) / (2 * 8 * 64 * 4) / 16384 * 16384);
+  EXPECT_EQ(between_bytes(p), size_t(s.chunk) * 2 * 8 * (64 * 4 + 4));
+  Problem f32 = p;
+  f32.dtype.out = DType::f32;
+  EXPECT_EQ(between_bytes(f32), size_t(262144) * 2 * 8 * 4);  // only an lse, where none is given
+}
+
+}  // namespace
+}  // namespace attune
