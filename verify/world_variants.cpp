@@ -10,7 +10,9 @@ namespace attune {
 void World::add_variant() {
   const Declared variant = declared(problem, args);
   const Extents q = args[Role::q].extent;
-  if (variant.read >> int(Role::lse) & 1) normal(add(Role::lse, DType::f32, {q.batch, q.seq, q.head, 1}), 1);
+  const Roles optional = variation.lean ? variant.optional : 0;
+  if ((variant.read & ~optional) >> int(Role::lse) & 1)
+    normal(add(Role::lse, DType::f32, {q.batch, q.seq, q.head, 1}), 1);
   for (int n = 0; n < kVariantTensors; ++n) {
     const VariantTensor& t = variant.tensor[n];
     if (t.optional && variation.lean) continue;

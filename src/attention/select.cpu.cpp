@@ -7,6 +7,7 @@
 #include "attention/cpu.h"
 #include "attention/rows.cpu.h"
 #include "core/nsa.h"
+#include "core/softmax.h"
 
 namespace attune {
 namespace {
@@ -28,6 +29,7 @@ struct Best { float score; int block; };
 struct Scratch {
   std::byte *q, *k;
   float *s, *plain, *sums, *lse;  // sums: [token of the task][compressed key]
+  SoftmaxRow* state;              // of a row, where its lse is made here
   const void** rows;
   Best* best;
 };
@@ -46,6 +48,7 @@ Scratch carve(Workspace& ws, const Plan& plan, const CpuKernels& m, const Nsa& n
           .plain = ws.take<float>(tile * rows),
           .sums = ws.take<float>(size_t(plan.tile_q) * size_t(row_of_sums(plan, nsa))),
           .lse = ws.take<float>(task),
+          .state = ws.take<SoftmaxRow>(task),
           .rows = ws.take<const void*>(tile),
           .best = ws.take<Best>(size_t(nsa.n))};
 }
@@ -64,7 +67,17 @@ class Task {
     const int keys = int(std::min<int64_t>(nsa_.visible(seq_.position + last_ - 1), seq_.keys));
     std::fill_n(x_.sums, (last_ - first_) * wide_, 0.f);
     pack_queries();
-    for (int key = 0; key < keys; key += m_.tile) tile(key, std::min(m_.tile, keys - key));
+    const auto walk = [&](auto each_row) {
+      for (int key = 0; key < keys; key += m_.tile) tile(key, std::min(m_.tile, keys - key), each_row);
+    };
+    if (!a_.given(Role::lse)) {
+      walk([&](int row, int, const float* from, int count) { admit(x_.state[row], from, count); });
+      for (int row = 0; row < rows(); ++row) x_.lse[row] = x_.state[row].lse() * kLog2e;
+    }
+    walk([&](int row, int key, const float* from, int count) {
+      float* to = x_.sums + (token(row) - first_) * wide_ + key;
+      for (int j = 0; j < count; ++j) to[j] += power_of_two(from[j] * scale_ - x_.lse[row]);
+    });
     for (int i = first_; i < last_; ++i) choose(i);
   }
 
@@ -80,13 +93,26 @@ class Task {
       for (int r = 0; r < count; ++r) {
         const int i = token(panel + r), h = head(panel + r);
         at[r] = row_address(a_[Role::q], seq_.batch, seq_.first + i, h);
-        x_.lse[panel + r] = *a_.row<const float>(Role::lse, seq_.batch, seq_.first + i, h) * kLog2e;
+        x_.state[panel + r] = {};
+        if (const float* lse = a_.row<const float>(Role::lse, seq_.batch, seq_.first + i, h))
+          x_.lse[panel + r] = *lse * kLog2e;
       }
       m_.pack_q(at, count, p_.dim_qk, 1.f, cpu::at(x_.q, m_, int64_t(panel) * dim_));
     }
   }
 
-  void tile(int key, int count) {
+  // In the order of the keys: a row's bits do not depend on what comes with it.
+  void admit(SoftmaxRow& state, const float* from, int count) const {
+    float top = -INFINITY;
+    for (int j = 0; j < count; ++j) top = std::max(top, from[j] * scale_);
+    if (top == -INFINITY) return;
+    state.admit(top);
+    for (int j = 0; j < count; ++j) state.sum += power_of_two(from[j] * scale_ - state.max);
+  }
+
+  // Scores of a tile of keys: each_row(row, key, scores, how many of them the row sees).
+  template <class F>
+  void tile(int key, int count, F each_row) {
     for (int j = 0; j < count; ++j)
       x_.rows[j] = row_address(a_[Role::k], seq_.k_batch, seq_.k_first + key + j, g_);
     m_.pack_k(x_.rows, count, p_.dim_qk, x_.k);
@@ -99,11 +125,8 @@ class Task {
       m_.scores(cpu::at(x_.q, m_, int64_t(panel) * dim_), x_.k, n, dim_, x_.s, top);
       m_.read_scores(x_.s, n, x_.plain, m_.tile);
       for (int r = 0; r < real; ++r) {
-        const int i = token(panel + r);
-        const int mine = int(std::min<int64_t>(nsa_.visible(seq_.position + i) - key, seen));
-        const float *from = x_.plain + int64_t(r) * m_.tile, lse = x_.lse[panel + r];
-        float* to = x_.sums + (i - first_) * wide_ + key;
-        for (int j = 0; j < mine; ++j) to[j] += power_of_two(from[j] * scale_ - lse);
+        const int mine = int(std::min<int64_t>(nsa_.visible(seq_.position + token(panel + r)) - key, seen));
+        each_row(panel + r, key, x_.plain + int64_t(r) * m_.tile, mine);
       }
     }
   }

@@ -59,9 +59,12 @@ void declare_compress(const Shape& x, Declared& out) {
 
 void declare_select(const Shape& x, Declared& out) {
   out.dense = false;
-  out.required = roles(Role::q, Role::k, Role::lse) | roles_if(x.ragged, roles(Role::cu_q)) |
+  out.required = roles(Role::q, Role::k) | roles_if(x.ragged, roles(Role::cu_q)) |
                  roles_if(x.p.len_q != x.p.len_k, roles(Role::used_k));
-  out.optional = roles(Role::cu_q, Role::used_q, Role::used_k) | roles_if(!x.ragged, roles(Role::cache_index));
+  // Without lse a backend makes it, of the scores alone and in one order: then a query selects the same blocks, to the
+  // bit, whatever comes with it in a call.
+  out.optional =
+      roles(Role::lse, Role::cu_q, Role::used_q, Role::used_k) | roles_if(!x.ragged, roles(Role::cache_index));
   out.read = roles(Role::lse);
   out.lengths_of_k = false;
   // A cache may have more rows than there are tokens.

@@ -159,8 +159,12 @@ int64_t count(const Nsa& nsa, int64_t tokens) { return tokens < nsa.l ? 0 : (tok
 void forward_select(const Problem& p, const Args& a, const Nsa& nsa) {
   for (int64_t b = 0; b < p.batch; ++b) {
     const Sequences at{p, a, b, nsa.d};
-    const Grid q = grid(a[Role::q], at.query(), at.len_q()), lse = grid(a[Role::lse], at.query(), at.len_q());
+    const Grid q = grid(a[Role::q], at.query(), at.len_q());
     const Grid k = grid(a[Role::k], at.compressed(), count(nsa, at.tokens()));
+    Grid lse(q.tokens, q.heads, 1), unused(q.tokens, q.heads, k.dim);
+    const auto seen = [&](int64_t i, int64_t) { return compressed_keys(nsa, at.position(i)); };
+    if (a.given(Role::lse)) lse = grid(a[Role::lse], at.query(), at.len_q());
+    else attend(q, k, k, scale_of(p, a), seen, unused, lse);
     write(a[variant_tensor(0)], at.query(), blocks_of(nsa, q, k, lse, scale_of(p, a), at));
   }
 }
