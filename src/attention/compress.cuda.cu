@@ -13,6 +13,8 @@ namespace {
 
 constexpr int kMostParts = 256, kRowsOfPart = 64;
 
+// In the kernels below T is the dtype of raw tokens and gradients, or void where they differ or are rare.
+
 // The filter at tap t: 1 / l, or weights that all heads share or not.
 template <int Width>
 __device__ void read_tap(const Params& x, int t, int h, int column, float (&to)[Width]) {
@@ -26,7 +28,7 @@ __device__ void read_tap(const Params& x, int t, int h, int column, float (&to)[
   for (int e = 0; e < Width; ++e) to[e] = from[e];
 }
 
-template <int Width>
+template <class T, int Width>
 __global__ void __launch_bounds__(kThreads) forward_kernel(const __grid_constant__ Params x) {
   for (int64_t n = int64_t(blockIdx.x) * kThreads + threadIdx.x; n < x.all; n += int64_t(gridDim.x) * kThreads) {
     const Spot at = spot_of<Width>(x, n);
@@ -38,7 +40,7 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(const __grid_constant
 #pragma unroll 8
     for (int t = 0; t < x.nsa.l; ++t) {
       float value[Width], tap[Width];
-      cuda::read(from + t * step, x.raw.dtype, value);
+      cuda::load_piece<T>(from + t * step, x.raw.dtype, value);
       read_tap(x, t, at.h, at.column, tap);
 #pragma unroll
       for (int e = 0; e < Width; ++e) sum[e] += value[e] * tap[e];
@@ -48,7 +50,7 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(const __grid_constant
 }
 
 // A raw token from the windows that it is in.
-template <int Width>
+template <class T, int Width>
 __global__ void __launch_bounds__(kThreads) backward_kernel(const __grid_constant__ Params x) {
   for (int64_t n = int64_t(blockIdx.x) * kThreads + threadIdx.x; n < x.all; n += int64_t(gridDim.x) * kThreads) {
     const Spot at = spot_of<Width>(x, n);
@@ -58,7 +60,7 @@ __global__ void __launch_bounds__(kThreads) backward_kernel(const __grid_constan
     const int last = min(at.i / x.nsa.d, seq.count - 1);
     for (int i = max(0, (at.i - x.nsa.l + x.nsa.d) / x.nsa.d); i <= last; ++i) {
       float value[Width], tap[Width];
-      cuda::read(piece_at(x.out, seq.batch, seq.out_first + i, at.h, at.column), x.out.dtype, value);
+      cuda::load_piece<T>(piece_at(x.out, seq.batch, seq.out_first + i, at.h, at.column), x.out.dtype, value);
       read_tap(x, at.i - i * x.nsa.d, at.h, at.column, tap);
 #pragma unroll
       for (int e = 0; e < Width; ++e) sum[e] += value[e] * tap[e];
@@ -68,7 +70,7 @@ __global__ void __launch_bounds__(kThreads) backward_kernel(const __grid_constan
 }
 
 // The first stage: a thread has a piece of one tap of one head, and the rows of one part.
-template <int Width>
+template <class T, int Width>
 __global__ void __launch_bounds__(kThreads) taps_kernel(const __grid_constant__ Params x) {
   const int dim = x.problem.dim_qk, heads = x.problem.heads_kv;
   for (int64_t n = int64_t(blockIdx.x) * kThreads + threadIdx.x; n < x.all; n += int64_t(gridDim.x) * kThreads) {
@@ -84,8 +86,8 @@ __global__ void __launch_bounds__(kThreads) taps_kernel(const __grid_constant__ 
       if (b != of) seq = sequence_of(x, b), of = b;
       if (i >= seq.count) continue;
       float gradient[Width], value[Width];
-      cuda::read(piece_at(x.out, seq.batch, seq.out_first + i, h, column), x.out.dtype, gradient);
-      cuda::read(piece_at(x.raw, seq.batch, seq.first + i * x.nsa.d + t, h, column), x.raw.dtype, value);
+      cuda::load_piece<T>(piece_at(x.out, seq.batch, seq.out_first + i, h, column), x.out.dtype, gradient);
+      cuda::load_piece<T>(piece_at(x.raw, seq.batch, seq.first + i * x.nsa.d + t, h, column), x.raw.dtype, value);
 #pragma unroll
       for (int e = 0; e < Width; ++e) sum[e] += gradient[e] * value[e];
     }
@@ -150,23 +152,29 @@ Status run_filter(Params& x, Stream stream) {
   const Problem& p = x.problem;
   const bool backward = p.pass == Pass::backward, wide = all_wide(x.raw, x.out, x.d_raw);
   const int64_t pieces = p.dim_qk / (wide ? kWide : 1);
+  constexpr Function kForward[] = {forward_kernel<void, 1>, forward_kernel<void, kWide>, forward_kernel<F16, kWide>,
+                                   forward_kernel<Bf16, kWide>};
+  constexpr Function kBackward[] = {backward_kernel<void, 1>, backward_kernel<void, kWide>,
+                                    backward_kernel<F16, kWide>, backward_kernel<Bf16, kWide>};
+  constexpr Function kTaps[] = {taps_kernel<void, 1>, taps_kernel<void, kWide>, taps_kernel<F16, kWide>,
+                                taps_kernel<Bf16, kWide>};
+  const bool alike = !backward || x.out.dtype == x.raw.dtype;
+  const int typed = !alike ? 0 : x.raw.dtype == DType::f16 ? 1 : x.raw.dtype == DType::bf16 ? 2 : 0;
+  const int which = wide ? 1 + typed : 0;
   const auto of_rows = [&](int rows) {
     x.rows = Divisor(uint32_t(rows)), x.all = int64_t(p.batch) * rows * p.heads_kv * pieces;
   };
   x.pieces = Divisor(uint32_t(pieces)), x.heads = Divisor(uint32_t(p.heads_kv));
   if (!backward) {
     of_rows(p.len_k);
-    return launch(wide ? forward_kernel<kWide> : forward_kernel<1>, x, ceil_div(x.all, kThreads), stream);
+    return launch(kForward[which], x, ceil_div(x.all, kThreads), stream);
   }
   of_rows(p.len_q);
   if (x.d_raw.data)
-    if (Status s = launch(wide ? backward_kernel<kWide> : backward_kernel<1>, x, ceil_div(x.all, kThreads), stream);
-        !s.ok())
-      return s;
+    if (Status s = launch(kBackward[which], x, ceil_div(x.all, kThreads), stream); !s.ok()) return s;
   if (x.nsa.phi != Phi::conv || !x.gradients[0].data) return Status::good();
   x.rows = Divisor(uint32_t(p.len_k)), x.all = int64_t(x.part_count) * p.heads_kv * x.nsa.l * pieces;
-  if (Status s = launch(wide ? taps_kernel<kWide> : taps_kernel<1>, x, ceil_div(x.all, kThreads), stream); !s.ok())
-    return s;
+  if (Status s = launch(kTaps[which], x, ceil_div(x.all, kThreads), stream); !s.ok()) return s;
   x.all = int64_t(x.gradients[0].extent.head) * x.nsa.l * p.dim_qk;
   return launch(taps_sum_kernel, x, ceil_div(x.all, kThreads), stream);
 }

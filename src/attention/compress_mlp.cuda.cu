@@ -210,7 +210,8 @@ struct Run {
     const cuda::Product product{.m = int32_t(m), .n = int32_t(n), .k = int32_t(k), .x_turned = left.turned,
                                 .y_turned = right.turned, .device = x.raw.device_index, .pitch_x = left.pitch,
                                 .pitch_y = right.pitch, .pitch_to = to.pitch};
-    const Status s = cuda::multiply(product, {left.data, right.data, to.data, 1.f, beta}, scratch, stream);
+    const cuda::Factors factors{.x = left.data, .y = right.data, .to = to.data, .beta = beta};
+    const Status s = cuda::multiply(product, factors, scratch, stream);
     return s.ok() ? s : Status::no(kWho, ": ", s.message, ", in: ", name(x.problem));
   }
 

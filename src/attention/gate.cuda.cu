@@ -59,7 +59,8 @@ __device__ char* piece_at(const Tensor& t, const Token& at, int head, int column
   return row_address(t, at.b, at.s, head) + int64_t(column) * size_of(t.dtype);
 }
 
-template <int Width>
+// T: of all branches (and d_out in a backward), or void where they differ or are rare.
+template <class T, int Width>
 __global__ void __launch_bounds__(kThreads) gate_kernel(const __grid_constant__ Params x) {
   for (int64_t n = int64_t(blockIdx.x) * kThreads + threadIdx.x; n < x.all; n += int64_t(gridDim.x) * kThreads) {
     const uint32_t row = x.all <= INT32_MAX ? x.pieces.divide(uint32_t(n)) : uint32_t(n / x.pieces.by);
@@ -69,7 +70,8 @@ __global__ void __launch_bounds__(kThreads) gate_kernel(const __grid_constant__ 
     const Gates gates = gates_of(x, at, h / x.per_gate);
     float branch[3][Width], sum[Width];
 #pragma unroll
-    for (int b = 0; b < 3; ++b) cuda::read(piece_at(x.q, at, b * x.heads + h, column), x.q.dtype, branch[b]);
+    for (int b = 0; b < 3; ++b)
+      cuda::load_piece<T>(piece_at(x.q, at, b * x.heads + h, column), x.q.dtype, branch[b]);
 #pragma unroll
     for (int e = 0; e < Width; ++e)
       sum[e] = gates.g[0] * branch[0][e] + gates.g[1] * branch[1][e] + gates.g[2] * branch[2][e];
@@ -77,7 +79,7 @@ __global__ void __launch_bounds__(kThreads) gate_kernel(const __grid_constant__ 
   }
 }
 
-template <int Width>
+template <class T, int Width>
 __global__ void __launch_bounds__(kThreads) gate_backward_kernel(const __grid_constant__ Params x) {
   const int lane = threadIdx.x % 32, all = x.per_gate * int(x.pieces.by);
   const int64_t first = int64_t(blockIdx.x) * (kThreads / 32) + threadIdx.x / 32;
@@ -90,14 +92,16 @@ __global__ void __launch_bounds__(kThreads) gate_backward_kernel(const __grid_co
     for (int i = lane; i < all; i += 32) {
       const int h = gate * x.per_gate + int(x.pieces.divide(uint32_t(i)));
       const int column = int(x.pieces.rest(uint32_t(i))) * Width;
-      float d_out[Width], branch[Width];
-      cuda::read(piece_at(x.out, at, h, column), x.out.dtype, d_out);
+      float d_out[Width], branch[3][Width];
+      cuda::load_piece<T>(piece_at(x.out, at, h, column), x.out.dtype, d_out);
+#pragma unroll
+      for (int b = 0; b < 3; ++b)
+        cuda::load_piece<T>(piece_at(x.q, at, b * x.heads + h, column), x.q.dtype, branch[b]);
 #pragma unroll
       for (int b = 0; b < 3; ++b) {
-        cuda::read(piece_at(x.q, at, b * x.heads + h, column), x.q.dtype, branch);
 #pragma unroll
-        for (int e = 0; e < Width; ++e) d_gate[b] += d_out[e] * branch[e], branch[e] = gates.g[b] * d_out[e];
-        if (x.dq.data) cuda::write(branch, x.dq.dtype, piece_at(x.dq, at, b * x.heads + h, column));
+        for (int e = 0; e < Width; ++e) d_gate[b] += d_out[e] * branch[b][e], branch[b][e] = gates.g[b] * d_out[e];
+        if (x.dq.data) cuda::write(branch[b], x.dq.dtype, piece_at(x.dq, at, b * x.heads + h, column));
       }
     }
     if (!x.d_gates.data) continue;
@@ -155,8 +159,13 @@ Status run(const Plan& plan, const Args& a, Workspace, Stream stream) {
   if (!use.status.ok()) return Status::no(kWho, ": ", use.status.message, ", in: ", name(p));
   static constinit cuda::Ready ready{};
   using Function = void (*)(Params);
-  const Function function = backward ? (wide ? gate_backward_kernel<kWide> : gate_backward_kernel<1>)
-                                     : (wide ? gate_kernel<kWide> : gate_kernel<1>);
+  constexpr Function kFunctions[2][4] = {
+      {gate_kernel<void, 1>, gate_kernel<void, kWide>, gate_kernel<F16, kWide>, gate_kernel<Bf16, kWide>},
+      {gate_backward_kernel<void, 1>, gate_backward_kernel<void, kWide>, gate_backward_kernel<F16, kWide>,
+       gate_backward_kernel<Bf16, kWide>}};
+  const bool alike = !backward || x.out.dtype == x.q.dtype;
+  const int typed = !alike ? 0 : x.q.dtype == DType::f16 ? 1 : x.q.dtype == DType::bf16 ? 2 : 0;
+  const Function function = kFunctions[backward][wide ? 1 + typed : 0];
   return cuda::launch({.who = kWho,
                        .kernel = reinterpret_cast<const void*>(function),
                        .ready = &ready,

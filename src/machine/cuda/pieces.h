@@ -32,45 +32,54 @@ __device__ inline T narrow(Real x) {
   else return T(float(x));
 }
 
-template <int Width, class Real>
-__device__ inline void read(const char* at, DType dtype, Real (&to)[Width]) {
-  const auto copy = [&]<class T>(const T*) {
-    constexpr int kEach = pieces_of<T>(Width);
+// A piece of a known dtype. Several of these are on their way at once, which is not so where the dtype is asked for.
+template <class T, int Width, class Real>
+__device__ inline void read_as(const char* at, Real (&to)[Width]) {
+  constexpr int kEach = pieces_of<T>(Width);
 #pragma unroll
-    for (int n = 0; n < Width; n += kEach) {
-      const Piece<T, kEach> p = *reinterpret_cast<const Piece<T, kEach>*>(at + n * int(sizeof(T)));
+  for (int n = 0; n < Width; n += kEach) {
+    const Piece<T, kEach> p = *reinterpret_cast<const Piece<T, kEach>*>(at + n * int(sizeof(T)));
 #pragma unroll
-      for (int e = 0; e < kEach; ++e) to[n + e] = widen<Real>(p.x[e]);
-    }
-  };
-  switch (dtype) {
-    case DType::f64: return copy(static_cast<const double*>(nullptr));
-    case DType::f32: return copy(static_cast<const float*>(nullptr));
-    case DType::f16: return copy(static_cast<const F16*>(nullptr));
-    case DType::bf16: return copy(static_cast<const Bf16*>(nullptr));
-    default: return copy(static_cast<const E4m3*>(nullptr));
+    for (int e = 0; e < kEach; ++e) to[n + e] = widen<Real>(p.x[e]);
+  }
+}
+template <class T, int Width, class Real>
+__device__ inline void write_as(const Real (&from)[Width], char* at) {
+  constexpr int kEach = pieces_of<T>(Width);
+#pragma unroll
+  for (int n = 0; n < Width; n += kEach) {
+    Piece<T, kEach> p;
+#pragma unroll
+    for (int e = 0; e < kEach; ++e) p.x[e] = narrow<T>(from[n + e]);
+    *reinterpret_cast<Piece<T, kEach>*>(at + n * int(sizeof(T))) = p;
   }
 }
 
 template <int Width, class Real>
-__device__ inline void write(const Real (&from)[Width], DType dtype, char* at) {
-  const auto copy = [&]<class T>(T*) {
-    constexpr int kEach = pieces_of<T>(Width);
-#pragma unroll
-    for (int n = 0; n < Width; n += kEach) {
-      Piece<T, kEach> p;
-#pragma unroll
-      for (int e = 0; e < kEach; ++e) p.x[e] = narrow<T>(from[n + e]);
-      *reinterpret_cast<Piece<T, kEach>*>(at + n * int(sizeof(T))) = p;
-    }
-  };
+__device__ inline void read(const char* at, DType dtype, Real (&to)[Width]) {
   switch (dtype) {
-    case DType::f64: return copy(static_cast<double*>(nullptr));
-    case DType::f32: return copy(static_cast<float*>(nullptr));
-    case DType::f16: return copy(static_cast<F16*>(nullptr));
-    case DType::bf16: return copy(static_cast<Bf16*>(nullptr));
-    default: return copy(static_cast<E4m3*>(nullptr));
+    case DType::f64: return read_as<double>(at, to);
+    case DType::f32: return read_as<float>(at, to);
+    case DType::f16: return read_as<F16>(at, to);
+    case DType::bf16: return read_as<Bf16>(at, to);
+    default: return read_as<E4m3>(at, to);
   }
+}
+template <int Width, class Real>
+__device__ inline void write(const Real (&from)[Width], DType dtype, char* at) {
+  switch (dtype) {
+    case DType::f64: return write_as<double>(from, at);
+    case DType::f32: return write_as<float>(from, at);
+    case DType::f16: return write_as<F16>(from, at);
+    case DType::bf16: return write_as<Bf16>(from, at);
+    default: return write_as<E4m3>(from, at);
+  }
+}
+// The same for kernels that have a type, or void: then the dtype is asked for.
+template <class T, int Width>
+__device__ inline void load_piece(const char* at, DType dtype, float (&to)[Width]) {
+  if constexpr (std::is_void_v<T>) read(at, dtype, to);
+  else read_as<T>(at, to);
 }
 
 // Whether every piece of `width` elements of every row begins at a multiple of its own size, or of 16 bytes.
