@@ -78,6 +78,8 @@ double terms(const Problem& p, Role r, const Extents& e) {
   const double rows = double(p.len_q) * p.batch;  // of one head; sequences may share their keys
   if (r == Role::dk || r == Role::dv) return rows * (p.heads_q / p.heads_kv);
   if (r == Role::d_sinks) return rows;
+  if (r == Role::d_bias && p.has(Option::block_bias))  // lists may be shared
+    return double(p.mask.blocks.q) * p.mask.blocks.k * p.batch * p.heads_q;
   if (r >= Role::d_variant) return rows * p.heads_q;
   if (r == Role::d_bias) return rows * p.heads_q * p.len_k / (double(e.batch) * e.seq * e.head * e.dim);
   return p.len_k;

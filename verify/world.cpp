@@ -277,6 +277,7 @@ void World::add_options() {
   if (p.has(Option::bias))
     normal(add(Role::bias, p.dtype.bias, {axis(0, p.batch), axis(1, p.len_q), axis(2, p.heads_q), axis(3, p.len_k)}),
            1);
+  if (p.has(Option::block_bias)) normal(add(Role::bias, DType::f32, {1, 1, 1, p.mask.blocks.bound}), 1);
   const std::vector<int64_t> seed_and_offset{variation.seed + 1, int64_t(1) << 35};
   if (p.has(Option::dropout)) add(Role::seed, DType::i64, {1, 1, 1, 2}).set(seed_and_offset);
   args.softcap = p.has(Option::softcap) ? 2.f : 0.f;
@@ -352,7 +353,7 @@ Outputs World::outputs(bool golden) const {
     add(Role::dq, p.dtype.grad, q, layout, pad);
     if (takes(p, Role::dk)) add(Role::dk, p.dtype.grad, k, layout, pad);
     if (takes(p, Role::dv)) add(Role::dv, p.dtype.grad, args[Role::v].extent, layout, pad);
-    if (p.has(Option::bias) && !variation.lean)
+    if ((p.has(Option::bias) || p.has(Option::block_bias)) && !variation.lean)
       add(Role::d_bias, DType::f32, args[Role::bias].extent, Layout::bshd, pad);
     if (p.has(Option::sink) && !variation.lean) add(Role::d_sinks, DType::f32, {1, 1, p.heads_q, 1}, Layout::bshd, pad);
     Random random{7};

@@ -48,7 +48,11 @@ enum { /* bits of options */
    * keys is used_k + i too; flash_attn_with_kvcache counts the same way. With ATTUNE_ABSOLUTE: as positions say. */
   ATTUNE_OPTION_ROTARY = 1 << 7,
   ATTUNE_OPTION_ROTARY_HALF = 1 << 8, /* the same, with pairs (i, i + R) */
-  ATTUNE_OPTION_DESCALE = 1 << 9
+  ATTUNE_OPTION_DESCALE = 1 << 9,
+  /* With a list of blocks, and not with bias: ATTUNE_BIAS has a number (f32) for every entry of it, at the place where
+   * block_column has the entry, and is [blocks_bound]. It is added to the logits of the entry's pairs, after softcap;
+   * its gradient is the sum over them, 0 where no entry is. Lists that share entries share their numbers. */
+  ATTUNE_OPTION_BLOCK_BIAS = 1 << 10
 };
 #define ATTUNE_NO_LIMIT INT32_MAX /* a window side without end */
 

@@ -214,10 +214,12 @@ class Task {
     if (!p_.mask.blocks.q) return query_rows(unit, keys, seen);
     const BlockList list = list_of(p_, a_, u.b, u.head_q);
     const int key_block = keys.first / p_.mask.blocks.k, size = p_.mask.blocks.q;
-    for (int64_t block = seen.first / size; block * size < seen.last; ++block)
-      for (int n = 0; n < list.count(int(block)); ++n)
-        if (list.key_block(int(block), n) == key_block)
-          query_rows(unit, keys, {std::max(seen.first, int(block * size)), clamp((block + 1) * size, 0, seen.last)});
+    for (int64_t block = seen.first / size; block * size < seen.last; ++block) {
+      const int entry = list.find(int(block), key_block);
+      if (entry < 0) continue;
+      x_.scores[unit].entry = entry;
+      query_rows(unit, keys, {std::max(seen.first, int(block * size)), clamp((block + 1) * size, 0, seen.last)});
+    }
   }
 
   // Rows of a unit against the key tile. Tiles begin on a panel of dQ; rows before `rows.first` are hidden.
@@ -283,6 +285,8 @@ class Task {
                          const int* until) {
     m_.read_scores(x_.s, n, x_.plain, plan_.tile_q);
     m_.read_scores(x_.dp, n, x_.plain_dp, plan_.tile_q);
+    const bool of_block = p_.has(Option::block_bias), of_pair = !of_block && a_.given(Role::d_bias);
+    float block = 0.f;
     for (int r = 0; r < m_.rows; ++r) {
       float *p = x_.plain + int64_t(r) * plan_.tile_q, *ds = x_.plain_dp + int64_t(r) * plan_.tile_q;
       const int j = first_key + r, count = tile.last - tile.first;
@@ -295,13 +299,17 @@ class Task {
         const General& score = u.score(row);
         const float weight = std::exp2(score.logit(p[q], i, j) - x_.lse[q]), keep = score.keep(i, j);
         const float d_logit = weight * (keep * ds[q] - x_.delta[q]);
-        if (a_.given(Role::d_bias)) *bias_gradient(u, i, row, j) += d_logit;
+        if (of_pair) *bias_gradient(u, i, row, j) += d_logit;
+        block += d_logit;
         ds[q] = d_logit * score.slope_of_logit(p[q]);
         p[q] = weight * keep;
       }
     }
     m_.write_weights(x_.plain, plan_.tile_q, n, x_.p);
     m_.write_weights(x_.plain_dp, plan_.tile_q, n, x_.ds);
+    // Lists of several heads may have the same entries.
+    if (of_block && a_.given(Role::d_bias))
+      std::atomic_ref<float>(a_.row<float>(Role::d_bias)[u.scores->entry]).fetch_add(block, std::memory_order_relaxed);
   }
   float* bias_gradient(const Unit& u, int i, int row, int j) const {
     const Tensor& t = a_[Role::d_bias];
@@ -346,9 +354,10 @@ void clear(const Tensor& t) {
         std::memset(row_address(t, b, s, h), 0, size_t(t.extent.dim) * size_t(size_of(t.dtype)));
 }
 
-// Whether units of different sequences or heads add into the same elements of d_bias.
+// Whether units of different sequences or heads add into the same elements of d_bias, and must not at the same time.
 bool shares_bias(const Problem& p, const Args& a) {
   const Extents e = a[Role::d_bias].extent;
+  if (p.has(Option::block_bias) && p.reproducible == Reproducible::no) return false;
   return a.given(Role::d_bias) && ((e.batch == 1 && p.batch > 1) || (e.head == 1 && p.heads_q > 1));
 }
 
@@ -368,7 +377,8 @@ Status shape(Plan& plan, const Planner&) {
   plan.tile_k = int(round_up(std::min(p.len_k, 240 * narrow), step));
   plan.tile_q = int(round_up(std::min<int64_t>(int64_t(p.len_q) * group(p), 96 * narrow), step));
   const int64_t sets = int64_t(p.batch) * p.heads_kv;
-  if (sets < plan.device.units && p.reproducible != Reproducible::batch && !p.has(Option::bias))
+  if (sets < plan.device.units && p.reproducible != Reproducible::batch && !p.has(Option::bias) &&
+      !(p.has(Option::block_bias) && p.reproducible != Reproducible::no))
     plan.splits = int(std::clamp<int64_t>(ceil_div(plan.device.units, sets), 1, KeyTiles(plan, p.len_k).count));
   Workspace count;
   carve_rows(count, p);

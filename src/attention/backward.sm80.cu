@@ -89,7 +89,7 @@ Status supports(const Problem& p, const Device& d) {
     return no("grad dtype ", name(p.dtype.grad), " is neither ", name(p.dtype.q), " nor f32");
   for (const int dim : {p.dim_qk, p.dim_v})
     if (dim % 8 || dim > 256) return no("dim ", dim, " is not a multiple of 8 up to 256");
-  if (p.reproducible != Reproducible::no && p.has(Option::bias))
+  if (p.reproducible != Reproducible::no && (p.has(Option::bias) || p.has(Option::block_bias)))
     return no("adds up the gradient of a bias in no fixed order, so a reproducible run has none");
   return Status::good();
 }

@@ -177,24 +177,25 @@ static __global__ void __launch_bounds__(256) clear_kernel(const __grid_constant
   }
 }
 
-// One pair: from a dot product and dP to the weight that multiplies dO, and to dS.
-struct Pair { float p, ds; };
+// One pair: from a dot product and dP to the weight that multiplies dO, and to dS. With options the gradient of a bias
+// is added to, but for a block's: whoever has the block sums d_logit.
+struct Pair { float p, ds, d_logit; };
 template <bool WithOptions>
 __device__ inline Pair differentiate(const DenseArgs& a, const General* score, float scale, float dot, float dp,
                                      float2 row, int i, int j, bool hidden) {
   if constexpr (!WithOptions) {
     const float weight = exp2_fast(fmaf(dot, scale, -row.x));
-    return {weight, weight * (dp - row.y)};
+    return {weight, weight * (dp - row.y), 0.f};
   } else {
-    if (hidden || row.x == INFINITY) return {0.f, 0.f};
+    if (hidden || row.x == INFINITY) return {0.f, 0.f, 0.f};
     const float weight = exp2_fast(score->logit(dot, i, j) - row.x), keep = score->keep(i, j);
     const float d_logit = weight * (keep * dp - row.y);
-    if (a.given(Role::d_bias)) {
+    if (score->bias && a.given(Role::d_bias)) {
       const Tensor& t = a[Role::d_bias];
       atomicAdd(reinterpret_cast<float*>(row_address(t, score->batch, i, score->head)) + (t.extent.dim == 1 ? 0 : j),
                 d_logit);
     }
-    return {weight * keep, d_logit * score->slope_of_logit(dot)};
+    return {weight * keep, d_logit * score->slope_of_logit(dot), d_logit};
   }
 }
 

@@ -47,7 +47,7 @@ float2* carve(Workspace& ws, const Problem& p) { return ws.take<float2>(size_t(h
 
 Status supports(const Problem& p, const Device& d) {
   if (Status s = sm80::f32_supports(kWho, Pass::backward, p, d); !s.ok()) return s;
-  if (p.reproducible != Reproducible::no && p.has(Option::bias))
+  if (p.reproducible != Reproducible::no && (p.has(Option::bias) || p.has(Option::block_bias)))
     return Status::no(kWho, ": adds up the gradient of a bias in no fixed order, so a reproducible run has none");
   return Status::good();
 }

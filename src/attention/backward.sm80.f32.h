@@ -119,6 +119,13 @@ struct BackwardF32 {
     return g.rows + (int64_t(b) * p.heads_q + head) * g.padded;
   }
 
+  // Of the block list: that of a tile's pairs.
+  __device__ int entry(int b, int head, int i, int j) const {
+    const BlockList list{p.mask.blocks, a.row<const int32_t>(Role::block_begin, b, 0, head),
+                         a.row<const int32_t>(Role::block_column)};
+    return max(0, list.find(i / p.mask.blocks.q, j / p.mask.blocks.k));
+  }
+
   // From dots and dP to P and dS, in their place. `keys`: owned rows are keys, walked ones queries. Where they are not,
   // nobody needs P: with options there is the gradient of the logits instead.
   template <bool keys>
@@ -131,7 +138,8 @@ struct BackwardF32 {
       from[half] = seen[row_of(half)].x - start, until[half] = min(seen[row_of(half)].y, t.last) - start;
     const auto of_row = [&](int c, int half) { return keys ? info[lane % 4 * 2 + c] : half ? row[1] : row[0]; };
     if (x.options) {
-      const General score(p, a, q, b, head);
+      General score(p, a, q, b, head);
+      if (score.block_bias) score.entry = entry(b, head, keys ? t.first : first, keys ? first : t.first);
       each_turning<kN>(
           [&](int n, int e) {
             const int c = n * 8 + e % 2, half = e / 2, mine = first + row_of(half), walked = start + c;
@@ -175,6 +183,14 @@ struct BackwardF32 {
       for (int n = 4; n < 32; n *= 2) y += __shfl_xor_sync(~0u, y, n);
       return y;
     };
+    if (p.has(Option::block_bias)) {
+      float block = 0.f;
+#pragma unroll
+      for (int n = 0; n < kN; ++n) block += (d_logit[n].c[0] + d_logit[n].c[1]) + (d_logit[n].c[2] + d_logit[n].c[3]);
+      block = over_rows(row_sum(block));
+      if (lane == 0) atomicAdd(a.row<float>(Role::d_bias) + entry(at.b, at.head, at.first, t.first), block);
+      return;
+    }
     float row[2] = {};
 #pragma unroll
     for (int n = 0; n < kN; ++n)

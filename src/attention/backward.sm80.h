@@ -60,8 +60,9 @@ struct BackwardKeys : KeyWalk<Shape> {
   uint32_t shared;
   Accumulator dk[kSumM][kSpan / 8], dv[kSumM][kSpanV / 8];
 
-  __device__ BackwardKeys(const BackwardParams& params, char* shared_memory, KeyPlace& place, int2* seen_by)
-      : Walk{params, params.problem, params.args, place, seen_by}, memory(shared_memory) {
+  __device__ BackwardKeys(const BackwardParams& params, char* shared_memory, KeyPlace& place, int2* seen_by,
+                          Entries* entries_of)
+      : Walk{params, params.problem, params.args, place, seen_by, entries_of}, memory(shared_memory) {
     refresh();
   }
   __device__ void refresh() {
@@ -209,8 +210,11 @@ struct BackwardKeys : KeyWalk<Shape> {
         for (int e = 0; e < 4; ++e) dp[m][n].c[e] = weight[m][n].c[e] * (dp[m][n].c[e] - (e % 2 ? two.w : two.y));
     }
   }
-  __device__ void weigh_with_options(Part& s, Part& dp, const Visit& t, int first, const float4* rows) const {
-    const General score(p, a, at.seq, at.b, at.head_kv * at.group + t.head);
+  __device__ void weigh_with_options(Part& s, Part& dp, int number, int first, const float4* rows) const {
+    const Visit t = at.visit[number % 4];
+    General score(p, a, at.seq, at.b, at.head_kv * at.group + t.head);
+    if (score.block_bias) score.entry = this->entries->of_visit[number % 4];
+    float block = 0.f;
 #pragma unroll
     for (int m = 0; m < kM; ++m)
 #pragma unroll
@@ -227,10 +231,13 @@ struct BackwardKeys : KeyWalk<Shape> {
             const float2 row = e ? float2{two.z, two.w} : float2{two.x, two.y};
             const Pair pair = differentiate<true>(a, &score, x.scale, weight, ds, row, i, at.first + key,
                                                   i < from || i >= until);
-            weight = pair.p, ds = pair.ds;
+            weight = pair.p, ds = pair.ds, block += pair.d_logit;
           }
         }
       }
+    if (!score.block_bias || !a.given(Role::d_bias)) return;
+    for (int step = 16; step; step /= 2) block += __shfl_xor_sync(~0u, block, step);
+    if (lane == 0) atomicAdd(static_cast<float*>(a[Role::d_bias].data) + score.entry, block);
   }
 
   using Packed = uint32_t[kM][kStep / 8][2];
@@ -337,7 +344,7 @@ struct BackwardKeys : KeyWalk<Shape> {
       stage = opaque(stage);
       const float4* rows = rows_at(stage) + first / 2;
       if constexpr (WithOptions) {
-        weigh_with_options(s, dp, at.visit[n % 4], first, rows);
+        weigh_with_options(s, dp, n, first, rows);
       } else {
         if (partial) hide(s, at.visit[n % 4], first);
         weigh(s, rows);
@@ -568,7 +575,12 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
     extern __shared__ __align__(128) char shared[];
     __shared__ KeyPlace place;
     __shared__ int2 seen[Shape::kTileK];
-    BackwardKeys<T, Dim, DimV, Shape, WithOptions> keys(params, shared, place, seen);
+    Entries* entries_of = nullptr;
+    if constexpr (WithOptions) {
+      __shared__ Entries entries;
+      entries_of = &entries;
+    }
+    BackwardKeys<T, Dim, DimV, Shape, WithOptions> keys(params, shared, place, seen, entries_of);
     if (threadIdx.x == 0) keys.find_place();
     __syncthreads();
     if (place.count > 0) keys.run();

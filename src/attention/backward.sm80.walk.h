@@ -47,6 +47,9 @@ struct KeyPlace {
 };
 static_assert(sizeof(KeyPlace) <= 512);
 
+// Of a block_bias, in kernels with options: the entries of the list that the hits of a round and the visits have.
+struct Entries { int of_hit[kHits], of_visit[4]; };
+
 template <class Shape>
 struct KeyWalk {
   static constexpr int kTileQ = Shape::kTileQ, kTileK = Shape::kTileK;
@@ -55,6 +58,7 @@ struct KeyWalk {
   const DenseArgs& a;
   KeyPlace& at;
   int2* const seen;  // [kTileK]: the queries that see each key; kNone where there is no key
+  Entries* const entries;  // null without options
   static constexpr int kNone = INT32_MAX;
 
   __device__ QueryWalk walk() const { return {at.seq.band, at.seq.len_q, 1}; }
@@ -110,6 +114,7 @@ struct KeyWalk {
     Visit t = visit(c);
     t.partial = t.first < max(t.from, at.open_first) || t.first + kTileQ > min(t.until, at.open_last);
     at.visit[n % 4] = t;
+    if (entries && p.has(Option::block_bias)) entries->of_visit[n % 4] = entries->of_hit[min(c.major, kHits - 1)];
     if (x.turns) {  // blocks add to a tile of dQ from its last key tile on
       const BandWalk rows{at.seq.band, at.seq.len_k, kTileK};
       at.before[n % 4] = (rows.last_key(min(c.minor + kTileQ, at.seq.len_q) - 1) - 1) / kTileK - at.tile;
@@ -150,6 +155,10 @@ struct KeyWalk {
     __syncthreads();
     return at.head < at.group;
   }
+  __device__ BlockList list() const {
+    return {p.mask.blocks, a.row<const int32_t>(Role::block_begin, at.b, 0, at.head_kv * at.group + at.head),
+            a.row<const int32_t>(Role::block_column)};
+  }
   // The query blocks of this round that list this key block, in order. How many visits they make.
   __device__ int find_hits() const {
     const int key_block = at.first / p.mask.blocks.k, lane = thread_index() % 32, warp = thread_index() / 32;
@@ -159,17 +168,15 @@ struct KeyWalk {
       if (n < list_by_key().count(key_block)) block = list_by_key().key_block(key_block, int(n));
       if (int64_t(block) * p.mask.blocks.q >= at.high) block = -1;
     } else if (thread_index() < kHits && n * p.mask.blocks.q < at.high) {
-      const BlockList list{p.mask.blocks,
-                           a.row<const int32_t>(Role::block_begin, at.b, 0, at.head_kv * at.group + at.head),
-                           a.row<const int32_t>(Role::block_column)};
-      for (int e = list.count(int(n)) - 1; e >= 0 && block < 0; --e)
-        if (list.key_block(int(n), e) == key_block) block = int(n);
+      if (list().find(int(n), key_block) >= 0) block = int(n);
     }
     const uint32_t hits = __ballot_sync(~0u, block >= 0);
     if (lane == 0 && warp < 2) at.of_warp[warp] = __popc(hits);
     __syncthreads();
     const int before = __popc(hits & ((1u << lane) - 1)) + (warp == 1 ? at.of_warp[0] : 0);
     if (block >= 0) at.hit[before] = block;
+    if (block >= 0 && entries && p.has(Option::block_bias))
+      entries->of_hit[before] = max(0, list().find(block, key_block));
     const int all = at.of_warp[0] + at.of_warp[1];
     __syncthreads();
     return all * pieces();

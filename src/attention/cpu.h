@@ -79,13 +79,15 @@ inline void gather_keys(const Unit& u, Role r, int first, int n, const void** ro
   for (int j = 0; j < n; ++j, at += step) rows[j] = at;
 }
 
-// From dot products to base-2 logits: row i against n keys from j on.
-inline void logits(const General& g, int i, int j, int n, float* x) {
+// From dot products to base-2 logits: row i against n keys from j on. `entry`: theirs in the block list.
+inline void logits(const General& g, int entry, int i, int j, int n, float* x) {
   for (int k = 0; k < n; ++k) x[k] *= g.scale;
   if (g.softcap > 0.f)
     for (int k = 0; k < n; ++k) x[k] = g.softcap * std::tanh(x[k] / g.softcap);
   if (g.bias)
     for (int k = 0; k < n; ++k) x[k] += bias_at(*g.bias, g.batch, i, g.head, j + k);
+  if (g.block_bias)
+    for (int k = 0; k < n; ++k) x[k] += g.block_bias[entry];
   if (g.slope != 0.f)
     for (int k = 0; k < n; ++k) x[k] -= g.slope * std::fabs(float(g.band.ahead(i, j + k)));
   for (int k = 0; k < n; ++k) x[k] *= kLog2e;

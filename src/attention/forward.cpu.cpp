@@ -59,8 +59,11 @@ Partial carve_partial(Workspace& ws, const Plan& plan) {
 }
 
 // Keys of a tile that follow each other in the sequence. A band has one a tile; a block list several.
-struct Segment { int key, count, at; };  // first key, how many, and where in the tile (a multiple of m.keys)
-struct Range { int first, last; };       // of a segment, in multiples of m.keys
+struct Segment {
+  int key, count, at;  // first key, how many, and where in the tile (a multiple of m.keys)
+  int entry = 0;       // of the block list
+};
+struct Range { int first, last; };  // of a segment, in multiples of m.keys
 
 // Rows [first, first + rows) of a unit, from packing to storing.
 class Task {
@@ -126,7 +129,7 @@ class Task {
       const int first = clamp(begin, 0, u_.seq.len_k), last = clamp(begin + list.blocks.k, 0, u_.seq.len_k);
       for (int key = first; key < last;) {
         const int count = std::min(last - key, m_.tile - used);
-        segments_[count_++] = {key, count, used};
+        segments_[count_++] = {key, count, used, list.entry(block) + int(n)};
         used += int(round_up(count, m_.keys)), key += count;
         if (used < m_.tile && count_ < kSegments) continue;
         tile();
@@ -143,7 +146,7 @@ class Task {
       const int dim = role == Role::k ? p_.dim_qk : p_.dim_v;
       int total = 0;
       for (int n = 0; n < count_; ++n) {
-        const auto [key, count, place] = segments_[n];
+        const auto [key, count, place, entry] = segments_[n];
         gather_keys(u_, role, key, count, x_.rows + place);
         total = place + count;
         // A gap up to the next segment holds its neighbour: hidden in the scores, and a weight of 0 times it is 0.
@@ -228,7 +231,7 @@ class Task {
       }
       each_key(range, [&](const Segment& g, Range keys, int offset) {
         const int i = position(panel, r), key = g.key + keys.first, count = std::min(keys.last, g.count) - keys.first;
-        logits(u_.score(row(panel, r)), i, key, count, x + offset);
+        logits(u_.score(row(panel, r)), g.entry, i, key, count, x + offset);
         const int from = clamp(walk_.first_key(i) - key, 0, count), until = clamp(walk_.last_key(i) - key, from, count);
         std::fill(x + offset, x + offset + from, -INFINITY);
         std::fill(x + offset + until, x + offset + keys.last - keys.first, -INFINITY);

@@ -48,7 +48,9 @@ struct ForwardF32 {
   // From dot products to logits in base 2; -inf where a row does not see a key.
   __device__ void hide(Accumulator (&s)[kM * kN], const Tile& t) const {
     if (x.options) {
-      const General score(p, a, at.seq, at.b, at.head);
+      General score(p, a, at.seq, at.b, at.head);
+      if (const Blocks size = p.mask.blocks; score.block_bias)
+        score.entry = max(0, at.list(x).find(at.first / size.q, t.first / size.k));
       each_turning<kM * kN>(
           [&](int n, int e) {
             const int row = row_of(n / kN, e / 2), j = t.first + n % kN * 8 + lane % 4 * 2 + e % 2;

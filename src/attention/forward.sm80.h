@@ -157,6 +157,12 @@ struct Forward {
     return {first, last, at.open_first > first || at.open_last < first + TileK || last < first + TileK};
   }
 
+  // Of the list: that of the n-th tile.
+  __device__ int entry(const Place& at, int n) const {
+    const Blocks size = p.mask.blocks;
+    return list(at).entry(at.first / size.q) + (n + at.first_tile) / ((size.k + TileK - 1) / TileK);
+  }
+
   __device__ void find_seen(const Place& at) const {
     const int row = warp * kRowsOfWarp + lane;
     if (lane < kRowsOfWarp) seen[row] = row < at.rows ? keys_seen(at, position(at.first + row)) : int2{0, 0};
@@ -372,9 +378,10 @@ struct Forward {
       for (int d = 0; d < DimV / 8; ++d) o[m][d] = {};
     }
     const float scale = WithOptions ? 1.f : scale_of(p, a) * kLog2e;
-    const General score(p, a, at.seq, at.b, at.head_q);
+    General score(p, a, at.seq, at.b, at.head_q);
     for (int n = at.tiles - 1; n >= 0; --n) {
       const Tile t = tile(at, n);
+      if (WithOptions && score.block_bias) score.entry = entry(at, n);
       wait_groups<0>();
       __syncthreads();
       load_keys<TileOfV>(at, Role::v, v_shared, p.dim_v, t);

@@ -28,7 +28,7 @@ struct Room {
   float* s;                          // [len_q, len_k]: scores, then weights
   float *before, *now;               // [len_q]: factors of the running output and of this run's sum
   float *d_out, *dp, *dq, *dk, *dv;  // backward; dp is [len_q, len_k]
-  uint8_t* listed;                   // [key blocks]: those in the list of the current query block
+  int32_t* entry;                    // [key blocks]: their entries in the list of the current query block, or -1
 };
 
 Room carve_room(Workspace& w, const Problem& p) {
@@ -39,7 +39,7 @@ Room carve_room(Workspace& w, const Problem& p) {
           .s = take(len_q * len_k), .before = take(len_q), .now = take(len_q), .d_out = take(back * len_q * dim_v),
           .dp = take(back * len_q * len_k), .dq = take(back * len_q * dim_qk), .dk = take(back * len_k * dim_qk),
           .dv = take(back * len_k * dim_v),
-          .listed = w.take<uint8_t>(p.mask.blocks.q ? size_t(ceil_div(p.len_k, p.mask.blocks.k)) : 0)};
+          .entry = w.take<int32_t>(p.mask.blocks.q ? size_t(ceil_div(p.len_k, p.mask.blocks.k)) : 0)};
 }
 
 int workers_of(const Plan& plan) {
@@ -121,7 +121,7 @@ struct Worker {
   }
 
   // f(i, keys) for every query in order: `keys` are those its band shows; which of them its block list has is then in
-  // room.listed.
+  // room.entry.
   template <class F>
   void each_query(const Sequence& s, int b, int h, F f) const {
     const BandWalk walk{s.band, s.len_k, 1};
@@ -137,17 +137,26 @@ struct Worker {
     const BlockList list{blocks, a.row<const int32_t>(Role::block_begin, b, 0, h),
                          a.row<const int32_t>(Role::block_column)};
     const int count = int(ceil_div(s.len_k, blocks.k));
-    std::fill_n(room.listed, count, uint8_t(0));
-    for (int n = 0; n < list.count(row); ++n)
-      if (const int block = list.key_block(row, n); block >= 0 && block < count) room.listed[block] = 1;
+    std::fill_n(room.entry, count, -1);
+    const int first = list.entry(row);
+    for (int n = first; n < first + list.count(row); ++n)
+      if (const int block = list.column[n]; block >= 0 && block < count) room.entry[block] = n;
+  }
+  // Of a key whose block is not listed: any entry.
+  void enter(Plain&, int) const {}
+  void enter(General& score, int j) const {
+    if (score.block_bias) score.entry = std::max(0, room.entry[j / p.mask.blocks.k]);
   }
   // Logits of the keys in `keys`, in place; -inf where the block list hides one.
   template <class Score>
-  void make_logits(const Score& score, int i, Rows keys, float* s) const {
-    for (int j = keys.first; j < keys.last; ++j) s[j] = score.logit(s[j], i, j);
+  void make_logits(Score score, int i, Rows keys, float* s) const {
+    for (int j = keys.first; j < keys.last; ++j) {
+      enter(score, j);
+      s[j] = score.logit(s[j], i, j);
+    }
     if (p.mask.blocks.q)
       for (int j = keys.first; j < keys.last; ++j)
-        if (!room.listed[j / p.mask.blocks.k]) s[j] = -INFINITY;
+        if (room.entry[j / p.mask.blocks.k] < 0) s[j] = -INFINITY;
   }
 
   template <class Score>
@@ -230,7 +239,7 @@ struct Worker {
 
   // A row of scores and of dp to dropped weights and to the gradients of dot products.
   template <class Score>
-  void differentiate(const Score& score, int i, Rows keys, const Sequence& s, int b, int h) const {
+  void differentiate(Score score, int i, Rows keys, const Sequence& s, int b, int h) const {
     float *x = room.s + int64_t(i) * s.len_k, *dp = room.dp + int64_t(i) * s.len_k;
     const float lse = *a.row<const float>(Role::lse, s.q_batch, s.q_first + i, h);
     if (lse == -INFINITY) keys = {0, 0};  // a row that sees nothing has no gradient
@@ -246,13 +255,15 @@ struct Worker {
       for (int j = keys.first; j < keys.last; ++j) x[j] = fast_exp2(x[j] - reference);
       for (int j = keys.first; j < keys.last; ++j) dp[j] = x[j] * (dp[j] - delta) * scale;
     } else {
-      float* d_bias = a.row<float>(Role::d_bias, b, i, h);  // an axis of extent 1 has stride 0: sums
+      const bool of_block = p.has(Option::block_bias);
+      float* d_bias = of_block ? a.row<float>(Role::d_bias) : a.row<float>(Role::d_bias, b, i, h);  // stride 0: sums
       for (int j = keys.first; j < keys.last; ++j) {
-        const bool seen = !p.mask.blocks.q || room.listed[j / p.mask.blocks.k];
+        const bool seen = !p.mask.blocks.q || room.entry[j / p.mask.blocks.k] >= 0;
+        enter(score, j);
         const float slope = score.slope_of_logit(x[j]), keep = score.keep(i, j);
         const float weight = seen ? fast_exp2(score.logit(x[j], i, j) - reference) : 0.f;
         const float d_logit = seen ? weight * (dp[j] * keep - delta) : 0.f;
-        if (d_bias) d_bias[a[Role::d_bias].extent.dim == 1 ? 0 : j] += d_logit;
+        if (d_bias) d_bias[of_block ? score.entry : a[Role::d_bias].extent.dim == 1 ? 0 : j] += d_logit;
         x[j] = weight * keep;
         dp[j] = d_logit * slope * scale;
       }

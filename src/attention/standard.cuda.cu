@@ -53,7 +53,7 @@ Carved carve(Workspace& w, const Problem& p) {
   x.pitch_s = int32_t(pitch_s), x.pitch_qk = int32_t(pitch_qk), x.pitch_v = int32_t(pitch_v);
   c.scratch = w.take<std::byte>(cuda::kBlasBytes);
   x.s = w.take<float>(rows * pitch_s), x.dp = w.take<float>(back * rows * pitch_s);
-  x.db = w.take<float>(back && p.has(Option::bias) ? rows * pitch_s : 0);
+  x.db = w.take<float>(back && (p.has(Option::bias) || p.has(Option::block_bias)) ? rows * pitch_s : 0);
   x.q = w.take<char>(rows * pitch_qk * in), x.k = w.take<char>(keys * pitch_qk * in);
   x.v = w.take<char>(keys * pitch_v * in);
   x.out = w.take<char>((1 - back) * rows * pitch_v * size_t(size_of(p.dtype.out)));
@@ -136,7 +136,7 @@ struct Call {
   // No two rows of scores add to the same row of d_bias.
   bool rows_own_bias() const {
     const Extents e = a[Role::d_bias].extent;
-    return e.batch == p.batch && e.seq == p.len_q && e.head == p.heads_q;
+    return !p.has(Option::block_bias) && e.batch == p.batch && e.seq == p.len_q && e.head == p.heads_q;
   }
   bool find_direct() {
     if (p.keys != KeySource::linear || p.has(Option::accumulate) || any_length()) return false;
@@ -243,6 +243,7 @@ struct Call {
       return start<standard::differentiate_plain_kernel<T>>(ceil_div(rows, kRows), kRows * 32);
     if (Status f = start<standard::differentiate_kernel<T, 256>>(rows, 256, list_bytes()); !f.ok()) return f;
     if (!x.db) return Status::good();
+    if (p.has(Option::block_bias)) return start<standard::block_bias_kernel>(1, 256);
     // Rows of d_bias that this chunk adds to, and how many of the chunk's there are for each.
     const Extents e = a[Role::d_bias].extent;
     const int64_t sequences = (x.first_head + x.units - 1) / p.heads_kv + 1;

@@ -6,6 +6,8 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include <type_traits>
+
 #include "core/score.h"
 
 namespace attune::standard {
@@ -99,6 +101,10 @@ __device__ float reduce(float x, float* room, Combine combine) {
 }
 
 // Key blocks in the list of a row's query block, a bit each, in shared memory. Null where the mask has no list.
+__device__ inline BlockList list_of(const Params& x, int b, int h) {
+  return {x.problem.mask.blocks, x.args.row<const int32_t>(Role::block_begin, b, 0, h),
+          x.args.row<const int32_t>(Role::block_column)};
+}
 __device__ inline const uint32_t* listed(const Params& x, const Row& at, uint32_t* bits) {
   const Blocks size = x.problem.mask.blocks;
   if (!size.q) return nullptr;
@@ -106,8 +112,7 @@ __device__ inline const uint32_t* listed(const Params& x, const Row& at, uint32_
   for (int n = threadIdx.x; n < (count + 31) / 32; n += blockDim.x) bits[n] = 0;
   __syncthreads();
   if (at.i < at.seq.len_q) {
-    const BlockList list{size, x.args.row<const int32_t>(Role::block_begin, at.b, 0, at.h),
-                         x.args.row<const int32_t>(Role::block_column)};
+    const BlockList list = list_of(x, at.b, at.h);
     const int row = at.i / size.q, entries = list.count(row);
     for (int n = threadIdx.x; n < entries; n += blockDim.x)
       if (const int block = list.key_block(row, n); block >= 0 && block < count)
@@ -121,17 +126,30 @@ __device__ inline const uint32_t* listed(const Params& x, const Row& at, uint32_
 template <class Score>
 struct Logits {
   Score score;
+  const Params& call;
   const Row& at;
   const uint32_t* bits;
   int block_k;
 
   __device__ Logits(const Params& x, const Row& row, const uint32_t* list)
-      : score(x.problem, x.args, row.seq, row.b, row.h), at(row), bits(list), block_k(x.problem.mask.blocks.k) {}
+      : score(x.problem, x.args, row.seq, row.b, row.h), call(x), at(row), bits(list),
+        block_k(x.problem.mask.blocks.k) {}
   __device__ bool seen(int j) const {
     if (j < at.keys.first || j >= at.keys.last) return false;
     return !bits || (bits[j / block_k / 32] >> (j / block_k % 32) & 1);
   }
-  __device__ float operator()(float dot, int j) const { return seen(j) ? score.logit(dot, at.i, j) : -INFINITY; }
+  // Of a key that is seen. Where blocks have a bias, its list is searched for every key: what is simple here is slow.
+  __device__ float logit(float dot, int j) const {
+    if constexpr (std::is_same_v<Score, General>) {
+      if (score.block_bias) {
+        Score mine = score;
+        mine.entry = max(0, list_of(call, at.b, at.h).find(at.i / call.problem.mask.blocks.q, j / block_k));
+        return mine.logit(dot, at.i, j);
+      }
+    }
+    return score.logit(dot, at.i, j);
+  }
+  __device__ float operator()(float dot, int j) const { return seen(j) ? logit(dot, j) : -INFINITY; }
 };
 
 // The end of a row: its normalisation, its lse, and the factor of what was there before. `Threads` are at the row.
@@ -342,7 +360,7 @@ __global__ void __launch_bounds__(Threads, 4) differentiate_kernel(const __grid_
   const bool there = at.i < at.seq.len_q;
   const auto [reference, delta, empty] = row_gradient<Threads>(x, at, room);
   // Where rows share a gradient of bias, it is added up afterwards; else the row writes its own.
-  const bool one_key = a[Role::d_bias].extent.dim == 1;
+  const bool one_key = a[Role::d_bias].extent.dim == 1 && !p.has(Option::block_bias);
   float* d_bias = there ? a.row<float>(Role::d_bias, at.b, at.i, at.h) : nullptr;
   if (x.db) d_bias = x.db + r * (one_key ? 1 : x.pitch_s);
   float of_keys = 0.f;
@@ -356,7 +374,7 @@ __global__ void __launch_bounds__(Threads, 4) differentiate_kernel(const __grid_
       for (int n = 0; n < 4; ++n) {
         if (!logit.seen(j + n)) continue;
         const float keep = logit.score.keep(at.i, j + n);
-        const float weight = exp2f(logit.score.logit(dot[n], at.i, j + n) - reference);
+        const float weight = exp2f(logit.logit(dot[n], j + n) - reference);
         const float d_logit = weight * (d_weight[n] * keep - delta);
         d[n] = d_logit, of_keys += d_logit;
         w[n] = weight * keep, g[n] = d_logit * logit.score.slope_of_logit(dot[n]) * x.in_ds;

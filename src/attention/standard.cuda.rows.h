@@ -203,4 +203,29 @@ __global__ void __launch_bounds__(256) bias_kernel(const __grid_constant__ Param
     view<float>(t).row(b, i, h)[column] += float(room[threadIdx.x]);
 }
 
+// Adds to the gradient of a block_bias what the chunk's pairs have for it. Any lists may have the same entries, so one
+// block does all of it, in order: slow and always the same.
+__global__ void __launch_bounds__(256) block_bias_kernel(const __grid_constant__ Params x) {
+  __shared__ float room[8];
+  const Problem& p = x.problem;
+  const Blocks size = p.mask.blocks;
+  const int rows = int(ceil_div(p.len_q, size.q));
+  for (int u = 0; u < x.units * x.group; ++u) {
+    const int unit = x.first_head + u / x.group, b = x.first_b + unit / p.heads_kv;
+    const BlockList list = list_of(x, b, unit % p.heads_kv * x.group + u % x.group);
+    const float* head = x.db + int64_t(u) * p.len_q * x.pitch_s;
+    for (int row = 0; row < rows; ++row)
+      for (int n = 0; n < list.count(row); ++n) {
+        const int64_t key = int64_t(list.key_block(row, n)) * size.k;
+        const int i0 = row * size.q, i1 = min(i0 + size.q, p.len_q);
+        const int j0 = clamp(key, 0, p.len_k), j1 = clamp(key + size.k, j0, p.len_k), width = j1 - j0;
+        float sum = 0.f;
+        for (int m = int(threadIdx.x); m < (i1 - i0) * width; m += 256)
+          sum += head[int64_t(i0 + m / width) * x.pitch_s + j0 + m % width];
+        sum = reduce<256>(sum, room, Plus());
+        if (threadIdx.x == 0) x.args.row<float>(Role::d_bias)[list.entry(row) + n] += sum;
+      }
+  }
+}
+
 }  // namespace attune::standard

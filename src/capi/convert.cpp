@@ -21,7 +21,8 @@ static_assert(offsetof(attune_problem, precision) == sizeof(uint32_t) + offsetof
 static_assert(int(DType::i64) == ATTUNE_I64 && int(MaskKind::window) == ATTUNE_WINDOW);
 static_assert(int(Align::absolute) == ATTUNE_ABSOLUTE && int(KeySource::paged) == ATTUNE_PAGED);
 static_assert(int(Reproducible::batch) == ATTUNE_REPRO_BATCH && int(Precision::tf32x3) == ATTUNE_PRECISION_TF32X3);
-static_assert(1 << int(Option::descale) == ATTUNE_OPTION_DESCALE && int(Option::count) == 10);
+static_assert(1 << int(Option::descale) == ATTUNE_OPTION_DESCALE && int(Option::count) == 11);
+static_assert(1 << int(Option::block_bias) == ATTUNE_OPTION_BLOCK_BIAS);
 static_assert(int(Role::count) == ATTUNE_ROLES && int(Role::variant) == ATTUNE_VARIANT);
 static_assert(int(Role::seed) == ATTUNE_SEED && int(Role::dq) == ATTUNE_DQ && int(Role::bias) == ATTUNE_BIAS);
 

@@ -21,7 +21,8 @@ enum class Role : int32_t {
   block_begin_k,            // the same list by key block, for a backward that wants it: [batch, head, key blocks + 1]
   block_row_k,              // [entries] i32
   slopes, sinks,            // [head] f32
-  bias,                     // [batch, seq, head, key]; any axis may be 1 and is then broadcast
+  bias,                     // [batch, seq, head, key]; any axis may be 1 and is then broadcast. Of a block_bias:
+                            // [entries] f32, by the places of block_column
   seed,                     // [2] i64: seed and offset of dropout
   k_new, v_new,             // [batch, seq, head, dim]: appended to the cache
   rotary_cos, rotary_sin,   // [position, half of the rotated dims] f32

@@ -34,7 +34,8 @@ Needs needs(const Problem& p, Roles given, const Declared& variant) {
       roles_if(listed, roles(Role::block_begin, Role::block_column)) |
       roles_if(listed && backward && (given & kByKey), kByKey) |
       roles_if(p.has(Option::alibi), roles(Role::slopes)) | roles_if(p.has(Option::sink), roles(Role::sinks)) |
-      roles_if(p.has(Option::bias), roles(Role::bias)) | roles_if(p.has(Option::dropout), roles(Role::seed)) |
+      roles_if(p.has(Option::bias) || p.has(Option::block_bias), roles(Role::bias)) |
+      roles_if(p.has(Option::dropout), roles(Role::seed)) |
       roles_if(p.has(Option::append), roles(Role::k_new, Role::v_new)) |
       roles_if(p.rotates(), roles(Role::rotary_cos, Role::rotary_sin)) |
       roles_if(p.has(Option::descale), roles(Role::descale_q, Role::descale_k, Role::descale_v)) |
@@ -42,7 +43,7 @@ Needs needs(const Problem& p, Roles given, const Declared& variant) {
   const Roles optional =
       roles(Role::lse, Role::cu_q, Role::used_q, Role::used_k, Role::left_pad) |
       roles_if(p.keys == KeySource::linear, roles(Role::cache_index)) | roles_if(backward, roles(Role::d_lse)) |
-      roles_if(backward && p.has(Option::bias), roles(Role::d_bias)) |
+      roles_if(backward && (p.has(Option::bias) || p.has(Option::block_bias)), roles(Role::d_bias)) |
       roles_if(backward && p.has(Option::sink), roles(Role::d_sinks));
   return {required, required | optional};
 }
@@ -118,6 +119,7 @@ Wanted wanted(Role r, const Problem& p, const Args& a, const Declared& variant) 
     case Role::block_column: case Role::block_row_k: return {i32, one, one, one, at_least(p.mask.blocks.bound)};
     case Role::slopes: case Role::sinks: case Role::d_sinks: return {f32, one, one, heads, one};
     case Role::bias: {
+      if (p.has(Option::block_bias)) return {f32, one, one, one, exactly(p.mask.blocks.bound)};
       const int64_t rows_q = packed ? p.len_q : q.seq;
       const int64_t rows_k = linear && k.seq < p.len_k ? k.seq : p.len_k;
       return {p.dtype.bias, one_or(batch), one_or(at_least(rows_q)), one_or(heads), one_or(at_least(rows_k))};

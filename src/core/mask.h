@@ -135,6 +135,13 @@ struct BlockList {
     return n > 0 ? n : 0;
   }
   ATTUNE_HD int key_block(int row, int n) const { return column[entry(row) + n]; }
+  // Where in `column` a row has a key block; -1 where it has not.
+  ATTUNE_HD int find(int row, int wanted) const {
+    const int first = entry(row), n = count(row);
+    for (int e = first; e < first + n; ++e)
+      if (column[e] == wanted) return e;
+    return -1;
+  }
 };
 
 // The tiles of a row block's list. Rows must lie in one query block.

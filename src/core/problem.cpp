@@ -24,7 +24,7 @@ constexpr Word kKeys[] = {"linear", "ragged", "paged"};
 constexpr Word kRepro[] = {"repro=no", "repro=run", "repro=batch"};
 constexpr Word kPrecision[] = {"precision=full", "precision=tf32", "precision=tf32x3"};
 constexpr Word kOption[] = {"softcap", "alibi",  "bias",   "dropout",     "sink",
-                            "accumulate", "append", "rotary", "rotary_half", "descale"};
+                            "accumulate", "append", "rotary", "rotary_half", "descale", "block_bias"};
 static_assert(std::size(kOption) == size_t(Option::count));
 
 template <class E, size_t N>
@@ -158,6 +158,8 @@ Status valid_options(const Problem& p) {
     return no("append needs a cache: linear or paged keys, not ragged");
   if (p.rotates() && !p.has(Option::append)) return no("rotary goes with append");
   if (p.has(Option::rotary) && p.has(Option::rotary_half)) return no("rotary and rotary_half exclude each other");
+  if (p.has(Option::block_bias) && !p.mask.blocks.q) return no("block_bias needs a list of blocks");
+  if (p.has(Option::block_bias) && p.has(Option::bias)) return no("bias and block_bias exclude each other");
   return Status::good();
 }
 

@@ -22,13 +22,14 @@ enum class Option : uint32_t {
   append,               // k_new and v_new are written behind the used keys of the cache, then attended
   rotary, rotary_half,  // of q and k_new, with append: pairs (2i, 2i + 1), or (i, i + half of the rotated dims)
   descale,              // q, k and v carry a factor per (batch, head of keys)
+  block_bias,           // a number for every entry of the block list, added to the logits of its pairs
   count
 };
 
 struct Types {
   DType q, kv, out;
   DType grad;  // of dq, dk, dv; none in a forward
-  DType bias;  // none without the option
+  DType bias;  // none without the option; of a block_bias always f32
 };
 
 // A word and its named parameters, kept as the text it prints to: "dilated rates=1,2 segments=2048,4096".

@@ -13,7 +13,8 @@ ATTUNE_HD float scale_of(const Problem& p, const ArgsOf<Roles>& a) {
 }
 
 inline bool needs_general(const Problem& p) {
-  return p.has(Option::softcap) || p.has(Option::alibi) || p.has(Option::bias) || p.has(Option::dropout);
+  return p.has(Option::softcap) || p.has(Option::alibi) || p.has(Option::bias) || p.has(Option::dropout) ||
+         p.has(Option::block_bias);
 }
 
 struct Plain {
@@ -42,7 +43,9 @@ ATTUNE_HD inline float bias_at(const Tensor& t, int64_t b, int64_t i, int64_t h,
 struct General {
   Band band;
   float scale, softcap, slope;
-  const Tensor* bias;  // null without one
+  const Tensor* bias;       // null without one
+  const float* block_bias;  // likewise; by entries of the list
+  int entry = 0;            // that of the pairs asked for: kernels know it, a tile at a time
   Dropout dropout;
   int batch, head;
   uint32_t stream;  // batch and head, for dropout
@@ -51,13 +54,15 @@ struct General {
   ATTUNE_HD General(const Problem& p, const ArgsOf<Roles>& a, const Sequence& s, int b, int h)
       : band(s.band), scale(scale_of(p, a)), softcap(p.has(Option::softcap) ? a.softcap : 0.f),
         slope(p.has(Option::alibi) ? *a.template row<const float>(Role::slopes, 0, 0, h) : 0.f),
-        bias(p.has(Option::bias) ? &a[Role::bias] : nullptr), dropout(dropout_of(p, a)), batch(b), head(h),
-        stream(batch_head(p, b, h)) {}
+        bias(p.has(Option::bias) ? &a[Role::bias] : nullptr),
+        block_bias(p.has(Option::block_bias) ? a.template row<const float>(Role::bias) : nullptr),
+        dropout(dropout_of(p, a)), batch(b), head(h), stream(batch_head(p, b, h)) {}
 
   ATTUNE_HD float logit(float dot, int i, int j) const {  // base 2
     float s = dot * scale;
     if (softcap > 0.f) s = softcap * tanhf(s / softcap);
     if (bias) s += bias_at(*bias, batch, i, head, j);
+    if (block_bias) s += block_bias[entry];
     if (slope != 0.f) s -= slope * fabsf(float(band.ahead(i, j)));
     return s * kLog2e;
   }

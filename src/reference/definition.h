@@ -124,13 +124,15 @@ struct Definition {
     if (m.kind == MaskKind::causal && ahead > 0) return false;
     if (m.kind == MaskKind::window && m.left != kNoLimit && -ahead > m.left) return false;
     if (m.kind == MaskKind::window && m.right != kNoLimit && ahead > m.right) return false;
-    return !m.blocks.q || listed(h, i / m.blocks.q, j / m.blocks.k);
+    return !m.blocks.q || entry(h, i, j) >= 0;
   }
-  bool listed(int64_t h, int64_t q_block, int64_t k_block) const {
+  // Which entry of the block list a pair belongs to; -1: none.
+  int64_t entry(int64_t h, int64_t i, int64_t j) const {
+    const int64_t q_block = i / p.mask.blocks.q, k_block = j / p.mask.blocks.k;
     const int64_t end = integer(a[Role::block_begin], b, h, q_block + 1);
     for (int64_t n = integer(a[Role::block_begin], b, h, q_block); n < end; ++n)
-      if (integer(a[Role::block_column], 0, 0, n) == k_block) return true;
-    return false;
+      if (integer(a[Role::block_column], 0, 0, n) == k_block) return n;
+    return -1;
   }
 
   double product(int64_t h, int64_t i, int64_t j) const {  // scale * q . k
@@ -140,6 +142,7 @@ struct Definition {
     double s = product;
     if (p.has(Option::softcap)) s = a.softcap * std::tanh(s / a.softcap);
     if (p.has(Option::bias)) s += bias(h, i, j);
+    if (p.has(Option::block_bias)) s += load(a[Role::bias], 0, 0, 0, entry(h, i, j));
     if (p.has(Option::alibi)) s -= load(a[Role::slopes], 0, 0, h, 0) * std::fabs(double(k_position(j) - q_position(i)));
     return s;
   }

@@ -49,6 +49,7 @@ Problem draw() {
   if (p.keys == KeySource::ragged) p.clear(Option::append);
   if (!p.has(Option::append)) p.clear(Option::rotary), p.clear(Option::rotary_half);
   if (p.has(Option::rotary)) p.clear(Option::rotary_half);
+  if (!p.mask.blocks.q || p.has(Option::bias)) p.clear(Option::block_bias);
   if (p.has(Option::accumulate))
     (p.pass == Pass::backward ? p.dtype.grad : p.dtype.out) = element({DType::f32, DType::f64});
   if (p.has(Option::bias)) p.dtype.bias = element({DType::f64, DType::f32, DType::f16, DType::bf16});

@@ -145,6 +145,8 @@ TEST(ProblemLine, refusals_are_sentences) {
       {"forward f32 b2 h8 q1 k1 d64 full append ragged", "append needs a cache: linear or paged keys, not ragged"},
       {"forward f32 b2 h8 q1 k1 d64 full rotary", "rotary goes with append"},
       {"forward f32 b2 h8 q1 k1 d64 full append rotary rotary_half", "rotary and rotary_half exclude each other"},
+      {"forward f32 b2 h8 q1 k1 d64 full block_bias", "block_bias needs a list of blocks"},
+      {"forward f32 b2 h8 q1 k1 d64 full blocks8x8x8 bias block_bias", "bias and block_bias exclude each other"},
       {"forward f32 b2 h8 q1 k1 d64 full bias.e4m3", "bias dtype e4m3 is not one of f64, f32, f16, bf16"},
       {"backward f32/f32/f32/i32 b2 h8 q1 k1 d64 full", "grad dtype i32 is not one of f64, f32, f16, bf16, e4m3"},
       {"forward bf16 b2 h8 q1 k1 d64 full paged0", "page = 0 keys a page: paged keys have at least 1, others 0"},

@@ -177,7 +177,8 @@ double key_row(const Problem& p, const Args& a, int b, int kv_head, int j) {
 }  // namespace
 
 Checked spot_check(const Problem& p, const Args& a, uint64_t seed, int rows) {
-  for (const Option o : {Option::accumulate, Option::append, Option::rotary, Option::rotary_half, Option::descale})
+  for (const Option o : {Option::accumulate, Option::append, Option::rotary, Option::rotary_half, Option::descale,
+                         Option::block_bias})
     if (p.has(o))
       return {"UNCHECKED", 0, 0, join("rows cannot be drawn with the option ", name(o), ": use attune parity")};
   if (!word(p.variant).empty()) return {"UNCHECKED", 0, 0, "rows cannot be drawn from a variant: use attune parity"};
