@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "core/dilated.h"
+
 namespace attune {
 namespace {
 
@@ -23,6 +25,7 @@ uint64_t clamped_sum(int64_t first, int64_t last, int64_t step, int64_t most) {
 
 double pairs_of(const Problem& p, const Args* a, int b, const Sequence& s) {
   const Blocks blocks = p.mask.blocks;
+  if (word(p.variant) == "dilated") return dilated_pairs(p, s.len_q);
   if (!blocks.q || !a) return p.heads_q * visible_pairs(s.band, {0, s.len_q}, {0, s.len_k});
   double pairs = 0;
   for (int h = 0; h < p.heads_q; ++h) {

@@ -121,4 +121,20 @@ HeadSet head_set(const Dilated& d, const Problem& p, int n, int i) {
   return d.mode == Dilated::Mode::headgroup ? group_set(d, p, n, i) : longnet_set(p, d.rate[n], i);
 }
 
+double dilated_pairs(const Problem& p, int64_t length) {
+  const Dilated d = dilated_of(p);
+  double pairs = 0;
+  for (int n = 0; n < d.branches; ++n)
+    for (int i = 0; i < head_sets(d, p, n); ++i) {
+      const HeadSet s = head_set(d, p, n, i);
+      const int64_t whole = length / d.segment[n], rest = length % d.segment[n];
+      const auto of_segment = [&](int64_t rows) {
+        const auto count = double(pick(s.offset, d.rate[n], 0, rows).count);
+        return p.mask.kind == MaskKind::causal ? count * (count + 1) / 2 : count * count;
+      };
+      pairs += s.heads_q * (double(whole) * of_segment(d.segment[n]) + of_segment(rest));
+    }
+  return pairs;
+}
+
 }  // namespace attune

@@ -63,4 +63,7 @@ struct HeadSet {
 int head_sets(const Dilated&, const Problem&, int n);
 HeadSet head_set(const Dilated&, const Problem&, int n, int i);
 
+// Pairs of a query and a key that are multiplied, over the heads of one sequence of `length` rows.
+double dilated_pairs(const Problem&, int64_t length);
+
 }  // namespace attune

@@ -2,6 +2,7 @@
 
 #include <set>
 
+#include "core/cost.h"
 #include "tests/asked.h"
 
 using namespace attune;
@@ -114,6 +115,28 @@ TEST(Dilated, sets_of_heads_are_the_heads) {
             ASSERT_EQ(seen, wanted) << name(p);
           }
         }
+}
+
+// Counted one by one.
+TEST(Dilated, cost_is_of_the_pairs_that_are_multiplied) {
+  for (const std::string_view mask : {"full", "causal"})
+    for (const std::string_view mode : {"longnet", "headgroup"}) {
+      const Problem p = problem(join("forward f32 b3 h5 q47 k47 d16 ", mask, " : dilated mode=", mode,
+                                     " rates=1,2,7 segments=10,20,64"));
+      const Dilated d = dilated_of(p);
+      int pairs = 0;
+      for (int n = 0; n < 3; ++n)
+        for (int h = 0; h < 5; ++h)
+          for (int i = 0; i < 47; ++i)
+            for (int j = 0; j < 47; ++j) {
+              const bool dealt = mode == "headgroup";
+              const int w = d.segment[n], r = d.rate[n], o = (dealt ? n : h) % r;
+              if (dealt && (h < group_heads(5, 3, n).first || h >= group_heads(5, 3, n).last)) continue;
+              pairs += i / w == j / w && i % w % r == o && j % w % r == o && (mask == "full" || j <= i);
+            }
+      EXPECT_EQ(cost(p).pairs, 3. * pairs);
+      EXPECT_EQ(cost(p).flops, 3. * pairs * 2 * 32);
+    }
 }
 
 }  // namespace
