@@ -105,9 +105,15 @@ Status Attend::plan(const Graph& g, std::span<const Rule> rules) {
   keep.assign(inputs.size(), 0.f);
   const Run r = pretended(g);
   std::vector<Apart> apart;
-  if (Status s = plan_that_fits(g.device, rules, problem_, args(r), forward_); !s.ok()) return s;
+  if (Status s = plan_that_fits(g.device, rules, problem_, forward_args(r), forward_); !s.ok()) return s;
   no_backward_ = plan_that_fits(g.device, rules, turned_back(problem_), gradient_args(r, apart), backward_);
   return Status::good();
+}
+
+Args Attend::forward_args(const Run& r) const {
+  Args a = args(r);
+  a[Role::block_begin_k] = a[Role::block_row_k] = {};  // of a backward
+  return a;
 }
 
 Args Attend::args(const Run& r) const {
@@ -157,7 +163,7 @@ size_t Attend::scratch(Pass pass) const {
 }
 
 Status Attend::check(const Run& r) const {
-  if (Status s = attune::check(problem_, args(r)); !s.ok()) return Status::no("module: ", s.message);
+  if (Status s = attune::check(problem_, forward_args(r)); !s.ok()) return Status::no("module: ", s.message);
   std::vector<Apart> apart;
   if (!no_backward_.ok()) return Status::good();
   if (Status s = attune::check(turned_back(problem_), gradient_args(r, apart)); !s.ok())
@@ -168,7 +174,7 @@ Status Attend::check(const Run& r) const {
 Status Attend::forward(const Run& r) const {
   if (problem_.has(Option::dropout) && !r.seed.data)
     return Status::no("seed: is not given, and the dropout of attention needs it");
-  return forward_.backend->run(forward_, args(r), {.data = r.scratch}, r.stream);
+  return forward_.backend->run(forward_, forward_args(r), {.data = r.scratch}, r.stream);
 }
 
 Status Attend::backward(const Run& r) const {

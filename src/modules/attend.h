@@ -39,7 +39,8 @@ class Attend : public Step {
   // A gradient that is made apart, because the step cannot add to what is there.
   struct Apart { Tensor made, to; };
 
-  Args args(const Run&) const;
+  Args args(const Run&) const;  // what both passes take
+  Args forward_args(const Run&) const;
   Args gradient_args(const Run&, std::vector<Apart>&) const;
   Status plan(const Graph&, std::span<const Rule>);
   bool is_apart(const Bound&) const;

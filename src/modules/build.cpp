@@ -120,7 +120,7 @@ struct Builder {
   }
 
   // What else an attention needs: slopes, sinks, block lists.
-  void options(const Problem& p, const std::string& at, std::vector<Source>& sources) {
+  void options(const Problem& p, const Pattern& pattern, const std::string& at, std::vector<Source>& sources) {
     const Extents heads{1, 1, p.heads_q, 1};
     if (p.has(Option::alibi)) {
       std::vector<float> slopes;  // 2^(-8 / H), its square, ...
@@ -129,7 +129,7 @@ struct Builder {
     }
     if (p.has(Option::sink))
       sources.push_back({.name = "sinks", .weight = g.weight(at + "sinks", {p.heads_q}, heads, DType::f32, kZero)});
-    if (p.mask.blocks.q && failed.ok()) failed = add_block_lists(g, p, s.pattern, sources);
+    if (p.mask.blocks.q && failed.ok()) failed = add_block_lists(g, p, pattern, sources);
   }
 
   // Queries, keys and values of x, or of x and a memory, as sources.
@@ -176,7 +176,10 @@ struct Builder {
   int multihead(const std::string& at, int x, int memory, int plus, bool with_norm, std::string_view tail,
                 const std::string& out_name) {
     Problem p;
-    if (failed.ok()) failed = attention_of(s, tail, memory >= 0 ? tokens(memory) : s.len, p);
+    Pattern pattern;
+    const bool whole = s.kind == ModuleKind::multihead || memory < 0;  // the cross-attention of a layer has no list
+    if (failed.ok())
+      failed = attention_of(s, tail, whole ? s.pattern : "", memory >= 0 ? tokens(memory) : s.len, p, pattern);
     const Nsa nsa = nsa_of(p);
     const bool branches = word(p.variant) == "nsa";
     if (failed.ok() && branches && (nsa.only != Branch::all || nsa.phi == Phi::none || nsa.gate == GateOf::none))
@@ -184,7 +187,7 @@ struct Builder {
     if (!failed.ok()) return x;
     std::vector<Source> sources;
     branches ? project_branches(nsa, at, x, sources) : project(at, x, memory, sources);
-    options(p, at, sources);
+    options(p, pattern, at, sources);
     if (!failed.ok()) return x;
     const int rows = g.value(row_extent(s.batch, s.len, s.heads * s.dim_v), s.dtype);
     const int out = g.piece(rows, 0, s.heads, s.dim_v);

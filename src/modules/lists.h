@@ -1,9 +1,11 @@
 // The block lists of a module's attention: built once from a named pattern, and constants of the module from then on.
 #pragma once
+#include "core/pattern.h"
 #include "modules/attend.h"
 
 namespace attune {
 
-Status add_block_lists(Graph&, const Problem&, std::string_view pattern, std::vector<Source>&);
+// Lists by query block and by key block, of a problem that has their bound.
+Status add_block_lists(Graph&, const Problem&, const Pattern&, std::vector<Source>&);
 
 }  // namespace attune

@@ -83,8 +83,6 @@ constexpr Entry kEntries[] = {
     size_of_name<&Settings::memory>("memory", kMultihead | kDecoder),
     {"norm", kMultihead | kLongnet, "0 or 1", [](Word w, Settings& s) { return one_of(w, kYes, s.norm); },
      [](const Settings& s) { return join(int(s.norm)); }},
-    {"pattern", kAttends, "the words of a pattern with ':' for '=' and ';' for ' '",
-     [](Word w, Settings& s) { return s.pattern = w, !w.empty(); }, print<&Settings::pattern>},
     {"rope", kAttends, "no, pairs or half", [](Word w, Settings& s) { return one_of(w, kRope, s.rope); },
      [](const Settings& s) { return std::string(kRope[int(s.rope)]); }},
     real_of_name<&Settings::rope_scale>("rope_scale", kAttends),
@@ -154,7 +152,9 @@ Status complete(Settings& s) {
   if (s.kind == ModuleKind::longnet_decoder && !s.memory) return no("a longnet_decoder looks at memory; memory = 0");
   if (!s.ffn) return no("ffn = 0 is not above 0");
   Problem p;
-  return attention_of(s, s.attention, s.memory && s.kind == ModuleKind::multihead ? s.memory : s.len, p);
+  Pattern pattern;
+  const bool cross = s.memory && s.kind == ModuleKind::multihead;
+  return attention_of(s, s.attention, s.pattern, cross ? s.memory : s.len, p, pattern);
 }
 
 }  // namespace
@@ -164,6 +164,7 @@ Status read_settings(Word line, Settings& out) {
   Word head = line.substr(0, line.find(" | "));
   const bool attends = head.size() < line.size();
   const Word tail = attends ? line.substr(head.size() + 3) : Word{};
+  const Word attention = tail.substr(0, tail.find(" | "));
   Word rest = head;
   const Word kind = next(rest, ' '), dtype = next(rest, ' ');
   if (!one_of(kind, kKind, s.kind))
@@ -176,7 +177,8 @@ Status read_settings(Word line, Settings& out) {
   s = with_defaults(s);
   if (Status e = read_named(rest, s); !e.ok()) return e;
   if (attends && s.kind == ModuleKind::feed_forward) return Status::no("module: feed_forward has no attention");
-  if (attends) s.attention = tail;
+  if (attends) s.attention = attention;
+  if (attention.size() < tail.size()) s.pattern = tail.substr(attention.size() + 3);
   if (Status e = complete(s); !e.ok()) return e;
   out = std::move(s);
   return Status::good();
@@ -191,25 +193,44 @@ std::string name(const Settings& s) {
   const Settings none{};
   usual.act = none.act, usual.theta = none.theta, usual.rope_scale = none.rope_scale, usual.eps = none.eps;
   usual.gain = none.gain, usual.encoder_layers = usual.decoder_layers = 0, usual.dropout = usual.softcap = 0;
-  usual.seed = 0, usual.pattern = "";
+  usual.seed = 0;
   for (const Entry& e : kEntries)
     if (e.kinds & of(s.kind) && e.print(s) != e.print(usual)) line += join(" ", e.name, "=", e.print(s));
-  return s.kind == ModuleKind::feed_forward ? line : join(line, " | ", s.attention);
+  if (s.kind != ModuleKind::feed_forward) line += join(" | ", s.attention);
+  return s.pattern.empty() ? line : join(line, " | ", s.pattern);
 }
 
 Status attention_of(const Settings& s, Word tail, int keys, Problem& out) {
   const std::string line = join("forward ", name(s.dtype), " b", s.batch, " h", s.heads, "/", s.heads_kv, " q", s.len,
                                 " k", keys, " d", s.dim, "/", s.dim_v, " ", tail);
+  const auto no = [](const auto&... why) { return Status::no("module: ", why...); };
   Problem p;
-  if (Status e = parse(line, p); !e.ok()) return Status::no("module: its attention '", line, "': ", e.message);
+  if (Status e = parse(line, p); !e.ok()) return no("its attention '", line, "': ", e.message);
   for (const Option o : {Option::bias, Option::accumulate, Option::append, Option::descale})
-    if (p.has(o)) return Status::no("module: the option ", name(o), " belongs to attune_call, not to a module");
-  if (p.keys != KeySource::linear) return Status::no("module: keys are linear, not ", name(p.keys));
-  if (p.mask.align == Align::absolute) return Status::no("module: positions are those of the rows, not @absolute");
-  if (p.has(Option::softcap) != (s.softcap > 0))
-    return Status::no("module: softcap is a setting and an option, both or none");
-  if (p.has(Option::dropout) && s.dropout == 0)
-    return Status::no("module: the option dropout needs the setting dropout=");
+    if (p.has(o)) return no("the option ", name(o), " belongs to attune_call, not to a module");
+  if (p.keys != KeySource::linear) return no("keys are linear, not ", name(p.keys));
+  if (p.mask.align == Align::absolute) return no("positions are those of the rows, not @absolute");
+  if (p.mask.blocks.q) return no("a block list is said behind a second bar, by its pattern, not in '", tail, "'");
+  if (p.has(Option::softcap) != (s.softcap > 0)) return no("softcap is a setting and an option, both or none");
+  if (p.has(Option::dropout) && s.dropout == 0) return no("the option dropout needs the setting dropout=");
+  out = p;
+  return Status::good();
+}
+
+Status attention_of(const Settings& s, Word tail, Word blocks, int keys, Problem& out, Pattern& pattern) {
+  Problem p;
+  if (Status e = attention_of(s, tail, keys, p); !e.ok()) return e;
+  if (blocks.empty()) return out = p, Status::good();
+  Word words = blocks;
+  Word columns = next(words, ' ');
+  const Word rows = next(columns, 'x');
+  if (!number(rows, p.mask.blocks.q) || !number(columns, p.mask.blocks.k) || p.mask.blocks.q < 1 || p.mask.blocks.k < 1)
+    return Status::no("module: block list '", blocks, "' does not begin with #x#, the tokens of a block");
+  if (Status e = parse(words, p, pattern); !e.ok()) return Status::no("module: ", e.message);
+  const int64_t most = bound(pattern, p, 1, pattern.by_head() ? p.heads_q : 1, true);
+  if (most > INT32_MAX) return Status::no("module: block list '", blocks, "' has over 2^31 - 1 entries");
+  p.mask.blocks.bound = int32_t(std::max<int64_t>(most, 1));
+  if (Status e = valid(p); !e.ok()) return Status::no("module: ", e.message);
   out = p;
   return Status::good();
 }

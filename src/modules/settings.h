@@ -1,10 +1,12 @@
 // A module as one line of text, which is its name: "llama bf16 b1 s4096 e4096 h32/8 ffn=14336 | causal".
-//   kind dtype b# s# e# [h#[/#]] {name=value} [| what follows the head dim in a problem line: mask, options, variant]
+//   kind dtype b# s# e# [h#[/#]] {name=value} [| what follows the head dim in a problem line: mask, options, variant
+//   [| block list: #x# and a pattern, "64x64 random density=0.1 seed=7"]]
 // Sizes are exact, not bounds. What is not said has its default, and a line is printed with all that differs from it.
 #pragma once
 #include <string>
 #include <vector>
 
+#include "core/pattern.h"
 #include "core/problem.h"
 #include "machine/rows.h"
 
@@ -30,15 +32,18 @@ struct Settings {
   int encoder_layers = 0, decoder_layers = 0;  // MAGNETO: the gain follows from them
   double dropout = 0, softcap = 0;
   int64_t seed = 0;                    // of the parameters at the beginning
-  std::string pattern{};               // of a block list: its words, with ':' for '='; "" where there is none
   std::string attention{};             // "causal : dilated rates=1,2 segments=2048,4096"
+  std::string pattern{};               // "64x64 local_window window=512"; "" without a block list
 };
 
 Status read_settings(std::string_view line, Settings& out);
 std::string name(const Settings&);
 
-// The problem of an attention of the module: queries of `len` tokens over `keys`.
+// The problem of an attention of the module: queries of `len` tokens over `keys`. With a pattern its block list's size
+// is part of it, and `pattern` is what it means.
 Status attention_of(const Settings&, std::string_view tail, int keys, Problem& out);
+Status attention_of(const Settings&, std::string_view tail, std::string_view blocks, int keys, Problem& out,
+                    Pattern& pattern);
 
 // MAGNETO's gain: of an encoder, or of a decoder, with so many layers of each; 1 where both are 0.
 double magneto_gain(bool decoder, int encoder_layers, int decoder_layers);

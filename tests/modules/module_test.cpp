@@ -16,7 +16,7 @@ void compare(std::string_view line, const Formula& formula) {
   const auto module = made(line);
   ASSERT_TRUE(module);
   disturb(*module);
-  World w(*module);
+  ModuleWorld w(*module);
   ASSERT_EQ(w.forward().message, "");
   ASSERT_EQ(w.backward().message, "");
   Parameters p;
@@ -118,7 +118,7 @@ TEST(Module, llama_is_its_formula) {
 TEST(Module, a_forward_without_a_tape_is_the_same) {
   for (const char* line : {"llama f32 b2 s33 e64 h4/2", "longnet_decoder f32 b1 s20 e32 h4 memory=9 | causal"}) {
     const auto module = made(line);
-    World w(*module);
+    ModuleWorld w(*module);
     ASSERT_EQ(w.forward().message, "");
     const std::vector<float> kept = w.out;
     ASSERT_EQ(w.forward(false).message, "");
@@ -130,7 +130,7 @@ TEST(Module, a_forward_without_a_tape_is_the_same) {
 
 TEST(Module, parameter_gradients_are_overwritten_or_added_to) {
   const auto module = made("longnet_encoder f32 b1 s6 e16 h2 | causal");
-  World w(*module);
+  ModuleWorld w(*module);
   ASSERT_EQ(w.forward().message, "");
   ASSERT_EQ(w.backward().message, "");
   std::vector<std::vector<float>> once;
@@ -146,7 +146,7 @@ TEST(Module, parameter_gradients_are_overwritten_or_added_to) {
 
 TEST(Module, a_gradient_of_the_input_that_nobody_wants_changes_no_other) {
   const auto module = made("llama f32 b1 s8 e32 h4");
-  World w(*module);
+  ModuleWorld w(*module);
   ASSERT_EQ(w.forward().message, "");
   ASSERT_EQ(w.backward().message, "");
   const std::vector<float> first = w.gradient(module->graph().parameters[0]);
@@ -158,7 +158,7 @@ TEST(Module, a_gradient_of_the_input_that_nobody_wants_changes_no_other) {
 
 TEST(Module, dropout_is_the_same_in_both_passes_and_none_without_a_seed) {
   const auto module = made("feed_forward f32 b1 s40 e16 ffn=64 dropout=0.5");
-  World w(*module);
+  ModuleWorld w(*module);
   ASSERT_EQ(w.forward().message, "");
   const std::vector<float> kept = w.out;
   w.drops = true;
@@ -181,7 +181,7 @@ TEST(Module, dropout_is_the_same_in_both_passes_and_none_without_a_seed) {
 TEST(Module, begins_the_same_by_its_seed_and_otherwise_by_another) {
   const auto a = made("llama f32 b1 s4 e32 h4 seed=5"), b = made("llama f32 b2 s8 e32 h4 seed=5");
   const auto c = made("llama f32 b1 s4 e32 h4 seed=6");
-  const World of_a(*a), of_b(*b), of_c(*c);
+  const ModuleWorld of_a(*a), of_b(*b), of_c(*c);
   const Parameter& p = *a->find("self_attn.v_proj.weight");
   const std::vector<float> first = of_a.parameter(p);
   EXPECT_EQ(first, of_b.parameter(*b->find(p.name)));
@@ -196,7 +196,7 @@ TEST(Module, magneto_gains_are_on_v_and_out_and_not_on_q_and_k) {
   EXPECT_NEAR(magneto_gain(false, 12, 0), std::sqrt(std::log(24.)), 1e-12);
   EXPECT_EQ(magneto_gain(true, 0, 0), 1);
   const auto module = made("multihead f32 b1 s2 e128 h4 encoder_layers=12 decoder_layers=6 | full");
-  const World w(*module);
+  const ModuleWorld w(*module);
   const auto deviation = [&](const char* name) {
     const std::vector<float> x = w.parameter(*module->find(name));
     return std::sqrt(dot(x, x) / double(x.size())) / std::sqrt(2. / 256);
@@ -225,12 +225,12 @@ TEST(Module, shares_the_parameters_of_another_shape) {
 TEST(Module, narrow_dtypes_stay_near_f32) {
   for (const char* dtype : {"bf16", "f16"}) {
     const auto wide = made("llama f32 b1 s16 e64 h4/2"), narrow = made(join("llama ", dtype, " b1 s16 e64 h4/2"));
-    World w(*wide);
+    ModuleWorld w(*wide);
     ASSERT_EQ(w.forward().message, "");
     const DType t = narrow->settings().dtype;
     std::vector<uint16_t> x(w.x.size()), out(x.size());
     for (size_t n = 0; n < x.size(); ++n) x[n] = t == DType::bf16 ? Bf16(w.x[n]).bits : F16(w.x[n]).bits;
-    World room(*narrow);
+    ModuleWorld room(*narrow);
     ModuleCall c = room.call();
     c.x.data = x.data(), c.out.data = out.data(), c.x.dtype = c.out.dtype = t;
     ASSERT_EQ(narrow->forward(c).message, "");

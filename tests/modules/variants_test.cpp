@@ -5,13 +5,13 @@
 namespace attune {
 namespace {
 
-void write(const World& w, const Parameter* p, const std::vector<float>& x) {
+void write(const ModuleWorld& w, const Parameter* p, const std::vector<float>& x) {
   if (!p) return;
   EXPECT_EQ(w.module.write(*p, x.data()).message, "");
 }
 
 // The slope along a random direction of one parameter or input, by two forwards.
-double slope(World& w, std::vector<float>& at, const std::vector<float>& along, const Parameter* p) {
+double slope(ModuleWorld& w, std::vector<float>& at, const std::vector<float>& along, const Parameter* p) {
   constexpr float kStep = 1.f / 64;
   const std::vector<float> before = at;
   double loss[2];
@@ -31,7 +31,7 @@ void check_slopes(std::string_view line) {
   const auto module = made(line);
   ASSERT_TRUE(module);
   disturb(*module);
-  World w(*module);
+  ModuleWorld w(*module);
   ASSERT_EQ(w.forward().message, "");
   for (const float y : w.out) ASSERT_TRUE(std::isfinite(y));
   ASSERT_EQ(w.backward().message, "");
@@ -62,6 +62,24 @@ TEST(Variants, dilated_inside_a_module) {
   check_slopes("longnet_encoder f32 b1 s24 e32 h4 | full : dilated mode=headgroup norm=divide rates=1,2 segments=8,16");
 }
 
+TEST(Variants, block_lists_inside_a_module) {
+  check_slopes("multihead f32 b2 s40 e32 h4/2 | causal | 8x8 local_window window=16");
+  check_slopes("llama f32 b1 s37 e32 h4 | causal | 8x16 random density=0.4 seed=3");
+}
+
+TEST(Variants, a_list_of_every_block_changes_nothing) {
+  const auto all = made("llama f32 b1 s40 e32 h4"), listed = made("llama f32 b1 s40 e32 h4 | causal | 8x8 dense");
+  ModuleWorld a(*all), b(*listed);
+  for (ModuleWorld* w : {&a, &b}) {
+    ASSERT_EQ(w->forward().message, "");
+    ASSERT_EQ(w->backward().message, "");
+  }
+  for (size_t n = 0; n < a.out.size(); ++n) {
+    ASSERT_NEAR(a.out[n], b.out[n], 1e-5);
+    ASSERT_NEAR(a.dx[n], b.dx[n], 1e-4);
+  }
+}
+
 TEST(Variants, options_of_attention) {
   check_slopes("multihead f32 b1 s12 e32 h4/2 | causal sink");
   check_slopes("multihead f32 b1 s12 e32 h4 softcap=5 | window4,4 softcap alibi");
@@ -75,9 +93,6 @@ TEST(Variants, what_a_module_does_not_make_is_refused) {
       "");
   EXPECT_EQ(Module::make(s, this_cpu(), nullptr, none).message,
             "module: makes all branches, their compression and gates: no only=, phi=none or gate=none");
-  ASSERT_EQ(read_settings("multihead f32 b1 s40 e32 h4 | causal blocks8x8x25", s).message, "");
-  EXPECT_EQ(Module::make(s, this_cpu(), nullptr, none).message,
-            "module: a block list needs the setting pattern=, in: forward f32 b1 h4 q40 k40 d8 causal blocks8x8x25");
 }
 
 }  // namespace

@@ -40,14 +40,14 @@ inline void disturb(const Module& m) {
 }
 
 // Values of an f32 module, and a call over them.
-struct World {
+struct ModuleWorld {
   const Module& module;
   std::vector<float> x, memory, out, d_out, dx, d_memory;
   std::vector<std::byte> tape, workspace;
   int64_t seed[2] = {11, 3};
   bool drops = false;
 
-  explicit World(const Module& m) : module(m) {
+  explicit ModuleWorld(const Module& m) : module(m) {
     const Settings& s = m.settings();
     const size_t rows = size_t(s.batch) * size_t(s.len) * size_t(s.embed);
     const size_t rows_of_memory = size_t(s.batch) * size_t(s.memory) * size_t(s.embed);

@@ -1,0 +1,71 @@
+// A module's line: read, printed, and every mistake in it a sentence.
+#include <gtest/gtest.h>
+
+#include "modules/settings.h"
+
+namespace attune {
+namespace {
+
+std::string again(std::string_view line) {
+  Settings s;
+  const Status read = read_settings(line, s);
+  return read.ok() ? name(s) : read.message;
+}
+
+TEST(Settings, a_line_is_printed_as_it_was_read) {
+  for (const char* line : {
+           "multihead f32 b2 s128 e64 h4 | full",
+           "multihead bf16 b2 s128 e64 h4/2 memory=77 norm=1 rope=pairs theta=500 | window15,0",
+           "multihead f16 b1 s128 e64 h4 dim=24 dim_v=32 encoder_layers=12 gain=0.5 seed=9 | causal : dilated "
+           "rates=1,2 segments=8,16",
+           "feed_forward f32 b1 s2 e3 act=relu bias=0 dropout=0.125 eps=1e-06 ffn=7",
+           "longnet_encoder f32 b1 s2 e4 h2 norm=0 | full",
+           "longnet_decoder f32 b1 s2 e4 h2 memory=9 | causal",
+           "llama bf16 b1 s4096 e4096 h32/8 ffn=14336 theta=5e+05 | causal",
+           "llama f32 b1 s64 e64 h4 softcap=30 | causal softcap sink",
+           "llama f32 b1 s256 e64 h4 | causal | 64x64 random density=0.5 seed=7",
+       })
+    EXPECT_EQ(again(line), line);
+}
+
+TEST(Settings, what_is_not_said_has_its_default) {
+  EXPECT_EQ(again("llama bf16 b1 s16 e4096 h32 rope=half ffn=11008"), "llama bf16 b1 s16 e4096 h32 | causal");
+  EXPECT_EQ(again("multihead f32 b1 s16 e64 h4 dim=16 dim_v=16"), "multihead f32 b1 s16 e64 h4 | full");
+  EXPECT_EQ(again("longnet_decoder f32 b1 s16 e64 h4 memory=16"), "longnet_decoder f32 b1 s16 e64 h4 | full");
+}
+
+TEST(Settings, every_mistake_is_a_sentence) {
+  const std::pair<const char*, const char*> wrong[] = {
+      {"", "module: '' is not one of multihead, feed_forward, longnet_encoder, longnet_decoder, llama"},
+      {"llama f64 b1 s1 e4 h1", "module: dtype 'f64' is not one of f32, f16, bf16"},
+      {"llama f32 b0 s1 e4 h1", "module: expected b and a number from 1 on at 'b0'"},
+      {"llama f32 b1 s1x e4 h1", "module: expected s and a number from 1 on at 's1x'"},
+      {"llama f32 b1 s1 h1", "module: expected e and a number from 1 on at 'h1'"},
+      {"llama f32 b1 s1 e4", "module: expected h and a number from 1 on at ''"},
+      {"llama f32 b1 s1 e12 h6/4", "module: heads 'h6/4' are not h#/# with the second dividing the first"},
+      {"llama f32 b1 s1 e12 h5", "module: heads 5 do not divide e12, and dim is not given"},
+      {"llama f32 b1 s1 e12 h4", "module: rope turns pairs, and dim = 3 is odd"},
+      {"llama f32 b1 s1 e8 h4 norm=1",
+       "module: 'norm' is not a setting of llama: dim, dim_v, dropout, eps, ffn, rope, rope_scale, seed, softcap, "
+       "theta"},
+      {"multihead f32 b1 s1 e8 h4 norm=2", "module: norm = '2' is not 0 or 1"},
+      {"multihead f32 b1 s1 e8 h4 gain=-1", "module: gain = '-1' is not a number from 0"},
+      {"multihead f32 b1 s1 e8 h4 dropout=1", "module: dropout = '1' is not 0 ... 1, without 1"},
+      {"multihead f32 b1 s1 e8 h4 theta=0", "module: theta and rope_scale are above 0"},
+      {"feed_forward f32 b1 s1 e8 | full", "module: feed_forward has no attention"},
+      {"longnet_decoder f32 b1 s1 e8 h2 memory=0", "module: a longnet_decoder looks at memory; memory = 0"},
+      {"multihead f32 b1 s1 e8 h4 | causal bias", "module: the option bias belongs to attune_call, not to a module"},
+      {"multihead f32 b1 s1 e8 h4 | causal paged16", "module: keys are linear, not paged"},
+      {"multihead f32 b1 s1 e8 h4 | causal@absolute", "module: positions are those of the rows, not @absolute"},
+      {"multihead f32 b1 s1 e8 h4 | causal softcap", "module: softcap is a setting and an option, both or none"},
+      {"multihead f32 b1 s1 e8 h4 | causal dropout", "module: the option dropout needs the setting dropout="},
+      {"multihead f32 b1 s9 e8 h4 | causal blocks8x8x9",
+       "module: a block list is said behind a second bar, by its pattern, not in 'causal blocks8x8x9'"},
+      {"multihead f32 b1 s9 e8 h4 | causal | random density=1",
+       "module: block list 'random density=1' does not begin with #x#, the tokens of a block"},
+  };
+  for (const auto& [line, sentence] : wrong) EXPECT_EQ(again(line), sentence) << line;
+}
+
+}  // namespace
+}  // namespace attune
