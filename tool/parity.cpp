@@ -11,6 +11,7 @@
 #include "core/check.h"
 #include "machine/host.h"
 #include "tool/commands.h"
+#include "tool/parity_ring.h"
 #include "verify/coverage.h"
 #include "verify/kernels.h"
 
@@ -22,7 +23,9 @@ using json = nlohmann::ordered_json;
 struct Asked {
   std::string device = "cpu", backend, text;
   int threads = 0;
-  bool quick = false, kernels = false, coverage = false;
+  bool quick = false, kernels = false, coverage = false, ring = false;
+  std::vector<int> ranks{1, 2, 4, 8};
+  double seconds = 60;
 };
 
 // Of the runs of one backend with one dtype.
@@ -173,6 +176,8 @@ json as_json(const Backend& b, const Cell& c) {
 }
 
 void parity(const Asked& asked, Context& context) {
+  if (asked.ring)
+    return ring_parity({asked.device, asked.text, asked.ranks, asked.seconds, asked.quick}, context);
   Suite suite;
   Exit code = kUsage;
   if (Status s = make_suite(asked, suite, code); !s.ok()) return fail(context, code, s.message);
@@ -232,6 +237,13 @@ void add_parity(CLI::App& app, Context& context) {
       ->excludes(one)
       ->excludes(quick)
       ->excludes(kernels);
+  CLI::Option* ring = command->add_flag(
+      "--ring", asked->ring, "Attention over ranks against the whole: threads as ranks, or under mpirun its processes");
+  ring->excludes("--backend")->excludes(kernels)->excludes("--coverage");
+  command->add_option("--ranks", asked->ranks, "How many ranks")
+      ->delimiter(',')->check(CLI::Range(1, 64))->needs(ring)->capture_default_str();
+  command->add_option("--limit", asked->seconds, "Seconds that a rank waits for another")
+      ->check(CLI::Range(0.001, 1e6))->needs(ring)->capture_default_str();
   command->add_option("--threads", asked->threads, "Threads of a run (default: the CPU's)")->check(CLI::Range(1, 1024));
   command->footer(
       "A case is PASS when its mean absolute error is at most 5e-5, PASS-AT-FLOOR when it is above that and no worse "
@@ -241,6 +253,8 @@ void add_parity(CLI::App& app, Context& context) {
       "Examples:\n"
       "  attune parity --device cpu\n"
       "  attune parity --device cuda:0 --coverage\n"
+      "  attune parity --ring --ranks 2,4\n"
+      "  mpirun -n 4 attune parity --ring\n"
       "  attune parity --backend cpu_forward --case \"forward bf16 b2 h4/2 q31 k129 d64 causal | seed=3 drawn bhsd "
       "cache\"");
   command->callback([asked, &context] { parity(*asked, context); });

@@ -77,4 +77,12 @@ class Communicator {
 // `count` ranks in this process, each for a thread of the caller's: memory of the host, or of GPUs.
 Status make_ranks(int count, std::vector<Transport>& out);
 
+// A rank of MPI, through the plug-in libattune_mpi. `comm` is an MPI_Comm*, null for all that were started.
+Status open_mpi(const void* comm, Transport& out);
+
+// A rank of NCCL, one a GPU. Rank 0 makes the id, and the caller brings it to the others.
+inline constexpr size_t kNcclIdBytes = 128;
+Status make_nccl_id(std::span<std::byte, kNcclIdBytes> out);
+Status open_nccl(std::span<const std::byte, kNcclIdBytes> id, int rank, int ranks, int device, Transport& out);
+
 }  // namespace attune

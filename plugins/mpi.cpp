@@ -1,0 +1,195 @@
+// libattune_mpi: a transport over MPI. MPI has no stable binary interface, so this is a library of its own, built where
+// MPI is found and opened when it is asked for; libattune needs it never. Memory of the host only: what lies on a GPU is
+// staged by the communicator. Waits poll, because MPI has none with a limit.
+#define OMPI_SKIP_MPICXX 1
+#define MPICH_SKIP_MPICXX 1
+#include <mpi.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "transport/transport.h"
+
+namespace attune {
+namespace {
+
+constexpr size_t kMostBytes = size_t(1) << 30;  // a message: counts of MPI are int
+constexpr int kTag = 41;
+
+struct Ticket {
+  std::vector<MPI_Request> requests{};
+  std::vector<Transfer> pieces{};
+  std::vector<MPI_Status> statuses{};
+  bool open = false;
+};
+
+struct Rank {
+  MPI_Comm comm = MPI_COMM_NULL;
+  bool ours = false;  // this library started MPI, and ends it
+  bool broken = false;
+  std::vector<std::unique_ptr<Ticket>> tickets{};
+  std::string error{};
+};
+
+int said(Rank& me, std::string why) {
+  me.broken = true;
+  return me.error = std::move(why), 1;
+}
+
+std::string text(int code) {
+  char words[MPI_MAX_ERROR_STRING] = {};
+  int length = 0;
+  return MPI_Error_string(code, words, &length) == MPI_SUCCESS ? std::string(words, size_t(length)) : "unknown error";
+}
+
+// Takes back what has not ended. A receive no longer writes; of a send MPI may still read the memory, should its peer
+// come back, so the memory should live as long as the process does.
+void withdraw(Ticket& t) {
+  for (size_t n = 0; n < t.requests.size(); ++n) {
+    if (t.requests[n] == MPI_REQUEST_NULL) continue;
+    if (t.pieces[n].receive) MPI_Cancel(&t.requests[n]);
+    MPI_Request_free(&t.requests[n]);
+  }
+  t.open = false;
+}
+
+int start(void* self, const Transfer* transfers, int32_t count, int32_t, void*, void** ticket) {
+  Rank& me = *static_cast<Rank*>(self);
+  Ticket* t = nullptr;
+  for (const auto& one : me.tickets)
+    if (!one->open) t = one.get();
+  if (!t) t = me.tickets.emplace_back(std::make_unique<Ticket>()).get();
+  t->pieces.clear();
+  for (int n = 0; n < count; ++n)
+    for (size_t at = 0; at < transfers[n].bytes || !at; at += kMostBytes) {
+      Transfer piece = transfers[n];
+      piece.data = static_cast<char*>(piece.data) + at;
+      piece.bytes = std::min(kMostBytes, transfers[n].bytes - at);
+      t->pieces.push_back(piece);
+    }
+  t->requests.assign(t->pieces.size(), MPI_REQUEST_NULL);
+  t->statuses.resize(t->pieces.size());
+  t->open = true;
+  for (size_t n = 0; n < t->pieces.size(); ++n) {
+    const Transfer& p = t->pieces[n];
+    const int code = p.receive ? MPI_Irecv(p.data, int(p.bytes), MPI_BYTE, p.peer, kTag, me.comm, &t->requests[n])
+                               : MPI_Isend(p.data, int(p.bytes), MPI_BYTE, p.peer, kTag, me.comm, &t->requests[n]);
+    if (code != MPI_SUCCESS) {
+      withdraw(*t);
+      return said(me, "rank " + std::to_string(p.peer) + ": " + text(code));
+    }
+  }
+  *ticket = t;
+  return 0;
+}
+
+int finish(void* self, void* ticket, double seconds, void*) {
+  Rank& me = *static_cast<Rank*>(self);
+  Ticket& t = *static_cast<Ticket*>(ticket);
+  using Clock = std::chrono::steady_clock;
+  const auto begin = Clock::now();
+  for (int done = 0; !done;) {
+    int code = MPI_SUCCESS;
+    size_t waiting = t.requests.size();
+    done = 1;
+    // One by one, so that an error or a silence has a rank.
+    for (size_t n = 0; n < t.requests.size(); ++n) {
+      if (t.requests[n] == MPI_REQUEST_NULL) continue;
+      int ended = 0;
+      code = MPI_Test(&t.requests[n], &ended, &t.statuses[n]);
+      const std::string peer = "rank " + std::to_string(t.pieces[n].peer);
+      if (code != MPI_SUCCESS) {
+        t.requests[n] = MPI_REQUEST_NULL;
+        withdraw(t);
+        return said(me, peer + ": " + text(code));
+      }
+      if (!ended) {
+        done = 0, waiting = std::min(waiting, n);
+        continue;
+      }
+      int bytes = 0;
+      if (t.pieces[n].receive && MPI_Get_count(&t.statuses[n], MPI_BYTE, &bytes) == MPI_SUCCESS &&
+          size_t(bytes) != t.pieces[n].bytes) {
+        withdraw(t);
+        return said(me, peer + " sent " + std::to_string(bytes) + " bytes, and " + std::to_string(t.pieces[n].bytes) +
+                            " were expected");
+      }
+    }
+    if (done) break;
+    const double waited = std::chrono::duration<double>(Clock::now() - begin).count();
+    if (waited > seconds) {
+      const Transfer& p = t.pieces[waiting];
+      withdraw(t);
+      std::string limit = std::to_string(seconds);
+      limit.erase(limit.find_last_not_of('0') + 1);
+      if (limit.back() == '.') limit.pop_back();
+      const std::string within = " within " + limit + " s";
+      const std::string peer = "rank " + std::to_string(p.peer);
+      return said(me, p.receive ? "nothing came from " + peer + within : peer + " took nothing" + within);
+    }
+    // Ranks that share a core must let each other run.
+    if (waited > 1e-3) std::this_thread::sleep_for(std::chrono::microseconds(50));
+    else std::this_thread::yield();
+  }
+  t.open = false;
+  return 0;
+}
+
+void fail(void* self, const char*) {
+  Rank& me = *static_cast<Rank*>(self);
+  me.broken = true;
+  for (const auto& t : me.tickets)
+    if (t->open) withdraw(*t);
+}
+
+const char* error(void* self) { return static_cast<Rank*>(self)->error.c_str(); }
+
+void destroy(void* self) {
+  Rank* me = static_cast<Rank*>(self);
+  int ended = 0;
+  MPI_Finalized(&ended);
+  // A group that lost a rank would wait here for it.
+  if (!ended && !me->broken) {
+    MPI_Comm_free(&me->comm);
+    if (me->ours) MPI_Finalize();
+  }
+  delete me;
+}
+
+}  // namespace
+}  // namespace attune
+
+// `comm` is an MPI_Comm*, or null for MPI_COMM_WORLD. `size` is that of the caller's Transport: both are of one build.
+extern "C" __attribute__((visibility("default"))) int attune_mpi_open(size_t size, const void* comm,
+                                                                       attune::Transport* out, char* why, size_t room) {
+  using namespace attune;
+  const auto no = [&](const std::string& text) {
+    std::strncpy(why, text.c_str(), room - 1);
+    why[room - 1] = 0;
+    return 1;
+  };
+  if (size != sizeof(Transport)) return no("libattune_mpi is of another version");
+  int started = 0, ended = 0;
+  MPI_Finalized(&ended);
+  if (ended) return no("MPI was ended before");
+  auto me = std::make_unique<Rank>();
+  MPI_Initialized(&started);
+  if (!started) {
+    int level = 0;
+    if (MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &level) != MPI_SUCCESS) return no("MPI_Init_thread failed");
+    me->ours = true;
+  }
+  const MPI_Comm from = comm ? *static_cast<const MPI_Comm*>(comm) : MPI_COMM_WORLD;
+  if (const int code = MPI_Comm_dup(from, &me->comm); code != MPI_SUCCESS) return no("MPI_Comm_dup: " + text(code));
+  MPI_Comm_set_errhandler(me->comm, MPI_ERRORS_RETURN);
+  *out = {.start = start, .finish = finish, .fail = fail, .error = error, .destroy = destroy};
+  MPI_Comm_rank(me->comm, &out->rank);
+  MPI_Comm_size(me->comm, &out->ranks);
+  out->self = me.release();
+  return 0;
+}
