@@ -107,7 +107,7 @@ void declare_nsa(const Shape& x, Declared& out) {
                         roles_if(x.ragged, roles(Role::cu_q, Role::cu_k)) | roles_if(chunk, roles(Role::used_k));
   out.required = forward | (x.backward ? roles(Role::d_out, Role::dq) : roles(Role::out)) |
                  roles_if(x.backward && alone, roles(Role::out, Role::lse));
-  out.optional = roles_if(!x.ragged, roles(Role::used_k, Role::cache_index)) |
+  out.optional = roles_if(!x.ragged, roles(Role::used_k)) | roles_if(!x.ragged && none, roles(Role::cache_index)) |
                  roles_if(!x.backward, roles(Role::used_q)) | roles_if(alone, roles(Role::lse)) |
                  roles_if(alone && x.backward, roles(Role::d_lse)) |
                  roles_if(x.backward && scores && only != Branch::selected, roles(Role::dk)) |
