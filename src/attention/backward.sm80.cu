@@ -35,6 +35,13 @@ Room room_of(int arch) {
   return sm80::is_middle(code) && bytes >= 150 * 1024 ? Room::middle : Room::small;
 }
 
+// How much of the key tiles lies outside of the blocks of a list: all by what is inside.
+constexpr double kMostWasted = 1.3;
+double wasted(const Problem& p, const BackwardKernel& k) {
+  const int size = p.mask.blocks.k;
+  return size ? double(round_up(size, k.tile)) / size : 1;
+}
+
 struct Chosen { BackwardKernel *keys, *rows; };  // rows: where dQ has a kernel of its own
 
 Chosen choose(const Problem& p, const Device& d) {
@@ -47,8 +54,11 @@ Chosen choose(const Problem& p, const Device& d) {
     if (all.keys[0].dim < dim) continue;
     Chosen c{};
     for (const Room wanted : {room, Room::small})
-      for (BackwardKernel& k : all.keys)
-        if (!c.keys && k.with_options == options && (k.room == Room::any || k.room == wanted)) c.keys = &k;
+      for (BackwardKernel& k : all.keys) {
+        if (k.with_options != options || (k.room != Room::any && k.room != wanted)) continue;
+        // Where blocks of a list leave much of a tile empty, a smaller one.
+        if (!c.keys || wasted(p, *c.keys) > kMostWasted * wasted(p, k)) c.keys = &k;
+      }
     if (p.reproducible != Reproducible::no && p.mask.blocks.q) c.rows = all.rows;
     return c;
   }

@@ -101,7 +101,11 @@ struct KeyWalk {
 
   // Without a list: tiles of one head.
   __device__ int tiles() const { return at.high > at.low ? (at.high - at.start + kTileQ - 1) / kTileQ : 0; }
-  __device__ int pieces() const { return (p.mask.blocks.q + 15 + kTileQ - 1) / kTileQ; }  // a block may begin anywhere
+  // Tiles of a block of queries. They begin at multiples of 16, blocks anywhere.
+  __device__ int pieces() const {
+    const int size = p.mask.blocks.q;
+    return (size + (size % 16 ? 15 : 0) + kTileQ - 1) / kTileQ;
+  }
 
   // By one thread.
   __device__ void begin(int visits) const {

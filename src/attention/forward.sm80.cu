@@ -17,6 +17,7 @@ constexpr std::string_view kWho = "sm80_forward";
 constexpr int kLeastKeysOfSplit = 256;  // below, merging costs more than the split saves
 constexpr int kMostSplits = 128;
 constexpr int64_t kMostBlocks = INT32_MAX;
+constexpr double kMostWasted = 1.3;  // below, the larger tile is quicker all the same
 constexpr int64_t kShortDiagonal = 1 << 16;  // keys times dim: 1024 of 64, 512 of 128
 // What `sequence` reads on the GPU.
 constexpr Role kLengths[] = {Role::cu_q,     Role::cu_k,        Role::used_q,     Role::used_k,
@@ -51,6 +52,11 @@ int64_t row_blocks(const Problem& p, const ForwardKernel& k) {
   return ceil_div(int64_t(p.len_q) * group_of(p, k), k.tile_q);
 }
 
+// Key tiles of a block of the list.
+int64_t list_pieces(const Problem& p, const ForwardKernel& k) {
+  return p.mask.blocks.k ? ceil_div(p.mask.blocks.k, k.tile_k) : 1;
+}
+
 int64_t units(const Problem& p, const ForwardKernel& k) { return int64_t(p.batch) * (p.heads_q / group_of(p, k)); }
 
 // The most keys that a block of rows can see.
@@ -58,6 +64,13 @@ int64_t keys_seen(const Problem& p, const ForwardKernel& k) {
   const Mask& m = p.mask;
   if (m.kind != MaskKind::window || m.left == kNoLimit || m.right == kNoLimit) return p.len_k;
   return std::min<int64_t>(p.len_k, (int64_t(m.left) + m.right + k.tile_q) / m.k_step + 2);
+}
+
+// How much of a kernel's tiles lies outside of the blocks of a list: all by what is inside.
+double wasted(const Problem& p, const ForwardKernel& k) {
+  const Blocks size = p.mask.blocks;
+  if (!size.q) return 1;
+  return double(round_up(size.q, k.tile_q)) * double(round_up(size.k, k.tile_k)) / (double(size.q) * size.k);
 }
 
 int blocks_at_once(const ForwardKernel& k, const Device& d) {
@@ -114,11 +127,11 @@ Status shape(Plan& plan, const Planner&) {
   // Not where a row's bits may not depend on the batch: bounds of lengths do.
   const bool diagonal = p.mask.kind == MaskKind::causal && int64_t(p.len_k) * p.dim_qk <= kShortDiagonal;
   const bool small = (few || diagonal) && p.reproducible != Reproducible::batch;
-  const ForwardKernel* k = nullptr;
-  if (small) {
-    int widest = 0;  // the same head dim as the plain choice
-    if (const ForwardKernel* plain = find_kernel(fits)) widest = plain->dim;
-    const auto low = [&](const ForwardKernel& x, int n) { return fits(x, n) && x.dim == widest && x.tile_q <= 64; };
+  const ForwardKernel *k = nullptr, *plain = find_kernel(fits);
+  if (plain && (small || wasted(p, *plain) > kMostWasted)) {  // of the same head dim
+    const auto low = [&](const ForwardKernel& x, int n) {
+      return fits(x, n) && x.dim == plain->dim && x.tile_q <= 64 && (small || wasted(p, x) < wasted(p, *plain));
+    };
     k = find_kernel(low, &plan.kernel);
   }
   if (!k) k = find_kernel(fits, &plan.kernel);
@@ -175,6 +188,7 @@ Status attend(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
                                    .units = Divisor(uint32_t(p.heads_q / group_of(p, k))),
                                    .batch = Divisor(uint32_t(p.batch)),
                                    .heads_per_key = Divisor(uint32_t(heads_per_key(p))),
+                                   .pieces = Divisor(uint32_t(list_pieces(p, k))),
                                    .few_rows = short_ones == sm80::Few::some ? uint32_t(sm80::kMostRows) : 0u,
                                    .uniform = uniform,
                                    .seq = uniform ? sequence(p, a, 0) : Sequence{},

@@ -24,6 +24,7 @@ struct ForwardParams {
   Divisor units;          // of one sequence
   Divisor batch;
   Divisor heads_per_key;
+  Divisor pieces;         // key tiles of a block of the list
   uint32_t few_rows;      // sequences of at most so many (position, head of a key head) rows are the decode kernels'
   bool uniform;           // every sequence is `seq` but for its place in the batch: no lengths in tensors
   Sequence seq;
@@ -44,6 +45,7 @@ struct Place {
   int first, rows;            // of the unit's rows
   int first_tile, tiles;      // key tiles of this split
   int open_first, open_last;  // keys that every row of the block sees
+  const int32_t* column;      // of a list: the key blocks of the rows
   const char *k, *v;          // where key 0 of the sequence lies, unless keys are paged
   char *q, *out;              // where row `first` lies; rows follow each other unless heads share the block
 };
@@ -131,7 +133,9 @@ struct Forward {
     at.open_first = bottom.x, at.open_last = top.y;
     int all;
     if (size.q) {
-      at.first_tile = 0, all = list(at).count(at.first / size.q) * ((size.k + TileK - 1) / TileK);
+      const int row = at.first / size.q;
+      at.column = list(at).column + list(at).entry(row);
+      at.first_tile = 0, all = list(at).count(row) * int(x.pieces.by);
     } else {
       at.first_tile = top.x / TileK, all = max(0, (bottom.y + TileK - 1) / TileK - at.first_tile);
     }
@@ -148,19 +152,16 @@ struct Forward {
     n += at.first_tile;
     int first = n * TileK, last = min(first + TileK, at.seq.len_k);
     if (p.mask.blocks.q) {
-      const Blocks size = p.mask.blocks;
-      const int pieces = (size.k + TileK - 1) / TileK;
-      const int64_t begin = int64_t(list(at).key_block(at.first / size.q, n / pieces)) * size.k,
-                    start = begin + n % pieces * TileK;
-      last = clamp(min(start + int64_t(TileK), begin + size.k), 0, at.seq.len_k), first = clamp(start, 0, last);
+      const int block = int(x.pieces.divide(n)), piece = n - block * int(x.pieces.by), size = p.mask.blocks.k;
+      const int64_t begin = int64_t(at.column[block]) * size, start = begin + piece * TileK;
+      last = clamp(min(start + int64_t(TileK), begin + size), 0, at.seq.len_k), first = clamp(start, 0, last);
     }
     return {first, last, at.open_first > first || at.open_last < first + TileK || last < first + TileK};
   }
 
   // Of the list: that of the n-th tile.
   __device__ int entry(const Place& at, int n) const {
-    const Blocks size = p.mask.blocks;
-    return list(at).entry(at.first / size.q) + (n + at.first_tile) / ((size.k + TileK - 1) / TileK);
+    return int(at.column - list(at).column) + int(x.pieces.divide(n + at.first_tile));
   }
 
   __device__ void find_seen(const Place& at) const {
