@@ -40,7 +40,7 @@ constexpr std::string_view kLines[] = {
     "forward bf16 b3 h16/2 q1 k700 d192/128 causal : select d=16 l=32 n=5 s=32 | seed=5 drawn cache",
     "forward f32 b2 h4/2 q9 k300 d32 causal : select d=8 l=16 n=6 s=16 | cache used_q",
     "forward f32 b2 h6/2 q150 k150 d20 causal : select d=4 l=8 n=5 s=8 | seed=2 lean",
-    "forward bf16 b2 h16/1 q1200 k1200 d128 causal : select d=4 l=8 n=9 s=16 | lean",
+    "forward bf16 b1 h4/1 q900 k900 d64 causal : select d=4 l=8 n=9 s=16 | lean",
     "forward f16 b3 h8/2 q150 k150 d72 causal ragged : select d=4 l=8 n=5 s=16 | seed=4 lean drawn",
     "forward bf16 b2 h40/1 q2 k900 d64 causal : select d=2 l=4 n=8 s=8 | seed=6 lean drawn cache",
 
