@@ -9,6 +9,9 @@ PROBLEM, COST, DROPOUT = "src/core/problem.cpp", "src/core/cost.cpp", "src/core/
 PLAN, RULES, CHECK = "src/plan/plan.cpp", "src/plan/rules.cpp", "src/core/check.cpp"
 FORWARD, BACKWARD = "src/attention/forward.cpu.cpp", "src/attention/backward.cpu.cpp"
 SCALAR, NEON = "src/machine/cpu/scalar.cpp", "src/machine/cpu/neon.cpp"
+DILATED, DILATED_HEADS, OPS = "src/core/dilated.h", "src/core/dilated.cpp", "src/machine/ops.cpp"
+DILATED_CALLS, DILATED_SHAPE = "src/variants/dilated_calls.cpp", "src/variants/dilated_shape.cpp"
+DILATED_RUN = "src/variants/dilated.cpp"
 
 CONFORMANCE = ["conformance_quick_test"]
 KERNELS = ["machine_kernels_test", *CONFORMANCE]
@@ -127,4 +130,43 @@ MUTANTS = [
      "neon: row 8 is multiplied with the weights of row 4", KERNELS),
     (NEON, "j / kRows * panel + (at + r) * kRows + j % kRows", "j / kRows * panel + r * kRows + j % kRows",
      "neon: a transposed panel lands on the first", KERNELS),
+    # Dilated attention
+    (DILATED, "i * each + (i < more ? i : more);", "i * each + (i < more ? 0 : more);",
+     "dilated: head groups overlap where heads are left over", ["core_dilated_test"]),
+    (DILATED, "first <= origin ? origin : origin + ceil_div(first - origin, rate) * rate;",
+     "first <= origin ? origin : origin + floor_div(first - origin, rate) * rate;",
+     "dilated: queries from before a cut come again", ["core_dilated_test"]),
+    (DILATED, "from < last ? ceil_div(last - from, rate) : 0", "from < last ? (last - from) / rate : 0",
+     "dilated: the last row of a remainder is left out", ["core_dilated_test"]),
+    (DILATED_HEADS, "HeadSet s{i % rate, i, i / group,", "HeadSet s{i / group % rate, i, i / group,",
+     "dilated: the remainder is that of the head of keys", ["core_dilated_test"]),
+    (DILATED_HEADS, "if (first > last) first = last = all.last;", "if (first > last) first = last;",
+     "dilated: a head group inside one group of query heads has its heads twice", ["core_dilated_test"]),
+    (DILATED_HEADS, "return group % rate == 0 ? rate :", "return true ? rate :",
+     "dilated: heads of one remainder step evenly through heads of keys that they do not", ["core_dilated_test"]),
+    (DILATED_CALLS, "p.mask.kind == MaskKind::causal ? q_last : end, 1};", "end, 1};",
+     "dilated: keys of a causal cut reach beyond its queries", ["variants_dilated_calls_test"]),
+    (DILATED_CALLS, "s.count = int((last - first) / size);", "s.count = int(ceil_div(last - first, size));",
+     "dilated: the short last segment is folded with the whole ones", ["variants_dilated_calls_test"]),
+    (DILATED_CALLS, "if (!alike || (count > 1 &&", "if (!alike || (count > 99 &&",
+     "dilated: remainders with uneven steps are folded", ["variants_dilated_calls_test"]),
+    (DILATED_CALLS, "move(one.k, call.k.along_head, head / group);", "move(one.k, call.k.along_head, head);",
+     "dilated: a single head takes the keys of another", ["variants_dilated_calls_test"]),
+    (DILATED_SHAPE, "adds = d.sums() || (backward && shares_keys(d, p));", "adds = d.sums();",
+     "dilated: gradients of keys that head groups share overwrite each other", CONFORMANCE),
+    (DILATED_SHAPE, "clears = !has_every_row(d) ||", "clears = ",
+     "dilated: rows that no branch has are not written", ["variants_dilated_test", *CONFORMANCE]),
+    (DILATED_SHAPE, "std::max(common, most / common * common)", "std::max<int64_t>(1, most)",
+     "dilated: a backward is cut inside segments", ["variants_dilated_test"]),
+    (DILATED_SHAPE, "own_parts = d.sums() && (d.norm != Norm::lse || (backward && d.detached));",
+     "own_parts = d.sums() && d.norm != Norm::lse;",
+     "dilated: detached gradients are the exact ones", ["variants_dilated_test", *CONFORMANCE]),
+    (DILATED_RUN, "return s_.sums_apart ? Based{apart, first_} : given(r);", "return s_.sums_apart ? Based{apart, 0} : given(r);",
+     "dilated: sums of a chunk lie at the rows of the sequence", ["variants_dilated_test"]),
+    (DILATED_RUN, "own_lse && s_.d.norm != Dilated::Norm::lse ? own_lse", "own_lse ? own_lse",
+     "dilated: detached gradients are weighted by the branch's own lse", ["variants_dilated_test", *CONFORMANCE]),
+    (OPS, "if (share.b != 0.f) read(part", "if (true) read(part",
+     "merge reads a part that has no keys", ["machine_ops_test"]),
+    (OPS, "if (t.extent.head == 1) t.stride.head = 0;", "if (t.extent.head == 1) t.stride.head = t.stride.head;",
+     "an axis of extent 1 is not broadcast", ["machine_ops_test"]),
 ]

@@ -91,15 +91,16 @@ TEST(Dilated, sets_of_heads_are_the_heads) {
       for (int group = 1; group <= 6; ++group)
         for (int rate = 1; rate <= 9; ++rate) {
           const int heads = kv * group;
-          if (mode == "headgroup" && heads < 2) continue;
+          if (mode == "headgroup" && heads < 3) continue;
           const Problem p = problem(join("forward f32 b1 h", heads, "/", kv, " q64 k64 d16 full : dilated mode=", mode,
-                                         " rates=", rate, ",", rate, " segments=16,32"));
+                                         " rates=", rate, ",", rate, ",", rate, " segments=16,32,9"));
           const Dilated d = dilated_of(p);
-          for (int n = 0; n < 2; ++n) {
-            const Rows own = group_heads(heads, 2, n);
+          for (int n = 0; n < 3; ++n) {
+            const Rows own = group_heads(heads, 3, n);
             std::multiset<int> seen;
             for (int i = 0; i < head_sets(d, p, n); ++i) {
               const HeadSet s = head_set(d, p, n, i);
+              ASSERT_GE(s.heads_q, 0) << name(p);
               if (!s.heads_q) continue;
               ASSERT_EQ(s.heads_q % s.heads_kv, 0) << name(p);
               for (int m = 0; m < s.heads_q; ++m) {

@@ -60,7 +60,9 @@ TEST(Ops, sums_scale_and_broadcast) {
                           Extents{1, 1, 1, 21}}) {
     Owned x = numbered(DType::bf16, e, Layout::bshd), y = numbered(DType::f32, kShape, Layout::bshd, 2);
     const Owned before = numbered(DType::f32, kShape, Layout::bshd, 2);
-    x.t.stride.seq = e.seq == 1 ? 999 : x.t.stride.seq;  // of an axis that is 1, and so is not used
+    if (e.batch == 1) x.t.stride.batch = 999;  // of an axis that is 1, and so is not used
+    if (e.seq == 1) x.t.stride.seq = 999;
+    if (e.head == 1) x.t.stride.head = 999;
     ASSERT_EQ(add(x.t, y.t, nullptr).message, "");
     y.each([&](int b, int s, int h, int d) {
       ASSERT_EQ(load(y.t, b, s, h, d), load(before.t, b, s, h, d) + at(x.t, b, s, h, d));
