@@ -116,6 +116,11 @@ TEST_F(Graph, positions_may_change) { check("forward bf16 b2 h2 q40 k80 d64 caus
 TEST_F(Graph, lengths_of_a_backward_may_change) {
   check("backward f16 b3 h4/2 q65 k129 d64 causal repro=run | seed=2 cache used_q", true);
 }
+TEST_F(Graph, a_composition_replays) {
+  check("forward bf16 b2 h4/2 q130 k130 d64 causal : dilated rates=1,2,3 segments=32,64,130", false);
+  check("backward bf16 b2 h4/2 q130 k130 d64 causal repro=run : dilated rates=1,2,3 segments=32,64,130", false);
+  check("backward f16 b1 h4 q99 k99 d64 full repro=run : dilated norm=divide rates=1,3 segments=20,99", false);
+}
 
 // What forbids it is the mode of the capture, and it does: were it not so, none of the above would prove anything.
 TEST_F(Graph, a_capture_forbids_allocations) {
