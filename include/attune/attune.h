@@ -258,6 +258,58 @@ ATTUNE_API int attune_blocks_build(const attune_problem* problem, const attune_a
 /* Waits for the stream and reads counts that are on a device. */
 ATTUNE_API int attune_blocks_counts(const char* device, const int64_t* counts, int64_t* out, void* stream);
 
+/* Modules: layers with parameters, a forward and a backward. A module is one line of text, docs/modules.md:
+ *   "llama bf16 b1 s4096 e4096 h32/8 ffn=14336 | causal"
+ *   "multihead f32 b2 s512 e768 h12 norm=1 | causal : dilated mode=longnet norm=lse rates=1,2 segments=128,256"
+ * Sizes are fixed when it is made. Its attention goes by tuned rules and the list of backends; ATTUNE_BACKEND is not for
+ * it. Calls of one module from many threads are safe while nobody changes its parameters or gradients. */
+typedef struct attune_module attune_module;
+typedef struct attune_module_options {
+  uint32_t size;               /* sizeof(attune_module_options) */
+  const char* device;          /* "cpu", "cuda:0"; null: "cpu" */
+  const attune_module* shares; /* uses the parameters and gradients of this one, of other sizes; null: its own */
+} attune_module_options;
+typedef struct attune_module_sizes {
+  uint32_t size;         /* sizeof(attune_module_sizes) */
+  int32_t parameters;    /* how many have a name */
+  uint64_t parameter_bytes, gradient_bytes;
+  uint64_t tape;         /* what a backward needs of a forward: bytes */
+  uint64_t forward;      /* workspace of a forward with a tape, */
+  uint64_t forward_only; /* of one without, */
+  uint64_t backward;     /* and of a backward */
+} attune_module_sizes;
+typedef struct attune_module_args {
+  uint32_t size;               /* sizeof(attune_module_args) */
+  int32_t add;                 /* 1: parameter gradients are added to; 0: overwritten */
+  const attune_tensor* x;      /* bsd, compact, 16-byte aligned, as all below */
+  const attune_tensor* memory; /* of cross-attention */
+  const attune_tensor* out;    /* of a forward */
+  const attune_tensor* d_out;  /* of a backward, and so: */
+  const attune_tensor *dx, *d_memory; /* null: not wanted */
+  const attune_tensor* seed;   /* n i64, n = 2, of dropout: the same in both passes; null: nothing is dropped */
+  void* tape;                  /* 64-byte aligned, sizes.tape bytes, unchanged between the passes; null: no backward */
+  void* workspace;             /* 64-byte aligned, of at least the bytes above; null: the library lends one */
+  size_t workspace_bytes;
+  void* communicator;          /* of variants that span ranks */
+} attune_module_args;
+ATTUNE_API int attune_module_create(const char* text, const attune_module_options* options, attune_module** out);
+ATTUNE_API void attune_module_destroy(attune_module* module); /* when the stream is done with it */
+ATTUNE_API const char* attune_module_text(const attune_module* module); /* its line, in the one spelling */
+ATTUNE_API const char* attune_module_why(const attune_module* module);  /* the backends of its attention, and why */
+ATTUNE_API int attune_module_measure(const attune_module* module, attune_module_sizes* out);
+/* The n-th parameter's name, null beyond the last. Order is that of files. */
+ATTUNE_API const char* attune_module_parameter_name(const attune_module* module, int32_t n);
+/* Where a parameter lies, to be read and written; and its f32 gradient, which is 0 until a backward. The first call for
+ * a gradient, or the first backward, allocates all of them: not inside a capture. */
+ATTUNE_API int attune_module_parameter(const attune_module* module, const char* name, attune_tensor* out);
+ATTUNE_API int attune_module_gradient(const attune_module* module, const char* name, attune_tensor* out);
+/* Every parameter from or to a safetensors file, there named prefix + name (null: no prefix). convert: a file in another
+ * floating dtype is taken too. A file that does not fit changes nothing. */
+ATTUNE_API int attune_module_load(attune_module* module, const char* path, const char* prefix, int convert);
+ATTUNE_API int attune_module_save(const attune_module* module, const char* path, const char* prefix);
+ATTUNE_API int attune_module_forward(const attune_module* module, const attune_module_args* args, void* stream);
+ATTUNE_API int attune_module_backward(const attune_module* module, const attune_module_args* args, void* stream);
+
 ATTUNE_API const char* attune_last_error(void); /* of this thread's last call; a sentence; "" after a success */
 ATTUNE_API const char* attune_version(void);    /* "0.1.0" */
 

@@ -292,5 +292,80 @@ class Cache {
   std::unique_ptr<attune_cache, Free> cache_;
 };
 
+// A layer with parameters: Module("llama bf16 b1 s4096 e4096 h32/8 | causal", "cuda:0"). docs/modules.md has the lines.
+class Module {
+ public:
+  explicit Module(const std::string& text, const char* device = nullptr, const Module* shares = nullptr) {
+    attune_module_options options{};
+    options.size = sizeof options;
+    options.device = device, options.shares = shares ? shares->module_.get() : nullptr;
+    attune_module* made = nullptr;
+    require(attune_module_create(text.c_str(), &options, &made));
+    module_.reset(made);
+  }
+  std::string text() const { return attune_module_text(module_.get()); }
+  std::string why() const { return attune_module_why(module_.get()); }
+  attune_module_sizes sizes() const {
+    attune_module_sizes s{};
+    s.size = sizeof s;
+    require(attune_module_measure(module_.get(), &s));
+    return s;
+  }
+  std::vector<std::string> parameters() const {
+    std::vector<std::string> names;
+    while (const char* name = attune_module_parameter_name(module_.get(), static_cast<int32_t>(names.size())))
+      names.emplace_back(name);
+    return names;
+  }
+  attune_tensor parameter(const std::string& name) const {
+    attune_tensor t{};
+    require(attune_module_parameter(module_.get(), name.c_str(), &t));
+    return t;
+  }
+  attune_tensor gradient(const std::string& name) const {
+    attune_tensor t{};
+    require(attune_module_gradient(module_.get(), name.c_str(), &t));
+    return t;
+  }
+  void load(const std::string& path, const std::string& prefix = "", bool convert = false) {
+    require(attune_module_load(module_.get(), path.c_str(), prefix.c_str(), convert));
+  }
+  void save(const std::string& path, const std::string& prefix = "") const {
+    require(attune_module_save(module_.get(), path.c_str(), prefix.c_str()));
+  }
+
+  // What a call takes. A workspace may be given; without one the library lends it.
+  struct Call {
+    const Tensor *x = nullptr, *memory = nullptr, *out = nullptr, *d_out = nullptr, *dx = nullptr, *d_memory = nullptr;
+    const Tensor* seed = nullptr;
+    void* tape = nullptr;  // null in a forward: no backward follows
+    bool add = false;      // to parameter gradients
+    void* workspace = nullptr;
+    size_t workspace_bytes = 0;
+    void* communicator = nullptr;
+  };
+  void forward(const Call& call, void* stream = nullptr) const { run(attune_module_forward, call, stream); }
+  void backward(const Call& call, void* stream = nullptr) const { run(attune_module_backward, call, stream); }
+
+ private:
+  void run(int (*pass)(const attune_module*, const attune_module_args*, void*), const Call& call, void* stream) const {
+    const Tensor* const given[] = {call.x, call.memory, call.out, call.d_out, call.dx, call.d_memory, call.seed};
+    attune_tensor tensor[7];
+    const attune_tensor* to[7] = {};
+    for (int n = 0; n < 7; ++n)
+      if (given[n]) tensor[n] = given[n]->c(), to[n] = &tensor[n];
+    attune_module_args a{};
+    a.size = sizeof a;
+    a.x = to[0], a.memory = to[1], a.out = to[2], a.d_out = to[3], a.dx = to[4], a.d_memory = to[5], a.seed = to[6];
+    a.tape = call.tape, a.add = call.add, a.communicator = call.communicator;
+    a.workspace = call.workspace, a.workspace_bytes = call.workspace_bytes;
+    require(pass(module_.get(), &a, stream));
+  }
+  struct Free {
+    void operator()(attune_module* m) const { attune_module_destroy(m); }
+  };
+  std::unique_ptr<attune_module, Free> module_;
+};
+
 }  // namespace attune
 #endif

@@ -32,7 +32,7 @@ const std::vector<Layer> kLayers = {
     {"src/plan/", {"core/", "plan/"}},
     // The C interface: nothing but its own includes it.
     {"src/", {"core/", "plan/", "machine/host.h", "machine/cuda/runtime.h", "machine/cuda/nvtx.h",
-              "machine/cuda/pool.h", "variants/blocks.h", "transport/", "attune/", "capi/"}},
+              "machine/cuda/pool.h", "variants/blocks.h", "transport/", "modules/", "attune/", "capi/"}},
     {"include/attune/", {"attune/"}},
     {"verify/", {"core/", "plan/", "machine/host.h", "machine/cuda/runtime.h", "machine/cuda/nvtx.h",
                  "transport/communicator.h", "verify/"}},

@@ -62,6 +62,14 @@ TEST(Variants, dilated_inside_a_module) {
   check_slopes("longnet_encoder f32 b1 s24 e32 h4 | full : dilated mode=headgroup norm=divide rates=1,2 segments=8,16");
 }
 
+TEST(Variants, native_sparse_attention_inside_a_module) {
+  for (const char* phi : {"mean", "conv", "mlp"})
+    for (const char* gate : {"sigmoid", "softmax"})
+      check_slopes(join("multihead f32 b1 s40 e32 h4/2 rope=pairs | causal : nsa d=4 gate=", gate, " l=8 n=8 phi=", phi,
+                        " s=8 w=12"));
+  check_slopes("llama f32 b1 s40 e32 h4/2 | causal : nsa d=4 gate=sigmoid l=8 n=8 phi=mean s=8 w=0");
+}
+
 TEST(Variants, block_lists_inside_a_module) {
   check_slopes("multihead f32 b2 s40 e32 h4/2 | causal | 8x8 local_window window=16");
   check_slopes("llama f32 b1 s37 e32 h4 | causal | 8x16 random density=0.4 seed=3");

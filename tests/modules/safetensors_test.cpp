@@ -1,0 +1,185 @@
+// Files of parameters: what was saved is loaded, other dtypes are converted when asked, and no malformed file is more
+// than a sentence.
+#include "modules/safetensors.h"
+
+#include <unistd.h>
+
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+
+#include "tests/modules/world.h"
+
+namespace attune {
+namespace {
+
+namespace fs = std::filesystem;
+
+class Safetensors : public testing::Test {
+ protected:
+  void SetUp() override { fs::create_directories(folder_); }
+  void TearDown() override { fs::remove_all(folder_); }
+  std::string file(const std::string& name) const { return folder_ / name; }
+  std::string written(const std::string& bytes) const {
+    std::ofstream(file("x"), std::ios::binary) << bytes;
+    return file("x");
+  }
+  // A file of this header and so many bytes of data.
+  std::string written(const std::string& header, size_t data) const {
+    std::string bytes(8, '\0');
+    for (size_t n = 0; n < 8; ++n) bytes[n] = char(header.size() >> (8 * n));
+    return written(bytes + header + std::string(data, 'd'));
+  }
+  std::string opened(const std::string& path) const {
+    TensorFile f;
+    const std::string message = f.open(path).message;
+    return message.starts_with(path + ": ") ? message.substr(path.size() + 2) : message;
+  }
+  fs::path folder_ = fs::temp_directory_path() / join("attune_safetensors_", getpid());
+};
+
+std::string bytes_of(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+TEST_F(Safetensors, what_was_saved_is_loaded) {
+  for (const char* dtype : {"f32", "bf16", "f16"}) {
+    const auto a = made(join("llama ", dtype, " b1 s4 e32 h4 seed=1")),
+               b = made(join("llama ", dtype, " b1 s4 e32 h4 seed=2"));
+    ASSERT_EQ(save(*a, file("a.safetensors"), "model.layers.0.").message, "");
+    ASSERT_EQ(load(*b, file("a.safetensors"), "model.layers.0.", false).message, "");
+    for (const Parameter& p : a->graph().parameters) {
+      std::vector<std::byte> x(size_t(p.count()) * size_t(size_of(p.dtype))), y(x.size());
+      ASSERT_EQ(a->read(p, x.data()).message, "");
+      ASSERT_EQ(b->read(*b->find(p.name), y.data()).message, "");
+      EXPECT_EQ(x, y) << p.name;
+    }
+    EXPECT_FALSE(fs::exists(file("a.safetensors.part")));
+  }
+}
+
+TEST_F(Safetensors, is_the_format_that_others_write) {
+  const auto m = made("feed_forward f32 b1 s1 e2 ffn=3 bias=0");
+  ASSERT_EQ(save(*m, file("a"), "").message, "");
+  const std::string bytes = bytes_of(file("a"));
+  const std::string header =
+      "{\"norm1.weight\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]},"
+      "\"norm1.bias\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[8,16]},"
+      "\"linear1.weight\":{\"dtype\":\"F32\",\"shape\":[3, 2],\"data_offsets\":[16,40]},"
+      "\"norm2.weight\":{\"dtype\":\"F32\",\"shape\":[3],\"data_offsets\":[40,52]},"
+      "\"norm2.bias\":{\"dtype\":\"F32\",\"shape\":[3],\"data_offsets\":[52,64]},"
+      "\"linear2.weight\":{\"dtype\":\"F32\",\"shape\":[2, 3],\"data_offsets\":[64,88]}}";
+  ASSERT_GT(bytes.size(), 8 + header.size());
+  const size_t length = size_t(uint8_t(bytes[0])) + size_t(uint8_t(bytes[1])) * 256;
+  EXPECT_EQ(length % 8, 0u);
+  EXPECT_EQ(bytes.substr(8, header.size()), header);
+  EXPECT_EQ(bytes.substr(8 + header.size(), length - header.size()).find_first_not_of(' '), std::string::npos);
+  EXPECT_EQ(bytes.size(), 8 + length + 88);
+  float one = 0;
+  std::memcpy(&one, bytes.data() + 8 + length, 4);
+  EXPECT_EQ(one, 1.f) << "norm1.weight begins with 1";
+}
+
+TEST_F(Safetensors, other_dtypes_are_converted_when_asked) {
+  const auto wide = made("llama f32 b1 s4 e32 h4 seed=1"), narrow = made("llama bf16 b1 s4 e32 h4 seed=2");
+  ASSERT_EQ(save(*wide, file("a"), "").message, "");
+  EXPECT_EQ(load(*narrow, file("a"), "", false).message,
+            file("a") + ": 'input_layernorm.weight' is F32, not BF16; converting was not asked for");
+  ASSERT_EQ(load(*narrow, file("a"), "", true).message, "");
+  const Parameter& p = *wide->find("self_attn.q_proj.weight");
+  std::vector<float> x(size_t(p.count()));
+  std::vector<uint16_t> y(x.size());
+  ASSERT_EQ(wide->read(p, x.data()).message, "");
+  ASSERT_EQ(narrow->read(*narrow->find(p.name), y.data()).message, "");
+  for (size_t n = 0; n < x.size(); ++n) ASSERT_EQ(Bf16(x[n]).bits, y[n]);
+}
+
+TEST_F(Safetensors, a_file_that_does_not_fit_changes_no_parameter) {
+  const auto a = made("llama f32 b1 s4 e32 h4 seed=1"), b = made("llama f32 b1 s4 e32 h4/2 seed=2");
+  ASSERT_EQ(save(*a, file("a"), "").message, "");
+  const ModuleWorld w(*b);
+  const std::vector<float> before = w.parameter(*b->find("self_attn.q_proj.weight"));
+  EXPECT_EQ(load(*b, file("a"), "", false).message,
+            file("a") + ": 'self_attn.k_proj.weight' is [32, 32], not [16, 32]");
+  EXPECT_EQ(load(*b, file("a"), "x.", false).message,
+            file("a") + ": 'x.input_layernorm.weight' is not there, and the module needs it");
+  EXPECT_EQ(w.parameter(*b->find("self_attn.q_proj.weight")), before);
+  EXPECT_EQ(load(*b, file("none"), "", false).message, file("none") + ": No such file or directory");
+  EXPECT_EQ(save(*b, file("none/a"), "").message, file("none/a.part") + ": No such file or directory");
+}
+
+TEST_F(Safetensors, every_malformed_header_is_a_sentence) {
+  const std::string tensor = R"({"dtype":"F32","shape":[2],"data_offsets":[0,8]})";
+  EXPECT_EQ(opened(written("{\"a\":" + tensor + "}", 8)), "");
+  EXPECT_EQ(opened(written(" {\"a\" : " + tensor + " , \"__metadata__\":{\"format\":\"pt\"}} \n", 8)), "");
+  EXPECT_EQ(opened(written("{}", 0)), "");
+  const std::pair<std::string, std::string> wrong[] = {
+      {"", "header: expected { at byte 0"},
+      {"{", "header: expected \" at byte 1"},
+      {"[]", "header: expected { at byte 0"},
+      {"{\"a\":" + tensor, "header: expected } at byte 53"},
+      {"{\"a\":" + tensor + ",}", "header: expected \" at byte 54"},
+      {"{\"a\":" + tensor + "}x", "header: expected the end of the header at byte 54"},
+      {"{\"a\":" + tensor + ",\"a\":" + tensor + "}", "'a' is there twice"},
+      {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2]}}", "'a' lacks dtype, shape or data_offsets"},
+      {R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8],"shape":[2]}})",
+       "header: expected a member once at byte 61"},
+      {R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8],"x":1}})",
+       "header: expected dtype, shape or data_offsets at byte 57"},
+      {R"({"a":{"dtype":"F31","shape":[2],"data_offsets":[0,8]}})", "'a': dtype 'F31' is unknown"},
+      {R"({"a":{"dtype":"F32","shape":[3],"data_offsets":[0,8]}})", "'a' has 8 bytes of data, its shape and dtype 12"},
+      {R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[8,0]}})", "'a': data_offsets are not [first, last]"},
+      {R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8,9]}})", "'a': data_offsets are not [first, last]"},
+      {R"({"a":{"dtype":"F32","shape":[-2],"data_offsets":[0,8]}})",
+       "header: expected a whole number from 0 on, below 2^64 at byte 29"},
+      {R"({"a":{"dtype":"F32","shape":[02],"data_offsets":[0,8]}})",
+       "header: expected a whole number from 0 on, below 2^64 at byte 29"},
+      {R"({"a":{"dtype":"F32","shape":[2.0],"data_offsets":[0,8]}})", "header: expected ] at byte 30"},
+      {R"({"a":{"dtype":"F32","shape":[4294967296,4294967296,2],"data_offsets":[0,8]}})", "'a' is over 2^64 bytes"},
+      {R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[4,12]}})", "data of 'a' begins at 4 and not at 0"},
+      {R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})", "has 8 bytes of data, its tensors 4"},
+      {R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"b":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})",
+       "data of 'b' begins at 0 and not at 8"},
+      {"{\"a\n\":1}", "header: expected no control character in a string at byte 3"},
+      {R"({"\q":1})", "header: expected an escape at byte 4"},
+      {R"({"\u12":1})", "header: expected four hexadecimal digits at byte 4"},
+      {R"({"\ud800x":1})", "header: expected the second half of a character at byte 8"},
+  };
+  for (const auto& [header, sentence] : wrong) EXPECT_EQ(opened(written(header, 8)), sentence) << header;
+}
+
+TEST_F(Safetensors, names_may_hold_any_character) {
+  std::vector<FileTensor> out;
+  const std::string odd = "a\"b\\c\n\xC3\xA9";
+  const std::string whole = write_header({{odd, "F32", {0}, 0, 0}});
+  ASSERT_EQ(read_header(std::string_view(whole).substr(8), whole.size(), out).message, "");
+  ASSERT_EQ(out.size(), 1u);
+  EXPECT_EQ(out[0].name, odd);
+  const std::string escaped = R"({"\u00e9\ud83d\ude00":{"dtype":"U8","shape":[],"data_offsets":[0,1]}})";
+  ASSERT_EQ(read_header(escaped, escaped.size() + 9, out).message, "");
+  EXPECT_EQ(out[0].name, "\xC3\xA9\xF0\x9F\x98\x80");
+}
+
+TEST_F(Safetensors, a_file_cut_short_or_changed_anywhere_is_refused_or_read_and_never_more) {
+  const auto m = made("feed_forward f32 b1 s1 e2 ffn=3");
+  ASSERT_EQ(save(*m, file("a"), "").message, "");
+  const std::string whole = bytes_of(file("a"));
+  for (size_t n = 0; n < whole.size(); n += n < 16 ? 1 : 29)
+    EXPECT_NE(opened(written(whole.substr(0, n))), "") << "cut to " << n;
+  EXPECT_NE(opened(written(whole + "x")), "");
+  std::mt19937 random(7);
+  int refused = 0;
+  const std::string header = whole.substr(8, whole.size() - 8 - 112);
+  for (int trial = 0; trial < 3000; ++trial) {
+    std::string changed = header;
+    for (unsigned k = 0; k <= random() % 3; ++k) changed[random() % header.size()] = char(random());
+    std::vector<FileTensor> read;
+    refused += !read_header(changed, whole.size(), read).ok();
+    for (const FileTensor& t : read) EXPECT_LE(t.first, t.last);
+  }
+  EXPECT_GT(refused, 2000);
+}
+
+}  // namespace
+}  // namespace attune
