@@ -26,7 +26,7 @@ TEST_P(NsaCase, has_a_golden_result_and_a_backend_that_agrees) {
       EXPECT_NE(o.verdict, Verdict::fail) << b->name << " on " << place.word << ": " << o.why;
       ++runs;
     }
-  if (c.problem.dim_qk % 8 == 0) EXPECT_GT(runs, 0);  // other head dims are a GPU's
+  EXPECT_TRUE(runs > 0 || c.problem.dim_qk % 8);  // other head dims are a GPU's
 }
 
 INSTANTIATE_TEST_SUITE_P(Nsa, NsaCase, testing::ValuesIn(nsa_lines().begin(), nsa_lines().end()));
