@@ -310,6 +310,42 @@ ATTUNE_API int attune_module_save(const attune_module* module, const char* path,
 ATTUNE_API int attune_module_forward(const attune_module* module, const attune_module_args* args, void* stream);
 ATTUNE_API int attune_module_backward(const attune_module* module, const attune_module_args* args, void* stream);
 
+/* A cache of native sparse attention (docs/nsa.md): the raw streams of its three branches and the compressed one, of
+ * each of its sequences. New tokens go into the raw streams; every d of them make a compressed token, out of the last l;
+ * so prefill, chunks of one and single tokens give the same streams and select the same blocks. One thread at a time,
+ * and all its calls on one stream, or ordered as if they were. */
+typedef struct attune_nsa_cache_options {
+  uint32_t size;                /* sizeof(attune_nsa_cache_options) */
+  int32_t dtype;                /* of keys and values */
+  int32_t heads, dim_qk, dim_v; /* heads of keys; dim_v 0: dim_qk */
+  int32_t sequences;            /* the most at once; they are numbered from 0 and begin empty */
+  int32_t capacity;             /* the most raw tokens of a sequence */
+  const char* variant;          /* "nsa d=16 gate=sigmoid l=32 n=16 phi=mean s=64 w=512" */
+  const char* device;           /* "cpu", "cuda:0"; null: "cpu" */
+} attune_nsa_cache_options;
+typedef struct attune_nsa_cache attune_nsa_cache;
+enum { /* its streams: bshd, b being sequences and s capacity, or compressed tokens of that many */
+  ATTUNE_NSA_K, ATTUNE_NSA_V, /* of the compression branch */
+  ATTUNE_NSA_K_SELECT, ATTUNE_NSA_V_SELECT,
+  ATTUNE_NSA_K_WINDOW, ATTUNE_NSA_V_WINDOW, /* with w=0 there are none */
+  ATTUNE_NSA_K_COMPRESSED, ATTUNE_NSA_V_COMPRESSED,
+  ATTUNE_NSA_STREAMS
+};
+ATTUNE_API int attune_nsa_cache_create(const attune_nsa_cache_options* options, attune_nsa_cache** out);
+ATTUNE_API void attune_nsa_cache_destroy(attune_nsa_cache* cache); /* when the stream is done with it */
+/* Appends, compresses and attends, with these sequences of the cache, batch of them, each once (null: 0, 1, ...).
+ * Roles: q and out; the new tokens of the branches, bshd: k_new and v_new, and of the variant's tensors 0 ... 3; gates
+ * (4) and the weights of phi (5 ... 14), as in a prefill; tensors 15 ... 18 where they are wanted. Queries are the last
+ * tokens of their sequences. Without q it only appends; without new tokens it only attends. The problem's variant may
+ * be left out, and so may len_k (the capacity). After an error the sequences are as before. */
+ATTUNE_API int attune_nsa_cache_attend(attune_nsa_cache* cache, const attune_problem* problem, const attune_args* args,
+                                       const int32_t* sequences, void* stream);
+/* Forgets the last tokens, and with 0 all. */
+ATTUNE_API int attune_nsa_cache_shorten(attune_nsa_cache* cache, int32_t sequence, int32_t length);
+ATTUNE_API int32_t attune_nsa_cache_length(const attune_nsa_cache* cache, int32_t sequence); /* raw; -1: an error */
+ATTUNE_API int32_t attune_nsa_cache_compressed(const attune_nsa_cache* cache, int32_t sequence); /* tokens; likewise */
+ATTUNE_API int attune_nsa_cache_view(const attune_nsa_cache* cache, int stream, attune_tensor* out);
+
 ATTUNE_API const char* attune_last_error(void); /* of this thread's last call; a sentence; "" after a success */
 ATTUNE_API const char* attune_version(void);    /* "0.1.0" */
 

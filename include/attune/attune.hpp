@@ -365,6 +365,48 @@ class Module {
     void operator()(attune_module* m) const { attune_module_destroy(m); }
   };
   std::unique_ptr<attune_module, Free> module_;
+
+// Native sparse attention over a cache of its streams: docs/nsa.md.
+class NsaCache {
+ public:
+  explicit NsaCache(attune_nsa_cache_options options) {
+    attune_nsa_cache* made = nullptr;
+    options.size = sizeof options;
+    require(attune_nsa_cache_create(&options, &made));
+    cache_.reset(made);
+  }
+  // With the sequences that are named, batch of them; none: those from 0 on.
+  void attend(const Problem& problem, const Args& args, const std::vector<int32_t>& sequences = {},
+              void* stream = nullptr) {
+    if (!sequences.empty() && sequences.size() != static_cast<size_t>(problem.c.batch))
+      throw Error("nsa cache: " + std::to_string(sequences.size()) + " sequences are named for a batch of " +
+                  std::to_string(problem.c.batch));
+    require(args.with_c([&](const attune_args* a) {
+      return attune_nsa_cache_attend(cache_.get(), &problem.c, a, sequences.empty() ? nullptr : sequences.data(),
+                                     stream);
+    }));
+  }
+  int32_t length(int32_t sequence) const { return known(attune_nsa_cache_length(cache_.get(), sequence)); }
+  int32_t compressed(int32_t sequence) const { return known(attune_nsa_cache_compressed(cache_.get(), sequence)); }
+  void shorten(int32_t sequence, int32_t length) {
+    require(attune_nsa_cache_shorten(cache_.get(), sequence, length));
+  }
+  void free(int32_t sequence) { shorten(sequence, 0); }
+  attune_tensor view(int stream) const {
+    attune_tensor t{};
+    require(attune_nsa_cache_view(cache_.get(), stream, &t));
+    return t;
+  }
+
+ private:
+  static int32_t known(int32_t tokens) {
+    if (tokens < 0) throw Error(attune_last_error());
+    return tokens;
+  }
+  struct Free {
+    void operator()(attune_nsa_cache* c) const { attune_nsa_cache_destroy(c); }
+  };
+  std::unique_ptr<attune_nsa_cache, Free> cache_;
 };
 
 }  // namespace attune

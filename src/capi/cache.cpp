@@ -7,8 +7,8 @@
 
 #include "capi/convert.h"
 #include "capi/local.h"
+#include "capi/storage.h"
 #include "core/check.h"
-#include "machine/cuda/runtime.h"
 #include "machine/host.h"
 
 using namespace attune;
@@ -16,25 +16,6 @@ using namespace attune;
 namespace {
 
 constexpr int64_t kMostNumbers = INT32_MAX;
-
-// Bytes on the CPU or on a GPU, owned or borrowed.
-struct Storage {
-  std::byte* data = nullptr;
-  std::unique_ptr<std::byte[]> here{};
-  cuda::Memory there{};
-
-  Status allocate(bool gpu, int index, size_t bytes) {
-    constexpr size_t kAlign = 64;
-    if (gpu) {
-      if (Status s = there.allocate(index, bytes); !s.ok()) return Status::no("cache: ", s.message);
-      return data = there.data(), Status::good();
-    }
-    here.reset(new (std::nothrow) std::byte[bytes + kAlign]);
-    if (!here) return Status::no("cache: ", bytes, " bytes could not be allocated");
-    const uintptr_t first = reinterpret_cast<uintptr_t>(here.get());
-    return data = here.get() + (kAlign - first % kAlign) % kAlign, Status::good();
-  }
-};
 
 // What a call reads, one piece of memory: used_k [sequences], cache_index [sequences], page_table [sequences][most].
 struct OfCall {
@@ -211,27 +192,14 @@ Status complete(const attune_cache& c, const attune_problem* given, Problem& p) 
   return Status::good();
 }
 
-Status copy_args(const attune_args* given, attune_args& out) {
-  if (!given) return Status::no("args is null");
-  if (given->size < offsetof(attune_args, role) || given->size > kMostBytes)
-    return Status::no("args.size = ", given->size, " is not sizeof(attune_args)");
-  const char* bytes = reinterpret_cast<const char*>(given);
-  for (size_t n = sizeof out; n < given->size; ++n)
-    if (bytes[n]) return Status::no("args: role ", (n - offsetof(attune_args, role)) / sizeof out.role[0],
-                                    " is unknown to this version");
-  std::memcpy(&out, given, std::min<size_t>(given->size, sizeof out));
-  out.size = sizeof out;
-  for (const int role : {ATTUNE_K, ATTUNE_V, ATTUNE_USED_K, ATTUNE_CACHE_INDEX, ATTUNE_PAGE_TABLE})
-    if (out.role[role]) return no(name(Role(role)), " is its own, and is given too");
-  return Status::good();
-}
-
 Status attend(attune_cache& c, const attune_problem* problem, const attune_args* given, const int32_t* sequences,
               void* stream) {
   Problem p;
   attune_args args{};
   if (Status s = complete(c, problem, p); !s.ok()) return s;
   if (Status s = copy_args(given, args); !s.ok()) return s;
+  for (const int role : {ATTUNE_K, ATTUNE_V, ATTUNE_USED_K, ATTUNE_CACHE_INDEX, ATTUNE_PAGE_TABLE})
+    if (args.role[role]) return no(name(Role(role)), " is its own, and is given too");
   if (Status s = choose(c, sequences, p.batch); !s.ok()) return s;
   int64_t added = 0;
   if (Tensor k_new; p.has(Option::append) && args.role[ATTUNE_K_NEW]) {

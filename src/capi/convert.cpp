@@ -118,4 +118,17 @@ Status tensor_of(const attune_tensor& given, Role role, Tensor& out) {
   return Status::good();
 }
 
+Status copy_args(const attune_args* given, attune_args& out) {
+  if (!given) return Status::no("args is null");
+  if (given->size < offsetof(attune_args, role) || given->size > kMostBytes)
+    return Status::no("args.size = ", given->size, " is not sizeof(attune_args)");
+  const char* bytes = reinterpret_cast<const char*>(given);
+  for (size_t n = sizeof out; n < given->size; ++n)
+    if (bytes[n]) return Status::no("args: role ", (n - offsetof(attune_args, role)) / sizeof out.role[0],
+                                    " is unknown to this version");
+  std::memcpy(&out, given, std::min<size_t>(given->size, sizeof out));
+  out.size = sizeof out;
+  return Status::good();
+}
+
 }  // namespace attune
