@@ -1,5 +1,5 @@
-// The cache of native sparse attention, as a user sees it: a model of plain vectors holds what every sequence was given,
-// and one prefill over all of it is what prefill, chunks and single tokens through the cache must give, in every
+// The cache of native sparse attention, as a user sees it: a model of plain vectors holds what every sequence was
+// given, and one prefill over all of it is what prefill, chunks and single tokens through the cache must give, in every
 // order.
 #include <algorithm>
 #include <cmath>
@@ -146,9 +146,8 @@ struct Model {
     attune::Args a;
     a.set(ATTUNE_Q, all.tensor(key ? kK : kV)).set(ATTUNE_OUT, {out.data(), "bshd", {1, rows, kGroups, dim}});
     if (phi == "conv") a.set(ATTUNE_VARIANT, {key ? weights.k.data() : weights.v.data(), "bshd", {1, kL, 1, dim}});
-    attune::call(attune::Problem("forward f32 b1 h2 q" + std::to_string(all.count) + " k" + std::to_string(rows) + " d" +
-                                 std::to_string(dim) + " full : compress d=4 l=8 phi=" + phi),
-                 a);
+    const std::string size = "q" + std::to_string(all.count) + " k" + std::to_string(rows) + " d" + std::to_string(dim);
+    attune::call(attune::Problem("forward f32 b1 h2 " + size + " full : compress d=4 l=8 phi=" + phi), a);
     return out;
   }
 };
