@@ -365,6 +365,7 @@ class Module {
     void operator()(attune_module* m) const { attune_module_destroy(m); }
   };
   std::unique_ptr<attune_module, Free> module_;
+};
 
 // Native sparse attention over a cache of its streams: docs/nsa.md.
 class NsaCache {
