@@ -234,7 +234,12 @@ class Task {
     const int count = tile.last - tile.first, n = int(round_up(round_up(count, m_.rows), m_.keys));
     pack_queries(u, tile, n);
     const QueryWalk walk{u.seq.band, u.seq.len_q, 1};
-    for (int panel = 0; panel < panels(keys); ++panel) {
+    // The last panels, where no query of the tile sees a key: on the diagonal of a causal mask nearly half of them. As
+    // many are kept as fill a step of keys, for dQ.
+    int seen = panels(keys);
+    while (seen > 0 && int64_t(walk.first_query(keys.first + (seen - 1) * m_.rows)) * u.group >= tile.last) --seen;
+    while (seen < panels(keys) && seen * m_.rows % m_.keys) ++seen;
+    for (int panel = 0; panel < seen; ++panel) {
       const int first_key = keys.first + panel * m_.rows, last_key = std::min(first_key + m_.rows, keys.last);
       int from[kMaxRows], until[kMaxRows];
       bool partial = false;
@@ -260,8 +265,8 @@ class Task {
       if (a_.given(Role::dq)) m_.transpose(x_.ds, n, x_.ds_t, int64_t(plan_.tile_k) * m_.rows, panel * m_.rows);
     }
     if (!a_.given(Role::dq)) return;
-    const int many = int(round_up(keys.last - keys.first, m_.keys));
-    for (int first = 0; first < count; first += m_.rows)
+    const int many = std::min(int(round_up(keys.last - keys.first, m_.keys)), seen * m_.rows);
+    for (int first = 0; many > 0 && first < count; first += m_.rows)
       m_.accumulate(at(x_.ds_t, m_, int64_t(first) * plan_.tile_k), x_.k_v, plan_.tile_k, 0, many, dim_qk_,
                     dq_of(unit, tile.first + first));
   }
