@@ -469,6 +469,7 @@ std::vector<Case> cases(bool quick) {
     }
   add_precisions(all);
   add_dilated_cases(all);
+  add_adaptive_cases(all);
   if (quick) std::erase_if(all, [](const Case& c) { return !c.quick; });
   return all;
 }

@@ -26,6 +26,7 @@ Status parse(std::string_view text, Case& out);
 // two axes together (pairwise, from several seeds), then lines that once were or may be trouble.
 std::vector<Case> cases(bool quick = false);
 void add_dilated_cases(std::vector<Case>&);  // those of a variant, in its own file
+void add_adaptive_cases(std::vector<Case>&);
 std::span<const std::string_view> nasty_lines();  // the last of these, as they are written down
 std::span<const std::string_view> nsa_lines();    // native sparse attention, its words and the whole
 

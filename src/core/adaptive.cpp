@@ -52,15 +52,16 @@ Status valid_adaptive(const Problem& p) {
 void declare_adaptive(const Problem& p, const Args&, Declared& d) {
   const Adaptive a = adaptive_of(p);
   const int32_t dim = p.dim_qk, nets = a.per_head ? p.heads_q : 1;
-  const auto set = [&](AdaptiveTensor n, std::string_view name, Use use, DType dtype, Extents e) {
-    d.tensor[int(n)] = {.name = name, .use = use, .dtype = dtype, .extent = e};
+  const auto set = [&](AdaptiveTensor n, std::string_view name, Use use, DType dtype, Extents e, double inputs = 1) {
+    d.tensor[int(n)] = {.name = name, .use = use, .dtype = dtype, .extent = e, .inputs = inputs};
   };
   using T = AdaptiveTensor;
-  set(T::wq, "wq", Use::input, DType::f32, {1, dim, 1, dim}), set(T::bq, "bq", Use::input, DType::f32, {1, 1, 1, dim});
-  set(T::wk, "wk", Use::input, DType::f32, {1, dim, 1, dim}), set(T::bk, "bk", Use::input, DType::f32, {1, 1, 1, dim});
-  set(T::w1, "w1", Use::input, DType::f32, {1, a.hidden, nets, 2 * dim});
+  set(T::wq, "wq", Use::input, DType::f32, {1, dim, 1, dim}, dim);
+  set(T::wk, "wk", Use::input, DType::f32, {1, dim, 1, dim}, dim);
+  set(T::bq, "bq", Use::input, DType::f32, {1, 1, 1, dim}), set(T::bk, "bk", Use::input, DType::f32, {1, 1, 1, dim});
+  set(T::w1, "w1", Use::input, DType::f32, {1, a.hidden, nets, 2 * dim}, dim);
   set(T::b1, "b1", Use::input, DType::f32, {1, 1, nets, a.hidden});
-  set(T::w2, "w2", Use::input, DType::f32, {1, 1, nets, a.hidden});
+  set(T::w2, "w2", Use::input, DType::f32, {1, 1, nets, a.hidden}, a.hidden);
   set(T::b2, "b2", Use::input, DType::f32, {1, 1, nets, 1});
   set(T::log_temperature, "log_temperature", Use::input, DType::f32, {1, 1, 1, 1});
   if (a.gumbel) set(T::noise, "noise", Use::list, DType::i64, {1, 1, 1, 2});

@@ -1,8 +1,7 @@
 // Building block lists: what is asked for, and the row that CPU and GPU walk alike. Lists are built where the data
 // lives, from a pattern or from a dense mask, in ascending order; and the list by key block from the one by query block.
 #pragma once
-#include "core/args.h"
-#include "core/pattern.h"
+#include "core/adaptive.h"
 
 namespace attune {
 
@@ -14,7 +13,11 @@ struct BlockMask {
   ATTUNE_HD bool active(int b, int h, int i, int j) const { return data[b * batch + h * head + i * row + j] != 0; }
 };
 
-enum class BlockOrigin : int32_t { pattern, mask, lists };  // lists: by query block they are there already
+enum class BlockOrigin : int32_t {
+  pattern, mask,
+  lists,  // by query block they are there already
+  best,   // as many as adaptive.h keeps at the pattern's density: only the rows are placed, a scorer writes the entries
+};
 
 // Numbers that a build leaves where the lists are, each an int64.
 enum class BlockCount : int32_t {
@@ -47,6 +50,11 @@ struct BlockBuild {
     const Sequence s = sequence(p, args, list / heads);
     return {s.band, s.len_q, s.len_k, p.mask.blocks};
   }
+  // Whether a row has as many entries as its blocks that are shown make it, whichever those are.
+  ATTUNE_HD int counted(int shown) const {
+    return origin == BlockOrigin::best ? Adaptive{.density = pattern.density}.kept(shown) : shown;
+  }
+  ATTUNE_HD bool by_count(int list) const { return draws(list) || origin == BlockOrigin::best; }
   ATTUNE_HD bool draws(int list) const { return origin == BlockOrigin::pattern && pattern.draws(list % heads); }
 };
 

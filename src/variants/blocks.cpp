@@ -5,34 +5,21 @@
 #include <algorithm>
 #include <atomic>
 
-#include "machine/cpu/threads.h"
+#include "machine/cpu/each.h"
 #include "machine/cuda/blocks.h"
-#include "machine/host.h"
 
 namespace attune {
 namespace {
 
-// f(n) for 0 <= n < count, on all threads, a piece at a time.
-template <class F>
-void each(int64_t count, int64_t piece, const F& f) {
-  std::atomic<int64_t> next{0};
-  auto work = [&](int) {
-    for (int64_t first; (first = next.fetch_add(piece)) < count;)
-      for (int64_t n = first; n < std::min(count, first + piece); ++n) f(n);
-  };
-  const int64_t pieces = ceil_div(count, piece);
-  parallel(int(std::min<int64_t>(default_threads(), std::max<int64_t>(pieces, 1))), work);
-}
-
 void count_rows(const BlockBuild& x) {
   std::atomic<int64_t> shown{0};
-  each(int64_t(x.lists()) * x.rows, 16, [&](int64_t n) {
+  each_task(int64_t(x.lists()) * x.rows, 16, [&](int64_t n) {
     const int list = int(n / x.rows), row = int(n % x.rows);
     const BlockRow r(x, x.grid(list), list, row);
     const Rows seen = r.shown();
-    int found = seen.last - seen.first;
-    shown += found;
-    if (!x.draws(list)) {
+    shown += seen.last - seen.first;
+    int found = x.counted(seen.last - seen.first);
+    if (!x.by_count(list)) {
       found = 0;
       for (int j = seen.first; j < seen.last; ++j) found += r.active(j);
     }
@@ -62,7 +49,7 @@ void place_rows(const BlockBuild& x) {
 }
 
 void write_rows(const BlockBuild& x) {
-  each(int64_t(x.lists()) * x.rows, 16, [&](int64_t n) {
+  each_task(int64_t(x.lists()) * x.rows, 16, [&](int64_t n) {
     const int list = int(n / x.rows), row = int(n % x.rows);
     const int32_t* begin = x.begin(Role::block_begin, list);
     int32_t* column = x.entries(Role::block_column);
@@ -74,7 +61,7 @@ void write_rows(const BlockBuild& x) {
 }
 
 void transpose(const BlockBuild& x) {
-  each(x.lists(), 1, [&](int64_t list) {
+  each_task(x.lists(), 1, [&](int64_t list) {
     const int32_t* begin = x.begin(Role::block_begin, int(list));
     const int32_t* column = x.entries(Role::block_column);
     int32_t *begin_k = x.begin(Role::block_begin_k, int(list)), *row_k = x.entries(Role::block_row_k);
@@ -157,8 +144,9 @@ Status build_blocks(const Problem& p, const Args& a, const BlockSource& from, St
   if (x.origin != BlockOrigin::lists) {
     count_rows(x);
     place_rows(x);
-    write_rows(x);
   }
+  if (x.origin == BlockOrigin::best) return Status::good();
+  if (x.origin != BlockOrigin::lists) write_rows(x);
   if (by_key) transpose(x);
   return Status::good();
 }

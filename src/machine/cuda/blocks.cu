@@ -44,8 +44,8 @@ __global__ void __launch_bounds__(kThreads) count_rows(const __grid_constant__ B
   const BlockRow r(x, x.grid(list), list, row);
   const Rows shown = r.shown();
   int found = 0;
-  if (x.draws(list)) {
-    found = shown.last - shown.first;
+  if (x.by_count(list)) {
+    found = x.counted(shown.last - shown.first);
   } else {
     for (int j = shown.first + lane; j < shown.last; j += kWarp) found += r.active(j);
     for (int step = kWarp / 2; step; step /= 2) found += __shfl_xor_sync(~0u, found, step);
@@ -163,8 +163,10 @@ Status build_blocks(const BlockBuild& x, int device, void* stream) {
     if (Status s = start(count_rows, count_ready, warps, kThreads); !s.ok()) return s;
     if (Status s = start(sum_rows, sum_ready, x.lists(), kWide); !s.ok()) return s;
     if (Status s = start(place_lists, place_ready, 1, kWide); !s.ok()) return s;
-    if (Status s = start(write_rows, write_ready, warps, kThreads); !s.ok()) return s;
   }
+  if (x.origin == BlockOrigin::best) return Status::good();
+  if (x.origin != BlockOrigin::lists)
+    if (Status s = start(write_rows, write_ready, warps, kThreads); !s.ok()) return s;
   return x.args.given(Role::block_begin_k) ? start(transpose, transpose_ready, x.lists(), kWide) : Status::good();
 }
 
