@@ -274,6 +274,12 @@ std::vector<Case> ring_cases(bool quick) {
       "forward f32 b3 h8/2 q29 k29 d16 causal ragged",
       "forward f32 b3 h8/2 q29 k29 d16 full ragged",
       "forward f32 b3 h8/8 q29 k29 d16 window6,2 ragged",
+      "forward f32 b2 h8/2 q128 k128 d16 causal blocks16x16x999",
+      "forward f32 b1 h8/8 q120 k120 d16 window30,9 blocks8x8x9999",
+      "forward f32 b1 h8/8 q64 k64 d16 causal : dilated rates=1,2 segments=8,32",
+      "forward f32 b2 h8/2 q77 k77 d16 causal : dilated rates=1,3,8 segments=16,40,200",
+      "forward f32 b1 h8/8 q53 k53 d16 full : dilated rates=2,4 segments=10,64",
+      "forward f32 b1 h8/4 q60 k60 d16 causal : dilated mode=headgroup rates=1,2,4 segments=8,16,64",
       "forward f16 b2 h8/2 q65 k65 d32 causal",
       "forward bf16 b2 h8/2 q65 k65 d32 causal",
   };

@@ -346,6 +346,58 @@ ATTUNE_API int32_t attune_nsa_cache_length(const attune_nsa_cache* cache, int32_
 ATTUNE_API int32_t attune_nsa_cache_compressed(const attune_nsa_cache* cache, int32_t sequence); /* tokens; likewise */
 ATTUNE_API int attune_nsa_cache_view(const attune_nsa_cache* cache, int stream, attune_tensor* out);
 
+/* Ranks: docs/ring.md. A communicator is one rank's end of a group, for variants that span ranks (args.communicator).
+ * One thread at a time. Every wait has a limit; after an error the communicator stays broken, and says why. */
+typedef struct attune_communicator attune_communicator;
+/* Ranks as threads of this process: `out` has room for `ranks` of them, each for one thread. */
+ATTUNE_API int attune_ranks_create(int32_t ranks, attune_communicator** out);
+/* A rank of MPI, through libattune_mpi: comm is an MPI_Comm*, null for MPI_COMM_WORLD. Starts MPI where nobody did. */
+ATTUNE_API int attune_mpi_create(const void* comm, attune_communicator** out);
+/* A rank of NCCL on a GPU of its own ("cuda:0"). Rank 0 makes the id, the caller brings it to the others. */
+#define ATTUNE_NCCL_ID 128
+ATTUNE_API int attune_nccl_id(void* id); /* ATTUNE_NCCL_ID bytes */
+ATTUNE_API int attune_nccl_create(const void* id, int32_t rank, int32_t ranks, const char* device,
+                                  attune_communicator** out);
+/* Functions of the caller's instead: torch.distributed, a network of its own. Between two ranks messages keep their
+ * order; a wait that is over its limit, or a peer that is gone, is an answer that is not 0. */
+typedef struct attune_transfer {
+  int32_t peer;
+  int32_t receive; /* 0: send */
+  void* data;      /* the transport's until finish */
+  size_t bytes;
+} attune_transfer;
+typedef struct attune_transport {
+  uint32_t size; /* sizeof(attune_transport) */
+  int32_t rank, ranks;
+  int32_t gpu; /* 1: takes addresses of a GPU, in the order of the stream; 0: the library stages them in pinned memory */
+  void* self;
+  /* Begins all of them and returns. device: the GPU, -1: memory of the host. */
+  int (*start)(void* self, const attune_transfer* transfers, int32_t count, int32_t device, void* stream, void** ticket);
+  int (*finish)(void* self, void* ticket, double seconds, void* stream); /* once for each start */
+  void (*fail)(void* self, const char* why); /* this rank stops: what was started touches no memory any more; or null */
+  const char* (*error)(void* self);          /* why an answer was not 0; or null */
+  void (*destroy)(void* self);               /* or null */
+} attune_transport;
+ATTUNE_API int attune_transport_create(const attune_transport* transport, attune_communicator** out);
+ATTUNE_API int attune_communicator_limit(attune_communicator* communicator, double seconds); /* of a wait; 60 */
+typedef struct attune_traffic {
+  uint32_t size; /* sizeof(attune_traffic) */
+  int32_t rank, ranks;
+  uint32_t reserved;
+  uint64_t sent, received, messages; /* bytes, and messages sent, so far */
+} attune_traffic;
+ATTUNE_API int attune_communicator_traffic(const attune_communicator* communicator, attune_traffic* out);
+ATTUNE_API int attune_communicator_barrier(attune_communicator* communicator);
+ATTUNE_API void attune_communicator_destroy(attune_communicator* communicator);
+/* Which of `tokens` tokens a rank has. layout: "ring", "zigzag", "striped", "ulysses". tokens_out, where it is not null,
+ * has room for *count of them: what stands in row n of the shard, and so its position for a rotary. */
+ATTUNE_API int attune_shard_tokens(const char* layout, int32_t tokens, int32_t ranks, int32_t rank, int32_t* count,
+                                   int64_t* tokens_out);
+/* The rows of a rank, out of a tensor with all of them (s or t axis) into one with its own; back != 0: the other way,
+ * where rows of other ranks stay as they are. Floating dtypes; they may differ. */
+ATTUNE_API int attune_shard_copy(const char* layout, int32_t ranks, int32_t rank, const attune_tensor* whole,
+                                 const attune_tensor* shard, int back, void* stream);
+
 ATTUNE_API const char* attune_last_error(void); /* of this thread's last call; a sentence; "" after a success */
 ATTUNE_API const char* attune_version(void);    /* "0.1.0" */
 

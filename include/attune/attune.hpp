@@ -251,6 +251,54 @@ class Blocks {
   Tensor entries(int64_t n) const { return Tensor(at(n), kI32, "n", {bound_}, {}, gpu()); }
 };
 
+// One rank's end of a group, for args.communicator: Communicator::ranks(4) has four, each for a thread.
+class Communicator {
+ public:
+  static std::vector<Communicator> ranks(int32_t count) {
+    std::vector<attune_communicator*> made(count > 0 ? static_cast<size_t>(count) : 0);
+    require(attune_ranks_create(count, made.data()));
+    std::vector<Communicator> all;
+    for (attune_communicator* c : made) all.push_back(Communicator(c));
+    return all;
+  }
+  static Communicator mpi(const void* comm = nullptr) {
+    attune_communicator* made = nullptr;
+    require(attune_mpi_create(comm, &made));
+    return Communicator(made);
+  }
+  explicit Communicator(attune_transport transport) {
+    attune_communicator* made = nullptr;
+    transport.size = sizeof transport;
+    require(attune_transport_create(&transport, &made));
+    handle_.reset(made);
+  }
+  attune_communicator* get() const { return handle_.get(); }
+  void limit(double seconds) { require(attune_communicator_limit(get(), seconds)); }
+  void barrier() { require(attune_communicator_barrier(get())); }
+  attune_traffic traffic() const {
+    attune_traffic t{};
+    t.size = sizeof t;
+    require(attune_communicator_traffic(get(), &t));
+    return t;
+  }
+
+ private:
+  explicit Communicator(attune_communicator* made) : handle_(made) {}
+  struct Free {
+    void operator()(attune_communicator* c) const { attune_communicator_destroy(c); }
+  };
+  std::unique_ptr<attune_communicator, Free> handle_;
+};
+
+// The tokens of a rank, row by row: its positions.
+inline std::vector<int64_t> shard_tokens(const char* layout, int32_t tokens, int32_t ranks, int32_t rank) {
+  int32_t count = 0;
+  require(attune_shard_tokens(layout, tokens, ranks, rank, &count, nullptr));
+  std::vector<int64_t> all(static_cast<size_t>(count));
+  require(attune_shard_tokens(layout, tokens, ranks, rank, &count, all.data()));
+  return all;
+}
+
 // A cache that knows the lengths of its sequences: Cache({.dtype = ATTUNE_BF16, .heads = 8, .dim_qk = 128, ...}).
 class Cache {
  public:

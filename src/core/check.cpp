@@ -113,9 +113,11 @@ Wanted wanted(Role r, const Problem& p, const Args& a, const Declared& variant) 
     case Role::page_table: return {i32, batch, one, one, any};
     case Role::positions: return {i64, batch, one, one, exactly(2)};
     case Role::block_begin:
-      return {i32, one_or(batch), one, one_or(heads), at_least(ceil_div(p.len_q, p.mask.blocks.q) + 1)};
+      return {i32, one_or(batch), one, one_or(heads),
+              at_least(ceil_div(variant.listed ? variant.listed : p.len_q, p.mask.blocks.q) + 1)};
     case Role::block_begin_k:
-      return {i32, one_or(batch), one, one_or(heads), at_least(ceil_div(p.len_k, p.mask.blocks.k) + 1)};
+      return {i32, one_or(batch), one, one_or(heads),
+              at_least(ceil_div(variant.listed ? variant.listed : p.len_k, p.mask.blocks.k) + 1)};
     case Role::block_column: case Role::block_row_k: return {i32, one, one, one, at_least(p.mask.blocks.bound)};
     case Role::slopes: case Role::sinks: case Role::d_sinks: return {f32, one, one, heads, one};
     case Role::bias: {

@@ -157,7 +157,9 @@ struct List {
 
 Status check_blocks(const Problem& p, const Args& a) {
   if (!p.mask.blocks.q) return Status::good();
-  const int64_t rows_q = ceil_div(p.len_q, p.mask.blocks.q), rows_k = ceil_div(p.len_k, p.mask.blocks.k);
+  const int listed = p.variant.text[0] ? declared(p, a).listed : 0;
+  const int64_t rows_q = ceil_div(listed ? listed : p.len_q, p.mask.blocks.q);
+  const int64_t rows_k = ceil_div(listed ? listed : p.len_k, p.mask.blocks.k);
   List by_query{Role::block_begin, Role::block_column, rows_q, rows_k, p.mask.blocks.bound, false};
   List by_key{Role::block_begin_k, Role::block_row_k, rows_k, rows_q, p.mask.blocks.bound, true};
   const bool both = a.given(Role::block_begin_k);

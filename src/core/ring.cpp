@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <iterator>
 
+#include "core/dilated.h"
+
 namespace attune {
 namespace {
 
@@ -67,12 +69,21 @@ Status valid_ring(const Problem& p) {
   if (p.len_q != p.len_k) return no("q and k are cut alike: len_q = ", p.len_q, " is not len_k = ", p.len_k);
   if (!ragged && p.len_q < shards.most())
     return no("len_q = ", p.len_q, " is below the ", shards.most(), " tokens of a shard");
+  if (ring.inner.text[0] && word(ring.inner) != "dilated") return no("inner=", word(ring.inner), " is not dilated");
   if (whole) {
     if (p.heads_q % shards.ranks) return no("heads_q = ", p.heads_q, " do not divide among ", shards.ranks, " ranks");
     if (p.heads_kv % shards.ranks && shards.ranks % p.heads_kv)
       return no("heads_kv = ", p.heads_kv, " neither divide among ", shards.ranks, " ranks nor divide them");
     if (p.has(Option::dropout)) return no("layout ulysses has no dropout: a mask is drawn by head, and heads move");
-    return valid(whole_of(p, ring));
+    if (Status s = valid(whole_of(p, ring)); !s.ok() || !ring.inner.text[0]) return s;
+    const Dilated d = dilated_of(whole_of(p, ring));
+    if (shards.ranks > 1 && d.mode != Dilated::Mode::longnet)
+      return no("layout ulysses has mode=longnet of dilated: heads of a rank would be other groups");
+    for (int n = 0; n < d.branches; ++n)
+      if (shards.ranks > 1 && p.heads_q / shards.ranks % d.rate[n])
+        return no("layout ulysses: rate ", d.rate[n], " does not divide the ", p.heads_q / shards.ranks,
+                  " heads of a rank");
+    return Status::good();
   }
   if (shards.cut == Cut::striped)
     for (const Option o : {Option::alibi, Option::dropout})
@@ -88,15 +99,20 @@ Status valid_ring(const Problem& p) {
     if (const int64_t at = shards.piece(r, 0).first; at % p.mask.blocks.q || at % p.mask.blocks.k)
       return no("the shard of rank ", r, " begins at token ", at, ", which is not a multiple of the blocks ",
                 p.mask.blocks.q, " and ", p.mask.blocks.k);
-  if (ring.inner.text[0]) {
-    if (word(ring.inner) != "dilated") return no("inner=", word(ring.inner), " is not dilated");
-    return no("inner=dilated goes with layout=ulysses, not ", name(shards.cut));
-  }
+  if (!ring.inner.text[0]) return Status::good();
+  const Problem all = whole_of(p, ring);
+  if (Status s = valid(all); !s.ok()) return s;
+  const Dilated d = dilated_of(all);
+  if (shards.cut != Cut::ring) return no("inner=dilated goes with the layouts ring and ulysses, not ", name(shards.cut));
+  if (ragged) return no("inner=dilated goes with linear keys");
+  if (d.norm != Dilated::Norm::lse || d.detached)
+    return no("layout ring has norm=lse and gradient=exact of dilated: one softmax over all keys is what it merges");
   return Status::good();
 }
 
 void declare_ring(const Problem& p, const Args&, Declared& out) {
   out.self = true;
+  if (p.mask.blocks.q) out.listed = ring_of(p).shards.tokens;
   if (p.keys == KeySource::ragged)
     out.tensor[kRingSequences] = {
         .name = "sequences", .use = Use::list, .dtype = DType::i32, .extent = {1, 1, 1, p.batch + 1}};

@@ -149,4 +149,33 @@ struct ShardTables {
   }
 };
 
+// Block lists of all tokens, cut to some rows and to key blocks [first, last), which then count from 0. A list keeps its
+// place among the entries: what is left of it begins where its first row began.
+struct ListCut {
+  const int32_t* begin = nullptr;   // [batches, heads, all rows + 1]
+  int64_t stride_batch = 0, stride_head = 0;
+  const int32_t* column = nullptr;  // [bound]
+  int32_t bound = 0, batches = 1, heads = 1;
+  int32_t row = 0, rows = 0, first = 0, last = 0;
+  int32_t* to_begin = nullptr;      // [batches, heads, rows + 1]
+  int32_t* to_column = nullptr;     // [bound]
+
+  ATTUNE_HD const int32_t* list(int n) const {
+    return begin + n / heads * stride_batch + n % heads * stride_head + row;
+  }
+  ATTUNE_HD int32_t entry(const int32_t* at) const { return clamp(*at, 0, bound); }
+  ATTUNE_HD bool kept(int32_t entry) const { return column[entry] >= first && column[entry] < last; }
+  ATTUNE_HD void fill(int n) const {
+    const int32_t* const from = list(n);
+    int32_t* const to = to_begin + int64_t(n) * (rows + 1);
+    int32_t next = entry(from);
+    for (int r = 0; r < rows; ++r) {
+      to[r] = next;
+      for (int32_t e = entry(from + r); e < entry(from + r + 1); ++e)
+        if (kept(e) && next < bound) to_column[next++] = column[e] - first;
+    }
+    to[rows] = next;
+  }
+};
+
 }  // namespace attune

@@ -42,6 +42,7 @@ struct Declared {
   Extents k{0, 0, 0, 0};
   bool self = false;               // keys are as many as queries, sequence by sequence
   bool lengths_of_k = true;        // cu_k and used_k count rows of k
+  int32_t listed = 0;              // tokens that block lists are of, where these are not len_q and len_k
   VariantTensor tensor[kVariantTensors]{};
 };
 

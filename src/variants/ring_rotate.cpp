@@ -3,9 +3,12 @@
 // lse) by `accumulate`; a backward has the merged out and lse, with which every part gives exact gradients of the whole,
 // dq adds up at home and f32 dk, dv follow the keys and return at the end. Steps in which no rank sees anything are not
 // made, keys that nobody further on sees are not sent, and pairs of pieces that the band parts are not computed.
+#include <cmath>
+
 #include "machine/cuda/ring.h"
 #include "machine/ops.h"
 #include "variants/ring.h"
+#include "variants/ring_calls.h"
 
 namespace attune {
 namespace {
@@ -16,36 +19,6 @@ constexpr std::string_view kWho = "ring_rotate";
 
 bool backward(const Problem& p) { return p.pass == Pass::backward; }
 bool ragged(const Problem& p) { return p.keys == KeySource::ragged; }
-// Of a full mask nobody asks where tokens stand, unless a score or a random number depends on it.
-bool positioned(const Problem& p) {
-  return p.mask.kind != MaskKind::full || p.has(Option::alibi) || p.has(Option::dropout);
-}
-
-// Parts of a plan, two for each mask. Forward: the first of a chain and those that accumulate. Backward: those without
-// sinks and the one that gives their gradient. The sink is one more part of the softmax: the first run has it.
-int part_number(int mask, bool second) { return 2 * mask + second; }
-
-Problem part_of(const Problem& p, const Shards& shards, const Mask& mask, bool second) {
-  Problem part = p;
-  part.variant = {};
-  part.mask = mask;
-  part.mask.blocks = p.mask.blocks;
-  if (!positioned(p)) part.mask.align = Align::bottom_right;
-  int most = 1;
-  for (int r = 0; r < shards.ranks; ++r)
-    for (int n = 0; n < shards.pieces(); ++n) most = std::max(most, shards.piece(r, n).count);
-  part.len_q = part.len_k = std::min(p.len_q, most);
-  if (backward(p)) {
-    part.dtype.grad = DType::f32;
-    part.set(Option::accumulate);
-    if (!second) part.clear(Option::sink);
-  } else {
-    part.dtype.out = DType::f32;
-    if (second) part.set(Option::accumulate), part.clear(Option::sink);
-  }
-  return part;
-}
-
 // Keys and values, or their gradients, as they travel: k before v, compact.
 struct Keys { Tensor k{}, v{}; };
 
@@ -55,8 +28,12 @@ struct Room {
   float *out = nullptr, *lse = nullptr, *dq = nullptr;  // where the caller's are not f32, or not given
   int64_t* positions = nullptr;
   int32_t* starts = nullptr;
+  int32_t *list_begin = nullptr, *list_column = nullptr;  // block lists of one step
   std::byte* scratch = nullptr;       // of the parts, which run one after the other
 };
+
+// Block lists of all tokens, cut to the rows of one rank and the keys of another.
+int64_t list_rows(const Problem& p, const Shards& shards) { return ceil_div(shards.most(), p.mask.blocks.q); }
 
 Room carve(Workspace& ws, const Plan& plan, const Shards& shards) {
   const Problem& p = plan.problem;
@@ -76,6 +53,10 @@ Room carve(Workspace& ws, const Plan& plan, const Shards& shards) {
     if (p.dtype.out != DType::f32) room.out = ws.take<float>(rows * size_t(p.heads_q) * size_t(p.dim_v));
     room.lse = ws.take<float>(rows * size_t(p.heads_q));
   }
+  if (p.mask.blocks.q) {
+    room.list_begin = ws.take<int32_t>(size_t(p.batch) * size_t(p.heads_q) * size_t(list_rows(p, shards) + 1));
+    room.list_column = ws.take<int32_t>(size_t(p.mask.blocks.bound));
+  }
   size_t scratch = 0;
   for (const Plan& part : plan.parts) scratch = std::max(scratch, part.workspace_bytes);
   room.scratch = ws.take<std::byte>(scratch);
@@ -85,13 +66,13 @@ Room carve(Workspace& ws, const Plan& plan, const Shards& shards) {
 // One run of one rank.
 class Turn {
  public:
-  Turn(const Plan& plan, const Args& args, const Shards& shards, Communicator* comm, int rank, const Room& room,
+  Turn(const Plan& plan, const Args& args, const RingCalls& calls, Communicator* comm, int rank, const Room& room,
        Stream stream)
-      : plan_(plan), p_(plan.problem), a_(args), s_(shards), comm_(comm), rank_(rank), room_(room), stream_(stream),
-        lane_(lane_of(args, stream)), left_(left_of(p_.mask)), right_(right_of(p_.mask)) {
+      : plan_(plan), p_(plan.problem), a_(args), calls_(calls), s_(calls.shards()), comm_(comm), rank_(rank),
+        room_(room), stream_(stream), lane_(lane_of(args, stream)) {
     for (int step = 1; step < s_.ranks; ++step)
       for (int r = 0; r < s_.ranks; ++r)
-        if (sees(r, (r - step + s_.ranks) % s_.ranks)) last_step_ = step;
+        if (calls_.sees(r, (r - step + s_.ranks) % s_.ranks)) last_step_ = step;
   }
 
   Status forward();
@@ -101,16 +82,10 @@ class Turn {
   int owner(int step) const { return (rank_ - step + s_.ranks) % s_.ranks; }
   int next() const { return (rank_ + 1) % s_.ranks; }
   int before() const { return (rank_ - 1 + s_.ranks) % s_.ranks; }
-  bool sees(int rank, int other) const {
-    for (int q = 0; q < s_.pieces(); ++q)
-      for (int k = 0; k < s_.pieces(); ++k)
-        if (sight(s_, left_, right_, s_.piece(rank, q), s_.piece(other, k)).any) return true;
-    return false;
-  }
   // Whether the keys of `of` are brought to the rank that has them in this step: it, or one after it, sees them.
   bool travels(int of, int step) const {
     for (; step <= last_step_; ++step)
-      if (sees((of + step) % s_.ranks, of)) return true;
+      if (calls_.sees((of + step) % s_.ranks, of)) return true;
     return false;
   }
   Extents rows(int of, int heads, int dim) const { return {ragged(p_) ? 1 : p_.batch, s_.count(of), heads, dim}; }
@@ -128,29 +103,30 @@ class Turn {
   Status make_tables();
   Status send_keys(int step, Communicator::Ticket& ticket, bool& under_way);
   Status send_sums(int step, Communicator::Ticket& ticket);
-  Args part_args(int q_piece, int of, int k_piece, const Keys& keys) const;
-  template <class Each>
-  Status each_pair(int of, Each each) const;
+  Status cut_lists(int of);
+  Args part_args(const RingCall& call, int of, const Keys& keys) const;
+  Status run(const Problem& part, const Args& x) const;
   Status attend(int step, const Keys& keys);
   Status differentiate(int step, const Keys& keys, const Keys& sums);
 
   const Plan& plan_;
   const Problem& p_;
   const Args& a_;
+  const RingCalls& calls_;
   const Shards s_;
   Communicator* const comm_;
   const int rank_;
   const Room room_;
   const Stream stream_;
   const Lane lane_;
-  const int64_t left_, right_;
   int last_step_ = 0;
   Tensor out_{}, lse_{}, dq_{};
 };
 
 Status Turn::make_tables() {
-  const ShardTables tables{.shards = s_, .rank = rank_, .batch = ragged(p_) ? p_.batch : 1, .left = left_,
-                           .right = right_, .sequences = a_.row<const int32_t>(variant_tensor(kRingSequences)),
+  if (calls_.dilated()) return Status::good();
+  const ShardTables tables{.shards = s_, .rank = rank_, .batch = ragged(p_) ? p_.batch : 1, .left = left_of(p_.mask),
+                           .right = right_of(p_.mask), .sequences = a_.row<const int32_t>(variant_tensor(kRingSequences)),
                            .positions = room_.positions, .starts = room_.starts};
   if (lane_.device == DeviceKind::cuda) return cuda::fill_tables(tables, lane_.index, stream_);
   for (int64_t n = 0; n < tables.items(); ++n) tables.fill(n);
@@ -186,48 +162,62 @@ Status Turn::send_sums(int step, Communicator::Ticket& ticket) {
   return comm_->start(both, lane_, ticket);
 }
 
-Args Turn::part_args(int q_piece, int of, int k_piece, const Keys& keys) const {
+Status Turn::cut_lists(int of) {
+  if (!p_.mask.blocks.q) return Status::good();
+  const Tensor& begin = a_[Role::block_begin];
+  const Piece mine = s_.piece(rank_, 0), theirs = s_.piece(of, 0);
+  const Blocks size = p_.mask.blocks;
+  const ListCut cut{.begin = static_cast<const int32_t*>(begin.data), .stride_batch = begin.stride.batch,
+                    .stride_head = begin.stride.head, .column = a_.row<const int32_t>(Role::block_column),
+                    .bound = size.bound, .batches = begin.extent.batch, .heads = begin.extent.head,
+                    .row = int32_t(mine.first / size.q), .rows = int32_t(ceil_div(mine.count, size.q)),
+                    .first = int32_t(theirs.first / size.k),
+                    .last = int32_t(ceil_div(theirs.first + theirs.count, size.k)),
+                    .to_begin = room_.list_begin, .to_column = room_.list_column};
+  if (lane_.device == DeviceKind::cuda) return cuda::cut_lists(cut, lane_.index, stream_);
+  for (int n = 0; n < cut.batches * cut.heads; ++n) cut.fill(n);
+  return Status::good();
+}
+
+Args Turn::part_args(const RingCall& call, int of, const Keys& keys) const {
   Args x;
   x.scale = a_.scale, x.softcap = a_.softcap, x.dropout = a_.dropout;
-  const int q_row = s_.first_row(rank_, q_piece), q_count = s_.piece(rank_, q_piece).count;
-  const int k_row = s_.first_row(of, k_piece), k_count = s_.piece(of, k_piece).count;
-  x[Role::q] = pick_rows(a_[Role::q], q_row, q_count);
-  x[Role::k] = pick_rows(keys.k, k_row, k_count), x[Role::v] = pick_rows(keys.v, k_row, k_count);
-  x[Role::out] = pick_rows(out_, q_row, q_count), x[Role::lse] = pick_rows(lse_, q_row, q_count);
+  x[Role::q] = call.q.of(a_[Role::q]);
+  x[Role::k] = call.k.of(keys.k), x[Role::v] = call.k.of(keys.v);
+  x[Role::out] = call.q.of(out_), x[Role::lse] = call.q.of(lse_);
   x[Role::slopes] = a_[Role::slopes], x[Role::seed] = a_[Role::seed];
   const int batch = ragged(p_) ? p_.batch : 1;
   const ShardTables tables{.shards = s_, .batch = batch};
-  if (positioned(p_))
-    x[Role::positions] = compact(room_.positions + tables.pair(q_piece, of, k_piece) * batch * 2, DType::i64,
+  if (call.problem.mask.align == Align::absolute)
+    x[Role::positions] = compact(room_.positions + tables.pair(call.q_piece, of, call.k_piece) * batch * 2, DType::i64,
                                  {batch, 1, 1, 2}, a_[Role::q]);
+  const auto numbers = [&](int32_t* data, const Extents& e) { return compact(data, DType::i32, e, a_[Role::q]); };
   if (ragged(p_)) {
-    x[Role::cu_q] = compact(room_.starts + tables.start(rank_, q_piece), DType::i32, {1, 1, 1, batch + 1}, a_[Role::q]);
-    x[Role::cu_k] = compact(room_.starts + tables.start(of, k_piece), DType::i32, {1, 1, 1, batch + 1}, a_[Role::q]);
+    x[Role::cu_q] = numbers(room_.starts + tables.start(rank_, call.q_piece), {1, 1, 1, batch + 1});
+    x[Role::cu_k] = numbers(room_.starts + tables.start(of, call.k_piece), {1, 1, 1, batch + 1});
+  }
+  if (p_.mask.blocks.q) {
+    const Extents lists = a_[Role::block_begin].extent;
+    const int rows = int(ceil_div(call.q.count, p_.mask.blocks.q));
+    x[Role::block_begin] = numbers(room_.list_begin, {lists.batch, 1, lists.head, rows + 1});
+    x[Role::block_column] = numbers(room_.list_column, {1, 1, 1, p_.mask.blocks.bound});
   }
   return x;
 }
 
-// each(q_piece, k_piece, mask, first): the pairs that see each other; of its own keys a piece sees itself first.
-template <class Each>
-Status Turn::each_pair(int of, Each each) const {
-  for (int q = 0; q < s_.pieces(); ++q)
-    for (int n = 0; n < s_.pieces(); ++n) {
-      const int k = (q + n) % s_.pieces();
-      const bool first = of == rank_ && !n;
-      const Piece mine = s_.piece(rank_, q), theirs = s_.piece(of, k);
-      const Sight at = sight(s_, left_, right_, mine, theirs);
-      if (!mine.count || !theirs.count || (!at.any && !first)) continue;
-      if (Status s = each(q, k, at.mask, first); !s.ok()) return s;
-    }
-  return Status::good();
+Status Turn::run(const Problem& part, const Args& x) const {
+  for (const Plan& plan : plan_.parts)
+    if (plan.problem == part) return run_part(kWho, plan, x, room_.scratch, stream_);
+  return Status::no(kWho, ": has no plan for ", name(part));
 }
 
 Status Turn::attend(int step, const Keys& keys) {
   const int of = owner(step);
-  return each_pair(of, [&](int q, int k, int mask, bool first) {
-    Args x = part_args(q, of, k, keys);
-    if (first) x[Role::sinks] = a_[Role::sinks];
-    return run_part(kWho, plan_.parts[size_t(part_number(mask, !first))], x, room_.scratch, stream_);
+  if (Status s = cut_lists(of); !s.ok()) return s;
+  return calls_.each(rank_, of, [&](const RingCall& call) {
+    Args x = part_args(call, of, keys);
+    if (call.first) x[Role::sinks] = a_[Role::sinks];
+    return run(call.problem, x);
   });
 }
 
@@ -236,6 +226,10 @@ Status Turn::forward() {
   lse_ = a_.given(Role::lse) ? a_[Role::lse]
                              : compact(room_.lse, DType::f32, rows(rank_, p_.heads_q, 1), a_[Role::q]);
   if (Status s = make_tables(); !s.ok()) return s;
+  if (calls_.dilated()) {  // a row may be in no segment's choice
+    if (Status s = fill(out_, 0.f, stream_); !s.ok()) return s;
+    if (Status s = fill(lse_, -INFINITY, stream_); !s.ok()) return s;
+  }
   Keys keys{a_[Role::k], a_[Role::v]};
   for (int step = 0; step <= last_step_; ++step) {
     Communicator::Ticket ticket = 0;
@@ -254,16 +248,16 @@ Status Turn::differentiate(int step, const Keys& keys, const Keys& sums) {
   const int of = owner(step);
   if (Status s = fill(sums.k, 0.f, stream_); !s.ok()) return s;
   if (Status s = fill(sums.v, 0.f, stream_); !s.ok()) return s;
-  return each_pair(of, [&](int q, int k, int mask, bool first) {
-    Args x = part_args(q, of, k, keys);
-    const int q_row = s_.first_row(rank_, q), q_count = s_.piece(rank_, q).count;
-    const int k_row = s_.first_row(of, k), k_count = s_.piece(of, k).count;
-    x[Role::d_out] = pick_rows(a_[Role::d_out], q_row, q_count), x[Role::dq] = pick_rows(dq_, q_row, q_count);
-    if (a_.given(Role::d_lse)) x[Role::d_lse] = pick_rows(a_[Role::d_lse], q_row, q_count);
-    x[Role::dk] = pick_rows(sums.k, k_row, k_count), x[Role::dv] = pick_rows(sums.v, k_row, k_count);
-    const bool sinks = first && a_.given(Role::d_sinks);
-    if (sinks) x[Role::sinks] = a_[Role::sinks], x[Role::d_sinks] = a_[Role::d_sinks];
-    return run_part(kWho, plan_.parts[size_t(part_number(mask, sinks))], x, room_.scratch, stream_);
+  if (Status s = cut_lists(of); !s.ok()) return s;
+  return calls_.each(rank_, of, [&](const RingCall& call) {
+    Args x = part_args(call, of, keys);
+    x[Role::d_out] = call.q.of(a_[Role::d_out]), x[Role::dq] = call.q.of(dq_);
+    if (a_.given(Role::d_lse)) x[Role::d_lse] = call.q.of(a_[Role::d_lse]);
+    x[Role::dk] = call.k.of(sums.k), x[Role::dv] = call.k.of(sums.v);
+    Problem part = call.problem;
+    if (call.first && a_.given(Role::d_sinks)) x[Role::sinks] = a_[Role::sinks], x[Role::d_sinks] = a_[Role::d_sinks];
+    else part.clear(Option::sink);
+    return run(part, x);
   });
 }
 
@@ -283,7 +277,7 @@ Status Turn::backward() {
     if (step < last_step_)
       if (Status s = send_keys(step, moving, under_way); !s.ok()) return s;
     // The sum so far is still on its way while this step's share is made.
-    const bool any = !step || sees(rank_, of);
+    const bool any = !step || calls_.sees(rank_, of);
     const Keys share = step ? keys_at(room_.mine, DType::f32, of) : sums;
     if (any)
       if (Status s = differentiate(step, keys, share); !s.ok()) return s;
@@ -314,32 +308,22 @@ Status supports(const Problem& p, const Device&) {
 }
 
 Status shape(Plan& plan, const Planner& planner) {
-  const Problem& p = plan.problem;
-  const Shards shards = ring_of(p).shards;
-  Mask masks[2];
-  const int count = part_masks(p.mask, shards, masks);
-  for (int n = 0; n < count; ++n)
-    for (const bool second : {false, true}) {
-      if (second && backward(p) && !p.has(Option::sink)) {
-        plan.parts.push_back(plan.parts.back());  // the same where there is nothing more to give
-        continue;
-      }
-      const Problem part = part_of(p, shards, masks[n], second);
-      Planner inner{.device = planner.device, .rules = planner.rules};
-      if (Status s = inner.plan(part, plan.parts.emplace_back()); !s.ok()) return Status::no(kWho, ": ", s.message);
-    }
+  const RingCalls calls(plan.problem);
+  const Planner inner{.device = planner.device, .rules = planner.rules};
+  for (const Problem& part : calls.parts())
+    if (Status s = inner.plan(part, plan.parts.emplace_back()); !s.ok()) return Status::no(kWho, ": ", s.message);
   Workspace ws;
-  carve(ws, plan, shards);
+  carve(ws, plan, calls.shards());
   plan.workspace_bytes = ws.used;
   return Status::good();
 }
 
 Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
-  const Shards shards = ring_of(plan.problem).shards;
+  const RingCalls calls(plan.problem);
   Communicator* comm = nullptr;
   int rank = 0;
-  if (Status s = joined(kWho, plan.problem, shards, a, comm, rank); !s.ok()) return comm ? comm->fail(s) : s;
-  Turn turn(plan, a, shards, comm, rank, carve(ws, plan, shards), stream);
+  if (Status s = joined(kWho, plan.problem, calls.shards(), a, comm, rank); !s.ok()) return comm ? comm->fail(s) : s;
+  Turn turn(plan, a, calls, comm, rank, carve(ws, plan, calls.shards()), stream);
   Status s = backward(plan.problem) ? turn.backward() : turn.forward();
   return comm ? comm->fail(std::move(s)) : s;
 }

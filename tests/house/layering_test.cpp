@@ -32,8 +32,8 @@ const std::vector<Layer> kLayers = {
     {"src/plan/", {"core/", "plan/"}},
     // The C interface: nothing but its own includes it.
     {"src/", {"core/", "plan/", "machine/host.h", "machine/cuda/runtime.h", "machine/cuda/nvtx.h",
-              "machine/cuda/pool.h", "machine/append_rows.h", "variants/blocks.h", "transport/", "modules/", "attune/",
-              "capi/"}},
+              "machine/cuda/pool.h", "machine/append_rows.h", "machine/ops.h", "variants/blocks.h", "transport/",
+              "modules/", "attune/", "capi/"}},
     {"include/attune/", {"attune/"}},
     {"verify/", {"core/", "plan/", "machine/host.h", "machine/cuda/runtime.h", "machine/cuda/nvtx.h",
                  "transport/communicator.h", "verify/"}},

@@ -19,5 +19,6 @@ bool capturing(void*) { return false; }
 Pinned::~Pinned() = default;
 Status Pinned::at_least(size_t) { return none(); }
 Status fill_tables(const ShardTables&, int, void*) { return none(); }
+Status cut_lists(const ListCut&, int, void*) { return none(); }
 
 }  // namespace attune::cuda

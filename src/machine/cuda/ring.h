@@ -7,5 +7,6 @@
 namespace attune::cuda {
 
 Status fill_tables(const ShardTables&, int index, void* stream);  // on the index-th GPU
+Status cut_lists(const ListCut&, int index, void* stream);
 
 }  // namespace attune::cuda
