@@ -114,6 +114,38 @@ TEST(Dilated, a_key_of_two_branches_counts_twice) {
   }
 }
 
+// The slow, obvious way: dense attention over all keys, with the log of how often a key counts as its bias.
+TEST(Dilated, is_dense_attention_with_a_bias) {
+  for (const Device& device : devices()) {
+    const std::string sizes = "f32 b2 h4/2 q60 k60 d16";
+    const std::string as = " : dilated rates=1,2,3 segments=8,20,60";
+    const Ran f = ran(join("forward ", sizes, " causal", as), device);
+    const Case dense = case_of(join("forward ", sizes, " full bias"));
+    World world(dense.problem, dense.variation);
+    const Dilated d = dilated_of(f.world->problem);
+    const Tensor& bias = world.args[Role::bias];
+    ASSERT_EQ(bias.extent.dim, 60);
+    for (int b = 0; b < bias.extent.batch; ++b)
+      for (int i = 0; i < 60; ++i)
+        for (int h = 0; h < bias.extent.head; ++h)
+          for (int j = 0; j < 60; ++j) {
+            int often = 0;
+            for (int n = 0; n < 3; ++n) {
+              const int w = d.segment[n], r = d.rate[n];
+              often += i / w == j / w && i % w % r == h % r && j % w % r == h % r && j <= i;
+            }
+            store(bias, b, i, h, j, std::log(double(often)));
+          }
+    Outputs got = world.outputs(false);
+    ASSERT_EQ(run_on(device, world, got).message, "");
+    ASSERT_EQ(load(world.args[Role::k], 1, 7, 1, 3), load(f.world->args[Role::k], 1, 7, 1, 3));
+    for (const Role r : {Role::out, Role::lse})
+      f.got.of(r).each([&](int b, int s, int h, int x) {
+        ASSERT_NEAR(f.at(r, b, s, h, x), load(got.args[r], b, s, h, x), 1e-5);
+      });
+  }
+}
+
 TEST(Dilated, rows_that_no_branch_has_are_0_and_have_no_keys) {
   for (const Device& device : devices()) {
     const Ran f = ran("forward f32 b1 h2 q21 k21 d16 full : dilated rates=3 segments=7", device);
