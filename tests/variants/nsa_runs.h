@@ -1,0 +1,99 @@
+// Runs for the tests of native sparse attention: a case, its inputs changed by hand where a test wants it, on the CPU
+// and on a GPU where there is one.
+#pragma once
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <memory>
+
+#include "core/check.h"
+#include "machine/cuda/runtime.h"
+#include "machine/host.h"
+#include "verify/compare.h"
+#include "verify/on_gpu.h"
+
+namespace attune {
+
+inline std::vector<Device> devices() {
+  std::vector<Device> all{this_cpu()};
+  if (Device gpu; cuda::device(0, gpu).ok()) all.push_back(gpu);
+  return all;
+}
+
+inline Case case_of(std::string_view line) {
+  Case c;
+  const Status s = parse(line, c);
+  EXPECT_TRUE(s.ok()) << s.message << ": " << line;
+  return c;
+}
+
+using Change = std::function<void(World&)>;
+
+// A case and what the planner's choice on a device made of it. Of a backward, what a forward keeps is the reference's.
+struct Ran {
+  std::unique_ptr<World> world{};
+  Outputs got{};
+
+  Ran(std::string_view line, const Device& device, const Change& change = nullptr) {
+    const Case c = case_of(line);
+    world = std::make_unique<World>(c.problem, c.variation);
+    if (change) change(*world);
+    const Problem& p = world->problem;
+    if (p.pass == Pass::backward) {
+      Problem forward = p;
+      forward.pass = Pass::forward, forward.dtype.grad = DType::none;
+      const Status s = find_backend("reference")->run(Plan{.problem = forward}, world->forward_result(), {}, nullptr);
+      EXPECT_TRUE(s.ok()) << s.message;
+    }
+    got = world->outputs(false);
+    Status s = check(p, got.args);
+    Plan plan;
+    if (s.ok()) s = check_values(p, got.args);
+    if (s.ok()) s = Planner{.device = device}.plan(p, plan);
+    std::string unfit;
+    if (s.ok() && device.kind == DeviceKind::cuda) {
+      s = run_on_gpu(plan, *world, got, unfit);
+    } else if (s.ok()) {
+      std::vector<std::byte> memory(plan.workspace_bytes + 256, std::byte{0xFF});
+      const auto at = (reinterpret_cast<uintptr_t>(memory.data()) + 255) / 256 * 256;
+      s = plan.backend->run(plan, got.args, {reinterpret_cast<std::byte*>(at)}, nullptr);
+    }
+    EXPECT_TRUE(s.ok() && unfit.empty()) << s.message << unfit << ", in: " << line;
+  }
+  double at(Role r, int b, int s, int h, int d = 0) const { return load(got.args[r], b, s, h, d); }
+  double input(Role r, int b, int s, int h, int d = 0) const { return load(world->args[r], b, s, h, d); }
+};
+
+// f(b, s, h, d) for every element of a tensor.
+template <class F>
+void each(const Tensor& t, F f) {
+  for (int b = 0; b < t.extent.batch; ++b)
+    for (int s = 0; s < t.extent.seq; ++s)
+      for (int h = 0; h < t.extent.head; ++h)
+        for (int d = 0; d < t.extent.dim; ++d) f(b, s, h, d);
+}
+
+// Every element of a tensor is f(b, s, h, d).
+template <class F>
+void set(const Tensor& t, F f) {
+  each(t, [&](int b, int s, int h, int d) { store(t, b, s, h, d, f(b, s, h, d)); });
+}
+
+// The elements of one output as they compare: all equal, or close.
+inline void expect_near(const Ran& a, Role of_a, const Ran& b, Role of_b, double tolerance) {
+  double worst = 0;
+  each(a.got.args[of_a], [&](int x, int s, int h, int d) {
+    const double one = a.at(of_a, x, s, h, d), other = b.at(of_b, x, s, h, d);
+    const double apart = one == other ? 0 : std::fabs(one - other);
+    if (!(apart <= worst)) worst = apart;
+  });
+  EXPECT_LE(worst, tolerance) << name(of_a);
+}
+
+// What a test writes into inputs: a copy of one tensor into another of the same extents.
+inline void copy(const Tensor& from, const Tensor& to) {
+  set(to, [&](int b, int s, int h, int d) { return load(from, b, s, h, d); });
+}
+
+}  // namespace attune
