@@ -58,18 +58,47 @@ Partial carve_partial(Workspace& ws, const Plan& plan) {
   return {ws.take<float>(size_t(plan.splits * rows * p.dim_v)), ws.take<float>(size_t(plan.splits * rows)), rows};
 }
 
+// With a list, a block of queries has few rows to pay for the packing of its keys. Where lists have as many entries as
+// there are key blocks, all keys are packed once, before: block after block, in pieces of a tile at most.
+struct PackedKeys {
+  std::byte *k = nullptr, *v = nullptr;  // [batch][head of keys][block][piece][room]
+  int64_t pieces = 1, slots = 0;         // of a block, of a head
+  int room = 0;                          // keys of a piece
+
+  explicit operator bool() const { return room > 0; }
+  int64_t first(const Problem& p, int b, int head_kv, int64_t slot) const {  // in keys
+    return ((int64_t(b) * p.heads_kv + head_kv) * slots + slot) * room;
+  }
+};
+
+PackedKeys carve_keys(Workspace& ws, const Plan& plan, const CpuKernels& m) {
+  const Problem& p = plan.problem;
+  const Blocks size = p.mask.blocks;
+  const int64_t blocks = by_head(p) ? ceil_div(p.len_k, size.k) : 0;
+  if (!blocks || size.bound < int64_t(p.batch) * p.heads_kv * blocks) return {};
+  PackedKeys all{.pieces = ceil_div(std::min(size.k, p.len_k), m.tile),
+                 .room = int(round_up(std::min({size.k, p.len_k, m.tile}), m.keys))};
+  all.slots = blocks * all.pieces;
+  const size_t keys = size_t(all.first(p, p.batch, 0, 0)), bytes = size_t(m.operand_bytes);
+  all.k = ws.take<std::byte>(keys * size_t(padded(m, p.dim_qk)) * bytes);
+  all.v = ws.take<std::byte>(keys * size_t(padded(m, p.dim_v)) * bytes);
+  return all;
+}
+
 // Keys of a tile that follow each other in the sequence. A band has one a tile; a block list several.
 struct Segment {
   int key, count, at;  // first key, how many, and where in the tile (a multiple of m.keys)
   int entry = 0;       // of the block list
+  int64_t packed = -1; // where they are among the packed keys; -1: in the tile, packed for this task
 };
 struct Range { int first, last; };  // of a segment, in multiples of m.keys
 
 // Rows [first, first + rows) of a unit, from packing to storing.
 class Task {
  public:
-  Task(const Plan& plan, const Unit& unit, const CpuKernels& m, const Scratch& scratch, int first, int rows)
-      : p_(plan.problem), u_(unit), m_(m), x_(scratch), walk_{unit.seq.band, unit.seq.len_k, m.tile}, first_(first),
+  Task(const Plan& plan, const Unit& unit, const CpuKernels& m, const Scratch& scratch, const PackedKeys& keys,
+       int first, int rows)
+      : p_(plan.problem), u_(unit), m_(m), x_(scratch), keys_(keys), walk_{unit.seq.band, unit.seq.len_k, m.tile}, first_(first),
         rows_(rows), dim_qk_(padded(m, p_.dim_qk)), dim_v_(padded(m, p_.dim_v)) {
     const float scale = scale_of(p_, *u_.args);
     // Rows in plain order where a loop of the machine would not do; a negative scale turns maxima into minima.
@@ -128,8 +157,15 @@ class Task {
       const int64_t begin = int64_t(list.key_block(block, int(n))) * list.blocks.k;
       const int first = clamp(begin, 0, u_.seq.len_k), last = clamp(begin + list.blocks.k, 0, u_.seq.len_k);
       for (int key = first; key < last;) {
-        const int count = std::min(last - key, m_.tile - used);
-        segments_[count_++] = {key, count, used, list.entry(block) + int(n)};
+        int count = std::min(last - key, m_.tile - used);
+        int64_t packed = -1;
+        if (keys_) {  // a piece is taken whole, or the tile is full
+          const int64_t piece = (key - begin) / m_.tile;
+          count = std::min<int64_t>(last - key, m_.tile);
+          if (round_up(count, m_.keys) > m_.tile - used) tile(), used = count_ = 0;
+          packed = keys_.first(p_, u_.b, u_.head_kv, begin / list.blocks.k * keys_.pieces + piece);
+        }
+        segments_[count_++] = {key, count, used, list.entry(block) + int(n), packed};
         used += int(round_up(count, m_.keys)), key += count;
         if (used < m_.tile && count_ < kSegments) continue;
         tile();
@@ -139,14 +175,18 @@ class Task {
     tile();
   }
 
-  // Packs the segments and shows them to every panel.
+  // Packs the segments, unless they are, and shows them to every panel.
   void tile() {
     if (!count_) return;
+    if (!keys_) pack();
+    for (int i = 0; i < panels(); ++i) step(i);
+  }
+  void pack() {
     for (const Role role : {Role::k, Role::v}) {
       const int dim = role == Role::k ? p_.dim_qk : p_.dim_v;
       int total = 0;
       for (int n = 0; n < count_; ++n) {
-        const auto [key, count, place, entry] = segments_[n];
+        const auto [key, count, place, entry, packed] = segments_[n];
         gather_keys(u_, role, key, count, x_.rows + place);
         total = place + count;
         // A gap up to the next segment holds its neighbour: hidden in the scores, and a weight of 0 times it is 0.
@@ -154,7 +194,10 @@ class Task {
       }
       role == Role::k ? m_.pack_k(x_.rows, total, dim, x_.k) : m_.pack_v(x_.rows, total, dim, x_.v, m_.tile);
     }
-    for (int i = 0; i < panels(); ++i) step(i);
+  }
+  const std::byte* keys_of(const Segment& g, int first) const {
+    return g.packed < 0 ? at(x_.k, m_, int64_t(g.at + first) * dim_qk_)
+                        : at(keys_.k, m_, (g.packed + first) * dim_qk_);
   }
 
   // The part of a segment that some row of the panel sees, and the part of that which every row sees.
@@ -191,7 +234,9 @@ class Task {
     for (int g = 0; g < count_; ++g) {
       const auto [first, last] = range[g];
       if (first >= last) continue;
-      m_.accumulate(at(x_.p, m_, int64_t(done) * m_.rows), x_.v, m_.tile, segments_[g].at + first, last - first, dim_v_,
+      const bool packed = segments_[g].packed >= 0;
+      m_.accumulate(at(x_.p, m_, int64_t(done) * m_.rows), packed ? at(keys_.v, m_, segments_[g].packed * dim_v_) : x_.v,
+                    packed ? keys_.room : m_.tile, (packed ? 0 : segments_[g].at) + first, last - first, dim_v_,
                     o_of(panel));
       done += last - first;
     }
@@ -205,7 +250,7 @@ class Task {
       if (first >= last) continue;
       float* part = s + int64_t(first - range.first) * m_.rows;
       float more[kMaxRows];
-      m_.scores(q_of(panel), at(x_.k, m_, int64_t(g.at + first) * dim_qk_), last - first, dim_qk_, part, more);
+      m_.scores(q_of(panel), keys_of(g, first), last - first, dim_qk_, part, more);
       if (!general_ && first != whole.first) {
         int from[kMaxRows], until[kMaxRows];
         for (int r = 0; r < m_.rows; ++r) {
@@ -324,6 +369,7 @@ class Task {
   const Unit& u_;
   const CpuKernels& m_;
   const Scratch& x_;
+  const PackedKeys& keys_;
   const BandWalk walk_;
   const int first_, rows_, dim_qk_, dim_v_;
   float scale_q_, scale_s_;  // the softmax runs in base 2: exp(x scale) = exp2(x scale log2 e)
@@ -331,6 +377,22 @@ class Task {
   Segment segments_[kSegments];
   int count_ = 0;
 };
+
+// The n-th piece of all keys, of which a head has `of_head`.
+void pack_keys(const Problem& p, const Args& a, const CpuKernels& m, const PackedKeys& to, const Scratch& x, int64_t n,
+               int64_t of_head) {
+  const int64_t slot = n % of_head, set = n / of_head;
+  const int b = int(set / p.heads_kv), head = int(set % p.heads_kv), tile = std::min(p.mask.blocks.k, m.tile);
+  const Unit u = unit_of(p, a, b, head * (p.heads_q / p.heads_kv), x.scores);
+  const int64_t start = slot / to.pieces * p.mask.blocks.k, first = start + slot % to.pieces * tile;
+  const int count = int(std::min({first + tile, start + p.mask.blocks.k, int64_t(u.seq.len_k)}) - first);
+  if (count <= 0) return;
+  const int64_t place = to.first(p, b, head, slot);
+  gather_keys(u, Role::k, int(first), count, x.rows);
+  m.pack_k(x.rows, count, p.dim_qk, at(to.k, m, place * padded(m, p.dim_qk)));
+  gather_keys(u, Role::v, int(first), count, x.rows);
+  m.pack_v(x.rows, count, p.dim_v, at(to.v, m, place * padded(m, p.dim_v)), to.room);
+}
 
 // The splits of a row, in order, then what is already there and the sink.
 void merge_splits(const Plan& plan, const Args& a, const CpuKernels& m, const Partial& part, float* row, int b, int h) {
@@ -395,6 +457,7 @@ Status shape(Plan& plan, const Planner&) {
   Workspace count;
   carve_rotated(count, p);
   carve_partial(count, plan);
+  carve_keys(count, plan, m);
   for (int n = 0; n < plan.device.units; ++n) carve(count, plan, m);
   plan.workspace_bytes = count.used;
   return Status::good();
@@ -404,6 +467,7 @@ Status attend(const Plan& plan, const Args& a, Workspace ws, Stream) {
   const Problem& p = plan.problem;
   const CpuKernels& m = *best_kernels(p.dtype.q, plan.device.features);
   const Partial partial = carve_partial(ws, plan);
+  const PackedKeys keys = carve_keys(ws, plan, m);
   const auto scratch_of = [&](int worker) {  // as counted: after those of the workers before it
     Workspace own = ws;
     for (int n = 0; n < worker; ++n) carve(own, plan, m);
@@ -421,12 +485,22 @@ Status attend(const Plan& plan, const Args& a, Workspace ws, Stream) {
       const Unit unit = unit_of(p, a, int(set / units(p)), int(set % units(p)), scratch.scores);
       const Rows rows = of_unit.rows_of(p, block, unit.rows());
       if (rows.first >= rows.last) continue;
-      Task task(plan, unit, m, scratch, rows.first, rows.last - rows.first);
+      Task task(plan, unit, m, scratch, keys, rows.first, rows.last - rows.first);
       task.run(split, plan.splits);
       plan.splits == 1 ? task.store() : task.store(partial, split);
     }
   };
   const int workers = int(std::min<int64_t>(plan.device.units, tasks));
+  if (keys) {
+    auto pack = [&](int worker) {
+      const Scratch scratch = scratch_of(worker);
+      const int64_t of_head = ceil_div(longest(p, a).k, p.mask.blocks.k) * keys.pieces;
+      for (int64_t n; (n = next.fetch_add(1, std::memory_order_relaxed)) < p.batch * p.heads_kv * of_head;)
+        pack_keys(p, a, m, keys, scratch, n, of_head);
+    };
+    parallel(plan.device.units, pack);
+    next = 0;
+  }
   parallel(workers, work);
   if (plan.splits == 1) return Status::good();
 
