@@ -34,9 +34,15 @@ struct RowState {
 
 struct Partial { float* dq; int64_t rows; };  // [split][batch][head][query][dim_qk]; one split needs none
 
+// Operands of a query tile: for S, dK, dP, dV.
+struct Queries {
+  std::byte *q_k, *q_v, *do_k, *do_v;
+  int room;
+};
+
 struct Scratch {
   std::byte *k_q, *v_q, *k_v;            // a key tile: as panels for S and dP, and as a tile for dQ
-  std::byte *q_k, *q_v, *do_k, *do_v;    // a query tile: for S, dK, dP, dV
+  Queries queries;                       // a query tile
   float *dk, *dv, *dq;                   // accumulators: of the key tile, and of all rows of the head of keys
   float *s, *dp, *plain, *plain_dp;
   std::byte *p, *ds, *ds_t;              // ds_t: panels of queries, each with all keys of the tile
@@ -46,7 +52,54 @@ struct Scratch {
   Unit* units;
 };
 
-int64_t panels_of_unit(const Problem& p, const CpuKernels& m) { return ceil_div(int64_t(p.len_q) * group(p), m.rows); }
+// Panels of dQ. With a list every block of queries begins a new one.
+int64_t panels_of_block(const Problem& p, const CpuKernels& m) { return ceil_div(p.mask.blocks.q, m.rows); }
+int64_t panels_of_unit(const Problem& p, const CpuKernels& m) {
+  if (by_head(p)) return ceil_div(p.len_q, p.mask.blocks.q) * panels_of_block(p, m);
+  return ceil_div(int64_t(p.len_q) * group(p), m.rows);
+}
+
+// With a list, a block of keys has few rows to pay for the packing of its queries: all are packed once, before, in
+// pieces of the blocks, each a query tile.
+struct PackedQueries {
+  Queries first{};                // of all
+  int64_t pieces = 1, slots = 0;  // of a block, of a head
+
+  Queries at(const Problem& p, const CpuKernels& m, int b, int h, int64_t slot) const {
+    const int64_t row = ((int64_t(b) * p.heads_q + h) * slots + slot) * first.room;
+    const int64_t of_q = row * padded(m, p.dim_qk), of_o = row * padded(m, p.dim_v);
+    return {cpu::at(first.q_k, m, of_q), cpu::at(first.q_v, m, of_q), cpu::at(first.do_k, m, of_o),
+            cpu::at(first.do_v, m, of_o), first.room};
+  }
+};
+
+PackedQueries carve_queries(Workspace& ws, const Plan& plan, const CpuKernels& m) {
+  const Problem& p = plan.problem;
+  if (!by_head(p)) return {};
+  const int size = p.mask.blocks.q;
+  PackedQueries all{.pieces = ceil_div(std::min(size, p.len_q), plan.tile_q)};
+  all.slots = ceil_div(p.len_q, size) * all.pieces;
+  all.first.room = int(round_up(std::min({size, p.len_q, plan.tile_q}), m.keys));
+  const size_t rows = size_t(p.batch) * size_t(p.heads_q) * size_t(all.slots * all.first.room);
+  const auto operand = [&](int dim) {
+    return ws.take<std::byte>(rows * size_t(padded(m, dim)) * size_t(m.operand_bytes));
+  };
+  all.first.q_k = operand(p.dim_qk), all.first.q_v = operand(p.dim_qk);
+  all.first.do_k = operand(p.dim_v), all.first.do_v = operand(p.dim_v);
+  return all;
+}
+
+// Rows of a unit as a query tile of n rows; those beyond `tile` are 0.
+void pack_queries(const Problem& p, const CpuKernels& m, const Unit& u, Rows tile, int n, const void** rows,
+                  const Queries& to) {
+  const int count = tile.last - tile.first;
+  for (int r = 0; r < n; ++r) rows[r] = r < count ? u.address(Role::q, tile.first + r) : kZeroRow;
+  m.pack_k(rows, n, p.dim_qk, to.q_k);
+  m.pack_v(rows, n, p.dim_qk, to.q_v, to.room);
+  for (int r = 0; r < n; ++r) rows[r] = r < count ? u.address(Role::d_out, tile.first + r) : kZeroRow;
+  m.pack_k(rows, n, p.dim_v, to.do_k);
+  m.pack_v(rows, n, p.dim_v, to.do_v, to.room);
+}
 
 Scratch carve(Workspace& ws, const Plan& plan, const CpuKernels& m) {
   const Problem& p = plan.problem;
@@ -56,8 +109,8 @@ Scratch carve(Workspace& ws, const Plan& plan, const CpuKernels& m) {
   const auto operand = [&](size_t count) { return ws.take<std::byte>(count * bytes); };
   Scratch x{};
   x.k_q = operand(tk * dim_qk), x.v_q = operand(tk * dim_v), x.k_v = operand(tk * dim_qk);
-  x.q_k = operand(tq * dim_qk), x.q_v = operand(tq * dim_qk), x.do_k = operand(tq * dim_v),
-  x.do_v = operand(tq * dim_v);
+  x.queries.q_k = operand(tq * dim_qk), x.queries.q_v = operand(tq * dim_qk);
+  x.queries.do_k = operand(tq * dim_v), x.queries.do_v = operand(tq * dim_v), x.queries.room = plan.tile_q;
   x.dk = ws.take<float>(tk * dim_qk), x.dv = ws.take<float>(tk * dim_v);
   x.dq = ws.take<float>(size_t(panels_of_unit(p, m) * units_of_keys(p)) * rows * dim_qk);
   x.s = ws.take<float>(tq * rows), x.dp = ws.take<float>(tq * rows);
@@ -135,14 +188,15 @@ struct KeyTiles {
 // The gradients of one head of keys in one sequence, for its key tiles [first, last).
 class Task {
  public:
-  Task(const Plan& plan, const Args& a, const CpuKernels& m, const Scratch& scratch, const RowState& rows, int b,
-       int head_kv)
+  Task(const Plan& plan, const Args& a, const CpuKernels& m, const Scratch& scratch, const RowState& rows,
+       const PackedQueries& queries, int b, int head_kv)
       : plan_(plan),
         p_(plan.problem),
         a_(a),
         m_(m),
         x_(scratch),
         rows_(rows),
+        queries_(queries),
         dim_qk_(padded(m, p_.dim_qk)),
         dim_v_(padded(m, p_.dim_v)),
         general_(needs_general(p_)),
@@ -150,7 +204,7 @@ class Task {
     for (int n = 0; n < units_of_keys(p_); ++n)
       x_.units[n] = unit_of(p_, a, b, head_kv * units_of_keys(p_) + n, x_.scores + n * group(p_));
     for (int n = 0; n < units_of_keys(p_); ++n)
-      std::fill_n(dq_of(n, 0), round_up(x_.units[n].rows(), m.rows) * dim_qk_, 0.f);
+      std::fill_n(dq_of(n, 0), panels_of_unit(p_, m) * m.rows * dim_qk_, 0.f);
   }
 
   void run(const KeyTiles& tiles, int64_t first, int64_t last) {
@@ -164,8 +218,9 @@ class Task {
     std::fill_n(factor, m_.rows, scale_);
     for (int n = 0; n < units_of_keys(p_); ++n) {
       const Unit& u = x_.units[n];
-      for (int first = 0; first < u.rows(); first += m_.rows) {
-        const int count = std::min(m_.rows, u.rows() - first);
+      for (int first = 0, count; first < u.rows(); first += count) {
+        count = std::min(m_.rows, u.rows() - first);
+        if (by_head(p_)) count = std::min(count, p_.mask.blocks.q - first % p_.mask.blocks.q);
         m_.unpack(dq_of(n, first), p_.dim_qk, factor, count, x_.row, p_.dim_qk);
         for (int r = 0; r < count; ++r) {
           const float* from = x_.row + r * p_.dim_qk;
@@ -181,7 +236,9 @@ class Task {
     return (int64_t(u.b) * p_.heads_q + u.head(row)) * p_.len_q + u.position(row);
   }
   float* dq_of(int unit, int row) const {
-    return x_.dq + (unit * panels_of_unit(p_, m_) + row / m_.rows) * m_.rows * dim_qk_;
+    int64_t panel = row / m_.rows;
+    if (const int size = p_.mask.blocks.q) panel = row / size * panels_of_block(p_, m_) + row % size / m_.rows;
+    return x_.dq + (unit * panels_of_unit(p_, m_) + panel) * m_.rows * dim_qk_;
   }
   int panels(Rows keys) const { return int(ceil_div(round_up(keys.last - keys.first, m_.keys), m_.rows)); }
 
@@ -214,25 +271,54 @@ class Task {
     if (!p_.mask.blocks.q) return query_rows(unit, keys, seen);
     const BlockList list = list_of(p_, a_, u.b, u.head_q);
     const int key_block = keys.first / p_.mask.blocks.k, size = p_.mask.blocks.q;
-    for (int64_t block = seen.first / size; block * size < seen.last; ++block) {
-      const int entry = list.find(int(block), key_block);
-      if (entry < 0) continue;
-      x_.scores[unit].entry = entry;
-      query_rows(unit, keys, {std::max(seen.first, int(block * size)), clamp((block + 1) * size, 0, seen.last)});
+    const auto visit = [&](int64_t block) {
+      if (p_.has(Option::block_bias)) x_.scores[unit].entry = std::max(0, list.find(int(block), key_block));
+      query_block(unit, keys, seen, block);
+    };
+    if (a_.given(Role::block_begin_k)) {
+      const BlockList by_key{p_.mask.blocks, a_.row<const int32_t>(Role::block_begin_k, u.b, 0, u.head_q),
+                             a_.row<const int32_t>(Role::block_row_k)};
+      for (int n = 0; n < by_key.count(key_block); ++n) visit(by_key.key_block(key_block, n));
+      return;
     }
+    for (int64_t block = seen.first / size; block * size < seen.last; ++block)
+      if (list.find(int(block), key_block) >= 0) visit(block);
   }
 
   // Rows of a unit against the key tile. Tiles begin on a panel of dQ; rows before `rows.first` are hidden.
   void query_rows(int unit, Rows keys, Rows rows) {
-    for (int64_t first = rows.first / m_.rows * m_.rows; first < rows.last; first += plan_.tile_q)
-      query_tile(unit, keys, rows, {int(first), clamp(first + plan_.tile_q, 0, rows.last)});
+    for (int64_t first = rows.first / m_.rows * m_.rows; first < rows.last; first += plan_.tile_q) {
+      const Rows tile{int(first), clamp(first + plan_.tile_q, 0, rows.last)};
+      // Whole panels of dQ: a row beyond the tile adds 0 to whoever owns it.
+      const int n = int(round_up(round_up(tile.last - tile.first, m_.rows), m_.keys));
+      pack_queries(p_, m_, x_.units[unit], tile, n, x_.rows, x_.queries);
+      query_tile(unit, keys, rows, tile, n, x_.queries);
+    }
+  }
+  // Those of a block that are seen. Its tiles are packed.
+  void query_block(int unit, Rows keys, Rows seen, int64_t block) {
+    const Unit& u = x_.units[unit];
+    const int64_t size = p_.mask.blocks.q, end = std::min<int64_t>((block + 1) * size, u.rows());
+    const Rows rows{clamp(block * size, seen.first, seen.last), clamp(end, seen.first, seen.last)};
+    for (int64_t piece = 0; piece < queries_.pieces; ++piece) {
+      const int64_t first = block * size + piece * plan_.tile_q;
+      const Rows tile{int(first), int(std::min(end, first + plan_.tile_q))};
+      if (tile.first >= rows.last || tile.last <= rows.first) continue;
+      const int n = int(round_up(tile.last - tile.first, m_.keys));
+      if (n % m_.rows)  // rows of the last panel of dQ that are not there
+        std::memset(at(x_.ds_t, m_, int64_t(n / m_.rows) * m_.rows * plan_.tile_k), 0,
+                    size_t(m_.rows) * size_t(plan_.tile_k) * size_t(m_.operand_bytes));
+      query_tile(unit, keys, rows, tile, n, queries_.at(p_, m_, u.b, u.head_q, block * queries_.pieces + piece));
+    }
   }
 
-  void query_tile(int unit, Rows keys, Rows rows, Rows tile) {
+  void query_tile(int unit, Rows keys, Rows rows, Rows tile, int n, const Queries& packed) {
     const Unit& u = x_.units[unit];
-    // Whole panels of dQ: a row beyond the tile adds 0 to whoever owns it.
-    const int count = tile.last - tile.first, n = int(round_up(round_up(count, m_.rows), m_.keys));
-    pack_queries(u, tile, n);
+    const int count = tile.last - tile.first;
+    for (int r = 0; r < n; ++r) {
+      x_.lse[r] = r < count ? rows_.lse[row_index(u, tile.first + r)] : INFINITY;
+      x_.delta[r] = r < count ? rows_.delta[row_index(u, tile.first + r)] : 0.f;
+    }
     const QueryWalk walk{u.seq.band, u.seq.len_q, 1};
     // The last panels, where no query of the tile sees a key: on the diagonal of a causal mask nearly half of them. As
     // many are kept as fill a step of keys, for dQ.
@@ -250,8 +336,8 @@ class Task {
         partial |= from[r] > 0 || until[r] < count;
       }
       float top[kMaxRows];
-      m_.scores(at(x_.k_q, m_, int64_t(panel) * m_.rows * dim_qk_), x_.q_k, n, dim_qk_, x_.s, top);
-      m_.scores(at(x_.v_q, m_, int64_t(panel) * m_.rows * dim_v_), x_.do_k, n, dim_v_, x_.dp, top);
+      m_.scores(at(x_.k_q, m_, int64_t(panel) * m_.rows * dim_qk_), packed.q_k, n, dim_qk_, x_.s, top);
+      m_.scores(at(x_.v_q, m_, int64_t(panel) * m_.rows * dim_v_), packed.do_k, n, dim_v_, x_.dp, top);
       if (general_) {
         general_gradients(u, tile, n, first_key, last_key, from, until);
       } else {
@@ -259,9 +345,9 @@ class Task {
         m_.gradients(x_.s, x_.dp, n, m_.scale_in_q ? 1.f : scale_ * kLog2e, x_.lse, x_.delta, x_.p, x_.ds);
       }
       if (a_.given(Role::dv))
-        m_.accumulate(x_.p, x_.do_v, plan_.tile_q, 0, n, dim_v_, x_.dv + int64_t(panel) * m_.rows * dim_v_);
+        m_.accumulate(x_.p, packed.do_v, packed.room, 0, n, dim_v_, x_.dv + int64_t(panel) * m_.rows * dim_v_);
       if (a_.given(Role::dk))
-        m_.accumulate(x_.ds, x_.q_v, plan_.tile_q, 0, n, dim_qk_, x_.dk + int64_t(panel) * m_.rows * dim_qk_);
+        m_.accumulate(x_.ds, packed.q_v, packed.room, 0, n, dim_qk_, x_.dk + int64_t(panel) * m_.rows * dim_qk_);
       if (a_.given(Role::dq)) m_.transpose(x_.ds, n, x_.ds_t, int64_t(plan_.tile_k) * m_.rows, panel * m_.rows);
     }
     if (!a_.given(Role::dq)) return;
@@ -269,20 +355,6 @@ class Task {
     for (int first = 0; many > 0 && first < count; first += m_.rows)
       m_.accumulate(at(x_.ds_t, m_, int64_t(first) * plan_.tile_k), x_.k_v, plan_.tile_k, 0, many, dim_qk_,
                     dq_of(unit, tile.first + first));
-  }
-
-  void pack_queries(const Unit& u, Rows tile, int n) {
-    const int count = tile.last - tile.first;
-    for (int r = 0; r < n; ++r) x_.rows[r] = r < count ? u.address(Role::q, tile.first + r) : kZeroRow;
-    m_.pack_k(x_.rows, n, p_.dim_qk, x_.q_k);
-    m_.pack_v(x_.rows, n, p_.dim_qk, x_.q_v, plan_.tile_q);
-    for (int r = 0; r < n; ++r) x_.rows[r] = r < count ? u.address(Role::d_out, tile.first + r) : kZeroRow;
-    m_.pack_k(x_.rows, n, p_.dim_v, x_.do_k);
-    m_.pack_v(x_.rows, n, p_.dim_v, x_.do_v, plan_.tile_q);
-    for (int r = 0; r < n; ++r) {
-      x_.lse[r] = r < count ? rows_.lse[row_index(u, tile.first + r)] : INFINITY;
-      x_.delta[r] = r < count ? rows_.delta[row_index(u, tile.first + r)] : 0.f;
-    }
   }
 
   // The general policy, on plain rows: one a key, its entries the queries of the tile.
@@ -346,6 +418,7 @@ class Task {
   const CpuKernels& m_;
   const Scratch& x_;
   const RowState& rows_;
+  const PackedQueries& queries_;
   const int dim_qk_, dim_v_;
   const bool general_;
   const float scale_;
@@ -381,6 +454,10 @@ Status shape(Plan& plan, const Planner&) {
   const int narrow = m.operand_bytes == 2 ? 2 : 1;
   plan.tile_k = int(round_up(std::min(p.len_k, 240 * narrow), step));
   plan.tile_q = int(round_up(std::min<int64_t>(int64_t(p.len_q) * group(p), 96 * narrow), step));
+  if (by_head(p)) {  // even pieces of a block
+    const int size = std::min(p.mask.blocks.q, p.len_q);
+    plan.tile_q = int(round_up(ceil_div(size, ceil_div(size, 128 * narrow)), step));
+  }
   const int64_t sets = int64_t(p.batch) * p.heads_kv;
   if (sets < plan.device.units && p.reproducible != Reproducible::batch && !p.has(Option::bias) &&
       !(p.has(Option::block_bias) && p.reproducible != Reproducible::no))
@@ -388,6 +465,7 @@ Status shape(Plan& plan, const Planner&) {
   Workspace count;
   carve_rows(count, p);
   carve_partial(count, plan);
+  carve_queries(count, plan, m);
   for (int n = 0; n < plan.device.units; ++n) carve(count, plan, m);
   plan.workspace_bytes = count.used;
   return Status::good();
@@ -398,6 +476,7 @@ Status run(const Plan& plan, const Args& a, Workspace ws, Stream) {
   const CpuKernels& m = *best_kernels(p.dtype.q, plan.device.features);
   const RowState rows = carve_rows(ws, p);
   const Partial partial = carve_partial(ws, plan);
+  const PackedQueries queries = carve_queries(ws, plan, m);
   const auto scratch_of = [&](int worker) {  // as counted: after those of the workers before it
     Workspace own = ws;
     for (int n = 0; n < worker; ++n) carve(own, plan, m);
@@ -426,6 +505,16 @@ Status run(const Plan& plan, const Args& a, Workspace ws, Stream) {
   for (const Role r : {Role::dk, Role::dv, Role::d_bias})
     if (a.given(r) && !accumulates(p)) clear(a[r]);
 
+  if (queries.slots) each(heads * queries.slots, plan.device.units, [&](const Scratch& x, int64_t n) {
+    const int64_t slot = n % queries.slots, block = slot / queries.pieces * p.mask.blocks.q;
+    const Unit u = unit_of(p, a, int(n / queries.slots / p.heads_q), int(n / queries.slots % p.heads_q), x.scores);
+    const int64_t first = block + slot % queries.pieces * plan.tile_q;
+    const Rows tile{int(first), int(std::min({first + plan.tile_q, block + p.mask.blocks.q, int64_t(u.rows())}))};
+    const int count = tile.last - tile.first;
+    if (count > 0)
+      pack_queries(p, m, u, tile, int(round_up(count, m.keys)), x.rows, queries.at(p, m, u.b, u.head_q, slot));
+  });
+
   // Where sequences share keys, one task has all of them.
   const bool together = shares_keys(p, a);
   const KeyTiles tiles(plan, longest(p, a).k);
@@ -434,7 +523,7 @@ Status run(const Plan& plan, const Args& a, Workspace ws, Stream) {
        [&](const Scratch& x, int64_t n) {
          const int64_t split = n % plan.splits, set = n / plan.splits, head = set % p.heads_kv;
          for (int64_t b = together ? 0 : set / p.heads_kv; b < (together ? p.batch : set / p.heads_kv + 1); ++b) {
-           Task task(plan, a, m, x, rows, int(b), int(head));
+           Task task(plan, a, m, x, rows, queries, int(b), int(head));
            task.run(tiles, tiles.count * split / plan.splits, tiles.count * (split + 1) / plan.splits);
            task.store_dq(partial.dq ? partial.dq + split * partial.rows * p.dim_qk : nullptr);
          }

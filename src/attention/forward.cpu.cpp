@@ -87,9 +87,9 @@ PackedKeys carve_keys(Workspace& ws, const Plan& plan, const CpuKernels& m) {
 
 // Keys of a tile that follow each other in the sequence. A band has one a tile; a block list several.
 struct Segment {
-  int key, count, at;  // first key, how many, and where in the tile (a multiple of m.keys)
-  int entry = 0;       // of the block list
-  int64_t packed = -1; // where they are among the packed keys; -1: in the tile, packed for this task
+  int key, count, at;   // first key, how many, and where in the tile (a multiple of m.keys)
+  int entry = 0;        // of the block list
+  int64_t packed = -1;  // where they are among the packed keys; -1: in the tile, packed for this task
 };
 struct Range { int first, last; };  // of a segment, in multiples of m.keys
 
@@ -98,8 +98,8 @@ class Task {
  public:
   Task(const Plan& plan, const Unit& unit, const CpuKernels& m, const Scratch& scratch, const PackedKeys& keys,
        int first, int rows)
-      : p_(plan.problem), u_(unit), m_(m), x_(scratch), keys_(keys), walk_{unit.seq.band, unit.seq.len_k, m.tile}, first_(first),
-        rows_(rows), dim_qk_(padded(m, p_.dim_qk)), dim_v_(padded(m, p_.dim_v)) {
+      : p_(plan.problem), u_(unit), m_(m), x_(scratch), keys_(keys), walk_{unit.seq.band, unit.seq.len_k, m.tile},
+        first_(first), rows_(rows), dim_qk_(padded(m, p_.dim_qk)), dim_v_(padded(m, p_.dim_v)) {
     const float scale = scale_of(p_, *u_.args);
     // Rows in plain order where a loop of the machine would not do; a negative scale turns maxima into minima.
     general_ = needs_general(p_) || scale < 0.f;
@@ -235,9 +235,9 @@ class Task {
       const auto [first, last] = range[g];
       if (first >= last) continue;
       const bool packed = segments_[g].packed >= 0;
-      m_.accumulate(at(x_.p, m_, int64_t(done) * m_.rows), packed ? at(keys_.v, m_, segments_[g].packed * dim_v_) : x_.v,
-                    packed ? keys_.room : m_.tile, (packed ? 0 : segments_[g].at) + first, last - first, dim_v_,
-                    o_of(panel));
+      const std::byte* v = packed ? at(keys_.v, m_, segments_[g].packed * dim_v_) : x_.v;
+      m_.accumulate(at(x_.p, m_, int64_t(done) * m_.rows), v, packed ? keys_.room : m_.tile,
+                    (packed ? 0 : segments_[g].at) + first, last - first, dim_v_, o_of(panel));
       done += last - first;
     }
   }
