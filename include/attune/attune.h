@@ -397,6 +397,32 @@ ATTUNE_API int attune_shard_tokens(const char* layout, int32_t tokens, int32_t r
  * where rows of other ranks stay as they are. Floating dtypes; they may differ. */
 ATTUNE_API int attune_shard_copy(const char* layout, int32_t ranks, int32_t rank, const attune_tensor* whole,
                                  const attune_tensor* shard, int back, void* stream);
+/* The factory: the name of an implementation ("dilated", "ring_dilated", "block_sparse", "nsa", "multihead_dilated",
+ * "auto", ...: docs/modules.md has them all) and some sizes become a problem line or a module's text, with the reason. */
+typedef struct attune_make_options {
+  uint32_t size;               /* sizeof(attune_make_options) */
+  int32_t dtype;               /* 0: f32 */
+  int32_t batch, len;          /* 0: 1; tokens of the whole sequence, whatever a rank has of it */
+  int32_t heads, heads_kv;     /* heads_kv 0: heads */
+  int32_t dim, dim_v;          /* dim 0: 64; dim_v 0: dim */
+  int32_t embed;               /* of modules; 0: heads * dim */
+  int32_t causal, backward;    /* backward: the problem's pass; a module has both */
+  int32_t ranks;               /* 0: 1 */
+  int32_t block;               /* tokens of a block, of block lists; 0: 64 */
+  float density;               /* kept fraction of blocks; 0: 0.25 where there are lists */
+  const char* device;          /* null: "cpu" */
+  const char *segments, *rates; /* "2048,4096" and "1,2", of dilated; null: by len */
+  const char* pattern;         /* of block lists; null: random, by density */
+  const char* nsa;             /* "d=16 gate=sigmoid l=32 n=16 phi=mean s=64 w=512"; null: this, the paper's */
+} attune_make_options;
+typedef struct attune_choice attune_choice;
+ATTUNE_API int attune_choose(const char* name, const attune_make_options* options, attune_choice** out);
+ATTUNE_API void attune_choice_destroy(attune_choice* choice);
+ATTUNE_API const char* attune_choice_name(const attune_choice* choice);    /* what auto became */
+ATTUNE_API int attune_choice_is_module(const attune_choice* choice);       /* 1: of the line below, else a problem's */
+ATTUNE_API const char* attune_choice_line(const attune_choice* choice);
+ATTUNE_API const char* attune_choice_pattern(const attune_choice* choice); /* of a problem's block lists, or "" */
+ATTUNE_API const char* attune_choice_why(const attune_choice* choice);
 
 ATTUNE_API const char* attune_last_error(void); /* of this thread's last call; a sentence; "" after a success */
 ATTUNE_API const char* attune_version(void);    /* "0.1.0" */

@@ -458,5 +458,49 @@ class NsaCache {
   std::unique_ptr<attune_nsa_cache, Free> cache_;
 };
 
+// What make() may be told; attune_make_options says what each is, and what 0 and "" stand for.
+struct MakeOptions {
+  int32_t dtype = 0, batch = 0, len = 0, heads = 0, heads_kv = 0, dim = 0, dim_v = 0, embed = 0;
+  bool causal = false, backward = false;
+  int32_t ranks = 0, block = 0;
+  float density = 0;
+  std::string device = "cpu", segments{}, rates{}, pattern{}, nsa{};
+};
+
+// What make() found: a problem for call() and Plan, or the text of a Module; and why.
+class Made {
+ public:
+  Made(const std::string& name, const MakeOptions& wanted) : device_(wanted.device) {
+    const auto text = [](const std::string& s) { return s.empty() ? nullptr : s.c_str(); };
+    attune_make_options o{};
+    o.size = sizeof o;
+    o.dtype = wanted.dtype, o.batch = wanted.batch, o.len = wanted.len, o.heads = wanted.heads;
+    o.heads_kv = wanted.heads_kv, o.dim = wanted.dim, o.dim_v = wanted.dim_v, o.embed = wanted.embed;
+    o.causal = wanted.causal, o.backward = wanted.backward, o.ranks = wanted.ranks, o.block = wanted.block;
+    o.density = wanted.density, o.device = device_.c_str(), o.segments = text(wanted.segments);
+    o.rates = text(wanted.rates), o.pattern = text(wanted.pattern), o.nsa = text(wanted.nsa);
+    attune_choice* made = nullptr;
+    require(attune_choose(name.c_str(), &o, &made));
+    choice_.reset(made);
+  }
+  std::string name() const { return attune_choice_name(choice_.get()); }
+  std::string line() const { return attune_choice_line(choice_.get()); }
+  std::string pattern() const { return attune_choice_pattern(choice_.get()); }
+  std::string why() const { return attune_choice_why(choice_.get()); }
+  bool is_module() const { return attune_choice_is_module(choice_.get()); }
+  Problem problem() const { return Problem(line()); }
+  Module module(const Module* shares = nullptr) const { return Module(line(), device_.c_str(), shares); }
+
+ private:
+  struct Free {
+    void operator()(attune_choice* c) const { attune_choice_destroy(c); }
+  };
+  std::unique_ptr<attune_choice, Free> choice_;
+  std::string device_;
+};
+
+// make("dilated", {.len = 8192, .heads = 12, .causal = true}), make("multihead_nsa", ...), make("auto", ...).
+inline Made make(const std::string& name, const MakeOptions& options = {}) { return Made(name, options); }
+
 }  // namespace attune
 #endif

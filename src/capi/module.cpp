@@ -6,6 +6,7 @@
 
 #include "capi/convert.h"
 #include "capi/local.h"
+#include "capi/struct.h"
 #include "machine/cuda/pool.h"
 #include "machine/host.h"
 #include "modules/module.h"
@@ -21,20 +22,6 @@ struct attune_module {
 namespace {
 
 Status no(const auto&... why) { return Status::no("module: ", why...); }
-
-// A struct of this version from one of any: what it does not have is zero, and what it has more must be.
-template <class T>
-Status copied(const T* given, const char* what, T& out) {
-  out = {};
-  if (!given) return Status::good();
-  if (given->size < sizeof given->size || given->size > kMostBytes)
-    return Status::no(what, ".size = ", given->size, " is not that of its struct");
-  const char* bytes = reinterpret_cast<const char*>(given);
-  for (size_t n = sizeof out; n < given->size; ++n)
-    if (bytes[n]) return Status::no(what, ": a field is set that this version does not know");
-  std::memcpy(&out, given, std::min<size_t>(given->size, sizeof out));
-  return Status::good();
-}
 
 // A tensor of a call; a null one stays empty.
 Status tensor_of(const attune_tensor* given, const char* name, Tensor& out) {

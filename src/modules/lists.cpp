@@ -1,10 +1,12 @@
 #include "modules/lists.h"
 
+#include "core/ring.h"
 #include "variants/blocks.h"
 
 namespace attune {
 
-Status add_block_lists(Graph& g, const Problem& p, const Pattern& pattern, std::vector<Source>& sources) {
+Status add_block_lists(Graph& g, const Problem& asked, const Pattern& pattern, std::vector<Source>& sources) {
+  const Problem p = word(asked.variant) == "ring" ? whole_of(asked, ring_of(asked)) : asked;
   const int heads = pattern.by_head() ? p.heads_q : 1, entries = p.mask.blocks.bound;
   const int rows = int(ceil_div(p.len_q, p.mask.blocks.q)), columns = int(ceil_div(p.len_k, p.mask.blocks.k));
   const struct { Role role; const char* name; Extents extent; } lists[] = {

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <iterator>
 
-#include "core/mask.h"
+#include "core/ring.h"
 
 namespace attune {
 namespace {
@@ -226,8 +226,10 @@ Status attention_of(const Settings& s, Word tail, Word blocks, int keys, Problem
   const Word rows = next(columns, 'x');
   if (!number(rows, p.mask.blocks.q) || !number(columns, p.mask.blocks.k) || p.mask.blocks.q < 1 || p.mask.blocks.k < 1)
     return Status::no("module: block list '", blocks, "' does not begin with #x#, the tokens of a block");
-  if (Status e = parse(words, p, pattern); !e.ok()) return Status::no("module: ", e.message);
-  const int64_t most = bound(pattern, p, 1, pattern.by_head() ? p.heads_q : 1, true);
+  // Of ranks that exchange heads the lists are those of the whole sequence.
+  const Problem whole = word(p.variant) == "ring" ? whole_of(p, ring_of(p)) : p;
+  if (Status e = parse(words, whole, pattern); !e.ok()) return Status::no("module: ", e.message);
+  const int64_t most = bound(pattern, whole, 1, pattern.by_head() ? p.heads_q : 1, true);
   if (most > INT32_MAX) return Status::no("module: block list '", blocks, "' has over 2^31 - 1 entries");
   p.mask.blocks.bound = int32_t(std::max<int64_t>(most, 1));
   if (Status e = valid(p); !e.ok()) return Status::no("module: ", e.message);

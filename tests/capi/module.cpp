@@ -110,10 +110,21 @@ void refusals() {
   attune_module_destroy(nullptr);
 }
 
+void factory() {
+  const attune::Made dilated = attune::make("dilated", {.len = 64, .heads = 2, .dim = 16, .causal = true});
+  expect(!dilated.is_module() && dilated.problem().line() == dilated.line(), dilated.line());
+  const attune::Made module = attune::make("multihead_auto", {.len = 32, .heads = 2, .dim = 16});
+  expect(module.is_module() && module.name() == "multihead_dense", module.name());
+  expect(module.module().text() == "multihead f32 b1 s32 e32 h2 norm=1 | full", module.module().text());
+  expect(module.why().find("plain attention is exact") != std::string::npos, module.why());
+  refused([] { attune::make("dilated", {.heads = -1}); }, "make: heads = -1 is below 1");
+}
+
 }  // namespace
 
 int main() try {
   train();
+  factory();
   refusals();
   if (!failures) std::puts("modules: all as expected");
   return failures != 0;

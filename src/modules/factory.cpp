@@ -1,0 +1,234 @@
+#include "modules/factory.h"
+
+#include <algorithm>
+#include <iterator>
+#include <vector>
+
+#include "core/cost.h"
+#include "core/pattern.h"
+#include "core/ring.h"
+#include "modules/settings.h"
+#include "plan/backend.h"
+#include "plan/tuned.h"
+
+namespace attune {
+namespace {
+
+using Word = std::string_view;
+
+enum class Form { dense, dilated, longnet, lists, nsa };
+struct Implementation {
+  Word name;
+  Form form;
+  bool ranks;       // spread over ranks
+  Word norm;        // of dilated
+  Word pattern;     // of lists; "": by density
+};
+constexpr Implementation kImplementations[] = {
+    {"dense", Form::dense, false, "", ""},
+    {"dilated", Form::dilated, false, "divide", ""},
+    {"standard", Form::dilated, false, "divide", ""},
+    {"improved", Form::dilated, false, "divide", ""},
+    {"improved_dilated", Form::dilated, false, "divide", ""},
+    {"longnet", Form::longnet, false, "lse", ""},
+    {"ring", Form::dilated, true, "none", ""},
+    {"ring_dilated", Form::dilated, true, "none", ""},
+    {"ring_dilated_v2", Form::dilated, true, "none", ""},
+    {"ring_dilated_v2_collective", Form::dilated, true, "none", ""},
+    {"ring_dilated_v2_flash", Form::dilated, true, "none", ""},
+    {"ring_dilated_production", Form::dilated, true, "none", ""},
+    {"true_ring_dilated", Form::dilated, true, "none", ""},
+    {"simulated_ring_dilated", Form::dilated, true, "none", ""},
+    {"ring_distributed", Form::dilated, true, "none", ""},
+    {"ring_dense", Form::dense, true, "", ""},
+    {"distributed", Form::dilated, true, "divide", ""},
+    {"distributed_dilated", Form::dilated, true, "divide", ""},
+    {"improved_distributed", Form::dilated, true, "divide", ""},
+    {"block_sparse", Form::lists, false, "", ""},
+    {"block_sparse_optimized", Form::lists, false, "", ""},
+    {"block_sparse_torch_sparse", Form::lists, false, "", ""},
+    {"block_sparse_hierarchical", Form::lists, false, "", "hierarchical"},
+    {"block_sparse_adaptive", Form::lists, false, "", "adaptive"},
+    {"block_sparse_ring", Form::lists, true, "", ""},
+    {"block_sparse_ring_dilated", Form::lists, true, "", ""},
+    {"block_sparse_ring_distributed", Form::lists, true, "", ""},
+    {"nsa", Form::nsa, false, "", ""},
+};
+constexpr Word kMultihead = "multihead_";
+constexpr Word kPaper = "d=16 gate=sigmoid l=32 n=16 phi=mean s=64 w=512";  // arXiv 2502.11089
+constexpr int kDenseUpTo = 32768;  // tokens: auto takes plain attention up to here
+
+Status no(const auto&... why) { return Status::no("make: ", why...); }
+
+// The part of an implementation that depends on sizes.
+struct Maker {
+  const MakeOptions& o;
+  const Device& device;
+  std::string segments{}, rates{};
+  Status failed{};
+
+  Maker(const MakeOptions& options, const Device& d)
+      : o(options), device(d), segments(options.segments), rates(options.rates) {
+    if (segments.empty() != rates.empty()) failed = no("segments and rates are given together, or neither");
+    if (!segments.empty() || !failed.ok()) return;
+    // 2048, 4096, ... up to the length, five at most, each with twice the rate of the one before.
+    int64_t segment = std::min(2048, o.len), rate = 1;
+    for (int n = 0; n < 5 && (n == 0 || segment <= o.len); ++n, segment *= 2, rate *= 2) {
+      segments += join(n ? "," : "", segment);
+      rates += join(n ? "," : "", rate);
+    }
+  }
+
+  std::string dilated(const Implementation& i) const {
+    return join("dilated mode=", i.form == Form::longnet ? "longnet" : "headgroup", " norm=", i.norm, " rates=", rates,
+                " segments=", segments);
+  }
+  // What stands behind the head dim: mask and variant. Of ranks: inside attention that spans them.
+  std::string tail(const Implementation& i) const {
+    std::string variant = i.form == Form::dilated || i.form == Form::longnet ? dilated(i)
+                          : i.form == Form::nsa ? join("nsa ", o.nsa.empty() ? kPaper : Word(o.nsa))
+                                                : "";
+    if (spread(i)) {
+      // Keys travel where that is all there is to it; else heads do, so that a rank sees the whole sequence of some.
+      const bool plain = variant.empty() && i.form != Form::lists;
+      variant =
+          join("ring", variant.empty() ? "" : " inner=", variant,
+               " layout=", plain ? o.causal ? "zigzag" : "ring" : "ulysses", " ranks=", o.ranks, " tokens=", o.len);
+    }
+    const bool causal = o.causal || i.form == Form::nsa;
+    return join(causal ? "causal" : "full", variant.empty() ? "" : " : ", variant);
+  }
+  bool spread(const Implementation& i) const { return i.ranks && o.ranks > 1; }
+  int tokens(const Implementation& i) const { return spread(i) ? int(ceil_div(o.len, o.ranks)) : o.len; }
+  std::string pattern(const Implementation& i) const {
+    if (i.form != Form::lists) return "";
+    if (!o.pattern.empty()) return o.pattern;
+    if (!i.pattern.empty()) return std::string(i.pattern);
+    return join("random density=", o.density > 0 ? o.density : 0.25, " seed=0");
+  }
+
+  int heads_kv() const { return o.heads_kv ? o.heads_kv : o.heads; }
+  int dim_v() const { return o.dim_v ? o.dim_v : o.dim; }
+  std::string line(const Implementation& i, const std::string& end) const {
+    const std::string types = name(o.dtype);
+    return join(o.backward ? "backward " : "forward ", types, " b", o.batch, " h", o.heads, "/", heads_kv(), " q",
+                tokens(i), " k", tokens(i), " d", o.dim, "/", dim_v(), " ", end);
+  }
+  Status problem(const Implementation& i, Problem& out) const {
+    Problem p;
+    if (Status s = parse(line(i, tail(i)), p); !s.ok()) return no(s.message);
+    if (i.form != Form::lists) return out = p, Status::good();
+    if (o.block < 1) return no("block = ", o.block, " is not a number of tokens");
+    p.mask.blocks.q = p.mask.blocks.k = o.block;
+    Problem whole = spread(i) ? whole_of(p, ring_of(p)) : p;
+    whole.mask.blocks.bound = 1;
+    Pattern read;
+    int64_t most = ceil_div(whole.len_q, o.block) * ceil_div(whole.len_k, o.block);  // of lists by content: all
+    if (pattern(i) != "adaptive") {
+      if (Status s = parse(pattern(i), whole, read); !s.ok()) return no(s.message);
+      most = bound(read, whole, 1, read.by_head() ? p.heads_q : 1, true);
+    } else {
+      most *= int64_t(p.batch) * p.heads_q;
+    }
+    if (most > INT32_MAX) return no("the block lists have over 2^31 - 1 entries");
+    p.mask.blocks.bound = int32_t(std::max<int64_t>(most, 1));
+    if (Status s = valid(p); !s.ok()) return no(s.message);
+    return out = p, Status::good();
+  }
+  // What the planner says, or why nobody can.
+  std::string planned(const Problem& p) const {
+    Tuned tuned;
+    Plan plan;
+    Status s = load_tuned(device, tuned);
+    if (s.ok()) s = Planner{.device = device, .rules = tuned.rules}.plan(p, plan);
+    return s.ok() ? join(plan.backend->name, ", ", plan.why) : s.message;
+  }
+};
+
+const Implementation* find(Word name) {
+  const auto* it = std::find_if(std::begin(kImplementations), std::end(kImplementations),
+                                [&](const Implementation& i) { return i.name == name; });
+  return it == std::end(kImplementations) ? nullptr : it;
+}
+
+// The name that the options ask for, and why.
+Word automatic(const MakeOptions& o, const Maker& m, std::string& why) {
+  const bool lists = !o.pattern.empty() || (o.density > 0 && o.density < 1);
+  const bool ranks = o.ranks > 1;
+  if (lists) {
+    why = join(o.pattern.empty() ? join("a density of ", o.density, " is asked for")
+                                 : join("the pattern '", o.pattern, "' is given"),
+               ranks ? join(", over ", o.ranks, " ranks") : "");
+    return ranks ? "block_sparse_ring" : "block_sparse";
+  }
+  if (!o.nsa.empty()) return why = "parameters of native sparse attention are given", "nsa";
+  if (!o.segments.empty()) {
+    why = join("segments ", o.segments, " and rates ", o.rates, " are given",
+               ranks ? join(", over ", o.ranks, " ranks") : "");
+    return ranks ? "ring_dilated" : "improved_dilated";
+  }
+  if (o.len <= kDenseUpTo) {
+    why = join(o.len, " tokens are at most ", kDenseUpTo, ", where plain attention is exact and affordable",
+               ranks ? join("; it is spread over ", o.ranks, " ranks") : "");
+    return ranks ? "ring_dense" : "dense";
+  }
+  Problem dense, dilated;
+  why = join(o.len, " tokens are over ", kDenseUpTo);
+  if (m.problem(*find("dense"), dense).ok() && m.problem(*find("longnet"), dilated).ok())
+    why += join(", where plain attention computes ", cost(dense).flops / 1e12, " Tflop and dilated segments of ",
+                m.segments, " with rates ", m.rates, " ", cost(dilated).flops / 1e12);
+  if (ranks) why += join("; over ", o.ranks, " ranks");
+  return ranks ? "ring_dilated" : "longnet";
+}
+
+Status module_line(const Implementation& i, const Maker& m, const MakeOptions& o, std::string& out) {
+  const int embed = o.embed ? o.embed : o.heads * o.dim;
+  const std::string blocks = m.pattern(i);
+  if (blocks == "adaptive") return no("multihead_", i.name, ": lists by content are made outside of a module");
+  const std::string line =
+      join("multihead ", name(o.dtype), " b", o.batch, " s", m.tokens(i), " e", embed, " h", o.heads, "/", m.heads_kv(),
+           " dim=", o.dim, " dim_v=", m.dim_v(), " norm=1 | ", m.tail(i),
+           blocks.empty() ? "" : join(" | ", o.block, "x", o.block, " ", blocks));
+  Settings s;
+  if (Status wrong = read_settings(line, s); !wrong.ok()) return wrong;
+  return out = name(s), Status::good();
+}
+
+}  // namespace
+
+std::string implementation_names() {
+  std::string all;
+  for (const Implementation& i : kImplementations) all += join(i.name, ", ");
+  return all + "auto, and multihead_ with any of them behind it";
+}
+
+Status choose(Word name, const MakeOptions& o, const Device& device, Choice& out) {
+  const struct { Word what; int value; } sizes[] = {
+      {"batch", o.batch}, {"len", o.len}, {"heads", o.heads}, {"dim", o.dim}, {"ranks", o.ranks}};
+  for (const auto& [what, value] : sizes)
+    if (value < 1) return no(what, " = ", value, " is below 1");
+  if (!(o.density >= 0 && o.density <= 1)) return no("density = ", o.density, " is not in 0 ... 1");
+  Choice c;
+  c.module = name.starts_with(kMultihead) || name == "multihead";
+  Word which = c.module ? name.substr(std::min(name.size(), kMultihead.size())) : name;
+  if (which.empty()) which = "dense";
+  const Maker m(o, device);
+  if (!m.failed.ok()) return m.failed;
+  if (which == "auto") which = automatic(o, m, c.why);
+  const Implementation* i = find(which);
+  if (!i) return no("'", name, "' is not one of ", implementation_names());
+  if (c.why.empty()) c.why = "asked for by name";
+  if (i->ranks && o.ranks == 1) c.why += "; one rank has the whole sequence, so nothing travels";
+  c.name = join(c.module ? kMultihead : "", i->name);
+  Problem p;
+  if (Status s = m.problem(*i, p); !s.ok()) return s;
+  c.pattern = c.module ? "" : m.pattern(*i);
+  c.line = attune::name(p);
+  c.why = join(c.name, ": ", c.why, "\n  ", c.line, ": ", m.planned(p));
+  if (c.module)
+    if (Status s = module_line(*i, m, o, c.line); !s.ok()) return s;
+  out = std::move(c);
+  return Status::good();
+}
+
+}  // namespace attune

@@ -1,0 +1,111 @@
+// Names become lines that the library knows, with a reason.
+#include "modules/factory.h"
+
+#include "tests/modules/world.h"
+
+namespace attune {
+namespace {
+
+Choice chosen(std::string_view name, const MakeOptions& o = {}) {
+  Choice c;
+  EXPECT_EQ(choose(name, o, this_cpu(), c).message, "") << name;
+  return c;
+}
+std::string refusal(std::string_view name, const MakeOptions& o) {
+  Choice c;
+  return choose(name, o, this_cpu(), c).message;
+}
+
+TEST(Factory, every_name_of_the_tables_is_a_problem_with_a_backend_or_its_refusal) {
+  std::string names = implementation_names();
+  names = names.substr(0, names.find(", auto"));
+  int count = 0;
+  for (size_t at = 0; at < names.size(); ++count) {
+    const size_t end = std::min(names.find(", ", at), names.size());
+    const std::string name = names.substr(at, end - at);
+    at = end + 2;
+    for (const int ranks : {1, 4}) {
+      const Choice c = chosen(name, {.len = 4096, .heads = 8, .causal = true, .ranks = ranks});
+      Problem p;
+      EXPECT_EQ(parse(c.line, p).message, "") << c.line;
+      EXPECT_EQ(attune::name(p), c.line);
+      EXPECT_TRUE(c.why.starts_with(name + ": asked for by name")) << c.why;
+      EXPECT_NE(c.why.find("first in the list of backends that supports it"), std::string::npos) << c.why;
+      EXPECT_EQ(c.pattern.empty(), !name.starts_with("block_sparse")) << name;
+      if (name == "block_sparse_adaptive") continue;
+      const Choice m = chosen("multihead_" + name, {.len = 4096, .heads = 8, .causal = true, .ranks = ranks});
+      EXPECT_TRUE(m.module);
+      Settings s;
+      EXPECT_EQ(read_settings(m.line, s).message, "") << m.line;
+    }
+  }
+  EXPECT_EQ(count, 28);
+}
+
+TEST(Factory, names_say_what_is_computed) {
+  const MakeOptions o{.dtype = DType::bf16, .len = 8192, .heads = 12, .causal = true};
+  EXPECT_EQ(chosen("dilated", o).line,
+            "forward bf16 b1 h12 q8192 k8192 d64 causal : dilated mode=headgroup norm=divide rates=1,2,4 "
+            "segments=2048,4096,8192");
+  EXPECT_EQ(chosen("longnet", {.len = 100, .backward = true, .segments = "10,20", .rates = "1,2"}).line,
+            "backward f32 b1 h8 q100 k100 d64 full : dilated mode=longnet norm=lse rates=1,2 segments=10,20");
+  EXPECT_EQ(
+      chosen("nsa", {.dtype = DType::bf16, .len = 65536, .heads = 64, .heads_kv = 4, .dim = 192, .dim_v = 128}).line,
+      "forward bf16 b1 h64/4 q65536 k65536 d192/128 causal : nsa d=16 gate=sigmoid l=32 n=16 phi=mean s=64 w=512");
+  EXPECT_EQ(chosen("ring_dense", {.len = 1000, .causal = true, .ranks = 4}).line,
+            "forward f32 b1 h8 q250 k250 d64 causal : ring layout=zigzag ranks=4 tokens=1000");
+  EXPECT_EQ(
+      chosen("ring_dilated", {.len = 4096, .ranks = 4}).line,
+      "forward f32 b1 h8 q1024 k1024 d64 full : ring inner=dilated layout=ulysses mode=headgroup norm=none ranks=4 "
+      "rates=1,2 segments=2048,4096 tokens=4096");
+  EXPECT_EQ(chosen("block_sparse", {.len = 4096, .density = 0.1}).pattern, "random density=0.1 seed=0");
+  EXPECT_EQ(chosen("multihead_dilated", {.len = 128, .heads = 4, .dim = 16, .causal = true}).line,
+            "multihead f32 b1 s128 e64 h4 norm=1 | causal : dilated mode=headgroup norm=divide rates=1 segments=128");
+}
+
+TEST(Factory, automatic_choices_follow_from_what_is_given) {
+  const std::pair<MakeOptions, const char*> cases[] = {
+      {{.len = 4096}, "dense: 4096 tokens are at most 32768, where plain attention is exact and affordable"},
+      {{.len = 4096, .ranks = 2},
+       "ring_dense: 4096 tokens are at most 32768, where plain attention is exact and affordable; it is spread over 2 "
+       "ranks"},
+      {{.len = 4096, .density = 0.1}, "block_sparse: a density of 0.1 is asked for"},
+      {{.len = 4096, .ranks = 2, .pattern = "local_window window=512"},
+       "block_sparse_ring: the pattern 'local_window window=512' is given, over 2 ranks"},
+      {{.len = 4096, .segments = "1024,2048", .rates = "1,2"},
+       "improved_dilated: segments 1024,2048 and rates 1,2 are given"},
+      {{.len = 131072, .nsa = "d=16 gate=softmax l=32 n=16 phi=mean s=64 w=512"},
+       "nsa: parameters of native sparse attention are given"},
+  };
+  for (const auto& [o, why] : cases) EXPECT_TRUE(chosen("auto", o).why.starts_with(std::string(why) + "\n")) << why;
+  const Choice c = chosen("auto", {.len = 131072, .heads = 8});
+  EXPECT_EQ(c.name, "longnet");
+  EXPECT_TRUE(c.why.starts_with("longnet: 131072 tokens are over 32768, where plain attention computes ")) << c.why;
+  EXPECT_EQ(chosen("multihead_auto", {.len = 128}).name, "multihead_dense");
+}
+
+TEST(Factory, modules_by_name_run) {
+  for (const char* name : {"multihead", "multihead_dilated", "multihead_longnet", "multihead_block_sparse",
+                           "multihead_nsa", "multihead_ring_dilated", "multihead_auto"}) {
+    const Choice c = chosen(name, {.len = 128, .heads = 4, .dim = 16, .causal = true, .block = 16});
+    const auto module = made(c.line);
+    ASSERT_TRUE(module) << c.line;
+    ModuleWorld w(*module);
+    EXPECT_EQ(w.forward().message, "") << c.line;
+    EXPECT_EQ(w.backward().message, "") << c.line;
+    for (const float x : w.dx) ASSERT_TRUE(std::isfinite(x)) << c.line;
+  }
+}
+
+TEST(Factory, mistakes_are_sentences) {
+  EXPECT_EQ(refusal("dilatet", {}), "make: 'dilatet' is not one of " + implementation_names());
+  EXPECT_EQ(refusal("dilated", {.heads = 0}), "make: heads = 0 is below 1");
+  EXPECT_EQ(refusal("dilated", {.segments = "8"}), "make: segments and rates are given together, or neither");
+  EXPECT_EQ(refusal("block_sparse", {.density = 2}), "make: density = 2 is not in 0 ... 1");
+  EXPECT_EQ(refusal("block_sparse", {.block = -1}), "make: block = -1 is not a number of tokens");
+  EXPECT_EQ(refusal("multihead_block_sparse_adaptive", {}),
+            "make: multihead_block_sparse_adaptive: lists by content are made outside of a module");
+}
+
+}  // namespace
+}  // namespace attune
