@@ -428,9 +428,13 @@ struct Forward {
       for (int d = 0; d < DimV / 8; ++d)
 #pragma unroll
         for (int e = n % 2 * 2; e < n % 2 * 2 + 2; ++e) o[n / 2][d].c[e] *= now;
-      if (wide) store_wide(n / 2, n % 2, __shfl_sync(~0u, end.before, lane / 4 * 4 + n));
     }
-    if (!wide) store_narrow();
+    if (!wide) {
+      store_narrow();
+    } else {
+#pragma unroll
+      for (int n = 0; n < 2 * kM; ++n) store_wide(n / 2, n % 2, __shfl_sync(~0u, end.before, lane / 4 * 4 + n));
+    }
     if (!there) return;
     if (whole) write_lse(end, row);
     else x.partial_lse[at.split * split_rows() + row_index(row)] = end.lse;
@@ -462,20 +466,25 @@ struct Forward {
         for (int d = 0; d < DimV / 8; ++d)
           store_shared(q_shared + TileOfO::offset(row_of(m, half), d * 8) + lane % 4 * 4,
                        pack<T>(o[m][d].c[2 * half], o[m][d].c[2 * half + 1]));
-    // All of a lane's chunks are read before the first is written: else every one waits for the one before.
-    char* const first = at.out;
-    const int rows = at.rows;
-    uint4 chunk[kSteps];
     __syncwarp();
     const auto row = [&](int n) { return warp * kRowsOfWarp + (n * 32 + lane) / kChunks; };
     const auto column = [&](int n) { return (n * 32 + lane) % kChunks * 8; };
+    const auto chunk = [&](int n) { return load_shared16(q_shared + TileOfO::offset(row(n), column(n))); };
+    if (at.rows == TileQ && p.dim_v == DimV && x.group.by == 1 && 32 % kChunks == 0) {
+      // All of a lane's chunks are read before the first is written: else every one waits for the one before.
+      char* to = at.out + row(0) * x.out.seq + column(0) * sizeof(T);
+      const int64_t step = 32 / kChunks * x.out.seq;
+      uint4 all[kSteps];
 #pragma unroll
-    for (int n = 0; n < kSteps; ++n) chunk[n] = load_shared16(q_shared + TileOfO::offset(row(n), column(n)));
+      for (int n = 0; n < kSteps; ++n) all[n] = chunk(n);
 #pragma unroll
+      for (int n = 0; n < kSteps; ++n, to += step) *reinterpret_cast<uint4*>(to) = all[n];
+      return;
+    }
+#pragma unroll 1
     for (int n = 0; n < kSteps; ++n)
-      if (row(n) < rows && column(n) < p.dim_v)
-        *reinterpret_cast<uint4*>((x.group.by == 1 ? first + row(n) * x.out.seq : row_at(at, Role::out, row(n))) +
-                                  column(n) * sizeof(T)) = chunk[n];
+      if (row(n) < at.rows && column(n) < p.dim_v)
+        *reinterpret_cast<uint4*>(row_at(at, Role::out, row(n)) + column(n) * sizeof(T)) = chunk(n);
   }
   // Running results and the sink.
   __device__ void merge_end(RowEnd& end, int row) const {
