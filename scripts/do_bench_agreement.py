@@ -2,11 +2,13 @@
 # Whether two timers agree: torch:flash at five shapes, by triton.testing.do_bench and by `attune bench`, in one process
 # that loads the tool as the host of its peers does. Both flush 256 MB before each sample and take medians of events.
 # With do_bench's own 25 ms of warm-up an H200 gave 3612 us for the longest shape and 3503 us two seconds later; a clock
-# that settles under the power cap is a guess. So do_bench gets a longer one, and runs right before and after the tool.
+# that settles under the power cap is a guess. So the clock is held below it where nvidia-smi may do that, do_bench gets a
+# longer warm-up, and runs right before and after the tool.
 #   do_bench_agreement.py <folder of the build>
 import ctypes
 import json
 import os
+import subprocess
 import sys
 import tempfile
 
@@ -14,6 +16,7 @@ import torch
 from triton.testing import do_bench
 
 LIMIT = 0.02
+CLOCK = 1200  # MHz, that an H200 holds in every one of these
 WARM_UP, REPEAT = 200, 300  # ms, of do_bench
 SHAPES = [  # batch, heads, length, dim, causal
     (32, 32, 512, 64, True),
@@ -61,7 +64,21 @@ class Tool:
             return next(r for r in map(json.loads, out) if r["subject"] == "torch:flash")
 
 
+def set_clock(*words):  # whether it may be set
+    return subprocess.run(["nvidia-smi", *words], capture_output=True).returncode == 0
+
+
 def main():
+    held = set_clock("-lgc", "%d,%d" % (CLOCK, CLOCK))
+    print("the clock is held at %d MHz" % CLOCK if held else "the clock may not be held: it follows power and heat")
+    try:
+        return compare()
+    finally:
+        if held:
+            set_clock("-rgc")
+
+
+def compare():
     tool, worst = Tool(sys.argv[1]), 0
     head = ("torch:flash, microseconds", "do_bench", "attune", "do_bench", "apart", "A/A", "MHz")
     print("%-45s %10s %10s %10s %8s %9s %6s" % head)
