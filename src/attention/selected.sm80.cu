@@ -107,7 +107,7 @@ Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
                                      .ready = &k.ready[type],
                                      .blocks = blocks,
                                      .threads = k.threads,
-                                     .shared_bytes = sm80::shared_bytes_of(k, p, nsa, arch),
+                                     .shared_bytes = cuda::shared_limit(arch),
                                      .device = a[Role::q].device_index,
                                      .stream = stream},
                                     p, &params);

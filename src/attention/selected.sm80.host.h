@@ -33,14 +33,11 @@ inline int list_bytes(const Problem& p, const Nsa& nsa, const SelectedKernel& k)
   const int group = heads_per_key(p), rows = selected_rows(p, nsa, k);
   return (rows % group ? 2 : rows / group) * nsa.n * int(sizeof(int32_t));
 }
+// A launch takes all shared memory that there is: the kernel is told once how much, whatever the lists take of it.
 inline int stages_of(const SelectedKernel& k, const Problem& p, const Nsa& nsa, int arch) {
   const int room = cuda::shared_limit(arch) - k.fixed_bytes - list_bytes(p, nsa, k);
   return std::clamp(room / k.stage_bytes, 0, kMostStages);
 }
-inline int shared_bytes_of(const SelectedKernel& k, const Problem& p, const Nsa& nsa, int arch) {
-  return k.fixed_bytes + stages_of(k, p, nsa, arch) * k.stage_bytes + list_bytes(p, nsa, k);
-}
-
 // The narrowest that holds the dims; of those the one whose tile wastes no keys of a block, within shared memory.
 template <size_t N>
 SelectedKernel* selected_kernel_for(SelectedKernels (*const (&all)[N])(), const Problem& p, const Nsa& nsa, int arch) {

@@ -123,7 +123,7 @@ class Run {
     if (Status s = prepare(); !s.ok()) return s;
     if (a_.given(Role::dq))
       if (Status s = start(rows_.function[type_], rows_.ready[type_], sm80::selected_blocks(p_, nsa_, rows_),
-                           rows_.threads, sm80::shared_bytes_of(rows_, p_, nsa_, arch_), x_);
+                           rows_.threads, cuda::shared_limit(arch_), x_);
           !s.ok())
         return s;
     return a_.given(Role::dk) || a_.given(Role::dv) ? keys() : Status::good();
