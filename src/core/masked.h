@@ -1,0 +1,72 @@
+// What a sparse problem shows, as a bias on dense attention: 0 where a pair is seen, -inf where it is not, and log n
+// where n branches of dilated attention have it. A row of the bias is a task, shared by lanes: the threads of a block on
+// a GPU, one on a CPU.
+#pragma once
+#include <cmath>
+
+#include "core/args.h"
+#include "core/dilated.h"
+#include "core/nsa.h"
+
+namespace attune {
+
+enum class MaskedBy : int32_t { blocks, dilated, selected };
+
+struct MaskedRows {
+  Problem problem{};   // as it was asked for
+  DenseArgs args{};
+  MaskedBy by = MaskedBy::blocks;
+  Tensor selected{};   // every token's list of blocks
+  int32_t selected_size = 1;
+  int32_t branches = 0, groups = 0, segment[32] = {}, rate[32] = {};  // of dilated; groups: heads are dealt out to them
+  float* bias = nullptr;  // [batch, len_q, heads_q, len_k]
+
+  ATTUNE_HD int64_t tasks() const { return int64_t(problem.batch) * problem.len_q * problem.heads_q; }
+  ATTUNE_HD float* row(int64_t task) const { return bias + task * problem.len_k; }
+
+  // Whether dilated branch n has row i of head h; its segment is `i / width`.
+  ATTUNE_HD bool has(int n, int h, int i) const {
+    if (groups) {
+      const Rows heads = group_heads(problem.heads_q, groups, n);
+      return h >= heads.first && h < heads.last && i % segment[n] % rate[n] == n % rate[n];
+    }
+    return i % segment[n] % rate[n] == h % rate[n];
+  }
+
+  // sync() is between what lanes write and what others write over it.
+  template <class Sync>
+  ATTUNE_HD void run(int64_t task, int lane, int lanes, Sync sync) const {
+    const int h = int(task % problem.heads_q), i = int(task / problem.heads_q % problem.len_q);
+    const int b = int(task / problem.heads_q / problem.len_q), len_k = problem.len_k;
+    float* to = row(task);
+    if (by == MaskedBy::dilated) {
+      for (int j = lane; j < len_k; j += lanes) {
+        int count = 0;
+        for (int n = 0; n < branches; ++n) count += i / segment[n] == j / segment[n] && has(n, h, i) && has(n, h, j);
+        to[j] = count ? logf(float(count)) : -INFINITY;
+      }
+      return;
+    }
+    for (int j = lane; j < len_k; j += lanes) to[j] = -INFINITY;
+    sync();
+    const auto show = [&](int block, int size) {
+      const int64_t first = int64_t(block) * size, last = first + size < len_k ? first + size : len_k;
+      for (int64_t j = first + lane; j < last; j += lanes) to[j] = 0;
+    };
+    if (by == MaskedBy::blocks) {
+      const Blocks size = problem.mask.blocks;
+      const BlockList list{size, args.row<const int32_t>(Role::block_begin, b, 0, h),
+                           args.row<const int32_t>(Role::block_column)};
+      for (int n = 0; n < list.count(i / size.q); ++n)
+        if (const int block = list.key_block(i / size.q, n); block >= 0) show(block, size.k);
+      return;
+    }
+    const Sequence s = sequence(problem, args, b);
+    if (i >= s.len_q) return;
+    const int32_t* blocks = view<const int32_t>(selected).row(s.q_batch, s.q_first + i, h / (problem.heads_q / problem.heads_kv));
+    for (int n = 0, last = -1; n < selected.extent.dim; ++n)
+      if (blocks[n] > last) show(last = blocks[n], selected_size);
+  }
+};
+
+}  // namespace attune

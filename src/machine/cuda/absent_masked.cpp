@@ -1,0 +1,10 @@
+// masked.h in a build without CUDA.
+#include "machine/cuda/masked.h"
+
+namespace attune::cuda {
+
+Status fill_masked(const MaskedRows&, int, void*) {
+  return Status::no("masked_dense: this build of attune has no GPU code: it was left out, or nvcc was not there");
+}
+
+}  // namespace attune::cuda
