@@ -14,6 +14,7 @@
 #include <cmath>
 
 #include "core/nsa.h"
+#include "core/ring.h"
 #include "modules/attend.h"
 #include "modules/lists.h"
 #include "modules/steps.h"
@@ -184,6 +185,8 @@ struct Builder {
     const bool branches = word(p.variant) == "nsa";
     if (failed.ok() && branches && (nsa.only != Branch::all || nsa.phi == Phi::none || nsa.gate == GateOf::none))
       failed = Status::no("module: makes all branches, their compression and gates: no only=, phi=none or gate=none");
+    if (failed.ok() && word(p.variant) == "ring" && ring_of(p).shards.ranks > 1 && s.rope != Rope::no)
+      failed = Status::no("module: rope counts the rows of a shard, not of the whole sequence: rope=no with ring");
     if (!failed.ok()) return x;
     std::vector<Source> sources;
     branches ? project_branches(nsa, at, x, sources) : project(at, x, memory, sources);

@@ -11,7 +11,7 @@ mv "$work/first" "$work/attune"
 "$cmake" -S "$source/examples" -B "$work/examples" -DCMAKE_PREFIX_PATH="$work/attune" -DCMAKE_BUILD_TYPE=Release \
   -DCMAKE_C_COMPILER="$cc" -DCMAKE_CXX_COMPILER="$cxx" > "$work/log" 2>&1 || { cat "$work/log"; exit 1; }
 "$cmake" --build "$work/examples" > "$work/log" 2>&1 || { cat "$work/log"; exit 1; }
-for example in attend_c attend_cpp decode_paged decode_cache; do
+for example in attend_c attend_cpp decode_paged decode_cache train_layer; do
   echo "$example, by find_package:"
   "$work/examples/$example"
 done

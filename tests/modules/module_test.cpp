@@ -74,6 +74,8 @@ TEST(Module, multihead_is_its_formula) {
   compare("multihead f32 b2 s9 e24 h4/2 rope=half theta=500 dim_v=10 bias=0 | causal", with(t));
   t = s, t.memory = 13, t.causal = false;
   compare("multihead f32 b2 s9 e24 h4/2 memory=13", with(t));
+  t.half = true;  // turns nothing there: the memory has no place in the sequence
+  compare("multihead f32 b2 s9 e24 h4/2 memory=13 rope=half", with(t));
 }
 
 TEST(Module, feed_forward_is_its_formula) {
@@ -129,18 +131,23 @@ TEST(Module, a_forward_without_a_tape_is_the_same) {
 }
 
 TEST(Module, parameter_gradients_are_overwritten_or_added_to) {
-  const auto module = made("longnet_encoder f32 b1 s6 e16 h2 | causal");
-  ModuleWorld w(*module);
-  ASSERT_EQ(w.forward().message, "");
-  ASSERT_EQ(w.backward().message, "");
-  std::vector<std::vector<float>> once;
-  for (const Parameter& p : module->graph().parameters) once.push_back(w.gradient(p));
-  ASSERT_EQ(w.backward().message, "");
-  for (size_t n = 0; n < once.size(); ++n) EXPECT_EQ(w.gradient(module->graph().parameters[n]), once[n]);
-  ASSERT_EQ(w.backward(true).message, "");
-  for (size_t n = 0; n < once.size(); ++n) {
-    const std::vector<float> twice = w.gradient(module->graph().parameters[n]);
-    for (size_t i = 0; i < twice.size(); ++i) EXPECT_NEAR(twice[i], 2 * once[n][i], 1e-4 + 1e-5 * std::abs(once[n][i]));
+  for (const char* line : {"longnet_encoder f32 b1 s6 e16 h2 | causal", "multihead f32 b1 s12 e16 h2 | causal sink",
+                           "multihead f32 b1 s24 e16 h2 | causal : nsa d=2 gate=softmax l=4 n=4 phi=mlp s=4 w=4"}) {
+    SCOPED_TRACE(line);
+    const auto module = made(line);
+    ModuleWorld w(*module);
+    ASSERT_EQ(w.forward().message, "");
+    ASSERT_EQ(w.backward().message, "");
+    std::vector<std::vector<float>> once;
+    for (const Parameter& p : module->graph().parameters) once.push_back(w.gradient(p));
+    ASSERT_EQ(w.backward().message, "");
+    for (size_t n = 0; n < once.size(); ++n) EXPECT_EQ(w.gradient(module->graph().parameters[n]), once[n]);
+    ASSERT_EQ(w.backward(true).message, "");
+    for (size_t n = 0; n < once.size(); ++n) {
+      const std::vector<float> twice = w.gradient(module->graph().parameters[n]);
+      for (size_t i = 0; i < twice.size(); ++i)
+        ASSERT_NEAR(twice[i], 2 * once[n][i], 1e-4 + 1e-5 * std::abs(once[n][i])) << module->graph().parameters[n].name;
+    }
   }
 }
 
@@ -188,6 +195,7 @@ TEST(Module, begins_the_same_by_its_seed_and_otherwise_by_another) {
   EXPECT_NE(first, of_c.parameter(*c->find(p.name)));
   const double deviation = std::sqrt(dot(first, first) / double(first.size()));
   EXPECT_NEAR(deviation, std::sqrt(2. / (32 + 32)), 0.01) << "xavier";
+  for (size_t n = 1; n < first.size(); ++n) ASSERT_NE(first[n], first[n - 1]);
 }
 
 TEST(Module, magneto_gains_are_on_v_and_out_and_not_on_q_and_k) {
