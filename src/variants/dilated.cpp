@@ -1,9 +1,9 @@
 // dilated: plain attention on the views of dilated_calls.h, joined. No kernel of its own, on CPUs and GPUs alike.
-//   forward   norm=lse: the branches accumulate into one running f32 (out, lse), which is one softmax over all their keys
+//   forward   norm=lse: the branches accumulate into one running f32 (out, lse): one softmax over all their keys
 //             norm=divide, none: each branch by itself, then added
 //   backward  of the joined softmax: every branch is a plain backward that is given the joined out and lse, so its
-//             weights are those of the union and its D is the row's; gradients accumulate in f32. Where D or the weights
-//             are a branch's own (norm=divide, none, gradient=detached), that branch's forward runs again before it.
+//             weights are those of the union and its D is the row's; gradients accumulate in f32. Where D or the
+//             weights are a branch's own (norm=divide, none, gradient=detached), its forward runs again before it.
 //
 // Sums are wider than what is asked for (an f32 row beside an f16 one), so they exist for a chunk of the sequence at a
 // time: memory stays linear with a small factor at any length. Where the tensors themselves are f32 they are the sums.
@@ -176,8 +176,8 @@ Status shape(Plan& plan, const Planner& planner) { return shape_dilated(plan, pl
 
 }  // namespace
 
-// A plan for every call of a sequence as long as the problem says. A shorter one has other numbers of segments: where no
-// plan has that number, its calls go one head and one sequence at a time, and there is a plan for that too.
+// A plan for every call of a sequence as long as the problem says. A shorter one has other numbers of segments: where
+// no plan has that number, its calls go one head and one sequence at a time, and there is a plan for that too.
 Status shape_dilated(Plan& plan, const Planner& planner, int64_t least_sums) {
   const Problem& p = plan.problem;
   const DilatedShape s(p, least_sums);

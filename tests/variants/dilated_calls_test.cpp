@@ -75,8 +75,8 @@ TEST(DilatedCalls, calls_are_the_pairs_of_the_definition_wherever_they_are_cut) 
       for (const std::string_view branches : kBranches)
         for (const Size& z : kSizes) {
           if (mode == "headgroup" && z.kv * z.group < 3) continue;
-          const Problem p = problem(join("forward f32 b", z.batch, " h", z.kv * z.group, "/", z.kv, " q", z.length, " k",
-                                         z.length, " d16 ", mask, " : dilated mode=", mode, " ", branches));
+          const Problem p = problem(join("forward f32 b", z.batch, " h", z.kv * z.group, "/", z.kv, " q", z.length,
+                                         " k", z.length, " d16 ", mask, " : dilated mode=", mode, " ", branches));
           const Dilated d = dilated_of(p);
           const Numbered q({z.batch, z.length, p.heads_q, 2}), k({z.batch, z.length, p.heads_kv, 2});
           for (const int chunk : {z.length, 10, 24, 7}) {
@@ -117,7 +117,8 @@ TEST(DilatedCalls, few_calls_serve_long_sequences) {
 TEST(DilatedCalls, errors_end_the_walk) {
   const Problem p = problem("forward f32 b1 h4 q64 k64 d16 full : dilated rates=1,2 segments=8,16");
   int n = 0;
-  const Status s = each_call(dilated_of(p), p, 64, 0, 64, [&](const DilatedCall&) { return ++n, Status::no("enough"); });
+  const auto refuse = [&](const DilatedCall&) { return ++n, Status::no("enough"); };
+  const Status s = each_call(dilated_of(p), p, 64, 0, 64, refuse);
   EXPECT_EQ(s.message, "enough");
   EXPECT_EQ(n, 1);
 }
