@@ -156,7 +156,7 @@ MUTANTS = [
      "dilated: gradients of keys that head groups share overwrite each other", CONFORMANCE),
     (DILATED_SHAPE, "clears = !has_every_row(d) ||", "clears = ",
      "dilated: rows that no branch has are not written", ["variants_dilated_test", *CONFORMANCE]),
-    (DILATED_SHAPE, "std::max(common, most / common * common)", "std::max<int64_t>(1, most)",
+    (DILATED_SHAPE, "if (s.backward) unit = std::lcm(unit, int64_t(d.segment[n]));", "if (s.backward) unit = 1;",
      "dilated: a backward is cut inside segments", ["variants_dilated_test"]),
     (DILATED_SHAPE, "own_parts = d.sums() && (d.norm != Norm::lse || (backward && d.detached));",
      "own_parts = d.sums() && d.norm != Norm::lse;",

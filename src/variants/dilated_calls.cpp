@@ -93,14 +93,14 @@ Folded fold(const Dilated& d, const Problem& p, int branch, const Span& span, co
   const auto larger_first = [](Loop& a, Loop& b) { if (a.q.count < b.q.count) std::swap(a, b); };
   larger_first(loops[0], loops[1]), larger_first(loops[0], loops[2]), larger_first(loops[1], loops[2]);
   const HeadSet& s = run.set;
-  const ViewAxis heads_q{s.heads_q, 0, 0, s.step_q}, heads_k{s.heads_kv, 0, 0, s.step_kv};
+  Loop heads{{s.heads_q, 0, 0, s.step_q}, {s.heads_kv, 0, 0, s.step_kv}};
+  // Heads that share keys stay together; others make room for what is more than they are.
+  if (s.heads_q == s.heads_kv && heads.q.count < loops[1].q.count) std::swap(heads, loops[1]);
   Folded made;
   made.first.branch = branch;
-  made.first.q = {0, run.q.first, s.head_q, int(run.q.count), d.rate[branch], loops[0].q, heads_q};
-  made.first.k = {0, run.k.first, s.head_kv, int(run.k.count), d.rate[branch], loops[0].k, heads_k};
-  made.loop_q[0] = loops[2].q, made.loop_k[0] = loops[2].k;
-  if (s.heads_q == 1) made.first.q.along_head = loops[1].q, made.first.k.along_head = loops[1].k;
-  else made.loop_q[1] = loops[1].q, made.loop_k[1] = loops[1].k;
+  made.first.q = {0, run.q.first, s.head_q, int(run.q.count), d.rate[branch], loops[0].q, heads.q};
+  made.first.k = {0, run.k.first, s.head_kv, int(run.k.count), d.rate[branch], loops[0].k, heads.k};
+  for (int n = 0; n < 2; ++n) made.loop_q[n] = loops[n + 1].q, made.loop_k[n] = loops[n + 1].k;
   return made;
 }
 

@@ -1,7 +1,8 @@
 // A dilated branch as calls of plain attention on strided views, without a gathered row: which rows, heads, segments
 // and sequences one call takes. Heads of one remainder are a step through the head axis, rows one through the sequence.
 // What is left to repeat (sequences, segments, remainders) is folded into the batch axis of the view, whichever is the
-// most, and into its head axis where a remainder has one head: few calls, each large enough for a GPU.
+// most, and the next into its head axis where that is more than the heads of a remainder: few calls, each large enough
+// for a GPU.
 #pragma once
 #include "core/dilated.h"
 

@@ -35,18 +35,17 @@ int64_t rows_of_chunk(const DilatedShape& s, const Problem& p, int64_t least_sum
   const int64_t length = p.len_q, row = bytes_of_row(s, p);
   const int64_t tensors =
       int64_t(size_of(p.dtype.q)) * p.batch * (int64_t(p.heads_q) + p.heads_kv) * (p.dim_qk + p.dim_v) * length;
-  const int64_t budget = std::max(least_sums, tensors / 8) * (s.backward ? 3 : 1);
+  const int64_t budget = std::max(least_sums, tensors / 6) * (s.backward ? 6 : 1);
   if (!row || row * length <= budget) return length;
   const int64_t most = std::max<int64_t>(budget / row, 1);
-  if (s.backward) {
-    int64_t common = 1;
-    for (int n = 0; n < d.branches && common < length; ++n) common = std::lcm(common, int64_t(d.segment[n]));
-    return std::min(length, std::max(common, most / common * common));
+  int64_t unit = 1;
+  for (int n = 0; n < d.branches && unit < length; ++n) {
+    if (s.backward) unit = std::lcm(unit, int64_t(d.segment[n]));
+    else if (d.segment[n] <= most) unit = std::max(unit, int64_t(d.segment[n]));  // only longer segments are cut
   }
-  int64_t unit = 1;  // the longest segment that fits: only longer ones are cut
-  for (int n = 0; n < d.branches; ++n)
-    if (d.segment[n] <= most) unit = std::max(unit, int64_t(d.segment[n]));
-  return most / unit * unit;
+  // As few chunks as there must be, all about equal.
+  const int64_t chunks = ceil_div(length, std::max(unit, most / unit * unit));
+  return std::min(length, round_up(ceil_div(length, chunks), unit));
 }
 
 }  // namespace

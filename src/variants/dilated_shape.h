@@ -6,8 +6,8 @@
 
 namespace attune {
 
-// Bytes of sums between parts that are never too many: on an H200 chunks below this leave multiprocessors idle.
-inline constexpr int64_t kLeastSums = int64_t(128) << 20;
+// Bytes of sums between parts that are never too many: shorter chunks leave multiprocessors of an H200 idle.
+inline constexpr int64_t kLeastSums = int64_t(192) << 20;
 
 // What a part does: writes, adds to what is there, or computes a branch's out and lse anew for a backward.
 enum class DilatedPart { write, add, again };
