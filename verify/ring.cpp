@@ -45,6 +45,35 @@ void each_row(const Shards& s, int rank, int batch, F f) {
     for (int row = 0; row < s.count(rank); ++row) f(b, row, int(s.token(rank, row)));
 }
 
+// Lengths that do not divide, windows on either side, groups of heads, empty shards, every option that travels.
+constexpr std::string_view kLines[] = {
+    "forward f32 b1 h8/8 q64 k64 d16 causal",
+    "forward f32 b2 h8/2 q65 k65 d32 causal",
+    "forward f32 b1 h8/4 q37 k37 d32/16 full",
+    "forward f32 b1 h8/8 q75 k75 d16 window9,0",
+    "forward f32 b1 h8/8 q75 k75 d16 window40,0",
+    "forward f32 b1 h8/8 q75 k75 d16 window5,11",
+    "forward f32 b1 h8/8 q50 k50 d16 window0,0",
+    "forward f32 b1 h8/8 q50 k50 d16 window12,*",
+    "forward f32 b1 h8/8 q50 k50 d16 window*,7",
+    "forward f32 b2 h8/8 q3 k3 d16 causal",
+    "forward f32 b1 h8/1 q1 k1 d16 causal",
+    "forward f32 b1 h8/2 q41 k41 d16 causal softcap sink",
+    "forward f32 b1 h8/2 q41 k41 d16 causal alibi",
+    "forward f32 b1 h8/2 q41 k41 d16 full dropout",
+    "forward f32 b3 h8/2 q29 k29 d16 causal ragged",
+    "forward f32 b3 h8/2 q29 k29 d16 full ragged",
+    "forward f32 b3 h8/8 q29 k29 d16 window6,2 ragged",
+    "forward f32 b2 h8/2 q128 k128 d16 causal blocks16x16x999",
+    "forward f32 b1 h8/8 q96 k96 d16 window30,9 blocks8x8x9999",
+    "forward f32 b1 h8/8 q64 k64 d16 causal : dilated rates=1,2 segments=8,32",
+    "forward f32 b2 h8/2 q77 k77 d16 causal : dilated rates=1,3,8 segments=16,40,200",
+    "forward f32 b1 h8/8 q53 k53 d16 full : dilated rates=2,4 segments=10,64",
+    "forward f32 b1 h8/4 q60 k60 d16 causal : dilated mode=headgroup rates=1,2,4 segments=8,16,64",
+    "forward f16 b2 h8/2 q65 k65 d32 causal",
+    "forward bf16 b2 h8/2 q65 k65 d32 causal",
+};
+
 Outcome failed(std::string why) { return {.verdict = Verdict::fail, .why = std::move(why)}; }
 
 }  // namespace
@@ -254,35 +283,9 @@ Outcome run_here(Trial& trial, const Cutting& c, const Device& device, Communica
 
 std::vector<Cut> all_cuts() { return {Cut::ring, Cut::zigzag, Cut::striped, Cut::ulysses}; }
 
+std::span<const std::string_view> ring_lines() { return kLines; }
+
 std::vector<Case> ring_cases(bool quick) {
-  // Lengths that do not divide, windows on either side, groups of heads, empty shards, every option that travels.
-  constexpr std::string_view kLines[] = {
-      "forward f32 b1 h8/8 q64 k64 d16 causal",
-      "forward f32 b2 h8/2 q65 k65 d32 causal",
-      "forward f32 b1 h8/4 q37 k37 d32/16 full",
-      "forward f32 b1 h8/8 q75 k75 d16 window9,0",
-      "forward f32 b1 h8/8 q75 k75 d16 window40,0",
-      "forward f32 b1 h8/8 q75 k75 d16 window5,11",
-      "forward f32 b1 h8/8 q50 k50 d16 window0,0",
-      "forward f32 b1 h8/8 q50 k50 d16 window12,*",
-      "forward f32 b1 h8/8 q50 k50 d16 window*,7",
-      "forward f32 b2 h8/8 q3 k3 d16 causal",
-      "forward f32 b1 h8/1 q1 k1 d16 causal",
-      "forward f32 b1 h8/2 q41 k41 d16 causal softcap sink",
-      "forward f32 b1 h8/2 q41 k41 d16 causal alibi",
-      "forward f32 b1 h8/2 q41 k41 d16 full dropout",
-      "forward f32 b3 h8/2 q29 k29 d16 causal ragged",
-      "forward f32 b3 h8/2 q29 k29 d16 full ragged",
-      "forward f32 b3 h8/8 q29 k29 d16 window6,2 ragged",
-      "forward f32 b2 h8/2 q128 k128 d16 causal blocks16x16x999",
-      "forward f32 b1 h8/8 q120 k120 d16 window30,9 blocks8x8x9999",
-      "forward f32 b1 h8/8 q64 k64 d16 causal : dilated rates=1,2 segments=8,32",
-      "forward f32 b2 h8/2 q77 k77 d16 causal : dilated rates=1,3,8 segments=16,40,200",
-      "forward f32 b1 h8/8 q53 k53 d16 full : dilated rates=2,4 segments=10,64",
-      "forward f32 b1 h8/4 q60 k60 d16 causal : dilated mode=headgroup rates=1,2,4 segments=8,16,64",
-      "forward f16 b2 h8/2 q65 k65 d32 causal",
-      "forward bf16 b2 h8/2 q65 k65 d32 causal",
-  };
   std::vector<Case> all;
   size_t n = 0;
   for (const std::string_view line : kLines)

@@ -54,6 +54,7 @@ Outcome run_here(Trial&, const Cutting&, const Device&, Communicator&);
 
 // Whole problems that decide whether a ring is right, and how they are cut.
 std::vector<Case> ring_cases(bool quick);
+std::span<const std::string_view> ring_lines();  // of their forwards; each has a backward too
 std::vector<Cut> all_cuts();
 
 }  // namespace attune

@@ -1,6 +1,6 @@
 # Tests that see the library as its users do: the shared library and the installed headers, from C where it matters.
 set(capi_dir ${CMAKE_CURRENT_LIST_DIR})
-foreach(source blocks.cpp cache.cpp module.cpp memory.c misuse.c nsa_cache.cpp versions.c wrapper.cpp)
+foreach(source blocks.cpp cache.cpp module.cpp memory.c misuse.c nsa_cache.cpp ring.cpp versions.c wrapper.cpp)
   string(REGEX REPLACE "\\..*" "" name ${source})
   set(name capi_${name})
   add_executable(${name} EXCLUDE_FROM_ALL ${capi_dir}/${source})

@@ -70,6 +70,19 @@ TEST(parity, mistakes_are_told_apart_by_the_exit_code) {
   EXPECT_NE(none.err.find("no backend ran"), std::string::npos);
 }
 
+TEST(parity, ranks_are_compared_with_the_whole) {
+  const Answer a = call({"parity", "--ring", "--ranks", "1,3", "--case", "backward f32 b1 h6/3 q20 k20 d16 causal"});
+  EXPECT_EQ(a.code, kOk) << a.out << a.err;
+  EXPECT_EQ(a.last_line(), "8 passed, 0 failed");  // four layouts
+  const Answer one = call({"parity", "--ring", "--ranks", "2", "--json", "--case", "forward f32 b1 h3 q20 k20 d16 full"});
+  const json j = json::parse(one.out);
+  EXPECT_EQ(j["passed"], 3);  // three heads do not divide among two ranks
+  EXPECT_GT(j["runs"][0]["bytes_sent"], 0);
+  EXPECT_EQ(call({"parity", "--ranks", "2"}).code, kUsage);
+  EXPECT_EQ(call({"parity", "--ring", "--device", "h200"}).code, kMachine);
+  EXPECT_EQ(call({"parity", "--ring", "--case", "forward f32 b1 h3 q20 k21 d16 full"}).code, kUsage);
+}
+
 TEST(parity, coverage_has_a_number_or_a_sentence_in_every_cell) {
   const Answer a = call({"parity", "--backend", "cpu_forward", "--device", "cpu:scalar", "--coverage", "--json"});
   EXPECT_EQ(a.code, kOk) << a.err;

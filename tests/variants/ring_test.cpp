@@ -2,7 +2,11 @@
 // reference of the whole. Ranks are threads here; tests/transport has what they are joined by.
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <thread>
+
 #include "machine/host.h"
+#include "tests/asked.h"
 #include "verify/ring.h"
 
 namespace attune {
@@ -10,41 +14,210 @@ namespace {
 
 constexpr int kRanks[] = {1, 2, 4, 8};
 
-struct Counted { int runs = 0, refused = 0; };
-
-// Every case, layout and number of ranks that the problem allows.
-Counted run_all(const std::vector<Case>& cases, const std::vector<Cut>& cuts) {
-  Counted counted;
+Device one_thread() {
   Device cpu = this_cpu();
   cpu.units = 1;  // ranks are the threads
-  for (const Case& dense : cases) {
-    Case whole;
-    const Status made = whole_case(dense, whole);
-    EXPECT_TRUE(made.ok()) << made.message;
-    Trial trial(whole);
-    const Status prepared = trial.prepare();
-    EXPECT_TRUE(prepared.ok()) << name(dense) << ": " << prepared.message;
-    if (!prepared.ok()) continue;
-    for (const Cut cut : cuts)
-      for (const int ranks : kRanks) {
-        Problem p;
-        if (!shard_problem(trial.world, {cut, ranks}, p).ok()) {
-          ++counted.refused;
-          continue;
-        }
-        std::vector<RankRun> each;
-        const Outcome o = run_ranks(trial, {cut, ranks}, cpu, each, 20);
-        ++counted.runs;
-        EXPECT_NE(o.verdict, Verdict::fail) << name(dense) << ", " << name(cut) << ", " << ranks << " ranks: " << o.why;
-      }
-  }
-  return counted;
+  return cpu;
+}
+
+std::unique_ptr<Trial> prepared(std::string_view line) {
+  Case dense, whole;
+  Status s = parse(line, dense);
+  if (s.ok()) s = whole_case(dense, whole);
+  auto trial = s.ok() ? std::make_unique<Trial>(whole) : nullptr;
+  if (s.ok()) s = trial->prepare();
+  EXPECT_TRUE(s.ok()) << line << ": " << s.message;
+  return s.ok() ? std::move(trial) : nullptr;
 }
 
 TEST(ring, every_layout_and_number_of_ranks_is_the_golden_attention) {
-  const Counted counted = run_all(ring_cases(false), all_cuts());
-  EXPECT_GE(counted.runs, 400);
-  std::cout << counted.runs << " runs, " << counted.refused << " refused\n";
+  int runs = 0;
+  for (const Case& dense : ring_cases(false)) {
+    const auto trial = prepared(name(dense));
+    ASSERT_TRUE(trial);
+    for (const Cut cut : all_cuts())
+      for (const int ranks : kRanks) {
+        Problem p;
+        if (!shard_problem(trial->world, {cut, ranks}, p).ok()) continue;
+        std::vector<RankRun> each;
+        const Outcome o = run_ranks(*trial, {cut, ranks}, one_thread(), each, 20);
+        EXPECT_NE(o.verdict, Verdict::fail) << name(dense) << ", " << name(cut) << ", " << ranks << " ranks: " << o.why;
+        ++runs;
+      }
+  }
+  EXPECT_GE(runs, 640);
+}
+
+TEST(ring, ring_and_zigzag_serve_every_case_and_no_line_is_left_out) {
+  EXPECT_EQ(ring_cases(false).size(), 2 * ring_lines().size());
+  int refused = 0;
+  for (const Case& dense : ring_cases(false)) {
+    const auto trial = prepared(name(dense));
+    ASSERT_TRUE(trial);
+    Problem p;
+    const bool special = dense.problem.mask.blocks.q || dense.problem.variant.text[0];
+    for (const Cut cut : {Cut::ring, Cut::zigzag})
+      EXPECT_TRUE(special || shard_problem(trial->world, {cut, 4}, p).ok()) << name(dense);
+    EXPECT_TRUE(shard_problem(trial->world, {Cut::ring, 2}, p).ok()) << name(dense);
+    refused += !shard_problem(trial->world, {Cut::striped, 4}, p).ok();
+  }
+  EXPECT_GT(refused, 0);
+}
+
+// Property 28 of the definitions, in f32 and in numbers.
+TEST(ring, any_number_of_ranks_gives_what_one_gives_to_1e_5) {
+  for (const std::string_view line :
+       {"forward f32 b2 h8/2 q131 k131 d32 causal", "backward f32 b2 h8/2 q131 k131 d32 causal",
+        "forward f32 b1 h8/8 q96 k96 d16 full", "backward f32 b1 h8/8 q96 k96 d16 full"}) {
+    Case dense, whole;
+    ASSERT_TRUE(parse(line, dense).ok() && whole_case(dense, whole).ok());
+    World world(whole.problem, whole.variation);
+    if (dense.problem.pass == Pass::backward) {
+      Problem forward = whole.problem;
+      forward.pass = Pass::forward, forward.dtype.grad = DType::none;
+      Plan plan;
+      ASSERT_TRUE(Planner{.device = one_thread()}.plan(forward, plan).ok());
+      std::vector<std::byte> scratch(plan.workspace_bytes + 256);
+      ASSERT_TRUE(plan.backend->run(plan, world.forward_result(), {scratch.data()}, nullptr).ok());
+    }
+    const auto joined = [&](Cut cut, int ranks) {
+      const Shards shards{cut, dense.problem.len_q, ranks};
+      Problem p;
+      std::vector<Transport> transports;
+      EXPECT_TRUE(shard_problem(world, {cut, ranks}, p).ok());
+      EXPECT_TRUE(make_ranks(ranks, transports).ok());
+      std::list<Shard> all;
+      std::list<Communicator> comms;
+      std::vector<std::thread> threads;
+      for (int r = 0; r < ranks; ++r) {
+        Shard* shard = &all.emplace_back(world, p, shards, r);
+        Communicator* comm = &comms.emplace_back(transports[size_t(r)], 20);
+        threads.emplace_back([=] {
+          const Status s = comm->fail(shard->run(one_thread(), comm));
+          EXPECT_TRUE(s.ok()) << s.message;
+        });
+      }
+      for (std::thread& t : threads) t.join();
+      Outputs result = world.outputs(false);
+      for (const Shard& s : all) s.join(result);
+      return result;
+    };
+    const Outputs one = joined(Cut::ring, 1);
+    for (const Cut cut : all_cuts())
+      for (const int ranks : kRanks) {
+        const Outputs many = joined(cut, ranks);
+        for (const Role r : one.roles) {
+          double worst = 0;
+          one.of(r).each([&](int b, int s, int h, int d) {
+            worst = std::max(worst, std::fabs(load(one.args[r], b, s, h, d) - load(many.args[r], b, s, h, d)));
+          });
+          EXPECT_LE(worst, 1e-5) << line << ", " << name(cut) << ", " << ranks << " ranks, role " << int(r);
+        }
+      }
+  }
+}
+
+uint64_t bytes_sent(std::string_view line, Cut cut, int ranks) {
+  const auto trial = prepared(line);
+  std::vector<RankRun> each;
+  if (!trial) return 0;
+  const Outcome o = run_ranks(*trial, {cut, ranks}, one_thread(), each, 20);
+  EXPECT_NE(o.verdict, Verdict::fail) << o.why;
+  uint64_t sent = 0;
+  for (const RankRun& r : each) sent += r.traffic.sent;
+  return sent;
+}
+
+TEST(ring, keys_travel_no_further_than_they_are_seen) {
+  constexpr uint64_t kShard = 16 * 2 * (16 + 16) * 4;  // tokens, heads, dims, bytes: keys and values of a rank
+  EXPECT_EQ(bytes_sent("forward f32 b1 h2 q64 k64 d16 full", Cut::ring, 4), 4 * 3 * kShard);
+  // Rank 3 sends to nobody, rank 2 its own, ...
+  EXPECT_EQ(bytes_sent("forward f32 b1 h2 q64 k64 d16 causal", Cut::ring, 4), (3 + 2 + 1) * kShard);
+  // A window of less than a shard: one step, and nothing wraps round.
+  EXPECT_EQ(bytes_sent("forward f32 b1 h2 q64 k64 d16 window9,0", Cut::ring, 4), 3 * kShard);
+  EXPECT_EQ(bytes_sent("forward f32 b1 h2 q64 k64 d16 window0,0", Cut::ring, 4), 0u);
+  // Segments that end with the shards.
+  EXPECT_EQ(bytes_sent("forward f32 b1 h2 q64 k64 d16 causal : dilated rates=2 segments=16", Cut::ring, 4), 0u);
+  // Backward: keys again, and sums of gradients that go on after them and home.
+  EXPECT_EQ(bytes_sent("backward f32 b1 h2 q64 k64 d16 full", Cut::ring, 4), 4 * (3 + 4) * kShard);
+  EXPECT_EQ(bytes_sent("backward f32 b1 h2 q64 k64 d16 window9,0", Cut::ring, 4), 3 * kShard + 4 * 2 * kShard);
+}
+
+TEST(ring, workspace_is_linear_in_tokens) {
+  const auto bytes = [](const std::string& pass, int tokens, const char* layout) {
+    Plan plan;
+    const Problem p = problem(join(pass, " f32 b1 h8/2 q", tokens / 4, " k", tokens / 4, " d64 causal : ring layout=",
+                                 layout, " ranks=4 tokens=", tokens));
+    const Status s = Planner{.device = one_thread()}.plan(p, plan);
+    EXPECT_TRUE(s.ok()) << s.message;
+    return double(plan.workspace_bytes);
+  };
+  for (const char* layout : {"ring", "zigzag", "striped", "ulysses"})
+    for (const char* pass : {"forward", "backward"})
+      EXPECT_LT(bytes(pass, 1 << 18, layout), 4.1 * bytes(pass, 1 << 16, layout)) << layout << " " << pass;
+}
+
+// What a rank says that is called by itself, without a group that would wait for it.
+std::string alone(const std::string& line, Communicator* comm, int rows) {
+  const Problem p = problem(line);
+  Plan plan;
+  if (Status s = Planner{.device = one_thread()}.plan(p, plan); !s.ok()) return s.message;
+  Owned q(DType::f32, {1, rows, p.heads_q, p.dim_qk}), k(DType::f32, {1, rows, p.heads_kv, p.dim_qk});
+  Args a;
+  a[Role::q] = q.t, a[Role::k] = a[Role::v] = k.t, a[Role::out] = q.t;
+  a.communicator = comm;
+  std::vector<std::byte> scratch(plan.workspace_bytes + 256);
+  return plan.backend->run(plan, a, {scratch.data()}, nullptr).message;
+}
+
+TEST(ring, a_call_that_does_not_fit_its_group_is_refused) {
+  const std::string line = "forward f32 b1 h2 q16 k16 d16 causal : ring layout=ring ranks=4 tokens=64";
+  EXPECT_EQ(alone(line, nullptr, 16), "ring_rotate: the problem is for 4 ranks, and no communicator is given");
+  std::vector<Transport> transports;
+  ASSERT_TRUE(make_ranks(2, transports).ok());
+  Communicator comm(transports[0]), other(transports[1]);
+  EXPECT_EQ(alone(line, &comm, 16), "ring_rotate: the problem is for 4 ranks, and the communicator has 2");
+  std::vector<Transport> four;
+  ASSERT_TRUE(make_ranks(4, four).ok());
+  std::list<Communicator> all;
+  for (const Transport& t : four) all.emplace_back(t);
+  EXPECT_EQ(alone(line, &all.front(), 15), "ring_rotate: rank 0 has 16 of the 64 tokens, and q has 15");
+}
+
+TEST(ring, a_rank_that_refuses_ends_the_others_with_its_sentence) {
+  for (const char* layout : {"ring", "ulysses"}) {
+    const std::string line = join("forward f32 b1 h4 q16 k16 d16 full : ring layout=", layout, " ranks=4 tokens=64");
+    std::vector<Transport> transports;
+    ASSERT_TRUE(make_ranks(4, transports).ok());
+    std::vector<std::thread> threads;
+    std::string said[4];
+    std::list<Communicator> comms;
+    for (const Transport& t : transports) comms.emplace_back(t, 300);
+    auto comm = comms.begin();
+    for (int r = 0; r < 4; ++r, ++comm)
+      threads.emplace_back([&, r, mine = &*comm] { said[r] = alone(line, mine, r == 2 ? 9 : 16); });
+    for (std::thread& t : threads) t.join();
+    for (int r = 0; r < 4; ++r)
+      EXPECT_NE(said[r].find(r == 2 ? "rank 2 has 16 of the 64 tokens, and q has 9" : "stopped: "), std::string::npos)
+          << said[r];
+  }
+}
+
+TEST(ring, a_rank_that_never_comes_is_an_error_on_the_others) {
+  for (const char* layout : {"ring", "zigzag", "striped", "ulysses"}) {
+    const std::string line = join("forward f32 b1 h4 q16 k16 d16 full : ring layout=", layout, " ranks=4 tokens=64");
+    std::vector<Transport> transports;
+    ASSERT_TRUE(make_ranks(4, transports).ok());
+    std::list<Communicator> comms;
+    for (const Transport& t : transports) comms.emplace_back(t, 0.3);
+    std::vector<std::thread> threads;
+    std::string said[4];
+    auto comm = comms.begin();
+    for (int r = 0; r < 3; ++r, ++comm)  // rank 3 is somewhere else
+      threads.emplace_back([&, r, mine = &*comm] { said[r] = alone(line, mine, 16); });
+    for (std::thread& t : threads) t.join();
+    for (int r = 0; r < 3; ++r) EXPECT_NE(said[r].find("a transfer did not end"), std::string::npos) << said[r];
+  }
 }
 
 }  // namespace

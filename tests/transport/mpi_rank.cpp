@@ -1,0 +1,67 @@
+// One process of transport_mpi_test, started by mpirun: mpi_rank WHAT SECONDS. Prints a line and answers with 0 only
+// where everything went as it should.
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <string_view>
+
+#include "transport/communicator.h"
+
+using namespace attune;
+
+namespace {
+
+Status one(Communicator& comm, int peer, bool receive, void* data, size_t bytes) {
+  const Transfer transfer{peer, receive, data, bytes};
+  Communicator::Ticket ticket = 0;
+  if (Status s = comm.start({&transfer, 1}, {}, ticket); !s.ok()) return s;
+  return comm.finish(ticket, {});
+}
+
+// Everybody gets a number from everybody, and rank 0 a long message from each.
+Status exchange(Communicator& comm) {
+  const int ranks = comm.ranks(), me = comm.rank();
+  std::vector<int> sent(size_t(ranks), me * 100), got(size_t(ranks), -1);
+  std::vector<Communicator::Both> all;
+  for (int r = 0; r < ranks; ++r) all.push_back({&sent[size_t(r)], &got[size_t(r)], sizeof(int), sizeof(int)});
+  if (Status s = comm.all_to_all(all, {}); !s.ok()) return s;
+  for (int r = 0; r < ranks; ++r)
+    if (got[size_t(r)] != r * 100) return Status::no("from rank ", r, " came ", got[size_t(r)]);
+  std::vector<char> bytes(size_t(5) << 20, char(me));
+  for (int r = 1; r < ranks; ++r) {
+    if (me && me != r) continue;
+    if (Status s = one(comm, me ? 0 : r, !me, bytes.data(), bytes.size()); !s.ok()) return s;
+    if (bytes.back() != char(r)) return Status::no("from rank ", r, " came ", int(bytes.back()));
+  }
+  return comm.barrier();
+}
+
+Status run(Communicator& comm, std::string_view what) {
+  char x[8] = {};
+  const int me = comm.rank(), last = comm.ranks() - 1;
+  if (what == "exchange") return exchange(comm);
+  if (what == "sizes") return me > 1 ? Status::good() : one(comm, 1 - me, me, x, me ? 8 : 4);
+  if (Status s = comm.barrier(); !s.ok()) return s;
+  if (me == last && what == "killed") raise(SIGKILL);
+  if (me == last && what == "silent") return sleep(3), Status::good();
+  return one(comm, last, true, x, sizeof x);
+}
+
+}  // namespace
+
+int main(int, char** argv) {
+  Transport transport;
+  Status s = open_mpi(nullptr, transport);
+  if (s.ok()) {
+    Communicator comm(transport, std::atof(argv[2]));
+    s = comm.fail(run(comm, argv[1]));
+    std::printf("%s\n", s.ok() ? "good" : s.message.c_str());
+    std::fflush(stdout);
+    if (!s.ok()) _exit(0);  // a group that lost a rank does not end MPI
+    return 0;
+  }
+  std::printf("%s\n", s.message.c_str());
+  return 1;
+}

@@ -1,0 +1,68 @@
+// The plug-in for MPI, with real processes: what they exchange, and that a rank which is killed or silent is a sentence
+// on the others within the limit.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "tests/tool/spawn.h"
+
+namespace attune {
+namespace {
+
+bool has_mpi() {
+  return std::filesystem::exists(ATTUNE_BUILD_DIR "/libattune_mpi.so") && spawn({"mpirun", "--version"}).code == 0;
+}
+
+Ran mpirun(int ranks, std::vector<std::string> words) {
+  // Recovery: without it mpirun ends all processes when one is killed, and nobody could say anything.
+  std::vector<std::string> all{"mpirun", "--oversubscribe", "--enable-recovery", "-n", std::to_string(ranks)};
+  all.insert(all.end(), words.begin(), words.end());
+  return spawn(all, {"OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1"});
+}
+
+int count(const std::string& text, const std::string& part) {
+  int n = 0;
+  for (size_t at = 0; (at = text.find(part, at)) != text.npos; at += part.size()) ++n;
+  return n;
+}
+
+class Mpi : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!has_mpi()) GTEST_SKIP() << "MPI is not here";
+  }
+  const std::string rank = ATTUNE_BUILD_DIR "/tests/mpi_rank";
+};
+
+TEST_F(Mpi, processes_exchange_with_each_other) {
+  const Ran ran = mpirun(4, {rank, "exchange", "20"});
+  EXPECT_EQ(ran.code, 0) << ran.err;
+  EXPECT_EQ(count(ran.out, "good\n"), 4) << ran.out << ran.err;
+}
+
+TEST_F(Mpi, a_message_of_another_size_is_an_error) {
+  const Ran ran = mpirun(2, {rank, "sizes", "5"});
+  EXPECT_EQ(count(ran.out, "rank 1 of 2: a transfer did not end: rank 0 sent 4 bytes, and 8 were expected"), 1)
+      << ran.out << ran.err;
+}
+
+TEST_F(Mpi, a_rank_that_is_silent_is_a_sentence_on_the_others) {
+  const Ran ran = mpirun(3, {rank, "silent", "0.5"});
+  EXPECT_EQ(count(ran.out, "a transfer did not end: nothing came from rank 2 within 0.5 s"), 2) << ran.out << ran.err;
+}
+
+TEST_F(Mpi, a_rank_that_is_killed_is_a_sentence_on_the_others) {
+  const Ran ran = mpirun(3, {rank, "killed", "0.5"});
+  EXPECT_EQ(count(ran.out, "a transfer did not end: "), 2) << ran.out << ran.err;
+}
+
+TEST_F(Mpi, attention_over_four_processes_is_the_golden_attention) {
+  if (!std::filesystem::exists(ATTUNE_BUILD_DIR "/attune")) GTEST_SKIP() << "the command is not built";
+  const Ran ran = mpirun(4, {ATTUNE_BUILD_DIR "/attune", "parity", "--ring"});
+  EXPECT_EQ(ran.code, 0) << ran.out << ran.err;
+  EXPECT_NE(ran.out.find(" passed, 0 failed"), std::string::npos) << ran.out << ran.err;
+  EXPECT_EQ(count(ran.out, "zigzag        4"), 1) << ran.out;  // rank 0 alone speaks
+}
+
+}  // namespace
+}  // namespace attune
