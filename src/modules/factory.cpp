@@ -31,19 +31,19 @@ constexpr Implementation kImplementations[] = {
     {"improved", Form::dilated, false, "divide", ""},
     {"improved_dilated", Form::dilated, false, "divide", ""},
     {"longnet", Form::longnet, false, "lse", ""},
-    {"ring", Form::dilated, true, "none", ""},
-    {"ring_dilated", Form::dilated, true, "none", ""},
-    {"ring_dilated_v2", Form::dilated, true, "none", ""},
-    {"ring_dilated_v2_collective", Form::dilated, true, "none", ""},
-    {"ring_dilated_v2_flash", Form::dilated, true, "none", ""},
-    {"ring_dilated_production", Form::dilated, true, "none", ""},
-    {"true_ring_dilated", Form::dilated, true, "none", ""},
-    {"simulated_ring_dilated", Form::dilated, true, "none", ""},
-    {"ring_distributed", Form::dilated, true, "none", ""},
+    {"ring", Form::dilated, true, "lse", ""},
+    {"ring_dilated", Form::dilated, true, "lse", ""},
+    {"ring_dilated_v2", Form::dilated, true, "lse", ""},
+    {"ring_dilated_v2_collective", Form::dilated, true, "lse", ""},
+    {"ring_dilated_v2_flash", Form::dilated, true, "lse", ""},
+    {"ring_dilated_production", Form::dilated, true, "lse", ""},
+    {"true_ring_dilated", Form::dilated, true, "lse", ""},
+    {"simulated_ring_dilated", Form::dilated, true, "lse", ""},
+    {"ring_distributed", Form::dilated, true, "lse", ""},
     {"ring_dense", Form::dense, true, "", ""},
-    {"distributed", Form::dilated, true, "divide", ""},
-    {"distributed_dilated", Form::dilated, true, "divide", ""},
-    {"improved_distributed", Form::dilated, true, "divide", ""},
+    {"distributed", Form::dilated, true, "lse", ""},
+    {"distributed_dilated", Form::dilated, true, "lse", ""},
+    {"improved_distributed", Form::dilated, true, "lse", ""},
     {"block_sparse", Form::lists, false, "", ""},
     {"block_sparse_optimized", Form::lists, false, "", ""},
     {"block_sparse_torch_sparse", Form::lists, false, "", ""},
@@ -89,11 +89,10 @@ struct Maker {
                           : i.form == Form::nsa ? join("nsa ", o.nsa.empty() ? kPaper : Word(o.nsa))
                                                 : "";
     if (spread(i)) {
-      // Keys travel where that is all there is to it; else heads do, so that a rank sees the whole sequence of some.
-      const bool plain = variant.empty() && i.form != Form::lists;
-      variant =
-          join("ring", variant.empty() ? "" : " inner=", variant,
-               " layout=", plain ? o.causal ? "zigzag" : "ring" : "ulysses", " ranks=", o.ranks, " tokens=", o.len);
+      // Keys travel; with block lists heads do, so that a rank sees the whole sequence of some.
+      const Word layout = i.form == Form::lists ? "ulysses" : variant.empty() && o.causal ? "zigzag" : "ring";
+      variant = join("ring", variant.empty() ? "" : " inner=", variant, " layout=", layout, " ranks=", o.ranks,
+                     " tokens=", o.len);
     }
     const bool causal = o.causal || i.form == Form::nsa;
     return join(causal ? "causal" : "full", variant.empty() ? "" : " : ", variant);

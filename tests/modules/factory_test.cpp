@@ -56,7 +56,7 @@ TEST(Factory, names_say_what_is_computed) {
             "forward f32 b1 h8 q250 k250 d64 causal : ring layout=zigzag ranks=4 tokens=1000");
   EXPECT_EQ(
       chosen("ring_dilated", {.len = 4096, .ranks = 4}).line,
-      "forward f32 b1 h8 q1024 k1024 d64 full : ring inner=dilated layout=ulysses mode=headgroup norm=none ranks=4 "
+      "forward f32 b1 h8 q1024 k1024 d64 full : ring inner=dilated layout=ring mode=headgroup norm=lse ranks=4 "
       "rates=1,2 segments=2048,4096 tokens=4096");
   EXPECT_EQ(chosen("block_sparse", {.len = 4096, .density = 0.1}).pattern, "random density=0.1 seed=0");
   EXPECT_EQ(chosen("multihead_dilated", {.len = 128, .heads = 4, .dim = 16, .causal = true}).line,

@@ -1,0 +1,103 @@
+// A module whose attention spans ranks, each with its shard: their outputs are those of one module over the whole
+// sequence, and their parameter gradients add up to its.
+#include <thread>
+
+#include "core/ring.h"
+#include "tests/modules/world.h"
+#include "transport/communicator.h"
+
+namespace attune {
+namespace {
+
+constexpr int kRanks = 2, kTokens = 32, kBatch = 2;
+
+// Rows of the whole sequence that a shard has, or back.
+void move_rows(const Shards& shards, int rank, int embed, std::vector<float>& whole, std::vector<float>& shard,
+               bool back) {
+  const int rows = shards.count(rank);
+  for (int b = 0; b < kBatch; ++b)
+    for (int r = 0; r < rows; ++r)
+      for (int d = 0; d < embed; ++d) {
+        float& w = whole[size_t((b * kTokens + shards.token(rank, r)) * embed + d)];
+        float& s = shard[size_t((b * rows + r) * embed + d)];
+        back ? w = s : s = w;
+      }
+}
+
+void compare(const std::string& one, const std::string& of_ranks) {
+  SCOPED_TRACE(of_ranks);
+  const auto whole = made(one);
+  ASSERT_TRUE(whole);
+  ModuleWorld w(*whole);
+  ASSERT_EQ(w.forward().message, "");
+  ASSERT_EQ(w.backward().message, "");
+  Settings settings;
+  Problem p;
+  Pattern pattern;
+  ASSERT_EQ(read_settings(of_ranks, settings).message, "");
+  ASSERT_EQ(attention_of(settings, settings.attention, settings.pattern, settings.len, p, pattern).message, "");
+  const Shards shards = ring_of(p).shards;
+  const int embed = settings.embed;
+  Device cpu = this_cpu();
+  cpu.units = 1;  // ranks are the threads
+  std::vector<Transport> transports;
+  ASSERT_EQ(make_ranks(kRanks, transports).message, "");
+  std::vector<std::unique_ptr<Module>> modules;
+  std::vector<std::unique_ptr<ModuleWorld>> worlds;
+  for (int r = 0; r < kRanks; ++r) {
+    modules.push_back(made(of_ranks, nullptr, cpu));
+    ASSERT_TRUE(modules.back());
+    worlds.push_back(std::make_unique<ModuleWorld>(*modules.back()));
+    move_rows(shards, r, embed, w.x, worlds.back()->x, false);
+    move_rows(shards, r, embed, w.d_out, worlds.back()->d_out, false);
+  }
+  std::vector<std::string> said(kRanks);
+  std::vector<std::thread> threads;
+  for (int r = 0; r < kRanks; ++r)
+    threads.emplace_back([&, r] {
+      Communicator communicator(transports[size_t(r)], 20);
+      ModuleWorld& mine = *worlds[size_t(r)];
+      ModuleCall c = mine.call();
+      c.communicator = &communicator;
+      Status s = modules[size_t(r)]->forward(c);
+      c.d_out = mine.tensor(mine.d_out, settings.len), c.dx = mine.tensor(mine.dx, settings.len);
+      if (s.ok()) s = modules[size_t(r)]->backward(c);
+      said[size_t(r)] = s.message;
+    });
+  for (std::thread& t : threads) t.join();
+  for (const std::string& s : said) ASSERT_EQ(s, "");
+  std::vector<float> out(w.out.size()), dx(out.size());
+  for (int r = 0; r < kRanks; ++r) {
+    move_rows(shards, r, embed, out, worlds[size_t(r)]->out, true);
+    move_rows(shards, r, embed, dx, worlds[size_t(r)]->dx, true);
+  }
+  for (size_t n = 0; n < out.size(); ++n) {
+    ASSERT_NEAR(out[n], w.out[n], 1e-5 * (1 + std::abs(w.out[n])));
+    ASSERT_NEAR(dx[n], w.dx[n], 1e-4 * (1 + std::abs(w.dx[n])));
+  }
+  for (const Parameter& parameter : whole->graph().parameters) {
+    const std::vector<float> want = w.gradient(parameter);
+    std::vector<float> sum(want.size());
+    for (int r = 0; r < kRanks; ++r) {
+      const std::vector<float> mine = worlds[size_t(r)]->gradient(*modules[size_t(r)]->find(parameter.name));
+      for (size_t n = 0; n < sum.size(); ++n) sum[n] += mine[n];
+    }
+    for (size_t n = 0; n < sum.size(); ++n)
+      ASSERT_NEAR(sum[n], want[n], 2e-4 * (1 + std::abs(want[n]))) << parameter.name;
+  }
+}
+
+TEST(Ranks, modules_over_ranks_are_the_module_over_the_whole) {
+  compare("multihead f32 b2 s32 e32 h4/2 norm=1 | causal",
+          "multihead f32 b2 s16 e32 h4/2 norm=1 | causal : ring layout=zigzag ranks=2 tokens=32");
+  compare("longnet_encoder f32 b2 s32 e32 h4 | full",
+          "longnet_encoder f32 b2 s16 e32 h4 | full : ring layout=striped ranks=2 tokens=32");
+  compare("multihead f32 b2 s32 e32 h4/2 | causal : dilated mode=headgroup norm=lse rates=1,2 segments=8,16",
+          "multihead f32 b2 s16 e32 h4/2 | causal : ring inner=dilated layout=ring mode=headgroup norm=lse ranks=2 "
+          "rates=1,2 segments=8,16 tokens=32");
+  compare("multihead f32 b2 s32 e32 h4/2 | causal | 8x8 local_window window=8",
+          "multihead f32 b2 s16 e32 h4/2 | causal : ring layout=ulysses ranks=2 tokens=32 | 8x8 local_window window=8");
+}
+
+}  // namespace
+}  // namespace attune
