@@ -70,13 +70,19 @@ int64_t tiles(int64_t length, int64_t block, int64_t tile) {
   return block ? ceil_div(length, block) * ceil_div(block, tile) : ceil_div(length, tile);
 }
 
+// Of threads, in the keys' kernel.
+int64_t key_blocks(const Problem& p, const Chosen& c) {
+  return tiles(p.len_k, p.mask.blocks.k, c.keys->tile) * p.batch * p.heads_kv;
+}
+
 int64_t padded(const Problem& p) { return round_up(p.len_q, sm80::kRowsOfPrepare); }
 int64_t heads(const Problem& p) { return int64_t(p.batch) * p.heads_q; }
 
-struct Scratch { float2* rows; float* dq; int* turns; };
+struct Scratch { float2* rows; int32_t* order; float* dq; int* turns; };
 Scratch carve(Workspace& ws, const Problem& p, const Chosen& c) {
   const size_t rows = size_t(heads(p) * padded(p));
-  Scratch s{ws.take<float2>(rows), nullptr, nullptr};
+  Scratch s{ws.take<float2>(rows), nullptr, nullptr, nullptr};
+  if (p.mask.blocks.q) s.order = ws.take<int32_t>(size_t(key_blocks(p, c)));
   if (c.rows) return s;
   s.dq = ws.take<float>(rows * size_t(c.keys->dim));
   if (p.reproducible != Reproducible::no) s.turns = ws.take<int>(1 + rows / sm80::kTurnRows);
@@ -108,7 +114,7 @@ Status shape(Plan& plan, const Planner&) {
   const Problem& p = plan.problem;
   const Chosen c = choose(p, plan.device);
   plan.tile_k = c.keys->tile, plan.tile_q = c.rows ? c.rows->tile : 64;
-  const int64_t most = std::max({tiles(p.len_k, p.mask.blocks.k, c.keys->tile) * p.batch * p.heads_kv,
+  const int64_t most = std::max({key_blocks(p, c),
                                  c.rows ? tiles(p.len_q, p.mask.blocks.q, c.rows->tile) * heads(p) : int64_t(0),
                                  heads(p) * padded(p) / sm80::kRowsOfPrepare});
   if (most > kMostBlocks) return Status::no(kWho, ": ", most, " blocks are over 2^31 - 1");
@@ -156,14 +162,26 @@ class Run {
     x_.group = p_.heads_q / p_.heads_kv, x_.scale = scale_of(p_, a);
     x_.shared_keys = p_.keys == KeySource::paged || a.given(Role::cache_index);
     x_.running = p_.has(Option::accumulate);
+    x_.tiles = int(tiles(p_.len_k, p_.mask.blocks.k, chosen_.keys->tile));
+    one_by_one_ = x_.shared_keys && p_.reproducible != Reproducible::no;
+    // Where the list is there by key block, the longest first.
+    if (a.given(Role::block_begin_k) && !one_by_one_ && !x_.turns)
+      x_.order = {.place = scratch.order, .begin = Role::block_begin_k, .tiles = Divisor(uint32_t(x_.tiles)),
+                  .units = Divisor(uint32_t(p_.heads_kv)),
+                  .pieces = Divisor(uint32_t(ceil_div(p_.mask.blocks.k, chosen_.keys->tile))),
+                  .batch = uint32_t(p_.batch), .group = uint32_t(x_.group), .falling = false, .by_tile = false};
   }
 
   Status run() {
     const int64_t row_blocks = heads(p_) * x_.padded / sm80::kRowsOfPrepare;
-    static constinit cuda::Ready prepare[2], finish[2], sink;
-    const void* const prepare_kernel[] = {address(sm80::prepare_kernel<F16>), address(sm80::prepare_kernel<Bf16>)};
+    static constinit cuda::Ready prepare[2][2], finish[2], sink;
+    const void* const prepare_kernel[2][2] = {
+        {address(sm80::prepare_kernel<F16, false>), address(sm80::prepare_kernel<Bf16, false>)},
+        {address(sm80::prepare_kernel<F16, true>), address(sm80::prepare_kernel<Bf16, true>)}};
     const void* const finish_kernel[] = {address(sm80::finish_kernel<F16>), address(sm80::finish_kernel<Bf16>)};
-    if (Status s = start(prepare_kernel[type_], prepare[type_], row_blocks, 256, 0, x_); !s.ok()) return s;
+    const int order = x_.order.place ? 1 : 0;  // a block of its own
+    if (Status s = start(prepare_kernel[order][type_], prepare[order][type_], row_blocks + order, 256, 0, x_); !s.ok())
+      return s;
     if (a_.given(Role::d_sinks))
       if (Status s = start(address(sm80::sink_kernel), sink, p_.heads_q, 256, 0, x_); !s.ok()) return s;
     // Keys that no sequence has, and sums.
@@ -201,12 +219,10 @@ class Run {
   }
   Status keys() {
     BackwardKernel& k = *chosen_.keys;
-    x_.tiles = int(tiles(p_.len_k, p_.mask.blocks.k, k.tile));
-    const bool one_by_one = x_.shared_keys && p_.reproducible != Reproducible::no;
-    const int rounds = one_by_one ? p_.batch : 1;
+    const int rounds = one_by_one_ ? p_.batch : 1;
     for (int b = 0; b < rounds; ++b) {
       x_.first_batch = b;
-      const int64_t blocks = int64_t(x_.tiles) * p_.heads_kv * (one_by_one ? 1 : p_.batch);
+      const int64_t blocks = int64_t(x_.tiles) * p_.heads_kv * (one_by_one_ ? 1 : p_.batch);
       if (Status s = start(address(k.function[type_]), k.ready[type_], blocks, k.threads, k.shared_bytes, x_); !s.ok())
         return s;
     }
@@ -224,6 +240,7 @@ class Run {
   const Chosen chosen_;
   const Stream stream_;
   const int type_;
+  bool one_by_one_ = false;  // sequences share keys, and sums have a fixed order
   BackwardParams x_{};
 };
 

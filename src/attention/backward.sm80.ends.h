@@ -1,6 +1,7 @@
 // What surrounds the large kernels of backward.sm80.h: their parameters, what comes before and after them, and the
 // derivative of one pair.
 #pragma once
+#include "attention/order.sm80.h"
 #include "core/score.h"
 #include "machine/sm80/memory.h"
 
@@ -21,6 +22,7 @@ struct BackwardParams {
   int first_batch;   // the sequence of block 0
   float scale;       // of dot products
   bool shared_keys;  // sequences may have the same keys: gradients are added to what is there
+  ListOrder order;   // of blocks of the keys' kernel; prepare finds it
   bool running;      // the run accumulates: gradients are f32 and added to what was there before it
 };
 
@@ -37,8 +39,7 @@ __device__ inline Sequence sequence_of(const BackwardParams& x, int b) {
 struct RowBlock {
   int first, head, batch;
   int64_t index;  // of its first row, among the padded rows of all heads
-  __device__ RowBlock(const BackwardParams& x) {
-    uint32_t n = blockIdx.x;
+  __device__ RowBlock(const BackwardParams& x, uint32_t n) {
     const uint32_t blocks = x.padded / kRowsOfPrepare;
     first = int(n % blocks) * kRowsOfPrepare, n /= blocks;
     index = int64_t(n) * x.padded + first;
@@ -46,11 +47,14 @@ struct RowBlock {
   }
 };
 
-template <class T>
+// Ordered: block 0 finds the order of the blocks that own keys.
+template <class T, bool ordered>
 __global__ void __launch_bounds__(256) prepare_kernel(const __grid_constant__ BackwardParams x) {
   const Problem& p = x.problem;
   const DenseArgs& a = x.args;
-  const RowBlock at(x);
+  if constexpr (ordered)
+    if (blockIdx.x == 0) return find_order<256>(x.order, p, a);
+  const RowBlock at(x, blockIdx.x - ordered);
   const Sequence seq = sequence_of(x, at.batch);
 #pragma unroll
   for (int r = threadIdx.x / 8; r < kRowsOfPrepare; r += 32) {
@@ -108,7 +112,7 @@ template <class T>
 __global__ void __launch_bounds__(256) finish_kernel(const __grid_constant__ BackwardParams x) {
   const Problem& p = x.problem;
   const DenseArgs& a = x.args;
-  const RowBlock at(x);
+  const RowBlock at(x, blockIdx.x);
   const Sequence seq = sequence_of(x, at.batch);
   if (at.first >= seq.len_q) return;
   constexpr int kPitch = 36;

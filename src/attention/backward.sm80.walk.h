@@ -65,7 +65,9 @@ struct KeyWalk {
 
   // By one thread.
   __device__ void find_place() const {
-    uint32_t n = x.turns ? uint32_t(atomicAdd(x.turns, 1)) % gridDim.x : blockIdx.x;
+    uint32_t n = x.turns         ? uint32_t(atomicAdd(x.turns, 1)) % gridDim.x
+                 : x.order.place ? uint32_t(x.order.place[blockIdx.x])
+                                 : blockIdx.x;
     int tile = int(n % x.tiles);             // causal: the longest first
     if (x.turns) tile = x.tiles - 1 - tile;  // in a fixed order: the one whose queries come last, so that few wait
     n /= x.tiles, at.tile = tile;

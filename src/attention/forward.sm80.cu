@@ -5,6 +5,7 @@
 #include "attention/append.cuda.h"
 #include "attention/decode.sm80.host.h"
 #include "attention/forward.sm80.kernels.h"
+#include "attention/order.sm80.h"
 #include "core/check.h"
 #include "plan/backend.h"
 
@@ -12,6 +13,15 @@ namespace attune {
 namespace {
 
 using sm80::ForwardKernel;
+
+struct OrderParams {
+  Problem problem;
+  DenseArgs args;
+  sm80::ListOrder order;
+};
+__global__ void __launch_bounds__(1024) order_kernel(const __grid_constant__ OrderParams x) {
+  sm80::find_order<1024>(x.order, x.problem, x.args);
+}
 
 constexpr std::string_view kWho = "sm80_forward";
 constexpr int kLeastKeysOfSplit = 256;  // below, merging costs more than the split saves
@@ -47,8 +57,13 @@ int group_of(const Problem& p, const ForwardKernel& k) {
   return k.with_options || p.mask.blocks.q || p.len_q >= k.tile_q ? 1 : heads_per_key(p);
 }
 
+// Tiles of a block of queries of the list.
+int64_t row_pieces(const Problem& p, const ForwardKernel& k) {
+  return p.mask.blocks.q ? ceil_div(p.mask.blocks.q, k.tile_q) : 1;
+}
+
 int64_t row_blocks(const Problem& p, const ForwardKernel& k) {
-  if (const int size = p.mask.blocks.q) return ceil_div(p.len_q, size) * ceil_div(size, k.tile_q);
+  if (const int size = p.mask.blocks.q) return ceil_div(p.len_q, size) * row_pieces(p, k);
   return ceil_div(int64_t(p.len_q) * group_of(p, k), k.tile_q);
 }
 
@@ -77,17 +92,21 @@ int blocks_at_once(const ForwardKernel& k, const Device& d) {
   return d.units * std::clamp(cuda::shared_limit(d.arch) / k.shared_bytes, 1, k.blocks_per_sm);
 }
 
-struct Partial { float *out, *lse; uint32_t* arrived; };
+struct Partial { float *out, *lse; uint32_t* arrived; int32_t* order; };
 
 Partial carve(Workspace& ws, const Plan& plan) {
-  if (plan.splits == 1) return {};
   const Problem& p = plan.problem;
   const ForwardKernel& k = kernel_of(plan);
+  const int64_t blocks = units(p, k) * row_blocks(p, k);
+  Partial made{};
+  // Rows of a list may be of any lengths, which matters where not all can begin at once.
+  if (plan.splits == 1 && p.mask.blocks.q && blocks > blocks_at_once(k, plan.device))
+    made.order = ws.take<int32_t>(size_t(blocks));
+  if (plan.splits == 1) return made;
   const size_t rows = size_t(plan.splits) * size_t(p.batch) * size_t(p.heads_q) * size_t(p.len_q);
-  Partial made;
   made.out = ws.take<float>(rows * size_t(p.dim_v));
   made.lse = ws.take<float>(rows);
-  made.arrived = ws.take<uint32_t>(size_t(units(p, k) * row_blocks(p, k)));
+  made.arrived = ws.take<uint32_t>(size_t(blocks));
   return made;
 }
 
@@ -132,7 +151,10 @@ Status shape(Plan& plan, const Planner&) {
     const auto low = [&](const ForwardKernel& x, int n) {
       return fits(x, n) && x.dim == plain->dim && x.tile_q <= 64 && (small || wasted(p, x) < wasted(p, *plain));
     };
-    k = find_kernel(low, &plan.kernel);
+    // Of two warps, 32 rows each: products wait less for shared memory, and blocks are many.
+    const auto wide = [&](const ForwardKernel& x, int n) { return low(x, n) && x.threads == 64; };
+    if (p.mask.blocks.q) k = find_kernel(wide, &plan.kernel);
+    if (!k) k = find_kernel(low, &plan.kernel);
   }
   if (!k) k = find_kernel(fits, &plan.kernel);
   if (!k)
@@ -189,6 +211,7 @@ Status attend(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
                                    .batch = Divisor(uint32_t(p.batch)),
                                    .heads_per_key = Divisor(uint32_t(heads_per_key(p))),
                                    .pieces = Divisor(uint32_t(list_pieces(p, k))),
+                                   .order = partial.order,
                                    .few_rows = short_ones == sm80::Few::some ? uint32_t(sm80::kMostRows) : 0u,
                                    .uniform = uniform,
                                    .seq = uniform ? sequence(p, a, 0) : Sequence{},
@@ -203,6 +226,23 @@ Status attend(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
     const size_t bytes = size_t(counters) * sizeof(uint32_t);
     const cudaError_t error = cudaMemsetAsync(partial.arrived, 0, bytes, static_cast<cudaStream_t>(stream));
     if (error != cudaSuccess) return cuda::failed(kWho, "cudaMemsetAsync", error, p);
+  }
+  if (partial.order) {
+    static constinit cuda::Ready ready;
+    const OrderParams order{p, params.args,
+                                  {.place = partial.order, .begin = Role::block_begin, .tiles = params.row_blocks,
+                                   .units = params.units, .pieces = Divisor(uint32_t(row_pieces(p, k))),
+                                   .batch = uint32_t(p.batch), .group = 1, .falling = true, .by_tile = !uniform}};
+    if (Status s = cuda::launch({.who = kWho,
+                                 .kernel = reinterpret_cast<const void*>(order_kernel),
+                                 .ready = &ready,
+                                 .blocks = 1,
+                                 .threads = 1024,
+                                 .device = a[Role::q].device_index,
+                                 .stream = stream},
+                                p, &order);
+        !s.ok())
+      return s;
   }
   const int type = p.dtype.q == DType::bf16;
   return cuda::launch({.who = kWho,

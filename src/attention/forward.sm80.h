@@ -25,6 +25,7 @@ struct ForwardParams {
   Divisor batch;
   Divisor heads_per_key;
   Divisor pieces;         // key tiles of a block of the list
+  const int32_t* order;   // of a list: which place a block takes; null: its own
   uint32_t few_rows;      // sequences of at most so many (position, head of a key head) rows are the decode kernels'
   bool uniform;           // every sequence is `seq` but for its place in the batch: no lengths in tensors
   Sequence seq;
@@ -99,7 +100,7 @@ struct Forward {
     Place at;
     // The blocks of a unit follow each other and find its keys in the second-level cache, the longest of a causal mask
     // first. Where lengths differ, the last row blocks of all sequences come first: only long ones have such rows.
-    uint32_t n = blockIdx.x;
+    uint32_t n = x.order ? uint32_t(x.order[blockIdx.x]) : blockIdx.x;
     if (x.uniform) at.block = int(x.row_blocks.rest(n)), n = x.row_blocks.divide(n);
     at.split = int(x.splits.rest(n)), n = x.splits.divide(n);
     at.unit = int(x.units.rest(n)), n = x.units.divide(n);
@@ -205,10 +206,14 @@ struct Forward {
     if (p.keys == KeySource::paged) return load_pages<Layout, kStep>(at, role, shared, t.first, row, column, count);
     const int64_t stride = role == Role::k ? x.k.seq : x.v.seq;
     const char* from = (role == Role::k ? at.k : at.v) + (t.first + row) * stride + column * sizeof(T);
+    // Rows 8 apart have the same place in their swizzle: one address and constants, or two of them.
+    constexpr bool kTwo = Warps == 2 && kStep == 4, kQuick = kStep % 8 == 0 || kTwo;
+    const uint32_t odd = kTwo ? shared + Layout::offset(row + kStep, column) - kStep * 128 : 0;
     const auto place = [&](int n) {
-      return kStep % 8 ? shared + Layout::offset(row + n * kStep, column) : to + n * kStep * 128;
+      if (!kQuick) return shared + Layout::offset(row + n * kStep, column);
+      return (kTwo && n % 2 ? odd : to) + n * kStep * 128;
     };
-    if (kStep % 8 == 0 && t.last - t.first == TileK && dim == Layout::kPanels * 64) {
+    if (kQuick && t.last - t.first == TileK && dim == Layout::kPanels * 64) {
 #pragma unroll
       for (int n = 0; n < TileK / kStep; ++n, from += kStep * stride) copy16(place(n), from);
     } else {

@@ -1,0 +1,66 @@
+// In which order blocks of threads take rows of block lists: the longest first, so that one long row does not begin when
+// all others have ended. Lengths are sorted by half powers of two only; within a class rows keep their order, in which
+// neighbours find each other's keys in the second-level cache. Order changes no result.
+#pragma once
+#include "core/args.h"
+#include "core/divisor.h"
+
+namespace attune::sm80 {
+
+// Tiles of rows (of lists by query block) or of keys (by key block), as a grid without order would take them: tile
+// after tile of a unit, the last first where `falling`, or, where lengths differ, unit after unit of a tile.
+struct ListOrder {
+  int32_t* place;         // [units * tiles]: which a block takes; null: its own
+  Role begin;             // block_begin or block_begin_k
+  Divisor tiles, units;   // tiles of a unit; units of a sequence
+  Divisor pieces;         // tiles of a block of the list
+  uint32_t batch;
+  uint32_t group;         // query heads of a unit
+  bool falling, by_tile;
+
+  __host__ __device__ uint32_t count() const { return batch * units.by * tiles.by; }
+  __device__ uint32_t length(const Problem& p, const DenseArgs& a, uint32_t n) const {
+    const uint32_t all = batch * units.by;
+    uint32_t unit = by_tile ? n % all : tiles.divide(n), tile = by_tile ? n / all : tiles.rest(n);
+    if (falling) tile = tiles.by - 1 - tile;
+    const int row = int(pieces.divide(tile));
+    uint32_t sum = 0;
+    for (uint32_t g = 0; g < group; ++g) {
+      const int head = int(units.rest(unit) * group + g);
+      const BlockList list{p.mask.blocks, a.row<const int32_t>(begin, int(units.divide(unit)), 0, head), nullptr};
+      sum += uint32_t(list.count(row));
+    }
+    return sum;
+  }
+};
+
+// By one block of kThreads.
+template <int kThreads>
+__device__ inline void find_order(const ListOrder& order, const Problem& p, const DenseArgs& a) {
+  constexpr int kClasses = 64;
+  __shared__ uint32_t next[kClasses];  // how many of a class there are, then the place of its next
+  const auto class_of = [&](uint32_t n) {
+    const uint32_t length = order.length(p, a, n);
+    if (length < 2) return kClasses - 1;
+    const int top = 31 - __clz(int(length));
+    return kClasses - 2 - (2 * top + int(length >> (top - 1) & 1));
+  };
+  const uint32_t count = order.count();
+  for (int n = threadIdx.x; n < kClasses; n += kThreads) next[n] = 0;
+  __syncthreads();
+  for (uint32_t n = threadIdx.x; n < count; n += kThreads) atomicAdd(next + class_of(n), 1u);
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    uint32_t before = 0;
+    for (uint32_t& n : next) {
+      const uint32_t of_class = n;
+      n = before, before += of_class;
+    }
+  }
+  for (uint32_t first = 0; first < count; first += kThreads) {
+    __syncthreads();  // those before it have their places
+    if (const uint32_t n = first + threadIdx.x; n < count) order.place[atomicAdd(next + class_of(n), 1u)] = int32_t(n);
+  }
+}
+
+}  // namespace attune::sm80
