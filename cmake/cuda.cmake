@@ -1,6 +1,7 @@
 # The GPU part. nvcc is used where it is found and never required. A file's suffix says what it is built for: *.sm80.cu
-# (and *.sm80.d64.cu, ...) for every GPU from Ampere on, *.cuda.cu for Turing too. The runtime is linked statically and
-# opens the driver by itself: one library file serves machines with and without a GPU.
+# (and *.sm80.d64.cu, ...) for every GPU from Ampere on, *.cuda.cu for Turing too, *.sm90.cu for Hopper alone, whose
+# instructions no other GPU has. The runtime is linked statically and opens the driver by itself: one library file serves
+# machines with and without a GPU.
 set(ATTUNE_CUDA AUTO CACHE STRING "Build the GPU kernels: AUTO where nvcc is found, ON, OFF")
 set(ATTUNE_CUDA_ARCHS "75;80;89;90" CACHE STRING "Compute capabilities to build for")
 option(ATTUNE_CUDA_PTX "Also PTX of the newest of them, for GPUs to come" ON)
@@ -106,6 +107,10 @@ function(gpu_library name regex)
   set(gpu_objects ${gpu_objects} ${name} PARENT_SCOPE)
 endfunction()
 gpu_library(attune_sm80 "\\.sm80(\\.[a-z0-9_]+)?\\.cu$" ${from_ampere})
+if("90" IN_LIST ATTUNE_CUDA_ARCHS)
+  gpu_library(attune_sm90 "\\.sm90(\\.[a-z0-9_]+)?\\.cu$" 90a-real)
+  set_property(SOURCE src/plan/plan.cpp APPEND PROPERTY COMPILE_DEFINITIONS ATTUNE_SM90)
+endif()
 gpu_library(attune_cuda "\\.cuda(\\.[a-z0-9_]+)?\\.cu$|machine/cuda/" ${CMAKE_CUDA_ARCHITECTURES})
 
 find_program(attune_python python3)

@@ -118,7 +118,8 @@ Status supports(const Problem& p, const Device& d) {
 
 Status shape(Plan& plan, const Planner& planner) {
   const Problem part = attention(plan.problem, adaptive_of(plan.problem));
-  if (Status s = Planner{planner.device, planner.rules}.plan(part, plan.parts.emplace_back()); !s.ok())
+  const Planner inner{.device = planner.device, .rules = planner.rules, .lengths = true};
+  if (Status s = inner.plan(part, plan.parts.emplace_back()); !s.ok())
     return Status::no("adaptive: of the attention with its blocks: ", s.message);
   Workspace count;
   carve(count, plan, {});

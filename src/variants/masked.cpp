@@ -48,7 +48,8 @@ MaskedRows carve(Workspace& ws, const Problem& p, const Args& a) {
 }
 
 Status shape(Plan& plan, const Planner& planner) {
-  if (Status s = Planner{planner.device, planner.rules}.plan(dense_of(plan.problem), plan.parts.emplace_back()); !s.ok())
+  const Planner inner{.device = planner.device, .rules = planner.rules, .lengths = true};
+  if (Status s = inner.plan(dense_of(plan.problem), plan.parts.emplace_back()); !s.ok())
     return no("of the dense attention: ", s.message);
   Workspace count;
   carve(count, plan.problem, {});

@@ -106,7 +106,7 @@ Status supports(const Problem& p, const Device&) {
 
 Status shape(Plan& plan, const Planner& planner) {
   const NsaShape s(plan.problem);
-  const Planner free{.device = planner.device, .rules = planner.rules};
+  const Planner free{.device = planner.device, .rules = planner.rules, .lengths = true};
   size_t scratch = 0;
   for (int n = 0; n < int(NsaStep::count); ++n) {
     if (!s.takes(NsaStep(n))) continue;

@@ -235,7 +235,7 @@ Status supports(const Problem& p, const Device&) {
 
 Status shape(Plan& plan, const Planner& planner) {
   const Ring ring = ring_of(plan.problem);
-  const Planner inner{.device = planner.device, .rules = planner.rules};
+  const Planner inner{.device = planner.device, .rules = planner.rules, .lengths = true};
   if (Status s = inner.plan(part_of(plan.problem, ring), plan.parts.emplace_back()); !s.ok())
     return Status::no(kWho, ": ", s.message);
   Workspace ws;

@@ -309,7 +309,7 @@ Status supports(const Problem& p, const Device&) {
 
 Status shape(Plan& plan, const Planner& planner) {
   const RingCalls calls(plan.problem);
-  const Planner inner{.device = planner.device, .rules = planner.rules};
+  const Planner inner{.device = planner.device, .rules = planner.rules, .lengths = true};
   for (const Problem& part : calls.parts())
     if (Status s = inner.plan(part, plan.parts.emplace_back()); !s.ok()) return Status::no(kWho, ": ", s.message);
   Workspace ws;

@@ -47,6 +47,42 @@ class Sm80Forward : public testing::Test {
   }
 };
 
+class Sm90Forward : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!find_backend("sm90_forward")) GTEST_SKIP() << "this build has no GPU code for Hopper";
+  }
+  static std::string answer(std::string_view line, std::string_view device = "h200") {
+    return find_backend("sm90_forward")->supports(problem(line), known(device)).message;
+  }
+  static std::string chosen(std::string_view line, bool lengths = false) {
+    Plan plan;
+    const Status s = Planner{.device = known("h200"), .lengths = lengths}.plan(problem(line), plan);
+    return s.ok() ? std::string(plan.backend->name) : s.message;
+  }
+};
+
+TEST_F(Sm90Forward, is_the_first_link_for_plain_problems_that_fill_the_gpu) {
+  EXPECT_EQ(chosen("forward bf16 b8 h16 q2048 k2048 d128 causal"), "sm90_forward");
+  EXPECT_EQ(chosen("forward f16 b2 h32/8 q4096 k4096 d64 window1023,0"), "sm90_forward");
+  EXPECT_EQ(chosen("forward f16/f16/f32 b2 h32/8 q4096 k4096 d192/128 full accumulate"), "sm90_forward");
+  EXPECT_EQ(chosen("forward bf16 b1 h2 q128 k8192 d128 full"), "sm80_forward");  // few tiles: it splits the keys
+  EXPECT_EQ(chosen("forward bf16 b16 h32/8 q1 k8192 d128 full"), "sm80_forward");
+  EXPECT_EQ(chosen("forward bf16 b8 h16 q2048 k2048 d128 causal", true), "sm80_forward");  // a part with lengths
+}
+
+TEST_F(Sm90Forward, refuses_by_name_what_it_does_not_serve) {
+  EXPECT_EQ(answer("forward bf16 b1 h1 q8 k8 d64 full", "a100"),
+            "sm90_forward: needs a GPU of arch 90, NVIDIA A100 is 80");
+  EXPECT_EQ(answer("backward bf16 b1 h1 q8 k8 d64 full"), "sm90_forward: computes a forward, not a backward");
+  EXPECT_EQ(answer("forward bf16 b1 h1 q8 k8 d64 full softcap"), "sm90_forward: does not serve the option softcap");
+  EXPECT_EQ(answer("forward bf16 b1 h1 q8 k8 d64 full ragged"), "sm90_forward: keys are linear, not ragged");
+  EXPECT_EQ(answer("forward bf16 b1 h1 q8 k8 d64 causal/16+31"),
+            "sm90_forward: mask causal/16+31 is not full, causal or a window");
+  EXPECT_EQ(answer("forward f32 b1 h1 q8 k8 d64 full"), "sm90_forward: dtype f32 is not one of f16, bf16");
+  EXPECT_EQ(answer("forward bf16 b1 h1 q8 k8 d68 full"), "sm90_forward: dim 68 is not a multiple of 8 up to 256");
+}
+
 TEST_F(Sm80Forward, takes_what_it_serves_on_every_gpu_from_ampere_on) {
   for (const char* device : {"a100", "a10g", "rtx3090", "l4", "rtx4090", "h100", "h200"})
     for (const char* line : {"forward bf16 b4 h32/8 q4096 k4096 d128 causal", "forward f16 b1 h2 q31 k129 d8 full",

@@ -1,0 +1,177 @@
+// sm90_forward: the host side of forward.sm90.h. Serves the plain problem, sequences of one length, queries enough to
+// fill the GPU; everything else is the next link's.
+#include <algorithm>
+#include <atomic>
+
+#include "attention/forward.sm90.h"
+#include "core/args.h"
+#include "core/check.h"
+#include "core/score.h"
+#include "machine/cuda/launch.h"
+#include "machine/cuda/tensor_map.h"
+#include "plan/backend.h"
+
+namespace attune {
+namespace {
+
+using sm90::ForwardParams;
+
+constexpr std::string_view kWho = "sm90_forward";
+constexpr int kFar = 1 << 28;                    // a side without end; also the longest sequence
+constexpr double kSectionBytes = 32 << 20;       // keys and values that stay in the second-level cache
+constexpr int kMostSectionHeads = 64;            // of keys
+// Lengths in tensors.
+constexpr Role kLengths[] = {Role::cu_q, Role::used_q, Role::used_k, Role::left_pad, Role::cache_index};
+
+struct Kernel {
+  int dim, tile_q, tile_k, threads, shared_bytes;
+  const void* function[2];  // f16, bf16
+  cuda::Ready ready[2]{};
+};
+
+template <int Dim, int TileK, int Groups, int QStages, int Stages, bool InPlace, bool Turns, bool Wide>
+Kernel kernel_row() {
+  using F = sm90::ForwardShape<F16, Dim, TileK, Groups, QStages, Stages, InPlace, Turns, Wide>;
+  using B = sm90::ForwardShape<Bf16, Dim, TileK, Groups, QStages, Stages, InPlace, Turns, Wide>;
+  const void* const functions[] = {reinterpret_cast<const void*>(sm90::forward_kernel<F>),
+                                   reinterpret_cast<const void*>(sm90::forward_kernel<B>)};
+  return {Dim, F::kTileQ, F::kTileK, F::kThreads, F::kSharedBytes, {functions[0], functions[1]}};
+}
+
+enum Number : int { k64_short, k64_long, k128, k256, k64_wide, k128_wide, k256_wide };
+Kernel& kernel_at(int n) {
+  // dim, keys a tile, warpgroups, tiles of q and of k and v in shared memory, weights in place, products in turns, f32
+  static Kernel all[] = {
+      kernel_row<64, 128, 2, 2, 4, false, false, false>(),  kernel_row<64, 128, 3, 2, 2, true, true, false>(),
+      kernel_row<128, 128, 2, 2, 2, false, false, false>(), kernel_row<256, 64, 2, 1, 2, false, false, false>(),
+      kernel_row<64, 128, 2, 2, 4, false, false, true>(),   kernel_row<128, 128, 2, 2, 2, false, false, true>(),
+      kernel_row<256, 64, 2, 1, 2, false, false, true>(),
+  };
+  return all[n];
+}
+
+Status supports(const Problem& p, const Device& d) {
+  const auto no = [](const auto&... why) { return Status::no(kWho, ": ", why...); };
+  if (d.kind != DeviceKind::cuda) return no("runs on a GPU, not on ", d.name.empty() ? "a CPU" : d.name);
+  if (d.arch != 90) return no("needs a GPU of arch 90, ", d.name, " is ", d.arch);
+  if (p.pass != Pass::forward) return no("computes a forward, not a ", name(p.pass));
+  if (!word(p.variant).empty()) return no("does not know the variant ", word(p.variant));
+  for (int n = 0; n < int(Option::count); ++n)
+    if (p.has(Option(n)) && Option(n) != Option::accumulate) return no("does not serve the option ", name(Option(n)));
+  if (p.keys != KeySource::linear) return no("keys are linear, not ", name(p.keys));
+  if (p.reproducible == Reproducible::batch) return no("does not promise a row's bits whatever the batch");
+  const Mask &m = p.mask, plain{.kind = m.kind, .align = m.align, .left = m.left, .right = m.right};
+  if (m.align == Align::absolute || name(m) != name(plain))
+    return no("mask ", name(m), " is not full, causal or a window");
+  if (p.dtype.q != DType::f16 && p.dtype.q != DType::bf16)
+    return no("dtype ", name(p.dtype.q), " is not one of f16, bf16");
+  if (p.dtype.kv != p.dtype.q) return no("q is ", name(p.dtype.q), " and kv is ", name(p.dtype.kv));
+  if (p.dtype.out != p.dtype.q && p.dtype.out != DType::f32)
+    return no("out dtype ", name(p.dtype.out), " is neither ", name(p.dtype.q), " nor f32");
+  for (const int dim : {p.dim_qk, p.dim_v})
+    if (dim % 8 || dim > 256) return no("dim ", dim, " is not a multiple of 8 up to 256");
+  if (p.len_q > kFar || p.len_k > kFar) return no("lengths are at most 2^28");
+  return Status::good();
+}
+
+unsigned long long* carve(Workspace& ws) { return ws.take<unsigned long long>(2); }
+
+Status shape(Plan& plan, const Planner& planner) {
+  const Problem& p = plan.problem;
+  if (planner.lengths) return Status::no(kWho, ": sequences are of one length, and this part of a variant may not be");
+  const int dim = std::max(p.dim_qk, p.dim_v);
+  // Three warpgroups pay where a tile of 192 queries has keys enough: from 2048 on, with a diagonal from 4096 on.
+  const bool full = p.mask.kind == MaskKind::full;
+  const Number small = p.len_k >= (full ? 2048 : 4096) && p.len_q >= 192 ? k64_long : k64_short;
+  plan.kernel = dim <= 64 ? small : dim <= 128 ? k128 : k256;
+  if (p.dtype.out == DType::f32) plan.kernel = dim <= 64 ? k64_wide : dim <= 128 ? k128_wide : k256_wide;
+  const Kernel& k = kernel_at(plan.kernel);
+  plan.tile_q = k.tile_q, plan.tile_k = k.tile_k, plan.splits = 1;
+  const int64_t tiles = ceil_div(p.len_q, k.tile_q) * p.batch * p.heads_q;
+  if (planner.forced != kWho && 2 * tiles < plan.device.units)  // it would be right, and slow
+    return Status::no(kWho, ": ", tiles, " tiles of queries leave most of ", plan.device.units,
+                      " multiprocessors idle, and keys are not split");
+  if (tiles >= 1 << sm90::kCountBits) return Status::no(kWho, ": ", tiles, " tiles of queries are over 2^24 - 1");
+  Workspace count;
+  carve(count);
+  plan.workspace_bytes = count.used;
+  return Status::good();
+}
+
+Status fits(const Plan&, const Args& a) {
+  for (const Role r : kLengths)
+    if (a.given(r)) return Status::no(kWho, ": ", name(r), " is given: sequences are of one length");
+  for (const Role r : {Role::q, Role::k, Role::v, Role::out}) {
+    const Tensor& t = a[r];
+    const int64_t size = size_of(t.dtype);
+    if (reinterpret_cast<uintptr_t>(t.data) % 16)
+      return Status::no(kWho, ": ", name(r), " does not begin at a multiple of 16 bytes");
+    const std::pair<int64_t, int32_t> axes[] = {
+        {t.stride.batch, t.extent.batch}, {t.stride.seq, t.extent.seq}, {t.stride.head, t.extent.head}};
+    for (const auto& [step, extent] : axes) {
+      if (extent == 0) return Status::no(kWho, ": ", name(r), " is empty");
+      if (step * size % 16 || (step == 0 && extent > 1))
+        return Status::no(kWho, ": ", name(r), " has a stride of ", step, " elements: not a multiple of 16 bytes");
+    }
+  }
+  return Status::good();
+}
+
+Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
+  const Problem& p = plan.problem;
+  if (Status s = fits(plan, a); !s.ok()) return s;
+  Kernel& k = kernel_at(plan.kernel);
+  const int rows = a[Role::q].extent.seq, keys = a[Role::k].extent.seq;
+  const auto far = [](int64_t x) { return int(std::clamp<int64_t>(x, -kFar, kFar)); };
+  const Band band = band_of(p.mask, rows, keys, 0, 0);
+  static std::atomic<unsigned long long> launches{0};
+  ForwardParams x{.scale = scale_of(p, a) * kLog2e,
+                  .rows = rows,
+                  .keys = keys,
+                  .heads = p.heads_q,
+                  .batch = p.batch,
+                  .heads_per_key = p.heads_q / p.heads_kv,
+                  .left = far(band.left),
+                  .right = far(band.right),
+                  .offset = far(band.q_first - band.k_first),
+                  .epoch = ++launches,
+                  .counters = carve(ws),
+                  .dim_v = p.dim_v,
+                  .accumulate = p.has(Option::accumulate)};
+  const struct { Role role; CUtensorMap* map; int tile; } maps[] = {
+      {Role::q, &x.q, k.tile_q}, {Role::k, &x.k, k.tile_k}, {Role::v, &x.v, k.tile_k}, {Role::out, &x.out, 16}};
+  const bool wide = p.dtype.out == DType::f32;
+  if (wide) x.wide = static_cast<float*>(a[Role::out].data), x.wide_stride = a[Role::out].stride;
+  for (const auto& [role, map, tile] : maps) {
+    if (wide && role == Role::out) continue;
+    if (Status s = cuda::tensor_map(a[role], tile, *map); !s.ok())
+      return Status::no(kWho, ": ", name(role), ": ", s.message, ", in: ", name(p));
+  }
+  x.tiles_of_head = int(ceil_div(rows, k.tile_q)), x.tiles = x.tiles_of_head * p.batch * p.heads_q;
+  // With a band, tiles differ in length: the longest of a section of heads come first, and its keys stay in cache.
+  x.longest_first = p.mask.kind != MaskKind::full;
+  int heads = 1;
+  while (heads < kMostSectionHeads && 2. * heads * keys * (p.dim_qk + p.dim_v) * 2 <= kSectionBytes) heads *= 2;
+  x.section_heads = x.longest_first ? heads * x.heads_per_key : 1;
+  if (a.given(Role::lse)) {
+    x.lse = static_cast<float*>(a[Role::lse].data), x.lse_stride = a[Role::lse].stride;
+  }
+  const cuda::Use use(a[Role::q].device_index);
+  if (!use.status.ok()) return Status::no(kWho, ": ", use.status.message, ", in: ", name(p));
+  const int type = p.dtype.q == DType::bf16;
+  return cuda::launch({.who = kWho,
+                       .kernel = k.function[type],
+                       .ready = &k.ready[type],
+                       .blocks = std::min(plan.device.units, x.tiles),
+                       .threads = k.threads,
+                       .shared_bytes = k.shared_bytes,
+                       .device = a[Role::q].device_index,
+                       .stream = stream},
+                      p, &x);
+}
+
+}  // namespace
+
+extern const Backend sm90_forward{.name = kWho, .supports = supports, .shape = shape, .run = run, .fits = fits};
+
+}  // namespace attune

@@ -1,0 +1,28 @@
+#include "machine/cuda/tensor_map.h"
+
+#include "machine/library.h"
+
+namespace attune::cuda {
+
+Status tensor_map(const Tensor& t, int rows, CUtensorMap& out) {
+  static const Library driver({"libcuda.so.1", "libcuda.so"}, {"cuTensorMapEncodeTiled"});
+  static const auto encode = driver.function<decltype(cuTensorMapEncodeTiled)>("cuTensorMapEncodeTiled");
+  if (!encode) return Status::no("cuTensorMapEncodeTiled: ", driver.missed());
+  constexpr int64_t kSize = 2;
+  const Extents& e = t.extent;
+  // An axis of extent 1 has stride 0, which the driver refuses; what is there is never used.
+  const auto bytes = [](int64_t stride) { return cuuint64_t(stride ? stride * kSize : 16); };
+  const cuuint64_t extent[] = {cuuint64_t(e.dim), cuuint64_t(e.seq), cuuint64_t(e.head), cuuint64_t(e.batch)};
+  const cuuint64_t stride[] = {bytes(t.stride.seq), bytes(t.stride.head), bytes(t.stride.batch)};
+  const cuuint32_t box[] = {64, cuuint32_t(rows), 1, 1}, each[] = {1, 1, 1, 1};
+  const CUtensorMapDataType type =
+      t.dtype == DType::bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+  const CUresult result =
+      encode(&out, type, 4, t.data, extent, stride, box, each, CU_TENSOR_MAP_INTERLEAVE_NONE,
+             CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  if (result == CUDA_SUCCESS) return Status::good();
+  return Status::no("cuTensorMapEncodeTiled refuses a tensor of ", e.batch, " x ", e.seq, " x ", e.head, " x ", e.dim,
+                    " with strides ", t.stride.batch, ", ", t.stride.seq, ", ", t.stride.head, ": error ", int(result));
+}
+
+}  // namespace attune::cuda

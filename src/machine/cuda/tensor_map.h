@@ -1,0 +1,15 @@
+// Maps of tensors for Hopper's copies of whole tiles: for .cu files. The driver makes them on the host; nothing is
+// touched on the GPU.
+#pragma once
+#include <cuda.h>
+
+#include "core/status.h"
+#include "core/tensor.h"
+
+namespace attune::cuda {
+
+// Tiles of `rows` rows and 64 columns of 16-bit numbers, swizzled by 128 bytes. Axes: column, row, head, batch; a tile
+// that reaches past the end of one reads zeros there and writes nothing. Data and strides are multiples of 16 bytes.
+Status tensor_map(const Tensor&, int rows, CUtensorMap& out);
+
+}  // namespace attune::cuda

@@ -1,0 +1,43 @@
+// Copies of whole tiles by the tensor memory accelerator, over maps of four axes {column, row, head, batch}: one thread
+// asks, a barrier counts the bytes. What lies outside the tensor reads as zero and is not written.
+#pragma once
+#include <cuda.h>
+
+#include <cstdint>
+
+namespace attune::sm90 {
+
+// What the second-level cache should keep: q is read once, keys and values by many blocks.
+enum class Keep : uint64_t { first_to_go = 0x12F0000000000000u, last_to_go = 0x14F0000000000000u };
+
+__device__ inline void prefetch_map(const CUtensorMap& map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
+}
+__device__ inline void load_tile(uint32_t to, const CUtensorMap& map, uint32_t barrier, int column, int row, int head,
+                                 int batch, Keep keep) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint"
+      " [%0], [%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(to),
+      "l"(&map), "r"(barrier), "r"(column), "r"(row), "r"(head), "r"(batch), "l"(uint64_t(keep))
+      : "memory");
+}
+__device__ inline void store_tile(const CUtensorMap& map, uint32_t from, int column, int row, int head, int batch) {
+  asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(&map),
+               "r"(from), "r"(column), "r"(row), "r"(head), "r"(batch)
+               : "memory");
+}
+__device__ inline void close_stores() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+// Of the thread that asked: its stores have read shared memory; or are done.
+__device__ inline void wait_stores_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
+__device__ inline void wait_stores() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
+// Ordinary writes of this thread to shared memory, before copies and products that read it.
+__device__ inline void publish_shared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+// Four 8x8 matrices of 16-bit numbers from registers; lane l says where row l % 8 of matrix l / 8 goes.
+__device__ inline void store_matrix4(uint32_t to, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(a), "r"(b), "r"(c),
+               "r"(d)
+               : "memory");
+}
+
+}  // namespace attune::sm90
