@@ -50,6 +50,11 @@ struct SelectedParams {
   }
 };
 
+// How many of the first keys a token sees. Keys stand one apart here, so that there is no division.
+__device__ inline int keys_seen(const Sequence& s, int token) {
+  return clamp(s.band.q_position(token) + s.band.right - s.band.k_first + 1, 0, s.len_k);
+}
+
 struct SelectedPlace {
   Sequence seq;
   int b, head_kv, split;
@@ -151,17 +156,14 @@ struct SelectedWalk {
   __device__ char* row_at(const ByteRows& rows, int row) const {
     return rows.row(shared.at.seq.q_batch, shared.at.seq.q_first + int64_t(token_of(row)), head_of(row));
   }
-  // Keys 0 ... that a token sees.
-  __device__ int keys_seen(int token) const {
-    return BandWalk{shared.at.seq.band, shared.at.seq.len_k, TileK}.last_key(token);
-  }
 
   // The rows of a warp that computes. They lie in shared memory, since registers are dear.
   __device__ void find_rows() const {
     const int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16 + lane;
     uint2 mine{};
     if (lane < 16) {
-      if (row < shared.at.rows) mine = {1u << (token_of(row) - shared.at.token), uint32_t(keys_seen(token_of(row)))};
+      const int token = token_of(row);
+      if (row < shared.at.rows) mine = {1u << (token - shared.at.token), uint32_t(keys_seen(shared.at.seq, token))};
       shared.row[row] = mine;
     }
     mine.x = __reduce_or_sync(~0u, mine.x);

@@ -3,11 +3,13 @@
 // reproducible; where a row's bits may not depend on the batch, chunks have a fixed size.
 #include "attention/backward.sm80.ends.h"
 #include "attention/selected.sm80.host.h"
-#include "attention/selected_backward.ends.sm80.h"
+#include "attention/selected_backward.parts.sm80.h"
+#include "attention/selected_backward.turn.sm80.h"
 
 namespace attune {
 namespace {
 
+using sm80::ListBounds;
 using sm80::SelectedKernel;
 using sm80::SelectedKeysKernel;
 using sm80::SelectedLists;
@@ -40,35 +42,23 @@ std::span<SelectedKeysKernel> key_kernels_for(const Problem& p, int arch) {
 
 int64_t padded(const Problem& p) { return round_up(p.len_q, sm80::kRowsOfPrepare); }
 int64_t heads(const Problem& p) { return int64_t(p.batch) * p.heads_q; }
-int64_t tokens(const Problem& p) { return int64_t(p.batch) * p.heads_kv * p.len_q; }
-int64_t blocks_of(const Problem& p, const Nsa& nsa) { return ceil_div(p.len_k, nsa.s); }
-int64_t lists_of(const Problem& p, const Nsa& nsa) { return int64_t(p.batch) * p.heads_kv * blocks_of(p, nsa); }
 int pieces_of(const Nsa& nsa) { return int(ceil_div(nsa.s, sm80::kKeysOfBlock)); }
-// A token chooses a block at most once.
-int64_t pairs_of(const Problem& p, const Nsa& nsa) { return tokens(p) * std::min<int64_t>(nsa.n, blocks_of(p, nsa)); }
 
-int64_t chunk_of(const Problem& p, const Nsa& nsa, const Device& d) {
+int64_t chunk_of(const Problem& p, const ListBounds& most, const Device& d) {
   const int64_t group = sm80::heads_per_key(p);
-  const int64_t even = ceil_div(pairs_of(p, nsa) * group, std::max(d.units, 1) * kChunksAtOnce);
+  const int64_t even = ceil_div(most.pairs * group, std::max(d.units, 1) * kChunksAtOnce);
   return ceil_div(p.reproducible == Reproducible::batch ? kMostRows : std::clamp(even, kLeastRows, kMostRows), group);
 }
-// A list has at most one chunk that is not full; one of several has a full one, so its chunks are at most twice those.
-int64_t chunks_of(int64_t pairs, int64_t lists, int64_t chunk) { return pairs / chunk + std::min(lists, pairs); }
-int64_t parts_of(int64_t pairs, int64_t chunk) { return 2 * (pairs / chunk); }
 
 struct Scratch { float2* ends; SelectedLists lists; float* parts; };
 Scratch carve(Workspace& ws, const Plan& plan, const Nsa& nsa) {
   const Problem& p = plan.problem;
-  const int64_t pairs = pairs_of(p, nsa), lists = lists_of(p, nsa), chunk = chunk_of(p, nsa, plan.device);
+  const ListBounds most(p, nsa);
+  const int64_t chunk = chunk_of(p, most, plan.device), keys = most.parts(chunk) * pieces_of(nsa) * sm80::kKeysOfBlock;
   Scratch s{};
   s.ends = ws.take<float2>(size_t(heads(p) * padded(p)));
-  SelectedLists& x = s.lists;
-  x.lists = int(lists), x.blocks = int(blocks_of(p, nsa)), x.chunk = int(chunk);
-  x.count = ws.take<int>(size_t(lists)), x.begin = ws.take<int>(size_t(lists)), x.cursor = ws.take<int>(size_t(lists));
-  x.slots = ws.take<int2>(size_t(lists));
-  x.unsorted = ws.take<int>(size_t(pairs)), x.tokens = ws.take<int>(size_t(pairs));
-  x.chunks = ws.take<int4>(size_t(chunks_of(pairs, lists, chunk))), x.total = ws.take<int>(1);
-  s.parts = ws.take<float>(size_t(parts_of(pairs, chunk) * pieces_of(nsa) * sm80::kKeysOfBlock * (p.dim_qk + p.dim_v)));
+  s.lists = carve_lists(ws, most, chunk);
+  s.parts = ws.take<float>(size_t(keys * (p.dim_qk + p.dim_v)));
   return s;
 }
 
@@ -90,9 +80,9 @@ Status shape(Plan& plan, const Planner&) {
     return Status::no(kWho, ": has no kernel for dims ", p.dim_qk, " and ", p.dim_v, " within the shared memory of ",
                       plan.device.name);
   plan.tile_q = sm80::selected_rows(p, nsa, *k), plan.tile_k = k->tile_k;
-  const int64_t pairs = pairs_of(p, nsa), lists = lists_of(p, nsa);
-  const int64_t most = std::max({sm80::selected_blocks(p, nsa, *k), pairs, lists * pieces_of(nsa),
-                                 chunks_of(pairs, lists, chunk_of(p, nsa, plan.device)) * pieces_of(nsa),
+  const ListBounds lists(p, nsa);
+  const int64_t most = std::max({sm80::selected_blocks(p, nsa, *k), lists.pairs, lists.lists * pieces_of(nsa),
+                                 lists.chunks(chunk_of(p, lists, plan.device)) * pieces_of(nsa),
                                  heads(p) * padded(p) / sm80::kRowsOfPrepare});
   if (most > kMostBlocks) return Status::no(kWho, ": ", most, " choices or blocks are over 2^31 - 1");
   Workspace count;
@@ -153,7 +143,7 @@ class Run {
                  heads(p_) * padded(p_) / sm80::kRowsOfPrepare, 256, 0, x);
   }
   Status keys() {
-    static constinit cuda::Ready clear, count, place, fill, sort, sum[2];
+    static constinit cuda::Ready clear, sum[2];
     for (const Role r : {Role::dk, Role::dv})
       if (const Tensor& t = a_[r]; t.data) {
         const int64_t rows = int64_t(t.extent.batch) * t.extent.seq * t.extent.head;
@@ -161,17 +151,9 @@ class Run {
         if (Status s = start(sm80::clear_kernel, clear, blocks, 256, 0, t); !s.ok()) return s;
       }
     const SelectedLists& lists = scratch_.lists;
-    const cudaError_t error =
-        cudaMemsetAsync(lists.count, 0, size_t(lists.lists) * sizeof(int), static_cast<cudaStream_t>(stream_));
-    if (error != cudaSuccess) return cuda::failed(kWho, "cudaMemsetAsync", error, p_);
-    const sm80::SelectedListParams turned{x_, lists};
-    const int64_t each = ceil_div(tokens(p_), 256);
-    if (Status s = start(sm80::selected_count_kernel, count, each, 256, 0, turned); !s.ok()) return s;
-    if (Status s = start(sm80::selected_place_kernel, place, 1, 1024, 0, turned); !s.ok()) return s;
-    if (Status s = start(sm80::selected_fill_kernel, fill, each, 256, 0, turned); !s.ok()) return s;
-    if (Status s = start(sm80::selected_sort_kernel, sort, lists.lists, 256, 0, turned); !s.ok()) return s;
+    if (Status s = turn_lists(kWho, x_, lists, a_[Role::q].device_index, stream_); !s.ok()) return s;
     sm80::SelectedKeysParams y{x_, lists, pieces_of(nsa_), 0, scratch_.parts};
-    const int64_t chunks = chunks_of(pairs_of(p_, nsa_), lists.lists, lists.chunk) * y.pieces;
+    const int64_t chunks = ListBounds(p_, nsa_).chunks(lists.chunk) * y.pieces;
     for (SelectedKeysKernel& k : key_kernels_for(p_, arch_)) {
       if (!(k.with_k && a_.given(Role::dk)) && !(k.with_v && a_.given(Role::dv))) continue;
       y.stages = key_stages(k, arch_);

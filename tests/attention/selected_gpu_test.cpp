@@ -50,6 +50,18 @@ TEST_F(SelectedPlans, what_is_refused_is_said) {
   }
 }
 
+TEST_F(SelectedPlans, what_the_tensor_cores_refuse_goes_to_ordinary_multiply_adds) {
+  for (const char* line : {"forward f32 b1 h2 q8 k8 d8 causal : selected n=3 s=4",
+                           "backward f32 b1 h2 q8 k8 d8 causal : selected n=3 s=4",
+                           "forward bf16 b1 h2 q8 k8 d12 causal : selected n=3 s=4"}) {
+    Plan plan;
+    ASSERT_EQ(Planner{.device = known("h200")}.plan(problem(line), plan).message, "") << line;
+    EXPECT_EQ(plan.backend->name, "cuda_selected") << line;
+  }
+  const Problem wide = problem("forward f32 b1 h2 q8 k8 d260 causal : selected n=3 s=4");
+  EXPECT_EQ(find_backend("cuda_selected")->supports(wide, known("h200")).message, "cuda_selected: dim 260 is over 256");
+}
+
 // A token's list is split where there are few tokens, and nowhere else.
 TEST_F(SelectedPlans, lists_of_one_token_are_split_and_of_many_not) {
   const auto plan_of = [](std::string_view shape) {

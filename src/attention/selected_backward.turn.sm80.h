@@ -1,7 +1,10 @@
-// What surrounds the large kernels of the backward of selected attention: the lists before them, and the sum of parts
-// after them.
+// The lists of selected attention turned round: the kernels, how much memory they take, and their launch.
 #pragma once
-#include "attention/selected_backward.sm80.kernels.h"
+#include <algorithm>
+
+#include "attention/selected_backward.lists.sm80.h"
+#include "core/nsa.h"
+#include "machine/cuda/launch.h"
 
 namespace attune::sm80 {
 
@@ -17,7 +20,7 @@ __device__ inline void each_choice(const SelectedListParams& params, F use) {
   const Sequence s = x.sequence_of(int(b));
   if (token >= s.len_q) return;
   const int32_t* list = reinterpret_cast<const int32_t*>(x.blocks.row(s.q_batch, s.q_first + token, head));
-  const int seen = BandWalk{s.band, s.len_k, 1}.last_key(token);
+  const int seen = keys_seen(s, int(token));
   const int64_t first = (b * heads + head) * params.lists.blocks;
   int before = -1;
   for (int i = 0; i < x.n; ++i) {
@@ -113,35 +116,56 @@ static __global__ void __launch_bounds__(256) selected_sort_kernel(const __grid_
   }
 }
 
-// The parts of lists that have several chunks, added in their order: a block has one list and piece.
-template <class T>
-__global__ void __launch_bounds__(256) selected_parts_kernel(const __grid_constant__ SelectedKeysParams y) {
-  const SelectedParams& x = y.x;
-  const int list = int(blockIdx.x) / y.pieces, piece = int(blockIdx.x) % y.pieces;
-  const int2 slots = y.lists.slots[list];
-  if (!slots.y) return;
-  const int unit = list / y.lists.blocks, b = int(x.heads_kv.divide(unit)), head = int(x.heads_kv.rest(unit));
-  const Sequence s = x.sequence_of(b);
-  const int64_t begin = int64_t(list % y.lists.blocks) * x.size, first = begin + piece * kKeysOfBlock;
-  const int keys = clamp(begin + x.size, 0, s.len_k) - int(first);
-  const int wide = x.problem.dim_qk + x.problem.dim_v;
-  for (int n = threadIdx.x; n < min(keys, kKeysOfBlock) * wide / 2; n += 256) {
-    const int row = n / (wide / 2), column = n % (wide / 2) * 2;
-    const bool of_k = column < x.problem.dim_qk;
-    const Tensor& t = x.args[of_k ? Role::dk : Role::dv];
-    if (!t.data) continue;
-    float2 sum{};
-#pragma unroll 4
-    for (int part = 0; part < slots.y; ++part) {
-      const float2 more = *reinterpret_cast<const float2*>(
-          y.parts + ((int64_t(slots.x + part) * y.pieces + piece) * kKeysOfBlock + row) * wide + column);
-      sum = {sum.x + more.x, sum.y + more.y};
-    }
-    const int at = of_k ? column : column - x.problem.dim_qk;
-    char* to = row_address(t, s.k_batch, s.k_first + first + row, head) + at * size_of(t.dtype);
-    if (t.dtype == DType::f32) *reinterpret_cast<float2*>(to) = sum;
-    else *reinterpret_cast<uint32_t*>(to) = pack<T>(sum.x, sum.y);
-  }
+// How many there are at most, by the bounds of a problem. A token chooses a block at most once.
+struct ListBounds {
+  int64_t tokens, blocks, lists, pairs;
+
+  ListBounds(const Problem& p, const Nsa& nsa)
+      : tokens(int64_t(p.batch) * p.heads_kv * p.len_q), blocks(ceil_div(p.len_k, nsa.s)),
+        lists(int64_t(p.batch) * p.heads_kv * blocks), pairs(tokens * std::min<int64_t>(nsa.n, blocks)) {}
+  // A list has at most one chunk that is not full.
+  int64_t chunks(int64_t chunk) const { return pairs / chunk + std::min(lists, pairs); }
+  // A list of several chunks has a full one, so its chunks are at most twice those.
+  int64_t parts(int64_t chunk) const { return 2 * (pairs / chunk); }
+};
+
+inline SelectedLists carve_lists(Workspace& ws, const ListBounds& most, int64_t chunk) {
+  const size_t lists = size_t(most.lists), pairs = size_t(most.pairs);
+  SelectedLists x{};
+  x.lists = int(most.lists), x.blocks = int(most.blocks), x.chunk = int(chunk);
+  x.count = ws.take<int>(lists), x.begin = ws.take<int>(lists), x.cursor = ws.take<int>(lists);
+  x.slots = ws.take<int2>(lists);
+  x.unsorted = ws.take<int>(pairs), x.tokens = ws.take<int>(pairs);
+  x.chunks = ws.take<int4>(size_t(most.chunks(chunk))), x.total = ws.take<int>(1);
+  return x;
+}
+
+inline Status turn_lists(std::string_view who, const SelectedParams& x, const SelectedLists& lists, int device,
+                         void* stream) {
+  const Problem& p = x.problem;
+  const cudaError_t error =
+      cudaMemsetAsync(lists.count, 0, size_t(lists.lists) * sizeof(int), static_cast<cudaStream_t>(stream));
+  if (error != cudaSuccess) return cuda::failed(who, "cudaMemsetAsync", error, p);
+  const SelectedListParams params{x, lists};
+  const int64_t each = ceil_div(int64_t(p.batch) * p.heads_kv * p.len_q, 256);
+  static constinit cuda::Ready ready[4];
+  const struct { void (*kernel)(SelectedListParams); int64_t blocks; int threads; } steps[] = {
+      {selected_count_kernel, each, 256},
+      {selected_place_kernel, 1, 1024},
+      {selected_fill_kernel, each, 256},
+      {selected_sort_kernel, lists.lists, 256}};
+  for (int n = 0; n < 4; ++n)
+    if (Status s = cuda::launch({.who = who,
+                                 .kernel = reinterpret_cast<const void*>(steps[n].kernel),
+                                 .ready = &ready[n],
+                                 .blocks = steps[n].blocks,
+                                 .threads = steps[n].threads,
+                                 .device = device,
+                                 .stream = stream},
+                                p, &params);
+        !s.ok())
+      return s;
+  return Status::good();
 }
 
 }  // namespace attune::sm80
