@@ -16,6 +16,7 @@
 #include "tool/measure/provenance.h"
 #include "tool/measure/row.h"
 #include "tool/measure/show.h"
+#include "tool/measure/suites.h"
 #include "tool/text.h"
 
 namespace attune {
@@ -27,7 +28,7 @@ struct Asked {
   Axes axes{};
   std::vector<std::string> backends{}, peers{}, modes{};
   std::string python{"python3"}, device{"cpu"}, threads{}, layout{"bhsd"}, distribution{"normal"}, out{}, baseline{};
-  std::string lengths{};
+  std::string lengths{}, suite{};
   bool cold = false, warm = false, dry_run = false, no_check = false;
   double energy_seconds = 0;
   Settings timing{};
@@ -57,15 +58,18 @@ double seconds_now() {
   return double(clock.now()) * 1e-9;
 }
 
-Status problems(const Asked& asked, std::vector<Problem>& out) {
+Status problems(const Asked& asked, std::vector<BenchRow>& out) {
   for (const std::string& line : asked.lines) {
-    Problem p;
-    if (Status s = parse(line, p); !s.ok()) return s;
-    out.push_back(p);
+    BenchRow row;
+    if (Status s = parse_row(line, row); !s.ok()) return s;
+    out.push_back(row);
   }
+  if (!asked.suite.empty())
+    if (Status s = suite_rows(asked.suite, out); !s.ok()) return s;
   if (!asked.file.empty())
     if (Status s = problems_in(asked.file, out); !s.ok()) return s;
-  return asked.lines.empty() && asked.file.empty() ? problems_of(asked.axes, out) : Status::good();
+  return asked.lines.empty() && asked.file.empty() && asked.suite.empty() ? problems_of(asked.axes, out)
+                                                                          : Status::good();
 }
 
 // How each row is timed. A GPU's headline is cold: nobody finds his keys in its cache.
@@ -129,8 +133,8 @@ Status benches(const Asked& asked, std::vector<Bench>& out) {
 }
 
 // Explicit lengths fit every problem, or the run does not start.
-Status lengths_fit(const std::vector<Problem>& problems, const std::vector<int32_t>& lengths) {
-  for (const Problem& p : problems) {
+Status lengths_fit(const std::vector<BenchRow>& rows, const std::vector<int32_t>& lengths) {
+  for (const auto& [p, pattern] : rows) {
     if (lengths.empty()) break;
     if (p.keys != KeySource::ragged) return Status::no("--lengths is for ragged keys, not: ", name(p));
     if (int(lengths.size()) != p.batch)
@@ -141,16 +145,17 @@ Status lengths_fit(const std::vector<Problem>& problems, const std::vector<int32
   return Status::good();
 }
 
-void tell_dry_run(const std::vector<Problem>& problems, const std::vector<Bench>& benches, Context& context) {
+void tell_dry_run(const std::vector<BenchRow>& all, const std::vector<Bench>& benches, Context& context) {
   double seconds = 0, most = 0;
   for (const Bench& b : benches)
-    for (const Problem& p : problems) seconds += estimated_seconds(p, b), most = std::max(most, estimated_bytes(p));
-  const size_t rows = problems.size() * benches.size();
+    for (const BenchRow& r : all)
+      seconds += estimated_seconds(r.problem, b), most = std::max(most, estimated_bytes(r.problem));
+  const size_t rows = all.size() * benches.size();
   if (context.json) {
     fmt::print("{{\"rows\":{},\"estimated_minutes\":{:.2f},\"largest_row_bytes\":{:.0f}}}\n", rows, seconds / 60, most);
     return;
   }
-  for (const Problem& p : problems) fmt::print("{}\n", name(p));
+  for (const BenchRow& r : all) fmt::print("{}{}{}\n", name(r.problem), r.pattern.empty() ? "" : " | ", r.pattern);
   fmt::print("{} rows, about {:.1f} minutes, at most {} of tensors at once ({} available)\n", rows, seconds / 60,
              bytes_text(most), bytes_text(available_memory()));
 }
@@ -208,7 +213,7 @@ struct Tally {
 
 void run(Asked& asked, Context& context) {
   const auto no = [&](Exit code, const Status& s) { fail(context, code, join("attune bench: ", s.message)); };
-  std::vector<Problem> rows;
+  std::vector<BenchRow> rows;
   std::vector<Bench> all;
   if (const Status s = problems(asked, rows); !s.ok()) return no(kUsage, s);
   if (const Status s = benches(asked, all); !s.ok()) return no(kUsage, s);
@@ -240,7 +245,7 @@ void run(Asked& asked, Context& context) {
     b.peers = peers, b.rules = tuned.rules, b.provenance = from, b.timer = gpu ? &timer : nullptr;
     b.timing.flush = [](void* f) { (*static_cast<CacheFlush*>(f))(); };
     b.timing.flush_context = flush.get();
-    for (const Problem& p : rows) weight += estimated_seconds(p, b);
+    for (const BenchRow& row : rows) weight += estimated_seconds(row.problem, b);
   }
   Progress progress(isatty(STDERR_FILENO) == 1, weight, rows.size() * all.size());
   const Interrupts interrupts;
@@ -249,10 +254,11 @@ void run(Asked& asked, Context& context) {
   for (Bench& b : all) {
     b.timing.progress = [](void* p, double share) { static_cast<Progress*>(p)->share(share, seconds_now()); };
     b.timing.progress_context = &progress;
-    for (const Problem& p : rows) {
+    for (const BenchRow& row : rows) {
       if (interrupted) break;
-      progress.begin(name(p), estimated_seconds(p, Bench{b}), seconds_now());
-      std::vector<Record> made = measure_row(p, b);
+      b.pattern = row.pattern;
+      progress.begin(name(row.problem), estimated_seconds(row.problem, Bench{b}), seconds_now());
+      std::vector<Record> made = measure_row(row.problem, b);
       progress.clear();
       progress.end(made);
       for (Record& r : made) {
@@ -280,8 +286,10 @@ void add_bench(CLI::App& app, Context& context) {
       app.add_subcommand("bench", "Measure problems, against each other, a peer and the machine's ceilings");
   const auto asked = std::make_shared<Asked>();
   Axes& axes = asked->axes;
-  sub->add_option("problems", asked->lines, "Problem lines; without any, the axes below are combined")
+  sub->add_option("problems", asked->lines,
+                  "Problem lines, of block lists with a pattern behind a bar; without any, the axes below are combined")
       ->type_name("LINE");
+  sub->add_option("--suite", asked->suite, join("Rows that belong together: ", suite_names()))->type_name("NAME");
   sub->add_option("--lines", asked->file, "A file of problem lines")->type_name("FILE");
   const auto axis = [&](const char* name, std::string& value, const char* help) {
     sub->add_option(name, value, help)->type_name("LIST")->capture_default_str()->group("Axes");
@@ -350,7 +358,9 @@ void add_bench(CLI::App& app, Context& context) {
       "  attune bench --len 512-8192*2 --dim 64,128 --mask full,causal --dtype f32,bf16\n"
       "  attune bench --pass forward,backward --peer torch --out records.jsonl\n"
       "  attune bench --device cuda:0 --backend sm80_forward,vendor_cudnn --peer torch:flash,torch:cudnn\n"
-      "  attune bench \"forward bf16 b1 h32/8 q1 k8192 d128 full\" --backend all --cold --warm\n\n"
+      "  attune bench \"forward bf16 b1 h32/8 q1 k8192 d128 full\" --backend all --cold --warm\n"
+      "  attune bench \"forward bf16 b1 h8 q8192 k8192 d64 causal blocks64x64x1 | random density=0.1\" \\\n"
+      "    --backend cpu_forward,masked_dense\n\n"
       "The time is a median with its 95 % interval; a ratio is the baseline's time by this one's, so above 1 is "
       "faster.\n"
       "FASTER, SLOWER and SAME need the whole interval beyond or within the A/A spread; everything else is UNCLEAR.\n"

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include <string>
 #include <vector>
 
@@ -122,6 +124,20 @@ TEST(Cost, with_arguments_counts_the_blocks_that_are_listed) {
   // Head 0: rows 0-3 see block 0 (1 + 2 + 3 + 4) and nothing of block 2; rows 4, 5 see block 1 (1 + 2).
   // Head 1: rows 0-3 have no block; rows 4, 5 see blocks 0 (4 + 4) and 1 (1 + 2).
   EXPECT_EQ(cost(p, &a).pairs, 10 + 3 + 8 + 3);
+}
+
+TEST(Cost, of_a_variant_is_what_it_multiplies) {
+  // 100 tokens: compressed tokens of 32, 16 apart; 3 blocks of 16; a window of 10.
+  const Cost nsa = cost(problem("forward bf16 b1 h4/1 q100 k100 d64 causal : nsa d=16 gate=sigmoid l=32 n=3 phi=mean s=16 w=10"));
+  double pairs = 0;
+  for (int t = 0; t < 100; ++t) {
+    for (int i = 0; i * 16 + 31 <= t; ++i) ++pairs;
+    pairs += std::min(t + 1, 48) + std::min(t + 1, 10);
+  }
+  EXPECT_EQ(nsa.pairs, 4 * pairs);
+  const double dense = cost(problem("forward bf16 b1 h4 q1024 k1024 d64 causal")).pairs;
+  EXPECT_NEAR(cost(problem("forward bf16 b1 h4 q1024 k1024 d64 causal : adaptive block=64 density=0.25")).pairs,
+              0.25 * dense, 1e-6 * dense);
 }
 
 }  // namespace

@@ -5,6 +5,8 @@
 #include <filesystem>
 #include <fstream>
 
+#include "tool/measure/suites.h"
+
 namespace attune {
 namespace {
 
@@ -15,10 +17,10 @@ std::vector<int32_t> numbers(std::string_view text) {
 }
 
 std::vector<std::string> lines(const Axes& a) {
-  std::vector<Problem> problems;
-  EXPECT_EQ(problems_of(a, problems).message, "");
+  std::vector<BenchRow> rows;
+  EXPECT_EQ(problems_of(a, rows).message, "");
   std::vector<std::string> names;
-  for (const Problem& p : problems) names.push_back(name(p));
+  for (const BenchRow& row : rows) names.push_back(name(row.problem));
   return names;
 }
 
@@ -80,7 +82,7 @@ TEST(Axes, mistakes_show_the_line_they_made) {
   const auto message = [](auto change) {
     Axes a;
     change(a);
-    std::vector<Problem> p;
+    std::vector<BenchRow> p;
     return problems_of(a, p).message;
   };
   EXPECT_NE(message([](Axes& a) { a.dtype = "f31"; }).find("'forward f31 b1"), std::string::npos);
@@ -94,14 +96,37 @@ TEST(LinesFile, is_read_line_by_line) {
   const std::string path = (std::filesystem::temp_directory_path() / "attune_axes_test.txt").string();
   std::ofstream(path)
       << "# two problems\n\nforward f32 b1 h8 q512 k512 d64 causal\nbackward bf16 b1 h8 q16 k16 d64 full  \r\n";
-  std::vector<Problem> p;
+  std::vector<BenchRow> p;
   EXPECT_EQ(problems_in(path, p).message, "");
   ASSERT_EQ(p.size(), 2u);
-  EXPECT_EQ(name(p[1]), "backward bf16 b1 h8 q16 k16 d64 full");
+  EXPECT_EQ(name(p[1].problem), "backward bf16 b1 h8 q16 k16 d64 full");
   std::ofstream(path, std::ios::app) << "sideways f32\n";
   EXPECT_EQ(problems_in(path, p).message.rfind(path + ":5: problem line:", 0), 0u);
   std::filesystem::remove(path);
   EXPECT_NE(problems_in(path, p).message.find("cannot be read"), std::string::npos);
+}
+
+TEST(BenchRow, a_pattern_stands_behind_a_bar_and_gives_the_bound) {
+  BenchRow row;
+  EXPECT_EQ(parse_row("forward f32 b1 h2 q640 k640 d64 full blocks64x64x1 | random density=0.5", row).message, "");
+  EXPECT_EQ(row.pattern, "random density=0.5");
+  EXPECT_EQ(row.problem.mask.blocks.bound, 100);
+  EXPECT_NE(parse_row("forward f32 b1 h2 q640 k640 d64 full blocks64x64x1 | spiral", row).message, "");
+  EXPECT_NE(parse_row("forward f32 b1 h2 q640 k640 d64 full | dense", row).message, "");
+}
+
+TEST(Suites, every_row_of_every_suite_is_a_problem) {
+  size_t all = 0;
+  for (const char* suite : {"block_sparse", "nsa", "dilated", "long", "extreme"}) {
+    std::vector<BenchRow> rows;
+    EXPECT_EQ(suite_rows(suite, rows).message, "") << suite;
+    EXPECT_GT(rows.size(), 10u) << suite;
+    all += rows.size();
+    EXPECT_NE(suite_names().find(suite), std::string::npos);
+  }
+  EXPECT_GT(all, 200u);
+  std::vector<BenchRow> none;
+  EXPECT_EQ(suite_rows("sdpa", none).message.rfind("--suite: 'sdpa' is not one of block_sparse", 0), 0u);
 }
 
 }  // namespace

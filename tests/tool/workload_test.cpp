@@ -66,5 +66,16 @@ TEST(Workload, a_forward_takes_nothing_of_a_backward) {
   for (const Role r : {Role::d_out, Role::dq, Role::dk, Role::dv}) EXPECT_FALSE(a.given(r));
 }
 
+TEST(Workload, lists_of_a_pattern_are_those_and_are_counted) {
+  for (const double density : {0.25, 0.5}) {
+    const Workload w(problem(join("backward f32 b1 h2 q640 k640 d8 full blocks64x64x", int(200 * density)).c_str()), Layout::bshd,
+                     1, Distribution::normal, {}, join("random density=", density, " seed=3"));
+    EXPECT_EQ(w.blocks()[size_t(BlockCount::active)], int64_t(200 * density));
+    EXPECT_EQ(w.blocks()[size_t(BlockCount::shown)], 200);
+    EXPECT_EQ(w.args.row<const int32_t>(Role::block_begin, 0, 0, 1)[10], int32_t(200 * density));
+    EXPECT_EQ(w.args.row<const int32_t>(Role::block_begin_k, 0, 0, 1)[10], int32_t(200 * density));
+  }
+}
+
 }  // namespace
 }  // namespace attune

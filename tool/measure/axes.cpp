@@ -5,6 +5,8 @@
 #include <cstring>
 #include <fstream>
 
+#include "core/pattern.h"
+
 namespace attune {
 namespace {
 
@@ -67,7 +69,23 @@ std::vector<std::string> masks_of(std::string_view text) {
   return masks;
 }
 
-Status problems_of(const Axes& a, std::vector<Problem>& out) {
+Status parse_row(std::string_view text, BenchRow& out) {
+  constexpr std::string_view kBar = " | ";
+  const size_t bar = text.find(kBar);
+  out = {};
+  if (Status s = parse(text.substr(0, bar), out.problem); !s.ok()) return s;
+  if (bar == std::string_view::npos) return Status::good();
+  Problem& p = out.problem;
+  Pattern pattern;
+  out.pattern = text.substr(bar + kBar.size());
+  if (Status s = parse(out.pattern, p, pattern); !s.ok()) return s;
+  const int64_t most = bound(pattern, p, p.batch, p.heads_q, true);
+  if (most > INT32_MAX) return Status::no("pattern '", out.pattern, "': ", most, " entries are over 2^31 - 1");
+  p.mask.blocks.bound = int32_t(most > 0 ? most : 1);
+  return Status::good();
+}
+
+Status problems_of(const Axes& a, std::vector<BenchRow>& out) {
   std::vector<int32_t> batches, lengths, queries, dims;
   if (Status s = numbers_of("batch", a.batch, batches); !s.ok()) return s;
   if (Status s = numbers_of("len", a.len, lengths); !s.ok()) return s;
@@ -93,24 +111,24 @@ Status problems_of(const Axes& a, std::vector<Problem>& out) {
                   const std::string line =
                       join(pass, " ", dtype, " b", batch, " h", heads, " q", len_q ? len_q : len, " k", len, " d", dim,
                            " ", mask, a.options.empty() ? "" : " ", a.options);
-                  Problem p;
-                  if (Status s = parse(line, p); !s.ok()) return Status::no("'", line, "': ", s.message);
+                  BenchRow row;
+                  if (Status s = parse_row(line, row); !s.ok()) return Status::no("'", line, "': ", s.message);
                   if (out.size() >= kMost) return Status::no("bench: more than ", kMost, " rows");
-                  out.push_back(p);
+                  out.push_back(row);
                 }
   return Status::good();
 }
 
-Status problems_in(const std::string& path, std::vector<Problem>& out) {
+Status problems_in(const std::string& path, std::vector<BenchRow>& out) {
   std::ifstream file(path);
   if (!file) return Status::no("--lines: '", path, "' cannot be read: ", std::strerror(errno));
   std::string line;
   for (int number = 1; std::getline(file, line); ++number) {
     while (!line.empty() && (line.back() == ' ' || line.back() == '\r')) line.pop_back();
     if (line.empty() || line[0] == '#') continue;
-    Problem p;
-    if (Status s = parse(line, p); !s.ok()) return Status::no(path, ":", number, ": ", s.message);
-    out.push_back(p);
+    BenchRow row;
+    if (Status s = parse_row(line, row); !s.ok()) return Status::no(path, ":", number, ": ", s.message);
+    out.push_back(row);
   }
   return Status::good();
 }

@@ -8,6 +8,14 @@
 
 namespace attune {
 
+// What one row of a measurement is about. Lists of blocks are those of a pattern, or drawn where none is said.
+struct BenchRow {
+  Problem problem{};
+  std::string pattern{};  // "random density=0.1 seed=7"; "" for none
+};
+// "forward bf16 b1 h8 q4096 k4096 d64 causal blocks64x64x1 | random density=0.1": the bound is then the pattern's.
+Status parse_row(std::string_view text, BenchRow& out);
+
 struct Axes {  // as they are on the command line
   std::string pass = "forward", dtype = "f32", batch = "1", heads = "8", len = "512-2048*2", len_q = "", dim = "64",
               mask = "full", options = "";
@@ -18,9 +26,9 @@ Status numbers_of(std::string_view what, std::string_view text, std::vector<int3
 // Splits at commas, except the one inside a window: "full,window1023,0" are two masks.
 std::vector<std::string> masks_of(std::string_view text);
 // The last axis of the list above changes fastest, so that lengths lie next to each other.
-Status problems_of(const Axes&, std::vector<Problem>& out);
+Status problems_of(const Axes&, std::vector<BenchRow>& out);
 
 // The lines of a file; empty ones and those that begin with # are skipped, a mistake names file and line.
-Status problems_in(const std::string& path, std::vector<Problem>& out);
+Status problems_in(const std::string& path, std::vector<BenchRow>& out);
 
 }  // namespace attune

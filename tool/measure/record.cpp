@@ -30,6 +30,8 @@ template <class Each, class R>
 void fields(R& r, const Each& each) {
   each("status", r.status), each("message", r.message), each("problem", r.problem), each("subject", r.subject);
   each("device", r.device), each("mode", r.mode), each("layout", r.layout), each("distribution", r.distribution);
+  each("pattern", r.pattern), each("active_blocks", r.active_blocks), each("shown_blocks", r.shown_blocks);
+  each("density", r.density);
   each("seed", r.seed), each("threads", r.threads), each("sets", r.sets), each("why", r.why);
   each("workspace_bytes", r.workspace_bytes);
   each("median_ns", r.median_ns), each("calls", r.calls), each("ended_by", r.ended_by), each("modes", r.modes);

@@ -70,6 +70,12 @@ struct RowRun {
   Record& add(std::string subject) {
     Record& r = records.emplace_back();
     r.problem = name(problem);
+    r.pattern = bench.pattern;
+    if (work && !bench.pattern.empty()) {
+      r.active_blocks = work->blocks()[size_t(BlockCount::active)];
+      r.shown_blocks = work->blocks()[size_t(BlockCount::shown)];
+      r.density = r.shown_blocks ? double(r.active_blocks) / double(r.shown_blocks) : 0;
+    }
     r.subject = std::move(subject);
     r.device = bench.device_word;
     r.mode = name(bench.mode);
@@ -123,7 +129,8 @@ struct RowRun {
     };
     if (2.2 * needed > there) return no_room();  // while they are made there are two of each
     try {
-      work = std::make_unique<Workload>(problem, bench.layout, bench.seed, bench.distribution, bench.lengths);
+      work = std::make_unique<Workload>(problem, bench.layout, bench.seed, bench.distribution, bench.lengths,
+                                        bench.pattern);
     } catch (const std::bad_alloc&) {
       return no_room();
     }

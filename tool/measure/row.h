@@ -23,6 +23,7 @@ struct Bench {
   Layout layout = Layout::bhsd;
   Distribution distribution = Distribution::normal;
   std::vector<int32_t> lengths{};       // of the sequences of ragged keys; empty: all as long as the problem says
+  std::string pattern{};                // of the lists of blocks of the next row; empty: they are drawn
   uint32_t seed = 1;
   Mode mode = Mode::warm;
   Settings timing{};

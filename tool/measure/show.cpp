@@ -13,6 +13,12 @@ namespace attune {
 namespace {
 
 // "1.23 ms ± 0.4 %"
+// The problem, and of lists of a pattern which one and how dense it came out.
+std::string what_text(const Record& r) {
+  if (r.pattern.empty()) return r.problem;
+  return fmt::format("{} | {}: {} blocks, density {:.4g}", r.problem, r.pattern, r.active_blocks, r.density);
+}
+
 std::string time_text(const Record& r) {
   if (r.samples_ns.empty()) return "-";
   return fmt::format("{} ± {:.1f} %", seconds_text(r.median_ns * 1e-9), 100 * half_width(r.interval, r.median_ns));
@@ -105,7 +111,7 @@ void Progress::clear() const {
 }
 
 std::string row_text(const Record& r) {
-  std::string text = fmt::format("{} | {} | {} | {}", r.problem, r.subject, r.mode, time_text(r));
+  std::string text = fmt::format("{} | {} | {} | {}", what_text(r), r.subject, r.mode, time_text(r));
   if (r.gflops > 0) text += fmt::format(" | {} GFLOP/s, {}", digits_text(r.gflops), share_sentence(r));
   if (!r.baseline.empty()) text += fmt::format(" | {} {} against {}", ratio_text(r), r.verdict, r.baseline);
   if (const std::string more = remarks(r); !more.empty()) text += " | " + more;
@@ -117,8 +123,8 @@ std::string table(const std::vector<Record>& records, bool colour) {
                                                  "of ceiling", "against the baseline", "verdict", "parity", ""}};
   std::string before;
   for (const Record& r : records) {
-    const std::string key = r.problem + r.mode + join(r.threads);
-    rows.push_back({key == before ? "" : r.problem, key == before ? "" : r.mode,
+    const std::string key = what_text(r) + r.mode + join(r.threads);
+    rows.push_back({key == before ? "" : what_text(r), key == before ? "" : r.mode,
                     key == before ? "" : r.threads ? join(r.threads) : "-",
                     r.subject, time_text(r), r.gflops > 0 ? digits_text(r.gflops) : "-", share_text(r), ratio_text(r),
                     r.verdict.empty() ? "-" : r.verdict, r.parity.verdict.empty() ? "-" : r.parity.verdict,

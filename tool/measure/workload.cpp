@@ -6,6 +6,7 @@
 #include <new>
 
 #include "core/cost.h"
+#include "variants/blocks.h"
 
 namespace attune {
 namespace {
@@ -56,7 +57,7 @@ void Workload::rehome(Role r, bool copy) {
 }
 
 Workload::Workload(const Problem& p, Layout layout, uint32_t seed, Distribution distribution,
-                   const std::vector<int32_t>& lengths)
+                   const std::vector<int32_t>& lengths, std::string_view pattern)
     : problem_(p) {
   World world(p, {.seed = seed, .layout = layout, .pad = 0});
   if (p.pass == Pass::backward) world.forward_result();
@@ -77,6 +78,10 @@ Workload::Workload(const Problem& p, Layout layout, uint32_t seed, Distribution 
   for (const Role r : {Role::cu_q, Role::cu_k})
     if (int32_t* cu = args.row<int32_t>(r); cu && int(lengths.size()) == p.batch)
       for (int b = 0; b < p.batch; ++b) cu[b + 1] = cu[b] + lengths[size_t(b)];
+  if (BlockSource from; !pattern.empty() && parse(pattern, p, from.pattern).ok()) {
+    from.counts = blocks_.data();
+    (void)build_blocks(p, args, from, nullptr);  // of lists on the CPU that World made for this very problem
+  }
   if (distribution == Distribution::normal) return;
   Random random{seed};
   for (const Role r : {Role::q, Role::k, Role::v, Role::d_out})

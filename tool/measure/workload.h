@@ -1,10 +1,11 @@
 // The buffers of one benchmark row: inputs from a seed, in memory aligned as an allocator of tensors aligns it. What
 // they hold is made by verify/world.h, so a benchmark runs on the same kind of data as the conformance suite.
 #pragma once
+#include <array>
 #include <memory>
 #include <vector>
 
-#include "core/args.h"
+#include "core/blocks.h"
 #include "plan/backend.h"
 #include "verify/world.h"
 
@@ -33,14 +34,18 @@ Args forward_args(const Args& backward);  // without what only a backward has
 
 class Workload {
  public:
-  // `lengths`: of the sequences of ragged keys, one for each, in place of the problem's bound.
-  Workload(const Problem&, Layout, uint32_t seed, Distribution, const std::vector<int32_t>& lengths = {});
+  // `lengths`: of the sequences of ragged keys, one for each, in place of the problem's bound. `pattern`: of the lists
+  // of blocks, instead of ones that are drawn; it was read before and is right.
+  Workload(const Problem&, Layout, uint32_t seed, Distribution, const std::vector<int32_t>& lengths = {},
+           std::string_view pattern = {});
 
   Args args{};  // inputs, and outputs in place
   // A backward's out and lse, by a forward of this planner.
   Status run_forward(const Planner&);
   Status plan_forward(const Planner&, Plan& out) const;
   const std::vector<Role>& outputs() const { return outputs_; }
+  // Of lists of a pattern: what core/blocks.h counts; all 0 without.
+  const std::array<int64_t, size_t(BlockCount::count)>& blocks() const { return blocks_; }
   bool accumulates() const { return problem_.has(Option::accumulate); }
   void poison_outputs();
   // The same inputs with outputs of their own: what a peer's results are copied to.
@@ -51,6 +56,7 @@ class Workload {
   std::vector<Memory> memory_{};
   std::vector<Role> outputs_{};
   std::vector<size_t> output_memory_{};
+  std::array<int64_t, size_t(BlockCount::count)> blocks_{};
 
   void rehome(Role, bool copy);
 };

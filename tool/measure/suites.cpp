@@ -1,0 +1,130 @@
+// The suites, as loops over what varies. Each has its dense counterpart in it, so that one file of records says how much
+// a variant saves; `--backend all` or `--backend masked_dense` adds the slow, obvious way where there is room for it.
+#include "tool/measure/suites.h"
+
+namespace attune {
+namespace {
+
+using Lines = std::vector<std::string>;
+constexpr std::string_view kPasses[] = {"forward", "backward"};
+
+// 16384 tokens, d128: lists of exact density beside the dense problem; then the named patterns.
+Lines block_sparse() {
+  Lines all;
+  for (const std::string_view pass : kPasses) {
+    for (const std::string_view mask : {"full", "causal"}) {
+      const std::string sizes = join(pass, " bf16 b1 h16 q16384 k16384 d128 ", mask);
+      all.push_back(sizes);
+      for (const int block : {64, 128})
+        for (const std::string_view density : {"1", "0.5", "0.25", "0.1"})
+          all.push_back(join(sizes, " blocks", block, "x", block, "x1 | random density=", density, " seed=1"));
+    }
+    for (const std::string_view pattern :
+         {"local_window window=1024", "global_local global=128 window=1024", "strided stride=8",
+          "dilated_rates rates=1,2,4", "dilated_offsets ratio=0.1", "dilated_multiples strides=4,8", "hierarchical",
+          "streaming sink=64 local=1024", "random density=0.1 seed=1 kinds=12*sparse,2*dense,2*streaming"})
+      all.push_back(join(pass, " bf16 b1 h16 q16384 k16384 d128 causal blocks64x64x1 | ", pattern));
+    all.push_back(join(pass, " bf16 b1 h16 q16384 k16384 d128 causal : adaptive block=64 density=0.1"));
+  }
+  return all;
+}
+
+// The paper's heads and those of a smaller model: each branch alone, the whole, and dense attention.
+Lines nsa() {
+  Lines all;
+  constexpr std::string_view kWhole = "d=16 gate=sigmoid l=32 n=16 phi=mean s=64 w=512";
+  for (const std::string_view heads : {"h64/4", "h16/4", "h16/1"}) {
+    const bool paper = heads == "h64/4";
+    const std::string_view dims = paper ? "d192/128" : "d128";
+    for (const std::string_view pass : kPasses)
+      for (int length = 1024; length <= 65536; length *= 2) {
+        const std::string sizes = join(pass, " bf16 b1 ", heads, " q", length, " k", length, " ", dims);
+        all.push_back(join(sizes, " causal"));
+        all.push_back(join(sizes, " causal : nsa ", kWhole));
+        if (!paper && length != 65536) continue;
+        for (const int window : {128, 256, 512}) all.push_back(join(sizes, " window", window - 1, ",0"));
+        for (const std::string_view only : {"cmp", "sel", "win"})
+          all.push_back(join(sizes, " causal : nsa d=16 gate=none l=32 n=16 only=", only, " phi=mean s=64 w=512"));
+      }
+  }
+  return all;
+}
+
+std::string dilated_line(std::string_view pass, std::string_view dtype, int batch, int heads, int length,
+                         std::string_view variant) {
+  return join(pass, " ", dtype, " b", batch, " h", heads, " q", length, " k", length, " d64 causal", variant);
+}
+
+Lines dilated() {
+  Lines all;
+  for (const std::string_view pass : kPasses)
+    for (const int batch : {1, 2, 4})
+      for (const int length : {2048, 4096, 8192}) {
+        const auto add = [&](std::string_view variant) {
+          all.push_back(dilated_line(pass, "f16", batch, 8, length, variant));
+        };
+        add("");
+        add(" : dilated rates=1,2,4 segments=1024,2048,4096");
+        add(" : dilated mode=headgroup norm=divide rates=1,2,4 segments=1024,2048,4096");
+        for (const std::string_view density : {"0.1", "0.25", "0.5"})
+          add(join(" blocks64x64x1 | random density=", density, " seed=1"));
+      }
+  return all;
+}
+
+// LongNet's own setting, and the smaller one, at lengths where dense attention is slow.
+Lines long_rows() {
+  Lines all;
+  for (const std::string_view pass : kPasses)
+    for (const int length : {32768, 65536, 131072}) {
+      all.push_back(dilated_line(pass, "bf16", 1, 12, length, ""));
+      all.push_back(dilated_line(pass, "bf16", 1, 12, length,
+                                 " : dilated rates=1,2,4,6,12 segments=2048,4096,8192,16384,32768"));
+      all.push_back(dilated_line(pass, "f16", 1, 8, length, " : dilated rates=1,2,4 segments=1024,2048,4096"));
+      all.push_back(dilated_line(pass, "bf16", 1, 12, length, " blocks128x128x1 | streaming sink=128 local=2048"));
+    }
+  return all;
+}
+
+// As far as memory goes: a row that does not fit is a record that says so.
+Lines extreme() {
+  Lines all;
+  for (const int length : {262144, 524288, 1048576})
+    for (const std::string_view pass : kPasses) {
+      all.push_back(dilated_line(pass, "f16", 1, 8, length, " : dilated rates=1,2,4 segments=1024,2048,4096"));
+      all.push_back(join(pass, " f16 b1 h8 q", length, " k", length, " d64 window2047,0"));
+      all.push_back(join(pass, " bf16 b1 h8/1 q", length, " k", length,
+                         " d128 causal : nsa d=16 gate=sigmoid l=32 n=16 phi=mean s=64 w=512"));
+    }
+  return all;
+}
+
+struct Suite {
+  std::string_view name;
+  Lines (*lines)();
+};
+constexpr Suite kSuites[] = {
+    {"block_sparse", block_sparse}, {"nsa", nsa}, {"dilated", dilated}, {"long", long_rows}, {"extreme", extreme}};
+
+}  // namespace
+
+std::string suite_names() {
+  std::string all;
+  for (const Suite& s : kSuites) all += join(all.empty() ? "" : ", ", s.name);
+  return all;
+}
+
+Status suite_rows(std::string_view name, std::vector<BenchRow>& out) {
+  for (const Suite& s : kSuites) {
+    if (s.name != name) continue;
+    for (const std::string& line : s.lines()) {
+      BenchRow row;
+      if (Status bad = parse_row(line, row); !bad.ok()) return Status::no("'", line, "': ", bad.message);
+      out.push_back(std::move(row));
+    }
+    return Status::good();
+  }
+  return Status::no("--suite: '", name, "' is not one of ", suite_names());
+}
+
+}  // namespace attune
