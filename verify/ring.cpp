@@ -224,16 +224,21 @@ void Shard::unpack(const std::vector<unsigned char>& all) {
 }
 
 Outcome run_ranks(Trial& trial, const Cutting& c, const Device& device, std::vector<RankRun>& each, double seconds) {
-  Problem p;
   std::vector<Transport> transports;
-  each.assign(size_t(c.ranks), {});
-  if (Status s = shard_problem(trial.world, c, p); !s.ok()) return failed(s.message);
   if (Status s = make_ranks(c.ranks, transports); !s.ok()) return failed(s.message);
+  return run_over(trial, c, device, transports, each, seconds);
+}
+
+Outcome run_over(Trial& trial, const Cutting& c, const Device& device, std::span<const Transport> transports,
+                 std::vector<RankRun>& each, double seconds) {
+  Problem p;
+  each.assign(size_t(c.ranks), {});
+  std::list<Communicator> comms;
+  for (const Transport& t : transports) comms.emplace_back(t, seconds);
+  if (Status s = shard_problem(trial.world, c, p); !s.ok()) return failed(s.message);
   const Shards shards = shards_of(trial.world, c);
   std::list<Shard> all;
   for (int r = 0; r < c.ranks; ++r) all.emplace_back(trial.world, p, shards, r);
-  std::list<Communicator> comms;
-  for (const Transport& t : transports) comms.emplace_back(t, seconds);
   std::vector<std::thread> threads;
   auto shard = all.begin();
   auto comm = comms.begin();

@@ -49,6 +49,9 @@ class Shard {
 
 // All ranks, each in a thread of its own. `each` says what became of every rank.
 Outcome run_ranks(Trial&, const Cutting&, const Device&, std::vector<RankRun>& each, double seconds = kPatience);
+// The same over transports of the caller's, one for each rank; they are destroyed.
+Outcome run_over(Trial&, const Cutting&, const Device&, std::span<const Transport>, std::vector<RankRun>& each,
+                 double seconds = kPatience);
 // One rank of several processes that all do this. Rank 0 has the outcome; the others have only what went wrong there.
 Outcome run_here(Trial&, const Cutting&, const Device&, Communicator&);
 

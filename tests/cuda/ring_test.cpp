@@ -1,0 +1,57 @@
+// Ranks as threads with streams of their own on one GPU: through the GPU's memory, and through pinned memory of the host
+// as if the transport knew nothing else. One GPU shows that it is right, never that it scales.
+#include "tests/cuda/gpu.h"
+#include "verify/ring.h"
+
+namespace attune {
+namespace {
+
+using RingOnGpu = OnGpu;
+
+void run_all(const Device& gpu, bool gpu_memory, bool quick) {
+  int runs = 0;
+  for (const Case& dense : ring_cases(quick)) {
+    Case whole;
+    ASSERT_EQ(whole_case(dense, whole).message, "");
+    Trial trial(whole);
+    ASSERT_EQ(trial.prepare().message, "") << name(dense);
+    for (const Cut cut : all_cuts())
+      for (const int ranks : {2, 4}) {
+        Problem p;
+        if (!shard_problem(trial.world, {cut, ranks}, p).ok()) continue;
+        std::vector<Transport> transports;
+        ASSERT_EQ(make_ranks(ranks, transports).message, "");
+        for (Transport& t : transports) t.gpu = gpu_memory;
+        std::vector<RankRun> each;
+        const Outcome o = run_over(trial, {cut, ranks}, gpu, transports, each, 20);
+        EXPECT_NE(o.verdict, Verdict::fail) << name(dense) << ", " << name(cut) << ", " << ranks << " ranks: " << o.why;
+        ++runs;
+      }
+  }
+  EXPECT_GE(runs, 100);
+}
+
+TEST_F(RingOnGpu, ranks_that_share_the_memory_of_a_gpu_are_the_golden_attention) { run_all(gpu_, true, false); }
+
+TEST_F(RingOnGpu, ranks_that_meet_through_the_host_are_the_golden_attention) { run_all(gpu_, false, true); }
+
+TEST_F(RingOnGpu, a_rank_that_never_comes_is_an_error_on_the_others) {
+  for (const bool gpu_memory : {true, false}) {
+    std::vector<Transport> transports;
+    ASSERT_EQ(make_ranks(2, transports).message, "");
+    for (Transport& t : transports) t.gpu = gpu_memory;
+    Communicator here(transports[0], 0.3), nobody(transports[1], 0.3);
+    cuda::Memory memory;
+    ASSERT_EQ(memory.allocate(0, 256).message, "");
+    const Transfer one{1, 1, memory.data(), 256};
+    const Lane lane{DeviceKind::cuda, 0, stream_.get()};
+    Communicator::Ticket ticket = 0;
+    ASSERT_EQ(here.start({&one, 1}, lane, ticket).message, "");
+    EXPECT_EQ(here.finish(ticket, lane).message,
+              "rank 0 of 2: a transfer did not end: nothing came from rank 1 within 0.3 s");
+    EXPECT_EQ(cuda::wait(stream_.get()).message, "") << "the stream goes on";
+  }
+}
+
+}  // namespace
+}  // namespace attune
