@@ -20,6 +20,7 @@ constexpr std::string_view kWho = "sm90_forward";
 constexpr int kFar = 1 << 28;                    // a side without end; also the longest sequence
 constexpr double kSectionBytes = 32 << 20;       // keys and values that stay in the second-level cache
 constexpr int kMostSectionHeads = 64;            // of keys
+constexpr int kFewRows = 64;                     // of a head of keys: there are kernels for that
 // Lengths in tensors.
 constexpr Role kLengths[] = {Role::cu_q, Role::used_q, Role::used_k, Role::left_pad, Role::cache_index};
 
@@ -88,7 +89,10 @@ Status shape(Plan& plan, const Planner& planner) {
   const Kernel& k = kernel_at(plan.kernel);
   plan.tile_q = k.tile_q, plan.tile_k = k.tile_k, plan.splits = 1;
   const int64_t tiles = ceil_div(p.len_q, k.tile_q) * p.batch * p.heads_q;
-  if (planner.forced != kWho && 2 * tiles < plan.device.units)  // it would be right, and slow
+  // Both would be right, and slow.
+  if (planner.forced != kWho && int64_t(p.len_q) * (p.heads_q / p.heads_kv) <= kFewRows)
+    return Status::no(kWho, ": ", p.len_q, " queries are few, and a tile has ", k.tile_q);
+  if (planner.forced != kWho && 2 * tiles < plan.device.units)
     return Status::no(kWho, ": ", tiles, " tiles of queries leave most of ", plan.device.units,
                       " multiprocessors idle, and keys are not split");
   if (tiles >= 1 << sm90::kCountBits) return Status::no(kWho, ": ", tiles, " tiles of queries are over 2^24 - 1");

@@ -139,7 +139,7 @@ class Run {
     sm80::BackwardParams x{};
     x.problem = p_, x.args = x_.args, x.uniform = x_.uniform, x.seq = x_.seq;
     x.rows = scratch_.ends, x.padded = x_.padded;
-    return start(type_ ? sm80::prepare_kernel<Bf16> : sm80::prepare_kernel<F16>, ready[type_],
+    return start(type_ ? sm80::prepare_kernel<Bf16, false> : sm80::prepare_kernel<F16, false>, ready[type_],
                  heads(p_) * padded(p_) / sm80::kRowsOfPrepare, 256, 0, x);
   }
   Status keys() {
