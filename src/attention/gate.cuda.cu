@@ -1,13 +1,12 @@
 // cuda_gate: the branches of native sparse attention added by their gates, out = sum over branches of g_b out_b, and
-// the gradients of both. Bound by memory: every branch is read once. A backward has a warp for each gate, which sums
-// over the heads that share it in a fixed order.
+// the gradients of both. Bound by memory: every branch is read once. A backward has some lanes for each gate, which
+// sum over the heads that share it in a fixed order.
 #include <algorithm>
 
 #include "core/divisor.h"
 #include "core/nsa.h"
 #include "machine/cuda/launch.h"
 #include "machine/cuda/pieces.h"
-#include "machine/ops.h"
 #include "plan/backend.h"
 
 namespace attune {
@@ -28,6 +27,7 @@ struct Params {
   Divisor units;             // of a token: heads, or gates in a backward
   Divisor tokens;            // of a sequence, at most
   int64_t all;               // pieces of all rows, or gates of all tokens
+  int32_t lanes;             // of a warp that work for one gate: 1, 2, ... 32
 };
 
 // A token of the problem's bounds: where it lies, if it is there.
@@ -79,17 +79,19 @@ __global__ void __launch_bounds__(kThreads) gate_kernel(const __grid_constant__ 
   }
 }
 
+// A gate has x.lanes lanes of a warp.
 template <class T, int Width>
 __global__ void __launch_bounds__(kThreads) gate_backward_kernel(const __grid_constant__ Params x) {
-  const int lane = threadIdx.x % 32, all = x.per_gate * int(x.pieces.by);
-  const int64_t first = int64_t(blockIdx.x) * (kThreads / 32) + threadIdx.x / 32;
-  for (int64_t n = first; n < x.all; n += int64_t(gridDim.x) * (kThreads / 32)) {
-    const int gate = int(x.units.rest(uint32_t(n)));
-    const Token at = find_token(x, x.units.divide(uint32_t(n)));
-    if (!at.there) continue;
-    const Gates gates = gates_of(x, at, gate);
+  const int lane = threadIdx.x % uint32_t(x.lanes), all = x.per_gate * int(x.pieces.by), each = kThreads / x.lanes;
+  for (int64_t first = int64_t(blockIdx.x) * each; first < x.all; first += int64_t(gridDim.x) * each) {
+    const int64_t n = first + threadIdx.x / uint32_t(x.lanes);
+    Token at{};
+    int gate = 0;
+    if (n < x.all) gate = int(x.units.rest(uint32_t(n))), at = find_token(x, x.units.divide(uint32_t(n)));
+    Gates gates{};
+    if (at.there) gates = gates_of(x, at, gate);
     float d_gate[3] = {};
-    for (int i = lane; i < all; i += 32) {
+    for (int i = at.there ? lane : all; i < all; i += x.lanes) {
       const int h = gate * x.per_gate + int(x.pieces.divide(uint32_t(i)));
       const int column = int(x.pieces.rest(uint32_t(i))) * Width;
       float d_out[Width], branch[3][Width];
@@ -104,16 +106,16 @@ __global__ void __launch_bounds__(kThreads) gate_backward_kernel(const __grid_co
         if (x.dq.data) cuda::write(branch[b], x.dq.dtype, piece_at(x.dq, at, b * x.heads + h, column));
       }
     }
-    if (!x.d_gates.data) continue;
     for (float& one : d_gate)
-      for (int step = 16; step; step /= 2) one += __shfl_xor_sync(~0u, one, step);
-    if (lane >= 3) continue;
+      for (int step = x.lanes / 2; step; step /= 2) one += __shfl_xor_sync(~0u, one, step);
+    if (!at.there || !x.d_gates.data || lane >= 1) continue;
     const float mean = gates.g[0] * d_gate[0] + gates.g[1] * d_gate[1] + gates.g[2] * d_gate[2];
-    const float g = lane == 0 ? gates.g[0] : lane == 1 ? gates.g[1] : gates.g[2];
-    const float d = lane == 0 ? d_gate[0] : lane == 1 ? d_gate[1] : d_gate[2];
-    view<float>(x.d_gates).row(at.b, at.s, gate)[lane] = x.nsa.gate == GateOf::none      ? d
-                                                         : x.nsa.gate == GateOf::sigmoid ? d * g * (1.f - g)
-                                                                                         : g * (d - mean);
+    float* to = view<float>(x.d_gates).row(at.b, at.s, gate);
+#pragma unroll
+    for (int b = 0; b < 3; ++b) {
+      const float g = gates.g[b], d = d_gate[b];
+      to[b] = x.nsa.gate == GateOf::none ? d : x.nsa.gate == GateOf::sigmoid ? d * g * (1.f - g) : g * (d - mean);
+    }
   }
 }
 
@@ -149,10 +151,9 @@ Status run(const Plan& plan, const Args& a, Workspace, Stream stream) {
   const int64_t tokens = int64_t(p.batch) * p.len_q, pieces = p.dim_v / (wide ? kWide : 1);
   x.pieces = Divisor(uint32_t(pieces)), x.tokens = Divisor(uint32_t(std::max(1, p.len_q)));
   x.units = Divisor(uint32_t(backward ? x.gates.extent.head : x.heads));
+  x.lanes = 1;
+  while (x.lanes < 32 && x.lanes < x.per_gate * pieces) x.lanes *= 2;
   x.all = tokens * (backward ? x.gates.extent.head : x.heads * pieces);
-  // Rows of no sequence have gates too, whose gradient is 0.
-  if (x.d_gates.data && !x.uniform)
-    if (Status s = fill(x.d_gates, 0.f, stream); !s.ok()) return Status::no(kWho, ": ", s.message);
   if (!x.all) return Status::good();
   const int device = x.q.device_index;
   const cuda::Use use(device);
@@ -169,7 +170,7 @@ Status run(const Plan& plan, const Args& a, Workspace, Stream stream) {
   return cuda::launch({.who = kWho,
                        .kernel = reinterpret_cast<const void*>(function),
                        .ready = &ready,
-                       .blocks = std::min(kMostBlocks, ceil_div(x.all, backward ? kThreads / 32 : kThreads)),
+                       .blocks = std::min(kMostBlocks, ceil_div(x.all, backward ? kThreads / x.lanes : kThreads)),
                        .threads = kThreads,
                        .shared_bytes = 0,
                        .device = device,

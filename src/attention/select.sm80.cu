@@ -48,8 +48,14 @@ sm80::SelectParams params_of(const Problem& p) {
   x.group = p.heads_q / p.heads_kv;
   x.shift = std::bit_width(uint32_t(x.group - 1));
   x.token_blocks = Divisor(uint32_t(std::max<int64_t>(1, ceil_div(p.len_q, x.tokens()))));
-  x.groups = Divisor(uint32_t(p.heads_kv)), x.columns = Divisor(uint32_t(nsa.s / nsa.d));
+  const int columns = nsa.s / nsa.d;
+  x.groups = Divisor(uint32_t(p.heads_kv)), x.columns = Divisor(uint32_t(columns));
+  x.d = Divisor(uint32_t(nsa.d)), x.s = Divisor(uint32_t(nsa.s));
+  if (kSelectKeys % columns == 0) x.each = Divisor(uint32_t(kSelectKeys / columns));
+  else x.each.by = 0;
+  x.taps = nsa.taps(), x.most_tap = std::min(nsa.s, nsa.l) / nsa.d, x.first_tap = 1 - nsa.l / nsa.d;
   x.ring = int32_t(std::bit_ceil(uint32_t(kSelectKeys + nsa.taps() - 1)));
+  x.kept = x.tokens() <= 8 ? 512 : x.tokens() <= 32 ? 128 : kSelectKeys;
   x.room = std::max(1, std::min(nsa.n - 3, (p.len_k - 1) / nsa.s - 2));
   x.chunks = int32_t(ceil_div(std::max<int64_t>(1, nsa.compressed(p.len_k)), kLseChunk));
   return x;

@@ -1,8 +1,8 @@
 // The selection of native sparse attention with mma.sync: scores of compressed keys, summed over the heads of a group
 // and by Eq. 9 over selection blocks, and the n best blocks of each (token, group), without a matrix of scores.
-//   load q -> for each key tile: p = exp(q k' - lse), sum over heads -> ring; blocks now complete -> lists -> store
-// The sums over heads of the last columns are kept in a ring, from which the blocks that a tile completes are scored; a
-// list of the best so far is touched only where a score beats its worst.
+//   load q -> for each key tile: p = exp(q k' - lse), sum over heads -> ring; blocks now complete -> scores
+//             for some hundred scores: the best of them and of the list so far -> list
+//   -> store
 //
 // A score is one sequence of operations, whatever shares the tile and however keys are split: given the same lse, one
 // token of a decode has the scores of that token in a prefill, to the bit. Ties go to the lower block: the order of a
@@ -13,20 +13,18 @@
 
 namespace attune::sm80 {
 
-// The list of a token, its entries apart.
+// A token and its list, whose entries are apart, best first.
 struct SelectState {
-  uint64_t worst;   // key of the worst entry once the list is full
-  float threshold;  // its score; -1 before
-  int count, at;    // entries, and which of them is the worst
-  int most;         // entries that it may have
+  int count, most;  // entries of the list, and how many it may have
   int last;         // blocks below it may be candidates; 0: no scores needed
   int seen;         // compressed tokens that the query sees
   int own;          // the block it stands in, -1: before the first token
 };
 
-// Rings, lists and their states: shared memory behind the tiles.
+// Rings, scores that wait, lists (two of a token, by turns) and their states: shared memory behind the tiles.
 inline int64_t select_list_bytes(const SelectParams& x) {
-  return int64_t(x.rings()) * x.ring * 4 + int64_t(x.tokens()) * (x.room * 8 + int64_t(sizeof(SelectState)));
+  return int64_t(x.rings()) * x.ring * 4 +
+         int64_t(x.tokens()) * (x.kept * 4 + x.room * 16 + int64_t(sizeof(SelectState)));
 }
 
 template <class T, int Dim>
@@ -35,18 +33,22 @@ struct Select : SelectRows<T, Dim> {
   using Base::kM, Base::kN, Base::lane, Base::nsa, Base::warp, Base::x;
   using Base::head_of, Base::position, Base::row_of, Base::there, Base::token_of;
 
-  float* const rings;
-  uint64_t* const lists;
+  float *const rings, *const waiting;  // [ring], [token][kept]
+  uint64_t* const lists;               // [turn][token][room]
   SelectState* const states;
+  int turn = 0;                        // which lists are the latest
+  int base = 0, filled = 0;            // of the scores that wait: the block of the first, and how many
 
   __device__ Select(const SelectParams& params, char* memory)
       : Base(params, memory),
         rings(reinterpret_cast<float*>(memory + Base::tile_bytes(params))),
-        lists(reinterpret_cast<uint64_t*>(rings + params.rings() * params.ring)),
-        states(reinterpret_cast<SelectState*>(lists + params.tokens() * params.room)) {}
+        waiting(rings + params.rings() * params.ring),
+        lists(reinterpret_cast<uint64_t*>(waiting + params.tokens() * params.kept)),
+        states(reinterpret_cast<SelectState*>(lists + 2 * params.tokens() * params.room)) {}
 
   // Of a query at position t: then no score is needed.
-  __device__ bool all_taken(int64_t t) const { return nsa.candidates(t) <= nsa.n - nsa.forced(t); }
+  __device__ bool all_taken(int t) const { return t < 0 || this->own(t) < nsa.n; }
+  __device__ uint64_t* list_of(int token) const { return lists + (turn * x.tokens() + token) * x.room; }
 
   // Sums over the heads of each token into its ring; columns that a token does not see are 0.
   __device__ void sum_heads(const Accumulator (&p)[kM][kN], int first) {
@@ -103,40 +105,17 @@ struct Select : SelectRows<T, Dim> {
 
   // Eq. 9: a short filter over the ring, in the order of the columns.
   __device__ float score_of(int token, int block) const {
-    const int first = int(nsa.first_tap(block)), taps = nsa.taps();
-    const int parts = x.is_wide() ? 1 << (x.shift - 5) : 1;
+    const int first = block * int(x.columns.by) + x.first_tap, mask = x.ring - 1;
     const float* ring = rings + (x.is_wide() ? warp : token) * x.ring;
     float sum = 0.f;
-    for (int k = 0; k < taps; ++k) {
-      const int column = first + k;
-      if (column < 0) continue;
-      float p = ring[column & (x.ring - 1)];
-      for (int n = 1; n < parts; ++n) p += ring[n * x.ring + (column & (x.ring - 1))];
-      sum = fmaf(float(nsa.tap(k)), p, sum);
+#pragma unroll 4
+    for (int k = first < 0 ? -first : 0; k < x.taps; ++k) {
+      float p = ring[(first + k) & mask];
+      if (x.is_wide())
+        for (int n = 1; n < 1 << (x.shift - 5); ++n) p += ring[n * x.ring + ((first + k) & mask)];
+      sum = fmaf(float(min(min(k + 1, x.taps - k), x.most_tap)), p, sum);
     }
     return sum;
-  }
-
-  // By a warp: into the list of a token. What is full loses its worst.
-  __device__ void insert(int token, uint64_t key) {
-    SelectState& state = states[token];
-    uint64_t* list = lists + token * x.room;
-    const int most = state.most, before = state.count;
-    if (lane == 0) {
-      list[before < most ? before : state.at] = key;
-      if (before < most) state.count = before + 1;
-    }
-    __syncwarp();
-    if (before + 1 < most) return;
-    uint64_t mine = ~uint64_t(0);
-    int at = 0;
-    for (int n = lane; n < most; n += 32)
-      if (list[n] < mine) mine = list[n], at = n;
-    const uint32_t high = __reduce_min_sync(~0u, uint32_t(mine >> 32));
-    const uint32_t low = __reduce_min_sync(~0u, uint32_t(mine >> 32) == high ? uint32_t(mine) : ~0u);
-    if (mine == (uint64_t(high) << 32 | low))
-      state.worst = mine, state.threshold = __uint_as_float(high), state.at = at;
-    __syncwarp();
   }
   // Tokens of this warp: the first, and how many.
   __device__ int2 own_tokens(const SelectPlace& at) const {
@@ -144,37 +123,71 @@ struct Select : SelectRows<T, Dim> {
     const bool owner = head_of(warp * kSelectRowsOfWarp) == 0;
     return {first, owner ? clamp(at.count - first, 0, each) : 0};
   }
-  // The blocks that the columns of a tile complete.
+  // The blocks that the columns of a tile complete; -1 for what is no candidate.
   __device__ void score_blocks(int2 tokens, int first) {
-    const int begin = int(x.columns.divide(first)), each = int(x.columns.divide(first + kSelectKeys)) - begin;
-    const int all = tokens.y * each;
-    for (int start = 0; start < all; start += 32) {
-      const int n = start + lane, token = n < all ? n / each : 0, block = begin + n - token * each;
-      const SelectState& state = states[tokens.x + token];
-      float score = -1.f;
-      if (n < all && block > 0 && block < state.last) score = score_of(tokens.x + token, block);
-      for (uint32_t better = __ballot_sync(~0u, score > state.threshold); better; better &= better - 1) {
-        const int from = __ffs(better) - 1, to = tokens.x + __shfl_sync(~0u, token, from);
-        const float s = __shfl_sync(~0u, score, from);
-        const int m = __shfl_sync(~0u, block, from);
-        if (s > states[to].threshold) insert(to, uint64_t(__float_as_uint(s)) << 32 | ~uint32_t(m));
-        __syncwarp();
-      }
+    const int begin = int(x.columns.divide(first));
+    const int each = x.each.by ? int(x.each.by) : int(x.columns.divide(first + kSelectKeys)) - begin;
+    if (!filled) base = begin;
+    for (int n = lane; n < tokens.y * each; n += 32) {
+      const int token = x.each.by ? int(x.each.divide(n)) : n / each, block = begin + n - token * each;
+      const bool scored = block > 0 && block < states[tokens.x + token].last;
+      waiting[(tokens.x + token) * x.kept + block - base] = scored ? score_of(tokens.x + token, block) : -1.f;
     }
+    filled += each;
+  }
+
+  // By a warp: the `most` largest of the keys that `better` finds, into `to`. Returns how many there were.
+  // better(limit): the largest key below the limit among this lane's, 0 where there is none.
+  template <class F>
+  __device__ int take_best(int most, uint64_t* to, F better) const {
+    uint64_t mine = better(~uint64_t(0));
+    for (int n = 0; n < most; ++n) {
+      const uint32_t high = __reduce_max_sync(~0u, uint32_t(mine >> 32));
+      const uint32_t low = __reduce_max_sync(~0u, uint32_t(mine >> 32) == high ? uint32_t(mine) : 0u);
+      const uint64_t best = uint64_t(high) << 32 | low;
+      if (!best) return n;
+      if (lane == 0) to[n] = best;
+      if (mine == best) mine = better(best);  // keys differ, so this is one lane
+    }
+    return most;
+  }
+  // What waits goes into the lists of this warp's tokens.
+  __device__ void update_lists(int2 tokens) {
+    __syncwarp();
+    for (int n = 0; n < tokens.y; ++n) {
+      const int token = tokens.x + n, count = states[token].count, most = states[token].most;
+      if (!most) continue;
+      const float* scores = waiting + token * x.kept;
+      const uint64_t* list = list_of(token);
+      uint64_t* to = lists + ((1 - turn) * x.tokens() + token) * x.room;
+      const auto better = [&](uint64_t limit) {
+        uint64_t found = 0;
+        for (int i = lane; i < count; i += 32)
+          if (list[i] < limit && list[i] > found) found = list[i];
+#pragma unroll 4
+        for (int i = lane; i < filled; i += 32) {
+          const float score = scores[i];
+          const uint64_t key = uint64_t(__float_as_uint(score)) << 32 | ~uint32_t(base + i);
+          if (score >= 0.f && key < limit && key > found) found = key;
+        }
+        return found;
+      };
+      const int now = take_best(most, to, better);
+      if (lane == 0) states[token].count = now;
+    }
+    turn ^= 1, filled = 0;
+    __syncwarp();
   }
 
   __device__ void begin_lists(const SelectPlace& at) {
     for (int token = threadIdx.x; token < x.tokens(); token += kSelectThreads) {
-      const int64_t t = token < at.count ? position(at, token) : -1;
-      const bool scored = t >= 0 && !all_taken(t);
-      states[token] = {.worst = 0,
-                       .threshold = scored && nsa.chosen(t) > 0 ? -1.f : INFINITY,
-                       .count = 0,
-                       .at = 0,
-                       .most = scored ? nsa.chosen(t) : 0,
-                       .last = scored ? nsa.own(t) - 1 : 0,
-                       .seen = clamp(nsa.visible(t), 0, at.seq.keys),
-                       .own = t < 0 ? -1 : nsa.own(t)};
+      const int t = token < at.count ? position(at, token) : -1;
+      const bool scored = !all_taken(t);
+      states[token] = {.count = 0,
+                       .most = scored ? nsa.n - 3 : 0,
+                       .last = scored ? this->own(t) - 1 : 0,
+                       .seen = t < 0 ? 0 : this->seen_from(at, t),
+                       .own = t < 0 ? -1 : this->own(t)};
     }
   }
   // Ascending: block 0, the chosen ones, the two last; then -1.
@@ -182,7 +195,7 @@ struct Select : SelectRows<T, Dim> {
     for (int n = 0; n < tokens.y; ++n) {
       const int token = tokens.x + n;
       const SelectState& state = states[token];
-      const uint64_t* list = lists + token * x.room;
+      const uint64_t* list = list_of(token);
       int32_t* to = reinterpret_cast<int32_t*>(
           x.blocks.row(at.seq.batch, at.seq.first + at.first + token, at.head));
       const bool all = state.last == 0;
@@ -205,10 +218,8 @@ struct Select : SelectRows<T, Dim> {
   __device__ void run(SelectPlace& at) {
     if (threadIdx.x == 0) {
       at = this->find_place();
-      const int64_t t = position(at, at.count - 1);
-      const bool any = t >= 0 && !all_taken(t);
-      const int warm = (nsa.taps() + kSelectKeys - 2) / kSelectKeys;
-      this->share_tiles(at, any ? int64_t(x.columns.by) * (nsa.own(t) - 1) : 0, warm, 1);
+      const int t = position(at, at.count - 1), warm = (x.taps + kSelectKeys - 2) / kSelectKeys;
+      this->share_tiles(at, all_taken(t) ? 0 : int64_t(x.columns.by) * (this->own(t) - 1), warm, 1);
     }
     __syncthreads();
     if (at.count <= 0) return;
@@ -233,6 +244,7 @@ struct Select : SelectRows<T, Dim> {
       }
     this->load_q(at);
     const int end = at.first_tile + at.tiles;
+    const int most_each = (kSelectKeys + int(x.columns.by) - 1) / int(x.columns.by);
     const bool active = token_of(warp * kSelectRowsOfWarp) < at.count;
     this->load_keys(at, at.warm_tile);
     for (int tile = at.warm_tile; tile < end; ++tile) {
@@ -253,7 +265,10 @@ struct Select : SelectRows<T, Dim> {
       }
       if (x.is_wide()) __syncthreads();
       __syncwarp();
-      if (tile >= at.first_tile) score_blocks(tokens, first);
+      if (tile >= at.first_tile) {
+        score_blocks(tokens, first);
+        if (filled + most_each > x.kept || tile + 1 == end) update_lists(tokens);
+      }
       __syncwarp();
     }
   }
@@ -268,30 +283,30 @@ struct Select : SelectRows<T, Dim> {
     for (int n = 0; n < tokens.y; ++n)
       for (int e = lane; e < x.room; e += 32)
         candidates(tokens.x + n, at.split)[e] =
-            e < states[tokens.x + n].count ? lists[(tokens.x + n) * x.room + e] : uint64_t(0);
+            e < states[tokens.x + n].count ? list_of(tokens.x + n)[e] : uint64_t(0);
     if (!this->is_last(unit * x.token_blocks.by + at.block)) return;
-    begin_lists(at);
-    __syncthreads();
     for (int n = 0; n < tokens.y; ++n) {
-      const int token = tokens.x + n;
-      const SelectState& state = states[token];
-      if (!state.most) continue;
-      const int all = int(x.splits.by) * x.room;
-      for (int start = 0; start < all; start += 32) {
-        const uint64_t key = start + lane < all ? __ldcg(candidates(token, 0) + start + lane) : 0;
-        for (uint32_t some = __ballot_sync(~0u, key != 0 && key > state.worst); some; some &= some - 1) {
-          const uint64_t next = __shfl_sync(~0u, key, __ffs(some) - 1);
-          if (state.count < state.most || next > state.worst) insert(token, next);
-          __syncwarp();
+      const int token = tokens.x + n, most = states[token].most, all = int(x.splits.by) * x.room;
+      const uint64_t* keys = candidates(token, 0);
+      const auto better = [&](uint64_t limit) {
+        uint64_t found = 0;
+#pragma unroll 4
+        for (int i = lane; i < all; i += 32) {
+          const uint64_t key = __ldcg(keys + i);
+          if (key < limit && key > found) found = key;
         }
-      }
+        return found;
+      };
+      const int count = take_best(most, list_of(token), better);
+      if (lane == 0) states[token].count = count;
     }
+    __syncwarp();
     store(at, tokens);
   }
 };
 
 template <class T, int Dim>
-__global__ void __launch_bounds__(kSelectThreads, 2) select_kernel(const __grid_constant__ SelectParams params) {
+__global__ void __launch_bounds__(kSelectThreads, select_blocks(Dim)) select_kernel(const __grid_constant__ SelectParams params) {
   extern __shared__ __align__(128) char shared[];
   __shared__ SelectPlace place;  // read at the edges of the loop, where registers are dear
   Select<T, Dim> s(params, shared);

@@ -23,22 +23,22 @@ struct SelectLse : SelectRows<T, Dim> {
     return part.y == 0.f ? -INFINITY : __fmul_rn(__fadd_rn(part.x, log2f(part.y)), kLn2);
   }
   __device__ int seen(const SelectPlace& at, int row) const {
-    return there(at, row) ? clamp(nsa.visible(position(at, token_of(row))), 0, at.seq.keys) : 0;
+    return there(at, row) ? this->seen_from(at, position(at, token_of(row))) : 0;
   }
 
-  // A thread a row at both ends, and `total` a row's parts so far.
-  __device__ void run(SelectPlace& at, float2* total) {
+  // A thread a row at both ends; of every row the parts so far and the keys that it sees, in shared memory.
+  __device__ void run(SelectPlace& at, float2* total, int* last) {
     static_assert(kSelectThreads == kSelectRows);
     if (threadIdx.x == 0) {
       at = this->find_place();
-      this->share_tiles(at, clamp(nsa.visible(position(at, at.count - 1)), 0, at.seq.keys), 0, kLseTiles);
+      this->share_tiles(at, this->seen_from(at, position(at, at.count - 1)), 0, kLseTiles);
     }
     __syncthreads();
     if (at.count <= 0) return;
     const int row = threadIdx.x;
-    total[row] = {-INFINITY, 0.f};
+    total[row] = {-INFINITY, 0.f}, last[row] = seen(at, row);
     __syncthreads();
-    if (at.tiles > 0) walk(at, total);
+    if (at.tiles > 0) walk(at, total, last);
     if (x.splits.by == 1) {
       __syncthreads();
       if (there(at, row)) *this->lse_of(at, row) = lse_of_part(total[row]);
@@ -46,7 +46,7 @@ struct SelectLse : SelectRows<T, Dim> {
     }
     const int64_t unit = int64_t(at.b) * x.groups.by + at.head;
     if (!this->is_last(unit * x.token_blocks.by + at.block) || !there(at, row)) return;
-    const int count = (seen(at, row) + kLseTiles * kSelectKeys - 1) / (kLseTiles * kSelectKeys);
+    const int count = (last[row] + kLseTiles * kSelectKeys - 1) / (kLseTiles * kSelectKeys);
     float2 all = {-INFINITY, 0.f};
     for (int n = 0; n < count; ++n) all = merged(all, __ldcg(part(at, row) + n));
     *this->lse_of(at, row) = lse_of_part(all);
@@ -56,13 +56,10 @@ struct SelectLse : SelectRows<T, Dim> {
     return x.parts + (head * x.problem.len_q + at.first + token_of(row)) * x.chunks;
   }
 
-  __device__ void walk(const SelectPlace& at, float2* total) {
+  __device__ void walk(const SelectPlace& at, float2* total, const int* last) {
     this->load_q(at);
-    int last[kM][2];
     float ref[kM][2], sum[kM][2];
-#pragma unroll
-    for (int n = 0; n < 2 * kM; ++n) last[n / 2][n % 2] = seen(at, row_of(n / 2, n % 2)) - lane % 4 * 2;
-    const int end = at.first_tile + at.tiles;
+    const int end = at.first_tile + at.tiles, open = this->seen_from(at, position(at, 0));  // every row sees these
     this->load_keys(at, at.first_tile);
     for (int tile = at.first_tile; tile < end; ++tile) {
       wait_groups<0>();
@@ -76,7 +73,9 @@ struct SelectLse : SelectRows<T, Dim> {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           if (fresh) ref[m][half] = -INFINITY, sum[m][half] = 0.f;
-          admit(s[m], half, last[m][half] - opaque(tile) * kSelectKeys, ref[m][half], sum[m][half]);
+          if ((tile + 1) * kSelectKeys > open)
+            hide(s[m], half, last[row_of(m, half)] - opaque(tile) * kSelectKeys - lane % 4 * 2);
+          admit(s[m], half, ref[m][half], sum[m][half]);
           if (!done) continue;
           const float2 now = {ref[m][half], row_sum(sum[m][half])};
           const int row = row_of(m, half);
@@ -86,36 +85,38 @@ struct SelectLse : SelectRows<T, Dim> {
         }
     }
   }
-  // The columns of one row, those from `until` on hidden.
-  __device__ void admit(Accumulator (&s)[kN], int half, int until, float& ref, float& sum) const {
+  // Of one row: the columns from `until` on.
+  __device__ void hide(Accumulator (&s)[kN], int half, int until) const {
+#pragma unroll
+    for (int n = 0; n < kN; ++n)
+#pragma unroll
+      for (int e = 0; e < 2; ++e)
+        if (n * 8 + e >= until) s[n].c[2 * half + e] = -INFINITY;
+  }
+  __device__ void admit(const Accumulator (&s)[kN], int half, float& ref, float& sum) const {
     float top = -INFINITY;
 #pragma unroll
-    for (int n = 0; n < kN; ++n)
-#pragma unroll
-      for (int e = 0; e < 2; ++e) {
-        float& y = s[n].c[2 * half + e];
-        y = n * 8 + e < until ? __fmul_rn(y, x.scale) : -INFINITY;
-        top = fmaxf(top, y);
-      }
-    top = row_max(top);
+    for (int n = 0; n < kN; ++n) top = fmaxf(top, fmaxf(s[n].c[2 * half], s[n].c[2 * half + 1]));
+    top = row_max(top) * x.scale;
     if (top > ref + kLazy) sum = __fmul_rn(sum, exp2_fast(ref - top)), ref = top;
     const float shift = ref == -INFINITY ? 0.f : ref;
-    float more = 0.f;
+    float more[2] = {};
 #pragma unroll
     for (int n = 0; n < kN; ++n)
 #pragma unroll
-      for (int e = 0; e < 2; ++e) more = __fadd_rn(more, exp2_fast(__fadd_rn(s[n].c[2 * half + e], -shift)));
-    sum = __fadd_rn(sum, more);
+      for (int e = 0; e < 2; ++e) more[e] = __fadd_rn(more[e], exp2_fast(fmaf(s[n].c[2 * half + e], x.scale, -shift)));
+    sum = __fadd_rn(sum, __fadd_rn(more[0], more[1]));
   }
 };
 
 template <class T, int Dim>
-__global__ void __launch_bounds__(kSelectThreads, 2) select_lse_kernel(const __grid_constant__ SelectParams params) {
+__global__ void __launch_bounds__(kSelectThreads, select_blocks(Dim)) select_lse_kernel(const __grid_constant__ SelectParams params) {
   extern __shared__ __align__(128) char shared[];
   __shared__ SelectPlace place;
   __shared__ float2 total[kSelectRows];
+  __shared__ int last[kSelectRows];
   SelectLse<T, Dim> s(params, shared);
-  s.run(place, total);
+  s.run(place, total, last);
 }
 
 }  // namespace attune::sm80

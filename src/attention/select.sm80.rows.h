@@ -12,6 +12,8 @@ namespace attune::sm80 {
 
 constexpr int kSelectRows = 128, kSelectKeys = 64, kSelectWarps = 4, kSelectThreads = kSelectWarps * 32;
 constexpr int kSelectRowsOfWarp = kSelectRows / kSelectWarps;
+// Blocks that a multiprocessor should have at once: what registers allow.
+constexpr int select_blocks(int dim) { return dim <= 128 ? 3 : 2; }
 constexpr int kLseTiles = 4;  // key tiles whose log-sum-exp is made by itself, then merged in their order
 
 struct SelectParams {
@@ -19,10 +21,15 @@ struct SelectParams {
   Divisor token_blocks;        // of one (sequence, group)
   Divisor splits, groups;
   Divisor columns;             // compressed tokens a selection block: s / d
+  Divisor d, s;                // of nsa
+  Divisor each;                // blocks that a tile completes, where that is always the same number; else by 0
+  int32_t taps, most_tap;      // of nsa's filter: how many, and the largest
+  int32_t first_tap;           // of block 0
   int32_t group;               // heads
   int32_t shift;               // log2 of the rows that a token takes
   int32_t ring;                // columns kept, a power of two
   int32_t room;                // entries of a list
+  int32_t kept;                // scores of blocks that wait for their list, a token
   int32_t chunks;              // of a log-sum-exp, at most
   bool own_lse;                // lse was made here: packed by the problem's bounds, [batch, token, head]
   bool wide;                   // rows of q and k can be read by 16 bytes; asked of f32 only
@@ -71,7 +78,15 @@ struct SelectBase {
     at.count = clamp(at.seq.len_q - at.first, 0, x.tokens());
     return at;
   }
-  __device__ int64_t position(const SelectPlace& at, int token) const { return at.seq.position + at.first + token; }
+  // Where a token stands, -1 where that is before the first. As in Nsa, by divisions that the host prepared.
+  __device__ int position(const SelectPlace& at, int token) const {
+    const int64_t t = at.seq.position + at.first + token;
+    return t < 0 ? -1 : int(t);
+  }
+  __device__ int own(int t) const { return int(x.s.divide(uint32_t(t))); }
+  __device__ int seen_from(const SelectPlace& at, int t) const {
+    return t + 1 < nsa.l ? 0 : min(int(x.d.divide(uint32_t(t + 1 - nsa.l))) + 1, at.seq.keys);
+  }
   // A split has a number of whole units of tiles, the first ones one more.
   __device__ void share_tiles(SelectPlace& at, int64_t columns, int warm, int unit) const {
     const int all = int((columns + kSelectKeys * unit - 1) / (kSelectKeys * unit));
