@@ -306,7 +306,8 @@ struct Select : SelectRows<T, Dim> {
 };
 
 template <class T, int Dim>
-__global__ void __launch_bounds__(kSelectThreads, select_blocks(Dim)) select_kernel(const __grid_constant__ SelectParams params) {
+__global__ void __launch_bounds__(kSelectThreads, select_blocks(Dim))
+    select_kernel(const __grid_constant__ SelectParams params) {
   extern __shared__ __align__(128) char shared[];
   __shared__ SelectPlace place;  // read at the edges of the loop, where registers are dear
   Select<T, Dim> s(params, shared);

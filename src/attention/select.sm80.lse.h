@@ -110,7 +110,8 @@ struct SelectLse : SelectRows<T, Dim> {
 };
 
 template <class T, int Dim>
-__global__ void __launch_bounds__(kSelectThreads, select_blocks(Dim)) select_lse_kernel(const __grid_constant__ SelectParams params) {
+__global__ void __launch_bounds__(kSelectThreads, select_blocks(Dim))
+    select_lse_kernel(const __grid_constant__ SelectParams params) {
   extern __shared__ __align__(128) char shared[];
   __shared__ SelectPlace place;
   __shared__ float2 total[kSelectRows];
