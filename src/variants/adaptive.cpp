@@ -6,6 +6,7 @@
 #include "core/scorer.h"
 #include "machine/cuda/scorer.h"
 #include "variants/blocks.h"
+#include "variants/parts.h"
 #include "variants/scorer.h"
 
 namespace attune {
@@ -118,9 +119,7 @@ Status supports(const Problem& p, const Device& d) {
 
 Status shape(Plan& plan, const Planner& planner) {
   const Problem part = attention(plan.problem, adaptive_of(plan.problem));
-  const Planner inner{.device = planner.device, .rules = planner.rules, .lengths = true};
-  if (Status s = inner.plan(part, plan.parts.emplace_back()); !s.ok())
-    return Status::no("adaptive: of the attention with its blocks: ", s.message);
+  if (Status s = plan_part("adaptive", part, planner, plan); !s.ok()) return s;
   Workspace count;
   carve(count, plan, {});
   count.take<std::byte>(plan.parts[0].workspace_bytes);

@@ -190,7 +190,8 @@ Status shape_dilated(Plan& plan, const Planner& planner, int64_t least_sums) {
     for (int n = 0; n < parts.count; ++n) {
       const Problem part = s.problem(p, call, parts.part[n]);
       if (find(plan.parts, part, near)) continue;
-      if (Status t = plain.plan(part, plan.parts.emplace_back()); !t.ok()) return t;
+      if (!plain.plan(part, plan.parts.emplace_back()).ok())
+        return Status::no(kWho, ": no backend takes its part '", name(part), "'");
     }
     return Status::good();
   };

@@ -5,6 +5,7 @@
 #include "machine/cpu/each.h"
 #include "machine/cuda/masked.h"
 #include "plan/backend.h"
+#include "variants/parts.h"
 
 namespace attune {
 namespace {
@@ -48,9 +49,7 @@ MaskedRows carve(Workspace& ws, const Problem& p, const Args& a) {
 }
 
 Status shape(Plan& plan, const Planner& planner) {
-  const Planner inner{.device = planner.device, .rules = planner.rules, .lengths = true};
-  if (Status s = inner.plan(dense_of(plan.problem), plan.parts.emplace_back()); !s.ok())
-    return no("of the dense attention: ", s.message);
+  if (Status s = plan_part("masked_dense", dense_of(plan.problem), planner, plan); !s.ok()) return s;
   Workspace count;
   carve(count, plan.problem, {});
   count.take<std::byte>(plan.parts[0].workspace_bytes);

@@ -11,6 +11,7 @@
 #include "machine/ops.h"
 #include "plan/backend.h"
 #include "variants/nsa_steps.h"
+#include "variants/parts.h"
 
 namespace attune {
 namespace {
@@ -106,11 +107,10 @@ Status supports(const Problem& p, const Device&) {
 
 Status shape(Plan& plan, const Planner& planner) {
   const NsaShape s(plan.problem);
-  const Planner free{.device = planner.device, .rules = planner.rules, .lengths = true};
   size_t scratch = 0;
   for (int n = 0; n < int(NsaStep::count); ++n) {
     if (!s.takes(NsaStep(n))) continue;
-    if (Status t = free.plan(s.problem(NsaStep(n)), plan.parts.emplace_back()); !t.ok()) return t;
+    if (Status t = plan_part(kWho, s.problem(NsaStep(n)), planner, plan); !t.ok()) return t;
     scratch = std::max(scratch, plan.parts.back().workspace_bytes);
   }
   Workspace count;

@@ -3,6 +3,7 @@
 // one rank can do goes: block lists, dilated, any backend. Where there are fewer heads of keys than ranks, ranks share
 // one, and its gradients are added up in f32.
 #include "machine/ops.h"
+#include "variants/parts.h"
 #include "variants/ring.h"
 
 namespace attune {
@@ -235,9 +236,7 @@ Status supports(const Problem& p, const Device&) {
 
 Status shape(Plan& plan, const Planner& planner) {
   const Ring ring = ring_of(plan.problem);
-  const Planner inner{.device = planner.device, .rules = planner.rules, .lengths = true};
-  if (Status s = inner.plan(part_of(plan.problem, ring), plan.parts.emplace_back()); !s.ok())
-    return Status::no(kWho, ": ", s.message);
+  if (Status s = plan_part(kWho, part_of(plan.problem, ring), planner, plan); !s.ok()) return s;
   Workspace ws;
   carve(ws, plan, ring);
   plan.workspace_bytes = ws.used;

@@ -7,6 +7,7 @@
 
 #include "machine/cuda/ring.h"
 #include "machine/ops.h"
+#include "variants/parts.h"
 #include "variants/ring.h"
 #include "variants/ring_calls.h"
 
@@ -309,9 +310,8 @@ Status supports(const Problem& p, const Device&) {
 
 Status shape(Plan& plan, const Planner& planner) {
   const RingCalls calls(plan.problem);
-  const Planner inner{.device = planner.device, .rules = planner.rules, .lengths = true};
   for (const Problem& part : calls.parts())
-    if (Status s = inner.plan(part, plan.parts.emplace_back()); !s.ok()) return Status::no(kWho, ": ", s.message);
+    if (Status s = plan_part(kWho, part, planner, plan); !s.ok()) return s;
   Workspace ws;
   carve(ws, plan, calls.shards());
   plan.workspace_bytes = ws.used;

@@ -1,0 +1,15 @@
+// The parts of a composed variant: planned freely, whatever backend was asked for by name. Where nobody takes one, the
+// refusal names it in a sentence; `attune plan` of that line says why.
+#pragma once
+#include "plan/backend.h"
+
+namespace attune {
+
+// Adds the plan of a part whose calls may have lengths in tensors.
+inline Status plan_part(std::string_view who, const Problem& part, const Planner& planner, Plan& whole) {
+  const Planner free{.device = planner.device, .rules = planner.rules, .lengths = true};
+  if (free.plan(part, whole.parts.emplace_back()).ok()) return Status::good();
+  return Status::no(who, ": no backend takes its part '", name(part), "'");
+}
+
+}  // namespace attune
