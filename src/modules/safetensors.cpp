@@ -91,6 +91,7 @@ struct Json {
         } else if (code >= 0xDC00 && code < 0xE000) {
           return miss("the first half of a character"), s;
         }
+        if (!code) return miss("a character that is not 0"), s;  // a sentence with it would end there
         append_code(s, code);
       } else {
         return miss("an escape"), s;

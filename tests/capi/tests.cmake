@@ -12,7 +12,7 @@ foreach(source blocks.cpp cache.cpp module.cpp memory.c misuse.c nsa_cache.cpp r
 endforeach()
 
 # The inputs that the fuzzers found, without a fuzzer: see fuzz/CMakeLists.txt.
-foreach(target problem_line tuned_file capi)
+foreach(target problem_line tuned_file capi safetensors)
   set(name fuzz_${target}_replay)
   add_executable(${name} EXCLUDE_FROM_ALL ${PROJECT_SOURCE_DIR}/fuzz/${target}.cpp ${PROJECT_SOURCE_DIR}/fuzz/replay.cpp)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)

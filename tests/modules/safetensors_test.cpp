@@ -144,6 +144,7 @@ TEST_F(Safetensors, every_malformed_header_is_a_sentence) {
       {"{\"a\n\":1}", "header: expected no control character in a string at byte 3"},
       {R"({"\q":1})", "header: expected an escape at byte 4"},
       {R"({"\u12":1})", "header: expected four hexadecimal digits at byte 4"},
+      {R"({"\u0000":1})", "header: expected a character that is not 0 at byte 8"},
       {R"({"\ud800x":1})", "header: expected the second half of a character at byte 8"},
   };
   for (const auto& [header, sentence] : wrong) EXPECT_EQ(opened(written(header, 8)), sentence) << header;

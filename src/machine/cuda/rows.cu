@@ -231,18 +231,45 @@ __global__ void __launch_bounds__(kThreads) join_kernel(const __grid_constant__ 
   p.to[which][d] = all + (p.keep != 0.f ? p.keep * p.to[which][d] : 0.f);
 }
 
-template <class T>
-__global__ void __launch_bounds__(kThreads) rotate_kernel(const __grid_constant__ Params<Rotate> p) {
+// A piece is `Width` pairs of halves, or `Width` elements of pairs side by side.
+template <class T, int Width>
+__global__ void __launch_bounds__(kThreads) rotate_halves_kernel(const __grid_constant__ Params<Rotate> p) {
   const Rotate& a = p.a;
-  const int turned = a.cos.extent.dim, next = a.halves ? turned : 1, step = a.halves ? 1 : 2;
-  p.each<1>([&](uint32_t row, int64_t i) {
+  p.each<Width>([&](uint32_t row, int64_t i) {
     const uint32_t place = p.rows.place(row);
-    const float c = view<const float>(a.cos).row(0, place, 0)[i];
-    const float s = view<const float>(a.sin).row(0, place, 0)[i] * (a.inverse ? -1.f : 1.f);
-    T* x = p.rows.find<T>(a.x, row) + i * step;
-    const float first = widen(x[0]), second = widen(x[next]);
-    x[0] = narrow<T>(first * c - second * s);
-    x[next] = narrow<T>(second * c + first * s);
+    float c[Width], s[Width], first[Width], second[Width], turned[Width];
+    read(view<const float>(a.cos).row(0, place, 0) + i, c), read(view<const float>(a.sin).row(0, place, 0) + i, s);
+    T *x = p.rows.find<T>(a.x, row) + i, *y = x + a.cos.extent.dim;
+    read(x, first), read(y, second);
+#pragma unroll
+    for (int n = 0; n < Width; ++n) {
+      const float sine = a.inverse ? -s[n] : s[n];
+      turned[n] = first[n] * c[n] - second[n] * sine;
+      second[n] = second[n] * c[n] + first[n] * sine;
+    }
+    write(turned, x), write(second, y);
+  });
+}
+
+template <class T, int Width>
+__global__ void __launch_bounds__(kThreads) rotate_pairs_kernel(const __grid_constant__ Params<Rotate> p) {
+  constexpr int kPairs = Width < 2 ? 1 : Width / 2;  // one element at once is one pair at once
+  const Rotate& a = p.a;
+  p.each<kPairs>([&](uint32_t row, int64_t i) {
+    const uint32_t place = p.rows.place(row);
+    float c[kPairs], s[kPairs], x[2 * kPairs];
+    read(view<const float>(a.cos).row(0, place, 0) + i, c), read(view<const float>(a.sin).row(0, place, 0) + i, s);
+    T* at = p.rows.find<T>(a.x, row) + 2 * i;
+    if constexpr (Width > 1) read(at, x);
+    else x[0] = widen(at[0]), x[1] = widen(at[1]);
+#pragma unroll
+    for (int n = 0; n < kPairs; ++n) {
+      const float sine = a.inverse ? -s[n] : s[n], first = x[2 * n];
+      x[2 * n] = first * c[n] - x[2 * n + 1] * sine;
+      x[2 * n + 1] = x[2 * n + 1] * c[n] + first * sine;
+    }
+    if constexpr (Width > 1) write(x, at);
+    else at[0] = narrow<T>(x[0]), at[1] = narrow<T>(x[1]);
   });
 }
 
@@ -423,9 +450,15 @@ Status column_sum(const ColumnSum& a, void* stream) {
 
 Status rotate(const Rotate& a, void* stream) {
   if (Status s = too_many("rotate", a.x); !s.ok()) return s;
-  const auto p = params(a, a.x, a.cos.extent.dim);
-  return start(kernel_of(a.x.dtype, [](auto m) { return rotate_kernel<typename decltype(m)::type>; }), p,
-               grid_of(p.all), a.x, stream, "rotate");
+  const int turned = a.cos.extent.dim, wide_by = 16 / size_of(a.x.dtype);
+  // Tables are read in pieces of as many numbers, and the second half begins at a piece too.
+  const bool wide = even(a.x) && turned % wide_by == 0 && even(a.cos, a.sin);
+  const int pairs = !wide ? 1 : a.halves ? wide_by : wide_by / 2;
+  const auto p = params(a, a.x, turned / pairs);
+  const auto halves = [](auto m) { return rotate_halves_kernel<typename decltype(m)::type, m.width>; };
+  const auto side_by_side = [](auto m) { return rotate_pairs_kernel<typename decltype(m)::type, m.width>; };
+  const auto kernel = a.halves ? kernel_of(a.x.dtype, wide, halves) : kernel_of(a.x.dtype, wide, side_by_side);
+  return start(kernel, p, grid_of(p.all), a.x, stream, "rotate");
 }
 
 Status activate(const Activate& a, void* stream) {
