@@ -449,14 +449,23 @@ struct Forward {
     if (row >= at.rows) return;
     float* to = x.splits.by == 1 ? reinterpret_cast<float*>(row_at(at, Role::out, row))
                                  : x.partial_out + (at.split * split_rows() + row_index(row)) * p.dim_v;
+    // What is there is read eight places at a time before any of them is written: else each waits for the one before.
+    constexpr int kAtOnce = 8;
 #pragma unroll
-    for (int d = 0; d < DimV / 8; ++d) {
-      const int column = d * 8 + lane % 4 * 2;
-      if (column >= p.dim_v) break;
-      float2 two = {o[m][d].c[2 * half], o[m][d].c[2 * half + 1]};
-      float2* place = reinterpret_cast<float2*>(to + column);
-      if (before != 0.f) two.x += place->x * before, two.y += place->y * before;
-      *place = two;
+    for (int first = 0; first < DimV / 8; first += kAtOnce) {
+      float2 was[kAtOnce] = {};
+      const auto place = [&](int d) { return reinterpret_cast<float2*>(to + d * 8 + lane % 4 * 2); };
+      const auto there = [&](int d) { return d < DimV / 8 && d * 8 < p.dim_v; };
+#pragma unroll
+      for (int n = 0; n < kAtOnce; ++n)
+        if (before != 0.f && there(first + n)) was[n] = *place(first + n);
+#pragma unroll
+      for (int n = 0; n < kAtOnce; ++n) {
+        const int d = first + n;
+        if (d >= DimV / 8) break;
+        if (there(d))
+          *place(d) = {o[m][d].c[2 * half] + was[n].x * before, o[m][d].c[2 * half + 1] + was[n].y * before};
+      }
     }
   }
   __device__ void store_narrow() const {
