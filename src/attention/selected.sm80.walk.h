@@ -6,6 +6,7 @@
 #pragma once
 #include "attention/rows.sm80.h"
 #include "core/divisor.h"
+#include "core/nsa.h"
 #include "core/score.h"
 #include "machine/sm80/barrier.h"
 #include "machine/sm80/memory.h"
@@ -79,19 +80,6 @@ struct SelectedShared {
   uint32_t tokens[kMostWarps];  // the bits of a warp's rows
 };
 
-// Which of a list's entries count: those of blocks that the sequence has, each above all before it. They move to the
-// front; returns how many they are.
-ATTUNE_HD inline int compact(int32_t* list, int n, int blocks) {
-  int kept = 0, before = -1;
-  for (int i = 0; i < n; ++i) {
-    const int m = list[i];
-    if (m <= before) continue;
-    before = m;
-    if (m < blocks) list[kept++] = m;
-  }
-  return kept;
-}
-
 template <class T, int Dim, int DimV, int TileK, int Warps>
 struct SelectedWalk {
   static constexpr int kRows = Warps * 16, kThreads = (Warps + kLoaders) * 32;
@@ -125,7 +113,7 @@ struct SelectedWalk {
     }
     __syncthreads();
     if (threadIdx.x < at.tokens) {
-      const int64_t count = compact(lists + threadIdx.x * x.n, x.n, int(ceil_div(at.seq.len_k, x.size)));
+      const int64_t count = compact_blocks(lists + threadIdx.x * x.n, x.n, int(ceil_div(at.seq.len_k, x.size)));
       shared.span[threadIdx.x] = {int(count * at.split / x.splits.by), int(count * (at.split + 1) / x.splits.by)};
     }
     __syncthreads();

@@ -121,4 +121,17 @@ ATTUNE_HD constexpr Rows block_keys(const Nsa& nsa, int32_t block, int32_t befor
   return {first, clamp(last < seen ? last : seen, first, len_k)};
 }
 
+// The entries of a list that count, of a sequence with so many blocks, moved to its front; returns how many they are.
+// Nothing of the rest is kept.
+ATTUNE_HD constexpr int compact_blocks(int32_t* list, int n, int blocks) {
+  int kept = 0, before = -1;
+  for (int i = 0; i < n; ++i) {
+    const int m = list[i];
+    if (m <= before) continue;
+    before = m;
+    if (m < blocks) list[kept++] = m;
+  }
+  return kept;
+}
+
 }  // namespace attune

@@ -139,5 +139,26 @@ TEST(Nsa, sequences_of_compressed_tokens_lie_apart) {
   EXPECT_LE(end, 47 / 4);
 }
 
+// Of every list of four entries, wrong ones among them: what is kept has the keys that the entries have one by one.
+TEST(Nsa, a_compact_list_has_the_entries_that_count) {
+  const Nsa nsa{.s = 4};
+  constexpr int kBlocks = 3, kEntries[] = {-5, -1, 0, 1, 2, 3, INT32_MAX};
+  for (const int a : kEntries)
+    for (const int b : kEntries)
+      for (const int c : kEntries)
+        for (const int d : kEntries) {
+          std::array<int32_t, 4> list{a, b, c, d};
+          std::vector<int> want;
+          int before = -1;
+          for (const int m : list) {
+            const Rows keys = block_keys(nsa, m, before, kBlocks * 4, kBlocks * 4);
+            if (keys.first < keys.last) want.push_back(keys.first / 4);
+            before = std::max(before, m);
+          }
+          const int kept = compact_blocks(list.data(), 4, kBlocks);
+          EXPECT_EQ(std::vector<int>(list.begin(), list.begin() + kept), want) << a << ' ' << b << ' ' << c << ' ' << d;
+        }
+}
+
 }  // namespace
 }  // namespace attune
