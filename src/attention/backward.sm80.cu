@@ -6,6 +6,7 @@
 
 #include "attention/backward.sm80.kernels.h"
 #include "core/check.h"
+#include "machine/cuda/blocks.h"
 #include "plan/backend.h"
 
 namespace attune {
@@ -78,11 +79,21 @@ int64_t key_blocks(const Problem& p, const Chosen& c) {
 int64_t padded(const Problem& p) { return round_up(p.len_q, sm80::kRowsOfPrepare); }
 int64_t heads(const Problem& p) { return int64_t(p.batch) * p.heads_q; }
 
-struct Scratch { float2* rows; int32_t* order; float* dq; int* turns; };
+// Without a list by key block a block of keys looks for itself in the lists of all blocks of queries; where those are
+// many, a run makes the list it was not given.
+constexpr int64_t kMostSearched = 1024;
+bool many_lists(const Problem& p) { return p.mask.blocks.q && ceil_div(p.len_q, p.mask.blocks.q) > kMostSearched; }
+
+struct Scratch { float2* rows; int32_t *order, *begin_k, *row_k; int* apart; float* dq; int* turns; };
 Scratch carve(Workspace& ws, const Problem& p, const Chosen& c) {
   const size_t rows = size_t(heads(p) * padded(p));
-  Scratch s{ws.take<float2>(rows), nullptr, nullptr, nullptr};
+  Scratch s{.rows = ws.take<float2>(rows)};
   if (p.mask.blocks.q) s.order = ws.take<int32_t>(size_t(key_blocks(p, c)));
+  if (many_lists(p)) {
+    s.begin_k = ws.take<int32_t>(size_t(heads(p) * (ceil_div(p.len_k, p.mask.blocks.k) + 1)));
+    s.row_k = ws.take<int32_t>(size_t(p.mask.blocks.bound));
+    s.apart = ws.take<int>(1);
+  }
   if (c.rows) return s;
   s.dq = ws.take<float>(rows * size_t(c.keys->dim));
   if (p.reproducible != Reproducible::no) s.turns = ws.take<int>(1 + rows / sm80::kTurnRows);
@@ -164,8 +175,9 @@ class Run {
     x_.running = p_.has(Option::accumulate);
     x_.tiles = int(tiles(p_.len_k, p_.mask.blocks.k, chosen_.keys->tile));
     one_by_one_ = x_.shared_keys && p_.reproducible != Reproducible::no;
+    if (many_lists(p_) && !a.given(Role::block_begin_k)) make_list(scratch);
     // Where the list is there by key block, the longest first.
-    if (a.given(Role::block_begin_k) && !one_by_one_ && !x_.turns)
+    if (x_.args.given(Role::block_begin_k) && !x_.turns && (!one_by_one_ || x_.apart))
       x_.order = {.place = scratch.order, .begin = Role::block_begin_k, .tiles = Divisor(uint32_t(x_.tiles)),
                   .units = Divisor(uint32_t(p_.heads_kv)),
                   .pieces = Divisor(uint32_t(ceil_div(p_.mask.blocks.k, chosen_.keys->tile))),
@@ -173,6 +185,8 @@ class Run {
   }
 
   Status run() {
+    if (x_.apart)
+      if (Status s = cuda::build_blocks(list_, a_[Role::q].device_index, stream_); !s.ok()) return s;
     const int64_t row_blocks = heads(p_) * x_.padded / sm80::kRowsOfPrepare;
     static constinit cuda::Ready prepare[2][2], finish[2], sink;
     const void* const prepare_kernel[2][2] = {
@@ -212,6 +226,19 @@ class Run {
                          .stream = stream_},
                         p_, &params);
   }
+  void make_list(const Scratch& scratch) {
+    const Tensor& by_query = a_[Role::block_begin];
+    const auto [batch, seq, head, dim] = by_query.extent;
+    const int columns = int(ceil_div(p_.len_k, p_.mask.blocks.k));
+    Tensor &begin = x_.args[Role::block_begin_k], &entries = x_.args[Role::block_row_k];
+    begin = entries = by_query;
+    begin.data = scratch.begin_k, begin.extent = {batch, 1, head, columns + 1};
+    begin.stride = {batch > 1 ? int64_t(head) * (columns + 1) : 0, 0, head > 1 ? columns + 1 : 0};
+    entries.data = scratch.row_k, entries.extent = {1, 1, 1, p_.mask.blocks.bound}, entries.stride = {};
+    x_.apart = scratch.apart;
+    list_ = {.problem = p_, .args = x_.args, .origin = BlockOrigin::lists, .batch = batch, .heads = head,
+             .rows = int32_t(ceil_div(p_.len_q, p_.mask.blocks.q)), .columns = columns};
+  }
   Status clear(const Tensor& t) const {
     static constinit cuda::Ready ready;
     const int64_t rows = int64_t(t.extent.batch) * t.extent.seq * t.extent.head;
@@ -220,6 +247,7 @@ class Run {
   Status keys() {
     BackwardKernel& k = *chosen_.keys;
     const int rounds = one_by_one_ ? p_.batch : 1;
+    if (one_by_one_) x_.order.place = nullptr;  // it is of the whole batch
     for (int b = 0; b < rounds; ++b) {
       x_.first_batch = b;
       const int64_t blocks = int64_t(x_.tiles) * p_.heads_kv * (one_by_one_ ? 1 : p_.batch);
@@ -240,6 +268,7 @@ class Run {
   const Chosen chosen_;
   const Stream stream_;
   const int type_;
+  BlockBuild list_{};        // by key block, where this run makes it
   bool one_by_one_ = false;  // sequences share keys, and sums have a fixed order
   BackwardParams x_{};
 };

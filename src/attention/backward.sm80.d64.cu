@@ -7,6 +7,7 @@ BackwardKernels backward_kernels_64() {
   // stages; blocks
   static constinit BackwardKernel keys[] = {
       backward_keys_row<64, KeyShape<64, 128, 4, 1, 32, 4, 2, 2, 2>, false, Room::large>(),
+      backward_keys_row<64, KeyShape<64, 64, 2, 1, 32, 2, 2, 2, 3>, false, Room::large>(),  // for lists of small blocks
       backward_keys_row<64, KeyShape<64, 128, 4, 1, 32, 4, 2, 1, 2>, false, Room::small>(),
       backward_keys_row<64, KeyShape<64, 64, 4, 2, 32, 4, 2, 1, 1>, true, Room::any>(),
   };

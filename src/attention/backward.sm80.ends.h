@@ -23,6 +23,7 @@ struct BackwardParams {
   float scale;       // of dot products
   bool shared_keys;  // sequences may have the same keys: gradients are added to what is there
   ListOrder order;   // of blocks of the keys' kernel; prepare finds it
+  int* apart;        // null, or of a list by key block that this run made: whether no two lists share entries, and it holds
   bool running;      // the run accumulates: gradients are f32 and added to what was there before it
 };
 
@@ -47,13 +48,34 @@ struct RowBlock {
   }
 };
 
+// Lists that lie one behind the other have an entry in common with no other. By one block.
+__device__ inline void find_apart(const BackwardParams& x) {
+  const Tensor& t = x.args[Role::block_begin];
+  const int rows = int(ceil_div(x.problem.len_q, x.problem.mask.blocks.q)), lists = t.extent.batch * t.extent.head;
+  bool apart = true;
+  for (int n = threadIdx.x; n < lists; n += blockDim.x) {
+    const int32_t* begin = x.args.row<const int32_t>(Role::block_begin, n / t.extent.head, 0, n % t.extent.head);
+    for (int row = 0; row < rows; ++row) apart &= begin[row] <= begin[row + 1];
+    if (n + 1 == lists) continue;
+    const int next = n + 1;
+    apart &= begin[rows] <= *x.args.row<const int32_t>(Role::block_begin, next / t.extent.head, 0, next % t.extent.head);
+  }
+  const bool all = __syncthreads_and(apart);
+  if (threadIdx.x == 0) *x.apart = all;
+}
+
 // Ordered: block 0 finds the order of the blocks that own keys.
 template <class T, bool ordered>
 __global__ void __launch_bounds__(256) prepare_kernel(const __grid_constant__ BackwardParams x) {
   const Problem& p = x.problem;
   const DenseArgs& a = x.args;
-  if constexpr (ordered)
-    if (blockIdx.x == 0) return find_order<256>(x.order, p, a);
+  if constexpr (ordered) {
+    if (blockIdx.x == 0) {
+      find_order<256>(x.order, p, a);
+      if (x.apart) find_apart(x);
+      return;
+    }
+  }
   const RowBlock at(x, blockIdx.x - ordered);
   const Sequence seq = sequence_of(x, at.batch);
 #pragma unroll

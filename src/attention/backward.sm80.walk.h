@@ -40,6 +40,7 @@ struct KeyPlace {
   int start, limit, step;      // of a cursor
   int head, block;             // of a list: which head of the group and which of its query blocks this round has
   int of_warp[2], hit[kHits];  // those of them that list this key block
+  int by_key;                  // of a list: it is there by key block too
   int visits;                  // of this round
   Cursor next;                 // after those in `visit`
   Visit visit[4];              // the n-th in place n % 4
@@ -89,6 +90,7 @@ struct KeyWalk {
     const int end = at.first + at.count - 1;
     at.low = walk().first_query(at.first), at.high = walk().last_query(end);
     at.open_first = walk().first_query(end), at.open_last = at.count == kTileK ? walk().last_query(at.first) : 0;
+    at.by_key = a.given(Role::block_begin_k) && (!x.apart || *x.apart);
     at.head = 0, at.block = size.q ? first_block() : 0;
     const int grid = x.turns ? kTileQ : 16;  // blocks that take turns have the same tiles
     at.start = size.q ? 0 : at.low / grid * grid, at.limit = size.q ? pieces() : at.high;
@@ -144,8 +146,7 @@ struct KeyWalk {
   }
 
   // With a list all visits come in rounds: of a head, and of the query blocks from at.block on.
-  __device__ bool by_key() const { return a.given(Role::block_begin_k); }
-  __device__ int first_block() const { return by_key() ? 0 : at.low / p.mask.blocks.q; }
+  __device__ int first_block() const { return at.by_key ? 0 : at.low / p.mask.blocks.q; }
   __device__ BlockList list_by_key() const {
     return {p.mask.blocks, a.row<const int32_t>(Role::block_begin_k, at.b, 0, at.head_kv * at.group + at.head),
             a.row<const int32_t>(Role::block_row_k)};
@@ -154,8 +155,8 @@ struct KeyWalk {
     __syncthreads();
     if (thread_index() == 0) {
       at.block += kHits;
-      const bool more = by_key() ? at.block < list_by_key().count(at.first / p.mask.blocks.k)
-                                 : int64_t(at.block) * p.mask.blocks.q < at.high;
+      const bool more = at.by_key ? at.block < list_by_key().count(at.first / p.mask.blocks.k)
+                                  : int64_t(at.block) * p.mask.blocks.q < at.high;
       if (!more) ++at.head, at.block = first_block();
     }
     __syncthreads();
@@ -170,7 +171,7 @@ struct KeyWalk {
     const int key_block = at.first / p.mask.blocks.k, lane = thread_index() % 32, warp = thread_index() / 32;
     const int64_t n = int64_t(at.block) + thread_index();
     int block = -1;
-    if (thread_index() < kHits && by_key()) {
+    if (thread_index() < kHits && at.by_key) {
       if (n < list_by_key().count(key_block)) block = list_by_key().key_block(key_block, int(n));
       if (int64_t(block) * p.mask.blocks.q >= at.high) block = -1;
     } else if (thread_index() < kHits && n * p.mask.blocks.q < at.high) {
