@@ -84,10 +84,11 @@ Cost cost(const Problem& p, const Args* a) {
   for (int b = 0; b < (a ? p.batch : 1); ++b) {
     Mask mask = p.mask;
     if (mask.align == Align::absolute) mask.align = Align::bottom_right;
-    const Sequence s = a ? sequence(p, *a, b)
+    const bool own = is_nsa(word(p.variant)) && word(p.variant) != "selected";  // keys are not those of the sequence
+    const Sequence s = a && !own ? sequence(p, *a, b)
                          : Sequence{.len_q = p.len_q, .len_k = p.len_k, .band = band_of(mask, p.len_q, p.len_k, 0, 0)};
     const double times = a ? 1 : p.batch;
-    c.pairs += times * pairs_of(p, a, b, s);
+    c.pairs += times * (is_nsa(word(p.variant)) ? nsa_pairs(p, a, b) : pairs_of(p, a, b, s));
     rows_q += times * s.len_q, rows_k += times * s.len_k;
   }
   const bool backward = p.pass == Pass::backward;

@@ -60,6 +60,8 @@ inline Nsa nsa_of(const Problem& p) {  // of a valid problem
   return n;
 }
 
+double nsa_pairs(const Problem&, const Args*, int b);  // (query, key) pairs of one sequence; for core/cost.h
+
 struct Declared;
 Status valid_nsa(const Problem&);                            // for core/variants.cpp, and so the next
 void declare_nsa(const Problem&, const Args&, Declared&);

@@ -32,11 +32,20 @@ Status GpuWorkload::run_forward(const Planner& planner) {
   if (Status s = host_->plan_forward(planner, plan); !s.ok()) return s;
   cuda::Memory workspace;
   if (Status s = workspace.allocate(index_, plan.workspace_bytes); !s.ok()) return s;
-  const Args inputs = forward_args(args());
+  Args inputs = forward_args(args());
+  cuda::Memory unused;
+  if (Tensor out = host_->forward_out(); out.data) {
+    if (Status s = unused.allocate(index_, span_bytes(out)); !s.ok()) return s;
+    out.data = unused.data(), out.device = DeviceKind::cuda, out.device_index = index_;
+    inputs[Role::out] = out;
+  }
   const cuda::Use use(index_);
   if (Status s = plan.backend->run(plan, inputs, Workspace{workspace.data()}, stream_); !s.ok()) return s;
+  if (unused.data())
+    if (Status s = cuda::wait(stream_); !s.ok()) return s;
   for (const Role r : {Role::out, Role::lse}) {
     const Tensor& t = inputs[r];
+    if (!host_->args.given(r)) continue;
     if (Status s = cuda::copy_from(host_->args[r].data, t.data, span_bytes(t), stream_); !s.ok()) return s;
   }
   return Status::good();

@@ -60,9 +60,10 @@ Workload::Workload(const Problem& p, Layout layout, uint32_t seed, Distribution 
                    const std::vector<int32_t>& lengths, std::string_view pattern)
     : problem_(p) {
   World world(p, {.seed = seed, .layout = layout, .pad = 0});
-  if (p.pass == Pass::backward) world.forward_result();
+  const Args forward = p.pass == Pass::backward ? world.forward_result() : Args{};
   const Outputs made = world.outputs(false);
   args = made.args;
+  if (forward.given(Role::out) && !args.given(Role::out)) forward_out_ = forward[Role::out];
   outputs_ = made.roles;
   // A cache that is appended to is read too: it keeps its values.
   std::erase_if(outputs_, [](Role r) { return r == Role::k || r == Role::v; });
@@ -124,8 +125,10 @@ Args forward_args(const Args& backward) {
 Status Workload::run_forward(const Planner& planner) {
   Plan plan;
   if (Status s = plan_forward(planner, plan); !s.ok()) return s;
-  const Memory workspace(plan.workspace_bytes);
-  return plan.backend->run(plan, forward_args(args), Workspace{workspace.data()}, nullptr);
+  const Memory workspace(plan.workspace_bytes), out(span_bytes(forward_out_));
+  Args inputs = forward_args(args);
+  if (forward_out_.data) inputs[Role::out] = forward_out_, inputs[Role::out].data = out.data();
+  return plan.backend->run(plan, inputs, Workspace{workspace.data()}, nullptr);
 }
 
 double estimated_bytes(const Problem& p) { return cost(p).bytes; }

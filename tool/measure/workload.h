@@ -43,6 +43,8 @@ class Workload {
   // A backward's out and lse, by a forward of this planner.
   Status run_forward(const Planner&);
   Status plan_forward(const Planner&, Plan& out) const;
+  // What the forward before a backward writes and the backward has no use for: its extents, or nothing.
+  const Tensor& forward_out() const { return forward_out_; }
   const std::vector<Role>& outputs() const { return outputs_; }
   // Of lists of a pattern: what core/blocks.h counts; all 0 without.
   const std::array<int64_t, size_t(BlockCount::count)>& blocks() const { return blocks_; }
@@ -55,6 +57,7 @@ class Workload {
   Problem problem_;
   std::vector<Memory> memory_{};
   std::vector<Role> outputs_{};
+  Tensor forward_out_{};
   std::vector<size_t> output_memory_{};
   std::array<int64_t, size_t(BlockCount::count)> blocks_{};
 
