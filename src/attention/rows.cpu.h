@@ -36,6 +36,11 @@ inline void add_scaled(const float* from, float factor, int64_t n, float* to) {
   for (int64_t d = 0; d < n; ++d) to[d] += factor * from[d];
 }
 
+// to += from, which do not overlap.
+inline void add_row(const float* __restrict from, int n, float* __restrict to) {
+  for (int d = 0; d < n; ++d) to[d] += from[d];
+}
+
 // In sixteen sums, so that it can be done in vectors.
 inline float dot_rows(const float* a, const float* b, int64_t n) {
   float part[16] = {}, sum = 0.f;

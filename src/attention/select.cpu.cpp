@@ -16,12 +16,20 @@ using namespace cpu;
 
 constexpr int kTaskRows = 512, kMaxRows = 64;
 
-// 2^x for x below 126, in plain arithmetic that compilers turn into vectors; to about 2 units in the last place.
+// 2^x for x below 126, in plain arithmetic that compilers turn into vectors; to about 2 units in the last place. No
+// float is compared, which g++ 12 would not do in vectors: the bits of negative floats rise as they fall.
 float power_of_two(float x) {
-  x = x < -126.f ? -126.f : x;
-  const float whole = float(int(x - (x < 0.f ? 0.5f : -0.5f))), f = (x - whole) * kLn2;
+  constexpr float kShift = 12582912.f;  // 1.5 * 2^23: what is added to it is rounded to an integer
+  x = std::bit_cast<float>(std::min(std::bit_cast<uint32_t>(x), std::bit_cast<uint32_t>(-126.f)));
+  const float shifted = x + kShift, f = (x - (shifted - kShift)) * kLn2;
   const float e = 1.f + f * (1.f + f * (0.5f + f * (1.f / 6 + f * (1.f / 24 + f * (1.f / 120 + f * (1.f / 720))))));
-  return e * std::bit_cast<float>((int(whole) + 127) << 23);
+  const uint32_t exponent = std::bit_cast<uint32_t>(shifted) - std::bit_cast<uint32_t>(kShift) + 127;
+  return e * std::bit_cast<float>(exponent << 23);
+}
+
+// to += 2^(from * scale - lse)
+void add_powers(const float* __restrict from, float scale, float lse, int n, float* __restrict to) {
+  for (int j = 0; j < n; ++j) to[j] += power_of_two(from[j] * scale - lse);
 }
 
 struct Best { float score; int block; };
@@ -75,8 +83,7 @@ class Task {
       for (int row = 0; row < rows(); ++row) x_.lse[row] = x_.state[row].lse() * kLog2e;
     }
     walk([&](int row, int key, const float* from, int count) {
-      float* to = x_.sums + (token(row) - first_) * wide_ + key;
-      for (int j = 0; j < count; ++j) to[j] += power_of_two(from[j] * scale_ - x_.lse[row]);
+      add_powers(from, scale_, x_.lse[row], count, x_.sums + (token(row) - first_) * wide_ + key);
     });
     for (int i = first_; i < last_; ++i) choose(i);
   }
