@@ -1,4 +1,5 @@
 // The factory in the C interface.
+#include <cmath>
 #include <memory>
 
 #include "capi/local.h"
@@ -22,13 +23,23 @@ int attune_choose(const char* name, const attune_make_options* options, attune_c
     const auto or_else = [](int32_t given, int32_t usual) { return given ? given : usual; };
     const auto text = [](const char* given) { return std::string(given ? given : ""); };
     const MakeOptions usual;
-    const MakeOptions wanted{.dtype = o.dtype ? DType(o.dtype) : usual.dtype, .batch = or_else(o.batch, usual.batch),
-                             .len = or_else(o.len, usual.len), .heads = or_else(o.heads, usual.heads),
-                             .heads_kv = o.heads_kv, .dim = or_else(o.dim, usual.dim), .dim_v = o.dim_v,
-                             .embed = o.embed, .causal = o.causal != 0, .backward = o.backward != 0,
-                             .ranks = or_else(o.ranks, 1), .block = or_else(o.block, usual.block),
-                             .density = o.density, .segments = text(o.segments), .rates = text(o.rates),
-                             .pattern = text(o.pattern), .nsa = text(o.nsa)};
+    const MakeOptions wanted{.dtype = o.dtype ? DType(o.dtype) : usual.dtype,
+                             .batch = or_else(o.batch, usual.batch),
+                             .len = or_else(o.len, usual.len),
+                             .heads = or_else(o.heads, usual.heads),
+                             .heads_kv = o.heads_kv,
+                             .dim = or_else(o.dim, usual.dim),
+                             .dim_v = o.dim_v,
+                             .embed = o.embed,
+                             .causal = o.causal != 0,
+                             .backward = o.backward != 0,
+                             .ranks = or_else(o.ranks, 1),
+                             .block = or_else(o.block, usual.block),
+                             .density = std::round(double(o.density) * 1e6) / 1e6,
+                             .segments = text(o.segments),
+                             .rates = text(o.rates),
+                             .pattern = text(o.pattern),
+                             .nsa = text(o.nsa)};
     auto made = std::make_unique<attune_choice>();
     if (Status s = choose(name, wanted, device, made->choice); !s.ok()) return s;
     *out = made.release();

@@ -19,6 +19,7 @@ Run pretended(const Graph& g) {
   std::byte* somewhere = reinterpret_cast<std::byte*>(uintptr_t(1) << 40);
   Run r{.graph = g};
   r.tape = r.workspace = r.scratch = r.parameters = r.parameter_gradients = r.constants = somewhere;
+  r.seed = {.data = somewhere, .dtype = DType::i64, .device = g.device.kind, .extent = {1, 1, 1, 2}};
   for (Tensor* list : {r.given, r.gradient_given})
     for (int n = 0; n < int(Argument::count); ++n) list[n].data = somewhere, list[n].device = g.device.kind;
   return r;
@@ -61,8 +62,8 @@ Status Attend::make(Graph& g, const Problem& p, std::span<const Rule> rules, con
   Attend& step = g.step<Attend>();
   made = &step;
   step.problem_ = p, step.numbers_ = numbers, step.out_ = out, step.outputs = {out};
-  const auto bind = [&](Role role, const Source& from) {
-    Bound b{.role = role, .from = from, .gradient = gradient_of(role)};
+  const auto bind = [&](Role role, const Source& from, bool smooth = true) {
+    Bound b{.role = role, .from = from, .gradient = smooth ? gradient_of(role) : Role::count};
     if (from.value >= 0 && b.gradient != Role::count) {
       b.input = int(step.inputs.size());
       step.inputs.push_back(from.value);
@@ -82,7 +83,7 @@ Status Attend::make(Graph& g, const Problem& p, std::span<const Rule> rules, con
     } else if (const auto s = find(t.name, int(std::count_if(own.tensor, own.tensor + n, [&](const auto& other) {
                  return other.name == t.name;
                }))); s != sources.end()) {
-      bind(variant_tensor(n), *s);
+      bind(variant_tensor(n), *s, t.use == Use::input);
     } else if (!t.optional) {
       return Status::no("module: its attention needs ", t.name, ", which it does not make, in: ", name(p));
     }
@@ -121,6 +122,7 @@ Args Attend::args(const Run& r) const {
   for (const Bound& b : bound_)
     a[b.role] = b.from.value >= 0    ? r.value(b.from.value)
                 : b.from.weight >= 0 ? r.weight(b.from.weight)
+                : b.from.seed        ? r.seed
                                      : r.constant(b.from.constant);
   a[Role::out] = r.value(out_);
   if (lse_ >= 0) a[Role::lse] = r.value(lse_);
@@ -172,8 +174,9 @@ Status Attend::check(const Run& r) const {
 }
 
 Status Attend::forward(const Run& r) const {
-  if (problem_.has(Option::dropout) && !r.seed.data)
-    return Status::no("seed: is not given, and the dropout of attention needs it");
+  const bool draws = std::any_of(bound_.begin(), bound_.end(), [](const Bound& b) { return b.from.seed; });
+  if ((draws || problem_.has(Option::dropout)) && !r.seed.data)
+    return Status::no("module: seed is not given, and the attention needs it");
   return forward_.backend->run(forward_, forward_args(r), {.data = r.scratch}, r.stream);
 }
 

@@ -8,10 +8,11 @@
 
 namespace attune {
 
-// Something that may be bound to a role, by the role's name or the variant's name for it. One of the three.
+// Something that may be bound to a role, by the role's name or the variant's name for it. One of the four.
 struct Source {
   std::string name{};
   int value = -1, weight = -1, constant = -1;
+  bool seed = false;  // that of the call
 };
 
 // Numbers of a call that are not in the problem.

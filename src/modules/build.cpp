@@ -13,6 +13,7 @@
 
 #include <cmath>
 
+#include "core/adaptive.h"
 #include "core/nsa.h"
 #include "core/ring.h"
 #include "modules/attend.h"
@@ -120,7 +121,28 @@ struct Builder {
     add("b2", {dim}, {1, 1, 1, dim}, kZero);
   }
 
-  // What else an attention needs: slopes, sinks, block lists.
+  // The network that scores blocks, of content-adaptive attention.
+  void scorer(const Problem& p, const std::string& at, std::vector<Source>& sources) {
+    const Adaptive a = adaptive_of(p);
+    const int nets = a.per_head ? p.heads_q : 1, dim = s.dim, hidden = a.hidden;
+    const auto add = [&](const std::string& name, Extents e, Init init) {
+      std::vector<int64_t> shape;
+      for (const int n : {e.seq, e.head, e.dim})
+        if (n > 1) shape.push_back(n);
+      if (shape.empty()) shape.push_back(1);
+      sources.push_back({.name = name, .weight = g.weight(at + "scorer." + name, shape, e, DType::f32, init)});
+    };
+    for (const char* side : {"q", "k"}) {
+      add(join("w", side), {1, dim, 1, dim}, xavier(dim, dim));
+      add(join("b", side), {1, 1, 1, dim}, kZero);
+    }
+    add("w1", {1, hidden, nets, 2 * dim}, xavier(2 * dim, hidden)), add("b1", {1, 1, nets, hidden}, kZero);
+    add("w2", {1, 1, nets, hidden}, xavier(hidden, 1)), add("b2", {1, 1, nets, 1}, kZero);
+    add("log_temperature", {1, 1, 1, 1}, kZero);
+    if (a.gumbel) sources.push_back({.name = "noise", .seed = true});
+  }
+
+  // What else an attention needs: slopes, sinks, block lists, a scorer.
   void options(const Problem& p, const Pattern& pattern, const std::string& at, std::vector<Source>& sources) {
     const Extents heads{1, 1, p.heads_q, 1};
     if (p.has(Option::alibi)) {
@@ -130,6 +152,7 @@ struct Builder {
     }
     if (p.has(Option::sink))
       sources.push_back({.name = "sinks", .weight = g.weight(at + "sinks", {p.heads_q}, heads, DType::f32, kZero)});
+    if (word(p.variant) == "adaptive") scorer(p, at, sources);
     if (p.mask.blocks.q && failed.ok()) failed = add_block_lists(g, p, pattern, sources);
   }
 

@@ -16,7 +16,7 @@ namespace {
 
 using Word = std::string_view;
 
-enum class Form { dense, dilated, longnet, lists, nsa };
+enum class Form { dense, dilated, longnet, lists, adaptive, nsa };
 struct Implementation {
   Word name;
   Form form;
@@ -48,7 +48,7 @@ constexpr Implementation kImplementations[] = {
     {"block_sparse_optimized", Form::lists, false, "", ""},
     {"block_sparse_torch_sparse", Form::lists, false, "", ""},
     {"block_sparse_hierarchical", Form::lists, false, "", "hierarchical"},
-    {"block_sparse_adaptive", Form::lists, false, "", "adaptive"},
+    {"block_sparse_adaptive", Form::adaptive, false, "", ""},
     {"block_sparse_ring", Form::lists, true, "", ""},
     {"block_sparse_ring_dilated", Form::lists, true, "", ""},
     {"block_sparse_ring_distributed", Form::lists, true, "", ""},
@@ -87,7 +87,9 @@ struct Maker {
   std::string tail(const Implementation& i) const {
     std::string variant = i.form == Form::dilated || i.form == Form::longnet ? dilated(i)
                           : i.form == Form::nsa ? join("nsa ", o.nsa.empty() ? kPaper : Word(o.nsa))
-                                                : "";
+                          : i.form == Form::adaptive
+                              ? join("adaptive block=", o.block, " density=", density(), " hidden=128")
+                              : "";
     if (spread(i)) {
       // Keys travel; with block lists heads do, so that a rank sees the whole sequence of some.
       const Word layout = i.form == Form::lists ? "ulysses" : variant.empty() && o.causal ? "zigzag" : "ring";
@@ -103,8 +105,9 @@ struct Maker {
     if (i.form != Form::lists) return "";
     if (!o.pattern.empty()) return o.pattern;
     if (!i.pattern.empty()) return std::string(i.pattern);
-    return join("random density=", o.density > 0 ? o.density : 0.25, " seed=0");
+    return join("random density=", density(), " seed=0");
   }
+  double density() const { return o.density > 0 ? o.density : 0.25; }
 
   int heads_kv() const { return o.heads_kv ? o.heads_kv : o.heads; }
   int dim_v() const { return o.dim_v ? o.dim_v : o.dim; }
@@ -122,13 +125,8 @@ struct Maker {
     Problem whole = spread(i) ? whole_of(p, ring_of(p)) : p;
     whole.mask.blocks.bound = 1;
     Pattern read;
-    int64_t most = ceil_div(whole.len_q, o.block) * ceil_div(whole.len_k, o.block);  // of lists by content: all
-    if (pattern(i) != "adaptive") {
-      if (Status s = parse(pattern(i), whole, read); !s.ok()) return no(s.message);
-      most = bound(read, whole, 1, read.by_head() ? p.heads_q : 1, true);
-    } else {
-      most *= int64_t(p.batch) * p.heads_q;
-    }
+    if (Status s = parse(pattern(i), whole, read); !s.ok()) return no(s.message);
+    const int64_t most = bound(read, whole, 1, read.by_head() ? p.heads_q : 1, true);
     if (most > INT32_MAX) return no("the block lists have over 2^31 - 1 entries");
     p.mask.blocks.bound = int32_t(std::max<int64_t>(most, 1));
     if (Status s = valid(p); !s.ok()) return no(s.message);
@@ -183,7 +181,6 @@ Word automatic(const MakeOptions& o, const Maker& m, std::string& why) {
 Status module_line(const Implementation& i, const Maker& m, const MakeOptions& o, std::string& out) {
   const int embed = o.embed ? o.embed : o.heads * o.dim;
   const std::string blocks = m.pattern(i);
-  if (blocks == "adaptive") return no("multihead_", i.name, ": lists by content are made outside of a module");
   const std::string line =
       join("multihead ", name(o.dtype), " b", o.batch, " s", m.tokens(i), " e", embed, " h", o.heads, "/", m.heads_kv(),
            " dim=", o.dim, " dim_v=", m.dim_v(), " norm=1 | ", m.tail(i),

@@ -31,8 +31,7 @@ TEST(Factory, every_name_of_the_tables_is_a_problem_with_a_backend_or_its_refusa
       EXPECT_EQ(attune::name(p), c.line);
       EXPECT_TRUE(c.why.starts_with(name + ": asked for by name")) << c.why;
       EXPECT_NE(c.why.find("first in the list of backends that supports it"), std::string::npos) << c.why;
-      EXPECT_EQ(c.pattern.empty(), !name.starts_with("block_sparse")) << name;
-      if (name == "block_sparse_adaptive") continue;
+      EXPECT_EQ(c.pattern.empty(), !name.starts_with("block_sparse") || name == "block_sparse_adaptive") << name;
       const Choice m = chosen("multihead_" + name, {.len = 4096, .heads = 8, .causal = true, .ranks = ranks});
       EXPECT_TRUE(m.module);
       Settings s;
@@ -58,6 +57,8 @@ TEST(Factory, names_say_what_is_computed) {
       chosen("ring_dilated", {.len = 4096, .ranks = 4}).line,
       "forward f32 b1 h8 q1024 k1024 d64 full : ring inner=dilated layout=ring mode=headgroup norm=lse ranks=4 "
       "rates=1,2 segments=2048,4096 tokens=4096");
+  EXPECT_EQ(chosen("block_sparse_adaptive", {.len = 4096, .density = 0.1}).line,
+            "forward f32 b1 h8 q4096 k4096 d64 full : adaptive block=64 density=0.1 hidden=128");
   EXPECT_EQ(chosen("block_sparse", {.len = 4096, .density = 0.1}).pattern, "random density=0.1 seed=0");
   EXPECT_EQ(chosen("multihead_dilated", {.len = 128, .heads = 4, .dim = 16, .causal = true}).line,
             "multihead f32 b1 s128 e64 h4 norm=1 | causal : dilated mode=headgroup norm=divide rates=1 segments=128");
@@ -103,8 +104,6 @@ TEST(Factory, mistakes_are_sentences) {
   EXPECT_EQ(refusal("dilated", {.segments = "8"}), "make: segments and rates are given together, or neither");
   EXPECT_EQ(refusal("block_sparse", {.density = 2}), "make: density = 2 is not in 0 ... 1");
   EXPECT_EQ(refusal("block_sparse", {.block = -1}), "make: block = -1 is not a number of tokens");
-  EXPECT_EQ(refusal("multihead_block_sparse_adaptive", {}),
-            "make: multihead_block_sparse_adaptive: lists by content are made outside of a module");
 }
 
 }  // namespace
