@@ -30,7 +30,7 @@ Scratch carve(Workspace& ws, const Problem& p, const Nsa& nsa) {
 Status supports(const Problem& p, const Device& d) {
   const auto no = [](const auto&... why) { return Status::no(kWho, ": ", why...); };
   if (d.kind != DeviceKind::cuda) return no("runs on a GPU, not on ", d.name.empty() ? "a CPU" : d.name);
-  if (d.arch < 80) return no("needs a GPU of arch 80 or later, ", d.name, " is ", d.arch);
+  if (d.arch < 75) return no("needs a GPU of arch 75 or later, ", d.name, " is ", d.arch);
   if (word(p.variant) != "selected")
     return no("computes selected attention, not ", word(p.variant).empty() ? "dense" : word(p.variant));
   if (p.dtype.q != p.dtype.kv)

@@ -70,6 +70,7 @@ TEST_F(SelectedPlans, lists_of_one_token_are_split_and_of_many_not) {
     return plan;
   };
   EXPECT_EQ(plan_of("q1 k65536 d128 causal").splits, 16);
+  EXPECT_EQ(plan_of("q1 k300 d128 causal").splits, 5);
   EXPECT_EQ(plan_of("q8192 k8192 d128 causal").splits, 1);
   EXPECT_EQ(plan_of("q8192 k8192 d128 causal").workspace_bytes, 0u);
   EXPECT_EQ(plan_of("q1 k65536 d128 causal repro=batch").splits, 1);

@@ -36,19 +36,19 @@ class SelectedOnGpu : public OnGpu {
 // Groups below, at and above 16 rows, and above a block; blocks that are not a tile; lists as long as the sequence, of
 // which every block has more tokens than a chunk; few tokens, whose lists are split.
 constexpr const char* kShapes[] = {
-    "b1 h1/1 q300 k300 d64 causal : selected n=9 s=64",
-    "b2 h3/1 q130 k130 d128 causal : selected n=4 s=64 | seed=2",
-    "b1 h24/2 q90 k200 d128 causal : selected n=4 s=64 | seed=3",
-    "b1 h16/1 q700 k700 d128 causal : selected n=16 s=64",
-    "b1 h66/2 q200 k200 d192/128 causal : selected n=3 s=128 | seed=4",
-    "b1 h200/1 q40 k150 d64 causal : selected n=5 s=32",
-    "b1 h32/2 q500 k500 d256 causal : selected n=8 s=64",
-    "b1 h16/1 q260 k260 d128 causal : selected n=64 s=16",
-    "b1 h4/1 q200 k200 d64 causal : selected n=200 s=1",
-    "b1 h8/2 q150 k150 d200/72 causal : selected n=4 s=48 | seed=2",
+    "b1 h1/1 q150 k150 d64 causal : selected n=9 s=64",
+    "b2 h3/1 q70 k70 d128 causal : selected n=4 s=64 | seed=2",
+    "b1 h24/2 q40 k100 d128 causal : selected n=4 s=64 | seed=3",
+    "b1 h16/1 q160 k160 d64 causal : selected n=16 s=64",
+    "b1 h66/2 q60 k140 d192/128 causal : selected n=3 s=128 | seed=4",
+    "b1 h200/1 q20 k70 d64 causal : selected n=5 s=32",
+    "b1 h32/2 q70 k130 d256 causal : selected n=8 s=64",
+    "b1 h16/1 q100 k100 d64 causal : selected n=64 s=16",
+    "b1 h4/1 q80 k80 d64 causal : selected n=80 s=1",
+    "b1 h8/2 q70 k70 d200/72 causal : selected n=4 s=48 | seed=2",
     "b1 h64/4 q1 k1000 d192/128 causal : selected n=16 s=64",
-    "b2 h32/4 q20 k700 d128 causal : selected n=16 s=64 | seed=2",
-    "b5 h16/2 q300 k300 d128 causal ragged : selected n=16 s=64 | drawn",
+    "b2 h16/4 q20 k300 d128 causal : selected n=16 s=64 | seed=2",
+    "b5 h16/2 q90 k90 d64 causal ragged : selected n=16 s=16 | drawn",
 };
 
 TEST_F(SelectedOnGpu, every_shape_agrees_with_the_reference) {
@@ -69,11 +69,11 @@ TEST_F(SelectedOnGpu, every_shape_agrees_with_the_reference) {
 TEST_F(SelectedOnGpu, f32_and_odd_rows_agree_with_the_reference) {
   for (const std::string_view pass : {"forward", "backward"})
     for (const std::string_view rest :
-         {" f32 b2 h3/1 q130 k130 d128 causal : selected n=4 s=64 | seed=2",
-          " f32 b1 h66/2 q100 k200 d192/128 causal : selected n=3 s=128 | seed=4",
-          " f32 b1 h4/2 q90 k90 d33/7 causal : selected n=90 s=1",
-          " f32 b5 h16/2 q100 k100 d256 causal ragged : selected n=16 s=16 | drawn",
-          " bf16 b1 h4/2 q90 k90 d33/7 causal : selected n=4 s=24 | pad=3 seed=2"}) {
+         {" f32 b2 h3/1 q70 k70 d128 causal : selected n=4 s=64 | seed=2",
+          " f32 b1 h18/2 q30 k140 d192/128 causal : selected n=3 s=128 | seed=4",
+          " f32 b1 h4/2 q60 k60 d33/7 causal : selected n=60 s=1",
+          " f32 b5 h4/2 q50 k50 d256 causal ragged : selected n=16 s=16 | drawn",
+          " bf16 b1 h4/2 q60 k60 d33/7 causal : selected n=4 s=24 | pad=3 seed=2"}) {
       const std::string line = join(pass, rest);
       SCOPED_TRACE(line);
       Trial trial(case_of(line));
