@@ -25,30 +25,9 @@ uint64_t clamped_sum(int64_t first, int64_t last, int64_t step, int64_t most) {
   return rising + uint64_t(most) * uint64_t(std::max<int64_t>(last, full) - std::max<int64_t>(first, full));
 }
 
-// Of native sparse attention, and of its parts that multiply queries with keys: at most, since a list of selected
-// blocks may be shorter. The last query is the last raw token; keys that are compressed already stand for as many.
-double nsa_pairs(const Problem& p, const Sequence& s) {
-  const std::string_view w = word(p.variant);
-  const Nsa nsa = nsa_of(p);
-  const bool whole = w == "nsa" && nsa.only == Branch::all, compressed_keys = w == "nsa" && nsa.phi == Phi::none;
-  const int64_t tokens = w == "select" || !compressed_keys ? std::max(s.len_q, s.len_k)
-                                                           : int64_t(std::max(s.len_k - 1, 0)) * nsa.d + nsa.l;
-  const bool compressed = whole || w == "select" || (w == "nsa" && nsa.only == Branch::compressed);
-  const bool selected = whole || w == "selected" || (w == "nsa" && nsa.only == Branch::selected);
-  const bool window = whole || (w == "nsa" && nsa.only == Branch::window);
-  double pairs = 0;
-  for (int64_t t = tokens - s.len_q; t < tokens; ++t) {
-    if (compressed) pairs += double(nsa.visible(t));
-    if (selected) pairs += double(std::min<int64_t>(t + 1, int64_t(nsa.n) * nsa.s));
-    if (window) pairs += double(std::min<int64_t>(t + 1, nsa.w));
-  }
-  return p.heads_q * pairs;
-}
-
 double pairs_of(const Problem& p, const Args* a, int b, const Sequence& s) {
   const Blocks blocks = p.mask.blocks;
   if (word(p.variant) == "dilated") return dilated_pairs(p, s.len_q);
-  if (is_nsa(word(p.variant))) return nsa_pairs(p, s);
   if (word(p.variant) == "adaptive")  // to a block, whose share the row rounds
     return adaptive_of(p).density * 1e-6 * p.heads_q * visible_pairs(s.band, {0, s.len_q}, {0, s.len_k});
   if (!blocks.q || !a) return p.heads_q * visible_pairs(s.band, {0, s.len_q}, {0, s.len_k});
