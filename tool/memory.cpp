@@ -3,6 +3,7 @@
 // what rounding and the driver add; nothing is computed.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -10,6 +11,7 @@
 
 #include "attune/attune.h"
 #include "core/check.h"
+#include "core/variants.h"
 #include "machine/cuda/runtime.h"
 #include "machine/host.h"
 #include "plan/plan.h"
@@ -30,10 +32,56 @@ struct Asked {
 struct Piece {
   Role role = Role::q;
   double bytes = 0;
+  std::string name{};  // of a variant's tensor
+  std::string text() const { return name.empty() ? attune::name(role) : name; }
 };
+
+double elements(const Extents& e) { return double(e.batch) * e.seq * e.head * e.dim; }
+
+// What a variant adds, and what it does not take of the dense roles; k and out may have extents of its own. What is
+// saved is there after a forward that a backward follows.
+void add_variant(const Problem& p, std::vector<Piece>& all) {
+  Args a;
+  const bool ragged = p.keys == KeySource::ragged;
+  const auto at = [&](int length, int heads, int dim) {
+    return Extents{ragged ? 1 : p.batch, ragged ? p.batch * length : length, heads, dim};
+  };
+  a[Role::q].extent = at(p.len_q, p.heads_q, p.dim_qk), a[Role::k].extent = at(p.len_k, p.heads_kv, p.dim_qk);
+  const Declared variant = declared(p, a);
+  if (!variant.dense)
+    std::erase_if(all, [&](const Piece& x) { return !((variant.required | variant.optional) >> int(x.role) & 1); });
+  for (Piece& x : all) {
+    const bool out = x.role == Role::out || x.role == Role::d_out, k = x.role == Role::k || x.role == Role::dk;
+    const Extents own = out ? variant.out : k ? variant.k : Extents{0, 0, 0, 0};
+    Extents e = out ? at(p.len_q, p.heads_q, p.dim_v) : a[Role::k].extent;
+    if (!own.batch && !own.seq && !own.head && !own.dim) continue;
+    if (own.batch) e.batch = own.batch;
+    if (own.seq) e.seq = own.seq;
+    if (own.head) e.head = own.head;
+    if (own.dim) e.dim = own.dim;
+    const DType type = x.role == Role::dk ? p.dtype.grad : out ? p.dtype.out : p.dtype.kv;
+    x.bytes = elements(e) * size_of(type);
+  }
+  for (int n = 0; n < kVariantTensors; ++n) {
+    const VariantTensor& t = variant.tensor[n];
+    if (t.use == Use::none) continue;
+    all.push_back({variant_tensor(n), elements(t.extent) * size_of(t.dtype), std::string(t.name)});
+    const DType grad = t.dtype == DType::f32 ? DType::f32 : p.dtype.grad;
+    if (p.pass == Pass::backward && t.use == Use::input)
+      all.push_back({d_variant_tensor(n), elements(t.extent) * size_of(grad), join("d_", t.name)});
+  }
+}
+
+std::vector<Piece> dense_pieces(const Problem&);
 
 // The tensors of a problem at its bounds. A bias that is broadcast is smaller.
 std::vector<Piece> pieces_of(const Problem& p) {
+  std::vector<Piece> all = dense_pieces(p);
+  if (p.variant.text[0]) add_variant(p, all);
+  return all;
+}
+
+std::vector<Piece> dense_pieces(const Problem& p) {
   const double b = p.batch, rows_q = b * p.len_q, pages = p.page ? std::ceil(double(p.len_k) / p.page) : 0;
   const double rows_k = p.page ? b * pages * p.page : b * p.len_k;
   const auto size = [](DType d) { return double(size_of(d)); };
@@ -55,6 +103,14 @@ std::vector<Piece> pieces_of(const Problem& p) {
   add(rotary, Role::rotary_cos, double(p.len_k) * p.dim_qk / 2 * 4);
   add(rotary, Role::rotary_sin, double(p.len_k) * p.dim_qk / 2 * 4);
   add(bias, Role::bias, scores * size(p.dtype.bias));
+  const Blocks blocks = p.mask.blocks;
+  const auto list = [&](Role begin, Role entries, int length, int size_of_block) {
+    add(true, begin, b * p.heads_q * (double(ceil_div(length, size_of_block)) + 1) * 4);
+    add(true, entries, double(blocks.bound) * 4);
+  };
+  if (blocks.q) list(Role::block_begin, Role::block_column, p.len_q, blocks.q);
+  if (blocks.q && p.pass == Pass::backward) list(Role::block_begin_k, Role::block_row_k, p.len_k, blocks.k);
+  add(p.has(Option::block_bias), Role::bias, double(blocks.bound) * 4);
   add(p.has(Option::alibi), Role::slopes, p.heads_q * 4.), add(p.has(Option::sink), Role::sinks, p.heads_q * 4.);
   if (p.pass == Pass::forward) return all;
   add(true, Role::d_out, rows_q * p.heads_q * p.dim_v * size(p.dtype.out));
@@ -141,10 +197,17 @@ json as_json(const attune_memory& m) {
 double score_bytes(const Problem& p) { return double(p.batch) * p.heads_q * p.len_q * p.len_k * 4; }
 double token_bytes(const Problem& p) { return double(p.heads_kv) * (p.dim_qk + p.dim_v) * double(size_of(p.dtype.kv)); }
 
+// All of it, by the tokens whose attention is computed: queries, or keys where one query reads a cache. MB are 10^6.
+double megabytes_a_token(const Answer& a) {
+  const Problem& p = a.plan.problem;
+  const double tokens = double(p.batch) * std::max(p.len_q, p.len_k);
+  return (total(a.pieces) + double(a.plan.workspace_bytes)) / tokens * 1e-6;
+}
+
 json as_json(const Answer& a) {
   const Problem& p = a.plan.problem;
   json tensors = json::array();
-  for (const Piece& piece : a.pieces) tensors.push_back({{"role", name(piece.role)}, {"bytes", uint64_t(piece.bytes)}});
+  for (const Piece& piece : a.pieces) tensors.push_back({{"role", piece.text()}, {"bytes", uint64_t(piece.bytes)}});
   json j = {{"problem", name(p)},
             {"backend", a.plan.backend->name},
             {"workspace_bytes", a.plan.workspace_bytes},
@@ -152,22 +215,24 @@ json as_json(const Answer& a) {
             {"tensor_bytes", uint64_t(total(a.pieces))},
             {"total_bytes", uint64_t(total(a.pieces)) + a.plan.workspace_bytes},
             {"key_value_bytes_a_token", uint64_t(token_bytes(p))},
+            {"megabytes_a_token", megabytes_a_token(a)},
             {"score_matrix_bytes", uint64_t(score_bytes(p))},
             {"longest", a.device_bytes ? json(a.longest) : json(nullptr)}};
   if (!a.does_not_fit.empty()) j["error"] = a.does_not_fit;
   return j;
 }
 
-void row(std::string_view what, std::string_view value) { fmt::print("  {:<12} {}\n", what, value); }
+void row(std::string_view what, std::string_view value) { fmt::print("  {:<15} {}\n", what, value); }
 
 void print(const Answer& a) {
   const Problem& p = a.plan.problem;
   fmt::print("{}\n", name(p));
   row("backend", a.plan.backend->name);
   row("workspace", fmt::format("{} ({} bytes)", bytes_text(double(a.plan.workspace_bytes)), a.plan.workspace_bytes));
-  for (const Piece& piece : a.pieces) row(name(piece.role), bytes_text(piece.bytes));
+  for (const Piece& piece : a.pieces) row(piece.text(), bytes_text(piece.bytes));
   row("together", bytes_text(total(a.pieces) + double(a.plan.workspace_bytes)));
-  row("a token", fmt::format("{} of keys and values", bytes_text(token_bytes(p))));
+  row("a token", fmt::format("{} of keys and values; {} MB of everything", bytes_text(token_bytes(p)),
+                             digits_text(megabytes_a_token(a))));
   row("not stored", fmt::format("{} of scores in f32", bytes_text(score_bytes(p))));
   if (a.device_bytes)
     row("longest", fmt::format("{} keys fit in {}", a.longest, bytes_text(a.device_bytes)));
@@ -272,6 +337,8 @@ void add_memory(CLI::App& app, Context& context) {
       "Examples:\n"
       "  attune memory \"forward bf16 b1 h32/8 q1 k131072 d128 full\" --device h200\n"
       "  attune memory \"backward bf16 b4 h16 q8192 k8192 d128 causal\" --device cuda:0 --json\n"
+      "  attune memory \"backward f16 b1 h8 q262144 k262144 d64 causal : dilated rates=1,2,4 segments=1024,2048,4096\" \\\n"
+      "    --device h200\n"
       "  attune memory --device cuda:0\n\n"
       "On a GPU that is here, the tensors and the workspace are taken from the pool while the page is made.\n"
       "ATTUNE_POOL=attune keeps freed blocks; otherwise freed memory is left to the driver.\n"

@@ -43,6 +43,33 @@ TEST(Memory, tensors_and_workspace_add_up) {
   EXPECT_EQ(j["total_bytes"], all + plan["workspace_bytes"].get<uint64_t>());
 }
 
+TEST(Memory, block_lists_and_tensors_of_a_variant_are_counted) {
+  const json listed = answer("backward f32 b1 h2 q256 k512 d64 causal blocks64x64x40");
+  EXPECT_EQ(bytes_of(listed, "block_begin"), 2u * 5 * 4);
+  EXPECT_EQ(bytes_of(listed, "block_begin_k"), 2u * 9 * 4);
+  EXPECT_EQ(bytes_of(listed, "block_column"), 40u * 4);
+  const json nsa = answer("backward f32 b1 h4/2 q256 k256 d64/32 causal : nsa d=16 gate=sigmoid l=32 n=4 phi=mean s=64 w=64");
+  EXPECT_EQ(bytes_of(nsa, "k_select"), 256u * 2 * 64 * 4);
+  EXPECT_EQ(bytes_of(nsa, "d_v_window"), 256u * 2 * 32 * 4);
+  EXPECT_EQ(bytes_of(nsa, "branch_out"), 256u * 12 * 32 * 4);
+  EXPECT_EQ(bytes_of(nsa, "blocks"), 256u * 2 * 4 * 4);
+  EXPECT_NEAR(nsa["megabytes_a_token"].get<double>(), nsa["total_bytes"].get<double>() / 256 * 1e-6, 1e-9);
+}
+
+// The same memory a token at every length: nothing is quadratic.
+TEST(Memory, of_a_variant_is_linear_in_tokens) {
+  for (const char* variant : {"dilated rates=1,2,4 segments=1024,2048,4096",
+                              "nsa d=16 gate=sigmoid l=32 n=16 phi=mean s=64 w=512"})
+    for (const char* pass : {"forward", "backward"}) {
+      const auto a_token = [&](int tokens) {
+        const std::string length = std::to_string(tokens);
+        return answer(std::string(pass) + " bf16 b1 h8 q" + length + " k" + length + " d64 causal : " + variant)
+            ["megabytes_a_token"].get<double>();
+      };
+      EXPECT_LT(a_token(65536), 1.1 * a_token(16384)) << pass << " " << variant;
+    }
+}
+
 TEST(Memory, a_backward_has_gradients_and_pages_are_whole) {
   const json back = answer("backward f32 b1 h4 q32 k32 d64 full");
   for (const char* role : {"d_out", "dq", "dk", "dv"}) EXPECT_EQ(bytes_of(back, role), 32u * 4 * 64 * 4) << role;
