@@ -2,7 +2,6 @@
 #include <attune/attune.hpp>
 #include <cmath>
 #include <cstdio>
-#include <memory>
 #include <vector>
 
 int main() try {
@@ -17,12 +16,11 @@ int main() try {
   const auto wanted = [&](size_t n) { return n / kWidth % kLen ? x[n - kWidth] : 0.f; };
   const attune::Tensor::Sizes shape{kBatch, kLen, kWidth};
   const attune::Tensor tx(x.data(), "bsd", shape), ty(y.data(), "bsd", shape), tdy(dy.data(), "bsd", shape);
-  struct alignas(64) Line { char bytes[64]; };
-  const auto tape = std::make_unique<Line[]>(block.sizes().tape / sizeof(Line) + 1);
+  void* tape = block.tape();
 
   double first = 0, loss = 0;
   for (int step = 0; step < kSteps; ++step) {
-    block.forward({.x = &tx, .out = &ty, .tape = tape.get()});
+    block.forward({.x = &tx, .out = &ty, .tape = tape});
     loss = 0;
     for (size_t n = 0; n < y.size(); ++n) {
       dy[n] = (y[n] - wanted(n)) / (kBatch * kLen);
@@ -30,7 +28,7 @@ int main() try {
     }
     if (!step) first = loss;
     if (step % 50 == 0) std::printf("step %d: loss %.4f\n", step, loss);
-    block.backward({.x = &tx, .d_out = &tdy, .tape = tape.get()});
+    block.backward({.x = &tx, .d_out = &tdy, .tape = tape});
     for (const std::string& name : block.parameters()) {
       const attune_tensor p = block.parameter(name), g = block.gradient(name);
       int64_t count = 1;

@@ -303,6 +303,9 @@ ATTUNE_API const char* attune_module_parameter_name(const attune_module* module,
  * a gradient, or the first backward, allocates all of them: not inside a capture. */
 ATTUNE_API int attune_module_parameter(const attune_module* module, const char* name, attune_tensor* out);
 ATTUNE_API int attune_module_gradient(const attune_module* module, const char* name, attune_tensor* out);
+/* Memory for a tape, the module's own, for those who have one forward and its backward at a time. The first call
+ * allocates it. */
+ATTUNE_API int attune_module_tape(const attune_module* module, void** out);
 /* Every parameter from or to a safetensors file, there named prefix + name (null: no prefix). convert: a file in another
  * floating dtype is taken too. A file that does not fit changes nothing. */
 ATTUNE_API int attune_module_load(attune_module* module, const char* path, const char* prefix, int convert);

@@ -375,6 +375,11 @@ class Module {
     require(attune_module_gradient(module_.get(), name.c_str(), &t));
     return t;
   }
+  void* tape() const {  // the module's own, for one forward and its backward at a time
+    void* memory = nullptr;
+    require(attune_module_tape(module_.get(), &memory));
+    return memory;
+  }
   void load(const std::string& path, const std::string& prefix = "", bool convert = false) {
     require(attune_module_load(module_.get(), path.c_str(), prefix.c_str(), convert));
   }

@@ -155,6 +155,15 @@ int attune_module_gradient(const attune_module* module, const char* name, attune
   });
 }
 
+int attune_module_tape(const attune_module* module, void** out) {
+  return answer([&] {
+    if (!module || !out) return Status::no(module ? "out is null" : "module is null");
+    std::byte* memory = nullptr;
+    if (Status s = module->module->tape(memory); !s.ok()) return s;
+    return *out = memory, Status::good();
+  });
+}
+
 int attune_module_load(attune_module* module, const char* path, const char* prefix, int convert) {
   return answer([&] {
     if (!module || !path) return Status::no(module ? "path is null" : "module is null");

@@ -168,6 +168,13 @@ Status Module::gradients(std::byte*& out) const {
   return out = shared_->gradients.data(), Status::good();
 }
 
+Status Module::tape(std::byte*& out) const {
+  const std::lock_guard lock(shared_->mutex);
+  if (!tape_.data())
+    if (Status s = tape_.allocate(graph_.device, graph_.tape_bytes); !s.ok()) return s;
+  return out = tape_.data(), Status::good();
+}
+
 Status Module::write(const Parameter& p, const void* from) const {
   const size_t bytes = size_t(p.count()) * size_t(size_of(p.dtype));
   if (graph_.device.kind == DeviceKind::cpu) return std::memcpy(data(p), from, bytes), Status::good();

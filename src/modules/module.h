@@ -49,6 +49,8 @@ class Module {
   void* data(const Parameter& p) const { return shared_->parameters.data() + p.at; }
   // The f32 gradients, of the same shapes: allocated, and 0, when first asked for or written.
   Status gradients(std::byte*& out) const;
+  // Memory for one tape, the module's own: for callers who have one forward and its backward at a time.
+  Status tape(std::byte*& out) const;
   // Between the host and a parameter, whole, in its dtype.
   Status write(const Parameter&, const void* from) const;
   Status read(const Parameter&, void* to) const;
@@ -70,6 +72,7 @@ class Module {
   Graph graph_{};
   std::string why_{};
   Storage constants_{};
+  mutable Storage tape_{};
   std::shared_ptr<Shared> shared_{};
 };
 

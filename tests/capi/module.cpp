@@ -69,7 +69,8 @@ void train() {
   std::remove(path.c_str());
   std::vector<float> y2(x.size());
   const attune::Tensor ty2(y2.data(), "bsd", {2, 8, 32});
-  module.forward({.x = &tx, .out = &ty});
+  expect(module.tape() == module.tape() && module.tape() != again.tape(), "a tape of the module's own");
+  module.forward({.x = &tx, .out = &ty, .tape = module.tape()});
   again.forward({.x = &tx, .out = &ty2});
   expect(!std::memcmp(y.data(), y2.data(), y.size() * sizeof(float)), "what was saved is loaded");
   expect(shorter.parameter("mlp.up_proj.weight").data == module.parameter("mlp.up_proj.weight").data, "shared");
