@@ -12,6 +12,8 @@ SCALAR, NEON = "src/machine/cpu/scalar.cpp", "src/machine/cpu/neon.cpp"
 DILATED, DILATED_HEADS, OPS = "src/core/dilated.h", "src/core/dilated.cpp", "src/machine/ops.cpp"
 DILATED_CALLS, DILATED_SHAPE = "src/variants/dilated_calls.cpp", "src/variants/dilated_shape.cpp"
 DILATED_RUN = "src/variants/dilated.cpp"
+ROWS, GRAPH, STEPS = "src/machine/rows.cpp", "src/modules/graph.cpp", "src/modules/steps.cpp"
+ATTEND, BUILD, MODULE = "src/modules/attend.cpp", "src/modules/build.cpp", "src/modules/module.cpp"
 
 CONFORMANCE = ["conformance_quick_test"]
 KERNELS = ["machine_kernels_test", *CONFORMANCE]
@@ -169,4 +171,28 @@ MUTANTS = [
      "merge reads a part that has no keys", ["machine_ops_test"]),
     (OPS, "if (t.extent.head == 1) t.stride.head = 0;", "if (t.extent.head == 1) t.stride.head = t.stride.head;",
      "an axis of extent 1 is not broadcast", ["machine_ops_test"]),
+    # Modules
+    (ROWS, "grad = rstd * (g - sum - normal * product)", "grad = rstd * (g - normal * product)",
+     "a LayerNorm's gradient lacks its mean", ["modules_module_test"]),
+    (ROWS, "put(width + d, g * detail::activated(a.kind, float(x[d])));", "put(width + d, g * float(x[d]));",
+     "the gradient of SwiGLU's second half lacks the activation", ["modules_module_test"]),
+    (ROWS, "a.inverse ? -sin[i] : sin[i]", "sin[i]",
+     "a backward turns the same way as its forward", ["modules_module_test"]),
+    (GRAPH, "s.keep[i] = begun[size_t(v)] ? 1.f : 0.f;", "s.keep[i] = 0.f;",
+     "the last reader of a value overwrites the others' gradients", ["modules_module_test"]),
+    (GRAPH, "handed_on |= this_one;", "",
+     "a residual's gradient lies in memory that was given back", ["modules_module_test"]),
+    (GRAPH, "if (placed[v] && last[v] == n) lean.give", "if (placed[v] && last[v] <= n) lean.give",
+     "values without a tape give their memory back twice", ["modules_module_test"]),
+    (STEPS, "return scale_add(given, 1.f, residual, keep[1], r.stream);",
+     "return scale_add(given, 1.f, residual, 0.f, r.stream);",
+     "a residual overwrites the gradient of its other readers", ["modules_graph_test"]),
+    (ATTEND, "if (Status s = add(one.made, one.to, r.stream); !s.ok()) return s;", "(void)one;",
+     "gradients of an attention's weights are not added", ["modules_module_test"]),
+    (ATTEND, "return s.name == name && !before--;", "return s.name == name;",
+     "values are compressed with the weights of keys", ["modules_variants_test"]),
+    (BUILD, "if (memory < 0) turn(q), turn(k);", "turn(q), turn(k);",
+     "cross-attention is turned", ["modules_module_test"]),
+    (MODULE, "place & 1 ? std::sin(turn) : std::cos(turn)", "std::cos(turn)",
+     "parameters begin in equal pairs", ["modules_module_test"]),
 ]
