@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -80,6 +81,19 @@ std::vector<Column> columns(const Device& d) {
   return all;
 }
 
+// Backends by the words of variants, of those that the conformance cases have.
+void print_variants(const Device& d) {
+  std::map<std::string_view, std::vector<std::string_view>> by_word;
+  const std::vector<Case> all = cases();
+  for (const Case& c : all)
+    for (const Backend* b : backends()) {
+      if (!c.problem.variant.text[0] || b->only_by_name || !b->supports(c.problem, d).ok()) continue;
+      auto& names = by_word[word(c.problem.variant)];
+      if (std::find(names.begin(), names.end(), b->name) == names.end()) names.push_back(b->name);
+    }
+  for (const auto& [variant, names] : by_word) fmt::print("  : {:<10} {}\n", variant, fmt::join(names, ", "));
+}
+
 void print(std::string_view word, const Device& d) {
   const std::vector<Column> all = columns(d);
   fmt::print("{} ({})\n", word, d.name);
@@ -95,6 +109,7 @@ void print(std::string_view word, const Device& d) {
     const Others o = others(row.word);
     fmt::print(" {:<4} {:<4} {}\n", o.fa1, o.fa2, o.fa3);
   }
+  print_variants(d);
   fmt::print("\n");
 }
 
@@ -129,7 +144,8 @@ void features(const Asked& asked, Context& context) {
   if (!context.json)
     return fmt::print(
         "Cells are the dtypes served, of f32, f16 and bf16. FlashAttention 1.0.9, 2.8 and 3.0 (beta): f forward,\n"
-        "b backward, f16 and bf16. `attune plan` says why a problem is refused.\n");
+        "b backward, f16 and bf16. Behind a colon: variants by their word, and what serves them. `attune plan` says why "
+        "a\nproblem is refused.\n");
   for (const Row& row : rows()) {
     const Others o = others(row.word);
     document["flash_attention"].push_back({{"feature", row.word}, {"1.0.9", o.fa1}, {"2.8", o.fa2}, {"3.0", o.fa3}});
