@@ -1,6 +1,7 @@
 #include "modules/factory.h"
 
 #include <algorithm>
+#include <cmath>
 #include <iterator>
 #include <vector>
 
@@ -59,6 +60,7 @@ constexpr Word kPaper = "d=16 gate=sigmoid l=32 n=16 phi=mean s=64 w=512";  // a
 constexpr int kDenseUpTo = 32768;  // tokens: auto takes plain attention up to here
 
 Status no(const auto&... why) { return Status::no("make: ", why...); }
+double tera(double flops) { return std::round(flops / 1e9) / 1e3; }
 
 // The part of an implementation that depends on sizes.
 struct Maker {
@@ -132,13 +134,19 @@ struct Maker {
     if (Status s = valid(p); !s.ok()) return no(s.message);
     return out = p, Status::good();
   }
-  // What the planner says, or why nobody can.
-  std::string planned(const Problem& p) const {
+  // What the planner says.
+  Status planned(const Problem& p, std::string& why) const {
     Tuned tuned;
     Plan plan;
     Status s = load_tuned(device, tuned);
     if (s.ok()) s = Planner{.device = device, .rules = tuned.rules}.plan(p, plan);
-    return s.ok() ? join(plan.backend->name, ", ", plan.why) : s.message;
+    why = s.ok() ? join(plan.backend->name, ", ", plan.why) : s.message;
+    return s;
+  }
+  bool has_backend(const Implementation& i) const {
+    Problem p;
+    std::string why;
+    return problem(i, p).ok() && planned(p, why).ok();
   }
 };
 
@@ -172,10 +180,11 @@ Word automatic(const MakeOptions& o, const Maker& m, std::string& why) {
   Problem dense, dilated;
   why = join(o.len, " tokens are over ", kDenseUpTo);
   if (m.problem(*find("dense"), dense).ok() && m.problem(*find("longnet"), dilated).ok())
-    why += join(", where plain attention computes ", cost(dense).flops / 1e12, " Tflop and dilated segments of ",
-                m.segments, " with rates ", m.rates, " ", cost(dilated).flops / 1e12);
-  if (ranks) why += join("; over ", o.ranks, " ranks");
-  return ranks ? "ring_dilated" : "longnet";
+    why += join(", where plain attention computes ", tera(cost(dense).flops), " Tflop and dilated segments of ",
+                m.segments, " with rates ", m.rates, " ", tera(cost(dilated).flops));
+  if (ranks) return why += join("; over ", o.ranks, " ranks"), "ring_dilated";
+  if (m.has_backend(*find("longnet")) || !m.has_backend(*find("dense"))) return "longnet";
+  return why += join(", but ", m.device.name, " has no backend for those"), "dense";
 }
 
 Status module_line(const Implementation& i, const Maker& m, const MakeOptions& o, std::string& out) {
@@ -220,7 +229,9 @@ Status choose(Word name, const MakeOptions& o, const Device& device, Choice& out
   if (Status s = m.problem(*i, p); !s.ok()) return s;
   c.pattern = c.module ? "" : m.pattern(*i);
   c.line = attune::name(p);
-  c.why = join(c.name, ": ", c.why, "\n  ", c.line, ": ", m.planned(p));
+  std::string said;
+  (void)m.planned(p, said);  // a refusal is said, and is an error only when it is run
+  c.why = join(c.name, ": ", c.why, "\n  ", c.line, ": ", said);
   if (c.module)
     if (Status s = module_line(*i, m, o, c.line); !s.ok()) return s;
   out = std::move(c);
