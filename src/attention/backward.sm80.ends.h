@@ -48,6 +48,29 @@ struct RowBlock {
   }
 };
 
+// A block's sums [count][Dim] in shared memory, into f32 rows that no other block has, or added to them. Four places
+// are read before one is written: else each waits for the one before.
+template <int Dim, int kThreads>
+__device__ inline void store_sums(const float* sums, float* rows, int64_t stride, int count, int dim, bool running) {
+  constexpr int kChunks = Dim / 4, kAtOnce = 4;
+#pragma unroll 1
+  for (int first = int(threadIdx.x); first < count * kChunks; first += kAtOnce * kThreads) {
+    float4 was[kAtOnce] = {}, *to[kAtOnce];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int key = (first + i * kThreads) / kChunks, column = (first + i * kThreads) % kChunks * 4;
+      to[i] = key < count && column < dim ? reinterpret_cast<float4*>(rows + key * stride + column) : nullptr;
+      if (running && to[i]) was[i] = *to[i];
+    }
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      if (!to[i]) continue;
+      const float4 more = reinterpret_cast<const float4*>(sums)[first + i * kThreads];
+      *to[i] = {was[i].x + more.x, was[i].y + more.y, was[i].z + more.z, was[i].w + more.w};
+    }
+  }
+}
+
 // Lists that lie one behind the other have an entry in common with no other. By one block.
 __device__ inline void find_apart(const BackwardParams& x) {
   const Tensor& t = x.args[Role::block_begin];

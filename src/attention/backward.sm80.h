@@ -537,7 +537,9 @@ struct BackwardKeys : KeyWalk<Shape> {
           sums[(first_key() + m * 16 + e / 2 * 8) * Dim + (first_part() * kColumns + d) * 8 + lane % 4 * 2 + e % 2] =
               acc[m][d].c[e] * factor;
     __syncthreads();
-    if (p.dtype.grad == DType::f32 && p.keys != KeySource::paged && !x.shared_keys) return store_rows(role, sums, dim);
+    if (!x.shared_keys)
+      return store_sums<Dim, kThreads>(sums, LinearRows<float>(p, a, role, at.seq, at.b, at.head_kv).row(at.first),
+                                       a[role].stride.seq, at.count, dim, x.running);
     const auto row_of = [&]<class G>(int key, G*) {
       return p.keys == KeySource::paged ? PagedRows<G>(p, a, role, at.seq, at.b, at.head_kv).row(at.first + key)
                                         : LinearRows<G>(p, a, role, at.seq, at.b, at.head_kv).row(at.first + key);
@@ -548,34 +550,8 @@ struct BackwardKeys : KeyWalk<Shape> {
       const float low = sums[key * Dim + column], high = sums[key * Dim + column + 1];
       if (column >= dim) continue;
       if (p.dtype.grad != DType::f32) add_pair(row_of(key, static_cast<T*>(nullptr)) + column, low, high);
-      else if (float* to = row_of(key, static_cast<float*>(nullptr)) + column; x.shared_keys)
+      else if (float* to = row_of(key, static_cast<float*>(nullptr)) + column)
         atomicAdd(to, low), atomicAdd(to + 1, high);
-      else if (x.running) to[0] += low, to[1] += high;
-      else to[0] = low, to[1] = high;
-    }
-  }
-  // f32 rows that are this block's alone. Where the run accumulates, four places are read before one of them is
-  // written: else each waits for the one before.
-  __device__ void store_rows(Role role, const float* sums, int dim) const {
-    constexpr int kChunks = Dim / 4, kAtOnce = 4;
-    float* const row0 = LinearRows<float>(p, a, role, at.seq, at.b, at.head_kv).row(at.first);
-    const int64_t stride = a[role].stride.seq;
-#pragma unroll 1
-    for (int n0 = thread_index(); n0 < at.count * kChunks; n0 += kAtOnce * kThreads) {
-      float4 was[kAtOnce] = {};
-      const auto there = [&](int n) { return n < at.count * kChunks && n % kChunks * 4 < dim; };
-      const auto place = [&](int n) {
-        return reinterpret_cast<float4*>(row0 + n / kChunks * stride + n % kChunks * 4);
-      };
-#pragma unroll
-      for (int i = 0; i < kAtOnce; ++i)
-        if (const int n = n0 + i * kThreads; x.running && there(n)) was[i] = *place(n);
-#pragma unroll
-      for (int i = 0; i < kAtOnce; ++i)
-        if (const int n = n0 + i * kThreads; there(n)) {
-          const float4 more = *reinterpret_cast<const float4*>(sums + n * 4);
-          *place(n) = {was[i].x + more.x, was[i].y + more.y, was[i].z + more.z, was[i].w + more.w};
-        }
     }
   }
 };
