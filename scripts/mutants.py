@@ -12,6 +12,8 @@ SCALAR, NEON = "src/machine/cpu/scalar.cpp", "src/machine/cpu/neon.cpp"
 DILATED, DILATED_HEADS, OPS = "src/core/dilated.h", "src/core/dilated.cpp", "src/machine/ops.cpp"
 DILATED_CALLS, DILATED_SHAPE = "src/variants/dilated_calls.cpp", "src/variants/dilated_shape.cpp"
 DILATED_RUN = "src/variants/dilated.cpp"
+PATTERN, PATTERN_TEXT, BLOCKS = "src/core/pattern.h", "src/core/pattern.cpp", "src/variants/blocks.cpp"
+SCORER, CHOOSER, ADAPTIVE = "src/core/scorer.h", "src/variants/scorer.cpp", "src/variants/adaptive.cpp"
 ROWS, GRAPH, STEPS = "src/machine/rows.cpp", "src/modules/graph.cpp", "src/modules/steps.cpp"
 ATTEND, BUILD, MODULE = "src/modules/attend.cpp", "src/modules/build.cpp", "src/modules/module.cpp"
 
@@ -195,4 +197,36 @@ MUTANTS = [
      "cross-attention is turned", ["modules_module_test"]),
     (MODULE, "place & 1 ? std::sin(turn) : std::cos(turn)", "std::cos(turn)",
      "parameters begin in equal pairs", ["modules_module_test"]),
+    # Patterns of blocks, their lists, and the scorer of content-adaptive ones
+    (PATTERN, "return {home(q.first), home(q.last - 1) + 1};", "return {home(q.first), home(q.first) + 1};",
+     "blocks: a block of queries astride two key blocks stands on the first alone", ["variants_blocks_test"]),
+    (PATTERN, "last = walk.last_key(q.last - 1);", "last = walk.last_key(q.first);",
+     "blocks: a row is shown only what its first query sees", ["variants_blocks_test"]),
+    (PATTERN, "return apart % r == 0 && apart / r <= steps;", "return apart % r == 0 && apart <= steps;",
+     "blocks: offsets reach as far for every rate", ["variants_blocks_test"]),
+    (PATTERN, "if (i % rate[n] == 0 && j % rate[n] == 0) return true;", "if (j % rate[n] == 0) return true;",
+     "blocks: multiples meet every row", ["variants_blocks_test"]),
+    (PATTERN, "case HeadKind::streaming: return j < sink || apart < local;", "case HeadKind::streaming: return apart < local;",
+     "blocks: streaming heads lose their sink", ["variants_blocks_test"]),
+    (PATTERN, "return (shown * density + kWhole / 2) / kWhole;", "return shown * density / kWhole;",
+     "blocks: a random density is rounded down", ["variants_blocks_test"]),
+    (PATTERN, "round < 10; round += 2", "round < 4; round += 2",
+     "blocks: small rows favour pairs of blocks", ["core_pattern_test"]),
+    (PATTERN_TEXT, "blocks = up ? int32_t(ceil_div(x, problem.mask.blocks.k))", "blocks = up ? int32_t(x / problem.mask.blocks.k)",
+     "blocks: global tokens below a block vanish", ["core_pattern_test"]),
+    (PATTERN_TEXT, "(size.q - 1) / size.k + 2);", "(size.q - 1) / size.k + 1);",
+     "blocks: the bound of varied lengths forgets blocks astride", ["variants_blocks_test"]),
+    (BLOCKS, "begin_k[j + 1] = start;", "begin_k[j + 1] = start + mine;",
+     "blocks: the list by key block is written one row on", ["variants_blocks_test"]),
+    (SCORER, "return side && say.per_head ? n / group() : n;", "return n;",
+     "adaptive: heads with networks of their own take the keys of another", CONFORMANCE),
+    (SCORER, "sum /= float(rows.last - rows.first);\n      for", "sum /= float(x.say.block);\n      for",
+     "adaptive: the gradient of a short block's mean is that of a whole one", CONFORMANCE),
+    (SCORER, "float sum = side ? 0 : x.b1.at(0, net)[unit];", "float sum = x.b1.at(0, net)[unit];",
+     "adaptive: b1 is added on both sides", CONFORMANCE),
+    (SCORER, "d_log -= x.d_entry[n] * x.scores[n];", "d_log += x.d_entry[n] * x.scores[n];",
+     "adaptive: the temperature's gradient has the other sign", CONFORMANCE),
+    (CHOOSER, "std::sort(from, from + keep);", "", "adaptive: kept blocks are not in order", CONFORMANCE),
+    (CHOOSER, "return room.key[i] > room.key[j] ||", "return room.key[i] < room.key[j] ||",
+     "adaptive: a row keeps its worst blocks", CONFORMANCE),
 ]

@@ -120,6 +120,8 @@ TEST_F(Graph, a_composition_replays) {
   check("forward bf16 b2 h4/2 q130 k130 d64 causal : dilated rates=1,2,3 segments=32,64,130", false);
   check("backward bf16 b2 h4/2 q130 k130 d64 causal repro=run : dilated rates=1,2,3 segments=32,64,130", false);
   check("backward f16 b1 h4 q99 k99 d64 full repro=run : dilated norm=divide rates=1,3 segments=20,99", false);
+  check("forward bf16 b2 h4/2 q130 k130 d64 causal : adaptive block=16 density=0.3 hidden=24", false);
+  check("forward bf16 b3 h4/2 q90 k120 d64 causal ragged : adaptive block=16 density=0.3 hidden=24 | seed=2", true);
 }
 
 // What forbids it is the mode of the capture, and it does: were it not so, none of the above would prove anything.

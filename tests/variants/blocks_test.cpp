@@ -252,6 +252,16 @@ TEST(Blocks, bounds_hold_whatever_the_lengths_are) {
   }
 }
 
+// One row, which stands astride two key blocks: there is no other row whose room it could take.
+TEST(Blocks, a_bound_counts_blocks_astride) {
+  Lists lists(problem("forward f32 b1 h1 q64 k640 d64 causal blocks64x64x1"), "local_window window=0", false);
+  std::vector<int32_t> used_k = {100};
+  lists.args[Role::used_k] = {.data = used_k.data(), .dtype = DType::i32, .extent = {1, 1, 1, 1}};
+  ASSERT_EQ(lists.build().message, "");
+  EXPECT_EQ(lists.row(0, 0), (std::vector<int>{0, 1}));
+  EXPECT_EQ(lists.counts()[3], 0);
+}
+
 TEST(Blocks, what_does_not_fit_is_refused_in_words) {
   Lists one(problem("forward f32 b1 h4 q640 k640 d64 full blocks64x64x1"), "dense");
   EXPECT_EQ(one.build().message, "");
