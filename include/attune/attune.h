@@ -261,8 +261,8 @@ ATTUNE_API int attune_blocks_counts(const char* device, const int64_t* counts, i
 /* Modules: layers with parameters, a forward and a backward. A module is one line of text, docs/modules.md:
  *   "llama bf16 b1 s4096 e4096 h32/8 ffn=14336 | causal"
  *   "multihead f32 b2 s512 e768 h12 norm=1 | causal : dilated mode=longnet norm=lse rates=1,2 segments=128,256"
- * Sizes are fixed when it is made. Its attention goes by tuned rules and the list of backends; ATTUNE_BACKEND is not for
- * it. Calls of one module from many threads are safe while nobody changes its parameters or gradients. */
+ * Sizes are fixed when it is made. Its attention goes by tuned rules and the list of backends; ATTUNE_BACKEND is not
+ * for it. Calls of one module from many threads are safe while nobody changes its parameters or gradients. */
 typedef struct attune_module attune_module;
 typedef struct attune_module_options {
   uint32_t size;               /* sizeof(attune_module_options) */
@@ -306,8 +306,8 @@ ATTUNE_API int attune_module_gradient(const attune_module* module, const char* n
 /* Memory for a tape, the module's own, for those who have one forward and its backward at a time. The first call
  * allocates it. */
 ATTUNE_API int attune_module_tape(const attune_module* module, void** out);
-/* Every parameter from or to a safetensors file, there named prefix + name (null: no prefix). convert: a file in another
- * floating dtype is taken too. A file that does not fit changes nothing. */
+/* Every parameter from or to a safetensors file, there named prefix + name (null: no prefix). convert: a file in
+ * another floating dtype is taken too. A file that does not fit changes nothing. */
 ATTUNE_API int attune_module_load(attune_module* module, const char* path, const char* prefix, int convert);
 ATTUNE_API int attune_module_save(const attune_module* module, const char* path, const char* prefix);
 ATTUNE_API int attune_module_forward(const attune_module* module, const attune_module_args* args, void* stream);
@@ -401,7 +401,7 @@ ATTUNE_API int attune_shard_tokens(const char* layout, int32_t tokens, int32_t r
 ATTUNE_API int attune_shard_copy(const char* layout, int32_t ranks, int32_t rank, const attune_tensor* whole,
                                  const attune_tensor* shard, int back, void* stream);
 /* The factory: the name of an implementation ("dilated", "ring_dilated", "block_sparse", "nsa", "multihead_dilated",
- * "auto", ...: docs/modules.md has them all) and some sizes become a problem line or a module's text, with the reason. */
+ * "auto", ...: docs/modules.md has them all) and some sizes become a problem line or a module's text, and why. */
 typedef struct attune_make_options {
   uint32_t size;               /* sizeof(attune_make_options) */
   int32_t dtype;               /* 0: f32 */

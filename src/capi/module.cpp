@@ -72,7 +72,8 @@ Status run(const attune_module* m, const attune_module_args* given, Pass pass, v
   cuda::Borrowed borrowed;
   if (a.workspace || a.workspace_bytes) {
     if (!a.workspace || a.workspace_bytes < needed)
-      return no("workspace has ", a.workspace ? a.workspace_bytes : 0, " bytes, below the ", needed, " that are needed");
+      return no("workspace has ", a.workspace ? a.workspace_bytes : 0, " bytes, below the ", needed,
+                " that are needed");
     c.workspace = static_cast<std::byte*>(a.workspace);
   } else if (gpu) {
     if (Status s = borrowed.take(module.graph().device.index, std::max<size_t>(needed, 1), stream); !s.ok())

@@ -73,7 +73,7 @@ static void nothing_given(void) {
   plain(), give(&w, ATTUNE_SINKS, ATTUNE_F32, "h", 4, 0, 0, 0);
   wrong("sinks: is given, but the problem has no use for it");
   plain(), give(&w, ATTUNE_D_VARIANT + 23, ATTUNE_F32, "h", 4, 0, 0, 0);
-  wrong("d_variant[15]: is given, but the problem has no use for it");
+  wrong("d_variant[23]: is given, but the problem has no use for it");
   plain(), w.tensor[ATTUNE_K].data = NULL;
   wrong("k: data is null");
   plain(), w.problem.size = 0;

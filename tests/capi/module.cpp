@@ -42,8 +42,8 @@ void train() {
   std::vector<float> x = wave(2 * 8 * 32, 0.7f), want = wave(x.size(), 1.3f), y(x.size()), dy(x.size()), dx(x.size());
   std::vector<char> memory;
   void* tape = aligned(memory, sizes.tape);
-  const attune::Tensor tx(x.data(), "bsd", {2, 8, 32}), ty(y.data(), "bsd", {2, 8, 32}), tdy(dy.data(), "bsd", {2, 8, 32}),
-      tdx(dx.data(), "bsd", {2, 8, 32});
+  const attune::Tensor tx(x.data(), "bsd", {2, 8, 32}), ty(y.data(), "bsd", {2, 8, 32}),
+      tdy(dy.data(), "bsd", {2, 8, 32}), tdx(dx.data(), "bsd", {2, 8, 32});
   double first = 0, loss = 0;
   for (int step = 0; step < 60; ++step) {
     module.forward({.x = &tx, .out = &ty, .tape = tape});
@@ -58,11 +58,12 @@ void train() {
       for (int64_t n = 0; n < count; ++n) static_cast<float*>(p.data)[n] -= 0.001f * static_cast<float*>(g.data)[n];
     }
   }
-  expect(std::isfinite(loss) && loss < 0.5 * first, "training makes the loss smaller: " + std::to_string(first) + " -> " +
-                                                         std::to_string(loss));
+  expect(std::isfinite(loss) && loss < 0.5 * first,
+         "training makes the loss smaller: " + std::to_string(first) + " -> " + std::to_string(loss));
 
   // A file, and a module of another length that shares the parameters.
-  const std::string path = std::string(std::getenv("TMPDIR") ? std::getenv("TMPDIR") : "/tmp") + "/attune_capi_module.safetensors";
+  const std::string path =
+      std::string(std::getenv("TMPDIR") ? std::getenv("TMPDIR") : "/tmp") + "/attune_capi_module.safetensors";
   module.save(path, "layer.");
   attune::Module again("llama f32 b2 s8 e32 h4/2 seed=9"), shorter("llama f32 b2 s4 e32 h4/2", nullptr, &module);
   again.load(path, "layer.");
@@ -97,8 +98,9 @@ void refusals() {
   refused([&] { module.backward({.x = &tx, .d_out = &ty}); }, "module: tape is not given, and a backward reads it");
   refused([&] { module.forward({.x = &tx, .out = &ty, .tape = static_cast<char*>(tape) + 1}); },
           "module: tape is not aligned to 64 bytes");
-  refused([&] { module.forward({.x = &tx, .out = &ty, .workspace = tape, .workspace_bytes = 1}); },
-          "module: workspace has 1 bytes, below the " + std::to_string(module.sizes().forward_only) + " that are needed");
+  refused(
+      [&] { module.forward({.x = &tx, .out = &ty, .workspace = tape, .workspace_bytes = 1}); },
+      "module: workspace has 1 bytes, below the " + std::to_string(module.sizes().forward_only) + " that are needed");
   refused([&] { module.parameter("x"); }, "module: 'x' is not one of its parameters: 'feed_forward f32 b1 s2 e8'");
   attune_module_options later{};
   attune_module* none = nullptr;
