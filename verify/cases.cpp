@@ -404,7 +404,7 @@ Status parse(std::string_view text, Case& out) {
 std::span<const std::string_view> nasty_lines() { return kNasty; }
 
 const std::vector<Topic>& topics() {
-  static const std::vector<Topic> all{
+  static const std::vector<Topic> all = with_nsa_topics({
       {"plain", [](const Problem& p) { return !p.options && p.mask.kind == MaskKind::full && !p.mask.blocks.q; },
        [](Problem&) {}},
       {"causal", [](const Problem& p) { return p.mask.kind == MaskKind::causal; },
@@ -437,7 +437,7 @@ const std::vector<Topic>& topics() {
       topic<Option::rotary_half>("rotary_half"),
       topic<Option::descale>("descale"),
       topic<Option::block_bias>("block_bias"),
-  };
+  });
   return all;
 }
 

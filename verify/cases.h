@@ -37,6 +37,7 @@ struct Topic {
   void (*set)(Problem&);  // the plainest problem of the topic, from a plain one
 };
 const std::vector<Topic>& topics();
+std::vector<Topic> with_nsa_topics(std::vector<Topic>);  // and the words of native sparse attention
 // The plainest problem of a cell; not always a valid one.
 Problem plainest(const Topic&, Pass, DType, KeySource);
 

@@ -111,4 +111,32 @@ constexpr std::string_view kLines[] = {
 
 std::span<const std::string_view> nsa_lines() { return kLines; }
 
+namespace {
+
+// A topic is a word, on the plainest problem that it fits.
+constexpr std::string_view kWords[] = {"compress", "select", "selected", "gate", "reads", "nsa"};
+constexpr std::string_view kPlainest[] = {"compress d=4 l=8 phi=mean", "select d=2 l=4 n=3 s=4", "selected n=3 s=4",
+                                          "gate act=sigmoid", "reads d=2 l=4 n=3 s=4 w=5",
+                                          "nsa d=2 gate=sigmoid l=4 n=3 phi=mean s=4 w=5"};
+
+template <int N>
+Topic topic_of_word() {
+  return {kWords[N], [](const Problem& p) { return word(p.variant) == kWords[N]; },
+          [](Problem& p) {
+            (void)assign(p.variant, kPlainest[N]);
+            if (kWords[N] == "compress") return void(p.len_k = 3);  // of 19 tokens
+            if (kWords[N] == "gate") return void(p.heads_q = 3 * p.heads_kv);
+            p.mask.kind = MaskKind::causal, p.len_k = p.len_q;
+          }};
+}
+
+}  // namespace
+
+std::vector<Topic> with_nsa_topics(std::vector<Topic> all) {
+  for (const Topic& t : {topic_of_word<0>(), topic_of_word<1>(), topic_of_word<2>(), topic_of_word<3>(),
+                         topic_of_word<4>(), topic_of_word<5>()})
+    all.push_back(t);
+  return all;
+}
+
 }  // namespace attune
