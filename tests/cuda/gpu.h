@@ -78,7 +78,9 @@ class Placed {
     if (Status s = plan_on(b, case_.problem, d, plan_); !s.ok()) return s;
     const cuda::Use use(device_);
     if (Status s = scratch_.allocate(device_, plan_.workspace_bytes); !s.ok()) return s;
-    const cudaError_t error = cudaMemset(scratch_.data(), 0xFF, plan_.workspace_bytes);
+    cudaError_t error = cudaMemset(scratch_.data(), 0xFF, plan_.workspace_bytes);
+    // Streams of tests do not wait for the default one: without this the poison may come after a run has begun.
+    if (error == cudaSuccess) error = cudaDeviceSynchronize();
     return error == cudaSuccess ? Status::good() : Status::no("cudaMemset: ", cudaGetErrorString(error));
   }
   // Whether the backend takes these arguments: some of what it refuses only they tell.
