@@ -15,6 +15,7 @@ DILATED_RUN = "src/variants/dilated.cpp"
 PATTERN, PATTERN_TEXT, BLOCKS = "src/core/pattern.h", "src/core/pattern.cpp", "src/variants/blocks.cpp"
 SCORER, CHOOSER, ADAPTIVE = "src/core/scorer.h", "src/variants/scorer.cpp", "src/variants/adaptive.cpp"
 ROWS, GRAPH, STEPS = "src/machine/rows.cpp", "src/modules/graph.cpp", "src/modules/steps.cpp"
+NSA_CACHE, NSA, NSA_COPIES = "src/capi/nsa_cache.cpp", "src/core/nsa.h", "src/machine/append_rows.cpp"
 ATTEND, BUILD, MODULE = "src/modules/attend.cpp", "src/modules/build.cpp", "src/modules/module.cpp"
 
 CONFORMANCE = ["conformance_quick_test"]
@@ -229,4 +230,22 @@ MUTANTS = [
     (CHOOSER, "std::sort(from, from + keep);", "", "adaptive: kept blocks are not in order", CONFORMANCE),
     (CHOOSER, "return room.key[i] > room.key[j] ||", "return room.key[i] < room.key[j] ||",
      "adaptive: a row keeps its worst blocks", CONFORMANCE),
+    # The cache of native sparse attention
+    (NSA, "if (m < blocks) list[kept++] = m;", "if (m <= blocks) list[kept++] = m;",
+     "nsa: a list keeps the block behind the last", ["core_nsa_test"]),
+    (NSA_CACHE, "c.rows(n, first, batch, before * c.nsa.d, raw)", "c.rows(n, first, batch, before * c.nsa.d + 1, raw)",
+     "nsa cache: compressed tokens begin one raw token late", ["capi_nsa_cache"]),
+    (NSA_CACHE, "if (after == before) return Status::good();", "if (after <= before + 1) return Status::good();",
+     "nsa cache: a single compressed token is never made", ["capi_nsa_cache"]),
+    (NSA_CACHE, "c.order[size_t(end)] == first + end - b && length(end) == length(b);",
+     "c.order[size_t(end)] == first + end - b;",
+     "nsa cache: neighbours of another length are compressed as one", ["capi_nsa_cache"]),
+    (NSA_CACHE, "c.fresh.push_back({c.sequences + b, s});", "c.fresh.push_back({c.sequences + b, b});",
+     "nsa cache: sequences are taken in their own order", ["capi_nsa_cache"]),
+    (NSA_CACHE, "int32_t(c.length[size_t(s)] + added)}", "int32_t(c.length[size_t(s)])}",
+     "nsa cache: queries stand before the new tokens", ["capi_nsa_cache"]),
+    (NSA_CACHE, "if (now + added > most)", "if (now + added > most + 1)",
+     "nsa cache: one token too many is taken", ["capi_nsa_cache"]),
+    (NSA_COPIES, "row_address(c.from, b, s, h), bytes);", "row_address(c.from, 0, s, h), bytes);",
+     "copies of a batch are all of its first row", ["machine_append_rows_test"]),
 ]
