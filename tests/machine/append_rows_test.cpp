@@ -14,8 +14,8 @@ constexpr Extents kShape{2, 5, 3, 7};
 
 Owned numbered(DType dtype, Layout layout) {
   Owned o(dtype, kShape, layout, 3);
-  int n = 0;
-  o.each([&](int b, int s, int h, int d) { store(o.t, b, s, h, d, n++ % 11 - 5);  // no axis has a period of 11 });
+  int n = 0;  // no axis has a period of 11
+  o.each([&](int b, int s, int h, int d) { store(o.t, b, s, h, d, n++ % 11 - 5); });
   return o;
 }
 
