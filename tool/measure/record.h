@@ -40,7 +40,7 @@ struct Record {
   std::string message{};     // the sentence that belongs to it
   std::string problem{};     // its line
   std::string pattern{};     // of its lists of blocks; "" where they were drawn, or there are none
-  int64_t active_blocks = 0, shown_blocks = 0;  // of a pattern: entries of all lists, and what the mask shows
+  int64_t active_blocks = 0, shown_blocks = 0;  // of a pattern, or kept: entries of all lists, and what the mask shows
   double density = 0;        // active / shown
   std::string subject{};     // "cpu_forward", "torch:sdpa"
   std::string device{};      // "cpu", "cuda:0"

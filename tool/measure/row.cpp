@@ -6,6 +6,7 @@
 #include <memory>
 #include <new>
 
+#include "core/adaptive.h"
 #include "core/cost.h"
 #include "plan/plan.h"
 #include "tool/measure/gpu_workload.h"
@@ -156,6 +157,22 @@ struct RowRun {
     return bench.peers.empty() || !failed(gpu->other_outputs(peer_results), "the results of peers: ");
   }
 
+  // What a forward of adaptive blocks kept: its list is among the results.
+  void count_adaptive(Record& r, const Args& results) const {
+    const Tensor& begin = results[role(AdaptiveTensor::begin)];
+    if (word(problem.variant) != "adaptive" || problem.pass != Pass::forward || !begin.data) return;
+    const Adaptive say = adaptive_of(problem);
+    const int rows = begin.extent.dim - 1;
+    r.active_blocks = view<const int32_t>(begin).row(problem.batch - 1, 0, problem.heads_q - 1)[rows];
+    for (int b = 0; b < problem.batch; ++b) {
+      const Sequence s = sequence(problem, results, b);
+      const BlockGrid grid{s.band, s.len_q, s.len_k, {say.block, say.block, 1}};
+      for (int row = 0; row < rows; ++row)
+        r.shown_blocks += int64_t(problem.heads_q) * (grid.shown(row).last - grid.shown(row).first);
+    }
+    r.density = r.shown_blocks ? double(r.active_blocks) / double(r.shown_blocks) : 0;
+  }
+
   // A subject that is right is timed; one that is not is a record of a failure.
   void take(Record& r, Subject subject, const Args& results) {
     // A row costs a walk over the keys in double: of long sequences fewer are drawn, of each subject the same.
@@ -164,6 +181,7 @@ struct RowRun {
     const int rows = int(std::clamp(kElements / walk, 6.0, 24.0));
     r.parity = bench.check ? spot_check(problem, results, bench.seed, rows)
                            : Checked{.verdict = "UNCHECKED", .message = "not asked for"};
+    count_adaptive(r, results);
     if (r.parity.verdict == "FAIL") return end(r, "failed", join(r.subject, ": wrong result: ", r.parity.message));
     record_of.push_back(size_t(&r - records.data()));
     subjects.push_back(std::move(subject));

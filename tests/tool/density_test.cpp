@@ -1,0 +1,51 @@
+// Records of sparse problems say how dense they came out, and the density that was asked for changes it.
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/tool/spawn.h"
+
+namespace attune {
+namespace {
+
+using nlohmann::json;
+
+json record(const std::string& line, std::vector<std::string> more = {}) {
+  std::vector<std::string> words = {"bench", line, "--json", "--max-seconds", "0.01"};
+  words.insert(words.end(), more.begin(), more.end());
+  const Ran r = attune_says(words);
+  EXPECT_EQ(r.code, 0) << r.err;
+  return json::parse(r.out.substr(0, r.out.find('\n')));
+}
+
+TEST(Density, of_a_pattern_is_in_the_record_and_follows_what_is_asked_for) {
+  const std::string line = "forward f32 b1 h2 q640 k640 d16 causal blocks64x64x1 | random density=";
+  const json tenth = record(line + "0.1 seed=2"), half = record(line + "0.5 seed=2");
+  EXPECT_EQ(tenth["pattern"], "random density=0.1 seed=2");
+  EXPECT_EQ(tenth["shown_blocks"], 110);
+  EXPECT_EQ(tenth["active_blocks"], 12);  // round(5.5) of each list
+  EXPECT_EQ(half["active_blocks"], 56);
+  EXPECT_NEAR(half["density"].get<double>(), 56. / 110, 1e-12);
+  EXPECT_GT(half["flops"].get<double>(), 3 * tenth["flops"].get<double>());
+  EXPECT_EQ(half["parity"]["verdict"], "PASS");
+}
+
+TEST(Density, of_adaptive_blocks_is_what_was_kept) {
+  const json r = record("forward f32 b1 h2 q256 k256 d16 full : adaptive block=32 density=0.5 hidden=8");
+  EXPECT_EQ(r["active_blocks"], 2 * 8 * 4);
+  EXPECT_EQ(r["shown_blocks"], 2 * 8 * 8);
+  EXPECT_EQ(r["density"], 0.5);
+}
+
+TEST(Density, the_masked_dense_counterpart_is_checked_and_timed_beside) {
+  const Ran r = attune_says({"bench", "forward f32 b1 h2 q128 k128 d16 causal blocks32x32x1 | strided stride=2", "--json",
+                             "--backend", "cpu_forward,masked_dense", "--max-seconds", "0.01"});
+  EXPECT_EQ(r.code, 0) << r.err;
+  const json second = json::parse(r.out.substr(r.out.find('\n') + 1));
+  EXPECT_EQ(second["subject"], "masked_dense");
+  EXPECT_EQ(second["parity"]["verdict"], "PASS");
+  EXPECT_EQ(second["baseline"], "cpu_forward");
+}
+
+}  // namespace
+}  // namespace attune
