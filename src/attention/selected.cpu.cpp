@@ -11,10 +11,13 @@ namespace {
 
 using namespace cpu;
 
-// Rows a task: their queries and running sums stay in L2 (at d128 in f32, 2 MiB), and a packed block is used by all
-// that chose it. With 8 times as many the sums come from memory, block after block: 0.72 of a dense kernel's rate, not
-// 0.79 (Neoverse-V1, f32, d128, 16 heads a group, blocks of 64 at random).
-constexpr int kTaskRows = 2048;
+// Rows a task: their queries and running sums stay in L2 (at d128 in f32, 1 MiB), and a packed block is used by all
+// that chose it. With 16 times as many the sums come from memory, block after block: 0.72 of a dense kernel's rate, not
+// 0.81 (Neoverse-V1, f32, d128, 16 heads a group, blocks of 64 at random).
+constexpr int kTaskRows = 1024;
+// But in a long sequence few of them choose the same block, and packing it is not for a handful of rows: where blocks
+// are chosen at random, at least so many rows come to each.
+constexpr int kRowsOfBlock = 160;
 constexpr float kLazy = 8.f;  // as in cpu_forward: a reference moves only when the maximum grew by so many doublings
 
 struct Scratch {
@@ -118,8 +121,6 @@ class Task {
     n = int(round_up(n, m_.keys));
     float top[kSelectedMaxRows], ref[kSelectedMaxRows], sum[kSelectedMaxRows], factor[kSelectedMaxRows];
     m_.pack_q(at, count, p_.dim_qk, scale_q_, x_.q);
-    for (int r = 0; r < count; ++r)  // by the time the products are done they are here
-      for (int d = 0; d < p_.dim_v; d += 16) __builtin_prefetch(x_.out + int64_t(mine[r]) * p_.dim_v + d, 1);
     m_.scores(x_.q, x_.k, n, dim_qk_, x_.s, top);
     if (least < n) m_.hide(x_.s, n, from, until, top);
     for (int r = 0; r < m_.rows; ++r) {
@@ -170,7 +171,8 @@ Status shape(Plan& plan, const Planner&) {
   const CpuKernels& m = *best_kernels(p.dtype.q, plan.device.features);
   const Nsa nsa = nsa_of(p);
   const int64_t sets = int64_t(p.batch) * p.heads_kv;
-  int64_t tasks = ceil_div(int64_t(p.len_q) * group(p), kTaskRows);
+  const int64_t rows = std::max<int64_t>(kTaskRows, kRowsOfBlock * blocks_of(p, nsa) / nsa.n);
+  int64_t tasks = ceil_div(int64_t(p.len_q) * group(p), rows);
   while (sets * tasks < 2 * plan.device.units && p.len_q / (tasks + 1) >= 64) ++tasks;
   plan.tile_q = int(ceil_div(p.len_q, tasks)), plan.tile_k = piece_of(m, nsa);
   Workspace count;

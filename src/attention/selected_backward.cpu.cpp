@@ -181,7 +181,7 @@ class Task {
       m_.unpack(x_.dq, p_.dim_qk, factor, rows, x_.row, p_.dim_qk);
       for (int r = 0; r < rows; ++r) {
         const int64_t to = int64_t(token(block, row + first + r)) * u_.group + (row + first + r) % u_.group;
-        add_scaled(x_.row + int64_t(r) * p_.dim_qk, 1.f, p_.dim_qk, sum_ + to * p_.dim_qk);
+        add_row(x_.row + int64_t(r) * p_.dim_qk, p_.dim_qk, sum_ + to * p_.dim_qk);
       }
     }
   }
