@@ -74,11 +74,14 @@ void declare_adaptive(const Problem& p, const Args&, Declared& d) {
 int64_t adaptive_bound(const Problem& p, const Adaptive& a) {
   const int64_t rows = ceil_div(p.len_q, a.block), columns = ceil_div(p.len_k, a.block);
   const bool falls = p.mask.kind == MaskKind::causal && p.mask.align == Align::bottom_right && p.mask.k_step == 1;
-  int64_t all = 0;
+  constexpr int64_t kMost = 1 << 16;  // rows that are looked at one by one
+  int64_t all = falls && rows <= kMost ? 0 : rows * a.kept(int(columns));
   // Causal: the n-th row from the end sees n blocks less than the last one, or one of them more where it is astride.
-  for (int64_t n = 0; n < rows; ++n)
-    all += a.kept(int(falls ? std::clamp<int64_t>(columns - n + 1, 0, columns) : columns));
-  return std::max<int64_t>(1, all * p.batch * p.heads_q);
+  for (int64_t n = 0; falls && rows <= kMost && n < rows; ++n)
+    all += a.kept(int(std::clamp<int64_t>(columns - n + 1, 0, columns)));
+  constexpr double kTooMany = 0x1p62;  // beyond any list, and no product overflows
+  const double lists = double(p.batch) * p.heads_q;
+  return double(all) * lists > kTooMany ? int64_t(kTooMany) : std::max<int64_t>(1, all * int64_t(lists));
 }
 
 }  // namespace attune

@@ -282,7 +282,8 @@ int64_t bound(const Pattern& p, const Problem& problem, int batch, int heads, bo
     // What is drawn is drawn of the sum; rounding is monotone, so fewer shown are never more drawn.
     all += p.draws(h) ? p.drawn(shown) : listed;
   }
-  return all * batch;
+  constexpr double kTooMany = 0x1p62;
+  return double(all) * batch > kTooMany ? int64_t(kTooMany) : all * batch;
 }
 
 }  // namespace attune

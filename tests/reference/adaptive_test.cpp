@@ -148,6 +148,21 @@ TEST(ReferenceAdaptive, noise_changes_the_choice_and_repeats_with_its_seed) {
   EXPECT_NE(chosen(1), chosen(2));
 }
 
+TEST(Adaptive, a_bound_holds_whatever_the_lengths_are_and_takes_no_time_of_large_problems) {
+  const Problem p = problem("forward f32 b1 h1 q200 k300 d16 causal : adaptive block=16 density=0.4");
+  const Adaptive say = adaptive_of(p);
+  for (int len_q = 1; len_q <= 200; ++len_q)
+    for (int len_k = 1; len_k <= 300; ++len_k) {
+      const BlockGrid grid{band_of(p.mask, len_q, len_k, 0, 0), len_q, len_k, {16, 16, 1}};
+      int64_t kept = 0;
+      for (int row = 0; row < grid.rows(); ++row) kept += say.kept(grid.shown(row).last - grid.shown(row).first);
+      ASSERT_LE(kept, adaptive_bound(p, say)) << len_q << " " << len_k;
+    }
+  Problem large = p;
+  large.len_q = large.len_k = large.batch = large.heads_q = INT32_MAX;
+  EXPECT_GT(adaptive_bound(large, {.block = 1}), INT32_MAX);
+}
+
 TEST(Adaptive, bad_parameters_are_one_sentence) {
   const auto refusal = [](std::string_view variant) {
     Problem p;
