@@ -16,10 +16,15 @@ PATTERN, PATTERN_TEXT, BLOCKS = "src/core/pattern.h", "src/core/pattern.cpp", "s
 SCORER, CHOOSER, ADAPTIVE = "src/core/scorer.h", "src/variants/scorer.cpp", "src/variants/adaptive.cpp"
 ROWS, GRAPH, STEPS = "src/machine/rows.cpp", "src/modules/graph.cpp", "src/modules/steps.cpp"
 NSA_CACHE, NSA, NSA_COPIES = "src/capi/nsa_cache.cpp", "src/core/nsa.h", "src/machine/append_rows.cpp"
+NSA_SELECT, NSA_SELECTED = "src/attention/select.cpu.cpp", "src/attention/selected.cpu.cpp"
+NSA_BACKWARD, NSA_GATE = "src/attention/selected_backward.cpu.cpp", "src/attention/gate.cpu.cpp"
+NSA_COMPRESS, NSA_READS = "src/attention/compress.cpu.cpp", "src/attention/reads.cpu.cpp"
+NSA_STEPS, NSA_WHOLE, NSA_LENGTHS = "src/variants/nsa_steps.cpp", "src/variants/nsa.cpp", "src/machine/nsa_lengths.h"
 ATTEND, BUILD, MODULE = "src/modules/attend.cpp", "src/modules/build.cpp", "src/modules/module.cpp"
 
 CONFORMANCE = ["conformance_quick_test"]
 KERNELS = ["machine_kernels_test", *CONFORMANCE]
+NSA_CASES = ["conformance_nsa_cases_test"]
 
 MUTANTS = [
     # Masks and walks
@@ -248,4 +253,38 @@ MUTANTS = [
      "nsa cache: one token too many is taken", ["capi_nsa_cache"]),
     (NSA_COPIES, "row_address(c.from, b, s, h), bytes);", "row_address(c.from, 0, s, h), bytes);",
      "copies of a batch are all of its first row", ["machine_append_rows_test"]),
+    # Native sparse attention and its parts
+    (NSA, "return t < 0 ? 0 : compressed(t + 1);", "return t < 0 ? 0 : compressed(t);",
+     "nsa: a query does not see the compressed token that ends at it", ["core_nsa_test"]),
+    (NSA, "return t < 0 || own(t) < 3 ? 0 : own(t) - 2;", "return t < 0 || own(t) < 3 ? 0 : own(t) - 1;",
+     "nsa: a forced block is a candidate too", ["core_nsa_test"]),
+    (NSA, "const int most = s < l ? s / d : l / d", "const int most = s < l ? s / d : l / d + 1",
+     "nsa: the middle taps of equation 9 are one too large", ["core_nsa_test"]),
+    (NSA, "s.position = int64_t(tokens) - s.len_q;", "s.position = 0;",
+     "nsa: a decode selects as if it were at the beginning", NSA_CASES),
+    (NSA_SELECT, "x.score == y.score && x.block < y.block", "x.score == y.score && x.block > y.block",
+     "nsa: of equal scores the higher block wins", ["variants_nsa_select_test"]),
+    (NSA_SELECT, "c >= 0 && c < visible", "c > 0 && c < visible",
+     "nsa: the first compressed token scores for nobody", NSA_CASES),
+    (NSA_SELECTED, "if (least < n) m_.hide", "if (false) m_.hide", "nsa: a selected block shows its future", NSA_CASES),
+    (NSA_SELECTED, "x_.sum[mine[r]] *= move;", "", "nsa: a running sum is not rescaled", NSA_CASES),
+    (NSA_BACKWARD, "< first_key + r)", "<= first_key + r)", "nsa: a query gives its own key no gradient", NSA_CASES),
+    (NSA_BACKWARD, "for (int split = 1; split < plan.splits; ++split)",
+     "for (int split = 2; split < plan.splits; ++split)", "nsa: the second split's dq is lost", NSA_CASES),
+    (NSA_COMPRESS, "(token - nsa.l) / nsa.d + 1;", "(token - nsa.l) / nsa.d + 2;",
+     "nsa: a raw token gets nothing from its first window", NSA_CASES),
+    (NSA_COMPRESS, "add_scaled(job.weight(0, k), float(sum), job.dim, job.d_weight(1, j, k));", ";",
+     "nsa: w1's gradient lacks the position encoding", NSA_CASES),
+    (NSA_GATE, "gate[n] * (d_gate[n] - mean)", "gate[n] * d_gate[n]",
+     "nsa: softmax gates have the gradient of ones that do not sum to 1", NSA_CASES),
+    (NSA_READS, "near) - keys.first);", "near + 1) - keys.first);",
+     "nsa: a token in block and window is counted twice", NSA_CASES),
+    (NSA_STEPS, ".left = std::max(0, nsa.w - 1)", ".left = nsa.w", "nsa: a window of w tokens has w + 1", NSA_CASES),
+    (NSA_STEPS, ".k_phase = nsa.l - 1", ".k_phase = nsa.l",
+     "nsa: compressed tokens are seen a token late", NSA_CASES),
+    (NSA_WHOLE, "if (adds(n) && part.given(r))", "if (false && part.given(r))",
+     "nsa: gradients of keys are added to what was there", NSA_CASES),
+    (NSA_LENGTHS, "= tokens - len_q;", "= 0;", "nsa: a decode's compressed branch is at the beginning", NSA_CASES),
+    (NSA_LENGTHS, "x.nsa.compressed(tokens)", "x.nsa.compressed(tokens + 1)",
+     "nsa: a compressed token is read before it is whole", NSA_CASES),
 ]
