@@ -9,6 +9,7 @@
 #include <numeric>
 
 #include "attention/cpu.h"
+#include "attention/lists.cpu.h"
 
 namespace attune {
 namespace {
@@ -466,17 +467,20 @@ Status shape(Plan& plan, const Planner&) {
   carve_rows(count, p);
   carve_partial(count, plan);
   carve_queries(count, plan, m);
+  carve_list(count, p);
   for (int n = 0; n < plan.device.units; ++n) carve(count, plan, m);
   plan.workspace_bytes = count.used;
   return Status::good();
 }
 
-Status run(const Plan& plan, const Args& a, Workspace ws, Stream) {
+Status run(const Plan& plan, const Args& given, Workspace ws, Stream) {
   const Problem& p = plan.problem;
+  Args a = given;
   const CpuKernels& m = *best_kernels(p.dtype.q, plan.device.features);
   const RowState rows = carve_rows(ws, p);
   const Partial partial = carve_partial(ws, plan);
   const PackedQueries queries = carve_queries(ws, plan, m);
+  add_list_by_key(p, carve_list(ws, p), a);
   const auto scratch_of = [&](int worker) {  // as counted: after those of the workers before it
     Workspace own = ws;
     for (int n = 0; n < worker; ++n) carve(own, plan, m);

@@ -121,6 +121,19 @@ TEST_F(Sm80Forward, splits_the_keys_where_the_grid_is_small) {
   EXPECT_EQ(planned("forward bf16 b1 h4 q64 k65536 d64 window128,0", "h200").splits, 1) << "a window sees few";
 }
 
+// A tile lies in one block: one of 128 rows would be half empty in a block of 64.
+TEST_F(Sm80Forward, tiles_are_not_larger_than_the_blocks_of_a_list) {
+  for (const char* dim : {"d64", "d128"}) {
+    const auto tile = [&](const char* blocks) {
+      const Plan plan = planned(join("forward bf16 b1 h16 q16384 k16384 ", dim, " full", blocks), "h200");
+      return std::pair(plan.tile_q, plan.tile_k);
+    };
+    EXPECT_EQ(tile(" blocks64x64x65536"), std::pair(64, 64)) << dim;
+    EXPECT_EQ(tile(" blocks128x128x65536").first, 128) << dim;
+    EXPECT_EQ(tile(" blocks128x128x65536"), tile("")) << dim;
+  }
+}
+
 // A row's bits must not depend on the other sequences: neither on how many there are nor on their longest. A sequence
 // of few queries goes to the decode kernels, in parts of fixed size, also beside one that has many.
 TEST_F(Sm80Forward, reproducible_by_batch_takes_one_way_for_every_length_of_the_others) {
