@@ -76,7 +76,7 @@ MUTANTS = [
      "two problems print the same line", ["core_problem_test"]),
     (PROBLEM, "if (p.precision != Precision::full) s +=", "if (p.precision == Precision::tf32) s +=",
      "a precision is not printed", ["core_problem_test"]),
-    (PROBLEM, "if (rotary && !p.has(Option::append))", "if (false)",
+    (PROBLEM, "if (p.rotates() && !p.has(Option::append))", "if (false)",
      "rotary without append is accepted", ["core_problem_test"]),
     # Planner and rules
     (PLAN, "if (!b->only_by_name && accept(", "if (accept(",
@@ -123,7 +123,7 @@ MUTANTS = [
      "the slope of a softcap is left out", CONFORMANCE),
     (BACKWARD, "store_keys(Role::dk, keys, x_.dk, p_.dim_qk, dim_qk_, scale_);", "store_keys(Role::dk, keys, x_.dk, p_.dim_qk, dim_qk_, 1.f);",
      "dk lacks the scale", CONFORMANCE),
-    (BACKWARD, "if (shares_keys(p_, a_)) {", "if (false) {",
+    (BACKWARD, "if (shares_keys(p_, a_) || accumulates(p_)) {", "if (accumulates(p_)) {",
      "gradients of a shared page overwrite each other", CONFORMANCE),
     (BACKWARD, "if (partial) m_.hide(x_.s, n, from, until, top);", "if (partial && from[0] > 0) m_.hide(x_.s, n, from, until, top);",
      "queries beyond a key's last one get gradients", CONFORMANCE),
