@@ -218,7 +218,10 @@ class Run {
     if (s_.takes(NsaStep::select)) {
       Args part = attention(keys(), {});
       part[Role::cu_k] = {};
-      if (s_.takes(NsaStep::compressed)) part[Role::lse] = lse_of(Branch::compressed);  // else it makes its own
+      // Without it a selection makes its own, at the price of one more pass: the same bits whatever comes with a query,
+      // which those of an attention with split keys are not.
+      if (s_.takes(NsaStep::compressed) && p_.reproducible != Reproducible::batch)
+        part[Role::lse] = lse_of(Branch::compressed);
       part[variant_tensor(0)] = blocks();
       if (Status s = step(NsaStep::select, part); !s.ok()) return s;
       if (Status s = attend(NsaStep::selected, Branch::selected, attention(stream(0), stream(1))); !s.ok()) return s;

@@ -120,6 +120,10 @@ TEST_F(Graph, a_composition_replays) {
   check("forward bf16 b2 h4/2 q130 k130 d64 causal : dilated rates=1,2,3 segments=32,64,130", false);
   check("backward bf16 b2 h4/2 q130 k130 d64 causal repro=run : dilated rates=1,2,3 segments=32,64,130", false);
   check("backward f16 b1 h4 q99 k99 d64 full repro=run : dilated norm=divide rates=1,3 segments=20,99", false);
+  check("forward bf16 b2 h8/2 q130 k130 d64 causal : nsa d=4 gate=sigmoid l=8 n=4 phi=mean s=8 w=20", false);
+  check("backward bf16 b2 h8/2 q130 k130 d64 causal repro=run : nsa d=4 gate=softmax l=8 n=4 phi=conv s=8 w=20", false);
+  check("forward bf16 b3 h8/2 q90 k90 d64 causal ragged : nsa d=4 gate=none l=8 n=4 phi=mean s=8 w=20 | seed=2", true);
+  check("forward bf16 b2 h8/2 q1 k300 d64 causal : nsa d=4 gate=sigmoid l=8 n=4 phi=none s=8 w=20", true);
   check("forward bf16 b2 h4/2 q130 k130 d64 causal : adaptive block=16 density=0.3 hidden=24", false);
   check("forward bf16 b3 h4/2 q90 k120 d64 causal ragged : adaptive block=16 density=0.3 hidden=24 | seed=2", true);
 }
