@@ -241,6 +241,46 @@ void prefill_chunks_and_single_tokens_agree() {
     }
 }
 
+// Against attention spelled out: each branch alone, where it sees all tokens, in a prefill and at every single token.
+void a_branch_that_sees_everything_is_attention_at_every_step() {
+  constexpr int kAll = 40, kPrefill = 11;
+  const std::string text = "nsa d=1 gate=none l=1 n=40 phi=mean s=1 w=40";
+  for (int branch = 0; branch < 3; ++branch) {
+    attune::NsaCache cache(options(text));
+    Tokens all(1, kAll, true);
+    for (size_t n = 0; n < all.of[kGates].size(); ++n) all.of[kGates][n] = int(n % 3) == branch;
+    std::vector<float> out(size_t(kAll * kHeads * kDimV), NAN);
+    for (int first = 0, count = kPrefill; first < kAll; first += count, count = 1) {
+      Tokens fresh(1, count, false);
+      for (int s = 0; s < kStreams; ++s)
+        fresh.of[s].assign(all.of[s].begin() + first * kWidth[s], all.of[s].begin() + (first + count) * kWidth[s]);
+      attune::Args a = fresh.args(true, true);
+      a.set(ATTUNE_OUT, {out.data() + first * kHeads * kDimV, "bshd", {1, count, kHeads, kDimV}});
+      attune::Problem p = problem(1, count, "");
+      p.c.len_k = 0;
+      cache.attend(p, a, {0});
+    }
+    const std::vector<float>&q = all.of[kQ], &k = all.of[kK + 2 * branch], &v = all.of[kV + 2 * branch];
+    std::vector<float> want(out.size());
+    for (int t = 0; t < kAll; ++t)
+      for (int h = 0; h < kHeads; ++h) {
+        const int g = h / (kHeads / kGroups);
+        double sum = 0, rows[kDimV] = {};
+        for (int j = 0; j <= t; ++j) {
+          double score = 0;
+          for (int d = 0; d < kDim; ++d)
+            score += double(q[size_t((t * kHeads + h) * kDim + d)]) * double(k[size_t((j * kGroups + g) * kDim + d)]);
+          const double weight = std::exp(score / std::sqrt(double(kDim)));
+          sum += weight;
+          for (int d = 0; d < kDimV; ++d) rows[d] += weight * double(v[size_t((j * kGroups + g) * kDimV + d)]);
+        }
+        for (int d = 0; d < kDimV; ++d) want[size_t((t * kHeads + h) * kDimV + d)] = float(rows[d] / sum);
+      }
+    const float error = worst(out, want);
+    expect(error < kClose, "branch " + std::to_string(branch) + " alone is off by " + std::to_string(error));
+  }
+}
+
 void sequences_of_different_lengths_share_a_call() {
   Cached c("mean", kW);
   c.step({1}, 13);
@@ -315,6 +355,7 @@ void what_does_not_fit_is_refused_and_changes_nothing() {
 
 int main() {
   prefill_chunks_and_single_tokens_agree();
+  a_branch_that_sees_everything_is_attention_at_every_step();
   sequences_of_different_lengths_share_a_call();
   a_shorter_sequence_goes_on_where_it_was_cut();
   appending_and_attending_may_be_two_calls();

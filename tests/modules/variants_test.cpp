@@ -69,6 +69,33 @@ TEST(Variants, native_sparse_attention_inside_a_module) {
   check_slopes("llama f32 b1 s40 e32 h4/2 | causal : nsa d=4 gate=sigmoid l=8 n=8 phi=mean s=8 w=0");
 }
 
+// Rotary, projections and gates included: the gate lets one branch through, and every branch sees all tokens.
+TEST(Variants, a_branch_that_sees_everything_is_attention_with_rotary) {
+  const auto plain = made("multihead f32 b2 s40 e32 h4/2 rope=pairs | causal");
+  disturb(*plain);
+  ModuleWorld want(*plain);
+  ASSERT_EQ(want.forward().message, "");
+  for (const std::string branch : {"compress", "select", "window"}) {
+    const auto nsa = made("multihead f32 b2 s40 e32 h4/2 rope=pairs | causal : nsa d=1 gate=softmax l=1 n=40 phi=mean "
+                          "s=1 w=40");
+    disturb(*nsa);
+    ModuleWorld got(*nsa);
+    int copied = 0;
+    for (const Parameter& p : nsa->graph().parameters) {
+      std::string name = p.name;
+      if (const size_t at = name.find("_" + branch); at != std::string::npos) name.erase(at, branch.size() + 1);
+      for (const Parameter& from : plain->graph().parameters)
+        if (from.name == name) write(got, &p, want.parameter(from)), ++copied;
+      if (name == "gate.fc2.weight") write(got, &p, std::vector<float>(size_t(p.count()), 0.f));
+      if (name == "gate.fc2.bias")
+        write(got, &p, {branch == "compress" ? 90.f : 0, branch == "select" ? 90.f : 0, branch == "window" ? 90.f : 0});
+    }
+    EXPECT_EQ(copied, int(plain->graph().parameters.size()));
+    ASSERT_EQ(got.forward().message, "");
+    for (size_t n = 0; n < want.out.size(); ++n) ASSERT_NEAR(got.out[n], want.out[n], 1e-5) << branch;
+  }
+}
+
 TEST(Variants, block_lists_inside_a_module) {
   check_slopes("multihead f32 b2 s40 e32 h4/2 | causal | 8x8 local_window window=16");
   check_slopes("llama f32 b1 s37 e32 h4 | causal | 8x16 random density=0.4 seed=3");

@@ -46,6 +46,11 @@ struct Ran {
       const Status s = find_backend("reference")->run(Plan{.problem = forward}, world->forward_result(), {}, nullptr);
       EXPECT_TRUE(s.ok()) << s.message;
     }
+    run(device);
+  }
+  // Once more, into fresh outputs.
+  void run(const Device& device) {
+    const Problem& p = world->problem;
     got = world->outputs(false);
     Status s = check(p, got.args);
     Plan plan;
@@ -59,7 +64,7 @@ struct Ran {
       const auto at = (reinterpret_cast<uintptr_t>(memory.data()) + 255) / 256 * 256;
       s = plan.backend->run(plan, got.args, {reinterpret_cast<std::byte*>(at)}, nullptr);
     }
-    EXPECT_TRUE(s.ok() && unfit.empty()) << s.message << unfit << ", in: " << line;
+    EXPECT_TRUE(s.ok() && unfit.empty()) << s.message << unfit << ", in: " << name(p);
   }
   double at(Role r, int b, int s, int h, int d = 0) const { return load(got.args[r], b, s, h, d); }
   double input(Role r, int b, int s, int h, int d = 0) const { return load(world->args[r], b, s, h, d); }
