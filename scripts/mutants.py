@@ -21,6 +21,8 @@ NSA_BACKWARD, NSA_GATE = "src/attention/selected_backward.cpu.cpp", "src/attenti
 NSA_COMPRESS, NSA_READS = "src/attention/compress.cpu.cpp", "src/attention/reads.cpu.cpp"
 NSA_STEPS, NSA_WHOLE, NSA_LENGTHS = "src/variants/nsa_steps.cpp", "src/variants/nsa.cpp", "src/machine/nsa_lengths.h"
 ATTEND, BUILD, MODULE = "src/modules/attend.cpp", "src/modules/build.cpp", "src/modules/module.cpp"
+SHARD, RING_CALLS, RANKS = "src/core/shard.h", "src/variants/ring_calls.cpp", "src/transport/ranks.cpp"
+RING_ROTATE, RING_HEADS = "src/variants/ring_rotate.cpp", "src/variants/ring_heads.cpp"
 
 CONFORMANCE = ["conformance_quick_test"]
 KERNELS = ["machine_kernels_test", *CONFORMANCE]
@@ -287,4 +289,35 @@ MUTANTS = [
     (NSA_LENGTHS, "= tokens - len_q;", "= 0;", "nsa: a decode's compressed branch is at the beginning", NSA_CASES),
     (NSA_LENGTHS, "x.nsa.compressed(tokens)", "x.nsa.compressed(tokens + 1)",
      "nsa: a compressed token is read before it is whole", NSA_CASES),
+    # Attention over ranks
+    (SHARD, "number = n ? all - 1 - rank : rank;", "number = n ? all / 2 + rank : rank;",
+     "ring: the second piece of a zigzag is not the mirror of the first", ["core_shard_test"]),
+    (SHARD, "back = from ? floor_div(left + k - q, ranks) : 0", "back = from ? floor_div(left, ranks) : 0",
+     "ring: a striped window forgets which ranks it is between", ["core_shard_test"]),
+    (SHARD, "return least <= to && least <= right;", "return least < to && least <= right;",
+     "ring: pieces that see one pair of tokens are left out", ["core_shard_test"]),
+    (SHARD, "return clamp(ceil_div(t - first, step), 0, count);", "return clamp(floor_div(t - first, step), 0, count);",
+     "ring: a sequence of a striped stream begins a row early", ["core_shard_test"]),
+    (RING_CALLS, "if (!first) part.clear(Option::sink);", "(void)first;",
+     "ring: every part has the sink", ["variants_ring_test"]),
+    (RING_CALLS, "if (!own) part.mask.kind = MaskKind::full;", "(void)own;",
+     "ring: dilated queries see only some of an earlier rank's keys", ["variants_ring_test"]),
+    (RING_CALLS, "if (p_.mask.kind == MaskKind::causal && other > rank) return false;", "",
+     "ring: dilated queries see later ranks", ["variants_ring_test"]),
+    (RING_ROTATE, "both[count++] = {before(), 1, room_.moving[(step + 1) % 2]", "both[count++] = {before(), 1, room_.moving[step % 2]",
+     "ring: keys arrive in the buffer that is being sent", ["variants_ring_test"]),
+    (RING_ROTATE, "to = home ? owner(step) : next()", "to = next()",
+     "ring: sums of gradients go on after the last step", ["variants_ring_test"]),
+    (RING_ROTATE, "if (Status s = add(*from, *to, stream_); !s.ok()) return s;", "(void)from, (void)to;",
+     "ring: a step's share of the gradients is lost", ["variants_ring_test"]),
+    (RING_ROTATE, "if (calls_.sees((of + step) % s_.ranks, of)) return true;", "return true;",
+     "ring: keys travel to ranks that do not see them", ["variants_ring_test"]),
+    (RING_HEADS, "adds ? add(from, heads, stream_) : convert(from, heads, stream_)", "convert(from, heads, stream_)",
+     "ring: of ranks that share a head of keys the last one's gradient stays", ["variants_ring_test"]),
+    (RING_HEADS, "pick_heads(a_[r], heads.first(rank_), heads.count)", "pick_heads(a_[r], 0, heads.count)",
+     "ring: every rank has the sinks of the first heads", ["variants_ring_test"]),
+    (RANKS, "if (send.what.bytes != receive.what.bytes)", "if (send.what.bytes > receive.what.bytes)",
+     "ring: a short message is taken", ["transport_ranks_test"]),
+    (RANKS, "if (g.gone[size_t(me.rank)].empty()) g.gone[size_t(me.rank)] = why;", "",
+     "ring: a rank that fails does not tell the others", ["variants_ring_test", "transport_ranks_test"]),
 ]

@@ -30,6 +30,19 @@ inline Tensor pick_heads(Tensor t, int64_t first, int32_t count) {
   return t;
 }
 
+// What the sequences of a packed stream must be. On a GPU nobody looks, and what is read there is clamped.
+inline Status check_sequences(std::string_view who, const Problem& p, const Shards& shards, const Args& a) {
+  const int32_t* at = a.row<const int32_t>(variant_tensor(kRingSequences));
+  if (!at || a[Role::q].device != DeviceKind::cpu) return Status::good();
+  const auto no = [&](int b, const auto&... why) { return Status::no(who, ": sequences[", b, "] = ", at[b], why...); };
+  if (at[0]) return no(0, " is not 0: the stream begins with a sequence");
+  for (int b = 0; b < p.batch; ++b)
+    if (at[b + 1] < at[b] || at[b + 1] - at[b] > p.len_q)
+      return no(b + 1, " is not in ", at[b], " ... ", at[b], " + ", p.len_q);
+  if (at[p.batch] != shards.tokens) return no(p.batch, " is not ", shards.tokens, ", where the stream ends");
+  return Status::good();
+}
+
 // The communicator, null for one rank; `rank` is its own.
 inline Status joined(std::string_view who, const Problem& p, const Shards& shards, const Args& a, Communicator*& comm,
                      int& rank) {
@@ -46,7 +59,7 @@ inline Status joined(std::string_view who, const Problem& p, const Shards& shard
     if (a[r].extent.seq != shards.count(rank))
       return no("rank ", rank, " has ", shards.count(rank), " of the ", shards.tokens, " tokens, and ",
                 r == Role::q ? "q" : "k", " has ", a[r].extent.seq);
-  return Status::good();
+  return check_sequences(who, p, shards, a);
 }
 
 // A part of a plan, where it fits the arguments.

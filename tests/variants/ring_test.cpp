@@ -184,6 +184,25 @@ TEST(ring, a_call_that_does_not_fit_its_group_is_refused) {
   EXPECT_EQ(alone(line, &all.front(), 15), "ring_rotate: rank 0 has 16 of the 64 tokens, and q has 15");
 }
 
+TEST(ring, sequences_that_are_not_those_of_the_stream_are_refused) {
+  const auto said = [](std::vector<int> sequences) {
+    const Problem p = problem("forward f32 b3 h2 q16 k16 d16 causal ragged : ring layout=striped ranks=1 tokens=32");
+    Plan plan;
+    EXPECT_EQ(Planner{.device = one_thread()}.plan(p, plan).message, "");
+    Owned q(DType::f32, {1, 32, 2, 16}), starts(DType::i32, {1, 1, 1, 4});
+    starts.set(sequences);
+    Args a;
+    a[Role::q] = a[Role::k] = a[Role::v] = a[Role::out] = q.t;
+    a[Role::cu_q] = a[Role::cu_k] = a[variant_tensor(kRingSequences)] = starts.t;
+    std::vector<std::byte> scratch(plan.workspace_bytes + 256);
+    return plan.backend->run(plan, a, {scratch.data()}, nullptr).message;
+  };
+  EXPECT_EQ(said({0, 5, 20, 31}), "ring_rotate: sequences[3] = 31 is not 32, where the stream ends");
+  EXPECT_EQ(said({1, 5, 20, 32}), "ring_rotate: sequences[0] = 1 is not 0: the stream begins with a sequence");
+  EXPECT_EQ(said({0, 17, 20, 32}), "ring_rotate: sequences[1] = 17 is not in 0 ... 0 + 16");
+  EXPECT_EQ(said({0, 9, 7, 32}), "ring_rotate: sequences[2] = 7 is not in 9 ... 9 + 16");
+}
+
 TEST(ring, a_rank_that_refuses_ends_the_others_with_its_sentence) {
   for (const char* layout : {"ring", "ulysses"}) {
     const std::string line = join("forward f32 b1 h4 q16 k16 d16 full : ring layout=", layout, " ranks=4 tokens=64");
