@@ -43,6 +43,7 @@ constexpr std::string_view kLines[] = {
     "forward bf16 b1 h4/1 q900 k900 d64 causal : select d=4 l=8 n=9 s=16 | lean",
     "forward f16 b3 h8/2 q150 k150 d72 causal ragged : select d=4 l=8 n=5 s=16 | seed=4 lean drawn",
     "forward bf16 b2 h40/1 q2 k900 d64 causal : select d=2 l=4 n=8 s=8 | seed=6 lean drawn cache",
+    "forward bf16 b1 h8/1 q2 k600 d32 causal : select d=1 l=4 n=250 s=2 | lean",
 
     "forward f32 b2 h4/2 q65 k65 d16 causal : selected n=4 s=8",
     "forward f32 b2 h4/2 q65 k65 d16 causal : selected n=9 s=8 | seed=2",

@@ -75,14 +75,15 @@ void declare_select(const Shape& x, Declared& out) {
 }
 
 void declare_gate(const Shape& x, Declared& out) {
-  const int heads = x.p.heads_kv, given = x.a[variant_tensor(0)].extent.head;
+  const int heads = x.p.heads_kv, given = x.a.given(variant_tensor(0)) ? x.a[variant_tensor(0)].extent.head : 0;
   out.dense = false;
   out.required = x.backward ? roles(Role::q, Role::d_out, Role::dq) : roles(Role::q, Role::out);
   out.optional = roles(Role::cu_q, Role::used_q);
   out.lengths_of_k = false;
   out.out.head = heads;
   out.tensor[0] = x.of_query("gates", Use::input, DType::f32, heads, 3);
-  out.tensor[0].or_heads = {1, given > 0 && heads % given == 0 ? given : 0};
+  const int fewer = given > 0 ? given : heads % 2 == 0 ? heads / 2 : 1;  // any number that divides the heads
+  out.tensor[0].or_heads = {heads % fewer == 0 ? fewer : 1, 1};
 }
 
 void declare_reads(const Shape& x, Declared& out) {
