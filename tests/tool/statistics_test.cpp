@@ -101,6 +101,9 @@ TEST(MedianRatio, of_three_samples_is_as_wide_as_their_extremes) {
 
 TEST(MedianRatio, of_nothing_claims_nothing) {
   EXPECT_EQ(verdict(median_ratio({}, {}), 0.01), Speed::unclear);
+  const std::vector<double> never(20, 0.), some = timings(20, 100, 1);
+  EXPECT_EQ(verdict(median_ratio(never, some), 0.01), Speed::unclear);  // a baseline that took no time
+  EXPECT_EQ(verdict(median_ratio(some, never), 0.01), Speed::unclear);
 }
 
 TEST(Outliers, are_counted_by_fence_and_side) {

@@ -75,7 +75,7 @@ Interval median_interval(std::span<const double> x, double confidence) {
 double half_width(const Interval& i, double median) { return median > 0 ? (i.high - i.low) / 2 / median : 0; }
 
 Ratio median_ratio(std::span<const double> a, std::span<const double> b, double confidence, uint64_t seed) {
-  if (a.empty() || b.empty() || median(b) <= 0) return {};
+  if (a.empty() || b.empty() || median(a) <= 0 || median(b) <= 0) return {};
   Ratio r{.value = median(a) / median(b)};
   constexpr int kResamples = 1000;
   SplitMix random{seed};
