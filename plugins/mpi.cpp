@@ -1,6 +1,6 @@
-// libattune_mpi: a transport over MPI. MPI has no stable binary interface, so this is a library of its own, built where
-// MPI is found and opened when it is asked for; libattune needs it never. Memory of the host only: what lies on a GPU is
-// staged by the communicator. Waits poll, because MPI has none with a limit.
+// libattune_mpi: a transport over MPI. MPI has no stable binary interface, so this is a library of its own, built
+// where MPI is found and opened when it is asked for; libattune needs it never. Memory of the host only: what lies on
+// a GPU is staged by the communicator. Waits poll, because MPI has none with a limit.
 #define OMPI_SKIP_MPICXX 1
 #define MPICH_SKIP_MPICXX 1
 #include <mpi.h>
@@ -181,7 +181,8 @@ extern "C" __attribute__((visibility("default"))) int attune_mpi_open(size_t siz
   MPI_Initialized(&started);
   if (!started) {
     int level = 0;
-    if (MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &level) != MPI_SUCCESS) return no("MPI_Init_thread failed");
+    if (MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &level) != MPI_SUCCESS)
+      return no("MPI_Init_thread failed");
     me->ours = true;
   }
   const MPI_Comm from = comm ? *static_cast<const MPI_Comm*>(comm) : MPI_COMM_WORLD;

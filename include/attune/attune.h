@@ -372,10 +372,11 @@ typedef struct attune_transfer {
 typedef struct attune_transport {
   uint32_t size; /* sizeof(attune_transport) */
   int32_t rank, ranks;
-  int32_t gpu; /* 1: takes addresses of a GPU, in the order of the stream; 0: the library stages them in pinned memory */
+  int32_t gpu; /* 1: takes addresses of a GPU, in the order of the stream; 0: the library stages them by the host */
   void* self;
   /* Begins all of them and returns. device: the GPU, -1: memory of the host. */
-  int (*start)(void* self, const attune_transfer* transfers, int32_t count, int32_t device, void* stream, void** ticket);
+  int (*start)(void* self, const attune_transfer* transfers, int32_t count, int32_t device, void* stream,
+               void** ticket);
   int (*finish)(void* self, void* ticket, double seconds, void* stream); /* once for each start */
   void (*fail)(void* self, const char* why); /* this rank stops: what was started touches no memory any more; or null */
   const char* (*error)(void* self);          /* why an answer was not 0; or null */
@@ -392,8 +393,8 @@ typedef struct attune_traffic {
 ATTUNE_API int attune_communicator_traffic(const attune_communicator* communicator, attune_traffic* out);
 ATTUNE_API int attune_communicator_barrier(attune_communicator* communicator);
 ATTUNE_API void attune_communicator_destroy(attune_communicator* communicator);
-/* Which of `tokens` tokens a rank has. layout: "ring", "zigzag", "striped", "ulysses". tokens_out, where it is not null,
- * has room for *count of them: what stands in row n of the shard, and so its position for a rotary. */
+/* Which of `tokens` tokens a rank has. layout: "ring", "zigzag", "striped", "ulysses". tokens_out, where not null, has
+ * room for *count of them: what stands in row n of the shard, and so its position for a rotary. */
 ATTUNE_API int attune_shard_tokens(const char* layout, int32_t tokens, int32_t ranks, int32_t rank, int32_t* count,
                                    int64_t* tokens_out);
 /* The rows of a rank, out of a tensor with all of them (s or t axis) into one with its own; back != 0: the other way,

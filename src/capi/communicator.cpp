@@ -14,7 +14,8 @@ using namespace attune;
 namespace {
 
 static_assert(ATTUNE_NCCL_ID == kNcclIdBytes);
-static_assert(sizeof(attune_transfer) == sizeof(Transfer) && offsetof(attune_transfer, data) == offsetof(Transfer, data));
+static_assert(sizeof(attune_transfer) == sizeof(Transfer));
+static_assert(offsetof(attune_transfer, data) == offsetof(Transfer, data));
 static_assert(offsetof(attune_transfer, bytes) == offsetof(Transfer, bytes));
 
 constexpr double kMostSeconds = 1e6;
@@ -53,7 +54,8 @@ Status shards_of(const char* layout, int32_t tokens, int32_t ranks, int32_t rank
   if (!layout) return Status::no("layout is null");
   Problem p;
   Ring ring;
-  if (Status s = assign(p.variant, join("ring layout=", layout, " ranks=", ranks, " tokens=", tokens)); !s.ok()) return s;
+  const std::string text = join("ring layout=", layout, " ranks=", ranks, " tokens=", tokens);
+  if (Status s = assign(p.variant, text); !s.ok()) return s;
   if (Status s = read_ring(p.variant, ring); !s.ok()) return s;
   if (rank < 0 || rank >= ranks) return Status::no("ring: rank = ", rank, " is not in 0 ... ", ranks - 1);
   return out = ring.shards, Status::good();

@@ -103,7 +103,8 @@ Status valid_ring(const Problem& p) {
   const Problem all = whole_of(p, ring);
   if (Status s = valid(all); !s.ok()) return s;
   const Dilated d = dilated_of(all);
-  if (shards.cut != Cut::ring) return no("inner=dilated goes with the layouts ring and ulysses, not ", name(shards.cut));
+  if (shards.cut != Cut::ring)
+    return no("inner=dilated goes with the layouts ring and ulysses, not ", name(shards.cut));
   if (ragged) return no("inner=dilated goes with linear keys");
   if (d.norm != Dilated::Norm::lse || d.detached)
     return no("layout ring has norm=lse and gradient=exact of dilated: one softmax over all keys is what it merges");

@@ -50,8 +50,8 @@ struct Shards {
 };
 
 // What the queries of one piece see of the keys of another, said of their rows: the mask of a part (a number into
-// part_masks) and where query 0 and key 0 stand. Rows of striped pieces are R tokens apart. With key token t' = j R + r'
-// and query token t = i R + r, a window t - left <= t' <= t + right is
+// part_masks) and where query 0 and key 0 stand. Rows of striped pieces are R tokens apart. With key token
+// t' = j R + r' and query token t = i R + r, a window t - left <= t' <= t + right is
 //   i - floor((left + r' - r) / R)  <=  j  <=  i + floor((right + r - r') / R)
 // which is a window again, whose width is floor((left + right) / R) or one less. So two masks serve all pairs of ranks.
 struct Sight {
@@ -149,8 +149,8 @@ struct ShardTables {
   }
 };
 
-// Block lists of all tokens, cut to some rows and to key blocks [first, last), which then count from 0. A list keeps its
-// place among the entries: what is left of it begins where its first row began.
+// Block lists of all tokens, cut to some rows and to key blocks [first, last), which then count from 0. A list keeps
+// its place among the entries: what is left of it begins where its first row began.
 struct ListCut {
   const int32_t* begin = nullptr;   // [batches, heads, all rows + 1]
   int64_t stride_batch = 0, stride_head = 0;

@@ -1,6 +1,6 @@
-// What a rank computes of another rank's keys, as plain attentions on views: for each pair of pieces that see each other,
-// or, of a dilated problem, for each segment, rate and remainder that both have rows of. Pure: planning and running ask
-// the same.
+// What a rank computes of another rank's keys, as plain attentions on views: for each pair of pieces that see each
+// other, or, of a dilated problem, for each segment, rate and remainder that both have rows of. Pure: planning and
+// running ask the same.
 #pragma once
 #include <algorithm>
 #include <vector>
@@ -95,8 +95,9 @@ class RingCalls {
           };
           const Picked q = rows(mine), k = rows(theirs);
           if (!set.heads_q || q.count < 1 || k.count < 1) continue;
-          const RingCall call{.q = {q.first - mine.first, rate, int32_t(q.count), set.head_q, set.heads_q, set.step_q},
-                              .k = {k.first - theirs.first, rate, int32_t(k.count), set.head_kv, set.heads_kv, set.step_kv},
+          const int32_t q_rows = int32_t(q.count), k_rows = int32_t(k.count);
+          const RingCall call{.q = {q.first - mine.first, rate, q_rows, set.head_q, set.heads_q, set.step_q},
+                              .k = {k.first - theirs.first, rate, k_rows, set.head_kv, set.heads_kv, set.step_kv},
                               .problem = dilated_part(n, set, rank == other)};
           if (Status said = f(call); !said.ok()) return said;
         }

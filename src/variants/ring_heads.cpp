@@ -201,7 +201,8 @@ class Turn {
     x[Role::block_column] = a_[Role::block_column], x[Role::block_row_k] = a_[Role::block_row_k];
     if (p_.keys == KeySource::ragged) x[Role::cu_q] = x[Role::cu_k] = a_[variant_tensor(kRingSequences)];
     if (!a_.given(Role::d_sinks)) return Status::good();
-    if (Status s = fill(a_[Role::d_sinks], 0.f, stream_); !s.ok()) return s;  // those of other heads are not this rank's
+    // Those of other heads are not this rank's.
+    if (Status s = fill(a_[Role::d_sinks], 0.f, stream_); !s.ok()) return s;
     x[Role::d_sinks] = pick_heads(a_[Role::d_sinks], heads.first(rank_), heads.count);
     return Status::good();
   }

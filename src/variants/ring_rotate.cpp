@@ -1,8 +1,9 @@
-// Ring attention: keys and values go round, queries stay. In step s a rank has the keys of rank r - s; it sends them on
-// and asks for the next before it attends, so that the transfer runs beside the work. Partial results meet in f32 (out,
-// lse) by `accumulate`; a backward has the merged out and lse, with which every part gives exact gradients of the whole,
-// dq adds up at home and f32 dk, dv follow the keys and return at the end. Steps in which no rank sees anything are not
-// made, keys that nobody further on sees are not sent, and pairs of pieces that the band parts are not computed.
+// Ring attention: keys and values go round, queries stay. In step s a rank has the keys of rank r - s; it sends them
+// on and asks for the next before it attends, so that the transfer runs beside the work. Partial results meet in f32
+// (out, lse) by `accumulate`; a backward has the merged out and lse, with which every part gives exact gradients of
+// the whole, dq adds up at home and f32 dk, dv follow the keys and return at the end. Steps in which no rank sees
+// anything are not made, keys that nobody further on sees are not sent, and pairs of pieces that the band parts are
+// not computed.
 #include <cmath>
 
 #include "machine/cuda/ring.h"
@@ -127,7 +128,8 @@ class Turn {
 Status Turn::make_tables() {
   if (calls_.dilated()) return Status::good();
   const ShardTables tables{.shards = s_, .rank = rank_, .batch = ragged(p_) ? p_.batch : 1, .left = left_of(p_.mask),
-                           .right = right_of(p_.mask), .sequences = a_.row<const int32_t>(variant_tensor(kRingSequences)),
+                           .right = right_of(p_.mask),
+                           .sequences = a_.row<const int32_t>(variant_tensor(kRingSequences)),
                            .positions = room_.positions, .starts = room_.starts};
   if (lane_.device == DeviceKind::cuda) return cuda::fill_tables(tables, lane_.index, stream_);
   for (int64_t n = 0; n < tables.items(); ++n) tables.fill(n);

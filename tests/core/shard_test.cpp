@@ -1,5 +1,5 @@
-// Shards against what they mean, pair by pair: every token is somebody's once, sizes differ by one a piece, and the mask
-// of a part says of rows what the mask of the whole says of tokens.
+// Shards against what they mean, pair by pair: every token is somebody's once, sizes differ by one a piece, and the
+// mask of a part says of rows what the mask of the whole says of tokens.
 #include <gtest/gtest.h>
 
 #include <vector>

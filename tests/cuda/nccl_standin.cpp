@@ -1,5 +1,5 @@
-// A libnccl that is none: ranks are threads that share one GPU, which NCCL itself refuses. Sends and receives of a group
-// meet in mailboxes and are copies on the streams they were given. It counts its calls and can be told to break.
+// A libnccl that is none: ranks are threads that share one GPU, which NCCL itself refuses. Sends and receives of a
+// group meet in mailboxes and are copies on the streams they were given. It counts its calls and can be told to break.
 #include <cuda_runtime.h>
 
 #include <atomic>
@@ -20,7 +20,15 @@ struct Letter {
   bool done = false;
 };
 struct Comm { int rank, ranks; };
-struct Act { bool receive; void* data; size_t bytes; int peer; Comm* comm; cudaStream_t stream; Letter* letter = nullptr; };
+struct Act {
+  bool receive;
+  void* data;
+  size_t bytes;
+  int peer;
+  Comm* comm;
+  cudaStream_t stream;
+  Letter* letter = nullptr;
+};
 
 std::mutex mutex;
 std::condition_variable changed;

@@ -1,5 +1,5 @@
-// Ranks as threads with streams of their own on one GPU: through the GPU's memory, and through pinned memory of the host
-// as if the transport knew nothing else. One GPU shows that it is right, never that it scales.
+// Ranks as threads with streams of their own on one GPU: through the GPU's memory, and through pinned memory of the
+// host as if the transport knew nothing else. One GPU shows that it is right, never that it scales.
 #include "tests/cuda/gpu.h"
 #include "verify/ring.h"
 

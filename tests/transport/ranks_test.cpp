@@ -71,7 +71,8 @@ TEST(ranks, everybody_exchanges_with_everybody) {
          std::vector<Communicator::Both> all(static_cast<size_t>(ranks));
          for (int r = 0; r < ranks; ++r) {
            got[size_t(r)].assign(size_t(r + 1), -1);
-           all[size_t(r)] = {sent.data(), got[size_t(r)].data(), sent.size() * sizeof(int), size_t(r + 1) * sizeof(int)};
+           all[size_t(r)] = {sent.data(), got[size_t(r)].data(), sent.size() * sizeof(int),
+                             size_t(r + 1) * sizeof(int)};
          }
          if (Status s = comm.all_to_all(all, {}); !s.ok()) return s;
          for (int r = 0; r < ranks; ++r)

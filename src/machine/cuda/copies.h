@@ -1,5 +1,5 @@
-// Copies that do not wait, and the marks that order them between streams: what moves data from rank to rank. Plain types
-// and no CUDA header; in a build without CUDA all of it exists and refuses with a sentence.
+// Copies that do not wait, and the marks that order them between streams: what moves data from rank to rank. Plain
+// types and no CUDA header; in a build without CUDA all of it exists and refuses with a sentence.
 #pragma once
 #include <cstddef>
 #include <utility>

@@ -13,8 +13,8 @@ __global__ void tables_kernel(const __grid_constant__ ShardTables x) {
   for (int64_t n = int64_t(blockIdx.x) * kThreads + threadIdx.x; n < x.items(); n += step) x.fill(n);
 }
 
-// One block a list. Rows are taken kThreads at a time: each thread counts what is left of its row, a sum over the threads
-// before it says where that goes.
+// One block a list. Rows are taken kThreads at a time: each thread counts what is left of its row, a sum over the
+// threads before it says where that goes.
 __global__ void lists_kernel(const __grid_constant__ ListCut x) {
   __shared__ int32_t sum[kThreads];
   const int me = int(threadIdx.x), list = int(blockIdx.x);

@@ -1,5 +1,5 @@
-// The tables of core/shard.h, filled on a GPU: lengths of packed sequences are known only there. In a build without CUDA
-// it refuses with a sentence.
+// The tables of core/shard.h, filled on a GPU: lengths of packed sequences are known only there. In a build without
+// CUDA it refuses with a sentence.
 #pragma once
 #include "core/shard.h"
 #include "core/status.h"
