@@ -87,7 +87,7 @@ void add_commands(CLI::App& app, Context& context) {
   app.footer(
       "A problem is one line of text, the same everywhere:\n"
       "  forward bf16 b2 h32/8 q4096 k4096 d128 causal\n"
-      "  pass dtype batch heads[/of keys] queries keys dim[/of values] mask [options] [ragged|paged#]\n\n"
+      "  pass dtype batch heads[/of keys] queries keys dim[/of values] mask [options] [ragged|paged#] [: variant]\n\n"
       "Examples:\n"
       "  attune doctor\n"
       "  attune plan \"forward bf16 b2 h32/8 q4096 k4096 d128 causal\"\n"
