@@ -68,6 +68,9 @@ Status Communicator::stage(Open& o, int slot, const Lane& lane) {
   Staging::Slot& mine = staging_->slot[slot];
   size_t bytes = 0;
   for (const Transfer& t : o.asked) bytes += padded(t.bytes);
+  // What grows is first let go, and the last copies out of it may still run.
+  if (bytes > mine.memory.bytes())
+    if (Status s = cuda::wait(staging_->stream.get()); !s.ok()) return s;
   if (Status s = mine.memory.at_least(bytes); !s.ok()) return s;
   if (Status s = mine.ready.set(lane.stream); !s.ok()) return s;
   if (Status s = mine.ready.before(staging_->stream.get()); !s.ok()) return s;

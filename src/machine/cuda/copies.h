@@ -40,10 +40,11 @@ class Pinned {
   ~Pinned();
   Status at_least(size_t bytes);  // what was there is lost where it grows
   std::byte* data() const { return data_; }
+  size_t bytes() const { return bytes_; }
 
  private:
   std::byte* data_ = nullptr;
-  [[maybe_unused]] size_t bytes_ = 0;
+  size_t bytes_ = 0;
 };
 
 }  // namespace attune::cuda
