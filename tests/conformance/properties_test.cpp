@@ -99,6 +99,27 @@ TEST(conformance, gradients_of_a_ring_are_accumulate) {
   }
 }
 
+// Heads may have lists of their own that lie in the same entries: here each row of the second head is the row behind it
+// of the first. By key block there is no room for both, and a backward must not make that list.
+TEST(conformance, lists_may_share_entries) {
+  for (const Place& place : cpu_places()) {
+    Trial trial(case_named("backward f32 b1 h2 q200 k200 d64 full blocks48x32x70 | lean shared"));
+    Tensor& begin = trial.world.args[Role::block_begin];
+    const int32_t* one = trial.world.args.row<const int32_t>(Role::block_begin);
+    const int count = begin.extent.dim;
+    std::vector<int32_t> two(one, one + count);
+    two.insert(two.end(), one + 1, one + count);
+    two.push_back(one[count - 1]);
+    begin.data = two.data(), begin.extent.head = 2, begin.stride.head = count;
+    ASSERT_EQ(trial.prepare().message, "");
+    const Outputs got = trial.world.outputs(false);
+    const Status s = run_on(backend_of(Pass::backward), place.device, trial.world.problem, got.args);
+    ASSERT_TRUE(s.ok()) << s.message;
+    const Outcome o = trial.judge(got);
+    EXPECT_NE(o.verdict, Verdict::fail) << place.word << ": " << o.why;
+  }
+}
+
 // Sequence 2 alone equals sequence 2 of three, bit for bit, whatever the threads.
 void expect_rows_alone(std::string_view line, const Place& place, int units) {
   const Case c = case_named(line);
