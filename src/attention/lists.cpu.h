@@ -28,8 +28,9 @@ inline bool lists_apart(const Problem& p, const Args& a, int rows) {
 
 // Adds the list to the arguments, unless it is there or there can be none.
 inline void add_list_by_key(const Problem& p, const ListByKey& to, Args& a) {
+  if (!to.begin || a.given(Role::block_begin_k)) return;  // without a list there are no blocks to divide by
   const int rows = int(ceil_div(p.len_q, p.mask.blocks.q)), columns = int(ceil_div(p.len_k, p.mask.blocks.k));
-  if (!to.begin || a.given(Role::block_begin_k) || !lists_apart(p, a, rows)) return;
+  if (!lists_apart(p, a, rows)) return;
   const Extents e = a[Role::block_begin].extent;
   for (int n = 0; n < e.batch * e.head; ++n) {
     const BlockList list = list_of(p, a, n / e.head, n % e.head);
