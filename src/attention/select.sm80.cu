@@ -40,13 +40,14 @@ SelectKernel& kernel_of(const Problem& p) {
   return p.dtype.q == DType::f32 ? f32 : all[(p.dim_qk + 63) / 64 - 1];
 }
 
-// What the problem alone says; tensors and lengths come with a call.
-sm80::SelectParams params_of(const Problem& p) {
+// What the problem alone says; tensors and lengths come with a call. A block has at most so many tokens: each has a list
+// in shared memory.
+sm80::SelectParams params_of(const Problem& p, int tokens) {
   const Nsa nsa = nsa_of(p);
   sm80::SelectParams x{};
   x.nsa = nsa, x.problem = p;
   x.group = p.heads_q / p.heads_kv;
-  x.shift = std::bit_width(uint32_t(x.group - 1));
+  x.shift = std::max(std::bit_width(uint32_t(x.group - 1)), std::bit_width(uint32_t(kSelectRows / tokens - 1)));
   x.token_blocks = Divisor(uint32_t(std::max<int64_t>(1, ceil_div(p.len_q, x.tokens()))));
   const int columns = nsa.s / nsa.d;
   x.groups = Divisor(uint32_t(p.heads_kv)), x.columns = Divisor(uint32_t(columns));
@@ -102,7 +103,9 @@ Status supports(const Problem& p, const Device& d) {
 }
 
 Status shape(Plan& plan, const Planner&) {
-  const sm80::SelectParams x = params_of(plan.problem);
+  sm80::SelectParams x = params_of(plan.problem, kSelectRows);
+  while (x.tokens() > 1 && shared_of(x) > cuda::shared_limit(plan.device.arch))
+    x = params_of(plan.problem, x.tokens() / 2);
   if (const int64_t bytes = shared_of(x); bytes > cuda::shared_limit(plan.device.arch))
     return Status::no(kWho, ": lists of ", x.room, " blocks and filters of ", x.nsa.taps(), " taps need ", bytes,
                       " bytes of shared memory, ", plan.device.name, " has ", cuda::shared_limit(plan.device.arch));
@@ -134,7 +137,7 @@ Status fits(const Plan& plan, const Args& a) {
 Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
   const Problem& p = plan.problem;
   if (Status s = fits(plan, a); !s.ok()) return s;
-  sm80::SelectParams x = params_of(p);
+  sm80::SelectParams x = params_of(p, plan.tile_q);
   const Carved c = carve(ws, plan, x);
   x.q = sm80::byte_rows(a[Role::q]), x.k = sm80::byte_rows(a[Role::k]);
   x.blocks = sm80::byte_rows(a[variant_tensor(0)]);

@@ -54,7 +54,7 @@ TEST_F(CudaChain, nobody_runs_on_a_cpu_or_on_a_gpu_before_turing) {
     }
 }
 
-// From Ampere on the chain has a link for everything but what no kernel knows; on Turing for all that is dense, but bf16.
+// From Ampere on the chain has a link for everything but what no kernel knows; on Turing for what is dense, but bf16.
 TEST_F(CudaChain, somebody_takes_every_case) {
   for (const char* word : kGpus) {
     const Device d = known(word);
