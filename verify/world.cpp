@@ -292,8 +292,9 @@ void World::add_options() {
 void World::add_gradients() {
   const Extents q = args[Role::q].extent;
   normal(add(Role::d_out, problem.dtype.out, out_extent(*this)), 1);
+  // As large as what is subtracted from it, or a row that sees one key has nothing but rounding.
   if (variation.d_lse && takes(problem, Role::d_lse))
-    normal(add(Role::d_lse, DType::f32, {q.batch, q.seq, q.head, 1}), 1);
+    normal(add(Role::d_lse, DType::f32, {q.batch, q.seq, q.head, 1}), std::pow(10., variation.magnitude));
 }
 
 void World::poison_unused() {
