@@ -173,6 +173,7 @@ struct Select : SelectRows<T, Dim> {
         return found;
       };
       const int now = take_best(most, to, better);
+      __syncwarp();  // every lane has read the count
       if (lane == 0) states[token].count = now;
     }
     turn ^= 1, filled = 0;

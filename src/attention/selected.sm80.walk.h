@@ -101,7 +101,7 @@ struct SelectedWalk {
     if (threadIdx.x == 0) {
       find_place();
       for (int n = 0; n < x.stages; ++n)
-        start_barrier(shared.full + n, kLoaders * 32 + 1), start_barrier(shared.empty + n, Warps);
+        start_barrier(shared.full + n, kLoaders * 32 + 1), start_barrier(shared.empty + n, Warps * 32);
     }
     __syncthreads();
     const SelectedPlace& at = shared.at;
@@ -269,7 +269,9 @@ struct SelectedWalk {
     }
   }
 
-  // By a warp that computes: `use` gets every tile that one of its tokens chose, and its stage.
+  // By a warp that computes: `use` gets every tile that one of its tokens chose, and its stage. Every lane gives the
+  // stage back, after its own reads. One lane for its warp would do, behind the __syncwarp; but racecheck follows a
+  // barrier only for the threads that arrive at it.
   template <class F>
   __device__ void walk(F use) const {
     uint32_t parity = 0;
@@ -279,7 +281,7 @@ struct SelectedWalk {
       if (!t.chosen) return;
       if (t.chosen & shared.tokens[threadIdx.x / 32]) use(t, stage);
       __syncwarp();
-      if (threadIdx.x % 32 == 0) arrive(shared.empty + stage);
+      arrive(shared.empty + stage);
       if (++stage == x.stages) stage = 0, parity ^= 1;
     }
   }
