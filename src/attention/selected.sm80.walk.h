@@ -270,8 +270,8 @@ struct SelectedWalk {
   }
 
   // By a warp that computes: `use` gets every tile that one of its tokens chose, and its stage. Every lane gives the
-  // stage back, after its own reads. One lane for its warp would do, behind the __syncwarp; but racecheck follows a
-  // barrier only for the threads that arrive at it.
+  // stage back, after its own reads. One lane for its warp would do, behind the __syncwarp; but racecheck reports
+  // the reads of lanes that do not arrive.
   template <class F>
   __device__ void walk(F use) const {
     uint32_t parity = 0;
