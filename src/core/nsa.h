@@ -10,6 +10,10 @@
 
 namespace attune {
 
+// The tensors of `nsa` by number; v follows its k, and a compression has up to five weights.
+inline constexpr int kNsaSelect = 0, kNsaWindow = 2, kNsaGates = 4, kNsaPhiK = 5, kNsaPhiV = 10, kNsaBranchOut = 15,
+                     kNsaBranchLse = 16, kNsaBlocks = 17, kNsaReads = 18;
+
 enum class Phi : int32_t { mean, conv, mlp, none };  // how l tokens become one; none: the caller did it
 enum class GateOf : int32_t { sigmoid, softmax, none };
 enum class Branch : int32_t { compressed, selected, window, all };

@@ -128,19 +128,19 @@ void declare_nsa(const Shape& x, Declared& out) {
     out.tensor[n] = {.name = name, .use = Use::input, .dtype = p.dtype.kv, .extent = e, .rows = RowsOf::k};
   };
   if (only == Branch::all || only == Branch::selected)
-    stream(0, "k_select", p.dim_qk), stream(1, "v_select", p.dim_v);
+    stream(kNsaSelect, "k_select", p.dim_qk), stream(kNsaSelect + 1, "v_select", p.dim_v);
   if ((only == Branch::all && x.nsa.w > 0) || only == Branch::window)
-    stream(2, "k_window", p.dim_qk), stream(3, "v_window", p.dim_v);
-  if (scores) declare_phi(x, p.dim_qk, out.tensor + 5);
-  if (values) declare_phi(x, p.dim_v, out.tensor + 10);
+    stream(kNsaWindow, "k_window", p.dim_qk), stream(kNsaWindow + 1, "v_window", p.dim_v);
+  if (scores) declare_phi(x, p.dim_qk, out.tensor + kNsaPhiK);
+  if (values) declare_phi(x, p.dim_v, out.tensor + kNsaPhiV);
   if (only == Branch::all || only == Branch::selected)
-    out.tensor[17] = x.of_query("blocks", Use::saved, DType::i32, p.heads_kv, x.nsa.n);
+    out.tensor[kNsaBlocks] = x.of_query("blocks", Use::saved, DType::i32, p.heads_kv, x.nsa.n);
   if (alone) return;
-  out.tensor[4] = x.of_query("gates", Use::input, DType::f32, p.heads_q, 3);
-  out.tensor[4].or_heads = {p.heads_kv, 1};
-  out.tensor[15] = x.of_query("branch_out", Use::saved, p.dtype.out, 3 * p.heads_q, p.dim_v);
-  out.tensor[16] = x.of_query("branch_lse", Use::saved, DType::f32, 3 * p.heads_q, 1);
-  out.tensor[18] = {.name = "tokens_read", .use = Use::result, .dtype = DType::i64, .extent = {1, 1, 1, 4},
+  out.tensor[kNsaGates] = x.of_query("gates", Use::input, DType::f32, p.heads_q, 3);
+  out.tensor[kNsaGates].or_heads = {p.heads_kv, 1};
+  out.tensor[kNsaBranchOut] = x.of_query("branch_out", Use::saved, p.dtype.out, 3 * p.heads_q, p.dim_v);
+  out.tensor[kNsaBranchLse] = x.of_query("branch_lse", Use::saved, DType::f32, 3 * p.heads_q, 1);
+  out.tensor[kNsaReads] = {.name = "tokens_read", .use = Use::result, .dtype = DType::i64, .extent = {1, 1, 1, 4},
                     .optional = true};
 }
 

@@ -355,7 +355,7 @@ void forward_nsa(const Problem& p, const Args& a, const Nsa& nsa) {
       Grid unused(len, p.heads_q, p.dim_qk), lse(len, p.heads_q, 1);
       attend(x.q, x.k[0], x.k[0], x.scale, x.seen(Branch::compressed, blocks), unused, lse);
       blocks = blocks_of(nsa, x.q, x.k[0], lse, x.scale, x.at);
-      write(a[variant_tensor(17)], at, blocks);
+      write(a[variant_tensor(kNsaBlocks)], at, blocks);
     }
     for (int n = 0; n < 3; ++n) {
       if (!x.wants(kBranches[n])) continue;
@@ -368,34 +368,35 @@ void forward_nsa(const Problem& p, const Args& a, const Nsa& nsa) {
     }
     if (nsa.only != Branch::all) continue;
     Grid out(len, p.heads_q, p.dim_v);
-    forward_gates(nsa, grid(a[variant_tensor(4)], at, len), outs, out);
+    forward_gates(nsa, grid(a[variant_tensor(kNsaGates)], at, len), outs, out);
     write(a[Role::out], at, out);
-    write(a[variant_tensor(15)], at, outs);
-    write(a[variant_tensor(16)], at, lses);
+    write(a[variant_tensor(kNsaBranchOut)], at, outs);
+    write(a[variant_tensor(kNsaBranchLse)], at, lses);
     count_reads(nsa, blocks, x.at, reads);
   }
-  write_reads(a[variant_tensor(18)], reads);
+  write_reads(a[variant_tensor(kNsaReads)], reads);
 }
 
 void backward_nsa(const Problem& p, const Args& a, const Nsa& nsa) {
   for (const Role r : {Role::dk, Role::dv}) clear(a[r]);
   for (int n = 0; n < 15; ++n)
-    if (n != 4) clear(a[d_variant_tensor(n)]);  // gates belong to queries, and are written like dq
+    if (n != kNsaGates) clear(a[d_variant_tensor(n)]);  // gates belong to queries, and are written like dq
   for (int64_t b = 0; b < p.batch; ++b) {
     const Whole x(p, a, nsa, b);
     const Place at = x.at.query();
     const int64_t len = x.q.tokens;
     const bool all = nsa.only == Branch::all;
     const auto of = [&](const Tensor& t) { return t.data ? grid(t, at, len) : Grid(); };
-    const Grid blocks = of(a[variant_tensor(17)]), d_out = of(a[Role::d_out]), d_lse = of(a[Role::d_lse]);
-    const Grid outs = of(a[all ? variant_tensor(15) : Role::out]), lses = of(a[all ? variant_tensor(16) : Role::lse]);
+    const Grid blocks = of(a[variant_tensor(kNsaBlocks)]), d_out = of(a[Role::d_out]), d_lse = of(a[Role::d_lse]);
+    const Grid outs = of(a[all ? variant_tensor(kNsaBranchOut) : Role::out]);
+    const Grid lses = of(a[all ? variant_tensor(kNsaBranchLse) : Role::lse]);
     Grid d_outs = d_out;
     if (all) {
-      const Grid logits = of(a[variant_tensor(4)]);
+      const Grid logits = of(a[variant_tensor(kNsaGates)]);
       Grid d_logits(len, logits.heads, 3);
       d_outs = Grid(len, 3 * p.heads_q, p.dim_v);
       backward_gates(nsa, logits, outs, d_out, d_logits, d_outs);
-      write(a[d_variant_tensor(4)], at, d_logits);
+      write(a[d_variant_tensor(kNsaGates)], at, d_logits);
     }
     Grid dq(len, p.heads_q, p.dim_qk);
     for (int n = 0; n < 3; ++n) {
@@ -416,8 +417,8 @@ void backward_nsa(const Problem& p, const Args& a, const Nsa& nsa) {
           compress_backward(nsa, weights(a, first), raw, d_compressed, d_raw);
           accumulate(a[to], x.at.raw(), d_raw);
         };
-        through(Role::k, Role::dk, 5, dk);
-        through(Role::v, Role::dv, 10, dv);
+        through(Role::k, Role::dk, kNsaPhiK, dk);
+        through(Role::v, Role::dv, kNsaPhiV, dv);
       }
     }
     write(a[Role::dq], at, dq);

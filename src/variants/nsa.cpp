@@ -85,7 +85,7 @@ Between carve(Workspace& ws, const NsaShape& s, const Args& a) {
   if (s.sums_apart) {
     x.dq = queries(DType::f32, p.heads_q, p.dim_qk);
     // Of one stream of raw keys at a time.
-    const Extents raw = s.has(Branch::selected) ? a[variant_tensor(0)].extent : a[variant_tensor(2)].extent;
+    const Extents raw = a[variant_tensor(s.has(Branch::selected) ? kNsaSelect : kNsaWindow)].extent;
     const int64_t rows = int64_t(p.batch) * p.len_k;
     if (s.takes(NsaStep::selected_backward) || s.takes(NsaStep::window_backward))
       x.dk = keys(DType::f32, raw, rows, p.dim_qk), x.dv = keys(DType::f32, raw, rows, p.dim_v);
@@ -142,7 +142,7 @@ class Run {
       return Status::no(kWho, ": ", what, " has ", rows, " tokens, more than the ", most, " of ", name(p_));
     };
     if (Status s = within("q", a_[Role::q], s_.queries()); !s.ok() || !s_.backward) return s;
-    for (const int n : {0, 2})
+    for (const int n : {kNsaSelect, kNsaWindow})
       if (a_.given(variant_tensor(n)))
         if (Status s = within("a stream", a_[variant_tensor(n)], int64_t(p_.batch) * p_.len_k); !s.ok()) return s;
     if (s_.nsa.phi != Phi::none || !a_.given(Role::k)) return Status::good();
@@ -186,11 +186,12 @@ class Run {
     return pick_heads(a_.given(variant_tensor(kept)) ? a_[variant_tensor(kept)] : between, int(b) * p_.heads_q,
                       p_.heads_q);
   }
-  Tensor out_of(Branch b) const { return of_branch(b, Role::out, 15, x_.out); }
-  Tensor lse_of(Branch b) const { return of_branch(b, Role::lse, 16, x_.lse); }
-  Tensor blocks() const { return a_.given(variant_tensor(17)) ? a_[variant_tensor(17)] : x_.blocks; }
+  Tensor out_of(Branch b) const { return of_branch(b, Role::out, kNsaBranchOut, x_.out); }
+  Tensor lse_of(Branch b) const { return of_branch(b, Role::lse, kNsaBranchLse, x_.lse); }
+  Tensor blocks() const { return a_.given(variant_tensor(kNsaBlocks)) ? a_[variant_tensor(kNsaBlocks)] : x_.blocks; }
   // Of the streams, those of a window that has no tokens are not given: none of their rows is read.
   Tensor stream(int n) const { return a_[variant_tensor(a_.given(variant_tensor(n)) ? n : n - 2)]; }
+  Args attention_to(int first) const { return attention(stream(first), stream(first + 1)); }
 
   Args compression(Role raw, int first_weight, const Tensor& out) const {
     Args part;
@@ -201,8 +202,8 @@ class Run {
   }
   Status compress() {
     if (s_.takes(NsaStep::compress_k))
-      if (Status s = step(NsaStep::compress_k, compression(Role::k, 5, x_.k)); !s.ok()) return s;
-    if (s_.takes(NsaStep::compress_v)) return step(NsaStep::compress_v, compression(Role::v, 10, x_.v));
+      if (Status s = step(NsaStep::compress_k, compression(Role::k, kNsaPhiK, x_.k)); !s.ok()) return s;
+    if (s_.takes(NsaStep::compress_v)) return step(NsaStep::compress_v, compression(Role::v, kNsaPhiV, x_.v));
     return Status::good();
   }
 
@@ -224,22 +225,22 @@ class Run {
         part[Role::lse] = lse_of(Branch::compressed);
       part[variant_tensor(0)] = blocks();
       if (Status s = step(NsaStep::select, part); !s.ok()) return s;
-      if (Status s = attend(NsaStep::selected, Branch::selected, attention(stream(0), stream(1))); !s.ok()) return s;
+      if (Status s = attend(NsaStep::selected, Branch::selected, attention_to(kNsaSelect)); !s.ok()) return s;
     }
     if (s_.takes(NsaStep::window))
-      if (Status s = attend(NsaStep::window, Branch::window, attention(stream(2), stream(3))); !s.ok()) return s;
+      if (Status s = attend(NsaStep::window, Branch::window, attention_to(kNsaWindow)); !s.ok()) return s;
     if (!s_.takes(NsaStep::gate)) return Status::good();
     Args part = queries();
-    part[Role::q] = a_.given(variant_tensor(15)) ? a_[variant_tensor(15)] : x_.out;
-    part[Role::out] = a_[Role::out], part[variant_tensor(0)] = a_[variant_tensor(4)];
+    part[Role::q] = a_.given(variant_tensor(kNsaBranchOut)) ? a_[variant_tensor(kNsaBranchOut)] : x_.out;
+    part[Role::out] = a_[Role::out], part[variant_tensor(0)] = a_[variant_tensor(kNsaGates)];
     if (Status s = step(NsaStep::gate, part); !s.ok()) return s;
-    return a_.given(variant_tensor(18)) ? count_reads() : Status::good();
+    return a_.given(variant_tensor(kNsaReads)) ? count_reads() : Status::good();
   }
 
   Status count_reads() {
     Args part = queries();
     part[Role::q] = a_[Role::q], part[Role::used_k] = a_[Role::used_k];
-    part[variant_tensor(0)] = blocks(), part[variant_tensor(1)] = a_[variant_tensor(18)];
+    part[variant_tensor(0)] = blocks(), part[variant_tensor(1)] = a_[variant_tensor(kNsaReads)];
     return step(NsaStep::reads, part);
   }
 
@@ -247,8 +248,9 @@ class Run {
     d_out_ = x_.d_out;
     if (s_.takes(NsaStep::gate_backward)) {
       Args part = queries();
-      part[Role::q] = a_[variant_tensor(15)], part[Role::d_out] = a_[Role::d_out], part[Role::dq] = x_.d_out;
-      part[variant_tensor(0)] = a_[variant_tensor(4)], part[d_variant_tensor(0)] = a_[d_variant_tensor(4)];
+      part[Role::q] = a_[variant_tensor(kNsaBranchOut)], part[Role::d_out] = a_[Role::d_out], part[Role::dq] = x_.d_out;
+      part[variant_tensor(0)] = a_[variant_tensor(kNsaGates)];
+      part[d_variant_tensor(0)] = a_[d_variant_tensor(kNsaGates)];
       if (Status s = step(NsaStep::gate_backward, part); !s.ok()) return s;
     }
     dq_ = s_.sums_apart ? x_.dq : a_[Role::dq];
@@ -256,12 +258,12 @@ class Run {
     if (s_.sums_apart && s_.ragged)
       if (Status s = fill(dq_, 0.f, stream_); !s.ok()) return s;
     if (s_.takes(NsaStep::selected_backward)) {
-      Args part = branch_backward(Branch::selected, attention(stream(0), stream(1)));
-      part[variant_tensor(0)] = a_[variant_tensor(17)];
+      Args part = branch_backward(Branch::selected, attention_to(kNsaSelect));
+      part[variant_tensor(0)] = a_[variant_tensor(kNsaBlocks)];
       if (Status s = raw_backward(NsaStep::selected_backward, part, 0); !s.ok()) return s;
     }
     if (s_.takes(NsaStep::window_backward)) {
-      const Args part = branch_backward(Branch::window, attention(stream(2), stream(3)));
+      const Args part = branch_backward(Branch::window, attention_to(kNsaWindow));
       if (Status s = raw_backward(NsaStep::window_backward, part, 2); !s.ok()) return s;
     }
     if (s_.takes(NsaStep::compressed_backward))
@@ -308,8 +310,8 @@ class Run {
                                  none ? a_[Role::dv] : Tensor{});
         !s.ok() || none)
       return s;
-    if (Status s = through(NsaStep::compress_k_backward, Role::k, Role::dk, 5, dk); !s.ok()) return s;
-    return through(NsaStep::compress_v_backward, Role::v, Role::dv, 10, dv);
+    if (Status s = through(NsaStep::compress_k_backward, Role::k, Role::dk, kNsaPhiK, dk); !s.ok()) return s;
+    return through(NsaStep::compress_v_backward, Role::v, Role::dv, kNsaPhiV, dv);
   }
   Status through(NsaStep n, Role raw, Role to, int first_weight, const Tensor& d_compressed) {
     Args part = compression(raw, first_weight, {});
