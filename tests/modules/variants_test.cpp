@@ -41,7 +41,8 @@ void check_slopes(std::string_view line, float step = 1.f / 64) {
     for (float& x : along) x *= scale;
     const double want = slope(w, at, along, p, step), got = dot(gradient, along);
     const double size = std::sqrt(dot(gradient, gradient) / double(at.size()));
-    EXPECT_NEAR(got, want, 0.02 * size + 0.01 * std::abs(want) + 2e-3 + 1e-5 / step) << (p ? p->name : "x");
+    // The last term: what rounding does to a difference of two losses.
+    EXPECT_NEAR(got, want, 0.02 * size + 0.01 * std::abs(want) + 2e-3 + 3e-5 / step) << (p ? p->name : "x");
   };
   unsigned seed = 40;
   const std::vector<float> dx = w.dx;

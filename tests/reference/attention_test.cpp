@@ -310,7 +310,8 @@ TEST(ReferenceSupports, refusals_are_sentences) {
   const Device cpu, gpu{.kind = DeviceKind::cuda, .name = "NVIDIA H200"};
   EXPECT_EQ(refusal("forward f32 b1 h1 q1 k1 d8 full", gpu), "reference: runs on a CPU, not on NVIDIA H200");
   EXPECT_EQ(refusal("forward f32 b1 h1 q1 k1 d8 full descale", cpu), "reference: does not know the option descale");
-  EXPECT_EQ(refusal("forward f32 b1 h1 q1 k1 d8 full : nsa d=16", cpu), "reference: does not know the variant nsa");
+  EXPECT_EQ(refusal("forward f32 b1 h1 q1 k1 d8 full : unheard x=1", cpu),
+            "reference: does not know the variant unheard");
   EXPECT_EQ(refusal("forward f32 b1 h1 q1 k1 d8 full", cpu), "");
   EXPECT_TRUE(reference.only_by_name);
 }
