@@ -195,7 +195,7 @@ struct World {
   static int64_t extent_of(const Given& g) {
     const attune_tensor& t = g.tensor;
     if (t.ndim < 1 || t.ndim > 4) return -1;
-    constexpr int64_t kFar = int64_t(1) << 58;
+    constexpr int64_t kFar = int64_t(1) << 57;  // times 32 bytes
     int64_t last = 0, step = 1;
     for (int n = t.ndim - 1; n >= 0; --n) {
       const int64_t length = g.shape[n], stride = t.strides ? g.strides[n] : step;

@@ -171,7 +171,13 @@ Status valid_variant(const Problem& p) {
   if (std::memcmp(&again, &v, sizeof again))
     return Status::no("problem: variant is not in its one spelling '", again.text, "'");
   const VariantWord* known = find_variant(word(v));  // others are refused by every backend
-  return known ? known->valid(p) : Status::good();
+  if (!known) return Status::good();
+  // So that no count of rows and bytes, of several tensors together, overflows.
+  const double numbers = double(p.batch) * std::max(p.len_q, p.len_k) * std::max(p.heads_q, p.heads_kv) *
+                         std::max(p.dim_qk, p.dim_v);
+  if (numbers > 0x1p48)
+    return Status::no("problem: ", word(v), " takes tensors of at most 2^48 numbers, not ", numbers);
+  return known->valid(p);
 }
 
 }  // namespace

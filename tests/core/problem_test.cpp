@@ -134,6 +134,8 @@ TEST(ProblemLine, refusals_are_sentences) {
       {"forward bf16 b2 h8 q1 k1 d64 fuller", "expected full, causal or window at 'fuller'"},
       {"forward bf16 b2 h8 q99999999999 k1 d64 full", "expected a number below 2^31 at '99999999999"},
       {"forward bf16 b0 h8 q1 k1 d64 full", "batch = 0 is not in 1 ... 1073741824"},
+      {"forward bf16 b1000000 h64 q2000000 k2000000 d128 full : dilated rates=1 segments=64",
+       "problem: dilated takes tensors of at most 2^48 numbers"},
       {"forward bf16 b2 h8 q1 k-1 d64 full", "len_k = -1 is not in 1 ... 2147483647"},
       {"forward bf16 b2 h8 q1 k1 d65537 full", "dim_qk = 65537 is not in 1 ... 65536"},
       {"forward bf16 b2 h8 q1 k1 d64 window-1,0", "left = -1, right = 0: they belong to a window, and left is"},
