@@ -52,7 +52,7 @@ TEST_F(NsaPlans, what_is_refused_is_said) {
     EXPECT_NE(said.find(c.says), std::string::npos) << c.line << " says: " << said;
   }
   Plan plan;
-  const Problem many = problem("forward bf16 b1 h1 q99999 k99999 d8 causal : select d=1 l=1 n=4000 s=1");
+  const Problem many = problem("forward bf16 b1 h1 q99999 k99999 d8 causal : select d=1 l=60000 n=4 s=1");
   const std::string said = Planner{.device = known("h200"), .forced = "sm80_select"}.plan(many, plan).message;
   EXPECT_NE(said.find("bytes of shared memory"), std::string::npos) << said;
 }
