@@ -3,17 +3,17 @@
 #include <algorithm>
 #include <atomic>
 
-#include "attention/forward.sm90.h"
+#include "attention/forward.sm90.kernels.h"
 #include "core/args.h"
 #include "core/check.h"
 #include "core/score.h"
-#include "machine/cuda/launch.h"
 #include "machine/cuda/tensor_map.h"
 #include "plan/backend.h"
 
 namespace attune {
 namespace {
 
+using sm90::ForwardKernel;
 using sm90::ForwardParams;
 
 constexpr std::string_view kWho = "sm90_forward";
@@ -24,31 +24,16 @@ constexpr int kFewRows = 64;                     // of a head of keys: there are
 // Lengths in tensors.
 constexpr Role kLengths[] = {Role::cu_q, Role::used_q, Role::used_k, Role::left_pad, Role::cache_index};
 
-struct Kernel {
-  int dim, tile_q, tile_k, threads, shared_bytes;
-  const void* function[2];  // f16, bf16
-  cuda::Ready ready[2]{};
-};
-
-template <int Dim, int TileK, int Groups, int QStages, int Stages, bool InPlace, bool Turns, bool Wide>
-Kernel kernel_row() {
-  using F = sm90::ForwardShape<F16, Dim, TileK, Groups, QStages, Stages, InPlace, Turns, Wide>;
-  using B = sm90::ForwardShape<Bf16, Dim, TileK, Groups, QStages, Stages, InPlace, Turns, Wide>;
-  const void* const functions[] = {reinterpret_cast<const void*>(sm90::forward_kernel<F>),
-                                   reinterpret_cast<const void*>(sm90::forward_kernel<B>)};
-  return {Dim, F::kTileQ, F::kTileK, F::kThreads, F::kSharedBytes, {functions[0], functions[1]}};
-}
-
-enum Number : int { k64_short, k64_long, k128, k256, k64_wide, k128_wide, k256_wide };
-Kernel& kernel_at(int n) {
-  // dim, keys a tile, warpgroups, tiles of q and of k and v in shared memory, weights in place, products in turns, f32
-  static Kernel all[] = {
-      kernel_row<64, 128, 2, 2, 4, false, false, false>(),  kernel_row<64, 128, 3, 2, 2, true, true, false>(),
-      kernel_row<128, 128, 2, 2, 2, false, false, false>(), kernel_row<256, 64, 2, 1, 2, false, false, false>(),
-      kernel_row<64, 128, 2, 2, 4, false, false, true>(),   kernel_row<128, 128, 2, 2, 2, false, false, true>(),
-      kernel_row<256, 64, 2, 1, 2, false, false, true>(),
-  };
-  return all[n];
+// All kernels, in one order: a plan holds a number into it.
+template <class F>
+ForwardKernel* find_kernel(F wanted, int* number = nullptr) {
+  int n = 0;
+  for (const auto kernels : {sm90::forward_kernels_64, sm90::forward_kernels_128, sm90::forward_kernels_256})
+    for (ForwardKernel& k : kernels()) {
+      if (wanted(k, n)) return number ? *number = n : 0, &k;
+      ++n;
+    }
+  return nullptr;
 }
 
 Status supports(const Problem& p, const Device& d) {
@@ -82,11 +67,11 @@ Status shape(Plan& plan, const Planner& planner) {
   if (planner.lengths) return Status::no(kWho, ": sequences are of one length, and this part of a variant may not be");
   const int dim = std::max(p.dim_qk, p.dim_v);
   // Three warpgroups pay where a tile of 192 queries has keys enough: from 2048 on, with a diagonal from 4096 on.
-  const bool full = p.mask.kind == MaskKind::full;
-  const Number small = p.len_k >= (full ? 2048 : 4096) && p.len_q >= 192 ? k64_long : k64_short;
-  plan.kernel = dim <= 64 ? small : dim <= 128 ? k128 : k256;
-  if (p.dtype.out == DType::f32) plan.kernel = dim <= 64 ? k64_wide : dim <= 128 ? k128_wide : k256_wide;
-  const Kernel& k = kernel_at(plan.kernel);
+  const bool full = p.mask.kind == MaskKind::full, wide = p.dtype.out == DType::f32;
+  const bool large = dim <= 64 && !wide && p.len_k >= (full ? 2048 : 4096) && p.len_q >= 192;
+  const ForwardKernel& k = *find_kernel(
+      [&](const ForwardKernel& x, int) { return x.dim >= dim && x.wide == wide && (x.tile_q > 128) == large; },
+      &plan.kernel);
   plan.tile_q = k.tile_q, plan.tile_k = k.tile_k, plan.splits = 1;
   const int64_t tiles = ceil_div(p.len_q, k.tile_q) * p.batch * p.heads_q;
   // Both would be right, and slow.
@@ -124,7 +109,7 @@ Status fits(const Plan&, const Args& a) {
 Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
   const Problem& p = plan.problem;
   if (Status s = fits(plan, a); !s.ok()) return s;
-  Kernel& k = kernel_at(plan.kernel);
+  ForwardKernel& k = *find_kernel([&](const ForwardKernel&, int n) { return n == plan.kernel; });
   const int rows = a[Role::q].extent.seq, keys = a[Role::k].extent.seq;
   const auto far = [](int64_t x) { return int(std::clamp<int64_t>(x, -kFar, kFar)); };
   const Band band = band_of(p.mask, rows, keys, 0, 0);
@@ -164,7 +149,7 @@ Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
   if (!use.status.ok()) return Status::no(kWho, ": ", use.status.message, ", in: ", name(p));
   const int type = p.dtype.q == DType::bf16;
   return cuda::launch({.who = kWho,
-                       .kernel = k.function[type],
+                       .kernel = reinterpret_cast<const void*>(k.function[type]),
                        .ready = &k.ready[type],
                        .blocks = std::min(plan.device.units, x.tiles),
                        .threads = k.threads,

@@ -1,0 +1,241 @@
+// Forward attention for Hopper: a warpgroup that owns 64 queries.
+#pragma once
+#include "attention/forward.sm90.shape.h"
+#include "attention/forward.sm90.softmax.h"
+#include "core/softmax.h"
+#include "machine/sm90/barrier.h"
+#include "machine/sm90/tma.h"
+
+namespace attune::sm90 {
+
+template <class C>
+struct Consumer {
+  using T = typename C::T;
+  const ForwardParams& x;
+  const uint32_t shared;
+  const int group, warp, lane;
+
+  float s[C::kTileK / 2];
+  float o[C::kDim / 2];
+  static constexpr int kSpare = C::kInPlace ? 0 : 1;
+  uint32_t p[1 + kSpare][C::kTileK / 4];  // pairs, as the product wants them: one being multiplied, one being made
+  Rows rows, done;                        // of this query tile, and of the one before
+  float alpha[2];
+  uint32_t tiles;                         // query tiles begun, less one
+  uint32_t round;                         // parity of key tiles begun / kStages; their slot is a template argument
+  bool any_done;                          // a query tile came before this one
+  int j, first;                           // this key tile, and the last one of the query tile
+  int plain_first, plain_last;            // key tiles of this query tile of which every row sees all
+  bool fresh, raised;
+
+  __device__ void release(int barrier) const {
+    if (lane == 0) arrive(shared + barrier);
+  }
+  __device__ void issue_scores(uint32_t q_stage, uint32_t k_slot) {
+    const uint32_t k = operand(shared + C::kK + k_slot * C::kBytesK, 0);
+    begin_products();
+    const uint32_t q = operand(shared + C::kQ + q_stage * C::kBytesQ + group * 64 * 128, 0);
+#pragma unroll
+    for (int n = 0; n < C::kDim / 16; ++n)
+      Product<T, C::kTileK>::shared(s, q + (n / 4 * C::kPanelQ + n % 4 * 32) / 16,
+                                    k + (n / 4 * C::kPanelK + n % 4 * 32) / 16, n > 0);
+    close_products();
+  }
+  __device__ void issue_sums(const uint32_t (&weights)[C::kTileK / 4], uint32_t v_slot, int add) {
+    begin_products();
+    const uint32_t v = operand(shared + C::kV + v_slot * C::kBytesK, C::kPanelK);
+#pragma unroll
+    for (int n = 0; n < C::kTileK / 16; ++n)
+      Product<T, C::kDim>::registers(o, weights + 4 * n, v + n * 16 * 128 / 16, n > 0 ? 1 : add);
+    close_products();
+  }
+
+  // Only key tiles that cross an edge of the band, or the end of the keys, have something to hide.
+  __device__ void hide() {
+    if (j >= plain_first && j <= plain_last) return;
+    const int row = tile(tiles).row + group * 64 + warp * 16 + lane / 4 + x.offset;
+    const int column = j * C::kTileK + lane % 4 * 2;
+    const int last[2] = {min(x.keys - 1, row + x.right) - column, min(x.keys - 1, row + 8 + x.right) - column};
+    const int from[2] = {row - x.left - column, row + 8 - x.left - column};
+#pragma unroll
+    for (int n = 0; n < C::kTileK / 2; ++n) {
+      const int c = n / 4 * 8 + n % 2, r = n / 2 % 2;
+      if (c > last[r] || c < from[r]) s[n] = -INFINITY;
+    }
+  }
+
+  // Each warp ends and stores its own 16 rows.
+  __device__ void finish(const QueryTile t, const Rows& rows) {
+    if constexpr (C::kWide) return finish_wide(t, rows);
+    float inverse[2];
+    const int row = t.row + group * 64 + warp * 16;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const float sum = sm80::row_sum(rows.sum[r]);
+      const bool any = rows.max[r] > kNone / 2;  // some key was seen
+      inverse[r] = any ? 1.f / sum : 0.f;
+      const int i = row + lane / 4 + 8 * r;
+      if (x.lse && lane % 4 == 0 && i < x.rows)
+        *lse_at(t, i) = any ? (rows.max[r] + __log2f(sum)) * kLn2 : -INFINITY;
+    }
+    const uint32_t to = shared + C::kOut + (group * 64 + warp * 16) * 128;
+    const int r = lane % 16, half = lane / 16;
+#pragma unroll
+    for (int panel = 0; panel < C::kPanels; panel += C::kPanelsOut) {
+      if (lane == 0) wait_stores_read();  // of the rows before
+      __syncwarp();
+#pragma unroll
+      for (int n = 0; n < C::kPanelsOut * 4; ++n) {
+        const float* y = o + 32 * panel + 8 * n;
+        store_matrix4(to + n / 4 * C::kPanelQ + r * 128 + (((n % 4 * 2 + half) ^ (r & 7)) << 4),
+                      sm80::pack<T>(y[0] * inverse[0], y[1] * inverse[0]),
+                      sm80::pack<T>(y[2] * inverse[1], y[3] * inverse[1]),
+                      sm80::pack<T>(y[4] * inverse[0], y[5] * inverse[0]),
+                      sm80::pack<T>(y[6] * inverse[1], y[7] * inverse[1]));
+      }
+      publish_shared();
+      __syncwarp();
+      if (lane == 0) {
+#pragma unroll
+        for (int n = 0; n < C::kPanelsOut; ++n)
+          store_tile(x.out, to + n * C::kPanelQ, (panel + n) * 64, row, t.head, t.batch);
+        close_stores();
+      }
+    }
+  }
+
+  __device__ float* lse_at(const QueryTile& t, int i) const {
+    return x.lse + t.batch * x.lse_stride.batch + i * x.lse_stride.seq + t.head * x.lse_stride.head;
+  }
+  __device__ void finish_wide(const QueryTile t, const Rows& rows) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const float sum = sm80::row_sum(rows.sum[r]);
+      const bool any = rows.max[r] > kNone / 2;
+      const int i = t.row + group * 64 + warp * 16 + lane / 4 + 8 * r;
+      const float mine = any ? (rows.max[r] + __log2f(sum)) * kLn2 : -INFINITY;
+      const bool there = i < x.rows;
+      const Share share = merge(x.accumulate && there ? *lse_at(t, i) : -INFINITY, mine);
+      __syncwarp();  // all four lanes of a row have read it
+      if (!there) continue;
+      if (x.lse && lane % 4 == 0) *lse_at(t, i) = share.lse;
+      const float now = any ? share.b / sum : 0.f;
+      float* to = x.wide + t.batch * x.wide_stride.batch + i * x.wide_stride.seq + t.head * x.wide_stride.head;
+#pragma unroll
+      for (int n = 0; n < C::kDim / 8; ++n) {
+        const int column = n * 8 + lane % 4 * 2;
+        if (column >= x.dim_v) break;
+        float2* place = reinterpret_cast<float2*>(to + column);
+        float2 two = {o[4 * n + 2 * r] * now, o[4 * n + 2 * r + 1] * now};
+        if (share.a != 0.f) two.x += place->x * share.a, two.y += place->y * share.a;
+        *place = two;
+      }
+    }
+  }
+
+  __device__ void turn_begin() const {
+    if (C::kTurns) named_sync(1 + group, 256);
+  }
+  __device__ void turn_end() const {
+    if (C::kTurns) named_arrive(1 + (group + 1) % C::kGroups, 256);
+  }
+  __device__ const QueryTile& tile(uint32_t n) const {
+    return *reinterpret_cast<const QueryTile*>(__cvta_shared_to_generic(shared + C::kTiles + 32 * (n % 4)));
+  }
+  __device__ void wait_q() const { wait(shared + C::kQFull + 8 * (tiles % C::kQStages), tiles / C::kQStages & 1); }
+  __device__ void enter_tile() {
+    const QueryTile& t = tile(tiles);
+    const int low = t.row + group * 64 + x.offset, high = low + 63;
+    j = t.last, first = t.first;
+    plain_first = max(0, high - x.left + C::kTileK - 1) / C::kTileK;
+    plain_last = min(x.keys, low + x.right + 1) / C::kTileK - 1;
+  }
+
+  // One key tile, in slot `slot` of v. On entry its P is in `now` and no product is under way; on return P of the next
+  // step is in `then`. False after the last tile.
+  template <int slot>
+  __device__ bool advance(uint32_t (&now)[C::kTileK / 4], uint32_t (&then)[C::kTileK / 4]) {
+    constexpr int next = (slot + 1) % C::kStages;
+    const bool last = j == first;
+    if (last) {
+      ++tiles;
+      wait_q();
+      if (tile(tiles).last < 0) {
+        finish_before();
+        wait(shared + C::kVFull + 8 * slot, round);
+        issue_sums(now, slot, !fresh);
+        wait_products<0>();
+        pin(o);
+        finish(tile(tiles - 1), rows);
+        return false;
+      }
+    }
+    wait(shared + C::kKFull + 8 * next, round ^ (next == 0));
+    turn_begin();
+    issue_scores(tiles % C::kQStages, next);
+    finish_before();
+    wait(shared + C::kVFull + 8 * slot, round);
+    issue_sums(now, slot, !fresh);
+    turn_end();
+    wait_products<1>();  // the scores
+    pin(s);
+    release(C::kKEmpty + 8 * next);
+    --j, fresh = last, any_done |= last;
+    if (next == 0) round ^= 1;
+    if (last) enter_tile();
+    if (j == first) release(C::kQEmpty + 8 * (tiles % C::kQStages));
+    hide();
+    const auto product_done = [&] {
+      wait_products<0>();
+      pin(o);
+      release(C::kVEmpty + 8 * slot);
+    };
+    admit(then, fresh, product_done);
+    return true;
+  }
+  template <class Done>
+  __device__ void admit(uint32_t (&to)[C::kTileK / 4], bool first_of_rows, Done product_done) {
+    if constexpr (C::kInPlace)
+      raised = softmax_in_place<T>(s, to, rows, done, alpha, x.scale, first_of_rows, product_done);
+    else
+      raised = softmax<T>(s, to, rows, done, alpha, x.scale, first_of_rows, product_done);
+  }
+  // What O needs before P V is added to it: the tile before leaves, or a rescale.
+  __device__ void finish_before() {
+    if (fresh) {
+      if (any_done) finish(tile(tiles - (j == first ? 2 : 1)), done);
+    } else if (raised) {
+#pragma unroll
+      for (int n = 0; n < C::kDim / 2; ++n) o[n] *= alpha[n / 2 % 2];
+    }
+  }
+  template <int slot = 0>
+  __device__ bool advance_all() {
+    if (!advance<slot>(p[slot & kSpare], p[(slot + 1) & kSpare])) return false;
+    if constexpr (slot + 1 < C::kStages) return advance_all<slot + 1>();
+    else return true;
+  }
+
+  __device__ void run() {
+    if (C::kTurns && group == C::kGroups - 1) named_arrive(1, 256);  // group 0 goes first
+    tiles = round = 0, fresh = true, any_done = false;
+    wait_q();
+    if (tile(0).last < 0) return;
+    enter_tile();
+    wait(shared + C::kKFull, 0);
+    issue_scores(0, 0);
+    wait_products<0>();
+    pin(s);
+    release(C::kKEmpty);
+    if (j == first) release(C::kQEmpty);
+    hide();
+    rows = {};
+    admit(p[0], true, [] {});
+#pragma unroll
+    for (int n = 0; n < C::kDim / 2; ++n) o[n] = 0.f;
+    while (advance_all()) {}
+    if (!C::kWide && lane == 0) wait_stores();
+  }
+};
+
+}  // namespace attune::sm90

@@ -1,0 +1,35 @@
+// The compiled Hopper forward kernels as the host sees them: a row of numbers and two functions each. A file
+// forward.sm90.d#.cu holds those of one head dim, so that a build compiles them side by side.
+#pragma once
+#include <span>
+
+#include "attention/forward.sm90.h"
+#include "machine/cuda/launch.h"
+
+namespace attune::sm90 {
+
+using ForwardFunction = void (*)(ForwardParams);
+
+struct ForwardKernel {
+  int dim;                      // the widest it serves
+  int tile_q, tile_k, threads;
+  bool wide;                    // out in f32
+  int shared_bytes;
+  ForwardFunction function[2];  // f16, bf16
+  cuda::Ready ready[2]{};       // theirs
+};
+
+template <int Dim, int TileK, int Groups, int QStages, int Stages, bool InPlace, bool Turns, bool Wide>
+constexpr ForwardKernel forward_kernel_row() {
+  using F = ForwardShape<F16, Dim, TileK, Groups, QStages, Stages, InPlace, Turns, Wide>;
+  using B = ForwardShape<Bf16, Dim, TileK, Groups, QStages, Stages, InPlace, Turns, Wide>;
+  return {Dim, F::kTileQ, TileK, F::kThreads, Wide, F::kSharedBytes, {forward_kernel<F>, forward_kernel<B>}};
+}
+
+// Of one head dim, the preferred first.
+using ForwardKernels = std::span<ForwardKernel>;
+ForwardKernels forward_kernels_64();
+ForwardKernels forward_kernels_128();
+ForwardKernels forward_kernels_256();
+
+}  // namespace attune::sm90
