@@ -6,6 +6,8 @@
 #include <cstring>
 #include <utility>
 
+#include "core/dtypes.h"
+
 namespace attune {
 namespace {
 
@@ -446,8 +448,7 @@ uint64_t World::fingerprint() const {
 }
 
 Owned& World::add(Role r, DType dtype, Extents e) {
-  const bool floating = dtype >= DType::f64 && dtype <= DType::e4m3;
-  args[r] = owned_.emplace_back(dtype, e, floating ? variation.layout : Layout::bshd, variation.pad).t;
+  args[r] = owned_.emplace_back(dtype, e, is_floating(dtype) ? variation.layout : Layout::bshd, variation.pad).t;
   return owned_.back();
 }
 

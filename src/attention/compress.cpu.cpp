@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "attention/rows.cpu.h"
+#include "core/dtypes.h"
 #include "core/nsa.h"
 
 namespace attune {
@@ -192,7 +193,7 @@ Status supports(const Problem& p, const Device& d) {
   if (word(p.variant) != "compress") return no("is for the variant compress");
   if (d.kind != DeviceKind::cpu) return no("runs on the CPU, not on ", d.name.empty() ? "a GPU" : d.name);
   for (const DType t : {p.dtype.q, p.dtype.out, p.pass == Pass::backward ? p.dtype.grad : DType::f32})
-    if (!is_row_type(t)) return no("dtype ", name(t), " is not one of f32, f16, bf16");
+    if (!is_f32_or_half(t)) return no("dtype ", name(t), " is not one of f32, f16, bf16");
   if (!best_kernels(p.dtype.q, d.features)) return no("this build has no kernels for ", d.name);
   return Status::good();
 }

@@ -1,5 +1,7 @@
 #include "attention/cpu.h"
 
+#include "core/dtypes.h"
+
 namespace attune::cpu {
 
 Status supports(std::string_view who, Pass pass, const Problem& p, const Device& d) {
@@ -10,8 +12,7 @@ Status supports(std::string_view who, Pass pass, const Problem& p, const Device&
   if (p.has(Option::descale)) return no("does not serve the option ", name(Option::descale));
   if (p.dtype.q != p.dtype.kv)
     return no("q is ", name(p.dtype.q), " and kv is ", name(p.dtype.kv), ", they must be the same");
-  if (p.dtype.q != DType::f32 && p.dtype.q != DType::f16 && p.dtype.q != DType::bf16)
-    return no("dtype ", name(p.dtype.q), " is not one of f32, f16, bf16");
+  if (!is_f32_or_half(p.dtype.q)) return no("dtype ", name(p.dtype.q), " is not one of f32, f16, bf16");
   for (const DType t : {p.dtype.out, p.dtype.grad})
     if (t != DType::none && t != p.dtype.q && t != DType::f32)
       return no("out or grad dtype ", name(t), " is neither ", name(p.dtype.q), " nor f32");

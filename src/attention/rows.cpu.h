@@ -18,8 +18,6 @@ struct RowsAs {
   void write(const float* from, int n, void* to) const { kernels->narrow(from, n, to); }
 };
 
-inline bool is_row_type(DType t) { return t == DType::f32 || t == DType::f16 || t == DType::bf16; }
-
 // f(worker, n) for n = 0 ... tasks - 1, whoever is free.
 template <class F>
 void each_task(int64_t tasks, int units, F f) {

@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "attention/append.cpu.h"
+#include "core/dtypes.h"
 #include "core/score.h"
 #include "machine/cpu/kernels.h"
 #include "machine/cpu/threads.h"
@@ -365,8 +366,7 @@ Status supports(const Problem& p, const Device& d) {
   if (d.kind != DeviceKind::cpu) return no("runs on a CPU, not on ", d.name);
   if (!d.has(Feature::blas)) return no("needs a BLAS library that can be opened at run time");
   const DType q = p.dtype.q;
-  if (q != DType::f32 && q != DType::f16 && q != DType::bf16)
-    return no("dtype ", name(q), " is not one of f32, f16, bf16");
+  if (!is_f32_or_half(q)) return no("dtype ", name(q), " is not one of f32, f16, bf16");
   if (p.dtype.kv != q) return no("dtype ", name(p.dtype.kv), " of k and v is not that of q, ", name(q));
   if (p.dtype.out != q && p.dtype.out != DType::f32)
     return no("dtype ", name(p.dtype.out), " of out is neither f32 nor that of q, ", name(q));

@@ -9,6 +9,7 @@
 #include "capi/local.h"
 #include "capi/storage.h"
 #include "core/check.h"
+#include "core/dtypes.h"
 #include "machine/host.h"
 
 using namespace attune;
@@ -90,7 +91,7 @@ Status copy_options(const attune_cache_options* given, attune_cache_options& out
 
 Status fill(attune_cache& c, const attune_cache_options& o) {
   c.dtype = DType(o.dtype);
-  if (c.dtype < DType::f64 || c.dtype > DType::e4m3) return no("dtype ", o.dtype, " is not that of keys and values");
+  if (!is_floating(c.dtype)) return no("dtype ", o.dtype, " is not that of keys and values");
   c.heads = o.heads, c.dim_qk = o.dim_qk, c.dim_v = o.dim_v ? o.dim_v : o.dim_qk;
   c.sequences = o.sequences, c.capacity = o.capacity, c.page = o.page, c.pages = o.pages;
   const struct { std::string_view name; int32_t value, least; } sizes[] = {

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <charconv>
 
+#include "core/dtypes.h"
 #include "core/variants.h"
 
 namespace attune {
@@ -121,17 +122,16 @@ Status valid_sizes(const Problem& p) {
 
 Status valid_types(const Problem& p) {
   const auto no = [](const auto&... why) { return Status::no("problem: ", why...); };
-  const auto floating = [](DType t) { return t >= DType::f64 && t <= DType::e4m3; };
   const auto& [q, kv, out, grad, bias] = p.dtype;
   for (const DType t : {q, kv, out})
-    if (!floating(t)) return no("dtype ", name(t), " is not one of f64, f32, f16, bf16, e4m3");
+    if (!is_floating(t)) return no("dtype ", name(t), " is not one of f64, f32, f16, bf16, e4m3");
   if ((grad == DType::none) != (p.pass == Pass::forward))
     return no("a grad dtype belongs to a backward, and only there");
-  if (grad != DType::none && !floating(grad))
+  if (grad != DType::none && !is_floating(grad))
     return no("grad dtype ", name(grad), " is not one of f64, f32, f16, bf16, e4m3");
   if ((bias == DType::none) == p.has(Option::bias))
     return no("a bias dtype belongs to the option bias, and only there");
-  if (bias != DType::none && (!floating(bias) || bias == DType::e4m3))
+  if (bias != DType::none && (!is_floating(bias) || bias == DType::e4m3))
     return no("bias dtype ", name(bias), " is not one of f64, f32, f16, bf16");
   return Status::good();
 }

@@ -5,6 +5,7 @@
 #include <bit>
 #include <cstring>
 
+#include "core/dtypes.h"
 #include "core/problem.h"
 #include "machine/cpu/threads.h"
 #include "machine/cuda/blas.h"
@@ -16,8 +17,6 @@ namespace {
 constexpr int kTile = 64;      // rows and columns of a task
 constexpr int kDepth = 128;    // of one packed piece: 64 KB for both factors
 constexpr int kRows = 4, kColumns = 16;  // kept in registers
-
-bool floating(DType t) { return t == DType::f32 || t == DType::f16 || t == DType::bf16; }
 
 // f(pointer of the right type)
 template <class F>
@@ -138,7 +137,7 @@ int64_t alignment(const Gemm& g) {
 size_t gemm_bytes(const Device& d) { return d.kind == DeviceKind::cuda ? cuda::kBlasBytes : 0; }
 
 Status gemm(const Device& d, const Gemm& g, void* scratch, void* stream) {
-  if (!floating(g.in) || !floating(g.out) || (g.out != g.in && g.out != DType::f32))
+  if (!is_f32_or_half(g.in) || !is_f32_or_half(g.out) || (g.out != g.in && g.out != DType::f32))
     return Status::no("gemm: ", name(g.in), " to ", name(g.out), " is not f32, f16 or bf16 to f32 or the same");
   if (!g.m || !g.n) return Status::good();
   if (d.kind == DeviceKind::cuda) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/dtypes.h"
 #include "core/softmax.h"
 #include "machine/cpu/threads.h"
 #include "machine/host.h"
@@ -19,13 +20,12 @@ constexpr int64_t kLeast = 1 << 14;  // elements that are worth a thread
 constexpr int kPiece = 256;          // of a row, kept in registers and the first cache
 
 std::string text(const Extents& e) { return join("[", e.batch, ", ", e.seq, ", ", e.head, ", ", e.dim, "]"); }
-bool floating(const Tensor& t) { return t.dtype >= DType::f64 && t.dtype <= DType::e4m3; }
 int64_t rows_of(const Tensor& t) { return int64_t(t.extent.batch) * t.extent.seq * t.extent.head; }
 
 // Whether `from` can be read wherever `to` is written.
 Status matches(std::string_view who, const Tensor& from, const Tensor& to, int dim) {
   const auto no = [&](const auto&... why) { return Status::no(who, ": ", why...); };
-  if (!floating(from)) return no("dtype number ", int(from.dtype), " is not a floating one");
+  if (!is_floating(from.dtype)) return no("dtype number ", int(from.dtype), " is not a floating one");
   if (from.device != to.device || from.device_index != to.device_index) return no("the tensors are on two devices");
   const auto covers = [](int32_t n, int32_t wanted) { return n == wanted || n == 1; };
   const Extents &f = from.extent, &t = to.extent;
@@ -143,7 +143,7 @@ Status merge_all(const Merge& m, void* stream) {
 }  // namespace
 
 Status fill(const Tensor& to, float value, void* stream) {
-  if (!floating(to)) return Status::no("fill: dtype number ", int(to.dtype), " is not a floating one");
+  if (!is_floating(to.dtype)) return Status::no("fill: dtype number ", int(to.dtype), " is not a floating one");
   return combine({.to = to, .constant = value}, stream);
 }
 
@@ -152,7 +152,7 @@ Status add(const Tensor& from, const Tensor& to, void* stream) { return scale_ad
 
 Status scale_add(const Tensor& from, float factor, const Tensor& to, float keep, void* stream) {
   if (Status s = matches("scale_add", from, to, to.extent.dim); !s.ok()) return s;
-  if (!floating(to)) return Status::no("scale_add: dtype number ", int(to.dtype), " is not a floating one");
+  if (!is_floating(to.dtype)) return Status::no("scale_add: dtype number ", int(to.dtype), " is not a floating one");
   return combine({.from = broadcast(from), .to = to, .factor = factor, .keep = keep}, stream);
 }
 

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <iterator>
 
+#include "core/dtypes.h"
 #include "core/ring.h"
 
 namespace attune {
@@ -170,8 +171,7 @@ Status read_settings(Word line, Settings& out) {
   if (!one_of(kind, kKind, s.kind))
     return Status::no("module: '", kind,
                       "' is not one of multihead, feed_forward, longnet_encoder, longnet_decoder, llama");
-  if (Status e = parse(dtype, s.dtype);
-      !e.ok() || (s.dtype != DType::f32 && s.dtype != DType::f16 && s.dtype != DType::bf16))
+  if (Status e = parse(dtype, s.dtype); !e.ok() || !is_f32_or_half(s.dtype))
     return Status::no("module: dtype '", dtype, "' is not one of f32, f16, bf16");
   if (Status e = read_sizes(rest, s); !e.ok()) return e;
   s = with_defaults(s);

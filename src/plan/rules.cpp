@@ -13,6 +13,7 @@
 #include <iterator>
 #include <unordered_map>
 
+#include "core/dtypes.h"
 #include "plan/plan.h"
 
 namespace attune {
@@ -80,7 +81,7 @@ Status read_rule(Text line, Rule& r) {
   if (field[1] != name(Pass::forward) && field[1] != name(Pass::backward))
     return Status::no("pass ", quoted(field[1]), " is not one of forward, backward");
   r.pass = field[1] == name(Pass::forward) ? Pass::forward : Pass::backward;
-  if (!parse(field[2], r.dtype).ok() || r.dtype > DType::e4m3)
+  if (!parse(field[2], r.dtype).ok() || !is_floating(r.dtype))
     return Status::no("dtype ", quoted(field[2]), " is not one of f64, f32, f16, bf16, e4m3");
   if (Status s = read_dims(field[3], r); !s.ok()) return s;
   const auto mask = std::find(std::begin(kMask), std::end(kMask), field[4]);

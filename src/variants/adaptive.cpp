@@ -3,6 +3,7 @@
 // gradient of the scores. One composition for CPU and GPU: only the scorer's steps are run by different hands.
 #include <algorithm>
 
+#include "core/dtypes.h"
 #include "core/scorer.h"
 #include "machine/cuda/scorer.h"
 #include "variants/blocks.h"
@@ -104,13 +105,11 @@ Room carve(Workspace& ws, const Plan& plan, const Args& a) {
   return room;
 }
 
-bool is_float(DType t) { return t == DType::f32 || t == DType::f16 || t == DType::bf16; }
-
 Status supports(const Problem& p, const Device& d) {
   const auto no = [](const auto&... why) { return Status::no("adaptive: ", why...); };
   if (word(p.variant) != "adaptive") return no("is for the variant adaptive");
-  if (!is_float(p.dtype.q) || !is_float(p.dtype.kv)) return no("q and k are not f32, f16 or bf16");
-  if (p.pass == Pass::backward && !is_float(p.dtype.grad)) return no("gradients are not f32, f16 or bf16");
+  if (!is_f32_or_half(p.dtype.q) || !is_f32_or_half(p.dtype.kv)) return no("q and k are not f32, f16 or bf16");
+  if (p.pass == Pass::backward && !is_f32_or_half(p.dtype.grad)) return no("gradients are not f32, f16 or bf16");
   const Adaptive say = adaptive_of(p);
   if (d.kind == DeviceKind::cpu) return Status::good();
   const int64_t columns = ceil_div(p.len_k, say.block), most = cuda::most_columns(say.hidden);

@@ -1,5 +1,6 @@
 // What numbers may do to attention, plain and by variants, on the CPU and on a GPU where there is one: values of any
 // size, zeros, lengths beside the edges of tiles, sequences in another order, a thousand runs.
+#include "core/dtypes.h"
 #include "tests/variants/nsa_runs.h"
 
 namespace attune {
@@ -13,12 +14,10 @@ std::string line_of(std::string_view pass, std::string_view dtype, int batch, in
   return join(pass, " ", dtype, " b", batch, " h4/2 q", len, " k", len, " d16 ", kind);
 }
 
-bool is_float(DType t) { return t == DType::f32 || t == DType::f16 || t == DType::bf16; }
-
 template <class F>
 void each_input(const World& w, F f) {
   for (int n = 0; n < int(Role::count); ++n)
-    if (const Tensor& t = w.args[Role(n)]; t.data && is_float(t.dtype)) f(t);
+    if (const Tensor& t = w.args[Role(n)]; t.data && is_f32_or_half(t.dtype)) f(t);
 }
 
 // A result is a mean of values, so it is no larger than the largest of them.
@@ -31,7 +30,7 @@ TEST(Numerics, values_of_any_size_stay_within_the_values) {
         const Ran f(line_of("forward", "f32", 2, 65, kind) + size, device);
         double most = 0, largest = 0;
         for (const Role r : {Role::v, variant_tensor(1), variant_tensor(3)})
-          if (const Tensor& t = f.world->args[r]; t.data && is_float(t.dtype))
+          if (const Tensor& t = f.world->args[r]; t.data && is_f32_or_half(t.dtype))
             each(t, [&](int b, int s, int h, int d) { most = std::fmax(most, std::fabs(load(t, b, s, h, d))); });
         bool finite = true;
         each(f.got.args[Role::out], [&](int b, int s, int h, int d) {

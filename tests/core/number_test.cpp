@@ -8,7 +8,10 @@
 #include <cmath>
 #include <cstring>
 #include <random>
+#include <string>
 #include <vector>
+
+#include "core/dtypes.h"
 
 using namespace attune;
 
@@ -180,6 +183,15 @@ TEST(Number, sizes_are_those_of_the_types) {
   EXPECT_EQ(size_of(DType::e4m3), int(sizeof(E4m3)));
   EXPECT_EQ(size_of(DType::i32), 4);
   EXPECT_EQ(size_of(DType::i64), 8);
+}
+
+TEST(Number, e4m3_and_f64_are_floating_and_only_f32_and_the_halves_are_multiplied) {
+  constexpr DType kAll[] = {DType::none, DType::f64,  DType::f32, DType::f16,
+                            DType::bf16, DType::e4m3, DType::i32, DType::i64};
+  std::string floating, multiplied;
+  for (const DType t : kAll) floating += is_floating(t) ? '1' : '0', multiplied += is_f32_or_half(t) ? '1' : '0';
+  EXPECT_EQ(floating, "01111100");
+  EXPECT_EQ(multiplied, "00111000");
 }
 
 }  // namespace

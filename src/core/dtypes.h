@@ -1,0 +1,13 @@
+// The two questions that are asked of a dtype: can a tensor of numbers have it, and can a kernel multiply it.
+#pragma once
+#include "core/number.h"
+
+namespace attune {
+
+// f64, f32, f16, bf16 or e4m3: neither an integer nor none.
+constexpr bool is_floating(DType t) { return t >= DType::f64 && t <= DType::e4m3; }
+
+// f32, f16 or bf16: what the loops of every machine multiply.
+constexpr bool is_f32_or_half(DType t) { return t == DType::f32 || t == DType::f16 || t == DType::bf16; }
+
+}  // namespace attune
