@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "core/check.h"
+#include "core/passes.h"
 #include "verify/on_gpu.h"
 
 namespace attune {
@@ -119,8 +120,7 @@ Status Trial::prepare() {
   const Problem& p = world.problem;
   if (Status s = golden_supports(p); !s.ok()) return s;
   if (p.pass == Pass::backward) {
-    Problem forward = p;
-    forward.pass = Pass::forward, forward.dtype.grad = DType::none, forward.clear(Option::accumulate);
+    const Problem forward = forward_of(p);
     const Args result = world.forward_result();
     if (Status s = check(forward, result); !s.ok()) return s;
     if (Status s = run_reference(forward, result); !s.ok()) return s;

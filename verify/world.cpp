@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/dtypes.h"
+#include "core/passes.h"
 
 namespace attune {
 namespace {
@@ -398,14 +399,11 @@ Args World::forward_result() {
   if (keeps_out) add(Role::out, problem.dtype.out, out_extent(*this));
   if (keeps_lse) add(Role::lse, DType::f32, {q.batch, q.seq, q.head, 1});
   if (problem.variant.text[0]) add_saved();
-  Args forward = args;
-  Problem before = problem;
-  before.pass = Pass::forward, before.dtype.grad = DType::none;
-  if (!keeps_out && takes(before, Role::out)) {  // of no use to the backward
+  Args forward = forward_of(args);
+  if (!keeps_out && takes(forward_of(problem), Role::out)) {  // of no use to the backward
     add(Role::out, problem.dtype.out, out_extent(*this));
     forward[Role::out] = std::exchange(args[Role::out], Tensor{});
   }
-  for (const Role r : {Role::d_out, Role::d_lse, Role::block_begin_k, Role::block_row_k}) forward[r] = {};
   return forward;
 }
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "core/passes.h"
+
 namespace attune {
 namespace {
 
@@ -70,13 +72,12 @@ DilatedShape::Parts DilatedShape::parts(int branch) const {
 }
 
 Problem DilatedShape::problem(const Problem& p, const DilatedCall& call, DilatedPart part) const {
-  Problem made = p;
+  Problem made = part == DilatedPart::again ? forward_of(p) : p;
   made.variant = {};
   made.mask.align = Align::bottom_right;
   made.batch = call.q.along_batch.count;
   made.heads_q = call.q.along_head.count, made.heads_kv = call.k.along_head.count;
   made.len_q = call.q.rows, made.len_k = call.k.rows;
-  if (part == DilatedPart::again) made.pass = Pass::forward, made.dtype.grad = DType::none;
   if (part == DilatedPart::add) made.set(Option::accumulate);
   if (part != DilatedPart::again && adds) (backward ? made.dtype.grad : made.dtype.out) = DType::f32;
   return made;

@@ -9,6 +9,7 @@
 #include <memory>
 
 #include "core/check.h"
+#include "core/passes.h"
 #include "machine/cuda/runtime.h"
 #include "verify/compare.h"
 
@@ -139,11 +140,9 @@ class Placed {
   static std::unique_ptr<World> made(const Case& c) {
     auto world = std::make_unique<World>(c.problem, c.variation);
     if (c.problem.pass == Pass::forward) return world;
-    Problem forward = c.problem;
-    forward.pass = Pass::forward, forward.dtype.grad = DType::none;
     const Backend* reference = find_backend("reference");
     Plan plan;
-    EXPECT_EQ(plan_on(*reference, forward, Device{}, plan).message, "");
+    EXPECT_EQ(plan_on(*reference, forward_of(c.problem), Device{}, plan).message, "");
     EXPECT_EQ(reference->run(plan, world->forward_result(), {}, nullptr).message, "");
     return world;
   }

@@ -5,6 +5,7 @@
 
 #include <cmath>
 
+#include "core/passes.h"
 #include "machine/host.h"
 #include "plan/plan.h"
 #include "tool/measure/row.h"
@@ -20,11 +21,7 @@ struct Case {
   explicit Case(const std::string& line, Layout layout = Layout::bhsd, Distribution dist = Distribution::normal) {
     EXPECT_EQ(parse(line, problem).message, "") << line;
     work = std::make_unique<Workload>(problem, layout, 3, dist);
-    if (problem.pass == Pass::backward) {
-      Problem forward = problem;
-      forward.pass = Pass::forward, forward.dtype.grad = DType::none;
-      run(forward);
-    }
+    if (problem.pass == Pass::backward) run(forward_of(problem));
     run(problem);
   }
   void run(const Problem& p) {

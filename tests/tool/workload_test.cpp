@@ -59,13 +59,6 @@ TEST(Workload, spans_from_the_first_to_the_last_element) {
   EXPECT_EQ(span_bytes({.dtype = DType::bf16, .extent = {1, 0, 1, 8}}), 0u);
 }
 
-TEST(Workload, a_forward_takes_nothing_of_a_backward) {
-  Workload w(problem("backward f32 b1 h1 q4 k4 d8 full"), Layout::bshd, 1, Distribution::normal);
-  const Args a = forward_args(w.args);
-  EXPECT_TRUE(a.given(Role::out) && a.given(Role::lse) && a.given(Role::q));
-  for (const Role r : {Role::d_out, Role::dq, Role::dk, Role::dv}) EXPECT_FALSE(a.given(r));
-}
-
 TEST(Workload, lists_of_a_pattern_are_those_and_are_counted) {
   for (const double density : {0.25, 0.5}) {
     const Workload w(problem(join("backward f32 b1 h2 q640 k640 d8 full blocks64x64x", int(200 * density)).c_str()), Layout::bshd,

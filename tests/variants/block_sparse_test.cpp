@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "core/passes.h"
 #include "machine/cuda/runtime.h"
 #include "machine/host.h"
 #include "plan/plan.h"
@@ -44,9 +45,8 @@ struct Attended {
     if (world.problem.pass == Pass::backward) {
       const Args forward = world.forward_result();  // as the reference makes it, once the lists are there
       list(text);
-      Problem p = world.problem;
-      p.pass = Pass::forward, p.dtype.grad = DType::none;
-      EXPECT_EQ(find_backend("reference")->run({.problem = p}, forward, {}, nullptr).message, "");
+      EXPECT_EQ(find_backend("reference")->run({.problem = forward_of(world.problem)}, forward, {}, nullptr).message,
+                "");
     } else {
       list(text);
     }

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "core/check.h"
+#include "core/passes.h"
 #include "machine/cuda/runtime.h"
 #include "machine/host.h"
 #include "tests/asked.h"
@@ -54,10 +55,8 @@ Ran ran(std::string_view line, const Device& device) {
   const Case c = case_of(line);
   Ran r{std::make_unique<World>(c.problem, c.variation)};
   if (c.problem.pass == Pass::backward) {
-    Problem forward = c.problem;
-    forward.pass = Pass::forward, forward.dtype.grad = DType::none;
     const Backend* reference = find_backend("reference");
-    EXPECT_TRUE(reference->run(Plan{.problem = forward}, r.world->forward_result(), {}, nullptr).ok());
+    EXPECT_TRUE(reference->run(Plan{.problem = forward_of(c.problem)}, r.world->forward_result(), {}, nullptr).ok());
   }
   r.got = r.world->outputs(false);
   const Status s = run_on(device, *r.world, r.got);

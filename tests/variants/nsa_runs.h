@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "core/check.h"
+#include "core/passes.h"
 #include "machine/cuda/runtime.h"
 #include "machine/host.h"
 #include "verify/compare.h"
@@ -41,9 +42,8 @@ struct Ran {
     if (change) change(*world);
     const Problem& p = world->problem;
     if (p.pass == Pass::backward) {
-      Problem forward = p;
-      forward.pass = Pass::forward, forward.dtype.grad = DType::none;
-      const Status s = find_backend("reference")->run(Plan{.problem = forward}, world->forward_result(), {}, nullptr);
+      const Status s =
+          find_backend("reference")->run(Plan{.problem = forward_of(p)}, world->forward_result(), {}, nullptr);
       EXPECT_TRUE(s.ok()) << s.message;
     }
     run(device);

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <thread>
 
+#include "core/passes.h"
 #include "machine/host.h"
 #include "tests/asked.h"
 #include "verify/ring.h"
@@ -73,10 +74,8 @@ TEST(ring, any_number_of_ranks_gives_what_one_gives_to_1e_5) {
     ASSERT_TRUE(parse(line, dense).ok() && whole_case(dense, whole).ok());
     World world(whole.problem, whole.variation);
     if (dense.problem.pass == Pass::backward) {
-      Problem forward = whole.problem;
-      forward.pass = Pass::forward, forward.dtype.grad = DType::none;
       Plan plan;
-      ASSERT_TRUE(Planner{.device = one_thread()}.plan(forward, plan).ok());
+      ASSERT_TRUE(Planner{.device = one_thread()}.plan(forward_of(whole.problem), plan).ok());
       std::vector<std::byte> scratch(plan.workspace_bytes + 256);
       ASSERT_TRUE(plan.backend->run(plan, world.forward_result(), {scratch.data()}, nullptr).ok());
     }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/passes.h"
 #include "machine/cuda/events.h"
 
 namespace attune {
@@ -32,7 +33,7 @@ Status GpuWorkload::run_forward(const Planner& planner) {
   if (Status s = host_->plan_forward(planner, plan); !s.ok()) return s;
   cuda::Memory workspace;
   if (Status s = workspace.allocate(index_, plan.workspace_bytes); !s.ok()) return s;
-  Args inputs = forward_args(args());
+  Args inputs = forward_of(args());
   cuda::Memory unused;
   if (Tensor out = host_->forward_out(); out.data) {
     if (Status s = unused.allocate(index_, span_bytes(out)); !s.ok()) return s;

@@ -6,6 +6,7 @@
 #include <new>
 
 #include "core/cost.h"
+#include "core/passes.h"
 #include "variants/blocks.h"
 
 namespace attune {
@@ -105,28 +106,16 @@ Args Workload::other_outputs() {
 }
 
 Status Workload::plan_forward(const Planner& given, Plan& out) const {
-  Problem forward = problem_;
-  forward.pass = Pass::forward;
-  forward.dtype.grad = DType::none;
-  forward.clear(Option::accumulate);  // of gradients
   Planner planner = given;
   planner.forced = {};
-  return planner.plan(forward, out);
-}
-
-Args forward_args(const Args& backward) {
-  Args inputs = backward;
-  for (const Role r : {Role::d_out, Role::d_lse, Role::dq, Role::dk, Role::dv, Role::d_bias, Role::d_sinks,
-                       Role::block_begin_k, Role::block_row_k})
-    inputs[r] = {};
-  return inputs;
+  return planner.plan(forward_of(problem_), out);
 }
 
 Status Workload::run_forward(const Planner& planner) {
   Plan plan;
   if (Status s = plan_forward(planner, plan); !s.ok()) return s;
   const Memory workspace(plan.workspace_bytes), out(span_bytes(forward_out_));
-  Args inputs = forward_args(args);
+  Args inputs = forward_of(args);
   if (forward_out_.data) inputs[Role::out] = forward_out_, inputs[Role::out].data = out.data();
   return plan.backend->run(plan, inputs, Workspace{workspace.data()}, nullptr);
 }

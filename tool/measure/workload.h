@@ -30,7 +30,6 @@ Status parse(std::string_view word, Distribution& out);
 std::string name(Distribution);
 
 size_t span_bytes(const Tensor&);     // from the first to behind the last element
-Args forward_args(const Args& backward);  // without what only a backward has
 
 class Workload {
  public:
