@@ -115,8 +115,9 @@ struct Call {
     if (!a.given(Role::d_bias) || (rows_own_bias() && !p.has(Option::accumulate))) x.db = nullptr;
     x.uniform = p.keys == KeySource::linear && !any_length() && !a.given(Role::positions);
     if (x.uniform) x.seq = sequence(p, a, 0);
-    // A scale above 1 belongs to small queries and keys, one below to large ones: so dS stays within the reach of f16.
-    scale = scale_of(p, a), x.in_ds = std::abs(scale) < 1.f ? scale : 1.f;
+    // Half of the scale to dS, half to its products. Where logits are ordinary, queries and keys are of the size
+    // 1 / sqrt(scale): then dS as it is kept is of the size of dQ and dK, and in the reach of f16 where those are.
+    scale = scale_of(p, a), x.in_ds = std::sqrt(std::abs(scale));
     direct = find_direct();
     if (!direct) find_packed();
     const int64_t rows = unit_rows(p);
