@@ -298,6 +298,7 @@ constexpr std::string_view kNasty[] = {
     "backward bf16/bf16/bf16/f32 b2 h2 q200 k200 d64 full blocks64x64x128 accumulate block_bias | lean",
     "backward bf16 b2 h4/2 q1100 k70 d64 full blocks1x32x9000 | lean",
     "backward bf16 b2 h4/2 q1100 k70 d128 causal blocks1x32x2000 paged16 repro=run | seed=2 lean shared cache",
+    "backward bf16 b1 h2/1 q1030 k64 d128 full blocks1x32x40 paged16 repro=run | lean shared",  // all but empty
     "backward f16 b2 h2 q64 k300 d64 full bias repro=run | seed=3 x1e4 d_lse",  // dS where it is kept in f16
     "backward bf16 b2 h4/2 q700 k900 d128 causal blocks64x64x700 | seed=2 drawn",
     "forward bf16 b2 h4/2 q700 k900 d128 causal blocks64x64x700 | seed=2 drawn",

@@ -48,5 +48,16 @@ TEST(Kernels, of_two_cases_of_a_kernel_the_smaller_is_taken) {
   EXPECT_EQ(name(few[0]), "forward f32 b1 h1 q64 k64 d64 full");
 }
 
+// A larger one whose rows any kernel can load comes before it: a kernel that refuses its case would have none.
+TEST(Kernels, a_case_of_unaligned_rows_is_the_last_choice) {
+  std::vector<Case> two(2);
+  ASSERT_TRUE(parse("forward f32 b1 h1 q64 k64 d64 full | pad=3", two[0]).ok());
+  ASSERT_TRUE(parse("forward f32 b2 h1 q64 k64 d64 full", two[1]).ok());
+  const Backend* only[] = {find_backend("cpu_forward")};
+  const std::vector<Case> few = case_of_each_kernel(two, only, this_cpu());
+  ASSERT_EQ(few.size(), 1u);
+  EXPECT_EQ(name(few[0]), "forward f32 b2 h1 q64 k64 d64 full");
+}
+
 }  // namespace
 }  // namespace attune
