@@ -305,6 +305,9 @@ constexpr std::string_view kNasty[] = {
     "backward f32 b2 h3/1 q65 k70 d13/7 causal precision=tf32",
     "backward f32 b2 h2 q65 k70 d130/1 window9,3 precision=tf32x3 | bhsd pad=3",
     "backward f32 b1 h2 q130 k300 d256 causal precision=tf32x3",
+    "forward bf16 b2 h4/2 q300 k260 d64 causal sink | seed=2",
+    "forward f16 b1 h4/2 q200 k2100 d64 window300,0 sink",
+    "forward f16/f16/f32 b2 h4/2 q130 k150 d128 window*,-20 sink accumulate | seed=3",
     // One rank of a ring is the whole of it.
     "forward f32 b2 h4/2 q65 k65 d32 causal : ring layout=ring ranks=1 tokens=65",
     "backward f32 b2 h4/2 q65 k65 d32 causal : ring layout=zigzag ranks=1 tokens=65",

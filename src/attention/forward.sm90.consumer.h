@@ -75,8 +75,9 @@ struct Consumer {
       const bool any = rows.max[r] > kNone / 2;  // some key was seen
       inverse[r] = any ? 1.f / sum : 0.f;
       const int i = row + lane / 4 + 8 * r;
-      if (x.lse && lane % 4 == 0 && i < x.rows)
-        *lse_at(t, i) = any ? (rows.max[r] + __log2f(sum)) * kLn2 : -INFINITY;
+      float lse = any ? rows.max[r] + __log2f(sum) : -INFINITY;
+      if (x.sinks) inverse[r] *= merge_sink(t, lse);
+      if (x.lse && lane % 4 == 0 && i < x.rows) *lse_at(t, i) = lse * kLn2;
     }
     const uint32_t to = shared + C::kOut + (group * 64 + warp * 16) * 128;
     const int r = lane % 16, half = lane / 16;
@@ -107,6 +108,14 @@ struct Consumer {
   __device__ float* lse_at(const QueryTile& t, int i) const {
     return x.lse + t.batch * x.lse_stride.batch + i * x.lse_stride.seq + t.head * x.lse_stride.head;
   }
+  // One more term of the row's sum; returns what is left of the others. In base 2; merge() needs more registers.
+  __device__ float merge_sink(const QueryTile& t, float& lse) const {
+    const float sink = x.sinks[t.head * x.sink_stride] * kLog2e;
+    if (sink == -INFINITY) return 1.f;
+    const float more = sm80::exp2_fast(sink - lse);  // against what is there
+    lse = sink - lse > 64.f ? sink : lse + __log2f(1.f + more);
+    return __fdividef(1.f, 1.f + more);
+  }
   __device__ void finish_wide(const QueryTile t, const Rows& rows) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
@@ -115,7 +124,12 @@ struct Consumer {
       const int i = t.row + group * 64 + warp * 16 + lane / 4 + 8 * r;
       const float mine = any ? (rows.max[r] + __log2f(sum)) * kLn2 : -INFINITY;
       const bool there = i < x.rows;
-      const Share share = merge(x.accumulate && there ? *lse_at(t, i) : -INFINITY, mine);
+      Share share = merge(x.accumulate && there ? *lse_at(t, i) : -INFINITY, mine);
+      if (x.sinks) {
+        float lse = share.lse * kLog2e;
+        const float rest = merge_sink(t, lse);
+        share = {share.a * rest, share.b * rest, lse * kLn2};
+      }
       __syncwarp();  // all four lanes of a row have read it
       if (!there) continue;
       if (x.lse && lane % 4 == 0) *lse_at(t, i) = share.lse;

@@ -43,7 +43,8 @@ Status supports(const Problem& p, const Device& d) {
   if (p.pass != Pass::forward) return no("computes a forward, not a ", name(p.pass));
   if (!word(p.variant).empty()) return no("does not know the variant ", word(p.variant));
   for (int n = 0; n < int(Option::count); ++n)
-    if (p.has(Option(n)) && Option(n) != Option::accumulate) return no("does not serve the option ", name(Option(n)));
+    if (p.has(Option(n)) && Option(n) != Option::accumulate && Option(n) != Option::sink)
+      return no("does not serve the option ", name(Option(n)));
   if (p.keys != KeySource::linear) return no("keys are linear, not ", name(p.keys));
   if (p.reproducible == Reproducible::batch) return no("does not promise a row's bits whatever the batch");
   const Mask &m = p.mask, plain{.kind = m.kind, .align = m.align, .left = m.left, .right = m.right};
@@ -145,6 +146,7 @@ Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
   if (a.given(Role::lse)) {
     x.lse = static_cast<float*>(a[Role::lse].data), x.lse_stride = a[Role::lse].stride;
   }
+  if (p.has(Option::sink)) x.sinks = a.row<const float>(Role::sinks), x.sink_stride = a[Role::sinks].stride.head;
   const cuda::Use use(a[Role::q].device_index);
   if (!use.status.ok()) return Status::no(kWho, ": ", use.status.message, ", in: ", name(p));
   const int type = p.dtype.q == DType::bf16;

@@ -19,6 +19,8 @@ struct ForwardParams {
   unsigned long long* counters;       // [2]: tiles taken and blocks gone, in memory of any content
   float* lse;                         // null: not wanted
   Strides lse_stride;
+  const float* sinks;                 // of a query head, natural; null: none
+  int64_t sink_stride;
   float* wide;                        // out in f32
   Strides wide_stride;
   int dim_v;

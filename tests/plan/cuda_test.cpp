@@ -66,6 +66,7 @@ TEST_F(Sm90Forward, is_the_first_link_for_plain_problems_that_fill_the_gpu) {
   EXPECT_EQ(chosen("forward bf16 b8 h16 q2048 k2048 d128 causal"), "sm90_forward");
   EXPECT_EQ(chosen("forward f16 b2 h32/8 q4096 k4096 d64 window1023,0"), "sm90_forward");
   EXPECT_EQ(chosen("forward f16/f16/f32 b2 h32/8 q4096 k4096 d192/128 full accumulate"), "sm90_forward");
+  EXPECT_EQ(chosen("forward bf16 b2 h64/8 q4096 k4096 d64 window127,0 sink"), "sm90_forward");
   EXPECT_EQ(chosen("forward bf16 b1 h2 q128 k8192 d128 full"), "sm80_forward");  // few tiles: it splits the keys
   EXPECT_EQ(chosen("forward bf16 b16 h32/8 q1 k8192 d128 full"), "sm80_forward");
   EXPECT_EQ(chosen("forward bf16 b8 h16 q2048 k2048 d128 causal", true), "sm80_forward");  // a part with lengths
