@@ -10,7 +10,7 @@ namespace attune {
 inline Problem problem(std::string_view line) {
   Problem p;
   const Status s = parse(line, p);
-  EXPECT_TRUE(s.ok()) << s.message;
+  EXPECT_TRUE(s.ok()) << s.message << ": " << line;
   return p;
 }
 

@@ -11,6 +11,7 @@
 #include <memory>
 
 #include "machine/host.h"
+#include "tests/asked.h"
 #include "verify/compare.h"
 
 namespace attune {
@@ -45,10 +46,8 @@ size_t mark_bytes() {
 }
 
 Plan plan_of(std::string_view line) {
-  Problem p;
   Plan plan;
-  EXPECT_TRUE(parse(line, p).ok());
-  const Status s = Planner{.device = this_cpu(), .forced = "cpu_forward"}.plan(p, plan);
+  const Status s = Planner{.device = this_cpu(), .forced = "cpu_forward"}.plan(problem(line), plan);
   EXPECT_TRUE(s.ok()) << s.message;
   return plan;
 }

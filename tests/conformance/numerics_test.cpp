@@ -1,7 +1,7 @@
 // What numbers may do to attention, plain and by variants, on the CPU and on a GPU where there is one: values of any
 // size, zeros, lengths beside the edges of tiles, sequences in another order, a thousand runs.
 #include "core/dtypes.h"
-#include "tests/variants/nsa_runs.h"
+#include "tests/runs.h"
 
 namespace attune {
 namespace {

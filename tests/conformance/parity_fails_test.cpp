@@ -5,6 +5,7 @@
 #include <cmath>
 #include <vector>
 
+#include "tests/asked_case.h"
 #include "verify/suite.h"
 
 namespace attune {
@@ -18,9 +19,7 @@ Status golden(const Problem& p, const Args& a) {
 using Wrong = Status (*)(const Plan&, const Args&, Workspace, Stream);
 
 Outcome outcome_of(std::string_view text, Wrong run) {
-  Case c;
-  EXPECT_TRUE(parse(text, c).ok()) << text;
-  Trial trial(c);
+  Trial trial(case_of(text));
   const Status s = trial.prepare();
   EXPECT_TRUE(s.ok()) << s.message;
   const Backend wrong{.name = "wrong",
@@ -272,10 +271,7 @@ TEST(cases, every_name_reads_back_and_no_two_are_the_same) {
     names.push_back(name(c));
   }
   for (const std::span lines : {nasty_lines(), nsa_lines()})
-    for (const std::string_view line : lines) {
-      Case c;
-      EXPECT_TRUE(parse(line, c).ok()) << line;
-    }
+    for (const std::string_view line : lines) case_of(line);
   std::sort(names.begin(), names.end());
   const auto twice = std::adjacent_find(names.begin(), names.end());
   EXPECT_TRUE(twice == names.end()) << *twice;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "machine/host.h"
+#include "tests/asked_case.h"
 #include "verify/suite.h"
 
 namespace attune {
@@ -33,9 +34,7 @@ Status rounds(const Plan& plan, const Args& a, Workspace, Stream) {
 
 using Run = Status (*)(const Plan&, const Args&, Workspace, Stream);
 bool passes(std::string_view line, Run run) {
-  Case c;
-  EXPECT_TRUE(parse(line, c).ok()) << line;
-  Trial trial(c);
+  Trial trial(case_of(line));
   EXPECT_TRUE(trial.prepare().ok()) << line;
   const Backend rounding{.name = "rounding",
                          .supports = [](const Problem&, const Device&) { return Status::good(); },

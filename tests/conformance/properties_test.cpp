@@ -1,31 +1,18 @@
 // What the library promises beyond being right once: shards of a ring are one accumulating run each, bits that do not
 // depend on neighbours, on repetition or on who else is calling, and splits that change nothing but roundings.
-#include <gtest/gtest.h>
-
-#include <cmath>
 #include <cstring>
 #include <thread>
 
-#include "machine/host.h"
+#include "tests/runs.h"
 #include "verify/suite.h"
 
 namespace attune {
 namespace {
 
-Case case_named(std::string_view text) {
-  Case c;
-  const Status s = parse(text, c);
-  EXPECT_TRUE(s.ok()) << s.message;
-  return c;
-}
-
-// Plans and runs, with a workspace of its own.
 Status run_on(const Backend& backend, const Device& device, const Problem& p, const Args& args) {
   Plan plan;
   if (Status s = plan_on(backend, p, device, plan); !s.ok()) return s;
-  std::vector<std::byte> memory(plan.workspace_bytes + 256, std::byte{0xFF});
-  const auto data = (reinterpret_cast<uintptr_t>(memory.data()) + 255) / 256 * 256;
-  return backend.run(plan, args, {reinterpret_cast<std::byte*>(data)}, nullptr);
+  return run_plan(plan, args);
 }
 
 const Backend& backend_of(Pass p) { return *find_backend(p == Pass::forward ? "cpu_forward" : "cpu_backward"); }
@@ -40,7 +27,7 @@ std::vector<unsigned char> bytes(const Outputs& o) {
 // last shard: so the result is that of the whole, with the same dropout mask.
 TEST(conformance, ring_is_accumulate) {
   for (const Place& place : cpu_places()) {
-    Trial trial(case_named("forward f32 b1 h2 q192 k192 d64 causal@absolute alibi dropout sink"));
+    Trial trial(case_of("forward f32 b1 h2 q192 k192 d64 causal@absolute alibi dropout sink"));
     World& w = trial.world;
     int64_t* at = w.args.row<int64_t>(Role::positions);
     at[0] = at[1] = 1000;
@@ -72,7 +59,7 @@ TEST(conformance, ring_is_accumulate) {
 // added up over all shards, and dk and dv of a shard are complete once it has met all queries.
 TEST(conformance, gradients_of_a_ring_are_accumulate) {
   for (const Place& place : cpu_places()) {
-    Trial trial(case_named("backward f32 b1 h2 q192 k192 d64 causal@absolute alibi dropout"));
+    Trial trial(case_of("backward f32 b1 h2 q192 k192 d64 causal@absolute alibi dropout"));
     World& w = trial.world;
     int64_t* at = w.args.row<int64_t>(Role::positions);
     at[0] = at[1] = 1000;
@@ -103,7 +90,7 @@ TEST(conformance, gradients_of_a_ring_are_accumulate) {
 // of the first. By key block there is no room for both, and a backward must not make that list.
 TEST(conformance, lists_may_share_entries) {
   for (const Place& place : cpu_places()) {
-    Trial trial(case_named("backward f32 b1 h2 q200 k200 d64 full blocks48x32x70 | lean shared"));
+    Trial trial(case_of("backward f32 b1 h2 q200 k200 d64 full blocks48x32x70 | lean shared"));
     Tensor& begin = trial.world.args[Role::block_begin];
     const int32_t* one = trial.world.args.row<const int32_t>(Role::block_begin);
     const int count = begin.extent.dim;
@@ -122,7 +109,7 @@ TEST(conformance, lists_may_share_entries) {
 
 // Sequence 2 alone equals sequence 2 of three, bit for bit, whatever the threads.
 void expect_rows_alone(std::string_view line, const Place& place, int units) {
-  const Case c = case_named(line);
+  const Case c = case_of(line);
   Trial trial(c);
   ASSERT_TRUE(trial.prepare().ok());
   const World& w = trial.world;
@@ -168,7 +155,7 @@ TEST(conformance, a_plan_repeats_its_bits) {
        {"forward f32 b1 h2 q1 k1025 d64 causal repro=run", "forward bf16 b2 h2 q100 k300 d64 causal repro=run",
         "backward f32 b1 h1 q200 k300 d64 causal repro=run",
         "backward bf16 b2 h4/2 q65 k130 d64 full bias repro=run"}) {
-    const Case c = case_named(line);
+    const Case c = case_of(line);
     Trial trial(c);
     ASSERT_TRUE(trial.prepare().ok());
     Device device = this_cpu();
@@ -201,7 +188,7 @@ TEST(conformance, split_over_keys_equals_unsplit) {
           "forward f32 b1 h2/1 q3 k1025 d64 full softcap accumulate",
           "forward f32 b2 h1 q1 k2000 d64 causal paged16 | drawn cache", "backward f32 b1 h1 q65 k1025 d64 causal",
           "backward bf16 b1 h2/1 q33 k1025 d64 full sink"}) {
-      const Case c = case_named(line);
+      const Case c = case_of(line);
       const Backend& backend = backend_of(c.problem.pass);
       Trial trial(c);
       ASSERT_TRUE(trial.prepare().ok());

@@ -1,12 +1,11 @@
 // Costs are counted, not estimated: pairs against brute force, and the identities that reports rely on.
 #include "core/cost.h"
 
-#include <gtest/gtest.h>
-
 #include <algorithm>
-
 #include <string>
 #include <vector>
+
+#include "tests/asked.h"
 
 using namespace attune;
 
@@ -19,12 +18,6 @@ double brute(const Band& band, Rows q, Rows k) {
   return n;
 }
 
-Problem problem(const std::string& line) {
-  Problem p;
-  const Status s = parse(line, p);
-  EXPECT_TRUE(s.ok()) << s.message;
-  return p;
-}
 Cost cost_of(const std::string& line) { return cost(problem(line)); }
 
 TEST(VisiblePairs, are_counted_as_brute_force_counts_them) {

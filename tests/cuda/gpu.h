@@ -11,6 +11,7 @@
 #include "core/check.h"
 #include "core/passes.h"
 #include "machine/cuda/runtime.h"
+#include "tests/asked_case.h"
 #include "verify/compare.h"
 
 namespace attune {
@@ -27,13 +28,6 @@ class OnGpu : public testing::Test {
   Device gpu_{};
   cuda::OwnStream stream_{};
 };
-
-inline Case case_of(std::string_view line) {
-  Case c;
-  const Status s = parse(line, c);
-  EXPECT_TRUE(s.ok()) << s.message;
-  return c;
-}
 
 // The backends that take the problem on this GPU.
 inline std::vector<const Backend*> takers(const Problem& p, const Device& d) {

@@ -1,9 +1,8 @@
 // The tuned-file format: what is read, what is refused and in which words, and which rule decides.
 #include "plan/rules.h"
 
-#include <gtest/gtest.h>
-
 #include "plan/plan.h"
+#include "tests/asked.h"
 
 namespace attune {
 namespace {
@@ -170,13 +169,6 @@ TEST(Rules, every_field_is_checked) {
     for (int n = 1; n < 8; ++n) line += "\t" + field[n];
     EXPECT_EQ(refusal(kHead + line + "\n"), "h200.tsv:4: " + c.message);
   }
-}
-
-Problem problem(const char* line) {
-  Problem p;
-  const Status s = parse(line, p);
-  EXPECT_TRUE(s.ok()) << s.message;
-  return p;
 }
 
 TEST(Match, every_part_of_the_condition_counts) {

@@ -1,5 +1,6 @@
 // The reference against numbers worked out by hand. Everything else is held against the reference, so nothing here may
 // come from code under test.
+#include "tests/asked.h"
 #include "tests/reference/sample.h"
 
 using namespace attune;
@@ -303,9 +304,7 @@ TEST_F(Stored, cache_rows_are_found_by_index_behind_their_padding) {
 
 TEST(ReferenceSupports, refusals_are_sentences) {
   const auto refusal = [](const std::string& line, const Device& d) {
-    Problem p;
-    EXPECT_TRUE(parse(line, p).ok());
-    return reference.supports(p, d).message;
+    return reference.supports(problem(line), d).message;
   };
   const Device cpu, gpu{.kind = DeviceKind::cuda, .name = "NVIDIA H200"};
   EXPECT_EQ(refusal("forward f32 b1 h1 q1 k1 d8 full", gpu), "reference: runs on a CPU, not on NVIDIA H200");

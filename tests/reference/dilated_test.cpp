@@ -1,40 +1,9 @@
 // The gradients of dilated attention against central differences of its own forward, in f64, and what the definition
 // must be where it is plain attention.
-#include <gtest/gtest.h>
-
-#include <cmath>
-
-#include "core/check.h"
-#include "plan/plan.h"
-#include "verify/cases.h"
+#include "tests/reference/gradients.h"
 
 namespace attune {
 namespace {
-
-Status run_reference(Problem p, Pass pass, const Args& a) {
-  p.pass = pass;
-  if (pass == Pass::forward) p.dtype.grad = DType::none;
-  const Backend* reference = find_backend("reference");
-  return reference->run(Plan{.backend = reference, .problem = p}, a, {}, nullptr);
-}
-
-Case case_of(std::string_view line) {
-  Case c;
-  const Status s = parse(line, c);
-  EXPECT_TRUE(s.ok()) << s.message;
-  return c;
-}
-
-// Sum of weight * made, without rows that see nothing.
-double weighted(const Tensor& made, const Tensor& weight) {
-  double sum = 0;
-  for (int b = 0; weight.data && b < made.extent.batch; ++b)
-    for (int s = 0; s < made.extent.seq; ++s)
-      for (int h = 0; h < made.extent.head; ++h)
-        for (int d = 0; d < made.extent.dim; ++d)
-          if (std::isfinite(load(made, b, s, h, d))) sum += load(made, b, s, h, d) * load(weight, b, s, h, d);
-  return sum;
-}
 
 class DilatedGradients : public testing::TestWithParam<const char*> {};
 
@@ -43,7 +12,7 @@ TEST_P(DilatedGradients, agree_with_central_differences) {
   World world(c.problem, c.variation);
   const Args forward = world.forward_result();
   const auto loss = [&] {
-    EXPECT_TRUE(run_reference(c.problem, Pass::forward, forward).ok());
+    EXPECT_TRUE(run_reference(forward_of(c.problem), forward).ok());
     return weighted(forward[Role::out], world.args[Role::d_out]) +
            weighted(forward[Role::lse], world.args[Role::d_lse]);
   };
@@ -51,7 +20,7 @@ TEST_P(DilatedGradients, agree_with_central_differences) {
   const double step = c.variation.d_lse ? 0x1p-7 : 0x1p-12, tolerance = c.variation.d_lse ? 3e-4 : 1e-6;
   loss();
   const Outputs made = world.outputs(true);
-  ASSERT_TRUE(run_reference(c.problem, Pass::backward, made.args).ok());
+  ASSERT_TRUE(run_reference(c.problem, made.args).ok());
   double largest = 0;
   for (const auto& [input, gradient] : {std::pair{Role::q, Role::dq}, {Role::k, Role::dk}, {Role::v, Role::dv}}) {
     const Tensor &x = world.args[input], &dx = made.args[gradient];
@@ -86,15 +55,15 @@ INSTANTIATE_TEST_SUITE_P(
 TEST(DilatedReference, detached_gradients_take_the_shares_as_constants) {
   const Case c = case_of("backward f64 b1 h3 q17 k17 d4 causal : dilated gradient=detached rates=1,2 segments=5,12");
   World world(c.problem, c.variation);
-  ASSERT_TRUE(run_reference(c.problem, Pass::forward, world.forward_result()).ok());
+  ASSERT_TRUE(run_reference(forward_of(c.problem), world.forward_result()).ok());
   const Outputs made = world.outputs(true);
-  ASSERT_TRUE(run_reference(c.problem, Pass::backward, made.args).ok());
+  ASSERT_TRUE(run_reference(c.problem, made.args).ok());
   Outputs sum = world.outputs(true);
   for (Owned& o : sum.owned) o.set(std::vector<double>(17 * 3 * 4));
   for (const char* branch : {"rates=1 segments=5", "rates=2 segments=12"}) {
     const Case one = case_of(join("backward f64 b1 h3 q17 k17 d4 causal : dilated ", branch));
     World alone(one.problem, one.variation);  // the same seed and sizes: the same inputs
-    ASSERT_TRUE(run_reference(one.problem, Pass::forward, alone.forward_result()).ok());
+    ASSERT_TRUE(run_reference(forward_of(one.problem), alone.forward_result()).ok());
     for (int s = 0; s < 17; ++s)
       for (int h = 0; h < 3; ++h) {
         ASSERT_EQ(load(alone.args[Role::q], 0, s, h, 0), load(world.args[Role::q], 0, s, h, 0));
@@ -104,7 +73,7 @@ TEST(DilatedReference, detached_gradients_take_the_shares_as_constants) {
           store(alone.args[Role::d_out], 0, s, h, d, share * load(world.args[Role::d_out], 0, s, h, d));
       }
     const Outputs part = alone.outputs(true);
-    ASSERT_TRUE(run_reference(one.problem, Pass::backward, part.args).ok());
+    ASSERT_TRUE(run_reference(one.problem, part.args).ok());
     for (const Role r : {Role::dq, Role::dk, Role::dv})
       for (int s = 0; s < 17; ++s)
         for (int h = 0; h < 3; ++h)

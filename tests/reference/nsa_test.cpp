@@ -1,47 +1,18 @@
 // The gradients of the words of native sparse attention against central differences of their own forward, in f64:
 // L = sum of d_out * out + d_lse * lse. Then the definition against plain attention where the two must be one.
-#include <gtest/gtest.h>
-
-#include <cmath>
-
-#include "core/check.h"
-#include "plan/plan.h"
-#include "verify/cases.h"
+#include "tests/reference/gradients.h"
 
 namespace attune {
 namespace {
 
-Status run_reference(Problem p, Pass pass, const Args& a) {
-  p.pass = pass;
-  if (pass == Pass::forward) p.dtype.grad = DType::none;
-  const Backend* reference = find_backend("reference");
-  if (Status s = reference->supports(p, Device{}); !s.ok()) return s;
-  return reference->run(Plan{.backend = reference, .problem = p}, a, {}, nullptr);
-}
-
-// Sum of given * made over the elements of `made` that are somebody's; those that are nobody's are NaN in `given`.
-double weighted(const Tensor& made, const Tensor& given) {
-  double sum = 0;
-  const Extents e = made.extent;
-  for (int b = 0; given.data && b < e.batch; ++b)
-    for (int s = 0; s < e.seq; ++s)
-      for (int h = 0; h < e.head; ++h)
-        for (int d = 0; d < e.dim; ++d) {
-          const double x = load(made, b, s, h, d), g = load(given, b, s, h, d);
-          if (!std::isnan(g) && std::isfinite(x)) sum += x * g;
-        }
-  return sum;
-}
-
 class NsaGradients : public testing::TestWithParam<const char*> {};
 
 TEST_P(NsaGradients, agree_with_central_differences) {
-  Case c;
-  ASSERT_TRUE(parse(GetParam(), c).ok()) << parse(GetParam(), c).message;
+  const Case c = case_of(GetParam());
   World world(c.problem, c.variation);
   const Args forward = world.forward_result();
   const auto loss = [&] {
-    const Status s = run_reference(c.problem, Pass::forward, forward);
+    const Status s = run_reference(forward_of(c.problem), forward);
     EXPECT_TRUE(s.ok()) << s.message;
     return weighted(forward[Role::out], world.args[Role::d_out]) +
            (forward.given(Role::lse) ? weighted(forward[Role::lse], world.args[Role::d_lse]) : 0.);
@@ -59,7 +30,7 @@ TEST_P(NsaGradients, agree_with_central_differences) {
   loss();  // what the backward needs is now there
   const std::vector<double> chosen = choice();
   const Outputs made = world.outputs(true);
-  const Status s = run_reference(c.problem, Pass::backward, made.args);
+  const Status s = run_reference(c.problem, made.args);
   ASSERT_TRUE(s.ok()) << s.message;
   Random random{7};
   int tried = 0;
@@ -110,16 +81,15 @@ INSTANTIATE_TEST_SUITE_P(Nsa, NsaGradients, testing::ValuesIn(kLines));
 
 // A branch alone is plain attention where it sees everything.
 void expect_dense(const std::string& alone, Role keys, Role values) {
-  Case c;
-  ASSERT_TRUE(parse("forward f64 b2 h4/2 q50 k50 d8/6 causal : " + alone, c).ok());
+  const Case c = case_of("forward f64 b2 h4/2 q50 k50 d8/6 causal : " + alone);
   const World world(c.problem, c.variation);
   const Outputs got = world.outputs(true), want = world.outputs(true);
-  ASSERT_TRUE(run_reference(c.problem, Pass::forward, got.args).ok());
+  ASSERT_TRUE(run_reference(c.problem, got.args).ok());
   Problem dense = c.problem;
   dense.variant = {};
   Args a = want.args;
   a[Role::k] = world.args[keys], a[Role::v] = world.args[values];
-  ASSERT_TRUE(run_reference(dense, Pass::forward, a).ok());
+  ASSERT_TRUE(run_reference(dense, a).ok());
   for (const Role r : {Role::out, Role::lse})
     got.of(r).each([&](int b, int s, int h, int d) {
       EXPECT_NEAR(load(got.args[r], b, s, h, d), load(want.args[r], b, s, h, d), 1e-12) << name(r);

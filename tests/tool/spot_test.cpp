@@ -1,24 +1,23 @@
 // The check of timed buffers: it must pass what is right in every dtype and option, and see what is wrong in few rows.
 #include "tool/measure/spot.h"
 
-#include <gtest/gtest.h>
-
 #include <cmath>
 
 #include "core/passes.h"
 #include "machine/host.h"
 #include "plan/plan.h"
+#include "tests/asked.h"
 #include "tool/measure/row.h"
 #include "tool/measure/workload.h"
 
 namespace attune {
 namespace {
 
-struct Case {
+struct Filled {
   Problem problem{};
   std::unique_ptr<Workload> work{};
 
-  explicit Case(const std::string& line, Layout layout = Layout::bhsd, Distribution dist = Distribution::normal) {
+  explicit Filled(const std::string& line, Layout layout = Layout::bhsd, Distribution dist = Distribution::normal) {
     EXPECT_EQ(parse(line, problem).message, "") << line;
     work = std::make_unique<Workload>(problem, layout, 3, dist);
     if (problem.pass == Pass::backward) run(forward_of(problem));
@@ -51,7 +50,7 @@ TEST(Spot, passes_the_reference_with_every_option_it_knows) {
         "forward f32 b1 h2 q9 k5 d32 causal", "backward f32 b2 h4/2 q65 k65 d64 causal",
         "backward bf16 b1 h2 q65 k129 d64 full", "backward f16 b1 h2 q40 k40 d64 window7,0 softcap sink",
         "backward f32 b1 h2 q40 k50 d64 causal alibi bias dropout"}) {
-    const Checked c = Case(line).check();
+    const Checked c = Filled(line).check();
     EXPECT_EQ(c.verdict, "PASS") << line << ": " << c.message;
     EXPECT_GE(c.rows, 24) << line;
     EXPECT_LE(c.error, 1) << line;
@@ -61,14 +60,14 @@ TEST(Spot, passes_the_reference_with_every_option_it_knows) {
 TEST(Spot, both_layouts_and_every_distribution_pass) {
   for (const Layout layout : {Layout::bhsd, Layout::bshd})
     for (const Distribution d : {Distribution::normal, Distribution::uniform, Distribution::zeros})
-      EXPECT_EQ(Case("forward f32 b2 h4 q33 k33 d64 causal", layout, d).check().verdict, "PASS");
+      EXPECT_EQ(Filled("forward f32 b2 h4 q33 k33 d64 causal", layout, d).check().verdict, "PASS");
 }
 
 TEST(Spot, sees_a_relative_error_of_the_size_of_a_few_roundings) {
-  Case f32("forward f32 b1 h4 q128 k128 d64 full");
+  Filled f32("forward f32 b1 h4 q128 k128 d64 full");
   f32.scale(Role::out, 1 + 1e-4);
   EXPECT_EQ(f32.check().verdict, "FAIL");
-  Case bf16("forward bf16 b1 h4 q128 k128 d64 full");
+  Filled bf16("forward bf16 b1 h4 q128 k128 d64 full");
   bf16.scale(Role::out, 1.05);
   const Checked c = bf16.check();
   EXPECT_EQ(c.verdict, "FAIL");
@@ -79,30 +78,30 @@ TEST(Spot, sees_a_relative_error_of_the_size_of_a_few_roundings) {
 TEST(Spot, sees_each_gradient) {
   for (const char* dtype : {"f32", "bf16"})
     for (const Role r : {Role::dq, Role::dk, Role::dv}) {
-      Case c(join("backward ", dtype, " b1 h4/2 q64 k64 d64 causal"));
+      Filled c(join("backward ", dtype, " b1 h4/2 q64 k64 d64 causal"));
       c.scale(r, 1.1);
       EXPECT_EQ(c.check().verdict, "FAIL") << dtype << " role " << int(r);
     }
 }
 
 TEST(Spot, sees_a_layout_read_as_the_other) {
-  Case c("forward f32 b1 h8 q64 k64 d64 full", Layout::bhsd);
+  Filled c("forward f32 b1 h8 q64 k64 d64 full", Layout::bhsd);
   Args wrong = c.work->args;
   wrong[Role::q].stride = {64 * 8 * 64, 8 * 64, 64};  // the strides of bshd on the memory of bhsd
   EXPECT_EQ(spot_check(c.problem, wrong, 5).verdict, "FAIL");
 }
 
 TEST(Spot, sees_poison_and_a_wrong_lse) {
-  Case c("forward f32 b1 h2 q64 k64 d64 causal");
+  Filled c("forward f32 b1 h2 q64 k64 d64 causal");
   c.scale(Role::lse, 1.01);
   EXPECT_EQ(c.check().verdict, "FAIL");
-  Case poisoned("forward bf16 b1 h2 q64 k64 d64 causal");
+  Filled poisoned("forward bf16 b1 h2 q64 k64 d64 causal");
   poisoned.work->poison_outputs();
   EXPECT_EQ(poisoned.check().verdict, "FAIL");
 }
 
 TEST(Spot, the_first_and_the_last_row_are_always_drawn) {
-  Case c("forward f32 b2 h4 q256 k256 d64 full");
+  Filled c("forward f32 b2 h4 q256 k256 d64 full");
   const Tensor& out = c.work->args[Role::out];
   store(out, 1, 255, 3, 0, 9);
   EXPECT_EQ(c.check(2).verdict, "FAIL");
@@ -129,16 +128,10 @@ Bench small() {
   return b;
 }
 
-Problem line(const char* text) {
-  Problem p;
-  EXPECT_EQ(parse(text, p).message, "");
-  return p;
-}
-
 TEST(Row, is_a_checked_record_with_every_sample) {
   Bench b = small();
   b.backends = {"reference"};
-  const auto records = measure_row(line("forward f32 b1 h2 q32 k32 d16 causal"), b);
+  const auto records = measure_row(problem("forward f32 b1 h2 q32 k32 d16 causal"), b);
   ASSERT_EQ(records.size(), 1u);
   const Record& r = records[0];
   EXPECT_EQ(r.status, "ok") << r.message;
@@ -153,7 +146,7 @@ TEST(Row, is_a_checked_record_with_every_sample) {
 TEST(Row, compares_subjects_with_the_first) {
   Bench b = small();
   b.backends = {"reference", "reference"};
-  const auto records = measure_row(line("backward f32 b1 h2 q16 k16 d16 causal"), b);
+  const auto records = measure_row(problem("backward f32 b1 h2 q16 k16 d16 causal"), b);
   ASSERT_EQ(records.size(), 2u);
   EXPECT_EQ(records[0].baseline, "");
   EXPECT_EQ(records[1].baseline, "reference");
@@ -163,7 +156,7 @@ TEST(Row, compares_subjects_with_the_first) {
 
 TEST(Row, what_no_backend_takes_is_a_record_with_its_sentence) {
   Bench b = small();
-  const auto records = measure_row(line("forward e4m3 b1 h2 q16 k16 d16 causal : dilated rates=1 segments=8"), b);
+  const auto records = measure_row(problem("forward e4m3 b1 h2 q16 k16 d16 causal : dilated rates=1 segments=8"), b);
   ASSERT_EQ(records.size(), 1u);
   EXPECT_EQ(records[0].status, "unsupported");
   EXPECT_NE(records[0].message.find("no backend supports"), std::string::npos);
@@ -173,7 +166,7 @@ TEST(Row, what_no_backend_takes_is_a_record_with_its_sentence) {
 TEST(Row, too_large_a_problem_is_a_failed_record) {
   Bench b = small();
   b.backends = {"reference"};
-  const auto records = measure_row(line("forward f32 b4096 h128 q1048576 k1048576 d128 causal"), b);
+  const auto records = measure_row(problem("forward f32 b4096 h128 q1048576 k1048576 d128 causal"), b);
   ASSERT_EQ(records.size(), 1u);
   EXPECT_EQ(records[0].status, "failed");
   EXPECT_NE(records[0].message.find("not enough memory"), std::string::npos) << records[0].message;
@@ -183,7 +176,7 @@ TEST(Row, above_the_ceiling_it_is_refused) {
   Bench b = small();
   b.backends = {"reference"};
   b.ceilings->f32.gflops = 1e-9;
-  EXPECT_EQ(measure_row(line("forward f32 b1 h2 q32 k32 d16 causal"), b)[0].status, "refused");
+  EXPECT_EQ(measure_row(problem("forward f32 b1 h2 q32 k32 d16 causal"), b)[0].status, "refused");
 }
 
 }  // namespace

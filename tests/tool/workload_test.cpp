@@ -1,18 +1,12 @@
 #include "tool/measure/workload.h"
 
-#include <gtest/gtest.h>
-
 #include <cmath>
 #include <cstring>
 
+#include "tests/asked.h"
+
 namespace attune {
 namespace {
-
-Problem problem(const char* line) {
-  Problem p;
-  EXPECT_EQ(parse(line, p).message, "");
-  return p;
-}
 
 TEST(Workload, ragged_sequences_have_the_lengths_that_were_asked_for) {
   const Problem ragged = problem("forward f32 b3 h1 q64 k64 d8 full ragged");

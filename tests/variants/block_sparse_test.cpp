@@ -1,29 +1,13 @@
 // What attention over block lists promises, whoever runs it: on the CPU, and on cuda:0 where there is one. All blocks
 // are full attention, a row has one softmax over all its blocks, nothing of the future reaches the past, heads of
 // different kinds do not touch each other.
-#include <gtest/gtest.h>
-
-#include <cmath>
 #include <cstring>
 
-#include "core/passes.h"
-#include "machine/cuda/runtime.h"
-#include "machine/host.h"
-#include "plan/plan.h"
-#include "tests/asked.h"
+#include "tests/runs.h"
 #include "variants/blocks.h"
-#include "verify/on_gpu.h"
-#include "verify/world.h"
 
 namespace attune {
 namespace {
-
-std::vector<Device> devices() {
-  std::vector<Device> all = {this_cpu()};
-  Device gpu;
-  if (cuda::device(0, gpu).ok()) all.push_back(gpu);
-  return all;
-}
 
 // The line with a bound for the pattern; "" is a problem without lists.
 Problem with_blocks(std::string_view line, std::string_view text) {
@@ -45,8 +29,7 @@ struct Attended {
     if (world.problem.pass == Pass::backward) {
       const Args forward = world.forward_result();  // as the reference makes it, once the lists are there
       list(text);
-      EXPECT_EQ(find_backend("reference")->run({.problem = forward_of(world.problem)}, forward, {}, nullptr).message,
-                "");
+      run_forward(world, forward);
     } else {
       list(text);
     }
@@ -59,17 +42,7 @@ struct Attended {
   }
   Attended& run(const Device& device) {
     got = world.outputs(false);
-    Plan plan;
-    EXPECT_EQ(Planner{.device = device}.plan(world.problem, plan).message, "");
-    if (device.kind == DeviceKind::cuda) {
-      std::string unfit;
-      EXPECT_EQ(run_on_gpu(plan, world, got, unfit).message, "");
-      EXPECT_EQ(unfit, "");
-      return *this;
-    }
-    std::vector<std::byte> memory(plan.workspace_bytes + 256);
-    const auto data = (reinterpret_cast<uintptr_t>(memory.data()) + 255) / 256 * 256;
-    EXPECT_EQ(plan.backend->run(plan, got.args, {reinterpret_cast<std::byte*>(data)}, nullptr).message, "");
+    EXPECT_EQ(run_on(device, world, got).message, "");
     return *this;
   }
   double at(Role r, int b, int s, int h, int d) const { return load(got.args[r], b, s, h, d); }

@@ -1,68 +1,10 @@
 // What dilated attention promises, on the CPU and on a GPU where there is one: where it is plain attention it is plain
 // attention, and what its parameters mean shows in the numbers. Whether it is right everywhere is `attune parity`.
-#include <gtest/gtest.h>
-
-#include <cmath>
-#include <memory>
-
-#include "core/check.h"
-#include "core/passes.h"
-#include "machine/cuda/runtime.h"
-#include "machine/host.h"
-#include "tests/asked.h"
+#include "tests/runs.h"
 #include "variants/dilated_shape.h"
-#include "verify/compare.h"
-#include "verify/on_gpu.h"
 
 namespace attune {
 namespace {
-
-std::vector<Device> devices() {
-  std::vector<Device> all{this_cpu()};
-  if (Device gpu; cuda::device(0, gpu).ok()) all.push_back(gpu);
-  return all;
-}
-
-Case case_of(std::string_view line) {
-  Case c;
-  const Status s = parse(line, c);
-  EXPECT_TRUE(s.ok()) << s.message << ": " << line;
-  return c;
-}
-
-// A case and what a run made of it; of a backward, out and lse are the reference's.
-struct Ran {
-  std::unique_ptr<World> world{};
-  Outputs got{};
-  double at(Role r, int b, int s, int h, int d = 0) const { return load(got.args[r], b, s, h, d); }
-};
-
-Status run_plan(const Plan& plan, const World& world, Outputs& got) {
-  std::string unfit;
-  if (plan.device.kind == DeviceKind::cuda) return run_on_gpu(plan, world, got, unfit);
-  std::vector<std::byte> memory(plan.workspace_bytes + 256, std::byte{0xFF});
-  const auto data = (reinterpret_cast<uintptr_t>(memory.data()) + 255) / 256 * 256;
-  return plan.backend->run(plan, got.args, {reinterpret_cast<std::byte*>(data)}, nullptr);
-}
-
-Status run_on(const Device& device, const World& world, Outputs& got) {
-  Plan plan;
-  if (Status s = Planner{.device = device}.plan(world.problem, plan); !s.ok()) return s;
-  return run_plan(plan, world, got);
-}
-
-Ran ran(std::string_view line, const Device& device) {
-  const Case c = case_of(line);
-  Ran r{std::make_unique<World>(c.problem, c.variation)};
-  if (c.problem.pass == Pass::backward) {
-    const Backend* reference = find_backend("reference");
-    EXPECT_TRUE(reference->run(Plan{.problem = forward_of(c.problem)}, r.world->forward_result(), {}, nullptr).ok());
-  }
-  r.got = r.world->outputs(false);
-  const Status s = run_on(device, *r.world, r.got);
-  EXPECT_TRUE(s.ok()) << s.message;
-  return r;
-}
 
 // f(element of a, of b) for every element of a role that both have written.
 template <class F>
@@ -77,10 +19,10 @@ TEST(Dilated, one_segment_of_rate_1_is_plain_attention) {
         for (const std::string_view mode : {"longnet", "headgroup"}) {
           const std::string sizes = join(dtype, " b2 h4/2 q131 k131 d64 ", mask);
           const std::string as = join(" : dilated mode=", mode, " rates=1 segments=131");
-          const Ran f = ran(join("forward ", sizes, as), device), f_plain = ran(join("forward ", sizes), device);
+          const Ran f(join("forward ", sizes, as), device), f_plain(join("forward ", sizes), device);
           for (const Role r : {Role::out, Role::lse})
             each_pair(f, f_plain, r, [](double x, double y) { ASSERT_EQ(x, y); });
-          const Ran b = ran(join("backward ", sizes, as), device), b_plain = ran(join("backward ", sizes), device);
+          const Ran b(join("backward ", sizes, as), device), b_plain(join("backward ", sizes), device);
           for (const Role r : {Role::dq, Role::dk, Role::dv})
             each_pair(b, b_plain, r, [&](double x, double y) {
               ASSERT_NEAR(x, y, dtype == "f32" ? 1e-5 : 0.05 * std::fmax(1, std::fabs(y)));
@@ -90,8 +32,8 @@ TEST(Dilated, one_segment_of_rate_1_is_plain_attention) {
 
 TEST(Dilated, segment_beyond_the_end_is_the_sequence) {
   for (const Device& device : devices()) {
-    const Ran a = ran("forward f32 b1 h4 q50 k50 d16 causal : dilated rates=1,3 segments=16,50", device);
-    const Ran b = ran("forward f32 b1 h4 q50 k50 d16 causal : dilated rates=1,3 segments=16,5000", device);
+    const Ran a("forward f32 b1 h4 q50 k50 d16 causal : dilated rates=1,3 segments=16,50", device);
+    const Ran b("forward f32 b1 h4 q50 k50 d16 causal : dilated rates=1,3 segments=16,5000", device);
     for (const Role r : {Role::out, Role::lse}) each_pair(a, b, r, [](double x, double y) { ASSERT_EQ(x, y); });
   }
 }
@@ -99,16 +41,16 @@ TEST(Dilated, segment_beyond_the_end_is_the_sequence) {
 TEST(Dilated, a_key_of_two_branches_counts_twice) {
   for (const Device& device : devices()) {
     const std::string_view sizes = "forward f32 b2 h3 q40 k40 d16 causal : dilated ";
-    const Ran once = ran(join(sizes, "rates=2 segments=20"), device);
-    const Ran twice = ran(join(sizes, "rates=2,2 segments=20,20"), device);
+    const Ran once(join(sizes, "rates=2 segments=20"), device);
+    const Ran twice(join(sizes, "rates=2,2 segments=20,20"), device);
     each_pair(once, twice, Role::out, [](double x, double y) { ASSERT_NEAR(x, y, 1e-6); });
     each_pair(once, twice, Role::lse, [](double x, double y) {
       ASSERT_TRUE(x == y || std::fabs(x + std::log(2.) - y) < 1e-5) << x << " " << y;
       ASSERT_EQ(x == y, std::isinf(x));
     });
-    const Ran sum = ran(join(sizes, "norm=none rates=2,2 segments=20,20"), device);
+    const Ran sum(join(sizes, "norm=none rates=2,2 segments=20,20"), device);
     each_pair(once, sum, Role::out, [](double x, double y) { ASSERT_NEAR(2 * x, y, 1e-6); });
-    const Ran mean = ran(join(sizes, "norm=divide rates=2,2 segments=20,20"), device);
+    const Ran mean(join(sizes, "norm=divide rates=2,2 segments=20,20"), device);
     each_pair(once, mean, Role::out, [](double x, double y) { ASSERT_NEAR(x, y, 1e-6); });
   }
 }
@@ -118,7 +60,7 @@ TEST(Dilated, is_dense_attention_with_a_bias) {
   for (const Device& device : devices()) {
     const std::string sizes = "f32 b2 h4/2 q60 k60 d16";
     const std::string as = " : dilated rates=1,2,3 segments=8,20,60";
-    const Ran f = ran(join("forward ", sizes, " causal", as), device);
+    const Ran f(join("forward ", sizes, " causal", as), device);
     const Case dense = case_of(join("forward ", sizes, " full bias"));
     World world(dense.problem, dense.variation);
     const Dilated d = dilated_of(f.world->problem);
@@ -147,8 +89,8 @@ TEST(Dilated, is_dense_attention_with_a_bias) {
 
 TEST(Dilated, rows_that_no_branch_has_are_0_and_have_no_keys) {
   for (const Device& device : devices()) {
-    const Ran f = ran("forward f32 b1 h2 q21 k21 d16 full : dilated rates=3 segments=7", device);
-    const Ran b = ran("backward f32 b1 h2 q21 k21 d16 full : dilated rates=3 segments=7", device);
+    const Ran f("forward f32 b1 h2 q21 k21 d16 full : dilated rates=3 segments=7", device);
+    const Ran b("backward f32 b1 h2 q21 k21 d16 full : dilated rates=3 segments=7", device);
     for (int h = 0; h < 2; ++h)
       for (int s = 0; s < 21; ++s) {
         const bool has = s % 7 % 3 == h;
@@ -164,9 +106,9 @@ TEST(Dilated, rows_that_no_branch_has_are_0_and_have_no_keys) {
 TEST(Dilated, head_groups_divide_by_how_many_there_are) {
   for (const Device& device : devices()) {
     const std::string_view sizes = "forward f32 b1 h5 q30 k30 d16 causal : dilated mode=headgroup ";
-    const Ran whole = ran(join(sizes, "norm=none rates=1,2 segments=10,30"), device);
-    const Ran joined = ran(join(sizes, "norm=lse rates=1,2 segments=10,30"), device);
-    const Ran half = ran(join(sizes, "norm=divide rates=1,2 segments=10,30"), device);
+    const Ran whole(join(sizes, "norm=none rates=1,2 segments=10,30"), device);
+    const Ran joined(join(sizes, "norm=lse rates=1,2 segments=10,30"), device);
+    const Ran half(join(sizes, "norm=divide rates=1,2 segments=10,30"), device);
     each_pair(whole, joined, Role::out, [](double x, double y) { ASSERT_EQ(x, y); });
     each_pair(whole, half, Role::out, [](double x, double y) { ASSERT_EQ(x, 2 * y); });
     // Three heads have the first branch, two the second with offset 1.
@@ -202,7 +144,7 @@ TEST(Dilated, detached_gradients_differ_where_branches_share) {
   for (const Device& device : devices()) {
     const auto differ = [&](std::string_view branches) {
       const std::string_view sizes = "backward f32 b1 h4 q40 k40 d16 causal : dilated ";
-      const Ran a = ran(join(sizes, branches), device), b = ran(join(sizes, "gradient=detached ", branches), device);
+      const Ran a(join(sizes, branches), device), b(join(sizes, "gradient=detached ", branches), device);
       double most = 0;
       each_pair(a, b, Role::dq, [&](double x, double y) { most = std::fmax(most, std::fabs(x - y)); });
       return most;

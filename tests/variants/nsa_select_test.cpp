@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "tests/variants/nsa_runs.h"
+#include "tests/runs.h"
 
 namespace attune {
 namespace {

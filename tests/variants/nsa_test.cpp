@@ -1,7 +1,7 @@
 // What native sparse attention promises as a whole, on the CPU and on a GPU where there is one: where a branch sees
 // everything it is plain attention, gates are what they say, decode is prefill, ragged is apart, memory is linear.
 // Whether every number is right is `attune parity`; what is selected, nsa_select_test.cpp.
-#include "tests/variants/nsa_runs.h"
+#include "tests/runs.h"
 
 namespace attune {
 namespace {

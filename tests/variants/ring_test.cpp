@@ -1,13 +1,8 @@
 // Attention over ranks is attention: any number of them, every layout, both passes, equal to one rank and to the golden
 // reference of the whole. Ranks are threads here; tests/transport has what they are joined by.
-#include <gtest/gtest.h>
-
-#include <cmath>
 #include <thread>
 
-#include "core/passes.h"
-#include "machine/host.h"
-#include "tests/asked.h"
+#include "tests/runs.h"
 #include "verify/ring.h"
 
 namespace attune {
@@ -76,8 +71,7 @@ TEST(ring, any_number_of_ranks_gives_what_one_gives_to_1e_5) {
     if (dense.problem.pass == Pass::backward) {
       Plan plan;
       ASSERT_TRUE(Planner{.device = one_thread()}.plan(forward_of(whole.problem), plan).ok());
-      std::vector<std::byte> scratch(plan.workspace_bytes + 256);
-      ASSERT_TRUE(plan.backend->run(plan, world.forward_result(), {scratch.data()}, nullptr).ok());
+      ASSERT_EQ(run_plan(plan, world.forward_result()).message, "");
     }
     const auto joined = [&](Cut cut, int ranks) {
       const Shards shards{cut, dense.problem.len_q, ranks};
@@ -165,8 +159,7 @@ std::string alone(const std::string& line, Communicator* comm, int rows) {
   Args a;
   a[Role::q] = q.t, a[Role::k] = a[Role::v] = k.t, a[Role::out] = q.t;
   a.communicator = comm;
-  std::vector<std::byte> scratch(plan.workspace_bytes + 256);
-  return plan.backend->run(plan, a, {scratch.data()}, nullptr).message;
+  return run_plan(plan, a).message;
 }
 
 TEST(ring, a_call_that_does_not_fit_its_group_is_refused) {
@@ -193,8 +186,7 @@ TEST(ring, sequences_that_are_not_those_of_the_stream_are_refused) {
     Args a;
     a[Role::q] = a[Role::k] = a[Role::v] = a[Role::out] = q.t;
     a[Role::cu_q] = a[Role::cu_k] = a[variant_tensor(kRingSequences)] = starts.t;
-    std::vector<std::byte> scratch(plan.workspace_bytes + 256);
-    return plan.backend->run(plan, a, {scratch.data()}, nullptr).message;
+    return run_plan(plan, a).message;
   };
   EXPECT_EQ(said({0, 5, 20, 31}), "ring_rotate: sequences[3] = 31 is not 32, where the stream ends");
   EXPECT_EQ(said({1, 5, 20, 32}), "ring_rotate: sequences[0] = 1 is not 0: the stream begins with a sequence");

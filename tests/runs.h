@@ -1,5 +1,4 @@
-// Runs for the tests of native sparse attention: a case, its inputs changed by hand where a test wants it, on the CPU
-// and on a GPU where there is one.
+// Runs for tests: a case, its inputs changed by hand where a test wants it, on the CPU and on a GPU where there is one.
 #pragma once
 #include <gtest/gtest.h>
 
@@ -11,6 +10,8 @@
 #include "core/passes.h"
 #include "machine/cuda/runtime.h"
 #include "machine/host.h"
+#include "tests/asked.h"
+#include "tests/asked_case.h"
 #include "verify/compare.h"
 #include "verify/on_gpu.h"
 
@@ -22,11 +23,40 @@ inline std::vector<Device> devices() {
   return all;
 }
 
-inline Case case_of(std::string_view line) {
-  Case c;
-  const Status s = parse(line, c);
-  EXPECT_TRUE(s.ok()) << s.message << ": " << line;
-  return c;
+// Scratch memory on the CPU, NaN wherever nobody wrote, as aligned as a caller must give it.
+class Scratch {
+ public:
+  explicit Scratch(const Plan& plan) : memory_(plan.workspace_bytes + 256, std::byte{0xFF}) {}
+  Workspace workspace() {
+    return {reinterpret_cast<std::byte*>((reinterpret_cast<uintptr_t>(memory_.data()) + 255) / 256 * 256)};
+  }
+
+ private:
+  std::vector<std::byte> memory_;
+};
+
+inline Status run_plan(const Plan& plan, const Args& on_cpu) {
+  return plan.backend->run(plan, on_cpu, Scratch(plan).workspace(), nullptr);
+}
+
+// The world's problem, on the plan's device.
+inline Status run_plan(const Plan& plan, const World& world, Outputs& got) {
+  if (plan.device.kind != DeviceKind::cuda) return run_plan(plan, got.args);
+  std::string unfit;
+  if (Status s = run_on_gpu(plan, world, got, unfit); !s.ok()) return s;
+  return unfit.empty() ? Status::good() : Status::no(unfit);
+}
+
+inline Status run_on(const Device& device, const World& world, Outputs& got) {
+  Plan plan;
+  if (Status s = Planner{.device = device}.plan(world.problem, plan); !s.ok()) return s;
+  return run_plan(plan, world, got);
+}
+
+// What a backward keeps of its forward, from the reference. `forward` is World::forward_result().
+inline void run_forward(const World& world, const Args& forward) {
+  const Status s = find_backend("reference")->run(Plan{.problem = forward_of(world.problem)}, forward, {}, nullptr);
+  EXPECT_TRUE(s.ok()) << s.message;
 }
 
 using Change = std::function<void(World&)>;
@@ -40,12 +70,7 @@ struct Ran {
     const Case c = case_of(line);
     world = std::make_unique<World>(c.problem, c.variation);
     if (change) change(*world);
-    const Problem& p = world->problem;
-    if (p.pass == Pass::backward) {
-      const Status s =
-          find_backend("reference")->run(Plan{.problem = forward_of(p)}, world->forward_result(), {}, nullptr);
-      EXPECT_TRUE(s.ok()) << s.message;
-    }
+    if (world->problem.pass == Pass::backward) run_forward(*world, world->forward_result());
     run(device);
   }
   // Once more, into fresh outputs.
@@ -53,18 +78,9 @@ struct Ran {
     const Problem& p = world->problem;
     got = world->outputs(false);
     Status s = check(p, got.args);
-    Plan plan;
     if (s.ok()) s = check_values(p, got.args);
-    if (s.ok()) s = Planner{.device = device}.plan(p, plan);
-    std::string unfit;
-    if (s.ok() && device.kind == DeviceKind::cuda) {
-      s = run_on_gpu(plan, *world, got, unfit);
-    } else if (s.ok()) {
-      std::vector<std::byte> memory(plan.workspace_bytes + 256, std::byte{0xFF});
-      const auto at = (reinterpret_cast<uintptr_t>(memory.data()) + 255) / 256 * 256;
-      s = plan.backend->run(plan, got.args, {reinterpret_cast<std::byte*>(at)}, nullptr);
-    }
-    EXPECT_TRUE(s.ok() && unfit.empty()) << s.message << unfit << ", in: " << name(p);
+    if (s.ok()) s = run_on(device, *world, got);
+    EXPECT_TRUE(s.ok()) << s.message << ", in: " << name(p);
   }
   double at(Role r, int b, int s, int h, int d = 0) const { return load(got.args[r], b, s, h, d); }
   double input(Role r, int b, int s, int h, int d = 0) const { return load(world->args[r], b, s, h, d); }

@@ -1,0 +1,17 @@
+// A case that a test asks for, in the words of `attune parity`. A line that cannot be read fails the test that wrote it.
+#pragma once
+#include <gtest/gtest.h>
+
+#include "verify/cases.h"
+
+namespace attune {
+
+// A problem and what its inputs are like: "forward f32 b1 h1 q8 k8 d8 full | seed=3".
+inline Case case_of(std::string_view line) {
+  Case c;
+  const Status s = parse(line, c);
+  EXPECT_TRUE(s.ok()) << s.message << ": " << line;
+  return c;
+}
+
+}  // namespace attune
