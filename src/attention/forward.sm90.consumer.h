@@ -16,7 +16,7 @@ struct Consumer {
   const int group, warp, lane;
 
   float s[C::kTileK / 2];
-  float o[C::kDim / 2];
+  float o[C::kDimV / 2];
   static constexpr int kSpare = C::kInPlace ? 0 : 1;
   uint32_t p[1 + kSpare][C::kTileK / 4];  // pairs, as the product wants them: one being multiplied, one being made
   Rows rows, done;                        // of this query tile, and of the one before
@@ -43,10 +43,10 @@ struct Consumer {
   }
   __device__ void issue_sums(const uint32_t (&weights)[C::kTileK / 4], uint32_t v_slot, int add) {
     begin_products();
-    const uint32_t v = operand(shared + C::kV + v_slot * C::kBytesK, C::kPanelK);
+    const uint32_t v = operand(shared + C::kV + v_slot * C::kBytesV, C::kPanelK);
 #pragma unroll
     for (int n = 0; n < C::kTileK / 16; ++n)
-      Product<T, C::kDim>::registers(o, weights + 4 * n, v + n * 16 * 128 / 16, n > 0 ? 1 : add);
+      Product<T, C::kDimV>::registers(o, weights + 4 * n, v + n * 16 * 128 / 16, n > 0 ? 1 : add);
     close_products();
   }
 
@@ -82,11 +82,12 @@ struct Consumer {
     const uint32_t to = shared + C::kOut + (group * 64 + warp * 16) * 128;
     const int r = lane % 16, half = lane / 16;
 #pragma unroll
-    for (int panel = 0; panel < C::kPanels; panel += C::kPanelsOut) {
+    for (int panel = 0; panel < C::kPanelsV; panel += C::kPanelsOut) {
       if (lane == 0) wait_stores_read();  // of the rows before
       __syncwarp();
 #pragma unroll
       for (int n = 0; n < C::kPanelsOut * 4; ++n) {
+        if (32 * panel + 8 * n >= C::kDimV / 2) break;
         const float* y = o + 32 * panel + 8 * n;
         store_matrix4(to + n / 4 * C::kPanelQ + r * 128 + (((n % 4 * 2 + half) ^ (r & 7)) << 4),
                       sm80::pack<T>(y[0] * inverse[0], y[1] * inverse[0]),
@@ -136,7 +137,7 @@ struct Consumer {
       const float now = any ? share.b / sum : 0.f;
       float* to = x.wide + t.batch * x.wide_stride.batch + i * x.wide_stride.seq + t.head * x.wide_stride.head;
 #pragma unroll
-      for (int n = 0; n < C::kDim / 8; ++n) {
+      for (int n = 0; n < C::kDimV / 8; ++n) {
         const int column = n * 8 + lane % 4 * 2;
         if (column >= x.dim_v) break;
         float2* place = reinterpret_cast<float2*>(to + column);
@@ -220,7 +221,7 @@ struct Consumer {
       if (any_done) finish(tile(tiles - (j == first ? 2 : 1)), done);
     } else if (raised) {
 #pragma unroll
-      for (int n = 0; n < C::kDim / 2; ++n) o[n] *= alpha[n / 2 % 2];
+      for (int n = 0; n < C::kDimV / 2; ++n) o[n] *= alpha[n / 2 % 2];
     }
   }
   template <int slot = 0>
@@ -246,7 +247,7 @@ struct Consumer {
     rows = {};
     admit(p[0], true, [] {});
 #pragma unroll
-    for (int n = 0; n < C::kDim / 2; ++n) o[n] = 0.f;
+    for (int n = 0; n < C::kDimV / 2; ++n) o[n] = 0.f;
     while (advance_all()) {}
     if (!C::kWide && lane == 0) wait_stores();
   }

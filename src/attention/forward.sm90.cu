@@ -28,7 +28,8 @@ constexpr Role kLengths[] = {Role::cu_q, Role::used_q, Role::used_k, Role::left_
 template <class F>
 ForwardKernel* find_kernel(F wanted, int* number = nullptr) {
   int n = 0;
-  for (const auto kernels : {sm90::forward_kernels_64, sm90::forward_kernels_128, sm90::forward_kernels_256})
+  for (const auto kernels : {sm90::forward_kernels_64, sm90::forward_kernels_96, sm90::forward_kernels_128,
+                             sm90::forward_kernels_192, sm90::forward_kernels_256})
     for (ForwardKernel& k : kernels()) {
       if (wanted(k, n)) return number ? *number = n : 0, &k;
       ++n;
@@ -66,12 +67,13 @@ unsigned long long* carve(Workspace& ws) { return ws.take<unsigned long long>(2)
 Status shape(Plan& plan, const Planner& planner) {
   const Problem& p = plan.problem;
   if (planner.lengths) return Status::no(kWho, ": sequences are of one length, and this part of a variant may not be");
-  const int dim = std::max(p.dim_qk, p.dim_v);
   // Three warpgroups pay where a tile of 192 queries has keys enough: from 2048 on, with a diagonal from 4096 on.
   const bool full = p.mask.kind == MaskKind::full, wide = p.dtype.out == DType::f32;
-  const bool large = dim <= 64 && !wide && p.len_k >= (full ? 2048 : 4096) && p.len_q >= 192;
+  const bool large = std::max(p.dim_qk, p.dim_v) <= 64 && !wide && p.len_k >= (full ? 2048 : 4096) && p.len_q >= 192;
   const ForwardKernel& k = *find_kernel(
-      [&](const ForwardKernel& x, int) { return x.dim >= dim && x.wide == wide && (x.tile_q > 128) == large; },
+      [&](const ForwardKernel& x, int) {
+        return x.dim >= p.dim_qk && x.dim_v >= p.dim_v && x.wide == wide && (x.tile_q > 128) == large;
+      },
       &plan.kernel);
   plan.tile_q = k.tile_q, plan.tile_k = k.tile_k, plan.splits = 1;
   const int64_t tiles = ceil_div(p.len_q, k.tile_q) * p.batch * p.heads_q;

@@ -11,7 +11,7 @@ namespace attune::sm90 {
 using ForwardFunction = void (*)(ForwardParams);
 
 struct ForwardKernel {
-  int dim;                      // the widest it serves
+  int dim, dim_v;               // the widest it serves
   int tile_q, tile_k, threads;
   bool wide;                    // out in f32
   int shared_bytes;
@@ -19,17 +19,19 @@ struct ForwardKernel {
   cuda::Ready ready[2]{};       // theirs
 };
 
-template <int Dim, int TileK, int Groups, int QStages, int Stages, bool InPlace, bool Turns, bool Wide>
+template <int Dim, int DimV, int TileK, int Groups, int QStages, int Stages, bool InPlace, bool Turns, bool Wide>
 constexpr ForwardKernel forward_kernel_row() {
-  using F = ForwardShape<F16, Dim, TileK, Groups, QStages, Stages, InPlace, Turns, Wide>;
-  using B = ForwardShape<Bf16, Dim, TileK, Groups, QStages, Stages, InPlace, Turns, Wide>;
-  return {Dim, F::kTileQ, TileK, F::kThreads, Wide, F::kSharedBytes, {forward_kernel<F>, forward_kernel<B>}};
+  using F = ForwardShape<F16, Dim, DimV, TileK, Groups, QStages, Stages, InPlace, Turns, Wide>;
+  using B = ForwardShape<Bf16, Dim, DimV, TileK, Groups, QStages, Stages, InPlace, Turns, Wide>;
+  return {Dim, DimV, F::kTileQ, TileK, F::kThreads, Wide, F::kSharedBytes, {forward_kernel<F>, forward_kernel<B>}};
 }
 
 // Of one head dim, the preferred first.
 using ForwardKernels = std::span<ForwardKernel>;
 ForwardKernels forward_kernels_64();
+ForwardKernels forward_kernels_96();
 ForwardKernels forward_kernels_128();
+ForwardKernels forward_kernels_192();  // with values of 128 first
 ForwardKernels forward_kernels_256();
 
 }  // namespace attune::sm90

@@ -38,11 +38,12 @@ struct Producer {
   const ForwardParams& x;
   const uint32_t shared;
 
-  __device__ void load(const CUtensorMap& map, int to, int full, int bytes, int panel, int row, int head, int batch,
+  template <int Panels>
+  __device__ void load(const CUtensorMap& map, int to, int full, int panel, int row, int head, int batch,
                        Keep keep) const {
-    arrive_expect(shared + full, bytes);
+    arrive_expect(shared + full, panel * Panels);
 #pragma unroll
-    for (int n = 0; n < C::kPanels; ++n)
+    for (int n = 0; n < Panels; ++n)
       load_tile(shared + to + n * panel, map, shared + full, n * 64, row, head, batch, keep);
   }
   __device__ void run() const {
@@ -52,8 +53,8 @@ struct Producer {
     const auto load_v = [&](uint32_t at) {  // a step behind k: the order in which they are asked for
       const uint32_t slot = at % C::kStages;
       wait(shared + C::kVEmpty + 8 * slot, (at / C::kStages & 1) ^ 1);
-      load(x.v, C::kV + slot * C::kBytesK, C::kVFull + 8 * slot, C::kBytesK, C::kPanelK, v_row, v_head, v_batch,
-           Keep::last_to_go);
+      load<C::kPanelsV>(x.v, C::kV + slot * C::kBytesV, C::kVFull + 8 * slot, C::kPanelK, v_row, v_head, v_batch,
+                        Keep::last_to_go);
     };
     for (int index = blockIdx.x;; ++tiles) {
       const uint32_t q = tiles % C::kQStages;
@@ -66,15 +67,15 @@ struct Producer {
       }
       const QueryTile t = tile_of<C>(x, index);
       *slot = t;
-      load(x.q, C::kQ + q * C::kBytesQ, C::kQFull + 8 * q, C::kBytesQ, C::kPanelQ, t.row, t.head, t.batch,
-           Keep::first_to_go);
+      load<C::kPanels>(x.q, C::kQ + q * C::kBytesQ, C::kQFull + 8 * q, C::kPanelQ, t.row, t.head, t.batch,
+                       Keep::first_to_go);
       index = int(gridDim.x) + take(x.counters, x.epoch);  // needed only after this tile's loads
       const int head = t.head / x.heads_per_key;
       for (int j = t.last; j >= t.first; --j, ++step) {
         const uint32_t k = step % C::kStages;
         wait(shared + C::kKEmpty + 8 * k, (step / C::kStages & 1) ^ 1);
-        load(x.k, C::kK + k * C::kBytesK, C::kKFull + 8 * k, C::kBytesK, C::kPanelK, j * C::kTileK, head, t.batch,
-             Keep::last_to_go);
+        load<C::kPanels>(x.k, C::kK + k * C::kBytesK, C::kKFull + 8 * k, C::kPanelK, j * C::kTileK, head, t.batch,
+                         Keep::last_to_go);
         if (step > 0) load_v(step - 1);
         v_row = j * C::kTileK, v_head = head, v_batch = t.batch;
       }

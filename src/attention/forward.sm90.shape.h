@@ -31,21 +31,24 @@ inline constexpr int kCountBits = 24;  // of a counter; the rest is the epoch
 
 // InPlace: scores become weights where they are, and every key tile looks for its maximum: fewer registers.
 // Turns: warpgroups issue products one after the other. Wide: out in f32, straight from registers.
-template <class T_, int Dim, int TileK, int Groups, int QStages, int Stages, bool InPlace, bool Turns, bool Wide>
+template <class T_, int Dim, int DimV, int TileK, int Groups, int QStages, int Stages, bool InPlace, bool Turns,
+          bool Wide>
 struct ForwardShape {
   using T = T_;
   static constexpr bool kWide = Wide;
-  static constexpr int kDim = Dim, kTileK = TileK, kGroups = Groups, kQStages = QStages, kStages = Stages;
+  static constexpr int kDim = Dim, kDimV = DimV, kTileK = TileK, kGroups = Groups, kQStages = QStages, kStages = Stages;
   static constexpr bool kInPlace = InPlace, kTurns = Turns;
-  static constexpr int kTileQ = 64 * kGroups, kThreads = 128 * (kGroups + 1), kPanels = kDim / 64;
+  static constexpr int kTileQ = 64 * kGroups, kThreads = 128 * (kGroups + 1);
+  static constexpr int kPanels = (kDim + 63) / 64, kPanelsV = (kDimV + 63) / 64;  // of 96 columns: one and a half
   static constexpr int kProducerRegisters = kGroups == 3 ? 32 : 24, kConsumerRegisters = kGroups == 3 ? 160 : 240;
   static constexpr int kReleases = kGroups * 4;  // arrivals that give a buffer back: a warp each
   // Shared memory: q, k, v, out, barriers, query tiles. A tile is panels of 64 columns, rows 128 bytes apart.
   static constexpr int kPanelQ = kTileQ * 128, kPanelK = kTileK * 128;
-  static constexpr int kBytesQ = kPanelQ * kPanels, kBytesK = kPanelK * kPanels;
-  static constexpr int kPanelsOut = kDim > 128 ? 2 : kPanels;  // out leaves so many panels at a time
+  static constexpr int kBytesQ = kPanelQ * kPanels, kBytesK = kPanelK * kPanels, kBytesV = kPanelK * kPanelsV;
+  // Out leaves so many panels at a time.
+  static constexpr int kPanelsOut = kDim <= 128 ? kPanelsV : kPanelsV == 4 ? 2 : 1;
   static constexpr int kQ = 0, kK = kQ + kQStages * kBytesQ, kV = kK + kStages * kBytesK,
-                       kOut = kV + kStages * kBytesK, kBarriers = kOut + kPanelsOut * kPanelQ, kTiles = kBarriers + 256,
+                       kOut = kV + kStages * kBytesV, kBarriers = kOut + kPanelsOut * kPanelQ, kTiles = kBarriers + 256,
                        kSharedBytes = kTiles + 32 * 4;
   static constexpr int kQFull = kBarriers, kQEmpty = kQFull + 8 * kQStages, kKFull = kQEmpty + 8 * kQStages,
                        kKEmpty = kKFull + 8 * kStages, kVFull = kKEmpty + 8 * kStages, kVEmpty = kVFull + 8 * kStages;

@@ -1,6 +1,8 @@
 // What the GPU backends would do on machines that are not here: supports and shape are pure, so a CPU can ask.
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "machine/cuda/runtime.h"
 #include "machine/host.h"
 #include "plan/plan.h"
@@ -70,6 +72,29 @@ TEST_F(Sm90Forward, is_the_first_link_for_plain_problems_that_fill_the_gpu) {
   EXPECT_EQ(chosen("forward bf16 b1 h2 q128 k8192 d128 full"), "sm80_forward");  // few tiles: it splits the keys
   EXPECT_EQ(chosen("forward bf16 b16 h32/8 q1 k8192 d128 full"), "sm80_forward");
   EXPECT_EQ(chosen("forward bf16 b8 h16 q2048 k2048 d128 causal", true), "sm80_forward");  // a part with lengths
+}
+
+TEST_F(Sm90Forward, takes_the_narrowest_kernel_that_holds_both_head_dims) {
+  const auto plan = [](std::string_view line) {
+    Plan plan;
+    const Status s = Planner{.device = known("h200"), .forced = "sm90_forward"}.plan(problem(line), plan);
+    EXPECT_TRUE(s.ok()) << line << ": " << s.message;
+    return plan;
+  };
+  const auto kernel = [&](std::string_view dims) {
+    return plan(join("forward bf16 b8 h16 q1024 k1024 d", dims, " full")).kernel;
+  };
+  EXPECT_EQ(kernel("8"), kernel("64"));
+  EXPECT_EQ(kernel("72/40"), kernel("96"));
+  EXPECT_EQ(kernel("96/104"), kernel("128"));
+  EXPECT_EQ(kernel("136/128"), kernel("192/128"));
+  EXPECT_EQ(kernel("128/136"), kernel("192"));
+  EXPECT_EQ(kernel("200/8"), kernel("256"));
+  std::set<int> all;
+  for (const char* dims : {"64", "96", "128", "192/128", "192", "256"}) all.insert(kernel(dims));
+  EXPECT_EQ(all.size(), 6u);
+  EXPECT_EQ(plan("forward bf16 b8 h16 q1024 k1024 d192/128 full").tile_k, 128);
+  EXPECT_EQ(plan("forward bf16 b8 h16 q1024 k1024 d192 full").tile_k, 96);
 }
 
 TEST_F(Sm90Forward, refuses_by_name_what_it_does_not_serve) {
