@@ -16,6 +16,8 @@ __device__ inline int take(unsigned long long* counter, unsigned long long epoch
   }
   return int(atomicAdd(counter, 1) & ((1 << kCountBits) - 1));
 }
+// The same of a counter that is this launch's already: one request, whose answer is waited for where it is used.
+__device__ inline unsigned long long take_next(unsigned long long* counter) { return atomicAdd(counter, 1); }
 
 template <class C>
 __device__ QueryTile tile_of(const ForwardParams& x, int index) {
@@ -48,14 +50,16 @@ struct Producer {
   }
   __device__ void run() const {
     prefetch_map(x.q), prefetch_map(x.k), prefetch_map(x.v);
-    uint32_t step = 0, tiles = 0;
+    uint32_t step = 0, v_step = 0, tiles = 0;
     int v_row = 0, v_head = 0, v_batch = 0;
-    const auto load_v = [&](uint32_t at) {  // a step behind k: the order in which they are asked for
-      const uint32_t slot = at % C::kStages;
-      wait(shared + C::kVEmpty + 8 * slot, (at / C::kStages & 1) ^ 1);
+    const auto load_v = [&] {
+      const uint32_t slot = v_step % C::kStages;
+      wait(shared + C::kVEmpty + 8 * slot, (v_step / C::kStages & 1) ^ 1);
       load<C::kPanelsV>(x.v, C::kV + slot * C::kBytesV, C::kVFull + 8 * slot, C::kPanelK, v_row, v_head, v_batch,
                         Keep::last_to_go);
+      ++v_step;
     };
+    const bool more = x.tiles > int(gridDim.x);  // than one for each block
     for (int index = blockIdx.x;; ++tiles) {
       const uint32_t q = tiles % C::kQStages;
       QueryTile* slot = reinterpret_cast<QueryTile*>(__cvta_shared_to_generic(shared + C::kTiles + 32 * (tiles % 4)));
@@ -69,20 +73,26 @@ struct Producer {
       *slot = t;
       load<C::kPanels>(x.q, C::kQ + q * C::kBytesQ, C::kQFull + 8 * q, C::kPanelQ, t.row, t.head, t.batch,
                        Keep::first_to_go);
-      index = int(gridDim.x) + take(x.counters, x.epoch);  // needed only after this tile's loads
       const int head = t.head / x.heads_per_key;
+      // When no copy can be asked for at once any more. Only the first answer is waited for here.
+      unsigned long long next = 0;
+      const int pause = max(t.first, t.last + 1 - C::kStages);
       for (int j = t.last; j >= t.first; --j, ++step) {
         const uint32_t k = step % C::kStages;
         wait(shared + C::kKEmpty + 8 * k, (step / C::kStages & 1) ^ 1);
         load<C::kPanels>(x.k, C::kK + k * C::kBytesK, C::kKFull + 8 * k, C::kPanelK, j * C::kTileK, head, t.batch,
                          Keep::last_to_go);
-        if (step > 0) load_v(step - 1);
+        if (v_step < step) load_v();  // a step behind k: the order in which they are asked for
         v_row = j * C::kTileK, v_head = head, v_batch = t.batch;
+        const bool idle = j == pause && tiles == 0, q_is_next = j == t.first && C::kQStages == 1;
+        if (idle || q_is_next) load_v();
+        if (more && j == pause) next = idle ? take(x.counters, x.epoch) : take_next(x.counters);
       }
+      index = more ? int(gridDim.x) + int(next & ((1 << kCountBits) - 1)) : x.tiles;
     }
-    if (step > 0) load_v(step - 1);
+    if (v_step < step) load_v();
     // The last block leaves nothing of this epoch behind: a graph launches it again.
-    if (take(x.counters + 1, x.epoch) == int(gridDim.x) - 1) x.counters[0] = 0, x.counters[1] = 0;
+    if (more && take(x.counters + 1, x.epoch) == int(gridDim.x) - 1) x.counters[0] = 0, x.counters[1] = 0;
   }
 };
 
