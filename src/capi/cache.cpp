@@ -1,16 +1,12 @@
 // The cache object of the C interface. The host knows every length and page, so what does not fit is refused before
 // anything happens; kernels read their own copy of the few numbers of a call, which follows in the order of the stream.
 #include <algorithm>
-#include <cstring>
-#include <memory>
 #include <vector>
 
-#include "capi/convert.h"
-#include "capi/local.h"
+#include "capi/cache.h"
 #include "capi/storage.h"
 #include "core/check.h"
 #include "core/dtypes.h"
-#include "machine/host.h"
 
 using namespace attune;
 
@@ -60,34 +56,15 @@ struct attune_cache {
   }
 
   attune_tensor tensor(int role) const {
-    attune_tensor t{};
     const bool key = role == ATTUNE_K;
-    t.data = key ? k.data : v.data;
-    t.device.type = gpu ? 2 : 1, t.device.id = gpu ? index : 0;
-    t.ndim = 4;
-    t.dtype.code = dtype == DType::bf16 ? 4 : dtype == DType::e4m3 ? 10 : 2;
-    t.dtype.bits = uint8_t(8 * size_of(dtype)), t.dtype.lanes = 1;
-    t.shape = key ? k_shape : v_shape;
-    t.axes = page ? "pshd" : "bshd";
-    return t;
+    return kept(*this, key ? k.data : v.data, key ? k_shape : v_shape, page ? "pshd" : "bshd");
   }
 };
 
 namespace {
 
-Status no(const auto&... why) { return Status::no("cache: ", why...); }
-
-Status copy_options(const attune_cache_options* given, attune_cache_options& out) {
-  if (!given) return Status::no("options is null");
-  if (given->size < offsetof(attune_cache_options, device) || given->size > kMostBytes)
-    return Status::no("options.size = ", given->size, " is not sizeof(attune_cache_options)");
-  const char* bytes = reinterpret_cast<const char*>(given);
-  for (size_t n = sizeof out; n < given->size; ++n)
-    if (bytes[n]) return Status::no("options: a field is set that this version does not know");
-  out = {};
-  std::memcpy(&out, given, std::min<size_t>(given->size, sizeof out));
-  return Status::good();
-}
+constexpr std::string_view kWho = "cache";
+Status no(const auto&... why) { return Status::no(kWho, ": ", why...); }
 
 Status fill(attune_cache& c, const attune_cache_options& o) {
   c.dtype = DType(o.dtype);
@@ -107,10 +84,7 @@ Status fill(attune_cache& c, const attune_cache_options& o) {
   if (c.page && !c.pages) c.pages = int32_t(needed);
   if (!o.k != !o.v) return no("one of k and v is given, and the other is not");
 
-  Device d;
-  if (Status s = device_named(o.device ? o.device : "cpu", d); !s.ok()) return s;
-  c.gpu = d.kind == DeviceKind::cuda, c.index = d.index;
-  if (c.gpu && d.index < 0) return no("device '", o.device, "' is not here");
+  if (Status s = place(c, kWho, o.device); !s.ok()) return s;
   const int64_t outer = c.page ? c.pages : c.sequences, rows = c.page ? c.page : c.capacity;
   for (const bool key : {true, false}) {
     const int64_t shape[] = {outer, rows, c.heads, key ? c.dim_qk : c.dim_v};
@@ -127,19 +101,6 @@ Status fill(attune_cache& c, const attune_cache_options& o) {
   for (int32_t n = c.pages; n-- > 0;) c.unused.push_back(n);
   c.numbers.fresh.reserve(numbers);  // no call allocates
   return c.numbers.memory.allocate(c.gpu, c.index, numbers * sizeof(int32_t));
-}
-
-// The sequences of a call, in c.order: each is there, once.
-Status choose(attune_cache& c, const int32_t* sequences, int32_t batch) {
-  if (batch < 1 || batch > c.sequences) return no("batch = ", batch, " is not in 1 ... ", c.sequences);
-  std::fill(c.taken.begin(), c.taken.end(), char(0));
-  for (int32_t b = 0; b < batch; ++b) {
-    const int32_t s = sequences ? sequences[b] : b;
-    if (!c.has(s)) return no("sequence ", s, " is not in 0 ... ", c.sequences - 1);
-    if (c.taken[size_t(s)]++) return no("sequence ", s, " is there twice");
-    c.order[size_t(b)] = s;
-  }
-  return Status::good();
 }
 
 // Whether `added` more keys have a place, in every sequence of the call.
@@ -170,14 +131,9 @@ Status send(attune_cache& c, int32_t batch, int64_t added, void* stream) {
     for (int32_t n = known; n < pages; ++n) fresh.push_back({table_at + b * c.most + n, c.pages_of(s)[n]});
     known = pages;
   }
-  if (c.gpu) {
-    const cuda::Use use(c.index);
-    Status s = use.status.ok() ? cuda::scatter(c.numbers.data(), fresh, stream) : use.status;
-    if (!s.ok()) std::fill(c.row_of.begin(), c.row_of.end(), -1);  // what is there now is not known
-    return s.ok() ? s : no(s.message);
-  }
-  for (const cuda::Number& n : fresh) c.numbers.data()[n.at] = n.value;
-  return Status::good();
+  Status s = store(c, kWho, fresh, c.numbers.data(), stream);
+  if (!s.ok()) std::fill(c.row_of.begin(), c.row_of.end(), -1);  // what is there now is not known
+  return s;
 }
 
 // The problem as the cache completes it.
@@ -201,7 +157,7 @@ Status attend(attune_cache& c, const attune_problem* problem, const attune_args*
   if (Status s = copy_args(given, args); !s.ok()) return s;
   for (const int role : {ATTUNE_K, ATTUNE_V, ATTUNE_USED_K, ATTUNE_CACHE_INDEX, ATTUNE_PAGE_TABLE})
     if (args.role[role]) return no(name(Role(role)), " is its own, and is given too");
-  if (Status s = choose(c, sequences, p.batch); !s.ok()) return s;
+  if (Status s = choose(c, kWho, sequences, p.batch); !s.ok()) return s;
   int64_t added = 0;
   if (Tensor k_new; p.has(Option::append) && args.role[ATTUNE_K_NEW]) {
     if (Status s = tensor_of(*args.role[ATTUNE_K_NEW], Role::k_new, k_new); !s.ok()) return s;
@@ -219,19 +175,14 @@ Status attend(attune_cache& c, const attune_problem* problem, const attune_args*
   Status done = send(c, p.batch, added, stream);
   if (done.ok()) {
     const int64_t batch = p.batch, of_table[] = {p.batch, c.most};
-    attune_tensor k = c.tensor(ATTUNE_K), v = c.tensor(ATTUNE_V), used{}, index, table;
-    used.device = k.device, used.dtype.bits = 32, used.dtype.lanes = 1;
-    used.data = c.numbers.data(), used.ndim = 1, used.shape = &batch, used.axes = "b";
-    index = table = used;
-    index.data = c.numbers.data() + c.sequences;
-    table.data = c.numbers.data() + 2 * int64_t(c.sequences);
+    const attune_tensor k = c.tensor(ATTUNE_K), v = c.tensor(ATTUNE_V);
+    const attune_tensor used = numbers_beside(k, c.numbers.data(), batch);
+    const attune_tensor index = numbers_beside(k, c.numbers.data() + c.sequences, batch);
+    attune_tensor table = numbers_beside(k, c.numbers.data() + 2 * int64_t(c.sequences), batch);
     table.ndim = 2, table.shape = of_table, table.axes = "bn";
     args.role[ATTUNE_K] = &k, args.role[ATTUNE_V] = &v, args.role[ATTUNE_USED_K] = &used;
     args.role[c.page ? ATTUNE_PAGE_TABLE : ATTUNE_CACHE_INDEX] = c.page ? &table : &index;
-    attune_problem whole{};
-    whole.size = sizeof whole;
-    done = problem_to(p, whole);
-    if (done.ok() && attune_call(&whole, &args, stream)) done = {attune_last_error()};
+    done = call(p, args, stream);
   }
   if (done.ok()) each([&](int32_t s, int32_t now) { c.length[size_t(s)] = now + int32_t(added); });
   else each([&](int32_t s, int64_t now) { c.give_pages(s, now + added, now); });
@@ -252,15 +203,7 @@ Status resize(attune_cache& c, int32_t s, int32_t length) {
 }  // namespace
 
 int attune_cache_create(const attune_cache_options* options, attune_cache** out) {
-  return answer([&] {
-    if (!out) return Status::no("out is null");
-    attune_cache_options o;
-    if (Status s = copy_options(options, o); !s.ok()) return s;
-    auto made = std::make_unique<attune_cache>();
-    if (Status s = fill(*made, o); !s.ok()) return s;
-    *out = made.release();
-    return Status::good();
-  });
+  return create_cache(options, "attune_cache_options", offsetof(attune_cache_options, device), fill, out);
 }
 
 void attune_cache_destroy(attune_cache* cache) { delete cache; }

@@ -4,16 +4,13 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
-#include <memory>
 #include <vector>
 
-#include "capi/convert.h"
-#include "capi/local.h"
+#include "capi/cache.h"
 #include "capi/storage.h"
 #include "core/check.h"
 #include "core/nsa.h"
 #include "machine/append_rows.h"
-#include "machine/host.h"
 
 using namespace attune;
 
@@ -25,7 +22,8 @@ constexpr int kNew[kRaw] = {ATTUNE_K_NEW,       ATTUNE_V_NEW,       ATTUNE_VARIA
                             ATTUNE_VARIANT + 1, ATTUNE_VARIANT + 2, ATTUNE_VARIANT + 3};
 constexpr int kFirstWeight[] = {ATTUNE_VARIANT + 5, ATTUNE_VARIANT + 10}, kWeights = 5;  // of K and of V
 
-Status no(const auto&... why) { return Status::no("nsa cache: ", why...); }
+constexpr std::string_view kWho = "nsa cache";
+Status no(const auto&... why) { return Status::no(kWho, ": ", why...); }
 
 }  // namespace
 
@@ -51,14 +49,7 @@ struct attune_nsa_cache {
   int32_t dim(int n) const { return n % 2 ? dim_v : dim_qk; }
 
   attune_tensor tensor(int n) const {
-    attune_tensor t{};
-    t.data = stream[n].data;
-    t.device.type = gpu ? 2 : 1, t.device.id = gpu ? index : 0;
-    t.ndim = 4;
-    t.dtype.code = dtype == DType::bf16 ? 4 : 2;
-    t.dtype.bits = uint8_t(8 * size_of(dtype)), t.dtype.lanes = 1;
-    t.shape = shape[n], t.axes = "bshd";
-    return t;
+    return kept(*this, stream[n].data, shape[n], "bshd");
   }
   // `count` rows of some sequences that follow each other.
   Tensor rows(int n, int32_t sequence, int32_t batch, int64_t first, int64_t count) const {
@@ -85,13 +76,6 @@ struct Said {
     t.data = x.data, t.shape = shape, t.strides = strides;
   }
 };
-
-Status call(const Problem& p, const attune_args& args, void* stream) {
-  attune_problem whole{};
-  whole.size = sizeof whole;
-  if (Status s = problem_to(p, whole); !s.ok()) return s;
-  return attune_call(&whole, &args, stream) ? Status{attune_last_error()} : Status::good();
-}
 
 Status read_variant(attune_nsa_cache& c, const char* text) {
   if (!text) return no("variant is null; it is for example \"nsa d=16 gate=sigmoid l=32 n=16 phi=mean s=64 w=512\"");
@@ -123,10 +107,7 @@ Status fill(attune_nsa_cache& c, const attune_nsa_cache_options& o) {
   for (const auto& [name, value] : sizes)
     if (value < 1) return no(name, " = ", value, " is below 1");
   if (Status s = read_variant(c, o.variant); !s.ok()) return s;
-  Device d;
-  if (Status s = device_named(o.device ? o.device : "cpu", d); !s.ok()) return s;
-  c.gpu = d.kind == DeviceKind::cuda, c.index = d.index;
-  if (c.gpu && d.index < 0) return no("device '", o.device, "' is not here");
+  if (Status s = place(c, kWho, o.device); !s.ok()) return s;
   for (int n = 0; n < ATTUNE_NSA_STREAMS; ++n) {
     if (!c.has_stream(n)) continue;
     const int64_t rows = n < kRaw ? c.capacity : std::max<int64_t>(1, c.nsa.compressed(c.capacity));
@@ -140,19 +121,6 @@ Status fill(attune_nsa_cache& c, const attune_nsa_cache_options& o) {
   c.length.assign(sequences, 0), c.order.assign(sequences, 0), c.taken.assign(sequences, 0);
   c.fresh.reserve(2 * sequences), c.copies.reserve(kRaw * sequences);  // no call allocates
   return c.numbers.allocate(c.gpu, c.index, 2 * sequences * sizeof(int32_t));
-}
-
-// The sequences of a call, in c.order: each is there, once.
-Status choose(attune_nsa_cache& c, const int32_t* sequences, int32_t batch) {
-  if (batch < 1 || batch > c.sequences) return no("batch = ", batch, " is not in 1 ... ", c.sequences);
-  std::fill(c.taken.begin(), c.taken.end(), char(0));
-  for (int32_t b = 0; b < batch; ++b) {
-    const int32_t s = sequences ? sequences[b] : b;
-    if (!c.has(s)) return no("sequence ", s, " is not in 0 ... ", c.sequences - 1);
-    if (c.taken[size_t(s)]++) return no("sequence ", s, " is there twice");
-    c.order[size_t(b)] = s;
-  }
-  return Status::good();
 }
 
 // The problem of the attention, as the cache completes it.
@@ -233,23 +201,16 @@ Status send(attune_nsa_cache& c, int32_t batch, int64_t added, void* stream) {
     const int32_t s = c.order[size_t(b)];
     c.fresh.push_back({b, int32_t(c.length[size_t(s)] + added)}), c.fresh.push_back({c.sequences + b, s});
   }
-  int32_t* to = reinterpret_cast<int32_t*>(c.numbers.data);
-  for (const cuda::Number& n : c.fresh)
-    if (!c.gpu) to[n.at] = n.value;
-  if (!c.gpu) return Status::good();
-  const cuda::Use use(c.index);
-  const Status s = use.status.ok() ? cuda::scatter(to, c.fresh, stream) : use.status;
-  return s.ok() ? s : no(s.message);
+  return store(c, kWho, c.fresh, reinterpret_cast<int32_t*>(c.numbers.data), stream);
 }
 
 Status attend(const attune_nsa_cache& c, const Problem& p, attune_args args, void* stream) {
-  attune_tensor streams[ATTUNE_NSA_STREAMS], used{}, index;
+  attune_tensor streams[ATTUNE_NSA_STREAMS];
   for (int n = 0; n < ATTUNE_NSA_STREAMS; ++n) streams[n] = c.tensor(n);
   const int64_t batch = p.batch;
-  used.device = streams[0].device, used.dtype.bits = 32, used.dtype.lanes = 1;
-  used.data = c.numbers.data, used.ndim = 1, used.shape = &batch, used.axes = "b";
-  index = used;
-  index.data = reinterpret_cast<int32_t*>(c.numbers.data) + c.sequences;
+  int32_t* numbers = reinterpret_cast<int32_t*>(c.numbers.data);
+  const attune_tensor used = numbers_beside(streams[0], numbers, batch);
+  const attune_tensor index = numbers_beside(streams[0], numbers + c.sequences, batch);
   for (const int r : {ATTUNE_K_NEW, ATTUNE_V_NEW}) args.role[r] = nullptr;
   for (const int first : kFirstWeight)
     for (int w = 0; w < kWeights; ++w) args.role[first + w] = nullptr;
@@ -268,7 +229,7 @@ Status step(attune_nsa_cache& c, const attune_problem* problem, const attune_arg
   if (Status s = copy_args(given, args); !s.ok()) return s;
   for (const int role : {ATTUNE_K, ATTUNE_V, ATTUNE_USED_K, ATTUNE_CACHE_INDEX})
     if (args.role[role]) return no(name(Role(role)), " is its own, and is given too");
-  if (Status s = choose(c, sequences, p.batch); !s.ok()) return s;
+  if (Status s = choose(c, kWho, sequences, p.batch); !s.ok()) return s;
   if (Status s = find_new(c, p, args, added); !s.ok()) return s;
   if (Status s = copy_all(c.copies, stream); !s.ok()) return no(s.message);
   const auto length = [&](int32_t b) { return c.length[size_t(c.order[size_t(b)])]; };
@@ -282,18 +243,6 @@ Status step(attune_nsa_cache& c, const attune_problem* problem, const attune_arg
     if (Status s = attend(c, p, args, stream); !s.ok()) return s;
   }
   for (int32_t b = 0; b < p.batch; ++b) c.length[size_t(c.order[size_t(b)])] += int32_t(added);
-  return Status::good();
-}
-
-Status copy_options(const attune_nsa_cache_options* given, attune_nsa_cache_options& out) {
-  if (!given) return Status::no("options is null");
-  if (given->size < offsetof(attune_nsa_cache_options, device) || given->size > kMostBytes)
-    return Status::no("options.size = ", given->size, " is not sizeof(attune_nsa_cache_options)");
-  const char* bytes = reinterpret_cast<const char*>(given);
-  for (size_t n = sizeof out; n < given->size; ++n)
-    if (bytes[n]) return Status::no("options: a field is set that this version does not know");
-  out = {};
-  std::memcpy(&out, given, std::min<size_t>(given->size, sizeof out));
   return Status::good();
 }
 
@@ -312,15 +261,7 @@ int32_t tokens(const attune_nsa_cache* cache, int32_t sequence, bool compressed)
 }  // namespace
 
 int attune_nsa_cache_create(const attune_nsa_cache_options* options, attune_nsa_cache** out) {
-  return answer([&] {
-    if (!out) return Status::no("out is null");
-    attune_nsa_cache_options o;
-    if (Status s = copy_options(options, o); !s.ok()) return s;
-    auto made = std::make_unique<attune_nsa_cache>();
-    if (Status s = fill(*made, o); !s.ok()) return s;
-    *out = made.release();
-    return Status::good();
-  });
+  return create_cache(options, "attune_nsa_cache_options", offsetof(attune_nsa_cache_options, device), fill, out);
 }
 
 void attune_nsa_cache_destroy(attune_nsa_cache* cache) { delete cache; }
