@@ -1,29 +1,11 @@
 // Block lists as a user makes them: only the installed headers and the shared library.
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
-#include <cstring>
 #include <vector>
 
-#include "attune/attune.hpp"
+#include "expect.h"
 
 namespace {
-
-int failures = 0;
-
-void expect(bool ok, const char* what) {
-  if (!ok) ++failures, std::printf("FAIL %s\n", what);
-}
-
-template <class F>
-void refused(F f, const char* words) {
-  try {
-    f();
-    expect(false, words);
-  } catch (const attune::Error& e) {
-    expect(std::strstr(e.what(), words), e.what());
-  }
-}
 
 constexpr int kLength = 200, kHeads = 2, kDim = 16;
 
@@ -107,6 +89,5 @@ int main() {
   refused(build, "is not a bool or an integer of 8 bits");
   from.size = 4;
   refused(build, "blocks.size = 4 is not sizeof(attune_blocks)");
-  if (!failures) std::puts("blocks: all passed");
-  return failures != 0;
+  return finish("blocks");
 }

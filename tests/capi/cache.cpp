@@ -2,32 +2,14 @@
 // in one piece is what the cache must give.
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <cstring>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "attune/attune.hpp"
+#include "expect.h"
 
 namespace {
-
-int failures = 0;
-
-void expect(bool ok, const std::string& what) {
-  if (!ok) ++failures, std::printf("FAIL %s\n", what.c_str());
-}
-
-// f throws an attune::Error with these words.
-template <class F>
-void refused(F f, const char* words) {
-  try {
-    f();
-    expect(false, words);
-  } catch (const attune::Error& e) {
-    expect(std::strstr(e.what(), words), std::string(e.what()) + ", not: " + words);
-  }
-}
 
 constexpr int kHeads = 4, kHeadsKv = 2, kDim = 8, kRow = kHeadsKv * kDim, kSequences = 4, kCapacity = 21;
 
@@ -281,8 +263,11 @@ void misuse() {
   }
   attune_cache* out = nullptr;
   attune_cache_options o = options(4);
-  expect(attune_cache_create(&o, &out) == 1 && !out && std::strstr(attune_last_error(), "options.size = 0"), "no size");
-  expect(attune_cache_create(nullptr, &out) == 1 && attune_cache_create(&o, nullptr) == 1, "null");
+  o.size = 8;  // less than the first version had
+  refused(attune_cache_create(&o, &out), "options.size = 8 is not sizeof(attune_cache_options)");
+  refused(attune_cache_create(nullptr, &out), "options is null");
+  refused(attune_cache_create(&o, nullptr), "out is null");
+  expect(!out, "nothing was made");
   expect(attune_cache_attend(nullptr, &problem.c, nullptr, nullptr, nullptr) == 1, "no cache");
   expect(attune_cache_resize(nullptr, 0, 0) == 1 && attune_cache_length(nullptr, 0) == -1, "no cache");
   expect(!attune_cache_pages(nullptr, 0) && attune_cache_free_pages(nullptr) == 0, "no cache");
@@ -298,6 +283,5 @@ int main() {
   a_failed_call_changes_nothing();
   only_appending();
   misuse();
-  if (!failures) std::puts("cache: all passed");
-  return failures != 0;
+  return finish("cache");
 }

@@ -1,5 +1,4 @@
 // Modules through the installed headers: a tiny training run, a file, shared parameters, and what is refused.
-#include <attune/attune.hpp>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -7,21 +6,9 @@
 #include <string>
 #include <vector>
 
-namespace {
+#include "expect.h"
 
-int failures = 0;
-void expect(bool good, const std::string& what) {
-  if (!good) ++failures, std::printf("failed: %s\n", what.c_str());
-}
-template <class F>
-void refused(F f, const std::string& sentence) {
-  try {
-    f();
-    expect(false, "not refused: " + sentence);
-  } catch (const attune::Error& e) {
-    expect(e.what() == sentence, std::string(e.what()) + "\n  instead of: " + sentence);
-  }
-}
+namespace {
 
 std::vector<float> wave(size_t count, float by) {
   std::vector<float> x(count);
@@ -131,8 +118,7 @@ int main() try {
   train();
   factory();
   refusals();
-  if (!failures) std::puts("modules: all as expected");
-  return failures != 0;
+  return finish("module");
 } catch (const attune::Error& e) {
   return std::puts(e.what()), 1;
 }

@@ -3,32 +3,13 @@
 // order.
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
-#include <cstring>
 #include <set>
 #include <string>
 #include <vector>
 
-#include "attune/attune.hpp"
+#include "expect.h"
 
 namespace {
-
-int failures = 0;
-
-void expect(bool ok, const std::string& what) {
-  if (!ok) ++failures, std::printf("FAIL %s\n", what.c_str());
-}
-
-// f throws an attune::Error with these words.
-template <class F>
-void refused(F f, const char* words) {
-  try {
-    f();
-    expect(false, words);
-  } catch (const attune::Error& e) {
-    expect(std::strstr(e.what(), words), std::string(e.what()) + ", not: " + words);
-  }
-}
 
 constexpr int kHeads = 4, kGroups = 2, kDim = 16, kDimV = 8, kSequences = 3, kCapacity = 90;
 constexpr int kD = 4, kL = 8, kS = 8, kN = 4, kW = 9;
@@ -330,6 +311,11 @@ void what_does_not_fit_is_refused_and_changes_nothing() {
   refused([&] { c.cache.attend(p, a); }, "sequence 0 has 80 tokens, and 11 new ones do not fit into 90");
   expect(c.cache.length(0) == 80, "length after a refusal");
   refused([&] { c.cache.attend(p, a, {3}); }, "sequence 3 is not in 0 ... 2");
+  attune::Problem two = p;
+  two.c.batch = 2;
+  refused([&] { c.cache.attend(two, a, {1, 1}); }, "nsa cache: sequence 1 is there twice");
+  two.c.batch = 4;
+  refused([&] { c.cache.attend(two, a); }, "nsa cache: batch = 4 is not in 1 ... 3");
   attune::Problem other = problem(1, 11, " : " + variant("mean", 4));
   refused([&] { c.cache.attend(other, a, {1}); }, "its variant is 'nsa d=4 gate=softmax l=8 n=4 phi=mean s=8 w=9'");
   attune::Args both = a, few;
@@ -348,6 +334,15 @@ void what_does_not_fit_is_refused_and_changes_nothing() {
   attune_nsa_cache_options o = options("");
   o.heads = 0;
   refused([&] { attune::NsaCache bad(o); }, "heads = 0 is below 1");
+  const std::string good = variant("mean");
+  o = options(good), o.device = "h200";
+  refused([&] { attune::NsaCache bad(o); }, "nsa cache: device 'h200' is not here");
+  attune_nsa_cache* made = nullptr;
+  o.size = 8;  // less than the first version had
+  refused(attune_nsa_cache_create(&o, &made), "options.size = 8 is not sizeof(attune_nsa_cache_options)");
+  refused(attune_nsa_cache_create(nullptr, &made), "options is null");
+  refused(attune_nsa_cache_create(&o, nullptr), "out is null");
+  expect(!made, "nothing was made");
   c.step({0}, 10);
 }
 
@@ -360,7 +355,5 @@ int main() {
   a_shorter_sequence_goes_on_where_it_was_cut();
   appending_and_attending_may_be_two_calls();
   what_does_not_fit_is_refused_and_changes_nothing();
-  if (failures) std::printf("nsa_cache: %d failures\n", failures);
-  else std::printf("nsa_cache: all passed\n");
-  return failures != 0;
+  return finish("nsa_cache");
 }

@@ -10,18 +10,9 @@
 #include <thread>
 #include <vector>
 
-#include "attune/attune.hpp"
+#include "expect.h"
 
 namespace {
-
-int failures = 0;
-
-void expect(bool ok, const std::string& what) {
-  if (!ok) ++failures, std::printf("FAIL %s\n", what.c_str());
-}
-void refused(int code, const char* words) {
-  expect(code && std::strstr(attune_last_error(), words), std::string(words) + ": " + attune_last_error());
-}
 
 constexpr int kTokens = 37, kHeads = 4, kDim = 16, kRanks = 3;
 using Floats = std::vector<float>;
@@ -190,6 +181,5 @@ int main() {
   const std::vector<int64_t> tokens = attune::shard_tokens("zigzag", 12, 3, 0);
   expect(tokens == std::vector<int64_t>({0, 1, 10, 11}), "tokens of a zigzag");
   mistakes();
-  std::printf("%d failures\n", failures);
-  return failures != 0;
+  return finish("ring");
 }

@@ -1,31 +1,12 @@
 // The C++ wrapper, as a user sees it: only the installed headers and the shared library.
 #include <cmath>
-#include <cstdio>
-#include <cstring>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
-#include "attune/attune.hpp"
+#include "expect.h"
 
 namespace {
-
-int failures = 0;
-
-void expect(bool ok, const char* what) {
-  if (!ok) ++failures, std::printf("FAIL %s\n", what);
-}
-
-// f throws an attune::Error with these words.
-template <class F>
-void refused(F f, const char* words) {
-  try {
-    f();
-    expect(false, words);
-  } catch (const attune::Error& e) {
-    expect(std::strstr(e.what(), words), e.what());
-  }
-}
 
 attune::Args args_of(const std::vector<float>& q, std::vector<float>& out) {
   const attune::Tensor::Sizes shape{1, 4, 2, 8};
@@ -70,6 +51,5 @@ int main() {
   expect(attune::memory().live_buffers == 1 && attune::memory("cpu").high_bytes > 0, "what was lent to this thread");
   refused([] { attune::memory("abacus"); }, "device 'abacus' has no memory here");
   refused([] { attune::Buffer("cpu", 64); }, "memory: the CPU has no pool");
-  if (!failures) std::puts("wrapper: all passed");
-  return failures != 0;
+  return finish("wrapper");
 }
