@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "attune/attune.h"
+#include "tests/cuda/bits.h"
 
 namespace {
 
@@ -16,17 +17,6 @@ constexpr int kHeads = 4, kHeadsKv = 2, kDim = 64, kSequences = 3, kCapacity = 7
 
 uint32_t state = 7;
 int below(int n) { return int((state = state * 1664525u + 1013904223u) >> 8) % n; }
-uint16_t bf16(float x) {
-  uint32_t bits;
-  std::memcpy(&bits, &x, 4);
-  return uint16_t(bits >> 16);
-}
-float number(uint16_t x) {
-  const uint32_t bits = uint32_t(x) << 16;
-  float f;
-  std::memcpy(&f, &bits, 4);
-  return f;
-}
 
 // A tensor [batch, seq, heads, dim] of bf16, here and on the GPU.
 struct Both {

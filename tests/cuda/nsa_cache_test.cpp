@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "attune/attune.h"
+#include "tests/cuda/bits.h"
 
 namespace {
 
@@ -17,17 +18,6 @@ constexpr char kVariant[] = "nsa d=16 gate=sigmoid l=32 n=4 phi=mean s=64 w=64";
 
 uint32_t state = 11;
 float drawn() { return float(int((state = state * 1664525u + 1013904223u) >> 8) % 2001 - 1000) / 500.f; }
-uint16_t bf16(float x) {
-  uint32_t bits;
-  std::memcpy(&bits, &x, 4);
-  return uint16_t(bits >> 16);
-}
-float number(uint16_t x) {
-  const uint32_t bits = uint32_t(x) << 16;
-  float f;
-  std::memcpy(&f, &bits, 4);
-  return f;
-}
 
 // A tensor [1, seq, heads, dim] that both sides can reach.
 template <class T>
