@@ -11,8 +11,8 @@
 #include <cmath>
 
 #include "machine/ops.h"
-#include "plan/backend.h"
 #include "variants/dilated_shape.h"
+#include "variants/parts.h"
 
 namespace attune {
 namespace {
@@ -190,8 +190,7 @@ Status shape_dilated(Plan& plan, const Planner& planner, int64_t least_sums) {
     for (int n = 0; n < parts.count; ++n) {
       const Problem part = s.problem(p, call, parts.part[n]);
       if (find(plan.parts, part, near)) continue;
-      if (!plain.plan(part, plan.parts.emplace_back()).ok())
-        return Status::no(kWho, ": no backend takes its part '", name(part), "'");
+      if (Status t = add_part(kWho, part, plain, plan); !t.ok()) return t;
     }
     return Status::good();
   };

@@ -5,11 +5,15 @@
 
 namespace attune {
 
+// Adds the plan of a part, as this planner makes it.
+inline Status add_part(std::string_view who, const Problem& part, const Planner& planner, Plan& whole) {
+  if (planner.plan(part, whole.parts.emplace_back()).ok()) return Status::good();
+  return Status::no(who, ": no backend takes its part '", name(part), "'");
+}
+
 // Adds the plan of a part whose calls may have lengths in tensors.
 inline Status plan_part(std::string_view who, const Problem& part, const Planner& planner, Plan& whole) {
-  const Planner free{.device = planner.device, .rules = planner.rules, .lengths = true};
-  if (free.plan(part, whole.parts.emplace_back()).ok()) return Status::good();
-  return Status::no(who, ": no backend takes its part '", name(part), "'");
+  return add_part(who, part, {.device = planner.device, .rules = planner.rules, .lengths = true}, whole);
 }
 
 }  // namespace attune
