@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 
+#include "attention/forward.sm90.few.host.h"
 #include "attention/forward.sm90.kernels.h"
 #include "core/args.h"
 #include "core/check.h"
@@ -75,7 +76,8 @@ Status shape(Plan& plan, const Planner& planner) {
         return x.dim >= p.dim_qk && x.dim_v >= p.dim_v && x.wide == wide && (x.tile_q > 128) == large;
       },
       &plan.kernel);
-  plan.tile_q = k.tile_q, plan.tile_k = k.tile_k, plan.splits = 1;
+  plan.tile_q = k.tile_q, plan.tile_k = k.tile_k;
+  plan.splits = planner.forced == kWho ? sm90::few_groups(p, plan.device) : 1;
   const int64_t tiles = ceil_div(p.len_q, k.tile_q) * p.batch * p.heads_q;
   // Both would be right, and slow.
   if (planner.forced != kWho && int64_t(p.len_q) * (p.heads_q / p.heads_kv) <= kFewRows)
@@ -112,6 +114,8 @@ Status fits(const Plan&, const Args& a) {
 Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
   const Problem& p = plan.problem;
   if (Status s = fits(plan, a); !s.ok()) return s;
+  if (plan.splits > 1 && std::none_of(std::begin(kLengths), std::end(kLengths), [&](Role r) { return a.given(r); }))
+    return sm90::few_run(kWho, plan, a, stream);
   ForwardKernel& k = *find_kernel([&](const ForwardKernel&, int n) { return n == plan.kernel; });
   const int rows = a[Role::q].extent.seq, keys = a[Role::k].extent.seq;
   const auto far = [](int64_t x) { return int(std::clamp<int64_t>(x, -kFar, kFar)); };

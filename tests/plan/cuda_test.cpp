@@ -97,6 +97,19 @@ TEST_F(Sm90Forward, takes_the_narrowest_kernel_that_holds_both_head_dims) {
   EXPECT_EQ(plan("forward bf16 b8 h16 q1024 k1024 d192 full").tile_k, 96);
 }
 
+TEST_F(Sm90Forward, warpgroups_share_queries_where_tiles_are_few) {
+  const auto groups = [](std::string_view line) {
+    Plan plan;
+    const Status s = Planner{.device = known("h200"), .forced = "sm90_forward"}.plan(problem(line), plan);
+    EXPECT_TRUE(s.ok()) << line << ": " << s.message;
+    return plan.splits;
+  };
+  EXPECT_EQ(groups("forward bf16 b1 h8 q1024 k1024 d64 causal"), 4);  // 64 tiles of 128 queries, up to 8 steps each
+  EXPECT_EQ(groups("forward bf16 b4 h16 q16384 k16384 d64 causal"), 1);
+  EXPECT_EQ(groups("forward bf16 b1 h8 q1024 k1024 d64 causal sink"), 1);
+  EXPECT_EQ(groups("forward bf16 b1 h8 q1024 k1024 d96 causal"), 1);
+}
+
 TEST_F(Sm90Forward, refuses_by_name_what_it_does_not_serve) {
   EXPECT_EQ(answer("forward bf16 b1 h1 q8 k8 d64 full", "a100"),
             "sm90_forward: needs a GPU of arch 90, NVIDIA A100 is 80");
