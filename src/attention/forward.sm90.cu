@@ -163,7 +163,8 @@ Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
                        .threads = k.threads,
                        .shared_bytes = k.shared_bytes,
                        .device = a[Role::q].device_index,
-                       .stream = stream},
+                       .stream = stream,
+                       .early = true},
                       p, &x);
 }
 

@@ -9,6 +9,7 @@
 #pragma once
 #include "attention/forward.sm90.consumer.h"
 #include "attention/forward.sm90.producer.h"
+#include "machine/sm80/order.h"
 
 namespace attune::sm90 {
 
@@ -26,6 +27,9 @@ __global__ void __launch_bounds__(C::kThreads, 1) forward_kernel(const __grid_co
     }
     barrier_init_done();
   }
+  // Started while the kernel before it ends. The next one may be, unless it could find old rows in a cache.
+  sm80::wait_for_previous();
+  if (!x.accumulate) sm80::admit_next();
   __syncthreads();
   if (group == 0) {
     shrink_registers<C::kProducerRegisters>();
