@@ -1,7 +1,7 @@
 # The GPU part. nvcc is used where it is found and never required. A file's suffix says what it is built for: *.sm80.cu
 # (and *.sm80.d64.cu, ...) for every GPU from Ampere on, *.cuda.cu for Turing too, *.sm90.cu for Hopper alone, whose
-# instructions no other GPU has. The runtime is linked statically and opens the driver by itself: one library file serves
-# machines with and without a GPU.
+# instructions no other GPU has. The runtime is linked statically and opens the driver by itself: one library file
+# serves machines with and without a GPU.
 set(ATTUNE_CUDA AUTO CACHE STRING "Build the GPU kernels: AUTO where nvcc is found, ON, OFF")
 set(ATTUNE_CUDA_ARCHS "75;80;89;90" CACHE STRING "Compute capabilities to build for")
 option(ATTUNE_CUDA_PTX "Also PTX of the newest of them, for GPUs to come" ON)
@@ -11,7 +11,7 @@ set(gpu_objects "")
 if(NOT ATTUNE_CUDA STREQUAL "OFF" AND ATTUNE_CUDA)
   list(SORT ATTUNE_CUDA_ARCHS COMPARE NATURAL)
   list(GET ATTUNE_CUDA_ARCHS -1 newest)
-  # Codes for Turing and for Ampere on. A build for Turing alone has the latter too: its backends refuse there, in words.
+  # Codes for Turing and for Ampere on. A build for Turing alone has the latter too: its backends refuse there.
   set(from_ampere ${ATTUNE_CUDA_ARCHS})
   list(FILTER from_ampere EXCLUDE REGEX "^[1-7][0-9]$")
   if(NOT from_ampere)

@@ -2,8 +2,8 @@
 # Whether two timers agree: torch:flash at five shapes, by triton.testing.do_bench and by `attune bench`, in one process
 # that loads the tool as the host of its peers does. Both flush 256 MB before each sample and take medians of events.
 # With do_bench's own 25 ms of warm-up an H200 gave 3612 us for the longest shape and 3503 us two seconds later; a clock
-# that settles under the power cap is a guess. So the clock is held below it where nvidia-smi may do that, do_bench gets a
-# longer warm-up, and runs right before and after the tool.
+# that settles under the power cap is a guess. So the clock is held below it where nvidia-smi may do that, do_bench gets
+# a longer warm-up, and runs right before and after the tool.
 #   do_bench_agreement.py <folder of the build>
 import ctypes
 import json

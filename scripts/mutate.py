@@ -55,7 +55,8 @@ def copy_tree():
 
 
 def configure():
-    arguments = ["-DATTUNE_TOOL=OFF", "-DATTUNE_CUDA=OFF", "-DCMAKE_BUILD_TYPE=Release", "-DCMAKE_CXX_FLAGS_RELEASE=-O1"]
+    arguments = ["-DATTUNE_TOOL=OFF", "-DATTUNE_CUDA=OFF", "-DCMAKE_BUILD_TYPE=Release",
+                 "-DCMAKE_CXX_FLAGS_RELEASE=-O1"]
     if shutil.which("ccache"):
         arguments += ["-DCMAKE_CXX_COMPILER_LAUNCHER=ccache", "-DCMAKE_C_COMPILER_LAUNCHER=ccache"]
     status, text = run("cmake", "-S", TREE, "-B", BUILD, "-G", "Ninja", *arguments)
@@ -119,8 +120,8 @@ def report(results, seconds):
         return text.replace("|", "\\|")
     killed = sum(result == "killed" for _, result, _ in results)
     lines = ["# Mutation", "",
-             f"`scripts/mutate.py` plants {len(results)} bugs, one at a time, builds and runs the tests that should see "
-             f"them: {killed} killed, {len(results) - killed} not ({seconds / 60:.0f} minutes). "
+             f"`scripts/mutate.py` plants {len(results)} bugs, one at a time, builds and runs the tests that should "
+             f"see them: {killed} killed, {len(results) - killed} not ({seconds / 60:.0f} minutes). "
              "Written by the script; the bugs are in `scripts/mutants.py`.", "",
              "| file | the bug | result | seen by |", "|---|---|---|---|"]
     for (file, _, _, what, _), result, by in results:
@@ -162,7 +163,8 @@ def main():
         at = time.time()
         result, by = judge(mutant, options.jobs)
         results.append((mutant, result, by))
-        print(f"{n + 1:3}/{len(chosen)} {result:9} {mutant[0]}: {mutant[3]} ({by}; {time.time() - at:.0f} s)", flush=True)
+        print(f"{n + 1:3}/{len(chosen)} {result:9} {mutant[0]}: {mutant[3]} ({by}; {time.time() - at:.0f} s)",
+              flush=True)
     killed = sum(result == "killed" for _, result, _ in results)
     if not options.only:
         report(results, time.time() - started)

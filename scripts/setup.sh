@@ -49,7 +49,8 @@ apt_install() {
     apt_updated=1
   fi
   local name failed=0
-  "${root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends "$@" > /dev/null 2>&1 ||
+  "${root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends "$@" \
+    > /dev/null 2>&1 ||
     for name in "$@"; do  # one unknown package must not keep the others away
       "${root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends "$name" \
         > /dev/null 2>&1 || { echo "could not install $name"; failed=1; }
@@ -92,7 +93,8 @@ rapidcheck.h librapidcheck-dev"
   apt_install "${packages[@]}" || true
   if [ "$purpose" = fuzz ] && ! can_fuzz "$folder"; then
     have clang++ || apt_install clang || true
-    have clang++ && { can_fuzz "$folder" || apt_install "libclang-rt-$(clang++ -dumpversion | cut -d. -f1)-dev" || true; }
+    have clang++ &&
+      { can_fuzz "$folder" || apt_install "libclang-rt-$(clang++ -dumpversion | cut -d. -f1)-dev" || true; }
   fi
   touch "$stamp"
 }
@@ -116,7 +118,8 @@ find_nvcc() {
 install_nvcc() {
   local folder=$1 driver name wanted=()
   driver=$(nvidia-smi 2> /dev/null | sed -n 's/.*CUDA Version: *\([0-9]*\).*/\1/p' | head -1)
-  [ "${driver:-0}" -ge 13 ] || { echo "nvcc is on PyPI from CUDA 13 on; the driver is for ${driver:-an unknown one}"; return 1; }
+  [ "${driver:-0}" -ge 13 ] ||
+    { echo "nvcc is on PyPI from CUDA 13 on; the driver is for ${driver:-an unknown one}"; return 1; }
   have python3 && python3 -c 'import ensurepip' 2> /dev/null || apt_install python3-venv || return 1
   for name in nvcc runtime crt cccl; do wanted+=("nvidia-cuda-$name==13.0.*"); done
   echo "installing nvcc 13.0 from PyPI into $folder/cuda"
@@ -135,7 +138,8 @@ choose_cuda() {
   elif [ "$capability" -lt 75 ]; then
     cuda_says="the GPU is of compute capability $capability, and the kernels need 75 (Turing) or later"
   elif nvcc=$(find_nvcc "$folder") || { install_nvcc "$folder" && nvcc=$(find_nvcc "$folder"); }; then
-    cuda_options=(-DATTUNE_CUDA=ON -DATTUNE_CUDA_ARCHS="$capability" -DATTUNE_CUDA_PTX=OFF -DCMAKE_CUDA_COMPILER="$nvcc")
+    cuda_options=(-DATTUNE_CUDA=ON -DATTUNE_CUDA_ARCHS="$capability" -DATTUNE_CUDA_PTX=OFF
+      -DCMAKE_CUDA_COMPILER="$nvcc")
   else
     cuda_says="an NVIDIA GPU is here and nvcc is not"
   fi

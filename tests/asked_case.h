@@ -1,4 +1,4 @@
-// A case that a test asks for, in the words of `attune parity`. A line that cannot be read fails the test that wrote it.
+// A case that a test asks for, in the words of `attune parity`. A line that cannot be read fails its test.
 #pragma once
 #include <gtest/gtest.h>
 

@@ -144,8 +144,8 @@ void features(const Asked& asked, Context& context) {
   if (!context.json)
     return fmt::print(
         "Cells are the dtypes served, of f32, f16 and bf16. FlashAttention 1.0.9, 2.8 and 3.0 (beta): f forward,\n"
-        "b backward, f16 and bf16. Behind a colon: variants by their word, and what serves them. `attune plan` says why "
-        "a\nproblem is refused.\n");
+        "b backward, f16 and bf16. Behind a colon: variants by their word, and what serves them. `attune plan` says "
+        "why a\nproblem is refused.\n");
   for (const Row& row : rows()) {
     const Others o = others(row.word);
     document["flash_attention"].push_back({{"feature", row.word}, {"1.0.9", o.fa1}, {"2.8", o.fa2}, {"3.0", o.fa3}});

@@ -34,9 +34,9 @@ enum { /* bits of options */
   ATTUNE_OPTION_BIAS = 1 << 2,
   ATTUNE_OPTION_DROPOUT = 1 << 3,
   ATTUNE_OPTION_SINK = 1 << 4,
-  /* A forward reads out (f32) and lse, merges with them and writes them again. A backward adds to every gradient that it
-   * is given, and dq, dk and dv are f32: with out and lse of a merged forward, the gradients of its parts are the parts
-   * of its gradients. */
+  /* A forward reads out (f32) and lse, merges with them and writes them again. A backward adds to every gradient that
+   * it is given, and dq, dk and dv are f32: with out and lse of a merged forward, the gradients of its parts are the
+   * parts of its gradients. */
   ATTUNE_OPTION_ACCUMULATE = 1 << 5,
   /* k_new and v_new are written behind the used keys of the cache, all of them, then attended like the rest. No other
    * row of the cache is touched. Rows that have no place: on the CPU the call is refused before anything is written; on
@@ -236,8 +236,9 @@ ATTUNE_API int attune_cache_view(const attune_cache* cache, int role, attune_ten
 typedef struct attune_blocks {
   uint32_t size;             /* sizeof(attune_blocks) */
   const char* pattern;       /* "random density=0.1 seed=7": docs/block_sparse.md; or */
-  const attune_tensor* mask; /* bhqk, a byte (bool or 8 bits) for each block, not 0: active; b and h may be 1; or neither: */
-                             /* block_begin and block_column are there, and the list by key block is made of them */
+  const attune_tensor* mask; /* bhqk, a byte (bool or 8 bits) for each block, not 0: active; b and h may be 1; or */
+                             /* neither: block_begin and block_column are there, and the list by key block is made of */
+                             /* them */
   int64_t* counts;           /* ATTUNE_BLOCK_COUNTS numbers where the lists are; optional */
 } attune_blocks;
 enum { /* counts of all lists together */
@@ -314,9 +315,9 @@ ATTUNE_API int attune_module_forward(const attune_module* module, const attune_m
 ATTUNE_API int attune_module_backward(const attune_module* module, const attune_module_args* args, void* stream);
 
 /* A cache of native sparse attention (docs/nsa.md): the raw streams of its three branches and the compressed one, of
- * each of its sequences. New tokens go into the raw streams; every d of them make a compressed token, out of the last l;
- * so prefill, chunks of one and single tokens give the same streams and select the same blocks. One thread at a time,
- * and all its calls on one stream, or ordered as if they were. */
+ * each of its sequences. New tokens go into the raw streams; every d of them make a compressed token, out of the last
+ * l; so prefill, chunks of one and single tokens give the same streams and select the same blocks. One thread at a
+ * time, and all its calls on one stream, or ordered as if they were. */
 typedef struct attune_nsa_cache_options {
   uint32_t size;                /* sizeof(attune_nsa_cache_options) */
   int32_t dtype;                /* of keys and values */

@@ -196,8 +196,8 @@ class Plan {
 // know how dense they came out. One list for each batch row and head, by query and by key block.
 class Blocks {
  public:
-  // The problem has its block sizes; sequences may be shorter than its lengths where `full` is false, and `lengths` then
-  // has what says so (used_q, cu_k, ...).
+  // The problem has its block sizes; sequences may be shorter than its lengths where `full` is false, and `lengths`
+  // then has what says so (used_q, cu_k, ...).
   Blocks(Problem& problem, const std::string& pattern, std::string device = "cpu", void* stream = nullptr,
          bool full = true, Args lengths = {})
       : device_(std::move(device)), stream_(stream), batch_(problem.c.batch), heads_(problem.c.heads_q) {

@@ -75,8 +75,8 @@ int attune_blocks_bound(const attune_problem* problem, const char* pattern, int3
     if (Status s = blocks_problem(problem, false, p); !s.ok()) return s;
     if (Status s = parse(pattern, p, parsed); !s.ok()) return s;
     if ((batch != 1 && batch != p.batch) || (heads != 1 && heads != p.heads_q))
-      return Status::no("blocks: lists for ", batch, " batch rows and ", heads, " heads, not 1 or ", p.batch, " and 1 or ",
-                        p.heads_q);
+      return Status::no("blocks: lists for ", batch, " batch rows and ", heads, " heads, not 1 or ", p.batch,
+                        " and 1 or ", p.heads_q);
     *out = bound(parsed, p, batch, heads, full != 0);
     return Status::good();
   });

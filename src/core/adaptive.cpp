@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <iterator>
 
 namespace attune {
 namespace {
@@ -24,7 +25,8 @@ Status read_adaptive(const Problem& p, Adaptive& out) {
   for (std::string_view rest = p.variant.text; !rest.empty();) {
     const std::string_view one = rest.substr(0, rest.find(' ')), key = one.substr(0, one.find('='));
     rest.remove_prefix(std::min(rest.size(), one.size() + 1));
-    if (key != "adaptive" && key != "block" && key != "density" && key != "hidden" && key != "noise" && key != "per_head")
+    constexpr std::string_view kKeys[] = {"adaptive", "block", "density", "hidden", "noise", "per_head"};
+    if (std::find(std::begin(kKeys), std::end(kKeys), key) == std::end(kKeys))
       return no("'", key, "' is not one of its parameters (block, density, hidden, noise, per_head)");
   }
   if (Status s = number(p, "block", 1, 1 << 20, out.block); !s.ok()) return s;

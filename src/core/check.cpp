@@ -227,7 +227,8 @@ Status check_memory(const Problem& p, const Args& a, const Declared& variant, co
   Bytes bytes[int(Role::count)];
   for (int n = 0; n < count; ++n)
     if (!bytes_of(a[role[n]], bytes[n]))
-      return Status::no(name_here(role[n], variant), ": extents and strides reach past the end of memory, or are negative");
+      return Status::no(name_here(role[n], variant),
+                        ": extents and strides reach past the end of memory, or are negative");
   for (int n = 0; n < count; ++n) {
     if (!writes(p, variant, role[n])) continue;
     if (overlaps_itself(a[role[n]]))

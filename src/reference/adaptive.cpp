@@ -131,8 +131,9 @@ Status adaptive_forward(const Problem& p, const Args& a) {
           if (column.data) save_number(column, 0, 0, entry, x.block);
           if (scores.data) save(scores, 0, 0, 0, entry, x.score);
           ++entry;
-          for (int64_t s = i * net.say.block; s < std::min<int64_t>(one.len_q, (i + 1) * net.say.block); ++s)
-            for (int64_t t = x.block * net.say.block; t < std::min<int64_t>(one.len_k, (x.block + 1) * net.say.block); ++t)
+          const int64_t size = net.say.block;
+          for (int64_t s = i * size; s < std::min<int64_t>(one.len_q, (i + 1) * size); ++s)
+            for (int64_t t = x.block * size; t < std::min<int64_t>(one.len_k, (x.block + 1) * size); ++t)
               bias.at(b, s, h, t) = x.score;
         }
       }
@@ -230,8 +231,10 @@ Status adaptive_backward(const Problem& p, const Args& a) {
     const Definition one(p, a, b);
     for (int64_t i = 0; i < one.len_q; ++i)
       for (int64_t h = 0; h < p.heads_q; ++h)
-        for (int64_t d = 0; d < dim; ++d)
-          save(a[Role::dq], one.query(i).batch, one.query(i).seq, h, d, dq.at(one.query(i).batch, one.query(i).seq, h, d));
+        for (int64_t d = 0; d < dim; ++d) {
+          const auto at = one.query(i);
+          save(a[Role::dq], at.batch, at.seq, h, d, dq.at(at.batch, at.seq, h, d));
+        }
   }
   const Extents& e = a[Role::dk].extent;
   for (int b = 0; a.given(Role::dk) && b < e.batch; ++b)

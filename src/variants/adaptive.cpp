@@ -1,5 +1,5 @@
-// Content-adaptive block-sparse attention, as adaptive.h defines it: place the rows of the lists, score and choose, then
-// attend over these lists with the scores as the bias of their blocks. Backward: the gradient of that bias is the
+// Content-adaptive block-sparse attention, as adaptive.h defines it: place the rows of the lists, score and choose,
+// then attend over these lists with the scores as the bias of their blocks. Backward: the gradient of that bias is the
 // gradient of the scores. One composition for CPU and GPU: only the scorer's steps are run by different hands.
 #include <algorithm>
 
@@ -59,9 +59,11 @@ Room carve(Workspace& ws, const Plan& plan, const Args& a) {
     return a.given(role(t)) ? a[role(t)] : compact(plan, place, dtype, e);
   };
   room.begin = saved(T::begin, DType::i32, {p.batch, 1, p.heads_q, x.rows + 1});
-  room.column = saved(T::column, DType::i32, {1, 1, 1, bound}), room.scores = saved(T::scores, DType::f32, {1, 1, 1, bound});
+  room.column = saved(T::column, DType::i32, {1, 1, 1, bound});
+  room.scores = saved(T::scores, DType::f32, {1, 1, 1, bound});
   for (int side = 0; side < 2; ++side) {
-    x.mix[side] = ws.take<float>(size_t(x.nets) * dim * hidden), x.offset[side] = ws.take<float>(size_t(x.nets) * hidden);
+    x.mix[side] = ws.take<float>(size_t(x.nets) * dim * hidden);
+    x.offset[side] = ws.take<float>(size_t(x.nets) * hidden);
     const size_t blocks = size_t(p.batch) * x.blocks(side);
     x.mean[side] = ws.take<float>(blocks * x.heads(side) * dim);
     x.term[side] = ws.take<float>(blocks * x.sides(side) * hidden);

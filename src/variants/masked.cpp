@@ -1,6 +1,6 @@
-// The slow, obvious way: dense attention with a bias that hides what a sparse problem does not show. It needs memory for
-// every pair, and is there to be compared with: chosen only by name. Block lists, dilated attention that is one softmax,
-// and attention over every token's own list.
+// The slow, obvious way: dense attention with a bias that hides what a sparse problem does not show. It needs memory
+// for every pair, and is there to be compared with: chosen only by name. Block lists, dilated attention that is one
+// softmax, and attention over every token's own list.
 #include "core/masked.h"
 #include "machine/cpu/each.h"
 #include "machine/cuda/masked.h"
@@ -41,7 +41,8 @@ MaskedRows carve(Workspace& ws, const Problem& p, const Args& a) {
     x.by = MaskedBy::dilated, x.branches = d.branches;
     x.groups = d.mode == Dilated::Mode::headgroup ? d.branches : 0;
     const int length = a[Role::q].extent.seq;  // a segment longer than the sequence is the sequence
-    for (int n = 0; n < d.branches; ++n) x.rate[n] = d.rate[n], x.segment[n] = d.segment[n] < length ? d.segment[n] : p.len_q;
+    for (int n = 0; n < d.branches; ++n)
+      x.rate[n] = d.rate[n], x.segment[n] = d.segment[n] < length ? d.segment[n] : p.len_q;
   } else if (word(p.variant) == "selected") {
     x.by = MaskedBy::selected, x.selected = a[variant_tensor(0)], x.selected_size = nsa_of(p).s;
   }
@@ -77,6 +78,7 @@ Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
 }  // namespace
 
 extern const Backend masked_dense;
-const Backend masked_dense{.name = "masked_dense", .only_by_name = true, .supports = supports, .shape = shape, .run = run};
+const Backend masked_dense{
+    .name = "masked_dense", .only_by_name = true, .supports = supports, .shape = shape, .run = run};
 
 }  // namespace attune

@@ -62,7 +62,8 @@ int main() {
   attune_blocks from{};
   from.size = sizeof from, from.mask = &c, from.counts = counts;
   const auto build = [&] {
-    attune::require(args.with_c([&](const attune_args* a) { return attune_blocks_build(&problem.c, a, &from, nullptr); }));
+    const auto made = [&](const attune_args* a) { return attune_blocks_build(&problem.c, a, &from, nullptr); };
+    attune::require(args.with_c(made));
   };
   build();
   expect(counts[ATTUNE_BLOCKS_ACTIVE] == 2 * (13 + 12) && counts[ATTUNE_BLOCKS_SHOWN] == 2 * 13 * 14 / 2, "counts");
@@ -71,7 +72,8 @@ int main() {
 
   attune::Problem half("forward f32 b1 h2 q4096 k4096 d16 full blocks64x64x1");
   const attune::Blocks::Counts drawn = attune::Blocks(half, "random density=0.25 seed=3").counts();
-  expect(drawn.density() == 0.25 && drawn.active == half.c.block_bound && !drawn.dropped, "density is what was asked for");
+  expect(drawn.density() == 0.25 && drawn.active == half.c.block_bound && !drawn.dropped,
+         "density is what was asked for");
 
   refused([&] { attune::Blocks(problem, "spiral"); }, "'spiral' is not one of dense, local_window");
   refused([&] { attune::Blocks(dense, "dense"); }, "block_q = 0 and block_k = 0 are not the sizes of blocks");

@@ -5,7 +5,8 @@ set -eu
 cmake=$1 build=$2 source=$3 cc=$4 cxx=$5
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-"$cmake" --install "$build" --prefix "$work/first" --component library > "$work/install.log" || { cat "$work/install.log"; exit 1; }
+"$cmake" --install "$build" --prefix "$work/first" --component library > "$work/install.log" ||
+  { cat "$work/install.log"; exit 1; }
 mv "$work/first" "$work/attune"
 
 "$cmake" -S "$source/examples" -B "$work/examples" -DCMAKE_PREFIX_PATH="$work/attune" -DCMAKE_BUILD_TYPE=Release \

@@ -14,7 +14,8 @@ endforeach()
 # The inputs that the fuzzers found, without a fuzzer: see fuzz/CMakeLists.txt.
 foreach(target problem_line tuned_file capi safetensors)
   set(name fuzz_${target}_replay)
-  add_executable(${name} EXCLUDE_FROM_ALL ${PROJECT_SOURCE_DIR}/fuzz/${target}.cpp ${PROJECT_SOURCE_DIR}/fuzz/replay.cpp)
+  add_executable(${name} EXCLUDE_FROM_ALL ${PROJECT_SOURCE_DIR}/fuzz/${target}.cpp
+    ${PROJECT_SOURCE_DIR}/fuzz/replay.cpp)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
   target_link_libraries(${name} PRIVATE attune_inside)

@@ -1,5 +1,5 @@
-// The short list of cases, for the inner loop, the sanitizers and scripts/mutate.py: a few at a time, and the first that
-// fails ends it. conformance_test runs everything.
+// The short list of cases, for the inner loop, the sanitizers and scripts/mutate.py: a few at a time, and the first
+// that fails ends it. conformance_test runs everything.
 #include <gtest/gtest.h>
 
 #include "machine/host.h"

@@ -121,7 +121,8 @@ TEST(Cost, with_arguments_counts_the_blocks_that_are_listed) {
 
 TEST(Cost, of_a_variant_is_what_it_multiplies) {
   // 100 tokens: compressed tokens of 32, 16 apart; 3 blocks of 16; a window of 10.
-  const Cost nsa = cost(problem("forward bf16 b1 h4/1 q100 k100 d64 causal : nsa d=16 gate=sigmoid l=32 n=3 phi=mean s=16 w=10"));
+  const Cost nsa =
+      cost_of("forward bf16 b1 h4/1 q100 k100 d64 causal : nsa d=16 gate=sigmoid l=32 n=3 phi=mean s=16 w=10");
   double pairs = 0;
   for (int t = 0; t < 100; ++t) {
     for (int i = 0; i * 16 + 31 <= t; ++i) ++pairs;

@@ -72,12 +72,14 @@ TEST(Pattern, bad_text_is_one_sentence) {
   EXPECT_EQ(refusal("strided window=3"),
             "pattern 'strided window=3': 'window' is not one of its parameters (stride, kinds)");
   for (const char* text :
-       {"", "random density=0.1 density=0.2", "strided stride=0", "strided stride=", "strided stride", "strided  stride=4",
-        "dilated_rates rates=1,,2", "dilated_rates rates=1,2,", "dilated_rates rates=1,2,3,4,5,6,7,8,9",
+       {"", "random density=0.1 density=0.2", "strided stride=0", "strided stride=", "strided stride",
+        "strided  stride=4", "dilated_rates rates=1,,2", "dilated_rates rates=1,2,",
+        "dilated_rates rates=1,2,3,4,5,6,7,8,9",
         "dilated_offsets", "dilated_offsets ratio=0.1 reach=2", "dilated_offsets ratio=2", "hierarchical preset=no",
         "hierarchical strides=64 windows=64,128", "hierarchical preset=standard strides=64 windows=64",
-        "local_window window=-1", "local_window kinds=odd", "local_window kinds=0*dense", "local_window kinds=300*dense",
-        "local_window sink=64", "random density=0.1 seed=-1", "random density=0.1234567", "random density=.5",
+        "local_window window=-1", "local_window kinds=odd", "local_window kinds=0*dense",
+        "local_window kinds=300*dense", "local_window sink=64", "random density=0.1 seed=-1",
+        "random density=0.1234567", "random density=.5",
         "global_local rows=2", "streaming local=0"})
     EXPECT_NE(refusal(text), "") << text;
 }

@@ -37,7 +37,8 @@ class BlocksOnGpu : public OnGpu {
     const cuda::Use use(0);
     ASSERT_EQ(t.memory.allocate(0, bytes + 4096).message, "");
     l.place();
-    l.args[Role::block_begin].data = t.send(l.begin, stream), l.args[Role::block_column].data = t.send(l.column, stream);
+    l.args[Role::block_begin].data = t.send(l.begin, stream);
+    l.args[Role::block_column].data = t.send(l.column, stream);
     l.args[Role::block_begin_k].data = t.send(l.begin_k, stream);
     l.args[Role::block_row_k].data = t.send(l.row_of_key, stream);
     l.source.counts = t.send(l.numbers, stream);
@@ -49,7 +50,8 @@ class BlocksOnGpu : public OnGpu {
     Lists& l = t.lists;
     const cuda::Use use(0);
     void* stream = stream_.get();
-    t.fetch(l.begin, l.args[Role::block_begin].data, stream), t.fetch(l.column, l.args[Role::block_column].data, stream);
+    t.fetch(l.begin, l.args[Role::block_begin].data, stream);
+    t.fetch(l.column, l.args[Role::block_column].data, stream);
     t.fetch(l.begin_k, l.args[Role::block_begin_k].data, stream);
     t.fetch(l.row_of_key, l.args[Role::block_row_k].data, stream);
     t.fetch(l.numbers, l.source.counts, stream);

@@ -1,6 +1,6 @@
 // The memory pool on a GPU: what the model of machine/pool_test.cpp stands for is here what streams really do. Every
-// buffer is filled on its stream and read back before it is freed, so one that came too early has somebody else's bytes.
-// Holds with ATTUNE_POOL=driver, the default, and with ATTUNE_POOL=attune.
+// buffer is filled on its stream and read back before it is freed, so one that came too early has somebody else's
+// bytes. Holds with ATTUNE_POOL=driver, the default, and with ATTUNE_POOL=attune.
 #include "machine/cuda/pool.h"
 
 #include <algorithm>

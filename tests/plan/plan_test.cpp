@@ -119,8 +119,8 @@ TEST(Plan, a_rule_that_names_nobody_is_not_silent) {
   EXPECT_EQ(of_cpu(plan.refused), "\n  test.tsv:7: backend 'sm91_forward' is not one of " + backend_names());
 }
 
-// Pure, so it can be asked anywhere: either a plan for that GPU, or the reason of every backend. A CPU backend must never
-// take a GPU's problem.
+// Pure, so it can be asked anywhere: either a plan for that GPU, or the reason of every backend. A CPU backend must
+// never take a GPU's problem.
 TEST(Plan, what_an_h200_would_get_can_be_asked_anywhere) {
   for (const char* line : {"forward bf16 b4 h32/8 q4096 k4096 d128 causal", "forward f64 b1 h1 q8 k8 d8 full"}) {
     Plan plan;

@@ -33,7 +33,8 @@ struct Exact {
       o.each([&](int b, int s, int h, int d) { store(o.t, b, s, h, d, load(from, b, s, h, d)); });
     }
     const Extents q = args[Role::q].extent;
-    add(Role::out, DType::f64, {q.batch, q.seq, q.head, p.dim_v}), add(Role::lse, DType::f64, {q.batch, q.seq, q.head, 1});
+    add(Role::out, DType::f64, {q.batch, q.seq, q.head, p.dim_v});
+    add(Role::lse, DType::f64, {q.batch, q.seq, q.head, 1});
     const Declared d = declared(p, args);
     for (const T t : {T::begin, T::column, T::scores})
       add(role(t), t == T::scores ? DType::f64 : DType::i32, d.tensor[int(t)].extent);

@@ -43,12 +43,13 @@ TEST_P(DilatedGradients, agree_with_central_differences) {
 
 INSTANTIATE_TEST_SUITE_P(
     Lines, DilatedGradients,
-    testing::Values("backward f64 b1 h3 q13 k13 d4 causal : dilated rates=1,2,3 segments=4,6,13 | d_lse",
-                    "backward f64 b2 h4/2 q11 k11 d4 full : dilated rates=2,3 segments=4,11 | d_lse",
-                    "backward f64 b1 h4/2 q11 k11 d4 causal : dilated norm=divide rates=1,3 segments=4,8",
-                    "backward f64 b1 h2 q11 k11 d4 full : dilated norm=none rates=1,1 segments=4,4",
-                    "backward f64 b1 h5 q11 k11 d4 causal : dilated mode=headgroup rates=1,2 segments=5,11 | d_lse",
-                    "backward f64 b1 h4/2 q11 k11 d4 full : dilated mode=headgroup norm=divide rates=1,2 segments=5,9"));
+    testing::Values(
+        "backward f64 b1 h3 q13 k13 d4 causal : dilated rates=1,2,3 segments=4,6,13 | d_lse",
+        "backward f64 b2 h4/2 q11 k11 d4 full : dilated rates=2,3 segments=4,11 | d_lse",
+        "backward f64 b1 h4/2 q11 k11 d4 causal : dilated norm=divide rates=1,3 segments=4,8",
+        "backward f64 b1 h2 q11 k11 d4 full : dilated norm=none rates=1,1 segments=4,4",
+        "backward f64 b1 h5 q11 k11 d4 causal : dilated mode=headgroup rates=1,2 segments=5,11 | d_lse",
+        "backward f64 b1 h4/2 q11 k11 d4 full : dilated mode=headgroup norm=divide rates=1,2 segments=5,9"));
 
 // With the shares as constants, out = sum of share_i out_i has the gradient of that sum: made here from the branches
 // one by one, each with its own out and lse and a d_out times its share.

@@ -38,8 +38,8 @@ TEST(Density, of_adaptive_blocks_is_what_was_kept) {
 }
 
 TEST(Density, the_masked_dense_counterpart_is_checked_and_timed_beside) {
-  const Ran r = attune_says({"bench", "forward f32 b1 h2 q128 k128 d16 causal blocks32x32x1 | strided stride=2", "--json",
-                             "--backend", "cpu_forward,masked_dense", "--max-seconds", "0.01"});
+  const Ran r = attune_says({"bench", "forward f32 b1 h2 q128 k128 d16 causal blocks32x32x1 | strided stride=2",
+                             "--json", "--backend", "cpu_forward,masked_dense", "--max-seconds", "0.01"});
   EXPECT_EQ(r.code, 0) << r.err;
   const json second = json::parse(r.out.substr(r.out.find('\n') + 1));
   EXPECT_EQ(second["subject"], "masked_dense");

@@ -48,7 +48,8 @@ TEST(Memory, block_lists_and_tensors_of_a_variant_are_counted) {
   EXPECT_EQ(bytes_of(listed, "block_begin"), 2u * 5 * 4);
   EXPECT_EQ(bytes_of(listed, "block_begin_k"), 2u * 9 * 4);
   EXPECT_EQ(bytes_of(listed, "block_column"), 40u * 4);
-  const json nsa = answer("backward f32 b1 h4/2 q256 k256 d64/32 causal : nsa d=16 gate=sigmoid l=32 n=4 phi=mean s=64 w=64");
+  const json nsa =
+      answer("backward f32 b1 h4/2 q256 k256 d64/32 causal : nsa d=16 gate=sigmoid l=32 n=4 phi=mean s=64 w=64");
   EXPECT_EQ(bytes_of(nsa, "k_select"), 256u * 2 * 64 * 4);
   EXPECT_EQ(bytes_of(nsa, "d_v_window"), 256u * 2 * 32 * 4);
   EXPECT_EQ(bytes_of(nsa, "branch_out"), 256u * 12 * 32 * 4);

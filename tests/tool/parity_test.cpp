@@ -74,7 +74,8 @@ TEST(parity, ranks_are_compared_with_the_whole) {
   const Answer a = call({"parity", "--ring", "--ranks", "1,3", "--case", "backward f32 b1 h6/3 q20 k20 d16 causal"});
   EXPECT_EQ(a.code, kOk) << a.out << a.err;
   EXPECT_EQ(a.last_line(), "8 passed, 0 failed");  // four layouts
-  const Answer one = call({"parity", "--ring", "--ranks", "2", "--json", "--case", "forward f32 b1 h3 q20 k20 d16 full"});
+  const Answer one =
+      call({"parity", "--ring", "--ranks", "2", "--json", "--case", "forward f32 b1 h3 q20 k20 d16 full"});
   const json j = json::parse(one.out);
   EXPECT_EQ(j["passed"], 3);  // three heads do not divide among two ranks
   EXPECT_GT(j["runs"][0]["bytes_sent"], 0);

@@ -55,8 +55,8 @@ TEST(Workload, spans_from_the_first_to_the_last_element) {
 
 TEST(Workload, lists_of_a_pattern_are_those_and_are_counted) {
   for (const double density : {0.25, 0.5}) {
-    const Workload w(problem(join("backward f32 b1 h2 q640 k640 d8 full blocks64x64x", int(200 * density)).c_str()), Layout::bshd,
-                     1, Distribution::normal, {}, join("random density=", density, " seed=3"));
+    const Problem p = problem(join("backward f32 b1 h2 q640 k640 d8 full blocks64x64x", int(200 * density)));
+    const Workload w(p, Layout::bshd, 1, Distribution::normal, {}, join("random density=", density, " seed=3"));
     EXPECT_EQ(w.blocks()[size_t(BlockCount::active)], int64_t(200 * density));
     EXPECT_EQ(w.blocks()[size_t(BlockCount::shown)], 200);
     EXPECT_EQ(w.args.row<const int32_t>(Role::block_begin, 0, 0, 1)[10], int32_t(200 * density));

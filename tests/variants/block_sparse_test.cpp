@@ -65,7 +65,8 @@ TEST(BlockSparse, all_blocks_active_is_full_attention) {
         const std::string sizes = join(" f32 b2 h4/2 q", length, " k", length, " d64 ", mask);
         Attended listed(join("forward", sizes, " blocks64x64x1"), "dense"), plain(join("forward", sizes), "");
         for (const Role r : {Role::out, Role::lse}) EXPECT_LT(apart(listed.run(device), plain.run(device), r), 1e-5);
-        Attended listed_back(join("backward", sizes, " blocks64x64x1"), "dense"), plain_back(join("backward", sizes), "");
+        Attended listed_back(join("backward", sizes, " blocks64x64x1"), "dense");
+        Attended plain_back(join("backward", sizes), "");
         const Tensor from = plain_back.world.args[Role::d_out], to = listed_back.world.args[Role::d_out];
         for (int n = 0; n < 2 * length * 4 * 64; ++n) {  // which is drawn after the lists
           const int d = n % 64, h = n / 64 % 4, s = n / 256 % length, b = n / 256 / length;
@@ -133,7 +134,8 @@ TEST(BlockSparse, heads_of_different_kinds_are_each_what_they_are_alone) {
     for (const char* pass : {"forward", "backward"}) {
       const std::string line = join(pass, " f32 b1 h4 q500 k500 d64 causal blocks64x64x1");
       Attended mixed(line, "local_window window=128 kinds=dense,sparse,streaming,sparse sink=64 local=64");
-      Attended dense(line, "dense"), local(line, "local_window window=128"), streaming(line, "streaming sink=64 local=64");
+      Attended dense(line, "dense"), local(line, "local_window window=128");
+      Attended streaming(line, "streaming sink=64 local=64");
       const Attended* alone[] = {&dense, &local, &streaming, &local};
       for (Attended* x : {&mixed, &dense, &local, &streaming}) x->run(device);
       for (const Role r : mixed.got.roles)
@@ -183,8 +185,8 @@ TEST(BlockSparse, small_and_large_values_stay_finite_and_zeros_give_zeros) {
 TEST(BlockSparse, every_run_gives_the_same_bits) {
   for (const Device& device : devices())
     for (const char* pass : {"forward", "backward"}) {
-      Attended x(join(pass, " f32 b1 h2 q200 k200 d64 causal blocks64x64x1 repro=run"), "random density=0.5 seed=1");
-      Attended first(join(pass, " f32 b1 h2 q200 k200 d64 causal blocks64x64x1 repro=run"), "random density=0.5 seed=1");
+      const std::string line = join(pass, " f32 b1 h2 q200 k200 d64 causal blocks64x64x1 repro=run");
+      Attended x(line, "random density=0.5 seed=1"), first(line, "random density=0.5 seed=1");
       first.run(device);
       for (int n = 0; n < (device.kind == DeviceKind::cpu ? 1000 : 100); ++n) {
         x.run(device);

@@ -1,5 +1,6 @@
-// The suites, as loops over what varies. Each has its dense counterpart in it, so that one file of records says how much
-// a variant saves; `--backend all` or `--backend masked_dense` adds the slow, obvious way where there is room for it.
+// The suites, as loops over what varies. Each has its dense counterpart in it, so that one file of records says how
+// much a variant saves; `--backend all` or `--backend masked_dense` adds the slow, obvious way where there is room for
+// it.
 #include "tool/measure/suites.h"
 
 namespace attune {

@@ -48,8 +48,9 @@ Table provenance_of(const std::vector<Record>& records) {
   std::vector<int> count;
   for (const Record& r : records) {
     const Provenance& p = r.provenance;
-    std::vector<std::string> origin = {p.commit + (p.dirty ? " (changed)" : ""), p.version, p.compiler, p.flags, p.cpu,
-                                       p.features, fmt::format("{}", p.cores), p.governor, p.kernel, gpu_text(p), p.peers};
+    std::vector<std::string> origin = {
+        p.commit + (p.dirty ? " (changed)" : ""), p.version, p.compiler, p.flags, p.cpu, p.features,
+        fmt::format("{}", p.cores), p.governor, p.kernel, gpu_text(p), p.peers};
     const auto at = size_t(std::find(seen.begin(), seen.end(), origin) - seen.begin());
     if (at < seen.size()) {
       ++count[at];

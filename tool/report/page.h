@@ -1,6 +1,6 @@
 // The looks and the little behaviour of the HTML page. The colours of series are Okabe and Ito's, which colour-blind
-// readers tell apart; heat runs from vermilion over grey to blue for the same reason. The script only sorts tables, hides
-// series and opens the tables for print: without it everything can still be read.
+// readers tell apart; heat runs from vermilion over grey to blue for the same reason. The script only sorts tables,
+// hides series and opens the tables for print: without it everything can still be read.
 #pragma once
 
 namespace attune {
@@ -17,19 +17,23 @@ body { margin: 0 auto; max-width: 76rem; padding: 2.5rem 1.5rem 4rem; background
   font: 16px/1.55 system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif; }
 h1 { font-size: 1.9rem; line-height: 1.2; margin: 0; letter-spacing: -0.01em; }
 h2 { font-size: 1.25rem; margin: 3rem 0 0.75rem; padding-top: 1rem; border-top: 1px solid var(--rule); }
-h3 { font: 600 0.95rem/1.4 ui-monospace, "SF Mono", Menlo, Consolas, monospace; margin: 2rem 0 0.5rem; overflow-wrap: anywhere; }
+h3 { font: 600 0.95rem/1.4 ui-monospace, "SF Mono", Menlo, Consolas, monospace; margin: 2rem 0 0.5rem;
+  overflow-wrap: anywhere; }
 p.sub { margin: 0.4rem 0 0; color: var(--soft); }
 ul { padding-left: 1.2rem; } li { margin: 0.35rem 0; overflow-wrap: anywhere; }
-ul.verdict { list-style: none; padding: 1rem 1.25rem; background: var(--wash); border-left: 3px solid var(--s0); border-radius: 0 6px 6px 0; }
+ul.verdict { list-style: none; padding: 1rem 1.25rem; background: var(--wash); border-left: 3px solid var(--s0);
+  border-radius: 0 6px 6px 0; }
 .pair { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 28rem), 1fr)); gap: 1.25rem; }
-figure { margin: 0; min-width: 0; } figcaption { color: var(--soft); font-size: 0.85rem; margin-bottom: 0.25rem; overflow-wrap: anywhere; }
+figure { margin: 0; min-width: 0; }
+figcaption { color: var(--soft); font-size: 0.85rem; margin-bottom: 0.25rem; overflow-wrap: anywhere; }
 svg { display: block; width: 100%; height: auto; }
 figure.map { overflow-x: auto; } figure.map svg { width: auto; max-width: none; }
 svg text { fill: var(--soft); font-size: 12.5px; font-family: inherit; font-variant-numeric: tabular-nums; }
 svg .name { fill: var(--ink); } svg .label { font-size: 12px; }
 .grid { stroke: var(--rule); stroke-width: 1; } .axis { stroke: var(--soft); stroke-width: 1; }
 .level { stroke: var(--soft); stroke-width: 1.5; stroke-dasharray: 7 5; }
-.s0 { --c: var(--s0); } .s1 { --c: var(--s1); } .s2 { --c: var(--s2); } .s3 { --c: var(--s3); } .s4 { --c: var(--s4); } .s5 { --c: var(--s5); }
+.s0 { --c: var(--s0); } .s1 { --c: var(--s1); } .s2 { --c: var(--s2); } .s3 { --c: var(--s3); }
+.s4 { --c: var(--s4); } .s5 { --c: var(--s5); }
 .line { fill: none; stroke: var(--c); stroke-width: 2; stroke-linejoin: round; }
 .d1 .line { stroke-dasharray: 8 3; } .d2 .line { stroke-dasharray: 2 3; } .d3 .line { stroke-dasharray: 9 3 2 3; }
 .band { fill: var(--c); opacity: 0.18; } .dot { fill: var(--c); stroke: var(--paper); stroke-width: 1; }
@@ -40,16 +44,21 @@ svg .heat { font-size: 13px; fill: #16191c; }
 svg .h0 .heat, svg .h6 .heat { fill: #ffffff; }
 details { margin: 0.75rem 0; } summary { cursor: pointer; color: var(--soft); font-size: 0.9rem; }
 .scroll { overflow-x: auto; }
-table { border-collapse: collapse; width: 100%; font-size: 0.85rem; font-variant-numeric: tabular-nums; margin-top: 0.5rem; }
+table { border-collapse: collapse; width: 100%; font-size: 0.85rem; font-variant-numeric: tabular-nums;
+  margin-top: 0.5rem; }
 caption { text-align: left; color: var(--soft); padding-bottom: 0.3rem; }
-th, td { text-align: left; padding: 0.32rem 0.7rem 0.32rem 0; border-bottom: 1px solid var(--rule); vertical-align: top; }
+th, td { text-align: left; padding: 0.32rem 0.7rem 0.32rem 0; border-bottom: 1px solid var(--rule);
+  vertical-align: top; }
 th.n, td.n { text-align: right; } td { overflow-wrap: anywhere; } td.n { white-space: nowrap; }
 th button { all: unset; cursor: pointer; font-weight: 600; } th button:focus-visible { outline: 2px solid var(--s0); }
-th[aria-sort=ascending] button::after { content: " \2191"; } th[aria-sort=descending] button::after { content: " \2193"; }
-.good { color: var(--good); font-weight: 600; } .bad { color: var(--bad); font-weight: 600; } .weak { color: var(--soft); }
+th[aria-sort=ascending] button::after { content: " \2191"; }
+th[aria-sort=descending] button::after { content: " \2193"; }
+.good { color: var(--good); font-weight: 600; } .bad { color: var(--bad); font-weight: 600; }
+.weak { color: var(--soft); }
 dl { display: grid; grid-template-columns: max-content 1fr; gap: 0.15rem 1.25rem; font-size: 0.9rem; }
 dt { color: var(--soft); } dd { margin: 0; overflow-wrap: anywhere; }
-@media print { body { max-width: none; padding: 0; font-size: 11pt; } h2 { break-after: avoid; } figure, tr { break-inside: avoid; }
+@media print { body { max-width: none; padding: 0; font-size: 11pt; } h2 { break-after: avoid; }
+  figure, tr { break-inside: avoid; }
   .pair { grid-template-columns: 1fr 1fr; } summary { display: none; } }
 )css";
 

@@ -69,7 +69,9 @@ template <bool Scores>
   COLUMN("v28", 0, 6, 12, 18) "ldp q30, q31, [%0, #-64]\n" COLUMN("v29", 1, 7, 13, 19)         \
   "ldp q28, q29, [%0, #-32]\n" COLUMN("v30", 2, 8, 14, 20) COLUMN("v31", 3, 9, 15, 21)         \
   COLUMN("v28", 4, 10, 16, 22) COLUMN("v29", 5, 11, 17, 23)
-#define EACH(op) op(0, 1) op(2, 3) op(4, 5) op(6, 7) op(8, 9) op(10, 11) op(12, 13) op(14, 15) op(16, 17) op(18, 19) op(20, 21) op(22, 23)
+#define EACH(op)                                                                              \
+  op(0, 1) op(2, 3) op(4, 5) op(6, 7) op(8, 9) op(10, 11)                                     \
+  op(12, 13) op(14, 15) op(16, 17) op(18, 19) op(20, 21) op(22, 23)
 #define ZERO(i, j) "movi v" #i ".4s, #0\n movi v" #j ".4s, #0\n"
 #define LOAD(i, j) "ldp q" #i ", q" #j ", [%3, #16 * " #i "]\n"
 #define STORE(i, j) "stp q" #i ", q" #j ", [%3, #16 * " #i "]\n"
