@@ -17,7 +17,7 @@ using FewFunction = void (*)(FewParams);
 // How long a kernel takes by a count of its steps, in cycles: a tile of queries has a beginning and an end and its
 // steps, blocks share the tiles evenly, and none is done before the longest is.
 struct Cost { double tile, step; };
-constexpr Cost kPlainCost{1500, 1150};  // of 128 queries and 128 keys
+constexpr Cost kPlainCost[] = {{1500, 1150}, {1800, 2050}};  // of 128 queries and 128 keys, dims up to 64 and 128
 constexpr int kMostRows = 1 << 15;      // of all heads: more fill the GPU
 constexpr int kTileQ = 64;
 
@@ -40,6 +40,7 @@ constexpr FewKernel few_kernel_row(Cost cost) {
 constinit FewKernel kKernels[] = {
     few_kernel_row<64, 64, 4, 1>({1900, 950}),
     few_kernel_row<64, 64, 2, 2>({1500, 850}),
+    few_kernel_row<128, 64, 2, 1>({2000, 1150}),
 };
 
 double cycles(const Problem& p, Cost cost, int tile_q, int tile_k, int groups, double blocks) {
@@ -59,11 +60,12 @@ double cycles(const Problem& p, Cost cost, int tile_q, int tile_k, int groups, d
 int few_groups(const Problem& p, const Device& d) {
   const bool plain = !p.options && p.keys == KeySource::linear && !p.mask.blocks.q && p.mask.k_step == 1 &&
                      p.mask.k_phase == 0 && p.mask.align != Align::absolute;
-  if (!plain || int64_t(p.batch) * p.heads_q * p.len_q > kMostRows) return 1;
-  double least = cycles(p, kPlainCost, 128, 128, 1, d.units);
+  const int dim = std::max(p.dim_qk, p.dim_v);
+  if (!plain || dim > 128 || int64_t(p.batch) * p.heads_q * p.len_q > kMostRows) return 1;
+  double least = cycles(p, kPlainCost[dim > 64], 128, 128, 1, d.units);
   int groups = 1;
   for (const FewKernel& k : kKernels) {
-    if (std::max(p.dim_qk, p.dim_v) > k.dim) continue;
+    if (k.dim != (dim > 64 ? 128 : 64)) continue;
     const double time = cycles(p, k.cost, kTileQ, k.tile_k, k.groups, double(d.units) * k.blocks_per_sm);
     if (time < least) least = time, groups = k.groups;
   }

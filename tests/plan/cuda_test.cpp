@@ -107,7 +107,8 @@ TEST_F(Sm90Forward, warpgroups_share_queries_where_tiles_are_few) {
   EXPECT_EQ(groups("forward bf16 b1 h8 q1024 k1024 d64 causal"), 4);  // 64 tiles of 128 queries, up to 8 steps each
   EXPECT_EQ(groups("forward bf16 b4 h16 q16384 k16384 d64 causal"), 1);
   EXPECT_EQ(groups("forward bf16 b1 h8 q1024 k1024 d64 causal sink"), 1);
-  EXPECT_EQ(groups("forward bf16 b1 h8 q1024 k1024 d96 causal"), 1);
+  EXPECT_EQ(groups("forward bf16 b1 h8 q1024 k1024 d96 causal"), 2);
+  EXPECT_EQ(groups("forward bf16 b1 h8 q1024 k1024 d192 causal"), 1);
 }
 
 TEST_F(Sm90Forward, refuses_by_name_what_it_does_not_serve) {
