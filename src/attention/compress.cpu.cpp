@@ -4,7 +4,6 @@
 #include <cmath>
 
 #include "attention/rows.cpu.h"
-#include "core/dtypes.h"
 #include "core/nsa.h"
 
 namespace attune {
@@ -188,15 +187,7 @@ void backward_w2(const Job& job, int c, const Hidden& kept, const Scratch& x) {
   if (job.wants(4)) job.d_weight(4)[c] = float(sum);
 }
 
-Status supports(const Problem& p, const Device& d) {
-  const auto no = [](const auto&... why) { return Status::no("cpu_compress: ", why...); };
-  if (word(p.variant) != "compress") return no("is for the variant compress");
-  if (d.kind != DeviceKind::cpu) return no("runs on the CPU, not on ", d.name.empty() ? "a GPU" : d.name);
-  for (const DType t : {p.dtype.q, p.dtype.out, p.pass == Pass::backward ? p.dtype.grad : DType::f32})
-    if (!is_f32_or_half(t)) return no("dtype ", name(t), " is not one of f32, f16, bf16");
-  if (!best_kernels(p.dtype.q, d.features)) return no("this build has no kernels for ", d.name);
-  return Status::good();
-}
+Status supports(const Problem& p, const Device& d) { return supports_rows("cpu_compress", "compress", p, d); }
 
 Status shape(Plan& plan, const Planner&) {
   const Nsa nsa = nsa_of(plan.problem);

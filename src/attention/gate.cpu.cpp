@@ -2,7 +2,6 @@
 #include <cmath>
 
 #include "attention/rows.cpu.h"
-#include "core/dtypes.h"
 #include "core/nsa.h"
 
 namespace attune {
@@ -90,15 +89,7 @@ struct Job {
   }
 };
 
-Status supports(const Problem& p, const Device& d) {
-  const auto no = [](const auto&... why) { return Status::no("cpu_gate: ", why...); };
-  if (word(p.variant) != "gate") return no("is for the variant gate");
-  if (d.kind != DeviceKind::cpu) return no("runs on the CPU, not on ", d.name.empty() ? "a GPU" : d.name);
-  for (const DType t : {p.dtype.q, p.dtype.out, p.pass == Pass::backward ? p.dtype.grad : DType::f32})
-    if (!is_f32_or_half(t)) return no("dtype ", name(t), " is not one of f32, f16, bf16");
-  if (!best_kernels(p.dtype.q, d.features)) return no("this build has no kernels for ", d.name);
-  return Status::good();
-}
+Status supports(const Problem& p, const Device& d) { return supports_rows("cpu_gate", "gate", p, d); }
 
 Status shape(Plan& plan, const Planner&) {
   Workspace count;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <atomic>
 
+#include "core/dtypes.h"
 #include "machine/cpu/kernels.h"
 #include "machine/cpu/threads.h"
 #include "plan/backend.h"
@@ -17,6 +18,17 @@ struct RowsAs {
   void read(const void* from, int n, float* to) const { kernels->widen(from, n, to); }
   void write(const float* from, int n, void* to) const { kernels->narrow(from, n, to); }
 };
+
+// Of a backend for one variant that reads and writes rows, whatever their dtypes.
+inline Status supports_rows(std::string_view who, std::string_view variant, const Problem& p, const Device& d) {
+  const auto no = [&](const auto&... why) { return Status::no(who, ": ", why...); };
+  if (word(p.variant) != variant) return no("is for the variant ", variant);
+  if (d.kind != DeviceKind::cpu) return no("runs on the CPU, not on ", d.name.empty() ? "a GPU" : d.name);
+  for (const DType t : {p.dtype.q, p.dtype.out, p.pass == Pass::backward ? p.dtype.grad : DType::f32})
+    if (!is_f32_or_half(t)) return no("dtype ", name(t), " is not one of f32, f16, bf16");
+  if (!best_kernels(p.dtype.q, d.features)) return no("this build has no kernels for ", d.name);
+  return Status::good();
+}
 
 // f(worker, n) for n = 0 ... tasks - 1, whoever is free.
 template <class F>
