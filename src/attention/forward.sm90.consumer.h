@@ -24,7 +24,8 @@ struct Consumer {
   uint32_t tiles;                         // query tiles begun, less one
   uint32_t round;                         // parity of key tiles begun / kStages; their slot is a template argument
   bool any_done;                          // a query tile came before this one
-  int j, first;                           // this key tile, and the last one of the query tile
+  int j, first;                           // this key tile, and the last one of the query tile; of a list: places in it
+  int number;                             // of a list: this key tile
   int plain_first, plain_last;            // key tiles of this query tile of which every row sees all
   bool fresh, raised;
 
@@ -52,11 +53,12 @@ struct Consumer {
 
   // Only key tiles that cross an edge of the band, or the end of the keys, have something to hide.
   __device__ void hide() {
-    if (j >= plain_first && j <= plain_last) return;
-    const int row = tile(tiles).row + group * 64 + warp * 16 + lane / 4 + x.offset;
-    const int column = j * C::kTileK + lane % 4 * 2;
-    const int last[2] = {min(x.keys - 1, row + x.right) - column, min(x.keys - 1, row + 8 + x.right) - column};
-    const int from[2] = {row - x.left - column, row + 8 - x.left - column};
+    const int here = C::kListed ? number : j;
+    if (here >= plain_first && here <= plain_last) return;
+    const QueryTile& t = tile(tiles);
+    const int row = group * 64 + warp * 16 + lane / 4, column = here * C::kTileK + lane % 4 * 2;
+    const int last[2] = {min(t.keys, row + t.until) - 1 - column, min(t.keys, row + 8 + t.until) - 1 - column};
+    const int from[2] = {row + t.from - column, row + 8 + t.from - column};
 #pragma unroll
     for (int n = 0; n < C::kTileK / 2; ++n) {
       const int c = n / 4 * 8 + n % 2, r = n / 2 % 2;
@@ -77,13 +79,13 @@ struct Consumer {
       const int i = row + lane / 4 + 8 * r;
       float lse = any ? rows.max[r] + __log2f(sum) : -INFINITY;
       if (x.sinks) inverse[r] *= merge_sink(t, lse);
-      if (x.lse && lane % 4 == 0 && i < x.rows) *lse_at(t, i) = lse * kLn2;
+      if (x.lse && lane % 4 == 0 && i < t.end) *lse_at(t, i) = lse * kLn2;
     }
     const uint32_t to = shared + C::kOut + (group * 64 + warp * 16) * 128;
     const int r = lane % 16, half = lane / 16;
 #pragma unroll
     for (int panel = 0; panel < C::kPanelsV; panel += C::kPanelsOut) {
-      if (lane == 0) wait_stores_read();  // of the rows before
+      wait_stores_read();  // of the rows before
       __syncwarp();
 #pragma unroll
       for (int n = 0; n < C::kPanelsOut * 4; ++n) {
@@ -97,10 +99,13 @@ struct Consumer {
       }
       publish_shared();
       __syncwarp();
-      if (lane == 0) {
+      // Behind the end of a sequence come rows of another; behind that of the tensor nothing is written.
+      const bool end = x.table && row + 16 > t.end;
+      if (end ? row + lane < t.end && lane < 16 : lane == 0) {
+        const CUtensorMap& map = end ? x.out_row : x.out;
 #pragma unroll
         for (int n = 0; n < C::kPanelsOut; ++n)
-          store_tile(x.out, to + n * C::kPanelQ, (panel + n) * 64, row, t.head, t.batch);
+          store_tile(map, to + n * C::kPanelQ + lane * 128, (panel + n) * 64, row + lane, t.head, t.batch);
         close_stores();
       }
     }
@@ -124,7 +129,7 @@ struct Consumer {
       const bool any = rows.max[r] > kNone / 2;
       const int i = t.row + group * 64 + warp * 16 + lane / 4 + 8 * r;
       const float mine = any ? (rows.max[r] + __log2f(sum)) * kLn2 : -INFINITY;
-      const bool there = i < x.rows;
+      const bool there = i < t.end;
       Share share = merge(x.accumulate && there ? *lse_at(t, i) : -INFINITY, mine);
       if (x.sinks) {
         float lse = share.lse * kLog2e;
@@ -155,15 +160,18 @@ struct Consumer {
     if (C::kTurns) named_arrive(1 + (group + 1) % C::kGroups, 256);
   }
   __device__ const QueryTile& tile(uint32_t n) const {
-    return *reinterpret_cast<const QueryTile*>(__cvta_shared_to_generic(shared + C::kTiles + 32 * (n % 4)));
+    return *reinterpret_cast<const QueryTile*>(__cvta_shared_to_generic(shared + C::kTiles + C::kTileBytes * (n % 4)));
   }
   __device__ void wait_q() const { wait(shared + C::kQFull + 8 * (tiles % C::kQStages), tiles / C::kQStages & 1); }
   __device__ void enter_tile() {
     const QueryTile& t = tile(tiles);
-    const int low = t.row + group * 64 + x.offset, high = low + 63;
     j = t.last, first = t.first;
-    plain_first = max(0, high - x.left + C::kTileK - 1) / C::kTileK;
-    plain_last = min(x.keys, low + x.right + 1) / C::kTileK - 1;
+    plain_first = max(0, t.from + group * 64 + 63 + C::kTileK - 1) / C::kTileK;
+    plain_last = min(t.keys, t.until + group * 64) / C::kTileK - 1;
+  }
+
+  __device__ int number_in(int slot) const {
+    return C::kListed ? *static_cast<const int*>(__cvta_shared_to_generic(shared + C::kNumbers + 4 * slot)) : 0;
   }
 
   // One key tile, in slot `slot` of v. On entry its P is in `now` and no product is under way; on return P of the next
@@ -186,6 +194,7 @@ struct Consumer {
       }
     }
     wait(shared + C::kKFull + 8 * next, round ^ (next == 0));
+    number = number_in(next);
     turn_begin();
     issue_scores(tiles % C::kQStages, next);
     finish_before();
@@ -238,6 +247,7 @@ struct Consumer {
     if (tile(0).last < 0) return;
     enter_tile();
     wait(shared + C::kKFull, 0);
+    number = number_in(0);
     issue_scores(0, 0);
     wait_products<0>();
     pin(s);
@@ -249,7 +259,7 @@ struct Consumer {
 #pragma unroll
     for (int n = 0; n < C::kDimV / 2; ++n) o[n] = 0.f;
     while (advance_all()) {}
-    if (!C::kWide && lane == 0) wait_stores();
+    if (!C::kWide) wait_stores();
   }
 };
 

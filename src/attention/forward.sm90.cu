@@ -1,10 +1,11 @@
-// sm90_forward: the host side of forward.sm90.h. Serves the plain problem, sequences of one length, queries enough to
-// fill the GPU; everything else is the next link's.
+// sm90_forward: the host side of forward.sm90.h. Serves plain scores and queries enough to fill the GPU; where lengths
+// or lists are in tensors, a kernel ahead of it finds the tiles. Everything else is the next link's.
 #include <algorithm>
 #include <atomic>
 
 #include "attention/forward.sm90.few.host.h"
 #include "attention/forward.sm90.kernels.h"
+#include "attention/forward.sm90.table.h"
 #include "core/args.h"
 #include "core/check.h"
 #include "core/score.h"
@@ -22,8 +23,9 @@ constexpr int kFar = 1 << 28;                    // a side without end; also the
 constexpr double kSectionBytes = 32 << 20;       // keys and values that stay in the second-level cache
 constexpr int kMostSectionHeads = 64;            // of keys
 constexpr int kFewRows = 64;                     // of a head of keys: there are kernels for that
-// Lengths in tensors.
-constexpr Role kLengths[] = {Role::cu_q, Role::used_q, Role::used_k, Role::left_pad, Role::cache_index};
+// What `sequence` reads on the GPU.
+constexpr Role kLengths[] = {Role::cu_q,     Role::cu_k,        Role::used_q,   Role::used_k,
+                             Role::left_pad, Role::cache_index, Role::positions};
 
 // All kernels, in one order: a plan holds a number into it.
 template <class F>
@@ -47,11 +49,13 @@ Status supports(const Problem& p, const Device& d) {
   for (int n = 0; n < int(Option::count); ++n)
     if (p.has(Option(n)) && Option(n) != Option::accumulate && Option(n) != Option::sink)
       return no("does not serve the option ", name(Option(n)));
-  if (p.keys != KeySource::linear) return no("keys are linear, not ", name(p.keys));
+  if (p.keys == KeySource::paged) return no("keys are linear or ragged, not ", name(p.keys));
   if (p.reproducible == Reproducible::batch) return no("does not promise a row's bits whatever the batch");
-  const Mask &m = p.mask, plain{.kind = m.kind, .align = m.align, .left = m.left, .right = m.right};
-  if (m.align == Align::absolute || name(m) != name(plain))
-    return no("mask ", name(m), " is not full, causal or a window");
+  const Mask& m = p.mask;
+  if (m.k_step != 1 || m.k_phase != 0) return no("mask ", name(m), " is not full, causal or a window");
+  if (m.blocks.q && (m.blocks.q != sm90::kListBlock || m.blocks.k != sm90::kListBlock))
+    return no("blocks of a list are 128 x 128, not ", m.blocks.q, " x ", m.blocks.k);
+  if (m.blocks.q && p.dtype.out == DType::f32) return no("out of a list is ", name(p.dtype.q), ", not f32");
   if (p.dtype.q != DType::f16 && p.dtype.q != DType::bf16)
     return no("dtype ", name(p.dtype.q), " is not one of f16, bf16");
   if (p.dtype.kv != p.dtype.q) return no("q is ", name(p.dtype.q), " and kv is ", name(p.dtype.kv));
@@ -63,17 +67,25 @@ Status supports(const Problem& p, const Device& d) {
   return Status::good();
 }
 
-unsigned long long* carve(Workspace& ws) { return ws.take<unsigned long long>(2); }
+struct Room { unsigned long long* counters; sm90::TileTable table; };
+
+Room carve(Workspace& ws, const Plan& plan) {
+  const Problem& p = plan.problem;
+  return {ws.take<unsigned long long>(2),
+          {ws.take<QueryTile>(size_t(sm90::table_bound(p, plan.tile_q))), ws.take<int>(size_t(p.batch) + 1)}};
+}
 
 Status shape(Plan& plan, const Planner& planner) {
   const Problem& p = plan.problem;
   if (planner.lengths) return Status::no(kWho, ": sequences are of one length, and this part of a variant may not be");
   // Three warpgroups pay where a tile of 192 queries has keys enough: from 2048 on, with a diagonal from 4096 on.
   const bool full = p.mask.kind == MaskKind::full, wide = p.dtype.out == DType::f32;
-  const bool large = std::max(p.dim_qk, p.dim_v) <= 64 && !wide && p.len_k >= (full ? 2048 : 4096) && p.len_q >= 192;
+  const bool listed = p.mask.blocks.q, narrow = std::max(p.dim_qk, p.dim_v) <= 64 && !wide;
+  const bool large = narrow && !listed && p.len_k >= (full ? 2048 : 4096) && p.len_q >= 192;
   const ForwardKernel& k = *find_kernel(
       [&](const ForwardKernel& x, int) {
-        return x.dim >= p.dim_qk && x.dim_v >= p.dim_v && x.wide == wide && (x.tile_q > 128) == large;
+        return x.dim >= p.dim_qk && x.dim_v >= p.dim_v && x.wide == wide && x.listed == listed &&
+               (x.tile_q > 128) == large;
       },
       &plan.kernel);
   plan.tile_q = k.tile_q, plan.tile_k = k.tile_k;
@@ -87,14 +99,12 @@ Status shape(Plan& plan, const Planner& planner) {
                       " multiprocessors idle, and keys are not split");
   if (tiles >= 1 << sm90::kCountBits) return Status::no(kWho, ": ", tiles, " tiles of queries are over 2^24 - 1");
   Workspace count;
-  carve(count);
+  carve(count, plan);
   plan.workspace_bytes = count.used;
   return Status::good();
 }
 
 Status fits(const Plan&, const Args& a) {
-  for (const Role r : kLengths)
-    if (a.given(r)) return Status::no(kWho, ": ", name(r), " is given: sequences are of one length");
   for (const Role r : {Role::q, Role::k, Role::v, Role::out}) {
     const Tensor& t = a[r];
     const int64_t size = size_of(t.dtype);
@@ -114,52 +124,72 @@ Status fits(const Plan&, const Args& a) {
 Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
   const Problem& p = plan.problem;
   if (Status s = fits(plan, a); !s.ok()) return s;
-  if (plan.splits > 1 && std::none_of(std::begin(kLengths), std::end(kLengths), [&](Role r) { return a.given(r); }))
-    return sm90::few_run(kWho, plan, a, stream);
+  const bool listed = p.mask.blocks.q;
+  const auto given = [&](Role r) { return a.given(r); };
+  const bool tabled = listed || std::any_of(std::begin(kLengths), std::end(kLengths), given);
+  if (plan.splits > 1 && !tabled) return sm90::few_run(kWho, plan, a, stream);
   ForwardKernel& k = *find_kernel([&](const ForwardKernel&, int n) { return n == plan.kernel; });
   const int rows = a[Role::q].extent.seq, keys = a[Role::k].extent.seq;
   const auto far = [](int64_t x) { return int(std::clamp<int64_t>(x, -kFar, kFar)); };
   const Band band = band_of(p.mask, rows, keys, 0, 0);
+  const Room room = carve(ws, plan);
   static std::atomic<unsigned long long> launches{0};
   ForwardParams x{.scale = scale_of(p, a) * kLog2e,
                   .rows = rows,
                   .keys = keys,
                   .heads = p.heads_q,
-                  .batch = p.batch,
+                  .units = listed ? 1 : tabled ? p.heads_q : p.batch * p.heads_q,
                   .heads_per_key = p.heads_q / p.heads_kv,
                   .left = far(band.left),
                   .right = far(band.right),
                   .offset = far(band.q_first - band.k_first),
                   .epoch = ++launches,
-                  .counters = carve(ws),
+                  .counters = room.counters,
+                  .table = tabled ? room.table.tile : nullptr,
+                  .table_tiles = room.table.begin + p.batch,
+                  .column = a.row<const int32_t>(Role::block_column),
+                  .k_rows = keys,
                   .dim_v = p.dim_v,
                   .accumulate = p.has(Option::accumulate)};
-  const struct { Role role; CUtensorMap* map; int tile; } maps[] = {
-      {Role::q, &x.q, k.tile_q}, {Role::k, &x.k, k.tile_k}, {Role::v, &x.v, k.tile_k}, {Role::out, &x.out, 16}};
+  const struct { Role role; CUtensorMap* map; int tile; bool always; } maps[] = {
+      {Role::q, &x.q, k.tile_q, true},
+      {Role::k, &x.k, k.tile_k, true},
+      {Role::v, &x.v, k.tile_k, true},
+      {Role::v, &x.v_part[0], sm90::rows_of_part(0), false},
+      {Role::v, &x.v_part[1], sm90::rows_of_part(1), false},
+      {Role::v, &x.v_part[2], sm90::rows_of_part(2), false},
+      {Role::out, &x.out, 16, true},
+      {Role::out, &x.out_row, 1, false}};
   const bool wide = p.dtype.out == DType::f32;
   if (wide) x.wide = static_cast<float*>(a[Role::out].data), x.wide_stride = a[Role::out].stride;
-  for (const auto& [role, map, tile] : maps) {
-    if (wide && role == Role::out) continue;
+  for (const auto& [role, map, tile, always] : maps) {
+    if ((wide && role == Role::out) || !(always || tabled)) continue;
     if (Status s = cuda::tensor_map(a[role], tile, *map); !s.ok())
       return Status::no(kWho, ": ", name(role), ": ", s.message, ", in: ", name(p));
   }
-  x.tiles_of_head = int(ceil_div(rows, k.tile_q)), x.tiles = x.tiles_of_head * p.batch * p.heads_q;
+  x.tiles_of_unit = int(ceil_div(rows, k.tile_q));
+  const int64_t tiles = tabled ? sm90::table_bound(p, k.tile_q) * x.units : int64_t(x.tiles_of_unit) * x.units;
   // With a band, tiles differ in length: the longest of a section of heads come first, and its keys stay in cache.
   x.longest_first = p.mask.kind != MaskKind::full;
   int heads = 1;
-  while (heads < kMostSectionHeads && 2. * heads * keys * (p.dim_qk + p.dim_v) * 2 <= kSectionBytes) heads *= 2;
-  x.section_heads = x.longest_first ? heads * x.heads_per_key : 1;
+  const double keys_of_unit = tabled ? double(keys) * a[Role::k].extent.batch : keys;
+  while (heads < kMostSectionHeads && 2. * heads * keys_of_unit * (p.dim_qk + p.dim_v) * 2 <= kSectionBytes) heads *= 2;
+  x.section_heads = x.longest_first || tabled ? heads * x.heads_per_key : 1;
   if (a.given(Role::lse)) {
     x.lse = static_cast<float*>(a[Role::lse].data), x.lse_stride = a[Role::lse].stride;
   }
   if (p.has(Option::sink)) x.sinks = a.row<const float>(Role::sinks), x.sink_stride = a[Role::sinks].stride.head;
   const cuda::Use use(a[Role::q].device_index);
   if (!use.status.ok()) return Status::no(kWho, ": ", use.status.message, ", in: ", name(p));
+  if (tabled) {
+    const sm90::TableParams table{p, dense(a), room.table, k.tile_q, k.tile_k};
+    if (Status s = sm90::make_table(kWho, table, a[Role::q].device_index, stream); !s.ok()) return s;
+  }
   const int type = p.dtype.q == DType::bf16;
   return cuda::launch({.who = kWho,
                        .kernel = reinterpret_cast<const void*>(k.function[type]),
                        .ready = &k.ready[type],
-                       .blocks = std::min(plan.device.units, x.tiles),
+                       .blocks = std::min<int64_t>(plan.device.units, tiles),
                        .threads = k.threads,
                        .shared_bytes = k.shared_bytes,
                        .device = a[Role::q].device_index,

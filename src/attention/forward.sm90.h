@@ -1,8 +1,8 @@
 // Forward attention for Hopper: the kernel. Plain scores, 16-bit in, f32 softmax and sums; out as q, or f32, which may
 // be a running result.
 //
-// A block a multiprocessor goes from tile of queries to tile of queries, longest first, by a counter. One thread
-// streams tiles of q, k and v into shared memory; each of the other warpgroups owns 64 queries and does for key tile j
+// A block a multiprocessor goes from tile of queries to tile of queries, longest first, by a counter. Two threads
+// stream tiles of q, k and v into shared memory; each of the other warpgroups owns 64 queries and does for key tile j
 //   issue S(j+1) = Q K(j+1)^T | issue O += P(j) V(j) | softmax of S(j+1) while P(j) V(j) is still under way
 // The key tiles of successive query tiles are one unbroken sequence of such steps: the first S of the next query tile
 // is issued with the last P V of this one, and O leaves while the second S of the next one runs.
@@ -25,6 +25,7 @@ __global__ void __launch_bounds__(C::kThreads, 1) forward_kernel(const __grid_co
       barrier_init(shared + C::kKFull + 8 * n, 1), barrier_init(shared + C::kKEmpty + 8 * n, C::kReleases);
       barrier_init(shared + C::kVFull + 8 * n, 1), barrier_init(shared + C::kVEmpty + 8 * n, C::kReleases);
     }
+    for (int n = 0; n < 4; ++n) barrier_init(shared + C::kKnown + 8 * n, 1);
     barrier_init_done();
   }
   // Started while the kernel before it ends. The next one may be, unless it could find old rows in a cache.
@@ -34,6 +35,7 @@ __global__ void __launch_bounds__(C::kThreads, 1) forward_kernel(const __grid_co
   if (group == 0) {
     shrink_registers<C::kProducerRegisters>();
     if (threadIdx.x == 0) Producer<C>{x, shared}.run();
+    if (threadIdx.x == 32) TileTaker<C>{x, shared}.run();
   } else {
     grow_registers<C::kConsumerRegisters>();
     Consumer<C> consumer{x, shared, group - 1, warp, int(threadIdx.x % 32)};

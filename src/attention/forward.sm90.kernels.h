@@ -14,16 +14,19 @@ struct ForwardKernel {
   int dim, dim_v;               // the widest it serves
   int tile_q, tile_k, threads;
   bool wide;                    // out in f32
+  bool listed;                  // key tiles are those of a list
   int shared_bytes;
   ForwardFunction function[2];  // f16, bf16
   cuda::Ready ready[2]{};       // theirs
 };
 
-template <int Dim, int DimV, int TileK, int Groups, int QStages, int Stages, bool InPlace, bool Turns, bool Wide>
+template <int Dim, int DimV, int TileK, int Groups, int QStages, int Stages, bool InPlace, bool Turns, bool Wide,
+          bool Listed = false>
 constexpr ForwardKernel forward_kernel_row() {
-  using F = ForwardShape<F16, Dim, DimV, TileK, Groups, QStages, Stages, InPlace, Turns, Wide>;
-  using B = ForwardShape<Bf16, Dim, DimV, TileK, Groups, QStages, Stages, InPlace, Turns, Wide>;
-  return {Dim, DimV, F::kTileQ, TileK, F::kThreads, Wide, F::kSharedBytes, {forward_kernel<F>, forward_kernel<B>}};
+  using F = ForwardShape<F16, Dim, DimV, TileK, Groups, QStages, Stages, InPlace, Turns, Wide, Listed>;
+  using B = ForwardShape<Bf16, Dim, DimV, TileK, Groups, QStages, Stages, InPlace, Turns, Wide, Listed>;
+  return {Dim,    DimV,            F::kTileQ, TileK, F::kThreads, Wide,
+          Listed, F::kSharedBytes, {forward_kernel<F>, forward_kernel<B>}};
 }
 
 // Of one head dim, the preferred first.

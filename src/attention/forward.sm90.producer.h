@@ -1,6 +1,8 @@
-// Forward attention for Hopper: the thread that takes tiles of queries and streams q, k and v into shared memory.
+// Forward attention for Hopper: the thread that takes tiles of queries and loads q, and the one that streams k and v.
+// Two, in warps of their own, because a thread here has 24 registers.
 #pragma once
 #include "attention/forward.sm90.shape.h"
+#include "machine/sm80/memory.h"
 #include "machine/sm90/barrier.h"
 #include "machine/sm90/tma.h"
 
@@ -16,83 +18,143 @@ __device__ inline int take(unsigned long long* counter, unsigned long long epoch
   }
   return int(atomicAdd(counter, 1) & ((1 << kCountBits) - 1));
 }
-// The same of a counter that is this launch's already: one request, whose answer is waited for where it is used.
-__device__ inline unsigned long long take_next(unsigned long long* counter) { return atomicAdd(counter, 1); }
+
+// Of `per_unit` tiles a unit, the one that is taken as number `index`.
+template <class C>
+__device__ void find_tile(const ForwardParams& x, int per_unit, int index, QueryTile* to) {
+  const int per_section = x.section_heads * per_unit;
+  const int section = index / per_section, rest = index - section * per_section;
+  const int first_unit = section * x.section_heads, units_here = min(x.section_heads, x.units - first_unit);
+  const int rank = rest / units_here, unit = first_unit + rest - rank * units_here;
+  if (x.table) {
+#pragma unroll
+    for (int n = 0; n < C::kTileBytes; n += 16)
+      sm80::copy16(shared_address(to) + n, reinterpret_cast<const char*>(x.table + rank) + n);
+    sm80::close_group();
+    sm80::wait_groups<0>();
+    if (!C::kListed) to->head = unit, to->k_head = unit / x.heads_per_key;  // a table of lengths is that of one head
+    return;
+  }
+  const int row = (x.longest_first ? per_unit - 1 - rank : rank) * C::kTileQ, rows = min(C::kTileQ, x.rows - row);
+  to->row = to->query = row, to->end = x.rows, to->keys = x.keys, to->k_row = 0;
+  to->batch = to->k_batch = to->sequence = unit / x.heads, to->head = unit - unit / x.heads * x.heads;
+  to->k_head = to->head / x.heads_per_key;
+  const int from = row + x.offset - x.left, until = row + x.offset + x.right + 1;
+  const int end = min(x.keys, until + rows - 1), begin = max(0, from);  // of the keys that are seen
+  to->from = from, to->until = until;
+  const bool any = end > begin;  // else one key tile, all of it hidden
+  to->first = any ? begin / C::kTileK : 0, to->last = any ? (end - 1) / C::kTileK : 0;
+}
 
 template <class C>
-__device__ QueryTile tile_of(const ForwardParams& x, int index) {
-  const int per_section = x.section_heads * x.tiles_of_head;
-  const int section = index / per_section, rest = index - section * per_section;
-  const int first_head = section * x.section_heads, heads_here = min(x.section_heads, x.batch * x.heads - first_head);
-  const int rank = rest / heads_here, unit = first_head + rest - rank * heads_here;
-  QueryTile t;
-  t.row = (x.longest_first ? x.tiles_of_head - 1 - rank : rank) * C::kTileQ;
-  t.batch = unit / x.heads, t.head = unit - t.batch * x.heads;
-  const int end = min(x.keys, min(t.row + C::kTileQ, x.rows) + x.offset + x.right);  // one past the last key seen
-  const int begin = max(0, t.row + x.offset - x.left);
-  t.last = (end - 1) / C::kTileK, t.first = begin / C::kTileK;
-  if (end <= begin) t.first = t.last = 0;  // nothing is seen: one key tile, all of it hidden
-  return t;
+__device__ QueryTile* tile_slot(uint32_t shared, uint32_t n) {
+  return static_cast<QueryTile*>(__cvta_shared_to_generic(shared + C::kTiles + C::kTileBytes * (n % 4)));
 }
+template <int Panels>
+__device__ void load_panels(uint32_t shared, const CUtensorMap& map, int to, int full, int panel, int row, int head,
+                            int batch, Keep keep) {
+  arrive_expect(shared + full, panel * Panels);
+#pragma unroll
+  for (int n = 0; n < Panels; ++n)
+    load_tile(shared + to + n * panel, map, shared + full, n * 64, row, head, batch, keep);
+}
+
+template <class C>
+struct TileTaker {
+  const ForwardParams& x;
+  const uint32_t shared;
+
+  __device__ void run() const {
+    prefetch_map(x.q);
+    const int per_unit = x.table ? *x.table_tiles : x.tiles_of_unit;
+    const bool more = per_unit * x.units > int(gridDim.x);  // than one for each block
+    uint32_t tiles = 0;
+    for (int index = blockIdx.x;; ++tiles) {
+      const uint32_t q = tiles % C::kQStages, empty = shared + C::kQEmpty + 8 * q;
+      const uint32_t parity = (tiles / C::kQStages & 1) ^ 1;
+      QueryTile* t = tile_slot<C>(shared, tiles);
+      // With one q the next tile is known before its q has room, so that its keys are on their way. A place for tile n
+      // is that of n - 4, whose rows have left when all have done the scores of n - 2.
+      if (C::kQStages > 1) wait(empty, parity);
+      const bool over = index >= per_unit * x.units;
+      if (over) t->last = -1;
+      else find_tile<C>(x, per_unit, index, t);
+      arrive(shared + C::kKnown + 8 * (tiles % 4));
+      if (C::kQStages == 1) wait(empty, parity);
+      if (over) break;
+      load_panels<C::kPanels>(shared, x.q, C::kQ + q * C::kBytesQ, C::kQFull + 8 * q, C::kPanelQ, t->row, t->head,
+                              t->batch, Keep::first_to_go);
+      index = more ? int(gridDim.x) + take(x.counters, x.epoch) : per_unit * x.units;
+    }
+    arrive(shared + C::kQFull + 8 * (tiles % C::kQStages));
+    // The last block leaves nothing of this epoch behind: a graph launches it again.
+    if (more && take(x.counters + 1, x.epoch) == int(gridDim.x) - 1) x.counters[0] = 0, x.counters[1] = 0;
+  }
+};
 
 template <class C>
 struct Producer {
   const ForwardParams& x;
   const uint32_t shared;
 
-  template <int Panels>
-  __device__ void load(const CUtensorMap& map, int to, int full, int panel, int row, int head, int batch,
-                       Keep keep) const {
-    arrive_expect(shared + full, panel * Panels);
-#pragma unroll
-    for (int n = 0; n < Panels; ++n)
-      load_tile(shared + to + n * panel, map, shared + full, n * 64, row, head, batch, keep);
+  // The end of a sequence within the tensor: the rows behind it are not its own and may be no numbers, and a weight of
+  // zero does not help there. Those that are its own come a few at a time, zeros from outside of the tensor.
+  __device__ void load_end(uint32_t slot, const QueryTile& t, int key) const {
+    const uint32_t full = shared + C::kVFull + 8 * slot;
+    arrive_expect(full, C::kBytesV);
+    const int there = t.keys - key;
+#pragma unroll 1
+    for (int at = 0; at < C::kTileK;) {
+      const int open = (at < there ? there : C::kTileK) - at;
+      const int part = open >= rows_of_part(0) ? 0 : open >= rows_of_part(1) ? 1 : 2;
+#pragma unroll 1
+      for (int n = 0; n < C::kPanelsV; ++n)
+        load_tile(shared + C::kV + slot * C::kBytesV + n * C::kPanelK + at * 128, x.v_part[part], full, n * 64,
+                  at < there ? t.k_row + key + at : x.k_rows, t.k_head, t.k_batch, Keep::last_to_go);
+      at += rows_of_part(part);
+    }
+  }
+  __device__ void load_v(uint32_t step, const QueryTile& t, int key) const {
+    const uint32_t slot = step % C::kStages;
+    wait(shared + C::kVEmpty + 8 * slot, (step / C::kStages & 1) ^ 1);
+    if (x.table && key + C::kTileK > t.keys && t.k_row + t.keys < x.k_rows) return load_end(slot, t, key);
+    load_panels<C::kPanelsV>(shared, x.v, C::kV + slot * C::kBytesV, C::kVFull + 8 * slot, C::kPanelK, t.k_row + key,
+                             t.k_head, t.k_batch, Keep::last_to_go);
+  }
+  // Of a list: its key block at place j of the tile's key tiles. A block that is not there is behind all keys.
+  __device__ int block_at(const QueryTile& t, int j) const {
+    return t.keys > 0 ? __ldg(x.column + t.column + j / C::kPieces) : 0;
   }
   __device__ void run() const {
-    prefetch_map(x.q), prefetch_map(x.k), prefetch_map(x.v);
-    uint32_t step = 0, v_step = 0, tiles = 0;
-    int v_row = 0, v_head = 0, v_batch = 0;
-    const auto load_v = [&] {
-      const uint32_t slot = v_step % C::kStages;
-      wait(shared + C::kVEmpty + 8 * slot, (v_step / C::kStages & 1) ^ 1);
-      load<C::kPanelsV>(x.v, C::kV + slot * C::kBytesV, C::kVFull + 8 * slot, C::kPanelK, v_row, v_head, v_batch,
-                        Keep::last_to_go);
-      ++v_step;
-    };
-    const bool more = x.tiles > int(gridDim.x);  // than one for each block
-    for (int index = blockIdx.x;; ++tiles) {
-      const uint32_t q = tiles % C::kQStages;
-      QueryTile* slot = reinterpret_cast<QueryTile*>(__cvta_shared_to_generic(shared + C::kTiles + 32 * (tiles % 4)));
-      wait(shared + C::kQEmpty + 8 * q, (tiles / C::kQStages & 1) ^ 1);
-      if (index >= x.tiles) {
-        slot->last = -1;
-        arrive(shared + C::kQFull + 8 * q);
-        break;
-      }
-      const QueryTile t = tile_of<C>(x, index);
-      *slot = t;
-      load<C::kPanels>(x.q, C::kQ + q * C::kBytesQ, C::kQFull + 8 * q, C::kPanelQ, t.row, t.head, t.batch,
-                       Keep::first_to_go);
-      const int head = t.head / x.heads_per_key;
-      // When no copy can be asked for at once any more. Only the first answer is waited for here.
-      unsigned long long next = 0;
-      const int pause = max(t.first, t.last + 1 - C::kStages);
-      for (int j = t.last; j >= t.first; --j, ++step) {
+    prefetch_map(x.k), prefetch_map(x.v);
+    uint32_t step = 0, before = 0;  // v is a step behind k: the order in which they are asked for
+    int before_key = 0;
+    bool over = false;
+    for (uint32_t tiles = 0; !over; ++tiles) {
+      const QueryTile* t = tile_slot<C>(shared, tiles);
+      wait(shared + C::kKnown + 8 * (tiles % 4), tiles / 4 & 1);
+      int j = t->last;
+      over = j < 0;
+      int block = C::kListed && !over ? block_at(*t, j) : 0;
+#pragma unroll 1
+      do {
         const uint32_t k = step % C::kStages;
-        wait(shared + C::kKEmpty + 8 * k, (step / C::kStages & 1) ^ 1);
-        load<C::kPanels>(x.k, C::kK + k * C::kBytesK, C::kKFull + 8 * k, C::kPanelK, j * C::kTileK, head, t.batch,
-                         Keep::last_to_go);
-        if (v_step < step) load_v();  // a step behind k: the order in which they are asked for
-        v_row = j * C::kTileK, v_head = head, v_batch = t.batch;
-        const bool idle = j == pause && tiles == 0, q_is_next = j == t.first && C::kQStages == 1;
-        if (idle || q_is_next) load_v();
-        if (more && j == pause) next = idle ? take(x.counters, x.epoch) : take_next(x.counters);
-      }
-      index = more ? int(gridDim.x) + int(next & ((1 << kCountBits) - 1)) : x.tiles;
+        int number = j;
+        if (!over) {
+          if (C::kListed) {
+            const uint32_t behind = uint32_t(t->keys + C::kTileK - 1) / C::kTileK;
+            number = int(min(min(uint32_t(block), behind) * C::kPieces + j % C::kPieces, behind));
+            if (j > t->first) block = block_at(*t, j - 1);  // on its way while this one waits
+          }
+          wait(shared + C::kKEmpty + 8 * k, (step / C::kStages & 1) ^ 1);
+          if (C::kListed) *static_cast<int*>(__cvta_shared_to_generic(shared + C::kNumbers + 4 * k)) = number;
+          load_panels<C::kPanels>(shared, x.k, C::kK + k * C::kBytesK, C::kKFull + 8 * k, C::kPanelK,
+                                  t->k_row + number * C::kTileK, t->k_head, t->k_batch, Keep::last_to_go);
+        }
+        if (step > 0) load_v(step - 1, *tile_slot<C>(shared, before), before_key);
+        before = tiles, before_key = number * C::kTileK, ++step;
+      } while (!over && --j >= t->first);
     }
-    if (v_step < step) load_v();
-    // The last block leaves nothing of this epoch behind: a graph launches it again.
-    if (more && take(x.counters + 1, x.epoch) == int(gridDim.x) - 1) x.counters[0] = 0, x.counters[1] = 0;
   }
 };
 

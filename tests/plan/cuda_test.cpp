@@ -69,6 +69,8 @@ TEST_F(Sm90Forward, is_the_first_link_for_plain_problems_that_fill_the_gpu) {
   EXPECT_EQ(chosen("forward f16 b2 h32/8 q4096 k4096 d64 window1023,0"), "sm90_forward");
   EXPECT_EQ(chosen("forward f16/f16/f32 b2 h32/8 q4096 k4096 d192/128 full accumulate"), "sm90_forward");
   EXPECT_EQ(chosen("forward bf16 b2 h64/8 q4096 k4096 d64 window127,0 sink"), "sm90_forward");
+  EXPECT_EQ(chosen("forward bf16 b16 h16 q8192 k8192 d128 causal ragged"), "sm90_forward");
+  EXPECT_EQ(chosen("forward bf16 b1 h16 q16384 k16384 d64 full blocks128x128x99999"), "sm90_forward");
   EXPECT_EQ(chosen("forward bf16 b1 h2 q128 k8192 d128 full"), "sm80_forward");  // few tiles: it splits the keys
   EXPECT_EQ(chosen("forward bf16 b16 h32/8 q1 k8192 d128 full"), "sm80_forward");
   EXPECT_EQ(chosen("forward bf16 b8 h16 q2048 k2048 d128 causal", true), "sm80_forward");  // a part with lengths
@@ -116,7 +118,11 @@ TEST_F(Sm90Forward, refuses_by_name_what_it_does_not_serve) {
             "sm90_forward: needs a GPU of arch 90, NVIDIA A100 is 80");
   EXPECT_EQ(answer("backward bf16 b1 h1 q8 k8 d64 full"), "sm90_forward: computes a forward, not a backward");
   EXPECT_EQ(answer("forward bf16 b1 h1 q8 k8 d64 full softcap"), "sm90_forward: does not serve the option softcap");
-  EXPECT_EQ(answer("forward bf16 b1 h1 q8 k8 d64 full ragged"), "sm90_forward: keys are linear, not ragged");
+  EXPECT_EQ(answer("forward bf16 b1 h1 q8 k8 d64 full paged16"), "sm90_forward: keys are linear or ragged, not paged");
+  EXPECT_EQ(answer("forward bf16 b1 h1 q8 k8 d64 full blocks64x128x1"),
+            "sm90_forward: blocks of a list are 128 x 128, not 64 x 128");
+  EXPECT_EQ(answer("forward bf16/bf16/f32 b1 h1 q8 k8 d64 full blocks128x128x1"),
+            "sm90_forward: out of a list is bf16, not f32");
   EXPECT_EQ(answer("forward bf16 b1 h1 q8 k8 d64 causal/16+31"),
             "sm90_forward: mask causal/16+31 is not full, causal or a window");
   EXPECT_EQ(answer("forward f32 b1 h1 q8 k8 d64 full"), "sm90_forward: dtype f32 is not one of f16, bf16");

@@ -1,0 +1,55 @@
+// One tile of queries, as a kernel that takes them one after the other is told of it: which rows, which key tiles, what
+// its rows see. Here is how it follows from lengths and lists in tensors; a plain problem needs less (forward.sm90.h).
+#pragma once
+#include "core/args.h"
+
+namespace attune {
+
+// Key tiles run from last down to first.
+struct alignas(16) QueryTile {
+  int row, end, head, batch;   // of q and out: its first row, and the end of its sequence
+  int first, last;             // key tiles; of a list: places in it
+  int keys;                    // of its sequence
+  int from, until;             // its first row sees the keys from..until - 1, the next row those a key further
+  int query, sequence;         // its first row and its place in the batch, as the problem counts them
+  int k_row, k_head, k_batch;  // where key 0 of its sequence lies
+  int column;                  // of a list: its first entry
+};
+
+ATTUNE_HD inline int query_tiles(const Sequence& s, int tile_q) { return int(ceil_div(s.len_q, tile_q)); }
+
+// The n-th of a sequence. Blocks of a list are whole numbers of tiles. Where nothing is seen there is one key tile, all
+// of it hidden.
+template <int Roles>
+ATTUNE_HD QueryTile query_tile(const Problem& p, const ArgsOf<Roles>& a, int b, const Sequence& s, int head, int n,
+                               int tile_q, int tile_k) {
+  constexpr int64_t kFar = 1 << 29;  // further than any key, and a sum of two is an int
+  const int row = n * tile_q, rows = s.len_q - row < tile_q ? s.len_q - row : tile_q;
+  const int64_t stand = s.band.q_first - s.band.k_first + row;
+  QueryTile t{.row = s.q_first + row,
+              .end = s.q_first + s.len_q,
+              .head = head,
+              .batch = s.q_batch,
+              .first = 0,
+              .last = 0,
+              .keys = s.len_k,
+              .from = clamp(stand - s.band.left, -kFar, kFar),
+              .until = clamp(stand + s.band.right + 1, -kFar, kFar),
+              .query = row,
+              .sequence = b,
+              .k_row = s.k_first,
+              .k_head = head / (p.heads_q / p.heads_kv),
+              .k_batch = s.k_batch,
+              .column = 0};
+  const int begin = clamp(t.from, 0, s.len_k), end = clamp(t.until + rows - 1, 0, s.len_k);
+  if (const Blocks size = p.mask.blocks; size.q) {
+    const BlockList list{size, a.template row<const int32_t>(Role::block_begin, b, 0, head), nullptr};
+    t.column = list.entry(row / size.q), t.last = list.count(row / size.q) * (size.k / tile_k) - 1;
+    if (t.last < 0) t.last = t.keys = 0;
+  } else if (begin < end) {
+    t.first = begin / tile_k, t.last = (end - 1) / tile_k;
+  }
+  return t;
+}
+
+}  // namespace attune
