@@ -1,7 +1,7 @@
 // A tuned file is text with one fact a line and a tab between fields, so that a new measurement is a readable diff:
 //   attune-tuned 1
 //   device    NVIDIA H200
-//   measured  2026-11-14 commit abc1234 attune tune --len 512-131072*2
+//   measured  2026-11-14 commit abc1234 attune bench --lines rows.txt --backend all
 //   rule      forward  bf16  d128  causal  heads 1-16  len 512  sm90_forward
 // The version comes first, device and measured once each and before the rules; lines that begin with # and empty ones
 // say nothing. "d192/128" is dim_qk/dim_v, "heads 17-*" has no upper end. A mistake refuses the whole file: half of a

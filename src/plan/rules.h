@@ -1,4 +1,4 @@
-// Tuned rules: what was measured on a machine, as a file the planner loads. Written by `attune tune`, never by hand.
+// Tuned rules: what was measured on a machine, as a file the planner loads: docs/tuned_files.md.
 #pragma once
 #include <span>
 #include <string>
