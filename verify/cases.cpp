@@ -440,6 +440,16 @@ Status parse(std::string_view text, Case& out) {
 
 std::span<const std::string_view> nasty_lines() { return kNasty; }
 
+std::vector<std::string> with_passes(std::string_view word, std::span<const VariantLine> lines) {
+  std::vector<std::string> all;
+  for (const auto& [sizes, variant, variation] : lines)
+    for (const std::string_view pass : {"forward", "backward"})
+      for (const std::string_view dtype : {"f32", "f16", "bf16"})
+        all.push_back(join(pass, " ", dtype, " ", sizes, " : ", word, " ", variant, variation.empty() ? "" : " | ",
+                           variation));
+  return all;
+}
+
 const std::vector<Topic>& topics() {
   static const std::vector<Topic> all = with_nsa_topics({
       {"plain", [](const Problem& p) { return !p.options && p.mask.kind == MaskKind::full && !p.mask.blocks.q; },
@@ -486,6 +496,20 @@ Problem plainest(const Topic& t, Pass pass, DType dtype, KeySource keys) {
   return p;
 }
 
+namespace {
+
+void add_lines(std::string_view word, std::span<const VariantLine> lines, std::vector<Case>& all) {
+  uint32_t n = 0;
+  for (const std::string& line : with_passes(word, lines)) {
+    Case c;
+    const Status s = parse(line, c);
+    c.quick = n++ % 5 == 0;
+    if (s.ok()) all.push_back(c);
+  }
+}
+
+}  // namespace
+
 std::vector<Case> cases(bool quick) {
   std::vector<Case> all;
   for (const Pass pass : {Pass::forward, Pass::backward}) {
@@ -509,8 +533,8 @@ std::vector<Case> cases(bool quick) {
       if (parse(line, c).ok()) c.quick = true, all.push_back(c);
     }
   add_precisions(all);
-  add_dilated_cases(all);
-  add_adaptive_cases(all);
+  add_lines("dilated", dilated_lines(), all);
+  add_lines("adaptive", adaptive_lines(), all);
   if (quick) std::erase_if(all, [](const Case& c) { return !c.quick; });
   return all;
 }

@@ -25,10 +25,14 @@ Status parse(std::string_view text, Case& out);
 // One setting at a time (every option and mask with every pass, dtype and key source), then every two settings of any
 // two axes together (pairwise, from several seeds), then lines that once were or may be trouble.
 std::vector<Case> cases(bool quick = false);
-void add_dilated_cases(std::vector<Case>&);  // those of a variant, in its own file
-void add_adaptive_cases(std::vector<Case>&);
 std::span<const std::string_view> nasty_lines();  // the last of these, as they are written down
 std::span<const std::string_view> nsa_lines();    // native sparse attention, its words and the whole
+
+// Those of a variant, in its own file: each is run with both passes and with f32, f16 and bf16.
+struct VariantLine { std::string_view sizes, variant, variation; };
+std::span<const VariantLine> adaptive_lines();
+std::span<const VariantLine> dilated_lines();
+std::vector<std::string> with_passes(std::string_view word, std::span<const VariantLine>);
 
 // What a case can be filed under, as rows of `attune parity --coverage`: "softcap", "window", "gqa", ...
 struct Topic {

@@ -6,8 +6,7 @@
 namespace attune {
 namespace {
 
-struct Line { std::string_view sizes, variant, variation; };
-constexpr Line kLines[] = {
+constexpr VariantLine kLines[] = {
     {"b1 h2 q64 k64 d16 full", "block=16 density=0.5 hidden=16", "d_lse seed=2"},
     {"b2 h4/2 q130 k130 d16 causal", "block=16 density=0.3 hidden=24", "d_lse"},
     {"b2 h4/2 q130 k130 d16 causal", "block=16 density=0.3 hidden=24 per_head=1", "seed=5 bhsd d_lse"},
@@ -24,17 +23,6 @@ constexpr Line kLines[] = {
 
 }  // namespace
 
-void add_adaptive_cases(std::vector<Case>& all) {
-  uint32_t n = 0;
-  for (const Line& line : kLines)
-    for (const std::string_view pass : {"forward", "backward"})
-      for (const std::string_view dtype : {"f32", "f16", "bf16"}) {
-        Case c;
-        const Status s = parse(join(pass, " ", dtype, " ", line.sizes, " : adaptive ", line.variant,
-                                    line.variation.empty() ? "" : " | ", line.variation), c);
-        c.quick = n++ % 5 == 0;
-        if (s.ok()) all.push_back(c);
-      }
-}
+std::span<const VariantLine> adaptive_lines() { return kLines; }
 
 }  // namespace attune

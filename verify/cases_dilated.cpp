@@ -5,8 +5,7 @@
 namespace attune {
 namespace {
 
-struct Line { std::string_view sizes, variant, variation; };
-constexpr Line kLines[] = {
+constexpr VariantLine kLines[] = {
     // One segment of rate 1 is plain attention.
     {"b2 h3 q65 k65 d16 causal", "rates=1 segments=65", ""},
     {"b1 h4 q96 k96 d16 causal", "rates=1,2 segments=16,32", ""},
@@ -46,17 +45,6 @@ constexpr Line kLines[] = {
 
 }  // namespace
 
-void add_dilated_cases(std::vector<Case>& all) {
-  uint32_t n = 0;
-  for (const Line& line : kLines)
-    for (const std::string_view pass : {"forward", "backward"})
-      for (const std::string_view dtype : {"f32", "f16", "bf16"}) {
-        Case c;
-        const Status s = parse(join(pass, " ", dtype, " ", line.sizes, " : dilated ", line.variant,
-                                    line.variation.empty() ? "" : " | ", line.variation), c);
-        c.quick = n++ % 5 == 0;
-        if (s.ok()) all.push_back(c);
-      }
-}
+std::span<const VariantLine> dilated_lines() { return kLines; }
 
 }  // namespace attune

@@ -272,6 +272,8 @@ TEST(cases, every_name_reads_back_and_no_two_are_the_same) {
   }
   for (const std::span lines : {nasty_lines(), nsa_lines()})
     for (const std::string_view line : lines) case_of(line);
+  for (const std::string& line : with_passes("dilated", dilated_lines())) case_of(line);
+  for (const std::string& line : with_passes("adaptive", adaptive_lines())) case_of(line);
   std::sort(names.begin(), names.end());
   const auto twice = std::adjacent_find(names.begin(), names.end());
   EXPECT_TRUE(twice == names.end()) << *twice;
