@@ -404,14 +404,15 @@ std::vector<const CpuKernels*> machines() {
     Device cpu;
     if (!device_named(level < 0 ? "cpu:scalar" : "cpu:" + name(Feature(level)), cpu).ok()) continue;
     for (const DType t : {DType::f32, DType::f16, DType::bf16})
-      if (const CpuKernels* m = best_kernels(t, cpu.features); m && seen.insert(m).second) all.push_back(m);
+      for (const int rows : {1024, 8})
+        if (const CpuKernels* m = best_kernels(t, cpu.features, rows); m && seen.insert(m).second) all.push_back(m);
   }
   return all;
 }
 
 std::string label(const testing::TestParamInfo<const CpuKernels*>& info) {
   constexpr const char* kType[] = {"none", "f64", "f32", "f16", "bf16"};
-  return join(info.param->isa, "_", kType[int(info.param->dtype)]);
+  return join(info.param->isa, "_", kType[int(info.param->dtype)], "_rows", info.param->rows);
 }
 
 INSTANTIATE_TEST_SUITE_P(Cpu, Kernels, testing::ValuesIn(machines()), label);

@@ -66,11 +66,15 @@ struct CpuKernels {
 
 // The kernels for a dtype that a device can run, best first: null where there are none in this build.
 const CpuKernels* best_kernels(DType, uint32_t features);
+// Of the same machine, those for rows that come in sets of `rows` and share no panel with another set: smaller panels
+// are a little slower but may leave less of them empty.
+const CpuKernels* best_kernels(DType, uint32_t features, int rows);
 
-// Each machine file's own, in the order f32, f16, bf16. A file not built for this processor is not linked.
+// Each machine file's own, in the order f32, f16, bf16; where there are two sizes of panels, all of the larger first. A
+// file not built for this processor is not linked.
 extern const CpuKernels kScalarKernels[3];
-extern const CpuKernels kNeonKernels[3];
-extern const CpuKernels kNeonBf16Kernels[1];
+extern const CpuKernels kNeonKernels[6];
+extern const CpuKernels kNeonBf16Kernels[2];
 extern const CpuKernels kAvx2Kernels[3];
 extern const CpuKernels kAvx512Kernels[3];
 extern const CpuKernels kAvx512Bf16Kernels[1];

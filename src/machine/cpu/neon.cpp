@@ -1,5 +1,6 @@
 // Arm NEON with f32 arithmetic, whatever is stored. A 12 x 8 register tile: 24 accumulators, 24 multiply-adds by
-// element for 5 loads, and 24 independent chains cover the latency at 4 a cycle.
+// element for 5 loads, and 24 independent chains cover the latency at 4 a cycle. Rows in sets of 8, 16 or 64 that share
+// nothing with others leave panels of 12 unfilled: for them there is an 8 x 8 tile, 16 chains and 4 loads.
 // Queries lie along vector lanes in s, so the softmax needs no horizontal step, and s[key][query] is already the
 // operand order of the second product: nothing is transposed after packing.
 #include "machine/cpu/neon.h"
@@ -11,7 +12,7 @@ namespace {
 
 using namespace neon;
 
-constexpr int kRows = 12, kKeys = 8;
+constexpr int kKeys = 8;
 // A packed K and V tile is streamed from L2 once a panel, so both must fit there (512 KB at d128); s and p of a panel
 // stay in L1 (24 KB each).
 constexpr int kTile = 512;
@@ -35,12 +36,6 @@ template <class T>
   }
 }
 
-// [dim][12]
-template <class T>
-void pack_q(const void* const* rows, int n, int dim, float scale, void* to) {
-  for (int r = 0; r < kRows; r += 4) interleave4<T>(rows, r, n, dim, static_cast<float*>(to) + r, kRows, scale);
-}
-
 // [n / 8][dim][8]
 template <class T>
 void pack_k(const void* const* rows, int n, int dim, void* to) {
@@ -59,193 +54,210 @@ void pack_v(const void* const* rows, int n, int dim, void* to, int room) {
   }
 }
 
-void scores(const void* q_panel, const void* k_tile, int n, int dim, float* s, float* top) {
-  const float* k = static_cast<const float*>(k_tile);
-  float32x4_t best[3] = {minus_inf(), minus_inf(), minus_inf()};
-  for (int j = 0; j < n; j += 8, s += 8 * kRows) {
-    float32x4_t acc[8][3];
-    unroll<24>([&](auto i) { acc[i / 3][i % 3] = vdupq_n_f32(0); });
-    const float* q = static_cast<const float*>(q_panel);
+// A panel of V vectors of rows.
+template <int V>
+struct Panels {
+  static constexpr int kRows = 4 * V;
+
+  // [dim][rows]
+  template <class T>
+  static void pack_q(const void* const* rows, int n, int dim, float scale, void* to) {
+    for (int r = 0; r < kRows; r += 4) interleave4<T>(rows, r, n, dim, static_cast<float*>(to) + r, kRows, scale);
+  }
+
+  static void scores(const void* q_panel, const void* k_tile, int n, int dim, float* s, float* top) {
+    const float* k = static_cast<const float*>(k_tile);
+    float32x4_t best[V];
+    unroll<V>([&](auto c) { best[c] = minus_inf(); });
+    for (int j = 0; j < n; j += 8, s += 8 * kRows) {
+      float32x4_t acc[8][V];
+      unroll<8 * V>([&](auto i) { acc[i / V][i % V] = vdupq_n_f32(0); });
+      const float* q = static_cast<const float*>(q_panel);
 #pragma GCC unroll 4
-    for (int d = 0; d < dim; ++d, q += kRows, k += 8) {
-      const float32x4_t q0 = vld1q_f32(q), q1 = vld1q_f32(q + 4), q2 = vld1q_f32(q + 8);
-      const float32x4_t k0 = vld1q_f32(k), k1 = vld1q_f32(k + 4);
-      unroll<8>([&](auto a) {
-        constexpr int key = decltype(a)::value;
-        const float32x4_t kk = key < 4 ? k0 : k1;
-        acc[key][0] = vfmaq_laneq_f32(acc[key][0], q0, kk, key % 4);
-        acc[key][1] = vfmaq_laneq_f32(acc[key][1], q1, kk, key % 4);
-        acc[key][2] = vfmaq_laneq_f32(acc[key][2], q2, kk, key % 4);
+      for (int d = 0; d < dim; ++d, q += kRows, k += 8) {
+        const float32x4_t k0 = vld1q_f32(k), k1 = vld1q_f32(k + 4);
+        float32x4_t rows[V];
+        unroll<V>([&](auto c) { rows[c] = vld1q_f32(q + 4 * c); });
+        unroll<8>([&](auto a) {
+          constexpr int key = decltype(a)::value;
+          const float32x4_t kk = key < 4 ? k0 : k1;
+          unroll<V>([&](auto c) { acc[key][c] = vfmaq_laneq_f32(acc[key][c], rows[c], kk, key % 4); });
+        });
+      }
+      unroll<8 * V>([&](auto i) {
+        vst1q_f32(s + 4 * i, acc[i / V][i % V]);
+        best[i % V] = vmaxq_f32(best[i % V], acc[i / V][i % V]);
       });
     }
-    unroll<24>([&](auto i) {
-      vst1q_f32(s + 4 * i, acc[i / 3][i % 3]);
-      best[i % 3] = vmaxq_f32(best[i % 3], acc[i / 3][i % 3]);
+    for (int c = 0; c < V; ++c) vst1q_f32(top + 4 * c, best[c]);
+  }
+
+  static void hide(float* s, int n, const int* first, const int* last, float* top) {
+    for (int c = 0; c < V; ++c) {
+      const int32x4_t from = vld1q_s32(first + 4 * c), until = vld1q_s32(last + 4 * c);
+      float32x4_t best = minus_inf();
+      for (int j = 0; j < n; ++j) {
+        float* x = s + j * kRows + 4 * c;
+        const int32x4_t at = vdupq_n_s32(j);
+        const uint32x4_t seen = vandq_u32(vcgeq_s32(at, from), vcltq_s32(at, until));
+        const float32x4_t y = vbslq_f32(seen, vld1q_f32(x), minus_inf());
+        vst1q_f32(x, y);
+        best = vmaxq_f32(best, y);
+      }
+      vst1q_f32(top + 4 * c, best);
+    }
+  }
+
+  static constexpr int kExp = V == 3 ? 6 : 8;  // vectors through exp2 at a time: two keys, or four
+
+  template <bool Far>
+  static void weights_by(const float* s, int n, const float* ref, float* sum, float* p) {
+    float32x4_t far_ref[V], total[V];
+    Exp2Row row[V];
+    unroll<V>([&](auto c) {
+      far_ref[c] = finite_ref(vld1q_f32(ref + 4 * c)), total[c] = vld1q_f32(sum + 4 * c);
+      row[c] = Exp2Row(Far ? vdupq_n_f32(0) : far_ref[c]);
     });
-  }
-  for (int c = 0; c < 3; ++c) vst1q_f32(top + 4 * c, best[c]);
-}
-
-void hide(float* s, int n, const int* first, const int* last, float* top) {
-  for (int c = 0; c < 3; ++c) {
-    const int32x4_t from = vld1q_s32(first + 4 * c), until = vld1q_s32(last + 4 * c);
-    float32x4_t best = minus_inf();
-    for (int j = 0; j < n; ++j) {
-      float* x = s + j * kRows + 4 * c;
-      const int32x4_t at = vdupq_n_s32(j);
-      const float32x4_t y = vbslq_f32(vandq_u32(vcgeq_s32(at, from), vcltq_s32(at, until)), vld1q_f32(x), minus_inf());
-      vst1q_f32(x, y);
-      best = vmaxq_f32(best, y);
+    for (int j = 0; j < n; j += kExp / V, s += 4 * kExp, p += 4 * kExp) {
+      float32x4_t x[kExp];
+      unroll<kExp>([&](auto i) { x[i] = vld1q_f32(s + 4 * i); });
+      if constexpr (Far) unroll<kExp>([&](auto i) { x[i] = vsubq_f32(x[i], far_ref[i % V]); });
+      exp2<5>(x, row);
+      unroll<kExp>([&](auto i) { vst1q_f32(p + 4 * i, x[i]); });
+      unroll<kExp>([&](auto i) { total[i % V] = vaddq_f32(total[i % V], x[i]); });
     }
-    vst1q_f32(top + 4 * c, best);
+    for (int c = 0; c < V; ++c) vst1q_f32(sum + 4 * c, total[c]);
   }
-}
 
-constexpr int kExp = 6;  // vectors through exp2 at a time: two keys
-
-template <bool Far>
-void weights_by(const float* s, int n, const float* ref, float* sum, float* p) {
-  const float32x4_t far_ref[3] = {finite_ref(vld1q_f32(ref)), finite_ref(vld1q_f32(ref + 4)),
-                                  finite_ref(vld1q_f32(ref + 8))};
-  const Exp2Row row[3] = {Exp2Row(Far ? vdupq_n_f32(0) : far_ref[0]), Exp2Row(Far ? vdupq_n_f32(0) : far_ref[1]),
-                          Exp2Row(Far ? vdupq_n_f32(0) : far_ref[2])};
-  float32x4_t total[3] = {vld1q_f32(sum), vld1q_f32(sum + 4), vld1q_f32(sum + 8)};
-  for (int j = 0; j < n; j += kExp / 3, s += 4 * kExp, p += 4 * kExp) {
-    float32x4_t x[kExp];
-    unroll<kExp>([&](auto i) { x[i] = vld1q_f32(s + 4 * i); });
-    if constexpr (Far) unroll<kExp>([&](auto i) { x[i] = vsubq_f32(x[i], far_ref[i % 3]); });
-    exp2<5>(x, row);
-    unroll<kExp>([&](auto i) { vst1q_f32(p + 4 * i, x[i]); });
-    unroll<kExp>([&](auto i) { total[i % 3] = vaddq_f32(total[i % 3], x[i]); });
+  static void weights(const float* s, int n, float, const float* ref, float* sum, void* p) {
+    any_far(ref, kRows) ? weights_by<true>(s, n, ref, sum, static_cast<float*>(p))
+                        : weights_by<false>(s, n, ref, sum, static_cast<float*>(p));
   }
-  for (int c = 0; c < 3; ++c) vst1q_f32(sum + 4 * c, total[c]);
-}
 
-void weights(const float* s, int n, float, const float* ref, float* sum, void* p) {
-  any_far(ref, kRows) ? weights_by<true>(s, n, ref, sum, static_cast<float*>(p))
-                      : weights_by<false>(s, n, ref, sum, static_cast<float*>(p));
-}
+  // o: [dim / 8][rows][8]
+  static void rescale(float* o, int dim, const float* factor) {
+    for (int d = 0; d < dim; d += 8)
+      for (int r = 0; r < kRows; ++r, o += 8) {
+        vst1q_f32(o, vmulq_n_f32(vld1q_f32(o), factor[r]));
+        vst1q_f32(o + 4, vmulq_n_f32(vld1q_f32(o + 4), factor[r]));
+      }
+  }
 
-// o: [dim / 8][12][8]
-void rescale(float* o, int dim, const float* factor) {
-  for (int d = 0; d < dim; d += 8)
-    for (int r = 0; r < kRows; ++r, o += 8) {
-      vst1q_f32(o, vmulq_n_f32(vld1q_f32(o), factor[r]));
-      vst1q_f32(o + 4, vmulq_n_f32(vld1q_f32(o + 4), factor[r]));
-    }
-}
-
-void accumulate(const void* p_panel, const void* v_tile, int room, int first, int n, int dim, float* o) {
-  const float* tile = static_cast<const float*>(v_tile) + 8 * first;
-  for (int d = 0; d < dim; d += 8, tile += int64_t(8) * room, o += 8 * kRows) {
-    float32x4_t acc[12][2];
-    unroll<24>([&](auto a) { acc[a / 2][a % 2] = vld1q_f32(o + 4 * a); });
-    const float *p = static_cast<const float*>(p_panel), *v = tile;
+  static void accumulate(const void* p_panel, const void* v_tile, int room, int first, int n, int dim, float* o) {
+    const float* tile = static_cast<const float*>(v_tile) + 8 * first;
+    for (int d = 0; d < dim; d += 8, tile += int64_t(8) * room, o += 8 * kRows) {
+      float32x4_t acc[kRows][2];
+      unroll<2 * kRows>([&](auto a) { acc[a / 2][a % 2] = vld1q_f32(o + 4 * a); });
+      const float *p = static_cast<const float*>(p_panel), *v = tile;
 #pragma GCC unroll 4
-    for (int j = 0; j < n; ++j, p += kRows, v += 8) {
-      const float32x4_t p0 = vld1q_f32(p), p1 = vld1q_f32(p + 4), p2 = vld1q_f32(p + 8);
-      const float32x4_t v0 = vld1q_f32(v), v1 = vld1q_f32(v + 4);
-      unroll<12>([&](auto a) {
-        constexpr int r = decltype(a)::value;
-        const float32x4_t pr = r < 4 ? p0 : r < 8 ? p1 : p2;
-        acc[r][0] = vfmaq_laneq_f32(acc[r][0], v0, pr, r % 4);
-        acc[r][1] = vfmaq_laneq_f32(acc[r][1], v1, pr, r % 4);
+      for (int j = 0; j < n; ++j, p += kRows, v += 8) {
+        float32x4_t rows[V];
+        unroll<V>([&](auto c) { rows[c] = vld1q_f32(p + 4 * c); });
+        const float32x4_t v0 = vld1q_f32(v), v1 = vld1q_f32(v + 4);
+        unroll<kRows>([&](auto a) {
+          constexpr int r = decltype(a)::value;
+          acc[r][0] = vfmaq_laneq_f32(acc[r][0], v0, rows[r / 4], r % 4);
+          acc[r][1] = vfmaq_laneq_f32(acc[r][1], v1, rows[r / 4], r % 4);
+        });
+      }
+      unroll<2 * kRows>([&](auto a) { vst1q_f32(o + 4 * a, acc[a / 2][a % 2]); });
+    }
+  }
+
+  static void unpack(const float* o, int dim, const float* factor, int n, float* to, int64_t stride) {
+    for (int d = 0; d < dim; d += 8, o += 8 * kRows)
+      for (int r = 0; r < n; ++r) {
+        vst1q_f32(to + r * stride + d, vmulq_n_f32(vld1q_f32(o + r * 8), factor[r]));
+        vst1q_f32(to + r * stride + d + 4, vmulq_n_f32(vld1q_f32(o + r * 8 + 4), factor[r]));
+      }
+  }
+
+  static void gradients(const float* s, const float* dp, int n, float, const float* lse, const float* delta,
+                        void* p_to, void* ds_to) {
+    float *p = static_cast<float*>(p_to), *ds = static_cast<float*>(ds_to);
+    const Exp2Row row[1] = {Exp2Row(vdupq_n_f32(0))};
+    for (int j = 0; j < n; j += kExp / V, s += 4 * kExp, dp += 4 * kExp, p += 4 * kExp, ds += 4 * kExp) {
+      float32x4_t x[kExp];
+      unroll<kExp>([&](auto i) { x[i] = vsubq_f32(vld1q_f32(s + 4 * i), vdupq_n_f32(lse[j + i / V])); });
+      exp2<5>(x, row);
+      unroll<kExp>([&](auto i) {
+        vst1q_f32(p + 4 * i, x[i]);
+        vst1q_f32(ds + 4 * i, vmulq_f32(x[i], vsubq_f32(vld1q_f32(dp + 4 * i), vdupq_n_f32(delta[j + i / V]))));
       });
     }
-    unroll<24>([&](auto a) { vst1q_f32(o + 4 * a, acc[a / 2][a % 2]); });
   }
-}
 
-void unpack(const float* o, int dim, const float* factor, int n, float* to, int64_t stride) {
-  for (int d = 0; d < dim; d += 8, o += 8 * kRows)
-    for (int r = 0; r < n; ++r) {
-      vst1q_f32(to + r * stride + d, vmulq_n_f32(vld1q_f32(o + r * 8), factor[r]));
-      vst1q_f32(to + r * stride + d + 4, vmulq_n_f32(vld1q_f32(o + r * 8 + 4), factor[r]));
-    }
-}
-
-void gradients(const float* s, const float* dp, int n, float, const float* lse, const float* delta, void* p_to,
-               void* ds_to) {
-  float *p = static_cast<float*>(p_to), *ds = static_cast<float*>(ds_to);
-  const Exp2Row row[1] = {Exp2Row(vdupq_n_f32(0))};
-  for (int j = 0; j < n; j += kExp / 3, s += 4 * kExp, dp += 4 * kExp, p += 4 * kExp, ds += 4 * kExp) {
-    float32x4_t x[kExp];
-    unroll<kExp>([&](auto i) { x[i] = vsubq_f32(vld1q_f32(s + 4 * i), vdupq_n_f32(lse[j + i / 3])); });
-    exp2<5>(x, row);
-    unroll<kExp>([&](auto i) {
-      vst1q_f32(p + 4 * i, x[i]);
-      vst1q_f32(ds + 4 * i, vmulq_f32(x[i], vsubq_f32(vld1q_f32(dp + 4 * i), vdupq_n_f32(delta[j + i / 3]))));
-    });
+  // Four queries by four keys at a time; 4 divides the rows, so a block never straddles two panels.
+  static void transpose(const void* ds_panel, int n, void* to, int64_t panel, int at) {
+    const float* ds = static_cast<const float*>(ds_panel);
+    for (int j = 0; j < n; j += 4)
+      for (int r = 0; r < kRows; r += 4) {
+        Four four;
+        for (int a = 0; a < 4; ++a) four.row[a] = vld1q_f32(ds + (j + a) * kRows + r);
+        four = transposed(four);
+        float* block = static_cast<float*>(to) + j / kRows * panel + (at + r) * kRows + j % kRows;
+        for (int a = 0; a < 4; ++a) vst1q_f32(block + a * kRows, four.row[a]);
+      }
   }
-}
 
-// Four queries by four keys at a time; 4 divides 12, so a block never straddles two panels.
-void transpose(const void* ds_panel, int n, void* to, int64_t panel, int at) {
-  const float* ds = static_cast<const float*>(ds_panel);
-  for (int j = 0; j < n; j += 4)
-    for (int r = 0; r < kRows; r += 4) {
-      Four four;
-      for (int a = 0; a < 4; ++a) four.row[a] = vld1q_f32(ds + (j + a) * kRows + r);
-      four = transposed(four);
-      float* block = static_cast<float*>(to) + j / kRows * panel + (at + r) * kRows + j % kRows;
-      for (int a = 0; a < 4; ++a) vst1q_f32(block + a * kRows, four.row[a]);
-    }
-}
+  static void read_scores(const float* s, int n, float* plain, int64_t stride) {
+    for (int j = 0; j < n; j += 4)
+      for (int r = 0; r < kRows; r += 4) {
+        Four four;
+        for (int a = 0; a < 4; ++a) four.row[a] = vld1q_f32(s + (j + a) * kRows + r);
+        four = transposed(four);
+        for (int a = 0; a < 4; ++a) vst1q_f32(plain + (r + a) * stride + j, four.row[a]);
+      }
+  }
 
-void read_scores(const float* s, int n, float* plain, int64_t stride) {
-  for (int j = 0; j < n; j += 4)
-    for (int r = 0; r < kRows; r += 4) {
-      Four four;
-      for (int a = 0; a < 4; ++a) four.row[a] = vld1q_f32(s + (j + a) * kRows + r);
-      four = transposed(four);
-      for (int a = 0; a < 4; ++a) vst1q_f32(plain + (r + a) * stride + j, four.row[a]);
-    }
-}
+  static void write_scores(const float* plain, int64_t stride, int n, float* s) {
+    for (int j = 0; j < n; j += 4)
+      for (int r = 0; r < kRows; r += 4) {
+        Four four;
+        for (int a = 0; a < 4; ++a) four.row[a] = vld1q_f32(plain + (r + a) * stride + j);
+        four = transposed(four);
+        for (int a = 0; a < 4; ++a) vst1q_f32(s + (j + a) * kRows + r, four.row[a]);
+      }
+  }
+  static void write_weights(const float* plain, int64_t stride, int n, void* p) {
+    write_scores(plain, stride, n, static_cast<float*>(p));
+  }
+};
 
-void write_scores(const float* plain, int64_t stride, int n, float* s) {
-  for (int j = 0; j < n; j += 4)
-    for (int r = 0; r < kRows; r += 4) {
-      Four four;
-      for (int a = 0; a < 4; ++a) four.row[a] = vld1q_f32(plain + (r + a) * stride + j);
-      four = transposed(four);
-      for (int a = 0; a < 4; ++a) vst1q_f32(s + (j + a) * kRows + r, four.row[a]);
-    }
-}
-void write_weights(const float* plain, int64_t stride, int n, void* p) {
-  write_scores(plain, stride, n, static_cast<float*>(p));
-}
-
-template <class T>
+template <class T, int V>
 constexpr CpuKernels kernels(DType dtype) {
+  using P = Panels<V>;
   return {.isa = "neon",
           .needs = bit(Feature::neon),
           .dtype = dtype,
-          .rows = kRows,
+          .rows = P::kRows,
           .keys = kKeys,
           .tile = kTile,
           .dim_step = 8,
           .operand_bytes = sizeof(float),
           .scale_in_q = true,
-          .pack_q = pack_q<T>,
+          .pack_q = P::template pack_q<T>,
           .pack_k = pack_k<T>,
           .pack_v = pack_v<T>,
-          .scores = scores,
-          .hide = hide,
-          .weights = weights,
-          .rescale = rescale,
-          .accumulate = accumulate,
-          .unpack = unpack,
-          .gradients = gradients,
-          .transpose = transpose,
-          .read_scores = read_scores,
-          .write_scores = write_scores,
-          .write_weights = write_weights,
+          .scores = P::scores,
+          .hide = P::hide,
+          .weights = P::weights,
+          .rescale = P::rescale,
+          .accumulate = P::accumulate,
+          .unpack = P::unpack,
+          .gradients = P::gradients,
+          .transpose = P::transpose,
+          .read_scores = P::read_scores,
+          .write_scores = P::write_scores,
+          .write_weights = P::write_weights,
           .widen = widen<T>,
           .narrow = narrow<T>};
 }
 
 }  // namespace
 
-const CpuKernels kNeonKernels[3] = {kernels<float>(DType::f32), kernels<F16>(DType::f16), kernels<Bf16>(DType::bf16)};
+const CpuKernels kNeonKernels[6] = {kernels<float, 3>(DType::f32), kernels<F16, 3>(DType::f16),
+                                    kernels<Bf16, 3>(DType::bf16), kernels<float, 2>(DType::f32),
+                                    kernels<F16, 2>(DType::f16), kernels<Bf16, 2>(DType::bf16)};
 
 }  // namespace attune
