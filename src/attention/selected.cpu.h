@@ -1,5 +1,7 @@
-// Lists of key blocks turned round, for the CPU: which tokens chose a block. A token's heads alone would leave most of
-// a panel empty, and a block would be packed again for each of them; the heads of all tokens that chose it fill panels.
+// What both passes of attention over lists of key blocks share on the CPU: the lists turned round (which tokens chose a
+// block), and which kernels suit a group. Where the heads of a group fill whole panels, a token has panels of its own:
+// its operands are packed once and its sums stay in them. Else its heads alone would leave most of a panel empty, and
+// the heads of all tokens that chose a block fill panels together.
 #pragma once
 #include <algorithm>
 #include <cstring>
@@ -46,6 +48,14 @@ struct Choosers {
   }
   int count(int block) const { return begin[block + 1] - begin[block]; }
 };
+
+inline bool own_panels(const Problem& p, const CpuKernels& m) { return group(p) % m.rows == 0; }
+inline const CpuKernels& selected_kernels(const Problem& p, const Device& d) {
+  const CpuKernels& m = *best_kernels(p.dtype.q, d.features, group(p));
+  return own_panels(p, m) ? m : *best_kernels(p.dtype.q, d.features);
+}
+
+inline int64_t blocks_of(const Problem& p, const Nsa& nsa) { return ceil_div(p.len_k, nsa.s); }
 
 // What both passes refuse.
 inline Status selected_supports(std::string_view who, Pass pass, const Problem& p, const Device& d) {

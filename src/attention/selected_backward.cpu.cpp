@@ -1,7 +1,8 @@
 // cpu_selected_backward: gradients of attention over lists of key blocks, by key block: the rows of all tokens that
 // chose a block are its query tiles, so dK and dV of a block are one sum, in one order. Five products as in
-// cpu_backward; dQ of a row is added up over its blocks, in rising order. Where groups are fewer than threads, each is
-// split by key blocks and the partial dQ are added up, in order.
+// cpu_backward; dQ of a row is added up over its blocks, in rising order, and in place where the heads of a group fill
+// whole panels. Where groups are fewer than threads, each is split by key blocks and the partial dQ are added up, in
+// order.
 #include <cmath>
 #include <numeric>
 
@@ -14,19 +15,41 @@ using namespace cpu;
 
 alignas(64) constexpr char kZeroRow[256 * sizeof(float)] = {};  // of any dtype
 
-struct RowState { float *lse, *delta; };  // [batch][head][query], base 2 and +inf where a row sees nothing
+constexpr int kBunch = 8;  // panels of keys at a time: a block of 64 keys on NEON
+
+// Rows are [batch][head of keys][query][head of the group].
+struct RowState { float *lse, *delta; };  // base 2, lse +inf where a row sees nothing
+
+struct Queries { std::byte *q_k, *q_v, *do_k, *do_v; };  // operands for S, dK, dP, dV
 
 struct Scratch {
   std::byte *k_q, *v_q, *k_v;          // a key tile: as panels for S and dP, and as a tile for dQ
-  std::byte *q_k, *q_v, *do_k, *do_v;  // a query tile: for S, dK, dP, dV
+  Queries tile;
   float *dk, *dv, *dq, *s, *dp;        // dq: of one panel
   std::byte *p, *ds, *ds_t;            // ds_t: panels of queries, each with all keys of the tile
   float *lse, *delta, *row;
-  const void** rows;
+  const void **rows, **more;
+  int* mine;  // of the query tile: token * heads + head, in the group
   Choosers choosers;
 };
 
-int64_t blocks_of(const Problem& p, const Nsa& nsa) { return ceil_div(p.len_k, nsa.s); }
+// A token's rows are whole panels, and whole steps of a tile.
+bool own_rows(const Problem& p, const CpuKernels& m) { return own_panels(p, m) && group(p) % m.keys == 0; }
+
+// Panels hold keys here, and queries where dQ is accumulated.
+const CpuKernels& kernels_of(const Problem& p, const Nsa& nsa, const Device& d) {
+  const CpuKernels& m = selected_kernels(p, d);
+  return own_rows(p, m) ? m : *best_kernels(p.dtype.q, d.features, nsa.s);
+}
+
+int64_t rows_of_set(const Problem& p) { return int64_t(p.len_q) * group(p); }
+
+Queries carve_queries(Workspace& ws, const Problem& p, const CpuKernels& m, int64_t rows) {
+  const auto operand = [&](int dim) {
+    return ws.take<std::byte>(size_t(rows) * size_t(padded(m, dim)) * size_t(m.operand_bytes));
+  };
+  return {operand(p.dim_qk), operand(p.dim_qk), operand(p.dim_v), operand(p.dim_v)};
+}
 
 Scratch carve(Workspace& ws, const Plan& plan, const CpuKernels& m, const Nsa& nsa) {
   const Problem& p = plan.problem;
@@ -35,24 +58,23 @@ Scratch carve(Workspace& ws, const Plan& plan, const CpuKernels& m, const Nsa& n
   const auto operand = [&](size_t count) { return ws.take<std::byte>(count * size_t(m.operand_bytes)); };
   Scratch x{};
   x.k_q = operand(tk * dim_qk), x.v_q = operand(tk * dim_v), x.k_v = operand(tk * dim_qk);
-  x.q_k = operand(tq * dim_qk), x.q_v = operand(tq * dim_qk);
-  x.do_k = operand(tq * dim_v), x.do_v = operand(tq * dim_v);
+  x.tile = carve_queries(ws, p, m, plan.tile_q);
   x.dk = ws.take<float>(tk * dim_qk), x.dv = ws.take<float>(tk * dim_v), x.dq = ws.take<float>(rows * dim_qk);
-  x.s = ws.take<float>(tq * rows), x.dp = ws.take<float>(tq * rows);
-  x.p = operand(tq * rows), x.ds = operand(tq * rows), x.ds_t = operand(tq * tk);
+  x.s = ws.take<float>(tq * rows * kBunch), x.dp = ws.take<float>(tq * rows * kBunch);
+  x.p = operand(tq * rows * kBunch), x.ds = operand(tq * rows * kBunch), x.ds_t = operand(tq * tk);
   x.lse = ws.take<float>(tq), x.delta = ws.take<float>(tq), x.row = ws.take<float>(rows * std::max(dim_qk, dim_v));
-  x.rows = ws.take<const void*>(std::max(tk, tq));
+  x.rows = ws.take<const void*>(std::max(tk, tq)), x.more = ws.take<const void*>(tq), x.mine = ws.take<int>(tq);
   x.choosers = Choosers::carve(ws, p.len_q, blocks_of(p, nsa), nsa.n);
   return x;
 }
 
-// Sums of dQ in f32, [split][batch][head of keys][query][head of the group]; the splits of a set are not more than
-// needed to keep the threads busy.
-int64_t rows_of_set(const Problem& p) { return int64_t(p.len_q) * group(p); }
-float* carve_dq(Workspace& ws, const Plan& plan) {
+// Sums of dQ in f32, [split][row], as panels where a token has its own; the splits of a set are not more than needed to
+// keep the threads busy.
+int width_of_dq(const Problem& p, const CpuKernels& m) { return own_rows(p, m) ? padded(m, p.dim_qk) : p.dim_qk; }
+float* carve_dq(Workspace& ws, const Plan& plan, const CpuKernels& m) {
   const Problem& p = plan.problem;
   return ws.take<float>(size_t(plan.splits) * size_t(p.batch) * size_t(p.heads_kv) * size_t(rows_of_set(p)) *
-                        size_t(p.dim_qk));
+                        size_t(width_of_dq(p, m)));
 }
 
 RowState carve_rows(Workspace& ws, const Problem& p) {
@@ -60,18 +82,19 @@ RowState carve_rows(Workspace& ws, const Problem& p) {
   return {ws.take<float>(rows), ws.take<float>(rows)};
 }
 
-void prepare(const Problem& p, const Args& a, const RowsAs& io, const RowState& to, int b, int h) {
-  const Sequence seq = sequence(p, a, b);
-  const int64_t first = (int64_t(b) * p.heads_q + h) * p.len_q;
+// lse and delta of the rows of token i.
+void prepare(const Problem& p, const Args& a, const RowsAs& io, const RowState& to, const Unit& u, int i) {
+  const int64_t at = u.seq.q_first + i;
   float out[256], d_out[256];
-  for (int i = 0; i < seq.len_q; ++i) {
-    const int64_t at = seq.q_first + i;
-    io.read(row_address(a[Role::out], seq.q_batch, at, h), p.dim_v, out);
-    io.read(row_address(a[Role::d_out], seq.q_batch, at, h), p.dim_v, d_out);
-    const float lse = *a.row<const float>(Role::lse, seq.q_batch, at, h);
-    const float d_lse = a.given(Role::d_lse) ? *a.row<const float>(Role::d_lse, seq.q_batch, at, h) : 0.f;
-    to.delta[first + i] = lse == -INFINITY ? 0.f : dot_rows(out, d_out, p.dim_v) - d_lse;
-    to.lse[first + i] = lse == -INFINITY ? INFINITY : lse * kLog2e;
+  for (int r = i * u.group; r < (i + 1) * u.group; ++r) {
+    const int h = u.head(r);
+    const int64_t row = (int64_t(u.b) * p.heads_kv + u.head_kv) * rows_of_set(p) + r;
+    io.read(u.address(Role::out, r), p.dim_v, out);
+    io.read(u.address(Role::d_out, r), p.dim_v, d_out);
+    const float lse = *a.row<const float>(Role::lse, u.seq.q_batch, at, h);
+    const float d_lse = a.given(Role::d_lse) ? *a.row<const float>(Role::d_lse, u.seq.q_batch, at, h) : 0.f;
+    to.delta[row] = lse == -INFINITY ? 0.f : dot_rows(out, d_out, p.dim_v) - d_lse;
+    to.lse[row] = lse == -INFINITY ? INFINITY : lse * kLog2e;
   }
 }
 
@@ -81,11 +104,11 @@ class Task {
   Task(const Plan& plan, const Args& a, const CpuKernels& m, const Nsa& nsa, const Scratch& x, const RowState& rows,
        const Unit& unit, float* dq)
       : plan_(plan), p_(plan.problem), a_(a), m_(m), nsa_(nsa), x_(x), rows_(rows), u_(unit), sum_(dq),
-        grad_(p_.dtype.grad, plan.device), dim_qk_(padded(m, p_.dim_qk)), dim_v_(padded(m, p_.dim_v)),
-        scale_(scale_of(p_, a)) {}
+        grad_(p_.dtype.grad, plan.device), own_(own_rows(p_, m)), dim_qk_(padded(m, p_.dim_qk)),
+        dim_v_(padded(m, p_.dim_v)), scale_(scale_of(p_, a)) {}
 
   void run(Rows blocks) {
-    std::fill_n(sum_, int64_t(u_.rows()) * p_.dim_qk, 0.f);
+    std::fill_n(sum_, int64_t(u_.rows()) * width_of_dq(p_, m_), 0.f);
     first_ = blocks.first;
     x_.choosers.fill(a_, nsa_, u_.seq, u_.head_kv, {0, u_.seq.len_q}, blocks);
     for (int m = blocks.first; m < blocks.last; ++m) {
@@ -97,7 +120,6 @@ class Task {
   }
 
  private:
-  int token(int block, int row) const { return x_.choosers.token[x_.choosers.begin[block - first_] + row / u_.group]; }
   int panels(Rows keys) const { return int(ceil_div(round_up(keys.last - keys.first, m_.keys), m_.rows)); }
 
   void key_tile(int block, Rows keys) {
@@ -121,68 +143,105 @@ class Task {
     store_keys(Role::dv, keys, x_.dv, p_.dim_v, dim_v_, 1.f);
   }
 
+  // f(q, token, head of the group) for rows row + q of a block's choosers.
+  template <class F>
+  void each_row(int block, int row, int count, F f) const {
+    const int32_t* i = x_.choosers.token + x_.choosers.begin[block - first_] + row / u_.group;
+    for (int q = 0, h = row % u_.group; q < count; ++q) {
+      f(q, *i, h);
+      if (++h == u_.group) h = 0, ++i;
+    }
+  }
+  char* address(Role r, int token, int head) const {
+    return row_address(a_[r], u_.seq.q_batch, u_.seq.q_first + token, u_.head_q + head);
+  }
+
+  // Rows of a block's choosers as a query tile of n rows; those beyond `count` are 0.
   void pack_queries(int block, int row, int count, int n) {
-    const auto pack = [&](Role r, int dim, std::byte* as_k, std::byte* as_v) {
-      for (int q = 0; q < n; ++q) {
-        x_.rows[q] = kZeroRow;
-        if (q < count)
-          x_.rows[q] = row_address(a_[r], u_.seq.q_batch, u_.seq.q_first + token(block, row + q), u_.head(row + q));
-      }
-      m_.pack_k(x_.rows, n, dim, as_k);
-      m_.pack_v(x_.rows, n, dim, as_v, plan_.tile_q);
-    };
-    pack(Role::q, p_.dim_qk, x_.q_k, x_.q_v);
-    pack(Role::d_out, p_.dim_v, x_.do_k, x_.do_v);
-    for (int q = 0; q < n; ++q) {
-      x_.lse[q] = INFINITY, x_.delta[q] = 0.f;
-      if (q >= count) continue;
-      const int64_t at = (int64_t(u_.b) * p_.heads_q + u_.head(row + q)) * p_.len_q + token(block, row + q);
-      x_.lse[q] = rows_.lse[at], x_.delta[q] = rows_.delta[at];
-    }
+    const int64_t set = (int64_t(u_.b) * p_.heads_kv + u_.head_kv) * rows_of_set(p_);
+    each_row(block, row, count, [&](int q, int token, int head) {
+      x_.mine[q] = token * u_.group + head;
+      x_.rows[q] = address(Role::q, token, head), x_.more[q] = address(Role::d_out, token, head);
+      x_.lse[q] = rows_.lse[set + x_.mine[q]], x_.delta[q] = rows_.delta[set + x_.mine[q]];
+    });
+    for (int q = count; q < n; ++q)
+      x_.rows[q] = x_.more[q] = kZeroRow, x_.lse[q] = INFINITY, x_.delta[q] = 0.f;
+    m_.pack_k(x_.rows, n, p_.dim_qk, x_.tile.q_k);
+    m_.pack_v(x_.rows, n, p_.dim_qk, x_.tile.q_v, plan_.tile_q);
+    m_.pack_k(x_.more, n, p_.dim_v, x_.tile.do_k);
+    m_.pack_v(x_.more, n, p_.dim_v, x_.tile.do_v, plan_.tile_q);
   }
 
+  // Product by product over a bunch of key panels, not panel by panel: the query operand of a product stays in L1.
   void query_tile(int block, Rows keys, int row, int count) {
-    const int n = int(round_up(round_up(count, m_.rows), m_.keys));
+    const int n = int(round_up(round_up(count, m_.rows), m_.keys)), all = panels(keys);
     pack_queries(block, row, count, n);
-    for (int panel = 0; panel < panels(keys); ++panel) {
-      const int first_key = keys.first + panel * m_.rows, last_key = std::min(first_key + m_.rows, keys.last);
-      int from[kSelectedMaxRows], until[kSelectedMaxRows];
-      bool partial = last_key - first_key < m_.rows;
-      for (int r = 0; r < m_.rows; ++r) {
-        const bool real = first_key + r < last_key;
-        from[r] = real ? 0 : n, until[r] = real ? count : 0;
-        // Tokens rise, so those that stand before the key come first.
-        while (real && from[r] < count && u_.seq.band.q_position(token(block, row + from[r])) < first_key + r)
-          ++from[r];
-        partial |= from[r] > 0;
-      }
+    for (int first = 0; first < all; first += kBunch) {
+      const Rows bunch{first, std::min(first + kBunch, all)};
       float top[kSelectedMaxRows];
-      m_.scores(at(x_.k_q, m_, int64_t(panel) * m_.rows * dim_qk_), x_.q_k, n, dim_qk_, x_.s, top);
-      m_.scores(at(x_.v_q, m_, int64_t(panel) * m_.rows * dim_v_), x_.do_k, n, dim_v_, x_.dp, top);
-      if (partial) m_.hide(x_.s, n, from, until, top);
-      m_.gradients(x_.s, x_.dp, n, m_.scale_in_q ? 1.f : scale_ * kLog2e, x_.lse, x_.delta, x_.p, x_.ds);
-      if (a_.given(Role::dv))
-        m_.accumulate(x_.p, x_.do_v, plan_.tile_q, 0, n, dim_v_, x_.dv + int64_t(panel) * m_.rows * dim_v_);
-      if (a_.given(Role::dk))
-        m_.accumulate(x_.ds, x_.q_v, plan_.tile_q, 0, n, dim_qk_, x_.dk + int64_t(panel) * m_.rows * dim_qk_);
-      if (a_.given(Role::dq)) m_.transpose(x_.ds, n, x_.ds_t, int64_t(plan_.tile_k) * m_.rows, panel * m_.rows);
+      for (int panel = bunch.first; panel < bunch.last; ++panel)
+        m_.scores(at(x_.k_q, m_, int64_t(panel) * m_.rows * dim_qk_), x_.tile.q_k, n, dim_qk_, s_of(x_.s, bunch, panel),
+                  top);
+      for (int panel = bunch.first; panel < bunch.last; ++panel)
+        m_.scores(at(x_.v_q, m_, int64_t(panel) * m_.rows * dim_v_), x_.tile.do_k, n, dim_v_, s_of(x_.dp, bunch, panel),
+                  top);
+      for (int panel = bunch.first; panel < bunch.last; ++panel) {
+        hide(keys, panel, count, n);
+        m_.gradients(s_of(x_.s, bunch, panel), s_of(x_.dp, bunch, panel), n, m_.scale_in_q ? 1.f : scale_ * kLog2e,
+                     x_.lse, x_.delta, p_of(x_.p, bunch, panel), p_of(x_.ds, bunch, panel));
+      }
+      for (int panel = bunch.first; a_.given(Role::dv) && panel < bunch.last; ++panel)
+        m_.accumulate(p_of(x_.p, bunch, panel), x_.tile.do_v, plan_.tile_q, 0, n, dim_v_,
+                      x_.dv + int64_t(panel) * m_.rows * dim_v_);
+      for (int panel = bunch.first; a_.given(Role::dk) && panel < bunch.last; ++panel)
+        m_.accumulate(p_of(x_.ds, bunch, panel), x_.tile.q_v, plan_.tile_q, 0, n, dim_qk_,
+                      x_.dk + int64_t(panel) * m_.rows * dim_qk_);
+      for (int panel = bunch.first; a_.given(Role::dq) && panel < bunch.last; ++panel)
+        m_.transpose(p_of(x_.ds, bunch, panel), n, x_.ds_t, int64_t(plan_.tile_k) * m_.rows, panel * m_.rows);
     }
-    if (a_.given(Role::dq)) add_dq(block, keys, row, count);
+    if (a_.given(Role::dq)) add_dq(keys, count);
+  }
+  // Panels of a bunch, each with room for a tile of queries.
+  float* s_of(float* s, Rows bunch, int panel) const {
+    return s + int64_t(panel - bunch.first) * m_.rows * plan_.tile_q;
+  }
+  std::byte* p_of(std::byte* p, Rows bunch, int panel) const {
+    return at(p, m_, int64_t(panel - bunch.first) * m_.rows * plan_.tile_q);
   }
 
-  void add_dq(int block, Rows keys, int row, int count) {
+  // Queries that stand before a key, in x_.s.
+  void hide(Rows keys, int panel, int count, int n) {
+    const int first_key = keys.first + panel * m_.rows, last_key = std::min(first_key + m_.rows, keys.last);
+    int from[kSelectedMaxRows], until[kSelectedMaxRows];
+    bool partial = last_key - first_key < m_.rows;
+    for (int r = 0; r < m_.rows; ++r) {
+      const bool real = first_key + r < last_key;
+      from[r] = real ? 0 : n, until[r] = real ? count : 0;
+      // Tokens rise, so those that stand before the key come first.
+      while (real && from[r] < count && u_.seq.band.q_position(x_.mine[from[r]] / u_.group) < first_key + r) ++from[r];
+      partial |= from[r] > 0;
+    }
+    float top[kSelectedMaxRows];
+    if (partial) m_.hide(s_of(x_.s, {panel / kBunch * kBunch, 0}, panel), n, from, until, top);
+  }
+
+  void add_dq(Rows keys, int count) {
     const int many = int(round_up(keys.last - keys.first, m_.keys));
     float factor[kSelectedMaxRows];
     std::fill_n(factor, m_.rows, scale_);
     for (int first = 0; first < count; first += m_.rows) {
       const int rows = std::min(m_.rows, count - first);
-      std::fill_n(x_.dq, m_.rows * dim_qk_, 0.f);
-      m_.accumulate(at(x_.ds_t, m_, int64_t(first) * plan_.tile_k), x_.k_v, plan_.tile_k, 0, many, dim_qk_, x_.dq);
-      m_.unpack(x_.dq, p_.dim_qk, factor, rows, x_.row, p_.dim_qk);
-      for (int r = 0; r < rows; ++r) {
-        const int64_t to = int64_t(token(block, row + first + r)) * u_.group + (row + first + r) % u_.group;
-        add_row(x_.row + int64_t(r) * p_.dim_qk, p_.dim_qk, sum_ + to * p_.dim_qk);
+      const std::byte* ds = at(x_.ds_t, m_, int64_t(first) * plan_.tile_k);
+      if (own_) {
+        m_.accumulate(ds, x_.k_v, plan_.tile_k, 0, many, dim_qk_,
+                      sum_ + int64_t(x_.mine[first]) * dim_qk_);
+        continue;
       }
+      std::fill_n(x_.dq, m_.rows * dim_qk_, 0.f);
+      m_.accumulate(ds, x_.k_v, plan_.tile_k, 0, many, dim_qk_, x_.dq);
+      m_.unpack(x_.dq, p_.dim_qk, factor, rows, x_.row, p_.dim_qk);
+      for (int r = 0; r < rows; ++r)
+        add_row(x_.row + int64_t(r) * p_.dim_qk, p_.dim_qk, sum_ + int64_t(x_.mine[first + r]) * p_.dim_qk);
     }
   }
 
@@ -215,6 +274,7 @@ class Task {
   const Unit& u_;
   float* sum_;
   const RowsAs grad_;
+  const bool own_;
   const int dim_qk_, dim_v_;
   const float scale_;
   int first_ = 0;
@@ -234,16 +294,16 @@ Status supports(const Problem& p, const Device& d) {
 
 Status shape(Plan& plan, const Planner&) {
   const Problem& p = plan.problem;
-  const CpuKernels& m = *best_kernels(p.dtype.q, plan.device.features);
   const Nsa nsa = nsa_of(p);
+  const CpuKernels& m = kernels_of(p, nsa, plan.device);
   const int step = std::lcm(m.rows, m.keys), narrow = m.operand_bytes == 2 ? 2 : 1;
   plan.tile_k = int(round_up(std::min({nsa.s, p.len_k, 240 * narrow}), step));
-  plan.tile_q = int(round_up(std::min<int64_t>(rows_of_set(p), 96 * narrow), step));
+  plan.tile_q = int(round_up(std::min<int64_t>(rows_of_set(p), 96 * narrow), own_rows(p, m) ? group(p) : step));
   const int64_t sets = int64_t(p.batch) * p.heads_kv;
   if (sets < plan.device.units && p.reproducible != Reproducible::batch)
     plan.splits = int(std::clamp<int64_t>(ceil_div(plan.device.units, sets), 1, blocks_of(p, nsa)));
   Workspace count;
-  carve_rows(count, p), carve_dq(count, plan);
+  carve_rows(count, p), carve_dq(count, plan, m);
   for (int n = 0; n < plan.device.units; ++n) carve(count, plan, m, nsa);
   plan.workspace_bytes = count.used;
   return Status::good();
@@ -251,45 +311,59 @@ Status shape(Plan& plan, const Planner&) {
 
 Status run(const Plan& plan, const Args& a, Workspace ws, Stream) {
   const Problem& p = plan.problem;
-  const CpuKernels& m = *best_kernels(p.dtype.q, plan.device.features);
   const Nsa nsa = nsa_of(p);
+  const CpuKernels& m = kernels_of(p, nsa, plan.device);
   const RowState rows = carve_rows(ws, p);
-  float* const sums = carve_dq(ws, plan);
+  float* const sums = carve_dq(ws, plan, m);
+  const bool own = own_rows(p, m);
   const int units = plan.device.units, heads = group(p);
   const RowsAs out(p.dtype.out, plan.device), grad(p.dtype.grad, plan.device);
-  each_task(int64_t(p.batch) * p.heads_q, units,
-            [&](int, int64_t n) { prepare(p, a, out, rows, int(n / p.heads_q), int(n % p.heads_q)); });
+  const auto scratch_of = [&](int worker) {
+    Workspace mine = ws;
+    for (int before = 0; before < worker; ++before) carve(mine, plan, m, nsa);
+    return carve(mine, plan, m, nsa);
+  };
+  const auto unit_of = [&](int64_t b, int64_t g) {
+    return Unit{&p, &a, int(b), int(g), int(g) * heads, heads, sequence(p, a, int(b)), nullptr};
+  };
+  const int64_t of_split = int64_t(p.batch) * p.heads_kv;
+  each_task(of_split * p.len_q, units, [&](int, int64_t n) {
+    const Unit unit = unit_of(n / p.len_q / p.heads_kv, n / p.len_q % p.heads_kv);
+    if (n % p.len_q < unit.seq.len_q) prepare(p, a, out, rows, unit, int(n % p.len_q));
+  });
   for (const Role r : {Role::dk, Role::dv})
     if (a.given(r)) clear(a[r], units);
 
   // Where sequences share rows of a cache, one task has all of them.
   const bool together = a.given(Role::cache_index);
-  const int64_t sets = (together ? 1 : int64_t(p.batch)) * p.heads_kv, of_split = int64_t(p.batch) * p.heads_kv;
+  const int64_t sets = (together ? 1 : int64_t(p.batch)) * p.heads_kv, width = width_of_dq(p, m);
   const auto sum_of = [&](int64_t split, int64_t b, int64_t g) {
-    return sums + ((split * of_split + b * p.heads_kv + g) * rows_of_set(p)) * p.dim_qk;
+    return sums + ((split * of_split + b * p.heads_kv + g) * rows_of_set(p)) * width;
   };
   each_task(sets * plan.splits, units, [&](int worker, int64_t n) {
-    Workspace own = ws;
-    for (int before = 0; before < worker; ++before) carve(own, plan, m, nsa);
-    const Scratch x = carve(own, plan, m, nsa);
+    const Scratch x = scratch_of(worker);
     const int64_t split = n % plan.splits, set = n / plan.splits, g = set % p.heads_kv;
     for (int64_t b = together ? 0 : set / p.heads_kv; b < (together ? p.batch : set / p.heads_kv + 1); ++b) {
-      const Unit unit{&p, &a, int(b), int(g), int(g) * heads, heads, sequence(p, a, int(b)), nullptr};
+      const Unit unit = unit_of(b, g);
       const int64_t blocks = ceil_div(unit.seq.len_k, nsa.s);
       Task(plan, a, m, nsa, x, rows, unit, sum_of(split, b, g))
           .run({int(blocks * split / plan.splits), int(blocks * (split + 1) / plan.splits)});
     }
   });
   if (!a.given(Role::dq)) return Status::good();
-  each_task(of_split, units, [&](int, int64_t n) {
-    const int b = int(n / p.heads_kv), g = int(n % p.heads_kv);
-    const Sequence seq = sequence(p, a, b);
-    for (int64_t row = 0; row < int64_t(seq.len_q) * heads; ++row) {
-      float* sum = sum_of(0, b, g) + row * p.dim_qk;
+  const float scale = scale_of(p, a);
+  each_task(of_split, units, [&](int worker, int64_t n) {
+    const Unit unit = unit_of(n / p.heads_kv, n % p.heads_kv);
+    const Scratch x = scratch_of(worker);
+    const int step = own ? m.rows : 1;  // rows that are stored together
+    float factor[kSelectedMaxRows];
+    std::fill_n(factor, m.rows, scale);
+    for (int row = 0; row < unit.rows(); row += step) {
+      float* sum = sum_of(0, unit.b, unit.head_kv) + row * width;
       for (int split = 1; split < plan.splits; ++split)
-        add_scaled(sum_of(split, b, g) + row * p.dim_qk, 1.f, p.dim_qk, sum);
-      const int64_t i = seq.q_first + row / heads, h = g * heads + row % heads;
-      grad.write(sum, p.dim_qk, row_address(a[Role::dq], seq.q_batch, i, h));
+        add_scaled(sum_of(split, unit.b, unit.head_kv) + row * width, 1.f, step * width, sum);
+      if (own) m.unpack(sum, p.dim_qk, factor, m.rows, x.row, p.dim_qk), sum = x.row;
+      for (int r = 0; r < step; ++r) grad.write(sum + int64_t(r) * p.dim_qk, p.dim_qk, unit.address(Role::dq, row + r));
     }
   });
   return Status::good();
