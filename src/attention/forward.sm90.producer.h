@@ -66,7 +66,7 @@ struct TileTaker {
 
   __device__ void run() const {
     prefetch_map(x.q);
-    const int per_unit = x.table ? *x.table_tiles : x.tiles_of_unit;
+    const int per_unit = x.table ? __ldcg(x.table_tiles) : x.tiles_of_unit;  // past a cache that may be old
     const bool more = per_unit * x.units > int(gridDim.x);  // than one for each block
     uint32_t tiles = 0;
     for (int index = blockIdx.x;; ++tiles) {
