@@ -481,11 +481,7 @@ Status run(const Plan& plan, const Args& given, Workspace ws, Stream) {
   const Partial partial = carve_partial(ws, plan);
   const PackedQueries queries = carve_queries(ws, plan, m);
   add_list_by_key(p, carve_list(ws, p), a);
-  const auto scratch_of = [&](int worker) {  // as counted: after those of the workers before it
-    Workspace own = ws;
-    for (int n = 0; n < worker; ++n) carve(own, plan, m);
-    return carve(own, plan, m);
-  };
+  const auto scratch_of = by_worker(ws, [&](Workspace& own) { return carve(own, plan, m); });
   std::atomic<int64_t> next{0};
   const auto each = [&](int64_t tasks, int workers, auto f) {
     next = 0;

@@ -204,11 +204,7 @@ Status run(const Plan& plan, const Args& a, Workspace ws, Stream) {
   const Problem& p = plan.problem;
   const Hidden kept = carve_hidden(ws, p, job.nsa);
   float* d_bias = ws.take<float>(size_t(job.nsa.width(p.dim_qk)));
-  const auto scratch = [&](int worker) {
-    Workspace own = ws;
-    for (int n = 0; n < worker; ++n) carve(own, p, job.nsa);
-    return carve(own, p, job.nsa);
-  };
+  const auto scratch = by_worker(ws, [&](Workspace& own) { return carve(own, p, job.nsa); });
   const int units = plan.device.units;
   const auto tokens = [&](auto f) {
     each_task(job.slots(), units, [&](int worker, int64_t n) {

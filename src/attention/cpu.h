@@ -10,6 +10,16 @@
 
 namespace attune::cpu {
 
+// What carve(workspace) places, by worker: each has its own, behind those of the workers before it, as `shape` counted.
+template <class Carve>
+auto by_worker(Workspace ws, Carve carve) {
+  return [=](int worker) {
+    Workspace own = ws;
+    for (int before = 0; before < worker; ++before) carve(own);
+    return carve(own);
+  };
+}
+
 // The query heads that share one head of keys, in one sequence. Their rows are ordered (position, head), so that they
 // share packed tiles and panels; with one query a head they share a single panel. Block lists differ by head: there a
 // unit is one query head.

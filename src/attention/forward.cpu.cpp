@@ -468,11 +468,7 @@ Status attend(const Plan& plan, const Args& a, Workspace ws, Stream) {
   const CpuKernels& m = *best_kernels(p.dtype.q, plan.device.features);
   const Partial partial = carve_partial(ws, plan);
   const PackedKeys keys = carve_keys(ws, plan, m);
-  const auto scratch_of = [&](int worker) {  // as counted: after those of the workers before it
-    Workspace own = ws;
-    for (int n = 0; n < worker; ++n) carve(own, plan, m);
-    return carve(own, plan, m);
-  };
+  const auto scratch_of = by_worker(ws, [&](Workspace& own) { return carve(own, plan, m); });
   const Tasks of_unit(plan, longest(p, a).q);
   const int64_t sets = int64_t(p.batch) * units(p), tasks = sets * of_unit.count * plan.splits;
   if (!tasks) return Status::good();

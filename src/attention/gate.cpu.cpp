@@ -102,10 +102,9 @@ Status run(const Plan& plan, const Args& a, Workspace ws, Stream) {
   const Job job(plan, a);
   const Problem& p = plan.problem;
   const int64_t pieces = ceil_div(p.len_q, kTaskQueries);
+  const auto scratch_of = by_worker(ws, [&](Workspace& own) { return carve(own, p); });
   each_task(p.batch * pieces, plan.device.units, [&](int worker, int64_t n) {
-    Workspace own = ws;
-    for (int before = 0; before < worker; ++before) carve(own, p);
-    const Scratch x = carve(own, p);
+    const Scratch x = scratch_of(worker);
     const Queries s = queries_of(p, a, int(n / pieces));
     const int64_t first = n % pieces * kTaskQueries;
     const int64_t last = std::min<int64_t>(first + kTaskQueries, s.count);

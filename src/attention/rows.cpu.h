@@ -4,10 +4,8 @@
 #include <algorithm>
 #include <atomic>
 
+#include "attention/cpu.h"
 #include "core/dtypes.h"
-#include "machine/cpu/kernels.h"
-#include "machine/cpu/threads.h"
-#include "plan/backend.h"
 
 namespace attune::cpu {
 

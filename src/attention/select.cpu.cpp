@@ -4,7 +4,6 @@
 // always in the same order, so equal keys have equal scores and the lower block wins.
 #include <cmath>
 
-#include "attention/cpu.h"
 #include "attention/rows.cpu.h"
 #include "core/nsa.h"
 #include "core/softmax.h"
@@ -211,10 +210,9 @@ Status run(const Plan& plan, const Args& a, Workspace ws, Stream) {
   const CpuKernels& m = *best_kernels(p.dtype.q, plan.device.features);
   const Nsa nsa = nsa_of(p);
   const int64_t pieces = ceil_div(p.len_q, plan.tile_q), sets = int64_t(p.batch) * p.heads_kv;
+  const auto scratch_of = by_worker(ws, [&](Workspace& own) { return carve(own, plan, m, nsa); });
   each_task(sets * pieces, plan.device.units, [&](int worker, int64_t n) {
-    Workspace own = ws;
-    for (int before = 0; before < worker; ++before) carve(own, plan, m, nsa);
-    const Scratch x = carve(own, plan, m, nsa);
+    const Scratch x = scratch_of(worker);
     const int64_t set = n % sets, piece = pieces - 1 - n / sets;  // the longest first
     Task(plan, a, m, nsa, x, int(set / p.heads_kv), int(set % p.heads_kv), int(piece * plan.tile_q),
          clamp((piece + 1) * plan.tile_q, 0, p.len_q)).run();

@@ -281,11 +281,7 @@ Status run(const Plan& plan, const Args& a, Workspace ws, Stream) {
   const CpuKernels& m = selected_kernels(p, plan.device);
   const Nsa nsa = nsa_of(p);
   const PackedKeys keys = carve_keys(ws, plan, m, nsa);
-  const auto scratch_of = [&](int worker) {
-    Workspace own = ws;
-    for (int before = 0; before < worker; ++before) carve(own, plan, m, nsa);
-    return carve(own, plan, m, nsa);
-  };
+  const auto scratch_of = by_worker(ws, [&](Workspace& own) { return carve(own, plan, m, nsa); });
   const int64_t pieces = ceil_div(p.len_q, plan.tile_q), sets = int64_t(p.batch) * p.heads_kv;
   each_task(sets * keys.slots, plan.device.units, [&](int worker, int64_t n) {
     const int64_t set = n / keys.slots, slot = n % keys.slots;

@@ -318,11 +318,7 @@ Status run(const Plan& plan, const Args& a, Workspace ws, Stream) {
   const bool own = own_rows(p, m);
   const int units = plan.device.units, heads = group(p);
   const RowsAs out(p.dtype.out, plan.device), grad(p.dtype.grad, plan.device);
-  const auto scratch_of = [&](int worker) {
-    Workspace mine = ws;
-    for (int before = 0; before < worker; ++before) carve(mine, plan, m, nsa);
-    return carve(mine, plan, m, nsa);
-  };
+  const auto scratch_of = by_worker(ws, [&](Workspace& own) { return carve(own, plan, m, nsa); });
   const auto unit_of = [&](int64_t b, int64_t g) {
     return Unit{&p, &a, int(b), int(g), int(g) * heads, heads, sequence(p, a, int(b)), nullptr};
   };
