@@ -92,8 +92,7 @@ class Modules : public OnGpu {
     const auto here = made(kind + " f32" + rest), there = made(line, nullptr, gpu_);
     ASSERT_TRUE(here && there);
     ModuleWorld w(*here);
-    ASSERT_EQ(w.forward().message, "");
-    ASSERT_EQ(w.backward().message, "");
+    ASSERT_EQ(w.both().message, "");
     OnDevice gpu(*there, w);
     ASSERT_EQ(there->forward(gpu.call(stream_.get())).message, "");
     ASSERT_EQ(there->backward(gpu.call(stream_.get())).message, "");

@@ -92,8 +92,7 @@ TEST(Factory, modules_by_name_run) {
     const auto module = made(c.line);
     ASSERT_TRUE(module) << c.line;
     ModuleWorld w(*module);
-    EXPECT_EQ(w.forward().message, "") << c.line;
-    EXPECT_EQ(w.backward().message, "") << c.line;
+    EXPECT_EQ(w.both().message, "") << c.line;
     for (const float x : w.dx) ASSERT_TRUE(std::isfinite(x)) << c.line;
   }
 }

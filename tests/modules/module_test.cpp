@@ -17,8 +17,7 @@ void compare(std::string_view line, const Formula& formula) {
   ASSERT_TRUE(module);
   disturb(*module);
   ModuleWorld w(*module);
-  ASSERT_EQ(w.forward().message, "");
-  ASSERT_EQ(w.backward().message, "");
+  ASSERT_EQ(w.both().message, "");
   Parameters p;
   for (const Parameter& one : module->graph().parameters) p[one.name] = doubles(w.parameter(one));
   const plain::Vector x = doubles(w.x), memory = doubles(w.memory);
@@ -136,8 +135,7 @@ TEST(Module, parameter_gradients_are_overwritten_or_added_to) {
     SCOPED_TRACE(line);
     const auto module = made(line);
     ModuleWorld w(*module);
-    ASSERT_EQ(w.forward().message, "");
-    ASSERT_EQ(w.backward().message, "");
+    ASSERT_EQ(w.both().message, "");
     std::vector<std::vector<float>> once;
     for (const Parameter& p : module->graph().parameters) once.push_back(w.gradient(p));
     ASSERT_EQ(w.backward().message, "");
@@ -154,8 +152,7 @@ TEST(Module, parameter_gradients_are_overwritten_or_added_to) {
 TEST(Module, a_gradient_of_the_input_that_nobody_wants_changes_no_other) {
   const auto module = made("llama f32 b1 s8 e32 h4");
   ModuleWorld w(*module);
-  ASSERT_EQ(w.forward().message, "");
-  ASSERT_EQ(w.backward().message, "");
+  ASSERT_EQ(w.both().message, "");
   const std::vector<float> first = w.gradient(module->graph().parameters[0]);
   ModuleCall c = w.call();
   c.d_out = w.tensor(w.d_out, 8);

@@ -29,8 +29,7 @@ void compare(const std::string& one, const std::string& of_ranks) {
   const auto whole = made(one);
   ASSERT_TRUE(whole);
   ModuleWorld w(*whole);
-  ASSERT_EQ(w.forward().message, "");
-  ASSERT_EQ(w.backward().message, "");
+  ASSERT_EQ(w.both().message, "");
   Settings settings;
   Problem p;
   Pattern pattern;

@@ -79,6 +79,10 @@ struct ModuleWorld {
     c.d_out = tensor(d_out, len), c.dx = tensor(dx, len), c.d_memory = tensor(d_memory, keys), c.add = add;
     return module.backward(c);
   }
+  Status both() {  // passes, one after the other
+    const Status s = forward();
+    return s.ok() ? backward() : s;
+  }
   std::vector<float> parameter(const Parameter& p) const {
     std::vector<float> all(size_t(p.count()));
     EXPECT_EQ(module.read(p, all.data()).message, "");
