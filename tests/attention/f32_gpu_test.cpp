@@ -1,9 +1,6 @@
 // What the f32 kernels of a GPU take, in which words they refuse, and how much memory they plan. Pure functions: no GPU
 // is needed.
-#include <gtest/gtest.h>
-
-#include "plan/plan.h"
-#include "tests/asked.h"
+#include "tests/attention/refusals.h"
 
 namespace attune {
 namespace {
@@ -14,12 +11,7 @@ std::string refusal(std::string_view line, std::string_view on = "h200") {
   return b->supports(p, known(on)).message;
 }
 
-class F32OnGpu : public testing::Test {
- protected:
-  void SetUp() override {
-    if (!find_backend("sm80_forward_f32")) GTEST_SKIP() << "this build has no GPU code";
-  }
-};
+using F32OnGpu = WithGpuCode;
 
 TEST_F(F32OnGpu, every_dense_problem_is_taken_from_ampere_on) {
   for (const char* on : {"a100", "a10g", "l4", "rtx4090", "h100", "h200"})
@@ -37,20 +29,19 @@ TEST_F(F32OnGpu, every_dense_problem_is_taken_from_ampere_on) {
 }
 
 TEST_F(F32OnGpu, what_is_refused_is_said) {
-  const struct { const char *line, *on, *says; } cases[] = {
-      {"forward f32 b1 h1 q8 k8 d8 full", "h200", "sm80_forward_f32: multiplies with precision=tf32 or tf32x3, and"},
-      {"backward f32 b1 h1 q8 k8 d8 full", "h200", "sm80_backward_f32: multiplies with precision=tf32 or tf32x3"},
-      {"forward bf16 b1 h1 q8 k8 d8 full precision=tf32", "h200", "dtypes bf16 are not all f32"},
-      {"forward f32/bf16/f32 b1 h1 q8 k8 d8 full precision=tf32", "h200", "are not all f32"},
-      {"forward f32 b1 h1 q8 k8 d257 full precision=tf32", "h200", "dim 257 is over 256"},
-      {"backward f32 b1 h1 q8 k8 d8/260 full precision=tf32", "h200", "dim 260 is over 256"},
-      {"forward f32 b1 h1 q8 k8 d8 full precision=tf32", "t4", "needs a GPU of arch 80 or later, NVIDIA T4 is 75"},
-      {"backward f32 b1 h1 q8 k8 d8 full bias repro=run precision=tf32", "h200", "in no fixed order"},
+  const Refusal cases[] = {
+      {"sm80_forward_f32", "forward f32 b1 h1 q8 k8 d8 full", "h200", "multiplies with precision=tf32 or tf32x3, and"},
+      {"sm80_backward_f32", "backward f32 b1 h1 q8 k8 d8 full", "h200", "multiplies with precision=tf32 or tf32x3"},
+      {"sm80_forward_f32", "forward bf16 b1 h1 q8 k8 d8 full precision=tf32", "h200", "dtypes bf16 are not all f32"},
+      {"sm80_forward_f32", "forward f32/bf16/f32 b1 h1 q8 k8 d8 full precision=tf32", "h200", "are not all f32"},
+      {"sm80_forward_f32", "forward f32 b1 h1 q8 k8 d257 full precision=tf32", "h200", "dim 257 is over 256"},
+      {"sm80_backward_f32", "backward f32 b1 h1 q8 k8 d8/260 full precision=tf32", "h200", "dim 260 is over 256"},
+      {"sm80_forward_f32", "forward f32 b1 h1 q8 k8 d8 full precision=tf32", "t4",
+       "needs a GPU of arch 80 or later, NVIDIA T4 is 75"},
+      {"sm80_backward_f32", "backward f32 b1 h1 q8 k8 d8 full bias repro=run precision=tf32", "h200",
+       "in no fixed order"},
   };
-  for (const auto& c : cases) {
-    const std::string said = refusal(c.line, c.on);
-    EXPECT_NE(said.find(c.says), std::string::npos) << c.line << " says: " << said;
-  }
+  expect_refusals(cases);
   const Problem p = problem("forward f32 b1 h1 q8 k8 d8 full precision=tf32");
   EXPECT_EQ(find_backend("sm80_forward_f32")->supports(p, Device{}).message,
             "sm80_forward_f32: runs on a GPU, not on a CPU");

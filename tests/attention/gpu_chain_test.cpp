@@ -1,19 +1,13 @@
 // The links of the GPU chain behind the fused kernels: what cuda_standard and vendor_cudnn take, in which words they
 // refuse, and how much memory they plan. Pure functions: no GPU is needed.
-#include <gtest/gtest.h>
-
 #include "attention/cudnn_versions.h"
-#include "plan/plan.h"
-#include "tests/asked.h"
+#include "tests/attention/refusals.h"
 
 namespace attune {
 namespace {
 
-class GpuChain : public testing::Test {
+class GpuChain : public WithGpuCode {
  protected:
-  void SetUp() override {
-    if (!find_backend("cuda_standard")) GTEST_SKIP() << "this build has no GPU code";
-  }
   std::string refusal(std::string_view backend, std::string_view line, std::string_view on = "h200") const {
     return find_backend(backend)->supports(problem(line), known(on)).message;
   }
@@ -36,21 +30,21 @@ TEST_F(GpuChain, standard_takes_every_dense_problem) {
 }
 
 TEST_F(GpuChain, standard_refuses_in_words) {
-  const struct { const char *line, *on, *says; } cases[] = {
-      {"forward f64 b1 h1 q8 k8 d8 full", "h200", "dtype f64 is not one of f32, f16, bf16"},
-      {"forward bf16 b1 h1 q8 k8 d8 full", "t4", "bf16 needs Ampere (sm_80) or later, and NVIDIA T4 is sm_75"},
-      {"forward f16/bf16/f16 b1 h1 q8 k8 d8 full", "h200", "dtype bf16 of k and v is not that of q, f16"},
-      {"backward bf16/bf16/f32/bf16 b1 h1 q8 k8 d8 full", "h200", "dtype f32 of out is not that of q, bf16"},
-      {"forward f16/f16/bf16 b1 h1 q8 k8 d8 full", "h200", "dtype bf16 of out is neither f32 nor that of q, f16"},
-      {"forward f16 b1 h1 q8 k8 d8 full descale", "h200", "does not know the option descale"},
-      {"forward f16 b1 h1 q8 k8 d8 full repro=batch", "h200", "cuBLASLt does not promise repro=batch"},
-      {"forward f16 b1 h1 q200000 k200000 d8 full", "h200", "scores take 2^36 bytes or more"},
+  const Refusal cases[] = {
+      {"cuda_standard", "forward f64 b1 h1 q8 k8 d8 full", "h200", "dtype f64 is not one of f32, f16, bf16"},
+      {"cuda_standard", "forward bf16 b1 h1 q8 k8 d8 full", "t4",
+       "bf16 needs Ampere (sm_80) or later, and NVIDIA T4 is sm_75"},
+      {"cuda_standard", "forward f16/bf16/f16 b1 h1 q8 k8 d8 full", "h200",
+       "dtype bf16 of k and v is not that of q, f16"},
+      {"cuda_standard", "backward bf16/bf16/f32/bf16 b1 h1 q8 k8 d8 full", "h200",
+       "dtype f32 of out is not that of q, bf16"},
+      {"cuda_standard", "forward f16/f16/bf16 b1 h1 q8 k8 d8 full", "h200",
+       "dtype bf16 of out is neither f32 nor that of q, f16"},
+      {"cuda_standard", "forward f16 b1 h1 q8 k8 d8 full descale", "h200", "does not know the option descale"},
+      {"cuda_standard", "forward f16 b1 h1 q8 k8 d8 full repro=batch", "h200", "cuBLASLt does not promise repro=batch"},
+      {"cuda_standard", "forward f16 b1 h1 q200000 k200000 d8 full", "h200", "scores take 2^36 bytes or more"},
   };
-  for (const auto& c : cases) {
-    const std::string said = refusal("cuda_standard", c.line, c.on);
-    EXPECT_TRUE(said.starts_with("cuda_standard: ")) << said;
-    EXPECT_NE(said.find(c.says), std::string::npos) << c.line << " says: " << said;
-  }
+  expect_refusals(cases);
   EXPECT_EQ(refusal("cuda_standard", "forward f16 b1 h1 q8 k8 d8 full", "t4"), "");
   Device old = known("t4");
   old.arch = 70, old.name = "NVIDIA V100";
@@ -76,25 +70,23 @@ TEST_F(GpuChain, vendor_takes_plain_attention) {
 }
 
 TEST_F(GpuChain, vendor_refuses_in_words) {
-  const struct { const char *line, *on, *says; } cases[] = {
-      {"forward f16 b1 h1 q8 k8 d8 full", "t4", "of Ampere (sm_80) or later, and NVIDIA T4 is sm_75"},
-      {"forward f32 b1 h1 q8 k8 d8 full", "h200", "dtype f32 is not one of f16, bf16"},
-      {"forward bf16/bf16/f32 b1 h1 q8 k8 d8 full", "h200", "dtypes bf16/bf16/f32 are not one and the same"},
-      {"forward bf16 b1 h1 q8 k8 d12 full", "h200", "dim 12 is not a multiple of 8 up to 256"},
-      {"backward bf16 b1 h1 q8 k8 d192 full", "a100", "not a multiple of 8 up to 128, of a backward not on sm_90"},
-      {"forward bf16 b1 h1 q8 k8 d64 full softcap", "h200", "does not know the option softcap"},
-      {"forward bf16 b1 h1 q8 k8 d64 full ragged", "h200", "does not know ragged keys"},
-      {"forward bf16 b1 h1 q8 k8 d64 causal@absolute", "h200", "does not know absolute positions"},
-      {"forward bf16 b1 h1 q8 k8 d64 causal/4+0", "h200", "does not know keys 4 apart"},
-      {"forward bf16 b1 h1 q9 k8 d64 causal", "h200", "rows that see no key"},
-      {"forward bf16 b1 h1 q9 k8 d64 window3,0@top_left", "h200", "rows that see no key"},
-      {"backward bf16 b1 h1 q8 k8 d64 full repro=run", "h200", "repro=run is not kept"},
+  const Refusal cases[] = {
+      {"vendor_cudnn", "forward f16 b1 h1 q8 k8 d8 full", "t4", "of Ampere (sm_80) or later, and NVIDIA T4 is sm_75"},
+      {"vendor_cudnn", "forward f32 b1 h1 q8 k8 d8 full", "h200", "dtype f32 is not one of f16, bf16"},
+      {"vendor_cudnn", "forward bf16/bf16/f32 b1 h1 q8 k8 d8 full", "h200",
+       "dtypes bf16/bf16/f32 are not one and the same"},
+      {"vendor_cudnn", "forward bf16 b1 h1 q8 k8 d12 full", "h200", "dim 12 is not a multiple of 8 up to 256"},
+      {"vendor_cudnn", "backward bf16 b1 h1 q8 k8 d192 full", "a100",
+       "not a multiple of 8 up to 128, of a backward not on sm_90"},
+      {"vendor_cudnn", "forward bf16 b1 h1 q8 k8 d64 full softcap", "h200", "does not know the option softcap"},
+      {"vendor_cudnn", "forward bf16 b1 h1 q8 k8 d64 full ragged", "h200", "does not know ragged keys"},
+      {"vendor_cudnn", "forward bf16 b1 h1 q8 k8 d64 causal@absolute", "h200", "does not know absolute positions"},
+      {"vendor_cudnn", "forward bf16 b1 h1 q8 k8 d64 causal/4+0", "h200", "does not know keys 4 apart"},
+      {"vendor_cudnn", "forward bf16 b1 h1 q9 k8 d64 causal", "h200", "rows that see no key"},
+      {"vendor_cudnn", "forward bf16 b1 h1 q9 k8 d64 window3,0@top_left", "h200", "rows that see no key"},
+      {"vendor_cudnn", "backward bf16 b1 h1 q8 k8 d64 full repro=run", "h200", "repro=run is not kept"},
   };
-  for (const auto& c : cases) {
-    const std::string said = refusal("vendor_cudnn", c.line, c.on);
-    EXPECT_TRUE(said.starts_with("vendor_cudnn: ")) << said;
-    EXPECT_NE(said.find(c.says), std::string::npos) << c.line << " says: " << said;
-  }
+  expect_refusals(cases);
 }
 
 TEST_F(GpuChain, vendor_plans_memory_in_proportion) {

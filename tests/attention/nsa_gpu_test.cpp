@@ -1,18 +1,12 @@
 // What the GPU kernels of NSA's selection, compression and gates take, in which words they refuse, and how much memory
 // they plan. Pure functions: no GPU is needed.
-#include <gtest/gtest.h>
-
-#include "plan/plan.h"
-#include "tests/asked.h"
+#include "tests/attention/refusals.h"
 
 namespace attune {
 namespace {
 
-class NsaPlans : public testing::Test {
+class NsaPlans : public WithGpuCode {
  protected:
-  void SetUp() override {
-    if (!find_backend("sm80_select")) GTEST_SKIP() << "this build has no GPU code";
-  }
   static Plan planned(std::string_view line, std::string_view on = "h200") {
     Plan plan;
     EXPECT_EQ(Planner{.device = known(on)}.plan(problem(line), plan).message, "") << line << " on " << on;
@@ -40,17 +34,14 @@ TEST_F(NsaPlans, every_word_has_a_kernel) {
 }
 
 TEST_F(NsaPlans, what_is_refused_is_said) {
-  const struct { const char *backend, *line, *on, *says; } cases[] = {
+  const Refusal cases[] = {
       {"sm80_select", "forward bf16 b1 h129/1 q8 k8 d8 causal : select d=1 l=1 n=3 s=1", "h200", "129 heads"},
       {"sm80_select", "forward bf16 b1 h1 q8 k8 d12 causal : select d=1 l=1 n=3 s=1", "h200", "dim 12 of bf16"},
       {"sm80_select", "forward bf16 b1 h1 q8 k8 d8 causal : select d=1 l=1 n=3 s=1", "t4", "arch 80 or later"},
       {"sm80_select", "forward bf16 b1 h1 q8 k8 d8 causal", "h200", "the variant select only"},
       {"cuda_compress", "forward bf16 b1 h1 q8 k1 d6 full : compress d=8 l=8 phi=mlp", "h200", "multiples of 4"},
       {"cuda_gate", "forward bf16 b1 h1 q8 k8 d8 causal", "h200", "the variant gate only"}};
-  for (const auto& c : cases) {
-    const std::string said = find_backend(c.backend)->supports(problem(c.line), known(c.on)).message;
-    EXPECT_NE(said.find(c.says), std::string::npos) << c.line << " says: " << said;
-  }
+  expect_refusals(cases);
   Plan plan;
   const Problem many = problem("forward bf16 b1 h1 q99999 k99999 d8 causal : select d=1 l=60000 n=4 s=1");
   const std::string said = Planner{.device = known("h200"), .forced = "sm80_select"}.plan(many, plan).message;

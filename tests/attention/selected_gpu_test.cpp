@@ -1,18 +1,12 @@
 // What the GPU kernels of selected attention take, in which words they refuse, and how much memory they plan. Pure
 // functions: no GPU is needed.
-#include <gtest/gtest.h>
-
-#include "plan/plan.h"
-#include "tests/asked.h"
+#include "tests/attention/refusals.h"
 
 namespace attune {
 namespace {
 
-class SelectedPlans : public testing::Test {
+class SelectedPlans : public WithGpuCode {
  protected:
-  void SetUp() override {
-    if (!find_backend("sm80_selected")) GTEST_SKIP() << "this build has no GPU code";
-  }
   static const Backend& backend(const Problem& p) {
     return *find_backend(p.pass == Pass::forward ? "sm80_selected" : "sm80_selected_backward");
   }
@@ -36,18 +30,18 @@ TEST_F(SelectedPlans, every_group_block_and_head_dim_is_taken_from_ampere_on) {
 }
 
 TEST_F(SelectedPlans, what_is_refused_is_said) {
-  const struct { const char *line, *on, *says; } cases[] = {
-      {"forward f32 b1 h1 q8 k8 d8 causal : selected n=3 s=4", "h200", "dtype f32 is not one of f16, bf16"},
-      {"forward bf16 b1 h1 q8 k8 d12 causal : selected n=3 s=4", "h200", "dim 12 is not a multiple of 8 up to 256"},
-      {"forward bf16 b1 h1 q8 k8 d8 causal : selected n=3 s=4", "t4", "needs a GPU of arch 80 or later"},
-      {"forward bf16 b1 h1 q8 k8 d8 causal", "h200", "computes selected attention, not dense"},
-      {"backward bf16/bf16/f32/bf16 b1 h1 q8 k8 d8 causal : selected n=3 s=4", "h200", "out is f32 and q is bf16"},
+  const Refusal cases[] = {
+      {"sm80_selected", "forward f32 b1 h1 q8 k8 d8 causal : selected n=3 s=4", "h200",
+       "dtype f32 is not one of f16, bf16"},
+      {"sm80_selected", "forward bf16 b1 h1 q8 k8 d12 causal : selected n=3 s=4", "h200",
+       "dim 12 is not a multiple of 8 up to 256"},
+      {"sm80_selected", "forward bf16 b1 h1 q8 k8 d8 causal : selected n=3 s=4", "t4",
+       "needs a GPU of arch 80 or later"},
+      {"sm80_selected", "forward bf16 b1 h1 q8 k8 d8 causal", "h200", "computes selected attention, not dense"},
+      {"sm80_selected_backward", "backward bf16/bf16/f32/bf16 b1 h1 q8 k8 d8 causal : selected n=3 s=4", "h200",
+       "out is f32 and q is bf16"},
   };
-  for (const auto& c : cases) {
-    const Problem p = problem(c.line);
-    const std::string said = backend(p).supports(p, known(c.on)).message;
-    EXPECT_NE(said.find(c.says), std::string::npos) << c.line << " says: " << said;
-  }
+  expect_refusals(cases);
 }
 
 TEST_F(SelectedPlans, what_the_tensor_cores_refuse_goes_to_ordinary_multiply_adds) {
