@@ -215,13 +215,22 @@ struct Enqueued {
   }
 };
 
-TEST(Measure, takes_the_devices_own_time_in_batches) {
-  World w;
+struct MeasureOnDevice : testing::Test {
+  World w{};
   Device device{w};
-  Enqueued work;
-  const Stopwatch watch = device.stopwatch();
-  Settings set = quick();
-  set.stopwatch = &watch, set.cold = true;
+  Enqueued work{};
+  Stopwatch watch = device.stopwatch();
+  Settings set = timed();
+
+  Settings timed() const {
+    Settings s = quick();
+    s.stopwatch = &watch;
+    return s;
+  }
+};
+
+TEST_F(MeasureOnDevice, takes_the_devices_own_time_in_batches) {
+  set.cold = true;
   const Timing t = one(work.subject(), set, w);
   EXPECT_EQ(median(t.samples), 123456.0);
   EXPECT_EQ(t.calls, 1);
@@ -232,28 +241,17 @@ TEST(Measure, takes_the_devices_own_time_in_batches) {
   EXPECT_LE(*std::max_element(device.sizes.begin(), device.sizes.end()), 16u);
 }
 
-TEST(Measure, batches_that_came_too_late_are_counted_but_for_the_warm_up) {
-  World w;
-  Device device{w};
+TEST_F(MeasureOnDevice, batches_that_came_too_late_are_counted_but_for_the_warm_up) {
   device.ns = 5e6;
-  Enqueued work;
-  const Stopwatch watch = device.stopwatch();
-  Settings set = quick();
-  set.stopwatch = &watch, set.cold = true, set.warm_up_seconds = 0, set.precision = 0;
+  set.cold = true, set.warm_up_seconds = 0, set.precision = 0;
   const Timing t = one(work.subject(), set, w);
   ASSERT_GT(device.batches, 9);
   ASSERT_LT(t.warm_up_calls, 30);  // seven batches
   EXPECT_EQ(t.late_batches, 1);
 }
 
-TEST(Measure, short_kernels_are_timed_several_at_once_unless_cold) {
-  World w;
-  Device device{w};
+TEST_F(MeasureOnDevice, short_kernels_are_timed_several_at_once_unless_cold) {
   device.ns = 2500;
-  Enqueued work;
-  const Stopwatch watch = device.stopwatch();
-  Settings set = quick();
-  set.stopwatch = &watch;
   const Timing warm = one(work.subject(), set, w);
   EXPECT_EQ(warm.calls, 8);  // 20 us
   EXPECT_EQ(median(warm.samples), 2500);
@@ -262,41 +260,25 @@ TEST(Measure, short_kernels_are_timed_several_at_once_unless_cold) {
   EXPECT_EQ(one(work.subject(), set, w).calls, 1);
 }
 
-TEST(Measure, a_graph_has_its_own_number_of_calls) {
-  World w;
-  Device device{w};
-  Enqueued work;
-  const Stopwatch watch = device.stopwatch(24);
-  Settings set = quick();
-  set.stopwatch = &watch;
+TEST_F(MeasureOnDevice, a_graph_has_its_own_number_of_calls) {
+  watch = device.stopwatch(24);
   const Timing t = one(work.subject(), set, w);
   EXPECT_EQ(t.calls, 24);
   EXPECT_EQ(std::count(device.calls.begin(), device.calls.end(), 24), std::ptrdiff_t(device.calls.size()));
   EXPECT_EQ(median(t.samples), 123456.0);
 }
 
-TEST(Measure, a_device_that_is_lost_ends_its_subject_with_a_sentence) {
-  World w;
-  Device device{w};
+TEST_F(MeasureOnDevice, a_device_that_is_lost_ends_its_subject_with_a_sentence) {
   device.fails_at = 6;
-  Enqueued work;
-  const Stopwatch watch = device.stopwatch();
-  Settings set = quick();
-  set.stopwatch = &watch;
   const Timing t = one(work.subject(), set, w);
   EXPECT_EQ(t.status.message, "kernel: lost");
   EXPECT_EQ(t.ended_by, "failure");
 }
 
-TEST(Measure, the_floor_of_a_device_is_measured_as_everything_else) {
-  World w;
-  Device device{w};
+TEST_F(MeasureOnDevice, the_floor_of_a_device_is_measured_as_everything_else) {
   device.ns = 2000;
-  Enqueued empty;
-  const Stopwatch watch = device.stopwatch();
-  Settings set = quick();
-  set.stopwatch = &watch, set.cold = true;
-  const Subject s = empty.subject();
+  set.cold = true;
+  const Subject s = work.subject();
   EXPECT_EQ(floor_ns(set, w.clock(), &s), 2000);
   EXPECT_EQ(std::count(device.calls.begin(), device.calls.end(), 1), std::ptrdiff_t(device.calls.size()));
 }
