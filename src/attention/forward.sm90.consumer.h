@@ -1,6 +1,6 @@
 // Forward attention for Hopper: a warpgroup that owns 64 queries.
 #pragma once
-#include "attention/forward.sm90.shape.h"
+#include "attention/forward.sm90.score.h"
 #include "attention/forward.sm90.softmax.h"
 #include "core/softmax.h"
 #include "machine/sm90/barrier.h"
@@ -28,6 +28,7 @@ struct Consumer {
   int number;                             // of a list: this key tile
   int plain_first, plain_last;            // key tiles of this query tile of which every row sees all
   bool fresh, raised;
+  float slope;                            // with options only: of this query tile's head, in base 2
 
   __device__ void release(int barrier) const {
     if (lane == 0) arrive(shared + barrier);
@@ -69,6 +70,7 @@ struct Consumer {
   // Each warp ends and stores its own 16 rows.
   __device__ void finish(const QueryTile t, const Rows& rows) {
     if constexpr (C::kWide) return finish_wide(t, rows);
+    if (C::kOptions && x.wide) return finish_wide(t, rows);
     float inverse[2];
     const int row = t.row + group * 64 + warp * 16;
 #pragma unroll
@@ -80,6 +82,7 @@ struct Consumer {
       float lse = any ? rows.max[r] + __log2f(sum) : -INFINITY;
       if (x.sinks) inverse[r] *= merge_sink(t, lse);
       if (x.lse && lane % 4 == 0 && i < t.end) *lse_at(t, i) = lse * kLn2;
+      if (C::kOptions) inverse[r] *= x.score.kept;
     }
     const uint32_t to = shared + C::kOut + (group * 64 + warp * 16) * 128;
     const int r = lane % 16, half = lane / 16;
@@ -139,7 +142,7 @@ struct Consumer {
       __syncwarp();  // all four lanes of a row have read it
       if (!there) continue;
       if (x.lse && lane % 4 == 0) *lse_at(t, i) = share.lse;
-      const float now = any ? share.b / sum : 0.f;
+      const float now = any ? share.b / sum * (C::kOptions ? x.score.kept : 1.f) : 0.f;
       float* to = x.wide + t.batch * x.wide_stride.batch + i * x.wide_stride.seq + t.head * x.wide_stride.head;
 #pragma unroll
       for (int n = 0; n < C::kDimV / 8; ++n) {
@@ -168,6 +171,7 @@ struct Consumer {
     j = t.last, first = t.first;
     plain_first = max(0, t.from + group * 64 + 63 + C::kTileK - 1) / C::kTileK;
     plain_last = min(t.keys, t.until + group * 64) / C::kTileK - 1;
+    if (C::kOptions && x.score.slopes) slope = x.score.slopes[t.head * x.score.slope_stride] * kLog2e;
   }
 
   __device__ int number_in(int slot) const {
@@ -201,6 +205,8 @@ struct Consumer {
     wait(shared + C::kVFull + 8 * slot, round);
     issue_sums(now, slot, !fresh);
     turn_end();
+    Score<T, C::kTileK / 2> score{x.score};
+    if constexpr (C::kOptions) prepare(score, last ? tile(tiles).last : j - 1);
     wait_products<1>();  // the scores
     pin(s);
     release(C::kKEmpty + 8 * next);
@@ -214,8 +220,27 @@ struct Consumer {
       pin(o);
       release(C::kVEmpty + 8 * slot);
     };
-    admit(then, fresh, product_done);
+    if constexpr (C::kOptions) admit(then, fresh, score, product_done);
+    else admit(then, fresh, product_done);
     return true;
+  }
+  __device__ Spot spot(int key_tile) const {
+    const QueryTile& t = tile(tiles);
+    const int row = group * 64 + warp * 16 + lane / 4;
+    return {.batch = t.sequence, .head = t.head, .row = t.query + row, .column = key_tile * C::kTileK + lane % 4 * 2,
+            .position = t.stand + row, .rows = t.query + t.end - t.row, .keys = t.keys};
+  }
+  __device__ void prepare(Score<T, C::kTileK / 2>& score, int key_tile) const {
+    score.prepare(spot(key_tile), x.heads, key_tile > tile(tiles).first);
+  }
+  // With options. What is hidden stays out of their arithmetic, and is hidden again after it.
+  template <class Done>
+  __device__ void admit(uint32_t (&to)[C::kTileK / 4], bool first_of_rows, Score<T, C::kTileK / 2>& score,
+                        Done product_done) {
+    const float scale = score.apply(s, spot(j), x.scale, slope);
+    hide();
+    raised = softmax_in_place<T>(s, to, rows, done, alpha, scale, first_of_rows, product_done);
+    score.drop(to);
   }
   template <class Done>
   __device__ void admit(uint32_t (&to)[C::kTileK / 4], bool first_of_rows, Done product_done) {
@@ -243,6 +268,7 @@ struct Consumer {
   __device__ void run() {
     if (C::kTurns && group == C::kGroups - 1) named_arrive(1, 256);  // group 0 goes first
     tiles = round = 0, fresh = true, any_done = false;
+    if constexpr (C::kOptions) slope = 0.f;
     wait_q();
     if (tile(0).last < 0) return;
     enter_tile();
@@ -255,7 +281,13 @@ struct Consumer {
     if (j == first) release(C::kQEmpty);
     hide();
     rows = {};
-    admit(p[0], true, [] {});
+    if constexpr (C::kOptions) {
+      Score<T, C::kTileK / 2> score{x.score};
+      prepare(score, j);
+      admit(p[0], true, score, [] {});
+    } else {
+      admit(p[0], true, [] {});
+    }
 #pragma unroll
     for (int n = 0; n < C::kDimV / 2; ++n) o[n] = 0.f;
     while (advance_all()) {}

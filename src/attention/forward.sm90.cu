@@ -1,5 +1,5 @@
-// sm90_forward: the host side of forward.sm90.h. Serves plain scores and queries enough to fill the GPU; where lengths
-// or lists are in tensors, a kernel ahead of it finds the tiles. Everything else is the next link's.
+// sm90_forward: the host side of forward.sm90.h. Serves queries enough to fill the GPU; where lengths or lists are
+// in tensors, a kernel ahead of it finds the tiles. Everything else is the next link's.
 #include <algorithm>
 #include <atomic>
 
@@ -32,7 +32,8 @@ template <class F>
 ForwardKernel* find_kernel(F wanted, int* number = nullptr) {
   int n = 0;
   for (const auto kernels : {sm90::forward_kernels_64, sm90::forward_kernels_96, sm90::forward_kernels_128,
-                             sm90::forward_kernels_192, sm90::forward_kernels_256})
+                             sm90::forward_kernels_192, sm90::forward_kernels_256, sm90::forward_kernels_64_options,
+                             sm90::forward_kernels_128_options, sm90::forward_kernels_256_options})
     for (ForwardKernel& k : kernels()) {
       if (wanted(k, n)) return number ? *number = n : 0, &k;
       ++n;
@@ -46,10 +47,13 @@ Status supports(const Problem& p, const Device& d) {
   if (d.arch != 90) return no("needs a GPU of arch 90, ", d.name, " is ", d.arch);
   if (p.pass != Pass::forward) return no("computes a forward, not a ", name(p.pass));
   if (!word(p.variant).empty()) return no("does not know the variant ", word(p.variant));
-  for (int n = 0; n < int(Option::count); ++n)
-    if (p.has(Option(n)) && Option(n) != Option::accumulate && Option(n) != Option::sink)
-      return no("does not serve the option ", name(Option(n)));
+  for (const Option o : {Option::append, Option::rotary, Option::rotary_half, Option::descale, Option::block_bias})
+    if (p.has(o)) return no("does not serve the option ", name(o));
+  if (p.dtype.bias == DType::f64) return no("bias dtype f64 is not one of f32, f16, bf16");
   if (p.keys == KeySource::paged) return no("keys are linear or ragged, not ", name(p.keys));
+  if (p.mask.align == Align::absolute && (p.has(Option::alibi) || p.has(Option::dropout)))
+    return no("alibi and dropout do not go with absolute positions");
+  if (p.mask.blocks.q && needs_general(p)) return no("options that change scores do not go with a list");
   if (p.reproducible == Reproducible::batch) return no("does not promise a row's bits whatever the batch");
   const Mask& m = p.mask;
   if (m.k_step != 1 || m.k_phase != 0) return no("mask ", name(m), " is not full, causal or a window");
@@ -80,11 +84,12 @@ Status shape(Plan& plan, const Planner& planner) {
   if (planner.lengths) return Status::no(kWho, ": sequences are of one length, and this part of a variant may not be");
   // Three warpgroups pay where a tile of 192 queries has keys enough: from 2048 on, with a diagonal from 4096 on.
   const bool full = p.mask.kind == MaskKind::full, wide = p.dtype.out == DType::f32;
-  const bool listed = p.mask.blocks.q, narrow = std::max(p.dim_qk, p.dim_v) <= 64 && !wide;
-  const bool large = narrow && !listed && p.len_k >= (full ? 2048 : 4096) && p.len_q >= 192;
+  const bool listed = p.mask.blocks.q, options = needs_general(p), narrow = std::max(p.dim_qk, p.dim_v) <= 64;
+  const bool large = narrow && !wide && !listed && !options && p.len_k >= (full ? 2048 : 4096) && p.len_q >= 192;
   const ForwardKernel& k = *find_kernel(
       [&](const ForwardKernel& x, int) {
-        return x.dim >= p.dim_qk && x.dim_v >= p.dim_v && x.wide == wide && x.listed == listed &&
+        return x.dim >= p.dim_qk && x.dim_v >= p.dim_v && x.listed == listed && x.options == options &&
+               (x.wide == wide || options) &&
                (x.tile_q > 128) == large;
       },
       &plan.kernel);
@@ -121,6 +126,24 @@ Status fits(const Plan&, const Args& a) {
   return Status::good();
 }
 
+sm90::ScoreOptions score_options(const Problem& p, const Args& a) {
+  sm90::ScoreOptions x{.kept = 1.f};
+  if (p.has(Option::softcap) && a.softcap > 0.f)
+    x.cap = a.softcap * kLog2e, x.cap_factor = -2.f * kLog2e * scale_of(p, a) / a.softcap;
+  if (p.has(Option::alibi)) x.slopes = a.row<const float>(Role::slopes), x.slope_stride = a[Role::slopes].stride.head;
+  if (p.has(Option::bias)) {
+    const Tensor& t = x.bias = a[Role::bias];
+    const bool even = t.stride.batch % 2 == 0 && t.stride.seq % 2 == 0 && t.stride.head % 2 == 0;
+    x.bias_pairs = even && t.extent.dim > 1 && reinterpret_cast<uintptr_t>(t.data) % (2 * size_of(t.dtype)) == 0 &&
+                   (t.dtype == DType::f32 || t.dtype == p.dtype.q);
+  }
+  if (p.has(Option::dropout)) {
+    x.seed = a.row<const int64_t>(Role::seed);  // read on the GPU; the rest as dropout_of has it
+    x.drop_below = uint32_t(a.dropout * 4294967296.0), x.kept = 1.f / (1.f - a.dropout);
+  }
+  return x;
+}
+
 Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
   const Problem& p = plan.problem;
   if (Status s = fits(plan, a); !s.ok()) return s;
@@ -150,7 +173,8 @@ Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
                   .column = a.row<const int32_t>(Role::block_column),
                   .k_rows = keys,
                   .dim_v = p.dim_v,
-                  .accumulate = p.has(Option::accumulate)};
+                  .accumulate = p.has(Option::accumulate),
+                  .score = score_options(p, a)};
   const struct { Role role; CUtensorMap* map; int tile; bool always; } maps[] = {
       {Role::q, &x.q, k.tile_q, true},
       {Role::k, &x.k, k.tile_k, true},

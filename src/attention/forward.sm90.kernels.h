@@ -15,18 +15,19 @@ struct ForwardKernel {
   int tile_q, tile_k, threads;
   bool wide;                    // out in f32
   bool listed;                  // key tiles are those of a list
+  bool options;                 // those that change scores; out in either dtype
   int shared_bytes;
   ForwardFunction function[2];  // f16, bf16
   cuda::Ready ready[2]{};       // theirs
 };
 
 template <int Dim, int DimV, int TileK, int Groups, int QStages, int Stages, bool InPlace, bool Turns, bool Wide,
-          bool Listed = false>
+          bool Listed = false, bool Options = false>
 constexpr ForwardKernel forward_kernel_row() {
-  using F = ForwardShape<F16, Dim, DimV, TileK, Groups, QStages, Stages, InPlace, Turns, Wide, Listed>;
-  using B = ForwardShape<Bf16, Dim, DimV, TileK, Groups, QStages, Stages, InPlace, Turns, Wide, Listed>;
-  return {Dim,    DimV,            F::kTileQ, TileK, F::kThreads, Wide,
-          Listed, F::kSharedBytes, {forward_kernel<F>, forward_kernel<B>}};
+  using F = ForwardShape<F16, Dim, DimV, TileK, Groups, QStages, Stages, InPlace, Turns, Wide, Listed, Options>;
+  using B = ForwardShape<Bf16, Dim, DimV, TileK, Groups, QStages, Stages, InPlace, Turns, Wide, Listed, Options>;
+  return {Dim,    DimV,    F::kTileQ,       TileK, F::kThreads, Wide,
+          Listed, Options, F::kSharedBytes, {forward_kernel<F>, forward_kernel<B>}};
 }
 
 // Of one head dim, the preferred first.
@@ -36,5 +37,8 @@ ForwardKernels forward_kernels_96();
 ForwardKernels forward_kernels_128();
 ForwardKernels forward_kernels_192();  // with values of 128 first
 ForwardKernels forward_kernels_256();
+ForwardKernels forward_kernels_64_options();
+ForwardKernels forward_kernels_128_options();
+ForwardKernels forward_kernels_256_options();
 
 }  // namespace attune::sm90

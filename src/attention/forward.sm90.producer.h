@@ -42,6 +42,7 @@ __device__ void find_tile(const ForwardParams& x, int per_unit, int index, Query
   const int from = row + x.offset - x.left, until = row + x.offset + x.right + 1;
   const int end = min(x.keys, until + rows - 1), begin = max(0, from);  // of the keys that are seen
   to->from = from, to->until = until;
+  if (C::kOptions) to->stand = row + x.offset;
   const bool any = end > begin;  // else one key tile, all of it hidden
   to->first = any ? begin / C::kTileK : 0, to->last = any ? (end - 1) / C::kTileK : 0;
 }

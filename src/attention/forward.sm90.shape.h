@@ -10,6 +10,18 @@ namespace attune::sm90 {
 inline constexpr int kParts = 3;
 ATTUNE_HD constexpr int rows_of_part(int part) { return part == 0 ? 32 : part == 1 ? 8 : 1; }
 
+// What kernels with options do to scores. All members zero: nothing.
+struct ScoreOptions {
+  float cap, cap_factor;   // of a softcap: log2 e * cap, and -2 log2 e * scale / cap
+  const float* slopes;     // of ALiBi, by query head; null: none
+  int64_t slope_stride;
+  Tensor bias;             // of one batch, row, head or key where it is broadcast; no data: none
+  bool bias_pairs;         // two neighbouring keys may be read at once, in the dtype of q or f32
+  const int64_t* seed;     // [2]: seed and offset of dropout; null: none
+  uint32_t drop_below;
+  float kept;              // what kept weights are multiplied by, when the row ends; 1 without dropout
+};
+
 struct ForwardParams {
   CUtensorMap q, k, v, out;
   CUtensorMap v_part[kParts];
@@ -36,6 +48,7 @@ struct ForwardParams {
   Strides wide_stride;
   int dim_v;
   bool accumulate;                    // merge with the rows that are there
+  ScoreOptions score;
 };
 
 inline constexpr int kCountBits = 24;  // of a counter; the rest is the epoch
@@ -43,12 +56,13 @@ inline constexpr int kListBlock = 128;  // queries and keys
 
 // InPlace: scores become weights where they are, and every key tile looks for its maximum: fewer registers.
 // Turns: warpgroups issue products one after the other. Wide: out in f32, straight from registers.
-// Listed: the key tiles of a query tile are those of a list.
+// Listed: the key tiles of a query tile are those of a list. Options: those that change scores; then out is what is
+// asked at run time.
 template <class T_, int Dim, int DimV, int TileK, int Groups, int QStages, int Stages, bool InPlace, bool Turns,
-          bool Wide, bool Listed = false>
+          bool Wide, bool Listed = false, bool Options = false>
 struct ForwardShape {
   using T = T_;
-  static constexpr bool kWide = Wide, kListed = Listed;
+  static constexpr bool kWide = Wide, kListed = Listed, kOptions = Options;
   static constexpr int kDim = Dim, kDimV = DimV, kTileK = TileK, kGroups = Groups, kQStages = QStages, kStages = Stages;
   static constexpr bool kInPlace = InPlace, kTurns = Turns;
   static constexpr int kTileQ = 64 * kGroups, kThreads = 128 * (kGroups + 1);

@@ -14,6 +14,7 @@ struct alignas(16) QueryTile {
   int query, sequence;         // its first row and its place in the batch, as the problem counts them
   int k_row, k_head, k_batch;  // where key 0 of its sequence lies
   int column;                  // of a list: its first entry
+  int stand;                   // where its first row stands, and key 0 at 0
 };
 
 ATTUNE_HD inline int query_tiles(const Sequence& s, int tile_q) { return int(ceil_div(s.len_q, tile_q)); }
@@ -40,7 +41,8 @@ ATTUNE_HD QueryTile query_tile(const Problem& p, const ArgsOf<Roles>& a, int b, 
               .k_row = s.k_first,
               .k_head = head / (p.heads_q / p.heads_kv),
               .k_batch = s.k_batch,
-              .column = 0};
+              .column = 0,
+              .stand = clamp(stand, -kFar, kFar)};
   const int begin = clamp(t.from, 0, s.len_k), end = clamp(t.until + rows - 1, 0, s.len_k);
   if (const Blocks size = p.mask.blocks; size.q) {
     const BlockList list{size, a.template row<const int32_t>(Role::block_begin, b, 0, head), nullptr};

@@ -113,11 +113,39 @@ TEST_F(Sm90Forward, warpgroups_share_queries_where_tiles_are_few) {
   EXPECT_EQ(groups("forward bf16 b1 h8 q1024 k1024 d192 causal"), 1);
 }
 
+// A kernel of its own for each of three head dims; a sink and a running result are any kernel's.
+TEST_F(Sm90Forward, options_that_change_scores_have_kernels_of_their_own) {
+  const auto kernel = [](std::string_view line) {
+    Plan plan;
+    const Status s = Planner{.device = known("h200"), .forced = "sm90_forward"}.plan(problem(line), plan);
+    EXPECT_TRUE(s.ok()) << line << ": " << s.message;
+    return plan.kernel;
+  };
+  for (const char* option : {"softcap", "alibi", "bias", "bias.bf16", "bias.f16", "dropout"}) {
+    EXPECT_EQ(chosen(join("forward bf16 b8 h16 q2048 k2048 d128 causal ", option)), "sm90_forward");
+    EXPECT_EQ(kernel(join("forward bf16 b8 h16 q4096 k4096 d64 full ", option)),
+              kernel("forward bf16 b8 h16 q4096 k4096 d40 full softcap"));
+    EXPECT_NE(kernel(join("forward bf16 b8 h16 q4096 k4096 d64 full ", option)),
+              kernel("forward bf16 b8 h16 q4096 k4096 d64 full sink"));
+    EXPECT_EQ(kernel(join("forward bf16 b8 h16 q4096 k4096 d96 full ", option)),
+              kernel("forward bf16/bf16/f32 b8 h16 q4096 k4096 d128 full softcap sink accumulate"));
+    EXPECT_EQ(kernel(join("forward f16 b8 h16 q4096 k4096 d192/128 full ", option)),
+              kernel("forward bf16 b8 h16 q4096 k4096 d256 full softcap"));
+  }
+  EXPECT_EQ(kernel("forward bf16 b8 h16 q4096 k4096 d64 full sink"), kernel("forward bf16 b8 h16 q4096 k4096 d64 full"));
+}
+
 TEST_F(Sm90Forward, refuses_by_name_what_it_does_not_serve) {
   EXPECT_EQ(answer("forward bf16 b1 h1 q8 k8 d64 full", "a100"),
             "sm90_forward: needs a GPU of arch 90, NVIDIA A100 is 80");
   EXPECT_EQ(answer("backward bf16 b1 h1 q8 k8 d64 full"), "sm90_forward: computes a forward, not a backward");
-  EXPECT_EQ(answer("forward bf16 b1 h1 q8 k8 d64 full softcap"), "sm90_forward: does not serve the option softcap");
+  EXPECT_EQ(answer("forward bf16 b1 h1 q8 k8 d64 full append"), "sm90_forward: does not serve the option append");
+  EXPECT_EQ(answer("forward bf16 b1 h1 q8 k8 d64 full bias.f64"),
+            "sm90_forward: bias dtype f64 is not one of f32, f16, bf16");
+  EXPECT_EQ(answer("forward bf16 b1 h1 q8 k8 d64 causal@absolute alibi"),
+            "sm90_forward: alibi and dropout do not go with absolute positions");
+  EXPECT_EQ(answer("forward bf16 b1 h1 q8 k8 d64 full blocks128x128x1 softcap"),
+            "sm90_forward: options that change scores do not go with a list");
   EXPECT_EQ(answer("forward bf16 b1 h1 q8 k8 d64 full paged16"), "sm90_forward: keys are linear or ragged, not paged");
   EXPECT_EQ(answer("forward bf16 b1 h1 q8 k8 d64 full blocks64x128x1"),
             "sm90_forward: blocks of a list are 128 x 128, not 64 x 128");

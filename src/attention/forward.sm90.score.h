@@ -1,0 +1,182 @@
+// Forward attention for Hopper: what options do between the products and the softmax, to the two rows that a thread
+// holds. The same as General of core/score.h, in an order that suits registers: each option goes over the scores in
+// place, and what is left to multiply them by (scale and log2 e, or the cap) is carried on into the softmax.
+#pragma once
+#include "attention/forward.sm90.shape.h"
+#include "core/dropout.h"
+#include "core/softmax.h"
+#include "machine/sm80/memory.h"
+#include "machine/sm90/memory.h"
+
+namespace attune::sm90 {
+
+// Where a thread's scores lie: s[n] is that of row `row` (8 further where n / 2 is odd) and of column
+// `column + n / 4 * 8 + n % 2` of the sequence.
+struct Spot {
+  int batch, head;
+  int row, column;
+  int position;    // of the row, where key 0 stands at 0
+  int rows, keys;  // of the sequence
+};
+
+// s = tanh(s * scale / cap), of a factor of -2 log2 e * scale / cap. With e = exp(-2 |x|) that is (1 - e) / (1 + e):
+// no overflow, and an error of 2^-23. Four scores of a row share a reciprocal: the slow instructions, ex2 and rcp, are
+// 2.25 a weight instead of 3.
+template <int N>
+__device__ void cap_scores(float (&s)[N], float factor) {
+#pragma unroll
+  for (int n = 0; n < N; n += 8)
+#pragma unroll
+    for (int r = 0; r < 4; r += 2) {
+      float* const x[4] = {&s[n + r], &s[n + r + 1], &s[n + r + 4], &s[n + r + 5]};
+      float e[4];
+#pragma unroll
+      for (int k = 0; k < 4; ++k) e[k] = sm80::exp2_fast(fabsf(*x[k]) * factor);
+      const float a = 1.f + e[0], b = 1.f + e[1], c = 1.f + e[2], d = 1.f + e[3], ab = a * b, cd = c * d;
+      const float one = __fdividef(1.f, ab * cd), one_ab = one * cd, one_cd = one * ab;
+      const float inverse[4] = {one_ab * b, one_ab * a, one_cd * d, one_cd * c};
+#pragma unroll
+      for (int k = 0; k < 4; ++k) *x[k] = copysignf((1.f - e[k]) * inverse[k], *x[k]);
+    }
+}
+
+template <int N>
+__device__ void add_alibi(float (&s)[N], float scale, float slope, const Spot& at) {
+  const float ahead[2] = {float(at.column - at.position), float(at.column - at.position - 8)};
+#pragma unroll
+  for (int n = 0; n < N; ++n)
+    s[n] = fmaf(s[n], scale, fabsf(ahead[n / 2 % 2] + float(n / 4 * 8 + n % 2)) * slope);
+}
+
+// A bias is read where it lies: by pairs where it is f32 or T, its rows allow that and all keys of the tile exist.
+// Pieces of it are asked for before the scores are there, and then one ahead of where they are added.
+template <class B, int kPiece>
+struct BiasPairs {
+  static constexpr int kBytes = sizeof(B);
+  template <int piece>
+  static __device__ void load(uint32_t (&word)[2][kPiece], const char* const (&row)[2]) {
+#pragma unroll
+    for (int n = 0; n < kPiece; n += 2) {
+      const char* from = row[n / 2 % 2] + (piece * kPiece + n) / 4 * 8 * kBytes;
+      if constexpr (kBytes == 4) load_global(from, word[piece % 2][n], word[piece % 2][n + 1]);
+      else load_global(from, word[piece % 2][n]);
+    }
+  }
+  template <int piece = 0, int N>
+  static __device__ void add(float (&s)[N], float scale, uint32_t (&word)[2][kPiece], const char* const (&row)[2]) {
+    if constexpr (piece + 1 < N / kPiece) load<piece + 1>(word, row);
+#pragma unroll
+    for (int n = 0; n < kPiece; n += 2) {
+      const uint32_t(&w)[kPiece] = word[piece % 2];
+      float2 two;
+      if constexpr (kBytes == 4) two = {__uint_as_float(w[n]), __uint_as_float(w[n + 1])};
+      else two = sm80::unpack<B>(w[n]);
+      float *x = s + piece * kPiece + n, *y = x + 1;
+      *x = fmaf(two.x, kLog2e, *x * scale), *y = fmaf(two.y, kLog2e, *y * scale);
+    }
+    if constexpr (piece + 1 < N / kPiece) add<piece + 1>(s, scale, word, row);
+  }
+};
+
+// Any dtype, place and broadcast. Keys that are not there read the last one, and are hidden later.
+template <int N>
+__device__ void add_bias_singly(float (&s)[N], float scale, const Tensor& bias, const char* const (&row)[2],
+                                const Spot& at) {
+  const int size = int(size_of(bias.dtype)), step = bias.extent.dim == 1 ? 0 : size, last = max(at.keys - 1, 0);
+#pragma unroll
+  for (int n = 0; n < N; ++n) {
+    const char* from = row[n / 2 % 2] + int64_t(min(at.column + n / 4 * 8 + n % 2, last)) * step;
+    float x;
+    if (size == 4) {
+      x = *reinterpret_cast<const float*>(from);
+    } else {
+      const uint32_t bits = *reinterpret_cast<const uint16_t*>(from);
+      x = bias.dtype == DType::f16 ? sm80::unpack<F16>(bits).x : sm80::unpack<Bf16>(bits).x;
+    }
+    s[n] = fmaf(x, kLog2e, s[n] * scale);
+  }
+}
+
+// A bit for each score that is kept: a word for 64 columns, a byte for each of (upper row, even column), (upper, odd),
+// (lower, even), (lower, odd). One call of philox serves four neighbouring keys, which two lanes share: the even lane
+// calls for its upper row, the odd one for its lower row, and they exchange halves.
+template <int N>
+__device__ void draw(uint32_t (&kept)[N / 32], const Dropout& dropout, uint32_t stream, const Spot& at) {
+  const bool odd = threadIdx.x & 1;
+  const int position = at.position + 8 * odd, column = at.column & ~3;
+#pragma unroll
+  for (int part = 0; part < N / 32; ++part) {
+    uint32_t mine = 0;
+#pragma unroll 2
+    for (int n = 0; n < 8; ++n) {
+      const Words4 words = dropout.words(stream, position, column + part * 64 + n * 8);
+      mine = mine >> 1 & 0x7F7F7F7Fu;
+#pragma unroll
+      for (int k = 0; k < 4; ++k)
+        if (words.w[k] >= dropout.below) mine |= 0x80u << 8 * k;
+    }
+    const uint32_t theirs = __shfl_xor_sync(~0u, mine, 1);
+    kept[part] = odd ? (mine & 0xFFFF0000u) | theirs >> 16 : (mine & 0xFFFFu) | theirs << 16;
+  }
+}
+
+// The options of one key tile. prepare() before its scores are there, apply() after; what it returns is what is left to
+// multiply them by. drop() once they are weights, summed and packed. Where the tile lies is asked for again, not kept: between
+// the two there are products under way, and few registers.
+template <class T, int N>
+struct Score {
+  const ScoreOptions& x;
+  static constexpr int kPiece = N / 4;
+  uint32_t word[2][kPiece];
+  uint32_t kept[N / 32];
+
+  enum class Bias { none, wide, same, singly };
+  __device__ Bias bias(const Spot& at) const {
+    if (!x.bias.data) return Bias::none;
+    if (!x.bias_pairs || at.column - at.column % 8 + 2 * N > at.keys) return Bias::singly;
+    return x.bias.dtype == DType::f32 ? Bias::wide : Bias::same;
+  }
+  __device__ void bias_rows(const Spot& at, const char* (&row)[2], int bytes) const {
+#pragma unroll
+    for (int r = 0; r < 2; ++r)
+      row[r] = row_address(x.bias, at.batch, min(at.row + 8 * r, at.rows - 1), at.head) + int64_t(at.column) * bytes;
+  }
+  // `more`: another key tile follows, to the left.
+  __device__ void prepare(const Spot& at, int heads, bool more) {
+    if (x.drop_below) {
+      const Dropout dropout{uint64_t(x.seed[0]), uint64_t(x.seed[1]), x.drop_below};
+      draw<N>(kept, dropout, uint32_t(at.batch) * uint32_t(heads) + uint32_t(at.head), at);
+    }
+    const Bias kind = bias(at);
+    if (kind != Bias::wide && kind != Bias::same) return;
+    const int bytes = kind == Bias::wide ? 4 : 2, tile = 2 * N * bytes;
+    const char* row[2];
+    bias_rows(at, row, bytes);
+    if (kind == Bias::wide) BiasPairs<float, kPiece>::template load<0>(word, row);
+    else BiasPairs<T, kPiece>::template load<0>(word, row);
+    if (more && at.column % 8 < 4)  // two of the four lanes that share rows
+      prefetch_global((at.column % 8 ? row[1] : row[0]) - at.column % 8 * bytes - tile, tile);
+  }
+  __device__ float apply(float (&s)[N], const Spot& at, float scale, float slope) {
+    if (x.cap != 0.f) cap_scores(s, x.cap_factor), scale = x.cap;
+    if (slope != 0.f) add_alibi(s, scale, -slope, at), scale = 1.f;
+    const Bias kind = bias(at);
+    if (kind == Bias::none) return scale;
+    const char* row[2];
+    bias_rows(at, row, kind == Bias::singly ? 0 : kind == Bias::wide ? 4 : 2);
+    if (kind == Bias::wide) BiasPairs<float, kPiece>::add(s, scale, word, row);
+    else if (kind == Bias::same) BiasPairs<T, kPiece>::add(s, scale, word, row);
+    else add_bias_singly(s, scale, x.bias, row, at);
+    return 1.f;
+  }
+  __device__ void drop(uint32_t (&p)[N / 2]) const {
+    if (!x.drop_below) return;
+#pragma unroll
+    for (int n = 0; n < N / 4; ++n) {
+      const uint32_t here = kept[n / 8] << (7 - n % 8);
+      p[2 * n] &= spread_bits<0>(here), p[2 * n + 1] &= spread_bits<2>(here);
+    }
+  }
+};
+
+}  // namespace attune::sm90

@@ -1,0 +1,28 @@
+// Reads of memory that nobody writes meanwhile, in the order in which they are asked for; masks from bits.
+#pragma once
+#include <cstdint>
+
+namespace attune::sm90 {
+
+// 4 bytes, and 8 at a multiple of 8.
+__device__ inline void load_global(const void* from, uint32_t& a) {
+  asm volatile("ld.global.nc.b32 %0, [%1];" : "=r"(a) : "l"(from));
+}
+__device__ inline void load_global(const void* from, uint32_t& a, uint32_t& b) {
+  asm volatile("ld.global.nc.v2.b32 {%0, %1}, [%2];" : "=r"(a), "=r"(b) : "l"(from));
+}
+// Into the second-level cache: about `bytes`, a multiple of 16, from about `from` on, and nothing past its end.
+__device__ inline void prefetch_global(const char* from, int bytes) {
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(reinterpret_cast<uintptr_t>(from) & ~uintptr_t(15)),
+               "r"(bytes));
+}
+
+// The highest bits of bytes `byte` and `byte + 1`, each 16 times: the first below the second.
+template <int byte>
+__device__ inline uint32_t spread_bits(uint32_t x) {
+  uint32_t two;
+  asm("prmt.b32 %0, %1, %1, %2;" : "=r"(two) : "r"(x), "n"(0x9988 + byte * 0x1111));
+  return two;
+}
+
+}  // namespace attune::sm90
