@@ -124,7 +124,7 @@ struct Producer {
   }
   // Of a list: its key block at place j of the tile's key tiles. A block that is not there is behind all keys.
   __device__ int block_at(const QueryTile& t, int j) const {
-    return t.keys > 0 ? __ldg(x.column + t.column + j / C::kPieces) : 0;
+    return t.keys > 0 ? __ldcg(x.column + t.column + j / C::kPieces) : 0;
   }
   __device__ void run() const {
     prefetch_map(x.k), prefetch_map(x.v);
