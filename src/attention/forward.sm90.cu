@@ -81,7 +81,6 @@ Room carve(Workspace& ws, const Plan& plan) {
 
 Status shape(Plan& plan, const Planner& planner) {
   const Problem& p = plan.problem;
-  if (planner.lengths) return Status::no(kWho, ": sequences are of one length, and this part of a variant may not be");
   // Three warpgroups pay where a tile of 192 queries has keys enough: from 2048 on, with a diagonal from 4096 on.
   const bool full = p.mask.kind == MaskKind::full, wide = p.dtype.out == DType::f32;
   const bool listed = p.mask.blocks.q, options = needs_general(p), narrow = std::max(p.dim_qk, p.dim_v) <= 64;
@@ -109,19 +108,23 @@ Status shape(Plan& plan, const Planner& planner) {
   return Status::good();
 }
 
+// Keys and values of one head, or of one sequence, that all of them see.
+bool shared(const Args& a, int64_t Strides::*axis) { return !(a[Role::k].stride.*axis || a[Role::v].stride.*axis); }
+
 Status fits(const Plan&, const Args& a) {
   for (const Role r : {Role::q, Role::k, Role::v, Role::out}) {
     const Tensor& t = a[r];
     const int64_t size = size_of(t.dtype);
     if (reinterpret_cast<uintptr_t>(t.data) % 16)
       return Status::no(kWho, ": ", name(r), " does not begin at a multiple of 16 bytes");
-    const std::pair<int64_t, int32_t> axes[] = {
-        {t.stride.batch, t.extent.batch}, {t.stride.seq, t.extent.seq}, {t.stride.head, t.extent.head}};
-    for (const auto& [step, extent] : axes) {
-      if (extent == 0) return Status::no(kWho, ": ", name(r), " is empty");
-      if (step * size % 16 || (step == 0 && extent > 1))
+    const bool keys = r == Role::k || r == Role::v;
+    const struct { int64_t step; bool one; } axes[] = {
+        {t.stride.batch, t.extent.batch <= 1 || (keys && shared(a, &Strides::batch))},
+        {t.stride.seq, t.extent.seq <= 1},
+        {t.stride.head, t.extent.head <= 1 || (keys && shared(a, &Strides::head))}};
+    for (const auto& [step, one] : axes)
+      if (step * size % 16 || (step == 0 && !one))
         return Status::no(kWho, ": ", name(r), " has a stride of ", step, " elements: not a multiple of 16 bytes");
-    }
   }
   return Status::good();
 }
@@ -147,15 +150,23 @@ sm90::ScoreOptions score_options(const Problem& p, const Args& a) {
 Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
   const Problem& p = plan.problem;
   if (Status s = fits(plan, a); !s.ok()) return s;
+  const int rows = a[Role::q].extent.seq, keys = a[Role::k].extent.seq;
+  if (rows == 0 || a[Role::q].extent.batch == 0) return Status::good();
+  const Room room = carve(ws, plan);
+  Tensor k_all = a[Role::k], v_all = a[Role::v];
+  const bool empty = keys == 0 || k_all.extent.batch == 0;
+  // A map is of something: where there are no keys, of a row that nobody sees.
+  if (empty) k_all = v_all = {.data = room.counters, .dtype = p.dtype.kv, .extent = {1, 1, 1, 64}};
+  if (shared(a, &Strides::head)) k_all.extent.head = v_all.extent.head = 1;
+  if (shared(a, &Strides::batch)) k_all.extent.batch = v_all.extent.batch = 1;
   const bool listed = p.mask.blocks.q;
   const auto given = [&](Role r) { return a.given(r); };
-  const bool tabled = listed || std::any_of(std::begin(kLengths), std::end(kLengths), given);
-  if (plan.splits > 1 && !tabled) return sm90::few_run(kWho, plan, a, stream);
+  const bool tabled = empty || listed || std::any_of(std::begin(kLengths), std::end(kLengths), given);
+  const bool plain = !tabled && k_all.extent.head == p.heads_kv && k_all.extent.batch == p.batch;
+  if (plan.splits > 1 && plain) return sm90::few_run(kWho, plan, a, stream);
   ForwardKernel& k = *find_kernel([&](const ForwardKernel&, int n) { return n == plan.kernel; });
-  const int rows = a[Role::q].extent.seq, keys = a[Role::k].extent.seq;
   const auto far = [](int64_t x) { return int(std::clamp<int64_t>(x, -kFar, kFar)); };
   const Band band = band_of(p.mask, rows, keys, 0, 0);
-  const Room room = carve(ws, plan);
   static std::atomic<unsigned long long> launches{0};
   ForwardParams x{.scale = scale_of(p, a) * kLog2e,
                   .rows = rows,
@@ -171,24 +182,27 @@ Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
                   .table = tabled ? room.table.tile : nullptr,
                   .table_tiles = room.table.begin + p.batch,
                   .column = a.row<const int32_t>(Role::block_column),
-                  .k_rows = keys,
+                  .k_rows = k_all.extent.seq,
+                  .k_heads = k_all.extent.head,
+                  .k_batches = k_all.extent.batch,
                   .dim_v = p.dim_v,
                   .accumulate = p.has(Option::accumulate),
                   .score = score_options(p, a)};
-  const struct { Role role; CUtensorMap* map; int tile; bool always; } maps[] = {
-      {Role::q, &x.q, k.tile_q, true},
-      {Role::k, &x.k, k.tile_k, true},
-      {Role::v, &x.v, k.tile_k, true},
-      {Role::v, &x.v_part[0], sm90::rows_of_part(0), false},
-      {Role::v, &x.v_part[1], sm90::rows_of_part(1), false},
-      {Role::v, &x.v_part[2], sm90::rows_of_part(2), false},
-      {Role::out, &x.out, 16, true},
-      {Role::out, &x.out_row, 1, false}};
+  const Tensor &q = a[Role::q], &out = a[Role::out];
+  const struct { Role role; const Tensor& of; CUtensorMap* map; int tile; bool always; } maps[] = {
+      {Role::q, q, &x.q, k.tile_q, true},
+      {Role::k, k_all, &x.k, k.tile_k, true},
+      {Role::v, v_all, &x.v, k.tile_k, true},
+      {Role::v, v_all, &x.v_part[0], sm90::rows_of_part(0), false},
+      {Role::v, v_all, &x.v_part[1], sm90::rows_of_part(1), false},
+      {Role::v, v_all, &x.v_part[2], sm90::rows_of_part(2), false},
+      {Role::out, out, &x.out, 16, true},
+      {Role::out, out, &x.out_row, 1, false}};
   const bool wide = p.dtype.out == DType::f32;
   if (wide) x.wide = static_cast<float*>(a[Role::out].data), x.wide_stride = a[Role::out].stride;
-  for (const auto& [role, map, tile, always] : maps) {
+  for (const auto& [role, of, map, tile, always] : maps) {
     if ((wide && role == Role::out) || !(always || tabled)) continue;
-    if (Status s = cuda::tensor_map(a[role], tile, *map); !s.ok())
+    if (Status s = cuda::tensor_map(of, tile, *map); !s.ok())
       return Status::no(kWho, ": ", name(role), ": ", s.message, ", in: ", name(p));
   }
   x.tiles_of_unit = int(ceil_div(rows, k.tile_q));

@@ -32,13 +32,14 @@ __device__ void find_tile(const ForwardParams& x, int per_unit, int index, Query
       sm80::copy16(shared_address(to) + n, reinterpret_cast<const char*>(x.table + rank) + n);
     sm80::close_group();
     sm80::wait_groups<0>();
-    if (!C::kListed) to->head = unit, to->k_head = unit / x.heads_per_key;  // a table of lengths is that of one head
+    if (!C::kListed) to->head = unit;  // a table of lengths is that of one head
+    to->k_head = min(to->head / x.heads_per_key, x.k_heads - 1), to->k_batch = min(to->k_batch, x.k_batches - 1);
     return;
   }
   const int row = (x.longest_first ? per_unit - 1 - rank : rank) * C::kTileQ, rows = min(C::kTileQ, x.rows - row);
   to->row = to->query = row, to->end = x.rows, to->keys = x.keys, to->k_row = 0;
-  to->batch = to->k_batch = to->sequence = unit / x.heads, to->head = unit - unit / x.heads * x.heads;
-  to->k_head = to->head / x.heads_per_key;
+  to->batch = to->sequence = unit / x.heads, to->head = unit - unit / x.heads * x.heads;
+  to->k_head = min(to->head / x.heads_per_key, x.k_heads - 1), to->k_batch = min(to->batch, x.k_batches - 1);
   const int from = row + x.offset - x.left, until = row + x.offset + x.right + 1;
   const int end = min(x.keys, until + rows - 1), begin = max(0, from);  // of the keys that are seen
   to->from = from, to->until = until;

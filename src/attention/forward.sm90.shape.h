@@ -39,7 +39,7 @@ struct ForwardParams {
   const QueryTile* table;             // where lengths or lists are in tensors: the tiles of a unit, longest first
   const int* table_tiles;             // how many
   const int* column;                  // of lists
-  int k_rows;                         // of the tensor, of all sequences
+  int k_rows, k_heads, k_batches;     // of the tensors of keys and values; 1 where all share one
   float* lse;                         // null: not wanted
   Strides lse_stride;
   const float* sinks;                 // of a query head, natural; null: none
