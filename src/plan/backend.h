@@ -35,7 +35,6 @@ struct Planner {
   std::span<const Rule> rules{};
   std::string_view forced{};  // a backend by name; its refusal is an error, never a substitute
   std::span<const Backend* const> unfit{};  // backends that the arguments of a call have ruled out
-  bool lengths = false;  // of a part of a variant: a call may have lengths in tensors, and there is no next link
   Status plan(const Problem&, Plan& out) const;
 };
 

@@ -11,9 +11,9 @@ inline Status add_part(std::string_view who, const Problem& part, const Planner&
   return Status::no(who, ": no backend takes its part '", name(part), "'");
 }
 
-// Adds the plan of a part whose calls may have lengths in tensors.
+// Adds the plan of a part, whatever backend was asked for by name.
 inline Status plan_part(std::string_view who, const Problem& part, const Planner& planner, Plan& whole) {
-  return add_part(who, part, {.device = planner.device, .rules = planner.rules, .lengths = true}, whole);
+  return add_part(who, part, {.device = planner.device, .rules = planner.rules}, whole);
 }
 
 }  // namespace attune

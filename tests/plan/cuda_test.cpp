@@ -57,9 +57,9 @@ class Sm90Forward : public testing::Test {
   static std::string answer(std::string_view line, std::string_view device = "h200") {
     return find_backend("sm90_forward")->supports(problem(line), known(device)).message;
   }
-  static std::string chosen(std::string_view line, bool lengths = false) {
+  static std::string chosen(std::string_view line) {
     Plan plan;
-    const Status s = Planner{.device = known("h200"), .lengths = lengths}.plan(problem(line), plan);
+    const Status s = Planner{.device = known("h200")}.plan(problem(line), plan);
     return s.ok() ? std::string(plan.backend->name) : s.message;
   }
 };
@@ -73,7 +73,6 @@ TEST_F(Sm90Forward, is_the_first_link_for_plain_problems_that_fill_the_gpu) {
   EXPECT_EQ(chosen("forward bf16 b1 h16 q16384 k16384 d64 full blocks128x128x99999"), "sm90_forward");
   EXPECT_EQ(chosen("forward bf16 b1 h2 q128 k8192 d128 full"), "sm80_forward");  // few tiles: it splits the keys
   EXPECT_EQ(chosen("forward bf16 b16 h32/8 q1 k8192 d128 full"), "sm80_forward");
-  EXPECT_EQ(chosen("forward bf16 b8 h16 q2048 k2048 d128 causal", true), "sm90_forward");  // a part with lengths
 }
 
 TEST_F(Sm90Forward, takes_the_narrowest_kernel_that_holds_both_head_dims) {
