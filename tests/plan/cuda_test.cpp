@@ -131,7 +131,8 @@ TEST_F(Sm90Forward, options_that_change_scores_have_kernels_of_their_own) {
     EXPECT_EQ(kernel(join("forward f16 b8 h16 q4096 k4096 d192/128 full ", option)),
               kernel("forward bf16 b8 h16 q4096 k4096 d256 full softcap"));
   }
-  EXPECT_EQ(kernel("forward bf16 b8 h16 q4096 k4096 d64 full sink"), kernel("forward bf16 b8 h16 q4096 k4096 d64 full"));
+  EXPECT_EQ(kernel("forward bf16 b8 h16 q4096 k4096 d64 full sink"),
+            kernel("forward bf16 b8 h16 q4096 k4096 d64 full"));
 }
 
 TEST_F(Sm90Forward, refuses_by_name_what_it_does_not_serve) {
