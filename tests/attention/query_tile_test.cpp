@@ -50,6 +50,7 @@ TEST(QueryTile, rows_see_what_the_mask_says_and_nothing_seen_lies_outside_of_its
       const int rows = std::min(kTileQ, t.end - t.row);
       ASSERT_GT(rows, 0) << line;
       EXPECT_EQ(t.row, s.q_first + t.query) << line;
+      EXPECT_EQ(t.stand, -s.band.ahead(t.query, 0)) << line;
       EXPECT_LE(t.end, s.q_first + s.len_q) << line;
       EXPECT_GE(t.first, 0);
       EXPECT_LE(t.last * kTileK, std::max(0, s.len_k - 1)) << line;
