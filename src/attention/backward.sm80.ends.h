@@ -23,7 +23,8 @@ struct BackwardParams {
   float scale;       // of dot products
   bool shared_keys;  // sequences may have the same keys: gradients are added to what is there
   ListOrder order;   // of blocks of the keys' kernel; prepare finds it
-  int* apart;        // null, or of a list by key block that this run made: whether no two lists share entries, and it holds
+  int* apart;        // null, or of a list by key block that this run made: whether no two lists share entries, and it
+                     // holds
   bool running;      // the run accumulates: gradients are f32 and added to what was there before it
 };
 
@@ -81,7 +82,8 @@ __device__ inline void find_apart(const BackwardParams& x) {
     for (int row = 0; row < rows; ++row) apart &= begin[row] <= begin[row + 1];
     if (n + 1 == lists) continue;
     const int next = n + 1;
-    apart &= begin[rows] <= *x.args.row<const int32_t>(Role::block_begin, next / t.extent.head, 0, next % t.extent.head);
+    apart &= begin[rows] <=
+             *x.args.row<const int32_t>(Role::block_begin, next / t.extent.head, 0, next % t.extent.head);
   }
   const bool all = __syncthreads_and(apart);
   if (threadIdx.x == 0) *x.apart = all;

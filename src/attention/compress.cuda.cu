@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "attention/compress.cuda.h"
+#include "core/dtypes.h"
 #include "machine/cuda/blas.h"
 
 namespace attune {
@@ -109,14 +110,12 @@ __global__ void __launch_bounds__(kThreads) taps_sum_kernel(const __grid_constan
   }
 }
 
-bool is_float(DType t) { return t == DType::f32 || t == DType::f16 || t == DType::bf16; }
-
 Status supports(const Problem& p, const Device& d) {
   const auto no = [](const auto&... why) { return Status::no(kWho, ": ", why...); };
   if (d.kind != DeviceKind::cuda) return no("runs on a GPU, not on ", d.name.empty() ? "a CPU" : d.name);
   if (word(p.variant) != "compress") return no("computes the variant compress only");
   for (const DType t : {p.dtype.q, p.dtype.out, p.pass == Pass::backward ? p.dtype.grad : DType::f32})
-    if (!is_float(t)) return no("dtype ", name(t), " is not one of f32, f16, bf16");
+    if (!is_f32_or_half(t)) return no("dtype ", name(t), " is not one of f32, f16, bf16");
   if (int64_t(p.batch) * p.len_q * p.heads_kv > INT32_MAX)
     return no(int64_t(p.batch) * p.len_q * p.heads_kv, " rows are over 2^31 - 1");
   return nsa_of(p).phi == Phi::mlp ? mlp_supports(p) : Status::good();

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "core/divisor.h"
+#include "core/dtypes.h"
 #include "core/nsa.h"
 #include "machine/cuda/launch.h"
 #include "machine/cuda/pieces.h"
@@ -119,14 +120,12 @@ __global__ void __launch_bounds__(kThreads) gate_backward_kernel(const __grid_co
   }
 }
 
-bool is_float(DType t) { return t == DType::f32 || t == DType::f16 || t == DType::bf16; }
-
 Status supports(const Problem& p, const Device& d) {
   const auto no = [](const auto&... why) { return Status::no(kWho, ": ", why...); };
   if (d.kind != DeviceKind::cuda) return no("runs on a GPU, not on ", d.name.empty() ? "a CPU" : d.name);
   if (word(p.variant) != "gate") return no("computes the variant gate only");
   for (const DType t : {p.dtype.q, p.dtype.out, p.pass == Pass::backward ? p.dtype.grad : DType::f32})
-    if (!is_float(t)) return no("dtype ", name(t), " is not one of f32, f16, bf16");
+    if (!is_f32_or_half(t)) return no("dtype ", name(t), " is not one of f32, f16, bf16");
   if (int64_t(p.batch) * p.len_q * p.heads_kv > INT32_MAX)
     return no(int64_t(p.batch) * p.len_q * p.heads_kv, " rows are over 2^31 - 1");
   return Status::good();

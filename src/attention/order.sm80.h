@@ -1,6 +1,6 @@
-// In which order blocks of threads take rows of block lists: the longest first, so that one long row does not begin when
-// all others have ended. Lengths are sorted by half powers of two only; within a class rows keep their order, in which
-// neighbours find each other's keys in the second-level cache. Order changes no result.
+// In which order blocks of threads take rows of block lists: the longest first, so that one long row does not begin
+// when all others have ended. Lengths are sorted by half powers of two only; within a class rows keep their order, in
+// which neighbours find each other's keys in the second-level cache. Order changes no result.
 #pragma once
 #include "core/args.h"
 #include "core/divisor.h"

@@ -40,8 +40,8 @@ SelectKernel& kernel_of(const Problem& p) {
   return p.dtype.q == DType::f32 ? f32 : all[(p.dim_qk + 63) / 64 - 1];
 }
 
-// What the problem alone says; tensors and lengths come with a call. A block has at most so many tokens: each has a list
-// in shared memory.
+// What the problem alone says; tensors and lengths come with a call. A block has at most so many tokens: each has a
+// list in shared memory.
 sm80::SelectParams params_of(const Problem& p, int tokens) {
   const Nsa nsa = nsa_of(p);
   sm80::SelectParams x{};

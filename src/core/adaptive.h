@@ -1,6 +1,6 @@
-// Content-adaptive block-sparse attention, "adaptive block=64 density=0.1 hidden=128": a small network scores every pair
-// of a query block and a key block that the band shows, each row of blocks keeps its best, and the scores of those are
-// added to their logits. So the choice itself has no gradient, but the scores have: exactly, through the softmax.
+// Content-adaptive block-sparse attention, "adaptive block=64 density=0.1 hidden=128": a small network scores every
+// pair of a query block and a key block that the band shows, each row of blocks keeps its best, and the scores of those
+// are added to their logits. So the choice itself has no gradient, but the scores have: exactly, through the softmax.
 //
 //   qbar, kbar  mean of the queries, and of the keys, of a block: one for each head, and each head of keys
 //   score       w2 . relu(w1 [wq qbar + bq ; wk kbar + bk] + b1) + b2, divided by max(exp(log_temperature), 0.1)

@@ -1,5 +1,6 @@
 // Building block lists: what is asked for, and the row that CPU and GPU walk alike. Lists are built where the data
-// lives, from a pattern or from a dense mask, in ascending order; and the list by key block from the one by query block.
+// lives, from a pattern or from a dense mask, in ascending order; and the list by key block from the one by query
+// block.
 #pragma once
 #include "core/adaptive.h"
 

@@ -1,6 +1,6 @@
 // What a sparse problem shows, as a bias on dense attention: 0 where a pair is seen, -inf where it is not, and log n
-// where n branches of dilated attention have it. A row of the bias is a task, shared by lanes: the threads of a block on
-// a GPU, one on a CPU.
+// where n branches of dilated attention have it. A row of the bias is a task, shared by lanes: the threads of a block
+// on a GPU, one on a CPU.
 #pragma once
 #include <cmath>
 
@@ -63,7 +63,8 @@ struct MaskedRows {
     }
     const Sequence s = sequence(problem, args, b);
     if (i >= s.len_q) return;
-    const int32_t* blocks = view<const int32_t>(selected).row(s.q_batch, s.q_first + i, h / (problem.heads_q / problem.heads_kv));
+    const int group = h / (problem.heads_q / problem.heads_kv);
+    const int32_t* blocks = view<const int32_t>(selected).row(s.q_batch, s.q_first + i, group);
     for (int n = 0, last = -1; n < selected.extent.dim; ++n)
       if (blocks[n] > last) show(last = blocks[n], selected_size);
   }

@@ -160,8 +160,8 @@ struct PatternRow {
 
   ATTUNE_HD PatternRow(const Pattern& p, const BlockGrid& grid, int list, int h, int row, int drawn = 0)
       : pattern(p), head(h), shown(grid.shown(row)), homes(grid.homes(row)), keep(drawn),
-        shuffle(uint64_t(p.seed[1]) << 32 | p.seed[0], uint32_t(list), uint32_t(row), uint32_t(shown.last - shown.first)) {
-  }
+        shuffle(uint64_t(p.seed[1]) << 32 | p.seed[0], uint32_t(list), uint32_t(row),
+                uint32_t(shown.last - shown.first)) {}
   ATTUNE_HD bool active(int j) const {
     if (j < shown.first || j >= shown.last) return false;
     if (pattern.draws(head)) return int(shuffle(uint32_t(j - shown.first))) < keep;

@@ -34,7 +34,7 @@ struct Scorer {
   float* mix[2] = {};                // [nets, dim, hidden]: w1 times the projection
   float* offset[2] = {};             // [nets, hidden]: what that adds whatever the summary is; b1 with the queries
   float* mean[2] = {};               // [batch, blocks, heads or heads of keys, dim]
-  float* term[2] = {};               // [batch, blocks, heads or units, hidden]: what goes into relu, less the other side
+  float* term[2] = {};               // [batch, blocks, heads or units, hidden]: what goes into relu, but for the other
 
   const float* d_entry = nullptr;    // backward: gradient of each entry's score
   const int32_t *begin_k = nullptr, *row_k = nullptr;  // the list by key block, compact

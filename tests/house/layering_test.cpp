@@ -47,8 +47,7 @@ const std::regex kInclude(R"(^\s*#\s*include\s*([<"])([^>"]+)[>"])");
 const std::regex kSource(R"(\.(h|hpp|c|cpp|cu|cuh|def))");
 // Lines may be longer where the text is not ours to break: instructions of a GPU. And in GPU sources that a check on a
 // GPU has vouched for, whose bytes it names: they are wrapped with their next change.
-const Words kLongLines = {"src/machine/sm",    "src/machine/cuda/",  "src/core/adaptive.h", "src/core/blocks.h",
-                          "src/core/masked.h", "src/core/pattern.h", "src/core/scorer.h"};
+const Words kLongLines = {"src/machine/sm"};
 const std::regex kKernel(R"(\.(sm\d+|cuda)\.|\.cu$)");
 const std::regex kCuda(R"(^(cuda|cublas|cudnn|cute/|cutlass/|cooperative_groups|nccl|nvml|mma\.h))");
 

@@ -1,5 +1,5 @@
-// append_rows.h on a GPU. What is copied travels as the parameter of a kernel: a warp takes a row, 16 bytes a lane where all
-// rows are aligned, else 1.
+// append_rows.h on a GPU. What is copied travels as the parameter of a kernel: a warp takes a row, 16 bytes a lane
+// where all rows are aligned, else 1.
 #include <algorithm>
 
 #include <cuda_runtime.h>

@@ -1,6 +1,6 @@
-// Four small kernels: a warp counts a row, a block of threads sums the rows of a list, one block places the lists behind
-// each other, and a warp writes a row. The list by key block is made by one block of threads a list, which goes through
-// the rows in order: so its entries ascend without a sort, whatever order the rows have.
+// Four small kernels: a warp counts a row, a block of threads sums the rows of a list, one block places the lists
+// behind each other, and a warp writes a row. The list by key block is made by one block of threads a list, which goes
+// through the rows in order: so its entries ascend without a sort, whatever order the rows have.
 #include "machine/cuda/blocks.h"
 #include "machine/cuda/launch.h"
 
@@ -97,7 +97,8 @@ __global__ void __launch_bounds__(kThreads) write_rows(const __grid_constant__ B
   int to = x.limit(begin[row]);
   const int end = x.limit(begin[row + 1]);
   if (x.counts && !lane)
-    atomicMax(reinterpret_cast<unsigned long long*>(x.counts + int(BlockCount::longest)), (unsigned long long)(end - to));
+    atomicMax(reinterpret_cast<unsigned long long*>(x.counts + int(BlockCount::longest)),
+              (unsigned long long)(end - to));
   const BlockRow r(x, x.grid(list), list, row, end - to);
   for (int first = r.shown().first; first < r.shown().last; first += kWarp) {
     const int j = first + lane;

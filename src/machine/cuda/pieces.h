@@ -1,5 +1,5 @@
-// A few neighbours of a row at once, of any floating dtype: for kernels that memory bounds and that ask for the dtype at
-// run time, the same for all threads of a launch.
+// A few neighbours of a row at once, of any floating dtype: for kernels that memory bounds and that ask for the dtype
+// at run time, the same for all threads of a launch.
 #pragma once
 #include <cuda_fp16.h>
 
