@@ -1,6 +1,7 @@
 #include "attention/forward.sm90.table.h"
 
 #include "machine/cuda/launch.h"
+#include "machine/sm80/order.h"
 
 namespace attune::sm90 {
 namespace {
@@ -29,6 +30,16 @@ __device__ int sum_before(int mine, int& all) {
   return before + sum - mine;
 }
 
+// The next place of a class, by all lanes of a warp; -1: of none. Lanes of a class ask once.
+__device__ int take_place(int* next, int of_class) {
+  const int lane = threadIdx.x % 32;
+  const uint32_t same = __match_any_sync(~0u, of_class);
+  const int leader = __ffs(int(same)) - 1;
+  int first = 0;
+  if (lane == leader && of_class >= 0) first = atomicAdd(next + of_class, __popc(same));
+  return __shfl_sync(~0u, first, leader) + __popc(same & ((1u << lane) - 1));
+}
+
 struct Maker {
   const TableParams& x;
 
@@ -55,6 +66,7 @@ struct Maker {
   }
 
   __device__ void run() const {
+    sm80::admit_next();  // it waits until the table is there
     const Problem& p = x.problem;
     __shared__ int next[kClasses];  // how many of a class there are, then the place of its next
     int count = 0;
@@ -69,7 +81,10 @@ struct Maker {
     if (threadIdx.x == 0) x.table.begin[p.batch] = count;
     if (threadIdx.x < kClasses) next[threadIdx.x] = 0;
     __syncthreads();
-    for (int n = threadIdx.x; n < count; n += kThreads) atomicAdd(next + class_of(tile(n)), 1);
+    for (int first = 0; first < count; first += kThreads) {
+      const int n = first + int(threadIdx.x);
+      take_place(next, n < count ? class_of(tile(n)) : -1);
+    }
     __syncthreads();
     if (threadIdx.x == 0) {
       int before = 0;
@@ -81,9 +96,10 @@ struct Maker {
     for (int first = 0; first < count; first += kThreads) {
       __syncthreads();  // those before it have their places
       const int n = first + int(threadIdx.x);
-      if (n >= count) continue;
-      const QueryTile t = tile(n);
-      x.table.tile[atomicAdd(next + class_of(t), 1)] = t;
+      QueryTile t;
+      if (n < count) t = tile(n);
+      const int place = take_place(next, n < count ? class_of(t) : -1);
+      if (n < count) x.table.tile[place] = t;
     }
   }
 };
