@@ -10,6 +10,7 @@
 
 #include "attention/cpu.h"
 #include "attention/lists.cpu.h"
+#include "attention/queries.cpu.h"
 
 namespace attune {
 namespace {
@@ -17,7 +18,6 @@ namespace {
 using namespace cpu;
 
 constexpr int kMaxRows = 64;  // of a panel, on any machine
-alignas(64) constexpr char kZeroRow[256 * sizeof(float)] = {};  // of any dtype
 
 // Pools that several sequences may share: gradients of a key are added up, one sequence after the other.
 bool shares_keys(const Problem& p, const Args& a) { return p.keys == KeySource::paged || a.given(Role::cache_index); }
@@ -27,6 +27,11 @@ bool accumulates(const Problem& p) { return p.has(Option::accumulate); }
 // How many units one head of keys has.
 int units_of_keys(const Problem& p) { return by_head(p) ? p.heads_q / p.heads_kv : 1; }
 
+// Panels of keys whose products are taken one after the other. With a list a query tile is small: the operand of one
+// product stays in L1 for all panels of a block of 64 keys, all five would not.
+constexpr int kMaxBunch = 8;
+int bunch_of(const Problem& p) { return by_head(p) ? kMaxBunch : 1; }
+
 // Of every row of the problem: [batch][head][query].
 struct RowState {
   float *lse, *delta;  // base 2, +inf where a row sees nothing; sum dO O - dlse
@@ -35,17 +40,11 @@ struct RowState {
 
 struct Partial { float* dq; int64_t rows; };  // [split][batch][head][query][dim_qk]; one split needs none
 
-// Operands of a query tile: for S, dK, dP, dV.
-struct Queries {
-  std::byte *q_k, *q_v, *do_k, *do_v;
-  int room;
-};
-
 struct Scratch {
   std::byte *k_q, *v_q, *k_v;            // a key tile: as panels for S and dP, and as a tile for dQ
   Queries queries;                       // a query tile
   float *dk, *dv, *dq;                   // accumulators: of the key tile, and of all rows of the head of keys
-  float *s, *dp, *plain, *plain_dp;
+  float *s, *dp, *plain, *plain_dp;      // s and dp, and so p and ds: of a bunch of panels
   std::byte *p, *ds, *ds_t;              // ds_t: panels of queries, each with all keys of the tile
   float *lse, *delta, *row;
   const void** rows;
@@ -60,48 +59,6 @@ int64_t panels_of_unit(const Problem& p, const CpuKernels& m) {
   return ceil_div(int64_t(p.len_q) * group(p), m.rows);
 }
 
-// With a list, a block of keys has few rows to pay for the packing of its queries: all are packed once, before, in
-// pieces of the blocks, each a query tile.
-struct PackedQueries {
-  Queries first{};                // of all
-  int64_t pieces = 1, slots = 0;  // of a block, of a head
-
-  Queries at(const Problem& p, const CpuKernels& m, int b, int h, int64_t slot) const {
-    const int64_t row = ((int64_t(b) * p.heads_q + h) * slots + slot) * first.room;
-    const int64_t of_q = row * padded(m, p.dim_qk), of_o = row * padded(m, p.dim_v);
-    return {cpu::at(first.q_k, m, of_q), cpu::at(first.q_v, m, of_q), cpu::at(first.do_k, m, of_o),
-            cpu::at(first.do_v, m, of_o), first.room};
-  }
-};
-
-PackedQueries carve_queries(Workspace& ws, const Plan& plan, const CpuKernels& m) {
-  const Problem& p = plan.problem;
-  if (!by_head(p)) return {};
-  const int size = p.mask.blocks.q;
-  PackedQueries all{.pieces = ceil_div(std::min(size, p.len_q), plan.tile_q)};
-  all.slots = ceil_div(p.len_q, size) * all.pieces;
-  all.first.room = int(round_up(std::min({size, p.len_q, plan.tile_q}), m.keys));
-  const size_t rows = size_t(p.batch) * size_t(p.heads_q) * size_t(all.slots * all.first.room);
-  const auto operand = [&](int dim) {
-    return ws.take<std::byte>(rows * size_t(padded(m, dim)) * size_t(m.operand_bytes));
-  };
-  all.first.q_k = operand(p.dim_qk), all.first.q_v = operand(p.dim_qk);
-  all.first.do_k = operand(p.dim_v), all.first.do_v = operand(p.dim_v);
-  return all;
-}
-
-// Rows of a unit as a query tile of n rows; those beyond `tile` are 0.
-void pack_queries(const Problem& p, const CpuKernels& m, const Unit& u, Rows tile, int n, const void** rows,
-                  const Queries& to) {
-  const int count = tile.last - tile.first;
-  for (int r = 0; r < n; ++r) rows[r] = r < count ? u.address(Role::q, tile.first + r) : kZeroRow;
-  m.pack_k(rows, n, p.dim_qk, to.q_k);
-  m.pack_v(rows, n, p.dim_qk, to.q_v, to.room);
-  for (int r = 0; r < n; ++r) rows[r] = r < count ? u.address(Role::d_out, tile.first + r) : kZeroRow;
-  m.pack_k(rows, n, p.dim_v, to.do_k);
-  m.pack_v(rows, n, p.dim_v, to.do_v, to.room);
-}
-
 Scratch carve(Workspace& ws, const Plan& plan, const CpuKernels& m) {
   const Problem& p = plan.problem;
   const size_t tk = size_t(plan.tile_k), tq = size_t(plan.tile_q), rows = size_t(m.rows),
@@ -114,9 +71,10 @@ Scratch carve(Workspace& ws, const Plan& plan, const CpuKernels& m) {
   x.queries.do_k = operand(tq * dim_v), x.queries.do_v = operand(tq * dim_v), x.queries.room = plan.tile_q;
   x.dk = ws.take<float>(tk * dim_qk), x.dv = ws.take<float>(tk * dim_v);
   x.dq = ws.take<float>(size_t(panels_of_unit(p, m) * units_of_keys(p)) * rows * dim_qk);
-  x.s = ws.take<float>(tq * rows), x.dp = ws.take<float>(tq * rows);
+  const size_t bunch = size_t(bunch_of(p));
+  x.s = ws.take<float>(tq * rows * bunch), x.dp = ws.take<float>(tq * rows * bunch);
   x.plain = ws.take<float>(tq * rows), x.plain_dp = ws.take<float>(tq * rows);
-  x.p = operand(tq * rows), x.ds = operand(tq * rows), x.ds_t = operand(tq * tk);
+  x.p = operand(tq * rows * bunch), x.ds = operand(tq * rows * bunch), x.ds_t = operand(tq * tk);
   x.lse = ws.take<float>(tq), x.delta = ws.take<float>(tq), x.row = ws.take<float>(rows * std::max(dim_qk, dim_v));
   x.rows = ws.take<const void*>(std::max(tk, tq));
   x.scores = ws.take<General>(size_t(p.heads_q / p.heads_kv));
@@ -316,9 +274,15 @@ class Task {
   void query_tile(int unit, Rows keys, Rows rows, Rows tile, int n, const Queries& packed) {
     const Unit& u = x_.units[unit];
     const int count = tile.last - tile.first;
-    for (int r = 0; r < n; ++r) {
-      x_.lse[r] = r < count ? rows_.lse[row_index(u, tile.first + r)] : INFINITY;
-      x_.delta[r] = r < count ? rows_.delta[row_index(u, tile.first + r)] : 0.f;
+    std::fill_n(x_.lse, n, INFINITY), std::fill_n(x_.delta, n, 0.f);
+    if (u.group == 1) {
+      std::copy_n(rows_.lse + row_index(u, tile.first), count, x_.lse);
+      std::copy_n(rows_.delta + row_index(u, tile.first), count, x_.delta);
+    } else {
+      for (int r = 0; r < count; ++r) {
+        x_.lse[r] = rows_.lse[row_index(u, tile.first + r)];
+        x_.delta[r] = rows_.delta[row_index(u, tile.first + r)];
+      }
     }
     const QueryWalk walk{u.seq.band, u.seq.len_q, 1};
     // The last panels, where no query of the tile sees a key: on the diagonal of a causal mask nearly half of them. As
@@ -326,43 +290,99 @@ class Task {
     int seen = panels(keys);
     while (seen > 0 && int64_t(walk.first_query(keys.first + (seen - 1) * m_.rows)) * u.group >= tile.last) --seen;
     while (seen < panels(keys) && seen * m_.rows % m_.keys) ++seen;
-    for (int panel = 0; panel < seen; ++panel) {
+    for (int first = 0; first < seen; first += bunch_of(p_))
+      bunch(u, keys, rows, tile, n, packed, {first, std::min(first + bunch_of(p_), seen)});
+    if (!a_.given(Role::dq)) return;
+    const int many = std::min(int(round_up(keys.last - keys.first, m_.keys)), seen * m_.rows);
+    const BandWalk back{u.seq.band, u.seq.len_k, 1};
+    for (int first = 0; first < count; first += m_.rows) {
+      const int last = std::min(first + m_.rows, count) - 1;
+      const int from = clamp(back.first_key(u.position(tile.first + first)) - keys.first, 0, many) / m_.keys * m_.keys;
+      const int until = clamp(back.last_key(u.position(tile.first + last)) - keys.first, 0, many);
+      const int n_keys = std::min(many, int(round_up(until, m_.keys))) - from;
+      if (n_keys > 0)
+        m_.accumulate(at(x_.ds_t, m_, (int64_t(first) * plan_.tile_k + int64_t(from) * m_.rows)), x_.k_v, plan_.tile_k,
+                      from, n_keys, dim_qk_, dq_of(unit, tile.first + first));
+    }
+  }
+
+  // The queries of a tile that see a panel of keys, in whole steps: on a diagonal the others would be half of the work.
+  Rows seen_by(const Unit& u, Rows keys, Rows rows, Rows tile, int n, int panel) const {
+    if (general_) return {0, n};
+    const QueryWalk walk{u.seq.band, u.seq.len_q, 1};
+    const int step = std::lcm(m_.rows, m_.keys), first_key = keys.first + panel * m_.rows;
+    const int last_key = std::min(first_key + m_.rows, keys.last);
+    if (first_key >= last_key) return {0, 0};
+    const int from = std::max(walk.first_query(first_key) * u.group, rows.first) - tile.first;
+    const int until = std::min(walk.last_query(last_key - 1) * u.group, rows.last) - tile.first;
+    const Rows seen{clamp(from, 0, n) / step * step, std::min(n, int(round_up(clamp(until, 0, n), step)))};
+    return seen.first < seen.last ? seen : Rows{0, 0};
+  }
+
+  // Panels of keys against a query tile, product by product.
+  void bunch(const Unit& u, Rows keys, Rows rows, Rows tile, int n, const Queries& packed, Rows panels) {
+    const QueryWalk walk{u.seq.band, u.seq.len_q, 1};
+    Rows seen[kMaxBunch];
+    for (int panel = panels.first; panel < panels.last; ++panel)
+      seen[panel - panels.first] = seen_by(u, keys, rows, tile, n, panel);
+    // f(panel, its queries, where they begin in s, dp, p and ds)
+    const auto each = [&](auto f) {
+      for (int panel = panels.first; panel < panels.last; ++panel) {
+        const Rows of = seen[panel - panels.first];
+        if (of.first < of.last) f(panel, of, (int64_t(panel - panels.first) * plan_.tile_q + of.first) * m_.rows);
+      }
+    };
+    float top[kMaxRows];
+    each([&](int panel, Rows of, int64_t to) {
+      m_.scores(at(x_.k_q, m_, int64_t(panel) * m_.rows * dim_qk_), at(packed.q_k, m_, int64_t(of.first) * dim_qk_),
+                of.last - of.first, dim_qk_, x_.s + to, top);
+    });
+    each([&](int panel, Rows of, int64_t to) {
+      m_.scores(at(x_.v_q, m_, int64_t(panel) * m_.rows * dim_v_), at(packed.do_k, m_, int64_t(of.first) * dim_v_),
+                of.last - of.first, dim_v_, x_.dp + to, top);
+    });
+    each([&](int panel, Rows of, int64_t to) {
       const int first_key = keys.first + panel * m_.rows, last_key = std::min(first_key + m_.rows, keys.last);
+      const int before = tile.first + of.first, count = std::min(of.last, tile.last - tile.first) - of.first;
       int from[kMaxRows], until[kMaxRows];
       bool partial = false;
       for (int r = 0; r < m_.rows; ++r) {
         const bool real = first_key + r < last_key;
-        from[r] = real ? std::max(walk.first_query(first_key + r) * u.group, rows.first) - tile.first : n;
-        until[r] = real ? std::min(walk.last_query(first_key + r) * u.group, rows.last) - tile.first : 0;
+        from[r] = real ? std::max(walk.first_query(first_key + r) * u.group, rows.first) - before : n;
+        until[r] = real ? std::min(walk.last_query(first_key + r) * u.group, rows.last) - before : 0;
         partial |= from[r] > 0 || until[r] < count;
       }
-      float top[kMaxRows];
-      m_.scores(at(x_.k_q, m_, int64_t(panel) * m_.rows * dim_qk_), packed.q_k, n, dim_qk_, x_.s, top);
-      m_.scores(at(x_.v_q, m_, int64_t(panel) * m_.rows * dim_v_), packed.do_k, n, dim_v_, x_.dp, top);
-      if (general_) {
-        general_gradients(u, tile, n, first_key, last_key, from, until);
-      } else {
-        if (partial) m_.hide(x_.s, n, from, until, top);
-        m_.gradients(x_.s, x_.dp, n, m_.scale_in_q ? 1.f : scale_ * kLog2e, x_.lse, x_.delta, x_.p, x_.ds);
-      }
-      if (a_.given(Role::dv))
-        m_.accumulate(x_.p, packed.do_v, packed.room, 0, n, dim_v_, x_.dv + int64_t(panel) * m_.rows * dim_v_);
-      if (a_.given(Role::dk))
-        m_.accumulate(x_.ds, packed.q_v, packed.room, 0, n, dim_qk_, x_.dk + int64_t(panel) * m_.rows * dim_qk_);
-      if (a_.given(Role::dq)) m_.transpose(x_.ds, n, x_.ds_t, int64_t(plan_.tile_k) * m_.rows, panel * m_.rows);
-    }
+      if (general_) return general_gradients(u, tile, n, first_key, last_key, from, until, to);
+      if (partial) m_.hide(x_.s + to, of.last - of.first, from, until, top);
+      m_.gradients(x_.s + to, x_.dp + to, of.last - of.first, m_.scale_in_q ? 1.f : scale_ * kLog2e,
+                   x_.lse + of.first, x_.delta + of.first, at(x_.p, m_, to), at(x_.ds, m_, to));
+    });
+    if (a_.given(Role::dv)) each([&](int panel, Rows of, int64_t p) {
+      m_.accumulate(at(x_.p, m_, p), packed.do_v, packed.room, of.first, of.last - of.first, dim_v_,
+                    x_.dv + int64_t(panel) * m_.rows * dim_v_);
+    });
+    if (a_.given(Role::dk)) each([&](int panel, Rows of, int64_t ds) {
+      m_.accumulate(at(x_.ds, m_, ds), packed.q_v, packed.room, of.first, of.last - of.first, dim_qk_,
+                    x_.dk + int64_t(panel) * m_.rows * dim_qk_);
+    });
     if (!a_.given(Role::dq)) return;
-    const int many = std::min(int(round_up(keys.last - keys.first, m_.keys)), seen * m_.rows);
-    for (int first = 0; many > 0 && first < count; first += m_.rows)
-      m_.accumulate(at(x_.ds_t, m_, int64_t(first) * plan_.tile_k), x_.k_v, plan_.tile_k, 0, many, dim_qk_,
-                    dq_of(unit, tile.first + first));
+    const int64_t of_queries = int64_t(plan_.tile_k) * m_.rows;  // a panel of them, with all keys
+    each([&](int panel, Rows of, int64_t ds) {
+      m_.transpose(at(x_.ds, m_, ds), of.last - of.first, at(x_.ds_t, m_, of.first / m_.rows * of_queries), of_queries,
+                   panel * m_.rows);
+    });
+    for (int panel = panels.first; panel < panels.last; ++panel)
+      for (int q = 0; q < n; q += m_.rows)
+        if (const Rows of = seen[panel - panels.first]; q < of.first || q >= of.last)
+          std::memset(at(x_.ds_t, m_, q / m_.rows * of_queries + int64_t(panel) * m_.rows * m_.rows), 0,
+                      size_t(m_.rows) * size_t(m_.rows) * size_t(m_.operand_bytes));
   }
 
   // The general policy, on plain rows: one a key, its entries the queries of the tile.
   void general_gradients(const Unit& u, Rows tile, int n, int first_key, int last_key, const int* from,
-                         const int* until) {
-    m_.read_scores(x_.s, n, x_.plain, plan_.tile_q);
-    m_.read_scores(x_.dp, n, x_.plain_dp, plan_.tile_q);
+                         const int* until, int64_t panel) {
+    m_.read_scores(x_.s + panel, n, x_.plain, plan_.tile_q);
+    m_.read_scores(x_.dp + panel, n, x_.plain_dp, plan_.tile_q);
     const bool of_block = p_.has(Option::block_bias), of_pair = !of_block && a_.given(Role::d_bias);
     float block = 0.f;
     for (int r = 0; r < m_.rows; ++r) {
@@ -383,8 +403,8 @@ class Task {
         p[q] = weight * keep;
       }
     }
-    m_.write_weights(x_.plain, plan_.tile_q, n, x_.p);
-    m_.write_weights(x_.plain_dp, plan_.tile_q, n, x_.ds);
+    m_.write_weights(x_.plain, plan_.tile_q, n, at(x_.p, m_, panel));
+    m_.write_weights(x_.plain_dp, plan_.tile_q, n, at(x_.ds, m_, panel));
     // Lists of several heads may have the same entries.
     if (of_block && a_.given(Role::d_bias))
       std::atomic_ref<float>(a_.row<float>(Role::d_bias)[u.scores->entry]).fetch_add(block, std::memory_order_relaxed);
@@ -450,7 +470,7 @@ Status supports(const Problem& p, const Device& d) {
 
 Status shape(Plan& plan, const Planner&) {
   const Problem& p = plan.problem;
-  const CpuKernels& m = *best_kernels(p.dtype.q, plan.device.features);
+  const CpuKernels& m = kernels_of(p, plan.device, p.mask.blocks.k);
   const int step = std::lcm(m.rows, m.keys);
   const int narrow = m.operand_bytes == 2 ? 2 : 1;
   plan.tile_k = int(round_up(std::min(p.len_k, 240 * narrow), step));
@@ -476,7 +496,7 @@ Status shape(Plan& plan, const Planner&) {
 Status run(const Plan& plan, const Args& given, Workspace ws, Stream) {
   const Problem& p = plan.problem;
   Args a = given;
-  const CpuKernels& m = *best_kernels(p.dtype.q, plan.device.features);
+  const CpuKernels& m = kernels_of(p, plan.device, p.mask.blocks.k);
   const RowState rows = carve_rows(ws, p);
   const Partial partial = carve_partial(ws, plan);
   const PackedQueries queries = carve_queries(ws, plan, m);

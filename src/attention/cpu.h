@@ -103,6 +103,11 @@ inline void logits(const General& g, int entry, int i, int j, int n, float* x) {
   for (int k = 0; k < n; ++k) x[k] *= kLog2e;
 }
 
+// The kernels of a pass whose panels hold blocks of a list, of `block` rows; 0: there is no list.
+inline const CpuKernels& kernels_of(const Problem& p, const Device& d, int block) {
+  return *(block ? best_kernels(p.dtype.q, d.features, block) : best_kernels(p.dtype.q, d.features));
+}
+
 inline int padded(const CpuKernels& k, int dim) { return int(round_up(dim, k.dim_step)); }
 
 // Elements of packed operands are bytes to the algorithm.

@@ -443,7 +443,7 @@ Status supports(const Problem& p, const Device& d) { return cpu::supports("cpu_f
 
 Status shape(Plan& plan, const Planner&) {
   const Problem& p = plan.problem;
-  const CpuKernels& m = *best_kernels(p.dtype.q, plan.device.features);
+  const CpuKernels& m = kernels_of(p, plan.device, p.mask.blocks.q);
   const int64_t rows = int64_t(p.len_q) * group(p), sets = int64_t(p.batch) * units(p), threads = plan.device.units;
   // Enough tasks for the threads, none larger than kTaskRows, all about equal.
   int64_t blocks = ceil_div(rows, kTaskRows);
@@ -465,7 +465,7 @@ Status shape(Plan& plan, const Planner&) {
 
 Status attend(const Plan& plan, const Args& a, Workspace ws, Stream) {
   const Problem& p = plan.problem;
-  const CpuKernels& m = *best_kernels(p.dtype.q, plan.device.features);
+  const CpuKernels& m = kernels_of(p, plan.device, p.mask.blocks.q);
   const Partial partial = carve_partial(ws, plan);
   const PackedKeys keys = carve_keys(ws, plan, m);
   const auto scratch_of = by_worker(ws, [&](Workspace& own) { return carve(own, plan, m); });

@@ -37,7 +37,7 @@ struct Scratch {
 bool own_rows(const Problem& p, const CpuKernels& m) { return own_panels(p, m) && group(p) % m.keys == 0; }
 
 // Panels hold keys here, and queries where dQ is accumulated.
-const CpuKernels& kernels_of(const Problem& p, const Nsa& nsa, const Device& d) {
+const CpuKernels& kernels_for(const Problem& p, const Nsa& nsa, const Device& d) {
   const CpuKernels& m = selected_kernels(p, d);
   return own_rows(p, m) ? m : *best_kernels(p.dtype.q, d.features, nsa.s);
 }
@@ -295,7 +295,7 @@ Status supports(const Problem& p, const Device& d) {
 Status shape(Plan& plan, const Planner&) {
   const Problem& p = plan.problem;
   const Nsa nsa = nsa_of(p);
-  const CpuKernels& m = kernels_of(p, nsa, plan.device);
+  const CpuKernels& m = kernels_for(p, nsa, plan.device);
   const int step = std::lcm(m.rows, m.keys), narrow = m.operand_bytes == 2 ? 2 : 1;
   plan.tile_k = int(round_up(std::min({nsa.s, p.len_k, 240 * narrow}), step));
   plan.tile_q = int(round_up(std::min<int64_t>(rows_of_set(p), 96 * narrow), own_rows(p, m) ? group(p) : step));
@@ -312,7 +312,7 @@ Status shape(Plan& plan, const Planner&) {
 Status run(const Plan& plan, const Args& a, Workspace ws, Stream) {
   const Problem& p = plan.problem;
   const Nsa nsa = nsa_of(p);
-  const CpuKernels& m = kernels_of(p, nsa, plan.device);
+  const CpuKernels& m = kernels_for(p, nsa, plan.device);
   const RowState rows = carve_rows(ws, p);
   float* const sums = carve_dq(ws, plan, m);
   const bool own = own_rows(p, m);
