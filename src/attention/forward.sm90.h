@@ -25,7 +25,7 @@ __global__ void __launch_bounds__(C::kThreads, 1) forward_kernel(const __grid_co
       barrier_init(shared + C::kKFull + 8 * n, 1), barrier_init(shared + C::kKEmpty + 8 * n, C::kReleases);
       barrier_init(shared + C::kVFull + 8 * n, 1), barrier_init(shared + C::kVEmpty + 8 * n, C::kReleases);
     }
-    for (int n = 0; n < 4; ++n) barrier_init(shared + C::kKnown + 8 * n, 1);
+    for (int n = 0; n < 8; ++n) barrier_init(shared + C::kKnown + 8 * n, 1);  // and kBegun
     barrier_init_done();
   }
   // Started while the kernel before it ends. The next one may be, unless it could find old rows in a cache.

@@ -86,6 +86,8 @@ struct TileTaker {
       if (over) break;
       load_panels<C::kPanels>(shared, x.q, C::kQ + q * C::kBytesQ, C::kQFull + 8 * q, C::kPanelQ, t->row, t->head,
                               t->batch, Keep::first_to_go);
+      // Not before this tile's keys are asked for: what is taken early no idle block can have, 5 % of a causal mask.
+      wait(shared + C::kBegun + 8 * (tiles % 4), tiles / 4 & 1);
       index = more ? int(gridDim.x) + take(x.counters, x.epoch) : per_unit * x.units;
     }
     arrive(shared + C::kQFull + 8 * (tiles % C::kQStages));
@@ -135,6 +137,7 @@ struct Producer {
     for (uint32_t tiles = 0; !over; ++tiles) {
       const QueryTile* t = tile_slot<C>(shared, tiles);
       wait(shared + C::kKnown + 8 * (tiles % 4), tiles / 4 & 1);
+      arrive(shared + C::kBegun + 8 * (tiles % 4));
       int j = t->last;
       over = j < 0;
       int block = C::kListed && !over ? block_at(*t, j) : 0;

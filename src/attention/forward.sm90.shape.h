@@ -83,8 +83,9 @@ struct ForwardShape {
                        kSharedBytes = kNumbers + 4 * 4;
   static constexpr int kQFull = kBarriers, kQEmpty = kQFull + 8 * kQStages, kKFull = kQEmpty + 8 * kQStages,
                        kKEmpty = kKFull + 8 * kStages, kVFull = kKEmpty + 8 * kStages, kVEmpty = kVFull + 8 * kStages,
-                       kKnown = kVEmpty + 8 * kStages;  // a tile of queries, before q is there
-  static_assert(kKnown + 8 * 4 <= kTiles);
+                       kKnown = kVEmpty + 8 * kStages,  // a tile of queries, before q is there
+                       kBegun = kKnown + 8 * 4;         // its keys
+  static_assert(kBegun + 8 * 4 <= kTiles);
   static_assert(kSharedBytes <= 227 * 1024);
   static_assert(kInPlace || kStages % 2 == 0, "the two P take turns with the slots");
 };
