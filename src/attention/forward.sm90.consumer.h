@@ -174,8 +174,11 @@ struct Consumer {
     if (C::kOptions && x.score.slopes) slope = x.score.slopes[t.head * x.score.slope_stride] * kLog2e;
   }
 
+  // Read by the lane that gives the slot back: racecheck follows no other.
   __device__ int number_in(int slot) const {
-    return C::kListed ? *static_cast<const int*>(__cvta_shared_to_generic(shared + C::kNumbers + 4 * slot)) : 0;
+    if (!C::kListed) return 0;
+    const int* const number = static_cast<const int*>(__cvta_shared_to_generic(shared + C::kNumbers + 4 * slot));
+    return __shfl_sync(~0u, lane == 0 ? *number : 0, 0);
   }
 
   // One key tile, in slot `slot` of v. On entry its P is in `now` and no product is under way; on return P of the next
