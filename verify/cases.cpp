@@ -233,6 +233,8 @@ constexpr std::string_view kNasty[] = {
     "forward bf16/bf16/f32 b3 h2 q200 k333 d128 causal accumulate ragged | seed=2 drawn",
     "forward bf16 b3 h2 q300 k500 d96/64 causal@absolute | seed=2 drawn used_q cache",
     "forward f16 b8 h2 q130 k10 d64 causal ragged | seed=7 drawn",
+    "forward bf16 b2 h4/2 q200 k300 d128 causal | seed=3 drawn",
+    "forward bf16 b2 h4/2 q200 k300 d64 full sink | seed=7 drawn",
     "forward bf16 b4 h2 q200 k300 d128 causal sink ragged | seed=2 drawn bhsd lean",
     "forward bf16 b2 h4/2 q700 k900 d128 causal blocks128x128x400",
     "forward f16 b3 h2 q300 k260 d64 full blocks128x128x72 | seed=2 drawn cache",
