@@ -242,7 +242,10 @@ struct Consumer {
                         Done product_done) {
     const float scale = score.apply(s, spot(j), x.scale, slope);
     hide();
-    raised = softmax_in_place<T>(s, to, rows, done, alpha, scale, first_of_rows, product_done);
+    if constexpr (C::kInPlace)
+      raised = softmax_in_place<T>(s, to, rows, done, alpha, scale, first_of_rows, product_done);
+    else
+      raised = softmax<T>(s, to, rows, done, alpha, scale, first_of_rows, product_done);
     score.drop(to);
   }
   template <class Done>

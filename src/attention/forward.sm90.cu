@@ -132,7 +132,7 @@ Status fits(const Plan&, const Args& a) {
 sm90::ScoreOptions score_options(const Problem& p, const Args& a) {
   sm90::ScoreOptions x{.kept = 1.f};
   if (p.has(Option::softcap) && a.softcap > 0.f)
-    x.cap = a.softcap * kLog2e, x.cap_factor = -2.f * kLog2e * scale_of(p, a) / a.softcap;
+    x.cap = a.softcap * kLog2e, x.cap_factor = 2.f * kLog2e * scale_of(p, a) / a.softcap;
   if (p.has(Option::alibi)) x.slopes = a.row<const float>(Role::slopes), x.slope_stride = a[Role::slopes].stride.head;
   if (p.has(Option::bias)) {
     const Tensor& t = x.bias = a[Role::bias];

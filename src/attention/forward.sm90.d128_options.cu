@@ -2,9 +2,10 @@
 
 namespace attune::sm90 {
 
-// Weights in place: the registers of a second P are the options'.
 ForwardKernels forward_kernels_128_options() {
-  static constinit ForwardKernel all[] = {forward_kernel_row<128, 128, 128, 2, 2, 2, true, false, false, false, true>()};
+  static constinit ForwardKernel all[] = {
+      forward_kernel_row<128, 128, 128, 2, 2, 2, false, false, false, false, true>(),
+  };
   return all;
 }
 

@@ -2,9 +2,9 @@
 
 namespace attune::sm90 {
 
-// Weights in place: the registers of a second P are the options'.
 ForwardKernels forward_kernels_64_options() {
-  static constinit ForwardKernel all[] = {forward_kernel_row<64, 64, 128, 2, 2, 2, true, false, false, false, true>()};
+  // As without options, but for fewer tiles of k and v at d64: each is one more copy of the options.
+  static constinit ForwardKernel all[] = {forward_kernel_row<64, 64, 128, 2, 2, 2, false, false, false, false, true>()};
   return all;
 }
 

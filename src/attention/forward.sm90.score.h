@@ -19,25 +19,13 @@ struct Spot {
   int rows, keys;  // of the sequence
 };
 
-// s = tanh(s * scale / cap), of a factor of -2 log2 e * scale / cap. With e = exp(-2 |x|) that is (1 - e) / (1 + e):
-// no overflow, and an error of 2^-23. Four scores of a row share a reciprocal: the slow instructions, ex2 and rcp, are
-// 2.25 a weight instead of 3.
+// s = tanh(s * scale / cap), of a factor of 2 log2 e * scale / cap: 1 - 2 / (1 + exp(2 x)), with an error of 2^-23.
+// Five instructions that need no register of their own; a reciprocal for four scores makes fewer slow ones, and long
+// chains.
 template <int N>
 __device__ void cap_scores(float (&s)[N], float factor) {
 #pragma unroll
-  for (int n = 0; n < N; n += 8)
-#pragma unroll
-    for (int r = 0; r < 4; r += 2) {
-      float* const x[4] = {&s[n + r], &s[n + r + 1], &s[n + r + 4], &s[n + r + 5]};
-      float e[4];
-#pragma unroll
-      for (int k = 0; k < 4; ++k) e[k] = sm80::exp2_fast(fabsf(*x[k]) * factor);
-      const float a = 1.f + e[0], b = 1.f + e[1], c = 1.f + e[2], d = 1.f + e[3], ab = a * b, cd = c * d;
-      const float one = __fdividef(1.f, ab * cd), one_ab = one * cd, one_cd = one * ab;
-      const float inverse[4] = {one_ab * b, one_ab * a, one_cd * d, one_cd * c};
-#pragma unroll
-      for (int k = 0; k < 4; ++k) *x[k] = copysignf((1.f - e[k]) * inverse[k], *x[k]);
-    }
+  for (int n = 0; n < N; ++n) s[n] = fmaf(-2.f, reciprocal_fast(1.f + sm80::exp2_fast(s[n] * factor)), 1.f);
 }
 
 template <int N>
@@ -107,7 +95,7 @@ __device__ void draw(uint32_t (&kept)[N / 32], const Dropout& dropout, uint32_t 
 #pragma unroll
   for (int part = 0; part < N / 32; ++part) {
     uint32_t mine = 0;
-#pragma unroll 2
+#pragma unroll 1
     for (int n = 0; n < 8; ++n) {
       const Words4 words = dropout.words(stream, position, column + part * 64 + n * 8);
       mine = mine >> 1 & 0x7F7F7F7Fu;
@@ -121,12 +109,12 @@ __device__ void draw(uint32_t (&kept)[N / 32], const Dropout& dropout, uint32_t 
 }
 
 // The options of one key tile. prepare() before its scores are there, apply() after; what it returns is what is left to
-// multiply them by. drop() once they are weights, summed and packed. Where the tile lies is asked for again, not kept: between
-// the two there are products under way, and few registers.
+// multiply them by. drop() once they are weights, summed and packed. Where the tile lies is asked for again, not kept:
+// between the two there are products under way, and few registers.
 template <class T, int N>
 struct Score {
   const ScoreOptions& x;
-  static constexpr int kPiece = N / 4;
+  static constexpr int kPiece = 8;
   uint32_t word[2][kPiece];
   uint32_t kept[N / 32];
 

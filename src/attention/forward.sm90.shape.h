@@ -12,7 +12,7 @@ ATTUNE_HD constexpr int rows_of_part(int part) { return part == 0 ? 32 : part ==
 
 // What kernels with options do to scores. All members zero: nothing.
 struct ScoreOptions {
-  float cap, cap_factor;   // of a softcap: log2 e * cap, and -2 log2 e * scale / cap
+  float cap, cap_factor;   // of a softcap: log2 e * cap, and 2 log2 e * scale / cap
   const float* slopes;     // of ALiBi, by query head; null: none
   int64_t slope_stride;
   Tensor bias;             // of one batch, row, head or key where it is broadcast; no data: none

@@ -1,4 +1,5 @@
-// Reads of memory that nobody writes meanwhile, in the order in which they are asked for; masks from bits.
+// Reads of memory that nobody writes meanwhile, in the order in which they are asked for; a quick reciprocal; masks
+// from bits.
 #pragma once
 #include <cstdint>
 
@@ -17,6 +18,11 @@ __device__ inline void prefetch_global(const char* from, int bytes) {
                "r"(bytes));
 }
 
+__device__ inline float reciprocal_fast(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
 // The highest bits of bytes `byte` and `byte + 1`, each 16 times: the first below the second.
 template <int byte>
 __device__ inline uint32_t spread_bits(uint32_t x) {
