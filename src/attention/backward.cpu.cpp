@@ -159,6 +159,7 @@ class Task {
         dim_qk_(padded(m, p_.dim_qk)),
         dim_v_(padded(m, p_.dim_v)),
         general_(needs_general(p_)),
+        plain_(p_.dtype.grad == DType::f32 && !accumulates(p_)),
         scale_(scale_of(p_, a)) {
     for (int n = 0; n < units_of_keys(p_); ++n)
       x_.units[n] = unit_of(p_, a, b, head_kv * units_of_keys(p_) + n, x_.scores + n * group(p_));
@@ -180,6 +181,11 @@ class Task {
       for (int first = 0, count; first < u.rows(); first += count) {
         count = std::min(m_.rows, u.rows() - first);
         if (by_head(p_)) count = std::min(count, p_.mask.blocks.q - first % p_.mask.blocks.q);
+        if (!partial && u.group == 1 && plain_) {
+          m_.unpack(dq_of(n, first), p_.dim_qk, factor, count, reinterpret_cast<float*>(u.address(Role::dq, first)),
+                    a_[Role::dq].stride.seq);
+          continue;
+        }
         m_.unpack(dq_of(n, first), p_.dim_qk, factor, count, x_.row, p_.dim_qk);
         for (int r = 0; r < count; ++r) {
           const float* from = x_.row + r * p_.dim_qk;
@@ -420,6 +426,11 @@ class Task {
     std::fill_n(factor, m_.rows, factor_of_all);
     for (int first = keys.first; first < keys.last; first += m_.rows) {
       const int count = std::min(m_.rows, keys.last - first);
+      if (plain_ && !shares_keys(p_, a_)) {
+        m_.unpack(acc + int64_t(first - keys.first) * wide, dim, factor, count,
+                  reinterpret_cast<float*>(key_address(x_.units[0], role, first)), a_[role].stride.seq);
+        continue;
+      }
       m_.unpack(acc + int64_t(first - keys.first) * wide, dim, factor, count, x_.row, dim);
       for (int r = 0; r < count; ++r) {
         char* to = key_address(x_.units[0], role, first + r);
@@ -441,7 +452,7 @@ class Task {
   const RowState& rows_;
   const PackedQueries& queries_;
   const int dim_qk_, dim_v_;
-  const bool general_;
+  const bool general_, plain_;  // plain: rows of a gradient are stored as they are unpacked
   const float scale_;
 };
 

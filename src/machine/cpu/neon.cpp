@@ -22,35 +22,36 @@ const T* row_or_zeros(const void* const* rows, int r, int n) {
   return r < n ? static_cast<const T*>(rows[r]) : reinterpret_cast<const T*>(kZeros);
 }
 
-// to[i * stride + a] = row a at dim i, for four rows.
-template <class T>
-[[gnu::always_inline]] inline void interleave4(const void* const* rows, int first, int n, int dim, float* to,
-                                               int stride, float scale) {
-  const T* x[4];
-  for (int a = 0; a < 4; ++a) x[a] = row_or_zeros<T>(rows, first + a, n);
-  for (int d = 0; d < dim; d += 4) {
-    Four four;
-    for (int a = 0; a < 4; ++a) four.row[a] = vmulq_n_f32(load4(x[a] + d), scale);
-    four = transposed(four);
-    for (int a = 0; a < 4; ++a) vst1q_f32(to + (d + a) * stride, four.row[a]);
-  }
+// 4 V rows from `first` on to [dim][4 V]: four dims of all of them at a time, so that whole lines are written.
+template <class T, int V>
+[[gnu::always_inline]] inline void interleave(const void* const* rows, int first, int n, int dim, float* to,
+                                              float scale) {
+  const T* x[4 * V];
+  for (int a = 0; a < 4 * V; ++a) x[a] = row_or_zeros<T>(rows, first + a, n);
+  for (int d = 0; d < dim; d += 4, to += 16 * V)
+    unroll<V>([&](auto c) {
+      Four four;
+      unroll<4>([&](auto a) { four.row[a] = vmulq_n_f32(load4(x[4 * c + a] + d), scale); });
+      four = transposed(four);
+      unroll<4>([&](auto a) { vst1q_f32(to + 4 * (V * a + c), four.row[a]); });
+    });
 }
 
 // [n / 8][dim][8]
 template <class T>
 void pack_k(const void* const* rows, int n, int dim, void* to) {
-  for (int j = 0; j < n; j += 8)
-    for (int half = 0; half < 8; half += 4)
-      interleave4<T>(rows, j + half, n, dim, static_cast<float*>(to) + int64_t(j) * dim + half, 8, 1.f);
+  for (int j = 0; j < n; j += 8) interleave<T, 2>(rows, j, n, dim, static_cast<float*>(to) + int64_t(j) * dim, 1.f);
 }
 
 // [dim / 8][room][8]
 template <class T>
 void pack_v(const void* const* rows, int n, int dim, void* to, int room) {
-  for (int j = 0; j < (n + 7) / 8 * 8; ++j) {
-    const T* x = row_or_zeros<T>(rows, j, n);
+  for (int j = 0; j < (n + 7) / 8 * 8; j += 4) {
+    const T* x[4];
+    for (int a = 0; a < 4; ++a) x[a] = row_or_zeros<T>(rows, j + a, n);
     float* v = static_cast<float*>(to) + j * 8;
-    for (int d = 0; d < dim; d += 8, v += 8 * room) vst1q_f32(v, load4(x + d)), vst1q_f32(v + 4, load4(x + d + 4));
+    for (int d = 0; d < dim; d += 8, v += int64_t(8) * room)
+      unroll<8>([&](auto a) { vst1q_f32(v + 4 * a, load4(x[a / 2] + d + 4 * (a % 2))); });
   }
 }
 
@@ -62,7 +63,7 @@ struct Panels {
   // [dim][rows]
   template <class T>
   static void pack_q(const void* const* rows, int n, int dim, float scale, void* to) {
-    for (int r = 0; r < kRows; r += 4) interleave4<T>(rows, r, n, dim, static_cast<float*>(to) + r, kRows, scale);
+    interleave<T, V>(rows, 0, n, dim, static_cast<float*>(to), scale);
   }
 
   static void scores(const void* q_panel, const void* k_tile, int n, int dim, float* s, float* top) {
