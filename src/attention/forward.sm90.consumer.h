@@ -70,7 +70,7 @@ struct Consumer {
   // Each warp ends and stores its own 16 rows.
   __device__ void finish(const QueryTile t, const Rows& rows) {
     if constexpr (C::kWide) return finish_wide(t, rows);
-    if (C::kOptions && x.wide) return finish_wide(t, rows);
+    if (C::kEither && x.wide) return finish_wide(t, rows);
     float inverse[2];
     const int row = t.row + group * 64 + warp * 16;
 #pragma unroll

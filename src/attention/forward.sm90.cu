@@ -59,7 +59,6 @@ Status supports(const Problem& p, const Device& d) {
   if (m.k_step != 1 || m.k_phase != 0) return no("mask ", name(m), " is not full, causal or a window");
   if (m.blocks.q && (m.blocks.q != sm90::kListBlock || m.blocks.k != sm90::kListBlock))
     return no("blocks of a list are 128 x 128, not ", m.blocks.q, " x ", m.blocks.k);
-  if (m.blocks.q && p.dtype.out == DType::f32) return no("out of a list is ", name(p.dtype.q), ", not f32");
   if (p.dtype.q != DType::f16 && p.dtype.q != DType::bf16)
     return no("dtype ", name(p.dtype.q), " is not one of f16, bf16");
   if (p.dtype.kv != p.dtype.q) return no("q is ", name(p.dtype.q), " and kv is ", name(p.dtype.kv));
@@ -88,8 +87,7 @@ Status shape(Plan& plan, const Planner& planner) {
   const ForwardKernel& k = *find_kernel(
       [&](const ForwardKernel& x, int) {
         return x.dim >= p.dim_qk && x.dim_v >= p.dim_v && x.listed == listed && x.options == options &&
-               (x.wide == wide || options) &&
-               (x.tile_q > 128) == large;
+               (x.wide == wide || x.either) && (x.tile_q > 128) == large;
       },
       &plan.kernel);
   plan.tile_q = k.tile_q, plan.tile_k = k.tile_k;

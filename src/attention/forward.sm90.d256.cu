@@ -9,6 +9,7 @@ ForwardKernels forward_kernels_256() {
       forward_kernel_row<256, 256, 64, 2, 1, 2, false, false, false>(),
       forward_kernel_row<256, 256, 64, 2, 1, 2, false, false, true>(),
       forward_kernel_row<256, 256, 64, 2, 1, 2, false, false, false, true>(),
+      forward_kernel_row<256, 256, 64, 2, 1, 2, false, false, true, true>(),
   };
   return all;
 }

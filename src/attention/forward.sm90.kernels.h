@@ -15,7 +15,8 @@ struct ForwardKernel {
   int tile_q, tile_k, threads;
   bool wide;                    // out in f32
   bool listed;                  // key tiles are those of a list
-  bool options;                 // those that change scores; out in either dtype
+  bool options;                 // those that change scores
+  bool either;                  // out as q or in f32
   int shared_bytes;
   ForwardFunction function[2];  // f16, bf16
   cuda::Ready ready[2]{};       // theirs
@@ -26,8 +27,8 @@ template <int Dim, int DimV, int TileK, int Groups, int QStages, int Stages, boo
 constexpr ForwardKernel forward_kernel_row() {
   using F = ForwardShape<F16, Dim, DimV, TileK, Groups, QStages, Stages, InPlace, Turns, Wide, Listed, Options>;
   using B = ForwardShape<Bf16, Dim, DimV, TileK, Groups, QStages, Stages, InPlace, Turns, Wide, Listed, Options>;
-  return {Dim,    DimV,    F::kTileQ,       TileK, F::kThreads, Wide,
-          Listed, Options, F::kSharedBytes, {forward_kernel<F>, forward_kernel<B>}};
+  return {Dim,    DimV,    F::kTileQ,  TileK,           F::kThreads, Wide,
+          Listed, Options, F::kEither, F::kSharedBytes, {forward_kernel<F>, forward_kernel<B>}};
 }
 
 // Of one head dim, the preferred first.

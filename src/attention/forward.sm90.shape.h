@@ -56,13 +56,14 @@ inline constexpr int kListBlock = 128;  // queries and keys
 
 // InPlace: scores become weights where they are, and every key tile looks for its maximum: fewer registers.
 // Turns: warpgroups issue products one after the other. Wide: out in f32, straight from registers.
-// Listed: the key tiles of a query tile are those of a list. Options: those that change scores; then out is what is
-// asked at run time.
+// Listed: the key tiles of a query tile are those of a list. Options: those that change scores.
 template <class T_, int Dim, int DimV, int TileK, int Groups, int QStages, int Stages, bool InPlace, bool Turns,
           bool Wide, bool Listed = false, bool Options = false>
 struct ForwardShape {
   using T = T_;
   static constexpr bool kWide = Wide, kListed = Listed, kOptions = Options;
+  // Out is what is asked at run time; with lists and dims over 128 there are no registers for both.
+  static constexpr bool kEither = Options || (Listed && !Wide && Dim <= 128);
   static constexpr int kDim = Dim, kDimV = DimV, kTileK = TileK, kGroups = Groups, kQStages = QStages, kStages = Stages;
   static constexpr bool kInPlace = InPlace, kTurns = Turns;
   static constexpr int kTileQ = 64 * kGroups, kThreads = 128 * (kGroups + 1);
