@@ -133,7 +133,7 @@ struct Producer {
     prefetch_map(x.k), prefetch_map(x.v);
     uint32_t step = 0, before = 0;  // v is a step behind k: the order in which they are asked for
     int before_key = 0;
-    bool over = false;
+    bool over = false, ahead = false;
     for (uint32_t tiles = 0; !over; ++tiles) {
       const QueryTile* t = tile_slot<C>(shared, tiles);
       wait(shared + C::kKnown + 8 * (tiles % 4), tiles / 4 & 1);
@@ -156,8 +156,10 @@ struct Producer {
           load_panels<C::kPanels>(shared, x.k, C::kK + k * C::kBytesK, C::kKFull + 8 * k, C::kPanelK,
                                   t->k_row + number * C::kTileK, t->k_head, t->k_batch, Keep::last_to_go);
         }
-        if (step > 0) load_v(step - 1, *tile_slot<C>(shared, before), before_key);
+        if (step > 0 && !ahead) load_v(step - 1, *tile_slot<C>(shared, before), before_key);
         before = tiles, before_key = number * C::kTileK, ++step;
+        ahead = !C::kListed && !over && tiles == 0 && j == t->first;  // nobody knows the second tile yet
+        if (ahead) load_v(step - 1, *t, before_key);
       } while (!over && --j >= t->first);
     }
   }
