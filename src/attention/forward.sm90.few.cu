@@ -84,19 +84,19 @@ Status few_run(std::string_view who, const Plan& plan, const Args& a, Stream str
   FewParams x{.scale = scale_of(p, a) * kLog2e,
               .rows = rows,
               .keys = keys,
-              .heads = p.heads_q,
-              .heads_per_key = p.heads_q / p.heads_kv,
               .left = far(band.left),
               .right = far(band.right),
               .offset = far(band.q_first - band.k_first),
               .tiles_of_head = int(ceil_div(rows, kTileQ)),
-              .units = p.batch * p.heads_q,
+              .tiles = int(ceil_div(rows, kTileQ)) * p.batch * p.heads_q,
+              .units = Divisor(uint32_t(p.batch * p.heads_q)),
+              .heads = Divisor(uint32_t(p.heads_q)),
+              .heads_per_key = Divisor(uint32_t(p.heads_q / p.heads_kv)),
               .longest_first = p.mask.kind != MaskKind::full,
               .wide = p.dtype.out == DType::f32,
               .out = static_cast<char*>(a[Role::out].data),
               .out_stride = a[Role::out].stride,
               .dim_v = p.dim_v};
-  x.tiles = x.tiles_of_head * x.units;
   if (a.given(Role::lse)) x.lse = static_cast<float*>(a[Role::lse].data), x.lse_stride = a[Role::lse].stride;
   const struct { Role role; CUtensorMap* map; int tile; } maps[] = {
       {Role::q, &x.q, kTileQ}, {Role::k, &x.k, k.tile_k}, {Role::v, &x.v, k.tile_k}};

@@ -6,6 +6,7 @@
 // through this code once, and most of its time is the way to the first byte.
 #pragma once
 #include "attention/forward.sm90.softmax.h"
+#include "core/divisor.h"
 #include "core/softmax.h"
 #include "core/tensor.h"
 #include "machine/sm80/order.h"
@@ -17,11 +18,11 @@ namespace attune::sm90 {
 struct FewParams {
   CUtensorMap q, k, v;
   float scale;                  // of the products, in base 2
-  int rows, keys, heads;        // queries and keys of a sequence
-  int heads_per_key;
+  int rows, keys;               // queries and keys of a sequence
   int left, right, offset;      // key j is seen by query i where i + offset - left <= j <= i + offset + right
   int tiles_of_head, tiles;     // of queries
-  int units;                    // heads of all sequences
+  Divisor units, heads;         // heads of all sequences, and of one
+  Divisor heads_per_key;
   bool longest_first, wide;     // wide: out is f32
   char* out;
   Strides out_stride;           // in elements
@@ -76,10 +77,10 @@ struct Few {
     return pass * grid + (pass % 2 ? grid - 1 - mine : mine);
   }
   __device__ Tile tile_of(int index) const {
-    const int rank = index / x.units, unit = index - rank * x.units;
+    const int rank = int(x.units.divide(index)), unit = int(x.units.rest(index));
     Tile t;
     t.row = (x.longest_first ? x.tiles_of_head - 1 - rank : rank) * C::kTileQ;
-    t.batch = unit / x.heads, t.head = unit - t.batch * x.heads;
+    t.batch = int(x.heads.divide(unit)), t.head = int(x.heads.rest(unit));
     const int end = min(x.keys, min(t.row + C::kTileQ, x.rows) + x.offset + x.right);  // one past the last key seen
     const int begin = max(0, t.row + x.offset - x.left);
     t.first = begin / C::kTileK, t.last = end > begin ? (end - 1) / C::kTileK : t.first - 1;
@@ -107,7 +108,7 @@ struct Few {
       load = tile_of(n), load_key = load.first + group;
     }
     const uint32_t slot = slot_of(load_step);
-    const int head = load.head / x.heads_per_key, row = load_key * C::kTileK;
+    const int head = int(x.heads_per_key.divide(load.head)), row = load_key * C::kTileK;
     load_panels(x.k, shared + C::kK + slot * C::kBytesK, shared + C::kKFull + 8 * slot, C::kPanelK, row, head,
                 load.batch, Keep::last_to_go);
     load_panels(x.v, shared + C::kV + slot * C::kBytesK, shared + C::kVFull + 8 * slot, C::kPanelK, row, head,
