@@ -219,7 +219,7 @@ constexpr std::string_view kNasty[] = {
     "forward f16 b1 h4/2 q190 k300 d128 causal | bhsd",
     "forward bf16 b1 h2 q100 k260 d96/104 window70,9",
     "forward bf16 b32 h8/2 q130 k150 d64 causal",
-    "forward bf16 b1 h2 q200 k2100 d64 full sink",
+    "forward bf16 b1 h400/1 q10 k2100 d64 full sink",
     "forward f16 b2 h4/2 q300 k500 d64 causal sink",
     "forward bf16 b2 h4/2 q200 k333 d128 window90,20 sink | bhsd",
     "forward f32 b6 h2 q127 k127 d32 causal ragged | seed=2 odd",

@@ -22,6 +22,7 @@ constexpr std::string_view kWho = "sm90_forward";
 constexpr int kFar = 1 << 28;                    // a side without end; also the longest sequence
 constexpr double kSectionBytes = 32 << 20;       // keys and values that stay in the second-level cache
 constexpr int kMostSectionHeads = 64;            // of keys
+constexpr int kFixedKeys = 1024;                 // up to here an answer of the counter is waited for
 constexpr int kFewRows = 64;                     // of a head of keys: there are kernels for that
 // What `sequence` reads on the GPU.
 constexpr Role kLengths[] = {Role::cu_q,     Role::cu_k,        Role::used_q,   Role::used_k,
@@ -80,10 +81,12 @@ Room carve(Workspace& ws, const Plan& plan) {
 
 Status shape(Plan& plan, const Planner& planner) {
   const Problem& p = plan.problem;
-  // Three warpgroups pay where a tile of 192 queries has keys enough: from 2048 on, with a diagonal from 4096 on.
+  // Three warpgroups pay where a tile of 192 queries has keys enough, from 2048 on, with a diagonal from 4096 on, and
+  // where there are tiles enough that no multiprocessor waits long for the last.
   const bool full = p.mask.kind == MaskKind::full, wide = p.dtype.out == DType::f32;
   const bool listed = p.mask.blocks.q, options = needs_general(p), narrow = std::max(p.dim_qk, p.dim_v) <= 64;
-  const bool large = narrow && !wide && !listed && !options && p.len_k >= (full ? 2048 : 4096) && p.len_q >= 192;
+  const bool large = narrow && !wide && !listed && !options && p.len_k >= (full ? 2048 : 4096) &&
+                     ceil_div(p.len_q, 192) * p.batch * p.heads_q >= 3 * plan.device.units;
   const ForwardKernel& k = *find_kernel(
       [&](const ForwardKernel& x, int) {
         return x.dim >= p.dim_qk && x.dim_v >= p.dim_v && x.listed == listed && x.options == options &&
@@ -91,12 +94,12 @@ Status shape(Plan& plan, const Planner& planner) {
       },
       &plan.kernel);
   plan.tile_q = k.tile_q, plan.tile_k = k.tile_k;
-  plan.splits = planner.forced == kWho ? sm90::few_groups(p, plan.device) : 1;
+  plan.splits = sm90::few_groups(p, plan.device);
   const int64_t tiles = ceil_div(p.len_q, k.tile_q) * p.batch * p.heads_q;
   // Both would be right, and slow.
   if (planner.forced != kWho && int64_t(p.len_q) * (p.heads_q / p.heads_kv) <= kFewRows)
     return Status::no(kWho, ": ", p.len_q, " queries are few, and a tile has ", k.tile_q);
-  if (planner.forced != kWho && 2 * tiles < plan.device.units)
+  if (planner.forced != kWho && plan.splits == 1 && 2 * tiles < plan.device.units)
     return Status::no(kWho, ": ", tiles, " tiles of queries leave most of ", plan.device.units,
                       " multiprocessors idle, and keys are not split");
   if (tiles >= 1 << sm90::kCountBits) return Status::no(kWho, ": ", tiles, " tiles of queries are over 2^24 - 1");
@@ -207,6 +210,7 @@ Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
   const int64_t tiles = tabled ? sm90::table_bound(p, k.tile_q) * x.units : int64_t(x.tiles_of_unit) * x.units;
   // With a band, tiles differ in length: the longest of a section of heads come first, and its keys stay in cache.
   x.longest_first = p.mask.kind != MaskKind::full;
+  x.fixed = !x.longest_first && !tabled && keys <= kFixedKeys;
   int heads = 1;
   const double keys_of_unit = tabled ? double(keys) * a[Role::k].extent.batch : keys;
   while (heads < kMostSectionHeads && 2. * heads * keys_of_unit * (p.dim_qk + p.dim_v) * 2 <= kSectionBytes) heads *= 2;

@@ -14,10 +14,13 @@ namespace {
 
 using FewFunction = void (*)(FewParams);
 
-// How long a kernel takes by a count of its steps, in cycles: a tile of queries has a beginning and an end and its
-// steps, blocks share the tiles evenly, and none is done before the longest is.
-struct Cost { double tile, step; };
-constexpr Cost kPlainCost[] = {{1500, 1150}, {1800, 2050}};  // of 128 queries and 128 keys, dims up to 64 and 128
+// How long a kernel takes, by a count of its steps, in microseconds: fitted to an H200. A tile of queries has a beginning
+// and an end and its steps, blocks share the tiles evenly, and none is done before the longest is.
+struct Cost {
+  double start, tile, step;
+  double crowd = 1;  // how much slower two blocks are that share a multiprocessor
+};
+constexpr Cost kPlainCost[] = {{3.0, 0.6, 1.24}, {3.0, 0.8, 1.8}};  // of 128 x 128, dims up to 64 and 128
 constexpr int kMostRows = 1 << 15;      // of all heads: more fill the GPU
 constexpr int kTileQ = 64;
 
@@ -38,21 +41,23 @@ constexpr FewKernel few_kernel_row(Cost cost) {
 
 // dim, keys a tile, warpgroups, blocks a multiprocessor
 constinit FewKernel kKernels[] = {
-    few_kernel_row<64, 64, 4, 1>({1900, 950}),
-    few_kernel_row<64, 64, 2, 2>({1500, 850}),
-    few_kernel_row<128, 64, 2, 1>({2000, 1150}),
+    few_kernel_row<64, 64, 4, 1>({2.6, 0.8, 1.55}),
+    few_kernel_row<64, 64, 2, 2>({1.85, 0.8, 1.05, 1.45}),
+    few_kernel_row<128, 64, 2, 1>({2.4, 0.9, 1.4}),
 };
 
-double cycles(const Problem& p, Cost cost, int tile_q, int tile_k, int groups, double blocks) {
-  const Band band = band_of(p.mask, p.len_q, p.len_k, 0, 0);
-  const BandWalk walk{band, p.len_k, tile_k};
+double time_of(const Problem& p, const Cost& cost, int tile_q, int tile_k, int groups, int units) {
+  const BandWalk walk{band_of(p.mask, p.len_q, p.len_k, 0, 0), p.len_k, tile_k};
+  const double heads = double(p.batch) * p.heads_q;
   double all = 0, longest = 0;
   for (int row = 0; row < p.len_q; row += tile_q) {
     const int tiles = walk.tiles({row, std::min(row + tile_q, p.len_q)});
     const double time = cost.tile + cost.step * double(std::max<int64_t>(1, ceil_div(tiles, groups)));
     all += time, longest = std::max(longest, time);
   }
-  return std::max(longest, all * p.batch * p.heads_q / blocks);
+  const bool crowded = cost.crowd > 1 && double(ceil_div(p.len_q, tile_q)) * heads > units;
+  if (crowded) longest *= cost.crowd, all *= cost.crowd / 2;
+  return cost.start + std::max(longest, all * heads / units);
 }
 
 }  // namespace
@@ -62,11 +67,11 @@ int few_groups(const Problem& p, const Device& d) {
                      p.mask.k_phase == 0 && p.mask.align != Align::absolute;
   const int dim = std::max(p.dim_qk, p.dim_v);
   if (!plain || dim > 128 || int64_t(p.batch) * p.heads_q * p.len_q > kMostRows) return 1;
-  double least = cycles(p, kPlainCost[dim > 64], 128, 128, 1, d.units);
+  double least = time_of(p, kPlainCost[dim > 64], 128, 128, 1, d.units);
   int groups = 1;
   for (const FewKernel& k : kKernels) {
     if (k.dim != (dim > 64 ? 128 : 64)) continue;
-    const double time = cycles(p, k.cost, kTileQ, k.tile_k, k.groups, double(d.units) * k.blocks_per_sm);
+    const double time = time_of(p, k.cost, kTileQ, k.tile_k, k.groups, d.units);
     if (time < least) least = time, groups = k.groups;
   }
   return groups;

@@ -40,11 +40,10 @@ struct FewShape {
   static constexpr int kPanelQ = kTileQ * 128, kPanelK = kTileK * 128;
   static constexpr int kBytesQ = kPanelQ * kPanels, kBytesK = kPanelK * kPanels;
   // Shared memory: q of this tile and the next, k and v of each warpgroup, sums on their way, rows, barriers.
-  static constexpr int kQ = 0, kK = kQ + 2 * kBytesQ, kV = kK + kGroups * kStages * kBytesK,
-                       kSums = kV + kGroups * kStages * kBytesK,
+  static constexpr int kQ = 0, kK = kQ + 2 * kBytesQ, kSums = kK + 2 * kGroups * kStages * kBytesK,
                        kRows = kSums + kGroups * (kGroups - 1) * kShare * 4 * 128, kBarriers = kRows + kGroups * 64 * 8,
-                       kSharedBytes = kBarriers + 8 * (2 + 2 * kGroups * kStages);
-  static constexpr int kQFull = kBarriers, kKFull = kQFull + 8 * 2, kVFull = kKFull + 8 * kGroups * kStages;
+                       kSharedBytes = kBarriers + 8 * (2 + 4 * kGroups * kStages);
+  static constexpr int kQFull = kBarriers, kFull = kQFull + 8 * 2, kEmpty = kFull + 8 * 2 * kGroups * kStages;
   static_assert(kDim % 64 == 0 && kShare % 4 == 0 && kSharedBytes <= 227 * 1024);
 };
 
@@ -63,13 +62,17 @@ struct Few {
   float o[C::kDim / 2];
   Rows rows;
   uint32_t step;        // key tiles of this warpgroup, over all tiles of queries
-  // The loads, of one thread: a key tile ahead of the products or two.
+  // Of the threads that load: a key tile ahead of the products or two.
   Tile load;
   int load_pass, load_key;
   uint32_t load_step;
 
-  __device__ bool leads() const { return warp == 0 && lane == 0; }
-  __device__ uint32_t slot_of(uint32_t n) const { return group * C::kStages + n % C::kStages; }
+  // A thread of warp 0 loads k, one of warp 1 v, and one of warp 2 of the first warpgroup q. K has the first half of the
+  // slots and of their barriers, v the second.
+  __device__ bool loads(int who) const { return warp == who && lane == 0; }
+  __device__ uint32_t slot_of(int who, uint32_t n) const {
+    return (who * C::kGroups + group) * C::kStages + n % C::kStages;
+  }
 
   // Which tile a block takes as its n-th: the longest first, then back, so that a long one and a short one go together.
   __device__ int index(int pass) const {
@@ -101,18 +104,17 @@ struct Few {
                 t.head, t.batch, Keep::first_to_go);
   }
   // The next key tile of this warpgroup, where there is one more.
-  __device__ void load_keys() {
+  __device__ void load_next() {
     while (load_key > load.last) {
       const int n = index(++load_pass);
       if (n >= x.tiles) return;
       load = tile_of(n), load_key = load.first + group;
     }
-    const uint32_t slot = slot_of(load_step);
+    const uint32_t slot = slot_of(warp, load_step);
+    if (load_step >= C::kStages) wait(shared + C::kEmpty + 8 * slot, (load_step / C::kStages & 1) ^ 1);
     const int head = int(x.heads_per_key.divide(load.head)), row = load_key * C::kTileK;
-    load_panels(x.k, shared + C::kK + slot * C::kBytesK, shared + C::kKFull + 8 * slot, C::kPanelK, row, head,
-                load.batch, Keep::last_to_go);
-    load_panels(x.v, shared + C::kV + slot * C::kBytesK, shared + C::kVFull + 8 * slot, C::kPanelK, row, head,
-                load.batch, Keep::last_to_go);
+    load_panels(warp ? x.v : x.k, shared + C::kK + slot * C::kBytesK, shared + C::kFull + 8 * slot, C::kPanelK, row,
+                head, load.batch, Keep::last_to_go);
     ++load_step, load_key += C::kGroups;
   }
 
@@ -140,10 +142,10 @@ struct Few {
       for (float& y : o) y = 0.f;
 #pragma unroll 1
     for (int j = first; j <= t.last; j += C::kGroups, ++step) {
-      const uint32_t slot = slot_of(step), parity = step / C::kStages & 1;
-      const uint32_t k = operand(shared + C::kK + slot * C::kBytesK, 0);
-      const uint32_t v = operand(shared + C::kV + slot * C::kBytesK, C::kPanelK);
-      wait(shared + C::kKFull + 8 * slot, parity);
+      const uint32_t k_slot = slot_of(0, step), v_slot = slot_of(1, step), parity = step / C::kStages & 1;
+      const uint32_t k = operand(shared + C::kK + k_slot * C::kBytesK, 0);
+      const uint32_t v = operand(shared + C::kK + v_slot * C::kBytesK, C::kPanelK);
+      wait(shared + C::kFull + 8 * k_slot, parity);
       begin_products();
 #pragma unroll
       for (int n = 0; n < C::kDim / 16; ++n)
@@ -152,13 +154,15 @@ struct Few {
       close_products();
       wait_products<0>();
       pin(s);
+      if (lane == 0) arrive(shared + C::kEmpty + 8 * k_slot);
+      if (loads(0)) load_next();
       hide(t, j);
       Rows before;
       float alpha[2];
       if (softmax_in_place<T>(s, p, rows, before, alpha, x.scale, j == first, [] {}))
 #pragma unroll
         for (int n = 0; n < C::kDim / 2; ++n) o[n] *= alpha[n / 2 % 2];
-      wait(shared + C::kVFull + 8 * slot, parity);
+      wait(shared + C::kFull + 8 * v_slot, parity);
       begin_products();
 #pragma unroll
       for (int n = 0; n < C::kTileK / 16; ++n)
@@ -166,8 +170,8 @@ struct Few {
       close_products();
       wait_products<0>();
       pin(o);
-      named_sync(1 + group, 128);  // all four warps have read the slot
-      if (leads()) load_keys();
+      if (lane == 0) arrive(shared + C::kEmpty + 8 * v_slot);
+      if (loads(1)) load_next();
     }
   }
 
@@ -185,7 +189,7 @@ struct Few {
       if (lane % 4 == 0) parts[group * 64 + row + 8 * r] = {rows.max[r], sum};
     }
     __syncthreads();
-    if (group == 0 && leads()) load_q(pass + 2);  // nobody reads this tile's any more
+    if (group == 0 && loads(2)) load_q(pass + 2);  // nobody reads this tile's any more
     float share[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
@@ -239,17 +243,21 @@ struct Few {
 
   __device__ void run() {
     step = load_step = 0;
-    if (leads()) {
-      prefetch_map(x.q), prefetch_map(x.k), prefetch_map(x.v);
+    if (loads(0) || loads(1)) {
+      prefetch_map(warp ? x.v : x.k);
       for (int n = 0; n < C::kStages; ++n)
-        barrier_init(shared + C::kKFull + 8 * slot_of(n), 1), barrier_init(shared + C::kVFull + 8 * slot_of(n), 1);
-      if (group == 0) barrier_init(shared + C::kQFull, 1), barrier_init(shared + C::kQFull + 8, 1);
+        barrier_init(shared + C::kFull + 8 * slot_of(warp, n), 1),
+            barrier_init(shared + C::kEmpty + 8 * slot_of(warp, n), 4);
       barrier_init_done();
       sm80::wait_for_previous();
-      if (group == 0) load_q(0);
       load_pass = -1, load_key = 0, load.last = -1;
-      load_keys(), load_keys();
-      if (group == 0) load_q(1);
+      for (int n = 0; n < C::kStages; ++n) load_next();
+    } else if (group == 0 && loads(2)) {
+      prefetch_map(x.q);
+      barrier_init(shared + C::kQFull, 1), barrier_init(shared + C::kQFull + 8, 1);
+      barrier_init_done();
+      sm80::wait_for_previous();
+      load_q(0), load_q(1);
     }
     __syncthreads();
     sm80::admit_next();

@@ -18,6 +18,8 @@ __device__ inline int take(unsigned long long* counter, unsigned long long epoch
   }
   return int(atomicAdd(counter, 1) & ((1 << kCountBits) - 1));
 }
+// Of a counter that is this launch's already: one request, whose answer is waited for where it is looked at.
+__device__ inline unsigned long long take_next(unsigned long long* counter) { return atomicAdd(counter, 1); }
 
 // Of `per_unit` tiles a unit, the one that is taken as number `index`.
 template <class C>
@@ -69,16 +71,23 @@ struct TileTaker {
   __device__ void run() const {
     prefetch_map(x.q);
     const int per_unit = x.table ? __ldcg(x.table_tiles) : x.tiles_of_unit;  // past a cache that may be old
-    const bool more = per_unit * x.units > int(gridDim.x);  // than one for each block
+    // Nobody asks for the first two tiles of a block, a long one, then from the end a short one, nor for short ones that
+    // are all alike.
+    const int all = per_unit * x.units, known = 2 * int(gridDim.x);
+    const bool more = !x.fixed && all > known;
+    unsigned long long taken = 0;
     uint32_t tiles = 0;
-    for (int index = blockIdx.x;; ++tiles) {
+    for (;; ++tiles) {
       const uint32_t q = tiles % C::kQStages, empty = shared + C::kQEmpty + 8 * q;
       const uint32_t parity = (tiles / C::kQStages & 1) ^ 1;
       QueryTile* t = tile_slot<C>(shared, tiles);
       // With one q the next tile is known before its q has room, so that its keys are on their way. A place for tile n
       // is that of n - 4, whose rows have left when all have done the scores of n - 2.
       if (C::kQStages > 1) wait(empty, parity);
-      const bool over = index >= per_unit * x.units;
+      const int asked = more ? known + int(taken & ((1 << kCountBits) - 1)) : all;
+      const int back = tiles == 1 ? known - 1 - int(blockIdx.x) : asked;
+      const int index = tiles == 0 || x.fixed ? int(tiles * gridDim.x + blockIdx.x) : back;
+      const bool over = index >= all;
       if (over) t->last = -1;
       else find_tile<C>(x, per_unit, index, t);
       arrive(shared + C::kKnown + 8 * (tiles % 4));
@@ -86,9 +95,10 @@ struct TileTaker {
       if (over) break;
       load_panels<C::kPanels>(shared, x.q, C::kQ + q * C::kBytesQ, C::kQFull + 8 * q, C::kPanelQ, t->row, t->head,
                               t->batch, Keep::first_to_go);
+      if (!more || tiles == 0) continue;
       // Not before this tile's keys are asked for: what is taken early no idle block can have, 5 % of a causal mask.
       wait(shared + C::kBegun + 8 * (tiles % 4), tiles / 4 & 1);
-      index = more ? int(gridDim.x) + take(x.counters, x.epoch) : per_unit * x.units;
+      taken = tiles == 1 ? take(x.counters, x.epoch) : take_next(x.counters);
     }
     arrive(shared + C::kQFull + 8 * (tiles % C::kQStages));
     // The last block leaves nothing of this epoch behind: a graph launches it again.

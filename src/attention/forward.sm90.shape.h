@@ -34,6 +34,7 @@ struct ForwardParams {
   int tiles_of_unit;                  // of queries
   int section_heads;                  // tiles are taken section by section of heads, so that their keys stay in cache
   bool longest_first;
+  bool fixed;                         // block n has the tiles n, n + blocks, ...: no counter
   unsigned long long epoch;           // of this launch, in the upper bits of both counters
   unsigned long long* counters;       // [2]: tiles taken and blocks gone, in memory of any content
   const QueryTile* table;             // where lengths or lists are in tensors: the tiles of a unit, longest first
