@@ -33,6 +33,8 @@ struct Consumer {
   __device__ void release(int barrier) const {
     if (lane == 0) arrive(shared + barrier);
   }
+  // Each lane, since each has read the tile whose place is then free: racecheck follows no other.
+  __device__ void release_q(uint32_t stage) const { arrive(shared + C::kQEmpty + 8 * stage); }
   __device__ void issue_scores(uint32_t q_stage, uint32_t k_slot) {
     const uint32_t k = operand(shared + C::kK + k_slot * C::kBytesK, 0);
     begin_products();
@@ -216,7 +218,7 @@ struct Consumer {
     --j, fresh = last, any_done |= last;
     if (next == 0) round ^= 1;
     if (last) enter_tile();
-    if (j == first) release(C::kQEmpty + 8 * (tiles % C::kQStages));
+    if (j == first) release_q(tiles % C::kQStages);
     hide();
     const auto product_done = [&] {
       wait_products<0>();
@@ -284,7 +286,7 @@ struct Consumer {
     wait_products<0>();
     pin(s);
     release(C::kKEmpty);
-    if (j == first) release(C::kQEmpty);
+    if (j == first) release_q(0);
     hide();
     rows = {};
     if constexpr (C::kOptions) {

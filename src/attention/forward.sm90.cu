@@ -115,6 +115,7 @@ bool shared(const Args& a, int64_t Strides::*axis) { return !(a[Role::k].stride.
 Status fits(const Plan&, const Args& a) {
   for (const Role r : {Role::q, Role::k, Role::v, Role::out}) {
     const Tensor& t = a[r];
+    if (t.extent.seq == 0 || t.extent.batch == 0) continue;  // nothing to address
     const int64_t size = size_of(t.dtype);
     if (reinterpret_cast<uintptr_t>(t.data) % 16)
       return Status::no(kWho, ": ", name(r), " does not begin at a multiple of 16 bytes");

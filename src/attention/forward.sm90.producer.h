@@ -95,10 +95,9 @@ struct TileTaker {
       if (over) break;
       load_panels<C::kPanels>(shared, x.q, C::kQ + q * C::kBytesQ, C::kQFull + 8 * q, C::kPanelQ, t->row, t->head,
                               t->batch, Keep::first_to_go);
-      if (!more || tiles == 0) continue;
       // Not before this tile's keys are asked for: what is taken early no idle block can have, 5 % of a causal mask.
       wait(shared + C::kBegun + 8 * (tiles % 4), tiles / 4 & 1);
-      taken = tiles == 1 ? take(x.counters, x.epoch) : take_next(x.counters);
+      if (more && tiles > 0) taken = tiles == 1 ? take(x.counters, x.epoch) : take_next(x.counters);
     }
     arrive(shared + C::kQFull + 8 * (tiles % C::kQStages));
     // The last block leaves nothing of this epoch behind: a graph launches it again.
