@@ -205,45 +205,8 @@ constexpr std::string_view kNasty[] = {
     "forward bf16 b1 h2 q128 k128 d256 full",
     "forward bf16 b5 h2 q40 k48 d64 causal",
     "forward f16 b2 h3 q129 k257 d72/40 window100,0",
-    "forward bf16 b2 h4/2 q200 k333 d96 causal sink",
-    "forward f16 b1 h3 q129 k97 d96/64 full sink | bhsd",
-    "forward bf16/bf16/f32 b1 h2 q130 k250 d88/96 causal accumulate",
-    "forward bf16 b1 h2 q260 k300 d192 window20,-5",
-    "forward f16 b1 h2 q257 k385 d192/184 causal | bhsd",
-    "forward f16 b2 h2/1 q300 k260 d192/128 window99,20",
-    "forward bf16/bf16/f32 b1 h2 q130 k400 d192/128 full accumulate",
-    "forward bf16 b1 h8/2 q512 k512 d64 causal",
-    "forward f16 b1 h2 q333 k640 d64 window99,20 | bhsd",
-    "forward bf16/bf16/f32 b1 h2 q70 k300 d56/64 full",
-    "forward bf16 b2 h2 q200 k50 d64/48 causal",
-    "forward f16 b1 h4/2 q190 k300 d128 causal | bhsd",
-    "forward bf16 b1 h2 q100 k260 d96/104 window70,9",
-    "forward bf16 b32 h8/2 q130 k150 d64 causal",
-    "forward bf16 b1 h400/1 q10 k2100 d64 full sink",
-    "forward f16 b2 h4/2 q300 k500 d64 causal sink",
-    "forward bf16 b2 h4/2 q200 k333 d128 window90,20 sink | bhsd",
     "forward f32 b6 h2 q127 k127 d32 causal ragged | seed=2 odd",
     "forward bf16 b6 h2/1 q127 k127 d64 full ragged | seed=3 odd",
-    "forward bf16 b6 h2/1 q300 k400 d128 causal ragged | seed=2 odd",
-    "forward f16 b5 h4/2 q260 k300 d64 full ragged | seed=3 drawn cache used_q",
-    "forward bf16 b3 h2 q200 k300 d256 causal | seed=4 drawn cache shared",
-    "forward f16 b4 h2 q150 k290 d128 window70,3 | seed=5 drawn cu_q cache",
-    "forward bf16 b4 h2 q260 k290 d64 causal | seed=8 drawn cache used_q bhsd",
-    "forward bf16 b3 h1 q230 k4200 d64 causal ragged | seed=6 drawn",
-    "forward bf16/bf16/f32 b3 h2 q200 k333 d128 causal accumulate ragged | seed=2 drawn",
-    "forward bf16 b3 h2 q300 k500 d96/64 causal@absolute | seed=2 drawn used_q cache",
-    "forward f16 b8 h2 q130 k10 d64 causal ragged | seed=7 drawn",
-    "forward bf16 b2 h4/2 q200 k300 d128 causal | seed=3 drawn",
-    "forward bf16 b2 h4/2 q200 k300 d64 full sink | seed=7 drawn",
-    "forward bf16 b4 h2 q200 k300 d128 causal sink ragged | seed=2 drawn bhsd lean",
-    "forward bf16 b2 h4/2 q700 k900 d128 causal blocks128x128x400",
-    "forward f16 b3 h2 q300 k260 d64 full blocks128x128x72 | seed=2 drawn cache",
-    "forward bf16 b1 h2 q512 k500 d256 window100,60 blocks128x128x32 | seed=2 shared",
-    "forward bf16 b2 h2 q700 k900 d128 causal blocks128x128x5 | seed=2",
-    "forward f16 b4 h2 q300 k300 d128 full blocks128x128x72 ragged | seed=3 drawn used_q",
-    "forward bf16/bf16/f32 b2 h2 q300 k400 d128 causal blocks128x128x48 accumulate | seed=3",
-    "forward f16/f16/f32 b1 h2 q200 k300 d64 full blocks128x128x12 sink | seed=4",
-    "forward bf16/bf16/f32 b1 h2 q260 k300 d256 full blocks128x128x18 | seed=5",
     "forward f32 b3 h2 q1 k1025 d64 causal paged16 | seed=2 odd cache",
     "forward f32 b6 h4/2 q5 k200 d64 causal paged1 | seed=4 drawn cache shared",
     "forward f32 b8 h2 q33 k65 d64 full ragged | seed=5 drawn",
@@ -337,11 +300,60 @@ constexpr std::string_view kNasty[] = {
     "backward bf16 b2 h4/2 q1100 k70 d128 causal blocks1x32x2000 paged16 repro=run | seed=2 lean shared cache",
     "backward bf16 b1 h2/1 q1030 k64 d128 full blocks1x32x40 paged16 repro=run | lean shared",  // all but empty
     "backward f16 b2 h2 q64 k300 d64 full bias repro=run | seed=3 x1e4 d_lse",  // dS where it is kept in f16
-    "backward bf16 b2 h4/2 q700 k900 d128 causal blocks64x64x700 | seed=2 drawn",
-    "forward bf16 b2 h4/2 q700 k900 d128 causal blocks64x64x700 | seed=2 drawn",
     "backward f32 b2 h3/1 q65 k70 d13/7 causal precision=tf32",
     "backward f32 b2 h2 q65 k70 d130/1 window9,3 precision=tf32x3 | bhsd pad=3",
     "backward f32 b1 h2 q130 k300 d256 causal precision=tf32x3",
+    // One rank of a ring is the whole of it.
+    "forward f32 b2 h4/2 q65 k65 d32 causal : ring layout=ring ranks=1 tokens=65",
+    "backward f32 b2 h4/2 q65 k65 d32 causal : ring layout=zigzag ranks=1 tokens=65",
+    "forward bf16 b2 h4/2 q65 k65 d64 window9,3 sink : ring layout=zigzag ranks=1 tokens=65",
+    "backward bf16 b2 h4/2 q65 k65 d64 window9,3 sink : ring layout=striped ranks=1 tokens=65",
+    "forward f16 b2 h4/2 q65 k65 d64 causal sink : ring layout=ulysses ranks=1 tokens=65",
+    "backward f16 b2 h4/2 q65 k65 d64 causal sink : ring layout=ulysses ranks=1 tokens=65",
+};
+
+// Lines that large tiles of a GPU notice: their edges and ends, every kernel and what it is chosen by. None is small,
+// so the short list has none.
+constexpr std::string_view kTiles[] = {
+    "backward bf16 b2 h4/2 q700 k900 d128 causal blocks64x64x700 | seed=2 drawn",
+    "forward bf16 b2 h4/2 q700 k900 d128 causal blocks64x64x700 | seed=2 drawn",
+    "forward bf16 b2 h4/2 q200 k333 d96 causal sink",
+    "forward f16 b1 h3 q129 k97 d96/64 full sink | bhsd",
+    "forward bf16/bf16/f32 b1 h2 q130 k250 d88/96 causal accumulate",
+    "forward bf16 b1 h2 q260 k300 d192 window20,-5",
+    "forward f16 b1 h2 q257 k385 d192/184 causal | bhsd",
+    "forward f16 b2 h2/1 q300 k260 d192/128 window99,20",
+    "forward bf16/bf16/f32 b1 h2 q130 k400 d192/128 full accumulate",
+    "forward bf16 b1 h8/2 q512 k512 d64 causal",
+    "forward f16 b1 h2 q333 k640 d64 window99,20 | bhsd",
+    "forward bf16/bf16/f32 b1 h2 q70 k300 d56/64 full",
+    "forward bf16 b2 h2 q200 k50 d64/48 causal",
+    "forward f16 b1 h4/2 q190 k300 d128 causal | bhsd",
+    "forward bf16 b1 h2 q100 k260 d96/104 window70,9",
+    "forward bf16 b32 h8/2 q130 k150 d64 causal",
+    "forward bf16 b1 h400/1 q10 k2100 d64 full sink",
+    "forward f16 b2 h4/2 q300 k500 d64 causal sink",
+    "forward bf16 b2 h4/2 q200 k333 d128 window90,20 sink | bhsd",
+    "forward bf16 b6 h2/1 q300 k400 d128 causal ragged | seed=2 odd",
+    "forward f16 b5 h4/2 q260 k300 d64 full ragged | seed=3 drawn cache used_q",
+    "forward bf16 b3 h2 q200 k300 d256 causal | seed=4 drawn cache shared",
+    "forward f16 b4 h2 q150 k290 d128 window70,3 | seed=5 drawn cu_q cache",
+    "forward bf16 b4 h2 q260 k290 d64 causal | seed=8 drawn cache used_q bhsd",
+    "forward bf16 b3 h1 q230 k4200 d64 causal ragged | seed=6 drawn",
+    "forward bf16/bf16/f32 b3 h2 q200 k333 d128 causal accumulate ragged | seed=2 drawn",
+    "forward bf16 b3 h2 q300 k500 d96/64 causal@absolute | seed=2 drawn used_q cache",
+    "forward f16 b8 h2 q130 k10 d64 causal ragged | seed=7 drawn",
+    "forward bf16 b2 h4/2 q200 k300 d128 causal | seed=3 drawn",
+    "forward bf16 b2 h4/2 q200 k300 d64 full sink | seed=7 drawn",
+    "forward bf16 b4 h2 q200 k300 d128 causal sink ragged | seed=2 drawn bhsd lean",
+    "forward bf16 b2 h4/2 q700 k900 d128 causal blocks128x128x400",
+    "forward f16 b3 h2 q300 k260 d64 full blocks128x128x72 | seed=2 drawn cache",
+    "forward bf16 b1 h2 q512 k500 d256 window100,60 blocks128x128x32 | seed=2 shared",
+    "forward bf16 b2 h2 q700 k900 d128 causal blocks128x128x5 | seed=2",
+    "forward f16 b4 h2 q300 k300 d128 full blocks128x128x72 ragged | seed=3 drawn used_q",
+    "forward bf16/bf16/f32 b2 h2 q300 k400 d128 causal blocks128x128x48 accumulate | seed=3",
+    "forward f16/f16/f32 b1 h2 q200 k300 d64 full blocks128x128x12 sink | seed=4",
+    "forward bf16/bf16/f32 b1 h2 q260 k300 d256 full blocks128x128x18 | seed=5",
     "forward bf16 b2 h4/2 q300 k260 d64 causal sink | seed=2",
     "forward f16 b1 h4/2 q200 k2100 d64 window300,0 sink",
     "forward f16/f16/f32 b2 h4/2 q130 k150 d128 window*,-20 sink accumulate | seed=3",
@@ -365,13 +377,6 @@ constexpr std::string_view kNasty[] = {
     "forward bf16 b5 h4/2 q300 k300 d64 causal softcap alibi bias dropout ragged | seed=3 drawn",
     "forward f16 b3 h2 q200 k300 d128 causal alibi bias.f16 dropout sink | seed=2 odd cache cu_q used_q",
     "forward bf16 b3 h2 q150 k260 d256 full softcap bias dropout | seed=4 drawn cache pad=0",
-    // One rank of a ring is the whole of it.
-    "forward f32 b2 h4/2 q65 k65 d32 causal : ring layout=ring ranks=1 tokens=65",
-    "backward f32 b2 h4/2 q65 k65 d32 causal : ring layout=zigzag ranks=1 tokens=65",
-    "forward bf16 b2 h4/2 q65 k65 d64 window9,3 sink : ring layout=zigzag ranks=1 tokens=65",
-    "backward bf16 b2 h4/2 q65 k65 d64 window9,3 sink : ring layout=striped ranks=1 tokens=65",
-    "forward f16 b2 h4/2 q65 k65 d64 causal sink : ring layout=ulysses ranks=1 tokens=65",
-    "backward f16 b2 h4/2 q65 k65 d64 causal sink : ring layout=ulysses ranks=1 tokens=65",
 };
 
 // f32 once more as tensor cores may multiply it: the two precisions by turns.
@@ -464,6 +469,7 @@ Status parse(std::string_view text, Case& out) {
 }
 
 std::span<const std::string_view> nasty_lines() { return kNasty; }
+std::span<const std::string_view> tile_lines() { return kTiles; }
 
 std::vector<std::string> with_passes(std::string_view word, std::span<const VariantLine> lines) {
   std::vector<std::string> all;
@@ -552,10 +558,10 @@ std::vector<Case> cases(bool quick) {
   }
   for (const auto& row : pairwise(AppendSetting::levels(), 1))
     all.push_back(append_case_of({row}, uint32_t(all.size())));
-  for (const std::span lines : {nasty_lines(), nsa_lines()})
+  for (const std::span lines : {nasty_lines(), nsa_lines(), tile_lines()})
     for (const std::string_view line : lines) {
       Case c;
-      if (parse(line, c).ok()) c.quick = true, all.push_back(c);
+      if (parse(line, c).ok()) c.quick = lines.data() != kTiles, all.push_back(c);
     }
   add_precisions(all);
   add_lines("dilated", dilated_lines(), all);
