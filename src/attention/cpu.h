@@ -1,6 +1,7 @@
 // What the CPU passes share: the rows of a unit of work, where its keys lie, and scores on plain rows.
 #pragma once
 #include <algorithm>
+#include <cmath>
 #include <new>
 
 #include "core/score.h"
@@ -113,6 +114,18 @@ inline int padded(const CpuKernels& k, int dim) { return int(round_up(dim, k.dim
 // Elements of packed operands are bytes to the algorithm.
 inline std::byte* at(void* operand, const CpuKernels& k, int64_t element) {
   return static_cast<std::byte*>(operand) + element * k.operand_bytes;
+}
+
+// P stays below 2^8, harmless in f32 and bf16 alike, and most tiles need no rescale.
+inline constexpr float kLazy = 8.f;
+
+// The reference of a row, an integer, moves where a logit in base 2 outgrew it. Returns what the sums so far are to be
+// multiplied by: 1 where it stays, 0 the first time.
+inline float raise(float& ref, float top) {
+  if (!(top > ref + kLazy)) return 1.f;
+  const float from = ref;
+  ref = std::ceil(top);
+  return std::exp2(from - ref);
 }
 
 // What every CPU kernel of ours refuses. `who` begins each sentence.

@@ -15,8 +15,6 @@ using namespace cpu;
 
 // Rows a task: how often a packed tile is used again. Packing costs about 1 / kTaskRows of the products.
 constexpr int kTaskRows = 1024;
-// P stays below 2^8, harmless in f32 and bf16 alike, and most tiles need no rescale.
-constexpr float kLazy = 8.f;
 constexpr int kMaxRows = 64;  // of a panel, on any machine
 
 // The results of one split of the keys, to be merged.
@@ -319,13 +317,9 @@ class Task {
     float *ref = x_.ref + panel * m_.rows, *sum = x_.sum + panel * m_.rows, factor[kMaxRows];
     bool moved = false;
     for (int r = 0; r < m_.rows; ++r) {
-      factor[r] = 1.f;
-      if (!(top[r] * scale_s_ > ref[r] + kLazy)) continue;
-      const float to = std::ceil(top[r] * scale_s_);
-      factor[r] = std::exp2(ref[r] - to);  // 0 the first time
-      ref[r] = to;
+      factor[r] = raise(ref[r], top[r] * scale_s_);
       sum[r] *= factor[r];
-      moved = true;
+      moved |= factor[r] != 1.f;
     }
     if (moved) m_.rescale(o_of(panel), dim_v_, factor);
   }

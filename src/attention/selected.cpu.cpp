@@ -21,7 +21,6 @@ constexpr int kTaskRows = 1024;
 // But in a long sequence few of them choose the same block, and fetching it is not for a handful of rows: where blocks
 // are chosen at random, at least so many rows come to each.
 constexpr int kRowsOfBlock = 160;
-constexpr float kLazy = 8.f;  // as in cpu_forward: a reference moves only when the maximum grew by so many doublings
 
 struct Scratch {
   std::byte *q, *k, *v, *p;
@@ -165,12 +164,9 @@ class Task {
       }
       bool moved = false;
       for (int r = 0; r < m_.rows; ++r) {
-        factor[r] = 1.f;
-        if (!(top[r] * scale_s_ > ref[r] + kLazy)) continue;
-        const float to = std::ceil(top[r] * scale_s_);
-        factor[r] = std::exp2(ref[r] - to);  // 0 the first time
-        ref[r] = to, x_.sum[row + r] *= factor[r];
-        moved = true;
+        factor[r] = raise(ref[r], top[r] * scale_s_);
+        x_.sum[row + r] *= factor[r];
+        moved |= factor[r] != 1.f;
       }
       if (moved) m_.rescale(o, dim_v_, factor);
       m_.weights(x_.s, n, scale_s_, ref, x_.sum + row, x_.p);
@@ -208,9 +204,9 @@ class Task {
     if (least < n) m_.hide(x_.s, n, from, until, top);
     for (int r = 0; r < m_.rows; ++r) {
       ref[r] = r < count ? x_.ref[mine[r]] : -INFINITY, sum[r] = 0.f, factor[r] = 1.f;
-      if (r >= count || !(top[r] * scale_s_ > ref[r] + kLazy)) continue;
-      const float to = std::ceil(top[r] * scale_s_), move = std::exp2(ref[r] - to);  // 0 the first time
-      x_.ref[mine[r]] = ref[r] = to;
+      const float move = r < count ? raise(ref[r], top[r] * scale_s_) : 1.f;
+      if (move == 1.f) continue;
+      x_.ref[mine[r]] = ref[r];
       x_.sum[mine[r]] *= move;
       float* out = x_.out + int64_t(mine[r]) * p_.dim_v;
       for (int d = 0; d < p_.dim_v; ++d) out[d] *= move;
