@@ -540,28 +540,42 @@ struct Forward {
     if (!is_last) return;
     __threadfence();
     if (threadIdx.x == 0) *counter = 0;
-    for (int row = warp; row < at.rows; row += Warps) merge_row(row);
+    for (int first = warp * kRowsMerged; first < at.rows; first += Warps * kRowsMerged) merge_rows(first);
   }
-  __device__ void merge_row(int row) const {
-    const int column = lane * 8;
+  // A warp merges as many rows at once as it has lanes for, and a few parts: the time is that of loads that wait for
+  // each other.
+  static constexpr int kLanesOfRow = DimV <= 64 ? 8 : DimV <= 128 ? 16 : 32, kRowsMerged = 32 / kLanesOfRow, kParts = 4;
+  __device__ void merge_rows(int first) const {
+    const int row = min(first + lane / kLanesOfRow, at.rows - 1), column = lane % kLanesOfRow * 8;
+    const bool mine = first + lane / kLanesOfRow < at.rows, inside = column < p.dim_v;
+    const int splits = int(x.splits.by);
     float lse = -INFINITY, acc[8] = {};
-    for (int n = 0; n < int(x.splits.by); ++n) {
-      const int64_t part = n * split_rows() + row_index(row);
-      const Share share = merge(lse, __ldcg(x.partial_lse + part));
-      lse = share.lse;
-      if (column >= p.dim_v || share.b == 0.f) continue;
-      const float4* from = reinterpret_cast<const float4*>(x.partial_out + part * p.dim_v + column);
-      const float4 low = __ldcg(from), high = __ldcg(from + 1);
-      const float eight[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+    for (int n = 0; n < splits; n += kParts) {
+      float of_part[kParts];
+      float4 low[kParts], high[kParts];
 #pragma unroll
-      for (int d = 0; d < 8; ++d) acc[d] = acc[d] * share.a + eight[d] * share.b;
+      for (int u = 0; u < kParts; ++u) {
+        const int64_t part = min(n + u, splits - 1) * split_rows() + row_index(row);
+        of_part[u] = __ldcg(x.partial_lse + part);
+        const float4* from = reinterpret_cast<const float4*>(x.partial_out + part * p.dim_v + (inside ? column : 0));
+        low[u] = __ldcg(from), high[u] = __ldcg(from + 1);
+      }
+#pragma unroll
+      for (int u = 0; u < kParts; ++u) {
+        const Share share = merge(lse, n + u < splits ? of_part[u] : -INFINITY);
+        lse = share.lse;
+        if (share.b == 0.f) continue;  // an empty part
+        const float eight[8] = {low[u].x, low[u].y, low[u].z, low[u].w, high[u].x, high[u].y, high[u].z, high[u].w};
+#pragma unroll
+        for (int d = 0; d < 8; ++d) acc[d] = acc[d] * share.a + eight[d] * share.b;
+      }
     }
     RowEnd end(lse);
-    if (lane == 0) merge_end(end, row), write_lse(end, row);
-    end.now = __shfl_sync(~0u, end.now, 0), end.before = __shfl_sync(~0u, end.before, 0);
+    if (mine && column == 0) merge_end(end, row), write_lse(end, row);
+    end.now = __shfl_sync(~0u, end.now, 0, kLanesOfRow), end.before = __shfl_sync(~0u, end.before, 0, kLanesOfRow);
 #pragma unroll
     for (int d = 0; d < 8; ++d) acc[d] *= end.now;
-    if (column < p.dim_v) write(row, column, acc, end.before);
+    if (mine && inside) write(row, column, acc, end.before);
   }
 };
 
