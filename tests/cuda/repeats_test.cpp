@@ -1,0 +1,134 @@
+// A thousand runs of sm90_forward give the same bits. Which block takes which tile differs from run to run, more so
+// beside another kernel, and nothing of a result may depend on it. Results are compared on the GPU: a run costs
+// microseconds, and fetching what it wrote costs milliseconds.
+#include "machine/cuda/events.h"
+#include "tests/cuda/differences.h"
+#include "tests/cuda/gpu.h"
+
+namespace attune {
+namespace {
+
+constexpr int kRuns = 1000;
+
+class Repeats : public OnGpu {
+ protected:
+  void SetUp() override {
+    OnGpu::SetUp();
+    if (IsSkipped() || HasFatalFailure()) return;
+    ASSERT_EQ(count_.allocate(0, sizeof(unsigned long long)).message, "");
+    ASSERT_EQ(cuda::fill(count_.data(), 0, count_.bytes(), stream_.get()).message, "");
+  }
+  unsigned long long* count() const { return reinterpret_cast<unsigned long long*>(count_.data()); }
+  unsigned long long counted() const {
+    unsigned long long n = ~0ull;
+    EXPECT_EQ(cuda::copy_from(&n, count_.data(), sizeof n, stream_.get()).message, "");
+    return n;
+  }
+  cuda::Memory count_{};
+};
+
+// The memory of an output from its first element to its last, what it held before any run, and what the first one left.
+struct Kept {
+  std::byte* data = nullptr;
+  size_t bytes = 0;
+  cuda::Memory before{}, first{};
+
+  Kept(const Tensor& t, void* stream) : data(static_cast<std::byte*>(t.data)) {
+    const Extents& e = t.extent;
+    bytes = size_t((e.batch - 1) * t.stride.batch + (e.seq - 1) * t.stride.seq + (e.head - 1) * t.stride.head + e.dim) *
+            size_t(size_of(t.dtype));
+    EXPECT_EQ(before.allocate(0, bytes).message, "");
+    EXPECT_EQ(first.allocate(0, bytes).message, "");
+    keep(before, stream);
+  }
+  void keep(const cuda::Memory& to, void* stream) const {
+    EXPECT_EQ(cuda::copy_inside(to.data(), data, bytes, stream).message, "");
+  }
+  bool restore(void* stream) const { return cuda::copy_inside(data, before.data(), bytes, stream).ok(); }
+};
+
+TEST_F(Repeats, one_byte_that_differs_is_found) {
+  constexpr size_t kBytes = 1000003;
+  cuda::Memory a, b;
+  for (cuda::Memory* m : {&a, &b}) {
+    ASSERT_EQ(m->allocate(0, kBytes).message, "");
+    ASSERT_EQ(cuda::fill(m->data(), 7, kBytes, stream_.get()).message, "");
+  }
+  const auto found = [&] {
+    EXPECT_EQ(cuda::fill(count_.data(), 0, count_.bytes(), stream_.get()).message, "");
+    EXPECT_EQ(count_differences(a.data(), b.data(), kBytes, count(), stream_.get()).message, "");
+    return counted();
+  };
+  EXPECT_EQ(found(), 0u);
+  for (const size_t at : {size_t(0), size_t(1), kBytes / 2, kBytes - 1}) {
+    ASSERT_EQ(cuda::fill(b.data() + at, 8, 1, stream_.get()).message, "");
+    EXPECT_EQ(found(), 1u) << at;
+    ASSERT_EQ(cuda::fill(b.data() + at, 7, 1, stream_.get()).message, "");
+  }
+  ASSERT_EQ(cuda::fill(b.data(), 8, kBytes, stream_.get()).message, "");
+  EXPECT_EQ(found(), kBytes);
+}
+
+TEST_F(Repeats, a_thousand_runs_of_sm90_forward_give_the_same_bits) {
+  // Two to five tiles of queries for each of 132 multiprocessors, few of them, or lengths that differ.
+  constexpr const char* kLines[] = {
+      "forward bf16 b1 h48/4 q1600 k1600 d64 causal",
+      "forward bf16 b1 h48/4 q1600 k1600 d64 full",
+      "forward bf16 b1 h48/4 q1600 k2100 d64 causal",
+      "forward f16 b1 h32/4 q1100 k1100 d96 causal",
+      "forward bf16 b1 h32/4 q1100 k1100 d128 causal",
+      "forward bf16 b1 h32/4 q1100 k1100 d128 full",
+      "forward f16 b1 h32/4 q1100 k1100 d128 window200,0",
+      "forward bf16 b1 h24/4 q1100 k1100 d192/128 causal",
+      "forward bf16 b1 h24/4 q1100 k1100 d192 full",
+      "forward bf16 b1 h24/4 q1500 k1500 d256 causal",
+      "forward bf16 b1 h24/4 q1500 k1500 d256 full",
+      "forward bf16 b1 h8 q1024 k1024 d64 causal",
+      "forward bf16 b1 h1 q128 k128 d64 full",
+      "forward bf16 b1 h8 q512 k512 d128 causal",
+      "forward bf16 b24 h16/4 q500 k500 d128 causal ragged | seed=2 drawn",
+      "forward bf16 b24 h16/4 q500 k500 d64 full ragged | seed=3 drawn",
+      "forward bf16 b1 h16/4 q1100 k1100 d128 causal blocks128x128x400",
+      "forward bf16 b1 h16/4 q1100 k1100 d128 causal softcap dropout",
+      "forward bf16/bf16/f32 b1 h16/4 q1100 k1100 d128 causal accumulate",
+  };
+  const Backend* b = find_backend("sm90_forward");
+  if (!b || gpu_.arch != 90) GTEST_SKIP() << "sm90_forward needs a GPU of arch 90, " << gpu_.name << " is " << gpu_.arch;
+  void* const stream = stream_.get();
+  Placed other("forward bf16 b1 h4 q400 k400 d64 full", 0);
+  ASSERT_EQ(other.plan_for(*find_backend("sm80_forward"), gpu_).message, "");
+  cuda::OwnStream beside;
+  ASSERT_EQ(beside.open(0).message, "");
+  int few = 0;
+  for (const char* line : kLines) {
+    SCOPED_TRACE(line);
+    Placed on(line, 0);
+    ASSERT_EQ(on.plan_for(*b, gpu_).message, "");
+    ASSERT_TRUE(on.fits());
+    few += on.plan().splits > 1;
+    std::vector<Kept> kept;
+    for (const Role r : {Role::out, Role::lse})
+      if (on.args().given(r)) kept.emplace_back(on.args()[r], stream);
+    ASSERT_EQ(on.run(stream).message, "");
+    for (const Kept& k : kept) k.keep(k.first, stream);
+    ASSERT_EQ(cuda::fill(count_.data(), 0, count_.bytes(), stream).message, "");
+    for (const Kept& k : kept)  // it wrote something: else a thousand runs that write nothing would be alike
+      ASSERT_EQ(count_differences(k.first.data(), k.before.data(), k.bytes, count(), stream).message, "");
+    ASSERT_GT(counted(), 0u);
+    ASSERT_EQ(cuda::fill(count_.data(), 0, count_.bytes(), stream).message, "");
+    for (int n = 1; n < kRuns; ++n) {
+      bool enqueued = n % 4 || other.run(beside.get()).ok();
+      for (const Kept& k : kept) enqueued = enqueued && k.restore(stream);
+      enqueued = enqueued && on.run(stream).ok();
+      for (const Kept& k : kept)
+        enqueued = enqueued && count_differences(k.data, k.first.data(), k.bytes, count(), stream).ok();
+      ASSERT_TRUE(enqueued) << "run " << n + 1;
+    }
+    EXPECT_EQ(counted(), 0u) << "bytes, of " << kRuns << " runs";
+  }
+  EXPECT_GT(few, 0) << "no line has few tiles of queries";
+  ASSERT_EQ(cuda::wait_all(0).message, "");
+}
+
+}  // namespace
+}  // namespace attune
