@@ -30,7 +30,7 @@ struct Asked {
   std::string python{"python3"}, device{"cpu"}, threads{}, layout{"bhsd"}, distribution{"normal"}, out{}, baseline{};
   std::string lengths{}, suite{};
   bool cold = false, warm = false, dry_run = false, no_check = false;
-  double energy_seconds = 0;
+  double energy_seconds = 0, rest_ms = 0, heat_ms = 0;
   Settings timing{};
   uint32_t seed = 1;
 };
@@ -107,6 +107,7 @@ Status benches(const Asked& asked, std::vector<Bench>& out) {
     return Status::no("--precision and --max-seconds are above 0");
   if (asked.energy_seconds < 0 || (asked.energy_seconds > 0 && !gpu))
     return Status::no("--energy is a time above 0, and for GPUs");
+  if (asked.rest_ms < 0 || asked.heat_ms < 0) return Status::no("--rest and --hot are milliseconds, 0 or more");
   if (!asked.lengths.empty())
     if (Status s = numbers_of("lengths", asked.lengths, common.lengths); !s.ok()) return s;
   common.layout = asked.layout == "bhsd" ? Layout::bhsd : Layout::bshd;
@@ -121,14 +122,20 @@ Status benches(const Asked& asked, std::vector<Bench>& out) {
   else if (Status s = numbers_of("threads", asked.threads, threads); !s.ok()) return s;
   std::vector<Mode> modes;
   if (Status s = modes_of(asked, gpu, modes); !s.ok()) return s;
+  struct State { double rest_ms, heat_ms; };  // before every block of samples; both asked for: one after the other
+  std::vector<State> states;
+  if (asked.rest_ms > 0 || asked.heat_ms == 0) states.push_back({asked.rest_ms, 0});
+  if (asked.heat_ms > 0) states.push_back({0, asked.heat_ms});
   for (const int32_t n : threads)
-    for (const Mode mode : modes) {
-      Bench b = common;
-      b.device.units = n;
-      b.mode = mode;
-      b.timing.cold = mode == Mode::cold;
-      out.push_back(std::move(b));
-    }
+    for (const Mode mode : modes)
+      for (const State& state : states) {
+        Bench b = common;
+        b.device.units = n;
+        b.mode = mode;
+        b.timing.cold = mode == Mode::cold;
+        b.timing.rest_seconds = 1e-3 * state.rest_ms, b.timing.heat_seconds = 1e-3 * state.heat_ms;
+        out.push_back(std::move(b));
+      }
   return Status::good();
 }
 
@@ -164,8 +171,9 @@ void tell_dry_run(const std::vector<BenchRow>& all, const std::vector<Bench>& be
 void tell_machine(const Bench& b) {
   if (!b.ceilings) return;
   const bool gpu = b.timer != nullptr;
-  if (gpu) fmt::print("{}, {}", b.device.name, name(b.mode));
-  else fmt::print("{}, {} thread{}, {}", b.device.name, b.device.units, b.device.units == 1 ? "" : "s", name(b.mode));
+  const std::string timing = timing_text(name(b.mode), b.timing.rest_seconds, b.timing.heat_seconds);
+  if (gpu) fmt::print("{}, {}", b.device.name, timing);
+  else fmt::print("{}, {} thread{}, {}", b.device.name, b.device.units, b.device.units == 1 ? "" : "s", timing);
   const char* before = ": ";
   for (const auto& [type, ceiling] : {std::pair("f32", &b.ceilings->f32), {"f16", &b.ceilings->f16},
                                       {"bf16", &b.ceilings->bf16}})
@@ -332,6 +340,13 @@ void add_bench(CLI::App& app, Context& context) {
       ->type_name("LIST");
   sub->add_flag("--warm", asked->warm, "As --timing warm");
   sub->add_flag("--cold", asked->cold, "As --timing cold; with --warm: both");
+  sub->add_option("--rest", asked->rest_ms,
+                  "Milliseconds of rest before every batch of samples, so that all begin with a machine that is as cool")
+      ->type_name("MS");
+  sub->add_option("--hot", asked->heat_ms,
+                  "Milliseconds of its own work before every batch, untimed: a machine at its power limit; with --rest "
+                  "a second time over all rows")
+      ->type_name("MS");
   sub->add_option("--lengths", asked->lengths, "Of the sequences, where keys are ragged; one for each of the batch")
       ->type_name("LIST");
   sub->add_option("--energy", asked->energy_seconds,

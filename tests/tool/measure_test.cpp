@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <random>
 
 namespace attune {
@@ -14,7 +15,15 @@ struct World {
   int64_t now = 0;
   std::vector<char> log{};  // which subject was called, in order
   std::mt19937 random{7};
-  Clock clock() { return {[](void* w) { return static_cast<World*>(w)->now; }, this}; }
+  std::vector<int64_t> rests{};  // when each began
+  Clock clock() {
+    return {.read = [](void* w) { return static_cast<World*>(w)->now; }, .context = this,
+            .sleep = [](void* c, int64_t ns) {
+              auto* w = static_cast<World*>(c);
+              w->rests.push_back(w->now), w->log.push_back('.');
+              w->now += ns;
+            }};
+  }
 };
 
 struct Work {
@@ -281,6 +290,59 @@ TEST_F(MeasureOnDevice, the_floor_of_a_device_is_measured_as_everything_else) {
   const Subject s = work.subject();
   EXPECT_EQ(floor_ns(set, w.clock(), &s), 2000);
   EXPECT_EQ(std::count(device.calls.begin(), device.calls.end(), 1), std::ptrdiff_t(device.calls.size()));
+}
+
+TEST_F(MeasureOnDevice, rests_as_long_before_every_batch_and_not_while_it_warms_up) {
+  device.ns = 1e6;
+  set.cold = true, set.rest_seconds = 0.15, set.max_seconds = 20;
+  Enqueued other{};
+  const Subject both[] = {work.subject(), other.subject()};
+  const auto t = measure(both, set, w.clock());
+  const size_t of_warm_up = device.sizes.size() - w.rests.size();
+  ASSERT_GE(w.rests.size(), 4u);
+  EXPECT_GE(of_warm_up, 4u);
+  for (size_t n = 1; n < w.rests.size(); ++n)  // a rest, a batch, a rest, ...
+    EXPECT_EQ(w.rests[n] - w.rests[n - 1], int64_t(150e6 + 1e6 * double(device.sizes[of_warm_up + n - 1])));
+  EXPECT_EQ(t[0].ended_by, "precision");
+  EXPECT_EQ(median(t[0].samples), 1e6);  // a rest is in no sample
+}
+
+TEST_F(MeasureOnDevice, rest_is_time_of_the_subject) {
+  device.ns = 1e6;
+  set.cold = true, set.precision = -1, set.rest_seconds = 0.3, set.max_seconds = 2;
+  const Timing t = one(work.subject(), set, w);
+  EXPECT_EQ(t.ended_by, "time");
+  EXPECT_LE(w.rests.size(), 7u);
+}
+
+TEST_F(MeasureOnDevice, heats_with_its_own_work_before_every_batch_untimed) {
+  device.ns = 2e6;
+  set.cold = true, set.heat_seconds = 0.04;
+  const Timing t = one(work.subject(), set, w);
+  const int blocks = int(t.samples.size()) / 10;  // 20 ms each
+  EXPECT_GE(blocks, 3);
+  EXPECT_EQ(work.calls, t.warm_up_calls + int(t.samples.size()) + 20 * blocks);
+  EXPECT_EQ(median(t.samples), 2e6);
+}
+
+TEST_F(MeasureOnDevice, the_floor_neither_rests_nor_heats) {
+  device.ns = 2000;
+  set.cold = true, set.rest_seconds = 0.1, set.heat_seconds = 0.1;
+  const Subject s = work.subject();
+  EXPECT_EQ(floor_ns(set, w.clock(), &s), 2000);
+  EXPECT_EQ(w.rests.size(), 0u);
+  EXPECT_EQ(size_t(work.calls), std::accumulate(device.sizes.begin(), device.sizes.end(), size_t(0)));
+}
+
+TEST(Measure, a_failure_while_heating_is_one_of_the_subject) {
+  World w;
+  Work work{w};
+  work.fails_at = 60;  // of 21 calls to warm up, then 100 before each block
+  Settings set = quick();
+  set.heat_seconds = 0.1;
+  const Timing t = one(work.subject(), set, w);
+  EXPECT_EQ(t.ended_by, "failure");
+  EXPECT_EQ(work.calls, 61);
 }
 
 TEST(Measure, an_interrupt_keeps_what_is_there) {

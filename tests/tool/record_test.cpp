@@ -25,6 +25,7 @@ Record example() {
   r.baseline = "torch:sdpa", r.ratio = {1.5, {1.4, 1.6, 0.95}}, r.aa_spread = 0.01, r.verdict = "FASTER";
   r.provenance = {"2026-01-31T12:00:00Z", "abc",   true, "0.1.0",  "GNU 12", "-O3", "Some CPU", "neon",
                   "performance",          "Linux", 2,    "torch 2"};
+  r.rest_s = 0.15, r.heat_s = 0.04;
   r.sets = 5, r.watts = 350.5, r.celsius = 61, r.slowed_by = "power cap", r.late_batches = 2;
   r.sustained_ns = 123.5, r.joules = 0.04, r.sustained_watts = 333;
   r.samples_mhz = {1980, 1965, 1980, 1950};
@@ -58,6 +59,8 @@ TEST(Record, is_one_line_and_reads_back_whole) {
   EXPECT_EQ(again.samples_mhz, example().samples_mhz);
   EXPECT_EQ(again.mhz, 1972.5);
   EXPECT_EQ(again.slowed_by, "power cap");
+  EXPECT_EQ(again.rest_s, 0.15);
+  EXPECT_EQ(again.heat_s, 0.04);
   EXPECT_EQ(again.joules, 0.04);
   EXPECT_EQ(again.sets, 5);
   EXPECT_EQ(again.provenance.gpu_uuid, "GPU-1");

@@ -18,6 +18,12 @@ Record row() {
   return r;
 }
 
+int count(const std::string& text, const std::string& what) {
+  int n = 0;
+  for (size_t at = 0; (at = text.find(what, at)) != text.npos; at += what.size()) ++n;
+  return n;
+}
+
 TEST(Show, names_the_nearer_ceiling) {
   Record r = row();
   EXPECT_TRUE(has(row_text(r), "2000 GFLOP/s, 90.0 % of copy")) << row_text(r);
@@ -37,6 +43,17 @@ TEST(Show, says_what_a_gpu_was_like) {
       << row_text(r);
   r.threads = 1;
   EXPECT_TRUE(has(row_text(r), "near the floor of a call")) << row_text(r);
+}
+
+TEST(Show, rested_and_hot_rows_are_told_apart) {
+  Record rested = row(), hot = row();
+  rested.rest_s = 0.15, hot.heat_s = 0.04;
+  EXPECT_TRUE(has(row_text(row()), "| cold | ")) << row_text(row());
+  EXPECT_TRUE(has(row_text(rested), "| cold, rested 150 ms | ")) << row_text(rested);
+  const std::string text = table({rested, rested, hot}, false);
+  EXPECT_EQ(count(text, "rested 150 ms"), 1) << text;
+  EXPECT_EQ(count(text, "cold, hot 40 ms"), 1) << text;
+  EXPECT_EQ(count(text, "forward bf16 b1 h1 q1 k64 d64 full"), 2) << text;
 }
 
 TEST(Show, a_missing_peer_and_a_note_are_in_the_table) {

@@ -1,7 +1,8 @@
 // Rounds: in each, every subject takes a block of samples, the order of subjects drawn at random and mirrored in the
 // next round (ABBA), so that a linear drift cancels. In warm mode a block begins with a call that is not timed: warm
 // means that this subject ran just before, not that another one left its data and its spinning threads behind.
-// With a stopwatch a block is one batch on the device, and the stopwatch does the same there.
+// With a stopwatch a block is one batch on the device, and the stopwatch does the same there. Rest, or the work that
+// heats the machine up, comes before each block, and counts as time of its subject.
 #include "tool/measure/engine.h"
 
 #include <algorithm>
@@ -106,9 +107,20 @@ struct Engine {
                                       double(set.stopwatch ? kMostEnqueued : kMostCalls)));
   }
 
+  // The subject's own work, untimed and unflushed; on a device the timed batch is enqueued behind it without a wait.
+  bool heat(State& s) {
+    if (set.heat_seconds <= 0) return true;
+    const double calls = std::ceil(set.heat_seconds * kSecond / std::max(s.estimate, 1.0));
+    for (int n = int(std::min(calls, double(kMostCalls))); n > 0 && !stopped(); --n)
+      if (!call(s)) return false;
+    return true;
+  }
+
   void block(State& s) {
     const double one = s.estimate * s.timing.calls;
     const int64_t start = clock.now();
+    clock.rest(set.rest_seconds * kSecond);
+    if (!heat(s)) return;
     const bool replayed = set.stopwatch && set.stopwatch->calls;
     const int most = !set.stopwatch ? 8 : replayed ? kBatch : std::clamp(kMostInQueue / s.timing.calls, 1, kBatch);
     const int want = int(std::clamp(kBlock / std::max(one, 1.0), 1.0, double(most)));
@@ -181,6 +193,7 @@ double floor_ns(const Settings& given, const Clock& clock, const Subject* empty)
   Settings set = given;
   if (!set.stopwatch) set.cold = false;  // a device's empty kernel waits for the flush before it, as all others do
   set.max_seconds = 0.3, set.warm_up_seconds = 0.01, set.progress = nullptr;
+  set.rest_seconds = set.heat_seconds = 0;
   return median(measure(std::span(empty ? empty : &nothing, 1), set, clock)[0].samples);
 }
 
@@ -208,7 +221,11 @@ size_t last_level_cache_bytes() {
 }
 
 Clock host_clock() {
-  return {[](void*) {
+  const auto sleep = [](void*, int64_t ns) {
+    const timespec t{.tv_sec = time_t(ns / 1000000000), .tv_nsec = long(ns % 1000000000)};
+    nanosleep(&t, nullptr);  // a signal ends it early
+  };
+  const auto read = [](void*) {
     timespec t{};
 #ifdef CLOCK_MONOTONIC_RAW
     clock_gettime(CLOCK_MONOTONIC_RAW, &t);
@@ -216,7 +233,8 @@ Clock host_clock() {
     clock_gettime(CLOCK_MONOTONIC, &t);
 #endif
     return int64_t(t.tv_sec) * 1000000000 + t.tv_nsec;
-  }};
+  };
+  return {.read = read, .context = nullptr, .sleep = sleep};
 }
 
 double resolution(const Clock& clock) {

@@ -29,7 +29,8 @@ struct Reader {
 template <class Each, class R>
 void fields(R& r, const Each& each) {
   each("status", r.status), each("message", r.message), each("problem", r.problem), each("subject", r.subject);
-  each("device", r.device), each("mode", r.mode), each("layout", r.layout), each("distribution", r.distribution);
+  each("device", r.device), each("mode", r.mode), each("rest_s", r.rest_s), each("heat_s", r.heat_s);
+  each("layout", r.layout), each("distribution", r.distribution);
   each("pattern", r.pattern), each("active_blocks", r.active_blocks), each("shown_blocks", r.shown_blocks);
   each("density", r.density);
   each("seed", r.seed), each("threads", r.threads), each("sets", r.sets), each("why", r.why);
@@ -153,6 +154,13 @@ Status RecordFile::write(const Record& r) {
   if (std::fwrite(line.data(), 1, line.size(), file_) != line.size() || std::fflush(file_) != 0)
     return Status::no("records: '", path_, "' cannot be written: ", std::strerror(errno));
   return Status::good();
+}
+
+std::string timing_text(std::string_view mode, double rest_s, double heat_s) {
+  std::string text(mode);
+  if (rest_s > 0) text += join(", rested ", 1e3 * rest_s, " ms");
+  if (heat_s > 0) text += join(", hot ", 1e3 * heat_s, " ms");
+  return text;
 }
 
 void derive(Record& r) {

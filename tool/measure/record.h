@@ -45,6 +45,7 @@ struct Record {
   std::string subject{};     // "cpu_forward", "torch:sdpa"
   std::string device{};      // "cpu", "cuda:0"
   std::string mode{"warm"};  // cold: the last-level cache is flushed before every sample; graph: replayed, and cold
+  double rest_s = 0, heat_s = 0;  // of rest, or of its own work, before every block of samples
   std::string layout{"bhsd"};
   std::string distribution{"normal"};
   uint64_t seed = 0;
@@ -106,6 +107,10 @@ class RecordFile {
   std::FILE* file_ = nullptr;
   std::string path_{};
 };
+
+// How it was timed: "cold", "cold, rested 150 ms", "cold, hot 40 ms".
+std::string timing_text(std::string_view mode, double rest_s, double heat_s);
+inline std::string timing_text(const Record& r) { return timing_text(r.mode, r.rest_s, r.heat_s); }
 
 // The numbers that follow from the samples and from flops and bytes; refuses what is above a ceiling.
 void derive(Record&);

@@ -79,7 +79,7 @@ struct RowRun {
     }
     r.subject = std::move(subject);
     r.device = bench.device_word;
-    r.mode = name(bench.mode);
+    r.mode = name(bench.mode), r.rest_s = bench.timing.rest_seconds, r.heat_s = bench.timing.heat_seconds;
     r.layout = name(bench.layout);
     r.distribution = name(bench.distribution);
     r.seed = bench.seed;
@@ -346,7 +346,9 @@ double estimated_seconds(const Problem& p, const Bench& bench) {
   const double timed =
       std::max(std::min(std::max(0.2, 60 * call), bench.timing.max_seconds), bench.timing.few * call + call);
   const double subjects = double(std::max<size_t>(1, bench.backends.size())) + double(bench.peers.size());
-  return 0.2 + estimated_bytes(p) * (gpu ? 3e-9 : 15e-9) + subjects * (call + timed + bench.energy_seconds);
+  constexpr double kBlocks = 4;  // of samples, with rest or work before each
+  const double between = kBlocks * (bench.timing.rest_seconds + bench.timing.heat_seconds);
+  return 0.2 + estimated_bytes(p) * (gpu ? 3e-9 : 15e-9) + subjects * (call + timed + between + bench.energy_seconds);
 }
 
 double available_memory() {

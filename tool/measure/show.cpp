@@ -111,7 +111,7 @@ void Progress::clear() const {
 }
 
 std::string row_text(const Record& r) {
-  std::string text = fmt::format("{} | {} | {} | {}", what_text(r), r.subject, r.mode, time_text(r));
+  std::string text = fmt::format("{} | {} | {} | {}", what_text(r), r.subject, timing_text(r), time_text(r));
   if (r.gflops > 0) text += fmt::format(" | {} GFLOP/s, {}", digits_text(r.gflops), share_sentence(r));
   if (!r.baseline.empty()) text += fmt::format(" | {} {} against {}", ratio_text(r), r.verdict, r.baseline);
   if (const std::string more = remarks(r); !more.empty()) text += " | " + more;
@@ -123,8 +123,8 @@ std::string table(const std::vector<Record>& records, bool colour) {
                                                  "of ceiling", "against the baseline", "verdict", "parity", ""}};
   std::string before;
   for (const Record& r : records) {
-    const std::string key = what_text(r) + r.mode + join(r.threads);
-    rows.push_back({key == before ? "" : what_text(r), key == before ? "" : r.mode,
+    const std::string timing = timing_text(r), key = what_text(r) + timing + join(r.threads);
+    rows.push_back({key == before ? "" : what_text(r), key == before ? "" : timing,
                     key == before ? "" : r.threads ? join(r.threads) : "-",
                     r.subject, time_text(r), r.gflops > 0 ? digits_text(r.gflops) : "-", share_text(r), ratio_text(r),
                     r.verdict.empty() ? "-" : r.verdict, r.parity.verdict.empty() ? "-" : r.parity.verdict,

@@ -45,7 +45,8 @@ std::string nanoseconds_tick(double ns) { return tick_text(ns * 1e-9); }
 // "cpu_forward", and what sets it apart from others of the same name in this report.
 std::string series_name(const Record& r, bool many_threads) {
   std::string s = r.subject;
-  if (r.mode != (r.threads ? "warm" : "cold")) s += " " + r.mode;  // each device's headline goes without
+  // Each device's headline goes without.
+  if (const std::string timing = timing_text(r); timing != (r.threads ? "warm" : "cold")) s += " " + timing;
   if (many_threads && r.threads) s += fmt::format(", {} thread{}", r.threads, r.threads == 1 ? "" : "s");
   return s;
 }

@@ -1,0 +1,54 @@
+// `attune bench` from outside: what is asked for is what is in the records.
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "tests/tool/spawn.h"
+
+namespace attune {
+namespace {
+
+using nlohmann::json;
+constexpr const char* kLine = "forward f32 b1 h1 q16 k16 d16 causal";
+
+std::vector<json> records(const std::vector<std::string>& more) {
+  std::vector<std::string> words = {"bench", kLine, "--json", "--max-seconds", "0.02"};
+  words.insert(words.end(), more.begin(), more.end());
+  const Ran r = attune_says(words);
+  EXPECT_EQ(r.code, 0) << r.err;
+  std::vector<json> all;
+  std::istringstream lines(r.out);
+  for (std::string line; std::getline(lines, line);) all.push_back(json::parse(line));
+  return all;
+}
+
+TEST(Bench, rests_or_heats_only_where_asked) {
+  const auto plain = records({});
+  ASSERT_EQ(plain.size(), 1u);
+  EXPECT_EQ(plain[0]["rest_s"], 0);
+  EXPECT_EQ(plain[0]["heat_s"], 0);
+}
+
+TEST(Bench, rested_and_hot_are_two_rows_of_one_run) {
+  const auto both = records({"--rest", "2", "--hot", "3"});
+  ASSERT_EQ(both.size(), 2u);
+  EXPECT_EQ(both[0]["rest_s"], 2e-3);
+  EXPECT_EQ(both[0]["heat_s"], 0);
+  EXPECT_EQ(both[1]["rest_s"], 0);
+  EXPECT_EQ(both[1]["heat_s"], 3e-3);
+  const auto hot = records({"--hot", "3"});
+  ASSERT_EQ(hot.size(), 1u);
+  EXPECT_EQ(hot[0]["heat_s"], 3e-3);
+}
+
+TEST(Bench, a_rest_below_nothing_is_refused) {
+  for (const char* word : {"--rest", "--hot"}) {
+    const Ran r = attune_says({"bench", kLine, word, "-1"});
+    EXPECT_EQ(r.code, 2);
+    EXPECT_EQ(r.err, "attune bench: --rest and --hot are milliseconds, 0 or more\n");
+  }
+}
+
+}  // namespace
+}  // namespace attune
