@@ -73,10 +73,9 @@ Status supports(const Problem& p, const Device& d) {
 
 struct Room { unsigned long long* counters; sm90::TileTable table; };
 
-Room carve(Workspace& ws, const Plan& plan) {
-  const Problem& p = plan.problem;
+Room carve(Workspace& ws, const Problem& p, const ForwardKernel& k) {
   return {ws.take<unsigned long long>(2),
-          {ws.take<QueryTile>(size_t(sm90::table_bound(p, plan.tile_q))), ws.take<int>(size_t(p.batch) + 1)}};
+          {ws.take<QueryTile>(size_t(sm90::table_bound(p, k.tile_q))), ws.take<int>(size_t(p.batch) + 1)}};
 }
 
 Status shape(Plan& plan, const Planner& planner) {
@@ -93,18 +92,18 @@ Status shape(Plan& plan, const Planner& planner) {
                (x.wide == wide || x.either) && (x.tile_q > 128) == large;
       },
       &plan.kernel);
-  plan.tile_q = k.tile_q, plan.tile_k = k.tile_k;
-  plan.splits = sm90::few_groups(p, plan.device);
+  plan.tile_q = k.tile_q, plan.tile_k = k.tile_k, plan.splits = 1;
+  sm90::few_shape(plan);
   const int64_t tiles = ceil_div(p.len_q, k.tile_q) * p.batch * p.heads_q;
   // Both would be right, and slow.
   if (planner.forced != kWho && int64_t(p.len_q) * (p.heads_q / p.heads_kv) <= kFewRows)
     return Status::no(kWho, ": ", p.len_q, " queries are few, and a tile has ", k.tile_q);
-  if (planner.forced != kWho && plan.splits == 1 && 2 * tiles < plan.device.units)
+  if (planner.forced != kWho && !sm90::is_few(plan) && 2 * tiles < plan.device.units)
     return Status::no(kWho, ": ", tiles, " tiles of queries leave most of ", plan.device.units,
                       " multiprocessors idle, and keys are not split");
   if (tiles >= 1 << sm90::kCountBits) return Status::no(kWho, ": ", tiles, " tiles of queries are over 2^24 - 1");
   Workspace count;
-  carve(count, plan);
+  carve(count, p, k);
   plan.workspace_bytes = count.used;
   return Status::good();
 }
@@ -154,7 +153,8 @@ Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
   if (Status s = fits(plan, a); !s.ok()) return s;
   const int rows = a[Role::q].extent.seq, keys = a[Role::k].extent.seq;
   if (rows == 0 || a[Role::q].extent.batch == 0) return Status::good();
-  const Room room = carve(ws, plan);
+  ForwardKernel& k = *find_kernel([&](const ForwardKernel&, int n) { return n == plan.kernel; });
+  const Room room = carve(ws, p, k);
   Tensor k_all = a[Role::k], v_all = a[Role::v];
   const bool empty = keys == 0 || k_all.extent.batch == 0;
   // A map is of something: where there are no keys, of a row that nobody sees.
@@ -165,8 +165,7 @@ Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
   const auto given = [&](Role r) { return a.given(r); };
   const bool tabled = empty || listed || std::any_of(std::begin(kLengths), std::end(kLengths), given);
   const bool plain = !tabled && k_all.extent.head == p.heads_kv && k_all.extent.batch == p.batch;
-  if (plan.splits > 1 && plain) return sm90::few_run(kWho, plan, a, stream);
-  ForwardKernel& k = *find_kernel([&](const ForwardKernel&, int n) { return n == plan.kernel; });
+  if (sm90::is_few(plan) && plain) return sm90::few_run(kWho, plan, a, stream);
   const auto far = [](int64_t x) { return int(std::clamp<int64_t>(x, -kFar, kFar)); };
   const Band band = band_of(p.mask, rows, keys, 0, 0);
   static std::atomic<unsigned long long> launches{0};

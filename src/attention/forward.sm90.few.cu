@@ -22,7 +22,6 @@ struct Cost {
 };
 constexpr Cost kPlainCost[] = {{3.0, 0.6, 1.24}, {3.0, 0.8, 1.8}};  // of 128 x 128, dims up to 64 and 128
 constexpr int kMostRows = 1 << 15;      // of all heads: more fill the GPU
-constexpr int kTileQ = 64;
 
 struct FewKernel {
   Cost cost;
@@ -62,19 +61,18 @@ double time_of(const Problem& p, const Cost& cost, int tile_q, int tile_k, int g
 
 }  // namespace
 
-int few_groups(const Problem& p, const Device& d) {
+void few_shape(Plan& plan) {
+  const Problem& p = plan.problem;
   const bool plain = !p.options && p.keys == KeySource::linear && !p.mask.blocks.q && p.mask.k_step == 1 &&
                      p.mask.k_phase == 0 && p.mask.align != Align::absolute;
   const int dim = std::max(p.dim_qk, p.dim_v);
-  if (!plain || dim > 128 || int64_t(p.batch) * p.heads_q * p.len_q > kMostRows) return 1;
-  double least = time_of(p, kPlainCost[dim > 64], 128, 128, 1, d.units);
-  int groups = 1;
+  if (!plain || dim > 128 || int64_t(p.batch) * p.heads_q * p.len_q > kMostRows) return;
+  double least = time_of(p, kPlainCost[dim > 64], 128, 128, 1, plan.device.units);
   for (const FewKernel& k : kKernels) {
     if (k.dim != (dim > 64 ? 128 : 64)) continue;
-    const double time = time_of(p, k.cost, kTileQ, k.tile_k, k.groups, d.units);
-    if (time < least) least = time, groups = k.groups;
+    const double time = time_of(p, k.cost, kFewQueries, k.tile_k, k.groups, plan.device.units);
+    if (time < least) least = time, plan.tile_q = kFewQueries, plan.tile_k = k.tile_k, plan.splits = k.groups;
   }
-  return groups;
 }
 
 Status few_run(std::string_view who, const Plan& plan, const Args& a, Stream stream) {
@@ -92,8 +90,8 @@ Status few_run(std::string_view who, const Plan& plan, const Args& a, Stream str
               .left = far(band.left),
               .right = far(band.right),
               .offset = far(band.q_first - band.k_first),
-              .tiles_of_head = int(ceil_div(rows, kTileQ)),
-              .tiles = int(ceil_div(rows, kTileQ)) * p.batch * p.heads_q,
+              .tiles_of_head = int(ceil_div(rows, kFewQueries)),
+              .tiles = int(ceil_div(rows, kFewQueries)) * p.batch * p.heads_q,
               .units = Divisor(uint32_t(p.batch * p.heads_q)),
               .heads = Divisor(uint32_t(p.heads_q)),
               .heads_per_key = Divisor(uint32_t(p.heads_q / p.heads_kv)),
@@ -104,7 +102,7 @@ Status few_run(std::string_view who, const Plan& plan, const Args& a, Stream str
               .dim_v = p.dim_v};
   if (a.given(Role::lse)) x.lse = static_cast<float*>(a[Role::lse].data), x.lse_stride = a[Role::lse].stride;
   const struct { Role role; CUtensorMap* map; int tile; } maps[] = {
-      {Role::q, &x.q, kTileQ}, {Role::k, &x.k, k.tile_k}, {Role::v, &x.v, k.tile_k}};
+      {Role::q, &x.q, kFewQueries}, {Role::k, &x.k, k.tile_k}, {Role::v, &x.v, k.tile_k}};
   for (const auto& [role, map, tile] : maps)
     if (Status s = cuda::tensor_map(a[role], tile, *map); !s.ok())
       return Status::no(who, ": ", name(role), ": ", s.message, ", in: ", name(p));

@@ -100,17 +100,19 @@ TEST_F(Sm90Forward, takes_the_narrowest_kernel_that_holds_both_head_dims) {
 }
 
 TEST_F(Sm90Forward, warpgroups_share_queries_where_tiles_are_few) {
-  const auto groups = [](std::string_view line) {
+  struct Tiles { int q, k, splits; bool operator==(const Tiles&) const = default; };
+  const auto tiles = [](std::string_view line) {
     Plan plan;
     const Status s = Planner{.device = known("h200"), .forced = "sm90_forward"}.plan(problem(line), plan);
     EXPECT_TRUE(s.ok()) << line << ": " << s.message;
-    return plan.splits;
+    return Tiles{plan.tile_q, plan.tile_k, plan.splits};
   };
-  EXPECT_EQ(groups("forward bf16 b1 h8 q1024 k1024 d64 causal"), 4);  // 64 tiles of 128 queries, up to 8 steps each
-  EXPECT_EQ(groups("forward bf16 b4 h16 q16384 k16384 d64 causal"), 1);
-  EXPECT_EQ(groups("forward bf16 b1 h8 q1024 k1024 d64 causal sink"), 1);
-  EXPECT_EQ(groups("forward bf16 b1 h8 q1024 k1024 d96 causal"), 2);
-  EXPECT_EQ(groups("forward bf16 b1 h8 q1024 k1024 d192 causal"), 1);
+  const Tiles four{64, 64, 4}, two{64, 64, 2}, plain{128, 128, 1};
+  EXPECT_EQ(tiles("forward bf16 b1 h8 q1024 k1024 d64 causal"), four);  // 64 tiles of 128 queries, up to 8 steps each
+  EXPECT_EQ(tiles("forward bf16 b1 h8 q1024 k1024 d64 causal sink"), plain);
+  EXPECT_EQ(tiles("forward bf16 b1 h8 q1024 k1024 d96 causal"), two);
+  EXPECT_EQ(tiles("forward bf16 b1 h8 q1024 k1024 d192/128 causal"), plain);
+  EXPECT_EQ(tiles("forward bf16 b4 h16 q16384 k16384 d128 causal"), plain);
 }
 
 // A kernel of its own for each of three head dims; a sink and a running result are any kernel's.
