@@ -54,9 +54,10 @@ struct Consumer {
     close_products();
   }
 
+  __device__ int key_tile() const { return C::kListed ? number : j; }
   // Only key tiles that cross an edge of the band, or the end of the keys, have something to hide.
   __device__ void hide() {
-    const int here = C::kListed ? number : j;
+    const int here = key_tile();
     if (here >= plain_first && here <= plain_last) return;
     const QueryTile& t = tile(tiles);
     const int row = group * 64 + warp * 16 + lane / 4, column = here * C::kTileK + lane % 4 * 2;
@@ -229,20 +230,20 @@ struct Consumer {
     else admit(then, fresh, product_done);
     return true;
   }
-  __device__ Spot spot(int key_tile) const {
+  __device__ Spot spot(int here) const {
     const QueryTile& t = tile(tiles);
     const int row = group * 64 + warp * 16 + lane / 4;
-    return {.batch = t.sequence, .head = t.head, .row = t.query + row, .column = key_tile * C::kTileK + lane % 4 * 2,
+    return {.batch = t.sequence, .head = t.head, .row = t.query + row, .column = here * C::kTileK + lane % 4 * 2,
             .position = t.stand + row, .rows = t.query + t.end - t.row, .keys = t.keys};
   }
-  __device__ void prepare(Score<T, C::kTileK / 2>& score, int key_tile) const {
-    score.prepare(spot(key_tile), x.heads, key_tile > tile(tiles).first);
+  __device__ void prepare(Score<T, C::kTileK / 2>& score, int here) const {
+    score.prepare(spot(here), x.heads, !C::kListed && here > tile(tiles).first);
   }
   // With options. What is hidden stays out of their arithmetic, and is hidden again after it.
   template <class Done>
   __device__ void admit(uint32_t (&to)[C::kTileK / 4], bool first_of_rows, Score<T, C::kTileK / 2>& score,
                         Done product_done) {
-    const float scale = score.apply(s, spot(j), x.scale, slope);
+    const float scale = score.apply(s, spot(key_tile()), x.scale, slope);
     hide();
     if constexpr (C::kInPlace)
       raised = softmax_in_place<T>(s, to, rows, done, alpha, scale, first_of_rows, product_done);

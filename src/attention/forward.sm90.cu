@@ -34,7 +34,9 @@ ForwardKernel* find_kernel(F wanted, int* number = nullptr) {
   int n = 0;
   for (const auto kernels : {sm90::forward_kernels_64, sm90::forward_kernels_96, sm90::forward_kernels_128,
                              sm90::forward_kernels_192, sm90::forward_kernels_256, sm90::forward_kernels_64_options,
-                             sm90::forward_kernels_128_options, sm90::forward_kernels_256_options})
+                             sm90::forward_kernels_128_options, sm90::forward_kernels_256_options,
+                             sm90::forward_kernels_64_lists, sm90::forward_kernels_128_lists,
+                             sm90::forward_kernels_256_lists})
     for (ForwardKernel& k : kernels()) {
       if (wanted(k, n)) return number ? *number = n : 0, &k;
       ++n;
@@ -54,12 +56,12 @@ Status supports(const Problem& p, const Device& d) {
   if (p.keys == KeySource::paged) return no("keys are linear or ragged, not ", name(p.keys));
   if (p.mask.align == Align::absolute && (p.has(Option::alibi) || p.has(Option::dropout)))
     return no("alibi and dropout do not go with absolute positions");
-  if (p.mask.blocks.q && needs_general(p)) return no("options that change scores do not go with a list");
   if (p.reproducible == Reproducible::batch) return no("does not promise a row's bits whatever the batch");
   const Mask& m = p.mask;
   if (m.k_step != 1 || m.k_phase != 0) return no("mask ", name(m), " is not full, causal or a window");
-  if (m.blocks.q && (m.blocks.q != sm90::kListBlock || m.blocks.k != sm90::kListBlock))
-    return no("blocks of a list are 128 x 128, not ", m.blocks.q, " x ", m.blocks.k);
+  const auto block = [](int size) { return size == 64 || size == 128; };
+  if (m.blocks.q && !(block(m.blocks.q) && block(m.blocks.k)))
+    return no("blocks of a list have 64 or 128 queries and keys, not ", m.blocks.q, " x ", m.blocks.k);
   if (p.dtype.q != DType::f16 && p.dtype.q != DType::bf16)
     return no("dtype ", name(p.dtype.q), " is not one of f16, bf16");
   if (p.dtype.kv != p.dtype.q) return no("q is ", name(p.dtype.q), " and kv is ", name(p.dtype.kv));
@@ -78,6 +80,13 @@ Room carve(Workspace& ws, const Problem& p, const ForwardKernel& k) {
           {ws.take<QueryTile>(size_t(sm90::table_bound(p, k.tile_q))), ws.take<int>(size_t(p.batch) + 1)}};
 }
 
+sm90::Lists lists_of(const Problem& p) {
+  const Blocks& size = p.mask.blocks;
+  if (!size.q) return sm90::Lists::none;
+  return size.q == sm90::kListBlock && size.k == sm90::kListBlock && !needs_general(p) ? sm90::Lists::one
+                                                                                      : sm90::Lists::each;
+}
+
 Status shape(Plan& plan, const Planner& planner) {
   const Problem& p = plan.problem;
   // Three warpgroups pay where a tile of 192 queries has keys enough, from 1024 on, with a diagonal from 2048 on, and
@@ -88,7 +97,7 @@ Status shape(Plan& plan, const Planner& planner) {
                      ceil_div(p.len_q, 192) * p.batch * p.heads_q >= 3 * plan.device.units;
   const ForwardKernel& k = *find_kernel(
       [&](const ForwardKernel& x, int) {
-        return x.dim >= p.dim_qk && x.dim_v >= p.dim_v && x.listed == listed && x.options == options &&
+        return x.dim >= p.dim_qk && x.dim_v >= p.dim_v && x.lists == lists_of(p) && x.options == options &&
                (x.wide == wide || x.either) && (x.tile_q > 128) == large;
       },
       &plan.kernel);
@@ -183,6 +192,8 @@ Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
                   .table = tabled ? room.table.tile : nullptr,
                   .table_tiles = room.table.begin + p.batch,
                   .column = a.row<const int32_t>(Role::block_column),
+                  .pieces_shift = p.mask.blocks.k > k.tile_k,
+                  .one_list = p.mask.blocks.q == k.tile_q,
                   .k_rows = k_all.extent.seq,
                   .k_heads = k_all.extent.head,
                   .k_batches = k_all.extent.batch,

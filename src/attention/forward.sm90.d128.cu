@@ -8,7 +8,7 @@ ForwardKernels forward_kernels_128() {
   static constinit ForwardKernel all[] = {
       forward_kernel_row<128, 128, 128, 2, 2, 2, false, false, false>(),
       forward_kernel_row<128, 128, 128, 2, 2, 2, false, false, true>(),
-      forward_kernel_row<128, 128, 128, 2, 2, 2, false, false, false, true>(),
+      forward_kernel_row<128, 128, 128, 2, 2, 2, false, false, false, Lists::one>(),
   };
   return all;
 }

@@ -8,8 +8,8 @@ ForwardKernels forward_kernels_256() {
   static constinit ForwardKernel all[] = {
       forward_kernel_row<256, 256, 64, 2, 1, 2, false, false, false>(),
       forward_kernel_row<256, 256, 64, 2, 1, 2, false, false, true>(),
-      forward_kernel_row<256, 256, 64, 2, 1, 2, false, false, false, true>(),
-      forward_kernel_row<256, 256, 64, 2, 1, 2, false, false, true, true>(),
+      forward_kernel_row<256, 256, 64, 2, 1, 2, false, false, false, Lists::one>(),
+      forward_kernel_row<256, 256, 64, 2, 1, 2, false, false, true, Lists::one>(),
   };
   return all;
 }

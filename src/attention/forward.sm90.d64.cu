@@ -9,7 +9,7 @@ ForwardKernels forward_kernels_64() {
       forward_kernel_row<64, 64, 128, 2, 2, 2, false, false, false>(),
       forward_kernel_row<64, 64, 128, 3, 2, 2, true, true, false>(),
       forward_kernel_row<64, 64, 128, 2, 2, 2, false, false, true>(),
-      forward_kernel_row<64, 64, 128, 2, 2, 2, false, false, false, true>(),
+      forward_kernel_row<64, 64, 128, 2, 2, 2, false, false, false, Lists::one>(),
   };
   return all;
 }

@@ -7,11 +7,17 @@
 // The key tiles of successive query tiles are one unbroken sequence of such steps: the first S of the next query tile
 // is issued with the last P V of this one, and O leaves while the second S of the next one runs.
 #pragma once
-#include "attention/forward.sm90.consumer.h"
-#include "attention/forward.sm90.producer.h"
+#include <type_traits>
+
+#include "attention/forward.sm90.lists.h"
 #include "machine/sm80/order.h"
 
 namespace attune::sm90 {
+
+template <class C>
+using StreamOf = std::conditional_t<C::kLists == Lists::each, ListProducer<C>, Producer<C>>;
+template <class C>
+using OwnerOf = std::conditional_t<C::kLists == Lists::each, ListConsumer<C>, Consumer<C>>;
 
 template <class C>
 __global__ void __launch_bounds__(C::kThreads, 1) forward_kernel(const __grid_constant__ ForwardParams x) {
@@ -34,11 +40,11 @@ __global__ void __launch_bounds__(C::kThreads, 1) forward_kernel(const __grid_co
   __syncthreads();
   if (group == 0) {
     shrink_registers<C::kProducerRegisters>();
-    if (threadIdx.x == 0) Producer<C>{x, shared}.run();
+    if (threadIdx.x == 0) StreamOf<C>{x, shared}.run();
     if (threadIdx.x == 32) TileTaker<C>{x, shared}.run();
   } else {
     grow_registers<C::kConsumerRegisters>();
-    Consumer<C> consumer{x, shared, group - 1, warp, int(threadIdx.x % 32)};
+    OwnerOf<C> consumer{x, shared, group - 1, warp, int(threadIdx.x % 32)};
     consumer.run();
   }
 }

@@ -14,7 +14,7 @@ struct ForwardKernel {
   int dim, dim_v;               // the widest it serves
   int tile_q, tile_k, threads;
   bool wide;                    // out in f32
-  bool listed;                  // key tiles are those of a list
+  Lists lists;                  // where key tiles come from
   bool options;                 // those that change scores
   bool either;                  // out as q or in f32
   int shared_bytes;
@@ -23,12 +23,12 @@ struct ForwardKernel {
 };
 
 template <int Dim, int DimV, int TileK, int Groups, int QStages, int Stages, bool InPlace, bool Turns, bool Wide,
-          bool Listed = false, bool Options = false>
+          Lists From = Lists::none, bool Options = false>
 constexpr ForwardKernel forward_kernel_row() {
-  using F = ForwardShape<F16, Dim, DimV, TileK, Groups, QStages, Stages, InPlace, Turns, Wide, Listed, Options>;
-  using B = ForwardShape<Bf16, Dim, DimV, TileK, Groups, QStages, Stages, InPlace, Turns, Wide, Listed, Options>;
-  return {Dim,    DimV,    F::kTileQ,  TileK,           F::kThreads, Wide,
-          Listed, Options, F::kEither, F::kSharedBytes, {forward_kernel<F>, forward_kernel<B>}};
+  using F = ForwardShape<F16, Dim, DimV, TileK, Groups, QStages, Stages, InPlace, Turns, Wide, From, Options>;
+  using B = ForwardShape<Bf16, Dim, DimV, TileK, Groups, QStages, Stages, InPlace, Turns, Wide, From, Options>;
+  return {Dim,  DimV,    F::kTileQ,  TileK,           F::kThreads, Wide,
+          From, Options, F::kEither, F::kSharedBytes, {forward_kernel<F>, forward_kernel<B>}};
 }
 
 // Of one head dim, the preferred first.
@@ -41,5 +41,8 @@ ForwardKernels forward_kernels_256();
 ForwardKernels forward_kernels_64_options();
 ForwardKernels forward_kernels_128_options();
 ForwardKernels forward_kernels_256_options();
+ForwardKernels forward_kernels_64_lists();
+ForwardKernels forward_kernels_128_lists();
+ForwardKernels forward_kernels_256_lists();
 
 }  // namespace attune::sm90

@@ -127,6 +127,9 @@ struct Producer {
       at += rows_of_part(part);
     }
   }
+  __device__ void wait_k(uint32_t step) const {
+    wait(shared + C::kKEmpty + 8 * (step % C::kStages), (step / C::kStages & 1) ^ 1);
+  }
   __device__ void load_v(uint32_t step, const QueryTile& t, int key) const {
     const uint32_t slot = step % C::kStages;
     wait(shared + C::kVEmpty + 8 * slot, (step / C::kStages & 1) ^ 1);
@@ -160,7 +163,7 @@ struct Producer {
             number = int(min(min(uint32_t(block), behind) * C::kPieces + j % C::kPieces, behind));
             if (j > t->first) block = block_at(*t, j - 1);  // on its way while this one waits
           }
-          wait(shared + C::kKEmpty + 8 * k, (step / C::kStages & 1) ^ 1);
+          wait_k(step);
           if (C::kListed) *static_cast<int*>(__cvta_shared_to_generic(shared + C::kNumbers + 4 * k)) = number;
           load_panels<C::kPanels>(shared, x.k, C::kK + k * C::kBytesK, C::kKFull + 8 * k, C::kPanelK,
                                   t->k_row + number * C::kTileK, t->k_head, t->k_batch, Keep::last_to_go);

@@ -40,6 +40,8 @@ struct ForwardParams {
   const QueryTile* table;             // where lengths or lists are in tensors: the tiles of a unit, longest first
   const int* table_tiles;             // how many
   const int* column;                  // of lists
+  int pieces_shift;                   // of a list for each warpgroup: log2 of the key tiles of a block
+  bool one_list;                      // for both of them
   int k_rows, k_heads, k_batches;     // of the tensors of keys and values; 1 where all share one
   float* lse;                         // null: not wanted
   Strides lse_stride;
@@ -53,25 +55,31 @@ struct ForwardParams {
 };
 
 inline constexpr int kCountBits = 24;  // of a counter; the rest is the epoch
-inline constexpr int kListBlock = 128;  // queries and keys
+// Where key tiles come from: the band; one list for all warpgroups, of blocks of 128 x 128; or a list for each
+// warpgroup, of blocks of 64 or 128 queries and keys.
+enum class Lists { none, one, each };
+inline constexpr int kListBlock = 128;  // queries and keys of the blocks of one list
 
 // InPlace: scores become weights where they are, and every key tile looks for its maximum: fewer registers.
 // Turns: warpgroups issue products one after the other. Wide: out in f32, straight from registers.
-// Listed: the key tiles of a query tile are those of a list. Options: those that change scores.
+// Options: those that change scores.
 template <class T_, int Dim, int DimV, int TileK, int Groups, int QStages, int Stages, bool InPlace, bool Turns,
-          bool Wide, bool Listed = false, bool Options = false>
+          bool Wide, Lists From = Lists::none, bool Options = false>
 struct ForwardShape {
   using T = T_;
-  static constexpr bool kWide = Wide, kListed = Listed, kOptions = Options;
-  // Out is what is asked at run time; with lists and dims over 128 there are no registers for both.
-  static constexpr bool kEither = Options || (Listed && !Wide && Dim <= 128);
+  static constexpr Lists kLists = From;
+  static constexpr bool kWide = Wide, kListed = kLists != Lists::none, kOptions = Options;
+  // Out is what is asked at run time; with one list and dims over 128 there are no registers for both.
+  static constexpr bool kEither = Options || From == Lists::each || (kListed && !Wide && Dim <= 128);
   static constexpr int kDim = Dim, kDimV = DimV, kTileK = TileK, kGroups = Groups, kQStages = QStages, kStages = Stages;
   static constexpr bool kInPlace = InPlace, kTurns = Turns;
   static constexpr int kTileQ = 64 * kGroups, kThreads = 128 * (kGroups + 1);
   static constexpr int kPanels = (kDim + 63) / 64, kPanelsV = (kDimV + 63) / 64;  // of 96 columns: one and a half
-  static constexpr int kProducerRegisters = kGroups == 3 ? 32 : 24, kConsumerRegisters = kGroups == 3 ? 160 : 240;
+  static constexpr int kProducerRegisters = From == Lists::each ? 40 : kGroups == 3 ? 32 : 24;
+  static constexpr int kConsumerRegisters = From == Lists::each ? 232 : kGroups == 3 ? 160 : 240;
   static constexpr int kPieces = kListBlock / kTileK;  // key tiles of a block of a list
-  static_assert(!kListed || (kListBlock % kTileK == 0 && kListBlock % kTileQ == 0));
+  static_assert(From != Lists::one || (kListBlock % kTileK == 0 && kListBlock % kTileQ == 0));
+  static_assert(From != Lists::each || (kTileK == 64 && kGroups == 2 && InPlace && !Turns && !Wide));
   static constexpr int kReleases = kGroups * 4;  // arrivals that give a buffer back: a warp each
   // Shared memory: q, k, v, out, barriers, query tiles, numbers of key tiles. A tile is panels of 64
   // columns, rows 128 bytes apart.
@@ -80,9 +88,9 @@ struct ForwardShape {
   // Out leaves so many panels at a time.
   static constexpr int kPanelsOut = kDim <= 128 ? kPanelsV : kPanelsV == 4 ? 2 : 1;
   static constexpr int kQ = 0, kK = kQ + kQStages * kBytesQ, kV = kK + kStages * kBytesK,
-                       kOut = kV + kStages * kBytesV, kBarriers = kOut + kPanelsOut * kPanelQ, kTiles = kBarriers + 256,
+                       kOut = kV + kStages * kBytesV, kBarriers = kOut + kPanelsOut * kPanelQ, kTiles = kBarriers + 512,
                        kTileBytes = sizeof(QueryTile), kNumbers = kTiles + kTileBytes * 4,
-                       kSharedBytes = kNumbers + 4 * 4;
+                       kSharedBytes = kNumbers + 4 * kStages;
   static constexpr int kQFull = kBarriers, kQEmpty = kQFull + 8 * kQStages, kKFull = kQEmpty + 8 * kQStages,
                        kKEmpty = kKFull + 8 * kStages, kVFull = kKEmpty + 8 * kStages, kVEmpty = kVFull + 8 * kStages,
                        kKnown = kVEmpty + 8 * kStages,  // a tile of queries, before q is there

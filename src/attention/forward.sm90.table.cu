@@ -58,8 +58,8 @@ struct Maker {
 
   // Lengths are sorted by half powers of two only; within a class tiles keep their order, in which neighbours find each
   // other's keys in the second-level cache.
-  __device__ static int class_of(const QueryTile& t) {
-    const int length = t.last - t.first + 1;
+  __device__ int class_of(const QueryTile& t) const {
+    const int length = t.last + 1 - (x.problem.mask.blocks.q ? 0 : t.first);
     if (length < 2) return kClasses - 1;
     const int top = 31 - __clz(length);
     return kClasses - 2 - (2 * top + (length >> (top - 1) & 1));

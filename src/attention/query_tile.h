@@ -8,7 +8,7 @@ namespace attune {
 // Key tiles run from last down to first.
 struct alignas(16) QueryTile {
   int row, end, head, batch;   // of q and out: its first row, and the end of its sequence
-  int first, last;             // key tiles; of a list: places in it
+  int first, last;             // key tiles; of a list: places in it; of two lists: from first on it is the second
   int keys;                    // of its sequence
   int from, until;             // its first row sees the keys from..until - 1, the next row those a key further
   int query, sequence;         // its first row and its place in the batch, as the problem counts them
@@ -19,8 +19,8 @@ struct alignas(16) QueryTile {
 
 ATTUNE_HD inline int query_tiles(const Sequence& s, int tile_q) { return int(ceil_div(s.len_q, tile_q)); }
 
-// The n-th of a sequence. Blocks of a list are whole numbers of tiles. Where nothing is seen there is one key tile, all
-// of it hidden.
+// The n-th of a sequence. Blocks of a list are whole numbers of tiles, or half a tile of queries: then a tile has the
+// lists of two rows of blocks, one behind the other. Where nothing is seen there is one key tile, all of it hidden.
 template <int Roles>
 ATTUNE_HD QueryTile query_tile(const Problem& p, const ArgsOf<Roles>& a, int b, const Sequence& s, int head, int n,
                                int tile_q, int tile_k) {
@@ -46,7 +46,12 @@ ATTUNE_HD QueryTile query_tile(const Problem& p, const ArgsOf<Roles>& a, int b, 
   const int begin = clamp(t.from, 0, s.len_k), end = clamp(t.until + rows - 1, 0, s.len_k);
   if (const Blocks size = p.mask.blocks; size.q) {
     const BlockList list{size, a.template row<const int32_t>(Role::block_begin, b, 0, head), nullptr};
-    t.column = list.entry(row / size.q), t.last = list.count(row / size.q) * (size.k / tile_k) - 1;
+    const int pieces = size.k / tile_k, first = row / size.q;
+    t.column = list.entry(first), t.last = list.count(first) * pieces - 1;
+    if (size.q < tile_q) {
+      const int begun = t.column + list.count(first), there = rows > size.q ? list.entry(first + 2) - begun : 0;
+      t.first = t.last + 1, t.last += (there > 0 ? there : 0) * pieces;
+    }
     if (t.last < 0) t.last = t.keys = 0;
   } else if (begin < end) {
     t.first = begin / tile_k, t.last = (end - 1) / tile_k;

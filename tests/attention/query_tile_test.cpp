@@ -99,6 +99,46 @@ TEST(QueryTile, walks_the_pieces_of_its_own_row_of_a_list) {
   EXPECT_GT(empty, 0);
 }
 
+TEST(QueryTile, has_two_lists_where_blocks_are_half_a_tile_of_queries) {
+  int empty = 0, uneven = 0, outside = 0;
+  for (const char* line : {"forward bf16 b2 h2 q300 k400 d64 causal blocks64x64x9 | seed=3",
+                           "forward bf16 b2 h2 q300 k400 d64 full blocks64x128x99 | seed=2 drawn used_q",
+                           "forward bf16 b3 h2 q140 k260 d64 full blocks64x64x60 ragged | seed=5 drawn"}) {
+    const Tiles tiles(line);
+    const Args& a = tiles.world.args;
+    const Blocks size = tiles.world.problem.mask.blocks;
+    tiles.each([&](const Sequence& s, const QueryTile& t) {
+      const int32_t* begin = a.row<const int32_t>(Role::block_begin, t.sequence, 0, t.head);
+      const int row = t.query / 64, pieces = size.k / kTileK;
+      const bool alone = t.query + 64 >= s.len_q;  // the second row of blocks is behind the queries
+      const int of_first = begin[row + 1] - begin[row], of_second = alone ? 0 : begin[row + 2] - begin[row + 1];
+      EXPECT_EQ(t.first, of_first * pieces) << line;
+      EXPECT_EQ(t.column, begin[row]) << line;
+      EXPECT_EQ(t.last + 1, std::max(1, (of_first + of_second) * pieces)) << line;
+      EXPECT_EQ(t.keys, of_first + of_second ? s.len_k : 0) << line;
+      empty += of_first + of_second == 0, uneven += !of_first != !of_second, outside += alone;
+    });
+  }
+  EXPECT_GT(empty, 0);
+  EXPECT_GT(uneven, 0);
+  EXPECT_GT(outside, 0);
+}
+
+TEST(QueryTile, reads_no_entry_behind_a_list_whatever_its_ends_say) {
+  Problem p;
+  ASSERT_TRUE(parse("forward bf16 b1 h1 q128 k512 d64 full blocks64x64x8", p).ok());
+  Args a;
+  a[Role::q].extent = {1, 128, 1, 64}, a[Role::k].extent = {1, 512, 1, 64};
+  for (std::vector<int32_t> begin : {std::vector<int32_t>{8, 0, 8}, {4, 1, 8}, {-5, 70, 9}, {3, 8, -1}}) {
+    a[Role::block_begin] = {.data = begin.data(), .dtype = DType::i32, .extent = {1, 1, 1, 3}};
+    const QueryTile t = query_tile(p, a, 0, sequence(p, a, 0), 0, 0, kTileQ, kTileK);
+    EXPECT_GE(t.column, 0);
+    EXPECT_GE(t.first, 0);
+    EXPECT_GE(t.last, 0);
+    EXPECT_TRUE(t.keys == 0 || t.column + t.last < 8) << begin[0] << " " << begin[1] << " " << begin[2];
+  }
+}
+
 TEST(QueryTile, keeps_positions_of_any_size_apart) {
   Problem p;
   ASSERT_TRUE(parse("forward bf16 b1 h1 q8 k8 d64 window2000000000,0@absolute", p).ok());

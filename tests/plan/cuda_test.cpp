@@ -138,6 +138,21 @@ TEST_F(Sm90Forward, options_that_change_scores_have_kernels_of_their_own) {
             kernel("forward bf16 b8 h16 q4096 k4096 d64 full"));
 }
 
+TEST_F(Sm90Forward, lists_of_smaller_blocks_and_lists_with_options_have_key_tiles_of_64) {
+  const auto tile = [](std::string_view blocks) {
+    Plan plan;
+    const std::string line = join("forward bf16 b1 h16 q16384 k16384 d128 full blocks", blocks);
+    const Status s = Planner{.device = known("h200")}.plan(problem(line), plan);
+    EXPECT_TRUE(s.ok()) << s.message;
+    EXPECT_EQ(plan.backend->name, "sm90_forward") << line;
+    return plan.tile_k;
+  };
+  EXPECT_EQ(tile("128x128x99999"), 128);
+  for (const char* blocks : {"64x64x99999", "64x128x99999", "128x64x99999", "128x128x99999 softcap",
+                             "64x64x99999 alibi bias dropout"})
+    EXPECT_EQ(tile(blocks), 64) << blocks;
+}
+
 TEST_F(Sm90Forward, refuses_by_name_what_it_does_not_serve) {
   EXPECT_EQ(answer("forward bf16 b1 h1 q8 k8 d64 full", "a100"),
             "sm90_forward: needs a GPU of arch 90, NVIDIA A100 is 80");
@@ -147,11 +162,10 @@ TEST_F(Sm90Forward, refuses_by_name_what_it_does_not_serve) {
             "sm90_forward: bias dtype f64 is not one of f32, f16, bf16");
   EXPECT_EQ(answer("forward bf16 b1 h1 q8 k8 d64 causal@absolute alibi"),
             "sm90_forward: alibi and dropout do not go with absolute positions");
-  EXPECT_EQ(answer("forward bf16 b1 h1 q8 k8 d64 full blocks128x128x1 softcap"),
-            "sm90_forward: options that change scores do not go with a list");
   EXPECT_EQ(answer("forward bf16 b1 h1 q8 k8 d64 full paged16"), "sm90_forward: keys are linear or ragged, not paged");
-  EXPECT_EQ(answer("forward bf16 b1 h1 q8 k8 d64 full blocks64x128x1"),
-            "sm90_forward: blocks of a list are 128 x 128, not 64 x 128");
+  EXPECT_EQ(answer("forward bf16 b1 h1 q8 k8 d64 full blocks32x128x1"),
+            "sm90_forward: blocks of a list have 64 or 128 queries and keys, not 32 x 128");
+  EXPECT_EQ(answer("forward bf16 b1 h1 q8 k8 d64 full blocks64x128x1"), "");
   EXPECT_EQ(answer("forward bf16/bf16/f32 b1 h1 q8 k8 d64 full blocks128x128x1"), "");
   EXPECT_EQ(answer("forward bf16 b1 h1 q8 k8 d64 causal/16+31"),
             "sm90_forward: mask causal/16+31 is not full, causal or a window");
