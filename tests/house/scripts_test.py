@@ -7,6 +7,7 @@ import tempfile
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "scripts"))
+import bars
 import check_ptxas
 import gpu_sources
 
@@ -86,6 +87,63 @@ class Ptxas(unittest.TestCase):
 
     def test_serialised_products_are_seen(self):
         self.assertEqual(len(self.found("ptxas info : (C7510) Potential Performance Loss: wgmma\n")), 1)
+
+
+class Bars(unittest.TestCase):
+    def record(self, subject, ns, problem="forward bf16 b8 h16 q2048 k2048 d128 causal", **more):
+        return {"status": "ok", "problem": problem, "pattern": "", "rest_s": 0, "heat_s": 0, "device": "cuda:0",
+                "subject": subject, "median_ns": ns, "floor_ns": 1000, "aa_spread": 0.005, "gflops": 1e9 / ns,
+                "density": 0, "flops": 1e9} | more
+
+    def figures(self, rule, *records):
+        return [(round(f.value, 3), f.met) for f in rule(records)]
+
+    def test_the_fastest_peer_counts_and_the_spread_of_the_run_is_allowed(self):
+        rule = bars.against("ours", 1, "a", "b")
+        self.assertEqual(self.figures(rule, self.record("ours", 1003), self.record("a", 1000), self.record("b", 2000)),
+                         [(0.997, True)])
+        self.assertEqual(self.figures(rule, self.record("ours", 1010), self.record("a", 1000)), [(0.99, False)])
+
+    def test_nothing_timed_is_nothing_met(self):
+        rule = bars.against("ours", 1, "a")
+        self.assertEqual(self.figures(rule, self.record("ours", 1), self.record("a", 1, status="failed")), [])
+
+    def test_fa3_is_estimated_where_it_is_not_there(self):
+        rule = bars.against_best("sm90_forward", 1.03, 1.1)
+        ours, cudnn = self.record("sm90_forward", 1000), self.record("torch:cudnn", 1145 * 1.04)
+        self.assertEqual(self.figures(rule, ours, cudnn), [(1.04, True), (1.04, False)])
+        self.assertEqual(self.figures(rule, ours, cudnn, self.record("fa3", 900)), [(0.9, False), (0.9, False)])
+
+    def test_rested_and_hot_rows_have_means_of_their_own(self):
+        hot = [self.record("sm90_forward", 1000, heat_s=0.04), self.record("torch:cudnn", 1145 * 2, heat_s=0.04)]
+        rested = [self.record("sm90_forward", 1000, rest_s=0.15), self.record("torch:cudnn", 1145, rest_s=0.15)]
+        figures = self.figures(bars.against_best("sm90_forward", 1, 1.05), *rested, *hot)
+        self.assertEqual(figures, [(1.0, True), (2.0, True), (1.0, False), (2.0, True)])
+
+    def test_rates_are_held_against_the_dense_problem(self):
+        rule = bars.rate_of("x", 0.9, bars.dense_of)
+        for problem, dense in (("forward bf16 b1 h16 q64 k64 d128 window7,0", "forward bf16 b1 h16 q64 k64 d128 causal"),
+                               ("forward bf16 b4 h32/8 q64 k64 d128 full", "forward bf16 b4 h32 q64 k64 d128 full"),
+                               ("forward bf16 b16 h16 q8192 k8192 d128 full ragged",
+                                "forward bf16 b8 h16 q2048 k2048 d128 full")):
+            self.assertEqual(self.figures(rule, self.record("x", 1000, dense), self.record("x", 1250, problem)),
+                             [(0.8, False)])
+
+    def test_lists_are_held_against_their_density(self):
+        dense, sparse = "forward bf16 b1 h16 q64 k64 d128 full", "forward bf16 b1 h16 q64 k64 d128 full blocks8x8x9"
+        some = self.record("x", 300, sparse, pattern="random density=0.25", density=0.25)
+        self.assertEqual(self.figures(bars.by_density("x", 1.12), self.record("x", 1000, dense), some), [(1.2, False)])
+
+    def test_the_floor_is_taken_off_both(self):
+        rule = bars.beyond_floor("x", 0.9, "y")
+        self.assertEqual(self.figures(rule, self.record("x", 5000), self.record("y", 6000)), [(0.8, True)])
+
+    def test_every_command_is_one_that_the_tool_can_read(self):
+        for name, bar in bars.BARS.items():
+            for command in bar.commands:
+                self.assertEqual(command[:2], ["attune", "bench"], name)
+                if "--lines" in command:
+                    self.assertTrue((bars.ROOT / command[command.index("--lines") + 1]).exists(), name)
 
 
 if __name__ == "__main__":
