@@ -388,6 +388,10 @@ constexpr std::string_view kTiles[] = {
     "forward f16 b2 h2 q150 k300 d96 full bias | bias=k",
     "forward f16 b2 h2 q150 k301 d64 causal softcap alibi bias dropout sink | pad=0 bias=q",
     "forward bf16 b2 h4/2 q150 k300 d64 causal dropout",
+    "forward f16 b4 h2 q150 k300 d64 window*,40@absolute dropout | drawn",  // key 0 at every remainder of four
+    "forward bf16 b4 h2 q150 k300 d128 causal@absolute alibi | drawn used_q cache",
+    "forward bf16 b4 h2 q130 k200 d256 full@absolute alibi bias dropout | seed=2",
+    "forward f16 b4 h2 q200 k300 d64 full@absolute blocks64x64x140 alibi dropout | seed=3 drawn",
     "forward f16 b2 h4/2 q300 k140 d128 causal alibi dropout | seed=2",
     "forward bf16 b1 h2 q130 k200 d256 full dropout sink | seed=3",
     "forward bf16 b2 h2 q140 k130 d128 window*,-20 softcap alibi bias dropout sink",

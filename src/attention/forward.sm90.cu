@@ -54,8 +54,6 @@ Status supports(const Problem& p, const Device& d) {
     if (p.has(o)) return no("does not serve the option ", name(o));
   if (p.dtype.bias == DType::f64) return no("bias dtype f64 is not one of f32, f16, bf16");
   if (p.keys == KeySource::paged) return no("keys are linear or ragged, not ", name(p.keys));
-  if (p.mask.align == Align::absolute && (p.has(Option::alibi) || p.has(Option::dropout)))
-    return no("alibi and dropout do not go with absolute positions");
   if (p.reproducible == Reproducible::batch) return no("does not promise a row's bits whatever the batch");
   const Mask& m = p.mask;
   if (m.k_step != 1 || m.k_phase != 0) return no("mask ", name(m), " is not full, causal or a window");
@@ -154,6 +152,8 @@ sm90::ScoreOptions score_options(const Problem& p, const Args& a) {
     x.seed = a.row<const int64_t>(Role::seed);  // read on the GPU; the rest as dropout_of has it
     x.drop_below = uint32_t(a.dropout * 4294967296.0), x.kept = 1.f / (1.f - a.dropout);
   }
+  if (p.mask.align == Align::absolute)
+    x.positions = a.row<const int64_t>(Role::positions), x.position_stride = a[Role::positions].stride.batch;
   return x;
 }
 

@@ -28,9 +28,10 @@ __device__ void cap_scores(float (&s)[N], float factor) {
   for (int n = 0; n < N; ++n) s[n] = fmaf(-2.f, reciprocal_fast(1.f + sm80::exp2_fast(s[n] * factor)), 1.f);
 }
 
+// `first`: how far ahead of the row the thread's first key stands.
 template <int N>
-__device__ void add_alibi(float (&s)[N], float scale, float slope, const Spot& at) {
-  const float ahead[2] = {float(at.column - at.position), float(at.column - at.position - 8)};
+__device__ void add_alibi(float (&s)[N], float scale, float slope, int64_t first) {
+  const float ahead[2] = {float(first), float(first - 8)};
 #pragma unroll
   for (int n = 0; n < N; ++n)
     s[n] = fmaf(s[n], scale, fabsf(ahead[n / 2 % 2] + float(n / 4 * 8 + n % 2)) * slope);
@@ -87,21 +88,28 @@ __device__ void add_bias_singly(float (&s)[N], float scale, const Tensor& bias, 
 
 // A bit for each score that is kept: a word for 64 columns, a byte for each of (upper row, even column), (upper, odd),
 // (lower, even), (lower, odd). One call of philox serves four neighbouring keys, which two lanes share: the even lane
-// calls for its upper row, the odd one for its lower row, and they exchange halves.
+// calls for its upper row, the odd one for its lower row, and they exchange halves. Where key 0 does not stand at a
+// multiple of four, the four are of two calls. `row` and `key` are positions: of the thread's first row, and of the
+// first of the four.
 template <int N>
-__device__ void draw(uint32_t (&kept)[N / 32], const Dropout& dropout, uint32_t stream, const Spot& at) {
+__device__ void draw(uint32_t (&kept)[N / 32], const Dropout& dropout, uint32_t stream, int64_t row, int64_t key) {
   const bool odd = threadIdx.x & 1;
-  const int position = at.position + 8 * odd, column = at.column & ~3;
+  const int before = int(key & 3);
 #pragma unroll
   for (int part = 0; part < N / 32; ++part) {
     uint32_t mine = 0;
 #pragma unroll 1
     for (int n = 0; n < 8; ++n) {
-      const Words4 words = dropout.words(stream, position, column + part * 64 + n * 8);
       mine = mine >> 1 & 0x7F7F7F7Fu;
+#pragma unroll 1
+      for (int at = -before; at < 4; at += 4) {
+        const Words4 words = dropout.words(stream, row + 8 * odd, key + at + part * 64 + n * 8);
+        uint32_t four = 0;
 #pragma unroll
-      for (int k = 0; k < 4; ++k)
-        if (words.w[k] >= dropout.below) mine |= 0x80u << 8 * k;
+        for (int k = 0; k < 4; ++k)
+          if (words.w[k] >= dropout.below) four |= 0x80u << 8 * k;
+        mine |= at < 0 ? four >> -8 * at : four << 8 * at;
+      }
     }
     const uint32_t theirs = __shfl_xor_sync(~0u, mine, 1);
     kept[part] = odd ? (mine & 0xFFFF0000u) | theirs >> 16 : (mine & 0xFFFFu) | theirs << 16;
@@ -129,11 +137,18 @@ struct Score {
     for (int r = 0; r < 2; ++r)
       row[r] = row_address(x.bias, at.batch, min(at.row + 8 * r, at.rows - 1), at.head) + int64_t(at.column) * bytes;
   }
+  struct Stand { int64_t row, key; };  // of the thread's first row, and of key 0
+  __device__ Stand stand(const Spot& at) const {
+    if (!x.positions) return {at.position, 0};
+    const int64_t* given = x.positions + at.batch * x.position_stride;
+    return {clamp_position(given[0]) + at.row, clamp_position(given[1])};
+  }
   // `more`: another key tile follows, to the left.
   __device__ void prepare(const Spot& at, int heads, bool more) {
     if (x.drop_below) {
       const Dropout dropout{uint64_t(x.seed[0]), uint64_t(x.seed[1]), x.drop_below};
-      draw<N>(kept, dropout, uint32_t(at.batch) * uint32_t(heads) + uint32_t(at.head), at);
+      const auto [row, key] = stand(at);
+      draw<N>(kept, dropout, uint32_t(at.batch) * uint32_t(heads) + uint32_t(at.head), row, key + (at.column & ~3));
     }
     const Bias kind = bias(at);
     if (kind != Bias::wide && kind != Bias::same) return;
@@ -147,7 +162,10 @@ struct Score {
   }
   __device__ float apply(float (&s)[N], const Spot& at, float scale, float slope) {
     if (x.cap != 0.f) cap_scores(s, x.cap_factor), scale = x.cap;
-    if (slope != 0.f) add_alibi(s, scale, -slope, at), scale = 1.f;
+    if (slope != 0.f) {
+      const auto [row, key] = stand(at);
+      add_alibi(s, scale, -slope, key + at.column - row), scale = 1.f;
+    }
     const Bias kind = bias(at);
     if (kind == Bias::none) return scale;
     const char* row[2];

@@ -19,6 +19,8 @@ struct ScoreOptions {
   bool bias_pairs;         // two neighbouring keys may be read at once, in the dtype of q or f32
   const int64_t* seed;     // [2]: seed and offset of dropout; null: none
   uint32_t drop_below;
+  const int64_t* positions;  // [batch, 2]: where query 0 and key 0 stand; null: as the band has it, key 0 at 0
+  int64_t position_stride;
   float kept;              // what kept weights are multiplied by, when the row ends; 1 without dropout
 };
 

