@@ -300,6 +300,8 @@ constexpr std::string_view kNasty[] = {
     "backward bf16 b2 h4/2 q1100 k70 d128 causal blocks1x32x2000 paged16 repro=run | seed=2 lean shared cache",
     "backward bf16 b1 h2/1 q1030 k64 d128 full blocks1x32x40 paged16 repro=run | lean shared",  // all but empty
     "backward f16 b2 h2 q64 k300 d64 full bias repro=run | seed=3 x1e4 d_lse",  // dS where it is kept in f16
+    "backward f16 b2 h2 q64 k300 d64 full | seed=3 x1e-4 d_lse",
+    "backward f16 b2 h4/2 q130 k300 d128 causal sink repro=run | seed=3 x1e-4 d_lse",
     "backward f32 b2 h3/1 q65 k70 d13/7 causal precision=tf32",
     "backward f32 b2 h2 q65 k70 d130/1 window9,3 precision=tf32x3 | bhsd pad=3",
     "backward f32 b1 h2 q130 k300 d256 causal precision=tf32x3",

@@ -7,12 +7,15 @@
 
 namespace attune::sm80 {
 
+// dS is kept in 16 bits times `in`, a power of two; out = 1 / in.
+struct Kept { float in = 1.f, out = 1.f; };
+
 struct BackwardParams {
   Problem problem;
   DenseArgs args;
   bool uniform;      // every sequence is `seq` but for its place in the batch: no lengths in tensors
   Sequence seq;
-  float2* rows;      // [batch][head][padded]: log-sum-exp in base 2, +inf where a row sees nothing; delta
+  float2* rows;      // [batch][head][padded]: log-sum-exp in base 2, +inf where a row sees nothing; delta * kept.in
   float* dq;         // [batch][head][padded / 16][Dim / 8] fragments; null where the keys' kernel has no dQ to add
   int* turns;        // null, or of a fixed order: [0] blocks begun, [1 + padded row / 32] blocks that added to the tile
   int padded;        // rows of a head, a multiple of 64
@@ -21,6 +24,7 @@ struct BackwardParams {
   int tiles;         // of keys (of rows, in the rows' kernel) in one sequence
   int first_batch;   // the sequence of block 0
   float scale;       // of dot products
+  Kept kept;
   bool shared_keys;  // sequences may have the same keys: gradients are added to what is there
   ListOrder order;   // of blocks of the keys' kernel; prepare finds it
   int* apart;        // null, or of a list by key block that this run made: whether no two lists share entries, and it
@@ -128,7 +132,7 @@ __global__ void __launch_bounds__(256) prepare_kernel(const __grid_constant__ Ba
     if (there) {
       const float lse = *a.row<const float>(Role::lse, seq.q_batch, seq.q_first + int64_t(i), at.head);
       if (a.given(Role::d_lse)) sum -= *a.row<const float>(Role::d_lse, seq.q_batch, seq.q_first + int64_t(i), at.head);
-      if (lse != -INFINITY) row = {lse * kLog2e, sum};
+      if (lse != -INFINITY) row = {lse * kLog2e, sum * x.kept.in};
     }
     x.rows[at.index + r] = row;
   }
@@ -164,7 +168,7 @@ __global__ void __launch_bounds__(256) finish_kernel(const __grid_constant__ Bac
   if (at.first >= seq.len_q) return;
   constexpr int kPitch = 36;
   __shared__ __align__(16) float all[8][16 * kPitch];
-  const float scale = x.scale;
+  const float scale = x.scale * x.kept.out;
   const int lane = threadIdx.x % 32, across = x.wide / 32;
   float* const tile = all[threadIdx.x / 32];
   for (int n = threadIdx.x / 32; n < kRowsOfPrepare / 16 * across; n += 8) {
@@ -212,7 +216,8 @@ static __global__ void __launch_bounds__(256) sink_kernel(const __grid_constant_
   }
   if (threadIdx.x > 0) return;
   float* to = x.args.row<float>(Role::d_sinks, 0, 0, h);
-  *to = x.running ? *to + part[0] : part[0];
+  const float all = part[0] * x.kept.out;
+  *to = x.running ? *to + all : all;
 }
 
 // Rows of a tensor set to 0; bytes between them are left alone.
@@ -228,25 +233,25 @@ static __global__ void __launch_bounds__(256) clear_kernel(const __grid_constant
   }
 }
 
-// One pair: from a dot product and dP to the weight that multiplies dO, and to dS. With options the gradient of a bias
-// is added to, but for a block's: whoever has the block sums d_logit.
+// One pair: from a dot product and dP to the weight that multiplies dO, and to dS as it is kept. With options the
+// gradient of a bias is added to, but for a block's: whoever has the block sums d_logit.
 struct Pair { float p, ds, d_logit; };
 template <bool WithOptions>
-__device__ inline Pair differentiate(const DenseArgs& a, const General* score, float scale, float dot, float dp,
-                                     float2 row, int i, int j, bool hidden) {
+__device__ inline Pair differentiate(const DenseArgs& a, const General* score, float scale, Kept kept, float dot,
+                                     float dp, float2 row, int i, int j, bool hidden) {
   if constexpr (!WithOptions) {
     const float weight = exp2_fast(fmaf(dot, scale, -row.x));
-    return {weight, weight * (dp - row.y), 0.f};
+    return {weight, weight * fmaf(dp, kept.in, -row.y), 0.f};
   } else {
     if (hidden || row.x == INFINITY) return {0.f, 0.f, 0.f};
     const float weight = exp2_fast(score->logit(dot, i, j) - row.x), keep = score->keep(i, j);
-    const float d_logit = weight * (keep * dp - row.y);
+    const float ds = weight * fmaf(keep * kept.in, dp, -row.y), d_logit = ds * kept.out;
     if (score->bias && a.given(Role::d_bias)) {
       const Tensor& t = a[Role::d_bias];
       atomicAdd(reinterpret_cast<float*>(row_address(t, score->batch, i, score->head)) + (t.extent.dim == 1 ? 0 : j),
                 d_logit);
     }
-    return {weight * keep, d_logit * score->slope_of_logit(dot), d_logit};
+    return {weight * keep, ds * score->slope_of_logit(dot), d_logit};
   }
 }
 

@@ -207,7 +207,8 @@ struct BackwardKeys : KeyWalk<Shape> {
 #pragma unroll
       for (int m = 0; m < kM; ++m)
 #pragma unroll
-        for (int e = 0; e < 4; ++e) dp[m][n].c[e] = weight[m][n].c[e] * (dp[m][n].c[e] - (e % 2 ? two.w : two.y));
+        for (int e = 0; e < 4; ++e)
+          dp[m][n].c[e] = weight[m][n].c[e] * fmaf(dp[m][n].c[e], x.kept.in, e % 2 ? -two.w : -two.y);
     }
   }
   __device__ void weigh_with_options(Part& s, Part& dp, int number, int first, const float4* rows) const {
@@ -229,7 +230,7 @@ struct BackwardKeys : KeyWalk<Shape> {
             const int i = t.first + first + n * 8 + lane % 4 * 2 + e;
             float &weight = s[m][n].c[2 * half + e], &ds = dp[m][n].c[2 * half + e];
             const float2 row = e ? float2{two.z, two.w} : float2{two.x, two.y};
-            const Pair pair = differentiate<true>(a, &score, x.scale, weight, ds, row, i, at.first + key,
+            const Pair pair = differentiate<true>(a, &score, x.scale, x.kept, weight, ds, row, i, at.first + key,
                                                   i < from || i >= until);
             weight = pair.p, ds = pair.ds, block += pair.d_logit;
           }
@@ -486,11 +487,11 @@ struct BackwardKeys : KeyWalk<Shape> {
   // accumulator: a block runs this once, and waits for every instruction.
   __device__ void store() const {
     if (p.dtype.grad == DType::f32 || x.shared_keys) {
-      store_wide(Role::dk, dk, p.dim_qk, x.scale);
+      store_wide(Role::dk, dk, p.dim_qk, x.scale * x.kept.out);
       store_wide(Role::dv, dv, p.dim_v, 1.f);
       return;
     }
-    put_gradient<TileOfK>(shared, dk, x.scale);
+    put_gradient<TileOfK>(shared, dk, x.scale * x.kept.out);
     put_gradient<TileOfV>(shared + kV, dv, 1.f);
     __syncthreads();
     copy_gradient<TileOfK>(Role::dk, shared, p.dim_qk);

@@ -162,8 +162,8 @@ struct BackwardRows {
         for (int e = 0; e < 2; ++e) {
           const int j = t.first + n * 8 + lane % 4 * 2 + e;
           const bool hidden = j < from || j >= until;
-          two[e] = differentiate<true>(a, &score, x.scale, s[n].c[2 * half + e], dp[n].c[2 * half + e], row[half], i, j,
-                                       hidden)
+          two[e] = differentiate<true>(a, &score, x.scale, x.kept, s[n].c[2 * half + e], dp[n].c[2 * half + e],
+                                       row[half], i, j, hidden)
                        .ds;
         }
         ds[n][half] = pack<T>(two[0], two[1]);
@@ -213,7 +213,7 @@ struct BackwardRows {
     }
     wait_groups<0>();
     __syncthreads();
-    const float scale = x.scale;
+    const float scale = x.scale * x.kept.out;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int r = warp * 16 + half * 8 + lane / 4;
