@@ -29,6 +29,7 @@ struct Asked {
   std::vector<std::string> backends{}, peers{}, modes{};
   std::string python{"python3"}, device{"cpu"}, threads{}, layout{"bhsd"}, distribution{"normal"}, out{}, baseline{};
   std::string lengths{}, suite{};
+  std::vector<std::string> axes_given{};  // as on the command line: "--pass"
   bool cold = false, warm = false, dry_run = false, no_check = false;
   double energy_seconds = 0, rest_ms = 0, heat_ms = 0;
   Settings timing{};
@@ -68,8 +69,8 @@ Status problems(const Asked& asked, std::vector<BenchRow>& out) {
     if (Status s = suite_rows(asked.suite, out); !s.ok()) return s;
   if (!asked.file.empty())
     if (Status s = problems_in(asked.file, out); !s.ok()) return s;
-  return asked.lines.empty() && asked.file.empty() && asked.suite.empty() ? problems_of(asked.axes, out)
-                                                                          : Status::good();
+  if (asked.lines.empty() && asked.file.empty() && asked.suite.empty()) return problems_of(asked.axes, out);
+  return keep_rows(asked.axes, asked.axes_given, out);
 }
 
 // How each row is timed. A GPU's headline is cold: nobody finds his keys in its cache.
@@ -302,11 +303,11 @@ void add_bench(CLI::App& app, Context& context) {
   const auto axis = [&](const char* name, std::string& value, const char* help) {
     sub->add_option(name, value, help)->type_name("LIST")->capture_default_str()->group("Axes");
   };
-  axis("--pass", axes.pass, "forward, backward");
+  axis("--pass", axes.pass, "forward, backward; with rows given otherwise, those to keep");
   axis("--dtype", axes.dtype, "f32, f16, bf16");
   axis("--batch", axes.batch, "Sequences");
   axis("--heads", axes.heads, "Heads, or heads/of keys: 8,8/2");
-  axis("--len", axes.len, "Keys: 512,1024 or 512-8192*2 or 512-2048+512");
+  axis("--len", axes.len, "Keys: 512,1024 or 512-8192*2 or 512-2048+512; likewise");
   axis("--len-q", axes.len_q, "Queries; as many as keys unless given");
   axis("--dim", axes.dim, "Head dims: 64,128 or 192/128");
   axis("--mask", axes.mask, "full, causal, window<left>,<right>");
@@ -380,7 +381,11 @@ void add_bench(CLI::App& app, Context& context) {
       "faster.\n"
       "FASTER, SLOWER and SAME need the whole interval beyond or within the A/A spread; everything else is UNCLEAR.\n"
       "Exit code 1 where a result was wrong, a run failed, or a rate is above what the machine can do.");
-  sub->callback([asked, &context] { run(*asked, context); });
+  sub->callback([asked, sub, &context] {
+    for (const CLI::Option* option : sub->get_options())
+      if (option->get_group() == "Axes" && option->count()) asked->axes_given.push_back(option->get_name());
+    run(*asked, context);
+  });
 }
 
 }  // namespace attune

@@ -115,6 +115,28 @@ TEST(BenchRow, a_pattern_stands_behind_a_bar_and_gives_the_bound) {
   EXPECT_NE(parse_row("forward f32 b1 h2 q640 k640 d64 full | dense", row).message, "");
 }
 
+TEST(Suites, pass_and_length_choose_among_rows_and_other_axes_are_refused) {
+  std::vector<BenchRow> all, rows;
+  ASSERT_TRUE(suite_rows("nsa", all).ok());
+  Axes axes;
+  axes.pass = "backward", axes.len = "4096,8192";
+  rows = all;
+  EXPECT_EQ(keep_rows(axes, {"--pass", "--len"}, rows).message, "");
+  EXPECT_FALSE(rows.empty());
+  for (const BenchRow& row : rows) {
+    EXPECT_EQ(row.problem.pass, Pass::backward);
+    EXPECT_TRUE(row.problem.len_k == 4096 || row.problem.len_k == 8192) << row.problem.len_k;
+  }
+  rows = all;
+  EXPECT_EQ(keep_rows(axes, {}, rows).message, "");
+  EXPECT_EQ(rows.size(), all.size());
+  EXPECT_EQ(keep_rows(axes, {"--dim"}, rows).message.rfind("--dim: rows of a suite", 0), 0u);
+  axes.len = "5";
+  EXPECT_EQ(keep_rows(axes, {"--len"}, rows).message, "bench: --pass and --len leave none of the rows");
+  axes.pass = "sideways";
+  EXPECT_NE(keep_rows(axes, {"--pass"}, rows).message, "");
+}
+
 TEST(Suites, every_row_of_every_suite_is_a_problem) {
   size_t all = 0;
   for (const char* suite : {"block_sparse", "nsa", "dilated", "long", "extreme"}) {

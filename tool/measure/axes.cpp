@@ -1,5 +1,6 @@
 #include "tool/measure/axes.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cerrno>
 #include <cstring>
@@ -117,6 +118,32 @@ Status problems_of(const Axes& a, std::vector<BenchRow>& out) {
                   out.push_back(row);
                 }
   return Status::good();
+}
+
+Status keep_rows(const Axes& a, const std::vector<std::string>& given, std::vector<BenchRow>& rows) {
+  std::vector<Pass> passes;
+  std::vector<int32_t> lengths;
+  for (const std::string& axis : given) {
+    if (axis == "--len") {
+      if (Status s = numbers_of("len", a.len, lengths); !s.ok()) return s;
+    } else if (axis == "--pass") {
+      for (const std::string& word : split(a.pass, ',')) {
+        if (word != "forward" && word != "backward")
+          return Status::no("--pass: '", word, "' is not one of forward, backward");
+        passes.push_back(word == "forward" ? Pass::forward : Pass::backward);
+      }
+    } else {
+      return Status::no(axis, ": rows of a suite, a file or the command line say it themselves; --pass and --len choose "
+                              "among them");
+    }
+  }
+  const auto has = [](const auto& all, auto one) {
+    return all.empty() || std::find(all.begin(), all.end(), one) != all.end();
+  };
+  std::erase_if(rows, [&](const BenchRow& row) {
+    return !has(passes, row.problem.pass) || !has(lengths, row.problem.len_k);
+  });
+  return rows.empty() ? Status::no("bench: --pass and --len leave none of the rows") : Status::good();
 }
 
 Status problems_in(const std::string& path, std::vector<BenchRow>& out) {

@@ -28,6 +28,10 @@ std::vector<std::string> masks_of(std::string_view text);
 // The last axis of the list above changes fastest, so that lengths lie next to each other.
 Status problems_of(const Axes&, std::vector<BenchRow>& out);
 
+// Of rows that were not made from axes: pass and len, where given ("--pass"), say which of them stay; the other axes
+// have no meaning there, and neither has a choice that leaves nothing.
+Status keep_rows(const Axes&, const std::vector<std::string>& given, std::vector<BenchRow>& rows);
+
 // The lines of a file; empty ones and those that begin with # are skipped, a mistake names file and line.
 Status problems_in(const std::string& path, std::vector<BenchRow>& out);
 
