@@ -33,22 +33,12 @@ constexpr int64_t kShortDiagonal = 1 << 16;  // keys times dim: 1024 of 64, 512 
 constexpr Role kLengths[] = {Role::cu_q,     Role::cu_k,        Role::used_q,     Role::used_k,
                              Role::left_pad, Role::cache_index, Role::page_table, Role::positions};
 
-// All kernels, in one order: a plan holds a number into it.
-template <class F>
-ForwardKernel* find_kernel(F wanted, int* number = nullptr) {
-  int n = 0;
-  for (const auto kernels : {sm80::forward_kernels_64, sm80::forward_kernels_96, sm80::forward_kernels_128,
-                             sm80::forward_kernels_192, sm80::forward_kernels_256})
-    for (ForwardKernel& k : kernels()) {
-      if (wanted(k, n)) return number ? *number = n : 0, &k;
-      ++n;
-    }
-  return nullptr;
-}
+// A plan holds a number into them.
+constexpr cuda::KernelTable<ForwardKernel> kKernels[] = {sm80::forward_kernels_64, sm80::forward_kernels_96,
+                                                         sm80::forward_kernels_128, sm80::forward_kernels_192,
+                                                         sm80::forward_kernels_256};
 
-ForwardKernel& kernel_of(const Plan& plan) {
-  return *find_kernel([&](const ForwardKernel&, int n) { return n == plan.kernel; });
-}
+ForwardKernel& kernel_of(const Plan& plan) { return cuda::kernel_at(kKernels, plan.kernel); }
 
 int heads_per_key(const Problem& p) { return p.heads_q / p.heads_kv; }
 
@@ -138,7 +128,7 @@ Status shape(Plan& plan, const Planner&) {
   plan.workspace_bytes = count.used;
   if (short_ones == sm80::Few::all) return Status::good();
   const bool options = needs_general(p), few = int64_t(p.len_q) * (options ? 1 : heads_per_key(p)) <= 64;
-  const auto fits = [&](const ForwardKernel& k, int) {
+  const auto fits = [&](const ForwardKernel& k) {
     return k.with_options == options && k.dim >= p.dim_qk && k.dim_v >= p.dim_v &&
            k.shared_bytes <= cuda::shared_limit(plan.device.arch);
   };
@@ -146,17 +136,17 @@ Status shape(Plan& plan, const Planner&) {
   // Not where a row's bits may not depend on the batch: bounds of lengths do.
   const bool diagonal = p.mask.kind == MaskKind::causal && int64_t(p.len_k) * p.dim_qk <= kShortDiagonal;
   const bool small = (few || diagonal) && p.reproducible != Reproducible::batch;
-  const ForwardKernel *k = nullptr, *plain = find_kernel(fits);
+  const ForwardKernel *k = nullptr, *plain = cuda::find_kernel(kKernels, fits);
   if (plain && (small || wasted(p, *plain) > kMostWasted)) {  // of the same head dim
-    const auto low = [&](const ForwardKernel& x, int n) {
-      return fits(x, n) && x.dim == plain->dim && x.tile_q <= 64 && (small || wasted(p, x) < wasted(p, *plain));
+    const auto low = [&](const ForwardKernel& x) {
+      return fits(x) && x.dim == plain->dim && x.tile_q <= 64 && (small || wasted(p, x) < wasted(p, *plain));
     };
     // Of two warps, 32 rows each: products wait less for shared memory, and blocks are many.
-    const auto wide = [&](const ForwardKernel& x, int n) { return low(x, n) && x.threads == 64; };
-    if (p.mask.blocks.q) k = find_kernel(wide, &plan.kernel);
-    if (!k) k = find_kernel(low, &plan.kernel);
+    const auto wide = [&](const ForwardKernel& x) { return low(x) && x.threads == 64; };
+    if (p.mask.blocks.q) k = cuda::find_kernel(kKernels, wide, &plan.kernel);
+    if (!k) k = cuda::find_kernel(kKernels, low, &plan.kernel);
   }
-  if (!k) k = find_kernel(fits, &plan.kernel);
+  if (!k) k = cuda::find_kernel(kKernels, fits, &plan.kernel);
   if (!k)
     return Status::no(kWho, ": has no kernel for dims ", p.dim_qk, " and ", p.dim_v, " within the shared memory of ",
                       plan.device.name);
@@ -244,16 +234,9 @@ Status attend(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
         !s.ok())
       return s;
   }
-  const int type = p.dtype.q == DType::bf16;
-  return cuda::launch({.who = kWho,
-                       .kernel = reinterpret_cast<const void*>(k.function[type]),
-                       .ready = &k.ready[type],
-                       .blocks = blocks,
-                       .threads = k.threads,
-                       .shared_bytes = k.shared_bytes,
-                       .device = a[Role::q].device_index,
-                       .stream = stream},
-                      p, &params);
+  cuda::Launch launch = cuda::launch_of(k, p.dtype.q);
+  launch.who = kWho, launch.blocks = blocks, launch.device = a[Role::q].device_index, launch.stream = stream;
+  return cuda::launch(launch, p, &params);
 }
 
 Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {

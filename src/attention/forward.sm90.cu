@@ -28,21 +28,12 @@ constexpr int kFewRows = 64;                     // of a head of keys: there are
 constexpr Role kLengths[] = {Role::cu_q,     Role::cu_k,        Role::used_q,   Role::used_k,
                              Role::left_pad, Role::cache_index, Role::positions};
 
-// All kernels, in one order: a plan holds a number into it.
-template <class F>
-ForwardKernel* find_kernel(F wanted, int* number = nullptr) {
-  int n = 0;
-  for (const auto kernels : {sm90::forward_kernels_64, sm90::forward_kernels_96, sm90::forward_kernels_128,
-                             sm90::forward_kernels_192, sm90::forward_kernels_256, sm90::forward_kernels_64_options,
-                             sm90::forward_kernels_128_options, sm90::forward_kernels_256_options,
-                             sm90::forward_kernels_64_lists, sm90::forward_kernels_128_lists,
-                             sm90::forward_kernels_256_lists})
-    for (ForwardKernel& k : kernels()) {
-      if (wanted(k, n)) return number ? *number = n : 0, &k;
-      ++n;
-    }
-  return nullptr;
-}
+// A plan holds a number into them.
+constexpr cuda::KernelTable<ForwardKernel> kKernels[] = {
+    sm90::forward_kernels_64,          sm90::forward_kernels_96,          sm90::forward_kernels_128,
+    sm90::forward_kernels_192,         sm90::forward_kernels_256,         sm90::forward_kernels_64_options,
+    sm90::forward_kernels_128_options, sm90::forward_kernels_256_options, sm90::forward_kernels_64_lists,
+    sm90::forward_kernels_128_lists,   sm90::forward_kernels_256_lists};
 
 Status supports(const Problem& p, const Device& d) {
   const auto no = [](const auto&... why) { return Status::no(kWho, ": ", why...); };
@@ -93,8 +84,9 @@ Status shape(Plan& plan, const Planner& planner) {
   const bool listed = p.mask.blocks.q, options = needs_general(p), narrow = std::max(p.dim_qk, p.dim_v) <= 64;
   const bool large = narrow && !wide && !listed && !options && p.len_k >= (full ? 1024 : 2048) &&
                      ceil_div(p.len_q, 192) * p.batch * p.heads_q >= 3 * plan.device.units;
-  const ForwardKernel& k = *find_kernel(
-      [&](const ForwardKernel& x, int) {
+  const ForwardKernel& k = *cuda::find_kernel(
+      kKernels,
+      [&](const ForwardKernel& x) {
         return x.dim >= p.dim_qk && x.dim_v >= p.dim_v && x.lists == lists_of(p) && x.options == options &&
                (x.wide == wide || x.either) && (x.tile_q > 128) == large;
       },
@@ -162,7 +154,7 @@ Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
   if (Status s = fits(plan, a); !s.ok()) return s;
   const int rows = a[Role::q].extent.seq, keys = a[Role::k].extent.seq;
   if (rows == 0 || a[Role::q].extent.batch == 0) return Status::good();
-  ForwardKernel& k = *find_kernel([&](const ForwardKernel&, int n) { return n == plan.kernel; });
+  ForwardKernel& k = cuda::kernel_at(kKernels, plan.kernel);
   const Room room = carve(ws, p, k);
   Tensor k_all = a[Role::k], v_all = a[Role::v];
   const bool empty = keys == 0 || k_all.extent.batch == 0;
@@ -236,17 +228,10 @@ Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
     const sm90::TableParams table{p, dense(a), room.table, k.tile_q, k.tile_k};
     if (Status s = sm90::make_table(kWho, table, a[Role::q].device_index, stream); !s.ok()) return s;
   }
-  const int type = p.dtype.q == DType::bf16;
-  return cuda::launch({.who = kWho,
-                       .kernel = reinterpret_cast<const void*>(k.function[type]),
-                       .ready = &k.ready[type],
-                       .blocks = std::min<int64_t>(plan.device.units, tiles),
-                       .threads = k.threads,
-                       .shared_bytes = k.shared_bytes,
-                       .device = a[Role::q].device_index,
-                       .stream = stream,
-                       .early = true},
-                      p, &x);
+  cuda::Launch launch = cuda::launch_of(k, p.dtype.q);
+  launch.who = kWho, launch.blocks = std::min<int64_t>(plan.device.units, tiles), launch.early = true;
+  launch.device = a[Role::q].device_index, launch.stream = stream;
+  return cuda::launch(launch, p, &x);
 }
 
 }  // namespace

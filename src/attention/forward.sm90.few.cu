@@ -6,7 +6,7 @@
 #include "attention/forward.sm90.few.host.h"
 #include "core/check.h"
 #include "core/score.h"
-#include "machine/cuda/launch.h"
+#include "machine/cuda/kernels.h"
 #include "machine/cuda/tensor_map.h"
 
 namespace attune::sm90 {
@@ -108,17 +108,10 @@ Status few_run(std::string_view who, const Plan& plan, const Args& a, Stream str
       return Status::no(who, ": ", name(role), ": ", s.message, ", in: ", name(p));
   const cuda::Use use(a[Role::q].device_index);
   if (!use.status.ok()) return Status::no(who, ": ", use.status.message, ", in: ", name(p));
-  const int type = p.dtype.q == DType::bf16;
-  return cuda::launch({.who = who,
-                       .kernel = reinterpret_cast<const void*>(k.function[type]),
-                       .ready = &k.ready[type],
-                       .blocks = std::min(plan.device.units * k.blocks_per_sm, x.tiles),
-                       .threads = k.threads,
-                       .shared_bytes = k.shared_bytes,
-                       .device = a[Role::q].device_index,
-                       .stream = stream,
-                       .early = true},
-                      p, &x);
+  cuda::Launch launch = cuda::launch_of(k, p.dtype.q);
+  launch.who = who, launch.blocks = std::min(plan.device.units * k.blocks_per_sm, x.tiles), launch.early = true;
+  launch.device = a[Role::q].device_index, launch.stream = stream;
+  return cuda::launch(launch, p, &x);
 }
 
 }  // namespace attune::sm90

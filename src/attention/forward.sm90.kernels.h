@@ -4,7 +4,7 @@
 #include <span>
 
 #include "attention/forward.sm90.h"
-#include "machine/cuda/launch.h"
+#include "machine/cuda/kernels.h"
 
 namespace attune::sm90 {
 

@@ -1,7 +1,6 @@
-// In which order blocks of threads take rows of block lists: the longest first, so that one long row does not begin
-// when all others have ended. Lengths are sorted by half powers of two only; within a class rows keep their order, in
-// which neighbours find each other's keys in the second-level cache. Order changes no result.
+// In which order blocks of threads take rows of block lists: the longest first. Order changes no result.
 #pragma once
+#include "attention/length_order.sm80.h"
 #include "core/args.h"
 #include "core/divisor.h"
 
@@ -37,30 +36,9 @@ struct ListOrder {
 // By one block of kThreads.
 template <int kThreads>
 __device__ inline void find_order(const ListOrder& order, const Problem& p, const DenseArgs& a) {
-  constexpr int kClasses = 64;
-  __shared__ uint32_t next[kClasses];  // how many of a class there are, then the place of its next
-  const auto class_of = [&](uint32_t n) {
-    const uint32_t length = order.length(p, a, n);
-    if (length < 2) return kClasses - 1;
-    const int top = 31 - __clz(int(length));
-    return kClasses - 2 - (2 * top + int(length >> (top - 1) & 1));
-  };
-  const uint32_t count = order.count();
-  for (int n = threadIdx.x; n < kClasses; n += kThreads) next[n] = 0;
-  __syncthreads();
-  for (uint32_t n = threadIdx.x; n < count; n += kThreads) atomicAdd(next + class_of(n), 1u);
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    uint32_t before = 0;
-    for (uint32_t& n : next) {
-      const uint32_t of_class = n;
-      n = before, before += of_class;
-    }
-  }
-  for (uint32_t first = 0; first < count; first += kThreads) {
-    __syncthreads();  // those before it have their places
-    if (const uint32_t n = first + threadIdx.x; n < count) order.place[atomicAdd(next + class_of(n), 1u)] = int32_t(n);
-  }
+  put_by_length<kThreads>(
+      int(order.count()), [](int n) { return n; }, [&](int n) { return order.length(p, a, uint32_t(n)); },
+      [&](int place, int n) { order.place[place] = n; });
 }
 
 }  // namespace attune::sm80

@@ -1,0 +1,54 @@
+// Things in an order by length, the longest first, so that a long one does not begin when all others have ended.
+// Lengths are sorted by half powers of two only; within a class, things of a warp keep their order, in which
+// neighbours find each other's keys in the second-level cache.
+#pragma once
+#include <cstdint>
+
+namespace attune::sm80 {
+
+inline constexpr int kLengthClasses = 64;
+
+__device__ inline int length_class(uint32_t length) {
+  if (length < 2) return kLengthClasses - 1;
+  const int top = 31 - __clz(int(length));
+  return kLengthClasses - 2 - (2 * top + int(length >> (top - 1) & 1));
+}
+
+// The next place of a class, by all lanes of a warp; -1: of none. Lanes of a class ask once.
+__device__ inline int take_place(int* next, int of_class) {
+  const int lane = threadIdx.x % 32;
+  const uint32_t same = __match_any_sync(~0u, of_class);
+  const int leader = __ffs(int(same)) - 1;
+  int first = 0;
+  if (lane == leader && of_class >= 0) first = atomicAdd(next + of_class, __popc(same));
+  return __shfl_sync(~0u, first, leader) + __popc(same & ((1u << lane) - 1));
+}
+
+// By one block of kThreads: put(place, find(n)) for each n below `count`. find() is asked twice.
+template <int kThreads, class Find, class Length, class Put>
+__device__ void put_by_length(int count, Find find, Length length, Put put) {
+  __shared__ int next[kLengthClasses];  // how many of a class there are, then the place of its next
+  for (int n = threadIdx.x; n < kLengthClasses; n += kThreads) next[n] = 0;
+  __syncthreads();
+  for (int first = 0; first < count; first += kThreads) {
+    const int n = first + int(threadIdx.x);
+    take_place(next, n < count ? length_class(length(find(n))) : -1);
+  }
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    int before = 0;
+    for (int& n : next) {
+      const int of_class = n;
+      n = before, before += of_class;
+    }
+  }
+  for (int first = 0; first < count; first += kThreads) {
+    __syncthreads();  // those before it have their places
+    const int n = first + int(threadIdx.x);
+    const auto item = find(n < count ? n : count - 1);
+    const int place = take_place(next, n < count ? length_class(length(item)) : -1);
+    if (n < count) put(place, item);
+  }
+}
+
+}  // namespace attune::sm80
