@@ -370,6 +370,7 @@ constexpr std::string_view kTiles[] = {
     "forward f16 b1 h2 q130 k4100 d256 full blocks64x64x260 | seed=8",
     "forward bf16 b2 h4/2 q200 k300 d64 causal blocks64x64x99 softcap | seed=3",
     "forward f16 b2 h2 q200 k300 d128 full blocks128x128x99 alibi bias.f16 | seed=5 pad=0",
+    "forward bf16 b2 h4/2 q200 k300 d96 causal blocks64x64x140 bias | seed=8 bias=b",
     "forward bf16 b2 h2 q200 k300 d256 causal blocks64x64x99 softcap bias dropout | seed=7",
     "forward f16/f16/f32 b2 h2 q200 k300 d128 window90,9 blocks128x64x99 alibi dropout accumulate | seed=9 drawn cache",
     "forward bf16 b3 h2 q200 k300 d192/128 full blocks64x64x99 bias sink ragged | seed=11 drawn",
