@@ -315,14 +315,18 @@ void add_bench(CLI::App& app, Context& context) {
       ->type_name("TEXT")
       ->group("Axes");
 
-  sub->add_option("--backend", asked->backends, "By name, several, or all; the planner's choice unless given")
+  sub->add_option("--backend", asked->backends,
+                  "By name, several with commas, or all; the planner's choice unless given")
       ->delimiter(',')
-      ->type_name("NAME");
+      ->allow_extra_args(false)
+      ->type_name("LIST");
   sub->add_option("--peer", asked->peers,
                   "Compare with: torch (of a GPU its flash, cudnn and efficient, of a CPU its sdpa and math), "
-                  "torch:sdpa, torch:math, torch:flash, torch:cudnn, torch:efficient, torch:flex, flash_attn, fa3")
+                  "torch:sdpa, torch:math, torch:flash, torch:cudnn, torch:efficient, torch:flex, flash_attn, fa3; "
+                  "several with commas")
       ->delimiter(',')
-      ->type_name("NAME");
+      ->allow_extra_args(false)
+      ->type_name("LIST");
   sub->add_option("--baseline", asked->baseline,
                   "The subject that ratios refer to; the fastest peer, or the first backend, unless given")
       ->type_name("NAME");
@@ -338,11 +342,12 @@ void add_bench(CLI::App& app, Context& context) {
                   "cold: caches flushed before every sample (a GPU's default); warm: as the last run left them (a "
                   "CPU's); graph: replayed from a CUDA graph, going round through inputs so that it is cold")
       ->delimiter(',')
+      ->allow_extra_args(false)
       ->type_name("LIST");
   sub->add_flag("--warm", asked->warm, "As --timing warm");
   sub->add_flag("--cold", asked->cold, "As --timing cold; with --warm: both");
   sub->add_option("--rest", asked->rest_ms,
-                  "Milliseconds of rest before every batch of samples, so that all begin with a machine that is as cool")
+                  "Milliseconds of rest before every batch of samples: all begin with a machine that is as cool")
       ->type_name("MS");
   sub->add_option("--hot", asked->heat_ms,
                   "Milliseconds of its own work before every batch, untimed: a machine at its power limit; with --rest "

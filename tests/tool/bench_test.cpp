@@ -42,6 +42,13 @@ TEST(Bench, rested_and_hot_are_two_rows_of_one_run) {
   EXPECT_EQ(hot[0]["heat_s"], 3e-3);
 }
 
+TEST(Bench, a_line_behind_an_option_of_several_names_is_a_line) {
+  const Ran backends = attune_says({"bench", "--dry-run", "--backend", "cpu_forward,cpu_standard", kLine});
+  EXPECT_EQ(backends.code, 0) << backends.err;
+  const Ran modes = attune_says({"bench", "--dry-run", "--timing", "warm,cold", kLine});
+  EXPECT_EQ(modes.code, 0) << modes.err;
+}
+
 TEST(Bench, a_rest_below_nothing_is_refused) {
   for (const char* word : {"--rest", "--hot"}) {
     const Ran r = attune_says({"bench", kLine, word, "-1"});
