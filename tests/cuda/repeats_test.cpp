@@ -93,7 +93,8 @@ TEST_F(Repeats, a_thousand_runs_of_sm90_forward_give_the_same_bits) {
       "forward bf16/bf16/f32 b1 h16/4 q1100 k1100 d128 causal accumulate",
   };
   const Backend* b = find_backend("sm90_forward");
-  if (!b || gpu_.arch != 90) GTEST_SKIP() << "sm90_forward needs a GPU of arch 90, " << gpu_.name << " is " << gpu_.arch;
+  if (!b || gpu_.arch != 90)
+    GTEST_SKIP() << "sm90_forward needs a GPU of arch 90, " << gpu_.name << " is " << gpu_.arch;
   void* const stream = stream_.get();
   Placed other("forward bf16 b1 h4 q400 k400 d64 full", 0);
   ASSERT_EQ(other.plan_for(*find_backend("sm80_forward"), gpu_).message, "");

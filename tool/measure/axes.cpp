@@ -133,8 +133,8 @@ Status keep_rows(const Axes& a, const std::vector<std::string>& given, std::vect
         passes.push_back(word == "forward" ? Pass::forward : Pass::backward);
       }
     } else {
-      return Status::no(axis, ": rows of a suite, a file or the command line say it themselves; --pass and --len choose "
-                              "among them");
+      return Status::no(axis, ": rows of a suite, a file or the command line say it themselves; --pass and --len "
+                              "choose among them");
     }
   }
   const auto has = [](const auto& all, auto one) {
