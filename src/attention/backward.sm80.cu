@@ -171,7 +171,8 @@ bool any_given(const Args& a, std::initializer_list<Role> roles) {
 class Run {
  public:
   Run(const Plan& plan, const Args& a, Workspace ws, Stream stream)
-      : p_(plan.problem), a_(a), chosen_(choose(p_, plan.device)), stream_(stream), type_(p_.dtype.q == DType::bf16) {
+      : p_(plan.problem), a_(a), chosen_(choose(p_, plan.device)), stream_(stream), type_(p_.dtype.q == DType::bf16),
+        early_(sm80::starts_early(plan.device.arch)) {
     const Scratch scratch = carve(ws, p_, chosen_);
     x_.problem = p_, x_.args = dense(a);
     x_.uniform = p_.keys == KeySource::linear && !any_given(a, {Role::cu_q, Role::used_q, Role::used_k, Role::left_pad,
@@ -205,7 +206,8 @@ class Run {
         {address(sm80::prepare_kernel<F16, true>), address(sm80::prepare_kernel<Bf16, true>)}};
     const void* const finish_kernel[] = {address(sm80::finish_kernel<F16>), address(sm80::finish_kernel<Bf16>)};
     const int order = x_.order.place ? 1 : 0;  // a block of its own
-    if (Status s = start(prepare_kernel[order][type_], prepare[order][type_], row_blocks + order, 256, 0, x_); !s.ok())
+    if (Status s = start(prepare_kernel[order][type_], prepare[order][type_], row_blocks + order, 256, 0, x_, early_);
+        !s.ok())
       return s;
     if (a_.given(Role::d_sinks))
       if (Status s = start(address(sm80::sink_kernel), sink, p_.heads_q, 256, 0, x_); !s.ok()) return s;
@@ -219,13 +221,14 @@ class Run {
     if (x_.dq || any_given(a_, {Role::dk, Role::dv, Role::d_bias}))
       if (Status s = keys(); !s.ok()) return s;
     if (!a_.given(Role::dq)) return Status::good();
-    return chosen_.rows ? rows() : start(finish_kernel[type_], finish[type_], row_blocks, 256, 0, x_);
+    return chosen_.rows ? rows() : start(finish_kernel[type_], finish[type_], row_blocks, 256, 0, x_, early_);
   }
 
  private:
   static const void* address(auto* kernel) { return reinterpret_cast<const void*>(kernel); }
+  // Early: a kernel that waits for the one before it by itself.
   Status start(const void* kernel, cuda::Ready& ready, int64_t blocks, int threads, int shared_bytes,
-               const auto& params) const {
+               const auto& params, bool early = false) const {
     if (!blocks) return Status::good();
     return cuda::launch({.who = kWho,
                          .kernel = kernel,
@@ -234,7 +237,8 @@ class Run {
                          .threads = threads,
                          .shared_bytes = shared_bytes,
                          .device = a_[Role::q].device_index,
-                         .stream = stream_},
+                         .stream = stream_,
+                         .early = early},
                         p_, &params);
   }
   void make_list(const Scratch& scratch) {
@@ -262,7 +266,9 @@ class Run {
     for (int b = 0; b < rounds; ++b) {
       x_.first_batch = b;
       const int64_t blocks = int64_t(x_.tiles) * p_.heads_kv * (one_by_one_ ? 1 : p_.batch);
-      if (Status s = start(address(k.function[type_]), k.ready[type_], blocks, k.threads, k.shared_bytes, x_); !s.ok())
+      const bool early = early_ && b == 0;
+      if (Status s = start(address(k.function[type_]), k.ready[type_], blocks, k.threads, k.shared_bytes, x_, early);
+          !s.ok())
         return s;
     }
     return Status::good();
@@ -279,6 +285,7 @@ class Run {
   const Chosen chosen_;
   const Stream stream_;
   const int type_;
+  const bool early_;
   BlockBuild list_{};        // by key block, where this run makes it
   bool one_by_one_ = false;  // sequences share keys, and sums have a fixed order
   BackwardParams x_{};

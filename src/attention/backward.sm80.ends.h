@@ -4,6 +4,7 @@
 #include "attention/order.sm80.h"
 #include "core/score.h"
 #include "machine/sm80/memory.h"
+#include "machine/sm80/order.h"
 
 namespace attune::sm80 {
 
@@ -98,6 +99,8 @@ template <class T, bool ordered>
 __global__ void __launch_bounds__(256) prepare_kernel(const __grid_constant__ BackwardParams x) {
   const Problem& p = x.problem;
   const DenseArgs& a = x.args;
+  wait_for_previous();
+  admit_next();
   if constexpr (ordered) {
     if (blockIdx.x == 0) {
       find_order<256>(x.order, p, a);
@@ -165,6 +168,7 @@ __global__ void __launch_bounds__(256) finish_kernel(const __grid_constant__ Bac
   const DenseArgs& a = x.args;
   const RowBlock at(x, blockIdx.x);
   const Sequence seq = sequence_of(x, at.batch);
+  wait_for_previous();
   if (at.first >= seq.len_q) return;
   constexpr int kPitch = 36;
   __shared__ __align__(16) float all[8][16 * kPitch];

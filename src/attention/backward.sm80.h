@@ -395,6 +395,7 @@ struct BackwardKeys : KeyWalk<Shape> {
     load_keys<TileOfK, Dim>(Role::k, shared, p.dim_qk);
     load_keys<TileOfV, DimV>(Role::v, shared + kV, p.dim_v);
     close_group();
+    wait_for_previous();  // from here on: what prepare wrote
 #pragma unroll
     for (int m = 0; m < kSumM; ++m) {
 #pragma unroll
@@ -583,9 +584,12 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
       entries_of = &entries;
     }
     BackwardKeys<T, Dim, DimV, Shape, WithOptions> keys(params, shared, place, seen, entries_of);
+    admit_next();
+    if (params.order.place || params.turns || params.apart) wait_for_previous();  // places come from there
     if (threadIdx.x == 0) keys.find_place();
     __syncthreads();
     if (place.count > 0) keys.run();
+    else wait_for_previous();
   }
 }
 

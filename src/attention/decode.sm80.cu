@@ -89,13 +89,6 @@ Partial carve(Workspace& ws, const Problem& p, int splits) {
   return made;
 }
 
-// Whether the code that runs on this GPU is that of sm_90 or later: this build's own, or PTX of it.
-constexpr bool starts_early(int arch) {
-  for (const int built : {__CUDA_ARCH_LIST__})
-    if (built >= 900 && built / 10 <= arch) return true;
-  return false;
-}
-
 }  // namespace
 
 Few few_queries(const Problem& p) {
@@ -187,7 +180,7 @@ Status decode_run(const Plan& plan, const Args& a, Workspace& ws, Stream stream)
                        .threads = kMergeThreads,
                        .device = device,
                        .stream = stream,
-                       .early = starts_early(plan.device.arch)},
+                       .early = sm80::starts_early(plan.device.arch)},
                       p, &params);
 }
 

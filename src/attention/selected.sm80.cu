@@ -59,13 +59,6 @@ Status fits(const Plan&, const Args& a) {
   return sm80::selected_fits(kWho, a, {Role::q, Role::k, Role::v, Role::out});
 }
 
-// Whether the code that runs on this GPU is that of sm_90 or later: this build's own, or PTX of it.
-constexpr bool starts_early(int arch) {
-  for (const int built : {__CUDA_ARCH_LIST__})
-    if (built >= 900 && built / 10 <= arch) return true;
-  return false;
-}
-
 Status merge(const Plan& plan, const Args& a, const sm80::SelectedParams& x, Stream stream) {
   const Problem& p = plan.problem;
   sm80::DecodeParams params{};
@@ -85,7 +78,7 @@ Status merge(const Plan& plan, const Args& a, const sm80::SelectedParams& x, Str
                        .threads = sm80::kMergeThreads,
                        .device = a[Role::q].device_index,
                        .stream = stream,
-                       .early = starts_early(plan.device.arch)},
+                       .early = sm80::starts_early(plan.device.arch)},
                       p, &params);
 }
 
