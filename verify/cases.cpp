@@ -314,96 +314,6 @@ constexpr std::string_view kNasty[] = {
     "backward f16 b2 h4/2 q65 k65 d64 causal sink : ring layout=ulysses ranks=1 tokens=65",
 };
 
-// Lines that large tiles of a GPU notice: their edges and ends, every kernel and what it is chosen by. None is small,
-// so the short list has none.
-constexpr std::string_view kTiles[] = {
-    "backward bf16 b2 h4/2 q700 k900 d128 causal blocks64x64x700 | seed=2 drawn",
-    "forward bf16 b2 h4/2 q700 k900 d128 causal blocks64x64x700 | seed=2 drawn",
-    "forward bf16 b2 h4/2 q200 k333 d96 causal sink",
-    "forward f16 b1 h3 q129 k97 d96/64 full sink | bhsd",
-    "forward bf16/bf16/f32 b1 h2 q130 k250 d88/96 causal accumulate",
-    "forward bf16 b1 h2 q260 k300 d192 window20,-5",
-    "forward f16 b1 h2 q257 k385 d192/184 causal | bhsd",
-    "forward f16 b2 h2/1 q300 k260 d192/128 window99,20",
-    "forward bf16/bf16/f32 b1 h2 q130 k400 d192/128 full accumulate",
-    "forward bf16 b1 h8/2 q512 k512 d64 causal",
-    "forward f16 b1 h2 q333 k640 d64 window99,20 | bhsd",
-    "forward bf16/bf16/f32 b1 h2 q70 k300 d56/64 full",
-    "forward bf16 b2 h2 q200 k50 d64/48 causal",
-    "forward f16 b1 h4/2 q190 k300 d128 causal | bhsd",
-    "forward bf16 b1 h2 q100 k260 d96/104 window70,9",
-    "forward bf16 b32 h8/2 q130 k150 d64 causal",
-    "forward bf16 b1 h400/1 q10 k2100 d64 full sink",
-    "forward f16 b2 h4/2 q300 k500 d64 causal sink",
-    "forward bf16 b2 h4/2 q200 k333 d128 window90,20 sink | bhsd",
-    "forward bf16 b6 h2/1 q300 k400 d128 causal ragged | seed=2 odd",
-    "forward f16 b5 h4/2 q260 k300 d64 full ragged | seed=3 drawn cache used_q",
-    "forward bf16 b3 h2 q200 k300 d256 causal | seed=4 drawn cache shared",
-    "forward f16 b4 h2 q150 k290 d128 window70,3 | seed=5 drawn cu_q cache",
-    "forward bf16 b4 h2 q260 k290 d64 causal | seed=8 drawn cache used_q bhsd",
-    "forward bf16 b3 h1 q230 k4200 d64 causal ragged | seed=6 drawn",
-    "forward bf16/bf16/f32 b3 h2 q200 k333 d128 causal accumulate ragged | seed=2 drawn",
-    "forward bf16 b3 h2 q300 k500 d96/64 causal@absolute | seed=2 drawn used_q cache",
-    "forward f16 b8 h2 q130 k10 d64 causal ragged | seed=7 drawn",
-    "forward bf16 b2 h4/2 q200 k300 d128 causal | seed=3 drawn",
-    "forward bf16 b2 h4/2 q200 k300 d64 full sink | seed=7 drawn",
-    "forward bf16 b4 h2 q200 k300 d128 causal sink ragged | seed=2 drawn bhsd lean",
-    "forward bf16 b2 h4/2 q700 k900 d128 causal blocks128x128x400",
-    "forward f16 b3 h2 q300 k260 d64 full blocks128x128x72 | seed=2 drawn cache",
-    "forward bf16 b1 h2 q512 k500 d256 window100,60 blocks128x128x32 | seed=2 shared",
-    "forward bf16 b2 h2 q700 k900 d128 causal blocks128x128x5 | seed=2",
-    "forward f16 b4 h2 q300 k300 d128 full blocks128x128x72 ragged | seed=3 drawn used_q",
-    "forward bf16/bf16/f32 b2 h2 q300 k400 d128 causal blocks128x128x48 accumulate | seed=3",
-    "forward f16/f16/f32 b1 h2 q200 k300 d64 full blocks128x128x12 sink | seed=4",
-    "forward bf16/bf16/f32 b1 h2 q260 k300 d256 full blocks128x128x18 | seed=5",
-    // Two rows of a list in one tile of queries: one empty or behind the end, far longer than the other, in any order;
-    // each option on top.
-    "forward bf16 b1 h2 q300 k500 d128 full blocks64x64x99 | seed=3",
-    "forward f16 b2 h4/2 q190 k700 d64 causal blocks64x64x400 | seed=2",
-    "forward bf16 b2 h2 q700 k900 d128 causal blocks64x64x9",
-    "forward f16 b4 h2 q300 k300 d64 full blocks64x64x200 ragged | seed=3 drawn used_q",
-    "forward bf16 b2 h2 q260 k400 d256 window100,60 blocks64x64x140 | seed=4 drawn cache",
-    "forward bf16/bf16/f32 b2 h2 q300 k400 d96 causal blocks64x64x140 sink accumulate | seed=3",
-    "forward f16 b2 h2 q200 k500 d128 full blocks64x128x40 | seed=5",
-    "forward bf16 b2 h2 q200 k500 d64 full blocks128x64x50 | seed=6 shared",
-    "forward bf16 b1 h2 q130 k4100 d128 full blocks64x64x260 | seed=7",
-    "forward f16 b1 h2 q130 k4100 d256 full blocks64x64x260 | seed=8",
-    "forward bf16 b2 h4/2 q200 k300 d64 causal blocks64x64x99 softcap | seed=3",
-    "forward f16 b2 h2 q200 k300 d128 full blocks128x128x99 alibi bias.f16 | seed=5 pad=0",
-    "forward bf16 b2 h4/2 q200 k300 d96 causal blocks64x64x140 bias | seed=8 bias=b",
-    "forward bf16 b2 h2 q200 k300 d256 causal blocks64x64x99 softcap bias dropout | seed=7",
-    "forward f16/f16/f32 b2 h2 q200 k300 d128 window90,9 blocks128x64x99 alibi dropout accumulate | seed=9 drawn cache",
-    "forward bf16 b3 h2 q200 k300 d192/128 full blocks64x64x99 bias sink ragged | seed=11 drawn",
-    "forward f16 b2 h2 q200 k300 d256 full blocks128x128x50 alibi | seed=12 drawn",
-    "forward bf16 b2 h4/2 q300 k260 d64 causal sink | seed=2",
-    "forward f16 b1 h4/2 q200 k2100 d64 window300,0 sink",
-    "forward f16/f16/f32 b2 h4/2 q130 k150 d128 window*,-20 sink accumulate | seed=3",
-    // Options that change scores, on tensor cores: tiles inside, at the diagonal and at the end of the keys; a bias by
-    // pairs and one by one; rows that see nothing; each head dim of a kernel.
-    "forward bf16 b2 h4/2 q200 k300 d64 causal softcap",
-    "forward f16 b1 h2 q130 k260 d128 full softcap | seed=2 x1e1",
-    "forward bf16 b1 h2 q130 k200 d256 window70,3 softcap alibi",
-    "forward f16 b2 h4/2 q200 k300 d128 causal alibi",
-    "forward bf16 b2 h2 q150 k384 d64 full bias | pad=0",
-    "forward f16 b2 h4/2 q150 k384 d128 causal bias.f16 | pad=0 bhsd",
-    "forward bf16 b1 h2 q150 k320 d256 full bias.bf16 | pad=0 bias=h",
-    "forward bf16 b2 h2 q150 k300 d128 causal bias.f16 | pad=3 bias=b",
-    "forward f16 b2 h2 q150 k300 d96 full bias | bias=k",
-    "forward f16 b2 h2 q150 k301 d64 causal softcap alibi bias dropout sink | pad=0 bias=q",
-    "forward bf16 b2 h4/2 q150 k300 d64 causal dropout",
-    "forward f16 b4 h2 q150 k300 d64 window*,40@absolute dropout | drawn",  // key 0 at every remainder of four
-    "forward bf16 b4 h2 q150 k300 d128 causal@absolute alibi | drawn used_q cache",
-    "forward bf16 b4 h2 q130 k200 d256 full@absolute alibi bias dropout | seed=2",
-    "forward f16 b4 h2 q200 k300 d64 full@absolute blocks64x64x140 alibi dropout | seed=3 drawn",
-    "forward f16 b2 h4/2 q300 k140 d128 causal alibi dropout | seed=2",
-    "forward bf16 b1 h2 q130 k200 d256 full dropout sink | seed=3",
-    "forward bf16 b2 h2 q140 k130 d128 window*,-20 softcap alibi bias dropout sink",
-    "forward bf16/bf16/f32 b2 h4/2 q150 k300 d192/128 causal alibi bias dropout sink accumulate | seed=2",
-    "forward bf16 b5 h4/2 q300 k300 d64 causal softcap alibi bias dropout ragged | seed=3 drawn",
-    "forward f16 b3 h2 q200 k300 d128 causal alibi bias.f16 dropout sink | seed=2 odd cache cu_q used_q",
-    "forward bf16 b3 h2 q150 k260 d256 full softcap bias dropout | seed=4 drawn cache pad=0",
-};
-
 // f32 once more as tensor cores may multiply it: the two precisions by turns.
 void add_precisions(std::vector<Case>& all) {
   const size_t count = all.size();
@@ -494,7 +404,6 @@ Status parse(std::string_view text, Case& out) {
 }
 
 std::span<const std::string_view> nasty_lines() { return kNasty; }
-std::span<const std::string_view> tile_lines() { return kTiles; }
 
 std::vector<std::string> with_passes(std::string_view word, std::span<const VariantLine> lines) {
   std::vector<std::string> all;
@@ -586,7 +495,7 @@ std::vector<Case> cases(bool quick) {
   for (const std::span lines : {nasty_lines(), nsa_lines(), tile_lines()})
     for (const std::string_view line : lines) {
       Case c;
-      if (parse(line, c).ok()) c.quick = lines.data() != kTiles, all.push_back(c);
+      if (parse(line, c).ok()) c.quick = lines.data() != tile_lines().data(), all.push_back(c);
     }
   add_precisions(all);
   add_lines("dilated", dilated_lines(), all);

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <initializer_list>
 
+#include "attention/backward.sm80.host.h"
 #include "attention/backward.sm80.kernels.h"
 #include "core/check.h"
 #include "machine/cuda/blocks.h"
@@ -168,11 +169,13 @@ bool any_given(const Args& a, std::initializer_list<Role> roles) {
   return false;
 }
 
+const void* address(auto* kernel) { return reinterpret_cast<const void*>(kernel); }
+
 class Run {
  public:
   Run(const Plan& plan, const Args& a, Workspace ws, Stream stream)
       : p_(plan.problem), a_(a), chosen_(choose(p_, plan.device)), stream_(stream), type_(p_.dtype.q == DType::bf16),
-        early_(sm80::starts_early(plan.device.arch)) {
+        place_{a[Role::q].device_index, plan.device.arch}, early_(sm80::starts_early(plan.device.arch)) {
     const Scratch scratch = carve(ws, p_, chosen_);
     x_.problem = p_, x_.args = dense(a);
     x_.uniform = p_.keys == KeySource::linear && !any_given(a, {Role::cu_q, Role::used_q, Role::used_k, Role::left_pad,
@@ -199,18 +202,7 @@ class Run {
   Status run() {
     if (x_.apart)
       if (Status s = cuda::build_blocks(list_, a_[Role::q].device_index, stream_); !s.ok()) return s;
-    const int64_t row_blocks = heads(p_) * x_.padded / sm80::kRowsOfPrepare;
-    static constinit cuda::Ready prepare[2][2], finish[2], sink;
-    const void* const prepare_kernel[2][2] = {
-        {address(sm80::prepare_kernel<F16, false>), address(sm80::prepare_kernel<Bf16, false>)},
-        {address(sm80::prepare_kernel<F16, true>), address(sm80::prepare_kernel<Bf16, true>)}};
-    const void* const finish_kernel[] = {address(sm80::finish_kernel<F16>), address(sm80::finish_kernel<Bf16>)};
-    const int order = x_.order.place ? 1 : 0;  // a block of its own
-    if (Status s = start(prepare_kernel[order][type_], prepare[order][type_], row_blocks + order, 256, 0, x_, early_);
-        !s.ok())
-      return s;
-    if (a_.given(Role::d_sinks))
-      if (Status s = start(address(sm80::sink_kernel), sink, p_.heads_q, 256, 0, x_); !s.ok()) return s;
+    if (Status s = sm80::backward_prepare(kWho, x_, place_, stream_); !s.ok()) return s;
     // Keys that no sequence has, and sums.
     const bool every = x_.uniform && a_[Role::k].extent.seq <= p_.len_k;
     for (const Role r : {Role::dk, Role::dv})
@@ -221,11 +213,10 @@ class Run {
     if (x_.dq || any_given(a_, {Role::dk, Role::dv, Role::d_bias}))
       if (Status s = keys(); !s.ok()) return s;
     if (!a_.given(Role::dq)) return Status::good();
-    return chosen_.rows ? rows() : start(finish_kernel[type_], finish[type_], row_blocks, 256, 0, x_, early_);
+    return chosen_.rows ? rows() : sm80::backward_finish(kWho, x_, place_, stream_);
   }
 
  private:
-  static const void* address(auto* kernel) { return reinterpret_cast<const void*>(kernel); }
   // Early: a kernel that waits for the one before it by itself.
   Status start(const void* kernel, cuda::Ready& ready, int64_t blocks, int threads, int shared_bytes,
                const auto& params, bool early = false) const {
@@ -285,6 +276,7 @@ class Run {
   const Chosen chosen_;
   const Stream stream_;
   const int type_;
+  const sm80::Place place_;
   const bool early_;
   BlockBuild list_{};        // by key block, where this run makes it
   bool one_by_one_ = false;  // sequences share keys, and sums have a fixed order
@@ -299,6 +291,40 @@ Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
 }
 
 }  // namespace
+
+namespace sm80 {
+namespace {
+
+int64_t row_blocks(const BackwardParams& x) { return heads(x.problem) * x.padded / kRowsOfPrepare; }
+
+Status start(std::string_view who, const void* kernel, cuda::Ready& ready, int64_t blocks, const BackwardParams& x,
+             Place place, Stream stream) {
+  if (!blocks) return Status::good();
+  return cuda::launch({.who = who, .kernel = kernel, .ready = &ready, .blocks = blocks, .threads = 256,
+                       .device = place.device, .stream = stream, .early = starts_early(place.arch)},
+                      x.problem, &x);
+}
+
+}  // namespace
+
+Status backward_prepare(std::string_view who, const BackwardParams& x, Place place, Stream stream) {
+  static constinit cuda::Ready ready[2][2], sink;
+  const void* const kernel[2][2] = {{address(prepare_kernel<F16, false>), address(prepare_kernel<Bf16, false>)},
+                                    {address(prepare_kernel<F16, true>), address(prepare_kernel<Bf16, true>)}};
+  const int order = x.order.place ? 1 : 0, type = x.problem.dtype.q == DType::bf16;  // order: a block of its own
+  const Status s = start(who, kernel[order][type], ready[order][type], row_blocks(x) + order, x, place, stream);
+  if (!s.ok() || !x.args.given(Role::d_sinks)) return s;
+  return start(who, address(sink_kernel), sink, x.problem.heads_q, x, place, stream);
+}
+
+Status backward_finish(std::string_view who, const BackwardParams& x, Place place, Stream stream) {
+  static constinit cuda::Ready ready[2];
+  const void* const kernel[] = {address(finish_kernel<F16>), address(finish_kernel<Bf16>)};
+  const int type = x.problem.dtype.q == DType::bf16;
+  return start(who, kernel[type], ready[type], row_blocks(x), x, place, stream);
+}
+
+}  // namespace sm80
 
 extern const Backend sm80_backward{.name = kWho, .supports = supports, .shape = shape, .run = run, .fits = fits};
 

@@ -205,6 +205,7 @@ __global__ void __launch_bounds__(256) finish_kernel(const __grid_constant__ Bac
 static __global__ void __launch_bounds__(256) sink_kernel(const __grid_constant__ BackwardParams x) {
   const Problem& p = x.problem;
   const int h = blockIdx.x;
+  wait_for_previous();
   const float sink = *x.args.row<const float>(Role::sinks, 0, 0, h) * kLog2e;
   float sum = 0.f;
   for (int b = 0; b < p.batch; ++b)

@@ -12,6 +12,17 @@ __device__ inline void load_global(const void* from, uint32_t& a) {
 __device__ inline void load_global(const void* from, uint32_t& a, uint32_t& b) {
   asm volatile("ld.global.nc.v2.b32 {%0, %1}, [%2];" : "=r"(a), "=r"(b) : "l"(from));
 }
+// Four numbers at a multiple of 16 of the shared window.
+__device__ inline float4 load_shared4(uint32_t from) {
+  float4 four;
+  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(four.x), "=f"(four.y), "=f"(four.z), "=f"(four.w)
+               : "r"(from));
+  return four;
+}
+__device__ inline void store_shared4(uint32_t to, float a, float b, float c, float d) {
+  asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(to), "f"(a), "f"(b), "f"(c), "f"(d) : "memory");
+}
 // Into the second-level cache: about `bytes`, a multiple of 16, from about `from` on, and nothing past its end.
 __device__ inline void prefetch_global(const char* from, int bytes) {
   asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(reinterpret_cast<uintptr_t>(from) & ~uintptr_t(15)),

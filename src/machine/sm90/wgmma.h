@@ -2,6 +2,7 @@
 // names every register, so each N has its own text, which macros put together.
 //   shared     a [64 rows, k contiguous] and b [N rows, k contiguous] in shared memory
 //   registers  a in registers, four pairs a lane; b [16 rows of k, N contiguous] in shared memory
+//   turned     a [16 rows of k, 64 contiguous] and b [16 rows of k, N contiguous] in shared memory
 // Lane l of warp w holds rows 16 w + l / 4 (d[4 n], d[4 n + 1]) and 8 below (d[4 n + 2], d[4 n + 3]), columns
 // 8 n + 2 (l % 4) and the next.
 #pragma once
@@ -25,6 +26,13 @@ template <int N>
 __device__ inline void pin(float (&d)[N]) {
 #pragma unroll
   for (int n = 0; n < N; ++n) asm volatile("" : "+f"(d[n])::"memory");
+}
+
+// What is in these registers is not needed: before products that begin anew, else the compiler keeps it.
+template <int N>
+__device__ inline void forget(float (&d)[N]) {
+#pragma unroll
+  for (int n = 0; n < N; ++n) asm volatile("" : "=f"(d[n]));
 }
 
 template <class T, int N>
@@ -56,17 +64,20 @@ struct Product;
 #define ATTUNE_SUMS_OF_192 ATTUNE_SUMS_OF_128, ATTUNE_SUMS_16(64), ATTUNE_SUMS_16(80)
 #define ATTUNE_SUMS_OF_256 ATTUNE_SUMS_OF_192, ATTUNE_SUMS_16(96), ATTUNE_SUMS_16(112)
 // i0, i1, ...: the numbers of the operands behind those of d.
+#define ATTUNE_PRODUCT_SHARED(name, type, N, i0, i1, i2, majors) \
+  static __device__ void name(float (&d)[N / 2], uint32_t a, uint32_t b, int add) { \
+    asm volatile("{\n.reg .pred p;\n.reg .b64 a, b;\nsetp.ne.b32 p, %" #i2 ", 0;\n" \
+                 "mov.b64 a, {%" #i0 ", 0x40000040};\nmov.b64 b, {%" #i1 ", 0x40000040};\n" \
+                 "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." type " {" ATTUNE_NAMES_##N \
+                 "}, a, b, p, 1, 1, " majors ";\n}\n" \
+                 : ATTUNE_SUMS_OF_##N \
+                 : "r"(a), "r"(b), "r"(add)); \
+  }
 #define ATTUNE_PRODUCT(T, type, N, i0, i1, i2, i3, i4, i5) \
   template <> \
   struct Product<T, N> { \
-    static __device__ void shared(float (&d)[N / 2], uint32_t a, uint32_t b, int add) { \
-      asm volatile("{\n.reg .pred p;\n.reg .b64 a, b;\nsetp.ne.b32 p, %" #i2 ", 0;\n" \
-                   "mov.b64 a, {%" #i0 ", 0x40000040};\nmov.b64 b, {%" #i1 ", 0x40000040};\n" \
-                   "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." type " {" ATTUNE_NAMES_##N \
-                   "}, a, b, p, 1, 1, 0, 0;\n}\n" \
-                   : ATTUNE_SUMS_OF_##N \
-                   : "r"(a), "r"(b), "r"(add)); \
-    } \
+    ATTUNE_PRODUCT_SHARED(shared, type, N, i0, i1, i2, "0, 0") \
+    ATTUNE_PRODUCT_SHARED(turned, type, N, i0, i1, i2, "1, 1") \
     static __device__ void registers(float (&d)[N / 2], const uint32_t* a, uint32_t b, int add) { \
       asm volatile("{\n.reg .pred p;\n.reg .b64 b;\nsetp.ne.b32 p, %" #i5 ", 0;\n" \
                    "mov.b64 b, {%" #i4 ", 0x40000040};\n" \
@@ -88,6 +99,7 @@ ATTUNE_PRODUCT(F16, "f16.f16", 192, 96, 97, 98, 99, 100, 101)
 ATTUNE_PRODUCT(F16, "f16.f16", 256, 128, 129, 130, 131, 132, 133)
 
 #undef ATTUNE_PRODUCT
+#undef ATTUNE_PRODUCT_SHARED
 #undef ATTUNE_SUMS_OF_256
 #undef ATTUNE_SUMS_OF_192
 #undef ATTUNE_SUMS_OF_128

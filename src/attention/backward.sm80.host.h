@@ -1,0 +1,16 @@
+// What comes before and after the kernels that own keys, for every backend that has such: launches of the kernels of
+// backward.sm80.ends.h. Those are compiled once, here, since two copies would share one name on the host.
+#pragma once
+#include "attention/backward.sm80.ends.h"
+#include "plan/backend.h"
+
+namespace attune::sm80 {
+
+struct Place { int device, arch; };
+
+// Statistics of all rows, dQ cleared; d_sinks where it is wanted.
+Status backward_prepare(std::string_view who, const BackwardParams&, Place, Stream);
+// dQ to its tensor.
+Status backward_finish(std::string_view who, const BackwardParams&, Place, Stream);
+
+}  // namespace attune::sm80

@@ -1,0 +1,304 @@
+// Backward attention for Hopper: the kernel between prepare and finish of backward.sm80.ends.h.
+//
+// A block owns 128 keys and walks the tiles of queries that see one of them, of all heads that share the keys: dK and
+// dV stay in registers and are summed without atomics. One thread streams Q, dO and the rows' statistics; each of two
+// warpgroups owns 64 keys. Scores are turned, rows are keys:
+//   S^T = K Q^T, dP^T = V dO^T -> P^T, dS^T in registers, as dV += P^T dO and dK += dS^T Q want them
+// Only dS goes through shared memory, for dQ = dS K, of which each warpgroup has 64 x 64; each warp adds its 16 rows to
+// global memory by bulk copies that add.
+#pragma once
+#include "attention/backward.sm90.shape.h"
+#include "machine/sm80/matrix.h"
+#include "machine/sm80/order.h"
+#include "machine/sm90/barrier.h"
+#include "machine/sm90/memory.h"
+#include "machine/sm90/tma.h"
+#include "machine/sm90/wgmma.h"
+
+namespace attune::sm90 {
+
+// Which keys a block has, and the query tiles that see them.
+struct KeyTile {
+  int key, head_kv, batch;  // its first
+  int first, tiles;         // query tiles of a head
+  template <class C>
+  __device__ int end() const { return (first + tiles) * C::kTileQ; }
+  template <class C>
+  static __device__ KeyTile find(const BackwardParams& x) {
+    const int n = blockIdx.x, unit = n / x.tiles;
+    KeyTile t{(n - unit * x.tiles) * C::kTileK, unit % x.heads_kv, unit / x.heads_kv, 0, 0};
+    const int from = max(0, t.key - x.offset - x.right);
+    const int last = min(x.rows, min(t.key + C::kTileK, x.keys) - x.offset + x.left) - 1;
+    if (last < from) return t;
+    t.first = from / C::kTileQ, t.tiles = last / C::kTileQ - t.first + 1;
+    return t;
+  }
+};
+
+template <class C>
+struct BackwardProducer {
+  const BackwardParams& x;
+  const uint32_t shared;
+  const KeyTile& t;
+
+  template <int Bytes>
+  __device__ void load(const CUtensorMap& map, int to, uint32_t full, int row, int head, Keep keep) const {
+#pragma unroll
+    for (int n = 0; n < C::kPanels; ++n)
+      load_tile(shared + to + n * (Bytes / C::kPanels), map, full, n * 64, row, head, t.batch, keep);
+  }
+  __device__ void run() const {
+    const uint32_t keys = shared + C::kKFull;
+    arrive_expect(keys, 2 * C::kBytesK);
+    load<C::kBytesK>(x.k, C::kK, keys, t.key, t.head_kv, Keep::first_to_go);
+    uint32_t step = 0;
+    for (int h = t.head_kv * x.group; h < (t.head_kv + 1) * x.group; ++h)
+      for (int m = t.first; m < t.first + t.tiles; ++m, ++step) {
+        const uint32_t stage = step % C::kStages, parity = (step / C::kStages & 1) ^ 1;
+        const uint32_t q = shared + C::kQFull + 8 * stage, o = shared + C::kOFull + 8 * stage;
+        const int64_t row = (int64_t(t.batch) * x.heads + h) * x.padded + m * C::kTileQ;
+        wait(shared + C::kQEmpty + 8 * stage, parity);
+        arrive_expect(q, C::kBytesQ + C::kBytesStats);
+        load<C::kBytesQ>(x.q, C::kQ + stage * C::kBytesQ, q, m * C::kTileQ, h, Keep::last_to_go);
+        load_bytes(shared + C::kStats + stage * C::kBytesStats, x.stats + row, q, C::kBytesStats);
+        if (step == 0) load<C::kBytesK>(x.v, C::kV, keys, t.key, t.head_kv, Keep::first_to_go);
+        wait(shared + C::kOEmpty + 8 * stage, parity);
+        arrive_expect(o, C::kBytesQ);
+        load<C::kBytesQ>(x.d_out, C::kO + stage * C::kBytesQ, o, m * C::kTileQ, h, Keep::last_to_go);
+      }
+  }
+};
+
+template <class C>
+struct BackwardConsumer {
+  using T = typename C::T;
+  const BackwardParams& x;
+  const uint32_t shared;
+  const KeyTile& t;
+  const int group, warp, lane;
+
+  float dk[C::kDim / 2], dv[C::kDim / 2];
+  float s[C::kTileQ / 2], dp[C::kTileQ / 2];
+  uint32_t p[C::kTileQ / 4], ds[C::kTileQ / 4];  // pairs, as products want them
+  int query, head;  // of this step
+
+  __device__ void release(int barrier) const {
+    if (lane == 0) arrive(shared + barrier);
+  }
+  // [64 keys x kTileQ] = own rows of `keys`, rows of a query tile.
+  __device__ void issue_scores(float (&to)[C::kTileQ / 2], int keys, int queries) {
+    const uint32_t a = operand(shared + keys + group * 64 * 128, 0), b = operand(shared + queries, 0);
+    forget(to);
+    begin_products();
+#pragma unroll
+    for (int n = 0; n < C::kDim / 16; ++n)
+      Product<T, C::kTileQ>::shared(to, a + (n / 4 * C::kPanelK + n % 4 * 32) / 16,
+                                    b + (n / 4 * C::kPanelQ + n % 4 * 32) / 16, n > 0);
+    close_products();
+  }
+  __device__ void issue_sums(float (&to)[C::kDim / 2], const uint32_t (&weights)[C::kTileQ / 4], int queries) {
+    const uint32_t b = operand(shared + queries, C::kPanelQ);
+    begin_products();
+#pragma unroll
+    for (int n = 0; n < C::kTileQ / 16; ++n)
+      Product<T, C::kDim>::registers(to, weights + 4 * n, b + n * 16 * 128 / 16, 1);
+    close_products();
+  }
+  __device__ void issue_dq(float (&to)[32], int buffer) {
+    constexpr int kBlocks = C::kTileQ / 64;
+    const uint32_t a = operand(shared + C::kDs + buffer * C::kBytesDs + group % kBlocks * C::kPanelK, 0);
+    const uint32_t b = operand(shared + C::kK + group / kBlocks * C::kPanelK, 0);
+    forget(to);
+    begin_products();
+#pragma unroll
+    for (int n = 0; n < C::kTileK / 16; ++n)
+      Product<T, 64>::turned(to, a + n * 16 * 128 / 16, b + n * 16 * 128 / 16, n > 0);
+    close_products();
+  }
+  // Some pair of this warpgroup's keys and this query tile is hidden.
+  __device__ bool edge() const {
+    const int key = t.key + group * 64, row = query + x.offset;
+    return key + 64 > x.keys || key + 63 > row + x.right || key < row + C::kTileQ - 1 - x.left;
+  }
+  __device__ void hide(float (&to)[C::kTileQ / 2]) const {
+    const int key = t.key + group * 64 + warp * 16 + lane / 4, row = query + x.offset + lane % 4 * 2;
+    int from[2], last[2];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      from[r] = key + 8 * r < x.keys ? key + 8 * r - x.right - row : C::kTileQ;
+      last[r] = key + 8 * r + x.left - row;
+    }
+#pragma unroll
+    for (int n = 0; n < C::kTileQ / 2; ++n) {
+      const int c = n / 4 * 8 + n % 2, r = n / 2 % 2;
+      if (c < from[r] || c > last[r]) to[n] = 0.f;
+    }
+  }
+  // Of two neighbouring queries: log-sum-exp, delta, log-sum-exp, delta.
+  __device__ float4 stats(int stage, int n) const {
+    return load_shared4(shared + C::kStats + stage * C::kBytesStats + lane % 4 * 16 + n * 64);
+  }
+  __device__ void store_ds(int buffer) const {
+    const int r = warp * 16 + group * 64 + lane % 16, half = lane / 16;
+#pragma unroll
+    for (int n = 0; n < C::kTileQ / 16; ++n)
+      store_matrix4(shared + C::kDs + buffer * C::kBytesDs + n / 4 * C::kPanelK + r * 128 +
+                        (((n % 4 * 2 + half) ^ (r & 7)) << 4),
+                    ds[4 * n], ds[4 * n + 1], ds[4 * n + 2], ds[4 * n + 3]);
+  }
+  __device__ void add_dq(const float (&dq)[32]) const {
+    constexpr int kBlocks = C::kTileQ / 64;
+    const uint32_t from = shared + C::kDq + (group * 4 + warp) * C::kBytesDq;
+    if (lane == 0) wait_stores_read();  // of the tile before
+    __syncwarp();
+#pragma unroll
+    for (int n = 0; n < 8; ++n)
+      store_shared4(from + lane * 16 + n * 512, dq[4 * n], dq[4 * n + 1], dq[4 * n + 2], dq[4 * n + 3]);
+    publish_shared();
+    __syncwarp();
+    if (lane == 0) {
+      const int64_t row = (int64_t(t.batch) * x.heads + head) * x.padded + query + group % kBlocks * 64;
+      add_floats(x.dq + (row + warp * 16) * C::kDim + group / kBlocks * 64 * 16, from, C::kBytesDq);
+      close_stores();
+    }
+  }
+
+  static __device__ void pack(uint32_t (&to)[C::kTileQ / 4], const float (&from)[C::kTileQ / 2]) {
+#pragma unroll
+    for (int n = 0; n < C::kTileQ / 4; ++n) to[n] = sm80::pack<T>(from[2 * n], from[2 * n + 1]);
+  }
+  // Under way before and after: dK of the step before.
+  __device__ void step(uint32_t n) {
+    const uint32_t stage = n % 2, round = n / 2 % 2;
+    const int q = C::kQ + stage * C::kBytesQ, d_out = C::kO + stage * C::kBytesQ;
+    wait(shared + C::kQFull + 8 * stage, round);
+    issue_scores(s, C::kK, q);
+    wait_products<1>();
+    pin(dk);
+    if (n > 0) release(C::kQEmpty + 8 * (stage ^ 1));
+    wait(shared + C::kOFull + 8 * stage, round);
+    issue_scores(dp, C::kV, d_out);
+    wait_products<1>();
+    pin(s);
+    const bool partial = edge();
+#pragma unroll
+    for (int i = 0; i < C::kTileQ / 8; ++i) {
+      const float4 two = stats(stage, i);
+#pragma unroll
+      for (int e = 0; e < 4; ++e)
+        s[4 * i + e] = sm80::exp2_fast(fmaf(s[4 * i + e], x.scale2, -(e % 2 ? two.z : two.x)));
+    }
+    if (partial) hide(s);
+    if constexpr (C::kEarly) {
+      pack(p, s);
+      issue_sums(dv, p, d_out);
+      wait_products<1>();
+    } else {
+      wait_products<0>();
+    }
+    pin(dp);
+#pragma unroll
+    for (int i = 0; i < C::kTileQ / 8; ++i) {
+      const float4 two = stats(stage, i);
+#pragma unroll
+      for (int e = 0; e < 4; ++e) dp[4 * i + e] = s[4 * i + e] * (dp[4 * i + e] - (e % 2 ? two.w : two.y));
+    }
+    if (partial) hide(dp);
+    if constexpr (!C::kEarly) {
+      pack(p, s);
+      issue_sums(dv, p, d_out);
+    }
+    pack(ds, dp);
+    // Its place is free: both warpgroups had dQ of two steps ago before they met in the last.
+    store_ds(stage);
+    publish_shared();
+    named_sync(1, 256);
+    wait_products<0>();
+    release(C::kOEmpty + 8 * stage);
+    float dq[32];
+    issue_dq(dq, stage);
+    issue_sums(dk, ds, q);
+    wait_products<1>();
+    pin(dq);
+    add_dq(dq);
+    query += C::kTileQ;
+    if (query == t.template end<C>()) query = t.first * C::kTileQ, ++head;
+  }
+
+  __device__ void run() {
+    const uint32_t steps = t.tiles * x.group;
+    if (steps == 0) return clear();
+#pragma unroll
+    for (int n = 0; n < C::kDim / 2; ++n) dk[n] = dv[n] = 0.f;
+    query = t.first * C::kTileQ, head = t.head_kv * x.group;
+    wait(shared + C::kKFull, 0);
+#pragma unroll 1
+    for (uint32_t n = 0; n < steps; ++n) step(n);
+    wait_products<0>();
+    pin(dk), pin(dv);
+    store(dv, 1.f, C::kV, x.dv);
+    named_sync(1, 256);  // the other warpgroup has multiplied with these rows of k
+    store(dk, x.scale, C::kK, x.dk);
+    if (lane == 0) wait_stores();
+  }
+  // Each warp its 16 rows, through the place of its own keys.
+  __device__ void store(const float (&sums)[C::kDim / 2], float factor, int place, const CUtensorMap& map) const {
+    const int first = group * 64 + warp * 16, r = first + lane % 16, half = lane / 16;
+#pragma unroll
+    for (int n = 0; n < C::kDim / 16; ++n) {
+      const float* y = sums + 8 * n;
+      store_matrix4(shared + place + n / 4 * C::kPanelK + r * 128 + (((n % 4 * 2 + half) ^ (r & 7)) << 4),
+                    sm80::pack<T>(y[0] * factor, y[1] * factor), sm80::pack<T>(y[2] * factor, y[3] * factor),
+                    sm80::pack<T>(y[4] * factor, y[5] * factor), sm80::pack<T>(y[6] * factor, y[7] * factor));
+    }
+    send(place, map);
+  }
+  __device__ void send(int place, const CUtensorMap& map) const {
+    const int first = group * 64 + warp * 16;
+    publish_shared();
+    __syncwarp();
+    if (lane > 0) return;
+#pragma unroll
+    for (int n = 0; n < C::kPanels; ++n)
+      store_tile(map, shared + place + n * C::kPanelK + first * 128, n * 64, t.key + first, t.head_kv, t.batch);
+    close_stores();
+  }
+  // Keys that nobody sees.
+  __device__ void clear() const {
+#pragma unroll
+    for (int n = 0; n < C::kPanels * 4; ++n)
+      store_shared4(shared + C::kK + n / 4 * C::kPanelK + (group * 64 + warp * 16) * 128 + n % 4 * 512 + lane * 16,
+                    0.f, 0.f, 0.f, 0.f);
+    send(C::kK, x.dv), send(C::kK, x.dk);
+    if (lane == 0) wait_stores();
+  }
+};
+
+template <class C>
+__global__ void __launch_bounds__(C::kThreads, 1) backward_kernel(const __grid_constant__ BackwardParams x) {
+  extern __shared__ __align__(1024) char memory[];
+  const uint32_t shared = shared_address(memory);
+  const int group = __shfl_sync(~0u, int(threadIdx.x) / 128, 0), warp = __shfl_sync(~0u, int(threadIdx.x) / 32 % 4, 0);
+  if (threadIdx.x == 0) {
+    barrier_init(shared + C::kKFull, 1);
+    for (int n = 0; n < C::kStages; ++n) {
+      barrier_init(shared + C::kQFull + 8 * n, 1), barrier_init(shared + C::kQEmpty + 8 * n, C::kWarps);
+      barrier_init(shared + C::kOFull + 8 * n, 1), barrier_init(shared + C::kOEmpty + 8 * n, C::kWarps);
+    }
+    barrier_init_done();
+  }
+  __syncthreads();
+  sm80::wait_for_previous();
+  sm80::admit_next();
+  const KeyTile t = KeyTile::find<C>(x);
+  if (group == 0) {
+    shrink_registers<C::kProducerRegisters>();
+    if (threadIdx.x == 0 && t.tiles > 0) BackwardProducer<C>{x, shared, t}.run();
+  } else {
+    grow_registers<C::kConsumerRegisters>();
+    BackwardConsumer<C> consumer{x, shared, t, group - 1, warp, int(threadIdx.x % 32)};
+    consumer.run();
+  }
+}
+
+}  // namespace attune::sm90

@@ -1,0 +1,73 @@
+// sm90_backward as planning sees it, on machines that are not here.
+#include <gtest/gtest.h>
+
+#include "plan/plan.h"
+#include "tests/asked.h"
+
+namespace attune {
+namespace {
+
+class Sm90Backward : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!find_backend("sm90_backward")) GTEST_SKIP() << "this build has no GPU code for Hopper";
+  }
+  static std::string answer(std::string_view line, std::string_view device = "h200") {
+    return find_backend("sm90_backward")->supports(problem(line), known(device)).message;
+  }
+  static Plan planned(std::string_view line) {
+    Plan plan;
+    const Status s = Planner{.device = known("h200")}.plan(problem(line), plan);
+    EXPECT_TRUE(s.ok()) << line << ": " << s.message;
+    return plan;
+  }
+};
+
+TEST_F(Sm90Backward, is_the_first_link_for_plain_gradients) {
+  for (const char* line : {"backward bf16 b8 h16 q2048 k2048 d128 causal", "backward f16 b2 h32/8 q4096 k4096 d64 full",
+                           "backward bf16 b1 h2 q77 k513 d72/40 window99,20 sink"})
+    EXPECT_EQ(planned(line).backend->name, "sm90_backward") << line;
+  for (const char* line :
+       {"backward bf16 b8 h16 q2048 k2048 d128 causal repro=run", "backward bf16 b2 h8 q2048 k2048 d256 full",
+        "backward bf16 b2 h8 q2048 k2048 d128 full ragged", "backward bf16 b2 h8 q2048 k2048 d64 full softcap"})
+    EXPECT_EQ(planned(line).backend->name, "sm80_backward") << line;
+}
+
+TEST_F(Sm90Backward, takes_the_narrower_kernel_that_holds_both_head_dims) {
+  const auto kernel = [](std::string_view dims) {
+    return planned(join("backward bf16 b8 h16 q1024 k1024 d", dims, " full")).kernel;
+  };
+  EXPECT_EQ(kernel("8"), kernel("64"));
+  EXPECT_EQ(kernel("72/8"), kernel("128"));
+  EXPECT_EQ(kernel("8/72"), kernel("128"));
+  EXPECT_NE(kernel("64"), kernel("128"));
+}
+
+// Statistics of 8 bytes a row and dQ in f32, of rows rounded up to a tile.
+TEST_F(Sm90Backward, its_workspace_is_dq_in_f32_and_two_numbers_a_row) {
+  const size_t rows = 2 * 8 * 1024;
+  const size_t bytes = planned("backward bf16 b2 h8/2 q1000 k700 d80 causal").workspace_bytes;
+  EXPECT_GE(bytes, rows * (8 + 128 * 4));
+  EXPECT_LT(bytes, rows * (8 + 128 * 4) + 4096);
+}
+
+TEST_F(Sm90Backward, refuses_by_name_what_it_does_not_serve) {
+  const struct { const char *line, *says; } cases[] = {
+      {"forward bf16 b1 h1 q8 k8 d64 full", "computes a backward, not a forward"},
+      {"backward bf16 b1 h1 q8 k8 d64 full softcap", "does not serve the option softcap"},
+      {"backward bf16 b1 h1 q8 k8 d64 full bias", "does not serve the option bias"},
+      {"backward bf16 b1 h1 q8 k8 d64 full ragged", "keys are linear, not ragged"},
+      {"backward bf16 b1 h1 q8 k8 d64 full repro=run", "adds to dQ in no fixed order"},
+      {"backward bf16 b1 h1 q8 k8 d64 causal/16+31", "mask causal/16+31 is not full, causal or a window"},
+      {"backward f32 b1 h1 q8 k8 d64 full", "dtype f32 is not one of f16, bf16"},
+      {"backward bf16/bf16/bf16/f32 b1 h1 q8 k8 d64 full",
+       "q is bf16, kv bf16, out bf16 and grad f32, they must be the same"},
+      {"backward bf16 b1 h1 q8 k8 d136 full", "dim 136 is not a multiple of 8 up to 128"},
+  };
+  for (const auto& c : cases) EXPECT_EQ(answer(c.line), join("sm90_backward: ", c.says)) << c.line;
+  EXPECT_EQ(answer("backward bf16 b1 h1 q8 k8 d64 full", "a100"),
+            "sm90_backward: needs a GPU of arch 90, NVIDIA A100 is 80");
+}
+
+}  // namespace
+}  // namespace attune
