@@ -2,7 +2,7 @@
 # What the library is to reach on an H200, one name a bar: runs the measurement that belongs to it, in one process with
 # its peers, and says what came out beside what was asked for. docs/bars.md has the last figures.
 #   bars.py BUILD NAME...            measures; exit code 1 where a bar is missed
-#   bars.py BUILD NAME... -- WORDS   the same with more words for `attune bench`: --no-check --max-seconds 0.3
+#   bars.py BUILD NAME... -- WORDS   the same with other words for `attune bench`: --no-check --max-seconds 0.3 --hot 0
 #   bars.py --list                   the names, and what each asks for
 #   bars.py --show NAME...           only the commands
 # Where FlashAttention-3 cannot be imported its time is cuDNN's by the ratio that was measured once (FA3, below).
@@ -192,7 +192,8 @@ def each(name, shapes):
 
 def ragged(backend, pass_name, least):
     return Bar("16 sequences of 64 ... 8192: %.2f of the dense rate at 2048" % least, rate_of(backend, least, dense_of),
-               *(bench("--backend", backend, *RAGGED, lines=[pass_name + " bf16 b16 h16 q8192 k8192 d128 %s ragged" % m])
+               *(bench("--backend", backend, *RAGGED,
+                       lines=[pass_name + " bf16 b16 h16 q8192 k8192 d128 %s ragged" % m])
                  for m in ("full", "causal")),
                bench("--backend", backend, lines=each(pass_name, ["b8 h16 q2048 k2048 d128 full",
                                                                   "b8 h16 q2048 k2048 d128 causal"])))
@@ -274,12 +275,25 @@ BARS = {
 }
 
 
+def without(command, more):  # an option may be said once: what `more` says counts
+    kept, skip = [], False
+    for word in command:
+        if not skip and word.startswith("--") and word in more:
+            skip = True  # and its value
+        elif skip:
+            skip = False
+        else:
+            kept.append(word)
+    return kept
+
+
 def measure(bar, build, more):
     records = []
     for command in bar.commands:
         with tempfile.NamedTemporaryFile(suffix=".jsonl") as out:
-            said = [str(pathlib.Path(build).resolve() / "attune"), *command[1:], "--out", out.name, *more]
-            ran = subprocess.run(said, capture_output=True, text=True, cwd=ROOT)
+            tool = str(pathlib.Path(build).resolve() / "attune")
+            ran = subprocess.run([tool, *without(command[1:], more), "--out", out.name, *more], capture_output=True,
+                                 text=True, cwd=ROOT)
             some = list(map(json.loads, out))
             if not some:
                 print("  " + ran.stderr.strip().split("\n")[-1])

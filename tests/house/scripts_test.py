@@ -122,7 +122,7 @@ class Bars(unittest.TestCase):
 
     def test_rates_are_held_against_the_dense_problem(self):
         rule = bars.rate_of("x", 0.9, bars.dense_of)
-        for problem, dense in (("forward bf16 b1 h16 q64 k64 d128 window7,0", "forward bf16 b1 h16 q64 k64 d128 causal"),
+        for problem, dense in (("forward bf16 b1 h2 q64 k64 d128 window7,0", "forward bf16 b1 h2 q64 k64 d128 causal"),
                                ("forward bf16 b4 h32/8 q64 k64 d128 full", "forward bf16 b4 h32 q64 k64 d128 full"),
                                ("forward bf16 b16 h16 q8192 k8192 d128 full ragged",
                                 "forward bf16 b8 h16 q2048 k2048 d128 full")):
@@ -137,6 +137,11 @@ class Bars(unittest.TestCase):
     def test_the_floor_is_taken_off_both(self):
         rule = bars.beyond_floor("x", 0.9, "y")
         self.assertEqual(self.figures(rule, self.record("x", 5000), self.record("y", 6000)), [(0.8, True)])
+
+    def test_words_of_the_user_replace_those_of_a_bar(self):
+        command = ["bench", "--max-seconds", "1", "--hot", "40", "a line"]
+        self.assertEqual(bars.without(command, ["--hot", "0"]), ["bench", "--max-seconds", "1", "a line"])
+        self.assertEqual(bars.without(command, ["--no-check"]), command)
 
     def test_every_command_is_one_that_the_tool_can_read(self):
         for name, bar in bars.BARS.items():
