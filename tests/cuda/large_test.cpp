@@ -165,19 +165,31 @@ struct Rows : Large {
   }
 };
 
-bool hopper(const Device& d) { return d.arch == 90 && find_backend("sm90_forward"); }
+// A sentence where the GPU has no kernels of that name.
+std::string missing(const char* backend, const Device& d) {
+  if (d.arch == 90 && find_backend(backend)) return "";
+  return join(backend, " needs a GPU of arch 90, ", d.name, " is ", d.arch);
+}
 
 TEST_F(Batches, sm90_forward_is_right_beyond_2_31_elements) {
-  if (!hopper(gpu_)) GTEST_SKIP() << "sm90_forward needs a GPU of arch 90, " << gpu_.name << " is " << gpu_.arch;
+  if (const std::string why = missing("sm90_forward", gpu_); !why.empty()) GTEST_SKIP() << why;
   check_on("sm90_forward", nullptr);
 }
 TEST_F(Batches, sm90_forward_is_right_beyond_2_31_elements_of_packed_sequences) {
-  if (!hopper(gpu_)) GTEST_SKIP() << "sm90_forward needs a GPU of arch 90, " << gpu_.name << " is " << gpu_.arch;
+  if (const std::string why = missing("sm90_forward", gpu_); !why.empty()) GTEST_SKIP() << why;
   check_on("sm90_forward", nullptr, " ragged");
 }
 TEST_F(Rows, sm90_forward_is_right_beyond_2_31_elements_of_one_sequence) {
-  if (!hopper(gpu_)) GTEST_SKIP() << "sm90_forward needs a GPU of arch 90, " << gpu_.name << " is " << gpu_.arch;
+  if (const std::string why = missing("sm90_forward", gpu_); !why.empty()) GTEST_SKIP() << why;
   check_on("sm90_forward", nullptr);
+}
+TEST_F(Batches, sm90_backward_is_right_beyond_2_31_elements) {
+  if (const std::string why = missing("sm90_backward", gpu_); !why.empty()) GTEST_SKIP() << why;
+  check_on("sm90_forward", "sm90_backward");
+}
+TEST_F(Rows, sm90_backward_is_right_beyond_2_31_elements_of_one_sequence) {
+  if (const std::string why = missing("sm90_backward", gpu_); !why.empty()) GTEST_SKIP() << why;
+  check_on("sm90_forward", "sm90_backward");
 }
 TEST_F(Batches, sm80_forward_and_sm80_backward_are_right_beyond_2_31_elements) {
   check_on("sm80_forward", "sm80_backward");
