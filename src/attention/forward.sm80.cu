@@ -28,7 +28,8 @@ constexpr int kLeastKeysOfSplit = 256;  // below, merging costs more than the sp
 constexpr int kMostSplits = 128;
 constexpr int64_t kMostBlocks = INT32_MAX;
 constexpr double kMostWasted = 1.3;  // below, the larger tile is quicker all the same
-constexpr int64_t kShortDiagonal = 1 << 16;  // keys times dim: 1024 of 64, 512 of 128
+constexpr int64_t kShortDiagonal = 1 << 15;      // keys times dim: 512 of 64
+constexpr int64_t kShort = 512, kNarrow = 2048;  // keys
 // What `sequence` reads on the GPU.
 constexpr Role kLengths[] = {Role::cu_q,     Role::cu_k,        Role::used_q,     Role::used_k,
                              Role::left_pad, Role::cache_index, Role::page_table, Role::positions};
@@ -69,6 +70,12 @@ int64_t keys_seen(const Problem& p, const ForwardKernel& k) {
   const Mask& m = p.mask;
   if (m.kind != MaskKind::window || m.left == kNoLimit || m.right == kNoLimit) return p.len_k;
   return std::min<int64_t>(p.len_k, (int64_t(m.left) + m.right + k.tile_q) / m.k_step + 2);
+}
+
+// Tiles are whole at both edges of a mask: of a narrow one, much of the larger tiles is hidden.
+bool is_narrow(const Mask& m) {
+  return m.kind == MaskKind::window && m.left != kNoLimit && m.right != kNoLimit &&
+         (int64_t(m.left) + m.right + 1) / m.k_step <= kNarrow;
 }
 
 // How much of a kernel's tiles lies outside of the blocks of a list: all by what is inside.
@@ -135,16 +142,21 @@ Status shape(Plan& plan, const Planner&) {
   // The smaller tile: for few queries, and for a short causal mask, which wastes half of a large one on its diagonal.
   // Not where a row's bits may not depend on the batch: bounds of lengths do.
   const bool diagonal = p.mask.kind == MaskKind::causal && int64_t(p.len_k) * p.dim_qk <= kShortDiagonal;
-  const bool small = (few || diagonal) && p.reproducible != Reproducible::batch;
+  const bool bounds = p.reproducible != Reproducible::batch, small = bounds && (few || diagonal);
   const ForwardKernel *k = nullptr, *plain = cuda::find_kernel(kKernels, fits);
-  if (plain && (small || wasted(p, *plain) > kMostWasted)) {  // of the same head dim
-    const auto low = [&](const ForwardKernel& x) {
-      return fits(x) && x.dim == plain->dim && x.tile_q <= 64 && (small || wasted(p, x) < wasted(p, *plain));
+  if (plain) {  // others of the same head dim
+    const auto other = [&](int tile_k, int threads) {
+      const auto wanted = [&](const ForwardKernel& x) {
+        return fits(x) && x.dim == plain->dim && x.tile_q <= 64 && x.tile_k == tile_k && x.threads == threads;
+      };
+      if (!k) k = cuda::find_kernel(kKernels, wanted, &plan.kernel);
     };
-    // Of two warps, 32 rows each: products wait less for shared memory, and blocks are many.
-    const auto wide = [&](const ForwardKernel& x) { return low(x) && x.threads == 64; };
-    if (p.mask.blocks.q) k = cuda::find_kernel(kKernels, wide, &plan.kernel);
-    if (!k) k = cuda::find_kernel(kKernels, low, &plan.kernel);
+    // Those of two warps have 32 rows each, so that products wait less for shared memory, and blocks are many: one
+    // begins and ends beside the products of three others.
+    const bool list = p.mask.blocks.q > 0, lower = small || wasted(p, *plain) > kMostWasted;
+    if (list ? lower : is_narrow(p.mask)) other(64, 64);
+    if (lower) other(64, 128);
+    if (!list && bounds && p.mask.kind == MaskKind::full && p.len_k <= kShort) other(128, 64);
   }
   if (!k) k = cuda::find_kernel(kKernels, fits, &plan.kernel);
   if (!k)

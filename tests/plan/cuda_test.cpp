@@ -223,6 +223,25 @@ TEST_F(Sm80Forward, tiles_are_not_larger_than_the_blocks_of_a_list) {
   }
 }
 
+// What was quicker on an H200.
+TEST_F(Sm80Forward, short_sequences_and_narrow_windows_have_tiles_of_fewer_rows) {
+  const auto tile = [](std::string_view line) {
+    const Plan plan = planned(line, "h200");
+    return std::pair(plan.tile_q, plan.tile_k);
+  };
+  EXPECT_EQ(tile("forward bf16 b32 h32 q512 k512 d64 causal"), std::pair(64, 64));
+  EXPECT_EQ(tile("forward bf16 b16 h32 q1024 k1024 d64 causal"), std::pair(128, 128));
+  EXPECT_EQ(tile("forward bf16 b32 h16 q512 k512 d128 causal"), std::pair(128, 64));
+  EXPECT_EQ(tile("forward bf16 b32 h32 q512 k512 d64 full"), std::pair(64, 128));
+  EXPECT_EQ(tile("forward bf16 b32 h32 q512 k512 d64 full repro=batch"), std::pair(128, 128)) << "a bound of the batch";
+  EXPECT_EQ(tile("forward bf16 b32 h32 q512 k513 d64 full"), std::pair(128, 128));
+  EXPECT_EQ(tile("forward bf16 b32 h32 q512 k512 d64 full softcap"), std::pair(128, 64)) << "no other with options";
+  EXPECT_EQ(tile("forward bf16 b1 h16 q16384 k16384 d128 window2047,0"), std::pair(64, 64));
+  EXPECT_EQ(tile("forward bf16 b1 h16 q16384 k16384 d128 window2047,0 repro=batch"), std::pair(64, 64));
+  EXPECT_EQ(tile("forward bf16 b1 h16 q16384 k16384 d128 window2048,0"), std::pair(128, 64));
+  EXPECT_EQ(tile("forward bf16 b1 h16 q16384 k16384 d64 window1023,0"), std::pair(128, 128));
+}
+
 // A row's bits must not depend on the other sequences: neither on how many there are nor on their longest. A sequence
 // of few queries goes to the decode kernels, in parts of fixed size, also beside one that has many.
 TEST_F(Sm80Forward, reproducible_by_batch_takes_one_way_for_every_length_of_the_others) {
