@@ -11,6 +11,7 @@
 #include "machine/host.h"
 #include "plan/plan.h"
 #include "plan/tuned.h"
+#include "tool/cli.h"
 #include "tool/commands.h"
 #include "tool/measure/axes.h"
 #include "tool/measure/provenance.h"
@@ -291,17 +292,17 @@ void run(Asked& asked, Context& context) {
 }  // namespace
 
 void add_bench(CLI::App& app, Context& context) {
-  CLI::App* sub =
-      app.add_subcommand("bench", "Measure problems, against each other, a peer and the machine's ceilings");
+  const Command sub =
+      add_command(app, "bench", "Measure problems, against each other, a peer and the machine's ceilings");
   const auto asked = std::make_shared<Asked>();
   Axes& axes = asked->axes;
-  sub->add_option("problems", asked->lines,
-                  "Problem lines, of block lists with a pattern behind a bar; without any, the axes below are combined")
-      ->type_name("LINE");
-  sub->add_option("--suite", asked->suite, join("Rows that belong together: ", suite_names()))->type_name("NAME");
-  sub->add_option("--lines", asked->file, "A file of problem lines")->type_name("FILE");
+  sub.add_option("problems", asked->lines,
+                 "Problem lines, of block lists with a pattern behind a bar; without any, the axes below are combined")
+      .type_name("LINE");
+  sub.add_option("--suite", asked->suite, join("Rows that belong together: ", suite_names())).type_name("NAME");
+  sub.add_option("--lines", asked->file, "A file of problem lines").type_name("FILE");
   const auto axis = [&](const char* name, std::string& value, const char* help) {
-    sub->add_option(name, value, help)->type_name("LIST")->capture_default_str()->group("Axes");
+    sub.add_option(name, value, help).type_name("LIST").show_default().group("Axes");
   };
   axis("--pass", axes.pass, "forward, backward; with rows given otherwise, those to keep");
   axis("--dtype", axes.dtype, "f32, f16, bf16");
@@ -311,70 +312,70 @@ void add_bench(CLI::App& app, Context& context) {
   axis("--len-q", axes.len_q, "Queries; as many as keys unless given");
   axis("--dim", axes.dim, "Head dims: 64,128 or 192/128");
   axis("--mask", axes.mask, "full, causal, window<left>,<right>");
-  sub->add_option("--options", axes.options, "Options of every problem, as in a line: \"softcap sink\"")
-      ->type_name("TEXT")
-      ->group("Axes");
+  sub.add_option("--options", axes.options, "Options of every problem, as in a line: \"softcap sink\"")
+      .type_name("TEXT")
+      .group("Axes");
 
-  sub->add_option("--backend", asked->backends,
-                  "By name, several with commas, or all; the planner's choice unless given")
-      ->delimiter(',')
-      ->allow_extra_args(false)
-      ->type_name("LIST");
-  sub->add_option("--peer", asked->peers,
-                  "Compare with: torch (of a GPU its flash, cudnn and efficient, of a CPU its sdpa and math), "
-                  "torch:sdpa, torch:math, torch:flash, torch:cudnn, torch:efficient, torch:flex, flash_attn, fa3; "
-                  "several with commas")
-      ->delimiter(',')
-      ->allow_extra_args(false)
-      ->type_name("LIST");
-  sub->add_option("--baseline", asked->baseline,
-                  "The subject that ratios refer to; the fastest peer, or the first backend, unless given")
-      ->type_name("NAME");
-  sub->add_option("--python", asked->python, "The Python that has the peers")
-      ->type_name("PROGRAM")
-      ->capture_default_str();
-  sub->add_option("--device", asked->device, "cpu, cpu:<isa> for less than it can, or a GPU: cuda:0")
-      ->type_name("NAME")
-      ->capture_default_str();
-  sub->add_option("--threads", asked->threads, "Numbers of threads; all of this process unless given")
-      ->type_name("LIST");
-  sub->add_option("--timing", asked->modes,
-                  "cold: caches flushed before every sample (a GPU's default); warm: as the last run left them (a "
-                  "CPU's); graph: replayed from a CUDA graph, going round through inputs so that it is cold")
-      ->delimiter(',')
-      ->allow_extra_args(false)
-      ->type_name("LIST");
-  sub->add_flag("--warm", asked->warm, "As --timing warm");
-  sub->add_flag("--cold", asked->cold, "As --timing cold; with --warm: both");
-  sub->add_option("--rest", asked->rest_ms,
-                  "Milliseconds of rest before every batch of samples: all begin with a machine that is as cool")
-      ->type_name("MS");
-  sub->add_option("--hot", asked->heat_ms,
-                  "Milliseconds of its own work before every batch, untimed: a machine at its power limit; with --rest "
-                  "a second time over all rows")
-      ->type_name("MS");
-  sub->add_option("--lengths", asked->lengths, "Of the sequences, where keys are ragged; one for each of the batch")
-      ->type_name("LIST");
-  sub->add_option("--energy", asked->energy_seconds,
-                  "Then run each subject of a GPU this many seconds back to back: joules of a call, mean power")
-      ->type_name("SECONDS");
-  sub->add_option("--layout", asked->layout, "bhsd or bshd: order of the axes in memory")
-      ->type_name("NAME")
-      ->capture_default_str();
-  sub->add_option("--dist", asked->distribution, "normal, uniform or zeros: values of the inputs")
-      ->type_name("NAME")
-      ->capture_default_str();
-  sub->add_option("--seed", asked->seed, "Of inputs, order and drawn rows")->capture_default_str();
-  sub->add_flag("--no-check", asked->no_check, "Do not check results");
-  sub->add_option("--precision", asked->timing.precision,
-                  "Stop where half the interval of the median is below this share")
-      ->type_name("SHARE")
-      ->capture_default_str();
-  sub->add_option("--max-seconds", asked->timing.max_seconds, "Stop after this time for each subject")
-      ->capture_default_str();
-  sub->add_option("--out", asked->out, "Append a record a row to this file")->type_name("FILE.jsonl");
-  sub->add_flag("--dry-run", asked->dry_run, "Only say which rows, how long and how much memory");
-  sub->footer(
+  sub.add_option("--backend", asked->backends,
+                 "By name, several with commas, or all; the planner's choice unless given")
+      .delimiter(',')
+      .one_word()
+      .type_name("LIST");
+  sub.add_option("--peer", asked->peers,
+                 "Compare with: torch (of a GPU its flash, cudnn and efficient, of a CPU its sdpa and math), "
+                 "torch:sdpa, torch:math, torch:flash, torch:cudnn, torch:efficient, torch:flex, flash_attn, fa3; "
+                 "several with commas")
+      .delimiter(',')
+      .one_word()
+      .type_name("LIST");
+  sub.add_option("--baseline", asked->baseline,
+                 "The subject that ratios refer to; the fastest peer, or the first backend, unless given")
+      .type_name("NAME");
+  sub.add_option("--python", asked->python, "The Python that has the peers")
+      .type_name("PROGRAM")
+      .show_default();
+  sub.add_option("--device", asked->device, "cpu, cpu:<isa> for less than it can, or a GPU: cuda:0")
+      .type_name("NAME")
+      .show_default();
+  sub.add_option("--threads", asked->threads, "Numbers of threads; all of this process unless given")
+      .type_name("LIST");
+  sub.add_option("--timing", asked->modes,
+                 "cold: caches flushed before every sample (a GPU's default); warm: as the last run left them (a "
+                 "CPU's); graph: replayed from a CUDA graph, going round through inputs so that it is cold")
+      .delimiter(',')
+      .one_word()
+      .type_name("LIST");
+  sub.add_flag("--warm", asked->warm, "As --timing warm");
+  sub.add_flag("--cold", asked->cold, "As --timing cold; with --warm: both");
+  sub.add_option("--rest", asked->rest_ms,
+                 "Milliseconds of rest before every batch of samples: all begin with a machine that is as cool")
+      .type_name("MS");
+  sub.add_option("--hot", asked->heat_ms,
+                 "Milliseconds of its own work before every batch, untimed: a machine at its power limit; with --rest "
+                 "a second time over all rows")
+      .type_name("MS");
+  sub.add_option("--lengths", asked->lengths, "Of the sequences, where keys are ragged; one for each of the batch")
+      .type_name("LIST");
+  sub.add_option("--energy", asked->energy_seconds,
+                 "Then run each subject of a GPU this many seconds back to back: joules of a call, mean power")
+      .type_name("SECONDS");
+  sub.add_option("--layout", asked->layout, "bhsd or bshd: order of the axes in memory")
+      .type_name("NAME")
+      .show_default();
+  sub.add_option("--dist", asked->distribution, "normal, uniform or zeros: values of the inputs")
+      .type_name("NAME")
+      .show_default();
+  sub.add_option("--seed", asked->seed, "Of inputs, order and drawn rows").show_default();
+  sub.add_flag("--no-check", asked->no_check, "Do not check results");
+  sub.add_option("--precision", asked->timing.precision,
+                 "Stop where half the interval of the median is below this share")
+      .type_name("SHARE")
+      .show_default();
+  sub.add_option("--max-seconds", asked->timing.max_seconds, "Stop after this time for each subject")
+      .show_default();
+  sub.add_option("--out", asked->out, "Append a record a row to this file").type_name("FILE.jsonl");
+  sub.add_flag("--dry-run", asked->dry_run, "Only say which rows, how long and how much memory");
+  sub.footer(
       "Examples:\n"
       "  attune bench --len 512-8192*2 --dim 64,128 --mask full,causal --dtype f32,bf16\n"
       "  attune bench --pass forward,backward --peer torch --out records.jsonl\n"
@@ -386,9 +387,8 @@ void add_bench(CLI::App& app, Context& context) {
       "faster.\n"
       "FASTER, SLOWER and SAME need the whole interval beyond or within the A/A spread; everything else is UNCLEAR.\n"
       "Exit code 1 where a result was wrong, a run failed, or a rate is above what the machine can do.");
-  sub->callback([asked, sub, &context] {
-    for (const CLI::Option* option : sub->get_options())
-      if (option->get_group() == "Axes" && option->count()) asked->axes_given.push_back(option->get_name());
+  sub.callback([asked, sub, &context] {
+    asked->axes_given = sub.given("Axes");
     run(*asked, context);
   });
 }

@@ -1,7 +1,10 @@
 // The command line as a whole: which commands there are, what every one of them has, and how a mistake is told. A
 // mistake is one sentence on stderr that ends in where to look; CLI11's own words are kept where they say it well.
+#include "tool/cli.h"
+
 #include <unistd.h>
 
+#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <exception>
 #include <new>
@@ -70,6 +73,64 @@ int parse_and_run(CLI::App& app, Context& context, int argc, char** argv) {
 }
 
 }  // namespace
+
+Argument Argument::type_name(const std::string& name) const { return option->type_name(name), *this; }
+Argument Argument::group(const std::string& title) const { return option->group(title), *this; }
+Argument Argument::show_default() const { return option->capture_default_str(), *this; }
+Argument Argument::required() const { return option->required(), *this; }
+Argument Argument::delimiter(char c) const { return option->delimiter(c), *this; }
+Argument Argument::one_word() const { return option->allow_extra_args(false), *this; }
+Argument Argument::one_of(const std::vector<std::string>& all) const {
+  return option->check(CLI::IsMember(all)), *this;
+}
+Argument Argument::between(int least, int most) const { return option->check(CLI::Range(least, most)), *this; }
+Argument Argument::between(double least, double most) const { return option->check(CLI::Range(least, most)), *this; }
+Argument Argument::needs(Argument other) const { return option->needs(other.option), *this; }
+Argument Argument::excludes(Argument other) const { return option->excludes(other.option), *this; }
+Argument Argument::excludes(const std::string& name) const { return option->excludes(name), *this; }
+
+Command add_command(CLI::App& app, const std::string& name, const std::string& help) {
+  return {app.add_subcommand(name, help)};
+}
+template <class T>
+Argument Command::add_option(const std::string& name, T& value, const std::string& help) const {
+  return {app->add_option(name, value, help)};
+}
+template Argument Command::add_option(const std::string&, std::string&, const std::string&) const;
+template Argument Command::add_option(const std::string&, std::vector<std::string>&, const std::string&) const;
+template Argument Command::add_option(const std::string&, int&, const std::string&) const;
+template Argument Command::add_option(const std::string&, std::vector<int>&, const std::string&) const;
+template Argument Command::add_option(const std::string&, uint32_t&, const std::string&) const;
+template Argument Command::add_option(const std::string&, double&, const std::string&) const;
+Argument Command::add_flag(const std::string& name, bool& value, const std::string& help) const {
+  return {app->add_flag(name, value, help)};
+}
+void Command::footer(const std::string& text) const { app->footer(text); }
+void Command::callback(std::function<void()> run) const { app->callback(std::move(run)); }
+std::vector<std::string> Command::given(const std::string& group) const {
+  std::vector<std::string> all;
+  for (const CLI::Option* option : app->get_options())
+    if (option->get_group() == group && option->count()) all.push_back(option->get_name());
+  return all;
+}
+
+std::vector<ArgumentText> arguments_of(const CLI::App& app) {
+  std::vector<ArgumentText> all;
+  for (const CLI::Option* option : app.get_options()) {
+    ArgumentText a{.position = option->get_name(true), .help = option->get_description(),
+                   .type = option->get_type_name(), .takes_value = option->get_items_expected_max() > 0};
+    for (const std::string& s : option->get_snames()) a.names.push_back("-" + s);
+    for (const std::string& s : option->get_lnames()) a.names.push_back("--" + s);
+    all.push_back(std::move(a));
+  }
+  return all;
+}
+std::vector<CommandText> commands_of(const CLI::App& app) {
+  std::vector<CommandText> all;
+  for (const CLI::App* sub : app.get_subcommands([](const CLI::App*) { return true; }))
+    all.push_back({sub->get_name(), sub->get_description(), arguments_of(*sub)});
+  return all;
+}
 
 void fail(Context& context, Exit code, std::string_view sentence) {
   std::fflush(stdout);  // what was said before comes before

@@ -1,8 +1,11 @@
 // The commands of `attune`: each one file that adds itself to the command line and runs in its callback.
 // A command never exits: it writes its answer to stdout, calls fail() for what went wrong, and returns.
 #pragma once
-#include <CLI/CLI.hpp>
 #include <string_view>
+
+namespace CLI {
+class App;
+}
 
 namespace attune {
 

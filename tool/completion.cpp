@@ -8,6 +8,7 @@
 
 #include "core/device.h"
 #include "plan/plan.h"
+#include "tool/cli.h"
 #include "tool/commands.h"
 
 namespace attune {
@@ -19,7 +20,7 @@ struct Offer {
   bool takes_value = false, file = false;
   std::string words{};               // the values one can say, where they are a list
 };
-struct Command {
+struct Offers {
   std::string name{}, help{};
   std::vector<Offer> offers{};
 };
@@ -37,23 +38,17 @@ std::string values_of(const std::string& name) {
   return "";
 }
 
-std::vector<Offer> offers_of(const CLI::App& app) {
+std::vector<Offer> offers_of(const std::vector<ArgumentText>& arguments) {
   std::vector<Offer> all;
-  for (const CLI::Option* option : app.get_options()) {
-    Offer offer{.help = option->get_description(), .takes_value = option->get_items_expected_max() > 0};
-    for (const std::string& s : option->get_snames()) offer.names.push_back("-" + s);
-    for (const std::string& s : option->get_lnames()) offer.names.push_back("--" + s);
-    offer.file = option->get_type_name().starts_with("FILE");
-    offer.words = values_of(offer.names.empty() ? option->get_name(true) : offer.names.back());
-    all.push_back(std::move(offer));
-  }
+  for (const ArgumentText& a : arguments)
+    all.push_back({.names = a.names, .help = a.help, .takes_value = a.takes_value, .file = a.type.starts_with("FILE"),
+                   .words = values_of(a.names.empty() ? a.position : a.names.back())});
   return all;
 }
 
-std::vector<Command> commands_of(const CLI::App& app) {
-  std::vector<Command> all;
-  for (const CLI::App* sub : app.get_subcommands([](const CLI::App*) { return true; }))
-    all.push_back({sub->get_name(), sub->get_description(), offers_of(*sub)});
+std::vector<Offers> all_offers(const CLI::App& app) {
+  std::vector<Offers> all;
+  for (const CommandText& c : commands_of(app)) all.push_back({c.name, c.help, offers_of(c.arguments)});
   return all;
 }
 
@@ -79,8 +74,8 @@ std::string flags_of(const std::vector<Offer>& offers) {
 }
 
 std::string bash(const CLI::App& app) {
-  std::string commands = flags_of(offers_of(app)), by_value, by_command;
-  for (const Command& c : commands_of(app)) {
+  std::string commands = flags_of(offers_of(arguments_of(app))), by_value, by_command;
+  for (const Offers& c : all_offers(app)) {
     commands += " " + c.name;
     by_command += fmt::format("      {}) words={} ;;\n", c.name, quote(flags_of(c.offers)));
     for (const Offer& o : c.offers)
@@ -111,7 +106,7 @@ std::string bash(const CLI::App& app) {
 
 std::string zsh(const CLI::App& app) {
   std::string commands, cases;
-  for (const Command& c : commands_of(app)) {
+  for (const Offers& c : all_offers(app)) {
     commands += fmt::format("    {}\n", quote(c.name + ":" + c.help));
     cases += fmt::format("    {}) _arguments", c.name);
     for (const Offer& o : c.offers) {
@@ -143,7 +138,7 @@ std::string zsh(const CLI::App& app) {
 
 std::string fish(const CLI::App& app) {
   std::string text = "# Load with: attune completion fish | source\ncomplete -c attune -f\n";
-  for (const Command& c : commands_of(app)) {
+  for (const Offers& c : all_offers(app)) {
     text += fmt::format("complete -c attune -n __fish_use_subcommand -a {} -d {}\n", c.name, quote(c.help, "\\"));
     for (const Offer& o : c.offers) {
       text += fmt::format("complete -c attune -n '__fish_seen_subcommand_from {}'", c.name);
@@ -161,15 +156,15 @@ std::string fish(const CLI::App& app) {
 }  // namespace
 
 void add_completion(CLI::App& app, Context& context) {
-  CLI::App* sub = app.add_subcommand("completion", "The completion script of a shell");
+  const Command sub = add_command(app, "completion", "The completion script of a shell");
   const auto shell = std::make_shared<std::string>();
-  sub->add_option("shell", *shell, "bash, zsh or fish")->required()->check(CLI::IsMember({"bash", "zsh", "fish"}));
-  sub->footer(
+  sub.add_option("shell", *shell, "bash, zsh or fish").required().one_of({"bash", "zsh", "fish"});
+  sub.footer(
       "Examples:\n"
       "  source <(attune completion bash)\n"
       "  attune completion zsh > ~/.zfunc/_attune\n"
       "  attune completion fish | source");
-  sub->callback([shell, &app, &context] {
+  sub.callback([shell, &app, &context] {
     const std::string script = *shell == "bash" ? bash(app) : *shell == "zsh" ? zsh(app) : fish(app);
     if (context.json) fmt::print("{}\n", nlohmann::ordered_json{{"shell", *shell}, {"script", script}}.dump(2));
     else fmt::print("{}", script);

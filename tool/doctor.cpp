@@ -8,6 +8,7 @@
 #include "machine/cuda/runtime.h"
 #include "plan/plan.h"
 #include "plan/tuned.h"
+#include "tool/cli.h"
 #include "tool/commands.h"
 #include "tool/machine.h"
 #include "tool/measure/ceilings.h"
@@ -242,14 +243,14 @@ void run(bool measure, Context& context) {
 }  // namespace
 
 void add_doctor(CLI::App& app, Context& context) {
-  CLI::App* sub = app.add_subcommand("doctor", "This machine, its backends and its measured rates");
+  const Command sub = add_command(app, "doctor", "This machine, its backends and its measured rates");
   const auto skip = std::make_shared<bool>(false);
-  sub->add_flag("--no-measure", *skip, "Leave out what takes time: the rates and the A/A spread");
-  sub->footer(
+  sub.add_flag("--no-measure", *skip, "Leave out what takes time: the rates and the A/A spread");
+  sub.footer(
       "Examples:\n"
       "  attune doctor\n"
       "  attune doctor --no-measure --json");
-  sub->callback([skip, &context] { run(!*skip, context); });
+  sub.callback([skip, &context] { run(!*skip, context); });
 }
 
 }  // namespace attune

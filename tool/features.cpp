@@ -10,6 +10,7 @@
 
 #include "machine/host.h"
 #include "plan/plan.h"
+#include "tool/cli.h"
 #include "tool/commands.h"
 #include "verify/cases.h"
 
@@ -157,12 +158,12 @@ void features(const Asked& asked, Context& context) {
 
 void add_features(CLI::App& app, Context& context) {
   auto asked = std::make_shared<Asked>();
-  CLI::App* command = app.add_subcommand(
-      "features", "Which option, pass and dtype every backend serves, beside FlashAttention 1, 2 and 3");
-  command->add_option("--device", asked->device,
-                      "Only this device: cpu, cpu:scalar, h200, ... (default: cpu, a100, h200)");
-  command->footer("Examples:\n  attune features\n  attune features --device cpu:scalar --json");
-  command->callback([asked, &context] { features(*asked, context); });
+  const Command command = add_command(
+      app, "features", "Which option, pass and dtype every backend serves, beside FlashAttention 1, 2 and 3");
+  command.add_option("--device", asked->device,
+                     "Only this device: cpu, cpu:scalar, h200, ... (default: cpu, a100, h200)");
+  command.footer("Examples:\n  attune features\n  attune features --device cpu:scalar --json");
+  command.callback([asked, &context] { features(*asked, context); });
 }
 
 }  // namespace attune

@@ -16,6 +16,7 @@
 #include "machine/host.h"
 #include "plan/plan.h"
 #include "plan/tuned.h"
+#include "tool/cli.h"
 #include "tool/commands.h"
 #include "tool/machine.h"
 #include "tool/text.h"
@@ -325,15 +326,15 @@ void run(const Asked& asked, Context& context) {
 }  // namespace
 
 void add_memory(CLI::App& app, Context& context) {
-  CLI::App* sub = app.add_subcommand("memory", "What a problem needs, and what the memory pool holds");
+  const Command sub = add_command(app, "memory", "What a problem needs, and what the memory pool holds");
   const auto asked = std::make_shared<Asked>();
-  sub->add_option("problem", asked->line, "The problem line; without one only the device's state")->type_name("LINE");
-  sub->add_option("--device", asked->device,
-                  join("cpu, cuda:<n>, or one of ", known_devices(), ", which need not be here"))
-      ->type_name("NAME")
-      ->capture_default_str();
-  sub->add_option("--backend", asked->backend, "Only this backend: its refusal is an error")->type_name("NAME");
-  sub->footer(
+  sub.add_option("problem", asked->line, "The problem line; without one only the device's state").type_name("LINE");
+  sub.add_option("--device", asked->device,
+                 join("cpu, cuda:<n>, or one of ", known_devices(), ", which need not be here"))
+      .type_name("NAME")
+      .show_default();
+  sub.add_option("--backend", asked->backend, "Only this backend: its refusal is an error").type_name("NAME");
+  sub.footer(
       "Examples:\n"
       "  attune memory \"forward bf16 b1 h32/8 q1 k131072 d128 full\" --device h200\n"
       "  attune memory \"backward bf16 b4 h16 q8192 k8192 d128 causal\" --device cuda:0 --json\n"
@@ -343,7 +344,7 @@ void add_memory(CLI::App& app, Context& context) {
       "On a GPU that is here, the tensors and the workspace are taken from the pool while the page is made.\n"
       "ATTUNE_POOL=attune keeps freed blocks; otherwise freed memory is left to the driver.\n"
       "Exit code 1 where nothing supports the problem, 3 where it does not fit.");
-  sub->callback([asked, &context] { run(*asked, context); });
+  sub.callback([asked, &context] { run(*asked, context); });
 }
 
 }  // namespace attune

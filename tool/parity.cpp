@@ -10,6 +10,7 @@
 
 #include "core/check.h"
 #include "machine/host.h"
+#include "tool/cli.h"
 #include "tool/commands.h"
 #include "tool/parity_ring.h"
 #include "verify/coverage.h"
@@ -59,7 +60,7 @@ Status make_suite(const Asked& asked, Suite& suite, Exit& code) {
   if (place.device.index < 0) {
     code = kMachine;
     return Status::no("attune parity: ", asked.device, " can be planned for, and is not here to run on; a GPU that is ",
-                      "here is called cuda:0");
+                     "here is called cuda:0");
   }
   suite.places = {place};
   for (const Backend* b : backends())
@@ -222,30 +223,30 @@ void parity(const Asked& asked, Context& context) {
 
 void add_parity(CLI::App& app, Context& context) {
   auto asked = std::make_shared<Asked>();
-  CLI::App* command = app.add_subcommand(
-      "parity", "Whether every backend is right: all of them, on all cases, against the fp64 reference");
-  command->add_option("--device", asked->device, "cpu, a level of it (cpu:scalar, cpu:neon, ...), or a GPU: cuda:0")
-      ->capture_default_str();
-  command->add_option("--backend", asked->backend, "Only this backend");
-  CLI::Option* one = command->add_option("--case", asked->text,
-                                         "Only this case: a problem line, then ' | ' and words on the arguments");
-  CLI::Option* quick = command->add_flag("--quick", asked->quick, "A short list of cases");
-  CLI::Option* kernels =
-      command->add_flag("--kernels", asked->kernels, "The smallest case of every kernel: for compute-sanitizer");
-  kernels->excludes(one)->excludes(quick);
-  command->add_flag("--coverage", asked->coverage, "Also what was tried, of everything a backend supports")
-      ->excludes(one)
-      ->excludes(quick)
-      ->excludes(kernels);
-  CLI::Option* ring = command->add_flag(
+  const Command command = add_command(
+      app, "parity", "Whether every backend is right: all of them, on all cases, against the fp64 reference");
+  command.add_option("--device", asked->device, "cpu, a level of it (cpu:scalar, cpu:neon, ...), or a GPU: cuda:0")
+      .show_default();
+  command.add_option("--backend", asked->backend, "Only this backend");
+  const Argument one = command.add_option("--case", asked->text,
+                                          "Only this case: a problem line, then ' | ' and words on the arguments");
+  const Argument quick = command.add_flag("--quick", asked->quick, "A short list of cases");
+  const Argument kernels =
+      command.add_flag("--kernels", asked->kernels, "The smallest case of every kernel: for compute-sanitizer");
+  kernels.excludes(one).excludes(quick);
+  command.add_flag("--coverage", asked->coverage, "Also what was tried, of everything a backend supports")
+      .excludes(one)
+      .excludes(quick)
+      .excludes(kernels);
+  const Argument ring = command.add_flag(
       "--ring", asked->ring, "Attention over ranks against the whole: threads as ranks, or under mpirun its processes");
-  ring->excludes("--backend")->excludes(kernels)->excludes("--coverage");
-  command->add_option("--ranks", asked->ranks, "How many ranks")
-      ->delimiter(',')->check(CLI::Range(1, 64))->needs(ring)->capture_default_str();
-  command->add_option("--limit", asked->seconds, "Seconds that a rank waits for another")
-      ->check(CLI::Range(0.001, 1e6))->needs(ring)->capture_default_str();
-  command->add_option("--threads", asked->threads, "Threads of a run (default: the CPU's)")->check(CLI::Range(1, 1024));
-  command->footer(
+  ring.excludes("--backend").excludes(kernels).excludes("--coverage");
+  command.add_option("--ranks", asked->ranks, "How many ranks")
+      .delimiter(',').between(1, 64).needs(ring).show_default();
+  command.add_option("--limit", asked->seconds, "Seconds that a rank waits for another")
+      .between(0.001, 1e6).needs(ring).show_default();
+  command.add_option("--threads", asked->threads, "Threads of a run (default: the CPU's)").between(1, 1024);
+  command.footer(
       "A case is PASS when its mean absolute error is at most 5e-5, PASS-AT-FLOOR when it is above that and no worse "
       "than\n"
       "three times a naive computation in the same precision, else FAIL. Exit code 0 only if something ran and none "
@@ -257,7 +258,7 @@ void add_parity(CLI::App& app, Context& context) {
       "  mpirun -n 4 attune parity --ring\n"
       "  attune parity --backend cpu_forward --case \"forward bf16 b2 h4/2 q31 k129 d64 causal | seed=3 drawn bhsd "
       "cache\"");
-  command->callback([asked, &context] { parity(*asked, context); });
+  command.callback([asked, &context] { parity(*asked, context); });
 }
 
 }  // namespace attune

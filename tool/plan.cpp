@@ -10,6 +10,7 @@
 #include "machine/host.h"
 #include "plan/plan.h"
 #include "plan/tuned.h"
+#include "tool/cli.h"
 #include "tool/commands.h"
 #include "tool/text.h"
 
@@ -124,22 +125,22 @@ void run(const Asked& asked, Context& context) {
 }  // namespace
 
 void add_plan(CLI::App& app, Context& context) {
-  CLI::App* sub = app.add_subcommand("plan", "What would run for a problem, and why");
+  const Command sub = add_command(app, "plan", "What would run for a problem, and why");
   const auto asked = std::make_shared<Asked>();
-  sub->add_option("problem", asked->line, "The problem line")->required()->type_name("LINE");
-  sub->add_option("--device", asked->device,
-                  join("cpu, cpu:<isa>, or one of ", known_devices(), "; it need not be here"))
-      ->type_name("NAME")
-      ->capture_default_str();
-  sub->add_option("--backend", asked->backend, "Only this backend: its refusal is an error")->type_name("NAME");
-  sub->footer(
+  sub.add_option("problem", asked->line, "The problem line").required().type_name("LINE");
+  sub.add_option("--device", asked->device,
+                 join("cpu, cpu:<isa>, or one of ", known_devices(), "; it need not be here"))
+      .type_name("NAME")
+      .show_default();
+  sub.add_option("--backend", asked->backend, "Only this backend: its refusal is an error").type_name("NAME");
+  sub.footer(
       "Examples:\n"
       "  attune plan \"forward bf16 b2 h32/8 q4096 k4096 d128 causal\"\n"
       "  attune plan \"backward f32 b1 h8 q1024 k1024 d64 window255,0\" --device cpu:scalar\n"
       "  attune plan \"forward bf16 b1 h8 q1 k65536 d128 full paged64\" --device h200 --json\n\n"
       "ATTUNE_TUNED names a file of tuned rules, or a folder of them, to plan with.\n"
       "Exit code 1, with every backend's reason, where nothing supports the problem.");
-  sub->callback([asked, &context] { run(*asked, context); });
+  sub.callback([asked, &context] { run(*asked, context); });
 }
 
 }  // namespace attune

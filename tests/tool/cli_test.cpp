@@ -1,6 +1,7 @@
 // The command line from outside: exit codes, sentences, JSON; and that docs/cli.md says what --help says.
 #include <gtest/gtest.h>
 
+#include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 #include <regex>
 #include <set>

@@ -1,6 +1,7 @@
 // The completion scripts: the shells accept them, and they offer every command and option there is.
 #include <gtest/gtest.h>
 
+#include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
 #include "tests/tool/spawn.h"

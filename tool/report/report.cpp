@@ -6,6 +6,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "tool/cli.h"
 #include "tool/commands.h"
 #include "tool/report/model.h"
 
@@ -52,19 +53,19 @@ void run(const Asked& asked, Context& context) {
 }  // namespace
 
 void add_report(CLI::App& app, Context& context) {
-  CLI::App* sub = app.add_subcommand("report", "From records to a page with plots and a Markdown text");
+  const Command sub = add_command(app, "report", "From records to a page with plots and a Markdown text");
   const auto asked = std::make_shared<Asked>();
-  sub->add_option("records", asked->files, "Files that attune bench wrote, one record a line")
-      ->required()
-      ->type_name("FILE");
-  sub->add_option("--out", asked->html, "Write one self-contained HTML page")->type_name("FILE");
-  sub->add_option("--markdown", asked->markdown, "Write Markdown; without --out and --markdown it goes to stdout")
-      ->type_name("FILE");
-  sub->footer(
+  sub.add_option("records", asked->files, "Files that attune bench wrote, one record a line")
+      .required()
+      .type_name("FILE");
+  sub.add_option("--out", asked->html, "Write one self-contained HTML page").type_name("FILE");
+  sub.add_option("--markdown", asked->markdown, "Write Markdown; without --out and --markdown it goes to stdout")
+      .type_name("FILE");
+  sub.footer(
       "Examples:\n"
       "  attune report records.jsonl\n"
       "  attune report monday.jsonl tuesday.jsonl --out report.html --markdown report.md");
-  sub->callback([asked, &context] { run(*asked, context); });
+  sub.callback([asked, &context] { run(*asked, context); });
 }
 
 }  // namespace attune
