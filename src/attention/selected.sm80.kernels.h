@@ -1,5 +1,4 @@
-// The compiled kernels of selected attention as the host sees them. A file selected.sm80.d#.cu holds those of one head
-// dim, so that a build compiles them side by side.
+// The compiled kernels of selected attention as the host sees them; selected.sm80.dims.cu holds them.
 #pragma once
 #include <span>
 

@@ -1,5 +1,5 @@
-// The compiled kernels of the backward of selected attention as the host sees them. A file selected_backward.sm80.d#.cu
-// holds those of one head dim, so that a build compiles them side by side.
+// The compiled kernels of the backward of selected attention as the host sees them; selected_backward.sm80.dims.cu
+// holds them.
 #pragma once
 #include "attention/selected.sm80.kernels.h"
 #include "attention/selected_backward.lists.sm80.h"
