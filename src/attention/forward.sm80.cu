@@ -1,6 +1,7 @@
 // sm80_forward: the host side of forward.sm80.h. Chooses among the compiled kernels, packs the query heads of a group
 // into one block where there are few queries, and splits the keys where the grid would leave multiprocessors idle.
 #include <algorithm>
+#include <cmath>
 
 #include "attention/append.cuda.h"
 #include "attention/decode.sm80.host.h"
@@ -25,7 +26,6 @@ __global__ void __launch_bounds__(1024) order_kernel(const __grid_constant__ Ord
 
 constexpr std::string_view kWho = "sm80_forward";
 constexpr int kLeastKeysOfSplit = 256;  // below, merging costs more than the split saves
-constexpr int kMostSplits = 128;
 constexpr int64_t kMostBlocks = INT32_MAX;
 constexpr double kMostWasted = 1.3;  // below, the larger tile is quicker all the same
 constexpr int64_t kShortDiagonal = 1 << 15;      // keys times dim: 512 of 64
@@ -87,6 +87,13 @@ double wasted(const Problem& p, const ForwardKernel& k) {
 
 int blocks_at_once(const ForwardKernel& k, const Device& d) {
   return d.units * std::clamp(cuda::shared_limit(d.arch) / k.shared_bytes, 1, k.blocks_per_sm);
+}
+
+// One block merges all parts: a part takes it about half as long as a tile of keys, so there are at most so many that
+// both take the same time.
+int most_splits(int64_t keys, int tile_k, int64_t room) {
+  const auto even = int64_t(std::sqrt(2. * double(keys) / tile_k));
+  return int(std::clamp<int64_t>(std::min({room, keys / kLeastKeysOfSplit, even}), 1, sm80::kMostParts));
 }
 
 struct Partial { float *out, *lse; uint32_t* arrived; int32_t* order; };
@@ -166,8 +173,7 @@ Status shape(Plan& plan, const Planner&) {
   const int64_t blocks = units(p, *k) * row_blocks(p, *k), room = blocks_at_once(*k, plan.device);
   if (blocks > kMostBlocks) return Status::no(kWho, ": ", blocks, " blocks are over 2^31 - 1");
   if (p.reproducible != Reproducible::batch && blocks > 0 && blocks * 5 < room * 4)
-    plan.splits =
-        int(std::clamp<int64_t>(std::min(room / blocks, keys_seen(p, *k) / kLeastKeysOfSplit), 1, kMostSplits));
+    plan.splits = most_splits(keys_seen(p, *k), k->tile_k, room / blocks);
   carve(count, plan);
   plan.workspace_bytes = count.used;
   return Status::good();

@@ -4,52 +4,15 @@
 // A warp owns 16 or 32 rows: with 32, every fragment of K and V feeds two products. The reference of a row moves only
 // when its maximum grew by more than 2^kLazy, row by row: a row's bits do not depend on what shares its tile.
 #pragma once
-#include "attention/rows.sm80.h"
-#include "core/divisor.h"
+#include "attention/forward.sm80.place.h"
 #include "core/score.h"
 #include "machine/sm80/memory.h"
 
 namespace attune::sm80 {
 
 constexpr float kLazy = 8.f;
+constexpr int kMostParts = 128;
 constexpr int kAhead = 3;  // 2 to 4 compile to the same schedule
-
-// What a block needs to find its place comes first, side by side: constants are fetched by the line, and a short
-// sequence is mostly the way to its first load.
-struct ForwardParams {
-  ByteRows q, k, v, out;  // of paged keys: data only
-  Divisor group;          // query heads that share a block's rows, ordered (position, head); 1: a block has one head
-  Divisor row_blocks;     // of one unit; a unit is `group` heads of one sequence
-  Divisor splits;
-  Divisor units;          // of one sequence
-  Divisor batch;
-  Divisor heads_per_key;
-  Divisor pieces;         // key tiles of a block of the list
-  const int32_t* order;   // of a list: which place a block takes; null: its own
-  uint32_t few_rows;      // sequences of at most so many (position, head of a key head) rows are the decode kernels'
-  bool uniform;           // every sequence is `seq` but for its place in the batch: no lengths in tensors
-  Sequence seq;
-  Problem problem;
-  DenseArgs args;
-  float* partial_out;     // [split][batch][head][query][dim_v], where splits > 1
-  float* partial_lse;     // [split][batch][head][query]
-  uint32_t* arrived;      // [batch][unit][row block], 0 before and after
-};
-
-// Which rows and keys a block has. In shared memory once the first loads are on their way: it is read at the edges of
-// the loop, where registers are dear.
-struct Place {
-  Sequence seq;
-  int64_t from, until;        // query i sees the keys from i + from until i + until, where they stand one apart
-  int b, unit, split, block;
-  int head_q, head_kv;
-  int first, rows;            // of the unit's rows
-  int first_tile, tiles;      // key tiles of this split
-  int open_first, open_last;  // keys that every row of the block sees
-  const int32_t* column;      // of a list: the key blocks of the rows
-  const char *k, *v;          // where key 0 of the sequence lies, unless keys are paged
-  char *q, *out;              // where row `first` lies; rows follow each other unless heads share the block
-};
 
 template <class T, int Dim, int DimV, int TileQ, int TileK, int Warps, bool WithOptions>
 struct Forward {
@@ -67,6 +30,7 @@ struct Forward {
   const uint32_t q_shared, k_shared, v_shared;
   Place& at;
   int2* const seen;     // [TileQ]: the keys that each row sees, from x until y
+  float* const weights; // of parts of split keys, in the place of the tiles
   Accumulator o[kM][DimV / 8];
   float ref[kM][2], sum[kM][2];
 
@@ -80,7 +44,8 @@ struct Forward {
         k_shared(q_shared + TileOfQ::kBytes),
         v_shared(k_shared + TileOfK::kBytes),
         at(place),
-        seen(seen_keys) {}
+        seen(seen_keys),
+        weights(reinterpret_cast<float*>(shared)) {}
 
   __device__ int position(int row) const { return int(x.group.divide(row)); }
   __device__ int head(const Place& at, int row) const { return at.head_q + int(x.group.rest(row)); }
@@ -542,40 +507,55 @@ struct Forward {
     if (threadIdx.x == 0) *counter = 0;
     for (int first = warp * kRowsMerged; first < at.rows; first += Warps * kRowsMerged) merge_rows(first);
   }
-  // A warp merges as many rows at once as it has lanes for, and a few parts: the time is that of loads that wait for
-  // each other.
-  static constexpr int kLanesOfRow = DimV <= 64 ? 8 : DimV <= 128 ? 16 : 32, kRowsMerged = 32 / kLanesOfRow, kParts = 4;
+  // A warp merges as many rows at once as it has lanes for: first the weights of all parts, into its share of the
+  // tiles' memory, then the parts, so that many loads are on their way.
+  static constexpr int kLanesOfRow = DimV <= 64 ? 8 : DimV <= 128 ? 16 : 32, kRowsMerged = 32 / kLanesOfRow, kParts = 8;
+  static_assert(kSharedBytes / Warps >= kRowsMerged * kMostParts * 4);
   __device__ void merge_rows(int first) const {
-    const int row = min(first + lane / kLanesOfRow, at.rows - 1), column = lane % kLanesOfRow * 8;
-    const bool mine = first + lane / kLanesOfRow < at.rows, inside = column < p.dim_v;
+    const int mine = lane % kLanesOfRow, column = mine * 8, row = min(first + lane / kLanesOfRow, at.rows - 1);
+    const bool there = first + lane / kLanesOfRow < at.rows, inside = column < p.dim_v;
     const int splits = int(x.splits.by);
-    float lse = -INFINITY, acc[8] = {};
+    const float* const parts = x.partial_lse + row_index(row);
+    float* const weight = weights + (warp * kRowsMerged + lane / kLanesOfRow) * kMostParts;
+    float top = -INFINITY, total = 0.f, acc[8] = {};
+    for (int n = mine; n < splits; n += kLanesOfRow) {
+      const float lse = __ldcg(parts + n * split_rows());
+      weight[n] = lse, top = fmaxf(top, lse);
+    }
+#pragma unroll
+    for (int n = 1; n < kLanesOfRow; n *= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, n));
+    for (int n = mine; n < splits; n += kLanesOfRow)
+      total += weight[n] = expf(weight[n] - (top == -INFINITY ? 0.f : top));
+#pragma unroll
+    for (int n = 1; n < kLanesOfRow; n *= 2) total += __shfl_xor_sync(~0u, total, n);
+    const float once = total == 0.f ? 0.f : 1.f / total;
+    for (int n = mine; n < splits; n += kLanesOfRow) weight[n] *= once;
+    __syncwarp();
+    const float* from = x.partial_out + row_index(row) * p.dim_v + (inside ? column : 0);
     for (int n = 0; n < splits; n += kParts) {
-      float of_part[kParts];
       float4 low[kParts], high[kParts];
 #pragma unroll
       for (int u = 0; u < kParts; ++u) {
-        const int64_t part = min(n + u, splits - 1) * split_rows() + row_index(row);
-        of_part[u] = __ldcg(x.partial_lse + part);
-        const float4* from = reinterpret_cast<const float4*>(x.partial_out + part * p.dim_v + (inside ? column : 0));
-        low[u] = __ldcg(from), high[u] = __ldcg(from + 1);
+        const int64_t part = min(n + u, splits - 1) * split_rows();
+        const float4* two = reinterpret_cast<const float4*>(from + part * p.dim_v);
+        low[u] = __ldcg(two), high[u] = __ldcg(two + 1);
       }
 #pragma unroll
       for (int u = 0; u < kParts; ++u) {
-        const Share share = merge(lse, n + u < splits ? of_part[u] : -INFINITY);
-        lse = share.lse;
-        if (share.b == 0.f) continue;  // an empty part
+        const float share = n + u < splits ? weight[n + u] : 0.f;
+        if (share == 0.f) continue;  // an empty part
         const float eight[8] = {low[u].x, low[u].y, low[u].z, low[u].w, high[u].x, high[u].y, high[u].z, high[u].w};
 #pragma unroll
-        for (int d = 0; d < 8; ++d) acc[d] = acc[d] * share.a + eight[d] * share.b;
+        for (int d = 0; d < 8; ++d) acc[d] = fmaf(eight[d], share, acc[d]);
       }
     }
-    RowEnd end(lse);
-    if (mine && column == 0) merge_end(end, row), write_lse(end, row);
+    __syncwarp();
+    RowEnd end(total == 0.f ? -INFINITY : top + logf(total));
+    if (there && mine == 0) merge_end(end, row), write_lse(end, row);
     end.now = __shfl_sync(~0u, end.now, 0, kLanesOfRow), end.before = __shfl_sync(~0u, end.before, 0, kLanesOfRow);
 #pragma unroll
     for (int d = 0; d < 8; ++d) acc[d] *= end.now;
-    if (mine && inside) write(row, column, acc, end.before);
+    if (there && inside) write(row, column, acc, end.before);
   }
 };
 
