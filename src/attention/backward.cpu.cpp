@@ -9,6 +9,7 @@
 #include <numeric>
 
 #include "attention/cpu.h"
+#include "attention/gradients.cpu.h"
 #include "attention/lists.cpu.h"
 #include "attention/queries.cpu.h"
 
@@ -19,50 +20,42 @@ using namespace cpu;
 
 constexpr int kMaxRows = 64;  // of a panel, on any machine
 
-// Pools that several sequences may share: gradients of a key are added up, one sequence after the other.
-bool shares_keys(const Problem& p, const Args& a) { return p.keys == KeySource::paged || a.given(Role::cache_index); }
-
-bool accumulates(const Problem& p) { return p.has(Option::accumulate); }
-
 // How many units one head of keys has.
 int units_of_keys(const Problem& p) { return by_head(p) ? p.heads_q / p.heads_kv : 1; }
 
-// Panels of keys whose products are taken one after the other. With a list a query tile is small: the operand of one
-// product stays in L1 for all panels of a block of 64 keys, all five would not.
-constexpr int kMaxBunch = 8;
-int bunch_of(const Problem& p) { return by_head(p) ? kMaxBunch : 1; }
-
-// Of every row of the problem: [batch][head][query].
-struct RowState {
-  float *lse, *delta;  // base 2, +inf where a row sees nothing; sum dO O - dlse
-  double* d_sink;      // [batch][head]
-};
+// Query tiles that meet a key tile together. With a list a tile is a block: what is loaded and stored once a product,
+// the accumulators, is then shared by several.
+constexpr int kMaxTiles = 8;
+constexpr int kQueries = 128;  // of all of them, of 4 bytes an element
+int tiles_of(const Problem& p, const CpuKernels& m) {
+  if (!by_head(p)) return 1;
+  return std::clamp(kQueries * 4 / m.operand_bytes / std::min(p.mask.blocks.q, p.len_q), 1, kMaxTiles);
+}
 
 struct Partial { float* dq; int64_t rows; };  // [split][batch][head][query][dim_qk]; one split needs none
 
 struct Scratch {
-  std::byte *k_q, *v_q, *k_v;            // a key tile: as panels for S and dP, and as a tile for dQ
-  Queries queries;                       // a query tile
-  float *dk, *dv, *dq;                   // accumulators: of the key tile, and of all rows of the head of keys
-  float *s, *dp, *plain, *plain_dp;      // s and dp, and so p and ds: of a bunch of panels
-  std::byte *p, *ds, *ds_t;              // ds_t: panels of queries, each with all keys of the tile
+  std::byte *k_q, *v_q, *k_v;        // a key tile: as panels for S and dP, and as a tile for dQ
+  Queries queries;                   // a query tile
+  float *dk, *dv, *dq;               // accumulators: of the key tile, and of all rows of the head of keys
+  float *s, *dp, *plain, *plain_dp;  // of a panel of keys
+  std::byte *p, *ds, *ds_t;          // ds_t: panels of queries, each with all keys of the tile
   float *lse, *delta, *row;
   const void** rows;
   General* scores;
   Unit* units;
 };
 
-// Panels of dQ. With a list every block of queries begins a new one.
-int64_t panels_of_block(const Problem& p, const CpuKernels& m) { return ceil_div(p.mask.blocks.q, m.rows); }
-int64_t panels_of_unit(const Problem& p, const CpuKernels& m) {
-  if (by_head(p)) return ceil_div(p.len_q, p.mask.blocks.q) * panels_of_block(p, m);
-  return ceil_div(int64_t(p.len_q) * group(p), m.rows);
+// Rows of a unit's dQ. With a list every query tile begins a new panel.
+int64_t rows_of_dq(const Plan& plan, const CpuKernels& m, const PackedQueries& queries) {
+  const Problem& p = plan.problem;
+  return by_head(p) ? queries.slots * plan.tile_q : round_up(int64_t(p.len_q) * group(p), m.rows);
 }
 
-Scratch carve(Workspace& ws, const Plan& plan, const CpuKernels& m) {
+Scratch carve(Workspace& ws, const Plan& plan, const CpuKernels& m, const PackedQueries& queries) {
   const Problem& p = plan.problem;
   const size_t tk = size_t(plan.tile_k), tq = size_t(plan.tile_q), rows = size_t(m.rows),
-               bytes = size_t(m.operand_bytes);
+               all = tq * size_t(tiles_of(p, m)), bytes = size_t(m.operand_bytes);
   const size_t dim_qk = size_t(padded(m, p.dim_qk)), dim_v = size_t(padded(m, p.dim_v));
   const auto operand = [&](size_t count) { return ws.take<std::byte>(count * bytes); };
   Scratch x{};
@@ -70,21 +63,15 @@ Scratch carve(Workspace& ws, const Plan& plan, const CpuKernels& m) {
   x.queries.q_k = operand(tq * dim_qk), x.queries.q_v = operand(tq * dim_qk);
   x.queries.do_k = operand(tq * dim_v), x.queries.do_v = operand(tq * dim_v), x.queries.room = plan.tile_q;
   x.dk = ws.take<float>(tk * dim_qk), x.dv = ws.take<float>(tk * dim_v);
-  x.dq = ws.take<float>(size_t(panels_of_unit(p, m) * units_of_keys(p)) * rows * dim_qk);
-  const size_t bunch = size_t(bunch_of(p));
-  x.s = ws.take<float>(tq * rows * bunch), x.dp = ws.take<float>(tq * rows * bunch);
+  x.dq = ws.take<float>(size_t(rows_of_dq(plan, m, queries) * units_of_keys(p)) * dim_qk);
+  x.s = ws.take<float>(all * rows), x.dp = ws.take<float>(all * rows);
   x.plain = ws.take<float>(tq * rows), x.plain_dp = ws.take<float>(tq * rows);
-  x.p = operand(tq * rows * bunch), x.ds = operand(tq * rows * bunch), x.ds_t = operand(tq * tk);
-  x.lse = ws.take<float>(tq), x.delta = ws.take<float>(tq), x.row = ws.take<float>(rows * std::max(dim_qk, dim_v));
+  x.p = operand(all * rows), x.ds = operand(all * rows), x.ds_t = operand(all * tk);
+  x.lse = ws.take<float>(all), x.delta = ws.take<float>(all), x.row = ws.take<float>(rows * std::max(dim_qk, dim_v));
   x.rows = ws.take<const void*>(std::max(tk, tq));
   x.scores = ws.take<General>(size_t(p.heads_q / p.heads_kv));
   x.units = ws.take<Unit>(size_t(units_of_keys(p)));
   return x;
-}
-
-RowState carve_rows(Workspace& ws, const Problem& p) {
-  const size_t heads = size_t(p.batch) * size_t(p.heads_q), rows = heads * size_t(p.len_q);
-  return {ws.take<float>(rows), ws.take<float>(rows), ws.take<double>(heads)};
 }
 
 Partial carve_partial(Workspace& ws, const Plan& plan) {
@@ -93,55 +80,15 @@ Partial carve_partial(Workspace& ws, const Plan& plan) {
   return {plan.splits == 1 ? nullptr : ws.take<float>(size_t(plan.splits * rows * p.dim_qk)), rows};
 }
 
-void read_row(const CpuKernels& m, DType t, const char* from, int n, float* to) {
-  if (t == DType::f32) std::copy_n(reinterpret_cast<const float*>(from), n, to);
-  else m.widen(from, n, to);
-}
-void write_row(const CpuKernels& m, DType t, const float* from, int n, char* to) {
-  if (t == DType::f32) std::copy_n(from, n, reinterpret_cast<float*>(to));
-  else m.narrow(from, n, to);
-}
-// A row of a gradient, which is f32 where the run accumulates.
-void write_gradient(const CpuKernels& m, const Problem& p, const float* from, int n, char* to) {
-  if (!accumulates(p)) return write_row(m, p.dtype.grad, from, n, to);
-  for (int d = 0; d < n; ++d) reinterpret_cast<float*>(to)[d] += from[d];
-}
-
-// lse and delta of the rows of one head, and its share of the sink's gradient.
-void prepare(const Problem& p, const Args& a, const CpuKernels& m, const RowState& to, float* row, int b, int h) {
-  const Sequence seq = sequence(p, a, b);
-  const int64_t first = (int64_t(b) * p.heads_q + h) * p.len_q;
-  const float sink = p.has(Option::sink) ? *a.row<const float>(Role::sinks, 0, 0, h) : -INFINITY;
-  double d_sink = 0;
-  float other[256];
-  for (int i = 0; i < seq.len_q; ++i) {
-    const int64_t at = seq.q_first + i;
-    read_row(m, p.dtype.out, row_address(a[Role::out], seq.q_batch, at, h), p.dim_v, row);
-    read_row(m, p.dtype.out, row_address(a[Role::d_out], seq.q_batch, at, h), p.dim_v, other);
-    float delta = 0;
-    for (int d = 0; d < p.dim_v; ++d) delta += row[d] * other[d];
-    if (a.given(Role::d_lse)) delta -= *a.row<const float>(Role::d_lse, seq.q_batch, at, h);
-    const float lse = *a.row<const float>(Role::lse, seq.q_batch, at, h);
-    to.delta[first + i] = lse == -INFINITY ? 0.f : delta;
-    to.lse[first + i] = lse == -INFINITY ? INFINITY : lse * kLog2e;
-    if (lse != -INFINITY) d_sink -= std::exp(double(sink) - lse) * delta;
-  }
-  to.d_sink[int64_t(b) * p.heads_q + h] = d_sink;
-}
-
-// The key tiles of a sequence with up to `len_k` keys. They end where blocks of a list do.
-struct KeyTiles {
-  int64_t size, block, pieces, count;
-
-  KeyTiles(const Plan& plan, int len_k)
-      : size(plan.tile_k), block(plan.problem.mask.blocks.k), pieces(ceil_div(std::min<int64_t>(block, len_k), size)),
-        count(block ? ceil_div(len_k, block) * pieces : ceil_div(len_k, size)) {}
-  // Of a sequence that has `len`.
-  Rows keys(int64_t n, int len) const {
-    if (!block) return {clamp(n * size, 0, len), clamp((n + 1) * size, 0, len)};
-    const int64_t start = n / pieces * block, first = start + n % pieces * size;
-    return {clamp(first, 0, len), clamp(std::min(first + size, start + block), 0, len)};
-  }
+// Rows of a unit that follow each other, as operands.
+struct QueryTile {
+  Rows rows, open;   // of the unit; those of them that see any of the keys
+  int n = 0, at = 0; // queries, with those that fill it up; how many come before in lse, delta and ds_t
+  Queries packed{};
+  Panels panels;     // of dS and dQ
+  float* dq = nullptr;
+  int entry = 0;     // of the list of blocks
+  int seen = 0;      // panels of keys, from the first on, that any of the queries sees
 };
 
 // The gradients of one head of keys in one sequence, for its key tiles [first, last).
@@ -164,7 +111,7 @@ class Task {
     for (int n = 0; n < units_of_keys(p_); ++n)
       x_.units[n] = unit_of(p_, a, b, head_kv * units_of_keys(p_) + n, x_.scores + n * group(p_));
     for (int n = 0; n < units_of_keys(p_); ++n)
-      std::fill_n(dq_of(n, 0), panels_of_unit(p_, m) * m.rows * dim_qk_, 0.f);
+      std::fill_n(dq_of(n, 0), rows_of_dq(plan, m, queries) * dim_qk_, 0.f);
   }
 
   void run(const KeyTiles& tiles, int64_t first, int64_t last) {
@@ -174,25 +121,12 @@ class Task {
   // dQ to the tensor, or to a split's share of it.
   void store_dq(float* partial) {
     if (!a_.given(Role::dq)) return;
-    float factor[kMaxRows];
-    std::fill_n(factor, m_.rows, scale_);
     for (int n = 0; n < units_of_keys(p_); ++n) {
       const Unit& u = x_.units[n];
-      for (int first = 0, count; first < u.rows(); first += count) {
-        count = std::min(m_.rows, u.rows() - first);
-        if (by_head(p_)) count = std::min(count, p_.mask.blocks.q - first % p_.mask.blocks.q);
-        if (!partial && u.group == 1 && plain_) {
-          m_.unpack(dq_of(n, first), p_.dim_qk, factor, count, reinterpret_cast<float*>(u.address(Role::dq, first)),
-                    a_[Role::dq].stride.seq);
-          continue;
-        }
-        m_.unpack(dq_of(n, first), p_.dim_qk, factor, count, x_.row, p_.dim_qk);
-        for (int r = 0; r < count; ++r) {
-          const float* from = x_.row + r * p_.dim_qk;
-          if (partial) std::copy_n(from, p_.dim_qk, partial + row_index(u, first + r) * p_.dim_qk);
-          else write_gradient(m_, p_, from, p_.dim_qk, u.address(Role::dq, first + r));
-        }
-      }
+      if (!by_head(p_)) store_dq(u, {0, u.rows()}, Panels(m_, u.rows(), false), dq_of(n, 0), partial);
+      for (int64_t slot = 0; slot < queries_.slots; ++slot)
+        if (const Rows rows = queries_.rows(plan_, u, slot); rows.first < rows.last)
+          store_dq(u, rows, panels_of(rows), dq_of(n, slot * plan_.tile_q), partial);
     }
   }
 
@@ -200,238 +134,293 @@ class Task {
   int64_t row_index(const Unit& u, int row) const {
     return (int64_t(u.b) * p_.heads_q + u.head(row)) * p_.len_q + u.position(row);
   }
-  float* dq_of(int unit, int row) const {
-    int64_t panel = row / m_.rows;
-    if (const int size = p_.mask.blocks.q) panel = row / size * panels_of_block(p_, m_) + row % size / m_.rows;
-    return x_.dq + (unit * panels_of_unit(p_, m_) + panel) * m_.rows * dim_qk_;
+  float* dq_of(int unit, int64_t row) const {
+    return x_.dq + (unit * rows_of_dq(plan_, m_, queries_) + row) * dim_qk_;
   }
-  int panels(Rows keys) const { return int(ceil_div(round_up(keys.last - keys.first, m_.keys), m_.rows)); }
+  Panels panels_of(Rows rows) const { return {m_, int(round_up(rows.last - rows.first, m_.keys))}; }
+
+  void store_dq(const Unit& u, Rows rows, const Panels& panels, const float* dq, float* partial) {
+    float factor[kMaxRows];
+    std::fill_n(factor, m_.rows, scale_);
+    for (int panel = 0; panel < panels.count(); ++panel) {
+      const int first = rows.first + panels.first(panel), count = std::min(panels[panel].rows, rows.last - first);
+      if (count <= 0) break;
+      const float* from = dq + int64_t(panels.first(panel)) * dim_qk_;
+      if (!partial && u.group == 1 && plain_) {
+        panels[panel].unpack(from, p_.dim_qk, factor, count, reinterpret_cast<float*>(u.address(Role::dq, first)),
+                             a_[Role::dq].stride.seq);
+        continue;
+      }
+      panels[panel].unpack(from, p_.dim_qk, factor, count, x_.row, p_.dim_qk);
+      for (int r = 0; r < count; ++r) {
+        const float* row = x_.row + r * p_.dim_qk;
+        if (partial) std::copy_n(row, p_.dim_qk, partial + row_index(u, first + r) * p_.dim_qk);
+        else write_gradient(m_, p_, row, p_.dim_qk, u.address(Role::dq, first + r));
+      }
+    }
+  }
 
   void key_tile(Rows keys) {
     const int count = keys.last - keys.first;
     if (count <= 0) return;
     const Unit& any = x_.units[0];
+    const Panels panels = panels_of(keys);
     const float scale_k = m_.scale_in_q && !general_ ? scale_ * kLog2e : 1.f;
     for (const Role role : {Role::k, Role::v}) {
       const int dim = role == Role::k ? p_.dim_qk : p_.dim_v, wide = role == Role::k ? dim_qk_ : dim_v_;
       gather_keys(any, role, keys.first, count, x_.rows);
-      for (int n = 0; n < panels(keys); ++n) {
-        const int first = n * m_.rows, rows = clamp(count - first, 0, m_.rows);
-        m_.pack_q(x_.rows + first, rows, dim, role == Role::k ? scale_k : 1.f,
-                  at(role == Role::k ? x_.k_q : x_.v_q, m_, int64_t(first) * wide));
+      for (int n = 0; n < panels.count(); ++n) {
+        const int first = panels.first(n), rows = clamp(count - first, 0, panels[n].rows);
+        panels[n].pack_q(x_.rows + first, rows, dim, role == Role::k ? scale_k : 1.f,
+                         at(role == Role::k ? x_.k_q : x_.v_q, m_, int64_t(first) * wide));
       }
       if (role == Role::k) m_.pack_v(x_.rows, count, dim, x_.k_v, plan_.tile_k);
     }
-    std::fill_n(x_.dk, int64_t(panels(keys)) * m_.rows * dim_qk_, 0.f);
-    std::fill_n(x_.dv, int64_t(panels(keys)) * m_.rows * dim_v_, 0.f);
-    for (int n = 0; n < units_of_keys(p_); ++n) visit_queries(n, keys);
-    store_keys(Role::dk, keys, x_.dk, p_.dim_qk, dim_qk_, scale_);
-    store_keys(Role::dv, keys, x_.dv, p_.dim_v, dim_v_, 1.f);
+    std::fill_n(x_.dk, int64_t(panels.rows()) * dim_qk_, 0.f);
+    std::fill_n(x_.dv, int64_t(panels.rows()) * dim_v_, 0.f);
+    for (int n = 0; n < units_of_keys(p_); ++n) visit_queries(n, keys, panels);
+    store_keys(Role::dk, keys, panels, x_.dk, p_.dim_qk, dim_qk_, scale_);
+    store_keys(Role::dv, keys, panels, x_.dv, p_.dim_v, dim_v_, 1.f);
   }
 
-  void visit_queries(int unit, Rows keys) {
+  void visit_queries(int unit, Rows keys, const Panels& panels) {
     const Unit& u = x_.units[unit];
     const QueryWalk walk{u.seq.band, u.seq.len_q, 1};
     const Rows seen{walk.first_query(keys.first) * u.group, walk.last_query(keys.last - 1) * u.group};
-    if (!p_.mask.blocks.q) return query_rows(unit, keys, seen);
+    if (!p_.mask.blocks.q) return query_rows(unit, keys, panels, seen);
     const BlockList list = list_of(p_, a_, u.b, u.head_q);
     const int key_block = keys.first / p_.mask.blocks.k, size = p_.mask.blocks.q;
-    const auto visit = [&](int64_t block) {
-      if (p_.has(Option::block_bias)) x_.scores[unit].entry = std::max(0, list.find(int(block), key_block));
-      query_block(unit, keys, seen, block);
-    };
+    count_ = 0;
+    const auto visit = [&](int64_t block) { query_block(unit, keys, panels, seen, list, block, key_block); };
     if (a_.given(Role::block_begin_k)) {
       const BlockList by_key{p_.mask.blocks, a_.row<const int32_t>(Role::block_begin_k, u.b, 0, u.head_q),
                              a_.row<const int32_t>(Role::block_row_k)};
       for (int n = 0; n < by_key.count(key_block); ++n) visit(by_key.key_block(key_block, n));
-      return;
+    } else {
+      for (int64_t block = seen.first / size; block * size < seen.last; ++block)
+        if (list.find(int(block), key_block) >= 0) visit(block);
     }
-    for (int64_t block = seen.first / size; block * size < seen.last; ++block)
-      if (list.find(int(block), key_block) >= 0) visit(block);
+    query_tiles(u, keys, panels);
   }
 
   // Rows of a unit against the key tile. Tiles begin on a panel of dQ; rows before `rows.first` are hidden.
-  void query_rows(int unit, Rows keys, Rows rows) {
+  void query_rows(int unit, Rows keys, const Panels& panels, Rows rows) {
     for (int64_t first = rows.first / m_.rows * m_.rows; first < rows.last; first += plan_.tile_q) {
       const Rows tile{int(first), clamp(first + plan_.tile_q, 0, rows.last)};
       // Whole panels of dQ: a row beyond the tile adds 0 to whoever owns it.
       const int n = int(round_up(round_up(tile.last - tile.first, m_.rows), m_.keys));
       pack_queries(p_, m_, x_.units[unit], tile, n, x_.rows, x_.queries);
-      query_tile(unit, keys, rows, tile, n, x_.queries);
+      tiles_[0] = {.rows = tile, .open = rows, .n = n, .packed = x_.queries,
+                   .panels = Panels(m_, tile.last - tile.first, false), .dq = dq_of(unit, first)};
+      count_ = 1;
+      query_tiles(x_.units[unit], keys, panels);
     }
   }
-  // Those of a block that are seen. Its tiles are packed.
-  void query_block(int unit, Rows keys, Rows seen, int64_t block) {
+  // Those of a block that are seen, whose tiles are packed. They wait until there are enough.
+  void query_block(int unit, Rows keys, const Panels& panels, Rows seen, const BlockList& list, int64_t block,
+                   int key_block) {
     const Unit& u = x_.units[unit];
-    const int64_t size = p_.mask.blocks.q, end = std::min<int64_t>((block + 1) * size, u.rows());
-    const Rows rows{clamp(block * size, seen.first, seen.last), clamp(end, seen.first, seen.last)};
     for (int64_t piece = 0; piece < queries_.pieces; ++piece) {
-      const int64_t first = block * size + piece * plan_.tile_q;
-      const Rows tile{int(first), int(std::min(end, first + plan_.tile_q))};
-      if (tile.first >= rows.last || tile.last <= rows.first) continue;
-      const int n = int(round_up(tile.last - tile.first, m_.keys));
-      if (n % m_.rows)  // rows of the last panel of dQ that are not there
-        std::memset(at(x_.ds_t, m_, int64_t(n / m_.rows) * m_.rows * plan_.tile_k), 0,
-                    size_t(m_.rows) * size_t(plan_.tile_k) * size_t(m_.operand_bytes));
-      query_tile(unit, keys, rows, tile, n, queries_.at(p_, m_, u.b, u.head_q, block * queries_.pieces + piece));
+      const int64_t slot = block * queries_.pieces + piece;
+      const Rows tile = queries_.rows(plan_, u, slot);
+      const Rows open{clamp(tile.first, seen.first, seen.last), clamp(tile.last, seen.first, seen.last)};
+      if (open.first >= open.last) continue;
+      QueryTile& t = tiles_[count_];
+      t = {.rows = tile, .open = open, .n = int(round_up(tile.last - tile.first, m_.keys)),
+           .at = count_ * plan_.tile_q, .packed = queries_.at(p_, u.b, u.head_q, slot), .panels = panels_of(tile),
+           .dq = dq_of(unit, slot * plan_.tile_q)};
+      if (p_.has(Option::block_bias)) t.entry = std::max(0, list.find(int(block), key_block));
+      if (++count_ == tiles_of(p_, m_)) query_tiles(u, keys, panels), count_ = 0;
     }
   }
 
-  void query_tile(int unit, Rows keys, Rows rows, Rows tile, int n, const Queries& packed) {
-    const Unit& u = x_.units[unit];
-    const int count = tile.last - tile.first;
-    std::fill_n(x_.lse, n, INFINITY), std::fill_n(x_.delta, n, 0.f);
-    if (u.group == 1) {
-      std::copy_n(rows_.lse + row_index(u, tile.first), count, x_.lse);
-      std::copy_n(rows_.delta + row_index(u, tile.first), count, x_.delta);
-    } else {
-      for (int r = 0; r < count; ++r) {
-        x_.lse[r] = rows_.lse[row_index(u, tile.first + r)];
-        x_.delta[r] = rows_.delta[row_index(u, tile.first + r)];
-      }
-    }
+  // dS of a panel of queries, exchanged, from a key on.
+  std::byte* ds_of(const QueryTile& t, int panel_first, int64_t key_elements) const {
+    return at(x_.ds_t, m_, int64_t(t.at + panel_first) * plan_.tile_k + key_elements);
+  }
+
+  void query_tiles(const Unit& u, Rows keys, const Panels& panels) {
     const QueryWalk walk{u.seq.band, u.seq.len_q, 1};
-    // The last panels, where no query of the tile sees a key: on the diagonal of a causal mask nearly half of them. As
-    // many are kept as fill a step of keys, for dQ.
-    int seen = panels(keys);
-    while (seen > 0 && int64_t(walk.first_query(keys.first + (seen - 1) * m_.rows)) * u.group >= tile.last) --seen;
-    while (seen < panels(keys) && seen * m_.rows % m_.keys) ++seen;
-    for (int first = 0; first < seen; first += bunch_of(p_))
-      bunch(u, keys, rows, tile, n, packed, {first, std::min(first + bunch_of(p_), seen)});
-    if (!a_.given(Role::dq)) return;
-    const int many = std::min(int(round_up(keys.last - keys.first, m_.keys)), seen * m_.rows);
+    for (int g = 0; g < count_; ++g) {
+      QueryTile& t = tiles_[g];
+      const int count = t.rows.last - t.rows.first;
+      float *lse = x_.lse + t.at, *delta = x_.delta + t.at;
+      std::fill_n(lse, t.n, INFINITY), std::fill_n(delta, t.n, 0.f);
+      if (u.group == 1) {
+        std::copy_n(rows_.lse + row_index(u, t.rows.first), count, lse);
+        std::copy_n(rows_.delta + row_index(u, t.rows.first), count, delta);
+      } else {
+        for (int r = 0; r < count; ++r) {
+          lse[r] = rows_.lse[row_index(u, t.rows.first + r)];
+          delta[r] = rows_.delta[row_index(u, t.rows.first + r)];
+        }
+      }
+      // The last panels, where no query of the tile sees a key: on the diagonal of a causal mask nearly half of them.
+      // As many are kept as fill a step of keys, for dQ.
+      t.seen = panels.count();
+      while (t.seen > 0 &&
+             int64_t(walk.first_query(keys.first + panels.first(t.seen - 1))) * u.group >= t.rows.last) --t.seen;
+      while (t.seen < panels.count() && panels.first(t.seen) % m_.keys) ++t.seen;
+      if (const int last = t.panels.count() - 1; t.panels.rows() > t.n)  // rows of dQ that are not there
+        std::memset(ds_of(t, t.panels.first(last), 0), 0,
+                    size_t(t.panels[last].rows) * size_t(plan_.tile_k) * size_t(m_.operand_bytes));
+    }
+    for (int panel = 0; panel < panels.count(); ++panel) key_panel(u, keys, panels, panel);
+    for (int g = 0; a_.given(Role::dq) && g < count_; ++g) add_dq(u, keys, panels, tiles_[g]);
+  }
+
+  void add_dq(const Unit& u, Rows keys, const Panels& panels, const QueryTile& t) {
+    const int many = std::min(int(round_up(keys.last - keys.first, m_.keys)), panels.first(t.seen));
     const BandWalk back{u.seq.band, u.seq.len_k, 1};
-    for (int first = 0; first < count; first += m_.rows) {
-      const int last = std::min(first + m_.rows, count) - 1;
-      const int from = clamp(back.first_key(u.position(tile.first + first)) - keys.first, 0, many) / m_.keys * m_.keys;
-      const int until = clamp(back.last_key(u.position(tile.first + last)) - keys.first, 0, many);
-      const int n_keys = std::min(many, int(round_up(until, m_.keys))) - from;
-      if (n_keys > 0)
-        m_.accumulate(at(x_.ds_t, m_, (int64_t(first) * plan_.tile_k + int64_t(from) * m_.rows)), x_.k_v, plan_.tile_k,
-                      from, n_keys, dim_qk_, dq_of(unit, tile.first + first));
+    for (int panel = 0; panel < t.panels.count(); ++panel) {
+      const CpuKernels& m = t.panels[panel];
+      const int first = t.panels.first(panel), last = std::min(first + m.rows, t.rows.last - t.rows.first) - 1;
+      if (last < first) break;
+      const int from = clamp(back.first_key(u.position(t.rows.first + first)) - keys.first, 0, many) / m.keys * m.keys;
+      const int until = clamp(back.last_key(u.position(t.rows.first + last)) - keys.first, 0, many);
+      const int n = std::min(many, int(round_up(until, m.keys))) - from;
+      if (n > 0)
+        m.accumulate(ds_of(t, first, int64_t(from) * m.rows), x_.k_v, plan_.tile_k, from, n, dim_qk_,
+                     t.dq + int64_t(first) * dim_qk_);
     }
   }
 
   // The queries of a tile that see a panel of keys, in whole steps: on a diagonal the others would be half of the work.
-  Rows seen_by(const Unit& u, Rows keys, Rows rows, Rows tile, int n, int panel) const {
-    if (general_) return {0, n};
-    const QueryWalk walk{u.seq.band, u.seq.len_q, 1};
-    const int step = std::lcm(m_.rows, m_.keys), first_key = keys.first + panel * m_.rows;
-    const int last_key = std::min(first_key + m_.rows, keys.last);
+  Rows seen_by(const Unit& u, const QueryTile& t, int first_key, int last_key) const {
     if (first_key >= last_key) return {0, 0};
-    const int from = std::max(walk.first_query(first_key) * u.group, rows.first) - tile.first;
-    const int until = std::min(walk.last_query(last_key - 1) * u.group, rows.last) - tile.first;
-    const Rows seen{clamp(from, 0, n) / step * step, std::min(n, int(round_up(clamp(until, 0, n), step)))};
+    if (general_) return {0, t.n};
+    const QueryWalk walk{u.seq.band, u.seq.len_q, 1};
+    const int from = std::max(walk.first_query(first_key) * u.group, t.open.first) - t.rows.first;
+    const int until = std::min(walk.last_query(last_key - 1) * u.group, t.open.last) - t.rows.first;
+    const Rows seen{t.panels.step_before(clamp(from, 0, t.n)),
+                    std::min(t.n, t.panels.step_behind(clamp(until, 0, t.n)))};
     return seen.first < seen.last ? seen : Rows{0, 0};
   }
 
-  // Panels of keys against a query tile, product by product.
-  void bunch(const Unit& u, Rows keys, Rows rows, Rows tile, int n, const Queries& packed, Rows panels) {
-    const QueryWalk walk{u.seq.band, u.seq.len_q, 1};
-    Rows seen[kMaxBunch];
-    for (int panel = panels.first; panel < panels.last; ++panel)
-      seen[panel - panels.first] = seen_by(u, keys, rows, tile, n, panel);
-    // f(panel, its queries, where they begin in s, dp, p and ds)
-    const auto each = [&](auto f) {
-      for (int panel = panels.first; panel < panels.last; ++panel) {
-        const Rows of = seen[panel - panels.first];
-        if (of.first < of.last) f(panel, of, (int64_t(panel - panels.first) * plan_.tile_q + of.first) * m_.rows);
-      }
-    };
-    float top[kMaxRows];
-    each([&](int panel, Rows of, int64_t to) {
-      m_.scores(at(x_.k_q, m_, int64_t(panel) * m_.rows * dim_qk_), at(packed.q_k, m_, int64_t(of.first) * dim_qk_),
-                of.last - of.first, dim_qk_, x_.s + to, top);
-    });
-    each([&](int panel, Rows of, int64_t to) {
-      m_.scores(at(x_.v_q, m_, int64_t(panel) * m_.rows * dim_v_), at(packed.do_k, m_, int64_t(of.first) * dim_v_),
-                of.last - of.first, dim_v_, x_.dp + to, top);
-    });
-    each([&](int panel, Rows of, int64_t to) {
-      const int first_key = keys.first + panel * m_.rows, last_key = std::min(first_key + m_.rows, keys.last);
-      const int before = tile.first + of.first, count = std::min(of.last, tile.last - tile.first) - of.first;
-      int from[kMaxRows], until[kMaxRows];
-      bool partial = false;
-      for (int r = 0; r < m_.rows; ++r) {
-        const bool real = first_key + r < last_key;
-        from[r] = real ? std::max(walk.first_query(first_key + r) * u.group, rows.first) - before : n;
-        until[r] = real ? std::min(walk.last_query(first_key + r) * u.group, rows.last) - before : 0;
-        partial |= from[r] > 0 || until[r] < count;
-      }
-      if (general_) return general_gradients(u, tile, n, first_key, last_key, from, until, to);
-      if (partial) m_.hide(x_.s + to, of.last - of.first, from, until, top);
-      m_.gradients(x_.s + to, x_.dp + to, of.last - of.first, m_.scale_in_q ? 1.f : scale_ * kLog2e,
-                   x_.lse + of.first, x_.delta + of.first, at(x_.p, m_, to), at(x_.ds, m_, to));
-    });
-    if (a_.given(Role::dv)) each([&](int panel, Rows of, int64_t p) {
-      m_.accumulate(at(x_.p, m_, p), packed.do_v, packed.room, of.first, of.last - of.first, dim_v_,
-                    x_.dv + int64_t(panel) * m_.rows * dim_v_);
-    });
-    if (a_.given(Role::dk)) each([&](int panel, Rows of, int64_t ds) {
-      m_.accumulate(at(x_.ds, m_, ds), packed.q_v, packed.room, of.first, of.last - of.first, dim_qk_,
-                    x_.dk + int64_t(panel) * m_.rows * dim_qk_);
-    });
+  // A panel of keys against the query tiles. What follows each other in s, dp, p and ds are the queries that see it.
+  void key_panel(const Unit& u, Rows keys, const Panels& panels, int panel) {
+    const CpuKernels& m = panels[panel];
+    const int before = panels.first(panel), first_key = keys.first + before,
+              last_key = std::min(first_key + m.rows, keys.last);
+    Rows seen[kMaxTiles];
+    KeyRun d_out[kMaxTiles], q[kMaxTiles];
+    int many = 0;
+    int64_t to = 0;
+    for (int g = 0; g < count_; ++g) {
+      const QueryTile& t = tiles_[g];
+      const Rows of = seen[g] = panel < t.seen ? seen_by(u, t, first_key, last_key) : Rows{0, 0};
+      const int n = of.last - of.first;
+      if (!n) continue;
+      float top[kMaxRows];
+      m.scores(at(x_.k_q, m, int64_t(before) * dim_qk_), at(t.packed.q_k, m, int64_t(of.first) * dim_qk_), n, dim_qk_,
+               x_.s + to, top);
+      m.scores(at(x_.v_q, m, int64_t(before) * dim_v_), at(t.packed.do_k, m, int64_t(of.first) * dim_v_), n, dim_v_,
+               x_.dp + to, top);
+      gradients(u, t, m, of, first_key, last_key, to);
+      d_out[many] = {t.packed.do_v, of.first, n}, q[many] = {t.packed.q_v, of.first, n};
+      ++many, to += int64_t(n) * m.rows;
+    }
+    const int room = count_ ? tiles_[0].packed.room : 0;
+    if (a_.given(Role::dv)) accumulate(m, x_.p, d_out, many, room, dim_v_, x_.dv + int64_t(before) * dim_v_);
+    if (a_.given(Role::dk)) accumulate(m, x_.ds, q, many, room, dim_qk_, x_.dk + int64_t(before) * dim_qk_);
     if (!a_.given(Role::dq)) return;
-    const int64_t of_queries = int64_t(plan_.tile_k) * m_.rows;  // a panel of them, with all keys
-    each([&](int panel, Rows of, int64_t ds) {
-      m_.transpose(at(x_.ds, m_, ds), of.last - of.first, at(x_.ds_t, m_, of.first / m_.rows * of_queries), of_queries,
-                   panel * m_.rows);
-    });
-    for (int panel = panels.first; panel < panels.last; ++panel)
-      for (int q = 0; q < n; q += m_.rows)
-        if (const Rows of = seen[panel - panels.first]; q < of.first || q >= of.last)
-          std::memset(at(x_.ds_t, m_, q / m_.rows * of_queries + int64_t(panel) * m_.rows * m_.rows), 0,
-                      size_t(m_.rows) * size_t(m_.rows) * size_t(m_.operand_bytes));
+    to = 0;
+    for (int g = 0; g < count_; to += int64_t(seen[g].last - seen[g].first) * m.rows, ++g)
+      if (panel < tiles_[g].seen) exchange(tiles_[g], m, seen[g], before, at(x_.ds, m, to));
+  }
+
+  // P and dS of a panel of keys and the queries `of` of a tile.
+  void gradients(const Unit& u, const QueryTile& t, const CpuKernels& m, Rows of, int first_key, int last_key,
+                 int64_t to) {
+    const QueryWalk walk{u.seq.band, u.seq.len_q, 1};
+    const int before = t.rows.first + of.first, count = std::min(of.last, t.rows.last - t.rows.first) - of.first;
+    int from[kMaxRows], until[kMaxRows];
+    bool partial = last_key - first_key < m.rows ||
+                   std::max(walk.first_query(last_key - 1) * u.group, t.open.first) > before ||
+                   std::min(walk.last_query(first_key) * u.group, t.open.last) < before + count;
+    for (int r = 0; (partial || general_) && r < m.rows; ++r) {
+      const bool real = first_key + r < last_key;
+      from[r] = real ? std::max(walk.first_query(first_key + r) * u.group, t.open.first) - before : t.n;
+      until[r] = real ? std::min(walk.last_query(first_key + r) * u.group, t.open.last) - before : 0;
+    }
+    if (general_) return general_gradients(u, t, m, first_key, last_key, from, until, to);
+    float top[kMaxRows];
+    if (partial) m.hide(x_.s + to, of.last - of.first, from, until, top);
+    m.gradients(x_.s + to, x_.dp + to, of.last - of.first, m.scale_in_q ? 1.f : scale_ * kLog2e,
+                x_.lse + t.at + of.first, x_.delta + t.at + of.first, at(x_.p, m, to), at(x_.ds, m, to));
+  }
+
+  // dS of a panel of keys and the queries `of` into the panels of queries; 0 for the others.
+  void exchange(const QueryTile& t, const CpuKernels& m, Rows of, int key, const std::byte* ds) {
+    for (int panel = 0; panel < t.panels.count(); ++panel) {
+      const int first = t.panels.first(panel), rows = t.panels[panel].rows;
+      if (first < of.first || first >= of.last)
+        std::memset(ds_of(t, first, int64_t(key) * rows), 0, size_t(rows) * size_t(m.rows) * size_t(m.operand_bytes));
+    }
+    for (int panel = 0, next; panel < t.panels.count(); panel = next) {  // those of one size together
+      for (next = panel + 1; next < t.panels.count() && &t.panels[next] == &t.panels[panel];) ++next;
+      const int first = std::max(of.first, t.panels.first(panel));
+      const int last = next < t.panels.count() ? std::min(of.last, t.panels.first(next)) : of.last;
+      const int rows = t.panels[panel].rows;
+      if (first < last)
+        m.transpose(ds + int64_t(first - of.first) * m.rows * m.operand_bytes, last - first, ds_of(t, first, 0), rows,
+                    int64_t(plan_.tile_k) * rows, key);
+    }
   }
 
   // The general policy, on plain rows: one a key, its entries the queries of the tile.
-  void general_gradients(const Unit& u, Rows tile, int n, int first_key, int last_key, const int* from,
-                         const int* until, int64_t panel) {
-    m_.read_scores(x_.s + panel, n, x_.plain, plan_.tile_q);
-    m_.read_scores(x_.dp + panel, n, x_.plain_dp, plan_.tile_q);
+  void general_gradients(const Unit& u, const QueryTile& t, const CpuKernels& m, int first_key, int last_key,
+                         const int* from, const int* until, int64_t panel) {
+    const float *lse = x_.lse + t.at, *delta = x_.delta + t.at;
+    m.read_scores(x_.s + panel, t.n, x_.plain, plan_.tile_q);
+    m.read_scores(x_.dp + panel, t.n, x_.plain_dp, plan_.tile_q);
+    if (p_.has(Option::block_bias)) x_.scores[&u - x_.units].entry = t.entry;
     const bool of_block = p_.has(Option::block_bias), of_pair = !of_block && a_.given(Role::d_bias);
     float block = 0.f;
-    for (int r = 0; r < m_.rows; ++r) {
+    for (int r = 0; r < m.rows; ++r) {
       float *p = x_.plain + int64_t(r) * plan_.tile_q, *ds = x_.plain_dp + int64_t(r) * plan_.tile_q;
-      const int j = first_key + r, count = tile.last - tile.first;
-      for (int q = 0; q < n; ++q) {
-        if (j >= last_key || q < from[r] || q >= std::min(until[r], count) || x_.lse[q] == INFINITY) {
+      const int j = first_key + r, count = t.rows.last - t.rows.first;
+      for (int q = 0; q < t.n; ++q) {
+        if (j >= last_key || q < from[r] || q >= std::min(until[r], count) || lse[q] == INFINITY) {
           p[q] = ds[q] = 0.f;
           continue;
         }
-        const int row = tile.first + q, i = u.position(row);
+        const int row = t.rows.first + q, i = u.position(row);
         const General& score = u.score(row);
-        const float weight = std::exp2(score.logit(p[q], i, j) - x_.lse[q]), keep = score.keep(i, j);
-        const float d_logit = weight * (keep * ds[q] - x_.delta[q]);
+        const float weight = std::exp2(score.logit(p[q], i, j) - lse[q]), keep = score.keep(i, j);
+        const float d_logit = weight * (keep * ds[q] - delta[q]);
         if (of_pair) *bias_gradient(u, i, row, j) += d_logit;
         block += d_logit;
         ds[q] = d_logit * score.slope_of_logit(p[q]);
         p[q] = weight * keep;
       }
     }
-    m_.write_weights(x_.plain, plan_.tile_q, n, at(x_.p, m_, panel));
-    m_.write_weights(x_.plain_dp, plan_.tile_q, n, at(x_.ds, m_, panel));
+    m.write_weights(x_.plain, plan_.tile_q, t.n, at(x_.p, m, panel));
+    m.write_weights(x_.plain_dp, plan_.tile_q, t.n, at(x_.ds, m, panel));
     // Lists of several heads may have the same entries.
     if (of_block && a_.given(Role::d_bias))
-      std::atomic_ref<float>(a_.row<float>(Role::d_bias)[u.scores->entry]).fetch_add(block, std::memory_order_relaxed);
+      std::atomic_ref<float>(a_.row<float>(Role::d_bias)[t.entry]).fetch_add(block, std::memory_order_relaxed);
   }
   float* bias_gradient(const Unit& u, int i, int row, int j) const {
     const Tensor& t = a_[Role::d_bias];
     return reinterpret_cast<float*>(row_address(t, u.b, i, u.head(row))) + (t.extent.dim == 1 ? 0 : j);
   }
 
-  void store_keys(Role role, Rows keys, const float* acc, int dim, int wide, float factor_of_all) {
+  void store_keys(Role role, Rows keys, const Panels& panels, const float* acc, int dim, int wide,
+                  float factor_of_all) {
     if (!a_.given(role)) return;
     float factor[kMaxRows], before[256];
     std::fill_n(factor, m_.rows, factor_of_all);
-    for (int first = keys.first; first < keys.last; first += m_.rows) {
-      const int count = std::min(m_.rows, keys.last - first);
+    for (int panel = 0; panel < panels.count(); ++panel) {
+      const CpuKernels& m = panels[panel];
+      const int first = keys.first + panels.first(panel), count = std::min(m.rows, keys.last - first);
+      if (count <= 0) break;
       if (plain_ && !shares_keys(p_, a_)) {
-        m_.unpack(acc + int64_t(first - keys.first) * wide, dim, factor, count,
+        m.unpack(acc + int64_t(first - keys.first) * wide, dim, factor, count,
                   reinterpret_cast<float*>(key_address(x_.units[0], role, first)), a_[role].stride.seq);
         continue;
       }
-      m_.unpack(acc + int64_t(first - keys.first) * wide, dim, factor, count, x_.row, dim);
+      m.unpack(acc + int64_t(first - keys.first) * wide, dim, factor, count, x_.row, dim);
       for (int r = 0; r < count; ++r) {
         char* to = key_address(x_.units[0], role, first + r);
         float* from = x_.row + r * dim;
@@ -454,22 +443,9 @@ class Task {
   const int dim_qk_, dim_v_;
   const bool general_, plain_;  // plain: rows of a gradient are stored as they are unpacked
   const float scale_;
+  QueryTile tiles_[kMaxTiles];
+  int count_ = 0;
 };
-
-// Every element 0, and nothing between them.
-void clear(const Tensor& t) {
-  for (int b = 0; b < t.extent.batch; ++b)
-    for (int s = 0; s < t.extent.seq; ++s)
-      for (int h = 0; h < t.extent.head; ++h)
-        std::memset(row_address(t, b, s, h), 0, size_t(t.extent.dim) * size_t(size_of(t.dtype)));
-}
-
-// Whether units of different sequences or heads add into the same elements of d_bias, and must not at the same time.
-bool shares_bias(const Problem& p, const Args& a) {
-  const Extents e = a[Role::d_bias].extent;
-  if (p.has(Option::block_bias) && p.reproducible == Reproducible::no) return false;
-  return a.given(Role::d_bias) && ((e.batch == 1 && p.batch > 1) || (e.head == 1 && p.heads_q > 1));
-}
 
 Status supports(const Problem& p, const Device& d) {
   if (Status s = cpu::supports("cpu_backward", Pass::backward, p, d); !s.ok()) return s;
@@ -481,7 +457,7 @@ Status supports(const Problem& p, const Device& d) {
 
 Status shape(Plan& plan, const Planner&) {
   const Problem& p = plan.problem;
-  const CpuKernels& m = kernels_of(p, plan.device, p.mask.blocks.k);
+  const CpuKernels& m = kernels_of(p, plan.device);
   const int step = std::lcm(m.rows, m.keys);
   const int narrow = m.operand_bytes == 2 ? 2 : 1;
   plan.tile_k = int(round_up(std::min(p.len_k, 240 * narrow), step));
@@ -489,6 +465,7 @@ Status shape(Plan& plan, const Planner&) {
   if (by_head(p)) {  // even pieces of a block
     const int size = std::min(p.mask.blocks.q, p.len_q);
     plan.tile_q = int(round_up(ceil_div(size, ceil_div(size, 128 * narrow)), step));
+    plan.tile_k = int(round_up(std::min({p.len_k, p.mask.blocks.k, 240 * narrow}), step));
   }
   const int64_t sets = int64_t(p.batch) * p.heads_kv;
   if (sets < plan.device.units && p.reproducible != Reproducible::batch && !p.has(Option::bias) &&
@@ -497,9 +474,9 @@ Status shape(Plan& plan, const Planner&) {
   Workspace count;
   carve_rows(count, p);
   carve_partial(count, plan);
-  carve_queries(count, plan, m);
+  const PackedQueries queries = carve_queries(count, plan, m);
   carve_list(count, p);
-  for (int n = 0; n < plan.device.units; ++n) carve(count, plan, m);
+  for (int n = 0; n < plan.device.units; ++n) carve(count, plan, m, queries);
   plan.workspace_bytes = count.used;
   return Status::good();
 }
@@ -507,12 +484,12 @@ Status shape(Plan& plan, const Planner&) {
 Status run(const Plan& plan, const Args& given, Workspace ws, Stream) {
   const Problem& p = plan.problem;
   Args a = given;
-  const CpuKernels& m = kernels_of(p, plan.device, p.mask.blocks.k);
+  const CpuKernels& m = kernels_of(p, plan.device);
   const RowState rows = carve_rows(ws, p);
   const Partial partial = carve_partial(ws, plan);
   const PackedQueries queries = carve_queries(ws, plan, m);
   add_list_by_key(p, carve_list(ws, p), a);
-  const auto scratch_of = by_worker(ws, [&](Workspace& own) { return carve(own, plan, m); });
+  const auto scratch_of = by_worker(ws, [&](Workspace& own) { return carve(own, plan, m, queries); });
   std::atomic<int64_t> next{0};
   const auto each = [&](int64_t tasks, int workers, auto f) {
     next = 0;
@@ -534,16 +511,15 @@ Status run(const Plan& plan, const Args& given, Workspace ws, Stream) {
   }
   // Keys that no sequence has are 0 too.
   for (const Role r : {Role::dk, Role::dv, Role::d_bias})
-    if (a.given(r) && !accumulates(p)) clear(a[r]);
+    if (a.given(r) && !accumulates(p) && (r == Role::d_bias || !whole(p, a, a[r]))) clear(a[r]);
 
   if (queries.slots) each(heads * queries.slots, plan.device.units, [&](const Scratch& x, int64_t n) {
-    const int64_t slot = n % queries.slots, block = slot / queries.pieces * p.mask.blocks.q;
+    const int64_t slot = n % queries.slots;
     const Unit u = unit_of(p, a, int(n / queries.slots / p.heads_q), int(n / queries.slots % p.heads_q), x.scores);
-    const int64_t first = block + slot % queries.pieces * plan.tile_q;
-    const Rows tile{int(first), int(std::min({first + plan.tile_q, block + p.mask.blocks.q, int64_t(u.rows())}))};
+    const Rows tile = queries.rows(plan, u, slot);
     const int count = tile.last - tile.first;
     if (count > 0)
-      pack_queries(p, m, u, tile, int(round_up(count, m.keys)), x.rows, queries.at(p, m, u.b, u.head_q, slot));
+      pack_queries(p, m, u, tile, int(round_up(count, m.keys)), x.rows, queries.at(p, u.b, u.head_q, slot));
   });
 
   // Where sequences share keys, one task has all of them.

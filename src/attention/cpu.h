@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <new>
+#include <numeric>
 
 #include "core/score.h"
 #include "machine/cpu/kernels.h"
@@ -104,9 +105,60 @@ inline void logits(const General& g, int entry, int i, int j, int n, float* x) {
   for (int k = 0; k < n; ++k) x[k] *= kLog2e;
 }
 
-// The kernels of a pass whose panels hold blocks of a list, of `block` rows; 0: there is no list.
-inline const CpuKernels& kernels_of(const Problem& p, const Device& d, int block) {
-  return *(block ? best_kernels(p.dtype.q, d.features, block) : best_kernels(p.dtype.q, d.features));
+inline const CpuKernels& kernels_of(const Problem& p, const Device& d) { return *best_kernels(p.dtype.q, d.features); }
+
+inline const CpuKernels& fitting(const CpuKernels& m, int rows) {
+  const CpuKernels* small = smaller_panels(m);
+  return small && double(round_up(rows, small->rows)) * 1.05 < double(round_up(rows, m.rows)) ? *small : m;
+}
+
+// Rows cut into panels. Where a machine has two sizes, the larger come first and the smaller fill what those would
+// leave empty: 64 rows are 4 x 12 and 2 x 8. All rows, panel after panel, are never more than whole large panels.
+class Panels {
+ public:
+  Panels() = default;
+  Panels(const CpuKernels& m, int rows, bool mixed = true)
+      : large_(&m), small_(mixed ? smaller_panels(m) : nullptr), many_large_(int(ceil_div(rows, m.rows))) {
+    double best = double(many_large_) * m.rows;
+    for (int n = 1; small_ && n <= m.rows && (n - 1) * small_->rows < rows; ++n) {
+      const int large = int(ceil_div(std::max(0, rows - n * small_->rows), m.rows));
+      const double cost = large * m.rows + n * small_->rows * kSmallPanel;
+      if (cost < best) best = cost, many_large_ = large, many_small_ = n;
+    }
+  }
+  int count() const { return many_large_ + many_small_; }
+  const CpuKernels& operator[](int panel) const { return panel < many_large_ ? *large_ : *small_; }
+  // Of all rows, the first of a panel.
+  int first(int panel) const {
+    if (panel <= many_large_) return panel * large_->rows;
+    return large_rows() + (panel - many_large_) * small_->rows;
+  }
+  int rows() const { return first(count()); }
+  int large_rows() const { return many_large_ * large_->rows; }
+
+  // The nearest row not behind, or not before, this one at which both a panel and a step of keys begin.
+  int step_before(int row) const {
+    const int base = row < large_rows() || !many_small_ ? 0 : large_rows();
+    return base + (row - base) / step(row) * step(row);
+  }
+  int step_behind(int row) const {
+    const int before = step_before(row);
+    return before == row ? row : before + step(row);
+  }
+
+ private:
+  static constexpr double kSmallPanel = 1.05;  // what a row costs in a smaller panel
+  int step(int row) const {
+    return std::lcm(row < large_rows() || !many_small_ ? large_->rows : small_->rows, large_->keys);
+  }
+  const CpuKernels *large_ = nullptr, *small_ = nullptr;
+  int many_large_ = 0, many_small_ = 0;
+};
+
+// Bytes of n packed keys of a block. Blocks of 64 keys would be a multiple of 16 KiB long, and the same dims of all
+// blocks that a product adds up would share a few sets of the first-level cache: each begins a little further on.
+inline int64_t packed_bytes(const CpuKernels& m, int n, int dim) {
+  return round_up(dim, m.dim_step) * n * m.operand_bytes + 1024;
 }
 
 inline int padded(const CpuKernels& k, int dim) { return int(round_up(dim, k.dim_step)); }
@@ -114,6 +166,14 @@ inline int padded(const CpuKernels& k, int dim) { return int(round_up(dim, k.dim
 // Elements of packed operands are bytes to the algorithm.
 inline std::byte* at(void* operand, const CpuKernels& k, int64_t element) {
   return static_cast<std::byte*>(operand) + element * k.operand_bytes;
+}
+
+// o += p v over runs of keys, in order.
+inline void accumulate(const CpuKernels& m, const std::byte* p, const KeyRun* runs, int count, int room, int dim,
+                       float* o) {
+  if (m.accumulate_runs) return m.accumulate_runs(p, runs, count, room, dim, o);
+  for (int n = 0; n < count; p += int64_t(runs[n].n) * m.rows * m.operand_bytes, ++n)
+    m.accumulate(p, runs[n].v, room, runs[n].first, runs[n].n, dim, o);
 }
 
 // P stays below 2^8, harmless in f32 and bf16 alike, and most tiles need no rescale.

@@ -59,13 +59,14 @@ Partial carve_partial(Workspace& ws, const Plan& plan) {
 // With a list, a block of queries has few rows to pay for the packing of its keys. Where lists have as many entries as
 // there are key blocks, all keys are packed once, before: block after block, in pieces of a tile at most.
 struct PackedKeys {
-  std::byte *k = nullptr, *v = nullptr;  // [batch][head of keys][block][piece][room]
+  std::byte *k = nullptr, *v = nullptr;  // [batch][head of keys][block][piece]
+  int64_t k_bytes = 0, v_bytes = 0;      // of a piece
   int64_t pieces = 1, slots = 0;         // of a block, of a head
   int room = 0;                          // keys of a piece
 
   explicit operator bool() const { return room > 0; }
-  int64_t first(const Problem& p, int b, int head_kv, int64_t slot) const {  // in keys
-    return ((int64_t(b) * p.heads_kv + head_kv) * slots + slot) * room;
+  int64_t slot(const Problem& p, int b, int head_kv, int64_t of_head) const {
+    return (int64_t(b) * p.heads_kv + head_kv) * slots + of_head;
   }
 };
 
@@ -77,9 +78,10 @@ PackedKeys carve_keys(Workspace& ws, const Plan& plan, const CpuKernels& m) {
   PackedKeys all{.pieces = ceil_div(std::min(size.k, p.len_k), m.tile),
                  .room = int(round_up(std::min({size.k, p.len_k, m.tile}), m.keys))};
   all.slots = blocks * all.pieces;
-  const size_t keys = size_t(all.first(p, p.batch, 0, 0)), bytes = size_t(m.operand_bytes);
-  all.k = ws.take<std::byte>(keys * size_t(padded(m, p.dim_qk)) * bytes);
-  all.v = ws.take<std::byte>(keys * size_t(padded(m, p.dim_v)) * bytes);
+  all.k_bytes = packed_bytes(m, all.room, p.dim_qk), all.v_bytes = packed_bytes(m, all.room, p.dim_v);
+  const int64_t every = all.slot(p, p.batch, 0, 0);
+  all.k = ws.take<std::byte>(size_t(every * all.k_bytes));
+  all.v = ws.take<std::byte>(size_t(every * all.v_bytes));
   return all;
 }
 
@@ -87,7 +89,7 @@ PackedKeys carve_keys(Workspace& ws, const Plan& plan, const CpuKernels& m) {
 struct Segment {
   int key, count, at;   // first key, how many, and where in the tile (a multiple of m.keys)
   int entry = 0;        // of the block list
-  int64_t packed = -1;  // where they are among the packed keys; -1: in the tile, packed for this task
+  int64_t packed = -1;  // their slot among the packed keys; -1: in the tile, packed for this task
 };
 struct Range { int first, last; };  // of a segment, in multiples of m.keys
 
@@ -97,7 +99,7 @@ class Task {
   Task(const Plan& plan, const Unit& unit, const CpuKernels& m, const Scratch& scratch, const PackedKeys& keys,
        int first, int rows)
       : p_(plan.problem), u_(unit), m_(m), x_(scratch), keys_(keys), walk_{unit.seq.band, unit.seq.len_k, m.tile},
-        first_(first), rows_(rows), dim_qk_(padded(m, p_.dim_qk)), dim_v_(padded(m, p_.dim_v)) {
+        first_(first), rows_(rows), dim_qk_(padded(m, p_.dim_qk)), dim_v_(padded(m, p_.dim_v)), panels_(m, rows) {
     const float scale = scale_of(p_, *u_.args);
     // Rows in plain order where a loop of the machine would not do; a negative scale turns maxima into minima.
     general_ = needs_general(p_) || scale < 0.f;
@@ -106,31 +108,33 @@ class Task {
   }
 
   void run(int split, int splits) {
-    for (int i = 0; i < panels(); ++i) start(i);
+    for (int i = 0; i < panels_.count(); ++i) start(i);
     p_.mask.blocks.q ? visit_list(split, splits) : visit_band(split, splits);
   }
   void store() {
-    for (int i = 0; i < panels(); ++i) store(i, nullptr, 0);
+    for (int i = 0; i < panels_.count(); ++i) store(i, nullptr, 0);
   }
   void store(const Partial& to, int split) {
-    for (int i = 0; i < panels(); ++i) store(i, &to, split);
+    for (int i = 0; i < panels_.count(); ++i) store(i, &to, split);
   }
 
  private:
-  int panels() const { return (rows_ + m_.rows - 1) / m_.rows; }
-  int rows_in(int panel) const { return std::min(m_.rows, rows_ - panel * m_.rows); }
-  int row(int panel, int r) const { return first_ + panel * m_.rows + r; }
+  int rows_in(int panel) const { return std::min(panels_[panel].rows, rows_ - panels_.first(panel)); }
+  int row(int panel, int r) const { return first_ + panels_.first(panel) + r; }
   int position(int panel, int r) const { return u_.position(row(panel, r)); }
-  float* o_of(int panel) const { return x_.o + int64_t(panel) * m_.rows * dim_v_; }
-  std::byte* q_of(int panel) const { return at(x_.q, m_, int64_t(panel) * m_.rows * dim_qk_); }
+  float* o_of(int panel) const { return x_.o + int64_t(panels_.first(panel)) * dim_v_; }
+  std::byte* q_of(int panel) const { return at(x_.q, m_, int64_t(panels_.first(panel)) * dim_qk_); }
+  float* ref_of(int panel) const { return x_.ref + panels_.first(panel); }
+  float* sum_of(int panel) const { return x_.sum + panels_.first(panel); }
 
   void start(int panel) {
     const void* rows[kMaxRows];
     for (int r = 0; r < rows_in(panel); ++r) rows[r] = u_.address(Role::q, row(panel, r));
-    m_.pack_q(rows, rows_in(panel), p_.dim_qk, scale_q_, q_of(panel));
-    std::fill_n(o_of(panel), m_.rows * dim_v_, 0.f);
-    std::fill_n(x_.ref + panel * m_.rows, m_.rows, -INFINITY);
-    std::fill_n(x_.sum + panel * m_.rows, m_.rows, 0.f);
+    const CpuKernels& m = panels_[panel];
+    m.pack_q(rows, rows_in(panel), p_.dim_qk, scale_q_, q_of(panel));
+    std::fill_n(o_of(panel), m.rows * dim_v_, 0.f);
+    std::fill_n(ref_of(panel), m.rows, -INFINITY);
+    std::fill_n(sum_of(panel), m.rows, 0.f);
   }
 
   void visit_band(int split, int splits) {
@@ -161,7 +165,7 @@ class Task {
           const int64_t piece = (key - begin) / m_.tile;
           count = std::min<int64_t>(last - key, m_.tile);
           if (round_up(count, m_.keys) > m_.tile - used) tile(), used = count_ = 0;
-          packed = keys_.first(p_, u_.b, u_.head_kv, begin / list.blocks.k * keys_.pieces + piece);
+          packed = keys_.slot(p_, u_.b, u_.head_kv, begin / list.blocks.k * keys_.pieces + piece);
         }
         segments_[count_++] = {key, count, used, list.entry(block) + int(n), packed};
         used += int(round_up(count, m_.keys)), key += count;
@@ -177,7 +181,7 @@ class Task {
   void tile() {
     if (!count_) return;
     if (!keys_) pack();
-    for (int i = 0; i < panels(); ++i) step(i);
+    for (int i = 0; i < panels_.count(); ++i) step(i);
   }
   void pack() {
     for (const Role role : {Role::k, Role::v}) {
@@ -195,7 +199,7 @@ class Task {
   }
   const std::byte* keys_of(const Segment& g, int first) const {
     return g.packed < 0 ? at(x_.k, m_, int64_t(g.at + first) * dim_qk_)
-                        : at(keys_.k, m_, (g.packed + first) * dim_qk_);
+                        : at(keys_.k + g.packed * keys_.k_bytes, m_, int64_t(first) * dim_qk_);
   }
 
   // The part of a segment that some row of the panel sees, and the part of that which every row sees.
@@ -212,62 +216,63 @@ class Task {
 
   // One panel against the tile.
   void step(int panel) {
+    const CpuKernels& m = panels_[panel];
     Range range[kSegments];
     float top[kMaxRows];
     int n = 0;
-    std::fill_n(top, m_.rows, -INFINITY);
+    std::fill_n(top, m.rows, -INFINITY);
     for (int g = 0; g < count_; ++g) {
       range[g] = seen(panel, segments_[g]);
       if (range[g].first >= range[g].last) continue;
-      scores(panel, segments_[g], range[g], x_.s + int64_t(n) * m_.rows, top);
+      scores(panel, segments_[g], range[g], x_.s + int64_t(n) * m.rows, top);
       n += range[g].last - range[g].first;
     }
     if (!n) return;
     if (general_) general_scores(panel, range, n, top);
     admit(panel, top);
-    float *ref = x_.ref + panel * m_.rows, *sum = x_.sum + panel * m_.rows;
     if (p_.has(Option::dropout)) dropped_weights(panel, range, n);
-    else m_.weights(x_.s, n, scale_s_, ref, sum, x_.p);
-    int done = 0;
+    else m.weights(x_.s, n, scale_s_, ref_of(panel), sum_of(panel), x_.p);
+    KeyRun runs[kSegments];
+    int many = 0;
     for (int g = 0; g < count_; ++g) {
       const auto [first, last] = range[g];
       if (first >= last) continue;
-      const bool packed = segments_[g].packed >= 0;
-      const std::byte* v = packed ? at(keys_.v, m_, segments_[g].packed * dim_v_) : x_.v;
-      m_.accumulate(at(x_.p, m_, int64_t(done) * m_.rows), v, packed ? keys_.room : m_.tile,
-                    (packed ? 0 : segments_[g].at) + first, last - first, dim_v_, o_of(panel));
-      done += last - first;
+      if (keys_) runs[many++] = {keys_.v + segments_[g].packed * keys_.v_bytes, first, last - first};
+      else runs[many++] = {x_.v, segments_[g].at + first, last - first};
     }
+    accumulate(m, x_.p, runs, many, keys_ ? keys_.room : m.tile, dim_v_, o_of(panel));
   }
 
   // s of one segment. Only keys around the edges of what the rows see are hidden; most tiles have none.
   void scores(int panel, const Segment& g, Range range, float* s, float* top) {
+    const CpuKernels& m = panels_[panel];
     Range whole = open(panel, g);
     if (whole.first >= whole.last) whole = {range.last, range.last};
     for (const auto& [first, last] : {Range{range.first, whole.first}, whole, Range{whole.last, range.last}}) {
       if (first >= last) continue;
-      float* part = s + int64_t(first - range.first) * m_.rows;
+      float* part = s + int64_t(first - range.first) * m.rows;
       float more[kMaxRows];
-      m_.scores(q_of(panel), keys_of(g, first), last - first, dim_qk_, part, more);
+      m.scores(q_of(panel), keys_of(g, first), last - first, dim_qk_, part, more);
       if (!general_ && first != whole.first) {
         int from[kMaxRows], until[kMaxRows];
-        for (int r = 0; r < m_.rows; ++r) {
+        for (int r = 0; r < m.rows; ++r) {
           const int i = position(panel, std::min(r, rows_in(panel) - 1));
           from[r] = walk_.first_key(i) - g.key - first;
           until[r] = std::min(walk_.last_key(i) - g.key, g.count) - first;
         }
-        m_.hide(part, last - first, from, until, more);
+        m.hide(part, last - first, from, until, more);
       }
-      for (int r = 0; r < m_.rows; ++r) top[r] = more[r] > top[r] || more[r] != more[r] ? more[r] : top[r];
+      for (int r = 0; r < m.rows; ++r) top[r] = more[r] > top[r] || more[r] != more[r] ? more[r] : top[r];
     }
   }
 
   // The general policy: the whole of s to plain rows, logits and mask there, and back.
   void general_scores(int panel, const Range* range, int n, float* top) {
-    m_.read_scores(x_.s, n, x_.plain, m_.tile);
-    std::fill_n(top, m_.rows, -INFINITY);
-    for (int r = 0; r < m_.rows; ++r) {
-      float* x = x_.plain + int64_t(r) * m_.tile;
+    const CpuKernels& m = panels_[panel];
+    m.read_scores(x_.s, n, x_.plain, m.tile);
+    std::fill_n(top, m.rows, -INFINITY);
+    for (int r = 0; r < m.rows; ++r) {
+      float* x = x_.plain + int64_t(r) * m.tile;
       if (r >= rows_in(panel)) {
         std::fill_n(x, n, -INFINITY);
         continue;
@@ -281,17 +286,18 @@ class Task {
       });
       for (int k = 0; k < n; ++k) top[r] = x[k] > top[r] || x[k] != x[k] ? x[k] : top[r];
     }
-    m_.write_scores(x_.plain, m_.tile, n, x_.s);
+    m.write_scores(x_.plain, m.tile, n, x_.s);
   }
 
   // Dropout acts on the weight but not on the sum that normalises it.
   void dropped_weights(int panel, const Range* range, int n) {
+    const CpuKernels& m = panels_[panel];
     for (int r = 0; r < rows_in(panel); ++r) {
-      float* x = x_.plain + int64_t(r) * m_.tile;
-      const float ref = x_.ref[panel * m_.rows + r];
+      float* x = x_.plain + int64_t(r) * m.tile;
+      const float ref = ref_of(panel)[r];
       for (int k = 0; k < n; ++k) {
         x[k] = x[k] == -INFINITY ? 0.f : std::exp2(x[k] - (ref == -INFINITY ? 0.f : ref));
-        x_.sum[panel * m_.rows + r] += x[k];
+        sum_of(panel)[r] += x[k];
       }
       each_key(range, [&](const Segment& g, Range keys, int offset) {
         const General& score = u_.score(row(panel, r));
@@ -299,8 +305,8 @@ class Task {
           x[offset + k - keys.first] *= score.keep(position(panel, r), g.key + k);
       });
     }
-    for (int r = rows_in(panel); r < m_.rows; ++r) std::fill_n(x_.plain + int64_t(r) * m_.tile, n, 0.f);
-    m_.write_weights(x_.plain, m_.tile, n, x_.p);
+    for (int r = rows_in(panel); r < m.rows; ++r) std::fill_n(x_.plain + int64_t(r) * m.tile, n, 0.f);
+    m.write_weights(x_.plain, m.tile, n, x_.p);
   }
 
   template <class F>
@@ -314,21 +320,22 @@ class Task {
   }
 
   void admit(int panel, const float* top) {
-    float *ref = x_.ref + panel * m_.rows, *sum = x_.sum + panel * m_.rows, factor[kMaxRows];
+    const CpuKernels& m = panels_[panel];
+    float *ref = ref_of(panel), *sum = sum_of(panel), factor[kMaxRows];
     bool moved = false;
-    for (int r = 0; r < m_.rows; ++r) {
+    for (int r = 0; r < m.rows; ++r) {
       factor[r] = raise(ref[r], top[r] * scale_s_);
       sum[r] *= factor[r];
       moved |= factor[r] != 1.f;
     }
-    if (moved) m_.rescale(o_of(panel), dim_v_, factor);
+    if (moved) m.rescale(o_of(panel), dim_v_, factor);
   }
 
   void store(int panel, const Partial* partial, int split) {
     const int n = rows_in(panel);
     float now[kMaxRows] = {}, before[kMaxRows];
     for (int r = 0; r < n; ++r) {
-      RowEnd end(SoftmaxRow{x_.ref[panel * m_.rows + r], x_.sum[panel * m_.rows + r]});
+      RowEnd end(SoftmaxRow{ref_of(panel)[r], sum_of(panel)[r]});
       float* lse = reinterpret_cast<float*>(u_.address(Role::lse, row(panel, r)));
       if (!partial && p_.has(Option::accumulate)) end.merge_running(*lse);
       if (!partial && p_.has(Option::sink))
@@ -337,7 +344,7 @@ class Task {
       if (partial) partial->lse[split * partial->rows + partial_row(panel, r)] = end.lse;
       else if (u_.args->given(Role::lse)) *lse = end.lse;
     }
-    m_.unpack(o_of(panel), p_.dim_v, now, n, x_.row, p_.dim_v);
+    panels_[panel].unpack(o_of(panel), p_.dim_v, now, n, x_.row, p_.dim_v);
     for (int r = 0; r < n; ++r) {
       const float* from = x_.row + int64_t(r) * p_.dim_v;
       if (partial)
@@ -366,6 +373,7 @@ class Task {
   const PackedKeys& keys_;
   const BandWalk walk_;
   const int first_, rows_, dim_qk_, dim_v_;
+  const Panels panels_;
   float scale_q_, scale_s_;  // the softmax runs in base 2: exp(x scale) = exp2(x scale log2 e)
   bool general_;
   Segment segments_[kSegments];
@@ -381,11 +389,11 @@ void pack_keys(const Problem& p, const Args& a, const CpuKernels& m, const Packe
   const int64_t start = slot / to.pieces * p.mask.blocks.k, first = start + slot % to.pieces * tile;
   const int count = int(std::min({first + tile, start + p.mask.blocks.k, int64_t(u.seq.len_k)}) - first);
   if (count <= 0) return;
-  const int64_t place = to.first(p, b, head, slot);
+  const int64_t place = to.slot(p, b, head, slot);
   gather_keys(u, Role::k, int(first), count, x.rows);
-  m.pack_k(x.rows, count, p.dim_qk, at(to.k, m, place * padded(m, p.dim_qk)));
+  m.pack_k(x.rows, count, p.dim_qk, to.k + place * to.k_bytes);
   gather_keys(u, Role::v, int(first), count, x.rows);
-  m.pack_v(x.rows, count, p.dim_v, at(to.v, m, place * padded(m, p.dim_v)), to.room);
+  m.pack_v(x.rows, count, p.dim_v, to.v + place * to.v_bytes, to.room);
 }
 
 // The splits of a row, in order, then what is already there and the sink.
@@ -437,7 +445,7 @@ Status supports(const Problem& p, const Device& d) { return cpu::supports("cpu_f
 
 Status shape(Plan& plan, const Planner&) {
   const Problem& p = plan.problem;
-  const CpuKernels& m = kernels_of(p, plan.device, p.mask.blocks.q);
+  const CpuKernels& m = kernels_of(p, plan.device);
   const int64_t rows = int64_t(p.len_q) * group(p), sets = int64_t(p.batch) * units(p), threads = plan.device.units;
   // Enough tasks for the threads, none larger than kTaskRows, all about equal.
   int64_t blocks = ceil_div(rows, kTaskRows);
@@ -459,7 +467,7 @@ Status shape(Plan& plan, const Planner&) {
 
 Status attend(const Plan& plan, const Args& a, Workspace ws, Stream) {
   const Problem& p = plan.problem;
-  const CpuKernels& m = kernels_of(p, plan.device, p.mask.blocks.q);
+  const CpuKernels& m = kernels_of(p, plan.device);
   const Partial partial = carve_partial(ws, plan);
   const PackedKeys keys = carve_keys(ws, plan, m);
   const auto scratch_of = by_worker(ws, [&](Workspace& own) { return carve(own, plan, m); });

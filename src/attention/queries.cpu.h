@@ -15,30 +15,35 @@ struct Queries {
 // With a list, a block of keys has few rows to pay for the packing of its queries: all are packed once, before, in
 // pieces of the blocks, each a query tile.
 struct PackedQueries {
-  Queries first{};                // of all
-  int64_t pieces = 1, slots = 0;  // of a block, of a head
+  Queries first{};                      // of all
+  int64_t q_bytes = 0, do_bytes = 0;    // of a piece
+  int64_t size = 0, pieces = 1, slots = 0;  // queries of a block, pieces of a block, of a head
 
-  Queries at(const Problem& p, const CpuKernels& m, int b, int h, int64_t slot) const {
-    const int64_t row = ((int64_t(b) * p.heads_q + h) * slots + slot) * first.room;
-    const int64_t of_q = row * padded(m, p.dim_qk), of_o = row * padded(m, p.dim_v);
-    return {cpu::at(first.q_k, m, of_q), cpu::at(first.q_v, m, of_q), cpu::at(first.do_k, m, of_o),
-            cpu::at(first.do_v, m, of_o), first.room};
+  Queries at(const Problem& p, int b, int h, int64_t slot) const {
+    const int64_t n = (int64_t(b) * p.heads_q + h) * slots + slot;
+    return {first.q_k + n * q_bytes, first.q_v + n * q_bytes, first.do_k + n * do_bytes, first.do_v + n * do_bytes,
+            first.room};
+  }
+  // Those of a piece, in a unit.
+  Rows rows(const Plan& plan, const Unit& u, int64_t slot) const {
+    const int64_t block = slot / pieces * size, begin = block + slot % pieces * plan.tile_q;
+    return {int(std::min<int64_t>(begin, u.rows())),
+            int(std::min({begin + plan.tile_q, block + size, int64_t(u.rows())}))};
   }
 };
 
 inline PackedQueries carve_queries(Workspace& ws, const Plan& plan, const CpuKernels& m) {
   const Problem& p = plan.problem;
   if (!by_head(p)) return {};
-  const int size = p.mask.blocks.q;
-  PackedQueries all{.pieces = ceil_div(std::min(size, p.len_q), plan.tile_q)};
-  all.slots = ceil_div(p.len_q, size) * all.pieces;
-  all.first.room = int(round_up(std::min({size, p.len_q, plan.tile_q}), m.keys));
-  const size_t rows = size_t(p.batch) * size_t(p.heads_q) * size_t(all.slots * all.first.room);
-  const auto operand = [&](int dim) {
-    return ws.take<std::byte>(rows * size_t(padded(m, dim)) * size_t(m.operand_bytes));
-  };
-  all.first.q_k = operand(p.dim_qk), all.first.q_v = operand(p.dim_qk);
-  all.first.do_k = operand(p.dim_v), all.first.do_v = operand(p.dim_v);
+  PackedQueries all{.size = p.mask.blocks.q};
+  all.pieces = ceil_div(std::min<int64_t>(all.size, p.len_q), plan.tile_q);
+  all.slots = ceil_div(p.len_q, all.size) * all.pieces;
+  all.first.room = int(round_up(std::min({p.mask.blocks.q, p.len_q, plan.tile_q}), m.keys));
+  all.q_bytes = packed_bytes(m, all.first.room, p.dim_qk), all.do_bytes = packed_bytes(m, all.first.room, p.dim_v);
+  const int64_t every = int64_t(p.batch) * p.heads_q * all.slots;
+  const auto operand = [&](int64_t bytes) { return ws.take<std::byte>(size_t(every * bytes)); };
+  all.first.q_k = operand(all.q_bytes), all.first.q_v = operand(all.q_bytes);
+  all.first.do_k = operand(all.do_bytes), all.first.do_v = operand(all.do_bytes);
   return all;
 }
 

@@ -51,7 +51,7 @@ struct Choosers {
 
 inline bool own_panels(const Problem& p, const CpuKernels& m) { return group(p) % m.rows == 0; }
 inline const CpuKernels& selected_kernels(const Problem& p, const Device& d) {
-  const CpuKernels& m = *best_kernels(p.dtype.q, d.features, group(p));
+  const CpuKernels& m = fitting(kernels_of(p, d), group(p));
   return own_panels(p, m) ? m : *best_kernels(p.dtype.q, d.features);
 }
 

@@ -39,7 +39,7 @@ bool own_rows(const Problem& p, const CpuKernels& m) { return own_panels(p, m) &
 // Panels hold keys here, and queries where dQ is accumulated.
 const CpuKernels& kernels_for(const Problem& p, const Nsa& nsa, const Device& d) {
   const CpuKernels& m = selected_kernels(p, d);
-  return own_rows(p, m) ? m : *best_kernels(p.dtype.q, d.features, nsa.s);
+  return own_rows(p, m) ? m : fitting(kernels_of(p, d), nsa.s);
 }
 
 int64_t rows_of_set(const Problem& p) { return int64_t(p.len_q) * group(p); }
@@ -197,7 +197,7 @@ class Task {
         m_.accumulate(p_of(x_.ds, bunch, panel), x_.tile.q_v, plan_.tile_q, 0, n, dim_qk_,
                       x_.dk + int64_t(panel) * m_.rows * dim_qk_);
       for (int panel = bunch.first; a_.given(Role::dq) && panel < bunch.last; ++panel)
-        m_.transpose(p_of(x_.ds, bunch, panel), n, x_.ds_t, int64_t(plan_.tile_k) * m_.rows, panel * m_.rows);
+        m_.transpose(p_of(x_.ds, bunch, panel), n, x_.ds_t, m_.rows, int64_t(plan_.tile_k) * m_.rows, panel * m_.rows);
     }
     if (a_.given(Role::dq)) add_dq(keys, count);
   }

@@ -303,6 +303,63 @@ TEST_P(Kernels, accumulate_adds_products_of_a_part_of_a_tile) {
     }
 }
 
+TEST_P(Kernels, runs_of_keys_add_up_as_one_after_the_other) {
+  if (!m.accumulate_runs) GTEST_SKIP() << "adds run by run";
+  const int room = 4 * m.keys, many = 19, wide = padded(40);
+  std::vector<Stored> stored_v;
+  std::vector<Buffer<char>> tiles;
+  std::vector<KeyRun> runs;
+  int all = 0;
+  for (int n = 0; n < many; ++n) {
+    stored_v.push_back(stored(room, 40));
+    tiles.emplace_back(size_t(room) * wide * m.operand_bytes);
+    m.pack_v(stored_v.back().rows.data(), room, 40, tiles.back().data(), room);
+    runs.push_back({tiles.back().data(), n % 2 * m.keys, (1 + n % 3) * m.keys});
+    all += runs.back().n;
+  }
+  const Matrix plain = random_rows(all, 0, 1);
+  Buffer<float> rows(size_t(m.rows) * all), want(size_t(m.rows) * wide), got(size_t(m.rows) * wide);
+  for (int r = 0; r < m.rows; ++r)
+    for (int j = 0; j < all; ++j) rows[size_t(r) * all + j] = float(plain[r][j]);
+  Buffer<char> p = operand_panel(all);
+  m.write_weights(rows.data(), all, all, p.data());
+  for (int n = 0; n < m.rows * wide; ++n) want[n] = got[n] = float(n % 7);
+  int done = 0;
+  for (const KeyRun& run : runs) {
+    m.accumulate(p.data() + int64_t(done) * m.rows * m.operand_bytes, run.v, room, run.first, run.n, wide, want.data());
+    done += run.n;
+  }
+  m.accumulate_runs(p.data(), runs.data(), many, room, wide, got.data());
+  ASSERT_TRUE(got.guarded());
+  EXPECT_EQ(std::memcmp(want.data(), got.data(), size_t(m.rows) * wide * sizeof(float)), 0);
+}
+
+// From q to o: whatever size its panel has, a row comes out the same.
+TEST_P(Kernels, smaller_panels_give_the_same_bits) {
+  const CpuKernels* small = smaller_panels(m);
+  if (!small) GTEST_SKIP() << "one size";
+  const int dim = 64, keys = 5 * m.keys, rows = small->rows;
+  Stored q = stored(m.rows, dim), k = stored(keys, dim), v = stored(keys, dim);
+  const auto attend = [&](const CpuKernels& by) {
+    Buffer<char> q_panel(size_t(by.rows) * dim * by.operand_bytes), k_tile(size_t(keys) * dim * by.operand_bytes),
+        v_tile(size_t(keys) * dim * by.operand_bytes), p(size_t(by.rows) * keys * by.operand_bytes);
+    Buffer<float> s(size_t(by.rows) * keys), o(size_t(by.rows) * dim), out(size_t(by.rows) * dim);
+    std::vector<float> top(by.rows), ref(by.rows, 1.f), sum(by.rows, 0.f), one(by.rows, 1.f);
+    by.pack_q(q.rows.data(), by.rows, dim, 1.f, q_panel.data());
+    by.pack_k(k.rows.data(), keys, dim, k_tile.data());
+    by.pack_v(v.rows.data(), keys, dim, v_tile.data(), keys);
+    by.scores(q_panel.data(), k_tile.data(), keys, dim, s.data(), top.data());
+    by.weights(s.data(), keys, 1.f, ref.data(), sum.data(), p.data());
+    std::fill_n(o.data(), by.rows * dim, 0.f);
+    by.accumulate(p.data(), v_tile.data(), keys, 0, keys, dim, o.data());
+    by.unpack(o.data(), dim, one.data(), by.rows, out.data(), dim);
+    std::vector<float> all(out.data(), out.data() + rows * dim);
+    all.insert(all.end(), sum.begin(), sum.begin() + rows);
+    return all;
+  };
+  EXPECT_EQ(attend(m), attend(*small));
+}
+
 TEST_P(Kernels, unpack_writes_the_rows_asked_for_and_no_others) {
   for (const int n : {1, 3, m.rows - 1, m.rows}) {
     const int dim = 24, stride = 29;
@@ -353,8 +410,24 @@ TEST_P(Kernels, gradients_and_their_transpose) {
           size[j][at + r] = weight * far * (exponential + operand + 4e-6) + 2e-38;
           ASSERT_NEAR(ds_got[r][j], want[j][at + r], size[j][at + r]) << r << " " << j;
         }
-      m.transpose(ds.data(), n, exchanged.data(), panel, at);
+      m.transpose(ds.data(), n, exchanged.data(), m.rows, panel, at);
       ASSERT_TRUE(exchanged.guarded());
+      if (const CpuKernels* small = smaller_panels(m)) {  // the first key of every query, from smaller panels
+        const int64_t size = int64_t(keys) * small->rows;
+        Buffer<char> others(size_t(ceil_div(n, small->rows) * size) * m.operand_bytes);
+        m.transpose(ds.data(), n, others.data(), small->rows, size, at);
+        ASSERT_TRUE(others.guarded());
+        for (int j = 0; j < n; ++j)
+          for (int r = 0; r < m.rows; ++r) {
+            const auto of = [&](Buffer<char>& x, int rows, int64_t stride) {
+              const int group = m.operand_bytes == 2 ? 4 : 1;  // keys that lie together
+              return x.data() + (j / rows * stride + int64_t(at + r) / group * group * rows + j % rows * group +
+                                 (at + r) % group) * m.operand_bytes;
+            };
+            ASSERT_EQ(std::memcmp(of(others, small->rows, size), of(exchanged, m.rows, panel), m.operand_bytes), 0)
+                << "query " << j << " key " << r;
+          }
+      }
     }
     for (int q = 0; q < query_panels; ++q) {
       Buffer<char> one = operand_panel(keys);
@@ -404,8 +477,8 @@ std::vector<const CpuKernels*> machines() {
     Device cpu;
     if (!device_named(level < 0 ? "cpu:scalar" : "cpu:" + name(Feature(level)), cpu).ok()) continue;
     for (const DType t : {DType::f32, DType::f16, DType::bf16})
-      for (const int rows : {1024, 8})
-        if (const CpuKernels* m = best_kernels(t, cpu.features, rows); m && seen.insert(m).second) all.push_back(m);
+      for (const CpuKernels* m = best_kernels(t, cpu.features); m; m = smaller_panels(*m))
+        if (seen.insert(m).second) all.push_back(m);
   }
   return all;
 }

@@ -269,7 +269,7 @@ void gradients(const float* s, const float* dp, int n, float scale, const float*
 }
 
 // 32 keys by 32 queries at a time: pairs of keys become words, and the words are transposed.
-void transpose(const void* ds_panel, int n, void* to_panels, int64_t panel, int at) {
+void transpose(const void* ds_panel, int n, void* to_panels, int, int64_t panel, int at) {
   const char* ds = static_cast<const char*>(ds_panel);
   for (int j = 0; j < n; j += kSide, ds += kBlock) {
     F half[2][16];

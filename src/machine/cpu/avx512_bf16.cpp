@@ -109,7 +109,7 @@ void gradients(const float* s, const float* dp, int n, float scale, const float*
 
 // A word of `ds` is a pair of queries of one key; a word of the result is a pair of keys of one query. Sixteen queries
 // by eight keys at a time: the words are transposed, then the halves of two neighbouring keys' words exchanged.
-void transpose(const void* ds_panel, int n, void* to_panels, int64_t panel, int at) {
+void transpose(const void* ds_panel, int n, void* to_panels, int, int64_t panel, int at) {
   const float* ds = static_cast<const float*>(ds_panel);
   for (int j = 0; j < n; j += 16)
     for (int r = 0; r < R; r += 8) {

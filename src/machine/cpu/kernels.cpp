@@ -3,8 +3,6 @@
 #include <cstring>
 #include <span>
 
-#include "core/mask.h"
-
 namespace attune {
 namespace {
 
@@ -18,8 +16,6 @@ constexpr std::span<const CpuKernels> kAll[] = {kAmxKernels, kAvx512Bf16Kernels,
 constexpr std::span<const CpuKernels> kAll[] = {kScalarKernels};
 #endif
 
-constexpr double kSmallPanel = 1.05;  // what a row costs in a smaller panel
-
 }  // namespace
 
 const CpuKernels* best_kernels(DType dtype, uint32_t features) {
@@ -29,14 +25,11 @@ const CpuKernels* best_kernels(DType dtype, uint32_t features) {
   return nullptr;
 }
 
-const CpuKernels* best_kernels(DType dtype, uint32_t features, int rows) {
-  const CpuKernels* best = best_kernels(dtype, features);
-  const auto cost = [&](const CpuKernels& k) { return round_up(rows, k.rows) * (&k == best ? 1. : kSmallPanel); };
-  const CpuKernels* chosen = best;
+const CpuKernels* smaller_panels(const CpuKernels& m) {
   for (const auto& machine : kAll)
     for (const CpuKernels& k : machine)
-      if (best && k.dtype == dtype && std::strcmp(k.isa, best->isa) == 0 && cost(k) < cost(*chosen)) chosen = &k;
-  return chosen;
+      if (k.dtype == m.dtype && k.rows < m.rows && std::strcmp(k.isa, m.isa) == 0) return &k;
+  return nullptr;
 }
 
 }  // namespace attune

@@ -16,6 +16,12 @@
 
 namespace attune {
 
+// Keys first ... first + n of a packed v.
+struct KeyRun {
+  const void* v;
+  int first, n;
+};
+
 struct CpuKernels {
   const char* isa;      // "neon"
   uint32_t needs;       // feature bits
@@ -42,6 +48,9 @@ struct CpuKernels {
   void (*rescale)(float* o, int dim, const float* factor);
   // o += p v over keys first ... first + n of a tile packed with room for `room`; p begins at key `first`
   void (*accumulate)(const void* p, const void* v, int room, int first, int n, int dim, float* o);
+  // The same over several runs of keys, each in a tile of its own packed with `room`; p goes on from one to the next.
+  // Null where a machine gains nothing: cpu::accumulate() then adds run by run.
+  void (*accumulate_runs)(const void* p, const KeyRun* runs, int count, int room, int dim, float* o) = nullptr;
   // to[r * stride + d] = o[r][d] * factor[r], for the first n rows
   void (*unpack)(const float* o, int dim, const float* factor, int n, float* to, int64_t stride);
 
@@ -49,9 +58,9 @@ struct CpuKernels {
   // gives 0.
   void (*gradients)(const float* s, const float* dp, int n, float scale, const float* lse, const float* delta, void* p,
                     void* ds);
-  // The panel `ds` of n queries and `rows` keys, exchanged: into panels of queries, the panel of query j at
-  // to + (j / rows) * panel elements, its keys beginning at key `at` (a multiple of rows).
-  void (*transpose)(const void* ds, int n, void* to, int64_t panel, int at);
+  // The panel `ds` of n queries and its keys, exchanged: into panels of `rows` queries (of this size or of the other),
+  // the panel of query j at to + (j / rows) * panel elements. Its keys begin at key `at`, where a panel of keys does.
+  void (*transpose)(const void* ds, int n, void* to, int rows, int64_t panel, int at);
 
   // Between the opaque panels and plain rows, for what has no loop of its own (softcap, bias, ALiBi, dropout):
   // plain[r * stride + j] = s[r][j], and back; and p[r][j] = plain[r * stride + j].
@@ -66,9 +75,9 @@ struct CpuKernels {
 
 // The kernels for a dtype that a device can run, best first: null where there are none in this build.
 const CpuKernels* best_kernels(DType, uint32_t features);
-// Of the same machine, those for rows that come in sets of `rows` and share no panel with another set: smaller panels
-// are a little slower but may leave less of them empty.
-const CpuKernels* best_kernels(DType, uint32_t features, int rows);
+// Those of the same machine with smaller panels, a little slower a row: for rows that would leave a panel half empty.
+// Packed k and v are the same for both, and so are a row's bits. Null where a machine has one size.
+const CpuKernels* smaller_panels(const CpuKernels&);
 
 // Each machine file's own, in the order f32, f16, bf16; where there are two sizes of panels, all of the larger first. A
 // file not built for this processor is not linked.

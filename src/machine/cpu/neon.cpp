@@ -144,25 +144,31 @@ struct Panels {
       }
   }
 
-  static void accumulate(const void* p_panel, const void* v_tile, int room, int first, int n, int dim, float* o) {
-    const float* tile = static_cast<const float*>(v_tile) + 8 * first;
-    for (int d = 0; d < dim; d += 8, tile += int64_t(8) * room, o += 8 * kRows) {
+  static void accumulate_runs(const void* p_panel, const KeyRun* runs, int count, int room, int dim, float* o) {
+    for (int d = 0; d < dim; d += 8, o += 8 * kRows) {
       float32x4_t acc[kRows][2];
       unroll<2 * kRows>([&](auto a) { acc[a / 2][a % 2] = vld1q_f32(o + 4 * a); });
-      const float *p = static_cast<const float*>(p_panel), *v = tile;
+      const float* p = static_cast<const float*>(p_panel);
+      for (const KeyRun* run = runs; run < runs + count; ++run) {
+        const float *v = static_cast<const float*>(run->v) + int64_t(d) * room + 8 * run->first, *end = v + 8 * run->n;
 #pragma GCC unroll 4
-      for (int j = 0; j < n; ++j, p += kRows, v += 8) {
-        float32x4_t rows[V];
-        unroll<V>([&](auto c) { rows[c] = vld1q_f32(p + 4 * c); });
-        const float32x4_t v0 = vld1q_f32(v), v1 = vld1q_f32(v + 4);
-        unroll<kRows>([&](auto a) {
-          constexpr int r = decltype(a)::value;
-          acc[r][0] = vfmaq_laneq_f32(acc[r][0], v0, rows[r / 4], r % 4);
-          acc[r][1] = vfmaq_laneq_f32(acc[r][1], v1, rows[r / 4], r % 4);
-        });
+        for (; v < end; p += kRows, v += 8) {
+          float32x4_t rows[V];
+          unroll<V>([&](auto c) { rows[c] = vld1q_f32(p + 4 * c); });
+          const float32x4_t v0 = vld1q_f32(v), v1 = vld1q_f32(v + 4);
+          unroll<kRows>([&](auto a) {
+            constexpr int r = decltype(a)::value;
+            acc[r][0] = vfmaq_laneq_f32(acc[r][0], v0, rows[r / 4], r % 4);
+            acc[r][1] = vfmaq_laneq_f32(acc[r][1], v1, rows[r / 4], r % 4);
+          });
+        }
       }
       unroll<2 * kRows>([&](auto a) { vst1q_f32(o + 4 * a, acc[a / 2][a % 2]); });
     }
+  }
+  static void accumulate(const void* p, const void* v, int room, int first, int n, int dim, float* o) {
+    const KeyRun run{v, first, n};
+    accumulate_runs(p, &run, 1, room, dim, o);
   }
 
   static void unpack(const float* o, int dim, const float* factor, int n, float* to, int64_t stride) {
@@ -189,15 +195,15 @@ struct Panels {
   }
 
   // Four queries by four keys at a time; 4 divides the rows, so a block never straddles two panels.
-  static void transpose(const void* ds_panel, int n, void* to, int64_t panel, int at) {
+  static void transpose(const void* ds_panel, int n, void* to, int rows, int64_t panel, int at) {
     const float* ds = static_cast<const float*>(ds_panel);
     for (int j = 0; j < n; j += 4)
       for (int r = 0; r < kRows; r += 4) {
         Four four;
         for (int a = 0; a < 4; ++a) four.row[a] = vld1q_f32(ds + (j + a) * kRows + r);
         four = transposed(four);
-        float* block = static_cast<float*>(to) + j / kRows * panel + (at + r) * kRows + j % kRows;
-        for (int a = 0; a < 4; ++a) vst1q_f32(block + a * kRows, four.row[a]);
+        float* block = static_cast<float*>(to) + j / rows * panel + (at + r) * rows + j % rows;
+        for (int a = 0; a < 4; ++a) vst1q_f32(block + a * rows, four.row[a]);
       }
   }
 
@@ -245,6 +251,7 @@ constexpr CpuKernels kernels(DType dtype) {
           .weights = P::weights,
           .rescale = P::rescale,
           .accumulate = P::accumulate,
+          .accumulate_runs = P::accumulate_runs,
           .unpack = P::unpack,
           .gradients = P::gradients,
           .transpose = P::transpose,

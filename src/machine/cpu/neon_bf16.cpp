@@ -61,49 +61,64 @@ void pack_v(const void* const* rows, int n, int dim, void* to, int room) {
   }
 }
 
-// acc[b][a] (+)= A_a B_b^T over `steps` (even) groups of four: A is [steps][Pairs][8], B [steps][4][8], acc 4 Pairs
-// vectors in memory. In assembly because 24 accumulators and ten operands do not fit 32 registers at once: compilers
-// hoist the loads and spill (g++ 12 loses half the speed). With 16 accumulators everything fits.
+// Some of the second product's B: how many pairs of groups of four, and where they begin.
+struct Part {
+  const Bf16* b;
+  long pairs;
+};
+
+// acc[b][a] (+)= A_a B_b^T over groups of four: A is [groups][Pairs][8], B [groups][4][8] in `count` parts that each
+// begin `offset` bytes behind where they say, acc 4 Pairs vectors in memory, which stay in registers from part to part.
+// What lies `ahead` bytes behind a line of B is fetched: parts are too short for the machine to guess what follows.
+// In assembly because 24 accumulators and ten operands do not fit 32 registers at once: compilers hoist the loads and
+// spill (g++ 12 loses half the speed). With 16 accumulators everything fits.
 // Scores start from zero and fold their maximum over b into best[a] while still in registers.
 template <int Pairs, bool Scores>
-[[gnu::always_inline]] inline void product(const Bf16* a, const Bf16* b, int steps, float* acc, float* best) {
+[[gnu::always_inline]] inline void product(const Bf16* a, const Part* parts, long count, int64_t offset, int64_t ahead,
+                                            float* acc, float* best) {
 #define COLUMN(x, c0, c1, c2, c3)                                                             \
   "bfmmla v" #c0 ".4s, " x ".8h, v24.8h\n bfmmla v" #c1 ".4s, " x ".8h, v25.8h\n"             \
   "bfmmla v" #c2 ".4s, " x ".8h, v26.8h\n bfmmla v" #c3 ".4s, " x ".8h, v27.8h\n"
 #define STEP6                                                                                 \
+  "prfm pldl1keep, [%1, %8]\n"                                                                \
   "ldp q24, q25, [%1], #64\n ldp q28, q29, [%0], #96\n ldp q26, q27, [%1, #-32]\n"            \
   COLUMN("v28", 0, 6, 12, 18) "ldp q30, q31, [%0, #-64]\n" COLUMN("v29", 1, 7, 13, 19)         \
   "ldp q28, q29, [%0, #-32]\n" COLUMN("v30", 2, 8, 14, 20) COLUMN("v31", 3, 9, 15, 21)         \
   COLUMN("v28", 4, 10, 16, 22) COLUMN("v29", 5, 11, 17, 23)
 #define STEP4                                                                                 \
+  "prfm pldl1keep, [%1, %8]\n"                                                                \
   "ldp q24, q25, [%1], #64\n ldp q28, q29, [%0], #64\n ldp q26, q27, [%1, #-32]\n"            \
   "ldp q30, q31, [%0, #-32]\n" COLUMN("v28", 0, 4, 8, 12) COLUMN("v29", 1, 5, 9, 13)           \
   COLUMN("v30", 2, 6, 10, 14) COLUMN("v31", 3, 7, 11, 15)
 #define EACH4(op) op(0, 1) op(2, 3) op(4, 5) op(6, 7) op(8, 9) op(10, 11) op(12, 13) op(14, 15)
 #define EACH6(op) EACH4(op) op(16, 17) op(18, 19) op(20, 21) op(22, 23)
 #define ZERO(i, j) "movi v" #i ".4s, #0\n movi v" #j ".4s, #0\n"
-#define LOAD(i, j) "ldp q" #i ", q" #j ", [%3, #16 * " #i "]\n"
-#define STORE(i, j) "stp q" #i ", q" #j ", [%3, #16 * " #i "]\n"
+#define LOAD(i, j) "ldp q" #i ", q" #j ", [%5, #16 * " #i "]\n"
+#define STORE(i, j) "stp q" #i ", q" #j ", [%5, #16 * " #i "]\n"
 #define MAX4(a, b, c, d)                                                                      \
   "fmax v24.4s, v24.4s, v" #a ".4s\n fmax v25.4s, v25.4s, v" #b ".4s\n"                       \
   "fmax v26.4s, v26.4s, v" #c ".4s\n fmax v27.4s, v27.4s, v" #d ".4s\n"
 #define MAX6(a, b, c, d, e, f)                                                                \
   MAX4(a, b, c, d) "fmax v28.4s, v28.4s, v" #e ".4s\n fmax v29.4s, v29.4s, v" #f ".4s\n"
 #define MAX_OF_4                                                                              \
-  "ldp q24, q25, [%4]\n ldp q26, q27, [%4, #32]\n"                                            \
+  "ldp q24, q25, [%6]\n ldp q26, q27, [%6, #32]\n"                                            \
   MAX4(0, 1, 2, 3) MAX4(4, 5, 6, 7) MAX4(8, 9, 10, 11) MAX4(12, 13, 14, 15)                   \
-  "stp q24, q25, [%4]\n stp q26, q27, [%4, #32]\n"
+  "stp q24, q25, [%6]\n stp q26, q27, [%6, #32]\n"
 #define MAX_OF_6                                                                              \
-  "ldp q24, q25, [%4]\n ldp q26, q27, [%4, #32]\n ldp q28, q29, [%4, #64]\n"                  \
+  "ldp q24, q25, [%6]\n ldp q26, q27, [%6, #32]\n ldp q28, q29, [%6, #64]\n"                  \
   MAX6(0, 1, 2, 3, 4, 5) MAX6(6, 7, 8, 9, 10, 11) MAX6(12, 13, 14, 15, 16, 17) MAX6(18, 19, 20, 21, 22, 23) \
-  "stp q24, q25, [%4]\n stp q26, q27, [%4, #32]\n stp q28, q29, [%4, #64]\n"
-#define STEPS(step) "1:\n" step "subs %2, %2, #1\n" step "b.ne 1b\n"
+  "stp q24, q25, [%6]\n stp q26, q27, [%6, #32]\n stp q28, q29, [%6, #64]\n"
+#define STEPS(step)                                                                           \
+  "2:\n ldp %1, %2, [%3], #16\n add %1, %1, %7\n"                                            \
+  "1:\n" step "subs %2, %2, #1\n" step "b.ne 1b\n subs %4, %4, #1\n b.ne 2b\n"
 #define OPERANDS                                                                              \
-  : "+r"(a), "+r"(b), "+r"(pairs) : "r"(acc), "r"(best)                                       \
+  : "+r"(a), "=&r"(b), "=&r"(pairs), "+r"(parts), "+r"(count) : "r"(acc), "r"(best), "r"(offset), \
+    "r"(ahead)                                                                                \
   : "cc", "memory", "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "v8", "v9", "v10", "v11",  \
     "v12", "v13", "v14", "v15", "v16", "v17", "v18", "v19", "v20", "v21", "v22", "v23",        \
     "v24", "v25", "v26", "v27", "v28", "v29", "v30", "v31"
-  long pairs = steps / 2;
+  const Bf16* b;
+  long pairs;
   if constexpr (Pairs == 6 && Scores)
     asm volatile(EACH6(ZERO) STEPS(STEP6) MAX_OF_6 EACH6(STORE) OPERANDS);
   else if constexpr (Pairs == 6)
@@ -126,6 +141,17 @@ template <int Pairs, bool Scores>
 #undef MAX_OF_6
 #undef STEPS
 #undef OPERANDS
+}
+
+// To nearest even, NaN kept, as neon::narrow does it.
+void narrow_by_instruction(const float* from, int64_t n, void* to) {
+  uint16_t* x = static_cast<uint16_t*>(to);
+  int64_t i = 0;
+  for (; i + 8 <= n; i += 8) {
+    const bfloat16x8_t low = vcvtq_low_bf16_f32(vld1q_f32(from + i));
+    vst1q_u16(x + i, vreinterpretq_u16_bf16(vcvtq_high_bf16_f32(low, vld1q_f32(from + i + 4))));
+  }
+  neon::narrow<Bf16>(from + i, n - i, x + i);
 }
 
 // Two vectors [r0k0 r0k1 r1k0 r1k1] [r0k2 r0k3 r1k2 r1k3] to one operand of the second product,
@@ -151,8 +177,9 @@ struct Panels {
     const Bf16* k = static_cast<const Bf16*>(k_tile);
     float best[2 * kRows];  // per pair of rows [r0 r0 r1 r1]
     std::fill_n(best, 2 * kRows, -std::numeric_limits<float>::infinity());
-    for (int j = 0; j < n; j += 8, k += 8 * dim, s += 8 * kRows)
-      product<kPairs, true>(static_cast<const Bf16*>(q), k, dim / 4, s, best);
+    const Part part{k, dim / 8};
+    for (int j = 0; j < n; j += 8, s += 8 * kRows)
+      product<kPairs, true>(static_cast<const Bf16*>(q), &part, 1, int64_t(j) * dim * 2, 1024, s, best);
     for (int r = 0; r < kRows; r += 4)
       vst1q_f32(top + r, vpmaxq_f32(vld1q_f32(best + 2 * r), vld1q_f32(best + 2 * r + 4)));
   }
@@ -224,10 +251,27 @@ struct Panels {
     }
   }
 
-  static void accumulate(const void* p, const void* v_tile, int room, int first, int n, int dim, float* o) {
-    const Bf16* v = static_cast<const Bf16*>(v_tile) + 8 * first;
-    for (int d = 0; d < dim; d += 8, v += int64_t(8) * room, o += 8 * kRows)
-      product<kPairs, false>(static_cast<const Bf16*>(p), v, n / 4, o, nullptr);
+  static void accumulate_runs(const void* p, const KeyRun* runs, int count, int room, int dim, float* o) {
+    constexpr int kMost = 16;
+    for (int done = 0, many; done < count; done += many) {
+      Part parts[kMost];
+      many = std::min(count - done, kMost);
+      int n = 0;
+      for (int i = 0; i < many; ++i) {
+        const KeyRun& run = runs[done + i];
+        parts[i] = {static_cast<const Bf16*>(run.v) + 8 * run.first, run.n / 8};
+        n += run.n;
+      }
+      const int64_t ahead = many > 1 ? 16 * room : 1024;  // the same keys' next dims, or simply what follows
+      for (int d = 0; d < dim; d += 8)
+        product<kPairs, false>(static_cast<const Bf16*>(p), parts, many, int64_t(2) * d * room, ahead, o + d * kRows,
+                               nullptr);
+      p = static_cast<const Bf16*>(p) + n * kRows;
+    }
+  }
+  static void accumulate(const void* p, const void* v, int room, int first, int n, int dim, float* o) {
+    const KeyRun run{v, first, n};
+    accumulate_runs(p, &run, 1, room, dim, o);
   }
 
   static void unpack(const float* o, int dim, const float* factor, int n, float* to, int64_t stride) {
@@ -268,7 +312,7 @@ struct Panels {
 
   // Four queries by four keys at a time: two vectors hold [k0: q0 q2 q1 q3 | k1: ...] and [k2 | k3], and one table
   // look-up each makes [q0: k0 k2 k1 k3 | q1: ...] and [q2 | q3].
-  static void transpose(const void* ds_panel, int n, void* to, int64_t panel, int at) {
+  static void transpose(const void* ds_panel, int n, void* to, int rows, int64_t panel, int at) {
     alignas(16) static constexpr uint8_t kFirst[16] = {0, 1, 16, 17, 8, 9, 24, 25, 4, 5, 20, 21, 12, 13, 28, 29};
     const uint8x16_t first = vld1q_u8(kFirst), second = vaddq_u8(first, vdupq_n_u8(2));
     const uint8_t* ds = static_cast<const uint8_t*>(ds_panel);
@@ -276,7 +320,7 @@ struct Panels {
       for (int r = 0; r < kRows; r += 4) {
         const uint8_t* from = ds + (j * kRows + r * 4) * 2;
         const uint8x16x2_t block = {{vld1q_u8(from), vld1q_u8(from + 16)}};
-        uint8_t* place = static_cast<uint8_t*>(to) + (j / kRows * panel + (at + r) * kRows + j % kRows * 4) * 2;
+        uint8_t* place = static_cast<uint8_t*>(to) + (j / rows * panel + (at + r) * rows + j % rows * 4) * 2;
         vst1q_u8(place, vqtbl2q_u8(block, first));
         vst1q_u8(place + 16, vqtbl2q_u8(block, second));
       }
@@ -332,6 +376,7 @@ constexpr CpuKernels kernels() {
           .weights = Panels<P>::weights,
           .rescale = Panels<P>::rescale,
           .accumulate = Panels<P>::accumulate,
+          .accumulate_runs = Panels<P>::accumulate_runs,
           .unpack = Panels<P>::unpack,
           .gradients = Panels<P>::gradients,
           .transpose = Panels<P>::transpose,
@@ -339,7 +384,7 @@ constexpr CpuKernels kernels() {
           .write_scores = Panels<P>::write_scores,
           .write_weights = Panels<P>::write_weights,
           .widen = widen<Bf16>,
-          .narrow = narrow<Bf16>};
+          .narrow = narrow_by_instruction};
 }
 
 }  // namespace

@@ -88,7 +88,7 @@ void gradients(const float* s, const float* dp, int n, float, const float* lse, 
     }
 }
 
-void transpose(const void* ds_panel, int n, void* to, int64_t panel, int at) {
+void transpose(const void* ds_panel, int n, void* to, int, int64_t panel, int at) {
   const float* ds = static_cast<const float*>(ds_panel);
   for (int j = 0; j < n; ++j)
     for (int r = 0; r < kRows; ++r)

@@ -292,7 +292,7 @@ struct Float32 {
   }
 
   // Eight queries by eight keys at a time; 8 divides the rows, so a block never straddles two panels.
-  static void transpose(const void* ds, int n, void* to, int64_t panel, int at) {
+  static void transpose(const void* ds, int n, void* to, int, int64_t panel, int at) {
     for (int j = 0; j < n; j += 8)
       for (int r = 0; r < R; r += 8) {
         __m256 x[8];
