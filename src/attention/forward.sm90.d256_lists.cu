@@ -4,8 +4,8 @@ namespace attune::sm90 {
 
 ForwardKernels forward_kernels_256_lists() {
   static constinit ForwardKernel all[] = {
-      forward_kernel_row<256, 256, 64, 2, 1, 2, true, false, false, Lists::each>(),
-      forward_kernel_row<256, 256, 64, 2, 1, 2, true, false, false, Lists::each, true>(),
+      forward_kernel_row<256, 256, 64, 2, 1, 2, false, false, false, Lists::each>(),
+      forward_kernel_row<256, 256, 64, 2, 1, 2, false, false, false, Lists::each, true>(),
   };
   return all;
 }

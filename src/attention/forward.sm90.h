@@ -15,8 +15,6 @@
 namespace attune::sm90 {
 
 template <class C>
-using StreamOf = std::conditional_t<C::kLists == Lists::each, ListProducer<C>, Producer<C>>;
-template <class C>
 using OwnerOf = std::conditional_t<C::kLists == Lists::each, ListConsumer<C>, Consumer<C>>;
 
 template <class C>
@@ -40,7 +38,12 @@ __global__ void __launch_bounds__(C::kThreads, 1) forward_kernel(const __grid_co
   __syncthreads();
   if (group == 0) {
     shrink_registers<C::kProducerRegisters>();
-    if (threadIdx.x == 0) StreamOf<C>{x, shared}.run();
+    if constexpr (C::kLists == Lists::each) {
+      if (threadIdx.x == 0) ListProducer<C>{x, shared}.template run<false>();
+      if (threadIdx.x == 64) ListProducer<C>{x, shared}.template run<true>();
+    } else {
+      if (threadIdx.x == 0) Producer<C>{x, shared}.run();
+    }
     if (threadIdx.x == 32) TileTaker<C>{x, shared}.run();
   } else {
     grow_registers<C::kConsumerRegisters>();

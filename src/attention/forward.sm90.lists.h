@@ -49,19 +49,20 @@ struct ListProducer : Producer<C> {
     return w.open() ? int(min((min(uint32_t(w.block), behind) << x.pieces_shift) + piece, behind)) : -1;
   }
 
+  // Keys and values are two threads' work: v waits for the products, k for the scores only.
+  template <bool kValues>
   __device__ void run() const {
-    prefetch_map(x.k), prefetch_map(x.v);
+    prefetch_map(kValues ? x.v : x.k);
     uint32_t step = 0;
     for (uint32_t tiles = 0;; ++tiles) {
       const QueryTile& t = *tile_slot<C>(shared, tiles);
       wait(shared + C::kKnown + 8 * (tiles % 4), tiles / 4 & 1);
-      arrive(shared + C::kBegun + 8 * (tiles % 4));
+      if (!kValues) arrive(shared + C::kBegun + 8 * (tiles % 4));
       if (t.last < 0) break;
       Walk a = begin(t, 0, x.one_list ? t.last : t.first - 1), b = begin(t, x.one_list ? 0 : t.first, t.last);
       ListTurns turns{.most = C::kStages - 1};
-      int before = -1;
 #pragma unroll 1
-      while (a.open() || b.open()) {
+      for (; a.open() || b.open(); ++step) {
         const int of_a = number(t, a), of_b = number(t, b);
         const auto [for_a, for_b] = turns.next(of_a, of_b);
         const int here = for_a ? of_a : of_b;
@@ -69,16 +70,18 @@ struct ListProducer : Producer<C> {
         // The next entries are on their way while this one waits.
         if (for_a) --a.at, look(t, a);
         if (for_b) --b.at, look(t, b);
+        if (kValues) {
+          this->load_v(step, t, here * C::kTileK);
+          continue;
+        }
         const uint32_t slot = step % C::kStages;
         this->wait_k(step);
         put(slot, tag);
         load_panels<C::kPanels>(shared, x.k, C::kK + slot * C::kBytesK, C::kKFull + 8 * slot, C::kPanelK,
                                 t.k_row + here * C::kTileK, t.k_head, t.k_batch, Keep::last_to_go);
-        if (before >= 0) this->load_v(step - 1, t, before * C::kTileK);
-        before = here, ++step;
       }
-      this->load_v(step - 1, t, before * C::kTileK);
     }
+    if (kValues) return;
     this->wait_k(step);
     put(step % C::kStages, ListTag::kOver);
     arrive(shared + C::kKFull + 8 * (step % C::kStages));
@@ -96,6 +99,7 @@ struct ListConsumer : Consumer<C> {
       Base::tiles, Base::x;
   uint32_t step;  // key tiles seen
   int tag;        // of this one
+  int more;       // O holds something
 
   __device__ uint32_t slot() const { return step % C::kStages; }
   __device__ void wait_full(int barrier, uint32_t n) const {
@@ -118,56 +122,60 @@ struct ListConsumer : Consumer<C> {
   }
   // The scores are there: they become weights.
   template <class Score, class Done>
-  __device__ void weigh(Score& score, bool first_of_rows, Done product_done) {
+  __device__ void weigh(uint32_t (&to)[C::kTileK / 4], Score& score, bool first_of_rows, Done product_done) {
     pin(s);
     this->release(C::kKEmpty + 8 * slot());
     if (ListTag::last(tag, group)) this->release_q(tiles % C::kQStages);
     this->hide();
-    if constexpr (C::kOptions) this->admit(p[0], first_of_rows, score, product_done);
-    else this->admit(p[0], first_of_rows, product_done);
+    if constexpr (C::kOptions) this->admit(to, first_of_rows, score, product_done);
+    else this->admit(to, first_of_rows, product_done);
   }
-  __device__ void rescale() {
-    if (!raised) return;
+  __device__ void issue_held(const uint32_t (&weights)[C::kTileK / 4], uint32_t held) {
+    if (raised)
 #pragma unroll
-    for (int n = 0; n < C::kDimV / 2; ++n) o[n] *= alpha[n / 2 % 2];
+      for (int n = 0; n < C::kDimV / 2; ++n) o[n] *= alpha[n / 2 % 2];
+    wait_full(C::kVFull, held);
+    this->issue_sums(weights, held % C::kStages, more);
+  }
+  __device__ void end_held(uint32_t held) {
+    wait_products<0>();
+    pin(o);
+    this->release(C::kVEmpty + 8 * (held % C::kStages));
+  }
+
+  // One key tile. On entry its P is in `now` and no product is under way; on return that of the next is in `then`.
+  // False after the last of the query tile.
+  __device__ bool advance(uint32_t (&now)[C::kTileK / 4], uint32_t (&then)[C::kTileK / 4]) {
+    const uint32_t held = step++;
+    if (ListTag::last(tag, group)) {
+      issue_held(now, held);
+      end_held(held);
+      return false;
+    }
+    seek();
+    this->issue_scores(tiles % C::kQStages, slot());
+    issue_held(now, held);
+    Score<T, C::kTileK / 2> score{x.score};
+    if constexpr (C::kOptions) this->prepare(score, number);
+    wait_products<1>();
+    weigh(then, score, false, [&] { end_held(held); });
+    more = 1;
+    return true;
   }
 
   __device__ void run() {
     tiles = step = 0, rows = {};
     if constexpr (C::kOptions) this->slope = 0.f;
-    for (; seek(); ++tiles, ++step) {
+    for (; seek(); ++tiles) {
       this->wait_q();
       this->enter_tile();
       Score<T, C::kTileK / 2> score{x.score};
       this->issue_scores(tiles % C::kQStages, slot());
       if constexpr (C::kOptions) this->prepare(score, number);
       wait_products<0>();
-      weigh(score, true, [] {});
-      raised = false;
-      int more = 0;  // O holds something
-#pragma unroll 1
-      while (!ListTag::last(tag, group)) {
-        const uint32_t held = step++;
-        seek();
-        this->issue_scores(tiles % C::kQStages, slot());
-        rescale();
-        wait_full(C::kVFull, held);
-        this->issue_sums(p[0], held % C::kStages, more);
-        if constexpr (C::kOptions) this->prepare(score, number);
-        wait_products<1>();
-        weigh(score, false, [&] {
-          wait_products<0>();
-          pin(o);
-          this->release(C::kVEmpty + 8 * (held % C::kStages));
-        });
-        more = 1;
-      }
-      rescale();
-      wait_full(C::kVFull, step);
-      this->issue_sums(p[0], slot(), more);
-      wait_products<0>();
-      pin(o);
-      this->release(C::kVEmpty + 8 * slot());
+      weigh(p[0], score, true, [] {});
+      raised = false, more = 0;
+      while (advance(p[0], p[1]) && advance(p[1], p[0])) {}
       this->finish(this->tile(tiles), rows);
     }
     wait_stores();

@@ -81,7 +81,7 @@ struct ForwardShape {
   static constexpr int kConsumerRegisters = From == Lists::each ? 232 : kGroups == 3 ? 160 : 240;
   static constexpr int kPieces = kListBlock / kTileK;  // key tiles of a block of a list
   static_assert(From != Lists::one || (kListBlock % kTileK == 0 && kListBlock % kTileQ == 0));
-  static_assert(From != Lists::each || (kTileK == 64 && kGroups == 2 && InPlace && !Turns && !Wide));
+  static_assert(From != Lists::each || (kTileK == 64 && kGroups == 2 && !InPlace && !Turns && !Wide));
   static constexpr int kReleases = kGroups * 4;  // arrivals that give a buffer back: a warp each
   // Shared memory: q, k, v, out, barriers, query tiles, numbers of key tiles. A tile is panels of 64
   // columns, rows 128 bytes apart.
