@@ -154,15 +154,6 @@ Status fits(const Plan&, const Args& a) {
   return Status::good();
 }
 
-// Where logits are ordinary, queries and keys are of the size 1 / sqrt(scale * sqrt(dim)): dS times the inverse of it
-// is of the size of dQ and dK, and in the reach of f16 where those are. Under the usual scale it is 1.
-sm80::Kept kept(float scale, int dim) {
-  const float size = std::abs(scale) * std::sqrt(float(dim));
-  if (!std::isnormal(size)) return {};
-  const int power = std::clamp(int(std::lround(std::log2(size) / 2)), -40, 40);
-  return {std::ldexp(1.f, power), std::ldexp(1.f, -power)};
-}
-
 bool any_given(const Args& a, std::initializer_list<Role> roles) {
   for (const Role r : roles)
     if (a.given(r)) return true;
@@ -185,7 +176,7 @@ class Run {
     x_.turns = x_.dq ? scratch.turns : nullptr;
     x_.padded = int(padded(p_)), x_.wide = chosen_.keys->dim;
     x_.group = p_.heads_q / p_.heads_kv, x_.scale = scale_of(p_, a);
-    x_.kept = kept(x_.scale, p_.dim_qk);
+    x_.kept = sm80::kept(x_.scale, p_.dim_qk);
     x_.shared_keys = p_.keys == KeySource::paged || a.given(Role::cache_index);
     x_.running = p_.has(Option::accumulate);
     x_.tiles = int(tiles(p_.len_k, p_.mask.blocks.k, chosen_.keys->tile));
@@ -306,6 +297,13 @@ Status start(std::string_view who, const void* kernel, cuda::Ready& ready, int64
 }
 
 }  // namespace
+
+Kept kept(float scale, int dim) {
+  const float size = std::abs(scale) * std::sqrt(float(dim));
+  if (!std::isnormal(size)) return {};
+  const int power = std::clamp(int(std::lround(std::log2(size) / 2)), -40, 40);
+  return {std::ldexp(1.f, power), std::ldexp(1.f, -power)};
+}
 
 Status backward_prepare(std::string_view who, const BackwardParams& x, Place place, Stream stream) {
   static constinit cuda::Ready ready[2][2], sink;

@@ -6,6 +6,10 @@
 
 namespace attune::sm80 {
 
+// Where logits are ordinary, queries and keys are of the size 1 / sqrt(scale * sqrt(dim)): dS times the inverse of it
+// is of the size of dQ and dK, and in the reach of f16 where those are. Under the usual scale it is 1.
+Kept kept(float scale, int dim);
+
 struct Place { int device, arch; };
 
 // Statistics of all rows, dQ cleared; d_sinks where it is wanted.

@@ -16,6 +16,8 @@ using sm90::BackwardParams;
 
 constexpr std::string_view kWho = "sm90_backward";
 constexpr int kFar = 1 << 28;  // a side without end; also the longest sequence
+constexpr double kSectionBytes = 32 << 20;
+constexpr int kMostSectionHeads = 64;
 constexpr Role kLengths[] = {Role::cu_q,     Role::cu_k,        Role::used_q,   Role::used_k,
                              Role::left_pad, Role::cache_index, Role::positions};
 
@@ -90,6 +92,16 @@ Status fits(const Plan& plan, const Args& a) {
   return Status::good();
 }
 
+// With a band, blocks differ in length: the longest of a section of heads come first, and what they read and add to
+// stays in the second-level cache: q, d_out and dQ in f32. Without one, head after head.
+int section(const Problem& p, const BackwardKernel& k) {
+  if (p.mask.kind == MaskKind::full) return 1;
+  const double bytes = double(p.len_q) * k.dim * (p.heads_q / p.heads_kv) * 8;
+  int heads = 1;
+  while (heads < kMostSectionHeads && 2 * heads * bytes <= kSectionBytes) heads *= 2;
+  return heads;
+}
+
 Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
   const Problem& p = plan.problem;
   if (Status s = fits(plan, a); !s.ok()) return s;
@@ -102,13 +114,15 @@ Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
   const Room room = carve(ws, p, k);
   const sm80::BackwardParams ends{.problem = p, .args = dense(a), .uniform = true, .seq = sequence(p, a, 0),
                                   .rows = room.stats, .dq = room.dq, .padded = int(padded(p, k)), .wide = k.dim,
-                                  .group = p.heads_q / p.heads_kv, .scale = scale_of(p, a)};
+                                  .group = p.heads_q / p.heads_kv, .scale = scale_of(p, a),
+                                  .kept = sm80::kept(scale_of(p, a), p.dim_qk)};
   if (Status s = sm80::backward_prepare(kWho, ends, place, stream); !s.ok()) return s;
   if (keys > 0 && a[Role::k].extent.batch > 0) {
     const auto far = [](int64_t x) { return int(std::clamp<int64_t>(x, -kFar, kFar)); };
     const Band& band = ends.seq.band;
-    BackwardParams x{.scale = ends.scale,
-                     .scale2 = ends.scale * kLog2e,
+    BackwardParams x{.scale2 = ends.scale * kLog2e,
+                     .kept = ends.kept.in,
+                     .scale_k = ends.scale * ends.kept.out,
                      .rows = rows,
                      .keys = keys,
                      .heads = p.heads_q,
@@ -118,6 +132,8 @@ Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
                      .right = far(band.right),
                      .offset = far(band.q_first - band.k_first),
                      .tiles = int(ceil_div(keys, k.tile_k)),
+                     .units = p.batch * p.heads_kv,
+                     .section = section(p, k),
                      .padded = ends.padded,
                      .stats = room.stats,
                      .dq = room.dq};

@@ -25,8 +25,10 @@ struct KeyTile {
   __device__ int end() const { return (first + tiles) * C::kTileQ; }
   template <class C>
   static __device__ KeyTile find(const BackwardParams& x) {
-    const int n = blockIdx.x, unit = n / x.tiles;
-    KeyTile t{(n - unit * x.tiles) * C::kTileK, unit % x.heads_kv, unit / x.heads_kv, 0, 0};
+    const int per_section = x.section * x.tiles, section = int(blockIdx.x) / per_section;
+    const int rest = int(blockIdx.x) - section * per_section, here = min(x.section, x.units - section * x.section);
+    const int tile = rest / here, unit = section * x.section + rest - tile * here;
+    KeyTile t{tile * C::kTileK, unit % x.heads_kv, unit / x.heads_kv, 0, 0};
     const int from = max(0, t.key - x.offset - x.right);
     const int last = min(x.rows, min(t.key + C::kTileK, x.keys) - x.offset + x.left) - 1;
     if (last < from) return t;
@@ -201,7 +203,7 @@ struct BackwardConsumer {
     for (int i = 0; i < C::kTileQ / 8; ++i) {
       const float4 two = stats(stage, i);
 #pragma unroll
-      for (int e = 0; e < 4; ++e) dp[4 * i + e] = s[4 * i + e] * (dp[4 * i + e] - (e % 2 ? two.w : two.y));
+      for (int e = 0; e < 4; ++e) dp[4 * i + e] = s[4 * i + e] * fmaf(dp[4 * i + e], x.kept, -(e % 2 ? two.w : two.y));
     }
     if (partial) hide(dp);
     if constexpr (!C::kEarly) {
@@ -238,7 +240,7 @@ struct BackwardConsumer {
     pin(dk), pin(dv);
     store(dv, 1.f, C::kV, x.dv);
     named_sync(1, 256);  // the other warpgroup has multiplied with these rows of k
-    store(dk, x.scale, C::kK, x.dk);
+    store(dk, x.scale_k, C::kK, x.dk);
     if (lane == 0) wait_stores();
   }
   // Each warp its 16 rows, through the place of its own keys.

@@ -10,13 +10,15 @@ struct BackwardParams {
   CUtensorMap q, d_out;     // boxes of kTileQ rows
   CUtensorMap k, v;         // of kTileK rows
   CUtensorMap dk, dv;       // of 16 rows
-  float scale, scale2;      // of the products; in base 2
+  float scale2;             // of the products, in base 2
+  float kept, scale_k;      // a power of two that dS is kept times; the scale of dK, without it
   int rows, keys;           // of a sequence
   int heads, heads_kv, group;
   int left, right, offset;  // key j is seen by query i where i + offset - left <= j <= i + offset + right
   int tiles;                // of keys, in a sequence
+  int units, section;       // heads of keys, of all sequences; blocks go section by section of them, tile by tile
   int padded;               // rows of a head in what follows, a multiple of kTileQ
-  const float2* stats;      // [batch][head][padded]: log-sum-exp in base 2, +inf where a row sees nothing; delta
+  const float2* stats;      // [batch][head][padded]: log-sum-exp in base 2, +inf where a row sees nothing; delta * kept
   float* dq;                // [batch][head][padded / 16][kDim / 8] fragments of 16 x 8, sums; null: not wanted
 };
 
