@@ -29,7 +29,9 @@ constexpr std::string_view kTiles[] = {
     "forward f16 b1 h4/2 q190 k300 d128 causal | bhsd",
     "forward bf16 b1 h2 q100 k260 d96/104 window70,9",
     "forward bf16 b32 h8/2 q130 k150 d64 causal",
-    "forward bf16 b1 h400/1 q10 k2100 d64 full sink",
+    // Tiles of 192 queries on a GPU of up to 133 multiprocessors.
+    "forward bf16 b1 h400/1 q130 k2050 d64 window330,0 sink",
+    "forward f16 b2 h200/2 q140 k2050 d64/56 window100,20 | seed=2 x1e1 bhsd",
     "forward f16 b2 h4/2 q300 k500 d64 causal sink",
     "forward bf16 b2 h4/2 q200 k333 d128 window90,20 sink | bhsd",
     "forward bf16 b6 h2/1 q300 k400 d128 causal ragged | seed=2 odd",

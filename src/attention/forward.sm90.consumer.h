@@ -4,6 +4,7 @@
 #include "attention/forward.sm90.softmax.h"
 #include "core/softmax.h"
 #include "machine/sm90/barrier.h"
+#include "machine/sm90/memory.h"
 #include "machine/sm90/tma.h"
 
 namespace attune::sm90 {
@@ -19,7 +20,7 @@ struct Consumer {
   float o[C::kDimV / 2];
   static constexpr int kSpare = C::kInPlace ? 0 : 1;
   uint32_t p[1 + kSpare][C::kTileK / 4];  // pairs, as the product wants them: one being multiplied, one being made
-  Rows rows, done;                        // of this query tile, and of the one before
+  Rows rows, done;                        // of this query tile, and of the one before, as seal() left them
   float alpha[2];
   uint32_t tiles;                         // query tiles begun, less one
   uint32_t round;                         // parity of key tiles begun / kStages; their slot is a template argument
@@ -27,7 +28,8 @@ struct Consumer {
   int j, first;                           // this key tile, and the last one of the query tile; of a list: places in it
   int number;                             // of a list: this key tile
   int plain_first, plain_last;            // key tiles of this query tile of which every row sees all
-  bool fresh, raised;
+  bool fresh;
+  bool raised;                            // with weights in place: O is to be rescaled by alpha
   float slope;                            // with options only: of this query tile's head, in base 2
 
   __device__ void release(int barrier) const {
@@ -70,53 +72,65 @@ struct Consumer {
     }
   }
 
-  // Each warp ends and stores its own 16 rows.
-  __device__ void finish(const QueryTile t, const Rows& rows) {
-    if constexpr (C::kWide) return finish_wide(t, rows);
-    if (C::kEither && x.wide) return finish_wide(t, rows);
-    float inverse[2];
-    const int row = t.row + group * 64 + warp * 16;
+  __device__ bool wide() const { return C::kWide || (C::kEither && x.wide); }
+  // A query tile ends in three parts. `done` has seen all keys; its sum becomes what O is multiplied by, not in f32.
+  __device__ void seal(const QueryTile& t) {
+    if (wide()) return;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const float sum = sm80::row_sum(rows.sum[r]);
-      const bool any = rows.max[r] > kNone / 2;  // some key was seen
-      inverse[r] = any ? 1.f / sum : 0.f;
-      const int i = row + lane / 4 + 8 * r;
-      float lse = any ? rows.max[r] + __log2f(sum) : -INFINITY;
-      if (x.sinks) inverse[r] *= merge_sink(t, lse);
+      const float sum = sm80::row_sum(done.sum[r]);
+      const bool any = done.max[r] > kNone / 2;  // some key was seen
+      const int i = t.row + group * 64 + warp * 16 + lane / 4 + 8 * r;
+      float lse = any ? done.max[r] + __log2f(sum) : -INFINITY;
+      done.sum[r] = any ? reciprocal_fast(sum) : 0.f;
+      if (x.sinks) done.sum[r] *= merge_sink(t, lse);
       if (x.lse && lane % 4 == 0 && i < t.end) *lse_at(t, i) = lse * kLn2;
-      if (C::kOptions) inverse[r] *= x.score.kept;
+      if (C::kOptions) done.sum[r] *= x.score.kept;
     }
-    const uint32_t to = shared + C::kOut + (group * 64 + warp * 16) * 128;
+  }
+  // Each warp stores its own 16 rows. O is free on return; not in f32: the last panels are still to be sent.
+  __device__ void finish(const QueryTile& t) {
+    if (wide()) return finish_wide(t, done);
     const int r = lane % 16, half = lane / 16;
 #pragma unroll
     for (int panel = 0; panel < C::kPanelsV; panel += C::kPanelsOut) {
+      if (panel > 0) send(t, panel - C::kPanelsOut);
       wait_stores_read();  // of the rows before
       __syncwarp();
 #pragma unroll
       for (int n = 0; n < C::kPanelsOut * 4; ++n) {
         if (32 * panel + 8 * n >= C::kDimV / 2) break;
         const float* y = o + 32 * panel + 8 * n;
-        store_matrix4(to + n / 4 * C::kPanelQ + r * 128 + (((n % 4 * 2 + half) ^ (r & 7)) << 4),
-                      sm80::pack<T>(y[0] * inverse[0], y[1] * inverse[0]),
-                      sm80::pack<T>(y[2] * inverse[1], y[3] * inverse[1]),
-                      sm80::pack<T>(y[4] * inverse[0], y[5] * inverse[0]),
-                      sm80::pack<T>(y[6] * inverse[1], y[7] * inverse[1]));
-      }
-      publish_shared();
-      __syncwarp();
-      // Behind the end of a sequence come rows of another; behind that of the tensor nothing is written.
-      const bool end = x.table && row + 16 > t.end;
-      if (end ? row + lane < t.end && lane < 16 : lane == 0) {
-        const CUtensorMap& map = end ? x.out_row : x.out;
-#pragma unroll
-        for (int n = 0; n < C::kPanelsOut; ++n)
-          store_tile(map, to + n * C::kPanelQ + lane * 128, (panel + n) * 64, row + lane, t.head, t.batch);
-        close_stores();
+        store_matrix4(out_rows() + n / 4 * C::kPanelQ + r * 128 + (((n % 4 * 2 + half) ^ (r & 7)) << 4),
+                      sm80::pack<T>(y[0] * done.sum[0], y[1] * done.sum[0]),
+                      sm80::pack<T>(y[2] * done.sum[1], y[3] * done.sum[1]),
+                      sm80::pack<T>(y[4] * done.sum[0], y[5] * done.sum[0]),
+                      sm80::pack<T>(y[6] * done.sum[1], y[7] * done.sum[1]));
       }
     }
   }
+  __device__ uint32_t out_rows() const { return shared + C::kOut + (group * 64 + warp * 16) * 128; }
+  __device__ void send(const QueryTile& t, int panel = C::kPanelsV - C::kPanelsOut) const {
+    if (wide()) return;
+    publish_shared();
+    __syncwarp();
+    // Behind the end of a sequence come rows of another; behind that of the tensor nothing is written.
+    const int row = t.row + group * 64 + warp * 16;
+    const bool end = x.table && row + 16 > t.end;
+    if (end ? row + lane < t.end && lane < 16 : lane == 0) {
+      const CUtensorMap& map = end ? x.out_row : x.out;
+#pragma unroll
+      for (int n = 0; n < C::kPanelsOut; ++n)
+        store_tile(map, out_rows() + n * C::kPanelQ + lane * 128, (panel + n) * 64, row + lane, t.head, t.batch);
+      close_stores();
+    }
+  }
 
+  __device__ void leave(const QueryTile& t) {
+    seal(t);
+    finish(t);
+    send(t);
+  }
   __device__ float* lse_at(const QueryTile& t, int i) const {
     return x.lse + t.batch * x.lse_stride.batch + i * x.lse_stride.seq + t.head * x.lse_stride.head;
   }
@@ -189,17 +203,19 @@ struct Consumer {
   template <int slot>
   __device__ bool advance(uint32_t (&now)[C::kTileK / 4], uint32_t (&then)[C::kTileK / 4]) {
     constexpr int next = (slot + 1) % C::kStages;
-    const bool last = j == first;
+    const bool last = j == first, leaving = fresh && any_done;  // O is still that of the query tile before
     if (last) {
       ++tiles;
       wait_q();
       if (tile(tiles).last < 0) {
-        finish_before();
+        clear_o(leaving, tiles - 2);
         wait(shared + C::kVFull + 8 * slot, round);
         issue_sums(now, slot, !fresh);
+        if (C::kSpread && leaving) send(tile(tiles - 2));
+        done = rows;
         wait_products<0>();
         pin(o);
-        finish(tile(tiles - 1), rows);
+        leave(tile(tiles - 1));
         return false;
       }
     }
@@ -207,10 +223,15 @@ struct Consumer {
     number = number_in(next);
     turn_begin();
     issue_scores(tiles % C::kQStages, next);
-    finish_before();
+    clear_o(leaving, tiles - 1 - last);
     wait(shared + C::kVFull + 8 * slot, round);
     issue_sums(now, slot, !fresh);
     turn_end();
+    if (C::kSpread && leaving) send(tile(tiles - 1 - last));
+    if (last) {
+      done = rows;
+      if (C::kSpread) seal(tile(tiles - 1));
+    }
     Score<T, C::kTileK / 2> score{x.score};
     if constexpr (C::kOptions) prepare(score, last ? tile(tiles).last : j - 1);
     wait_products<1>();  // the scores
@@ -246,25 +267,25 @@ struct Consumer {
     const float scale = score.apply(s, spot(key_tile()), x.scale, slope);
     hide();
     if constexpr (C::kInPlace)
-      raised = softmax_in_place<T>(s, to, rows, done, alpha, scale, first_of_rows, product_done);
+      raised = softmax_in_place<T>(s, to, rows, alpha, scale, first_of_rows, product_done);
     else
-      raised = softmax<T>(s, to, rows, done, alpha, scale, first_of_rows, product_done);
+      softmax<T>(s, to, rows, o, scale, first_of_rows, product_done);
     score.drop(to);
   }
   template <class Done>
   __device__ void admit(uint32_t (&to)[C::kTileK / 4], bool first_of_rows, Done product_done) {
     if constexpr (C::kInPlace)
-      raised = softmax_in_place<T>(s, to, rows, done, alpha, x.scale, first_of_rows, product_done);
+      raised = softmax_in_place<T>(s, to, rows, alpha, x.scale, first_of_rows, product_done);
     else
-      raised = softmax<T>(s, to, rows, done, alpha, x.scale, first_of_rows, product_done);
+      softmax<T>(s, to, rows, o, x.scale, first_of_rows, product_done);
   }
-  // What O needs before P V is added to it: the tile before leaves, or a rescale.
-  __device__ void finish_before() {
-    if (fresh) {
-      if (any_done) finish(tile(tiles - (j == first ? 2 : 1)), done);
-    } else if (raised) {
-#pragma unroll
-      for (int n = 0; n < C::kDimV / 2; ++n) o[n] *= alpha[n / 2 % 2];
+  // What O needs before P V is added to it: the query tile before leaves, or a rescale.
+  __device__ void clear_o(bool leaving, uint32_t before) {
+    if (leaving) {
+      if (C::kSpread) finish(tile(before));
+      else leave(tile(before));
+    } else if (C::kInPlace && raised) {
+      rescale(o, alpha);
     }
   }
   template <int slot = 0>

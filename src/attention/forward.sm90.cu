@@ -78,11 +78,13 @@ sm90::Lists lists_of(const Problem& p) {
 
 Status shape(Plan& plan, const Planner& planner) {
   const Problem& p = plan.problem;
-  // Three warpgroups pay where a tile of 192 queries has keys enough, from 1024 on, with a diagonal from 2048 on, and
-  // where there are tiles enough that no multiprocessor waits long for the last.
+  // Three warpgroups pay where a tile of 192 queries has keys enough, from 512 on, with a diagonal from 2048 on, where
+  // there are tiles enough that no multiprocessor waits long for the last, and where the rows that a last tile does
+  // not have cost less than the eighth that is won.
   const bool full = p.mask.kind == MaskKind::full, wide = p.dtype.out == DType::f32;
   const bool listed = p.mask.blocks.q, options = needs_general(p), narrow = std::max(p.dim_qk, p.dim_v) <= 64;
-  const bool large = narrow && !wide && !listed && !options && p.len_k >= (full ? 1024 : 2048) &&
+  const bool large = narrow && !wide && !listed && !options && p.len_k >= (full ? 512 : 2048) &&
+                     ceil_div(p.len_q, 192) * 192 * 7 < ceil_div(p.len_q, 128) * 128 * 8 &&
                      ceil_div(p.len_q, 192) * p.batch * p.heads_q >= 3 * plan.device.units;
   const ForwardKernel& k = *cuda::find_kernel(
       kKernels,

@@ -157,11 +157,8 @@ struct Few {
       if (lane == 0) arrive(shared + C::kEmpty + 8 * k_slot);
       if (loads(0)) load_next();
       hide(t, j);
-      Rows before;
       float alpha[2];
-      if (softmax_in_place<T>(s, p, rows, before, alpha, x.scale, j == first, [] {}))
-#pragma unroll
-        for (int n = 0; n < C::kDim / 2; ++n) o[n] *= alpha[n / 2 % 2];
+      if (softmax_in_place<T>(s, p, rows, alpha, x.scale, j == first, [] {})) rescale(o, alpha);
       wait(shared + C::kFull + 8 * v_slot, parity);
       begin_products();
 #pragma unroll

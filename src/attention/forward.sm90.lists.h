@@ -95,8 +95,7 @@ template <class C>
 struct ListConsumer : Consumer<C> {
   using Base = Consumer<C>;
   using T = typename C::T;
-  using Base::alpha, Base::group, Base::number, Base::o, Base::p, Base::raised, Base::rows, Base::s, Base::shared,
-      Base::tiles, Base::x;
+  using Base::group, Base::number, Base::o, Base::p, Base::rows, Base::s, Base::shared, Base::tiles, Base::x;
   uint32_t step;  // key tiles seen
   int tag;        // of this one
   int more;       // O holds something
@@ -131,9 +130,6 @@ struct ListConsumer : Consumer<C> {
     else this->admit(to, first_of_rows, product_done);
   }
   __device__ void issue_held(const uint32_t (&weights)[C::kTileK / 4], uint32_t held) {
-    if (raised)
-#pragma unroll
-      for (int n = 0; n < C::kDimV / 2; ++n) o[n] *= alpha[n / 2 % 2];
     wait_full(C::kVFull, held);
     this->issue_sums(weights, held % C::kStages, more);
   }
@@ -174,9 +170,10 @@ struct ListConsumer : Consumer<C> {
       if constexpr (C::kOptions) this->prepare(score, number);
       wait_products<0>();
       weigh(p[0], score, true, [] {});
-      raised = false, more = 0;
+      more = 0;
       while (advance(p[0], p[1]) && advance(p[1], p[0])) {}
-      this->finish(this->tile(tiles), rows);
+      this->done = rows;
+      this->leave(this->tile(tiles));
     }
     wait_stores();
   }

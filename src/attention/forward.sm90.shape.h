@@ -75,6 +75,8 @@ struct ForwardShape {
   static constexpr bool kEither = Options || From == Lists::each || (kListed && !Wide && Dim <= 128);
   static constexpr int kDim = Dim, kDimV = DimV, kTileK = TileK, kGroups = Groups, kQStages = QStages, kStages = Stages;
   static constexpr bool kInPlace = InPlace, kTurns = Turns;
+  // A query tile's end is spread over the products of the next one; options leave no registers for that.
+  static constexpr bool kSpread = !Options;
   static constexpr int kTileQ = 64 * kGroups, kThreads = 128 * (kGroups + 1);
   static constexpr int kPanels = (kDim + 63) / 64, kPanelsV = (kDimV + 63) / 64;  // of 96 columns: one and a half
   static constexpr int kProducerRegisters = From == Lists::each ? 40 : kGroups == 3 ? 32 : 24;

@@ -6,6 +6,7 @@
 namespace attune::sm90 {
 
 constexpr float kLargestSum = 4096.f;  // of a thread's share of a row and key tile, before the maximum is raised
+constexpr float kGrown = 7.f;          // in base 2: in place, scores this far over the maximum raise it
 constexpr float kNone = -1e38f;        // the maximum of a row that has seen no key
 
 // `max` is that of the row's first key tile, and is raised only where weights of a later one grow too large: most tiles
@@ -21,6 +22,22 @@ __device__ void largest(const float (&s)[N], float (&top)[2]) {
     a[1][0] = fmaxf(a[1][0], s[n + 2]), a[1][1] = fmaxf(a[1][1], s[n + 3]);
   }
   top[0] = fmaxf(a[0][0], a[0][1]), top[1] = fmaxf(a[1][0], a[1][1]);
+}
+
+// The same where some score is positive, else a negative number: bits of positive numbers are in order, and integers
+// have an instruction for three.
+template <int N>
+__device__ void largest_bits(const float (&s)[N], float (&top)[2]) {
+  const auto bits = [&](int n) { return __float_as_int(s[n]); };
+#pragma unroll
+  for (int r = 0; r < 4; r += 2) {
+    int a = bits(r), b = bits(r + 4);
+    a = max(a, bits(r + 1)), b = max(b, bits(r + 5));
+#pragma unroll
+    for (int n = 8 + r; n < N; n += 8)
+      a = __vimax3_s32(a, bits(n), bits(n + 1)), b = __vimax3_s32(b, bits(n + 4), bits(n + 5));
+    top[r / 2] = __int_as_float(max(a, b));
+  }
 }
 
 // What was summed so far is to be multiplied by `alpha`.
@@ -45,15 +62,22 @@ __device__ void weights(const float (&s)[N], uint32_t (&p)[N / 2], const Rows& r
   }
 }
 
-// One key tile. `fresh`: the first of new rows; the old ones go to `done`. product_done() is called in the middle, once:
-// all warps of a warpgroup go through the same waits. Returns whether O must be rescaled.
-template <class T, int N, class Done>
-__device__ bool softmax(const float (&s)[N], uint32_t (&p)[N / 2], Rows& rows, Rows& done, float (&alpha)[2],
-                        float scale, bool fresh, Done product_done) {
+// O goes with the sums.
+template <int N>
+__device__ void rescale(float (&o)[N], const float (&alpha)[2]) {
+#pragma unroll
+  for (int n = 0; n < N; ++n) o[n] *= alpha[n / 2 % 2];
+}
+
+// One key tile. `fresh`: the first of new rows. product_done() is called in the middle, once: all warps of a warpgroup
+// go through the same waits, and O is whole behind it.
+template <class T, int N, int M, class Done>
+__device__ void softmax(const float (&s)[N], uint32_t (&p)[N / 2], Rows& rows, float (&o)[M], float scale, bool fresh,
+                        Done product_done) {
   constexpr int kHalf = N / 8 * 4;
-  float top[2], sum[4] = {};
+  float top[2], alpha[2], sum[4] = {};
   if (fresh) {
-    done = rows, rows = {{kNone, kNone}, {0.f, 0.f}};
+    rows = {{kNone, kNone}, {0.f, 0.f}};
     largest(s, top);
     raise_max(top, rows, alpha, scale);
   }
@@ -61,29 +85,32 @@ __device__ bool softmax(const float (&s)[N], uint32_t (&p)[N / 2], Rows& rows, R
   product_done();
   weights<T, kHalf, N>(s, p, rows, scale, sum);
   // A weight that grew too large for the old maximum: once more, with the true one.
-  const bool raised = !fresh && __any_sync(~0u, !(fmaxf(sum[0] + sum[1], sum[2] + sum[3]) <= kLargestSum));
-  if (raised) {
+  if (!fresh && __any_sync(~0u, !(fmaxf(sum[0] + sum[1], sum[2] + sum[3]) <= kLargestSum))) {
     largest(s, top);
     raise_max(top, rows, alpha, scale);
+    rescale(o, alpha);
     sum[0] = sum[1] = sum[2] = sum[3] = 0.f;
     weights<T, 0, N>(s, p, rows, scale, sum);
   }
   rows.sum[0] += sum[0] + sum[1], rows.sum[1] += sum[2] + sum[3];
-  return raised;
 }
 
 // The same where there are no registers for a second P: scores are overwritten, so the maximum comes first. P may be
-// written only after product_done().
+// written only after product_done(). Returns whether O must be rescaled before more is added to it: a branch here would
+// hold the wait for the products back.
 template <class T, int N, class Done>
-__device__ bool softmax_in_place(float (&s)[N], uint32_t (&p)[N / 2], Rows& rows, Rows& done, float (&alpha)[2],
-                                 float scale, bool fresh, Done product_done) {
+__device__ bool softmax_in_place(float (&s)[N], uint32_t (&p)[N / 2], Rows& rows, float (&alpha)[2], float scale,
+                                 bool fresh, Done product_done) {
   using sm80::exp2_fast;
-  if (fresh) done = rows, rows = {{kNone, kNone}, {0.f, 0.f}};
+  if (fresh) rows = {{kNone, kNone}, {0.f, 0.f}};
   float top[2], sum[4] = {};
-  largest(s, top);
+  largest_bits(s, top);
   const float over = fmaxf(fmaf(top[0], scale, -rows.max[0]), fmaf(top[1], scale, -rows.max[1]));
-  const bool raised = __any_sync(~0u, over > 7.f);
-  if (raised) raise_max(top, rows, alpha, scale);
+  const bool raised = __any_sync(~0u, over > kGrown || fminf(rows.max[0], rows.max[1]) < -kGrown);
+  if (raised) {
+    largest(s, top);
+    raise_max(top, rows, alpha, scale);
+  }
 #pragma unroll
   for (int n = 0; n < N; n += 4) {
     s[n] = exp2_fast(fmaf(s[n], scale, -rows.max[0])), s[n + 1] = exp2_fast(fmaf(s[n + 1], scale, -rows.max[0]));
