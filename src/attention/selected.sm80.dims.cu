@@ -1,5 +1,5 @@
-// Every kernel of selected attention. All dims are in one file: headers four times cost more than compiling side by side
-// gains.
+// Every kernel of selected attention. All dims are in one file: four times the headers cost more than compiling them
+// side by side gains.
 #include "attention/selected.sm80.h"
 
 namespace attune::sm80 {

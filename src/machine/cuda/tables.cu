@@ -12,8 +12,8 @@ namespace {
 
 constexpr int kThreads = 128;
 
-// Of scatter(): numbers travel as parameters of the kernel, so nothing waits and no memory of the host has to live until
-// the GPU has read it, as it would behind a copy.
+// Of scatter(): numbers travel as parameters of the kernel, so nothing waits and no memory of the host has to live
+// until the GPU has read it, as it would behind a copy.
 constexpr int kMost = 480;  // numbers a launch: parameters are at most 4 KB
 
 struct ScatterParams {
