@@ -1,8 +1,6 @@
 // A few neighbours of a row at once, of any floating dtype: for kernels that memory bounds and that ask for the dtype
 // at run time, the same for all threads of a launch.
 #pragma once
-#include <cuda_fp16.h>
-
 #include <bit>
 #include <type_traits>
 
@@ -22,14 +20,25 @@ constexpr int pieces_of(int width) {
 // In one instruction where the GPU has it: number.h's way takes fifteen, and f16 is common.
 template <class Real, class T>
 __device__ inline Real widen(T x) {
-  if constexpr (std::is_same_v<T, F16>) return Real(__half2float(__ushort_as_half(x.bits)));
-  else return Real(x);
+  if constexpr (std::is_same_v<T, F16>) {
+    float y;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x.bits));
+    return Real(y);
+  } else {
+    return Real(x);
+  }
 }
 template <class T, class Real>
 __device__ inline T narrow(Real x) {
-  if constexpr (sizeof(T) == 8) return T(x);
-  else if constexpr (std::is_same_v<T, F16>) return std::bit_cast<F16>(__half_as_ushort(__float2half_rn(float(x))));
-  else return T(float(x));
+  if constexpr (sizeof(T) == 8) {
+    return T(x);
+  } else if constexpr (std::is_same_v<T, F16>) {
+    uint16_t bits;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(float(x)));
+    return std::bit_cast<F16>(bits);
+  } else {
+    return T(float(x));
+  }
 }
 
 // A piece of a known dtype. Several of these are on their way at once, which is not so where the dtype is asked for.

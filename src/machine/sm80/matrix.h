@@ -1,7 +1,5 @@
 // Tensor cores by mma.sync: fragments of 16 x 16 and 16 x 8, loaded from swizzled shared memory by ldmatrix.
 #pragma once
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
 
 #include <cstdint>
 

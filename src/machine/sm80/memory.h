@@ -1,4 +1,5 @@
 // Between registers and memory: pairs of 16-bit numbers, shared memory by its address, and sums into global memory.
+// Pairs are made of PTX as in cuda_fp16.h and cuda_bf16.h, which cost every file that includes them 0.6 s.
 #pragma once
 #include "machine/sm80/matrix.h"
 
@@ -6,8 +7,15 @@ namespace attune::sm80 {
 
 template <class T>
 __device__ inline float2 unpack(uint32_t two) {
-  if constexpr (std::is_same_v<T, Bf16>) return {__uint_as_float(two << 16), __uint_as_float(two & 0xFFFF0000u)};
-  else return __half22float2(*reinterpret_cast<const __half2*>(&two));
+  if constexpr (std::is_same_v<T, Bf16>) {
+    return {__uint_as_float(two << 16), __uint_as_float(two & 0xFFFF0000u)};
+  } else {
+    float2 x;
+    asm("{.reg .f16 low, high;\nmov.b32 {low, high}, %2;\ncvt.f32.f16 %0, low;\ncvt.f32.f16 %1, high;}"
+        : "=f"(x.x), "=f"(x.y)
+        : "r"(two));
+    return x;
+  }
 }
 
 __device__ inline void store_shared(uint32_t to, uint32_t x) {
@@ -72,9 +80,23 @@ __device__ inline void add_count(int* to) {
 // Two neighbours of 16 bits, added as one.
 template <class T>
 __device__ inline void add_pair(T* to, float low, float high) {
-  if constexpr (std::is_same_v<T, Bf16>)
-    atomicAdd(reinterpret_cast<__nv_bfloat162*>(to), __floats2bfloat162_rn(low, high));
-  else atomicAdd(reinterpret_cast<__half2*>(to), __floats2half2_rn(low, high));
+  const uint32_t two = pack<T>(low, high);
+  [[maybe_unused]] uint32_t was;
+  if constexpr (std::is_same_v<T, F16>) {
+    asm volatile("atom.add.noftz.f16x2 %0, [%1], %2;" : "=r"(was) : "l"(to), "r"(two) : "memory");
+  } else {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+    asm volatile("atom.add.noftz.bf16x2 %0, [%1], %2;" : "=r"(was) : "l"(to), "r"(two) : "memory");
+#else
+    uint32_t* const at = reinterpret_cast<uint32_t*>(to);
+    uint32_t now = *at;
+    do {
+      uint32_t sum;
+      asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(sum) : "r"(two), "r"(0x3F803F80u), "r"(was = now));
+      now = atomicCAS(at, was, sum);
+    } while (was != now);
+#endif
+  }
 }
 
 }  // namespace attune::sm80
