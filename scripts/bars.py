@@ -3,6 +3,7 @@
 # its peers, and says what came out beside what was asked for. docs/bars.md has the last figures.
 #   bars.py BUILD NAME...            measures; exit code 1 where a bar is missed
 #   bars.py BUILD NAME... -- WORDS   the same with other words for `attune bench`: --no-check --max-seconds 0.3 --hot 0
+#                                    (--out FILE keeps the records there)
 #   bars.py --list                   the names, and what each asks for
 #   bars.py --show NAME...           only the commands
 # Where FlashAttention-3 cannot be imported its time is cuDNN's by the ratio that was measured once (FA3, below).
@@ -288,13 +289,16 @@ def without(command, more):  # an option may be said once: what `more` says coun
 
 
 def measure(bar, build, more):
-    records = []
+    records, tool = [], str(pathlib.Path(build).resolve() / "attune")
     for command in bar.commands:
         with tempfile.NamedTemporaryFile(suffix=".jsonl") as out:
-            tool = str(pathlib.Path(build).resolve() / "attune")
-            ran = subprocess.run([tool, *without(command[1:], more), "--out", out.name, *more], capture_output=True,
+            keep = more.index("--out") + 1 if "--out" in more else None  # a file of the user's, which is appended to
+            path = pathlib.Path(more[keep] if keep else out.name).resolve()
+            before = len(path.read_text().splitlines()) if path.exists() else 0
+            words = more[:keep - 1] + more[keep + 1:] if keep else more
+            ran = subprocess.run([tool, *without(command[1:], words), *words, "--out", str(path)], capture_output=True,
                                  text=True, cwd=ROOT)
-            some = list(map(json.loads, out))
+            some = [json.loads(line) for line in path.read_text().splitlines()[before:]] if path.exists() else []
             if not some:
                 print("  " + ran.stderr.strip().split("\n")[-1])
             records += some
