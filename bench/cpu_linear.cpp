@@ -31,7 +31,8 @@ double now_ns() {
 struct Subject {
   std::string line{};
   std::unique_ptr<Workload> data{};
-  std::unique_ptr<Memory> workspace{};
+  struct Free { void operator()(std::byte* data) const { free_scratch(data); } };
+  std::unique_ptr<std::byte, Free> workspace{};
   Plan plan{};
   double flops = 0;
   std::vector<double> ns{};
@@ -47,7 +48,8 @@ Status prepare(std::string_view line, const Device& device, Subject& to) {
                                        row.pattern);
   if (row.problem.pass == Pass::backward)
     if (Status s = to.data->run_forward(planner); !s.ok()) return s;
-  to.workspace = std::make_unique<Memory>(to.plan.workspace_bytes);
+  to.workspace.reset(static_cast<std::byte*>(take_scratch(to.plan.workspace_bytes)));
+  if (!to.workspace) return Status::no("no memory for a workspace of ", to.plan.workspace_bytes, " bytes");
   to.flops = cost(row.problem, &to.data->args).flops;
   return Status::good();
 }
@@ -71,7 +73,7 @@ int main(int argc, char** argv) {
   for (int round = 0; round < 3 || now_ns() - begin < seconds * 1e9; ++round)
     for (Subject& s : all) {
       const double before = now_ns();
-      if (Status done = s.plan.backend->run(s.plan, s.data->args, Workspace{s.workspace->data()}, nullptr); !done.ok())
+      if (Status done = s.plan.backend->run(s.plan, s.data->args, Workspace{s.workspace.get()}, nullptr); !done.ok())
         return std::printf("%s: %s\n", s.line.c_str(), done.message.c_str()), 1;
       s.ns.push_back(now_ns() - before);
     }

@@ -135,7 +135,7 @@ MUTANTS = [
     (BACKWARD, "store_keys(Role::dk, keys, panels, x_.dk, p_.dim_qk, dim_qk_, scale_);",
      "store_keys(Role::dk, keys, panels, x_.dk, p_.dim_qk, dim_qk_, 1.f);",
      "dk lacks the scale", CONFORMANCE),
-    (BACKWARD, "if (shares_keys(p_, a_) || accumulates(p_)) {", "if (accumulates(p_)) {",
+    (BACKWARD, "if (shares_keys(p_, a_) && !accumulates(p_)) {", "if (false) {",
      "gradients of a shared page overwrite each other", CONFORMANCE),
     (BACKWARD, "if (partial) m.hide(x_.s + to, of.last - of.first, from, until, top);",
      "if (partial && from[0] > 0) m.hide(x_.s + to, of.last - of.first, from, until, top);",

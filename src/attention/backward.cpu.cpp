@@ -19,6 +19,7 @@ namespace {
 using namespace cpu;
 
 constexpr int kMaxRows = 64;  // of a panel, on any machine
+constexpr int kAhead = 48;    // rows of dQ that are asked for before they are stored
 
 // How many units one head of keys has.
 int units_of_keys(const Problem& p) { return by_head(p) ? p.heads_q / p.heads_kv : 1; }
@@ -106,7 +107,8 @@ class Task {
         dim_qk_(padded(m, p_.dim_qk)),
         dim_v_(padded(m, p_.dim_v)),
         general_(needs_general(p_)),
-        plain_(p_.dtype.grad == DType::f32 && !accumulates(p_)),
+        wide_(p_.dtype.grad == DType::f32),
+        plain_(wide_ && !accumulates(p_)),
         scale_(scale_of(p_, a)) {
     for (int n = 0; n < units_of_keys(p_); ++n)
       x_.units[n] = unit_of(p_, a, b, head_kv * units_of_keys(p_) + n, x_.scores + n * group(p_));
@@ -145,6 +147,8 @@ class Task {
     for (int panel = 0; panel < panels.count(); ++panel) {
       const int first = rows.first + panels.first(panel), count = std::min(panels[panel].rows, rows.last - first);
       if (count <= 0) break;
+      for (int r = first + kAhead; wide_ && r < std::min(first + kAhead + count, rows.last); ++r)
+        fetch(u.address(Role::dq, r), p_.dim_qk * int64_t(sizeof(float)));
       const float* from = dq + int64_t(panels.first(panel)) * dim_qk_;
       if (!partial && u.group == 1 && plain_) {
         panels[panel].unpack(from, p_.dim_qk, factor, count, reinterpret_cast<float*>(u.address(Role::dq, first)),
@@ -165,6 +169,7 @@ class Task {
     if (count <= 0) return;
     const Unit& any = x_.units[0];
     const Panels panels = panels_of(keys);
+    fetched_ = false;
     const float scale_k = m_.scale_in_q && !general_ ? scale_ * kLog2e : 1.f;
     for (const Role role : {Role::k, Role::v}) {
       const int dim = role == Role::k ? p_.dim_qk : p_.dim_v, wide = role == Role::k ? dim_qk_ : dim_v_;
@@ -265,8 +270,20 @@ class Task {
         std::memset(ds_of(t, t.panels.first(last), 0), 0,
                     size_t(t.panels[last].rows) * size_t(plan_.tile_k) * size_t(m_.operand_bytes));
     }
-    for (int panel = 0; panel < panels.count(); ++panel) key_panel(u, keys, panels, panel);
+    for (int panel = 0; panel < panels.count(); ++panel) {
+      if (wide_ && !fetched_) fetch_keys(keys, panels, panel);
+      key_panel(u, keys, panels, panel);
+    }
+    fetched_ |= count_ > 0;
     for (int g = 0; a_.given(Role::dq) && g < count_; ++g) add_dq(u, keys, panels, tiles_[g]);
+  }
+
+  // Sums in f32 are far away, and touched once, when they are stored.
+  void fetch_keys(Rows keys, const Panels& panels, int panel) const {
+    const int first = keys.first + panels.first(panel), last = std::min(first + panels[panel].rows, keys.last);
+    for (const Role role : {Role::dk, Role::dv})
+      for (int key = first; a_.given(role) && key < last; ++key)
+        fetch(key_address(x_.units[0], role, key), (role == Role::dk ? p_.dim_qk : p_.dim_v) * int64_t(sizeof(float)));
   }
 
   void add_dq(const Unit& u, Rows keys, const Panels& panels, const QueryTile& t) {
@@ -424,11 +441,11 @@ class Task {
       for (int r = 0; r < count; ++r) {
         char* to = key_address(x_.units[0], role, first + r);
         float* from = x_.row + r * dim;
-        if (shares_keys(p_, a_) || accumulates(p_)) {
+        if (shares_keys(p_, a_) && !accumulates(p_)) {
           read_row(m_, p_.dtype.grad, to, dim, before);
-          for (int d = 0; d < dim; ++d) from[d] += before[d];
+          add_row(before, dim, from);
         }
-        write_row(m_, p_.dtype.grad, from, dim, to);
+        write_gradient(m_, p_, from, dim, to);
       }
     }
   }
@@ -441,10 +458,11 @@ class Task {
   const RowState& rows_;
   const PackedQueries& queries_;
   const int dim_qk_, dim_v_;
-  const bool general_, plain_;  // plain: rows of a gradient are stored as they are unpacked
+  const bool general_, wide_, plain_;  // wide: gradients are f32; plain: and stored as they are unpacked
   const float scale_;
   QueryTile tiles_[kMaxTiles];
   int count_ = 0;
+  bool fetched_ = false;  // the gradients of the key tile
 };
 
 Status supports(const Problem& p, const Device& d) {

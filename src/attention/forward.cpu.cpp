@@ -228,6 +228,9 @@ class Task {
       n += range[g].last - range[g].first;
     }
     if (!n) return;
+    // What is added to is far away when it is read, once, at the end.
+    for (int r = 0; p_.has(Option::accumulate) && r < rows_in(panel); ++r)
+      fetch(u_.address(Role::out, row(panel, r)), p_.dim_v * int64_t(sizeof(float)));
     if (general_) general_scores(panel, range, n, top);
     admit(panel, top);
     if (p_.has(Option::dropout)) dropped_weights(panel, range, n);
@@ -324,9 +327,10 @@ class Task {
     float *ref = ref_of(panel), *sum = sum_of(panel), factor[kMaxRows];
     bool moved = false;
     for (int r = 0; r < m.rows; ++r) {
+      const bool first = ref[r] == -INFINITY;  // nothing to rescale: o is 0
       factor[r] = raise(ref[r], top[r] * scale_s_);
       sum[r] *= factor[r];
-      moved |= factor[r] != 1.f;
+      moved |= factor[r] != 1.f && !first;
     }
     if (moved) m.rescale(o_of(panel), dim_v_, factor);
   }

@@ -1,5 +1,7 @@
 #include "capi/local.h"
 
+#include "machine/host.h"
+
 namespace attune {
 namespace {
 
@@ -17,7 +19,7 @@ LentTotals& lent_totals() {
 
 void Lent::release() {
   if (!data_) return;
-  ::operator delete(data_, std::align_val_t(kWorkspaceAlign));
+  free_scratch(data_);
   lent_totals().buffers.fetch_sub(1, std::memory_order_relaxed);
   lent_totals().bytes.fetch_sub(bytes_, std::memory_order_relaxed);
   data_ = nullptr, bytes_ = 0;
@@ -25,7 +27,7 @@ void Lent::release() {
 
 std::byte* Lent::grown(size_t wanted) {
   release();
-  data_ = static_cast<std::byte*>(::operator new(wanted, std::align_val_t(kWorkspaceAlign), std::nothrow));
+  data_ = static_cast<std::byte*>(take_scratch(wanted));
   if (!data_) return nullptr;
   bytes_ = wanted;
   LentTotals& all = lent_totals();

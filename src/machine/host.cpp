@@ -1,9 +1,12 @@
 #include "machine/host.h"
 
 #include <sched.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <atomic>
+#include <cstdint>
+#include <cstdlib>
 #include <fstream>
 #include <iterator>
 #include <memory>
@@ -173,6 +176,18 @@ int quota_threads(std::string_view cpu_max) {
 }
 
 void set_threads(int threads) { asked_threads.store(std::max(0, threads), std::memory_order_relaxed); }
+
+void* take_scratch(size_t bytes) {
+  constexpr size_t kLine = 64, kLarge = size_t(2) << 20;
+  const size_t align = bytes < kLarge ? kLine : kLarge;
+  if (bytes > SIZE_MAX - align) return nullptr;
+  void* const data = std::aligned_alloc(align, (bytes + align - 1) / align * align);
+#ifdef MADV_HUGEPAGE
+  if (data && align == kLarge) madvise(data, bytes, MADV_HUGEPAGE);  // advice: it may be refused
+#endif
+  return data;
+}
+void free_scratch(void* data) { std::free(data); }
 
 int default_threads() {
   static const int allowed = [] {

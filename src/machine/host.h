@@ -1,5 +1,7 @@
 // This machine: what its CPU can do, how many threads to use, which optional libraries are there.
 #pragma once
+#include <cstddef>
+
 #include "core/device.h"
 
 namespace attune {
@@ -15,6 +17,11 @@ Status device_named(std::string_view word, Device& out);
 // Threads of a CPU run: those this process may run on, unless set. Affects plans made afterwards.
 int default_threads();
 void set_threads(int threads);  // 0: as many as this process may run on. Safe from any thread
+
+// Scratch memory of this machine for its CPU, null where there is none: a large one in large pages where the system has
+// them, since packed operands are read all over it. What is as large as a page of 2 MiB begins with one.
+void* take_scratch(size_t bytes);
+void free_scratch(void* data);
 
 // How the two read what the kernel says; pure. The name of a CPU from /proc/cpuinfo, and the threads that a cgroup's
 // cpu.max ("150000 100000", "max 100000") is worth, 0 without a limit.

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 #include <sched.h>
 
+#include <cstdint>
+#include <cstring>
 #include <thread>
 
 #include "machine/library.h"
@@ -96,6 +98,21 @@ TEST(Host, unknown_words_are_refused_with_what_is_accepted) {
   EXPECT_NE(message.find("h200"), message.npos) << message;
   ASSERT_TRUE(device_named("h200", device).ok());
   EXPECT_EQ(device.arch, 90);
+}
+
+TEST(Scratch, begins_with_a_line_and_a_large_one_with_a_large_page) {
+  for (const size_t bytes : {size_t(1), size_t(100), size_t(2) << 20, (size_t(5) << 20) + 1}) {
+    void* const data = take_scratch(bytes);
+    ASSERT_NE(data, nullptr);
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(data) % (bytes < (size_t(2) << 20) ? 64 : size_t(2) << 20), 0u) << bytes;
+    std::memset(data, 1, bytes);
+    free_scratch(data);
+  }
+}
+
+TEST(Scratch, that_no_machine_has_is_null) {
+  EXPECT_EQ(take_scratch(SIZE_MAX), nullptr);
+  EXPECT_EQ(take_scratch(SIZE_MAX / 2), nullptr);
 }
 
 }  // namespace
