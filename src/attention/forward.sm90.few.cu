@@ -14,8 +14,8 @@ namespace {
 
 using FewFunction = void (*)(FewParams);
 
-// How long a kernel takes, by a count of its steps, in microseconds: fitted to an H200. A tile of queries has a beginning
-// and an end and its steps, blocks share the tiles evenly, and none is done before the longest is.
+// How long a kernel takes, by a count of its steps, in microseconds: fitted to an H200. A tile of queries has a
+// beginning and an end and its steps, blocks share the tiles evenly, and none is done before the longest is.
 struct Cost {
   double start, tile, step;
   double crowd = 1;  // how much slower two blocks are that share a multiprocessor

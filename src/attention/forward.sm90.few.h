@@ -67,8 +67,8 @@ struct Few {
   int load_pass, load_key;
   uint32_t load_step;
 
-  // A thread of warp 0 loads k, one of warp 1 v, and one of warp 2 of the first warpgroup q. K has the first half of the
-  // slots and of their barriers, v the second.
+  // A thread of warp 0 loads k, one of warp 1 v, and one of warp 2 of the first warpgroup q. K has the first half of
+  // the slots and of their barriers, v the second.
   __device__ bool loads(int who) const { return warp == who && lane == 0; }
   __device__ uint32_t slot_of(int who, uint32_t n) const {
     return (who * C::kGroups + group) * C::kStages + n % C::kStages;

@@ -1,6 +1,6 @@
 // The kernels of forward.sm90.few.h as sm90_forward's host side sees them: whether one of them should serve a problem,
-// and its launch. Splits of such a plan are the warpgroups that share the queries of a tile; its kernel is that of a call
-// that has lengths, which they do not serve.
+// and its launch. Splits of such a plan are the warpgroups that share the queries of a tile; its kernel is that of a
+// call that has lengths, which they do not serve.
 #pragma once
 #include "plan/backend.h"
 

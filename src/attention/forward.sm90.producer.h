@@ -71,8 +71,8 @@ struct TileTaker {
   __device__ void run() const {
     prefetch_map(x.q);
     const int per_unit = x.table ? __ldcg(x.table_tiles) : x.tiles_of_unit;  // past a cache that may be old
-    // Nobody asks for the first two tiles of a block, a long one, then from the end a short one, nor for short ones that
-    // are all alike.
+    // Nobody asks for the first two tiles of a block, a long one, then from the end a short one, nor for short ones
+    // that are all alike.
     const int all = per_unit * x.units, known = 2 * int(gridDim.x);
     const bool more = !x.fixed && all > known;
     unsigned long long taken = 0;
