@@ -135,7 +135,6 @@ Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
                      .units = p.batch * p.heads_kv,
                      .section = section(p, k),
                      .padded = ends.padded,
-                     .stats = room.stats,
                      .dq = room.dq};
     // A map is of something: where there are no queries, of a row of keys that nobody looks at.
     const Tensor &q = a[rows ? Role::q : Role::k], &d_out = a[rows ? Role::d_out : Role::v];
@@ -146,6 +145,10 @@ Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
     for (const auto& [role, of, map, tile] : maps)
       if (Status s = cuda::tensor_map(of, tile, *map); !s.ok())
         return Status::no(kWho, ": ", name(role), ": ", s.message, ", in: ", name(p));
+    // Not by plain bulk copies: racecheck takes those for writes of the thread that asks.
+    const int64_t line = 2 * int64_t(x.padded);
+    if (Status s = cuda::line_map(&room.stats->x, line, x.heads, p.batch, 2 * k.tile_q, x.stats); !s.ok())
+      return Status::no(kWho, ": statistics: ", s.message, ", in: ", name(p));
     const Status s = cuda::launch({.who = kWho,
                                    .kernel = reinterpret_cast<const void*>(k.function[type]),
                                    .ready = &k.ready[type],

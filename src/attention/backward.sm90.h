@@ -4,8 +4,8 @@
 // dV stay in registers and are summed without atomics. One thread streams Q, dO and the rows' statistics; each of two
 // warpgroups owns 64 keys. Scores are turned, rows are keys:
 //   S^T = K Q^T, dP^T = V dO^T -> P^T, dS^T in registers, as dV += P^T dO and dK += dS^T Q want them
-// Only dS goes through shared memory, for dQ = dS K, of which each warpgroup has 64 x 64; each warp adds its 16 rows to
-// global memory by bulk copies that add.
+// Only dS goes through shared memory, for dQ = dS K, of which each warpgroup has 64 x 64, added to f32 sums in global
+// memory.
 #pragma once
 #include "attention/backward.sm90.shape.h"
 #include "machine/sm80/matrix.h"
@@ -58,11 +58,11 @@ struct BackwardProducer {
       for (int m = t.first; m < t.first + t.tiles; ++m, ++step) {
         const uint32_t stage = step % C::kStages, parity = (step / C::kStages & 1) ^ 1;
         const uint32_t q = shared + C::kQFull + 8 * stage, o = shared + C::kOFull + 8 * stage;
-        const int64_t row = (int64_t(t.batch) * x.heads + h) * x.padded + m * C::kTileQ;
         wait(shared + C::kQEmpty + 8 * stage, parity);
         arrive_expect(q, C::kBytesQ + C::kBytesStats);
         load<C::kBytesQ>(x.q, C::kQ + stage * C::kBytesQ, q, m * C::kTileQ, h, Keep::last_to_go);
-        load_bytes(shared + C::kStats + stage * C::kBytesStats, x.stats + row, q, C::kBytesStats);
+        load_tile(shared + C::kStats + stage * C::kBytesStats, x.stats, q, 2 * m * C::kTileQ, h, t.batch, 0,
+                  Keep::last_to_go);
         if (step == 0) load<C::kBytesK>(x.v, C::kV, keys, t.key, t.head_kv, Keep::first_to_go);
         wait(shared + C::kOEmpty + 8 * stage, parity);
         arrive_expect(o, C::kBytesQ);
@@ -82,7 +82,9 @@ struct BackwardConsumer {
   float dk[C::kDim / 2], dv[C::kDim / 2];
   float s[C::kTileQ / 2], dp[C::kTileQ / 2];
   uint32_t p[C::kTileQ / 4], ds[C::kTileQ / 4];  // pairs, as products want them
-  int query, head;  // of this step
+  int query, head;                // of this step
+  int last_query, last_head;      // apart: of the step before, whose dQ this one has
+  uint32_t buffer, again;         // apart: of dS, and how often it was used before, modulo 2
 
   __device__ void release(int barrier) const {
     if (lane == 0) arrive(shared + barrier);
@@ -148,8 +150,19 @@ struct BackwardConsumer {
                         (((n % 4 * 2 + half) ^ (r & 7)) << 4),
                     ds[4 * n], ds[4 * n + 1], ds[4 * n + 2], ds[4 * n + 3]);
   }
-  __device__ void add_dq(const float (&dq)[32]) const {
+  // Rows past the end have nothing to add, nor a place that is cleared.
+  __device__ void add_dq(const float (&dq)[32], int of_query, int of_head) const {
     constexpr int kBlocks = C::kTileQ / 64;
+    if (of_query + group % kBlocks * 64 >= x.rows) return;
+    const int64_t row =
+        (int64_t(t.batch) * x.heads + of_head) * x.padded + of_query + group % kBlocks * 64 + warp * 16;
+    float* const to = x.dq + row * C::kDim + group / kBlocks * 64 * 16;
+    if constexpr (C::kApart) {
+#pragma unroll
+      for (int n = 0; n < 8; ++n)
+        add_global4(to + n * 128 + lane * 4, dq[4 * n], dq[4 * n + 1], dq[4 * n + 2], dq[4 * n + 3]);
+      return;
+    }
     const uint32_t from = shared + C::kDq + (group * 4 + warp) * C::kBytesDq;
     if (lane == 0) wait_stores_read();  // of the tile before
     __syncwarp();
@@ -159,8 +172,7 @@ struct BackwardConsumer {
     publish_shared();
     __syncwarp();
     if (lane == 0) {
-      const int64_t row = (int64_t(t.batch) * x.heads + head) * x.padded + query + group % kBlocks * 64;
-      add_floats(x.dq + (row + warp * 16) * C::kDim + group / kBlocks * 64 * 16, from, C::kBytesDq);
+      add_floats(to, from, C::kBytesDq);
       close_stores();
     }
   }
@@ -169,6 +181,10 @@ struct BackwardConsumer {
 #pragma unroll
     for (int n = 0; n < C::kTileQ / 4; ++n) to[n] = sm80::pack<T>(from[2 * n], from[2 * n + 1]);
   }
+  // Apart: the buffer of dS of the step before; until both warpgroups have written it.
+  __device__ uint32_t last() const { return buffer == 0 ? C::kBuffers - 1 : buffer - 1; }
+  __device__ void wait_last() const { wait(shared + C::kDsFull + 8 * last(), buffer == 0 ? again ^ 1 : again); }
+
   // Under way before and after: dK of the step before.
   __device__ void step(uint32_t n) {
     const uint32_t stage = n % 2, round = n / 2 % 2;
@@ -191,7 +207,7 @@ struct BackwardConsumer {
         s[4 * i + e] = sm80::exp2_fast(fmaf(s[4 * i + e], x.scale2, -(e % 2 ? two.z : two.x)));
     }
     if (partial) hide(s);
-    if constexpr (C::kEarly) {
+    if constexpr (C::kApart) {
       pack(p, s);
       issue_sums(dv, p, d_out);
       wait_products<1>();
@@ -206,23 +222,44 @@ struct BackwardConsumer {
       for (int e = 0; e < 4; ++e) dp[4 * i + e] = s[4 * i + e] * fmaf(dp[4 * i + e], x.kept, -(e % 2 ? two.w : two.y));
     }
     if (partial) hide(dp);
-    if constexpr (!C::kEarly) {
+    if constexpr (!C::kApart) {
       pack(p, s);
       issue_sums(dv, p, d_out);
     }
     pack(ds, dp);
-    // Its place is free: both warpgroups had dQ of two steps ago before they met in the last.
-    store_ds(stage);
-    publish_shared();
-    named_sync(1, 256);
-    wait_products<0>();
-    release(C::kOEmpty + 8 * stage);
     float dq[32];
-    issue_dq(dq, stage);
+    if constexpr (C::kApart) {
+      wait(shared + C::kDsEmpty + 8 * buffer, again ^ 1);
+      store_ds(buffer);
+      publish_shared();
+      __syncwarp();
+      release(C::kDsFull + 8 * buffer);
+      wait_products<0>();
+      release(C::kOEmpty + 8 * stage);
+      if (n > 0) wait_last();
+      issue_dq(dq, last());  // at first of whatever is there
+    } else {
+      // Its place is free: both warpgroups had dQ of two steps ago before they met in the last.
+      store_ds(stage);
+      publish_shared();
+      named_sync(1, 256);
+      wait_products<0>();
+      release(C::kOEmpty + 8 * stage);
+      issue_dq(dq, stage);
+    }
     issue_sums(dk, ds, q);
     wait_products<1>();
     pin(dq);
-    add_dq(dq);
+    if constexpr (C::kApart) {
+      if (n > 0) {
+        release(C::kDsEmpty + 8 * last());
+        add_dq(dq, last_query, last_head);
+      }
+      last_query = query, last_head = head;
+      if (++buffer == C::kBuffers) buffer = 0, again ^= 1;
+    } else {
+      add_dq(dq, query, head);
+    }
     query += C::kTileQ;
     if (query == t.template end<C>()) query = t.first * C::kTileQ, ++head;
   }
@@ -232,11 +269,20 @@ struct BackwardConsumer {
     if (steps == 0) return clear();
 #pragma unroll
     for (int n = 0; n < C::kDim / 2; ++n) dk[n] = dv[n] = 0.f;
-    query = t.first * C::kTileQ, head = t.head_kv * x.group;
+    query = t.first * C::kTileQ, head = t.head_kv * x.group, buffer = again = 0;
     wait(shared + C::kKFull, 0);
 #pragma unroll 1
     for (uint32_t n = 0; n < steps; ++n) step(n);
-    wait_products<0>();
+    if constexpr (C::kApart) {
+      wait_last();
+      float dq[32];
+      issue_dq(dq, last());
+      wait_products<0>();
+      pin(dq);
+      add_dq(dq, last_query, last_head);
+    } else {
+      wait_products<0>();
+    }
     pin(dk), pin(dv);
     store(dv, 1.f, C::kV, x.dv);
     named_sync(1, 256);  // the other warpgroup has multiplied with these rows of k
@@ -283,6 +329,8 @@ __global__ void __launch_bounds__(C::kThreads, 1) backward_kernel(const __grid_c
   const int group = __shfl_sync(~0u, int(threadIdx.x) / 128, 0), warp = __shfl_sync(~0u, int(threadIdx.x) / 32 % 4, 0);
   if (threadIdx.x == 0) {
     barrier_init(shared + C::kKFull, 1);
+    for (int n = 0; n < C::kBuffers; ++n)
+      barrier_init(shared + C::kDsFull + 8 * n, C::kWarps), barrier_init(shared + C::kDsEmpty + 8 * n, C::kWarps);
     for (int n = 0; n < C::kStages; ++n) {
       barrier_init(shared + C::kQFull + 8 * n, 1), barrier_init(shared + C::kQEmpty + 8 * n, C::kWarps);
       barrier_init(shared + C::kOFull + 8 * n, 1), barrier_init(shared + C::kOEmpty + 8 * n, C::kWarps);

@@ -13,10 +13,10 @@ struct BackwardKernel {
   cuda::Ready ready[2]{};                    // theirs
 };
 
-template <int Dim, int TileQ, bool Early>
+template <int Dim, int TileQ, bool Apart>
 constexpr BackwardKernel backward_kernel_row() {
-  using F = BackwardShape<F16, Dim, TileQ, Early>;
-  using B = BackwardShape<Bf16, Dim, TileQ, Early>;
+  using F = BackwardShape<F16, Dim, TileQ, Apart>;
+  using B = BackwardShape<Bf16, Dim, TileQ, Apart>;
   return {Dim, TileQ, F::kTileK, F::kThreads, F::kSharedBytes, {backward_kernel<F>, backward_kernel<B>}};
 }
 

@@ -4,10 +4,20 @@
 
 namespace attune::cuda {
 
-Status tensor_map(const Tensor& t, int rows, CUtensorMap& out) {
+namespace {
+
+Status find(decltype(cuTensorMapEncodeTiled)*& encode) {
   static const Library driver({"libcuda.so.1", "libcuda.so"}, {"cuTensorMapEncodeTiled"});
-  static const auto encode = driver.function<decltype(cuTensorMapEncodeTiled)>("cuTensorMapEncodeTiled");
-  if (!encode) return Status::no("cuTensorMapEncodeTiled: ", driver.missed());
+  static const auto found = driver.function<decltype(cuTensorMapEncodeTiled)>("cuTensorMapEncodeTiled");
+  encode = found;
+  return found ? Status::good() : Status::no("cuTensorMapEncodeTiled: ", driver.missed());
+}
+
+}  // namespace
+
+Status tensor_map(const Tensor& t, int rows, CUtensorMap& out) {
+  decltype(cuTensorMapEncodeTiled)* encode;
+  if (Status s = find(encode); !s.ok()) return s;
   constexpr int64_t kSize = 2;
   const Extents& e = t.extent;
   // An axis of extent 1 has stride 0, which the driver refuses; what is there is never used.
@@ -23,6 +33,21 @@ Status tensor_map(const Tensor& t, int rows, CUtensorMap& out) {
   if (result == CUDA_SUCCESS) return Status::good();
   return Status::no("cuTensorMapEncodeTiled refuses a tensor of ", e.batch, " x ", e.seq, " x ", e.head, " x ", e.dim,
                     " with strides ", t.stride.batch, ", ", t.stride.seq, ", ", t.stride.head, ": error ", int(result));
+}
+
+Status line_map(const float* data, int64_t columns, int rows, int batch, int count, CUtensorMap& out) {
+  decltype(cuTensorMapEncodeTiled)* encode;
+  if (Status s = find(encode); !s.ok()) return s;
+  const cuuint64_t extent[] = {cuuint64_t(columns), cuuint64_t(rows), cuuint64_t(batch), 1};
+  const cuuint64_t stride[] = {extent[0] * 4, extent[0] * extent[1] * 4, extent[0] * extent[1] * extent[2] * 4};
+  const cuuint32_t box[] = {cuuint32_t(count), 1, 1, 1}, each[] = {1, 1, 1, 1};
+  const CUresult result =
+      encode(&out, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 4, const_cast<float*>(data), extent, stride, box, each,
+             CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+             CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  if (result == CUDA_SUCCESS) return Status::good();
+  return Status::no("cuTensorMapEncodeTiled refuses ", batch, " x ", rows, " lines of ", columns, " numbers: error ",
+                    int(result));
 }
 
 }  // namespace attune::cuda

@@ -12,4 +12,7 @@ namespace attune::cuda {
 // that reaches past the end of one reads zeros there and writes nothing. Data and strides are multiples of 16 bytes.
 Status tensor_map(const Tensor&, int rows, CUtensorMap& out);
 
+// `count` f32 numbers at a time of a line of `columns`, as they lie. Axes: column, row, batch, 0.
+Status line_map(const float* data, int64_t columns, int rows, int batch, int count, CUtensorMap& out);
+
 }  // namespace attune::cuda

@@ -23,6 +23,10 @@ __device__ inline float4 load_shared4(uint32_t from) {
 __device__ inline void store_shared4(uint32_t to, float a, float b, float c, float d) {
   asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(to), "f"(a), "f"(b), "f"(c), "f"(d) : "memory");
 }
+// Adds to four numbers at a multiple of 16 in global memory, in no order among threads.
+__device__ inline void add_global4(float* to, float a, float b, float c, float d) {
+  asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(a), "f"(b), "f"(c), "f"(d) : "memory");
+}
 // Into the second-level cache: about `bytes`, a multiple of 16, from about `from` on, and nothing past its end.
 __device__ inline void prefetch_global(const char* from, int bytes) {
   asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(reinterpret_cast<uintptr_t>(from) & ~uintptr_t(15)),

@@ -21,12 +21,6 @@ __device__ inline void load_tile(uint32_t to, const CUtensorMap& map, uint32_t b
       "l"(&map), "r"(barrier), "r"(column), "r"(row), "r"(head), "r"(batch), "l"(uint64_t(keep))
       : "memory");
 }
-// `bytes` in a row, a multiple of 16, from and to multiples of 16.
-__device__ inline void load_bytes(uint32_t to, const void* from, uint32_t barrier, int bytes) {
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
-               "l"(from), "r"(bytes), "r"(barrier)
-               : "memory");
-}
 // Adds f32 numbers in a row to those in global memory, in no order among blocks.
 __device__ inline void add_floats(float* to, uint32_t from, int bytes) {
   asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(to), "r"(from),
