@@ -1,5 +1,5 @@
-// Kernels whose warpgroups have a list each, of all dims: one file, because headers three times cost more than compiling
-// side by side gains.
+// Kernels whose warpgroups have a list each, of all dims. One file: three times the headers cost more than compiling
+// them side by side gains.
 #include "attention/forward.sm90.kernels.h"
 
 namespace attune::sm90 {
