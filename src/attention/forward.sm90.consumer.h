@@ -81,10 +81,12 @@ struct Consumer {
       const float sum = sm80::row_sum(done.sum[r]);
       const bool any = done.max[r] > kNone / 2;  // some key was seen
       const int i = t.row + group * 64 + warp * 16 + lane / 4 + 8 * r;
-      float lse = any ? done.max[r] + __log2f(sum) : -INFINITY;
       done.sum[r] = any ? reciprocal_fast(sum) : 0.f;
-      if (x.sinks) done.sum[r] *= merge_sink(t, lse);
-      if (x.lse && lane % 4 == 0 && i < t.end) *lse_at(t, i) = lse * kLn2;
+      if (x.lse || x.sinks) {
+        float lse = any ? done.max[r] + __log2f(sum) : -INFINITY;
+        if (x.sinks) done.sum[r] *= merge_sink(t, lse);
+        if (x.lse && lane % 4 == 0 && i < t.end) *lse_at(t, i) = lse * kLn2;
+      }
       if (C::kOptions) done.sum[r] *= x.score.kept;
     }
   }

@@ -104,10 +104,13 @@ __device__ bool softmax_in_place(float (&s)[N], uint32_t (&p)[N / 2], Rows& rows
   using sm80::exp2_fast;
   if (fresh) rows = {{kNone, kNone}, {0.f, 0.f}};
   float top[2], sum[4] = {};
-  // Bits of negative scores say nothing: enough, unless the maximum is so far below zero that one of them has outgrown it.
-  largest_bits(s, top);
-  const float over = fmaxf(fmaf(top[0], scale, -rows.max[0]), fmaf(top[1], scale, -rows.max[1]));
-  const bool raised = __any_sync(~0u, over > kGrown || fminf(rows.max[0], rows.max[1]) < -kGrown);
+  bool raised = fresh;
+  if (!fresh) {
+    // Bits of negative scores say nothing: enough, unless the maximum is so far below zero that one may outgrow it.
+    largest_bits(s, top);
+    const float over = fmaxf(fmaf(top[0], scale, -rows.max[0]), fmaf(top[1], scale, -rows.max[1]));
+    raised = __any_sync(~0u, over > kGrown || fminf(rows.max[0], rows.max[1]) < -kGrown);
+  }
   if (raised) {
     largest(s, top);
     raise_max(top, rows, alpha, scale);
