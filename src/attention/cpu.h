@@ -107,11 +107,6 @@ inline void logits(const General& g, int entry, int i, int j, int n, float* x) {
 
 inline const CpuKernels& kernels_of(const Problem& p, const Device& d) { return *best_kernels(p.dtype.q, d.features); }
 
-inline const CpuKernels& fitting(const CpuKernels& m, int rows) {
-  const CpuKernels* small = smaller_panels(m);
-  return small && double(round_up(rows, small->rows)) * 1.05 < double(round_up(rows, m.rows)) ? *small : m;
-}
-
 // Rows cut into panels. Where a machine has two sizes, the larger come first and the smaller fill what those would
 // leave empty: 64 rows are 4 x 12 and 2 x 8. All rows, panel after panel, are never more than whole large panels.
 class Panels {

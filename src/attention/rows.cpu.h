@@ -49,6 +49,15 @@ inline void add_row(const float* __restrict from, int n, float* __restrict to) {
   for (int d = 0; d < n; ++d) to[d] += from[d];
 }
 
+// to[r] += factor * row r of a panel, for the first n rows; `row` is room for a panel.
+inline void add_panel(const CpuKernels& m, const float* o, int dim, float factor, int n, float* row, float* const* to) {
+  if (m.add) return m.add(o, dim, factor, n, to);
+  float factors[64];
+  std::fill_n(factors, n, factor);
+  m.unpack(o, dim, factors, n, row, dim);
+  for (int r = 0; r < n; ++r) add_row(row + int64_t(r) * dim, dim, to[r]);
+}
+
 // In sixteen sums, so that it can be done in vectors.
 inline float dot_rows(const float* a, const float* b, int64_t n) {
   float part[16] = {}, sum = 0.f;

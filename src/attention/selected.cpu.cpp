@@ -92,7 +92,8 @@ class Task {
   Task(const Plan& plan, const Args& a, const CpuKernels& m, const Nsa& nsa, const Scratch& x, const PackedKeys& keys,
        const Unit& unit, Rows tokens)
       : p_(plan.problem), a_(a), m_(m), nsa_(nsa), x_(x), keys_(keys), u_(unit), tokens_(tokens),
-        own_(own_panels(p_, m)), piece_(piece_of(m, nsa)), dim_qk_(padded(m, p_.dim_qk)), dim_v_(padded(m, p_.dim_v)) {
+        own_(own_panels(p_, m)), panels_(m, unit.group), piece_(piece_of(m, nsa)), dim_qk_(padded(m, p_.dim_qk)),
+        dim_v_(padded(m, p_.dim_v)) {
     const float scale = scale_of(p_, a) * kLog2e;
     scale_q_ = m.scale_in_q ? scale : 1.f, scale_s_ = m.scale_in_q ? 1.f : scale;
   }
@@ -102,12 +103,16 @@ class Task {
     std::fill_n(x_.out, int64_t(rows) * dim_v_, 0.f);
     std::fill_n(x_.ref, rows, -INFINITY);
     std::fill_n(x_.sum, rows, 0.f);
-    for (int row = 0; own_ && row < rows; row += m_.rows) pack_own(row);
+    for (int row = 0; own_ && row < rows; row += u_.group) pack_own(row);
     const int blocks = int(ceil_div(u_.seq.len_k, nsa_.s));
     x_.choosers.fill(a_, nsa_, u_.seq, u_.head_kv, tokens_, {0, blocks});
     for (int m = 0; m < blocks; ++m)
       if (x_.choosers.count(m)) visit(m);
-    for (int row = 0; row < rows; row += m_.rows) store(row, std::min(m_.rows, rows - row));
+    for (int row = 0; row < rows; row += u_.group)
+      for (int panel = 0; panel < panels_.count(); ++panel) {
+        const int first = panels_.first(panel);
+        store(panels_[panel], row + first, std::min(panels_[panel].rows, u_.group - first));
+      }
   }
 
  private:
@@ -133,19 +138,21 @@ class Task {
         for (int n = 0; n < x_.choosers.count(block); ++n) own(token(block, n * u_.group), keys);
         continue;
       }
-      for (int row = 0; row < rows; row += m_.rows) {
-        prefetch(block, row + m_.rows, rows);
-        panel(block, row, std::min(m_.rows, rows - row), keys);
-      }
+      for (int row = 0; row < rows; row += m_.rows) panel(block, row, std::min(m_.rows, rows - row), keys);
     }
   }
 
+  // The heads of a token, from running row `row` on.
   void pack_own(int row) {
     const void* rows[kSelectedMaxRows];
     const int i = tokens_.first + row / u_.group;
-    for (int r = 0; r < m_.rows; ++r)
-      rows[r] = row_address(a_[Role::q], u_.seq.q_batch, u_.seq.q_first + i, head(row + r));
-    m_.pack_q(rows, m_.rows, p_.dim_qk, scale_q_, at(x_.q, m_, int64_t(row) * dim_qk_));
+    for (int panel = 0; panel < panels_.count(); ++panel) {
+      const CpuKernels& m = panels_[panel];
+      const int first = panels_.first(panel);
+      for (int r = 0; r < m.rows; ++r)
+        rows[r] = row_address(a_[Role::q], u_.seq.q_batch, u_.seq.q_first + i, u_.head_q + first + r);
+      m.pack_q(rows, m.rows, p_.dim_qk, scale_q_, at(x_.q, m, int64_t(row + first) * dim_qk_));
+    }
   }
 
   // The panels of token i against keys.
@@ -153,33 +160,27 @@ class Task {
     const int seen = clamp(u_.seq.band.q_position(i) + 1 - keys.first, 0, keys.count);
     if (!seen) return;
     const int n = int(round_up(seen, m_.keys)), first = (i - tokens_.first) * u_.group;
-    for (int row = first; row < first + u_.group; row += m_.rows) {
+    for (int panel = 0; panel < panels_.count(); ++panel) {
+      const CpuKernels& m = panels_[panel];
+      const int row = first + panels_.first(panel);
       float top[kSelectedMaxRows], factor[kSelectedMaxRows];
       float *ref = x_.ref + row, *o = x_.out + int64_t(row) * dim_v_;
-      m_.scores(at(x_.q, m_, int64_t(row) * dim_qk_), keys.k, n, dim_qk_, x_.s, top);
+      m.scores(at(x_.q, m, int64_t(row) * dim_qk_), keys.k, n, dim_qk_, x_.s, top);
       if (seen < n) {
         int from[kSelectedMaxRows] = {}, until[kSelectedMaxRows];
-        std::fill_n(until, m_.rows, seen);
-        m_.hide(x_.s, n, from, until, top);
+        std::fill_n(until, m.rows, seen);
+        m.hide(x_.s, n, from, until, top);
       }
       bool moved = false;
-      for (int r = 0; r < m_.rows; ++r) {
+      for (int r = 0; r < m.rows; ++r) {
+        const bool empty = ref[r] == -INFINITY;  // nothing to rescale: o is 0
         factor[r] = raise(ref[r], top[r] * scale_s_);
         x_.sum[row + r] *= factor[r];
-        moved |= factor[r] != 1.f;
+        moved |= factor[r] != 1.f && !empty;
       }
-      if (moved) m_.rescale(o, dim_v_, factor);
-      m_.weights(x_.s, n, scale_s_, ref, x_.sum + row, x_.p);
-      m_.accumulate(x_.p, keys.v, piece_, 0, n, dim_v_, o);
-    }
-  }
-
-  // The queries of the next panel that tokens share: they lie wherever their tokens do.
-  void prefetch(int block, int row, int count) const {
-    const int bytes = p_.dim_qk * int(size_of(p_.dtype.q));
-    for (int r = row; r < std::min(row + m_.rows, count); ++r) {
-      const char* at = row_address(a_[Role::q], u_.seq.q_batch, u_.seq.q_first + token(block, r), head(r));
-      for (int n = 0; n < bytes; n += 64) __builtin_prefetch(at + n);
+      if (moved) m.rescale(o, dim_v_, factor);
+      m.weights(x_.s, n, scale_s_, ref, x_.sum + row, x_.p);
+      m.accumulate(x_.p, keys.v, piece_, 0, n, dim_v_, o);
     }
   }
 
@@ -187,26 +188,30 @@ class Task {
   void panel(int block, int row, int count, const Keys& keys) {
     const void* at[kSelectedMaxRows];
     int mine[kSelectedMaxRows], from[kSelectedMaxRows] = {}, until[kSelectedMaxRows];
-    int n = 0, least = keys.count;
+    int n = 0, least = keys.count, h = row % u_.group;
+    const int32_t* chooser = x_.choosers.token + x_.choosers.begin[block] + row / u_.group;
     for (int r = 0; r < m_.rows; ++r) {
-      const int i = token(block, row + std::min(r, count - 1));
+      const int i = *chooser;
       until[r] = clamp(u_.seq.band.q_position(i) + 1 - keys.first, 0, keys.count);
       n = std::max(n, until[r]), least = std::min(least, until[r]);
       if (r >= count) continue;
-      at[r] = row_address(a_[Role::q], u_.seq.q_batch, u_.seq.q_first + i, head(row + r));
-      mine[r] = (i - tokens_.first) * u_.group + (row + r) % u_.group;
+      at[r] = row_address(a_[Role::q], u_.seq.q_batch, u_.seq.q_first + i, u_.head_q + h);
+      mine[r] = (i - tokens_.first) * u_.group + h;
+      if (r + 1 < count && ++h == u_.group) h = 0, ++chooser;
     }
     if (!n) return;
     n = int(round_up(n, m_.keys));
-    float top[kSelectedMaxRows], ref[kSelectedMaxRows], sum[kSelectedMaxRows], factor[kSelectedMaxRows];
+    float top[kSelectedMaxRows], ref[kSelectedMaxRows], sum[kSelectedMaxRows], *to[kSelectedMaxRows];
     m_.pack_q(at, count, p_.dim_qk, scale_q_, x_.q);
     m_.scores(x_.q, keys.k, n, dim_qk_, x_.s, top);
     if (least < n) m_.hide(x_.s, n, from, until, top);
     for (int r = 0; r < m_.rows; ++r) {
-      ref[r] = r < count ? x_.ref[mine[r]] : -INFINITY, sum[r] = 0.f, factor[r] = 1.f;
+      ref[r] = r < count ? x_.ref[mine[r]] : -INFINITY, sum[r] = 0.f;
+      const bool empty = ref[r] == -INFINITY;  // nothing to rescale: out is 0
       const float move = r < count ? raise(ref[r], top[r] * scale_s_) : 1.f;
       if (move == 1.f) continue;
       x_.ref[mine[r]] = ref[r];
+      if (empty) continue;
       x_.sum[mine[r]] *= move;
       float* out = x_.out + int64_t(mine[r]) * p_.dim_v;
       for (int d = 0; d < p_.dim_v; ++d) out[d] *= move;
@@ -214,15 +219,13 @@ class Task {
     m_.weights(x_.s, n, scale_s_, ref, sum, x_.p);
     std::fill_n(x_.o, m_.rows * dim_v_, 0.f);
     m_.accumulate(x_.p, keys.v, piece_, 0, n, dim_v_, x_.o);
-    m_.unpack(x_.o, p_.dim_v, factor, count, x_.row, p_.dim_v);
-    for (int r = 0; r < count; ++r) {
-      x_.sum[mine[r]] += sum[r];
-      add_row(x_.row + int64_t(r) * p_.dim_v, p_.dim_v, x_.out + int64_t(mine[r]) * p_.dim_v);
-    }
+    for (int r = 0; r < count; ++r)
+      x_.sum[mine[r]] += sum[r], to[r] = x_.out + int64_t(mine[r]) * p_.dim_v;
+    add_panel(m_, x_.o, p_.dim_v, 1.f, count, x_.row, to);
   }
 
   // Rows of the task, up to a panel of them.
-  void store(int first, int count) {
+  void store(const CpuKernels& m, int first, int count) {
     float now[kSelectedMaxRows];
     for (int r = 0; r < count; ++r) {
       const RowEnd end(SoftmaxRow{x_.ref[first + r], x_.sum[first + r]});
@@ -230,7 +233,7 @@ class Task {
       const int i = tokens_.first + (first + r) / u_.group;
       if (float* lse = a_.row<float>(Role::lse, u_.seq.q_batch, u_.seq.q_first + i, head(first + r))) *lse = end.lse;
     }
-    if (own_) m_.unpack(x_.out + int64_t(first) * dim_v_, p_.dim_v, now, count, x_.row, p_.dim_v);
+    if (own_) m.unpack(x_.out + int64_t(first) * dim_v_, p_.dim_v, now, count, x_.row, p_.dim_v);
     for (int r = 0; r < count; ++r) {
       float* out = own_ ? x_.row + int64_t(r) * p_.dim_v : x_.out + int64_t(first + r) * p_.dim_v;
       for (int d = 0; !own_ && d < p_.dim_v; ++d) out[d] *= now[r];
@@ -250,6 +253,7 @@ class Task {
   const Unit& u_;
   const Rows tokens_;
   const bool own_;
+  const Panels panels_;  // of a token's heads
   const int piece_, dim_qk_, dim_v_;
   float scale_q_, scale_s_;
 };
@@ -258,7 +262,7 @@ Status supports(const Problem& p, const Device& d) { return selected_supports("c
 
 Status shape(Plan& plan, const Planner&) {
   const Problem& p = plan.problem;
-  const CpuKernels& m = selected_kernels(p, plan.device);
+  const CpuKernels& m = kernels_of(p, plan.device);
   const Nsa nsa = nsa_of(p);
   const int64_t sets = int64_t(p.batch) * p.heads_kv;
   const int64_t rows = std::max<int64_t>(kTaskRows, kRowsOfBlock * blocks_of(p, nsa) / nsa.n);
@@ -274,7 +278,7 @@ Status shape(Plan& plan, const Planner&) {
 
 Status run(const Plan& plan, const Args& a, Workspace ws, Stream) {
   const Problem& p = plan.problem;
-  const CpuKernels& m = selected_kernels(p, plan.device);
+  const CpuKernels& m = kernels_of(p, plan.device);
   const Nsa nsa = nsa_of(p);
   const PackedKeys keys = carve_keys(ws, plan, m, nsa);
   const auto scratch_of = by_worker(ws, [&](Workspace& own) { return carve(own, plan, m, nsa); });

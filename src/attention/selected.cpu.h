@@ -49,11 +49,7 @@ struct Choosers {
   int count(int block) const { return begin[block + 1] - begin[block]; }
 };
 
-inline bool own_panels(const Problem& p, const CpuKernels& m) { return group(p) % m.rows == 0; }
-inline const CpuKernels& selected_kernels(const Problem& p, const Device& d) {
-  const CpuKernels& m = fitting(kernels_of(p, d), group(p));
-  return own_panels(p, m) ? m : *best_kernels(p.dtype.q, d.features);
-}
+inline bool own_panels(const Problem& p, const CpuKernels& m) { return Panels(m, group(p)).rows() == group(p); }
 
 inline int64_t blocks_of(const Problem& p, const Nsa& nsa) { return ceil_div(p.len_k, nsa.s); }
 

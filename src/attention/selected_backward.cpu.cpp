@@ -33,13 +33,9 @@ struct Scratch {
   Choosers choosers;
 };
 
-// A token's rows are whole panels, and whole steps of a tile.
-bool own_rows(const Problem& p, const CpuKernels& m) { return own_panels(p, m) && group(p) % m.keys == 0; }
-
-// Panels hold keys here, and queries where dQ is accumulated.
-const CpuKernels& kernels_for(const Problem& p, const Nsa& nsa, const Device& d) {
-  const CpuKernels& m = selected_kernels(p, d);
-  return own_rows(p, m) ? m : fitting(kernels_of(p, d), nsa.s);
+// A token's rows are whole panels, and where there is one size of them whole steps of a tile.
+bool own_rows(const Problem& p, const CpuKernels& m) {
+  return own_panels(p, m) && (group(p) % m.keys == 0 || (smaller_panels(m) && group(p) % 4 == 0));
 }
 
 int64_t rows_of_set(const Problem& p) { return int64_t(p.len_q) * group(p); }
@@ -104,7 +100,7 @@ class Task {
   Task(const Plan& plan, const Args& a, const CpuKernels& m, const Nsa& nsa, const Scratch& x, const RowState& rows,
        const Unit& unit, float* dq)
       : plan_(plan), p_(plan.problem), a_(a), m_(m), nsa_(nsa), x_(x), rows_(rows), u_(unit), sum_(dq),
-        grad_(p_.dtype.grad, plan.device), own_(own_rows(p_, m)), dim_qk_(padded(m, p_.dim_qk)),
+        grad_(p_.dtype.grad, plan.device), own_(own_rows(p_, m)), token_(m, unit.group), dim_qk_(padded(m, p_.dim_qk)),
         dim_v_(padded(m, p_.dim_v)), scale_(scale_of(p_, a)) {}
 
   void run(Rows blocks) {
@@ -120,27 +116,29 @@ class Task {
   }
 
  private:
-  int panels(Rows keys) const { return int(ceil_div(round_up(keys.last - keys.first, m_.keys), m_.rows)); }
+  Panels panels(int rows) const { return {m_, int(round_up(rows, m_.keys))}; }
 
   void key_tile(int block, Rows keys) {
     const int count = keys.last - keys.first;
+    const Panels of_keys = panels(count);
     for (const Role role : {Role::k, Role::v}) {
       const int dim = role == Role::k ? p_.dim_qk : p_.dim_v, wide = role == Role::k ? dim_qk_ : dim_v_;
       const float scale = role == Role::k && m_.scale_in_q ? scale_ * kLog2e : 1.f;
       gather_keys(u_, role, keys.first, count, x_.rows);
-      for (int n = 0; n < panels(keys); ++n) {
-        const int first = n * m_.rows, rows = clamp(count - first, 0, m_.rows);
-        m_.pack_q(x_.rows + first, rows, dim, scale,
-                  at(role == Role::k ? x_.k_q : x_.v_q, m_, int64_t(first) * wide));
+      for (int n = 0; n < of_keys.count(); ++n) {
+        const int first = of_keys.first(n), rows = clamp(count - first, 0, of_keys[n].rows);
+        of_keys[n].pack_q(x_.rows + first, rows, dim, scale,
+                          at(role == Role::k ? x_.k_q : x_.v_q, m_, int64_t(first) * wide));
       }
       if (role == Role::k) m_.pack_v(x_.rows, count, dim, x_.k_v, plan_.tile_k);
     }
-    std::fill_n(x_.dk, int64_t(panels(keys)) * m_.rows * dim_qk_, 0.f);
-    std::fill_n(x_.dv, int64_t(panels(keys)) * m_.rows * dim_v_, 0.f);
+    std::fill_n(x_.dk, int64_t(of_keys.rows()) * dim_qk_, 0.f);
+    std::fill_n(x_.dv, int64_t(of_keys.rows()) * dim_v_, 0.f);
     const int rows = x_.choosers.count(block - first_) * u_.group;
-    for (int row = 0; row < rows; row += plan_.tile_q) query_tile(block, keys, row, std::min(plan_.tile_q, rows - row));
-    store_keys(Role::dk, keys, x_.dk, p_.dim_qk, dim_qk_, scale_);
-    store_keys(Role::dv, keys, x_.dv, p_.dim_v, dim_v_, 1.f);
+    for (int row = 0; row < rows; row += plan_.tile_q)
+      query_tile(block, keys, of_keys, row, std::min(plan_.tile_q, rows - row));
+    store_keys(Role::dk, keys, of_keys, x_.dk, p_.dim_qk, dim_qk_, scale_);
+    store_keys(Role::dv, keys, of_keys, x_.dv, p_.dim_v, dim_v_, 1.f);
   }
 
   // f(q, token, head of the group) for rows row + q of a block's choosers.
@@ -173,34 +171,69 @@ class Task {
   }
 
   // Product by product over a bunch of key panels, not panel by panel: the query operand of a product stays in L1.
-  void query_tile(int block, Rows keys, int row, int count) {
-    const int n = int(round_up(round_up(count, m_.rows), m_.keys)), all = panels(keys);
+  void query_tile(int block, Rows keys, const Panels& of_keys, int row, int count) {
+    const Panels of_queries = panels(count);
+    const int n = int(round_up(of_queries.rows(), m_.keys)), all = of_keys.count();
     pack_queries(block, row, count, n);
-    for (int first = 0; first < all; first += kBunch) {
-      const Rows bunch{first, std::min(first + kBunch, all)};
+    for (int begin = 0; begin < all; begin += kBunch) {
+      const Rows bunch{begin, std::min(begin + kBunch, all)};
+      const auto each = [&](auto f) {
+        for (int panel = bunch.first; panel < bunch.last; ++panel) f(of_keys[panel], of_keys.first(panel), panel);
+      };
       float top[kSelectedMaxRows];
-      for (int panel = bunch.first; panel < bunch.last; ++panel)
-        m_.scores(at(x_.k_q, m_, int64_t(panel) * m_.rows * dim_qk_), x_.tile.q_k, n, dim_qk_, s_of(x_.s, bunch, panel),
-                  top);
-      for (int panel = bunch.first; panel < bunch.last; ++panel)
-        m_.scores(at(x_.v_q, m_, int64_t(panel) * m_.rows * dim_v_), x_.tile.do_k, n, dim_v_, s_of(x_.dp, bunch, panel),
-                  top);
-      for (int panel = bunch.first; panel < bunch.last; ++panel) {
-        hide(keys, panel, count, n);
-        m_.gradients(s_of(x_.s, bunch, panel), s_of(x_.dp, bunch, panel), n, m_.scale_in_q ? 1.f : scale_ * kLog2e,
-                     x_.lse, x_.delta, p_of(x_.p, bunch, panel), p_of(x_.ds, bunch, panel));
-      }
-      for (int panel = bunch.first; a_.given(Role::dv) && panel < bunch.last; ++panel)
-        m_.accumulate(p_of(x_.p, bunch, panel), x_.tile.do_v, plan_.tile_q, 0, n, dim_v_,
-                      x_.dv + int64_t(panel) * m_.rows * dim_v_);
-      for (int panel = bunch.first; a_.given(Role::dk) && panel < bunch.last; ++panel)
-        m_.accumulate(p_of(x_.ds, bunch, panel), x_.tile.q_v, plan_.tile_q, 0, n, dim_qk_,
-                      x_.dk + int64_t(panel) * m_.rows * dim_qk_);
-      for (int panel = bunch.first; a_.given(Role::dq) && panel < bunch.last; ++panel)
-        m_.transpose(p_of(x_.ds, bunch, panel), n, x_.ds_t, m_.rows, int64_t(plan_.tile_k) * m_.rows, panel * m_.rows);
+      each([&](const CpuKernels& m, int first, int panel) {
+        if (a_.given(Role::dq) && !own_) fetch_dq(count, panel, all);
+        m.scores(at(x_.k_q, m, int64_t(first) * dim_qk_), x_.tile.q_k, n, dim_qk_, s_of(x_.s, bunch, panel), top);
+      });
+      each([&](const CpuKernels& m, int first, int panel) {
+        if (!own_) fetch_queries(block, row + plan_.tile_q, panel, all);
+        m.scores(at(x_.v_q, m, int64_t(first) * dim_v_), x_.tile.do_k, n, dim_v_, s_of(x_.dp, bunch, panel), top);
+      });
+      each([&](const CpuKernels& m, int first, int panel) {
+        hide(keys, m, first, panel, count, n);
+        m.gradients(s_of(x_.s, bunch, panel), s_of(x_.dp, bunch, panel), n, m.scale_in_q ? 1.f : scale_ * kLog2e,
+                    x_.lse, x_.delta, p_of(x_.p, bunch, panel), p_of(x_.ds, bunch, panel));
+      });
+      if (a_.given(Role::dv)) each([&](const CpuKernels& m, int first, int panel) {
+        m.accumulate(p_of(x_.p, bunch, panel), x_.tile.do_v, plan_.tile_q, 0, n, dim_v_,
+                     x_.dv + int64_t(first) * dim_v_);
+      });
+      if (a_.given(Role::dk)) each([&](const CpuKernels& m, int first, int panel) {
+        m.accumulate(p_of(x_.ds, bunch, panel), x_.tile.q_v, plan_.tile_q, 0, n, dim_qk_,
+                     x_.dk + int64_t(first) * dim_qk_);
+      });
+      if (a_.given(Role::dq)) each([&](const CpuKernels& m, int first, int panel) {
+        if (!own_) return exchange(of_queries, m, p_of(x_.ds, bunch, panel), n, 0, first);
+        for (int q = 0; q < count; q += u_.group) exchange(token_, m, p_of(x_.ds, bunch, panel), u_.group, q, first);
+      });
     }
-    if (a_.given(Role::dq)) add_dq(keys, count);
+    if (a_.given(Role::dq)) add_dq(keys, of_queries, count);
   }
+
+  // dS of a panel of keys, from its key `key` on, into panels of n queries, the first of them query q of the tile.
+  void exchange(const Panels& to, const CpuKernels& m, const std::byte* ds, int n, int q, int key) {
+    for (int panel = 0, next; panel < to.count(); panel = next) {  // those of one size together
+      for (next = panel + 1; next < to.count() && &to[next] == &to[panel];) ++next;
+      const int first = to.first(panel), last = next < to.count() ? to.first(next) : n, rows = to[panel].rows;
+      m.transpose(ds + int64_t(q + first) * m.rows * m.operand_bytes, last - first,
+                  at(x_.ds_t, m, int64_t(q + first) * plan_.tile_k), rows, int64_t(plan_.tile_k) * rows, key);
+    }
+  }
+  // Rows that lie wherever their tokens do are asked for a while before: the sums of this tile, and the next one's
+  // queries; of each, part number `part` of `parts`.
+  void fetch_dq(int count, int part, int parts) const {
+    for (int q = count * part / parts; q < count * (part + 1) / parts; ++q)
+      fetch(sum_ + int64_t(x_.mine[q]) * width_of_dq(p_, m_), width_of_dq(p_, m_) * int64_t(sizeof(float)));
+  }
+  void fetch_queries(int block, int row, int part, int parts) const {
+    const int count = std::clamp(x_.choosers.count(block - first_) * u_.group - row, 0, plan_.tile_q);
+    const int first = count * part / parts, last = count * (part + 1) / parts;
+    each_row(block, row + first, last - first, [&](int, int token, int head) {
+      fetch(address(Role::q, token, head), p_.dim_qk * int64_t(size_of(p_.dtype.q)));
+      fetch(address(Role::d_out, token, head), p_.dim_v * int64_t(size_of(p_.dtype.out)));
+    });
+  }
+
   // Panels of a bunch, each with room for a tile of queries.
   float* s_of(float* s, Rows bunch, int panel) const {
     return s + int64_t(panel - bunch.first) * m_.rows * plan_.tile_q;
@@ -210,11 +243,11 @@ class Task {
   }
 
   // Queries that stand before a key, in x_.s.
-  void hide(Rows keys, int panel, int count, int n) {
-    const int first_key = keys.first + panel * m_.rows, last_key = std::min(first_key + m_.rows, keys.last);
+  void hide(Rows keys, const CpuKernels& m, int first, int panel, int count, int n) {
+    const int first_key = keys.first + first, last_key = std::min(first_key + m.rows, keys.last);
     int from[kSelectedMaxRows], until[kSelectedMaxRows];
-    bool partial = last_key - first_key < m_.rows;
-    for (int r = 0; r < m_.rows; ++r) {
+    bool partial = last_key - first_key < m.rows;
+    for (int r = 0; r < m.rows; ++r) {
       const bool real = first_key + r < last_key;
       from[r] = real ? 0 : n, until[r] = real ? count : 0;
       // Tokens rise, so those that stand before the key come first.
@@ -222,36 +255,39 @@ class Task {
       partial |= from[r] > 0;
     }
     float top[kSelectedMaxRows];
-    if (partial) m_.hide(s_of(x_.s, {panel / kBunch * kBunch, 0}, panel), n, from, until, top);
+    if (partial) m.hide(s_of(x_.s, {panel / kBunch * kBunch, 0}, panel), n, from, until, top);
   }
 
-  void add_dq(Rows keys, int count) {
+  void add_dq(Rows keys, const Panels& of_queries, int count) {
     const int many = int(round_up(keys.last - keys.first, m_.keys));
-    float factor[kSelectedMaxRows];
-    std::fill_n(factor, m_.rows, scale_);
-    for (int first = 0; first < count; first += m_.rows) {
-      const int rows = std::min(m_.rows, count - first);
-      const std::byte* ds = at(x_.ds_t, m_, int64_t(first) * plan_.tile_k);
-      if (own_) {
-        m_.accumulate(ds, x_.k_v, plan_.tile_k, 0, many, dim_qk_,
-                      sum_ + int64_t(x_.mine[first]) * dim_qk_);
-        continue;
+    const auto ds = [&](int q) { return at(x_.ds_t, m_, int64_t(q) * plan_.tile_k); };
+    for (int first = 0; own_ && first < count; first += u_.group)
+      for (int panel = 0; panel < token_.count(); ++panel) {
+        const int before = token_.first(panel);
+        token_[panel].accumulate(ds(first + before), x_.k_v, plan_.tile_k, 0, many, dim_qk_,
+                                 sum_ + int64_t(x_.mine[first] + before) * dim_qk_);
       }
-      std::fill_n(x_.dq, m_.rows * dim_qk_, 0.f);
-      m_.accumulate(ds, x_.k_v, plan_.tile_k, 0, many, dim_qk_, x_.dq);
-      m_.unpack(x_.dq, p_.dim_qk, factor, rows, x_.row, p_.dim_qk);
-      for (int r = 0; r < rows; ++r)
-        add_row(x_.row + int64_t(r) * p_.dim_qk, p_.dim_qk, sum_ + int64_t(x_.mine[first + r]) * p_.dim_qk);
+    for (int panel = 0; !own_ && panel < of_queries.count(); ++panel) {
+      const CpuKernels& m = of_queries[panel];
+      const int first = of_queries.first(panel), rows = std::min(m.rows, count - first);
+      if (rows <= 0) break;
+      std::fill_n(x_.dq, m.rows * dim_qk_, 0.f);
+      m.accumulate(ds(first), x_.k_v, plan_.tile_k, 0, many, dim_qk_, x_.dq);
+      float* to[kSelectedMaxRows];
+      for (int r = 0; r < rows; ++r) to[r] = sum_ + int64_t(x_.mine[first + r]) * p_.dim_qk;
+      add_panel(m, x_.dq, p_.dim_qk, scale_, rows, x_.row, to);
     }
   }
 
-  void store_keys(Role role, Rows keys, const float* acc, int dim, int wide, float factor_of_all) {
+  void store_keys(Role role, Rows keys, const Panels& panels, const float* acc, int dim, int wide,
+                  float factor_of_all) {
     if (!a_.given(role)) return;
     float factor[kSelectedMaxRows], before[256];
     std::fill_n(factor, m_.rows, factor_of_all);
-    for (int first = keys.first; first < keys.last; first += m_.rows) {
-      const int count = std::min(m_.rows, keys.last - first);
-      m_.unpack(acc + int64_t(first - keys.first) * wide, dim, factor, count, x_.row, dim);
+    for (int panel = 0; panel < panels.count(); ++panel) {
+      const int first = keys.first + panels.first(panel), count = std::min(panels[panel].rows, keys.last - first);
+      if (count <= 0) break;
+      panels[panel].unpack(acc + int64_t(first - keys.first) * wide, dim, factor, count, x_.row, dim);
       for (int r = 0; r < count; ++r) {
         char* to = key_address(u_, role, first + r);
         float* from = x_.row + int64_t(r) * dim;
@@ -275,6 +311,7 @@ class Task {
   float* sum_;
   const RowsAs grad_;
   const bool own_;
+  const Panels token_;  // panels of a token's rows, where they are its own
   const int dim_qk_, dim_v_;
   const float scale_;
   int first_ = 0;
@@ -295,10 +332,11 @@ Status supports(const Problem& p, const Device& d) {
 Status shape(Plan& plan, const Planner&) {
   const Problem& p = plan.problem;
   const Nsa nsa = nsa_of(p);
-  const CpuKernels& m = kernels_for(p, nsa, plan.device);
+  const CpuKernels& m = kernels_of(p, plan.device);
   const int step = std::lcm(m.rows, m.keys), narrow = m.operand_bytes == 2 ? 2 : 1;
   plan.tile_k = int(round_up(std::min({nsa.s, p.len_k, 240 * narrow}), step));
-  plan.tile_q = int(round_up(std::min<int64_t>(rows_of_set(p), 96 * narrow), own_rows(p, m) ? group(p) : step));
+  const int together = own_rows(p, m) ? std::lcm(group(p), m.keys) : step;
+  plan.tile_q = int(round_up(std::min<int64_t>(rows_of_set(p), 96 * narrow), together));
   const int64_t sets = int64_t(p.batch) * p.heads_kv;
   if (sets < plan.device.units && p.reproducible != Reproducible::batch)
     plan.splits = int(std::clamp<int64_t>(ceil_div(plan.device.units, sets), 1, blocks_of(p, nsa)));
@@ -312,7 +350,7 @@ Status shape(Plan& plan, const Planner&) {
 Status run(const Plan& plan, const Args& a, Workspace ws, Stream) {
   const Problem& p = plan.problem;
   const Nsa nsa = nsa_of(p);
-  const CpuKernels& m = kernels_for(p, nsa, plan.device);
+  const CpuKernels& m = kernels_of(p, plan.device);
   const RowState rows = carve_rows(ws, p);
   float* const sums = carve_dq(ws, plan, m);
   const bool own = own_rows(p, m);
@@ -351,15 +389,20 @@ Status run(const Plan& plan, const Args& a, Workspace ws, Stream) {
   each_task(of_split, units, [&](int worker, int64_t n) {
     const Unit unit = unit_of(n / p.heads_kv, n % p.heads_kv);
     const Scratch x = scratch_of(worker);
-    const int step = own ? m.rows : 1;  // rows that are stored together
+    const Panels token(m, heads);
     float factor[kSelectedMaxRows];
     std::fill_n(factor, m.rows, scale);
-    for (int row = 0; row < unit.rows(); row += step) {
+    for (int row = 0; row < unit.rows(); row += heads) {  // a token's
       float* sum = sum_of(0, unit.b, unit.head_kv) + row * width;
       for (int split = 1; split < plan.splits; ++split)
-        add_scaled(sum_of(split, unit.b, unit.head_kv) + row * width, 1.f, step * width, sum);
-      if (own) m.unpack(sum, p.dim_qk, factor, m.rows, x.row, p.dim_qk), sum = x.row;
-      for (int r = 0; r < step; ++r) grad.write(sum + int64_t(r) * p.dim_qk, p.dim_qk, unit.address(Role::dq, row + r));
+        add_scaled(sum_of(split, unit.b, unit.head_kv) + row * width, 1.f, heads * width, sum);
+      const auto write = [&](int r, const float* from) { grad.write(from, p.dim_qk, unit.address(Role::dq, row + r)); };
+      for (int r = 0; !own && r < heads; ++r) write(r, sum + int64_t(r) * p.dim_qk);
+      for (int panel = 0; own && panel < token.count(); ++panel) {
+        const int first = token.first(panel);
+        token[panel].unpack(sum + first * width, p.dim_qk, factor, token[panel].rows, x.row, p.dim_qk);
+        for (int r = 0; r < token[panel].rows; ++r) write(first + r, x.row + int64_t(r) * p.dim_qk);
+      }
     }
   });
   return Status::good();

@@ -382,6 +382,30 @@ TEST_P(Kernels, unpack_writes_the_rows_asked_for_and_no_others) {
   }
 }
 
+TEST_P(Kernels, add_is_unpack_and_add_for_the_rows_asked_for) {
+  if (!m.add) GTEST_SKIP() << "unpacks and adds";
+  for (const int n : {1, 3, m.rows - 1, m.rows}) {
+    const int dim = 24, stride = 29;
+    Buffer<float> o(size_t(m.rows) * padded(dim)), parts(size_t(m.rows) * dim), rows(size_t(m.rows) * stride);
+    for (int i = 0; i < m.rows * padded(dim); ++i) o[size_t(i)] = float(draw());
+    const std::vector<float> factor(m.rows, 0.3f);
+    m.unpack(o.data(), dim, factor.data(), m.rows, parts.data(), dim);
+    std::vector<float*> to(m.rows, nullptr);  // those beyond n must not be touched
+    std::vector<float> before(size_t(n) * dim);
+    for (int r = 0; r < n; ++r) {
+      to[r] = &rows[size_t((r * 5 + 2) % m.rows) * stride];
+      for (int d = 0; d < dim; ++d) before[size_t(r) * dim + d] = to[r][d] = float(draw());
+    }
+    m.add(o.data(), dim, 0.3f, n, to.data());
+    ASSERT_TRUE(rows.guarded());
+    for (int r = 0; r < n; ++r) {
+      for (int d = 0; d < dim; ++d)
+        ASSERT_EQ(to[r][d], before[size_t(r) * dim + d] + parts[size_t(r) * dim + d]) << r << " " << d;
+      ASSERT_TRUE(std::isnan(to[r][dim])) << "behind row " << r;
+    }
+  }
+}
+
 TEST_P(Kernels, gradients_and_their_transpose) {
   const float scale = m.scale_in_q ? 1.f : 0.75f;
   const int panels = 2, keys = panels * m.rows;  // panels of keys, beside each other in the result

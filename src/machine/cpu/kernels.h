@@ -53,6 +53,8 @@ struct CpuKernels {
   void (*accumulate_runs)(const void* p, const KeyRun* runs, int count, int room, int dim, float* o) = nullptr;
   // to[r * stride + d] = o[r][d] * factor[r], for the first n rows
   void (*unpack)(const float* o, int dim, const float* factor, int n, float* to, int64_t stride);
+  // to[r][d] += o[r][d] * factor, for the first n rows, which lie anywhere. Null: cpu::add_panel() unpacks and adds.
+  void (*add)(const float* o, int dim, float factor, int n, float* const* to) = nullptr;
 
   // Backward, the tile's keys being queries: p = exp2(s * scale - lse[j]), ds = p (dp - delta[j]). An lse of +inf
   // gives 0.

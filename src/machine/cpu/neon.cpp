@@ -179,6 +179,14 @@ struct Panels {
       }
   }
 
+  static void add(const float* o, int dim, float factor, int n, float* const* to) {
+    for (int r = 0; r < n; ++r)
+      for (int d = 0; d < dim; d += 4) {
+        const float32x4_t x = vld1q_f32(o + d / 8 * 8 * kRows + r * 8 + d % 8);
+        vst1q_f32(to[r] + d, vaddq_f32(vld1q_f32(to[r] + d), vmulq_n_f32(x, factor)));
+      }
+  }
+
   static void gradients(const float* s, const float* dp, int n, float, const float* lse, const float* delta,
                         void* p_to, void* ds_to) {
     float *p = static_cast<float*>(p_to), *ds = static_cast<float*>(ds_to);
@@ -253,6 +261,7 @@ constexpr CpuKernels kernels(DType dtype) {
           .accumulate = P::accumulate,
           .accumulate_runs = P::accumulate_runs,
           .unpack = P::unpack,
+          .add = P::add,
           .gradients = P::gradients,
           .transpose = P::transpose,
           .read_scores = P::read_scores,

@@ -285,6 +285,24 @@ struct Panels {
       }
   }
 
+  // Two rows are the halves of the same vectors.
+  static void add(const float* o, int dim, float factor, int n, float* const* to) {
+    const float32x4_t f = vdupq_n_f32(factor);
+    const auto sum = [&](float* x, float64x2_t y) __attribute__((always_inline)) {
+      vst1q_f32(x, vaddq_f32(vld1q_f32(x), vmulq_f32(vreinterpretq_f32_f64(y), f)));
+    };
+    for (int r = 0; r < n; r += 2) {
+      float *first = to[r], *second = r + 1 < n ? to[r + 1] : nullptr;
+      const float* from = o + 2 * r;
+      for (int d = 0; d < dim; d += 8, from += 8 * kRows) {
+        float64x2_t x[4];  // two dims of both
+        unroll<4>([&](auto i) { x[i] = vreinterpretq_f64_f32(vld1q_f32(from + 2 * kRows * i)); });
+        sum(first + d, vzip1q_f64(x[0], x[1])), sum(first + d + 4, vzip1q_f64(x[2], x[3]));
+        if (second) sum(second + d, vzip2q_f64(x[0], x[1])), sum(second + d + 4, vzip2q_f64(x[2], x[3]));
+      }
+    }
+  }
+
   static void gradients(const float* s, const float* dp, int n, float scale, const float* lse, const float* delta,
                         void* p, void* ds) {
     const Exp2Row row[1] = {Exp2Row(vdupq_n_f32(0))};
@@ -378,6 +396,7 @@ constexpr CpuKernels kernels() {
           .accumulate = Panels<P>::accumulate,
           .accumulate_runs = Panels<P>::accumulate_runs,
           .unpack = Panels<P>::unpack,
+          .add = Panels<P>::add,
           .gradients = Panels<P>::gradients,
           .transpose = Panels<P>::transpose,
           .read_scores = Panels<P>::read_scores,
