@@ -9,10 +9,12 @@
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
+#include <random>
 #include <string>
 #include <vector>
 
 #include "core/cost.h"
+#include "core/nsa.h"
 #include "machine/host.h"
 #include "plan/backend.h"
 #include "tool/measure/axes.h"
@@ -38,6 +40,27 @@ struct Subject {
   std::vector<double> ns{};
 };
 
+// Lists of `selected` as a selection makes them: the first block, a token's own and the one before, and any of those
+// between.
+void draw_lists(const Problem& p, const Args& a) {
+  const Nsa nsa = nsa_of(p);
+  std::mt19937 random(1);
+  for (int b = 0; b < p.batch; ++b)
+    for (int i = 0; i < p.len_q; ++i)
+      for (int g = 0; g < p.heads_kv; ++g) {
+        const int last = int(sequence(p, a, b).band.q_position(i)) / nsa.s;
+        std::vector<int32_t> all;
+        for (int n = 1; n < last - 1; ++n) all.push_back(n);
+        std::shuffle(all.begin(), all.end(), random);
+        for (const int n : {0, last - 1, last})
+          if (n >= 0 && std::find(all.begin(), all.end(), n) == all.end()) all.insert(all.begin(), n);
+        all.resize(std::min(all.size(), size_t(nsa.n)));
+        std::sort(all.begin(), all.end());
+        all.resize(size_t(nsa.n), -1);
+        std::copy(all.begin(), all.end(), a.row<int32_t>(variant_tensor(0), b, i, g));
+      }
+}
+
 Status prepare(std::string_view line, const Device& device, Subject& to) {
   BenchRow row;
   if (Status s = parse_row(line, row); !s.ok()) return s;
@@ -46,6 +69,7 @@ Status prepare(std::string_view line, const Device& device, Subject& to) {
   to.line = line;
   to.data = std::make_unique<Workload>(row.problem, Layout::bhsd, 1, Distribution::normal, std::vector<int32_t>{},
                                        row.pattern);
+  if (word(row.problem.variant) == "selected") draw_lists(row.problem, to.data->args);
   if (row.problem.pass == Pass::backward)
     if (Status s = to.data->run_forward(planner); !s.ok()) return s;
   to.workspace.reset(static_cast<std::byte*>(take_scratch(to.plan.workspace_bytes)));

@@ -54,6 +54,7 @@ constexpr std::string_view kLines[] = {
     "forward bf16 b3 h16/2 q1 k700 d128 causal : selected n=8 s=64 | drawn cache",
     "forward f32 b2 h3/3 q33 k130 d8 causal : selected n=5 s=4 | seed=2 used_q bhsd pad=3",
     "forward f16 b1 h24/1 q50 k50 d256 causal : selected n=5 s=5",
+    "forward bf16 b1 h20/1 q90 k130 d64 causal : selected n=4 s=16 | seed=2",
     "forward f32 b1 h2 q48 k65 d64 causal : selected n=4 s=16 | x1e4",
     "forward bf16 b1 h8/1 q48 k65 d64 causal : selected n=4 s=16 | x1e1",
     "forward bf16/bf16/f32 b1 h5/1 q40 k70 d64 causal : selected n=4 s=1 | seed=2",
@@ -70,6 +71,8 @@ constexpr std::string_view kLines[] = {
     "backward f32 b1 h8/1 q300 k700 d8 causal : selected n=3 s=600 | d_lse",
     "backward bf16 b2 h12/1 q40 k500 d16 causal : selected n=3 s=100 | seed=2 drawn cache",
     "backward bf16 b1 h24/1 q50 k300 d64 causal : selected n=4 s=64 | bhsd",
+    "backward bf16 b1 h20/1 q90 k130 d64 causal : selected n=4 s=16 | seed=2",
+    "backward f32 b2 h28/1 q40 k70 d32 causal : selected n=3 s=16 | d_lse",
 
     "forward f32 b2 h6/2 q65 k65 d16 full : gate act=sigmoid",
     "forward bf16 b3 h12/4 q40 k40 d64 full : gate act=softmax | cu_q drawn",
