@@ -302,16 +302,20 @@ class Task {
     }
   }
 
-  // The queries of a tile that see a panel of keys, in whole steps: on a diagonal the others would be half of the work.
+  // The queries of a tile that see a panel of keys: on a diagonal the others would be half of the work.
   Rows seen_by(const Unit& u, const QueryTile& t, int first_key, int last_key) const {
     if (first_key >= last_key) return {0, 0};
     if (general_) return {0, t.n};
     const QueryWalk walk{u.seq.band, u.seq.len_q, 1};
     const int from = std::max(walk.first_query(first_key) * u.group, t.open.first) - t.rows.first;
     const int until = std::min(walk.last_query(last_key - 1) * u.group, t.open.last) - t.rows.first;
-    const Rows seen{t.panels.step_before(clamp(from, 0, t.n)),
-                    std::min(t.n, t.panels.step_behind(clamp(until, 0, t.n)))};
+    const Rows seen{clamp(from, 0, t.n) / m_.keys * m_.keys, int(round_up(clamp(until, 0, t.n), m_.keys))};
     return seen.first < seen.last ? seen : Rows{0, 0};
+  }
+  // With those around them that fill whole panels of queries.
+  Rows filled(const QueryTile& t, Rows seen) const {
+    if (seen.first >= seen.last) return seen;
+    return {t.panels.step_before(seen.first), std::min(t.n, t.panels.step_behind(seen.last))};
   }
 
   // A panel of keys against the query tiles. What follows each other in s, dp, p and ds are the queries that see it.
@@ -322,12 +326,20 @@ class Task {
     Rows seen[kMaxTiles];
     KeyRun d_out[kMaxTiles], q[kMaxTiles];
     int many = 0;
-    int64_t to = 0;
+    int64_t to = 0, begin = 0;  // of P and dS
     for (int g = 0; g < count_; ++g) {
       const QueryTile& t = tiles_[g];
-      const Rows of = seen[g] = panel < t.seen ? seen_by(u, t, first_key, last_key) : Rows{0, 0};
+      Rows of = panel < t.seen ? seen_by(u, t, first_key, last_key) : Rows{0, 0};
+      seen[g] = filled(t, of);
+      if (of.first >= of.last) continue;
+      // P of several tiles is one operand; of a single one it may begin and end anywhere, and dS is 0 around it.
+      if (count_ > 1) of = seen[g];
+      const auto clear = [&](int64_t from, int64_t until) {
+        std::memset(at(x_.ds, m, from), 0, size_t(until - from) * size_t(m.operand_bytes));
+      };
+      clear(to, to + int64_t(of.first - seen[g].first) * m.rows);
+      to += int64_t(of.first - seen[g].first) * m.rows;
       const int n = of.last - of.first;
-      if (!n) continue;
       float top[kMaxRows];
       m.scores(at(x_.k_q, m, int64_t(before) * dim_qk_), at(t.packed.q_k, m, int64_t(of.first) * dim_qk_), n, dim_qk_,
                x_.s + to, top);
@@ -335,11 +347,13 @@ class Task {
                x_.dp + to, top);
       gradients(u, t, m, of, first_key, last_key, to);
       d_out[many] = {t.packed.do_v, of.first, n}, q[many] = {t.packed.q_v, of.first, n};
-      ++many, to += int64_t(n) * m.rows;
+      if (!many++) begin = to;
+      to += int64_t(n) * m.rows;
+      clear(to, to + int64_t(seen[g].last - of.last) * m.rows);
     }
     const int room = count_ ? tiles_[0].packed.room : 0;
-    if (a_.given(Role::dv)) accumulate(m, x_.p, d_out, many, room, dim_v_, x_.dv + int64_t(before) * dim_v_);
-    if (a_.given(Role::dk)) accumulate(m, x_.ds, q, many, room, dim_qk_, x_.dk + int64_t(before) * dim_qk_);
+    if (a_.given(Role::dv)) accumulate(m, at(x_.p, m, begin), d_out, many, room, dim_v_, x_.dv + int64_t(before) * dim_v_);
+    if (a_.given(Role::dk)) accumulate(m, at(x_.ds, m, begin), q, many, room, dim_qk_, x_.dk + int64_t(before) * dim_qk_);
     if (!a_.given(Role::dq)) return;
     to = 0;
     for (int g = 0; g < count_; to += int64_t(seen[g].last - seen[g].first) * m.rows, ++g)
@@ -362,7 +376,12 @@ class Task {
     }
     if (general_) return general_gradients(u, t, m, first_key, last_key, from, until, to);
     float top[kMaxRows];
-    if (partial) m.hide(x_.s + to, of.last - of.first, from, until, top);
+    if (partial) {
+      // On a diagonal only the first queries stand before a key of the panel.
+      const int most = *std::max_element(from, from + m.rows), least = *std::min_element(until, until + m.rows);
+      const int n = of.last - of.first;
+      m.hide(x_.s + to, least < count ? n : std::min(n, int(round_up(most, m.keys))), from, until, top);
+    }
     m.gradients(x_.s + to, x_.dp + to, of.last - of.first, m.scale_in_q ? 1.f : scale_ * kLog2e,
                 x_.lse + t.at + of.first, x_.delta + t.at + of.first, at(x_.p, m, to), at(x_.ds, m, to));
   }

@@ -131,11 +131,9 @@ class Panels {
   int rows() const { return first(count()); }
   int large_rows() const { return many_large_ * large_->rows; }
 
-  // The nearest row not behind, or not before, this one at which both a panel and a step of keys begin.
-  int step_before(int row) const {
-    const int base = row < large_rows() || !many_small_ ? 0 : large_rows();
-    return base + (row - base) / step(row) * step(row);
-  }
+  // The nearest row not behind, or not before, this one at which both a panel and a step of keys begin. Of rows that are
+  // whole steps of keys the small panels begin with one, too.
+  int step_before(int row) const { return row / step(row) * step(row); }
   int step_behind(int row) const {
     const int before = step_before(row);
     return before == row ? row : before + step(row);
