@@ -131,8 +131,8 @@ class Panels {
   int rows() const { return first(count()); }
   int large_rows() const { return many_large_ * large_->rows; }
 
-  // The nearest row not behind, or not before, this one at which both a panel and a step of keys begin. Of rows that are
-  // whole steps of keys the small panels begin with one, too.
+  // The nearest row not behind, or not before, this one at which both a panel and a step of keys begin: if all rows are
+  // whole steps of keys, the small panels begin with one, too.
   int step_before(int row) const { return row / step(row) * step(row); }
   int step_behind(int row) const {
     const int before = step_before(row);
