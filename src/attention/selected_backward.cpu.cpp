@@ -15,8 +15,6 @@ using namespace cpu;
 
 alignas(64) constexpr char kZeroRow[256 * sizeof(float)] = {};  // of any dtype
 
-constexpr int kBunch = 8;  // panels of keys at a time: a block of 64 keys on NEON
-
 // Rows are [batch][head of keys][query][head of the group].
 struct RowState { float *lse, *delta; };  // base 2, lse +inf where a row sees nothing
 
@@ -56,8 +54,8 @@ Scratch carve(Workspace& ws, const Plan& plan, const CpuKernels& m, const Nsa& n
   x.k_q = operand(tk * dim_qk), x.v_q = operand(tk * dim_v), x.k_v = operand(tk * dim_qk);
   x.tile = carve_queries(ws, p, m, plan.tile_q);
   x.dk = ws.take<float>(tk * dim_qk), x.dv = ws.take<float>(tk * dim_v), x.dq = ws.take<float>(rows * dim_qk);
-  x.s = ws.take<float>(tq * rows * kBunch), x.dp = ws.take<float>(tq * rows * kBunch);
-  x.p = operand(tq * rows * kBunch), x.ds = operand(tq * rows * kBunch), x.ds_t = operand(tq * tk);
+  x.s = ws.take<float>(tq * rows), x.dp = ws.take<float>(tq * rows);
+  x.p = operand(tq * rows), x.ds = operand(tq * rows), x.ds_t = operand(tq * tk);
   x.lse = ws.take<float>(tq), x.delta = ws.take<float>(tq), x.row = ws.take<float>(rows * std::max(dim_qk, dim_v));
   x.rows = ws.take<const void*>(std::max(tk, tq)), x.more = ws.take<const void*>(tq), x.mine = ws.take<int>(tq);
   x.choosers = Choosers::carve(ws, p.len_q, blocks_of(p, nsa), nsa.n);
@@ -170,42 +168,27 @@ class Task {
     m_.pack_v(x_.more, n, p_.dim_v, x_.tile.do_v, plan_.tile_q);
   }
 
-  // Product by product over a bunch of key panels, not panel by panel: the query operand of a product stays in L1.
   void query_tile(int block, Rows keys, const Panels& of_keys, int row, int count) {
     const Panels of_queries = panels(count);
     const int n = int(round_up(of_queries.rows(), m_.keys)), all = of_keys.count();
     pack_queries(block, row, count, n);
-    for (int begin = 0; begin < all; begin += kBunch) {
-      const Rows bunch{begin, std::min(begin + kBunch, all)};
-      const auto each = [&](auto f) {
-        for (int panel = bunch.first; panel < bunch.last; ++panel) f(of_keys[panel], of_keys.first(panel), panel);
-      };
+    for (int panel = 0; panel < all; ++panel) {
+      const CpuKernels& m = of_keys[panel];
+      const int first = of_keys.first(panel);
       float top[kSelectedMaxRows];
-      each([&](const CpuKernels& m, int first, int panel) {
-        if (a_.given(Role::dq) && !own_) fetch_dq(count, panel, all);
-        m.scores(at(x_.k_q, m, int64_t(first) * dim_qk_), x_.tile.q_k, n, dim_qk_, s_of(x_.s, bunch, panel), top);
-      });
-      each([&](const CpuKernels& m, int first, int panel) {
-        if (!own_) fetch_queries(block, row + plan_.tile_q, panel, all);
-        m.scores(at(x_.v_q, m, int64_t(first) * dim_v_), x_.tile.do_k, n, dim_v_, s_of(x_.dp, bunch, panel), top);
-      });
-      each([&](const CpuKernels& m, int first, int panel) {
-        hide(keys, m, first, panel, count, n);
-        m.gradients(s_of(x_.s, bunch, panel), s_of(x_.dp, bunch, panel), n, m.scale_in_q ? 1.f : scale_ * kLog2e,
-                    x_.lse, x_.delta, p_of(x_.p, bunch, panel), p_of(x_.ds, bunch, panel));
-      });
-      if (a_.given(Role::dv)) each([&](const CpuKernels& m, int first, int panel) {
-        m.accumulate(p_of(x_.p, bunch, panel), x_.tile.do_v, plan_.tile_q, 0, n, dim_v_,
-                     x_.dv + int64_t(first) * dim_v_);
-      });
-      if (a_.given(Role::dk)) each([&](const CpuKernels& m, int first, int panel) {
-        m.accumulate(p_of(x_.ds, bunch, panel), x_.tile.q_v, plan_.tile_q, 0, n, dim_qk_,
-                     x_.dk + int64_t(first) * dim_qk_);
-      });
-      if (a_.given(Role::dq)) each([&](const CpuKernels& m, int first, int panel) {
-        if (!own_) return exchange(of_queries, m, p_of(x_.ds, bunch, panel), n, 0, first);
-        for (int q = 0; q < count; q += u_.group) exchange(token_, m, p_of(x_.ds, bunch, panel), u_.group, q, first);
-      });
+      if (a_.given(Role::dq) && !own_) fetch_dq(count, panel, all);
+      m.scores(at(x_.k_q, m, int64_t(first) * dim_qk_), x_.tile.q_k, n, dim_qk_, x_.s, top);
+      if (!own_) fetch_queries(block, row + plan_.tile_q, panel, all);
+      m.scores(at(x_.v_q, m, int64_t(first) * dim_v_), x_.tile.do_k, n, dim_v_, x_.dp, top);
+      hide({keys.first + first, std::min(keys.first + first + m.rows, keys.last)}, m, count, n);
+      m.gradients(x_.s, x_.dp, n, m.scale_in_q ? 1.f : scale_ * kLog2e, x_.lse, x_.delta, x_.p, x_.ds);
+      if (a_.given(Role::dv))
+        m.accumulate(x_.p, x_.tile.do_v, plan_.tile_q, 0, n, dim_v_, x_.dv + int64_t(first) * dim_v_);
+      if (a_.given(Role::dk))
+        m.accumulate(x_.ds, x_.tile.q_v, plan_.tile_q, 0, n, dim_qk_, x_.dk + int64_t(first) * dim_qk_);
+      if (!a_.given(Role::dq)) continue;
+      if (!own_) exchange(of_queries, m, x_.ds, n, 0, first);
+      for (int q = 0; own_ && q < count; q += u_.group) exchange(token_, m, x_.ds, u_.group, q, first);
     }
     if (a_.given(Role::dq)) add_dq(keys, of_queries, count);
   }
@@ -234,28 +217,19 @@ class Task {
     });
   }
 
-  // Panels of a bunch, each with room for a tile of queries.
-  float* s_of(float* s, Rows bunch, int panel) const {
-    return s + int64_t(panel - bunch.first) * m_.rows * plan_.tile_q;
-  }
-  std::byte* p_of(std::byte* p, Rows bunch, int panel) const {
-    return at(p, m_, int64_t(panel - bunch.first) * m_.rows * plan_.tile_q);
-  }
-
-  // Queries that stand before a key, in x_.s.
-  void hide(Rows keys, const CpuKernels& m, int first, int panel, int count, int n) {
-    const int first_key = keys.first + first, last_key = std::min(first_key + m.rows, keys.last);
+  // Queries that stand before a key of a panel, in x_.s.
+  void hide(Rows keys, const CpuKernels& m, int count, int n) {
     int from[kSelectedMaxRows], until[kSelectedMaxRows];
-    bool partial = last_key - first_key < m.rows;
+    bool partial = keys.last - keys.first < m.rows;
     for (int r = 0; r < m.rows; ++r) {
-      const bool real = first_key + r < last_key;
+      const bool real = keys.first + r < keys.last;
       from[r] = real ? 0 : n, until[r] = real ? count : 0;
       // Tokens rise, so those that stand before the key come first.
-      while (real && from[r] < count && u_.seq.band.q_position(x_.mine[from[r]] / u_.group) < first_key + r) ++from[r];
+      while (real && from[r] < count && u_.seq.band.q_position(x_.mine[from[r]] / u_.group) < keys.first + r) ++from[r];
       partial |= from[r] > 0;
     }
     float top[kSelectedMaxRows];
-    if (partial) m.hide(s_of(x_.s, {panel / kBunch * kBunch, 0}, panel), n, from, until, top);
+    if (partial) m.hide(x_.s, n, from, until, top);
   }
 
   void add_dq(Rows keys, const Panels& of_queries, int count) {
@@ -336,7 +310,8 @@ Status shape(Plan& plan, const Planner&) {
   const int step = std::lcm(m.rows, m.keys), narrow = m.operand_bytes == 2 ? 2 : 1;
   plan.tile_k = int(round_up(std::min({nsa.s, p.len_k, 240 * narrow}), step));
   const int together = own_rows(p, m) ? std::lcm(group(p), m.keys) : step;
-  plan.tile_q = int(round_up(std::min<int64_t>(rows_of_set(p), 96 * narrow), together));
+  // Many: their products begin and end in sums of keys that are loaded and stored.
+  plan.tile_q = int(round_up(std::min<int64_t>(rows_of_set(p), 256 * narrow), together));
   const int64_t sets = int64_t(p.batch) * p.heads_kv;
   if (sets < plan.device.units && p.reproducible != Reproducible::batch)
     plan.splits = int(std::clamp<int64_t>(ceil_div(plan.device.units, sets), 1, blocks_of(p, nsa)));
