@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-# How far results are from attention in double, ours and PyTorch's FA2 on the same inputs: the root of the mean square of
-# out's error, averaged over 8 seeds. Ours may be 1.05 times FA2's. Calls go through the C interface.
-#   error_against_peer.py BUILD [--backends sm90_forward,sm80_forward] [--dtypes bf16,f16] [--device cuda:0]
+# How far results are from attention in double, ours and PyTorch's FA2 on the same inputs: the root of the mean square
+# of out's error, averaged over 8 seeds. Ours may be 1.05 times FA2's. Calls go through the C interface.
+#   error_against_peer.py BUILD [--backends sm90_forward,sm80_forward] [--dtypes bf16,f16] [--device cuda:0] [--seeds 8]
 import argparse
 import ctypes
 import sys

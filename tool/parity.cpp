@@ -60,7 +60,7 @@ Status make_suite(const Asked& asked, Suite& suite, Exit& code) {
   if (place.device.index < 0) {
     code = kMachine;
     return Status::no("attune parity: ", asked.device, " can be planned for, and is not here to run on; a GPU that is ",
-                     "here is called cuda:0");
+                      "here is called cuda:0");
   }
   suite.places = {place};
   for (const Backend* b : backends())

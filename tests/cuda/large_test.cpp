@@ -53,7 +53,7 @@ class Large : public OnGpu {
           cuda::copy_inside(to.data() + there, to.data(), std::min(there, to.bytes() - there), stream_.get()).message,
           "");
   }
-  // The tensors of `line`, ragged ones packed; `true` where they fit.
+  // The tensors of `line`, ragged ones packed.
   void place_all(std::string_view line) {
     problem_ = case_of(line).problem;
     const Problem& p = problem_;
