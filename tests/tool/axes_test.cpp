@@ -132,7 +132,7 @@ TEST(Suites, pass_and_length_choose_among_rows_and_other_axes_are_refused) {
   EXPECT_EQ(rows.size(), all.size());
   EXPECT_EQ(keep_rows(axes, {"--dim"}, rows).message.rfind("--dim: rows of a suite", 0), 0u);
   axes.len = "5";
-  EXPECT_EQ(keep_rows(axes, {"--len"}, rows).message, "bench: --pass and --len leave none of the rows");
+  EXPECT_EQ(keep_rows(axes, {"--len"}, rows).message, "--pass and --len leave none of the rows");
   axes.pass = "sideways";
   EXPECT_NE(keep_rows(axes, {"--pass"}, rows).message, "");
 }

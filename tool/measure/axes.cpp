@@ -114,7 +114,7 @@ Status problems_of(const Axes& a, std::vector<BenchRow>& out) {
                            " ", mask, a.options.empty() ? "" : " ", a.options);
                   BenchRow row;
                   if (Status s = parse_row(line, row); !s.ok()) return Status::no("'", line, "': ", s.message);
-                  if (out.size() >= kMost) return Status::no("bench: more than ", kMost, " rows");
+                  if (out.size() >= kMost) return Status::no("the axes make more than ", kMost, " rows");
                   out.push_back(row);
                 }
   return Status::good();
@@ -143,7 +143,7 @@ Status keep_rows(const Axes& a, const std::vector<std::string>& given, std::vect
   std::erase_if(rows, [&](const BenchRow& row) {
     return !has(passes, row.problem.pass) || !has(lengths, row.problem.len_k);
   });
-  return rows.empty() ? Status::no("bench: --pass and --len leave none of the rows") : Status::good();
+  return rows.empty() ? Status::no("--pass and --len leave none of the rows") : Status::good();
 }
 
 Status problems_in(const std::string& path, std::vector<BenchRow>& out) {
