@@ -102,6 +102,8 @@ TEST(LinesFile, is_read_line_by_line) {
   EXPECT_EQ(name(p[1].problem), "backward bf16 b1 h8 q16 k16 d64 full");
   std::ofstream(path, std::ios::app) << "sideways f32\n";
   EXPECT_EQ(problems_in(path, p).message.rfind(path + ":5: problem line:", 0), 0u);
+  std::ofstream(path) << "# nothing\n";
+  EXPECT_EQ(problems_in(path, p).message, "--lines: '" + path + "' has no problem lines");
   std::filesystem::remove(path);
   EXPECT_NE(problems_in(path, p).message.find("cannot be read"), std::string::npos);
 }

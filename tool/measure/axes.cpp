@@ -149,6 +149,7 @@ Status keep_rows(const Axes& a, const std::vector<std::string>& given, std::vect
 Status problems_in(const std::string& path, std::vector<BenchRow>& out) {
   std::ifstream file(path);
   if (!file) return Status::no("--lines: '", path, "' cannot be read: ", std::strerror(errno));
+  const size_t before = out.size();
   std::string line;
   for (int number = 1; std::getline(file, line); ++number) {
     while (!line.empty() && (line.back() == ' ' || line.back() == '\r')) line.pop_back();
@@ -157,7 +158,7 @@ Status problems_in(const std::string& path, std::vector<BenchRow>& out) {
     if (Status s = parse_row(line, row); !s.ok()) return Status::no(path, ":", number, ": ", s.message);
     out.push_back(row);
   }
-  return Status::good();
+  return out.size() > before ? Status::good() : Status::no("--lines: '", path, "' has no problem lines");
 }
 
 }  // namespace attune
