@@ -288,8 +288,8 @@ def without(command, more):  # an option may be said once: what `more` says coun
     return kept
 
 
-def measure(bar, build, more):
-    records, tool = [], str(pathlib.Path(build).resolve() / "attune")
+def measure(bar, build, more):  # the records, and whether every run came to its end
+    records, whole, tool = [], True, str(pathlib.Path(build).resolve() / "attune")
     for command in bar.commands:
         with tempfile.NamedTemporaryFile(suffix=".jsonl") as out:
             keep = more.index("--out") + 1 if "--out" in more else None  # a file of the user's, which is appended to
@@ -299,13 +299,13 @@ def measure(bar, build, more):
             ran = subprocess.run([tool, *without(command[1:], words), *words, "--out", str(path)], capture_output=True,
                                  text=True, cwd=ROOT)
             some = [json.loads(line) for line in path.read_text().splitlines()[before:]] if path.exists() else []
-            if not some:
+            if ran.returncode or not some:
                 print("  " + ran.stderr.strip().split("\n")[-1])
-            records += some
+            records, whole = records + some, whole and ran.returncode == 0
     for r in records:
         if r["status"] != "ok":
             print("  %s, %s: %s" % (r["subject"], r["problem"], r["message"]))
-    return records
+    return records, whole
 
 
 def main(words):
@@ -328,12 +328,13 @@ def main(words):
             for command in bar.commands:
                 print("  " + shlex.join(command))
             continue
-        figures = list(bar.rule(measure(bar, words[0], more)))
+        records, whole = measure(bar, words[0], more)
+        figures = list(bar.rule(records))
         for figure in figures:
             print(figure)
         met = sum(f.met for f in figures)
         print("  %d of %d met" % (met, len(figures)))
-        missed += not figures or met < len(figures)
+        missed += not whole or not figures or met < len(figures)
     return 1 if missed else 0
 
 

@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
 """The scripts that judge GPU code on machines without a GPU: they must be able to say no."""
+import contextlib
+import io
 import json
 import pathlib
 import sys
@@ -157,7 +159,20 @@ class Bars(unittest.TestCase):
         self.assertEqual(bars.without(command, ["--hot", "0"]), ["bench", "--max-seconds", "1", "a line"])
         self.assertEqual(bars.without(command, ["--no-check"]), command)
 
-    def test_every_command_is_one_that_the_tool_can_read(self):
+    def test_a_run_that_broke_off_is_missed_whatever_it_left(self):
+        bars.BARS["trial"] = bars.Bar("1.0 of y", bars.against("x", 1, "y"), ["attune", "bench", "a line"])
+        self.addCleanup(bars.BARS.pop, "trial")
+        lines = "\n".join(json.dumps(self.record(who, 1000)) for who in "xy")
+        for code in (0, 1):
+            with tempfile.TemporaryDirectory() as build:
+                tool = pathlib.Path(build) / "attune"
+                tool.write_text(f"#!/bin/sh\nfor out; do :; done\ncat > $out << END\n{lines}\nEND\nexit {code}\n")
+                tool.chmod(0o755)
+                with contextlib.redirect_stdout(io.StringIO()) as said:
+                    self.assertEqual(bars.main([build, "trial"]), code)
+                self.assertIn("1 of 1 met", said.getvalue())
+
+    def test_every_command_is_of_the_tool_and_its_file_is_there(self):
         for name, bar in bars.BARS.items():
             for command in bar.commands:
                 self.assertEqual(command[:2], ["attune", "bench"], name)
