@@ -154,6 +154,18 @@ class Bars(unittest.TestCase):
         rule = bars.beyond_floor("x", 0.9, "y")
         self.assertEqual(self.figures(rule, self.record("x", 5000), self.record("y", 6000)), [(0.8, True)])
 
+    def test_times_are_microseconds_whoever_was_chosen(self):
+        rule = bars.at_most({"a line": 10})
+        self.assertEqual(self.figures(rule, self.record("x", 10000, "a line")), [(10.0, True)])
+        self.assertEqual(self.figures(rule, self.record("y", 10500, "a line")), [(10.5, False)])
+
+    def test_a_bound_is_both_products_without_the_mask_and_three_passes_over_the_scores(self):
+        rule, copy = bars.of_bound("x", 0.7), 12e-6 * 8 * 16 * 2048**2  # a millisecond for the passes
+        for mask, share, met in (("causal", 0.8, True), ("full", 0.6, False)):
+            some = self.record("x", 2.5e6, "forward bf16 b8 h16 q2048 k2048 d128 " + mask, ceiling_gflops=2000,
+                               copy_gbs=copy)
+            self.assertEqual(self.figures(rule, some), [(share, met)])
+
     def test_words_of_the_user_replace_those_of_a_bar(self):
         command = ["bench", "--max-seconds", "1", "--hot", "40", "a line"]
         self.assertEqual(bars.without(command, ["--hot", "0"]), ["bench", "--max-seconds", "1", "a line"])
