@@ -1,5 +1,5 @@
 // The short list of cases, for the inner loop, the sanitizers and scripts/mutate.py: a few at a time, and the first
-// that fails ends it. conformance_test runs everything. ThreadSanitizer is ten times slower, and sees nothing new in the
+// that fails ends it. conformance_test runs everything. ThreadSanitizer is ten times slower and sees nothing new in the
 // levels of a CPU: it gets the place with many threads alone.
 #include <gtest/gtest.h>
 
