@@ -38,6 +38,7 @@ Status supports(const Problem& p, const Device& d) {
   if (p.reproducible != Reproducible::no) return no("adds to dQ in no fixed order");
   const Mask& m = p.mask;
   if (m.k_step != 1 || m.k_phase != 0 || m.blocks.q) return no("mask ", name(m), " is not full, causal or a window");
+  if (m.align == Align::absolute) return no("does not serve absolute positions");
   if (p.dtype.q != DType::f16 && p.dtype.q != DType::bf16)
     return no("dtype ", name(p.dtype.q), " is not one of f16, bf16");
   if (p.dtype.kv != p.dtype.q || p.dtype.out != p.dtype.q || p.dtype.grad != p.dtype.q)

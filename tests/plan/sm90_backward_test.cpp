@@ -59,6 +59,7 @@ TEST_F(Sm90Backward, refuses_by_name_what_it_does_not_serve) {
       {"backward bf16 b1 h1 q8 k8 d64 full ragged", "keys are linear, not ragged"},
       {"backward bf16 b1 h1 q8 k8 d64 full repro=run", "adds to dQ in no fixed order"},
       {"backward bf16 b1 h1 q8 k8 d64 causal/16+31", "mask causal/16+31 is not full, causal or a window"},
+      {"backward bf16 b1 h1 q8 k8 d64 causal@absolute", "does not serve absolute positions"},
       {"backward f32 b1 h1 q8 k8 d64 full", "dtype f32 is not one of f16, bf16"},
       {"backward bf16/bf16/bf16/f32 b1 h1 q8 k8 d64 full",
        "q is bf16, kv bf16, out bf16 and grad f32, they must be the same"},
