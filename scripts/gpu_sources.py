@@ -4,9 +4,6 @@
     gpu_sources.py hash            of every file that GPU code is made of
     gpu_sources.py list            those files
     gpu_sources.py check RECORD    fails where the record is of other sources, or of a check that failed
-
-A part of a check may fail where gpu_exceptions.txt has it, for these very sources, with a reason: the next change of a
-kernel ends that.
 """
 import hashlib
 import json
@@ -40,18 +37,6 @@ def source_hash(root=ROOT):
     return whole.hexdigest()[:24]
 
 
-def excused(last, root):
-    """Of the record's failures, those that gpu_exceptions.txt names: "hash  part of the check, as recorded  why"."""
-    try:
-        lines = (root / "gpu_exceptions.txt").read_text().splitlines()
-    except OSError:
-        return 0
-    known = [line.split("  ", 2) for line in lines if not line.startswith("#")]
-    parts = {fields[1] for fields in known
-             if len(fields) == 3 and fields[0] == last.get("sources") and fields[2].strip()}
-    return sum(int(re.search(r"(\d+) failed$", part).group(1)) for part in last.get("parts", []) if part in parts)
-
-
 def check(record, root=ROOT):
     """A sentence, or None where all is well."""
     again = "run scripts/gpu_check on a machine with a GPU and commit docs/gpu_check.json"
@@ -59,7 +44,7 @@ def check(record, root=ROOT):
         last = json.loads(pathlib.Path(record).read_text())
     except (OSError, ValueError) as error:
         return f"there is no record of a GPU check ({error}): {again}"
-    if last.get("failed") != excused(last, root) or not last.get("passed"):
+    if last.get("failed") != 0 or not last.get("passed"):
         return (f"the GPU check of {last.get('date')} passed {last.get('passed')} and failed {last.get('failed')}: "
                 f"{again}")
     if last.get("sources") != source_hash(root):

@@ -70,20 +70,6 @@ class GpuSources(unittest.TestCase):
         self.checked(passed=0)
         self.assertIn("passed 0 and failed 0", self.answer())
 
-    def test_a_failure_with_a_reason_is_good_for_these_sources_and_that_part(self):
-        parts = ["parity: 8 passed, 1 failed", "tests: 1 passed, 0 failed"]
-        self.checked(failed=1, parts=parts)
-        here = gpu_sources.source_hash(self.root)
-        self.write("gpu_exceptions.txt", f"# why\n{here}  parity: 8 passed, 1 failed  a cell that nobody can run\n")
-        self.assertIsNone(self.answer())
-        self.checked(failed=2, parts=[parts[0], "tests: 0 passed, 1 failed"])
-        self.assertIn("failed 2", self.answer())
-        self.checked(failed=1, parts=parts)
-        self.write("gpu_exceptions.txt", f"{here}  parity: 8 passed, 1 failed   \n")
-        self.assertIn("failed 1", self.answer())
-        self.write("gpu_exceptions.txt", "0123  parity: 8 passed, 1 failed  of other sources\n")
-        self.assertIn("failed 1", self.answer())
-
     def test_no_record_is_said(self):
         self.assertIn("there is no record of a GPU check", self.answer())
         self.record.write_text("{")
