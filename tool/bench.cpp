@@ -196,6 +196,7 @@ void add_gpu(Provenance& p, const Device& device, const DeviceTimer& timer) {
   const cuda::GpuIdentity id = timer.nvml().identity();
   p.gpu = device.name, p.gpu_uuid = id.uuid, p.gpu_vbios = id.vbios, p.gpu_driver = id.driver;
   p.gpu_power_limit_w = id.power_limit_w, p.gpu_most_mhz = id.most_sm_mhz, p.gpu_ecc = id.ecc;
+  p.clocks = join("free, up to ", id.most_sm_mhz, " MHz");
   p.cuda = join(timer.facts().runtime, ", driver for ", timer.facts().driver);
 }
 
@@ -213,10 +214,10 @@ Status hosted(const std::vector<std::string>& names, std::vector<const attune_pe
 }
 
 struct Tally {
-  size_t ok = 0, unsupported = 0, bad = 0;
+  size_t ok = 0, other = 0, bad = 0;
   void count(const Record& r) {
     if (r.status == "ok") ++ok;
-    else if (r.status == "unsupported") ++unsupported;
+    else if (r.status == "unsupported" || r.status == "oom") ++other;
     else if (r.status != "interrupted") ++bad;
   }
 };
@@ -251,8 +252,9 @@ void run(Asked& asked, Context& context) {
     flush = std::make_unique<CacheFlush>(2 * last_level_cache_bytes());
   }
   double weight = 0;
+  const std::string this_run = new_run();
   for (Bench& b : all) {
-    b.peers = peers, b.rules = tuned.rules, b.provenance = from, b.timer = gpu ? &timer : nullptr;
+    b.peers = peers, b.rules = tuned.rules, b.provenance = from, b.run = this_run, b.timer = gpu ? &timer : nullptr;
     b.timing.flush = [](void* f) { (*static_cast<CacheFlush*>(f))(); };
     b.timing.flush_context = flush.get();
     for (const BenchRow& row : rows) weight += estimated_seconds(row.problem, b);

@@ -21,7 +21,9 @@ Record example() {
   r.seed = 18446744073709551615u, r.threads = 2, r.workspace_bytes = uint64_t(1) << 40, r.why = "rules.tsv:3";
   r.samples_ns = {100, 110.5, 90, 120}, r.calls = 3, r.ended_by = "precision", r.warm_up_s = 0.25;
   r.floor_ns = 21, r.flops = 1000, r.bytes = 400, r.ceiling_gflops = 50, r.copy_gbs = 12, r.ceiling = "fmla";
-  r.parity = {"PASS", 0.25, 64, "none"};
+  r.parity = {"PASS", 0.25, 64, "none", "swapped-layout"};
+  r.run = "20260131T120000Z-1f", r.row_records = 3, r.kernels = {"one", "two"}, r.input_rms = 0.99;
+  r.tensor_bytes = 4096, r.scores_bytes = 8192;
   r.baseline = "torch:sdpa", r.ratio = {1.5, {1.4, 1.6, 0.95}}, r.aa_spread = 0.01, r.verdict = "FASTER";
   r.provenance = {"2026-01-31T12:00:00Z", "abc",   true, "0.1.0",  "GNU 12", "-O3", "Some CPU", "neon",
                   "performance",          "Linux", 2,    "torch 2"};
@@ -46,7 +48,7 @@ struct File {
 TEST(Record, is_one_line_and_reads_back_whole) {
   const std::string line = to_json(example());
   EXPECT_EQ(line.find('\n'), std::string::npos);
-  EXPECT_EQ(line.rfind("{\"attune_record\":1,", 0), 0u);
+  EXPECT_EQ(line.rfind("{\"attune_record\":2,", 0), 0u);
   Record again;
   ASSERT_EQ(from_json(line, again).message, "");
   EXPECT_EQ(to_json(again), line);
@@ -65,6 +67,9 @@ TEST(Record, is_one_line_and_reads_back_whole) {
   EXPECT_EQ(again.sets, 5);
   EXPECT_EQ(again.provenance.gpu_uuid, "GPU-1");
   EXPECT_EQ(again.provenance.gpu_ecc, 1);
+  EXPECT_EQ(again.kernels, example().kernels);
+  EXPECT_EQ(again.parity.mistake, "swapped-layout");
+  EXPECT_EQ(again.row_records, 3);
 }
 
 TEST(Record, derives_from_samples) {
@@ -119,10 +124,18 @@ TEST(Record, without_samples_derives_nothing) {
 TEST(Record, says_what_is_wrong_with_a_line) {
   Record r;
   EXPECT_EQ(from_json("{}", r).message, "record: the field attune_record is missing");
-  EXPECT_EQ(from_json("{\"attune_record\":2}", r).message, "record: version 2 is not 1");
+  EXPECT_EQ(from_json("{\"attune_record\":3}", r).message, "record: version 3 is not one of 1 to 2");
+  EXPECT_EQ(from_json("{\"attune_record\":0}", r).message, "record: version 0 is not one of 1 to 2");
   EXPECT_NE(from_json("{\"attune_record\":1,\"threads\":\"two\"}", r).message.find("record: "), std::string::npos);
   EXPECT_NE(from_json("not json", r).message.find("record: "), std::string::npos);
   EXPECT_TRUE(from_json("{\"attune_record\":1,\"from_a_later_version\":[1]}", r).ok());
+}
+
+TEST(Record, of_version_1_reads_and_writes_as_such) {
+  Record r;
+  ASSERT_EQ(from_json("{\"attune_record\":1,\"problem\":\"a line\"}", r).message, "");
+  EXPECT_EQ(r.version, 1);
+  EXPECT_EQ(to_json(r).rfind("{\"attune_record\":1,", 0), 0u);
 }
 
 TEST(Record, writes_text_that_is_not_utf8) {

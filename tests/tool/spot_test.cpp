@@ -140,6 +140,9 @@ TEST(Row, is_a_checked_record_with_every_sample) {
   EXPECT_GE(r.samples_ns.size(), 3u);
   EXPECT_EQ(r.flops, 4 * 2 * (32 * 33 / 2) * 16);
   EXPECT_EQ(r.why, "asked for by name");
+  EXPECT_EQ(r.row_records, 1);
+  EXPECT_NEAR(r.input_rms, 1, 0.1);
+  EXPECT_EQ(r.scores_bytes, 2 * 32 * 32 * 4);
   EXPECT_TRUE(r.verdict.empty());
 }
 
@@ -163,12 +166,12 @@ TEST(Row, what_no_backend_takes_is_a_record_with_its_sentence) {
   EXPECT_EQ(records[0].message.find('\n'), std::string::npos);
 }
 
-TEST(Row, too_large_a_problem_is_a_failed_record) {
+TEST(Row, too_large_a_problem_is_a_record_of_it) {
   Bench b = small();
   b.backends = {"reference"};
   const auto records = measure_row(problem("forward f32 b4096 h128 q1048576 k1048576 d128 causal"), b);
   ASSERT_EQ(records.size(), 1u);
-  EXPECT_EQ(records[0].status, "failed");
+  EXPECT_EQ(records[0].status, "oom");
   EXPECT_NE(records[0].message.find("not enough memory"), std::string::npos) << records[0].message;
 }
 

@@ -1,6 +1,7 @@
 #include "tool/measure/provenance.h"
 
 #include <sys/utsname.h>
+#include <unistd.h>
 
 #include <ctime>
 #include <fstream>
@@ -18,6 +19,12 @@ std::string utc_now() {
   return {text, std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &parts)};
 }
 
+std::string new_run() {
+  std::string now = utc_now();
+  std::erase_if(now, [](char c) { return c == '-' || c == ':'; });
+  return join(now, "-", getpid());
+}
+
 Provenance provenance() {
   Provenance p{.time = utc_now(),
                .commit = build::kCommit,
@@ -32,6 +39,7 @@ Provenance provenance() {
     if (cpu.has(Feature(n))) p.features += join(p.features.empty() ? "" : " ", name(Feature(n)));
   std::ifstream governor("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor");
   if (!std::getline(governor, p.governor)) p.governor = "unknown";
+  p.clocks = join("governor ", p.governor);
   utsname system{};
   if (uname(&system) == 0) p.kernel = join(system.sysname, " ", system.release, " ", system.machine);
   return p;

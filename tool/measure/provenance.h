@@ -4,6 +4,7 @@
 
 namespace attune {
 
+std::string new_run();     // "20260131T120000Z-4711": a name for one call of the command
 Provenance provenance();   // all but `peers`
 std::string utc_now();     // "2026-01-31T12:00:00Z"
 

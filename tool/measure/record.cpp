@@ -29,12 +29,14 @@ struct Reader {
 template <class Each, class R>
 void fields(R& r, const Each& each) {
   each("status", r.status), each("message", r.message), each("problem", r.problem), each("subject", r.subject);
+  each("run", r.run), each("row_records", r.row_records);
   each("device", r.device), each("mode", r.mode), each("rest_s", r.rest_s), each("heat_s", r.heat_s);
   each("layout", r.layout), each("distribution", r.distribution);
   each("pattern", r.pattern), each("active_blocks", r.active_blocks), each("shown_blocks", r.shown_blocks);
   each("density", r.density);
   each("seed", r.seed), each("threads", r.threads), each("sets", r.sets), each("why", r.why);
-  each("workspace_bytes", r.workspace_bytes);
+  each("workspace_bytes", r.workspace_bytes), each("tensor_bytes", r.tensor_bytes);
+  each("scores_bytes", r.scores_bytes), each("kernels", r.kernels), each("input_rms", r.input_rms);
   each("median_ns", r.median_ns), each("calls", r.calls), each("ended_by", r.ended_by), each("modes", r.modes);
   each("warm_up_s", r.warm_up_s), each("floor_ns", r.floor_ns), each("near_floor", r.near_floor);
   each("mhz", r.mhz), each("watts", r.watts), each("celsius", r.celsius), each("slowed_by", r.slowed_by);
@@ -56,6 +58,7 @@ void outlier_fields(O& o, const Each& each) {
 template <class Each, class C>
 void parity_fields(C& c, const Each& each) {
   each("verdict", c.verdict), each("error", c.error), each("rows", c.rows), each("message", c.message);
+  each("mistake", c.mistake);
 }
 template <class Each, class P>
 void provenance_fields(P& p, const Each& each) {
@@ -64,7 +67,7 @@ void provenance_fields(P& p, const Each& each) {
   each("governor", p.governor), each("kernel", p.kernel), each("cores", p.cores), each("peers", p.peers);
   each("gpu", p.gpu), each("gpu_uuid", p.gpu_uuid), each("gpu_vbios", p.gpu_vbios), each("gpu_driver", p.gpu_driver);
   each("cuda", p.cuda), each("gpu_power_limit_w", p.gpu_power_limit_w), each("gpu_most_mhz", p.gpu_most_mhz);
-  each("gpu_ecc", p.gpu_ecc);
+  each("gpu_ecc", p.gpu_ecc), each("clocks", p.clocks);
 }
 
 const json& part(const json& j, const char* name) {
@@ -77,7 +80,7 @@ const json& part(const json& j, const char* name) {
 
 std::string to_json(const Record& r) {
   json j;
-  j["attune_record"] = kRecordVersion;
+  j["attune_record"] = r.version;
   fields(r, Writer{j});
   interval_fields(r.interval, Writer{j["interval_ns"]});
   outlier_fields(r.outliers, Writer{j["outliers"]});
@@ -102,9 +105,10 @@ Status from_json(std::string_view line, Record& out) {
   try {
     const json j = json::parse(line);
     if (!j.is_object() || !j.contains("attune_record")) return Status::no("record: the field attune_record is missing");
-    if (const int version = j["attune_record"].get<int>(); version != kRecordVersion)
-      return Status::no("record: version ", version, " is not ", kRecordVersion);
     Record r;
+    r.version = j["attune_record"].get<int>();
+    if (r.version < 1 || r.version > kRecordVersion)
+      return Status::no("record: version ", r.version, " is not one of 1 to ", kRecordVersion);
     fields(r, Reader{j});
     interval_fields(r.interval, Reader{part(j, "interval_ns")});
     outlier_fields(r.outliers, Reader{part(j, "outliers")});

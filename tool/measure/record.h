@@ -11,7 +11,9 @@
 
 namespace attune {
 
-inline constexpr int kRecordVersion = 1;
+// 2 added run, row_records, kernels, input_rms, tensor_bytes, scores_bytes, parity.mistake, provenance.clocks and the
+// status oom. Records of version 1 are still read.
+inline constexpr int kRecordVersion = 2;
 
 // Where and from what a number comes. Never the name of the machine or of its user.
 struct Provenance {
@@ -25,6 +27,7 @@ struct Provenance {
   std::string gpu{}, gpu_uuid{}, gpu_vbios{}, gpu_driver{}, cuda{};  // gpu: empty where none was used
   double gpu_power_limit_w = 0, gpu_most_mhz = 0;
   int gpu_ecc = -1;        // 1: on, 0: off, -1: not said
+  std::string clocks{};    // who sets them: "governor performance", "free, up to 1980 MHz"
 };
 
 // The check of the very buffers that were timed, on a sample of rows.
@@ -33,11 +36,16 @@ struct Checked {
   double error = 0;       // the largest over the rows, as a share of what is allowed: above 1 fails
   int rows = 0;
   std::string message{};  // where it failed, or why it was not checked
+  std::string mistake{};  // of a FAIL: the usual mistake that explains the result; verify/diagnose.h
 };
 
 struct Record {
-  std::string status{"ok"};  // ok | unsupported | failed | interrupted | refused: faster than the machine can be
+  int version = kRecordVersion;  // of the line it was read from
+  // ok | unsupported | oom: it does not fit this machine | failed | interrupted | refused: faster than it can be
+  std::string status{"ok"};
   std::string message{};     // the sentence that belongs to it
+  std::string run{};         // the call of the command it was measured by: the same in all its records
+  int row_records = 0;       // how many records its row has: with fewer of them in a file, the row is unfinished
   std::string problem{};     // its line
   std::string pattern{};     // of its lists of blocks; "" where they were drawn, or there are none
   int64_t active_blocks = 0, shown_blocks = 0;  // of a pattern, or kept: entries of all lists, and what the mask shows
@@ -51,7 +59,11 @@ struct Record {
   uint64_t seed = 0;
   int threads = 1;           // 0: a GPU
   int sets = 1;              // of inputs and outputs that were gone round through
+  double input_rms = 0;      // of the queries that were timed, as they lay there: 1 for normal, 0.58 for uniform values
   uint64_t workspace_bytes = 0;
+  double tensor_bytes = 0;   // of inputs and outputs
+  double scores_bytes = 0;   // of the matrix of scores, which only unfused attention stores
+  std::vector<std::string> kernels{};  // that a call launches, in order; of a CPU the instruction set of its loops
   std::string why{};         // how the backend was chosen
 
   std::vector<double> samples_ns{};  // all of them, in the order they were taken; each the mean of `calls` calls

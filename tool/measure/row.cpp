@@ -8,6 +8,7 @@
 
 #include "core/adaptive.h"
 #include "core/cost.h"
+#include "machine/cpu/kernels.h"
 #include "plan/plan.h"
 #include "tool/measure/gpu_workload.h"
 #include "tool/measure/provenance.h"
@@ -52,6 +53,24 @@ std::string one_line(std::string text) {
   return text;
 }
 
+double scores_bytes(const Problem& p) {
+  return double(p.batch) * p.heads_q * double(p.len_q) * double(p.len_k) * size_of(p.dtype.kv);
+}
+
+// Of up to a few thousand elements, spread over the whole tensor.
+double input_rms(const Tensor& t) {
+  const Extents& e = t.extent;
+  const int64_t all = int64_t(e.batch) * e.seq * e.head * e.dim, step = std::max<int64_t>(1, all / 4096) | 1;
+  double sum = 0;
+  int64_t count = 0;
+  for (int64_t n = 0; n < all; n += step, ++count) {
+    const int64_t d = n % e.dim, h = n / e.dim % e.head, row = n / e.dim / e.head;
+    const double x = load(t, row / e.seq, row % e.seq, h, d);
+    if (std::isfinite(x)) sum += x * x;  // rows that no sequence owns are NaN
+  }
+  return count ? std::sqrt(sum / double(count)) : 0;
+}
+
 struct RowRun {
   const Problem& problem;
   Bench& bench;
@@ -85,6 +104,10 @@ struct RowRun {
     r.seed = bench.seed;
     r.threads = on_gpu() ? 0 : bench.device.units;
     r.sets = gpu ? gpu->sets() : 1;
+    r.run = bench.run;
+    r.tensor_bytes = estimated_bytes(problem);
+    r.scores_bytes = scores_bytes(problem);
+    if (work) r.input_rms = input_rms(work->args[Role::q]);
     r.provenance = bench.provenance;
     r.provenance.time = utc_now();
     return r;
@@ -123,7 +146,7 @@ struct RowRun {
   bool make_workload() {
     const double needed = estimated_bytes(problem), there = available_memory();
     const auto no_room = [&] {
-      end(add("attune"), "failed",
+      end(add("attune"), "oom",
           join("not enough memory: ", std::ceil(needed / 1e6), " MB of tensors, ", std::floor(there / 1e6),
                " MB available"));
       return false;
@@ -142,7 +165,11 @@ struct RowRun {
 
   bool make_gpu_workload(bool backward) {
     gpu = std::make_unique<GpuWorkload>();
-    if (failed(gpu->open(bench.device.index, stream(), *work), "the tensors: ")) return false;
+    if (const Status s = gpu->open(bench.device.index, stream(), *work); !s.ok()) {
+      const bool no_room = s.message.find("memory") != s.message.npos;
+      end(add("attune"), no_room ? "oom" : "failed", join("the tensors: ", s.message));
+      return false;
+    }
     if (backward && failed(gpu->run_forward(planner()), "the forward before it: ")) return false;
     int calls = 1;
     if (bench.mode == Mode::graph) {
@@ -221,9 +248,11 @@ struct RowRun {
   void add_backend(Plan plan) {
     Record& r = add(std::string(plan.backend->name));
     r.why = plan.why;
+    if (!on_gpu())
+      if (const CpuKernels* k = best_kernels(problem.dtype.kv, bench.device.features)) r.kernels = {k->isa};
     r.workspace_bytes = plan.workspace_bytes;
     const auto no_room = [&](const std::string& why) {
-      end(r, "failed", join(r.subject, ": not enough memory for a workspace of ", r.workspace_bytes, " bytes", why));
+      end(r, "oom", join(r.subject, ": not enough memory for a workspace of ", r.workspace_bytes, " bytes", why));
     };
     try {
       ours.push_back(std::make_unique<BackendRun>(std::move(plan), sets(), stream()));
@@ -276,6 +305,8 @@ struct RowRun {
     if (on_gpu()) {
       const Readings seen = bench.timer->readings(subject);
       r.watts = seen.watts, r.celsius = seen.celsius, r.slowed_by = cuda::slowed_by(seen.reasons);
+      constexpr uint64_t kSetByUser = 0x02;  // a bit of nvmlClocksEventReasons
+      if (seen.reasons & kSetByUser) r.provenance.clocks = "set by a user, " + r.provenance.clocks;
     }
     if (!t.status.ok()) return end(r, "failed", t.status.message);
     if (t.ended_by == "interrupt") r.status = "interrupted";
@@ -334,6 +365,7 @@ struct RowRun {
 std::vector<Record> measure_row(const Problem& problem, Bench& bench) {
   RowRun row{problem, bench};
   row.run();
+  for (Record& r : row.records) r.row_records = int(row.records.size());
   return std::move(row.records);
 }
 

@@ -31,6 +31,7 @@ struct Bench {
   double energy_seconds = 0;            // each subject of a GPU runs this long back to back; 0: none does
   bool check = true;
   Provenance provenance{};
+  std::string run{};                    // of every record: provenance.h makes one
 
   // Of this machine with these threads in this mode; measured with the first row that needs them, and kept.
   std::optional<Ceilings> ceilings{};
