@@ -31,6 +31,7 @@ struct Consumer {
   bool fresh;
   bool raised;                            // with weights in place: O is to be rescaled by alpha
   float slope;                            // with options only: of this query tile's head, in base 2
+  uint32_t out_place;                     // where key tiles are a warpgroup's own: q's, of the query tile that leaves
 
   __device__ void release(int barrier) const {
     if (lane == 0) arrive(shared + barrier);
@@ -111,7 +112,9 @@ struct Consumer {
       }
     }
   }
-  __device__ uint32_t out_rows() const { return shared + C::kOut + (group * 64 + warp * 16) * 128; }
+  __device__ uint32_t out_rows() const {
+    return shared + (C::kThrough ? out_place : C::kOut) + (group * 64 + warp * 16) * 128;
+  }
   __device__ void send(const QueryTile& t, int panel = C::kPanelsV - C::kPanelsOut) const {
     if (wide()) return;
     publish_shared();
@@ -201,11 +204,13 @@ struct Consumer {
   }
 
   // One key tile, in slot `slot` of v. On entry its P is in `now` and no product is under way; on return P of the next
-  // step is in `then`. False after the last tile.
-  template <int slot>
+  // step is in `then`. False after the last tile. Plain: the next key tile is one more of the same rows, which all see
+  // all of it.
+  template <int slot, bool Plain = false>
   __device__ bool advance(uint32_t (&now)[C::kTileK / 4], uint32_t (&then)[C::kTileK / 4]) {
     constexpr int next = (slot + 1) % C::kStages;
-    const bool last = j == first, leaving = fresh && any_done;  // O is still that of the query tile before
+    const bool last = !Plain && j == first;
+    const bool leaving = !Plain && fresh && any_done;  // O is still that of the query tile before
     if (last) {
       ++tiles;
       wait_q();
@@ -227,7 +232,7 @@ struct Consumer {
     issue_scores(tiles % C::kQStages, next);
     clear_o(leaving, tiles - 1 - last);
     wait(shared + C::kVFull + 8 * slot, round);
-    issue_sums(now, slot, !fresh);
+    issue_sums(now, slot, Plain || !fresh);
     turn_end();
     if (C::kSpread && leaving) send(tile(tiles - 1 - last));
     if (last) {
@@ -239,18 +244,19 @@ struct Consumer {
     wait_products<1>();  // the scores
     pin(s);
     release(C::kKEmpty + 8 * next);
-    --j, fresh = last, any_done |= last;
+    --j;
+    if (!Plain) fresh = last, any_done |= last;
     if (next == 0) round ^= 1;
     if (last) enter_tile();
     if (j == first) release_q(tiles % C::kQStages);
-    hide();
+    if (!Plain) hide();
     const auto product_done = [&] {
       wait_products<0>();
       pin(o);
       release(C::kVEmpty + 8 * slot);
     };
     if constexpr (C::kOptions) admit(then, fresh, score, product_done);
-    else admit(then, fresh, product_done);
+    else admit(then, !Plain && fresh, product_done);
     return true;
   }
   __device__ Spot spot(int here) const {
@@ -297,6 +303,18 @@ struct Consumer {
     else return true;
   }
 
+  // Pairs of plain steps have a loop of their own, so that their instructions are nearly in one piece.
+  __device__ void run_steady() {
+    for (;;) {
+#pragma unroll 1
+      while (!fresh && j > max(first, plain_first) + 1 && j <= plain_last + 1) {
+        advance<0, true>(p[0], p[kSpare]);
+        advance<1, true>(p[kSpare], p[0]);
+      }
+      if (!advance<0>(p[0], p[kSpare])) return;
+      if (!advance<1>(p[kSpare], p[0])) return;
+    }
+  }
   __device__ void run() {
     if (C::kTurns && group == C::kGroups - 1) named_arrive(1, 256);  // group 0 goes first
     tiles = round = 0, fresh = true, any_done = false;
@@ -322,7 +340,11 @@ struct Consumer {
     }
 #pragma unroll
     for (int n = 0; n < C::kDimV / 2; ++n) o[n] = 0.f;
-    while (advance_all()) {}
+    if constexpr (C::kSteady) {
+      run_steady();
+    } else {
+      while (advance_all()) {}
+    }
     if (!C::kWide) wait_stores();
   }
 };

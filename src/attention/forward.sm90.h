@@ -9,13 +9,15 @@
 #pragma once
 #include <type_traits>
 
+#include "attention/forward.sm90.band.h"
 #include "attention/forward.sm90.lists.h"
 #include "machine/sm80/order.h"
 
 namespace attune::sm90 {
 
 template <class C>
-using OwnerOf = std::conditional_t<C::kLists == Lists::each, ListConsumer<C>, Consumer<C>>;
+using OwnerOf = std::conditional_t<C::kLists == Lists::each, ListConsumer<C>,
+                                   std::conditional_t<C::kOwn, BandConsumer<C>, Consumer<C>>>;
 
 template <class C>
 __global__ void __launch_bounds__(C::kThreads, 1) forward_kernel(const __grid_constant__ ForwardParams x) {
@@ -29,7 +31,7 @@ __global__ void __launch_bounds__(C::kThreads, 1) forward_kernel(const __grid_co
       barrier_init(shared + C::kKFull + 8 * n, 1), barrier_init(shared + C::kKEmpty + 8 * n, C::kReleases);
       barrier_init(shared + C::kVFull + 8 * n, 1), barrier_init(shared + C::kVEmpty + 8 * n, C::kReleases);
     }
-    for (int n = 0; n < 8; ++n) barrier_init(shared + C::kKnown + 8 * n, 1);  // and kBegun
+    for (int n = 0; n < 8; ++n) barrier_init(shared + C::kKnown + 8 * n, 1);  // and kNear
     barrier_init_done();
   }
   // Started while the kernel before it ends. The next one may be, unless it could find old rows in a cache.

@@ -23,10 +23,10 @@ struct ForwardKernel {
 };
 
 template <int Dim, int DimV, int TileK, int Groups, int QStages, int Stages, bool InPlace, bool Turns, bool Wide,
-          Lists From = Lists::none, bool Options = false>
+          Lists From = Lists::none, bool Options = false, bool Own = false>
 constexpr ForwardKernel forward_kernel_row() {
-  using F = ForwardShape<F16, Dim, DimV, TileK, Groups, QStages, Stages, InPlace, Turns, Wide, From, Options>;
-  using B = ForwardShape<Bf16, Dim, DimV, TileK, Groups, QStages, Stages, InPlace, Turns, Wide, From, Options>;
+  using F = ForwardShape<F16, Dim, DimV, TileK, Groups, QStages, Stages, InPlace, Turns, Wide, From, Options, Own>;
+  using B = ForwardShape<Bf16, Dim, DimV, TileK, Groups, QStages, Stages, InPlace, Turns, Wide, From, Options, Own>;
   return {Dim,  DimV,    F::kTileQ,  TileK,           F::kThreads, Wide,
           From, Options, F::kEither, F::kSharedBytes, {forward_kernel<F>, forward_kernel<B>}};
 }

@@ -57,7 +57,7 @@ struct ListProducer : Producer<C> {
     for (uint32_t tiles = 0;; ++tiles) {
       const QueryTile& t = *tile_slot<C>(shared, tiles);
       wait(shared + C::kKnown + 8 * (tiles % 4), tiles / 4 & 1);
-      if (!kValues) arrive(shared + C::kBegun + 8 * (tiles % 4));
+      if (!kValues) arrive(shared + C::kNear + 8 * (tiles % 4));
       if (t.last < 0) break;
       Walk a = begin(t, 0, x.one_list ? t.last : t.first - 1), b = begin(t, x.one_list ? 0 : t.first, t.last);
       ListTurns turns{.most = C::kStages - 1};

@@ -21,6 +21,10 @@ __device__ inline int take(unsigned long long* counter, unsigned long long epoch
 // Of a counter that is this launch's already: one request, whose answer is waited for where it is looked at.
 __device__ inline unsigned long long take_next(unsigned long long* counter) { return atomicAdd(counter, 1); }
 
+// So many key tiles before the last one of a query tile the next query tile is asked for: the answer takes a step or
+// two.
+constexpr int kNearEnd = 4;
+
 // Of `per_unit` tiles a unit, the one that is taken as number `index`.
 template <class C>
 __device__ void find_tile(const ForwardParams& x, int per_unit, int index, QueryTile* to) {
@@ -90,13 +94,15 @@ struct TileTaker {
       const bool over = index >= all;
       if (over) t->last = -1;
       else find_tile<C>(x, per_unit, index, t);
+      if (C::kThrough && !over) t->last = max(t->last, t->first + 1);
       arrive(shared + C::kKnown + 8 * (tiles % 4));
       if (C::kQStages == 1) wait(empty, parity);
       if (over) break;
       load_panels<C::kPanels>(shared, x.q, C::kQ + q * C::kBytesQ, C::kQFull + 8 * q, C::kPanelQ, t->row, t->head,
                               t->batch, Keep::first_to_go);
-      // Not before this tile's keys are asked for: what is taken early no idle block can have, 5 % of a causal mask.
-      wait(shared + C::kBegun + 8 * (tiles % 4), tiles / 4 & 1);
+      // Not before the end of this tile is near: what is taken early no idle block can have, which costs a causal mask
+      // up to an eighth.
+      wait(shared + C::kNear + 8 * (tiles % 4), tiles / 4 & 1);
       if (more && tiles > 0) taken = tiles == 1 ? take(x.counters, x.epoch) : take_next(x.counters);
     }
     arrive(shared + C::kQFull + 8 * (tiles % C::kQStages));
@@ -149,14 +155,15 @@ struct Producer {
     for (uint32_t tiles = 0; !over; ++tiles) {
       const QueryTile* t = tile_slot<C>(shared, tiles);
       wait(shared + C::kKnown + 8 * (tiles % 4), tiles / 4 & 1);
-      arrive(shared + C::kBegun + 8 * (tiles % 4));
       int j = t->last;
       over = j < 0;
+      const int near = min(j, t->first + kNearEnd);
       int block = C::kListed && !over ? block_at(*t, j) : 0;
 #pragma unroll 1
       do {
         const uint32_t k = step % C::kStages;
         int number = j;
+        if (j == near) arrive(shared + C::kNear + 8 * (tiles % 4));
         if (!over) {
           if (C::kListed) {
             const uint32_t behind = uint32_t(t->keys + C::kTileK - 1) / C::kTileK;

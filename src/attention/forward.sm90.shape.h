@@ -64,19 +64,23 @@ inline constexpr int kListBlock = 128;  // queries and keys of the blocks of one
 
 // InPlace: scores become weights where they are, and every key tile looks for its maximum: fewer registers.
 // Turns: warpgroups issue products one after the other. Wide: out in f32, straight from registers.
-// Options: those that change scores.
+// Options: those that change scores. Own: warpgroups walk key tiles of their own; three of them, at d128, store out
+// through q's place.
 template <class T_, int Dim, int DimV, int TileK, int Groups, int QStages, int Stages, bool InPlace, bool Turns,
-          bool Wide, Lists From = Lists::none, bool Options = false>
+          bool Wide, Lists From = Lists::none, bool Options = false, bool Own = false>
 struct ForwardShape {
   using T = T_;
   static constexpr Lists kLists = From;
-  static constexpr bool kWide = Wide, kListed = kLists != Lists::none, kOptions = Options;
+  static constexpr bool kWide = Wide, kListed = kLists != Lists::none, kOptions = Options, kOwn = Own;
+  static constexpr bool kThrough = Own && Groups == 3;
   // Out is what is asked at run time; with one list and dims over 128 there are no registers for both.
   static constexpr bool kEither = Options || From == Lists::each || (kListed && !Wide && Dim <= 128);
   static constexpr int kDim = Dim, kDimV = DimV, kTileK = TileK, kGroups = Groups, kQStages = QStages, kStages = Stages;
   static constexpr bool kInPlace = InPlace, kTurns = Turns;
   // A query tile's end is spread over the products of the next one; options leave no registers for that.
   static constexpr bool kSpread = !Options;
+  // Steps that are products and softmax alone have a loop of their own.
+  static constexpr bool kSteady = Dim == 128 && DimV == 128 && !kListed && !Options && !Own;
   static constexpr int kTileQ = 64 * kGroups, kThreads = 128 * (kGroups + 1);
   static constexpr int kPanels = (kDim + 63) / 64, kPanelsV = (kDimV + 63) / 64;  // of 96 columns: one and a half
   static constexpr int kProducerRegisters = From == Lists::each ? 40 : kGroups == 3 ? 32 : 24;
@@ -92,15 +96,18 @@ struct ForwardShape {
   // Out leaves so many panels at a time.
   static constexpr int kPanelsOut = kDim <= 128 ? kPanelsV : kPanelsV == 4 ? 2 : 1;
   static constexpr int kQ = 0, kK = kQ + kQStages * kBytesQ, kV = kK + kStages * kBytesK,
-                       kOut = kV + kStages * kBytesV, kBarriers = kOut + kPanelsOut * kPanelQ, kTiles = kBarriers + 512,
+                       kOut = kV + kStages * kBytesV, kBarriers = kOut + (kThrough ? 0 : kPanelsOut * kPanelQ),
+                       kTiles = kBarriers + 512,
                        kTileBytes = sizeof(QueryTile), kNumbers = kTiles + kTileBytes * 4,
                        kSharedBytes = kNumbers + 4 * kStages;
   static constexpr int kQFull = kBarriers, kQEmpty = kQFull + 8 * kQStages, kKFull = kQEmpty + 8 * kQStages,
                        kKEmpty = kKFull + 8 * kStages, kVFull = kKEmpty + 8 * kStages, kVEmpty = kVFull + 8 * kStages,
                        kKnown = kVEmpty + 8 * kStages,  // a tile of queries, before q is there
-                       kBegun = kKnown + 8 * 4;         // its keys
-  static_assert(kBegun + 8 * 4 <= kTiles);
+                       kNear = kKnown + 8 * 4;         // its keys are nearly all asked for
+  static_assert(kNear + 8 * 4 <= kTiles);
   static_assert(kSharedBytes <= 227 * 1024);
+  static_assert(!kOwn || (kTileK == 64 && kGroups <= kStages && !(kInPlace || kTurns || kWide)));
+  static_assert(!kThrough || (kQStages == 2 && kDim == kDimV));
   static_assert(kInPlace || kStages % 2 == 0, "the two P take turns with the slots");
 };
 
