@@ -19,13 +19,9 @@ double quantile_of_sorted(const std::vector<double>& s, double share) {
   return s[below] + (at - double(below)) * (s[above] - s[below]);
 }
 
-// P(X <= k) of n fair coins.
-double binomial_below(int n, int k) {
-  if (k < 0) return 0;
-  double sum = 0;
-  for (int i = 0; i <= k; ++i)
-    sum += std::exp(std::lgamma(n + 1.0) - std::lgamma(i + 1.0) - std::lgamma(n - i + 1.0) - n * std::log(2.0));
-  return std::min(sum, 1.0);
+// P(X = k) of n fair coins.
+double binomial(int n, int k) {
+  return std::exp(std::lgamma(n + 1.0) - std::lgamma(k + 1.0) - std::lgamma(n - k + 1.0) - n * std::log(2.0));
 }
 
 struct SplitMix {  // Steele et al. 2014; small, and the same on every machine, unlike std::distribution
@@ -59,8 +55,10 @@ Interval median_interval(std::span<const double> x, double confidence) {
   if (n == 0) return {};
   // The median lies outside [s[r], s[n-1-r]] only if at most r samples fell on one side of it.
   int r = 0;
+  double outside = binomial(n, 0);  // of one side
   if (n <= 1000) {
-    while (r + 1 < (n + 1) / 2 && 1 - 2 * binomial_below(n, r + 1) >= confidence) ++r;
+    for (double next = outside; r + 1 < (n + 1) / 2; outside = next, ++r)
+      if (next = outside + binomial(n, r + 1); 1 - 2 * next < confidence) break;
   } else {
     // A normal deviate for the binomial one; 1.96 at 95 %. Bisection of erf is exact enough for any confidence.
     double lo = 0, hi = 10;
@@ -68,7 +66,7 @@ Interval median_interval(std::span<const double> x, double confidence) {
       (std::erf((lo + hi) / 2 / std::sqrt(2.0)) < confidence ? lo : hi) = (lo + hi) / 2;
     r = std::max(0, int(std::floor(n / 2.0 - lo * std::sqrt(double(n)) / 2)) - 1);
   }
-  const double covered = n <= 1000 ? std::max(0.0, 1 - 2 * binomial_below(n, r)) : confidence;
+  const double covered = n <= 1000 ? std::max(0.0, 1 - 2 * outside) : confidence;
   return {s[size_t(r)], s[size_t(n - 1 - r)], covered};
 }
 

@@ -1,0 +1,276 @@
+// Verdicts over two sets of records: what is caught, what raises no alarm, what cannot be told; and what the command
+// answers. The bars are tried on synthetic sets with noise that was measured.
+#include "tool/compare/write.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "tests/tool/noise.h"
+#include "tests/tool/spawn.h"
+
+namespace attune {
+namespace {
+
+struct Draw {  // the same on every machine
+  uint64_t state;
+  size_t below(size_t n) {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    return size_t((state >> 33) % n);
+  }
+};
+
+Record record(std::vector<double> samples, int length = 512) {
+  Record r;
+  r.problem = join("forward f32 b1 h8 q", length, " k", length, " d64 causal");
+  r.subject = "cpu_forward";
+  r.samples_ns = std::move(samples);
+  r.median_ns = median(r.samples_ns);
+  r.parity.verdict = "PASS";
+  return r;
+}
+Record steady(double ns, int length = 512) {
+  std::vector<double> samples;
+  for (int n = 0; n < 40; ++n) samples.push_back(ns * (1 + 0.0005 * (n % 5 - 2)));
+  return record(std::move(samples), length);
+}
+
+// Five processes: each draws its samples from those of one that was measured, and stops as the engine does.
+std::vector<Record> synthetic(const Noise& noise, double factor, Draw& draw) {
+  std::vector<Record> runs;
+  for (int n = 0; n < 5; ++n) {
+    const auto& process = noise[draw.below(noise.size())];
+    std::vector<double> samples;
+    const auto enough = [&] { return half_width(median_interval(samples), median(samples)) <= 0.003; };
+    while (samples.size() < 32 || (samples.size() < 3000 && !enough()))
+      for (size_t more = 32 + samples.size() / 2; more > 0; --more)
+        samples.push_back(33.5 * factor * process[draw.below(process.size())]);
+    runs.push_back(record(std::move(samples)));
+    runs.back().aa_spread = kNoiseSpread;
+  }
+  return runs;
+}
+Changes tries(const Noise& noise, double factor) {
+  Changes all;
+  for (uint64_t seed = 1; seed <= 100; ++seed) {
+    Draw draw{seed};
+    const auto before = synthetic(noise, 1, draw), after = synthetic(noise, factor, draw);
+    all.rows.push_back(compare(before, after, {}).rows.at(0));
+  }
+  return all;
+}
+
+class CompareNoise : public testing::TestWithParam<const Noise*> {};
+INSTANTIATE_TEST_SUITE_P(Measured, CompareNoise, testing::Values(&kForwardNoise, &kStandardNoise));
+
+TEST_P(CompareNoise, a_slow_down_of_3_percent_is_caught_in_95_of_100) {
+  EXPECT_GE(tries(*GetParam(), 1.03).count(Change::slower), 95);
+}
+TEST_P(CompareNoise, a_slow_down_of_5_percent_is_caught_in_99_of_100) {
+  EXPECT_GE(tries(*GetParam(), 1.05).count(Change::slower), 99);
+}
+TEST_P(CompareNoise, a_slow_down_of_10_percent_is_always_caught) {
+  EXPECT_EQ(tries(*GetParam(), 1.10).count(Change::slower), 100);
+}
+TEST_P(CompareNoise, a_thing_against_itself_raises_no_alarm) {
+  const Changes all = tries(*GetParam(), 1);
+  EXPECT_EQ(all.count(Change::slower) + all.count(Change::faster), 0);
+  EXPECT_GE(all.count(Change::same), 50);  // and it is not silent because it never says anything
+}
+
+Change only(const std::vector<Record>& before, const std::vector<Record>& after, const CompareSettings& s = {}) {
+  const Changes c = compare(before, after, s);
+  EXPECT_EQ(c.rows.size(), 1u);
+  return c.rows.empty() ? Change::added : c.rows[0].change;
+}
+
+TEST(Compare, every_verdict_has_its_case) {
+  EXPECT_EQ(only({steady(1000)}, {steady(1000)}), Change::same);
+  EXPECT_EQ(only({steady(1000)}, {steady(1050)}), Change::slower);
+  EXPECT_EQ(only({steady(1000)}, {steady(950)}), Change::faster);
+  EXPECT_EQ(only({steady(1000)}, {steady(1010)}), Change::unclear);  // as much as the margin: neither
+  EXPECT_EQ(only({}, {steady(1000)}), Change::added);
+  EXPECT_EQ(only({steady(1000)}, {}), Change::missing);
+  Record failed = steady(1000);
+  failed.status = "failed", failed.message = "cpu_forward: it broke";
+  EXPECT_EQ(only({steady(1000)}, {failed}), Change::broken);
+  EXPECT_EQ(only({}, {failed}), Change::broken);
+  Record wrong = steady(500);
+  wrong.parity.verdict = "FAIL";
+  EXPECT_EQ(only({steady(1000)}, {wrong}), Change::broken);  // however fast
+}
+
+TEST(Compare, what_does_not_fit_the_memory_is_broken_only_where_it_did) {
+  Record large = steady(1000);
+  large.status = "oom", large.samples_ns.clear(), large.median_ns = 0;
+  EXPECT_EQ(only({steady(1000)}, {large}), Change::broken);
+  EXPECT_TRUE(compare({large}, {large}, {}).rows.empty());
+  EXPECT_EQ(only({large}, {steady(1000)}), Change::added);
+}
+
+TEST(Compare, margin_and_spread_of_either_side_must_be_passed) {
+  EXPECT_EQ(only({steady(1000)}, {steady(1050)}, {.margin = 0.10}), Change::same);
+  Record loud = steady(1050);
+  loud.aa_spread = 0.10;
+  EXPECT_EQ(only({steady(1000)}, {loud}), Change::same);
+  loud = steady(1000), loud.aa_spread = 0.10;
+  EXPECT_EQ(only({loud}, {steady(1050)}), Change::same);
+}
+
+TEST(Compare, another_clock_is_no_change_of_the_code) {
+  Record before = steady(1000), after = steady(1100);
+  before.samples_mhz.assign(40, 1980), after.samples_mhz.assign(40, 1800);
+  const Changes c = compare({before}, {after}, {});
+  EXPECT_EQ(c.rows[0].change, Change::unclear);
+  EXPECT_NEAR(c.rows[0].cycles.value, 1, 1e-3);
+  EXPECT_EQ(c.rows[0].note, "SLOWER by time and SAME by cycles: the clock was 9.1 % lower");
+  after.samples_mhz.assign(40, 1980);
+  EXPECT_EQ(only({before}, {after}), Change::slower);
+  after = steady(1000), after.samples_mhz.assign(40, 2200);  // as quick only because the clock is higher
+  EXPECT_EQ(only({before}, {after}), Change::unclear);
+  after = steady(1100), after.samples_mhz.assign(7, 1800);   // not one for each sample: as if there were none
+  EXPECT_EQ(only({before}, {after}), Change::slower);
+}
+
+TEST(Compare, runs_that_disagree_widen_the_interval) {
+  const std::vector<Record> before = {steady(1000), steady(1040), steady(960)};
+  const std::vector<Record> after = {steady(1050), steady(1092), steady(1008)};
+  EXPECT_EQ(only(before, after), Change::unclear);
+  EXPECT_EQ(only({steady(1000), steady(1001), steady(999)}, {steady(1050), steady(1051), steady(1049)}),
+            Change::slower);
+  std::vector<Record> astray, now;
+  for (const double ns : {1000.0, 1001.0, 999.0, 1002.0, 998.0, 1000.0, 1300.0}) astray.push_back(steady(ns));
+  for (const double ns : {1050.0, 1051.0, 1049.0, 1052.0, 1050.0, 1048.0, 1050.0}) now.push_back(steady(ns));
+  EXPECT_EQ(only(astray, now), Change::slower);  // one of seven hides nothing
+  const Changes one = compare({steady(1000)}, {steady(1000)}, {});
+  ASSERT_EQ(one.caveats.size(), 1u);
+  EXPECT_TRUE(has(one.caveats[0], "one run a side"));
+  EXPECT_TRUE(compare(before, after, {}).caveats.empty());
+}
+
+TEST(Compare, rows_that_asked_something_else_are_not_compared) {
+  const Record base = steady(1000);
+  for (const auto& other : {+[](Record& r) { r.subject = "cpu_standard"; }, +[](Record& r) { r.mode = "cold"; },
+                            +[](Record& r) { r.threads = 2; }, +[](Record& r) { r.layout = "bshd"; },
+                            +[](Record& r) { r.pattern = "local"; }, +[](Record& r) { r.heat_s = 0.04; },
+                            +[](Record& r) { r.distribution = "zeros"; }}) {
+    Record r = base;
+    other(r);
+    const Changes c = compare({base}, {r}, {});
+    ASSERT_EQ(c.rows.size(), 2u);
+    EXPECT_EQ(c.count(Change::missing), 1);
+    EXPECT_EQ(c.count(Change::added), 1);
+  }
+}
+
+TEST(Compare, what_nobody_measured_is_no_row_and_unsupported_now_is_missing) {
+  Record no = steady(1000);
+  no.status = "unsupported";
+  EXPECT_TRUE(compare({no}, {no}, {}).rows.empty());
+  EXPECT_EQ(only({steady(1000)}, {no}), Change::missing);
+}
+
+TEST(Compare, sets_of_two_machines_say_so) {
+  Record before = steady(1000), after = steady(1000);
+  before.provenance.gpu_uuid = "GPU-1", after.provenance.gpu_uuid = "GPU-2";
+  EXPECT_EQ(compare({before}, {after}, {}).caveats.at(0), "the card differs: GPU-1 before, GPU-2 after");
+}
+
+TEST(Compare, what_counts_as_a_regression_follows_the_settings) {
+  const Changes c = compare({steady(1000), steady(1000, 1024), steady(1000, 2048)},
+                            {steady(1100), steady(1010, 1024)}, {});
+  EXPECT_EQ(c.regressions({}), 2);
+  EXPECT_EQ(c.regressions({.strict = true}), 3);
+  EXPECT_EQ(c.regressions({.missing_is_fine = true}), 1);
+}
+
+TEST(Compare, intervals_of_runs_are_those_of_rank_tables) {
+  // Two-sided 5 %: of 5 and 5 runs the largest U is 2, of 4 and 4 it is 0, of 6 and 4 it is 2.
+  const auto interval = [](std::vector<double> before, std::vector<double> after) {
+    std::vector<std::vector<double>> all;
+    for (const double v : before) all.emplace_back(40, v);
+    for (const double v : after) all.emplace_back(40, v);
+    const auto middle = all.begin() + std::ptrdiff_t(before.size());
+    return ratio_of_runs({all.begin(), middle}, {middle, all.end()}).interval;
+  };
+  const Interval five = interval({1, 2, 4, 8, 16}, {1, 1, 1, 1, 1});
+  EXPECT_NEAR(five.low, 1, 1e-9);    // the third smallest of 25
+  EXPECT_NEAR(five.high, 16, 1e-9);
+  EXPECT_NEAR(interval({1, 2, 4, 8}, {1, 1, 1, 1.5}).low, 1 / 1.5, 1e-9);  // the smallest of 16
+  EXPECT_NEAR(interval({1, 1.1, 1.2, 1.3, 1.4, 1.5}, {1, 1.01, 1.02, 1.03}).low, 1 / 1.01, 1e-9);  // 1/1.03, /1.02, ...
+  EXPECT_NEAR(interval({1, 2, 3}, {1, 1, 1}).confidence, 0.9, 1e-9);       // three and three cannot reach more
+}
+
+TEST(Compare, samples_that_are_no_times_give_no_verdict) {
+  EXPECT_EQ(ratio_of_runs({}, {}).interval.confidence, 0);
+  const std::vector<double> zero = {0, 0, 0}, good = {1, 1, 1}, bad = {NAN, NAN, NAN};
+  EXPECT_EQ(ratio_of_runs({zero}, {good}).interval.confidence, 0);
+  EXPECT_EQ(ratio_of_runs({good, good}, {bad, good}).interval.confidence, 0);
+  std::string why;
+  EXPECT_EQ(judge({}, {}, 0.01, why), Change::unclear);
+}
+
+std::string written(const std::string& name, const std::vector<Record>& records) {
+  const std::string path = temporary(name);
+  std::ofstream file(path);
+  for (const Record& r : records) file << to_json(r) << "\n";
+  return path;
+}
+
+TEST(CompareCommand, exit_code_1_names_the_regressions_in_every_form) {
+  Record odd = steady(1000);
+  odd.problem = "a|<b>&\"c\",d:e%\x01", odd.parity.verdict = "PASS";
+  Record odd_now = odd;
+  odd_now.status = "failed", odd_now.message = "two\nlines";
+  const std::string before = written("before.jsonl", {steady(1000, 1024), steady(1000), odd});
+  const std::string after = written("after.jsonl", {steady(1000, 1024), steady(1100), odd_now});
+  const Ran r = attune_says({"compare", before, after, "--junit", temporary("c.xml"), "--markdown", temporary("c.md"),
+                             "--github"});
+  EXPECT_EQ(r.code, 1);
+  EXPECT_EQ(r.err, "attune compare: 2 of 3 rows are regressions\n");
+  EXPECT_TRUE(has(r.out, "1 SLOWER, 1 SAME, 1 BROKEN")) << r.out;
+  EXPECT_TRUE(has(r.out, "::error title=SLOWER forward f32 b1 h8 q512 k512 d64 causal::cpu_forward SLOWER: 1.00 us "
+                         "before, 1.10 us after")) << r.out;
+  EXPECT_TRUE(has(r.out, "::error title=BROKEN a|<b>&\"c\"%2Cd%3Ae%25")) << r.out;
+  EXPECT_TRUE(has(r.out, "failed: two%0Alines\n")) << r.out;
+  const std::string xml = text_of(temporary("c.xml")), markdown = text_of(temporary("c.md"));
+  EXPECT_TRUE(has(xml, "tests=\"3\" failures=\"2\" skipped=\"0\"")) << xml;
+  EXPECT_TRUE(has(xml, "name=\"a|&lt;b&gt;&amp;&quot;c&quot;,d:e%?, warm, 1 thread\"")) << xml;
+  EXPECT_TRUE(has(markdown, "| BROKEN | `a\\|&lt;b>&\"c\"")) << markdown;
+  EXPECT_TRUE(markdown.starts_with("**1 SLOWER, 1 SAME, 1 BROKEN**\n")) << markdown;
+}
+
+TEST(CompareCommand, no_regression_is_exit_code_0_and_json_is_one_document) {
+  const std::string file = written("same.jsonl", {steady(1000)});
+  const Ran r = attune_says({"compare", file, file, "--json", "--github"});
+  EXPECT_EQ(r.code, 0) << r.err;
+  const auto j = nlohmann::json::parse(r.out);
+  EXPECT_EQ(j["regressions"], 0);
+  EXPECT_EQ(j["rows"][0]["verdict"], "SAME");
+  EXPECT_EQ(j["rows"][0]["times_as_fast"]["value"], 1);
+  EXPECT_TRUE(j["rows"][0]["in_cycles"].is_null());
+}
+
+TEST(CompareCommand, sets_without_a_common_row_fail) {
+  const Ran r = attune_says({"compare", written("a.jsonl", {steady(1000)}), written("b.jsonl", {steady(1000, 64)}),
+                             "--missing-is-fine"});
+  EXPECT_EQ(r.code, 1);
+  EXPECT_TRUE(has(r.err, "nothing was compared")) << r.err;
+}
+
+TEST(CompareCommand, files_that_cannot_be_read_or_hold_nothing_are_one_sentence) {
+  const std::string good = written("good.jsonl", {steady(1000)}), empty = written("empty.jsonl", {});
+  Ran r = attune_says({"compare", temporary("nowhere.jsonl"), good});
+  EXPECT_EQ(r.code, 1);
+  EXPECT_TRUE(has(r.err, "nowhere.jsonl' cannot be read")) << r.err;
+  r = attune_says({"compare", good, empty});
+  EXPECT_EQ(r.code, 1);
+  EXPECT_TRUE(has(r.err, "empty.jsonl holds no record")) << r.err;
+  EXPECT_EQ(attune_says({"compare", good}).code, 2);
+  EXPECT_EQ(attune_says({"compare", good, good, "--margin", "-1"}).code, 2);
+  EXPECT_EQ(attune_says({"compare", good, good, "--junit", "/nowhere/at/all.xml"}).code, 3);
+}
+
+}  // namespace
+}  // namespace attune

@@ -1,0 +1,110 @@
+// `attune compare`: whether a change made something slower. Two files of records go in, a verdict for every row and one
+// exit code come out: a CI job needs no more. It measures nothing.
+#include <fmt/format.h>
+
+#include <fstream>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "tool/cli.h"
+#include "tool/commands.h"
+#include "tool/compare/write.h"
+#include "tool/measure/show.h"
+
+namespace attune {
+namespace {
+
+using json = nlohmann::ordered_json;
+
+struct Asked {
+  std::string before{}, after{}, markdown{}, junit{};
+  double margin_percent = 1;
+  bool github = false;
+  CompareSettings settings{};
+};
+
+bool written(const std::string& path, const std::string& text, Context& context) {
+  if (path.empty()) return true;
+  std::ofstream file(path, std::ios::binary);
+  file << text;
+  file.close();
+  if (file) return true;
+  fail(context, kMachine, join("attune compare: ", path, ": it cannot be written"));
+  return false;
+}
+
+json ratio_json(const Ratio& r) {
+  if (r.interval.confidence <= 0) return nullptr;
+  return {{"value", r.value}, {"low", r.interval.low}, {"high", r.interval.high},
+          {"confidence", r.interval.confidence}};
+}
+
+json as_json(const Changes& changes, const CompareSettings& settings) {
+  json j = {{"regressions", changes.regressions(settings)}, {"summary", summary(changes)}, {"rows", json::array()},
+            {"caveats", changes.caveats}};
+  for (const ChangedRow& r : changes.rows)
+    j["rows"].push_back({{"problem", r.problem}, {"subject", r.subject}, {"setting", r.setting},
+                         {"verdict", name(r.change)}, {"before_ns", r.before_ns}, {"after_ns", r.after_ns},
+                         {"runs_before", r.runs_before}, {"runs_after", r.runs_after},
+                         {"times_as_fast", ratio_json(r.ratio)}, {"in_cycles", ratio_json(r.cycles)},
+                         {"margin", r.margin}, {"note", r.note}});
+  return j;
+}
+
+void run(Asked& asked, Context& context) {
+  asked.settings.margin = asked.margin_percent / 100;
+  std::vector<Record> before, after;
+  for (const auto& [path, to] : {std::pair(asked.before, &before), {asked.after, &after}}) {
+    if (const Status s = read_records(path, *to); !s.ok())
+      return fail(context, kFailed, join("attune compare: ", s.message));
+    if (to->empty()) return fail(context, kFailed, join("attune compare: ", path, " holds no record"));
+  }
+  const Changes changes = compare(before, after, asked.settings);
+  if (!written(asked.markdown, to_markdown(changes), context)) return;
+  if (!written(asked.junit, to_junit(changes, asked.settings), context)) return;
+  if (context.json)
+    fmt::print("{}\n", as_json(changes, asked.settings).dump(2, ' ', false, json::error_handler_t::replace));
+  else fmt::print("{}", to_text(changes, colour_wanted(context.terminal)));
+  if (asked.github) {
+    // With --json stdout is one document; GitHub reads annotations from either stream.
+    std::fflush(stdout);
+    std::fputs(to_annotations(changes, asked.settings).c_str(), context.json ? stderr : stdout);
+  }
+  const int compared = int(changes.rows.size()) - changes.count(Change::added) - changes.count(Change::missing);
+  if (const int bad = changes.regressions(asked.settings))
+    fail(context, kFailed, fmt::format("attune compare: {} of {} rows are regressions", bad, changes.rows.size()));
+  else if (!compared)
+    fail(context, kFailed, fmt::format("attune compare: no row of {} is in {}: nothing was compared", asked.after,
+                                       asked.before));
+}
+
+}  // namespace
+
+void add_compare(CLI::App& app, Context& context) {
+  const Command sub = add_command(app, "compare", "Two sets of records: what became faster, slower, broken");
+  const auto asked = std::make_shared<Asked>();
+  sub.add_option("before", asked->before, "The records to compare with").required().type_name("FILE");
+  sub.add_option("after", asked->after, "The records in question").required().type_name("FILE");
+  sub.add_option("--margin", asked->margin_percent,
+                 "The smallest difference that matters, in percent; the A/A spread where that is larger")
+      .type_name("PERCENT")
+      .between(0.0, 1000.0)
+      .show_default();
+  sub.add_flag("--strict", asked->settings.strict, "UNCLEAR is a regression too");
+  sub.add_flag("--missing-is-fine", asked->settings.missing_is_fine,
+               "A row that was measured before and not now is no regression");
+  sub.add_option("--markdown", asked->markdown, "Write a Markdown table").type_name("FILE");
+  sub.add_option("--junit", asked->junit, "Write JUnit XML: a case for every row").type_name("FILE");
+  sub.add_flag("--github", asked->github, "Also print annotations that GitHub shows beside the change");
+  sub.footer(
+      "Examples:\n"
+      "  attune compare before.jsonl after.jsonl\n"
+      "  attune compare before.jsonl after.jsonl --margin 2 --junit compare.xml --markdown compare.md --github\n\n"
+      "The ratio is the time before by the time after, so above 1 is faster. FASTER and SLOWER need its whole 95 % "
+      "interval\nbeyond the margin, and where the records have clocks, in cycles as well; SAME needs all of it within; "
+      "the rest is UNCLEAR.\nSeveral runs in a file make one row, and their spread is in the interval.\n"
+      "Exit code 1 where a row is SLOWER, BROKEN (it failed, or its result was wrong) or MISSING, or nothing matched.");
+  sub.callback([asked, &context] { run(*asked, context); });
+}
+
+}  // namespace attune

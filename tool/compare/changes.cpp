@@ -1,0 +1,225 @@
+#include "tool/compare/changes.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+namespace attune {
+namespace {
+
+bool is_measured(const Record& r) { return r.status == "ok" && r.median_ns > 0 && !r.samples_ns.empty(); }
+bool is_broken(const Record& r) {
+  return r.status == "failed" || r.status == "refused" || r.parity.verdict == "FAIL";
+}
+
+std::string setting_of(const Record& r) {
+  std::string s = timing_text(r);
+  if (r.threads) s += fmt::format(", {} thread{}", r.threads, r.threads == 1 ? "" : "s");
+  else s += ", " + r.device;
+  if (r.layout != "bhsd") s += ", " + r.layout;
+  if (r.distribution != "normal") s += ", " + r.distribution;
+  return s;
+}
+
+// What makes two records answers to one question.
+std::string question(const Record& r) {
+  return join(r.problem, "\n", r.pattern, "\n", r.subject, "\n", setting_of(r));
+}
+
+struct Side {
+  std::vector<const Record*> runs{};  // that were measured
+  const Record* broken = nullptr;     // the last that went wrong
+  bool too_large = false;             // for the memory: a regression only where it was not before
+
+  std::vector<Samples> samples() const {
+    std::vector<Samples> all;
+    for (const Record* r : runs) all.emplace_back(r->samples_ns);
+    return all;
+  }
+  // Empty where a run has no clock for each of its samples.
+  std::vector<std::vector<double>> cycles() const {
+    std::vector<std::vector<double>> all;
+    for (const Record* r : runs) {
+      if (r->samples_mhz.size() != r->samples_ns.size()) return {};
+      std::vector<double>& one = all.emplace_back();
+      for (size_t n = 0; n < r->samples_ns.size(); ++n) one.push_back(r->samples_ns[n] * r->samples_mhz[n] * 1e-3);
+    }
+    return all;
+  }
+  double median_ns() const {
+    std::vector<double> all;
+    for (const Record* r : runs) all.push_back(median(r->samples_ns));
+    return median(all);
+  }
+  double aa_spread() const {
+    std::vector<double> all;
+    for (const Record* r : runs) all.push_back(r->aa_spread);
+    return median(all);
+  }
+};
+
+std::vector<Samples> views(const std::vector<std::vector<double>>& all) { return {all.begin(), all.end()}; }
+
+// How often each number of pairs (one run of either side) stands the wrong way round where the sides do not differ, as
+// a share of all orders: the distribution of Mann and Whitney's U.
+std::vector<double> wrong_pairs(size_t m, size_t n) {
+  std::vector<double> ways(m * n + 1, 0);
+  ways[0] = 1;
+  double all = 1;
+  // The product over i of (1 - x^(n+i)) / (1 - x^i), term by term.
+  for (size_t i = 1; i <= m; ++i) {
+    for (size_t u = m * n; u >= n + i; --u) ways[u] -= ways[u - n - i];
+    for (size_t u = i; u <= m * n; ++u) ways[u] += ways[u - i];
+    all *= double(n + i) / double(i);
+  }
+  for (double& w : ways) w /= all;
+  return ways;
+}
+
+// What is unsure of a side because its runs have few samples: of the mean of the logarithms, squared.
+double within(const std::vector<Samples>& runs) {
+  double sum = 0;
+  for (const Samples& s : runs) {
+    const Interval i = median_interval(s);
+    const double half = std::log(i.high / i.low) / 2;
+    sum += half * half / double(runs.size() * runs.size());
+  }
+  return sum;
+}
+
+ChangedRow row_of(const Record& first, const Side& before, const Side& after, const CompareSettings& settings) {
+  ChangedRow row{.problem = first.problem + (first.pattern.empty() ? "" : " | " + first.pattern),
+                 .subject = first.subject, .setting = setting_of(first)};
+  row.runs_before = int(before.runs.size()), row.runs_after = int(after.runs.size());
+  row.before_ns = before.median_ns(), row.after_ns = after.median_ns();
+  if (after.broken) {
+    const Record& r = *after.broken;
+    row.change = Change::broken;
+    row.note = r.parity.verdict == "FAIL" ? "wrong: " + r.parity.message : r.status + ": " + r.message;
+  } else if (after.runs.empty()) {
+    row.change = after.too_large ? Change::broken : Change::missing;
+    row.note = after.too_large ? "does not fit the memory now" : "measured before and not now";
+  } else if (before.runs.empty()) {
+    row.change = Change::added;
+  } else {
+    row.margin = std::max({settings.margin, before.aa_spread(), after.aa_spread()});
+    row.ratio = ratio_of_runs(before.samples(), after.samples());
+    const auto cycles_before = before.cycles(), cycles_after = after.cycles();
+    if (!cycles_before.empty() && !cycles_after.empty())
+      row.cycles = ratio_of_runs(views(cycles_before), views(cycles_after));
+    row.change = judge(row.ratio, row.cycles, row.margin, row.note);
+  }
+  return row;
+}
+
+std::vector<std::string> different(const std::vector<Record>& before, const std::vector<Record>& after) {
+  std::vector<std::string> all;
+  const auto told = [&](const char* what, auto field) {
+    const auto values = [&](const std::vector<Record>& records) {
+      std::string text;
+      for (const Record& r : records)
+        if (const std::string& v = field(r.provenance); !v.empty() && text.find(v) == text.npos)
+          text += (text.empty() ? "" : ", ") + v;
+      return text;
+    };
+    const std::string a = values(before), b = values(after);
+    if (a != b) all.push_back(fmt::format("the {} differs: {} before, {} after", what, a.empty() ? "none" : a,
+                                          b.empty() ? "none" : b));
+  };
+  told("CPU", [](const Provenance& p) -> const std::string& { return p.cpu; });
+  told("GPU", [](const Provenance& p) -> const std::string& { return p.gpu; });
+  told("card", [](const Provenance& p) -> const std::string& { return p.gpu_uuid; });
+  told("driver", [](const Provenance& p) -> const std::string& { return p.gpu_driver; });
+  told("compiler", [](const Provenance& p) -> const std::string& { return p.compiler; });
+  told("peer", [](const Provenance& p) -> const std::string& { return p.peers; });
+  return all;
+}
+
+}  // namespace
+
+std::string name(Change c) {
+  constexpr const char* kName[] = {"FASTER", "SLOWER", "SAME", "UNCLEAR", "BROKEN", "MISSING", "NEW"};
+  return kName[int(c)];
+}
+
+int Changes::count(Change c) const {
+  return int(std::count_if(rows.begin(), rows.end(), [&](const ChangedRow& r) { return r.change == c; }));
+}
+bool Changes::is_regression(const ChangedRow& r, const CompareSettings& s) const {
+  return r.change == Change::slower || r.change == Change::broken ||
+         (r.change == Change::missing && !s.missing_is_fine) || (r.change == Change::unclear && s.strict);
+}
+int Changes::regressions(const CompareSettings& s) const {
+  return int(std::count_if(rows.begin(), rows.end(), [&](const ChangedRow& r) { return is_regression(r, s); }));
+}
+
+Ratio ratio_of_runs(const std::vector<Samples>& before, const std::vector<Samples>& after) {
+  const auto bad = [](const Samples& s) { return s.empty() || !(median(s) > 0) || !std::isfinite(median(s)); };
+  if (before.empty() || after.empty() || std::any_of(before.begin(), before.end(), bad) ||
+      std::any_of(after.begin(), after.end(), bad))
+    return {};
+  if (before.size() == 1 && after.size() == 1) return median_ratio(before[0], after[0]);
+  std::vector<double> pairs;
+  for (const Samples& b : before)
+    for (const Samples& a : after) pairs.push_back(std::log(median(b) / median(a)));
+  std::sort(pairs.begin(), pairs.end());
+  constexpr size_t kMostRuns = 30;  // of either side; beyond, the ways are more than a double counts exactly
+  const std::vector<double> wrong = wrong_pairs(std::min(before.size(), kMostRuns), std::min(after.size(), kMostRuns));
+  size_t cut = 0;
+  double outside = 2 * wrong[0];
+  while (cut + 1 < pairs.size() / 2 && cut + 1 < wrong.size() && outside + 2 * wrong[cut + 1] <= 0.05)
+    outside += 2 * wrong[++cut];
+  const double middle = median(pairs), unsure = std::sqrt(within(before) + within(after));
+  return {std::exp(middle), {std::exp(std::min(pairs[cut], middle - unsure)),
+                             std::exp(std::max(pairs[pairs.size() - 1 - cut], middle + unsure)),
+                             std::clamp(1 - outside, 0.01, 0.95)}};
+}
+
+Change judge(const Ratio& time, const Ratio& cycles, double margin, std::string& why) {
+  const auto seen = [&](const Ratio& r) { return Change(int(verdict(r, margin))); };
+  const Change by_time = seen(time);
+  if (cycles.interval.confidence <= 0) return by_time;
+  const Change by_cycles = seen(cycles);
+  if (by_time == by_cycles) return by_time;
+  const double clock = 100 * (cycles.value > 0 ? time.value / cycles.value - 1 : 0);
+  why = fmt::format("{} by time and {} by cycles: the clock was {:.1f} % {}", name(by_time), name(by_cycles),
+                    std::abs(clock), clock < 0 ? "lower" : "higher");
+  return Change::unclear;
+}
+
+Changes compare(const std::vector<Record>& before, const std::vector<Record>& after, const CompareSettings& settings) {
+  struct Pair { const Record* first; Side before, after; };
+  std::vector<std::string> order;
+  std::map<std::string, Pair> pairs;
+  const auto sort_in = [&](const std::vector<Record>& records, Side Pair::*side) {
+    for (const Record& r : records) {
+      if (r.status == "unsupported" || r.status == "interrupted") continue;
+      const auto [it, is_new] = pairs.try_emplace(question(r), Pair{&r, {}, {}});
+      if (is_new) order.push_back(it->first);
+      Side& to = it->second.*side;
+      if (is_broken(r)) to.broken = &r;
+      else if (r.status == "oom") to.too_large = true;
+      else if (is_measured(r)) to.runs.push_back(&r);
+    }
+  };
+  sort_in(before, &Pair::before);
+  sort_in(after, &Pair::after);
+  Changes changes;
+  bool single = false;
+  for (const std::string& key : order) {
+    const Pair& p = pairs.at(key);
+    const bool nothing = p.before.runs.empty() && p.after.runs.empty() && !p.after.broken;
+    if (nothing) continue;
+    changes.rows.push_back(row_of(*p.first, p.before, p.after, settings));
+    single = single || (p.before.runs.size() == 1 && p.after.runs.size() == 1);
+  }
+  changes.caveats = different(before, after);
+  if (single)
+    changes.caveats.push_back("one run a side: what differs from process to process is in no interval; five runs of "
+                              "each, in turn, put it there");
+  return changes;
+}
+
+}  // namespace attune

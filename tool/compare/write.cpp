@@ -1,0 +1,144 @@
+#include "tool/compare/write.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "tool/text.h"
+
+namespace attune {
+namespace {
+
+std::string ratio_text(const Ratio& r) {
+  if (r.interval.confidence <= 0) return "-";
+  return fmt::format("{} [{}, {}]", factor_text(r.value), digits_text(r.interval.low), digits_text(r.interval.high));
+}
+std::string time_text(double ns) { return ns > 0 ? seconds_text(ns * 1e-9) : "-"; }
+
+// One sentence about a row.
+std::string told(const ChangedRow& r) {
+  std::string s = fmt::format("{} {}", r.subject, name(r.change));
+  if (r.ratio.interval.confidence > 0)
+    s += fmt::format(": {} before, {} after, {} times as fast, {:.1f} % is what counts", time_text(r.before_ns),
+                     time_text(r.after_ns), ratio_text(r.ratio), 100 * r.margin);
+  if (r.cycles.interval.confidence > 0) s += fmt::format(", {} in cycles", ratio_text(r.cycles));
+  return r.note.empty() ? s : s + "; " + r.note;
+}
+
+// Control characters cannot stand in XML 1.0 at all, not even escaped.
+std::string xml(std::string_view text) {
+  std::string s;
+  for (const char c : text) {
+    if (c == '&') s += "&amp;";
+    else if (c == '<') s += "&lt;";
+    else if (c == '>') s += "&gt;";
+    else if (c == '"') s += "&quot;";
+    else if (c == '\n' || c == '\t') s += ' ';
+    else if ((unsigned char)(c) < ' ' || c == 127) s += '?';
+    else s += c;
+  }
+  return s;
+}
+
+// GitHub ends a message at a line end, and a property at a comma or colon too.
+std::string annotation(std::string_view text, bool is_property) {
+  std::string s;
+  for (const char c : text) {
+    if (c == '%' || c == '\n' || c == '\r' || (is_property && (c == ',' || c == ':')))
+      s += fmt::format("%{:02X}", int((unsigned char)(c)));
+    else s += c;
+  }
+  return s;
+}
+
+std::string cell(std::string_view text) {
+  std::string s;
+  for (const char c : text) s += c == '|' ? "\\|" : c == '\n' ? " " : c == '<' ? "&lt;" : std::string(1, c);
+  return s;
+}
+
+// What is read first is first.
+std::vector<const ChangedRow*> by_weight(const Changes& changes) {
+  constexpr Change kOrder[] = {Change::broken, Change::missing, Change::slower, Change::unclear,
+                               Change::faster, Change::same, Change::added};
+  std::vector<const ChangedRow*> all;
+  for (const Change c : kOrder)
+    for (const ChangedRow& r : changes.rows)
+      if (r.change == c) all.push_back(&r);
+  return all;
+}
+
+}  // namespace
+
+std::string summary(const Changes& changes) {
+  std::string s;
+  for (int c = 0; c <= int(Change::added); ++c)
+    if (const int n = changes.count(Change(c))) s += fmt::format("{}{} {}", s.empty() ? "" : ", ", n, name(Change(c)));
+  return s.empty() ? "nothing to compare" : s;
+}
+
+std::string to_text(const Changes& changes, bool colour) {
+  size_t problem = 7, subject = 7, setting = 6;
+  for (const ChangedRow& r : changes.rows) {
+    problem = std::max(problem, r.problem.size()), subject = std::max(subject, r.subject.size());
+    setting = std::max(setting, r.setting.size());
+  }
+  std::string s = fmt::format("{:<{}}  {:<{}}  {:<{}}  {:>9}  {:>9}  {:<22}  {}\n", "problem", problem, "subject",
+                              subject, "timing", setting, "before", "after", "times as fast", "verdict");
+  for (const ChangedRow* r : by_weight(changes)) {
+    const bool bad = r->change == Change::slower || r->change == Change::broken || r->change == Change::missing;
+    const char* const ink = !colour ? "" : bad ? "\033[31m" : r->change == Change::faster ? "\033[32m" : "";
+    s += fmt::format("{:<{}}  {:<{}}  {:<{}}  {:>9}  {:>9}  {:<22}  {}{}{}{}\n", r->problem, problem, r->subject,
+                     subject, r->setting, setting, time_text(r->before_ns), time_text(r->after_ns),
+                     ratio_text(r->ratio), ink, name(r->change), *ink ? "\033[0m" : "",
+                     r->note.empty() ? "" : ": " + r->note);
+  }
+  s += summary(changes) + "\n";
+  for (const std::string& c : changes.caveats) s += "Note: " + c + ".\n";
+  return s;
+}
+
+std::string to_markdown(const Changes& changes) {
+  std::string s = fmt::format("**{}**\n\n| verdict | problem | subject | timing | before | after | times as fast | "
+                              "in cycles | note |\n|---|---|---|---|---:|---:|---|---|---|\n", summary(changes));
+  for (const ChangedRow* r : by_weight(changes))
+    s += fmt::format("| {} | `{}` | {} | {} | {} | {} | {} | {} | {} |\n", name(r->change), cell(r->problem),
+                     cell(r->subject), cell(r->setting), time_text(r->before_ns), time_text(r->after_ns),
+                     ratio_text(r->ratio), ratio_text(r->cycles), cell(r->note));
+  for (const std::string& c : changes.caveats) s += "\n- " + cell(c) + "\n";
+  return s;
+}
+
+std::string to_junit(const Changes& changes, const CompareSettings& settings) {
+  const int bad = changes.regressions(settings);
+  const int unclear = settings.strict ? 0 : changes.count(Change::unclear);
+  std::string s = fmt::format("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites>\n<testsuite name=\"attune "
+                              "compare\" tests=\"{}\" failures=\"{}\" skipped=\"{}\">\n",
+                              changes.rows.size(), bad, unclear);
+  for (const ChangedRow& r : changes.rows) {
+    s += fmt::format("<testcase classname=\"{}\" name=\"{}\" time=\"{:.9f}\">", xml(r.subject),
+                     xml(r.problem + ", " + r.setting), r.after_ns * 1e-9);
+    const std::string text = xml(told(r));
+    if (changes.is_regression(r, settings)) s += fmt::format("<failure message=\"{}\"/>", text);
+    else if (r.change == Change::unclear) s += fmt::format("<skipped message=\"{}\"/>", text);
+    else s += fmt::format("<system-out>{}</system-out>", text);
+    s += "</testcase>\n";
+  }
+  return s + "</testsuite>\n</testsuites>\n";
+}
+
+std::string to_annotations(const Changes& changes, const CompareSettings& settings) {
+  std::string s;
+  for (const ChangedRow* r : by_weight(changes)) {
+    const bool bad = changes.is_regression(*r, settings);
+    const char* const level = bad ? "error" : r->change == Change::unclear ? "warning"
+                                            : r->change == Change::faster  ? "notice"
+                                                                           : nullptr;
+    if (level)
+      s += fmt::format("::{} title={}::{}\n", level, annotation(name(r->change) + " " + r->problem, true),
+                       annotation(told(*r), false));
+  }
+  return s;
+}
+
+}  // namespace attune
