@@ -42,6 +42,7 @@ const std::vector<Layer> kLayers = {
                "machine/cuda/", "transport/communicator.h", "variants/blocks.h", "verify/", "tool/", "attune/",
                "build_info.h"}},
     {"examples/", {"attune/"}},
+    {"python/extension/", {"attune/", "extension/"}},  // of Python
 };
 const std::regex kInclude(R"(^\s*#\s*include\s*([<"])([^>"]+)[>"])");
 const std::regex kSource(R"(\.(h|hpp|c|cpp|cu|cuh|def))");
@@ -112,7 +113,7 @@ std::string wrong_looks(const std::string& file, const std::vector<std::string>&
 std::string check_tree(std::string (*check)(const std::string&, const std::vector<std::string>&), int& files) {
   const fs::path root = ATTUNE_SOURCE_DIR;
   std::string wrong;
-  for (const char* folder : {"src", "include", "verify", "tool", "tests", "fuzz", "examples", "bench"}) {
+  for (const char* folder : {"src", "include", "verify", "tool", "tests", "fuzz", "examples", "bench", "python"}) {
     if (!fs::exists(root / folder)) continue;
     for (const fs::directory_entry& e : fs::recursive_directory_iterator(root / folder)) {
       const std::string kind = e.path().extension();

@@ -1,0 +1,35 @@
+"""Attention, tuned to your machine: attend(q, k, v) over tensors of any framework, without copies.
+
+    import attune
+    out = attune.attend(q, k, v, layout="bshd", causal=True)      # NumPy, PyTorch, CuPy: CPU or CUDA
+
+attune.torch has autograd, torch.compile and a scaled_dot_product_attention; attune.flash_attn the functions of
+flash_attn; attune.transformers registers an attention for Hugging Face models; attune.jax is for JAX."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from . import _core
+from ._attend import attend, attend_backward, check
+from ._core import Error, set_threads, threads, version
+from ._spec import Options
+
+__version__ = version()
+__all__ = ["Error", "Options", "Plan", "attend", "attend_backward", "check", "plan", "set_threads", "threads",
+           "version"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What a problem would run on: the backend, its workspace in bytes, and why it was chosen."""
+
+    backend: str
+    workspace: int
+    why: str
+
+
+def plan(line: str, device: str | None = None, backend: str | None = None) -> Plan:
+    """The plan of a problem line ("forward bf16 b2 h32/8 q4096 k4096 d128 causal"), as `attune plan` prints it; the
+    device ("cpu", "cuda:0", "h200") need not be here."""
+    return Plan(*_core.plan(line, device, backend))

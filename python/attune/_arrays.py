@@ -1,0 +1,31 @@
+"""Memory for results, from the framework that the queries come from. Nothing is imported: a caller who has a tensor of
+a framework has imported it."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from ._core import Error
+
+
+def empty(like: Any, shape: tuple[int, ...], dtype: str | None = None) -> Any:
+    """An array where `like` is, of its dtype or the one that is named."""
+    name = type(like).__module__.partition(".")[0]
+    framework = sys.modules.get(name)
+    if isinstance(like, getattr(sys.modules.get("torch"), "Tensor", ())):
+        torch = sys.modules["torch"]
+        return torch.empty(shape, dtype=getattr(torch, dtype) if dtype else like.dtype, device=like.device)
+    if name == "numpy" and framework:
+        return framework.empty(shape, dtype=dtype or like.dtype)
+    if name == "cupy" and framework:
+        with like.device:
+            return framework.empty(shape, dtype=dtype or like.dtype)
+    raise Error(f"attune: arrays of {name!r} are not made here: give out and lse, or use attune.jax for JAX")
+
+
+def stream_of(like: Any) -> int | None:
+    """The framework's current stream, where the framework does not say so by itself."""
+    if type(like).__module__.startswith("cupy"):
+        return sys.modules["cupy"].cuda.get_current_stream().ptr or 1
+    return None

@@ -1,0 +1,72 @@
+"""The operation, over tensors of any framework that has DLPack: attend, its backward, and only the checks of it.
+
+Nothing is copied: kernels read and write the memory that is given, on the framework's current stream."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from . import _core
+from ._arrays import empty, stream_of
+from ._spec import Layout, Options, Request, Window, request
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+
+def lse_shape(layout: str, q_shape: Any) -> tuple[int, ...]:
+    """[batch, head, seq], or [head, token] of packed sequences."""
+    if len(q_shape) != len(layout):
+        raise _core.Error(f"attune: q has {len(q_shape)} axes, and layout {layout!r} has {len(layout)}")
+    size = dict(zip(layout, q_shape))
+    return (size["h"], size["t"]) if layout == "thd" else (size["b"], size["h"], size["s"])
+
+
+def _arguments(r: Request, scale: float | None) -> tuple[float, float, float, int, int]:
+    return scale or 0.0, r.softcap, r.dropout, r.max_q, r.max_k
+
+
+def attend(q: Any, k: Any, v: Any, *, layout: Layout = "bshd", causal: bool = False, window: Window | None = None,
+           scale: float | None = None, return_lse: bool = False, out: Any = None, lse: Any = None,
+           stream: int | None = None, **options: Unpack[Options]) -> Any:
+    """softmax(q kᵀ · scale) v, of tensors that have DLPack.
+
+    layout names the axes of q, k, v and out: "bshd", "bhsd", or "thd" for packed sequences, with cu_q (and cu_k). A
+    causal mask ends at the last query and the last key (align="top_left" begins at the first). scale None is
+    1/sqrt(dim). Returns out, or (out, lse) with return_lse: lse is f32, natural, [batch, head, seq] or [head, token].
+    Where out and lse are given they are written; a stream is an address, and None is the framework's current one.
+    """
+    r = request(layout, causal, window, "no", options)
+    if out is None:
+        shape = lse_shape(layout, q.shape)[:0] + tuple(q.shape[:-1]) + (v.shape[-1],)
+        out = empty(q, shape)
+    if lse is None and return_lse:
+        lse = empty(q, lse_shape(layout, q.shape), "float32")
+    _core.run(r.spec.forward, *_arguments(r, scale), stream_of(q) if stream is None else stream, q, k, v, *r.tensors,
+              out, lse, *(None,) * len(r.spec.saved))
+    return (out, lse) if return_lse else out
+
+
+def attend_backward(d_out: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, *, d_lse: Any = None,
+                    layout: Layout = "bshd", causal: bool = False, window: Window | None = None,
+                    scale: float | None = None, stream: int | None = None,
+                    **options: Unpack[Options]) -> tuple[Any, Any, Any]:
+    """(dq, dk, dv) of an attend with the same arguments, from its out and lse."""
+    r = request(layout, causal, window, "no", options)
+    if r.spec.saved:
+        raise _core.Error(f"attune: the backward of {r.spec.variant!r} is in attune.torch")
+    dq, dk, dv = (empty(t, tuple(t.shape)) for t in (q, k, v))
+    _core.run(r.spec.backward, *_arguments(r, scale), stream_of(q) if stream is None else stream, q, k, v, *r.tensors,
+              out, lse, d_out, d_lse, dq, dk, dv, None, None, *(None,) * len(r.spec.variant_given))
+    return dq, dk, dv
+
+
+def check(q: Any, k: Any, v: Any, out: Any, *, layout: Layout = "bshd", causal: bool = False,
+          window: Window | None = None, **options: Unpack[Options]) -> str:
+    """Everything that can be wrong with an attend, the integers inside lengths, page tables and block lists among it;
+    waits for a GPU. Returns the problem line, which `attune plan` and `attune bench` take."""
+    r = request(layout, causal, window, "no", options)
+    arguments = (r.spec.forward, *_arguments(r, None), None, q, k, v, *r.tensors, out, None,
+                 *(None,) * len(r.spec.saved))
+    _core.check(*arguments)
+    return _core.line(*arguments)

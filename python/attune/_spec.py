@@ -1,0 +1,275 @@
+"""What a call asks for, apart from its tensors: hashable, as text where a compiler needs it, and made into the
+library's own form once.
+
+Every option of attention is a keyword here under the name that the C header gives its role or field."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any, Callable, Literal, TypedDict
+
+from . import _core
+
+Layout = Literal["bshd", "bhsd", "thd"]
+Window = tuple[int, int]  # keys to the left and to the right that a query sees; -1: all of them
+
+NO_LIMIT = 2**31 - 1
+_ALIGN = {"bottom_right": 0, "top_left": 1, "absolute": 2}
+_REPRODUCIBLE = {"no": 0, "run": 1, "batch": 2}
+_PRECISION = {"full": 0, "tf32": 1, "tf32x3": 2}
+_OPTION = {name: 1 << bit for bit, name in enumerate(
+    ("softcap", "alibi", "bias", "dropout", "sink", "accumulate", "append", "rotary", "rotary_half", "descale"))}
+
+# Tensors that a call may have beside q, k and v, in the order in which they are passed, with their axes. "kv": those of
+# k and v in the call's layout.
+TENSORS: dict[str, str] = {
+    "cu_q": "n", "cu_k": "n", "used_q": "b", "used_k": "b", "left_pad": "b", "cache_index": "b", "page_table": "bn",
+    "positions": "bn", "block_begin": "bhn", "block_column": "n", "block_begin_k": "bhn", "block_row_k": "n",
+    "slopes": "h", "sinks": "h", "bias": "bhqk", "seed": "n", "k_new": "kv", "v_new": "kv", "rotary_cos": "sd",
+    "rotary_sin": "sd", "descale_q": "bh", "descale_k": "bh", "descale_v": "bh"}
+VARIANT_TENSORS = 24
+_BACKWARD_HAS_NO = ("k_new", "v_new", "rotary_cos", "rotary_sin", "descale_q", "descale_k", "descale_v")
+
+
+class Options(TypedDict, total=False):
+    """The options of attention that most calls do not have. docs/python.md says what each is."""
+
+    align: Literal["bottom_right", "top_left", "absolute"]
+    softcap: float
+    dropout: float
+    max_q: int
+    max_k: int
+    rotary_interleaved: bool
+    reproducible: Literal["no", "run", "batch"]
+    precision: Literal["full", "tf32", "tf32x3"]
+    backend: str
+    variant: str
+    variant_tensors: dict[int, Any]
+    block_size: tuple[int, int]
+    cu_q: Any
+    cu_k: Any
+    used_q: Any
+    used_k: Any
+    left_pad: Any
+    cache_index: Any
+    page_table: Any
+    positions: Any
+    block_begin: Any
+    block_column: Any
+    block_begin_k: Any
+    block_row_k: Any
+    slopes: Any
+    sinks: Any
+    bias: Any
+    seed: Any
+    k_new: Any
+    v_new: Any
+    rotary_cos: Any
+    rotary_sin: Any
+    descale_q: Any
+    descale_k: Any
+    descale_v: Any
+
+
+class _Lazy:
+    """functools.cached_property without its lock, which costs a call time and stops torch.compile on Python 3.11."""
+
+    def __init__(self, make: Callable[[Any], Any]) -> None:
+        self.make = make
+        self.__doc__ = make.__doc__
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, spec: Any, owner: type) -> Any:
+        value = spec.__dict__[self.name] = self.make(spec)
+        return value
+
+
+@dataclasses.dataclass(frozen=True)
+class Spec:
+    layout: str = "bshd"
+    causal: bool = False
+    window: Window | None = None
+    align: str = "bottom_right"
+    softcap: bool = False
+    dropout: bool = False
+    rotary_interleaved: bool = True
+    reproducible: str = "no"
+    precision: str = "full"
+    backend: str = ""
+    variant: str = ""
+    block_size: Window = (0, 0)
+    given: tuple[str, ...] = ()  # names of tensors beside q, k and v, in order
+
+    def __post_init__(self) -> None:
+        for what, value, known in (("layout", self.layout, ("bshd", "bhsd", "thd")), ("align", self.align, _ALIGN),
+                                   ("reproducible", self.reproducible, _REPRODUCIBLE),
+                                   ("precision", self.precision, _PRECISION)):
+            if value not in known:
+                raise _core.Error(f"attune: {what} {value!r} is not one of {', '.join(known)}")
+        if self.layout == "thd" and "cu_q" not in self.given:
+            raise _core.Error("attune: layout 'thd' needs cu_q, where the sequences begin")
+        if self.layout != "thd" and "cu_q" in self.given:
+            raise _core.Error(f"attune: cu_q goes with layout 'thd', not {self.layout!r}")
+        for name in ("text", "append", "has_lse"):  # what compilers look at is there when they do
+            getattr(self, name)
+
+    @_Lazy
+    def text(self) -> str:
+        """The same, for a compiler's graph: from_text gives it back."""
+        return json.dumps({f.name: value for f in dataclasses.fields(self)
+                           if (value := getattr(self, f.name)) != f.default})
+
+    @_Lazy
+    def lse_axes(self) -> str:
+        return "ht" if self.layout == "thd" else "bhs"
+
+    @_Lazy
+    def kv_axes(self) -> str:
+        if "page_table" in self.given:
+            return "phsd" if self.layout == "bhsd" else "pshd"
+        if self.layout == "thd" and "cu_k" not in self.given:
+            return "bshd"  # packed queries, keys in a cache
+        return self.layout
+
+    def axes(self, name: str) -> str:
+        if name.startswith("variant"):
+            return self.layout if self.variant.startswith("nsa") and int(name[7:]) < 4 else "bshd"
+        axes = TENSORS[name]
+        if axes != "kv":
+            return axes
+        return "bhsd" if self.layout == "bhsd" else "bshd"  # new keys of a cache are never packed
+
+    @_Lazy
+    def append(self) -> bool:
+        return "k_new" in self.given
+
+    def _fields(self) -> dict[str, int]:
+        left, right = self.window or (-1, -1)
+        options = {"softcap": self.softcap, "dropout": self.dropout, "alibi": "slopes" in self.given,
+                   "bias": "bias" in self.given, "sink": "sinks" in self.given, "append": self.append,
+                   "rotary" if self.rotary_interleaved else "rotary_half": "rotary_cos" in self.given,
+                   "descale": "descale_q" in self.given}
+        if self.causal:
+            right = 0
+        window = left >= 0 or (right >= 0 and not self.causal)
+        return {"mask": 2 if window else 1 if self.causal else 0, "align": _ALIGN[self.align],
+                "left": (left if left >= 0 else NO_LIMIT) if window else 0,
+                "right": (right if right >= 0 else NO_LIMIT) if window else 0,
+                "block_q": self.block_size[0], "block_k": self.block_size[1],
+                "options": sum(_OPTION[name] for name, on in options.items() if on),
+                "repro": _REPRODUCIBLE[self.reproducible], "precision": _PRECISION[self.precision]}
+
+    def _handle(self, is_backward: bool, given: tuple[str, ...], extra: tuple[tuple[str, str], ...]) -> object:
+        places = [("q", self.layout), ("k", self.kv_axes), ("v", self.kv_axes)]
+        places += [(name, self.axes(name)) for name in given]
+        places += [("out", self.layout), ("lse", self.lse_axes), *extra]
+        return _core.spec({**self._fields(), "pass": int(is_backward)}, self.variant, self.backend, tuple(places))
+
+    @_Lazy
+    def forward(self) -> object:
+        """Its tensors: q, k, v, those given, out, lse, and what the variant saves."""
+        return self._handle(False, self.given, tuple((f"variant{n}", "bshd") for n in self.saved))
+
+    @_Lazy
+    def backward(self) -> object:
+        """Its tensors: those of the forward, d_out, d_lse, dq, dk, dv, d_bias, d_sinks and those of variant tensors."""
+        if refused := [name for name in self.given if name in _BACKWARD_HAS_NO]:
+            raise _core.Error(f"attune: a backward does not go with {', '.join(refused)}")
+        extra = [(f"variant{n}", "bshd") for n in self.saved]
+        extra += [("d_out", self.layout), ("d_lse", self.lse_axes), ("dq", self.layout), ("dk", self.kv_axes),
+                  ("dv", self.kv_axes), ("d_bias", TENSORS["bias"]), ("d_sinks", TENSORS["sinks"])]
+        extra += [("d_" + name, self.axes(name)) for name in self.variant_given]
+        return self._handle(True, self.given, tuple(extra))
+
+    @_Lazy
+    def has_lse(self) -> bool:
+        """False where branches of their own softmax are added up."""
+        return not self.saved
+
+    @_Lazy
+    def variant_given(self) -> tuple[str, ...]:
+        return tuple(name for name in self.given if name.startswith("variant"))
+
+    @_Lazy
+    def saved(self) -> tuple[int, ...]:
+        """Numbers of the tensors that a forward of the variant keeps for its backward."""
+        word, _, parameters = self.variant.partition(" ")
+        return (15, 16, 17) if word == "nsa" and "only=" not in parameters else ()
+
+
+_MOST = 4096  # specs that are kept; a program has a few
+_specs: dict[Any, Spec] = {}
+
+
+def spec(layout: str, causal: bool, window: Window | None, reproducible: str) -> Spec:
+    """That of a call without Options."""
+    key = (layout, causal, window, reproducible)
+    return _specs.get(key) or _keep(key, Spec(layout=layout, causal=causal, window=window, reproducible=reproducible))
+
+
+def spec_of(**fields: Any) -> Spec:
+    key = tuple(fields.items())
+    return _specs.get(key) or _keep(key, Spec(**fields))
+
+
+def from_text(text: str) -> Spec:
+    found = _specs.get(text)
+    if found is None:
+        fields = json.loads(text)
+        found = _keep(text, Spec(**{name: tuple(f) if isinstance(f, list) else f for name, f in fields.items()}))
+    return found
+
+
+def _keep(key: Any, made: Spec) -> Spec:
+    if len(_specs) >= _MOST:
+        _specs.clear()
+    _specs[key] = made
+    return made
+
+
+# torch.compile takes the answers of these as constants: torch.compiler.assume_constant_result, without importing torch.
+for _function in (spec, spec_of):
+    _function._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+@dataclasses.dataclass
+class Request:
+    """A call with Options: its Spec, its tensors beside q, k and v, and its numbers."""
+
+    spec: Spec
+    tensors: list[Any]
+    softcap: float = 0.0
+    dropout: float = 0.0
+    max_q: int = 0
+    max_k: int = 0
+
+
+_FLAGS = frozenset(("align", "rotary_interleaved", "reproducible", "precision", "backend", "variant", "block_size"))
+_NUMBERS = frozenset(("softcap", "dropout", "max_q", "max_k"))
+
+
+def request(layout: str, causal: bool, window: Window | None, reproducible: str, options: Options) -> Request:
+    fields: dict[str, Any] = {"reproducible": reproducible}
+    numbers: dict[str, Any] = {}
+    for name, value in options.items():
+        if name in _FLAGS:
+            fields[name] = value
+        elif name in _NUMBERS:
+            numbers[name] = value or 0
+        elif name not in TENSORS and name != "variant_tensors":
+            raise TypeError(f"attend() got an unexpected keyword argument {name!r}")
+    given = [name for name in TENSORS if options.get(name) is not None]
+    tensors = [options[name] for name in given]  # type: ignore[literal-required]
+    for n, tensor in sorted((options.get("variant_tensors") or {}).items()):
+        if tensor is not None:
+            given.append(f"variant{n}")
+            tensors.append(tensor)
+    for name in ("softcap", "dropout"):
+        fields[name] = numbers.get(name, 0) != 0
+    if fields["dropout"] and "seed" not in given:
+        raise _core.Error("attune: dropout needs seed, two i64: seed and offset")
+    made = spec_of(layout=layout, causal=causal, window=window, given=tuple(given), **fields)
+    return Request(made, tensors, **numbers)

@@ -1,0 +1,163 @@
+"""What the functions of flash_attn 2.x and of FlashAttention-3's interface share: their conventions in attune's words.
+
+Both align masks to the last query and the last key, count windows inclusively with -1 for no end, and return lse as
+[batch, head, seq] or [head, token]: so does attune. A row that sees no key has lse -inf here."""
+
+from __future__ import annotations
+
+from typing import Any, Sequence
+
+import torch
+from torch import Tensor
+
+from .._core import Error
+from .._spec import spec_of, TENSORS
+from ..torch._attend import call
+from ..torch._sdpa import new_seed
+
+
+def window_of(window_size: Sequence[int | None]) -> tuple[int, int] | None:
+    left, right = (-1 if side is None or side < 0 else int(side) for side in window_size)
+    return None if left < 0 and right < 0 else (left, right)
+
+
+def attention(q: Tensor, k: Tensor, v: Tensor, *, softmax_scale: float | None, causal: bool,
+              window_size: Sequence[int | None], softcap: float = 0.0, alibi_slopes: Tensor | None = None,
+              dropout_p: float = 0.0, deterministic: bool = False, max_q: int = 0, max_k: int = 0,
+              seed: Tensor | None = None, rotary_interleaved: bool = True,
+              **tensors: Tensor | None) -> tuple[Tensor, Tensor]:
+    """(out, lse) of attend() with these; `tensors` by the names of attune's roles."""
+    if alibi_slopes is not None and alibi_slopes.dim() == 2:
+        return _slopes_by_sequence(q, k, v, alibi_slopes, softmax_scale=softmax_scale, causal=causal,
+                                   window_size=window_size, softcap=softcap, dropout_p=dropout_p, seed=seed,
+                                   deterministic=deterministic, max_q=max_q, max_k=max_k,
+                                   rotary_interleaved=rotary_interleaved, **tensors)
+    if dropout_p and seed is None:
+        seed = new_seed(q.device)
+    tensors = {**tensors, "slopes": alibi_slopes, "seed": seed if dropout_p else None}
+    given = tuple(name for name in TENSORS if tensors.get(name) is not None)
+    reproducible = "run" if deterministic or torch.are_deterministic_algorithms_enabled() else "no"
+    spec = spec_of(layout="thd" if "cu_q" in given else "bshd", causal=causal, window=window_of(window_size),
+                   softcap=softcap != 0, dropout=dropout_p != 0, rotary_interleaved=rotary_interleaved,
+                   reproducible=reproducible, given=given)
+    return call(spec, _rows(q), _rows(k), _rows(v), [_whole(name, tensors[name]) for name in given],
+                (softmax_scale or 0.0, softcap, dropout_p), (max_q, max_k), True)
+
+
+def _rows(t: Tensor) -> Tensor:
+    return t if t.stride(-1) == 1 or t.shape[-1] == 1 else t.contiguous()
+
+
+_INTEGERS = ("cu_q", "cu_k", "used_q", "used_k", "left_pad", "cache_index", "page_table")
+_FLOATS = ("slopes", "rotary_cos", "rotary_sin")
+
+
+def _whole(name: str, t: Tensor) -> Tensor:
+    """In the dtype that the library reads: rotary tables come in the dtype of q."""
+    if name in _INTEGERS:
+        return t.to(torch.int32)
+    if name in _FLOATS:
+        return t.to(torch.float32)
+    return _rows(t)
+
+
+def _slopes_by_sequence(q: Tensor, k: Tensor, v: Tensor, slopes: Tensor, **named: Any) -> tuple[Tensor, Tensor]:
+    """ALiBi slopes [batch, head]: attune's are by head, so each sequence is a call."""
+    cache = [name for name in ("cu_q", "cu_k", "page_table", "cache_index") if named.get(name) is not None]
+    if cache and set(cache) != {"cu_q", "cu_k"}:
+        raise Error(f"attune: alibi_slopes of shape [batch, head] do not go with {', '.join(cache)}")
+    parts = []
+    if cache:
+        cu_q, cu_k = (named[name].tolist() for name in ("cu_q", "cu_k"))
+        rest = {name: value for name, value in named.items() if name not in ("cu_q", "cu_k", "max_q", "max_k")}
+        for b in range(len(cu_q) - 1):
+            rows, keys = slice(cu_q[b], cu_q[b + 1]), slice(cu_k[b], cu_k[b + 1])
+            if rows.stop > rows.start and keys.stop > keys.start:
+                out, lse = attention(q[None, rows], k[None, keys], v[None, keys], alibi_slopes=slopes[b], **rest)
+                parts.append((out[0], lse[0]))
+        return torch.cat([out for out, _ in parts]), torch.cat([lse for _, lse in parts], 1)
+    for b in range(q.shape[0]):
+        here = {name: t[b:b + 1] if isinstance(t, Tensor) and name in ("used_q", "used_k", "left_pad", "k_new", "v_new")
+                else t for name, t in named.items()}
+        parts.append(attention(q[b:b + 1], k[b:b + 1], v[b:b + 1], alibi_slopes=slopes[b], **here))
+    return torch.cat([out for out, _ in parts]), torch.cat([lse for _, lse in parts])
+
+
+@torch.no_grad()
+def probabilities(q: Tensor, k: Tensor, **named: Any) -> Tensor:
+    """For tests: exp(score - the row's greatest score), negative where dropout drops it, [batch, head, q, k].
+
+    The same attention with columns of the identity as values says what each key weighs."""
+    cu_q, cu_k = named.get("cu_q"), named.get("cu_k")
+    heads, step = k.shape[-2], 64
+    if cu_k is None:
+        place, count = torch.arange(k.shape[1], device=k.device).expand(k.shape[:2]), k.shape[1]
+    else:
+        place = torch.arange(len(k), device=k.device)
+        place = place - cu_k.long()[torch.bucketize(place, cu_k.long(), right=True) - 1]
+        count = int((cu_k[1:] - cu_k[:-1]).max())
+    q, k = q.detach().float(), k.detach().float()
+
+    def weights(**options: Any) -> Tensor:
+        columns = []
+        for first in range(0, count, step):
+            one = (place[..., None] == torch.arange(first, first + step, device=k.device)).float()
+            one = one[..., None, :].expand(*k.shape[:-2], heads, step).contiguous()
+            columns.append(attention(q, k, one, **{**named, **options})[0])
+        return torch.cat(columns, -1)[..., :count]
+
+    kept = weights()
+    whole = weights(dropout_p=0.0, seed=None)
+    scaled = whole / whole.amax(-1, keepdim=True).clamp_min(torch.finfo(torch.float32).tiny)
+    signed = torch.where((kept == 0) & (whole > 0), -scaled, scaled)
+    if cu_q is None:
+        return signed.transpose(1, 2)
+    starts = cu_q.tolist()
+    padded = signed.new_zeros(len(starts) - 1, int((cu_q[1:] - cu_q[:-1]).max()), *signed.shape[1:])
+    for b, (first, end) in enumerate(zip(starts, starts[1:])):
+        padded[b, :end - first] = signed[first:end]
+    return padded.transpose(1, 2)
+
+
+def cache_lengths(cache_seqlens: int | Tensor | None, batch: int, device: torch.device) -> Tensor | None:
+    if isinstance(cache_seqlens, int):
+        return torch.full((batch,), cache_seqlens, dtype=torch.int32, device=device)
+    return cache_seqlens
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor, rows: Tensor, interleaved: bool) -> Tensor:
+    """x [batch, seq, head, dim], whose rotary angles are rows [batch, seq] of the tables."""
+    half = cos.shape[-1]
+    c, s = (t.float()[rows.long()][:, :, None, :] for t in (cos, sin))
+    turned = x[..., :2 * half].float()
+    a, b = (turned[..., 0::2], turned[..., 1::2]) if interleaved else (turned[..., :half], turned[..., half:])
+    both = a * c - b * s, a * s + b * c
+    turned = torch.stack(both, -1).flatten(-2) if interleaved else torch.cat(both, -1)
+    return torch.cat([turned.to(x.dtype), x[..., 2 * half:]], -1)
+
+
+def with_cache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tensor | None, v: Tensor | None, *,
+               rotary_cos: Tensor | None, rotary_sin: Tensor | None, cache_seqlens: int | Tensor | None,
+               causal: bool, window_size: Sequence[int | None], rotary_interleaved: bool,
+               **named: Any) -> tuple[Tensor, Tensor]:
+    """flash_attn_with_kvcache of both interfaces. New keys are written behind the used ones of the cache."""
+    if (k is None) != (v is None):
+        raise Error("attune: k and v of a cache are given together or not at all")
+    if rotary_cos is not None and k is None:
+        raise Error("attune: rotary_cos and rotary_sin need new keys and values, k and v")
+    packed = named.get("cu_q") is not None
+    batch = len(named["cu_q"]) - 1 if packed else q.shape[0]
+    used = cache_lengths(cache_seqlens, batch, q.device)
+    if k is not None and used is None:
+        raise Error("attune: k and v need cache_seqlens, how many keys the cache has")
+    if rotary_cos is not None and not causal and window_of(window_size) is None and not packed and q.shape[1] > 1:
+        # Without a mask both interfaces turn all queries of a sequence by one angle, that of its first new key.
+        assert used is not None and k is not None and rotary_sin is not None
+        first = used[:, None].expand(-1, q.shape[1])
+        q = rotate(q, rotary_cos, rotary_sin, first, rotary_interleaved)
+        k = rotate(k, rotary_cos, rotary_sin, used[:, None] + torch.arange(k.shape[1], device=q.device),
+                   rotary_interleaved)
+        rotary_cos = rotary_sin = None
+    with torch.no_grad():
+        return attention(q, k_cache, v_cache, causal=causal, window_size=window_size, k_new=k, v_new=v, used_k=used,
+                         rotary_cos=rotary_cos, rotary_sin=rotary_sin, rotary_interleaved=rotary_interleaved, **named)

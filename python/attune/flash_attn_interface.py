@@ -1,0 +1,125 @@
+"""The functions of FlashAttention-3's flash_attn_interface, with their signatures and return values, by attune.
+
+    from attune.flash_attn_interface import flash_attn_func      # was: from flash_attn_interface import ...
+
+What attune has no counterpart of (qv, attention_chunk, new keys of several lengths) is refused. num_splits, pack_gqa,
+sm_margin and scheduler_metadata say how a kernel should run, not what it computes: the planner decides here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ._core import Error
+from .flash_attn._common import attention, with_cache
+
+__all__ = ["flash_attn_combine", "flash_attn_func", "flash_attn_qkvpacked_func", "flash_attn_varlen_func",
+           "flash_attn_with_kvcache", "get_scheduler_metadata"]
+
+Window = tuple[int | None, int | None]
+_NO_WINDOW: Window = (-1, -1)
+
+
+def _refuse(**given: Any) -> None:
+    for name, value in given.items():
+        if value is not None and (isinstance(value, Tensor) or value != 0):
+            raise Error(f"attune: {name} of FlashAttention-3 is not served")
+
+
+def _descale(q: Tensor, q_descale: Tensor | None, k_descale: Tensor | None,
+             v_descale: Tensor | None) -> dict[str, Tensor | None]:
+    if q.dtype != torch.float8_e4m3fn:
+        _refuse(q_descale=q_descale, k_descale=k_descale, v_descale=v_descale)
+        return {}
+    return {"descale_q": q_descale, "descale_k": k_descale, "descale_v": v_descale}
+
+
+def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, softmax_scale: float | None = None, causal: bool = False,
+                    qv: Tensor | None = None, q_descale: Tensor | None = None, k_descale: Tensor | None = None,
+                    v_descale: Tensor | None = None, window_size: Window = _NO_WINDOW, attention_chunk: int = 0,
+                    softcap: float = 0.0, num_splits: int = 1, pack_gqa: bool | None = None,
+                    deterministic: bool = False, sm_margin: int = 0, return_attn_probs: bool = False) -> Any:
+    """q [batch, seq_q, heads, dim], k and v [batch, seq_k, heads_k, dim]. Returns out, or (out, lse) with
+    return_attn_probs."""
+    _refuse(qv=qv, attention_chunk=attention_chunk)
+    out, lse = attention(q, k, v, softmax_scale=softmax_scale, causal=causal, window_size=window_size, softcap=softcap,
+                         deterministic=deterministic, **_descale(q, q_descale, k_descale, v_descale))
+    return (out, lse) if return_attn_probs else out
+
+
+def flash_attn_qkvpacked_func(qkv: Tensor, softmax_scale: float | None = None, causal: bool = False,
+                              q_descale: Tensor | None = None, k_descale: Tensor | None = None,
+                              v_descale: Tensor | None = None, window_size: Window = _NO_WINDOW,
+                              attention_chunk: int = 0, softcap: float = 0.0, deterministic: bool = False,
+                              num_q_heads: int | None = None, sm_margin: int = 0,
+                              return_attn_probs: bool = False) -> Any:
+    """flash_attn_func with qkv [batch, seq, 3, heads, dim], or, with num_q_heads, [batch, seq, heads + 2 heads_k,
+    dim]."""
+    if qkv.dim() == 5:
+        q, k, v = qkv.unbind(2)
+    else:
+        if num_q_heads is None or qkv.dim() != 4:
+            raise Error("attune: qkv of 4 axes needs num_q_heads")
+        heads_k = (qkv.shape[2] - num_q_heads) // 2
+        q, k, v = qkv.split([num_q_heads, heads_k, heads_k], 2)
+    return flash_attn_func(q, k, v, softmax_scale, causal, None, q_descale, k_descale, v_descale, window_size,
+                           attention_chunk, softcap, 1, None, deterministic, sm_margin, return_attn_probs)
+
+
+def flash_attn_varlen_func(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor,
+                           max_seqlen_q: int, max_seqlen_k: int, seqused_q: Tensor | None = None,
+                           seqused_k: Tensor | None = None, softmax_scale: float | None = None, causal: bool = False,
+                           qv: Tensor | None = None, q_descale: Tensor | None = None, k_descale: Tensor | None = None,
+                           v_descale: Tensor | None = None, window_size: Window = _NO_WINDOW, attention_chunk: int = 0,
+                           softcap: float = 0.0, num_splits: int = 1, pack_gqa: bool | None = None,
+                           deterministic: bool = False, sm_margin: int = 0, return_attn_probs: bool = False) -> Any:
+    """q [tokens, heads, dim] of all sequences, which begin at cu_seqlens_q; k and v likewise. seqused: of each sequence
+    only so many are there."""
+    _refuse(qv=qv, attention_chunk=attention_chunk)
+    out, lse = attention(q, k, v, softmax_scale=softmax_scale, causal=causal, window_size=window_size, softcap=softcap,
+                         deterministic=deterministic, cu_q=cu_seqlens_q, cu_k=cu_seqlens_k, used_q=seqused_q,
+                         used_k=seqused_k, max_q=int(max_seqlen_q), max_k=int(max_seqlen_k),
+                         **_descale(q, q_descale, k_descale, v_descale))
+    return (out, lse) if return_attn_probs else out
+
+
+def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tensor | None = None,
+                            v: Tensor | None = None, qv: Tensor | None = None, rotary_cos: Tensor | None = None,
+                            rotary_sin: Tensor | None = None, cache_seqlens: int | Tensor | None = None,
+                            cache_batch_idx: Tensor | None = None, cache_leftpad: Tensor | None = None,
+                            page_table: Tensor | None = None, cu_seqlens_q: Tensor | None = None,
+                            cu_seqlens_k_new: Tensor | None = None, max_seqlen_q: int | None = None,
+                            rotary_seqlens: Tensor | None = None, q_descale: Tensor | None = None,
+                            k_descale: Tensor | None = None, v_descale: Tensor | None = None,
+                            softmax_scale: float | None = None, causal: bool = False,
+                            window_size: Window = _NO_WINDOW, attention_chunk: int = 0, softcap: float = 0.0,
+                            rotary_interleaved: bool = True, scheduler_metadata: Tensor | None = None,
+                            num_splits: int = 0, pack_gqa: bool | None = None, sm_margin: int = 0,
+                            return_softmax_lse: bool = False) -> Any:
+    """Attention to a cache, whose new keys k and v, where given, are first written behind its cache_seqlens; with
+    rotary tables q and k are turned before. With cu_seqlens_q queries are packed, and max_seqlen_q bounds them."""
+    _refuse(qv=qv, attention_chunk=attention_chunk, cu_seqlens_k_new=cu_seqlens_k_new, rotary_seqlens=rotary_seqlens)
+    out, lse = with_cache(q, k_cache, v_cache, k, v, rotary_cos=rotary_cos, rotary_sin=rotary_sin,
+                          cache_seqlens=cache_seqlens, causal=causal, window_size=window_size,
+                          rotary_interleaved=rotary_interleaved, softmax_scale=softmax_scale, softcap=softcap,
+                          cache_index=cache_batch_idx, left_pad=cache_leftpad, page_table=page_table,
+                          cu_q=cu_seqlens_q, max_q=int(max_seqlen_q or 0),
+                          **_descale(q, q_descale, k_descale, v_descale))
+    return (out, lse) if return_softmax_lse else out
+
+
+def flash_attn_combine(out_partial: Tensor, lse_partial: Tensor, out: Tensor | None = None,
+                       out_dtype: torch.dtype | None = None) -> tuple[Tensor, Tensor]:
+    """Joins parts of one attention over different keys: out_partial [parts, ..., seq, head, dim] and lse_partial
+    [parts, ..., seq, head], natural."""
+    lse = torch.logsumexp(lse_partial, 0)
+    share = torch.exp(lse_partial - torch.where(lse.isfinite(), lse, torch.zeros_like(lse)))
+    joined = (out_partial.float() * share[..., None]).sum(0).to(out_dtype or out_partial.dtype)
+    return (joined if out is None else out.copy_(joined)), lse
+
+
+def get_scheduler_metadata(*args: Any, **kwargs: Any) -> None:
+    """None: attune's planner needs no metadata."""
+    return None

@@ -1,0 +1,147 @@
+"""The operators attune::forward, attune::backward and attune::append, which compilers and dispatch modes see.
+
+Eager code does not go through them: an operator that is registered in Python costs 5 us a call, and 28 with autograd
+(docs/python.md), more than the rest of a call. `_run` and `_run_backward` are what both ways share."""
+
+from __future__ import annotations
+
+from typing import Sequence
+
+import torch
+from torch import Tensor
+
+from .. import _core
+from .._attend import lse_shape
+from .._spec import Spec, from_text
+from ._saved import saved_shapes
+
+Numbers = Sequence[float]  # scale, softcap, dropout
+Lengths = Sequence[int]    # max_q, max_k; 0: those of the tensors
+
+
+def empty_out(q: Tensor, v: Tensor) -> Tensor:
+    """As q lies in memory, so that heads and rows keep their order."""
+    if q.shape[-1] == v.shape[-1]:
+        return torch.empty_like(q)
+    order = sorted(range(q.dim() - 1), key=lambda n: -q.stride(n))
+    shape = [q.shape[n] for n in order] + [v.shape[-1]]
+    back = [order.index(n) for n in range(q.dim() - 1)] + [q.dim() - 1]
+    return torch.empty(shape, dtype=q.dtype, device=q.device).permute(back)
+
+
+def empty_lse(spec: Spec, q: Tensor) -> Tensor:
+    shape = lse_shape(spec.layout, q.shape) if spec.has_lse else (0,)
+    return torch.empty(shape, dtype=torch.float32, device=q.device)
+
+
+def empty_saved(spec: Spec, q: Tensor, k: Tensor, v: Tensor) -> list[Tensor]:
+    return [torch.empty(shape, dtype=dtype or q.dtype, device=q.device)
+            for shape, dtype in saved_shapes(spec, q, k, v)]
+
+
+def run(spec: Spec, q: Tensor, k: Tensor, v: Tensor, tensors: Sequence[Tensor | None], numbers: Numbers,
+        lengths: Lengths, out: Tensor | None = None, lse: bool = True) -> tuple[Tensor, Tensor | None, list[Tensor]]:
+    if out is None:
+        out = empty_out(q, v)
+        if "used_q" in spec.given:  # rows that are not there are not written
+            out.zero_()
+    log_sum = empty_lse(spec, q) if lse else None
+    saved = empty_saved(spec, q, k, v)
+    _core.run(spec.forward, *numbers, *lengths, None, q, k, v, *tensors, out, log_sum if spec.has_lse else None, *saved)
+    return out, log_sum, saved
+
+
+def run_backward(spec: Spec, d_out: Tensor, d_lse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, out: Tensor,
+                 lse: Tensor, tensors: Sequence[Tensor | None], saved: Sequence[Tensor], numbers: Numbers,
+                 lengths: Lengths, wanted: Sequence[bool]) -> tuple[Tensor, Tensor, Tensor, list[Tensor]]:
+    """dq, dk, dv, and those of `tensors` that are wanted; the others are empty."""
+    dq, dk, dv, more = empty_gradients(spec, q, k, v, tensors, wanted)
+    of = {name: gradient for name, gradient, w in zip(spec.given, more, wanted) if w}
+    if d_out.stride(-1) != 1:
+        d_out = d_out.contiguous()
+    joined = (out, lse) if spec.has_lse else (None, None)
+    _core.run(spec.backward, *numbers, *lengths, None, q, k, v, *tensors, *joined, *saved, d_out, d_lse, dq, dk, dv,
+              of.get("bias"), of.get("sinks"), *(of.get(name) for name in spec.variant_given))
+    return dq, dk, dv, more
+
+
+def empty_gradients(spec: Spec, q: Tensor, k: Tensor, v: Tensor, tensors: Sequence[Tensor | None],
+                    wanted: Sequence[bool]) -> tuple[Tensor, Tensor, Tensor, list[Tensor]]:
+    # Rows of q that are in no sequence are not written.
+    dq = torch.zeros_like(q) if "cu_q" in spec.given or "used_q" in spec.given else torch.empty_like(q)
+    # Streams of a variant have gradients of their dtype; bias, sinks, gates and weights have f32 ones.
+    more = [torch.zeros(t.shape, dtype=t.dtype if t.dtype == torch.float64 or is_stream(spec, name) else torch.float32,
+                        device=t.device) if w and t is not None else q.new_empty(0)
+            for name, t, w in zip(spec.given, tensors, wanted)]
+    return dq, torch.empty_like(k), torch.empty_like(v), more
+
+
+def is_stream(spec: Spec, name: str) -> bool:
+    return spec.variant.startswith("nsa") and name in ("variant0", "variant1", "variant2", "variant3")
+
+
+@torch.library.custom_op("attune::forward", mutates_args=())
+def forward(q: Tensor, k: Tensor, v: Tensor, tensors: Sequence[Tensor | None], spec: str, numbers: Sequence[float],
+            lengths: Sequence[int]) -> tuple[Tensor, Tensor, list[Tensor]]:
+    out, lse, saved = run(from_text(spec), q, k, v, tensors, numbers, lengths)
+    assert lse is not None
+    return out, lse, saved
+
+
+@forward.register_fake
+def _(q, k, v, tensors, spec, numbers, lengths):
+    s = from_text(spec)
+    return empty_out(q, v), empty_lse(s, q), empty_saved(s, q, k, v)
+
+
+@torch.library.custom_op("attune::backward", mutates_args=())
+def backward(d_out: Tensor, d_lse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor,
+             tensors: Sequence[Tensor | None], saved: Sequence[Tensor], spec: str, numbers: Sequence[float],
+             lengths: Sequence[int], wanted: Sequence[bool]) -> tuple[Tensor, Tensor, Tensor, list[Tensor]]:
+    return run_backward(from_text(spec), d_out, d_lse, q, k, v, out, lse, tensors, saved, numbers, lengths, wanted)
+
+
+@backward.register_fake
+def _(d_out, d_lse, q, k, v, out, lse, tensors, saved, spec, numbers, lengths, wanted):
+    return empty_gradients(from_text(spec), q, k, v, tensors, wanted)
+
+
+def _keep(ctx, inputs, output) -> None:
+    q, k, v, tensors, ctx.spec, ctx.numbers, ctx.lengths = inputs
+    out, lse, saved = output
+    ctx.count = len(tensors)
+    ctx.save_for_backward(q, k, v, out, lse, *tensors, *saved)
+    ctx.set_materialize_grads(False)
+
+
+def _gradients(ctx, d_out, d_lse, _):
+    q, k, v, out, lse, *rest = ctx.saved_tensors
+    tensors, saved = rest[:ctx.count], rest[ctx.count:]
+    wanted = _wanted_of(tensors, ctx.needs_input_grad[3])
+    if d_out is None:
+        d_out = torch.zeros_like(out)
+    dq, dk, dv, more = backward(d_out, d_lse, q, k, v, out, lse, tensors, saved, ctx.spec, ctx.numbers, ctx.lengths,
+                                wanted)
+    return dq, dk, dv, [g.to(t.dtype) if w else None for g, t, w in zip(more, tensors, wanted)], None, None, None
+
+
+def _wanted_of(tensors, needs) -> list[bool]:
+    return list(needs) if isinstance(needs, (list, tuple)) else [bool(needs) and t is not None and
+                                                                  t.is_floating_point() for t in tensors]
+
+
+forward.register_autograd(_gradients, setup_context=_keep)
+
+
+@torch.library.custom_op("attune::append", mutates_args=("k", "v"))
+def append(q: Tensor, k: Tensor, v: Tensor, tensors: Sequence[Tensor | None], spec: str, numbers: Sequence[float],
+           lengths: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """A forward that writes new keys and values into the cache that k and v are."""
+    out, lse, _ = run(from_text(spec), q, k, v, tensors, numbers, lengths)
+    assert lse is not None
+    return out, lse
+
+
+@append.register_fake
+def _(q, k, v, tensors, spec, numbers, lengths):
+    return empty_out(q, v), empty_lse(from_text(spec), q)

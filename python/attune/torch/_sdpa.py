@@ -1,0 +1,267 @@
+"""scaled_dot_product_attention with PyTorch's signature and meaning, and a way to put it in PyTorch's place.
+
+What attune does not serve (f64, nested tensors, other devices) goes to PyTorch, and is counted."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import dataclasses
+import math
+import time
+from typing import Any, Callable, Iterator, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .. import _core
+from .._spec import spec as plain_spec, spec_of
+from ._attend import call
+
+_torch_sdpa = F.scaled_dot_product_attention
+_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+
+
+@dataclasses.dataclass
+class Counters:
+    """Which calls of scaled_dot_product_attention ran where, and why those that PyTorch ran did."""
+
+    attune: int = 0
+    torch: int = 0
+    why: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
+
+    def clear(self) -> None:
+        self.attune = self.torch = 0
+        self.why.clear()
+
+
+counters = Counters()
+
+
+def _refusal(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, is_causal: bool, scale: float | None,
+             enable_gqa: bool) -> str | None:
+    """Why PyTorch has to see the call: what attune does not serve, and what PyTorch has an error for."""
+    if query.dtype not in _DTYPES:
+        return f"dtype {query.dtype}"
+    if query.device.type not in ("cpu", "cuda"):
+        return f"device {query.device.type}"
+    if query.is_nested or key.is_nested or value.is_nested:
+        return "nested tensors"
+    if query.dim() < 2 or key.dim() != query.dim() or value.dim() != query.dim():
+        return "tensors of different numbers of axes"
+    if query.shape[-1] != key.shape[-1] or key.shape[-2] != value.shape[-2] or key.dtype != query.dtype or \
+            value.dtype != query.dtype or not query.device == key.device == value.device:
+        return "tensors that do not go together"
+    if 0 in query.shape or 0 in key.shape or 0 in value.shape:
+        return "an empty tensor"
+    if scale is not None and not (scale != 0 and math.isfinite(scale)):
+        return f"scale {scale}"
+    if query.dim() > 3 and query.shape[-3] != key.shape[-3] and not enable_gqa and 1 not in (
+            query.shape[-3], key.shape[-3]):
+        return "heads that differ without enable_gqa"
+    if enable_gqa and query.dim() > 2 and (query.shape[-3] % key.shape[-3] or key.shape[-3] != value.shape[-3]):
+        return "heads that do not divide"
+    if attn_mask is not None:
+        if is_causal:
+            return "attn_mask beside is_causal"
+        if attn_mask.dtype not in (torch.bool, torch.float32, query.dtype) or attn_mask.device != query.device:
+            return f"attn_mask of {attn_mask.dtype}"
+        if not 2 <= attn_mask.dim() <= query.dim():
+            return f"attn_mask of {attn_mask.dim()} axes"
+    return None
+
+
+def _bias(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    """A mask as numbers that are added."""
+    if mask.dtype == torch.bool:
+        mask = torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(mask.logical_not(), -math.inf)
+    if mask.shape[-1] > 1 and mask.stride(-1) != 1:
+        mask = mask.contiguous()
+    return mask
+
+
+def _fold(t: Tensor, lead: torch.Size, axes: int) -> Tensor:
+    """[..., H, L, E] of `axes` axes to four, with the leading axes broadcast to `lead`."""
+    if axes == 3:
+        return t.expand(*lead, *t.shape[-2:]).unsqueeze(1)
+    if axes == 2:
+        return t[None, None]
+    if t.shape[:-3] != lead:
+        t = t.expand(*lead, *t.shape[-3:])
+    return t if axes == 4 else t.reshape(-1, *t.shape[-3:])
+
+
+def _rows(t: Tensor) -> Tensor:
+    return t if t.stride(-1) == 1 or t.shape[-1] == 1 else t.contiguous()
+
+
+def _attune_sdpa(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, dropout_p: float,
+                 is_causal: bool, scale: float | None, enable_gqa: bool) -> Tensor:
+    axes = query.dim()
+    if axes == 4 and query.shape[0] == key.shape[0] == value.shape[0] and (
+            enable_gqa or query.shape[1] == key.shape[1] == value.shape[1]):
+        lead, q, k, v = query.shape[:1], _rows(query), _rows(key), _rows(value)
+    else:
+        lead = torch.broadcast_shapes(*(t.shape[:-2] if axes == 3 else t.shape[:-3] for t in (query, key, value)))
+        heads = query.shape[-3] if enable_gqa and axes > 3 else 0
+        if axes > 3 and not heads:
+            most = max(t.shape[-3] for t in (query, key, value))
+            query, key, value = (t.expand(*t.shape[:-3], most, *t.shape[-2:]) for t in (query, key, value))
+        q, k, v = (_rows(_fold(t, lead, axes)) for t in (query, key, value))
+    reproducible = "run" if torch.are_deterministic_algorithms_enabled() else "no"
+    numbers = (scale or 0.0, 0.0, dropout_p)
+    if attn_mask is None and not dropout_p and not is_causal:
+        out = call(plain_spec("bhsd", False, None, reproducible), q, k, v, (), numbers, (0, 0), False)
+    else:
+        tensors: list[Tensor] = []
+        given: list[str] = []
+        if attn_mask is not None:
+            given.append("bias")
+            tensors.append(_mask_of(attn_mask, query, key, lead, axes))
+        if dropout_p:
+            given.append("seed")
+            tensors.append(new_seed(q.device))
+        spec = spec_of(layout="bhsd", causal=is_causal, align="top_left", reproducible=reproducible,
+                       dropout=dropout_p != 0, given=tuple(given))
+        out = call(spec, q, k, v, tensors, numbers, (0, 0), False)
+    if axes == 4:
+        return out
+    return out.reshape(*lead, *(out.shape[1:] if axes > 3 else out.shape[-2:]))
+
+
+def _mask_of(mask: Tensor, query: Tensor, key: Tensor, lead: torch.Size, axes: int) -> Tensor:
+    bias = _bias(mask, query.dtype)
+    bias = bias[(None,) * (axes - bias.dim())] if bias.dim() < axes else bias
+    if axes == 3:
+        return bias.unsqueeze(1)
+    if axes == 2:
+        return bias[None, None]
+    if axes > 4:
+        bias = bias.expand(*lead, *bias.shape[-3:]).reshape(-1, *bias.shape[-3:])
+    return bias
+
+
+def new_seed(device: torch.device) -> Tensor:
+    """Seed and offset of dropout, from PyTorch's generator of the device."""
+    return torch.randint(0, 2**62, (2,), dtype=torch.int64, device=device)
+
+
+def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None,
+                                 dropout_p: float = 0.0, is_causal: bool = False, scale: float | None = None,
+                                 enable_gqa: bool = False) -> Tensor:
+    """torch.nn.functional.scaled_dot_product_attention, by attune.
+
+    Masks of every broadcast shape, boolean or added; is_causal begins at the first key; a row that sees no key is 0.
+    What attune does not serve PyTorch runs: attune.torch.counters says how often, and why."""
+    why = _refusal(query, key, value, attn_mask, is_causal, scale, enable_gqa)
+    if why is None and dropout_p >= 1:
+        why = f"dropout_p {dropout_p}"
+    if why is None:
+        try:
+            out = _attune_sdpa(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+            if not torch.compiler.is_compiling():
+                counters.attune += 1
+            return out
+        except _core.Error as refusal:
+            why = str(refusal)
+    return _by_torch(why, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+
+
+def _by_torch(why: str, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, dropout_p: float,
+              is_causal: bool, scale: float | None, enable_gqa: bool) -> Tensor:
+    if not torch.compiler.is_compiling():
+        counters.torch += 1
+        counters.why[why] += 1
+    return _torch_sdpa(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+
+
+_faster: dict[Any, bool] = {}  # what was measured: is attune the faster one?
+
+
+def _seconds(run: Callable[[], Any], device: torch.device) -> float:
+    def wait() -> None:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+
+    run()
+    times = []
+    for _ in range(5):
+        wait()
+        begin = time.perf_counter()
+        for _ in range(3):
+            run()
+        wait()
+        times.append(time.perf_counter() - begin)
+    return sorted(times)[2]
+
+
+def _measure(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, dropout_p: float, is_causal: bool,
+             scale: float | None, enable_gqa: bool, needs_grad: bool) -> bool:
+    """Times both at these sizes, with their backward where a gradient is wanted. Nobody's generator moves."""
+    q, k, v = (t.detach().clone(memory_format=torch.preserve_format).requires_grad_(needs_grad)
+               for t in (query, key, value))
+    devices = [query.device] if query.device.type == "cuda" else []
+
+    def run(sdpa: Callable[..., Tensor]) -> None:
+        out = sdpa(q, k, v, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+        if needs_grad:
+            torch.autograd.grad(out, (q, k, v), torch.ones_like(out))
+
+    def ours(*a: Any, **named: Any) -> Tensor:
+        return _attune_sdpa(*a, named["scale"], named["enable_gqa"])
+
+    with torch.random.fork_rng(devices), torch.set_grad_enabled(needs_grad):
+        try:
+            return _seconds(lambda: run(ours), query.device) < _seconds(lambda: run(_torch_sdpa), query.device)
+        except _core.Error:
+            return False
+
+
+def _key(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, dropout_p: float, is_causal: bool,
+         needs_grad: bool) -> Any:
+    mask = None if attn_mask is None else (tuple(attn_mask.shape), attn_mask.dtype)
+    return (query.device, query.dtype, tuple(query.shape), tuple(key.shape), tuple(value.shape), mask, dropout_p != 0,
+            is_causal, needs_grad)
+
+
+def _routed(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
+            is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False) -> Tensor:
+    if why := _refusal(query, key, value, attn_mask, is_causal, scale, enable_gqa):
+        return _by_torch(why, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+    needs_grad = torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad)
+    at = _key(query, key, value, attn_mask, dropout_p, is_causal, needs_grad)
+    faster = _faster.get(at)
+    if faster is None:
+        if torch.compiler.is_compiling() or (query.is_cuda and torch.cuda.is_current_stream_capturing()):
+            return _by_torch("not measured yet", query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+        faster = _faster[at] = _measure(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa,
+                                        needs_grad)
+    if faster:
+        return scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+    return _by_torch("measured slower", query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+
+
+def install(route: Literal["measured", "always"] = "measured") -> None:
+    """Puts attune in the place of torch.nn.functional.scaled_dot_product_attention.
+
+    "measured": the first call of every combination of sizes times both, and the faster one runs from then on.
+    "always": attune runs whatever it serves."""
+    if route not in ("measured", "always"):
+        raise _core.Error(f"attune: route {route!r} is not one of measured, always")
+    F.scaled_dot_product_attention = _routed if route == "measured" else scaled_dot_product_attention
+
+
+def uninstall() -> None:
+    F.scaled_dot_product_attention = _torch_sdpa
+
+
+@contextlib.contextmanager
+def installed(route: Literal["measured", "always"] = "measured") -> Iterator[Counters]:
+    """install() for a while; what was there before is there again afterwards."""
+    before = F.scaled_dot_product_attention
+    install(route)
+    try:
+        yield counters
+    finally:
+        F.scaled_dot_product_attention = before

@@ -1,0 +1,91 @@
+#include "extension/borrow.h"
+
+#include <cstring>
+
+namespace attune {
+namespace {
+
+using dlpack::Exchange;
+
+// Few types of tensors meet in a process: they are looked up once. A type is kept alive, so its address stays its own.
+struct Known {
+  PyTypeObject* type = nullptr;
+  const Exchange* exchange = nullptr;
+};
+constexpr int kKnown = 8;
+Known known[kKnown];
+
+const Exchange* look_up(PyTypeObject* type) {
+  Ref capsule(PyObject_GetAttrString(reinterpret_cast<PyObject*>(type), "__dlpack_c_exchange_api__"));
+  if (!capsule) return PyErr_Clear(), nullptr;
+  const auto* e = static_cast<const Exchange*>(PyCapsule_GetPointer(capsule.get(), "dlpack_exchange_api"));
+  if (!e) return PyErr_Clear(), nullptr;
+  while (e && e->version.major != 1) e = e->older;
+  return e && e->lend && e->current_stream ? e : nullptr;
+}
+
+const Exchange* exchange_of(PyObject* object) {
+  PyTypeObject* type = Py_TYPE(object);
+  int n = 0;
+  for (; n < kKnown && known[n].type; ++n)
+    if (known[n].type == type) return known[n].exchange;
+  const Exchange* e = look_up(type);
+  if (n < kKnown) {
+    Py_INCREF(reinterpret_cast<PyObject*>(type));
+    known[n] = {type, e};
+  }
+  return e;
+}
+
+// The capsule of an object that has __dlpack__. Producers before DLPack 1.0 do not know max_version, and say so by a
+// TypeError. Only a producer on a GPU is told of a stream: NumPy refuses any.
+PyObject* capsule_of(PyObject* object, PyObject* stream) {
+  Ref producer(PyObject_GetAttrString(object, "__dlpack__"));
+  Ref device(producer ? PyObject_CallMethod(object, "__dlpack_device__", nullptr) : nullptr);
+  if (!device) return nullptr;
+  Ref kind(PySequence_GetItem(device.get(), 0));
+  const long type = kind ? PyLong_AsLong(kind.get()) : -1;
+  if (type == -1 && PyErr_Occurred()) return nullptr;
+  Ref none(PyTuple_New(0)), with(PyDict_New()), version(Py_BuildValue("(ii)", 1, 1)), legacy(PyLong_FromLong(1));
+  if (!none || !with || !version || !legacy) return nullptr;
+  // 1 is CUDA's legacy default stream: what a call runs on where nobody names a stream.
+  PyObject* told = stream ? stream : legacy.get();
+  if (type == dlpack::kCuda && PyDict_SetItemString(with.get(), "stream", told)) return nullptr;
+  if (PyDict_SetItemString(with.get(), "max_version", version.get())) return nullptr;
+  PyObject* capsule = PyObject_Call(producer.get(), none.get(), with.get());
+  if (capsule || !PyErr_ExceptionMatches(PyExc_TypeError)) return capsule;
+  PyErr_Clear();
+  PyDict_DelItemString(with.get(), "max_version");
+  return PyObject_Call(producer.get(), none.get(), with.get());
+}
+
+}  // namespace
+
+bool Borrowed::take(PyObject* object, const char* role, const char* axes, bool written, PyObject* stream) {
+  tensor.axes = axes;
+  auto* lent = reinterpret_cast<dlpack::Tensor*>(&tensor);
+  by = exchange_of(object);
+  if (by) return by->lend(object, lent) == 0;
+  capsule.reset(capsule_of(object, stream));
+  if (!capsule) {
+    if (PyErr_ExceptionMatches(PyExc_AttributeError)) {
+      PyErr_Clear();
+      Ref type(PyObject_Str(reinterpret_cast<PyObject*>(Py_TYPE(object))));
+      return fail("attune: %s: %U is not a tensor: it has no __dlpack__", role, type.get());
+    }
+    return false;
+  }
+  if (PyCapsule_IsValid(capsule.get(), "dltensor_versioned")) {
+    const auto* m = static_cast<const dlpack::Versioned*>(PyCapsule_GetPointer(capsule.get(), "dltensor_versioned"));
+    if (m->version.major != 1) return fail("attune: %s: DLPack %u is not DLPack 1", role, m->version.major);
+    if (written && (m->flags & dlpack::kReadOnly)) return fail("attune: %s: its memory is read-only", role);
+    std::memcpy(lent, &m->tensor, sizeof m->tensor);
+    return true;
+  }
+  const auto* m = static_cast<const dlpack::Managed*>(PyCapsule_GetPointer(capsule.get(), "dltensor"));
+  if (!m) return false;
+  std::memcpy(lent, &m->tensor, sizeof m->tensor);
+  return true;
+}
+
+}  // namespace attune

@@ -1,0 +1,44 @@
+// A Python object as an attune_tensor, without a copy: by the framework's table of C functions where it has one
+// (PyTorch from 2.10 on), else by __dlpack__. Valid while the object and this are.
+#pragma once
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include "extension/exchange.h"
+
+namespace attune {
+
+// A reference that is given back.
+class Ref {
+ public:
+  Ref() = default;
+  explicit Ref(PyObject* owned) : object_(owned) {}
+  Ref(const Ref&) = delete;
+  Ref& operator=(const Ref&) = delete;
+  ~Ref() { Py_XDECREF(object_); }
+  void reset(PyObject* owned) {
+    PyObject* before = object_;
+    object_ = owned;
+    Py_XDECREF(before);
+  }
+  PyObject* get() const { return object_; }
+  explicit operator bool() const { return object_ != nullptr; }
+
+ private:
+  PyObject* object_ = nullptr;
+};
+
+struct Borrowed {
+  attune_tensor tensor{};
+  const dlpack::Exchange* by = nullptr;  // the framework's table, where it was lent by one
+  Ref capsule;
+
+  // `written`: memory that its owner calls read-only is refused. `stream` is what the producer is told it is used on.
+  // False with an exception set.
+  bool take(PyObject* object, const char* role, const char* axes, bool written, PyObject* stream);
+};
+
+PyObject* error_type();  // attune.Error
+bool fail(const char* format, ...);  // sets it; false
+
+}  // namespace attune

@@ -1,0 +1,185 @@
+// attune._core: the C interface as Python functions. Built on the limited API, so one file serves every Python from
+// 3.10 on; numbers and tensors are passed by position, because this is on the path of every call. The package around it
+// gives them names.
+#include <cstdarg>
+#include <cstring>
+#include <new>
+
+#include "extension/spec.h"
+
+namespace attune {
+namespace {
+
+PyObject* error = nullptr;
+constexpr const char* kSpec = "attune.spec";
+
+PyObject* refused() {
+  PyErr_SetString(error, attune_last_error());
+  return nullptr;
+}
+
+const Spec* spec_of(PyObject* capsule) { return static_cast<const Spec*>(PyCapsule_GetPointer(capsule, kSpec)); }
+
+void destroy_spec(PyObject* capsule) { delete spec_of(capsule); }
+
+// Where a plan that is asked for by name is made.
+std::string device_of(const attune_tensor& t) {
+  return t.device.type == dlpack::kCuda ? "cuda:" + std::to_string(t.device.id) : "cpu";
+}
+
+int run_plan(const Spec& spec, const attune_problem& problem, const attune_args& args, void* stream) {
+  attune_plan* plan = nullptr;
+  const attune_tensor* q = args.role[ATTUNE_Q];
+  if (attune_plan_create(&problem, q ? device_of(*q).c_str() : "cpu", spec.backend.c_str(), &plan)) return 1;
+  const int answer = attune_plan_run(plan, &args, stream);
+  attune_plan_destroy(plan);
+  return answer;
+}
+
+// One call, from arguments to an answer: also where the tensors of it live.
+struct Call {
+  static constexpr int kNumbers = 7;  // spec, scale, softcap, dropout, len_q, len_k, stream; then tensors
+  const Spec* spec = nullptr;
+  attune_args args{};
+  attune_problem problem{};
+  void* stream = nullptr;
+  Borrowed tensors[ATTUNE_ROLES];
+
+  bool take(PyObject* const* given, Py_ssize_t count) {
+    if (count < kNumbers) return fail("attune: a call has at least %d arguments", kNumbers);
+    spec = spec_of(given[0]);
+    if (!spec) return false;
+    if (size_t(count - kNumbers) != spec->places.size() || count - kNumbers > ATTUNE_ROLES)
+      return fail("attune: %zd tensors are given, and the call has %zu", count - kNumbers, spec->places.size());
+    args.size = sizeof args;
+    args.scale = float(PyFloat_AsDouble(given[1]));
+    args.softcap = float(PyFloat_AsDouble(given[2]));
+    args.dropout = float(PyFloat_AsDouble(given[3]));
+    const long len_q = PyLong_AsLong(given[4]), len_k = PyLong_AsLong(given[5]);
+    PyObject* told = given[6] == Py_None ? nullptr : given[6];
+    if (told) stream = PyLong_AsVoidPtr(told);
+    if (PyErr_Occurred()) return false;
+    if (len_q < 0 || len_q > INT32_MAX || len_k < 0 || len_k > INT32_MAX)
+      return fail("attune: lengths %ld and %ld are not in 0 ... 2^31 - 1", len_q, len_k);
+    const Borrowed* on_gpu = nullptr;
+    for (size_t n = 0; n < spec->places.size(); ++n) {
+      PyObject* object = given[kNumbers + n];
+      if (object == Py_None) continue;
+      const Spec::Place& place = spec->places[n];
+      Borrowed& t = tensors[n];
+      if (!t.take(object, place.name.c_str(), place.axes.c_str(), place.written, told)) return false;
+      args.role[place.role] = &t.tensor;
+      if (!on_gpu && t.tensor.device.type == dlpack::kCuda) on_gpu = &t;
+    }
+    // Frameworks without a table of functions were told of the legacy default stream, which is a null pointer.
+    if (!told && on_gpu && on_gpu->by &&
+        on_gpu->by->current_stream(dlpack::kCuda, on_gpu->tensor.device.id, &stream))
+      return false;
+    problem = problem_of(*spec, args, int32_t(len_q), int32_t(len_k));
+    return true;
+  }
+};
+
+PyObject* run(PyObject*, PyObject* const* given, Py_ssize_t count) {
+  Call c;
+  if (!c.take(given, count)) return nullptr;
+  int answer;
+  PyThreadState* state = PyEval_SaveThread();
+  answer = c.spec->backend.empty() ? attune_call(&c.problem, &c.args, c.stream)
+                                   : run_plan(*c.spec, c.problem, c.args, c.stream);
+  PyEval_RestoreThread(state);
+  if (answer) return refused();
+  Py_RETURN_NONE;
+}
+
+PyObject* check(PyObject*, PyObject* const* given, Py_ssize_t count) {
+  Call c;
+  if (!c.take(given, count)) return nullptr;
+  if (attune_check(&c.problem, &c.args)) return refused();
+  Py_RETURN_NONE;
+}
+
+PyObject* line(PyObject*, PyObject* const* given, Py_ssize_t count) {
+  Call c;
+  char text[1024];
+  if (!c.take(given, count)) return nullptr;
+  if (attune_problem_format(&c.problem, text, sizeof text)) return refused();
+  return PyUnicode_FromString(text);
+}
+
+PyObject* spec(PyObject*, PyObject* given) {
+  PyObject *fields, *places;
+  const char *variant, *backend;
+  if (!PyArg_ParseTuple(given, "OssO", &fields, &variant, &backend, &places)) return nullptr;
+  if (!PyDict_Check(fields)) return fail("attune: fields of a problem are a dict"), nullptr;
+  Spec* made = new (std::nothrow) Spec;
+  if (!made) return PyErr_NoMemory();
+  PyObject* capsule = nullptr;
+  if (make_spec(fields, variant, backend, places, *made)) capsule = PyCapsule_New(made, kSpec, destroy_spec);
+  if (!capsule) delete made;
+  return capsule;
+}
+
+PyObject* plan(PyObject*, PyObject* given) {
+  const char *text, *device, *backend;
+  if (!PyArg_ParseTuple(given, "szz", &text, &device, &backend)) return nullptr;
+  attune_problem problem{};
+  problem.size = sizeof problem;
+  attune_plan* made = nullptr;
+  if (attune_problem_parse(text, &problem) || attune_plan_create(&problem, device, backend, &made)) return refused();
+  PyObject* answer = Py_BuildValue("sKs", attune_plan_backend(made),
+                                   static_cast<unsigned long long>(attune_plan_workspace(made)), attune_plan_why(made));
+  attune_plan_destroy(made);
+  return answer;
+}
+
+PyObject* set_threads(PyObject*, PyObject* given) {
+  int threads;
+  if (!PyArg_ParseTuple(given, "i", &threads)) return nullptr;
+  if (attune_set_threads(threads)) return refused();
+  Py_RETURN_NONE;
+}
+
+PyObject* threads(PyObject*, PyObject*) { return PyLong_FromLong(attune_threads()); }
+PyObject* version(PyObject*, PyObject*) { return PyUnicode_FromString(attune_version()); }
+
+template <class F>
+constexpr PyCFunction function(F f) { return reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(f)); }
+
+PyMethodDef methods[] = {
+    {"spec", function(spec), METH_VARARGS, "What stays the same from call to call."},
+    {"run", function(run), METH_FASTCALL, "spec, scale, softcap, dropout, len_q, len_k, stream, then tensors."},
+    {"check", function(check), METH_FASTCALL, "Only the checks of run, values in integer tensors among them."},
+    {"line", function(line), METH_FASTCALL, "The problem line of run."},
+    {"plan", function(plan), METH_VARARGS, "line, device, backend: (backend, workspace bytes, why)."},
+    {"set_threads", function(set_threads), METH_VARARGS, "Threads of the CPU; 0: all this process may run on."},
+    {"threads", function(threads), METH_NOARGS, "Threads of the CPU."},
+    {"version", function(version), METH_NOARGS, "Of the library."},
+    {nullptr, nullptr, 0, nullptr}};
+
+PyModuleDef definition = {PyModuleDef_HEAD_INIT, "attune._core", "The C interface of attune.", -1, methods,
+                          nullptr, nullptr, nullptr, nullptr};
+
+}  // namespace
+
+PyObject* error_type() { return error; }
+
+bool fail(const char* format, ...) {
+  va_list list;
+  va_start(list, format);
+  PyErr_FormatV(error, format, list);
+  va_end(list);
+  return false;
+}
+
+}  // namespace attune
+
+PyMODINIT_FUNC PyInit__core() {
+  using namespace attune;
+  PyObject* module = PyModule_Create(&definition);
+  if (!module) return nullptr;
+  error = PyErr_NewExceptionWithDoc("attune.Error", "What was asked cannot be done; the sentence says why.",
+                                    PyExc_ValueError, nullptr);
+  if (!error || PyModule_AddObjectRef(module, "Error", error)) return Py_DECREF(module), nullptr;
+  return module;
+}

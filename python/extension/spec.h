@@ -1,0 +1,28 @@
+// What stays the same from call to call: the fields of a problem that no tensor says, which roles the tensors of a call
+// have, in order, and how their axes are called. Sizes and dtypes are filled in from the tensors.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "extension/borrow.h"
+
+namespace attune {
+
+struct Spec {
+  struct Place {
+    int role = 0;
+    std::string name, axes;
+    bool written = false;
+  };
+  attune_problem problem{};
+  std::vector<Place> places;
+  std::string backend;  // "": the planner's choice
+};
+
+// From {field: int}, variant, backend and a sequence of (name, axes). False with an exception set.
+bool make_spec(PyObject* fields, const char* variant, const char* backend, PyObject* places, Spec& out);
+
+// The problem of a call. len_q and len_k, where not 0, are the bounds of lengths that are in a tensor (ragged, caches).
+attune_problem problem_of(const Spec&, const attune_args&, int32_t len_q, int32_t len_k);
+
+}  // namespace attune

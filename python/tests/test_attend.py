@@ -1,0 +1,172 @@
+"""attune.attend over NumPy: layouts, strides, lengths, caches, and what is refused."""
+
+from __future__ import annotations
+
+import unittest
+
+import attune
+
+try:
+    import numpy as np
+except ImportError:
+    np = None
+if np is not None:
+    import reference
+
+
+def draw(*shape, seed=0, dtype="float32"):
+    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
+
+
+class WithoutArrays(unittest.TestCase):
+    def test_a_plan_says_its_backend_and_why(self):
+        plan = attune.plan("forward f32 b1 h1 q8 k8 d16 full")
+        self.assertEqual(plan.backend, "cpu_forward")
+        self.assertIn("cpu_forward", plan.why)
+
+    def test_a_bad_line_is_an_error_with_the_librarys_sentence(self):
+        with self.assertRaisesRegex(attune.Error, "problem line"):
+            attune.plan("forward f32 nonsense")
+
+    def test_an_error_is_a_value_error(self):
+        self.assertTrue(issubclass(attune.Error, ValueError))
+
+    def test_what_is_no_tensor_is_named(self):
+        with self.assertRaisesRegex(attune.Error, "q: <class 'object'> is not a tensor"):
+            attune.attend(object(), object(), object(), out=object())
+
+    def test_threads_can_be_set(self):
+        before = attune.threads()
+        attune.set_threads(1)
+        self.assertEqual(attune.threads(), 1)
+        attune.set_threads(before)
+
+
+@unittest.skipIf(np is None, "NumPy is not here")
+class Attend(unittest.TestCase):
+    def near(self, got, wanted, tolerance=3e-6):
+        np.testing.assert_allclose(np.asarray(got, np.float64), wanted, rtol=tolerance * 30, atol=tolerance)
+
+    def test_every_mask_is_what_the_definition_says(self):
+        q, k, v = draw(2, 9, 4, 16), draw(2, 13, 2, 16, seed=1), draw(2, 13, 2, 8, seed=2)
+        for causal, window, align in ((False, None, "bottom_right"), (True, None, "bottom_right"),
+                                      (True, None, "top_left"), (False, (3, 2), "bottom_right"),
+                                      (True, (4, -1), "bottom_right"), (False, (-1, 1), "top_left"),
+                                      (False, (2, 0), "bottom_right")):
+            with self.subTest(causal=causal, window=window, align=align):
+                out, lse = attune.attend(q, k, v, causal=causal, window=window, align=align, return_lse=True)
+                seen = reference.visible(9, 13, causal, window or (-1, -1), align == "top_left")
+                for b in range(2):
+                    wanted, wanted_lse = reference.attention(q[b], k[b], v[b], seen=seen)
+                    self.near(out[b], wanted)
+                    self.near(lse[b], wanted_lse)
+
+    def test_layout_names_the_axes(self):
+        q, k, v = draw(2, 5, 3, 8), draw(2, 5, 3, 8, seed=1), draw(2, 5, 3, 8, seed=2)
+        wanted = attune.attend(q, k, v)
+        turned = [np.ascontiguousarray(x.transpose(0, 2, 1, 3)) for x in (q, k, v)]
+        self.near(attune.attend(*turned, layout="bhsd").transpose(0, 2, 1, 3), wanted, 0)
+
+    def test_strided_views_are_read_in_place(self):
+        qkv = draw(2, 7, 3, 4, 16)
+        q, k, v = (qkv[:, :, n] for n in range(3))
+        self.near(attune.attend(q, k, v), attune.attend(q.copy(), k.copy(), v.copy()), 0)
+
+    def test_out_and_lse_are_written_where_they_are_given(self):
+        q, k, v = draw(1, 4, 2, 8), draw(1, 4, 2, 8, seed=1), draw(1, 4, 2, 8, seed=2)
+        whole = np.zeros((1, 6, 2, 8), "float32")
+        lse = np.empty((1, 2, 4), "float32")
+        out, same = attune.attend(q, k, v, out=whole[:, 1:5], lse=lse, return_lse=True)
+        self.near(whole[:, 1:5], attune.attend(q, k, v), 0)
+        self.assertIs(same, lse)
+        self.assertEqual(np.abs(whole[:, ::5]).max(), 0)
+
+    def test_packed_sequences_do_not_see_each_other(self):
+        q, k, v = draw(10, 2, 8), draw(12, 2, 8, seed=1), draw(12, 2, 8, seed=2)
+        cu_q, cu_k = np.array([0, 3, 10], "int32"), np.array([0, 7, 12], "int32")
+        out, lse = attune.attend(q, k, v, layout="thd", causal=True, cu_q=cu_q, cu_k=cu_k, max_q=7, max_k=7,
+                                 return_lse=True)
+        for b in range(2):
+            rows, keys = slice(cu_q[b], cu_q[b + 1]), slice(cu_k[b], cu_k[b + 1])
+            seen = reference.visible(rows.stop - rows.start, keys.stop - keys.start, True)
+            wanted, wanted_lse = reference.attention(q[rows], k[keys], v[keys], seen=seen)
+            self.near(out[rows], wanted)
+            self.near(lse[:, rows], wanted_lse)
+
+    def test_a_paged_cache_is_read_by_its_table_and_appended_to(self):
+        page, used = 4, np.array([5, 9], "int32")
+        pool_k, pool_v = draw(8, page, 2, 8, seed=1), draw(8, page, 2, 8, seed=2)
+        table = np.array([[6, 1, 3], [0, 5, 7]], "int32")
+        q, new_k, new_v = draw(2, 2, 4, 8), draw(2, 2, 2, 8, seed=3), draw(2, 2, 2, 8, seed=4)
+        before = pool_k.copy()
+        out = attune.attend(q, pool_k, pool_v, causal=True, page_table=table, used_k=used, k_new=new_k, v_new=new_v)
+        for b in range(2):
+            k, v = (np.concatenate([pool[p] for p in table[b]])[:used[b] + 2] for pool in (pool_k, pool_v))
+            np.testing.assert_array_equal(k[used[b]:], new_k[b])
+            wanted, _ = reference.attention(q[b], k, v, seen=reference.visible(2, used[b] + 2, True))
+            self.near(out[b], wanted)
+        np.testing.assert_array_equal(pool_k[2], before[2])
+
+    def test_options_of_scores(self):
+        q, k, v = draw(1, 6, 2, 8), draw(1, 8, 2, 8, seed=1), draw(1, 8, 2, 8, seed=2)
+        slopes, bias = np.array([0.5, 0.25], "float32"), draw(1, 2, 6, 8, seed=3)
+        for options in ({"softcap": 2.0}, {"slopes": slopes}, {"bias": bias}):
+            with self.subTest(**{name: 1 for name in options}):
+                named = {"bias": bias[0]} if "bias" in options else options
+                self.near(attune.attend(q, k, v, scale=0.7, **options)[0],
+                          reference.attention(q[0], k[0], v[0], scale=0.7, **named)[0])
+
+    def test_the_backward_is_the_slope_of_the_forward(self):
+        q, k, v, d = (draw(1, 4, 2, 8, seed=n, dtype="float64") for n in range(4))
+        named = dict(causal=True, backend="reference")
+        out, lse = attune.attend(q, k, v, return_lse=True, **named)
+        dq, dk, dv = attune.attend_backward(d, q, k, v, out, lse, **named)
+        step = 1e-6
+        for x, gradient in ((q, dq), (k, dk), (v, dv)):
+            for at in ((0, 1, 0, 3), (0, 2, 1, 5)):
+                moved = x.copy()
+                moved[at] += step
+                ahead = attune.attend(*(moved if y is x else y for y in (q, k, v)), **named)
+                self.assertAlmostEqual(((ahead - out) * d).sum() / step, gradient[at], places=4)
+
+    def test_what_is_wrong_is_refused_in_words(self):
+        q, k, v = draw(2, 4, 2, 8), draw(2, 4, 2, 8, seed=1), draw(2, 4, 2, 8, seed=2)
+        for what, sentence, call in (
+                ("layout", "layout 'sbhd' is not one of", lambda: attune.attend(q, k, v, layout="sbhd")),
+                ("axes", "q has 3 axes, and layout 'bshd' has 4", lambda: attune.attend(q[0], k, v)),
+                ("batch", "k: batch = 1 is not 2", lambda: attune.attend(q, k[:1], v)),
+                ("dtype", "must be the same", lambda: attune.attend(q, k.astype("float16"), v)),
+                ("integers", "dtype of code 0", lambda: attune.attend(q.astype("int8"), k, v)),
+                ("stride", "must be contiguous", lambda: attune.attend(q[..., ::2], k[..., ::2], v)),
+                ("packed", "needs cu_q", lambda: attune.attend(q[0], k[0], v[0], layout="thd")),
+                ("lengths", "used_k", lambda: attune.attend(q, k, v, used_k=np.array([9, 1], "int32"))),
+                ("dropout", "dropout needs seed", lambda: attune.attend(q, k, v, dropout=0.5)),
+                ("backend", "backend 'none' is not one of", lambda: attune.attend(q, k, v, backend="none")),
+                ("f64", "no backend supports", lambda: attune.attend(*(x.astype("float64") for x in (q, k, v))))):
+            with self.subTest(what), self.assertRaisesRegex(attune.Error, sentence):
+                call()
+
+    def test_memory_that_is_read_only_is_read_and_not_written(self):
+        q, k, v = draw(1, 4, 2, 8), draw(1, 4, 2, 8, seed=1), draw(1, 4, 2, 8, seed=2)
+        wanted = attune.attend(q, k, v)
+        for x in (q, k, v):
+            x.flags.writeable = False
+        self.near(attune.attend(q, k, v), wanted, 0)
+        wanted.flags.writeable = False
+        with self.assertRaisesRegex(attune.Error, "out: its memory is read-only"):
+            attune.attend(q, k, v, out=wanted)
+
+    def test_an_option_that_nobody_knows_is_a_type_error(self):
+        q = draw(1, 4, 2, 8)
+        with self.assertRaisesRegex(TypeError, "casual"):
+            attune.attend(q, q, q, casual=True)
+
+    def test_a_check_gives_the_problem_line_and_reads_values(self):
+        q = draw(1, 4, 2, 8)
+        self.assertEqual(attune.check(q, q, q, np.empty_like(q), causal=True), "forward f32 b1 h2 q4 k4 d8 causal")
+        with self.assertRaisesRegex(attune.Error, "used_k"):
+            attune.check(q, q, q, np.empty_like(q), used_k=np.array([5], "int32"))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,156 @@
+"""attune.torch.scaled_dot_product_attention against PyTorch's: every broadcast of a mask, every form of the call."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import unittest
+
+try:
+    import torch
+    import torch.nn.functional as F
+except ImportError:
+    raise unittest.SkipTest("PyTorch is not here")
+
+import attune
+import attune.torch as at
+
+DEVICES = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
+theirs = F.scaled_dot_product_attention
+
+
+class Sdpa(unittest.TestCase):
+    def setUp(self):
+        torch.manual_seed(1)
+        at.counters.clear()
+
+    def same(self, *tensors, by="attune", **named):
+        before = getattr(at.counters, by)
+        wanted, got = theirs(*tensors, **named), at.scaled_dot_product_attention(*tensors, **named)
+        self.assertEqual(wanted.shape, got.shape)
+        torch.testing.assert_close(got, wanted, rtol=1e-4, atol=2e-5)
+        self.assertEqual(getattr(at.counters, by), before + 1, at.counters)
+        return wanted, got
+
+    def test_masks_of_every_broadcast_shape(self):
+        for device in DEVICES:
+            q, k, v = (torch.randn(s, device=device) for s in ((2, 4, 5, 8), (2, 4, 7, 8), (2, 4, 7, 16)))
+            shapes = [*itertools.product((1, 2), (1, 4), (1, 5), (1, 7)), (5, 7), (1, 7), (4, 5, 7), (1, 5, 7)]
+            for shape in shapes:
+                with self.subTest(device=device, shape=shape):
+                    mask = torch.randn(shape, device=device)
+                    self.same(q, k, v, attn_mask=mask)
+                    self.same(q, k, v, attn_mask=mask > 0)
+
+    def test_a_mask_may_be_any_view(self):
+        q, k, v = (torch.randn(s) for s in ((2, 4, 5, 8), (2, 4, 7, 8), (2, 4, 7, 8)))
+        self.same(q, k, v, attn_mask=torch.randn(7, 5).t())
+        self.same(q, k, v, attn_mask=torch.randn(1, 1, 1, 7).expand(2, 4, 5, 7))
+
+    def test_causal_begins_at_the_first_key(self):
+        for len_q, len_k in ((5, 7), (7, 5), (6, 6)):
+            self.same(torch.randn(2, 3, len_q, 8), torch.randn(2, 3, len_k, 8), torch.randn(2, 3, len_k, 8),
+                      is_causal=True)
+
+    def test_a_row_that_sees_nothing_is_zero(self):
+        q, k, v = (torch.randn(1, 2, 4, 8) for _ in range(3))
+        mask = torch.ones(4, 4, dtype=torch.bool)
+        mask[2] = False
+        _, got = self.same(q, k, v, attn_mask=mask)
+        self.assertEqual(got[:, :, 2].abs().max(), 0)
+
+    def test_heads_may_be_grouped_only_when_asked(self):
+        q, k, v = torch.randn(2, 4, 5, 8), torch.randn(2, 2, 7, 8), torch.randn(2, 2, 7, 8)
+        self.same(q, k, v, enable_gqa=True)
+        self.same(q, k, v, enable_gqa=True, is_causal=True, scale=0.4)
+        with self.assertRaises(RuntimeError):
+            at.scaled_dot_product_attention(q, k, v)
+
+    def test_tensors_of_two_to_five_axes(self):
+        q, k, v = torch.randn(2, 3, 4, 5, 8), torch.randn(2, 3, 4, 7, 8), torch.randn(2, 3, 4, 7, 8)
+        for n in range(4):
+            with self.subTest(axes=5 - n):
+                at_n = tuple(t[(0,) * n] for t in (q, k, v))
+                self.same(*at_n)
+                self.same(*at_n, attn_mask=torch.randn(5, 7) > 0)
+        self.same(q, k, v, attn_mask=torch.randn(2, 1, 1, 5, 7))
+        self.same(q[0, 0], k[0, 0], v[0, 0], attn_mask=torch.randn(4, 5, 7))
+
+    def test_leading_axes_broadcast(self):
+        q, k, v = torch.randn(2, 4, 5, 8), torch.randn(2, 4, 7, 8), torch.randn(2, 4, 7, 8)
+        self.same(q[:1], k, v)
+        self.same(q[:, :1], k, v)
+        self.same(q, k[:1], v[:1])
+
+    def test_gradients_are_pytorchs(self):
+        for device in DEVICES:
+            mask = torch.randn(2, 1, 5, 7, device=device, requires_grad=True)
+            q, k, v = (torch.randn(s, device=device, requires_grad=True) for s in ((2, 4, 5, 8), (2, 4, 7, 8),
+                                                                                  (2, 4, 7, 8)))
+            for named in ({}, {"is_causal": True}, {"attn_mask": mask}):
+                with self.subTest(device=device, **{name: True for name in named}):
+                    inputs = (q, k, v, mask) if "attn_mask" in named else (q, k, v)
+                    wanted, got = self.same(q, k, v, **named)
+                    d = torch.randn_like(wanted)
+                    for g, w in zip(torch.autograd.grad(got, inputs, d), torch.autograd.grad(wanted, inputs, d)):
+                        torch.testing.assert_close(g, w, rtol=1e-4, atol=1e-4)
+
+    def test_dropout_keeps_the_mean_and_follows_the_seed(self):
+        q = torch.zeros(1, 1, 64, 8)
+        v = torch.ones(1, 1, 256, 8)
+        k = torch.zeros(1, 1, 256, 8)
+        torch.manual_seed(5)
+        first = at.scaled_dot_product_attention(q, k, v, dropout_p=0.3)
+        torch.manual_seed(5)
+        self.assertTrue(torch.equal(first, at.scaled_dot_product_attention(q, k, v, dropout_p=0.3)))
+        self.assertFalse(torch.equal(first, at.scaled_dot_product_attention(q, k, v, dropout_p=0.3)))
+        self.assertAlmostEqual(first.mean().item(), 1, delta=0.02)
+
+    def test_the_signature_is_pytorchs(self):
+        names = list(inspect.signature(at.scaled_dot_product_attention).parameters)
+        self.assertEqual(names, ["query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa"])
+
+    def test_what_attune_does_not_serve_goes_to_pytorch_and_is_counted(self):
+        q = torch.randn(1, 2, 4, 8, dtype=torch.float64)
+        self.same(q, q, q, by="torch")
+        self.assertEqual(at.counters.why, {"dtype torch.float64": 1})
+        q = torch.randn(1, 2, 4, 8)
+        with self.assertRaises(RuntimeError):
+            at.scaled_dot_product_attention(q, q, q, attn_mask=torch.ones(4, 4) > 0, is_causal=True)
+
+    def test_installed_serves_other_peoples_modules_and_leaves_nothing_behind(self):
+        layer = torch.nn.MultiheadAttention(16, 2, batch_first=True)
+        x = torch.randn(2, 5, 16)
+        wanted = layer(x, x, x, need_weights=False)[0]
+        with at.installed("always") as counters:
+            got = layer(x, x, x, need_weights=False)[0]
+        self.assertEqual((counters.attune, counters.torch), (1, 0))
+        self.assertIs(F.scaled_dot_product_attention, theirs)
+        torch.testing.assert_close(got, wanted)
+
+    def test_measured_routes_every_call_and_gives_the_same_answer(self):
+        q, k, v = (torch.randn(1, 2, 32, 16) for _ in range(3))
+        with at.installed() as counters:
+            first, second = (F.scaled_dot_product_attention(q, k, v, is_causal=True) for _ in range(2))
+        self.assertEqual(counters.attune + counters.torch, 2)
+        self.assertIn(0, (counters.attune, counters.torch))
+        torch.testing.assert_close(first, theirs(q, k, v, is_causal=True))
+        torch.testing.assert_close(second, first)
+
+    def test_a_route_that_nobody_knows_is_refused(self):
+        with self.assertRaisesRegex(attune.Error, "route 'never' is not one of"):
+            at.install("never")
+
+    def test_a_compiled_call_has_one_graph(self):
+        q, k, v = (torch.randn(1, 2, 8, 16, requires_grad=True) for _ in range(3))
+        mask = torch.randn(8, 8) > 0
+
+        def layer(q, k, v):
+            return at.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+
+        compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+        torch.testing.assert_close(compiled(q, k, v), layer(q, k, v))
+
+
+if __name__ == "__main__":
+    unittest.main()
