@@ -1,0 +1,248 @@
+"""attune.flash_attn and attune.flash_attn_interface: the functions of flash_attn 2.x and of FlashAttention-3."""
+
+from __future__ import annotations
+
+import inspect
+import unittest
+
+try:
+    import torch
+except ImportError:
+    raise unittest.SkipTest("PyTorch is not here")
+
+import attune
+import attune.flash_attn as fa
+import attune.flash_attn_interface as fa3
+
+DEVICES = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
+
+
+def draw(*shape, device="cpu", dtype=torch.float32, grad=False):
+    return torch.randn(shape).to(device, dtype).requires_grad_(grad)
+
+
+def dense(q, k, v, causal=False, window=(-1, -1), scale=None, softcap=0.0, slopes=None, pad=0):
+    """One sequence, [seq, head, dim], in double: (out, lse). The first `pad` keys are not there."""
+    q, k, v = (t.double() for t in (q, k[pad:], v[pad:]))
+    k, v = (t.repeat_interleave(q.shape[1] // k.shape[1], 1) for t in (k, v))
+    scores = torch.einsum("shd,thd->hst", q, k) * (scale or q.shape[-1] ** -0.5)
+    if softcap:
+        scores = softcap * torch.tanh(scores / softcap)
+    apart = torch.arange(len(k), device=q.device) - (torch.arange(len(q), device=q.device)[:, None] + len(k) - len(q))
+    if slopes is not None:
+        scores = scores - slopes.double()[:, None, None] * apart.abs()
+    left, right = window[0], 0 if causal else window[1]
+    hidden = torch.zeros_like(apart, dtype=torch.bool)
+    if left >= 0:
+        hidden |= apart < -left
+    if right >= 0:
+        hidden |= apart > right
+    scores = scores.masked_fill(hidden, float("-inf"))
+    weights = scores.softmax(-1).nan_to_num(0)
+    return torch.einsum("hst,thd->shd", weights, v), scores.logsumexp(-1)
+
+
+def batched(q, k, v, **named):
+    parts = [dense(a, b, c, **named) for a, b, c in zip(q, k, v)]
+    return torch.stack([o for o, _ in parts]), torch.stack([lse for _, lse in parts])
+
+
+def turned(x, cos, sin, first, interleaved):
+    """Rotary of x [seq, head, dim] from row `first` of the tables on, element by element."""
+    y = x.clone()
+    half = cos.shape[1]
+    for s in range(len(x)):
+        for i in range(half):
+            a, b = (2 * i, 2 * i + 1) if interleaved else (i, i + half)
+            c, n = cos[first + s, i], sin[first + s, i]
+            y[s, :, a], y[s, :, b] = x[s, :, a] * c - x[s, :, b] * n, x[s, :, a] * n + x[s, :, b] * c
+    return y
+
+
+class FlashAttn(unittest.TestCase):
+    def setUp(self):
+        torch.manual_seed(11)
+
+    def near(self, got, wanted, tolerance=3e-5):
+        torch.testing.assert_close(got.double(), wanted.double(), rtol=tolerance, atol=tolerance)
+
+    def test_dense_calls_and_their_gradients(self):
+        slopes = torch.tensor([0.5, 0.3, 0.2, 0.1])
+        for device in DEVICES:
+            q, k, v = (draw(*s, device=device, grad=True) for s in ((2, 5, 4, 16), (2, 9, 2, 16), (2, 9, 2, 16)))
+            for named in ({}, {"causal": True}, {"window_size": (3, 1)}, {"causal": True, "window_size": (2, 5)},
+                          {"softcap": 3.0}, {"softmax_scale": 0.3}, {"alibi_slopes": slopes.to(device), "causal": True}):
+                with self.subTest(device=device, **named):
+                    out, lse, _ = fa.flash_attn_func(q, k, v, return_attn_probs=True, **named)
+                    rename = {"window_size": "window", "softmax_scale": "scale", "alibi_slopes": "slopes"}
+                    wanted, wanted_lse = batched(q, k, v, **{rename.get(n, n): x for n, x in named.items()})
+                    self.near(out, wanted)
+                    self.near(lse, wanted_lse)
+                    d = torch.randn_like(out)
+                    for g, w in zip(torch.autograd.grad(out, (q, k, v), d),
+                                    torch.autograd.grad(wanted, (q, k, v), d.double())):
+                        self.near(g, w, 2e-4)
+
+    def test_slopes_may_differ_by_sequence(self):
+        q, k, v = draw(2, 5, 4, 16), draw(2, 6, 4, 16), draw(2, 6, 4, 16)
+        slopes = torch.rand(2, 4)
+        out, lse, _ = fa.flash_attn_func(q, k, v, alibi_slopes=slopes, return_attn_probs=True)
+        for b in range(2):
+            wanted, wanted_lse = dense(q[b], k[b], v[b], slopes=slopes[b])
+            self.near(out[b], wanted)
+            self.near(lse[b], wanted_lse)
+
+    def test_packed_qkv_and_kv_are_the_same_call(self):
+        qkv = draw(2, 6, 3, 2, 16, grad=True)
+        wanted = fa.flash_attn_func(*qkv.unbind(2), causal=True)
+        for got in (fa.flash_attn_qkvpacked_func(qkv, causal=True),
+                    fa.flash_attn_kvpacked_func(qkv[:, :, 0], qkv[:, :, 1:], causal=True),
+                    fa3.flash_attn_qkvpacked_func(qkv, causal=True),
+                    fa3.flash_attn_qkvpacked_func(qkv.flatten(2, 3), causal=True, num_q_heads=2)):
+            self.near(got, wanted, 1e-6)
+            got.sum().backward()
+            self.assertEqual(qkv.grad.shape, qkv.shape)
+
+    def test_sequences_of_different_lengths(self):
+        cu_q, cu_k = torch.tensor([0, 3, 3, 10], dtype=torch.int32), torch.tensor([0, 5, 7, 14], dtype=torch.int32)
+        for device in DEVICES:
+            q, k, v = (draw(*s, device=device, grad=True) for s in ((10, 4, 16), (14, 2, 16), (14, 2, 16)))
+            a, b = cu_q.to(device), cu_k.to(device)
+            out, lse, _ = fa.flash_attn_varlen_func(q, k, v, a, b, 7, 7, causal=True, return_attn_probs=True)
+            parts = [dense(q[i:j], k[m:n], v[m:n], causal=True) for i, j, m, n in ((0, 3, 0, 5), (3, 10, 7, 14))]
+            wanted = torch.cat([p for p, _ in parts])
+            self.near(out, wanted)
+            self.near(lse, torch.cat([p for _, p in parts], 1))
+            for g, w in zip(torch.autograd.grad(out.sum(), (q, k, v)), torch.autograd.grad(wanted.sum(), (q, k, v))):
+                self.near(g, w, 2e-4)
+            self.near(fa3.flash_attn_varlen_func(q, k, v, a, b, 7, 7, causal=True), wanted)
+            kv = torch.stack([k, v], 1)
+            self.near(fa.flash_attn_varlen_kvpacked_func(q, kv, a, b, 7, 7, causal=True), wanted)
+
+    def test_packed_sequences_of_qkv(self):
+        qkv = draw(9, 3, 2, 16)
+        cu = torch.tensor([0, 4, 9], dtype=torch.int32)
+        out = fa.flash_attn_varlen_qkvpacked_func(qkv, cu, 5)
+        for a, b in ((0, 4), (4, 9)):
+            self.near(out[a:b], dense(*qkv[a:b].unbind(1))[0])
+
+    def test_used_lengths_of_packed_sequences(self):
+        q, k, v = draw(8, 2, 16), draw(10, 2, 16), draw(10, 2, 16)
+        cu_q, cu_k = torch.tensor([0, 4, 8], dtype=torch.int32), torch.tensor([0, 5, 10], dtype=torch.int32)
+        out = fa3.flash_attn_varlen_func(q, k, v, cu_q, cu_k, 4, 5, seqused_q=torch.tensor([3, 4], dtype=torch.int32),
+                                         seqused_k=torch.tensor([5, 2], dtype=torch.int32))
+        self.near(out[:3], dense(q[:3], k[:5], v[:5])[0])
+        self.near(out[4:], dense(q[4:], k[5:7], v[5:7])[0])
+        self.assertEqual(out[3].abs().max(), 0)
+
+    def test_pages_of_packed_sequences(self):
+        pool_k, pool_v = draw(6, 4, 2, 16), draw(6, 4, 2, 16)
+        table = torch.tensor([[5, 0], [2, 3]], dtype=torch.int32)
+        q = draw(5, 4, 16)
+        cu_q, cu_k = torch.tensor([0, 2, 5], dtype=torch.int32), torch.tensor([0, 7, 12], dtype=torch.int32)
+        out = fa.flash_attn_varlen_func(q, pool_k, pool_v, cu_q, cu_k, 3, 7, causal=True, block_table=table)
+        for b, (i, j, n) in enumerate(((0, 2, 7), (2, 5, 5))):
+            k, v = (pool[table[b].long()].flatten(0, 1)[:n] for pool in (pool_k, pool_v))
+            self.near(out[i:j], dense(q[i:j], k, v, causal=True)[0])
+
+    def test_a_cache_is_appended_to_and_turned(self):
+        rows, room = torch.arange(16.0)[:, None], 12
+        angles = rows * torch.tensor([1.0, 0.3, 0.1])
+        cos, sin = angles.cos(), angles.sin()
+        used = torch.tensor([5, 2], dtype=torch.int32)
+        for device in DEVICES:
+            for seq_q, causal, interleaved, module in ((1, True, True, fa), (2, True, False, fa3), (2, False, True, fa),
+                                                       (2, False, False, fa)):
+                with self.subTest(device=device, seq_q=seq_q, causal=causal, interleaved=interleaved):
+                    q, k, v = (draw(2, seq_q, h, 16, device=device) for h in (4, 2, 2))
+                    k_cache, v_cache = draw(2, room, 2, 16, device=device), draw(2, room, 2, 16, device=device)
+                    out, lse = module.flash_attn_with_kvcache(
+                        q, k_cache, v_cache, k, v, rotary_cos=cos.to(device), rotary_sin=sin.to(device),
+                        cache_seqlens=used.to(device), causal=causal, rotary_interleaved=interleaved,
+                        return_softmax_lse=True)
+                    for b in range(2):
+                        n = int(used[b])
+                        args = (cos.to(device), sin.to(device), n, interleaved)
+                        self.near(k_cache[b, n:n + seq_q], turned(k[b], *args), 1e-6)
+                        self.near(v_cache[b, n:n + seq_q], v[b], 0)
+                        # Without a mask all queries of a sequence turn by the angle of its first new key.
+                        query = turned(q[b], *args) if causal else torch.cat(
+                            [turned(q[b, s:s + 1], *args) for s in range(seq_q)])
+                        wanted, wanted_lse = dense(query, k_cache[b, :n + seq_q], v_cache[b, :n + seq_q], causal)
+                        self.near(out[b], wanted)
+                        self.near(lse[b], wanted_lse)
+
+    def test_a_cache_with_pages_padding_and_an_index(self):
+        for device in DEVICES:
+            pool_k, pool_v = draw(7, 4, 2, 16, device=device), draw(7, 4, 2, 16, device=device)
+            table = torch.tensor([[6, 1], [3, 0]], dtype=torch.int32, device=device)
+            q = draw(2, 1, 4, 16, device=device)
+            used = torch.tensor([7, 3], dtype=torch.int32, device=device)
+            out = fa.flash_attn_with_kvcache(q, pool_k, pool_v, cache_seqlens=used, block_table=table)
+            out3 = fa3.flash_attn_with_kvcache(q, pool_k, pool_v, cache_seqlens=used, page_table=table)
+            for b in range(2):
+                k, v = (pool[table[b].long()].flatten(0, 1)[:used[b]] for pool in (pool_k, pool_v))
+                self.near(out[b], dense(q[b], k, v)[0])
+                self.near(out3[b], dense(q[b], k, v)[0])
+            k_cache, v_cache = draw(3, 8, 2, 16, device=device), draw(3, 8, 2, 16, device=device)
+            index, pad = (torch.tensor(x, dtype=torch.int32, device=device) for x in ([2, 0], [1, 2]))
+            out = fa.flash_attn_with_kvcache(q, k_cache, v_cache, cache_seqlens=6, cache_batch_idx=index,
+                                             cache_leftpad=pad, causal=True)
+            for b, row in enumerate((2, 0)):
+                self.near(out[b], dense(q[b], k_cache[row, :6], v_cache[row, :6], pad=int(pad[b]))[0])
+
+    def test_probabilities_say_what_dropout_dropped(self):
+        q, k, v = draw(1, 24, 2, 16), draw(1, 80, 2, 16), draw(1, 80, 2, 16)
+        out, lse, s = fa.flash_attn_func(q, k, v, dropout_p=0.3, causal=True, return_attn_probs=True)
+        self.assertEqual(s.shape, (1, 2, 24, 80))
+        weights = s.abs() / s.abs().sum(-1, keepdim=True)
+        kept = torch.where(s > 0, weights / 0.7, torch.zeros_like(weights))
+        self.near(out, torch.einsum("bhst,bthd->bshd", kept, v), 1e-4)
+        seen = torch.ones(24, 80).tril(56) > 0
+        self.assertAlmostEqual((s < 0)[..., seen].float().mean().item(), 0.3, delta=0.04)
+
+    def test_probabilities_of_packed_sequences(self):
+        q, k, v = draw(7, 2, 16), draw(7, 2, 16), draw(7, 2, 16)
+        cu = torch.tensor([0, 3, 7], dtype=torch.int32)
+        out, _, s = fa.flash_attn_varlen_func(q, k, v, cu, cu, 4, 4, dropout_p=0.4, return_attn_probs=True)
+        for b, (first, end) in enumerate(((0, 3), (3, 7))):
+            part = s[b, :, :end - first, :end - first]
+            weights = torch.where(part > 0, part / part.abs().sum(-1, keepdim=True) / 0.6, torch.zeros_like(part))
+            self.near(out[first:end], torch.einsum("hst,thd->shd", weights, v[first:end]), 1e-4)
+
+    def test_parts_are_combined(self):
+        q, k, v = draw(1, 3, 2, 16), draw(1, 10, 2, 16), draw(1, 10, 2, 16)
+        parts = [fa3.flash_attn_func(q, k[:, a:b], v[:, a:b], return_attn_probs=True) for a, b in ((0, 4), (4, 10))]
+        out, lse = fa3.flash_attn_combine(torch.stack([o for o, _ in parts]),
+                                          torch.stack([lse.transpose(1, 2) for _, lse in parts]))
+        wanted, wanted_lse = fa3.flash_attn_func(q, k, v, return_attn_probs=True)
+        self.near(out, wanted)
+        self.near(lse.transpose(1, 2), wanted_lse)
+
+    def test_signatures_are_theirs(self):
+        for function, names in (
+                (fa.flash_attn_func, "q k v dropout_p softmax_scale causal window_size softcap alibi_slopes "
+                                     "deterministic return_attn_probs"),
+                (fa.flash_attn_varlen_func, "q k v cu_seqlens_q cu_seqlens_k max_seqlen_q max_seqlen_k dropout_p "
+                                            "softmax_scale causal window_size softcap alibi_slopes deterministic "
+                                            "return_attn_probs block_table"),
+                (fa.flash_attn_with_kvcache, "q k_cache v_cache k v rotary_cos rotary_sin cache_seqlens "
+                                             "cache_batch_idx cache_leftpad block_table softmax_scale causal "
+                                             "window_size softcap rotary_interleaved alibi_slopes num_splits "
+                                             "return_softmax_lse"),
+                (fa3.flash_attn_func, "q k v softmax_scale causal qv q_descale k_descale v_descale window_size "
+                                      "attention_chunk softcap num_splits pack_gqa deterministic sm_margin "
+                                      "return_attn_probs")):
+            self.assertEqual(list(inspect.signature(function).parameters), names.split())
+
+    def test_what_is_not_served_is_refused(self):
+        q = draw(1, 4, 2, 16)
+        for named in ({"attention_chunk": 4}, {"qv": q}):
+            with self.assertRaisesRegex(attune.Error, "is not served"):
+                fa3.flash_attn_func(q, q, q, **named)
+        with self.assertRaisesRegex(attune.Error, "need cache_seqlens"):
+            fa.flash_attn_with_kvcache(q, q, q, q, q)
+
+
+if __name__ == "__main__":
+    unittest.main()
