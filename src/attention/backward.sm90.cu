@@ -4,6 +4,7 @@
 
 #include "attention/backward.sm80.host.h"
 #include "attention/backward.sm90.kernels.h"
+#include "attention/backward.sm90.wide.kernels.h"
 #include "core/check.h"
 #include "core/score.h"
 #include "machine/cuda/tensor_map.h"
@@ -34,6 +35,7 @@ Status supports(const Problem& p, const Device& d) {
   for (const Option o : {Option::append, Option::rotary, Option::rotary_half, Option::descale, Option::block_bias,
                          Option::softcap, Option::alibi, Option::bias, Option::dropout, Option::accumulate})
     if (p.has(o)) return no("does not serve the option ", name(o));
+  if (sm90::is_wide(p)) return sm90::wide_supports(kWho, p);
   if (p.keys != KeySource::linear) return no("keys are linear, not ", name(p.keys));
   if (p.reproducible != Reproducible::no) return no("adds to dQ in no fixed order");
   const Mask& m = p.mask;
@@ -45,7 +47,7 @@ Status supports(const Problem& p, const Device& d) {
     return no("q is ", name(p.dtype.q), ", kv ", name(p.dtype.kv), ", out ", name(p.dtype.out), " and grad ",
               name(p.dtype.grad), ", they must be the same");
   for (const int dim : {p.dim_qk, p.dim_v})
-    if (dim % 8 || dim > 128) return no("dim ", dim, " is not a multiple of 8 up to 128");
+    if (dim % 8) return no("dim ", dim, " is not a multiple of 8 up to 256");
   if (p.len_q > kFar || p.len_k > kFar) return no("lengths are at most 2^28");
   return Status::good();
 }
@@ -60,6 +62,7 @@ Room carve(Workspace& ws, const Problem& p, const BackwardKernel& k) {
 
 Status shape(Plan& plan, const Planner&) {
   const Problem& p = plan.problem;
+  if (sm90::is_wide(p)) return sm90::wide_shape(kWho, plan);
   const BackwardKernel& k = kernel_of(p);
   plan.tile_q = k.tile_q, plan.tile_k = k.tile_k, plan.kernel = k.dim;
   const int64_t most = std::max(ceil_div(p.len_k, k.tile_k) * p.batch * p.heads_kv,
@@ -79,6 +82,7 @@ Status fits(const Plan& plan, const Args& a) {
     return Status::no(kWho, ": q and k are ", a[Role::q].extent.seq, " and ", a[Role::k].extent.seq,
                       " rows long, over ", p.len_q, " and ", p.len_k);
   for (const Role r : {Role::q, Role::k, Role::v, Role::out, Role::d_out, Role::dq, Role::dk, Role::dv}) {
+    if (!a.given(r) && sm90::is_wide(p)) continue;
     if (!a.given(r)) return Status::no(kWho, ": ", name(r), " is missing: computes all three gradients");
     const Tensor& t = a[r];
     if (t.extent.seq == 0 || t.extent.batch == 0) continue;  // nothing to address
@@ -90,7 +94,7 @@ Status fits(const Plan& plan, const Args& a) {
       if (step * size_of(t.dtype) % 16 || (step == 0 && extent > 1))
         return Status::no(kWho, ": ", name(r), " has a stride of ", step, " elements: not a multiple of 16 bytes");
   }
-  return Status::good();
+  return sm90::is_wide(p) ? sm90::wide_fits(kWho, plan, a) : Status::good();
 }
 
 // With a band, blocks differ in length: the longest of a section of heads come first, and what they read and add to
@@ -106,6 +110,7 @@ int section(const Problem& p, const BackwardKernel& k) {
 Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
   const Problem& p = plan.problem;
   if (Status s = fits(plan, a); !s.ok()) return s;
+  if (sm90::is_wide(p)) return sm90::wide_run(kWho, plan, a, ws, stream);
   BackwardKernel& k = kernel_of(p);
   const int rows = a[Role::q].extent.seq, keys = a[Role::k].extent.seq, device = a[Role::q].device_index;
   const int type = p.dtype.q == DType::bf16;

@@ -25,10 +25,12 @@ class Sm90Backward : public testing::Test {
 
 TEST_F(Sm90Backward, is_the_first_link_for_plain_gradients) {
   for (const char* line : {"backward bf16 b8 h16 q2048 k2048 d128 causal", "backward f16 b2 h32/8 q4096 k4096 d64 full",
-                           "backward bf16 b1 h2 q77 k513 d72/40 window99,20 sink"})
+                           "backward bf16 b1 h2 q77 k513 d72/40 window99,20 sink",
+                           "backward bf16 b2 h8 q2048 k2048 d256 full repro=run",
+                           "backward f16 b1 h6/2 q77 k99 d192/128 causal sink"})
     EXPECT_EQ(planned(line).backend->name, "sm90_backward") << line;
   for (const char* line :
-       {"backward bf16 b8 h16 q2048 k2048 d128 causal repro=run", "backward bf16 b2 h8 q2048 k2048 d256 full",
+       {"backward bf16 b8 h16 q2048 k2048 d128 causal repro=run", "backward bf16 b2 h8 q2048 k2048 d256 full ragged",
         "backward bf16 b2 h8 q2048 k2048 d128 full ragged", "backward bf16 b2 h8 q2048 k2048 d64 full softcap"})
     EXPECT_EQ(planned(line).backend->name, "sm80_backward") << line;
 }
@@ -41,6 +43,11 @@ TEST_F(Sm90Backward, takes_the_narrower_kernel_that_holds_both_head_dims) {
   EXPECT_EQ(kernel("72/8"), kernel("128"));
   EXPECT_EQ(kernel("8/72"), kernel("128"));
   EXPECT_NE(kernel("64"), kernel("128"));
+  EXPECT_EQ(kernel("136/128"), kernel("192/128"));
+  EXPECT_EQ(kernel("128/136"), kernel("192"));
+  EXPECT_EQ(kernel("64/200"), kernel("256"));
+  EXPECT_NE(kernel("192/128"), kernel("192"));
+  EXPECT_NE(kernel("192"), kernel("256"));
 }
 
 // Statistics of 8 bytes a row and dQ in f32, of rows rounded up to a tile.
@@ -49,6 +56,14 @@ TEST_F(Sm90Backward, its_workspace_is_dq_in_f32_and_two_numbers_a_row) {
   const size_t bytes = planned("backward bf16 b2 h8/2 q1000 k700 d80 causal").workspace_bytes;
   EXPECT_GE(bytes, rows * (8 + 128 * 4));
   EXPECT_LT(bytes, rows * (8 + 128 * 4) + 4096);
+}
+
+// No sums of dQ in memory: nothing but the statistics.
+TEST_F(Sm90Backward, its_workspace_at_wide_heads_is_two_numbers_a_row) {
+  const size_t rows = 2 * 8 * 1024;
+  const size_t bytes = planned("backward bf16 b2 h8/2 q1000 k700 d256/200 causal").workspace_bytes;
+  EXPECT_GE(bytes, rows * 8);
+  EXPECT_LT(bytes, rows * 8 + 4096);
 }
 
 TEST_F(Sm90Backward, refuses_by_name_what_it_does_not_serve) {
@@ -63,7 +78,13 @@ TEST_F(Sm90Backward, refuses_by_name_what_it_does_not_serve) {
       {"backward f32 b1 h1 q8 k8 d64 full", "dtype f32 is not one of f16, bf16"},
       {"backward bf16/bf16/bf16/f32 b1 h1 q8 k8 d64 full",
        "q is bf16, kv bf16, out bf16 and grad f32, they must be the same"},
-      {"backward bf16 b1 h1 q8 k8 d136 full", "dim 136 is not a multiple of 8 up to 128"},
+      {"backward bf16 b1 h1 q8 k8 d12 full", "dim 12 is not a multiple of 8 up to 256"},
+      {"backward bf16 b1 h1 q8 k8 d136/140 full", "dim 140 is not a multiple of 8 up to 256"},
+      {"backward bf16 b1 h1 q8 k8 d256 full softcap", "does not serve the option softcap"},
+      {"backward bf16 b1 h1 q8 k8 d256 full ragged", "keys are linear at dims over 128, not ragged"},
+      {"backward bf16 b1 h1 q8 k8 d192 causal@absolute", "does not serve absolute positions at dims over 128"},
+      {"backward bf16/bf16/bf16/f32 b1 h1 q8 k8 d192 full",
+       "q is bf16, kv bf16, out bf16 and grad f32, they must be the same at dims over 128"},
   };
   for (const auto& c : cases) EXPECT_EQ(answer(c.line), join("sm90_backward: ", c.says)) << c.line;
   EXPECT_EQ(answer("backward bf16 b1 h1 q8 k8 d64 full", "a100"),

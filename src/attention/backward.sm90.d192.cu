@@ -1,0 +1,14 @@
+#include "attention/backward.sm90.wide.kernels.h"
+
+namespace attune::sm90 {
+
+WideKernel& wide_kernel_192() {
+  static constinit WideKernel kernel = wide_kernel_row<192, 192>();
+  return kernel;
+}
+WideKernel& wide_kernel_192_128() {
+  static constinit WideKernel kernel = wide_kernel_row<192, 128>();
+  return kernel;
+}
+
+}  // namespace attune::sm90

@@ -1,0 +1,10 @@
+#include "attention/backward.sm90.wide.kernels.h"
+
+namespace attune::sm90 {
+
+WideKernel& wide_kernel_256() {
+  static constinit WideKernel kernel = wide_kernel_row<256, 256>();
+  return kernel;
+}
+
+}  // namespace attune::sm90

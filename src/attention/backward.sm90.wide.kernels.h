@@ -1,0 +1,42 @@
+// The compiled kernels of wide heads as the host sees them, and its side of them. A file backward.sm90.d#.cu holds
+// those of one head dim.
+#pragma once
+#include "attention/backward.sm90.wide.keys.h"
+#include "attention/backward.sm90.wide.rows.h"
+#include "machine/cuda/launch.h"
+#include "plan/backend.h"
+
+namespace attune::sm90 {
+
+struct WideKernel {
+  int dim_qk, dim_v;                     // the widest it serves
+  int threads, rows_bytes, keys_bytes;   // of shared memory
+  void (*rows[2])(WideParams);           // f16, bf16
+  void (*keys[2])(WideParams);
+  cuda::Ready rows_ready[2]{}, keys_ready[2]{};
+};
+
+template <int DimQk, int DimV>
+constexpr WideKernel wide_kernel_row() {
+  using RowsF = WideRowsShape<F16, DimQk, DimV>;
+  using RowsB = WideRowsShape<Bf16, DimQk, DimV>;
+  using KeysF = WideKeysShape<F16, DimQk, DimV>;
+  using KeysB = WideKeysShape<Bf16, DimQk, DimV>;
+  static_assert(RowsF::kThreads == KeysF::kThreads);
+  return {DimQk, DimV, RowsF::kThreads, RowsF::kSharedBytes, KeysF::kSharedBytes,
+          {wide_rows_kernel<RowsF>, wide_rows_kernel<RowsB>}, {wide_keys_kernel<KeysF>, wide_keys_kernel<KeysB>}};
+}
+
+WideKernel& wide_kernel_192_128();
+WideKernel& wide_kernel_192();
+WideKernel& wide_kernel_256();
+
+// Of problems with a head dim over 128, as a backend has them.
+inline bool is_wide(const Problem& p) { return p.dim_qk > 128 || p.dim_v > 128; }
+Status wide_supports(std::string_view who, const Problem&);
+Status wide_shape(std::string_view who, Plan&);
+Status wide_fits(std::string_view who, const Plan&, const Args&);
+// Gradients that are not given are not computed.
+Status wide_run(std::string_view who, const Plan&, const Args&, Workspace, Stream);
+
+}  // namespace attune::sm90
