@@ -89,7 +89,9 @@ void print_failures(const Suite& suite, const std::vector<Attempt>& all) {
   int failed = 0;
   for (const Attempt& a : all) {
     if (a.outcome.verdict != Verdict::fail || ++failed > kMost) continue;
-    fmt::print("\nFAIL  {}\n      {}\n", a.outcome.why, command(suite, a));
+    fmt::print("\nFAIL  {}\n", a.outcome.why);
+    if (!a.outcome.mistake.empty()) fmt::print("      explained by {}\n", a.outcome.mistake);
+    fmt::print("      {}\n", command(suite, a));
   }
   if (failed > kMost) fmt::print("\nand {} more failures\n", failed - kMost);
 }
@@ -149,7 +151,7 @@ json as_json(const Outcome& o) {
                        {"relative_l2", f.judged.relative_l2},
                        {"tolerance_used", f.judged.used},
                        {"verdict", name(f.judged.verdict)}});
-  return {{"verdict", name(o.verdict)}, {"why", o.why}, {"outputs", figures}};
+  return {{"verdict", name(o.verdict)}, {"why", o.why}, {"mistake", o.mistake}, {"outputs", figures}};
 }
 
 json as_json(const Suite& suite, const std::vector<Attempt>& all) {

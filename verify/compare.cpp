@@ -6,6 +6,7 @@
 
 #include "core/check.h"
 #include "core/passes.h"
+#include "verify/diagnose.h"
 #include "verify/on_gpu.h"
 
 namespace attune {
@@ -198,6 +199,8 @@ Outcome Trial::compare(const Outputs& got) const {
     if (j.verdict == Verdict::fail)
       fail(join(name(r), element(golden, mine, j.worst), ": ", j.used, " times the tolerance, MAE ", j.mae));
   }
+  if (o.verdict == Verdict::fail)
+    if (const Mistake m = diagnose(world.problem, got.args); !m.name.empty()) o.mistake = join(m.name, ": ", m.sentence);
   return o;
 }
 

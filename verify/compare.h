@@ -17,6 +17,7 @@ struct Figures { Role role; Judged judged; };
 struct Outcome {
   Verdict verdict = Verdict::pass;
   std::string why{};               // of a failure: a sentence
+  std::string mistake{};           // of a failure: the usual mistake that explains it, name and sentence
   std::string unfit{};             // why the backend is not for these arguments; nothing was run
   std::vector<Figures> figures{};  // one an output
 

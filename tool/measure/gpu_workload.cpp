@@ -81,6 +81,10 @@ Status GpuWorkload::poison(const Args& gpu) {
   return Status::good();
 }
 
+Status GpuWorkload::send(Role r) {
+  return cuda::copy_to(sets_[0][r].data, host_->args[r].data, span_bytes(host_->args[r]), stream_);
+}
+
 Status GpuWorkload::fetch(const Args& gpu) {
   for (const Role r : host_->outputs())
     if (Status s = cuda::copy_from(host_->args[r].data, gpu[r].data, span_bytes(gpu[r]), stream_); !s.ok()) return s;

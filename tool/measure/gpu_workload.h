@@ -24,6 +24,7 @@ class GpuWorkload {
   Status other_outputs(Args& out);
   Status poison(const Args& gpu);        // its outputs
   Status fetch(const Args& gpu);         // its outputs into the host's tensors
+  Status send(Role);                     // the host's tensor into that of the first set
 
  private:
   Workload* host_ = nullptr;

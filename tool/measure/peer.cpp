@@ -112,9 +112,13 @@ Status PeerRun::setup(const Problem& p, const Args& results, const PeerPlace& pl
   return Status::good();
 }
 
-Status PeerRun::run_and_fetch() {
-  if (peer_.run(handles_[0]) != 0 || peer_.fetch(handles_[0]) != 0)
-    return Status::no(peer_.name, ": ", peer_message(peer_));
+Status PeerRun::run_once() {
+  if (peer_.run(handles_[0]) != 0) return Status::no(peer_.name, ": ", peer_message(peer_));
+  return Status::good();
+}
+
+Status PeerRun::fetch() {
+  if (peer_.fetch(handles_[0]) != 0) return Status::no(peer_.name, ": ", peer_message(peer_));
   return Status::good();
 }
 

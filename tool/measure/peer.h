@@ -48,7 +48,8 @@ class PeerRun {
   // `results` has outputs of its own; everything else is shared with ours.
   Status setup(const Problem&, const Args& results, const PeerPlace&);
   const std::string& note() const { return note_; }  // "heads of keys expanded beforehand"
-  Status run_and_fetch();                            // of the first set
+  Status run_once();                                 // of the first set
+  Status fetch();                                    // its last results
   Subject subject();
 
  private:

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <fstream>
+#include <functional>
 #include <memory>
 #include <new>
 
@@ -13,6 +14,7 @@
 #include "tool/measure/gpu_workload.h"
 #include "tool/measure/provenance.h"
 #include "tool/measure/spot.h"
+#include "verify/diagnose.h"
 
 namespace attune {
 namespace {
@@ -77,6 +79,11 @@ struct RowRun {
   std::vector<Record> records{};
   std::vector<Subject> subjects{};
   std::vector<size_t> record_of{};  // of each subject
+  struct Once {
+    std::function<Status()> run;  // into poison, and fetched
+    Args results;                 // what is then judged
+  };
+  std::vector<Once> onces{};      // of each subject
   std::unique_ptr<Workload> work{};
   std::unique_ptr<GpuWorkload> gpu{};  // null: a CPU
   std::vector<std::unique_ptr<BackendRun>> ours{};
@@ -200,18 +207,67 @@ struct RowRun {
     r.density = r.shown_blocks ? double(r.active_blocks) / double(r.shown_blocks) : 0;
   }
 
+  // Which mistake it was. A result that is there a moment later was only enqueued when the call returned.
+  void explain(Record& r, const std::function<Status()>& fetch, const Args& results) {
+    const Mistake m = diagnose(problem, results);
+    r.parity.mistake = m.name;
+    std::string sentence = m.sentence;
+    if (!gpu) {
+      host_clock().rest(50e6);
+      if (fetch().ok() && spot_check(problem, results, bench.seed, 6).verdict == "PASS")
+        r.parity.mistake = "enqueue-only", sentence = "the call returns before its work is done";
+    }
+    end(r, "failed", join(r.subject, ": wrong result: ", r.parity.message,
+                          r.parity.mistake.empty() ? "" : join("; explained by ", r.parity.mistake, ": ", sentence)));
+  }
+
   // A subject that is right is timed; one that is not is a record of a failure.
-  void take(Record& r, Subject subject, const Args& results) {
+  void take(Record& r, Subject subject, Once once, const std::function<Status()>& fetch) {
     // A row costs a walk over the keys in double: of long sequences fewer are drawn, of each subject the same.
     constexpr double kElements = 2e7;
     const double walk = double(problem.len_k) * (problem.dim_qk + problem.dim_v);
     const int rows = int(std::clamp(kElements / walk, 6.0, 24.0));
-    r.parity = bench.check ? spot_check(problem, results, bench.seed, rows)
+    r.parity = bench.check ? spot_check(problem, once.results, bench.seed, rows)
                            : Checked{.verdict = "UNCHECKED", .message = "not asked for"};
-    count_adaptive(r, results);
-    if (r.parity.verdict == "FAIL") return end(r, "failed", join(r.subject, ": wrong result: ", r.parity.message));
+    count_adaptive(r, once.results);
+    if (r.parity.verdict == "FAIL") return explain(r, fetch, once.results);
     record_of.push_back(size_t(&r - records.data()));
     subjects.push_back(std::move(subject));
+    onces.push_back(std::move(once));
+  }
+
+  // Changes an input where it lies: q, or of a backward d_out, so that every result is another one. The sign is the
+  // highest bit of every floating type.
+  Status negate_input() {
+    const Role role = problem.pass == Pass::forward ? Role::q : Role::d_out;
+    const Tensor& t = work->args[role];
+    const int size = size_of(t.dtype);
+    for (int b = 0; b < t.extent.batch; ++b)
+      for (int s = 0; s < t.extent.seq; ++s)
+        for (int h = 0; h < t.extent.head; ++h) {
+          auto* const row = static_cast<unsigned char*>(t.data) +
+                            (b * t.stride.batch + s * t.stride.seq + h * t.stride.head) * size;
+          for (int d = 0; d < t.extent.dim; ++d) row[(d + 1) * size - 1] ^= 0x80;
+        }
+    return gpu ? gpu->send(role) : Status::good();
+  }
+
+  // After the timing, with other inputs in the same memory: a result that was kept from before is now wrong.
+  void check_again() {
+    if (!bench.check || (bench.timing.stop && *bench.timing.stop) || bench.distribution == Distribution::zeros) return;
+    if (!negate_input().ok()) return;
+    constexpr int kRows = 3;
+    for (size_t n = 0; n < onces.size(); ++n) {
+      Record& r = records[record_of[n]];
+      if (r.status != "ok" || r.parity.verdict != "PASS") continue;
+      if (const Status s = onces[n].run(); !s.ok()) { end(r, "failed", s.message); continue; }
+      const Checked again = spot_check(problem, onces[n].results, bench.seed, kRows);
+      if (again.verdict != "FAIL") continue;
+      r.parity.verdict = "FAIL", r.parity.message = again.message, r.parity.error = again.error;
+      r.parity.mistake = "cached-result";
+      end(r, "failed", join(r.subject, ": with other inputs, after the timing, the result is wrong: cached-result: ",
+                            again.message));
+    }
   }
 
   Status set_up(PeerRun& run, const Args& results) {
@@ -226,15 +282,24 @@ struct RowRun {
 
   void add_peer(const attune_peer& peer) {
     Record& r = add(peer.name);
-    const Args results = gpu ? peer_results : work->other_outputs();
+    const Args results = gpu ? peer_results : work->other_outputs(), judged = gpu ? work->args : results;
     PeerRun& run = *theirs.emplace_back(std::make_unique<PeerRun>(peer));
     if (const Status s = set_up(run, results); !s.ok()) return end(r, "unsupported", s.message);
     r.why = join("a peer", run.note().empty() ? "" : ": ", run.note());
     r.provenance.peers = peer.version;
-    if (const Status s = run.run_and_fetch(); !s.ok()) return end(r, "failed", s.message);
-    if (gpu)
-      if (const Status s = gpu->fetch(results); !s.ok()) return end(r, "failed", join(r.subject, ": ", s.message));
-    take(r, run.subject(), gpu ? work->args : results);
+    const auto fetch = [this, &run, results] {
+      if (Status s = run.fetch(); !s.ok() || !gpu) return s;
+      return gpu->fetch(results);
+    };
+    const auto once = [this, &run, results, fetch] {
+      if (gpu)
+        if (Status s = gpu->poison(results); !s.ok()) return s;
+      if (!gpu) work->poison(results);
+      if (Status s = run.run_once(); !s.ok()) return s;
+      return fetch();
+    };
+    if (const Status s = once(); !s.ok()) return end(r, "failed", s.message);
+    take(r, run.subject(), {once, judged}, fetch);
     if (!record_of.empty() && record_of.back() == size_t(&r - records.data())) ++peers;
   }
 
@@ -261,14 +326,18 @@ struct RowRun {
     }
     BackendRun& run = *ours.back();
     if (!run.status.ok()) return no_room(": " + run.status.message);
-    work->poison_outputs();
-    if (gpu)
-      if (const Status s = gpu->poison(gpu->args()); !s.ok()) return end(r, "failed", s.message);
-    if (!run.run()) return end(r, "failed", run.status.message);
-    if (gpu)
-      if (const Status s = gpu->fetch(gpu->args()); !s.ok()) return end(r, "failed", join(r.subject, ": ", s.message));
-    run.turn = 0;
-    take(r, run.subject(), work->args);
+    const auto fetch = [this] { return gpu ? gpu->fetch(gpu->args()) : Status::good(); };
+    const auto once = [this, &run, fetch] {
+      work->poison_outputs();
+      if (gpu)
+        if (Status s = gpu->poison(gpu->args()); !s.ok()) return s;
+      run.turn = 0;
+      if (!run.run()) return run.status;
+      run.turn = 0;
+      return fetch();
+    };
+    if (const Status s = once(); !s.ok()) return end(r, "failed", s.message);
+    take(r, run.subject(), {once, work->args}, fetch);
   }
 
   void measure_machine() {
@@ -331,7 +400,7 @@ struct RowRun {
     const Record& base = records[record_of[best]];
     for (size_t n = 0; n < subjects.size(); ++n) {
       Record& r = records[record_of[n]];
-      if (n == best || r.samples_ns.empty() || base.samples_ns.empty()) continue;
+      if (n == best || r.samples_ns.empty() || base.samples_ns.empty() || r.status == "failed") continue;
       r.baseline = base.subject;
       r.ratio = median_ratio(base.samples_ns, r.samples_ns);
       r.verdict = name(verdict(r.ratio, std::max(kPracticalMargin, r.aa_spread)));
@@ -356,6 +425,7 @@ struct RowRun {
       fill(records[record_of[n]], subjects[n], timings[n], c, n < peers);
       sustain(records[record_of[n]], subjects[n]);
     }
+    check_again();
     compare();
   }
 };

@@ -95,6 +95,12 @@ void Workload::poison_outputs() {
   for (const size_t n : output_memory_) memory_[n].poison();
 }
 
+void Workload::poison(const Args& other) const {
+  if (accumulates()) return;
+  for (const Role r : outputs_)
+    if (other[r].data) std::memset(other[r].data, 0xFF, span_bytes(other[r]));
+}
+
 Args Workload::other_outputs() {
   Args other = args;
   for (const Role r : outputs_) {

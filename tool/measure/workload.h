@@ -49,6 +49,7 @@ class Workload {
   const std::array<int64_t, size_t(BlockCount::count)>& blocks() const { return blocks_; }
   bool accumulates() const { return problem_.has(Option::accumulate); }
   void poison_outputs();
+  void poison(const Args& other) const;  // what other_outputs() made
   // The same inputs with outputs of their own: what a peer's results are copied to.
   Args other_outputs();
 

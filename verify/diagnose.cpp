@@ -1,0 +1,293 @@
+#include "verify/diagnose.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "core/score.h"
+#include "verify/world.h"
+
+namespace attune {
+namespace {
+
+using Row = std::vector<double>;
+
+enum class Order { said, inputs_swapped, all_swapped, heads_as_sequence };
+enum class Keys { said, first_only, last_only };
+enum class Tail { none, zeros, last_again };
+
+// One way to read a problem. The first of the list is the right one.
+struct Reading {
+  const char* name;
+  const char* sentence;
+  Mask mask{};
+  double scale = 0;
+  Order order = Order::said;
+  Keys keys = Keys::said;
+  Tail tail = Tail::none;
+  int tile = 0;              // the tail is filled up to a multiple of it
+  bool heads_modulo = false;
+  bool transposed_v = false;
+};
+
+struct Answer {
+  Row out;
+  double lse = -INFINITY;
+};
+
+constexpr const char* kNames[] = {"swapped-layout", "missing-scale", "top-left-causal", "head-order", "transposed-v",
+                                  "window-off-by-one", "log2-lse", "tail-unmasked", "one-key", "ignored-mask",
+                                  "unwritten-output"};
+
+std::vector<Reading> readings(const Problem& p, double scale) {
+  const Reading right{.name = "", .sentence = "", .mask = p.mask, .scale = scale};
+  std::vector<Reading> all{right};
+  const auto add = [&](const char* name, const char* sentence, auto change) {
+    Reading r = right;
+    r.name = name, r.sentence = sentence;
+    change(r);
+    all.push_back(r);
+  };
+  add("swapped-layout", "heads are taken for the sequence and the sequence for heads: BSHD read as BHSD, or the reverse",
+      [](Reading& r) { r.order = Order::heads_as_sequence; });
+  add("swapped-layout", "q, k and v are read in the other order of heads and sequence",
+      [](Reading& r) { r.order = Order::inputs_swapped; });
+  add("swapped-layout", "all tensors are read and written in the other order of heads and sequence",
+      [](Reading& r) { r.order = Order::all_swapped; });
+  add("missing-scale", "scores are not multiplied by the scale", [](Reading& r) { r.scale = 1; });
+  add("missing-scale", "scores are multiplied by the scale twice", [](Reading& r) { r.scale *= r.scale; });
+  if (p.mask.kind != MaskKind::full && p.mask.align == Align::bottom_right)
+    add("top-left-causal", "the mask begins at the first key, and not so that the last query stands on the last key",
+        [](Reading& r) { r.mask.align = Align::top_left; });
+  add("head-order", "query head h reads key head h modulo their number, and not h divided by the group",
+      [](Reading& r) { r.heads_modulo = true; });
+  add("transposed-v", "v is read as its transpose", [](Reading& r) { r.transposed_v = true; });
+  if (p.mask.kind != MaskKind::full) {
+    const int32_t left = p.mask.kind == MaskKind::window ? p.mask.left : kNoLimit;
+    const int32_t right_side = p.mask.kind == MaskKind::window ? p.mask.right : 0;
+    for (const int by : {1, -1}) {
+      if (left != kNoLimit)
+        add("window-off-by-one", by > 0 ? "the window has a key too many on the left" : "the window lacks its last key "
+            "on the left", [&](Reading& r) { r.mask.kind = MaskKind::window, r.mask.left = left + by; });
+      if (right_side != kNoLimit)
+        add("window-off-by-one", by > 0 ? "a query sees one key too many on the right" : "a query does not see its last "
+            "key on the right", [&](Reading& r) {
+              r.mask.kind = MaskKind::window, r.mask.left = left, r.mask.right = right_side + by;
+            });
+    }
+    add("ignored-mask", "every query sees every key", [](Reading& r) {
+      r.mask.kind = MaskKind::full, r.mask.left = r.mask.right = 0;
+    });
+  }
+  for (const int tile : {8, 16, 32, 64, 128, 256}) {
+    add("tail-unmasked", "keys behind the last one, up to the end of a tile, are counted as zeros",
+        [&](Reading& r) { r.tail = Tail::zeros, r.tile = tile; });
+    add("tail-unmasked", "the last key is counted again up to the end of a tile",
+        [&](Reading& r) { r.tail = Tail::last_again, r.tile = tile; });
+  }
+  add("one-key", "only the first key is read", [](Reading& r) { r.keys = Keys::first_only; });
+  add("one-key", "only the last key is read", [](Reading& r) { r.keys = Keys::last_only; });
+  return all;
+}
+
+struct Reader {
+  const Problem& p;
+  const Args& a;
+  int b, h, i;  // the row of the output
+
+  // Where (seq, head) lies if the two axes are taken in the other order: rows of memory are counted there.
+  static void swap_order(const Tensor& t, int64_t& seq, int64_t& head) {
+    const int64_t seqs = t.extent.seq, heads = t.extent.head;
+    const bool bshd = t.stride.seq >= t.stride.head;
+    const int64_t at = bshd ? head * seqs + seq : seq * heads + head;
+    seq = bshd ? at / heads : at % seqs;
+    head = bshd ? at % heads : at / seqs;
+  }
+  Row read(const Tensor& t, int64_t batch, int64_t seq, int64_t head, bool swapped) const {
+    if (swapped) swap_order(t, seq, head);
+    Row x(size_t(t.extent.dim));
+    for (size_t d = 0; d < x.size(); ++d) x[d] = load(t, batch, seq, head, int64_t(d));
+    return x;
+  }
+  Row key(Role role, const Sequence& s, int64_t j, int head, bool swapped) const {
+    const int64_t at = s.k_first + j;
+    if (p.keys != KeySource::paged) return read(a[role], s.k_batch, at, head, swapped);
+    return read(a[role], a.row<const int32_t>(Role::page_table, b)[at / p.page], at % p.page, head, false);
+  }
+  bool listed(int query, int j) const {
+    const Blocks blocks = p.mask.blocks;
+    if (!blocks.q) return true;
+    const BlockList list{blocks, a.row<const int32_t>(Role::block_begin, b, 0, h),
+                         a.row<const int32_t>(Role::block_column)};
+    return list.find(query / blocks.q, j / blocks.k) >= 0;
+  }
+  double logit(double product, double scale, const Band& band, int j) const {
+    double x = product * scale;
+    if (p.has(Option::softcap)) x = double(a.softcap) * std::tanh(x / double(a.softcap));
+    if (p.has(Option::bias)) x += double(bias_at(a[Role::bias], b, i, h, j));
+    if (p.has(Option::alibi))
+      x -= double(*a.row<const float>(Role::slopes, 0, 0, h)) * std::abs(double(band.ahead(i, j)));
+    return x;
+  }
+
+  // The row as this reading has it; an empty `out` where it has no meaning here.
+  Answer row(const Reading& r) const {
+    Problem as = p;
+    as.mask = r.mask;
+    const Sequence s = sequence(as, a, b);
+    const bool swapped = r.order == Order::inputs_swapped || r.order == Order::all_swapped;
+    const bool turned = r.order == Order::heads_as_sequence;
+    if ((swapped || turned) && (p.keys != KeySource::linear || p.heads_q != p.heads_kv || s.len_q != s.len_k))
+      return {};
+    if (swapped && (s.q_first || s.k_first)) return {};
+    if (r.tail != Tail::none && s.len_k % r.tile == 0) return {};
+    const int group = p.heads_q / p.heads_kv, head = r.heads_modulo ? h % p.heads_kv : h / group;
+    const Row q = read(a[Role::q], s.q_batch, s.q_first + i, h, swapped);
+    const int keys = turned ? p.heads_kv : s.len_k;
+    const Band band = turned ? band_of(r.mask, p.heads_q, p.heads_kv, 0, 0) : s.band;
+    const auto key_row = [&](Role role, int64_t j) {
+      return turned ? read(a[role], s.k_batch, s.k_first + i, j, false) : key(role, s, j, head, swapped);
+    };
+    // v as its transpose: element (j, d) of [keys, dim] is what lies at d * keys + j.
+    const auto value = [&](int64_t j) {
+      Row v = key_row(Role::v, j);
+      if (!r.transposed_v) return v;
+      const int64_t dim = int64_t(v.size());
+      for (int64_t d = 0; d < dim; ++d) {
+        const int64_t at = d * keys + j;
+        v[size_t(d)] = load(a[Role::v], s.k_batch, s.k_first + at / dim, head, at % dim);
+      }
+      return v;
+    };
+    if (r.transposed_v && p.keys == KeySource::paged) return {};
+
+    std::vector<double> logits;
+    std::vector<int> which;  // -1: a key of zeros
+    double top = p.has(Option::sink) ? double(*a.row<const float>(Role::sinks, 0, 0, h)) : -INFINITY;
+    const double sink = top;
+    const auto add = [&](double x, int j) { logits.push_back(x), which.push_back(j), top = std::max(top, x); };
+    const auto product = [&](const Row& k) {
+      double sum = 0;
+      for (size_t d = 0; d < q.size(); ++d) sum += q[d] * k[d];
+      return sum;
+    };
+    const int at = turned ? h : i;
+    const int only = r.keys == Keys::first_only ? 0 : r.keys == Keys::last_only ? keys - 1 : -1;
+    for (int j = 0; j < keys; ++j)
+      if (only >= 0 ? j == only : band.visible(at, j) && (turned || listed(i, j)))
+        add(logit(product(key_row(Role::k, j)), r.scale, band, j), j);
+    if (r.tail != Tail::none && keys > 0) {
+      const int64_t end = round_up(keys, r.tile);
+      const double again = r.tail == Tail::zeros ? 0 : product(key_row(Role::k, keys - 1)) * r.scale;
+      for (int64_t j = keys; j < end; ++j) add(again, r.tail == Tail::zeros ? -1 : keys - 1);
+    }
+    double total = sink > -INFINITY ? std::exp(sink - top) : 0;
+    for (const double x : logits) total += std::exp(x - top);
+    Answer answer{Row(size_t(p.dim_v)), total > 0 ? top + std::log(total) : -INFINITY};
+    for (size_t n = 0; n < logits.size(); ++n) {
+      if (which[n] < 0) continue;
+      const Row v = value(which[n]);
+      const double weight = std::exp(logits[n] - top) / total;
+      for (size_t d = 0; d < v.size(); ++d) answer.out[d] += weight * v[d];
+    }
+    return answer;
+  }
+  Row written(Order order) const {
+    const Sequence s = sequence(p, a, b);
+    return read(a[Role::out], s.q_batch, s.q_first + i, h, order == Order::all_swapped);
+  }
+  double lse() const {
+    const Sequence s = sequence(p, a, b);
+    return double(*a.row<const float>(Role::lse, s.q_batch, s.q_first + i, h));
+  }
+};
+
+// The distance of two rows relative to the second; infinite where there is nothing to compare.
+double distance(const Row& got, const Row& expected) {
+  if (got.size() != expected.size()) return INFINITY;
+  double error = 0, size = 0;
+  for (size_t d = 0; d < got.size(); ++d)
+    error += std::pow(got[d] - expected[d], 2), size += std::pow(expected[d], 2);
+  const double all = std::sqrt(error) / std::max(std::sqrt(size), 1e-6);
+  return std::isfinite(all) ? all : INFINITY;
+}
+
+// Poison is NaN, or larger than anything that was ever computed.
+bool is_unwritten(const Row& row) {
+  return std::any_of(row.begin(), row.end(), [](double x) { return !(std::abs(x) < 1e37); });
+}
+
+bool is_askable(const Problem& p, const Args& a) {
+  for (const Option o : {Option::accumulate, Option::append, Option::rotary, Option::rotary_half, Option::descale,
+                         Option::block_bias, Option::dropout})
+    if (p.has(o)) return false;
+  return p.pass == Pass::forward && word(p.variant).empty() && a.given(Role::out);
+}
+
+// Rows at both ends and between them; few where keys are many.
+std::vector<Reader> drawn(const Problem& p, const Args& a) {
+  const double walk = double(p.len_k) * (p.dim_qk + p.dim_v);
+  const int count = int(std::clamp(4e6 / walk, 6.0, 24.0));
+  Random random{7};
+  std::vector<Reader> rows;
+  for (int n = 0; n < count; ++n) {
+    const int b = n == 0 ? 0 : n == 1 ? p.batch - 1 : random.below(p.batch);
+    const int h = n == 0 ? 0 : n == 1 ? p.heads_q - 1 : random.below(p.heads_q);
+    const int len = sequence(p, a, b).len_q;
+    if (len > 0) rows.push_back({p, a, b, h, n == 0 ? 0 : n == 1 ? len - 1 : random.below(len)});
+  }
+  return rows;
+}
+
+}  // namespace
+
+Mistake diagnose(const Problem& p, const Args& a) {
+  if (!is_askable(p, a)) return {};
+  const std::vector<Reader> rows = drawn(p, a);
+  const bool exact = size_of(p.dtype.kv) >= 4 && size_of(p.dtype.out) >= 4 && p.precision != Precision::tf32;
+  const double close = exact ? 1e-4 : 0.04;  // a mistake moves a row by a good part of its size
+  for (const Reader& r : rows)
+    if (is_unwritten(r.written(Order::said)))
+      return {"unwritten-output", join("row ", r.i, " of batch ", r.b, ", head ", r.h, " was not written, or is NaN")};
+
+  const std::vector<Reading> all = readings(p, double(scale_of(p, a)));
+  std::vector<Answer> right;
+  double worst = 0;
+  for (const Reader& r : rows) {
+    right.push_back(r.row(all[0]));
+    worst = std::max(worst, distance(r.written(Order::said), right.back().out));
+  }
+  if (worst <= close) {
+    if (!a.given(Role::lse)) return {};
+    for (const auto& [factor, sentence] : {std::pair(1.4426950408889634, "lse is in base 2, and not natural"),
+                                           {0.6931471805599453, "lse is multiplied by ln 2"}}) {
+      bool fits = true, differs = false;
+      for (size_t n = 0; n < rows.size() && fits; ++n) {
+        const double expected = right[n].lse, got = rows[n].lse(), room = close * (1 + std::abs(expected));
+        if (!std::isfinite(expected)) continue;
+        fits = std::abs(got - factor * expected) <= room;
+        differs = differs || std::abs(got - expected) > room;
+      }
+      if (fits && differs) return {"log2-lse", sentence};
+    }
+    return {};
+  }
+  const Reading* best = nullptr;
+  double least = close;
+  for (size_t m = 1; m < all.size(); ++m) {
+    double error = 0;
+    for (size_t n = 0; n < rows.size() && error <= least; ++n)
+      error = std::max(error, distance(rows[n].written(all[m].order), rows[n].row(all[m]).out));
+    if (error < least || (!best && error <= least)) best = &all[m], least = error;
+  }
+  if (!best || rows.empty()) return {};
+  return {best->name, best->sentence};
+}
+
+std::string mistake_names() {
+  std::string all;
+  for (const char* name : kNames) all += join(all.empty() ? "" : ", ", name);
+  return all;
+}
+
+}  // namespace attune
