@@ -33,6 +33,7 @@ void add_features(CLI::App&, Context&);
 void add_memory(CLI::App&, Context&);
 void add_parity(CLI::App&, Context&);
 void add_bench(CLI::App&, Context&);
+void add_verify(CLI::App&, Context&);
 void add_compare(CLI::App&, Context&);
 void add_report(CLI::App&, Context&);
 void add_completion(CLI::App&, Context&);

@@ -200,7 +200,8 @@ Outcome Trial::compare(const Outputs& got) const {
       fail(join(name(r), element(golden, mine, j.worst), ": ", j.used, " times the tolerance, MAE ", j.mae));
   }
   if (o.verdict == Verdict::fail)
-    if (const Mistake m = diagnose(world.problem, got.args); !m.name.empty()) o.mistake = join(m.name, ": ", m.sentence);
+    if (const Mistake m = diagnose(world.problem, got.args); !m.name.empty())
+      o.mistake = join(m.name, ": ", m.sentence);
   return o;
 }
 

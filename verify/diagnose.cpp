@@ -48,7 +48,7 @@ std::vector<Reading> readings(const Problem& p, double scale) {
     change(r);
     all.push_back(r);
   };
-  add("swapped-layout", "heads are taken for the sequence and the sequence for heads: BSHD read as BHSD, or the reverse",
+  add("swapped-layout", "heads are taken for the sequence and the reverse: BSHD read as BHSD, or the reverse",
       [](Reading& r) { r.order = Order::heads_as_sequence; });
   add("swapped-layout", "q, k and v are read in the other order of heads and sequence",
       [](Reading& r) { r.order = Order::inputs_swapped; });
@@ -70,8 +70,8 @@ std::vector<Reading> readings(const Problem& p, double scale) {
         add("window-off-by-one", by > 0 ? "the window has a key too many on the left" : "the window lacks its last key "
             "on the left", [&](Reading& r) { r.mask.kind = MaskKind::window, r.mask.left = left + by; });
       if (right_side != kNoLimit)
-        add("window-off-by-one", by > 0 ? "a query sees one key too many on the right" : "a query does not see its last "
-            "key on the right", [&](Reading& r) {
+        add("window-off-by-one", by > 0 ? "a query sees one key too many on the right" : "a query does not see its "
+            "last key on the right", [&](Reading& r) {
               r.mask.kind = MaskKind::window, r.mask.left = left, r.mask.right = right_side + by;
             });
     }

@@ -1,5 +1,6 @@
-// Which of the usual mistakes explains a wrong result. Each of them is a way to read the problem or its tensors; rows of
-// the output are computed so, by the definition and in double, and the reading that gives what is there is the answer.
+// Which of the usual mistakes explains a wrong result. Each of them is a way to read the problem or its tensors; rows
+// of the output are computed so, by the definition and in double, and the reading that gives what is there is the
+// answer.
 #pragma once
 #include <string>
 

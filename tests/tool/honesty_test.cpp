@@ -1,0 +1,310 @@
+// The tool against those who would fool it: planted frauds, each caught and called by its name. Those that show while
+// something runs are planted as peers and measured; those that are written into a file are written into one.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "core/cost.h"
+#include "machine/host.h"
+#include "tests/asked.h"
+#include "tests/tool/spawn.h"
+#include "tool/measure/audit.h"
+#include "tool/measure/row.h"
+
+namespace attune {
+namespace {
+
+using nlohmann::json;
+
+// A peer that computes full f32 attention of [batch 1, head, seq, dim], and cheats in one way.
+enum class Cheat { none, layout, one_key, half, cached, enqueue };
+struct Fraud {
+  Cheat cheat = Cheat::none;
+  json asked{};
+  std::vector<float> kept{};
+  std::thread late{};
+} fraud;
+
+struct View {
+  float* data;
+  int seq, heads, dim;
+  int64_t at_seq, at_head;
+  View(const json& j)
+      : data(reinterpret_cast<float*>(j["data"].get<uintptr_t>())), seq(j["extent"][1]), heads(j["extent"][2]),
+        dim(j["extent"][3]), at_seq(j["stride"][1]), at_head(j["stride"][2]) {}
+  float& at(int s, int h, int d) const { return data[s * at_seq + h * at_head + d]; }
+};
+
+void attend() {
+  const json &t = fraud.asked["tensors"];
+  View q(t["q"]), k(t["k"]), v(t["v"]), out(fraud.asked["results"]["out"]);
+  if (fraud.cheat == Cheat::layout)  // the axes by their place, of a kernel that has them the other way round
+    for (View* x : {&q, &k, &v, &out}) std::swap(x->seq, x->heads), std::swap(x->at_seq, x->at_head);
+  const int last = fraud.cheat == Cheat::half ? q.seq / 2 : q.seq, keys = fraud.cheat == Cheat::one_key ? 1 : k.seq;
+  for (int h = 0; h < q.heads; ++h)
+    for (int i = 0; i < last; ++i) {
+      std::vector<double> sum(size_t(v.dim));
+      double total = 0;
+      for (int j = 0; j < keys; ++j) {
+        double x = 0;
+        for (int d = 0; d < q.dim; ++d) x += double(q.at(i, h, d)) * double(k.at(j, h, d));
+        const double weight = std::exp(x / std::sqrt(double(q.dim)));
+        total += weight;
+        for (int d = 0; d < v.dim; ++d) sum[size_t(d)] += weight * double(v.at(j, h, d));
+      }
+      for (int d = 0; d < v.dim; ++d) out.at(i, h, d) = float(sum[size_t(d)] / total);
+    }
+  if (t.contains("lse") || fraud.asked["results"].contains("lse")) return;
+}
+
+size_t out_floats() {
+  const json& e = fraud.asked["results"]["out"]["extent"];
+  return size_t(e[1].get<int>()) * size_t(e[2].get<int>()) * size_t(e[3].get<int>());
+}
+float* out_data() { return reinterpret_cast<float*>(fraud.asked["results"]["out"]["data"].get<uintptr_t>()); }
+
+void join_late() {
+  if (fraud.late.joinable()) fraud.late.join();
+}
+int64_t set_up(const char* problem) { return fraud.asked = json::parse(problem), fraud.kept.clear(), 1; }
+int32_t run(int64_t handle) {
+  if (!handle) return 0;
+  if (fraud.cheat == Cheat::enqueue) {
+    join_late();
+    fraud.late = std::thread([] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      attend();
+    });
+  } else if (fraud.cheat == Cheat::cached && !fraud.kept.empty()) {
+    std::memcpy(out_data(), fraud.kept.data(), fraud.kept.size() * sizeof(float));
+  } else {
+    attend();
+    fraud.kept.assign(out_data(), out_data() + out_floats());
+  }
+  return 0;
+}
+int32_t fetch(int64_t) { return 0; }
+void tear_down(int64_t) { join_late(); }
+void message(char* text, int64_t room) { std::strncpy(text, "", size_t(room)); }
+
+Record measured(Cheat cheat) {
+  static const attune_peer peer{"planted", "0", set_up, run, fetch, tear_down, message};
+  fraud.cheat = cheat;
+  Bench b{.backends = {"reference"}, .peers = {&peer}, .device = this_cpu()};
+  b.device.units = 1;
+  b.timing.max_seconds = 0.02, b.timing.warm_up_seconds = 0.001;
+  b.ceilings = Ceilings{}, b.floor_ns = b.peer_floor_ns = 1, b.aa_spread = 0.02;
+  const auto records = measure_row(problem("forward f32 b1 h4 q24 k24 d16 full"), b);
+  for (const Record& r : records)
+    if (r.subject == "planted") return r;
+  return {};
+}
+
+TEST(Honesty, an_honest_peer_is_ok) {
+  const Record r = measured(Cheat::none);
+  EXPECT_EQ(r.status, "ok") << r.message;
+  EXPECT_EQ(r.parity.verdict, "PASS");
+}
+
+TEST(Honesty, what_cheats_while_it_runs_is_caught_by_name) {
+  const struct { Cheat cheat; const char* name; } all[] = {{Cheat::layout, "swapped-layout"},
+                                                           {Cheat::one_key, "one-key"},
+                                                           {Cheat::half, "unwritten-output"},
+                                                           {Cheat::cached, "cached-result"},
+                                                           {Cheat::enqueue, "enqueue-only"}};
+  for (const auto& [cheat, name] : all) {
+    const Record r = measured(cheat);
+    EXPECT_EQ(r.status, "failed") << name;
+    EXPECT_EQ(r.parity.mistake, name) << r.message;
+    EXPECT_TRUE(has(r.message, name)) << r.message;
+    EXPECT_TRUE(r.verdict.empty()) << name;
+  }
+}
+
+// An honest row of two peers and one of ours, as `bench` writes it; of a GPU or of a CPU.
+std::vector<Record> honest(bool gpu = false) {
+  std::vector<Record> all;
+  const struct { const char* subject; double ns; } subjects[] = {{"torch:flash", 1.0e6}, {"torch:math", 4.0e6},
+                                                                 {"ours", 0.7e6}};
+  for (const auto& [subject, ns] : subjects) {
+    Record r;
+    r.run = "20260131T120000Z-7", r.row_records = 3, r.problem = "forward f32 b1 h8 q512 k512 d64 causal";
+    r.subject = subject, r.device = gpu ? "cuda:0" : "cpu", r.mode = "cold", r.threads = gpu ? 0 : 2;
+    r.input_rms = 1.003;
+    r.why = r.subject == "ours" ? "first in the list" : "a peer";
+    for (int n = 0; n < 31; ++n) r.samples_ns.push_back(ns * (1 + 0.0007 * ((n * 7) % 31 - 15)));
+    if (gpu) r.samples_mhz.assign(31, 1900), r.watts = 300, r.kernels = {"kernel"};
+    const Cost c = cost(problem(r.problem));
+    r.flops = c.flops, r.bytes = c.bytes, r.ended_by = "precision", r.floor_ns = 2000;
+    r.ceiling = "fmla", r.ceiling_gflops = 5000, r.copy_gbs = 100, r.aa_spread = 0.01;
+    r.parity = {"PASS", 0.2, 24, "", ""};
+    r.provenance = {.time = "2026-01-31T12:00:00Z", .commit = "abc", .version = "1", .compiler = "c", .cpu = "cpu"};
+    if (gpu) r.provenance.gpu = "A GPU", r.provenance.gpu_most_mhz = 1980, r.provenance.gpu_power_limit_w = 700;
+    derive(r);
+    all.push_back(r);
+  }
+  for (Record& r : all)
+    if (r.subject != "torch:flash") {
+      r.baseline = "torch:flash", r.ratio = median_ratio(all[0].samples_ns, r.samples_ns);
+      r.verdict = name(verdict(r.ratio, 0.01));
+    }
+  return all;
+}
+
+std::vector<Finding> findings(const std::vector<Record>& records) {
+  std::vector<Line> lines;
+  std::vector<Finding> found;
+  for (const Record& r : records) {
+    Line line{.number = int(lines.size()) + 1};
+    if (audit_line(to_json(r), line, found)) lines.push_back(line);
+  }
+  audit(lines, found);
+  return found;
+}
+std::string text(const std::vector<Finding>& all) {
+  std::string out;
+  for (const Finding& f : all) out += join(f.line, f.wrong ? " wrong " : " caution ", f.name, ": ", f.sentence, "\n");
+  return out;
+}
+
+TEST(Honesty, an_honest_file_has_no_findings) {
+  EXPECT_EQ(text(findings(honest())), "");
+  EXPECT_EQ(text(findings(honest(true))), "");
+}
+
+struct Forgery {
+  const char* name;
+  bool gpu;
+  std::function<void(std::vector<Record>&)> forge;
+};
+const std::vector<Forgery>& forgeries() {
+  static const std::vector<Forgery> all = {
+      {"cpu-on-gpu", true, [](auto& r) { r[2].samples_mhz.clear(), r[2].mhz = 0; }},
+      {"cpu-on-gpu", true, [](auto& r) { r[2].provenance.gpu.clear(); }},
+      {"gpu-on-cpu", false, [](auto& r) { r[2].threads = 0; }},
+      {"zero-inputs", false, [](auto& r) { r[2].distribution = "zeros"; }},
+      {"zero-inputs", false, [](auto& r) { r[2].input_rms = 0; }},
+      {"slow-baseline", false,
+       [](auto& r) {  // faster than math, slower than flash, which the row does not say
+         for (double& s : r[2].samples_ns) s *= 2;
+         derive(r[2]);
+         r[2].baseline = "torch:math", r[2].ratio = median_ratio(r[1].samples_ns, r[2].samples_ns);
+         r[2].verdict = "FASTER";
+       }},
+      {"forged-rate", false, [](auto& r) { r[2].gflops *= 1.5; }},
+      {"forged-rate", false, [](auto& r) { r[2].gbs *= 1.01; }},
+      {"forged-flops", false, [](auto& r) { r[2].flops *= 2, r[2].gflops *= 2; }},
+      {"missing-baseline", false, [](auto& r) { r.erase(r.begin()); }},
+      {"missing-baseline", false, [](auto& r) { r[2].baseline.clear(); }},
+      {"skipped-parity", false, [](auto& r) { r[2].parity = {"UNCHECKED", 0, 0, "not asked for", ""}; }},
+      {"skipped-parity", false, [](auto& r) { r[2].parity = {"skipped", 0, 0, "", ""}; }},
+      {"skipped-parity", false, [](auto& r) { r[2].parity.rows = 0; }},
+      {"forged-parity", false, [](auto& r) { r[2].parity.error = 3; }},
+      {"forged-parity", false, [](auto& r) { r[2].parity.verdict = "FAIL"; }},
+      {"throttled", true,
+       [](auto& r) {
+         r[2].samples_mhz.assign(31, 900);
+         derive(r[2]);
+       }},
+      {"throttled", true, [](auto& r) { r[2].slowed_by = "thermal slowdown"; }},
+      {"enqueue-only", true,
+       [](auto& r) {  // the time of a launch
+         for (double& s : r[2].samples_ns) s /= 350;
+         derive(r[2]);
+         r[2].status = "ok", r[2].message = "", r[2].ratio = median_ratio(r[0].samples_ns, r[2].samples_ns);
+       }},
+      {"above-roofline", false,
+       [](auto& r) {
+         for (double& s : r[2].samples_ns) s /= 60;
+         derive(r[2]);
+         r[2].status = "ok", r[2].message = "", r[2].ratio = median_ratio(r[0].samples_ns, r[2].samples_ns);
+       }},
+      {"forged-ceiling", false, [](auto& r) { r[2].ceiling_gflops = 1e6; }},
+      {"forged-summary", false, [](auto& r) { r[2].median_ns *= 0.9, r[2].gflops /= 0.9, r[2].gbs /= 0.9; }},
+      {"forged-summary", false, [](auto& r) { r[2].interval.high = r[2].median_ns; }},
+      {"forged-ratio", false, [](auto& r) { r[2].ratio.value *= 1.2; }},
+      {"forged-ratio", false, [](auto& r) { r[2].ratio.interval.low *= 1.1; }},
+      {"forged-verdict", false, [](auto& r) { r[1].verdict = "SAME"; }},
+      {"copied-samples", false,
+       [](auto& r) {
+         r[2].samples_ns.assign(31, r[2].median_ns);
+         derive(r[2]);
+       }},
+      {"copied-samples", false, [](auto& r) { r[1].samples_ns = r[2].samples_ns; }},
+      {"impossible-sample", false, [](auto& r) { r[2].samples_ns[3] = -1; }},
+      {"no-samples", false, [](auto& r) { r[2].samples_ns.clear(); }},
+      {"no-reason", false, [](auto& r) { r[2].status = "failed"; }},
+      {"unknown-status", false, [](auto& r) { r[2].status = "fine"; }},
+      {"bad-problem", false, [](auto& r) { r[2].problem = "a fast one"; }},
+      {"bad-time", false, [](auto& r) { r[2].provenance.time = "today"; }},
+  };
+  return all;
+}
+
+TEST(Honesty, what_is_forged_in_a_file_is_caught_by_name) {
+  for (const Forgery& f : forgeries()) {
+    std::vector<Record> records = honest(f.gpu);
+    f.forge(records);
+    const std::vector<Finding> found = findings(records);
+    const auto is_it = [&](const Finding& x) { return x.wrong && x.name == f.name; };
+    EXPECT_TRUE(std::any_of(found.begin(), found.end(), is_it)) << f.name << ":\n" << text(found);
+  }
+}
+
+TEST(Honesty, every_name_that_is_found_is_one_of_the_list) {
+  const auto names = finding_names();
+  for (const Forgery& f : forgeries()) EXPECT_NE(std::find(names.begin(), names.end(), f.name), names.end()) << f.name;
+}
+
+TEST(Honesty, the_command_names_file_line_and_fraud_and_fails) {
+  std::vector<Record> records = honest();
+  records[2].gflops *= 1.5;
+  const std::string path = temporary("forged.jsonl");
+  std::ofstream file(path);
+  for (const Record& r : records) file << to_json(r) << "\n";
+  file.close();
+  const Ran r = attune_says({"verify", path});
+  EXPECT_EQ(r.code, 1);
+  EXPECT_TRUE(has(r.out, path + ":3: forged-rate: ours: ")) << r.out;
+  EXPECT_TRUE(has(r.err, "is not to be believed: 1 wrong")) << r.err;
+  const Ran as_json = attune_says({"verify", path, "--json"});
+  EXPECT_EQ(json::parse(as_json.out)[0]["findings"][0]["name"], "forged-rate");
+}
+
+TEST(Honesty, the_command_is_content_with_an_honest_file_and_strict_where_asked) {
+  std::vector<Record> records = honest();
+  const std::string path = temporary("honest.jsonl");
+  const auto write = [&] {
+    std::ofstream file(path);
+    for (const Record& r : records) file << to_json(r) << "\n";
+  };
+  write();
+  EXPECT_EQ(attune_says({"verify", "--strict", path}).code, 0);
+  for (Record& r : records) r.provenance.dirty = true;
+  write();
+  EXPECT_EQ(attune_says({"verify", path}).code, 0);
+  const Ran strict = attune_says({"verify", "--strict", path});
+  EXPECT_EQ(strict.code, 1);
+  EXPECT_TRUE(has(strict.out, "caution: dirty-source")) << strict.out;
+}
+
+TEST(Honesty, the_command_says_what_it_cannot_read) {
+  const std::string path = temporary("bad.jsonl");
+  std::ofstream(path) << "{\"attune_record\":2}\nnot json\n" << to_json(honest()[0]).substr(0, 60);
+  const Ran r = attune_says({"verify", path});
+  EXPECT_EQ(r.code, 1);
+  EXPECT_TRUE(has(r.out, path + ":1: missing-field: record: the field status is missing")) << r.out;
+  EXPECT_TRUE(has(r.out, path + ":2: unreadable: record: ")) << r.out;
+  EXPECT_TRUE(has(r.out, path + ":3: caution: unfinished-row: the last line is not whole")) << r.out;
+  EXPECT_EQ(attune_says({"verify", temporary("none.jsonl")}).code, 3);
+  std::ofstream(path).close();
+  EXPECT_TRUE(has(attune_says({"verify", path}).err, "has no records"));
+}
+
+}  // namespace
+}  // namespace attune
