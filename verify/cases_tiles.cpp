@@ -43,6 +43,17 @@ constexpr std::string_view kTiles[] = {
     // Tiles of 192 queries on a GPU of up to 133 multiprocessors.
     "forward bf16 b1 h400/1 q130 k2050 d64 window330,0 sink",
     "forward f16 b2 h200/2 q140 k2050 d64/56 window100,20 | seed=2 x1e1 bhsd",
+    "forward bf16 b1 h200/1 q194 k2100 d128 window256,0",
+    "forward f16 b2 h200/2 q20 k2060 d128 window300,-5 sink | seed=2 bhsd",
+    "forward bf16 b4 h100/1 q40 k2050 d104 window250,20 ragged | seed=2 drawn",
+    "forward f16 b4 h100/1 q25 k2050 d128 window290,3 | seed=5 drawn cu_q cache",
+    // Few queries of heads that share keys are one tile, on a GPU of up to 190 multiprocessors.
+    "forward bf16 b3 h64/8 q9 k150 d128 causal sink",
+    "forward f16 b2 h96/8 q30 k260 d64/56 window40,7 sink | seed=2 bhsd",
+    "forward f16 b3 h64/1 q20 k11 d128 causal sink",
+    "forward bf16 b5 h40/4 q50 k200 d256 window120,-5 | x1e1",
+    "forward bf16/bf16/f32 b3 h64/4 q17 k140 d96 causal accumulate",
+    "forward bf16/bf16/f32 b3 h64/8 q16 k300 d192/128 full sink | bhsd",
     "forward f16 b2 h4/2 q300 k500 d64 causal sink",
     "forward bf16 b2 h4/2 q200 k333 d128 window90,20 sink | bhsd",
     "forward bf16 b6 h2/1 q300 k400 d128 causal ragged | seed=2 odd",

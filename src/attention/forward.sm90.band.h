@@ -32,10 +32,10 @@ struct BandConsumer : Consumer<C> {
   // tile before has left when the next q is wanted.
   static constexpr int kMore = C::kThrough ? 1 : 0;
   __device__ int last_of(const QueryTile& t) const {
-    return min(max((min(t.keys, t.until + group * 64 + 63) - 1) / C::kTileK, t.first + kMore), t.last);
+    return min(max((min(t.keys, t.until + this->last_row()) - 1) / C::kTileK, t.first + kMore), t.last);
   }
   __device__ int first_of(const QueryTile& t) const {
-    return max(t.first, min(max(t.from + group * 64, 0) / C::kTileK, last_of(t) - kMore));
+    return max(t.first, min(max(t.from + this->first_row(), 0) / C::kTileK, last_of(t) - kMore));
   }
   __device__ void enter_tile() {
     Base::enter_tile();

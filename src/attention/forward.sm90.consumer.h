@@ -57,13 +57,19 @@ struct Consumer {
     close_products();
   }
 
+  // The first row and the head of this warp's 16 rows, counted from those of the query tile.
+  __device__ int warp_row() const { return (group * 64 + warp * 16) & x.row_mask; }
+  __device__ int warp_head() const { return (group * 64 + warp * 16) >> x.row_shift; }
+  // The first and last row of this warpgroup.
+  __device__ int first_row() const { return group * 64 & x.row_mask; }
+  __device__ int last_row() const { return first_row() + min(63, x.row_mask); }
   __device__ int key_tile() const { return C::kListed ? number : j; }
   // Only key tiles that cross an edge of the band, or the end of the keys, have something to hide.
   __device__ void hide() {
     const int here = key_tile();
     if (here >= plain_first && here <= plain_last) return;
     const QueryTile& t = tile(tiles);
-    const int row = group * 64 + warp * 16 + lane / 4, column = here * C::kTileK + lane % 4 * 2;
+    const int row = warp_row() + lane / 4, column = here * C::kTileK + lane % 4 * 2;
     const int last[2] = {min(t.keys, row + t.until) - 1 - column, min(t.keys, row + 8 + t.until) - 1 - column};
     const int from[2] = {row + t.from - column, row + 8 + t.from - column};
 #pragma unroll
@@ -81,7 +87,7 @@ struct Consumer {
     for (int r = 0; r < 2; ++r) {
       const float sum = sm80::row_sum(done.sum[r]);
       const bool any = done.max[r] > kNone / 2;  // some key was seen
-      const int i = t.row + group * 64 + warp * 16 + lane / 4 + 8 * r;
+      const int i = t.row + warp_row() + lane / 4 + 8 * r;
       done.sum[r] = any ? reciprocal_fast(sum) : 0.f;
       if (x.lse || x.sinks) {
         float lse = any ? done.max[r] + __log2f(sum) : -INFINITY;
@@ -120,13 +126,14 @@ struct Consumer {
     publish_shared();
     __syncwarp();
     // Behind the end of a sequence come rows of another; behind that of the tensor nothing is written.
-    const int row = t.row + group * 64 + warp * 16;
+    const int row = t.row + warp_row();
     const bool end = x.table && row + 16 > t.end;
     if (end ? row + lane < t.end && lane < 16 : lane == 0) {
       const CUtensorMap& map = end ? x.out_row : x.out;
 #pragma unroll
       for (int n = 0; n < C::kPanelsOut; ++n)
-        store_tile(map, out_rows() + n * C::kPanelQ + lane * 128, (panel + n) * 64, row + lane, t.head, t.batch);
+        store_tile(map, out_rows() + n * C::kPanelQ + lane * 128, (panel + n) * 64, row + lane,
+                   t.head + warp_head(), t.batch);
       close_stores();
     }
   }
@@ -137,11 +144,12 @@ struct Consumer {
     send(t);
   }
   __device__ float* lse_at(const QueryTile& t, int i) const {
-    return x.lse + t.batch * x.lse_stride.batch + i * x.lse_stride.seq + t.head * x.lse_stride.head;
+    return x.lse + t.batch * x.lse_stride.batch + i * x.lse_stride.seq +
+           (t.head + warp_head()) * x.lse_stride.head;
   }
   // One more term of the row's sum; returns what is left of the others. In base 2; merge() needs more registers.
   __device__ float merge_sink(const QueryTile& t, float& lse) const {
-    const float sink = x.sinks[t.head * x.sink_stride] * kLog2e;
+    const float sink = x.sinks[(t.head + warp_head()) * x.sink_stride] * kLog2e;
     if (sink == -INFINITY) return 1.f;
     const float more = sm80::exp2_fast(sink - lse);  // against what is there
     lse = sink - lse > 64.f ? sink : lse + __log2f(1.f + more);
@@ -152,7 +160,7 @@ struct Consumer {
     for (int r = 0; r < 2; ++r) {
       const float sum = sm80::row_sum(rows.sum[r]);
       const bool any = rows.max[r] > kNone / 2;
-      const int i = t.row + group * 64 + warp * 16 + lane / 4 + 8 * r;
+      const int i = t.row + warp_row() + lane / 4 + 8 * r;
       const float mine = any ? (rows.max[r] + __log2f(sum)) * kLn2 : -INFINITY;
       const bool there = i < t.end;
       Share share = merge(x.accumulate && there ? *lse_at(t, i) : -INFINITY, mine);
@@ -165,7 +173,8 @@ struct Consumer {
       if (!there) continue;
       if (x.lse && lane % 4 == 0) *lse_at(t, i) = share.lse;
       const float now = any ? share.b / sum * (C::kOptions ? x.score.kept : 1.f) : 0.f;
-      float* to = x.wide + t.batch * x.wide_stride.batch + i * x.wide_stride.seq + t.head * x.wide_stride.head;
+      float* to = x.wide + t.batch * x.wide_stride.batch + i * x.wide_stride.seq +
+                  (t.head + warp_head()) * x.wide_stride.head;
 #pragma unroll
       for (int n = 0; n < C::kDimV / 8; ++n) {
         const int column = n * 8 + lane % 4 * 2;
@@ -191,8 +200,8 @@ struct Consumer {
   __device__ void enter_tile() {
     const QueryTile& t = tile(tiles);
     j = t.last, first = t.first;
-    plain_first = max(0, t.from + group * 64 + 63 + C::kTileK - 1) / C::kTileK;
-    plain_last = min(t.keys, t.until + group * 64) / C::kTileK - 1;
+    plain_first = max(0, t.from + last_row() + C::kTileK - 1) / C::kTileK;
+    plain_last = min(t.keys, t.until + first_row()) / C::kTileK - 1;
     if (C::kOptions && x.score.slopes) slope = x.score.slopes[t.head * x.score.slope_stride] * kLog2e;
   }
 

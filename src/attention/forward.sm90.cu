@@ -2,6 +2,7 @@
 // in tensors, a kernel ahead of it finds the tiles. Everything else is the next link's.
 #include <algorithm>
 #include <atomic>
+#include <bit>
 
 #include "attention/forward.sm90.few.host.h"
 #include "attention/forward.sm90.kernels.h"
@@ -76,16 +77,27 @@ sm90::Lists lists_of(const Problem& p) {
                                                                                       : sm90::Lists::each;
 }
 
+// A window of some hundred keys in longer sequences: at d128 three warpgroups pay, each with key tiles of its own.
+bool banded(const Problem& p) {
+  const Mask& m = p.mask;
+  if (m.kind != MaskKind::window || m.left == kNoLimit || m.right == kNoLimit || p.len_k < 2048) return false;
+  const int64_t seen = int64_t(m.left) + m.right + 1;
+  return seen > 256 && seen <= 1536;
+}
+
 Status shape(Plan& plan, const Planner& planner) {
   const Problem& p = plan.problem;
   // Three warpgroups pay where a tile of 192 queries has keys enough, from 512 on, with a diagonal from 2048 on, where
   // there are tiles enough that no multiprocessor waits long for the last, and where the rows that a last tile does
   // not have cost less than the eighth that is won.
   const bool full = p.mask.kind == MaskKind::full, wide = p.dtype.out == DType::f32;
-  const bool listed = p.mask.blocks.q, options = needs_general(p), narrow = std::max(p.dim_qk, p.dim_v) <= 64;
-  const bool large = narrow && !wide && !listed && !options && p.len_k >= (full ? 512 : 2048) &&
-                     ceil_div(p.len_q, 192) * 192 * 7 < ceil_div(p.len_q, 128) * 128 * 8 &&
-                     ceil_div(p.len_q, 192) * p.batch * p.heads_q >= 3 * plan.device.units;
+  const bool listed = p.mask.blocks.q, options = needs_general(p);
+  const int dim = std::max(p.dim_qk, p.dim_v);
+  const bool plain = !wide && !listed && !options;
+  const bool many = ceil_div(p.len_q, 192) * p.batch * p.heads_q >= 3 * plan.device.units;
+  const bool large = (dim <= 64 && plain && many && p.len_k >= (full ? 512 : 2048) &&
+                      ceil_div(p.len_q, 192) * 192 * 7 < ceil_div(p.len_q, 128) * 128 * 8) ||
+                     (dim > 96 && dim <= 128 && plain && many && banded(p));
   const ForwardKernel& k = *cuda::find_kernel(
       kKernels,
       [&](const ForwardKernel& x) {
@@ -171,13 +183,18 @@ Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
   if (sm90::is_few(plan) && plain) return sm90::few_run(kWho, plan, a, stream);
   const auto far = [](int64_t x) { return int(std::clamp<int64_t>(x, -kFar, kFar)); };
   const Band band = band_of(p.mask, rows, keys, 0, 0);
+  const int packed = tabled || k.options ? 1 : sm90::packed_heads(p, rows, k.tile_q, plan.device.units);
+  const int packed_rows = k.tile_q / packed;
   static std::atomic<unsigned long long> launches{0};
   ForwardParams x{.scale = scale_of(p, a) * kLog2e,
                   .rows = rows,
                   .keys = keys,
-                  .heads = p.heads_q,
-                  .units = listed ? 1 : tabled ? p.heads_q : p.batch * p.heads_q,
-                  .heads_per_key = p.heads_q / p.heads_kv,
+                  .heads = p.heads_q / packed,
+                  .units = listed ? 1 : tabled ? p.heads_q : p.batch * p.heads_q / packed,
+                  .heads_per_key = p.heads_q / p.heads_kv / packed,
+                  .packed = packed,
+                  .row_mask = packed > 1 ? packed_rows - 1 : kFar - 1,
+                  .row_shift = packed > 1 ? std::countr_zero(unsigned(packed_rows)) : 31,
                   .left = far(band.left),
                   .right = far(band.right),
                   .offset = far(band.q_first - band.k_first),
@@ -195,8 +212,8 @@ Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
                   .accumulate = p.has(Option::accumulate),
                   .score = score_options(p, a)};
   const Tensor &q = a[Role::q], &out = a[Role::out];
-  const struct { Role role; const Tensor& of; CUtensorMap* map; int tile; bool always; } maps[] = {
-      {Role::q, q, &x.q, k.tile_q, true},
+  const struct { Role role; const Tensor& of; CUtensorMap* map; int tile; bool always; int heads = 1; } maps[] = {
+      {Role::q, q, &x.q, packed_rows, true, packed},
       {Role::k, k_all, &x.k, k.tile_k, true},
       {Role::v, v_all, &x.v, k.tile_k, true},
       {Role::v, v_all, &x.v_part[0], sm90::rows_of_part(0), false},
@@ -206,9 +223,9 @@ Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
       {Role::out, out, &x.out_row, 1, false}};
   const bool wide = p.dtype.out == DType::f32;
   if (wide) x.wide = static_cast<float*>(a[Role::out].data), x.wide_stride = a[Role::out].stride;
-  for (const auto& [role, of, map, tile, always] : maps) {
+  for (const auto& [role, of, map, tile, always, heads] : maps) {
     if ((wide && role == Role::out) || !(always || tabled)) continue;
-    if (Status s = cuda::tensor_map(of, tile, *map); !s.ok())
+    if (Status s = cuda::tensor_map(of, tile, *map, heads); !s.ok())
       return Status::no(kWho, ": ", name(role), ": ", s.message, ", in: ", name(p));
   }
   x.tiles_of_unit = int(ceil_div(rows, k.tile_q));

@@ -45,9 +45,9 @@ constinit FewKernel kKernels[] = {
     few_kernel_row<128, 64, 2, 1>({2.4, 0.9, 1.4}),
 };
 
-double time_of(const Problem& p, const Cost& cost, int tile_q, int tile_k, int groups, int units) {
+double time_of(const Problem& p, const Cost& cost, int tile_q, int tile_k, int groups, int units, int packed = 1) {
   const BandWalk walk{band_of(p.mask, p.len_q, p.len_k, 0, 0), p.len_k, tile_k};
-  const double heads = double(p.batch) * p.heads_q;
+  const double heads = double(p.batch) * p.heads_q / packed;
   double all = 0, longest = 0;
   for (int row = 0; row < p.len_q; row += tile_q) {
     const int tiles = walk.tiles({row, std::min(row + tile_q, p.len_q)});
@@ -61,16 +61,25 @@ double time_of(const Problem& p, const Cost& cost, int tile_q, int tile_k, int g
 
 }  // namespace
 
+int packed_heads(const Problem& p, int rows, int tile_q, int units) {
+  const int group = p.heads_q / p.heads_kv;
+  int heads = tile_q == 128 ? group & -group : 1;  // the largest power of two that divides it
+  while (heads > 1 && (tile_q / heads < 16 || tile_q / heads < rows)) heads /= 2;
+  const int64_t tiles = int64_t(p.batch) * p.heads_q * ceil_div(rows, tile_q);
+  return ceil_div(tiles / heads, units) < ceil_div(tiles, units) ? heads : 1;
+}
+
 void few_shape(Plan& plan) {
   const Problem& p = plan.problem;
   const bool plain = !p.options && p.keys == KeySource::linear && !p.mask.blocks.q && p.mask.k_step == 1 &&
                      p.mask.k_phase == 0 && p.mask.align != Align::absolute;
   const int dim = std::max(p.dim_qk, p.dim_v);
   if (!plain || dim > 128 || int64_t(p.batch) * p.heads_q * p.len_q > kMostRows) return;
-  double least = time_of(p, kPlainCost[dim > 64], 128, 128, 1, plan.device.units);
+  const int units = plan.device.units;
+  double least = time_of(p, kPlainCost[dim > 64], 128, 128, 1, units, packed_heads(p, p.len_q, 128, units));
   for (const FewKernel& k : kKernels) {
     if (k.dim != (dim > 64 ? 128 : 64)) continue;
-    const double time = time_of(p, k.cost, kFewQueries, k.tile_k, k.groups, plan.device.units);
+    const double time = time_of(p, k.cost, kFewQueries, k.tile_k, k.groups, units);
     if (time < least) least = time, plan.tile_q = kFewQueries, plan.tile_k = k.tile_k, plan.splits = k.groups;
   }
 }

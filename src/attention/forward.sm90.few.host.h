@@ -8,6 +8,11 @@ namespace attune::sm90 {
 
 inline constexpr int kFewQueries = 64;  // of a tile; no kernel of forward.sm90.h has so few
 
+// Few queries of heads that share keys are one tile of a kernel of forward.sm90.h: of how many heads. The rows of one
+// are a power of two, 16 at least, as many as a warp stores, and heads of different keys never meet in a tile. 1 unless
+// that takes fewer waves. Pure.
+int packed_heads(const Problem&, int rows, int tile_q, int units);
+
 // Where one of them is quicker than the kernels of forward.sm90.h: the plan's tiles and splits are its. Pure.
 void few_shape(Plan&);
 inline bool is_few(const Plan& plan) { return plan.tile_q == kFewQueries; }

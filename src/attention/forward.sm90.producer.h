@@ -44,8 +44,9 @@ __device__ void find_tile(const ForwardParams& x, int per_unit, int index, Query
   }
   const int row = (x.longest_first ? per_unit - 1 - rank : rank) * C::kTileQ, rows = min(C::kTileQ, x.rows - row);
   to->row = to->query = row, to->end = x.rows, to->keys = x.keys, to->k_row = 0;
-  to->batch = to->sequence = unit / x.heads, to->head = unit - unit / x.heads * x.heads;
-  to->k_head = min(to->head / x.heads_per_key, x.k_heads - 1), to->k_batch = min(to->batch, x.k_batches - 1);
+  const int batch = unit / x.heads, head = unit - batch * x.heads;
+  to->batch = to->sequence = batch, to->head = head * x.packed;
+  to->k_head = min(head / x.heads_per_key, x.k_heads - 1), to->k_batch = min(batch, x.k_batches - 1);
   const int from = row + x.offset - x.left, until = row + x.offset + x.right + 1;
   const int end = min(x.keys, until + rows - 1), begin = max(0, from);  // of the keys that are seen
   to->from = from, to->until = until;
@@ -157,7 +158,7 @@ struct Producer {
       wait(shared + C::kKnown + 8 * (tiles % 4), tiles / 4 & 1);
       int j = t->last;
       over = j < 0;
-      const int near = min(j, t->first + kNearEnd);
+      const int near = C::kListed ? j : min(j, t->first + kNearEnd);  // lists leave no register for it
       int block = C::kListed && !over ? block_at(*t, j) : 0;
 #pragma unroll 1
       do {

@@ -32,6 +32,9 @@ struct ForwardParams {
   int rows, keys, heads;              // queries and keys of a sequence
   int units;                          // (sequence, head) pairs; of a table: heads, or 1 where it has all of them
   int heads_per_key;
+  // Where queries are few, a tile has those of some heads that share keys: its row r is row r & row_mask of its head
+  // r >> row_shift, and `heads`, `heads_per_key` and the heads of units count such tiles.
+  int packed, row_mask, row_shift;
   int left, right, offset;            // key j is seen by query i where i + offset - left <= j <= i + offset + right
   int tiles_of_unit;                  // of queries
   int section_heads;                  // tiles are taken section by section of heads, so that their keys stay in cache
@@ -80,7 +83,7 @@ struct ForwardShape {
   // A query tile's end is spread over the products of the next one; options leave no registers for that.
   static constexpr bool kSpread = !Options;
   // Steps that are products and softmax alone have a loop of their own.
-  static constexpr bool kSteady = Dim == 128 && DimV == 128 && !kListed && !Options && !Own;
+  static constexpr bool kSteady = (Dim == 64 || Dim == 128) && DimV == Dim && !kListed && !Options && !Own;
   static constexpr int kTileQ = 64 * kGroups, kThreads = 128 * (kGroups + 1);
   static constexpr int kPanels = (kDim + 63) / 64, kPanelsV = (kDimV + 63) / 64;  // of 96 columns: one and a half
   static constexpr int kProducerRegisters = From == Lists::each ? 40 : kGroups == 3 ? 32 : 24;

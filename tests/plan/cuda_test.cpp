@@ -99,6 +99,22 @@ TEST_F(Sm90Forward, takes_the_narrowest_kernel_that_holds_both_head_dims) {
   EXPECT_EQ(plan("forward bf16 b8 h16 q1024 k1024 d192 full").tile_k, 96);
 }
 
+TEST_F(Sm90Forward, windows_of_some_hundred_keys_have_tiles_of_64_keys_at_d128) {
+  const auto keys = [](std::string_view line) {
+    Plan plan;
+    const Status s = Planner{.device = known("h200"), .forced = "sm90_forward"}.plan(problem(line), plan);
+    EXPECT_TRUE(s.ok()) << line << ": " << s.message;
+    return plan.tile_k;
+  };
+  EXPECT_EQ(keys("forward bf16 b1 h16 q16384 k16384 d128 window511,0"), 64);
+  EXPECT_EQ(keys("forward f16 b8 h16 q2048 k2048 d104 window200,200 ragged"), 64);
+  EXPECT_EQ(keys("forward bf16 b1 h16 q16384 k16384 d128 window127,0"), 128);
+  EXPECT_EQ(keys("forward bf16 b1 h16 q16384 k16384 d128 window4095,0"), 128);
+  EXPECT_EQ(keys("forward bf16 b16 h16 q1024 k1024 d128 window511,0"), 128);
+  EXPECT_EQ(keys("forward bf16 b1 h1 q16384 k16384 d128 window511,0"), 128);
+  EXPECT_EQ(keys("forward bf16/bf16/f32 b1 h16 q16384 k16384 d128 window511,0"), 128);
+}
+
 TEST_F(Sm90Forward, warpgroups_share_queries_where_tiles_are_few) {
   struct Tiles { int q, k, splits; bool operator==(const Tiles&) const = default; };
   const auto tiles = [](std::string_view line) {
@@ -113,6 +129,9 @@ TEST_F(Sm90Forward, warpgroups_share_queries_where_tiles_are_few) {
   EXPECT_EQ(tiles("forward bf16 b1 h8 q1024 k1024 d96 causal"), two);
   EXPECT_EQ(tiles("forward bf16 b1 h8 q1024 k1024 d192/128 causal"), plain);
   EXPECT_EQ(tiles("forward bf16 b4 h16 q16384 k16384 d128 causal"), plain);
+  // 1024 tiles for the queries of a head each, 128 where eight heads that share keys are one.
+  EXPECT_EQ(tiles("forward bf16 b16 h64 q16 k512 d64 full").q, 64);
+  EXPECT_EQ(tiles("forward bf16 b16 h64/8 q16 k512 d64 full"), plain);
 }
 
 // A kernel of its own for each of three head dims; a sink and a running result are any kernel's.

@@ -15,7 +15,7 @@ Status find(decltype(cuTensorMapEncodeTiled)*& encode) {
 
 }  // namespace
 
-Status tensor_map(const Tensor& t, int rows, CUtensorMap& out) {
+Status tensor_map(const Tensor& t, int rows, CUtensorMap& out, int heads) {
   decltype(cuTensorMapEncodeTiled)* encode;
   if (Status s = find(encode); !s.ok()) return s;
   constexpr int64_t kSize = 2;
@@ -24,7 +24,7 @@ Status tensor_map(const Tensor& t, int rows, CUtensorMap& out) {
   const auto bytes = [](int64_t stride) { return cuuint64_t(stride ? stride * kSize : 16); };
   const cuuint64_t extent[] = {cuuint64_t(e.dim), cuuint64_t(e.seq), cuuint64_t(e.head), cuuint64_t(e.batch)};
   const cuuint64_t stride[] = {bytes(t.stride.seq), bytes(t.stride.head), bytes(t.stride.batch)};
-  const cuuint32_t box[] = {64, cuuint32_t(rows), 1, 1}, each[] = {1, 1, 1, 1};
+  const cuuint32_t box[] = {64, cuuint32_t(rows), cuuint32_t(heads), 1}, each[] = {1, 1, 1, 1};
   const CUtensorMapDataType type =
       t.dtype == DType::bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
   const CUresult result =

@@ -8,9 +8,10 @@
 
 namespace attune::cuda {
 
-// Tiles of `rows` rows and 64 columns of 16-bit numbers, swizzled by 128 bytes. Axes: column, row, head, batch; a tile
-// that reaches past the end of one reads zeros there and writes nothing. Data and strides are multiples of 16 bytes.
-Status tensor_map(const Tensor&, int rows, CUtensorMap& out);
+// Tiles of `rows` rows and 64 columns of 16-bit numbers, swizzled by 128 bytes; of `heads` heads one behind the other.
+// Axes: column, row, head, batch; a tile that reaches past the end of one reads zeros there and writes nothing. Data
+// and strides are multiples of 16 bytes.
+Status tensor_map(const Tensor&, int rows, CUtensorMap& out, int heads = 1);
 
 // `count` f32 numbers at a time of a line of `columns`, as they lie. Axes: column, row, batch, 0.
 Status line_map(const float* data, int64_t columns, int rows, int batch, int count, CUtensorMap& out);
