@@ -113,7 +113,7 @@ class Spec:
             raise _core.Error("attune: layout 'thd' needs cu_q, where the sequences begin")
         if self.layout != "thd" and "cu_q" in self.given:
             raise _core.Error(f"attune: cu_q goes with layout 'thd', not {self.layout!r}")
-        for name in ("text", "append", "has_lse"):  # what compilers look at is there when they do
+        for name in ("text", "append", "has_lse", "is_simple"):  # what compilers look at is there when they do
             getattr(self, name)
 
     @_Lazy
@@ -185,6 +185,11 @@ class Spec:
         return self._handle(True, self.given, tuple(extra))
 
     @_Lazy
+    def is_simple(self) -> bool:
+        """q, k and v alone, and all that they hold."""
+        return not self.given and not self.variant
+
+    @_Lazy
     def has_lse(self) -> bool:
         """False where branches of their own softmax are added up."""
         return not self.saved
@@ -204,10 +209,11 @@ _MOST = 4096  # specs that are kept; a program has a few
 _specs: dict[Any, Spec] = {}
 
 
-def spec(layout: str, causal: bool, window: Window | None, reproducible: str) -> Spec:
-    """That of a call without Options."""
-    key = (layout, causal, window, reproducible)
-    return _specs.get(key) or _keep(key, Spec(layout=layout, causal=causal, window=window, reproducible=reproducible))
+def spec(layout: str, causal: bool, window: Window | None, reproducible: str, align: str = "bottom_right") -> Spec:
+    """That of a call of q, k and v alone."""
+    key = (layout, causal, window, reproducible, align)
+    return _specs.get(key) or _keep(key, Spec(layout=layout, causal=causal, window=window, reproducible=reproducible,
+                                              align=align))
 
 
 def spec_of(**fields: Any) -> Spec:

@@ -158,9 +158,9 @@ class Torch(unittest.TestCase):
         _ops.run = spy
         try:
             torch.use_deterministic_algorithms(True)
-            at.attend(q, q, q)
+            at.attend(q, q, q, return_lse=True)
             torch.use_deterministic_algorithms(False)
-            at.attend(q, q, q)
+            at.attend(q, q, q, return_lse=True)
         finally:
             torch.use_deterministic_algorithms(False)
             _ops.run = original

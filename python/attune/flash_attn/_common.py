@@ -12,7 +12,7 @@ from torch import Tensor
 
 from .._core import Error
 from .._spec import spec_of, TENSORS
-from ..torch._attend import call
+from ..torch._attend import call, reproducible
 from ..torch._sdpa import new_seed
 
 
@@ -36,10 +36,9 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, softmax_scale: float | None, c
         seed = new_seed(q.device)
     tensors = {**tensors, "slopes": alibi_slopes, "seed": seed if dropout_p else None}
     given = tuple(name for name in TENSORS if tensors.get(name) is not None)
-    reproducible = "run" if deterministic or torch.are_deterministic_algorithms_enabled() else "no"
     spec = spec_of(layout="thd" if "cu_q" in given else "bshd", causal=causal, window=window_of(window_size),
                    softcap=softcap != 0, dropout=dropout_p != 0, rotary_interleaved=rotary_interleaved,
-                   reproducible=reproducible, given=given)
+                   reproducible="run" if deterministic else reproducible(), given=given)
     return call(spec, _rows(q), _rows(k), _rows(v), [_whole(name, tensors[name]) for name in given],
                 (softmax_scale or 0.0, softcap, dropout_p), (max_q, max_k), True)
 

@@ -15,60 +15,94 @@ from . import _ops
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-_PLAIN = (Tensor, torch.nn.Parameter)
+_is_compiling = torch.compiler.is_compiling
 _modes = torch._C._len_torch_dispatch_stack
 _functorch = torch._C._functorch.peek_interpreter_stack
+_autocast = torch._C._is_any_autocast_enabled
+_deterministic = torch.are_deterministic_algorithms_enabled
 _NONE = (0.0, 0.0, 0.0)
 _WHOLE = (0, 0)
 
 
 class _Attend(torch.autograd.Function):
+    """(out, lse) of a call; _AttendOut is the same for those who want out alone."""
+
     @staticmethod
-    def forward(ctx, spec, numbers, lengths, q, k, v, *tensors):
+    def forward(ctx, request, q, k, v, *tensors):
+        spec, numbers, lengths = request
         out, lse, saved = _ops.run(spec, q, k, v, tensors, numbers, lengths)
         if not spec.has_lse:
             ctx.mark_non_differentiable(lse)
-        ctx.request = spec, numbers, lengths, len(tensors)
+        ctx.request = request, len(tensors)
         ctx.save_for_backward(q, k, v, out, lse, *tensors, *saved)
         ctx.set_materialize_grads(False)
         return out, lse
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx, d_out, d_lse):
-        spec, numbers, lengths, count = ctx.request
+    def backward(ctx, d_out, d_lse=None):
+        (spec, numbers, lengths), count = ctx.request
         q, k, v, out, lse, *rest = ctx.saved_tensors
         tensors, saved = rest[:count], rest[count:]
-        wanted = ctx.needs_input_grad[6:]
+        wanted = ctx.needs_input_grad[4:]
         if d_out is None:
             d_out = torch.zeros_like(out)
         dq, dk, dv, more = _ops.run_backward(spec, d_out, d_lse, q, k, v, out, lse, tensors, saved, numbers, lengths,
                                              wanted)
-        return None, None, None, dq, dk, dv, *(g.to(t.dtype) if w else None for g, t, w in zip(more, tensors, wanted))
+        return None, dq, dk, dv, *(g.to(t.dtype) if w else None for g, t, w in zip(more, tensors, wanted))
+
+
+class _AttendOut(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, request, q, k, v):
+        spec, numbers, _ = request
+        out, lse = _ops.empty_out(q, v), _ops.empty_lse(spec, q)
+        _core.run(spec.forward, *numbers, 0, 0, None, q, k, v, out, lse)
+        ctx.request = request, 0
+        ctx.save_for_backward(q, k, v, out, lse)
+        return out
+
+    backward = _Attend.backward
+
+
+# Function.apply without what it does for functorch, whose transforms go by the operators: a third of its time.
+_apply = super(torch.autograd.Function, _Attend).apply
+_apply_out = super(torch.autograd.Function, _AttendOut).apply
+
+
+def reproducible() -> str:
+    return "run" if _deterministic() else "no"
 
 
 def _is_plain(q: Tensor, k: Tensor, v: Tensor) -> bool:
     """True where nobody but the library has to see the call."""
-    return (type(q) in _PLAIN and type(k) in _PLAIN and type(v) in _PLAIN and not torch.compiler.is_compiling()
+    return (type(q) in _ops.PLAIN and type(k) in _ops.PLAIN and type(v) in _ops.PLAIN and not _is_compiling()
             and not _modes() and _functorch() is None)
 
 
 def call(spec: Spec, q: Tensor, k: Tensor, v: Tensor, tensors: Any, numbers: tuple[float, float, float],
          lengths: tuple[int, int], return_lse: bool) -> Any:
     """attend() of a Spec, for the drop-ins."""
-    if torch.is_autocast_enabled(q.device.type):
+    if (_is_compiling() or _autocast()) and torch.is_autocast_enabled(q.device.type):
         q, k, v = (t if t.dtype == torch.float64 else t.to(torch.get_autocast_dtype(q.device.type)) for t in (q, k, v))
     if return_lse and not spec.has_lse:
         raise _core.Error(f"attune: {spec.variant!r} has no lse")
     is_plain = _is_plain(q, k, v)
     if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad or
-                                    any(t is not None and t.requires_grad for t in tensors)):
+                                    (tensors and any(t is not None and t.requires_grad for t in tensors))):
         if spec.append:
             raise _core.Error("attune: a call that appends to a cache has no gradient: use torch.no_grad()")
-        spec.backward  # what has no backward is refused now
-        out, lse = (_Attend.apply(spec, numbers, lengths, q, k, v, *tensors) if is_plain else
+        if is_plain and spec.is_simple and not return_lse:
+            return _apply_out((spec, numbers, lengths), q, k, v)
+        if not _is_compiling():
+            spec.backward  # what has no backward is refused now
+        out, lse = (_apply((spec, numbers, lengths), q, k, v, *tensors) if is_plain else
                     _ops.forward(q, k, v, tensors, spec.text, numbers, lengths)[:2])
     elif is_plain:
+        if spec.is_simple and not return_lse:
+            out = _ops.empty_out(q, v)
+            _core.run(spec.forward, *numbers, 0, 0, None, q, k, v, out, None)
+            return out
         out, lse, _ = _ops.run(spec, q, k, v, tensors, numbers, lengths, None, return_lse)
     else:
         op = _ops.append if spec.append else _ops.forward
@@ -84,9 +118,8 @@ def attend(q: Tensor, k: Tensor, v: Tensor, *, layout: Layout = "bshd", causal: 
     Serves eager code, torch.compile, autocast, checkpointing, CUDA graphs. With torch.use_deterministic_algorithms
     results are the same in every run (reproducible="run").
     """
-    reproducible = "run" if torch.are_deterministic_algorithms_enabled() else "no"
     numbers = (scale, 0.0, 0.0) if scale else _NONE
     if not options:
-        return call(plain_spec(layout, causal, window, reproducible), q, k, v, (), numbers, _WHOLE, return_lse)
-    r = request(layout, causal, window, reproducible, options)
+        return call(plain_spec(layout, causal, window, reproducible()), q, k, v, (), numbers, _WHOLE, return_lse)
+    r = request(layout, causal, window, reproducible(), options)
     return call(r.spec, q, k, v, r.tensors, (scale or 0.0, r.softcap, r.dropout), (r.max_q, r.max_k), return_lse)

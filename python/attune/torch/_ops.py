@@ -19,9 +19,12 @@ Numbers = Sequence[float]  # scale, softcap, dropout
 Lengths = Sequence[int]    # max_q, max_k; 0: those of the tensors
 
 
+PLAIN = frozenset((Tensor, torch.nn.Parameter))  # types that hold their memory themselves
+
+
 def empty_out(q: Tensor, v: Tensor) -> Tensor:
     """As q lies in memory, so that heads and rows keep their order."""
-    if q.shape[-1] == v.shape[-1]:
+    if q.size(-1) == v.size(-1):
         return torch.empty_like(q)
     order = sorted(range(q.dim() - 1), key=lambda n: -q.stride(n))
     shape = [q.shape[n] for n in order] + [v.shape[-1]]

@@ -17,9 +17,13 @@ from torch import Tensor
 
 from .. import _core
 from .._spec import spec as plain_spec, spec_of
-from ._attend import call
+from ._attend import call, reproducible
+from ._ops import PLAIN
 
 _torch_sdpa = F.scaled_dot_product_attention
+is_compiling = torch.compiler.is_compiling
+_served: set[Any] = set()  # forms of calls without mask and dropout that were looked at and are attune's
+_MOST = 4096
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -72,7 +76,7 @@ def _refusal(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None
     return None
 
 
-def _bias(mask: Tensor, dtype: torch.dtype) -> Tensor:
+def added(mask: Tensor, dtype: torch.dtype) -> Tensor:
     """A mask as numbers that are added."""
     if mask.dtype == torch.bool:
         mask = torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(mask.logical_not(), -math.inf)
@@ -109,10 +113,9 @@ def _attune_sdpa(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | 
             most = max(t.shape[-3] for t in (query, key, value))
             query, key, value = (t.expand(*t.shape[:-3], most, *t.shape[-2:]) for t in (query, key, value))
         q, k, v = (_rows(_fold(t, lead, axes)) for t in (query, key, value))
-    reproducible = "run" if torch.are_deterministic_algorithms_enabled() else "no"
     numbers = (scale or 0.0, 0.0, dropout_p)
-    if attn_mask is None and not dropout_p and not is_causal:
-        out = call(plain_spec("bhsd", False, None, reproducible), q, k, v, (), numbers, (0, 0), False)
+    if attn_mask is None and not dropout_p:
+        out = call(plain_spec("bhsd", is_causal, None, reproducible(), "top_left"), q, k, v, (), numbers, (0, 0), False)
     else:
         tensors: list[Tensor] = []
         given: list[str] = []
@@ -122,7 +125,7 @@ def _attune_sdpa(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | 
         if dropout_p:
             given.append("seed")
             tensors.append(new_seed(q.device))
-        spec = spec_of(layout="bhsd", causal=is_causal, align="top_left", reproducible=reproducible,
+        spec = spec_of(layout="bhsd", causal=is_causal, align="top_left", reproducible=reproducible(),
                        dropout=dropout_p != 0, given=tuple(given))
         out = call(spec, q, k, v, tensors, numbers, (0, 0), False)
     if axes == 4:
@@ -131,7 +134,7 @@ def _attune_sdpa(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | 
 
 
 def _mask_of(mask: Tensor, query: Tensor, key: Tensor, lead: torch.Size, axes: int) -> Tensor:
-    bias = _bias(mask, query.dtype)
+    bias = added(mask, query.dtype)
     bias = bias[(None,) * (axes - bias.dim())] if bias.dim() < axes else bias
     if axes == 3:
         return bias.unsqueeze(1)
@@ -154,14 +157,28 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn
 
     Masks of every broadcast shape, boolean or added; is_causal begins at the first key; a row that sees no key is 0.
     What attune does not serve PyTorch runs: attune.torch.counters says how often, and why."""
+    common = attn_mask is None and not dropout_p and not is_compiling()
+    if common:
+        form = (query.shape, key.shape, value.shape, query.dtype, key.dtype, value.dtype, query.device, key.device,
+                value.device, scale, enable_gqa)
+        if form in _served and type(query) in PLAIN:
+            counters.attune += 1
+            q, k, v = _rows(query), _rows(key), _rows(value)
+            return call(plain_spec("bhsd", is_causal, None, reproducible(), "top_left"), q, k, v, (),
+                        (scale or 0.0, 0.0, 0.0), (0, 0), False)
     why = _refusal(query, key, value, attn_mask, is_causal, scale, enable_gqa)
     if why is None and dropout_p >= 1:
         why = f"dropout_p {dropout_p}"
     if why is None:
         try:
             out = _attune_sdpa(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
-            if not torch.compiler.is_compiling():
+            if not is_compiling():
                 counters.attune += 1
+                if common and query.dim() == 4 and query.shape[0] == key.shape[0] == value.shape[0] and (
+                        enable_gqa or query.shape[1] == key.shape[1] == value.shape[1]):
+                    if len(_served) > _MOST:
+                        _served.clear()
+                    _served.add(form)
             return out
         except _core.Error as refusal:
             why = str(refusal)
@@ -170,7 +187,7 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn
 
 def _by_torch(why: str, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, dropout_p: float,
               is_causal: bool, scale: float | None, enable_gqa: bool) -> Tensor:
-    if not torch.compiler.is_compiling():
+    if not is_compiling():
         counters.torch += 1
         counters.why[why] += 1
     return _torch_sdpa(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
@@ -233,7 +250,7 @@ def _routed(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None 
     at = _key(query, key, value, attn_mask, dropout_p, is_causal, needs_grad)
     faster = _faster.get(at)
     if faster is None:
-        if torch.compiler.is_compiling() or (query.is_cuda and torch.cuda.is_current_stream_capturing()):
+        if is_compiling() or (query.is_cuda and torch.cuda.is_current_stream_capturing()):
             return _by_torch("not measured yet", query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
         faster = _faster[at] = _measure(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa,
                                         needs_grad)

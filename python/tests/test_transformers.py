@@ -1,0 +1,106 @@
+"""attn_implementation="attune": the same logits, losses and tokens as "sdpa", with random weights."""
+
+from __future__ import annotations
+
+import copy
+import os
+import unittest
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+try:
+    import torch
+    import transformers
+except ImportError:
+    raise unittest.SkipTest("PyTorch and transformers are not both here")
+
+import attune.transformers
+import attune.torch
+
+DEVICES = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
+
+
+def llama(**more):
+    return transformers.LlamaConfig(vocab_size=64, hidden_size=64, intermediate_size=96, num_hidden_layers=2,
+                                    num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=256,
+                                    pad_token_id=0, bos_token_id=1, eos_token_id=None, **more)
+
+
+def gpt2():
+    return transformers.GPT2Config(vocab_size=64, n_positions=128, n_embd=64, n_layer=2, n_head=4, resid_pdrop=0.0,
+                                   embd_pdrop=0.0, attn_pdrop=0.0, pad_token_id=0, bos_token_id=1, eos_token_id=None)
+
+
+def mistral():
+    return transformers.MistralConfig(vocab_size=64, hidden_size=64, intermediate_size=96, num_hidden_layers=2,
+                                      num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=256,
+                                      sliding_window=5, pad_token_id=0, bos_token_id=1, eos_token_id=None)
+
+
+class Transformers(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        attune.transformers.register()
+
+    def pair(self, config, device="cpu", dtype=torch.float32):
+        """The same weights with "sdpa" and with "attune"."""
+        torch.manual_seed(2)
+        theirs = transformers.AutoModelForCausalLM.from_config(copy.deepcopy(config), attn_implementation="sdpa")
+        ours = transformers.AutoModelForCausalLM.from_config(copy.deepcopy(config), attn_implementation="attune")
+        ours.load_state_dict(theirs.state_dict())
+        return theirs.to(device, dtype).eval(), ours.to(device, dtype).eval()
+
+    def test_logits_are_those_of_sdpa_with_and_without_padding(self):
+        for device in DEVICES:
+            for config in (llama(), gpt2(), mistral()):
+                with self.subTest(device=device, model=config.model_type):
+                    theirs, ours = self.pair(config, device)
+                    tokens = torch.randint(1, 64, (2, 12), device=device)
+                    mask = torch.ones_like(tokens)
+                    mask[0, :4] = 0
+                    for attention_mask in (None, mask):
+                        with torch.no_grad():
+                            wanted, got = (m(tokens, attention_mask=attention_mask).logits for m in (theirs, ours))
+                        shown = mask.bool() if attention_mask is not None else slice(None)
+                        torch.testing.assert_close(got[shown], wanted[shown], rtol=1e-4, atol=1e-4)
+
+    def test_greedy_tokens_are_those_of_sdpa_with_dynamic_and_static_caches(self):
+        for device in DEVICES:
+            for config in (llama(), gpt2(), mistral()):
+                theirs, ours = self.pair(config, device)
+                tokens = torch.randint(1, 64, (2, 6), device=device)
+                mask = torch.ones_like(tokens)
+                mask[1, :2] = 0
+                for cache in (None, "static"):
+                    with self.subTest(device=device, model=config.model_type, cache=cache):
+                        named = dict(attention_mask=mask, max_new_tokens=8, do_sample=False, cache_implementation=cache,
+                                     disable_compile=True)
+                        wanted, got = (m.generate(tokens, **named) for m in (theirs, ours))
+                        self.assertEqual(got.tolist(), wanted.tolist())
+
+    def test_training_follows_sdpa(self):
+        for config in (llama(), gpt2()):
+            with self.subTest(model=config.model_type):
+                losses = []
+                for model in self.pair(config):
+                    torch.manual_seed(3)
+                    model.train()
+                    optimizer = torch.optim.AdamW(model.parameters(), 3e-3)
+                    losses.append([])
+                    for _ in range(10):
+                        tokens = torch.randint(1, 64, (2, 16)).cumsum(1) % 64
+                        loss = model(tokens, labels=tokens).loss
+                        optimizer.zero_grad()
+                        loss.backward()
+                        optimizer.step()
+                        losses[-1].append(loss.item())
+                for ours, theirs in zip(losses[1], losses[0]):
+                    self.assertAlmostEqual(ours, theirs, delta=5e-3)
+
+    def test_what_weights_would_need_is_refused(self):
+        _, model = self.pair(llama())
+        with self.assertRaisesRegex(ValueError, "eager|output_attentions"):
+            model(torch.ones(1, 4, dtype=torch.long), output_attentions=True)
+
+
+if __name__ == "__main__":
+    unittest.main()
