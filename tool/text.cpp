@@ -1,8 +1,11 @@
 #include "tool/text.h"
 
+#include <cxxabi.h>
 #include <fmt/format.h>
 
 #include <cmath>
+#include <cstdlib>
+#include <memory>
 
 namespace attune {
 namespace {
@@ -54,6 +57,24 @@ std::string tick_text(double seconds) {
   const std::string s = seconds_text(seconds);
   const size_t space = s.find(' ');
   return without_zeros(s.substr(0, space)) + s.substr(space);
+}
+
+std::string kernel_text(const std::string& mangled) {
+  int status = 0;
+  const std::unique_ptr<char, void (*)(void*)> whole(abi::__cxa_demangle(mangled.c_str(), nullptr, nullptr, &status),
+                                                     std::free);
+  if (status != 0 || !whole) return mangled;
+  std::string_view text = whole.get();
+  if (text.starts_with("void ")) text.remove_prefix(5);
+  constexpr std::string_view kUnnamed = "(anonymous namespace)";
+  int depth = 0;
+  for (size_t n = 0; n < text.size(); ++n) {
+    if (text.substr(n).starts_with(kUnnamed)) { n += kUnnamed.size() - 1; continue; }
+    if (text[n] == '<') ++depth;
+    if (text[n] == '>') --depth;
+    if (text[n] == '(' && depth == 0) return std::string(text.substr(0, n));
+  }
+  return std::string(text);
 }
 
 std::string factor_text(double factor) { return digits_text(factor) + "x"; }

@@ -11,6 +11,8 @@ std::string seconds_text(double seconds);  // "1.23 ms"
 std::string tick_text(double seconds);     // the same without zeros at the end: "10 ms"
 std::string factor_text(double factor);    // "1.40x"
 std::string digits_text(double value, int significant = 3);  // "0.0123", "1230": never an exponent below 1e15
+// "attune::forward<64>": of a name in a binary, without types of arguments; what is not a C++ name stays as it is.
+std::string kernel_text(const std::string& mangled);
 std::string without_zeros(std::string digits);               // "80.0" is "80"
 
 }  // namespace attune

@@ -1,5 +1,6 @@
 // A run in a CUDA graph: captured in the strictest mode, where an allocation, a synchronisation or a copy to the host
 // anywhere in the process is an error, and replayed after lengths, tables, positions and seeds were changed on the GPU.
+#include "machine/cuda/events.h"
 #include "tests/cuda/gpu.h"
 
 namespace attune {
@@ -129,6 +130,18 @@ TEST_F(Graph, a_composition_replays) {
 }
 
 // What forbids it is the mode of the capture, and it does: were it not so, none of the above would prove anything.
+TEST_F(Graph, recorded_for_a_timer_names_its_kernels) {
+  cuda::Graph graph;
+  ASSERT_EQ(cuda::Graph::begin(stream_.get()).message, "");
+  ASSERT_EQ(cuda::launch_nothing(stream_.get()).message, "");
+  ASSERT_EQ(graph.end(stream_.get()).message, "");
+  int driver = 0;
+  ASSERT_EQ(cudaDriverGetVersion(&driver), cudaSuccess);
+  if (driver < 12030) GTEST_SKIP() << "the driver does not say: it is of CUDA " << driver;
+  ASSERT_EQ(graph.kernels().size(), 1u);
+  EXPECT_NE(graph.kernels()[0].find("nothing"), std::string::npos) << graph.kernels()[0];
+}
+
 TEST_F(Graph, a_capture_forbids_allocations) {
   ASSERT_EQ(cudaStreamBeginCapture(stream(), cudaStreamCaptureModeGlobal), cudaSuccess);
   void* place = nullptr;

@@ -39,5 +39,11 @@ TEST(Text, ticks_have_no_zeros_at_the_end) {
   EXPECT_EQ(factor_text(1.4), "1.40x");
 }
 
+TEST(Text, kernels_are_named_without_their_arguments) {
+  EXPECT_EQ(kernel_text("_ZN6attune7forwardILi64EEEvNS_6ParamsE"), "attune::forward<64>");
+  EXPECT_EQ(kernel_text("_ZN6attune12_GLOBAL__N_15emptyEv"), "attune::(anonymous namespace)::empty");
+  EXPECT_EQ(kernel_text("flash_fwd_kernel"), "flash_fwd_kernel");
+}
+
 }  // namespace
 }  // namespace attune

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "tool/text.h"
+
 namespace attune {
 namespace {
 
@@ -78,6 +80,17 @@ Status DeviceTimer::captured(const Subject& s, const cuda::Graph*& out) {
   if (!ended.ok()) return Status::no("cannot be captured in a graph: ", ended.message);
   out = &graphs_.emplace(s.context, std::move(graph)).first->second;
   return Status::good();
+}
+
+std::vector<std::string> DeviceTimer::kernels(const Subject& s) {
+  const cuda::Use use(index_);
+  cuda::Graph graph;
+  if (!cuda::Graph::begin(stream()).ok()) return {};
+  const bool ran = s.run(s.context);
+  if (!graph.end(stream()).ok() || !ran) return {};
+  std::vector<std::string> all;
+  for (const std::string& name : graph.kernels()) all.push_back(kernel_text(name));
+  return all;
 }
 
 // One sample's work.

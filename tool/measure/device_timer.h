@@ -53,6 +53,8 @@ class DeviceTimer {
   Readings readings(const Subject&) const;
   Status sustain(const Subject&, double seconds, Sustained& out);
   Subject empty_kernel();
+  // What one call launches, by name, without running it; none where it cannot be captured.
+  std::vector<std::string> kernels(const Subject&);
 
  private:
   int index_ = 0;

@@ -337,6 +337,7 @@ struct RowRun {
       return fetch();
     };
     if (const Status s = once(); !s.ok()) return end(r, "failed", s.message);
+    if (on_gpu()) r.kernels = bench.timer->kernels(run.subject()), run.turn = 0;
     take(r, run.subject(), {once, work->args}, fetch);
   }
 

@@ -1,11 +1,13 @@
 #include "machine/cuda/events.h"
 
+#include <cuda.h>
 #include <cuda_runtime.h>
 
 #include <algorithm>
 #include <vector>
 
 #include "machine/cuda/runtime.h"
+#include "machine/library.h"
 
 namespace attune::cuda {
 namespace {
@@ -181,6 +183,37 @@ double Ticks::megahertz() const {
   return seen[seen.size() / 2];
 }
 
+namespace {
+
+// The runtime knows only its own kernels, the driver those of every library in the process. Its functions are found at
+// run time: cuFuncGetName is of CUDA 12.3.
+std::vector<std::string> kernels_of(cudaGraph_t graph) {
+  static const Library driver({"libcuda.so.1", "libcuda.so"},
+                              {"cuGraphKernelNodeGetParams_v2", "cuFuncGetName", "cuKernelGetName"});
+  static const auto params = driver.function<CUresult(CUgraphNode, CUDA_KERNEL_NODE_PARAMS_v2*)>(
+      "cuGraphKernelNodeGetParams_v2");
+  static const auto function_name = driver.function<CUresult(const char**, CUfunction)>("cuFuncGetName");
+  static const auto kernel_name = driver.function<CUresult(const char**, CUkernel)>("cuKernelGetName");
+  std::vector<std::string> all;
+  size_t count = 0;
+  if (!params || !function_name || !kernel_name) return all;
+  if (cudaGraphGetNodes(graph, nullptr, &count) != cudaSuccess) return all;
+  std::vector<cudaGraphNode_t> nodes(count);
+  if (cudaGraphGetNodes(graph, nodes.data(), &count) != cudaSuccess) return all;
+  for (const cudaGraphNode_t node : nodes) {
+    cudaGraphNodeType type{};
+    if (cudaGraphNodeGetType(node, &type) != cudaSuccess || type != cudaGraphNodeTypeKernel) continue;
+    CUDA_KERNEL_NODE_PARAMS_v2 said{};
+    const char* name = nullptr;
+    if (params(node, &said) != CUDA_SUCCESS) continue;
+    if ((said.func ? function_name(&name, said.func) : kernel_name(&name, said.kern)) == CUDA_SUCCESS && name)
+      all.emplace_back(name);
+  }
+  return all;
+}
+
+}  // namespace
+
 Graph::~Graph() {
   if (ready_) (void)cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(ready_));
 }
@@ -195,6 +228,7 @@ Status Graph::end(void* stream) {
   if (Status s = said("cudaStreamEndCapture", cudaStreamEndCapture(on(stream), &made)); !s.ok()) return s;
   cudaGraphExec_t ready = nullptr;
   const Status s = said("cudaGraphInstantiate", cudaGraphInstantiate(&ready, made, 0));
+  kernels_ = kernels_of(made);
   (void)cudaGraphDestroy(made);
   ready_ = ready;
   return s;

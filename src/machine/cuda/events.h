@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "core/status.h"
 
@@ -81,15 +82,18 @@ class Ticks {
 class Graph {
  public:
   Graph() = default;
-  Graph(Graph&& other) noexcept : ready_(other.ready_) { other.ready_ = nullptr; }
+  Graph(Graph&& other) noexcept : ready_(other.ready_), kernels_(std::move(other.kernels_)) { other.ready_ = nullptr; }
   Graph& operator=(const Graph&) = delete;
   ~Graph();
   static Status begin(void* stream);  // what is enqueued from here on is recorded and not run
   Status end(void* stream);           // always after begin(), also where the recorded work failed
   Status launch(void* stream) const;
+  // Its kernels by the names in the binary; none where the driver does not say them (before CUDA 12.3).
+  const std::vector<std::string>& kernels() const { return kernels_; }
 
  private:
   [[maybe_unused]] void* ready_ = nullptr;
+  std::vector<std::string> kernels_{};
 };
 
 }  // namespace attune::cuda
