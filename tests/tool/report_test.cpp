@@ -7,7 +7,7 @@
 
 #include "tests/tool/spawn.h"
 #include "tool/report/model.h"
-#include "tool/report/page.h"
+#include "tool/report/script.h"
 
 namespace attune {
 namespace {
@@ -42,13 +42,23 @@ std::vector<Record> typical() {
           record("torch:sdpa", 2048, 8e4),      record("cpu_forward", 2048, 16e4, 0.5)};
 }
 
+Report report_of(std::vector<Record> records) { return make_report({.records = std::move(records)}); }
+
+const Section& section(const Report& r, std::string_view id) {
+  static const Section none{};
+  const Section* s = find_section(r, id);
+  EXPECT_NE(s, nullptr) << id;
+  return s ? *s : none;
+}
+const Chart& chart(const Figure& f, size_t n) { return std::get<Chart>(f.plots.at(n).drawing); }
+
 int count(const std::string& text, const std::string& part) {
   int n = 0;
   for (size_t at = text.find(part); at != text.npos; at = text.find(part, at + 1)) ++n;
   return n;
 }
 
-// Every tag that is opened is closed in its order, but for the void ones.
+// Every tag that is opened is closed in its order, but for the void ones and those of cells and rows.
 std::string unbalanced(const std::string& html) {
   std::vector<std::string> open;
   const size_t style = html.find("<style>"), style_end = html.find("</style>"), script = html.find("<script>");
@@ -56,7 +66,7 @@ std::string unbalanced(const std::string& html) {
   const std::regex tag("<(/?)([a-zA-Z0-9]+)[^>]*?(/?)>");
   for (std::sregex_iterator it(body.begin(), body.end(), tag), end; it != end; ++it) {
     const std::string name = (*it)[2];
-    if ((*it)[3] == "/" || name == "meta") continue;
+    if ((*it)[3] == "/" || has(" meta link tr td th ", " " + name + " ")) continue;
     if ((*it)[1] != "/") open.push_back(name);
     else if (open.empty() || open.back() != name) return "</" + name + "> at " + std::to_string(it->position());
     else open.pop_back();
@@ -65,27 +75,26 @@ std::string unbalanced(const std::string& html) {
 }
 
 TEST(Report, verdict_counts_every_kind_and_means_geometrically) {
-  const Report r = make_report(typical());
-  ASSERT_EQ(r.comparisons.size(), 1u);
-  EXPECT_EQ(r.verdicts.front(),
+  EXPECT_EQ(report_of(typical()).verdicts.front(),
             "cpu_forward against torch:sdpa: faster at 1 of 3 problems, the same at 1, slower at 1; "
             "geometric mean 1.00x, from 0.500x to 2.00x.");
 }
 
-TEST(Report, lengths_make_one_group_with_two_charts_and_a_table) {
-  const Report r = make_report(typical());
-  ASSERT_EQ(r.groups.size(), 1u);
-  EXPECT_EQ(r.groups[0].title, "forward f32 b1 h8 d64 causal");
-  ASSERT_EQ(r.groups[0].charts.size(), 2u);
-  EXPECT_EQ(r.groups[0].charts[0].series.size(), 2u);
-  EXPECT_EQ(r.groups[0].charts[0].series[0].points.size(), 3u);
-  EXPECT_EQ(r.groups[0].charts[1].levels.size(), 1u);  // the ceiling
-  EXPECT_EQ(r.groups[0].table.rows.size(), 6u);
+TEST(Report, lengths_make_one_figure_with_two_charts_and_a_table) {
+  const Report r = report_of(typical());
+  ASSERT_EQ(section(r, "lengths").figures.size(), 1u);
+  const Figure& f = section(r, "lengths").figures[0];
+  EXPECT_EQ(f.title, "forward f32 b1 h8 d64 causal");
+  ASSERT_EQ(f.plots.size(), 2u);
+  EXPECT_EQ(chart(f, 0).series.size(), 2u);
+  EXPECT_EQ(chart(f, 0).series[0].points.size(), 3u);
+  EXPECT_EQ(chart(f, 1).levels.size(), 1u);  // the ceiling
+  EXPECT_EQ(f.table.rows.size(), 6u);
 }
 
 TEST(Report, rate_interval_is_the_time_interval_turned_over) {
-  const Report r = make_report(typical());
-  const Point p = r.groups[0].charts[1].series[0].points[0];
+  const Report r = report_of(typical());
+  const Point p = chart(section(r, "lengths").figures[0], 1).series[0].points[0];
   EXPECT_LT(p.low, p.y);
   EXPECT_GT(p.high, p.y);
   EXPECT_NEAR(p.high, 512e3 / (2e4 * 0.99), 1e-9);
@@ -94,9 +103,9 @@ TEST(Report, rate_interval_is_the_time_interval_turned_over) {
 TEST(Report, of_equal_rows_the_newest_is_drawn_and_all_are_listed) {
   auto records = typical();
   records.push_back(record("cpu_forward", 512, 5e3, 4.0));
-  const Report r = make_report(records);
-  EXPECT_DOUBLE_EQ(r.groups[0].charts[0].series[1].points[0].y, 5e3);
-  EXPECT_EQ(r.groups[0].table.rows.size(), 7u);
+  const Report r = report_of(records);
+  EXPECT_DOUBLE_EQ(chart(section(r, "lengths").figures[0], 0).series[1].points[0].y, 5e3);
+  EXPECT_EQ(section(r, "lengths").figures[0].table.rows.size(), 7u);
 }
 
 TEST(Report, single_lengths_share_a_table_without_charts) {
@@ -104,19 +113,168 @@ TEST(Report, single_lengths_share_a_table_without_charts) {
   Record decode = record("cpu_forward", 512, 1e4);
   decode.problem = "forward bf16 b8 h32/8 q1 k8192 d128 full paged64";
   records.push_back(decode);
-  const Report r = make_report(records);
-  ASSERT_EQ(r.groups.size(), 2u);
-  EXPECT_TRUE(r.groups[1].charts.empty());
-  EXPECT_EQ(r.groups[1].table.rows[0][0].text, decode.problem);
+  const Report r = report_of(records);
+  ASSERT_EQ(section(r, "lengths").figures.size(), 2u);
+  EXPECT_TRUE(section(r, "lengths").figures[1].plots.empty());
+  EXPECT_EQ(section(r, "lengths").figures[1].table.rows[0][0].text, decode.problem);
+}
+
+TEST(Report, a_sweep_of_constant_batch_x_length_is_one_family) {
+  std::vector<Record> records;
+  for (const auto& [batch, length] : {std::pair(4, 512), {2, 1024}, {1, 2048}}) {
+    records.push_back(record("cpu_forward", length, 1e4 * length));
+    records.back().problem = join("forward f32 b", batch, " h8 q", length, " k", length, " d64 causal");
+  }
+  const Report r = report_of(records);
+  ASSERT_EQ(section(r, "lengths").figures.size(), 1u);
+  EXPECT_EQ(section(r, "lengths").figures[0].title, "forward f32 h8 d64 causal, batch x length 2048");
+  EXPECT_EQ(chart(section(r, "lengths").figures[0], 0).series[0].points.size(), 3u);
 }
 
 TEST(Report, heat_map_has_a_row_a_family_and_a_column_a_length) {
-  const Report r = make_report(typical());
-  const HeatMap& map = r.comparisons[0].map;
+  const Report r = report_of(typical());
+  const HeatMap& map = std::get<HeatMap>(section(r, "against").figures.at(0).plots.at(0).drawing);
   EXPECT_EQ(map.rows, std::vector<std::string>{"forward f32 b1 h8 d64 causal"});
   EXPECT_EQ(map.columns, (std::vector<std::string>{"512", "1K", "2K"}));
   EXPECT_DOUBLE_EQ(map.cells[0][0].ratio, 2.0);
   EXPECT_EQ(map.cells[0][2].text, "0.500x \u25BC");
+  EXPECT_TRUE(map.lines.empty());
+}
+
+TEST(Report, tuned_threshold_is_a_line_before_the_first_length_it_holds_for) {
+  Rule rule{.dtype = DType::f32, .dim_qk = 64, .dim_v = 64, .mask = MaskKind::causal};
+  rule.min_len = 700, rule.backend = "cpu_forward", rule.source = "mine.tsv:4";
+  Rule other = rule;
+  other.dim_qk = other.dim_v = 128;
+  const Report r = make_report({.records = typical(), .rules = {other, rule}});
+  const HeatMap& map = std::get<HeatMap>(section(r, "against").figures.at(0).plots.at(0).drawing);
+  ASSERT_EQ(map.lines.size(), 1u);
+  EXPECT_EQ(map.lines[0].column, 1u);  // 1K
+  EXPECT_TRUE(has(map.lines[0].label, "cpu_forward from 700 keys on (mine.tsv:4)")) << map.lines[0].label;
+  EXPECT_EQ(count(to_html(r), "<g class=\"threshold\">"), 1);
+}
+
+TEST(Report, advice_names_the_fastest_and_where_another_is) {
+  const Report r = report_of(typical());
+  ASSERT_EQ(r.advice.size(), 1u);
+  EXPECT_EQ(r.advice[0].use, "Prefill and training: the forward");
+  EXPECT_EQ(r.advice[0].sentence, "Use cpu_forward: fastest at 1 of 3 problems, 2.00x as fast as the next best there "
+                                  "(geometric mean); at 1 the first two are too close to call.");
+  EXPECT_EQ(r.advice[0].exceptions, std::vector<std::string>{
+      "torch:sdpa for f32 d64 causal at 2K keys: 1 problem, up to 2.00x as fast as cpu_forward"});
+}
+
+TEST(Report, advice_claims_nothing_where_the_first_two_are_close) {
+  const Report r = report_of({record("torch:sdpa", 512, 1e4), record("cpu_forward", 512, 1.001e4, 1.0)});
+  EXPECT_EQ(r.advice.at(0).sentence,
+            "No clear winner: at all of 1 problem the first two of cpu_forward, torch:sdpa are too close to call.");
+}
+
+TEST(Report, advice_never_names_what_was_wrong_and_says_where_nothing_compares) {
+  auto records = typical();
+  for (Record& r : records)
+    if (r.subject == "torch:sdpa") r.parity.verdict = "FAIL";
+  const Report r = report_of(records);
+  ASSERT_EQ(r.advice.size(), 1u);
+  EXPECT_EQ(r.advice[0].sentence,
+            "Only cpu_forward was measured, at 3 problems: nothing says whether another is faster.");
+}
+
+TEST(Report, uses_are_told_apart_by_their_problem) {
+  std::vector<Record> records;
+  for (const char* line : {"backward f32 b1 h8 q64 k64 d64 causal", "forward f32 b1 h8 q1 k64 d64 full",
+                           "forward f32 b1 h8 q32 k64 d64 causal", "forward f32 b1 h8 q64 k64 d64 full blocks8x8x64"}) {
+    records.push_back(record("cpu_forward", 64, 1e4));
+    records.back().problem = line;
+  }
+  std::vector<std::string> uses;
+  for (const Advice& a : report_of(records).advice) uses.push_back(a.use);
+  EXPECT_EQ(uses, (std::vector<std::string>{"Training: the backward", "Decoding from a cache", "Prefill behind a cache",
+                                            "Block-sparse, forward"}));
+}
+
+TEST(Report, roofline_bends_where_the_measured_ceilings_meet) {
+  auto records = typical();
+  for (Record& r : records) r.copy_gbs = 20, r.bytes = r.flops / 100;
+  const Report r = report_of(records);
+  const Chart& c = chart(section(r, "roofline").figures.at(0), 0);
+  ASSERT_EQ(c.bounds.size(), 2u);
+  EXPECT_DOUBLE_EQ(c.bounds[0].points[0].x, 4);  // 80 GFLOP/s by 20 GB/s
+  EXPECT_DOUBLE_EQ(c.bounds[0].points[0].y, 80);
+  EXPECT_DOUBLE_EQ(c.bounds[1].points[1].x, 4);
+  EXPECT_DOUBLE_EQ(c.series[0].points[0].x, 100);
+  EXPECT_EQ(section(r, "roofline").figures[0].table.rows[0][5].text, "arithmetic");
+  EXPECT_EQ(find_section(report_of(typical()), "roofline"), nullptr);  // nothing was copied
+}
+
+TEST(Report, scaling_fits_the_exponent_of_every_subject) {
+  const Report r = report_of(typical());
+  const Table& t = section(r, "scaling").figures.at(0).table;
+  ASSERT_EQ(t.rows.size(), 2u);
+  EXPECT_EQ(t.rows[0][1].text, "torch:sdpa");
+  EXPECT_EQ(t.rows[0][3].text, "1.00");
+  EXPECT_EQ(t.rows[1][3].text, "2.00");
+}
+
+TEST(Report, memory_a_token_counts_tensors_and_workspace_of_ours_alone) {
+  auto records = typical();
+  for (Record& r : records) r.bytes = 4096e3, r.workspace_bytes = 1024e3;
+  const Report r = report_of(records);
+  const Table& t = section(r, "memory").figures.at(0).table;
+  ASSERT_EQ(t.rows.size(), 3u);  // torch's workspace is not known
+  EXPECT_EQ(t.rows[0][2].text, "cpu_forward");
+  EXPECT_EQ(t.rows[0][5].text, "0.0100");  // 5.12 MB by 512 tokens
+  EXPECT_EQ(chart(section(r, "memory").figures[0], 0).bounds.at(0).points.size(), 3u);
+}
+
+TEST(Report, parity_table_counts_and_names_the_worst) {
+  auto records = typical();
+  records[3].parity.error = 0.7;
+  records[5].parity = {.verdict = "FAIL", .error = 3, .rows = 8, .message = "row 3 is zero"};
+  const Report report = report_of(records);
+  const Section& s = section(report, "parity");
+  ASSERT_EQ(s.figures.size(), 2u);
+  EXPECT_EQ(s.figures[0].table.rows[1][1].text, "1 FAIL, 2 PASS");
+  EXPECT_EQ(s.figures[0].table.rows[1][4].text, records[5].problem);
+  EXPECT_EQ(s.figures[1].table.rows.at(0)[3].text, "row 3 is zero");
+}
+
+TEST(Report, clock_and_power_are_traced_by_row) {
+  auto records = typical();
+  EXPECT_EQ(find_section(report_of(records), "trace"), nullptr);
+  records[1].mhz = 1500, records[1].samples_mhz = {1400, 1600}, records[1].watts = 300;
+  records[1].slowed_by = "power cap";
+  const Report r = report_of(records);
+  const Figure& f = section(r, "trace").figures.at(0);
+  ASSERT_EQ(f.plots.size(), 2u);
+  EXPECT_DOUBLE_EQ(chart(f, 0).series.at(0).points.at(0).x, 2);
+  EXPECT_DOUBLE_EQ(chart(f, 0).series[0].points[0].low, 1400);
+  EXPECT_DOUBLE_EQ(chart(f, 1).series.at(0).points.at(0).y, 300);
+  EXPECT_EQ(f.table.rows.at(0)[7].text, "power cap");
+}
+
+TEST(Report, earlier_run_shows_what_became_slower_first) {
+  auto before = typical(), now = typical();
+  now[1].samples_ns.assign(30, 1.1e4), now[1].median_ns = 1.1e4;
+  now[0].samples_ns.assign(30, 1e4), now[0].median_ns = 1e4;
+  const Report r = make_report({.records = now, .baseline = before, .baseline_name = "monday.jsonl"});
+  EXPECT_EQ(section(r, "regressions").notes.at(0), "Against monday.jsonl: 1 SLOWER, 1 FASTER, 4 SAME.");
+  const Table& t = section(r, "regressions").figures.at(0).table;
+  EXPECT_EQ(t.rows.at(0)[1].text, "cpu_forward");
+  EXPECT_EQ(t.rows.at(0)[7].text, "SLOWER");
+  EXPECT_EQ(t.rows.back()[7].text, "FASTER");
+  EXPECT_EQ(r.verdicts.back(), section(r, "regressions").notes[0]);
+}
+
+TEST(Report, cost_is_what_the_offers_say) {
+  const std::vector<Offer> offers = {{.name = "here", .device = "Test CPU", .usd_an_hour = 3.6},
+                                     {.name = "elsewhere", .device = "Another CPU", .usd_an_hour = 1}};
+  const Report r = make_report({.records = typical(), .offers = offers});
+  const Section& s = section(r, "cost");
+  ASSERT_EQ(s.figures.size(), 2u);
+  EXPECT_EQ(s.figures[0].table.rows.size(), 1u);  // no offer for a CPU that was not measured
+  EXPECT_EQ(s.figures[1].table.rows.at(0)[3].text, "$0.0200");  // 20 us a call, $0.001 a second, a million calls
+  EXPECT_EQ(find_section(report_of(typical()), "cost"), nullptr);
 }
 
 TEST(Report, caveats_name_what_limits_the_numbers) {
@@ -129,7 +287,7 @@ TEST(Report, caveats_name_what_limits_the_numbers) {
   records[5].status = "failed";
   records[5].aa_spread = 0.021;
   std::string all;
-  for (const std::string& s : make_report(records).caveats) all += s + "\n";
+  for (const std::string& s : report_of(records).caveats) all += s + "\n";
   for (const char* part : {"1 row failed the check", "ran out of time", "cost of an empty call", "changed files",
                            "governor", "ended as 'failed'", "up to 2.1 %"})
     EXPECT_TRUE(has(all, part)) << part << "\n" << all;
@@ -143,7 +301,7 @@ TEST(Report, a_gpu_is_named_with_what_held_it_back) {
   r.provenance.gpu_power_limit_w = 700, r.provenance.gpu_ecc = 1, r.provenance.governor = "powersave";
   Record warm = r;
   warm.mode = "warm", warm.near_floor = false, warm.slowed_by = "", warm.late_batches = 0, warm.mhz = 1900;
-  const Report report = make_report({r, warm});
+  const Report report = report_of({r, warm});
   EXPECT_EQ(report.subtitle, "on Test GPU, 2 of 2 rows measured");
   std::string caveats;
   for (const std::string& c : report.caveats) caveats += c + "\n";
@@ -159,9 +317,12 @@ TEST(Report, a_gpu_is_named_with_what_held_it_back) {
 }
 
 TEST(Html, page_is_whole_and_asks_nobody) {
-  const std::string html = to_html(make_report(typical()));
+  const std::string html = to_html(report_of(typical()));
   EXPECT_EQ(unbalanced(html), "");
-  EXPECT_TRUE(has(html, "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"));
+  EXPECT_TRUE(has(html, "content=\"default-src 'none'; style-src 'sha256-"));
+  EXPECT_FALSE(has(html, "unsafe"));
+  EXPECT_FALSE(has(html, "connect-src"));
+  EXPECT_FALSE(has(html, " style=\""));  // the policy would not allow it
   EXPECT_EQ(count(html, "<svg"), 3);
   EXPECT_EQ(count(html, "The same as a table"), 2);  // a twin for the heat map, one for the two charts
   EXPECT_EQ(count(html, "http://") - count(html, "http://www.w3.org/2000/svg"), 0);
@@ -173,13 +334,58 @@ TEST(Html, page_is_whole_and_asks_nobody) {
   EXPECT_LT(std::string_view(kPageScript).size(), 20u * 1024);
 }
 
+TEST(Html, served_page_may_ask_its_own_origin_and_says_its_revision) {
+  const std::string html = to_html(report_of(typical()), "6-1234");
+  EXPECT_EQ(unbalanced(html), "");
+  EXPECT_TRUE(has(html, "connect-src 'self';"));
+  EXPECT_TRUE(has(html, "<html lang=\"en\" data-revision=\"6-1234\">"));
+  EXPECT_TRUE(has(html, "fetch(\"/revision\""));
+}
+
 TEST(Html, verdict_comes_first_and_caveats_last) {
-  const std::string html = to_html(make_report(typical()));
+  const std::string html = to_html(report_of(typical()));
   std::vector<size_t> at;
-  for (const char* heading : {"<h2>Verdict", "<h2>Against", "<h2>Measurements", "<h2>Provenance", "<h2>Caveats"})
+  for (const char* heading : {"<h2>Verdict", "<h2>What to use", "<h2>Against", "<h2>Time against", "<h2>Scaling",
+                              "<h2>Parity", "<h2>Every row", "<h2>Provenance", "<h2>Caveats"})
     at.push_back(html.find(heading));
   EXPECT_TRUE(std::is_sorted(at.begin(), at.end()));
   EXPECT_LT(at.back(), html.size());
+}
+
+// 63 families of four lengths, two subjects each.
+std::vector<Record> many() {
+  std::vector<Record> records;
+  for (int heads = 1; heads <= 63; ++heads)
+    for (const int length : {512, 1024, 2048, 4096})
+      for (const bool ours : {false, true}) {
+        Record r = record(ours ? "sm90_forward" : "torch:cudnn", length, 17.31 * length * heads, ours ? 1.1 : 0);
+        r.problem = join("forward bf16 b2 h", heads, " q", length, " k", length, " d128 causal");
+        r.threads = 0, r.mode = "cold", r.mhz = 1700, r.samples_mhz.assign(30, 1700), r.watts = 500;
+        r.copy_gbs = 4000, r.bytes = 1e4 * length, r.provenance.gpu = "Test GPU";
+        records.push_back(std::move(r));
+      }
+  return records;
+}
+
+TEST(Html, five_hundred_rows_are_below_a_megabyte_and_a_half) {
+  const auto records = many();
+  ASSERT_GE(records.size(), 500u);
+  const std::vector<Offer> offers = {{.name = "a cloud", .device = "*", .usd_an_hour = 3}};
+  const std::string html = to_html(make_report({.records = records, .baseline = records, .offers = offers}));
+  EXPECT_LT(html.size(), 1500u * 1000) << "bytes";
+}
+
+TEST(Csv, a_line_a_record_with_as_many_fields_as_its_head) {
+  auto records = typical();
+  records[0].message = "a \"quoted\", comma";
+  records[1].message = "=1+1";
+  const std::string csv = to_csv(records);
+  EXPECT_EQ(count(csv, "\r\n"), 7);
+  EXPECT_TRUE(has(csv, ",\"a \"\"quoted\"\", comma\","));
+  EXPECT_TRUE(has(csv, ",'=1+1,"));  // no formula
+  const std::string head = csv.substr(0, csv.find("\r\n")), last = csv.substr(csv.rfind("\r\n", csv.size() - 3) + 2);
+  EXPECT_EQ(count(head, ","), count(last, ","));
+  EXPECT_TRUE(has(last, "forward f32 b1 h8 q2048 k2048 d64 causal,forward,f32,1,8,8,2048,2048,64,64,cpu_forward,"));
 }
 
 // Every text of a record set to something that would be markup.
@@ -192,6 +398,7 @@ std::vector<Record> hostile() {
     if (!r.baseline.empty()) r.baseline = evil, r.verdict = evil;
     Provenance& p = r.provenance;
     p.time = p.commit = p.version = p.compiler = p.flags = p.cpu = p.features = p.governor = p.kernel = p.peers = evil;
+    p.gpu = p.gpu_uuid = evil, r.slowed_by = evil, r.mhz = 1000, r.watts = 100, r.copy_gbs = 1e3, r.bytes = 1e3;
   }
   records[0].problem = evil;
   records[1].status = evil;
@@ -199,7 +406,7 @@ std::vector<Record> hostile() {
 }
 
 TEST(Html, hostile_records_stay_text) {
-  const std::string html = to_html(make_report(hostile()));
+  const std::string html = to_html(report_of(hostile()));
   EXPECT_EQ(unbalanced(html), "");
   EXPECT_FALSE(has(html, "<img"));
   EXPECT_EQ(count(html, "<script"), 1);  // ours
@@ -209,7 +416,7 @@ TEST(Html, hostile_records_stay_text) {
 }
 
 TEST(Markdown, hostile_records_stay_text) {
-  const std::string md = to_markdown(make_report(hostile()));
+  const std::string md = to_markdown(report_of(hostile()));
   EXPECT_FALSE(has(md, "<"));
   EXPECT_FALSE(has(md, "[a]")) << "a link";
   // Every row of a table has as many cells as its head.
@@ -226,10 +433,11 @@ TEST(Markdown, hostile_records_stay_text) {
 }
 
 TEST(Markdown, says_the_verdict_and_every_row) {
-  const std::string md = to_markdown(make_report(typical()));
+  const std::string md = to_markdown(report_of(typical()));
   EXPECT_TRUE(has(md, "faster at 1 of 3 problems"));
   EXPECT_TRUE(has(md, "| 512 | cpu\\_forward | 10.0 us |")) << md;
   EXPECT_TRUE(has(md, "2.00x FASTER"));
+  EXPECT_TRUE(has(md, "- **Prefill and training: the forward.** Use "));
 }
 
 std::string written(const std::vector<Record>& records, const std::string& name) {
@@ -240,18 +448,39 @@ std::string written(const std::vector<Record>& records, const std::string& name)
 
 TEST(Command, writes_both_files_and_says_so) {
   const std::string in = written(typical(), "records.jsonl"), html = temporary("r.html"), md = temporary("r.md");
-  const Ran r = attune_says({"report", in, "--out", html, "--markdown", md});
+  const std::string csv = temporary("r.csv");
+  const Ran r = attune_says({"report", in, "--out", html, "--markdown", md, "--csv", csv});
   EXPECT_EQ(r.code, 0) << r.err;
   EXPECT_TRUE(has(r.out, "faster at 1 of 3"));
   EXPECT_TRUE(has(r.out, "wrote " + html));
-  EXPECT_EQ(text_of(html), to_html(make_report(typical())));
-  EXPECT_EQ(text_of(md), to_markdown(make_report(typical())));
+  EXPECT_EQ(text_of(html), to_html(report_of(typical())));
+  EXPECT_EQ(text_of(md), to_markdown(report_of(typical())));
+  EXPECT_EQ(text_of(csv), to_csv(typical()));
+}
+
+TEST(Command, files_beside_the_records_are_read_and_a_wrong_one_is_named) {
+  const std::string in = written(typical(), "records.jsonl"), out = temporary("r.html");
+  std::ofstream(temporary("mine.tsv")) << "attune-tuned 1\ndevice\tTest CPU\nmeasured\ttoday\n"
+                                          "rule\tforward\tf32\td64\tcausal\theads 1-*\tlen 1024\tcpu_forward\n";
+  std::ofstream(temporary("prices.tsv"))
+      << "attune-prices 1\noffer\ta cloud\t*\t3.60 an hour\tby the second\tminimum 0\n";
+  const Ran r = attune_says({"report", in, "--out", out, "--baseline", in, "--tuned", temporary("mine.tsv"),
+                             "--prices", temporary("prices.tsv")});
+  EXPECT_EQ(r.code, 0) << r.err;
+  const std::string html = text_of(out);
+  for (const char* part : {"class=\"threshold\"", "id=\"cost\"", "id=\"regressions\"", "Against records.jsonl: 6 SAME"})
+    EXPECT_TRUE(has(html, part)) << part;
+  for (const char* option : {"--baseline", "--tuned", "--prices"}) {
+    const Ran missing = attune_says({"report", in, option, temporary("nowhere")});
+    EXPECT_EQ(missing.code, 1) << option;
+    EXPECT_TRUE(has(missing.err, "nowhere") && has(missing.err, "cannot be read")) << missing.err;
+  }
 }
 
 TEST(Command, markdown_goes_to_stdout_where_no_file_is_named) {
   const Ran r = attune_says({"report", written(typical(), "records.jsonl")});
   EXPECT_EQ(r.code, 0);
-  EXPECT_EQ(r.out, to_markdown(make_report(typical())));
+  EXPECT_EQ(r.out, to_markdown(report_of(typical())));
 }
 
 TEST(Command, json_says_the_verdicts) {

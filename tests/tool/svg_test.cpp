@@ -92,7 +92,8 @@ TEST(Chart, higher_values_are_drawn_higher) {
   c.series = {{"s", {{1, 10, 10, 10, ""}, {2, 20, 20, 20, ""}}}};
   const std::string svg = draw(c);
   double x1 = 0, y1 = 0, x2 = 0, y2 = 0;
-  ASSERT_EQ(std::sscanf(svg.c_str() + svg.find(" d=\"M"), " d=\"M%lf %lfL%lf %lf", &x1, &y1, &x2, &y2), 4) << svg;
+  const char* path = svg.c_str() + svg.find("line\" d=\"M");
+  ASSERT_EQ(std::sscanf(path, "line\" d=\"M%lf %lfL%lf %lf", &x1, &y1, &x2, &y2), 4) << svg;
   EXPECT_GT(x2, x1);
   EXPECT_LT(y2, y1);  // pixels grow downwards
   EXPECT_NEAR((314 - y2) / (314 - y1), 2, 0.01);  // the axis is at 314 and begins at 0: heights compare as ratios

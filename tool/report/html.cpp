@@ -1,8 +1,11 @@
-// The report as one HTML page: no network, no file beside it, readable without its script.
+// The report as one HTML page: no network, no file beside it, readable without its script. Its policy allows the style
+// and the script that are written here, by their hashes, and nothing else; served, also a question to its own origin.
 #include <fmt/format.h>
 
+#include "tool/report/digest.h"
 #include "tool/report/model.h"
-#include "tool/report/page.h"
+#include "tool/report/script.h"
+#include "tool/report/style.h"
 
 namespace attune {
 namespace {
@@ -22,50 +25,75 @@ bool numeric(const Table& t, size_t column) {
   return false;
 }
 
+// Seven digits sort as well as seventeen. None are needed where the text begins with the number and has no unit that
+// may differ between cells: the script reads those.
+std::string sort_value(const TableCell& cell) {
+  const size_t end = cell.text.find_first_not_of("0123456789.");
+  const std::string_view unit = std::string_view(cell.text).substr(std::min(end, cell.text.size()));
+  if (end != 0 && (unit.empty() || unit == "x" || unit == " %")) return "";
+  return fmt::format(" data-v=\"{:.7g}\"", cell.sort);
+}
+
+// A table ends its cells and rows without end tags, as HTML allows: a sixth of a large page.
 std::string table(const Table& t) {
-  std::string html = "<div class=\"scroll\"><table>\n<caption>" + escaped(t.caption) + "</caption>\n<thead><tr>";
+  std::string html = "<div class=\"scroll\"><table";
+  if (!t.facets.empty()) html += fmt::format(" data-facets=\"{}\"", fmt::join(t.facets, ","));
+  html += ">\n<caption>" + escaped(t.caption) + "</caption>\n<thead><tr>";
   for (size_t c = 0; c < t.head.size(); ++c)
-    html += fmt::format("<th scope=\"col\"{}>{}</th>", numeric(t, c) ? " class=\"n\"" : "", escaped(t.head[c]));
-  html += "</tr></thead>\n<tbody>\n";
+    html += fmt::format("<th scope=col{}>{}", numeric(t, c) ? " class=n" : "", escaped(t.head[c]));
+  html += "</thead>\n<tbody>\n";
   for (const auto& row : t.rows) {
     html += "<tr>";
     for (const TableCell& cell : row) {
       const bool number = !std::isnan(cell.sort);
-      const std::string type = (number ? "n " : "") + tone(cell.tone);
-      html += fmt::format("<td{}{}>{}</td>", type.empty() ? "" : " class=\"" + type + "\"",
-                          number ? fmt::format(" data-v=\"{}\"", cell.sort) : "", escaped(cell.text));
+      const std::string type = (number ? "n" : "") + std::string(number && cell.tone != Tone::plain ? " " : "") +
+                               tone(cell.tone);
+      const std::string_view quote = type.find(' ') == type.npos ? "" : "\"";
+      html += fmt::format("<td{}{}>{}", type.empty() ? "" : join(" class=", quote, type, quote),
+                          number ? sort_value(cell) : "", escaped(cell.text));
     }
-    html += "</tr>\n";
+    html += "\n";
   }
   return html + "</tbody></table></div>\n";
 }
 
-std::string twin(const Table& t) {
-  return "<details><summary>The same as a table</summary>" + table(t) + "</details>\n";
+std::string figure(const Plot& plot) {
+  const bool map = std::holds_alternative<HeatMap>(plot.drawing);
+  const std::string svg = std::visit([](const auto& drawing) { return draw(drawing); }, plot.drawing);
+  const std::string caption =
+      plot.caption.empty() ? "" : "<figcaption>" + escaped(plot.caption) + "</figcaption>\n";
+  return fmt::format("<figure class=\"{}\">{}{}</figure>\n", map ? "map" : "plot", caption, svg);
 }
 
-std::string figure(const std::string& svg, std::string_view caption, std::string_view type) {
-  return fmt::format("<figure class=\"{}\"><figcaption>{}</figcaption>\n{}</figure>\n", type, escaped(caption), svg);
-}
-
-std::string comparison(const Comparison& c) {
-  std::string html = "<h3>" + escaped(c.subject) + " against " + escaped(c.baseline) + "</h3>\n";
-  if (!c.map.rows.empty())
-    html += figure(draw(c.map),
-                   "Times as fast, by problem and length. \u25B2 faster, \u25BC slower, = the same, ? unclear.", "map");
-  return html + twin(c.table);
-}
-
-std::string group(const Group& g) {
-  std::string html = "<h3>" + escaped(g.title) + "</h3>\n";
-  if (g.charts.empty()) return html + table(g.table);
+std::string figure(const Figure& f) {
+  std::string html = "<div class=\"figure\">\n";
+  if (!f.title.empty()) html += "<h3>" + escaped(f.title) + "</h3>\n";
+  if (f.plots.empty()) return html + table(f.table) + "</div>\n";
   html += "<div class=\"pair\">\n";
-  for (const Chart& c : g.charts)
-    html += figure(draw(c),
-                   c.log_y ? "Time of one call; bands are 95 % intervals of the median; both axes logarithmic"
-                           : "Rate over the pairs that are visible; the dashed line was measured on this machine",
-                   "plot");
-  return html + "</div>\n" + twin(g.table);
+  for (const Plot& p : f.plots) html += figure(p);
+  return html + "</div>\n<details><summary>The same as a table</summary>" + table(f.table) + "</details>\n</div>\n";
+}
+
+std::string section(std::string_view id, std::string_view title, const std::string& body) {
+  return fmt::format("<section id=\"{}\">\n<h2>{}</h2>\n{}</section>\n", escaped(id), escaped(title), body);
+}
+
+std::string facts(const std::vector<Fact>& all) {
+  std::string html = "<div class=\"facts\">\n";
+  for (const Fact& f : all)
+    html += fmt::format("<div class=\"fact\"><b class=\"{}\">{}</b><span>{}</span><small>{}</small></div>\n",
+                        tone(f.tone), escaped(f.value), escaped(f.name), escaped(f.detail));
+  return html + "</div>\n";
+}
+
+std::string uses(const std::vector<Advice>& all) {
+  std::string html = "<div class=\"uses\">\n";
+  for (const Advice& a : all) {
+    html += "<div class=\"use\"><h3>" + escaped(a.use) + "</h3><p>" + escaped(a.sentence) + "</p>";
+    if (!a.exceptions.empty()) html += list(a.exceptions, "but");
+    html += "</div>\n";
+  }
+  return html + "</div>\n";
 }
 
 // Few origins with many fields: a list reads better than a table as wide as the page.
@@ -83,21 +111,36 @@ std::string origins(const Table& t) {
 
 }  // namespace
 
-std::string to_html(const Report& r) {
-  std::string html = fmt::format(
-      "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
-      "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; "
-      "script-src 'unsafe-inline'; img-src data:\">\n"
+std::string to_html(const Report& r, const std::string& revision) {
+  const bool live = !revision.empty();
+  const std::string style = kPageStyle, script = std::string(kPageScript) + (live ? kLiveScript : "");
+  std::string nav, body = facts(r.facts);
+  const auto add = [&](std::string_view id, std::string_view title, const std::string& inside) {
+    nav += fmt::format("<a href=\"#{}\">{}</a>\n", escaped(id), escaped(title));
+    body += section(id, title, inside);
+  };
+  add("verdict", "Verdict", list(r.verdicts, "verdict"));
+  if (!r.advice.empty()) add("use", "What to use", uses(r.advice));
+  for (const Section& s : r.sections) {
+    std::string inside;
+    for (const std::string& note : s.notes) inside += "<p class=\"note\">" + escaped(note) + "</p>\n";
+    for (const Figure& f : s.figures) inside += figure(f);
+    add(s.id, s.title, inside);
+  }
+  add("provenance", "Provenance", origins(r.provenance));
+  add("caveats", "Caveats", list(r.caveats, "caveats"));
+
+  return fmt::format(
+      "<!doctype html>\n<html lang=\"en\"{}>\n<head>\n<meta charset=\"utf-8\">\n"
+      "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'sha256-{}'; "
+      "script-src 'sha256-{}';{} img-src data:; base-uri 'none'; form-action 'none'\">\n"
       "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>{}</title>\n"
-      "<style>{}</style>\n</head>\n<body>\n<header>\n<h1>{}</h1>\n<p class=\"sub\">{}</p>\n</header>\n<main>\n",
-      escaped(r.title), kPageStyle, escaped(r.title), escaped(r.subtitle));
-  html += "<h2>Verdict</h2>\n" + list(r.verdicts, "verdict");
-  if (!r.comparisons.empty()) html += "<h2>Against the baseline</h2>\n";
-  for (const Comparison& c : r.comparisons) html += comparison(c);
-  if (!r.groups.empty()) html += "<h2>Measurements</h2>\n";
-  for (const Group& g : r.groups) html += group(g);
-  html += "<h2>Provenance</h2>\n" + origins(r.provenance) + "<h2>Caveats</h2>\n" + list(r.caveats, "caveats");
-  return html + "</main>\n<script>" + kPageScript + "</script>\n</body>\n</html>\n";
+      "<link rel=\"icon\" href=\"data:,\">\n<style>{}</style>\n</head>\n<body>\n"
+      "<header><div><h1>{}</h1><p class=\"sub\">{}</p></div>{}</header>\n<nav><div>\n{}</div></nav>\n"
+      "<main>\n{}</main>\n<script>{}</script>\n</body>\n</html>\n",
+      live ? " data-revision=\"" + escaped(revision) + "\"" : "", sha256_base64(style), sha256_base64(script),
+      live ? " connect-src 'self';" : "", escaped(r.title), style, escaped(r.title), escaped(r.subtitle),
+      live ? "<span id=\"live\" role=\"status\"></span>" : "", nav, body, script);
 }
 
 }  // namespace attune

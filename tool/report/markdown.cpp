@@ -45,11 +45,21 @@ std::string list(const std::vector<std::string>& sentences) {
 
 std::string to_markdown(const Report& r) {
   std::string md = "# " + plain(r.title) + "\n\n" + plain(r.subtitle) + "\n\n## Verdict\n\n" + list(r.verdicts);
-  if (!r.comparisons.empty()) md += "## Against the baseline\n\n";
-  for (const Comparison& c : r.comparisons)
-    md += "### " + plain(c.subject) + " against " + plain(c.baseline) + "\n\n" + table(c.table);
-  if (!r.groups.empty()) md += "## Measurements\n\n";
-  for (const Group& g : r.groups) md += "### " + plain(g.title) + "\n\n" + table(g.table);
+  if (!r.advice.empty()) md += "## What to use\n\n";
+  for (const Advice& a : r.advice) {
+    md += "- **" + plain(a.use) + ".** " + plain(a.sentence) + "\n";
+    for (const std::string& e : a.exceptions) md += "  - " + plain(e) + "\n";
+  }
+  if (!r.advice.empty()) md += "\n";
+  for (const Section& s : r.sections) {
+    md += "## " + plain(s.title) + "\n\n";
+    for (const std::string& note : s.notes) md += plain(note) + "\n\n";
+    for (const Figure& f : s.figures) {
+      if (!f.title.empty()) md += "### " + plain(f.title) + "\n\n";
+      else if (!f.table.caption.empty()) md += plain(f.table.caption) + "\n\n";
+      md += table(f.table);
+    }
+  }
   return md + "## Provenance\n\n" + table(r.provenance) + "## Caveats\n\n" + list(r.caveats);
 }
 

@@ -1,21 +1,26 @@
-// `attune report`: from files of records to a page and a Markdown text. It measures nothing and asks the machine
-// nothing: the same records give the same report anywhere.
+// `attune report`: from files of records to a page, Markdown and CSV. It measures nothing and asks the machine nothing:
+// the same files give the same report anywhere.
 #include <fmt/format.h>
 
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <memory>
 #include <nlohmann/json.hpp>
 
 #include "tool/cli.h"
 #include "tool/commands.h"
 #include "tool/report/model.h"
+#include "tool/report/sources.h"
 
 namespace attune {
 namespace {
 
 struct Asked {
-  std::vector<std::string> files{};
-  std::string html{}, markdown{};
+  SourceFiles from{};
+  std::string html{}, markdown{}, csv{};
 };
 
 bool written(const std::string& path, const std::string& text, Context& context) {
@@ -28,43 +33,82 @@ bool written(const std::string& path, const std::string& text, Context& context)
 }
 
 void run(const Asked& asked, Context& context) {
-  std::vector<Record> records;
-  for (const std::string& path : asked.files)
-    if (const Status s = read_records(path, records); !s.ok())
-      return fail(context, kFailed, join("attune report: ", s.message));
-  if (records.empty())
+  Sources sources;
+  if (const Status s = read_sources(asked.from, sources); !s.ok())
+    return fail(context, kFailed, join("attune report: ", s.message));
+  if (sources.records.empty())
     return fail(context, kFailed, "attune report: the files hold no record; attune bench --json writes them");
-  const Report report = make_report(records);
+  const Report report = make_report(sources);
   if (!asked.html.empty() && !written(asked.html, to_html(report), context)) return;
   if (!asked.markdown.empty() && !written(asked.markdown, to_markdown(report), context)) return;
+  if (!asked.csv.empty() && !written(asked.csv, to_csv(sources.records), context)) return;
   if (context.json) {
-    const nlohmann::ordered_json j = {{"records", records.size()}, {"verdicts", report.verdicts},
-                                      {"caveats", report.caveats}, {"html", asked.html}, {"markdown", asked.markdown}};
+    nlohmann::ordered_json advice = nlohmann::ordered_json::array();
+    for (const Advice& a : report.advice)
+      advice.push_back({{"use", a.use}, {"sentence", a.sentence}, {"exceptions", a.exceptions}});
+    const nlohmann::ordered_json j = {{"records", sources.records.size()}, {"verdicts", report.verdicts},
+                                      {"advice", advice},   {"caveats", report.caveats}, {"html", asked.html},
+                                      {"markdown", asked.markdown}, {"csv", asked.csv}};
     fmt::print("{}\n", j.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
-  } else if (asked.html.empty() && asked.markdown.empty()) {
+  } else if (asked.html.empty() && asked.markdown.empty() && asked.csv.empty()) {
     fmt::print("{}", to_markdown(report));
   } else {
     for (const std::string& s : report.verdicts) fmt::print("{}\n", s);
-    for (const std::string& path : {asked.html, asked.markdown})
+    for (const Advice& a : report.advice) fmt::print("{}: {}\n", a.use, a.sentence);
+    for (const std::string& path : {asked.html, asked.markdown, asked.csv})
       if (!path.empty()) fmt::print("wrote {}\n", path);
   }
 }
 
 }  // namespace
 
-void add_report(CLI::App& app, Context& context) {
-  const Command sub = add_command(app, "report", "From records to a page with plots and a Markdown text");
-  const auto asked = std::make_shared<Asked>();
-  sub.add_option("records", asked->files, "Files that attune bench wrote, one record a line")
+Status read_sources(const SourceFiles& files, Sources& out) {
+  Sources s;
+  for (const std::string& path : files.records)
+    if (Status status = read_records(path, s.records); !status.ok()) return status;
+  if (!files.baseline.empty()) {
+    if (Status status = read_records(files.baseline, s.baseline); !status.ok()) return status;
+    if (s.baseline.empty()) return Status::no(files.baseline, ": it holds no record, so nothing compares with it");
+    s.baseline_name = std::filesystem::path(files.baseline).filename();
+  }
+  if (!files.tuned.empty()) {
+    std::ifstream file(files.tuned, std::ios::binary);
+    const std::string text{std::istreambuf_iterator<char>(file), {}};
+    if (!file) return Status::no("tuned file '", files.tuned, "' cannot be read: ", std::strerror(errno ? errno : EIO));
+    Tuned tuned;
+    const std::string name = std::filesystem::path(files.tuned).filename();
+    if (Status status = read_tuned(text, name, tuned); !status.ok()) return status;
+    s.rules = std::move(tuned.rules);
+  }
+  if (!files.prices.empty())
+    if (Status status = load_prices(files.prices, s.offers); !status.ok()) return status;
+  out = std::move(s);
+  return Status::good();
+}
+
+void add_sources(const Command& sub, SourceFiles& files) {
+  sub.add_option("records", files.records, "Files that attune bench wrote, one record a line")
       .required()
       .type_name("FILE");
-  sub.add_option("--out", asked->html, "Write one self-contained HTML page").type_name("FILE");
-  sub.add_option("--markdown", asked->markdown, "Write Markdown; without --out and --markdown it goes to stdout")
+  sub.add_option("--baseline", files.baseline, "Records of an earlier run: what became faster or slower")
       .type_name("FILE");
+  sub.add_option("--tuned", files.tuned, "A tuned file: its thresholds are lines in the heat maps").type_name("FILE");
+  sub.add_option("--prices", files.prices, "A price file: what the rows cost").type_name("FILE");
+}
+
+void add_report(CLI::App& app, Context& context) {
+  const Command sub = add_command(app, "report", "From records to a page with plots, Markdown and CSV");
+  const auto asked = std::make_shared<Asked>();
+  add_sources(sub, asked->from);
+  sub.add_option("--out", asked->html, "Write one self-contained HTML page").type_name("FILE");
+  sub.add_option("--markdown", asked->markdown, "Write Markdown; where no file is named it goes to stdout")
+      .type_name("FILE");
+  sub.add_option("--csv", asked->csv, "Write a line of CSV for each record").type_name("FILE");
   sub.footer(
       "Examples:\n"
       "  attune report records.jsonl\n"
-      "  attune report monday.jsonl tuesday.jsonl --out report.html --markdown report.md");
+      "  attune report monday.jsonl tuesday.jsonl --out report.html --markdown report.md --csv rows.csv\n"
+      "  attune report today.jsonl --baseline monday.jsonl --tuned h200.tsv --prices prices.tsv --out report.html");
   sub.callback([asked, &context] { run(*asked, context); });
 }
 

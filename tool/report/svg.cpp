@@ -11,15 +11,20 @@
 namespace attune {
 namespace {
 
-constexpr double kWidth = 640, kHeight = 360, kLeft = 72, kRight = 14, kBottom = 46;
+constexpr double kWidth = 640, kHeight = 360, kLeft = 72, kRight = 16, kBottom = 46;
 constexpr double kLetter = 6.6;  // average width of a letter at 12 px, in pixels
 constexpr int kColours = 6;
 
-std::string px(double x) { return fmt::format("{:.1f}", x); }
+// Tenths of a pixel: a page has tens of thousands of these.
+std::string px(double x) {
+  std::string s = fmt::format("{:.1f}", x);
+  if (s.ends_with(".0")) s.resize(s.size() - 2);
+  return s;
+}
 
 std::string open(double width, double height, std::string_view title) {
-  return fmt::format("<svg viewBox=\"0 0 {0:.0f} {1:.0f}\" width=\"{0:.0f}\" role=\"img\" aria-label=\"{2}\" "
-                     "xmlns=\"http://www.w3.org/2000/svg\">\n", width, height, escaped(title));
+  return fmt::format("<svg viewBox=\"0 0 {0:.0f} {1:.0f}\" width=\"{0:.0f}\" role=\"img\" aria-label=\"{2}\">\n", width,
+                     height, escaped(title));
 }
 
 std::string text(double x, double y, std::string_view anchor, std::string_view words, std::string_view type = "tick") {
@@ -48,10 +53,10 @@ std::string marker(int shape, double x, double y, std::string_view label) {
   }
 }
 
-std::string path(const Series& series, const Scale& x, const Scale& y) {
+std::string path(const std::vector<Point>& points, const Scale& x, const Scale& y, std::string_view type) {
   std::string d;
-  for (const Point& p : series.points) d += fmt::format("{}{} {}", d.empty() ? "M" : "L", px(x.at(p.x)), px(y.at(p.y)));
-  return d.empty() ? "" : fmt::format("<path class=\"line\" d=\"{}\"/>\n", d);
+  for (const Point& p : points) d += fmt::format("{}{} {}", d.empty() ? "M" : "L", px(x.at(p.x)), px(y.at(p.y)));
+  return d.empty() ? "" : fmt::format("<path class=\"{}\" d=\"{}\"/>\n", type, d);
 }
 
 std::string band(const Series& series, const Scale& x, const Scale& y) {
@@ -64,6 +69,8 @@ std::string band(const Series& series, const Scale& x, const Scale& y) {
   return fmt::format("<polygon class=\"band\" points=\"{}{}\"/>\n", there, back);
 }
 
+int look_of(const Chart& chart, size_t n) { return chart.series[n].look >= 0 ? chart.series[n].look : int(n); }
+
 // The names of the series in rows across the top; `bottom` becomes where the plot may begin.
 std::string legend(const Chart& chart, double& bottom) {
   std::string svg;
@@ -71,8 +78,10 @@ std::string legend(const Chart& chart, double& bottom) {
   for (size_t n = 0; n < chart.series.size(); ++n) {
     const double width = 34 + kLetter * double(chart.series[n].name.size()) + 12;
     if (x + width > kWidth && x > kLeft) x = kLeft, y += 18;
-    svg += fmt::format("<g class=\"key s{} d{}\" data-series=\"{}\">\n", n % kColours, n % 4, n);
-    svg += line(x, y - 4, x + 26, y - 4, "line") + marker(int(n), x + 13, y - 4, "");
+    const int look = look_of(chart, n);
+    svg += fmt::format("<g class=\"key s{} d{}\" data-series=\"{}\">\n", look % kColours, look % 4, n);
+    if (chart.series[n].joined) svg += line(x, y - 4, x + 26, y - 4, "line");
+    svg += marker(look, x + 13, y - 4, "");
     svg += text(x + 32, y, "start", chart.series[n].name, "name") + "</g>\n";
     x += width;
   }
@@ -92,9 +101,15 @@ Scale range(const Chart& chart, bool vertical) {
       else take(p.x);
     }
   if (vertical) for (const Level& l : chart.levels) take(l.y);
+  for (const Bound& b : chart.bounds)
+    for (const Point& p : b.points) take(vertical ? p.y : p.x);
   const bool log = vertical ? chart.log_y : chart.log_x;
   if (!(low <= high)) low = 1, high = 10;
-  if (!log) return {0, high * 1.08, false};
+  if (!log && (!vertical || chart.from_zero)) return {0, high * 1.08, false};
+  if (!log) {
+    const double air = high > low ? 0.08 * (high - low) : 0.05 * high;
+    return {low - air, high + air, false};
+  }
   const double air = vertical ? 1.25 : 1.12;
   return {low / air, high * air, true};
 }
@@ -153,17 +168,23 @@ std::string draw(const Chart& chart) {
   const auto words = [](auto write, double v) { return write ? write(v) : without_zeros(digits_text(v)); };
 
   std::string svg = open(kWidth, kHeight, chart.title);
+  std::string grid, x_names, y_names;
   double last = -1e9;
+  const auto named = [](double at_x, double at_y, const std::string& label) {
+    return fmt::format("<text x=\"{}\" y=\"{}\">{}</text>\n", px(at_x), px(at_y), escaped(label));
+  };
   for (const double v : chart.x_ticks.empty() ? ticks(x) : chart.x_ticks) {
     const std::string label = words(chart.x_text, v);
-    svg += line(x.at(v), y.from, x.at(v), y.to, "grid");
+    grid += fmt::format("M{} {}V{}", px(x.at(v)), px(y.from), px(y.to));
     if (x.at(v) - last < kLetter * double(label.size()) + 6) continue;  // no room for its name
-    svg += text(last = x.at(v), y.from + 17, "middle", label);
+    x_names += named(last = x.at(v), y.from + 17, label);
   }
   for (const double v : ticks(y)) {
-    svg += line(x.from, y.at(v), x.to, y.at(v), "grid");
-    svg += text(x.from - 7, y.at(v) + 4, "end", words(chart.y_text, v));
+    grid += fmt::format("M{} {}H{}", px(x.from), px(y.at(v)), px(x.to));
+    y_names += named(x.from - 7, y.at(v) + 4, words(chart.y_text, v));
   }
+  svg += "<path class=\"grid\" d=\"" + grid + "\"/>\n";
+  svg += "<g text-anchor=\"middle\">\n" + x_names + "</g>\n<g text-anchor=\"end\">\n" + y_names + "</g>\n";
   svg += line(x.from, y.from, x.to, y.from, "axis");
   svg += text((x.from + x.to) / 2, kHeight - 8, "middle", chart.x_label, "label");
   svg +=
@@ -173,11 +194,18 @@ std::string draw(const Chart& chart) {
     svg += line(x.from, y.at(l.y), x.to, y.at(l.y), "level");
     svg += text(x.to - 4, y.at(l.y) - 5, "end", l.name, "name");
   }
+  for (const Bound& b : chart.bounds) {
+    svg += path(b.points, x, y, "level");
+    if (b.points.empty()) continue;
+    const Point& last_point = b.points.back();
+    svg += text(x.at(last_point.x) - 4, y.at(last_point.y) - 6, "end", b.name, "name");
+  }
   for (size_t n = 0; n < chart.series.size(); ++n) {
     const Series& s = chart.series[n];
-    svg += fmt::format("<g class=\"series s{} d{}\" data-series=\"{}\">\n", n % kColours, n % 4, n);
-    svg += band(s, x, y) + path(s, x, y);
-    for (const Point& p : s.points) svg += marker(int(n), x.at(p.x), y.at(p.y), p.label);
+    const int look = look_of(chart, n);
+    svg += fmt::format("<g class=\"series s{} d{}\" data-series=\"{}\">\n", look % kColours, look % 4, n);
+    if (s.joined) svg += band(s, x, y) + path(s.points, x, y, "line");
+    for (const Point& p : s.points) svg += marker(look, x.at(p.x), y.at(p.y), p.label);
     svg += "</g>\n";
   }
   return svg + names + "</svg>\n";
@@ -213,6 +241,12 @@ std::string draw(const HeatMap& map) {
           px(kCellHeight - 2));
       svg += text(x + kCellWidth / 2, y + 20, "middle", filled ? cell.text : "", "heat") + "</g>\n";
     }
+  }
+  for (const HeatMap::Line& l : map.lines) {
+    if (l.row >= map.rows.size() || l.column >= map.columns.size()) continue;
+    const double x = left + kCellWidth * double(l.column), y = kTop + kCellHeight * double(l.row);
+    svg += fmt::format("<g class=\"threshold\"><title>{}</title><path d=\"M{} {}v{}\"/></g>\n", escaped(l.label), px(x),
+                       px(y - 1), px(kCellHeight + 2));
   }
   return svg + "</svg>\n";
 }

@@ -30,20 +30,28 @@ struct Point {
 struct Series {
   std::string name{};
   std::vector<Point> points{};  // by rising x
+  int look = -1;                // colour, marker and dash; below 0: those of its place in the chart
+  bool joined = true;           // by a line; false: markers alone
 };
 struct Level {  // a horizontal line: a ceiling
   std::string name{};
   double y = 0;
 };
+struct Bound {  // a dashed line through points: a roof
+  std::string name{};
+  std::vector<Point> points{};
+};
 
 struct Chart {
   std::string title{}, x_label{}, y_label{};
   bool log_x = true, log_y = false;
+  bool from_zero = true;                       // a linear y axis begins at 0, so that heights compare as ratios
   std::vector<double> x_ticks{};               // empty: chosen
   std::string (*x_text)(double) = nullptr;     // how a tick is written; null: digits
   std::string (*y_text)(double) = nullptr;
   std::vector<Series> series{};
   std::vector<Level> levels{};
+  std::vector<Bound> bounds{};
 };
 std::string draw(const Chart&);
 
@@ -53,6 +61,9 @@ struct HeatMap {
   std::vector<std::string> columns{}, rows{};
   struct Cell { double ratio = 0; std::string text{}, label{}; };
   std::vector<std::vector<Cell>> cells{};  // [row][column]
+  // From this column on a threshold holds in this row; as many columns as there are: nowhere here.
+  struct Line { size_t row = 0, column = 0; std::string label{}; };
+  std::vector<Line> lines{};
 };
 std::string draw(const HeatMap&);
 int heat_class(double ratio);  // 0 much slower ... 3 the same ... 6 much faster

@@ -1,0 +1,19 @@
+// How a quantity grows: y = factor * x^exponent through points, by least squares of the logarithms.
+#pragma once
+#include <utility>
+#include <vector>
+
+namespace attune {
+
+struct Fit {
+  int points = 0;                // 0: fewer than two different x, or a value that has no logarithm
+  double exponent = 0, factor = 0;
+  double low = 0, high = 0;      // 95 % interval of the exponent, by Student's t; infinite for two points
+  double worst = 0;              // the largest factor between a point and the line
+};
+Fit fit_power(const std::vector<std::pair<double, double>>& points);
+
+// The 97.5 % quantile of Student's t.
+double student_t(int degrees_of_freedom);
+
+}  // namespace attune

@@ -1,0 +1,30 @@
+// What a machine costs: a text file that people edit, one offer a line, tabs between fields. docs/report.md shows one.
+#pragma once
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/status.h"
+
+namespace attune {
+
+struct Offer {
+  std::string name{};       // "prime H200", free text
+  std::string device{};     // as records name it: "NVIDIA H200"; "*" is any
+  double usd_an_hour = 0;
+  double step_s = 1;        // billed in whole steps: 1, 60 or 3600 seconds
+  double minimum_usd = 0;   // charged at least
+  std::string source{};     // file:line
+
+  bool fits(std::string_view device_name) const { return device == "*" || device == device_name; }
+  double usd(double seconds) const;       // a run that long, as billed
+  double usd_a_second() const { return usd_an_hour / 3600; }
+};
+
+// Every mistake names file and line.
+Status read_prices(std::string_view text, std::string_view file, std::vector<Offer>& out);
+Status load_prices(const std::string& path, std::vector<Offer>& out);
+
+std::string usd_text(double usd);  // "$0.0123": three significant digits, and at least cents
+
+}  // namespace attune

@@ -1,0 +1,198 @@
+// What was checked, how the machine ran meanwhile, what changed since an earlier run, and every row as it is.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+#include "tool/compare/changes.h"
+#include "tool/report/rows.h"
+#include "tool/text.h"
+
+namespace attune {
+namespace {
+
+Chart trace(const Measurements& rows, std::string_view what, std::string_view unit, double (*value)(const Record&)) {
+  Chart c{.title = fmt::format("{} by row", what),
+          .x_label = "row, in the order they were taken",
+          .y_label = fmt::format("{}", unit),
+          .log_x = false,
+          .from_zero = false};
+  std::vector<std::string> order;
+  std::map<std::string, Series> series;
+  double x = 0;
+  for (const Measurement& row : rows.all) {
+    ++x;
+    const Record& r = *row.record;
+    const double y = value(r);
+    if (!row.ok() || y <= 0) continue;
+    if (!series.count(row.series)) order.push_back(row.series);
+    Series& s = series[row.series];
+    s.name = row.series, s.look = rows.looks.at(row.series), s.joined = false;
+    Point p{x, y, y, y, fmt::format("row {:.0f}: {}\n{} {}", x, row.series, digits_text(y, 4), unit)};
+    if (unit == "MHz" && !r.samples_mhz.empty()) {
+      const auto [low, high] = std::minmax_element(r.samples_mhz.begin(), r.samples_mhz.end());
+      p.low = *low, p.high = *high;
+      p.label += fmt::format(", {:.0f} ... {:.0f} over its samples", *low, *high);
+    }
+    if (!r.slowed_by.empty()) p.label += "\nheld back by " + r.slowed_by;
+    s.points.push_back(std::move(p));
+  }
+  for (const std::string& name : order) c.series.push_back(series[name]);
+  return c;
+}
+
+}  // namespace
+
+Section parity_section(const Measurements& rows) {
+  Section section{.id = "parity", .title = "Parity"};
+  struct Count {
+    std::map<std::string, int> verdicts{};
+    const Record* worst = nullptr;  // by its share of what is allowed
+    int64_t checked = 0;
+  };
+  std::vector<std::string> order;
+  std::map<std::string, Count> by_subject;
+  Table failures{.caption = "What failed the check",
+                 .head = {"problem", "subject", "error, of what is allowed", "why"}};
+  for (const Measurement& row : rows.all) {
+    if (!row.ok()) continue;
+    const Record& r = *row.record;
+    if (!by_subject.count(r.subject)) order.push_back(r.subject);
+    Count& c = by_subject[r.subject];
+    ++c.verdicts[r.parity.verdict.empty() ? "UNCHECKED" : r.parity.verdict];
+    c.checked += r.parity.rows;
+    if (r.parity.rows && (!c.worst || r.parity.error > c.worst->parity.error)) c.worst = &r;
+    if (r.parity.verdict == "FAIL")
+      failures.rows.push_back({{r.problem}, {row.series},
+                               number_cell(r.parity.error, factor_text(r.parity.error), Tone::bad),
+                               {r.parity.message + (r.parity.mistake.empty() ? "" : "; " + r.parity.mistake)}});
+  }
+  Table t{.caption = "Results checked on the very buffers that were timed, on drawn rows of each",
+          .head = {"subject", "verdicts", "rows of results", "worst error, of what is allowed", "worst at"}};
+  for (const std::string& subject : order) {
+    const Count& c = by_subject[subject];
+    std::string verdicts;
+    Tone tone = Tone::weak;
+    for (const auto& [verdict, n] : c.verdicts) {
+      verdicts += fmt::format("{}{} {}", verdicts.empty() ? "" : ", ", n, verdict);
+      if (verdict.starts_with("PASS") && tone == Tone::weak) tone = Tone::good;
+      if (verdict == "FAIL") tone = Tone::bad;
+    }
+    const bool known = c.worst;
+    t.rows.push_back({{subject},
+                      {verdicts, NAN, tone},
+                      number_cell(double(c.checked), fmt::format("{}", c.checked)),
+                      known ? number_cell(c.worst->parity.error, digits_text(c.worst->parity.error)) : empty_cell(),
+                      {known ? c.worst->problem : ""}});
+  }
+  if (!t.rows.empty()) section.figures.push_back({"", {}, std::move(t)});
+  if (!failures.rows.empty()) section.figures.push_back({"", {}, std::move(failures)});
+  return section;
+}
+
+Section trace_section(const Measurements& rows) {
+  Section section{.id = "trace", .title = "Clock and power"};
+  Figure f;
+  f.table = {.caption = "Of each row, in the order they were taken",
+             .head = {"row", "problem", "subject", "MHz", "MHz, least ... most", "W", "\u00B0C", "held back by"},
+             .facets = {2, 7}};
+  double x = 0;
+  for (const Measurement& row : rows.all) {
+    ++x;
+    const Record& r = *row.record;
+    if (!row.ok() || (r.mhz <= 0 && r.watts <= 0)) continue;
+    const bool many = !r.samples_mhz.empty();
+    const auto ends = std::minmax_element(r.samples_mhz.begin(), r.samples_mhz.end());
+    f.table.rows.push_back({number_cell(x, fmt::format("{:.0f}", x)),
+                            {r.problem},
+                            {row.series},
+                            r.mhz > 0 ? number_cell(r.mhz, fmt::format("{:.0f}", r.mhz)) : empty_cell(),
+                            many ? number_cell(*ends.first, fmt::format("{:.0f} ... {:.0f}", *ends.first, *ends.second))
+                                 : empty_cell(),
+                            r.watts > 0 ? number_cell(r.watts, fmt::format("{:.0f}", r.watts)) : empty_cell(),
+                            r.celsius > 0 ? number_cell(r.celsius, fmt::format("{:.0f}", r.celsius)) : empty_cell(),
+                            {r.slowed_by}});
+  }
+  if (f.table.rows.empty()) return section;
+  Chart clock = trace(rows, "Clock", "MHz", [](const Record& r) { return r.mhz; });
+  Chart power = trace(rows, "Power", "W", [](const Record& r) { return r.watts; });
+  if (!clock.series.empty())
+    f.plots.push_back({"Clock of the multiprocessors, measured: median over the samples of a row", std::move(clock)});
+  if (!power.series.empty())
+    f.plots.push_back({"Power, the most that was said while a row was measured", std::move(power)});
+  section.figures.push_back(std::move(f));
+  return section;
+}
+
+Section regression_section(const std::vector<Record>& before, const std::vector<Record>& now, const std::string& name) {
+  Section section{.id = "regressions", .title = "Against the earlier run"};
+  if (before.empty()) return section;
+  const Changes changes = compare(before, now, {});
+  Table t{.caption = "Time before by time now, so above 1 is faster now",
+          .head = {"problem", "subject", "timing", "before", "now", "times as fast", "95 % interval", "verdict",
+                   "note"},
+          .facets = {7}};
+  std::vector<const ChangedRow*> rows;
+  for (const ChangedRow& row : changes.rows) rows.push_back(&row);
+  const auto rank = [](const ChangedRow* r) {  // what is worst is first
+    return std::pair(r->change == Change::broken ? 0 : r->change == Change::missing ? 1 : 2,
+                     r->ratio.interval.confidence > 0 ? r->ratio.value : INFINITY);
+  };
+  std::stable_sort(rows.begin(), rows.end(), [&](const auto* a, const auto* b) { return rank(a) < rank(b); });
+  const auto time = [](double ns) { return ns > 0 ? number_cell(ns, nanoseconds_text(ns)) : empty_cell(); };
+  for (const ChangedRow* r : rows) {
+    const bool known = r->ratio.interval.confidence > 0;
+    const Tone tone = r->change == Change::faster ? Tone::good
+                      : r->change == Change::slower || r->change == Change::broken || r->change == Change::missing
+                          ? Tone::bad : Tone::weak;
+    t.rows.push_back({{r->problem}, {r->subject}, {r->setting}, time(r->before_ns), time(r->after_ns),
+                      known ? number_cell(r->ratio.value, factor_text(r->ratio.value)) : empty_cell(),
+                      known ? number_cell(r->ratio.interval.low, fmt::format("{} ... {}",
+                                                                             digits_text(r->ratio.interval.low),
+                                                                             digits_text(r->ratio.interval.high)))
+                            : empty_cell(),
+                      {attune::name(r->change), NAN, tone}, {r->note, NAN, Tone::weak}});
+  }
+  std::string sentence;
+  for (const Change c : {Change::broken, Change::slower, Change::missing, Change::faster, Change::same, Change::unclear,
+                         Change::added})
+    if (const int n = changes.count(c)) sentence += fmt::format("{}{} {}", sentence.empty() ? "" : ", ", n,
+                                                                attune::name(c));
+  section.notes.push_back(fmt::format("Against {}: {}.", name, sentence.empty() ? "no row" : sentence));
+  section.notes.insert(section.notes.end(), changes.caveats.begin(), changes.caveats.end());
+  if (!t.rows.empty()) section.figures.push_back({"", {}, std::move(t)});
+  return section;
+}
+
+Section every_row_section(const Measurements& rows) {
+  Section section{.id = "rows", .title = "Every row"};
+  Table t{.caption = "As they stand in the files",
+          .head = {"pass", "dtype", "problem", "subject", "status", "median", "half interval", rows.rate_unit,
+                   "against baseline", "verdict", "parity"},
+          .facets = {0, 1, 3, 9}};
+  for (const Measurement& row : rows.all) {
+    const Record& r = *row.record;
+    std::vector<TableCell> cells = {{row.length ? name(row.problem.pass) : ""},
+                                    {row.length ? name(row.problem.dtype) : ""},
+                                    {r.problem},
+                                    {row.series},
+                                    {r.status, NAN, r.status == "ok" ? Tone::weak : Tone::bad}};
+    if (row.ok()) {
+      const double half = half_width(r.interval, r.median_ns);
+      cells.push_back(number_cell(r.median_ns, nanoseconds_text(r.median_ns)));
+      cells.push_back(number_cell(half, fmt::format("{:.1f} %", 100 * half)));
+      cells.push_back(number_cell(r.gflops, rows.rate(r.gflops)));
+    } else {
+      cells.insert(cells.end(), {TableCell{r.message, NAN, Tone::weak}, empty_cell(), empty_cell()});
+    }
+    cells.push_back(r.baseline.empty() || !row.ok() ? empty_cell()
+                                                    : number_cell(r.ratio.value, factor_text(r.ratio.value)));
+    cells.push_back(verdict_cell(r.verdict));
+    cells.push_back({r.parity.verdict, NAN, r.parity.verdict == "FAIL" ? Tone::bad : Tone::weak});
+    t.rows.push_back(std::move(cells));
+  }
+  if (!t.rows.empty()) section.figures.push_back({"", {}, std::move(t)});
+  return section;
+}
+
+}  // namespace attune

@@ -1,0 +1,52 @@
+// Records as CSV (RFC 4180), for a spreadsheet: a line each, times in nanoseconds, samples left out.
+#include <fmt/format.h>
+
+#include "core/problem.h"
+#include "tool/report/model.h"
+
+namespace attune {
+namespace {
+
+// A field that a spreadsheet would take for a formula gets an apostrophe, as its own export would write it.
+std::string field(std::string_view text) {
+  std::string s = text.empty() || std::string_view("=+-@").find(text[0]) == std::string_view::npos
+                      ? std::string(text) : "'" + std::string(text);
+  if (s.find_first_of(",\"\r\n") == s.npos) return s;
+  std::string quoted = "\"";
+  for (const char c : s) quoted += c == '"' ? std::string("\"\"") : std::string(1, c);
+  return quoted + "\"";
+}
+
+}  // namespace
+
+std::string to_csv(const std::vector<Record>& records) {
+  std::string csv =
+      "time,problem,pass,dtype,batch,heads_q,heads_kv,len_q,len_k,dim_qk,dim_v,subject,device,machine,timing,threads,"
+      "status,message,samples,median_ns,low_ns,high_ns,flops,bytes,gflops,gbs,ceiling_gflops,copy_gbs,workspace_bytes,"
+      "mhz,watts,celsius,slowed_by,baseline,times_as_fast,times_low,times_high,verdict,parity,parity_error,aa_spread,"
+      "commit,dirty\r\n";
+  for (const Record& r : records) {
+    Problem p;
+    const bool known = parse(r.problem, p).ok();
+    const auto number = [&](double v) { return known ? fmt::format("{}", v) : std::string(); };
+    const bool compared = !r.baseline.empty();
+    const auto ratio = [&](double v) { return compared ? fmt::format("{}", v) : std::string(); };
+    const std::vector<std::string> fields = {
+        r.provenance.time, r.problem, known ? name(p.pass) : "", known ? name(p.dtype) : "", number(p.batch),
+        number(p.heads_q), number(p.heads_kv), number(p.len_q), number(p.len_k), number(p.dim_qk), number(p.dim_v),
+        r.subject, r.device, r.threads ? r.provenance.cpu : r.provenance.gpu, timing_text(r),
+        fmt::format("{}", r.threads), r.status, r.message, fmt::format("{}", r.samples_ns.size()),
+        fmt::format("{}", r.median_ns), fmt::format("{}", r.interval.low), fmt::format("{}", r.interval.high),
+        fmt::format("{}", r.flops), fmt::format("{}", r.bytes), fmt::format("{}", r.gflops), fmt::format("{}", r.gbs),
+        fmt::format("{}", r.ceiling_gflops), fmt::format("{}", r.copy_gbs), fmt::format("{}", r.workspace_bytes),
+        fmt::format("{}", r.mhz), fmt::format("{}", r.watts), fmt::format("{}", r.celsius), r.slowed_by, r.baseline,
+        ratio(r.ratio.value), ratio(r.ratio.interval.low), ratio(r.ratio.interval.high), r.verdict, r.parity.verdict,
+        fmt::format("{}", r.parity.error), fmt::format("{}", r.aa_spread), r.provenance.commit,
+        r.provenance.dirty ? "yes" : "no"};
+    for (size_t n = 0; n < fields.size(); ++n) csv += (n ? "," : "") + field(fields[n]);
+    csv += "\r\n";
+  }
+  return csv;
+}
+
+}  // namespace attune

@@ -1,0 +1,118 @@
+#include "tool/report/rows.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+#include "tool/text.h"
+
+namespace attune {
+namespace {
+
+// The line without the lengths that vary, and without `batch` where it goes with them.
+std::string family_name(Problem p, bool with_batch) {
+  const bool square = p.len_q == p.len_k;
+  const int64_t tokens = int64_t(p.batch) * p.len_k;
+  p.len_k = 1;
+  if (square) p.len_q = 1;
+  if (!with_batch) p.batch = 1;
+  std::string line = name(p);
+  const auto cut = [&](std::string_view part) {
+    if (const size_t at = line.find(part); at != line.npos) line.erase(at, part.size());
+  };
+  cut(square ? " q1 k1" : " k1");
+  if (with_batch) return line;
+  cut(" b1");
+  return line + fmt::format(", batch x length {}", tokens);
+}
+
+std::string series_name(const Record& r, bool many_threads) {
+  std::string s = r.subject;
+  // Each device's headline goes without.
+  if (const std::string timing = timing_text(r); timing != (r.threads ? "warm" : "cold")) s += " " + timing;
+  if (many_threads && r.threads) s += fmt::format(", {} thread{}", r.threads, r.threads == 1 ? "" : "s");
+  return s;
+}
+
+// A sweep may hold batch x length constant: each length has a batch of its own then, and they belong together.
+void join_batches(std::vector<Measurement>& rows) {
+  std::map<std::string, std::set<int>> by_family, by_tokens;
+  for (const Measurement& row : rows) {
+    if (!row.length || !row.ok()) continue;
+    by_family[row.family].insert(row.length);
+    if (row.problem.len_q == row.problem.len_k) by_tokens[family_name(row.problem, false)].insert(row.length);
+  }
+  for (Measurement& row : rows) {
+    if (!row.length || row.problem.len_q != row.problem.len_k || by_family[row.family].size() > 1) continue;
+    if (std::string joined = family_name(row.problem, false); by_tokens[joined].size() > 1)
+      row.family = std::move(joined);
+  }
+}
+
+}  // namespace
+
+std::string Measurements::rate(double gflops) const { return digits_text(gflops / rate_scale); }
+
+Measurements rows_of(const std::vector<Record>& records) {
+  Measurements rows;
+  std::set<int> threads;
+  for (const Record& r : records)
+    if (r.threads) threads.insert(r.threads);
+  double fastest = 0;
+  for (const Record& r : records) {
+    Measurement row{.record = &r, .series = series_name(r, threads.size() > 1), .family = r.problem};
+    if (parse(r.problem, row.problem).ok()) {
+      row.length = row.problem.len_k;
+      row.family = family_name(row.problem, true);
+    }
+    if (row.ok()) rows.looks.emplace(row.series, int(rows.looks.size()));
+    fastest = std::max({fastest, r.gflops, r.ceiling_gflops});
+    rows.all.push_back(std::move(row));
+  }
+  if (fastest >= 1e4) rows.rate_scale = 1e3, rows.rate_unit = "TFLOP/s";
+  join_batches(rows.all);
+  return rows;
+}
+
+std::vector<std::pair<std::string, std::vector<Measurement>>> families_of(const Measurements& rows) {
+  std::vector<std::pair<std::string, std::vector<Measurement>>> families;
+  std::map<std::string, size_t> at;
+  for (const Measurement& row : rows.all) {
+    const auto [it, is_new] = at.emplace(row.family, families.size());
+    if (is_new) families.push_back({row.family, {}});
+    families[it->second].second.push_back(row);
+  }
+  for (auto& [family, all] : families)
+    std::stable_sort(all.begin(), all.end(),
+                     [](const Measurement& a, const Measurement& b) { return a.length < b.length; });
+  return families;
+}
+
+std::string length_text(double keys) {
+  const auto n = int64_t(keys);
+  return n >= 1024 && n % 1024 == 0 ? fmt::format("{}K", n / 1024) : fmt::format("{}", n);
+}
+std::string nanoseconds_text(double ns) { return seconds_text(ns * 1e-9); }
+std::string nanoseconds_tick(double ns) { return tick_text(ns * 1e-9); }
+
+std::string kind_text(const Problem& p) {
+  Problem q{p};
+  q.batch = q.len_q = q.len_k = 1;
+  const std::string line = name(q);
+  const size_t dtype = line.find(' ') + 1, after = line.find(" b1 ");
+  const size_t dims = line.find(" d", after);
+  return line.substr(dtype, after - dtype) + line.substr(dims);
+}
+
+TableCell number_cell(double value, std::string text, Tone tone) { return {std::move(text), value, tone}; }
+TableCell empty_cell() { return {.text = "", .sort = NAN, .tone = Tone::weak}; }
+TableCell verdict_cell(const std::string& verdict) {
+  const Tone tone = verdict == "FASTER" ? Tone::good : verdict == "SLOWER" ? Tone::bad : Tone::weak;
+  return {verdict, NAN, tone};
+}
+std::string counted(size_t count, std::string_view what) {
+  return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s");
+}
+
+}  // namespace attune
