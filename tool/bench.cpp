@@ -15,9 +15,8 @@
 #include "tool/commands.h"
 #include "tool/measure/axes.h"
 #include "tool/measure/provenance.h"
-#include "tool/measure/row.h"
-#include "tool/measure/show.h"
 #include "tool/measure/suites.h"
+#include "tool/measure/sweep.h"
 #include "tool/text.h"
 
 namespace attune {
@@ -31,7 +30,7 @@ struct Asked {
   std::string python{"python3"}, device{"cpu"}, threads{}, layout{"bhsd"}, distribution{"normal"}, out{}, baseline{};
   std::string lengths{}, suite{};
   std::vector<std::string> axes_given{};  // as on the command line: "--pass"
-  bool cold = false, warm = false, dry_run = false, no_check = false;
+  bool cold = false, warm = false, dry_run = false, no_check = false, resume = false;
   double energy_seconds = 0, rest_ms = 0, heat_ms = 0;
   Settings timing{};
   uint32_t seed = 1;
@@ -54,11 +53,6 @@ struct Interrupts {
     sigaction(SIGTERM, &old_term, nullptr);
   }
 };
-
-double seconds_now() {
-  static const Clock clock = host_clock();
-  return double(clock.now()) * 1e-9;
-}
 
 Status problems(const Asked& asked, std::vector<BenchRow>& out) {
   for (const std::string& line : asked.lines) {
@@ -229,6 +223,7 @@ void run(Asked& asked, Context& context) {
   if (const Status s = problems(asked, rows); !s.ok()) return no(kUsage, s);
   if (const Status s = benches(asked, all); !s.ok()) return no(kUsage, s);
   if (const Status s = lengths_fit(rows, all[0].lengths); !s.ok()) return no(kUsage, s);
+  if (asked.resume && asked.out.empty()) return no(kUsage, Status::no("--resume needs the file to go on with: --out"));
   const bool gpu = all[0].device.kind == DeviceKind::cuda;
   std::vector<std::string> names;
   if (const Status s = peers_named(asked.peers, gpu, names); !s.ok()) return no(kUsage, s);
@@ -251,40 +246,33 @@ void run(Asked& asked, Context& context) {
   } else if (std::any_of(all.begin(), all.end(), [](const Bench& b) { return b.mode == Mode::cold; })) {
     flush = std::make_unique<CacheFlush>(2 * last_level_cache_bytes());
   }
-  double weight = 0;
   const std::string this_run = new_run();
   for (Bench& b : all) {
     b.peers = peers, b.rules = tuned.rules, b.provenance = from, b.run = this_run, b.timer = gpu ? &timer : nullptr;
     b.timing.flush = [](void* f) { (*static_cast<CacheFlush*>(f))(); };
     b.timing.flush_context = flush.get();
-    for (const BenchRow& row : rows) weight += estimated_seconds(row.problem, b);
   }
-  Progress progress(isatty(STDERR_FILENO) == 1, weight, rows.size() * all.size());
+  Tally tally;
+  Sweep sweep{.rows = std::move(rows), .benches = std::move(all), .file = file.is_open() ? &file : nullptr};
+  if (asked.resume) {
+    std::vector<Record> before;
+    if (const Status s = file.resume(before); !s.ok()) return no(kFailed, s);
+    sweep.keep(std::move(before));
+  }
+  sweep.each = [&](const Record& r) {
+    tally.count(r);
+    if (context.json) fmt::print("{}\n", to_json(r)), std::fflush(stdout);
+  };
+  const size_t total = sweep.rows.size() * sweep.benches.size(), done = sweep.done();
+  if (done) fmt::print(stderr, "{} of {} rows are in {} already\n", done, total, asked.out);
+  Progress progress(isatty(STDERR_FILENO) == 1, sweep.seconds_left(), total - done);
+  sweep.progress = &progress;
   const Interrupts interrupts;
   std::vector<Record> records;
-  Tally tally;
-  for (Bench& b : all) {
-    b.timing.progress = [](void* p, double share) { static_cast<Progress*>(p)->share(share, seconds_now()); };
-    b.timing.progress_context = &progress;
-    for (const BenchRow& row : rows) {
-      if (interrupted) break;
-      b.pattern = row.pattern;
-      progress.begin(name(row.problem), estimated_seconds(row.problem, Bench{b}), seconds_now());
-      std::vector<Record> made = measure_row(row.problem, b);
-      progress.clear();
-      progress.end(made);
-      for (Record& r : made) {
-        tally.count(r);
-        if (context.json) fmt::print("{}\n", to_json(r)), std::fflush(stdout);
-        if (file.is_open())
-          if (const Status s = file.write(r); !s.ok()) return no(kMachine, s);
-        records.push_back(std::move(r));
-      }
-    }
-  }
+  if (const Status s = sweep.run(records); !s.ok()) return no(kMachine, s);
   if (!context.json) {
     fmt::print("{}", table(records, colour_wanted(context.terminal)));
-    for (const Bench& b : all) tell_machine(b);
+    for (const Bench& b : sweep.benches) tell_machine(b);
   }
   if (interrupted) no(kFailed, Status::no("interrupted after ", records.size(), " records"));
   else if (tally.bad) no(kFailed, Status::no(tally.bad, " of ", records.size(), " records failed or were refused"));
@@ -376,6 +364,9 @@ void add_bench(CLI::App& app, Context& context) {
   sub.add_option("--max-seconds", asked->timing.max_seconds, "Stop after this time for each subject")
       .show_default();
   sub.add_option("--out", asked->out, "Append a record a row to this file").type_name("FILE.jsonl");
+  sub.add_flag("--resume", asked->resume,
+               "Go on where a run ended: rows that are whole in --out, of this machine and commit, are not measured "
+               "again");
   sub.add_flag("--dry-run", asked->dry_run, "Only say which rows, how long and how much memory");
   sub.footer(
       "Examples:\n"

@@ -1,10 +1,16 @@
 #include "tool/measure/record.h"
 
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
 #include <cstring>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 
 namespace attune {
@@ -143,21 +149,105 @@ Status read_records(const std::string& path, std::vector<Record>& out) {
 }
 
 RecordFile::~RecordFile() {
-  if (file_) std::fclose(file_);
+  if (file_ >= 0) ::close(file_);
+}
+
+Status RecordFile::no(std::string_view what) const {
+  return Status::no("records: '", path_, "' ", what, ": ", std::strerror(errno));
+}
+
+Status RecordFile::text(std::string& out) const {
+  struct stat about{};
+  if (fstat(file_, &about) != 0) return no("cannot be read");
+  if (!S_ISREG(about.st_mode)) return Status::good();  // a pipe has no past
+  out.resize(size_t(about.st_size));
+  for (size_t have = 0; have < out.size();) {
+    const ssize_t n = ::pread(file_, out.data() + have, out.size() - have, off_t(have));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return no("cannot be read");
+    if (n == 0) out.resize(have);
+    have += size_t(n);
+  }
+  return Status::good();
+}
+
+Status RecordFile::cut(size_t bytes) const {
+  return ::ftruncate(file_, off_t(bytes)) == 0 ? Status::good() : no("cannot be cut");
+}
+
+Status RecordFile::add(std::string_view bytes) const {
+  while (!bytes.empty()) {
+    const ssize_t n = ::write(file_, bytes.data(), bytes.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return no("cannot be written");
+    bytes.remove_prefix(size_t(n));
+  }
+  return Status::good();
 }
 
 Status RecordFile::open(const std::string& path) {
   path_ = path;
-  file_ = std::fopen(path.c_str(), "ae");
-  if (!file_) return Status::no("records: '", path, "' cannot be written: ", std::strerror(errno));
+  file_ = ::open(path.c_str(), O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
+  if (file_ < 0 && errno == EACCES) file_ = ::open(path.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC);  // a pipe, a device
+  if (file_ < 0) return no("cannot be written");
+  if (::flock(file_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
+    return Status::no("records: '", path, "' is being written by another run");
+  std::string all;
+  if (Status s = text(all); !s.ok() || all.empty() || all.back() == '\n') return s;
+  const size_t first = all.rfind('\n') == all.npos ? 0 : all.rfind('\n') + 1;
+  const std::string_view last = std::string_view(all).substr(first);
+  constexpr std::string_view kBegin = "{\"attune_record\":";
+  if (last.substr(0, kBegin.size()) != kBegin.substr(0, last.size()))
+    return Status::no("records: '", path, "' ends in something that is not a record, and is left alone");
+  if (Record r; from_json(last, r).ok()) return add("\n");
+  return cut(first);
+}
+
+Status RecordFile::write(std::span<const Record> row) {
+  std::string lines;
+  for (const Record& r : row) lines += to_json(r) + "\n";
+  if (Status s = add(lines); !s.ok()) return s;
+  if (::fsync(file_) != 0 && errno != EINVAL && errno != EROFS) return no("cannot be written");  // a pipe has no disk
   return Status::good();
 }
 
-Status RecordFile::write(const Record& r) {
-  const std::string line = to_json(r) + "\n";
-  if (std::fwrite(line.data(), 1, line.size(), file_) != line.size() || std::fflush(file_) != 0)
-    return Status::no("records: '", path_, "' cannot be written: ", std::strerror(errno));
+Status RecordFile::resume(std::vector<Record>& out) {
+  std::string all;
+  if (Status s = text(all); !s.ok()) return s;
+  struct Placed {
+    size_t at;
+    Record record;
+  };
+  std::vector<Placed> lines;
+  int number = 0;
+  for (size_t at = 0; at < all.size();) {
+    const size_t end = all.find('\n', at);
+    const std::string_view line = std::string_view(all).substr(at, end - at);
+    ++number;
+    if (line.find_first_not_of(" \t\r") != line.npos) {
+      Placed p{at, {}};
+      if (const Status s = from_json(line, p.record); !s.ok()) return Status::no(path_, ":", number, ": ", s.message);
+      lines.push_back(std::move(p));
+    }
+    at = end + 1;
+  }
+  std::map<std::string, int> have;
+  const auto key = [](const Record& r) { return join(r.run, "|", resume_key(r)); };
+  for (const Placed& p : lines) have[key(p.record)] += p.record.status == "interrupted" ? -1000 : 1;
+  const auto is_whole = [&](const Record& r) { return have[key(r)] >= r.row_records; };
+  size_t keep = lines.size();
+  while (keep > 0 && !is_whole(lines[keep - 1].record)) --keep;
+  if (keep < lines.size())
+    if (Status s = cut(lines[keep].at); !s.ok()) return s;
+  for (size_t n = 0; n < keep; ++n)
+    if (is_whole(lines[n].record)) out.push_back(std::move(lines[n].record));
   return Status::good();
+}
+
+std::string resume_key(const Record& r) {
+  const Provenance& p = r.provenance;
+  return join(r.problem, "|", r.pattern, "|", r.device, "|", timing_text(r), "|", r.threads, "|", r.layout, "|",
+              r.distribution, "|", r.seed, "|", p.commit, "|", p.cpu, "|", p.gpu_uuid);
 }
 
 std::string timing_text(std::string_view mode, double rest_s, double heat_s) {

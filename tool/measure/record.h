@@ -1,7 +1,7 @@
 // One row of a measurement, as a line of JSON: self-contained, so that files can be cut, joined and sent. `bench`
 // writes them; `report` and every other reader only needs this file. Times are nanoseconds of one call.
 #pragma once
-#include <cstdio>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -104,7 +104,9 @@ Status from_json(std::string_view line, Record& out);
 // write) is left out.
 Status read_records(const std::string& path, std::vector<Record>& out);
 
-// Appends, and flushes after every row: what was measured survives whatever comes next.
+// Appends whole rows, each with one write that reaches the disk: what was measured survives whatever comes next. One
+// process at a time has it. A line that a kill left unfinished at the end is cut off; a file that is something else is
+// refused and left alone.
 class RecordFile {
  public:
   RecordFile() = default;
@@ -112,13 +114,24 @@ class RecordFile {
   RecordFile& operator=(const RecordFile&) = delete;
   ~RecordFile();
   Status open(const std::string& path);
-  bool is_open() const { return file_ != nullptr; }
-  Status write(const Record&);
+  bool is_open() const { return file_ >= 0; }
+  Status write(const Record& r) { return write(std::span(&r, 1)); }
+  Status write(std::span<const Record> row);
+  // What whole rows it has. Those at the end that are unfinished or were interrupted are cut off, to be measured again.
+  Status resume(std::vector<Record>& out);
 
  private:
-  std::FILE* file_ = nullptr;
+  int file_ = -1;
   std::string path_{};
+  Status no(std::string_view what) const;
+  Status text(std::string& out) const;
+  Status cut(size_t bytes) const;
+  Status add(std::string_view bytes) const;
 };
+
+// What makes two records rows of the same question on the same machine from the same sources: `run` and the subject are
+// not of it.
+std::string resume_key(const Record&);
 
 // How it was timed: "cold", "cold, rested 150 ms", "cold, hot 40 ms".
 std::string timing_text(std::string_view mode, double rest_s, double heat_s);

@@ -95,28 +95,15 @@ struct RowRun {
   void* stream() const { return on_gpu() ? bench.timer->stream() : nullptr; }
 
   Record& add(std::string subject) {
-    Record& r = records.emplace_back();
-    r.problem = name(problem);
-    r.pattern = bench.pattern;
+    Record& r = records.emplace_back(blank_record({problem, bench.pattern}, bench));
     if (work && !bench.pattern.empty()) {
       r.active_blocks = work->blocks()[size_t(BlockCount::active)];
       r.shown_blocks = work->blocks()[size_t(BlockCount::shown)];
       r.density = r.shown_blocks ? double(r.active_blocks) / double(r.shown_blocks) : 0;
     }
     r.subject = std::move(subject);
-    r.device = bench.device_word;
-    r.mode = name(bench.mode), r.rest_s = bench.timing.rest_seconds, r.heat_s = bench.timing.heat_seconds;
-    r.layout = name(bench.layout);
-    r.distribution = name(bench.distribution);
-    r.seed = bench.seed;
-    r.threads = on_gpu() ? 0 : bench.device.units;
     r.sets = gpu ? gpu->sets() : 1;
-    r.run = bench.run;
-    r.tensor_bytes = estimated_bytes(problem);
-    r.scores_bytes = scores_bytes(problem);
     if (work) r.input_rms = input_rms(work->args[Role::q]);
-    r.provenance = bench.provenance;
-    r.provenance.time = utc_now();
     return r;
   }
   void end(Record& r, const char* status, const std::string& message) {
@@ -432,6 +419,21 @@ struct RowRun {
 };
 
 }  // namespace
+
+Record blank_record(const BenchRow& row, const Bench& bench) {
+  Record r;
+  r.run = bench.run;
+  r.problem = name(row.problem), r.pattern = row.pattern;
+  r.device = bench.device_word;
+  r.mode = name(bench.mode), r.rest_s = bench.timing.rest_seconds, r.heat_s = bench.timing.heat_seconds;
+  r.layout = name(bench.layout), r.distribution = name(bench.distribution);
+  r.seed = bench.seed;
+  r.threads = bench.device.kind == DeviceKind::cuda ? 0 : bench.device.units;
+  r.tensor_bytes = estimated_bytes(row.problem), r.scores_bytes = scores_bytes(row.problem);
+  r.provenance = bench.provenance;
+  r.provenance.time = utc_now();
+  return r;
+}
 
 std::vector<Record> measure_row(const Problem& problem, Bench& bench) {
   RowRun row{problem, bench};

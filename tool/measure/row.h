@@ -5,6 +5,7 @@
 
 #include "core/device.h"
 #include "plan/rules.h"
+#include "tool/measure/axes.h"
 #include "tool/measure/ceilings.h"
 #include "tool/measure/device_timer.h"
 #include "tool/measure/peer.h"
@@ -42,6 +43,9 @@ struct Bench {
 // peer may choose badly among its own ways, and to beat that says little: torch 2.15 on aarch64 takes 36 times as long
 // for a bf16 backward (8 heads, 512 keys) as its own math path.
 std::vector<Record> measure_row(const Problem&, Bench&);
+
+// A record of this row with all that is known before it is measured.
+Record blank_record(const BenchRow&, const Bench&);
 
 // A guess before anything is measured: seconds that a row will take, and bytes of its buffers.
 double estimated_seconds(const Problem&, const Bench&);
