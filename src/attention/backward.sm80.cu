@@ -198,9 +198,9 @@ class Run {
     const bool every = x_.uniform && a_[Role::k].extent.seq <= p_.len_k;
     for (const Role r : {Role::dk, Role::dv})
       if (a_.given(r) && !every && !x_.running)
-        if (Status s = clear(a_[r]); !s.ok()) return s;
+        if (Status s = sm80::backward_clear(kWho, p_, a_[r], place_, stream_); !s.ok()) return s;
     if (a_.given(Role::d_bias) && !x_.running)
-      if (Status s = clear(a_[Role::d_bias]); !s.ok()) return s;
+      if (Status s = sm80::backward_clear(kWho, p_, a_[Role::d_bias], place_, stream_); !s.ok()) return s;
     if (x_.dq || any_given(a_, {Role::dk, Role::dv, Role::d_bias}))
       if (Status s = keys(); !s.ok()) return s;
     if (!a_.given(Role::dq)) return Status::good();
@@ -235,11 +235,6 @@ class Run {
     x_.apart = scratch.apart;
     list_ = {.problem = p_, .args = x_.args, .origin = BlockOrigin::lists, .batch = batch, .heads = head,
              .rows = int32_t(ceil_div(p_.len_q, p_.mask.blocks.q)), .columns = columns};
-  }
-  Status clear(const Tensor& t) const {
-    static constinit cuda::Ready ready;
-    const int64_t rows = int64_t(t.extent.batch) * t.extent.seq * t.extent.head;
-    return start(address(sm80::clear_kernel), ready, std::min<int64_t>(ceil_div(rows, 8), 65535), 256, 0, t);
   }
   Status keys() {
     BackwardKernel& k = *chosen_.keys;
@@ -313,6 +308,16 @@ Status backward_prepare(std::string_view who, const BackwardParams& x, Place pla
   const Status s = start(who, kernel[order][type], ready[order][type], row_blocks(x) + order, x, place, stream);
   if (!s.ok() || !x.args.given(Role::d_sinks)) return s;
   return start(who, address(sink_kernel), sink, x.problem.heads_q, x, place, stream);
+}
+
+Status backward_clear(std::string_view who, const Problem& p, const Tensor& t, Place place, Stream stream) {
+  static constinit cuda::Ready ready;
+  const int64_t rows = int64_t(t.extent.batch) * t.extent.seq * t.extent.head;
+  if (!rows) return Status::good();
+  return cuda::launch({.who = who, .kernel = address(clear_kernel), .ready = &ready,
+                       .blocks = std::min<int64_t>(ceil_div(rows, 8), 65535), .threads = 256, .device = place.device,
+                       .stream = stream},
+                      p, &t);
 }
 
 Status backward_finish(std::string_view who, const BackwardParams& x, Place place, Stream stream) {

@@ -14,6 +14,8 @@ struct Place { int device, arch; };
 
 // Statistics of all rows, dQ cleared; d_sinks where it is wanted.
 Status backward_prepare(std::string_view who, const BackwardParams&, Place, Stream);
+// Rows of a tensor set to 0; bytes between them are left alone.
+Status backward_clear(std::string_view who, const Problem&, const Tensor&, Place, Stream);
 // dQ to its tensor.
 Status backward_finish(std::string_view who, const BackwardParams&, Place, Stream);
 

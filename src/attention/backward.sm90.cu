@@ -1,9 +1,11 @@
 // sm90_backward: the host side of backward.sm90.h. A run is prepare, the kernel that owns keys, then finish, each of
-// which starts while the one before it ends. Serves plain problems; everything else is the next link's.
+// which starts while the one before it ends; where lengths are in tensors, a kernel ahead of them finds the key tiles.
+// Everything else is the next link's.
 #include <algorithm>
 
 #include "attention/backward.sm80.host.h"
 #include "attention/backward.sm90.kernels.h"
+#include "attention/backward.sm90.table.h"
 #include "attention/backward.sm90.wide.kernels.h"
 #include "core/check.h"
 #include "core/score.h"
@@ -19,11 +21,16 @@ constexpr std::string_view kWho = "sm90_backward";
 constexpr int kFar = 1 << 28;  // a side without end; also the longest sequence
 constexpr double kSectionBytes = 32 << 20;
 constexpr int kMostSectionHeads = 64;
-constexpr Role kLengths[] = {Role::cu_q,     Role::cu_k,        Role::used_q,   Role::used_k,
-                             Role::left_pad, Role::cache_index, Role::positions};
+static_assert(sm90::kTurnRows == sm80::kTurnRows);
+// What `sequence` reads on the GPU.
+constexpr Role kLengths[] = {Role::cu_q, Role::cu_k, Role::used_q, Role::used_k, Role::left_pad, Role::positions};
 
-BackwardKernel& kernel_of(const Problem& p) {
-  return std::max(p.dim_qk, p.dim_v) <= 64 ? sm90::backward_kernel_64() : sm90::backward_kernel_128();
+bool ordered(const Problem& p) { return p.reproducible != Reproducible::no; }
+bool needs_table(const Problem& p) { return needs_general(p) || p.dtype.grad == DType::f32; }  // whatever the lengths
+BackwardKernel& kernel_of(const Problem& p, bool lengths, bool in_order) {
+  const bool narrow = std::max(p.dim_qk, p.dim_v) <= 64;
+  sm90::BackwardKernels& all = narrow ? sm90::backward_kernels_64() : sm90::backward_kernels_128();
+  return (needs_general(p) ? all.with_options : lengths || needs_table(p) ? all.tabled : all.plain)[in_order];
 }
 
 Status supports(const Problem& p, const Device& d) {
@@ -32,20 +39,22 @@ Status supports(const Problem& p, const Device& d) {
   if (d.arch != 90) return no("needs a GPU of arch 90, ", d.name, " is ", d.arch);
   if (p.pass != Pass::backward) return no("computes a backward, not a ", name(p.pass));
   if (!word(p.variant).empty()) return no("does not know the variant ", word(p.variant));
-  for (const Option o : {Option::append, Option::rotary, Option::rotary_half, Option::descale, Option::block_bias,
-                         Option::softcap, Option::alibi, Option::bias, Option::dropout, Option::accumulate})
+  for (const Option o : {Option::append, Option::rotary, Option::rotary_half, Option::descale, Option::block_bias})
     if (p.has(o)) return no("does not serve the option ", name(o));
   if (sm90::is_wide(p)) return sm90::wide_supports(kWho, p);
-  if (p.keys != KeySource::linear) return no("keys are linear, not ", name(p.keys));
-  if (p.reproducible != Reproducible::no) return no("adds to dQ in no fixed order");
+  if (p.dtype.bias == DType::f64) return no("bias dtype f64 is not one of f32, f16, bf16");
+  if (p.has(Option::bias) && ordered(p))
+    return no("adds up the gradient of a bias in no fixed order, so a reproducible run has none");
+  if (p.keys == KeySource::paged) return no("keys are linear or ragged, not ", name(p.keys));
   const Mask& m = p.mask;
   if (m.k_step != 1 || m.k_phase != 0 || m.blocks.q) return no("mask ", name(m), " is not full, causal or a window");
-  if (m.align == Align::absolute) return no("does not serve absolute positions");
   if (p.dtype.q != DType::f16 && p.dtype.q != DType::bf16)
     return no("dtype ", name(p.dtype.q), " is not one of f16, bf16");
-  if (p.dtype.kv != p.dtype.q || p.dtype.out != p.dtype.q || p.dtype.grad != p.dtype.q)
-    return no("q is ", name(p.dtype.q), ", kv ", name(p.dtype.kv), ", out ", name(p.dtype.out), " and grad ",
-              name(p.dtype.grad), ", they must be the same");
+  if (p.dtype.kv != p.dtype.q || p.dtype.out != p.dtype.q)
+    return no("q is ", name(p.dtype.q), ", kv is ", name(p.dtype.kv), " and out is ", name(p.dtype.out),
+              ", they must be the same");
+  if (p.dtype.grad != p.dtype.q && p.dtype.grad != DType::f32)
+    return no("grad dtype ", name(p.dtype.grad), " is neither ", name(p.dtype.q), " nor f32");
   for (const int dim : {p.dim_qk, p.dim_v})
     if (dim % 8) return no("dim ", dim, " is not a multiple of 8 up to 256");
   if (p.len_q > kFar || p.len_k > kFar) return no("lengths are at most 2^28");
@@ -54,17 +63,20 @@ Status supports(const Problem& p, const Device& d) {
 
 int64_t padded(const Problem& p, const BackwardKernel& k) { return round_up(p.len_q, k.tile_q); }
 
-struct Room { float2* stats; float* dq; };
+struct Room { float2* stats; float* dq; int* turns; KeyTile* table; };
 Room carve(Workspace& ws, const Problem& p, const BackwardKernel& k) {
   const size_t rows = size_t(p.batch) * size_t(p.heads_q) * size_t(padded(p, k));
-  return {ws.take<float2>(rows), ws.take<float>(rows * size_t(k.dim))};
+  Room room{.stats = ws.take<float2>(rows), .dq = ws.take<float>(rows * size_t(k.dim)), .turns = nullptr,
+            .table = ws.take<KeyTile>(size_t(sm90::key_table_size(p, k.tile_k)))};
+  if (ordered(p)) room.turns = ws.take<int>(1 + rows / sm80::kTurnRows);
+  return room;
 }
 
 Status shape(Plan& plan, const Planner&) {
   const Problem& p = plan.problem;
   if (sm90::is_wide(p)) return sm90::wide_shape(kWho, plan);
-  const BackwardKernel& k = kernel_of(p);
-  plan.tile_q = k.tile_q, plan.tile_k = k.tile_k, plan.kernel = k.dim;
+  const BackwardKernel& k = kernel_of(p, false, ordered(p));  // a table changes no tile
+  plan.tile_q = k.tile_q, plan.tile_k = k.tile_k, plan.kernel = k.dim + 1024 * (2 * needs_general(p) + ordered(p));
   const int64_t most = std::max(ceil_div(p.len_k, k.tile_k) * p.batch * p.heads_kv,
                                 int64_t(p.batch) * p.heads_q * (padded(p, k) / sm80::kRowsOfPrepare));
   if (most > INT32_MAX) return Status::no(kWho, ": ", most, " blocks are over 2^31 - 1");
@@ -75,15 +87,9 @@ Status shape(Plan& plan, const Planner&) {
 }
 
 Status fits(const Plan& plan, const Args& a) {
-  const Problem& p = plan.problem;
-  for (const Role r : kLengths)
-    if (a.given(r)) return Status::no(kWho, ": does not serve lengths in tensors, such as ", name(r));
-  if (a[Role::q].extent.seq > p.len_q || a[Role::k].extent.seq > p.len_k)
-    return Status::no(kWho, ": q and k are ", a[Role::q].extent.seq, " and ", a[Role::k].extent.seq,
-                      " rows long, over ", p.len_q, " and ", p.len_k);
+  if (a.given(Role::cache_index)) return Status::no(kWho, ": does not serve cache_index: sequences may share keys");
   for (const Role r : {Role::q, Role::k, Role::v, Role::out, Role::d_out, Role::dq, Role::dk, Role::dv}) {
-    if (!a.given(r) && sm90::is_wide(p)) continue;
-    if (!a.given(r)) return Status::no(kWho, ": ", name(r), " is missing: computes all three gradients");
+    if (!a.given(r)) continue;
     const Tensor& t = a[r];
     if (t.extent.seq == 0 || t.extent.batch == 0) continue;  // nothing to address
     if (reinterpret_cast<uintptr_t>(t.data) % 16)
@@ -94,80 +100,174 @@ Status fits(const Plan& plan, const Args& a) {
       if (step * size_of(t.dtype) % 16 || (step == 0 && extent > 1))
         return Status::no(kWho, ": ", name(r), " has a stride of ", step, " elements: not a multiple of 16 bytes");
   }
-  return sm90::is_wide(p) ? sm90::wide_fits(kWho, plan, a) : Status::good();
+  return sm90::is_wide(plan.problem) ? sm90::wide_fits(kWho, plan, a) : Status::good();
 }
 
 // With a band, blocks differ in length: the longest of a section of heads come first, and what they read and add to
-// stays in the second-level cache: q, d_out and dQ in f32. Without one, head after head.
-int section(const Problem& p, const BackwardKernel& k) {
-  if (p.mask.kind == MaskKind::full) return 1;
-  const double bytes = double(p.len_q) * k.dim * (p.heads_q / p.heads_kv) * 8;
+// stays in the second-level cache: q, d_out and dQ in f32. Likewise where each waits for the one before it in its head.
+// Otherwise head after head.
+int section(const Problem& p, const BackwardKernel& k, int64_t rows) {
+  const double bytes = double(rows) * k.dim * (p.heads_q / p.heads_kv) * 8;
   int heads = 1;
   while (heads < kMostSectionHeads && 2 * heads * bytes <= kSectionBytes) heads *= 2;
   return heads;
 }
 
-Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
-  const Problem& p = plan.problem;
-  if (Status s = fits(plan, a); !s.ok()) return s;
-  if (sm90::is_wide(p)) return sm90::wide_run(kWho, plan, a, ws, stream);
-  BackwardKernel& k = kernel_of(p);
-  const int rows = a[Role::q].extent.seq, keys = a[Role::k].extent.seq, device = a[Role::q].device_index;
-  const int type = p.dtype.q == DType::bf16;
-  const sm80::Place place{device, plan.device.arch};
-  const cuda::Use use(device);
-  if (!use.status.ok()) return Status::no(kWho, ": ", use.status.message, ", in: ", name(p));
-  const Room room = carve(ws, p, k);
-  const sm80::BackwardParams ends{.problem = p, .args = dense(a), .uniform = true, .seq = sequence(p, a, 0),
-                                  .rows = room.stats, .dq = room.dq, .padded = int(padded(p, k)), .wide = k.dim,
-                                  .group = p.heads_q / p.heads_kv, .scale = scale_of(p, a),
-                                  .kept = sm80::kept(scale_of(p, a), p.dim_qk)};
-  if (Status s = sm80::backward_prepare(kWho, ends, place, stream); !s.ok()) return s;
-  if (keys > 0 && a[Role::k].extent.batch > 0) {
-    const auto far = [](int64_t x) { return int(std::clamp<int64_t>(x, -kFar, kFar)); };
-    const Band& band = ends.seq.band;
-    BackwardParams x{.scale2 = ends.scale * kLog2e,
-                     .kept = ends.kept.in,
-                     .scale_k = ends.scale * ends.kept.out,
-                     .rows = rows,
-                     .keys = keys,
-                     .heads = p.heads_q,
-                     .heads_kv = p.heads_kv,
-                     .group = ends.group,
-                     .left = far(band.left),
-                     .right = far(band.right),
-                     .offset = far(band.q_first - band.k_first),
-                     .tiles = int(ceil_div(keys, k.tile_k)),
-                     .units = p.batch * p.heads_kv,
-                     .section = section(p, k),
-                     .padded = ends.padded,
-                     .dq = room.dq};
+sm90::WideRows wide(const Tensor& t) {
+  if (t.dtype != DType::f32) return {};
+  return {static_cast<float*>(t.data), t.stride.batch, t.stride.seq, t.stride.head};
+}
+
+// Or rows that no sequence has.
+bool lengths_in_tensors(const Problem& p, const Args& a) {
+  const auto given = [&](Role r) { return a.given(r); };
+  return p.keys == KeySource::ragged || a[Role::q].extent.seq > p.len_q || a[Role::k].extent.seq > p.len_k ||
+         std::any_of(std::begin(kLengths), std::end(kLengths), given);
+}
+
+class Run {
+ public:
+  Run(const Plan& plan, const Args& a, Workspace ws, Stream stream)
+      : p_(plan.problem), a_(a), lengths_(lengths_in_tensors(p_, a)), in_order_(ordered(p_) && a.given(Role::dq)),
+        kernel_(kernel_of(p_, lengths_, in_order_)), room_(carve(ws, p_, kernel_)),
+        place_{a[Role::q].device_index, plan.device.arch}, stream_(stream) {
+    ends_ = {.problem = p_, .args = dense(a), .uniform = !lengths_, .rows = room_.stats,
+             .dq = a.given(Role::dq) ? room_.dq : nullptr, .turns = in_order_ ? room_.turns : nullptr,
+             .padded = int(padded(p_, kernel_)), .wide = kernel_.dim, .group = p_.heads_q / p_.heads_kv,
+             .scale = scale_of(p_, a), .kept = sm80::kept(scale_of(p_, a), p_.dim_qk),
+             .running = p_.has(Option::accumulate)};
+    if (!lengths_) ends_.seq = sequence(p_, a, 0);
+  }
+
+  Status run() {
+    const bool keys = a_[Role::k].extent.seq > 0 && a_[Role::k].extent.batch > 0;
+    bool any = false;
+    for (const Role r : {Role::dq, Role::dk, Role::dv, Role::d_bias}) any |= keys && a_.given(r);
+    if (any && tabled()) {
+      const sm90::KeyTableParams table{p_, ends_.args, room_.table, kernel_.tile_q, kernel_.tile_k, in_order_};
+      if (Status s = sm90::make_key_table(kWho, table, place_.device, stream_); !s.ok()) return s;
+    }
+    // Keys that no sequence has, those that nobody sees, and sums.
+    for (const Role r : {Role::dk, Role::dv, Role::d_bias})
+      if (a_.given(r) && !ends_.running && (lengths_ || r == Role::d_bias))
+        if (Status s = sm80::backward_clear(kWho, p_, a_[r], place_, stream_); !s.ok()) return s;
+    if (Status s = sm80::backward_prepare(kWho, ends_, place_, stream_); !s.ok()) return s;
+    if (any)
+      if (Status s = own_keys(); !s.ok()) return s;
+    return a_.given(Role::dq) ? sm80::backward_finish(kWho, ends_, place_, stream_) : Status::good();
+  }
+
+ private:
+  bool tabled() const { return lengths_ || needs_table(p_); }
+  Status own_keys() {
+    const Tensor &q = a_[Role::q], &k = a_[Role::k];
+    const int type = p_.dtype.q == DType::bf16;
+    const KeyTile all = lengths_ ? KeyTile{} : key_tile_of(ends_.seq, 0);
+    BackwardParams x{.scale2 = ends_.scale * kLog2e,
+                     .kept = ends_.kept.in,
+                     .scale_k = ends_.scale * ends_.kept.out,
+                     .rows = all.rows,
+                     .keys = all.keys,
+                     .heads = p_.heads_q,
+                     .heads_kv = p_.heads_kv,
+                     .group = ends_.group,
+                     .low = all.low,
+                     .high = all.high,
+                     .tiles = int(ceil_div(all.keys, kernel_.tile_k)),
+                     .units = p_.batch * p_.heads_kv,
+                     .section = 1,
+                     .padded = ends_.padded,
+                     .dq = ends_.dq,
+                     .rows_of_dq = !ends_.dq ? 0 : lengths_ ? p_.len_q : all.rows,
+                     .turns = ends_.turns,
+                     .rows_q = q.extent.seq,
+                     .rows_k = k.extent.seq,
+                     .has_dk = a_.given(Role::dk),
+                     .has_dv = a_.given(Role::dv),
+                     .wide_dk = wide(a_[Role::dk]),
+                     .wide_dv = wide(a_[Role::dv]),
+                     .dim_qk = p_.dim_qk,
+                     .dim_v = p_.dim_v,
+                     .accumulate = ends_.running,
+                     .cleared = lengths_,
+                     .score = sm90::score_options(p_, a_),
+                     .d_bias = a_[Role::d_bias],
+                     .kept_out = ends_.kept.out};
+    if (tabled()) {
+      x.table = room_.table, x.units = p_.heads_kv;
+      int64_t tiles = sm90::key_table_size(p_, kernel_.tile_k);
+      // All that are not empty come first, and each sequence has at most one that is not whole.
+      if (p_.keys == KeySource::ragged && !in_order_)
+        tiles = std::min(tiles, k.extent.seq / kernel_.tile_k + int64_t(p_.batch));
+      x.tiles = int(tiles);
+    }
+    if (tabled() || in_order_ || p_.mask.kind != MaskKind::full)
+      x.section = section(p_, kernel_, tabled() ? int64_t(q.extent.seq) * q.extent.batch : p_.len_q);
+    if (Status s = make_maps(x); !s.ok()) return s;
+    return cuda::launch({.who = kWho,
+                         .kernel = reinterpret_cast<const void*>(kernel_.function[type]),
+                         .ready = &kernel_.ready[type],
+                         .blocks = int64_t(x.tiles) * x.units,
+                         .threads = kernel_.threads,
+                         .shared_bytes = kernel_.shared_bytes,
+                         .device = place_.device,
+                         .stream = stream_,
+                         .early = true},
+                        p_, &x);
+  }
+
+  Status make_maps(BackwardParams& x) const {
     // A map is of something: where there are no queries, of a row of keys that nobody looks at.
-    const Tensor &q = a[rows ? Role::q : Role::k], &d_out = a[rows ? Role::d_out : Role::v];
-    const struct { Role role; const Tensor& of; CUtensorMap* map; int tile; } maps[] = {
-        {Role::q, q, &x.q, k.tile_q},        {Role::d_out, d_out, &x.d_out, k.tile_q},
-        {Role::k, a[Role::k], &x.k, k.tile_k}, {Role::v, a[Role::v], &x.v, k.tile_k},
-        {Role::dk, a[Role::dk], &x.dk, 16},  {Role::dv, a[Role::dv], &x.dv, 16}};
-    for (const auto& [role, of, map, tile] : maps)
-      if (Status s = cuda::tensor_map(of, tile, *map); !s.ok())
-        return Status::no(kWho, ": ", name(role), ": ", s.message, ", in: ", name(p));
+    const bool rows = a_[Role::q].extent.seq > 0 && a_[Role::q].extent.batch > 0;
+    const Tensor &q = a_[rows ? Role::q : Role::k], &d_out = a_[rows ? Role::d_out : Role::v];
+    const Tensor &k = a_[Role::k], &v = a_[Role::v], &dk = a_[Role::dk], &dv = a_[Role::dv];
+    const bool narrow = p_.dtype.grad != DType::f32, dk_here = narrow && x.has_dk, dv_here = narrow && x.has_dv;
+    const auto part = sm90::rows_of_end_part;
+    const struct { Role role; const Tensor& of; CUtensorMap* map; int tile; bool wanted; } maps[] = {
+        {Role::q, q, &x.q, kernel_.tile_q, true},
+        {Role::d_out, d_out, &x.d_out, kernel_.tile_q, true},
+        {Role::k, k, &x.k, kernel_.tile_k, true},
+        {Role::v, v, &x.v, kernel_.tile_k, true},
+        {Role::dk, dk, &x.dk, 16, dk_here},
+        {Role::dv, dv, &x.dv, 16, dv_here},
+        {Role::q, q, &x.q_part[0], part(0), lengths_},
+        {Role::q, q, &x.q_part[1], part(1), lengths_},
+        {Role::q, q, &x.q_part[2], part(2), lengths_},
+        {Role::d_out, d_out, &x.d_out_part[0], part(0), lengths_},
+        {Role::d_out, d_out, &x.d_out_part[1], part(1), lengths_},
+        {Role::d_out, d_out, &x.d_out_part[2], part(2), lengths_},
+        {Role::k, k, &x.k_part[0], part(0), lengths_},
+        {Role::k, k, &x.k_part[1], part(1), lengths_},
+        {Role::k, k, &x.k_part[2], part(2), lengths_},
+        {Role::dk, dk, &x.dk_row, 1, lengths_ && dk_here},
+        {Role::dv, dv, &x.dv_row, 1, lengths_ && dv_here}};
+    for (const auto& [role, of, map, tile, wanted] : maps)
+      if (wanted)
+        if (Status s = cuda::tensor_map(of, tile, *map); !s.ok())
+          return Status::no(kWho, ": ", name(role), ": ", s.message, ", in: ", name(p_));
     // Not by plain bulk copies: racecheck takes those for writes of the thread that asks.
     const int64_t line = 2 * int64_t(x.padded);
-    if (Status s = cuda::line_map(&room.stats->x, line, x.heads, p.batch, 2 * k.tile_q, x.stats); !s.ok())
-      return Status::no(kWho, ": statistics: ", s.message, ", in: ", name(p));
-    const Status s = cuda::launch({.who = kWho,
-                                   .kernel = reinterpret_cast<const void*>(k.function[type]),
-                                   .ready = &k.ready[type],
-                                   .blocks = int64_t(x.tiles) * p.batch * p.heads_kv,
-                                   .threads = k.threads,
-                                   .shared_bytes = k.shared_bytes,
-                                   .device = device,
-                                   .stream = stream,
-                                   .early = true},
-                                  p, &x);
-    if (!s.ok()) return s;
+    if (Status s = cuda::line_map(&room_.stats->x, line, x.heads, p_.batch, 2 * kernel_.tile_q, x.stats); !s.ok())
+      return Status::no(kWho, ": statistics: ", s.message, ", in: ", name(p_));
+    return Status::good();
   }
-  return sm80::backward_finish(kWho, ends, place, stream);
+
+  const Problem& p_;
+  const Args& a_;
+  const bool lengths_, in_order_;
+  BackwardKernel& kernel_;
+  const Room room_;
+  const sm80::Place place_;
+  const Stream stream_;
+  sm80::BackwardParams ends_{};
+};
+
+Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
+  if (Status s = fits(plan, a); !s.ok()) return s;
+  if (sm90::is_wide(plan.problem)) return sm90::wide_run(kWho, plan, a, ws, stream);
+  const cuda::Use use(a[Role::q].device_index);
+  if (!use.status.ok()) return Status::no(kWho, ": ", use.status.message, ", in: ", name(plan.problem));
+  return Run(plan, a, ws, stream).run();
 }
 
 }  // namespace

@@ -2,10 +2,10 @@
 
 namespace attune::sm90 {
 
-BackwardKernel& backward_kernel_128() {
+BackwardKernels& backward_kernels_128() {
   // dim, queries of a step, warpgroups apart
-  static constinit BackwardKernel kernel = backward_kernel_row<128, 64, false>();
-  return kernel;
+  static constinit BackwardKernels kernels = backward_kernel_rows<128, 64, false>();
+  return kernels;
 }
 
 }  // namespace attune::sm90

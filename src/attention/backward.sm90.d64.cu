@@ -2,10 +2,10 @@
 
 namespace attune::sm90 {
 
-BackwardKernel& backward_kernel_64() {
+BackwardKernels& backward_kernels_64() {
   // dim, queries of a step, warpgroups apart
-  static constinit BackwardKernel kernel = backward_kernel_row<64, 128, true>();
-  return kernel;
+  static constinit BackwardKernels kernels = backward_kernel_rows<64, 128, true>();
+  return kernels;
 }
 
 }  // namespace attune::sm90

@@ -7,8 +7,8 @@
 // Only dS goes through shared memory, for dQ = dS K, of which each warpgroup has 64 x 64, added to f32 sums in global
 // memory.
 #pragma once
-#include "attention/backward.sm90.shape.h"
-#include "machine/sm80/matrix.h"
+#include "attention/backward.sm90.score.h"
+#include "machine/sm80/memory.h"
 #include "machine/sm80/order.h"
 #include "machine/sm90/barrier.h"
 #include "machine/sm90/memory.h"
@@ -17,25 +17,25 @@
 
 namespace attune::sm90 {
 
-// Which keys a block has, and the query tiles that see them.
-struct KeyTile {
-  int key, head_kv, batch;  // its first
-  int first, tiles;         // query tiles of a head
-  template <class C>
-  __device__ int end() const { return (first + tiles) * C::kTileQ; }
-  template <class C>
-  static __device__ KeyTile find(const BackwardParams& x) {
-    const int per_section = x.section * x.tiles, section = int(blockIdx.x) / per_section;
-    const int rest = int(blockIdx.x) - section * per_section, here = min(x.section, x.units - section * x.section);
-    const int tile = rest / here, unit = section * x.section + rest - tile * here;
-    KeyTile t{tile * C::kTileK, unit % x.heads_kv, unit / x.heads_kv, 0, 0};
-    const int from = max(0, t.key - x.offset - x.right);
-    const int last = min(x.rows, min(t.key + C::kTileK, x.keys) - x.offset + x.left) - 1;
-    if (last < from) return t;
-    t.first = from / C::kTileQ, t.tiles = last / C::kTileQ - t.first + 1;
-    return t;
+// Which keys a block has. Lengths that all sequences share are constants of the launch, not here.
+template <class C>
+__device__ KeyTile find_keys(const BackwardParams& x, int block) {
+  const int per_section = x.section * x.tiles, section = block / per_section;
+  const int rest = block - section * per_section, here = min(x.section, x.units - section * x.section);
+  const int tile = rest / here, unit = section * x.section + rest - tile * here;
+  KeyTile t;
+  if constexpr (C::kTabled) {
+    const int4* from = reinterpret_cast<const int4*>(x.table + tile);  // past a cache that may be old
+    for (int n = 0; n < int(sizeof(KeyTile) / 16); ++n) reinterpret_cast<int4*>(&t)[n] = __ldcg(from + n);
+    t.head = unit;
+  } else {
+    const int batch = unit / x.heads_kv;
+    t = {.key = 0, .head = unit % x.heads_kv, .batch = batch, .rows = x.rows, .keys = x.keys, .low = x.low,
+         .high = x.high, .q_row = 0, .q_batch = batch, .k_row = 0, .k_batch = batch};
+    cut_key_tile(t, C::kOrdered ? x.tiles - 1 - tile : tile, C::kTileQ, C::kTileK);
   }
-};
+  return t;
+}
 
 template <class C>
 struct BackwardProducer {
@@ -44,29 +44,83 @@ struct BackwardProducer {
   const KeyTile& t;
 
   template <int Bytes>
-  __device__ void load(const CUtensorMap& map, int to, uint32_t full, int row, int head, Keep keep) const {
+  __device__ void load(const CUtensorMap& map, int to, uint32_t full, int row, int head, int batch, Keep keep) const {
 #pragma unroll
     for (int n = 0; n < C::kPanels; ++n)
-      load_tile(shared + to + n * (Bytes / C::kPanels), map, full, n * 64, row, head, t.batch, keep);
+      load_tile(shared + to + n * (Bytes / C::kPanels), map, full, n * 64, row, head, batch, keep);
+  }
+  // The end of a sequence within the tensor: the rows behind it are not its own and may be no numbers, and a weight of
+  // zero does not help there. Those that are its own come a few at a time, zeros from outside of the tensor.
+  template <int Rows>
+  __device__ void load_end(const CUtensorMap (&parts)[kEndParts], int to, uint32_t full, int row, int there,
+                           int outside, int head, int batch) const {
+#pragma unroll 1
+    for (int at = 0; at < Rows;) {
+      const int open = (at < there ? there : Rows) - at;
+      const int part = open >= rows_of_end_part(0) ? 0 : open >= rows_of_end_part(1) ? 1 : 2;
+#pragma unroll 1
+      for (int n = 0; n < C::kPanels; ++n)
+        load_tile(shared + to + n * Rows * 128 + at * 128, parts[part], full, n * 64, at < there ? row + at : outside,
+                  head, batch, Keep::last_to_go);
+      at += rows_of_end_part(part);
+    }
+  }
+  __device__ void load_keys(uint32_t full) const {
+    if (C::kTabled && t.key + C::kTileK > t.keys && t.k_row + t.keys < x.rows_k)
+      return load_end<C::kTileK>(x.k_part, C::kK, full, t.k_row + t.key, t.keys - t.key, x.rows_k, t.head, t.k_batch);
+    load<C::kBytesK>(x.k, C::kK, full, t.k_row + t.key, t.head, t.k_batch, Keep::first_to_go);
+  }
+  __device__ void load_queries(const CUtensorMap& map, const CUtensorMap (&parts)[kEndParts], int to, uint32_t full,
+                               int query, int head) const {
+    if (C::kTabled && query + C::kTileQ > t.rows && t.q_row + t.rows < x.rows_q)
+      return load_end<C::kTileQ>(parts, to, full, t.q_row + query, t.rows - query, x.rows_q, head, t.q_batch);
+    load<C::kBytesQ>(map, to, full, t.q_row + query, head, t.q_batch, Keep::last_to_go);
   }
   __device__ void run() const {
     const uint32_t keys = shared + C::kKFull;
     arrive_expect(keys, 2 * C::kBytesK);
-    load<C::kBytesK>(x.k, C::kK, keys, t.key, t.head_kv, Keep::first_to_go);
+    load_keys(keys);
     uint32_t step = 0;
-    for (int h = t.head_kv * x.group; h < (t.head_kv + 1) * x.group; ++h)
-      for (int m = t.first; m < t.first + t.tiles; ++m, ++step) {
+    for (int h = t.head * x.group; h < (t.head + 1) * x.group; ++h)
+      for (int query = t.start; query != t.stop; query += C::kTileQ, ++step) {
         const uint32_t stage = step % C::kStages, parity = (step / C::kStages & 1) ^ 1;
         const uint32_t q = shared + C::kQFull + 8 * stage, o = shared + C::kOFull + 8 * stage;
         wait(shared + C::kQEmpty + 8 * stage, parity);
         arrive_expect(q, C::kBytesQ + C::kBytesStats);
-        load<C::kBytesQ>(x.q, C::kQ + stage * C::kBytesQ, q, m * C::kTileQ, h, Keep::last_to_go);
-        load_tile(shared + C::kStats + stage * C::kBytesStats, x.stats, q, 2 * m * C::kTileQ, h, t.batch, 0,
-                  Keep::last_to_go);
-        if (step == 0) load<C::kBytesK>(x.v, C::kV, keys, t.key, t.head_kv, Keep::first_to_go);
+        load_queries(x.q, x.q_part, C::kQ + stage * C::kBytesQ, q, query, h);
+        load_tile(shared + C::kStats + stage * C::kBytesStats, x.stats, q, 2 * query, h, t.batch, 0, Keep::last_to_go);
+        // Its foreign keys have rows of their own, which are not stored.
+        if (step == 0) load<C::kBytesK>(x.v, C::kV, keys, t.k_row + t.key, t.head, t.k_batch, Keep::first_to_go);
         wait(shared + C::kOEmpty + 8 * stage, parity);
         arrive_expect(o, C::kBytesQ);
-        load<C::kBytesQ>(x.d_out, C::kO + stage * C::kBytesQ, o, m * C::kTileQ, h, Keep::last_to_go);
+        load_queries(x.d_out, x.d_out_part, C::kO + stage * C::kBytesQ, o, query, h);
+      }
+  }
+};
+
+// In a fixed order: one thread adds a query tile of dQ when all key tiles behind this one have.
+template <class C>
+struct BackwardAdder {
+  const BackwardParams& x;
+  const uint32_t shared;
+  const KeyTile& t;
+
+  __device__ void run() const {
+    uint32_t step = 0;
+    for (int h = t.head * x.group; h < (t.head + 1) * x.group; ++h)
+      for (int query = t.start; query != t.stop; query += C::kTileQ, ++step) {
+        const int64_t row = (int64_t(t.batch) * x.heads + h) * x.padded + query;
+        int* const turn = x.turns + 1 + row / kTurnRows;
+        const int before = key_tiles_behind(t, query, C::kTileQ, C::kTileK);
+        wait(shared + C::kDqFull, step & 1);
+        while (sm80::load_count(turn) < before) {}
+        publish_global();
+        add_floats(x.dq + row * C::kDim, shared + C::kDq, C::kTileQ * C::kDim * 4);
+        close_stores();
+        wait_stores_read();
+        arrive(shared + C::kDqEmpty);
+        wait_stores();
+        sm80::add_count(turn);
       }
   }
 };
@@ -86,6 +140,10 @@ struct BackwardConsumer {
   int last_query, last_head;      // apart: of the step before, whose dQ this one has
   uint32_t buffer, again;         // apart: of dS, and how often it was used before, modulo 2
 
+  __device__ int rows_of_dq() const { return C::kTabled ? min(t.rows, x.rows_of_dq) : x.rows_of_dq; }
+  __device__ int keys() const { return C::kTabled ? t.keys : x.keys; }
+  __device__ int low() const { return C::kTabled ? t.low : x.low; }
+  __device__ int high() const { return C::kTabled ? t.high : x.high; }
   __device__ void release(int barrier) const {
     if (lane == 0) arrive(shared + barrier);
   }
@@ -121,22 +179,42 @@ struct BackwardConsumer {
   }
   // Some pair of this warpgroup's keys and this query tile is hidden.
   __device__ bool edge() const {
-    const int key = t.key + group * 64, row = query + x.offset;
-    return key + 64 > x.keys || key + 63 > row + x.right || key < row + C::kTileQ - 1 - x.left;
+    const int key = t.key + group * 64;
+    return key + 64 > keys() || key + 63 > query + high() || key < query + C::kTileQ - 1 + low();
   }
   __device__ void hide(float (&to)[C::kTileQ / 2]) const {
-    const int key = t.key + group * 64 + warp * 16 + lane / 4, row = query + x.offset + lane % 4 * 2;
+    const int key = t.key + group * 64 + warp * 16 + lane / 4, row = query + lane % 4 * 2;
     int from[2], last[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      from[r] = key + 8 * r < x.keys ? key + 8 * r - x.right - row : C::kTileQ;
-      last[r] = key + 8 * r + x.left - row;
+      from[r] = key + 8 * r < keys() ? key + 8 * r - high() - row : C::kTileQ;
+      last[r] = key + 8 * r - low() - row;
     }
 #pragma unroll
     for (int n = 0; n < C::kTileQ / 2; ++n) {
       const int c = n / 4 * 8 + n % 2, r = n / 2 % 2;
       if (c < from[r] || c > last[r]) to[n] = 0.f;
     }
+  }
+  // With options: S and dP, both there, become P and dS. Numbers are drawn while dP is under way.
+  __device__ void weigh_with_options(uint32_t stage) {
+    const int key = t.key + group * 64 + warp * 16 + lane / 4, row = query + lane % 4 * 2;
+    TurnedSpot at{.batch = t.batch, .head = head, .query = row, .key = key, .rows = t.rows, .keys = t.keys,
+                  .from = {}, .last = {}, .stand = t.stand};
+    if (x.score.positions) {
+      const int64_t* given = x.score.positions + at.batch * x.score.position_stride;
+      at.stand = clamp_position(given[1]) - clamp_position(given[0]);
+    }
+    TurnedScore<C::kTileQ / 2> score{x};
+    score.prepare(at);
+    wait_products<0>();
+    pin(dp);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      at.from[r] = key + 8 * r < t.keys ? key + 8 * r - t.high - row : C::kTileQ;
+      at.last[r] = key + 8 * r - t.low - row;
+    }
+    score.apply(s, dp, at, [&](int n) { return stats(stage, n); });
   }
   // Of two neighbouring queries: log-sum-exp, delta, log-sum-exp, delta.
   __device__ float4 stats(int stage, int n) const {
@@ -150,10 +228,23 @@ struct BackwardConsumer {
                         (((n % 4 * 2 + half) ^ (r & 7)) << 4),
                     ds[4 * n], ds[4 * n + 1], ds[4 * n + 2], ds[4 * n + 3]);
   }
-  // Rows past the end have nothing to add, nor a place that is cleared.
-  __device__ void add_dq(const float (&dq)[32], int of_query, int of_head) const {
+  // To the adder, as it lies in memory.
+  __device__ void hand_dq(const float (&dq)[32], uint32_t n) const {
     constexpr int kBlocks = C::kTileQ / 64;
-    if (of_query + group % kBlocks * 64 >= x.rows) return;
+    const uint32_t to = shared + C::kDq + (group % kBlocks * 64 + warp * 16) * C::kDim * 4 + group / kBlocks * 4096;
+    wait(shared + C::kDqEmpty, (n & 1) ^ 1);
+#pragma unroll
+    for (int i = 0; i < 8; ++i)
+      store_shared4(to + lane * 16 + i * 512, dq[4 * i], dq[4 * i + 1], dq[4 * i + 2], dq[4 * i + 3]);
+    publish_shared();
+    __syncwarp();
+    release(C::kDqFull);
+  }
+  // The n-th. Rows past the end have nothing to add, nor a place that is cleared.
+  __device__ void add_dq(const float (&dq)[32], uint32_t n, int of_query, int of_head) const {
+    if constexpr (C::kOrdered) return hand_dq(dq, n);
+    constexpr int kBlocks = C::kTileQ / 64;
+    if (of_query + group % kBlocks * 64 >= rows_of_dq()) return;
     const int64_t row =
         (int64_t(t.batch) * x.heads + of_head) * x.padded + of_query + group % kBlocks * 64 + warp * 16;
     float* const to = x.dq + row * C::kDim + group / kBlocks * 64 * 16;
@@ -185,19 +276,8 @@ struct BackwardConsumer {
   __device__ uint32_t last() const { return buffer == 0 ? C::kBuffers - 1 : buffer - 1; }
   __device__ void wait_last() const { wait(shared + C::kDsFull + 8 * last(), buffer == 0 ? again ^ 1 : again); }
 
-  // Under way before and after: dK of the step before.
-  __device__ void step(uint32_t n) {
-    const uint32_t stage = n % 2, round = n / 2 % 2;
-    const int q = C::kQ + stage * C::kBytesQ, d_out = C::kO + stage * C::kBytesQ;
-    wait(shared + C::kQFull + 8 * stage, round);
-    issue_scores(s, C::kK, q);
-    wait_products<1>();
-    pin(dk);
-    if (n > 0) release(C::kQEmpty + 8 * (stage ^ 1));
-    wait(shared + C::kOFull + 8 * stage, round);
-    issue_scores(dp, C::kV, d_out);
-    wait_products<1>();
-    pin(s);
+  // S and dP become P and dS; apart, dV is issued between.
+  __device__ void weigh(uint32_t stage, int d_out) {
     const bool partial = edge();
 #pragma unroll
     for (int i = 0; i < C::kTileQ / 8; ++i) {
@@ -222,7 +302,24 @@ struct BackwardConsumer {
       for (int e = 0; e < 4; ++e) dp[4 * i + e] = s[4 * i + e] * fmaf(dp[4 * i + e], x.kept, -(e % 2 ? two.w : two.y));
     }
     if (partial) hide(dp);
-    if constexpr (!C::kApart) {
+  }
+
+  // Under way before and after: dK of the step before.
+  __device__ void step(uint32_t n) {
+    const uint32_t stage = n % 2, round = n / 2 % 2;
+    const int q = C::kQ + stage * C::kBytesQ, d_out = C::kO + stage * C::kBytesQ;
+    wait(shared + C::kQFull + 8 * stage, round);
+    issue_scores(s, C::kK, q);
+    wait_products<1>();
+    pin(dk);
+    if (n > 0) release(C::kQEmpty + 8 * (stage ^ 1));
+    wait(shared + C::kOFull + 8 * stage, round);
+    issue_scores(dp, C::kV, d_out);
+    wait_products<1>();
+    pin(s);
+    if constexpr (C::kOptions) weigh_with_options(stage);
+    else weigh(stage, d_out);
+    if constexpr (C::kOptions || !C::kApart) {
       pack(p, s);
       issue_sums(dv, p, d_out);
     }
@@ -253,23 +350,23 @@ struct BackwardConsumer {
     if constexpr (C::kApart) {
       if (n > 0) {
         release(C::kDsEmpty + 8 * last());
-        add_dq(dq, last_query, last_head);
+        add_dq(dq, n - 1, last_query, last_head);
       }
       last_query = query, last_head = head;
       if (++buffer == C::kBuffers) buffer = 0, again ^= 1;
     } else {
-      add_dq(dq, query, head);
+      add_dq(dq, n, query, head);
     }
     query += C::kTileQ;
-    if (query == t.template end<C>()) query = t.first * C::kTileQ, ++head;
+    if (query == t.stop) query = t.start, ++head;
   }
 
   __device__ void run() {
-    const uint32_t steps = t.tiles * x.group;
+    const uint32_t steps = uint32_t(t.tiles) * uint32_t(x.group);
     if (steps == 0) return clear();
 #pragma unroll
     for (int n = 0; n < C::kDim / 2; ++n) dk[n] = dv[n] = 0.f;
-    query = t.first * C::kTileQ, head = t.head_kv * x.group, buffer = again = 0;
+    query = t.start, head = t.head * x.group, buffer = again = 0;
     wait(shared + C::kKFull, 0);
 #pragma unroll 1
     for (uint32_t n = 0; n < steps; ++n) step(n);
@@ -279,18 +376,38 @@ struct BackwardConsumer {
       issue_dq(dq, last());
       wait_products<0>();
       pin(dq);
-      add_dq(dq, last_query, last_head);
+      add_dq(dq, steps - 1, last_query, last_head);
     } else {
       wait_products<0>();
     }
     pin(dk), pin(dv);
-    store(dv, 1.f, C::kV, x.dv);
+    if (C::kTabled && x.wide_dv.data) store_wide(dv, 1.f, x.wide_dv, x.dim_v);
+    else if (x.has_dv) store(dv, 1.f, C::kV, x.dv, x.dv_row);
     named_sync(1, 256);  // the other warpgroup has multiplied with these rows of k
-    store(dk, x.scale_k, C::kK, x.dk);
+    if (C::kTabled && x.wide_dk.data) store_wide(dk, x.scale_k, x.wide_dk, x.dim_qk);
+    else if (x.has_dk) store(dk, x.scale_k, C::kK, x.dk, x.dk_row);
     if (lane == 0) wait_stores();
   }
+  // In f32, from where it is.
+  __device__ void store_wide(const float (&sums)[C::kDim / 2], float factor, const WideRows& to, int dim) const {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int key = t.key + group * 64 + warp * 16 + lane / 4 + 8 * r;
+      if (key >= t.keys) continue;
+      float* const row = to.data + t.k_batch * to.batch + int64_t(t.k_row + key) * to.seq + t.head * to.head;
+#pragma unroll
+      for (int n = 0; n < C::kDim / 8; ++n) {
+        const int column = n * 8 + lane % 4 * 2;
+        if (column >= dim) continue;
+        float2* const at = reinterpret_cast<float2*>(row + column);
+        const float2 was = x.accumulate ? *at : float2{0.f, 0.f};
+        *at = {fmaf(sums[4 * n + 2 * r], factor, was.x), fmaf(sums[4 * n + 2 * r + 1], factor, was.y)};
+      }
+    }
+  }
   // Each warp its 16 rows, through the place of its own keys.
-  __device__ void store(const float (&sums)[C::kDim / 2], float factor, int place, const CUtensorMap& map) const {
+  __device__ void store(const float (&sums)[C::kDim / 2], float factor, int place, const CUtensorMap& map,
+                        const CUtensorMap& one_row) const {
     const int first = group * 64 + warp * 16, r = first + lane % 16, half = lane / 16;
 #pragma unroll
     for (int n = 0; n < C::kDim / 16; ++n) {
@@ -299,25 +416,44 @@ struct BackwardConsumer {
                     sm80::pack<T>(y[0] * factor, y[1] * factor), sm80::pack<T>(y[2] * factor, y[3] * factor),
                     sm80::pack<T>(y[4] * factor, y[5] * factor), sm80::pack<T>(y[6] * factor, y[7] * factor));
     }
-    send(place, map);
+    send(place, map, one_row);
   }
-  __device__ void send(int place, const CUtensorMap& map) const {
-    const int first = group * 64 + warp * 16;
+  // Behind the end of a sequence may lie another's: there rows leave one by one.
+  __device__ void send(int place, const CUtensorMap& map, const CUtensorMap& one_row) const {
+    const int first = group * 64 + warp * 16, there = keys() - t.key - first;
     publish_shared();
     __syncwarp();
     if (lane > 0) return;
+    if (C::kTabled && there < 16 && t.k_row + t.keys < x.rows_k) {
+#pragma unroll 1
+      for (int r = 0; r < there; ++r)
+#pragma unroll 1
+        for (int n = 0; n < C::kPanels; ++n)
+          store_tile(one_row, shared + place + n * C::kPanelK + (first + r) * 128, n * 64, t.k_row + t.key + first + r,
+                     t.head, t.k_batch);
+    } else {
 #pragma unroll
-    for (int n = 0; n < C::kPanels; ++n)
-      store_tile(map, shared + place + n * C::kPanelK + first * 128, n * 64, t.key + first, t.head_kv, t.batch);
+      for (int n = 0; n < C::kPanels; ++n)
+        store_tile(map, shared + place + n * C::kPanelK + first * 128, n * 64, t.k_row + t.key + first, t.head,
+                   t.k_batch);
+    }
     close_stores();
   }
   // Keys that nobody sees.
   __device__ void clear() const {
+    if (C::kTabled && (x.wide_dk.data || x.wide_dv.data)) {
+      if (x.accumulate) return;
+      const float nothing[C::kDim / 2] = {};
+      if (x.has_dv) store_wide(nothing, 1.f, x.wide_dv, x.dim_v);
+      if (x.has_dk) store_wide(nothing, 1.f, x.wide_dk, x.dim_qk);
+      return;
+    }
 #pragma unroll
     for (int n = 0; n < C::kPanels * 4; ++n)
       store_shared4(shared + C::kK + n / 4 * C::kPanelK + (group * 64 + warp * 16) * 128 + n % 4 * 512 + lane * 16,
                     0.f, 0.f, 0.f, 0.f);
-    send(C::kK, x.dv), send(C::kK, x.dk);
+    if (x.has_dv) send(C::kK, x.dv, x.dv_row);
+    if (x.has_dk) send(C::kK, x.dk, x.dk_row);
     if (lane == 0) wait_stores();
   }
 };
@@ -335,15 +471,25 @@ __global__ void __launch_bounds__(C::kThreads, 1) backward_kernel(const __grid_c
       barrier_init(shared + C::kQFull + 8 * n, 1), barrier_init(shared + C::kQEmpty + 8 * n, C::kWarps);
       barrier_init(shared + C::kOFull + 8 * n, 1), barrier_init(shared + C::kOEmpty + 8 * n, C::kWarps);
     }
+    barrier_init(shared + C::kDqFull, C::kWarps), barrier_init(shared + C::kDqEmpty, 1);
     barrier_init_done();
   }
   __syncthreads();
   sm80::wait_for_previous();
   sm80::admit_next();
-  const KeyTile t = KeyTile::find<C>(x);
+  int block = int(blockIdx.x);
+  if constexpr (C::kOrdered) {  // a block waits for those before it, so they must have begun
+    int* const shared_block = reinterpret_cast<int*>(memory + C::kBlock);
+    if (threadIdx.x == 0) *shared_block = int(uint32_t(atomicAdd(x.turns, 1)) % gridDim.x);
+    __syncthreads();
+    block = *shared_block;
+  }
+  const KeyTile t = find_keys<C>(x, block);
+  if (C::kTabled && t.tiles == 0 && (x.cleared || t.key >= t.keys)) return;
   if (group == 0) {
     shrink_registers<C::kProducerRegisters>();
     if (threadIdx.x == 0 && t.tiles > 0) BackwardProducer<C>{x, shared, t}.run();
+    if (C::kOrdered && threadIdx.x == 32 && t.tiles > 0) BackwardAdder<C>{x, shared, t}.run();
   } else {
     grow_registers<C::kConsumerRegisters>();
     BackwardConsumer<C> consumer{x, shared, t, group - 1, warp, int(threadIdx.x % 32)};

@@ -13,14 +13,28 @@ struct BackwardKernel {
   cuda::Ready ready[2]{};                    // theirs
 };
 
-template <int Dim, int TileQ, bool Apart>
+template <int Dim, int TileQ, bool Apart, bool Tabled, bool Ordered, bool Options>
 constexpr BackwardKernel backward_kernel_row() {
-  using F = BackwardShape<F16, Dim, TileQ, Apart>;
-  using B = BackwardShape<Bf16, Dim, TileQ, Apart>;
+  using F = BackwardShape<F16, Dim, TileQ, Apart, Tabled, Ordered, Options>;
+  using B = BackwardShape<Bf16, Dim, TileQ, Apart, Tabled, Ordered, Options>;
   return {Dim, TileQ, F::kTileK, F::kThreads, F::kSharedBytes, {backward_kernel<F>, backward_kernel<B>}};
 }
 
-BackwardKernel& backward_kernel_64();
-BackwardKernel& backward_kernel_128();
+// Of one head dim. Each in no order, and with dQ added up in a fixed one.
+struct BackwardKernels {
+  BackwardKernel plain[2], tabled[2], with_options[2];  // those with options have a table too
+};
+template <int Dim, int TileQ, bool Apart>
+constexpr BackwardKernels backward_kernel_rows() {
+  return {{backward_kernel_row<Dim, TileQ, Apart, false, false, false>(),
+           backward_kernel_row<Dim, TileQ, Apart, false, true, false>()},
+          {backward_kernel_row<Dim, TileQ, Apart, true, false, false>(),
+           backward_kernel_row<Dim, TileQ, Apart, true, true, false>()},
+          {backward_kernel_row<Dim, TileQ, Apart, true, false, true>(),
+           backward_kernel_row<Dim, TileQ, Apart, true, true, true>()}};
+}
+
+BackwardKernels& backward_kernels_64();
+BackwardKernels& backward_kernels_128();
 
 }  // namespace attune::sm90

@@ -2,34 +2,68 @@
 #pragma once
 #include <cuda.h>
 
-#include "core/tensor.h"
+#include "attention/key_tile.h"
+#include "attention/score_options.sm90.h"
 
 namespace attune::sm90 {
+
+constexpr int kTurnRows = 32;  // as prepare has it, sm80::kTurnRows
+
+// Boxes of rows at the end of a sequence within a tensor.
+inline constexpr int kEndParts = 3;
+ATTUNE_HD constexpr int rows_of_end_part(int part) { return part == 0 ? 32 : part == 1 ? 8 : 1; }
+
+// A gradient of keys in f32, straight from registers: of kernels with a table.
+struct WideRows {
+  float* data;  // null: in the dtype of q
+  int64_t batch, seq, head;
+};
 
 struct BackwardParams {
   CUtensorMap q, d_out;     // boxes of kTileQ rows
   CUtensorMap k, v;         // of kTileK rows
   CUtensorMap dk, dv;       // of 16 rows
   CUtensorMap stats;        // of kTileQ rows
+  // Where lengths are in tensors: the end of a sequence.
+  CUtensorMap q_part[kEndParts], d_out_part[kEndParts], k_part[kEndParts];
+  CUtensorMap dk_row, dv_row;
   float scale2;             // of the products, in base 2
   float kept, scale_k;      // a power of two that dS is kept times; the scale of dK, without it
   int rows, keys;           // of a sequence
   int heads, heads_kv, group;
-  int left, right, offset;  // key j is seen by query i where i + offset - left <= j <= i + offset + right
-  int tiles;                // of keys, in a sequence
+  int low, high;            // as KeyTile has them
+  int tiles;                // of keys, in a sequence; of a table: of a head
   int units, section;       // heads of keys, of all sequences; blocks go section by section of them, tile by tile
   int padded;               // rows of a head in dQ and in the statistics, a multiple of kTileQ
   float* dq;                // [batch][head][padded / 16][kDim / 8] fragments of 16 x 8: sums
+  int rows_of_dq;           // those of a sequence that it has at most: 0 where it is not wanted
+  int* turns;               // of a fixed order: [0] blocks begun, [1 + padded row / 32] blocks that added to the tile
+  const KeyTile* table;     // of kernels that have one: the tiles of a head
+  int rows_q, rows_k;       // of the tensors
+  bool has_dk, has_dv;
+  WideRows wide_dk, wide_dv;
+  int dim_qk, dim_v;
+  bool accumulate;          // dK and dV are added to what is there, in f32
+  bool cleared;             // dK and dV are 0 where nobody sees a key
+  // Of kernels with options.
+  ScoreOptions score;
+  Tensor d_bias;            // f32, added to; no data: not wanted
+  float kept_out;           // 1 / kept
 };
 
 // Statistics of a row are its log-sum-exp in base 2, +inf where it sees nothing, and delta * kept.
 // Apart: the warpgroups need not be in step. dQ of a query tile is multiplied a step later and added from registers, dV
 // is issued before dS is there.
-template <class Number, int Dim, int TileQ, bool Apart>
+// Tabled: lengths are in tensors, or gradients in f32. Options: those that change scores; then there is a table too.
+// Ordered: blocks add to a query tile of dQ from its last keys on, one after the other; a thread of its own waits for
+// that.
+template <class Number, int Dim, int TileQ, bool Apart, bool Tabled = false, bool Ordered = false,
+          bool Options = false>
 struct BackwardShape {
   using T = Number;
   static constexpr int kDim = Dim, kTileQ = TileQ, kTileK = 128, kStages = 2, kBuffers = Apart ? 3 : 2;  // of dS
-  static constexpr bool kApart = Apart;
+  static constexpr bool kApart = Apart, kTabled = Tabled, kOrdered = Ordered, kOptions = Options;
+  static_assert(!Options || Tabled);
   static constexpr int kGroups = 2, kThreads = 128 * (1 + kGroups), kWarps = 4 * kGroups;
   static constexpr int kProducerRegisters = 24, kConsumerRegisters = 240;
   static constexpr int kPanels = Dim / 64, kPanelQ = TileQ * 128, kPanelK = kTileK * 128;
@@ -39,11 +73,12 @@ struct BackwardShape {
   static_assert(TileQ / 64 * kPanels == kGroups, "a warpgroup has 64 x 64 of dQ");
   static constexpr int kK = 0, kV = kBytesK, kQ = 2 * kBytesK, kO = kQ + kStages * kBytesQ;
   static constexpr int kDs = kO + kStages * kBytesQ, kDq = kDs + kBuffers * kBytesDs;
-  static constexpr int kStats = kDq + (Apart ? 0 : kWarps * kBytesDq);
+  static constexpr int kStats = kDq + (Apart && !Ordered ? 0 : kWarps * kBytesDq);
   static constexpr int kKFull = kStats + kStages * kBytesStats, kQFull = kKFull + 8, kQEmpty = kQFull + 8 * kStages;
   static constexpr int kOFull = kQEmpty + 8 * kStages, kOEmpty = kOFull + 8 * kStages;
   static constexpr int kDsFull = kOEmpty + 8 * kStages, kDsEmpty = kDsFull + 8 * kBuffers;
-  static constexpr int kSharedBytes = kDsEmpty + 8 * kBuffers;
+  static constexpr int kDqFull = kDsEmpty + 8 * kBuffers, kDqEmpty = kDqFull + 8;
+  static constexpr int kBlock = kDqEmpty + 8, kSharedBytes = kBlock + 16;
   static_assert(kSharedBytes <= 227 * 1024);
 };
 

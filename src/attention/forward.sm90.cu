@@ -143,26 +143,6 @@ Status fits(const Plan&, const Args& a) {
   return Status::good();
 }
 
-sm90::ScoreOptions score_options(const Problem& p, const Args& a) {
-  sm90::ScoreOptions x{.kept = 1.f};
-  if (p.has(Option::softcap) && a.softcap > 0.f)
-    x.cap = a.softcap * kLog2e, x.cap_factor = 2.f * kLog2e * scale_of(p, a) / a.softcap;
-  if (p.has(Option::alibi)) x.slopes = a.row<const float>(Role::slopes), x.slope_stride = a[Role::slopes].stride.head;
-  if (p.has(Option::bias)) {
-    const Tensor& t = x.bias = a[Role::bias];
-    const bool even = t.stride.batch % 2 == 0 && t.stride.seq % 2 == 0 && t.stride.head % 2 == 0;
-    x.bias_pairs = even && t.extent.dim > 1 && reinterpret_cast<uintptr_t>(t.data) % (2 * size_of(t.dtype)) == 0 &&
-                   (t.dtype == DType::f32 || t.dtype == p.dtype.q);
-  }
-  if (p.has(Option::dropout)) {
-    x.seed = a.row<const int64_t>(Role::seed);  // read on the GPU; the rest as dropout_of has it
-    x.drop_below = uint32_t(a.dropout * 4294967296.0), x.kept = 1.f / (1.f - a.dropout);
-  }
-  if (p.mask.align == Align::absolute)
-    x.positions = a.row<const int64_t>(Role::positions), x.position_stride = a[Role::positions].stride.batch;
-  return x;
-}
-
 Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
   const Problem& p = plan.problem;
   if (Status s = fits(plan, a); !s.ok()) return s;
@@ -210,7 +190,7 @@ Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
                   .k_batches = k_all.extent.batch,
                   .dim_v = p.dim_v,
                   .accumulate = p.has(Option::accumulate),
-                  .score = score_options(p, a)};
+                  .score = sm90::score_options(p, a)};
   const Tensor &q = a[Role::q], &out = a[Role::out];
   const struct { Role role; const Tensor& of; CUtensorMap* map; int tile; bool always; int heads = 1; } maps[] = {
       {Role::q, q, &x.q, packed_rows, true, packed},

@@ -3,26 +3,13 @@
 #include <cuda.h>
 
 #include "attention/query_tile.h"
+#include "attention/score_options.sm90.h"
 
 namespace attune::sm90 {
 
 // Boxes of v at the end of a sequence within the tensor.
 inline constexpr int kParts = 3;
 ATTUNE_HD constexpr int rows_of_part(int part) { return part == 0 ? 32 : part == 1 ? 8 : 1; }
-
-// What kernels with options do to scores. All members zero: nothing.
-struct ScoreOptions {
-  float cap, cap_factor;   // of a softcap: log2 e * cap, and 2 log2 e * scale / cap
-  const float* slopes;     // of ALiBi, by query head; null: none
-  int64_t slope_stride;
-  Tensor bias;             // of one batch, row, head or key where it is broadcast; no data: none
-  bool bias_pairs;         // two neighbouring keys may be read at once, in the dtype of q or f32
-  const int64_t* seed;     // [2]: seed and offset of dropout; null: none
-  uint32_t drop_below;
-  const int64_t* positions;  // [batch, 2]: where query 0 and key 0 stand; null: as the band has it, key 0 at 0
-  int64_t position_stride;
-  float kept;              // what kept weights are multiplied by, when the row ends; 1 without dropout
-};
 
 struct ForwardParams {
   CUtensorMap q, k, v, out;

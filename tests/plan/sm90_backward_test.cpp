@@ -27,11 +27,16 @@ TEST_F(Sm90Backward, is_the_first_link_for_plain_gradients) {
   for (const char* line : {"backward bf16 b8 h16 q2048 k2048 d128 causal", "backward f16 b2 h32/8 q4096 k4096 d64 full",
                            "backward bf16 b1 h2 q77 k513 d72/40 window99,20 sink",
                            "backward bf16 b2 h8 q2048 k2048 d256 full repro=run",
-                           "backward f16 b1 h6/2 q77 k99 d192/128 causal sink"})
+                           "backward f16 b1 h6/2 q77 k99 d192/128 causal sink",
+                           "backward bf16 b8 h16 q2048 k2048 d128 causal repro=run",
+                           "backward bf16 b2 h8 q2048 k2048 d128 full ragged",
+                           "backward bf16/bf16/bf16/f32 b2 h8 q512 k512 d64 causal@absolute accumulate",
+                           "backward bf16 b2 h8 q2048 k2048 d64 full softcap dropout repro=run",
+                           "backward f16 b2 h8 q2048 k2048 d128 full alibi bias.f16"})
     EXPECT_EQ(planned(line).backend->name, "sm90_backward") << line;
   for (const char* line :
-       {"backward bf16 b8 h16 q2048 k2048 d128 causal repro=run", "backward bf16 b2 h8 q2048 k2048 d256 full ragged",
-        "backward bf16 b2 h8 q2048 k2048 d128 full ragged", "backward bf16 b2 h8 q2048 k2048 d64 full softcap"})
+       {"backward bf16 b2 h8 q2048 k2048 d256 full ragged", "backward bf16 b2 h8 q2048 k2048 d128 full paged16",
+        "backward bf16 b2 h8 q2048 k2048 d64 full blocks64x64x9000"})
     EXPECT_EQ(planned(line).backend->name, "sm80_backward") << line;
 }
 
@@ -50,7 +55,7 @@ TEST_F(Sm90Backward, takes_the_narrower_kernel_that_holds_both_head_dims) {
   EXPECT_NE(kernel("192"), kernel("256"));
 }
 
-// Statistics of 8 bytes a row and dQ in f32, of rows rounded up to a tile.
+// Statistics of 8 bytes a row and dQ in f32, of rows rounded up to a tile; 64 bytes for a tile of keys.
 TEST_F(Sm90Backward, its_workspace_is_dq_in_f32_and_two_numbers_a_row) {
   const size_t rows = 2 * 8 * 1024;
   const size_t bytes = planned("backward bf16 b2 h8/2 q1000 k700 d80 causal").workspace_bytes;
@@ -66,25 +71,43 @@ TEST_F(Sm90Backward, its_workspace_at_wide_heads_is_two_numbers_a_row) {
   EXPECT_LT(bytes, rows * 8 + 4096);
 }
 
+TEST_F(Sm90Backward, a_fixed_order_and_options_take_kernels_of_their_own_and_an_order_a_count_for_32_rows) {
+  for (const char* dim : {"64", "128"}) {
+    const auto plan = [&](int len, const char* order) {
+      return planned(join("backward bf16 b2 h8 q", len, " k", len, " d", dim, " causal", order));
+    };
+    EXPECT_NE(plan(1024, "").kernel, plan(1024, " repro=run").kernel);
+    EXPECT_NE(plan(1024, "").kernel, plan(1024, " alibi").kernel);
+    EXPECT_NE(plan(1024, " repro=run").kernel, plan(1024, " alibi repro=run").kernel);
+    EXPECT_EQ(plan(1024, "").tile_q, plan(1024, " repro=run").tile_q);
+    for (const int len : {1024, 4096, 65536}) {
+      const size_t more = plan(len, " repro=run").workspace_bytes - plan(len, "").workspace_bytes;
+      EXPECT_GE(more, size_t(2 * 8) * size_t(len) / 32 * 4);
+      EXPECT_LT(more, size_t(2 * 8) * size_t(len) / 32 * 4 + 4096);
+    }
+  }
+}
+
 TEST_F(Sm90Backward, refuses_by_name_what_it_does_not_serve) {
   const struct { const char *line, *says; } cases[] = {
       {"forward bf16 b1 h1 q8 k8 d64 full", "computes a backward, not a forward"},
-      {"backward bf16 b1 h1 q8 k8 d64 full softcap", "does not serve the option softcap"},
-      {"backward bf16 b1 h1 q8 k8 d64 full bias", "does not serve the option bias"},
-      {"backward bf16 b1 h1 q8 k8 d64 full ragged", "keys are linear, not ragged"},
-      {"backward bf16 b1 h1 q8 k8 d64 full repro=run", "adds to dQ in no fixed order"},
+      {"backward bf16 b1 h1 q8 k8 d64 full blocks8x8x1 block_bias", "does not serve the option block_bias"},
+      {"backward bf16 b1 h1 q8 k8 d64 full bias.f64", "bias dtype f64 is not one of f32, f16, bf16"},
+      {"backward bf16 b1 h1 q8 k8 d64 full bias repro=run",
+       "adds up the gradient of a bias in no fixed order, so a reproducible run has none"},
+      {"backward bf16 b1 h1 q8 k8 d64 full paged16", "keys are linear or ragged, not paged"},
       {"backward bf16 b1 h1 q8 k8 d64 causal/16+31", "mask causal/16+31 is not full, causal or a window"},
-      {"backward bf16 b1 h1 q8 k8 d64 causal@absolute", "does not serve absolute positions"},
       {"backward f32 b1 h1 q8 k8 d64 full", "dtype f32 is not one of f16, bf16"},
-      {"backward bf16/bf16/bf16/f32 b1 h1 q8 k8 d64 full",
-       "q is bf16, kv bf16, out bf16 and grad f32, they must be the same"},
       {"backward bf16 b1 h1 q8 k8 d12 full", "dim 12 is not a multiple of 8 up to 256"},
       {"backward bf16 b1 h1 q8 k8 d136/140 full", "dim 140 is not a multiple of 8 up to 256"},
-      {"backward bf16 b1 h1 q8 k8 d256 full softcap", "does not serve the option softcap"},
+      {"backward bf16 b1 h1 q8 k8 d256 full softcap", "does not serve the option softcap at dims over 128"},
       {"backward bf16 b1 h1 q8 k8 d256 full ragged", "keys are linear at dims over 128, not ragged"},
       {"backward bf16 b1 h1 q8 k8 d192 causal@absolute", "does not serve absolute positions at dims over 128"},
       {"backward bf16/bf16/bf16/f32 b1 h1 q8 k8 d192 full",
        "q is bf16, kv bf16, out bf16 and grad f32, they must be the same at dims over 128"},
+      {"backward bf16/bf16/f32/f32 b1 h1 q8 k8 d64 full",
+       "q is bf16, kv is bf16 and out is f32, they must be the same"},
+      {"backward bf16/bf16/bf16/f16 b1 h1 q8 k8 d64 full", "grad dtype f16 is neither bf16 nor f32"},
   };
   for (const auto& c : cases) EXPECT_EQ(answer(c.line), join("sm90_backward: ", c.says)) << c.line;
   EXPECT_EQ(answer("backward bf16 b1 h1 q8 k8 d64 full", "a100"),

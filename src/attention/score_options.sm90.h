@@ -1,0 +1,41 @@
+// Options that change scores, as the Hopper kernels take them: forward and backward alike.
+#pragma once
+#include "core/score.h"
+
+namespace attune::sm90 {
+
+// What kernels with options do to scores. All members zero: nothing.
+struct ScoreOptions {
+  float cap, cap_factor;   // of a softcap: log2 e * cap, and 2 log2 e * scale / cap
+  const float* slopes;     // of ALiBi, by query head; null: none
+  int64_t slope_stride;
+  Tensor bias;             // of one batch, row, head or key where it is broadcast; no data: none
+  bool bias_pairs;         // two neighbouring keys may be read at once, in the dtype of q or f32
+  const int64_t* seed;     // [2]: seed and offset of dropout; null: none
+  uint32_t drop_below;
+  const int64_t* positions;  // [batch, 2]: where query 0 and key 0 stand; null: as the band has it, key 0 at 0
+  int64_t position_stride;
+  float kept;              // what kept weights are multiplied by, when the row ends; 1 without dropout
+};
+
+inline ScoreOptions score_options(const Problem& p, const Args& a) {
+  ScoreOptions x{.kept = 1.f};
+  if (p.has(Option::softcap) && a.softcap > 0.f)
+    x.cap = a.softcap * kLog2e, x.cap_factor = 2.f * kLog2e * scale_of(p, a) / a.softcap;
+  if (p.has(Option::alibi)) x.slopes = a.row<const float>(Role::slopes), x.slope_stride = a[Role::slopes].stride.head;
+  if (p.has(Option::bias)) {
+    const Tensor& t = x.bias = a[Role::bias];
+    const bool even = t.stride.batch % 2 == 0 && t.stride.seq % 2 == 0 && t.stride.head % 2 == 0;
+    x.bias_pairs = even && t.extent.dim > 1 && reinterpret_cast<uintptr_t>(t.data) % (2 * size_of(t.dtype)) == 0 &&
+                   (t.dtype == DType::f32 || t.dtype == p.dtype.q);
+  }
+  if (p.has(Option::dropout)) {
+    x.seed = a.row<const int64_t>(Role::seed);  // read on the GPU; the rest as dropout_of has it
+    x.drop_below = uint32_t(a.dropout * 4294967296.0), x.kept = 1.f / (1.f - a.dropout);
+  }
+  if (p.mask.align == Align::absolute)
+    x.positions = a.row<const int64_t>(Role::positions), x.position_stride = a[Role::positions].stride.batch;
+  return x;
+}
+
+}  // namespace attune::sm90

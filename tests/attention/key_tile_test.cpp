@@ -1,0 +1,90 @@
+// Tiles of keys from lengths in tensors, against the definition of the mask.
+#include "attention/key_tile.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <vector>
+
+#include "verify/cases.h"
+
+namespace attune {
+namespace {
+
+constexpr int kTileQ = 64, kTileK = 128;
+
+constexpr const char* kLines[] = {"backward bf16 b6 h2/1 q300 k400 d64 causal ragged | seed=2 odd",
+                                  "backward bf16 b5 h2 q260 k300 d64 full ragged | seed=3 drawn cache used_q",
+                                  "backward bf16 b4 h2 q150 k290 d64 window70,3 | seed=5 drawn cu_q cache",
+                                  "backward bf16 b4 h2 q150 k290 d64 window*,-9@top_left | seed=6 drawn cache",
+                                  "backward bf16 b4 h2 q500 k490 d64 window3,-2 | seed=6 drawn cache",
+                                  "backward bf16 b2 h2 q300 k700 d64 window9,-300 | seed=6 drawn cache",
+                                  "backward bf16 b8 h2 q130 k10 d64 causal ragged | seed=7 drawn",
+                                  "backward bf16 b3 h2 q300 k500 d64 causal@absolute | seed=2 drawn used_q cache"};
+
+template <class F>
+void each(std::string_view line, F f) {  // f(sequence, its tiles)
+  Case c;
+  const Status s = parse(line, c);
+  ASSERT_TRUE(s.ok()) << s.message;
+  const World world(c.problem, c.variation);
+  for (int b = 0; b < c.problem.batch; ++b) {
+    const Sequence seq = sequence(world.problem, world.args, b);
+    std::vector<KeyTile> tiles;
+    for (int n = 0; n < ceil_div(c.problem.len_k, kTileK); ++n) {
+      tiles.push_back(key_tile_of(seq, b));
+      cut_key_tile(tiles.back(), n, kTileQ, kTileK);
+    }
+    f(seq, tiles);
+  }
+}
+
+std::vector<int> queries(const KeyTile& t) {
+  std::vector<int> out;
+  if (t.tiles == 0) return out;
+  for (int query = t.start; query != t.stop; query += kTileQ) out.push_back(query);
+  return out;
+}
+
+TEST(KeyTile, keys_are_seen_as_the_mask_says_and_by_no_query_outside_of_its_query_tiles) {
+  int empty = 0, seen = 0;
+  for (const char* line : kLines)
+    each(line, [&](const Sequence& s, const std::vector<KeyTile>& tiles) {
+      for (const KeyTile& t : tiles) {
+        const std::vector<int> of = queries(t);
+        EXPECT_EQ(int(of.size()), t.tiles) << line;
+        for (const int query : of) EXPECT_TRUE(query % kTileQ == 0 && query >= 0 && query < s.len_q) << line;
+        for (int j = t.key; j < std::min(t.key + kTileK, s.len_k); ++j)
+          for (int i = 0; i < s.len_q; ++i) {
+            const bool visible = s.band.visible(i, j);
+            EXPECT_EQ(i + t.low <= j && j <= i + t.high, visible) << line << ": query " << i << " key " << j;
+            const int64_t had = std::count(of.begin(), of.end(), i / kTileQ * kTileQ);
+            EXPECT_TRUE(!visible || had == 1) << line << ": query " << i;
+            seen += visible;
+          }
+        empty += t.tiles == 0;
+      }
+    });
+  EXPECT_GT(empty, 0);
+  EXPECT_GT(seen, 0);
+}
+
+// In a fixed order a tile waits for as many behind it: one too many would never come.
+TEST(KeyTile, knows_how_many_tiles_behind_it_have_a_query_tile) {
+  int most = 0;
+  for (const char* line : kLines)
+    each(line, [&](const Sequence&, const std::vector<KeyTile>& tiles) {
+      std::map<int, int> had;
+      for (size_t n = tiles.size(); n-- > 0;)
+        for (const int query : queries(tiles[n])) {
+          EXPECT_EQ(key_tiles_behind(tiles[n], query, kTileQ, kTileK), had[query])
+              << line << ": key " << tiles[n].key << " query " << query;
+          most = std::max(most, had[query]++);
+        }
+    });
+  EXPECT_GT(most, 2);
+}
+
+}  // namespace
+}  // namespace attune
