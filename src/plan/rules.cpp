@@ -4,8 +4,8 @@
 //   measured  2026-11-14 commit abc1234 attune bench --lines rows.txt --backend all
 //   rule      forward  bf16  d128  causal  heads 1-16  len 512  sm90_forward
 // The version comes first, device and measured once each and before the rules; lines that begin with # and empty ones
-// say nothing. "d192/128" is dim_qk/dim_v, "heads 17-*" has no upper end. A mistake refuses the whole file: half of a
-// measurement is not one.
+// say nothing. "d192/128" is dim_qk/dim_v, "heads 17-*" has no upper end, "few 512" is "len 512" of at most 16 queries.
+// A mistake refuses the whole file: half of a measurement is not one.
 #include "plan/rules.h"
 
 #include <algorithm>
@@ -23,7 +23,7 @@ using Text = std::string_view;
 constexpr Text kVersion = "attune-tuned 1";
 constexpr Text kMask[] = {"full", "causal", "window"};
 constexpr int kFields = 8;
-constexpr Text kShape = "rule, pass, dtype, d#, mask, heads #-#, len #, backend";
+constexpr Text kShape = "rule, pass, dtype, d#, mask, heads #-#, len # or few #, backend";
 constexpr int32_t kMaxDim = 1 << 16;  // as valid() of a problem
 
 // What was given, on one line of a message: never longer than a line, never a control character.
@@ -89,8 +89,10 @@ Status read_rule(Text line, Rule& r) {
   r.mask = MaskKind(mask - std::begin(kMask));
   if (Status s = read_heads(field[5], r); !s.ok()) return s;
   int64_t len = 0;
-  if (Text text = field[6]; !take(text, "len ") || !read_number(text, INT32_MAX, len))
-    return Status::no(quoted(field[6]), " is not 'len #' with a number in 1 ... 2^31 - 1");
+  Text text = field[6];
+  r.few = take(text, "few ");
+  if ((!r.few && !take(text, "len ")) || !read_number(text, INT32_MAX, len))
+    return Status::no(quoted(field[6]), " is not 'len #' or 'few #' with a number in 1 ... 2^31 - 1");
   r.min_len = int32_t(len);
   const Backend* backend = find_backend(field[7]);
   if (!backend) return Status::no("backend ", quoted(field[7]), " is not one of ", backend_names());
@@ -105,7 +107,7 @@ std::string condition(const Rule& r) {
   if (r.dim_v != r.dim_qk) s += join("/", r.dim_v);
   s += join("\t", kMask[int(r.mask)], "\theads ", r.min_heads, "-");
   s += r.max_heads == INT64_MAX ? "*" : join(r.max_heads);
-  return s + join("\tlen ", r.min_len, "\t");
+  return s + join(r.few ? "\tfew " : "\tlen ", r.min_len, "\t");
 }
 
 // Free text on one line of the file.
@@ -177,16 +179,23 @@ Status read_tuned(std::string_view text, std::string_view file, Tuned& out) {
 
 std::string write_tuned(const Tuned& t) {
   std::string s = join(kVersion, "\n", line_of("device", t.device), line_of("measured", t.measured));
-  for (const Rule& r : t.rules) s += condition(r) + r.backend + "\n";
+  for (const Rule& r : t.rules) s += line_of(r) + "\n";
   return s;
 }
 
+std::string line_of(const Rule& r) { return condition(r) + r.backend; }
+
+bool is_ruled(const Problem& p) {
+  return p.mask.k_step == 1 && !p.mask.blocks.q && word(p.variant).empty();
+}
+
 const Rule* match(const Problem& p, std::span<const Rule> rules) {
+  if (!is_ruled(p)) return nullptr;
   const int64_t heads = int64_t(p.batch) * p.heads_q;
   const Rule* best = nullptr;
   for (const Rule& r : rules) {
     const bool same = r.pass == p.pass && r.dtype == p.dtype.q && r.dim_qk == p.dim_qk && r.dim_v == p.dim_v &&
-                      r.mask == p.mask.kind;
+                      r.mask == p.mask.kind && r.few == (p.len_q <= kFewQueries);
     if (same && r.min_heads <= heads && heads <= r.max_heads && r.min_len <= p.len_k &&
         (!best || r.min_len >= best->min_len))
       best = &r;

@@ -9,13 +9,18 @@
 
 namespace attune {
 
-// "On this device, problems of this kind with at least `min_len` keys go to `backend`."
+// Up to this many queries a forward is a decode step: other kernels win there than where queries are as many as keys.
+inline constexpr int32_t kFewQueries = 16;
+
+// "On this device, problems of this kind with at least `min_len` keys go to `backend`." Of block lists, keys that stand
+// apart and variants a rule says nothing.
 struct Rule {
   Pass pass = Pass::forward;
   DType dtype = DType::none;                    // of q
   int32_t dim_qk = 0, dim_v = 0;
   MaskKind mask = MaskKind::full;
   int64_t min_heads = 1, max_heads = INT64_MAX; // batch * heads_q, inclusive
+  bool few = false;                             // at most kFewQueries queries, or more
   int32_t min_len = 1;                          // len_k from which the rule holds
   std::string backend{};
   std::string source{};                         // file:line it was read from
@@ -31,6 +36,8 @@ struct Tuned {
 // Every mistake names file and line.
 Status read_tuned(std::string_view text, std::string_view file, Tuned& out);
 std::string write_tuned(const Tuned&);
+std::string line_of(const Rule&);  // as in a file, without its end
+bool is_ruled(const Problem&);     // whether any rule could match it
 
 // The rule that decides: of those that match, the one with the largest min_len; of equals, the last.
 const Rule* match(const Problem&, std::span<const Rule>);

@@ -40,17 +40,21 @@ std::string file_word(const Device& d) {
   return word.empty() ? "device" : word;
 }
 
+std::string user_tuned_folder() {
+  const std::string config = variable("XDG_CONFIG_HOME"), home = variable("HOME");
+  if (config.empty() && home.empty()) return "";
+  return config.empty() ? home + "/.config/attune" : config + "/attune";
+}
+
 std::string tuned_path(const Device& d) {
   const std::string file = file_word(d) + ".tsv", asked = variable("ATTUNE_TUNED");
-  if (!asked.empty() && !is_folder(asked)) return asked;
-  std::string folder = asked;
-  if (folder.empty()) {
-    const std::string config = variable("XDG_CONFIG_HOME"), home = variable("HOME");
-    if (config.empty() && home.empty()) return "";
-    folder = config.empty() ? home + "/.config/attune" : config + "/attune";
+  if (!asked.empty()) {
+    const std::string path = asked + "/" + file;
+    return !is_folder(asked) ? asked : is_there(path) ? path : "";
   }
-  const std::string path = folder + "/" + file;
-  return is_there(path) ? path : "";
+  for (const std::string& folder : {std::string(kProjectTunedFolder), user_tuned_folder()})
+    if (const std::string path = folder + "/" + file; !folder.empty() && is_there(path)) return path;
+  return "";
 }
 
 Status load_tuned(const Device& d, Tuned& out) {

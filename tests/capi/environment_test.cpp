@@ -40,7 +40,7 @@ class Environment : public testing::Test {
   // A tuned file of one rule, for this CPU unless said otherwise.
   void write(const fs::path& file, const std::string& backend, const std::string& device = this_cpu().name) {
     Tuned tuned{.device = device, .measured = "by this test"};
-    tuned.rules.push_back({.dtype = DType::f32, .dim_qk = 8, .dim_v = 8, .backend = backend});
+    tuned.rules.push_back({.dtype = DType::f32, .dim_qk = 8, .dim_v = 8, .few = true, .backend = backend});
     std::ofstream(file) << write_tuned(tuned);
   }
   std::string why() {
@@ -110,6 +110,12 @@ TEST_F(Environment, tuned_files_are_looked_for_in_order) {
   EXPECT_EQ(tuned_path(cpu), "");
   write(folder_ / "config/attune" / file, "cpu_forward");
   EXPECT_EQ(tuned_path(cpu), (folder_ / "config/attune" / file).string());
+  const fs::path here = fs::current_path();
+  fs::create_directories(folder_ / "project/.attune");
+  write(folder_ / "project/.attune" / file, "cpu_forward");
+  fs::current_path(folder_ / "project");
+  EXPECT_EQ(tuned_path(cpu), ".attune/" + file);  // the project's goes before the user's
+  fs::current_path(here);
   setenv("ATTUNE_TUNED", folder_.c_str(), 1);  // a folder without a file for this device: none, and not the other place
   EXPECT_EQ(tuned_path(cpu), "");
   write(folder_ / file, "cpu_forward");

@@ -80,7 +80,8 @@ TEST(Rules, written_and_read_again_is_the_same) {
       for (const MaskKind mask : {MaskKind::full, MaskKind::causal, MaskKind::window})
         for (const int64_t heads : {int64_t(1), int64_t(77), INT64_MAX})
           t.rules.push_back({.pass = pass, .dtype = dtype, .dim_qk = 192, .dim_v = mask == MaskKind::full ? 192 : 128,
-                             .mask = mask, .min_heads = heads == 77 ? 5 : 1, .max_heads = heads, .min_len = 4096,
+                             .mask = mask, .min_heads = heads == 77 ? 5 : 1, .max_heads = heads,
+                             .few = heads == 77, .min_len = 4096,
                              .backend = "cpu_forward"});
   const std::string text = write_tuned(t);
   const Tuned again = good(text);
@@ -126,10 +127,10 @@ TEST(Rules, mistakes_name_line_what_was_given_and_what_is_accepted) {
       {kHead + "# one\rtwo\n", "h200.tsv:4: byte 13 at column 6; a tuned file is text"},
       {kHead + "rule\tforward\tbf16\n",
        "h200.tsv:4: a rule of 3 fields; it has 8 with one tab between two: rule, pass, dtype, d#, mask, heads #-#, "
-       "len #, backend"},
+       "len # or few #, backend"},
       {kHead + "rule\tforward\tbf16\td128\tcausal\theads 1-16\tlen 512\tcpu_forward\t\n",
        "h200.tsv:4: a rule of 9 fields; it has 8 with one tab between two: rule, pass, dtype, d#, mask, heads #-#, "
-       "len #, backend"},
+       "len # or few #, backend"},
       {kHead + kRule + kRule, "h200.tsv:5: the same condition as line 4; a condition stands once"},
   };
   for (const auto& c : cases) EXPECT_EQ(refusal(c.text), c.message);
@@ -154,10 +155,11 @@ TEST(Rules, every_field_is_checked) {
       {5, "heads 1-9223372036854775808",
        "'heads 1-9223372036854775808' is not 'heads #-#' or 'heads #-*', each in 1 ... 2^63 - 1"},
       {5, "heads 5-4", "'heads 5-4' is empty: the second number is below the first"},
-      {6, "512", "'512' is not 'len #' with a number in 1 ... 2^31 - 1"},
-      {6, "len 0", "'len 0' is not 'len #' with a number in 1 ... 2^31 - 1"},
-      {6, "len 2147483648", "'len 2147483648' is not 'len #' with a number in 1 ... 2^31 - 1"},
-      {6, "len 99999999999999999999", "'len 99999999999999999999' is not 'len #' with a number in 1 ... 2^31 - 1"},
+      {6, "512", "'512' is not 'len #' or 'few #' with a number in 1 ... 2^31 - 1"},
+      {6, "len 0", "'len 0' is not 'len #' or 'few #' with a number in 1 ... 2^31 - 1"},
+      {6, "len 2147483648", "'len 2147483648' is not 'len #' or 'few #' with a number in 1 ... 2^31 - 1"},
+      {6, "len 99999999999999999999",
+       "'len 99999999999999999999' is not 'len #' or 'few #' with a number in 1 ... 2^31 - 1"},
       {7, "sm91_forward", "backend 'sm91_forward' is not one of " + backend_names()},
       {7, "", "backend '' is not one of " + backend_names()},
       {7, "reference", "backend 'reference' is for checking and is never chosen"},
@@ -187,8 +189,27 @@ TEST(Match, every_part_of_the_condition_counts) {
   EXPECT_FALSE(matches("forward bf16 b2 h4 q512 k511 d192/128 causal"));
 }
 
+TEST(Match, a_decode_step_has_rules_of_its_own) {
+  const Rule rules[] = {rule("rule\tforward\tbf16\td64\tfull\theads 1-*\tlen 1\tcpu_forward\n"),
+                        rule("rule\tforward\tbf16\td64\tfull\theads 1-*\tfew 512\tcpu_standard\n")};
+  EXPECT_FALSE(rules[0].few);
+  EXPECT_TRUE(rules[1].few);
+  EXPECT_EQ(match(problem("forward bf16 b1 h8 q17 k4096 d64 full"), rules), &rules[0]);
+  EXPECT_EQ(match(problem("forward bf16 b1 h8 q16 k4096 d64 full"), rules), &rules[1]);
+  EXPECT_EQ(match(problem("forward bf16 b1 h8 q1 k512 d64 full"), rules), &rules[1]);
+  EXPECT_EQ(match(problem("forward bf16 b1 h8 q1 k511 d64 full"), rules), nullptr);
+}
+
+TEST(Match, block_lists_keys_apart_and_variants_have_no_rules) {
+  const Rule r = rule("rule\tforward\tbf16\td64\tcausal\theads 1-*\tlen 1\tcpu_forward\n");
+  for (const char* line : {"forward bf16 b1 h8 q512 k512 d64 causal blocks64x64x4",
+                           "forward bf16 b1 h8 q512 k32 d64 causal/16+15",
+                           "forward bf16 b1 h8 q512 k512 d64 causal : dilated rates=1,2 segments=128,256"})
+    EXPECT_EQ(match(problem(line), std::span(&r, 1)), nullptr) << line;
+}
+
 TEST(Match, many_heads_do_not_overflow) {
-  const Rule r = rule("rule\tforward\tf32\td64\tfull\theads 2147483648-*\tlen 1\tcpu_forward\n");
+  const Rule r = rule("rule\tforward\tf32\td64\tfull\theads 2147483648-*\tfew 1\tcpu_forward\n");
   EXPECT_EQ(match(problem("forward f32 b1073741824 h1048576 q1 k1 d64 full"), std::span(&r, 1)), &r);
 }
 

@@ -1,0 +1,390 @@
+// From records to rules: the one rule on curves of every kind, which records count, what the file keeps, and what the
+// command answers.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "machine/host.h"
+#include "plan/tuned.h"
+#include "tests/tool/spawn.h"
+#include "tool/tune/check.h"
+#include "tool/tune/file.h"
+#include "tool/tune/watch.h"
+
+namespace attune {
+namespace {
+
+// A baseline and one backend whose lower bounds of the speed-up are given; not a number: not measured.
+Curves curve(std::vector<double> low) {
+  Curves c;
+  Curve base{"base", {}}, fused{"fused", {}};
+  for (size_t n = 0; n < low.size(); ++n) {
+    c.lengths.push_back(128 << n);
+    base.points.push_back({.measured = true, .low = 1});
+    const bool there = !std::isnan(low[n]);
+    fused.points.push_back({.measured = there, .low = there ? low[n] : 0, .log_time = there ? -std::log(low[n]) : 0});
+  }
+  c.backends = {fused, base}, c.baseline = 1;
+  c.spread.assign(low.size(), 0.02);
+  return c;
+}
+std::optional<int> from(std::vector<double> low, TuneSettings s = {}) { return threshold(curve(std::move(low)), 0, s); }
+
+TEST(Threshold, of_a_monotone_curve_it_is_the_first_above_the_margin) {
+  EXPECT_EQ(from({0.5, 0.9, 1.1, 1.25, 2.0}), 1024);
+  EXPECT_EQ(from({0.5, 0.9, 1.2, 1.25, 2.0}), 512);  // just the margin is enough
+  EXPECT_EQ(from({0.5, 0.9, 1.1, 1.25, 2.0}, {.margin = 0.05}), 512);
+}
+TEST(Threshold, of_a_curve_that_crosses_twice_only_the_last_crossing_counts) {
+  EXPECT_EQ(from({1.5, 1.5, 0.8, 1.3, 1.4}), 1024);
+  EXPECT_EQ(from({1.5, 1.5, 1.5, 1.5, 1.1}), std::nullopt);  // the longest is below: never, not "up to"
+}
+TEST(Threshold, never_and_always) {
+  EXPECT_EQ(from({0.5, 0.9, 1.0, 1.1, 1.19}), std::nullopt);
+  EXPECT_EQ(from({1.3, 1.3, 1.3, 1.3, 1.3}), 128);
+  EXPECT_EQ(from({}), std::nullopt);
+}
+TEST(Threshold, a_length_where_the_backend_is_missing_ends_it) {
+  EXPECT_EQ(from({1.5, NAN, 1.5, 1.5, 1.5}), 512);
+  EXPECT_EQ(from({1.5, 1.5, 1.5, 1.5, NAN}), std::nullopt);
+}
+TEST(Threshold, a_length_where_nobody_measured_the_baseline_says_nothing) {
+  Curves c = curve({1.5, 1.5, 1.5, 1.5});
+  c.backends[0].points[2].low = c.backends[0].points[3].low = NAN;  // too slow to wait for
+  EXPECT_EQ(threshold(c, 0, {}), 128);
+  c.backends[0].points[0].low = c.backends[0].points[1].low = NAN;
+  EXPECT_EQ(threshold(c, 0, {}), std::nullopt);
+}
+TEST(Threshold, what_is_in_use_stays_until_it_loses_clearly) {
+  Curves c = curve({1.0, 1.17, 1.18, 1.3});
+  EXPECT_EQ(threshold(c, 0, {}), 1024);
+  c.used = {"base", "fused", "fused", "fused"};
+  EXPECT_EQ(threshold(c, 0, {}), 256);
+  c.used = {"base", "base", "fused", "fused"};
+  EXPECT_EQ(threshold(c, 0, {}), 512);
+  EXPECT_EQ(threshold(c, 0, {.hysteresis = 0}), 1024);
+}
+
+std::string chosen(const Curves& c, const TuneSettings& s = {}) {
+  std::string text;
+  for (const size_t b : choose(c, s).at) text += join(text.empty() ? "" : " ", c.backends[b].backend);
+  return text;
+}
+
+TEST(Choose, of_those_that_may_be_used_the_fastest_is) {
+  Curves c = curve({1.5, 1.5, 1.5, 1.5});
+  c.backends.push_back(c.backends[0]);
+  c.backends[2].backend = "other";
+  c.backends[2].points[0].log_time -= 0.3, c.backends[2].points[1].log_time -= 0.3;
+  EXPECT_EQ(chosen(c), "other other fused fused");
+  for (Point& p : c.backends[2].points) p.low = 1.1;  // faster than fused, and yet not by the margin over the baseline
+  EXPECT_EQ(chosen(c), "fused fused fused fused");
+}
+TEST(Choose, differences_within_the_spread_or_the_interval_change_nothing) {
+  Curves c = curve({1.5, 1.5, 1.5, 1.5});
+  c.backends.push_back(c.backends[0]);
+  c.backends[2].backend = "other";
+  for (Point& p : c.backends[2].points) p.log_time -= 0.015;
+  EXPECT_EQ(chosen(c), "fused fused fused fused");
+  for (Point& p : c.backends[2].points) p.log_time -= 0.03, p.half = 0.1;
+  EXPECT_EQ(chosen(c), "fused fused fused fused");
+  c.used.assign(4, "other");
+  EXPECT_EQ(chosen(c), "other other other other");  // it was in use, and is not slower
+  c.used = {"other", "", "", ""};
+  EXPECT_EQ(chosen(c), "other fused fused fused");
+}
+TEST(Choose, where_nothing_may_be_used_it_is_the_baseline_or_what_can_run) {
+  EXPECT_EQ(chosen(curve({1.0, 1.0})), "base base");
+  Curves c = curve({1.0, 1.0});
+  c.backends[1].points[1].measured = false;
+  EXPECT_EQ(chosen(c), "base fused");
+}
+
+Record record(const std::string& subject, int length, double ns, int heads = 8) {
+  Record r;
+  r.problem = join("forward f32 b1 h", heads, " q", length, " k", length, " d64 causal");
+  r.subject = subject;
+  for (int n = 0; n < 30; ++n) r.samples_ns.push_back(ns * (1 + 0.001 * (n % 5 - 2)));
+  r.median_ns = median(r.samples_ns);
+  r.threads = 2;
+  r.parity.verdict = "PASS";
+  r.provenance.cpu = "Test CPU", r.provenance.time = "2026-01-31T12:00:00Z", r.provenance.commit = "0123abc";
+  r.aa_spread = 0.01;
+  return r;
+}
+// cpu_forward against cpu_standard: slower at 64, faster from 256.
+std::vector<Record> crossing() {
+  std::vector<Record> all;
+  for (const auto& [length, gain] : {std::pair(64, 0.8), {256, 1.5}, {1024, 3.0}}) {
+    all.push_back(record("cpu_forward", length, 1e3 * length));
+    all.push_back(record("cpu_standard", length, 1e3 * length * gain));
+  }
+  return all;
+}
+TunedFile tuned(const std::vector<Record>& records, const std::vector<Rule>& before = {}) {
+  const Gathered g = gather(records, {});
+  return g.devices.empty() ? TunedFile{} : tune(g.devices[0], before, {});
+}
+std::string rules(const TunedFile& f) {
+  std::string s;
+  for (const Rule& r : f.rules()) s += join(s.empty() ? "" : ", ", r.min_len, " ", r.backend);
+  return s;
+}
+
+TEST(Tune, rules_follow_the_curve_of_the_records) {
+  const TunedFile f = tuned(crossing());
+  EXPECT_EQ(f.device, "Test CPU");
+  EXPECT_EQ(f.measured, "2026-01-31T12:00:00Z commit 0123abc");
+  ASSERT_EQ(f.keys.size(), 1u);
+  EXPECT_EQ(name(f.keys[0].key), "forward f32 d64 causal heads 1-16");
+  EXPECT_EQ(f.keys[0].sentence, "against cpu_standard, margin 20 %: cpu_forward from 256");
+  EXPECT_EQ(rules(f), "64 cpu_standard, 256 cpu_forward");
+  EXPECT_EQ(f.keys[0].rows.at(2),
+            "forward f32 b1 h8 q256 k256 d64 causal\twarm\tcpu_forward\t256 us\t1.50x [1.50, 1.50]");
+}
+TEST(Tune, every_row_of_a_bucket_must_agree) {
+  auto all = crossing();
+  all.push_back(record("cpu_forward", 256, 1e3, 4)), all.push_back(record("cpu_standard", 256, 1.1e3, 4));
+  EXPECT_EQ(rules(tuned(all)), "64 cpu_standard, 1024 cpu_forward");
+  all = crossing();  // other heads are another bucket
+  all.push_back(record("cpu_forward", 256, 1e3, 64)), all.push_back(record("cpu_standard", 256, 1.1e3, 64));
+  EXPECT_EQ(rules(tuned(all)), "64 cpu_standard, 256 cpu_forward, 256 cpu_standard");
+}
+TEST(Tune, what_is_wrong_unchecked_or_broken_is_never_chosen) {
+  for (const auto& spoil : {+[](Record& r) { r.parity.verdict = "FAIL"; }, +[](Record& r) { r.parity.verdict = ""; },
+                            +[](Record& r) { r.status = "failed"; }, +[](Record& r) { r.status = "refused"; },
+                            +[](Record& r) { r.samples_ns.clear(); }}) {
+    auto all = crossing();
+    spoil(all[4]);  // cpu_forward at 1024
+    EXPECT_EQ(rules(tuned(all)), "64 cpu_standard");
+  }
+}
+TEST(Tune, a_baseline_that_does_not_fit_is_beaten_and_one_that_was_wrong_says_nothing) {
+  auto all = crossing();
+  all[5].status = "oom", all[5].samples_ns.clear();
+  EXPECT_EQ(rules(tuned(all)), "64 cpu_standard, 256 cpu_forward");
+  all = crossing();
+  for (const int n : {1, 3, 5}) all[size_t(n)].parity.verdict = "FAIL";
+  EXPECT_EQ(rules(tuned(all)), "64 cpu_forward");  // nothing beats anything: the order decides among what is right
+}
+TEST(Tune, of_one_backend_there_is_no_rule) {
+  const TunedFile f = tuned({record("cpu_forward", 64, 1e3)});
+  EXPECT_TRUE(f.rules().empty());
+  EXPECT_EQ(f.keys.at(0).sentence, "only cpu_forward was measured: there is nothing to choose");
+}
+TEST(Tune, the_last_record_of_a_row_counts_and_most_threads_and_the_headline_timing) {
+  auto all = crossing();
+  all.push_back(record("cpu_forward", 64, 1e3));  // again, and now faster
+  EXPECT_EQ(rules(tuned(all)), "64 cpu_forward");
+  for (const auto& other : {+[](Record& r) { r.threads = 1; }, +[](Record& r) { r.mode = "cold"; }}) {
+    all = crossing();
+    Record r = record("cpu_forward", 64, 1e3);
+    other(r);
+    all.push_back(r);
+    EXPECT_EQ(rules(tuned(all)), "64 cpu_standard, 256 cpu_forward");
+    EXPECT_EQ(gather(all, {}).left_out.at("timed another way, or on fewer threads"), 1);
+  }
+}
+TEST(Tune, what_no_rule_is_for_is_left_out_and_counted) {
+  auto all = crossing();
+  for (const char* line : {"forward f32 b1 h8 q64 k64 d64 causal softcap",
+                           "forward f32 b1 h8 q64 k64 d64 causal paged16",
+                           "forward f32 b1 h8 q64 k64 d64 causal blocks64x64x1", "nonsense"}) {
+    all.push_back(record("cpu_forward", 64, 1));
+    all.back().problem = line;
+  }
+  all.push_back(record("torch:sdpa", 64, 1)), all.push_back(record("reference", 64, 1));
+  const Gathered g = gather(all, {});
+  EXPECT_EQ(rules(tuned(all)), "64 cpu_standard, 256 cpu_forward");
+  int n = 0;
+  for (const auto& [why, count] : g.left_out) n += count;
+  EXPECT_EQ(n, 6);
+}
+TEST(Tune, devices_have_files_of_their_own) {
+  auto all = crossing();
+  for (Record r : crossing()) r.threads = 0, r.mode = "cold", r.provenance.gpu = "Test GPU", all.push_back(r);
+  const Gathered g = gather(all, {});
+  ASSERT_EQ(g.devices.size(), 2u);
+  EXPECT_EQ(g.devices[0].device, "Test CPU");
+  EXPECT_EQ(g.devices[1].device, "Test GPU");
+}
+TEST(Tune, decode_steps_are_another_key) {
+  auto all = crossing();
+  for (Record r : crossing()) {
+    r.problem.replace(r.problem.find(" q"), r.problem.find(" k") - r.problem.find(" q"), " q1");
+    all.push_back(r);
+  }
+  const TunedFile f = tuned(all);
+  ASSERT_EQ(f.keys.size(), 2u);
+  EXPECT_TRUE(has(to_text(f), "\tfew 256\tcpu_forward\n"));
+  EXPECT_TRUE(has(to_text(f), "\tlen 256\tcpu_forward\n"));
+}
+
+TEST(TuneFile, is_what_the_planner_reads_and_comes_back_whole) {
+  const TunedFile f = tuned(crossing());
+  Tuned read;
+  ASSERT_TRUE(read_tuned(to_text(f), "x.tsv", read).ok());
+  EXPECT_EQ(read.rules.size(), 2u);
+  TunedFile again;
+  ASSERT_TRUE(from_text(to_text(f), "x.tsv", again).ok());
+  EXPECT_EQ(to_text(again), to_text(f));
+  Problem p;
+  ASSERT_TRUE(parse("forward f32 b1 h8 q300 k300 d64 causal", p).ok());
+  ASSERT_TRUE(find(again, p));
+  EXPECT_EQ(find(again, p)->rows.size(), 6u);
+  ASSERT_TRUE(parse("forward f32 b1 h8 q300 k300 d64 full", p).ok());
+  EXPECT_EQ(find(again, p), nullptr);
+}
+TEST(TuneFile, keeps_what_was_not_measured_now_and_drops_what_overlaps) {
+  TunedFile before = tuned(crossing()), now = before;
+  before.keys[0].key.mask = MaskKind::full;
+  for (Rule& r : before.keys[0].rules) r.mask = MaskKind::full;
+  keep(before, now);
+  EXPECT_EQ(now.keys.size(), 2u);
+  TunedFile wide = tuned(crossing());
+  wide.keys[0].key.max_heads = INT64_MAX;
+  now = tuned(crossing());
+  keep(wide, now);
+  EXPECT_EQ(now.keys.size(), 1u);
+  wide.keys[0].key.min_heads = 17;
+  keep(wide, now);
+  EXPECT_EQ(now.keys.size(), 2u);
+}
+TEST(TuneFile, thresholds_are_exported_for_windows_and_compressed_keys) {
+  std::vector<Record> all;
+  for (Record r : crossing()) {
+    const int length = has(r.problem, "k1024") ? 1024 : has(r.problem, "k256") ? 256 : 64;
+    r.problem = join("forward f32 b1 h8 q2048 k2048 d64 window", length - 1, ",0");
+    all.push_back(r);
+    r.problem = join("forward f32 b1 h8 q2048 k", length, " d64 causal/16+15");
+    r.samples_ns.assign(30, 1000);
+    all.push_back(r);
+  }
+  const Gathered g = gather(all, {.by_window = true});
+  const std::string yaml = to_yaml(tune(g.devices.at(0), {}, {}), {});
+  EXPECT_TRUE(has(yaml, "runtime:\n  fa2_min_len_win: 256\n  fa2_min_len_cmp: -1\n")) << yaml;
+  EXPECT_TRUE(has(to_yaml(tuned(crossing()), {}), "# fa2_min_len_win: no such row"));
+  EXPECT_EQ(rules(tune(g.devices.at(0), {}, {})).find("cmp"), std::string::npos);
+}
+
+TEST(TuneCheck, a_choice_is_right_where_it_is_the_fastest_or_within_the_spread) {
+  const std::vector<Rule> made = tuned(crossing()).rules();
+  std::vector<Record> other = {record("cpu_forward", 512, 1000), record("cpu_standard", 512, 2000),
+                               record("cpu_forward", 128, 1000), record("cpu_standard", 128, 1005),
+                               record("cpu_forward", 100, 1000), record("cpu_standard", 100, 1100),
+                               record("cpu_forward", 32, 1000), record("cpu_standard", 32, 900)};
+  const auto checked = check_choices(other, made, "Test CPU", {});
+  ASSERT_EQ(checked.size(), 4u);
+  int right = 0;
+  for (const CheckedChoice& c : checked) {
+    right += c.right();
+    const bool standard = has(c.problem, "k100 ") || has(c.problem, "k128 ");  // k32: shorter than any rule
+    EXPECT_EQ(c.chosen, standard ? "cpu_standard" : "cpu_forward") << c.problem;
+  }
+  EXPECT_EQ(right, 2);
+  EXPECT_TRUE(check_choices(other, made, "Other CPU", {}).empty());
+}
+
+std::string written(const std::string& name, const std::vector<Record>& records) {
+  const std::string path = temporary(name);
+  std::ofstream file(path);
+  for (const Record& r : records) file << to_json(r) << "\n";
+  return path;
+}
+std::vector<Record> of_this_cpu(std::vector<Record> all) {
+  for (Record& r : all) r.provenance.cpu = this_cpu().name;
+  return all;
+}
+
+TEST(TuneCommand, the_file_decides_the_plan_and_why_shows_its_rows) {
+  const std::string records = written("t.jsonl", of_this_cpu(crossing())), folder = temporary("tuned");
+  Ran r = attune_says({"tune", records, "--out", folder});
+  ASSERT_EQ(r.code, 0) << r.err;
+  EXPECT_TRUE(has(r.out, "cpu_forward from 256"));
+  const std::string line = "forward f32 b1 h8 q100 k100 d64 causal", path = folder + "/" +
+      file_word(Device{.name = this_cpu().name}) + ".tsv", tuned = "ATTUNE_TUNED=" + folder;
+  r = attune_says({"why", line}, {tuned});
+  EXPECT_EQ(r.code, 0) << r.err;
+  EXPECT_TRUE(has(r.out, "forward f32 b1 h8 q1024 k1024 d64 causal  warm    cpu_forward")) << r.out;
+  const auto j = nlohmann::json::parse(attune_says({"why", line, "--json"}, {tuned}).out);
+  EXPECT_EQ(j["rows"].size(), 6u);
+  EXPECT_TRUE(j["rule"].get<std::string>().ends_with("len 64\tcpu_standard"));
+  EXPECT_TRUE(j["why"].get<std::string>().starts_with(path) || has(j["why"], "first in the list")) << "without a BLAS";
+
+  const std::string text = text_of(path);
+  r = attune_says({"tune", records, "--out", folder});
+  EXPECT_TRUE(has(r.out, "nothing changes in ")) << r.out;
+  EXPECT_EQ(text_of(path), text);
+  r = attune_says({"tune", records, "--out", folder, "--margin", "60", "--dry-run"});
+  EXPECT_TRUE(has(r.out, "would write")) << r.out;
+  EXPECT_EQ(text_of(path), text);
+  r = attune_says({"tune", records, "--out", folder, "--margin", "60"});
+  EXPECT_TRUE(has(text_of(path), "len 1024\tcpu_forward"));
+  EXPECT_EQ(text_of(path + ".before"), text);
+}
+TEST(TuneCommand, a_file_that_cannot_be_read_is_never_overwritten) {
+  const std::string records = written("u.jsonl", crossing()), path = temporary("mine.tsv");
+  std::ofstream(path) << "attune-tuned 1\nby hand\n";
+  Ran r = attune_says({"tune", records, "--out", path});
+  EXPECT_EQ(r.code, 1);
+  EXPECT_TRUE(has(r.err, "mine.tsv:2: ")) << r.err;
+  EXPECT_EQ(text_of(path), "attune-tuned 1\nby hand\n");
+  std::ofstream(path) << "attune-tuned 1\ndevice\tOther\nmeasured\tx\n";
+  EXPECT_TRUE(has(attune_says({"tune", records, "--out", path}).err, "was measured on 'Other'"));
+  EXPECT_EQ(attune_says({"tune", records, "--out", path, "--fresh"}).code, 0);
+  EXPECT_TRUE(has(text_of(path), "device\tTest CPU"));
+}
+TEST(TuneCommand, a_check_below_the_bar_fails) {
+  const std::string records = written("v.jsonl", crossing()), out = temporary("v.tsv");
+  const std::string good = written("good.jsonl", {record("cpu_forward", 512, 1000), record("cpu_standard", 512, 2000)});
+  const std::string bad = written("bad.jsonl", {record("cpu_forward", 512, 2000), record("cpu_standard", 512, 1000)});
+  const std::string none = written("none.jsonl", {record("cpu_forward", 512, 2000)});
+  EXPECT_EQ(attune_says({"tune", records, "--out", out, "--check", good}).code, 0);
+  EXPECT_EQ(attune_says({"tune", records, "--out", out, "--check", bad, "--bar", "0"}).code, 0);
+  Ran r = attune_says({"tune", records, "--out", out, "--check", bad});
+  EXPECT_EQ(r.code, 1);
+  EXPECT_EQ(r.err, "attune tune: the choice is right at 0 of 1 rows, below 98 %\n");
+  EXPECT_TRUE(has(attune_says({"tune", records, "--out", out, "--check", none}).err, "no row with two backends"));
+}
+TEST(TuneCommand, mistakes_are_one_sentence) {
+  const std::string records = written("w.jsonl", crossing());
+  EXPECT_EQ(attune_says({"tune"}).code, 2);
+  EXPECT_EQ(attune_says({"tune", records, "--buckets", "5,5"}).code, 2);
+  EXPECT_EQ(attune_says({"tune", records, "--timing", "tepid"}).code, 2);
+  EXPECT_EQ(attune_says({"tune", records, records, "--watch", "x"}).code, 2);
+  Ran r = attune_says({"tune", written("p.jsonl", {record("torch:sdpa", 64, 1)})});
+  EXPECT_EQ(r.err, "attune tune: no record can be tuned on: 1 of torch:sdpa is not a backend of this build\n");
+  r = attune_says({"tune", written("live.jsonl", {}), "--watch", "/nowhere/calls.log"});
+  EXPECT_EQ(r.code, 3);
+  EXPECT_TRUE(has(r.err, "/nowhere/calls.log cannot be read")) << r.err;
+  EXPECT_EQ(attune_says({"why", "nonsense"}).code, 2);
+}
+
+TEST(TuneWatch, a_line_of_the_log_names_problem_and_device) {
+  LoggedCall call;
+  ASSERT_TRUE(read_call("attune: forward f32 b1 h8 q64 k64 d64 full -> cpu_forward on Neoverse-V1: first", call));
+  EXPECT_EQ(call.problem, "forward f32 b1 h8 q64 k64 d64 full");
+  EXPECT_EQ(call.device, "Neoverse-V1");
+  for (const char* line : {"", "attune: ", "attune: nonsense -> x on y: z", "epoch 3", "attune: forward f32 -> x"})
+    EXPECT_FALSE(read_call(line, call)) << line;
+}
+TEST(TuneWatch, live_calls_become_rules_once) {
+  const std::string log = temporary("calls.log"), records = temporary("live_calls.jsonl"), out = temporary("live.tsv");
+  std::ofstream(log) << "epoch 1\nattune: forward f32 b1 h1 q32 k32 d64 full -> cpu_forward on " << this_cpu().name
+                     << ": first in the list\n"
+                     << "attune: forward f32 b1 h1 q32 k32 d64 full -> cpu_forward on Elsewhere: x\n";
+  Ran r = attune_says({"tune", records, "--watch", log, "--once", "--out", out});
+  EXPECT_EQ(r.code, 0) << r.err;
+  std::vector<Record> made;
+  ASSERT_TRUE(read_records(records, made).ok());
+  EXPECT_GE(made.size(), 1u);
+  EXPECT_TRUE(has(text_of(out), "# key\tforward f32 d64 full heads 1-16")) << text_of(out);
+  r = attune_says({"tune", records, "--watch", log, "--once", "--out", out});
+  std::vector<Record> again;
+  ASSERT_TRUE(read_records(records, again).ok());
+  EXPECT_EQ(again.size(), made.size()) << "a problem is measured once";
+}
+
+}  // namespace
+}  // namespace attune

@@ -1,0 +1,200 @@
+#include "tool/tune/file.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+
+#include "tool/text.h"
+
+namespace attune {
+namespace {
+
+constexpr std::string_view kKeyMark = "# key\t", kRowMark = "# row\t";
+
+RuleKey key_of(const Rule& r) {
+  return {.pass = r.pass, .dtype = r.dtype, .dim_qk = r.dim_qk, .dim_v = r.dim_v, .mask = r.mask, .few = r.few,
+          .min_heads = r.min_heads, .max_heads = r.max_heads};
+}
+Rule rule_of(const RuleKey& k, int length, const std::string& backend) {
+  return {.pass = k.pass, .dtype = k.dtype, .dim_qk = k.dim_qk, .dim_v = k.dim_v, .mask = k.mask,
+          .min_heads = k.min_heads, .max_heads = k.max_heads, .few = k.few, .min_len = length, .backend = backend};
+}
+// A problem that the key's rules decide, of that length.
+Problem sample_of(const RuleKey& k, int length) {
+  Problem p{.pass = k.pass};
+  p.dtype.q = k.dtype, p.dim_qk = k.dim_qk, p.dim_v = k.dim_v, p.mask.kind = k.mask;
+  p.len_q = k.few ? 1 : kFewQueries + 1, p.len_k = length, p.batch = int32_t(std::min<int64_t>(k.min_heads, INT32_MAX));
+  return p;
+}
+bool overlaps(const RuleKey& a, const RuleKey& b) {
+  RuleKey same = a;
+  same.min_heads = b.min_heads, same.max_heads = b.max_heads;
+  return same == b && a.min_heads <= b.max_heads && b.min_heads <= a.max_heads;
+}
+
+std::string percent(double share) { return without_zeros(fmt::format("{:.1f}", 100 * share)) + " %"; }
+
+std::string sentence_of(const Curves& c, const Choice& choice, const TuneSettings& s) {
+  const std::string& baseline = c.backends[c.baseline].backend;
+  if (c.backends.size() == 1) return join("only ", baseline, " was measured: there is nothing to choose");
+  std::string text = fmt::format("against {}, margin {}", baseline, percent(s.margin));
+  for (size_t b = 0; b < c.backends.size(); ++b)
+    if (b != c.baseline)
+      text += fmt::format("{} {} {}", text.find(": ") == text.npos ? ":" : ",", c.backends[b].backend,
+                          choice.from[b] ? fmt::format("from {}", *choice.from[b]) : "never");
+  return text;
+}
+
+// No tabs or line ends: it is one field.
+std::string field(std::string text) {
+  for (char& c : text)
+    if ((unsigned char)(c) < ' ' || c == 127) c = ' ';
+  return text;
+}
+std::string row_text(const Evidence& e) {
+  std::string gain = "-";
+  if (e.speed_up.interval.confidence > 0)
+    gain = std::isinf(e.speed_up.value) ? "the baseline cannot run"
+                                        : fmt::format("{} [{}, {}]", factor_text(e.speed_up.value),
+                                                      digits_text(e.speed_up.interval.low),
+                                                      digits_text(e.speed_up.interval.high));
+  return join(field(e.problem), "\t", field(e.timing), "\t", e.backend, "\t",
+              e.median_ns > 0 ? seconds_text(e.median_ns * 1e-9) : "-", "\t", gain,
+              e.note.empty() ? "" : "\t" + field(e.note));
+}
+
+}  // namespace
+
+std::vector<Rule> TunedFile::rules() const {
+  std::vector<Rule> all;
+  for (const TunedKey& k : keys) all.insert(all.end(), k.rules.begin(), k.rules.end());
+  return all;
+}
+
+TunedFile tune(const DeviceCurves& device, const std::vector<Rule>& before, const TuneSettings& settings) {
+  TunedFile file{.device = device.device, .measured = device.measured};
+  for (const KeyCurves& k : device.keys) {
+    Curves c = k.curves;
+    c.used.clear();
+    for (const int length : c.lengths) {
+      const Rule* const rule = k.key.apart ? nullptr : match(sample_of(k.key, length), before);
+      c.used.push_back(rule ? rule->backend : "");
+    }
+    const Choice choice = choose(c, settings);
+    TunedKey tuned{.key = k.key, .sentence = sentence_of(c, choice, settings)};
+    for (size_t n = 0; n < c.lengths.size() && !k.key.apart && c.backends.size() > 1; ++n)
+      if (n == 0 || choice.at[n] != choice.at[n - 1])
+        tuned.rules.push_back(rule_of(k.key, c.lengths[n], c.backends[choice.at[n]].backend));
+    for (const Evidence& e : k.rows) tuned.rows.push_back(row_text(e));
+    tuned.decided = c.backends.size() > 1;
+    for (const auto& from : choice.from)
+      if (from) tuned.from = std::min(*from, tuned.from.value_or(*from));
+    file.keys.push_back(std::move(tuned));
+  }
+  return file;
+}
+
+void keep(const TunedFile& before, TunedFile& now) {
+  std::vector<TunedKey> kept;
+  for (const TunedKey& old : before.keys) {
+    const bool replaced = std::any_of(now.keys.begin(), now.keys.end(),
+                                      [&](const TunedKey& k) { return overlaps(old.key, k.key); });
+    if (!replaced) kept.push_back(old);
+  }
+  now.keys.insert(now.keys.end(), kept.begin(), kept.end());
+  std::stable_sort(now.keys.begin(), now.keys.end(),
+                   [](const TunedKey& a, const TunedKey& b) { return a.key < b.key; });
+}
+
+std::string to_text(const TunedFile& f) {
+  std::string s = write_tuned({.device = f.device, .measured = f.measured});
+  for (const TunedKey& k : f.keys) {
+    s += join("\n", kKeyMark, name(k.key), ": ", field(k.sentence), "\n");
+    for (const Rule& r : k.rules) s += line_of(r) + "\n";
+    for (const std::string& row : k.rows) s += join(kRowMark, row, "\n");
+  }
+  return s;
+}
+
+std::string to_yaml(const TunedFile& f, const TuneSettings& settings) {
+  std::string s = fmt::format("# {}, {}; lengths from which a fused kernel is faster by {} or more, there and at every "
+                              "longer one\n# -1: never\nruntime:\n", f.device, f.measured, percent(settings.margin));
+  const auto line = [&](const char* word, auto belongs) {
+    bool any = false, never = false;
+    int from = 0;
+    for (const TunedKey& k : f.keys) {
+      if (!k.decided || !belongs(k.key)) continue;
+      any = true, never = never || !k.from;
+      from = std::max(from, k.from.value_or(0));
+    }
+    if (any) s += fmt::format("  {}: {}\n", word, never ? -1 : from);
+    else s += fmt::format("  # {}: no such row was measured\n", word);
+  };
+  line("fa2_min_len_win", [](const RuleKey& k) { return k.mask == MaskKind::window && !k.apart; });
+  line("fa2_min_len_cmp", [](const RuleKey& k) { return k.apart; });
+  return s;
+}
+
+Status from_text(std::string_view text, std::string_view path, TunedFile& out) {
+  Tuned tuned;
+  if (Status s = read_tuned(text, path, tuned); !s.ok()) return s;
+  TunedFile file{.device = tuned.device, .measured = tuned.measured};
+  size_t next = 0;  // of the rules
+  std::string title;
+  TunedKey* current = nullptr;
+  while (!text.empty()) {
+    std::string_view line = text.substr(0, text.find('\n'));
+    text.remove_prefix(std::min(text.size(), line.size() + 1));
+    if (line.ends_with('\r')) line.remove_suffix(1);
+    if (line.starts_with(kKeyMark)) {
+      current = nullptr;
+      const size_t colon = line.find(": ");
+      title = colon == line.npos ? "" : std::string(line.substr(colon + 2));
+    } else if (line.starts_with(kRowMark)) {
+      if (current) current->rows.emplace_back(line.substr(kRowMark.size()));
+    } else if (line.starts_with("rule\t")) {
+      const Rule& r = tuned.rules[next++];
+      auto own = std::find_if(file.keys.begin(), file.keys.end(),
+                              [&](const TunedKey& k) { return k.key == key_of(r); });
+      if (own == file.keys.end()) {
+        own = file.keys.insert(own, TunedKey{.key = key_of(r), .sentence = title});
+        title.clear();
+      }
+      own->rules.push_back(r);
+      current = &*own;
+    }
+  }
+  out = std::move(file);
+  return Status::good();
+}
+
+const TunedKey* find(const TunedFile& f, const Problem& p) {
+  for (const TunedKey& k : f.keys)
+    for (const Rule& r : k.rules)
+      if (Rule any = r; any.min_len = 1, match(p, std::span(&any, 1))) return &k;
+  return nullptr;
+}
+
+Status replace_file(const std::string& path, const std::string& text) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  const fs::path folder = fs::path(path).parent_path();
+  if (!folder.empty()) fs::create_directories(folder, error);
+  if (error) return Status::no(folder.string(), ": cannot be made: ", error.message());
+  const std::string next = join(path, ".", ::getpid());
+  std::ofstream file(next, std::ios::binary);
+  file << text;
+  file.close();
+  if (!file) return fs::remove(next, error), Status::no(path, ": cannot be written");
+  if (fs::exists(path, error)) fs::copy_file(path, path + ".before", fs::copy_options::overwrite_existing, error);
+  if (!error) fs::rename(next, path, error);
+  if (!error) return Status::good();
+  const std::string why = error.message();
+  return fs::remove(next, error), Status::no(path, ": cannot be written: ", why);
+}
+
+}  // namespace attune

@@ -1,0 +1,59 @@
+#include "tool/tune/threshold.h"
+
+#include <cmath>
+
+namespace attune {
+namespace {
+
+// Faster than the A/A spread may claim, and surely faster at all.
+bool beats(const Point& a, const Point& b, double spread) {
+  const double gain = b.log_time - a.log_time;
+  return gain > std::log1p(spread) && gain > std::hypot(a.half, b.half);
+}
+
+}  // namespace
+
+std::optional<int> threshold(const Curves& c, size_t backend, const TuneSettings& s) {
+  const Curve& curve = c.backends[backend];
+  std::optional<int> from;
+  for (size_t n = c.lengths.size(); n-- > 0;) {
+    // Where the baseline cannot run, something is in use for want of it and not for its speed.
+    const bool in_use = n < c.used.size() && c.used[n] == curve.backend && c.backends[c.baseline].points[n].measured;
+    const Point& p = curve.points[n];
+    const double needed = 1 + s.margin - (in_use ? s.hysteresis : 0);
+    if (!p.measured || p.low < needed) break;
+    if (!std::isnan(p.low)) from = c.lengths[n];
+  }
+  return from;
+}
+
+Choice choose(const Curves& c, const TuneSettings& s) {
+  Choice choice;
+  for (size_t b = 0; b < c.backends.size(); ++b)
+    choice.from.push_back(b == c.baseline ? std::nullopt : threshold(c, b, s));
+  choice.at.assign(c.lengths.size(), c.baseline);
+  std::optional<size_t> longer;  // what the next longer length chose
+  for (size_t n = c.lengths.size(); n-- > 0;) {
+    const auto may = [&](size_t b) { return choice.from[b] && *choice.from[b] <= c.lengths[n]; };
+    std::optional<size_t> best;
+    for (size_t b = 0; b < c.backends.size(); ++b)
+      if (may(b) && n < c.used.size() && c.used[n] == c.backends[b].backend) best = b;
+    if (!best && longer && may(*longer)) best = longer;
+    for (size_t b = 0; b < c.backends.size(); ++b) {
+      if (!may(b)) continue;
+      const double spread = n < c.spread.size() ? c.spread[n] : 0;
+      if (!best || beats(c.backends[b].points[n], c.backends[*best].points[n], spread)) best = b;
+    }
+    // Nothing may be used: the baseline, or where that cannot run the first that can.
+    if (!best) {
+      best = c.baseline;
+      for (size_t b = c.backends.size(); b-- > 0;)
+        if (!c.backends[c.baseline].points[n].measured && c.backends[b].points[n].measured) best = b;
+    }
+    choice.at[n] = *best;
+    longer = best;
+  }
+  return choice;
+}
+
+}  // namespace attune

@@ -1,0 +1,48 @@
+// The one rule by which a measurement becomes a choice; pure. A backend is used from the smallest length at which the
+// lower bound of its speed-up over the baseline is at least 1 + margin, there and at every longer length; where there
+// is no such length, never. Of several that may be used at a length the fastest is, and what was in use stays in use
+// until something is faster by more than the A/A spread.
+#pragma once
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace attune {
+
+// One backend at one length: over all rows of its key there.
+struct Point {
+  bool measured = false;  // every row, and right
+  // The smallest lower bound of the speed-up over the baseline; infinite where that cannot run, not a number where
+  // nobody tried it: such a length says nothing.
+  double low = 0;
+  double log_time = 0;    // mean over the rows of the logarithm of its median
+  double half = 0;        // half the width of the interval of log_time
+};
+
+struct Curve {
+  std::string backend{};
+  std::vector<Point> points{};  // one for each length
+};
+
+struct Curves {
+  std::vector<int> lengths{};     // ascending, as measured
+  std::vector<Curve> backends{};  // in the order that decides where nothing was measured
+  size_t baseline = 0;            // of backends
+  std::vector<double> spread{};   // A/A, at each length
+  std::vector<std::string> used{};  // what the rules so far choose at each length; "" where they say nothing
+};
+
+struct TuneSettings {
+  double margin = 0.2;
+  double hysteresis = 0.05;  // a backend in use stays from 1 + margin - hysteresis
+};
+
+struct Choice {
+  std::vector<std::optional<int>> from{};  // of each backend, the length of its threshold; the baseline has none
+  std::vector<size_t> at{};                // the backend at each length
+};
+
+std::optional<int> threshold(const Curves&, size_t backend, const TuneSettings&);
+Choice choose(const Curves&, const TuneSettings&);
+
+}  // namespace attune
