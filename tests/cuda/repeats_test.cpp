@@ -1,14 +1,12 @@
-// A thousand runs of sm90_forward give the same bits. Which block takes which tile differs from run to run, more so
-// beside another kernel, and nothing of a result may depend on it. Results are compared on the GPU: a run costs
-// microseconds, and fetching what it wrote costs milliseconds.
+// A thousand runs of sm90_forward give the same bits, and two hundred of sm90_backward that are to be reproducible.
+// Which block takes which tile differs from run to run, more so beside another kernel, and nothing of a result may
+// depend on it. Results are compared on the GPU: a run costs microseconds, fetching what it wrote costs milliseconds.
 #include "machine/cuda/events.h"
 #include "tests/cuda/differences.h"
 #include "tests/cuda/gpu.h"
 
 namespace attune {
 namespace {
-
-constexpr int kRuns = 1000;
 
 class Repeats : public OnGpu {
  protected:
@@ -17,6 +15,7 @@ class Repeats : public OnGpu {
     if (IsSkipped() || HasFatalFailure()) return;
     ASSERT_EQ(count_.allocate(0, sizeof(unsigned long long)).message, "");
     ASSERT_EQ(cuda::fill(count_.data(), 0, count_.bytes(), stream_.get()).message, "");
+    ASSERT_EQ(beside_.open(0).message, "");
   }
   unsigned long long* count() const { return reinterpret_cast<unsigned long long*>(count_.data()); }
   unsigned long long counted() const {
@@ -24,7 +23,11 @@ class Repeats : public OnGpu {
     EXPECT_EQ(cuda::copy_from(&n, count_.data(), sizeof n, stream_.get()).message, "");
     return n;
   }
+  // Whether all runs of a line leave the same bits, beside another kernel.
+  void same_bits(const Backend& b, const char* line, std::initializer_list<Role> roles, int runs, bool* few = nullptr);
+
   cuda::Memory count_{};
+  cuda::OwnStream beside_{};
 };
 
 // The memory of an output from its first element to its last, what it held before any run, and what the first one left.
@@ -46,6 +49,36 @@ struct Kept {
   }
   bool restore(void* stream) const { return cuda::copy_inside(data, before.data(), bytes, stream).ok(); }
 };
+
+void Repeats::same_bits(const Backend& b, const char* line, std::initializer_list<Role> roles, int runs, bool* few) {
+  SCOPED_TRACE(line);
+  void* const stream = stream_.get();
+  Placed other("forward bf16 b1 h4 q400 k400 d64 full", 0), on(line, 0);
+  ASSERT_EQ(other.plan_for(*find_backend("sm80_forward"), gpu_).message, "");
+  ASSERT_EQ(on.plan_for(b, gpu_).message, "");
+  ASSERT_TRUE(on.fits());
+  if (few) *few |= on.plan().splits > 1;
+  std::vector<Kept> kept;
+  for (const Role r : roles)
+    if (on.args().given(r)) kept.emplace_back(on.args()[r], stream);
+  ASSERT_EQ(on.run(stream).message, "");
+  for (const Kept& k : kept) k.keep(k.first, stream);
+  ASSERT_EQ(cuda::fill(count_.data(), 0, count_.bytes(), stream).message, "");
+  for (const Kept& k : kept)  // it wrote something: else runs that write nothing would be alike
+    ASSERT_EQ(count_differences(k.first.data(), k.before.data(), k.bytes, count(), stream).message, "");
+  ASSERT_GT(counted(), 0u);
+  ASSERT_EQ(cuda::fill(count_.data(), 0, count_.bytes(), stream).message, "");
+  for (int n = 1; n < runs; ++n) {
+    bool enqueued = n % 4 || other.run(beside_.get()).ok();
+    for (const Kept& k : kept) enqueued = enqueued && k.restore(stream);
+    enqueued = enqueued && on.run(stream).ok();
+    for (const Kept& k : kept)
+      enqueued = enqueued && count_differences(k.data, k.first.data(), k.bytes, count(), stream).ok();
+    ASSERT_TRUE(enqueued) << "run " << n + 1;
+  }
+  EXPECT_EQ(counted(), 0u) << "bytes, of " << runs << " runs";
+  ASSERT_EQ(cuda::wait_all(0).message, "");
+}
 
 TEST_F(Repeats, one_byte_that_differs_is_found) {
   constexpr size_t kBytes = 1000003;
@@ -95,40 +128,30 @@ TEST_F(Repeats, a_thousand_runs_of_sm90_forward_give_the_same_bits) {
   const Backend* b = find_backend("sm90_forward");
   if (!b || gpu_.arch != 90)
     GTEST_SKIP() << "sm90_forward needs a GPU of arch 90, " << gpu_.name << " is " << gpu_.arch;
-  void* const stream = stream_.get();
-  Placed other("forward bf16 b1 h4 q400 k400 d64 full", 0);
-  ASSERT_EQ(other.plan_for(*find_backend("sm80_forward"), gpu_).message, "");
-  cuda::OwnStream beside;
-  ASSERT_EQ(beside.open(0).message, "");
-  int few = 0;
-  for (const char* line : kLines) {
-    SCOPED_TRACE(line);
-    Placed on(line, 0);
-    ASSERT_EQ(on.plan_for(*b, gpu_).message, "");
-    ASSERT_TRUE(on.fits());
-    few += on.plan().splits > 1;
-    std::vector<Kept> kept;
-    for (const Role r : {Role::out, Role::lse})
-      if (on.args().given(r)) kept.emplace_back(on.args()[r], stream);
-    ASSERT_EQ(on.run(stream).message, "");
-    for (const Kept& k : kept) k.keep(k.first, stream);
-    ASSERT_EQ(cuda::fill(count_.data(), 0, count_.bytes(), stream).message, "");
-    for (const Kept& k : kept)  // it wrote something: else a thousand runs that write nothing would be alike
-      ASSERT_EQ(count_differences(k.first.data(), k.before.data(), k.bytes, count(), stream).message, "");
-    ASSERT_GT(counted(), 0u);
-    ASSERT_EQ(cuda::fill(count_.data(), 0, count_.bytes(), stream).message, "");
-    for (int n = 1; n < kRuns; ++n) {
-      bool enqueued = n % 4 || other.run(beside.get()).ok();
-      for (const Kept& k : kept) enqueued = enqueued && k.restore(stream);
-      enqueued = enqueued && on.run(stream).ok();
-      for (const Kept& k : kept)
-        enqueued = enqueued && count_differences(k.data, k.first.data(), k.bytes, count(), stream).ok();
-      ASSERT_TRUE(enqueued) << "run " << n + 1;
-    }
-    EXPECT_EQ(counted(), 0u) << "bytes, of " << kRuns << " runs";
-  }
-  EXPECT_GT(few, 0) << "no line has few tiles of queries";
-  ASSERT_EQ(cuda::wait_all(0).message, "");
+  bool few = false;
+  for (const char* line : kLines) same_bits(*b, line, {Role::out, Role::lse}, 1000, &few);
+  EXPECT_TRUE(few) << "no line has few tiles of queries";
+}
+
+TEST_F(Repeats, two_hundred_reproducible_runs_of_sm90_backward_give_the_same_bits) {
+  // Each query tile of dQ is added to by many key tiles.
+  constexpr const char* kLines[] = {
+      "backward bf16 b1 h16/4 q1600 k1600 d64 causal repro=run",
+      "backward bf16 b1 h16/4 q1600 k1600 d64 full repro=run",
+      "backward f16 b1 h16/4 q1100 k1300 d128 causal repro=run",
+      "backward bf16 b1 h16/4 q1100 k1300 d128 full repro=run",
+      "backward bf16 b1 h16/4 q1500 k1500 d128 window400,100 repro=run",
+      "backward f16 b1 h8/2 q800 k800 d192/128 causal repro=run",
+      "backward bf16 b1 h8/2 q800 k800 d256 full repro=run",
+      "backward bf16 b8 h8/4 q700 k700 d64 causal ragged repro=run | seed=2 drawn",
+      "backward bf16 b8 h8/4 q700 k700 d128 full ragged repro=batch | seed=3 drawn",
+      "backward bf16 b1 h8/4 q900 k900 d64 causal softcap dropout repro=run",
+      "backward bf16 b1 h8/4 q900 k900 d128 full alibi repro=run",
+  };
+  const Backend* b = find_backend("sm90_backward");
+  if (!b || gpu_.arch != 90)
+    GTEST_SKIP() << "sm90_backward needs a GPU of arch 90, " << gpu_.name << " is " << gpu_.arch;
+  for (const char* line : kLines) same_bits(*b, line, {Role::dq, Role::dk, Role::dv}, 200);
 }
 
 }  // namespace
