@@ -4,8 +4,7 @@
 // A warp owns 16 or 32 rows: with 32, every fragment of K and V feeds two products. The reference of a row moves only
 // when its maximum grew by more than 2^kLazy, row by row: a row's bits do not depend on what shares its tile.
 #pragma once
-#include "attention/forward.sm80.place.h"
-#include "core/score.h"
+#include "attention/forward.sm80.options.h"
 #include "machine/sm80/memory.h"
 
 namespace attune::sm80 {
@@ -234,13 +233,12 @@ struct Forward {
     }
   }
 
-  // The options, and what a row does not see. Without options only tiles at the edge come here.
-  __device__ void hide(Accumulator (&s)[kM][TileK / 8], Tile t, const General* score) const {
+  // What a row does not see. Without options only tiles at the edge come here.
+  __device__ void hide(Accumulator (&s)[kM][TileK / 8], Tile t) const {
 #pragma unroll
     for (int m = 0; m < kM; ++m)
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const int i = WithOptions ? position(at.first + row_of(m, half)) : 0;
         const int2 keys = seen[row_of(m, half)];
         const int column = t.first + lane % 4 * 2, from = keys.x - column, until = min(keys.y, t.last) - column;
 #pragma unroll
@@ -249,7 +247,6 @@ struct Forward {
           for (int e = 0; e < 2; ++e) {
             float& y = s[m][n].c[2 * half + e];
             if (n * 8 + e < from || n * 8 + e >= until) y = -INFINITY;
-            else if constexpr (WithOptions) y = score->logit(y, i, column + n * 8 + e);
           }
       }
   }
@@ -287,16 +284,6 @@ struct Forward {
           for (int e = 0; e < 4; ++e) o[m][d].c[e] *= factor[e / 2];
       }
     }
-  }
-
-  __device__ void drop(Accumulator (&s)[kM][TileK / 8], Tile t, const General& score) const {
-#pragma unroll
-    for (int m = 0; m < kM; ++m)
-#pragma unroll
-      for (int n = 0; n < TileK / 8; ++n)
-#pragma unroll
-        for (int e = 0; e < 4; ++e)
-          s[m][n].c[e] *= score.keep(position(at.first + row_of(m, e / 2)), t.first + n * 8 + lane % 4 * 2 + e % 2);
   }
 
   // o += p v, fragments of v running ahead likewise.
@@ -348,7 +335,7 @@ struct Forward {
 #pragma unroll
       for (int d = 0; d < DimV / 8; ++d) o[m][d] = {};
     }
-    const float scale = WithOptions ? 1.f : scale_of(p, a) * kLog2e;
+    const float scale = WithOptions ? kLog2e : scale_of(p, a) * kLog2e;
     General score(p, a, at.seq, at.b, at.head_q);
     for (int n = at.tiles - 1; n >= 0; --n) {
       const Tile t = tile(at, n);
@@ -359,10 +346,11 @@ struct Forward {
       close_group();
       Accumulator s[kM][TileK / 8];
       scores(s);
-      if (WithOptions || t.partial) hide(s, t, &score);
+      if constexpr (WithOptions) apply_options(*this, s, t, score);
+      if (WithOptions || t.partial) hide(s, t);
       admit(s, scale);
       if constexpr (WithOptions)
-        if (p.has(Option::dropout)) drop(s, t, score);
+        if (p.has(Option::dropout)) drop_weights(*this, s, t, score);
       wait_groups<0>();
       __syncthreads();
       if (n > 0) load_keys<TileOfK>(at, Role::k, k_shared, p.dim_qk, tile(at, n - 1));
