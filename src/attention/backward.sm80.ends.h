@@ -238,26 +238,11 @@ static __global__ void __launch_bounds__(256) clear_kernel(const __grid_constant
   }
 }
 
-// One pair: from a dot product and dP to the weight that multiplies dO, and to dS as it is kept. With options the
-// gradient of a bias is added to, but for a block's: whoever has the block sums d_logit.
-struct Pair { float p, ds, d_logit; };
-template <bool WithOptions>
-__device__ inline Pair differentiate(const DenseArgs& a, const General* score, float scale, Kept kept, float dot,
-                                     float dp, float2 row, int i, int j, bool hidden) {
-  if constexpr (!WithOptions) {
-    const float weight = exp2_fast(fmaf(dot, scale, -row.x));
-    return {weight, weight * fmaf(dp, kept.in, -row.y), 0.f};
-  } else {
-    if (hidden || row.x == INFINITY) return {0.f, 0.f, 0.f};
-    const float weight = exp2_fast(score->logit(dot, i, j) - row.x), keep = score->keep(i, j);
-    const float ds = weight * fmaf(keep * kept.in, dp, -row.y), d_logit = ds * kept.out;
-    if (score->bias && a.given(Role::d_bias)) {
-      const Tensor& t = a[Role::d_bias];
-      atomicAdd(reinterpret_cast<float*>(row_address(t, score->batch, i, score->head)) + (t.extent.dim == 1 ? 0 : j),
-                d_logit);
-    }
-    return {weight * keep, ds * score->slope_of_logit(dot), d_logit};
-  }
+// One pair without options: from a dot product and dP to the weight that multiplies dO, and to dS as it is kept.
+struct Pair { float p, ds; };
+__device__ inline Pair differentiate(float scale, Kept kept, float dot, float dp, float2 row) {
+  const float weight = exp2_fast(fmaf(dot, scale, -row.x));
+  return {weight, weight * fmaf(dp, kept.in, -row.y)};
 }
 
 }  // namespace attune::sm80

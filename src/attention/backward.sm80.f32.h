@@ -164,8 +164,8 @@ struct BackwardF32 {
       for (int e = 0; e < 4; ++e) {
         const int c = n * 8 + e % 2;
         const bool hidden = t.partial && (c < from[e / 2] || c >= until[e / 2]);
-        const Pair pair = differentiate<false>(a, nullptr, scale, Kept{}, hidden ? -INFINITY : s[n].c[e], dp[n].c[e],
-                                               of_row(c, e / 2), 0, 0, false);
+        const Pair pair =
+            differentiate(scale, Kept{}, hidden ? -INFINITY : s[n].c[e], dp[n].c[e], of_row(c, e / 2));
         s[n].c[e] = pair.p, dp[n].c[e] = pair.ds;
       }
   }

@@ -9,6 +9,7 @@
 // dQ of one tile is beside the scores of the next: exponentials and barriers of one warp are covered by products of
 // another. dQ is added up in global memory, in fragments; in a reproducible run block after block, in turns.
 #pragma once
+#include "attention/backward.sm80.options.h"
 #include "attention/backward.sm80.walk.h"
 
 namespace attune::sm80 {
@@ -211,31 +212,31 @@ struct BackwardKeys : KeyWalk<Shape> {
           dp[m][n].c[e] = weight[m][n].c[e] * fmaf(dp[m][n].c[e], x.kept.in, e % 2 ? -two.w : -two.y);
     }
   }
+  struct Pairs {
+    const BackwardKeys& of;
+    const Visit& t;
+    const float4* rows;
+    int query, key;  // of (0, 0, 0); key in its tile
+    int last_i, last_j;
+    __device__ int i(int, int n, int e) const { return query + n * 8 + e % 2; }
+    __device__ int in_tile(int m, int e) const { return key + m * 16 + e / 2 * 8; }
+    __device__ int j(int m, int, int e) const { return of.at.first + in_tile(m, e); }
+    __device__ float2 row(int, int n, int e) const {
+      const float4 two = rows[n * 4 + of.lane % 4];
+      return e % 2 ? float2{two.z, two.w} : float2{two.x, two.y};
+    }
+    __device__ bool hidden(int m, int n, int e) const {
+      const int2 by = of.seen[in_tile(m, e)];
+      return i(m, n, e) < max(by.x, t.from) || i(m, n, e) >= min(by.y, t.until);
+    }
+  };
   __device__ void weigh_with_options(Part& s, Part& dp, int number, int first, const float4* rows) const {
     const Visit t = at.visit[number % 4];
     General score(p, a, at.seq, at.b, at.head_kv * at.group + t.head);
     if (score.block_bias) score.entry = this->entries->of_visit[number % 4];
-    float block = 0.f;
-#pragma unroll
-    for (int m = 0; m < kM; ++m)
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int key = warp_k() * kKeys + m * 16 + half * 8 + lane / 4;
-        const int from = max(seen[key].x, t.from), until = min(seen[key].y, t.until);
-#pragma unroll
-        for (int n = 0; n < kStep / 8; ++n) {
-          const float4 two = rows[n * 4 + lane % 4];
-#pragma unroll
-          for (int e = 0; e < 2; ++e) {
-            const int i = t.first + first + n * 8 + lane % 4 * 2 + e;
-            float &weight = s[m][n].c[2 * half + e], &ds = dp[m][n].c[2 * half + e];
-            const float2 row = e ? float2{two.z, two.w} : float2{two.x, two.y};
-            const Pair pair = differentiate<true>(a, &score, x.scale, x.kept, weight, ds, row, i, at.first + key,
-                                                  i < from || i >= until);
-            weight = pair.p, ds = pair.ds, block += pair.d_logit;
-          }
-        }
-      }
+    const Pairs pairs{*this, t, rows, t.first + first + lane % 4 * 2, warp_k() * kKeys + lane / 4,
+                      at.seq.len_q - 1, at.seq.len_k - 1};
+    float block = differentiate_pairs(pairs, a, score, x.kept, s, dp);
     if (!score.block_bias || !a.given(Role::d_bias)) return;
     for (int step = 16; step; step /= 2) block += __shfl_xor_sync(~0u, block, step);
     if (lane == 0) atomicAdd(static_cast<float*>(a[Role::d_bias].data) + score.entry, block);

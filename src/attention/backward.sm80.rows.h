@@ -144,31 +144,36 @@ struct BackwardRows {
     }
   }
 
+  struct Pairs {
+    const BackwardRows& of;
+    const Tile& t;
+    const float2 (&rows)[2];
+    int first, key;  // of (0, 0, 0): the row in its tile, the key
+    int last_i, last_j;
+    __device__ int in_tile(int e) const { return first + e / 2 * 8; }
+    __device__ int i(int, int, int e) const { return of.at.first + in_tile(e); }
+    __device__ int j(int, int n, int e) const { return key + n * 8 + e % 2; }
+    __device__ float2 row(int, int, int e) const { return rows[e / 2]; }
+    __device__ bool hidden(int m, int n, int e) const {
+      const int2 keys = of.seen[in_tile(e)];
+      return j(m, n, e) < keys.x || j(m, n, e) >= min(keys.y, t.last);
+    }
+  };
   __device__ void compute(const Tile& t, int stage, const float2 (&row)[2]) {
-    Accumulator s[kTileK / 8], dp[kTileK / 8];
-    product<TileOfQ, TileOfK, Dim>(s, shared, k_shared(stage));
-    product<TileOfO, TileOfV, DimV>(dp, shared + kO, v_shared(stage));
+    Accumulator s[1][kTileK / 8], dp[1][kTileK / 8];
+    product<TileOfQ, TileOfK, Dim>(s[0], shared, k_shared(stage));
+    product<TileOfO, TileOfV, DimV>(dp[0], shared + kO, v_shared(stage));
     refresh();
-    const General score(p, a, at.seq, at.b, at.head);
+    General score(p, a, at.seq, at.b, at.head);
+    score.bias = nullptr, score.block_bias = nullptr;  // a reproducible run has none, so their code is not compiled
+    const Pairs pairs{*this, t, row, warp * 16 + lane / 4, t.first + lane % 4 * 2, at.seq.len_q - 1, at.seq.len_k - 1};
+    differentiate_pairs(pairs, a, score, x.kept, s, dp);
     uint32_t ds[kTileK / 8][2];
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int r = warp * 16 + half * 8 + lane / 4, i = at.first + r;
-      const int from = seen[r].x, until = min(seen[r].y, t.last);
+    for (int n = 0; n < kTileK / 8; ++n)
 #pragma unroll
-      for (int n = 0; n < kTileK / 8; ++n) {
-        float two[2];
-#pragma unroll
-        for (int e = 0; e < 2; ++e) {
-          const int j = t.first + n * 8 + lane % 4 * 2 + e;
-          const bool hidden = j < from || j >= until;
-          two[e] = differentiate<true>(a, &score, x.scale, x.kept, s[n].c[2 * half + e], dp[n].c[2 * half + e],
-                                       row[half], i, j, hidden)
-                       .ds;
-        }
-        ds[n][half] = pack<T>(two[0], two[1]);
-      }
-    }
+      for (int half = 0; half < 2; ++half)
+        ds[n][half] = pack<T>(dp[0][n].c[2 * half], dp[0][n].c[2 * half + 1]);
     refresh();
     const uint32_t k_first = k_shared(stage) + TileOfK::offset(lane % 16, lane / 16 * 8);
 #pragma unroll
