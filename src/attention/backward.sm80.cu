@@ -139,19 +139,7 @@ Status shape(Plan& plan, const Planner&) {
 
 // Loads and stores are 16 bytes wide.
 Status fits(const Plan&, const Args& a) {
-  for (const Role r : {Role::q, Role::k, Role::v, Role::out, Role::d_out, Role::dq, Role::dk, Role::dv}) {
-    if (!a.given(r)) continue;
-    const Tensor& t = a[r];
-    const int64_t size = size_of(t.dtype);
-    if (reinterpret_cast<uintptr_t>(t.data) % 16)
-      return Status::no(kWho, ": ", name(r), " does not begin at a multiple of 16 bytes");
-    for (const auto& [step, axis] :
-         {std::pair{t.stride.batch, "batch"}, {t.stride.seq, "seq"}, {t.stride.head, "head"}})
-      if (step * size % 16)
-        return Status::no(kWho, ": ", name(r), " has a ", axis, " stride of ", step,
-                          " elements, not a multiple of 16 bytes");
-  }
-  return Status::good();
+  return check_pieces(kWho, a, {Role::q, Role::k, Role::v, Role::out, Role::d_out, Role::dq, Role::dk, Role::dv});
 }
 
 bool any_given(const Args& a, std::initializer_list<Role> roles) {

@@ -90,15 +90,7 @@ Status fits(const Plan& plan, const Args& a) {
   if (a.given(Role::cache_index)) return Status::no(kWho, ": does not serve cache_index: sequences may share keys");
   for (const Role r : {Role::q, Role::k, Role::v, Role::out, Role::d_out, Role::dq, Role::dk, Role::dv}) {
     if (!a.given(r)) continue;
-    const Tensor& t = a[r];
-    if (t.extent.seq == 0 || t.extent.batch == 0) continue;  // nothing to address
-    if (reinterpret_cast<uintptr_t>(t.data) % 16)
-      return Status::no(kWho, ": ", name(r), " does not begin at a multiple of 16 bytes");
-    const struct { int64_t step; int32_t extent; } axes[] = {
-        {t.stride.batch, t.extent.batch}, {t.stride.seq, t.extent.seq}, {t.stride.head, t.extent.head}};
-    for (const auto& [step, extent] : axes)
-      if (step * size_of(t.dtype) % 16 || (step == 0 && extent > 1))
-        return Status::no(kWho, ": ", name(r), " has a stride of ", step, " elements: not a multiple of 16 bytes");
+    if (Status s = cuda::mappable(kWho, r, a[r]); !s.ok()) return s;
   }
   return sm90::is_wide(plan.problem) ? sm90::wide_fits(kWho, plan, a) : Status::good();
 }

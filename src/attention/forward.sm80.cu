@@ -180,21 +180,7 @@ Status shape(Plan& plan, const Planner&) {
 }
 
 // Loads and stores are 16 bytes wide.
-Status fits(const Plan&, const Args& a) {
-  for (const Role r : {Role::q, Role::k, Role::v, Role::out}) {
-    const Tensor& t = a[r];
-    const int64_t size = size_of(t.dtype);
-    if (reinterpret_cast<uintptr_t>(t.data) % 16)
-      return Status::no(kWho, ": ", name(r), " does not begin at a multiple of 16 bytes");
-    const std::pair<int64_t, const char*> steps[] = {
-        {t.stride.batch, "batch"}, {t.stride.seq, "seq"}, {t.stride.head, "head"}};
-    for (const auto& [step, axis] : steps)
-      if (step * size % 16)
-        return Status::no(kWho, ": ", name(r), " has a ", axis, " stride of ", step,
-                          " elements, not a multiple of 16 bytes");
-  }
-  return Status::good();
-}
+Status fits(const Plan&, const Args& a) { return check_pieces(kWho, a, {Role::q, Role::k, Role::v, Role::out}); }
 
 Status attend(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
   const Problem& p = plan.problem;

@@ -126,19 +126,10 @@ bool shared(const Args& a, int64_t Strides::*axis) { return !(a[Role::k].stride.
 
 Status fits(const Plan&, const Args& a) {
   for (const Role r : {Role::q, Role::k, Role::v, Role::out}) {
-    const Tensor& t = a[r];
-    if (t.extent.seq == 0 || t.extent.batch == 0) continue;  // nothing to address
-    const int64_t size = size_of(t.dtype);
-    if (reinterpret_cast<uintptr_t>(t.data) % 16)
-      return Status::no(kWho, ": ", name(r), " does not begin at a multiple of 16 bytes");
-    const bool keys = r == Role::k || r == Role::v;
-    const struct { int64_t step; bool one; } axes[] = {
-        {t.stride.batch, t.extent.batch <= 1 || (keys && shared(a, &Strides::batch))},
-        {t.stride.seq, t.extent.seq <= 1},
-        {t.stride.head, t.extent.head <= 1 || (keys && shared(a, &Strides::head))}};
-    for (const auto& [step, one] : axes)
-      if (step * size % 16 || (step == 0 && !one))
-        return Status::no(kWho, ": ", name(r), " has a stride of ", step, " elements: not a multiple of 16 bytes");
+    Tensor t = a[r];
+    if ((r == Role::k || r == Role::v) && shared(a, &Strides::batch)) t.extent.batch = std::min(t.extent.batch, 1);
+    if ((r == Role::k || r == Role::v) && shared(a, &Strides::head)) t.extent.head = std::min(t.extent.head, 1);
+    if (Status s = cuda::mappable(kWho, r, t); !s.ok()) return s;
   }
   return Status::good();
 }

@@ -121,17 +121,14 @@ Status shape(Plan& plan, const Planner&) {
   return Status::good();
 }
 
-// Loads are 16 bytes wide, but for f32, which takes what there is.
 bool aligned(const Tensor& t) {
   const int64_t strides = t.stride.batch | t.stride.seq | t.stride.head;
   return reinterpret_cast<uintptr_t>(t.data) % 16 == 0 && strides * size_of(t.dtype) % 16 == 0;
 }
+// Loads are 16 bytes wide, but for f32, which takes what there is.
 Status fits(const Plan& plan, const Args& a) {
   if (plan.problem.dtype.q == DType::f32) return Status::good();
-  for (const Role r : {Role::q, Role::k})
-    if (!aligned(a[r]))
-      return Status::no(kWho, ": ", name(r), " does not begin at a multiple of 16 bytes, or a stride of it is none");
-  return Status::good();
+  return check_pieces(kWho, a, {Role::q, Role::k});
 }
 
 Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {

@@ -55,9 +55,8 @@ Status shape(Plan& plan, const Planner&) {
   return Status::good();
 }
 
-Status fits(const Plan&, const Args& a) {
-  return sm80::selected_fits(kWho, a, {Role::q, Role::k, Role::v, Role::out});
-}
+// Loads and stores are 16 bytes wide.
+Status fits(const Plan&, const Args& a) { return check_pieces(kWho, a, {Role::q, Role::k, Role::v, Role::out}); }
 
 Status merge(const Plan& plan, const Args& a, const sm80::SelectedParams& x, Stream stream) {
   const Problem& p = plan.problem;

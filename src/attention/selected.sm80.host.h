@@ -91,21 +91,4 @@ inline Status selected_supports(std::string_view who, Pass pass, const Problem& 
   return Status::good();
 }
 
-// Loads and stores are 16 bytes wide.
-inline Status selected_fits(std::string_view who, const Args& a, std::initializer_list<Role> roles) {
-  for (const Role r : roles) {
-    if (!a.given(r)) continue;
-    const Tensor& t = a[r];
-    const int64_t size = size_of(t.dtype);
-    if (reinterpret_cast<uintptr_t>(t.data) % 16)
-      return Status::no(who, ": ", name(r), " does not begin at a multiple of 16 bytes");
-    for (const auto& [step, axis] :
-         {std::pair{t.stride.batch, "batch"}, {t.stride.seq, "seq"}, {t.stride.head, "head"}})
-      if (step * size % 16)
-        return Status::no(who, ": ", name(r), " has a ", axis, " stride of ", step,
-                          " elements, not a multiple of 16 bytes");
-  }
-  return Status::good();
-}
-
 }  // namespace attune::sm80

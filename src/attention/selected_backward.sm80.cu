@@ -94,8 +94,7 @@ Status shape(Plan& plan, const Planner&) {
 Status fits(const Plan&, const Args& a) {
   if (a.given(Role::cache_index))
     return Status::no(kWho, ": cache_index is given, and sequences that share keys would write one gradient");
-  return sm80::selected_fits(
-      kWho, a, {Role::q, Role::k, Role::v, Role::out, Role::d_out, Role::dq, Role::dk, Role::dv});
+  return check_pieces(kWho, a, {Role::q, Role::k, Role::v, Role::out, Role::d_out, Role::dq, Role::dk, Role::dv});
 }
 
 class Run {

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <iterator>
 #include <optional>
+#include <utility>
 
 #include "core/overlap.h"
 #include "core/variants.h"
@@ -285,6 +286,25 @@ Status check(const Problem& p, const Args& a) {
       return refuse(w, role[n], a, variant);
   if (Status s = check_numbers(p, a); !s.ok()) return s;
   return check_memory(p, a, variant, role, count);
+}
+
+Status check_pieces(std::string_view who, Role r, const Tensor& t) {
+  if (reinterpret_cast<uintptr_t>(t.data) % 16)
+    return Status::no(who, ": ", name(r), " does not begin at a multiple of 16 bytes");
+  const std::pair<int64_t, const char*> steps[] = {
+      {t.stride.batch, "batch"}, {t.stride.seq, "seq"}, {t.stride.head, "head"}};
+  for (const auto& [step, axis] : steps)
+    if (step * size_of(t.dtype) % 16)
+      return Status::no(who, ": ", name(r), " has a ", axis, " stride of ", step,
+                        " elements, not a multiple of 16 bytes");
+  return Status::good();
+}
+
+Status check_pieces(std::string_view who, const Args& a, std::initializer_list<Role> roles) {
+  for (const Role r : roles)
+    if (a.given(r))
+      if (Status s = check_pieces(who, r, a[r]); !s.ok()) return s;
+  return Status::good();
 }
 
 }  // namespace attune

@@ -103,27 +103,6 @@ TEST_F(GpuChain, standard_plans_a_third_matrix_for_the_gradient_of_a_bias) {
   EXPECT_EQ(biased - plain, size_t(2) * 4 * 512 * 512 * 4);
 }
 
-// Arguments of a plain call, with q one element past an aligned address.
-struct Call {
-  Problem p;
-  Args args{};
-  explicit Call(std::string_view line) : p(problem(line)) {
-    const bool backward = p.pass == Pass::backward;
-    for (const Role r : {Role::q, Role::out, Role::k, Role::v}) give(r, r == Role::q || r == Role::out);
-    if (backward)
-      for (const Role r : {Role::d_out, Role::dq, Role::dk, Role::dv}) give(r, r == Role::d_out || r == Role::dq);
-  }
-  void give(Role r, bool of_queries) {
-    const int32_t seq = of_queries ? p.len_q : p.len_k, head = of_queries ? p.heads_q : p.heads_kv;
-    args[r] = {reinterpret_cast<void*>(uintptr_t(1) << 20), p.dtype.q, DeviceKind::cuda, 0,
-               {p.batch, seq, head, p.dim_qk}, {int64_t(seq) * head * p.dim_qk, int64_t(head) * p.dim_qk, p.dim_qk}};
-  }
-  std::string said(std::string_view backend) const {
-    const Plan plan{.backend = find_backend(backend), .problem = p, .device = known("h200")};
-    return plan.backend->fits(plan, args).message;
-  }
-};
-
 TEST_F(GpuChain, vendor_says_which_arguments_it_does_not_take) {
   const char* line = "backward bf16 b2 h4 q128 k128 d64 causal";
   EXPECT_EQ(Call(line).said("vendor_cudnn"), "");

@@ -134,6 +134,28 @@ TEST_F(Sm90Forward, warpgroups_share_queries_where_tiles_are_few) {
   EXPECT_EQ(tiles("forward bf16 b16 h64/8 q16 k512 d64 full"), plain);
 }
 
+// 192 queries a tile, of three warpgroups: where keys and tiles are enough, and the last tile is not mostly empty.
+TEST_F(Sm90Forward, narrow_heads_have_tiles_of_192_queries_where_they_pay) {
+  const auto tile_q = [](std::string_view line) {
+    Plan plan;
+    const Status s = Planner{.device = known("h200"), .forced = "sm90_forward"}.plan(problem(line), plan);
+    EXPECT_TRUE(s.ok()) << line << ": " << s.message;
+    return plan.tile_q;
+  };
+  for (const char* line : {"forward bf16 b8 h16 q4096 k4096 d64 full", "forward bf16 b8 h16 q4096 k512 d64 full",
+                           "forward f16 b8 h16 q4096 k4096 d64 causal", "forward bf16 b8 h16 q4096 k2048 d40/64 causal",
+                           "forward bf16 b8 h16 q4096 k4096 d64 full sink"})
+    EXPECT_EQ(tile_q(line), 192) << line;
+  for (const char* line :
+       {"forward bf16 b8 h16 q4096 k511 d64 full", "forward bf16 b8 h16 q4096 k2047 d64 causal",  // few keys
+        "forward bf16 b1 h16 q4096 k4096 d64 full",                                               // few tiles
+        "forward bf16 b64 h16 q256 k4096 d64 full",  // 384 rows in place of 256
+        "forward bf16 b8 h16 q4096 k4096 d96 full", "forward bf16/bf16/f32 b8 h16 q4096 k4096 d64 full",
+        "forward bf16 b8 h16 q4096 k4096 d64 full softcap",
+        "forward bf16 b8 h16 q4096 k4096 d64 full blocks128x128x99999"})
+    EXPECT_EQ(tile_q(line), 128) << line;
+}
+
 // A kernel of its own for each of three head dims; a sink and a running result are any kernel's.
 TEST_F(Sm90Forward, options_that_change_scores_have_kernels_of_their_own) {
   const auto kernel = [](std::string_view line) {

@@ -1,5 +1,6 @@
 #include "machine/cuda/tensor_map.h"
 
+#include "core/check.h"
 #include "machine/library.h"
 
 namespace attune::cuda {
@@ -14,6 +15,19 @@ Status find(decltype(cuTensorMapEncodeTiled)*& encode) {
 }
 
 }  // namespace
+
+Status mappable(std::string_view who, Role r, const Tensor& t) {
+  if (t.extent.seq == 0 || t.extent.batch == 0) return Status::good();  // nothing to address
+  if (Status s = check_pieces(who, r, t); !s.ok()) return s;
+  const struct { int64_t step; int32_t extent; const char* axis; } axes[] = {
+      {t.stride.batch, t.extent.batch, "batch"}, {t.stride.seq, t.extent.seq, "seq"},
+      {t.stride.head, t.extent.head, "head"}};
+  for (const auto& [step, extent, axis] : axes)
+    if (step == 0 && extent > 1)
+      return Status::no(who, ": ", name(r), " has a ", axis, " stride of 0 over an extent of ", extent,
+                        ", and a tensor map has none over more than 1");
+  return Status::good();
+}
 
 Status tensor_map(const Tensor& t, int rows, CUtensorMap& out, int heads) {
   decltype(cuTensorMapEncodeTiled)* encode;

@@ -3,10 +3,12 @@
 #pragma once
 #include <cuda.h>
 
-#include "core/status.h"
-#include "core/tensor.h"
+#include "core/args.h"
 
 namespace attune::cuda {
+
+// Whether there is a map of it: `who`'s refusal, made without the driver. Of an axis of extent 1 any stride will do.
+Status mappable(std::string_view who, Role, const Tensor&);
 
 // Tiles of `rows` rows and 64 columns of 16-bit numbers, swizzled by 128 bytes; of `heads` heads one behind the other.
 // Axes: column, row, head, batch; a tile that reaches past the end of one reads zeros there and writes nothing. Data
