@@ -1,9 +1,12 @@
 #!/usr/bin/env python3
-"""The scripts that judge GPU code on machines without a GPU: they must be able to say no."""
+"""The scripts that judge GPU code on machines without a GPU, and what a build says of itself: they can say no."""
 import contextlib
 import io
 import json
+import os
 import pathlib
+import re
+import subprocess
 import sys
 import tempfile
 import unittest
@@ -74,6 +77,33 @@ class GpuSources(unittest.TestCase):
         self.assertIn("there is no record of a GPU check", self.answer())
         self.record.write_text("{")
         self.assertIn("there is no record of a GPU check", self.answer())
+
+
+class BuildInfo(unittest.TestCase):
+    """tool/measure/build_info.cmake: the commit that a record names."""
+    def written(self, environment="", configured=""):
+        root = pathlib.Path(__file__).resolve().parents[2]
+        with tempfile.TemporaryDirectory() as folder:
+            header = pathlib.Path(folder) / "build_info.h"
+            done = subprocess.run(
+                ["cmake", f"-Dsource={folder}", f"-Doutput={header}", "-Dversion=0.1.0", "-Dcompiler=GNU",
+                 "-Dflags=-O3", f"-Dgiven={configured}", "-P", root / "tool/measure/build_info.cmake"],
+                env=os.environ | {"ATTUNE_COMMIT": environment}, capture_output=True, text=True)
+            if done.returncode:
+                return " ".join(done.stderr.split())
+            return re.findall(r'kCommit = "(.*)"|kDirty = (.*);', header.read_text())
+
+    def test_sources_outside_of_git_have_no_commit(self):
+        self.assertEqual(self.written(), [("unknown", ""), ("", "false")])
+
+    def test_a_given_commit_is_believed_the_environment_first(self):
+        self.assertEqual(self.written(configured="fedcba9"), [("fedcba9", ""), ("", "false")])
+        self.assertEqual(self.written("0123456789abcdef0123", "fedcba9"), [("0123456789ab", ""), ("", "false")])
+        self.assertEqual(self.written("0123456-dirty"), [("0123456", ""), ("", "true")])
+
+    def test_what_is_no_commit_is_refused(self):
+        for word in ("012345", "main", '0123456"', "0123456-changed"):
+            self.assertIn(f'ATTUNE_COMMIT: "{word}" is not 7 or more hexadecimal digits', self.written(word))
 
 
 class Ptxas(unittest.TestCase):
