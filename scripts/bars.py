@@ -17,8 +17,10 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)
-# cuDNN 9.19's time by FlashAttention-3's on an H200, b x s = 16384, h x d = 2048, bf16, at those lengths: measured
-# once, with a build of FA3 that is not to be had where these bars are measured; its version was not kept.
+# cuDNN 9.19's time by FlashAttention-3's on an H200, b x s = 16384, h x d = 2048, bf16, at those lengths: medians of
+# events with a cold second-level cache, measured once, by November 2026. That FA3 was the newest source in its
+# repository then, built with CUDA 13.0 beside torch 2.11; its commit and the day were not written down, and it is not
+# to be had where these bars are measured.
 FA3 = {
     (64, "full"): (0.847, 0.883, 1.058, 1.044, 1.128, 1.124),
     (64, "causal"): (0.590, 0.882, 1.060, 1.098, 1.137, 1.107),
