@@ -89,6 +89,16 @@ class Large : public OnGpu {
     ASSERT_EQ(b->run(plan_, args, {scratch.data()}, stream_.get()).message, "");
     ASSERT_EQ(cuda::wait(stream_.get()).message, "");
   }
+  // The forward of `shape`, then its gradients where a backward is named; callers ask whether it was skipped.
+  void run_both(const std::string& shape, const char* forward, const char* backward) {
+    const Problem p = case_of(join("forward", shape)).problem;
+    const double elements = double(p.batch) * p.len_q * p.heads_q * p.dim_qk;
+    if (const double bytes = elements * (backward ? 8 * 2 + 4 : 4 * 2); !room(bytes))
+      GTEST_SKIP() << "needs " << bytes / 1e9 << " GB of GPU memory, more than are free";
+    place_all(join(backward ? "backward" : "forward", shape));
+    if (!HasFatalFailure()) run(p, forward);
+    if (backward && !HasFatalFailure()) run(problem_, backward);
+  }
 
   // `count` rows of a head between the GPU and a tensor of one head here.
   void fetch(Role r, int b, int64_t first, int count, int head, const Tensor& to, int at = 0) const {
@@ -130,13 +140,8 @@ struct Batches : Large {
   void check_on(const char* forward, const char* backward, const char* keys = "") {
     const std::string shape = join(" bf16 b", kBatch, " h", kHeads, " q", kLength, " k", kLength, " d", kDim, " causal",
                                    keys);
-    const double elements = double(kBatch) * kLength * kHeads * kDim;
-    if (const double bytes = elements * (backward ? 8 * 2 + 4 : 4 * 2); !room(bytes))
-      GTEST_SKIP() << "needs " << bytes / 1e9 << " GB of GPU memory, more than are free";
-    place_all(join(backward ? "backward" : "forward", shape));
-    if (HasFatalFailure()) return;
-    run(case_of(join("forward", shape)).problem, forward);
-    if (backward && !HasFatalFailure()) run(problem_, backward);
+    run_both(shape, forward, backward);
+    if (IsSkipped()) return;
     for (const int b : {0, kBatch / 4 + 1, kBatch / 2 + 1, kBatch - 1}) {
       const bool packed = problem_.keys == KeySource::ragged;
       if (!HasFatalFailure())
@@ -151,13 +156,8 @@ struct Rows : Large {
   void check_on(const char* forward, const char* backward) {
     const std::string mask = join("window", kLeft, ",0");
     const std::string shape = join(" bf16 b1 h", kHeads, " q", kLength, " k", kLength, " d", kDim, " ", mask);
-    const double elements = double(kLength) * kHeads * kDim;
-    if (const double bytes = elements * (backward ? 8 * 2 + 4 : 4 * 2); !room(bytes))
-      GTEST_SKIP() << "needs " << bytes / 1e9 << " GB of GPU memory, more than are free";
-    place_all(join(backward ? "backward" : "forward", shape));
-    if (HasFatalFailure()) return;
-    run(case_of(join("forward", shape)).problem, forward);
-    if (backward && !HasFatalFailure()) run(problem_, backward);
+    run_both(shape, forward, backward);
+    if (IsSkipped()) return;
     // Of the last rows gradients of keys are whole; elsewhere later queries see these keys too.
     for (const int64_t end : {kLength / 2 + 100, kLength})
       if (!HasFatalFailure() && (!backward || end == kLength))

@@ -122,6 +122,10 @@ TEST_F(Repeats, a_thousand_runs_of_sm90_forward_give_the_same_bits) {
       "forward bf16 b24 h16/4 q500 k500 d128 causal ragged | seed=2 drawn",
       "forward bf16 b24 h16/4 q500 k500 d64 full ragged | seed=3 drawn",
       "forward bf16 b1 h16/4 q1100 k1100 d128 causal blocks128x128x400",
+      "forward bf16 b1 h16/4 q1100 k1100 d128 causal blocks64x64x800",
+      "forward f16 b1 h16/4 q1100 k1100 d64 full blocks64x64x800",
+      "forward bf16 b1 h16/4 q1100 k1100 d64 full blocks128x64x600 alibi",
+      "forward bf16 b1 h16/4 q1100 k1100 d128 causal blocks128x128x400 softcap dropout",
       "forward bf16 b1 h16/4 q1100 k1100 d128 causal softcap dropout",
       "forward bf16/bf16/f32 b1 h16/4 q1100 k1100 d128 causal accumulate",
   };
