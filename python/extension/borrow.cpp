@@ -21,20 +21,7 @@ const Exchange* look_up(PyTypeObject* type) {
   const auto* e = static_cast<const Exchange*>(PyCapsule_GetPointer(capsule.get(), "dlpack_exchange_api"));
   if (!e) return PyErr_Clear(), nullptr;
   while (e && e->version.major != 1) e = e->older;
-  return e && e->lend && e->current_stream ? e : nullptr;
-}
-
-const Exchange* exchange_of(PyObject* object) {
-  PyTypeObject* type = Py_TYPE(object);
-  int n = 0;
-  for (; n < kKnown && known[n].type; ++n)
-    if (known[n].type == type) return known[n].exchange;
-  const Exchange* e = look_up(type);
-  if (n < kKnown) {
-    Py_INCREF(reinterpret_cast<PyObject*>(type));
-    known[n] = {type, e};
-  }
-  return e;
+  return e && e->lend && e->current_stream && e->allocate && e->give ? e : nullptr;
 }
 
 // The capsule of an object that has __dlpack__. Producers before DLPack 1.0 do not know max_version, and say so by a
@@ -60,6 +47,19 @@ PyObject* capsule_of(PyObject* object, PyObject* stream) {
 }
 
 }  // namespace
+
+const Exchange* exchange_of(PyObject* object) {
+  PyTypeObject* type = Py_TYPE(object);
+  int n = 0;
+  for (; n < kKnown && known[n].type; ++n)
+    if (known[n].type == type) return known[n].exchange;
+  const Exchange* e = look_up(type);
+  if (n < kKnown) {
+    Py_INCREF(reinterpret_cast<PyObject*>(type));
+    known[n] = {type, e};
+  }
+  return e;
+}
 
 bool Borrowed::take(PyObject* object, const char* role, const char* axes, bool written, PyObject* stream) {
   tensor.axes = axes;

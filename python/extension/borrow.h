@@ -38,6 +38,9 @@ struct Borrowed {
   bool take(PyObject* object, const char* role, const char* axes, bool written, PyObject* stream);
 };
 
+// The table of the object's framework, or null.
+const dlpack::Exchange* exchange_of(PyObject* object);
+
 PyObject* error_type();  // attune.Error
 bool fail(const char* format, ...);  // sets it; false
 

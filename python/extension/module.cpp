@@ -120,6 +120,34 @@ PyObject* spec(PyObject*, PyObject* given) {
   return capsule;
 }
 
+void say(void*, const char*, const char* message) { PyErr_SetString(PyExc_RuntimeError, message); }
+
+// Memory for the lse of q, of the layout's axes, from q's framework; None where that has no table of functions. A third
+// of what the framework's own function costs from Python.
+PyObject* empty_lse(PyObject*, PyObject* const* given, Py_ssize_t count) {
+  if (count != 2) return fail("attune: empty_lse has 2 arguments"), nullptr;
+  const dlpack::Exchange* by = exchange_of(given[0]);
+  if (!by) Py_RETURN_NONE;
+  const Spec* spec = spec_of(given[1]);
+  dlpack::Tensor q{};
+  if (!spec || by->lend(given[0], &q)) return nullptr;
+  const std::string& axes = spec->places.front().axes;
+  if (size_t(q.ndim) != axes.size())
+    return fail("attune: q has %d axes, and layout '%s' has %zu", q.ndim, axes.c_str(), axes.size()), nullptr;
+  int64_t shape[3];
+  int ndim = 0;
+  for (const char letter : {'b', 'h', 's', 't'})
+    if (const size_t at = axes.find(letter); at != axes.npos) shape[ndim++] = q.shape[at];
+  dlpack::Tensor wanted = q;
+  wanted.data = nullptr, wanted.byte_offset = 0, wanted.strides = nullptr;
+  wanted.code = 2, wanted.bits = 32, wanted.lanes = 1;
+  wanted.ndim = ndim, wanted.shape = shape;
+  dlpack::Versioned* made = nullptr;
+  void* object = nullptr;
+  if (by->allocate(&wanted, &made, nullptr, say) || by->give(made, &object)) return nullptr;
+  return static_cast<PyObject*>(object);
+}
+
 PyObject* plan(PyObject*, PyObject* given) {
   const char *text, *device, *backend;
   if (!PyArg_ParseTuple(given, "szz", &text, &device, &backend)) return nullptr;
@@ -151,9 +179,11 @@ PyMethodDef methods[] = {
     {"run", function(run), METH_FASTCALL, "spec, scale, softcap, dropout, len_q, len_k, stream, then tensors."},
     {"check", function(check), METH_FASTCALL, "Only the checks of run, values in integer tensors among them."},
     {"line", function(line), METH_FASTCALL, "The problem line of run."},
+    {"empty_lse", function(empty_lse), METH_FASTCALL, "q, spec of a forward: memory for its lse, or None."},
     {"plan", function(plan), METH_VARARGS, "line, device, backend: (backend, workspace bytes, why)."},
     {"set_threads", function(set_threads), METH_VARARGS, "Threads of the CPU; 0: all this process may run on."},
     {"threads", function(threads), METH_NOARGS, "Threads of the CPU."},
+    {"xla_handler", function(xla_handler), METH_VARARGS, "A foreign function of XLA: of CUDA, or of the CPU."},
     {"version", function(version), METH_NOARGS, "Of the library."},
     {nullptr, nullptr, 0, nullptr}};
 

@@ -1,6 +1,7 @@
 #include "extension/spec.h"
 
 #include <cstddef>
+#include <cstdlib>
 #include <cstring>
 #include <utility>
 
@@ -60,6 +61,24 @@ bool find_role(const std::string& name, Spec::Place& out) {
   return false;
 }
 
+bool set_field(attune_problem& problem, std::string_view name, long number) {
+  for (const Field& f : kFields) {
+    if (name != f.name) continue;
+    const int32_t narrow = number > INT32_MAX ? INT32_MAX : number < INT32_MIN ? INT32_MIN : int32_t(number);
+    std::memcpy(reinterpret_cast<char*>(&problem) + f.offset, &narrow, sizeof narrow);
+    return true;
+  }
+  return false;
+}
+
+// What is before `end` leaves the text.
+std::string_view cut(std::string_view& text, char end) {
+  const size_t at = text.find(end);
+  const std::string_view part = text.substr(0, at);
+  text.remove_prefix(at == text.npos ? text.size() : at + 1);
+  return part;
+}
+
 // UTF-8 of a str. False with an exception set.
 bool text_of(PyObject* object, std::string& out) {
   Ref bytes(PyUnicode_AsUTF8String(object));
@@ -99,12 +118,7 @@ bool make_spec(PyObject* fields, const char* variant, const char* backend, PyObj
     if (!text_of(key, name)) return false;
     const long number = PyLong_AsLong(value);
     if (number == -1 && PyErr_Occurred()) return false;
-    const Field* found = nullptr;
-    for (const Field& f : kFields)
-      if (name == f.name) found = &f;
-    if (!found) return fail("attune: a problem has no field '%s'", name.c_str());
-    const int32_t narrow = number > INT32_MAX ? INT32_MAX : number < INT32_MIN ? INT32_MIN : int32_t(number);
-    std::memcpy(reinterpret_cast<char*>(&out.problem) + found->offset, &narrow, sizeof narrow);
+    if (!set_field(out.problem, name, number)) return fail("attune: a problem has no field '%s'", name.c_str());
   }
   if (std::strlen(variant) >= sizeof out.problem.variant)
     return fail("attune: variant '%s' is longer than %zu letters", variant, sizeof out.problem.variant - 1);
@@ -121,6 +135,28 @@ bool make_spec(PyObject* fields, const char* variant, const char* backend, PyObj
     out.places.push_back(place);
   }
   return count >= 0;
+}
+
+bool parse_spec(std::string_view text, Spec& out) {
+  out.problem.size = sizeof out.problem;
+  std::string_view fields = cut(text, '|');
+  const std::string_view variant = cut(text, '|');
+  while (!fields.empty()) {
+    std::string_view value = cut(fields, ' ');
+    const std::string_view name = cut(value, '=');
+    if (!set_field(out.problem, name, std::strtol(std::string(value).c_str(), nullptr, 10))) return false;
+  }
+  if (variant.size() >= sizeof out.problem.variant) return false;
+  std::memcpy(out.problem.variant, variant.data(), variant.size());
+  while (!text.empty()) {
+    std::string_view axes = cut(text, ' ');
+    Spec::Place place;
+    place.name = cut(axes, '=');
+    place.axes = axes;
+    if (!find_role(place.name, place)) return false;
+    out.places.push_back(place);
+  }
+  return true;
 }
 
 attune_problem problem_of(const Spec& spec, const attune_args& args, int32_t len_q, int32_t len_k) {

@@ -2,6 +2,7 @@
 // have, in order, and how their axes are called. Sizes and dtypes are filled in from the tensors.
 #pragma once
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "extension/borrow.h"
@@ -22,7 +23,13 @@ struct Spec {
 // From {field: int}, variant, backend and a sequence of (name, axes). False with an exception set.
 bool make_spec(PyObject* fields, const char* variant, const char* backend, PyObject* places, Spec& out);
 
+// From text: fields, variant and places, "mask=1 align=0|dilated rates=1 segments=8|q=bshd k=bshd". Needs no Python.
+bool parse_spec(std::string_view text, Spec& out);
+
 // The problem of a call. len_q and len_k, where not 0, are the bounds of lengths that are in a tensor (ragged, caches).
 attune_problem problem_of(const Spec&, const attune_args&, int32_t len_q, int32_t len_k);
+
+// A capsule with the handler of XLA's foreign functions: of CUDA, or of the CPU.
+PyObject* xla_handler(PyObject*, PyObject* given);
 
 }  // namespace attune

@@ -56,8 +56,11 @@ class _AttendOut(torch.autograd.Function):
     @staticmethod
     def forward(ctx, request, q, k, v):
         spec, numbers, _ = request
-        out, lse = _ops.empty_out(q, v), _ops.empty_lse(spec, q)
-        _core.run(spec.forward, *numbers, 0, 0, None, q, k, v, out, lse)
+        out, forward = _ops.empty_out(q, v), spec.forward
+        lse = _core.empty_lse(q, forward)
+        if lse is None:
+            lse = _ops.empty_lse(spec, q)
+        _core.run(forward, *numbers, 0, 0, None, q, k, v, out, lse)
         ctx.request = request, 0
         ctx.save_for_backward(q, k, v, out, lse)
         return out

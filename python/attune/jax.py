@@ -1,0 +1,91 @@
+"""attune for JAX: a function that can be jitted and differentiated, through XLA's foreign function interface.
+
+    from attune.jax import attend
+    out = jax.jit(lambda q, k, v: attend(q, k, v, causal=True))(q, k, v)
+
+It runs on XLA's stream and in XLA's memory; gradients are those of q, k, v, bias and sinks."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from . import _core
+from ._attend import lse_shape
+from ._spec import Layout, Options, Spec, Window, from_text, request
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+__all__ = ["attend"]
+
+_TARGET = "attune"
+for _platform, _is_cuda in (("cpu", False), ("CUDA", True)):
+    jax.ffi.register_ffi_target(_TARGET, _core.xla_handler(_is_cuda), platform=_platform)
+
+_DIFFERENTIABLE = ("bias", "sinks")
+Numbers = tuple[float, float, float, int, int]  # scale, softcap, dropout, max_q, max_k
+
+
+def _call(spec: Spec, is_backward: bool, places: list[tuple[str, str]], numbers: Numbers, inputs: list[Any],
+          results: list[jax.ShapeDtypeStruct]) -> Any:
+    fields = {**spec._fields(), "pass": int(is_backward)}
+    text = "|".join((" ".join(f"{name}={value}" for name, value in fields.items()), spec.variant,
+                     " ".join(f"{name}={axes}" for name, axes in places)))
+    scale, softcap, dropout, max_q, max_k = numbers
+    call = jax.ffi.ffi_call(_TARGET, results, vmap_method="sequential")
+    return call(*inputs, spec=text, scale=np.float32(scale), softcap=np.float32(softcap), dropout=np.float32(dropout),
+                len_q=np.int32(max_q), len_k=np.int32(max_k))
+
+
+def _input_places(spec: Spec) -> list[tuple[str, str]]:
+    return [("q", spec.layout), ("k", spec.kv_axes), ("v", spec.kv_axes),
+            *((name, spec.axes(name)) for name in spec.given)]
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _attend(text: str, numbers: Numbers, q: Any, k: Any, v: Any, tensors: tuple[Any, ...]) -> tuple[Any, Any]:
+    spec = from_text(text)
+    out = jax.ShapeDtypeStruct((*q.shape[:-1], v.shape[-1]), q.dtype)
+    lse = jax.ShapeDtypeStruct(lse_shape(spec.layout, q.shape), jnp.float32)
+    places = [*_input_places(spec), ("out", spec.layout), ("lse", spec.lse_axes)]
+    return tuple(_call(spec, False, places, numbers, [q, k, v, *tensors], [out, lse]))
+
+
+def _forward(text: str, numbers: Numbers, q: Any, k: Any, v: Any, tensors: tuple[Any, ...]) -> Any:
+    out, lse = _attend(text, numbers, q, k, v, tensors)
+    return (out, lse), (q, k, v, tensors, out, lse)
+
+
+def _backward(text: str, numbers: Numbers, kept: Any, gradients: Any) -> Any:
+    spec = from_text(text)
+    q, k, v, tensors, out, lse = kept
+    d_out, d_lse = gradients
+    wanted = [n for n, name in enumerate(spec.given) if name in _DIFFERENTIABLE]
+    places = [*_input_places(spec), ("out", spec.layout), ("lse", spec.lse_axes), ("d_out", spec.layout),
+              ("d_lse", spec.lse_axes), ("dq", spec.layout), ("dk", spec.kv_axes), ("dv", spec.kv_axes),
+              *(("d_" + spec.given[n], spec.axes(spec.given[n])) for n in wanted)]
+    results = [jax.ShapeDtypeStruct(t.shape, t.dtype) for t in (q, k, v)]
+    results += [jax.ShapeDtypeStruct(tensors[n].shape, jnp.float32) for n in wanted]
+    dq, dk, dv, *more = _call(spec, True, places, numbers, [q, k, v, *tensors, out, lse, d_out, d_lse], results)
+    of = dict(zip(wanted, more))
+    return dq, dk, dv, tuple(of[n].astype(t.dtype) if n in of else None for n, t in enumerate(tensors))
+
+
+_attend.defvjp(_forward, _backward)
+
+
+def attend(q: Any, k: Any, v: Any, *, layout: Layout = "bshd", causal: bool = False, window: Window | None = None,
+           scale: float | None = None, return_lse: bool = False, **options: Unpack[Options]) -> Any:
+    """attune.attend for JAX, with gradients of q, k, v, bias and sinks, also through lse. Appending to a cache and
+    variants with tensors of their own are not for JAX, whose arrays never change."""
+    r = request(layout, causal, window, options.pop("reproducible", "no"), options)
+    if r.spec.append or r.spec.saved or r.spec.backend:
+        raise _core.Error("attune: attune.jax has no append, no backend and no variant with tensors of its own")
+    numbers = (scale or 0.0, r.softcap, r.dropout, r.max_q, r.max_k)
+    out, lse = _attend(r.spec.text, numbers, q, k, v, tuple(r.tensors))
+    return (out, lse) if return_lse else out

@@ -1,0 +1,88 @@
+"""attune.jax: jitted, differentiated, mapped; on the CPU, and on a GPU where JAX has one."""
+
+from __future__ import annotations
+
+import os
+import unittest
+
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+try:
+    import jax
+    import jax.numpy as jnp
+except ImportError:
+    raise unittest.SkipTest("JAX is not here")
+
+from attune.jax import attend
+
+DEVICES = [jax.devices("cpu")[0]] + ([jax.devices()[0]] if jax.default_backend() == "gpu" else [])
+
+
+def dense(q, k, v, causal=False, bias=None):
+    with jax.default_matmul_precision("highest"):
+        k, v = (jnp.repeat(t, q.shape[2] // k.shape[2], 2) for t in (k, v))
+        scores = jnp.einsum("bshd,bthd->bhst", q, k) * q.shape[-1] ** -0.5
+        if bias is not None:
+            scores = scores + bias
+        if causal:
+            rows, keys = scores.shape[-2:]
+            scores = jnp.where(jnp.tril(jnp.ones((rows, keys)), keys - rows) > 0, scores, -jnp.inf)
+        return jnp.einsum("bhst,bthd->bshd", jax.nn.softmax(scores, -1), v), jax.nn.logsumexp(scores, -1)
+
+
+def draw(*shapes):
+    return [jax.random.normal(jax.random.PRNGKey(n), shape) for n, shape in enumerate(shapes)]
+
+
+class Jax(unittest.TestCase):
+    def near(self, got, wanted, tolerance=2e-5):
+        self.assertEqual(got.shape, wanted.shape)
+        self.assertLess(float(jnp.abs(got - wanted).max()), tolerance)
+
+    def test_a_jitted_call_is_the_definition(self):
+        for device in DEVICES:
+            with self.subTest(device=str(device)), jax.default_device(device):
+                q, k, v = draw((2, 5, 4, 16), (2, 7, 2, 16), (2, 7, 2, 16))
+                out, lse = jax.jit(lambda *t: attend(*t, causal=True, return_lse=True))(q, k, v)
+                wanted, wanted_lse = dense(q, k, v, True)
+                self.near(out, wanted)
+                self.near(lse, wanted_lse)
+
+    def test_gradients_go_through_out_lse_and_bias(self):
+        for device in DEVICES:
+            with self.subTest(device=str(device)), jax.default_device(device):
+                q, k, v, bias = draw((2, 5, 4, 16), (2, 7, 2, 16), (2, 7, 2, 16), (1, 4, 5, 7))
+
+                def loss(function):
+                    def of(q, k, v, bias):
+                        out, lse = function(q, k, v, bias)
+                        return (out * jnp.cos(out)).sum() + (lse ** 2).sum()
+                    return jax.jit(jax.grad(of, (0, 1, 2, 3)))
+
+                got = loss(lambda q, k, v, b: attend(q, k, v, bias=b, return_lse=True))(q, k, v, bias)
+                true = loss(lambda q, k, v, b: dense(q, k, v, bias=b))(q, k, v, bias)
+                for g, t in zip(got, true):
+                    self.near(g, t, 2e-4)
+
+    def test_packed_sequences(self):
+        q, k, v = draw((9, 2, 8), (9, 2, 8), (9, 2, 8))
+        cu = jnp.array([0, 4, 9], jnp.int32)
+        out = attend(q, k, v, layout="thd", cu_q=cu, cu_k=cu, max_q=5, max_k=5)
+        for a, b in ((0, 4), (4, 9)):
+            self.near(out[a:b], dense(*(t[None, a:b] for t in (q, k, v)))[0][0])
+
+    def test_a_mapped_call_is_a_call_for_each(self):
+        q, k, v = draw((3, 1, 4, 2, 8), (3, 1, 4, 2, 8), (3, 1, 4, 2, 8))
+        out = jax.vmap(lambda *t: attend(*t))(q, k, v)
+        for n in range(3):
+            self.near(out[n], dense(q[n], k[n], v[n])[0])
+
+    def test_a_refusal_is_an_error_with_the_librarys_sentence(self):
+        q, k, v = draw((1, 4, 2, 8), (1, 4, 2, 16), (1, 4, 2, 16))
+        with self.assertRaisesRegex(Exception, "k: "):
+            jax.block_until_ready(attend(q, k, v))
+        with self.assertRaisesRegex(ValueError, "no append"):
+            attend(q, q, q, k_new=q, v_new=q)
+
+
+if __name__ == "__main__":
+    unittest.main()
