@@ -79,10 +79,19 @@ struct Consumer {
     }
   }
 
+  // Of its keys: goes to memory as it is.
+  __device__ static bool is_part(const QueryTile& t) { return C::kShares && t.column; }
+  __device__ void store_part(int place) const {
+    float4* const to = x.parts + (int64_t(place) * (C::kGroups * 4) + group * 4 + warp) * part_size(C::kDimV) + lane;
+#pragma unroll
+    for (int n = 0; n < C::kDimV / 8; ++n) to[32 * n] = {o[4 * n], o[4 * n + 1], o[4 * n + 2], o[4 * n + 3]};
+    to[C::kDimV * 4] = {done.max[0], done.max[1], sm80::row_sum(done.sum[0]), sm80::row_sum(done.sum[1])};
+  }
+
   __device__ bool wide() const { return C::kWide || (C::kEither && x.wide); }
   // A query tile ends in three parts. `done` has seen all keys; its sum becomes what O is multiplied by, not in f32.
   __device__ void seal(const QueryTile& t) {
-    if (wide()) return;
+    if (wide() || is_part(t)) return;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const float sum = sm80::row_sum(done.sum[r]);
@@ -100,6 +109,7 @@ struct Consumer {
   // Each warp stores its own 16 rows. O is free on return; not in f32: the last panels are still to be sent.
   __device__ void finish(const QueryTile& t) {
     if (wide()) return finish_wide(t, done);
+    if (is_part(t)) return store_part(t.column - 1);
     const int r = lane % 16, half = lane / 16;
 #pragma unroll
     for (int panel = 0; panel < C::kPanelsV; panel += C::kPanelsOut) {
@@ -122,7 +132,7 @@ struct Consumer {
     return shared + (C::kThrough ? out_place : C::kOut) + (group * 64 + warp * 16) * 128;
   }
   __device__ void send(const QueryTile& t, int panel = C::kPanelsV - C::kPanelsOut) const {
-    if (wide()) return;
+    if (wide() || is_part(t)) return;
     publish_shared();
     __syncwarp();
     // Behind the end of a sequence come rows of another; behind that of the tensor nothing is written.

@@ -24,6 +24,7 @@ constexpr int kFar = 1 << 28;                    // a side without end; also the
 constexpr double kSectionBytes = 32 << 20;       // keys and values that stay in the second-level cache
 constexpr int kMostSectionHeads = 64;            // of keys
 constexpr int kFixedKeys = 1024;                 // up to here an answer of the counter is waited for
+constexpr int kSharedSteps = 12;                 // about 16 us
 constexpr int kFewRows = 64;                     // of a head of keys: there are kernels for that
 // What `sequence` reads on the GPU.
 constexpr Role kLengths[] = {Role::cu_q,     Role::cu_k,        Role::used_q,   Role::used_k,
@@ -63,11 +64,23 @@ Status supports(const Problem& p, const Device& d) {
   return Status::good();
 }
 
-struct Room { unsigned long long* counters; sm90::TileTable table; };
+// Tiles of a full mask are all alike: those that are left when every multiprocessor has had as many as the others are
+// shared, where that saves steps enough to pay for another kernel.
+Shares shares_of(const Problem& p, const ForwardKernel& k, int units) {
+  const int64_t tiles = ceil_div(p.len_q, k.tile_q) * p.batch * p.heads_q, steps = ceil_div(p.len_k, k.tile_k);
+  const int64_t rest = tiles % units, share = ceil_div(rest * steps, units);
+  if (!k.shares || p.mask.kind != MaskKind::full || p.has(Option::sink) || steps - share < kSharedSteps) return {};
+  return rest ? Shares{int(rest), int(share), int(steps)} : Shares{};
+}
 
-Room carve(Workspace& ws, const Problem& p, const ForwardKernel& k) {
+struct Room { unsigned long long* counters; sm90::TileTable table; float4* parts; };
+
+Room carve(Workspace& ws, const Problem& p, const ForwardKernel& k, int units) {
+  const Shares shares = shares_of(p, k, units);
+  const size_t parts = shares.tiles ? size_t(shares.tiles + units) * size_t(k.tile_q / 16) : 0;
   return {ws.take<unsigned long long>(2),
-          {ws.take<QueryTile>(size_t(sm90::table_bound(p, k.tile_q))), ws.take<int>(size_t(p.batch) + 1)}};
+          {ws.take<QueryTile>(size_t(sm90::table_bound(p, k.tile_q))), ws.take<int>(size_t(p.batch) + 1)},
+          ws.take<float4>(parts * size_t(sm90::part_size(k.dim_v)))};
 }
 
 sm90::Lists lists_of(const Problem& p) {
@@ -116,7 +129,7 @@ Status shape(Plan& plan, const Planner& planner) {
                       " multiprocessors idle, and keys are not split");
   if (tiles >= 1 << sm90::kCountBits) return Status::no(kWho, ": ", tiles, " tiles of queries are over 2^24 - 1");
   Workspace count;
-  carve(count, p, k);
+  carve(count, p, k, plan.device.units);
   plan.workspace_bytes = count.used;
   return Status::good();
 }
@@ -140,7 +153,7 @@ Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
   const int rows = a[Role::q].extent.seq, keys = a[Role::k].extent.seq;
   if (rows == 0 || a[Role::q].extent.batch == 0) return Status::good();
   ForwardKernel& k = cuda::kernel_at(kKernels, plan.kernel);
-  const Room room = carve(ws, p, k);
+  const Room room = carve(ws, p, k, plan.device.units);
   Tensor k_all = a[Role::k], v_all = a[Role::v];
   const bool empty = keys == 0 || k_all.extent.batch == 0;
   // A map is of something: where there are no keys, of a row that nobody sees.
@@ -156,6 +169,8 @@ Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
   const Band band = band_of(p.mask, rows, keys, 0, 0);
   const int packed = tabled || k.options ? 1 : sm90::packed_heads(p, rows, k.tile_q, plan.device.units);
   const int packed_rows = k.tile_q / packed;
+  const bool whole = !tabled && packed == 1 && rows == p.len_q && keys == p.len_k;
+  const Shares shares = whole ? shares_of(p, k, plan.device.units) : Shares{};
   static std::atomic<unsigned long long> launches{0};
   ForwardParams x{.scale = scale_of(p, a) * kLog2e,
                   .rows = rows,
@@ -169,6 +184,8 @@ Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
                   .left = far(band.left),
                   .right = far(band.right),
                   .offset = far(band.q_first - band.k_first),
+                  .shares = shares,
+                  .parts = room.parts,
                   .epoch = ++launches,
                   .counters = room.counters,
                   .table = tabled ? room.table.tile : nullptr,
@@ -219,9 +236,24 @@ Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
     if (Status s = sm90::make_table(kWho, table, a[Role::q].device_index, stream); !s.ok()) return s;
   }
   cuda::Launch launch = cuda::launch_of(k, p.dtype.q);
-  launch.who = kWho, launch.blocks = std::min<int64_t>(plan.device.units, tiles), launch.early = true;
+  launch.who = kWho, launch.early = true;
+  launch.blocks = shares.tiles ? plan.device.units : std::min<int64_t>(plan.device.units, tiles);
   launch.device = a[Role::q].device_index, launch.stream = stream;
-  return cuda::launch(launch, p, &x);
+  if (Status s = cuda::launch(launch, p, &x); !s.ok() || !shares.tiles) return s;
+  const sm90::PartsParams parts{.shares = shares,
+                                .parts = room.parts,
+                                .warps = k.tile_q / 16,
+                                .dim = k.dim_v,
+                                .first = int(tiles) - shares.tiles,
+                                .tiles_of_unit = x.tiles_of_unit,
+                                .heads = p.heads_q,
+                                .rows = rows,
+                                .dim_v = p.dim_v,
+                                .out = static_cast<char*>(out.data),
+                                .out_stride = out.stride,
+                                .lse = x.lse,
+                                .lse_stride = x.lse_stride};
+  return sm90::join_parts(kWho, p, parts, launch.device, stream);
 }
 
 }  // namespace

@@ -17,6 +17,7 @@ struct ForwardKernel {
   Lists lists;                  // where key tiles come from
   bool options;                 // those that change scores
   bool either;                  // out as q or in f32
+  bool shares;                  // blocks may share the keys of the last tiles
   int shared_bytes;
   ForwardFunction function[2];  // f16, bf16
   cuda::Ready ready[2]{};       // theirs
@@ -28,7 +29,7 @@ constexpr ForwardKernel forward_kernel_row() {
   using F = ForwardShape<F16, Dim, DimV, TileK, Groups, QStages, Stages, InPlace, Turns, Wide, From, Options, Own>;
   using B = ForwardShape<Bf16, Dim, DimV, TileK, Groups, QStages, Stages, InPlace, Turns, Wide, From, Options, Own>;
   return {Dim,  DimV,    F::kTileQ,  TileK,           F::kThreads, Wide,
-          From, Options, F::kEither, F::kSharedBytes, {forward_kernel<F>, forward_kernel<B>}};
+          From, Options, F::kEither, F::kShares,      F::kSharedBytes, {forward_kernel<F>, forward_kernel<B>}};
 }
 
 // Of one head dim, the preferred first.

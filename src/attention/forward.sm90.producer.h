@@ -49,7 +49,7 @@ __device__ void find_tile(const ForwardParams& x, int per_unit, int index, Query
   to->k_head = min(head / x.heads_per_key, x.k_heads - 1), to->k_batch = min(batch, x.k_batches - 1);
   const int from = row + x.offset - x.left, until = row + x.offset + x.right + 1;
   const int end = min(x.keys, until + rows - 1), begin = max(0, from);  // of the keys that are seen
-  to->from = from, to->until = until;
+  to->from = from, to->until = until, to->column = 0;
   if (C::kOptions) to->stand = row + x.offset;
   const bool any = end > begin;  // else one key tile, all of it hidden
   to->first = any ? begin / C::kTileK : 0, to->last = any ? (end - 1) / C::kTileK : 0;
@@ -78,10 +78,12 @@ struct TileTaker {
     const int per_unit = x.table ? __ldcg(x.table_tiles) : x.tiles_of_unit;  // past a cache that may be old
     // Nobody asks for the first two tiles of a block, a long one, then from the end a short one, nor for short ones
     // that are all alike.
-    const int all = per_unit * x.units, known = 2 * int(gridDim.x);
+    // Tiles that blocks share come last.
+    const int every = per_unit * x.units, all = every - (C::kShares ? x.shares.tiles : 0), known = 2 * int(gridDim.x);
     const bool more = !x.fixed && all > known;
     unsigned long long taken = 0;
     uint32_t tiles = 0;
+    int parts = 0;  // of shared tiles
     for (;; ++tiles) {
       const uint32_t q = tiles % C::kQStages, empty = shared + C::kQEmpty + 8 * q;
       const uint32_t parity = (tiles / C::kQStages & 1) ^ 1;
@@ -91,10 +93,15 @@ struct TileTaker {
       if (C::kQStages > 1) wait(empty, parity);
       const int asked = more ? known + int(taken & ((1 << kCountBits) - 1)) : all;
       const int back = tiles == 1 ? known - 1 - int(blockIdx.x) : asked;
-      const int index = tiles == 0 || x.fixed ? int(tiles * gridDim.x + blockIdx.x) : back;
-      const bool over = index >= all;
+      int index = tiles == 0 || x.fixed ? int(tiles * gridDim.x + blockIdx.x) : back;
+      if (C::kShares && x.shares.tiles && index >= all) index = all + x.shares.tile(blockIdx.x, parts++);
+      const bool over = index >= every;
       if (over) t->last = -1;
       else find_tile<C>(x, per_unit, index, t);
+      if (C::kShares && !over && index >= all) {
+        const Shares::Part part = x.shares.part(blockIdx.x, index - all);
+        t->first = part.first, t->last = part.last, t->column = 1 + Shares::place(blockIdx.x, index - all);
+      }
       if (C::kThrough && !over) t->last = max(t->last, t->first + 1);
       arrive(shared + C::kKnown + 8 * (tiles % 4));
       if (C::kQStages == 1) wait(empty, parity);

@@ -2,6 +2,7 @@
 #pragma once
 #include <cuda.h>
 
+#include "attention/forward.sm90.parts.h"
 #include "attention/query_tile.h"
 #include "attention/score_options.sm90.h"
 
@@ -26,6 +27,8 @@ struct ForwardParams {
   int tiles_of_unit;                  // of queries
   int section_heads;                  // tiles are taken section by section of heads, so that their keys stay in cache
   bool longest_first;
+  Shares shares;                      // of the last tiles; their parts, where blocks leave them
+  float4* parts;
   bool fixed;                         // block n has the tiles n, n + blocks, ...: no counter
   unsigned long long epoch;           // of this launch, in the upper bits of both counters
   unsigned long long* counters;       // [2]: tiles taken and blocks gone, in memory of any content
@@ -67,6 +70,9 @@ struct ForwardShape {
   static constexpr bool kEither = Options || From == Lists::each || (kListed && !Wide && Dim <= 128);
   static constexpr int kDim = Dim, kDimV = DimV, kTileK = TileK, kGroups = Groups, kQStages = QStages, kStages = Stages;
   static constexpr bool kInPlace = InPlace, kTurns = Turns;
+  // Blocks may share the keys of the last query tiles.
+  static constexpr bool kShares =
+      (Dim == 128 || Dim == 256) && DimV == Dim && !kListed && !Wide && !Options && !kThrough;
   // A query tile's end is spread over the products of the next one; options leave no registers for that.
   static constexpr bool kSpread = !Options;
   // Steps that are products and softmax alone have a loop of their own.

@@ -13,7 +13,7 @@ struct alignas(16) QueryTile {
   int from, until;             // its first row sees the keys from..until - 1, the next row those a key further
   int query, sequence;         // its first row and its place in the batch, as the problem counts them
   int k_row, k_head, k_batch;  // where key 0 of its sequence lies
-  int column;                  // of a list: its first entry
+  int column;                  // of a list: its first entry; of a part of the keys: the place it goes to, plus one
   int stand;                   // where its first row stands, and key 0 at 0
 };
 

@@ -115,6 +115,20 @@ TEST_F(Sm90Forward, windows_of_some_hundred_keys_have_tiles_of_64_keys_at_d128) 
   EXPECT_EQ(keys("forward bf16/bf16/f32 b1 h16 q16384 k16384 d128 window511,0"), 128);
 }
 
+TEST_F(Sm90Forward, has_room_for_parts_where_the_last_tiles_of_a_long_full_mask_are_shared) {
+  const auto megabytes = [](std::string_view line) {
+    Plan plan;
+    const Status s = Planner{.device = known("h200"), .forced = "sm90_forward"}.plan(problem(line), plan);
+    EXPECT_TRUE(s.ok()) << line << ": " << s.message;
+    return plan.workspace_bytes >> 20;
+  };
+  EXPECT_EQ(megabytes("forward bf16 b1 h16 q16384 k16384 d128 full"), 13);  // 68 tiles and 132 blocks, 68 KB a part
+  EXPECT_EQ(megabytes("forward bf16 b1 h16 q16384 k16384 d128 causal"), 0);
+  EXPECT_EQ(megabytes("forward bf16 b1 h16 q16384 k16384 d128 full sink"), 0);
+  EXPECT_EQ(megabytes("forward bf16 b32 h16 q512 k512 d128 full"), 0);      // too few keys
+  EXPECT_EQ(megabytes("forward bf16 b1 h33 q16384 k16384 d128 full"), 0);   // nothing is left
+}
+
 TEST_F(Sm90Forward, warpgroups_share_queries_where_tiles_are_few) {
   struct Tiles { int q, k, splits; bool operator==(const Tiles&) const = default; };
   const auto tiles = [](std::string_view line) {
