@@ -26,10 +26,12 @@ static_assert(sm90::kTurnRows == sm80::kTurnRows);
 constexpr Role kLengths[] = {Role::cu_q, Role::cu_k, Role::used_q, Role::used_k, Role::left_pad, Role::positions};
 
 bool ordered(const Problem& p) { return p.reproducible != Reproducible::no; }
-bool needs_table(const Problem& p) { return needs_general(p) || p.dtype.grad == DType::f32; }  // whatever the lengths
+// Whatever the lengths.
+bool needs_table(const Problem& p) { return needs_general(p) || p.mask.blocks.q || p.dtype.grad == DType::f32; }
 BackwardKernel& kernel_of(const Problem& p, bool lengths, bool in_order) {
   const bool narrow = std::max(p.dim_qk, p.dim_v) <= 64;
   sm90::BackwardKernels& all = narrow ? sm90::backward_kernels_64() : sm90::backward_kernels_128();
+  if (p.mask.blocks.q) return all.listed;
   return (needs_general(p) ? all.with_options : lengths || needs_table(p) ? all.tabled : all.plain)[in_order];
 }
 
@@ -47,7 +49,15 @@ Status supports(const Problem& p, const Device& d) {
     return no("adds up the gradient of a bias in no fixed order, so a reproducible run has none");
   if (p.keys == KeySource::paged) return no("keys are linear or ragged, not ", name(p.keys));
   const Mask& m = p.mask;
-  if (m.k_step != 1 || m.k_phase != 0 || m.blocks.q) return no("mask ", name(m), " is not full, causal or a window");
+  if (m.k_step != 1 || m.k_phase != 0) return no("mask ", name(m), " is not full, causal or a window");
+  if (m.blocks.q) {
+    const bool half = m.blocks.q == 64 && std::max(p.dim_qk, p.dim_v) > 64;
+    if (m.blocks.k != 128 || !(m.blocks.q == 128 || half))
+      return no("blocks of a list have 128 keys and 128 queries, or 64 at dims over 64, not ", m.blocks.q, " x ",
+                m.blocks.k);
+    if (needs_general(p)) return no("does not serve options that change scores with a list");
+    if (ordered(p)) return no("adds to dQ in no fixed order where there is a list");
+  }
   if (p.dtype.q != DType::f16 && p.dtype.q != DType::bf16)
     return no("dtype ", name(p.dtype.q), " is not one of f16, bf16");
   if (p.dtype.kv != p.dtype.q || p.dtype.out != p.dtype.q)
@@ -76,7 +86,8 @@ Status shape(Plan& plan, const Planner&) {
   const Problem& p = plan.problem;
   if (sm90::is_wide(p)) return sm90::wide_shape(kWho, plan);
   const BackwardKernel& k = kernel_of(p, false, ordered(p));  // a table changes no tile
-  plan.tile_q = k.tile_q, plan.tile_k = k.tile_k, plan.kernel = k.dim + 1024 * (2 * needs_general(p) + ordered(p));
+  plan.tile_q = k.tile_q, plan.tile_k = k.tile_k;
+  plan.kernel = k.dim + 1024 * (4 * (p.mask.blocks.q > 0) + 2 * needs_general(p) + ordered(p));
   const int64_t most = std::max(ceil_div(p.len_k, k.tile_k) * p.batch * p.heads_kv,
                                 int64_t(p.batch) * p.heads_q * (padded(p, k) / sm80::kRowsOfPrepare));
   if (most > INT32_MAX) return Status::no(kWho, ": ", most, " blocks are over 2^31 - 1");
@@ -87,6 +98,8 @@ Status shape(Plan& plan, const Planner&) {
 }
 
 Status fits(const Plan& plan, const Args& a) {
+  if (plan.problem.mask.blocks.q && !(a.given(Role::block_begin_k) && a.given(Role::block_row_k)))
+    return Status::no(kWho, ": wants a list by key block too: block_begin_k and block_row_k");
   if (a.given(Role::cache_index)) return Status::no(kWho, ": does not serve cache_index: sequences may share keys");
   for (const Role r : {Role::q, Role::k, Role::v, Role::out, Role::d_out, Role::dq, Role::dk, Role::dv}) {
     if (!a.given(r)) continue;
@@ -182,6 +195,11 @@ class Run {
                      .dim_v = p_.dim_v,
                      .accumulate = ends_.running,
                      .cleared = lengths_,
+                     .list_begin = a_.row<const int32_t>(Role::block_begin_k),
+                     .list_row = a_.row<const int32_t>(Role::block_row_k),
+                     .list_batch = a_[Role::block_begin_k].stride.batch,
+                     .list_head = a_[Role::block_begin_k].stride.head,
+                     .blocks = p_.mask.blocks,
                      .score = sm90::score_options(p_, a_),
                      .d_bias = a_[Role::d_bias],
                      .kept_out = ends_.kept.out};

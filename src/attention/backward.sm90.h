@@ -37,6 +37,12 @@ __device__ KeyTile find_keys(const BackwardParams& x, int block) {
   return t;
 }
 
+// Of a list: what the step of a stage visits.
+template <class C>
+__device__ KeyVisit* visit(uint32_t shared, uint32_t stage) {
+  return static_cast<KeyVisit*>(__cvta_shared_to_generic(shared + C::kVisits + 8 * stage));
+}
+
 template <class C>
 struct BackwardProducer {
   const BackwardParams& x;
@@ -76,25 +82,51 @@ struct BackwardProducer {
       return load_end<C::kTileQ>(parts, to, full, t.q_row + query, t.rows - query, x.rows_q, head, t.q_batch);
     load<C::kBytesQ>(map, to, full, t.q_row + query, head, t.q_batch, Keep::last_to_go);
   }
+  __device__ void load_step(uint32_t step, int query, int h) const {
+    const uint32_t keys = shared + C::kKFull;
+    const uint32_t stage = step % C::kStages, parity = (step / C::kStages & 1) ^ 1;
+    const uint32_t q = shared + C::kQFull + 8 * stage, o = shared + C::kOFull + 8 * stage;
+    wait(shared + C::kQEmpty + 8 * stage, parity);
+    if constexpr (C::kListed) *visit<C>(shared, stage) = {query, h};
+    arrive_expect(q, C::kBytesQ + C::kBytesStats);
+    load_queries(x.q, x.q_part, C::kQ + stage * C::kBytesQ, q, query, h);
+    load_tile(shared + C::kStats + stage * C::kBytesStats, x.stats, q, 2 * query, h, t.batch, 0, Keep::last_to_go);
+    // Its foreign keys have rows of their own, which are not stored.
+    if (step == 0) load<C::kBytesK>(x.v, C::kV, keys, t.k_row + t.key, t.head, t.k_batch, Keep::first_to_go);
+    wait(shared + C::kOEmpty + 8 * stage, parity);
+    arrive_expect(o, C::kBytesQ);
+    load_queries(x.d_out, x.d_out_part, C::kO + stage * C::kBytesQ, o, query, h);
+  }
   __device__ void run() const {
     const uint32_t keys = shared + C::kKFull;
     arrive_expect(keys, 2 * C::kBytesK);
     load_keys(keys);
     uint32_t step = 0;
     for (int h = t.head * x.group; h < (t.head + 1) * x.group; ++h)
-      for (int query = t.start; query != t.stop; query += C::kTileQ, ++step) {
-        const uint32_t stage = step % C::kStages, parity = (step / C::kStages & 1) ^ 1;
-        const uint32_t q = shared + C::kQFull + 8 * stage, o = shared + C::kOFull + 8 * stage;
-        wait(shared + C::kQEmpty + 8 * stage, parity);
-        arrive_expect(q, C::kBytesQ + C::kBytesStats);
-        load_queries(x.q, x.q_part, C::kQ + stage * C::kBytesQ, q, query, h);
-        load_tile(shared + C::kStats + stage * C::kBytesStats, x.stats, q, 2 * query, h, t.batch, 0, Keep::last_to_go);
-        // Its foreign keys have rows of their own, which are not stored.
-        if (step == 0) load<C::kBytesK>(x.v, C::kV, keys, t.k_row + t.key, t.head, t.k_batch, Keep::first_to_go);
-        wait(shared + C::kOEmpty + 8 * stage, parity);
-        arrive_expect(o, C::kBytesQ);
-        load_queries(x.d_out, x.d_out_part, C::kO + stage * C::kBytesQ, o, query, h);
+      for (int query = t.start; query != t.stop; query += C::kTileQ, ++step) load_step(step, query, h);
+  }
+  // Query tiles from lists: those that the band shows, and none twice.
+  __device__ void run_listed() const {
+    uint32_t step = 0;
+    for (int h = t.head * x.group; h < (t.head + 1) * x.group; ++h) {
+      const BlockList list{x.blocks, x.list_begin + t.batch * x.list_batch + h * x.list_head, x.list_row};
+      const int count = list.count(t.number);
+      for (int n = 0; n < count; ++n) {
+        const int64_t first = int64_t(list.key_block(t.number, n)) * x.blocks.q;
+        for (int64_t query = first; query < first + x.blocks.q; query += C::kTileQ) {
+          if (query < t.start || query >= t.stop) continue;
+          if (step == 0) {
+            arrive_expect(shared + C::kKFull, 2 * C::kBytesK);
+            load_keys(shared + C::kKFull);
+          }
+          load_step(step++, int(query), h);
+        }
       }
+    }
+    const uint32_t stage = step % C::kStages;
+    wait(shared + C::kQEmpty + 8 * stage, (step / C::kStages & 1) ^ 1);
+    *visit<C>(shared, stage) = {-1, 0};
+    arrive(shared + C::kQFull + 8 * stage);
   }
 };
 
@@ -357,19 +389,38 @@ struct BackwardConsumer {
     } else {
       add_dq(dq, n, query, head);
     }
-    query += C::kTileQ;
-    if (query == t.stop) query = t.start, ++head;
+    if constexpr (!C::kListed) {
+      query += C::kTileQ;
+      if (query == t.stop) query = t.start, ++head;
+    }
+  }
+  // Of a list: the n-th visit; false where there is none.
+  __device__ bool next(uint32_t n) {
+    wait(shared + C::kQFull + 8 * (n % 2), n / 2 % 2);
+    const KeyVisit now = *visit<C>(shared, n % 2);
+    query = now.query, head = now.head;
+    return query >= 0;
   }
 
   __device__ void run() {
-    const uint32_t steps = uint32_t(t.tiles) * uint32_t(x.group);
-    if (steps == 0) return clear();
+    uint32_t steps = uint32_t(t.tiles) * uint32_t(x.group);
+    if constexpr (C::kListed) {
+      if (!next(0)) return clear();
+    } else if (steps == 0) {
+      return clear();
+    }
 #pragma unroll
     for (int n = 0; n < C::kDim / 2; ++n) dk[n] = dv[n] = 0.f;
-    query = t.start, head = t.head * x.group, buffer = again = 0;
+    buffer = again = 0;
     wait(shared + C::kKFull, 0);
+    if constexpr (C::kListed) {
 #pragma unroll 1
-    for (uint32_t n = 0; n < steps; ++n) step(n);
+      for (steps = 0; next(steps); ++steps) step(steps);
+    } else {
+      query = t.start, head = t.head * x.group;
+#pragma unroll 1
+      for (uint32_t n = 0; n < steps; ++n) step(n);
+    }
     if constexpr (C::kApart) {
       wait_last();
       float dq[32];
@@ -488,7 +539,11 @@ __global__ void __launch_bounds__(C::kThreads, 1) backward_kernel(const __grid_c
   if (C::kTabled && t.tiles == 0 && (x.cleared || t.key >= t.keys)) return;
   if (group == 0) {
     shrink_registers<C::kProducerRegisters>();
-    if (threadIdx.x == 0 && t.tiles > 0) BackwardProducer<C>{x, shared, t}.run();
+    if (threadIdx.x == 0 && (C::kListed || t.tiles > 0)) {
+      const BackwardProducer<C> producer{x, shared, t};
+      if constexpr (C::kListed) producer.run_listed();
+      else producer.run();
+    }
     if (C::kOrdered && threadIdx.x == 32 && t.tiles > 0) BackwardAdder<C>{x, shared, t}.run();
   } else {
     grow_registers<C::kConsumerRegisters>();

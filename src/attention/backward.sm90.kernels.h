@@ -13,16 +13,17 @@ struct BackwardKernel {
   cuda::Ready ready[2]{};                    // theirs
 };
 
-template <int Dim, int TileQ, bool Apart, bool Tabled, bool Ordered, bool Options>
+template <int Dim, int TileQ, bool Apart, bool Tabled, bool Ordered, bool Options, bool Listed = false>
 constexpr BackwardKernel backward_kernel_row() {
-  using F = BackwardShape<F16, Dim, TileQ, Apart, Tabled, Ordered, Options>;
-  using B = BackwardShape<Bf16, Dim, TileQ, Apart, Tabled, Ordered, Options>;
+  using F = BackwardShape<F16, Dim, TileQ, Apart, Tabled, Ordered, Options, Listed>;
+  using B = BackwardShape<Bf16, Dim, TileQ, Apart, Tabled, Ordered, Options, Listed>;
   return {Dim, TileQ, F::kTileK, F::kThreads, F::kSharedBytes, {backward_kernel<F>, backward_kernel<B>}};
 }
 
 // Of one head dim. Each in no order, and with dQ added up in a fixed one.
 struct BackwardKernels {
   BackwardKernel plain[2], tabled[2], with_options[2];  // those with options have a table too
+  BackwardKernel listed;                                // and this one, which has no order
 };
 template <int Dim, int TileQ, bool Apart>
 constexpr BackwardKernels backward_kernel_rows() {
@@ -31,7 +32,8 @@ constexpr BackwardKernels backward_kernel_rows() {
           {backward_kernel_row<Dim, TileQ, Apart, true, false, false>(),
            backward_kernel_row<Dim, TileQ, Apart, true, true, false>()},
           {backward_kernel_row<Dim, TileQ, Apart, true, false, true>(),
-           backward_kernel_row<Dim, TileQ, Apart, true, true, true>()}};
+           backward_kernel_row<Dim, TileQ, Apart, true, true, true>()},
+          backward_kernel_row<Dim, TileQ, Apart, true, false, false, true>()};
 }
 
 BackwardKernels& backward_kernels_64();

@@ -13,6 +13,9 @@ constexpr int kTurnRows = 32;  // as prepare has it, sm80::kTurnRows
 inline constexpr int kEndParts = 3;
 ATTUNE_HD constexpr int rows_of_end_part(int part) { return part == 0 ? 32 : part == 1 ? 8 : 1; }
 
+// Of a list: a query tile of a head. None: a query of -1.
+struct KeyVisit { int query, head; };
+
 // A gradient of keys in f32, straight from registers: of kernels with a table.
 struct WideRows {
   float* data;  // null: in the dtype of q
@@ -45,6 +48,10 @@ struct BackwardParams {
   int dim_qk, dim_v;
   bool accumulate;          // dK and dV are added to what is there, in f32
   bool cleared;             // dK and dV are 0 where nobody sees a key
+  // Of kernels with lists: by key block, whose size is kTileK.
+  const int32_t *list_begin, *list_row;
+  int64_t list_batch, list_head;  // strides of list_begin
+  Blocks blocks;
   // Of kernels with options.
   ScoreOptions score;
   Tensor d_bias;            // f32, added to; no data: not wanted
@@ -56,14 +63,15 @@ struct BackwardParams {
 // is issued before dS is there.
 // Tabled: lengths are in tensors, or gradients in f32. Options: those that change scores; then there is a table too.
 // Ordered: blocks add to a query tile of dQ from its last keys on, one after the other; a thread of its own waits for
-// that.
+// that. Listed: query tiles come from lists by key block; then there is a table too.
 template <class Number, int Dim, int TileQ, bool Apart, bool Tabled = false, bool Ordered = false,
-          bool Options = false>
+          bool Options = false, bool Listed = false>
 struct BackwardShape {
   using T = Number;
   static constexpr int kDim = Dim, kTileQ = TileQ, kTileK = 128, kStages = 2, kBuffers = Apart ? 3 : 2;  // of dS
   static constexpr bool kApart = Apart, kTabled = Tabled, kOrdered = Ordered, kOptions = Options;
-  static_assert(!Options || Tabled);
+  static constexpr bool kListed = Listed;
+  static_assert(Tabled || !(Options || Listed));
   static constexpr int kGroups = 2, kThreads = 128 * (1 + kGroups), kWarps = 4 * kGroups;
   static constexpr int kProducerRegisters = 24, kConsumerRegisters = 240;
   static constexpr int kPanels = Dim / 64, kPanelQ = TileQ * 128, kPanelK = kTileK * 128;
@@ -78,7 +86,7 @@ struct BackwardShape {
   static constexpr int kOFull = kQEmpty + 8 * kStages, kOEmpty = kOFull + 8 * kStages;
   static constexpr int kDsFull = kOEmpty + 8 * kStages, kDsEmpty = kDsFull + 8 * kBuffers;
   static constexpr int kDqFull = kDsEmpty + 8 * kBuffers, kDqEmpty = kDqFull + 8;
-  static constexpr int kBlock = kDqEmpty + 8, kSharedBytes = kBlock + 16;
+  static constexpr int kBlock = kDqEmpty + 8, kVisits = kBlock + 16, kSharedBytes = kVisits + 8 * kStages;
   static_assert(kSharedBytes <= 227 * 1024);
 };
 

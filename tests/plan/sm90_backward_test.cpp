@@ -32,7 +32,9 @@ TEST_F(Sm90Backward, is_the_first_link_for_plain_gradients) {
                            "backward bf16 b2 h8 q2048 k2048 d128 full ragged",
                            "backward bf16/bf16/bf16/f32 b2 h8 q512 k512 d64 causal@absolute accumulate",
                            "backward bf16 b2 h8 q2048 k2048 d64 full softcap dropout repro=run",
-                           "backward f16 b2 h8 q2048 k2048 d128 full alibi bias.f16"})
+                           "backward f16 b2 h8 q2048 k2048 d128 full alibi bias.f16",
+                           "backward f16 b2 h8 q2048 k2048 d64 full blocks128x128x900",
+                           "backward f16/f16/f16/f32 b2 h8 q2048 k2048 d128 causal blocks64x128x900 accumulate"})
     EXPECT_EQ(planned(line).backend->name, "sm90_backward") << line;
   for (const char* line :
        {"backward bf16 b2 h8 q2048 k2048 d256 full ragged", "backward bf16 b2 h8 q2048 k2048 d128 full paged16",
@@ -96,6 +98,14 @@ TEST_F(Sm90Backward, refuses_by_name_what_it_does_not_serve) {
       {"backward bf16 b1 h1 q8 k8 d64 full bias repro=run",
        "adds up the gradient of a bias in no fixed order, so a reproducible run has none"},
       {"backward bf16 b1 h1 q8 k8 d64 full paged16", "keys are linear or ragged, not paged"},
+      {"backward bf16 b1 h1 q8 k8 d64 full blocks64x128x1",
+       "blocks of a list have 128 keys and 128 queries, or 64 at dims over 64, not 64 x 128"},
+      {"backward bf16 b1 h1 q8 k8 d128 full blocks128x64x1",
+       "blocks of a list have 128 keys and 128 queries, or 64 at dims over 64, not 128 x 64"},
+      {"backward bf16 b1 h1 q8 k8 d64 full blocks128x128x1 softcap",
+       "does not serve options that change scores with a list"},
+      {"backward bf16 b1 h1 q8 k8 d64 full blocks128x128x1 repro=run",
+       "adds to dQ in no fixed order where there is a list"},
       {"backward bf16 b1 h1 q8 k8 d64 causal/16+31", "mask causal/16+31 is not full, causal or a window"},
       {"backward f32 b1 h1 q8 k8 d64 full", "dtype f32 is not one of f16, bf16"},
       {"backward bf16 b1 h1 q8 k8 d12 full", "dim 12 is not a multiple of 8 up to 256"},
