@@ -93,6 +93,8 @@ TEST(Choose, differences_within_the_spread_or_the_interval_change_nothing) {
   EXPECT_EQ(chosen(c), "other other other other");  // it was in use, and is not slower
   c.used = {"other", "", "", ""};
   EXPECT_EQ(chosen(c), "other fused fused fused");
+  for (Point& p : c.backends[2].points) p.low = 1.0;
+  EXPECT_EQ(chosen(c), "fused fused fused fused");  // what was in use and may not be any more
 }
 TEST(Choose, where_nothing_may_be_used_it_is_the_baseline_or_what_can_run) {
   EXPECT_EQ(chosen(curve({1.0, 1.0})), "base base");
@@ -143,8 +145,13 @@ TEST(Tune, rules_follow_the_curve_of_the_records) {
   EXPECT_EQ(f.keys[0].rows.at(2),
             "forward f32 b1 h8 q256 k256 d64 causal\twarm\tcpu_forward\t256 us\t1.50x [1.50, 1.50]");
 }
-TEST(Tune, every_row_of_a_bucket_must_agree) {
-  auto all = crossing();
+TEST(Tune, every_row_of_a_bucket_must_agree_in_any_order) {
+  std::vector<Record> all = {record("cpu_forward", 256, 1e3, 4), record("cpu_standard", 256, 1.1e3, 4)};
+  for (const Record& r : crossing()) all.push_back(r);
+  EXPECT_EQ(rules(tuned(all)), "64 cpu_standard, 1024 cpu_forward");
+  all[1] = record("cpu_standard", 256, 3e3, 4), all[0].status = "failed";
+  EXPECT_EQ(rules(tuned(all)), "64 cpu_standard, 1024 cpu_forward");
+  all = crossing();
   all.push_back(record("cpu_forward", 256, 1e3, 4)), all.push_back(record("cpu_standard", 256, 1.1e3, 4));
   EXPECT_EQ(rules(tuned(all)), "64 cpu_standard, 1024 cpu_forward");
   all = crossing();  // other heads are another bucket
