@@ -168,5 +168,26 @@ class Attend(unittest.TestCase):
             attune.check(q, q, q, np.empty_like(q), used_k=np.array([5], "int32"))
 
 
+class CuPy(unittest.TestCase):
+    def setUp(self):
+        try:
+            import cupy
+
+            cupy.cuda.runtime.getDeviceCount()
+        except Exception:  # not installed, or no driver
+            self.skipTest("CuPy with a GPU is not here")
+        self.cupy = cupy
+
+    def test_arrays_on_a_gpu_run_on_the_current_stream(self):
+        q, k, v = (draw(1, 64, 4, 64, seed=n, dtype="float16") for n in range(3))
+        wanted, _ = reference.attention(q[0], k[0], v[0], seen=reference.visible(64, 64, True))
+        for stream in (self.cupy.cuda.Stream.null, self.cupy.cuda.Stream(non_blocking=True)):
+            with stream:
+                given = [self.cupy.asarray(x) for x in (q, k, v)]
+                out = attune.attend(*given, causal=True)
+                self.assertIsInstance(out, self.cupy.ndarray)
+                np.testing.assert_allclose(self.cupy.asnumpy(out)[0].astype("float64"), wanted, rtol=0, atol=4e-3)
+
+
 if __name__ == "__main__":
     unittest.main()

@@ -18,12 +18,13 @@ from torch import Tensor
 from .. import _core
 from .._spec import spec as plain_spec, spec_of
 from ._attend import call, reproducible
-from ._ops import PLAIN
 
 _torch_sdpa = F.scaled_dot_product_attention
 is_compiling = torch.compiler.is_compiling
 _served: set[Any] = set()  # forms of calls without mask and dropout that were looked at and are attune's
 _MOST = 4096
+_NONE = (0.0, 0.0, 0.0)
+_WHOLE = (0, 0)
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -159,13 +160,15 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn
     What attune does not serve PyTorch runs: attune.torch.counters says how often, and why."""
     common = attn_mask is None and not dropout_p and not is_compiling()
     if common:
-        form = (query.shape, key.shape, value.shape, query.dtype, key.dtype, value.dtype, query.device, key.device,
-                value.device, scale, enable_gqa)
-        if form in _served and type(query) in PLAIN:
-            counters.attune += 1
-            q, k, v = _rows(query), _rows(key), _rows(value)
-            return call(plain_spec("bhsd", is_causal, None, reproducible(), "top_left"), q, k, v, (),
-                        (scale or 0.0, 0.0, 0.0), (0, 0), False)
+        form = (query.shape, key.shape, value.shape, query.device, scale, enable_gqa)
+        if form in _served:
+            try:
+                out = call(plain_spec("bhsd", is_causal, None, reproducible(), "top_left"), _rows(query), _rows(key),
+                           _rows(value), (), (scale, 0.0, 0.0) if scale else _NONE, _WHOLE, False)
+                counters.attune += 1
+                return out
+            except _core.Error:
+                pass  # dtypes or devices that do not go together: looked at below
     why = _refusal(query, key, value, attn_mask, is_causal, scale, enable_gqa)
     if why is None and dropout_p >= 1:
         why = f"dropout_p {dropout_p}"

@@ -1,0 +1,70 @@
+#!/usr/bin/env python3
+"""Writes docs/python_api.md from the signatures and docstrings of the Python package.
+
+    scripts/python_api.py docs/python_api.md
+    scripts/python_api.py --check docs/python_api.md
+
+The source is read, not imported, so the page does not depend on what is installed."""
+
+from __future__ import annotations
+
+import ast
+import pathlib
+import sys
+import textwrap
+
+MODULES = {
+    "attune": ("__init__.py", "_attend.py"),
+    "attune.torch": ("torch/__init__.py", "torch/_attend.py", "torch/_sdpa.py"),
+    "attune.flash_attn": ("flash_attn/__init__.py",),
+    "attune.flash_attn_interface": ("flash_attn_interface.py",),
+    "attune.transformers": ("transformers.py",),
+    "attune.jax": ("jax.py",),
+}
+HIDDEN = {"lse_shape", "call", "reproducible", "added", "new_seed"}  # shared between modules, nobody else's
+HERE = pathlib.Path(__file__).resolve().parent.parent / "python" / "attune"
+
+
+def signature(node: ast.FunctionDef) -> str:
+    text = f"{node.name}({ast.unparse(node.args)})"
+    text += f" -> {ast.unparse(node.returns)}" if node.returns else ""
+    return textwrap.fill(text, 116, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
+
+
+def entry(node: ast.AST) -> list[str]:
+    """A public function or class with a docstring, as lines."""
+    if not isinstance(node, (ast.FunctionDef, ast.ClassDef)) or node.name.startswith("_") or node.name in HIDDEN:
+        return []
+    doc = ast.get_docstring(node)
+    if not doc:
+        return []
+    head = f"class {node.name}" if isinstance(node, ast.ClassDef) else signature(node)
+    return ["```python", head, "```", "", doc, ""]
+
+
+def page() -> str:
+    lines = ["# The Python package, by its docstrings", "",
+             "Written by `scripts/python_api.py`; [python.md](python.md) is the page to read first.", ""]
+    for module, files in MODULES.items():
+        lines += [f"## {module}", ""]
+        for number, name in enumerate(files):
+            tree = ast.parse((HERE / name).read_text())
+            if number == 0 and (about := ast.get_docstring(tree)):
+                lines += [about.split("\n\n")[0], ""]
+            for node in tree.body:
+                lines += entry(node)
+    return "\n".join(lines)
+
+
+def main() -> int:
+    check, path = sys.argv[1] == "--check", pathlib.Path(sys.argv[-1])
+    if check:
+        same = path.read_text() == page()
+        print(f"{path} is {'as' if same else 'not what'} the docstrings say")
+        return 0 if same else 1
+    path.write_text(page())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
