@@ -224,7 +224,7 @@ struct Consumer {
 
   // One key tile, in slot `slot` of v. On entry its P is in `now` and no product is under way; on return P of the next
   // step is in `then`. False after the last tile. Plain: the next key tile is one more of the same rows, which all see
-  // all of it.
+  // all of it; of a list, whatever they see.
   template <int slot, bool Plain = false>
   __device__ bool advance(uint32_t (&now)[C::kTileK / 4], uint32_t (&then)[C::kTileK / 4]) {
     constexpr int next = (slot + 1) % C::kStages;
@@ -268,7 +268,7 @@ struct Consumer {
     if (next == 0) round ^= 1;
     if (last) enter_tile();
     if (j == first) release_q(tiles % C::kQStages);
-    if (!Plain) hide();
+    if (!Plain || C::kListed) hide();
     const auto product_done = [&] {
       wait_products<0>();
       pin(o);
@@ -326,7 +326,7 @@ struct Consumer {
   __device__ void run_steady() {
     for (;;) {
 #pragma unroll 1
-      while (!fresh && j > max(first, plain_first) + 1 && j <= plain_last + 1) {
+      while (!fresh && (C::kListed ? j > first + 1 : j > max(first, plain_first) + 1 && j <= plain_last + 1)) {
         advance<0, true>(p[0], p[kSpare]);
         advance<1, true>(p[kSpare], p[0]);
       }

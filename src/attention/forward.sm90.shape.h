@@ -76,7 +76,8 @@ struct ForwardShape {
   // A query tile's end is spread over the products of the next one; options leave no registers for that.
   static constexpr bool kSpread = !Options;
   // Steps that are products and softmax alone have a loop of their own.
-  static constexpr bool kSteady = (Dim == 64 || Dim == 128) && DimV == Dim && !kListed && !Options && !Own;
+  static constexpr bool kSteady =
+      (Dim == 64 || Dim == 128) && DimV == Dim && From != Lists::each && !Options && !Own;
   static constexpr int kTileQ = 64 * kGroups, kThreads = 128 * (kGroups + 1);
   static constexpr int kPanels = (kDim + 63) / 64, kPanelsV = (kDimV + 63) / 64;  // of 96 columns: one and a half
   static constexpr int kProducerRegisters = From == Lists::each ? 40 : kGroups == 3 ? 32 : 24;
