@@ -14,6 +14,7 @@ namespace {
 
 constexpr int kFar = 1 << 28;  // a side without end; also the longest sequence
 constexpr int kTileRows = 128, kTileKeys = 64, kMostSectionHeads = 64;
+constexpr int kShort = 1024;   // keys, up to which blocks of rows stay
 constexpr double kSectionBytes = 32 << 20;
 constexpr Role kLengths[] = {Role::cu_q,     Role::cu_k,        Role::used_q,   Role::used_k,
                              Role::left_pad, Role::cache_index, Role::positions};
@@ -141,6 +142,8 @@ Status wide_run(std::string_view who, const Plan& plan, const Args& a, Workspace
     if (Status s = make(who, p, {{Role::dq, a[Role::dq], &x.dq, 16}}); !s.ok()) return s;
     launch.kernel = reinterpret_cast<const void*>(kernel.rows[type]), launch.ready = &kernel.rows_ready[type];
     launch.blocks = int64_t(x.of_rows.tiles) * x.of_rows.heads, launch.shared_bytes = kernel.rows_bytes;
+    if (p.mask.kind == MaskKind::full && any_keys && keys <= kShort)
+      launch.blocks = std::min<int64_t>(launch.blocks, plan.device.units);
     if (Status s = cuda::launch(launch, p, &x); !s.ok()) return s;
   }
   if (!any_keys || !(x.wants_dk || x.wants_dv)) return Status::good();

@@ -40,9 +40,9 @@ struct WideParams {
 };
 
 struct BlockPlace { int tile, head; };
-__device__ inline BlockPlace find_block(const BlockOrder& o) {
-  const int per_section = o.section * o.tiles, section = int(blockIdx.x) / per_section;
-  const int rest = int(blockIdx.x) - section * per_section, here = min(o.section, o.heads - section * o.section);
+__device__ inline BlockPlace find_block(const BlockOrder& o, int n) {
+  const int per_section = o.section * o.tiles, section = n / per_section;
+  const int rest = n - section * per_section, here = min(o.section, o.heads - section * o.section);
   return {rest / here, section * o.section + rest % here};
 }
 
@@ -58,7 +58,7 @@ __device__ inline void load_panels(uint32_t to, const CUtensorMap& map, uint32_t
 }
 
 // Sums of a warp's 16 rows to a tensor, through shared memory: `place` is row 0 of panels of `Rows` rows, `first` the
-// warp's first row there.
+// warp's first row there. The place is free when it returns.
 template <class T, int Rows, int N>
 __device__ inline void store_warp_rows(const float (&sums)[N], float factor, uint32_t place, int first,
                                        const CUtensorMap& map, int row, int head, int batch) {
@@ -72,10 +72,13 @@ __device__ inline void store_warp_rows(const float (&sums)[N], float factor, uin
   }
   publish_shared();
   __syncwarp();
-  if (lane > 0) return;
+  if (lane == 0) {
 #pragma unroll
-  for (int n = 0; n < N / 32; ++n) store_tile(map, place + (n * Rows + first) * 128, n * 64, row, head, batch);
-  close_stores();
+    for (int n = 0; n < N / 32; ++n) store_tile(map, place + (n * Rows + first) * 128, n * 64, row, head, batch);
+    close_stores();
+    wait_stores_read();
+  }
+  __syncwarp();
 }
 
 }  // namespace attune::sm90

@@ -37,7 +37,7 @@ struct WideKeyTile {
   int first, tiles;  // query tiles of a head
   template <class C>
   static __device__ WideKeyTile find(const WideParams& x) {
-    const BlockPlace at = find_block(x.of_keys);
+    const BlockPlace at = find_block(x.of_keys, int(blockIdx.x));
     WideKeyTile t{at.tile * C::kTileK, at.head % x.heads_kv, at.head / x.heads_kv, 0, 0};
     const int from = max(0, t.key - x.offset - x.right);
     const int last = min(x.rows, min(t.key + C::kTileK, x.keys) - x.offset + x.left) - 1;
@@ -195,11 +195,15 @@ struct WideKeysConsumer {
       wait(shared + (Values ? C::kKFull : C::kVFull), 0);
       pin(sums);
       issue_scores(0);
+      if (!Values && steps > 1) named_arrive(1, 256);
       weigh<true>(0);
 #pragma unroll 1
       for (uint32_t n = 1; n < steps; ++n) {
+        // In turns: one multiplies while the other has its exponentials.
+        named_sync(Values ? 1 : 2, 256);
         issue_sums(n - 1);
         issue_scores(n);
+        if (Values || n + 1 < steps) named_arrive(Values ? 2 : 1, 256);
         weigh<false>(n);
       }
       issue_sums(steps - 1);
@@ -211,7 +215,6 @@ struct WideKeysConsumer {
     if (Values ? x.wants_dv : x.wants_dk)
       store_warp_rows<T, C::kTileK>(sums, Values ? 1.f : x.scale, shared + (Values ? C::kV : C::kK), warp * 16,
                                     Values ? x.dv : x.dk, t.key + warp * 16, t.head_kv, t.batch);
-    if (lane == 0) wait_stores();
   }
 };
 

@@ -17,7 +17,8 @@ struct WideRowsShape {
   static constexpr int kBytesQ = kPanelsQk * kPanelQ, kBytesO = kPanelsV * kPanelQ, kBytesK = kPanelsQk * kPanelK;
   static constexpr int kBytesV = kPanelsPart * kPanelK;
   static constexpr int kQ = 0, kO = kBytesQ, kK = kO + kBytesO, kV = kK + kStagesK * kBytesK;
-  static constexpr int kQFull = kV + kStagesV * kBytesV, kOFull = kQFull + 8, kKFull = kOFull + 8;
+  static constexpr int kQFull = kV + kStagesV * kBytesV, kOFull = kQFull + 8, kQEmpty = kOFull + 8;
+  static constexpr int kOEmpty = kQEmpty + 8, kKFull = kOEmpty + 8;
   static constexpr int kKEmpty = kKFull + 8 * kStagesK, kVFull = kKEmpty + 8 * kStagesK;
   static constexpr int kVEmpty = kVFull + 8 * kStagesV, kSharedBytes = kVEmpty + 8 * kStagesV;
   static_assert(kSharedBytes <= 227 * 1024);
@@ -28,8 +29,8 @@ struct WideQueryTile {
   int query, head, batch;
   int first, tiles;
   template <class C>
-  static __device__ WideQueryTile find(const WideParams& x) {
-    const BlockPlace at = find_block(x.of_rows);
+  static __device__ WideQueryTile find(const WideParams& x, int n) {
+    const BlockPlace at = find_block(x.of_rows, n);
     WideQueryTile t{(x.of_rows.tiles - 1 - at.tile) * C::kTileQ, at.head % x.heads, at.head / x.heads, 0, 0};
     const int from = max(0, t.query + x.offset - x.left);
     const int last = min(x.keys - 1, min(t.query + C::kTileQ, x.rows) - 1 + x.offset + x.right);
@@ -40,20 +41,23 @@ struct WideQueryTile {
 };
 
 template <class C>
-__device__ inline void wide_rows_produce(const WideParams& x, uint32_t shared, const WideQueryTile& t) {
+__device__ inline void wide_rows_produce(const WideParams& x, uint32_t shared, const WideQueryTile& t, uint32_t round,
+                                         uint32_t step) {
   const int head_kv = t.head / x.group;
   const uint32_t q = shared + C::kQFull, o = shared + C::kOFull;
-  uint32_t part = 0;
+  uint32_t part = step * C::kParts;
   const auto load_k = [&](uint32_t n) {
-    const uint32_t stage = n % C::kStagesK, full = shared + C::kKFull + 8 * stage;
-    wait(shared + C::kKEmpty + 8 * stage, (n / C::kStagesK & 1) ^ 1);
+    const uint32_t stage = (step + n) % C::kStagesK, full = shared + C::kKFull + 8 * stage;
+    wait(shared + C::kKEmpty + 8 * stage, ((step + n) / C::kStagesK & 1) ^ 1);
     arrive_expect(full, C::kBytesK);
     load_panels<C::kTileK, C::kPanelsQk>(shared + C::kK + stage * C::kBytesK, x.k, full, 0,
                                          (t.first + int(n)) * C::kTileK, head_kv, t.batch, Keep::last_to_go);
   };
+  wait(shared + C::kQEmpty, (round & 1) ^ 1);
   arrive_expect(q, C::kBytesQ);
   load_panels<C::kTileQ, C::kPanelsQk>(shared + C::kQ, x.q, q, 0, t.query, t.head, t.batch, Keep::first_to_go);
   load_k(0);
+  wait(shared + C::kOEmpty, (round & 1) ^ 1);
   arrive_expect(o, C::kBytesO);
   load_panels<C::kTileQ, C::kPanelsV>(shared + C::kO, x.d_out, o, 0, t.query, t.head, t.batch, Keep::first_to_go);
   for (uint32_t n = 0; n < uint32_t(t.tiles); ++n) {
@@ -74,8 +78,9 @@ struct WideRowsConsumer {
   using T = typename C::T;
   const WideParams& x;
   const uint32_t shared;
-  const WideQueryTile& t;
   const int group, warp, lane;
+  WideQueryTile t;
+  uint32_t round, start;  // this tile's number, and its first step, among those of the block
 
   float dq[C::kDimQk / 2];
   float s[C::kTileK / 2], dp[C::kTileK / 2];
@@ -85,7 +90,7 @@ struct WideRowsConsumer {
   __device__ void release(int barrier) const {
     if (lane == 0) arrive(shared + barrier);
   }
-  // The first key tile's, or those behind dQ of the one before.
+  // Steps are counted over all tiles of the block.
   __device__ void issue_scores(uint32_t n) {
     const uint32_t stage = n % C::kStagesK;
     wait(shared + C::kKFull + 8 * stage, n / C::kStagesK & 1);
@@ -98,7 +103,7 @@ struct WideRowsConsumer {
       Product<T, C::kTileK>::shared(s, a + (i / 4 * C::kPanelQ + i % 4 * 32) / 16,
                                     b + (i / 4 * C::kPanelK + i % 4 * 32) / 16, i > 0);
     close_products();
-    if (n == 0) wait(shared + C::kOFull, 0);
+    if (n == start) wait(shared + C::kOFull, round & 1);
     const uint32_t c = operand(shared + C::kO + group * 64 * 128, 0);
     forget(dp);
 #pragma unroll
@@ -132,11 +137,11 @@ struct WideRowsConsumer {
   }
   // From the scores of key tile n to dS, in pairs.
   __device__ void differentiate(uint32_t n) {
-    const int key = (t.first + int(n)) * C::kTileK, row = t.query + group * 64 + x.offset;
+    const int key = (t.first + int(n - start)) * C::kTileK, row = t.query + group * 64 + x.offset;
     const bool partial = key + C::kTileK > x.keys || key + C::kTileK - 1 > row + x.right || key < row + 63 - x.left;
     wait_products<C::kParts>();
     pin(s);
-    if (n > 0) release(C::kKEmpty + 8 * ((n - 1) % C::kStagesK));
+    if (n > start) release(C::kKEmpty + 8 * ((n - 1) % C::kStagesK));
 #pragma unroll
     for (int i = 0; i < C::kTileK / 2; ++i) s[i] = sm80::exp2_fast(fmaf(s[i], x.scale2, -lse[i / 2 % 2]));
     if (partial) hide(s, key);
@@ -164,25 +169,30 @@ struct WideRowsConsumer {
         const float2 one = stats[8 * r];
         lse[r] = one.x, delta[r] = one.y;
       }
-      wait(shared + C::kQFull, 0);
+      wait(shared + C::kQFull, round & 1);
       pin(dq);
-      issue_scores(0);
-      differentiate(0);
+      issue_scores(start);
+      differentiate(start);
+      const uint32_t end = start + uint32_t(t.tiles);
 #pragma unroll 1
-      for (uint32_t n = 1; n < uint32_t(t.tiles); ++n) {
+      for (uint32_t n = start + 1; n < end; ++n) {
         issue_dq(n - 1);
         issue_scores(n);
         differentiate(n);
       }
-      issue_dq(t.tiles - 1);
+      release(C::kOEmpty);
+      issue_dq(end - 1);
       wait_products<0>();
       pin(dq);
+      release(C::kKEmpty + 8 * ((end - 1) % C::kStagesK));
     }
     store_warp_rows<T, C::kTileQ>(dq, x.scale, shared + C::kQ, first, x.dq, t.query + first, t.head, t.batch);
-    if (lane == 0) wait_stores();
+    release(C::kQEmpty);
   }
 };
 
+// A block stays, and takes each gridDim.x-th tile, where all are alike and short: what the next one needs is loaded
+// while dQ of this one leaves. Otherwise there is one for each tile.
 template <class C>
 __global__ void __launch_bounds__(C::kThreads, 1) wide_rows_kernel(const __grid_constant__ WideParams x) {
   extern __shared__ __align__(1024) char memory[];
@@ -190,6 +200,7 @@ __global__ void __launch_bounds__(C::kThreads, 1) wide_rows_kernel(const __grid_
   const int group = __shfl_sync(~0u, int(threadIdx.x) / 128, 0), warp = __shfl_sync(~0u, int(threadIdx.x) / 32 % 4, 0);
   if (threadIdx.x == 0) {
     barrier_init(shared + C::kQFull, 1), barrier_init(shared + C::kOFull, 1);
+    barrier_init(shared + C::kQEmpty, C::kWarps), barrier_init(shared + C::kOEmpty, C::kWarps);
     for (int n = 0; n < C::kStagesK; ++n)
       barrier_init(shared + C::kKFull + 8 * n, 1), barrier_init(shared + C::kKEmpty + 8 * n, C::kWarps);
     for (int n = 0; n < C::kStagesV; ++n)
@@ -199,14 +210,26 @@ __global__ void __launch_bounds__(C::kThreads, 1) wide_rows_kernel(const __grid_
   __syncthreads();
   sm80::wait_for_previous();
   sm80::admit_next();
-  const WideQueryTile t = WideQueryTile::find<C>(x);
+  const int tiles = x.of_rows.tiles * x.of_rows.heads;
+  uint32_t round = 0, step = 0;
   if (group == 0) {
     shrink_registers<C::kProducerRegisters>();
-    if (threadIdx.x == 0 && t.tiles > 0) wide_rows_produce<C>(x, shared, t);
+    if (threadIdx.x > 0) return;
+#pragma unroll 1
+    for (int n = int(blockIdx.x); n < tiles; n += int(gridDim.x), ++round) {
+      const WideQueryTile t = WideQueryTile::find<C>(x, n);
+      if (t.tiles > 0) wide_rows_produce<C>(x, shared, t, round, step);
+      step += uint32_t(t.tiles);
+    }
   } else {
     grow_registers<C::kConsumerRegisters>();
-    WideRowsConsumer<C> consumer{x, shared, t, group - 1, warp, int(threadIdx.x % 32)};
-    consumer.run();
+    WideRowsConsumer<C> consumer{x, shared, group - 1, warp, int(threadIdx.x % 32)};
+#pragma unroll 1
+    for (int n = int(blockIdx.x); n < tiles; n += int(gridDim.x), ++round) {
+      consumer.t = WideQueryTile::find<C>(x, n), consumer.round = round, consumer.start = step;
+      consumer.run();
+      step += uint32_t(consumer.t.tiles);
+    }
   }
 }
 
