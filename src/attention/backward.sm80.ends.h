@@ -31,6 +31,9 @@ struct BackwardParams {
   int* apart;        // null, or of a list by key block that this run made: whether no two lists share entries, and it
                      // holds
   bool running;      // the run accumulates: gradients are f32 and added to what was there before it
+  int64_t clear;     // rows of dQ, of all, that prepare clears; 0: all
+  int* counts;       // null, or `lots` numbers to be cleared
+  int lots;
 };
 
 constexpr int kRowsOfPrepare = 64, kTurnRows = 32;
@@ -141,7 +144,9 @@ __global__ void __launch_bounds__(256) prepare_kernel(const __grid_constant__ Ba
   }
   if (x.turns && threadIdx.x < kRowsOfPrepare / kTurnRows)
     x.turns[1 + at.index / kTurnRows + threadIdx.x] = 0, x.turns[0] = 0;
-  if (!x.dq || at.first >= seq.len_q) return;
+  if (x.counts && blockIdx.x == ordered)
+    for (int n = threadIdx.x; n < x.lots; n += 256) x.counts[n] = 0;
+  if (!x.dq || at.first >= seq.len_q || (x.clear && at.index >= x.clear)) return;
   float4* to = reinterpret_cast<float4*>(x.dq + at.index * x.wide);
   for (int n = threadIdx.x; n < kRowsOfPrepare * x.wide / 4; n += 256) to[n] = {};
 }
@@ -161,12 +166,12 @@ __device__ inline void store8(const Tensor& t, int64_t b, int64_t s, int64_t h, 
   }
 }
 
-// dQ from fragments to its tensor: a warp takes 16 rows of 32 columns.
+// dQ from fragments to its tensor: a warp takes 16 rows of 32 columns. The last rows first, which are still in cache.
 template <class T>
 __global__ void __launch_bounds__(256) finish_kernel(const __grid_constant__ BackwardParams x) {
   const Problem& p = x.problem;
   const DenseArgs& a = x.args;
-  const RowBlock at(x, blockIdx.x);
+  const RowBlock at(x, gridDim.x - 1 - blockIdx.x);
   const Sequence seq = sequence_of(x, at.batch);
   wait_for_previous();
   if (at.first >= seq.len_q) return;

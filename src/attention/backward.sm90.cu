@@ -29,10 +29,12 @@ bool ordered(const Problem& p) { return p.reproducible != Reproducible::no; }
 // Whatever the lengths.
 bool needs_table(const Problem& p) { return needs_general(p) || p.mask.blocks.q || p.dtype.grad == DType::f32; }
 BackwardKernel& kernel_of(const Problem& p, bool lengths, bool in_order) {
-  const bool narrow = std::max(p.dim_qk, p.dim_v) <= 64;
-  sm90::BackwardKernels& all = narrow ? sm90::backward_kernels_64() : sm90::backward_kernels_128();
+  const int dim = std::max(p.dim_qk, p.dim_v);
+  const bool tabled = lengths || needs_table(p);
+  if (dim > 64 && dim <= 96 && !tabled && !in_order) return sm90::backward_kernel_96();
+  sm90::BackwardKernels& all = dim <= 64 ? sm90::backward_kernels_64() : sm90::backward_kernels_128();
   if (p.mask.blocks.q) return all.listed;
-  return (needs_general(p) ? all.with_options : lengths || needs_table(p) ? all.tabled : all.plain)[in_order];
+  return (needs_general(p) ? all.with_options : tabled ? all.tabled : all.plain)[in_order];
 }
 
 Status supports(const Problem& p, const Device& d) {
@@ -73,11 +75,18 @@ Status supports(const Problem& p, const Device& d) {
 
 int64_t padded(const Problem& p, const BackwardKernel& k) { return round_up(p.len_q, k.tile_q); }
 
-struct Room { float2* stats; float* dq; int* turns; KeyTile* table; };
+// Blocks of a lot of heads, at least: more than run at once.
+constexpr int kBlocksOfLot = 160;
+int64_t lots_at_most(const Problem& p, const BackwardKernel& k) {
+  return p.batch * p.heads_kv * ceil_div(p.len_k, k.tile_k) / kBlocksOfLot + 1;
+}
+
+struct Room { float2* stats; float* dq; int* turns; KeyTile* table; int* counts; };
 Room carve(Workspace& ws, const Problem& p, const BackwardKernel& k) {
   const size_t rows = size_t(p.batch) * size_t(p.heads_q) * size_t(padded(p, k));
-  Room room{.stats = ws.take<float2>(rows), .dq = ws.take<float>(rows * size_t(k.dim)), .turns = nullptr,
-            .table = ws.take<KeyTile>(size_t(sm90::key_table_size(p, k.tile_k)))};
+  Room room{.stats = ws.take<float2>(rows), .dq = ws.take<float>(rows * size_t(k.wide)), .turns = nullptr,
+            .table = ws.take<KeyTile>(size_t(sm90::key_table_size(p, k.tile_k))),
+            .counts = ws.take<int>(size_t(lots_at_most(p, k)))};
   if (ordered(p)) room.turns = ws.take<int>(1 + rows / sm80::kTurnRows);
   return room;
 }
@@ -112,7 +121,7 @@ Status fits(const Plan& plan, const Args& a) {
 // stays in the second-level cache: q, d_out and dQ in f32. Likewise where each waits for the one before it in its head.
 // Otherwise head after head.
 int section(const Problem& p, const BackwardKernel& k, int64_t rows) {
-  const double bytes = double(rows) * k.dim * (p.heads_q / p.heads_kv) * 8;
+  const double bytes = double(rows) * k.wide * (p.heads_q / p.heads_kv) * 8;
   int heads = 1;
   while (heads < kMostSectionHeads && 2 * heads * bytes <= kSectionBytes) heads *= 2;
   return heads;
@@ -138,7 +147,7 @@ class Run {
         place_{a[Role::q].device_index, plan.device.arch}, stream_(stream) {
     ends_ = {.problem = p_, .args = dense(a), .uniform = !lengths_, .rows = room_.stats,
              .dq = a.given(Role::dq) ? room_.dq : nullptr, .turns = in_order_ ? room_.turns : nullptr,
-             .padded = int(padded(p_, kernel_)), .wide = kernel_.dim, .group = p_.heads_q / p_.heads_kv,
+             .padded = int(padded(p_, kernel_)), .wide = kernel_.wide, .group = p_.heads_q / p_.heads_kv,
              .scale = scale_of(p_, a), .kept = sm80::kept(scale_of(p_, a), p_.dim_qk),
              .running = p_.has(Option::accumulate)};
     if (!lengths_) ends_.seq = sequence(p_, a, 0);
@@ -156,6 +165,7 @@ class Run {
     for (const Role r : {Role::dk, Role::dv, Role::d_bias})
       if (a_.given(r) && !ends_.running && (lengths_ || r == Role::d_bias))
         if (Status s = sm80::backward_clear(kWho, p_, a_[r], place_, stream_); !s.ok()) return s;
+    if (any) divide();
     if (Status s = sm80::backward_prepare(kWho, ends_, place_, stream_); !s.ok()) return s;
     if (any)
       if (Status s = own_keys(); !s.ok()) return s;
@@ -164,6 +174,20 @@ class Run {
 
  private:
   bool tabled() const { return lengths_ || needs_table(p_); }
+  int heads_of_section() const {
+    if (!tabled() && !in_order_ && p_.mask.kind == MaskKind::full) return 1;
+    const Tensor& q = a_[Role::q];
+    return section(p_, kernel_, tabled() ? int64_t(q.extent.seq) * q.extent.batch : p_.len_q);
+  }
+  // Into lots of heads, of which prepare clears dQ of the first.
+  void divide() {
+    if (tabled() || in_order_ || !ends_.dq || ends_.padded == 0) return;
+    const int units = p_.batch * p_.heads_kv, heads = heads_of_section();
+    const int lot = heads * int(ceil_div(kBlocksOfLot, heads * ceil_div(ends_.seq.len_k, kernel_.tile_k)));
+    if (lot >= units) return;
+    ahead_ = {room_.counts, int(ceil_div(units, lot)), lot};
+    ends_.clear = int64_t(lot) * ends_.group * ends_.padded, ends_.counts = room_.counts, ends_.lots = ahead_.lots;
+  }
   Status own_keys() {
     const Tensor &q = a_[Role::q], &k = a_[Role::k];
     const int type = p_.dtype.q == DType::bf16;
@@ -180,9 +204,10 @@ class Run {
                      .high = all.high,
                      .tiles = int(ceil_div(all.keys, kernel_.tile_k)),
                      .units = p_.batch * p_.heads_kv,
-                     .section = 1,
+                     .section = heads_of_section(),
                      .padded = ends_.padded,
                      .dq = ends_.dq,
+                     .ahead = ahead_,
                      .rows_of_dq = !ends_.dq ? 0 : lengths_ ? p_.len_q : all.rows,
                      .turns = ends_.turns,
                      .rows_q = q.extent.seq,
@@ -211,8 +236,6 @@ class Run {
         tiles = std::min(tiles, k.extent.seq / kernel_.tile_k + int64_t(p_.batch));
       x.tiles = int(tiles);
     }
-    if (tabled() || in_order_ || p_.mask.kind != MaskKind::full)
-      x.section = section(p_, kernel_, tabled() ? int64_t(q.extent.seq) * q.extent.batch : p_.len_q);
     if (Status s = make_maps(x); !s.ok()) return s;
     return cuda::launch({.who = kWho,
                          .kernel = reinterpret_cast<const void*>(kernel_.function[type]),
@@ -270,6 +293,7 @@ class Run {
   const sm80::Place place_;
   const Stream stream_;
   sm80::BackwardParams ends_{};
+  sm90::ClearAhead ahead_{};
 };
 
 Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {

@@ -7,6 +7,7 @@
 // Only dS goes through shared memory, for dQ = dS K, of which each warpgroup has 64 x 64, added to f32 sums in global
 // memory.
 #pragma once
+#include "attention/backward.sm90.ahead.h"
 #include "attention/backward.sm90.score.h"
 #include "machine/sm80/memory.h"
 #include "machine/sm80/order.h"
@@ -147,7 +148,7 @@ struct BackwardAdder {
         wait(shared + C::kDqFull, step & 1);
         while (sm80::load_count(turn) < before) {}
         publish_global();
-        add_floats(x.dq + row * C::kDim, shared + C::kDq, C::kTileQ * C::kDim * 4);
+        add_floats(x.dq + row * C::kWide, shared + C::kDq, C::kTileQ * C::kWide * 4);
         close_stores();
         wait_stores_read();
         arrive(shared + C::kDqEmpty);
@@ -263,7 +264,7 @@ struct BackwardConsumer {
   // To the adder, as it lies in memory.
   __device__ void hand_dq(const float (&dq)[32], uint32_t n) const {
     constexpr int kBlocks = C::kTileQ / 64;
-    const uint32_t to = shared + C::kDq + (group % kBlocks * 64 + warp * 16) * C::kDim * 4 + group / kBlocks * 4096;
+    const uint32_t to = shared + C::kDq + (group % kBlocks * 64 + warp * 16) * C::kWide * 4 + group / kBlocks * 4096;
     wait(shared + C::kDqEmpty, (n & 1) ^ 1);
 #pragma unroll
     for (int i = 0; i < 8; ++i)
@@ -279,7 +280,7 @@ struct BackwardConsumer {
     if (of_query + group % kBlocks * 64 >= rows_of_dq()) return;
     const int64_t row =
         (int64_t(t.batch) * x.heads + of_head) * x.padded + of_query + group % kBlocks * 64 + warp * 16;
-    float* const to = x.dq + row * C::kDim + group / kBlocks * 64 * 16;
+    float* const to = x.dq + row * C::kWide + group / kBlocks * 64 * 16;
     if constexpr (C::kApart) {
 #pragma unroll
       for (int n = 0; n < 8; ++n)
@@ -535,11 +536,21 @@ __global__ void __launch_bounds__(C::kThreads, 1) backward_kernel(const __grid_c
     __syncthreads();
     block = *shared_block;
   }
+  const bool ahead = C::kAhead && x.ahead.counts;
+  if (ahead) {
+    int* const shared_block = reinterpret_cast<int*>(memory + C::kBlock);
+    if (threadIdx.x == 0) *shared_block = int(uint32_t(atomicAdd(x.ahead.counts, 1)) % gridDim.x);
+    __syncthreads();
+    block = *shared_block;
+  }
   const KeyTile t = find_keys<C>(x, block);
   if (C::kTabled && t.tiles == 0 && (x.cleared || t.key >= t.keys)) return;
   if (group == 0) {
     shrink_registers<C::kProducerRegisters>();
+    if constexpr (C::kAhead)
+      if (ahead && warp == 1) clear_next_lot<C>(x, shared, block);
     if (threadIdx.x == 0 && (C::kListed || t.tiles > 0)) {
+      if (ahead) wait_for_clear(x, block);
       const BackwardProducer<C> producer{x, shared, t};
       if constexpr (C::kListed) producer.run_listed();
       else producer.run();

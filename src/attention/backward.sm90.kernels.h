@@ -7,7 +7,7 @@
 namespace attune::sm90 {
 
 struct BackwardKernel {
-  int dim;                                   // the widest it serves, of q and of v
+  int dim, wide;                             // the widest it serves, of q and of v; columns of dQ's sums
   int tile_q, tile_k, threads, shared_bytes;
   void (*function[2])(BackwardParams);       // f16, bf16
   cuda::Ready ready[2]{};                    // theirs
@@ -17,7 +17,7 @@ template <int Dim, int TileQ, bool Apart, bool Tabled, bool Ordered, bool Option
 constexpr BackwardKernel backward_kernel_row() {
   using F = BackwardShape<F16, Dim, TileQ, Apart, Tabled, Ordered, Options, Listed>;
   using B = BackwardShape<Bf16, Dim, TileQ, Apart, Tabled, Ordered, Options, Listed>;
-  return {Dim, TileQ, F::kTileK, F::kThreads, F::kSharedBytes, {backward_kernel<F>, backward_kernel<B>}};
+  return {Dim, F::kWide, TileQ, F::kTileK, F::kThreads, F::kSharedBytes, {backward_kernel<F>, backward_kernel<B>}};
 }
 
 // Of one head dim. Each in no order, and with dQ added up in a fixed one.
@@ -37,6 +37,7 @@ constexpr BackwardKernels backward_kernel_rows() {
 }
 
 BackwardKernels& backward_kernels_64();
+BackwardKernel& backward_kernel_96();  // plain, in no order; its tiles and sums are those of 128
 BackwardKernels& backward_kernels_128();
 
 }  // namespace attune::sm90

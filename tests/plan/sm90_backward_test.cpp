@@ -47,9 +47,11 @@ TEST_F(Sm90Backward, takes_the_narrower_kernel_that_holds_both_head_dims) {
     return planned(join("backward bf16 b8 h16 q1024 k1024 d", dims, " full")).kernel;
   };
   EXPECT_EQ(kernel("8"), kernel("64"));
-  EXPECT_EQ(kernel("72/8"), kernel("128"));
-  EXPECT_EQ(kernel("8/72"), kernel("128"));
-  EXPECT_NE(kernel("64"), kernel("128"));
+  EXPECT_EQ(kernel("72/8"), kernel("96"));
+  EXPECT_EQ(kernel("8/72"), kernel("96"));
+  EXPECT_EQ(kernel("8/104"), kernel("128"));
+  EXPECT_NE(kernel("64"), kernel("96"));
+  EXPECT_NE(kernel("96"), kernel("128"));
   EXPECT_EQ(kernel("136/128"), kernel("192/128"));
   EXPECT_EQ(kernel("128/136"), kernel("192"));
   EXPECT_EQ(kernel("64/200"), kernel("256"));
