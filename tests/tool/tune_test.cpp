@@ -175,6 +175,15 @@ TEST(Tune, a_baseline_that_does_not_fit_is_beaten_and_one_that_was_wrong_says_no
   for (const int n : {1, 3, 5}) all[size_t(n)].parity.verdict = "FAIL";
   EXPECT_EQ(rules(tuned(all)), "64 cpu_forward");  // nothing beats anything: the order decides among what is right
 }
+TEST(Tune, what_refuses_a_problem_is_no_candidate_and_what_never_ran_makes_no_rule) {
+  auto all = crossing();
+  for (const int n : {1, 3, 5}) all[size_t(n)].status = "unsupported";
+  TunedFile f = tuned(all);
+  EXPECT_EQ(f.keys.at(0).sentence, "only cpu_forward was measured: there is nothing to choose");
+  EXPECT_TRUE(f.rules().empty());
+  for (Record& r : all) r.status = "failed";
+  EXPECT_TRUE(tuned(all).rules().empty());
+}
 TEST(Tune, of_one_backend_there_is_no_rule) {
   const TunedFile f = tuned({record("cpu_forward", 64, 1e3)});
   EXPECT_TRUE(f.rules().empty());

@@ -157,7 +157,7 @@ Gathered gather(const std::vector<Record>& records, const GatherSettings& settin
   Gathered out;
   std::map<std::string, std::vector<const Record*>> devices;
   for (const Record& r : records) {
-    if (r.status == "interrupted") ++out.left_out["interrupted"];
+    if (r.status == "interrupted" || r.status == "unsupported") ++out.left_out[r.status];
     else if (!find_backend(r.subject)) ++out.left_out[r.subject + " is not a backend of this build"];
     else if (find_backend(r.subject)->only_by_name) ++out.left_out[r.subject + " is never chosen"];
     else if (device_of(r).empty()) ++out.left_out["the record does not name its device"];

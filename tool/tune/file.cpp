@@ -86,9 +86,11 @@ TunedFile tune(const DeviceCurves& device, const std::vector<Rule>& before, cons
     }
     const Choice choice = choose(c, settings);
     TunedKey tuned{.key = k.key, .sentence = sentence_of(c, choice, settings)};
-    for (size_t n = 0; n < c.lengths.size() && !k.key.apart && c.backends.size() > 1; ++n)
-      if (n == 0 || choice.at[n] != choice.at[n - 1])
-        tuned.rules.push_back(rule_of(k.key, c.lengths[n], c.backends[choice.at[n]].backend));
+    for (size_t n = 0; n < c.lengths.size() && !k.key.apart && c.backends.size() > 1; ++n) {
+      const Curve& chosen = c.backends[choice.at[n]];
+      const bool is_new = tuned.rules.empty() || tuned.rules.back().backend != chosen.backend;
+      if (chosen.points[n].measured && is_new) tuned.rules.push_back(rule_of(k.key, c.lengths[n], chosen.backend));
+    }
     for (const Evidence& e : k.rows) tuned.rows.push_back(row_text(e));
     tuned.decided = c.backends.size() > 1;
     for (const auto& from : choice.from)
