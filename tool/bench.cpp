@@ -14,6 +14,7 @@
 #include "tool/cli.h"
 #include "tool/commands.h"
 #include "tool/measure/axes.h"
+#include "tool/measure/plot.h"
 #include "tool/measure/provenance.h"
 #include "tool/measure/suites.h"
 #include "tool/measure/sweep.h"
@@ -21,6 +22,8 @@
 
 namespace attune {
 namespace {
+
+constexpr double kBurstRest = 200, kSustainedHeat = 1000;  // ms
 
 struct Asked {
   std::vector<std::string> lines{};
@@ -31,6 +34,7 @@ struct Asked {
   std::string lengths{}, suite{};
   std::vector<std::string> axes_given{};  // as on the command line: "--pass"
   bool cold = false, warm = false, dry_run = false, no_check = false, resume = false;
+  bool plot = false, burst = false, sustained = false;
   double energy_seconds = 0, rest_ms = 0, heat_ms = 0;
   Settings timing{};
   uint32_t seed = 1;
@@ -87,6 +91,12 @@ Status modes_of(const Asked& asked, bool gpu, std::vector<Mode>& out) {
 // What is the same for every row, and one Bench for each mode and number of threads: their ceilings differ.
 Status benches(const Asked& asked, std::vector<Bench>& out) {
   Bench common;
+  if (const Suite* suite = find_suite(asked.suite)) {
+    if (suite->all_backends) common.backends = {"all"};
+    if (suite->samples) common.timing.min_samples = suite->samples;
+    common.timing.warm_up_calls = suite->warm_up_calls;
+  }
+  if (!asked.backends.empty()) common.backends.clear();
   if (Status s = device_named(asked.device, common.device); !s.ok()) return s;
   const bool gpu = common.device.kind == DeviceKind::cuda;
   if (common.device.index < 0)
@@ -109,7 +119,7 @@ Status benches(const Asked& asked, std::vector<Bench>& out) {
   common.layout = asked.layout == "bhsd" ? Layout::bhsd : Layout::bshd;
   common.device_word = asked.device, common.seed = asked.seed, common.check = !asked.no_check;
   common.baseline = asked.baseline, common.energy_seconds = asked.energy_seconds;
-  common.timing = asked.timing;
+  common.timing.precision = asked.timing.precision, common.timing.max_seconds = asked.timing.max_seconds;
   common.timing.seed = asked.seed;
   common.timing.stop = &interrupted;
   std::vector<int32_t> threads;
@@ -120,8 +130,10 @@ Status benches(const Asked& asked, std::vector<Bench>& out) {
   if (Status s = modes_of(asked, gpu, modes); !s.ok()) return s;
   struct State { double rest_ms, heat_ms; };  // before every block of samples; both asked for: one after the other
   std::vector<State> states;
-  if (asked.rest_ms > 0 || asked.heat_ms == 0) states.push_back({asked.rest_ms, 0});
-  if (asked.heat_ms > 0) states.push_back({0, asked.heat_ms});
+  const double rest_ms = asked.rest_ms > 0 || !asked.burst ? asked.rest_ms : kBurstRest;
+  const double heat_ms = asked.heat_ms > 0 || !asked.sustained ? asked.heat_ms : kSustainedHeat;
+  if (rest_ms > 0 || heat_ms == 0) states.push_back({rest_ms, 0});
+  if (heat_ms > 0) states.push_back({0, heat_ms});
   for (const int32_t n : threads)
     for (const Mode mode : modes)
       for (const State& state : states) {
@@ -137,7 +149,8 @@ Status benches(const Asked& asked, std::vector<Bench>& out) {
 
 // Explicit lengths fit every problem, or the run does not start.
 Status lengths_fit(const std::vector<BenchRow>& rows, const std::vector<int32_t>& lengths) {
-  for (const auto& [p, pattern] : rows) {
+  for (const BenchRow& row : rows) {
+    const Problem& p = row.problem;
     if (lengths.empty()) break;
     if (p.keys != KeySource::ragged) return Status::no("--lengths is for ragged keys, not: ", name(p));
     if (int(lengths.size()) != p.batch)
@@ -150,17 +163,28 @@ Status lengths_fit(const std::vector<BenchRow>& rows, const std::vector<int32_t>
 
 void tell_dry_run(const std::vector<BenchRow>& all, const std::vector<Bench>& benches, Context& context) {
   double seconds = 0, most = 0;
-  for (const Bench& b : benches)
-    for (const BenchRow& r : all)
-      seconds += estimated_seconds(r.problem, b), most = std::max(most, estimated_bytes(r.problem));
+  size_t not_built = 0, too_large = 0;
+  const double there = available_memory();
+  for (const BenchRow& r : all) {
+    if (!r.label.empty()) { ++not_built; continue; }
+    const double bytes = estimated_bytes(r.problem);
+    if (kCopies * bytes > there) { ++too_large; continue; }
+    most = std::max(most, bytes);
+    for (const Bench& b : benches) seconds += estimated_seconds(r.problem, b);
+  }
   const size_t rows = all.size() * benches.size();
   if (context.json) {
-    fmt::print("{{\"rows\":{},\"estimated_minutes\":{:.2f},\"largest_row_bytes\":{:.0f}}}\n", rows, seconds / 60, most);
+    fmt::print("{{\"rows\":{},\"estimated_minutes\":{:.2f},\"largest_row_bytes\":{:.0f},\"not_built\":{},"
+               "\"too_large\":{}}}\n", rows, seconds / 60, most, not_built * benches.size(),
+               too_large * benches.size());
     return;
   }
-  for (const BenchRow& r : all) fmt::print("{}{}{}\n", name(r.problem), r.pattern.empty() ? "" : " | ", r.pattern);
+  for (const BenchRow& r : all)
+    fmt::print("{}{}{}\n", name(r), r.label.empty() ? "" : ": not built: ", r.not_built);
   fmt::print("{} rows, about {:.1f} minutes, at most {} of tensors at once ({} available)\n", rows, seconds / 60,
-             bytes_text(most), bytes_text(available_memory()));
+             bytes_text(most), bytes_text(there));
+  if (too_large) fmt::print("{} do not fit into memory, and will say so\n", too_large * benches.size());
+  if (not_built) fmt::print("{} are of what is not built yet, and will say so\n", not_built * benches.size());
 }
 
 // Once for a run; the table has the rest.
@@ -208,13 +232,30 @@ Status hosted(const std::vector<std::string>& names, std::vector<const attune_pe
 }
 
 struct Tally {
-  size_t ok = 0, other = 0, bad = 0;
+  size_t ok = 0, unsupported = 0, not_built = 0, oom = 0, bad = 0;
   void count(const Record& r) {
     if (r.status == "ok") ++ok;
-    else if (r.status == "unsupported" || r.status == "oom") ++other;
+    else if (r.status == "oom") ++oom;
+    else if (r.status == "unsupported") ++(r.message.starts_with("not built: ") ? not_built : unsupported);
     else if (r.status != "interrupted") ++bad;
   }
+  // What was not measured, and is no failure: "3 unsupported, 2 out of memory".
+  std::string rest() const {
+    std::string text;
+    const auto add = [&](size_t count, const char* what) {
+      if (count) text += join(text.empty() ? "" : ", ", count, " ", what);
+    };
+    add(unsupported, "unsupported"), add(oom, "out of memory"), add(not_built, "not built");
+    return text;
+  }
 };
+
+// What the source report of this suite counts: whole sequences.
+void tell_queries(const std::vector<Record>& records) {
+  for (const Record& r : records)
+    if (Problem p; r.status == "ok" && parse(r.problem, p).ok())
+      fmt::print("{} | {}: {} queries/s\n", r.problem, r.subject, digits_text(p.batch / (r.median_ns * 1e-9)));
+}
 
 void run(Asked& asked, Context& context) {
   const auto no = [&](Exit code, const Status& s) { fail(context, code, join("attune bench: ", s.message)); };
@@ -273,6 +314,9 @@ void run(Asked& asked, Context& context) {
   if (!context.json) {
     fmt::print("{}", table(records, colour_wanted(context.terminal)));
     for (const Bench& b : sweep.benches) tell_machine(b);
+    if (const std::string rest = tally.rest(); !rest.empty()) fmt::print("{} measured, {}\n", tally.ok, rest);
+    if (asked.suite == "sdpa-small") tell_queries(records);
+    if (asked.plot) fmt::print("\n{}", plot(records));
   }
   if (interrupted) no(kFailed, Status::no("interrupted after ", records.size(), " records"));
   else if (tally.bad) no(kFailed, Status::no(tally.bad, " of ", records.size(), " records failed or were refused"));
@@ -344,6 +388,9 @@ void add_bench(CLI::App& app, Context& context) {
                  "Milliseconds of its own work before every batch, untimed: a machine at its power limit; with --rest "
                  "a second time over all rows")
       .type_name("MS");
+  sub.add_flag("--burst", asked->burst, "At most 10 samples after a rest: as --rest 200");
+  sub.add_flag("--sustained", asked->sustained,
+               "Samples only after a second of the same work: as --hot 1000; with --burst both");
   sub.add_option("--lengths", asked->lengths, "Of the sequences, where keys are ragged; one for each of the batch")
       .type_name("LIST");
   sub.add_option("--energy", asked->energy_seconds,
@@ -367,11 +414,13 @@ void add_bench(CLI::App& app, Context& context) {
   sub.add_flag("--resume", asked->resume,
                "Go on where a run ended: rows that are whole in --out, of this machine and commit, are not measured "
                "again");
+  sub.add_flag("--plot", asked->plot, "Also draw time against length, for terminals");
   sub.add_flag("--dry-run", asked->dry_run, "Only say which rows, how long and how much memory");
   sub.footer(
       "Examples:\n"
       "  attune bench --len 512-8192*2 --dim 64,128 --mask full,causal --dtype f32,bf16\n"
       "  attune bench --pass forward,backward --peer torch --out records.jsonl\n"
+      "  attune bench --suite regress --out records.jsonl --resume --plot\n"
       "  attune bench --device cuda:0 --backend sm80_forward,vendor_cudnn --peer torch:flash,torch:cudnn\n"
       "  attune bench \"forward bf16 b1 h32/8 q1 k8192 d128 full\" --backend all --cold --warm\n"
       "  attune bench \"forward bf16 b1 h8 q8192 k8192 d64 causal blocks64x64x1 | random density=0.1\" \\\n"

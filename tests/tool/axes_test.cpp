@@ -141,16 +141,56 @@ TEST(Suites, pass_and_length_choose_among_rows_and_other_axes_are_refused) {
 
 TEST(Suites, every_row_of_every_suite_is_a_problem) {
   size_t all = 0;
-  for (const char* suite : {"block_sparse", "nsa", "dilated", "long", "extreme"}) {
+  for (const char* suite : {"sdpa-small", "fa2-vs-sdpa", "seq-sweep", "memory", "scaling", "decode", "nsa", "dilated",
+                            "long", "extreme", "block_sparse", "train", "generate", "versions", "models", "regress"}) {
     std::vector<BenchRow> rows;
     EXPECT_EQ(suite_rows(suite, rows).message, "") << suite;
-    EXPECT_GT(rows.size(), 10u) << suite;
+    EXPECT_GE(rows.size(), 3u) << suite;
     all += rows.size();
     EXPECT_NE(suite_names().find(suite), std::string::npos);
   }
-  EXPECT_GT(all, 200u);
+  EXPECT_GT(all, 600u);
   std::vector<BenchRow> none;
-  EXPECT_EQ(suite_rows("sdpa", none).message.rfind("--suite: 'sdpa' is not one of block_sparse", 0), 0u);
+  EXPECT_EQ(suite_rows("sdpa", none).message.rfind("--suite: 'sdpa' is not one of sdpa-small", 0), 0u);
+}
+
+std::vector<std::string> lines_of(const char* suite) {
+  std::vector<BenchRow> rows;
+  EXPECT_EQ(suite_rows(suite, rows).message, "") << suite;
+  std::vector<std::string> all;
+  for (const BenchRow& r : rows) all.push_back(name(r));
+  return all;
+}
+bool has_line(const char* suite, const std::string& line) {
+  const auto all = lines_of(suite);
+  return std::find(all.begin(), all.end(), line) != all.end();
+}
+
+TEST(Suites, have_the_matrices_of_the_reports) {
+  EXPECT_EQ(lines_of("sdpa-small").size(), 8u);
+  EXPECT_TRUE(has_line("sdpa-small", "forward bf16 b32 h8 q256 k256 d64 full"));
+  EXPECT_EQ(lines_of("fa2-vs-sdpa").size(), 4u + 3u + 5u * 8u);
+  EXPECT_EQ(lines_of("seq-sweep").size(), 3u * 5u + 2u * 2u * 3u * 6u);
+  EXPECT_TRUE(has_line("seq-sweep", "forward f16 b8 h32 q8192 k8192 d64 full"));
+  EXPECT_TRUE(has_line("seq-sweep", "backward bf16 b1 h16 q16384 k16384 d128 causal"));
+  EXPECT_EQ(lines_of("decode").size(), 4u * 9u * 2u * 2u);
+  EXPECT_TRUE(has_line("decode", "forward bf16 b128 h32/8 q1 k131072 d128 full paged64"));
+  EXPECT_EQ(lines_of("train").size(), 10u);
+  EXPECT_EQ(lines_of("scaling").size(), 6u);
+  EXPECT_EQ(lines_of("versions").size(), 3u);
+  EXPECT_EQ(find_suite("sdpa-small")->samples, 500);
+  EXPECT_EQ(find_suite("sdpa-small")->warm_up_calls, 200);
+}
+
+TEST(Suites, what_is_not_built_is_a_row_that_says_so) {
+  std::vector<BenchRow> rows;
+  ASSERT_EQ(suite_rows("models", rows).message, "");
+  EXPECT_EQ(rows.size(), 20u);
+  EXPECT_EQ(name(rows[0]), "Llama-2-7B inference standard context 2048");
+  EXPECT_NE(rows[0].not_built.find("whole models cannot be run yet"), std::string::npos);
+  Axes axes;
+  axes.pass = "forward";
+  EXPECT_EQ(keep_rows(axes, {"--pass"}, rows).message, "--pass and --len leave none of the rows");
 }
 
 }  // namespace

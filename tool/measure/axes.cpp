@@ -141,9 +141,15 @@ Status keep_rows(const Axes& a, const std::vector<std::string>& given, std::vect
     return all.empty() || std::find(all.begin(), all.end(), one) != all.end();
   };
   std::erase_if(rows, [&](const BenchRow& row) {
+    if (!row.label.empty()) return !given.empty();
     return !has(passes, row.problem.pass) || !has(lengths, row.problem.len_k);
   });
   return rows.empty() ? Status::no("--pass and --len leave none of the rows") : Status::good();
+}
+
+std::string name(const BenchRow& row) {
+  if (!row.label.empty()) return row.label;
+  return row.pattern.empty() ? name(row.problem) : join(name(row.problem), " | ", row.pattern);
 }
 
 Status problems_in(const std::string& path, std::vector<BenchRow>& out) {

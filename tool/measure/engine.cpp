@@ -22,6 +22,7 @@ constexpr double kRewarm = 200e6;        // ns: a longer call does not notice wh
 constexpr int kMostCalls = 100000;
 constexpr int kMostEnqueued = 16;        // calls of a sample on a device
 constexpr int kMostInQueue = 64;         // and of a batch: a device's queue has room for a thousand launches
+constexpr int kBurst = 10;               // samples behind a rest: what follows is no burst any more
 constexpr int kBatch = 16;               // samples of a block on a device
 
 struct State {
@@ -96,7 +97,8 @@ struct Engine {
       count = int(std::clamp(fit, 1.0, double(std::min(2 * count, kBatch))));
       s.timing.warm_up_calls = int(seen.size());
       const double passed = double(clock.now() - start);
-      if (passed >= set.warm_up_seconds * kSecond && (settled(seen) || passed + seen.back() > limit)) break;
+      const bool called = int(seen.size()) * s.timing.calls >= set.warm_up_calls;
+      if (called && passed >= set.warm_up_seconds * kSecond && (settled(seen) || passed + seen.back() > limit)) break;
       if (passed >= limit || stopped() || seen.size() > 1000000) break;
     }
     s.spent = double(clock.now() - start);
@@ -122,7 +124,8 @@ struct Engine {
     clock.rest(set.rest_seconds * kSecond);
     if (!heat(s)) return;
     const bool replayed = set.stopwatch && set.stopwatch->calls;
-    const int most = !set.stopwatch ? 8 : replayed ? kBatch : std::clamp(kMostInQueue / s.timing.calls, 1, kBatch);
+    int most = !set.stopwatch ? 8 : replayed ? kBatch : std::clamp(kMostInQueue / s.timing.calls, 1, kBatch);
+    if (set.rest_seconds > 0) most = std::min(most, kBurst);
     const int want = int(std::clamp(kBlock / std::max(one, 1.0), 1.0, double(most)));
     if (set.stopwatch) {
       samples(s, want, s.timing.samples);

@@ -42,6 +42,7 @@ struct Settings {
   double max_seconds = 10;     // for each subject, warm-up included; then at least `few` samples are there, and no more
   int min_samples = 30, max_samples = 10000, few = 3;
   double warm_up_seconds = 0.1;  // at least, and until the samples settle
+  int warm_up_calls = 0;         // at least
   // How fast a machine at its power limit is depends on what it did just before, so every block of samples begins in
   // the same state: after so much rest, or after so much of its own work, untimed. 0: right behind the block before it.
   double rest_seconds = 0, heat_seconds = 0;

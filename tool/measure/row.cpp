@@ -145,7 +145,7 @@ struct RowRun {
                " MB available"));
       return false;
     };
-    if (2.2 * needed > there) return no_room();  // while they are made there are two of each
+    if (kCopies * needed > there) return no_room();
     try {
       work = std::make_unique<Workload>(problem, bench.layout, bench.seed, bench.distribution, bench.lengths,
                                         bench.pattern);
@@ -423,7 +423,7 @@ struct RowRun {
 Record blank_record(const BenchRow& row, const Bench& bench) {
   Record r;
   r.run = bench.run;
-  r.problem = name(row.problem), r.pattern = row.pattern;
+  r.problem = row.label.empty() ? name(row.problem) : row.label, r.pattern = row.pattern;
   r.device = bench.device_word;
   r.mode = name(bench.mode), r.rest_s = bench.timing.rest_seconds, r.heat_s = bench.timing.heat_seconds;
   r.layout = name(bench.layout), r.distribution = name(bench.distribution);

@@ -49,6 +49,7 @@ Record blank_record(const BenchRow&, const Bench&);
 
 // A guess before anything is measured: seconds that a row will take, and bytes of its buffers.
 double estimated_seconds(const Problem&, const Bench&);
+inline constexpr double kCopies = 2.2;  // of a row's tensors while they are made: there are two of each then
 double available_memory();  // bytes; infinite where the system does not say
 
 }  // namespace attune

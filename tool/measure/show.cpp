@@ -65,6 +65,16 @@ std::string remarks(const Record& r) {
   return all;
 }
 
+// A line of the table that grows while a person watches: under its problem, in columns.
+std::string live_text(const Record& r) {
+  std::string text = fmt::format("  {:<18} {:>18} {:>9} {:<10}", r.subject, time_text(r),
+                                 r.gflops > 0 ? digits_text(r.gflops) : "-", r.gflops > 0 ? "GFLOP/s" : "");
+  if (!r.baseline.empty()) text += fmt::format(" {} {}", factor_text(r.ratio.value), r.verdict);
+  if (r.status != "ok") text += fmt::format(" {}: {}", r.status, r.message);
+  text.erase(text.find_last_not_of(' ') + 1);
+  return text;
+}
+
 // Characters and not bytes: "±" is two of those.
 size_t width(const std::string& text) {
   return size_t(std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; }));
@@ -101,8 +111,8 @@ void Progress::share(double part, double now_s) {
 
 void Progress::end(const std::vector<Record>& records) {
   done_ += weight_;
-  if (live_) return;
-  for (const Record& r : records) std::fputs((row_text(r) + "\n").c_str(), stderr);
+  if (!records.empty() && live_) std::fputs((what_text(records[0]) + "\n").c_str(), stderr);
+  for (const Record& r : records) std::fputs(((live_ ? live_text(r) : row_text(r)) + "\n").c_str(), stderr);
   std::fflush(stderr);
 }
 

@@ -10,7 +10,7 @@ namespace attune {
 
 bool colour_wanted(bool terminal);  // NO_COLOR, as no-color.org asks
 
-// On a terminal one line on stderr that is overwritten; otherwise one line a row.
+// On a terminal a table that grows, and below it one line that is overwritten; otherwise one line a record.
 class Progress {
  public:
   Progress(bool live, double total_weight, size_t rows) : live_(live), total_(total_weight), rows_(rows) {}

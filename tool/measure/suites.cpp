@@ -3,10 +3,11 @@
 // it.
 #include "tool/measure/suites.h"
 
+#include "tool/measure/suites_dense.h"
+
 namespace attune {
 namespace {
 
-using Lines = std::vector<std::string>;
 constexpr std::string_view kPasses[] = {"forward", "backward"};
 
 // 16384 tokens, d128: lists of exact density beside the dense problem; then the named patterns.
@@ -47,6 +48,11 @@ Lines nsa() {
         for (const std::string_view only : {"cmp", "sel", "win"})
           all.push_back(join(sizes, " causal : nsa d=16 gate=none l=32 n=16 only=", only, " phi=mean s=64 w=512"));
       }
+    for (int length = 1024; length <= 65536; length *= 2) {  // decode: one query over its caches
+      const std::string sizes = join("forward bf16 b1 ", heads, " q1 k", length, " ", dims, " causal");
+      all.push_back(sizes);
+      all.push_back(join(sizes, " : nsa ", kWhole));
+    }
   }
   return all;
 }
@@ -69,6 +75,9 @@ Lines dilated() {
         add(" : dilated mode=headgroup norm=divide rates=1,2,4 segments=1024,2048,4096");
         for (const std::string_view density : {"0.1", "0.25", "0.5"})
           add(join(" blocks64x64x1 | random density=", density, " seed=1"));
+        const std::string shape = join(pass, " b", batch, " of ", length, " tokens");
+        all.push_back(join("- ring, 4 ranks, ", shape, ": bench runs one process; attune parity --ring runs ranks"));
+        all.push_back(join("- multi-head module, ", shape, ": bench times attention, and not the layers around it"));
       }
   return all;
 }
@@ -100,12 +109,23 @@ Lines extreme() {
   return all;
 }
 
-struct Suite {
-  std::string_view name;
-  Lines (*lines)();
-};
 constexpr Suite kSuites[] = {
-    {"block_sparse", block_sparse}, {"nsa", nsa}, {"dilated", dilated}, {"long", long_rows}, {"extreme", extreme}};
+    {.name = "sdpa-small", .lines = sdpa_small, .all_backends = true, .samples = 500, .warm_up_calls = 200},
+    {.name = "fa2-vs-sdpa", .lines = fa2_vs_sdpa, .all_backends = true},
+    {.name = "seq-sweep", .lines = seq_sweep, .all_backends = true},
+    {.name = "memory", .lines = memory_rows, .all_backends = true},
+    {.name = "scaling", .lines = scaling},
+    {.name = "decode", .lines = decode},
+    {.name = "nsa", .lines = nsa},
+    {.name = "dilated", .lines = dilated},
+    {.name = "long", .lines = long_rows},
+    {.name = "extreme", .lines = extreme},
+    {.name = "block_sparse", .lines = block_sparse},
+    {.name = "train", .lines = train},
+    {.name = "generate", .lines = generate},
+    {.name = "versions", .lines = versions, .all_backends = true},
+    {.name = "models", .lines = models},
+    {.name = "regress", .lines = regress}};
 
 }  // namespace
 
@@ -115,11 +135,22 @@ std::string suite_names() {
   return all;
 }
 
+const Suite* find_suite(std::string_view name) {
+  for (const Suite& s : kSuites)
+    if (s.name == name) return &s;
+  return nullptr;
+}
+
 Status suite_rows(std::string_view name, std::vector<BenchRow>& out) {
-  for (const Suite& s : kSuites) {
-    if (s.name != name) continue;
-    for (const std::string& line : s.lines()) {
+  if (const Suite* s = find_suite(name)) {
+    for (const std::string& line : s->lines()) {
       BenchRow row;
+      if (line.starts_with("- ")) {
+        const size_t colon = line.find(": ");
+        row.not_built = line.substr(colon + 2), row.label = line.substr(2, colon - 2);
+        out.push_back(std::move(row));
+        continue;
+      }
       if (Status bad = parse_row(line, row); !bad.ok()) return Status::no("'", line, "': ", bad.message);
       out.push_back(std::move(row));
     }

@@ -4,7 +4,15 @@
 
 namespace attune {
 
-std::string suite_names();  // "block_sparse, nsa, ..."
+struct Suite {
+  std::string_view name{};
+  std::vector<std::string> (*lines)() = nullptr;
+  bool all_backends = false;  // side by side, where nobody names some
+  int samples = 0, warm_up_calls = 0;  // at least; 0: as always
+};
+const Suite* find_suite(std::string_view name);  // null: there is none
+
+std::string suite_names();  // "sdpa-small, fa2-vs-sdpa, ..."
 Status suite_rows(std::string_view name, std::vector<BenchRow>& out);
 
 }  // namespace attune

@@ -22,6 +22,17 @@ bool has_all_subjects(const std::vector<Record>& row, const Bench& b) {
   return std::all_of(b.peers.begin(), b.peers.end(), [&](const attune_peer* p) { return has(p->name); });
 }
 
+double seconds_of(const BenchRow& row, const Bench& b) {
+  return row.label.empty() ? estimated_seconds(row.problem, b) : 0;
+}
+
+std::vector<Record> not_built(const BenchRow& row, const Bench& b) {
+  Record r = blank_record(row, b);
+  r.subject = "attune", r.status = "unsupported", r.message = join("not built: ", row.not_built);
+  r.row_records = 1, r.tensor_bytes = r.scores_bytes = 0;
+  return {std::move(r)};
+}
+
 }  // namespace
 
 void Sweep::keep(std::vector<Record> records) {
@@ -49,7 +60,7 @@ double Sweep::seconds_left() const {
   double seconds = 0;
   for (const Bench& b : benches)
     for (const BenchRow& row : rows)
-      if (kept_of(row, b).empty()) seconds += estimated_seconds(row.problem, b);
+      if (kept_of(row, b).empty()) seconds += seconds_of(row, b);
   return seconds;
 }
 
@@ -63,9 +74,9 @@ Status Sweep::run(std::vector<Record>& out) {
       std::vector<Record> made = kept_of(row, b);
       if (made.empty()) {
         if (b.timing.stop && *b.timing.stop) continue;  // rows that were kept are still part of the table
-        if (progress) progress->begin(name(row.problem), estimated_seconds(row.problem, b), seconds_now());
+        if (progress) progress->begin(name(row), seconds_of(row, b), seconds_now());
         b.pattern = row.pattern;
-        made = measure_row(row.problem, b);
+        made = row.label.empty() ? measure_row(row.problem, b) : not_built(row, b);
         if (file)
           if (Status s = file->write(made); !s.ok()) return s;
         if (progress) progress->clear(), progress->end(made);
