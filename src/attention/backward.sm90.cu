@@ -15,7 +15,7 @@ namespace attune {
 namespace {
 
 using sm90::BackwardKernel;
-using sm90::BackwardParams;
+using sm90::TabledParams;
 
 constexpr std::string_view kWho = "sm90_backward";
 constexpr int kFar = 1 << 28;  // a side without end; also the longest sequence
@@ -192,42 +192,34 @@ class Run {
     const Tensor &q = a_[Role::q], &k = a_[Role::k];
     const int type = p_.dtype.q == DType::bf16;
     const KeyTile all = lengths_ ? KeyTile{} : key_tile_of(ends_.seq, 0);
-    BackwardParams x{.scale2 = ends_.scale * kLog2e,
-                     .kept = ends_.kept.in,
-                     .scale_k = ends_.scale * ends_.kept.out,
-                     .rows = all.rows,
-                     .keys = all.keys,
-                     .heads = p_.heads_q,
-                     .heads_kv = p_.heads_kv,
-                     .group = ends_.group,
-                     .low = all.low,
-                     .high = all.high,
-                     .tiles = int(ceil_div(all.keys, kernel_.tile_k)),
-                     .units = p_.batch * p_.heads_kv,
-                     .section = heads_of_section(),
-                     .padded = ends_.padded,
-                     .dq = ends_.dq,
-                     .ahead = ahead_,
-                     .rows_of_dq = !ends_.dq ? 0 : lengths_ ? p_.len_q : all.rows,
-                     .turns = ends_.turns,
-                     .rows_q = q.extent.seq,
-                     .rows_k = k.extent.seq,
-                     .has_dk = a_.given(Role::dk),
-                     .has_dv = a_.given(Role::dv),
-                     .wide_dk = wide(a_[Role::dk]),
-                     .wide_dv = wide(a_[Role::dv]),
-                     .dim_qk = p_.dim_qk,
-                     .dim_v = p_.dim_v,
-                     .accumulate = ends_.running,
-                     .cleared = lengths_,
-                     .list_begin = a_.row<const int32_t>(Role::block_begin_k),
-                     .list_row = a_.row<const int32_t>(Role::block_row_k),
-                     .list_batch = a_[Role::block_begin_k].stride.batch,
-                     .list_head = a_[Role::block_begin_k].stride.head,
-                     .blocks = p_.mask.blocks,
-                     .score = sm90::score_options(p_, a_),
-                     .d_bias = a_[Role::d_bias],
-                     .kept_out = ends_.kept.out};
+    TabledParams x{};  // of which a kernel without a table takes the first part
+    static_cast<sm90::BackwardParams&>(x) = {.scale2 = ends_.scale * kLog2e,
+                                             .kept = ends_.kept.in,
+                                             .scale_k = ends_.scale * ends_.kept.out,
+                                             .rows = all.rows,
+                                             .keys = all.keys,
+                                             .heads = p_.heads_q,
+                                             .heads_kv = p_.heads_kv,
+                                             .group = ends_.group,
+                                             .low = all.low,
+                                             .high = all.high,
+                                             .tiles = int(ceil_div(all.keys, kernel_.tile_k)),
+                                             .units = p_.batch * p_.heads_kv,
+                                             .section = heads_of_section(),
+                                             .padded = ends_.padded,
+                                             .dq = ends_.dq,
+                                             .ahead = ahead_,
+                                             .rows_of_dq = !ends_.dq ? 0 : lengths_ ? p_.len_q : all.rows,
+                                             .turns = ends_.turns,
+                                             .has_dk = a_.given(Role::dk),
+                                             .has_dv = a_.given(Role::dv)};
+    x.rows_q = q.extent.seq, x.rows_k = k.extent.seq;
+    x.wide_dk = wide(a_[Role::dk]), x.wide_dv = wide(a_[Role::dv]);
+    x.dim_qk = p_.dim_qk, x.dim_v = p_.dim_v, x.accumulate = ends_.running, x.cleared = lengths_;
+    const Tensor& list = a_[Role::block_begin_k];
+    x.list_begin = a_.row<const int32_t>(Role::block_begin_k), x.list_row = a_.row<const int32_t>(Role::block_row_k);
+    x.list_batch = list.stride.batch, x.list_head = list.stride.head, x.blocks = p_.mask.blocks;
+    x.score = sm90::score_options(p_, a_), x.d_bias = a_[Role::d_bias], x.kept_out = ends_.kept.out;
     if (tabled()) {
       x.table = room_.table, x.units = p_.heads_kv;
       int64_t tiles = sm90::key_table_size(p_, kernel_.tile_k);
@@ -238,7 +230,7 @@ class Run {
     }
     if (Status s = make_maps(x); !s.ok()) return s;
     return cuda::launch({.who = kWho,
-                         .kernel = reinterpret_cast<const void*>(kernel_.function[type]),
+                         .kernel = kernel_.function[type](),
                          .ready = &kernel_.ready[type],
                          .blocks = int64_t(x.tiles) * x.units,
                          .threads = kernel_.threads,
@@ -249,7 +241,7 @@ class Run {
                         p_, &x);
   }
 
-  Status make_maps(BackwardParams& x) const {
+  Status make_maps(TabledParams& x) const {
     // A map is of something: where there are no queries, of a row of keys that nobody looks at.
     const bool rows = a_[Role::q].extent.seq > 0 && a_[Role::q].extent.batch > 0;
     const Tensor &q = a_[rows ? Role::q : Role::k], &d_out = a_[rows ? Role::d_out : Role::v];

@@ -20,7 +20,7 @@ namespace attune::sm90 {
 
 // Which keys a block has. Lengths that all sequences share are constants of the launch, not here.
 template <class C>
-__device__ KeyTile find_keys(const BackwardParams& x, int block) {
+__device__ KeyTile find_keys(const typename C::Params& x, int block) {
   const int per_section = x.section * x.tiles, section = block / per_section;
   const int rest = block - section * per_section, here = min(x.section, x.units - section * x.section);
   const int tile = rest / here, unit = section * x.section + rest - tile * here;
@@ -46,7 +46,7 @@ __device__ KeyVisit* visit(uint32_t shared, uint32_t stage) {
 
 template <class C>
 struct BackwardProducer {
-  const BackwardParams& x;
+  const typename C::Params& x;
   const uint32_t shared;
   const KeyTile& t;
 
@@ -73,15 +73,24 @@ struct BackwardProducer {
     }
   }
   __device__ void load_keys(uint32_t full) const {
-    if (C::kTabled && t.key + C::kTileK > t.keys && t.k_row + t.keys < x.rows_k)
-      return load_end<C::kTileK>(x.k_part, C::kK, full, t.k_row + t.key, t.keys - t.key, x.rows_k, t.head, t.k_batch);
+    if constexpr (C::kTabled)
+      if (t.key + C::kTileK > t.keys && t.k_row + t.keys < x.rows_k)
+        return load_end<C::kTileK>(x.k_part, C::kK, full, t.k_row + t.key, t.keys - t.key, x.rows_k, t.head, t.k_batch);
     load<C::kBytesK>(x.k, C::kK, full, t.k_row + t.key, t.head, t.k_batch, Keep::first_to_go);
   }
-  __device__ void load_queries(const CUtensorMap& map, const CUtensorMap (&parts)[kEndParts], int to, uint32_t full,
-                               int query, int head) const {
-    if (C::kTabled && query + C::kTileQ > t.rows && t.q_row + t.rows < x.rows_q)
-      return load_end<C::kTileQ>(parts, to, full, t.q_row + query, t.rows - query, x.rows_q, head, t.q_batch);
-    load<C::kBytesQ>(map, to, full, t.q_row + query, head, t.q_batch, Keep::last_to_go);
+  // False: no part of it.
+  __device__ bool load_end_of_queries(bool d_out, int to, uint32_t full, int query, int head) const {
+    if constexpr (C::kTabled) {
+      if (query + C::kTileQ <= t.rows || t.q_row + t.rows >= x.rows_q) return false;
+      load_end<C::kTileQ>(d_out ? x.d_out_part : x.q_part, to, full, t.q_row + query, t.rows - query, x.rows_q, head,
+                          t.q_batch);
+      return true;
+    }
+    return false;
+  }
+  __device__ void load_queries(bool d_out, int to, uint32_t full, int query, int head) const {
+    if (load_end_of_queries(d_out, to, full, query, head)) return;
+    load<C::kBytesQ>(d_out ? x.d_out : x.q, to, full, t.q_row + query, head, t.q_batch, Keep::last_to_go);
   }
   __device__ void load_step(uint32_t step, int query, int h) const {
     const uint32_t keys = shared + C::kKFull;
@@ -90,13 +99,13 @@ struct BackwardProducer {
     wait(shared + C::kQEmpty + 8 * stage, parity);
     if constexpr (C::kListed) *visit<C>(shared, stage) = {query, h};
     arrive_expect(q, C::kBytesQ + C::kBytesStats);
-    load_queries(x.q, x.q_part, C::kQ + stage * C::kBytesQ, q, query, h);
+    load_queries(false, C::kQ + stage * C::kBytesQ, q, query, h);
     load_tile(shared + C::kStats + stage * C::kBytesStats, x.stats, q, 2 * query, h, t.batch, 0, Keep::last_to_go);
     // Its foreign keys have rows of their own, which are not stored.
     if (step == 0) load<C::kBytesK>(x.v, C::kV, keys, t.k_row + t.key, t.head, t.k_batch, Keep::first_to_go);
     wait(shared + C::kOEmpty + 8 * stage, parity);
     arrive_expect(o, C::kBytesQ);
-    load_queries(x.d_out, x.d_out_part, C::kO + stage * C::kBytesQ, o, query, h);
+    load_queries(true, C::kO + stage * C::kBytesQ, o, query, h);
   }
   __device__ void run() const {
     const uint32_t keys = shared + C::kKFull;
@@ -134,7 +143,7 @@ struct BackwardProducer {
 // In a fixed order: one thread adds a query tile of dQ when all key tiles behind this one have.
 template <class C>
 struct BackwardAdder {
-  const BackwardParams& x;
+  const typename C::Params& x;
   const uint32_t shared;
   const KeyTile& t;
 
@@ -161,7 +170,7 @@ struct BackwardAdder {
 template <class C>
 struct BackwardConsumer {
   using T = typename C::T;
-  const BackwardParams& x;
+  const typename C::Params& x;
   const uint32_t shared;
   const KeyTile& t;
   const int group, warp, lane;
@@ -433,12 +442,17 @@ struct BackwardConsumer {
       wait_products<0>();
     }
     pin(dk), pin(dv);
-    if (C::kTabled && x.wide_dv.data) store_wide(dv, 1.f, x.wide_dv, x.dim_v);
-    else if (x.has_dv) store(dv, 1.f, C::kV, x.dv, x.dv_row);
+    if (x.has_dv) store_gradient(dv, 1.f, C::kV, true);
     named_sync(1, 256);  // the other warpgroup has multiplied with these rows of k
-    if (C::kTabled && x.wide_dk.data) store_wide(dk, x.scale_k, x.wide_dk, x.dim_qk);
-    else if (x.has_dk) store(dk, x.scale_k, C::kK, x.dk, x.dk_row);
+    if (x.has_dk) store_gradient(dk, x.scale_k, C::kK, false);
     if (lane == 0) wait_stores();
+  }
+  __device__ void store_gradient(const float (&sums)[C::kDim / 2], float factor, int place, bool of_v) const {
+    if constexpr (C::kTabled) {
+      const WideRows& wide = of_v ? x.wide_dv : x.wide_dk;
+      if (wide.data) return store_wide(sums, factor, wide, of_v ? x.dim_v : x.dim_qk);
+    }
+    store(sums, factor, place, of_v);
   }
   // In f32, from where it is.
   __device__ void store_wide(const float (&sums)[C::kDim / 2], float factor, const WideRows& to, int dim) const {
@@ -458,8 +472,7 @@ struct BackwardConsumer {
     }
   }
   // Each warp its 16 rows, through the place of its own keys.
-  __device__ void store(const float (&sums)[C::kDim / 2], float factor, int place, const CUtensorMap& map,
-                        const CUtensorMap& one_row) const {
+  __device__ void store(const float (&sums)[C::kDim / 2], float factor, int place, bool of_v) const {
     const int first = group * 64 + warp * 16, r = first + lane % 16, half = lane / 16;
 #pragma unroll
     for (int n = 0; n < C::kDim / 16; ++n) {
@@ -468,50 +481,57 @@ struct BackwardConsumer {
                     sm80::pack<T>(y[0] * factor, y[1] * factor), sm80::pack<T>(y[2] * factor, y[3] * factor),
                     sm80::pack<T>(y[4] * factor, y[5] * factor), sm80::pack<T>(y[6] * factor, y[7] * factor));
     }
-    send(place, map, one_row);
+    send(place, of_v);
   }
   // Behind the end of a sequence may lie another's: there rows leave one by one.
-  __device__ void send(int place, const CUtensorMap& map, const CUtensorMap& one_row) const {
-    const int first = group * 64 + warp * 16, there = keys() - t.key - first;
+  __device__ void send(int place, bool of_v) const {
+    const int first = group * 64 + warp * 16;
     publish_shared();
     __syncwarp();
     if (lane > 0) return;
-    if (C::kTabled && there < 16 && t.k_row + t.keys < x.rows_k) {
+    if (!send_end(place, of_v))
+#pragma unroll
+      for (int n = 0; n < C::kPanels; ++n)
+        store_tile(of_v ? x.dv : x.dk, shared + place + n * C::kPanelK + first * 128, n * 64, t.k_row + t.key + first,
+                   t.head, t.k_batch);
+    close_stores();
+  }
+  __device__ bool send_end(int place, bool of_v) const {
+    if constexpr (C::kTabled) {
+      const int first = group * 64 + warp * 16, there = t.keys - t.key - first;
+      if (there >= 16 || t.k_row + t.keys >= x.rows_k) return false;
 #pragma unroll 1
       for (int r = 0; r < there; ++r)
 #pragma unroll 1
         for (int n = 0; n < C::kPanels; ++n)
-          store_tile(one_row, shared + place + n * C::kPanelK + (first + r) * 128, n * 64, t.k_row + t.key + first + r,
-                     t.head, t.k_batch);
-    } else {
-#pragma unroll
-      for (int n = 0; n < C::kPanels; ++n)
-        store_tile(map, shared + place + n * C::kPanelK + first * 128, n * 64, t.k_row + t.key + first, t.head,
-                   t.k_batch);
+          store_tile(of_v ? x.dv_row : x.dk_row, shared + place + n * C::kPanelK + (first + r) * 128, n * 64,
+                     t.k_row + t.key + first + r, t.head, t.k_batch);
+      return true;
     }
-    close_stores();
+    return false;
   }
   // Keys that nobody sees.
   __device__ void clear() const {
-    if (C::kTabled && (x.wide_dk.data || x.wide_dv.data)) {
-      if (x.accumulate) return;
-      const float nothing[C::kDim / 2] = {};
-      if (x.has_dv) store_wide(nothing, 1.f, x.wide_dv, x.dim_v);
-      if (x.has_dk) store_wide(nothing, 1.f, x.wide_dk, x.dim_qk);
-      return;
-    }
+    if constexpr (C::kTabled)
+      if (x.wide_dk.data || x.wide_dv.data) {
+        if (x.accumulate) return;
+        const float nothing[C::kDim / 2] = {};
+        if (x.has_dv) store_wide(nothing, 1.f, x.wide_dv, x.dim_v);
+        if (x.has_dk) store_wide(nothing, 1.f, x.wide_dk, x.dim_qk);
+        return;
+      }
 #pragma unroll
     for (int n = 0; n < C::kPanels * 4; ++n)
       store_shared4(shared + C::kK + n / 4 * C::kPanelK + (group * 64 + warp * 16) * 128 + n % 4 * 512 + lane * 16,
                     0.f, 0.f, 0.f, 0.f);
-    if (x.has_dv) send(C::kK, x.dv, x.dv_row);
-    if (x.has_dk) send(C::kK, x.dk, x.dk_row);
+    if (x.has_dv) send(C::kK, true);
+    if (x.has_dk) send(C::kK, false);
     if (lane == 0) wait_stores();
   }
 };
 
 template <class C>
-__global__ void __launch_bounds__(C::kThreads, 1) backward_kernel(const __grid_constant__ BackwardParams x) {
+__global__ void __launch_bounds__(C::kThreads, 1) backward_kernel(const __grid_constant__ typename C::Params x) {
   extern __shared__ __align__(1024) char memory[];
   const uint32_t shared = shared_address(memory);
   const int group = __shfl_sync(~0u, int(threadIdx.x) / 128, 0), warp = __shfl_sync(~0u, int(threadIdx.x) / 32 % 4, 0);
@@ -544,7 +564,8 @@ __global__ void __launch_bounds__(C::kThreads, 1) backward_kernel(const __grid_c
     block = *shared_block;
   }
   const KeyTile t = find_keys<C>(x, block);
-  if (C::kTabled && t.tiles == 0 && (x.cleared || t.key >= t.keys)) return;
+  if constexpr (C::kTabled)
+    if (t.tiles == 0 && (x.cleared || t.key >= t.keys)) return;
   if (group == 0) {
     shrink_registers<C::kProducerRegisters>();
     if constexpr (C::kAhead)

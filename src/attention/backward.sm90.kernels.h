@@ -9,15 +9,18 @@ namespace attune::sm90 {
 struct BackwardKernel {
   int dim, wide;                             // the widest it serves, of q and of v; columns of dQ's sums
   int tile_q, tile_k, threads, shared_bytes;
-  void (*function[2])(BackwardParams);       // f16, bf16
+  const void* (*function[2])();              // f16, bf16; those with a table have other parameters
   cuda::Ready ready[2]{};                    // theirs
 };
+
+template <class Shape>
+const void* backward_function() { return reinterpret_cast<const void*>(backward_kernel<Shape>); }
 
 template <int Dim, int TileQ, bool Apart, bool Tabled, bool Ordered, bool Options, bool Listed = false>
 constexpr BackwardKernel backward_kernel_row() {
   using F = BackwardShape<F16, Dim, TileQ, Apart, Tabled, Ordered, Options, Listed>;
   using B = BackwardShape<Bf16, Dim, TileQ, Apart, Tabled, Ordered, Options, Listed>;
-  return {Dim, F::kWide, TileQ, F::kTileK, F::kThreads, F::kSharedBytes, {backward_kernel<F>, backward_kernel<B>}};
+  return {Dim, F::kWide, TileQ, F::kTileK, F::kThreads, F::kSharedBytes, {backward_function<F>, backward_function<B>}};
 }
 
 // Of one head dim. Each in no order, and with dQ added up in a fixed one.

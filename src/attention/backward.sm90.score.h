@@ -54,7 +54,7 @@ __device__ void draw_turned(uint32_t (&kept)[N / 32], const Dropout& dropout, ui
 
 template <int N>
 struct TurnedScore {
-  const BackwardParams& x;
+  const TabledParams& x;
   static constexpr int kPiece = 4;  // scores whose bias is asked for at once
   uint32_t kept[N / 32];
 

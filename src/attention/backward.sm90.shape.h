@@ -2,6 +2,8 @@
 #pragma once
 #include <cuda.h>
 
+#include <type_traits>
+
 #include "attention/key_tile.h"
 #include "attention/score_options.sm90.h"
 
@@ -28,14 +30,12 @@ struct ClearAhead {
   int lots, units;          // heads of keys in a lot, a multiple of `section`
 };
 
+// What every kernel is given; those without a table no more.
 struct BackwardParams {
   CUtensorMap q, d_out;     // boxes of kTileQ rows
   CUtensorMap k, v;         // of kTileK rows
   CUtensorMap dk, dv;       // of 16 rows
   CUtensorMap stats;        // of kTileQ rows
-  // Where lengths are in tensors: the end of a sequence.
-  CUtensorMap q_part[kEndParts], d_out_part[kEndParts], k_part[kEndParts];
-  CUtensorMap dk_row, dv_row;
   float scale2;             // of the products, in base 2
   float kept, scale_k;      // a power of two that dS is kept times; the scale of dK, without it
   int rows, keys;           // of a sequence
@@ -48,9 +48,15 @@ struct BackwardParams {
   ClearAhead ahead;
   int rows_of_dq;           // those of a sequence that it has at most: 0 where it is not wanted
   int* turns;               // of a fixed order: [0] blocks begun, [1 + padded row / 32] blocks that added to the tile
-  const KeyTile* table;     // of kernels that have one: the tiles of a head
-  int rows_q, rows_k;       // of the tensors
   bool has_dk, has_dv;
+};
+
+struct TabledParams : BackwardParams {
+  const KeyTile* table;     // the tiles of a head
+  // The end of a sequence within the tensors.
+  CUtensorMap q_part[kEndParts], d_out_part[kEndParts], k_part[kEndParts];
+  CUtensorMap dk_row, dv_row;
+  int rows_q, rows_k;       // of the tensors
   WideRows wide_dk, wide_dv;
   int dim_qk, dim_v;
   bool accumulate;          // dK and dV are added to what is there, in f32
@@ -75,6 +81,7 @@ template <class Number, int Dim, int TileQ, bool Apart, bool Tabled = false, boo
           bool Options = false, bool Listed = false>
 struct BackwardShape {
   using T = Number;
+  using Params = std::conditional_t<Tabled, TabledParams, BackwardParams>;
   static constexpr int kDim = Dim, kTileQ = TileQ, kTileK = 128, kStages = 2, kBuffers = Apart ? 3 : 2;  // of dS
   static constexpr bool kApart = Apart, kTabled = Tabled, kOrdered = Ordered, kOptions = Options;
   static constexpr bool kListed = Listed;

@@ -84,6 +84,12 @@ TEST_F(FitsHopper, a_backward_says_which_arguments_it_does_not_take) {
   Call shared(kBackward), empty(kBackward), wide("backward bf16 b2 h4 q128 k128 d192 causal"), longer = wide;
   shared.args[Role::cache_index] = {index, DType::i32, DeviceKind::cuda, 0, {2, 1, 1, 1}, {1, 0, 0}};
   EXPECT_EQ(shared.said("sm90_backward"), "sm90_backward: does not serve cache_index: sequences may share keys");
+  Call listed("backward bf16 b2 h4 q128 k128 d64 full blocks128x128x8");
+  EXPECT_EQ(listed.said("sm90_backward"),
+            "sm90_backward: wants a list by key block too: block_begin_k and block_row_k");
+  for (const Role r : {Role::block_begin_k, Role::block_row_k})
+    listed.args[r] = {index, DType::i32, DeviceKind::cuda, 0, {1, 1, 1, 2}, {}};
+  EXPECT_EQ(listed.said("sm90_backward"), "");
   longer.args[Role::k].extent.seq = 129;
   EXPECT_EQ(longer.said("sm90_backward"), "sm90_backward: q and k are 128 and 129 rows long, over 128 and 128");
   EXPECT_EQ(wide.said("sm90_backward"), "");
