@@ -335,7 +335,7 @@ struct Forward {
 #pragma unroll
       for (int d = 0; d < DimV / 8; ++d) o[m][d] = {};
     }
-    const float scale = WithOptions ? kLog2e : scale_of(p, a) * kLog2e;
+    const float scale = WithOptions ? 1.f : scale_of(p, a) * kLog2e;
     General score(p, a, at.seq, at.b, at.head_q);
     for (int n = at.tiles - 1; n >= 0; --n) {
       const Tile t = tile(at, n);

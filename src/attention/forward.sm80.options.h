@@ -29,17 +29,21 @@ __device__ void add_bias(const F& f, Accumulator (&s)[M][N], Tile t, const Gener
     const int i = f.position(f.at.first + min(f.row_of(r / 2, r % 2), f.at.rows - 1));
     row[r / 2][r % 2] = reinterpret_cast<const B*>(row_address(*score.bias, score.batch, i, score.head));
   }
-  change_scores(s, [&](float& y, int m, int half, int n) { y += float(row[m][half][min(column + n, last) * step]); });
+  change_scores(s, [&](float& y, int m, int half, int n) {
+    y = fmaf(float(row[m][half][min(column + n, last) * step]), kLog2e, y);
+  });
 }
 
-// As General::logit, but for the factor log2 e.
+// As General::logit, base 2 already here: where logits are 10^8, a factor in the exponent's fma would leave the largest
+// weight of a row far from 1.
 template <class F, int M, int N>
 __device__ void apply_options(const F& f, Accumulator (&s)[M][N], Tile t, const General& score) {
   if (score.softcap > 0.f) {
     const float cap = score.softcap, scale = score.scale;
-    change_scores(s, [&](float& y, int, int, int) { y = cap * tanhf(y * scale / cap); });
+    change_scores(s, [&](float& y, int, int, int) { y = cap * kLog2e * tanhf(y * scale / cap); });
   } else {
-    change_scores(s, [&](float& y, int, int, int) { y *= score.scale; });
+    const float scale = score.scale * kLog2e;
+    change_scores(s, [&](float& y, int, int, int) { y *= scale; });
   }
   if (score.bias) {
     switch (score.bias->dtype) {
@@ -50,13 +54,14 @@ __device__ void apply_options(const F& f, Accumulator (&s)[M][N], Tile t, const 
     }
   }
   if (score.block_bias) {
-    const float bias = score.block_bias[score.entry];
+    const float bias = score.block_bias[score.entry] * kLog2e;
     change_scores(s, [&](float& y, int, int, int) { y += bias; });
   }
   if (score.slope != 0.f) {
     const int column = t.first + f.lane % 4 * 2;
+    const float slope = score.slope * kLog2e;
     change_scores(s, [&](float& y, int m, int half, int n) {
-      y -= score.slope * fabsf(float(score.band.ahead(f.position(f.at.first + f.row_of(m, half)), column + n)));
+      y -= slope * fabsf(float(score.band.ahead(f.position(f.at.first + f.row_of(m, half)), column + n)));
     });
   }
 }
