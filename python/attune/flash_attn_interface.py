@@ -53,17 +53,17 @@ def flash_attn_qkvpacked_func(qkv: Tensor, softmax_scale: float | None = None, c
                               q_descale: Tensor | None = None, k_descale: Tensor | None = None,
                               v_descale: Tensor | None = None, window_size: Window = _NO_WINDOW,
                               attention_chunk: int = 0, softcap: float = 0.0, deterministic: bool = False,
-                              num_q_heads: int | None = None, sm_margin: int = 0,
+                              num_heads_q: int | None = None, sm_margin: int = 0,
                               return_attn_probs: bool = False) -> Any:
-    """flash_attn_func with qkv [batch, seq, 3, heads, dim], or, with num_q_heads, [batch, seq, heads + 2 heads_k,
+    """flash_attn_func with qkv [batch, seq, 3, heads, dim], or, with num_heads_q, [batch, seq, heads + 2 heads_k,
     dim]."""
     if qkv.dim() == 5:
         q, k, v = qkv.unbind(2)
     else:
-        if num_q_heads is None or qkv.dim() != 4:
-            raise Error("attune: qkv of 4 axes needs num_q_heads")
-        heads_k = (qkv.shape[2] - num_q_heads) // 2
-        q, k, v = qkv.split([num_q_heads, heads_k, heads_k], 2)
+        if num_heads_q is None or qkv.dim() != 4:
+            raise Error("attune: qkv of 4 axes needs num_heads_q")
+        heads_k = (qkv.shape[2] - num_heads_q) // 2
+        q, k, v = qkv.split([num_heads_q, heads_k, heads_k], 2)
     return flash_attn_func(q, k, v, softmax_scale, causal, None, q_descale, k_descale, v_descale, window_size,
                            attention_chunk, softcap, 1, None, deterministic, sm_margin, return_attn_probs)
 

@@ -92,13 +92,33 @@ class FlashAttn(unittest.TestCase):
             self.near(out[b], wanted)
             self.near(lse[b], wanted_lse)
 
+    def test_slopes_may_differ_by_sequence_of_packed_ones_and_of_caches(self):
+        slopes = torch.rand(2, 4)
+        q, k, v = draw(7, 4, 16), draw(9, 2, 16), draw(9, 2, 16)
+        cu_q, cu_k = torch.tensor([0, 3, 7], dtype=torch.int32), torch.tensor([0, 4, 9], dtype=torch.int32)
+        out, lse, _ = fa.flash_attn_varlen_func(q, k, v, cu_q, cu_k, 4, 5, alibi_slopes=slopes, causal=True,
+                                                return_attn_probs=True)
+        for b, (i, j, m, n) in enumerate(((0, 3, 0, 4), (3, 7, 4, 9))):
+            wanted, wanted_lse = dense(q[i:j], k[m:n], v[m:n], True, slopes=slopes[b])
+            self.near(out[i:j], wanted)
+            self.near(lse[:, i:j], wanted_lse)
+        pool_k, pool_v = draw(5, 4, 2, 16), draw(5, 4, 2, 16)
+        table, used = torch.tensor([[4, 1], [0, 2]], dtype=torch.int32), torch.tensor([5, 7], dtype=torch.int32)
+        q, new_k, new_v = draw(2, 1, 4, 16), draw(2, 1, 2, 16), draw(2, 1, 2, 16)
+        out = fa.flash_attn_with_kvcache(q, pool_k, pool_v, new_k, new_v, cache_seqlens=used, block_table=table,
+                                         alibi_slopes=slopes, causal=True)
+        for b in range(2):
+            k, v = (pool[table[b].long()].flatten(0, 1)[:used[b] + 1] for pool in (pool_k, pool_v))
+            self.near(k[-1], new_k[b, 0], 0)
+            self.near(out[b], dense(q[b], k, v, slopes=slopes[b])[0])
+
     def test_packed_qkv_and_kv_are_the_same_call(self):
         qkv = draw(2, 6, 3, 2, 16, grad=True)
         wanted = fa.flash_attn_func(*qkv.unbind(2), causal=True)
         for got in (fa.flash_attn_qkvpacked_func(qkv, causal=True),
                     fa.flash_attn_kvpacked_func(qkv[:, :, 0], qkv[:, :, 1:], causal=True),
                     fa3.flash_attn_qkvpacked_func(qkv, causal=True),
-                    fa3.flash_attn_qkvpacked_func(qkv.flatten(2, 3), causal=True, num_q_heads=2)):
+                    fa3.flash_attn_qkvpacked_func(qkv.flatten(2, 3), causal=True, num_heads_q=2)):
             self.near(got, wanted, 1e-6)
             got.sum().backward()
             self.assertEqual(qkv.grad.shape, qkv.shape)

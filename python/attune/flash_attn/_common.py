@@ -60,26 +60,28 @@ def _whole(name: str, t: Tensor) -> Tensor:
     return _rows(t)
 
 
+_BY_SEQUENCE = ("used_q", "used_k", "left_pad", "cache_index", "page_table", "k_new", "v_new")
+
+
 def _slopes_by_sequence(q: Tensor, k: Tensor, v: Tensor, slopes: Tensor, **named: Any) -> tuple[Tensor, Tensor]:
     """ALiBi slopes [batch, head]: attune's are by head, so each sequence is a call."""
-    cache = [name for name in ("cu_q", "cu_k", "page_table", "cache_index") if named.get(name) is not None]
-    if cache and set(cache) != {"cu_q", "cu_k"}:
-        raise Error(f"attune: alibi_slopes of shape [batch, head] do not go with {', '.join(cache)}")
+    cu_q, cu_k = (named.pop(name, None) for name in ("cu_q", "cu_k"))
+    starts_q, starts_k = (None if cu is None else cu.tolist() for cu in (cu_q, cu_k))
+    # Pages, and rows of a cache that an index names, are for all sequences.
+    shared = named.get("page_table") is not None or named.get("cache_index") is not None
     parts = []
-    if cache:
-        cu_q, cu_k = (named[name].tolist() for name in ("cu_q", "cu_k"))
-        rest = {name: value for name, value in named.items() if name not in ("cu_q", "cu_k", "max_q", "max_k")}
-        for b in range(len(cu_q) - 1):
-            rows, keys = slice(cu_q[b], cu_q[b + 1]), slice(cu_k[b], cu_k[b + 1])
-            if rows.stop > rows.start and keys.stop > keys.start:
-                out, lse = attention(q[None, rows], k[None, keys], v[None, keys], alibi_slopes=slopes[b], **rest)
-                parts.append((out[0], lse[0]))
-        return torch.cat([out for out, _ in parts]), torch.cat([lse for _, lse in parts], 1)
-    for b in range(q.shape[0]):
-        here = {name: t[b:b + 1] if isinstance(t, Tensor) and name in ("used_q", "used_k", "left_pad", "k_new", "v_new")
-                else t for name, t in named.items()}
-        parts.append(attention(q[b:b + 1], k[b:b + 1], v[b:b + 1], alibi_slopes=slopes[b], **here))
-    return torch.cat([out for out, _ in parts]), torch.cat([lse for _, lse in parts])
+    for b in range(len(slopes)):
+        here = {name: t[b:b + 1] if name in _BY_SEQUENCE and t is not None else t for name, t in named.items()}
+        queries = q[b:b + 1] if starts_q is None else q[None, starts_q[b]:starts_q[b + 1]]
+        keys, values = (t if shared else t[b:b + 1] if starts_k is None else t[None, starts_k[b]:starts_k[b + 1]]
+                        for t in (k, v))
+        if queries.shape[1] and keys.shape[1]:
+            parts.append(attention(queries, keys, values, alibi_slopes=slopes[b], **{**here, "max_q": 0, "max_k": 0}))
+        elif queries.shape[1]:  # no key: as attention without any
+            parts.append((torch.zeros_like(queries), queries.new_full(queries.shape[:3], -torch.inf).float().mT))
+    if starts_q is None:
+        return torch.cat([out for out, _ in parts]), torch.cat([lse for _, lse in parts])
+    return torch.cat([out[0] for out, _ in parts]), torch.cat([lse[0] for _, lse in parts], 1)
 
 
 @torch.no_grad()
