@@ -168,6 +168,9 @@ void add_commands(CLI::App& app, Context& context) {
   add_why(app, context);
   add_compare(app, context);
   add_report(app, context);
+  add_serve(app, context);
+  add_scaling(app, context);
+  add_cost(app, context);
   add_completion(app, context);
   for (CLI::App* sub : app.get_subcommands([](CLI::App*) { return true; }))
     if (!sub->get_option_no_throw("--json")) sub->add_flag("--json", context.json, "Answer in JSON on stdout");

@@ -38,6 +38,9 @@ void add_tune(CLI::App&, Context&);
 void add_why(CLI::App&, Context&);
 void add_compare(CLI::App&, Context&);
 void add_report(CLI::App&, Context&);
+void add_serve(CLI::App&, Context&);
+void add_scaling(CLI::App&, Context&);
+void add_cost(CLI::App&, Context&);
 void add_completion(CLI::App&, Context&);
 
 // The whole command line, as the program, the completion scripts and the tests see it. `context` outlives `app`.

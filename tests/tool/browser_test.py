@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 import unittest
 
 import browser
@@ -148,6 +147,55 @@ class Page(unittest.TestCase):
         self.browser.open(f"file://{self.root}/many.html")
         self.assertEqual(self.browser.errors, [])
         self.assertEqual(self.browser.value("document.querySelector('#rows .count').textContent"), "500 rows")
+
+
+class Served(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.file = pathlib.Path(self.folder.name) / "run.jsonl"
+        self.serve = None
+
+    def tearDown(self):
+        if self.serve:
+            self.serve.kill()
+            self.serve.wait()
+            self.serve.stdout.close()
+        self.folder.cleanup()
+
+    def start(self):
+        self.serve = subprocess.Popen([ATTUNE, "serve", self.file, "--port", "0"], stdout=subprocess.PIPE, text=True)
+        return re.match(r"(http://127\.0\.0\.1:\d+/)  until Ctrl-C", self.serve.stdout.readline())[1]
+
+    def test_the_page_follows_a_growing_file_and_asks_only_its_origin(self):
+        address = self.start()
+        page = browser.Browser()
+        try:
+            page.open(address)  # before the run has written
+            self.assertTrue(page.until("document.body.textContent.includes('Nothing was measured')"))
+            self.file.write_text(typical((512, 1024, 2048, 4096, 8192)))
+            self.assertTrue(page.until("document.querySelectorAll('#rows tbody tr').length === 10"))
+            page.value("""(() => { const i = document.querySelector('#rows input'); i.value = 'cpu_forward';
+                          i.dispatchEvent(new Event('input')); })()""")
+            with open(self.file, "a") as file:
+                file.write(typical((16384,)) + '{"attune_rec')  # and a line that is being written
+            self.assertTrue(page.until("document.querySelectorAll('#rows tbody tr').length === 12"))
+            self.assertEqual(page.value("document.querySelector('#rows input').value"), "cpu_forward")
+            self.assertEqual(page.value("""[...document.querySelectorAll('#rows tbody tr')]
+                                           .filter(r => r.offsetHeight).length"""), 6)
+            self.assertIn("live", page.value("document.getElementById('live').textContent"))
+            with open(self.file, "a") as file:
+                file.write("\n")  # that line is wrong now, and what was read stays
+            self.assertTrue(page.until("document.getElementById('live').textContent.includes('run.jsonl:13')"))
+            self.assertEqual(page.value("document.querySelectorAll('#rows tbody tr').length"), 12)
+            self.assertEqual([r for r in page.requests if not r.startswith(address)], [])
+            self.assertEqual([e for e in page.errors if "500" not in e], [])
+        finally:
+            page.close()
+
+    def test_ctrl_c_ends_it_well(self):
+        self.start()
+        self.serve.send_signal(signal.SIGINT)
+        self.assertEqual(self.serve.wait(10), 0)
 
 
 if __name__ == "__main__":

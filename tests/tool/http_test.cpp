@@ -1,0 +1,150 @@
+// The small server: what it answers, and that nobody who is slow or wrong holds it up.
+#include "tool/serve/http.h"
+
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <thread>
+
+#include "tests/tool/spawn.h"
+
+namespace attune {
+namespace {
+
+int code_of(const std::string& head, HttpRequest* out = nullptr) {
+  HttpRequest request;
+  const HttpResponse r = read_request(head, request);
+  if (out) *out = request;
+  EXPECT_EQ(r.code == 200, r.body.empty());
+  return r.code;
+}
+
+TEST(Http, request_gives_method_path_and_host) {
+  HttpRequest r;
+  EXPECT_EQ(code_of("GET /rows.csv?x=1 HTTP/1.1\r\nAccept: */*\r\nhOsT:  localhost:80 \r\n", &r), 200);
+  EXPECT_EQ(r.method, "GET");
+  EXPECT_EQ(r.path, "/rows.csv");
+  EXPECT_EQ(r.host, "localhost:80");
+  EXPECT_EQ(code_of("HEAD / HTTP/1.0\r\n"), 200);
+}
+
+TEST(Http, what_is_no_request_is_refused) {
+  for (const char* head : {"\r\n", "GET\r\n", "GET /\r\n", "GET / FTP/1.1\r\n", "GET x HTTP/1.1\r\nHost: a\r\n",
+                           "GET / HTTP/1.1\r\n", "GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n",
+                           "GET / HTTP/1.1\r\nHost: a\r\nno colon\r\n", "GET / HTTP/1.1\r\n: a\r\n"})
+    EXPECT_EQ(code_of(head), 400) << head;
+  EXPECT_EQ(code_of("GET / HTTP/2.0\r\nHost: a\r\n"), 505);
+  EXPECT_EQ(code_of("POST / HTTP/1.1\r\nHost: a\r\n"), 405);
+  EXPECT_TRUE(has(write_response({.code = 405}, true), "\r\nAllow: GET, HEAD\r\n"));
+}
+
+TEST(Http, only_names_of_loopback_are_this_machine) {
+  for (const char* host : {"127.0.0.1:8017", "localhost:8017", "LOCALHOST:8017", "[::1]:8017"})
+    EXPECT_TRUE(names_loopback(host, 8017)) << host;
+  for (const char* host : {"", "evil.example:8017", "127.0.0.1", "127.0.0.1:8018", "127.0.0.1.evil.example:8017"})
+    EXPECT_FALSE(names_loopback(host, 8017)) << host;
+  EXPECT_TRUE(names_loopback("localhost", 80));
+}
+
+TEST(Http, an_address_that_cannot_be_had_is_a_sentence) {
+  HttpServer wrong, first, second;
+  EXPECT_TRUE(has(wrong.open("localhost.example", 0).message, "address 'localhost.example' is not a numeric one"));
+  ASSERT_EQ(first.open("127.0.0.1", 0).message, "");
+  EXPECT_TRUE(first.loopback());
+  EXPECT_EQ(first.url(), join("http://127.0.0.1:", first.port(), "/"));
+  EXPECT_TRUE(has(second.open("127.0.0.1", first.port()).message, "cannot be served: "));
+}
+
+// A server in a thread, and clients in this one.
+struct Serving {
+  HttpServer server{};
+  std::atomic<bool> stop{false};
+  std::thread thread{};
+  explicit Serving(double patience = 10) {
+    EXPECT_EQ(server.open("127.0.0.1", 0).message, "");
+    thread = std::thread([this, patience] {
+      server.run([](const HttpRequest& r) { return HttpResponse{.body = r.path + std::string(3000000, 'x')}; }, stop,
+                 patience);
+    });
+  }
+  ~Serving() { stop = true, thread.join(); }
+  int connect() const {
+    const int s = socket(AF_INET, SOCK_STREAM, 0);
+    sockaddr_in to{};
+    to.sin_family = AF_INET, to.sin_port = htons(uint16_t(server.port())), to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    EXPECT_EQ(::connect(s, reinterpret_cast<const sockaddr*>(&to), sizeof to), 0);
+    return s;
+  }
+  static void say(int s, std::string_view text) {
+    EXPECT_EQ(send(s, text.data(), text.size(), MSG_NOSIGNAL), ssize_t(text.size()));
+  }
+  static std::string all(int s) {
+    std::string text(1 << 16, 0), whole;
+    for (ssize_t got; (got = recv(s, text.data(), text.size(), 0)) > 0;) whole.append(text, 0, size_t(got));
+    close(s);
+    return whole;
+  }
+};
+
+TEST(Server, answers_whole_even_where_the_request_comes_in_pieces) {
+  const Serving serving;
+  const int s = serving.connect();
+  for (const char* part : {"GET /a", "bc HTTP/1.1\r", "\nHost: x\r\n", "\r\n"}) Serving::say(s, part);
+  const std::string answer = Serving::all(s);
+  EXPECT_TRUE(answer.starts_with("HTTP/1.1 200 OK\r\n"));
+  EXPECT_TRUE(has(answer, "Content-Length: 3000004\r\n"));
+  EXPECT_TRUE(has(answer, "\r\n\r\n/abcxxx"));
+  EXPECT_EQ(answer.size() - answer.find("\r\n\r\n") - 4, 3000004u);
+}
+
+TEST(Server, head_has_no_body) {
+  const Serving serving;
+  const int s = serving.connect();
+  Serving::say(s, "HEAD / HTTP/1.1\r\nHost: x\r\n\r\n");
+  EXPECT_TRUE(Serving::all(s).ends_with("\r\n\r\n"));
+}
+
+TEST(Server, silent_slow_and_endless_clients_hold_nobody_up) {
+  const Serving serving;
+  const int silent = serving.connect(), half = serving.connect(), deaf = serving.connect(), endless = serving.connect();
+  Serving::say(half, "GET / HT");
+  Serving::say(deaf, "GET / HTTP/1.1\r\nHost: x\r\n\r\n");  // and reads nothing
+  Serving::say(endless, "GET /" + std::string(9000, 'y'));
+  EXPECT_TRUE(Serving::all(endless).starts_with("HTTP/1.1 431 "));
+  const int s = serving.connect();
+  Serving::say(s, "GET / HTTP/1.1\r\nHost: x\r\n\r\n");
+  EXPECT_GT(Serving::all(s).size(), 3000000u);
+  for (const int other : {silent, half, deaf}) close(other);
+}
+
+TEST(Server, a_client_that_says_nothing_is_let_go) {
+  const Serving serving(0.1);
+  const int silent = serving.connect();
+  EXPECT_EQ(Serving::all(silent), "");  // ends, without an answer
+}
+
+TEST(ServeCommand, wrong_input_is_one_sentence) {
+  const Ran folder = attune_says({"serve", temporary("no/such/folder/r.jsonl")});
+  EXPECT_EQ(folder.code, 1);
+  EXPECT_TRUE(has(folder.err, "is not a file, nor in a folder where one can come")) << folder.err;
+  std::ofstream(temporary("wrong.jsonl")) << "not json\n";
+  const Ran wrong = attune_says({"serve", temporary("wrong.jsonl")});
+  EXPECT_EQ(wrong.code, 1);
+  EXPECT_TRUE(has(wrong.err, "wrong.jsonl:1")) << wrong.err;
+  const Ran bind = attune_says({"serve", temporary("new.jsonl"), "--bind", "my.machine"});
+  EXPECT_EQ(bind.code, 2);
+  EXPECT_TRUE(has(bind.err, "attune serve: address 'my.machine' is not a numeric one")) << bind.err;
+  const Ran port = attune_says({"serve", temporary("new.jsonl"), "--port", "70000"});
+  EXPECT_EQ(port.code, 2);
+  HttpServer taken;
+  ASSERT_EQ(taken.open("127.0.0.1", 0).message, "");
+  const Ran twice = attune_says({"serve", temporary("new.jsonl"), "--port", std::to_string(taken.port())});
+  EXPECT_EQ(twice.code, 3);
+  EXPECT_TRUE(has(twice.err, "cannot be served")) << twice.err;
+}
+
+}  // namespace
+}  // namespace attune

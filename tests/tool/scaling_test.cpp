@@ -1,0 +1,77 @@
+// `attune scaling` and `attune cost` from outside.
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/tool/spawn.h"
+#include "tool/measure/record.h"
+
+namespace attune {
+namespace {
+
+std::string records(const std::vector<int>& lengths) {
+  std::ofstream file(temporary("run.jsonl"));
+  for (const int n : lengths) {
+    Record r;
+    r.problem = join("forward f32 b1 h8 q", n, " k", n, " d64 causal");
+    r.subject = "cpu_forward", r.threads = 2;
+    r.median_ns = double(n) * n, r.samples_ns.assign(10, r.median_ns);
+    r.flops = 1e3 * n, r.bytes = 100.0 * n;
+    r.provenance.cpu = "Test CPU";
+    file << to_json(r) << "\n";
+  }
+  return temporary("run.jsonl");
+}
+std::string prices(const std::string& device) {
+  std::ofstream(temporary("prices.tsv")) << "attune-prices 1\noffer\ta cloud\t" << device
+                                         << "\t3.60 an hour\tby the second\tminimum 0.25\n"
+                                            "offer\tanother\tAnother CPU\t1 an hour\tby the hour\tminimum 0\n";
+  return temporary("prices.tsv");
+}
+
+TEST(Scaling, exponents_are_told_with_their_intervals) {
+  const std::string file = records({512, 1024, 2048, 4096});
+  const Ran text = attune_says({"scaling", file});
+  EXPECT_EQ(text.code, 0) << text.err;
+  EXPECT_TRUE(has(text.out, "2.00 [2.00, 2.00]")) << text.out;
+  const auto j = nlohmann::json::parse(attune_says({"scaling", file, "--json"}).out);
+  ASSERT_EQ(j.size(), 1u);
+  EXPECT_EQ(j[0]["problems"], "forward f32 b1 h8 d64 causal");
+  EXPECT_NEAR(j[0]["time"]["exponent"], 2, 1e-9);
+  EXPECT_NEAR(j[0]["time_a_token"]["exponent"], 1, 1e-9);
+  EXPECT_NEAR(j[0]["memory"]["exponent"], 1, 1e-9);
+  EXPECT_EQ(j[0]["time"]["points"], 4);
+}
+
+TEST(Scaling, too_few_lengths_are_a_failure_that_says_so) {
+  const Ran r = attune_says({"scaling", records({512, 1024})});
+  EXPECT_EQ(r.code, 1);
+  EXPECT_EQ(r.err, "attune scaling: no subject was measured at three lengths or more of one problem\n");
+}
+
+TEST(Cost, run_and_calls_are_priced_by_the_offers_that_fit) {
+  const std::string file = records({1000});
+  const Ran text = attune_says({"cost", file, "--prices", prices("Test CPU")});
+  EXPECT_EQ(text.code, 0) << text.err;
+  EXPECT_TRUE(has(text.out, "it took at least that")) << text.out;
+  EXPECT_FALSE(has(text.out, "another")) << text.out;
+  const auto j = nlohmann::json::parse(
+      attune_says({"cost", file, "--prices", prices("Test CPU"), "--seconds", "1000", "--json"}).out);
+  ASSERT_EQ(j["runs"].size(), 1u);
+  EXPECT_NEAR(j["runs"][0]["usd"], 1.0, 1e-9);
+  ASSERT_EQ(j["calls"].size(), 1u);
+  EXPECT_NEAR(j["calls"][0]["usd_a_million_calls"], 1.0, 1e-9);  // 1 ms a call, $0.001 a second
+  EXPECT_NEAR(j["calls"][0]["tokens_a_usd"], 1e9, 1);
+}
+
+TEST(Cost, no_offer_for_what_was_measured_is_a_failure_that_names_it) {
+  const Ran r = attune_says({"cost", records({1000}), "--prices", prices("NVIDIA H200")});
+  EXPECT_EQ(r.code, 1);
+  EXPECT_TRUE(has(r.err, "is for what was measured: Test CPU")) << r.err;
+  const Ran missing = attune_says({"cost", records({1000}), "--prices", temporary("none.tsv")});
+  EXPECT_EQ(missing.code, 1);
+  EXPECT_TRUE(has(missing.err, "none.tsv' cannot be read")) << missing.err;
+}
+
+}  // namespace
+}  // namespace attune

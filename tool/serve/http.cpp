@@ -1,0 +1,186 @@
+#include "tool/serve/http.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+
+namespace attune {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr size_t kMostHead = 8192, kMostClients = 64;
+
+struct Client {
+  int socket = -1;
+  std::string in{}, out{};
+  size_t sent = 0;
+  Clock::time_point until{};
+};
+
+std::string_view reason(int code) {
+  switch (code) {
+    case 200: return "OK";
+    case 400: return "Bad Request";
+    case 403: return "Forbidden";
+    case 404: return "Not Found";
+    case 405: return "Method Not Allowed";
+    case 431: return "Request Header Fields Too Large";
+    case 505: return "HTTP Version Not Supported";
+    default: return "Internal Server Error";
+  }
+}
+
+bool equals_ignoring_case(std::string_view a, std::string_view b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](char x, char y) {
+    return (x >= 'A' && x <= 'Z' ? x + 32 : x) == (y >= 'A' && y <= 'Z' ? y + 32 : y);
+  });
+}
+
+std::string_view trimmed(std::string_view s) {
+  while (!s.empty() && (s.front() == ' ' || s.front() == '\t')) s.remove_prefix(1);
+  while (!s.empty() && (s.back() == ' ' || s.back() == '\t' || s.back() == '\r')) s.remove_suffix(1);
+  return s;
+}
+
+void set_nonblocking(int socket) { fcntl(socket, F_SETFL, fcntl(socket, F_GETFL) | O_NONBLOCK); }
+
+// What to send where the head is whole, or has become too long; empty: more is to come.
+std::string answer(const std::string& in, const HttpHandler& handler) {
+  const size_t end = in.find("\r\n\r\n");
+  if (end == in.npos)
+    return in.size() > kMostHead ? write_response({.code = 431, .body = "the request is too long\n"}, true) : "";
+  HttpRequest request;
+  HttpResponse response = read_request(std::string_view(in).substr(0, end + 2), request);
+  if (response.code == 200) response = handler(request);
+  return write_response(response, request.method != "HEAD");
+}
+
+}  // namespace
+
+HttpResponse read_request(std::string_view head, HttpRequest& out) {
+  const auto bad = [](int code, std::string sentence) { return HttpResponse{.code = code, .body = sentence + "\n"}; };
+  const size_t line_end = head.find("\r\n");
+  const std::string_view line = head.substr(0, line_end);
+  const size_t first = line.find(' '), last = line.rfind(' ');
+  if (line_end == head.npos || first == line.npos || first == last) return bad(400, "this is no HTTP request");
+  const std::string_view version = line.substr(last + 1), target = line.substr(first + 1, last - first - 1);
+  if (!version.starts_with("HTTP/")) return bad(400, "this is no HTTP request");
+  if (!version.starts_with("HTTP/1.")) return bad(505, "HTTP 1.1 is spoken here");
+  if (!target.starts_with('/')) return bad(400, "the path does not begin with /");
+  out.method = line.substr(0, first);
+  out.path = target.substr(0, target.find_first_of("?#"));
+  int hosts = 0;
+  for (size_t at = line_end + 2; at < head.size();) {
+    const size_t end = std::min(head.find("\r\n", at), head.size());
+    const std::string_view field = head.substr(at, end - at);
+    at = end + 2;
+    const size_t colon = field.find(':');
+    if (colon == field.npos || colon == 0) return bad(400, "a header has no name");
+    if (equals_ignoring_case(field.substr(0, colon), "host")) out.host = trimmed(field.substr(colon + 1)), ++hosts;
+  }
+  if (version == "HTTP/1.1" && hosts != 1) return bad(400, "the request names no host, or several");
+  if (out.method != "GET" && out.method != "HEAD") return bad(405, "only GET and HEAD are answered");
+  return {};
+}
+
+std::string write_response(const HttpResponse& r, bool with_body) {
+  return join("HTTP/1.1 ", r.code, " ", reason(r.code), "\r\nContent-Type: ", r.type, "\r\nContent-Length: ",
+              r.body.size(), "\r\nConnection: close\r\nCache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\n"
+              "Referrer-Policy: no-referrer\r\nContent-Security-Policy: frame-ancestors 'none'\r\n",
+              r.code == 405 ? "Allow: GET, HEAD\r\n" : "", "\r\n", with_body ? r.body : "");
+}
+
+bool names_loopback(std::string_view host, int port) {
+  const std::string end = join(":", port);
+  if (host.ends_with(end)) host.remove_suffix(end.size());
+  else if (port != 80) return false;
+  return host == "127.0.0.1" || host == "[::1]" || equals_ignoring_case(host, "localhost");
+}
+
+HttpServer::~HttpServer() {
+  if (socket_ >= 0) close(socket_);
+}
+
+Status HttpServer::open(const std::string& address, int port) {
+  addrinfo hints{}, *found = nullptr;
+  hints.ai_flags = AI_NUMERICHOST | AI_PASSIVE;
+  hints.ai_socktype = SOCK_STREAM;
+  if (getaddrinfo(address.c_str(), std::to_string(port).c_str(), &hints, &found) || !found)
+    return Status::no("address '", address, "' is not a numeric one: 127.0.0.1, ::1, 0.0.0.0, ...");
+  const int family = found->ai_family;
+  socket_ = socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const int on = 1;
+  bool good = socket_ >= 0 && !setsockopt(socket_, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) &&
+              !bind(socket_, found->ai_addr, found->ai_addrlen) && !listen(socket_, 64);
+  const int error = errno;
+  freeaddrinfo(found);
+  sockaddr_storage bound{};
+  socklen_t size = sizeof bound;
+  good = good && !getsockname(socket_, reinterpret_cast<sockaddr*>(&bound), &size);
+  if (!good) return Status::no(address, ", port ", port, " cannot be served: ", std::strerror(error));
+  set_nonblocking(socket_);
+  address_ = address;
+  if (family == AF_INET6) {
+    const auto& a = reinterpret_cast<const sockaddr_in6&>(bound);
+    port_ = ntohs(a.sin6_port), loopback_ = IN6_IS_ADDR_LOOPBACK(&a.sin6_addr);
+  } else {
+    const auto& a = reinterpret_cast<const sockaddr_in&>(bound);
+    port_ = ntohs(a.sin_port), loopback_ = ntohl(a.sin_addr.s_addr) >> 24 == 127;
+  }
+  return Status::good();
+}
+
+std::string HttpServer::url() const {
+  return address_.find(':') == address_.npos ? join("http://", address_, ":", port_, "/")
+                                             : join("http://[", address_, "]:", port_, "/");
+}
+
+void HttpServer::run(const HttpHandler& handler, const std::atomic<bool>& stop, double seconds_a_client) {
+  std::vector<Client> clients;
+  const auto patience = std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds_a_client));
+  while (!stop) {
+    std::vector<pollfd> waits = {{socket_, short(clients.size() < kMostClients ? POLLIN : 0), 0}};
+    for (const Client& c : clients) waits.push_back({c.socket, short(c.out.empty() ? POLLIN : POLLOUT), 0});
+    if (poll(waits.data(), nfds_t(waits.size()), 200) < 0 && errno != EINTR) return;
+    const Clock::time_point now = Clock::now();
+    for (size_t n = 0; n < clients.size(); ++n) {
+      Client& c = clients[n];
+      const short ready = waits[n + 1].revents;
+      bool over = now > c.until;
+      if (ready && c.out.empty()) {
+        char part[4096];
+        const ssize_t got = recv(c.socket, part, sizeof part, 0);
+        if (got > 0) c.in.append(part, size_t(got)), c.out = answer(c.in, handler);
+        else over = over || got == 0 || (errno != EAGAIN && errno != EINTR);
+      } else if (ready) {
+        const ssize_t put = send(c.socket, c.out.data() + c.sent, c.out.size() - c.sent, MSG_NOSIGNAL);
+        if (put > 0) c.sent += size_t(put), c.until = now + patience;
+        else over = over || (errno != EAGAIN && errno != EINTR);
+        over = over || c.sent == c.out.size();
+      }
+      if (!over) continue;
+      // What the client still sends must not turn the end of the answer into a reset.
+      shutdown(c.socket, SHUT_WR);
+      char rest[4096];
+      for (int tries = 0; tries < 16 && recv(c.socket, rest, sizeof rest, 0) > 0; ++tries) {}
+      close(c.socket);
+      c.socket = -1;
+    }
+    std::erase_if(clients, [](const Client& c) { return c.socket < 0; });
+    if (!(waits[0].revents & POLLIN)) continue;
+    const int socket = accept4(socket_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    if (socket >= 0) clients.push_back({.socket = socket, .until = now + patience});
+  }
+  for (const Client& c : clients) close(c.socket);
+}
+
+}  // namespace attune
