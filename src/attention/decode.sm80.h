@@ -7,6 +7,7 @@
 #pragma once
 #include "attention/decode.sm80.host.h"
 #include "attention/rows.sm80.h"
+#include "attention/tile_steps.sm80.h"
 #include "core/divisor.h"
 #include "core/score.h"
 #include "machine/sm80/matrix.h"
@@ -257,64 +258,10 @@ struct Decode {
       }
   }
 
-  // The running softmax: references, sums, and p in place of s. A reference moves only when its maximum grew by much.
-  __device__ void admit(Accumulator (&s)[Keys / 8], float scale) {
-    constexpr float kLazy = 8.f;
-    float factor[2];
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      float top = -INFINITY;
-#pragma unroll
-      for (int n = 0; n < Keys / 8; ++n) top = fmaxf(top, fmaxf(s[n].c[2 * half], s[n].c[2 * half + 1]));
-      top = row_max(top) * scale;
-      const float before = ref[half];
-      const bool grew = top > before + kLazy;
-      ref[half] = grew ? top : before;
-      factor[half] = grew ? exp2_fast(before - top) : 1.f;
-      const float shift = ref[half] == -INFINITY ? 0.f : ref[half];
-      float total = 0.f;
-#pragma unroll
-      for (int n = 0; n < Keys / 8; ++n)
-#pragma unroll
-        for (int e = 2 * half; e < 2 * half + 2; ++e) {
-          s[n].c[e] = exp2_fast(fmaf(s[n].c[e], scale, -shift));
-          total += s[n].c[e];
-        }
-      sum[half] = sum[half] * factor[half] + total;
-    }
-    if (__any_sync(~0u, factor[0] != 1.f || factor[1] != 1.f)) {
-#pragma unroll
-      for (int d = 0; d < Dim / 8; ++d)
-#pragma unroll
-        for (int e = 0; e < 4; ++e) o[d].c[e] *= factor[e / 2];
-    }
-  }
-
-  // o += p v, likewise.
+  __device__ void admit(Accumulator (&s)[Keys / 8], float scale) { admit_tile(s, o, ref, sum, scale, 8.f); }
   __device__ void accumulate(uint32_t shared, const Accumulator (&s)[Keys / 8]) {
-    constexpr int kPairs = Dim / 16, kSteps = Keys / 16 * kPairs, kAhead = Dim > 128 ? 3 : 4;
-    const uint32_t first = shared + TileOfK::offset(lane % 16, lane / 16 * 8);
-    uint32_t values[kAhead][4];
-    const auto load_v = [&](int step) {
-      load_matrix4_transposed(values[step % kAhead],
-                              TileOfK::further(first, step % kPairs * 16) + step / kPairs * 16 * 128);
-    };
-#pragma unroll
-    for (int step = 0; step < kAhead; ++step) load_v(step);
-    FragmentA weights;
-#pragma unroll
-    for (int step = 0; step < kSteps; ++step) {
-      const int n = step / kPairs, d = step % kPairs * 2;
-      if (d == 0) {
-        const Accumulator &low = s[2 * n], &high = s[2 * n + 1];
-        weights = {{pack<T>(low.c[0], low.c[1]), pack<T>(low.c[2], low.c[3]), pack<T>(high.c[0], high.c[1]),
-                    pack<T>(high.c[2], high.c[3])}};
-      }
-      const uint32_t(&two)[4] = values[step % kAhead];
-      multiply_add<T>(o[d], weights, {two[0], two[1]});
-      multiply_add<T>(o[d + 1], weights, {two[2], two[3]});
-      if (step + kAhead < kSteps) load_v(step + kAhead);
-    }
+    constexpr int kAhead = Dim > 128 ? 3 : 4;
+    add_values<T, TileOfK, kAhead>(o, s, shared + TileOfK::offset(lane % 16, lane / 16 * 8));
   }
 
   __device__ void walk_keys() {

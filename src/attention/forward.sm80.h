@@ -5,7 +5,7 @@
 // when its maximum grew by more than 2^kLazy, row by row: a row's bits do not depend on what shares its tile.
 #pragma once
 #include "attention/forward.sm80.options.h"
-#include "machine/sm80/memory.h"
+#include "attention/tile_steps.sm80.h"
 
 namespace attune::sm80 {
 
@@ -251,39 +251,9 @@ struct Forward {
       }
   }
 
-  // The running softmax: references, sums, and p in place of s. Rescales o only where a reference moved.
   __device__ void admit(Accumulator (&s)[kM][TileK / 8], float scale) {
 #pragma unroll
-    for (int m = 0; m < kM; ++m) {
-      float factor[2];
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        float top = -INFINITY;
-#pragma unroll
-        for (int n = 0; n < TileK / 8; ++n) top = fmaxf(top, fmaxf(s[m][n].c[2 * half], s[m][n].c[2 * half + 1]));
-        top = row_max(top) * scale;
-        const float before = ref[m][half];
-        const bool grew = top > before + kLazy;
-        ref[m][half] = grew ? top : before;
-        factor[half] = grew ? exp2_fast(before - top) : 1.f;
-        const float shift = ref[m][half] == -INFINITY ? 0.f : ref[m][half];
-        float total = 0.f;
-#pragma unroll
-        for (int n = 0; n < TileK / 8; ++n)
-#pragma unroll
-          for (int e = 2 * half; e < 2 * half + 2; ++e) {
-            s[m][n].c[e] = exp2_fast(fmaf(s[m][n].c[e], scale, -shift));
-            total += s[m][n].c[e];
-          }
-        sum[m][half] = sum[m][half] * factor[half] + total;
-      }
-      if (__any_sync(~0u, factor[0] != 1.f || factor[1] != 1.f)) {
-#pragma unroll
-        for (int d = 0; d < DimV / 8; ++d)
-#pragma unroll
-          for (int e = 0; e < 4; ++e) o[m][d].c[e] *= factor[e / 2];
-      }
-    }
+    for (int m = 0; m < kM; ++m) admit_tile(s[m], o[m], ref[m], sum[m], scale, kLazy);
   }
 
   // o += p v, fragments of v running ahead likewise.

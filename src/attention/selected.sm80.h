@@ -6,6 +6,7 @@
 // bits depend on its own list alone: tiles that are hidden from it leave it as it is.
 #pragma once
 #include "attention/selected.sm80.kernels.h"
+#include "attention/tile_steps.sm80.h"
 #include "machine/sm80/order.h"
 
 namespace attune::sm80 {
@@ -65,61 +66,9 @@ struct Selected {
       for (int e = 0; e < 4; ++e)
         if (n * 8 + lane % 4 * 2 + e % 2 >= seen[e / 2]) s[n].c[e] = -INFINITY;
   }
-  // The running softmax: references, sums, and p in place of s.
-  __device__ void admit(Accumulator (&s)[TileK / 8]) {
-    float factor[2];
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      float top = -INFINITY;
-#pragma unroll
-      for (int n = 0; n < TileK / 8; ++n) top = fmaxf(top, fmaxf(s[n].c[2 * half], s[n].c[2 * half + 1]));
-      top = row_max(top) * x.scale;
-      const float before = ref[half];
-      const bool grew = top > before + kSelectedLazy;
-      ref[half] = grew ? top : before;
-      factor[half] = grew ? exp2_fast(before - top) : 1.f;
-      const float shift = ref[half] == -INFINITY ? 0.f : ref[half];
-      float total = 0.f;
-#pragma unroll
-      for (int n = 0; n < TileK / 8; ++n)
-#pragma unroll
-        for (int e = 2 * half; e < 2 * half + 2; ++e) {
-          s[n].c[e] = exp2_fast(fmaf(s[n].c[e], x.scale, -shift));
-          total += s[n].c[e];
-        }
-      sum[half] = sum[half] * factor[half] + total;
-    }
-    if (!__any_sync(~0u, factor[0] != 1.f || factor[1] != 1.f)) return;
-#pragma unroll
-    for (int d = 0; d < DimV / 8; ++d)
-#pragma unroll
-      for (int e = 0; e < 4; ++e) o[d].c[e] *= factor[e / 2];
-  }
-  // o += p v
+  __device__ void admit(Accumulator (&s)[TileK / 8]) { admit_tile(s, o, ref, sum, x.scale, kSelectedLazy); }
   __device__ void accumulate(const Accumulator (&s)[TileK / 8], uint32_t v_shared) {
-    constexpr int kPairs = DimV / 16, kSteps = TileK / 16 * kPairs;
-    const uint32_t v_first = v_shared + TileOfV::offset(lane % 16, lane / 16 * 8);
-    uint32_t values[kAhead][4];
-    const auto load_v = [&](int step) {
-      load_matrix4_transposed(values[step % kAhead],
-                              TileOfV::further(v_first, step % kPairs * 16) + step / kPairs * 16 * 128);
-    };
-#pragma unroll
-    for (int step = 0; step < kAhead; ++step) load_v(step);
-    FragmentA weights;
-#pragma unroll
-    for (int step = 0; step < kSteps; ++step) {
-      const int k = step / kPairs, d = step % kPairs * 2;
-      if (d == 0) {
-        const Accumulator &low = s[2 * k], &high = s[2 * k + 1];
-        weights = {{pack<T>(low.c[0], low.c[1]), pack<T>(low.c[2], low.c[3]), pack<T>(high.c[0], high.c[1]),
-                    pack<T>(high.c[2], high.c[3])}};
-      }
-      const uint32_t(&two)[4] = values[step % kAhead];
-      multiply_add<T>(o[d], weights, {two[0], two[1]});
-      multiply_add<T>(o[d + 1], weights, {two[2], two[3]});
-      if (step + kAhead < kSteps) load_v(step + kAhead);
-    }
+    add_values<T, TileOfV, kAhead>(o, s, v_shared + TileOfV::offset(lane % 16, lane / 16 * 8));
   }
 
   __device__ void run() {
