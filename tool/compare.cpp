@@ -8,6 +8,7 @@
 
 #include "tool/cli.h"
 #include "tool/commands.h"
+#include "tool/compare/baseline.h"
 #include "tool/compare/write.h"
 #include "tool/measure/show.h"
 
@@ -17,7 +18,8 @@ namespace {
 using json = nlohmann::ordered_json;
 
 struct Asked {
-  std::string before{}, after{}, markdown{}, junit{};
+  std::vector<std::string> files{};
+  std::string baseline{}, save{}, markdown{}, junit{};
   double margin_percent = 1;
   bool github = false;
   CompareSettings settings{};
@@ -51,14 +53,37 @@ json as_json(const Changes& changes, const CompareSettings& settings) {
   return j;
 }
 
+// What to compare with; empty where --save alone is asked for.
+Status before_path(const Asked& asked, std::string& out) {
+  if (asked.files.size() > 2 || (asked.files.size() == 2 && !asked.baseline.empty()))
+    return Status::no("it takes the records before and after, or those after with --baseline NAME");
+  if (asked.files.size() == 2) return out = asked.files[0], Status::good();
+  if (!asked.baseline.empty()) return baseline_path(asked.baseline, out);
+  return asked.save.empty() ? Status::no("one file alone needs --baseline NAME or --save NAME") : Status::good();
+}
+
+void save(const Asked& asked, Context& context) {
+  std::string path;
+  if (const Status s = save_baseline(asked.save, asked.files.back(), path); !s.ok())
+    return fail(context, kMachine, join("attune compare: ", s.message));
+  std::fputs(join("baseline ", asked.save, ": ", path, "\n").c_str(), context.json ? stderr : stdout);
+}
+
 void run(Asked& asked, Context& context) {
   asked.settings.margin = asked.margin_percent / 100;
+  std::string first;
+  if (const Status s = before_path(asked, first); !s.ok())
+    return fail(context, asked.baseline.empty() || asked.files.size() != 1 ? kUsage : kFailed,
+                join("attune compare: ", s.message));
+  const std::string& second = asked.files.back();
   std::vector<Record> before, after;
-  for (const auto& [path, to] : {std::pair(asked.before, &before), {asked.after, &after}}) {
+  for (const auto& [path, to] : {std::pair(first, &before), {second, &after}}) {
+    if (path.empty()) continue;
     if (const Status s = read_records(path, *to); !s.ok())
       return fail(context, kFailed, join("attune compare: ", s.message));
     if (to->empty()) return fail(context, kFailed, join("attune compare: ", path, " holds no record"));
   }
+  if (first.empty()) return save(asked, context);
   const Changes changes = compare(before, after, asked.settings);
   if (!written(asked.markdown, to_markdown(changes), context)) return;
   if (!written(asked.junit, to_junit(changes, asked.settings), context)) return;
@@ -74,8 +99,8 @@ void run(Asked& asked, Context& context) {
   if (const int bad = changes.regressions(asked.settings))
     fail(context, kFailed, fmt::format("attune compare: {} of {} rows are regressions", bad, changes.rows.size()));
   else if (!compared)
-    fail(context, kFailed, fmt::format("attune compare: no row of {} is in {}: nothing was compared", asked.after,
-                                       asked.before));
+    fail(context, kFailed, fmt::format("attune compare: no row of {} is in {}: nothing was compared", second, first));
+  else if (!asked.save.empty()) save(asked, context);
 }
 
 }  // namespace
@@ -83,8 +108,13 @@ void run(Asked& asked, Context& context) {
 void add_compare(CLI::App& app, Context& context) {
   const Command sub = add_command(app, "compare", "Two sets of records: what became faster, slower, broken");
   const auto asked = std::make_shared<Asked>();
-  sub.add_option("before", asked->before, "The records to compare with").required().type_name("FILE");
-  sub.add_option("after", asked->after, "The records in question").required().type_name("FILE");
+  sub.add_option("records", asked->files, "The records to compare with, and those in question")
+      .required()
+      .type_name("FILE");
+  sub.add_option("--baseline", asked->baseline, "Compare with what was stored under this name").type_name("NAME");
+  sub.add_option("--save", asked->save,
+                 "Store the records in question under this name; of a comparison only without a regression")
+      .type_name("NAME");
   sub.add_option("--margin", asked->margin_percent,
                  "The smallest difference that matters, in percent; the A/A spread where that is larger")
       .type_name("PERCENT")
@@ -99,6 +129,8 @@ void add_compare(CLI::App& app, Context& context) {
   sub.footer(
       "Examples:\n"
       "  attune compare before.jsonl after.jsonl\n"
+      "  attune compare monday.jsonl --save release\n"
+      "  attune compare after.jsonl --baseline release\n"
       "  attune compare before.jsonl after.jsonl --margin 2 --junit compare.xml --markdown compare.md --github\n\n"
       "The ratio is the time before by the time after, so above 1 is faster. FASTER and SLOWER need its whole 95 % "
       "interval\nbeyond the margin, and where the records have clocks, in cycles as well; SAME needs all of it within; "

@@ -5,13 +5,13 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
 
 #include "plan/tuned.h"
 #include "tool/cli.h"
 #include "tool/commands.h"
+#include "tool/files.h"
 #include "tool/text.h"
 #include "tool/tune/check.h"
 #include "tool/tune/file.h"
@@ -50,14 +50,6 @@ Status target(const Asked& asked, const std::string& device, size_t devices, std
   return Status::good();
 }
 
-Status text_at(const std::string& path, std::string& out) {
-  out.clear();
-  if (!fs::exists(path)) return Status::good();
-  std::ifstream file(path, std::ios::binary);
-  out.assign(std::istreambuf_iterator<char>(file), {});
-  return file ? Status::good() : Status::no(path, ": cannot be read");
-}
-
 struct Done {
   std::string device{}, path{};
   bool changed = false;
@@ -72,7 +64,7 @@ Status tune_device(const Asked& asked, const DeviceCurves& curves, size_t device
   done.device = curves.device;
   if (Status s = target(asked, curves.device, devices, done.path); !s.ok()) return s;
   std::string old_text;
-  if (Status s = text_at(done.path, old_text); !s.ok()) return s;
+  if (Status s = read_whole(done.path, old_text); !s.ok()) return s;
   TunedFile before;
   if (!asked.fresh && !old_text.empty()) {
     if (Status s = from_text(old_text, done.path, before); !s.ok())

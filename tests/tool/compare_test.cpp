@@ -252,6 +252,27 @@ TEST(CompareCommand, no_regression_is_exit_code_0_and_json_is_one_document) {
   EXPECT_TRUE(j["rows"][0]["in_cycles"].is_null());
 }
 
+TEST(CompareCommand, a_baseline_is_stored_by_name_and_replaced_only_without_a_regression) {
+  const std::string slow = written("slow.jsonl", {steady(1100)}), quick = written("quick.jsonl", {steady(1000)});
+  const std::string stored = temporary("attune/baselines/release.jsonl");
+  Ran r = attune_says({"compare", quick, "--baseline", "release"});
+  EXPECT_EQ(r.code, 1);
+  EXPECT_TRUE(has(r.err, "there is no baseline 'release'")) << r.err;
+  EXPECT_EQ(attune_says({"compare", quick, "--save", "release"}).code, 0);
+  EXPECT_EQ(text_of(stored), text_of(quick));
+  EXPECT_EQ(attune_says({"compare", slow, "--baseline", "release", "--save", "release"}).code, 1);
+  EXPECT_EQ(text_of(stored), text_of(quick));
+  EXPECT_EQ(attune_says({"compare", quick, "--baseline", "release", "--save", "release"}).code, 0);
+  EXPECT_EQ(attune_says({"compare", slow, "--save", "release"}).code, 0);  // asked for, without a comparison
+  EXPECT_EQ(text_of(stored), text_of(slow));
+  EXPECT_EQ(text_of(stored + ".before"), text_of(quick));
+  r = attune_says({"compare", quick, "--save", "../release"});
+  EXPECT_EQ(r.code, 3);
+  EXPECT_TRUE(has(r.err, "a baseline's name is of letters")) << r.err;
+  EXPECT_EQ(attune_says({"compare", quick, quick, "--baseline", "release"}).code, 2);
+  EXPECT_EQ(attune_says({"compare", written("none.jsonl", {}), "--save", "release"}).code, 1);
+}
+
 TEST(CompareCommand, sets_without_a_common_row_fail) {
   const Ran r = attune_says({"compare", written("a.jsonl", {steady(1000)}), written("b.jsonl", {steady(1000, 64)}),
                              "--missing-is-fine"});

@@ -1,12 +1,9 @@
 #include "tool/tune/file.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
-#include <fstream>
 
 #include "tool/text.h"
 
@@ -179,24 +176,6 @@ const TunedKey* find(const TunedFile& f, const Problem& p) {
     for (const Rule& r : k.rules)
       if (Rule any = r; any.min_len = 1, match(p, std::span(&any, 1))) return &k;
   return nullptr;
-}
-
-Status replace_file(const std::string& path, const std::string& text) {
-  namespace fs = std::filesystem;
-  std::error_code error;
-  const fs::path folder = fs::path(path).parent_path();
-  if (!folder.empty()) fs::create_directories(folder, error);
-  if (error) return Status::no(folder.string(), ": cannot be made: ", error.message());
-  const std::string next = join(path, ".", ::getpid());
-  std::ofstream file(next, std::ios::binary);
-  file << text;
-  file.close();
-  if (!file) return fs::remove(next, error), Status::no(path, ": cannot be written");
-  if (fs::exists(path, error)) fs::copy_file(path, path + ".before", fs::copy_options::overwrite_existing, error);
-  if (!error) fs::rename(next, path, error);
-  if (!error) return Status::good();
-  const std::string why = error.message();
-  return fs::remove(next, error), Status::no(path, ": cannot be written: ", why);
 }
 
 }  // namespace attune

@@ -35,8 +35,4 @@ std::string to_yaml(const TunedFile& by_window, const TuneSettings&);
 Status from_text(std::string_view text, std::string_view path, TunedFile& out);
 const TunedKey* find(const TunedFile&, const Problem&);
 
-// Writes beside it and renames, so that a reader sees the old or the new file; makes the folder. The file that was
-// there stays as <path>.before.
-Status replace_file(const std::string& path, const std::string& text);
-
 }  // namespace attune

@@ -1,0 +1,47 @@
+#include "tool/compare/baseline.h"
+
+#include <filesystem>
+#include <vector>
+
+#include "plan/tuned.h"
+#include "tool/files.h"
+
+namespace attune {
+namespace {
+
+namespace fs = std::filesystem;
+
+Status is_name(const std::string& name) {
+  constexpr const char* kLetters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
+  if (!name.empty() && name[0] != '.' && name.find_first_not_of(kLetters) == name.npos) return Status::good();
+  return Status::no("a baseline's name is of letters, digits, '.', '_' and '-' without a first '.': not '", name, "'");
+}
+
+std::string project() { return std::string(kProjectTunedFolder) + "/baselines"; }
+std::string user() { return user_tuned_folder().empty() ? "" : user_tuned_folder() + "/baselines"; }
+
+}  // namespace
+
+Status baseline_path(const std::string& name, std::string& out) {
+  if (Status s = is_name(name); !s.ok()) return s;
+  std::string tried;
+  for (const std::string& folder : {project(), user()}) {
+    if (folder.empty()) continue;
+    out = folder + "/" + name + ".jsonl";
+    if (fs::exists(out)) return Status::good();
+    tried += (tried.empty() ? "" : " nor ") + out;
+  }
+  return Status::no("there is no baseline '", name, "': neither ", tried, "; --save stores one");
+}
+
+Status save_baseline(const std::string& name, const std::string& records, std::string& path) {
+  if (Status s = is_name(name); !s.ok()) return s;
+  const std::string folder = fs::is_directory(kProjectTunedFolder) ? project() : user();
+  if (folder.empty()) return Status::no("neither XDG_CONFIG_HOME nor HOME is set, and there is no .attune here");
+  path = folder + "/" + name + ".jsonl";
+  std::string text;
+  if (Status s = read_whole(records, text); !s.ok()) return s;
+  return replace_file(path, text);
+}
+
+}  // namespace attune
