@@ -7,6 +7,7 @@
 #include "attention/backward.sm90.kernels.h"
 #include "attention/backward.sm90.table.h"
 #include "attention/backward.sm90.wide.kernels.h"
+#include "attention/limits.sm90.h"
 #include "core/check.h"
 #include "core/score.h"
 #include "machine/cuda/tensor_map.h"
@@ -18,9 +19,6 @@ using sm90::BackwardKernel;
 using sm90::TabledParams;
 
 constexpr std::string_view kWho = "sm90_backward";
-constexpr int kFar = 1 << 28;  // a side without end; also the longest sequence
-constexpr double kSectionBytes = 32 << 20;
-constexpr int kMostSectionHeads = 64;
 static_assert(sm90::kTurnRows == sm80::kTurnRows);
 // What `sequence` reads on the GPU.
 constexpr Role kLengths[] = {Role::cu_q, Role::cu_k, Role::used_q, Role::used_k, Role::left_pad, Role::positions};
@@ -69,7 +67,7 @@ Status supports(const Problem& p, const Device& d) {
     return no("grad dtype ", name(p.dtype.grad), " is neither ", name(p.dtype.q), " nor f32");
   for (const int dim : {p.dim_qk, p.dim_v})
     if (dim % 8) return no("dim ", dim, " is not a multiple of 8 up to 256");
-  if (p.len_q > kFar || p.len_k > kFar) return no("lengths are at most 2^28");
+  if (p.len_q > sm90::kFar || p.len_k > sm90::kFar) return no("lengths are at most 2^28");
   return Status::good();
 }
 
@@ -121,10 +119,7 @@ Status fits(const Plan& plan, const Args& a) {
 // stays in the second-level cache: q, d_out and dQ in f32. Likewise where each waits for the one before it in its head.
 // Otherwise head after head.
 int section(const Problem& p, const BackwardKernel& k, int64_t rows) {
-  const double bytes = double(rows) * k.wide * (p.heads_q / p.heads_kv) * 8;
-  int heads = 1;
-  while (heads < kMostSectionHeads && 2 * heads * bytes <= kSectionBytes) heads *= 2;
-  return heads;
+  return sm90::section_heads(double(rows) * k.wide * (p.heads_q / p.heads_kv) * 8);
 }
 
 sm90::WideRows wide(const Tensor& t) {

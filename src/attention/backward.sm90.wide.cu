@@ -5,6 +5,7 @@
 
 #include "attention/backward.sm80.host.h"
 #include "attention/backward.sm90.wide.kernels.h"
+#include "attention/limits.sm90.h"
 #include "core/check.h"
 #include "core/score.h"
 #include "machine/cuda/tensor_map.h"
@@ -12,7 +13,6 @@
 namespace attune::sm90 {
 namespace {
 
-constexpr int kFar = 1 << 28;  // a side without end; also the longest sequence
 constexpr int kTileRows = 128, kTileKeys = 64, kMostSectionHeads = 64;
 constexpr int kShort = 1024;   // keys, up to which blocks of rows stay
 constexpr double kSectionBytes = 32 << 20;
@@ -109,7 +109,6 @@ Status wide_run(std::string_view who, const Plan& plan, const Args& a, Workspace
                                   .group = p.heads_q / p.heads_kv, .scale = scale_of(p, a),
                                   .kept = sm80::kept(scale_of(p, a), p.dim_qk)};
   if (Status s = sm80::backward_prepare(who, ends, {device, plan.device.arch}, stream); !s.ok()) return s;
-  const auto far = [](int64_t x) { return int(std::clamp<int64_t>(x, -kFar, kFar)); };
   const Band& band = ends.seq.band;
   const bool any_keys = keys > 0 && a[Role::k].extent.batch > 0;
   WideParams x{.row_stats = stats,

@@ -7,6 +7,7 @@
 #include "attention/forward.sm90.few.host.h"
 #include "attention/forward.sm90.kernels.h"
 #include "attention/forward.sm90.table.h"
+#include "attention/limits.sm90.h"
 #include "core/args.h"
 #include "core/check.h"
 #include "core/score.h"
@@ -20,9 +21,6 @@ using sm90::ForwardKernel;
 using sm90::ForwardParams;
 
 constexpr std::string_view kWho = "sm90_forward";
-constexpr int kFar = 1 << 28;                    // a side without end; also the longest sequence
-constexpr double kSectionBytes = 32 << 20;       // keys and values that stay in the second-level cache
-constexpr int kMostSectionHeads = 64;            // of keys
 constexpr int kFixedKeys = 1024;                 // up to here an answer of the counter is waited for
 constexpr int kSharedSteps = 12;                 // about 16 us
 constexpr int kFewRows = 64;                     // of a head of keys: there are kernels for that
@@ -60,7 +58,7 @@ Status supports(const Problem& p, const Device& d) {
     return no("out dtype ", name(p.dtype.out), " is neither ", name(p.dtype.q), " nor f32");
   for (const int dim : {p.dim_qk, p.dim_v})
     if (dim % 8 || dim > 256) return no("dim ", dim, " is not a multiple of 8 up to 256");
-  if (p.len_q > kFar || p.len_k > kFar) return no("lengths are at most 2^28");
+  if (p.len_q > sm90::kFar || p.len_k > sm90::kFar) return no("lengths are at most 2^28");
   return Status::good();
 }
 
@@ -165,7 +163,6 @@ Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
   const bool tabled = empty || listed || std::any_of(std::begin(kLengths), std::end(kLengths), given);
   const bool plain = !tabled && k_all.extent.head == p.heads_kv && k_all.extent.batch == p.batch;
   if (sm90::is_few(plan) && plain) return sm90::few_run(kWho, plan, a, stream);
-  const auto far = [](int64_t x) { return int(std::clamp<int64_t>(x, -kFar, kFar)); };
   const Band band = band_of(p.mask, rows, keys, 0, 0);
   const int packed = tabled || k.options ? 1 : sm90::packed_heads(p, rows, k.tile_q, plan.device.units);
   const int packed_rows = k.tile_q / packed;
@@ -179,11 +176,11 @@ Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
                   .units = listed ? 1 : tabled ? p.heads_q : p.batch * p.heads_q / packed,
                   .heads_per_key = p.heads_q / p.heads_kv / packed,
                   .packed = packed,
-                  .row_mask = packed > 1 ? packed_rows - 1 : kFar - 1,
+                  .row_mask = packed > 1 ? packed_rows - 1 : sm90::kFar - 1,
                   .row_shift = packed > 1 ? std::countr_zero(unsigned(packed_rows)) : 31,
-                  .left = far(band.left),
-                  .right = far(band.right),
-                  .offset = far(band.q_first - band.k_first),
+                  .left = sm90::far(band.left),
+                  .right = sm90::far(band.right),
+                  .offset = sm90::far(band.q_first - band.k_first),
                   .shares = shares,
                   .parts = room.parts,
                   .epoch = ++launches,
@@ -221,9 +218,8 @@ Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
   // With a band, tiles differ in length: the longest of a section of heads come first, and its keys stay in cache.
   x.longest_first = p.mask.kind != MaskKind::full;
   x.fixed = !x.longest_first && !tabled && keys <= kFixedKeys;
-  int heads = 1;
   const double keys_of_unit = tabled ? double(keys) * a[Role::k].extent.batch : keys;
-  while (heads < kMostSectionHeads && 2. * heads * keys_of_unit * (p.dim_qk + p.dim_v) * 2 <= kSectionBytes) heads *= 2;
+  const int heads = sm90::section_heads(keys_of_unit * (p.dim_qk + p.dim_v) * 2);
   x.section_heads = x.longest_first || tabled ? heads * x.heads_per_key : 1;
   if (a.given(Role::lse)) {
     x.lse = static_cast<float*>(a[Role::lse].data), x.lse_stride = a[Role::lse].stride;

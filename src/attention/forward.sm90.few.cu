@@ -4,6 +4,7 @@
 #include <iterator>
 
 #include "attention/forward.sm90.few.host.h"
+#include "attention/limits.sm90.h"
 #include "core/check.h"
 #include "core/score.h"
 #include "machine/cuda/kernels.h"
@@ -89,8 +90,6 @@ Status few_run(std::string_view who, const Plan& plan, const Args& a, Stream str
   FewKernel& k = *std::find_if(std::begin(kKernels), std::end(kKernels), [&](const FewKernel& x) {
     return x.groups == plan.splits && std::max(p.dim_qk, p.dim_v) <= x.dim;
   });
-  constexpr int kFar = 1 << 28;  // a side without end
-  const auto far = [](int64_t x) { return int(std::clamp<int64_t>(x, -kFar, kFar)); };
   const int rows = a[Role::q].extent.seq, keys = a[Role::k].extent.seq;
   const Band band = band_of(p.mask, rows, keys, 0, 0);
   FewParams x{.scale = scale_of(p, a) * kLog2e,

@@ -1,0 +1,21 @@
+// Numbers that hosts of Hopper kernels share.
+#pragma once
+#include <algorithm>
+#include <cstdint>
+
+namespace attune::sm90 {
+
+constexpr int kFar = 1 << 28;  // a side without end; also the longest sequence
+inline int far(int64_t x) { return int(std::clamp<int64_t>(x, -kFar, kFar)); }
+
+// Of heads of keys whose tiles are taken together, the longest first: so many that what they read and write, `bytes` a
+// head, stays in the second-level cache.
+inline int section_heads(double bytes) {
+  constexpr double kSectionBytes = 32 << 20;
+  constexpr int kMost = 64;
+  int heads = 1;
+  while (heads < kMost && 2 * heads * bytes <= kSectionBytes) heads *= 2;
+  return heads;
+}
+
+}  // namespace attune::sm90
