@@ -12,11 +12,12 @@ import dataclasses
 
 from . import _core
 from ._attend import attend, attend_backward, check
+from ._blocks import Blocks, blocks
 from ._core import Error, set_threads, threads, version
 from ._spec import Options
 
 __version__ = version()
-__all__ = ["Error", "Options", "Plan", "attend", "attend_backward", "check", "plan", "set_threads", "threads",
+__all__ = ["Blocks", "Error", "Options", "Plan", "attend", "attend_backward", "blocks", "check", "plan", "set_threads", "threads",
            "version"]
 
 

@@ -37,11 +37,10 @@ def attend(q: Any, k: Any, v: Any, *, layout: Layout = "bshd", causal: bool = Fa
     Where out and lse are given they are written; a stream is an address, and None is the framework's current one.
     """
     r = request(layout, causal, window, "no", options)
-    if out is None:
-        shape = lse_shape(layout, q.shape)[:0] + tuple(q.shape[:-1]) + (v.shape[-1],)
-        out = empty(q, shape)
-    if lse is None and return_lse:
-        lse = empty(q, lse_shape(layout, q.shape), "float32")
+    if out is None or (lse is None and return_lse):
+        rows = lse_shape(layout, q.shape)
+        out = empty(q, (*q.shape[:-1], v.shape[-1])) if out is None else out
+        lse = empty(q, rows, "float32") if lse is None and return_lse else lse
     _core.run(r.spec.forward, *_arguments(r, scale), stream_of(q) if stream is None else stream, q, k, v, *r.tensors,
               out, lse, *(None,) * len(r.spec.saved))
     return (out, lse) if return_lse else out

@@ -66,6 +66,7 @@ struct Call {
       PyObject* object = given[kNumbers + n];
       if (object == Py_None) continue;
       const Spec::Place& place = spec->places[n];
+      if (!takes(*spec, place.role)) continue;
       Borrowed& t = tensors[n];
       if (!t.take(object, place.name.c_str(), place.axes.c_str(), place.written, told)) return false;
       args.role[place.role] = &t.tensor;
@@ -105,6 +106,39 @@ PyObject* line(PyObject*, PyObject* const* given, Py_ssize_t count) {
   if (!c.take(given, count)) return nullptr;
   if (attune_problem_format(&c.problem, text, sizeof text)) return refused();
   return PyUnicode_FromString(text);
+}
+
+// pattern, batch and heads of the lists, whether every sequence is as long as the sizes say; then as run: the most
+// entries that the pattern makes.
+PyObject* blocks_bound(PyObject*, PyObject* const* given, Py_ssize_t count) {
+  constexpr int kOwn = 4;
+  if (count < kOwn) return fail("attune: blocks_bound has at least %d arguments", kOwn), nullptr;
+  Ref pattern(PyUnicode_AsUTF8String(given[0]));
+  const long batch = PyLong_AsLong(given[1]), heads = PyLong_AsLong(given[2]);
+  const int full = PyObject_IsTrue(given[3]);
+  Call c;
+  if (!pattern || PyErr_Occurred() || !c.take(given + kOwn, count - kOwn)) return nullptr;
+  int64_t bound = 0;
+  if (attune_blocks_bound(&c.problem, PyBytes_AsString(pattern.get()), int32_t(batch), int32_t(heads), full, &bound))
+    return refused();
+  return PyLong_FromLongLong(bound);
+}
+
+// pattern or None, mask or None; then as run, with the lists that are written among the tensors.
+PyObject* blocks_build(PyObject*, PyObject* const* given, Py_ssize_t count) {
+  constexpr int kOwn = 2;
+  if (count < kOwn) return fail("attune: blocks_build has at least %d arguments", kOwn), nullptr;
+  Ref pattern(given[0] == Py_None ? nullptr : PyUnicode_AsUTF8String(given[0]));
+  Borrowed mask;
+  Call c;
+  if (PyErr_Occurred() || !c.take(given + kOwn, count - kOwn)) return nullptr;
+  if (given[1] != Py_None && !mask.take(given[1], "mask", "bhqk", false, nullptr)) return nullptr;
+  attune_blocks blocks{};
+  blocks.size = sizeof blocks;
+  blocks.pattern = pattern ? PyBytes_AsString(pattern.get()) : nullptr;
+  blocks.mask = given[1] != Py_None ? &mask.tensor : nullptr;
+  if (attune_blocks_build(&c.problem, &c.args, &blocks, c.stream)) return refused();
+  Py_RETURN_NONE;
 }
 
 PyObject* spec(PyObject*, PyObject* given) {
@@ -179,6 +213,8 @@ PyMethodDef methods[] = {
     {"run", function(run), METH_FASTCALL, "spec, scale, softcap, dropout, len_q, len_k, stream, then tensors."},
     {"check", function(check), METH_FASTCALL, "Only the checks of run, values in integer tensors among them."},
     {"line", function(line), METH_FASTCALL, "The problem line of run."},
+    {"blocks_bound", function(blocks_bound), METH_FASTCALL, "The most entries of a pattern's lists."},
+    {"blocks_build", function(blocks_build), METH_FASTCALL, "Writes block lists by a pattern or a mask."},
     {"empty_lse", function(empty_lse), METH_FASTCALL, "q, spec of a forward: memory for its lse, or None."},
     {"plan", function(plan), METH_VARARGS, "line, device, backend: (backend, workspace bytes, why)."},
     {"set_threads", function(set_threads), METH_VARARGS, "Threads of the CPU; 0: all this process may run on."},

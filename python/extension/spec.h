@@ -26,6 +26,11 @@ bool make_spec(PyObject* fields, const char* variant, const char* backend, PyObj
 // From text: fields, variant and places, "mask=1 align=0|dilated rates=1 segments=8|q=bshd k=bshd". Needs no Python.
 bool parse_spec(std::string_view text, Spec& out);
 
+// Lists by key block go with the call of a forward for its backward's sake: the forward itself does not take them.
+inline bool takes(const Spec& s, int role) {
+  return s.problem.pass == ATTUNE_BACKWARD || (role != ATTUNE_BLOCK_BEGIN_K && role != ATTUNE_BLOCK_ROW_K);
+}
+
 // The problem of a call. len_q and len_k, where not 0, are the bounds of lengths that are in a tensor (ragged, caches).
 attune_problem problem_of(const Spec&, const attune_args&, int32_t len_q, int32_t len_k);
 

@@ -92,7 +92,7 @@ xla::Error* handle(xla::Call* call) {
     t.device.type = Cuda ? 2 : 1, t.device.id = device;
     t.axes = spec.places[size_t(n)].axes.c_str();
     if (!set_dtype(b->dtype, t)) return no("attune: a tensor has a dtype that is not served");
-    args.role[spec.places[size_t(n)].role] = &t;
+    if (const int role = spec.places[size_t(n)].role; takes(spec, role)) args.role[role] = &t;
   }
   const attune_problem problem = problem_of(spec, args, numbers.len_q, numbers.len_k);
   return attune_call(&problem, &args, stream) ? no(attune_last_error()) : nullptr;

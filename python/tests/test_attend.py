@@ -156,6 +156,23 @@ class Attend(unittest.TestCase):
         with self.assertRaisesRegex(attune.Error, "out: its memory is read-only"):
             attune.attend(q, k, v, out=wanted)
 
+    def test_block_lists_of_a_mask_and_of_a_pattern_hide_what_they_do_not_list(self):
+        q, k, v = draw(2, 32, 2, 8), draw(2, 40, 2, 8, seed=1), draw(2, 40, 2, 8, seed=2)
+        mask = np.random.default_rng(5).random((2, 1, 4, 5)) < 0.6
+        lists = attune.blocks(q, k, mask=mask, block=8)
+        out = attune.attend(q, k, v, **lists.options())
+        for b in range(2):
+            seen = np.kron(mask[b, 0], np.ones((8, 8))) > 0
+            self.near(out[b], reference.attention(q[b], k[b], v[b], seen=seen)[0])
+        lists = attune.blocks(q, k, "local_window window=24", block=8, causal=True, by_head=True)
+        out = attune.attend(q, k, v, causal=True, **lists.options())
+        blocks = np.arange(40) // 8
+        seen = (np.abs(blocks[8:, None] - blocks[None]) <= 1) & reference.visible(32, 40, True)
+        self.near(out[0], reference.attention(q[0], k[0], v[0], seen=seen)[0])
+        for wrong in ({}, {"pattern": "dense", "mask": mask}, {"pattern": "nonsense"}):
+            with self.assertRaises(attune.Error):
+                attune.blocks(q, k, **wrong)
+
     def test_an_option_that_nobody_knows_is_a_type_error(self):
         q = draw(1, 4, 2, 8)
         with self.assertRaisesRegex(TypeError, "casual"):

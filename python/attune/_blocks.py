@@ -1,0 +1,60 @@
+"""Block lists of block-sparse attention, by a pattern's name or from a mask of blocks: docs/block_sparse.md."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from . import _core
+from ._arrays import empty, stream_of
+from ._spec import Layout, Options, Window, request
+
+
+@dataclasses.dataclass(frozen=True)
+class Blocks:
+    """Lists of key blocks for every block of queries, and the same by key block for a backward."""
+
+    block_size: tuple[int, int]
+    begin: Any
+    column: Any
+    begin_k: Any
+    row_k: Any
+
+    def options(self) -> Options:
+        """What attend takes of them."""
+        return {"block_size": self.block_size, "block_begin": self.begin, "block_column": self.column,
+                "block_begin_k": self.begin_k, "block_row_k": self.row_k}
+
+
+def blocks(q: Any, k: Any, pattern: str | None = None, *, mask: Any = None, block: int | tuple[int, int] = 64,
+           layout: Layout = "bshd", causal: bool = False, window: Window | None = None, by_batch: bool = False,
+           by_head: bool = False) -> Blocks:
+    """Lists for an attend of q and k with this mask, built where q is and on its stream.
+
+    pattern: "random density=0.1 seed=7", "local_window window=512", ...; or mask: a bool for each block, [batch, head,
+    rows, columns], batch and head being 1 or q's. by_batch and by_head: a pattern's lists are not shared by sequences
+    or by heads.
+    """
+    if (pattern is None) == (mask is None):
+        raise _core.Error("attune: blocks need a pattern or a mask, and not both")
+    if layout == "thd":
+        raise _core.Error("attune: blocks of packed sequences are not built here: layout is bshd or bhsd")
+    size = block if isinstance(block, tuple) else (block, block)
+    r = request(layout, causal, window, "no", {"block_size": size})
+    extent = dict(zip(layout, q.shape))
+    rows, columns = (-(-length // n) for length, n in zip((extent["s"], k.shape[layout.index("s")]), size))
+    batch, heads = (extent["b"] if by_batch else 1, extent["h"] if by_head else 1) if mask is None else mask.shape[:2]
+    lists = [("q", layout), ("k", layout), ("block_begin", "bhn"), ("block_column", "n"), ("block_begin_k", "bhn"),
+             ("block_row_k", "n")]
+    fields = {**r.spec._fields(), "pass": 1, "block_bound": 1}  # a backward has lists by key block too
+    most = batch * heads * rows * columns
+    arguments = (0.0, 0.0, 0.0, 0, 0, stream_of(q), q, k)
+    if pattern is not None:
+        handle = _core.spec(fields, "", "", tuple(lists[:2]))
+        most = _core.blocks_bound(pattern, batch, heads, True, handle, *arguments)
+    most = max(1, most)
+    begin, column = empty(q, (batch, heads, rows + 1), "int32"), empty(q, (most,), "int32")
+    begin_k, row_k = empty(q, (batch, heads, columns + 1), "int32"), empty(q, (most,), "int32")
+    handle = _core.spec({**fields, "block_bound": most}, "", "", tuple(lists))
+    _core.blocks_build(pattern, mask, handle, *arguments, begin, column, begin_k, row_k)
+    return Blocks(size, begin, column, begin_k, row_k)
