@@ -1,5 +1,5 @@
-// The part of XLA's foreign function interface that a handler reads: a stable C interface, versioned by the sizes of its
-// structs. Written down here because a wheel is built where no jaxlib is.
+// The part of XLA's foreign function interface that a handler reads: a stable C interface, versioned by the sizes of
+// its structs. Written down here because a wheel is built where no jaxlib is.
 #pragma once
 #include <cstddef>
 #include <cstdint>
