@@ -404,11 +404,12 @@ struct BackwardConsumer {
       if (query == t.stop) query = t.start, ++head;
     }
   }
-  // Of a list: the n-th visit; false where there is none.
+  // Of a list: the n-th visit; false where there is none. Read by the lane that gives the stage back: racecheck follows
+  // no other.
   __device__ bool next(uint32_t n) {
     wait(shared + C::kQFull + 8 * (n % 2), n / 2 % 2);
-    const KeyVisit now = *visit<C>(shared, n % 2);
-    query = now.query, head = now.head;
+    const KeyVisit now = lane == 0 ? *visit<C>(shared, n % 2) : KeyVisit{};
+    query = __shfl_sync(~0u, now.query, 0), head = __shfl_sync(~0u, now.head, 0);
     return query >= 0;
   }
 
