@@ -21,14 +21,21 @@ LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)
 # events with a cold second-level cache, measured once, by November 2026. That FA3 was the newest source in its
 # repository then, built with CUDA 13.0 beside torch 2.11; its commit and the day were not written down, and it is not
 # to be had where these bars are measured.
-FA3 = {
+FA3 = {"forward": {
     (64, "full"): (0.847, 0.883, 1.058, 1.044, 1.128, 1.124),
     (64, "causal"): (0.590, 0.882, 1.060, 1.098, 1.137, 1.107),
     (128, "full"): (0.992, 1.034, 1.058, 1.068, 1.114, 1.159),
     (128, "causal"): (0.955, 1.109, 1.145, 1.148, 1.173, 1.158),
     (256, "full"): (0.996, 1.049, 1.008, 1.049, 1.125, 1.152),
     (256, "causal"): (0.935, 1.023, 1.102, 1.189, 1.129, 1.222),
-}
+}, "backward": {  # d256 at 2048 and 8192 only: other lengths have the ratio of the nearer one
+    (64, "full"): (1.146, 1.163, 1.164, 1.151, 1.154, 1.170),
+    (64, "causal"): (1.145, 1.193, 1.275, 1.236, 1.221, 1.191),
+    (128, "full"): (1.042, 1.085, 1.010, 1.052, 1.107, 1.116),
+    (128, "causal"): (1.058, 1.114, 1.166, 1.128, 1.118, 1.031),
+    (256, "full"): (1.186, 1.186, 1.186, 1.256, 1.256, 1.256),
+    (256, "causal"): (1.141, 1.141, 1.141, 1.113, 1.113, 1.113),
+}}
 
 
 class Figure:
@@ -68,7 +75,7 @@ def against(subject, least, *peers):  # the fastest peer's time by ours; "at lea
 def fa3_ratio(problem):
     words = problem.split()
     length, dim, mask = int(words[5][1:]), int(words[6][1:]), words[7]
-    return FA3[dim, mask][LENGTHS.index(length)]
+    return FA3[words[0]][dim, mask][LENGTHS.index(length)]
 
 
 def against_best(subject, least, mean):  # of cuDNN and FlashAttention-3
@@ -157,6 +164,10 @@ def forward(dim, lengths=LENGTHS, masks=("full", "causal"), dtype="bf16", heads=
             for m in masks for n in lengths]
 
 
+def backward(*words, **named):
+    return [line.replace("forward", "backward", 1) for line in forward(*words, **named)]
+
+
 def dense_of(problem):  # what a window, grouped heads or lengths are compared with
     words = problem.split()
     words[3] = words[3].split("/")[0]
@@ -170,6 +181,10 @@ def dense_of(problem):  # what a window, grouped heads or lengths are compared w
 
 def bf16_of(problem):
     return problem.replace(" f16 ", " bf16 ")
+
+
+def unordered_of(problem):
+    return problem.replace(" repro=run", "")
 
 
 def linear_of(problem):
@@ -276,6 +291,29 @@ BARS = {
                       bench("--backend", "sm90_forward", "--rest", "150", lines=[
                           x for d in (64, 128, 256) for m in ("full", "causal") for t in ("bf16", "f16")
                           for x in forward(d, (512, 2048, 8192), (m,), t)])),
+    "hopper_backward": Bar("d64, d128: 1.00 of the faster of cuDNN and FA3 at each, 1.05 in the mean",
+                           against_best("sm90_backward", 1, 1.05),
+                           bench("--backend", "sm90_backward", "--peer", "torch:cudnn,fa3", *STATES, seconds=1.5,
+                                 lines=backward(64) + backward(128))),
+    "hopper_backward_256": Bar("d256: 1.10 at each", against_best("sm90_backward", 1.1, 1.1),
+                               bench("--backend", "sm90_backward", "--peer", "torch:cudnn,fa3", *STATES, seconds=1.5,
+                                     lines=backward(256))),
+    "hopper_backward_96_192": Bar("d96, d192/128: 1.05 of cuDNN", against("sm90_backward", 1.05, "torch:cudnn"),
+                                  bench("--backend", "sm90_backward", "--peer", "torch:cudnn", *STATES, seconds=1.5,
+                                        lines=backward(96, (2048, 8192), heads=16) +
+                                        backward(192, (2048, 8192), heads=16, value="/128"))),
+    "hopper_backward_grouped": Bar("64/8 heads, b1: 1.03 of cuDNN", against("sm90_backward", 1.03, "torch:cudnn"),
+                                   bench("--backend", "sm90_backward", "--peer", "torch:cudnn", lines=[
+                                       "backward bf16 b1 h64/8 q%d k%d d128 %s" % (n, n, m)
+                                       for m in ("full", "causal") for n in (2048, 4096, 8192, 16384, 32768)])),
+    "hopper_backward_window": Bar("a window of 1024: 0.85 of the dense rate", rate_of("sm90_backward", 0.85, dense_of),
+                                  bench("--backend", "sm90_backward", lines=each("backward", RATES[:2]))),
+    "hopper_backward_lists": lists("sm90_backward", "backward", 1.15, (128,)),
+    "hopper_backward_same_bits": Bar("repro=run: 0.90 of the rate without it",
+                                     rate_of("sm90_backward", 0.9, unordered_of),
+                                     bench("--backend", "sm90_backward", "--rest", "150", lines=[
+                                         x + repro for d in (64, 128, 192, 256)
+                                         for x in backward(d, (512, 2048, 8192)) for repro in ("", " repro=run")])),
 }
 
 
@@ -316,7 +354,7 @@ def main(words):
     words = words[:words.index("--")] if "--" in words else words
     if words == ["--list"]:
         for name, bar in BARS.items():
-            print("%-20s %s" % (name, bar.asks))
+            print("%-26s %s" % (name, bar.asks))
         return 0
     names = words[1:]
     unknown = [n for n in names if n not in BARS]

@@ -146,6 +146,11 @@ class Bars(unittest.TestCase):
         self.assertEqual(self.figures(rule, ours, cudnn), [(1.04, True), (1.04, False)])
         self.assertEqual(self.figures(rule, ours, cudnn, self.record("fa3", 900)), [(0.9, False), (0.9, False)])
 
+    def test_a_backward_has_ratios_of_its_own(self):
+        rule, line = bars.against_best("x", 1, 1), "backward bf16 b8 h16 q2048 k2048 d128 causal"
+        rows = [self.record("x", 1000, line), self.record("torch:cudnn", 1166 * 1.04, line)]
+        self.assertEqual(self.figures(rule, *rows), [(1.04, True), (1.04, True)])
+
     def test_rested_and_hot_rows_have_means_of_their_own(self):
         hot = [self.record("sm90_forward", 1000, heat_s=0.04), self.record("torch:cudnn", 1145 * 2, heat_s=0.04)]
         rested = [self.record("sm90_forward", 1000, rest_s=0.15), self.record("torch:cudnn", 1145, rest_s=0.15)]
