@@ -31,9 +31,6 @@ struct BackwardParams {
   int* apart;        // null, or of a list by key block that this run made: whether no two lists share entries, and it
                      // holds
   bool running;      // the run accumulates: gradients are f32 and added to what was there before it
-  int64_t clear;     // rows of dQ, of all, that prepare clears; 0: all
-  int* counts;       // null, or `lots` numbers to be cleared
-  int lots;
 };
 
 constexpr int kRowsOfPrepare = 64, kTurnRows = 32;
@@ -144,9 +141,7 @@ __global__ void __launch_bounds__(256) prepare_kernel(const __grid_constant__ Ba
   }
   if (x.turns && threadIdx.x < kRowsOfPrepare / kTurnRows)
     x.turns[1 + at.index / kTurnRows + threadIdx.x] = 0, x.turns[0] = 0;
-  if (x.counts && blockIdx.x == ordered)
-    for (int n = threadIdx.x; n < x.lots; n += 256) x.counts[n] = 0;
-  if (!x.dq || at.first >= seq.len_q || (x.clear && at.index >= x.clear)) return;
+  if (!x.dq || at.first >= seq.len_q) return;
   float4* to = reinterpret_cast<float4*>(x.dq + at.index * x.wide);
   for (int n = threadIdx.x; n < kRowsOfPrepare * x.wide / 4; n += 256) to[n] = {};
 }

@@ -73,18 +73,11 @@ Status supports(const Problem& p, const Device& d) {
 
 int64_t padded(const Problem& p, const BackwardKernel& k) { return round_up(p.len_q, k.tile_q); }
 
-// Blocks of a lot of heads, at least: more than run at once.
-constexpr int kBlocksOfLot = 160;
-int64_t lots_at_most(const Problem& p, const BackwardKernel& k) {
-  return p.batch * p.heads_kv * ceil_div(p.len_k, k.tile_k) / kBlocksOfLot + 1;
-}
-
-struct Room { float2* stats; float* dq; int* turns; KeyTile* table; int* counts; };
+struct Room { float2* stats; float* dq; int* turns; KeyTile* table; };
 Room carve(Workspace& ws, const Problem& p, const BackwardKernel& k) {
   const size_t rows = size_t(p.batch) * size_t(p.heads_q) * size_t(padded(p, k));
   Room room{.stats = ws.take<float2>(rows), .dq = ws.take<float>(rows * size_t(k.wide)), .turns = nullptr,
-            .table = ws.take<KeyTile>(size_t(sm90::key_table_size(p, k.tile_k))),
-            .counts = ws.take<int>(size_t(lots_at_most(p, k)))};
+            .table = ws.take<KeyTile>(size_t(sm90::key_table_size(p, k.tile_k)))};
   if (ordered(p)) room.turns = ws.take<int>(1 + rows / sm80::kTurnRows);
   return room;
 }
@@ -160,7 +153,6 @@ class Run {
     for (const Role r : {Role::dk, Role::dv, Role::d_bias})
       if (a_.given(r) && !ends_.running && (lengths_ || r == Role::d_bias))
         if (Status s = sm80::backward_clear(kWho, p_, a_[r], place_, stream_); !s.ok()) return s;
-    if (any) divide();
     if (Status s = sm80::backward_prepare(kWho, ends_, place_, stream_); !s.ok()) return s;
     if (any)
       if (Status s = own_keys(); !s.ok()) return s;
@@ -173,15 +165,6 @@ class Run {
     if (!tabled() && !in_order_ && p_.mask.kind == MaskKind::full) return 1;
     const Tensor& q = a_[Role::q];
     return section(p_, kernel_, tabled() ? int64_t(q.extent.seq) * q.extent.batch : p_.len_q);
-  }
-  // Into lots of heads, of which prepare clears dQ of the first.
-  void divide() {
-    if (tabled() || in_order_ || !ends_.dq || ends_.padded == 0) return;
-    const int units = p_.batch * p_.heads_kv, heads = heads_of_section();
-    const int lot = heads * int(ceil_div(kBlocksOfLot, heads * ceil_div(ends_.seq.len_k, kernel_.tile_k)));
-    if (lot >= units) return;
-    ahead_ = {room_.counts, int(ceil_div(units, lot)), lot};
-    ends_.clear = int64_t(lot) * ends_.group * ends_.padded, ends_.counts = room_.counts, ends_.lots = ahead_.lots;
   }
   Status own_keys() {
     const Tensor &q = a_[Role::q], &k = a_[Role::k];
@@ -203,7 +186,6 @@ class Run {
                                              .section = heads_of_section(),
                                              .padded = ends_.padded,
                                              .dq = ends_.dq,
-                                             .ahead = ahead_,
                                              .rows_of_dq = !ends_.dq ? 0 : lengths_ ? p_.len_q : all.rows,
                                              .turns = ends_.turns,
                                              .has_dk = a_.given(Role::dk),
@@ -280,7 +262,6 @@ class Run {
   const sm80::Place place_;
   const Stream stream_;
   sm80::BackwardParams ends_{};
-  sm90::ClearAhead ahead_{};
 };
 
 Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {

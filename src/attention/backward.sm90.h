@@ -7,7 +7,6 @@
 // Only dS goes through shared memory, for dQ = dS K, of which each warpgroup has 64 x 64, added to f32 sums in global
 // memory.
 #pragma once
-#include "attention/backward.sm90.ahead.h"
 #include "attention/backward.sm90.score.h"
 #include "machine/sm80/memory.h"
 #include "machine/sm80/order.h"
@@ -557,22 +556,12 @@ __global__ void __launch_bounds__(C::kThreads, 1) backward_kernel(const __grid_c
     __syncthreads();
     block = *shared_block;
   }
-  const bool ahead = C::kAhead && x.ahead.counts;
-  if (ahead) {
-    int* const shared_block = reinterpret_cast<int*>(memory + C::kBlock);
-    if (threadIdx.x == 0) *shared_block = int(uint32_t(atomicAdd(x.ahead.counts, 1)) % gridDim.x);
-    __syncthreads();
-    block = *shared_block;
-  }
   const KeyTile t = find_keys<C>(x, block);
   if constexpr (C::kTabled)
     if (t.tiles == 0 && (x.cleared || t.key >= t.keys)) return;
   if (group == 0) {
     shrink_registers<C::kProducerRegisters>();
-    if constexpr (C::kAhead)
-      if (ahead && warp == 1) clear_next_lot<C>(x, shared, block);
     if (threadIdx.x == 0 && (C::kListed || t.tiles > 0)) {
-      if (ahead) wait_for_clear(x, block);
       const BackwardProducer<C> producer{x, shared, t};
       if constexpr (C::kListed) producer.run_listed();
       else producer.run();

@@ -24,12 +24,6 @@ struct WideRows {
   int64_t batch, seq, head;
 };
 
-// dQ is cleared while the kernel runs (backward.sm90.ahead.h): blocks of one lot of heads clear the sums of the next.
-struct ClearAhead {
-  int* counts;              // [0] blocks begun, [lot] blocks that have cleared their share of it; null: all is clear
-  int lots, units;          // heads of keys in a lot, a multiple of `section`
-};
-
 // What every kernel is given; those without a table no more.
 struct BackwardParams {
   CUtensorMap q, d_out;     // boxes of kTileQ rows
@@ -45,7 +39,6 @@ struct BackwardParams {
   int units, section;       // heads of keys, of all sequences; blocks go section by section of them, tile by tile
   int padded;               // rows of a head in dQ and in the statistics, a multiple of kTileQ
   float* dq;                // [batch][head][padded / 16][kWide / 8] fragments of 16 x 8: sums
-  ClearAhead ahead;
   int rows_of_dq;           // those of a sequence that it has at most: 0 where it is not wanted
   int* turns;               // of a fixed order: [0] blocks begun, [1 + padded row / 32] blocks that added to the tile
   bool has_dk, has_dv;
@@ -100,10 +93,7 @@ struct BackwardShape {
   static constexpr int kOFull = kQEmpty + 8 * kStages, kOEmpty = kOFull + 8 * kStages;
   static constexpr int kDsFull = kOEmpty + 8 * kStages, kDsEmpty = kDsFull + 8 * kBuffers;
   static constexpr int kDqFull = kDsEmpty + 8 * kBuffers, kDqEmpty = kDqFull + 8;
-  static constexpr bool kAhead = !Tabled && !Ordered;
-  static constexpr int kBlock = kDqEmpty + 8, kVisits = kBlock + 16;
-  static constexpr int kZeros = (kVisits + 8 * kStages + 127) / 128 * 128, kBytesZeros = 16 * kWide * 4;
-  static constexpr int kSharedBytes = kAhead ? kZeros + kBytesZeros : kVisits + 8 * kStages;
+  static constexpr int kBlock = kDqEmpty + 8, kVisits = kBlock + 16, kSharedBytes = kVisits + 8 * kStages;
   static_assert(kSharedBytes <= 227 * 1024);
 };
 
