@@ -88,6 +88,7 @@ gtest/gtest.h libgtest-dev
 rapidcheck.h librapidcheck-dev"
   packages=($(missing_headers <<< "$headers"))
   { ldconfig -p 2> /dev/null || /sbin/ldconfig -p; } | grep 'libopenblas\.so\.0' > /dev/null || packages+=(libopenblas0)
+  { ldconfig -p 2> /dev/null || /sbin/ldconfig -p; } | grep 'libsqlite3\.so\.0' > /dev/null || packages+=(libsqlite3-0)
   # For the tests of the MPI plug-in, which is built where MPI is.
   if [ "$purpose" != build ] && ! { have mpirun && have mpicc; }; then packages+=(openmpi-bin libopenmpi-dev); fi
   apt_install "${packages[@]}" || true

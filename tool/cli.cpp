@@ -164,6 +164,8 @@ void add_commands(CLI::App& app, Context& context) {
   add_parity(app, context);
   add_bench(app, context);
   add_verify(app, context);
+  add_store(app, context);
+  add_history(app, context);
   add_tune(app, context);
   add_why(app, context);
   add_compare(app, context);

@@ -34,6 +34,8 @@ void add_memory(CLI::App&, Context&);
 void add_parity(CLI::App&, Context&);
 void add_bench(CLI::App&, Context&);
 void add_verify(CLI::App&, Context&);
+void add_store(CLI::App&, Context&);
+void add_history(CLI::App&, Context&);
 void add_tune(CLI::App&, Context&);
 void add_why(CLI::App&, Context&);
 void add_compare(CLI::App&, Context&);

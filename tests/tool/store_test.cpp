@@ -1,0 +1,137 @@
+// The store: nothing is lost or kept twice, a baseline is exactly what it was set to, and what is not a store is left
+// alone.
+#include "tool/measure/store.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/tool/spawn.h"
+
+namespace attune {
+namespace {
+
+using nlohmann::json;
+
+Record at(const std::string& time, double ns, const std::string& commit = "abc") {
+  Record r;
+  r.run = time, r.row_records = 1, r.problem = "forward f32 b1 h8 q512 k512 d64 causal", r.subject = "cpu_forward";
+  r.device = "cpu", r.threads = 2, r.provenance.time = time, r.provenance.commit = commit, r.provenance.cpu = "cpu";
+  for (int n = 0; n < 30; ++n) r.samples_ns.push_back(ns * (1 + 1e-4 * n));
+  derive(r);
+  return r;
+}
+const std::vector<Record>& three() {
+  static const std::vector<Record> all = {at("2026-01-01T00:00:00Z", 1000), at("2026-01-02T00:00:00Z", 1001),
+                                          at("2026-01-03T00:00:00Z", 1500, "def")};
+  return all;
+}
+
+class StoreTest : public testing::Test {
+ protected:
+  std::string path = temporary(join(testing::UnitTest::GetInstance()->current_test_info()->name(), ".db"));
+  Store db{};
+  void SetUp() override {
+    if (const Status s = db.open(path, true); !s.ok()) {
+      ASSERT_TRUE(has(s.message, "SQLite is not here")) << s.message;
+      GTEST_SKIP() << s.message;
+    }
+  }
+};
+
+TEST_F(StoreTest, keeps_every_record_once_and_as_it_was) {
+  size_t added = 0;
+  ASSERT_EQ(db.add(three(), added).message, "");
+  EXPECT_EQ(added, 3u);
+  ASSERT_EQ(db.add(three(), added).message, "");
+  EXPECT_EQ(added, 0u);
+  std::vector<Record> out;
+  ASSERT_EQ(db.find({}, out).message, "");
+  ASSERT_EQ(out.size(), 3u);
+  for (size_t n = 0; n < 3; ++n) EXPECT_EQ(to_json(out[n]), to_json(three()[n]));
+  Store::Size size;
+  ASSERT_EQ(db.size(size).message, "");
+  EXPECT_EQ(size.records, 3);
+  EXPECT_EQ(size.runs, 3);
+  EXPECT_EQ(size.last, "2026-01-03T00:00:00Z");
+}
+
+TEST_F(StoreTest, finds_by_problem_and_subject_whatever_is_in_their_text) {
+  Record odd = at("2026-01-04T00:00:00Z", 10);
+  odd.subject = "it's; drop table records; --";
+  size_t added = 0;
+  ASSERT_EQ(db.add(std::vector{odd, three()[0]}, added).message, "");
+  std::vector<Record> out;
+  ASSERT_EQ(db.find({.problem = "", .subject = odd.subject}, out).message, "");
+  ASSERT_EQ(out.size(), 1u);
+  EXPECT_EQ(out[0].subject, odd.subject);
+  out.clear();
+  ASSERT_EQ(db.find({.problem = "another", .subject = ""}, out).message, "");
+  EXPECT_TRUE(out.empty());
+}
+
+TEST_F(StoreTest, a_baseline_is_what_it_was_last_set_to) {
+  ASSERT_EQ(db.set_baseline("main", std::span(three()).first(2)).message, "");
+  ASSERT_EQ(db.set_baseline("main", std::span(three()).last(1)).message, "");
+  std::vector<Record> out;
+  ASSERT_EQ(db.baseline("main", out).message, "");
+  ASSERT_EQ(out.size(), 1u);
+  EXPECT_EQ(out[0].provenance.commit, "def");
+  EXPECT_EQ(db.baseline("mian", out).message, "store: the baseline 'mian' is not one of main");
+  EXPECT_EQ(db.set_baseline("empty", {}).message, "store: a baseline has records, and there are none");
+}
+
+TEST_F(StoreTest, what_is_not_a_store_is_left_alone) {
+  const std::string other = temporary("notes.db");
+  std::ofstream(other) << "my notes, which are no database at all";
+  Store s;
+  EXPECT_NE(s.open(other, true).message, "");
+  EXPECT_EQ(text_of(other), "my notes, which are no database at all");
+  Store none;
+  EXPECT_TRUE(has(none.open(temporary("none.db"), false).message, "is not there yet: attune store FILE makes it"));
+}
+
+TEST_F(StoreTest, the_commands_add_name_and_show_each_step) {
+  const std::string file = temporary("three.jsonl"), store = temporary("folder/commands.db");
+  {
+    std::ofstream out(file);
+    for (const Record& r : three()) out << to_json(r) << "\n";
+  }
+  const Ran added = attune_says({"store", file, "--db", store, "--baseline", "main"});
+  EXPECT_EQ(added.code, 0) << added.err;
+  EXPECT_TRUE(has(added.out, "3 added, 0 were there\n")) << added.out;
+  EXPECT_TRUE(has(added.out, "baseline main: 3 records\n")) << added.out;
+  const Ran shown = attune_says({"history", three()[0].problem, "--db", store});
+  EXPECT_EQ(shown.code, 0) << shown.err;
+  EXPECT_TRUE(has(shown.out, "SAME\n")) << shown.out;
+  EXPECT_TRUE(has(shown.out, "SLOWER\n")) << shown.out;
+  EXPECT_TRUE(has(shown.out, "▁▁█  since the first: 0.667x SLOWER")) << shown.out;
+  const json trend = json::parse(attune_says({"history", "--db", store, "--json"}).out);
+  ASSERT_EQ(trend.size(), 1u);
+  EXPECT_EQ(trend[0]["points"][2]["verdict"], "SLOWER");
+  const Ran records = attune_says({"history", "--baseline", "main", "--records", "--db", store});
+  EXPECT_EQ(records.out, text_of(file));
+}
+
+TEST_F(StoreTest, the_commands_say_what_is_wrong) {
+  const Ran none = attune_says({"history", "--db", temporary("nothing.db")});
+  EXPECT_EQ(none.code, 3);
+  EXPECT_TRUE(has(none.err, "is not there yet")) << none.err;
+  const Ran no_file = attune_says({"store", "--baseline", "main", "--db", path});
+  EXPECT_EQ(no_file.code, 2);
+  EXPECT_TRUE(has(no_file.err, "--baseline is for the records of files")) << no_file.err;
+  const Ran unknown = attune_says({"history", "no such line", "--db", path});
+  EXPECT_EQ(unknown.code, 1);
+  EXPECT_EQ(unknown.err, "attune history: no record is of that\n");
+}
+
+TEST(DefaultStore, is_where_the_user_keeps_data) {
+  const Ran r = attune_says({"store"}, {"XDG_DATA_HOME=/nowhere/data"});
+  EXPECT_TRUE(has(r.err, "'/nowhere/data/attune/records.db' is not there yet") || has(r.err, "SQLite is not here"))
+      << r.err;
+  const Ran said = attune_says({"store"}, {"ATTUNE_STORE=/nowhere/s.db"});
+  EXPECT_TRUE(has(said.err, "'/nowhere/s.db'") || has(said.err, "SQLite is not here")) << said.err;
+}
+
+}  // namespace
+}  // namespace attune
