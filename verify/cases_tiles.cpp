@@ -93,8 +93,8 @@ constexpr std::string_view kTiles[] = {
     "forward bf16 b4 h100/1 q40 k2050 d104 window250,20 ragged | seed=2 drawn",
     "forward f16 b4 h100/1 q25 k2050 d128 window290,3 | seed=5 drawn cu_q cache",
     // Query tiles that are left when all of 132 multiprocessors have had as many: their keys are shared.
-    "forward bf16 b1 h2 q130 k800 d256 full",
-    "forward f16 b1 h134 q4 k780 d256/248 full | bhsd",
+    "forward bf16 b1 h2/1 q130 k3200 d256 full",
+    "forward f16 b1 h133/1 q2 k3200 d256/248 full | bhsd",
     // Few queries of heads that share keys are one tile, on a GPU of up to 190 multiprocessors.
     "forward bf16 b3 h64/8 q9 k150 d128 causal sink",
     "forward f16 b2 h96/8 q30 k260 d64/56 window40,7 sink | seed=2 bhsd",

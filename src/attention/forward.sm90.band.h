@@ -53,11 +53,12 @@ struct BandConsumer : Consumer<C> {
   }
 
   // As that of Consumer.
+  template <bool Plain = false>
   __device__ bool advance(Weights& now, Weights& then) {
-    const bool last = j == first, leaving = fresh && any_done;
+    const bool last = !Plain && j == first, leaving = !Plain && fresh && any_done;
     const uint32_t v_step = step;
-    const int v_passed = passed;
-    passed = 0;
+    const int v_passed = Plain ? 0 : passed;
+    if (!Plain) passed = 0;
     if (last) {
       have_left(tiles - 1);
       passed = first - tile(tiles).first;
@@ -77,15 +78,15 @@ struct BandConsumer : Consumer<C> {
       }
       passed += tile(tiles).last - last_of(tile(tiles));
     }
-    step += passed + 1;
+    step += Plain ? 1 : passed + 1;
     wait_full(C::kKFull, step);
-    give_back_passed(C::kKEmpty, step, passed);
+    if (!Plain) give_back_passed(C::kKEmpty, step, passed);
     this->issue_scores(tiles % C::kQStages, step % C::kStages);
     if (leaving) out_place = place(tiles - 1 - last);
     this->clear_o(leaving, tiles - 1 - last);
     wait_full(C::kVFull, v_step);
-    this->issue_sums(now, v_step % C::kStages, !fresh);
-    give_back_passed(C::kVEmpty, v_step, v_passed);
+    this->issue_sums(now, v_step % C::kStages, Plain || !fresh);
+    if (!Plain) give_back_passed(C::kVEmpty, v_step, v_passed);
     if (leaving) this->send(tile(tiles - 1 - last));
     if (last) {
       done = rows;
@@ -96,11 +97,12 @@ struct BandConsumer : Consumer<C> {
     wait_products<1>();  // the scores
     pin(s);
     give_back(C::kKEmpty, step);
-    --j, fresh = last, any_done |= last;
+    --j;
+    if (!Plain) fresh = last, any_done |= last;
     if (last) enter_tile();
     if (!C::kThrough && j == first) this->release_q(tiles % C::kQStages);
-    this->hide();
-    this->admit(then, fresh, [&] {
+    if (!Plain) this->hide();
+    this->admit(then, !Plain && fresh, [&] {
       wait_products<0>();
       pin(o);
       give_back(C::kVEmpty, v_step);
@@ -108,6 +110,13 @@ struct BandConsumer : Consumer<C> {
     return true;
   }
   __device__ bool advance_both() {
+    if constexpr (!C::kThrough) {
+#pragma unroll 1
+      while (!fresh && j > max(first, this->plain_first) + 1 && j <= this->plain_last + 1) {
+        advance<true>(p[0], p[1]);
+        advance<true>(p[1], p[0]);
+      }
+    }
     if (!advance(p[0], p[1])) return false;
     return advance(p[1], p[0]);
   }

@@ -79,6 +79,11 @@ struct Consumer {
     }
   }
 
+  // Whether the last row here sees a key of the upper half of key tile j.
+  __device__ bool sees_upper() const {
+    return min(tile(tiles).keys, tile(tiles).until + last_row()) > j * C::kTileK + C::kTileK / 2;
+  }
+
   // Of its keys: goes to memory as it is.
   __device__ static bool is_part(const QueryTile& t) { return C::kShares && t.column; }
   __device__ void store_part(int place) const {
@@ -268,6 +273,7 @@ struct Consumer {
     if (next == 0) round ^= 1;
     if (last) enter_tile();
     if (j == first) release_q(tiles % C::kQStages);
+    const bool upper = Plain || !C::kHalves || sees_upper();
     if (!Plain || C::kListed) hide();
     const auto product_done = [&] {
       wait_products<0>();
@@ -275,7 +281,7 @@ struct Consumer {
       release(C::kVEmpty + 8 * slot);
     };
     if constexpr (C::kOptions) admit(then, fresh, score, product_done);
-    else admit(then, !Plain && fresh, product_done);
+    else admit(then, !Plain && fresh, product_done, upper);
     return true;
   }
   __device__ Spot spot(int here) const {
@@ -300,11 +306,11 @@ struct Consumer {
     score.drop(to);
   }
   template <class Done>
-  __device__ void admit(uint32_t (&to)[C::kTileK / 4], bool first_of_rows, Done product_done) {
+  __device__ void admit(uint32_t (&to)[C::kTileK / 4], bool first_of_rows, Done product_done, bool upper = true) {
     if constexpr (C::kInPlace)
       raised = softmax_in_place<T>(s, to, rows, alpha, x.scale, first_of_rows, product_done);
     else
-      softmax<T>(s, to, rows, o, x.scale, first_of_rows, product_done);
+      softmax<T>(s, to, rows, o, x.scale, first_of_rows, product_done, upper);
   }
   // What O needs before P V is added to it: the query tile before leaves, or a rescale.
   __device__ void clear_o(bool leaving, uint32_t before) {

@@ -22,7 +22,7 @@ using sm90::ForwardParams;
 
 constexpr std::string_view kWho = "sm90_forward";
 constexpr int kFixedKeys = 1024;                 // up to here an answer of the counter is waited for
-constexpr int kSharedSteps = 12;                 // about 16 us
+constexpr int kSharedSteps = 24;                 // about 32 us: what parts of values of 128 cost
 constexpr int kFewRows = 64;                     // of a head of keys: there are kernels for that
 // What `sequence` reads on the GPU.
 constexpr Role kLengths[] = {Role::cu_q,     Role::cu_k,        Role::used_q,   Role::used_k,
@@ -67,7 +67,8 @@ Status supports(const Problem& p, const Device& d) {
 Shares shares_of(const Problem& p, const ForwardKernel& k, int units) {
   const int64_t tiles = ceil_div(p.len_q, k.tile_q) * p.batch * p.heads_q, steps = ceil_div(p.len_k, k.tile_k);
   const int64_t rest = tiles % units, share = ceil_div(rest * steps, units);
-  if (!k.shares || p.mask.kind != MaskKind::full || p.has(Option::sink) || steps - share < kSharedSteps) return {};
+  if (!k.shares || p.mask.kind != MaskKind::full || p.has(Option::sink) || steps - share < kSharedSteps * k.dim_v / 128)
+    return {};
   return rest ? Shares{int(rest), int(share), int(steps)} : Shares{};
 }
 

@@ -78,6 +78,8 @@ struct ForwardShape {
   // Steps that are products and softmax alone have a loop of their own.
   static constexpr bool kSteady =
       (Dim == 64 || Dim == 128) && DimV == Dim && From != Lists::each && !Options && !Own;
+  // Exponentials of half a key tile are left out where no row sees it: at d64 a step is as much of them as of products.
+  static constexpr bool kHalves = Turns && !InPlace && !kListed && !Options;
   static constexpr int kTileQ = 64 * kGroups, kThreads = 128 * (kGroups + 1);
   static constexpr int kPanels = (kDim + 63) / 64, kPanelsV = (kDimV + 63) / 64;  // of 96 columns: one and a half
   static constexpr int kProducerRegisters = From == Lists::each ? 40 : kGroups == 3 ? 32 : 24;

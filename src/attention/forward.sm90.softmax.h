@@ -70,10 +70,10 @@ __device__ void rescale(float (&o)[N], const float (&alpha)[2]) {
 }
 
 // One key tile. `fresh`: the first of new rows. product_done() is called in the middle, once: all warps of a warpgroup
-// go through the same waits, and O is whole behind it.
+// go through the same waits, and O is whole behind it. Not `upper`: of the keys of the upper half none is seen.
 template <class T, int N, int M, class Done>
 __device__ void softmax(const float (&s)[N], uint32_t (&p)[N / 2], Rows& rows, float (&o)[M], float scale, bool fresh,
-                        Done product_done) {
+                        Done product_done, bool upper = true) {
   constexpr int kHalf = N / 8 * 4;
   float top[2], alpha[2], sum[4] = {};
   if (fresh) {
@@ -83,7 +83,12 @@ __device__ void softmax(const float (&s)[N], uint32_t (&p)[N / 2], Rows& rows, f
   }
   weights<T, 0, kHalf>(s, p, rows, scale, sum);
   product_done();
-  weights<T, kHalf, N>(s, p, rows, scale, sum);
+  if (upper) {
+    weights<T, kHalf, N>(s, p, rows, scale, sum);
+  } else {
+#pragma unroll
+    for (int n = kHalf / 2; n < N / 2; ++n) p[n] = 0;
+  }
   // A weight that grew too large for the old maximum: once more, with the true one.
   if (!fresh && __any_sync(~0u, !(fmaxf(sum[0] + sum[1], sum[2] + sum[3]) <= kLargestSum))) {
     largest(s, top);
