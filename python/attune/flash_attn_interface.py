@@ -2,8 +2,9 @@
 
     from attune.flash_attn_interface import flash_attn_func      # was: from flash_attn_interface import ...
 
-What attune has no counterpart of (qv, attention_chunk, new keys of several lengths) is refused. num_splits, pack_gqa,
-sm_margin and scheduler_metadata say how a kernel should run, not what it computes: the planner decides here."""
+What attune has no counterpart of (qv with a cache) is refused. num_splits, pack_gqa,
+sm_margin and scheduler_metadata say how a kernel should run, not what it computes: the planner decides here.
+attention_chunk is served by a mask of as many numbers as there are pairs."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ import torch
 from torch import Tensor
 
 from ._core import Error
-from .flash_attn._common import attention, with_cache
+from .flash_attn._cache import with_cache
+from .flash_attn._common import attention
 
 __all__ = ["flash_attn_combine", "flash_attn_func", "flash_attn_qkvpacked_func", "flash_attn_varlen_func",
            "flash_attn_with_kvcache", "get_scheduler_metadata"]
@@ -26,6 +28,11 @@ def _refuse(**given: Any) -> None:
     for name, value in given.items():
         if value is not None and (isinstance(value, Tensor) or value != 0):
             raise Error(f"attune: {name} of FlashAttention-3 is not served")
+
+
+def _beside(q: Tensor, k: Tensor, v: Tensor, qv: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Scores q kᵀ + qv vᵀ are those of both beside each other."""
+    return (q, k) if qv is None else (torch.cat([q, qv], -1), torch.cat([k, v], -1))
 
 
 def _descale(q: Tensor, q_descale: Tensor | None, k_descale: Tensor | None,
@@ -43,9 +50,9 @@ def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, softmax_scale: float | None
                     deterministic: bool = False, sm_margin: int = 0, return_attn_probs: bool = False) -> Any:
     """q [batch, seq_q, heads, dim], k and v [batch, seq_k, heads_k, dim]. Returns out, or (out, lse) with
     return_attn_probs."""
-    _refuse(qv=qv, attention_chunk=attention_chunk)
+    q, k = _beside(q, k, v, qv)
     out, lse = attention(q, k, v, softmax_scale=softmax_scale, causal=causal, window_size=window_size, softcap=softcap,
-                         deterministic=deterministic, **_descale(q, q_descale, k_descale, v_descale))
+                         attention_chunk=attention_chunk, deterministic=deterministic, **_descale(q, q_descale, k_descale, v_descale))
     return (out, lse) if return_attn_probs else out
 
 
@@ -77,9 +84,9 @@ def flash_attn_varlen_func(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor
                            deterministic: bool = False, sm_margin: int = 0, return_attn_probs: bool = False) -> Any:
     """q [tokens, heads, dim] of all sequences, which begin at cu_seqlens_q; k and v likewise. seqused: of each sequence
     only so many are there."""
-    _refuse(qv=qv, attention_chunk=attention_chunk)
+    q, k = _beside(q, k, v, qv)
     out, lse = attention(q, k, v, softmax_scale=softmax_scale, causal=causal, window_size=window_size, softcap=softcap,
-                         deterministic=deterministic, cu_q=cu_seqlens_q, cu_k=cu_seqlens_k, used_q=seqused_q,
+                         attention_chunk=attention_chunk, deterministic=deterministic, cu_q=cu_seqlens_q, cu_k=cu_seqlens_k, used_q=seqused_q,
                          used_k=seqused_k, max_q=int(max_seqlen_q), max_k=int(max_seqlen_k),
                          **_descale(q, q_descale, k_descale, v_descale))
     return (out, lse) if return_attn_probs else out
@@ -100,12 +107,13 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tens
                             return_softmax_lse: bool = False) -> Any:
     """Attention to a cache, whose new keys k and v, where given, are first written behind its cache_seqlens; with
     rotary tables q and k are turned before. With cu_seqlens_q queries are packed, and max_seqlen_q bounds them."""
-    _refuse(qv=qv, attention_chunk=attention_chunk, cu_seqlens_k_new=cu_seqlens_k_new, rotary_seqlens=rotary_seqlens)
+    _refuse(qv=qv)
     out, lse = with_cache(q, k_cache, v_cache, k, v, rotary_cos=rotary_cos, rotary_sin=rotary_sin,
                           cache_seqlens=cache_seqlens, causal=causal, window_size=window_size,
                           rotary_interleaved=rotary_interleaved, softmax_scale=softmax_scale, softcap=softcap,
                           cache_index=cache_batch_idx, left_pad=cache_leftpad, page_table=page_table,
-                          cu_q=cu_seqlens_q, max_q=int(max_seqlen_q or 0),
+                          cu_q=cu_seqlens_q, max_q=int(max_seqlen_q or 0), attention_chunk=attention_chunk,
+                          cu_k_new=cu_seqlens_k_new, rotary_seqlens=rotary_seqlens,
                           **_descale(q, q_descale, k_descale, v_descale))
     return (out, lse) if return_softmax_lse else out
 

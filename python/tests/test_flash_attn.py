@@ -192,6 +192,27 @@ class FlashAttn(unittest.TestCase):
                         self.near(out[b], wanted)
                         self.near(lse[b], wanted_lse)
 
+    def test_sequences_append_different_numbers_of_keys_turned_from_rows_of_their_own(self):
+        angles = torch.arange(16.0)[:, None] * torch.tensor([1.0, 0.2])
+        cos, sin = angles.cos(), angles.sin()
+        q, k, v = draw(5, 4, 16), draw(4, 2, 16), draw(4, 2, 16)
+        cu_q, cu_k = torch.tensor([0, 2, 5], dtype=torch.int32), torch.tensor([0, 3, 4], dtype=torch.int32)
+        used, base = torch.tensor([2, 5], dtype=torch.int32), torch.tensor([1, 7], dtype=torch.int32)
+        table = torch.tensor([[3, 0], [1, 4]], dtype=torch.int32)
+        for pages in (None, table):
+            k_cache, v_cache = (draw(2, 8, 2, 16), draw(2, 8, 2, 16)) if pages is None else (draw(5, 4, 2, 16),
+                                                                                           draw(5, 4, 2, 16))
+            out = fa3.flash_attn_with_kvcache(q, k_cache, v_cache, k, v, rotary_cos=cos, rotary_sin=sin,
+                                              cache_seqlens=used, page_table=pages, cu_seqlens_q=cu_q,
+                                              cu_seqlens_k_new=cu_k, max_seqlen_q=3, rotary_seqlens=base, causal=True)
+            for b, (i, j, m, n) in enumerate(((0, 2, 0, 3), (2, 5, 3, 4))):
+                rows, args = int(used[b]), (cos, sin, int(base[b]), True)
+                keys, values = ((c[b] if pages is None else c[table[b].long()].flatten(0, 1))[:rows + n - m]
+                                for c in (k_cache, v_cache))
+                self.near(keys[rows:], turned(k[m:n], *args), 1e-6)
+                self.near(values[rows:], v[m:n], 0)
+                self.near(out[i:j], dense(turned(q[i:j], *args), keys, values, True)[0])
+
     def test_a_cache_with_pages_padding_and_an_index(self):
         for device in DEVICES:
             pool_k, pool_v = draw(7, 4, 2, 16, device=device), draw(7, 4, 2, 16, device=device)
@@ -200,10 +221,12 @@ class FlashAttn(unittest.TestCase):
             used = torch.tensor([7, 3], dtype=torch.int32, device=device)
             out = fa.flash_attn_with_kvcache(q, pool_k, pool_v, cache_seqlens=used, block_table=table)
             out3 = fa3.flash_attn_with_kvcache(q, pool_k, pool_v, cache_seqlens=used, page_table=table)
+            swapped = fa3.flash_attn_with_kvcache(q, pool_k, pool_v, cache_seqlens=used, page_table=table.flip(0),
+                                                  cache_batch_idx=torch.tensor([1, 0], device=device))
             for b in range(2):
                 k, v = (pool[table[b].long()].flatten(0, 1)[:used[b]] for pool in (pool_k, pool_v))
-                self.near(out[b], dense(q[b], k, v)[0])
-                self.near(out3[b], dense(q[b], k, v)[0])
+                for got in (out, out3, swapped):
+                    self.near(got[b], dense(q[b], k, v)[0])
             k_cache, v_cache = draw(3, 8, 2, 16, device=device), draw(3, 8, 2, 16, device=device)
             index, pad = (torch.tensor(x, dtype=torch.int32, device=device) for x in ([2, 0], [1, 2]))
             out = fa.flash_attn_with_kvcache(q, k_cache, v_cache, cache_seqlens=6, cache_batch_idx=index,
@@ -229,6 +252,34 @@ class FlashAttn(unittest.TestCase):
             part = s[b, :, :end - first, :end - first]
             weights = torch.where(part > 0, part / part.abs().sum(-1, keepdim=True) / 0.6, torch.zeros_like(part))
             self.near(out[first:end], torch.einsum("hst,thd->shd", weights, v[first:end]), 1e-4)
+
+    def test_a_chunk_sees_itself(self):
+        q, k, v = draw(2, 6, 2, 16), draw(2, 9, 2, 16), draw(2, 9, 2, 16)
+        place, key = torch.arange(6)[:, None] + 3, torch.arange(9)
+        seen = (place // 4 == key // 4) & (key <= place)
+        out = fa3.flash_attn_func(q, k, v, causal=True, attention_chunk=4)
+        scores = torch.einsum("bshd,bthd->bhst", q, k).double() / 4
+        weights = scores.masked_fill(~seen, float("-inf")).softmax(-1)
+        self.near(out, torch.einsum("bhst,bthd->bshd", weights, v.double()))
+        cu_q, cu_k = torch.tensor([0, 6, 12], dtype=torch.int32), torch.tensor([0, 9, 18], dtype=torch.int32)
+        packed = fa3.flash_attn_varlen_func(q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1), cu_q, cu_k, 6, 9,
+                                            causal=True, attention_chunk=4)
+        self.near(packed, out.flatten(0, 1), 1e-6)
+        used = torch.tensor([7, 5], dtype=torch.int32)
+        cached = fa3.flash_attn_with_kvcache(q[:, :2], k.clone(), v.clone(), k[:, 7:], v[:, 7:], cache_seqlens=used,
+                                             causal=True, attention_chunk=4)
+        self.near(cached[0], fa3.flash_attn_func(q[:1, :2], k[:1], v[:1], causal=True, attention_chunk=4)[0], 1e-6)
+
+    def test_values_may_be_wider_than_a_kernel_and_add_to_scores(self):
+        q, k, v = draw(1, 3, 2, 16, grad=True), draw(1, 5, 2, 16, grad=True), draw(1, 5, 2, 400, grad=True)
+        out, lse = fa3.flash_attn_func(q, k, v, causal=True, return_attn_probs=True)
+        wanted, wanted_lse = batched(q, k, v, causal=True)
+        self.near(out, wanted)
+        self.near(lse, wanted_lse)
+        self.near(torch.autograd.grad(out.sum(), v)[0], torch.autograd.grad(wanted.sum(), v)[0])
+        qv = draw(1, 3, 2, 24)
+        out = fa3.flash_attn_func(q, k, v[..., :24], qv=qv)
+        self.near(out, batched(torch.cat([q, qv], -1), torch.cat([k, v[..., :24]], -1), v[..., :24])[0])
 
     def test_parts_are_combined(self):
         q, k, v = draw(1, 3, 2, 16), draw(1, 10, 2, 16), draw(1, 10, 2, 16)
@@ -257,9 +308,8 @@ class FlashAttn(unittest.TestCase):
 
     def test_what_is_not_served_is_refused(self):
         q = draw(1, 4, 2, 16)
-        for named in ({"attention_chunk": 4}, {"qv": q}):
-            with self.assertRaisesRegex(attune.Error, "is not served"):
-                fa3.flash_attn_func(q, q, q, **named)
+        with self.assertRaisesRegex(attune.Error, "qv of FlashAttention-3 is not served"):
+            fa3.flash_attn_with_kvcache(q, q, q, qv=q)
         with self.assertRaisesRegex(attune.Error, "need cache_seqlens"):
             fa.flash_attn_with_kvcache(q, q, q, q, q)
 

@@ -8,7 +8,8 @@ from typing import Any
 
 from torch import Tensor
 
-from ._common import attention, probabilities, with_cache
+from ._cache import with_cache
+from ._common import attention, probabilities
 
 __all__ = ["flash_attn_func", "flash_attn_kvpacked_func", "flash_attn_qkvpacked_func", "flash_attn_varlen_func",
            "flash_attn_varlen_kvpacked_func", "flash_attn_varlen_qkvpacked_func", "flash_attn_with_kvcache"]

@@ -24,9 +24,19 @@ def window_of(window_size: Sequence[int | None]) -> tuple[int, int] | None:
 def attention(q: Tensor, k: Tensor, v: Tensor, *, softmax_scale: float | None, causal: bool,
               window_size: Sequence[int | None], softcap: float = 0.0, alibi_slopes: Tensor | None = None,
               dropout_p: float = 0.0, deterministic: bool = False, max_q: int = 0, max_k: int = 0,
-              seed: Tensor | None = None, rotary_interleaved: bool = True,
+              seed: Tensor | None = None, rotary_interleaved: bool = True, attention_chunk: int = 0,
               **tensors: Tensor | None) -> tuple[Tensor, Tensor]:
     """(out, lse) of attend() with these; `tensors` by the names of attune's roles."""
+    if v.shape[-1] > _WIDEST and dropout_p == 0:
+        # Columns of v do not know of each other. An append writes the same keys again.
+        parts = [attention(q, k, v[..., at:at + _WIDEST], softmax_scale=softmax_scale, causal=causal,
+                           window_size=window_size, softcap=softcap, alibi_slopes=alibi_slopes,
+                           deterministic=deterministic, max_q=max_q, max_k=max_k,
+                           rotary_interleaved=rotary_interleaved, attention_chunk=attention_chunk,
+                           **_columns(tensors, at)) for at in range(0, v.shape[-1], _WIDEST)]
+        return torch.cat([out for out, _ in parts], -1), parts[0][1]
+    if attention_chunk:
+        tensors["bias"] = _chunk_bias(attention_chunk, q, k, max_q, max_k, tensors)
     if alibi_slopes is not None and alibi_slopes.dim() == 2:
         return _slopes_by_sequence(q, k, v, alibi_slopes, softmax_scale=softmax_scale, causal=causal,
                                    window_size=window_size, softcap=softcap, dropout_p=dropout_p, seed=seed,
@@ -45,6 +55,34 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, softmax_scale: float | None, c
 
 def _rows(t: Tensor) -> Tensor:
     return t if t.stride(-1) == 1 or t.shape[-1] == 1 else t.contiguous()
+
+
+_WIDEST = 256  # dims of values that every backend serves
+
+
+def _columns(tensors: dict[str, Tensor | None], at: int) -> dict[str, Tensor | None]:
+    new = tensors.get("v_new")
+    return tensors if new is None else {**tensors, "v_new": new[..., at:at + _WIDEST]}
+
+
+def _chunk_bias(chunk: int, q: Tensor, k: Tensor, max_q: int, max_k: int, tensors: dict[str, Tensor | None]) -> Tensor:
+    """A query sees the keys of its own chunk of positions: [batch or 1, 1, q, k], 0 or -inf."""
+    cu_q, cu_k, used_q, used_k, new = (tensors.get(name) for name in ("cu_q", "cu_k", "used_q", "used_k", "k_new"))
+    if tensors.get("left_pad") is not None:
+        raise Error("attune: attention_chunk does not go with cache_leftpad")
+    pages = tensors.get("page_table")
+    rows = q.shape[1] if cu_q is None else max_q
+    keys = max_k if cu_k is not None else k.shape[1] if pages is None else pages.shape[1] * k.shape[1]
+    count_q = used_q if used_q is not None else rows if cu_q is None else cu_q[1:] - cu_q[:-1]
+    count_k = used_k if used_k is not None else keys if cu_k is None else cu_k[1:] - cu_k[:-1]
+    behind = count_k - count_q + (0 if new is None or used_k is None else new.shape[1])
+    if isinstance(behind, int):
+        behind = torch.tensor([behind], device=q.device)
+    place = torch.arange(rows, device=q.device) + behind[:, None]
+    first = (place - place % chunk)[:, None, :, None]
+    key = torch.arange(keys, device=q.device)
+    hidden = (key < first) | (key >= first + chunk)
+    return torch.zeros(hidden.shape, dtype=q.dtype, device=q.device).masked_fill_(hidden, -torch.inf)
 
 
 _INTEGERS = ("cu_q", "cu_k", "used_q", "used_k", "left_pad", "cache_index", "page_table")
@@ -118,47 +156,3 @@ def probabilities(q: Tensor, k: Tensor, **named: Any) -> Tensor:
     for b, (first, end) in enumerate(zip(starts, starts[1:])):
         padded[b, :end - first] = signed[first:end]
     return padded.transpose(1, 2)
-
-
-def cache_lengths(cache_seqlens: int | Tensor | None, batch: int, device: torch.device) -> Tensor | None:
-    if isinstance(cache_seqlens, int):
-        return torch.full((batch,), cache_seqlens, dtype=torch.int32, device=device)
-    return cache_seqlens
-
-
-def rotate(x: Tensor, cos: Tensor, sin: Tensor, rows: Tensor, interleaved: bool) -> Tensor:
-    """x [batch, seq, head, dim], whose rotary angles are rows [batch, seq] of the tables."""
-    half = cos.shape[-1]
-    c, s = (t.float()[rows.long()][:, :, None, :] for t in (cos, sin))
-    turned = x[..., :2 * half].float()
-    a, b = (turned[..., 0::2], turned[..., 1::2]) if interleaved else (turned[..., :half], turned[..., half:])
-    both = a * c - b * s, a * s + b * c
-    turned = torch.stack(both, -1).flatten(-2) if interleaved else torch.cat(both, -1)
-    return torch.cat([turned.to(x.dtype), x[..., 2 * half:]], -1)
-
-
-def with_cache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tensor | None, v: Tensor | None, *,
-               rotary_cos: Tensor | None, rotary_sin: Tensor | None, cache_seqlens: int | Tensor | None,
-               causal: bool, window_size: Sequence[int | None], rotary_interleaved: bool,
-               **named: Any) -> tuple[Tensor, Tensor]:
-    """flash_attn_with_kvcache of both interfaces. New keys are written behind the used ones of the cache."""
-    if (k is None) != (v is None):
-        raise Error("attune: k and v of a cache are given together or not at all")
-    if rotary_cos is not None and k is None:
-        raise Error("attune: rotary_cos and rotary_sin need new keys and values, k and v")
-    packed = named.get("cu_q") is not None
-    batch = len(named["cu_q"]) - 1 if packed else q.shape[0]
-    used = cache_lengths(cache_seqlens, batch, q.device)
-    if k is not None and used is None:
-        raise Error("attune: k and v need cache_seqlens, how many keys the cache has")
-    if rotary_cos is not None and not causal and window_of(window_size) is None and not packed and q.shape[1] > 1:
-        # Without a mask both interfaces turn all queries of a sequence by one angle, that of its first new key.
-        assert used is not None and k is not None and rotary_sin is not None
-        first = used[:, None].expand(-1, q.shape[1])
-        q = rotate(q, rotary_cos, rotary_sin, first, rotary_interleaved)
-        k = rotate(k, rotary_cos, rotary_sin, used[:, None] + torch.arange(k.shape[1], device=q.device),
-                   rotary_interleaved)
-        rotary_cos = rotary_sin = None
-    with torch.no_grad():
-        return attention(q, k_cache, v_cache, causal=causal, window_size=window_size, k_new=k, v_new=v, used_k=used,
-                         rotary_cos=rotary_cos, rotary_sin=rotary_sin, rotary_interleaved=rotary_interleaved, **named)
