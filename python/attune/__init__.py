@@ -17,8 +17,8 @@ from ._core import Error, set_threads, threads, version
 from ._spec import Options
 
 __version__ = version()
-__all__ = ["Blocks", "Error", "Options", "Plan", "attend", "attend_backward", "blocks", "check", "plan", "set_threads", "threads",
-           "version"]
+__all__ = ["Blocks", "Error", "Options", "Plan", "attend", "attend_backward", "blocks", "check", "plan",
+           "set_threads", "threads", "version"]
 
 
 @dataclasses.dataclass(frozen=True)

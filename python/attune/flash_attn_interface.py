@@ -52,7 +52,8 @@ def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, softmax_scale: float | None
     return_attn_probs."""
     q, k = _beside(q, k, v, qv)
     out, lse = attention(q, k, v, softmax_scale=softmax_scale, causal=causal, window_size=window_size, softcap=softcap,
-                         attention_chunk=attention_chunk, deterministic=deterministic, **_descale(q, q_descale, k_descale, v_descale))
+                         attention_chunk=attention_chunk, deterministic=deterministic,
+                         **_descale(q, q_descale, k_descale, v_descale))
     return (out, lse) if return_attn_probs else out
 
 
@@ -86,9 +87,9 @@ def flash_attn_varlen_func(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor
     only so many are there."""
     q, k = _beside(q, k, v, qv)
     out, lse = attention(q, k, v, softmax_scale=softmax_scale, causal=causal, window_size=window_size, softcap=softcap,
-                         attention_chunk=attention_chunk, deterministic=deterministic, cu_q=cu_seqlens_q, cu_k=cu_seqlens_k, used_q=seqused_q,
-                         used_k=seqused_k, max_q=int(max_seqlen_q), max_k=int(max_seqlen_k),
-                         **_descale(q, q_descale, k_descale, v_descale))
+                         attention_chunk=attention_chunk, deterministic=deterministic, cu_q=cu_seqlens_q,
+                         cu_k=cu_seqlens_k, used_q=seqused_q, used_k=seqused_k, max_q=int(max_seqlen_q),
+                         max_k=int(max_seqlen_k), **_descale(q, q_descale, k_descale, v_descale))
     return (out, lse) if return_attn_probs else out
 
 

@@ -244,8 +244,11 @@ PyMODINIT_FUNC PyInit__core() {
   using namespace attune;
   PyObject* module = PyModule_Create(&definition);
   if (!module) return nullptr;
-  error = PyErr_NewExceptionWithDoc("attune.Error", "What was asked cannot be done; the sentence says why.",
-                                    PyExc_ValueError, nullptr);
+  // Both, because what frameworks raise for the same mistakes is now one and now the other.
+  Ref bases(PyTuple_Pack(2, PyExc_ValueError, PyExc_RuntimeError));
+  error = bases ? PyErr_NewExceptionWithDoc("attune.Error", "What was asked cannot be done; the sentence says why.",
+                                            bases.get(), nullptr)
+                : nullptr;
   if (!error || PyModule_AddObjectRef(module, "Error", error)) return Py_DECREF(module), nullptr;
   return module;
 }

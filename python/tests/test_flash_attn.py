@@ -71,7 +71,8 @@ class FlashAttn(unittest.TestCase):
         for device in DEVICES:
             q, k, v = (draw(*s, device=device, grad=True) for s in ((2, 5, 4, 16), (2, 9, 2, 16), (2, 9, 2, 16)))
             for named in ({}, {"causal": True}, {"window_size": (3, 1)}, {"causal": True, "window_size": (2, 5)},
-                          {"softcap": 3.0}, {"softmax_scale": 0.3}, {"alibi_slopes": slopes.to(device), "causal": True}):
+                          {"softcap": 3.0}, {"softmax_scale": 0.3},
+                          {"alibi_slopes": slopes.to(device), "causal": True}):
                 with self.subTest(device=device, **named):
                     out, lse, _ = fa.flash_attn_func(q, k, v, return_attn_probs=True, **named)
                     rename = {"window_size": "window", "softmax_scale": "scale", "alibi_slopes": "slopes"}

@@ -1,4 +1,4 @@
-"""flash_attn_with_kvcache of both interfaces: what attune's append and rotary do not say the same way is done before."""
+"""flash_attn_with_kvcache of both interfaces. What attune's append and rotary say in another way is done before."""
 
 from __future__ import annotations
 
