@@ -14,7 +14,8 @@ namespace {
 
 constexpr int kTileQ = 64, kTileK = 128;
 
-constexpr const char* kLines[] = {"backward bf16 b6 h2/1 q300 k400 d64 causal ragged | seed=2 odd",
+constexpr const char* kLines[] = {"backward bf16 b1 h1 q256 k256 d64 causal",  // ends where tiles do
+                                  "backward bf16 b6 h2/1 q300 k400 d64 causal ragged | seed=2 odd",
                                   "backward bf16 b5 h2 q260 k300 d64 full ragged | seed=3 drawn cache used_q",
                                   "backward bf16 b4 h2 q150 k290 d64 window70,3 | seed=5 drawn cu_q cache",
                                   "backward bf16 b4 h2 q150 k290 d64 window*,-9@top_left | seed=6 drawn cache",
