@@ -33,6 +33,10 @@ missing_headers() {
   done | "${CXX:-g++}" -std=c++20 -E -P -x c++ - 2> /dev/null | sed -n 's/^missing //p'
 }
 
+python_headers() {
+  python3 -c 'import os, sysconfig; os.stat(os.path.join(sysconfig.get_path("include"), "Python.h"))' 2> /dev/null
+}
+
 can_fuzz() {
   have clang++ && echo 'extern "C" int LLVMFuzzerTestOneInput(const unsigned char*, unsigned long) { return 0; }' |
     clang++ -x c++ -fsanitize=fuzzer,address - -o "$1/can_fuzz" 2> /dev/null
@@ -89,6 +93,8 @@ rapidcheck.h librapidcheck-dev"
   packages=($(missing_headers <<< "$headers"))
   { ldconfig -p 2> /dev/null || /sbin/ldconfig -p; } | grep 'libopenblas\.so\.0' > /dev/null || packages+=(libopenblas0)
   { ldconfig -p 2> /dev/null || /sbin/ldconfig -p; } | grep 'libsqlite3\.so\.0' > /dev/null || packages+=(libsqlite3-0)
+  # For the Python package.
+  if [ "$purpose" != build ] && have python3 && ! python_headers; then packages+=(python3-dev); fi
   # For the tests of the MPI plug-in, which is built where MPI is.
   if [ "$purpose" != build ] && ! { have mpirun && have mpicc; }; then packages+=(openmpi-bin libopenmpi-dev); fi
   apt_install "${packages[@]}" || true
