@@ -173,6 +173,7 @@ void add_commands(CLI::App& app, Context& context) {
   add_serve(app, context);
   add_scaling(app, context);
   add_cost(app, context);
+  add_profile(app, context);
   add_completion(app, context);
   for (CLI::App* sub : app.get_subcommands([](CLI::App*) { return true; }))
     if (!sub->get_option_no_throw("--json")) sub->add_flag("--json", context.json, "Answer in JSON on stdout");

@@ -43,6 +43,7 @@ void add_report(CLI::App&, Context&);
 void add_serve(CLI::App&, Context&);
 void add_scaling(CLI::App&, Context&);
 void add_cost(CLI::App&, Context&);
+void add_profile(CLI::App&, Context&);
 void add_completion(CLI::App&, Context&);
 
 // The whole command line, as the program, the completion scripts and the tests see it. `context` outlives `app`.

@@ -1,0 +1,163 @@
+// What a cubin says of its kernels, from ELF files that are made here; and that no bytes can crash the reader.
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "tests/tool/spawn.h"
+#include "tool/profile/cubin.h"
+
+namespace attune {
+namespace {
+
+template <class T>
+void put(std::string& to, T value) { to.append(reinterpret_cast<const char*>(&value), sizeof value); }
+
+struct Part {
+  std::string name, bytes;
+  uint32_t type = 1, link = 0;
+  uint64_t size = 0;  // of a section without bytes
+};
+
+constexpr const char* kSymbol = "_ZN6attune4sm906kernelINS_4Bf16ELi128EEEvNS_6ParamsE";
+
+// One kernel of 384 threads, as nvcc 13.0 writes it.
+std::string cubin(uint32_t registers, uint32_t stack, uint32_t threads, uint64_t shared, int arch = 90, int abi = 8) {
+  std::string strings = std::string(1, '\0') + kSymbol + '\0', symbols(24, '\0'), all, one, code(4096, 'x');
+  put<uint32_t>(symbols, 1), symbols.resize(48);
+  const auto attribute = [](std::string& to, uint8_t kind, std::vector<uint32_t> values) {
+    put<uint8_t>(to, 4), put<uint8_t>(to, kind), put<uint16_t>(to, uint16_t(4 * values.size()));
+    for (const uint32_t v : values) put(to, v);
+  };
+  put<uint32_t>(all, 0x00003703);  // an attribute whose value is in its head
+  attribute(all, 0x2f, {1, registers}), attribute(all, 0x11, {1, stack});
+  if (threads) attribute(one, 0x05, {threads / 2, 2, 1});
+  std::vector<Part> parts = {{"", ""}, {".shstrtab", ""}, {".strtab", strings}, {".symtab", symbols, 2, 2},
+                             {".nv.info", all}, {join(".nv.info.", kSymbol), one}, {join(".text.", kSymbol), code},
+                             {join(".nv.shared.", kSymbol), "", 8, 0, shared}};
+  std::vector<uint32_t> names;
+  for (const Part& p : parts) {
+    names.push_back(uint32_t(parts[1].bytes.size()));
+    parts[1].bytes += p.name + '\0';
+  }
+  std::string file("\x7f" "ELF\x02\x01\x01\x41", 8), body;
+  put<uint8_t>(file, uint8_t(abi)), file.resize(18);
+  put<uint16_t>(file, 190), file.resize(40);
+  std::string table;
+  for (size_t n = 0; n < parts.size(); ++n) {
+    const Part& p = parts[n];
+    put<uint32_t>(table, names[n]), put<uint32_t>(table, p.type), put<uint64_t>(table, 0), put<uint64_t>(table, 0);
+    put<uint64_t>(table, 64 + body.size()), put<uint64_t>(table, p.size ? p.size : p.bytes.size());
+    put<uint32_t>(table, p.link), table.resize(64 * (n + 1));
+    body += p.bytes;
+  }
+  put<uint64_t>(file, 64 + body.size()), put<uint32_t>(file, uint32_t(abi >= 8 ? arch << 8 | 4 : arch));
+  file.resize(60), put<uint16_t>(file, uint16_t(parts.size())), put<uint16_t>(file, 1);
+  return file + body + table;
+}
+
+TEST(Cubin, says_registers_stack_threads_and_shared_memory) {
+  std::vector<KernelUsage> all;
+  ASSERT_EQ(read_cubin(cubin(168, 16, 384, 2048), all).message, "");
+  ASSERT_EQ(all.size(), 1u);
+  EXPECT_EQ(all[0].symbol, kSymbol);
+  EXPECT_EQ(all[0].arch, 90);
+  EXPECT_EQ(all[0].registers, 168);
+  EXPECT_EQ(all[0].stack_bytes, 16);
+  EXPECT_EQ(all[0].threads, 384);
+  EXPECT_EQ(all[0].shared_bytes, 2048);
+  EXPECT_EQ(all[0].code_bytes, 4096);
+  ASSERT_EQ(read_cubin(cubin(64, 0, 128, 0, 80, 7), all).message, "");
+  EXPECT_EQ(all[1].arch, 80);  // where the version before wrote it
+}
+
+TEST(Cubin, a_name_is_short) {
+  EXPECT_EQ(short_name(kSymbol), "sm90::kernel<Bf16, 128>");
+  EXPECT_EQ(short_name("plain"), "plain");
+  EXPECT_EQ(short_name("_ZN6attune12_GLOBAL__N_14copyEPfiPFviE"), "copy");  // a function among the parameters
+}
+
+TEST(Cubin, what_is_none_or_cut_off_is_a_sentence) {
+  std::vector<KernelUsage> all;
+  EXPECT_EQ(read_cubin("", all).message, "this is no cubin: it does not begin as an ELF file");
+  EXPECT_EQ(read_cubin(text_of(ATTUNE_BUILD_DIR "/attune"), all).message,
+            "this is no cubin: an ELF file of another machine");
+  const std::string whole = cubin(168, 0, 384, 0);
+  for (size_t size = 64; size < whole.size(); size += 7)
+    EXPECT_EQ(read_cubin(whole.substr(0, size), all).message, "this cubin is cut off") << size;
+  EXPECT_TRUE(all.empty());
+}
+
+TEST(Cubin, no_bytes_crash_the_reader) {
+  std::mt19937 random(1);
+  const std::string whole = cubin(168, 0, 384, 1024);
+  for (int n = 0; n < 3000; ++n) {
+    std::string bad = whole;
+    for (int flips = 0; flips < 8; ++flips) {
+      // The head and the table matter more than the code.
+      const size_t at = random() % 2 ? random() % 64 : whole.size() - 1 - random() % 900;
+      bad[at] = char(random());
+    }
+    std::vector<KernelUsage> all;
+    if (!read_cubin(bad, all).ok()) continue;
+    for (const KernelUsage& k : all) EXPECT_GE(occupancy(k).blocks, 0);
+  }
+}
+
+TEST(Occupancy, is_bound_by_what_runs_out_first) {
+  const auto told = [](int registers, int threads, int shared, int dynamic = 0) {
+    const Occupancy o = occupancy({.arch = 90, .registers = registers, .shared_bytes = shared, .threads = threads},
+                                  dynamic);
+    return join(o.blocks, " ", o.warps, "/", o.most_warps, " ", o.bound);
+  };
+  EXPECT_EQ(told(168, 384, 1024), "1 12/64 registers");
+  EXPECT_EQ(told(32, 1024, 0), "2 64/64 threads");
+  EXPECT_EQ(told(32, 128, 100000), "2 8/64 shared memory");
+  EXPECT_EQ(told(32, 128, 0, 100000), "2 8/64 shared memory");
+  EXPECT_EQ(told(16, 32, 0), "32 32/64 blocks");
+  EXPECT_EQ(occupancy({.arch = 90, .registers = 32}).blocks, 0);                 // threads are not known
+  EXPECT_EQ(occupancy({.arch = 12, .registers = 32, .threads = 128}).blocks, 0);  // nor is the machine
+}
+
+TEST(ProfileCommand, lists_the_kernels_of_a_cubin) {
+  std::ofstream(temporary("k.cubin"), std::ios::binary) << cubin(168, 0, 384, 1024);
+  const Ran text = attune_says({"profile", temporary("k.cubin")});
+  EXPECT_EQ(text.code, 0) << text.err;
+  EXPECT_TRUE(has(text.out, "12 of 64 warps  registers      sm90::kernel<Bf16, 128>")) << text.out;
+  const auto j = nlohmann::json::parse(attune_says({"profile", temporary("k.cubin"), "--json"}).out);
+  EXPECT_EQ(j[0]["registers"], 168);
+  EXPECT_EQ(j[0]["bound_by"], "registers");
+}
+
+TEST(ProfileCommand, what_is_wrong_is_one_sentence) {
+  std::ofstream(temporary("k.cubin"), std::ios::binary) << cubin(168, 0, 384, 1024);
+  const Ran none = attune_says({"profile", temporary("k.cubin"), "--kernel", "kernel sm_80"});
+  EXPECT_EQ(none.code, 1);
+  EXPECT_TRUE(has(none.err, "no kernel has 'kernel sm_80' in its name")) << none.err;
+  std::ofstream(temporary("bad.cubin")) << "text";
+  const Ran bad = attune_says({"profile", temporary("bad.cubin")});
+  EXPECT_EQ(bad.code, 1);
+  EXPECT_TRUE(has(bad.err, "bad.cubin: this is no cubin")) << bad.err;
+  EXPECT_TRUE(has(attune_says({"profile", temporary("no.cubin")}).err, "is not a file"));
+  const Ran tool = attune_says({"profile"}, {"PATH=/nowhere"});
+  EXPECT_EQ(tool.code, 3);
+  EXPECT_TRUE(has(tool.err, "cuobjdump, of the CUDA toolkit, is not here")) << tool.err;
+}
+
+TEST(ProfileCommand, a_program_is_unpacked_by_cuobjdump) {
+  // A stand-in that leaves a cubin in its working folder, as cuobjdump does.
+  std::ofstream(temporary("k.cubin"), std::ios::binary) << cubin(168, 0, 384, 1024);
+  std::ofstream(temporary("cuobjdump")) << "#!/bin/sh\ncp " << temporary("k.cubin") << " one.sm_90a.cubin\n";
+  std::filesystem::permissions(temporary("cuobjdump"), std::filesystem::perms::owner_all);
+  const Ran r = attune_says({"profile", "--kernel", "Bf16 128"}, {"PATH=" + temporary("") + ":/usr/bin:/bin"});
+  EXPECT_EQ(r.code, 0) << r.err;
+  EXPECT_TRUE(has(r.out, "sm90::kernel<Bf16, 128>")) << r.out;
+  std::ofstream(temporary("cuobjdump")) << "#!/bin/sh\nexit 1\n";
+  const Ran without = attune_says({"profile"}, {"PATH=" + temporary("") + ":/usr/bin:/bin"});
+  EXPECT_EQ(without.code, 1);
+  EXPECT_TRUE(has(without.err, "has no GPU kernel")) << without.err;
+}
+
+}  // namespace
+}  // namespace attune
