@@ -16,6 +16,7 @@ import textwrap
 MODULES = {
     "attune": ("__init__.py", "_attend.py", "_blocks.py"),
     "attune.torch": ("torch/__init__.py", "torch/_attend.py", "torch/_sdpa.py"),
+    "attune.torch.distributed": ("torch/distributed.py",),
     "attune.flash_attn": ("flash_attn/__init__.py",),
     "attune.flash_attn_interface": ("flash_attn_interface.py",),
     "attune.transformers": ("transformers.py",),

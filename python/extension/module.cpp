@@ -5,6 +5,7 @@
 #include <cstring>
 #include <new>
 
+#include "extension/ranks.h"
 #include "extension/spec.h"
 
 namespace attune {
@@ -52,6 +53,7 @@ struct Call {
     if (size_t(count - kNumbers) != spec->places.size() || count - kNumbers > ATTUNE_ROLES)
       return fail("attune: %zd tensors are given, and the call has %zu", count - kNumbers, spec->places.size());
     args.size = sizeof args;
+    if (spec->problem.variant[0]) args.communicator = communicator();
     args.scale = float(PyFloat_AsDouble(given[1]));
     args.softcap = float(PyFloat_AsDouble(given[2]));
     args.dropout = float(PyFloat_AsDouble(given[3]));
@@ -220,6 +222,9 @@ PyMethodDef methods[] = {
     {"set_threads", function(set_threads), METH_VARARGS, "Threads of the CPU; 0: all this process may run on."},
     {"threads", function(threads), METH_NOARGS, "Threads of the CPU."},
     {"xla_handler", function(xla_handler), METH_VARARGS, "A foreign function of XLA: of CUDA, or of the CPU."},
+    {"connect", function(connect), METH_VARARGS, "rank, ranks, start, finish: this process is a rank."},
+    {"disconnect", function(disconnect), METH_NOARGS, "It is none any more."},
+    {"shard_tokens", function(shard_tokens), METH_VARARGS, "layout, tokens, ranks, rank: the rank's tokens."},
     {"version", function(version), METH_NOARGS, "Of the library."},
     {nullptr, nullptr, 0, nullptr}};
 

@@ -1,0 +1,78 @@
+"""One sequence over the ranks of a torch.distributed group: docs/ring.md.
+
+    from attune.torch import attend, distributed
+    distributed.connect()
+    rows = distributed.tokens("zigzag", 32768)                           # of this rank
+    out = attend(q[:, rows], k[:, rows], v[:, rows], causal=True, **distributed.options("zigzag", 32768))
+
+Messages go by a gloo group over host memory, also those of tensors on a GPU."""
+
+from __future__ import annotations
+
+import ctypes
+import datetime
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from .. import _core
+from .._spec import Options
+
+__all__ = ["connect", "disconnect", "options", "tokens"]
+
+_group: Any = None
+
+
+def _start(transfers: list[tuple[int, bool, int, int]]) -> list[Any]:
+    works = []
+    for peer, is_receive, address, size in transfers:
+        if not size:
+            continue
+        memory = torch.frombuffer((ctypes.c_char * size).from_address(address), dtype=torch.uint8)
+        to = dist.get_global_rank(_group, peer)
+        works.append((dist.irecv if is_receive else dist.isend)(memory, to, group=_group))
+    return works
+
+
+def _finish(works: list[Any], seconds: float) -> None:
+    for work in works:
+        work.wait(datetime.timedelta(seconds=seconds))
+
+
+def connect(group: Any = None) -> None:
+    """Makes this process the rank that it is in the group (None: all), for attend with variant="ring ...". Every rank
+    of the group calls it. A group of another backend than gloo gets a gloo group of the same ranks beside it."""
+    global _group
+    if not dist.is_initialized():
+        raise _core.Error("attune: torch.distributed is not initialised: init_process_group comes first")
+    group = group or dist.group.WORLD
+    if dist.get_backend(group) != "gloo":
+        group = dist.new_group(dist.get_process_group_ranks(group), backend="gloo")
+    _core.connect(dist.get_rank(group), dist.get_world_size(group), _start, _finish)
+    _group = group
+
+
+def disconnect() -> None:
+    """Ends what connect began."""
+    global _group
+    _core.disconnect()
+    _group = None
+
+
+def _ranks() -> int:
+    if _group is None:
+        raise _core.Error("attune: no group is connected")
+    return dist.get_world_size(_group)
+
+
+def tokens(layout: str, count: int) -> list[int]:
+    """Which of `count` tokens this rank has, row by row: "ring", "zigzag", "striped", "ulysses"."""
+    return _core.shard_tokens(layout, count, _ranks(), dist.get_rank(_group))
+
+
+def options(layout: str, count: int) -> Options:
+    """What attend takes of it: the variant, and the most rows that a rank has."""
+    ranks = _ranks()
+    most = max(len(_core.shard_tokens(layout, count, ranks, rank)) for rank in range(ranks))
+    return {"variant": f"ring layout={layout} ranks={ranks} tokens={count}", "max_q": most, "max_k": most}

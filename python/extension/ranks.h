@@ -1,0 +1,12 @@
+// The rank that this process is, for calls of variants that span ranks.
+#pragma once
+#include "extension/borrow.h"
+
+namespace attune {
+
+void* communicator();  // null: nobody connected
+PyObject* connect(PyObject*, PyObject* given);       // rank, ranks, start(transfers), finish(ticket, seconds)
+PyObject* disconnect(PyObject*, PyObject*);
+PyObject* shard_tokens(PyObject*, PyObject* given);  // layout, tokens, ranks, rank
+
+}  // namespace attune

@@ -1,0 +1,75 @@
+"""attune.torch.distributed: two processes with gloo compute what one would, both passes."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import unittest
+
+try:
+    import torch
+    import torch.distributed as dist
+    import torch.multiprocessing as multiprocessing
+except ImportError:
+    raise unittest.SkipTest("PyTorch is not here")
+if not (dist.is_available() and dist.is_gloo_available()):
+    raise unittest.SkipTest("gloo is not here")
+
+import attune
+import attune.torch as at
+import attune.torch.distributed as ranks
+
+TOKENS = 21
+
+
+def rank_of_two(rank: int, store: str, errors) -> None:
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+    try:
+        torch.manual_seed(4)
+        q, k, v, d = (torch.randn(1, TOKENS, 2, 16) for _ in range(4))
+        whole = [t.clone().requires_grad_() for t in (q, k, v)]
+        wanted = at.attend(*whole, causal=True)
+        gradients = torch.autograd.grad(wanted, whole, d)
+        ranks.connect()
+        for layout in ("zigzag", "striped"):
+            rows = ranks.tokens(layout, TOKENS)
+            mine = [t[:, rows].requires_grad_() for t in (q, k, v)]
+            out = at.attend(*mine, causal=True, **ranks.options(layout, TOKENS))
+            torch.testing.assert_close(out, wanted[:, rows], rtol=1e-4, atol=1e-5)
+            for g, t in zip(torch.autograd.grad(out, mine, d[:, rows].contiguous()), gradients):
+                torch.testing.assert_close(g, t[:, rows], rtol=1e-4, atol=1e-5)
+        ranks.disconnect()
+    except BaseException as error:
+        errors.put(f"rank {rank}: {error!r}")
+        raise
+    finally:
+        dist.destroy_process_group()
+
+
+class Distributed(unittest.TestCase):
+    def test_two_ranks_compute_what_one_would(self):
+        context = multiprocessing.get_context("spawn")
+        errors = context.SimpleQueue()
+        with tempfile.TemporaryDirectory() as folder:
+            processes = [context.Process(target=rank_of_two, args=(n, os.path.join(folder, "store"), errors))
+                         for n in range(2)]
+            for process in processes:
+                process.start()
+            for process in processes:
+                process.join(120)
+                if process.is_alive():
+                    process.kill()
+            self.assertEqual([p.exitcode for p in processes], [0, 0], None if errors.empty() else errors.get())
+
+    def test_who_is_not_connected_is_told(self):
+        with self.assertRaisesRegex(attune.Error, "not initialised"):
+            ranks.connect()
+        with self.assertRaisesRegex(attune.Error, "no group"):
+            ranks.tokens("ring", 8)
+        q = torch.randn(1, 4, 2, 16)
+        with self.assertRaisesRegex(attune.Error, "communicator"):
+            at.attend(q, q, q, variant="ring layout=ring ranks=2 tokens=8")
+
+
+if __name__ == "__main__":
+    unittest.main()
