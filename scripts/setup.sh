@@ -97,6 +97,10 @@ rapidcheck.h librapidcheck-dev"
   if [ "$purpose" != build ] && have python3 && ! python_headers; then packages+=(python3-dev); fi
   # For the tests of the MPI plug-in, which is built where MPI is.
   if [ "$purpose" != build ] && ! { have mpirun && have mpicc; }; then packages+=(openmpi-bin libopenmpi-dev); fi
+  # For the tests of reports in a browser. Ubuntu's package is a stub for one that does not run in a container.
+  if [ "$purpose" != build ] && ! have chromium && grep -q '^ID=debian' /etc/os-release 2> /dev/null; then
+    packages+=(chromium)
+  fi
   apt_install "${packages[@]}" || true
   if [ "$purpose" = fuzz ] && ! can_fuzz "$folder"; then
     have clang++ || apt_install clang || true

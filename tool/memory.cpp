@@ -128,6 +128,13 @@ double total(const std::vector<Piece>& pieces) {
   return all;
 }
 
+// What one backend needs beside the tensors, which are the same for all.
+struct Way {
+  std::string_view backend{};
+  double workspace = 0;
+  int64_t longest = 0;  // keys that fit with it
+};
+
 struct Answer {
   Plan plan{};
   std::vector<Piece> pieces{};
@@ -135,6 +142,7 @@ struct Answer {
   int64_t longest = 0;       // keys; 0: not even one fits, or not known
   bool taken = false;        // really allocated on the GPU
   std::string does_not_fit{};
+  std::vector<Way> ways{};   // every backend that takes the problem
 };
 
 // Keys, and queries where there were as many: the most that fit in `room` bytes. Plans are pure, so this asks many.
@@ -219,6 +227,11 @@ json as_json(const Answer& a) {
             {"megabytes_a_token", megabytes_a_token(a)},
             {"score_matrix_bytes", uint64_t(score_bytes(p))},
             {"longest", a.device_bytes ? json(a.longest) : json(nullptr)}};
+  json ways = json::array();
+  for (const Way& w : a.ways)
+    ways.push_back({{"backend", w.backend}, {"workspace_bytes", uint64_t(w.workspace)},
+                    {"longest", a.device_bytes ? json(w.longest) : json(nullptr)}});
+  j["backends"] = ways;
   if (!a.does_not_fit.empty()) j["error"] = a.does_not_fit;
   return j;
 }
@@ -237,6 +250,10 @@ void print(const Answer& a) {
   row("not stored", fmt::format("{} of scores in f32", bytes_text(score_bytes(p))));
   if (a.device_bytes)
     row("longest", fmt::format("{} keys fit in {}", a.longest, bytes_text(a.device_bytes)));
+  if (a.ways.size() > 1) fmt::print("by backend\n");
+  for (size_t n = 0; n < a.ways.size() && a.ways.size() > 1; ++n)
+    row(a.ways[n].backend, fmt::format("{} of workspace{}", bytes_text(a.ways[n].workspace),
+                                       a.device_bytes ? fmt::format(", {} keys at most", a.ways[n].longest) : ""));
 }
 
 void print(const attune_memory& m, bool gpu, bool taken) {
@@ -272,6 +289,14 @@ Status answer(const Asked& asked, const Device& device, double device_bytes, Ans
   out.pieces = pieces_of(problem);
   out.device_bytes = device_bytes;
   if (device_bytes > 0) out.longest = longest_of(planner, problem, device_bytes);
+  for (const Backend* b : backends()) {
+    if (b->only_by_name || !asked.backend.empty()) continue;
+    const Planner one{.device = device, .rules = {}, .forced = b->name};
+    Plan plan;
+    if (!one.plan(problem, plan).ok()) continue;
+    out.ways.push_back({b->name, double(plan.workspace_bytes),
+                        device_bytes > 0 ? longest_of(one, problem, device_bytes) : 0});
+  }
   return Status::good();
 }
 

@@ -89,6 +89,18 @@ TEST(Memory, the_longest_context_fits_and_one_more_does_not) {
   EXPECT_GT(total(longest + 1), room);
 }
 
+TEST(Memory, every_backend_that_takes_the_problem_has_its_workspace_and_longest_context) {
+  const Ran r = attune_says({"memory", "forward f32 b1 h8 q1024 k1024 d64 causal", "--json"});
+  ASSERT_EQ(r.code, 0) << r.err;
+  const auto j = nlohmann::json::parse(r.out);
+  ASSERT_GE(j["backends"].size(), 2u);
+  EXPECT_EQ(j["backends"][0]["backend"], "cpu_forward");
+  EXPECT_EQ(j["backends"][0]["workspace_bytes"], j["workspace_bytes"]);
+  EXPECT_EQ(j["backends"][0]["longest"], j["longest"]);
+  EXPECT_EQ(j["backends"][1]["backend"], "cpu_standard");  // which stores the scores, so that less fits
+  EXPECT_LT(j["backends"][1]["longest"], j["longest"]);
+}
+
 TEST(Memory, without_a_problem_the_device_alone) {
   const Ran r = attune_says({"memory"});
   EXPECT_EQ(r.code, 0) << r.err;

@@ -152,6 +152,7 @@ TEST(Report, tuned_threshold_is_a_line_before_the_first_length_it_holds_for) {
   EXPECT_EQ(map.lines[0].column, 1u);  // 1K
   EXPECT_TRUE(has(map.lines[0].label, "cpu_forward from 700 keys on (mine.tsv:4)")) << map.lines[0].label;
   EXPECT_EQ(count(to_html(r), "<g class=\"threshold\">"), 1);
+  EXPECT_EQ(section(r, "against").figures[0].table.rows.at(0).back().text, "700");
 }
 
 TEST(Report, advice_names_the_fastest_and_where_another_is) {
@@ -461,7 +462,8 @@ TEST(Command, writes_both_files_and_says_so) {
 TEST(Command, files_beside_the_records_are_read_and_a_wrong_one_is_named) {
   const std::string in = written(typical(), "records.jsonl"), out = temporary("r.html");
   std::ofstream(temporary("mine.tsv")) << "attune-tuned 1\ndevice\tTest CPU\nmeasured\ttoday\n"
-                                          "rule\tforward\tf32\td64\tcausal\theads 1-*\tlen 1024\tcpu_forward\n";
+                                          "rule\tforward\tf32\td64\tcausal\theads 1-*\tlen 1024\tcpu_forward\n"
+                                          "rule\tforward\tbf16\td64\tcausal\theads 1-*\tlen 1\tsm999_forward\n";
   std::ofstream(temporary("prices.tsv"))
       << "attune-prices 1\noffer\ta cloud\t*\t3.60 an hour\tby the second\tminimum 0\n";
   const Ran r = attune_says({"report", in, "--out", out, "--baseline", in, "--tuned", temporary("mine.tsv"),
@@ -470,6 +472,14 @@ TEST(Command, files_beside_the_records_are_read_and_a_wrong_one_is_named) {
   const std::string html = text_of(out);
   for (const char* part : {"class=\"threshold\"", "id=\"cost\"", "id=\"regressions\"", "Against records.jsonl: 6 SAME"})
     EXPECT_TRUE(has(html, part)) << part;
+  EXPECT_TRUE(has(html, "cpu_forward from 1024 keys on (mine.tsv:4)"));
+  for (const char* rule : {"rule\tforward\tbf17\td64\tcausal\theads 1-*\tlen 1\tcpu_forward\n",
+                           "rule\tforward\tbf16\td64\tcausal\theads 1-*\tlen 1\tNo Backend\n"}) {
+    std::ofstream(temporary("bad.tsv")) << "attune-tuned 1\ndevice\tTest CPU\nmeasured\ttoday\n" << rule;
+    const Ran bad = attune_says({"report", in, "--tuned", temporary("bad.tsv")});
+    EXPECT_EQ(bad.code, 1) << rule;
+    EXPECT_TRUE(has(bad.err, "bad.tsv:4: ")) << bad.err;
+  }
   for (const char* option : {"--baseline", "--tuned", "--prices"}) {
     const Ran missing = attune_says({"report", in, option, temporary("nowhere")});
     EXPECT_EQ(missing.code, 1) << option;

@@ -78,6 +78,7 @@ Section comparison_section(const Measurements& rows, const std::vector<Rule>& ru
     figure.table = {.caption = title,
                     .head = {"problem", "times as fast", "95 % interval", "verdict"},
                     .facets = {3}};
+    if (!rules.empty()) figure.table.head.push_back("tuned from");
     for (const Measurement& row : pairs[key]) {
       const Ratio& ratio = row.record->ratio;
       figure.table.rows.push_back(
@@ -85,6 +86,10 @@ Section comparison_section(const Measurements& rows, const std::vector<Rule>& ru
            number_cell(ratio.interval.low,
                        fmt::format("{} ... {}", digits_text(ratio.interval.low), digits_text(ratio.interval.high))),
            verdict_cell(row.record->verdict)});
+      if (rules.empty()) continue;
+      std::string source;
+      const int from = row.length ? threshold(row.problem, row.record->subject, rules, source) : 0;
+      figure.table.rows.back().push_back(from ? number_cell(from, fmt::format("{}", from)) : empty_cell());
     }
     HeatMap map = map_of(pairs[key], "Times as fast as " + key.second + ": " + key.first, rules);
     lines = lines || !map.lines.empty();

@@ -2,6 +2,7 @@
 // the same files give the same report anywhere.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -9,7 +10,9 @@
 #include <iterator>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
+#include "plan/plan.h"
 #include "tool/cli.h"
 #include "tool/commands.h"
 #include "tool/report/model.h"
@@ -60,6 +63,29 @@ void run(const Asked& asked, Context& context) {
   }
 }
 
+// A tuned file whose backends this build may not have: a report of a GPU's records is made anywhere. The names are kept
+// aside while the file is checked, and put back.
+Status read_tuned_of_any_build(const std::string& text, const std::string& file, Tuned& out) {
+  std::string known;
+  std::vector<std::string> names;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    const size_t tab = line.rfind('\t');
+    if (line.starts_with("rule\t") && std::count(line.begin(), line.end(), '\t') == 7) {
+      std::string name = line.substr(tab + 1);
+      if (name.ends_with('\r')) name.pop_back();
+      if (name.empty() || name.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789_") != name.npos)
+        return read_tuned(text, file, out);  // no name of a backend: refused as ever
+      names.push_back(std::move(name));
+      line.replace(tab + 1, line.npos, backends().front()->name);
+    }
+    known += line + "\n";
+  }
+  if (Status s = read_tuned(known, file, out); !s.ok()) return s;
+  for (size_t n = 0; n < out.rules.size() && n < names.size(); ++n) out.rules[n].backend = names[n];
+  return Status::good();
+}
+
 }  // namespace
 
 Status read_sources(const SourceFiles& files, Sources& out) {
@@ -77,7 +103,7 @@ Status read_sources(const SourceFiles& files, Sources& out) {
     if (!file) return Status::no("tuned file '", files.tuned, "' cannot be read: ", std::strerror(errno ? errno : EIO));
     Tuned tuned;
     const std::string name = std::filesystem::path(files.tuned).filename();
-    if (Status status = read_tuned(text, name, tuned); !status.ok()) return status;
+    if (Status status = read_tuned_of_any_build(text, name, tuned); !status.ok()) return status;
     s.rules = std::move(tuned.rules);
   }
   if (!files.prices.empty())
