@@ -117,6 +117,10 @@ class Torch(unittest.TestCase):
             out, lse = at.attend(q, k, v, layout="bhsd", return_lse=True)
         self.assertEqual((out.shape, out.stride(), lse.shape), ((2, 4, 7, 16), (448, 16, 64, 1), (2, 4, 7)))
 
+    def test_meta_tensors_have_shapes_and_no_memory(self):
+        out = at.attend(*(torch.empty(2, 7, 4, 16, device="meta") for _ in range(3)), causal=True)
+        self.assertEqual((out.shape, out.device.type), ((2, 7, 4, 16), "meta"))
+
     def test_autocast_chooses_the_dtype(self):
         for device in DEVICES:
             q, k, v = draw((1, 4, 2, 16), (1, 4, 2, 16), (1, 4, 2, 16), device=device)
