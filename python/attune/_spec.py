@@ -32,6 +32,9 @@ VARIANT_TENSORS = 24
 _BACKWARD_HAS_NO = ("k_new", "v_new", "rotary_cos", "rotary_sin", "descale_q", "descale_k", "descale_v")
 
 
+_SAVED = {"nsa": (15, 16, 17), "adaptive": (10, 11, 12)}
+
+
 class Options(TypedDict, total=False):
     """The options of attention that most calls do not have. docs/python.md says what each is."""
 
@@ -192,7 +195,7 @@ class Spec:
     @_Lazy
     def has_lse(self) -> bool:
         """False where branches of their own softmax are added up."""
-        return not self.saved
+        return self.saved != _SAVED["nsa"]
 
     @_Lazy
     def variant_given(self) -> tuple[str, ...]:
@@ -202,7 +205,7 @@ class Spec:
     def saved(self) -> tuple[int, ...]:
         """Numbers of the tensors that a forward of the variant keeps for its backward."""
         word, _, parameters = self.variant.partition(" ")
-        return (15, 16, 17) if word == "nsa" and "only=" not in parameters else ()
+        return () if "only=" in parameters else _SAVED.get(word, ())
 
 
 _MOST = 4096  # specs that are kept; a program has a few

@@ -220,6 +220,24 @@ class Torch(unittest.TestCase):
                              variant_tensors=moved)
         self.assertLess(less.square().sum().item(), out.square().sum().item())
 
+    def test_content_adaptive_blocks_train_their_scorer(self):
+        q, k, v = draw((1, 32, 2, 8), (1, 40, 2, 8), (1, 40, 2, 8))
+        shapes = ((1, 8, 1, 8), (1, 1, 1, 8), (1, 8, 1, 8), (1, 1, 1, 8), (1, 4, 1, 16), (1, 1, 1, 4), (1, 1, 1, 4),
+                  (1, 1, 1, 1), (1, 1, 1, 1))
+        for causal in (False, True):
+            weights = dict(enumerate(draw(*shapes)))
+            named = dict(causal=causal, variant="adaptive block=8 density=0.5 hidden=4", variant_tensors=weights)
+            out, lse = at.attend(q, k, v, return_lse=True, **named)
+            (out.square().sum() + lse.sum()).backward()
+            self.assertTrue(all(t.grad.isfinite().all() for t in weights.values()))
+            self.assertTrue(weights[6].grad.abs().sum() > 0)
+            step, at_w2 = 1e-3, weights[6].detach()
+            moved = {**weights, 6: at_w2 - step * weights[6].grad / weights[6].grad.norm()}
+            with torch.no_grad():
+                less, less_lse = at.attend(q, k, v, return_lse=True, **{**named, "variant_tensors": moved})
+            fell = (out.square().sum() + lse.sum() - less.square().sum() - less_lse.sum()).item()
+            self.assertAlmostEqual(fell / step / weights[6].grad.norm().item(), 1, delta=0.05)
+
     def test_a_block_list_hides_what_it_does_not_list(self):
         q, k, v = draw((1, 16, 2, 8), (1, 16, 2, 8), (1, 16, 2, 8))
         begin = torch.tensor([[[0, 1, 3]]], dtype=torch.int32)
