@@ -41,10 +41,10 @@ class Transformers(unittest.TestCase):
     def setUpClass(cls):
         attune.transformers.register()
 
-    def pair(self, config, device="cpu", dtype=torch.float32):
-        """The same weights with "sdpa" and with "attune"."""
+    def pair(self, config, device="cpu", dtype=torch.float32, other="sdpa"):
+        """The same weights with another implementation and with "attune"."""
         torch.manual_seed(2)
-        theirs = transformers.AutoModelForCausalLM.from_config(copy.deepcopy(config), attn_implementation="sdpa")
+        theirs = transformers.AutoModelForCausalLM.from_config(copy.deepcopy(config), attn_implementation=other)
         ours = transformers.AutoModelForCausalLM.from_config(copy.deepcopy(config), attn_implementation="attune")
         ours.load_state_dict(theirs.state_dict())
         return theirs.to(device, dtype).eval(), ours.to(device, dtype).eval()
@@ -62,6 +62,24 @@ class Transformers(unittest.TestCase):
                             wanted, got = (m(tokens, attention_mask=attention_mask).logits for m in (theirs, ours))
                         shown = mask.bool() if attention_mask is not None else slice(None)
                         torch.testing.assert_close(got[shown], wanted[shown], rtol=1e-4, atol=1e-4)
+
+    def test_softcap_and_sinks_are_those_of_eager(self):
+        shape = dict(vocab_size=64, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
+                     num_key_value_heads=2, head_dim=16, max_position_embeddings=256, sliding_window=5,
+                     pad_token_id=0, bos_token_id=1, eos_token_id=None)
+        for config in (transformers.Gemma2Config(attn_logit_softcapping=2.0, query_pre_attn_scalar=16, **shape),
+                       transformers.GptOssConfig(num_local_experts=2, num_experts_per_tok=1, **shape)):
+            with self.subTest(model=config.model_type):
+                theirs, ours = self.pair(config, other="eager")
+                with torch.no_grad():
+                    for model in (theirs, ours):  # random sinks, the same for both
+                        torch.manual_seed(5)
+                        for name, parameter in model.named_parameters():
+                            if name.endswith("sinks"):
+                                parameter.copy_(torch.randn_like(parameter))
+                    tokens = torch.randint(1, 64, (2, 12))
+                    wanted, got = (m(tokens).logits for m in (theirs, ours))
+                torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-4)
 
     def test_greedy_tokens_are_those_of_sdpa_with_dynamic_and_static_caches(self):
         for device in DEVICES:
@@ -86,7 +104,7 @@ class Transformers(unittest.TestCase):
                     model.train()
                     optimizer = torch.optim.AdamW(model.parameters(), 3e-3)
                     losses.append([])
-                    for _ in range(10):
+                    for _ in range(50):
                         tokens = torch.randint(1, 64, (2, 16)).cumsum(1) % 64
                         loss = model(tokens, labels=tokens).loss
                         optimizer.zero_grad()
