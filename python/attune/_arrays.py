@@ -13,8 +13,8 @@ def empty(like: Any, shape: tuple[int, ...], dtype: str | None = None) -> Any:
     """An array where `like` is, of its dtype or the one that is named."""
     name = type(like).__module__.partition(".")[0]
     framework = sys.modules.get(name)
-    if isinstance(like, getattr(sys.modules.get("torch"), "Tensor", ())):
-        torch = sys.modules["torch"]
+    torch = sys.modules.get("torch")
+    if torch and isinstance(like, torch.Tensor):
         return torch.empty(shape, dtype=getattr(torch, dtype) if dtype else like.dtype, device=like.device)
     if name == "numpy" and framework:
         return framework.empty(shape, dtype=dtype or like.dtype)

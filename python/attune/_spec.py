@@ -227,8 +227,9 @@ def spec_of(**fields: Any) -> Spec:
 def from_text(text: str) -> Spec:
     found = _specs.get(text)
     if found is None:
-        fields = json.loads(text)
-        found = _keep(text, Spec(**{name: tuple(f) if isinstance(f, list) else f for name, f in fields.items()}))
+        fields: dict[str, Any] = json.loads(text)
+        lists: dict[str, Any] = {name: tuple(f) for name, f in fields.items() if isinstance(f, list)}
+        found = _keep(text, Spec(**{**fields, **lists}))
     return found
 
 
@@ -241,7 +242,7 @@ def _keep(key: Any, made: Spec) -> Spec:
 
 # torch.compile takes the answers of these as constants: torch.compiler.assume_constant_result, without importing torch.
 for _function in (spec, spec_of):
-    _function._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    setattr(_function, "_dynamo_marked_constant", True)
 
 
 @dataclasses.dataclass

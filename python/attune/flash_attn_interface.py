@@ -36,7 +36,7 @@ def _beside(q: Tensor, k: Tensor, v: Tensor, qv: Tensor | None) -> tuple[Tensor,
 
 
 def _descale(q: Tensor, q_descale: Tensor | None, k_descale: Tensor | None,
-             v_descale: Tensor | None) -> dict[str, Tensor | None]:
+             v_descale: Tensor | None) -> dict[str, Any]:
     if q.dtype != torch.float8_e4m3fn:
         _refuse(q_descale=q_descale, k_descale=k_descale, v_descale=v_descale)
         return {}

@@ -25,7 +25,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, softmax_scale: float | None, c
               window_size: Sequence[int | None], softcap: float = 0.0, alibi_slopes: Tensor | None = None,
               dropout_p: float = 0.0, deterministic: bool = False, max_q: int = 0, max_k: int = 0,
               seed: Tensor | None = None, rotary_interleaved: bool = True, attention_chunk: int = 0,
-              **tensors: Tensor | None) -> tuple[Tensor, Tensor]:
+              **tensors: Any) -> tuple[Tensor, Tensor]:
     """(out, lse) of attend() with these; `tensors` by the names of attune's roles."""
     if v.shape[-1] > _WIDEST and dropout_p == 0:
         # Columns of v do not know of each other. An append writes the same keys again.
@@ -60,7 +60,7 @@ def _rows(t: Tensor) -> Tensor:
 _WIDEST = 256  # dims of values that every backend serves
 
 
-def _columns(tensors: dict[str, Tensor | None], at: int) -> dict[str, Tensor | None]:
+def _columns(tensors: dict[str, Any], at: int) -> dict[str, Any]:
     new = tensors.get("v_new")
     return tensors if new is None else {**tensors, "v_new": new[..., at:at + _WIDEST]}
 

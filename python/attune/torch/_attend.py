@@ -65,7 +65,7 @@ class _AttendOut(torch.autograd.Function):
         ctx.save_for_backward(q, k, v, out, lse)
         return out
 
-    backward = _Attend.backward
+    backward = _Attend.backward  # type: ignore[assignment]
 
 
 # Function.apply without what it does for functorch, whose transforms go by the operators: a third of its time.

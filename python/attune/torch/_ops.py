@@ -26,7 +26,7 @@ def empty_out(q: Tensor, v: Tensor) -> Tensor:
     """As q lies in memory, so that heads and rows keep their order."""
     if q.size(-1) == v.size(-1):
         return torch.empty_like(q)
-    order = sorted(range(q.dim() - 1), key=lambda n: -q.stride(n))
+    order = sorted(range(q.dim() - 1), key=q.stride, reverse=True)
     shape = [q.shape[n] for n in order] + [v.shape[-1]]
     back = [order.index(n) for n in range(q.dim() - 1)] + [q.dim() - 1]
     return torch.empty(shape, dtype=q.dtype, device=q.device).permute(back)

@@ -228,8 +228,9 @@ def _measure(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None
         if needs_grad:
             torch.autograd.grad(out, (q, k, v), torch.ones_like(out))
 
-    def ours(*a: Any, **named: Any) -> Tensor:
-        return _attune_sdpa(*a, named["scale"], named["enable_gqa"])
+    def ours(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float, causal: bool,
+             **named: Any) -> Tensor:
+        return _attune_sdpa(q, k, v, mask, dropout, causal, named["scale"], named["enable_gqa"])
 
     with torch.random.fork_rng(devices), torch.set_grad_enabled(needs_grad):
         try:
