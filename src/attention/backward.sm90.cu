@@ -120,17 +120,17 @@ sm90::WideRows wide(const Tensor& t) {
   return {static_cast<float*>(t.data), t.stride.batch, t.stride.seq, t.stride.head};
 }
 
-// Or rows that no sequence has.
-bool lengths_in_tensors(const Problem& p, const Args& a) {
+// Lengths are in tensors, there are rows that no sequence has, or a gradient of keys is not wanted.
+bool beyond_plain(const Problem& p, const Args& a) {
   const auto given = [&](Role r) { return a.given(r); };
   return p.keys == KeySource::ragged || a[Role::q].extent.seq > p.len_q || a[Role::k].extent.seq > p.len_k ||
-         std::any_of(std::begin(kLengths), std::end(kLengths), given);
+         !given(Role::dk) || !given(Role::dv) || std::any_of(std::begin(kLengths), std::end(kLengths), given);
 }
 
 class Run {
  public:
   Run(const Plan& plan, const Args& a, Workspace ws, Stream stream)
-      : p_(plan.problem), a_(a), lengths_(lengths_in_tensors(p_, a)), in_order_(ordered(p_) && a.given(Role::dq)),
+      : p_(plan.problem), a_(a), lengths_(beyond_plain(p_, a)), in_order_(ordered(p_) && a.given(Role::dq)),
         kernel_(kernel_of(p_, lengths_, in_order_)), room_(carve(ws, p_, kernel_)),
         place_{a[Role::q].device_index, plan.device.arch}, stream_(stream) {
     ends_ = {.problem = p_, .args = dense(a), .uniform = !lengths_, .rows = room_.stats,
@@ -187,9 +187,8 @@ class Run {
                                              .padded = ends_.padded,
                                              .dq = ends_.dq,
                                              .rows_of_dq = !ends_.dq ? 0 : lengths_ ? p_.len_q : all.rows,
-                                             .turns = ends_.turns,
-                                             .has_dk = a_.given(Role::dk),
-                                             .has_dv = a_.given(Role::dv)};
+                                             .turns = ends_.turns};
+    x.has_dk = a_.given(Role::dk), x.has_dv = a_.given(Role::dv);
     x.rows_q = q.extent.seq, x.rows_k = k.extent.seq;
     x.wide_dk = wide(a_[Role::dk]), x.wide_dv = wide(a_[Role::dv]);
     x.dim_qk = p_.dim_qk, x.dim_v = p_.dim_v, x.accumulate = ends_.running, x.cleared = lengths_;

@@ -41,7 +41,6 @@ struct BackwardParams {
   float* dq;                // [batch][head][padded / 16][kWide / 8] fragments of 16 x 8: sums
   int rows_of_dq;           // those of a sequence that it has at most: 0 where it is not wanted
   int* turns;               // of a fixed order: [0] blocks begun, [1 + padded row / 32] blocks that added to the tile
-  bool has_dk, has_dv;
 };
 
 struct TabledParams : BackwardParams {
@@ -52,6 +51,7 @@ struct TabledParams : BackwardParams {
   int rows_q, rows_k;       // of the tensors
   WideRows wide_dk, wide_dv;
   int dim_qk, dim_v;
+  bool has_dk, has_dv;      // wanted; a kernel without a table stores both
   bool accumulate;          // dK and dV are added to what is there, in f32
   bool cleared;             // dK and dV are 0 where nobody sees a key
   // Of kernels with lists: by key block, whose size is kTileK.
@@ -67,7 +67,7 @@ struct TabledParams : BackwardParams {
 // Statistics of a row are its log-sum-exp in base 2, +inf where it sees nothing, and delta * kept.
 // Apart: the warpgroups need not be in step. dQ of a query tile is multiplied a step later and added from registers, dV
 // is issued before dS is there.
-// Tabled: lengths are in tensors, or gradients in f32. Options: those that change scores; then there is a table too.
+// Tabled: lengths are in tensors, gradients in f32, or not all wanted. Options: those that change scores; then there is a table too.
 // Ordered: blocks add to a query tile of dQ from its last keys on, one after the other; a thread of its own waits for
 // that. Listed: query tiles come from lists by key block; then there is a table too.
 template <class Number, int Dim, int TileQ, bool Apart, bool Tabled = false, bool Ordered = false,

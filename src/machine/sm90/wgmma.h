@@ -28,6 +28,9 @@ __device__ inline void pin(float (&d)[N]) {
   for (int n = 0; n < N; ++n) asm volatile("" : "+f"(d[n])::"memory");
 }
 
+// What follows from this is computed by every thread, not once for the warp: ptxas then places products otherwise.
+__device__ inline void own_register(int& x) { asm volatile("" : "+r"(x)); }
+
 // What is in these registers is not needed: before products that begin anew, else the compiler keeps it.
 template <int N>
 __device__ inline void forget(float (&d)[N]) {
