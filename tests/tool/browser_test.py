@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """The report in a real browser: no error, no request, plots that speak, tables that sort and filter; served, it follows
 a growing file. browser_test.py ATTUNE; exit code 77 where no Chromium is."""
+import http.client
 import json
 import pathlib
 import re
@@ -191,6 +192,23 @@ class Served(unittest.TestCase):
             self.assertEqual([e for e in page.errors if "500" not in e], [])
         finally:
             page.close()
+
+    def test_it_answers_what_there_is_and_only_under_its_own_name(self):
+        self.file.write_text(typical())
+        port = int(re.search(r":(\d+)/", self.start())[1])
+
+        def answer(path, host=None):
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+            connection.request("GET", path, headers={"Host": host or f"localhost:{port}"})
+            got = connection.getresponse()
+            text = got.read().decode()
+            connection.close()
+            return got.status, text
+
+        self.assertIn("# Attention, measured", answer("/report.md")[1])
+        self.assertEqual(answer("/rows.csv")[1].count("\r\n"), 11)
+        self.assertEqual(answer("/../etc/passwd")[0], 404)
+        self.assertEqual(answer("/", "evil.example")[0], 403)
 
     def test_ctrl_c_ends_it_well(self):
         self.start()
