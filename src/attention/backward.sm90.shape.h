@@ -68,8 +68,8 @@ struct TabledParams : BackwardParams {
 // Apart: the warpgroups need not be in step. dQ of a query tile is multiplied a step later and added from registers, dV
 // is issued before dS is there.
 // Tabled: lengths are in tensors, gradients in f32 or not all wanted. Options: those that change scores; then there is
-// a table too. Ordered: blocks add to a query tile of dQ from its last keys on, one after the other; a thread of its own
-// waits for that. Listed: query tiles come from lists by key block; then there is a table too.
+// a table too. Ordered: blocks add to a query tile of dQ from its last keys on, one after the other; a thread of its
+// own waits for that. Listed: query tiles come from lists by key block; then there is a table too.
 template <class Number, int Dim, int TileQ, bool Apart, bool Tabled = false, bool Ordered = false,
           bool Options = false, bool Listed = false>
 struct BackwardShape {
