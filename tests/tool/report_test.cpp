@@ -406,6 +406,16 @@ std::vector<Record> hostile() {
   return records;
 }
 
+TEST(Html, extreme_numbers_stay_numbers_that_sort) {
+  auto records = typical();
+  for (Record& r : records) r.flops = r.gflops = 1e308, r.bytes = 1e-308, r.copy_gbs = 1, r.watts = 1e308, r.mhz = 1;
+  const std::vector<Offer> offers = {{.name = "a cloud", .device = "*", .usd_an_hour = 1e-9}};
+  const std::string html = to_html(make_report({.records = records, .offers = offers}));
+  EXPECT_EQ(unbalanced(html), "");
+  for (const char* bad : {"=\"inf\"", "=\"-inf\"", "=\"nan\"", "=\"-nan\"", "Mnan", "Lnan", "Linf", " nan", ",nan"})
+    EXPECT_FALSE(has(html, bad)) << bad;
+}
+
 TEST(Html, hostile_records_stay_text) {
   const std::string html = to_html(report_of(hostile()));
   EXPECT_EQ(unbalanced(html), "");

@@ -2,6 +2,8 @@
 // and the script that are written here, by their hashes, and nothing else; served, also a question to its own origin.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "tool/report/digest.h"
 #include "tool/report/model.h"
 #include "tool/report/script.h"
@@ -31,7 +33,7 @@ std::string sort_value(const TableCell& cell) {
   const size_t end = cell.text.find_first_not_of("0123456789.");
   const std::string_view unit = std::string_view(cell.text).substr(std::min(end, cell.text.size()));
   if (end != 0 && (unit.empty() || unit == "x" || unit == " %")) return "";
-  return fmt::format(" data-v=\"{:.7g}\"", cell.sort);
+  return fmt::format(" data-v=\"{:.7g}\"", std::clamp(cell.sort, -1e308, 1e308));  // no number of JavaScript is "inf"
 }
 
 // A table ends its cells and rows without end tags, as HTML allows: a sixth of a large page.

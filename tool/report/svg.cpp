@@ -93,7 +93,9 @@ std::string legend(const Chart& chart, double& bottom) {
 Scale range(const Chart& chart, bool vertical) {
   double low = INFINITY, high = -INFINITY;
   const auto take = [&](double v) {
-    if (std::isfinite(v) && v > 0) low = std::min(low, v), high = std::max(high, v);
+    if (!std::isfinite(v) || v <= 0) return;
+    v = std::clamp(v, 1e-300, 1e300);  // so that the air around it is a number too
+    low = std::min(low, v), high = std::max(high, v);
   };
   for (const Series& s : chart.series)
     for (const Point& p : s.points) {
@@ -134,7 +136,8 @@ double Scale::at(double value) const {
   if (!(value >= low)) value = low;  // also what is not a number
   if (value > high) value = high;
   if (high <= low) return (from + to) / 2;
-  const double share = log ? std::log(value / low) / std::log(high / low) : (value - low) / (high - low);
+  const double share = log ? (std::log(value) - std::log(low)) / (std::log(high) - std::log(low))
+                           : (value - low) / (high - low);
   return from + share * (to - from);
 }
 
