@@ -53,13 +53,18 @@ json as_json(const Changes& changes, const CompareSettings& settings) {
   return j;
 }
 
-// What to compare with; empty where --save alone is asked for.
-Status before_path(const Asked& asked, std::string& out) {
+// One question at least: two files, or one with a name to compare it with or to store it under.
+Status is_asked(const Asked& asked) {
   if (asked.files.size() > 2 || (asked.files.size() == 2 && !asked.baseline.empty()))
     return Status::no("it takes the records before and after, or those after with --baseline NAME");
-  if (asked.files.size() == 2) return out = asked.files[0], Status::good();
-  if (!asked.baseline.empty()) return baseline_path(asked.baseline, out);
-  return asked.save.empty() ? Status::no("one file alone needs --baseline NAME or --save NAME") : Status::good();
+  if (asked.files.size() == 1 && asked.baseline.empty() && asked.save.empty())
+    return Status::no("one file alone needs --baseline NAME or --save NAME");
+  return Status::good();
+}
+
+Status records_of(const std::string& path, std::vector<Record>& out) {
+  if (Status s = read_records(path, out); !s.ok()) return s;
+  return out.empty() ? Status::no(path, " holds no record") : Status::good();
 }
 
 void save(const Asked& asked, Context& context) {
@@ -71,19 +76,15 @@ void save(const Asked& asked, Context& context) {
 
 void run(Asked& asked, Context& context) {
   asked.settings.margin = asked.margin_percent / 100;
-  std::string first;
-  if (const Status s = before_path(asked, first); !s.ok())
-    return fail(context, asked.baseline.empty() || asked.files.size() != 1 ? kUsage : kFailed,
-                join("attune compare: ", s.message));
+  if (const Status s = is_asked(asked); !s.ok()) return fail(context, kUsage, join("attune compare: ", s.message));
   const std::string& second = asked.files.back();
+  std::string first = asked.files[0];
   std::vector<Record> before, after;
-  for (const auto& [path, to] : {std::pair(first, &before), {second, &after}}) {
-    if (path.empty()) continue;
-    if (const Status s = read_records(path, *to); !s.ok())
-      return fail(context, kFailed, join("attune compare: ", s.message));
-    if (to->empty()) return fail(context, kFailed, join("attune compare: ", path, " holds no record"));
-  }
-  if (first.empty()) return save(asked, context);
+  Status s = records_of(second, after);
+  if (s.ok() && !asked.baseline.empty()) s = read_baseline(asked.baseline, before, first);
+  else if (s.ok() && asked.files.size() == 2) s = records_of(first, before);
+  if (!s.ok()) return fail(context, kFailed, join("attune compare: ", s.message));
+  if (asked.files.size() == 1 && asked.baseline.empty()) return save(asked, context);
   const Changes changes = compare(before, after, asked.settings);
   if (!written(asked.markdown, to_markdown(changes), context)) return;
   if (!written(asked.junit, to_junit(changes, asked.settings), context)) return;

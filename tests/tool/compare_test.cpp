@@ -273,6 +273,16 @@ TEST(CompareCommand, a_baseline_is_stored_by_name_and_replaced_only_without_a_re
   EXPECT_EQ(attune_says({"compare", written("none.jsonl", {}), "--save", "release"}).code, 1);
 }
 
+TEST(CompareCommand, a_baseline_of_the_store_is_found_too) {
+  const std::string quick = written("quick.jsonl", {steady(1000)}), slow = written("slow.jsonl", {steady(1100)});
+  const std::vector<std::string> store = {"ATTUNE_STORE=" + temporary("compare.db")};
+  if (const Ran r = attune_says({"store", quick, "--baseline", "main"}, store); r.code) GTEST_SKIP() << r.err;
+  EXPECT_EQ(attune_says({"compare", quick, "--baseline", "main"}, store).code, 0);
+  const Ran r = attune_says({"compare", slow, "--baseline", "main"}, store);
+  EXPECT_EQ(r.code, 1);
+  EXPECT_EQ(r.err, "attune compare: 1 of 1 rows are regressions\n");
+}
+
 TEST(CompareCommand, sets_without_a_common_row_fail) {
   const Ran r = attune_says({"compare", written("a.jsonl", {steady(1000)}), written("b.jsonl", {steady(1000, 64)}),
                              "--missing-is-fine"});

@@ -1,10 +1,10 @@
 #include "tool/compare/baseline.h"
 
 #include <filesystem>
-#include <vector>
 
 #include "plan/tuned.h"
 #include "tool/files.h"
+#include "tool/measure/store.h"
 
 namespace attune {
 namespace {
@@ -22,16 +22,23 @@ std::string user() { return user_tuned_folder().empty() ? "" : user_tuned_folder
 
 }  // namespace
 
-Status baseline_path(const std::string& name, std::string& out) {
+Status read_baseline(const std::string& name, std::vector<Record>& out, std::string& where) {
   if (Status s = is_name(name); !s.ok()) return s;
   std::string tried;
   for (const std::string& folder : {project(), user()}) {
     if (folder.empty()) continue;
-    out = folder + "/" + name + ".jsonl";
-    if (fs::exists(out)) return Status::good();
-    tried += (tried.empty() ? "" : " nor ") + out;
+    where = folder + "/" + name + ".jsonl";
+    if (fs::exists(where)) return read_records(where, out);
+    tried += (tried.empty() ? "" : " nor ") + where;
   }
-  return Status::no("there is no baseline '", name, "': neither ", tried, "; --save stores one");
+  where = default_store();
+  Status s = Status::no("nothing says where a store is");
+  Store store;
+  if (!where.empty()) s = store.open(where, false);
+  if (s.ok()) s = store.baseline(name, out);
+  if (s.ok()) return s;
+  return Status::no("there is no baseline '", name, "': neither ", tried, ", nor in the store (", s.message,
+                    "); --save stores one");
 }
 
 Status save_baseline(const std::string& name, const std::string& records, std::string& path) {

@@ -1,13 +1,13 @@
 // Baselines by name: files of records in .attune/baselines of the current folder where there is an .attune, else in the
-// user's configuration. A name that nobody stored is a failure, never the first run.
+// user's configuration; what `attune store` named is found too. A name that nobody stored is a failure, never the first
+// run.
 #pragma once
-#include <string>
-
-#include "core/status.h"
+#include "tool/measure/record.h"
 
 namespace attune {
 
-Status baseline_path(const std::string& name, std::string& out);  // of one that is there
+// `where`: the file or the store that it was found in.
+Status read_baseline(const std::string& name, std::vector<Record>& out, std::string& where);
 Status save_baseline(const std::string& name, const std::string& records, std::string& path);
 
 }  // namespace attune
