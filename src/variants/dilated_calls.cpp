@@ -67,7 +67,8 @@ bool Run::take(const HeadSet& next, const Picked& next_q, const Picked& next_k) 
   const int more_kv = next.head_kv - (set.head_kv + int(before) * heads_kv);
   const bool alike = same(set, next) && next_q.count == q.count && next_k.count == k.count &&
                      next_k.first - (k.first + before * rows) == more_rows;
-  if (!alike || (count > 1 && (more_rows != rows || more_q != heads_q || more_kv != heads_kv))) return false;
+  const bool back = more_rows < 0 || more_q < 0 || more_kv < 0;  // some kernels take no negative stride
+  if (!alike || back || (count > 1 && (more_rows != rows || more_q != heads_q || more_kv != heads_kv))) return false;
   rows = more_rows, heads_q = more_q, heads_kv = more_kv;
   return ++count, true;
 }

@@ -63,6 +63,13 @@ void gather(const DilatedCall& call, const Problem& p, const Tensor& q, const Te
         }
 }
 
+// Some kernels take no negative stride: whatever the layout, no axis of a view goes back.
+void expect_forward(const ViewOf& view, const std::string& where) {
+  for (const ViewAxis& axis : {view.along_batch, view.along_head})
+    EXPECT_TRUE(axis.batches >= 0 && axis.rows >= 0 && axis.heads >= 0)
+        << where << ": " << axis.batches << ", " << axis.rows << ", " << axis.heads;
+}
+
 constexpr Size kSizes[] = {{1, 1, 1, 1},  {1, 4, 1, 30}, {3, 5, 1, 23}, {2, 2, 3, 25},
                            {1, 2, 4, 31}, {2, 3, 2, 17}, {1, 12, 1, 26}};
 constexpr std::string_view kBranches[] = {"rates=1,2 segments=8,16", "rates=1,2,3 segments=5,11,40",
@@ -85,6 +92,7 @@ TEST(DilatedCalls, calls_are_the_pairs_of_the_definition_wherever_they_are_cut) 
               const Status s = each_call(d, p, z.length, first, std::min(first + chunk, z.length),
                                          [&](const DilatedCall& call) {
                 gather(call, p, q.t.t, k.t.t, got);
+                expect_forward(call.q, name(p)), expect_forward(call.k, name(p));
                 for (int b = 0; b < call.q.along_batch.count; ++b)
                   for (int h = 0; h < call.q.along_head.count; ++h)
                     gather(single(call, b, h), p, q.t.t, k.t.t, one_by_one);

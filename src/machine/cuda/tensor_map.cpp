@@ -23,9 +23,9 @@ Status mappable(std::string_view who, Role r, const Tensor& t) {
       {t.stride.batch, t.extent.batch, "batch"}, {t.stride.seq, t.extent.seq, "seq"},
       {t.stride.head, t.extent.head, "head"}};
   for (const auto& [step, extent, axis] : axes)
-    if (step == 0 && extent > 1)
-      return Status::no(who, ": ", name(r), " has a ", axis, " stride of 0 over an extent of ", extent,
-                        ", and a tensor map has none over more than 1");
+    if (step <= 0 && extent > 1)
+      return Status::no(who, ": ", name(r), " has a ", axis, " stride of ", step, " over an extent of ", extent,
+                        ", and a tensor map takes only positive ones");
   return Status::good();
 }
 
