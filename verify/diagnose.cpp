@@ -140,6 +140,7 @@ struct Reader {
     if ((swapped || turned) && (p.keys != KeySource::linear || p.heads_q != p.heads_kv || s.len_q != s.len_k))
       return {};
     if (swapped && (s.q_first || s.k_first)) return {};
+    if (turned && (p.has(Option::bias) || p.mask.blocks.q)) return {};  // they have no head where a key is read
     if (r.tail != Tail::none && s.len_k % r.tile == 0) return {};
     const int group = p.heads_q / p.heads_kv, head = r.heads_modulo ? h % p.heads_kv : h / group;
     const Row q = read(a[Role::q], s.q_batch, s.q_first + i, h, swapped);
