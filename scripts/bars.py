@@ -197,6 +197,7 @@ RAGGED = ("--lengths", ",".join("%d,%d" % (n, n) for n in (64, 128, 256, 512, 10
 RATES = ["b1 h16 q16384 k16384 d128 causal", "b1 h16 q16384 k16384 d128 window1023,0",
          "b1 h16 q16384 k16384 d128 window4095,0", "b4 h32 q4096 k4096 d128 full", "b4 h32/8 q4096 k4096 d128 full",
          "b4 h32 q4096 k4096 d128 causal", "b4 h32/8 q4096 k4096 d128 causal"]
+GROUPED = ["b1 h64/8 q%d k%d d128 %s" % (n, n, m) for m in ("full", "causal") for n in (2048, 4096, 8192, 16384, 32768)]
 DILATED = "d64 causal : dilated rates=1,2,4,6,12 segments=2048,4096,8192,16384,32768"
 NSA = "d128 causal : nsa d=16 gate=sigmoid l=32 n=16 phi=mean s=64 w=512"
 DECODE = ["b1 h32/8 q1 k8192 d128 full", "b1 h32/8 q1 k131072 d128 full", "b16 h32/8 q1 k8192 d128 full",
@@ -224,6 +225,17 @@ def lists(backend, pass_name, most, blocks):
                bench("--backend", backend, lines=["%s bf16 %s full" % (pass_name, BIG)] + [
                    "%s bf16 %s full blocks%dx%dx1 | random density=%s seed=1" % (pass_name, BIG, n, n, d)
                    for n in blocks for d in ("0.5", "0.25", "0.1")]))
+
+
+def best(backend, least, mean, lines):
+    return Bar("%.2f of the faster of cuDNN and FA3 at each, %.2f in the mean" % (least, mean),
+               against_best(backend, least, mean),
+               bench("--backend", backend, "--peer", "torch:cudnn,fa3", *STATES, seconds=1.5, lines=lines))
+
+
+def beside_cudnn(backend, least, lines, *words, **named):
+    return Bar("%.2f of cuDNN" % least, against(backend, least, "torch:cudnn"),
+               bench("--backend", backend, "--peer", "torch:cudnn", *words, lines=lines, **named))
 
 
 def times(asks, limits, *more):
@@ -263,21 +275,11 @@ BARS = {
     "nsa": times("ahead of flash-linear-attention", {
         "forward bf16 b1 h64/4 q32768 k32768 " + NSA: 24000, "backward bf16 b1 h64/4 q32768 k32768 " + NSA: 90900,
         "forward bf16 b1 h64/4 q65536 k65536 " + NSA: 64400, "backward bf16 b1 h64/4 q65536 k65536 " + NSA: 189000}),
-    "hopper": Bar("d64, d128: 1.03 of the faster of cuDNN and FA3 at each, 1.10 in the mean",
-                  against_best("sm90_forward", 1.03, 1.10),
-                  bench("--backend", "sm90_forward", "--peer", "torch:cudnn,fa3", *STATES, seconds=1.5,
-                        lines=forward(64) + forward(128))),
-    "hopper_256": Bar("d256: 1.00 at each, 1.05 in the mean", against_best("sm90_forward", 1, 1.05),
-                      bench("--backend", "sm90_forward", "--peer", "torch:cudnn,fa3", *STATES, seconds=1.5,
-                            lines=forward(256))),
-    "hopper_96_192": Bar("d96, d192/128: 1.08 of cuDNN", against("sm90_forward", 1.08, "torch:cudnn"),
-                         bench("--backend", "sm90_forward", "--peer", "torch:cudnn", *STATES, seconds=1.5,
-                               lines=forward(96, (2048, 8192), heads=16) +
-                               forward(192, (2048, 8192), heads=16, value="/128"))),
-    "hopper_grouped": Bar("64/8 heads, b1: 1.10 of cuDNN", against("sm90_forward", 1.10, "torch:cudnn"),
-                          bench("--backend", "sm90_forward", "--peer", "torch:cudnn", lines=[
-                              "forward bf16 b1 h64/8 q%d k%d d128 %s" % (n, n, m)
-                              for m in ("full", "causal") for n in (2048, 4096, 8192, 16384, 32768)])),
+    "hopper": best("sm90_forward", 1.03, 1.10, forward(64) + forward(128)),
+    "hopper_256": best("sm90_forward", 1, 1.05, forward(256)),
+    "hopper_96_192": beside_cudnn("sm90_forward", 1.08, forward(96, (2048, 8192), heads=16) +
+                                  forward(192, (2048, 8192), heads=16, value="/128"), *STATES, seconds=1.5),
+    "hopper_grouped": beside_cudnn("sm90_forward", 1.10, each("forward", GROUPED)),
     "hopper_windows": times("windows of 512, 1024, 4096: 125, 200, 660 us", {
         "forward bf16 %s window%d,0" % (BIG, w - 1): us for w, us in ((512, 125), (1024, 200), (4096, 660))},
                             "--backend", "sm90_forward"),
@@ -291,21 +293,11 @@ BARS = {
                       bench("--backend", "sm90_forward", "--rest", "150", lines=[
                           x for d in (64, 128, 256) for m in ("full", "causal") for t in ("bf16", "f16")
                           for x in forward(d, (512, 2048, 8192), (m,), t)])),
-    "hopper_backward": Bar("d64, d128: 1.00 of the faster of cuDNN and FA3 at each, 1.05 in the mean",
-                           against_best("sm90_backward", 1, 1.05),
-                           bench("--backend", "sm90_backward", "--peer", "torch:cudnn,fa3", *STATES, seconds=1.5,
-                                 lines=backward(64) + backward(128))),
-    "hopper_backward_256": Bar("d256: 1.10 at each", against_best("sm90_backward", 1.1, 1.1),
-                               bench("--backend", "sm90_backward", "--peer", "torch:cudnn,fa3", *STATES, seconds=1.5,
-                                     lines=backward(256))),
-    "hopper_backward_96_192": Bar("d96, d192/128: 1.05 of cuDNN", against("sm90_backward", 1.05, "torch:cudnn"),
-                                  bench("--backend", "sm90_backward", "--peer", "torch:cudnn", *STATES, seconds=1.5,
-                                        lines=backward(96, (2048, 8192), heads=16) +
-                                        backward(192, (2048, 8192), heads=16, value="/128"))),
-    "hopper_backward_grouped": Bar("64/8 heads, b1: 1.03 of cuDNN", against("sm90_backward", 1.03, "torch:cudnn"),
-                                   bench("--backend", "sm90_backward", "--peer", "torch:cudnn", lines=[
-                                       "backward bf16 b1 h64/8 q%d k%d d128 %s" % (n, n, m)
-                                       for m in ("full", "causal") for n in (2048, 4096, 8192, 16384, 32768)])),
+    "hopper_backward": best("sm90_backward", 1, 1.05, backward(64) + backward(128)),
+    "hopper_backward_256": best("sm90_backward", 1.10, 1.10, backward(256)),
+    "hopper_backward_96_192": beside_cudnn("sm90_backward", 1.05, backward(96, (2048, 8192), heads=16) +
+                                           backward(192, (2048, 8192), heads=16, value="/128"), *STATES, seconds=1.5),
+    "hopper_backward_grouped": beside_cudnn("sm90_backward", 1.03, each("backward", GROUPED)),
     "hopper_backward_window": Bar("a window of 1024: 0.85 of the dense rate", rate_of("sm90_backward", 0.85, dense_of),
                                   bench("--backend", "sm90_backward", lines=each("backward", RATES[:2]))),
     "hopper_backward_lists": lists("sm90_backward", "backward", 1.15, (128,)),
