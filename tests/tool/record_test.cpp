@@ -174,6 +174,7 @@ TEST(RecordFile, says_what_cannot_be_opened) {
             std::string::npos);
   std::vector<Record> seen;
   EXPECT_NE(read_records("/nowhere/at/all.jsonl", seen).message.find("cannot be read"), std::string::npos);
+  EXPECT_EQ(read_records("/", seen).message, "records: '/' cannot be read: Is a directory");
 }
 
 TEST(Provenance, knows_where_it_was_built_and_not_whose_machine_it_is) {

@@ -91,6 +91,32 @@ TEST_F(StoreTest, what_is_not_a_store_is_left_alone) {
   EXPECT_TRUE(has(none.open(temporary("none.db"), false).message, "is not there yet: attune store FILE makes it"));
 }
 
+TEST_F(StoreTest, many_processes_may_make_it_at_once) {
+  constexpr int kProcesses = 6, kRounds = 12;
+  for (int round = 0; round < kRounds; ++round) {
+    const std::string together = temporary(join("together", round, ".db"));
+    int gate[2];
+    ASSERT_EQ(pipe(gate), 0);
+    std::vector<pid_t> children;
+    for (int n = 0; n < kProcesses; ++n)
+      if (children.push_back(fork()); children.back() == 0) {
+        char byte;
+        close(gate[1]);
+        (void)!read(gate[0], &byte, 1);  // until all are there
+        Store s;
+        const Status made = s.open(together, true);
+        if (!made.ok()) (void)!write(STDERR_FILENO, made.message.data(), made.message.size());
+        _exit(made.ok() ? 0 : 1);
+      }
+    close(gate[0]), close(gate[1]);
+    for (const pid_t child : children) {
+      int status = 0;
+      waitpid(child, &status, 0);
+      EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << "in round " << round;
+    }
+  }
+}
+
 TEST_F(StoreTest, the_commands_add_name_and_show_each_step) {
   const std::string file = temporary("three.jsonl"), store = temporary("folder/commands.db");
   {
@@ -120,6 +146,9 @@ TEST_F(StoreTest, the_commands_say_what_is_wrong) {
   const Ran no_file = attune_says({"store", "--baseline", "main", "--db", path});
   EXPECT_EQ(no_file.code, 2);
   EXPECT_TRUE(has(no_file.err, "--baseline is for the records of files")) << no_file.err;
+  const Ran folder = attune_says({"store", "/", "--db", path});
+  EXPECT_EQ(folder.code, 1);
+  EXPECT_EQ(folder.err, "attune store: records: '/' cannot be read: Is a directory\n");
   const Ran unknown = attune_says({"history", "no such line", "--db", path});
   EXPECT_EQ(unknown.code, 1);
   EXPECT_EQ(unknown.err, "attune history: no record is of that\n");

@@ -145,6 +145,7 @@ Status read_records(const std::string& path, std::vector<Record>& out) {
     }
     out.push_back(std::move(r));
   }
+  if (file.bad()) return Status::no("records: '", path, "' cannot be read: ", std::strerror(errno));  // a folder
   return Status::good();
 }
 

@@ -115,12 +115,23 @@ Status Store::open(const std::string& path, bool create) {
   if (s.open(path.c_str(), &db_, kReadWrite | (create ? kCreate : 0), nullptr) != 0) return no("cannot be opened");
   constexpr int kPatience = 10000;  // ms, for another process that writes
   (void)s.wait(db_, kPatience);
+  bool is_made = false;
+  if (Status bad = look(is_made); !bad.ok() || is_made) return bad;
+  if (Status bad = run("begin immediate"); !bad.ok()) return bad;
+  Status made = look(is_made);  // another process may have made it meanwhile
+  if (made.ok() && !is_made)
+    made = run(join(kSchema, "pragma application_id = ", kId, "; pragma user_version = 1;").c_str());
+  return made.ok() ? run("commit") : ((void)run("rollback"), made);
+}
+
+// The tables first: a store that is made between the two questions has its name by the second.
+Status Store::look(bool& is_made) const {
   Rows id, tables;
-  if (Status bad = each("pragma application_id", {}, id); !bad.ok()) return bad;
   if (Status bad = each("select count(*) from sqlite_master", {}, tables); !bad.ok()) return bad;
-  if (id[0][0] == join(kId)) return Status::good();
-  if (tables[0][0] != "0") return Status::no("store: '", path, "' is a database of something else, and is left alone");
-  return run(join("begin; ", kSchema, "pragma application_id = ", kId, "; pragma user_version = 1; commit;").c_str());
+  if (Status bad = each("pragma application_id", {}, id); !bad.ok()) return bad;
+  is_made = id[0][0] == join(kId);
+  if (is_made || tables[0][0] == "0") return Status::good();
+  return Status::no("store: '", path_, "' is a database of something else, and is left alone");
 }
 
 Status Store::add_all(std::span<const Record> records, size_t& added, std::string_view baseline) const {

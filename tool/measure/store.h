@@ -44,6 +44,7 @@ class Store {
   std::string path_{};
   Status no(std::string_view what) const;
   Status run(const char* sql) const;
+  Status look(bool& is_made) const;
   using Rows = std::vector<std::vector<std::string>>;
   Status each(const char* sql, const std::vector<std::string>& values, Rows& out) const;
   Status read(const Rows& rows, std::vector<Record>& out) const;
