@@ -265,6 +265,8 @@ void run(Asked& asked, Context& context) {
   if (const Status s = benches(asked, all); !s.ok()) return no(kUsage, s);
   if (const Status s = lengths_fit(rows, all[0].lengths); !s.ok()) return no(kUsage, s);
   if (asked.resume && asked.out.empty()) return no(kUsage, Status::no("--resume needs the file to go on with: --out"));
+  if (asked.resume && !asked.lengths.empty())
+    return no(kUsage, Status::no("--resume is not with --lengths: no record says which it was measured with"));
   const bool gpu = all[0].device.kind == DeviceKind::cuda;
   std::vector<std::string> names;
   if (const Status s = peers_named(asked.peers, gpu, names); !s.ok()) return no(kUsage, s);
@@ -297,7 +299,11 @@ void run(Asked& asked, Context& context) {
   Sweep sweep{.rows = std::move(rows), .benches = std::move(all), .file = file.is_open() ? &file : nullptr};
   if (asked.resume) {
     std::vector<Record> before;
-    if (const Status s = file.resume(before); !s.ok()) return no(kFailed, s);
+    size_t cut = 0;
+    if (const Status s = file.resume(before, &cut); !s.ok()) return no(kFailed, s);
+    if (cut)
+      fmt::print(stderr, "{} record{} of an unfinished row {} cut off the end of {}\n", cut, cut == 1 ? "" : "s",
+                 cut == 1 ? "is" : "are", asked.out);
     sweep.keep(std::move(before));
   }
   sweep.each = [&](const Record& r) {
@@ -306,6 +312,9 @@ void run(Asked& asked, Context& context) {
   };
   const size_t total = sweep.rows.size() * sweep.benches.size(), done = sweep.done();
   if (done) fmt::print(stderr, "{} of {} rows are in {} already\n", done, total, asked.out);
+  if (sweep.changed_sources())
+    fmt::print(stderr, "they, or this build, are of changed files, which no commit names: whether both are of the same "
+                       "sources is not known\n");
   Progress progress(isatty(STDERR_FILENO) == 1, sweep.seconds_left(), total - done);
   sweep.progress = &progress;
   const Interrupts interrupts;

@@ -129,6 +129,63 @@ TEST(Sweep, a_row_without_a_subject_that_is_asked_for_now_is_measured_again) {
   EXPECT_EQ(sweep.done(), 0u);
 }
 
+// A sweep of one row for which these records are there.
+Sweep sweep_with(std::vector<Record> records, std::vector<std::string> backends) {
+  Sweep s = small_sweep();
+  s.rows.resize(1), s.benches[0].backends = std::move(backends);
+  for (Record& r : records) r.provenance.commit = "abc";
+  s.keep(std::move(records));
+  return s;
+}
+std::vector<Record> measured(std::vector<std::string> backends) {
+  std::vector<Record> out;
+  EXPECT_EQ(sweep_with({}, std::move(backends)).run(out).message, "");
+  return out;
+}
+
+TEST(Sweep, all_is_done_where_every_backend_that_takes_the_row_is_there) {
+  const std::vector<Record> few = measured({"reference", "cpu_standard"}), all = measured({"all"});
+  EXPECT_EQ(sweep_with(few, {"all"}).done(), 0u);
+  EXPECT_EQ(sweep_with(all, {"all"}).done(), 1u);
+  EXPECT_EQ(sweep_with(all, {"all", "reference"}).done(), 0u);
+}
+
+TEST(Sweep, without_a_name_the_row_is_done_where_the_planners_choice_is_there) {
+  EXPECT_EQ(sweep_with(measured({"reference"}), {}).done(), 0u);
+  EXPECT_EQ(sweep_with(measured({"reference", "cpu_standard"}), {}).done(), 0u);
+  EXPECT_EQ(sweep_with(measured({"cpu_forward"}), {}).done(), 1u);
+  EXPECT_EQ(sweep_with(measured({}), {}).done(), 1u);
+}
+
+TEST(Sweep, what_failed_is_done_only_for_those_who_asked_for_it) {
+  Record r = blank_record(small_sweep().rows[0], small_sweep().benches[0]);
+  r.subject = "reference", r.status = "failed", r.row_records = 1;
+  EXPECT_EQ(sweep_with({r}, {"cpu_standard"}).done(), 0u);
+  EXPECT_EQ(sweep_with({r}, {}).done(), 0u);
+  EXPECT_EQ(sweep_with({r}, {"reference"}).done(), 1u);
+  r.subject = "attune", r.status = "oom";  // of the whole row
+  EXPECT_EQ(sweep_with({r}, {"cpu_standard"}).done(), 1u);
+  r.status = "unsupported";  // the planner's refusal, which does not ask those that are only for checking
+  EXPECT_EQ(sweep_with({r}, {"reference"}).done(), 0u);
+}
+
+TEST(Sweep, of_a_filtered_file_at_most_the_last_row_is_cut) {
+  const std::string path = temporary("filtered.jsonl");
+  {
+    std::ofstream file(path);
+    Record r;
+    r.run = "1", r.row_records = 2, r.subject = "cpu_forward";  // and cpu_standard, which is not in the file
+    for (int n = 0; n < 4; ++n) r.problem = line_of(n), file << to_json(r) << "\n";
+  }
+  const std::string text = text_of(path);
+  RecordFile file;
+  ASSERT_EQ(file.open(path).message, "");
+  std::vector<Record> before;
+  ASSERT_EQ(file.resume(before).message, "");
+  EXPECT_TRUE(before.empty());
+  EXPECT_EQ(text_of(path), text.substr(0, text.rfind('\n', text.size() - 2) + 1));
+}
+
 TEST(Sweep, an_interrupted_row_is_kept_and_measured_again) {
   const std::string path = temporary("interrupted.jsonl");
   std::atomic<bool> stop = false;
@@ -186,9 +243,34 @@ TEST(Sweep, the_command_goes_on_where_it_was_killed) {
   std::vector<Record> records;
   ASSERT_EQ(read_records(path, records).message, "");
   EXPECT_EQ(records.size(), 2u);
+  const size_t dirty = whole.find("\"dirty\":");
+  ASSERT_NE(dirty, whole.npos);
+  std::string changed = text_of(path);
+  changed.replace(dirty, changed.find(',', dirty) - dirty, "\"dirty\":true");
+  std::ofstream(path) << changed;
+  EXPECT_TRUE(has(attune_says(words).err, "of changed files, which no commit names")) << changed.substr(0, 2000);
   const Ran none = attune_says({"bench", "--resume"});
   EXPECT_EQ(none.code, 2);
   EXPECT_EQ(none.err, "attune bench: --resume needs the file to go on with: --out\n");
+  const Ran lengths = attune_says({"bench", "forward f32 b2 h1 q8 k8 d16 causal ragged", "--lengths", "3,8", "--out",
+                                   path, "--resume"});
+  EXPECT_EQ(lengths.code, 2);
+  EXPECT_EQ(lengths.err, "attune bench: --resume is not with --lengths: no record says which it was measured with\n");
+}
+
+TEST(Sweep, the_command_says_what_it_cuts_off) {
+  const std::string path = temporary("cut.jsonl");
+  const std::vector<std::string> words = {"bench", "--len", "16,24", "--dim", "16", "--heads", "1", "--max-seconds",
+                                          "0.02", "--backend", "cpu_forward,cpu_standard", "--out", path, "--resume"};
+  ASSERT_EQ(attune_says(words).code, 0);
+  const std::string whole = text_of(path);
+  std::ofstream(path) << whole.substr(0, whole.rfind('\n', whole.size() - 2) + 1);  // three of four records
+  const Ran r = attune_says(words);
+  EXPECT_EQ(r.code, 0) << r.err;
+  EXPECT_TRUE(has(r.err, join("1 record of an unfinished row is cut off the end of ", path, "\n"))) << r.err;
+  std::vector<Record> records;
+  ASSERT_EQ(read_records(path, records).message, "");
+  EXPECT_EQ(records.size(), 4u);
 }
 
 }  // namespace

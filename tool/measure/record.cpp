@@ -212,7 +212,7 @@ Status RecordFile::write(std::span<const Record> row) {
   return Status::good();
 }
 
-Status RecordFile::resume(std::vector<Record>& out) {
+Status RecordFile::resume(std::vector<Record>& out, size_t* cut_records) {
   std::string all;
   if (Status s = text(all); !s.ok()) return s;
   struct Placed {
@@ -237,9 +237,11 @@ Status RecordFile::resume(std::vector<Record>& out) {
   for (const Placed& p : lines) have[key(p.record)] += p.record.status == "interrupted" ? -1000 : 1;
   const auto is_whole = [&](const Record& r) { return have[key(r)] >= r.row_records; };
   size_t keep = lines.size();
-  while (keep > 0 && !is_whole(lines[keep - 1].record)) --keep;
+  if (keep > 0 && !is_whole(lines.back().record))
+    while (keep > 0 && key(lines[keep - 1].record) == key(lines.back().record)) --keep;
   if (keep < lines.size())
     if (Status s = cut(lines[keep].at); !s.ok()) return s;
+  if (cut_records) *cut_records = lines.size() - keep;
   for (size_t n = 0; n < keep; ++n)
     if (is_whole(lines[n].record)) out.push_back(std::move(lines[n].record));
   return Status::good();

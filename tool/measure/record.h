@@ -117,8 +117,10 @@ class RecordFile {
   bool is_open() const { return file_ >= 0; }
   Status write(const Record& r) { return write(std::span(&r, 1)); }
   Status write(std::span<const Record> row);
-  // What whole rows it has. Those at the end that are unfinished or were interrupted are cut off, to be measured again.
-  Status resume(std::vector<Record>& out);
+  // What whole rows it has. The last row, and no other, is cut off where it is unfinished or was interrupted, to be
+  // measured again: a kill leaves no more, and a file that somebody filtered is unfinished everywhere. `cut`: how many
+  // records that were.
+  Status resume(std::vector<Record>& out, size_t* cut = nullptr);
 
  private:
   int file_ = -1;

@@ -121,15 +121,8 @@ struct RowRun {
 
   // The plans of this row; what is not supported is a record.
   std::vector<Plan> plans() {
-    std::vector<std::string> wanted;
-    for (const std::string& word : bench.backends) {
-      if (word != "all") { wanted.push_back(word); continue; }
-      for (const Backend* b : backends())
-        if (!b->only_by_name && b->supports(problem, bench.device).ok()) wanted.emplace_back(b->name);
-    }
-    if (wanted.empty()) wanted.emplace_back();
     std::vector<Plan> made;
-    for (const std::string& word : wanted) {
+    for (const std::string& word : wanted_backends(problem, bench)) {
       Plan plan;
       if (const Status s = planner(word).plan(problem, plan); s.ok()) made.push_back(std::move(plan));
       else end(add(word.empty() ? "attune" : word), "unsupported", s.message);
@@ -419,6 +412,21 @@ struct RowRun {
 };
 
 }  // namespace
+
+std::vector<std::string> wanted_backends(const Problem& p, const Bench& bench) {
+  std::vector<std::string> wanted;
+  for (const std::string& word : bench.backends) {
+    if (word != "all") { wanted.push_back(word); continue; }
+    for (const Backend* b : backends())
+      if (!b->only_by_name && b->supports(p, bench.device).ok()) wanted.emplace_back(b->name);
+  }
+  if (wanted.empty()) wanted.emplace_back();
+  return wanted;
+}
+
+const char* status_word(const Status& s) {
+  return s.message.find("out of memory") != s.message.npos ? "oom" : "failed";
+}
 
 Record blank_record(const BenchRow& row, const Bench& bench) {
   Record r;

@@ -44,6 +44,14 @@ struct Bench {
 // for a bf16 backward (8 heads, 512 keys) as its own math path.
 std::vector<Record> measure_row(const Problem&, Bench&);
 
+// Names of the backends that are asked for, where `all` is every one that takes the problem and is not only for
+// checking; "" is the planner's choice.
+std::vector<std::string> wanted_backends(const Problem&, const Bench&);
+
+// Of what could not be done: "oom" where the sentence says that memory ran out, else "failed". A kernel's illegal
+// memory access, which every later call on that GPU repeats, is no lack of it.
+const char* status_word(const Status&);
+
 // A record of this row with all that is known before it is measured.
 Record blank_record(const BenchRow&, const Bench&);
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "plan/plan.h"
+
 namespace attune {
 namespace {
 
@@ -10,16 +12,29 @@ double seconds_now() {
   return double(clock.now()) * 1e-9;
 }
 
-// A row that was asked for with these words has a record for each of them, or none at all: it did not fit, or nobody
-// takes it.
-bool has_all_subjects(const std::vector<Record>& row, const Bench& b) {
-  const auto has = [&](std::string_view name) {
-    return std::any_of(row.begin(), row.end(), [&](const Record& r) { return r.subject == name; });
+// The subject of a record of the planner's choice.
+std::string chosen(const Problem& p, const Bench& b) {
+  Plan plan;
+  const Planner planner{.device = b.device, .rules = b.rules};
+  return planner.plan(p, plan).ok() ? std::string(plan.backend->name) : "attune";
+}
+
+// Whether there is a record for each that is asked for now. One of "attune" is of the whole row, which did not fit or
+// failed; the planner's refusal only of rows that leave the choice to it. Where nobody took a row, no peer was asked.
+bool has_all_subjects(const std::vector<Record>& made, const BenchRow& row, const Bench& b) {
+  const auto find = [&](std::string_view name) -> const Record* {
+    const auto it = std::find_if(made.begin(), made.end(), [&](const Record& r) { return r.subject == name; });
+    return it == made.end() ? nullptr : &*it;
   };
-  if (row.size() == 1 && row[0].status != "ok") return true;
-  for (const std::string& word : b.backends)
-    if (word != "all" && !has(word)) return false;
-  return std::all_of(b.peers.begin(), b.peers.end(), [&](const attune_peer* p) { return has(p->name); });
+  const Record* const whole = find("attune");
+  if (!row.label.empty() || (whole && whole->status != "unsupported")) return whole != nullptr;
+  bool taken = false;
+  for (const std::string& word : wanted_backends(row.problem, b)) {
+    const Record* const r = find(word.empty() ? chosen(row.problem, b) : word);
+    if (!r) return false;
+    taken = taken || r->status != "unsupported";
+  }
+  return !taken || std::all_of(b.peers.begin(), b.peers.end(), [&](const attune_peer* p) { return find(p->name); });
 }
 
 double seconds_of(const BenchRow& row, const Bench& b) {
@@ -46,7 +61,7 @@ void Sweep::keep(std::vector<Record> records) {
 std::vector<Record> Sweep::kept_of(const BenchRow& row, const Bench& b) const {
   if (kept.empty()) return {};
   const auto it = kept.find(resume_key(blank_record(row, b)));
-  return it != kept.end() && has_all_subjects(it->second, b) ? it->second : std::vector<Record>{};
+  return it != kept.end() && has_all_subjects(it->second, row, b) ? it->second : std::vector<Record>{};
 }
 
 size_t Sweep::done() const {
@@ -54,6 +69,14 @@ size_t Sweep::done() const {
   for (const Bench& b : benches)
     for (const BenchRow& row : rows) count += !kept_of(row, b).empty();
   return count;
+}
+
+bool Sweep::changed_sources() const {
+  for (const Bench& b : benches)
+    for (const BenchRow& row : rows)
+      for (const Record& r : kept_of(row, b))
+        if (r.provenance.dirty || b.provenance.dirty) return true;
+  return false;
 }
 
 double Sweep::seconds_left() const {

@@ -22,6 +22,8 @@ struct Sweep {
   // How many of the rows are there already, and seconds that the others will take at a guess.
   size_t done() const;
   double seconds_left() const;
+  // Whether a row that is there, or this build, is of changed files: then nothing says that they are the same sources.
+  bool changed_sources() const;
   // All records in the order of the rows. A refusal only where the file cannot be written.
   Status run(std::vector<Record>& out);
 
