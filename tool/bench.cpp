@@ -270,6 +270,9 @@ void run(Asked& asked, Context& context) {
   const bool gpu = all[0].device.kind == DeviceKind::cuda;
   std::vector<std::string> names;
   if (const Status s = peers_named(asked.peers, gpu, names); !s.ok()) return no(kUsage, s);
+  if (const std::string& base = asked.baseline;
+      !base.empty() && !find_backend(base) && std::find(names.begin(), names.end(), base) == names.end())
+    return no(kUsage, Status::no("--baseline: '", base, "' is neither one of --peer nor one of ", backend_names()));
   if (asked.dry_run) return tell_dry_run(rows, all, context);
   std::vector<const attune_peer*> peers;
   Provenance from = provenance();
@@ -372,7 +375,8 @@ void add_bench(CLI::App& app, Context& context) {
       .one_word()
       .type_name("LIST");
   sub.add_option("--baseline", asked->baseline,
-                 "The subject that ratios refer to; the fastest peer, or the first backend, unless given")
+                 "The subject that ratios refer to, a backend or one of --peer; the fastest peer that is right, or the "
+                 "first backend, unless given")
       .type_name("NAME");
   sub.add_option("--python", asked->python, "The Python that has the peers")
       .type_name("PROGRAM")

@@ -57,5 +57,15 @@ TEST(Bench, a_rest_below_nothing_is_refused) {
   }
 }
 
+TEST(Bench, a_baseline_that_nobody_is_called_is_refused) {
+  const Ran r = attune_says({"bench", kLine, "--dry-run", "--backend", "all", "--baseline", "cpu_standrad"});
+  EXPECT_EQ(r.code, 2);
+  EXPECT_TRUE(has(r.err, "attune bench: --baseline: 'cpu_standrad' is neither one of --peer nor one of ")) << r.err;
+  EXPECT_TRUE(has(r.err, "cpu_standard")) << r.err;
+  EXPECT_EQ(attune_says({"bench", kLine, "--dry-run", "--baseline", "torch:math"}).code, 2);
+  EXPECT_EQ(attune_says({"bench", kLine, "--dry-run", "--peer", "torch", "--baseline", "torch:math"}).code, 0);
+  EXPECT_EQ(attune_says({"bench", kLine, "--dry-run", "--backend", "all", "--baseline", "cpu_standard"}).code, 0);
+}
+
 }  // namespace
 }  // namespace attune

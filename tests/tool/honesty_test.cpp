@@ -92,15 +92,17 @@ int32_t fetch(int64_t) { return 0; }
 void tear_down(int64_t) { join_late(); }
 void message(char* text, int64_t room) { std::strncpy(text, "", size_t(room)); }
 
-Record measured(Cheat cheat) {
+std::vector<Record> row_of(Cheat cheat) {
   static const attune_peer peer{"planted", "0", set_up, run, fetch, tear_down, message};
   fraud.cheat = cheat;
   Bench b{.backends = {"reference"}, .peers = {&peer}, .device = this_cpu()};
   b.device.units = 1;
   b.timing.max_seconds = 0.02, b.timing.warm_up_seconds = 0.001;
   b.ceilings = Ceilings{}, b.floor_ns = b.peer_floor_ns = 1, b.aa_spread = 0.02;
-  const auto records = measure_row(problem("forward f32 b1 h4 q24 k24 d16 full"), b);
-  for (const Record& r : records)
+  return measure_row(problem("forward f32 b1 h4 q24 k24 d16 full"), b);
+}
+Record measured(Cheat cheat) {
+  for (const Record& r : row_of(cheat))
     if (r.subject == "planted") return r;
   return {};
 }
@@ -124,6 +126,11 @@ TEST(Honesty, what_cheats_while_it_runs_is_caught_by_name) {
     EXPECT_TRUE(has(r.message, name)) << r.message;
     EXPECT_TRUE(r.verdict.empty()) << name;
   }
+}
+
+TEST(Honesty, nothing_is_compared_with_one_that_is_caught) {
+  for (const Cheat cheat : {Cheat::cached, Cheat::one_key})
+    for (const Record& r : row_of(cheat)) EXPECT_EQ(r.baseline, "") << r.subject;
 }
 
 // An honest row of two peers and one of ours, as `bench` writes it; of a GPU or of a CPU.

@@ -17,7 +17,7 @@ using nlohmann::json;
 
 struct Fake {
   std::string asked{}, message{};
-  int runs = 0, set_ups = 0;
+  int runs = 0, set_ups = 0, once = 0;
   bool right = true;
 } fake;
 
@@ -47,6 +47,13 @@ const attune_peer& here() {
 }
 const attune_peer& missing() {
   static const attune_peer peer{"fa3", "", refuse, run, fetch, tear_down, message};
+  return peer;
+}
+
+// Right once, and then no more.
+int32_t run_once(int64_t handle) { return handle > 0 && fake.once++ ? 1 : 0; }
+const attune_peer& breaking() {
+  static const attune_peer peer{"fa3", "1", set_up, run_once, fetch, tear_down, message};
   return peer;
 }
 
@@ -138,6 +145,23 @@ TEST(Peers, the_baseline_is_the_one_that_was_named) {
   EXPECT_EQ(records[0].baseline, "");
   EXPECT_EQ(records[1].baseline, "torch:sdpa");
   EXPECT_EQ(records[1].aa_spread, 0.02);
+}
+
+TEST(Peers, one_that_failed_is_no_baseline) {
+  fake = {};
+  std::vector<Record> records = measured({&breaking(), &here()});
+  ASSERT_EQ(records.size(), 3u);
+  EXPECT_EQ(records[0].status, "failed");
+  EXPECT_EQ(records[1].baseline, "");
+  EXPECT_EQ(records[2].baseline, "torch:sdpa");
+  EXPECT_GT(records[2].ratio.value, 0);
+  fake = {};
+  records = measured({&here(), &breaking()}, "fa3");
+  EXPECT_EQ(records[1].status, "failed");
+  for (const Record& r : records) EXPECT_EQ(r.baseline, "") << r.subject;
+  fake = {};
+  records = measured({&breaking()});
+  for (const Record& r : records) EXPECT_EQ(r.baseline, "") << r.subject;
 }
 
 }  // namespace

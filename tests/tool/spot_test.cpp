@@ -182,5 +182,13 @@ TEST(Row, above_the_ceiling_it_is_refused) {
   EXPECT_EQ(measure_row(problem("forward f32 b1 h2 q32 k32 d16 causal"), b)[0].status, "refused");
 }
 
+TEST(Row, only_a_lack_of_memory_is_out_of_memory) {
+  EXPECT_STREQ(status_word(Status::no("cudaMalloc: out of memory (cudaErrorMemoryAllocation) for 9 bytes on cuda:0")),
+               "oom");
+  EXPECT_STREQ(status_word(Status::no("cudaMalloc: an illegal memory access was encountered "
+                                      "(cudaErrorIllegalAddress) for 9 bytes on cuda:0")),
+               "failed");
+}
+
 }  // namespace
 }  // namespace attune

@@ -111,7 +111,7 @@ struct RowRun {
   }
   bool failed(const Status& s, const char* what) {
     if (s.ok()) return false;
-    end(add("attune"), "failed", join(what, s.message));
+    end(add("attune"), status_word(s), join(what, s.message));
     return true;
   }
 
@@ -152,11 +152,7 @@ struct RowRun {
 
   bool make_gpu_workload(bool backward) {
     gpu = std::make_unique<GpuWorkload>();
-    if (const Status s = gpu->open(bench.device.index, stream(), *work); !s.ok()) {
-      const bool no_room = s.message.find("memory") != s.message.npos;
-      end(add("attune"), no_room ? "oom" : "failed", join("the tensors: ", s.message));
-      return false;
-    }
+    if (failed(gpu->open(bench.device.index, stream(), *work), "the tensors: ")) return false;
     if (backward && failed(gpu->run_forward(planner()), "the forward before it: ")) return false;
     int calls = 1;
     if (bench.mode == Mode::graph) {
@@ -296,16 +292,15 @@ struct RowRun {
     if (!on_gpu())
       if (const CpuKernels* k = best_kernels(problem.dtype.kv, bench.device.features)) r.kernels = {k->isa};
     r.workspace_bytes = plan.workspace_bytes;
-    const auto no_room = [&](const std::string& why) {
-      end(r, "oom", join(r.subject, ": not enough memory for a workspace of ", r.workspace_bytes, " bytes", why));
-    };
     try {
       ours.push_back(std::make_unique<BackendRun>(std::move(plan), sets(), stream()));
     } catch (const std::bad_alloc&) {
-      return no_room("");
+      return end(r, "oom", join(r.subject, ": not enough memory for a workspace of ", r.workspace_bytes, " bytes"));
     }
     BackendRun& run = *ours.back();
-    if (!run.status.ok()) return no_room(": " + run.status.message);
+    if (!run.status.ok())
+      return end(r, status_word(run.status), join(r.subject, ": a workspace of ", r.workspace_bytes, " bytes: ",
+                                                  run.status.message));
     const auto fetch = [this] { return gpu ? gpu->fetch(gpu->args()) : Status::good(); };
     const auto once = [this, &run, fetch] {
       work->poison_outputs();
@@ -372,18 +367,22 @@ struct RowRun {
   }
 
   void compare() {
-    if (subjects.size() < 2) return;
-    size_t best = 0;
-    for (size_t n = 1; n < peers; ++n)
-      if (records[record_of[n]].median_ns < records[record_of[best]].median_ns) best = n;
-    for (size_t n = 0; n < subjects.size(); ++n)
-      if (subjects[n].name == bench.baseline) best = n;
-    const Record& base = records[record_of[best]];
+    const auto is_good = [](const Record& r) {
+      return !r.samples_ns.empty() && (r.status == "ok" || r.status == "interrupted");
+    };
+    const Record* base = nullptr;
     for (size_t n = 0; n < subjects.size(); ++n) {
-      Record& r = records[record_of[n]];
-      if (n == best || r.samples_ns.empty() || base.samples_ns.empty() || r.status == "failed") continue;
-      r.baseline = base.subject;
-      r.ratio = median_ratio(base.samples_ns, r.samples_ns);
+      const Record& r = records[record_of[n]];
+      if (is_good(r) && (!base || (n < peers && r.median_ns < base->median_ns))) base = &r;
+    }
+    for (const Record& r : records)
+      if (r.subject == bench.baseline && r.status != "unsupported") base = &r;
+    if (!base || !is_good(*base)) return;
+    for (const size_t n : record_of) {
+      Record& r = records[n];
+      if (&r == base || r.samples_ns.empty() || r.status == "failed") continue;
+      r.baseline = base->subject;
+      r.ratio = median_ratio(base->samples_ns, r.samples_ns);
       r.verdict = name(verdict(r.ratio, std::max(kPracticalMargin, r.aa_spread)));
     }
   }

@@ -39,9 +39,10 @@ struct Bench {
   std::optional<double> floor_ns{}, peer_floor_ns{}, aa_spread{};
 };
 
-// Unless one is named, the baseline is the fastest peer, or without peers the first backend. The fastest, because a
-// peer may choose badly among its own ways, and to beat that says little: torch 2.15 on aarch64 takes 36 times as long
-// for a bf16 backward (8 heads, 512 keys) as its own math path.
+// Unless one is named, the baseline is the fastest peer that is right, or without one the first backend that is; with a
+// named one that failed, nothing is compared. The fastest, because a peer may choose badly among its own ways, and to
+// beat that says little: torch 2.15 on aarch64 takes 36 times as long for a bf16 backward (8 heads, 512 keys) as its
+// own math path.
 std::vector<Record> measure_row(const Problem&, Bench&);
 
 // Names of the backends that are asked for, where `all` is every one that takes the problem and is not only for
