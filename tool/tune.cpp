@@ -32,7 +32,8 @@ struct Asked {
   TuneSettings settings() const { return {margin_percent / 100, hysteresis_percent / 100}; }
 };
 
-// Where the file of a device goes: where the planner will look first.
+// Where the file of a device goes: where it is asked to, else where ATTUNE_TUNED says, else to the user's
+// configuration. The planner may look elsewhere before: Done::is_read.
 Status target(const Asked& asked, const std::string& device, size_t devices, std::string& out) {
   const std::string file = file_word(Device{.name = device}) + ".tsv";
   const char* const variable = std::getenv("ATTUNE_TUNED");
@@ -52,7 +53,8 @@ Status target(const Asked& asked, const std::string& device, size_t devices, std
 
 struct Done {
   std::string device{}, path{};
-  bool changed = false;
+  std::string planner_reads{};  // from this folder; "": no file
+  bool changed = false, is_read = true;  // is_read: that file is the one at `path`, or there is none at `path`
   TunedFile file{};
   std::vector<CheckedChoice> checked{};
   int right() const {
@@ -79,7 +81,12 @@ Status tune_device(const Asked& asked, const DeviceCurves& curves, size_t device
   done.changed = text != old_text;
   Tuned again;  // what is written must be what the planner reads
   if (Status s = read_tuned(text, done.path, again); !s.ok()) return s;
-  return asked.dry_run || !done.changed ? Status::good() : replace_file(done.path, text);
+  if (!asked.dry_run && done.changed)
+    if (Status s = replace_file(done.path, text); !s.ok()) return s;
+  std::error_code error;
+  done.planner_reads = tuned_path(Device{.name = curves.device});
+  done.is_read = !fs::exists(done.path, error) || fs::equivalent(done.planner_reads, done.path, error);
+  return Status::good();
 }
 
 json as_json(const std::vector<Done>& all, const Gathered& gathered) {
@@ -95,17 +102,24 @@ json as_json(const std::vector<Done>& all, const Gathered& gathered) {
       if (!c.right())
         wrong.push_back({{"problem", c.problem}, {"chosen", c.chosen}, {"fastest", c.fastest}, {"slower", c.slower},
                          {"spread", c.spread}});
-    j["devices"].push_back({{"device", d.device}, {"file", d.path}, {"changed", d.changed}, {"keys", keys},
+    j["devices"].push_back({{"device", d.device}, {"file", d.path}, {"changed", d.changed},
+                            {"planner_reads", d.planner_reads.empty() ? json(nullptr) : json(d.planner_reads)},
+                            {"keys", keys},
                             {"checked", d.checked.size()}, {"right", d.right()}, {"wrong", wrong}});
   }
   return j;
 }
 
-void print(const std::vector<Done>& all, const Gathered& gathered, bool dry_run) {
+void print(const std::vector<Done>& all, const Gathered& gathered, const Asked& asked) {
+  const char* const wrote = asked.dry_run ? "would write" : "wrote";
   for (const Done& d : all) {
     fmt::print("{}\n", d.device);
     for (const TunedKey& k : d.file.keys) fmt::print("  {}: {}\n", name(k.key), k.sentence);
-    fmt::print("  {} {}\n", !d.changed ? "nothing changes in" : dry_run ? "would write" : "wrote", d.path);
+    fmt::print("  {} {}\n", !d.changed ? "nothing changes in" : wrote, d.path);
+    if (!d.is_read)
+      fmt::print("  here the planner reads {}\n", d.planner_reads.empty()
+                                                      ? "no file for this device; ATTUNE_TUNED names one"
+                                                      : d.planner_reads + ", not that file");
     if (!d.checked.empty())
       fmt::print("  checked at {} other rows: the choice is the fastest or within the A/A spread at {} ({:.1f} %)\n",
                  d.checked.size(), d.right(), 100.0 * d.right() / double(d.checked.size()));
@@ -114,6 +128,7 @@ void print(const std::vector<Done>& all, const Gathered& gathered, bool dry_run)
         fmt::print("    {}: {} by {}, {:.1f} % slower than {}, A/A spread {:.1f} %\n", c.problem, c.chosen,
                    c.by_rule ? "a rule" : "the order", 100 * c.slower, c.fastest, 100 * c.spread);
   }
+  if (!asked.yaml.empty()) fmt::print("{} {}\n", wrote, asked.yaml);
   for (const auto& [why, n] : gathered.left_out) fmt::print("left out {} record{}: {}\n", n, n == 1 ? "" : "s", why);
 }
 
@@ -142,13 +157,13 @@ void tune_once(const Asked& asked, Context& context) {
     const Gathered by_window = gather(records, windows);
     if (by_window.devices.size() != 1)
       return no(kFailed, Status::no("--yaml: the records are of ", by_window.devices.size(), " devices, not of one"));
-    if (const Status s = replace_file(asked.yaml, to_yaml(tune(by_window.devices[0], {}, asked.settings()),
-                                                          asked.settings())); !s.ok())
-      return no(kMachine, s);
+    const std::string text = to_yaml(tune(by_window.devices[0], {}, asked.settings()), asked.settings());
+    if (!asked.dry_run)
+      if (const Status s = replace_file(asked.yaml, text); !s.ok()) return no(kMachine, s);
   }
   if (context.json)
     fmt::print("{}\n", as_json(all, gathered).dump(2, ' ', false, json::error_handler_t::replace));
-  else print(all, gathered, asked.dry_run);
+  else print(all, gathered, asked);
   if (asked.check.empty()) return;
   size_t checked = 0, right = 0;
   for (const Done& d : all) checked += d.checked.size(), right += size_t(d.right());

@@ -172,8 +172,13 @@ TEST(Tune, a_baseline_that_does_not_fit_is_beaten_and_one_that_was_wrong_says_no
   all[5].status = "oom", all[5].samples_ns.clear();
   EXPECT_EQ(rules(tuned(all)), "64 cpu_standard, 256 cpu_forward");
   all = crossing();
-  for (const int n : {1, 3, 5}) all[size_t(n)].parity.verdict = "FAIL";
+  for (const int n : {1, 3, 5}) all[size_t(n)].status = "failed", all[size_t(n)].parity.verdict = "FAIL";
   EXPECT_EQ(rules(tuned(all)), "64 cpu_forward");  // nothing beats anything: the order decides among what is right
+  EXPECT_EQ(tuned(all).keys.at(0).sentence, "against cpu_standard, margin 20 %: cpu_forward never");
+  for (const int n : {1, 3, 5}) all[size_t(n)].status = "refused", all[size_t(n)].parity.verdict = "PASS";
+  EXPECT_EQ(tuned(all).keys.at(0).sentence, "against cpu_standard, margin 20 %: cpu_forward never");
+  for (const int n : {1, 3, 5}) all[size_t(n)].status = "oom", all[size_t(n)].parity.verdict = "";
+  EXPECT_EQ(tuned(all).keys.at(0).sentence, "against cpu_standard, margin 20 %: cpu_forward from 64");
 }
 TEST(Tune, what_refuses_a_problem_is_no_candidate_and_what_never_ran_makes_no_rule) {
   auto all = crossing();
@@ -267,6 +272,22 @@ TEST(TuneFile, keeps_what_was_not_measured_now_and_drops_what_overlaps) {
   keep(wide, now);
   EXPECT_EQ(now.keys.size(), 2u);
 }
+TEST(TuneFile, rules_stay_where_new_records_decide_nothing) {
+  const TunedFile before = tuned(crossing());
+  auto failed = crossing();
+  for (Record& r : failed) r.status = "failed";
+  for (const auto& records : {std::vector{record("cpu_forward", 256, 1e3)}, failed}) {
+    TunedFile now = tuned(records);
+    keep(before, now);
+    EXPECT_EQ(rules(now), rules(before));
+    EXPECT_TRUE(now.keys.at(0).sentence.ends_with("; the rules that were there stay")) << now.keys[0].sentence;
+    TunedFile again, read;
+    ASSERT_TRUE(from_text(to_text(now), "x.tsv", read).ok());
+    again = tuned(records, read.rules());
+    keep(read, again);
+    EXPECT_EQ(to_text(again), to_text(now));
+  }
+}
 TEST(TuneFile, thresholds_are_exported_for_windows_and_compressed_keys) {
   std::vector<Record> all;
   for (Record r : crossing()) {
@@ -339,6 +360,37 @@ TEST(TuneCommand, the_file_decides_the_plan_and_why_shows_its_rows) {
   EXPECT_TRUE(has(text_of(path), "len 1024\tcpu_forward"));
   EXPECT_EQ(text_of(path + ".before"), text);
 }
+TEST(TuneCommand, a_dry_run_writes_no_file_at_all) {
+  const std::string records = written("dry.jsonl", crossing());
+  const std::string out = temporary("dry.tsv"), yaml = temporary("dry.yaml");
+  const Ran r = attune_says({"tune", records, "--out", out, "--yaml", yaml, "--dry-run"});
+  EXPECT_EQ(r.code, 0) << r.err;
+  EXPECT_TRUE(has(r.out, "would write " + out) && has(r.out, "would write " + yaml)) << r.out;
+  EXPECT_FALSE(std::filesystem::exists(out) || std::filesystem::exists(yaml));
+  EXPECT_TRUE(has(attune_says({"tune", records, "--out", out, "--yaml", yaml}).out, "wrote " + yaml));
+  EXPECT_TRUE(has(text_of(yaml), "fa2_min_len_win"));
+}
+TEST(TuneCommand, says_where_the_planner_reads_another_file) {
+  const std::string records = written("where.jsonl", crossing()), other = temporary("where.tsv");
+  const std::string word = file_word(Device{.name = "Test CPU"}), home = temporary("/attune/" + word + ".tsv");
+  Ran r = attune_says({"tune", records, "--out", other});
+  EXPECT_TRUE(has(r.out, "here the planner reads no file for this device; ATTUNE_TUNED names one")) << r.out;
+  r = attune_says({"tune", records});
+  EXPECT_TRUE(has(r.out, "wrote " + home)) << r.out;
+  EXPECT_FALSE(has(r.out, "here the planner")) << r.out;
+  r = attune_says({"tune", records, "--out", other});
+  EXPECT_TRUE(has(r.out, "here the planner reads " + home + ", not that file")) << r.out;
+  EXPECT_FALSE(has(attune_says({"tune", records, "--out", other}, {"ATTUNE_TUNED=" + other}).out, "here the planner"));
+  // A project's file goes before the user's.
+  const std::string folder = temporary("project");
+  std::filesystem::create_directories(folder + "/.attune");
+  std::filesystem::copy_file(home, folder + "/.attune/" + word + ".tsv");
+  r = spawn({"sh", "-c", "cd \"$1\" && exec \"$2\" tune \"$3\"", "sh", folder, ATTUNE_BUILD_DIR "/attune", records},
+            {"XDG_CONFIG_HOME=" + temporary("")});
+  EXPECT_TRUE(has(r.out, "here the planner reads .attune/" + word + ".tsv, not that file")) << r.out << r.err;
+  const auto j = nlohmann::json::parse(attune_says({"tune", records, "--out", other, "--json"}).out);
+  EXPECT_EQ(j["devices"][0]["planner_reads"], home);
+}
 TEST(TuneCommand, a_file_that_cannot_be_read_is_never_overwritten) {
   const std::string records = written("u.jsonl", crossing()), path = temporary("mine.tsv");
   std::ofstream(path) << "attune-tuned 1\nby hand\n";
@@ -400,6 +452,16 @@ TEST(TuneWatch, live_calls_become_rules_once) {
   std::vector<Record> again;
   ASSERT_TRUE(read_records(records, again).ok());
   EXPECT_EQ(again.size(), made.size()) << "a problem is measured once";
+}
+TEST(TuneWatch, a_problem_that_another_device_has_measured_is_measured_here) {
+  Record r = record("sm80_forward", 32, 1e3, 1);
+  r.threads = 0, r.mode = "cold", r.provenance.gpu = "Test GPU", r.provenance.cpu = this_cpu().name;
+  const std::string log = temporary("two.log"), records = written("two_devices.jsonl", {r});
+  std::ofstream(log) << "attune: " << r.problem << " -> cpu_forward on " << this_cpu().name << ": first in the list\n";
+  const Ran ran = attune_says({"tune", records, "--watch", log, "--once", "--out", temporary("two_devices")});
+  std::vector<Record> all;
+  ASSERT_TRUE(read_records(records, all).ok()) << ran.err;
+  EXPECT_GT(all.size(), 1u) << ran.out << ran.err;
 }
 
 }  // namespace

@@ -60,8 +60,8 @@ Evidence evidence_of(const Row& row, const std::string& backend, const std::stri
   else if (other == row.by_backend.end()) e.note = baseline + " was not measured";
   else if (counts(*other->second, why))
     e.speed_up = median_ratio(other->second->samples_ns, own->second->samples_ns);
-  // What was tried and cannot run is beaten by whatever can; what was wrong or not checked says nothing.
-  else if (other->second->status != "ok") e.speed_up = {INFINITY, {INFINITY, INFINITY, 1}};
+  // What does not fit the memory is beaten by whatever does; what failed, was wrong or not checked says nothing.
+  else if (other->second->status == "oom") e.speed_up = {INFINITY, {INFINITY, INFINITY, 1}};
   else e.note = baseline + ": " + why;
   return e;
 }

@@ -100,10 +100,14 @@ TunedFile tune(const DeviceCurves& device, const std::vector<Rule>& before, cons
 void keep(const TunedFile& before, TunedFile& now) {
   std::vector<TunedKey> kept;
   for (const TunedKey& old : before.keys) {
-    const bool replaced = std::any_of(now.keys.begin(), now.keys.end(),
-                                      [&](const TunedKey& k) { return overlaps(old.key, k.key); });
+    const bool replaced = std::any_of(now.keys.begin(), now.keys.end(), [&](const TunedKey& k) {
+      return !k.rules.empty() && overlaps(old.key, k.key);
+    });
     if (!replaced) kept.push_back(old);
   }
+  for (TunedKey& k : now.keys)
+    if (std::any_of(kept.begin(), kept.end(), [&](const TunedKey& old) { return overlaps(old.key, k.key); }))
+      k.sentence += "; the rules that were there stay";
   now.keys.insert(now.keys.end(), kept.begin(), kept.end());
   std::stable_sort(now.keys.begin(), now.keys.end(),
                    [](const TunedKey& a, const TunedKey& b) { return a.key < b.key; });

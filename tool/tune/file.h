@@ -24,7 +24,7 @@ struct TunedFile {
 
 // Decides every key. `before` are the rules in use: what they chose stays until the measurement says otherwise.
 TunedFile tune(const DeviceCurves&, const std::vector<Rule>& before, const TuneSettings&);
-// Keys that were not measured now stay as they were; buckets that overlap a new one go.
+// Keys that nothing was decided for now stay as they were; buckets that overlap one with new rules go.
 void keep(const TunedFile& before, TunedFile& now);
 
 std::string to_text(const TunedFile&);

@@ -61,13 +61,15 @@ Status bench(const LoggedCall& call, const std::string& device, const std::strin
   return Status::good();  // a problem that could not be measured is a record that says so
 }
 
-std::set<std::string> measured_in(const std::string& path) {
-  std::set<std::string> lines;
+// Which problems of which device: a CPU's records say nothing of a GPU.
+using Seen = std::set<std::pair<std::string, std::string>>;
+Seen measured_in(const std::string& path) {
+  Seen all;
   std::vector<Record> records;
   if (std::ifstream(path).good() && read_records(path, records).ok())
     for (const Record& r : records)
-      if (r.status != "interrupted") lines.insert(r.problem);
-  return lines;
+      if (r.status != "interrupted") all.emplace(r.threads ? r.provenance.cpu : r.provenance.gpu, r.problem);
+  return all;
 }
 
 }  // namespace
@@ -87,7 +89,7 @@ Status watch(const Watched& w, const std::function<void()>& tune) {
   const Signals signals;
   std::ifstream log(w.log);
   if (!log) return Status::no("--watch: ", w.log, " cannot be read: ", std::strerror(errno));
-  std::set<std::string> seen = measured_in(w.records);
+  Seen seen = measured_in(w.records);
   std::string line;
   bool any = !seen.empty();
   while (!stopped) {
@@ -103,7 +105,7 @@ Status watch(const Watched& w, const std::function<void()>& tune) {
       RuleKey key;
       if (!read_call(line, call) || !parse(call.problem, p).ok() || !key_of(p, {1}, key).ok()) continue;
       const std::string device = word_of(call.device);
-      if (device.empty() || !seen.insert(call.problem).second) continue;
+      if (device.empty() || !seen.emplace(call.device, call.problem).second) continue;
       if (const Status s = bench(call, device, w.records); !s.ok()) return s;
       news = true;
     }
