@@ -62,14 +62,14 @@ Status is_asked(const Asked& asked) {
   return Status::good();
 }
 
-Status records_of(const std::string& path, std::vector<Record>& out) {
-  if (Status s = read_records(path, out); !s.ok()) return s;
+Status records_of(const std::string& path, std::vector<Record>& out, std::string* text = nullptr) {
+  if (Status s = read_records(path, out, text); !s.ok()) return s;
   return out.empty() ? Status::no(path, " holds no record") : Status::good();
 }
 
-void save(const Asked& asked, Context& context) {
+void save(const Asked& asked, const std::string& text, Context& context) {
   std::string path;
-  if (const Status s = save_baseline(asked.save, asked.files.back(), path); !s.ok())
+  if (const Status s = save_baseline(asked.save, text, path); !s.ok())
     return fail(context, kMachine, join("attune compare: ", s.message));
   std::fputs(join("baseline ", asked.save, ": ", path, "\n").c_str(), context.json ? stderr : stdout);
 }
@@ -78,13 +78,13 @@ void run(Asked& asked, Context& context) {
   asked.settings.margin = asked.margin_percent / 100;
   if (const Status s = is_asked(asked); !s.ok()) return fail(context, kUsage, join("attune compare: ", s.message));
   const std::string& second = asked.files.back();
-  std::string first = asked.files[0];
+  std::string first = asked.files[0], text;
   std::vector<Record> before, after;
-  Status s = records_of(second, after);
+  Status s = records_of(second, after, &text);
   if (s.ok() && !asked.baseline.empty()) s = read_baseline(asked.baseline, before, first);
   else if (s.ok() && asked.files.size() == 2) s = records_of(first, before);
   if (!s.ok()) return fail(context, kFailed, join("attune compare: ", s.message));
-  if (asked.files.size() == 1 && asked.baseline.empty()) return save(asked, context);
+  if (asked.files.size() == 1 && asked.baseline.empty()) return save(asked, text, context);
   const Changes changes = compare(before, after, asked.settings);
   if (!written(asked.markdown, to_markdown(changes), context)) return;
   if (!written(asked.junit, to_junit(changes, asked.settings), context)) return;
@@ -101,7 +101,7 @@ void run(Asked& asked, Context& context) {
     fail(context, kFailed, fmt::format("attune compare: {} of {} rows are regressions", bad, changes.rows.size()));
   else if (!compared)
     fail(context, kFailed, fmt::format("attune compare: no row of {} is in {}: nothing was compared", second, first));
-  else if (!asked.save.empty()) save(asked, context);
+  else if (!asked.save.empty()) save(asked, text, context);
 }
 
 }  // namespace

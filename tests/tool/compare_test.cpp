@@ -273,6 +273,14 @@ TEST(CompareCommand, a_baseline_is_stored_by_name_and_replaced_only_without_a_re
   EXPECT_EQ(attune_says({"compare", written("none.jsonl", {}), "--save", "release"}).code, 1);
 }
 
+TEST(CompareCommand, a_baseline_from_a_pipe_is_stored_whole) {
+  const std::string quick = written("piped.jsonl", {steady(1000)}), stored = temporary("attune/baselines/piped.jsonl");
+  const Ran r = spawn({"sh", "-c", "cat \"$1\" | \"$2\" compare /dev/stdin --save piped", "sh", quick,
+                       ATTUNE_BUILD_DIR "/attune"}, {"XDG_CONFIG_HOME=" + temporary("")});
+  EXPECT_EQ(r.code, 0) << r.err;
+  EXPECT_EQ(text_of(stored), text_of(quick));
+}
+
 TEST(CompareCommand, a_baseline_of_the_store_is_found_too) {
   const std::string quick = written("quick.jsonl", {steady(1000)}), slow = written("slow.jsonl", {steady(1100)});
   const std::vector<std::string> store = {"ATTUNE_STORE=" + temporary("compare.db")};

@@ -41,13 +41,11 @@ Status read_baseline(const std::string& name, std::vector<Record>& out, std::str
                     "); --save stores one");
 }
 
-Status save_baseline(const std::string& name, const std::string& records, std::string& path) {
+Status save_baseline(const std::string& name, const std::string& text, std::string& path) {
   if (Status s = is_name(name); !s.ok()) return s;
   const std::string folder = fs::is_directory(kProjectTunedFolder) ? project() : user();
   if (folder.empty()) return Status::no("neither XDG_CONFIG_HOME nor HOME is set, and there is no .attune here");
   path = folder + "/" + name + ".jsonl";
-  std::string text;
-  if (Status s = read_whole(records, text); !s.ok()) return s;
   return replace_file(path, text);
 }
 

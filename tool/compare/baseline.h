@@ -8,6 +8,7 @@ namespace attune {
 
 // `where`: the file or the store that it was found in.
 Status read_baseline(const std::string& name, std::vector<Record>& out, std::string& where);
-Status save_baseline(const std::string& name, const std::string& records, std::string& path);
+// `text`: of the file of records, as it was read; a pipe cannot be read again.
+Status save_baseline(const std::string& name, const std::string& text, std::string& path);
 
 }  // namespace attune

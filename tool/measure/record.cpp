@@ -131,12 +131,13 @@ Status from_json(std::string_view line, Record& out) {
   }
 }
 
-Status read_records(const std::string& path, std::vector<Record>& out) {
+Status read_records(const std::string& path, std::vector<Record>& out, std::string* text) {
   std::ifstream file(path);
   if (!file) return Status::no("records: '", path, "' cannot be read: ", std::strerror(errno));
   std::string line;
   for (int number = 1; std::getline(file, line); ++number) {
     const bool unfinished = file.eof();
+    if (text) text->append(line).append(unfinished ? "" : "\n");
     if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
     Record r;
     if (const Status s = from_json(line, r); !s.ok()) {

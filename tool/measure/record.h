@@ -101,8 +101,8 @@ std::string to_json(const Record&);  // one line without its end
 // Unknown fields are skipped and missing ones keep their default: a newer file can be read. The version must fit.
 Status from_json(std::string_view line, Record& out);
 // Every row of a file; a mistake names file and line. Empty lines are skipped. An unfinished last line (an interrupted
-// write) is left out.
-Status read_records(const std::string& path, std::vector<Record>& out);
+// write) is left out. `text`: also the file as it stands; a pipe cannot be read again.
+Status read_records(const std::string& path, std::vector<Record>& out, std::string* text = nullptr);
 
 // Appends whole rows, each with one write that reaches the disk: what was measured survives whatever comes next. One
 // process at a time has it. A line that a kill left unfinished at the end is cut off; a file that is something else is
