@@ -58,6 +58,19 @@ TEST(Http, an_address_that_cannot_be_had_is_a_sentence) {
   EXPECT_TRUE(has(second.open("127.0.0.1", first.port()).message, "cannot be served: "));
 }
 
+TEST(Http, a_server_answers_to_the_address_that_it_prints) {
+  for (const char* address : {"127.0.0.1", "127.0.0.2", "127.2"}) {
+    HttpServer server;
+    ASSERT_EQ(server.open(address, 0).message, "");
+    const std::string url = server.url(), host = url.substr(7, url.size() - 8);  // of http://host/
+    EXPECT_TRUE(server.answers_to(host)) << host;
+    EXPECT_TRUE(server.answers_to(join("localhost:", server.port())));
+    for (const std::string& other : {join("evil.example:", server.port()), join("127.0.0.3:", server.port()),
+                                     join("127.0.0.2:", server.port() + 1), join(":", server.port())})
+      EXPECT_FALSE(server.answers_to(other)) << other;
+  }
+}
+
 // A server in a thread, and clients in this one.
 struct Serving {
   HttpServer server{};

@@ -135,8 +135,15 @@ Status HttpServer::open(const std::string& address, int port) {
   } else {
     const auto& a = reinterpret_cast<const sockaddr_in&>(bound);
     port_ = ntohs(a.sin_port), loopback_ = ntohl(a.sin_addr.s_addr) >> 24 == 127;
+    char whole[INET_ADDRSTRLEN] = "";  // 127.0.0.2 of 127.2, as a browser will say it
+    if (inet_ntop(AF_INET, &a.sin_addr, whole, sizeof whole)) address_ = whole;
   }
   return Status::good();
+}
+
+bool HttpServer::answers_to(std::string_view host) const {
+  return !loopback_ || host.empty() || names_loopback(host, port_) || host == join(address_, ":", port_) ||
+         (port_ == 80 && host == address_);
 }
 
 std::string HttpServer::url() const {

@@ -39,6 +39,8 @@ class HttpServer {
   Status open(const std::string& address, int port);
   int port() const { return port_; }
   bool loopback() const { return loopback_; }
+  // Whether a request with that Host is for this server: on loopback only its own address and the names of loopback.
+  bool answers_to(std::string_view host) const;
   std::string url() const;
   // Until `stop` is set, which is seen within a fifth of a second.
   void run(const HttpHandler&, const std::atomic<bool>& stop, double seconds_a_client = 10);

@@ -105,7 +105,7 @@ void run(const Asked& asked, Context& context) {
   std::fflush(stdout);
   server.run(
       [&](const HttpRequest& request) -> HttpResponse {
-        if (server.loopback() && !request.host.empty() && !names_loopback(request.host, server.port()))
+        if (!server.answers_to(request.host))
           return {.code = 403, .body = "this is served to this machine alone, under its own name\n"};
         return pages.answer(request);
       },
