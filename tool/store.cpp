@@ -46,7 +46,7 @@ void store(const Asked& asked, Context& context) {
     for (const Store::Named& n : names) all[n.name] = n.records;
     fmt::print("{}\n", json{{"store", path_of(asked)}, {"added", added}, {"records", size.records},
                             {"runs", size.runs}, {"first", size.first}, {"last", size.last}, {"baselines", all}}
-                           .dump(2));
+                           .dump(2, ' ', false, json::error_handler_t::replace));
     return;
   }
   if (!asked.files.empty()) fmt::print("{} added, {} were there\n", added, records.size() - added);
@@ -146,7 +146,7 @@ void history(const Asked& asked, Context& context) {
     if (context.json) document.push_back(as_json(series[key]));
     else print(series[key]);
   }
-  if (context.json) fmt::print("{}\n", document.dump(2));
+  if (context.json) fmt::print("{}\n", document.dump(2, ' ', false, json::error_handler_t::replace));
 }
 
 }  // namespace

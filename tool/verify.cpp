@@ -46,7 +46,7 @@ void run(const Asked& asked, Context& context) {
                                   asked.strict ? join(", ", cautions, " to be careful with") : ""));
     else if (lines.empty()) fail(context, kFailed, join("attune verify: '", path, "' has no records"));
   }
-  if (context.json) fmt::print("{}\n", document.dump(2));
+  if (context.json) fmt::print("{}\n", document.dump(2, ' ', false, json::error_handler_t::replace));
 }
 
 }  // namespace

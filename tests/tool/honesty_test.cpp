@@ -300,6 +300,15 @@ TEST(Honesty, the_command_is_content_with_an_honest_file_and_strict_where_asked)
   EXPECT_TRUE(has(strict.out, "caution: dirty-source")) << strict.out;
 }
 
+TEST(Honesty, a_byte_that_is_no_text_is_still_one_document) {
+  const std::string path = temporary("byte.jsonl");
+  std::ofstream(path) << "{\"attune_record\":2,\"status\":\"\xff\"}\n";
+  const Ran r = attune_says({"verify", path, "--json"});
+  EXPECT_EQ(r.code, 1) << r.err;
+  ASSERT_TRUE(json::accept(r.out)) << r.out << r.err;
+  EXPECT_EQ(json::parse(r.out)[0]["findings"][0]["name"], "unreadable");
+}
+
 TEST(Honesty, the_command_says_what_it_cannot_read) {
   const std::string path = temporary("bad.jsonl");
   std::ofstream(path) << "{\"attune_record\":2}\nnot json\n" << to_json(honest()[0]).substr(0, 60);

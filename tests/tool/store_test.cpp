@@ -139,6 +139,15 @@ TEST_F(StoreTest, the_commands_add_name_and_show_each_step) {
   EXPECT_EQ(records.out, text_of(file));
 }
 
+TEST_F(StoreTest, a_name_with_a_byte_that_is_no_text_is_still_one_document) {
+  const std::string file = temporary("byte.jsonl"), store = temporary("byte\xff.db");
+  std::ofstream(file) << to_json(three()[0]) << "\n";
+  const Ran added = attune_says({"store", file, "--db", store, "--json"});
+  EXPECT_EQ(added.code, 0) << added.err;
+  ASSERT_TRUE(json::accept(added.out)) << added.out;
+  EXPECT_EQ(json::parse(added.out)["records"], 1);
+}
+
 TEST_F(StoreTest, the_commands_say_what_is_wrong) {
   const Ran none = attune_says({"history", "--db", temporary("nothing.db")});
   EXPECT_EQ(none.code, 3);
