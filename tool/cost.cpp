@@ -22,14 +22,13 @@ struct Asked {
   double seconds = 0;
 };
 
-void print_runs(const std::vector<Offer>& offers, double seconds, bool at_least) {
+void print_runs(const std::vector<Offer>& offers, const std::vector<double>& seconds, bool at_least) {
   size_t name = 5, device = 6;
   for (const Offer& o : offers) name = std::max(name, o.name.size()), device = std::max(device, o.device.size());
-  fmt::print("a run of {}{}\n", seconds_text(seconds),
-             at_least ? " in samples and warm-up: it took at least that" : "");
-  for (const Offer& o : offers)
-    fmt::print("  {:<{}}  {:<{}}  {:>9} an hour  {:>9} as billed\n", o.name, name, o.device, device,
-               usd_text(o.usd_an_hour), usd_text(o.usd(seconds)));
+  fmt::print("the run{}\n", at_least ? ", by its samples and warm-up: it took at least that" : "");
+  for (size_t n = 0; n < offers.size(); ++n)
+    fmt::print("  {:<{}}  {:<{}}  {:>9}  {:>9} an hour  {:>9} as billed\n", offers[n].name, name, offers[n].device,
+               device, seconds_text(seconds[n]), usd_text(offers[n].usd_an_hour), usd_text(offers[n].usd(seconds[n])));
 }
 
 void print_rows(const std::vector<RowCost>& costs) {
@@ -66,15 +65,16 @@ void run(const Asked& asked, Context& context) {
     return std::none_of(records.begin(), records.end(), [&](const Record& r) { return o.fits(device_of(r)); });
   });
   const std::vector<RowCost> fitting = costs_of(rows, offers);
-  const double seconds = asked.seconds > 0 ? asked.seconds : measured_seconds(rows);
+  std::vector<double> seconds;  // of each offer
+  for (const Offer& o : offers) seconds.push_back(asked.seconds > 0 ? asked.seconds : measured_seconds(rows, o));
   if (!context.json) {
     print_runs(offers, seconds, asked.seconds <= 0);
     return print_rows(fitting);
   }
   json runs = json::array(), calls = json::array();
-  for (const Offer& o : offers)
-    runs.push_back({{"offer", o.name}, {"device", o.device}, {"usd_an_hour", o.usd_an_hour}, {"seconds", seconds},
-                    {"usd", o.usd(seconds)}});
+  for (size_t n = 0; n < offers.size(); ++n)
+    runs.push_back({{"offer", offers[n].name}, {"device", offers[n].device}, {"usd_an_hour", offers[n].usd_an_hour},
+                    {"seconds", seconds[n]}, {"usd", offers[n].usd(seconds[n])}});
   for (const RowCost& c : fitting)
     calls.push_back({{"problem", c.row->record->problem}, {"subject", c.row->series}, {"offer", c.offer->name},
                      {"usd_a_million_calls", c.usd_a_million}, {"tokens_a_usd", c.tokens_a_usd},

@@ -231,13 +231,22 @@ TEST(Report, memory_a_token_counts_tensors_and_workspace_of_ours_alone) {
 TEST(Report, parity_table_counts_and_names_the_worst) {
   auto records = typical();
   records[3].parity.error = 0.7;
+  // As `bench` writes one that was wrong: it was never timed.
   records[5].parity = {.verdict = "FAIL", .error = 3, .rows = 8, .message = "row 3 is zero"};
+  records[5].status = "failed", records[5].samples_ns.clear(), records[5].median_ns = 0;
   const Report report = report_of(records);
   const Section& s = section(report, "parity");
   ASSERT_EQ(s.figures.size(), 2u);
   EXPECT_EQ(s.figures[0].table.rows[1][1].text, "1 FAIL, 2 PASS");
   EXPECT_EQ(s.figures[0].table.rows[1][4].text, records[5].problem);
   EXPECT_EQ(s.figures[1].table.rows.at(0)[3].text, "row 3 is zero");
+  const auto right = std::find_if(report.facts.begin(), report.facts.end(),
+                                  [](const Fact& f) { return f.name == "results right"; });
+  ASSERT_NE(right, report.facts.end());
+  EXPECT_EQ(right->value, "5 of 6");
+  EXPECT_EQ(right->tone, Tone::bad);
+  EXPECT_TRUE(std::count(report.verdicts.begin(), report.verdicts.end(),
+                         "Checked on the very buffers that were timed: 1 FAIL, 5 PASS."));
 }
 
 TEST(Report, clock_and_power_are_traced_by_row) {

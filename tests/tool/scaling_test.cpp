@@ -64,6 +64,29 @@ TEST(Cost, run_and_calls_are_priced_by_the_offers_that_fit) {
   EXPECT_NEAR(j["calls"][0]["tokens_a_usd"], 1e9, 1);
 }
 
+TEST(Cost, an_offer_is_billed_for_the_rows_of_its_device) {
+  const std::string path = temporary("two.jsonl"), offers = temporary("two.tsv");
+  std::ofstream file(path);
+  for (const int threads : {2, 0}) {
+    Record r;
+    r.problem = "forward f32 b1 h8 q64 k64 d64 causal", r.subject = "x", r.threads = threads;
+    r.median_ns = threads ? 1e9 : 1e6, r.samples_ns.assign(10, r.median_ns), r.calls = 1;
+    r.provenance.cpu = "Test CPU", r.provenance.gpu = threads ? "" : "Test GPU";
+    file << to_json(r) << "\n";
+  }
+  file.close();
+  std::ofstream(offers) << "attune-prices 1\noffer\tc\tTest CPU\t1 an hour\tby the second\tminimum 0\n"
+                           "offer\tg\tTest GPU\t9 an hour\tby the second\tminimum 0\n"
+                           "offer\tany\t*\t1 an hour\tby the second\tminimum 0\n";
+  const auto j = nlohmann::json::parse(attune_says({"cost", path, "--prices", offers, "--json"}).out);
+  ASSERT_EQ(j["runs"].size(), 3u);
+  EXPECT_NEAR(j["runs"][0]["seconds"], 10, 1e-9);
+  EXPECT_NEAR(j["runs"][1]["seconds"], 0.01, 1e-9);
+  EXPECT_NEAR(j["runs"][2]["seconds"], 10.01, 1e-9);
+  const Ran text = attune_says({"cost", path, "--prices", offers});
+  EXPECT_TRUE(has(text.out, "Test GPU    10.0 ms")) << text.out;
+}
+
 TEST(Cost, no_offer_for_what_was_measured_is_a_failure_that_names_it) {
   const Ran r = attune_says({"cost", records({1000}), "--prices", prices("NVIDIA H200")});
   EXPECT_EQ(r.code, 1);

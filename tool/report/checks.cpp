@@ -55,7 +55,7 @@ Section parity_section(const Measurements& rows) {
   Table failures{.caption = "What failed the check",
                  .head = {"problem", "subject", "error, of what is allowed", "why"}};
   for (const Measurement& row : rows.all) {
-    if (!row.ok()) continue;
+    if (!row.judged()) continue;
     const Record& r = *row.record;
     if (!by_subject.count(r.subject)) order.push_back(r.subject);
     Count& c = by_subject[r.subject];

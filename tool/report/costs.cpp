@@ -26,9 +26,10 @@ std::vector<RowCost> costs_of(const Measurements& rows, const std::vector<Offer>
   return all;
 }
 
-double measured_seconds(const Measurements& rows) {
+double measured_seconds(const Measurements& rows, const Offer& offer) {
   double seconds = 0;
   for (const Measurement& row : rows.all) {
+    if (!offer.fits(device_of(*row.record))) continue;
     seconds += row.record->warm_up_s;
     for (const double ns : row.record->samples_ns) seconds += ns * 1e-9 * row.record->calls;
   }
@@ -40,18 +41,19 @@ Section cost_section(const Measurements& rows, const std::vector<Offer>& offers)
   const std::vector<RowCost> costs = costs_of(rows, offers);
   if (costs.empty()) return section;
 
-  const double seconds = measured_seconds(rows);
-  Table runs{.caption = fmt::format("This run: {} in samples and warm-up", seconds_text(seconds)),
-             .head = {"offer", "device", "$ an hour", "billed by", "minimum", "$ of this run, at least"}};
+  Table runs{.caption = "This run, in samples and warm-up on the device of each offer",
+             .head = {"offer", "device", "$ an hour", "billed by", "minimum", "time", "$ of this run, at least"}};
   std::set<const Offer*> used;
   for (const RowCost& c : costs) used.insert(c.offer);
   for (const Offer& o : offers) {
     if (!used.count(&o)) continue;
+    const double seconds = measured_seconds(rows, o);
     runs.rows.push_back({{o.name},
                          {o.device},
                          number_cell(o.usd_an_hour, usd_text(o.usd_an_hour)),
                          number_cell(o.step_s, o.step_s == 1 ? "second" : o.step_s == 60 ? "minute" : "hour"),
                          number_cell(o.minimum_usd, usd_text(o.minimum_usd)),
+                         number_cell(seconds, seconds_text(seconds)),
                          number_cell(o.usd(seconds), usd_text(o.usd(seconds)))});
   }
   section.figures.push_back({"", {}, std::move(runs)});

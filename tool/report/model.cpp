@@ -56,10 +56,10 @@ struct Summary {
 Summary summary_of(const Measurements& rows) {
   Summary s{.all = rows.all.size()};
   for (const Measurement& row : rows.all) {
+    const Record& r = *row.record;
+    if (row.judged()) ++s.parity[r.parity.verdict.empty() ? "UNCHECKED" : r.parity.verdict];
     if (!row.ok()) continue;
     ++s.measured;
-    const Record& r = *row.record;
-    ++s.parity[r.parity.verdict.empty() ? "UNCHECKED" : r.parity.verdict];
     if (!row.peer() && r.ceiling_gflops > 0 &&
         (!s.best || r.gflops / r.ceiling_gflops > s.best->gflops / s.best->ceiling_gflops))
       s.best = &r;
@@ -78,8 +78,8 @@ std::vector<std::string> verdicts_of(const Measurements& rows, const Summary& s,
                     rows.rate(s.best->ceiling_gflops), rows.rate_unit, s.best->problem));
   std::string checks;
   for (const auto& [verdict, n] : s.parity) checks += fmt::format("{}{} {}", checks.empty() ? "" : ", ", n, verdict);
-  if (s.measured) all.push_back(fmt::format("Checked on the very buffers that were timed: {}.", checks));
-  else all.push_back("Nothing was measured: see the caveats.");
+  if (!checks.empty()) all.push_back(fmt::format("Checked on the very buffers that were timed: {}.", checks));
+  if (!s.measured) all.push_back("Nothing was measured: see the caveats.");
   return all;
 }
 

@@ -17,6 +17,8 @@ struct Measurement {
   Problem problem{};      // where `length` is not 0
   int length = 0;         // of keys; 0: unknown
   bool ok() const { return record->status == "ok" && record->median_ns > 0; }
+  // Its result counts. One that was wrong ended as 'failed' and has no time.
+  bool judged() const { return ok() || record->parity.verdict == "FAIL"; }
   bool peer() const { return record->why == "a peer" || record->subject.find(':') != std::string::npos; }
   double tokens() const { return double(problem.batch) * std::max(problem.len_q, problem.len_k); }
 };
@@ -60,7 +62,7 @@ struct RowCost {
   double tokens_a_usd = 0, flops_a_usd = 0;
 };
 std::vector<RowCost> costs_of(const Measurements&, const std::vector<Offer>&);
-double measured_seconds(const Measurements&);  // in samples and warm-up: a run takes at least that
+double measured_seconds(const Measurements&, const Offer&);  // in samples and warm-up on what it is for: at least that
 std::string device_of(const Record&);  // the name that offers go by
 
 // The sections, in the order of the page. One without figures is left out.
