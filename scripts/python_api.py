@@ -22,7 +22,7 @@ MODULES = {
     "attune.transformers": ("transformers.py",),
     "attune.jax": ("jax.py",),
 }
-HIDDEN = {"lse_shape", "call", "reproducible", "added", "new_seed"}  # shared between modules, nobody else's
+HIDDEN = {"lse_shape", "call", "is_plain", "reproducible", "added", "new_seed"}  # shared between modules, nobody else's
 HERE = pathlib.Path(__file__).resolve().parent.parent / "python" / "attune"
 
 

@@ -4,11 +4,13 @@ Nothing is copied: kernels read and write the memory that is given, on the frame
 
 from __future__ import annotations
 
+import math
+import sys
 from typing import TYPE_CHECKING, Any
 
 from . import _core
 from ._arrays import empty, stream_of
-from ._spec import Layout, Options, Request, Window, request
+from ._spec import Layout, Options, Request, Window, request, scale_of
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -23,7 +25,14 @@ def lse_shape(layout: str, q_shape: Any) -> tuple[int, ...]:
 
 
 def _arguments(r: Request, scale: float | None) -> tuple[float, float, float, int, int]:
-    return scale or 0.0, r.softcap, r.dropout, r.max_q, r.max_k
+    return scale_of(scale), r.softcap, r.dropout, r.max_q, r.max_k
+
+
+def _check_gradient(tensors: tuple[Any, ...]) -> None:
+    """Refuses what autograd of PyTorch would have to see."""
+    torch = sys.modules.get("torch")
+    if torch and torch.is_grad_enabled() and any(isinstance(t, torch.Tensor) and t.requires_grad for t in tensors):
+        raise _core.Error("attune: attune.attend has no gradient: use attune.torch.attend, or torch.no_grad()")
 
 
 def attend(q: Any, k: Any, v: Any, *, layout: Layout = "bshd", causal: bool = False, window: Window | None = None,
@@ -34,13 +43,22 @@ def attend(q: Any, k: Any, v: Any, *, layout: Layout = "bshd", causal: bool = Fa
     layout names the axes of q, k, v and out: "bshd", "bhsd", or "thd" for packed sequences, with cu_q (and cu_k). A
     causal mask ends at the last query and the last key (align="top_left" begins at the first). scale None is
     1/sqrt(dim). Returns out, or (out, lse) with return_lse: lse is f32, natural, [batch, head, seq] or [head, token].
-    Where out and lse are given they are written; a stream is an address, and None is the framework's current one.
+    Where out and lse are given they are written; a stream is an address, and None is the framework's current one. Rows
+    in no sequence, behind those of cu_q or used_q, are 0 and -inf, or stay as they are in what is given. There is no
+    gradient: tensors of PyTorch that require one are refused.
     """
     r = request(layout, causal, window, "no", options)
+    _check_gradient((q, k, v, *r.tensors))
     if out is None or (lse is None and return_lse):
         rows = lse_shape(layout, q.shape)
-        out = empty(q, (*q.shape[:-1], v.shape[-1])) if out is None else out
-        lse = empty(q, rows, "float32") if lse is None and return_lse else lse
+        if out is None:
+            out = empty(q, (*q.shape[:-1], v.shape[-1]))
+            if r.spec.leaves_rows:
+                out[...] = 0
+        if lse is None and return_lse:
+            lse = empty(q, rows, "float32")
+            if r.spec.leaves_rows:
+                lse[...] = -math.inf
     _core.run(r.spec.forward, *_arguments(r, scale), stream_of(q) if stream is None else stream, q, k, v, *r.tensors,
               out, lse, *(None,) * len(r.spec.saved))
     return (out, lse) if return_lse else out
@@ -50,11 +68,13 @@ def attend_backward(d_out: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, *, d
                     layout: Layout = "bshd", causal: bool = False, window: Window | None = None,
                     scale: float | None = None, stream: int | None = None,
                     **options: Unpack[Options]) -> tuple[Any, Any, Any]:
-    """(dq, dk, dv) of an attend with the same arguments, from its out and lse."""
+    """(dq, dk, dv) of an attend with the same arguments, from its out and lse. Rows in no sequence have dq 0."""
     r = request(layout, causal, window, "no", options)
     if r.spec.saved:
         raise _core.Error(f"attune: the backward of {r.spec.variant!r} is in attune.torch")
     dq, dk, dv = (empty(t, tuple(t.shape)) for t in (q, k, v))
+    if r.spec.leaves_rows:
+        dq[...] = 0
     _core.run(r.spec.backward, *_arguments(r, scale), stream_of(q) if stream is None else stream, q, k, v, *r.tensors,
               out, lse, d_out, d_lse, dq, dk, dv, None, None, *(None,) * len(r.spec.variant_given))
     return dq, dk, dv

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from typing import Any, Callable, Literal, TypedDict
 
 from . import _core
@@ -193,6 +194,11 @@ class Spec:
         return not self.given and not self.variant
 
     @_Lazy
+    def leaves_rows(self) -> bool:
+        """Rows of q may be in no sequence: nobody writes their out, lse and dq."""
+        return "cu_q" in self.given or "used_q" in self.given
+
+    @_Lazy
     def has_lse(self) -> bool:
         """False where branches of their own softmax are added up."""
         return self.saved != _SAVED["nsa"]
@@ -255,6 +261,15 @@ class Request:
     dropout: float = 0.0
     max_q: int = 0
     max_k: int = 0
+
+
+def scale_of(scale: float | None) -> float:
+    """The library's word for a scale: 0 is 1/sqrt(dim)."""
+    if scale is None:
+        return 0.0
+    if not 0 < scale < math.inf:
+        raise _core.Error(f"attune: scale {scale} is not a number above 0 (None: 1/sqrt(dim))")
+    return scale
 
 
 _FLAGS = frozenset(("align", "rotary_interleaved", "reproducible", "precision", "backend", "variant", "block_size"))

@@ -16,7 +16,7 @@ import numpy as np
 
 from . import _core
 from ._attend import lse_shape
-from ._spec import Layout, Options, Spec, Window, from_text, request
+from ._spec import Layout, Options, Spec, Window, from_text, request, scale_of
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -47,13 +47,38 @@ def _input_places(spec: Spec) -> list[tuple[str, str]]:
             *((name, spec.axes(name)) for name in spec.given)]
 
 
+def _rows_there(spec: Spec, numbers: Numbers, shape: tuple[int, ...], tensors: tuple[Any, ...]) -> Any:
+    """Which rows of q are in a sequence, the only ones that are written: [token], or [batch, seq]."""
+    named = dict(zip(spec.given, tensors))
+    cu, used = named.get("cu_q"), named.get("used_q")
+    if cu is None:
+        return jnp.arange(shape[spec.layout.index("s")]) < used[:, None]
+    token = jnp.arange(shape[0])
+    sequence = jnp.clip(jnp.searchsorted(cu, token, side="right") - 1, 0, cu.shape[0] - 2)
+    place = token - cu[sequence]
+    there = (place >= 0) & (token < cu[sequence + 1])
+    if numbers[3]:  # max_q
+        there &= place < numbers[3]
+    return there if used is None else there & (place < used[sequence])
+
+
+def _only(there: Any, axes: str, x: Any, otherwise: float) -> Any:
+    """x where its row is there. `there` has its axes in the order of both layouts: batch before seq."""
+    others = tuple(n for n, letter in enumerate(axes) if letter in "hd")
+    return jnp.where(jnp.expand_dims(there, others), x, otherwise)
+
+
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def _attend(text: str, numbers: Numbers, q: Any, k: Any, v: Any, tensors: tuple[Any, ...]) -> tuple[Any, Any]:
     spec = from_text(text)
     out = jax.ShapeDtypeStruct((*q.shape[:-1], v.shape[-1]), q.dtype)
     lse = jax.ShapeDtypeStruct(lse_shape(spec.layout, q.shape), jnp.float32)
     places = [*_input_places(spec), ("out", spec.layout), ("lse", spec.lse_axes)]
-    return tuple(_call(spec, False, places, numbers, [q, k, v, *tensors], [out, lse]))
+    made = _call(spec, False, places, numbers, [q, k, v, *tensors], [out, lse])
+    if not spec.leaves_rows:
+        return tuple(made)
+    there = _rows_there(spec, numbers, q.shape, tensors)
+    return _only(there, spec.layout, made[0], 0), _only(there, spec.lse_axes, made[1], -jnp.inf)
 
 
 def _forward(text: str, numbers: Numbers, q: Any, k: Any, v: Any, tensors: tuple[Any, ...]) -> Any:
@@ -72,6 +97,8 @@ def _backward(text: str, numbers: Numbers, kept: Any, gradients: Any) -> Any:
     results = [jax.ShapeDtypeStruct(t.shape, t.dtype) for t in (q, k, v)]
     results += [jax.ShapeDtypeStruct(tensors[n].shape, jnp.float32) for n in wanted]
     dq, dk, dv, *more = _call(spec, True, places, numbers, [q, k, v, *tensors, out, lse, d_out, d_lse], results)
+    if spec.leaves_rows:
+        dq = _only(_rows_there(spec, numbers, q.shape, tensors), spec.layout, dq, 0)
     of = dict(zip(wanted, more))
     return dq, dk, dv, tuple(of[n].astype(t.dtype) if n in of else None for n, t in enumerate(tensors))
 
@@ -86,6 +113,6 @@ def attend(q: Any, k: Any, v: Any, *, layout: Layout = "bshd", causal: bool = Fa
     r = request(layout, causal, window, options.pop("reproducible", "no"), options)
     if r.spec.append or r.spec.saved or r.spec.backend:
         raise _core.Error("attune: attune.jax has no append, no backend and no variant with tensors of its own")
-    numbers = (scale or 0.0, r.softcap, r.dropout, r.max_q, r.max_k)
+    numbers = (scale_of(scale), r.softcap, r.dropout, r.max_q, r.max_k)
     out, lse = _attend(r.spec.text, numbers, q, k, v, tuple(r.tensors))
     return (out, lse) if return_lse else out

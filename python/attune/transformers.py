@@ -38,7 +38,11 @@ def attention(module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor
     if causal and key.shape[2] > len_q:  # the first tokens of a static cache: the rest of it is still empty
         key, value = key[:, :, :len_q], value[:, :, :len_q]
         position_bias = None if position_bias is None else position_bias[..., :len_q]
-    bias = None if attention_mask is None else added(attention_mask, query.dtype)
+    bias = None
+    if attention_mask is not None:
+        if attention_mask.shape[-2] not in (1, len_q):
+            raise Error(f"attune: attention_mask has {attention_mask.shape[-2]} rows, and there are {len_q} queries")
+        bias = added(attention_mask[..., :key.shape[2]], query.dtype)  # as "sdpa": masks may be of a longer cache
     if position_bias is not None:
         bias = position_bias.contiguous() if bias is None else bias + position_bias
     if bias is not None:

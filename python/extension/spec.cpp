@@ -26,7 +26,7 @@ struct RoleName {
   int role;
   bool written;
 };
-// In a backward out and lse are inputs; nobody is hurt by their being writable there.
+// written: as in a forward that does not append; is_written has what others do.
 constexpr RoleName kRoles[] = {
     {"q", ATTUNE_Q, false}, {"k", ATTUNE_K, false}, {"v", ATTUNE_V, false}, {"out", ATTUNE_OUT, true},
     {"lse", ATTUNE_LSE, true}, {"cu_q", ATTUNE_CU_Q, false}, {"cu_k", ATTUNE_CU_K, false},
@@ -59,6 +59,13 @@ bool find_role(const std::string& name, Spec::Place& out) {
     return out.role = first + n, out.written = first == ATTUNE_D_VARIANT, true;
   }
   return false;
+}
+
+// Whether the call of the problem writes the tensor: an append writes the cache, and a backward reads out and lse.
+bool is_written(const attune_problem& p, const Spec::Place& place) {
+  if (place.role == ATTUNE_K || place.role == ATTUNE_V) return p.options & ATTUNE_OPTION_APPEND;
+  if (place.role == ATTUNE_OUT || place.role == ATTUNE_LSE) return p.pass != ATTUNE_BACKWARD;
+  return place.written;
 }
 
 bool set_field(attune_problem& problem, std::string_view name, long number) {
@@ -132,6 +139,7 @@ bool make_spec(PyObject* fields, const char* variant, const char* backend, PyObj
     Spec::Place place;
     if (!name || !axes || !text_of(name.get(), place.name) || !text_of(axes.get(), place.axes)) return false;
     if (!find_role(place.name, place)) return fail("attune: no tensor is called '%s'", place.name.c_str());
+    place.written = is_written(out.problem, place);
     out.places.push_back(place);
   }
   return count >= 0;

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import unittest
 
 import attune
+from attune import _attend
 
 try:
     import numpy as np
@@ -16,6 +18,23 @@ if np is not None:
 
 def draw(*shape, seed=0, dtype="float32"):
     return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
+
+
+@contextlib.contextmanager
+def made_of(number):
+    """Arrays that attend makes begin as `number`: what nobody writes shows."""
+    original = _attend.empty
+
+    def filled(*given):
+        made = original(*given)
+        made[...] = number
+        return made
+
+    _attend.empty = filled
+    try:
+        yield
+    finally:
+        _attend.empty = original
 
 
 class WithoutArrays(unittest.TestCase):
@@ -183,6 +202,48 @@ class Attend(unittest.TestCase):
         self.assertEqual(attune.check(q, q, q, np.empty_like(q), causal=True), "forward f32 b1 h2 q4 k4 d8 causal")
         with self.assertRaisesRegex(attune.Error, "used_k"):
             attune.check(q, q, q, np.empty_like(q), used_k=np.array([5], "int32"))
+
+
+    def test_rows_in_no_sequence_are_zero_and_weigh_nothing(self):
+        q, k, v, d = (draw(10, 2, 8, seed=n) for n in range(4))
+        cu = np.array([0, 3, 7], "int32")
+        packed = dict(layout="thd", cu_q=cu, cu_k=cu, max_q=4, max_k=4)
+        padded = dict(used_q=np.array([3], "int32"))
+        for named, count, tensors in ((packed, 7, (q, k, v, d)), (padded, 3, tuple(x[None] for x in (q, k, v, d)))):
+            with self.subTest(count=count), made_of(np.nan):
+                q_, k_, v_, d_ = tensors
+                out, lse = attune.attend(q_, k_, v_, return_lse=True, **named)
+                dq = attune.attend_backward(d_, q_, k_, v_, out, lse, **named)[0]
+                rows = (slice(None),) * (out.ndim - 3)
+                for x in (out, dq):
+                    self.assertTrue(np.isfinite(x).all())
+                    self.assertEqual(np.abs(x[(*rows, slice(count, None))]).max(), 0)
+                self.assertTrue((lse[..., count:] == -np.inf).all() and np.isfinite(lse[..., :count]).all())
+
+    def test_a_scale_that_is_not_above_0_is_refused(self):
+        q = draw(1, 4, 2, 8)
+        for scale in (0.0, -1.0, float("nan"), float("inf")):
+            with self.subTest(scale), self.assertRaisesRegex(attune.Error, "scale .* is not a number above 0"):
+                attune.attend(q, q, q, scale=scale)
+
+    def test_a_read_only_cache_is_not_appended_to(self):
+        k, v = draw(1, 6, 2, 8, seed=1), draw(1, 6, 2, 8, seed=2)
+        q, new = draw(1, 1, 2, 8), draw(1, 1, 2, 8, seed=3)
+        for name, cache in (("k", k), ("v", v)):
+            before = cache.copy()
+            cache.flags.writeable = False
+            with self.assertRaisesRegex(attune.Error, f"{name}: its memory is read-only"):
+                attune.attend(q, k, v, used_k=np.array([2], "int32"), k_new=new, v_new=new)
+            np.testing.assert_array_equal(cache, before)
+            cache.flags.writeable = True
+
+    def test_a_backward_reads_out_and_lse_that_are_read_only(self):
+        q, k, v, d = (draw(1, 4, 2, 8, seed=n) for n in range(4))
+        out, lse = attune.attend(q, k, v, return_lse=True)
+        wanted = attune.attend_backward(d, q, k, v, out, lse)
+        out.flags.writeable = lse.flags.writeable = False
+        for got, w in zip(attune.attend_backward(d, q, k, v, out, lse), wanted):
+            self.near(got, w, 0)
 
 
 class CuPy(unittest.TestCase):

@@ -214,6 +214,19 @@ class FlashAttn(unittest.TestCase):
                 self.near(values[rows:], v[m:n], 0)
                 self.near(out[i:j], dense(turned(q[i:j], *args), keys, values, True)[0])
 
+    def test_a_cache_whose_dims_are_apart_is_refused_and_not_appended_to_as_a_copy(self):
+        q, new = draw(1, 1, 2, 16), draw(1, 1, 2, 16)
+        k, v = (draw(1, 6, 16, 2).transpose(2, 3) for _ in range(2))
+        before = k.clone()
+        with self.assertRaisesRegex(attune.Error, "contiguous"):
+            fa.flash_attn_with_kvcache(q, k, v, new, new, cache_seqlens=2)
+        self.near(k, before, 0)
+
+    def test_a_scale_of_0_is_refused(self):
+        q = draw(1, 4, 2, 16)
+        with self.assertRaisesRegex(attune.Error, "scale 0.0 is not a number above 0"):
+            fa.flash_attn_func(q, q, q, softmax_scale=0.0)
+
     def test_a_cache_with_pages_padding_and_an_index(self):
         for device in DEVICES:
             pool_k, pool_v = draw(7, 4, 2, 16, device=device), draw(7, 4, 2, 16, device=device)

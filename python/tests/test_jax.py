@@ -70,6 +70,31 @@ class Jax(unittest.TestCase):
         for a, b in ((0, 4), (4, 9)):
             self.near(out[a:b], dense(*(t[None, a:b] for t in (q, k, v)))[0][0])
 
+    def test_rows_in_no_sequence_are_zero_and_weigh_nothing(self):
+        q, k, v = draw((12, 2, 8), (12, 2, 8), (12, 2, 8))
+        cu, used = jnp.array([0, 4, 9], jnp.int32), jnp.array([3, 5], jnp.int32)
+        packed = dict(layout="thd", cu_q=cu, cu_k=cu, max_q=5, max_k=5)
+        pair = [t.reshape(2, 6, 2, 8) for t in (q, k, v)]
+        turned = [t.transpose(0, 2, 1, 3) for t in pair]
+        there = jnp.arange(12) < 9
+        inside = jnp.arange(6) < used[:, None]
+        for name, tensors, named, rows in (
+                ("tail", (q, k, v), packed, there),
+                ("both", (q, k, v), {**packed, "used_q": used}, there.at[3].set(False)),
+                ("bshd", pair, {"used_q": used}, inside),
+                ("bhsd", turned, {"used_q": used, "layout": "bhsd"}, inside[:, None])):
+            with self.subTest(name):
+                def loss(q):
+                    out, lse = attend(q, *tensors[1:], return_lse=True, **named)
+                    return (out ** 2).sum(), (out, lse)
+
+                dq, (out, lse) = jax.grad(loss, has_aux=True)(tensors[0])
+                shown = jnp.broadcast_to(rows[..., None, None] if name != "bhsd" else rows[..., None], dq.shape)
+                for x in (dq, out):
+                    self.assertEqual(float(jnp.abs(jnp.where(shown, 0, x)).max()), 0)
+                shown = jnp.broadcast_to(rows if name == "bhsd" or rows.ndim == 1 else rows[:, None], lse.shape)
+                self.assertTrue(bool((jnp.isneginf(lse) == ~shown).all()))
+
     def test_a_mapped_call_is_a_call_for_each(self):
         q, k, v = draw((3, 1, 4, 2, 8), (3, 1, 4, 2, 8), (3, 1, 4, 2, 8))
         out = jax.vmap(lambda *t: attend(*t))(q, k, v)

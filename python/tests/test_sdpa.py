@@ -16,6 +16,8 @@ except ImportError:
 
 import attune
 import attune.torch as at
+from attune.torch import _sdpa
+from torch.utils.checkpoint import checkpoint
 
 DEVICES = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
 theirs = F.scaled_dot_product_attention
@@ -149,6 +151,88 @@ class Sdpa(unittest.TestCase):
         self.assertIn(0, (counters.attune, counters.torch))
         torch.testing.assert_close(first, theirs(q, k, v, is_causal=True))
         torch.testing.assert_close(second, first)
+
+    def test_a_mask_of_other_rows_or_keys_is_pytorchs_error(self):
+        q, k = torch.randn(1, 2, 1, 8), torch.randn(1, 2, 7, 8)
+        for shape in ((7, 7), (1, 1, 7, 7), (1, 9), (1, 2, 1, 8)):
+            for route in (at.scaled_dot_product_attention, _sdpa._routed):
+                with self.subTest(shape=shape, route=route.__name__), self.assertRaises(RuntimeError):
+                    route(q, k, k, attn_mask=torch.zeros(shape))
+
+    def test_nested_tensors_of_strides_go_to_pytorch(self):
+        q = torch.nested.nested_tensor([torch.randn(2, 3, 8), torch.randn(2, 5, 8)])
+        for route in (at.scaled_dot_product_attention, _sdpa._routed):
+            out = route(q, q, q)
+            torch.testing.assert_close(out.unbind()[1], theirs(*(q.unbind()[1][None],) * 3)[0])
+        self.assertEqual(at.counters.why, {"nested tensors": 2})
+
+    def test_tensors_that_attune_does_not_know_go_to_pytorch(self):
+        class Mine(torch.Tensor):
+            pass
+
+        q = torch.randn(1, 2, 4, 8)
+        self.same(q.as_subclass(Mine), q, q, by="torch")
+        self.assertEqual(at.counters.why, {"a tensor of type Mine": 1})
+
+    def test_transforms_of_functions_go_to_pytorch(self):
+        q = torch.randn(1, 2, 4, 8)
+        for route in (at.scaled_dot_product_attention, _sdpa._routed):
+            for transform in (torch.func.grad, lambda f: lambda q: torch.func.jvp(f, (q,), (q,))[1]):
+                with sdpa_kernel(SDPBackend.MATH):  # the only one with a forward derivative
+                    wanted = transform(lambda q: theirs(q, q, q).square().sum())(q)
+                    got = transform(lambda q: route(q, q, q).square().sum())(q)
+                torch.testing.assert_close(got, wanted)
+
+    def test_grouped_heads_of_three_axes_are_pytorchs(self):
+        q, k = torch.randn(4, 5, 8), torch.randn(2, 7, 8)
+        self.same(q, k, k, enable_gqa=True, by="torch")
+
+    def test_a_negative_scale_is_pytorchs_in_a_compiler_too(self):
+        q = torch.randn(1, 2, 4, 8)
+
+        def layer(q):
+            return at.scaled_dot_product_attention(q, q, q, scale=-0.5)
+
+        for run in (layer, torch.compile(layer, fullgraph=True, backend="aot_eager")):
+            torch.testing.assert_close(run(q), theirs(q, q, q, scale=-0.5))
+
+    def test_measuring_does_not_disturb_a_checkpoint(self):
+        q, k, v = (torch.randn(1, 2, 24, 16, requires_grad=True) for _ in range(3))
+        _sdpa._faster.clear()
+        with at.installed():
+            out = checkpoint(lambda *t: F.scaled_dot_product_attention(*t), q, k, v, use_reentrant=False)
+            got = torch.autograd.grad(out.sum(), (q, k, v))
+        for g, w in zip(got, torch.autograd.grad(theirs(q, k, v).sum(), (q, k, v))):
+            torch.testing.assert_close(g, w, rtol=1e-4, atol=1e-5)
+
+    def test_a_growing_cache_is_measured_once_for_each_doubling(self):
+        measured = []
+        original, _sdpa._measure = _sdpa._measure, lambda *a: measured.append(a) or False
+        most, _sdpa._MOST = _sdpa._MOST, 3
+        try:
+            _sdpa._faster.clear()
+            for length in range(1, 33):
+                q, k = torch.randn(1, 2, 1, 8), torch.randn(1, 2, length, 8)
+                _sdpa._routed(q, k, k, attn_mask=torch.zeros(1, length))
+            self.assertEqual(len(measured), 6)  # 1, 2, 4, 8, 16, 32
+            self.assertLessEqual(len(_sdpa._faster), 3)
+        finally:
+            _sdpa._measure, _sdpa._MOST = original, most
+            _sdpa._faster.clear()
+
+    def test_who_runs_out_of_memory_is_not_the_faster_one(self):
+        def without(*_, **__):
+            raise torch.OutOfMemoryError("full")
+
+        q = torch.randn(1, 2, 4, 8)
+        given = (q, q, q, None, 0.0, False, None, False, False)
+        for name, faster in (("_attune_sdpa", False), ("_torch_sdpa", True)):
+            original = getattr(_sdpa, name)
+            setattr(_sdpa, name, without)
+            try:
+                self.assertEqual(_sdpa._measure(*given), faster)
+            finally:
+                setattr(_sdpa, name, original)
 
     def test_a_route_that_nobody_knows_is_refused(self):
         with self.assertRaisesRegex(attune.Error, "route 'never' is not one of"):

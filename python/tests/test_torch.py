@@ -250,6 +250,57 @@ class Torch(unittest.TestCase):
         for g, t in zip(torch.autograd.grad(out.sum(), (q, k, v)), torch.autograd.grad(wanted.sum(), (q, k, v))):
             self.near(g, t, 1e-4)
 
+    def test_the_call_for_every_framework_does_not_lose_a_gradient(self):
+        q, k, v, bias = draw((1, 4, 2, 8), (1, 4, 2, 8), (1, 4, 2, 8), (1, 2, 4, 4))
+        plain = [t.detach() for t in (q, k, v)]
+        for tensors, named in (((q, *plain[1:]), {}), ((plain[0], k, plain[2]), {}), (plain, {"bias": bias})):
+            with self.assertRaisesRegex(attune.Error, "attune.attend has no gradient: use attune.torch.attend"):
+                attune.attend(*tensors, **named)
+            with torch.no_grad():
+                wanted = at.attend(*tensors, **named)
+                self.near(attune.attend(*tensors, **named), wanted, 0)
+
+    def test_rows_in_no_sequence_are_zero_and_weigh_nothing(self):
+        q, k, v = draw((2, 5, 2, 8), (2, 5, 2, 8), (2, 5, 2, 8), grad=False)
+        packed = [t.reshape(10, 2, 8) for t in (q, k, v)]
+        cu = torch.tensor([0, 4, 7], dtype=torch.int32)
+        original, _ops.empty_lse = _ops.empty_lse, lambda *a: original(*a).fill_(7)
+        first, _ops.empty_out = _ops.empty_out, lambda *a: first(*a).fill_(7)
+        try:
+            out, lse = at.attend(q, k, v, used_q=torch.tensor([3, 5], dtype=torch.int32), return_lse=True)
+            tail, tail_lse = at.attend(*packed, layout="thd", cu_q=cu, cu_k=cu, max_q=4, max_k=4, return_lse=True)
+        finally:
+            _ops.empty_lse, _ops.empty_out = original, first
+        self.assertEqual(out[0, 3:].abs().max(), 0)
+        self.assertTrue((lse[0, :, 3:] == -torch.inf).all())
+        self.assertEqual(tail[7:].abs().max(), 0)
+        self.assertTrue((tail_lse[:, 7:] == -torch.inf).all())
+
+    def test_an_append_never_goes_into_a_copy(self):
+        q, k_new, v_new = draw((2, 1, 2, 8), (2, 1, 2, 8), (2, 1, 2, 8), grad=False)
+        k, v = draw((2, 6, 2, 8), (2, 6, 2, 8), grad=False)
+        used = torch.tensor([2, 5], dtype=torch.int32)
+        half = [t.bfloat16() for t in (k, v, k_new, v_new)]
+        with torch.autocast("cpu", torch.bfloat16):
+            at.attend(q, *half[:2], used_k=used, k_new=half[2], v_new=half[3])
+            self.near(half[0][0, 2], half[2][0, 0], 0)
+            before = k.clone()
+            with self.assertRaises(attune.Error):
+                at.attend(q, k, v, used_k=used, k_new=half[2], v_new=half[3])
+            self.near(k, before, 0)
+
+    def test_a_scale_of_0_is_refused(self):
+        q, = draw((1, 4, 2, 8), grad=False)
+        for named in ({}, {"softcap": 2.0}):
+            with self.assertRaisesRegex(attune.Error, "scale 0.0 is not a number above 0"):
+                at.attend(q, q, q, scale=0.0, **named)
+
+    def test_slopes_have_no_gradient(self):
+        q, slopes = draw((1, 4, 2, 8), (2,))
+        with self.assertRaisesRegex(attune.Error, "slopes have no gradient"):
+            at.attend(q, q, q, slopes=slopes)
+        at.attend(q, q, q, slopes=slopes.detach())
+
     def test_tensors_on_different_devices_are_refused(self):
         q, k, v = draw((1, 4, 2, 8), (1, 4, 2, 8), (1, 4, 2, 8), grad=False)
         with self.assertRaises((attune.Error, RuntimeError, BufferError, NotImplementedError)):

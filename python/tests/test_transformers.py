@@ -114,6 +114,17 @@ class Transformers(unittest.TestCase):
                 for ours, theirs in zip(losses[1], losses[0]):
                     self.assertAlmostEqual(ours, theirs, delta=5e-3)
 
+    def test_a_mask_of_other_rows_is_refused_and_more_keys_are_cut(self):
+        q, k = torch.randn(1, 4, 1, 16), torch.randn(1, 4, 7, 16)
+        module = torch.nn.Module()
+        with self.assertRaisesRegex(attune.Error, "attention_mask has 7 rows"):
+            attune.transformers.attention(module, q, k, k, torch.ones(1, 1, 7, 7, dtype=torch.bool))
+        mask = torch.rand(1, 1, 1, 9) > 0.5
+        mask[..., 0] = True
+        got, _ = attune.transformers.attention(module, q, k, k, mask)
+        wanted = torch.nn.functional.scaled_dot_product_attention(q, k, k, attn_mask=mask[..., :7])
+        torch.testing.assert_close(got.transpose(1, 2), wanted, rtol=1e-4, atol=1e-5)
+
     def test_what_weights_would_need_is_refused(self):
         _, model = self.pair(llama())
         with self.assertRaisesRegex(ValueError, "eager|output_attentions"):

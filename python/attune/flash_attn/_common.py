@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from .._core import Error
-from .._spec import spec_of, TENSORS
+from .._spec import scale_of, spec_of, TENSORS
 from ..torch._attend import call, reproducible
 from ..torch._sdpa import new_seed
 
@@ -49,8 +49,10 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, softmax_scale: float | None, c
     spec = spec_of(layout="thd" if "cu_q" in given else "bshd", causal=causal, window=window_of(window_size),
                    softcap=softcap != 0, dropout=dropout_p != 0, rotary_interleaved=rotary_interleaved,
                    reproducible="run" if deterministic else reproducible(), given=given)
-    return call(spec, _rows(q), _rows(k), _rows(v), [_whole(name, tensors[name]) for name in given],
-                (softmax_scale or 0.0, softcap, dropout_p), (max_q, max_k), True)
+    if not spec.append:  # which writes k and v: never those of a copy
+        k, v = _rows(k), _rows(v)
+    return call(spec, _rows(q), k, v, [_whole(name, tensors[name]) for name in given],
+                (scale_of(softmax_scale), softcap, dropout_p), (max_q, max_k), True)
 
 
 def _rows(t: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .. import _core
-from .._spec import Layout, Options, Spec, Window, request, spec as plain_spec
+from .._spec import Layout, Options, Spec, Window, request, scale_of, spec as plain_spec
 from . import _ops
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def reproducible() -> str:
     return "run" if _deterministic() else "no"
 
 
-def _is_plain(q: Tensor, k: Tensor, v: Tensor) -> bool:
+def is_plain(q: Tensor, k: Tensor, v: Tensor) -> bool:
     """True where nobody but the library has to see the call."""
     return (type(q) in _ops.PLAIN and type(k) in _ops.PLAIN and type(v) in _ops.PLAIN and not _is_compiling()
             and not _modes() and _functorch() is None and not q.is_meta)
@@ -87,21 +87,26 @@ def call(spec: Spec, q: Tensor, k: Tensor, v: Tensor, tensors: Any, numbers: tup
          lengths: tuple[int, int], return_lse: bool) -> Any:
     """attend() of a Spec, for the drop-ins."""
     if (_is_compiling() or _autocast()) and torch.is_autocast_enabled(q.device.type):
-        q, k, v = (t if t.dtype == torch.float64 else t.to(torch.get_autocast_dtype(q.device.type)) for t in (q, k, v))
+        dtype = torch.get_autocast_dtype(q.device.type)
+        q = q if q.dtype == torch.float64 else q.to(dtype)
+        if not spec.append:  # which writes k and v: never those of a copy
+            k, v = (t if t.dtype == torch.float64 else t.to(dtype) for t in (k, v))
     if return_lse and not spec.has_lse:
         raise _core.Error(f"attune: {spec.variant!r} has no lse")
-    is_plain = _is_plain(q, k, v)
+    plain = is_plain(q, k, v)
     if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad or
                                     (tensors and any(t is not None and t.requires_grad for t in tensors))):
         if spec.append:
             raise _core.Error("attune: a call that appends to a cache has no gradient: use torch.no_grad()")
-        if is_plain and spec.is_simple and not return_lse:
+        if "slopes" in spec.given and tensors[spec.given.index("slopes")].requires_grad:
+            raise _core.Error("attune: slopes have no gradient: detach() them")
+        if plain and spec.is_simple and not return_lse:
             return _apply_out((spec, numbers, lengths), q, k, v)
         if not _is_compiling():
             spec.backward  # what has no backward is refused now
-        out, lse = (_apply((spec, numbers, lengths), q, k, v, *tensors) if is_plain else
+        out, lse = (_apply((spec, numbers, lengths), q, k, v, *tensors) if plain else
                     _ops.forward(q, k, v, tensors, spec.text, numbers, lengths)[:2])
-    elif is_plain:
+    elif plain:
         if spec.is_simple and not return_lse:
             out = _ops.empty_out(q, v)
             _core.run(spec.forward, *numbers, 0, 0, None, q, k, v, out, None)
@@ -121,8 +126,8 @@ def attend(q: Tensor, k: Tensor, v: Tensor, *, layout: Layout = "bshd", causal: 
     Serves eager code, torch.compile, autocast, checkpointing, CUDA graphs. With torch.use_deterministic_algorithms
     results are the same in every run (reproducible="run").
     """
-    numbers = (scale, 0.0, 0.0) if scale else _NONE
+    numbers = _NONE if scale is None else (scale_of(scale), 0.0, 0.0)
     if not options:
         return call(plain_spec(layout, causal, window, reproducible()), q, k, v, (), numbers, _WHOLE, return_lse)
     r = request(layout, causal, window, reproducible(), options)
-    return call(r.spec, q, k, v, r.tensors, (scale or 0.0, r.softcap, r.dropout), (r.max_q, r.max_k), return_lse)
+    return call(r.spec, q, k, v, r.tensors, (scale_of(scale), r.softcap, r.dropout), (r.max_q, r.max_k), return_lse)

@@ -5,6 +5,7 @@ Eager code does not go through them: an operator that is registered in Python co
 
 from __future__ import annotations
 
+import math
 from typing import Sequence
 
 import torch
@@ -46,9 +47,11 @@ def run(spec: Spec, q: Tensor, k: Tensor, v: Tensor, tensors: Sequence[Tensor | 
         lengths: Lengths, out: Tensor | None = None, lse: bool = True) -> tuple[Tensor, Tensor | None, list[Tensor]]:
     if out is None:
         out = empty_out(q, v)
-        if "used_q" in spec.given:  # rows that are not there are not written
+        if spec.leaves_rows:
             out.zero_()
     log_sum = empty_lse(spec, q) if lse else None
+    if log_sum is not None and spec.leaves_rows:
+        log_sum.fill_(-math.inf)
     saved = empty_saved(spec, q, k, v)
     _core.run(spec.forward, *numbers, *lengths, None, q, k, v, *tensors, out, log_sum if spec.has_lse else None, *saved)
     return out, log_sum, saved
@@ -70,8 +73,7 @@ def run_backward(spec: Spec, d_out: Tensor, d_lse: Tensor | None, q: Tensor, k: 
 
 def empty_gradients(spec: Spec, q: Tensor, k: Tensor, v: Tensor, tensors: Sequence[Tensor | None],
                     wanted: Sequence[bool]) -> tuple[Tensor, Tensor, Tensor, list[Tensor]]:
-    # Rows of q that are in no sequence are not written.
-    dq = torch.zeros_like(q) if "cu_q" in spec.given or "used_q" in spec.given else torch.empty_like(q)
+    dq = torch.zeros_like(q) if spec.leaves_rows else torch.empty_like(q)
     # Streams of a variant have gradients of their dtype; bias, sinks, gates and weights have f32 ones.
     more = [torch.zeros(t.shape, dtype=t.dtype if t.dtype == torch.float64 or is_stream(spec, name) else torch.float32,
                         device=t.device) if w and t is not None else q.new_empty(0)

@@ -14,10 +14,13 @@ from typing import Any, Callable, Iterator, Literal
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.functional_tensor import FunctionalTensor
 
 from .. import _core
 from .._spec import spec as plain_spec, spec_of
-from ._attend import call, reproducible
+from ._attend import call, is_plain, reproducible
+from ._ops import PLAIN
 
 _torch_sdpa = F.scaled_dot_product_attention
 is_compiling = torch.compiler.is_compiling
@@ -25,6 +28,8 @@ _served: set[Any] = set()  # forms of calls without mask and dropout that were l
 _MOST = 4096
 _NONE = (0.0, 0.0, 0.0)
 _WHOLE = (0, 0)
+_KNOWN = PLAIN | {FakeTensor, FunctionalTensor}  # types whose calls the operators of attune serve
+_functorch = torch._C._functorch.peek_interpreter_stack
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -53,6 +58,12 @@ def _refusal(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None
         return f"device {query.device.type}"
     if query.is_nested or key.is_nested or value.is_nested:
         return "nested tensors"
+    if not is_compiling():
+        for t in (query, key, value, attn_mask):
+            if t is not None and type(t) not in _KNOWN:
+                return f"a tensor of type {type(t).__name__}"
+        if _functorch() is not None:
+            return "a transform of torch.func"
     if query.dim() < 2 or key.dim() != query.dim() or value.dim() != query.dim():
         return "tensors of different numbers of axes"
     if query.shape[-1] != key.shape[-1] or key.shape[-2] != value.shape[-2] or key.dtype != query.dtype or \
@@ -60,12 +71,14 @@ def _refusal(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None
         return "tensors that do not go together"
     if 0 in query.shape or 0 in key.shape or 0 in value.shape:
         return "an empty tensor"
-    if scale is not None and not (scale != 0 and math.isfinite(scale)):
+    if scale is not None and not (scale > 0 and math.isfinite(scale)):
         return f"scale {scale}"
     if query.dim() > 3 and query.shape[-3] != key.shape[-3] and not enable_gqa and 1 not in (
             query.shape[-3], key.shape[-3]):
         return "heads that differ without enable_gqa"
-    if enable_gqa and query.dim() > 2 and (query.shape[-3] % key.shape[-3] or key.shape[-3] != value.shape[-3]):
+    if enable_gqa and query.dim() < 4:
+        return f"enable_gqa with {query.dim()} axes"
+    if enable_gqa and (query.shape[-3] % key.shape[-3] or key.shape[-3] != value.shape[-3]):
         return "heads that do not divide"
     if attn_mask is not None:
         if is_causal:
@@ -74,6 +87,8 @@ def _refusal(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None
             return f"attn_mask of {attn_mask.dtype}"
         if not 2 <= attn_mask.dim() <= query.dim():
             return f"attn_mask of {attn_mask.dim()} axes"
+        if attn_mask.shape[-2] not in (1, query.shape[-2]) or attn_mask.shape[-1] not in (1, key.shape[-2]):
+            return "attn_mask of other rows or keys"
     return None
 
 
@@ -157,8 +172,10 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn
     """torch.nn.functional.scaled_dot_product_attention, by attune.
 
     Masks of every broadcast shape, boolean or added; is_causal begins at the first key; a row that sees no key is 0.
-    What attune does not serve PyTorch runs: attune.torch.counters says how often, and why."""
-    common = attn_mask is None and not dropout_p and not is_compiling()
+    What attune does not serve PyTorch runs: attune.torch.counters says how often, and why. Inside torch.compile that
+    holds for what types, shapes and numbers say; what the library itself refuses when the program runs is an error."""
+    common = attn_mask is None and not dropout_p and is_plain(query, key, value) and not (
+        query.is_nested or key.is_nested or value.is_nested)
     if common:
         form = (query.shape, key.shape, value.shape, query.device, scale, enable_gqa)
         if form in _served:
@@ -218,9 +235,8 @@ def _seconds(run: Callable[[], Any], device: torch.device) -> float:
 
 def _measure(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, dropout_p: float, is_causal: bool,
              scale: float | None, enable_gqa: bool, needs_grad: bool) -> bool:
-    """Times both at these sizes, with their backward where a gradient is wanted. Nobody's generator moves."""
-    q, k, v = (t.detach().clone(memory_format=torch.preserve_format).requires_grad_(needs_grad)
-               for t in (query, key, value))
+    """Times both at these sizes, with their backward where a gradient is wanted. Nobody's generator moves, and nobody's
+    hooks (a checkpoint's, say) see the tensors that are saved. Who runs out of memory is not the faster one."""
     devices = [query.device] if query.device.type == "cuda" else []
 
     def run(sdpa: Callable[..., Tensor]) -> None:
@@ -232,17 +248,39 @@ def _measure(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None
              **named: Any) -> Tensor:
         return _attune_sdpa(q, k, v, mask, dropout, causal, named["scale"], named["enable_gqa"])
 
-    with torch.random.fork_rng(devices), torch.set_grad_enabled(needs_grad):
+    def seconds(sdpa: Callable[..., Tensor]) -> float:
         try:
-            return _seconds(lambda: run(ours), query.device) < _seconds(lambda: run(_torch_sdpa), query.device)
-        except _core.Error:
+            return _seconds(lambda: run(sdpa), query.device)
+        except torch.OutOfMemoryError:
+            return math.inf
+
+    with torch.random.fork_rng(devices), torch.set_grad_enabled(needs_grad), \
+            torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t):
+        try:
+            q, k, v = (t.detach().clone(memory_format=torch.preserve_format).requires_grad_(needs_grad)
+                       for t in (query, key, value))
+            return seconds(ours) < seconds(_torch_sdpa)
+        except (_core.Error, torch.OutOfMemoryError):
             return False
+
+
+def _near(length: int) -> int:
+    """The next power of two: caches grow by every token. By comparing, which a compiler takes for bounds of a length that
+    it does not know."""
+    near = 1
+    while near < length:
+        near *= 2
+    return near
+
+
+def _sizes(t: Tensor) -> tuple[int, ...]:
+    return *t.shape[:-2], _near(t.shape[-2]), t.shape[-1]
 
 
 def _key(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, dropout_p: float, is_causal: bool,
          needs_grad: bool) -> Any:
-    mask = None if attn_mask is None else (tuple(attn_mask.shape), attn_mask.dtype)
-    return (query.device, query.dtype, tuple(query.shape), tuple(key.shape), tuple(value.shape), mask, dropout_p != 0,
+    mask = None if attn_mask is None else (*attn_mask.shape[:-2], *map(_near, attn_mask.shape[-2:]), attn_mask.dtype)
+    return (query.device, query.dtype, _sizes(query), _sizes(key), _sizes(value), mask, dropout_p != 0,
             is_causal, needs_grad)
 
 
@@ -256,6 +294,8 @@ def _routed(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None 
     if faster is None:
         if is_compiling() or (query.is_cuda and torch.cuda.is_current_stream_capturing()):
             return _by_torch("not measured yet", query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+        if len(_faster) >= _MOST:
+            _faster.clear()
         faster = _faster[at] = _measure(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa,
                                         needs_grad)
     if faster:
@@ -266,7 +306,8 @@ def _routed(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None 
 def install(route: Literal["measured", "always"] = "measured") -> None:
     """Puts attune in the place of torch.nn.functional.scaled_dot_product_attention.
 
-    "measured": the first call of every combination of sizes times both, and the faster one runs from then on.
+    "measured": the first call of every combination of sizes times both, and the faster one runs from then on; lengths
+    up to the same power of two are one size.
     "always": attune runs whatever it serves."""
     if route not in ("measured", "always"):
         raise _core.Error(f"attune: route {route!r} is not one of measured, always")
