@@ -231,7 +231,7 @@ void run(bool measure, Context& context) {
                        {"error", steady.error}};
     if (!context.json) print_steadiness(steady);
   }
-  if (context.json) fmt::print("{}\n", j.dump(2));
+  if (context.json) fmt::print("{}\n", j.dump(2, ' ', false, json::error_handler_t::replace));
   else for (const std::string& w : warnings(m)) fmt::print("\nNote: {}.\n", w);
 
   if (!rules.ok()) fail(context, kFailed, join("attune doctor: ", rules.message));

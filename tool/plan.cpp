@@ -115,7 +115,7 @@ void run(const Asked& asked, Context& context) {
       why.erase(why.begin());
       j["refused"] = why;
     }
-    fmt::print("{}\n", j.dump(2));
+    fmt::print("{}\n", j.dump(2, ' ', false, json::error_handler_t::replace));
   } else if (status.ok()) {
     print(plan, links_after(plan, planner), 0);
   }

@@ -391,6 +391,16 @@ TEST(TuneCommand, says_where_the_planner_reads_another_file) {
   const auto j = nlohmann::json::parse(attune_says({"tune", records, "--out", other, "--json"}).out);
   EXPECT_EQ(j["devices"][0]["planner_reads"], home);
 }
+TEST(TuneCommand, a_file_whose_name_is_no_text_leaves_json_one_document) {
+  const std::string records = written("byte.jsonl", of_this_cpu(crossing())), path = temporary("byte\xff.tsv");
+  ASSERT_EQ(attune_says({"tune", records, "--out", path}).code, 0);
+  const std::string line = "forward f32 b1 h8 q1024 k1024 d64 causal";
+  for (const std::vector<std::string>& words : {std::vector<std::string>{"doctor", "--no-measure", "--json"},
+                                                {"plan", line, "--json"}, {"why", line, "--json"}}) {
+    const Ran r = attune_says(words, {"ATTUNE_TUNED=" + path});
+    EXPECT_TRUE(nlohmann::json::accept(r.out)) << words[0] << ": " << r.out << r.err;
+  }
+}
 TEST(TuneCommand, a_file_that_cannot_be_read_is_never_overwritten) {
   const std::string records = written("u.jsonl", crossing()), path = temporary("mine.tsv");
   std::ofstream(path) << "attune-tuned 1\nby hand\n";
