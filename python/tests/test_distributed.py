@@ -61,6 +61,27 @@ class Distributed(unittest.TestCase):
                     process.kill()
             self.assertEqual([p.exitcode for p in processes], [0, 0], None if errors.empty() else errors.get())
 
+    def test_a_group_beside_one_that_is_not_gloos_is_made_by_its_ranks_alone(self):
+        # Else groups of other ranks that connect at the same time would have the same name in the store.
+        made = []
+        backend, group = dist.get_backend, dist.new_group
+
+        def spy(*given, **named):
+            made.append(named.get("use_local_synchronization"))
+            return group(*given, **named)
+
+        with tempfile.TemporaryDirectory() as folder:
+            dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=0, world_size=1)
+            dist.get_backend, dist.new_group = lambda _: "nccl", spy
+            try:
+                ranks.connect()
+                self.assertEqual(ranks.tokens("ring", 3), [0, 1, 2])
+            finally:
+                dist.get_backend, dist.new_group = backend, group
+                ranks.disconnect()
+                dist.destroy_process_group()
+        self.assertEqual(made, [True])
+
     def test_who_is_not_connected_is_told(self):
         with self.assertRaisesRegex(attune.Error, "not initialised"):
             ranks.connect()

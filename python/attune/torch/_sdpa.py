@@ -265,8 +265,8 @@ def _measure(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None
 
 
 def _near(length: int) -> int:
-    """The next power of two: caches grow by every token. By comparing, which a compiler takes for bounds of a length that
-    it does not know."""
+    """The next power of two: caches grow by every token. By comparing, which a compiler takes for bounds of a length
+    that it does not know."""
     near = 1
     while near < length:
         near *= 2

@@ -42,13 +42,15 @@ def _finish(works: list[Any], seconds: float) -> None:
 
 def connect(group: Any = None) -> None:
     """Makes this process the rank that it is in the group (None: all), for attend with variant="ring ...". Every rank
-    of the group calls it. A group of another backend than gloo gets a gloo group of the same ranks beside it."""
+    of the group calls it, and no other has to. A group of another backend than gloo gets a gloo group of the same ranks
+    beside it, which torch.distributed.new_group names by the ranks and by how many groups were made before: the ranks
+    of a group must have made as many, else they wait for each other until it times out."""
     global _group
     if not dist.is_initialized():
         raise _core.Error("attune: torch.distributed is not initialised: init_process_group comes first")
     group = group or dist.group.WORLD
     if dist.get_backend(group) != "gloo":
-        group = dist.new_group(dist.get_process_group_ranks(group), backend="gloo")
+        group = dist.new_group(dist.get_process_group_ranks(group), backend="gloo", use_local_synchronization=True)
     _core.connect(dist.get_rank(group), dist.get_world_size(group), _start, _finish)
     _group = group
 
