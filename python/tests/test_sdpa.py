@@ -183,6 +183,14 @@ class Sdpa(unittest.TestCase):
                     got = transform(lambda q: route(q, q, q).square().sum())(q)
                 torch.testing.assert_close(got, wanted)
 
+    def test_a_compiled_call_takes_masks_of_changing_lengths(self):
+        compiled = torch.compile(lambda q, k, m: at.scaled_dot_product_attention(q, k, k, attn_mask=m), dynamic=True,
+                                 fullgraph=True, backend="aot_eager")
+        q = torch.randn(1, 2, 3, 8)
+        for length in (5, 9):
+            k, mask = torch.randn(1, 2, length, 8), torch.randn(3, length)
+            torch.testing.assert_close(compiled(q, k, mask), theirs(q, k, k, attn_mask=mask), rtol=1e-4, atol=1e-5)
+
     def test_grouped_heads_of_three_axes_are_pytorchs(self):
         q, k = torch.randn(4, 5, 8), torch.randn(2, 7, 8)
         self.same(q, k, k, enable_gqa=True, by="torch")

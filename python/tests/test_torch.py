@@ -295,6 +295,16 @@ class Torch(unittest.TestCase):
             with self.assertRaisesRegex(attune.Error, "scale 0.0 is not a number above 0"):
                 at.attend(q, q, q, scale=0.0, **named)
 
+    def test_a_forward_derivative_is_refused_and_not_dropped(self):
+        q, = draw((1, 4, 2, 8), grad=False)
+        with self.assertRaisesRegex(attune.Error, "forward derivatives"):
+            torch.func.jvp(lambda q: at.attend(q, q, q), (q,), (q,))
+        with torch.autograd.forward_ad.dual_level():
+            dual = torch.autograd.forward_ad.make_dual(q, q)
+            with self.assertRaisesRegex(attune.Error, "forward derivatives"):
+                at.attend(q, dual, q)
+            at.attend(q, q, q)
+
     def test_slopes_have_no_gradient(self):
         q, slopes = draw((1, 4, 2, 8), (2,))
         with self.assertRaisesRegex(attune.Error, "slopes have no gradient"):

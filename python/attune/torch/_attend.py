@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.autograd.forward_ad as _dual
 from torch import Tensor
 
 from .. import _core
@@ -93,6 +94,8 @@ def call(spec: Spec, q: Tensor, k: Tensor, v: Tensor, tensors: Any, numbers: tup
             k, v = (t if t.dtype == torch.float64 else t.to(dtype) for t in (k, v))
     if return_lse and not spec.has_lse:
         raise _core.Error(f"attune: {spec.variant!r} has no lse")
+    if _dual._current_level >= 0 and any(_dual.unpack_dual(t).tangent is not None for t in (q, k, v)):
+        raise _core.Error("attune: forward derivatives (jvp, dual tensors) are not served")
     plain = is_plain(q, k, v)
     if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad or
                                     (tensors and any(t is not None and t.requires_grad for t in tensors))):

@@ -142,7 +142,7 @@ def _attune_sdpa(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | 
             given.append("seed")
             tensors.append(new_seed(q.device))
         spec = spec_of(layout="bhsd", causal=is_causal, align="top_left", reproducible=reproducible(),
-                       dropout=dropout_p != 0, given=tuple(given))
+                       dropout="seed" in given, given=tuple(given))
         out = call(spec, q, k, v, tensors, numbers, (0, 0), False)
     if axes == 4:
         return out
