@@ -62,6 +62,12 @@ class Sm90Forward : public testing::Test {
     const Status s = Planner{.device = known("h200")}.plan(problem(line), plan);
     return s.ok() ? std::string(plan.backend->name) : s.message;
   }
+  static Plan planned(std::string_view line) {
+    Plan plan;
+    const Status s = Planner{.device = known("h200"), .forced = "sm90_forward"}.plan(problem(line), plan);
+    EXPECT_TRUE(s.ok()) << line << ": " << s.message;
+    return plan;
+  }
 };
 
 TEST_F(Sm90Forward, is_the_first_link_for_plain_problems_that_fill_the_gpu) {
@@ -78,9 +84,7 @@ TEST_F(Sm90Forward, is_the_first_link_for_plain_problems_that_fill_the_gpu) {
 
 TEST_F(Sm90Forward, takes_the_narrowest_kernel_that_holds_both_head_dims) {
   const auto plan = [](std::string_view line) {
-    Plan plan;
-    const Status s = Planner{.device = known("h200"), .forced = "sm90_forward"}.plan(problem(line), plan);
-    EXPECT_TRUE(s.ok()) << line << ": " << s.message;
+    const Plan plan = planned(line);
     return plan;
   };
   const auto kernel = [&](std::string_view dims) {
@@ -101,9 +105,7 @@ TEST_F(Sm90Forward, takes_the_narrowest_kernel_that_holds_both_head_dims) {
 
 TEST_F(Sm90Forward, windows_of_some_hundred_keys_have_tiles_of_64_keys_at_d128) {
   const auto keys = [](std::string_view line) {
-    Plan plan;
-    const Status s = Planner{.device = known("h200"), .forced = "sm90_forward"}.plan(problem(line), plan);
-    EXPECT_TRUE(s.ok()) << line << ": " << s.message;
+    const Plan plan = planned(line);
     return plan.tile_k;
   };
   EXPECT_EQ(keys("forward bf16 b1 h16 q16384 k16384 d128 window511,0"), 64);
@@ -117,9 +119,7 @@ TEST_F(Sm90Forward, windows_of_some_hundred_keys_have_tiles_of_64_keys_at_d128) 
 
 TEST_F(Sm90Forward, has_room_for_parts_where_the_last_tiles_of_a_long_full_mask_are_shared) {
   const auto megabytes = [](std::string_view line) {
-    Plan plan;
-    const Status s = Planner{.device = known("h200"), .forced = "sm90_forward"}.plan(problem(line), plan);
-    EXPECT_TRUE(s.ok()) << line << ": " << s.message;
+    const Plan plan = planned(line);
     return plan.workspace_bytes >> 20;
   };
   EXPECT_EQ(megabytes("forward bf16 b1 h16 q16384 k16384 d128 full"), 13);  // 68 tiles and 132 blocks, 68 KB a part
@@ -132,9 +132,7 @@ TEST_F(Sm90Forward, has_room_for_parts_where_the_last_tiles_of_a_long_full_mask_
 TEST_F(Sm90Forward, warpgroups_share_queries_where_tiles_are_few) {
   struct Tiles { int q, k, splits; bool operator==(const Tiles&) const = default; };
   const auto tiles = [](std::string_view line) {
-    Plan plan;
-    const Status s = Planner{.device = known("h200"), .forced = "sm90_forward"}.plan(problem(line), plan);
-    EXPECT_TRUE(s.ok()) << line << ": " << s.message;
+    const Plan plan = planned(line);
     return Tiles{plan.tile_q, plan.tile_k, plan.splits};
   };
   const Tiles four{64, 64, 4}, two{64, 64, 2}, plain{128, 128, 1};
@@ -151,9 +149,7 @@ TEST_F(Sm90Forward, warpgroups_share_queries_where_tiles_are_few) {
 // 192 queries a tile, of three warpgroups: where keys and tiles are enough, and the last tile is not mostly empty.
 TEST_F(Sm90Forward, narrow_heads_have_tiles_of_192_queries_where_they_pay) {
   const auto tile_q = [](std::string_view line) {
-    Plan plan;
-    const Status s = Planner{.device = known("h200"), .forced = "sm90_forward"}.plan(problem(line), plan);
-    EXPECT_TRUE(s.ok()) << line << ": " << s.message;
+    const Plan plan = planned(line);
     return plan.tile_q;
   };
   for (const char* line : {"forward bf16 b8 h16 q4096 k4096 d64 full", "forward bf16 b8 h16 q4096 k512 d64 full",
@@ -173,9 +169,7 @@ TEST_F(Sm90Forward, narrow_heads_have_tiles_of_192_queries_where_they_pay) {
 // A kernel of its own for each of three head dims; a sink and a running result are any kernel's.
 TEST_F(Sm90Forward, options_that_change_scores_have_kernels_of_their_own) {
   const auto kernel = [](std::string_view line) {
-    Plan plan;
-    const Status s = Planner{.device = known("h200"), .forced = "sm90_forward"}.plan(problem(line), plan);
-    EXPECT_TRUE(s.ok()) << line << ": " << s.message;
+    const Plan plan = planned(line);
     return plan.kernel;
   };
   for (const char* option : {"softcap", "alibi", "bias", "bias.bf16", "bias.f16", "dropout"}) {
