@@ -192,8 +192,10 @@ MUTANTS = [
      "dilated: keys of a causal cut reach beyond its queries", ["variants_dilated_calls_test"]),
     (DILATED_CALLS, "s.count = int((last - first) / size);", "s.count = int(ceil_div(last - first, size));",
      "dilated: the short last segment is folded with the whole ones", ["variants_dilated_calls_test"]),
-    (DILATED_CALLS, "if (!alike || (count > 1 &&", "if (!alike || (count > 99 &&",
+    (DILATED_CALLS, "if (!alike || back || (count > 1 &&", "if (!alike || back || (count > 99 &&",
      "dilated: remainders with uneven steps are folded", ["variants_dilated_calls_test"]),
+    (DILATED_CALLS, "const bool back = more_rows < 0 || more_q < 0 || more_kv < 0;", "const bool back = false;",
+     "dilated: a view steps back through the heads", ["variants_dilated_calls_test"]),
     (DILATED_CALLS, "move(one.k, call.k.along_head, head / group);", "move(one.k, call.k.along_head, head);",
      "dilated: a single head takes the keys of another", ["variants_dilated_calls_test"]),
     (DILATED_SHAPE, "adds = d.sums() || (backward && shares_keys(d, p));", "adds = d.sums();",
@@ -355,6 +357,11 @@ MUTANTS = [
     (RING_ROTATE, "both[count++] = {before(), 1, room_.moving[(step + 1) % 2]",
      "both[count++] = {before(), 1, room_.moving[step % 2]",
      "ring: keys arrive in the buffer that is being sent", ["variants_ring_test"]),
+    (RING_ROTATE, """      if (Status s = send_keys(step, ticket, under_way); !s.ok()) return s;
+    if (Status s = attend(step, keys); !s.ok()) return s;
+""", """      if (Status s = attend(step, keys); !s.ok()) return s;
+    if (Status s = step < last_step_ ? send_keys(step, ticket, under_way) : attend(step, keys); !s.ok()) return s;
+""", "ring: keys are sent on when a step's work is done", ["variants_ring_test"]),
     (RING_ROTATE, "to = home ? owner(step) : next()", "to = next()",
      "ring: sums of gradients go on after the last step", ["variants_ring_test"]),
     (RING_ROTATE, "if (Status s = add(*from, *to, stream_); !s.ok()) return s;", "(void)from, (void)to;",

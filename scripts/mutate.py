@@ -26,6 +26,11 @@ TREE, BUILD = WORK / "tree", WORK / "build"
 LIMIT_S = 300  # a mutant that never ends is seen, too
 
 
+def outgrown(mutants):
+    """A sentence for each that cannot be planted: the code has changed, and the mutant has not followed."""
+    return [f"{m[0]} does not hold exactly once: {m[1]}" for m in mutants if (ROOT / m[0]).read_text().count(m[1]) != 1]
+
+
 def run(*command, limit=None, **more):
     """The exit status and what was printed; 124 past the limit."""
     try:
@@ -142,10 +147,8 @@ def main():
         for file, _, _, what, _ in chosen:
             print(f"{file}: {what}")
         return 0
-    outgrown = [m for m in chosen if (ROOT / m[0]).read_text().count(m[1]) != 1]
-    for file, old, *_ in outgrown:
-        print(f"{file} does not hold exactly once: {old}")
-    if outgrown:
+    if lost := outgrown(chosen):
+        print("\n".join(lost))
         return 2
 
     started = time.time()

@@ -16,7 +16,8 @@ constexpr int kD = 4, kL = 8, kS = 8, kN = 4, kW = 9;
 constexpr float kClose = 1e-5f;
 
 std::string variant(const std::string& phi, int w = kW) {
-  return "nsa d=4 gate=softmax l=8 n=4 phi=" + phi + " s=8 w=" + std::to_string(w);
+  const std::string hidden = phi == "mlp" ? " hidden=6" : "";
+  return "nsa d=4 gate=softmax" + hidden + " l=8 n=4 phi=" + phi + " s=8 w=" + std::to_string(w);
 }
 int compressed(int tokens) { return tokens < kL ? 0 : (tokens - kL) / kD + 1; }
 
@@ -42,12 +43,31 @@ constexpr int kWidth[kStreams] = {kHeads * kDim,   kGroups * kDim, kGroups * kDi
                                   kGroups * kDimV, kGroups * kDim, kGroups * kDimV, kHeads * 3};
 constexpr int kHeadsOf[kStreams] = {kHeads, kGroups, kGroups, kGroups, kGroups, kGroups, kGroups, kHeads};
 
+// Of phi, for keys and for values: taps; or position, w1, b1, w2, b2.
 struct Weights {
-  std::vector<float> k = numbers(size_t(kL * kDim)), v = numbers(size_t(kL * kDimV));
-  void give(attune::Args& a, bool conv) {
-    if (!conv) return;
-    a.set(ATTUNE_VARIANT + 5, {k.data(), "bshd", {1, kL, 1, kDim}});
-    a.set(ATTUNE_VARIANT + 10, {v.data(), "bshd", {1, kL, 1, kDimV}});
+  static constexpr int kHidden = 6;
+  std::vector<float> taps[2], mlp[2][5];
+  Weights() {
+    for (const int n : {0, 1}) {
+      const int dim = n ? kDimV : kDim;
+      taps[n] = numbers(size_t(kL * dim));
+      const int sizes[5] = {kL * dim, kHidden * kL * dim, kHidden, dim * kHidden, dim};
+      for (int w = 0; w < 5; ++w) mlp[n][w] = numbers(size_t(sizes[w]));
+      for (float& x : mlp[n][1]) x /= 8;  // sums of kL * dim products stay about 1
+    }
+  }
+  void give(attune::Args& a, const std::string& phi, int n, int role) {
+    const int dim = n ? kDimV : kDim;
+    if (phi == "conv") a.set(role, {taps[n].data(), "bshd", {1, kL, 1, dim}});
+    if (phi != "mlp") return;
+    a.set(role, {mlp[n][0].data(), "bshd", {1, kL, 1, dim}});
+    a.set(role + 1, {mlp[n][1].data(), "bshd", {1, kHidden, kL, dim}});
+    a.set(role + 2, {mlp[n][2].data(), "bshd", {1, 1, 1, kHidden}});
+    a.set(role + 3, {mlp[n][3].data(), "bshd", {1, dim, 1, kHidden}});
+    a.set(role + 4, {mlp[n][4].data(), "bshd", {1, 1, 1, dim}});
+  }
+  void give(attune::Args& a, const std::string& phi) {
+    give(a, phi, 0, ATTUNE_VARIANT + 5), give(a, phi, 1, ATTUNE_VARIANT + 10);
   }
 };
 
@@ -114,7 +134,7 @@ struct Model {
     Tokens& all = held[size_t(s)];
     Result r(1, all.count);
     attune::Args a = all.args(false, w > 0);
-    weights.give(a, phi == "conv");
+    weights.give(a, phi);
     r.give(a, 1, all.count);
     attune::call(problem(1, all.count, " : " + variant(phi, w)), a);
     return r;
@@ -126,9 +146,10 @@ struct Model {
     if (!rows) return out;
     attune::Args a;
     a.set(ATTUNE_Q, all.tensor(key ? kK : kV)).set(ATTUNE_OUT, {out.data(), "bshd", {1, rows, kGroups, dim}});
-    if (phi == "conv") a.set(ATTUNE_VARIANT, {key ? weights.k.data() : weights.v.data(), "bshd", {1, kL, 1, dim}});
+    weights.give(a, phi, key ? 0 : 1, ATTUNE_VARIANT);
     const std::string size = "q" + std::to_string(all.count) + " k" + std::to_string(rows) + " d" + std::to_string(dim);
-    attune::call(attune::Problem("forward f32 b1 h2 " + size + " full : compress d=4 l=8 phi=" + phi), a);
+    attune::call(attune::Problem("forward f32 b1 h2 " + size + " full : compress d=4" +
+                                 (phi == "mlp" ? " hidden=6" : "") + " l=8 phi=" + phi), a);
     return out;
   }
 };
@@ -176,7 +197,7 @@ struct Cached {
     Tokens fresh(batch, count, true);
     Result r(batch, count);
     attune::Args a = fresh.args(true, w > 0);
-    weights.give(a, phi == "conv");
+    weights.give(a, phi);
     r.give(a, batch, count);
     attune::Problem p = problem(batch, count, "");
     p.c.len_k = 0;
@@ -213,7 +234,7 @@ struct Cached {
 };
 
 void prefill_chunks_and_single_tokens_agree() {
-  for (const std::string phi : {"mean", "conv"})
+  for (const std::string phi : {"mean", "conv", "mlp"})
     for (const int w : {kW, 0}) {
       Cached prefilled(phi, w), single(phi, w), chunks(phi, w);
       prefilled.step({0}, kCapacity);

@@ -15,6 +15,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "scripts"))
 import bars
 import check_ptxas
 import gpu_sources
+import mutate
 
 
 class GpuSources(unittest.TestCase):
@@ -104,6 +105,15 @@ class BuildInfo(unittest.TestCase):
     def test_what_is_no_commit_is_refused(self):
         for word in ("012345", "main", '0123456"', "0123456-changed"):
             self.assertIn(f'ATTUNE_COMMIT: "{word}" is not 7 or more hexadecimal digits', self.written(word))
+
+
+class Mutants(unittest.TestCase):
+    def test_every_one_can_be_planted(self):
+        self.assertEqual(mutate.outgrown(mutate.MUTANTS), [])
+
+    def test_code_that_changed_is_seen(self):
+        self.assertEqual(mutate.outgrown([("scripts/mutate.py", "no such line" + " of it", "", "", [])]),
+                         ["scripts/mutate.py does not hold exactly once: no such line of it"])
 
 
 class Ptxas(unittest.TestCase):

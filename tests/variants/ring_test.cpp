@@ -136,6 +136,80 @@ TEST(ring, keys_travel_no_further_than_they_are_seen) {
   EXPECT_EQ(bytes_sent("backward f32 b1 h2 q64 k64 d16 window9,0", Cut::ring, 4), 3 * kShard + 4 * 2 * kShard);
 }
 
+// A transport that looks, when the first transfer begins and when it is waited for, at the first number of a result.
+struct Watched {
+  Transport inner{};
+  const float* number = nullptr;
+  std::vector<float> at_start{}, at_finish{};
+
+  Transport transport() {
+    Transport t = inner;
+    t.self = this;
+    t.start = [](void* self, const Transfer* all, int32_t count, int32_t device, void* stream, void** ticket) {
+      Watched& w = *static_cast<Watched*>(self);
+      w.at_start.push_back(*w.number);
+      return w.inner.start(w.inner.self, all, count, device, stream, ticket);
+    };
+    t.finish = [](void* self, void* ticket, double seconds, void* stream) {
+      Watched& w = *static_cast<Watched*>(self);
+      w.at_finish.push_back(*w.number);
+      return w.inner.finish(w.inner.self, ticket, seconds, stream);
+    };
+    t.fail = [](void* self, const char* why) {
+      if (const Transport& in = static_cast<Watched*>(self)->inner; in.fail) in.fail(in.self, why);
+    };
+    t.error = [](void* self) {
+      const Transport& in = static_cast<Watched*>(self)->inner;
+      return in.error(in.self);
+    };
+    t.destroy = [](void* self) {
+      if (const Transport& in = static_cast<Watched*>(self)->inner; in.destroy) in.destroy(in.self);
+    };
+    return t;
+  }
+};
+
+TEST(ring, a_step_is_computed_while_the_keys_of_the_next_one_travel) {
+  for (const char* layout : {"ring", "zigzag", "striped"})
+    for (const Pass pass : {Pass::forward, Pass::backward}) {
+      const Problem p = problem(join(name(pass), " f32 b1 h2 q16 k16 d16 full : ring layout=", layout,
+                                     " ranks=2 tokens=32"));
+      Plan plan;
+      ASSERT_EQ(Planner{.device = one_thread()}.plan(p, plan).message, "");
+      std::vector<Transport> transports;
+      ASSERT_TRUE(make_ranks(2, transports).ok());
+      std::list<Watched> watched;
+      std::list<Owned> owned;
+      std::vector<std::thread> threads;
+      const Role result = pass == Pass::forward ? Role::out : Role::dq;
+      for (const Transport& inner : transports) {
+        Args a;
+        const auto give = [&](Role r, int dim) {
+          Owned& o = owned.emplace_back(DType::f32, Extents{1, 16, 2, dim});
+          Random random{uint32_t(r) + 1};
+          o.each([&](int b, int s, int h, int d) { store(o.t, b, s, h, d, r == result ? 0 : random.normal()); });
+          a[r] = o.t;
+        };
+        for (const Role r : {Role::q, Role::k, Role::v, Role::out}) give(r, 16);
+        if (pass == Pass::backward)
+          for (const Role r : {Role::d_out, Role::dq, Role::dk, Role::dv}) give(r, 16);
+        if (pass == Pass::backward) give(Role::lse, 1);
+        Watched& w = watched.emplace_back(Watched{inner, static_cast<const float*>(a[result].data)});
+        threads.emplace_back([&w, &plan, a]() mutable {
+          Communicator comm(w.transport(), 20);
+          a.communicator = &comm;
+          EXPECT_EQ(run_plan(plan, a).message, "");
+        });
+      }
+      for (std::thread& t : threads) t.join();
+      for (const Watched& w : watched) {
+        ASSERT_FALSE(w.at_start.empty());
+        EXPECT_EQ(w.at_start[0], 0.f) << layout << " " << name(pass) << ": keys waited for the work";
+        EXPECT_NE(w.at_finish[0], 0.f) << layout << " " << name(pass) << ": the work waited for the keys";
+      }
+    }
+}
+
 TEST(ring, workspace_is_linear_in_tokens) {
   const auto bytes = [](const std::string& pass, int tokens, const char* layout) {
     Plan plan;
