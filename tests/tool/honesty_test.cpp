@@ -211,6 +211,8 @@ const std::vector<Forgery>& forgeries() {
       {"skipped-parity", false, [](auto& r) { r[2].parity = {"UNCHECKED", 0, 0, "not asked for", ""}; }},
       {"skipped-parity", false, [](auto& r) { r[2].parity = {"skipped", 0, 0, "", ""}; }},
       {"skipped-parity", false, [](auto& r) { r[2].parity.rows = 0; }},
+      {"skipped-parity", false,  // an excuse that this problem does not have
+       [](auto& r) { r[2].parity = {"UNCHECKED", 0, 0, "rows cannot be drawn from a variant", ""}; }},
       {"forged-parity", false, [](auto& r) { r[2].parity.error = 3; }},
       {"forged-parity", false, [](auto& r) { r[2].parity.verdict = "FAIL"; }},
       {"throttled", true,

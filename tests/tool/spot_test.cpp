@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "core/nsa.h"
 #include "core/passes.h"
 #include "machine/host.h"
 #include "plan/plan.h"
@@ -100,6 +101,78 @@ TEST(Spot, sees_poison_and_a_wrong_lse) {
   EXPECT_EQ(poisoned.check().verdict, "FAIL");
 }
 
+TEST(Spot, sees_what_is_not_written_beside_what_is_right) {
+  const auto spoil = [](const Filled& c, Role r) {
+    const Tensor& t = c.work->args[r];
+    for (int b = 0; b < t.extent.batch; ++b)
+      for (int s = 0; s < t.extent.seq; ++s)
+        for (int h = 0; h < t.extent.head; ++h) store(t, b, s, h, 0, NAN);
+  };
+  Filled forward("forward f32 b1 h2 q64 k64 d64 causal");
+  spoil(forward, Role::lse);
+  EXPECT_EQ(forward.check().verdict, "FAIL");
+  for (const Role r : {Role::dq, Role::dk, Role::dv}) {
+    Filled backward("backward f32 b1 h2 q64 k64 d64 causal");
+    spoil(backward, r);
+    EXPECT_EQ(backward.check().verdict, "FAIL") << "role " << int(r);
+  }
+}
+
+constexpr const char* kVariants[] = {
+    "forward f32 b1 h4/2 q96 k96 d32 causal : dilated rates=1,2,4 segments=16,32,64",
+    "forward bf16 b2 h4 q70 k70 d64 full : dilated rates=1,3 segments=24,48",
+    "forward f16 b1 h8 q96 k96 d32 causal : dilated mode=headgroup norm=divide rates=1,2,4 segments=16,32,64",
+    "backward f32 b1 h4/2 q96 k96 d32 causal : dilated rates=1,2,4 segments=16,32,64",
+    "backward bf16 b1 h8 q96 k96 d32 causal : dilated mode=headgroup norm=divide rates=1,2,4 segments=16,32,64",
+    "forward f32 b1 h4/2 q200 k200 d32/16 causal : nsa d=4 gate=sigmoid l=8 n=4 phi=mean s=16 w=24",
+    "forward bf16 b2 h4/1 q130 k130 d32 causal : nsa d=4 gate=softmax l=8 n=4 phi=mean s=16 w=24",
+    "forward bf16 b1 h4/1 q130 k130 d32 causal : nsa d=4 gate=none l=8 n=4 only=cmp phi=mean s=16 w=24",
+    "forward bf16 b1 h4/1 q130 k130 d32 causal : nsa d=4 gate=none l=8 n=4 only=sel phi=mean s=16 w=24",
+    "forward f32 b1 h4/1 q130 k130 d32 causal : nsa d=4 gate=none l=8 n=4 only=win phi=mean s=16 w=24",
+    "forward bf16 b2 h4/1 q1 k150 d32 causal : nsa d=4 gate=sigmoid l=8 n=4 phi=mean s=16 w=24",
+    "backward f32 b1 h4/2 q130 k130 d32/16 causal : nsa d=4 gate=sigmoid l=8 n=4 phi=mean s=16 w=24",
+    "backward bf16 b1 h4/1 q130 k130 d32 causal : nsa d=4 gate=none l=8 n=4 only=sel phi=mean s=16 w=24",
+    "forward f32 b1 h2 q100 k100 d32 causal : adaptive block=16 density=0.4 hidden=8",
+    "forward f32 b1 h2 q64 k64 d32 causal blocks16x16x64 block_bias"};
+
+TEST(Spot, draws_rows_of_variants) {
+  for (const char* line : kVariants) {
+    const Checked c = Filled(line).check();
+    EXPECT_EQ(c.verdict, "PASS") << line << ": " << c.message;
+    EXPECT_GE(c.rows, 24) << line;
+  }
+}
+
+TEST(Spot, sees_a_wrong_row_of_a_variant) {
+  for (const char* line : kVariants) {
+    Filled c(line);
+    const Role outputs[] = {Role::dq, Role::dk};
+    const bool backward = c.problem.pass == Pass::backward;
+    const bool own_keys = backward && word(c.problem.variant) == "nsa";
+    c.scale(backward ? outputs[0] : Role::out, 1.1);
+    EXPECT_EQ(c.check().verdict, "FAIL") << line;
+    if (!backward) continue;
+    c.scale(outputs[0], 1 / 1.1), c.scale(own_keys ? d_variant_tensor(1) : outputs[1], 1.2);
+    EXPECT_EQ(c.check().verdict, "FAIL") << line;
+  }
+}
+
+TEST(Spot, sees_a_branch_too_few_and_blocks_that_no_score_chose) {
+  Filled dilated("forward f32 b1 h4/2 q96 k96 d32 causal : dilated rates=1,2,4 segments=16,32,64");
+  Problem fewer = problem("forward f32 b1 h4/2 q96 k96 d32 causal : dilated rates=1,2 segments=16,32");
+  dilated.run(fewer);
+  EXPECT_EQ(dilated.check().verdict, "FAIL");
+
+  Filled nsa("forward f32 b1 h4/2 q200 k200 d32 causal : nsa d=4 gate=sigmoid l=8 n=4 phi=mean s=16 w=24");
+  const Tensor& blocks = nsa.work->args[variant_tensor(kNsaBlocks)];
+  for (int i = 0; i < 200; ++i)  // the first of the candidates, whatever it scores
+    for (int g = 0; g < 2; ++g)
+      if (load(blocks, 0, i, g, 3) > 3) store(blocks, 0, i, g, 1, 1);
+  const Checked c = nsa.check();
+  EXPECT_EQ(c.verdict, "FAIL");
+  EXPECT_EQ(c.message.rfind("chosen blocks of row ", 0), 0u) << c.message;
+}
+
 TEST(Spot, the_first_and_the_last_row_are_always_drawn) {
   Filled c("forward f32 b2 h4 q256 k256 d64 full");
   const Tensor& out = c.work->args[Role::out];
@@ -117,6 +190,13 @@ TEST(Spot, says_what_it_cannot_check) {
   const Checked c = spot_check(p, {}, 1);
   EXPECT_EQ(c.verdict, "UNCHECKED");
   EXPECT_NE(c.message.find("accumulate"), std::string::npos);
+  for (const char* line : {"forward f32 b1 h2 q64 k64 d32 causal : dilated norm=divide rates=1,2 segments=16,32",
+                           "forward f32 b1 h2 q64 k64 d32 causal : nsa d=4 gate=sigmoid l=8 n=4 phi=conv s=16 w=24",
+                           "backward f32 b1 h2 q100 k100 d32 causal : adaptive block=16 density=0.4 hidden=8"}) {
+    const Checked variant = spot_check(problem(line), {}, 1);
+    EXPECT_EQ(variant.verdict, "UNCHECKED");
+    EXPECT_NE(variant.message.find("cannot be drawn"), std::string::npos) << variant.message;
+  }
 }
 
 Bench small() {

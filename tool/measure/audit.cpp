@@ -10,6 +10,7 @@
 #include <set>
 
 #include "core/cost.h"
+#include "tool/measure/spot.h"
 
 namespace attune {
 namespace {
@@ -142,7 +143,10 @@ struct Auditor {
   void parity() const {
     const Checked& c = r.parity;
     if (c.verdict == "FAIL") return wrong("forged-parity", "its result was wrong (", c.message, "): it is not ok");
-    if (c.verdict == "UNCHECKED" && c.message.find("cannot be drawn") != c.message.npos)
+    Problem p;
+    const bool excused = c.message.find("cannot be drawn") != c.message.npos && parse(r.problem, p).ok() &&
+                         !can_draw(p).ok();
+    if (c.verdict == "UNCHECKED" && excused)
       return caution("skipped-parity", "its result was not checked: ", c.message);
     if (c.verdict != "PASS" || c.rows < 1)
       return wrong("skipped-parity", "its result was not checked (", c.verdict.empty() ? "no verdict" : c.verdict, ", ",

@@ -258,7 +258,9 @@ struct RowRun {
 
   void add_peer(const attune_peer& peer) {
     Record& r = add(peer.name);
-    const Args results = gpu ? peer_results : work->other_outputs(), judged = gpu ? work->args : results;
+    const Args results = gpu ? peer_results : work->other_outputs();
+    Args judged = gpu ? work->args : results;
+    if (problem.pass == Pass::forward) judged[Role::lse] = {};  // peers are asked for out alone
     PeerRun& run = *theirs.emplace_back(std::make_unique<PeerRun>(peer));
     if (const Status s = set_up(run, results); !s.ok()) return end(r, "unsupported", s.message);
     r.why = join("a peer", run.note().empty() ? "" : ": ", run.note());

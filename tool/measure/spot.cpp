@@ -1,51 +1,18 @@
-// What is allowed follows from how an exact kernel rounds: weights (and their gradients) are kept in the dtype of the
-// values, independently of each other, so their errors add in squares; f32 arithmetic and the output's rounding come on
-// top. The L2 norm of a row is compared, which no lucky element can satisfy.
 #include "tool/measure/spot.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
+#include <thread>
 
+#include "core/adaptive.h"
+#include "core/dilated.h"
 #include "core/score.h"
-#include "verify/world.h"
+#include "machine/host.h"
+#include "tool/measure/spot_row.h"
 
 namespace attune {
 namespace {
-
-using Row = std::vector<double>;
-constexpr double kArithmetic = 64 * 0x1p-24;  // of f32, relative to the sum of magnitudes
-constexpr double kRoundings = 4;              // this many standard deviations, generously
-
-double dot(const Row& a, const Row& b) {
-  double sum = 0;
-  for (size_t d = 0; d < a.size(); ++d) sum += a[d] * b[d];
-  return sum;
-}
-
-// A sum of weighted rows, and what its rounding may amount to.
-struct Sum {
-  Row value, square, magnitude;
-  explicit Sum(int dim) : value(size_t(dim)), square(size_t(dim)), magnitude(size_t(dim)) {}
-  // `noise`: the size that the weight's rounding is relative to.
-  void add(double weight, double noise, const Row& x) {
-    for (size_t d = 0; d < x.size(); ++d) {
-      value[d] += weight * x[d];
-      square[d] += noise * noise * x[d] * x[d];
-      magnitude[d] += std::abs(noise * x[d]);
-    }
-  }
-  // The error of a row as a share of what is allowed; NaN where the row has one.
-  double judge(const Row& got, double rounding, double rounding_out) const {
-    double error = 0, noise = 0, size = 0, sum = 0;
-    for (size_t d = 0; d < got.size(); ++d) {
-      error += (got[d] - value[d]) * (got[d] - value[d]);
-      noise += square[d], size += value[d] * value[d], sum += magnitude[d] * magnitude[d];
-    }
-    const double allowed = kRoundings * rounding * std::sqrt(noise) + 2 * rounding_out * std::sqrt(size) +
-                           kArithmetic * std::sqrt(sum) + 1e-30;
-    return std::sqrt(error) / allowed;
-  }
-};
 
 struct Spot {
   const Problem& p;
@@ -53,9 +20,25 @@ struct Spot {
   int b, h;  // query head
   Sequence s;
   Dropout dropout;
+  Dilated dilated{};     // branches 0: it is not
+  Blocks blocks{};       // q 0: no list
+  BlockList list{};
+  const float* scores = nullptr;  // of every entry of the list, added to its logits
+  double factor = 1;     // of all weights
 
   Spot(const Problem& problem, const Args& args, int batch, int head)
-      : p(problem), a(args), b(batch), h(head), s(sequence(problem, args, batch)), dropout(dropout_of(problem, args)) {}
+      : p(problem), a(args), b(batch), h(head), s(sequence(problem, args, batch)), dropout(dropout_of(problem, args)) {
+    Role begin = Role::block_begin, column = Role::block_column;
+    blocks = p.mask.blocks;
+    if (p.has(Option::block_bias)) scores = a.row<const float>(Role::bias);
+    if (word(p.variant) == "adaptive") {
+      const int size = adaptive_of(p).block;
+      begin = role(AdaptiveTensor::begin), column = role(AdaptiveTensor::column);
+      blocks = {size, size, a[column].extent.dim}, scores = a.row<const float>(role(AdaptiveTensor::scores));
+    }
+    if (blocks.q) list = {blocks, a.row<const int32_t>(begin, b, 0, h), a.row<const int32_t>(column)};
+    if (word(p.variant) == "dilated") dilated = dilated_of(p), factor = double(dilated.factor());
+  }
 
   int kv_head() const { return h / (p.heads_q / p.heads_kv); }
   Row query(Role r, int i) const { return read(r, s.q_batch, s.q_first + i, h); }
@@ -64,20 +47,34 @@ struct Spot {
     if (p.keys != KeySource::paged) return read(r, s.k_batch, at, kv_head());
     return read(r, a.row<const int32_t>(Role::page_table, b)[at / p.page], at % p.page, kv_head());
   }
-  Row read(Role r, int64_t batch, int64_t seq, int64_t head) const {
-    Row x(size_t(a[r].extent.dim));
-    for (size_t d = 0; d < x.size(); ++d) x[d] = load(a[r], batch, seq, head, int64_t(d));
-    return x;
+  Row read(Role r, int64_t batch, int64_t seq, int64_t head) const { return read_row(a[r], batch, seq, head); }
+  // The branch that a head belongs to, where heads are dealt out: the first ones have one more.
+  int own_branch() const {
+    int n = 0;
+    for (int first = 0; n < dilated.branches; ++n) {
+      first += p.heads_q / dilated.branches + (n < p.heads_q % dilated.branches);
+      if (h < first) break;
+    }
+    return n;
   }
-  bool visible(int i, int j) const {
-    if (!s.band.visible(i, j)) return false;
-    const Blocks blocks = p.mask.blocks;
-    if (!blocks.q) return true;
-    const BlockList list{blocks, a.row<const int32_t>(Role::block_begin, b, 0, h),
-                         a.row<const int32_t>(Role::block_column)};
-    for (int n = 0; n < list.count(i / blocks.q); ++n)
-      if (list.key_block(i / blocks.q, n) == j / blocks.k) return true;
-    return false;
+  // How many branches of dilated attention have a pair.
+  int branches(int i, int j) const {
+    const bool dealt = dilated.mode == Dilated::Mode::headgroup;
+    int count = 0;
+    for (int n = dealt ? own_branch() : 0; n < dilated.branches; ++n) {
+      const int segment = dilated.segment[n], rate = dilated.rate[n], kept = (dealt ? n : h) % rate;
+      count += i / segment == j / segment && i % segment % rate == kept && j % segment % rate == kept;
+      if (dealt) break;
+    }
+    return count;
+  }
+  // The number of its list's entry that a pair is in; below 0: in none.
+  int entry(int i, int j) const { return list.find(i / blocks.q, j / blocks.k); }
+  // How often a pair counts.
+  int times(int i, int j) const {
+    if (!s.band.visible(i, j)) return 0;
+    if (dilated.branches) return branches(i, j);
+    return !blocks.q || entry(i, j) >= 0;
   }
   // Natural logit of a pair; `slope` is its derivative by the scaled dot product.
   double logit(double product, int i, int j, double& slope) const {
@@ -88,6 +85,7 @@ struct Spot {
       x = double(a.softcap) * t, slope = 1 - t * t;
     }
     if (p.has(Option::bias)) x += double(bias_at(a[Role::bias], b, i, h, j));
+    if (scores) x += double(scores[entry(i, j)]);
     if (p.has(Option::alibi))
       x -= double(*a.row<const float>(Role::slopes, 0, 0, h)) * std::abs(double(s.band.ahead(i, j)));
     return x;
@@ -104,30 +102,30 @@ struct Spot {
     double top = p.has(Option::sink) ? double(*a.row<const float>(Role::sinks, 0, 0, h)) : -INFINITY, slope = 1;
     const double sink = top;
     for (int j = 0; j < s.len_k; ++j)
-      if (visible(i, j)) top = std::max(top, logits[size_t(j)] = logit(dot(q, key(Role::k, j)), i, j, slope));
+      if (times(i, j)) top = std::max(top, logits[size_t(j)] = logit(dot(q, key(Role::k, j)), i, j, slope));
     double total = sink > -INFINITY ? std::exp(sink - top) : 0;
-    for (const double x : logits) total += x > -INFINITY ? std::exp(x - top) : 0;
+    for (int j = 0; j < s.len_k; ++j)
+      if (const double x = logits[size_t(j)]; x > -INFINITY) total += times(i, j) * std::exp(x - top);
     Sum sum(p.dim_v);
     for (int j = 0; j < s.len_k; ++j)
       if (const double x = logits[size_t(j)]; x > -INFINITY) {
-        const double weight = std::exp(x - top) / total * keep(i, j);
+        const double weight = factor * times(i, j) * std::exp(x - top) / total * keep(i, j);
         sum.add(weight, weight, key(Role::v, j));
       }
     const double worst = sum.judge(query(Role::out, i), rounding_of(p.dtype.kv), rounding_of(p.dtype.out));
     if (!a.given(Role::lse)) return worst;
-    const double expected = total > 0 ? top + std::log(total) : -INFINITY;
-    if (lse(i) == expected) return worst;
-    return std::max(worst,
-                    std::abs(lse(i) - expected) / (kArithmetic * (4 + std::abs(expected)) + rounding_of(p.dtype.kv)));
+    return worse(worst, judge_lse(lse(i), total > 0 ? top + std::log(total) : -INFINITY, rounding_of(p.dtype.kv)));
   }
 
-  // A pair's weight and gradient, from the lse and out that were given.
+  // A pair's weight and gradient, from the lse and out that were given; `count`: how often it counts.
   struct Pair { double weight, gradient, noise; };
-  Pair pair(int i, int j, const Row& q, const Row& k, const Row& v, const Row& d_out, const Row& out) const {
+  Pair pair(int i, int j, int count, const Row& q, const Row& k, const Row& v, const Row& d_out,
+            const Row& out) const {
     double slope = 1, delta = 0, rounded = 0;
-    const double weight = std::exp(logit(dot(q, k), i, j, slope) - lse(i)), kept = keep(i, j),
+    const double weight = factor * count * std::exp(logit(dot(q, k), i, j, slope) - lse(i)), kept = keep(i, j),
                  dp = kept * dot(d_out, v);
     for (size_t d = 0; d < out.size(); ++d) delta += out[d] * d_out[d], rounded += std::pow(out[d] * d_out[d], 2);
+    delta /= factor, rounded /= factor * factor;  // of the softmax itself
     // The last term: who computes delta from an out of his own rounds it differently.
     return {weight * kept, weight * (dp - delta) * slope,
             weight * (std::abs(dp) + std::abs(delta) + std::sqrt(rounded)) * slope};
@@ -139,14 +137,14 @@ struct Spot {
     Sum sum(p.dim_qk);
     Row coherent(size_t(p.dim_qk));  // an error of delta moves all weights of the row together
     for (int j = 0; j < s.len_k; ++j)
-      if (visible(i, j)) {
+      if (const int count = times(i, j)) {
         const Row k = key(Role::k, j);
-        const Pair x = pair(i, j, q, k, key(Role::v, j), d_out, out);
+        const Pair x = pair(i, j, count, q, k, key(Role::v, j), d_out, out);
         sum.add(scale * x.gradient, scale * x.noise, k);
         for (size_t d = 0; d < k.size(); ++d) coherent[d] += scale * x.weight * k[d];
       }
     double rounded = 0;
-    for (size_t d = 0; d < out.size(); ++d) rounded += std::pow(out[d] * d_out[d], 2);
+    for (size_t d = 0; d < out.size(); ++d) rounded += std::pow(out[d] * d_out[d] / factor, 2);
     for (size_t d = 0; d < coherent.size(); ++d) sum.square[d] += coherent[d] * coherent[d] * rounded;
     return sum.judge(query(Role::dq, i), rounding_of(p.dtype.kv), rounding_of(p.dtype.grad));
   }
@@ -162,51 +160,91 @@ double key_row(const Problem& p, const Args& a, int b, int kv_head, int j) {
   for (int g = 0; g < group; ++g) {
     const Spot spot(p, a, b, kv_head * group + g);
     for (int i = 0; i < spot.s.len_q; ++i) {
-      if (!spot.visible(i, j)) continue;
+      const int count = spot.times(i, j);
+      if (!count) continue;
       const Row q = spot.query(Role::q, i), d_out = spot.query(Role::d_out, i);
-      const Spot::Pair x = spot.pair(i, j, q, k, v, d_out, spot.query(Role::out, i));
+      const Spot::Pair x = spot.pair(i, j, count, q, k, v, d_out, spot.query(Role::out, i));
       dk.add(scale * x.gradient, scale * x.noise, q);
       dv.add(x.weight, x.weight, d_out);
     }
   }
   const double rounding = rounding_of(p.dtype.kv), rounding_out = rounding_of(p.dtype.grad);
-  return std::max(dk.judge(first.key(Role::dk, j), rounding, rounding_out),
-                  dv.judge(first.key(Role::dv, j), rounding, rounding_out));
+  return worse(dk.judge(first.key(Role::dk, j), rounding, rounding_out),
+               dv.judge(first.key(Role::dv, j), rounding, rounding_out));
+}
+
+// f(0) ... f(count - 1), on as many threads as this process may use.
+template <class F>
+void on_all_cores(size_t count, const F& f) {
+  std::atomic<size_t> next{0};
+  const auto work = [&] {
+    for (size_t n = next++; n < count; n = next++) f(n);
+  };
+  std::vector<std::thread> others;
+  for (size_t n = 1; n < std::min(count, size_t(this_cpu().units)); ++n) others.emplace_back(work);
+  work();
+  for (std::thread& t : others) t.join();
 }
 
 }  // namespace
 
-Checked spot_check(const Problem& p, const Args& a, uint64_t seed, int rows) {
-  for (const Option o : {Option::accumulate, Option::append, Option::rotary, Option::rotary_half, Option::descale,
-                         Option::block_bias})
-    if (p.has(o))
-      return {"UNCHECKED", 0, 0, join("rows cannot be drawn with the option ", name(o), ": use attune parity")};
-  if (!word(p.variant).empty()) return {"UNCHECKED", 0, 0, "rows cannot be drawn from a variant: use attune parity"};
+Status can_draw(const Problem& p) {
+  for (const Option o : {Option::accumulate, Option::append, Option::rotary, Option::rotary_half, Option::descale})
+    if (p.has(o)) return Status::no("rows cannot be drawn with the option ", name(o), ": use attune parity");
+  const std::string_view variant = word(p.variant);
+  if (variant.empty()) return Status::good();
+  if (variant == "adaptive" && p.pass == Pass::backward)
+    return Status::no("rows cannot be drawn from gradients that pass through scores of blocks: use attune parity");
+  if (variant == "adaptive") return Status::good();
+  if (variant == "nsa") return can_draw_nsa(p);
+  if (variant != "dilated") return Status::no("rows cannot be drawn from ", variant, ": use attune parity");
+  const Dilated d = dilated_of(p);
+  const bool one_softmax = d.norm == Dilated::Norm::lse && !(d.detached && p.pass == Pass::backward);
+  if (one_softmax || !d.sums()) return Status::good();
+  return Status::no("rows cannot be drawn from branches with a softmax each: use attune parity");
+}
 
-  Checked c{.verdict = "PASS"};
-  Random random{seed};
-  const auto note = [&](double error, const char* what, int b, int h, int row) {
-    ++c.rows;
-    if (error <= c.error) return;  // false for a NaN, which is then the largest
-    c.error = std::isfinite(error) ? error : 1e9;
-    if (!(error <= 1))
-      c.verdict = "FAIL", c.message = join(what, " row ", row, " of batch ", b, ", head ", h, " is off by ", c.error,
-                                           " times what rounding allows");
+Checked spot_check(const Problem& p, const Args& a, uint64_t seed, int rows) {
+  if (const Status s = can_draw(p); !s.ok()) return {"UNCHECKED", 0, 0, s.message, ""};
+  const bool nsa = word(p.variant) == "nsa";
+  if (nsa && !has_chosen_blocks(p, a)) return {"FAIL", 1e9, 0, "the blocks that were chosen are not there", ""};
+  struct Drawn {
+    int b, h, row;
+    bool of_key;
+    const char* what;
+    double error = 0;
   };
+  std::vector<Drawn> all;
+  Random random{seed};
   const auto draw = [&](int n, int bound) { return n == 0 ? 0 : n == 1 ? bound - 1 : random.below(bound); };
   for (int n = 0; n < rows; ++n) {
     const int b = draw(n, p.batch), h = draw(n, p.heads_q);
-    const Spot spot(p, a, b, h);
-    if (spot.s.len_q < 1) continue;
-    const int i = draw(n, spot.s.len_q);
-    if (p.pass == Pass::forward) {
-      note(spot.out_row(i), "out", b, h, i);
-      continue;
-    }
-    note(spot.dq_row(i), "dq", b, h, i);
-    if (n >= rows / 2 || spot.s.len_k < 1) continue;
-    const int kv_head = draw(n, p.heads_kv), j = draw(n, spot.s.len_k);
-    note(key_row(p, a, b, kv_head, j), "dk or dv", b, kv_head, j);
+    const Sequence s = sequence(p, a, b);
+    if (s.len_q < 1) continue;
+    all.push_back({b, h, draw(n, s.len_q), false, p.pass == Pass::forward ? "out" : "dq"});
+    if (p.pass == Pass::forward || n >= rows / 2 || s.len_k < 1) continue;
+    const int kv_head = draw(n, p.heads_kv);
+    all.push_back({b, kv_head, draw(n, s.len_k), true, "dk or dv"});
+  }
+  // Rows are independent and each is a walk over the keys: on many cores the check takes a moment.
+  const auto judge = [&](Drawn& d) {
+    if (nsa && d.of_key) d.error = nsa_key_row(p, a, d.b, d.h, d.row, d.what);
+    else if (nsa && p.pass == Pass::forward) d.error = nsa_out_row(p, a, d.b, d.h, d.row, d.what);
+    else if (nsa) d.error = nsa_dq_row(p, a, d.b, d.h, d.row);
+    else if (d.of_key) d.error = key_row(p, a, d.b, d.h, d.row);
+    else if (p.pass == Pass::forward) d.error = Spot(p, a, d.b, d.h).out_row(d.row);
+    else d.error = Spot(p, a, d.b, d.h).dq_row(d.row);
+  };
+  on_all_cores(all.size(), [&](size_t n) { judge(all[n]); });
+
+  Checked c{.verdict = "PASS"};
+  for (const Drawn& d : all) {
+    ++c.rows;
+    if (d.error <= c.error) continue;  // false for a NaN, which is then the largest
+    c.error = std::isfinite(d.error) ? d.error : 1e9;
+    if (!(d.error <= 1))
+      c.verdict = "FAIL", c.message = join(d.what, " row ", d.row, " of batch ", d.b, ", head ", d.h, " is off by ",
+                                           c.error, " times what rounding allows");
   }
   return c;
 }

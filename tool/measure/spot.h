@@ -8,6 +8,11 @@
 
 namespace attune {
 
+// Whether rows of it can be drawn, or a sentence with the words "cannot be drawn". Of variants, native sparse attention
+// (compressed by the mean), dilated attention with one softmax a row, and a forward of adaptive blocks, of which the
+// lists and scores that it wrote are taken as they are.
+Status can_draw(const Problem&);
+
 Checked spot_check(const Problem&, const Args&, uint64_t seed, int rows = 24);
 
 }  // namespace attune
