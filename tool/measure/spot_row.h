@@ -1,6 +1,6 @@
-// What a drawn row should be, summed in double, and how far from it a kernel that rounds well may be. Weights (and their
-// gradients) are kept in the dtype of the values, independently of each other, so their errors add in squares; f32
-// arithmetic and the output's rounding come on top. The L2 norm of a row is compared, which no lucky element can
+// What a drawn row should be, summed in double, and how far from it a kernel that rounds well may be. Weights (and
+// their gradients) are kept in the dtype of the values, independently of each other, so their errors add in squares;
+// f32 arithmetic and the output's rounding come on top. The L2 norm of a row is compared, which no lucky element can
 // satisfy.
 #pragma once
 #include <cmath>
