@@ -14,15 +14,16 @@ import sys
 import textwrap
 
 MODULES = {
-    "attune": ("__init__.py", "_attend.py", "_blocks.py"),
-    "attune.torch": ("torch/__init__.py", "torch/_attend.py", "torch/_sdpa.py"),
+    "attune": ("__init__.py", "_attend.py", "_blocks.py", "_cache.py", "_module.py", "_view.py"),
+    "attune.torch": ("torch/__init__.py", "torch/_attend.py", "torch/_sdpa.py", "torch/_module.py"),
     "attune.torch.distributed": ("torch/distributed.py",),
     "attune.flash_attn": ("flash_attn/__init__.py",),
     "attune.flash_attn_interface": ("flash_attn_interface.py",),
     "attune.transformers": ("transformers.py",),
     "attune.jax": ("jax.py",),
 }
-HIDDEN = {"lse_shape", "call", "is_plain", "reproducible", "added", "new_seed"}  # shared between modules, nobody else's
+# Shared between modules, and nobody else's.
+HIDDEN = {"lse_shape", "call", "is_plain", "reproducible", "added", "new_seed", "dtype_number", "sized", "extra_repr"}
 HERE = pathlib.Path(__file__).resolve().parent.parent / "python" / "attune"
 
 
@@ -39,8 +40,20 @@ def entry(node: ast.AST) -> list[str]:
     doc = ast.get_docstring(node)
     if not doc:
         return []
-    head = f"class {node.name}" if isinstance(node, ast.ClassDef) else signature(node)
-    return ["```python", head, "```", "", doc, ""]
+    if isinstance(node, ast.FunctionDef):
+        return ["```python", signature(node), "```", "", doc, ""]
+    methods = [f for f in node.body if isinstance(f, ast.FunctionDef)]
+    made = next((signature(f).replace("__init__(self, ", f"{node.name}(").replace(" -> None", "")
+                 for f in methods if f.name == "__init__" and len(f.args.args) + len(f.args.kwonlyargs) > 1), node.name)
+    lines = ["```python", f"class {made}", "```", "", doc, ""]
+    for f in methods:
+        if line := entry(f):
+            head = " ".join(line[1].replace("(self, ", "(").replace("(self)", "()").split())
+            if f.decorator_list and ast.unparse(f.decorator_list[0]) == "property":
+                head = head.replace("() ->", ":")
+            text = f"- `{node.name}.{head}`: {' '.join(line[4].split())}"
+            lines += [textwrap.fill(text, 116, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)]
+    return lines + [""] if lines[-1] else lines
 
 
 def page() -> str:

@@ -13,12 +13,15 @@ import dataclasses
 from . import _core
 from ._attend import attend, attend_backward, check
 from ._blocks import Blocks, blocks
+from ._cache import Cache, NsaCache
 from ._core import Error, set_threads, threads, version
+from ._module import Choice, Module, make
 from ._spec import Options
+from ._view import View
 
 __version__ = version()
-__all__ = ["Blocks", "Error", "Options", "Plan", "attend", "attend_backward", "blocks", "check", "plan",
-           "set_threads", "threads", "version"]
+__all__ = ["Blocks", "Cache", "Choice", "Error", "Module", "NsaCache", "Options", "Plan", "View", "attend",
+           "attend_backward", "blocks", "check", "make", "plan", "set_threads", "threads", "version"]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -52,6 +52,7 @@ def _rows_there(spec: Spec, numbers: Numbers, shape: tuple[int, ...], tensors: t
     named = dict(zip(spec.given, tensors))
     cu, used = named.get("cu_q"), named.get("used_q")
     if cu is None:
+        assert used is not None
         return jnp.arange(shape[spec.layout.index("s")]) < used[:, None]
     token = jnp.arange(shape[0])
     sequence = jnp.clip(jnp.searchsorted(cu, token, side="right") - 1, 0, cu.shape[0] - 2)

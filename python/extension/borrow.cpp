@@ -46,6 +46,12 @@ PyObject* capsule_of(PyObject* object, PyObject* stream) {
   return PyObject_Call(producer.get(), none.get(), with.get());
 }
 
+// Some frameworks give the axes of an empty tensor no stride; it has no element, so it is compact.
+void tidy(dlpack::Tensor& t) {
+  for (int32_t n = 0; n < t.ndim; ++n)
+    if (!t.shape[n]) t.strides = nullptr;
+}
+
 }  // namespace
 
 const Exchange* exchange_of(PyObject* object) {
@@ -80,12 +86,12 @@ bool Borrowed::take(PyObject* object, const char* role, const char* axes, bool w
     if (m->version.major != 1) return fail("attune: %s: DLPack %u is not DLPack 1", role, m->version.major);
     if (written && (m->flags & dlpack::kReadOnly)) return fail("attune: %s: its memory is read-only", role);
     std::memcpy(lent, &m->tensor, sizeof m->tensor);
-    return true;
+    return tidy(*lent), true;
   }
   const auto* m = static_cast<const dlpack::Managed*>(PyCapsule_GetPointer(capsule.get(), "dltensor"));
   if (!m) return false;
   std::memcpy(lent, &m->tensor, sizeof m->tensor);
-  return true;
+  return tidy(*lent), true;
 }
 
 }  // namespace attune

@@ -2,24 +2,16 @@
 // 3.10 on; numbers and tensors are passed by position, because this is on the path of every call. The package around it
 // gives them names.
 #include <cstdarg>
-#include <cstring>
 #include <new>
 
+#include "extension/call.h"
+#include "extension/objects.h"
 #include "extension/ranks.h"
-#include "extension/spec.h"
 
 namespace attune {
 namespace {
 
 PyObject* error = nullptr;
-constexpr const char* kSpec = "attune.spec";
-
-PyObject* refused() {
-  PyErr_SetString(error, attune_last_error());
-  return nullptr;
-}
-
-const Spec* spec_of(PyObject* capsule) { return static_cast<const Spec*>(PyCapsule_GetPointer(capsule, kSpec)); }
 
 void destroy_spec(PyObject* capsule) { delete spec_of(capsule); }
 
@@ -36,52 +28,6 @@ int run_plan(const Spec& spec, const attune_problem& problem, const attune_args&
   attune_plan_destroy(plan);
   return answer;
 }
-
-// One call, from arguments to an answer: also where the tensors of it live.
-struct Call {
-  static constexpr int kNumbers = 7;  // spec, scale, softcap, dropout, len_q, len_k, stream; then tensors
-  const Spec* spec = nullptr;
-  attune_args args{};
-  attune_problem problem{};
-  void* stream = nullptr;
-  Borrowed tensors[ATTUNE_ROLES];
-
-  bool take(PyObject* const* given, Py_ssize_t count) {
-    if (count < kNumbers) return fail("attune: a call has at least %d arguments", kNumbers);
-    spec = spec_of(given[0]);
-    if (!spec) return false;
-    if (size_t(count - kNumbers) != spec->places.size() || count - kNumbers > ATTUNE_ROLES)
-      return fail("attune: %zd tensors are given, and the call has %zu", count - kNumbers, spec->places.size());
-    args.size = sizeof args;
-    if (spec->problem.variant[0]) args.communicator = communicator();
-    args.scale = float(PyFloat_AsDouble(given[1]));
-    args.softcap = float(PyFloat_AsDouble(given[2]));
-    args.dropout = float(PyFloat_AsDouble(given[3]));
-    const long len_q = PyLong_AsLong(given[4]), len_k = PyLong_AsLong(given[5]);
-    PyObject* told = given[6] == Py_None ? nullptr : given[6];
-    if (told) stream = PyLong_AsVoidPtr(told);
-    if (PyErr_Occurred()) return false;
-    if (len_q < 0 || len_q > INT32_MAX || len_k < 0 || len_k > INT32_MAX)
-      return fail("attune: lengths %ld and %ld are not in 0 ... 2^31 - 1", len_q, len_k);
-    const Borrowed* on_gpu = nullptr;
-    for (size_t n = 0; n < spec->places.size(); ++n) {
-      PyObject* object = given[kNumbers + n];
-      if (object == Py_None) continue;
-      const Spec::Place& place = spec->places[n];
-      if (!takes(*spec, place.role)) continue;
-      Borrowed& t = tensors[n];
-      if (!t.take(object, place.name.c_str(), place.axes.c_str(), place.written, told)) return false;
-      args.role[place.role] = &t.tensor;
-      if (!on_gpu && t.tensor.device.type == dlpack::kCuda) on_gpu = &t;
-    }
-    // Frameworks without a table of functions were told of the legacy default stream, which is a null pointer.
-    if (!told && on_gpu && on_gpu->by &&
-        on_gpu->by->current_stream(dlpack::kCuda, on_gpu->tensor.device.id, &stream))
-      return false;
-    problem = problem_of(*spec, args, int32_t(len_q), int32_t(len_k));
-    return true;
-  }
-};
 
 PyObject* run(PyObject*, PyObject* const* given, Py_ssize_t count) {
   Call c;
@@ -207,9 +153,6 @@ PyObject* set_threads(PyObject*, PyObject* given) {
 PyObject* threads(PyObject*, PyObject*) { return PyLong_FromLong(attune_threads()); }
 PyObject* version(PyObject*, PyObject*) { return PyUnicode_FromString(attune_version()); }
 
-template <class F>
-constexpr PyCFunction function(F f) { return reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(f)); }
-
 PyMethodDef methods[] = {
     {"spec", function(spec), METH_VARARGS, "What stays the same from call to call."},
     {"run", function(run), METH_FASTCALL, "spec, scale, softcap, dropout, len_q, len_k, stream, then tensors."},
@@ -255,5 +198,7 @@ PyMODINIT_FUNC PyInit__core() {
                                             bases.get(), nullptr)
                 : nullptr;
   if (!error || PyModule_AddObjectRef(module, "Error", error)) return Py_DECREF(module), nullptr;
+  for (PyMethodDef* more : {cache_methods(), module_methods()})
+    if (PyModule_AddFunctions(module, more)) return Py_DECREF(module), nullptr;
   return module;
 }

@@ -1,0 +1,146 @@
+"""Caches of keys and values that know the length of each of their sequences: prefill, chunks and decode are calls of
+one object. What does not fit is refused before anything is written."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Sequence
+
+from . import _core
+from ._arrays import empty, stream_of
+from ._attend import _arguments, _check_gradient, lse_shape
+from ._spec import Layout, Window, request
+from ._view import View, dtype_number
+
+_NSA_STREAMS = ("k", "v", "k_select", "v_select", "k_window", "v_window", "k_compressed", "v_compressed")
+
+
+class Cache:
+    """Keys and values of up to `sequences` sequences of up to `capacity` keys each, on the CPU or on a GPU.
+
+        cache = attune.Cache(heads=8, dim=128, sequences=64, capacity=8192, dtype="bfloat16", device="cuda:0", page=16)
+        out = cache.attend(q, k_new, v_new, sequences=[3, 17], causal=True)     # appends, then attends
+        cache.resize(17, cache.length(17) - 2)                                  # two drafted tokens are taken back
+
+    page: keys a page, of a pool of `pages` that all sequences share (0: as many as they can ever need); without it
+    each sequence has a piece of memory. k and v are that memory, [sequence or page, row, head, dim]. One thread at a
+    time, and all calls on one stream or ordered as if they were. docs/kv_cache.md says the rest.
+    """
+
+    def __init__(self, *, heads: int, dim: int, sequences: int, capacity: int, dtype: Any = "float32",
+                 device: Any = "cpu", dim_v: int = 0, page: int = 0, pages: int = 0) -> None:
+        self._handle = _core.cache_create(dtype_number(dtype), heads, dim, dim_v, sequences, capacity, page, pages,
+                                          str(device))
+        self.heads, self.dim, self.dim_v = heads, dim, dim_v or dim
+        self.sequences, self.capacity, self.page = sequences, capacity, page
+
+    def attend(self, q: Any, k_new: Any = None, v_new: Any = None, *, sequences: Sequence[int] | None = None,
+               layout: Layout = "bshd", causal: bool = False, window: Window | None = None, scale: float | None = None,
+               return_lse: bool = False, out: Any = None, lse: Any = None, stream: int | None = None,
+               **options: Any) -> Any:
+        """Appends k_new and v_new, where they are given, to the sequences that are named (None: 0, 1, ...), one for
+        each of q's batch, and attends to all of their keys. Otherwise as attune.attend; there is no gradient."""
+        new: dict[str, Any] = {"k_new": k_new, "v_new": v_new} if k_new is not None or v_new is not None else {}
+        r = request(layout, causal, window, "no", {**options, **new})  # type: ignore[typeddict-item]
+        _check_gradient((q, *r.tensors))
+        if out is None:
+            rows = lse_shape(layout, q.shape)
+            out = empty(q, (*q.shape[:-1], self.dim_v))
+            lse = empty(q, rows, "float32") if return_lse and lse is None else lse
+        elif lse is None and return_lse:
+            lse = empty(q, lse_shape(layout, q.shape), "float32")
+        _core.cache_attend(self._handle, sequences, r.spec.forward, *_arguments(r, scale),
+                           stream_of(q) if stream is None else stream, q, None, None, *r.tensors, out, lse)
+        return (out, lse) if return_lse else out
+
+    def append(self, k_new: Any, v_new: Any, *, sequences: Sequence[int] | None = None, layout: Layout = "bshd",
+               **options: Any) -> None:
+        """attend without queries: the sequences grow by the new keys. A rotary turns them, as in attend."""
+        shape = [0 if letter == "s" else size for letter, size in zip(layout, k_new.shape)]
+        options["max_q"] = 1  # a bound of no rows
+        self.attend(empty(k_new, tuple(shape)), k_new, v_new, sequences=sequences, layout=layout, **options)
+
+    def length(self, sequence: int) -> int:
+        """How many keys the sequence has."""
+        return _core.cache_length(self._handle, sequence)
+
+    def resize(self, sequence: int, length: int) -> None:
+        """Shorter: the last keys are forgotten, and with 0 all; their pages serve others. Longer: the caller writes
+        the new rows into k and v."""
+        _core.cache_resize(self._handle, sequence, length)
+
+    @property
+    def free_pages(self) -> int:
+        """Pages that no sequence has."""
+        return _core.cache_free_pages(self._handle)
+
+    @property
+    def k(self) -> View:
+        """The keys, for from_dlpack."""
+        return View(functools.partial(_core.cache_view, self._handle, 1))
+
+    @property
+    def v(self) -> View:
+        """The values, for from_dlpack."""
+        return View(functools.partial(_core.cache_view, self._handle, 2))
+
+
+class NsaCache:
+    """A cache of native sparse attention: raw keys and values of its three branches and the compressed ones, of up to
+    `sequences` sequences of up to `capacity` tokens. Prefill, chunks and single tokens select the same blocks.
+
+        cache = attune.NsaCache("nsa d=16 gate=sigmoid l=32 n=16 phi=mean s=64 w=512", heads=4, dim=192, dim_v=128,
+                                sequences=8, capacity=65536, dtype="bfloat16", device="cuda:0")
+        out = cache.attend(q, k, v, k_select, v_select, k_window, v_window, gates=gates, sequences=[5])
+
+    One thread at a time, and all calls on one stream or ordered as if they were. docs/nsa.md says the rest.
+    """
+
+    def __init__(self, variant: str, *, heads: int, dim: int, sequences: int, capacity: int, dtype: Any = "float32",
+                 device: Any = "cpu", dim_v: int = 0) -> None:
+        self._handle = _core.nsa_cache_create(dtype_number(dtype), heads, dim, dim_v, sequences, capacity, variant,
+                                              str(device))
+        self.variant, self.heads, self.dim, self.dim_v = variant, heads, dim, dim_v or dim
+        self.sequences, self.capacity = sequences, capacity
+
+    def attend(self, q: Any, k: Any = None, v: Any = None, k_select: Any = None, v_select: Any = None,
+               k_window: Any = None, v_window: Any = None, *, gates: Any = None, weights: dict[int, Any] | None = None,
+               sequences: Sequence[int] | None = None, layout: Layout = "bshd", scale: float | None = None,
+               out: Any = None, stream: int | None = None, **options: Any) -> Any:
+        """Appends the new tokens, where they are given, compresses what became complete, and attends: the queries are
+        the last tokens of the sequences that are named (None: 0, 1, ...). q None only appends. weights has those of
+        phi by their numbers (5 ... 14), gates the logits. There is no gradient."""
+        variant = {0: k_select, 1: v_select, 2: k_window, 3: v_window, 4: gates, **(weights or {})}
+        named: dict[str, Any] = {**options, "variant": self.variant, "variant_tensors": variant}
+        if k is not None or v is not None:
+            named.update(k_new=k, v_new=v)
+        r = request(layout, True, None, "no", named)  # type: ignore[arg-type]
+        like = k if q is None else q
+        if like is None:
+            raise _core.Error("attune: neither q nor new tokens are given")
+        _check_gradient((like, *r.tensors))
+        if out is None and q is not None:
+            out = empty(q, (*q.shape[:-1], self.dim_v))
+        _core.nsa_cache_attend(self._handle, sequences, r.spec.forward, *_arguments(r, scale),
+                               stream_of(like) if stream is None else stream, q, None, None, *r.tensors, out, None,
+                               *(None,) * len(r.spec.saved))
+        return out
+
+    def length(self, sequence: int) -> int:
+        """How many raw tokens the sequence has."""
+        return _core.nsa_cache_length(self._handle, sequence)
+
+    def compressed(self, sequence: int) -> int:
+        """How many compressed tokens the sequence has."""
+        return _core.nsa_cache_compressed(self._handle, sequence)
+
+    def shorten(self, sequence: int, length: int) -> None:
+        """Forgets the last tokens, and with 0 all."""
+        _core.nsa_cache_shorten(self._handle, sequence, length)
+
+    def stream(self, name: str) -> View:
+        """One of k, v, k_select, v_select, k_window, v_window, k_compressed, v_compressed, for from_dlpack:
+        [sequence, token, head, dim]."""
+        if name not in _NSA_STREAMS:
+            raise _core.Error(f"attune: stream {name!r} is not one of {', '.join(_NSA_STREAMS)}")
+        return View(functools.partial(_core.nsa_cache_view, self._handle, _NSA_STREAMS.index(name)))

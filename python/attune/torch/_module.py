@@ -1,0 +1,231 @@
+"""Layers of the library as torch.nn.Module. Parameters are views of the library's own memory, so optimizers, state_dict
+and initialisers work in place; a call is one operator, attune::module_forward, which compilers see whole."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import os
+import re
+import weakref
+from typing import Any, Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from .. import _core
+from .._module import Module as Layer
+from ._sdpa import new_seed
+
+_here: weakref.WeakValueDictionary[int, Module] = weakref.WeakValueDictionary()  # by number, for graphs of compilers
+_numbers = itertools.count()
+_DTYPES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
+
+
+def _device(device: Any) -> torch.device:
+    found = torch.device("cpu" if device is None else device)
+    if found.type == "cuda" and found.index is None:
+        found = torch.device("cuda", torch.cuda.current_device())
+    return found
+
+
+def _with_sizes(text: str, batch: int, length: int, memory: int | None, reproducible: bool) -> str:
+    """The line of the same layer for other sizes."""
+    head, *rest = text.split(" | ")
+    head = re.sub(r" s\d+", f" s{length}", re.sub(r" b\d+", f" b{batch}", head, count=1), count=1)
+    head = re.sub(r" memory=\d+", "", head)
+    if memory is not None:
+        head += f" memory={memory}"
+    if reproducible and rest and "repro=" not in rest[0]:
+        problem, colon, variant = rest[0].partition(" : ")
+        problem, precision, kind = problem.partition(" precision=")
+        rest[0] = f"{problem} repro=run{precision}{kind}{colon}{variant}"
+    return " | ".join((head, *rest))
+
+
+class Module(torch.nn.Module):
+    """A layer by its line of text (docs/modules.md), as a torch.nn.Module with gradients:
+
+        layer = attune.torch.Module("llama bf16 b1 s4096 e4096 h32/8 ffn=14336 | causal", "cuda")
+        layer = attune.torch.Module(attune.make("multihead_nsa", len=4096, heads=64, heads_kv=4, causal=True).line)
+
+    x is [batch, seq, width] of any batch and length that the line's variant serves; those of the line are only where it
+    begins. Names in state_dict() are those of safetensors files: load and save. Parameters stay where they are: what
+    replaces them (functional_call, parametrizations, sharding) is refused. A ring has the group of
+    attune.torch.distributed. With torch.use_deterministic_algorithms the attention is reproducible.
+    """
+
+    def __init__(self, text: str, device: Any = None) -> None:
+        super().__init__()
+        self._make(text, _device(device))
+        for name in self._layer.names:
+            at: torch.nn.Module = self
+            *folders, last = name.split(".")
+            for folder in folders:
+                if folder not in at._modules:
+                    at.add_module(folder, torch.nn.Module())
+                at = at.get_submodule(folder)
+            at.register_parameter(last, torch.nn.Parameter(self._view(name)))
+        self._names = tuple(name for name, _ in self.named_parameters())
+        self._number = next(_numbers)
+        _here[self._number] = self
+
+    def _make(self, text: str, device: torch.device) -> None:
+        self._layer, self._device = Layer(text, device), device  # nothing has changed where it is refused
+        self._sized: dict[Any, Layer] = {}
+        self._views: dict[str, Tensor] = {}
+        self._dtype = {word: dtype for dtype, word in _DTYPES.items()}[self._layer.text.split()[1]]
+        self._drops = bool(re.search(r"\bdropout\b", self._layer.text))
+
+    def _view(self, name: str) -> Tensor:
+        """The library's memory of a parameter."""
+        if name not in self._views:
+            self._views[name] = torch.from_dlpack(self._layer.parameter(name))
+        return self._views[name]
+
+    @property
+    def text(self) -> str:
+        """Its line, in the one spelling."""
+        return self._layer.text
+
+    @property
+    def why(self) -> str:
+        """The backends of its attention, and why."""
+        return self._layer.why
+
+    def extra_repr(self) -> str:
+        return self.text
+
+    def load(self, path: str | os.PathLike[str], prefix: str = "", convert: bool = False) -> None:
+        """attune.Module.load: every parameter from a safetensors file."""
+        self._wait()
+        self._layer.load(path, prefix, convert)
+        for parameter in self.parameters():
+            torch.autograd.graph.increment_version(parameter)
+
+    def save(self, path: str | os.PathLike[str], prefix: str = "") -> None:
+        """attune.Module.save: every parameter to a safetensors file."""
+        self._wait()
+        self._layer.save(path, prefix)
+
+    def _wait(self) -> None:
+        """Files are read and written by the host."""
+        if self._device.type == "cuda":
+            torch.cuda.current_stream(self._device).synchronize()
+
+    def forward(self, x: Tensor, memory: Tensor | None = None) -> Tensor:
+        """[batch, seq, width] of x, and of memory where the layer attends to a second input. Drops in training only."""
+        if torch.is_autocast_enabled(x.device.type):
+            x = x.to(self._dtype)
+            memory = None if memory is None else memory.to(self._dtype)
+        seed = new_seed(x.device) if self._drops and self.training else None
+        parameters = list(self.parameters())
+        needs = torch.is_grad_enabled() and (x.requires_grad or (memory is not None and memory.requires_grad) or
+                                             any(p.requires_grad for p in parameters))
+        return _forward(x, memory, seed, parameters, self._number, needs)[0]
+
+    def sized(self, x: Tensor, memory: Tensor | None) -> Layer:
+        """The layer for the sizes of x, with the parameters of this one."""
+        for name, t in (("x", x), ("memory", memory)):
+            if t is not None and t.dim() != 3:
+                raise _core.Error(f"attune: {name} is [batch, seq, width], and has {t.dim()} axes")
+        key = (int(x.shape[0]), int(x.shape[1]), None if memory is None else int(memory.shape[1]),
+               torch.are_deterministic_algorithms_enabled())
+        if key not in self._sized:
+            self._sized[key] = Layer(_with_sizes(self._layer.text, *key), self._device, shares=self._layer)
+        return self._sized[key]
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Module:
+        probe = torch.empty(0, dtype=self._dtype, device=self._device)
+        wanted = fn(probe)
+        if (wanted.dtype, wanted.device) == (probe.dtype, probe.device):
+            return self
+        if wanted.dtype not in _DTYPES or wanted.device.type not in ("cpu", "cuda"):
+            raise _core.Error(f"attune: a module is not made of {wanted.dtype} on {wanted.device}")
+        words = self.text.split(" ", 2)
+        self._make(f"{words[0]} {_DTYPES[wanted.dtype]} {words[2]}", wanted.device)
+        with torch.no_grad():
+            for name, parameter in self.named_parameters():
+                self._view(name).copy_(parameter.data)
+                parameter.data = self._view(name)
+                if parameter.grad is not None:
+                    parameter.grad = parameter.grad.to(parameter)
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Module:
+        made = memo[id(self)] = Module(self.text, self._device)
+        with torch.no_grad():
+            for mine, theirs in zip(made.parameters(), self.parameters()):
+                mine.copy_(theirs).requires_grad_(theirs.requires_grad)
+                mine.grad = copy.deepcopy(theirs.grad, memo)
+        return made.train(self.training)
+
+    def __reduce__(self) -> Any:
+        flags = [p.requires_grad for p in self.parameters()]
+        return _rebuilt, (self.text, str(self._device), dict(self.state_dict()), flags, self.training)
+
+
+def _rebuilt(text: str, device: str, state: dict[str, Tensor], flags: list[bool], training: bool) -> Module:
+    made = Module(text, device)
+    made.load_state_dict(state)
+    for parameter, flag in zip(made.parameters(), flags):
+        parameter.requires_grad_(flag)
+    return made.train(training)
+
+
+def _found(number: int, parameters: Sequence[Tensor]) -> Module:
+    module = _here[number]
+    for name, given in zip(module._names, parameters):
+        if given.data_ptr() != module._view(name).data_ptr():
+            raise _core.Error(f"attune: parameter {name} is not the module's own any more: change it in place")
+    return module
+
+
+@torch.library.custom_op("attune::module_forward", mutates_args=())
+def _forward(x: Tensor, memory: Tensor | None, seed: Tensor | None, parameters: Sequence[Tensor], number: int,
+             needs_tape: bool) -> tuple[Tensor, Tensor]:
+    layer = _found(number, parameters).sized(x, memory)
+    tape = layer.new_tape(x) if needs_tape else x.new_empty(0, dtype=torch.uint8)
+    memory = None if memory is None else memory.contiguous()
+    return layer.forward(x.contiguous(), memory, tape=tape if needs_tape else None, seed=seed), tape
+
+
+@_forward.register_fake
+def _(x, memory, seed, parameters, number, needs_tape):
+    layer = _here[number].sized(x, memory)
+    tape = layer.new_tape(x) if needs_tape else x.new_empty(0, dtype=torch.uint8)
+    return torch.empty_like(x, memory_format=torch.contiguous_format), tape
+
+
+@torch.library.custom_op("attune::module_backward", mutates_args=())
+def _backward(d_out: Tensor, x: Tensor, memory: Tensor | None, seed: Tensor | None, tape: Tensor,
+              parameters: Sequence[Tensor], number: int) -> tuple[Tensor, Tensor, list[Tensor]]:
+    module = _found(number, parameters)
+    layer = module.sized(x, memory)
+    memory = None if memory is None else memory.contiguous()
+    dx, d_memory = layer.backward(d_out.contiguous(), x.contiguous(), tape, memory, seed=seed)
+    gradients = [torch.from_dlpack(layer.gradient(name)).to(p.dtype, copy=True)
+                 for name, p in zip(module._names, parameters)]
+    return dx, x.new_empty(0) if d_memory is None else d_memory, gradients
+
+
+@_backward.register_fake
+def _(d_out, x, memory, seed, tape, parameters, number):
+    whole = torch.contiguous_format
+    return (torch.empty_like(x, memory_format=whole),
+            x.new_empty(0) if memory is None else torch.empty_like(memory, memory_format=whole),
+            [torch.empty_like(p, memory_format=whole) for p in parameters])
+
+
+def _keep(ctx, inputs, output) -> None:
+    x, memory, seed, parameters, ctx.number, _ = inputs
+    ctx.save_for_backward(x, memory, seed, output[1], *parameters)
+
+
+def _gradients(ctx, d_out, _):
+    x, memory, seed, tape, *parameters = ctx.saved_tensors
+    dx, d_memory, gradients = _backward(d_out, x, memory, seed, tape, parameters, ctx.number)
+    return dx, None if memory is None else d_memory, None, gradients, None, None
+
+
+_forward.register_autograd(_gradients, setup_context=_keep)

@@ -1,0 +1,285 @@
+"""attune.Module and attune.torch.Module: layers of the library, against the same layers written in PyTorch."""
+
+from __future__ import annotations
+
+import copy
+import os
+import pickle
+import tempfile
+import unittest
+import unittest.mock
+
+import attune
+
+try:
+    import numpy as np
+except ImportError:
+    np = None  # type: ignore[assignment]
+try:
+    import torch
+    import torch.nn.functional as F
+
+    import attune.torch as at
+except ImportError:
+    torch = None  # type: ignore[assignment]
+
+LLAMA = "llama f32 b1 s8 e32 h4/2 ffn=64 | causal"
+NSA = "nsa d=4 gate=sigmoid l=8 n=3 phi=mean s=8 w=6"
+
+
+@unittest.skipIf(np is None, "NumPy is not here")
+class Plain(unittest.TestCase):
+    def test_a_backward_is_the_slope_of_the_forward(self):
+        layer = attune.Module("multihead f32 b1 s4 e8 h2 | causal")
+        rng = np.random.default_rng(0)
+        x, d_out, step = (rng.standard_normal((1, 4, 8)).astype("float32") for _ in range(3))
+        tape = layer.new_tape(x)
+        out = layer.forward(x, tape=tape)
+        np.testing.assert_array_equal(out, layer.forward(x))  # a tape changes nothing
+        dx, none = layer.backward(d_out, x, tape)
+        self.assertIsNone(none)
+        weight, gradient = np.from_dlpack(layer.parameter("out_proj.bias")), layer.gradient("out_proj.bias")
+        np.testing.assert_allclose(np.from_dlpack(gradient), d_out.sum((0, 1)), rtol=1e-5)
+        small = np.float32(1e-2)
+        ahead, behind = layer.forward(x + small * step), layer.forward(x - small * step)
+        slope = ((ahead - behind).astype("float64") * d_out).sum() / (2 * small)
+        self.assertAlmostEqual(slope, float((dx * step).sum()), delta=1e-2 * abs(slope) + 1e-3)
+        weight += 1  # in place
+        np.testing.assert_allclose(layer.forward(x), out + 1, rtol=1e-5, atol=1e-6)
+
+    def test_other_sizes_share_parameters(self):
+        layer = attune.Module(LLAMA)
+        longer = attune.Module(LLAMA.replace("s8", "s9"), shares=layer)
+        x = np.random.default_rng(1).standard_normal((1, 9, 32)).astype("float32")
+        np.from_dlpack(layer.parameter("mlp.up_proj.weight"))[...] *= 2
+        wanted = layer.forward(np.ascontiguousarray(x[:, :8]))
+        del layer
+        np.testing.assert_allclose(longer.forward(x)[:, :8], wanted, rtol=1e-5, atol=1e-6)
+
+    def test_what_is_wrong_is_refused_in_words(self):
+        layer = attune.Module(LLAMA)
+        x = np.zeros((1, 8, 32), "float32")
+        for sentence, call in (
+                ("module: ", lambda: attune.Module("lama f32 b1 s8 e32 h4 | causal")),
+                ("'x' is not one of its parameters", lambda: layer.parameter("x")),
+                ("x", lambda: layer.forward(np.zeros((1, 7, 32), "float32"))),
+                ("tape has 8 bytes", lambda: layer.forward(x, tape=np.zeros(8, "uint8"))),
+                ("d_out", lambda: layer.backward(x[:, :4].copy(), x, layer.new_tape(x))),
+                ("nothing.safetensors", lambda: layer.load("/nowhere/nothing.safetensors")),
+                ("'wide'", lambda: attune.make("wide", len=8, heads=2)),
+                ("device", lambda: attune.Module(LLAMA, "tpu:0"))):
+            with self.subTest(sentence), self.assertRaisesRegex(attune.Error, sentence):
+                call()
+
+    def test_the_factory_names_modules_and_problems(self):
+        made = attune.make("multihead_longnet", len=64, heads=4, dim=8, causal=True, segments="16,32", rates="1,2")
+        self.assertTrue(made.is_module)
+        self.assertIn("dilated mode=longnet norm=lse rates=1,2 segments=16,32", made.line)
+        self.assertIn("q_proj.weight", attune.Module(made.line).names)
+        self.assertFalse(attune.make("dense", len=64, heads=4).is_module)
+
+
+def heads(x, count):
+    return x.unflatten(-1, (count, -1))
+
+
+def rms(x, weight):
+    return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-5) * weight
+
+
+def turned(x):
+    """Rotary by halves, of [batch, seq, head, dim]."""
+    half = x.shape[-1] // 2
+    rows, pairs = torch.arange(x.shape[1], device=x.device), torch.arange(half, device=x.device)
+    angle = rows[:, None] * 10000.0 ** (-pairs / half)
+    cos, sin = angle.cos()[:, None].to(x), angle.sin()[:, None].to(x)
+    a, b = x[..., :half], x[..., half:]
+    return torch.cat((a * cos - b * sin, a * sin + b * cos), -1)
+
+
+def llama(p, x):
+    y = rms(x, p["input_layernorm.weight"])
+    q, k, v = (heads(y @ p[f"self_attn.{n}_proj.weight"].T, c) for n, c in (("q", 4), ("k", 2), ("v", 2)))
+    out = F.scaled_dot_product_attention(*(t.transpose(1, 2) for t in (turned(q), turned(k), v)), is_causal=True,
+                                         enable_gqa=True).transpose(1, 2).flatten(2)
+    x = x + out @ p["self_attn.o_proj.weight"].T
+    y = rms(x, p["post_attention_layernorm.weight"])
+    return x + (F.silu(y @ p["mlp.gate_proj.weight"].T) * (y @ p["mlp.up_proj.weight"].T)) @ p["mlp.down_proj.weight"].T
+
+
+def projected(p, x, name, count):
+    return heads(F.linear(x, p[f"{name}.weight"], p[f"{name}.bias"]), count)
+
+
+def multihead(p, x, **options):
+    q, k, v = (projected(p, x, f"{n}_proj", 4) for n in "qkv")
+    return F.linear(at.attend(q, k, v, causal=True, **options).flatten(2), p["out_proj.weight"], p["out_proj.bias"])
+
+
+def nsa(p, x):
+    q = projected(p, x, "q_proj", 4)
+    streams = [projected(p, x, f"{n}_{branch}_proj", 4) for branch in ("compress", "select", "window") for n in "kv"]
+    gates = F.linear(x, p["gate.weight"], p["gate.bias"]).unflatten(-1, (-1, 3))
+    out = at.attend(q, *streams[:2], causal=True, variant=NSA,
+                    variant_tensors={**dict(enumerate(streams[2:])), 4: gates.contiguous()})
+    return F.linear(out.flatten(2), p["out_proj.weight"], p["out_proj.bias"])
+
+
+@unittest.skipIf(torch is None, "PyTorch is not here")
+class Torch(unittest.TestCase):
+    def setUp(self):
+        torch.manual_seed(0)
+        self.devices = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
+
+    def same(self, text, definition, device, tolerance=2e-4):
+        """The layer and its definition, both passes."""
+        layer = at.Module(text, device)
+        with torch.no_grad():
+            for parameter in layer.parameters():
+                parameter.add_(0.1 * torch.randn_like(parameter))
+        p = dict(layer.named_parameters())
+        x = torch.randn(2, 24, 32, device=device, requires_grad=True)  # sizes of their own
+        d = torch.randn_like(x)
+        got, wanted = layer(x), definition(p, x)
+        torch.testing.assert_close(got, wanted, rtol=tolerance, atol=tolerance)
+        inputs = [x, *p.values()]
+        for name, ours, theirs in zip(("x", *p), *(torch.autograd.grad(out, inputs, d) for out in (got, wanted))):
+            torch.testing.assert_close(ours, theirs, rtol=10 * tolerance, atol=10 * tolerance,
+                                       msg=lambda m: f"{name}: {m}")
+
+    def test_a_llama_block_is_its_definition(self):
+        for device in self.devices:
+            self.same(LLAMA, llama, device)
+
+    def test_multihead_is_its_definition_with_every_variant(self):
+        dilated = "dilated mode=longnet norm=lse rates=1,2 segments=8,16"
+        head = "multihead f32 b1 s16 e32 h4 | causal"
+        for device in self.devices:
+            for text, definition in ((head, multihead), (f"{head} : {NSA}", nsa),
+                                     (f"{head} : {dilated}", lambda p, x: multihead(p, x, variant=dilated))):
+                with self.subTest(text=text, device=device):
+                    self.same(text, definition, device)
+
+    def test_multihead_over_block_lists_is_its_definition(self):
+        def definition(p, x):
+            q = projected(p, x, "q_proj", 4)
+            lists = attune.blocks(q.detach(), q.detach(), "local_window window=16", block=8, causal=True)
+            return multihead(p, x, **lists.options())
+
+        self.same("multihead f32 b1 s16 e32 h4 | causal | 8x8 local_window window=16", definition, "cpu")
+
+    def test_a_longnet_layer_has_a_second_input(self):
+        layer = at.Module("longnet_decoder f32 b1 s8 e32 h4 memory=8 | causal")
+        x, memory = torch.randn(2, 8, 32, requires_grad=True), torch.randn(2, 5, 32, requires_grad=True)
+        dx, d_memory = torch.autograd.grad(layer(x, memory).pow(2).sum(), (x, memory))
+        step, small = torch.randn_like(memory), 1e-2
+        with torch.no_grad():
+            ahead, behind = (layer(x, memory + s * step).double().pow(2).sum() for s in (small, -small))
+        slope = ((ahead - behind) / (2 * small)).item()
+        self.assertAlmostEqual((d_memory * step).sum().item(), slope, delta=2e-2 * abs(slope) + 1e-2)
+        self.assertEqual(dx.shape, x.shape)
+
+    def test_state_dicts_and_files_have_the_same_names_and_numbers(self):
+        layer, other = at.Module(LLAMA), at.Module(LLAMA)
+        with torch.no_grad():
+            for parameter in layer.parameters():
+                parameter.normal_()
+        x = torch.randn(1, 8, 32)
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "layer.safetensors")
+            layer.save(path, "model.layers.0.")
+            with self.assertRaisesRegex(attune.Error, "input_layernorm"):
+                other.load(path, "model.layers.1.")
+            out = other(x)
+            other.load(path, "model.layers.0.")
+            with self.assertRaisesRegex(RuntimeError, "modified by an inplace operation"):
+                out.sum().backward()
+            torch.testing.assert_close(other(x), layer(x), rtol=0, atol=0)
+            try:
+                from safetensors.torch import load_file
+            except ImportError:
+                load_file = None
+            if load_file:
+                file = {k.removeprefix("model.layers.0."): v for k, v in load_file(path).items()}
+                self.assertEqual(set(file), set(layer.state_dict()))
+                third = at.Module(LLAMA)
+                third.load_state_dict(file)
+                torch.testing.assert_close(third(x), layer(x), rtol=0, atol=0)
+
+    def test_copies_pickles_and_other_dtypes_are_layers_of_their_own(self):
+        layer = at.Module(LLAMA)
+        layer.mlp.up_proj.weight.requires_grad_(False)
+        x = torch.randn(1, 8, 32)
+        wanted = layer(x)
+        copies = [copy.deepcopy(layer), pickle.loads(pickle.dumps(layer)),
+                  torch.nn.Sequential(copy.deepcopy(layer)).half()]
+        with torch.no_grad():
+            layer.self_attn.o_proj.weight.zero_()
+        for made, tolerance in zip(copies, (0, 0, 2e-2)):
+            out = made(x.to(next(made.parameters()))).float()
+            torch.testing.assert_close(out, wanted, rtol=tolerance, atol=tolerance)
+        self.assertEqual(copies[2][0].text.split()[1], "f16")
+        self.assertFalse(copies[0].mlp.up_proj.weight.requires_grad or copies[1].mlp.up_proj.weight.requires_grad)
+
+    def test_gradients_of_two_calls_are_apart(self):
+        layer = at.Module("multihead f32 b1 s6 e16 h2 | causal")
+        x = torch.randn(2, 6, 16)
+        first = torch.autograd.grad(layer(x).sum(), layer.out_proj.bias)[0]
+        torch.autograd.grad(layer(x).sum() * 3, layer.out_proj.bias)
+        torch.testing.assert_close(first, torch.full((16,), 12.0))
+
+    def test_training_steps_change_the_librarys_memory(self):
+        layer = at.Module("multihead f32 b1 s6 e16 h2 | causal")
+        optimizer = torch.optim.SGD(layer.parameters(), 0.1)
+        x, goal = torch.randn(2, 6, 16), torch.randn(2, 6, 16)
+        losses = []
+        for _ in range(12):
+            optimizer.zero_grad()
+            loss = F.mse_loss(layer(x), goal)
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        self.assertLess(losses[-1], 0.9 * losses[0])
+
+    def test_compiled_layers_have_no_graph_breaks(self):
+        layer = at.Module(LLAMA)
+        x = torch.randn(2, 8, 32, requires_grad=True)
+        compiled = torch.compile(lambda x: layer(x.sin()).cos(), fullgraph=True, backend="aot_eager")
+        inputs = [x, *layer.parameters()]
+        torch.testing.assert_close(compiled(x), layer(x.sin()).cos())
+        for got, wanted in zip(torch.autograd.grad(compiled(x).sum(), inputs),
+                               torch.autograd.grad(layer(x.sin()).cos().sum(), inputs)):
+            torch.testing.assert_close(got, wanted)
+
+    def test_opcheck_is_clean(self):
+        from attune.torch import _module
+        layer = at.Module(LLAMA)
+        arguments = (torch.randn(2, 8, 32, requires_grad=True), None, None, list(layer.parameters()), layer._number, True)
+        # It calls the operator with copies of the parameters, which would be refused; their numbers are the same.
+        with unittest.mock.patch.object(_module, "_found", lambda number, parameters: layer):
+            # The part that compares compiled outputs would compare a tape's bytes that nobody writes.
+            torch.library.opcheck(torch.ops.attune.module_forward.default, arguments,
+                                  test_utils=("test_schema", "test_autograd_registration", "test_faketensor"))
+
+    def test_what_is_wrong_is_refused_in_words(self):
+        layer = at.Module(LLAMA)
+        x = torch.randn(1, 8, 32, requires_grad=True)
+        out = layer(x)
+        with torch.no_grad():
+            layer.mlp.up_proj.weight.add_(1)
+        with self.assertRaisesRegex(RuntimeError, "modified by an inplace operation"):
+            out.sum().backward()
+        other = {name: torch.randn_like(p) for name, p in layer.named_parameters()}
+        for sentence, call in (
+                ("not the module's own", lambda: torch.func.functional_call(layer, other, x)),
+                ("x is .batch, seq, width., and has 2 axes", lambda: layer(x[0])),
+                ("x", lambda: layer(x.double())),
+                ("x", lambda: layer(torch.randn(1, 8, 31))),
+                ("not made of torch.float64", lambda: layer.double())):
+            with self.subTest(sentence), self.assertRaisesRegex(attune.Error, sentence):
+                call()
+        self.assertEqual(layer(x).dtype, torch.float32)  # as it was
+
+
+if __name__ == "__main__":
+    unittest.main()
