@@ -1,6 +1,8 @@
 // libattune_mpi: a transport over MPI. MPI has no stable binary interface, so this is a library of its own, built
 // where MPI is found and opened when it is asked for; libattune needs it never. Memory of the host only: what lies on
-// a GPU is staged by the communicator. Waits poll, because MPI has none with a limit.
+// a GPU is staged by the communicator. Waits poll, because MPI has none with a limit; for the same reason the group is
+// made in the background, and the first transfer waits for it: a rank that never asks for it is then one that never
+// comes, and not an MPI_Comm_dup that never ends.
 #define OMPI_SKIP_MPICXX 1
 #define MPICH_SKIP_MPICXX 1
 #include <mpi.h>
@@ -26,12 +28,15 @@ struct Ticket {
   std::vector<Transfer> pieces{};
   std::vector<MPI_Status> statuses{};
   bool open = false;
+  bool posted = false;  // MPI has its requests
 };
 
 struct Rank {
   MPI_Comm comm = MPI_COMM_NULL;
+  MPI_Request making = MPI_REQUEST_NULL;  // of comm, until all ranks have asked for it
   bool ours = false;  // this library started MPI, and ends it
   bool broken = false;
+  double seconds = 60;  // the limit of the last wait
   std::vector<std::unique_ptr<Ticket>> tickets{};
   std::string error{};
 };
@@ -58,6 +63,37 @@ void withdraw(Ticket& t) {
   t.open = false;
 }
 
+// Whether all ranks have come, so that messages can go.
+bool made(Rank& me) {
+  if (me.making == MPI_REQUEST_NULL) return true;
+  int done = 0;
+  if (const int code = MPI_Test(&me.making, &done, MPI_STATUS_IGNORE); code != MPI_SUCCESS)
+    return said(me, "MPI_Comm_idup: " + text(code)), false;
+  if (done) MPI_Comm_set_errhandler(me.comm, MPI_ERRORS_RETURN);
+  return done;
+}
+
+int post(Rank& me, Ticket& t) {
+  t.posted = true;
+  for (size_t n = 0; n < t.pieces.size(); ++n) {
+    const Transfer& p = t.pieces[n];
+    const int code = p.receive ? MPI_Irecv(p.data, int(p.bytes), MPI_BYTE, p.peer, kTag, me.comm, &t.requests[n])
+                               : MPI_Isend(p.data, int(p.bytes), MPI_BYTE, p.peer, kTag, me.comm, &t.requests[n]);
+    if (code != MPI_SUCCESS) {
+      withdraw(t);
+      return said(me, "rank " + std::to_string(p.peer) + ": " + text(code));
+    }
+  }
+  return 0;
+}
+
+std::string within(double seconds) {
+  std::string limit = std::to_string(seconds);
+  limit.erase(limit.find_last_not_of('0') + 1);
+  if (limit.back() == '.') limit.pop_back();
+  return " within " + limit + " s";
+}
+
 int start(void* self, const Transfer* transfers, int32_t count, int32_t, void*, void** ticket) {
   Rank& me = *static_cast<Rank*>(self);
   Ticket* t = nullptr;
@@ -74,18 +110,10 @@ int start(void* self, const Transfer* transfers, int32_t count, int32_t, void*, 
     }
   t->requests.assign(t->pieces.size(), MPI_REQUEST_NULL);
   t->statuses.resize(t->pieces.size());
-  t->open = true;
-  for (size_t n = 0; n < t->pieces.size(); ++n) {
-    const Transfer& p = t->pieces[n];
-    const int code = p.receive ? MPI_Irecv(p.data, int(p.bytes), MPI_BYTE, p.peer, kTag, me.comm, &t->requests[n])
-                               : MPI_Isend(p.data, int(p.bytes), MPI_BYTE, p.peer, kTag, me.comm, &t->requests[n]);
-    if (code != MPI_SUCCESS) {
-      withdraw(*t);
-      return said(me, "rank " + std::to_string(p.peer) + ": " + text(code));
-    }
-  }
+  t->open = true, t->posted = false;
   *ticket = t;
-  return 0;
+  if (!made(me)) return me.broken;  // 0 where it is only not yet made: finish() posts it
+  return post(me, *t);
 }
 
 int finish(void* self, void* ticket, double seconds, void*) {
@@ -93,10 +121,15 @@ int finish(void* self, void* ticket, double seconds, void*) {
   Ticket& t = *static_cast<Ticket*>(ticket);
   using Clock = std::chrono::steady_clock;
   const auto begin = Clock::now();
+  me.seconds = seconds;
   for (int done = 0; !done;) {
     int code = MPI_SUCCESS;
     size_t waiting = t.requests.size();
-    done = 1;
+    if (!t.posted) {
+      if (made(me) && post(me, t)) return 1;
+      if (me.broken) return withdraw(t), 1;
+    }
+    done = t.posted;
     // One by one, so that an error or a silence has a rank.
     for (size_t n = 0; n < t.requests.size(); ++n) {
       if (t.requests[n] == MPI_REQUEST_NULL) continue;
@@ -123,14 +156,11 @@ int finish(void* self, void* ticket, double seconds, void*) {
     if (done) break;
     const double waited = std::chrono::duration<double>(Clock::now() - begin).count();
     if (waited > seconds) {
-      const Transfer& p = t.pieces[waiting];
       withdraw(t);
-      std::string limit = std::to_string(seconds);
-      limit.erase(limit.find_last_not_of('0') + 1);
-      if (limit.back() == '.') limit.pop_back();
-      const std::string within = " within " + limit + " s";
+      if (!t.posted) return said(me, "not all ranks of the group came" + within(seconds));
+      const Transfer& p = t.pieces[waiting];
       const std::string peer = "rank " + std::to_string(p.peer);
-      return said(me, p.receive ? "nothing came from " + peer + within : peer + " took nothing" + within);
+      return said(me, (p.receive ? "nothing came from " + peer : peer + " took nothing") + within(seconds));
     }
     // Ranks that share a core must let each other run.
     if (waited > 1e-3) std::this_thread::sleep_for(std::chrono::microseconds(50));
@@ -149,12 +179,27 @@ void fail(void* self, const char*) {
 
 const char* error(void* self) { return static_cast<Rank*>(self)->error.c_str(); }
 
+// MPI_Finalize waits for every rank, however long: only where all have come to it.
+bool all_end(const Rank& me) {
+  using Clock = std::chrono::steady_clock;
+  MPI_Request barrier = MPI_REQUEST_NULL;
+  if (MPI_Ibarrier(me.comm, &barrier) != MPI_SUCCESS) return false;
+  for (const auto begin = Clock::now(); Clock::now() - begin < std::chrono::duration<double>(me.seconds);) {
+    int done = 0;
+    if (MPI_Test(&barrier, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS) return false;
+    if (done) return true;
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
+  }
+  return false;
+}
+
 void destroy(void* self) {
   Rank* me = static_cast<Rank*>(self);
+  if (me->making != MPI_REQUEST_NULL && !made(*me)) return;  // MPI may still write the group: it is kept for ever
   int ended = 0;
   MPI_Finalized(&ended);
   // A group that lost a rank would wait here for it.
-  if (!ended && !me->broken) {
+  if (!ended && !me->broken && (!me->ours || all_end(*me))) {
     MPI_Comm_free(&me->comm);
     if (me->ours) MPI_Finalize();
   }
@@ -186,11 +231,11 @@ extern "C" __attribute__((visibility("default"))) int attune_mpi_open(size_t siz
     me->ours = true;
   }
   const MPI_Comm from = comm ? *static_cast<const MPI_Comm*>(comm) : MPI_COMM_WORLD;
-  if (const int code = MPI_Comm_dup(from, &me->comm); code != MPI_SUCCESS) return no("MPI_Comm_dup: " + text(code));
-  MPI_Comm_set_errhandler(me->comm, MPI_ERRORS_RETURN);
+  if (const int code = MPI_Comm_idup(from, &me->comm, &me->making); code != MPI_SUCCESS)
+    return no("MPI_Comm_idup: " + text(code));
   *out = {.start = start, .finish = finish, .fail = fail, .error = error, .destroy = destroy};
-  MPI_Comm_rank(me->comm, &out->rank);
-  MPI_Comm_size(me->comm, &out->ranks);
+  MPI_Comm_rank(from, &out->rank);
+  MPI_Comm_size(from, &out->ranks);
   out->self = me.release();
   return 0;
 }

@@ -80,9 +80,11 @@ Status make_ranks(int count, std::vector<Transport>& out);
 // A rank of MPI, through the plug-in libattune_mpi. `comm` is an MPI_Comm*, null for all that were started.
 Status open_mpi(const void* comm, Transport& out);
 
-// A rank of NCCL, one a GPU. Rank 0 makes the id, and the caller brings it to the others.
+// A rank of NCCL, one a GPU. Rank 0 makes the id, and the caller brings it to the others; all are there within the
+// limit, or none is.
 inline constexpr size_t kNcclIdBytes = 128;
 Status make_nccl_id(std::span<std::byte, kNcclIdBytes> out);
-Status open_nccl(std::span<const std::byte, kNcclIdBytes> id, int rank, int ranks, int device, Transport& out);
+Status open_nccl(std::span<const std::byte, kNcclIdBytes> id, int rank, int ranks, int device, Transport& out,
+                 double seconds = kPatience);
 
 }  // namespace attune

@@ -1,8 +1,11 @@
 // A transport over NCCL, opened at run time: one rank a GPU. Transfers of one start() are one group, on a stream of the
 // rank's own between marks of the caller's; finish() polls its mark, so that a peer that is gone is a sentence within
 // the limit and not a stream that never ends. While a stream is captured nobody can poll, and the graph just waits.
+// ncclCommInitRank waits for every rank and has no limit: it runs in a thread that is left behind if one never comes.
 #include <chrono>
+#include <condition_variable>
 #include <cstring>
+#include <mutex>
 #include <thread>
 
 #include "machine/cuda/copies.h"
@@ -74,6 +77,35 @@ struct Rank {
     comm = nullptr;
   }
 };
+
+// Between the thread that makes a communicator and the one that asked for it, which may have gone.
+struct Joining {
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool done = false, given_up = false;
+  int code = kGood;
+  Comm comm = nullptr;
+};
+
+Status join_group(const Nccl& nccl, const Id& id, int rank, int ranks, int device, double seconds, Comm& out) {
+  const auto joining = std::make_shared<Joining>();
+  std::thread([joining, &nccl, id, rank, ranks, device] {
+    Comm comm = nullptr;
+    const cuda::Use use(device);
+    const int code = nccl.init(&comm, ranks, id, rank);
+    const std::lock_guard lock(joining->mutex);
+    if (joining->given_up && !code) nccl.abort(comm);
+    joining->code = code, joining->comm = comm, joining->done = true;
+    joining->changed.notify_one();
+  }).detach();
+  std::unique_lock lock(joining->mutex);
+  if (!joining->changed.wait_for(lock, std::chrono::duration<double>(seconds), [&] { return joining->done; })) {
+    joining->given_up = true;
+    return Status::no("NCCL: rank ", rank, " of ", ranks, ": not all ranks came within ", seconds, " s");
+  }
+  out = joining->comm;
+  return joining->code ? Status::no("ncclCommInitRank: ", nccl.text(joining->code)) : Status::good();
+}
 
 int start(void* self, const Transfer* transfers, int32_t count, int32_t device, void* stream, void** ticket) {
   Rank& me = *static_cast<Rank*>(self);
@@ -151,7 +183,8 @@ Status make_nccl_id(std::span<std::byte, kNcclIdBytes> out) {
   return Status::good();
 }
 
-Status open_nccl(std::span<const std::byte, kNcclIdBytes> id, int rank, int ranks, int device, Transport& out) {
+Status open_nccl(std::span<const std::byte, kNcclIdBytes> id, int rank, int ranks, int device, Transport& out,
+                 double seconds) {
   if (ranks < 1 || rank < 0 || rank >= ranks) return Status::no("NCCL: rank ", rank, " is not one of ", ranks);
   auto me = std::make_unique<Rank>();
   if (Status s = nccl(me->nccl); !s.ok()) return s;
@@ -161,8 +194,7 @@ Status open_nccl(std::span<const std::byte, kNcclIdBytes> id, int rank, int rank
   if (Status s = me->stream.open(device); !s.ok()) return s;
   Id theirs;
   std::memcpy(theirs.bytes, id.data(), sizeof theirs.bytes);
-  if (const int code = me->nccl->init(&me->comm, ranks, theirs, rank))
-    return Status::no("ncclCommInitRank: ", me->nccl->text(code));
+  if (Status s = join_group(*me->nccl, theirs, rank, ranks, device, seconds, me->comm); !s.ok()) return s;
   out = {.self = me.release(), .rank = rank, .ranks = ranks, .gpu = 1, .start = start, .finish = finish, .fail = fail,
          .error = error, .destroy = destroy};
   return Status::good();

@@ -30,8 +30,10 @@ struct Act {
   Letter* letter = nullptr;
 };
 
-std::mutex mutex;
-std::condition_variable changed;
+// Never destroyed: a rank whose peer never comes waits on them when the process ends.
+std::mutex& mutex = *new std::mutex;
+std::condition_variable& changed = *new std::condition_variable;
+std::map<std::pair<char, int>, int> arrived;  // ranks that came, by the second byte of an id and the size of a group
 std::map<std::pair<int, int>, std::deque<Letter*>> boxes;  // from, to
 std::atomic<int> calls{0}, broken{0};
 thread_local std::vector<Act> group;
@@ -61,6 +63,11 @@ STANDIN void standin_break(int code) { broken = code; }
 STANDIN int ncclGetUniqueId(Id* id) { return std::memset(id, 7, sizeof *id), 0; }
 STANDIN int ncclCommInitRank(void** comm, int ranks, Id id, int rank) {
   if (id.bytes[0] != 7) return 4;
+  std::unique_lock lock(mutex);
+  int& there = arrived[{id.bytes[1], ranks}];
+  const int all = (there++ / ranks + 1) * ranks;  // one group after the other
+  changed.notify_all();
+  if (!changed.wait_for(lock, kPatience, [&] { return there >= all; })) return 2;
   return *comm = new Comm{rank, ranks}, 0;
 }
 STANDIN int ncclCommAbort(void* comm) { return delete static_cast<Comm*>(comm), 0; }

@@ -74,6 +74,14 @@ TEST_F(NcclTest, memory_of_the_host_is_refused) {
   EXPECT_EQ(open_nccl(id_, 2, 2, 0, pair).message, "NCCL: rank 2 is not one of 2");
 }
 
+TEST_F(NcclTest, a_rank_that_never_comes_to_a_group_is_a_sentence_within_the_limit) {
+  if (!calls_) GTEST_SKIP() << "the real NCCL would keep a thread of this process waiting";
+  id_[1] = std::byte{3};  // a group of its own
+  Transport first = {};
+  EXPECT_EQ(open_nccl(id_, 0, 2, 0, first, 0.3).message, "NCCL: rank 0 of 2: not all ranks came within 0.3 s");
+  EXPECT_EQ(first.self, nullptr);
+}
+
 TEST_F(NcclTest, an_error_that_nccl_reports_later_is_a_sentence) {
   if (!break_) GTEST_SKIP() << "only the stand-in breaks when it is told to";
   std::vector<Transport> transports = open(2);

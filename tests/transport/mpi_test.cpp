@@ -41,8 +41,14 @@ TEST_F(Mpi, processes_exchange_with_each_other) {
 }
 
 TEST_F(Mpi, a_message_of_another_size_is_an_error) {
-  const Ran ran = mpirun(2, {rank, "sizes", "5"});
+  const Ran ran = mpirun(2, {rank, "sizes", "1"});
   EXPECT_EQ(count(ran.out, "rank 1 of 2: a transfer did not end: rank 0 sent 4 bytes, and 8 were expected"), 1)
+      << ran.out << ran.err;
+}
+
+TEST_F(Mpi, a_rank_that_never_asks_for_the_group_is_a_sentence_on_the_others) {
+  const Ran ran = mpirun(3, {rank, "absent", "0.5"});
+  EXPECT_EQ(count(ran.out, "a transfer did not end: not all ranks of the group came within 0.5 s"), 2)
       << ran.out << ran.err;
 }
 
