@@ -161,7 +161,8 @@ Status lengths_fit(const std::vector<BenchRow>& rows, const std::vector<int32_t>
   return Status::good();
 }
 
-void tell_dry_run(const std::vector<BenchRow>& all, const std::vector<Bench>& benches, Context& context) {
+void tell_dry_run(const std::vector<BenchRow>& all, const std::vector<Bench>& benches, size_t peers,
+                  Context& context) {
   double seconds = 0, most = 0;
   size_t not_built = 0, too_large = 0;
   const double there = available_memory();
@@ -170,7 +171,7 @@ void tell_dry_run(const std::vector<BenchRow>& all, const std::vector<Bench>& be
     const double bytes = estimated_bytes(r.problem);
     if (kCopies * bytes > there) { ++too_large; continue; }
     most = std::max(most, bytes);
-    for (const Bench& b : benches) seconds += estimated_seconds(r.problem, b);
+    for (const Bench& b : benches) seconds += estimated_seconds(r.problem, b, peers);
   }
   const size_t rows = all.size() * benches.size();
   if (context.json) {
@@ -273,7 +274,7 @@ void run(Asked& asked, Context& context) {
   if (const std::string& base = asked.baseline;
       !base.empty() && !find_backend(base) && std::find(names.begin(), names.end(), base) == names.end())
     return no(kUsage, Status::no("--baseline: '", base, "' is neither one of --peer nor one of ", backend_names()));
-  if (asked.dry_run) return tell_dry_run(rows, all, context);
+  if (asked.dry_run) return tell_dry_run(rows, all, names.size(), context);
   std::vector<const attune_peer*> peers;
   Provenance from = provenance();
   if (!names.empty() && !is_hosted()) return no(kMachine, become_host(names, asked.python));

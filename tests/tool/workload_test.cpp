@@ -47,6 +47,21 @@ TEST(Workload, a_cache_that_is_appended_to_keeps_its_values) {
   EXPECT_TRUE(std::isnan(load(w.args[Role::out], 0, 0, 0, 0)));
 }
 
+TEST(Workload, that_a_gpu_copies_holds_the_same_and_can_be_poisoned) {
+  const Problem p = problem("backward bf16 b2 h2 q8 k8 d8 causal");
+  Workload aligned(p, Layout::bhsd, 3, Distribution::normal);
+  Workload as_made(p, Layout::bhsd, 3, Distribution::normal, {}, {}, false);
+  EXPECT_EQ(as_made.outputs(), aligned.outputs());
+  for (const Role r : {Role::q, Role::k, Role::v, Role::d_out}) {
+    const Tensor &a = aligned.args[r], &b = as_made.args[r];
+    ASSERT_EQ(span_bytes(a), span_bytes(b));
+    EXPECT_EQ(std::memcmp(a.data, b.data, span_bytes(a)), 0) << "role " << int(r);
+  }
+  as_made.poison_outputs();
+  EXPECT_TRUE(std::isnan(load(as_made.args[Role::dk], 1, 7, 1, 7)));
+  EXPECT_FALSE(std::isnan(load(as_made.args[Role::q], 1, 7, 1, 7)));
+}
+
 TEST(Workload, spans_from_the_first_to_the_last_element) {
   EXPECT_EQ(span_bytes({.dtype = DType::f32, .extent = {2, 3, 4, 8}, .stride = {96, 32, 8}}), 2u * 3 * 4 * 8 * 4);
   EXPECT_EQ(span_bytes({.dtype = DType::bf16, .extent = {1, 2, 1, 8}, .stride = {0, 100, 0}}), 108u * 2);

@@ -141,7 +141,7 @@ struct RowRun {
     if (kCopies * needed > there) return no_room();
     try {
       work = std::make_unique<Workload>(problem, bench.layout, bench.seed, bench.distribution, bench.lengths,
-                                        bench.pattern);
+                                        bench.pattern, !on_gpu());
     } catch (const std::bad_alloc&) {
       return no_room();
     }
@@ -451,7 +451,7 @@ std::vector<Record> measure_row(const Problem& problem, Bench& bench) {
   return std::move(row.records);
 }
 
-double estimated_seconds(const Problem& p, const Bench& bench) {
+double estimated_seconds(const Problem& p, const Bench& bench, size_t peers) {
   // A modest kernel, before anything is known; once there are ceilings, half of theirs.
   const bool gpu = bench.device.kind == DeviceKind::cuda;
   const double assumed = (gpu ? 1000.0 : 25.0) * bench.device.units * (p.dtype.kv == DType::bf16 ? 3 : 1);
@@ -459,7 +459,7 @@ double estimated_seconds(const Problem& p, const Bench& bench) {
   const double call = cost(p).flops / std::max(rate, 1.0) * 1e-9;
   const double timed =
       std::max(std::min(std::max(0.2, 60 * call), bench.timing.max_seconds), bench.timing.few * call + call);
-  const double subjects = double(std::max<size_t>(1, bench.backends.size())) + double(bench.peers.size());
+  const double subjects = double(wanted_backends(p, bench).size()) + double(peers);
   constexpr double kBlocks = 4;  // of samples, with rest or work before each
   const double between = kBlocks * (bench.timing.rest_seconds + bench.timing.heat_seconds);
   return 0.2 + estimated_bytes(p) * (gpu ? 3e-9 : 15e-9) + subjects * (call + timed + between + bench.energy_seconds);

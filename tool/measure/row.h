@@ -56,8 +56,8 @@ const char* status_word(const Status&);
 // A record of this row with all that is known before it is measured.
 Record blank_record(const BenchRow&, const Bench&);
 
-// A guess before anything is measured: seconds that a row will take, and bytes of its buffers.
-double estimated_seconds(const Problem&, const Bench&);
+// A guess before anything is measured: seconds that a row will take with so many peers, and bytes of its buffers.
+double estimated_seconds(const Problem&, const Bench&, size_t peers);
 inline constexpr double kCopies = 2.2;  // of a row's tensors while they are made: there are two of each then
 double available_memory();  // bytes; infinite where the system does not say
 

@@ -38,7 +38,7 @@ bool has_all_subjects(const std::vector<Record>& made, const BenchRow& row, cons
 }
 
 double seconds_of(const BenchRow& row, const Bench& b) {
-  return row.label.empty() ? estimated_seconds(row.problem, b) : 0;
+  return row.label.empty() ? estimated_seconds(row.problem, b, b.peers.size()) : 0;
 }
 
 std::vector<Record> not_built(const BenchRow& row, const Bench& b) {

@@ -58,25 +58,22 @@ void Workload::rehome(Role r, bool copy) {
 }
 
 Workload::Workload(const Problem& p, Layout layout, uint32_t seed, Distribution distribution,
-                   const std::vector<int32_t>& lengths, std::string_view pattern)
-    : problem_(p) {
-  World world(p, {.seed = seed, .layout = layout, .pad = 0});
-  const Args forward = p.pass == Pass::backward ? world.forward_result() : Args{};
-  const Outputs made = world.outputs(false);
-  args = made.args;
+                   const std::vector<int32_t>& lengths, std::string_view pattern, bool aligned)
+    : problem_(p), world_(std::make_unique<World>(p, Variation{.seed = seed, .layout = layout, .pad = 0})) {
+  const Args forward = p.pass == Pass::backward ? world_->forward_result() : Args{};
+  made_ = world_->outputs(false);
+  args = made_.args;
   if (forward.given(Role::out) && !args.given(Role::out)) forward_out_ = forward[Role::out];
-  outputs_ = made.roles;
+  outputs_ = made_.roles;
   // A cache that is appended to is read too: it keeps its values.
   std::erase_if(outputs_, [](Role r) { return r == Role::k || r == Role::v; });
   const bool running = p.has(Option::accumulate);
-  for (int n = 0; n < int(Role::count); ++n) {
+  for (int n = 0; aligned && n < int(Role::count); ++n) {
     const Role r = Role(n);
-    if (!args.given(r)) continue;
     const bool output = std::find(outputs_.begin(), outputs_.end(), r) != outputs_.end();
-    if (output) output_memory_.push_back(memory_.size());
-    rehome(r, !output || running);
+    if (args.given(r)) rehome(r, !output || running);
   }
-  std::sort(outputs_.begin(), outputs_.end());  // as output_memory_ is
+  if (aligned) world_.reset(), made_ = {};
   for (const Role r : {Role::cu_q, Role::cu_k})
     if (int32_t* cu = args.row<int32_t>(r); cu && int(lengths.size()) == p.batch)
       for (int b = 0; b < p.batch; ++b) cu[b + 1] = cu[b] + lengths[size_t(b)];
@@ -90,10 +87,7 @@ Workload::Workload(const Problem& p, Layout layout, uint32_t seed, Distribution 
     if (args.given(r)) fill(args[r], distribution, random);
 }
 
-void Workload::poison_outputs() {
-  if (problem_.has(Option::accumulate)) return;
-  for (const size_t n : output_memory_) memory_[n].poison();
-}
+void Workload::poison_outputs() { poison(args); }
 
 void Workload::poison(const Args& other) const {
   if (accumulates()) return;

@@ -34,9 +34,10 @@ size_t span_bytes(const Tensor&);     // from the first to behind the last eleme
 class Workload {
  public:
   // `lengths`: of the sequences of ragged keys, one for each, in place of the problem's bound. `pattern`: of the lists
-  // of blocks, instead of ones that are drawn; it was read before and is right.
+  // of blocks, instead of ones that are drawn; it was read before and is right. Not `aligned`: nothing runs on this
+  // memory, a GPU has a copy of it, and so it stays where it was made.
   Workload(const Problem&, Layout, uint32_t seed, Distribution, const std::vector<int32_t>& lengths = {},
-           std::string_view pattern = {});
+           std::string_view pattern = {}, bool aligned = true);
 
   Args args{};  // inputs, and outputs in place
   // A backward's out and lse, by a forward of this planner.
@@ -56,9 +57,10 @@ class Workload {
  private:
   Problem problem_;
   std::vector<Memory> memory_{};
+  std::unique_ptr<World> world_{};  // and what else was not moved
+  Outputs made_{};
   std::vector<Role> outputs_{};
   Tensor forward_out_{};
-  std::vector<size_t> output_memory_{};
   std::array<int64_t, size_t(BlockCount::count)> blocks_{};
 
   void rehome(Role, bool copy);
