@@ -6,6 +6,7 @@
 #include <random>
 
 #include "tests/tool/spawn.h"
+#include "tool/profile/counters.h"
 #include "tool/profile/cubin.h"
 
 namespace attune {
@@ -118,6 +119,91 @@ TEST(Occupancy, is_bound_by_what_runs_out_first) {
   EXPECT_EQ(told(16, 32, 0), "32 32/64 blocks");
   EXPECT_EQ(occupancy({.arch = 90, .registers = 32}).blocks, 0);                 // threads are not known
   EXPECT_EQ(occupancy({.arch = 12, .registers = 32, .threads = 128}).blocks, 0);  // nor is the machine
+}
+
+// As ncu 2025 prints it behind what the program said, cut to a few columns.
+constexpr const char* kNcu =
+    "==PROF== Connected to process 7 (attune)\n==PROF== Profiling \"kernel\": 0%....100% - 9 passes\n"
+    "\"ID\",\"Kernel Name\",\"Block Size\",\"Grid Size\",\"gpu__time_duration.sum\","
+    "\"launch__registers_per_thread\",\"launch__shared_mem_per_block_dynamic\",\"launch__shared_mem_per_block_static\","
+    "\"sm__throughput.avg.pct_of_peak_sustained_elapsed\",\"gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed\","
+    "\"sm__warps_active.avg.pct_of_peak_sustained_active\",\"sm__maximum_warps_per_active_cycle_pct\","
+    "\"sm__inst_executed_pipe_tensor_op_gmma.avg.pct_of_peak_sustained_active\","
+    "\"smsp__average_warps_issue_stalled_barrier_per_issue_active.ratio\","
+    "\"smsp__average_warps_issue_stalled_gmma_per_issue_active.ratio\","
+    "\"smsp__average_warps_issue_stalled_selected_per_issue_active.ratio\"\n"
+    "\"\",\"\",\"\",\"\",\"ns\",\"register/thread\",\"byte/block\",\"byte/block\",\"%\",\"%\",\"%\",\"%\",\"%\","
+    "\"inst\",\"inst\",\"inst\"\n"
+    "\"0\",\"_ZN6attune4sm906kernelINS_4Bf16ELi128EEEvNS_6ParamsE\",\"(384, 1, 1)\",\"(132, 1, 1)\",\"12,345\",\"168\","
+    "\"200,000\",\"1,024\",\"81.5\",\"12.25\",\"18.5\",\"18.75\",\"93.1\",\"0.5\",\"2.25\",\"1\"\n";
+
+TEST(Counters, are_read_from_what_ncu_prints) {
+  std::vector<KernelCounters> all;
+  ASSERT_EQ(read_ncu(kNcu, all).message, "");
+  ASSERT_EQ(all.size(), 1u);
+  const KernelCounters& k = all[0];
+  EXPECT_EQ(k.kernel, "sm90::kernel<Bf16, 128>");
+  EXPECT_EQ(k.grid, "132 x 1 x 1");
+  EXPECT_EQ(k.block, "384 x 1 x 1");
+  EXPECT_NEAR(k.us, 12.345, 1e-9);
+  EXPECT_EQ(k.registers, 168);
+  EXPECT_EQ(k.shared_bytes, 201024);
+  EXPECT_EQ(k.sm, 81.5);
+  EXPECT_EQ(k.tensor, 93.1);
+  EXPECT_EQ(k.dram, 12.25);
+  EXPECT_LT(k.l2, 0) << "ncu did not say it";
+  EXPECT_EQ(k.occupancy, 18.5);
+  EXPECT_EQ(k.most_occupancy, 18.75);
+  ASSERT_EQ(k.waits.size(), 2u);
+  EXPECT_EQ(k.waits[0], (std::pair<std::string, double>("gmma", 2.25)));
+}
+
+TEST(Counters, a_table_that_is_none_or_cut_off_is_a_sentence) {
+  std::vector<KernelCounters> all;
+  EXPECT_EQ(read_ncu("==ERROR== no\n", all).message, "ncu printed no table");
+  const std::string text = kNcu;
+  EXPECT_TRUE(has(read_ncu(text.substr(0, text.size() - 40), all).message, "cells, and its names are 16"));
+  for (size_t size = 0; size < text.size(); ++size) (void)read_ncu(text.substr(0, size), all);
+  std::mt19937 random(1);
+  for (int n = 0; n < 300; ++n) {
+    std::string bad = text;
+    for (int flips = 0; flips < 8; ++flips) bad[random() % bad.size()] = char(random());
+    (void)read_ncu(bad, all);
+  }
+}
+
+TEST(ProfileCommand, shows_what_ncu_counts_of_one_call) {
+  const std::vector<std::string> ask = {"profile", "--run", "forward bf16 b1 h1 q512 k512 d64 causal"};
+  // A stand-in that says what it was asked to run.
+  std::ofstream(temporary("ncu.csv")) << kNcu;
+  std::ofstream(temporary("ncu")) << "#!/bin/sh\necho \"$@\" > " << temporary("asked") << "\ncat "
+                                  << temporary("ncu.csv") << "\n";
+  std::filesystem::permissions(temporary("ncu"), std::filesystem::perms::owner_all);
+  const std::vector<std::string> path = {"PATH=" + temporary("") + ":/usr/bin:/bin"};
+  const Ran r = attune_says(ask, path);
+  EXPECT_EQ(r.code, 0) << r.err;
+  EXPECT_TRUE(has(r.out, "gmma 2.25, barrier 0.50")) << r.out;
+  EXPECT_TRUE(has(r.out, "18.5 % (18.8 %)")) << r.out;
+  EXPECT_TRUE(has(text_of(temporary("asked")), "--profile-from-start off")) << text_of(temporary("asked"));
+  EXPECT_TRUE(has(text_of(temporary("asked")), "--once")) << text_of(temporary("asked"));
+  std::vector<std::string> json = ask;
+  json.emplace_back("--json");
+  const auto j = nlohmann::json::parse(attune_says(json, path).out);
+  EXPECT_EQ(j[0]["tensor_percent"], 93.1);
+  EXPECT_TRUE(j[0]["l2_percent"].is_null());
+  EXPECT_EQ(j[0]["waits"]["barrier"], 0.5);
+
+  std::ofstream(temporary("ncu"))
+      << "#!/bin/sh\necho '==ERROR== ERR_NVGPUCTRPERM - The user does not have permission'\n";
+  const Ran forbidden = attune_says(ask, path);
+  EXPECT_EQ(forbidden.code, 3);
+  EXPECT_EQ(forbidden.err, "attune profile: ERR_NVGPUCTRPERM - The user does not have permission\n");
+  const Ran without = attune_says(ask, {"PATH=/nowhere"});
+  EXPECT_EQ(without.code, 3);
+  EXPECT_TRUE(has(without.err, "ncu, of Nsight Compute, is not here")) << without.err;
+  EXPECT_EQ(attune_says({"profile", "--run", "forward"}).code, 2);
+  EXPECT_EQ(attune_says({"profile", "--run", ask[2], "--device", "cpu"}).code, 2);
+  EXPECT_EQ(attune_says({"profile", "--once"}).code, 2);
 }
 
 TEST(ProfileCommand, lists_the_kernels_of_a_cubin) {
