@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.custom_derivatives import SymbolicZero
 
 from . import _core
 from ._attend import lse_shape
@@ -82,7 +83,12 @@ def _attend(text: str, numbers: Numbers, q: Any, k: Any, v: Any, tensors: tuple[
     return _only(there, spec.layout, made[0], 0), _only(there, spec.lse_axes, made[1], -jnp.inf)
 
 
-def _forward(text: str, numbers: Numbers, q: Any, k: Any, v: Any, tensors: tuple[Any, ...]) -> Any:
+def _forward(text: str, numbers: Numbers, *primals: Any) -> Any:
+    """primals: q, k, v and the others, each with whether a derivative by it is asked for."""
+    for name, p in zip(from_text(text).given, primals[3]):
+        if p.perturbed and name not in _DIFFERENTIABLE and jnp.issubdtype(p.value.dtype, jnp.floating):
+            raise _core.Error(f"attune: {name} has no gradient: jax.lax.stop_gradient it")
+    q, k, v, tensors = jax.tree.map(lambda p: p.value, primals, is_leaf=lambda p: hasattr(p, "perturbed"))
     out, lse = _attend(text, numbers, q, k, v, tensors)
     return (out, lse), (q, k, v, tensors, out, lse)
 
@@ -90,7 +96,7 @@ def _forward(text: str, numbers: Numbers, q: Any, k: Any, v: Any, tensors: tuple
 def _backward(text: str, numbers: Numbers, kept: Any, gradients: Any) -> Any:
     spec = from_text(text)
     q, k, v, tensors, out, lse = kept
-    d_out, d_lse = gradients
+    d_out, d_lse = (jnp.zeros(g.shape, g.dtype) if isinstance(g, SymbolicZero) else g for g in gradients)
     wanted = [n for n, name in enumerate(spec.given) if name in _DIFFERENTIABLE]
     places = [*_input_places(spec), ("out", spec.layout), ("lse", spec.lse_axes), ("d_out", spec.layout),
               ("d_lse", spec.lse_axes), ("dq", spec.layout), ("dk", spec.kv_axes), ("dv", spec.kv_axes),
@@ -104,7 +110,7 @@ def _backward(text: str, numbers: Numbers, kept: Any, gradients: Any) -> Any:
     return dq, dk, dv, tuple(of[n].astype(t.dtype) if n in of else None for n, t in enumerate(tensors))
 
 
-_attend.defvjp(_forward, _backward)
+_attend.defvjp(_forward, _backward, symbolic_zeros=True)
 
 
 def attend(q: Any, k: Any, v: Any, *, layout: Layout = "bshd", causal: bool = False, window: Window | None = None,

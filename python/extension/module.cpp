@@ -166,6 +166,8 @@ PyMethodDef methods[] = {
     {"threads", function(threads), METH_NOARGS, "Threads of the CPU."},
     {"xla_handler", function(xla_handler), METH_VARARGS, "A foreign function of XLA: of CUDA, or of the CPU."},
     {"connect", function(connect), METH_VARARGS, "rank, ranks, start, finish: this process is a rank."},
+    {"nccl_id", function(nccl_id), METH_NOARGS, "Bytes that rank 0 brings to the others."},
+    {"connect_nccl", function(connect_nccl), METH_VARARGS, "id, rank, ranks, device: this process is a rank of NCCL."},
     {"disconnect", function(disconnect), METH_NOARGS, "It is none any more."},
     {"shard_tokens", function(shard_tokens), METH_VARARGS, "layout, tokens, ranks, rank: the rank's tokens."},
     {"version", function(version), METH_NOARGS, "Of the library."},

@@ -71,6 +71,11 @@ void destroy(void* self) {
   PyGILState_Release(state);
 }
 
+void become(attune_communicator* made) {
+  if (current) attune_communicator_destroy(current);
+  current = made;
+}
+
 }  // namespace
 
 void* communicator() { return current; }
@@ -92,14 +97,34 @@ PyObject* connect(PyObject*, PyObject* given) {
     destroy(self);
     return nullptr;
   }
-  if (current) attune_communicator_destroy(current);
-  current = made;
+  become(made);
+  Py_RETURN_NONE;
+}
+
+PyObject* nccl_id(PyObject*, PyObject*) {
+  char id[ATTUNE_NCCL_ID];
+  if (attune_nccl_id(id)) return PyErr_SetString(error_type(), attune_last_error()), nullptr;
+  return PyBytes_FromStringAndSize(id, sizeof id);
+}
+
+PyObject* connect_nccl(PyObject*, PyObject* given) {
+  const char *id, *device;
+  Py_ssize_t bytes;
+  int rank, ranks;
+  if (!PyArg_ParseTuple(given, "y#iis", &id, &bytes, &rank, &ranks, &device)) return nullptr;
+  if (bytes != ATTUNE_NCCL_ID)
+    return fail("attune: an id of NCCL has %d bytes, not %zd", ATTUNE_NCCL_ID, bytes), nullptr;
+  attune_communicator* made = nullptr;
+  PyThreadState* state = PyEval_SaveThread();  // waits for the other ranks
+  const int answer = attune_nccl_create(id, rank, ranks, device, &made);
+  PyEval_RestoreThread(state);
+  if (answer) return PyErr_SetString(error_type(), attune_last_error()), nullptr;
+  become(made);
   Py_RETURN_NONE;
 }
 
 PyObject* disconnect(PyObject*, PyObject*) {
-  if (current) attune_communicator_destroy(current);
-  current = nullptr;
+  become(nullptr);
   Py_RETURN_NONE;
 }
 

@@ -6,6 +6,8 @@ namespace attune {
 
 void* communicator();  // null: nobody connected
 PyObject* connect(PyObject*, PyObject* given);       // rank, ranks, start(transfers), finish(ticket, seconds)
+PyObject* nccl_id(PyObject*, PyObject*);             // bytes that rank 0 brings to the others
+PyObject* connect_nccl(PyObject*, PyObject* given);  // id, rank, ranks, device
 PyObject* disconnect(PyObject*, PyObject*);
 PyObject* shard_tokens(PyObject*, PyObject* given);  // layout, tokens, ranks, rank
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 import unittest
+import unittest.mock
 
 try:
     import torch
@@ -39,6 +40,14 @@ def rank_of_two(rank: int, store: str, errors) -> None:
             for g, t in zip(torch.autograd.grad(out, mine, d[:, rows].contiguous()), gradients):
                 torch.testing.assert_close(g, t[:, rows], rtol=1e-4, atol=1e-5)
         ranks.disconnect()
+        if rank == 0:  # alone
+            with unittest.mock.patch.object(dist, "get_backend", lambda _: "nccl"):
+                try:
+                    ranks.connect(seconds=1)
+                    raise AssertionError("connected alone")
+                except attune.Error as error:
+                    assert "not every rank of the group connected in 1 s" in str(error), error
+        dist.barrier()
     except BaseException as error:
         errors.put(f"rank {rank}: {error!r}")
         raise
@@ -81,6 +90,29 @@ class Distributed(unittest.TestCase):
                 ranks.disconnect()
                 dist.destroy_process_group()
         self.assertEqual(made, [True])
+
+    def test_nccl_connects_a_gpu_or_is_refused_in_words(self):
+        with tempfile.TemporaryDirectory() as folder:
+            cuda = torch.cuda.is_available() and dist.is_nccl_available()
+            dist.init_process_group("nccl" if cuda else "gloo", init_method=f"file://{folder}/store", rank=0,
+                                    world_size=1)
+            try:
+                with self.assertRaisesRegex(attune.Error, "by gloo or nccl, not 'mpi'"):
+                    ranks.connect(by="mpi")
+                if not cuda:
+                    with self.assertRaisesRegex(attune.Error, "NCCL connects GPUs"):
+                        ranks.connect(by="nccl")
+                    return
+                ranks.connect(by="nccl")
+                q, k, v = (torch.randn(1, TOKENS, 2, 16, device="cuda", requires_grad=True) for _ in range(3))
+                out = at.attend(q, k, v, causal=True, **ranks.options("zigzag", TOKENS))
+                wanted = at.attend(q, k, v, causal=True)
+                torch.testing.assert_close(out, wanted, rtol=1e-4, atol=1e-5)
+                for g, t in zip(*(torch.autograd.grad(x.sum(), (q, k, v)) for x in (out, wanted))):
+                    torch.testing.assert_close(g, t, rtol=1e-4, atol=1e-5)
+            finally:
+                ranks.disconnect()
+                dist.destroy_process_group()
 
     def test_who_is_not_connected_is_told(self):
         with self.assertRaisesRegex(attune.Error, "not initialised"):

@@ -95,6 +95,29 @@ class Jax(unittest.TestCase):
                 shown = jnp.broadcast_to(rows if name == "bhsd" or rows.ndim == 1 else rows[:, None], lse.shape)
                 self.assertTrue(bool((jnp.isneginf(lse) == ~shown).all()))
 
+    def test_slopes_have_no_gradient_and_that_is_said(self):
+        q, k, v = draw((1, 4, 2, 8), (1, 4, 2, 8), (1, 4, 2, 8))
+        slopes = jnp.array([0.5, 0.25])
+
+        def loss(q, slopes):
+            return attend(q, k, v, causal=True, slopes=slopes).sum()
+
+        with self.assertRaisesRegex(ValueError, "slopes has no gradient"):
+            jax.grad(loss, (0, 1))(q, slopes)
+        with self.assertRaisesRegex(ValueError, "slopes has no gradient"):
+            jax.jit(jax.grad(loss, 1))(q, slopes)
+        got = jax.grad(lambda q: loss(q, jax.lax.stop_gradient(slopes)))(q)
+        self.near(got, jax.jit(jax.grad(loss))(q, slopes))
+        self.assertGreater(float(jnp.abs(got).max()), 0)
+
+    def test_a_mapped_gradient_is_a_gradient_for_each(self):
+        q, k, v = draw((3, 1, 4, 2, 8), (3, 1, 4, 2, 8), (3, 1, 4, 2, 8))
+        bias = draw((1, 2, 4, 4))[0]
+        ours = jax.grad(lambda q, k, v, b: (attend(q, k, v, causal=True, bias=b) ** 2).sum(), (0, 2, 3))
+        theirs = jax.grad(lambda q, k, v, b: (dense(q, k, v, True, b)[0] ** 2).sum(), (0, 2, 3))
+        for got, wanted in zip(*(jax.jit(jax.vmap(f, (0, 0, 0, None)))(q, k, v, bias) for f in (ours, theirs))):
+            self.near(got, wanted, 1e-4)
+
     def test_a_mapped_call_is_a_call_for_each(self):
         q, k, v = draw((3, 1, 4, 2, 8), (3, 1, 4, 2, 8), (3, 1, 4, 2, 8))
         out = jax.vmap(lambda *t: attend(*t))(q, k, v)

@@ -254,7 +254,8 @@ class Torch(unittest.TestCase):
     def test_opcheck_is_clean(self):
         from attune.torch import _module
         layer = at.Module(LLAMA)
-        arguments = (torch.randn(2, 8, 32, requires_grad=True), None, None, list(layer.parameters()), layer._number, True)
+        x, parameters = torch.randn(2, 8, 32, requires_grad=True), list(layer.parameters())
+        arguments = (x, None, None, parameters, layer._number, True)
         # It calls the operator with copies of the parameters, which would be refused; their numbers are the same.
         with unittest.mock.patch.object(_module, "_found", lambda number, parameters: layer):
             # The part that compares compiled outputs would compare a tape's bytes that nobody writes.

@@ -5,13 +5,14 @@
     rows = distributed.tokens("zigzag", 32768)                           # of this rank
     out = attend(q[:, rows], k[:, rows], v[:, rows], causal=True, **distributed.options("zigzag", 32768))
 
-Messages go by a gloo group over host memory, also those of tensors on a GPU."""
+Messages go by a gloo group over host memory, also those of tensors on a GPU; connect(by="nccl") sends them from GPU to
+GPU."""
 
 from __future__ import annotations
 
 import ctypes
 import datetime
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
@@ -40,19 +41,42 @@ def _finish(works: list[Any], seconds: float) -> None:
         work.wait(datetime.timedelta(seconds=seconds))
 
 
-def connect(group: Any = None) -> None:
+def connect(group: Any = None, *, by: Literal["gloo", "nccl"] = "gloo", seconds: float = 60) -> None:
     """Makes this process the rank that it is in the group (None: all), for attend with variant="ring ...". Every rank
-    of the group calls it, and no other has to. A group of another backend than gloo gets a gloo group of the same ranks
-    beside it, which torch.distributed.new_group names by the ranks and by how many groups were made before: the ranks
-    of a group must have made as many, else they wait for each other until it times out."""
+    of the group calls it, and no other has to; whoever waits longer than `seconds` for the others is told.
+
+    by "gloo": a group of another backend gets a gloo group of the same ranks beside it, and messages go over host
+    memory. by "nccl": messages go from GPU to GPU by NCCL, each rank on its current device; `seconds` is then NCCL's
+    own limit. The group brings the ranks together."""
     global _group
     if not dist.is_initialized():
         raise _core.Error("attune: torch.distributed is not initialised: init_process_group comes first")
+    if by not in ("gloo", "nccl"):
+        raise _core.Error(f"attune: ranks are connected by gloo or nccl, not {by!r}")
     group = group or dist.group.WORLD
-    if dist.get_backend(group) != "gloo":
-        group = dist.new_group(dist.get_process_group_ranks(group), backend="gloo", use_local_synchronization=True)
-    _core.connect(dist.get_rank(group), dist.get_world_size(group), _start, _finish)
+    rank, ranks = dist.get_rank(group), dist.get_world_size(group)
+    if by == "nccl":
+        if not torch.cuda.is_available():
+            raise _core.Error("attune: NCCL connects GPUs, and there is none here")
+        told: list[Any] = [_core.nccl_id() if rank == 0 else None]
+        dist.broadcast_object_list(told, dist.get_global_rank(group, 0), group=group)
+        _core.connect_nccl(told[0], rank, ranks, f"cuda:{torch.cuda.current_device()}")
+    else:
+        if dist.get_backend(group) != "gloo":
+            group = _beside(group, seconds)
+        _core.connect(rank, ranks, _start, _finish)
     _group = group
+
+
+def _beside(group: Any, seconds: float) -> Any:
+    """A gloo group of the same ranks, which torch.distributed names by them and by how many groups were made before."""
+    limit = datetime.timedelta(seconds=seconds)
+    try:
+        return dist.new_group(dist.get_process_group_ranks(group), timeout=limit, backend="gloo",
+                              use_local_synchronization=True)
+    except RuntimeError as error:  # torch.distributed.DistError among them
+        raise _core.Error(f"attune: not every rank of the group connected in {seconds:g} s; all of them must, and must "
+                          f"have made as many groups before: {error}") from error
 
 
 def disconnect() -> None:
