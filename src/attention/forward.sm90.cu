@@ -97,18 +97,26 @@ bool banded(const Problem& p) {
   return seen > 256 && seen <= 1536;
 }
 
+// What the kernels of forward.sm90.few.h serve.
+bool shares_queries(const Problem& p) {
+  return !p.options && p.keys == KeySource::linear && p.mask.align != Align::absolute;
+}
+
 Status shape(Plan& plan, const Planner& planner) {
   const Problem& p = plan.problem;
-  // Three warpgroups pay where a tile of 192 queries has keys enough, from 512 on, with a diagonal from 2048 on, where
-  // there are tiles enough that no multiprocessor waits long for the last, and where the rows that a last tile does
-  // not have cost less than the eighth that is won.
+  // Which tiles are the quickest was timed where queries are few. Where they are many, three warpgroups pay if a tile
+  // of 192 queries has keys enough, from 512 on, with a diagonal from 2048 on, if there are tiles enough that no
+  // multiprocessor waits long for the last, and if the rows that a last tile does not have cost less than the eighth
+  // that is won.
   const bool full = p.mask.kind == MaskKind::full, wide = p.dtype.out == DType::f32;
   const bool listed = p.mask.blocks.q, options = needs_general(p);
   const int dim = std::max(p.dim_qk, p.dim_v);
   const bool plain = !wide && !listed && !options;
   const bool many = ceil_div(p.len_q, 192) * p.batch * p.heads_q >= 3 * plan.device.units;
-  const bool large = (dim <= 64 && plain && many && p.len_k >= (full ? 512 : 2048) &&
-                      ceil_div(p.len_q, 192) * 192 * 7 < ceil_div(p.len_q, 128) * 128 * 8) ||
+  const bool often = many && p.len_k >= (full ? 512 : 2048) &&
+                     ceil_div(p.len_q, 192) * 192 * 7 < ceil_div(p.len_q, 128) * 128 * 8;
+  const sm90::Way* way = listed || options ? nullptr : sm90::quickest(p, plan.device.units, shares_queries(p), plain);
+  const bool large = (dim <= 64 && plain && (way ? way->tile_q == 192 : often)) ||
                      (dim > 96 && dim <= 128 && plain && many && banded(p));
   const ForwardKernel& k = *cuda::find_kernel(
       kKernels,
@@ -118,7 +126,8 @@ Status shape(Plan& plan, const Planner& planner) {
       },
       &plan.kernel);
   plan.tile_q = k.tile_q, plan.tile_k = k.tile_k, plan.splits = 1;
-  sm90::few_shape(plan);
+  if (way && way->tile_q == sm90::kFewQueries)
+    plan.tile_q = way->tile_q, plan.tile_k = way->tile_k, plan.splits = way->splits;
   const int64_t tiles = ceil_div(p.len_q, k.tile_q) * p.batch * p.heads_q;
   // Both would be right, and slow.
   if (planner.forced != kWho && int64_t(p.len_q) * (p.heads_q / p.heads_kv) <= kFewRows)

@@ -154,11 +154,12 @@ TEST_F(Sm90Forward, narrow_heads_have_tiles_of_192_queries_where_they_pay) {
   };
   for (const char* line : {"forward bf16 b8 h16 q4096 k4096 d64 full", "forward bf16 b8 h16 q4096 k512 d64 full",
                            "forward f16 b8 h16 q4096 k4096 d64 causal", "forward bf16 b8 h16 q4096 k2048 d40/64 causal",
-                           "forward bf16 b8 h16 q4096 k4096 d64 full sink"})
+                           "forward bf16 b8 h16 q4096 k4096 d64 full sink",
+                           "forward bf16 b1 h12 q2048 k2048 d64 full"})  // few tiles, and a wave less
     EXPECT_EQ(tile_q(line), 192) << line;
   for (const char* line :
        {"forward bf16 b8 h16 q4096 k511 d64 full", "forward bf16 b8 h16 q4096 k2047 d64 causal",  // few keys
-        "forward bf16 b1 h16 q4096 k4096 d64 full",                                               // few tiles
+        "forward bf16 b1 h8 q4096 k4096 d64 full",                                                // two waves of either
         "forward bf16 b64 h16 q256 k4096 d64 full",  // 384 rows in place of 256
         "forward bf16 b8 h16 q4096 k4096 d96 full", "forward bf16/bf16/f32 b8 h16 q4096 k4096 d64 full",
         "forward bf16 b8 h16 q4096 k4096 d64 full softcap",

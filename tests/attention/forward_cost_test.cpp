@@ -1,0 +1,110 @@
+// Which kernel of sm90_forward serves a problem of few queries, against what an H200 took.
+#include "attention/forward.sm90.cost.h"
+
+#include <gtest/gtest.h>
+
+#include <iterator>
+
+#include "tests/asked.h"
+
+namespace attune::sm90 {
+namespace {
+
+constexpr int kUnits = 132;
+
+// Microseconds of each row of kWays for this head dim, one below the other.
+struct Timed { const char* line; double us[4]; };
+constexpr Timed kTimed[] = {
+    {"b1 h8 q128 k128 d64 full", {7.6, 8.3, 7.1, 6.6}},
+    {"b32 h8 q128 k128 d64 full", {11.4, 12.8, 18.9, 14.3}},
+    {"b1 h32 q256 k256 d64 full", {9.6, 10.4, 8.9, 8.5}},
+    {"b8 h8 q256 k256 d64 causal", {10.9, 12.3, 12.2, 9.8}},
+    {"b16 h8 q256 k256 d64 full", {13.7, 15.3, 21.2, 17.2}},
+    {"b1 h16 q512 k512 d64 causal", {12.8, 13.7, 10.4, 11.0}},
+    {"b1 h24 q512 k512 d64 causal", {14.3, 14.4, 13.2, 11.9}},
+    {"b1 h32 q512 k512 d64 full", {13.0, 13.8, 16.4, 14.1}},
+    {"b5 h8 q512 k512 d64 full", {17.7, 14.1, 21.8, 20.5}},
+    {"b8 h8 q512 k512 d64 full", {18.7, 20.7, 28.0, 23.5}},
+    {"b16 h8 q512 k512 d64 causal", {24.5, 29.6, 42.7, 31.7}},
+    {"b1 h8 q1024 k1024 d64 full", {15.5, 18.1, 13.3, 15.4}},
+    {"b1 h12 q1024 k1024 d64 full", {15.8, 18.6, 22.5, 19.4}},
+    {"b1 h12 q1024 k1024 d64 causal", {16.3, 20.0, 14.8, 16.4}},
+    {"b1 h16 q1024 k1024 d64 causal", {16.8, 20.4, 17.1, 17.1}},
+    {"b1 h20 q1024 k1024 d64 full", {25.4, 19.6, 31.4, 31.1}},
+    {"b1 h32 q1024 k1024 d64 causal", {20.4, 24.3, 29.8, 24.6}},
+    {"b8 h8 q1024 k1024 d64 full", {44.3, 44.0, 74.9, 66.1}},
+    {"b1 h4 q2048 k2048 d64 causal", {23.6, 28.2, 19.4, 24.8}},
+    {"b1 h8 q2048 k2048 d64 full", {24.5, 29.5, 35.1, 32.4}},
+    {"b1 h12 q2048 k2048 d64 full", {41.2, 30.2, 49.6, 53.1}},
+    {"b1 h12 q2048 k2048 d64 causal", {25.3, 30.0, 33.7, 28.7}},
+    {"b1 h24 q2048 k2048 d64 causal", {39.8, 38.4, 59.0, 53.0}},
+    {"b1 h6 q4096 k4096 d64 full", {71.5, 50.4, 85.7, 96.3}},
+    {"b1 h8 q4096 k4096 d64 causal", {42.8, 51.8, 65.3, 60.1}},
+    {"b1 h12 q4096 k4096 d64 full", {104.5, 93.3, 164.6, 161.6}},
+    {"b1 h32 q320 k1024 d64 full", {15.9, 18.8, 22.4, 19.5}},
+    {"b8 h8 q128 k1024 d64 full", {16.3, 18.9, 14.0, 16.2}},
+    {"b1 h32 q256 k256 d96 full", {10.9, 9.9}},
+    {"b8 h8 q256 k256 d96 full", {12.2, 15.6}},
+    {"b1 h32 q512 k512 d96 causal", {15.2, 16.9}},
+    {"b1 h8 q1024 k1024 d96 full", {19.2, 18.0}},
+    {"b1 h8 q128 k128 d128 full", {9.1, 7.9}},
+    {"b16 h8 q128 k128 d128 full", {11.7, 14.6}},
+    {"b1 h32 q256 k256 d128 causal", {12.8, 10.7}},
+    {"b8 h8 q256 k256 d128 full", {13.6, 17.0}},
+    {"b1 h16 q512 k512 d128 full", {15.3, 13.3}},
+    {"b1 h24 q512 k512 d128 causal", {16.6, 15.8}},
+    {"b1 h32 q512 k512 d128 full", {16.5, 22.0}},
+    {"b1 h8 q1024 k1024 d128 full", {21.6, 19.2}},
+    {"b1 h12 q1024 k1024 d128 full", {22.4, 32.4}},
+    {"b1 h16 q1024 k1024 d128 causal", {23.4, 23.4}},
+    {"b1 h24 q1024 k1024 d128 causal", {24.0, 32.8}},
+    {"b1 h4 q2048 k2048 d128 full", {33.4, 29.5}},
+    {"b1 h8 q2048 k2048 d128 full", {35.7, 54.4}},
+    {"b1 h12 q2048 k2048 d128 causal", {33.3, 49.9}},
+    {"b1 h4 q4096 k4096 d128 causal", {54.6, 54.0}},
+    {"b8 h8 q128 k1024 d128 full", {24.2, 22.5}},
+};
+
+const Way* quickest_of(const Problem& p) { return quickest(p, kUnits, true, true); }
+
+TEST(ForwardCost, the_chosen_kernel_is_within_a_tenth_of_the_quickest_that_was_timed) {
+  for (const auto& [line, us] : kTimed) {
+    const Problem p = problem(std::string("forward bf16 ") + line);
+    const Way* chosen = quickest_of(p);
+    ASSERT_TRUE(chosen) << line;
+    double least = 1e9, mine = 0;
+    int n = 0;
+    for (const Way& way : kWays)
+      if (way.dim == p.dim_qk) {
+        least = std::min(least, us[n]);
+        if (&way == chosen) mine = us[n];
+        ++n;
+      }
+    EXPECT_LE(mine, 1.1 * least) << line << ": tiles of " << chosen->tile_q << " queries, " << chosen->splits;
+    EXPECT_GT(mine, 0) << line;
+  }
+}
+
+TEST(ForwardCost, a_wave_more_is_a_tile_more) {
+  const Way& four = kWays[2];
+  const double one = time_of(problem("forward bf16 b1 h8 q1024 k1024 d64 full"), four, kUnits);  // 128 tiles
+  const double two = time_of(problem("forward bf16 b1 h12 q1024 k1024 d64 full"), four, kUnits);  // 192
+  EXPECT_NEAR(two - one, four.cost.tile + 4 * four.cost.step, 1e-9);
+  EXPECT_EQ(quickest_of(problem("forward bf16 b1 h12 q1024 k1024 d64 full"))->tile_q, 128);
+}
+
+TEST(ForwardCost, only_kernels_that_serve_a_problem_are_chosen) {
+  const Problem shared = problem("forward bf16 b1 h8 q1024 k1024 d64 full");
+  EXPECT_EQ(quickest(shared, kUnits, true, true)->tile_q, kFewQueries);
+  EXPECT_EQ(quickest(shared, kUnits, false, true)->tile_q, 128);
+  const Problem large = problem("forward bf16 b1 h12 q2048 k2048 d64 full");  // 132 tiles of 192, 192 of 128
+  EXPECT_EQ(quickest(large, kUnits, true, true)->tile_q, 192);
+  EXPECT_EQ(quickest(large, kUnits, true, false)->tile_q, 128);
+  EXPECT_EQ(quickest_of(problem("forward bf16 b1 h8 q512 k512 d80 full"))->dim, 96);
+  EXPECT_EQ(quickest_of(problem("forward bf16 b1 h8 q512 k512 d40/120 full"))->dim, 128);
+  EXPECT_EQ(quickest_of(problem("forward bf16 b1 h8 q512 k512 d192 full")), nullptr);
+  EXPECT_EQ(quickest_of(problem("forward bf16 b8 h16 q4096 k4096 d64 full")), nullptr);  // more than were timed
+}
+
+}  // namespace
+}  // namespace attune::sm90
