@@ -106,15 +106,16 @@ Status run(const Plan& plan, const Args& args, const attune_args& given, void* s
   cuda::Borrowed borrowed;
   if (plan.device.kind == DeviceKind::cuda && plan.workspace_bytes && !given.workspace && !given.workspace_bytes) {
     if (Status s = borrowed.take(plan.device.index, plan.workspace_bytes, stream); !s.ok())
-      return Status::no("workspace: ", s.message);
+      return Status::no("workspace: ", s.message, ", in: ", name(plan.problem));
     scratch = {.data = borrowed.data()};
   } else if (Status s = workspace_of(plan, given, scratch); !s.ok()) {
     return s;
   }
   const cuda::Range range(plan.device.kind == DeviceKind::cuda ? &plan.problem : nullptr);
   Status ran = plan.backend->run(plan, args, scratch, stream);
-  Status returned = borrowed.give_back();  // in the order of the stream: after the launches
-  return ran.ok() ? returned : ran;
+  const Status returned = borrowed.give_back();  // in the order of the stream: after the launches
+  if (ran.ok() && !returned.ok()) return Status::no("workspace: ", returned.message, ", in: ", name(plan.problem));
+  return ran;
 }
 
 // What planning for a device takes from the environment, read once.

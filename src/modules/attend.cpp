@@ -4,6 +4,7 @@
 
 #include "core/check.h"
 #include "core/variants.h"
+#include "machine/cuda/nvtx.h"
 #include "machine/ops.h"
 
 namespace attune {
@@ -12,6 +13,12 @@ namespace {
 size_t rounded(size_t bytes) { return (bytes + 255) / 256 * 256; }
 size_t bytes_of(const Extents& e, DType t) {
   return rounded(size_t(e.batch) * size_t(e.seq) * size_t(e.head) * size_t(e.dim) * size_t(size_of(t)));
+}
+
+// A GPU's profiler sees it under the line of its problem.
+Status run(const Plan& plan, const Args& a, const Run& r) {
+  const cuda::Range range(plan.device.kind == DeviceKind::cuda ? &plan.problem : nullptr);
+  return plan.backend->run(plan, a, {.data = r.scratch}, r.stream);
 }
 
 // Memory that is never read: addresses with the alignment of the real ones, for what only looks at those.
@@ -177,14 +184,14 @@ Status Attend::forward(const Run& r) const {
   const bool draws = std::any_of(bound_.begin(), bound_.end(), [](const Bound& b) { return b.from.seed; });
   if ((draws || problem_.has(Option::dropout)) && !r.seed.data)
     return Status::no("module: seed is not given, and the attention needs it");
-  return forward_.backend->run(forward_, forward_args(r), {.data = r.scratch}, r.stream);
+  return run(forward_, forward_args(r), r);
 }
 
 Status Attend::backward(const Run& r) const {
   if (!no_backward_.ok()) return no_backward_;
   std::vector<Apart> apart;
   const Args a = gradient_args(r, apart);
-  if (Status s = backward_.backend->run(backward_, a, {.data = r.scratch}, r.stream); !s.ok()) return s;
+  if (Status s = run(backward_, a, r); !s.ok()) return s;
   for (const Apart& one : apart)
     if (Status s = add(one.made, one.to, r.stream); !s.ok()) return s;
   return Status::good();

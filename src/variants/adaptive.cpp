@@ -134,7 +134,7 @@ Status fits(const Plan& plan, const Args& a) {
              : Status::good();
 }
 
-Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
+Status steps(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
   const Plan& part = plan.parts[0];
   const bool backward = plan.problem.pass == Pass::backward, on_cpu = plan.device.kind == DeviceKind::cpu;
   const Room room = carve(ws, plan, a);
@@ -157,6 +157,10 @@ Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
   if (!backward) return Status::good();
   if (!on_cpu) return cuda::score_gradients(x, plan.device.index, stream);
   return cpu::score_gradients(x), Status::good();
+}
+
+Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
+  return of_whole(plan, steps(plan, a, ws, stream));
 }
 
 }  // namespace

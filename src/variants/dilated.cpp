@@ -170,7 +170,9 @@ Status fits(const Plan& plan, const Args& a) {
   return Status::good();
 }
 
-Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) { return Run(plan, a, ws, stream).run(); }
+Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
+  return of_whole(plan, Run(plan, a, ws, stream).run());
+}
 
 Status shape(Plan& plan, const Planner& planner) { return shape_dilated(plan, planner, kLeastSums); }
 

@@ -58,7 +58,7 @@ Status shape(Plan& plan, const Planner& planner) {
   return Status::good();
 }
 
-Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
+Status steps(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
   const Problem& p = plan.problem;
   const Plan& part = plan.parts[0];
   const MaskedRows x = carve(ws, p, a);
@@ -73,6 +73,10 @@ Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
                       .device_index = plan.device.index, .extent = {p.batch, p.len_q, p.heads_q, p.len_k},
                       .stride = {p.batch > 1 ? p.len_q * row : 0, p.len_q > 1 ? row : 0, p.heads_q > 1 ? p.len_k : 0}};
   return part.backend->run(part, with, {ws.take<std::byte>(part.workspace_bytes)}, stream);
+}
+
+Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
+  return of_whole(plan, steps(plan, a, ws, stream));
 }
 
 }  // namespace

@@ -338,7 +338,9 @@ class Run {
   Tensor d_out_{}, dq_{};
 };
 
-Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) { return Run(plan, a, ws, stream).run(); }
+Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
+  return of_whole(plan, Run(plan, a, ws, stream).run());
+}
 
 }  // namespace
 

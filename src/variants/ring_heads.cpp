@@ -249,7 +249,7 @@ Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
   Communicator* comm = nullptr;
   int rank = 0;
   Status s = joined(kWho, plan.problem, ring.shards, a, comm, rank);
-  if (s.ok()) s = Turn(plan, a, ring, comm, rank, carve(ws, plan, ring), stream).run();
+  if (s.ok()) s = of_whole(plan, Turn(plan, a, ring, comm, rank, carve(ws, plan, ring), stream).run());
   return comm ? comm->fail(std::move(s)) : s;
 }
 

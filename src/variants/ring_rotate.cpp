@@ -326,7 +326,7 @@ Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
   int rank = 0;
   if (Status s = joined(kWho, plan.problem, calls.shards(), a, comm, rank); !s.ok()) return comm ? comm->fail(s) : s;
   Turn turn(plan, a, calls, comm, rank, carve(ws, plan, calls.shards()), stream);
-  Status s = backward(plan.problem) ? turn.backward() : turn.forward();
+  Status s = of_whole(plan, backward(plan.problem) ? turn.backward() : turn.forward());
   return comm ? comm->fail(std::move(s)) : s;
 }
 

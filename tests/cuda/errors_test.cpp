@@ -110,7 +110,10 @@ TEST_F(Errors, a_call_with_rows_that_are_not_aligned_goes_to_the_next_link) {
 // A launch that CUDA refuses: the stream is being captured, and the capture was spoiled before.
 TEST_F(Errors, a_refused_launch_is_a_sentence_with_the_call_and_the_problem) {
   const auto stream = static_cast<cudaStream_t>(stream_.get());
-  for (const char* line : {kForward, kSplit, kBackward, "forward f32 b1 h2 q33 k65 d64 causal"})
+  for (const char* line : {kForward, kSplit, kBackward, "forward f32 b1 h2 q33 k65 d64 causal",
+                           "forward bf16 b2 h4/2 q130 k130 d64 causal : dilated rates=1,2,3 segments=32,64,130",
+                           "forward bf16 b2 h8/2 q130 k130 d64 causal : nsa d=4 gate=sigmoid l=8 n=4 phi=mean s=8 w=20",
+                           "forward bf16 b2 h4/2 q130 k130 d64 causal : adaptive block=16 density=0.3 hidden=24"})
     for (const Backend* b : takers(case_of(line).problem, gpu_)) {
       SCOPED_TRACE(join(b->name, ": ", line));
       Placed on(line, 0);

@@ -248,6 +248,29 @@ TEST_F(GpuMemory, a_call_without_a_workspace_borrows_the_plans_bytes) {
   attune_plan_destroy(plan);
 }
 
+TEST_F(GpuMemory, a_call_that_finds_no_workspace_names_its_problem_and_the_next_one_is_served) {
+  Decode d;
+  const Written expected = d.expected(stream());
+  ASSERT_EQ(cuda::trim(0, 0).message, "");
+  {
+    std::vector<cuda::Memory> full;  // all that is left, down to less than the driver takes at once
+    size_t some = 0, all = 0;
+    ASSERT_EQ(cudaMemGetInfo(&some, &all), cudaSuccess);
+    while (some >= kMiB) {
+      cuda::Memory more;
+      if (more.allocate(0, some).ok()) full.push_back(std::move(more));
+      else some /= 2;
+    }
+    EXPECT_EQ(attune_call(&d.problem, &d.args, stream()), 1);
+    const std::string said = attune_last_error();
+    EXPECT_TRUE(said.starts_with(join("workspace: memory: ", d.workspace, " bytes could not be had: "))) << said;
+    EXPECT_TRUE(said.ends_with(join(", on cuda:0, in: ", Decode::kLine))) << said;
+  }
+  d.forget(stream());
+  EXPECT_EQ(attune_call(&d.problem, &d.args, stream()), 0) << attune_last_error();
+  EXPECT_EQ(d.out(stream()), expected);
+}
+
 TEST_F(GpuMemory, a_captured_call_takes_its_workspace_into_the_graph) {
   Decode d;
   const Written expected = d.expected(stream());

@@ -200,6 +200,24 @@ size_t between_bytes(const Problem& p) {
   return count.used;
 }
 
+// A part knows only its own problem, and a step none: what they say is told as a sentence of the whole.
+TEST(Compositions, an_error_of_a_part_names_the_whole) {
+  const Backend broken{.name = "broken", .supports = nullptr, .shape = nullptr,
+                       .run = [](const Plan&, const Args&, Workspace, Stream) { return Status::no("broken: fell"); }};
+  for (const auto& [who, line] :
+       {std::pair{"dilated", "forward f32 b1 h2 q20 k20 d16 causal : dilated rates=1,2 segments=10,20"},
+        {"nsa", "forward f32 b1 h2 q20 k20 d16 causal : nsa d=4 gate=none l=4 n=4 phi=mean s=4 w=8"},
+        {"adaptive", "forward f32 b1 h2 q20 k20 d16 causal : adaptive block=4 density=0.5 hidden=8"},
+        {"masked_dense", "forward f32 b1 h2 q20 k20 d16 causal blocks4x4x60"}}) {
+    const Case c = case_of(line);
+    const World world(c.problem, c.variation);
+    Plan plan;
+    ASSERT_EQ((Planner{.device = this_cpu(), .forced = who}).plan(c.problem, plan).message, "");
+    for (Plan& part : plan.parts) part.backend = &broken;
+    EXPECT_EQ(run_plan(plan, world.outputs(false).args).message, join(who, ": broken: fell, in: ", name(c.problem)));
+  }
+}
+
 // 5000 bytes a token are all that dilated attention may take at any length, inputs included.
 TEST(Dilated, memory_is_a_small_part_of_the_tensors) {
   for (const int tokens : {262144, 1048576})

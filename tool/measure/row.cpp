@@ -10,6 +10,7 @@
 #include "core/adaptive.h"
 #include "core/cost.h"
 #include "machine/cpu/kernels.h"
+#include "machine/cuda/nvtx.h"
 #include "plan/plan.h"
 #include "tool/measure/gpu_workload.h"
 #include "tool/measure/provenance.h"
@@ -37,6 +38,7 @@ struct BackendRun {
   }
   bool run() {
     std::byte* const place = workspace ? workspace->data() : gpu_workspace.data();
+    const cuda::Range range(workspace ? nullptr : &plan.problem);
     status = plan.backend->run(plan, sets[turn++ % sets.size()], Workspace{place}, stream);
     return status.ok();
   }
