@@ -463,6 +463,22 @@ Problem plainest(const Topic& t, Pass pass, DType dtype, KeySource keys) {
 
 namespace {
 
+// Every head dim that the fused kernels of a GPU take, in both passes and with one query: kernels are made for a few
+// widths and serve what is between them with the rest of a row left out.
+void add_head_dims(std::vector<Case>& all) {
+  for (int dim = 8; dim <= 256; dim += 8) {
+    const bool a_width = dim == 64 || dim == 96 || dim == 128 || dim == 192 || dim == 256;  // has cases above
+    for (const std::string_view line : {"forward ? b1 h2/1 q66 k134 d? causal", "backward ? b1 h2/1 q66 k134 d? causal",
+                                        "forward ? b2 h4/2 q1 k200 d? full"}) {
+      Case c;
+      std::string text(line);
+      text.replace(text.rfind('?'), 1, join(dim)).replace(text.find('?'), 1, dim % 16 ? "f16" : "bf16");
+      if (!parse(text, c).ok() || (a_width && c.problem.len_q > 1)) continue;
+      c.variation.seed = uint32_t(dim), all.push_back(c);
+    }
+  }
+}
+
 void add_lines(std::string_view word, std::span<const VariantLine> lines, std::vector<Case>& all) {
   uint32_t n = 0;
   for (const std::string& line : with_passes(word, lines)) {
@@ -498,6 +514,7 @@ std::vector<Case> cases(bool quick) {
       if (parse(line, c).ok()) c.quick = lines.data() != tile_lines().data(), all.push_back(c);
     }
   add_precisions(all);
+  add_head_dims(all);
   add_lines("dilated", dilated_lines(), all);
   add_lines("adaptive", adaptive_lines(), all);
   if (quick) std::erase_if(all, [](const Case& c) { return !c.quick; });

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <set>
 #include <vector>
 
 #include "tests/asked_case.h"
@@ -277,6 +278,17 @@ TEST(cases, every_name_reads_back_and_no_two_are_the_same) {
   std::sort(names.begin(), names.end());
   const auto twice = std::adjacent_find(names.begin(), names.end());
   EXPECT_TRUE(twice == names.end()) << *twice;
+}
+
+TEST(cases, have_every_head_dim_of_fused_kernels_in_both_passes_and_with_one_query) {
+  std::set<int> seen[3];
+  for (const Case& c : cases()) {
+    const Problem& p = c.problem;
+    if (p.variant.text[0] || p.dtype.kv == DType::f32 || p.dim_qk != p.dim_v) continue;
+    seen[p.pass == Pass::backward ? 1 : p.len_q == 1 ? 2 : 0].insert(p.dim_qk);
+  }
+  for (int dim = 8; dim <= 256; dim += 8)
+    for (const std::set<int>& of : seen) EXPECT_TRUE(of.contains(dim)) << dim << " of " << &of - seen;
 }
 
 TEST(cases, mistakes_are_named) {
