@@ -115,12 +115,20 @@ gpu_capability() {
   { nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2> /dev/null || true; } | head -1 | tr -cd 0-9
 }
 
-# nvcc of this machine, else the one that install_nvcc put into FOLDER.
+# good_nvcc NVCC CAPABILITY FOLDER: whether it compiles C++20 for that GPU, with a host compiler that it takes. Ubuntu
+# 22.04's own, 11.5, does not.
+good_nvcc() {
+  printf '#include <concepts>\n__global__ void nothing() {}\n' > "$3/nvcc_trial.cu"
+  "$1" -std=c++20 -arch="sm_$2" -c "$3/nvcc_trial.cu" -o "$3/nvcc_trial.o" > "$3/nvcc_trial.log" 2>&1
+}
+
+# find_nvcc FOLDER [CAPABILITY]: nvcc of this machine, else the one that install_nvcc put into FOLDER; with a
+# capability, the first that is good for it.
 find_nvcc() {
   local name
   for name in "${CUDACXX:-}" "$(command -v nvcc)" "${CUDA_HOME:-}/bin/nvcc" /usr/local/cuda/bin/nvcc \
     "$1"/cuda/lib/python3*/site-packages/nvidia/cu13/bin/nvcc; do
-    if [ -x "$name" ]; then realpath -s "$name" && return; fi
+    [ -x "$name" ] && { [ -z "${2:-}" ] || good_nvcc "$name" "$2" "$1"; } && realpath -s "$name" && return
   done
   return 1
 }
@@ -148,9 +156,12 @@ choose_cuda() {
     cuda_says="no NVIDIA GPU is here"
   elif [ "$capability" -lt 75 ]; then
     cuda_says="the GPU is of compute capability $capability, and the kernels need 75 (Turing) or later"
-  elif nvcc=$(find_nvcc "$folder") || { install_nvcc "$folder" && nvcc=$(find_nvcc "$folder"); }; then
+  elif nvcc=$(find_nvcc "$folder" "$capability") ||
+    { install_nvcc "$folder" && nvcc=$(find_nvcc "$folder" "$capability"); }; then
     cuda_options=(-DATTUNE_CUDA=ON -DATTUNE_CUDA_ARCHS="$capability" -DATTUNE_CUDA_PTX=OFF
       -DCMAKE_CUDA_COMPILER="$nvcc")
+  elif nvcc=$(find_nvcc "$folder"); then
+    cuda_says="an NVIDIA GPU is here, and $nvcc does not compile C++20 for sm_$capability ($folder/nvcc_trial.log)"
   else
     cuda_says="an NVIDIA GPU is here and nvcc is not"
   fi

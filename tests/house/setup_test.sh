@@ -42,5 +42,45 @@ done
 expect "an old driver" "$(CUDA=12.8 HAS=9.0 PATH=$place/bin:$PATH install_nvcc "$place/none")" \
   "nvcc is on PyPI from CUDA 13 on; the driver is for 12"
 [ ! -e "$place/none/cuda" ] || expect "an old driver leaves" "something" "nothing"
+# nvcc does not do, or is not there: the packages of PyPI where the driver is new enough, else the CPU, and why. The
+# Python is made up too: what it installs is an nvcc that is good.
+good_nvcc "$place/bin/nvcc" 90 "$place" || expect "an nvcc" "is not good" "good"
+printf '#!/bin/sh\nexit 1\n' > "$place/bin/nvcc"
+good_nvcc "$place/bin/nvcc" 90 "$place" && expect "an nvcc that fails" "is good" "not good"
+expect "an old nvcc" "$(good_nvcc() { false; }; on 9.0 12.8 > /dev/null; echo "$cuda_says")" \
+  "an NVIDIA GPU is here, and $place/bin/nvcc does not compile C++20 for sm_90 ($place/nvcc_trial.log)"
+cat > "$place/bin/python3" << 'END'
+#!/bin/sh
+[ "$1 $2" = "-m venv" ] || exit 0
+mkdir -p "$3/bin"
+printf '#!/bin/sh\necho "$*" > "%s/asked"\nmkdir -p "%s"\nprintf "#!/bin/sh\n" > "%s/nvcc"\nchmod +x "%s/nvcc"\n' \
+  "$3" "$3/lib/python3.11/site-packages/nvidia/cu13/bin" "$3/lib/python3.11/site-packages/nvidia/cu13/bin" \
+  "$3/lib/python3.11/site-packages/nvidia/cu13/bin" > "$3/bin/pip"
+chmod +x "$3/bin/pip"
+END
+chmod +x "$place/bin/python3"
+mkdir "$place/fresh"
+# here CAPABILITY DRIVER: as `on`, for a folder of its own and without the nvcc of the machine that runs this test.
+here() {
+  good_nvcc() { case $1 in "$place"/fresh/*) true ;; *) false ;; esac; }
+  export HAS=$1 CUDA=$2
+  CUDACXX= CUDA_HOME=$place/none PATH=$place/bin:$PATH choose_cuda "$place/fresh" > "$place/said"
+}
+here 8.9 13.0
+expect "nvcc from PyPI" "$cuda_says" ""
+expect "nvcc from PyPI is used" "${cuda_options[*]}" "-DATTUNE_CUDA=ON -DATTUNE_CUDA_ARCHS=89 -DATTUNE_CUDA_PTX=OFF \
+-DCMAKE_CUDA_COMPILER=$place/fresh/cuda/lib/python3.11/site-packages/nvidia/cu13/bin/nvcc"
+expect "what comes from PyPI" "$(cat "$place/fresh/cuda/asked")" "-q install nvidia-cuda-nvcc==13.0.* \
+nvidia-cuda-runtime==13.0.* nvidia-cuda-crt==13.0.* nvidia-cuda-cccl==13.0.* nvidia-nvvm==13.0.* nvidia-nvtx"
+expect "PyPI is said" "$(cat "$place/said")" "installing nvcc 13.0 from PyPI into $place/fresh/cuda"
+rm -r "$place/fresh/cuda"
+printf '#!/bin/sh\n[ "$1 $2" != "-m venv" ]\n' > "$place/bin/python3"
+here 8.9 13.0
+expect "PyPI out of reach" "$(tail -1 "$place/said")" "could not install nvcc from PyPI"
+expect "PyPI out of reach builds" "${cuda_options[*]}" "-DATTUNE_CUDA=OFF"
+case $cuda_says in
+  "an NVIDIA GPU is here"*) ;;
+  *) expect "PyPI out of reach says" "$cuda_says" "an NVIDIA GPU is here ..." ;;
+esac
 echo "$failures failures"
 [ $failures = 0 ]
