@@ -61,14 +61,21 @@ def title(record):
     return record["problem"] + (" | " + record["pattern"] if record["pattern"] else "") + state
 
 
+# "At least" allows the run's own A/A spread: a figure that is met only by it says so.
+def at_least(record, value, least):
+    spread = record["aa_spread"]
+    only = ", below it and within the A/A spread of %.1f %%" % (100 * spread) if least - spread <= value < least else ""
+    return Figure(title(record) + only, value, value >= least - spread, "x")
+
+
 # A rule makes figures of records. Where nothing can be said it makes none, and the bar is missed.
-def against(subject, least, *peers):  # the fastest peer's time by ours; "at least" allows the run's own A/A spread
+def against(subject, least, *peers):  # the fastest peer's time by ours
     def judge(records):
         for row in rows(records).values():
             theirs = [row[p]["median_ns"] for p in peers if p in row]
             if subject in row and theirs:
                 value = min(theirs) / row[subject]["median_ns"]
-                yield Figure(title(row[subject]), value, value >= least - row[subject]["aa_spread"], "x")
+                yield at_least(row[subject], value, least)
     return judge
 
 
@@ -88,7 +95,7 @@ def against_best(subject, least, mean):  # of cuDNN and FlashAttention-3
             fa3 = row["fa3"]["median_ns"] if "fa3" in row else cudnn / fa3_ratio(row[subject]["problem"])
             value = min(cudnn, fa3) / row[subject]["median_ns"]
             values.setdefault((rest, heat), []).append(value)
-            yield Figure(title(row[subject]), value, value >= least - row[subject]["aa_spread"], "x")
+            yield at_least(row[subject], value, least)
         for (rest, heat), some in values.items():
             value = math.exp(sum(map(math.log, some)) / len(some))
             state = "rested" if rest else "hot" if heat else "one after the other"

@@ -50,6 +50,7 @@ const std::regex kSource(R"(\.(h|hpp|c|cpp|cu|cuh|def))");
 // GPU has vouched for, whose bytes it names: they are wrapped with their next change.
 const Words kLongLines = {"src/machine/sm"};
 const std::regex kKernel(R"(\.(sm\d+|cuda)\.|\.cu$)");
+const std::regex kAssembler(R"(\b(asm|__asm__)\b)");
 const std::regex kCuda(R"(^(cuda|cublas|cudnn|cute/|cutlass/|cooperative_groups|nccl|nvml|mma\.h))");
 
 std::vector<std::string> lines_of(const fs::path& file) {
@@ -96,6 +97,7 @@ std::string wrong_looks(const std::string& file, const std::vector<std::string>&
   if (lines.size() > kMostLines) wrong += file + ": " + std::to_string(lines.size()) + " lines, over 600\n";
   const bool header = file.ends_with(".h") || file.ends_with(".hpp");
   const bool c_header = file.starts_with("include/");  // C has include guards
+  const bool ptx = std::regex_search(file, kKernel) && file.starts_with("src/") && !file.starts_with("src/machine/");
   if (header && !c_header && std::find(lines.begin(), lines.end(), "#pragma once") == lines.end())
     wrong += file + ": no #pragma once\n";
   for (size_t n = 0; n < lines.size(); ++n) {
@@ -105,6 +107,7 @@ std::string wrong_looks(const std::string& file, const std::vector<std::string>&
     if (lines[n].find('\t') != std::string::npos) wrong += at + "a tab\n";
     if (lines[n].ends_with(' ') || lines[n].ends_with('\r')) wrong += at + "space at the end\n";
     if (lines[n].find("TO" "DO") != std::string::npos) wrong += at + "unfinished: do it, or make an issue\n";
+    if (ptx && std::regex_search(lines[n], kAssembler)) wrong += at + "instructions of a GPU belong in src/machine/\n";
     if (header && lines[n].starts_with("using namespace")) wrong += at + "using namespace in a header\n";
   }
   return wrong;
@@ -162,6 +165,10 @@ TEST(Layering, the_rules_can_fail) {
   EXPECT_EQ(wrong_looks("src/core/a.cpp", {wider}), "src/core/a.cpp:1: 121 columns, over 120\n");
   for (const char* file : {"src/machine/sm80/a.h", "src/attention/a.sm90.h", "src/attention/a.cuda.cpp", "src/a.cu"})
     EXPECT_EQ(wrong_looks(file, {"#pragma once", wider}), "") << file;
+  for (const char* file : {"src/attention/a.sm80.cu", "src/attention/a.sm90.kernels.h", "src/attention/a.cuda.cu"})
+    EXPECT_EQ(wrong_looks(file, {"#pragma once", "  asm volatile(\"mov;\");"}),
+              std::string(file) + ":2: instructions of a GPU belong in src/machine/\n");
+  EXPECT_EQ(wrong_looks("src/machine/sm80/a.h", {"#pragma once", "  asm volatile(\"mov;\");"}), "");
   EXPECT_EQ(wrong_looks("src/core/a.cpp", std::vector<std::string>(601)), "src/core/a.cpp: 601 lines, over 600\n");
 }
 

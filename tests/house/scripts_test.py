@@ -145,6 +145,10 @@ class Bars(unittest.TestCase):
         self.assertEqual(self.figures(rule, self.record("ours", 1003), self.record("a", 1000), self.record("b", 2000)),
                          [(0.997, True)])
         self.assertEqual(self.figures(rule, self.record("ours", 1010), self.record("a", 1000)), [(0.99, False)])
+        only = ", below it and within the A/A spread of 0.5 %"
+        for ns, said in ((1000, False), (1003, True), (1010, False)):
+            figure = next(rule([self.record("ours", ns), self.record("a", 1000)]))
+            self.assertEqual(figure.what.endswith(only), said, ns)
 
     def test_nothing_timed_is_nothing_met(self):
         rule = bars.against("ours", 1, "a")

@@ -54,6 +54,27 @@ TEST_F(CudaChain, nobody_runs_on_a_cpu_or_on_a_gpu_before_turing) {
     }
 }
 
+// GPUs after Hopper: the kernels for Ampere serve them, and those with Hopper's own instructions refuse.
+TEST_F(CudaChain, later_gpus_take_what_ampere_takes) {
+  for (const int arch : {100, 103, 120}) {
+    Device later = known("h200");
+    later.arch = arch, later.name = "a later GPU";
+    for (const char* line : {"forward bf16 b8 h16 q2048 k2048 d128 causal", "forward f16 b1 h8/1 q1 k4096 d256 full",
+                             "backward bf16 b8 h16 q2048 k2048 d128 causal", "backward f16 b2 h8 q512 k512 d256 full",
+                             "forward f32 b2 h8 q512 k512 d256 full precision=tf32"}) {
+      Plan plan;
+      EXPECT_EQ((Planner{.device = later}).plan(problem(line), plan).message, "") << arch;
+      EXPECT_TRUE(plan.backend->name.starts_with("sm80_")) << plan.backend->name << ": " << line;
+    }
+    for (const char* who : {"sm90_forward", "sm90_backward"}) {
+      const Backend* b = find_backend(who);
+      if (!b) continue;  // not built for Hopper
+      EXPECT_EQ(b->supports(problem("forward bf16 b8 h16 q2048 k2048 d128 causal"), later).message,
+                join(who, ": needs a GPU of arch 90, a later GPU is ", arch));
+    }
+  }
+}
+
 // From Ampere on the chain has a link for everything but what no kernel knows; on Turing for what is dense, but bf16.
 TEST_F(CudaChain, somebody_takes_every_case) {
   for (const char* word : kGpus) {
