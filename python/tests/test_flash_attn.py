@@ -113,6 +113,17 @@ class FlashAttn(unittest.TestCase):
             self.near(k[-1], new_k[b, 0], 0)
             self.near(out[b], dense(q[b], k, v, slopes=slopes[b])[0])
 
+    def test_lengths_over_the_pages_of_a_table_are_refused(self):
+        for device in DEVICES:
+            q, pool, new = (draw(*s, device=device) for s in ((1, 1, 2, 16), (3, 4, 2, 16), (1, 1, 2, 16)))
+            table = torch.zeros(1, 2, dtype=torch.int32, device=device)
+            for used, k in ((9, None), (8, new)):
+                for lengths in (used, torch.tensor([used], dtype=torch.int32, device=device)):
+                    with self.assertRaisesRegex(RuntimeError, "9 keys, .* over the 8 that the pages of block_table"):
+                        fa.flash_attn_with_kvcache(q, pool, pool, k, k, cache_seqlens=lengths, block_table=table)
+            out = fa.flash_attn_with_kvcache(q, pool, pool, cache_seqlens=8, block_table=table)
+            self.near(out[0], dense(q[0], *(pool[:1].repeat(2, 1, 1, 1).flatten(0, 1),) * 2)[0])
+
     def test_packed_qkv_and_kv_are_the_same_call(self):
         qkv = draw(2, 6, 3, 2, 16, grad=True)
         wanted = fa.flash_attn_func(*qkv.unbind(2), causal=True)

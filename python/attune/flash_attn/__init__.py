@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ._cache import with_cache
+from ._cache import check_pages, with_cache
 from ._common import attention, probabilities
 
 __all__ = ["flash_attn_func", "flash_attn_kvpacked_func", "flash_attn_qkvpacked_func", "flash_attn_varlen_func",
@@ -111,7 +111,10 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tens
                             rotary_interleaved: bool = True, alibi_slopes: Tensor | None = None, num_splits: int = 0,
                             return_softmax_lse: bool = False) -> Any:
     """Attention to a cache, whose new keys k and v, where given, are first written behind its cache_seqlens; with
-    rotary tables q and k are turned before. num_splits is the planner's here."""
+    rotary tables q and k are turned before. num_splits is the planner's here. With block_table the lengths are looked
+    at, as flash_attn does it: a call on a GPU waits for them."""
+    if block_table is not None:
+        check_pages(block_table, k_cache, cache_seqlens, k)
     out, lse = with_cache(q, k_cache, v_cache, k, v, rotary_cos=rotary_cos, rotary_sin=rotary_sin,
                           cache_seqlens=cache_seqlens, causal=causal, window_size=window_size,
                           rotary_interleaved=rotary_interleaved, softmax_scale=softmax_scale, softcap=softcap,

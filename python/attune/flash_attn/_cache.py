@@ -43,6 +43,21 @@ def _write(cache: Tensor, new: Tensor, sequence: Tensor, row: Tensor, page_table
         cache[sequence if cache_index is None else cache_index.long()[sequence], row] = new.to(cache.dtype)
 
 
+def check_pages(block_table: Tensor, k_cache: Tensor, cache_seqlens: int | Tensor | None, k: Tensor | None) -> None:
+    """Refuses lengths that are over what the table's pages hold, as flash_attn 2 does: lengths on a GPU are waited for,
+    but in a capture or a compiled program, where nobody can look and kernels clamp."""
+    if cache_seqlens is None or torch.compiler.is_compiling() or type(block_table) is not Tensor:
+        return
+    if isinstance(cache_seqlens, Tensor):
+        if not cache_seqlens.numel() or (cache_seqlens.is_cuda and torch.cuda.is_current_stream_capturing()):
+            return
+        cache_seqlens = int(cache_seqlens.max())
+    keys, room = cache_seqlens + (0 if k is None else k.shape[1]), block_table.shape[-1] * k_cache.shape[1]
+    if keys > room:
+        raise Error(f"attune: a sequence has {keys} keys, new ones included, over the {room} that the pages of "
+                    f"block_table hold")
+
+
 @torch.no_grad()
 def with_cache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tensor | None, v: Tensor | None, *,
                rotary_cos: Tensor | None, rotary_sin: Tensor | None, cache_seqlens: int | Tensor | None,

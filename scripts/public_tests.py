@@ -1,0 +1,225 @@
+#!/usr/bin/env python3
+"""Runs other people's tests of the interfaces that attune has, against attune: those of flash_attn 2, of
+FlashAttention-3, and of PyTorch's scaled_dot_product_attention. Their sources are the caller's.
+
+    scripts/public_tests.py flash_attn PATH_OF_FLASH_ATTENTION --seconds 60
+    scripts/public_tests.py fa3 PATH_OF_FLASH_ATTENTION --seconds 60 --seed 2
+    scripts/public_tests.py sdpa PATH_OF_PYTORCH            # its test/test_transformers.py, what of it calls SDPA
+    scripts/public_tests.py samples                         # of SDPA, out of the PyTorch that is installed
+
+The first two have tens of thousands of parameters a test: every test is run with parameters drawn at random until the
+time is over, or with --whole with all of them. On a machine without a GPU "cuda" in their text is read as "cpu", and
+what calls Triton fails there. --only and --skip choose tests by a regular expression."""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import itertools
+import os
+import pathlib
+import random
+import re
+import sys
+import time
+import traceback
+import types
+import unittest
+from typing import Any, Callable, Iterator
+
+import torch
+
+import attune.flash_attn
+import attune.flash_attn.flash_attn_interface
+import attune.flash_attn_interface
+import attune.torch
+
+# These ask about insides that are flash_attn's own: its C++ functions and the schemas of its operators.
+INSIDES = "generator_arg|paged_kv_num_splits|bw_compat"
+
+
+def stand_in(checkout: pathlib.Path) -> None:
+    """`import flash_attn` is attune from here on; what it has beside attention comes from the checkout."""
+    package, interface = attune.flash_attn, attune.flash_attn.flash_attn_interface
+    package.__path__.append(str(checkout / "flash_attn"))
+    interface.USE_TRITON_ROCM = False  # type: ignore[attr-defined]
+    sys.modules.update({"flash_attn": package, "flash_attn.flash_attn_interface": interface,
+                        "flash_attn_interface": attune.flash_attn_interface})
+    for name in ("flash_attn_3", "flash_attn_3._C"):
+        sys.modules[name] = types.ModuleType(name)
+
+
+def load(path: pathlib.Path) -> types.ModuleType:
+    source = path.read_text()
+    if not torch.cuda.is_available():
+        source = source.replace('"cuda"', '"cpu"')
+        torch.cuda.get_device_capability = lambda *_: (9, 0)  # type: ignore[assignment]
+    sys.path.insert(0, str(path.parent))
+    module = types.ModuleType("public_" + path.stem)
+    module.__file__ = str(path)
+    sys.modules[module.__name__] = module
+    exec(compile(source, str(path), "exec"), module.__dict__)
+    return module
+
+
+def parameters(test: Callable[..., None], draw: random.Random | None) -> Iterator[dict[str, Any]]:
+    """One set of them at random, or all."""
+    names: list[list[str]] = []
+    values: list[list[Any]] = []
+    for mark in getattr(test, "pytestmark", []):
+        if mark.name == "parametrize":
+            given = mark.args[0]
+            names.append([n.strip() for n in given.split(",")] if isinstance(given, str) else list(given))
+            values.append([getattr(v, "values", v) for v in mark.args[1]])
+    for chosen in [[draw.choice(v) for v in values]] if draw else itertools.product(*values):
+        named: dict[str, Any] = {}
+        for several, value in zip(names, chosen):
+            named.update(zip(several, value if len(several) > 1 else [value]))
+        yield named
+
+
+class Results:
+    def __init__(self) -> None:
+        self.counts: collections.Counter[tuple[str, str]] = collections.Counter()
+        self.why: collections.Counter[str] = collections.Counter()
+
+    def run(self, test: Callable[..., None], named: dict[str, Any]) -> None:
+        try:
+            with open(os.devnull, "w") as nowhere:
+                out, sys.stdout = sys.stdout, nowhere
+                try:
+                    test(**named)
+                finally:
+                    sys.stdout = out
+            self.counts[test.__name__, "passed"] += 1
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # pytest's Skipped is none of Exception
+            skipped = type(error).__name__ == "Skipped"
+            self.counts[test.__name__, "skipped" if skipped else "failed"] += 1
+            if not skipped:
+                at = traceback.extract_tb(error.__traceback__)[-1]
+                where = f"{os.path.basename(at.filename)}:{at.lineno}"
+                given = {name: re.sub(r"\s+", " ", str(value))[:80] for name, value in named.items()}
+                self.why[f"{test.__name__}: {type(error).__name__}: {str(error)[:200]!r} at {where}, {given}"] += 1
+
+    def print(self) -> int:
+        for (name, result), count in sorted(self.counts.items()):
+            print(f"{count:6} {result:8} {name}")
+        for sentence, count in self.why.most_common(12):
+            print(f"{count:6} times {sentence[:600]}")
+        total = {r: sum(count for (_, result), count in self.counts.items() if result == r)
+                 for r in ("passed", "failed", "skipped")}
+        print(", ".join(f"{count} {result}" for result, count in total.items()))
+        return 0 if total["passed"] and not total["failed"] else 1
+
+
+def run_file(path: pathlib.Path, options: argparse.Namespace) -> int:
+    tests = [t for name, t in vars(load(path)).items() if name.startswith("test_") and re.search(options.only, name)
+             and not re.search(options.skip, name)]
+    if not tests:
+        print(f"{path} has no test that is asked for")
+        return 1
+    results, draw, end = Results(), random.Random(options.seed), time.monotonic() + options.seconds
+    torch.manual_seed(options.seed)
+    if options.whole:
+        for test in tests:
+            for named in parameters(test, None):
+                results.run(test, named)
+    while not options.whole and time.monotonic() < end:
+        for test in tests:
+            for named in parameters(test, draw):
+                results.run(test, named)
+            if time.monotonic() > end:
+                break
+    return results.print()
+
+
+def run_samples(options: argparse.Namespace) -> int:
+    """PyTorch's own samples of scaled_dot_product_attention, the answer and gradients: at most twice as far from f64 as
+    PyTorch's, or eight last bits of the greatest number that goes in or comes out (out is rounded before a backward
+    reads it), and f32's last bit for every unit of the greatest score, which is an exponent."""
+    sys.modules.setdefault("expecttest", types.ModuleType("expecttest"))
+    if not hasattr(sys.modules["expecttest"], "TestCase"):
+        sys.modules["expecttest"].TestCase = unittest.TestCase  # type: ignore[attr-defined]
+    from torch.testing._internal.common_methods_invocations import op_db
+    theirs, results = torch.nn.functional.scaled_dot_product_attention, Results()
+    op = next(o for o in op_db if o.name == "nn.functional.scaled_dot_product_attention")
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+
+    def answer(function: Callable[..., Any], sample: Any, dtype: torch.dtype) -> list[Any]:
+        def cast(t: Any) -> Any:
+            return t.detach().to(dtype) if isinstance(t, torch.Tensor) and t.is_floating_point() else t
+
+        torch.manual_seed(options.seed)
+        tensors = [cast(t).clone().requires_grad_() for t in (sample.input, *sample.args[:2])]
+        out = function(*tensors, *map(cast, sample.args[2:]), **{name: cast(t) for name, t in sample.kwargs.items()})
+        return [out, *torch.autograd.grad(out.sum(), tensors)]
+
+    def compared(sample: Any) -> None:
+        dtype = sample.input.dtype
+        got = answer(attune.torch.scaled_dot_product_attention, sample, dtype)
+        if sample.kwargs.get("dropout_p"):  # what is dropped is each one's own choice
+            return
+        given = (sample.input, *sample.args[:2])
+        most = max([t.abs().max().item() for t in given if t.numel()], default=0.0)
+        score = most * most * sample.input.shape[-1] ** 0.5
+        for ours, other, exact in zip(got, answer(theirs, sample, dtype), answer(theirs, sample, torch.float64)):
+            assert ours.shape == other.shape and ours.dtype == other.dtype, (ours.shape, ours.dtype)
+            far, wanted = ((t.double() - exact).abs().max().item() if t.numel() else 0.0 for t in (ours, other))
+            size = max([most, *exact.abs().flatten().tolist()])
+            limit = (8 * torch.finfo(dtype).eps + torch.finfo(torch.float32).eps * score) * size
+            assert far <= max(2 * wanted, limit), (far, wanted, limit)
+
+    for dtype in (torch.float32, torch.bfloat16, torch.float16, torch.float64):
+        compared.__name__ = f"samples_{dtype}"
+        for sample in op.sample_inputs(device, dtype, requires_grad=True):
+            results.run(compared, {"sample": sample})
+    counted = attune.torch.counters
+    print(f"attune ran {counted.attune}, PyTorch {counted.torch}: {dict(counted.why)}")
+    return results.print()
+
+
+def run_sdpa(path: pathlib.Path, options: argparse.Namespace) -> int:
+    with attune.torch.installed("always") as counters:
+        sys.path.insert(0, str(path.parent))
+        found = unittest.defaultTestLoader.discover(str(path.parent), path.name)
+        chosen = unittest.TestSuite(t for t in each(found) if re.search(options.only, t.id()) and
+                                    not re.search(options.skip, t.id()))
+        ran = unittest.TextTestRunner(verbosity=0).run(chosen)
+        print(f"attune ran {counters.attune}, PyTorch {counters.torch}: {dict(counters.why)}")
+    return 0 if ran.testsRun and ran.wasSuccessful() else 1
+
+
+def each(suite: unittest.TestSuite) -> Iterator[unittest.TestCase]:
+    for test in suite:
+        if isinstance(test, unittest.TestSuite):
+            yield from each(test)
+        else:
+            yield test
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("suite", choices=("flash_attn", "fa3", "sdpa", "samples"))
+    parser.add_argument("checkout", nargs="?", type=pathlib.Path)
+    parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--whole", action="store_true", help="every parameter; hours")
+    parser.add_argument("--only", default="", help="tests whose names have this")
+    parser.add_argument("--skip", default=INSIDES, help=f"tests whose names have this (default {INSIDES})")
+    options = parser.parse_args()
+    if options.suite == "samples":
+        return run_samples(options)
+    file = {"flash_attn": "tests/test_flash_attn.py", "fa3": "hopper/test_flash_attn.py",
+            "sdpa": "test/test_transformers.py"}[options.suite]
+    if not options.checkout or not (options.checkout / file).is_file():
+        parser.error(f"{options.suite} needs a checkout that has {file}")
+    if options.suite == "sdpa":
+        return run_sdpa(options.checkout / file, options)
+    stand_in(options.checkout)
+    return run_file(options.checkout / file, options)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
