@@ -226,6 +226,19 @@ TEST(Row, is_a_checked_record_with_every_sample) {
   EXPECT_TRUE(r.verdict.empty());
 }
 
+TEST(Row, measures_what_a_call_takes_beside_its_tensors) {
+  Bench b = small();
+  b.backends = {"cpu_standard"};
+  const auto records = measure_row(problem("forward f32 b1 h4 q1024 k1024 d64 full"), b);
+  ASSERT_EQ(records.size(), 1u);
+  ASSERT_EQ(records[0].status, "ok") << records[0].message;
+  if (records[0].taken_bytes < 0) GTEST_SKIP() << "this system does not say what is resident";
+  const double said = double(records[0].workspace_bytes);  // of unfused attention: whole rows of scores
+  EXPECT_GT(said, 4e6);
+  EXPECT_GT(records[0].taken_bytes, 0.5 * said);
+  EXPECT_LT(records[0].taken_bytes, 10 * said);  // a sanitizer has bytes of its own beside each
+}
+
 TEST(Row, compares_subjects_with_the_first) {
   Bench b = small();
   b.backends = {"reference", "reference"};

@@ -122,6 +122,8 @@ Status PeerRun::fetch() {
   return Status::good();
 }
 
+double PeerRun::taken_bytes() { return peer_.memory ? double(peer_.memory(handles_[0])) : -1; }
+
 Subject PeerRun::subject() {
   return {.name = peer_.name,
           .context = this,

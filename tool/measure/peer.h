@@ -17,6 +17,8 @@ struct attune_peer {
   int32_t (*fetch)(int64_t handle);                 // copies the last results into the tensors named "results"
   void (*teardown)(int64_t handle);
   void (*message)(char* text, int64_t room);        // the last reason, or after a setup what is to be known of it
+  // Runs once more: bytes it takes beside inputs and results at the highest; below 0: not known.
+  int64_t (*memory)(int64_t handle) = nullptr;
 };
 __attribute__((visibility("default"))) void attune_peer_register(const attune_peer*);
 }
@@ -50,6 +52,7 @@ class PeerRun {
   const std::string& note() const { return note_; }  // "heads of keys expanded beforehand"
   Status run_once();                                 // of the first set
   Status fetch();                                    // its last results
+  double taken_bytes();                              // below 0: it does not say
   Subject subject();
 
  private:

@@ -63,6 +63,7 @@ struct Record {
   uint64_t workspace_bytes = 0;
   double tensor_bytes = 0;   // of inputs and outputs
   double scores_bytes = 0;   // of the matrix of scores, which only unfused attention stores
+  double taken_bytes = -1;   // measured: what a first call took beside inputs and outputs; below 0: nobody says
   std::vector<std::string> kernels{};  // that a call launches, in order; of a CPU the instruction set of its loops
   std::string why{};         // how the backend was chosen
 

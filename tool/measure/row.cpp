@@ -13,6 +13,7 @@
 #include "machine/cuda/nvtx.h"
 #include "plan/plan.h"
 #include "tool/measure/gpu_workload.h"
+#include "tool/measure/peak.h"
 #include "tool/measure/provenance.h"
 #include "tool/measure/spot.h"
 #include "verify/diagnose.h"
@@ -279,6 +280,8 @@ struct RowRun {
       return fetch();
     };
     if (const Status s = once(); !s.ok()) return end(r, "failed", s.message);
+    r.taken_bytes = run.taken_bytes();
+    if (on_gpu()) r.kernels = bench.timer->kernels(run.subject());
     take(r, run.subject(), {once, judged}, fetch);
     if (!record_of.empty() && record_of.back() == size_t(&r - records.data())) ++peers;
   }
@@ -296,6 +299,7 @@ struct RowRun {
     if (!on_gpu())
       if (const CpuKernels* k = best_kernels(problem.dtype.kv, bench.device.features)) r.kernels = {k->isa};
     r.workspace_bytes = plan.workspace_bytes;
+    const PeakMemory taken(on_gpu() ? bench.device.index : -1);
     try {
       ours.push_back(std::make_unique<BackendRun>(std::move(plan), sets(), stream()));
     } catch (const std::bad_alloc&) {
@@ -316,6 +320,7 @@ struct RowRun {
       return fetch();
     };
     if (const Status s = once(); !s.ok()) return end(r, "failed", s.message);
+    r.taken_bytes = taken.bytes();
     if (on_gpu()) r.kernels = bench.timer->kernels(run.subject()), run.turn = 0;
     take(r, run.subject(), {once, work->args}, fetch);
   }

@@ -13,8 +13,9 @@ class Peer(ctypes.Structure):
     Run = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_int64)
     Teardown = ctypes.CFUNCTYPE(None, ctypes.c_int64)
     Message = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)
+    Memory = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)
     _fields_ = [("name", ctypes.c_char_p), ("version", ctypes.c_char_p), ("setup", Setup), ("run", Run),
-                ("fetch", Run), ("teardown", Teardown), ("message", Message)]
+                ("fetch", Run), ("teardown", Teardown), ("message", Message), ("memory", Memory)]
 
 
 # A peer that is not here is registered too: its setup says why, and that is a row of the result.
@@ -48,6 +49,9 @@ def register(tool, name, way, version, missing):
         runs[handle].fetch()
         return 0
 
+    def memory(handle):
+        return runs[handle].taken_bytes()
+
     def teardown(handle):
         runs.pop(handle, None)
 
@@ -56,7 +60,8 @@ def register(tool, name, way, version, missing):
         ctypes.memmove(text, data, len(data))
 
     peer = Peer(name.encode(), version.encode(), Peer.Setup(guarded(setup, 0)), Peer.Run(guarded(run, 1)),
-                Peer.Run(guarded(fetch, 1)), Peer.Teardown(teardown), Peer.Message(message))
+                Peer.Run(guarded(fetch, 1)), Peer.Teardown(teardown), Peer.Message(message),
+                Peer.Memory(guarded(memory, -1)))
     tool.attune_peer_register(ctypes.byref(peer))
     return peer
 

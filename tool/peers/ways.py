@@ -79,6 +79,20 @@ class Prepared:
         self.outputs = None  # first, so that torch's allocator hands the same memory out again and asks nobody for more
         self.outputs = self.call()
 
+    # What a call takes beside its inputs and results, as torch's allocator counts it; -1 where it does not count: on a
+    # CPU, and of a captured graph, whose memory was set aside when it was made.
+    def taken_bytes(self):
+        if self.problem.gpu < 0 or getattr(self.call, "captured", False):
+            return -1
+        self.outputs = None
+        torch.cuda.synchronize(self.problem.gpu)
+        torch.cuda.reset_peak_memory_stats(self.problem.gpu)
+        before = torch.cuda.memory_allocated(self.problem.gpu)
+        self.run()
+        torch.cuda.synchronize(self.problem.gpu)
+        results = sum(x.numel() * x.element_size() for x in self.outputs)
+        return max(0, torch.cuda.max_memory_allocated(self.problem.gpu) - before - results)
+
     def fetch(self):
         names = ("out",) if self.problem.forward else ("dq", "dk", "dv")
         for name, value in zip(names, self.outputs):
@@ -107,6 +121,7 @@ def captured_backward(problem, forward):
     def replay():
         graph.replay()
         return grads
+    replay.captured = True
     return replay
 
 
