@@ -2,9 +2,9 @@
 
     from attune.flash_attn_interface import flash_attn_func      # was: from flash_attn_interface import ...
 
-What attune has no counterpart of (qv with a cache) is refused. num_splits, pack_gqa,
-sm_margin and scheduler_metadata say how a kernel should run, not what it computes: the planner decides here.
-attention_chunk is served by a mask of as many numbers as there are pairs."""
+num_splits, pack_gqa, sm_margin and scheduler_metadata say how a kernel should run, not what it computes: the planner
+decides here. attention_chunk is served by a mask of as many numbers as there are pairs, and qv with a cache by a copy
+of it."""
 
 from __future__ import annotations
 
@@ -108,13 +108,12 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tens
                             return_softmax_lse: bool = False) -> Any:
     """Attention to a cache, whose new keys k and v, where given, are first written behind its cache_seqlens; with
     rotary tables q and k are turned before. With cu_seqlens_q queries are packed, and max_seqlen_q bounds them."""
-    _refuse(qv=qv)
     out, lse = with_cache(q, k_cache, v_cache, k, v, rotary_cos=rotary_cos, rotary_sin=rotary_sin,
                           cache_seqlens=cache_seqlens, causal=causal, window_size=window_size,
                           rotary_interleaved=rotary_interleaved, softmax_scale=softmax_scale, softcap=softcap,
                           cache_index=cache_batch_idx, left_pad=cache_leftpad, page_table=page_table,
                           cu_q=cu_seqlens_q, max_q=int(max_seqlen_q or 0), attention_chunk=attention_chunk,
-                          cu_k_new=cu_seqlens_k_new, rotary_seqlens=rotary_seqlens,
+                          cu_k_new=cu_seqlens_k_new, rotary_seqlens=rotary_seqlens, qv=qv,
                           **_descale(q, q_descale, k_descale, v_descale))
     return (out, lse) if return_softmax_lse else out
 

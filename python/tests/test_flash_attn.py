@@ -294,6 +294,23 @@ class FlashAttn(unittest.TestCase):
         cached = fa3.flash_attn_with_kvcache(q[:, :2], k.clone(), v.clone(), k[:, 7:], v[:, 7:], cache_seqlens=used,
                                              causal=True, attention_chunk=4)
         self.near(cached[0], fa3.flash_attn_func(q[:1, :2], k[:1], v[:1], causal=True, attention_chunk=4)[0], 1e-6)
+        pad, used = torch.tensor([2, 0], dtype=torch.int32), torch.tensor([9, 8], dtype=torch.int32)
+        padded = fa3.flash_attn_with_kvcache(q, k, v, cache_seqlens=used, cache_leftpad=pad, causal=True,
+                                             attention_chunk=4)
+        for b, (first, end) in enumerate(((2, 9), (0, 8))):
+            rows = (t[b:b + 1, first:end] for t in (k, v))
+            self.near(padded[b], fa3.flash_attn_func(q[b:b + 1], *rows, causal=True, attention_chunk=4)[0], 1e-6)
+
+    def test_queries_of_values_go_with_a_cache(self):
+        q, qv, new_k, new_v = draw(2, 1, 4, 16), draw(2, 1, 4, 24), draw(2, 1, 2, 16), draw(2, 1, 2, 24)
+        pool_k, pool_v = draw(5, 4, 2, 16), draw(5, 4, 2, 24)
+        table, used = torch.tensor([[4, 1], [0, 2]], dtype=torch.int32), torch.tensor([5, 7], dtype=torch.int32)
+        out = fa3.flash_attn_with_kvcache(q, pool_k, pool_v, new_k, new_v, qv=qv, cache_seqlens=used, page_table=table,
+                                          causal=True)
+        for b in range(2):
+            k, v = (pool[table[b].long()].flatten(0, 1)[:used[b] + 1] for pool in (pool_k, pool_v))
+            self.near(k[-1], new_k[b, 0], 0)
+            self.near(out[b], dense(torch.cat([q[b], qv[b]], -1), torch.cat([k, v], -1), v)[0])
 
     def test_values_may_be_wider_than_a_kernel_and_add_to_scores(self):
         q, k, v = draw(1, 3, 2, 16, grad=True), draw(1, 5, 2, 16, grad=True), draw(1, 5, 2, 400, grad=True)
@@ -333,8 +350,8 @@ class FlashAttn(unittest.TestCase):
 
     def test_what_is_not_served_is_refused(self):
         q = draw(1, 4, 2, 16)
-        with self.assertRaisesRegex(attune.Error, "qv of FlashAttention-3 is not served"):
-            fa3.flash_attn_with_kvcache(q, q, q, qv=q)
+        with self.assertRaisesRegex(attune.Error, "k_descale of FlashAttention-3 is not served"):
+            fa3.flash_attn_with_kvcache(q, q, q, k_descale=torch.ones(1, 2))
         with self.assertRaisesRegex(attune.Error, "need cache_seqlens"):
             fa.flash_attn_with_kvcache(q, q, q, q, q)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import os
 import unittest
 
@@ -63,6 +64,22 @@ class Transformers(unittest.TestCase):
                         shown = mask.bool() if attention_mask is not None else slice(None)
                         torch.testing.assert_close(got[shown], wanted[shown], rtol=1e-4, atol=1e-4)
 
+    def test_logits_in_bf16_are_as_near_to_f32_as_those_of_sdpa(self):
+        for device in DEVICES:
+            for config in (llama(), gpt2(), mistral()):
+                with self.subTest(device=device, model=config.model_type), torch.no_grad():
+                    exact, _ = self.pair(config, device)
+                    tokens = torch.randint(1, 64, (2, 40), device=device)
+                    mask = torch.ones_like(tokens)
+                    mask[0, :7] = 0
+                    wanted = exact(tokens, attention_mask=mask).logits[mask.bool()]
+                    far = []
+                    for model in self.pair(config, device, torch.bfloat16):
+                        got = model(tokens, attention_mask=mask).logits[mask.bool()]
+                        far.append((got.float() - wanted).abs())
+                    self.assertLess(far[1].mean().item(), 1.3 * far[0].mean().item())
+                    self.assertLess(far[1].max().item(), 2 * far[0].max().item())
+
     def test_softcap_and_sinks_are_those_of_eager(self):
         shape = dict(vocab_size=64, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
                      num_key_value_heads=2, head_dim=16, max_position_embeddings=256, sliding_window=5,
@@ -96,16 +113,16 @@ class Transformers(unittest.TestCase):
                         self.assertEqual(got.tolist(), wanted.tolist())
 
     def test_training_follows_sdpa(self):
-        for config in (llama(), gpt2()):
-            with self.subTest(model=config.model_type):
+        for config, device in itertools.product((llama(), gpt2()), DEVICES):
+            with self.subTest(model=config.model_type, device=device):
                 losses = []
-                for model in self.pair(config):
+                for model in self.pair(config, device):
                     torch.manual_seed(3)
                     model.train()
                     optimizer = torch.optim.AdamW(model.parameters(), 3e-3)
                     losses.append([])
                     for _ in range(50):
-                        tokens = torch.randint(1, 64, (2, 16)).cumsum(1) % 64
+                        tokens = torch.randint(1, 64, (2, 16)).cumsum(1).to(device) % 64
                         loss = model(tokens, labels=tokens).loss
                         optimizer.zero_grad()
                         loss.backward()

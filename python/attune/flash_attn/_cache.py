@@ -62,9 +62,10 @@ def check_pages(block_table: Tensor, k_cache: Tensor, cache_seqlens: int | Tenso
 def with_cache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tensor | None, v: Tensor | None, *,
                rotary_cos: Tensor | None, rotary_sin: Tensor | None, cache_seqlens: int | Tensor | None,
                causal: bool, window_size: Sequence[int | None], rotary_interleaved: bool,
-               rotary_seqlens: Tensor | None = None, cu_k_new: Tensor | None = None,
+               rotary_seqlens: Tensor | None = None, cu_k_new: Tensor | None = None, qv: Tensor | None = None,
                **named: Any) -> tuple[Tensor, Tensor]:
-    """(out, lse). New keys are written behind the used ones of the cache."""
+    """(out, lse). New keys are written behind the used ones of the cache. qv: scores are q kᵀ + qv vᵀ, of keys and
+    values beside each other, which is a copy of the cache."""
     if (k is None) != (v is None):
         raise Error("attune: k and v of a cache are given together or not at all")
     if rotary_cos is not None and k is None:
@@ -82,7 +83,7 @@ def with_cache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tensor | None, v:
         masked = causal or window_of(window_size) is not None
         as_many = cu_q is None and cu_k_new is None and q.shape[1] == k.shape[1]
         if rotary_cos is not None and rotary_sin is not None and (
-                rotary_seqlens is not None or not as_many or not (masked or q.shape[1] == 1)):
+                rotary_seqlens is not None or qv is not None or not as_many or not (masked or q.shape[1] == 1)):
             # attune turns a query where the mask puts it; flash_attn where it would be the first new key's neighbour,
             # and without a mask all queries of a sequence as its first.
             base = (used if rotary_seqlens is None else rotary_seqlens).long()
@@ -91,11 +92,14 @@ def with_cache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tensor | None, v:
             sequence, place = _places(k, cu_k_new)
             k = rotate(k, rotary_cos, rotary_sin, base[sequence] + place, rotary_interleaved)
             rotary_cos = rotary_sin = None
-        if cu_k_new is not None:  # sequences that append different numbers of keys
+        if cu_k_new is not None or qv is not None:  # different numbers of keys, or of which a copy is attended to
             sequence, place = _places(k, cu_k_new)
             for cache, new in ((k_cache, k), (v_cache, v)):
                 _write(cache, new, sequence, used.long()[sequence] + place, named.get("page_table"),
                        named.get("cache_index"))
-            used, k, v = (used + cu_k_new[1:] - cu_k_new[:-1]).to(torch.int32), None, None
+            added = k.shape[1] if cu_k_new is None else cu_k_new[1:] - cu_k_new[:-1]
+            used, k, v = (used + added).to(torch.int32), None, None
+    if qv is not None:
+        q, k_cache = torch.cat([q, qv], -1), torch.cat([k_cache, v_cache], -1)
     return attention(q, k_cache, v_cache, causal=causal, window_size=window_size, k_new=k, v_new=v, used_k=used,
                      rotary_cos=rotary_cos, rotary_sin=rotary_sin, rotary_interleaved=rotary_interleaved, **named)

@@ -10,7 +10,6 @@ from typing import Any, Sequence
 import torch
 from torch import Tensor
 
-from .._core import Error
 from .._spec import scale_of, spec_of, TENSORS
 from ..torch._attend import call, reproducible
 from ..torch._sdpa import new_seed
@@ -68,16 +67,17 @@ def _columns(tensors: dict[str, Any], at: int) -> dict[str, Any]:
 
 
 def _chunk_bias(chunk: int, q: Tensor, k: Tensor, max_q: int, max_k: int, tensors: dict[str, Tensor | None]) -> Tensor:
-    """A query sees the keys of its own chunk of positions: [batch or 1, 1, q, k], 0 or -inf."""
+    """A query sees the keys of its own chunk of positions: [batch or 1, 1, q, k], 0 or -inf. Positions, and columns of
+    a bias, begin behind the padding."""
     cu_q, cu_k, used_q, used_k, new = (tensors.get(name) for name in ("cu_q", "cu_k", "used_q", "used_k", "k_new"))
-    if tensors.get("left_pad") is not None:
-        raise Error("attune: attention_chunk does not go with cache_leftpad")
-    pages = tensors.get("page_table")
+    pages, pad = tensors.get("page_table"), tensors.get("left_pad")
     rows = q.shape[1] if cu_q is None else max_q
     keys = max_k if cu_k is not None else k.shape[1] if pages is None else pages.shape[1] * k.shape[1]
     count_q = used_q if used_q is not None else rows if cu_q is None else cu_q[1:] - cu_q[:-1]
     count_k = used_k if used_k is not None else keys if cu_k is None else cu_k[1:] - cu_k[:-1]
     behind = count_k - count_q + (0 if new is None or used_k is None else new.shape[1])
+    if pad is not None:
+        behind = behind - pad
     if isinstance(behind, int):
         behind = torch.tensor([behind], device=q.device)
     place = torch.arange(rows, device=q.device) + behind[:, None]
