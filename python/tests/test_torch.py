@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
+import pathlib
+import tempfile
 import unittest
 
 try:
@@ -304,6 +307,20 @@ class Torch(unittest.TestCase):
             with self.assertRaisesRegex(attune.Error, "forward derivatives"):
                 at.attend(q, dual, q)
             at.attend(q, q, q)
+
+    def test_the_example_trains_alike_with_every_attention_and_draws_it(self):
+        path = pathlib.Path(__file__).resolve().parents[2] / "examples" / "train_gpt.py"
+        spec = importlib.util.spec_from_file_location("train_gpt", path)
+        example = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(example)
+        text = torch.tensor(list(path.read_bytes()))
+        curves = {name: example.train(attention, text, 4, "cpu") for name, attention in example.BACKENDS.items()}
+        self.assertLess(curves["definition"][-1], curves["definition"][0])
+        for name, losses in curves.items():
+            torch.testing.assert_close(losses, curves["definition"], rtol=1e-4, atol=1e-4, msg=name)
+        with tempfile.TemporaryDirectory() as folder:
+            example.plot(curves, pathlib.Path(folder) / "curves.svg")
+            self.assertEqual((pathlib.Path(folder) / "curves.svg").read_text().count("<polyline"), len(curves))
 
     def test_slopes_have_no_gradient(self):
         q, slopes = draw((1, 4, 2, 8), (2,))
