@@ -1,6 +1,6 @@
 // `attune memory`: what a problem needs, tensor by tensor, with the exact workspace of its plan, and the longest
 // context that this leaves room for. On a GPU that is here all of it is really taken from the pool, so the page says
-// what rounding and the driver add; nothing is computed.
+// what rounding and the driver add; nothing is computed, but with --measure, which runs every implementation once.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -19,6 +19,7 @@
 #include "tool/cli.h"
 #include "tool/commands.h"
 #include "tool/machine.h"
+#include "tool/memory_measure.h"
 #include "tool/text.h"
 
 namespace attune {
@@ -27,7 +28,9 @@ namespace {
 using json = nlohmann::ordered_json;
 
 struct Asked {
-  std::string line{}, device{"cpu"}, backend{};
+  std::string line{}, device{"cpu"}, backend{}, python{"python3"};
+  std::vector<std::string> peers{};
+  bool measure = false;
 };
 
 struct Piece {
@@ -143,6 +146,7 @@ struct Answer {
   bool taken = false;        // really allocated on the GPU
   std::string does_not_fit{};
   std::vector<Way> ways{};   // every backend that takes the problem
+  std::vector<Record> measured{};  // those and peers, with --measure
 };
 
 // Keys, and queries where there were as many: the most that fit in `room` bytes. Plans are pure, so this asks many.
@@ -213,6 +217,9 @@ double megabytes_a_token(const Answer& a) {
   return (total(a.pieces) + double(a.plan.workspace_bytes)) / tokens * 1e-6;
 }
 
+// The tensors, and what a call was measured to take beside them.
+double peak_of(const Answer& a, const Record& r) { return total(a.pieces) + r.taken_bytes; }
+
 json as_json(const Answer& a) {
   const Problem& p = a.plan.problem;
   json tensors = json::array();
@@ -232,6 +239,12 @@ json as_json(const Answer& a) {
     ways.push_back({{"backend", w.backend}, {"workspace_bytes", uint64_t(w.workspace)},
                     {"longest", a.device_bytes ? json(w.longest) : json(nullptr)}});
   j["backends"] = ways;
+  json measured = json::array();
+  for (const Record& r : a.measured)
+    measured.push_back({{"subject", r.subject}, {"status", r.status}, {"message", r.message},
+                        {"taken_bytes", r.taken_bytes < 0 ? json(nullptr) : json(uint64_t(r.taken_bytes))},
+                        {"peak_bytes", r.taken_bytes < 0 ? json(nullptr) : json(uint64_t(peak_of(a, r)))}});
+  if (!a.measured.empty()) j["measured"] = measured;
   if (!a.does_not_fit.empty()) j["error"] = a.does_not_fit;
   return j;
 }
@@ -254,6 +267,23 @@ void print(const Answer& a) {
   for (size_t n = 0; n < a.ways.size() && a.ways.size() > 1; ++n)
     row(a.ways[n].backend, fmt::format("{} of workspace{}", bytes_text(a.ways[n].workspace),
                                        a.device_bytes ? fmt::format(", {} keys at most", a.ways[n].longest) : ""));
+}
+
+// Every implementation: what it took, against what its plan says.
+void print_measured(const Answer& a) {
+  if (a.measured.empty()) return;
+  fmt::print("measured, a first call\n");
+  for (const Record& r : a.measured) {
+    if (r.taken_bytes < 0) {
+      row(r.subject, r.message.empty() ? "it is not said what it takes" : r.message);
+      continue;
+    }
+    const double tokens = double(a.plan.problem.batch) * std::max(a.plan.problem.len_q, a.plan.problem.len_k);
+    const bool ours = find_backend(r.subject) != nullptr;
+    row(r.subject, fmt::format("{} beside the tensors{}; {} in all, {} MB a token", bytes_text(r.taken_bytes),
+                               ours ? fmt::format(", {} planned", bytes_text(double(r.workspace_bytes))) : "",
+                               bytes_text(peak_of(a, r)), digits_text(peak_of(a, r) / tokens * 1e-6)));
+  }
 }
 
 void print(const attune_memory& m, bool gpu, bool taken) {
@@ -319,10 +349,26 @@ void run(const Asked& asked, Context& context) {
       return fail(context, kMachine, join("attune memory: ", s.message));
   const double device_bytes = gpu ? double(gpu_bytes) : this_machine().memory_bytes;
 
+  std::vector<std::string> names;
+  std::vector<const attune_peer*> peers;
+  if (asked.measure && (asked.line.empty() || !here))
+    return fail(context, kUsage, "attune memory: --measure needs a problem line and a device that is here");
+  if (!asked.peers.empty() && !asked.measure)
+    return fail(context, kUsage, "attune memory: --peer is measured: with --measure");
+  if (const Status s = peers_named(asked.peers, gpu, names); !s.ok())
+    return fail(context, kUsage, join("attune memory: ", s.message));
+  if (!names.empty() && !is_hosted())
+    return fail(context, kMachine, join("attune memory: ", become_host(names, asked.python).message));
+  for (const std::string& name : names)
+    if (const attune_peer* const peer = find_peer(name)) peers.push_back(peer);
+
   Answer found;
   if (!asked.line.empty())
     if (const Status s = answer(asked, device, device_bytes, found); !s.ok())
       return fail(context, kFailed, s.message);
+  if (asked.measure)
+    if (const Status s = measure_memory(problem, device, where, peers, found.measured); !s.ok())
+      return fail(context, kMachine, join("attune memory: ", s.message));
   Taken taken(where);
   if (gpu && here && found.plan.backend) {
     found.taken = found.plan.workspace_bytes == 0 || taken.add(double(found.plan.workspace_bytes));
@@ -341,7 +387,7 @@ void run(const Asked& asked, Context& context) {
     j["pool"] = here ? as_json(now) : json(nullptr);
     fmt::print("{}\n", j.dump(2));
   } else {
-    if (found.plan.backend) print(found);
+    if (found.plan.backend) print(found), print_measured(found);
     fmt::print("{}{}\n", device.name, device_bytes ? join(", ", bytes_text(device_bytes)) : "");
     if (here) print(now, gpu, found.taken);
   }
@@ -359,9 +405,17 @@ void add_memory(CLI::App& app, Context& context) {
       .type_name("NAME")
       .show_default();
   sub.add_option("--backend", asked->backend, "Only this backend: its refusal is an error").type_name("NAME");
+  sub.add_flag("--measure", asked->measure,
+               "Run every backend once, and each --peer: what it takes, against what its plan says");
+  sub.add_option("--peer", asked->peers, "With --measure: also these, as of bench: torch, torch:math, ...")
+      .delimiter(',')
+      .one_word()
+      .type_name("LIST");
+  sub.add_option("--python", asked->python, "The Python that has the peers").type_name("PROGRAM").show_default();
   sub.footer(
       "Examples:\n"
       "  attune memory \"forward bf16 b1 h32/8 q1 k131072 d128 full\" --device h200\n"
+      "  attune memory \"forward bf16 b8 h32 q4096 k4096 d64 full\" --device cuda:0 --measure --peer torch,torch:math\n"
       "  attune memory \"backward bf16 b4 h16 q8192 k8192 d128 causal\" --device cuda:0 --json\n"
       "  attune memory \"backward f16 b1 h8 q262144 k262144 d64 causal : dilated rates=1,2,4 segments=1024,2048,4096\""
       " \\\n    --device h200\n"

@@ -101,6 +101,25 @@ TEST(Memory, every_backend_that_takes_the_problem_has_its_workspace_and_longest_
   EXPECT_LT(j["backends"][1]["longest"], j["longest"]);
 }
 
+TEST(Memory, what_every_backend_takes_is_measured_against_its_plan) {
+  const char* const line = "forward f32 b1 h4 q1024 k1024 d64 full";
+  const auto j = nlohmann::json::parse(attune_says({"memory", line, "--measure", "--json"}).out);
+  ASSERT_GE(j["measured"].size(), 2u);
+  bool standard = false;
+  for (const auto& m : j["measured"]) {
+    EXPECT_EQ(m["status"], "ok") << m;
+    if (m["taken_bytes"].is_null()) GTEST_SKIP() << "this system does not say what is resident";
+    EXPECT_EQ(m["peak_bytes"].get<double>(), m["taken_bytes"].get<double>() + j["tensor_bytes"].get<double>());
+    if (m["subject"] != "cpu_standard") continue;
+    standard = true;
+    EXPECT_GT(m["taken_bytes"].get<double>(), 2e6);  // whole rows of scores
+  }
+  EXPECT_TRUE(standard);
+  EXPECT_TRUE(has(attune_says({"memory", line, "--measure"}).out, " planned; ")) << "and as text";
+  EXPECT_EQ(attune_says({"memory", "--measure"}).code, 2);
+  EXPECT_EQ(attune_says({"memory", line, "--peer", "torch"}).code, 2);
+}
+
 TEST(Memory, without_a_problem_the_device_alone) {
   const Ran r = attune_says({"memory"});
   EXPECT_EQ(r.code, 0) << r.err;

@@ -224,8 +224,25 @@ TEST(Report, memory_a_token_counts_tensors_and_workspace_of_ours_alone) {
   const Table& t = section(r, "memory").figures.at(0).table;
   ASSERT_EQ(t.rows.size(), 3u);  // torch's workspace is not known
   EXPECT_EQ(t.rows[0][2].text, "cpu_forward");
-  EXPECT_EQ(t.rows[0][5].text, "0.0100");  // 5.12 MB by 512 tokens
+  EXPECT_EQ(t.rows[0][5].text, "-");
+  EXPECT_EQ(t.rows[0][6].text, "0.0100");  // 5.12 MB by 512 tokens
   EXPECT_EQ(chart(section(r, "memory").figures[0], 0).bounds.at(0).points.size(), 3u);
+}
+
+TEST(Report, memory_shows_what_was_measured_and_peers_that_say_it) {
+  auto records = typical();
+  for (Record& r : records) r.bytes = 4096e3, r.workspace_bytes = 1024e3, r.taken_bytes = 2048e3;
+  const Report r = report_of(records);
+  const Table& t = section(r, "memory").figures.at(0).table;
+  ASSERT_EQ(t.rows.size(), records.size());
+  bool peer = false;
+  for (const auto& row : t.rows) {
+    EXPECT_EQ(row[5].text, "1.95 MiB");
+    if (row[2].text == "cpu_forward") continue;
+    peer = true;
+    EXPECT_EQ(row[4].text, "-") << "nobody plans for a peer";
+  }
+  EXPECT_TRUE(peer);
 }
 
 TEST(Report, parity_table_counts_and_names_the_worst) {

@@ -23,6 +23,7 @@ std::string to_csv(const std::vector<Record>& records) {
   std::string csv =
       "time,problem,pass,dtype,batch,heads_q,heads_kv,len_q,len_k,dim_qk,dim_v,subject,device,machine,timing,threads,"
       "status,message,samples,median_ns,low_ns,high_ns,flops,bytes,gflops,gbs,ceiling_gflops,copy_gbs,workspace_bytes,"
+      "taken_bytes,"
       "mhz,watts,celsius,slowed_by,baseline,times_as_fast,times_low,times_high,verdict,parity,parity_error,aa_spread,"
       "commit,dirty\r\n";
   for (const Record& r : records) {
@@ -39,6 +40,7 @@ std::string to_csv(const std::vector<Record>& records) {
         fmt::format("{}", r.median_ns), fmt::format("{}", r.interval.low), fmt::format("{}", r.interval.high),
         fmt::format("{}", r.flops), fmt::format("{}", r.bytes), fmt::format("{}", r.gflops), fmt::format("{}", r.gbs),
         fmt::format("{}", r.ceiling_gflops), fmt::format("{}", r.copy_gbs), fmt::format("{}", r.workspace_bytes),
+        r.taken_bytes < 0 ? "" : fmt::format("{}", r.taken_bytes),
         fmt::format("{}", r.mhz), fmt::format("{}", r.watts), fmt::format("{}", r.celsius), r.slowed_by, r.baseline,
         ratio(r.ratio.value), ratio(r.ratio.interval.low), ratio(r.ratio.interval.high), r.verdict, r.parity.verdict,
         fmt::format("{}", r.parity.error), fmt::format("{}", r.aa_spread), r.provenance.commit,

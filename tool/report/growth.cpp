@@ -36,7 +36,9 @@ double tensor_bytes(const Record& r) { return r.tensor_bytes > 0 ? r.tensor_byte
 }  // namespace
 
 double memory_bytes(const Measurement& row) {
-  if (!row.ok() || !row.length || row.peer() || tensor_bytes(*row.record) <= 0) return 0;
+  if (!row.ok() || !row.length || tensor_bytes(*row.record) <= 0) return 0;
+  const double taken = row.record->taken_bytes;
+  if (row.peer()) return taken < 0 ? 0 : tensor_bytes(*row.record) + taken;
   return tensor_bytes(*row.record) + double(row.record->workspace_bytes);
 }
 
@@ -93,7 +95,8 @@ Section memory_section(const Measurements& rows) {
   int families = 0;
   Figure f;
   f.table = {.caption = "Of one call",
-             .head = {"problem", "length", "subject", "tensors", "workspace", "MB a token", "scores, not stored"},
+             .head = {"problem", "length", "subject", "tensors", "workspace", "measured", "MB a token",
+                      "scores, not stored"},
              .facets = {2}};
   for (const auto& [family, some] : families_of(rows)) {
     Chart c{.title = "Memory a token by length: " + family,
@@ -113,16 +116,18 @@ Section memory_section(const Measurements& rows) {
       const double a_token = bytes / row.tokens(), scores = scores_bytes(row);
       looks.emplace(r.subject, rows.looks.at(row.series));
       subjects[r.subject][row.length] = {double(row.length), a_token, a_token, a_token,
-                                         fmt::format("{}\n{}: {} a token, of it {} of workspace", r.problem, r.subject,
-                                                     count_text(a_token, "B"),
-                                                     count_text(double(r.workspace_bytes) / row.tokens(), "B"))};
+                                         fmt::format("{}\n{}: {} a token, {} of it beside the tensors", r.problem,
+                                                     r.subject, count_text(a_token, "B"),
+                                                     count_text((bytes - tensor_bytes(r)) / row.tokens(), "B"))};
       const double whole = (tensor_bytes(r) + scores) / row.tokens();
       stored[row.length] = {double(row.length), whole, whole, whole, ""};
       lines.push_back({{r.problem},
                        number_cell(row.length, fmt::format("{}", row.length)),
                        {r.subject},
                        number_cell(tensor_bytes(r), bytes_text(tensor_bytes(r))),
-                       number_cell(double(r.workspace_bytes), bytes_text(double(r.workspace_bytes))),
+                       row.peer() ? TableCell{"-"}
+                                  : number_cell(double(r.workspace_bytes), bytes_text(double(r.workspace_bytes))),
+                       r.taken_bytes < 0 ? TableCell{"-"} : number_cell(r.taken_bytes, bytes_text(r.taken_bytes)),
                        number_cell(a_token, digits_text(a_token * 1e-6)),
                        number_cell(scores, bytes_text(scores))});
     }
@@ -142,8 +147,9 @@ Section memory_section(const Measurements& rows) {
   section.figures.push_back(std::move(f));
   if (families > kMostPlots)
     section.notes.push_back(fmt::format("{} of {} families are drawn; the table has all.", kMostPlots, families));
-  section.notes.push_back("Inputs and outputs once, and the exact workspace of the plan. What peers take beside their "
-                          "tensors is not known, so they are not here.");
+  section.notes.push_back("Inputs and outputs once, and the exact workspace of the plan; of peers what a first call was "
+                          "measured to take, where it was. Measured is what a first call took beside its tensors: "
+                          "pages of the process, or of the GPU what was no longer free, code that was loaded with it.");
   return section;
 }
 

@@ -1,0 +1,22 @@
+#include "tool/memory_measure.h"
+
+#include "tool/measure/row.h"
+
+namespace attune {
+
+Status measure_memory(const Problem& p, const Device& device, const std::string& device_word,
+                      const std::vector<const attune_peer*>& peers, std::vector<Record>& out) {
+  Bench b{.backends = {"all"}, .peers = peers, .device = device, .device_word = device_word, .check = false};
+  DeviceTimer timer;
+  if (device.kind == DeviceKind::cuda) {
+    if (Status s = timer.open(device.index); !s.ok()) return s;
+    b.timer = &timer, b.mode = Mode::cold;
+  }
+  // One sample, and nothing of the machine: nobody looks at the time.
+  b.timing.max_seconds = 1e-6, b.timing.warm_up_seconds = 0, b.timing.few = b.timing.min_samples = 1;
+  b.ceilings.emplace(), b.floor_ns = b.peer_floor_ns = 1, b.aa_spread = 0;
+  out = measure_row(p, b);
+  return Status::good();
+}
+
+}  // namespace attune
