@@ -147,8 +147,8 @@ Section memory_section(const Measurements& rows) {
   section.figures.push_back(std::move(f));
   if (families > kMostPlots)
     section.notes.push_back(fmt::format("{} of {} families are drawn; the table has all.", kMostPlots, families));
-  section.notes.push_back("Inputs and outputs once, and the exact workspace of the plan; of peers what a first call was "
-                          "measured to take, where it was. Measured is what a first call took beside its tensors: "
+  section.notes.push_back("Inputs and outputs once, and the exact workspace of the plan; of peers what a first call "
+                          "was measured to take, where it was. Measured is what a first call took beside its tensors: "
                           "pages of the process, or of the GPU what was no longer free, code that was loaded with it.");
   return section;
 }
