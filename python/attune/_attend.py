@@ -35,6 +35,20 @@ def _check_gradient(tensors: tuple[Any, ...]) -> None:
         raise _core.Error("attune: attune.attend has no gradient: use attune.torch.attend, or torch.no_grad()")
 
 
+def _results(r: Request, q: Any, dim_v: int, return_lse: bool, out: Any, lse: Any) -> tuple[Any, Any]:
+    """out and lse where they are not given; rows in no sequence, which nobody writes, are 0 and -inf."""
+    rows = lse_shape(r.spec.layout, q.shape) if out is None or (lse is None and return_lse) else ()
+    if out is None:
+        out = empty(q, (*q.shape[:-1], dim_v))
+        if r.spec.leaves_rows:
+            out[...] = 0
+    if lse is None and return_lse:
+        lse = empty(q, rows, "float32")
+        if r.spec.leaves_rows:
+            lse[...] = -math.inf
+    return out, lse
+
+
 def attend(q: Any, k: Any, v: Any, *, layout: Layout = "bshd", causal: bool = False, window: Window | None = None,
            scale: float | None = None, return_lse: bool = False, out: Any = None, lse: Any = None,
            stream: int | None = None, **options: Unpack[Options]) -> Any:
@@ -50,15 +64,7 @@ def attend(q: Any, k: Any, v: Any, *, layout: Layout = "bshd", causal: bool = Fa
     r = request(layout, causal, window, "no", options)
     _check_gradient((q, k, v, *r.tensors))
     if out is None or (lse is None and return_lse):
-        rows = lse_shape(layout, q.shape)
-        if out is None:
-            out = empty(q, (*q.shape[:-1], v.shape[-1]))
-            if r.spec.leaves_rows:
-                out[...] = 0
-        if lse is None and return_lse:
-            lse = empty(q, rows, "float32")
-            if r.spec.leaves_rows:
-                lse[...] = -math.inf
+        out, lse = _results(r, q, v.shape[-1], return_lse, out, lse)
     _core.run(r.spec.forward, *_arguments(r, scale), stream_of(q) if stream is None else stream, q, k, v, *r.tensors,
               out, lse, *(None,) * len(r.spec.saved))
     return (out, lse) if return_lse else out

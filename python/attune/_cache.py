@@ -8,11 +8,16 @@ from typing import Any, Sequence
 
 from . import _core
 from ._arrays import empty, stream_of
-from ._attend import _arguments, _check_gradient, lse_shape
-from ._spec import Layout, Window, request
+from ._attend import _arguments, _check_gradient, _results
+from ._spec import Layout, Request, Window, request
 from ._view import View, dtype_number
 
 _NSA_STREAMS = ("k", "v", "k_select", "v_select", "k_window", "v_window", "k_compressed", "v_compressed")
+
+
+def _check_backend(r: Request) -> None:
+    if r.spec.backend:
+        raise _core.Error(f"attune: a cache has the planner's backend, not one by name: {r.spec.backend!r} is given")
 
 
 class Cache:
@@ -43,12 +48,8 @@ class Cache:
         new: dict[str, Any] = {"k_new": k_new, "v_new": v_new} if k_new is not None or v_new is not None else {}
         r = request(layout, causal, window, "no", {**options, **new})  # type: ignore[typeddict-item]
         _check_gradient((q, *r.tensors))
-        if out is None:
-            rows = lse_shape(layout, q.shape)
-            out = empty(q, (*q.shape[:-1], self.dim_v))
-            lse = empty(q, rows, "float32") if return_lse and lse is None else lse
-        elif lse is None and return_lse:
-            lse = empty(q, lse_shape(layout, q.shape), "float32")
+        _check_backend(r)
+        out, lse = _results(r, q, self.dim_v, return_lse, out, lse)
         _core.cache_attend(self._handle, sequences, r.spec.forward, *_arguments(r, scale),
                            stream_of(q) if stream is None else stream, q, None, None, *r.tensors, out, lse)
         return (out, lse) if return_lse else out
@@ -119,8 +120,9 @@ class NsaCache:
         if like is None:
             raise _core.Error("attune: neither q nor new tokens are given")
         _check_gradient((like, *r.tensors))
-        if out is None and q is not None:
-            out = empty(q, (*q.shape[:-1], self.dim_v))
+        _check_backend(r)
+        if q is not None:
+            out, _ = _results(r, q, self.dim_v, False, out, None)
         _core.nsa_cache_attend(self._handle, sequences, r.spec.forward, *_arguments(r, scale),
                                stream_of(like) if stream is None else stream, q, None, None, *r.tensors, out, None,
                                *(None,) * len(r.spec.saved))

@@ -41,6 +41,19 @@ class Caches(unittest.TestCase):
                         self.near(lse[b], wanted_lse)
                 self.assertEqual([cache.length(n) for n in range(3)], [9, 0, 9])
 
+    def test_packed_queries_and_rows_in_no_sequence(self):
+        q, k, v = draw(6, 4, 8), draw(2, 5, 2, 8, seed=1), draw(2, 5, 2, 8, seed=2)
+        cache = attune.Cache(heads=2, dim=8, sequences=2, capacity=6)
+        cache.append(k, v)
+        out, lse = cache.attend(q, layout="thd", cu_q=np.array([0, 1, 4], "int32"), max_q=3, causal=True,
+                                return_lse=True)
+        for b, rows in enumerate((slice(0, 1), slice(1, 4))):
+            seen = reference.visible(rows.stop - rows.start, 5, True)
+            wanted, wanted_lse = reference.attention(q[rows], k[b], v[b], seen=seen)
+            self.near(out[rows], wanted)
+            self.near(lse[:, rows], wanted_lse)
+        self.assertEqual((np.abs(out[4:]).max(), lse[:, 4:].max()), (0, -np.inf))
+
     def test_layouts_and_tensors_of_results_are_the_callers(self):
         q, k, v = draw(1, 4, 3, 8), draw(1, 2, 3, 8, seed=1), draw(1, 2, 3, 8, seed=2)
         cache = attune.Cache(heads=2, dim=8, sequences=1, capacity=4)
@@ -83,6 +96,7 @@ class Caches(unittest.TestCase):
                 ("2 sequences are named, and q has 1", lambda: cache.attend(q, k, k, sequences=[0, 1])),
                 ("used_k is its own", lambda: cache.attend(q, k, k, used_k=np.array([1], "int32"))),
                 ("v_new", lambda: cache.attend(q, k, sequences=[1])),
+                ("not one by name: 'reference'", lambda: cache.attend(q, k, k, sequences=[1], backend="reference")),
                 ("length 4", lambda: cache.resize(0, 4)),
                 ("k_new", lambda: cache.attend(q, draw(1, 1, 3, 8), draw(1, 1, 3, 8))),
                 ("dim_qk = 0", lambda: attune.Cache(heads=2, dim=0, sequences=1, capacity=1)),
