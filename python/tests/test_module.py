@@ -262,6 +262,21 @@ class Torch(unittest.TestCase):
             torch.library.opcheck(torch.ops.attune.module_forward.default, arguments,
                                   test_utils=("test_schema", "test_autograd_registration", "test_faketensor"))
 
+    def test_deterministic_algorithms_ask_for_the_same_bits(self):
+        variants = (("causal precision=tf32", "causal repro=run precision=tf32"),
+                    (f"causal : {NSA}", f"causal repro=run : {NSA}"),
+                    ("causal | 8x8 local_window window=16", "causal repro=run | 8x8 local_window window=16"))
+        self.addCleanup(torch.use_deterministic_algorithms, False)
+        for given, wanted in variants:
+            with self.subTest(given):
+                layer = at.Module(f"multihead f32 b1 s16 e32 h4 | {given}")
+                x = torch.randn(2, 24, 32)
+                torch.use_deterministic_algorithms(False)
+                self.assertEqual(layer.sized(x, None).text, f"multihead f32 b2 s24 e32 h4 | {given}")
+                torch.use_deterministic_algorithms(True)
+                self.assertEqual(layer.sized(x, None).text, f"multihead f32 b2 s24 e32 h4 | {wanted}")
+                self.assertEqual(layer(x).shape, x.shape)
+
     def test_what_is_wrong_is_refused_in_words(self):
         layer = at.Module(LLAMA)
         x = torch.randn(1, 8, 32, requires_grad=True)
