@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "attention/backward.sm80.host.h"
+#include "attention/backward.sm90.any.kernels.h"
 #include "attention/backward.sm90.kernels.h"
 #include "attention/backward.sm90.table.h"
 #include "attention/backward.sm90.wide.kernels.h"
@@ -20,15 +21,11 @@ using sm90::TabledParams;
 
 constexpr std::string_view kWho = "sm90_backward";
 static_assert(sm90::kTurnRows == sm80::kTurnRows);
-// What `sequence` reads on the GPU.
-constexpr Role kLengths[] = {Role::cu_q, Role::cu_k, Role::used_q, Role::used_k, Role::left_pad, Role::positions};
 
 bool ordered(const Problem& p) { return p.reproducible != Reproducible::no; }
-// Whatever the lengths.
-bool needs_table(const Problem& p) { return needs_general(p) || p.mask.blocks.q || p.dtype.grad == DType::f32; }
 BackwardKernel& kernel_of(const Problem& p, bool lengths, bool in_order) {
   const int dim = std::max(p.dim_qk, p.dim_v);
-  const bool tabled = lengths || needs_table(p);
+  const bool tabled = lengths || sm90::needs_table(p);
   if (dim > 64 && dim <= 96 && !tabled && !in_order) return sm90::backward_kernel_96();
   sm90::BackwardKernels& all = dim <= 64 ? sm90::backward_kernels_64() : sm90::backward_kernels_128();
   if (p.mask.blocks.q) return all.listed;
@@ -43,21 +40,13 @@ Status supports(const Problem& p, const Device& d) {
   if (!word(p.variant).empty()) return no("does not know the variant ", word(p.variant));
   for (const Option o : {Option::append, Option::rotary, Option::rotary_half, Option::descale, Option::block_bias})
     if (p.has(o)) return no("does not serve the option ", name(o));
-  if (sm90::is_wide(p)) return sm90::wide_supports(kWho, p);
   if (p.dtype.bias == DType::f64) return no("bias dtype f64 is not one of f32, f16, bf16");
-  if (p.has(Option::bias) && ordered(p))
-    return no("adds up the gradient of a bias in no fixed order, so a reproducible run has none");
   if (p.keys == KeySource::paged) return no("keys are linear or ragged, not ", name(p.keys));
   const Mask& m = p.mask;
   if (m.k_step != 1 || m.k_phase != 0) return no("mask ", name(m), " is not full, causal or a window");
-  if (m.blocks.q) {
-    const bool half = m.blocks.q == 64 && std::max(p.dim_qk, p.dim_v) > 64;
-    if (m.blocks.k != 128 || !(m.blocks.q == 128 || half))
-      return no("blocks of a list have 128 keys and 128 queries, or 64 at dims over 64, not ", m.blocks.q, " x ",
-                m.blocks.k);
-    if (needs_general(p)) return no("does not serve options that change scores with a list");
-    if (ordered(p)) return no("adds to dQ in no fixed order where there is a list");
-  }
+  const auto block = [](int size) { return size == 64 || size == 128; };
+  if (m.blocks.q && !(block(m.blocks.q) && block(m.blocks.k)))
+    return no("blocks of a list have 64 or 128 queries and keys, not ", m.blocks.q, " x ", m.blocks.k);
   if (p.dtype.q != DType::f16 && p.dtype.q != DType::bf16)
     return no("dtype ", name(p.dtype.q), " is not one of f16, bf16");
   if (p.dtype.kv != p.dtype.q || p.dtype.out != p.dtype.q)
@@ -66,7 +55,7 @@ Status supports(const Problem& p, const Device& d) {
   if (p.dtype.grad != p.dtype.q && p.dtype.grad != DType::f32)
     return no("grad dtype ", name(p.dtype.grad), " is neither ", name(p.dtype.q), " nor f32");
   for (const int dim : {p.dim_qk, p.dim_v})
-    if (dim % 8) return no("dim ", dim, " is not a multiple of 8 up to 256");
+    if (dim % 8 || dim > 256) return no("dim ", dim, " is not a multiple of 8 up to 256");
   if (p.len_q > sm90::kFar || p.len_k > sm90::kFar) return no("lengths are at most 2^28");
   return Status::good();
 }
@@ -84,7 +73,7 @@ Room carve(Workspace& ws, const Problem& p, const BackwardKernel& k) {
 
 Status shape(Plan& plan, const Planner&) {
   const Problem& p = plan.problem;
-  if (sm90::is_wide(p)) return sm90::wide_shape(kWho, plan);
+  if (sm90::is_divided(p)) return sm90::any_shape(kWho, plan);
   const BackwardKernel& k = kernel_of(p, false, ordered(p));  // a table changes no tile
   plan.tile_q = k.tile_q, plan.tile_k = k.tile_k;
   plan.kernel = k.dim + 1024 * (4 * (p.mask.blocks.q > 0) + 2 * needs_general(p) + ordered(p));
@@ -105,7 +94,7 @@ Status fits(const Plan& plan, const Args& a) {
     if (!a.given(r)) continue;
     if (Status s = cuda::mappable(kWho, r, a[r]); !s.ok()) return s;
   }
-  return sm90::is_wide(plan.problem) ? sm90::wide_fits(kWho, plan, a) : Status::good();
+  return sm90::is_divided(plan.problem) ? sm90::any_fits(kWho, plan, a) : Status::good();
 }
 
 // With a band, blocks differ in length: the longest of a section of heads come first, and what they read and add to
@@ -115,16 +104,9 @@ int section(const Problem& p, const BackwardKernel& k, int64_t rows) {
   return sm90::section_heads(double(rows) * k.wide * (p.heads_q / p.heads_kv) * 8);
 }
 
-sm90::WideRows wide(const Tensor& t) {
-  if (t.dtype != DType::f32) return {};
-  return {static_cast<float*>(t.data), t.stride.batch, t.stride.seq, t.stride.head};
-}
-
-// Lengths are in tensors, there are rows that no sequence has, or a gradient of keys is not wanted.
+// Kernels with a table serve more lengths, and gradients of keys that are not wanted.
 bool beyond_plain(const Problem& p, const Args& a) {
-  const auto given = [&](Role r) { return a.given(r); };
-  return p.keys == KeySource::ragged || a[Role::q].extent.seq > p.len_q || a[Role::k].extent.seq > p.len_k ||
-         !given(Role::dk) || !given(Role::dv) || std::any_of(std::begin(kLengths), std::end(kLengths), given);
+  return sm90::has_lengths(p, a) || !a.given(Role::dk) || !a.given(Role::dv);
 }
 
 class Run {
@@ -160,7 +142,7 @@ class Run {
   }
 
  private:
-  bool tabled() const { return lengths_ || needs_table(p_); }
+  bool tabled() const { return lengths_ || sm90::needs_table(p_); }
   int heads_of_section() const {
     if (!tabled() && !in_order_ && p_.mask.kind == MaskKind::full) return 1;
     const Tensor& q = a_[Role::q];
@@ -190,7 +172,7 @@ class Run {
                                              .turns = ends_.turns};
     x.has_dk = a_.given(Role::dk), x.has_dv = a_.given(Role::dv);
     x.rows_q = q.extent.seq, x.rows_k = k.extent.seq;
-    x.wide_dk = wide(a_[Role::dk]), x.wide_dv = wide(a_[Role::dv]);
+    x.wide_dk = sm90::wide_rows(a_[Role::dk]), x.wide_dv = sm90::wide_rows(a_[Role::dv]);
     x.dim_qk = p_.dim_qk, x.dim_v = p_.dim_v, x.accumulate = ends_.running, x.cleared = lengths_;
     const Tensor& list = a_[Role::block_begin_k];
     x.list_begin = a_.row<const int32_t>(Role::block_begin_k), x.list_row = a_.row<const int32_t>(Role::block_row_k);
@@ -265,7 +247,10 @@ class Run {
 
 Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
   if (Status s = fits(plan, a); !s.ok()) return s;
-  if (sm90::is_wide(plan.problem)) return sm90::wide_run(kWho, plan, a, ws, stream);
+  if (const Problem& p = plan.problem; sm90::is_divided(p)) {
+    const bool plain = sm90::is_wide(p) && !sm90::needs_table(p) && !sm90::has_lengths(p, a);
+    return plain ? sm90::wide_run(kWho, plan, a, ws, stream) : sm90::any_run(kWho, plan, a, ws, stream);
+  }
   const cuda::Use use(a[Role::q].device_index);
   if (!use.status.ok()) return Status::no(kWho, ": ", use.status.message, ", in: ", name(plan.problem));
   return Run(plan, a, ws, stream).run();

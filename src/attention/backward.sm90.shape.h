@@ -23,6 +23,10 @@ struct WideRows {
   float* data;  // null: in the dtype of q
   int64_t batch, seq, head;
 };
+inline WideRows wide_rows(const Tensor& t) {
+  if (t.dtype != DType::f32) return {};
+  return {static_cast<float*>(t.data), t.stride.batch, t.stride.seq, t.stride.head};
+}
 
 // What every kernel is given; those without a table no more.
 struct BackwardParams {

@@ -16,13 +16,6 @@ namespace {
 constexpr int kTileRows = 128, kTileKeys = 64, kMostSectionHeads = 64;
 constexpr int kShort = 1024;   // keys, up to which blocks of rows stay
 constexpr double kSectionBytes = 32 << 20;
-constexpr Role kLengths[] = {Role::cu_q,     Role::cu_k,        Role::used_q,   Role::used_k,
-                             Role::left_pad, Role::cache_index, Role::positions};
-
-WideKernel& kernel_of(const Problem& p) {
-  if (p.dim_qk > 192 || p.dim_v > 192) return wide_kernel_256();
-  return p.dim_v > 128 ? wide_kernel_192() : wide_kernel_192_128();
-}
 
 int64_t padded(const Problem& p) { return round_up(p.len_q, kTileRows); }
 
@@ -55,50 +48,14 @@ Status make(std::string_view who, const Problem& p, std::initializer_list<Map> m
 
 }  // namespace
 
-Status wide_supports(std::string_view who, const Problem& p) {
-  const auto no = [&](const auto&... why) { return Status::no(who, ": ", why...); };
-  for (const int dim : {p.dim_qk, p.dim_v})
-    if (dim % 8 || dim > 256) return no("dim ", dim, " is not a multiple of 8 up to 256");
-  for (const Option o : {Option::softcap, Option::alibi, Option::bias, Option::dropout, Option::accumulate})
-    if (p.has(o)) return no("does not serve the option ", name(o), " at dims over 128");
-  if (p.keys != KeySource::linear) return no("keys are linear at dims over 128, not ", name(p.keys));
-  const Mask& m = p.mask;
-  if (m.k_step != 1 || m.k_phase != 0 || m.blocks.q) return no("mask ", name(m), " is not full, causal or a window");
-  if (m.align == Align::absolute) return no("does not serve absolute positions at dims over 128");
-  const DType q = p.dtype.q;
-  if (q != DType::f16 && q != DType::bf16) return no("dtype ", name(q), " is not one of f16, bf16");
-  if (p.dtype.kv != q || p.dtype.out != q || p.dtype.grad != q)
-    return no("q is ", name(q), ", kv ", name(p.dtype.kv), ", out ", name(p.dtype.out), " and grad ",
-              name(p.dtype.grad), ", they must be the same at dims over 128");
-  if (p.len_q > kFar || p.len_k > kFar) return no("lengths are at most 2^28");
-  return Status::good();
-}
-
-Status wide_fits(std::string_view who, const Plan& plan, const Args& a) {
-  const Problem& p = plan.problem;
-  for (const Role r : kLengths)
-    if (a.given(r)) return Status::no(who, ": does not serve lengths in tensors at dims over 128, such as ", name(r));
-  if (a[Role::q].extent.seq > p.len_q || a[Role::k].extent.seq > p.len_k)
-    return Status::no(who, ": q and k are ", a[Role::q].extent.seq, " and ", a[Role::k].extent.seq,
-                      " rows long, over ", p.len_q, " and ", p.len_k);
-  return Status::good();
-}
-
-Status wide_shape(std::string_view who, Plan& plan) {
-  const Problem& p = plan.problem;
-  plan.tile_q = kTileRows, plan.tile_k = kTileKeys, plan.kernel = kernel_of(p).dim_qk + kernel_of(p).dim_v;
-  const int64_t most = std::max(ceil_div(p.len_k, kTileKeys) * p.batch * p.heads_kv,
-                                int64_t(p.batch) * p.heads_q * (padded(p) / sm80::kRowsOfPrepare));
-  if (most > INT32_MAX) return Status::no(who, ": ", most, " blocks are over 2^31 - 1");
-  Workspace count;
-  carve(count, p);
-  plan.workspace_bytes = count.used;
-  return Status::good();
+WideKernel& wide_kernel_of(const Problem& p) {
+  if (p.dim_qk > 192 || p.dim_v > 192) return wide_kernel_256();
+  return p.dim_v > 128 ? wide_kernel_192() : wide_kernel_192_128();
 }
 
 Status wide_run(std::string_view who, const Plan& plan, const Args& a, Workspace ws, Stream stream) {
   const Problem& p = plan.problem;
-  WideKernel& kernel = kernel_of(p);
+  WideKernel& kernel = wide_kernel_of(p);
   const int rows = a[Role::q].extent.seq, keys = a[Role::k].extent.seq, device = a[Role::q].device_index;
   const int type = p.dtype.q == DType::bf16;
   const cuda::Use use(device);

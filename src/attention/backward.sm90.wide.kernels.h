@@ -31,12 +31,8 @@ WideKernel& wide_kernel_192_128();
 WideKernel& wide_kernel_192();
 WideKernel& wide_kernel_256();
 
-// Of problems with a head dim over 128, as a backend has them.
-inline bool is_wide(const Problem& p) { return p.dim_qk > 128 || p.dim_v > 128; }
-Status wide_supports(std::string_view who, const Problem&);
-Status wide_shape(std::string_view who, Plan&);
-Status wide_fits(std::string_view who, const Plan&, const Args&);
-// Gradients that are not given are not computed.
+WideKernel& wide_kernel_of(const Problem&);
+// Of problems with a head dim over 128 that need no table. Gradients that are not given are not computed.
 Status wide_run(std::string_view who, const Plan&, const Args&, Workspace, Stream);
 
 }  // namespace attune::sm90

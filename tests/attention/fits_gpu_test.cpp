@@ -91,13 +91,25 @@ TEST_F(FitsHopper, a_backward_says_which_arguments_it_does_not_take) {
     listed.args[r] = {index, DType::i32, DeviceKind::cuda, 0, {1, 1, 1, 2}, {}};
   EXPECT_EQ(listed.said("sm90_backward"), "");
   longer.args[Role::k].extent.seq = 129;
-  EXPECT_EQ(longer.said("sm90_backward"), "sm90_backward: q and k are 128 and 129 rows long, over 128 and 128");
+  EXPECT_EQ(longer.said("sm90_backward"), "");
   EXPECT_EQ(wide.said("sm90_backward"), "");
   wide.args[Role::used_k] = {lengths, DType::i32, DeviceKind::cuda, 0, {2, 1, 1, 1}, {1, 0, 0}};
-  EXPECT_EQ(wide.said("sm90_backward"),
-            "sm90_backward: does not serve lengths in tensors at dims over 128, such as used_k");
+  EXPECT_EQ(wide.said("sm90_backward"), "");
   for (const Role r : {Role::k, Role::v, Role::dk, Role::dv}) empty.args[r].extent.seq = 0, empty.args[r].stride = {};
   EXPECT_EQ(empty.said("sm90_backward"), "");
+}
+
+TEST_F(FitsHopper, a_reproducible_backward_takes_the_gradient_of_a_bias_that_is_not_broadcast) {
+  Call call("backward bf16 b2 h4 q128 k128 d64 causal bias repro=run");
+  float none[1] = {};
+  for (const Role r : {Role::bias, Role::d_bias})
+    call.args[r] = {none, DType::f32, DeviceKind::cuda, 0, {2, 128, 4, 128}, {4 * 128 * 128, 128, 128 * 128}};
+  EXPECT_EQ(call.said("sm90_backward"), "");
+  for (const Role r : {Role::bias, Role::d_bias}) call.args[r].extent.head = 1, call.args[r].stride.head = 0;
+  EXPECT_EQ(call.said("sm90_backward"),
+            "sm90_backward: adds up the gradient of a bias that is broadcast (2 x 128 x 1 x 128) in no fixed order");
+  call.args[Role::d_bias] = {};
+  EXPECT_EQ(call.said("sm90_backward"), "");
 }
 
 }  // namespace

@@ -34,12 +34,31 @@ TEST_F(Sm90Backward, is_the_first_link_for_plain_gradients) {
                            "backward bf16 b2 h8 q2048 k2048 d64 full softcap dropout repro=run",
                            "backward f16 b2 h8 q2048 k2048 d128 full alibi bias.f16",
                            "backward f16 b2 h8 q2048 k2048 d64 full blocks128x128x900",
-                           "backward f16/f16/f16/f32 b2 h8 q2048 k2048 d128 causal blocks64x128x900 accumulate"})
+                           "backward f16/f16/f16/f32 b2 h8 q2048 k2048 d128 causal blocks64x128x900 accumulate",
+                           "backward bf16 b2 h8 q2048 k2048 d256 full ragged",
+                           "backward bf16/bf16/bf16/f32 b2 h8 q512 k512 d192/128 causal@absolute accumulate",
+                           "backward f16 b2 h8 q2048 k2048 d256 full softcap alibi bias.f16 dropout",
+                           "backward bf16 b2 h8 q2048 k2048 d64 full blocks64x64x9000",
+                           "backward bf16 b2 h8 q2048 k2048 d128 full blocks128x64x9000 softcap repro=run",
+                           "backward bf16 b2 h8 q2048 k2048 d64 full bias repro=run"})
     EXPECT_EQ(planned(line).backend->name, "sm90_backward") << line;
-  for (const char* line :
-       {"backward bf16 b2 h8 q2048 k2048 d256 full ragged", "backward bf16 b2 h8 q2048 k2048 d128 full paged16",
-        "backward bf16 b2 h8 q2048 k2048 d64 full blocks64x64x9000"})
+  for (const char* line : {"backward bf16 b2 h8 q2048 k2048 d128 full paged16",
+                           "backward bf16 b2 h8 q2048 k2048 d64 full blocks32x64x9000"})
     EXPECT_EQ(planned(line).backend->name, "sm80_backward") << line;
+}
+
+// Their dQ has a kernel of its own and no sums in memory.
+TEST_F(Sm90Backward, lists_and_options_that_its_own_kernels_do_not_serve_go_to_those_of_any_problem) {
+  const auto plan = [](std::string_view line) { return planned(join("backward bf16 b2 h8 q1024 k1024 ", line)); };
+  const int narrow = plan("d64 full blocks64x64x900").kernel, wide = plan("d256 full alibi").kernel;
+  EXPECT_NE(narrow, wide);
+  for (const char* line : {"d128 full blocks128x64x900", "d128 full blocks128x128x900 softcap",
+                           "d96 causal blocks128x128x900 repro=run", "d64 full bias repro=run"})
+    EXPECT_EQ(plan(line).kernel, narrow) << line;
+  EXPECT_EQ(plan("d136/8 causal blocks128x128x900").kernel, wide);
+  EXPECT_NE(plan("d64 full blocks128x128x900").kernel, narrow);
+  EXPECT_NE(plan("d256 full").kernel, wide);
+  EXPECT_LT(plan("d128 full blocks64x64x900").workspace_bytes, plan("d128 full").workspace_bytes);
 }
 
 TEST_F(Sm90Backward, takes_the_narrower_kernel_that_holds_both_head_dims) {
@@ -67,7 +86,7 @@ TEST_F(Sm90Backward, its_workspace_is_dq_in_f32_and_two_numbers_a_row) {
   EXPECT_LT(bytes, rows * (8 + 128 * 4) + 4096);
 }
 
-// No sums of dQ in memory: nothing but the statistics.
+// No sums of dQ in memory: the statistics, and 64 bytes for a tile of queries or keys.
 TEST_F(Sm90Backward, its_workspace_at_wide_heads_is_two_numbers_a_row) {
   const size_t rows = 2 * 8 * 1024;
   const size_t bytes = planned("backward bf16 b2 h8/2 q1000 k700 d256/200 causal").workspace_bytes;
@@ -97,26 +116,16 @@ TEST_F(Sm90Backward, refuses_by_name_what_it_does_not_serve) {
       {"forward bf16 b1 h1 q8 k8 d64 full", "computes a backward, not a forward"},
       {"backward bf16 b1 h1 q8 k8 d64 full blocks8x8x1 block_bias", "does not serve the option block_bias"},
       {"backward bf16 b1 h1 q8 k8 d64 full bias.f64", "bias dtype f64 is not one of f32, f16, bf16"},
-      {"backward bf16 b1 h1 q8 k8 d64 full bias repro=run",
-       "adds up the gradient of a bias in no fixed order, so a reproducible run has none"},
       {"backward bf16 b1 h1 q8 k8 d64 full paged16", "keys are linear or ragged, not paged"},
-      {"backward bf16 b1 h1 q8 k8 d64 full blocks64x128x1",
-       "blocks of a list have 128 keys and 128 queries, or 64 at dims over 64, not 64 x 128"},
-      {"backward bf16 b1 h1 q8 k8 d128 full blocks128x64x1",
-       "blocks of a list have 128 keys and 128 queries, or 64 at dims over 64, not 128 x 64"},
-      {"backward bf16 b1 h1 q8 k8 d64 full blocks128x128x1 softcap",
-       "does not serve options that change scores with a list"},
-      {"backward bf16 b1 h1 q8 k8 d64 full blocks128x128x1 repro=run",
-       "adds to dQ in no fixed order where there is a list"},
+      {"backward bf16 b1 h1 q8 k8 d64 full blocks32x128x1",
+       "blocks of a list have 64 or 128 queries and keys, not 32 x 128"},
+      {"backward bf16 b1 h1 q8 k8 d256 full blocks128x256x1",
+       "blocks of a list have 64 or 128 queries and keys, not 128 x 256"},
       {"backward bf16 b1 h1 q8 k8 d64 causal/16+31", "mask causal/16+31 is not full, causal or a window"},
       {"backward f32 b1 h1 q8 k8 d64 full", "dtype f32 is not one of f16, bf16"},
       {"backward bf16 b1 h1 q8 k8 d12 full", "dim 12 is not a multiple of 8 up to 256"},
       {"backward bf16 b1 h1 q8 k8 d136/140 full", "dim 140 is not a multiple of 8 up to 256"},
-      {"backward bf16 b1 h1 q8 k8 d256 full softcap", "does not serve the option softcap at dims over 128"},
-      {"backward bf16 b1 h1 q8 k8 d256 full ragged", "keys are linear at dims over 128, not ragged"},
-      {"backward bf16 b1 h1 q8 k8 d192 causal@absolute", "does not serve absolute positions at dims over 128"},
-      {"backward bf16/bf16/bf16/f32 b1 h1 q8 k8 d192 full",
-       "q is bf16, kv bf16, out bf16 and grad f32, they must be the same at dims over 128"},
+      {"backward bf16 b1 h1 q8 k8 d264 full", "dim 264 is not a multiple of 8 up to 256"},
       {"backward bf16/bf16/f32/f32 b1 h1 q8 k8 d64 full",
        "q is bf16, kv is bf16 and out is f32, they must be the same"},
       {"backward bf16/bf16/bf16/f16 b1 h1 q8 k8 d64 full", "grad dtype f16 is neither bf16 nor f32"},
