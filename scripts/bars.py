@@ -219,11 +219,9 @@ def each(name, shapes):
 
 def ragged(backend, pass_name, least):
     return Bar("16 sequences of 64 ... 8192: %.2f of the dense rate at 2048" % least, rate_of(backend, least, dense_of),
-               *(bench("--backend", backend, *RAGGED,
-                       lines=[pass_name + " bf16 b16 h16 q8192 k8192 d128 %s ragged" % m])
-                 for m in ("full", "causal")),
-               bench("--backend", backend, lines=each(pass_name, ["b8 h16 q2048 k2048 d128 full",
-                                                                  "b8 h16 q2048 k2048 d128 causal"])))
+               *(bench("--backend", backend, *RAGGED, lines=each(pass_name, [
+                   "b16 h16 q8192 k8192 d128 %s ragged" % m, "b8 h16 q2048 k2048 d128 %s" % m]))
+                 for m in ("full", "causal")))
 
 
 def lists(backend, pass_name, most, blocks):

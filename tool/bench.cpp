@@ -147,12 +147,14 @@ Status benches(const Asked& asked, std::vector<Bench>& out) {
   return Status::good();
 }
 
-// Explicit lengths fit every problem, or the run does not start.
+// Explicit lengths fit every problem of ragged keys, and there is one, or the run does not start.
 Status lengths_fit(const std::vector<BenchRow>& rows, const std::vector<int32_t>& lengths) {
+  const auto is_ragged = [](const BenchRow& row) { return row.problem.keys == KeySource::ragged; };
+  if (!lengths.empty() && !rows.empty() && std::none_of(rows.begin(), rows.end(), is_ragged))
+    return Status::no("--lengths is for ragged keys, not: ", name(rows[0].problem));
   for (const BenchRow& row : rows) {
     const Problem& p = row.problem;
-    if (lengths.empty()) break;
-    if (p.keys != KeySource::ragged) return Status::no("--lengths is for ragged keys, not: ", name(p));
+    if (lengths.empty() || !is_ragged(row)) continue;
     if (int(lengths.size()) != p.batch)
       return Status::no("--lengths: ", lengths.size(), " of them for ", p.batch, " sequences in: ", name(p));
     for (const int32_t n : lengths)

@@ -129,7 +129,6 @@ TEST_F(Graph, a_composition_replays) {
   check("forward bf16 b3 h4/2 q90 k120 d64 causal ragged : adaptive block=16 density=0.3 hidden=24 | seed=2", true);
 }
 
-// What forbids it is the mode of the capture, and it does: were it not so, none of the above would prove anything.
 TEST_F(Graph, recorded_for_a_timer_names_its_kernels) {
   cuda::Graph graph;
   ASSERT_EQ(cuda::Graph::begin(stream_.get()).message, "");
@@ -142,6 +141,7 @@ TEST_F(Graph, recorded_for_a_timer_names_its_kernels) {
   EXPECT_NE(graph.kernels()[0].find("nothing"), std::string::npos) << graph.kernels()[0];
 }
 
+// What forbids it is the mode of the capture, and it does: were it not so, none of the above would prove anything.
 TEST_F(Graph, a_capture_forbids_allocations) {
   ASSERT_EQ(cudaStreamBeginCapture(stream(), cudaStreamCaptureModeGlobal), cudaSuccess);
   void* place = nullptr;

@@ -258,6 +258,21 @@ TEST(Sweep, the_command_goes_on_where_it_was_killed) {
   EXPECT_EQ(lengths.err, "attune bench: --resume is not with --lengths: no record says which it was measured with\n");
 }
 
+TEST(Sweep, lengths_are_those_of_the_rows_with_ragged_keys) {
+  const std::string ragged = "forward f32 b2 h1 q8 k8 d16 causal ragged", dense = "forward f32 b3 h1 q4 k4 d16 causal";
+  const auto says = [](std::vector<std::string> words) {
+    words.insert(words.begin(), "bench");
+    words.insert(words.end(), {"--dry-run", "--lengths", "3,8"});
+    return attune_says(words);
+  };
+  const Ran both = says({ragged, dense});
+  EXPECT_EQ(both.code, 0) << both.err;
+  EXPECT_TRUE(has(both.out, ragged) && has(both.out, dense)) << both.out;
+  EXPECT_EQ(says({dense}).err, "attune bench: --lengths is for ragged keys, not: " + dense + "\n");
+  const std::string three = "forward f32 b3 h1 q8 k8 d16 causal ragged";
+  EXPECT_EQ(says({dense, three}).err, "attune bench: --lengths: 2 of them for 3 sequences in: " + three + "\n");
+}
+
 TEST(Sweep, the_command_says_what_it_cuts_off) {
   const std::string path = temporary("cut.jsonl");
   const std::vector<std::string> words = {"bench", "--len", "16,24", "--dim", "16", "--heads", "1", "--max-seconds",
