@@ -143,6 +143,17 @@ class Sdpa(unittest.TestCase):
         self.assertIs(F.scaled_dot_product_attention, theirs)
         torch.testing.assert_close(got, wanted)
 
+    def test_who_chooses_among_pytorchs_backends_gets_pytorch(self):
+        q = torch.randn(1, 2, 8, 16)
+        for route in ("measured", "always"):
+            at.counters.clear()
+            with at.installed(route) as counters, sdpa_kernel(SDPBackend.MATH):
+                torch.testing.assert_close(F.scaled_dot_product_attention(q, q, q), theirs(q, q, q))
+            self.assertEqual((counters.attune, dict(counters.why)), (0, {"a choice among PyTorch's backends": 1}))
+        with at.installed("always") as counters:
+            F.scaled_dot_product_attention(q, q, q)
+        self.assertEqual(counters.attune, 1)
+
     def test_measured_routes_every_call_and_gives_the_same_answer(self):
         q, k, v = (torch.randn(1, 2, 32, 16) for _ in range(3))
         with at.installed() as counters:

@@ -284,9 +284,31 @@ def _key(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, dr
             is_causal, needs_grad)
 
 
+_flags = torch.backends.cuda
+_SWITCHES = (_flags.flash_sdp_enabled, _flags.mem_efficient_sdp_enabled, _flags.math_sdp_enabled,
+             _flags.cudnn_sdp_enabled)
+_usual = [is_on() for is_on in _SWITCHES]
+
+
+def _is_chosen() -> bool:
+    """Whether somebody chose among PyTorch's own backends, by torch.nn.attention.sdpa_kernel say."""
+    return not is_compiling() and [is_on() for is_on in _SWITCHES] != _usual
+
+
+_CHOSEN = "a choice among PyTorch's backends"
+
+
+def _always(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
+            is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False) -> Tensor:
+    if _is_chosen():
+        return _by_torch(_CHOSEN, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+    return scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+
+
 def _routed(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
             is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False) -> Tensor:
-    if why := _refusal(query, key, value, attn_mask, is_causal, scale, enable_gqa):
+    why = _CHOSEN if _is_chosen() else _refusal(query, key, value, attn_mask, is_causal, scale, enable_gqa)
+    if why:
         return _by_torch(why, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
     needs_grad = torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad)
     at = _key(query, key, value, attn_mask, dropout_p, is_causal, needs_grad)
@@ -308,10 +330,11 @@ def install(route: Literal["measured", "always"] = "measured") -> None:
 
     "measured": the first call of every combination of sizes times both, and the faster one runs from then on; lengths
     up to the same power of two are one size.
-    "always": attune runs whatever it serves."""
+    "always": attune runs whatever it serves.
+    Where torch.nn.attention.sdpa_kernel chooses among PyTorch's own backends, PyTorch runs."""
     if route not in ("measured", "always"):
         raise _core.Error(f"attune: route {route!r} is not one of measured, always")
-    F.scaled_dot_product_attention = _routed if route == "measured" else scaled_dot_product_attention
+    F.scaled_dot_product_attention = _routed if route == "measured" else _always
 
 
 def uninstall() -> None:
