@@ -18,7 +18,7 @@ inline Status plan_part(std::string_view who, const Problem& part, const Planner
 
 // What a step or a part of a run said, as a sentence of the whole: a step knows no problem, a part only its own.
 inline Status of_whole(const Plan& plan, Status s) {
-  if (s.ok() || s.message.starts_with(plan.backend->name)) return s;
+  if (s.ok() || s.message.starts_with(join(plan.backend->name, ": "))) return s;
   return Status::no(plan.backend->name, ": ", s.message, ", in: ", name(plan.problem));
 }
 

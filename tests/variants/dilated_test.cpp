@@ -202,8 +202,8 @@ size_t between_bytes(const Problem& p) {
 
 // A part knows only its own problem, and a step none: what they say is told as a sentence of the whole.
 TEST(Compositions, an_error_of_a_part_names_the_whole) {
-  const Backend broken{.name = "broken", .supports = nullptr, .shape = nullptr,
-                       .run = [](const Plan&, const Args&, Workspace, Stream) { return Status::no("broken: fell"); }};
+  const auto fall = [](const Plan&, const Args&, Workspace, Stream) { return Status::no("nsa_lengths: fell"); };
+  const Backend broken{.name = "broken", .supports = nullptr, .shape = nullptr, .run = fall};
   for (const auto& [who, line] :
        {std::pair{"dilated", "forward f32 b1 h2 q20 k20 d16 causal : dilated rates=1,2 segments=10,20"},
         {"nsa", "forward f32 b1 h2 q20 k20 d16 causal : nsa d=4 gate=none l=4 n=4 phi=mean s=4 w=8"},
@@ -214,7 +214,8 @@ TEST(Compositions, an_error_of_a_part_names_the_whole) {
     Plan plan;
     ASSERT_EQ((Planner{.device = this_cpu(), .forced = who}).plan(c.problem, plan).message, "");
     for (Plan& part : plan.parts) part.backend = &broken;
-    EXPECT_EQ(run_plan(plan, world.outputs(false).args).message, join(who, ": broken: fell, in: ", name(c.problem)));
+    EXPECT_EQ(run_plan(plan, world.outputs(false).args).message,
+              join(who, ": nsa_lengths: fell, in: ", name(c.problem)));
   }
 }
 
