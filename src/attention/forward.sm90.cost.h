@@ -6,6 +6,7 @@
 #include <queue>
 #include <vector>
 
+#include "attention/shares.h"
 #include "core/mask.h"
 #include "core/problem.h"
 
@@ -98,6 +99,34 @@ inline const Way* quickest(const Problem& p, int units, bool shared, bool large)
     if (!best || time < least) best = &way, least = time;
   }
   return best;
+}
+
+// Where tiles of 128 queries are fewer than multiprocessors, and their rows see all keys, blocks may share the keys of
+// all of them (shares.h), in parts that another kernel adds up.
+struct SharedCost {
+  int dim;
+  double alone, alone_step;         // the same kernel with a block for each tile
+  double start, step, part, tile;   // of all; a step of a block; a part of a tile; a tile
+};
+// Fitted likewise, to 115 and 93 problems of 1 ... 100 tiles and 1024 ... 32768 keys.
+inline constexpr SharedCost kSharedCosts[] = {{128, 10.3, 1.32, 11.4, 1.69, 0.52, 0.08},
+                                              {256, 10.6, 1.16, 18.2, 1.51, 0.35, 0}};
+
+// Parts of a tile are at most an eighth of the columns: more take longer to add up than they save.
+inline Shares shared_by_all(int64_t tiles, int64_t steps, int dim, int units) {
+  const int64_t share = std::max(ceil_div(tiles * steps, units), ceil_div(steps, dim / 8));
+  return {int(tiles), int(share), int(steps)};
+}
+
+// Whether that is quicker than `way`, or than a block for each tile where none was timed.
+inline bool sharing_pays(const Problem& p, const Shares& s, int dim, const Way* way, int units) {
+  for (const SharedCost& cost : kSharedCosts)
+    if (cost.dim == dim) {
+      const double other = way ? time_of(p, *way, units) : cost.alone + cost.alone_step * s.steps;
+      return cost.start + cost.step * s.share + cost.part * double(ceil_div(s.steps, s.share)) + cost.tile * s.tiles <
+             other;
+    }
+  return false;
 }
 
 }  // namespace attune::sm90

@@ -22,7 +22,9 @@ using sm90::ForwardParams;
 
 constexpr std::string_view kWho = "sm90_forward";
 constexpr int kFixedKeys = 1024;                 // up to here an answer of the counter is waited for
-constexpr int kSharedSteps = 24;                 // about 32 us: what parts of values of 128 cost
+// Steps of values of 128 that sharing must save. What idles gives its power to the others, the more so the more waves
+// came before.
+constexpr int64_t shared_steps(int64_t waves) { return std::min<int64_t>(24, 6 + 2 * waves); }
 constexpr int kFewRows = 64;                     // of a head of keys: there are kernels for that
 // What `sequence` reads on the GPU.
 constexpr Role kLengths[] = {Role::cu_q,     Role::cu_k,        Role::used_q,   Role::used_k,
@@ -62,21 +64,31 @@ Status supports(const Problem& p, const Device& d) {
   return Status::good();
 }
 
+int64_t tiles_of(const Problem& p, const ForwardKernel& k) {
+  return ceil_div(p.len_q, k.tile_q) * p.batch * p.heads_q;
+}
+bool may_share(const Problem& p, const ForwardKernel& k) {
+  return k.shares && p.mask.kind == MaskKind::full && !p.has(Option::sink) && p.len_k > 0;
+}
 // Tiles of a full mask are all alike: those that are left when every multiprocessor has had as many as the others are
-// shared, where that saves steps enough to pay for another kernel.
-Shares shares_of(const Problem& p, const ForwardKernel& k, int units) {
-  const int64_t tiles = ceil_div(p.len_q, k.tile_q) * p.batch * p.heads_q, steps = ceil_div(p.len_k, k.tile_k);
+// shared, where that saves steps enough to pay for another kernel. Where no multiprocessor has a whole one, all are, if
+// shape() says so.
+Shares shares_of(const Plan& plan, const ForwardKernel& k) {
+  const Problem& p = plan.problem;
+  const int64_t units = plan.device.units, tiles = tiles_of(p, k), steps = ceil_div(p.len_k, k.tile_k);
   const int64_t rest = tiles % units, share = ceil_div(rest * steps, units);
-  if (!k.shares || p.mask.kind != MaskKind::full || p.has(Option::sink) || steps - share < kSharedSteps * k.dim_v / 128)
-    return {};
-  return rest ? Shares{int(rest), int(share), int(steps)} : Shares{};
+  if (!may_share(p, k) || rest == 0) return {};
+  if (tiles < units) return plan.splits > 1 ? sm90::shared_by_all(tiles, steps, k.dim_v, int(units)) : Shares{};
+  if (steps - share < shared_steps(tiles / units) * k.dim_v / 128) return {};
+  return {int(rest), int(share), int(steps)};
 }
 
 struct Room { unsigned long long* counters; sm90::TileTable table; float4* parts; };
 
-Room carve(Workspace& ws, const Problem& p, const ForwardKernel& k, int units) {
-  const Shares shares = shares_of(p, k, units);
-  const size_t parts = shares.tiles ? size_t(shares.tiles + units) * size_t(k.tile_q / 16) : 0;
+Room carve(Workspace& ws, const Plan& plan, const ForwardKernel& k) {
+  const Problem& p = plan.problem;
+  const Shares shares = shares_of(plan, k);
+  const size_t parts = shares.tiles ? size_t(shares.tiles + plan.device.units) * size_t(k.tile_q / 16) : 0;
   return {ws.take<unsigned long long>(2),
           {ws.take<QueryTile>(size_t(sm90::table_bound(p, k.tile_q))), ws.take<int>(size_t(p.batch) + 1)},
           ws.take<float4>(parts * size_t(sm90::part_size(k.dim_v)))};
@@ -126,18 +138,22 @@ Status shape(Plan& plan, const Planner& planner) {
       },
       &plan.kernel);
   plan.tile_q = k.tile_q, plan.tile_k = k.tile_k, plan.splits = 1;
-  if (way && way->tile_q == sm90::kFewQueries)
+  const int64_t tiles = tiles_of(p, k);
+  const Shares all = sm90::shared_by_all(tiles, ceil_div(p.len_k, k.tile_k), k.dim_v, plan.device.units);
+  if (may_share(p, k) && tiles < plan.device.units && sm90::sharing_pays(p, all, k.dim_v, way, plan.device.units))
+    plan.splits = int(ceil_div(all.steps, all.share));
+  else if (way && way->tile_q == sm90::kFewQueries)
     plan.tile_q = way->tile_q, plan.tile_k = way->tile_k, plan.splits = way->splits;
-  const int64_t tiles = ceil_div(p.len_q, k.tile_q) * p.batch * p.heads_q;
   // Both would be right, and slow.
   if (planner.forced != kWho && int64_t(p.len_q) * (p.heads_q / p.heads_kv) <= kFewRows)
     return Status::no(kWho, ": ", p.len_q, " queries are few, and a tile has ", k.tile_q);
-  if (planner.forced != kWho && !sm90::is_few(plan) && 2 * tiles < plan.device.units)
+  const bool split = plan.splits > 1 && k.dim_v <= 128;  // wider ones were not timed against the next link
+  if (planner.forced != kWho && !split && 2 * tiles < plan.device.units)
     return Status::no(kWho, ": ", tiles, " tiles of queries leave most of ", plan.device.units,
                       " multiprocessors idle, and keys are not split");
   if (tiles >= 1 << sm90::kCountBits) return Status::no(kWho, ": ", tiles, " tiles of queries are over 2^24 - 1");
   Workspace count;
-  carve(count, p, k, plan.device.units);
+  carve(count, plan, k);
   plan.workspace_bytes = count.used;
   return Status::good();
 }
@@ -161,7 +177,7 @@ Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
   const int rows = a[Role::q].extent.seq, keys = a[Role::k].extent.seq;
   if (rows == 0 || a[Role::q].extent.batch == 0) return Status::good();
   ForwardKernel& k = cuda::kernel_at(kKernels, plan.kernel);
-  const Room room = carve(ws, p, k, plan.device.units);
+  const Room room = carve(ws, plan, k);
   Tensor k_all = a[Role::k], v_all = a[Role::v];
   const bool empty = keys == 0 || k_all.extent.batch == 0;
   // A map is of something: where there are no keys, of a row that nobody sees.
@@ -177,7 +193,7 @@ Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
   const int packed = tabled || k.options ? 1 : sm90::packed_heads(p, rows, k.tile_q, plan.device.units);
   const int packed_rows = k.tile_q / packed;
   const bool whole = !tabled && packed == 1 && rows == p.len_q && keys == p.len_k;
-  const Shares shares = whole ? shares_of(p, k, plan.device.units) : Shares{};
+  const Shares shares = whole ? shares_of(plan, k) : Shares{};
   static std::atomic<unsigned long long> launches{0};
   ForwardParams x{.scale = scale_of(p, a) * kLog2e,
                   .rows = rows,

@@ -106,5 +106,25 @@ TEST(ForwardCost, only_kernels_that_serve_a_problem_are_chosen) {
   EXPECT_EQ(quickest_of(problem("forward bf16 b8 h16 q4096 k4096 d64 full")), nullptr);  // more than were timed
 }
 
+// Heads, queries, keys; microseconds with a block for each tile, or by forward.sm90.few.h if that is quicker, and with
+// all of them sharing. As the others, of an H200.
+TEST(ForwardCost, blocks_share_the_keys_of_few_tiles_where_that_was_quicker) {
+  struct Row { int heads, queries, keys, dim; double other, shared; };
+  constexpr Row kRows[] = {
+      {8, 128, 1024, 128, 17.5, 17.9},   {8, 128, 2048, 128, 28.2, 21.8},  {1, 128, 16384, 128, 162.3, 32.5},
+      {16, 512, 1024, 128, 18.7, 22.4},  {16, 512, 4096, 128, 51.2, 41.2}, {8, 1024, 8192, 128, 94.1, 67.0},
+      {8, 128, 1024, 256, 29.5, 27.5},   {16, 512, 1024, 256, 30.5, 32.1}, {1, 128, 16384, 256, 308.3, 37.2},
+      {16, 512, 8192, 256, 162.2, 114.2}};
+  for (const Row& r : kRows) {
+    const Problem p = problem(join("forward bf16 b1 h", r.heads, " q", r.queries, " k", r.keys, " d", r.dim, " full"));
+    const int64_t tiles = ceil_div(r.queries, 128) * r.heads, steps = ceil_div(r.keys, r.dim == 128 ? 128 : 64);
+    const Shares s = shared_by_all(tiles, steps, r.dim, kUnits);
+    EXPECT_LE(ceil_div(tiles * steps, s.share), kUnits) << name(p);
+    EXPECT_LE(ceil_div(steps, s.share), r.dim / 8) << name(p);
+    const bool pays = sharing_pays(p, s, r.dim, quickest_of(p), kUnits);
+    EXPECT_LE(pays ? r.shared : r.other, 1.06 * std::min(r.shared, r.other)) << name(p);
+  }
+}
+
 }  // namespace
 }  // namespace attune::sm90

@@ -150,6 +150,12 @@ TEST_F(Sm90Forward, warpgroups_share_queries_where_tiles_are_few) {
   EXPECT_EQ(tiles("forward bf16 b1 h8 q1024 k1024 d96 causal"), two);
   EXPECT_EQ(tiles("forward bf16 b1 h8 q1024 k1024 d192/128 causal"), plain);
   EXPECT_EQ(tiles("forward bf16 b4 h16 q16384 k16384 d128 causal"), plain);
+  // Eight tiles of 128 queries and 128 steps: eight steps for a multiprocessor, where blocks share the keys of all.
+  EXPECT_EQ(tiles("forward bf16 b1 h8 q128 k16384 d128 full"), (Tiles{128, 128, 16}));
+  EXPECT_EQ(tiles("forward bf16 b1 h8 q128 k16384 d128 full sink"), plain);
+  EXPECT_EQ(tiles("forward bf16 b1 h8 q128 k1024 d128 full"), two);
+  EXPECT_EQ(tiles("forward bf16 b1 h8 q512 k4096 d256 full"), (Tiles{128, 64, 4}));
+  EXPECT_GT(planned("forward bf16 b1 h8 q128 k16384 d128 full").workspace_bytes, size_t(8) << 20);
   // 1024 tiles for the queries of a head each, 128 where eight heads that share keys are one.
   EXPECT_EQ(tiles("forward bf16 b16 h64 q16 k512 d64 full").q, 64);
   EXPECT_EQ(tiles("forward bf16 b16 h64/8 q16 k512 d64 full"), plain);
