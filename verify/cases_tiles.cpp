@@ -108,6 +108,7 @@ constexpr std::string_view kTiles[] = {
     "forward bf16 b32 h8/2 q130 k150 d64 causal",
     // Tiles of 192 queries on a GPU of up to 133 multiprocessors.
     "forward bf16 b1 h400/1 q130 k2050 d64 window330,0 sink",
+    "forward bf16 b1 h67/1 q130 k130 d64 full sink",
     "forward f16 b2 h200/2 q140 k2050 d64/56 window100,20 | seed=2 x1e1 bhsd",
     "forward bf16 b1 h200/1 q194 k2100 d128 window256,0",
     "forward f16 b2 h200/2 q20 k2060 d128 window300,-5 sink | seed=2 bhsd",
@@ -115,6 +116,8 @@ constexpr std::string_view kTiles[] = {
     "forward f16 b4 h100/1 q25 k2050 d128 window290,3 | seed=5 drawn cu_q cache",
     // Query tiles that are left when all of 132 multiprocessors have had as many: their keys are shared.
     "forward bf16 b1 h2/1 q130 k3200 d256 full",
+    "forward bf16 b1 h4/2 q130 k1500 d128 full",
+    "forward f16 b2 h1 q70 k2100 d128/120 full | bhsd",
     "forward f16 b1 h133/1 q2 k3200 d256/248 full | bhsd",
     // Few queries of heads that share keys are one tile, on a GPU of up to 190 multiprocessors.
     "forward bf16 b3 h64/8 q9 k150 d128 causal sink",
