@@ -20,15 +20,17 @@ using sm90::BackwardKernel;
 using sm90::TabledParams;
 
 constexpr std::string_view kWho = "sm90_backward";
+constexpr int kShort = 512, kShortNarrow = 1024;  // keys up to which blocks stay, at dims over 64 and up to it
 static_assert(sm90::kTurnRows == sm80::kTurnRows);
 
 bool ordered(const Problem& p) { return p.reproducible != Reproducible::no; }
-BackwardKernel& kernel_of(const Problem& p, bool lengths, bool in_order) {
+BackwardKernel& kernel_of(const Problem& p, bool lengths, bool in_order, bool stays = false) {
   const int dim = std::max(p.dim_qk, p.dim_v);
   const bool tabled = lengths || sm90::needs_table(p);
   if (dim > 64 && dim <= 96 && !tabled && !in_order) return sm90::backward_kernel_96();
   sm90::BackwardKernels& all = dim <= 64 ? sm90::backward_kernels_64() : sm90::backward_kernels_128();
   if (p.mask.blocks.q) return all.listed;
+  if (stays) return all.staying;
   return (needs_general(p) ? all.with_options : tabled ? all.tabled : all.plain)[in_order];
 }
 
@@ -109,11 +111,22 @@ bool beyond_plain(const Problem& p, const Args& a) {
   return sm90::has_lengths(p, a) || !a.given(Role::dk) || !a.given(Role::dv);
 }
 
+// Where tiles of keys are many, short and all seen: blocks that stay load the next keys while dK and dV leave. From
+// some length on they lose, since nobody takes over what another has left.
+bool stays(const Problem& p, const Args& a) {
+  const Tensor &q = a[Role::q], &k = a[Role::k];
+  const int dim = std::max(p.dim_qk, p.dim_v), keys = k.extent.seq;
+  if ((dim > 64 && dim <= 96) || q.extent.seq == 0 || q.extent.batch == 0) return false;
+  if (p.mask.kind == MaskKind::full) return keys <= (dim <= 64 ? kShortNarrow : kShort);
+  return p.mask.kind == MaskKind::causal && q.extent.seq == keys && keys <= (dim <= 64 ? kShortNarrow : kShort);
+}
+
 class Run {
  public:
   Run(const Plan& plan, const Args& a, Workspace ws, Stream stream)
       : p_(plan.problem), a_(a), lengths_(beyond_plain(p_, a)), in_order_(ordered(p_) && a.given(Role::dq)),
-        kernel_(kernel_of(p_, lengths_, in_order_)), room_(carve(ws, p_, kernel_)),
+        stays_(!tabled() && !in_order_ && stays(p_, a)), units_(plan.device.units),
+        kernel_(kernel_of(p_, lengths_, in_order_, stays_)), room_(carve(ws, p_, kernel_)),
         place_{a[Role::q].device_index, plan.device.arch}, stream_(stream) {
     ends_ = {.problem = p_, .args = dense(a), .uniform = !lengths_, .rows = room_.stats,
              .dq = a.given(Role::dq) ? room_.dq : nullptr, .turns = in_order_ ? room_.turns : nullptr,
@@ -145,6 +158,7 @@ class Run {
   bool tabled() const { return lengths_ || sm90::needs_table(p_); }
   int heads_of_section() const {
     if (!tabled() && !in_order_ && p_.mask.kind == MaskKind::full) return 1;
+    if (stays_) return std::max(units_ / 2, 1);  // of two tiles a head, one round of all blocks
     const Tensor& q = a_[Role::q];
     return section(p_, kernel_, tabled() ? int64_t(q.extent.seq) * q.extent.batch : p_.len_q);
   }
@@ -187,10 +201,11 @@ class Run {
       x.tiles = int(tiles);
     }
     if (Status s = make_maps(x); !s.ok()) return s;
+    const int64_t blocks = int64_t(x.tiles) * x.units;
     return cuda::launch({.who = kWho,
                          .kernel = kernel_.function[type](),
                          .ready = &kernel_.ready[type],
-                         .blocks = int64_t(x.tiles) * x.units,
+                         .blocks = stays_ ? std::min<int64_t>(blocks, units_) : blocks,
                          .threads = kernel_.threads,
                          .shared_bytes = kernel_.shared_bytes,
                          .device = place_.device,
@@ -237,7 +252,8 @@ class Run {
 
   const Problem& p_;
   const Args& a_;
-  const bool lengths_, in_order_;
+  const bool lengths_, in_order_, stays_;
+  const int units_;  // multiprocessors
   BackwardKernel& kernel_;
   const Room room_;
   const sm80::Place place_;

@@ -7,6 +7,7 @@
 // Only dS goes through shared memory, for dQ = dS K, of which each warpgroup has 64 x 64, added to f32 sums in global
 // memory.
 #pragma once
+#include "attention/backward.sm90.producer.h"
 #include "attention/backward.sm90.score.h"
 #include "machine/sm80/memory.h"
 #include "machine/sm80/order.h"
@@ -17,155 +18,6 @@
 
 namespace attune::sm90 {
 
-// Which keys a block has. Lengths that all sequences share are constants of the launch, not here.
-template <class C>
-__device__ KeyTile find_keys(const typename C::Params& x, int block) {
-  const int per_section = x.section * x.tiles, section = block / per_section;
-  const int rest = block - section * per_section, here = min(x.section, x.units - section * x.section);
-  const int tile = rest / here, unit = section * x.section + rest - tile * here;
-  KeyTile t;
-  if constexpr (C::kTabled) {
-    const int4* from = reinterpret_cast<const int4*>(x.table + tile);  // past a cache that may be old
-    for (int n = 0; n < int(sizeof(KeyTile) / 16); ++n) reinterpret_cast<int4*>(&t)[n] = __ldcg(from + n);
-    t.head = unit;
-  } else {
-    const int batch = unit / x.heads_kv;
-    t = {.key = 0, .head = unit % x.heads_kv, .batch = batch, .rows = x.rows, .keys = x.keys, .low = x.low,
-         .high = x.high, .q_row = 0, .q_batch = batch, .k_row = 0, .k_batch = batch};
-    cut_key_tile(t, C::kOrdered ? x.tiles - 1 - tile : tile, C::kTileQ, C::kTileK);
-  }
-  return t;
-}
-
-// Of a list: what the step of a stage visits.
-template <class C>
-__device__ KeyVisit* visit(uint32_t shared, uint32_t stage) {
-  return static_cast<KeyVisit*>(__cvta_shared_to_generic(shared + C::kVisits + 8 * stage));
-}
-
-template <class C>
-struct BackwardProducer {
-  const typename C::Params& x;
-  const uint32_t shared;
-  const KeyTile& t;
-
-  template <int Bytes>
-  __device__ void load(const CUtensorMap& map, int to, uint32_t full, int row, int head, int batch, Keep keep) const {
-#pragma unroll
-    for (int n = 0; n < C::kPanels; ++n)
-      load_tile(shared + to + n * (Bytes / C::kPanels), map, full, n * 64, row, head, batch, keep);
-  }
-  // The end of a sequence within the tensor: the rows behind it are not its own and may be no numbers, and a weight of
-  // zero does not help there. Those that are its own come a few at a time, zeros from outside of the tensor.
-  template <int Rows>
-  __device__ void load_end(const CUtensorMap (&parts)[kEndParts], int to, uint32_t full, int row, int there,
-                           int outside, int head, int batch) const {
-#pragma unroll 1
-    for (int at = 0; at < Rows;) {
-      const int open = (at < there ? there : Rows) - at;
-      const int part = open >= rows_of_end_part(0) ? 0 : open >= rows_of_end_part(1) ? 1 : 2;
-#pragma unroll 1
-      for (int n = 0; n < C::kPanels; ++n)
-        load_tile(shared + to + n * Rows * 128 + at * 128, parts[part], full, n * 64, at < there ? row + at : outside,
-                  head, batch, Keep::last_to_go);
-      at += rows_of_end_part(part);
-    }
-  }
-  __device__ void load_keys(uint32_t full) const {
-    if constexpr (C::kTabled)
-      if (t.key + C::kTileK > t.keys && t.k_row + t.keys < x.rows_k)
-        return load_end<C::kTileK>(x.k_part, C::kK, full, t.k_row + t.key, t.keys - t.key, x.rows_k, t.head, t.k_batch);
-    load<C::kBytesK>(x.k, C::kK, full, t.k_row + t.key, t.head, t.k_batch, Keep::first_to_go);
-  }
-  // False: no part of it.
-  __device__ bool load_end_of_queries(bool d_out, int to, uint32_t full, int query, int head) const {
-    if constexpr (C::kTabled) {
-      if (query + C::kTileQ <= t.rows || t.q_row + t.rows >= x.rows_q) return false;
-      load_end<C::kTileQ>(d_out ? x.d_out_part : x.q_part, to, full, t.q_row + query, t.rows - query, x.rows_q, head,
-                          t.q_batch);
-      return true;
-    }
-    return false;
-  }
-  __device__ void load_queries(bool d_out, int to, uint32_t full, int query, int head) const {
-    if (load_end_of_queries(d_out, to, full, query, head)) return;
-    load<C::kBytesQ>(d_out ? x.d_out : x.q, to, full, t.q_row + query, head, t.q_batch, Keep::last_to_go);
-  }
-  __device__ void load_step(uint32_t step, int query, int h) const {
-    const uint32_t keys = shared + C::kKFull;
-    const uint32_t stage = step % C::kStages, parity = (step / C::kStages & 1) ^ 1;
-    const uint32_t q = shared + C::kQFull + 8 * stage, o = shared + C::kOFull + 8 * stage;
-    wait(shared + C::kQEmpty + 8 * stage, parity);
-    if constexpr (C::kListed) *visit<C>(shared, stage) = {query, h};
-    arrive_expect(q, C::kBytesQ + C::kBytesStats);
-    load_queries(false, C::kQ + stage * C::kBytesQ, q, query, h);
-    load_tile(shared + C::kStats + stage * C::kBytesStats, x.stats, q, 2 * query, h, t.batch, 0, Keep::last_to_go);
-    // Its foreign keys have rows of their own, which are not stored.
-    if (step == 0) load<C::kBytesK>(x.v, C::kV, keys, t.k_row + t.key, t.head, t.k_batch, Keep::first_to_go);
-    wait(shared + C::kOEmpty + 8 * stage, parity);
-    arrive_expect(o, C::kBytesQ);
-    load_queries(true, C::kO + stage * C::kBytesQ, o, query, h);
-  }
-  __device__ void run() const {
-    const uint32_t keys = shared + C::kKFull;
-    arrive_expect(keys, 2 * C::kBytesK);
-    load_keys(keys);
-    uint32_t step = 0;
-    for (int h = t.head * x.group; h < (t.head + 1) * x.group; ++h)
-      for (int query = t.start; query != t.stop; query += C::kTileQ, ++step) load_step(step, query, h);
-  }
-  // Query tiles from lists: those that the band shows, and none twice.
-  __device__ void run_listed() const {
-    uint32_t step = 0;
-    for (int h = t.head * x.group; h < (t.head + 1) * x.group; ++h) {
-      const BlockList list{x.blocks, x.list_begin + t.batch * x.list_batch + h * x.list_head, x.list_row};
-      const int count = list.count(t.number);
-      for (int n = 0; n < count; ++n) {
-        const int64_t first = int64_t(list.key_block(t.number, n)) * x.blocks.q;
-        for (int64_t query = first; query < first + x.blocks.q; query += C::kTileQ) {
-          if (query < t.start || query >= t.stop) continue;
-          if (step == 0) {
-            arrive_expect(shared + C::kKFull, 2 * C::kBytesK);
-            load_keys(shared + C::kKFull);
-          }
-          load_step(step++, int(query), h);
-        }
-      }
-    }
-    const uint32_t stage = step % C::kStages;
-    wait(shared + C::kQEmpty + 8 * stage, (step / C::kStages & 1) ^ 1);
-    *visit<C>(shared, stage) = {-1, 0};
-    arrive(shared + C::kQFull + 8 * stage);
-  }
-};
-
-// In a fixed order: one thread adds a query tile of dQ when all key tiles behind this one have.
-template <class C>
-struct BackwardAdder {
-  const typename C::Params& x;
-  const uint32_t shared;
-  const KeyTile& t;
-
-  __device__ void run() const {
-    uint32_t step = 0;
-    for (int h = t.head * x.group; h < (t.head + 1) * x.group; ++h)
-      for (int query = t.start; query != t.stop; query += C::kTileQ, ++step) {
-        const int64_t row = (int64_t(t.batch) * x.heads + h) * x.padded + query;
-        int* const turn = x.turns + 1 + row / kTurnRows;
-        const int before = key_tiles_behind(t, query, C::kTileQ, C::kTileK);
-        wait(shared + C::kDqFull, step & 1);
-        while (sm80::load_count(turn) < before) {}
-        publish_global();
-        add_floats(x.dq + row * C::kWide, shared + C::kDq, C::kTileQ * C::kWide * 4);
-        close_stores();
-        wait_stores_read();
-        arrive(shared + C::kDqEmpty);
-        wait_stores();
-        sm80::add_count(turn);
-      }
-  }
-};
-
 template <class C>
 struct BackwardConsumer {
   using T = typename C::T;
@@ -173,6 +25,7 @@ struct BackwardConsumer {
   const uint32_t shared;
   const KeyTile& t;
   const int group, warp, lane;
+  uint32_t begin = 0;             // the first step of these keys
 
   float dk[C::kDim / 2], dv[C::kDim / 2];
   float s[C::kTileQ / 2], dp[C::kTileQ / 2];
@@ -355,6 +208,7 @@ struct BackwardConsumer {
     if (partial) hide(dp);
   }
 
+  __device__ uint32_t first() const { return C::kStays ? begin : 0; }
   // Under way before and after: dK of the step before.
   __device__ void step(uint32_t n) {
     const uint32_t stage = n % 2, round = n / 2 % 2;
@@ -363,7 +217,7 @@ struct BackwardConsumer {
     issue_scores(s, C::kK, q);
     wait_products<1>();
     pin(dk);
-    if (n > 0) release(C::kQEmpty + 8 * (stage ^ 1));
+    if (n > first()) release(C::kQEmpty + 8 * (stage ^ 1));
     wait(shared + C::kOFull + 8 * stage, round);
     issue_scores(dp, C::kV, d_out);
     wait_products<1>();
@@ -376,6 +230,10 @@ struct BackwardConsumer {
     }
     pack(ds, dp);
     float dq[32];
+    if (C::kStays && n == first()) {  // the keys before have left through this place
+      if (lane == 0) wait_stores_read();
+      __syncwarp();
+    }
     if constexpr (C::kApart) {
       wait(shared + C::kDsEmpty + 8 * buffer, again ^ 1);
       store_ds(buffer);
@@ -384,7 +242,7 @@ struct BackwardConsumer {
       release(C::kDsFull + 8 * buffer);
       wait_products<0>();
       release(C::kOEmpty + 8 * stage);
-      if (n > 0) wait_last();
+      if (n > first()) wait_last();
       issue_dq(dq, last());  // at first of whatever is there
     } else {
       // Its place is free: both warpgroups had dQ of two steps ago before they met in the last.
@@ -399,7 +257,7 @@ struct BackwardConsumer {
     wait_products<1>();
     pin(dq);
     if constexpr (C::kApart) {
-      if (n > 0) {
+      if (n > first()) {
         release(C::kDsEmpty + 8 * last());
         add_dq(dq, n - 1, last_query, last_head);
       }
@@ -456,6 +314,62 @@ struct BackwardConsumer {
     named_sync(1, 256);  // the other warpgroup has multiplied with these rows of k
     if (wants_dk()) store_gradient(dk, x.scale_k, C::kK, false);
     if (lane == 0) wait_stores();
+  }
+  // Of these keys, the round-th of the block; what counts steps and buffers goes on from keys to keys.
+  __device__ void run_staying(uint32_t round) {
+    const uint32_t steps = uint32_t(t.tiles) * uint32_t(x.group), end = begin + steps;
+#pragma unroll
+    for (int n = 0; n < C::kDim / 2; ++n) dk[n] = dv[n] = 0.f;
+    wait(shared + C::kKFull, round & 1);
+    query = t.start, head = t.head * x.group;
+#pragma unroll 1
+    for (uint32_t n = begin; n < end; ++n) step(n);
+    if constexpr (C::kApart) {
+      wait_last();
+      float dq[32];
+      issue_dq(dq, last());
+      wait_products<0>();
+      pin(dq);
+      release(C::kDsEmpty + 8 * last());
+      release(C::kKEmpty), release(C::kQEmpty + 8 * ((end - 1) % 2));
+      add_dq(dq, end - 1, last_query, last_head);
+    } else {
+      wait_products<0>();
+      release(C::kKEmpty), release(C::kQEmpty + 8 * ((end - 1) % 2));
+    }
+    pin(dk), pin(dv);
+    if (!C::kApart && lane == 0) wait_stores_read();  // dQ has left the place that dK takes
+    __syncwarp();
+    named_sync(1, 256);  // the other warpgroup has multiplied with this one's dS
+    // Through the warp's own rows of dS, and of dQ where that has a place.
+    constexpr int kPanel = C::kPanelK, kOther = C::kApart ? C::kPanelK : 0;
+    stage(dv, 1.f, shared + C::kDs + (group * 64 + warp * 16) * 128, kPanel);
+    const uint32_t to_k = C::kApart ? shared + C::kDs + kOther + (group * 64 + warp * 16) * 128
+                                    : shared + C::kDq + (group * 4 + warp) * C::kBytesDq;
+    stage(dk, x.scale_k, to_k, C::kApart ? kPanel : 2048);
+    publish_shared();
+    __syncwarp();
+    if (lane == 0) {
+#pragma unroll
+      for (int n = 0; n < C::kPanels; ++n) {
+        const int row = t.k_row + t.key + group * 64 + warp * 16;
+        store_tile(x.dv, shared + C::kDs + (group * 64 + warp * 16) * 128 + n * kPanel, n * 64, row, t.head, t.k_batch);
+        store_tile(x.dk, to_k + n * (C::kApart ? kPanel : 2048), n * 64, row, t.head, t.k_batch);
+      }
+      close_stores();
+    }
+    begin = end;
+  }
+  // 16 rows of a warp, in panels of 64 columns.
+  __device__ void stage(const float (&sums)[C::kDim / 2], float factor, uint32_t to, int panel) const {
+    const int r = lane % 16, half = lane / 16;
+#pragma unroll
+    for (int n = 0; n < C::kDim / 16; ++n) {
+      const float* y = sums + 8 * n;
+      store_matrix4(to + n / 4 * panel + r * 128 + (((n % 4 * 2 + half) ^ (r & 7)) << 4),
+                    sm80::pack<T>(y[0] * factor, y[1] * factor), sm80::pack<T>(y[2] * factor, y[3] * factor),
+                    sm80::pack<T>(y[4] * factor, y[5] * factor), sm80::pack<T>(y[6] * factor, y[7] * factor));
+    }
   }
   __device__ void store_gradient(const float (&sums)[C::kDim / 2], float factor, int place, bool of_v) const {
     if constexpr (C::kTabled) {
@@ -540,6 +454,34 @@ struct BackwardConsumer {
   }
 };
 
+// A block that stays.
+template <class C>
+__device__ void stay(const typename C::Params& x, uint32_t shared, int group, int warp) {
+  const int tiles = x.tiles * x.units;
+  uint32_t round = 0;
+  if (group == 0) {
+    shrink_registers<C::kProducerRegisters>();
+    if (threadIdx.x > 0) return;
+    uint32_t step = 0;
+#pragma unroll 1
+    for (int block = int(blockIdx.x); block < tiles; block += int(gridDim.x), ++round) {
+      const KeyTile t = find_keys<C>(x, block);
+      step = BackwardProducer<C>{x, shared, t}.run_staying(step, round);
+    }
+  } else {
+    grow_registers<C::kConsumerRegisters>();
+    KeyTile t;
+    BackwardConsumer<C> consumer{x, shared, t, group - 1, warp, int(threadIdx.x % 32)};
+    consumer.buffer = consumer.again = 0;
+#pragma unroll 1
+    for (int block = int(blockIdx.x); block < tiles; block += int(gridDim.x), ++round) {
+      t = find_keys<C>(x, block);
+      consumer.run_staying(round);
+    }
+    if (threadIdx.x % 32 == 0) wait_stores();
+  }
+}
+
 template <class C>
 __global__ void __launch_bounds__(C::kThreads, 1) backward_kernel(const __grid_constant__ typename C::Params x) {
   extern __shared__ __align__(1024) char memory[];
@@ -547,6 +489,7 @@ __global__ void __launch_bounds__(C::kThreads, 1) backward_kernel(const __grid_c
   const int group = __shfl_sync(~0u, int(threadIdx.x) / 128, 0), warp = __shfl_sync(~0u, int(threadIdx.x) / 32 % 4, 0);
   if (threadIdx.x == 0) {
     barrier_init(shared + C::kKFull, 1);
+    if constexpr (C::kStays) barrier_init(shared + C::kKEmpty, C::kWarps);
     for (int n = 0; n < C::kBuffers; ++n)
       barrier_init(shared + C::kDsFull + 8 * n, C::kWarps), barrier_init(shared + C::kDsEmpty + 8 * n, C::kWarps);
     for (int n = 0; n < C::kStages; ++n) {
@@ -560,6 +503,7 @@ __global__ void __launch_bounds__(C::kThreads, 1) backward_kernel(const __grid_c
   sm80::wait_for_previous();
   sm80::admit_next();
   int block = int(blockIdx.x);
+  if constexpr (C::kStays) return stay<C>(x, shared, group, warp);
   if constexpr (C::kOrdered) {  // a block waits for those before it, so they must have begun
     int* const shared_block = reinterpret_cast<int*>(memory + C::kBlock);
     if (threadIdx.x == 0) *shared_block = int(uint32_t(atomicAdd(x.turns, 1)) % gridDim.x);

@@ -16,10 +16,11 @@ struct BackwardKernel {
 template <class Shape>
 const void* backward_function() { return reinterpret_cast<const void*>(backward_kernel<Shape>); }
 
-template <int Dim, int TileQ, bool Apart, bool Tabled, bool Ordered, bool Options, bool Listed = false>
+template <int Dim, int TileQ, bool Apart, bool Tabled, bool Ordered, bool Options, bool Listed = false,
+          bool Stays = false>
 constexpr BackwardKernel backward_kernel_row() {
-  using F = BackwardShape<F16, Dim, TileQ, Apart, Tabled, Ordered, Options, Listed>;
-  using B = BackwardShape<Bf16, Dim, TileQ, Apart, Tabled, Ordered, Options, Listed>;
+  using F = BackwardShape<F16, Dim, TileQ, Apart, Tabled, Ordered, Options, Listed, Stays>;
+  using B = BackwardShape<Bf16, Dim, TileQ, Apart, Tabled, Ordered, Options, Listed, Stays>;
   return {Dim, F::kWide, TileQ, F::kTileK, F::kThreads, F::kSharedBytes, {backward_function<F>, backward_function<B>}};
 }
 
@@ -27,6 +28,7 @@ constexpr BackwardKernel backward_kernel_row() {
 struct BackwardKernels {
   BackwardKernel plain[2], tabled[2], with_options[2];  // those with options have a table too
   BackwardKernel listed;                                // and this one, which has no order
+  BackwardKernel staying;                               // plain, in no order, by blocks that stay
 };
 template <int Dim, int TileQ, bool Apart>
 constexpr BackwardKernels backward_kernel_rows() {
@@ -36,7 +38,8 @@ constexpr BackwardKernels backward_kernel_rows() {
            backward_kernel_row<Dim, TileQ, Apart, true, true, false>()},
           {backward_kernel_row<Dim, TileQ, Apart, true, false, true>(),
            backward_kernel_row<Dim, TileQ, Apart, true, true, true>()},
-          backward_kernel_row<Dim, TileQ, Apart, true, false, false, true>()};
+          backward_kernel_row<Dim, TileQ, Apart, true, false, false, true>(),
+          backward_kernel_row<Dim, TileQ, Apart, false, false, false, false, true>()};
 }
 
 BackwardKernels& backward_kernels_64();

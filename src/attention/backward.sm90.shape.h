@@ -73,16 +73,18 @@ struct TabledParams : BackwardParams {
 // is issued before dS is there.
 // Tabled: lengths are in tensors, gradients in f32 or not all wanted. Options: those that change scores; then there is
 // a table too. Ordered: blocks add to a query tile of dQ from its last keys on, one after the other; a thread of its
-// own waits for that. Listed: query tiles come from lists by key block; then there is a table too.
+// own waits for that. Listed: query tiles come from lists by key block; then there is a table too. Stays: a block takes
+// each gridDim.x-th tile of keys, every one of which some query sees; the next keys are loaded while dK and dV leave.
 template <class Number, int Dim, int TileQ, bool Apart, bool Tabled = false, bool Ordered = false,
-          bool Options = false, bool Listed = false>
+          bool Options = false, bool Listed = false, bool Stays = false>
 struct BackwardShape {
   using T = Number;
   using Params = std::conditional_t<Tabled, TabledParams, BackwardParams>;
   static constexpr int kDim = Dim, kTileQ = TileQ, kTileK = 128, kStages = 2, kBuffers = Apart ? 3 : 2;  // of dS
   static constexpr bool kApart = Apart, kTabled = Tabled, kOrdered = Ordered, kOptions = Options;
-  static constexpr bool kListed = Listed;
+  static constexpr bool kListed = Listed, kStays = Stays;
   static_assert(Tabled || !(Options || Listed));
+  static_assert(!Stays || !(Tabled || Ordered));
   static constexpr int kGroups = 2, kThreads = 128 * (1 + kGroups), kWarps = 4 * kGroups;
   static constexpr int kProducerRegisters = 24, kConsumerRegisters = 240;
   static constexpr int kPanels = (Dim + 63) / 64, kWide = kPanels * 64, kPanelQ = TileQ * 128, kPanelK = kTileK * 128;
@@ -97,7 +99,8 @@ struct BackwardShape {
   static constexpr int kOFull = kQEmpty + 8 * kStages, kOEmpty = kOFull + 8 * kStages;
   static constexpr int kDsFull = kOEmpty + 8 * kStages, kDsEmpty = kDsFull + 8 * kBuffers;
   static constexpr int kDqFull = kDsEmpty + 8 * kBuffers, kDqEmpty = kDqFull + 8;
-  static constexpr int kBlock = kDqEmpty + 8, kVisits = kBlock + 16, kSharedBytes = kVisits + 8 * kStages;
+  static constexpr int kBlock = kDqEmpty + 8, kVisits = kBlock + 16, kKEmpty = kVisits + 8 * kStages;
+  static constexpr int kSharedBytes = kKEmpty + 8 * Stays;
   static_assert(kSharedBytes <= 227 * 1024);
 };
 

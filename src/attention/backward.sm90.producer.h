@@ -1,0 +1,178 @@
+// Backward attention for Hopper: the threads beside the warpgroups of backward.sm90.h. One streams keys, Q, dO and the
+// rows' statistics; in a fixed order another adds dQ to memory. And how a block finds its keys.
+#pragma once
+#include "attention/backward.sm90.shape.h"
+#include "machine/sm80/memory.h"
+#include "machine/sm80/order.h"
+#include "machine/sm90/barrier.h"
+#include "machine/sm90/memory.h"
+#include "machine/sm90/tma.h"
+
+namespace attune::sm90 {
+
+// Which keys a block has. Lengths that all sequences share are constants of the launch, not here.
+template <class C>
+__device__ KeyTile find_keys(const typename C::Params& x, int block) {
+  const int per_section = x.section * x.tiles, section = block / per_section;
+  const int rest = block - section * per_section, here = min(x.section, x.units - section * x.section);
+  const int tile = rest / here, unit = section * x.section + rest - tile * here;
+  KeyTile t;
+  if constexpr (C::kTabled) {
+    const int4* from = reinterpret_cast<const int4*>(x.table + tile);  // past a cache that may be old
+    for (int n = 0; n < int(sizeof(KeyTile) / 16); ++n) reinterpret_cast<int4*>(&t)[n] = __ldcg(from + n);
+    t.head = unit;
+  } else {
+    const int batch = unit / x.heads_kv;
+    t = {.key = 0, .head = unit % x.heads_kv, .batch = batch, .rows = x.rows, .keys = x.keys, .low = x.low,
+         .high = x.high, .q_row = 0, .q_batch = batch, .k_row = 0, .k_batch = batch};
+    // Of blocks that stay, those that had the longer of two tiles have the shorter of the next two.
+    const int turn = C::kStays && (tile & 2) && (tile | 1) < x.tiles ? tile ^ 1 : tile;
+    cut_key_tile(t, C::kOrdered ? x.tiles - 1 - tile : turn, C::kTileQ, C::kTileK);
+  }
+  return t;
+}
+
+// Of a list: what the step of a stage visits.
+template <class C>
+__device__ KeyVisit* visit(uint32_t shared, uint32_t stage) {
+  return static_cast<KeyVisit*>(__cvta_shared_to_generic(shared + C::kVisits + 8 * stage));
+}
+
+template <class C>
+struct BackwardProducer {
+  const typename C::Params& x;
+  const uint32_t shared;
+  const KeyTile& t;
+
+  template <int Bytes>
+  __device__ void load(const CUtensorMap& map, int to, uint32_t full, int row, int head, int batch, Keep keep) const {
+#pragma unroll
+    for (int n = 0; n < C::kPanels; ++n)
+      load_tile(shared + to + n * (Bytes / C::kPanels), map, full, n * 64, row, head, batch, keep);
+  }
+  // The end of a sequence within the tensor: the rows behind it are not its own and may be no numbers, and a weight of
+  // zero does not help there. Those that are its own come a few at a time, zeros from outside of the tensor.
+  template <int Rows>
+  __device__ void load_end(const CUtensorMap (&parts)[kEndParts], int to, uint32_t full, int row, int there,
+                           int outside, int head, int batch) const {
+#pragma unroll 1
+    for (int at = 0; at < Rows;) {
+      const int open = (at < there ? there : Rows) - at;
+      const int part = open >= rows_of_end_part(0) ? 0 : open >= rows_of_end_part(1) ? 1 : 2;
+#pragma unroll 1
+      for (int n = 0; n < C::kPanels; ++n)
+        load_tile(shared + to + n * Rows * 128 + at * 128, parts[part], full, n * 64, at < there ? row + at : outside,
+                  head, batch, Keep::last_to_go);
+      at += rows_of_end_part(part);
+    }
+  }
+  __device__ void load_keys(uint32_t full) const {
+    if constexpr (C::kTabled)
+      if (t.key + C::kTileK > t.keys && t.k_row + t.keys < x.rows_k)
+        return load_end<C::kTileK>(x.k_part, C::kK, full, t.k_row + t.key, t.keys - t.key, x.rows_k, t.head, t.k_batch);
+    load<C::kBytesK>(x.k, C::kK, full, t.k_row + t.key, t.head, t.k_batch, Keep::first_to_go);
+  }
+  // False: no part of it.
+  __device__ bool load_end_of_queries(bool d_out, int to, uint32_t full, int query, int head) const {
+    if constexpr (C::kTabled) {
+      if (query + C::kTileQ <= t.rows || t.q_row + t.rows >= x.rows_q) return false;
+      load_end<C::kTileQ>(d_out ? x.d_out_part : x.q_part, to, full, t.q_row + query, t.rows - query, x.rows_q, head,
+                          t.q_batch);
+      return true;
+    }
+    return false;
+  }
+  __device__ void load_queries(bool d_out, int to, uint32_t full, int query, int head) const {
+    if (load_end_of_queries(d_out, to, full, query, head)) return;
+    load<C::kBytesQ>(d_out ? x.d_out : x.q, to, full, t.q_row + query, head, t.q_batch, Keep::last_to_go);
+  }
+  // The step-th of the block; `first`: of its keys, the `round`-th.
+  __device__ void load_step(uint32_t step, int query, int h, bool first, uint32_t round = 0) const {
+    const uint32_t keys = shared + C::kKFull;
+    const uint32_t stage = step % C::kStages, parity = (step / C::kStages & 1) ^ 1;
+    const uint32_t q = shared + C::kQFull + 8 * stage, o = shared + C::kOFull + 8 * stage;
+    wait(shared + C::kQEmpty + 8 * stage, parity);
+    if constexpr (C::kListed) *visit<C>(shared, stage) = {query, h};
+    arrive_expect(q, C::kBytesQ + C::kBytesStats);
+    load_queries(false, C::kQ + stage * C::kBytesQ, q, query, h);
+    load_tile(shared + C::kStats + stage * C::kBytesStats, x.stats, q, 2 * query, h, t.batch, 0, Keep::last_to_go);
+    if (C::kStays && first) {
+      wait(shared + C::kKEmpty, (round & 1) ^ 1);
+      arrive_expect(keys, 2 * C::kBytesK);
+      load_keys(keys);
+    }
+    // Its foreign keys have rows of their own, which are not stored.
+    if (first) load<C::kBytesK>(x.v, C::kV, keys, t.k_row + t.key, t.head, t.k_batch, Keep::first_to_go);
+    wait(shared + C::kOEmpty + 8 * stage, parity);
+    arrive_expect(o, C::kBytesQ);
+    load_queries(true, C::kO + stage * C::kBytesQ, o, query, h);
+  }
+  __device__ void run() const {
+    const uint32_t keys = shared + C::kKFull;
+    arrive_expect(keys, 2 * C::kBytesK);
+    load_keys(keys);
+    uint32_t step = 0;
+    for (int h = t.head * x.group; h < (t.head + 1) * x.group; ++h)
+      for (int query = t.start; query != t.stop; query += C::kTileQ, ++step) load_step(step, query, h, step == 0);
+  }
+  // Returns the step behind its last.
+  __device__ uint32_t run_staying(uint32_t step, uint32_t round) const {
+    const uint32_t begin = step;
+    for (int h = t.head * x.group; h < (t.head + 1) * x.group; ++h)
+      for (int query = t.start; query != t.stop; query += C::kTileQ, ++step)
+        load_step(step, query, h, step == begin, round);
+    return step;
+  }
+  // Query tiles from lists: those that the band shows, and none twice.
+  __device__ void run_listed() const {
+    uint32_t step = 0;
+    for (int h = t.head * x.group; h < (t.head + 1) * x.group; ++h) {
+      const BlockList list{x.blocks, x.list_begin + t.batch * x.list_batch + h * x.list_head, x.list_row};
+      const int count = list.count(t.number);
+      for (int n = 0; n < count; ++n) {
+        const int64_t first = int64_t(list.key_block(t.number, n)) * x.blocks.q;
+        for (int64_t query = first; query < first + x.blocks.q; query += C::kTileQ) {
+          if (query < t.start || query >= t.stop) continue;
+          if (step == 0) {
+            arrive_expect(shared + C::kKFull, 2 * C::kBytesK);
+            load_keys(shared + C::kKFull);
+          }
+          load_step(step, int(query), h, step == 0), ++step;
+        }
+      }
+    }
+    const uint32_t stage = step % C::kStages;
+    wait(shared + C::kQEmpty + 8 * stage, (step / C::kStages & 1) ^ 1);
+    *visit<C>(shared, stage) = {-1, 0};
+    arrive(shared + C::kQFull + 8 * stage);
+  }
+};
+
+// In a fixed order: one thread adds a query tile of dQ when all key tiles behind this one have.
+template <class C>
+struct BackwardAdder {
+  const typename C::Params& x;
+  const uint32_t shared;
+  const KeyTile& t;
+
+  __device__ void run() const {
+    uint32_t step = 0;
+    for (int h = t.head * x.group; h < (t.head + 1) * x.group; ++h)
+      for (int query = t.start; query != t.stop; query += C::kTileQ, ++step) {
+        const int64_t row = (int64_t(t.batch) * x.heads + h) * x.padded + query;
+        int* const turn = x.turns + 1 + row / kTurnRows;
+        const int before = key_tiles_behind(t, query, C::kTileQ, C::kTileK);
+        wait(shared + C::kDqFull, step & 1);
+        while (sm80::load_count(turn) < before) {}
+        publish_global();
+        add_floats(x.dq + row * C::kWide, shared + C::kDq, C::kTileQ * C::kWide * 4);
+        close_stores();
+        wait_stores_read();
+        arrive(shared + C::kDqEmpty);
+        wait_stores();
+        sm80::add_count(turn);
+      }
+  }
+};
+
+}  // namespace attune::sm90
