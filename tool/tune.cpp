@@ -237,7 +237,8 @@ void add_tune(CLI::App& app, Context& context) {
       "  attune tune records.jsonl --project --margin 10 --check other.jsonl\n"
       "  ATTUNE_LOG=1 ./my_program 2> calls.log & attune tune live.jsonl --watch calls.log\n\n"
       "A backend is used from the smallest length at which the lower bound of its speed-up is at least 1 + margin,\n"
-      "there and at every longer length; else never. Of those that may be used the fastest is.\n"
+      "there and at every longer length, if two lengths or more say so; else never. Of those that may be used the "
+      "fastest is.\n"
       "Exit code 1 where nothing can be tuned on, the file that is there cannot be read, or --check is below the bar.");
   sub.callback([asked, &context] { run(*asked, context); });
 }

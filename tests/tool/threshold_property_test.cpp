@@ -37,11 +37,13 @@ std::optional<int> defined(const Curves& c, size_t backend, double margin) {
   for (size_t from = 0; from < c.lengths.size(); ++from) {
     const Point& first = c.backends[backend].points[from];
     bool holds = first.measured && first.low >= 1 + margin;  // so not where it is not a number
+    int say_so = 0;
     for (size_t n = from; n < c.lengths.size(); ++n) {
       const Point& p = c.backends[backend].points[n];
       holds = holds && p.measured && (std::isnan(p.low) || p.low >= 1 + margin);
+      say_so += !std::isnan(p.low);
     }
-    if (holds) return c.lengths[from];
+    if (holds && (say_so > 1 || c.lengths.size() == 1)) return c.lengths[from];
   }
   return std::nullopt;
 }

@@ -1,5 +1,6 @@
 #include "tool/tune/threshold.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace attune {
@@ -16,15 +17,17 @@ bool beats(const Point& a, const Point& b, double spread) {
 std::optional<int> threshold(const Curves& c, size_t backend, const TuneSettings& s) {
   const Curve& curve = c.backends[backend];
   std::optional<int> from;
+  size_t say_so = 0;  // lengths
   for (size_t n = c.lengths.size(); n-- > 0;) {
     // Where the baseline cannot run, something is in use for want of it and not for its speed.
     const bool in_use = n < c.used.size() && c.used[n] == curve.backend && c.backends[c.baseline].points[n].measured;
     const Point& p = curve.points[n];
     const double needed = 1 + s.margin - (in_use ? s.hysteresis : 0);
     if (!p.measured || p.low < needed) break;
-    if (!std::isnan(p.low)) from = c.lengths[n];
+    if (!std::isnan(p.low)) from = c.lengths[n], ++say_so;
   }
-  return from;
+  // One alone at the end of the range may be an accident, and would decide for all that is longer.
+  return say_so >= std::min<size_t>(2, c.lengths.size()) ? from : std::nullopt;
 }
 
 Choice choose(const Curves& c, const TuneSettings& s) {
