@@ -202,6 +202,7 @@ Status RecordFile::open(const std::string& path) {
   constexpr std::string_view kBegin = "{\"attune_record\":";
   if (last.substr(0, kBegin.size()) != kBegin.substr(0, last.size()))
     return Status::no("records: '", path, "' ends in something that is not a record, and is left alone");
+  killed_ = true;
   if (Record r; from_json(last, r).ok()) return add("\n");
   return cut(first);
 }
@@ -239,7 +240,7 @@ Status RecordFile::resume(std::vector<Record>& out, size_t* cut_records) {
   for (const Placed& p : lines) have[key(p.record)] += p.record.status == "interrupted" ? -1000 : 1;
   const auto is_whole = [&](const Record& r) { return have[key(r)] >= r.row_records; };
   size_t keep = lines.size();
-  if (keep > 0 && !is_whole(lines.back().record))
+  if (keep > 0 && have[key(lines.back().record)] < (killed_ ? lines.back().record.row_records : 0))
     while (keep > 0 && key(lines[keep - 1].record) == key(lines.back().record)) --keep;
   if (keep < lines.size())
     if (Status s = cut(lines[keep].at); !s.ok()) return s;

@@ -118,13 +118,14 @@ class RecordFile {
   bool is_open() const { return file_ >= 0; }
   Status write(const Record& r) { return write(std::span(&r, 1)); }
   Status write(std::span<const Record> row);
-  // What whole rows it has. The last row, and no other, is cut off where it is unfinished or was interrupted, to be
-  // measured again: a kill leaves no more, and a file that somebody filtered is unfinished everywhere. `cut`: how many
-  // records that were.
+  // What whole rows it has. The last row, and no other, is cut off, to be measured again, where it was interrupted, or
+  // where its last line was unfinished: that is what a kill leaves. A row that lacks records otherwise was filtered by
+  // somebody, and stays. `cut`: how many records that were.
   Status resume(std::vector<Record>& out, size_t* cut = nullptr);
 
  private:
   int file_ = -1;
+  bool killed_ = false;  // its last line had no end
   std::string path_{};
   Status no(std::string_view what) const;
   Status text(std::string& out) const;
