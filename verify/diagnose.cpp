@@ -4,6 +4,7 @@
 #include <cmath>
 #include <vector>
 
+#include "core/check.h"
 #include "core/score.h"
 #include "verify/world.h"
 
@@ -11,6 +12,8 @@ namespace attune {
 namespace {
 
 using Row = std::vector<double>;
+
+constexpr double kLogOfTwo = 0.6931471805599453;
 
 enum class Order { said, inputs_swapped, all_swapped, heads_as_sequence };
 enum class Keys { said, first_only, last_only };
@@ -28,6 +31,8 @@ struct Reading {
   int tile = 0;              // the tail is filled up to a multiple of it
   bool heads_modulo = false;
   bool transposed_v = false;
+  double gradient_scale = 0; // of a backward: what its gradients of scores are multiplied by
+  double lse_by = 1;         // and what it takes the lse it was given times
 };
 
 struct Answer {
@@ -40,7 +45,7 @@ constexpr const char* kNames[] = {"swapped-layout", "missing-scale", "top-left-c
                                   "unwritten-output"};
 
 std::vector<Reading> readings(const Problem& p, double scale) {
-  const Reading right{.name = "", .sentence = "", .mask = p.mask, .scale = scale};
+  const Reading right{.name = "", .sentence = "", .mask = p.mask, .scale = scale, .gradient_scale = scale};
   std::vector<Reading> all{right};
   const auto add = [&](const char* name, const char* sentence, auto change) {
     Reading r = right;
@@ -54,8 +59,17 @@ std::vector<Reading> readings(const Problem& p, double scale) {
       [](Reading& r) { r.order = Order::inputs_swapped; });
   add("swapped-layout", "all tensors are read and written in the other order of heads and sequence",
       [](Reading& r) { r.order = Order::all_swapped; });
-  add("missing-scale", "scores are not multiplied by the scale", [](Reading& r) { r.scale = 1; });
-  add("missing-scale", "scores are multiplied by the scale twice", [](Reading& r) { r.scale *= r.scale; });
+  add("missing-scale", "scores are not multiplied by the scale", [](Reading& r) { r.scale = r.gradient_scale = 1; });
+  add("missing-scale", "scores are multiplied by the scale twice",
+      [](Reading& r) { r.gradient_scale = r.scale *= r.scale; });
+  if (p.pass == Pass::backward) {
+    add("missing-scale", "gradients are not multiplied by the scale", [](Reading& r) { r.gradient_scale = 1; });
+    add("missing-scale", "gradients are multiplied by the scale twice",
+        [](Reading& r) { r.gradient_scale *= r.gradient_scale; });
+    add("log2-lse", "the natural lse that was given is taken for one in base 2",
+        [](Reading& r) { r.lse_by = kLogOfTwo; });
+    add("log2-lse", "the natural lse that was given is converted twice", [](Reading& r) { r.lse_by = 1 / kLogOfTwo; });
+  }
   if (p.mask.kind != MaskKind::full && p.mask.align == Align::bottom_right)
     add("top-left-causal", "the mask begins at the first key, and not so that the last query stands on the last key",
         [](Reading& r) { r.mask.align = Align::top_left; });
@@ -193,9 +207,49 @@ struct Reader {
     }
     return answer;
   }
+  // The row of dq as this reading has it, from the out and lse that were given. `size`: that of the terms it is the sum
+  // of, which cancel; an empty `out` where the reading has no meaning here.
+  Answer gradient(const Reading& r, double& size) const {
+    Problem as = p;
+    as.mask = r.mask;
+    const Sequence s = sequence(as, a, b);
+    const bool swapped = r.order == Order::inputs_swapped || r.order == Order::all_swapped;
+    if (r.order == Order::heads_as_sequence || r.tail != Tail::none || r.transposed_v) return {};
+    const bool plain = p.keys == KeySource::linear && p.heads_q == p.heads_kv && s.len_q == s.len_k && !s.q_first;
+    if (swapped && !plain) return {};
+    const int group = p.heads_q / p.heads_kv, head = r.heads_modulo ? h % p.heads_kv : h / group;
+    const auto query = [&](Role role) { return read(a[role], s.q_batch, s.q_first + i, h, swapped); };
+    const Row q = query(Role::q), d_out = query(Role::d_out), out = query(Role::out);
+    const auto product = [](const Row& x, const Row& y) {
+      double sum = 0;
+      for (size_t d = 0; d < x.size(); ++d) sum += x[d] * y[d];
+      return sum;
+    };
+    const double delta = product(d_out, out), known = r.lse_by * lse();
+    const int only = r.keys == Keys::first_only ? 0 : r.keys == Keys::last_only ? s.len_k - 1 : -1;
+    Answer answer{Row(q.size())};
+    Row terms(q.size());
+    for (int j = 0; j < s.len_k; ++j) {
+      if (only >= 0 ? j != only : !s.band.visible(i, j) || !listed(i, j)) continue;
+      const Row k = key(Role::k, s, j, head, swapped);
+      const double x = product(q, k) * r.scale, cap = p.has(Option::softcap) ? double(a.softcap) : 0;
+      const double slope = cap > 0 ? 1 - std::pow(std::tanh(x / cap), 2) : 1;
+      const double weight = std::exp(logit(product(q, k), r.scale, s.band, j) - known);
+      const double dp = product(d_out, key(Role::v, s, j, head, swapped));
+      for (size_t d = 0; d < k.size(); ++d) {
+        answer.out[d] += r.gradient_scale * weight * slope * (dp - delta) * k[d];
+        terms[d] += std::pow(r.gradient_scale * weight * (std::abs(dp) + std::abs(delta)) * k[d], 2);
+      }
+    }
+    size = 0;
+    for (const double x : terms) size += x;
+    size = std::sqrt(size);
+    return answer;
+  }
   Row written(Order order) const {
     const Sequence s = sequence(p, a, b);
-    return read(a[Role::out], s.q_batch, s.q_first + i, h, order == Order::all_swapped);
+    const Role role = p.pass == Pass::forward ? Role::out : Role::dq;
+    return read(a[role], s.q_batch, s.q_first + i, h, order == Order::all_swapped);
   }
   double lse() const {
     const Sequence s = sequence(p, a, b);
@@ -203,13 +257,14 @@ struct Reader {
   }
 };
 
-// The distance of two rows relative to the second; infinite where there is nothing to compare.
-double distance(const Row& got, const Row& expected) {
+// The distance of two rows relative to the second, or to `least` where that is larger; infinite where there is nothing
+// to compare.
+double distance(const Row& got, const Row& expected, double least = 1e-6) {
   if (got.size() != expected.size()) return INFINITY;
   double error = 0, size = 0;
   for (size_t d = 0; d < got.size(); ++d)
     error += std::pow(got[d] - expected[d], 2), size += std::pow(expected[d], 2);
-  const double all = std::sqrt(error) / std::max(std::sqrt(size), 1e-6);
+  const double all = std::sqrt(error) / std::max(std::sqrt(size), least);
   return std::isfinite(all) ? all : INFINITY;
 }
 
@@ -222,7 +277,8 @@ bool is_askable(const Problem& p, const Args& a) {
   for (const Option o : {Option::accumulate, Option::append, Option::rotary, Option::rotary_half, Option::descale,
                          Option::block_bias, Option::dropout})
     if (p.has(o)) return false;
-  return p.pass == Pass::forward && word(p.variant).empty() && a.given(Role::out);
+  if (!word(p.variant).empty() || !a.given(Role::out)) return false;
+  return p.pass == Pass::forward || (a.given(Role::lse) && a.given(Role::d_out) && a.given(Role::dq));
 }
 
 // Rows at both ends and between them; few where keys are many.
@@ -240,6 +296,38 @@ std::vector<Reader> drawn(const Problem& p, const Args& a) {
   return rows;
 }
 
+// Of a backward: by its dq, whose rows the usual mistakes move as they move those of out. Where dq is right and dk or
+// dv is not, only what was never written is named.
+Mistake diagnose_gradient(const Problem& p, const Args& a, const std::vector<Reader>& rows,
+                          const std::vector<Reading>& all, double close) {
+  for (const Role role : {Role::dk, Role::dv})
+    for (const Reader& r : rows) {
+      const Sequence s = sequence(p, a, r.b);
+      if (!a.given(role) || s.len_k < 1) continue;
+      const int j = r.i % s.len_k, head = r.h / (p.heads_q / p.heads_kv);
+      if (is_unwritten(r.key(role, s, j, head, false)))
+        return {"unwritten-output", join(name(role), " row ", j, " of batch ", r.b, ", head ", head,
+                                         " was not written, or is NaN")};
+    }
+  // A row that sees one key has a gradient of nothing but rounding: it is judged by the size of its terms.
+  const auto worst = [&](const Reading& reading, double limit) {
+    double error = 0;
+    for (size_t n = 0; n < rows.size() && error <= limit; ++n) {
+      double size = 0;
+      const Answer expected = rows[n].gradient(reading, size);
+      error = std::max(error, distance(rows[n].written(reading.order), expected.out, std::max(1e-6, 0.5 * size)));
+    }
+    return error;
+  };
+  if (rows.empty() || worst(all[0], INFINITY) <= close) return {};
+  const Reading* best = nullptr;
+  double least = close;
+  for (size_t m = 1; m < all.size(); ++m)
+    if (const double error = worst(all[m], least); error < least || (!best && error <= least))
+      best = &all[m], least = error;
+  return best ? Mistake{best->name, best->sentence} : Mistake{};
+}
+
 }  // namespace
 
 Mistake diagnose(const Problem& p, const Args& a) {
@@ -252,6 +340,7 @@ Mistake diagnose(const Problem& p, const Args& a) {
       return {"unwritten-output", join("row ", r.i, " of batch ", r.b, ", head ", r.h, " was not written, or is NaN")};
 
   const std::vector<Reading> all = readings(p, double(scale_of(p, a)));
+  if (p.pass == Pass::backward) return diagnose_gradient(p, a, rows, all, close);
   std::vector<Answer> right;
   double worst = 0;
   for (const Reader& r : rows) {
@@ -260,8 +349,8 @@ Mistake diagnose(const Problem& p, const Args& a) {
   }
   if (worst <= close) {
     if (!a.given(Role::lse)) return {};
-    for (const auto& [factor, sentence] : {std::pair(1.4426950408889634, "lse is in base 2, and not natural"),
-                                           {0.6931471805599453, "lse is multiplied by ln 2"}}) {
+    for (const auto& [factor, sentence] : {std::pair(1 / kLogOfTwo, "lse is in base 2, and not natural"),
+                                           {kLogOfTwo, "lse is multiplied by ln 2"}}) {
       bool fits = true, differs = false;
       for (size_t n = 0; n < rows.size() && fits; ++n) {
         const double expected = right[n].lse, got = rows[n].lse(), room = close * (1 + std::abs(expected));

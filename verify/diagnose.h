@@ -13,7 +13,8 @@ struct Mistake {
   std::string sentence{};  // what was done instead
 };
 
-// Of a forward without a variant whose `out` or `lse` is wrong; CPU tensors. Nothing where the result is right.
+// Of a forward without a variant whose `out` or `lse` is wrong, or of a backward whose `dq` is; CPU tensors. Nothing
+// where the result is right.
 Mistake diagnose(const Problem&, const Args&);
 
 // The names that diagnose() has, with commas: for the help and the documents.

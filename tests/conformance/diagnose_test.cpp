@@ -16,6 +16,7 @@ namespace {
 struct Bug {
   bool swap_layout = false, no_scale = false, top_left = false, head_order = false, transpose_v = false;
   bool window_off = false, log2_lse = false, tail = false, one_key = false, half = false;
+  bool no_gradient_scale = false;  // of a backward alone
 };
 Bug bug;
 
@@ -76,6 +77,47 @@ Status kernel(const Plan& plan, const Args& a, Workspace, Stream) {
   return Status::good();
 }
 
+// The gradients, from out and lse as they are given.
+Status backward_kernel(const Plan& plan, const Args& a, Workspace, Stream) {
+  const Problem& p = plan.problem;
+  const int S = p.len_q, T = p.len_k, H = p.heads_q, G = p.heads_kv, D = p.dim_qk, V = p.dim_v;
+  const std::vector<double> q = values(a[Role::q]), k = values(a[Role::k]), v = values(a[Role::v]),
+                            out = values(a[Role::out]), d_out = values(a[Role::d_out]);
+  std::vector<double> dq(q.size()), dk(k.size()), dv(v.size());
+  const double scale = bug.no_scale ? 1 : 1 / std::sqrt(double(D)), back = bug.no_gradient_scale ? 1 : scale;
+  const int left = p.mask.kind == MaskKind::window ? p.mask.left - bug.window_off : 1 << 20;
+  for (int b = 0; b < p.batch; ++b)
+    for (int s = 0; s < S; ++s)
+      for (int h = 0; h < H; ++h) {
+        const int g = bug.head_order ? h % G : h / (H / G), stands = s + (bug.top_left ? 0 : T - S);
+        const size_t i = size_t((b * S + s) * H + h);
+        double lse = double(*a.row<const float>(Role::lse, b, s, h)), delta = 0;
+        if (bug.log2_lse) lse *= 0.6931471805599453;
+        for (size_t d = 0; d < size_t(V); ++d) delta += out[i * size_t(V) + d] * d_out[i * size_t(V) + d];
+        for (int t = 0; t < (bug.one_key ? 1 : T); ++t) {
+          if (p.mask.kind != MaskKind::full && (t > stands || t < stands - left)) continue;
+          const size_t j = size_t((b * T + t) * G + g);
+          double x = 0, dp = 0;
+          for (size_t d = 0; d < size_t(D); ++d) x += q[i * size_t(D) + d] * k[j * size_t(D) + d];
+          for (size_t d = 0; d < size_t(V); ++d) dp += d_out[i * size_t(V) + d] * v[j * size_t(V) + d];
+          const double weight = std::exp(x * scale - lse), dx = weight * (dp - delta) * back;
+          for (size_t d = 0; d < size_t(D); ++d)
+            dq[i * size_t(D) + d] += dx * k[j * size_t(D) + d], dk[j * size_t(D) + d] += dx * q[i * size_t(D) + d];
+          for (size_t d = 0; d < size_t(V); ++d) dv[j * size_t(V) + d] += weight * d_out[i * size_t(V) + d];
+        }
+      }
+  const auto write = [&](const Tensor& t, const std::vector<double>& x) {
+    size_t n = 0;
+    for (int b = 0; b < t.extent.batch; ++b)
+      for (int s = 0; s < t.extent.seq; ++s)
+        for (int h = 0; h < t.extent.head; ++h)
+          for (int d = 0; d < t.extent.dim; ++d, ++n)
+            if (!bug.half || s < t.extent.seq / 2) store(t, b, s, h, d, x[n]);
+  };
+  write(a[Role::dq], dq), write(a[Role::dk], dk), write(a[Role::dv], dv);
+  return Status::good();
+}
+
 Outcome judged(const std::string& text, Bug planted) {
   bug = planted;
   Trial trial(case_of(text));
@@ -83,7 +125,7 @@ Outcome judged(const std::string& text, Bug planted) {
   const Backend wrong{.name = "planted",
                       .supports = [](const Problem&, const Device&) { return Status::good(); },
                       .shape = [](Plan&, const Planner&) { return Status::good(); },
-                      .run = kernel};
+                      .run = text.starts_with("backward") ? backward_kernel : kernel};
   return trial.run(wrong, Device{});
 }
 
@@ -118,8 +160,29 @@ TEST(Diagnose, names_every_planted_mistake) {
     }
 }
 
+const Planted kPlantedBackward[] = {
+    {"missing-scale", "b2 h4/2 q33 k65 d8 causal", {.no_scale = true}},  // of more dims f16 has no numbers for it
+    {"missing-scale", "b2 h4/2 q33 k65 d64 causal", {.no_gradient_scale = true}},
+    {"top-left-causal", "b2 h4 q17 k65 d32 causal", {.top_left = true}},
+    {"head-order", "b1 h8/2 q33 k40 d32 full", {.head_order = true}},
+    {"window-off-by-one", "b1 h2 q64 k64 d32 window7,0", {.window_off = true}},
+    {"log2-lse", "b2 h2 q33 k65 d32 full", {.log2_lse = true}},
+    {"one-key", "b2 h4 q17 k65 d32 full", {.one_key = true}},
+    {"unwritten-output", "b2 h4 q64 k64 d32 full", {.half = true}},
+};
+
+TEST(Diagnose, names_mistakes_of_a_backward_too) {
+  for (const Planted& p : kPlantedBackward)
+    for (const char* dtype : {"f32", "f16", "bf16"}) {
+      const Outcome o = judged(join("backward ", dtype, " ", p.line), p.bug);
+      EXPECT_EQ(o.verdict, Verdict::fail) << p.name << ", " << dtype << " " << p.line;
+      EXPECT_TRUE(o.mistake.starts_with(join(p.name, ": "))) << p.name << ", " << dtype << ": " << o.mistake;
+    }
+}
+
 TEST(Diagnose, says_nothing_of_a_right_result) {
-  for (const char* line : {"forward f32 b2 h4/2 q33 k65 d64 causal", "forward bf16 b1 h2 q64 k64 d32 window7,0"}) {
+  for (const char* line : {"forward f32 b2 h4/2 q33 k65 d64 causal", "forward bf16 b1 h2 q64 k64 d32 window7,0",
+                           "backward f32 b2 h4/2 q33 k65 d64 causal", "backward bf16 b1 h2 q64 k64 d32 window7,0"}) {
     const Outcome o = judged(line, {});
     EXPECT_NE(o.verdict, Verdict::fail) << o.why;
     EXPECT_EQ(o.mistake, "");
