@@ -71,10 +71,10 @@ constexpr std::string_view kTiles[] = {
     "backward f16 b2 h2 q200 k500 d128 full blocks64x128x64 | seed=5",
     "backward bf16 b2 h4/2 q700 k900 d128 causal blocks64x64x700 | seed=2 drawn",
     // More tiles of keys than a GPU has multiprocessors, by blocks that stay: an odd number of them, ends within tiles.
-    "backward bf16 b20 h9/3 q200 k330 d40 full | seed=3",
-    "backward f16 b12 h8 q400 k400 d64 causal sink | d_lse",
-    "backward bf16 b14 h6/2 q150 k260 d128 full | bhsd",
-    "backward f16 b9 h6 q333 k333 d104/128 causal",
+    "backward bf16 b23 h6/3 q20 k130 d40 full | seed=3",
+    "backward f16 b5 h7 q400 k400 d16 causal sink | d_lse",
+    "backward bf16 b35 h4/2 q20 k130 d128 full | bhsd",
+    "backward f16 b10 h7 q130 k130 d104 causal",
     // Wide heads with lengths in tensors, options, gradients in f32; then lists of every size, with options, in a fixed
     // order, with wide heads; a bias whose gradient has one.
     "backward bf16 b5 h2/1 q200 k300 d256 causal ragged | seed=2 odd",
