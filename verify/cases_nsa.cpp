@@ -55,6 +55,8 @@ constexpr std::string_view kLines[] = {
     "forward f32 b2 h3/3 q33 k130 d8 causal : selected n=5 s=4 | seed=2 used_q bhsd pad=3",
     "forward f16 b1 h24/1 q50 k50 d256 causal : selected n=5 s=5",
     "forward bf16 b1 h20/1 q90 k130 d64 causal : selected n=4 s=16 | seed=2",
+    "forward bf16 b2 h8/2 q90 k200 d72/40 causal : selected n=5 s=20 | seed=2",
+    "forward bf16 b3 h4/1 q150 k150 d64 causal ragged : selected n=6 s=16 | seed=3 drawn",
     "forward f32 b1 h2 q48 k65 d64 causal : selected n=4 s=16 | x1e4",
     "forward bf16 b1 h8/1 q48 k65 d64 causal : selected n=4 s=16 | x1e1",
     "forward bf16/bf16/f32 b1 h5/1 q40 k70 d64 causal : selected n=4 s=1 | seed=2",
@@ -73,6 +75,8 @@ constexpr std::string_view kLines[] = {
     "backward bf16 b1 h24/1 q50 k300 d64 causal : selected n=4 s=64 | bhsd",
     "backward bf16 b1 h20/1 q90 k130 d64 causal : selected n=4 s=16 | seed=2",
     "backward f32 b2 h28/1 q40 k70 d32 causal : selected n=3 s=16 | d_lse",
+    "backward bf16 b2 h8/2 q90 k200 d72/40 causal : selected n=5 s=20 | seed=2 d_lse",
+    "backward bf16 b3 h4/1 q150 k150 d64 causal ragged : selected n=6 s=16 | seed=3 drawn",
 
     "forward f32 b2 h6/2 q65 k65 d16 full : gate act=sigmoid",
     "forward bf16 b3 h12/4 q40 k40 d64 full : gate act=softmax | cu_q drawn",

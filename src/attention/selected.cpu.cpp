@@ -92,8 +92,9 @@ class Task {
   Task(const Plan& plan, const Args& a, const CpuKernels& m, const Nsa& nsa, const Scratch& x, const PackedKeys& keys,
        const Unit& unit, Rows tokens)
       : p_(plan.problem), a_(a), m_(m), nsa_(nsa), x_(x), keys_(keys), u_(unit), tokens_(tokens),
-        own_(own_panels(p_, m)), panels_(m, unit.group), piece_(piece_of(m, nsa)), dim_qk_(padded(m, p_.dim_qk)),
-        dim_v_(padded(m, p_.dim_v)) {
+        own_(own_panels(p_, m)), shares_(own_ && unit.group == 4 && m.scores_apart),
+        panels_(token_panels(m, unit.group)), piece_(piece_of(m, nsa)),
+        dim_qk_(padded(m, p_.dim_qk)), dim_v_(padded(m, p_.dim_v)) {
     const float scale = scale_of(p_, a) * kLog2e;
     scale_q_ = m.scale_in_q ? scale : 1.f, scale_s_ = m.scale_in_q ? 1.f : scale;
   }
@@ -135,7 +136,13 @@ class Task {
         pack_keys(u_, m_, key, keys.count, piece_, x_.rows, x_.k, x_.v);
       }
       if (own_) {
-        for (int n = 0; n < x_.choosers.count(block); ++n) own(token(block, n * u_.group), keys);
+        const int32_t* i = x_.choosers.token + x_.choosers.begin[block];
+        const int32_t* const end = i + x_.choosers.count(block);
+        for (const int many = m_.rows / 4; shares_ && end - i >= many; i += many) {
+          if (seen(i[0], keys) == keys.count) own_together(i, keys);  // tokens rise: the others see no less
+          else std::for_each(i, i + many, [&](int one) { own(one, keys); });
+        }
+        for (; i < end; ++i) own(*i, keys);
         continue;
       }
       for (int row = 0; row < rows; row += m_.rows) panel(block, row, std::min(m_.rows, rows - row), keys);
@@ -155,32 +162,65 @@ class Task {
     }
   }
 
+  int seen(int i, const Keys& keys) const {
+    return clamp(u_.seq.band.q_position(i) + 1 - keys.first, 0, keys.count);
+  }
+
+  // The panels of as many tokens as fill a large one, each a small panel and all seeing all keys: a packed key is then
+  // loaded for twelve rows and not for four.
+  void own_together(const int32_t* tokens, const Keys& keys) {
+    const int n = int(round_up(keys.count, m_.keys)), many = m_.rows / 4;
+    const void* q[kSelectedMaxRows / 4];
+    float top[kSelectedMaxRows], ref[kSelectedMaxRows], sum[kSelectedMaxRows] = {}, *o[kSelectedMaxRows / 4];
+    for (int t = 0; t < many; ++t) {
+      const int64_t row = int64_t(tokens[t] - tokens_.first) * 4;
+      q[t] = at(x_.q, m_, row * dim_qk_), o[t] = x_.out + row * dim_v_;
+    }
+    m_.scores_apart(q, keys.k, n, dim_qk_, x_.s, top);
+    if (keys.count < n) {
+      int from[kSelectedMaxRows] = {}, until[kSelectedMaxRows];
+      std::fill_n(until, m_.rows, keys.count);
+      m_.hide(x_.s, n, from, until, top);
+    }
+    for (int t = 0; t < many; ++t) raise_own(panels_[0], (tokens[t] - tokens_.first) * 4, top + 4 * t);
+    for (int r = 0; r < m_.rows; ++r) ref[r] = x_.ref[(tokens[r / 4] - tokens_.first) * 4 + r % 4];
+    m_.weights(x_.s, n, scale_s_, ref, sum, x_.p);
+    m_.accumulate_apart(x_.p, keys.v, piece_, n, dim_v_, o);
+    for (int r = 0; r < m_.rows; ++r) x_.sum[(tokens[r / 4] - tokens_.first) * 4 + r % 4] += sum[r];
+  }
+
+  // The references of a panel of running rows move where their logits outgrew them, and so do their sums.
+  void raise_own(const CpuKernels& m, int row, const float* top) {
+    float factor[kSelectedMaxRows];
+    bool moved = false;
+    for (int r = 0; r < m.rows; ++r) {
+      float& ref = x_.ref[row + r];
+      const bool empty = ref == -INFINITY;  // nothing to rescale: o is 0
+      factor[r] = raise(ref, top[r] * scale_s_);
+      x_.sum[row + r] *= factor[r];
+      moved |= factor[r] != 1.f && !empty;
+    }
+    if (moved) m.rescale(x_.out + int64_t(row) * dim_v_, dim_v_, factor);
+  }
+
   // The panels of token i against keys.
   void own(int i, const Keys& keys) {
-    const int seen = clamp(u_.seq.band.q_position(i) + 1 - keys.first, 0, keys.count);
+    const int seen = this->seen(i, keys);
     if (!seen) return;
     const int n = int(round_up(seen, m_.keys)), first = (i - tokens_.first) * u_.group;
     for (int panel = 0; panel < panels_.count(); ++panel) {
       const CpuKernels& m = panels_[panel];
       const int row = first + panels_.first(panel);
-      float top[kSelectedMaxRows], factor[kSelectedMaxRows];
-      float *ref = x_.ref + row, *o = x_.out + int64_t(row) * dim_v_;
+      float top[kSelectedMaxRows];
       m.scores(at(x_.q, m, int64_t(row) * dim_qk_), keys.k, n, dim_qk_, x_.s, top);
       if (seen < n) {
         int from[kSelectedMaxRows] = {}, until[kSelectedMaxRows];
         std::fill_n(until, m.rows, seen);
         m.hide(x_.s, n, from, until, top);
       }
-      bool moved = false;
-      for (int r = 0; r < m.rows; ++r) {
-        const bool empty = ref[r] == -INFINITY;  // nothing to rescale: o is 0
-        factor[r] = raise(ref[r], top[r] * scale_s_);
-        x_.sum[row + r] *= factor[r];
-        moved |= factor[r] != 1.f && !empty;
-      }
-      if (moved) m.rescale(o, dim_v_, factor);
-      m.weights(x_.s, n, scale_s_, ref, x_.sum + row, x_.p);
-      m.accumulate(x_.p, keys.v, piece_, 0, n, dim_v_, o);
+      raise_own(m, row, top);
+      m.weights(x_.s, n, scale_s_, x_.ref + row, x_.sum + row, x_.p);
+      m.accumulate(x_.p, keys.v, piece_, 0, n, dim_v_, x_.out + int64_t(row) * dim_v_);
     }
   }
 
@@ -252,7 +292,7 @@ class Task {
   const PackedKeys& keys_;
   const Unit& u_;
   const Rows tokens_;
-  const bool own_;
+  const bool own_, shares_;  // shares_: a token's panel is a part of a large one
   const Panels panels_;  // of a token's heads
   const int piece_, dim_qk_, dim_v_;
   float scale_q_, scale_s_;

@@ -49,7 +49,14 @@ struct Choosers {
   int count(int block) const { return begin[block + 1] - begin[block]; }
 };
 
-inline bool own_panels(const Problem& p, const CpuKernels& m) { return Panels(m, group(p)).rows() == group(p); }
+// The panels of a token's heads: two sizes that fill them, or the smallest where it alone does.
+inline Panels token_panels(const CpuKernels& m, int heads) {
+  if (Panels(m, heads).rows() == heads) return {m, heads};
+  const CpuKernels* least = &m;
+  while (const CpuKernels* next = smaller_panels(*least)) least = next;
+  return {*least, heads, false};
+}
+inline bool own_panels(const Problem& p, const CpuKernels& m) { return token_panels(m, group(p)).rows() == group(p); }
 
 inline int64_t blocks_of(const Problem& p, const Nsa& nsa) { return ceil_div(p.len_k, nsa.s); }
 

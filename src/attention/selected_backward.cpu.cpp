@@ -98,8 +98,8 @@ class Task {
   Task(const Plan& plan, const Args& a, const CpuKernels& m, const Nsa& nsa, const Scratch& x, const RowState& rows,
        const Unit& unit, float* dq)
       : plan_(plan), p_(plan.problem), a_(a), m_(m), nsa_(nsa), x_(x), rows_(rows), u_(unit), sum_(dq),
-        grad_(p_.dtype.grad, plan.device), own_(own_rows(p_, m)), token_(m, unit.group), dim_qk_(padded(m, p_.dim_qk)),
-        dim_v_(padded(m, p_.dim_v)), scale_(scale_of(p_, a)) {}
+        grad_(p_.dtype.grad, plan.device), own_(own_rows(p_, m)), token_(token_panels(m, unit.group)),
+        dim_qk_(padded(m, p_.dim_qk)), dim_v_(padded(m, p_.dim_v)), scale_(scale_of(p_, a)) {}
 
   void run(Rows blocks) {
     std::fill_n(sum_, int64_t(u_.rows()) * width_of_dq(p_, m_), 0.f);
@@ -172,36 +172,78 @@ class Task {
     const Panels of_queries = panels(count);
     const int n = int(round_up(of_queries.rows(), m_.keys)), all = of_keys.count();
     pack_queries(block, row, count, n);
+    int before = 0;  // queries that stand before the panel's first key
     for (int panel = 0; panel < all; ++panel) {
       const CpuKernels& m = of_keys[panel];
-      const int first = of_keys.first(panel);
+      const int first = of_keys.first(panel), last = std::min(first + m.rows, keys.last - keys.first);
+      before = last > first ? first_query(keys.first + first, before, count) : count;
+      const int from = before < count ? start_of(of_queries, before) : n, seen = n - from;
       float top[kSelectedMaxRows];
       if (a_.given(Role::dq) && !own_) fetch_dq(count, panel, all);
-      m.scores(at(x_.k_q, m, int64_t(first) * dim_qk_), x_.tile.q_k, n, dim_qk_, x_.s, top);
       if (!own_) fetch_queries(block, row + plan_.tile_q, panel, all);
-      m.scores(at(x_.v_q, m, int64_t(first) * dim_v_), x_.tile.do_k, n, dim_v_, x_.dp, top);
-      hide({keys.first + first, std::min(keys.first + first + m.rows, keys.last)}, m, count, n);
-      m.gradients(x_.s, x_.dp, n, m.scale_in_q ? 1.f : scale_ * kLog2e, x_.lse, x_.delta, x_.p, x_.ds);
+      if (a_.given(Role::dq)) clear_before(from, keys, of_queries, m, first, count);
+      if (!seen) continue;
+      m.scores(at(x_.k_q, m, int64_t(first) * dim_qk_), at(x_.tile.q_k, m, int64_t(from) * dim_qk_), seen, dim_qk_,
+               x_.s, top);
+      m.scores(at(x_.v_q, m, int64_t(first) * dim_v_), at(x_.tile.do_k, m, int64_t(from) * dim_v_), seen, dim_v_,
+               x_.dp, top);
+      hide({keys.first + first, keys.first + last}, m, {from, count}, before, seen);
+      m.gradients(x_.s, x_.dp, seen, m.scale_in_q ? 1.f : scale_ * kLog2e, x_.lse + from, x_.delta + from, x_.p, x_.ds);
       if (a_.given(Role::dv))
-        m.accumulate(x_.p, x_.tile.do_v, plan_.tile_q, 0, n, dim_v_, x_.dv + int64_t(first) * dim_v_);
+        m.accumulate(x_.p, x_.tile.do_v, plan_.tile_q, from, seen, dim_v_, x_.dv + int64_t(first) * dim_v_);
       if (a_.given(Role::dk))
-        m.accumulate(x_.ds, x_.tile.q_v, plan_.tile_q, 0, n, dim_qk_, x_.dk + int64_t(first) * dim_qk_);
-      if (!a_.given(Role::dq)) continue;
-      if (!own_) exchange(of_queries, m, x_.ds, n, 0, first);
-      for (int q = 0; own_ && q < count; q += u_.group) exchange(token_, m, x_.ds, u_.group, q, first);
+        m.accumulate(x_.ds, x_.tile.q_v, plan_.tile_q, from, seen, dim_qk_, x_.dk + int64_t(first) * dim_qk_);
+      if (a_.given(Role::dq)) exchange_all(of_queries, m, {from, n}, count, first);
     }
     if (a_.given(Role::dq)) add_dq(keys, of_queries, count);
   }
 
-  // dS of a panel of keys, from its key `key` on, into panels of n queries, the first of them query q of the tile.
-  void exchange(const Panels& to, const CpuKernels& m, const std::byte* ds, int n, int q, int key) {
+  // Tokens rise, so those that stand before a key come first: how many rows of the tile, which are at least `least`.
+  int first_query(int64_t key, int least, int count) const {
+    while (least < count && position(least) < key) ++least;
+    return least;
+  }
+  int64_t position(int q) const { return u_.seq.band.q_position(x_.mine[q] / u_.group); }
+  // Keys of the tile, in whole steps, that row q sees.
+  int keys_seen(Rows keys, int q) const {
+    return int(round_up(clamp(position(q) + 1 - keys.first, 0, keys.last - keys.first), m_.keys));
+  }
+  // The nearest row not behind this one at which products may begin: a step of queries, and panels of dQ.
+  int start_of(const Panels& of_queries, int row) const {
+    const int step = std::lcm(u_.group, m_.keys);
+    return own_ ? row / step * step : of_queries.step_before(row);
+  }
+
+  // dS of a panel of keys, from its key `key` on, and queries `of` of some panels, of which the first query is q.
+  void exchange(const Panels& to, const CpuKernels& m, const std::byte* ds, Rows of, int q, int key) {
     for (int panel = 0, next; panel < to.count(); panel = next) {  // those of one size together
       for (next = panel + 1; next < to.count() && &to[next] == &to[panel];) ++next;
-      const int first = to.first(panel), last = next < to.count() ? to.first(next) : n, rows = to[panel].rows;
-      m.transpose(ds + int64_t(q + first) * m.rows * m.operand_bytes, last - first,
-                  at(x_.ds_t, m, int64_t(q + first) * plan_.tile_k), rows, int64_t(plan_.tile_k) * rows, key);
+      const int first = std::max(of.first, to.first(panel)), rows = to[panel].rows;
+      const int last = next < to.count() ? std::min(of.last, to.first(next)) : of.last;
+      if (first < last)
+        m.transpose(ds + int64_t(first - of.first) * m.rows * m.operand_bytes, last - first,
+                    at(x_.ds_t, m, int64_t(q + first) * plan_.tile_k), rows, int64_t(plan_.tile_k) * rows, key);
     }
   }
+  void exchange_all(const Panels& of_queries, const CpuKernels& m, Rows of, int count, int key) {
+    if (!own_) return exchange(of_queries, m, x_.ds, of, 0, key);
+    for (int q = of.first; q < count; q += u_.group)
+      exchange(token_, m, x_.ds + int64_t(q - of.first) * m.rows * m.operand_bytes, {0, u_.group}, q, key);
+  }
+  // dS of queries before `from`, which see nothing of a panel of keys: 0 where a step of keys for dQ reaches into it.
+  void clear_before(int from, Rows keys, const Panels& of_queries, const CpuKernels& m, int key, int count) {
+    const auto clear = [&](int q, int rows) {
+      std::memset(at(x_.ds_t, m, int64_t(q) * plan_.tile_k + int64_t(key) * rows), 0,
+                  size_t(rows) * size_t(m.rows) * size_t(m.operand_bytes));
+    };
+    from = std::min(from, count);
+    for (int q = 0; own_ && q < from; q += u_.group)
+      for (int panel = 0; keys_seen(keys, q) > key && panel < token_.count(); ++panel)
+        clear(q + token_.first(panel), token_[panel].rows);
+    for (int panel = 0; !own_ && panel < of_queries.count() && of_queries.first(panel) < from; ++panel)
+      clear(of_queries.first(panel), of_queries[panel].rows);
+  }
+
   // Rows that lie wherever their tokens do are asked for a while before: the sums of this tile, and the next one's
   // queries; of each, part number `part` of `parts`.
   void fetch_dq(int count, int part, int parts) const {
@@ -217,15 +259,14 @@ class Task {
     });
   }
 
-  // Queries that stand before a key of a panel, in x_.s.
-  void hide(Rows keys, const CpuKernels& m, int count, int n) {
+  // Queries that stand before a key of a panel, in x_.s, which begins with query of.first; `least` are before all keys.
+  void hide(Rows keys, const CpuKernels& m, Rows of, int least, int n) {
     int from[kSelectedMaxRows], until[kSelectedMaxRows];
     bool partial = keys.last - keys.first < m.rows;
     for (int r = 0; r < m.rows; ++r) {
       const bool real = keys.first + r < keys.last;
-      from[r] = real ? 0 : n, until[r] = real ? count : 0;
-      // Tokens rise, so those that stand before the key come first.
-      while (real && from[r] < count && u_.seq.band.q_position(x_.mine[from[r]] / u_.group) < keys.first + r) ++from[r];
+      if (real) least = first_query(keys.first + r, least, of.last);
+      from[r] = real ? least - of.first : n, until[r] = real ? of.last - of.first : 0;
       partial |= from[r] > 0;
     }
     float top[kSelectedMaxRows];
@@ -233,10 +274,9 @@ class Task {
   }
 
   void add_dq(Rows keys, const Panels& of_queries, int count) {
-    const int many = int(round_up(keys.last - keys.first, m_.keys));
     const auto ds = [&](int q) { return at(x_.ds_t, m_, int64_t(q) * plan_.tile_k); };
     for (int first = 0; own_ && first < count; first += u_.group)
-      for (int panel = 0; panel < token_.count(); ++panel) {
+      for (int panel = 0, many = keys_seen(keys, first); many && panel < token_.count(); ++panel) {
         const int before = token_.first(panel);
         token_[panel].accumulate(ds(first + before), x_.k_v, plan_.tile_k, 0, many, dim_qk_,
                                  sum_ + int64_t(x_.mine[first] + before) * dim_qk_);
@@ -245,6 +285,8 @@ class Task {
       const CpuKernels& m = of_queries[panel];
       const int first = of_queries.first(panel), rows = std::min(m.rows, count - first);
       if (rows <= 0) break;
+      const int many = keys_seen(keys, first + rows - 1);
+      if (!many) continue;
       std::fill_n(x_.dq, m.rows * dim_qk_, 0.f);
       m.accumulate(ds(first), x_.k_v, plan_.tile_k, 0, many, dim_qk_, x_.dq);
       float* to[kSelectedMaxRows];
@@ -364,7 +406,7 @@ Status run(const Plan& plan, const Args& a, Workspace ws, Stream) {
   each_task(of_split, units, [&](int worker, int64_t n) {
     const Unit unit = unit_of(n / p.heads_kv, n % p.heads_kv);
     const Scratch x = scratch_of(worker);
-    const Panels token(m, heads);
+    const Panels token = token_panels(m, heads);
     float factor[kSelectedMaxRows];
     std::fill_n(factor, m.rows, scale);
     for (int row = 0; row < unit.rows(); row += heads) {  // a token's

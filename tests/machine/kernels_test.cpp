@@ -7,6 +7,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <list>
 #include <random>
 #include <set>
 #include <vector>
@@ -358,6 +359,49 @@ TEST_P(Kernels, smaller_panels_give_the_same_bits) {
     return all;
   };
   EXPECT_EQ(attend(m), attend(*small));
+}
+
+TEST_P(Kernels, panels_of_four_that_lie_apart_give_the_same_bits_as_one_panel) {
+  if (!m.scores_apart) GTEST_SKIP() << "rows of a panel lie together";
+  const CpuKernels* four = &m;
+  while (four->rows > 4) ASSERT_TRUE(four = smaller_panels(*four));
+  const int dim = 72, keys = 5 * m.keys, many = m.rows / 4;
+  Stored q = stored(m.rows, dim), k = stored(keys, dim), v = stored(keys, dim);
+  Buffer<char> q_panel = operand_panel(dim), k_tile(size_t(keys) * dim * m.operand_bytes),
+               v_tile(size_t(keys) * dim * m.operand_bytes), p = operand_panel(keys);
+  Buffer<float> s(size_t(m.rows) * keys), s_apart(size_t(m.rows) * keys), o(size_t(m.rows) * dim);
+  std::vector<float> top(m.rows), top_apart(m.rows), ref(m.rows, 1.f), sum(m.rows, 0.f), one(m.rows, 1.f);
+  m.pack_k(k.rows.data(), keys, dim, k_tile.data());
+  m.pack_v(v.rows.data(), keys, dim, v_tile.data(), keys);
+  m.pack_q(q.rows.data(), m.rows, dim, 1.f, q_panel.data());
+  m.scores(q_panel.data(), k_tile.data(), keys, dim, s.data(), top.data());
+  std::list<Buffer<char>> q_of;
+  std::list<Buffer<float>> o_of;
+  std::vector<const void*> queries;
+  std::vector<float*> sums;
+  for (int n = many - 1; n >= 0; --n) {  // in another order than their rows
+    four->pack_q(q.rows.data() + 4 * n, 4, dim, 1.f, q_of.emplace_back(size_t(4 * dim * m.operand_bytes)).data());
+    queries.insert(queries.begin(), q_of.back().data());
+    float* const zeros = o_of.emplace_back(size_t(4 * dim)).data();
+    std::fill_n(zeros, 4 * dim, float(n));
+    sums.insert(sums.begin(), zeros);
+  }
+  m.scores_apart(queries.data(), k_tile.data(), keys, dim, s_apart.data(), top_apart.data());
+  EXPECT_EQ(top, top_apart);
+  EXPECT_EQ(plain_of(s, keys), plain_of(s_apart, keys));
+  m.weights(s.data(), keys, 1.f, ref.data(), sum.data(), p.data());
+  std::fill_n(o.data(), m.rows * dim, 0.f);
+  m.accumulate(p.data(), v_tile.data(), keys, 0, keys, dim, o.data());
+  m.accumulate_apart(p.data(), v_tile.data(), keys, keys, dim, sums.data());
+  Buffer<float> whole(size_t(m.rows) * dim), part(size_t(4 * dim));
+  m.unpack(o.data(), dim, one.data(), m.rows, whole.data(), dim);
+  for (int n = 0; n < many; ++n) {
+    four->unpack(sums[size_t(n)], dim, one.data(), 4, part.data(), dim);
+    for (int i = 0; i < 4 * dim; ++i)
+      ASSERT_NEAR(part[size_t(i)], whole[size_t(4 * n * dim + i)] + float(n), 1e-4) << "panel " << n;
+  }
+  for (const auto& x : o_of) EXPECT_TRUE(x.guarded());
+  EXPECT_TRUE(s_apart.guarded());
 }
 
 TEST_P(Kernels, unpack_writes_the_rows_asked_for_and_no_others) {

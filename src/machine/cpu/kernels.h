@@ -51,6 +51,10 @@ struct CpuKernels {
   // The same over several runs of keys, each in a tile of its own packed with `room`; p goes on from one to the next.
   // Null where a machine gains nothing: cpu::accumulate() then adds run by run.
   void (*accumulate_runs)(const void* p, const KeyRun* runs, int count, int room, int dim, float* o) = nullptr;
+  // `scores` and `accumulate` where the rows of a panel are those of smaller panels of four, and the operands or sums
+  // of each lie anywhere; s and p are whole panels. Null where a machine has no such panels.
+  void (*scores_apart)(const void* const* q, const void* k, int n, int dim, float* s, float* top) = nullptr;
+  void (*accumulate_apart)(const void* p, const void* v, int room, int n, int dim, float* const* o) = nullptr;
   // to[r * stride + d] = o[r][d] * factor[r], for the first n rows
   void (*unpack)(const float* o, int dim, const float* factor, int n, float* to, int64_t stride);
   // to[r][d] += o[r][d] * factor, for the first n rows, which lie anywhere. Null: cpu::add_panel() unpacks and adds.
@@ -77,15 +81,16 @@ struct CpuKernels {
 
 // The kernels for a dtype that a device can run, best first: null where there are none in this build.
 const CpuKernels* best_kernels(DType, uint32_t features);
-// Those of the same machine with smaller panels, a little slower a row: for rows that would leave a panel half empty.
+// Those of the same machine with the next smaller panels, a little slower a row: for rows that would leave a panel half
+// empty.
 // Packed k and v are the same for both, and so are a row's bits. Null where a machine has one size.
 const CpuKernels* smaller_panels(const CpuKernels&);
 
-// Each machine file's own, in the order f32, f16, bf16; where there are two sizes of panels, all of the larger first. A
-// file not built for this processor is not linked.
+// Each machine file's own, in the order f32, f16, bf16; where there are several sizes of panels, all of the larger
+// first. A file not built for this processor is not linked.
 extern const CpuKernels kScalarKernels[3];
 extern const CpuKernels kNeonKernels[6];
-extern const CpuKernels kNeonBf16Kernels[2];
+extern const CpuKernels kNeonBf16Kernels[3];
 extern const CpuKernels kAvx2Kernels[3];
 extern const CpuKernels kAvx512Kernels[3];
 extern const CpuKernels kAvx512Bf16Kernels[1];

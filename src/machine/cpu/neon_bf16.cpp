@@ -1,7 +1,7 @@
 // Arm NEON with BFMMLA: bf16 operands, f32 accumulation, P (and dS) rounded to bf16. BFMMLA multiplies 2 x 4 by 4 x 2,
 // so everything comes in 2 x 2 blocks: a vector of s is [r0k0 r0k1 r1k0 r1k1]. The softmax does not care; row maxima
 // and sums fold lane pairs at the end. A 12 x 8 tile again: 24 accumulators, 24 products for 10 loads; and for
-// rows that come in eights 8 x 8: 16 accumulators, 16 products for 8 loads.
+// rows that come in eights 8 x 8: 16 accumulators, 16 products for 8 loads; in fours 4 x 16: the same for 10 loads.
 #include <algorithm>
 #include <limits>
 
@@ -73,53 +73,73 @@ struct Part {
 // In assembly because 24 accumulators and ten operands do not fit 32 registers at once: compilers hoist the loads and
 // spill (g++ 12 loses half the speed). With 16 accumulators everything fits.
 // Scores start from zero and fold their maximum over b into best[a] while still in registers.
-template <int Pairs, bool Scores>
+// Apart: twelve rows that are three panels of four, of which the operands, or the sums, lie anywhere.
+template <int Pairs, bool Scores, bool Apart = false>
 [[gnu::always_inline]] inline void product(const Bf16* a, const Part* parts, long count, int64_t offset, int64_t ahead,
-                                            float* acc, float* best) {
+                                            float* acc, float* best, const Bf16* a1 = nullptr, const Bf16* a2 = nullptr,
+                                            float* acc1 = nullptr, float* acc2 = nullptr) {
 #define COLUMN(x, c0, c1, c2, c3)                                                             \
   "bfmmla v" #c0 ".4s, " x ".8h, v24.8h\n bfmmla v" #c1 ".4s, " x ".8h, v25.8h\n"             \
   "bfmmla v" #c2 ".4s, " x ".8h, v26.8h\n bfmmla v" #c3 ".4s, " x ".8h, v27.8h\n"
 #define STEP6                                                                                 \
-  "prfm pldl1keep, [%1, %8]\n"                                                                \
-  "ldp q24, q25, [%1], #64\n ldp q28, q29, [%0], #96\n ldp q26, q27, [%1, #-32]\n"            \
-  COLUMN("v28", 0, 6, 12, 18) "ldp q30, q31, [%0, #-64]\n" COLUMN("v29", 1, 7, 13, 19)         \
-  "ldp q28, q29, [%0, #-32]\n" COLUMN("v30", 2, 8, 14, 20) COLUMN("v31", 3, 9, 15, 21)         \
+  "prfm pldl1keep, [%[b], %[ahead]]\n"                                                                \
+  "ldp q24, q25, [%[b]], #64\n ldp q28, q29, [%[a]], #96\n ldp q26, q27, [%[b], #-32]\n"            \
+  COLUMN("v28", 0, 6, 12, 18) "ldp q30, q31, [%[a], #-64]\n" COLUMN("v29", 1, 7, 13, 19)         \
+  "ldp q28, q29, [%[a], #-32]\n" COLUMN("v30", 2, 8, 14, 20) COLUMN("v31", 3, 9, 15, 21)         \
+  COLUMN("v28", 4, 10, 16, 22) COLUMN("v29", 5, 11, 17, 23)
+#define STEP6_APART                                                                           \
+  "prfm pldl1keep, [%[b], %[ahead]]\n"                                                        \
+  "ldp q24, q25, [%[b]], #64\n ldp q28, q29, [%[a]], #32\n ldp q26, q27, [%[b], #-32]\n"      \
+  COLUMN("v28", 0, 6, 12, 18) "ldp q30, q31, [%[a1]], #32\n" COLUMN("v29", 1, 7, 13, 19)       \
+  "ldp q28, q29, [%[a2]], #32\n" COLUMN("v30", 2, 8, 14, 20) COLUMN("v31", 3, 9, 15, 21)       \
   COLUMN("v28", 4, 10, 16, 22) COLUMN("v29", 5, 11, 17, 23)
 #define STEP4                                                                                 \
-  "prfm pldl1keep, [%1, %8]\n"                                                                \
-  "ldp q24, q25, [%1], #64\n ldp q28, q29, [%0], #64\n ldp q26, q27, [%1, #-32]\n"            \
-  "ldp q30, q31, [%0, #-32]\n" COLUMN("v28", 0, 4, 8, 12) COLUMN("v29", 1, 5, 9, 13)           \
+  "prfm pldl1keep, [%[b], %[ahead]]\n"                                                                \
+  "ldp q24, q25, [%[b]], #64\n ldp q28, q29, [%[a]], #64\n ldp q26, q27, [%[b], #-32]\n"            \
+  "ldp q30, q31, [%[a], #-32]\n" COLUMN("v28", 0, 4, 8, 12) COLUMN("v29", 1, 5, 9, 13)           \
   COLUMN("v30", 2, 6, 10, 14) COLUMN("v31", 3, 7, 11, 15)
 #define EACH4(op) op(0, 1) op(2, 3) op(4, 5) op(6, 7) op(8, 9) op(10, 11) op(12, 13) op(14, 15)
 #define EACH6(op) EACH4(op) op(16, 17) op(18, 19) op(20, 21) op(22, 23)
 #define ZERO(i, j) "movi v" #i ".4s, #0\n movi v" #j ".4s, #0\n"
-#define LOAD(i, j) "ldp q" #i ", q" #j ", [%5, #16 * " #i "]\n"
-#define STORE(i, j) "stp q" #i ", q" #j ", [%5, #16 * " #i "]\n"
+#define LOAD(i, j) "ldp q" #i ", q" #j ", [%[acc], #16 * " #i "]\n"
+#define STORE(i, j) "stp q" #i ", q" #j ", [%[acc], #16 * " #i "]\n"
+#define APART(op)                                                                             \
+  op("acc", 0, 1, 0) op("acc", 6, 7, 32) op("acc", 12, 13, 64) op("acc", 18, 19, 96)          \
+  op("acc1", 2, 3, 0) op("acc1", 8, 9, 32) op("acc1", 14, 15, 64) op("acc1", 20, 21, 96)      \
+  op("acc2", 4, 5, 0) op("acc2", 10, 11, 32) op("acc2", 16, 17, 64) op("acc2", 22, 23, 96)
+#define LOAD_APART(x, i, j, at) "ldp q" #i ", q" #j ", [%[" x "], #" #at "]\n"
+#define STORE_APART(x, i, j, at) "stp q" #i ", q" #j ", [%[" x "], #" #at "]\n"
 #define MAX4(a, b, c, d)                                                                      \
   "fmax v24.4s, v24.4s, v" #a ".4s\n fmax v25.4s, v25.4s, v" #b ".4s\n"                       \
   "fmax v26.4s, v26.4s, v" #c ".4s\n fmax v27.4s, v27.4s, v" #d ".4s\n"
 #define MAX6(a, b, c, d, e, f)                                                                \
   MAX4(a, b, c, d) "fmax v28.4s, v28.4s, v" #e ".4s\n fmax v29.4s, v29.4s, v" #f ".4s\n"
 #define MAX_OF_4                                                                              \
-  "ldp q24, q25, [%6]\n ldp q26, q27, [%6, #32]\n"                                            \
+  "ldp q24, q25, [%[best]]\n ldp q26, q27, [%[best], #32]\n"                                            \
   MAX4(0, 1, 2, 3) MAX4(4, 5, 6, 7) MAX4(8, 9, 10, 11) MAX4(12, 13, 14, 15)                   \
-  "stp q24, q25, [%6]\n stp q26, q27, [%6, #32]\n"
+  "stp q24, q25, [%[best]]\n stp q26, q27, [%[best], #32]\n"
 #define MAX_OF_6                                                                              \
-  "ldp q24, q25, [%6]\n ldp q26, q27, [%6, #32]\n ldp q28, q29, [%6, #64]\n"                  \
+  "ldp q24, q25, [%[best]]\n ldp q26, q27, [%[best], #32]\n ldp q28, q29, [%[best], #64]\n"                  \
   MAX6(0, 1, 2, 3, 4, 5) MAX6(6, 7, 8, 9, 10, 11) MAX6(12, 13, 14, 15, 16, 17) MAX6(18, 19, 20, 21, 22, 23) \
-  "stp q24, q25, [%6]\n stp q26, q27, [%6, #32]\n stp q28, q29, [%6, #64]\n"
+  "stp q24, q25, [%[best]]\n stp q26, q27, [%[best], #32]\n stp q28, q29, [%[best], #64]\n"
 #define STEPS(step)                                                                           \
-  "2:\n ldp %1, %2, [%3], #16\n add %1, %1, %7\n"                                            \
-  "1:\n" step "subs %2, %2, #1\n" step "b.ne 1b\n subs %4, %4, #1\n b.ne 2b\n"
+  "2:\n ldp %[b], %[pairs], [%[parts]], #16\n add %[b], %[b], %[offset]\n"                                            \
+  "1:\n" step "subs %[pairs], %[pairs], #1\n" step "b.ne 1b\n subs %[count], %[count], #1\n b.ne 2b\n"
 #define OPERANDS                                                                              \
-  : "+r"(a), "=&r"(b), "=&r"(pairs), "+r"(parts), "+r"(count) : "r"(acc), "r"(best), "r"(offset), \
-    "r"(ahead)                                                                                \
+  : [a] "+r"(a), [a1] "+r"(a1), [a2] "+r"(a2), [b] "=&r"(b), [pairs] "=&r"(pairs), [parts] "+r"(parts), \
+    [count] "+r"(count)                                                                       \
+  : [acc] "r"(acc), [acc1] "r"(acc1), [acc2] "r"(acc2), [best] "r"(best), [offset] "r"(offset), \
+    [ahead] "r"(ahead)                                                                        \
   : "cc", "memory", "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "v8", "v9", "v10", "v11",  \
     "v12", "v13", "v14", "v15", "v16", "v17", "v18", "v19", "v20", "v21", "v22", "v23",        \
     "v24", "v25", "v26", "v27", "v28", "v29", "v30", "v31"
   const Bf16* b;
   long pairs;
-  if constexpr (Pairs == 6 && Scores)
+  if constexpr (Apart && Scores)
+    asm volatile(EACH6(ZERO) STEPS(STEP6_APART) MAX_OF_6 EACH6(STORE) OPERANDS);
+  else if constexpr (Apart)
+    asm volatile(APART(LOAD_APART) STEPS(STEP6) APART(STORE_APART) OPERANDS);
+  else if constexpr (Pairs == 6 && Scores)
     asm volatile(EACH6(ZERO) STEPS(STEP6) MAX_OF_6 EACH6(STORE) OPERANDS);
   else if constexpr (Pairs == 6)
     asm volatile(EACH6(LOAD) STEPS(STEP6) EACH6(STORE) OPERANDS);
@@ -129,18 +149,93 @@ template <int Pairs, bool Scores>
     asm volatile(EACH4(LOAD) STEPS(STEP4) EACH4(STORE) OPERANDS);
 #undef COLUMN
 #undef STEP6
+#undef STEP6_APART
 #undef STEP4
 #undef EACH4
 #undef EACH6
 #undef ZERO
 #undef LOAD
 #undef STORE
+#undef APART
+#undef LOAD_APART
+#undef STORE_APART
 #undef MAX4
 #undef MAX6
 #undef MAX_OF_4
 #undef MAX_OF_6
 #undef STEPS
 #undef OPERANDS
+}
+
+// The same for two pairs of rows. Their eight accumulators would not cover the latency, so there are two Bs, the other
+// one `apart` bytes behind, whose accumulators follow; or one, at an end.
+template <bool Scores, bool Both>
+[[gnu::always_inline]] inline void product_of_4(const Bf16* a, const Part* parts, long count, int64_t offset,
+                                                int64_t apart, float* acc, float* best) {
+#define MULTIPLY(b0, b1, b2, b3, c0, c1, c2, c3, c4, c5, c6, c7)                              \
+  "bfmmla v" #c0 ".4s, v24.8h, v" #b0 ".8h\n bfmmla v" #c1 ".4s, v25.8h, v" #b0 ".8h\n"       \
+  "bfmmla v" #c2 ".4s, v24.8h, v" #b1 ".8h\n bfmmla v" #c3 ".4s, v25.8h, v" #b1 ".8h\n"       \
+  "bfmmla v" #c4 ".4s, v24.8h, v" #b2 ".8h\n bfmmla v" #c5 ".4s, v25.8h, v" #b2 ".8h\n"       \
+  "bfmmla v" #c6 ".4s, v24.8h, v" #b3 ".8h\n bfmmla v" #c7 ".4s, v25.8h, v" #b3 ".8h\n"
+#define FIRST                                                                                 \
+  "ldp q16, q17, [%1], #64\n ldp q24, q25, [%0], #32\n ldp q18, q19, [%1, #-32]\n"            \
+  MULTIPLY(16, 17, 18, 19, 0, 1, 2, 3, 4, 5, 6, 7)
+#define SECOND                                                                                \
+  "ldp q20, q21, [%2], #64\n ldp q22, q23, [%2, #-32]\n"                                      \
+  MULTIPLY(20, 21, 22, 23, 8, 9, 10, 11, 12, 13, 14, 15)
+#define EACH1(op) op(0, 1) op(2, 3) op(4, 5) op(6, 7)
+#define EACH2(op) EACH1(op) op(8, 9) op(10, 11) op(12, 13) op(14, 15)
+#define ZERO(i, j) "movi v" #i ".4s, #0\n movi v" #j ".4s, #0\n"
+#define LOAD(i, j) "ldp q" #i ", q" #j ", [%6, #16 * " #i "]\n"
+#define STORE(i, j) "stp q" #i ", q" #j ", [%6, #16 * " #i "]\n"
+#define MAX(i, j) "fmax v24.4s, v24.4s, v" #i ".4s\n fmax v25.4s, v25.4s, v" #j ".4s\n"
+#define MAX_OF(each) "ldp q24, q25, [%7]\n" each(MAX) "stp q24, q25, [%7]\n"
+#define STEPS(step)                                                                           \
+  "2:\n ldp %1, %3, [%4], #16\n add %1, %1, %8\n add %2, %1, %9\n"                           \
+  "1:\n" step "subs %3, %3, #1\n" step "b.ne 1b\n subs %5, %5, #1\n b.ne 2b\n"
+#define OPERANDS                                                                              \
+  : "+r"(a), "=&r"(b), "=&r"(other), "=&r"(pairs), "+r"(parts), "+r"(count) : "r"(acc), "r"(best), \
+    "r"(offset), "r"(apart)                                                                   \
+  : "cc", "memory", "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "v8", "v9", "v10", "v11",  \
+    "v12", "v13", "v14", "v15", "v16", "v17", "v18", "v19", "v20", "v21", "v22", "v23", "v24", "v25"
+  const Bf16 *b, *other;
+  long pairs;
+  if constexpr (Scores && Both)
+    asm volatile(EACH2(ZERO) STEPS(FIRST SECOND) MAX_OF(EACH2) EACH2(STORE) OPERANDS);
+  else if constexpr (Scores)
+    asm volatile(EACH1(ZERO) STEPS(FIRST) MAX_OF(EACH1) EACH1(STORE) OPERANDS);
+  else if constexpr (Both)
+    asm volatile(EACH2(LOAD) STEPS(FIRST SECOND) EACH2(STORE) OPERANDS);
+  else
+    asm volatile(EACH1(LOAD) STEPS(FIRST) EACH1(STORE) OPERANDS);
+#undef MULTIPLY
+#undef FIRST
+#undef SECOND
+#undef EACH1
+#undef EACH2
+#undef ZERO
+#undef LOAD
+#undef STORE
+#undef MAX
+#undef MAX_OF
+#undef STEPS
+#undef OPERANDS
+}
+
+// Over `many` (a multiple of 8) keys of k, or dims of v, whose eights lie `apart` bytes behind each other.
+template <int Pairs, bool Scores>
+[[gnu::always_inline]] inline void products(const Bf16* a, const Part* parts, long count, int many, int64_t apart,
+                                             int64_t ahead, float* acc, float* best) {
+  constexpr int kStep = 8 * 2 * Pairs;  // of acc
+  int n = 0;
+  if constexpr (Pairs == 2) {
+    for (; n + 16 <= many; n += 16, acc += 2 * kStep)
+      product_of_4<Scores, true>(a, parts, count, n / 8 * apart, apart, acc, best);
+    if (n < many) product_of_4<Scores, false>(a, parts, count, n / 8 * apart, apart, acc, best);
+  } else {
+    for (; n < many; n += 8, acc += kStep)
+      product<Pairs, Scores>(a, parts, count, n / 8 * apart, ahead, acc, best);
+  }
 }
 
 // To nearest even, NaN kept, as neon::narrow does it.
@@ -178,8 +273,7 @@ struct Panels {
     float best[2 * kRows];  // per pair of rows [r0 r0 r1 r1]
     std::fill_n(best, 2 * kRows, -std::numeric_limits<float>::infinity());
     const Part part{k, dim / 8};
-    for (int j = 0; j < n; j += 8, s += 8 * kRows)
-      product<kPairs, true>(static_cast<const Bf16*>(q), &part, 1, int64_t(j) * dim * 2, 1024, s, best);
+    products<kPairs, true>(static_cast<const Bf16*>(q), &part, 1, n, int64_t(16) * dim, 1024, s, best);
     for (int r = 0; r < kRows; r += 4)
       vst1q_f32(top + r, vpmaxq_f32(vld1q_f32(best + 2 * r), vld1q_f32(best + 2 * r + 4)));
   }
@@ -203,7 +297,8 @@ struct Panels {
     }
   }
 
-  static constexpr int kExp = kPairs == 6 ? 3 : 4;  // pairs of rows through exp2 at a time
+  // Through exp2 at a time: pairs of rows, and of each so many fours of keys.
+  static constexpr int kExp = kPairs == 6 ? 3 : kPairs, kFours = kPairs == 2 ? 2 : 1;
 
   // p: [n / 4][pairs][2 rows][4 keys]
   template <bool Far>
@@ -220,14 +315,19 @@ struct Panels {
       });
       const float* from = s + 4 * c;
       uint16_t* to = static_cast<uint16_t*>(p) + 8 * c;
-      for (int j = 0; j < n; j += 4, from += 4 * kRows, to += 4 * kRows) {
-        float32x4_t e[2 * kExp];
-        unroll<2 * kExp>([&](auto i) { e[i] = vld1q_f32(from + 2 * kRows * (i / kExp) + 4 * (i % kExp)); });
-        unroll<2 * kExp>([&](auto i) { e[i] = vmulq_f32(e[i], scales); });
-        if constexpr (Far) unroll<2 * kExp>([&](auto i) { e[i] = vsubq_f32(e[i], far_ref[i % kExp]); });
+      constexpr int kAll = 2 * kExp * kFours;
+      for (int j = 0; j < n; j += 4 * kFours, from += 4 * kRows * kFours, to += 4 * kRows * kFours) {
+        float32x4_t e[kAll];
+        unroll<kAll>([&](auto i) { e[i] = vld1q_f32(from + 2 * kRows * (i / kExp) + 4 * (i % kExp)); });
+        unroll<kAll>([&](auto i) { e[i] = vmulq_f32(e[i], scales); });
+        if constexpr (Far) unroll<kAll>([&](auto i) { e[i] = vsubq_f32(e[i], far_ref[i % kExp]); });
         exp2<3>(e, row);
-        unroll<kExp>([&](auto i) { vst1q_u16(to + 8 * i, joined(e[i], e[i + kExp])); });
-        unroll<2 * kExp>([&](auto i) { total[i % kExp] = vaddq_f32(total[i % kExp], e[i]); });
+        unroll<kExp * kFours>([&](auto i) {
+          constexpr int kFour = i / kExp, kPair = i % kExp;
+          vst1q_u16(to + 4 * kRows * kFour + 8 * kPair, joined(e[2 * kExp * kFour + kPair],
+                                                               e[2 * kExp * kFour + kExp + kPair]));
+        });
+        unroll<kAll>([&](auto i) { total[i % kExp] = vaddq_f32(total[i % kExp], e[i]); });
       }
       for (int i = 0; i < kExp; ++i) {
         sum[2 * (c + i)] += total[i][0] + total[i][1];
@@ -263,15 +363,31 @@ struct Panels {
         n += run.n;
       }
       const int64_t ahead = many > 1 ? 16 * room : 1024;  // the same keys' next dims, or simply what follows
-      for (int d = 0; d < dim; d += 8)
-        product<kPairs, false>(static_cast<const Bf16*>(p), parts, many, int64_t(2) * d * room, ahead, o + d * kRows,
-                               nullptr);
+      products<kPairs, false>(static_cast<const Bf16*>(p), parts, many, dim, int64_t(16) * room, ahead, o, nullptr);
       p = static_cast<const Bf16*>(p) + n * kRows;
     }
   }
   static void accumulate(const void* p, const void* v, int room, int first, int n, int dim, float* o) {
     const KeyRun run{v, first, n};
     accumulate_runs(p, &run, 1, room, dim, o);
+  }
+
+  // Of a panel of twelve rows, which are three panels of four.
+  static void scores_apart(const void* const* q, const void* k, int n, int dim, float* s, float* top) {
+    float best[2 * kRows];
+    std::fill_n(best, 2 * kRows, -std::numeric_limits<float>::infinity());
+    const Part part{static_cast<const Bf16*>(k), dim / 8};
+    const auto at = [&](int i) { return static_cast<const Bf16*>(q[i]); };
+    for (int j = 0; j < n; j += 8, s += 8 * kRows)
+      product<6, true, true>(at(0), &part, 1, int64_t(2) * j * dim, 1024, s, best, at(1), at(2));
+    for (int r = 0; r < kRows; r += 4)
+      vst1q_f32(top + r, vpmaxq_f32(vld1q_f32(best + 2 * r), vld1q_f32(best + 2 * r + 4)));
+  }
+  static void accumulate_apart(const void* p, const void* v, int room, int n, int dim, float* const* o) {
+    const Part part{static_cast<const Bf16*>(v), n / 8};
+    for (int d = 0; d < dim; d += 8)
+      product<6, false, true>(static_cast<const Bf16*>(p), &part, 1, int64_t(2) * d * room, 1024, o[0] + 4 * d, nullptr,
+                              nullptr, nullptr, o[1] + 4 * d, o[2] + 4 * d);
   }
 
   static void unpack(const float* o, int dim, const float* factor, int n, float* to, int64_t stride) {
@@ -395,6 +511,8 @@ constexpr CpuKernels kernels() {
           .rescale = Panels<P>::rescale,
           .accumulate = Panels<P>::accumulate,
           .accumulate_runs = Panels<P>::accumulate_runs,
+          .scores_apart = P == 6 ? Panels<6>::scores_apart : nullptr,
+          .accumulate_apart = P == 6 ? Panels<6>::accumulate_apart : nullptr,
           .unpack = Panels<P>::unpack,
           .add = Panels<P>::add,
           .gradients = Panels<P>::gradients,
@@ -408,6 +526,6 @@ constexpr CpuKernels kernels() {
 
 }  // namespace
 
-const CpuKernels kNeonBf16Kernels[2] = {kernels<6>(), kernels<4>()};
+const CpuKernels kNeonBf16Kernels[3] = {kernels<6>(), kernels<4>(), kernels<2>()};
 
 }  // namespace attune
