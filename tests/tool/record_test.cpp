@@ -23,7 +23,7 @@ Record example() {
   r.floor_ns = 21, r.flops = 1000, r.bytes = 400, r.ceiling_gflops = 50, r.copy_gbs = 12, r.ceiling = "fmla";
   r.parity = {"PASS", 0.25, 64, "none", "swapped-layout"};
   r.run = "20260131T120000Z-1f", r.row_records = 3, r.kernels = {"one", "two"}, r.input_rms = 0.99;
-  r.tensor_bytes = 4096, r.scores_bytes = 8192, r.taken_bytes = 12345;
+  r.tensor_bytes = 4096, r.scores_bytes = 8192, r.taken_bytes = 12345, r.tokens_read = {1, 2, 3, 4};
   r.baseline = "torch:sdpa", r.ratio = {1.5, {1.4, 1.6, 0.95}}, r.aa_spread = 0.01, r.verdict = "FASTER";
   r.provenance = {"2026-01-31T12:00:00Z", "abc",   true, "0.1.0",  "GNU 12", "-O3", "Some CPU", "neon",
                   "performance",          "Linux", 2,    "torch 2"};
@@ -69,6 +69,7 @@ TEST(Record, is_one_line_and_reads_back_whole) {
   EXPECT_EQ(again.provenance.gpu_ecc, 1);
   EXPECT_EQ(again.kernels, example().kernels);
   EXPECT_EQ(again.taken_bytes, 12345);
+  EXPECT_EQ(again.tokens_read, (std::vector<double>{1, 2, 3, 4}));
   EXPECT_EQ(again.parity.mistake, "swapped-layout");
   EXPECT_EQ(again.row_records, 3);
 }

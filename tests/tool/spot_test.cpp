@@ -239,6 +239,20 @@ TEST(Row, measures_what_a_call_takes_beside_its_tensors) {
   EXPECT_LT(records[0].taken_bytes, 10 * said);  // a sanitizer has bytes of its own beside each
 }
 
+TEST(Row, of_nsa_says_how_many_tokens_it_read) {
+  Bench b = small();
+  const char* const line = "forward f32 b1 h4/1 q1 k150 d32 causal : nsa d=4 gate=sigmoid l=8 n=4 phi=mean s=16 w=24";
+  const auto records = measure_row(problem(line), b);
+  ASSERT_EQ(records.size(), 1u);
+  ASSERT_EQ(records[0].status, "ok") << records[0].message;
+  // The query at 149 sees 36 compressed tokens and 24 of its window, and takes 3 blocks of 16 and 6 of its own.
+  ASSERT_EQ(records[0].tokens_read.size(), 4u);
+  EXPECT_EQ(records[0].tokens_read[0], 36);
+  EXPECT_EQ(records[0].tokens_read[1], 54);
+  EXPECT_EQ(records[0].tokens_read[2], 24);
+  EXPECT_EQ(records[0].parity.verdict, "PASS");
+}
+
 TEST(Row, compares_subjects_with_the_first) {
   Bench b = small();
   b.backends = {"reference", "reference"};

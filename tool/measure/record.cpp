@@ -104,6 +104,7 @@ std::string to_json(const Record& r) {
     json& clocks = j["samples_mhz"] = json::array();
     for (const double m : r.samples_mhz) clocks.push_back(std::lround(m));
   }
+  if (!r.tokens_read.empty()) j["tokens_read"] = r.tokens_read;
   // What is not UTF-8 (a message of the operating system) must not end a run.
   return j.dump(-1, ' ', false, json::error_handler_t::replace);
 }
@@ -125,6 +126,7 @@ Status from_json(std::string_view line, Record& out) {
     provenance_fields(r.provenance, Reader{part(j, "provenance")});
     Reader{j}("samples_ns", r.samples_ns);
     Reader{j}("samples_mhz", r.samples_mhz);
+    Reader{j}("tokens_read", r.tokens_read);
     out = std::move(r);
     return Status::good();
   } catch (const json::exception& e) {

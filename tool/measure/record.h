@@ -64,6 +64,9 @@ struct Record {
   double tensor_bytes = 0;   // of inputs and outputs
   double scores_bytes = 0;   // of the matrix of scores, which only unfused attention stores
   double taken_bytes = -1;   // measured: what a first call took beside inputs and outputs; below 0: nobody says
+  // Of native sparse attention: keys of the compressed, the selected and the window branch that a call read, and how
+  // many tokens the last two have together; over all queries and groups of heads.
+  std::vector<double> tokens_read{};
   std::vector<std::string> kernels{};  // that a call launches, in order; of a CPU the instruction set of its loops
   std::string why{};         // how the backend was chosen
 

@@ -9,6 +9,7 @@
 
 #include "core/adaptive.h"
 #include "core/cost.h"
+#include "core/nsa.h"
 #include "machine/cpu/kernels.h"
 #include "machine/cuda/nvtx.h"
 #include "plan/plan.h"
@@ -186,6 +187,13 @@ struct RowRun {
     r.density = r.shown_blocks ? double(r.active_blocks) / double(r.shown_blocks) : 0;
   }
 
+  // What native sparse attention says that it read.
+  void count_reads(Record& r, const Args& results) const {
+    if (word(problem.variant) != "nsa" || problem.pass != Pass::forward) return;
+    if (const int64_t* const read = results.row<const int64_t>(variant_tensor(kNsaReads)))
+      r.tokens_read.assign(read, read + results[variant_tensor(kNsaReads)].extent.dim);
+  }
+
   // Which mistake it was. A result that is there a moment later was only enqueued when the call returned.
   void explain(Record& r, const std::function<Status()>& fetch, const Args& results) {
     const Mistake m = diagnose(problem, results);
@@ -209,6 +217,7 @@ struct RowRun {
     r.parity = bench.check ? spot_check(problem, once.results, bench.seed, rows)
                            : Checked{.verdict = "UNCHECKED", .message = "not asked for"};
     count_adaptive(r, once.results);
+    count_reads(r, once.results);
     if (r.parity.verdict == "FAIL") return explain(r, fetch, once.results);
     record_of.push_back(size_t(&r - records.data()));
     subjects.push_back(std::move(subject));

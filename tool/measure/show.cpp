@@ -54,6 +54,8 @@ std::string remarks(const Record& r) {
   if (r.ended_by == "time" && r.interval.confidence < 0.95)
     add(fmt::format("{} samples", r.samples_ns.size()));
   if (!r.slowed_by.empty()) add("slowed by " + r.slowed_by);
+  if (r.tokens_read.size() == 4)
+    add(fmt::format("reads {} compressed, {} tokens", digits_text(r.tokens_read[0]), digits_text(r.tokens_read[3])));
   if (r.late_batches) add("launches are in some of the times");
   if (r.mhz > 0) add(fmt::format("{:.0f} MHz", r.mhz));
   if (r.watts > 0) add(fmt::format("{:.0f} W", r.watts));
