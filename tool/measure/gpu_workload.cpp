@@ -46,9 +46,13 @@ Status GpuWorkload::run_forward(const Planner& planner) {
   if (Status s = plan.backend->run(plan, inputs, Workspace{workspace.data()}, stream_); !s.ok()) return s;
   if (unused.data())
     if (Status s = cuda::wait(stream_); !s.ok()) return s;
-  for (const Role r : {Role::out, Role::lse}) {
+  std::vector<Role> made = {Role::out, Role::lse};  // and what a variant saves: the host's copy is what is judged
+  const Declared variant = declared(plan.problem, inputs);
+  for (int n = 0; n < kVariantTensors; ++n)
+    if (variant.tensor[n].use == Use::saved) made.push_back(variant_tensor(n));
+  for (const Role r : made) {
     const Tensor& t = inputs[r];
-    if (!host_->args.given(r)) continue;
+    if (!host_->args.given(r) || !t.data) continue;
     if (Status s = cuda::copy_from(host_->args[r].data, t.data, span_bytes(t), stream_); !s.ok()) return s;
   }
   return Status::good();
