@@ -1,8 +1,8 @@
 """Forward and backward of one attention layer together, as training calls them, with the memory they take.
 
 Every step is out = attention(q, k, v), then gradients of q, k and v through autograd; steps of the implementations are
-interleaved, in an order drawn anew for every round. Prints the median time of a step, its speed, and the most memory
-that was allocated over the inputs during one."""
+interleaved, in an order drawn anew for every round. Prints the median time of a step, its speed, and the most memory it
+takes beside the inputs: of PyTorch's allocator, and of attune also the workspace of its own, as its plans say."""
 
 from __future__ import annotations
 
@@ -54,6 +54,11 @@ def peak(attention: Attention, leaves: list[torch.Tensor], d_out: torch.Tensor, 
     return torch.cuda.max_memory_allocated() - before
 
 
+def workspace(batch: int, heads: tuple[int, int], length: int, dim: int, causal: bool) -> int:
+    rest = f"bf16 b{batch} h{heads[0]}/{heads[1]} q{length} k{length} d{dim} {'causal' if causal else 'full'}"
+    return max(attune.plan(f"{which} {rest}", "cuda:0").workspace for which in ("forward", "backward"))
+
+
 def measure(all_of_them: dict[str, Attention], tokens: int, length: int, heads: tuple[int, int], dim: int, causal: bool,
             rounds: int) -> None:
     batch = max(1, tokens // length)
@@ -67,6 +72,8 @@ def measure(all_of_them: dict[str, Attention], tokens: int, length: int, heads: 
             for _ in range(2):
                 step(attention, leaves, d_out, causal)
             memory[name] = peak(attention, leaves, d_out, causal)
+            if name == "attune":
+                memory[name] += workspace(batch, heads, length, dim, causal)
         except RuntimeError as error:
             print(f"  {name}: {str(error).splitlines()[0]}")
     for _ in range(rounds):
