@@ -89,17 +89,13 @@ class Placed {
   }
   // All memory of the outputs, or of some of them, once the stream is done.
   Written results(void* stream, const std::vector<Role>& only = {}) const {
-    const cuda::Use use(device_);
-    Written all;
-    for (const Piece& piece : pieces_) {
-      if (!is_output(piece.role)) continue;
-      if (!only.empty() && std::find(only.begin(), only.end(), piece.role) == only.end()) continue;
-      const size_t before = all.size(), bytes = piece.owner->memory.size();
-      all.resize(before + bytes);
-      const Status s = cuda::copy_from(all.data() + before, memory_.data() + piece.at, bytes, stream);
-      EXPECT_EQ(s.message, "") << name(problem());
-    }
-    return all;
+    return read(stream, [&](Role r) {
+      return is_output(r) && (only.empty() || std::find(only.begin(), only.end(), r) != only.end());
+    });
+  }
+  // All memory of the inputs.
+  Written inputs(void* stream) const {
+    return read(stream, [&](Role r) { return !is_output(r); });
   }
   // A run into fresh outputs, and what it wrote.
   Written fresh(void* stream) {
@@ -150,6 +146,19 @@ class Placed {
   }
   bool is_output(Role r) const {
     return std::find(outputs_.roles.begin(), outputs_.roles.end(), r) != outputs_.roles.end();
+  }
+  template <class F>
+  Written read(void* stream, F wanted) const {
+    const cuda::Use use(device_);
+    Written all;
+    for (const Piece& piece : pieces_) {
+      if (!wanted(piece.role)) continue;
+      const size_t before = all.size(), bytes = piece.owner->memory.size();
+      all.resize(before + bytes);
+      const Status s = cuda::copy_from(all.data() + before, memory_.data() + piece.at, bytes, stream);
+      EXPECT_EQ(s.message, "") << name(problem());
+    }
+    return all;
   }
   void send(const Piece& piece, void* stream = nullptr) const {
     const cuda::Use use(device_);

@@ -122,6 +122,7 @@ def captured_backward(problem, forward):
         graph.replay()
         return grads
     replay.captured = True
+    replay.reads = leaves, out  # and what autograd saved: the graph has their addresses, and nobody else holds them
     return replay
 
 
