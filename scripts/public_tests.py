@@ -81,7 +81,8 @@ def parameters(test: Callable[..., None], draw: random.Random | None) -> Iterato
 class Results:
     def __init__(self) -> None:
         self.counts: collections.Counter[tuple[str, str]] = collections.Counter()
-        self.why: collections.Counter[str] = collections.Counter()
+        self.why: collections.Counter[tuple[str, str, str]] = collections.Counter()
+        self.first: dict[tuple[str, str, str], str] = {}
 
     def run(self, test: Callable[..., None], named: dict[str, Any]) -> None:
         try:
@@ -100,14 +101,16 @@ class Results:
             if not skipped:
                 at = traceback.extract_tb(error.__traceback__)[-1]
                 where = f"{os.path.basename(at.filename)}:{at.lineno}"
+                kind = test.__name__, type(error).__name__, where
                 given = {name: re.sub(r"\s+", " ", str(value))[:80] for name, value in named.items()}
-                self.why[f"{test.__name__}: {type(error).__name__}: {str(error)[:200]!r} at {where}, {given}"] += 1
+                self.why[kind] += 1
+                self.first.setdefault(kind, f"{str(error)[:200]!r} with {given}")
 
     def print(self) -> int:
         for (name, result), count in sorted(self.counts.items()):
             print(f"{count:6} {result:8} {name}")
-        for sentence, count in self.why.most_common(12):
-            print(f"{count:6} times {sentence[:600]}")
+        for kind, count in self.why.most_common(24):
+            print(f"{count:6} times {': '.join(kind)}, first {self.first[kind][:600]}")
         total = {r: sum(count for (_, result), count in self.counts.items() if result == r)
                  for r in ("passed", "failed", "skipped")}
         print(", ".join(f"{count} {result}" for result, count in total.items()))

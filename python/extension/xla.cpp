@@ -55,7 +55,7 @@ xla::Error* handle(xla::Call* call) {
     if (e->type == xla::kMetadata) {
       xla::Metadata& m = *reinterpret_cast<xla::MetadataExtension*>(e)->metadata;
       m.version.major = 0, m.version.minor = 1;
-      m.traits = xla::kCapturable;
+      m.traits = 0;  // not fit for command buffers: a call borrows a workspace, and child graphs may not allocate
       return nullptr;
     }
   const auto no = [&](const char* why) {

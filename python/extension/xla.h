@@ -24,7 +24,6 @@ struct Metadata {
   Version version;
   uint32_t traits;
 };
-inline constexpr uint32_t kCapturable = 1;  // the same launches every time: fit for a command buffer
 
 struct MetadataExtension {
   Extension base;
