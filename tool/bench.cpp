@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <csignal>
 #include <memory>
+#include <optional>
 
 #include "machine/host.h"
 #include "plan/plan.h"
@@ -36,6 +37,7 @@ struct Asked {
   bool cold = false, warm = false, dry_run = false, no_check = false, resume = false;
   bool plot = false, burst = false, sustained = false;
   double energy_seconds = 0, rest_ms = 0, heat_ms = 0;
+  std::optional<double> max_seconds{};  // the suite's, or the engine's own, unless given
   Settings timing{};
   uint32_t seed = 1;
 };
@@ -95,7 +97,9 @@ Status benches(const Asked& asked, std::vector<Bench>& out) {
     if (suite->all_backends) common.backends = {"all"};
     if (suite->samples) common.timing.min_samples = suite->samples;
     common.timing.warm_up_calls = suite->warm_up_calls;
+    if (suite->max_seconds > 0) common.timing.max_seconds = suite->max_seconds;
   }
+  if (asked.max_seconds) common.timing.max_seconds = *asked.max_seconds;
   if (!asked.backends.empty()) common.backends.clear();
   if (Status s = device_named(asked.device, common.device); !s.ok()) return s;
   const bool gpu = common.device.kind == DeviceKind::cuda;
@@ -109,7 +113,7 @@ Status benches(const Asked& asked, std::vector<Bench>& out) {
   if (Status s = parse(asked.distribution, common.distribution); !s.ok()) return s;
   if (asked.layout != "bhsd" && asked.layout != "bshd")
     return Status::no("--layout: '", asked.layout, "' is not one of bhsd, bshd");
-  if (!(asked.timing.precision > 0) || !(asked.timing.max_seconds > 0))
+  if (!(asked.timing.precision > 0) || !(common.timing.max_seconds > 0))
     return Status::no("--precision and --max-seconds are above 0");
   if (asked.energy_seconds < 0 || (asked.energy_seconds > 0 && !gpu))
     return Status::no("--energy is a time above 0, and for GPUs");
@@ -119,7 +123,7 @@ Status benches(const Asked& asked, std::vector<Bench>& out) {
   common.layout = asked.layout == "bhsd" ? Layout::bhsd : Layout::bshd;
   common.device_word = asked.device, common.seed = asked.seed, common.check = !asked.no_check;
   common.baseline = asked.baseline, common.energy_seconds = asked.energy_seconds;
-  common.timing.precision = asked.timing.precision, common.timing.max_seconds = asked.timing.max_seconds;
+  common.timing.precision = asked.timing.precision;
   common.timing.seed = asked.seed;
   common.timing.stop = &interrupted;
   std::vector<int32_t> threads;
@@ -424,8 +428,10 @@ void add_bench(CLI::App& app, Context& context) {
                  "Stop where half the interval of the median is below this share")
       .type_name("SHARE")
       .show_default();
-  sub.add_option("--max-seconds", asked->timing.max_seconds, "Stop after this time for each subject")
-      .show_default();
+  sub.add_option("--max-seconds", asked->max_seconds,
+                 join("Stop after this time for each subject; ", Settings{}.max_seconds,
+                      ", or what the suite says, unless given"))
+      .type_name("SECONDS");
   sub.add_option("--out", asked->out, "Append a record a row to this file").type_name("FILE.jsonl");
   sub.add_flag("--resume", asked->resume,
                "Go on where a run ended: rows that are whole in --out, of this machine and commit, are not measured "

@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <exception>
 #include <new>
+#include <optional>
 #include <string>
 
 #include "build_info.h"
@@ -102,6 +103,7 @@ template Argument Command::add_option(const std::string&, int&, const std::strin
 template Argument Command::add_option(const std::string&, std::vector<int>&, const std::string&) const;
 template Argument Command::add_option(const std::string&, uint32_t&, const std::string&) const;
 template Argument Command::add_option(const std::string&, double&, const std::string&) const;
+template Argument Command::add_option(const std::string&, std::optional<double>&, const std::string&) const;
 Argument Command::add_flag(const std::string& name, bool& value, const std::string& help) const {
   return {app->add_flag(name, value, help)};
 }

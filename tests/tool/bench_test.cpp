@@ -57,6 +57,19 @@ TEST(Bench, a_rest_below_nothing_is_refused) {
   }
 }
 
+TEST(Bench, a_suite_has_a_time_of_its_own_that_a_word_changes) {
+  const auto minutes = [](std::vector<std::string> more) {
+    std::vector<std::string> words = {"bench", "--suite", "seq-sweep", "--dry-run", "--json"};
+    words.insert(words.end(), more.begin(), more.end());
+    return nlohmann::json::parse(attune_says(words).out)["estimated_minutes"].get<double>();
+  };
+  EXPECT_LT(minutes({}), minutes({"--max-seconds", "2"}));
+  EXPECT_LT(minutes({}), minutes({"--peer", "torch"}));  // peers take their time too
+  const Ran none = attune_says({"bench", kLine, "--max-seconds", "0"});
+  EXPECT_EQ(none.code, 2);
+  EXPECT_EQ(none.err, "attune bench: --precision and --max-seconds are above 0\n");
+}
+
 TEST(Bench, a_baseline_that_nobody_is_called_is_refused) {
   const Ran r = attune_says({"bench", kLine, "--dry-run", "--backend", "all", "--baseline", "cpu_standrad"});
   EXPECT_EQ(r.code, 2);

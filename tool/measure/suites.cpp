@@ -112,7 +112,7 @@ Lines extreme() {
 constexpr Suite kSuites[] = {
     {.name = "sdpa-small", .lines = sdpa_small, .all_backends = true, .samples = 500, .warm_up_calls = 200},
     {.name = "fa2-vs-sdpa", .lines = fa2_vs_sdpa, .all_backends = true},
-    {.name = "seq-sweep", .lines = seq_sweep, .all_backends = true},
+    {.name = "seq-sweep", .lines = seq_sweep, .all_backends = true, .max_seconds = 0.2},
     {.name = "memory", .lines = memory_rows, .all_backends = true},
     {.name = "scaling", .lines = scaling},
     {.name = "decode", .lines = decode},
