@@ -23,7 +23,8 @@ MODULES = {
     "attune.jax": ("jax.py",),
 }
 # Shared between modules, and nobody else's.
-HIDDEN = {"lse_shape", "call", "is_plain", "reproducible", "added", "new_seed", "dtype_number", "sized", "extra_repr"}
+HIDDEN = {"lse_shape", "call", "is_plain", "reproducible", "added", "new_seed", "dtype_number", "extra_repr"}
+HIDDEN |= {"sized", "check_pages", "gradients"}
 HERE = pathlib.Path(__file__).resolve().parent.parent / "python" / "attune"
 
 

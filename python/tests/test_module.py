@@ -295,6 +295,14 @@ class Torch(unittest.TestCase):
             with self.subTest(sentence), self.assertRaisesRegex(attune.Error, sentence):
                 call()
         self.assertEqual(layer(x).dtype, torch.float32)  # as it was
+        with self.assertRaises(RuntimeError):  # no second derivative
+            torch.autograd.grad(torch.autograd.grad(layer(x).pow(2).sum(), x, create_graph=True)[0].sum(), x)
+        layer.mlp.up_proj.weight = torch.nn.Parameter(layer.mlp.up_proj.weight.detach().clone())
+        with self.assertRaisesRegex(attune.Error, "mlp.up_proj.weight is not the module's own"):
+            layer(x)
+        del layer.mlp.up_proj.weight
+        with self.assertRaisesRegex(attune.Error, "parameters of the module are gone"):
+            layer(x)
 
 
 if __name__ == "__main__":

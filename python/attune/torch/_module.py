@@ -1,5 +1,6 @@
 """Layers of the library as torch.nn.Module. Parameters are views of the library's own memory, so optimizers, state_dict
-and initialisers work in place; a call is one operator, attune::module_forward, which compilers see whole."""
+and initialisers work in place. Eager calls go straight to the library, those that compilers and dispatch modes see are
+one operator, attune::module_forward: an operator of a dozen tensors costs some hundred us more."""
 
 from __future__ import annotations
 
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from .. import _core
 from .._module import Module as Layer
+from ._attend import is_plain
 from ._sdpa import new_seed
 
 _here: weakref.WeakValueDictionary[int, Module] = weakref.WeakValueDictionary()  # by number, for graphs of compilers
@@ -67,6 +69,8 @@ class Module(torch.nn.Module):
                 at = at.get_submodule(folder)
             at.register_parameter(last, torch.nn.Parameter(self._view(name)))
         self._names = tuple(name for name, _ in self.named_parameters())
+        self._places = [(self.get_submodule(name.rpartition(".")[0])._parameters, name.rpartition(".")[2])
+                        for name in self._names]
         self._number = next(_numbers)
         _here[self._number] = self
 
@@ -74,6 +78,7 @@ class Module(torch.nn.Module):
         self._layer, self._device = Layer(text, device), device  # nothing has changed where it is refused
         self._sized: dict[Any, Layer] = {}
         self._views: dict[str, Tensor] = {}
+        self._gradients: list[Tensor] = []
         self._dtype = {word: dtype for dtype, word in _DTYPES.items()}[self._layer.text.split()[1]]
         self._drops = bool(re.search(r"\bdropout\b", self._layer.text))
 
@@ -119,10 +124,35 @@ class Module(torch.nn.Module):
             x = x.to(self._dtype)
             memory = None if memory is None else memory.to(self._dtype)
         seed = new_seed(x.device) if self._drops and self.training else None
-        parameters = list(self.parameters())
+        plain = is_plain(x, x, x if memory is None else memory)
+        parameters = self._now() if plain else list(self.parameters())
         needs = torch.is_grad_enabled() and (x.requires_grad or (memory is not None and memory.requires_grad) or
                                              any(p.requires_grad for p in parameters))
-        return _forward(x, memory, seed, parameters, self._number, needs)[0]
+        if not plain:
+            return _forward(x, memory, seed, parameters, self._number, needs)[0]
+        self._check(parameters)
+        if needs:
+            return _apply_layer(self, x, memory, seed, *parameters)
+        return self.sized(x, memory).forward(x.contiguous(), _whole(memory), seed=seed)
+
+    def _now(self) -> list[Tensor]:
+        """The parameters as they are now, without a walk over modules."""
+        found = [folder.get(name) for folder, name in self._places]
+        if any(p is None for p in found):
+            raise _core.Error(f"attune: parameters of the module are gone: it has {', '.join(self._names)}")
+        return found  # type: ignore[return-value]
+
+    def _check(self, parameters: Sequence[Tensor]) -> None:
+        """Refuses what is not the library's memory."""
+        for name, given in zip(self._names, parameters):
+            if given.data_ptr() != self._view(name).data_ptr():
+                raise _core.Error(f"attune: parameter {name} is not the module's own any more: change it in place")
+
+    def gradients(self, parameters: Sequence[Tensor], wanted: Sequence[bool]) -> list[Tensor | None]:
+        """Those of the last backward, in tensors of their own."""
+        if not self._gradients:
+            self._gradients = [torch.from_dlpack(self._layer.gradient(name)) for name in self._names]
+        return [g.to(p.dtype, copy=True) if w else None for g, p, w in zip(self._gradients, parameters, wanted)]
 
     def sized(self, x: Tensor, memory: Tensor | None) -> Layer:
         """The layer for the sizes of x, with the parameters of this one."""
@@ -173,11 +203,34 @@ def _rebuilt(text: str, device: str, state: dict[str, Tensor], flags: list[bool]
     return made.train(training)
 
 
+def _whole(t: Tensor | None) -> Tensor | None:
+    return None if t is None else t.contiguous()
+
+
+class _ApplyLayer(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, module, x, memory, seed, *parameters):
+        layer = module.sized(x, memory)
+        x, memory, tape = x.contiguous(), _whole(memory), layer.new_tape(x)
+        ctx.module = module, layer
+        ctx.save_for_backward(x, memory, seed, tape, *parameters)
+        return layer.forward(x, memory, tape=tape, seed=seed)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, d_out):
+        module, layer = ctx.module
+        x, memory, seed, tape, *parameters = ctx.saved_tensors
+        dx, d_memory = layer.backward(d_out.contiguous(), x, tape, memory, seed=seed)
+        return None, dx, d_memory, None, *module.gradients(parameters, ctx.needs_input_grad[4:])
+
+
+_apply_layer = super(torch.autograd.Function, _ApplyLayer).apply  # as in _attend: without what is for functorch
+
+
 def _found(number: int, parameters: Sequence[Tensor]) -> Module:
     module = _here[number]
-    for name, given in zip(module._names, parameters):
-        if given.data_ptr() != module._view(name).data_ptr():
-            raise _core.Error(f"attune: parameter {name} is not the module's own any more: change it in place")
+    module._check(parameters)
     return module
 
 
@@ -186,8 +239,7 @@ def _forward(x: Tensor, memory: Tensor | None, seed: Tensor | None, parameters: 
              needs_tape: bool) -> tuple[Tensor, Tensor]:
     layer = _found(number, parameters).sized(x, memory)
     tape = layer.new_tape(x) if needs_tape else x.new_empty(0, dtype=torch.uint8)
-    memory = None if memory is None else memory.contiguous()
-    return layer.forward(x.contiguous(), memory, tape=tape if needs_tape else None, seed=seed), tape
+    return layer.forward(x.contiguous(), _whole(memory), tape=tape if needs_tape else None, seed=seed), tape
 
 
 @_forward.register_fake
@@ -202,11 +254,9 @@ def _backward(d_out: Tensor, x: Tensor, memory: Tensor | None, seed: Tensor | No
               parameters: Sequence[Tensor], number: int) -> tuple[Tensor, Tensor, list[Tensor]]:
     module = _found(number, parameters)
     layer = module.sized(x, memory)
-    memory = None if memory is None else memory.contiguous()
-    dx, d_memory = layer.backward(d_out.contiguous(), x.contiguous(), tape, memory, seed=seed)
-    gradients = [torch.from_dlpack(layer.gradient(name)).to(p.dtype, copy=True)
-                 for name, p in zip(module._names, parameters)]
-    return dx, x.new_empty(0) if d_memory is None else d_memory, gradients
+    dx, d_memory = layer.backward(d_out.contiguous(), x.contiguous(), tape, _whole(memory), seed=seed)
+    gradients = module.gradients(parameters, [True] * len(parameters))
+    return dx, x.new_empty(0) if d_memory is None else d_memory, gradients  # type: ignore[return-value]
 
 
 @_backward.register_fake
