@@ -11,6 +11,7 @@
 
 #include "attune/attune.h"
 #include "core/check.h"
+#include "core/ring.h"
 #include "core/variants.h"
 #include "machine/cuda/runtime.h"
 #include "machine/host.h"
@@ -19,6 +20,7 @@
 #include "tool/cli.h"
 #include "tool/commands.h"
 #include "tool/machine.h"
+#include "tool/memory_module.h"
 #include "tool/memory_measure.h"
 #include "tool/text.h"
 
@@ -149,12 +151,22 @@ struct Answer {
   std::vector<Record> measured{};  // those and peers, with --measure
 };
 
+// With as many tokens in all as its ranks have room for.
+Status lengthen_ring(Problem& p) {
+  const Ring ring = ring_of(p);
+  if (p.keys == KeySource::ragged) return Status::good();
+  const std::string_view inner = ring.inner.text;
+  return assign(p.variant, join("ring", inner.empty() ? "" : join(" inner=", inner), " layout=", name(ring.shards.cut),
+                                " ranks=", ring.shards.ranks, " tokens=", int64_t(p.len_k) * ring.shards.ranks));
+}
+
 // Keys, and queries where there were as many: the most that fit in `room` bytes. Plans are pure, so this asks many.
 int64_t longest_of(const Planner& planner, const Problem& asked, double room) {
   const auto fits = [&](int64_t keys) {
     Problem p = asked;
     p.len_k = int32_t(keys);
     if (asked.len_q == asked.len_k) p.len_q = p.len_k;
+    if (word(p.variant) == "ring" && !lengthen_ring(p).ok()) return false;
     Plan plan;
     return valid(p).ok() && planner.plan(p, plan).ok() && total(pieces_of(p)) + double(plan.workspace_bytes) <= room;
   };
@@ -207,7 +219,11 @@ json as_json(const attune_memory& m) {
           {"full", m.full}};
 }
 
-double score_bytes(const Problem& p) { return double(p.batch) * p.heads_q * p.len_q * p.len_k * 4; }
+// Of a rank: its queries and the keys of all.
+double score_bytes(const Problem& p) {
+  const double keys = word(p.variant) == "ring" ? double(ring_of(p).shards.tokens) : p.len_k;
+  return double(p.batch) * p.heads_q * p.len_q * keys * 4;
+}
 double token_bytes(const Problem& p) { return double(p.heads_kv) * (p.dim_qk + p.dim_v) * double(size_of(p.dtype.kv)); }
 
 // All of it, by the tokens whose attention is computed: queries, or keys where one query reads a cache. MB are 10^6.
@@ -331,6 +347,11 @@ Status answer(const Asked& asked, const Device& device, double device_bytes, Ans
 }
 
 void run(const Asked& asked, Context& context) {
+  if (is_module(asked.line)) {
+    if (asked.measure || !asked.backend.empty())
+      return fail(context, kUsage, "attune memory: --measure and --backend are for problems, and this is a module");
+    return module_memory(asked.line, asked.device, context);
+  }
   Problem problem;
   if (!asked.line.empty())
     if (const Status s = parse(asked.line, problem); !s.ok())
@@ -399,7 +420,8 @@ void run(const Asked& asked, Context& context) {
 void add_memory(CLI::App& app, Context& context) {
   const Command sub = add_command(app, "memory", "What a problem needs, and what the memory pool holds");
   const auto asked = std::make_shared<Asked>();
-  sub.add_option("problem", asked->line, "The problem line; without one only the device's state").type_name("LINE");
+  sub.add_option("problem", asked->line, "The problem line, or a module's; without one only the device's state")
+      .type_name("LINE");
   sub.add_option("--device", asked->device,
                  join("cpu, cuda:<n>, or one of ", known_devices(), ", which need not be here"))
       .type_name("NAME")
@@ -419,6 +441,7 @@ void add_memory(CLI::App& app, Context& context) {
       "  attune memory \"backward bf16 b4 h16 q8192 k8192 d128 causal\" --device cuda:0 --json\n"
       "  attune memory \"backward f16 b1 h8 q262144 k262144 d64 causal : dilated rates=1,2,4 segments=1024,2048,4096\""
       " \\\n    --device h200\n"
+      "  attune memory \"llama bf16 b1 s4096 e4096 h32/8 ffn=14336 | causal\"\n"
       "  attune memory --device cuda:0\n\n"
       "On a GPU that is here, the tensors and the workspace are taken from the pool while the page is made.\n"
       "ATTUNE_POOL=attune keeps freed blocks; otherwise freed memory is left to the driver.\n"

@@ -117,6 +117,18 @@ TEST(BenchRow, a_pattern_stands_behind_a_bar_and_gives_the_bound) {
   EXPECT_NE(parse_row("forward f32 b1 h2 q640 k640 d64 full | dense", row).message, "");
 }
 
+TEST(Suites, a_decode_of_native_sparse_attention_does_not_compress_its_cache_again) {
+  std::vector<BenchRow> all;
+  ASSERT_TRUE(suite_rows("nsa", all).ok());
+  int many = 0;
+  for (const BenchRow& row : all)
+    if (row.problem.len_q == 1 && word(row.problem.variant) == "nsa") {
+      EXPECT_NE(name(row.problem).find(" phi=none "), std::string::npos) << name(row.problem);
+      ++many;
+    }
+  EXPECT_EQ(many, 21);
+}
+
 TEST(Suites, pass_and_length_choose_among_rows_and_other_axes_are_refused) {
   std::vector<BenchRow> all, rows;
   ASSERT_TRUE(suite_rows("nsa", all).ok());

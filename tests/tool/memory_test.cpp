@@ -71,6 +71,39 @@ TEST(Memory, of_a_variant_is_linear_in_tokens) {
     }
 }
 
+TEST(Memory, of_a_rank_is_that_of_its_rows_and_grows_with_all_tokens) {
+  const auto line = [](uint64_t rows) {
+    return "forward f32 b1 h8 q" + std::to_string(rows) + " k" + std::to_string(rows) +
+           " d64 causal : ring layout=zigzag ranks=4 tokens=" + std::to_string(4 * rows);
+  };
+  const json j = answer(line(1024));
+  EXPECT_EQ(bytes_of(j, "k"), 1024u * 8 * 64 * 4);
+  EXPECT_EQ(j["score_matrix_bytes"], 8u * 1024 * 4096 * 4);
+  const uint64_t longest = j["longest"], room = j["device_bytes"];
+  ASSERT_GT(longest, 1024u);
+  EXPECT_LE(answer(line(longest))["total_bytes"].get<uint64_t>(), room);
+  EXPECT_GT(answer(line(longest + 2))["total_bytes"].get<uint64_t>(), room);
+}
+
+TEST(Memory, of_a_module_is_what_the_module_measures) {
+  const json j = answer("llama f32 b2 s16 e64 h4/2 ffn=128");
+  const uint64_t numbers = 64 * 64 + 2 * 64 * 32 + 64 * 64 + 3 * 64 * 128 + 2 * 64;  // q, k and v, o, mlp, norms
+  EXPECT_GE(j["parameter_bytes"], 4 * numbers);
+  EXPECT_LT(j["parameter_bytes"], 4 * numbers + 9 * 256);  // each begins on a line
+  EXPECT_EQ(j["parameters"], 9);
+  EXPECT_EQ(j["tensor_bytes"], 2u * 2 * 16 * 64 * 4);
+  const auto of = [&](const char* name) { return j[name].get<uint64_t>(); };
+  EXPECT_EQ(of("inference_bytes"), of("parameter_bytes") + of("tensor_bytes") + of("forward_only_workspace_bytes"));
+  EXPECT_EQ(of("training_bytes"),
+            of("parameter_bytes") + of("gradient_bytes") + of("tape_bytes") + 2 * of("tensor_bytes") +
+                std::max(of("forward_workspace_bytes"), of("backward_workspace_bytes")));
+  EXPECT_TRUE(has(attune_says({"memory", "multihead f32 b1 s32 e32 h2 | full"}).out, "training"));
+  const Ran bad = attune_says({"memory", "llama f32 b2 s16 e63 h4"});
+  EXPECT_EQ(bad.code, 2);
+  EXPECT_TRUE(has(bad.err, "module")) << bad.err;
+  EXPECT_EQ(attune_says({"memory", "llama f32 b2 s16 e64 h4", "--backend", "cpu_forward"}).code, 2);
+}
+
 TEST(Memory, a_backward_has_gradients_and_pages_are_whole) {
   const json back = answer("backward f32 b1 h4 q32 k32 d64 full");
   for (const char* role : {"d_out", "dq", "dk", "dv"}) EXPECT_EQ(bytes_of(back, role), 32u * 4 * 64 * 4) << role;

@@ -48,10 +48,11 @@ Lines nsa() {
         for (const std::string_view only : {"cmp", "sel", "win"})
           all.push_back(join(sizes, " causal : nsa d=16 gate=none l=32 n=16 only=", only, " phi=mean s=64 w=512"));
       }
-    for (int length = 1024; length <= 65536; length *= 2) {  // decode: one query over its caches
+    // Decode: one query over its caches, of which one holds the compressed tokens; a step does not make them all again.
+    for (int length = 1024; length <= 65536; length *= 2) {
       const std::string sizes = join("forward bf16 b1 ", heads, " q1 k", length, " ", dims, " causal");
       all.push_back(sizes);
-      all.push_back(join(sizes, " : nsa ", kWhole));
+      all.push_back(join(sizes, " : nsa d=16 gate=sigmoid l=32 n=16 phi=none s=64 w=512"));
     }
   }
   return all;

@@ -1,0 +1,13 @@
+// `attune memory` of modules: see docs/modules.md.
+#pragma once
+#include <string>
+#include <string_view>
+
+namespace attune {
+
+struct Context;
+
+bool is_module(std::string_view line);  // by its first word
+void module_memory(const std::string& line, const std::string& device, Context&);
+
+}  // namespace attune
