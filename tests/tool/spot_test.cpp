@@ -1,6 +1,8 @@
 // The check of timed buffers: it must pass what is right in every dtype and option, and see what is wrong in few rows.
 #include "tool/measure/spot.h"
 
+#include <malloc.h>
+
 #include <cmath>
 
 #include "core/nsa.h"
@@ -8,6 +10,7 @@
 #include "machine/host.h"
 #include "plan/plan.h"
 #include "tests/asked.h"
+#include "tool/measure/peak.h"
 #include "tool/measure/row.h"
 #include "tool/measure/workload.h"
 
@@ -237,6 +240,22 @@ TEST(Row, measures_what_a_call_takes_beside_its_tensors) {
   EXPECT_GT(said, 4e6);
   EXPECT_GT(records[0].taken_bytes, 0.5 * said);
   EXPECT_LT(records[0].taken_bytes, 10 * said);  // a sanitizer has bytes of its own beside each
+}
+
+TEST(PeakMemory, that_was_freed_and_kept_is_not_taken_unseen) {
+  constexpr size_t kBytes = 16 << 20;
+  mallopt(M_MMAP_THRESHOLD, 2 * kBytes), mallopt(M_TRIM_THRESHOLD, 1 << 30);  // nothing goes back by itself
+  const auto touched = [] {
+    const std::unique_ptr<char[]> block(new char[kBytes]);
+    for (size_t at = 0; at < kBytes; at += 1024) const_cast<volatile char*>(block.get())[at] = 1;
+  };
+  touched();
+  const PeakMemory taken;
+  touched();
+  const double bytes = taken.bytes();
+  mallopt(M_MMAP_THRESHOLD, 128 << 10), mallopt(M_TRIM_THRESHOLD, 128 << 10);
+  if (bytes < 0) GTEST_SKIP() << "this system does not say what is resident";
+  EXPECT_GT(bytes, 0.9 * kBytes);
 }
 
 TEST(Row, of_nsa_says_how_many_tokens_it_read) {

@@ -1,5 +1,7 @@
 #include "tool/measure/peak.h"
 
+#include <malloc.h>
+
 #include <algorithm>
 #include <fstream>
 #include <string>
@@ -30,6 +32,9 @@ PeakMemory::PeakMemory(int gpu) : gpu_(gpu) {
     start_ = free_bytes(gpu);
     return;
   }
+#ifdef __GLIBC__
+  malloc_trim(0);  // what was freed before and is resident still would be taken again unseen
+#endif
   std::ofstream reset("/proc/self/clear_refs");  // 5: the highest mark begins at what is resident now
   reset << "5" << std::flush;
   if (reset) start_ = line_of_status("VmRSS:");
