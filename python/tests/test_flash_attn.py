@@ -151,6 +151,20 @@ class FlashAttn(unittest.TestCase):
             kv = torch.stack([k, v], 1)
             self.near(fa.flash_attn_varlen_kvpacked_func(q, kv, a, b, 7, 7, causal=True), wanted)
 
+    def test_sequences_without_any_key_or_query(self):
+        none, some = torch.zeros(3, dtype=torch.int32), torch.tensor([0, 2, 5], dtype=torch.int32)
+        for rows, keys, cu_q, cu_k in ((5, 0, some, none), (0, 5, none, some), (0, 0, none, none)):
+            with self.subTest(rows=rows, keys=keys):
+                q, k, v = (draw(n, 2, 16, grad=True) for n in (rows, keys, keys))
+                most = int(cu_q.diff().max()), int(cu_k.diff().max())
+                out, lse, _ = fa.flash_attn_varlen_func(q, k, v, cu_q, cu_k, *most, return_attn_probs=True)
+                self.assertEqual((out.shape, lse.shape), (q.shape, (2, rows)))
+                self.assertFalse(out.any() or lse.isfinite().any())
+                for g, t in zip(torch.autograd.grad(out.sum(), (q, k, v)), (q, k, v)):
+                    self.assertEqual((g.shape, bool(g.any())), (t.shape, False))
+                self.assertEqual(fa3.flash_attn_varlen_func(q, k, v, cu_q, cu_k, *most, qv=q).shape, q.shape)
+        self.assertFalse(fa.flash_attn_func(draw(1, 3, 2, 16), *(draw(1, 0, 2, 16),) * 2).any())
+
     def test_packed_sequences_of_qkv(self):
         qkv = draw(9, 3, 2, 16)
         cu = torch.tensor([0, 4, 9], dtype=torch.int32)

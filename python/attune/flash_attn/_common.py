@@ -26,6 +26,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, softmax_scale: float | None, c
               seed: Tensor | None = None, rotary_interleaved: bool = True, attention_chunk: int = 0,
               **tensors: Any) -> tuple[Tensor, Tensor]:
     """(out, lse) of attend() with these; `tensors` by the names of attune's roles."""
+    if not (q.numel() and k.numel()) and tensors.get("k_new") is None:
+        return _Nothing.apply(q, k, v)
     if v.shape[-1] > _WIDEST and dropout_p == 0:
         # Columns of v do not know of each other. An append writes the same keys again.
         parts = [attention(q, k, v[..., at:at + _WIDEST], softmax_scale=softmax_scale, causal=causal,
@@ -52,6 +54,21 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, softmax_scale: float | None, c
         k, v = _rows(k), _rows(v)
     return call(spec, _rows(q), k, v, [_whole(name, tensors[name]) for name in given],
                 (scale_of(softmax_scale), softcap, dropout_p), (max_q, max_k), True)
+
+
+class _Nothing(torch.autograd.Function):
+    """Attention of no query or to no key, which the library has no problem for: out is 0, lse -inf, gradients 0."""
+
+    @staticmethod
+    def forward(ctx, q, k, v):
+        ctx.save_for_backward(q, k, v)
+        lse = q.new_full(q.shape[:-1], -torch.inf, dtype=torch.float32).transpose(-1, -2).contiguous()
+        ctx.mark_non_differentiable(lse)
+        return q.new_zeros((*q.shape[:-1], v.shape[-1])), lse
+
+    @staticmethod
+    def backward(ctx, *_):
+        return tuple(torch.zeros_like(t) for t in ctx.saved_tensors)
 
 
 def _rows(t: Tensor) -> Tensor:
