@@ -6,6 +6,7 @@ import copy
 import os
 import pickle
 import tempfile
+import threading
 import unittest
 import unittest.mock
 
@@ -228,6 +229,25 @@ class Torch(unittest.TestCase):
         torch.autograd.grad(layer(x).sum() * 3, layer.out_proj.bias)
         torch.testing.assert_close(first, torch.full((16,), 12.0))
 
+    def test_gradients_of_two_threads_are_apart(self):
+        layer = at.Module("multihead f32 b1 s64 e64 h4 | causal")
+        parameters, inputs = list(layer.parameters()), (torch.randn(1, 64, 64), torch.randn(1, 64, 64))
+        wrong = []
+
+        def gradients(x):
+            return torch.autograd.grad(layer(x).pow(2).sum(), parameters)
+
+        def repeat(x, wanted):
+            for _ in range(60):
+                wrong.extend(1 for g, w in zip(gradients(x), wanted) if not torch.allclose(g, w, 1e-3, 1e-3))
+
+        threads = [threading.Thread(target=repeat, args=(x, gradients(x))) for x in inputs]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(len(wrong), 0)
+
     def test_training_steps_change_the_librarys_memory(self):
         layer = at.Module("multihead f32 b1 s6 e16 h2 | causal")
         optimizer = torch.optim.SGD(layer.parameters(), 0.1)
@@ -291,7 +311,8 @@ class Torch(unittest.TestCase):
                 ("x is .batch, seq, width., and has 2 axes", lambda: layer(x[0])),
                 ("x", lambda: layer(x.double())),
                 ("x", lambda: layer(torch.randn(1, 8, 31))),
-                ("not made of torch.float64", lambda: layer.double())):
+                ("not made of torch.float64", lambda: layer.double()),
+                ("not shared with other processes", lambda: layer.share_memory())):
             with self.subTest(sentence), self.assertRaisesRegex(attune.Error, sentence):
                 call()
         self.assertEqual(layer(x).dtype, torch.float32)  # as it was
@@ -301,6 +322,10 @@ class Torch(unittest.TestCase):
         with self.assertRaisesRegex(attune.Error, "mlp.up_proj.weight is not the module's own"):
             layer(x)
         del layer.mlp.up_proj.weight
+        with self.assertRaisesRegex(attune.Error, "parameters of the module are gone"):
+            layer(x)
+        layer = at.Module(LLAMA)
+        layer.mlp.up_proj = torch.nn.Linear(32, 64, bias=False)
         with self.assertRaisesRegex(attune.Error, "parameters of the module are gone"):
             layer(x)
 

@@ -8,6 +8,7 @@ import copy
 import itertools
 import os
 import re
+import threading
 import weakref
 from typing import Any, Callable, Sequence
 
@@ -71,6 +72,9 @@ class Module(torch.nn.Module):
         self._names = tuple(name for name, _ in self.named_parameters())
         self._places = [(self.get_submodule(name.rpartition(".")[0])._parameters, name.rpartition(".")[2])
                         for name in self._names]
+        self._folders = [(self.get_submodule(name.rpartition(".")[0])._modules, name.rpartition(".")[2], folder)
+                         for name, folder in self.named_modules() if name]
+        self._backwards = threading.Lock()  # all of them write one memory of gradients
         self._number = next(_numbers)
         _here[self._number] = self
 
@@ -138,7 +142,7 @@ class Module(torch.nn.Module):
     def _now(self) -> list[Tensor]:
         """The parameters as they are now, without a walk over modules."""
         found = [folder.get(name) for folder, name in self._places]
-        if any(p is None for p in found):
+        if any(p is None for p in found) or any(at.get(name) is not folder for at, name, folder in self._folders):
             raise _core.Error(f"attune: parameters of the module are gone: it has {', '.join(self._names)}")
         return found  # type: ignore[return-value]
 
@@ -148,11 +152,15 @@ class Module(torch.nn.Module):
             if given.data_ptr() != self._view(name).data_ptr():
                 raise _core.Error(f"attune: parameter {name} is not the module's own any more: change it in place")
 
-    def gradients(self, parameters: Sequence[Tensor], wanted: Sequence[bool]) -> list[Tensor | None]:
-        """Those of the last backward, in tensors of their own."""
-        if not self._gradients:
-            self._gradients = [torch.from_dlpack(self._layer.gradient(name)) for name in self._names]
-        return [g.to(p.dtype, copy=True) if w else None for g, p, w in zip(self._gradients, parameters, wanted)]
+    def gradients(self, layer: Layer, d_out: Tensor, x: Tensor, tape: Tensor, memory: Tensor | None,
+                  seed: Tensor | None, parameters: Sequence[Tensor], wanted: Sequence[bool]) -> Any:
+        """dx, d_memory and gradients of the parameters, in tensors of their own."""
+        with self._backwards:
+            dx, d_memory = layer.backward(d_out.contiguous(), x, tape, memory, seed=seed)
+            if not self._gradients:
+                self._gradients = [torch.from_dlpack(self._layer.gradient(name)) for name in self._names]
+            return dx, d_memory, [g.to(p.dtype, copy=True) if w else None
+                                  for g, p, w in zip(self._gradients, parameters, wanted)]
 
     def sized(self, x: Tensor, memory: Tensor | None) -> Layer:
         """The layer for the sizes of x, with the parameters of this one."""
@@ -168,6 +176,8 @@ class Module(torch.nn.Module):
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Module:
         probe = torch.empty(0, dtype=self._dtype, device=self._device)
         wanted = fn(probe)
+        if probe.device.type == "cpu" and probe.is_shared():
+            raise _core.Error("attune: a module's memory is not shared with other processes")
         if (wanted.dtype, wanted.device) == (probe.dtype, probe.device):
             return self
         if wanted.dtype not in _DTYPES or wanted.device.type not in ("cpu", "cuda"):
@@ -221,8 +231,9 @@ class _ApplyLayer(torch.autograd.Function):
     def backward(ctx, d_out):
         module, layer = ctx.module
         x, memory, seed, tape, *parameters = ctx.saved_tensors
-        dx, d_memory = layer.backward(d_out.contiguous(), x, tape, memory, seed=seed)
-        return None, dx, d_memory, None, *module.gradients(parameters, ctx.needs_input_grad[4:])
+        dx, d_memory, gradients = module.gradients(layer, d_out, x, tape, memory, seed, parameters,
+                                                   ctx.needs_input_grad[4:])
+        return None, dx, d_memory, None, *gradients
 
 
 _apply_layer = super(torch.autograd.Function, _ApplyLayer).apply  # as in _attend: without what is for functorch
@@ -253,10 +264,9 @@ def _(x, memory, seed, parameters, number, needs_tape):
 def _backward(d_out: Tensor, x: Tensor, memory: Tensor | None, seed: Tensor | None, tape: Tensor,
               parameters: Sequence[Tensor], number: int) -> tuple[Tensor, Tensor, list[Tensor]]:
     module = _found(number, parameters)
-    layer = module.sized(x, memory)
-    dx, d_memory = layer.backward(d_out.contiguous(), x.contiguous(), tape, _whole(memory), seed=seed)
-    gradients = module.gradients(parameters, [True] * len(parameters))
-    return dx, x.new_empty(0) if d_memory is None else d_memory, gradients  # type: ignore[return-value]
+    dx, d_memory, gradients = module.gradients(module.sized(x, memory), d_out, x.contiguous(), tape, _whole(memory),
+                                               seed, parameters, [True] * len(parameters))
+    return dx, x.new_empty(0) if d_memory is None else d_memory, gradients
 
 
 @_backward.register_fake
