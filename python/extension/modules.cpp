@@ -98,7 +98,7 @@ PyObject* module_run(PyObject*, PyObject* const* given, Py_ssize_t count) {
   Borrowed tensors[kTensors];
   for (int n = 0; n < kTensors; ++n) {
     if (given[kOwn + n] == Py_None) continue;
-    const bool written = n == 2 || n == 4 || n == 5;
+    const bool written = n == 2 || n == 4 || n == 5 || (n == kTape && !is_backward);
     if (!tensors[n].take(given[kOwn + n], places[n].name, places[n].axes, written, told)) return nullptr;
     if (places[n].to) *places[n].to = &tensors[n].tensor;
   }
@@ -106,6 +106,11 @@ PyObject* module_run(PyObject*, PyObject* const* given, Py_ssize_t count) {
     attune_module_sizes sizes{};
     sizes.size = sizeof sizes;
     if (attune_module_measure(m, &sizes)) return refused();
+    const attune_tensor& x = tensors[0].tensor;
+    const bool gpu = t.device.type == dlpack::kCuda;
+    const bool elsewhere = t.device.type != x.device.type || (gpu && t.device.id != x.device.id);
+    if (x.data && (elsewhere || (t.ndim == 1 && t.shape[0] > 1 && t.strides && t.strides[0] != 1)))
+      return fail("attune: tape is not compact memory on the device of x"), nullptr;
     const uintptr_t at = reinterpret_cast<uintptr_t>(t.data) + t.byte_offset;
     const uintptr_t begin = (at + kAlign - 1) / kAlign * kAlign;
     const uint64_t bytes = t.ndim == 1 && t.dtype.bits == 8 ? uint64_t(t.shape[0]) : 0;

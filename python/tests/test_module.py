@@ -65,6 +65,7 @@ class Plain(unittest.TestCase):
                 ("'x' is not one of its parameters", lambda: layer.parameter("x")),
                 ("x", lambda: layer.forward(np.zeros((1, 7, 32), "float32"))),
                 ("tape has 8 bytes", lambda: layer.forward(x, tape=np.zeros(8, "uint8"))),
+                ("tape is not compact", lambda: layer.forward(x, tape=np.repeat(layer.new_tape(x), 2)[::2])),
                 ("d_out", lambda: layer.backward(x[:, :4].copy(), x, layer.new_tape(x))),
                 ("nothing.safetensors", lambda: layer.load("/nowhere/nothing.safetensors")),
                 ("'wide'", lambda: attune.make("wide", len=8, heads=2)),
