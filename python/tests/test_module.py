@@ -310,6 +310,7 @@ class Torch(unittest.TestCase):
         for sentence, call in (
                 ("not the module's own", lambda: torch.func.functional_call(layer, other, x)),
                 ("x is .batch, seq, width., and has 2 axes", lambda: layer(x[0])),
+                ("memory is not given", lambda: at.Module("multihead f32 b1 s8 e32 h4 memory=8 | full")(x)),
                 ("x", lambda: layer(x.double())),
                 ("x", lambda: layer(torch.randn(1, 8, 31))),
                 ("not made of torch.float64", lambda: layer.double()),

@@ -167,6 +167,8 @@ class Module(torch.nn.Module):
         for name, t in (("x", x), ("memory", memory)):
             if t is not None and t.dim() != 3:
                 raise _core.Error(f"attune: {name} is [batch, seq, width], and has {t.dim()} axes")
+        if memory is None and " memory=" in self._layer.text.partition(" | ")[0]:
+            raise _core.Error("attune: memory is not given, and the layer attends to it")
         key = (int(x.shape[0]), int(x.shape[1]), None if memory is None else int(memory.shape[1]),
                torch.are_deterministic_algorithms_enabled())
         if key not in self._sized:

@@ -331,7 +331,8 @@ def install(route: Literal["measured", "always"] = "measured") -> None:
     "measured": the first call of every combination of sizes times both, and the faster one runs from then on; lengths
     up to the same power of two are one size.
     "always": attune runs whatever it serves.
-    Where torch.nn.attention.sdpa_kernel chooses among PyTorch's own backends, PyTorch runs."""
+    Where torch.nn.attention.sdpa_kernel chooses among PyTorch's own backends, PyTorch runs; programs of torch.compile
+    do not ask."""
     if route not in ("measured", "always"):
         raise _core.Error(f"attune: route {route!r} is not one of measured, always")
     F.scaled_dot_product_attention = _routed if route == "measured" else _always

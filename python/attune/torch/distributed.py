@@ -46,8 +46,8 @@ def connect(group: Any = None, *, by: Literal["gloo", "nccl"] = "gloo", seconds:
     of the group calls it, and no other has to; whoever waits longer than `seconds` for the others is told.
 
     by "gloo": a group of another backend gets a gloo group of the same ranks beside it, and messages go over host
-    memory. by "nccl": messages go from GPU to GPU by NCCL, each rank on its current device; `seconds` is then NCCL's
-    own limit. The group brings the ranks together."""
+    memory. by "nccl": messages go from GPU to GPU by NCCL, each rank on its current device; a rank then waits
+    for 60 s, whatever `seconds` says. The group brings the ranks together."""
     global _group
     if not dist.is_initialized():
         raise _core.Error("attune: torch.distributed is not initialised: init_process_group comes first")
@@ -58,8 +58,15 @@ def connect(group: Any = None, *, by: Literal["gloo", "nccl"] = "gloo", seconds:
     if by == "nccl":
         if not torch.cuda.is_available():
             raise _core.Error("attune: NCCL connects GPUs, and there is none here")
-        told: list[Any] = [_core.nccl_id() if rank == 0 else None]
+        told: list[Any] = [None]
+        if rank == 0:
+            try:
+                told = [_core.nccl_id()]
+            except _core.Error as error:  # the others wait for its word, and have it
+                told = [str(error)]
         dist.broadcast_object_list(told, dist.get_global_rank(group, 0), group=group)
+        if isinstance(told[0], str):
+            raise _core.Error(told[0])
         _core.connect_nccl(told[0], rank, ranks, f"cuda:{torch.cuda.current_device()}")
     else:
         if dist.get_backend(group) != "gloo":
