@@ -87,6 +87,14 @@ int post(Rank& me, Ticket& t) {
   return 0;
 }
 
+// Messages of two ranks are matched in the order they are posted in, so what waited for the group goes first. Until it
+// is there no ticket is used twice: they stand in the order of their starts.
+int post_all(Rank& me) {
+  for (const auto& t : me.tickets)
+    if (t->open && !t->posted && post(me, *t)) return 1;
+  return 0;
+}
+
 std::string within(double seconds) {
   std::string limit = std::to_string(seconds);
   limit.erase(limit.find_last_not_of('0') + 1);
@@ -113,7 +121,7 @@ int start(void* self, const Transfer* transfers, int32_t count, int32_t, void*, 
   t->open = true, t->posted = false;
   *ticket = t;
   if (!made(me)) return me.broken;  // 0 where it is only not yet made: finish() posts it
-  return post(me, *t);
+  return post_all(me);
 }
 
 int finish(void* self, void* ticket, double seconds, void*) {
@@ -126,7 +134,7 @@ int finish(void* self, void* ticket, double seconds, void*) {
     int code = MPI_SUCCESS;
     size_t waiting = t.requests.size();
     if (!t.posted) {
-      if (made(me) && post(me, t)) return 1;
+      if (made(me) && post_all(me)) return 1;
       if (me.broken) return withdraw(t), 1;
     }
     done = t.posted;
@@ -195,9 +203,10 @@ bool all_end(const Rank& me) {
 
 void destroy(void* self) {
   Rank* me = static_cast<Rank*>(self);
-  if (me->making != MPI_REQUEST_NULL && !made(*me)) return;  // MPI may still write the group: it is kept for ever
   int ended = 0;
   MPI_Finalized(&ended);
+  // MPI may still write the group: it is kept for ever. Of an MPI that has ended nothing may be asked.
+  if (!ended && me->making != MPI_REQUEST_NULL && !made(*me)) return;
   // A group that lost a rank would wait here for it.
   if (!ended && !me->broken && (!me->ours || all_end(*me))) {
     MPI_Comm_free(&me->comm);

@@ -41,10 +41,32 @@ Status exchange(Communicator& comm) {
   return comm.barrier();
 }
 
+// Rank 0 starts one transfer before rank 1 asks for the group, and another when it is made.
+Status ordered(Communicator& comm) {
+  char x[2] = {'a', 'b'};
+  if (comm.rank()) {
+    for (char& c : x)
+      if (Status s = one(comm, 0, true, &c, 1); !s.ok()) return s;
+    return x[0] == 'a' && x[1] == 'b' ? Status::good() : Status::no("came ", x[0], ", then ", x[1]);
+  }
+  Communicator::Ticket ticket[2] = {};
+  for (int n = 0; n < 2; ++n) {
+    const Transfer transfer{1, false, x + n, 1};
+    if (Status s = comm.start({&transfer, 1}, {}, ticket[n]); !s.ok()) return s;
+    if (n == 0) MPI_Barrier(MPI_COMM_WORLD);
+    for (int turn = 0, there = 0; n == 0 && turn < 1000; ++turn)  // MPI goes on only when it is called
+      MPI_Iprobe(MPI_ANY_SOURCE, 0, MPI_COMM_WORLD, &there, MPI_STATUS_IGNORE), usleep(200);
+  }
+  for (const Communicator::Ticket t : ticket)
+    if (Status s = comm.finish(t, {}); !s.ok()) return s;
+  return Status::good();
+}
+
 Status run(Communicator& comm, std::string_view what) {
   char x[8] = {};
   const int me = comm.rank(), last = comm.ranks() - 1;
   if (what == "exchange") return exchange(comm);
+  if (what == "ordered") return ordered(comm);
   if (what == "absent") return one(comm, 1 - me, me, x, sizeof x);
   if (what == "sizes") return me > 1 ? Status::good() : one(comm, 1 - me, me, x, me ? 8 : 4);
   if (Status s = comm.barrier(); !s.ok()) return s;
@@ -53,12 +75,13 @@ Status run(Communicator& comm, std::string_view what) {
   return one(comm, last, true, x, sizeof x);
 }
 
-// A process of the job that never asks for the group.
+// A process of the job that never asks for the group, or late.
 bool absent(std::string_view what) {
-  if (what != "absent") return false;
+  if (what != "absent" && what != "ordered") return false;
   int level = 0, rank = 0, ranks = 0;
   MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &level);
   MPI_Comm_rank(MPI_COMM_WORLD, &rank), MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+  if (what == "ordered") return rank && MPI_Barrier(MPI_COMM_WORLD) != MPI_SUCCESS;
   if (rank + 1 == ranks) sleep(3);
   return rank + 1 == ranks;
 }

@@ -40,6 +40,11 @@ TEST_F(Mpi, processes_exchange_with_each_other) {
   EXPECT_EQ(count(ran.out, "good\n"), 4) << ran.out << ran.err;
 }
 
+TEST_F(Mpi, what_was_started_before_the_group_was_there_goes_first) {
+  const Ran ran = mpirun(2, {rank, "ordered", "20"});
+  EXPECT_EQ(count(ran.out, "good\n"), 2) << ran.out << ran.err;
+}
+
 TEST_F(Mpi, a_message_of_another_size_is_an_error) {
   const Ran ran = mpirun(2, {rank, "sizes", "1"});
   EXPECT_EQ(count(ran.out, "rank 1 of 2: a transfer did not end: rank 0 sent 4 bytes, and 8 were expected"), 1)
