@@ -119,6 +119,11 @@ TEST(Spot, sees_what_is_not_written_beside_what_is_right) {
     spoil(backward, r);
     EXPECT_EQ(backward.check().verdict, "FAIL") << "role " << int(r);
   }
+  for (int n = 0; n < 4; ++n) {  // keys and values of the selected and of the window branch
+    Filled nsa("backward f32 b1 h4/2 q130 k130 d32/16 causal : nsa d=4 gate=sigmoid l=8 n=4 phi=mean s=16 w=24");
+    spoil(nsa, d_variant_tensor(n));
+    EXPECT_EQ(nsa.check().verdict, "FAIL") << "tensor " << n;
+  }
 }
 
 constexpr const char* kVariants[] = {

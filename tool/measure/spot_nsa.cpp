@@ -245,7 +245,7 @@ double nsa_key_row(const Problem& p, const Args& a, int b, int kv_head, int j, c
     const double rounding = rounding_of(p.dtype.kv), rounding_out = rounding_of(p.dtype.grad);
     const double error = worse(dk.judge(read_row(a[dk_role], b, j, kv_head), rounding, rounding_out),
                                dv.judge(read_row(a[dv_role], b, j, kv_head), rounding, rounding_out));
-    if (worse(worst, error) == worst) continue;
+    if (std::isnan(worst) || worse(worst, error) == worst) continue;
     worst = error, what = n == 1 ? "dk or dv of a selected key," : "dk or dv of the window,";
   }
   return worst;
