@@ -348,8 +348,9 @@ Status answer(const Asked& asked, const Device& device, double device_bytes, Ans
 
 void run(const Asked& asked, Context& context) {
   if (is_module(asked.line)) {
-    if (asked.measure || !asked.backend.empty())
-      return fail(context, kUsage, "attune memory: --measure and --backend are for problems, and this is a module");
+    if (asked.measure || !asked.backend.empty() || !asked.peers.empty())
+      return fail(context, kUsage,
+                  "attune memory: --measure, --peer and --backend are for problems, and this is a module");
     return module_memory(asked.line, asked.device, context);
   }
   Problem problem;
@@ -388,7 +389,7 @@ void run(const Asked& asked, Context& context) {
     if (const Status s = answer(asked, device, device_bytes, found); !s.ok())
       return fail(context, kFailed, s.message);
   if (asked.measure)
-    if (const Status s = measure_memory(problem, device, where, peers, found.measured); !s.ok())
+    if (const Status s = measure_memory(problem, device, where, asked.backend, peers, found.measured); !s.ok())
       return fail(context, kMachine, join("attune memory: ", s.message));
   Taken taken(where);
   if (gpu && here && found.plan.backend) {
@@ -428,7 +429,7 @@ void add_memory(CLI::App& app, Context& context) {
       .show_default();
   sub.add_option("--backend", asked->backend, "Only this backend: its refusal is an error").type_name("NAME");
   sub.add_flag("--measure", asked->measure,
-               "Run every backend once, and each --peer: what it takes, against what its plan says");
+               "Run every backend, or --backend, once, and each --peer: what it takes, against what its plan says");
   sub.add_option("--peer", asked->peers, "With --measure: also these, as of bench: torch, torch:math, ...")
       .delimiter(',')
       .one_word()

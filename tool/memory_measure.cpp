@@ -5,8 +5,10 @@
 namespace attune {
 
 Status measure_memory(const Problem& p, const Device& device, const std::string& device_word,
-                      const std::vector<const attune_peer*>& peers, std::vector<Record>& out) {
-  Bench b{.backends = {"all"}, .peers = peers, .device = device, .device_word = device_word, .check = false};
+                      const std::string& backend, const std::vector<const attune_peer*>& peers,
+                      std::vector<Record>& out) {
+  Bench b{.backends = {backend.empty() ? "all" : backend}, .peers = peers, .device = device,
+          .device_word = device_word, .check = false};
   DeviceTimer timer;
   if (device.kind == DeviceKind::cuda) {
     if (Status s = timer.open(device.index); !s.ok()) return s;

@@ -7,8 +7,9 @@
 
 namespace attune {
 
-// A record of every backend that takes the problem and of every peer; not timed, and of use for its bytes alone.
-Status measure_memory(const Problem&, const Device&, const std::string& device_word,
+// A record of every backend that takes the problem, or of `backend` alone where it is not "", and of every peer; not
+// timed, and of use for its bytes alone.
+Status measure_memory(const Problem&, const Device&, const std::string& device_word, const std::string& backend,
                       const std::vector<const attune_peer*>&, std::vector<Record>& out);
 
 }  // namespace attune

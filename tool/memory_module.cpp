@@ -21,7 +21,8 @@ struct Sizes {
   attune_module_sizes made{};
   std::string text{};
   int64_t tokens = 0;
-  uint64_t io = 0;  // x and out; a backward has as much again
+  uint64_t memory = 0;  // tokens of a second input
+  uint64_t io = 0;  // x, memory and out; a backward has as much again
 
   uint64_t inference() const { return made.parameter_bytes + io + made.forward_only; }
   uint64_t training() const {
@@ -29,11 +30,12 @@ struct Sizes {
   }
 };
 
-// b, s and e of the line, whose letters no other word begins with a number behind.
-uint64_t number_of(const std::string& line, char letter) {
-  for (size_t at = line.find(' '); at != line.npos; at = line.find(' ', at + 1))
-    if (line[at + 1] == letter && line[at + 2] >= '0' && line[at + 2] <= '9') return std::stoull(line.substr(at + 2));
-  return 0;
+// What stands behind b, s, e or "memory=" in the line, where no other word begins so with a number behind; else `none`.
+uint64_t number_of(const std::string& line, const std::string& word, uint64_t none = 0) {
+  for (size_t at = line.find(' ' + word); at != line.npos; at = line.find(' ' + word, at + 1))
+    if (const size_t n = at + 1 + word.size(); n < line.size() && line[n] >= '0' && line[n] <= '9')
+      return std::stoull(line.substr(n));
+  return none;
 }
 
 void row(std::string_view what, std::string_view value) { fmt::print("  {:<15} {}\n", what, value); }
@@ -46,9 +48,10 @@ void print(const Sizes& s) {
   row("tape", fmt::format("{} from a forward to its backward", bytes(s.made.tape)));
   row("workspace", fmt::format("{} forward, {} without a tape, {} backward", bytes(s.made.forward),
                                bytes(s.made.forward_only), bytes(s.made.backward)));
-  row("x and out", bytes(s.io));
+  row(s.memory ? "x, memory, out" : "x and out", bytes(s.io));
   row("inference", bytes(s.inference()));
-  row("training", fmt::format("{}, gradients of x and out included", bytes(s.training())));
+  row("training", fmt::format("{}, gradients of {} included", bytes(s.training()),
+                              s.memory ? "x, memory and out" : "x and out"));
   row("a token", fmt::format("{} of the tape; {} MB of everything but parameters and their gradients",
                              bytes_text(double(s.made.tape) / double(s.tokens)),
                              digits_text(double(s.training() - s.made.parameter_bytes - s.made.gradient_bytes) /
@@ -91,8 +94,10 @@ void module_memory(const std::string& line, const std::string& device, Context& 
   attune_module_destroy(module);
   if (bad) return fail(context, kFailed, join("attune memory: ", attune_last_error()));
   const uint64_t bytes = s.text.find(" f32 ") != s.text.npos ? 4 : 2;
-  s.tokens = int64_t(number_of(s.text, 'b') * number_of(s.text, 's'));
-  s.io = 2 * uint64_t(s.tokens) * number_of(s.text, 'e') * bytes;
+  const uint64_t batch = number_of(s.text, "b"), len = number_of(s.text, "s");
+  s.tokens = int64_t(batch * len);
+  s.memory = batch * number_of(s.text, "memory=", s.text.starts_with("longnet_decoder ") ? len : 0);
+  s.io = (2 * uint64_t(s.tokens) + s.memory) * number_of(s.text, "e") * bytes;
   if (context.json) fmt::print("{}\n", as_json(s).dump(2));
   else print(s);
 }

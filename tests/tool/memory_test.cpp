@@ -98,10 +98,13 @@ TEST(Memory, of_a_module_is_what_the_module_measures) {
             of("parameter_bytes") + of("gradient_bytes") + of("tape_bytes") + 2 * of("tensor_bytes") +
                 std::max(of("forward_workspace_bytes"), of("backward_workspace_bytes")));
   EXPECT_TRUE(has(attune_says({"memory", "multihead f32 b1 s32 e32 h2 | full"}).out, "training"));
+  EXPECT_EQ(answer("multihead f32 b2 s16 e64 h4 memory=48 | full")["tensor_bytes"], 2u * (16 + 48 + 16) * 64 * 4);
+  EXPECT_EQ(answer("longnet_decoder f32 b2 s16 e64 h4 | causal")["tensor_bytes"], 2u * 3 * 16 * 64 * 4);
   const Ran bad = attune_says({"memory", "llama f32 b2 s16 e63 h4"});
   EXPECT_EQ(bad.code, 2);
   EXPECT_TRUE(has(bad.err, "module")) << bad.err;
   EXPECT_EQ(attune_says({"memory", "llama f32 b2 s16 e64 h4", "--backend", "cpu_forward"}).code, 2);
+  EXPECT_EQ(attune_says({"memory", "llama f32 b2 s16 e64 h4", "--peer", "torch"}).code, 2);
 }
 
 TEST(Memory, a_backward_has_gradients_and_pages_are_whole) {
@@ -149,6 +152,10 @@ TEST(Memory, what_every_backend_takes_is_measured_against_its_plan) {
   }
   EXPECT_TRUE(standard);
   EXPECT_TRUE(has(attune_says({"memory", line, "--measure"}).out, " planned; ")) << "and as text";
+  const auto one = nlohmann::json::parse(
+      attune_says({"memory", line, "--measure", "--backend", "cpu_standard", "--json"}).out);
+  ASSERT_EQ(one["measured"].size(), 1u) << one["measured"];
+  EXPECT_EQ(one["measured"][0]["subject"], "cpu_standard");
   EXPECT_EQ(attune_says({"memory", "--measure"}).code, 2);
   EXPECT_EQ(attune_says({"memory", line, "--peer", "torch"}).code, 2);
 }
