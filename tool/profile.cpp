@@ -82,12 +82,12 @@ std::string text_in(const fs::path& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// What ncu said where it measured nothing: its own sentence, or that of the program.
-std::string complaint(const std::string& text) {
+// What ncu said where it measured nothing: its own sentence, or that of the program; else `ours`.
+std::string complaint(const std::string& text, const std::string& ours) {
   for (const std::string_view mark : {"attune profile: ", "==ERROR== "})
     if (const size_t at = text.find(mark); at != text.npos)
       return text.substr(at + mark.size(), text.find('\n', at) - at - mark.size());
-  return "ncu measured no kernel";
+  return ours;
 }
 
 Status read_file(const fs::path& path, std::vector<KernelUsage>& out) {
@@ -181,7 +181,9 @@ void run_problem(const Asked& asked, Context& context) {
   if (const Status s = run_program(ncu_command(again), file, code); !s.ok()) return no(kMachine, s.message);
   const std::string text = text_in(file);
   std::vector<KernelCounters> all;
-  if (const Status s = read_ncu(text, all); !s.ok() || all.empty()) return no(kMachine, complaint(text));
+  if (const Status s = read_ncu(text, all); !s.ok() || all.empty())
+    return no(kMachine, complaint(text, s.ok() ? "ncu measured no kernel" : s.message));
+  if (code) return no(kMachine, complaint(text, join("ncu ended with ", code)));
   std::erase_if(all, [&](const KernelCounters& k) { return !has_words(k.kernel, asked.kernel); });
   if (all.empty()) return no(kFailed, join("no kernel of it has '", asked.kernel, "' in its name"));
   if (!context.json) return print(all);

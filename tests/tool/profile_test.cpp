@@ -198,6 +198,12 @@ TEST(ProfileCommand, shows_what_ncu_counts_of_one_call) {
   const Ran forbidden = attune_says(ask, path);
   EXPECT_EQ(forbidden.code, 3);
   EXPECT_EQ(forbidden.err, "attune profile: ERR_NVGPUCTRPERM - The user does not have permission\n");
+  std::ofstream(temporary("ncu")) << "#!/bin/sh\necho nothing\n";
+  EXPECT_EQ(attune_says(ask, path).err, "attune profile: ncu printed no table\n");
+  std::ofstream(temporary("ncu")) << "#!/bin/sh\ncat " << temporary("ncu.csv") << "\nexit 9\n";
+  const Ran failed = attune_says(ask, path);
+  EXPECT_EQ(failed.code, 3) << failed.out;
+  EXPECT_EQ(failed.err, "attune profile: ncu ended with 9\n");
   const Ran without = attune_says(ask, {"PATH=/nowhere"});
   EXPECT_EQ(without.code, 3);
   EXPECT_TRUE(has(without.err, "ncu, of Nsight Compute, is not here")) << without.err;
