@@ -66,6 +66,8 @@ constexpr std::string_view kLines[] = {
     "forward f32 b3 h8/8 q29 k29 d16 window6,2 ragged",
     "forward f32 b2 h8/2 q128 k128 d16 causal blocks16x16x999",
     "forward f32 b1 h8/8 q96 k96 d16 window30,9 blocks8x8x9999",
+    "forward f32 b2 h8/2 q129 k129 d16 causal blocks8x8x9999",
+    "forward f32 b1 h8/8 q128 k128 d16 full blocks16x8x9999 softcap sink",
     "forward f32 b1 h8/8 q64 k64 d16 causal : dilated rates=1,2 segments=8,32",
     "forward f32 b2 h8/2 q77 k77 d16 causal : dilated rates=1,3,8 segments=16,40,200",
     "forward f32 b1 h8/8 q53 k53 d16 full : dilated rates=2,4 segments=10,64",

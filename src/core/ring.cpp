@@ -34,6 +34,25 @@ Status read_inner(const Variant& v, Variant& out) {
   return assign(out, text + others);
 }
 
+// Whether lists of the whole cut into lists of the pieces, none of which then begins inside of a block; or, where
+// single tokens are dealt out, whether every rank gets as many of each block.
+Status blocks_fit(const Problem& p, const Shards& shards) {
+  const auto no = [&](const auto&... why) { return Status::no("ring: ", why...); };
+  const Blocks size = p.mask.blocks;
+  if (p.keys == KeySource::ragged) return no("block lists go with linear keys");
+  if (shards.cut == Cut::striped) {
+    if (size.q % shards.ranks == 0 && size.k % shards.ranks == 0) return Status::good();
+    return no("layout striped deals out single tokens: those of the blocks ", size.q, " and ", size.k,
+              " do not divide among ", shards.ranks, " ranks");
+  }
+  for (int r = 0; r < shards.ranks; ++r)
+    for (int n = 0; n < shards.pieces(); ++n)
+      if (const int64_t at = shards.piece(r, n).first; at % size.q || at % size.k)
+        return no(n ? "the second piece" : "the shard", " of rank ", r, " begins at token ", at,
+                  ", which is not a multiple of the blocks ", size.q, " and ", size.k);
+  return Status::good();
+}
+
 }  // namespace
 
 std::string_view name(Cut c) { return kCut[int(c)]; }
@@ -64,7 +83,7 @@ Status valid_ring(const Problem& p) {
   if (p.keys == KeySource::paged) return no("keys are linear or ragged, not paged");
   if (p.mask.align == Align::absolute || p.mask.k_step != 1 || p.mask.k_phase)
     return no("positions are those of the stream: no other alignment and no key step");
-  for (const Option o : {Option::append, Option::bias, Option::descale, Option::accumulate})
+  for (const Option o : {Option::append, Option::bias, Option::block_bias, Option::descale, Option::accumulate})
     if (p.has(o)) return no("does not go together with ", name(o));
   if (p.len_q != p.len_k) return no("q and k are cut alike: len_q = ", p.len_q, " is not len_k = ", p.len_k);
   if (!ragged && p.len_q < shards.most())
@@ -92,22 +111,16 @@ Status valid_ring(const Problem& p) {
     return no("layout striped has no window over ragged sequences");
   if (shards.cut == Cut::striped && p.mask.kind == MaskKind::window && p.mask.right < 0)
     return no("layout striped has no window that ends before the query: right = ", p.mask.right);
-  if (p.mask.blocks.q && shards.cut != Cut::ring)
-    return no("block lists go with the layouts ring and ulysses, not ", name(shards.cut));
-  if (p.mask.blocks.q && ragged) return no("block lists go with linear keys");
-  for (int r = 1; p.mask.blocks.q && r < shards.ranks; ++r)
-    if (const int64_t at = shards.piece(r, 0).first; at % p.mask.blocks.q || at % p.mask.blocks.k)
-      return no("the shard of rank ", r, " begins at token ", at, ", which is not a multiple of the blocks ",
-                p.mask.blocks.q, " and ", p.mask.blocks.k);
+  if (p.mask.blocks.q)
+    if (Status s = blocks_fit(p, shards); !s.ok()) return s;
   if (!ring.inner.text[0]) return Status::good();
   const Problem all = whole_of(p, ring);
   if (Status s = valid(all); !s.ok()) return s;
   const Dilated d = dilated_of(all);
-  if (shards.cut != Cut::ring)
-    return no("inner=dilated goes with the layouts ring and ulysses, not ", name(shards.cut));
   if (ragged) return no("inner=dilated goes with linear keys");
   if (d.norm != Dilated::Norm::lse || d.detached)
-    return no("layout ring has norm=lse and gradient=exact of dilated: one softmax over all keys is what it merges");
+    return no("layout ", name(shards.cut),
+              " has norm=lse and gradient=exact of dilated: one softmax over all keys is what it merges");
   return Status::good();
 }
 

@@ -20,24 +20,44 @@ RingCalls::RingCalls(const Problem& p)
 
 bool RingCalls::sees(int rank, int other) const {
   const Shards& s = shards();
-  if (!dilated()) {
-    for (int q = 0; q < s.pieces(); ++q)
-      for (int k = 0; k < s.pieces(); ++k)
-        if (sight(s, left_, right_, s.piece(rank, q), s.piece(other, k)).any) return true;
-    return false;
-  }
-  if (p_.mask.kind == MaskKind::causal && other > rank) return false;
-  for (int n = 0; n < dilated_.branches; ++n)
-    if (const Rows both = segments(n, rank, other); both.first < both.last) return true;
+  for (int q = 0; q < s.pieces(); ++q)
+    for (int k = 0; k < s.pieces(); ++k) {
+      const Piece mine = s.piece(rank, q), theirs = s.piece(other, k);
+      if (!dilated() && sight(s, left_, right_, mine, theirs).any) return true;
+      for (int n = 0; n < dilated_.branches; ++n)
+        if (const Rows both = segments(n, mine, theirs); both.first < both.last) return true;
+    }
   return false;
 }
 
-Rows RingCalls::segments(int branch, int rank, int other) const {
-  const Piece q = shards().piece(rank, 0), k = shards().piece(other, 0);
-  if (!q.count || !k.count) return {0, 0};
+Rows RingCalls::segments(int branch, const Piece& q, const Piece& k) const {
+  if (!q.count || !k.count || (causal() && k.first > q.token(q.count - 1))) return {0, 0};
+  // Striped pieces whose tokens never have one remainder.
+  if (striped() && (q.first - k.first) % std::gcd(dilated_.rate[branch], shards().ranks)) return {0, 0};
   const int64_t width = dilated_.segment[branch];
   return {int(std::max(q.first, k.first) / width),
-          int(std::min(q.first + q.count - 1, k.first + k.count - 1) / width) + 1};
+          int(std::min(q.token(q.count - 1), k.token(k.count - 1)) / width) + 1};
+}
+
+// Where tokens of one piece lie between those of another, both L apart, the i-th query sees the keys up to the i-th, or
+// up to the one before where the keys begin later: then the first query sees none and is left out.
+bool RingCalls::in_segment(int rank, int other, int branch, int64_t segment, const HeadSet& set, RingCall& call) const {
+  const Piece mine = shards().piece(rank, call.q_piece), theirs = shards().piece(other, call.k_piece);
+  const int64_t width = dilated_.segment[branch], first = segment * width;
+  const auto chosen = [&](const Piece& p) {
+    return choose(p, first + set.offset, dilated_.rate[branch], first, first + width);
+  };
+  Chosen q = chosen(mine), k = chosen(theirs);
+  const bool masked = striped() || mine.first == theirs.first;
+  if (masked && causal() && q.token < k.token) q.token += q.step, --q.count;
+  if (!set.heads_q || q.count < 1 || k.count < 1) return false;
+  const auto rows = [&](const Chosen& c, const Piece& p, int64_t before, int32_t head, int32_t heads, int32_t step) {
+    return Cutout{before + (c.token - p.first) / p.step, c.step / p.step, int32_t(c.count), head, heads, step};
+  };
+  call.q = rows(q, mine, shards().first_row(rank, call.q_piece), set.head_q, set.heads_q, set.step_q);
+  call.k = rows(k, theirs, shards().first_row(other, call.k_piece), set.head_kv, set.heads_kv, set.step_kv);
+  call.problem = dilated_part(branch, set, masked);
+  return true;
 }
 
 // Forward: the first of a chain, and those that accumulate onto it. Backward: all accumulate; the first gives the
@@ -46,7 +66,7 @@ Problem RingCalls::dense_part(int mask, bool first) const {
   Problem part = p_;
   part.variant = {};
   part.mask = masks_[mask];
-  part.mask.blocks = p_.mask.blocks;
+  part.mask.blocks = blocks_in_rows(p_.mask.blocks, shards());
   // Of a full mask nobody asks where tokens stand, unless a score or a random number depends on it.
   if (p_.mask.kind == MaskKind::full && !p_.has(Option::alibi) && !p_.has(Option::dropout))
     part.mask.align = Align::bottom_right;
@@ -59,14 +79,18 @@ Problem RingCalls::dense_part(int mask, bool first) const {
   return part;
 }
 
-// Shards are in a row: of an earlier rank's keys a causal query sees all of its segment, of its own those up to itself.
-Problem RingCalls::dilated_part(int branch, const HeadSet& set, bool own) const {
+// Of an earlier piece's keys a causal query sees all of its segment; of its own piece, and of one whose tokens lie
+// between its own, those up to itself.
+Problem RingCalls::dilated_part(int branch, const HeadSet& set, bool masked) const {
   Problem part = p_;
   part.variant = {};
-  if (!own) part.mask.kind = MaskKind::full;
+  if (!masked) part.mask.kind = MaskKind::full;
+  if (striped() && causal()) part.mask.align = Align::top_left;
   part.heads_q = set.heads_q, part.heads_kv = set.heads_kv;
-  const int64_t rows = std::min<int64_t>(dilated_.segment[branch], std::max(1, shards().most()));
-  part.len_q = part.len_k = int32_t(ceil_div(rows, dilated_.rate[branch]));
+  const Shards& s = shards();
+  const int64_t span = striped() ? s.tokens : ceil_div(s.tokens, int64_t(s.pieces()) * s.ranks);  // of a piece
+  const int64_t apart = std::lcm<int64_t>(dilated_.rate[branch], striped() ? s.ranks : 1);
+  part.len_q = part.len_k = int32_t(ceil_div(std::min<int64_t>(dilated_.segment[branch], span), apart));
   widen(part);
   part.set(Option::accumulate);
   return part;
@@ -81,8 +105,9 @@ std::vector<Problem> RingCalls::parts() const {
     for (const bool first : {true, false}) add(dense_part(mask, first));
   for (int n = 0; n < dilated_.branches; ++n)
     for (int i = 0; i < head_sets(dilated_, whole_, n); ++i)
-      for (const bool own : {true, false})
-        if (const HeadSet set = head_set(dilated_, whole_, n, i); set.heads_q) add(dilated_part(n, set, own));
+      for (const bool masked : {true, false})
+        if (const HeadSet set = head_set(dilated_, whole_, n, i); set.heads_q && (masked || !striped()))
+          add(dilated_part(n, set, masked));
   return all;
 }
 

@@ -1,8 +1,9 @@
 // What a rank computes of another rank's keys, as plain attentions on views: for each pair of pieces that see each
-// other, or, of a dilated problem, for each segment, rate and remainder that both have rows of. Pure: planning and
+// other and, of a dilated problem, for each segment, rate and remainder that both have rows of. Pure: planning and
 // running ask the same.
 #pragma once
 #include <algorithm>
+#include <numeric>
 #include <vector>
 
 #include "core/dilated.h"
@@ -23,6 +24,23 @@ struct Cutout {
     return x;
   }
 };
+
+// Sizes of blocks in rows of a piece: of striped ones every rank has as many tokens of each block.
+constexpr Blocks blocks_in_rows(const Blocks& size, const Shards& s) {
+  return s.cut == Cut::striped ? Blocks{size.q / s.ranks, size.k / s.ranks, size.bound} : size;
+}
+
+// What a piece has of the tokens `rate` apart from `origin` on, in [first, last): the first of them, how far they are
+// apart, and how many. A piece of striped tokens has those that two remainders agree on: one in every least common
+// multiple, or none.
+struct Chosen { int64_t token = 0, step = 1, count = 0; };
+constexpr Chosen choose(const Piece& p, int64_t origin, int64_t rate, int64_t first, int64_t last) {
+  const int64_t end = std::min(last, p.token(p.count - 1) + 1), step = std::lcm(rate, int64_t(p.step));
+  const int64_t from = pick(origin, rate, std::max(first, p.first), end).first;
+  int64_t at = from;
+  while (at < from + step && (at - p.first) % p.step) at += rate;
+  return {at, step, at < from + step && at < end ? ceil_div(end - at, step) : 0};
+}
 
 struct RingCall {
   Cutout q{}, k{};
@@ -58,9 +76,11 @@ class RingCalls {
   int mask_count_ = 1;
 
   Problem dense_part(int mask, bool first) const;
-  Problem dilated_part(int branch, const HeadSet&, bool own) const;
-  // Segments of a branch that both ranks have rows of.
-  Rows segments(int branch, int rank, int other) const;
+  bool causal() const { return p_.mask.kind == MaskKind::causal; }
+  bool striped() const { return shards().cut == Cut::striped; }
+  Problem dilated_part(int branch, const HeadSet&, bool masked) const;
+  // Segments of a branch that both pieces have rows of, as queries and as keys.
+  Rows segments(int branch, const Piece& q, const Piece& k) const;
 
   template <class F>
   Status each_pair(int rank, int other, F f) const {
@@ -82,28 +102,22 @@ class RingCalls {
 
   template <class F>
   Status each_segment(int rank, int other, F f) const {
-    const Piece mine = shards().piece(rank, 0), theirs = shards().piece(other, 0);
-    for (int n = 0; sees(rank, other) && n < dilated_.branches; ++n) {
-      const int64_t width = dilated_.segment[n], rate = dilated_.rate[n];
-      const Rows both = segments(n, rank, other);
-      for (int64_t at = both.first; at < both.last; ++at)
-        for (int i = 0; i < head_sets(dilated_, whole_, n); ++i) {
-          const HeadSet set = head_set(dilated_, whole_, n, i);
-          const int64_t origin = at * width + set.offset, end = (at + 1) * width;
-          const auto rows = [&](const Piece& p) {
-            return pick(origin, rate, std::max(at * width, p.first), std::min(end, p.first + p.count));
-          };
-          const Picked q = rows(mine), k = rows(theirs);
-          if (!set.heads_q || q.count < 1 || k.count < 1) continue;
-          const int32_t q_rows = int32_t(q.count), k_rows = int32_t(k.count);
-          const RingCall call{.q = {q.first - mine.first, rate, q_rows, set.head_q, set.heads_q, set.step_q},
-                              .k = {k.first - theirs.first, rate, k_rows, set.head_kv, set.heads_kv, set.step_kv},
-                              .problem = dilated_part(n, set, rank == other)};
-          if (Status said = f(call); !said.ok()) return said;
+    for (int q = 0; q < shards().pieces(); ++q)
+      for (int k = 0; k < shards().pieces(); ++k)
+        for (int n = 0; n < dilated_.branches; ++n) {
+          const Rows both = segments(n, shards().piece(rank, q), shards().piece(other, k));
+          for (int64_t at = both.first; at < both.last; ++at)
+            for (int i = 0; i < head_sets(dilated_, whole_, n); ++i) {
+              RingCall call{.q_piece = q, .k_piece = k};
+              if (!in_segment(rank, other, n, at, head_set(dilated_, whole_, n, i), call)) continue;
+              if (Status said = f(call); !said.ok()) return said;
+            }
         }
-    }
     return Status::good();
   }
+
+  // The views of a call, of its pieces, and its problem; false: there is nothing to do.
+  bool in_segment(int rank, int other, int branch, int64_t segment, const HeadSet&, RingCall&) const;
 };
 
 }  // namespace attune

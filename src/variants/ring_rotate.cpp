@@ -30,12 +30,14 @@ struct Room {
   float *out = nullptr, *lse = nullptr, *dq = nullptr;  // where the caller's are not f32, or not given
   int64_t* positions = nullptr;
   int32_t* starts = nullptr;
-  int32_t *list_begin = nullptr, *list_column = nullptr;  // block lists of one step
+  int32_t *list_begin = nullptr, *list_column = nullptr;  // block lists of one call
   std::byte* scratch = nullptr;       // of the parts, which run one after the other
 };
 
-// Block lists of all tokens, cut to the rows of one rank and the keys of another.
-int64_t list_rows(const Problem& p, const Shards& shards) { return ceil_div(shards.most(), p.mask.blocks.q); }
+// Block lists of all tokens, cut to the rows of one piece.
+int64_t list_rows(const Problem& p, const Shards& shards) {
+  return ceil_div(shards.most(), blocks_in_rows(p.mask.blocks, shards).q);
+}
 
 Room carve(Workspace& ws, const Plan& plan, const Shards& shards) {
   const Problem& p = plan.problem;
@@ -105,7 +107,7 @@ class Turn {
   Status make_tables();
   Status send_keys(int step, Communicator::Ticket& ticket, bool& under_way);
   Status send_sums(int step, Communicator::Ticket& ticket);
-  Status cut_lists(int of);
+  Status cut_lists(const RingCall& call, int of) const;
   Args part_args(const RingCall& call, int of, const Keys& keys) const;
   Status run(const Problem& part, const Args& x) const;
   Status attend(int step, const Keys& keys);
@@ -165,17 +167,18 @@ Status Turn::send_sums(int step, Communicator::Ticket& ticket) {
   return comm_->start(both, lane_, ticket);
 }
 
-Status Turn::cut_lists(int of) {
+// Cuts the block lists to the pieces of a call. Calls follow each other, so all have the same room for theirs.
+Status Turn::cut_lists(const RingCall& call, int of) const {
   if (!p_.mask.blocks.q) return Status::good();
   const Tensor& begin = a_[Role::block_begin];
-  const Piece mine = s_.piece(rank_, 0), theirs = s_.piece(of, 0);
-  const Blocks size = p_.mask.blocks;
+  const Piece mine = s_.piece(rank_, call.q_piece), theirs = s_.piece(of, call.k_piece);
+  const Blocks size = p_.mask.blocks, rows = call.problem.mask.blocks;
+  const int32_t first = int32_t(theirs.first / size.k);
   const ListCut cut{.begin = static_cast<const int32_t*>(begin.data), .stride_batch = begin.stride.batch,
                     .stride_head = begin.stride.head, .column = a_.row<const int32_t>(Role::block_column),
                     .bound = size.bound, .batches = begin.extent.batch, .heads = begin.extent.head,
-                    .row = int32_t(mine.first / size.q), .rows = int32_t(ceil_div(mine.count, size.q)),
-                    .first = int32_t(theirs.first / size.k),
-                    .last = int32_t(ceil_div(theirs.first + theirs.count, size.k)),
+                    .row = int32_t(mine.first / size.q), .rows = int32_t(ceil_div(mine.count, rows.q)),
+                    .first = first, .last = first + int32_t(ceil_div(theirs.count, rows.k)),
                     .to_begin = room_.list_begin, .to_column = room_.list_column};
   if (lane_.device == DeviceKind::cuda) return cuda::cut_lists(cut, lane_.index, stream_);
   for (int n = 0; n < cut.batches * cut.heads; ++n) cut.fill(n);
@@ -201,7 +204,7 @@ Args Turn::part_args(const RingCall& call, int of, const Keys& keys) const {
   }
   if (p_.mask.blocks.q) {
     const Extents lists = a_[Role::block_begin].extent;
-    const int rows = int(ceil_div(call.q.count, p_.mask.blocks.q));
+    const int rows = int(ceil_div(call.q.count, call.problem.mask.blocks.q));
     x[Role::block_begin] = numbers(room_.list_begin, {lists.batch, 1, lists.head, rows + 1});
     x[Role::block_column] = numbers(room_.list_column, {1, 1, 1, p_.mask.blocks.bound});
   }
@@ -216,8 +219,8 @@ Status Turn::run(const Problem& part, const Args& x) const {
 
 Status Turn::attend(int step, const Keys& keys) {
   const int of = owner(step);
-  if (Status s = cut_lists(of); !s.ok()) return s;
   return calls_.each(rank_, of, [&](const RingCall& call) {
+    if (Status s = cut_lists(call, of); !s.ok()) return s;
     Args x = part_args(call, of, keys);
     if (call.first) x[Role::sinks] = a_[Role::sinks];
     return run(call.problem, x);
@@ -251,8 +254,8 @@ Status Turn::differentiate(int step, const Keys& keys, const Keys& sums) {
   const int of = owner(step);
   if (Status s = fill(sums.k, 0.f, stream_); !s.ok()) return s;
   if (Status s = fill(sums.v, 0.f, stream_); !s.ok()) return s;
-  if (Status s = cut_lists(of); !s.ok()) return s;
   return calls_.each(rank_, of, [&](const RingCall& call) {
+    if (Status s = cut_lists(call, of); !s.ok()) return s;
     Args x = part_args(call, of, keys);
     x[Role::d_out] = call.q.of(a_[Role::d_out]), x[Role::dq] = call.q.of(dq_);
     if (a_.given(Role::d_lse)) x[Role::d_lse] = call.q.of(a_[Role::d_lse]);

@@ -198,8 +198,17 @@ TEST(ring_problem, refusals_are_sentences) {
        "ring: positions are those of the stream: no other alignment and no key step"},
       {"forward f32 b1 h4 q16 k16 d16 causal paged16 : ring layout=ring ranks=2 tokens=32",
        "ring: keys are linear or ragged, not paged"},
+      {"forward f32 b1 h4 q16 k16 d16 causal blocks8x8x9 block_bias : ring layout=ring ranks=2 tokens=32",
+       "ring: does not go together with block_bias"},
       {"forward f32 b1 h4 q16 k16 d16 causal blocks16x16x9 : ring layout=zigzag ranks=2 tokens=32",
-       "ring: block lists go with the layouts ring and ulysses, not zigzag"},
+       "ring: the second piece of rank 0 begins at token 24, which is not a multiple of the blocks 16 and 16"},
+      {"forward f32 b1 h4 q12 k12 d16 causal blocks16x12x9 : ring layout=striped ranks=3 tokens=36",
+       "ring: layout striped deals out single tokens: those of the blocks 16 and 12 do not divide among 3 ranks"},
+      {"forward f32 b3 h4 q16 k16 d16 causal blocks16x16x9 ragged : ring layout=zigzag ranks=1 tokens=32",
+       "ring: block lists go with linear keys"},
+      {"forward f32 b1 h4 q16 k16 d16 causal : ring layout=zigzag ranks=2 tokens=32 inner=dilated norm=none rates=2 "
+       "segments=8",
+       "ring: layout zigzag has norm=lse and gradient=exact of dilated: one softmax over all keys is what it merges"},
       {"forward f32 b1 h4 q17 k17 d16 causal blocks16x16x9 : ring layout=ring ranks=2 tokens=34",
        "ring: the shard of rank 1 begins at token 17, which is not a multiple of the blocks 16 and 16"},
   };
