@@ -194,6 +194,17 @@ TEST(Suites, have_the_matrices_of_the_reports) {
   EXPECT_EQ(find_suite("sdpa-small")->warm_up_calls, 200);
 }
 
+TEST(Suites, dilated_has_rings_that_are_chosen_by_all_their_tokens) {
+  std::vector<BenchRow> rows;
+  ASSERT_EQ(suite_rows("dilated", rows).message, "");
+  Axes axes;
+  axes.pass = "backward", axes.len = "4096";
+  ASSERT_EQ(keep_rows(axes, {"--pass", "--len"}, rows).message, "");
+  size_t rings = 0;
+  for (const BenchRow& r : rows) rings += name(r).find(" q1024 k1024 d64 causal : ring ") != std::string::npos;
+  EXPECT_EQ(rings, 2u * 3u) << "two of each batch";
+}
+
 TEST(Suites, what_is_not_built_is_a_row_that_says_so) {
   std::vector<BenchRow> rows;
   ASSERT_EQ(suite_rows("models", rows).message, "");

@@ -10,6 +10,7 @@
 #include <set>
 
 #include "core/cost.h"
+#include "tool/measure/ring_run.h"
 #include "tool/measure/spot.h"
 
 namespace attune {
@@ -145,7 +146,7 @@ struct Auditor {
     if (c.verdict == "FAIL") return wrong("forged-parity", "its result was wrong (", c.message, "): it is not ok");
     Problem p;
     const bool excused = c.message.find("cannot be drawn") != c.message.npos && parse(r.problem, p).ok() &&
-                         !can_draw(p).ok();
+                         !can_draw(whole_problem(p)).ok();
     if (c.verdict == "UNCHECKED" && excused)
       return caution("skipped-parity", "its result was not checked: ", c.message);
     if (c.verdict != "PASS" || c.rows < 1)
@@ -201,7 +202,7 @@ struct Auditor {
       wrong("bad-problem", "'", r.problem, "' is not a problem line");
     if (!was_timed(r)) return;
     samples();
-    if (readable) cost_of_it(p);
+    if (readable) cost_of_it(whole_problem(p));
     rates();
     roofline();
     if (r.status != "ok") return;

@@ -7,6 +7,7 @@
 #include <fstream>
 
 #include "core/pattern.h"
+#include "tool/measure/ring_run.h"
 
 namespace attune {
 namespace {
@@ -142,7 +143,7 @@ Status keep_rows(const Axes& a, const std::vector<std::string>& given, std::vect
   };
   std::erase_if(rows, [&](const BenchRow& row) {
     if (!row.label.empty()) return !given.empty();
-    return !has(passes, row.problem.pass) || !has(lengths, row.problem.len_k);
+    return !has(passes, row.problem.pass) || !has(lengths, whole_problem(row.problem).len_k);
   });
   return rows.empty() ? Status::no("--pass and --len leave none of the rows") : Status::good();
 }

@@ -16,6 +16,7 @@
 #include "tool/measure/gpu_workload.h"
 #include "tool/measure/peak.h"
 #include "tool/measure/provenance.h"
+#include "tool/measure/ring_run.h"
 #include "tool/measure/spot.h"
 #include "verify/diagnose.h"
 
@@ -59,7 +60,8 @@ std::string one_line(std::string text) {
   return text;
 }
 
-double scores_bytes(const Problem& p) {
+double scores_bytes(const Problem& one) {
+  const Problem p = whole_problem(one);
   return double(p.batch) * p.heads_q * double(p.len_q) * double(p.len_k) * size_of(p.dtype.kv);
 }
 
@@ -80,6 +82,7 @@ double input_rms(const Tensor& t) {
 struct RowRun {
   const Problem& problem;
   Bench& bench;
+  const Problem whole = whole_problem(problem);  // what is computed: of ranks, all of it
   std::vector<Record> records{};
   std::vector<Subject> subjects{};
   std::vector<size_t> record_of{};  // of each subject
@@ -91,6 +94,7 @@ struct RowRun {
   std::unique_ptr<Workload> work{};
   std::unique_ptr<GpuWorkload> gpu{};  // null: a CPU
   std::vector<std::unique_ptr<BackendRun>> ours{};
+  std::vector<std::unique_ptr<RingRun>> rings{};
   std::vector<std::unique_ptr<PeerRun>> theirs{};
   Args peer_results{};  // on the GPU, one for all: results are fetched before the next peer runs
   size_t peers = 0;     // how many of the subjects, the first ones
@@ -126,9 +130,13 @@ struct RowRun {
   // The plans of this row; what is not supported is a record.
   std::vector<Plan> plans() {
     std::vector<Plan> made;
+    const Status ranks = is_ring(problem) ? can_time_ring(problem, bench.device) : Status::good();
+    if (!ranks.ok()) return end(add("attune"), "unsupported", ranks.message), made;
     for (const std::string& word : wanted_backends(problem, bench)) {
       Plan plan;
-      if (const Status s = planner(word).plan(problem, plan); s.ok()) made.push_back(std::move(plan));
+      Planner by = planner(word);
+      if (is_ring(problem)) by.device = rank_device(bench.device, problem);
+      if (const Status s = by.plan(problem, plan); s.ok()) made.push_back(std::move(plan));
       else end(add(word.empty() ? "attune" : word), "unsupported", s.message);
     }
     return made;
@@ -144,7 +152,7 @@ struct RowRun {
     };
     if (kCopies * needed > there) return no_room();
     try {
-      work = std::make_unique<Workload>(problem, bench.layout, bench.seed, bench.distribution, bench.lengths,
+      work = std::make_unique<Workload>(whole, bench.layout, bench.seed, bench.distribution, bench.lengths,
                                         bench.pattern, !on_gpu());
     } catch (const std::bad_alloc&) {
       return no_room();
@@ -196,12 +204,12 @@ struct RowRun {
 
   // Which mistake it was. A result that is there a moment later was only enqueued when the call returned.
   void explain(Record& r, const std::function<Status()>& fetch, const Args& results) {
-    const Mistake m = diagnose(problem, results);
+    const Mistake m = diagnose(whole, results);
     r.parity.mistake = m.name;
     std::string sentence = m.sentence;
     if (!gpu) {
       host_clock().rest(50e6);
-      if (fetch().ok() && spot_check(problem, results, bench.seed, 6).verdict == "PASS")
+      if (fetch().ok() && spot_check(whole, results, bench.seed, 6).verdict == "PASS")
         r.parity.mistake = "enqueue-only", sentence = "the call returns before its work is done";
     }
     end(r, "failed", join(r.subject, ": wrong result: ", r.parity.message,
@@ -212,9 +220,9 @@ struct RowRun {
   void take(Record& r, Subject subject, Once once, const std::function<Status()>& fetch) {
     // A row costs a walk over the keys in double: of long sequences fewer are drawn, of each subject the same.
     constexpr double kElements = 2e7;
-    const double walk = double(problem.len_k) * (problem.dim_qk + problem.dim_v);
+    const double walk = double(whole.len_k) * (whole.dim_qk + whole.dim_v);
     const int rows = int(std::clamp(kElements / walk, 6.0, 24.0));
-    r.parity = bench.check ? spot_check(problem, once.results, bench.seed, rows)
+    r.parity = bench.check ? spot_check(whole, once.results, bench.seed, rows)
                            : Checked{.verdict = "UNCHECKED", .message = "not asked for"};
     count_adaptive(r, once.results);
     count_reads(r, once.results);
@@ -249,7 +257,7 @@ struct RowRun {
       Record& r = records[record_of[n]];
       if (r.status != "ok" || r.parity.verdict != "PASS") continue;
       if (const Status s = onces[n].run(); !s.ok()) { end(r, "failed", s.message); continue; }
-      const Checked again = spot_check(problem, onces[n].results, bench.seed, kRows);
+      const Checked again = spot_check(whole, onces[n].results, bench.seed, kRows);
       if (again.verdict != "FAIL") continue;
       r.parity.verdict = "FAIL", r.parity.message = again.message, r.parity.error = again.error;
       r.parity.mistake = "cached-result";
@@ -259,11 +267,11 @@ struct RowRun {
   }
 
   Status set_up(PeerRun& run, const Args& results) {
-    if (!gpu) return run.setup(problem, results, {.threads = bench.device.units});
+    if (!gpu) return run.setup(whole, results, {.threads = bench.device.units});
     for (int n = 0; n < gpu->sets(); ++n) {
       Args args = gpu->args(n);
       for (const Role role : work->outputs()) args[role] = results[role];
-      if (Status s = run.setup(problem, args, {.gpu = bench.device.index, .stream = stream()}); !s.ok()) return s;
+      if (Status s = run.setup(whole, args, {.gpu = bench.device.index, .stream = stream()}); !s.ok()) return s;
     }
     return gpu->poison(results);
   }
@@ -332,6 +340,37 @@ struct RowRun {
     r.taken_bytes = taken.bytes();
     if (on_gpu()) r.kernels = bench.timer->kernels(run.subject()), run.turn = 0;
     take(r, run.subject(), {once, work->args}, fetch);
+  }
+
+  // Ranks of this process: cut and gathered outside of the timed window.
+  void add_ring(Plan plan) {
+    Record& r = add(std::string(plan.backend->name));
+    if (const CpuKernels* k = best_kernels(problem.dtype.kv, bench.device.features)) r.kernels = {k->isa};
+    const PeakMemory taken(-1);
+    try {
+      rings.push_back(std::make_unique<RingRun>(std::move(plan), work->args, work->outputs(), bench.layout));
+    } catch (const std::bad_alloc&) {
+      return end(r, "oom", join(r.subject, ": not enough memory for the shards of all ranks"));
+    }
+    RingRun& run = *rings.back();
+    r.workspace_bytes = run.workspace_bytes();
+    if (const Status s = run.open(); !s.ok()) return end(r, "failed", join(r.subject, ": ", s.message));
+    const auto once = [this, &run] {
+      work->poison_outputs();
+      run.cut();
+      if (!run.run()) return run.status();
+      run.gather();
+      return Status::good();
+    };
+    if (const Status s = once(); !s.ok()) return end(r, "failed", s.message);
+    r.taken_bytes = taken.bytes();
+    r.why = join(run.plan().why, "; ranks are threads of this process, with ", run.plan().device.units,
+                 " of the CPU's each, and send ", run.sent(), " bytes a call");
+    const Subject subject{.name = r.subject,
+                          .context = &run,
+                          .run = [](void* c) { return static_cast<RingRun*>(c)->run(); },
+                          .why = [](void* c) { return static_cast<RingRun*>(c)->status().message; }};
+    take(r, subject, {once, work->args}, [] { return Status::good(); });
   }
 
   void measure_machine() {
@@ -413,12 +452,12 @@ struct RowRun {
     records.reserve(records.size() + planned.size() +
                     bench.peers.size());  // take() keeps places, and add() must not move them
     for (const attune_peer* peer : bench.peers) add_peer(*peer);
-    for (Plan& plan : planned) add_backend(std::move(plan));
+    for (Plan& plan : planned) is_ring(problem) ? add_ring(std::move(plan)) : add_backend(std::move(plan));
     if (subjects.empty()) return;
     if (on_gpu()) bench.timing.stopwatch = &bench.timer->stopwatch();
     measure_machine();
     const std::vector<Timing> timings = measure(subjects, bench.timing, host_clock());
-    const Cost c = cost(problem, &work->args);
+    const Cost c = cost(whole, &work->args);
     for (size_t n = 0; n < subjects.size(); ++n) {
       fill(records[record_of[n]], subjects[n], timings[n], c, n < peers);
       sustain(records[record_of[n]], subjects[n]);
@@ -472,7 +511,7 @@ double estimated_seconds(const Problem& p, const Bench& bench, size_t peers) {
   const bool gpu = bench.device.kind == DeviceKind::cuda;
   const double assumed = (gpu ? 1000.0 : 25.0) * bench.device.units * (p.dtype.kv == DType::bf16 ? 3 : 1);
   const double rate = bench.ceilings ? 0.5 * bench.ceilings->of(p.dtype.kv).gflops : assumed;
-  const double call = cost(p).flops / std::max(rate, 1.0) * 1e-9;
+  const double call = cost(whole_problem(p)).flops / std::max(rate, 1.0) * 1e-9;
   const double timed =
       std::max(std::min(std::max(0.2, 60 * call), bench.timing.max_seconds), bench.timing.few * call + call);
   const double subjects = double(wanted_backends(p, bench).size()) + double(peers);

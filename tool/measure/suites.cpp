@@ -77,7 +77,14 @@ Lines dilated() {
         for (const std::string_view density : {"0.1", "0.25", "0.5"})
           add(join(" blocks64x64x1 | random density=", density, " seed=1"));
         const std::string shape = join(pass, " b", batch, " of ", length, " tokens");
-        all.push_back(join("- ring, 4 ranks, ", shape, ": bench runs one process; attune parity --ring runs ranks"));
+        // Four ranks: what plain attention needs to be balanced where it is causal, and what dilated attention has.
+        constexpr int kRanks = 4;
+        const auto add_ring = [&](std::string_view ring) {
+          all.push_back(join(dilated_line(pass, "f16", batch, 8, length / kRanks, " : ring "), ring, " ranks=", kRanks,
+                             " tokens=", length));
+        };
+        add_ring("layout=zigzag");
+        add_ring("inner=dilated rates=1,2,4 segments=1024,2048,4096 layout=ring");
         all.push_back(join("- multi-head module, ", shape, ": bench times attention, and not the layers around it"));
       }
   return all;

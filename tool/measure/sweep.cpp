@@ -19,6 +19,8 @@ std::string chosen(const Problem& p, const Bench& b) {
   return planner.plan(p, plan).ok() ? std::string(plan.backend->name) : "attune";
 }
 
+bool is_not_built(const Record& r) { return r.message.starts_with("not built: "); }
+
 // Whether there is a record for each that is asked for now. One of "attune" is of the whole row, which did not fit or
 // failed; the planner's refusal only of rows that leave the choice to it. Where nobody took a row, no peer was asked.
 bool has_all_subjects(const std::vector<Record>& made, const BenchRow& row, const Bench& b) {
@@ -27,7 +29,8 @@ bool has_all_subjects(const std::vector<Record>& made, const BenchRow& row, cons
     return it == made.end() ? nullptr : &*it;
   };
   const Record* const whole = find("attune");
-  if (!row.label.empty() || (whole && whole->status != "unsupported")) return whole != nullptr;
+  if (whole && (whole->status != "unsupported" || is_not_built(*whole))) return true;
+  if (!row.label.empty()) return false;
   bool taken = false;
   for (const std::string& word : wanted_backends(row.problem, b)) {
     const Record* const r = find(word.empty() ? chosen(row.problem, b) : word);

@@ -7,6 +7,7 @@
 
 #include "core/cost.h"
 #include "core/passes.h"
+#include "tool/measure/ring_run.h"
 #include "variants/blocks.h"
 
 namespace attune {
@@ -120,6 +121,6 @@ Status Workload::run_forward(const Planner& planner) {
   return plan.backend->run(plan, inputs, Workspace{workspace.data()}, nullptr);
 }
 
-double estimated_bytes(const Problem& p) { return cost(p).bytes; }
+double estimated_bytes(const Problem& p) { return cost(whole_problem(p)).bytes; }
 
 }  // namespace attune

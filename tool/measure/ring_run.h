@@ -1,0 +1,68 @@
+// Attention over ranks as one thing to time: each rank is a thread of this process with a shard of its own, and a call
+// is over when the last of them is done. The threads stay from call to call, so that starting them is not in the time.
+#pragma once
+#include <condition_variable>
+#include <list>
+#include <mutex>
+#include <thread>
+
+#include "core/ring.h"
+#include "plan/backend.h"
+#include "tool/measure/workload.h"
+#include "transport/communicator.h"
+
+namespace attune {
+
+bool is_ring(const Problem&);  // of several ranks
+// What all ranks have to do together; of every other problem, itself.
+Problem whole_problem(const Problem&);
+// Whether it can be timed here, or a sentence that begins with "not built: ".
+Status can_time_ring(const Problem&, const Device&);
+// One rank's share of a CPU's threads.
+Device rank_device(const Device&, const Problem&);
+
+class RingRun {
+ public:
+  // `plan` is of one rank, `whole` are inputs and outputs of all, which stay the caller's. Throws std::bad_alloc.
+  RingRun(Plan plan, const Args& whole, const std::vector<Role>& outputs, Layout);
+  ~RingRun();
+  RingRun(const RingRun&) = delete;
+  RingRun& operator=(const RingRun&) = delete;
+
+  Status open();    // transports and threads
+  void cut();       // inputs from the whole, outputs poisoned
+  bool run();       // all ranks once
+  void gather();    // outputs to the whole
+  Status status() const { return status_; }
+  uint64_t sent() const;  // bytes, by all ranks in all calls
+  size_t workspace_bytes() const { return plan_.workspace_bytes * ranks_.size(); }
+  const Plan& plan() const { return plan_; }
+
+ private:
+  struct Rank {
+    std::vector<Memory> memory{};
+    Args args{};
+    std::unique_ptr<Memory> workspace{};
+    std::unique_ptr<Communicator> comm{};
+    Status status{};
+  };
+  void serve(Rank&);
+  template <class F>
+  void each_row(int rank, Role, F f) const;  // f(row of the whole, row of the rank, bytes)
+
+  Plan plan_;
+  Shards shards_;
+  Args whole_;
+  std::vector<Role> inputs_{}, outputs_{};  // those that are cut
+  std::list<Rank> ranks_{};
+  std::vector<std::thread> threads_{};
+  Status status_{};
+
+  std::mutex mutex_{};
+  std::condition_variable begin_{}, end_{};
+  uint64_t turn_ = 0;
+  size_t busy_ = 0;
+  bool stop_ = false;
+};
+
+}  // namespace attune
