@@ -127,6 +127,12 @@ def nsa(p, x):
     return F.linear(out.flatten(2), p["out_proj.weight"], p["out_proj.bias"])
 
 
+if torch:
+    class Twice(at.Module):
+        def forward(self, x):
+            return 2 * super().forward(x)
+
+
 @unittest.skipIf(torch is None, "PyTorch is not here")
 class Torch(unittest.TestCase):
     def setUp(self):
@@ -222,6 +228,25 @@ class Torch(unittest.TestCase):
             torch.testing.assert_close(out, wanted, rtol=tolerance, atol=tolerance)
         self.assertEqual(copies[2][0].text.split()[1], "f16")
         self.assertFalse(copies[0].mlp.up_proj.weight.requires_grad or copies[1].mlp.up_proj.weight.requires_grad)
+
+    def test_what_a_caller_adds_is_copied_and_moved_too(self):
+        layer, x, calls = Twice(LLAMA).eval(), torch.randn(1, 8, 32), []
+        layer.adapter = torch.nn.Linear(32, 32)
+        layer.register_buffer("added", torch.ones(3))
+        for made in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer)), copy.copy(layer)):
+            self.assertEqual((type(made), made.training, made.text), (Twice, False, layer.text))
+            torch.testing.assert_close(made(x), layer(x), rtol=0, atol=0)
+            self.assertEqual({n: p.shape for n, p in made.state_dict().items()},
+                             {n: p.shape for n, p in layer.state_dict().items()})
+            with torch.no_grad():
+                made.mlp.up_proj.weight.zero_()
+            self.assertFalse(torch.equal(made(x), layer(x)))
+        layer.register_forward_hook(lambda *_: calls.append(1))
+        copy.deepcopy(layer)(x)
+        self.assertEqual(len(calls), 1)
+        layer.half()
+        self.assertEqual({t.dtype for t in layer.state_dict().values()}, {torch.float16})
+        self.assertEqual(layer(x.half()).dtype, torch.float16)
 
     def test_gradients_of_two_calls_are_apart(self):
         layer = at.Module("multihead f32 b1 s6 e16 h2 | causal")

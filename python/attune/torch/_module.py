@@ -23,6 +23,7 @@ from ._sdpa import new_seed
 _here: weakref.WeakValueDictionary[int, Module] = weakref.WeakValueDictionary()  # by number, for graphs of compilers
 _numbers = itertools.count()
 _DTYPES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
+_OWN = ("_layer", "_sized", "_views", "_gradients", "_places", "_folders", "_backwards", "_number")  # of no copy
 
 
 def _device(device: Any) -> torch.device:
@@ -69,11 +70,16 @@ class Module(torch.nn.Module):
                     at.add_module(folder, torch.nn.Module())
                 at = at.get_submodule(folder)
             at.register_parameter(last, torch.nn.Parameter(self._view(name)))
-        self._names = tuple(name for name, _ in self.named_parameters())
+        self._index()
+
+    def _index(self) -> None:
+        """Where its parameters are, beside which the caller may have put others."""
+        own = set(self._layer.names)
+        self._names = tuple(name for name, _ in self.named_parameters() if name in own)
         self._places = [(self.get_submodule(name.rpartition(".")[0])._parameters, name.rpartition(".")[2])
                         for name in self._names]
         self._folders = [(self.get_submodule(name.rpartition(".")[0])._modules, name.rpartition(".")[2], folder)
-                         for name, folder in self.named_modules() if name]
+                         for name, folder in self.named_modules() if any(n.startswith(name + ".") for n in own)]
         self._backwards = threading.Lock()  # all of them write one memory of gradients
         self._number = next(_numbers)
         _here[self._number] = self
@@ -129,7 +135,7 @@ class Module(torch.nn.Module):
             memory = None if memory is None else memory.to(self._dtype)
         seed = new_seed(x.device) if self._drops and self.training else None
         plain = is_plain(x, x, x if memory is None else memory)
-        parameters = self._now() if plain else list(self.parameters())
+        parameters = self._now() if plain else [p for name, p in self.named_parameters() if name in self._names]
         needs = torch.is_grad_enabled() and (x.requires_grad or (memory is not None and memory.requires_grad) or
                                              any(p.requires_grad for p in parameters))
         if not plain:
@@ -180,39 +186,44 @@ class Module(torch.nn.Module):
         wanted = fn(probe)
         if probe.device.type == "cpu" and probe.is_shared():
             raise _core.Error("attune: a module's memory is not shared with other processes")
-        if (wanted.dtype, wanted.device) == (probe.dtype, probe.device):
-            return self
-        if wanted.dtype not in _DTYPES or wanted.device.type not in ("cpu", "cuda"):
-            raise _core.Error(f"attune: a module is not made of {wanted.dtype} on {wanted.device}")
-        words = self.text.split(" ", 2)
-        self._make(f"{words[0]} {_DTYPES[wanted.dtype]} {words[2]}", wanted.device)
+        if (wanted.dtype, wanted.device) != (probe.dtype, probe.device):
+            if wanted.dtype not in _DTYPES or wanted.device.type not in ("cpu", "cuda"):
+                raise _core.Error(f"attune: a module is not made of {wanted.dtype} on {wanted.device}")
+            parameters, words = self._now(), self.text.split(" ", 2)
+            self._make(f"{words[0]} {_DTYPES[wanted.dtype]} {words[2]}", wanted.device)
+            self._settle(parameters)
+        own = (self, *(folder for *_, folder in self._folders))
+        for folder in own:  # what the caller put beside them
+            for child in folder._modules.values():
+                if child is not None and not any(child is one for one in own):
+                    child._apply(fn)
+            for name, buffer in folder._buffers.items():
+                folder._buffers[name] = None if buffer is None else fn(buffer)
+        return self
+
+    def _settle(self, parameters: Sequence[Tensor]) -> None:
+        """Brings them into the library's memory."""
         with torch.no_grad():
-            for name, parameter in self.named_parameters():
+            for name, parameter in zip(self._names, parameters):
                 self._view(name).copy_(parameter.data)
                 parameter.data = self._view(name)
                 if parameter.grad is not None:
                     parameter.grad = parameter.grad.to(parameter)
-        return self
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Module:
-        made = memo[id(self)] = Module(self.text, self._device)
-        with torch.no_grad():
-            for mine, theirs in zip(made.parameters(), self.parameters()):
-                mine.copy_(theirs).requires_grad_(theirs.requires_grad)
-                mine.grad = copy.deepcopy(theirs.grad, memo)
-        return made.train(self.training)
+    # Pickles and deep copies: all but what is the library's, which is made anew.
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_text": self.text, **{name: value for name, value in self.__dict__.items() if name not in _OWN}}
 
-    def __reduce__(self) -> Any:
-        flags = [p.requires_grad for p in self.parameters()]
-        return _rebuilt, (self.text, str(self._device), dict(self.state_dict()), flags, self.training)
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        text = state.pop("_text")
+        super().__setstate__(state)
+        parameters = [self.get_parameter(name) for name in self._names]
+        self._make(text, parameters[0].device)
+        self._settle(parameters)
+        self._index()
 
-
-def _rebuilt(text: str, device: str, state: dict[str, Tensor], flags: list[bool], training: bool) -> Module:
-    made = Module(text, device)
-    made.load_state_dict(state)
-    for parameter, flag in zip(made.parameters(), flags):
-        parameter.requires_grad_(flag)
-    return made.train(training)
+    def __copy__(self) -> Module:
+        return copy.deepcopy(self)  # two that share parameters would share the library's memory
 
 
 def _whole(t: Tensor | None) -> Tensor | None:
