@@ -41,7 +41,7 @@ std::optional<int> defined(const Curves& c, size_t backend, double margin) {
     for (size_t n = from; n < c.lengths.size(); ++n) {
       const Point& p = c.backends[backend].points[n];
       holds = holds && p.measured && (std::isnan(p.low) || p.low >= 1 + margin);
-      say_so += !std::isnan(p.low);
+      say_so += std::isnan(p.low) ? 0 : std::isinf(p.low) ? 2 : 1;
     }
     if (holds && (say_so > 1 || c.lengths.size() == 1)) return c.lengths[from];
   }

@@ -51,6 +51,15 @@ TEST(Threshold, one_length_alone_is_not_enough_where_there_are_others) {
   EXPECT_EQ(from({1.5}), 128);
   EXPECT_EQ(from({1.1}), std::nullopt);
 }
+TEST(Threshold, where_only_the_longest_has_no_room_for_the_baseline_the_fastest_is_chosen) {
+  Curves c = curve({0.5, 0.9, INFINITY});
+  c.backends.insert(c.backends.begin(), c.backends[0]);
+  c.backends[0].backend = "slow", c.baseline = 2;
+  c.backends[0].points[2].log_time = 3, c.backends[1].points[2].log_time = 1;
+  c.backends[2].points[2] = {};
+  EXPECT_EQ(threshold(c, 1, {}), 512);
+  EXPECT_EQ(choose(c, {}).at, (std::vector<size_t>{2, 2, 1}));
+}
 TEST(Threshold, a_length_where_the_backend_is_missing_ends_it) {
   EXPECT_EQ(from({1.5, NAN, 1.5, 1.5, 1.5}), 512);
   EXPECT_EQ(from({1.5, 1.5, 1.5, 1.5, NAN}), std::nullopt);

@@ -24,9 +24,10 @@ std::optional<int> threshold(const Curves& c, size_t backend, const TuneSettings
     const Point& p = curve.points[n];
     const double needed = 1 + s.margin - (in_use ? s.hysteresis : 0);
     if (!p.measured || p.low < needed) break;
-    if (!std::isnan(p.low)) from = c.lengths[n], ++say_so;
+    if (!std::isnan(p.low)) from = c.lengths[n], say_so += std::isinf(p.low) ? 2 : 1;
   }
-  // One alone at the end of the range may be an accident, and would decide for all that is longer.
+  // One alone at the end of the range may be an accident, and would decide for all that is longer; that the baseline
+  // has no room there is none.
   return say_so >= std::min<size_t>(2, c.lengths.size()) ? from : std::nullopt;
 }
 
