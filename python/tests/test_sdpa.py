@@ -150,6 +150,8 @@ class Sdpa(unittest.TestCase):
             with at.installed(route) as counters, sdpa_kernel(SDPBackend.MATH):
                 torch.testing.assert_close(F.scaled_dot_product_attention(q, q, q), theirs(q, q, q))
             self.assertEqual((counters.attune, dict(counters.why)), (0, {"a choice among PyTorch's backends": 1}))
+        self.addCleanup(torch.backends.cuda.enable_cudnn_sdp, torch.backends.cuda.cudnn_sdp_enabled())
+        torch.backends.cuda.enable_cudnn_sdp(not torch.backends.cuda.cudnn_sdp_enabled())  # for good
         with at.installed("always") as counters:
             F.scaled_dot_product_attention(q, q, q)
         self.assertEqual(counters.attune, 1)

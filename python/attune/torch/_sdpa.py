@@ -335,6 +335,7 @@ def install(route: Literal["measured", "always"] = "measured") -> None:
     do not ask."""
     if route not in ("measured", "always"):
         raise _core.Error(f"attune: route {route!r} is not one of measured, always")
+    _usual[:] = [is_on() for is_on in _SWITCHES]  # what is switched off for good is no choice of a call
     F.scaled_dot_product_attention = _routed if route == "measured" else _always
 
 
