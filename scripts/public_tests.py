@@ -70,11 +70,12 @@ def parameters(test: Callable[..., None], draw: random.Random | None) -> Iterato
         if mark.name == "parametrize":
             given = mark.args[0]
             names.append([n.strip() for n in given.split(",")] if isinstance(given, str) else list(given))
-            values.append([getattr(v, "values", v) for v in mark.args[1]])
+            several = len(names[-1]) > 1
+            values.append([v.values if hasattr(v, "marks") else v if several else (v,) for v in mark.args[1]])
     for chosen in [[draw.choice(v) for v in values]] if draw else itertools.product(*values):
         named: dict[str, Any] = {}
         for several, value in zip(names, chosen):
-            named.update(zip(several, value if len(several) > 1 else [value]))
+            named.update(zip(several, value))
         yield named
 
 

@@ -28,9 +28,14 @@ class parametrize:
         test.pytestmark = getattr(test, "pytestmark", []) + [self]
         return test
 
-@parametrize("heads", [1, 2])
+class param:  # of pytest
+    def __init__(self, *values): self.values, self.marks = values, ()
+
+@parametrize("heads", [1, param(2)])
+@parametrize("named", [{"like": 3}])
 @parametrize("rows,keys", [(3, 4), (5, 5)])
-def test_shape(heads, rows, keys):
+def test_shape(heads, named, rows, keys):
+    assert named["like"] == 3
     q, k = torch.randn(three(), rows, heads, 8, device="cuda"), torch.randn(three(), keys, heads, 8, device="cuda")
     assert flash_attn_func(q, k, k).shape == q.shape
 
