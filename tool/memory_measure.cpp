@@ -1,5 +1,8 @@
 #include "tool/memory_measure.h"
 
+#include <cmath>
+
+#include "tool/measure/ring_run.h"
 #include "tool/measure/row.h"
 
 namespace attune {
@@ -18,6 +21,11 @@ Status measure_memory(const Problem& p, const Device& device, const std::string&
   b.timing.max_seconds = 1e-6, b.timing.warm_up_seconds = 0, b.timing.few = b.timing.min_samples = 1;
   b.ceilings.emplace(), b.floor_ns = b.peer_floor_ns = 1, b.aa_spread = 0;
   out = measure_row(p, b);
+  if (is_ring(p))  // all ranks ran, and the page is of one
+    for (Record& r : out) {
+      const int ranks = ring_of(p).shards.ranks;
+      r.workspace_bytes /= uint64_t(ranks), r.taken_bytes = r.taken_bytes < 0 ? -1 : std::floor(r.taken_bytes / ranks);
+    }
   return Status::good();
 }
 

@@ -156,6 +156,10 @@ TEST(Memory, what_every_backend_takes_is_measured_against_its_plan) {
       attune_says({"memory", line, "--measure", "--backend", "cpu_standard", "--json"}).out);
   ASSERT_EQ(one["measured"].size(), 1u) << one["measured"];
   EXPECT_EQ(one["measured"][0]["subject"], "cpu_standard");
+  // Of ranks, one: its share of what all of them took, without their shards.
+  const char* const ring = "forward f32 b1 h4 q1024 k1024 d64 causal : ring layout=ring ranks=2 tokens=2048";
+  const auto rank = nlohmann::json::parse(attune_says({"memory", ring, "--measure", "--json"}).out);
+  EXPECT_LT(rank["measured"][0]["taken_bytes"].get<double>(), 1.5 * rank["workspace_bytes"].get<double>()) << rank;
   EXPECT_EQ(attune_says({"memory", "--measure"}).code, 2);
   EXPECT_EQ(attune_says({"memory", line, "--peer", "torch"}).code, 2);
 }

@@ -49,6 +49,18 @@ TEST(RingRun, every_layout_is_checked_and_timed_in_both_passes) {
       }
 }
 
+TEST(RingRun, shards_are_not_what_a_call_takes_beside_its_tensors) {
+  const Problem p = problem("forward f32 b4 h8 q512 k512 d64 causal : ring layout=ring ranks=2 tokens=1024");
+  Bench b = small_bench();
+  b.check = false;
+  const std::vector<Record> made = measure_row(p, b);
+  ASSERT_EQ(made.size(), 1u);
+  ASSERT_EQ(made[0].status, "ok") << made[0].message;
+  if (made[0].taken_bytes < 0) GTEST_SKIP() << "this system does not say what is resident";
+  const double said = double(made[0].workspace_bytes);
+  EXPECT_LT(made[0].taken_bytes, said + 0.25 * made[0].tensor_bytes) << said << " of workspace";
+}
+
 TEST(RingRun, what_is_not_timed_says_so) {
   const auto said = [](const char* line) {
     Bench b = small_bench();

@@ -346,7 +346,6 @@ struct RowRun {
   void add_ring(Plan plan) {
     Record& r = add(std::string(plan.backend->name));
     if (const CpuKernels* k = best_kernels(problem.dtype.kv, bench.device.features)) r.kernels = {k->isa};
-    const PeakMemory taken(-1);
     try {
       rings.push_back(std::make_unique<RingRun>(std::move(plan), work->args, work->outputs(), bench.layout));
     } catch (const std::bad_alloc&) {
@@ -355,6 +354,8 @@ struct RowRun {
     RingRun& run = *rings.back();
     r.workspace_bytes = run.workspace_bytes();
     if (const Status s = run.open(); !s.ok()) return end(r, "failed", join(r.subject, ": ", s.message));
+    run.cut();  // shards are inputs and outputs, and not what a call takes beside them
+    const PeakMemory taken(-1);
     const auto once = [this, &run] {
       work->poison_outputs();
       run.cut();
