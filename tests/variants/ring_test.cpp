@@ -69,8 +69,8 @@ TEST(ring, any_number_of_ranks_gives_what_one_gives_to_1e_5) {
   for (const std::string_view line :
        {"forward f32 b2 h8/2 q131 k131 d32 causal", "backward f32 b2 h8/2 q131 k131 d32 causal",
         "forward f32 b1 h8/8 q96 k96 d16 full", "backward f32 b1 h8/8 q96 k96 d16 full",
-        "forward f32 b2 h8/2 q257 k257 d16 causal blocks16x16x9999",
-        "backward f32 b2 h8/2 q257 k257 d16 causal blocks16x16x9999",
+        "forward f32 b1 h8/2 q129 k129 d16 causal blocks8x8x9999",
+        "backward f32 b1 h8/2 q129 k129 d16 causal blocks8x8x9999",
         "forward f32 b1 h8/4 q131 k131 d16 causal : dilated rates=1,3,4 segments=16,50,200",
         "backward f32 b1 h8/4 q131 k131 d16 causal : dilated rates=1,3,4 segments=16,50,200"}) {
     Case dense, whole;
