@@ -173,7 +173,7 @@ void tell_dry_run(const std::vector<BenchRow>& all, const std::vector<Bench>& be
   size_t not_built = 0, too_large = 0;
   const double there = available_memory();
   for (const BenchRow& r : all) {
-    if (!r.label.empty()) { ++not_built; continue; }
+    if (!r.not_built.empty()) { ++not_built; continue; }
     const double bytes = estimated_bytes(r.problem);
     if (kCopies * bytes > there) { ++too_large; continue; }
     most = std::max(most, bytes);
@@ -187,7 +187,7 @@ void tell_dry_run(const std::vector<BenchRow>& all, const std::vector<Bench>& be
     return;
   }
   for (const BenchRow& r : all)
-    fmt::print("{}{}{}\n", name(r), r.label.empty() ? "" : ": not built: ", r.not_built);
+    fmt::print("{}{}{}\n", name(r), r.not_built.empty() ? "" : ": not built: ", r.not_built);
   fmt::print("{} rows, about {:.1f} minutes, at most {} of tensors at once ({} available)\n", rows, seconds / 60,
              bytes_text(most), bytes_text(there));
   if (too_large) fmt::print("{} do not fit into memory, and will say so\n", too_large * benches.size());

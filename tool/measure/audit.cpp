@@ -10,6 +10,7 @@
 #include <set>
 
 #include "core/cost.h"
+#include "tool/measure/module_run.h"
 #include "tool/measure/ring_run.h"
 #include "tool/measure/spot.h"
 
@@ -198,11 +199,15 @@ struct Auditor {
     source();
     Problem p;
     const bool readable = parse(r.problem, p).ok();
-    if (!readable && r.status != "unsupported")
+    BenchRow module;
+    const bool is_module = !readable && parse_module_row(r.problem, module).ok();
+    if (!readable && !is_module && r.status != "unsupported")
       wrong("bad-problem", "'", r.problem, "' is not a problem line");
     if (!was_timed(r)) return;
     samples();
     if (readable) cost_of_it(whole_problem(p));
+    if (const double is = is_module ? module_cost(module).flops : r.flops; !near(r.flops, is, 1e-6))
+      wrong("forged-flops", "flops of a call are said to be ", r.flops, ", its module has ", is);
     rates();
     roofline();
     if (r.status != "ok") return;

@@ -7,6 +7,7 @@
 #include <fstream>
 
 #include "core/pattern.h"
+#include "tool/measure/module_run.h"
 #include "tool/measure/ring_run.h"
 
 namespace attune {
@@ -72,6 +73,7 @@ std::vector<std::string> masks_of(std::string_view text) {
 }
 
 Status parse_row(std::string_view text, BenchRow& out) {
+  if (is_module_row(text)) return parse_module_row(text, out);
   constexpr std::string_view kBar = " | ";
   const size_t bar = text.find(kBar);
   out = {};
@@ -142,7 +144,7 @@ Status keep_rows(const Axes& a, const std::vector<std::string>& given, std::vect
     return all.empty() || std::find(all.begin(), all.end(), one) != all.end();
   };
   std::erase_if(rows, [&](const BenchRow& row) {
-    if (!row.label.empty()) return !given.empty();
+    if (!row.not_built.empty()) return !given.empty();
     return !has(passes, row.problem.pass) || !has(lengths, whole_problem(row.problem).len_k);
   });
   return rows.empty() ? Status::no("--pass and --len leave none of the rows") : Status::good();

@@ -12,7 +12,9 @@ namespace attune {
 struct BenchRow {
   Problem problem{};
   std::string pattern{};  // "random density=0.1 seed=7"; "" for none
-  std::string label{}, not_built{};  // of what a suite has and this tool cannot measure yet: what it is, and why not
+  std::string label{};      // of what is no problem: of a module its pass and line
+  std::string not_built{};  // of what a suite has and this tool cannot measure yet: why not
+  std::string module{};     // its line; `problem` is then its attention
 };
 std::string name(const BenchRow&);  // its line and pattern, or its label
 // "forward bf16 b1 h8 q4096 k4096 d64 causal blocks64x64x1 | random density=0.1": the bound is then the pattern's.

@@ -376,13 +376,7 @@ struct RowRun {
 
   void measure_machine() {
     const Clock clock = host_clock();
-    if (!bench.ceilings)
-      bench.ceilings =
-          on_gpu() ? measure_gpu_ceilings(*bench.timer) : measure_ceilings(bench.device, bench.device.units);
-    if (!bench.floor_ns) {
-      const Subject empty = on_gpu() ? bench.timer->empty_kernel() : Subject{};
-      bench.floor_ns = floor_ns(bench.timing, clock, on_gpu() ? &empty : nullptr);
-    }
+    know_machine(bench);
     if (on_gpu()) bench.peer_floor_ns = bench.floor_ns;
     if (!bench.peers.empty() && !bench.peer_floor_ns) {
       const Subject empty = empty_call(*bench.peers[0]);
@@ -396,24 +390,13 @@ struct RowRun {
   }
 
   void fill(Record& r, const Subject& subject, const Timing& t, const Cost& c, bool peer) {
-    r.samples_ns = t.samples, r.samples_mhz = t.mhz;
-    r.calls = t.calls, r.late_batches = t.late_batches;
-    r.ended_by = t.ended_by;
-    r.warm_up_s = t.warm_up_s;
-    r.flops = c.flops, r.bytes = c.bytes;
-    const Ceiling& ceiling = bench.ceilings->of(problem.dtype.kv);
-    r.ceiling = ceiling.instruction, r.ceiling_gflops = ceiling.gflops, r.copy_gbs = bench.ceilings->copy_gbs;
-    r.floor_ns = peer ? *bench.peer_floor_ns : *bench.floor_ns;
-    r.aa_spread = bench.aa_spread.value_or(0);
     if (on_gpu()) {
       const Readings seen = bench.timer->readings(subject);
       r.watts = seen.watts, r.celsius = seen.celsius, r.slowed_by = cuda::slowed_by(seen.reasons);
       constexpr uint64_t kSetByUser = 0x02;  // a bit of nvmlClocksEventReasons
       if (seen.reasons & kSetByUser) r.provenance.clocks = "set by a user, " + r.provenance.clocks;
     }
-    if (!t.status.ok()) return end(r, "failed", t.status.message);
-    if (t.ended_by == "interrupt") r.status = "interrupted";
-    derive(r);
+    note_timing(r, t, c, problem.dtype.kv, bench, peer);
   }
 
   void sustain(Record& r, const Subject& subject) {
@@ -469,6 +452,31 @@ struct RowRun {
 };
 
 }  // namespace
+
+void know_machine(Bench& bench) {
+  const bool gpu = bench.timer != nullptr;
+  if (!bench.ceilings)
+    bench.ceilings = gpu ? measure_gpu_ceilings(*bench.timer) : measure_ceilings(bench.device, bench.device.units);
+  if (!bench.floor_ns) {
+    const Subject empty = gpu ? bench.timer->empty_kernel() : Subject{};
+    bench.floor_ns = floor_ns(bench.timing, host_clock(), gpu ? &empty : nullptr);
+  }
+}
+
+void note_timing(Record& r, const Timing& t, const Cost& c, DType of_keys, const Bench& bench, bool peer) {
+  r.samples_ns = t.samples, r.samples_mhz = t.mhz;
+  r.calls = t.calls, r.late_batches = t.late_batches;
+  r.ended_by = t.ended_by;
+  r.warm_up_s = t.warm_up_s;
+  r.flops = c.flops, r.bytes = c.bytes;
+  const Ceiling& ceiling = bench.ceilings->of(of_keys);
+  r.ceiling = ceiling.instruction, r.ceiling_gflops = ceiling.gflops, r.copy_gbs = bench.ceilings->copy_gbs;
+  r.floor_ns = peer ? *bench.peer_floor_ns : *bench.floor_ns;
+  r.aa_spread = bench.aa_spread.value_or(0);
+  if (!t.status.ok()) { r.status = "failed", r.message = one_line(t.status.message); return; }
+  if (t.ended_by == "interrupt") r.status = "interrupted";
+  derive(r);
+}
 
 std::vector<std::string> wanted_backends(const Problem& p, const Bench& bench) {
   std::vector<std::string> wanted;

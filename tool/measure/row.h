@@ -45,6 +45,14 @@ struct Bench {
 // own math path.
 std::vector<Record> measure_row(const Problem&, Bench&);
 
+// One record, of the subject "attune": how long the whole module takes.
+std::vector<Record> measure_module(const BenchRow&, Bench&);
+
+// What the two have in common: the ceilings and the floor, measured once, and what the timer says of a subject.
+void know_machine(Bench&);
+struct Cost;
+void note_timing(Record&, const Timing&, const Cost&, DType of_keys, const Bench&, bool peer = false);
+
 // Names of the backends that are asked for, where `all` is every one that takes the problem and is not only for
 // checking; "" is the planner's choice.
 std::vector<std::string> wanted_backends(const Problem&, const Bench&);

@@ -3,6 +3,7 @@
 // it.
 #include "tool/measure/suites.h"
 
+#include "attune/attune.h"
 #include "tool/measure/suites_dense.h"
 
 namespace attune {
@@ -63,6 +64,19 @@ std::string dilated_line(std::string_view pass, std::string_view dtype, int batc
   return join(pass, " ", dtype, " b", batch, " h", heads, " q", length, " k", length, " d64 causal", variant);
 }
 
+// As the factory makes it; where it refuses, its sentence, which is no line and so the suite's.
+std::string module_line(std::string_view pass, const char* module, int batch, int length) {
+  attune_make_options options{};
+  options.size = sizeof options, options.dtype = ATTUNE_F16, options.batch = batch, options.len = length;
+  options.heads = 8, options.dim = 64, options.causal = 1;
+  options.segments = "1024,2048,4096", options.rates = "1,2,4";
+  attune_choice* made = nullptr;
+  if (attune_choose(module, &options, &made)) return attune_last_error();
+  const std::string line = join(pass, " ", attune_choice_line(made));
+  attune_choice_destroy(made);
+  return line;
+}
+
 Lines dilated() {
   Lines all;
   for (const std::string_view pass : kPasses)
@@ -76,7 +90,6 @@ Lines dilated() {
         add(" : dilated mode=headgroup norm=divide rates=1,2,4 segments=1024,2048,4096");
         for (const std::string_view density : {"0.1", "0.25", "0.5"})
           add(join(" blocks64x64x1 | random density=", density, " seed=1"));
-        const std::string shape = join(pass, " b", batch, " of ", length, " tokens");
         // Four ranks: what plain attention needs to be balanced where it is causal, and what dilated attention has.
         constexpr int kRanks = 4;
         const auto add_ring = [&](std::string_view ring) {
@@ -85,7 +98,8 @@ Lines dilated() {
         };
         add_ring("layout=zigzag");
         add_ring("inner=dilated rates=1,2,4 segments=1024,2048,4096 layout=ring");
-        all.push_back(join("- multi-head module, ", shape, ": bench times attention, and not the layers around it"));
+        for (const char* module : {"multihead_dense", "multihead_dilated", "multihead_longnet"})
+          all.push_back(module_line(pass, module, batch, length));
       }
   return all;
 }

@@ -41,7 +41,7 @@ bool has_all_subjects(const std::vector<Record>& made, const BenchRow& row, cons
 }
 
 double seconds_of(const BenchRow& row, const Bench& b) {
-  return row.label.empty() ? estimated_seconds(row.problem, b, b.peers.size()) : 0;
+  return row.not_built.empty() ? estimated_seconds(row.problem, b, b.peers.size()) : 0;
 }
 
 std::vector<Record> not_built(const BenchRow& row, const Bench& b) {
@@ -102,7 +102,9 @@ Status Sweep::run(std::vector<Record>& out) {
         if (b.timing.stop && *b.timing.stop) continue;  // rows that were kept are still part of the table
         if (progress) progress->begin(name(row), seconds_of(row, b), seconds_now());
         b.pattern = row.pattern;
-        made = row.label.empty() ? measure_row(row.problem, b) : not_built(row, b);
+        made = row.label.empty()      ? measure_row(row.problem, b)
+               : row.module.empty() ? not_built(row, b)
+                                    : measure_module(row, b);
         if (file)
           if (Status s = file->write(made); !s.ok()) return s;
         if (progress) progress->clear(), progress->end(made);

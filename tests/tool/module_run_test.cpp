@@ -1,0 +1,129 @@
+// Modules as rows of a measurement: timed as a whole, and compared with themselves in f32.
+#include "tool/measure/module_run.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "machine/host.h"
+#include "tool/measure/audit.h"
+#include "tool/measure/suites.h"
+#include "tool/measure/sweep.h"
+
+namespace attune {
+namespace {
+
+constexpr const char* kDilated = "multihead f16 b2 s24 e32 h2 norm=1 | causal : dilated mode=headgroup norm=divide "
+                                 "rates=1,2 segments=8,16";
+
+BenchRow row_of(const std::string& text) {
+  BenchRow row;
+  EXPECT_EQ(parse_row(text, row).message, "") << text;
+  return row;
+}
+
+Record measured(const std::string& text) {
+  Sweep s;
+  Bench b;
+  b.device = this_cpu();
+  b.timing.max_seconds = 0.004, b.timing.warm_up_seconds = 0.0005, b.timing.min_samples = 3;
+  b.ceilings = Ceilings{.threads = 2, .f32 = {"none", 1e9}, .f16 = {"none", 1e9}, .bf16 = {"none", 1e9},
+                        .copy_gbs = 1e9};
+  b.floor_ns = 1, b.aa_spread = 0.05;
+  s.benches.push_back(std::move(b));
+  s.rows.push_back(row_of(text));
+  std::vector<Record> made;
+  EXPECT_EQ(s.run(made).message, "");
+  EXPECT_EQ(made.size(), 1u);
+  return made.at(0);
+}
+
+TEST(ModuleRun, both_passes_are_compared_and_timed) {
+  for (const char* pass : {"forward ", "backward "})
+    for (const char* line :
+         {kDilated, "multihead bf16 b1 s20 e32 h4/2 | full", "multihead f16 b1 s20 e32 h2 | causal"}) {
+      const std::string text = join(pass, line);
+      const Record r = measured(text);
+      EXPECT_EQ(r.status, "ok") << text << ": " << r.message;
+      EXPECT_EQ(r.parity.verdict, "PASS") << text;
+      EXPECT_GT(r.parity.error, 0) << text;
+      EXPECT_EQ(r.problem, name(row_of(text)));
+      EXPECT_EQ(r.subject, "attune");
+      EXPECT_GE(r.samples_ns.size(), 3u);
+      EXPECT_EQ(r.flops, module_cost(row_of(text)).flops);
+    }
+}
+
+TEST(ModuleRun, what_is_not_timed_says_so) {
+  for (const char* line : {"multihead f32 b1 s20 e32 h2 | causal", "multihead f16 b1 s20 e32 h2 memory=9 | full",
+                           "multihead f16 b1 s64 e32 h2 | causal | 16x16 random density=0.5 seed=1"}) {
+    const Record r = measured(join("forward ", line));
+    EXPECT_EQ(r.status, "unsupported") << line;
+    EXPECT_TRUE(r.message.starts_with("not built: ")) << r.message;
+  }
+  BenchRow row;
+  EXPECT_NE(parse_row("forward multihead f16 b1 s20", row).message, "");
+  Device gpu = this_cpu();
+  gpu.kind = DeviceKind::cuda;
+  const BenchRow dilated = row_of(join("forward ", kDilated));
+  EXPECT_EQ(can_time_module(dilated, gpu).message, "not built: modules are timed on CPUs only");
+  Device more = this_cpu();
+  ++more.units;
+  EXPECT_TRUE(can_time_module(dilated, more).message.starts_with("not built: modules are timed with all "));
+}
+
+TEST(ModuleRun, results_of_other_inputs_are_found) {
+  for (const char* pass : {"forward ", "backward "}) {
+    ModuleRun run, wide;
+    ASSERT_EQ(run.make(row_of(join(pass, kDilated)), "cpu").message, "");
+    ASSERT_EQ(wide.make_wide(run).message, "");
+    run.open(), wide.open();
+    EXPECT_NEAR(run.fill(Distribution::normal, 3), 1, 0.1);
+    wide.take_inputs(run);
+    double error = 9;
+    std::string where;
+    ASSERT_EQ(run.once().message, "");
+    ASSERT_EQ(wide.once().message, "");
+    ASSERT_EQ(run.compare(wide, error, where).message, "");
+    EXPECT_LT(error, 1) << where;
+    wide.negate_input();
+    ASSERT_EQ(wide.once().message, "");
+    ASSERT_EQ(run.compare(wide, error, where).message, "");
+    EXPECT_GT(error, 1) << pass;
+  }
+}
+
+TEST(ModuleRun, flops_are_of_projections_and_attention) {
+  const double tokens = 2 * 24, matrices = 4 * 32 * 32;
+  const BenchRow forward = row_of(join("forward ", kDilated)), backward = row_of(join("backward ", kDilated));
+  EXPECT_EQ(module_cost(forward).flops, cost(forward.problem).flops + 2 * tokens * matrices);
+  EXPECT_EQ(module_cost(backward).flops, cost(backward.problem).flops + 4 * tokens * matrices);
+  Record r = measured(join("forward ", kDilated));
+  const auto found = [](const Record& record, std::string_view what) {
+    Line line;
+    std::vector<Finding> all;
+    EXPECT_TRUE(audit_line(to_json(record), line, all));
+    audit({&line, 1}, all);
+    return std::any_of(all.begin(), all.end(), [&](const Finding& f) { return f.name == what; });
+  };
+  EXPECT_FALSE(found(r, "forged-flops"));
+  EXPECT_FALSE(found(r, "bad-problem"));
+  r.flops *= 1.5;
+  EXPECT_TRUE(found(r, "forged-flops"));
+}
+
+TEST(ModuleRun, the_dilated_suite_has_those_of_the_factory) {
+  std::vector<BenchRow> rows;
+  ASSERT_EQ(suite_rows("dilated", rows).message, "");
+  EXPECT_TRUE(std::none_of(rows.begin(), rows.end(), [](const BenchRow& r) { return !r.not_built.empty(); }));
+  Axes axes;
+  axes.pass = "backward", axes.len = "4096";
+  ASSERT_EQ(keep_rows(axes, {"--pass", "--len"}, rows).message, "");
+  const auto modules = std::count_if(rows.begin(), rows.end(), [](const BenchRow& r) {
+    return name(r).starts_with("backward multihead f16 b") && name(r).find(" s4096 e512 h8 ") != std::string::npos;
+  });
+  EXPECT_EQ(modules, 3 * 3) << "three of each batch";
+}
+
+}  // namespace
+}  // namespace attune

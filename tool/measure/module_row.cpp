@@ -1,0 +1,89 @@
+// A row of a module, measured: made, compared with the same module in f32 by all its results, timed, and compared once
+// more with other inputs.
+#include <algorithm>
+#include <cmath>
+#include <new>
+
+#include "machine/cpu/kernels.h"
+#include "tool/measure/module_run.h"
+#include "tool/measure/row.h"
+
+namespace attune {
+namespace {
+
+Checked compared(const ModuleRun& run, const ModuleRun& wide, int rows) {
+  Checked c{.verdict = "PASS", .rows = rows};
+  std::string where;
+  if (const Status s = run.compare(wide, c.error, where); !s.ok())
+    return c.verdict = "FAIL", c.error = INFINITY, c.message = s.message, c;
+  if (!(c.error <= 1))
+    c.verdict = "FAIL", c.message = join(where, " is ", c.error, " times as far from that in f32 as is allowed");
+  return c;
+}
+
+Status judge(ModuleRun& run, ModuleRun& wide, int rows, Checked& out) {
+  if (Status s = run.once(); !s.ok()) return s;
+  if (Status s = wide.once(); !s.ok()) return Status::no("in f32: ", s.message);
+  out = compared(run, wide, rows);
+  return out.verdict == "PASS" ? Status::good() : Status::no("wrong result: ", out.message);
+}
+
+void measure_into(Record& r, const BenchRow& row, Bench& bench) {
+  const auto end = [&](const char* status, std::string message) {
+    std::replace(message.begin(), message.end(), '\n', ' ');
+    r.status = status, r.message = std::move(message);
+  };
+  if (const Status s = can_time_module(row, bench.device); !s.ok()) return end("unsupported", s.message);
+  ModuleRun run, wide;
+  if (const Status s = run.make(row, bench.device_word); !s.ok()) return end("unsupported", s.message);
+  const double needed = 3 * run.bytes(), there = available_memory();  // f32 takes twice of it
+  const auto no_room = [&] {
+    end("oom", join("not enough memory: ", std::ceil(needed / 1e6), " MB of tensors, ", std::floor(there / 1e6),
+                    " MB available"));
+  };
+  if (needed > there) return no_room();
+  try {
+    run.open();
+    r.input_rms = run.fill(bench.distribution, bench.seed);
+    if (bench.check) {
+      if (const Status s = wide.make_wide(run); !s.ok()) return end(status_word(s), join("in f32: ", s.message));
+      wide.open(), wide.take_inputs(run);
+    }
+  } catch (const std::bad_alloc&) {
+    return no_room();
+  }
+  r.why = join(run.why(), "; the module as a whole, compared with the same in f32");
+  std::replace(r.why.begin(), r.why.end(), '\n', ' ');
+  r.workspace_bytes = run.workspace_bytes();
+  if (const CpuKernels* k = best_kernels(row.problem.dtype.kv, bench.device.features)) r.kernels = {k->isa};
+  const int rows = row.problem.batch * row.problem.len_q;
+  r.parity = {.verdict = "UNCHECKED", .message = "not asked for"};
+  if (const Status s = bench.check ? judge(run, wide, rows, r.parity) : run.once(); !s.ok())
+    return end(status_word(s), join("attune: ", s.message));
+  const Subject subject{.name = r.subject,
+                        .context = &run,
+                        .run = [](void* c) { return static_cast<ModuleRun*>(c)->run(); },
+                        .why = [](void* c) { return static_cast<ModuleRun*>(c)->status().message; }};
+  know_machine(bench);
+  const std::vector<Timing> timings = measure({&subject, 1}, bench.timing, host_clock());
+  note_timing(r, timings[0], module_cost(row), row.problem.dtype.kv, bench);
+  if (r.status != "ok" || !bench.check || bench.distribution == Distribution::zeros) return;
+  run.negate_input(), wide.negate_input();
+  Checked again;
+  if (const Status s = judge(run, wide, rows, again); !s.ok()) {
+    r.parity = again, r.parity.verdict = "FAIL", r.parity.mistake = "cached-result";
+    end("failed", join("attune: with other inputs, after the timing: ", s.message));
+  }
+}
+
+}  // namespace
+
+std::vector<Record> measure_module(const BenchRow& row, Bench& bench) {
+  std::vector<Record> all(1, blank_record(row, bench));
+  all[0].subject = "attune", all[0].row_records = 1;
+  all[0].tensor_bytes = module_cost(row).bytes;
+  measure_into(all[0], row, bench);
+  return all;
+}
+
+}  // namespace attune

@@ -1,0 +1,47 @@
+// A multi-head module as one thing to time, and the same module in f32 that its results are compared with. A row of it
+// is a pass and a module's line: "forward multihead f16 b1 s2048 e512 h8 norm=1 | causal". It goes through the
+// C interface, as a user's module does, and so with all threads of the process.
+#pragma once
+#include <memory>
+
+#include "core/cost.h"
+#include "core/device.h"
+#include "tool/measure/axes.h"
+#include "tool/measure/workload.h"
+
+namespace attune {
+
+bool is_module_row(std::string_view text);
+Status parse_module_row(std::string_view text, BenchRow& out);
+// Whether it can be timed here, or a sentence that begins with "not built: ".
+Status can_time_module(const BenchRow&, const Device&);
+// Its matrices and its attention; of bytes, x, out, matrices and what has their shapes.
+Cost module_cost(const BenchRow&);
+
+class ModuleRun {
+ public:
+  ModuleRun();
+  ~ModuleRun();
+  Status make(const BenchRow&, const std::string& device);  // parameters by the seed of the line
+  Status make_wide(const ModuleRun& narrow);                // the same in f32, with the parameters of `narrow`
+  double bytes() const;                               // that open() takes
+  void open();                                        // throws std::bad_alloc
+  double fill(Distribution, uint32_t seed);           // x and d_out; returns the root mean square of x
+  void take_inputs(const ModuleRun& narrow);
+  void negate_input();                                // so that every result is another one
+
+  Status once();    // into poison; a backward after a forward of its own
+  bool run();       // the pass alone; a forward keeps nothing for a backward
+  const Status& status() const { return status_; }
+  std::string why() const;
+  size_t workspace_bytes() const;
+  // The largest distance of a result from that in f32, as a share of what is allowed, and whose it is.
+  Status compare(const ModuleRun& wide, double& error, std::string& where) const;
+
+ private:
+  struct Parts;
+  std::unique_ptr<Parts> parts_;
+  Status status_{};
+};
+
+}  // namespace attune
