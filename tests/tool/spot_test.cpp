@@ -151,6 +151,13 @@ TEST(Spot, draws_rows_of_variants) {
   }
 }
 
+TEST(Spot, counts_no_rows_of_keys_that_it_does_not_judge) {
+  const Filled nsa("backward f32 b1 h4/1 q130 k130 d32 causal : nsa d=4 gate=none l=8 n=4 only=cmp phi=mean s=16 w=24");
+  const Checked c = nsa.check(24);
+  EXPECT_EQ(c.verdict, "PASS") << c.message;
+  EXPECT_EQ(c.rows, 24);  // of dq
+}
+
 TEST(Spot, sees_a_wrong_row_of_a_variant) {
   for (const char* line : kVariants) {
     Filled c(line);

@@ -7,6 +7,7 @@
 
 #include "core/adaptive.h"
 #include "core/dilated.h"
+#include "core/nsa.h"
 #include "core/score.h"
 #include "machine/host.h"
 #include "tool/measure/spot_row.h"
@@ -208,6 +209,7 @@ Checked spot_check(const Problem& p, const Args& a, uint64_t seed, int rows) {
   if (const Status s = can_draw(p); !s.ok()) return {"UNCHECKED", 0, 0, s.message, ""};
   const bool nsa = word(p.variant) == "nsa";
   if (nsa && !has_chosen_blocks(p, a)) return {"FAIL", 1e9, 0, "the blocks that were chosen are not there", ""};
+  const bool keys = p.pass == Pass::backward && !(nsa && nsa_of(p).only == Branch::compressed);
   struct Drawn {
     int b, h, row;
     bool of_key;
@@ -222,7 +224,7 @@ Checked spot_check(const Problem& p, const Args& a, uint64_t seed, int rows) {
     const Sequence s = sequence(p, a, b);
     if (s.len_q < 1) continue;
     all.push_back({b, h, draw(n, s.len_q), false, p.pass == Pass::forward ? "out" : "dq"});
-    if (p.pass == Pass::forward || n >= rows / 2 || s.len_k < 1) continue;
+    if (!keys || n >= rows / 2 || s.len_k < 1) continue;
     const int kv_head = draw(n, p.heads_kv);
     all.push_back({b, kv_head, draw(n, s.len_k), true, "dk or dv"});
   }
