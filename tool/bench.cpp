@@ -38,7 +38,7 @@ struct Asked {
   bool plot = false, burst = false, sustained = false;
   double energy_seconds = 0, rest_ms = 0, heat_ms = 0;
   std::optional<double> max_seconds{};  // the suite's, or the engine's own, unless given
-  Settings timing{};
+  TimingSettings timing{};
   uint32_t seed = 1;
 };
 
@@ -93,7 +93,7 @@ Status modes_of(const Asked& asked, bool gpu, std::vector<Mode>& out) {
 // What is the same for every row, and one Bench for each mode and number of threads: their ceilings differ.
 Status benches(const Asked& asked, std::vector<Bench>& out) {
   Bench common;
-  if (const Suite* suite = find_suite(asked.suite)) {
+  if (const BenchSuite* suite = find_suite(asked.suite)) {
     if (suite->all_backends) common.backends = {"all"};
     if (suite->samples) common.timing.min_samples = suite->samples;
     common.timing.warm_up_calls = suite->warm_up_calls;
@@ -429,7 +429,7 @@ void add_bench(CLI::App& app, Context& context) {
       .type_name("SHARE")
       .show_default();
   sub.add_option("--max-seconds", asked->max_seconds,
-                 join("Stop after this time for each subject; ", Settings{}.max_seconds,
+                 join("Stop after this time for each subject; ", TimingSettings{}.max_seconds,
                       ", or what the suite says, unless given"))
       .type_name("SECONDS");
   sub.add_option("--out", asked->out, "Append a record a row to this file").type_name("FILE.jsonl");

@@ -165,7 +165,7 @@ Steadiness steadiness(const Device& cpu) {
     r.status = r.plan.backend->run(r.plan, r.args, r.workspace, nullptr);
     return r.status.ok();
   }};
-  const Settings settings{.max_seconds = 1};
+  const TimingSettings settings{.max_seconds = 1};
   s.spread = spread(against_itself(subject, settings, host_clock()));
   s.floor_ns = floor_ns(settings, host_clock());
   s.error = run.status.message;

@@ -16,7 +16,7 @@ constexpr int64_t kMostNumbers = INT32_MAX;
 
 // What a call reads, one piece of memory: used_k [sequences], cache_index [sequences], page_table [sequences][most].
 struct OfCall {
-  Storage memory{};
+  CacheStorage memory{};
   std::vector<cuda::Number> fresh{};  // to be stored before the next call
 
   int32_t* data() const { return reinterpret_cast<int32_t*>(memory.data); }
@@ -30,7 +30,7 @@ struct attune_cache {
   bool gpu = false;
   int index = 0;                   // of the GPU
   int32_t most = 0;                // pages of a sequence
-  Storage k{}, v{};
+  CacheStorage k{}, v{};
   std::vector<int32_t> length{};   // of each sequence
   std::vector<int32_t> table{};    // [sequences][most]: pages of a sequence, held(length) of them
   std::vector<int32_t> unused{};   // pages, the next one last
@@ -91,7 +91,7 @@ Status fill(attune_cache& c, const attune_cache_options& o) {
     std::copy_n(shape, 4, key ? c.k_shape : c.v_shape);
     const double bytes = double(outer) * double(rows) * double(c.heads) * double(shape[3]) * size_of(c.dtype);
     if (bytes > 0x1p60) return no(key ? "keys" : "values", " take over 2^60 bytes");
-    Storage& to = key ? c.k : c.v;
+    CacheStorage& to = key ? c.k : c.v;
     if (o.k) to.data = static_cast<std::byte*>(key ? o.k : o.v);
     else if (Status s = to.allocate(c.gpu, c.index, size_t(bytes)); !s.ok()) return s;
   }

@@ -34,9 +34,9 @@ struct attune_nsa_cache {
   int32_t heads = 0, dim_qk = 0, dim_v = 0, sequences = 0, capacity = 0;
   bool gpu = false;
   int index = 0;                          // of the GPU
-  Storage stream[ATTUNE_NSA_STREAMS]{};
+  CacheStorage stream[ATTUNE_NSA_STREAMS]{};
   int64_t shape[ATTUNE_NSA_STREAMS][4] = {};
-  Storage numbers{};                      // used_k [sequences], cache_index [sequences]
+  CacheStorage numbers{};                      // used_k [sequences], cache_index [sequences]
   std::vector<int32_t> length{};          // of each sequence, in raw tokens
   std::vector<int32_t> order{};           // the sequences of the call
   std::vector<char> taken{};              // those that are in it

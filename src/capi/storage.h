@@ -6,7 +6,7 @@
 
 namespace attune {
 
-struct Storage {
+struct CacheStorage {
   std::byte* data = nullptr;
   std::unique_ptr<std::byte[]> here{};
   cuda::Memory there{};

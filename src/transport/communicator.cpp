@@ -62,7 +62,7 @@ Status Communicator::fail(Status why) {
 
 // Copies what is to be sent to the host, behind what the caller's stream has to do so far. The transport begins in
 // finish(): until then nobody waits, and the kernels that the caller starts meanwhile run beside the copies.
-Status Communicator::stage(Open& o, int slot, const Lane& lane) {
+Status Communicator::stage(Open& o, int slot, const CopyLane& lane) {
   if (!staging_) staging_ = std::make_unique<Staging>();
   if (Status s = staging_->prepare(lane.index); !s.ok()) return s;
   Staging::Slot& mine = staging_->slot[slot];
@@ -86,7 +86,7 @@ Status Communicator::stage(Open& o, int slot, const Lane& lane) {
   return Status::good();
 }
 
-Status Communicator::unstage(Open& o, int slot, const Lane& lane) {
+Status Communicator::unstage(Open& o, int slot, const CopyLane& lane) {
   Staging::Slot& mine = staging_->slot[slot];
   for (size_t n = 0; n < o.asked.size(); ++n)
     if (o.asked[n].receive)
@@ -97,7 +97,7 @@ Status Communicator::unstage(Open& o, int slot, const Lane& lane) {
   return mine.copied.before(lane.stream);
 }
 
-Status Communicator::start(std::span<const Transfer> transfers, const Lane& lane, Ticket& out) {
+Status Communicator::start(std::span<const Transfer> transfers, const CopyLane& lane, Ticket& out) {
   if (!failed_.empty()) return Status::no(failed_);
   const int slot = !open_[0].begun && !open_[0].waiting ? 0 : 1;
   Open& o = open_[slot];
@@ -118,7 +118,7 @@ Status Communicator::start(std::span<const Transfer> transfers, const Lane& lane
   return Status::good();
 }
 
-Status Communicator::finish(Ticket slot, const Lane& lane) {
+Status Communicator::finish(Ticket slot, const CopyLane& lane) {
   if (!failed_.empty()) return Status::no(failed_);
   Open& o = open_[slot];
   const bool staged = o.waiting;
@@ -140,7 +140,7 @@ Status Communicator::finish(Ticket slot, const Lane& lane) {
   return staged ? fail(unstage(o, slot, lane)) : Status::good();
 }
 
-Status Communicator::all_to_all(std::span<const Both> by_rank, const Lane& lane) {
+Status Communicator::all_to_all(std::span<const Both> by_rank, const CopyLane& lane) {
   const Both& own = by_rank[size_t(rank())];
   if (own.from != own.to && own.send_bytes) {
     if (lane.device == DeviceKind::cuda) {

@@ -17,7 +17,7 @@ namespace attune {
 inline constexpr double kPatience = 60;  // seconds
 
 // Where the memory of transfers lies, and in which order it is used.
-struct Lane {
+struct CopyLane {
   DeviceKind device = DeviceKind::cpu;
   int32_t index = 0;
   void* stream = nullptr;
@@ -43,14 +43,14 @@ class Communicator {
 
   // Two may be under way at once, and each is finished.
   using Ticket = int;
-  Status start(std::span<const Transfer>, const Lane&, Ticket& out);
-  Status finish(Ticket, const Lane&);
+  Status start(std::span<const Transfer>, const CopyLane&, Ticket& out);
+  Status finish(Ticket, const CopyLane&);
   // Where `why` is an error: tells the others that this rank stops. Returns it.
   Status fail(Status why);
 
   // To every rank, itself included, and from it.
   struct Both { const void* from = nullptr; void* to = nullptr; size_t send_bytes = 0, receive_bytes = 0; };
-  Status all_to_all(std::span<const Both> by_rank, const Lane&);
+  Status all_to_all(std::span<const Both> by_rank, const CopyLane&);
   Status barrier();
 
  private:
@@ -62,8 +62,8 @@ class Communicator {
     std::vector<Transfer> asked{}, staged{};
   };
   Status said(std::string_view doing);
-  Status stage(Open&, int slot, const Lane&);
-  Status unstage(Open&, int slot, const Lane&);
+  Status stage(Open&, int slot, const CopyLane&);
+  Status unstage(Open&, int slot, const CopyLane&);
 
   Transport transport_;
   double seconds_;

@@ -8,7 +8,7 @@
 
 namespace attune::ring_detail {
 
-inline Lane lane_of(const Args& a, Stream stream) {
+inline CopyLane lane_of(const Args& a, Stream stream) {
   return {a[Role::q].device, a[Role::q].device_index, stream};
 }
 

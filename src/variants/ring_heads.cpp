@@ -223,7 +223,7 @@ class Turn {
   const int rank_;
   const Room room_;
   const Stream stream_;
-  const Lane lane_;
+  const CopyLane lane_;
   const int batch_;
   std::vector<Transfer> list_{};  // messages are few and long: one for each rank, tensor and row of the batch
 };

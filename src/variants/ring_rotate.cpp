@@ -122,7 +122,7 @@ class Turn {
   const int rank_;
   const Room room_;
   const Stream stream_;
-  const Lane lane_;
+  const CopyLane lane_;
   int last_step_ = 0;
   Tensor out_{}, lse_{}, dq_{};
 };

@@ -88,7 +88,7 @@ TEST_F(NcclTest, an_error_that_nccl_reports_later_is_a_sentence) {
   Communicator first(transports[0], 5), second(transports[1], 5);
   cuda::Memory memory;
   ASSERT_EQ(memory.allocate(0, 512).message, "");
-  const Lane lane{DeviceKind::cuda, 0, stream_.get()};
+  const CopyLane lane{DeviceKind::cuda, 0, stream_.get()};
   const auto move = [&](Communicator& comm, bool receive) {
     const Transfer one{1 - comm.rank(), receive, memory.data() + (receive ? 256 : 0), 256};
     Communicator::Ticket ticket = 0;

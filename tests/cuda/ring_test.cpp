@@ -44,7 +44,7 @@ TEST_F(RingOnGpu, a_rank_that_never_comes_is_an_error_on_the_others) {
     cuda::Memory memory;
     ASSERT_EQ(memory.allocate(0, 256).message, "");
     const Transfer one{1, 1, memory.data(), 256};
-    const Lane lane{DeviceKind::cuda, 0, stream_.get()};
+    const CopyLane lane{DeviceKind::cuda, 0, stream_.get()};
     Communicator::Ticket ticket = 0;
     ASSERT_EQ(here.start({&one, 1}, lane, ticket).message, "");
     EXPECT_EQ(here.finish(ticket, lane).message,

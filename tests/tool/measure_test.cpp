@@ -52,14 +52,16 @@ struct Work {
   }
 };
 
-Settings quick() {
-  Settings s;
+TimingSettings quick() {
+  TimingSettings s;
   s.max_seconds = 2;
   s.warm_up_seconds = 0.02;
   return s;
 }
 
-Timing one(const Subject& s, const Settings& set, World& w) { return measure(std::span(&s, 1), set, w.clock())[0]; }
+Timing one(const Subject& s, const TimingSettings& set, World& w) {
+  return measure(std::span(&s, 1), set, w.clock())[0];
+}
 
 TEST(Measure, stops_where_the_median_is_precise) {
   World w;
@@ -101,7 +103,7 @@ TEST(Measure, stops_at_the_most_samples) {
   World w;
   Work work{w};
   work.noise = 1;
-  Settings set = quick();
+  TimingSettings set = quick();
   set.max_samples = 40;
   EXPECT_EQ(one(work.subject(), set, w).ended_by, "samples");
 }
@@ -137,7 +139,7 @@ TEST(Measure, cold_flushes_before_every_sample_and_never_inside) {
   World w;
   Work work{w};
   Flush flush{w};
-  Settings set = quick();
+  TimingSettings set = quick();
   set.flush = [](void* f) { static_cast<Flush*>(f)->world.now += 30000000, ++static_cast<Flush*>(f)->times; };
   set.flush_context = &flush;
   set.max_seconds = 20;
@@ -167,7 +169,7 @@ TEST(Measure, times_short_calls_several_at_once_and_tells_one) {
   const Timing t = one(work.subject(), quick(), w);
   EXPECT_GE(t.calls, 90);
   EXPECT_NEAR(median(t.samples), 200, 4);
-  Settings cold = quick();
+  TimingSettings cold = quick();
   cold.cold = true;
   EXPECT_EQ(one(work.subject(), cold, w).calls, 1);  // the second call would find a warm cache
 }
@@ -229,10 +231,10 @@ struct MeasureOnDevice : testing::Test {
   Device device{w};
   Enqueued work{};
   Stopwatch watch = device.stopwatch();
-  Settings set = timed();
+  TimingSettings set = timed();
 
-  Settings timed() const {
-    Settings s = quick();
+  TimingSettings timed() const {
+    TimingSettings s = quick();
     s.stopwatch = &watch;
     return s;
   }
@@ -338,7 +340,7 @@ TEST(Measure, a_failure_while_heating_is_one_of_the_subject) {
   World w;
   Work work{w};
   work.fails_at = 60;  // of 21 calls to warm up, then 100 before each block
-  Settings set = quick();
+  TimingSettings set = quick();
   set.heat_seconds = 0.1;
   const Timing t = one(work.subject(), set, w);
   EXPECT_EQ(t.ended_by, "failure");
@@ -350,7 +352,7 @@ TEST(Measure, an_interrupt_keeps_what_is_there) {
   Work work{w};
   work.noise = 1;
   std::atomic<bool> stop{false};
-  Settings set = quick();
+  TimingSettings set = quick();
   set.stop = &stop;
   set.progress = [](void* s, double) { *static_cast<std::atomic<bool>*>(s) = true; };
   set.progress_context = &stop;
@@ -363,7 +365,7 @@ TEST(Measure, mixes_the_order_and_mirrors_it) {
   World w;
   Work a{w, 'a'}, b{w, 'b'};
   a.ns = b.ns = 300e6;  // one sample a block, and no untimed call before it
-  Settings set = quick();
+  TimingSettings set = quick();
   set.max_seconds = 30;
   const Subject both[] = {a.subject(), b.subject()};
   const auto t = measure(both, set, w.clock());
@@ -386,7 +388,7 @@ TEST(Measure, a_drift_of_the_machine_is_no_difference) {
   World w;
   Work a{w, 'a'}, b{w, 'b'};
   a.drift = b.drift = 0.2;
-  Settings set = quick();
+  TimingSettings set = quick();
   set.precision = 0;
   const Subject both[] = {a.subject(), b.subject()};
   const auto t = measure(both, set, w.clock());

@@ -20,7 +20,7 @@ Curves draw() {
   for (int b = 0; b < backends; ++b) {
     Curve curve{std::string(1, char('a' + b)), {}};
     for (int n = 0; n < lengths; ++n) {
-      Point p{.measured = *rc::gen::inRange(0, 8) > 0, .low = between(500, 2000), .log_time = between(0, 1000),
+      CurvePoint p{.measured = *rc::gen::inRange(0, 8) > 0, .low = between(500, 2000), .log_time = between(0, 1000),
               .half = between(0, 50)};
       if (!*rc::gen::inRange(0, 10)) p.low = NAN;
       if (!*rc::gen::inRange(0, 10)) p.low = INFINITY;
@@ -35,11 +35,11 @@ Curves draw() {
 // By trying every length, in words as near to the definition as can be.
 std::optional<int> defined(const Curves& c, size_t backend, double margin) {
   for (size_t from = 0; from < c.lengths.size(); ++from) {
-    const Point& first = c.backends[backend].points[from];
+    const CurvePoint& first = c.backends[backend].points[from];
     bool holds = first.measured && first.low >= 1 + margin;  // so not where it is not a number
     int say_so = 0;
     for (size_t n = from; n < c.lengths.size(); ++n) {
-      const Point& p = c.backends[backend].points[n];
+      const CurvePoint& p = c.backends[backend].points[n];
       holds = holds && p.measured && (std::isnan(p.low) || p.low >= 1 + margin);
       say_so += std::isnan(p.low) ? 0 : std::isinf(p.low) ? 2 : 1;
     }
@@ -62,7 +62,7 @@ TEST(ThresholdProperty, a_larger_margin_or_a_worse_curve_never_switches_on_earli
     const Curves c = draw();
     Curves worse = c;
     for (Curve& curve : worse.backends)
-      for (Point& p : curve.points)
+      for (CurvePoint& p : curve.points)
         if (!*rc::gen::inRange(0, 3)) p.low -= between(0, 500);
     const double margin = between(0, 500);
     const auto order = [](std::optional<int> from) { return from.value_or(INT32_MAX); };
@@ -77,7 +77,7 @@ TEST(ThresholdProperty, a_larger_margin_or_a_worse_curve_never_switches_on_earli
 TEST(ThresholdProperty, what_is_chosen_may_be_used_and_nothing_that_may_is_clearly_faster) {
   EXPECT_TRUE(rc::check([] {
     const Curves c = draw();
-    const Choice choice = choose(c, {});
+    const TuneChoice choice = choose(c, {});
     for (size_t n = 0; n < c.lengths.size(); ++n) {
       const auto may = [&](size_t b) { return choice.from[b] && *choice.from[b] <= c.lengths[n]; };
       const size_t at = choice.at[n];
@@ -85,7 +85,7 @@ TEST(ThresholdProperty, what_is_chosen_may_be_used_and_nothing_that_may_is_clear
       for (size_t b = 0; b < c.backends.size(); ++b) {
         any = any || may(b);
         if (!may(b) || !may(at)) continue;
-        const Point &p = c.backends[at].points[n], &q = c.backends[b].points[n];
+        const CurvePoint &p = c.backends[at].points[n], &q = c.backends[b].points[n];
         const double gain = p.log_time - q.log_time;
         const bool clearly = gain > std::log1p(c.spread[n]) && gain > std::hypot(p.half, q.half);
         RC_ASSERT(!clearly);
@@ -99,7 +99,7 @@ TEST(ThresholdProperty, what_is_chosen_may_be_used_and_nothing_that_may_is_clear
 TEST(ThresholdProperty, tuning_again_changes_nothing) {
   EXPECT_TRUE(rc::check([] {
     Curves c = draw();
-    const Choice first = choose(c, {});
+    const TuneChoice first = choose(c, {});
     for (const size_t b : first.at) c.used.push_back(c.backends[b].backend);
     RC_ASSERT(choose(c, {}).at == first.at);
   }));

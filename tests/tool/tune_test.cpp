@@ -93,22 +93,23 @@ TEST(Choose, of_those_that_may_be_used_the_fastest_is) {
   c.backends[2].backend = "other";
   c.backends[2].points[0].log_time -= 0.3, c.backends[2].points[1].log_time -= 0.3;
   EXPECT_EQ(chosen(c), "other other fused fused");
-  for (Point& p : c.backends[2].points) p.low = 1.1;  // faster than fused, and yet not by the margin over the baseline
+  // faster than fused, and yet not by the margin over the baseline
+  for (CurvePoint& p : c.backends[2].points) p.low = 1.1;
   EXPECT_EQ(chosen(c), "fused fused fused fused");
 }
 TEST(Choose, differences_within_the_spread_or_the_interval_change_nothing) {
   Curves c = curve({1.5, 1.5, 1.5, 1.5});
   c.backends.push_back(c.backends[0]);
   c.backends[2].backend = "other";
-  for (Point& p : c.backends[2].points) p.log_time -= 0.015;
+  for (CurvePoint& p : c.backends[2].points) p.log_time -= 0.015;
   EXPECT_EQ(chosen(c), "fused fused fused fused");
-  for (Point& p : c.backends[2].points) p.log_time -= 0.03, p.half = 0.1;
+  for (CurvePoint& p : c.backends[2].points) p.log_time -= 0.03, p.half = 0.1;
   EXPECT_EQ(chosen(c), "fused fused fused fused");
   c.used.assign(4, "other");
   EXPECT_EQ(chosen(c), "other other other other");  // it was in use, and is not slower
   c.used = {"other", "", "", ""};
   EXPECT_EQ(chosen(c), "other fused fused fused");
-  for (Point& p : c.backends[2].points) p.low = 1.0;
+  for (CurvePoint& p : c.backends[2].points) p.low = 1.0;
   EXPECT_EQ(chosen(c), "fused fused fused fused");  // what was in use and may not be any more
 }
 TEST(Choose, where_nothing_may_be_used_it_is_the_baseline_or_what_can_run) {

@@ -34,7 +34,7 @@ struct State {
 };
 
 struct Engine {
-  const Settings& set;
+  const TimingSettings& set;
   const Clock& clock;
   double grain;
 
@@ -158,7 +158,7 @@ struct Engine {
 
 }  // namespace
 
-std::vector<Timing> measure(std::span<const Subject> subjects, const Settings& set, const Clock& clock) {
+std::vector<Timing> measure(std::span<const Subject> subjects, const TimingSettings& set, const Clock& clock) {
   Engine engine{set, clock, resolution(clock)};
   std::vector<Timing> timings(subjects.size());
   std::vector<State> states;
@@ -191,16 +191,16 @@ std::vector<Timing> measure(std::span<const Subject> subjects, const Settings& s
   return timings;
 }
 
-double floor_ns(const Settings& given, const Clock& clock, const Subject* empty) {
+double floor_ns(const TimingSettings& given, const Clock& clock, const Subject* empty) {
   const Subject nothing{.name = "nothing", .run = [](void*) { return true; }};
-  Settings set = given;
+  TimingSettings set = given;
   if (!set.stopwatch) set.cold = false;  // a device's empty kernel waits for the flush before it, as all others do
   set.max_seconds = 0.3, set.warm_up_seconds = 0.01, set.progress = nullptr;
   set.rest_seconds = set.heat_seconds = 0;
   return median(measure(std::span(empty ? empty : &nothing, 1), set, clock)[0].samples);
 }
 
-Ratio against_itself(const Subject& subject, Settings set, const Clock& clock) {
+Ratio against_itself(const Subject& subject, TimingSettings set, const Clock& clock) {
   set.progress = nullptr;
   const Subject both[] = {subject, subject};
   const std::vector<Timing> t = measure(both, set, clock);

@@ -37,7 +37,7 @@ struct Stopwatch {
   Status (*take)(void* context, const Subject&, int calls, Batch&) = nullptr;
 };
 
-struct Settings {
+struct TimingSettings {
   double precision = 0.01;     // stop where half the interval of the median is within this share of it
   double max_seconds = 10;     // for each subject, warm-up included; then at least `few` samples are there, and no more
   int min_samples = 30, max_samples = 10000, few = 3;
@@ -68,13 +68,13 @@ struct Timing {
   bool asynchronous = false;     // `run` returned before the work was done; the wait is in the time
 };
 
-std::vector<Timing> measure(std::span<const Subject>, const Settings&, const Clock&);
+std::vector<Timing> measure(std::span<const Subject>, const TimingSettings&, const Clock&);
 
 // An empty call through the same path: what the timer itself costs.
-double floor_ns(const Settings&, const Clock&, const Subject* empty = nullptr);
+double floor_ns(const TimingSettings&, const Clock&, const Subject* empty = nullptr);
 
 // Times a subject against itself, as two: the spread is the smallest difference that may be claimed.
-Ratio against_itself(const Subject&, Settings, const Clock&);
+Ratio against_itself(const Subject&, TimingSettings, const Clock&);
 
 // Writes `bytes` of memory of its own: whatever was cached is gone afterwards. Twice the last-level cache is enough.
 class CacheFlush {

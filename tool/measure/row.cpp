@@ -383,7 +383,7 @@ struct RowRun {
       bench.peer_floor_ns = floor_ns(bench.timing, clock, &empty);
     }
     if ((on_gpu() || subjects.size() > 1) && !bench.aa_spread) {
-      Settings set = bench.timing;
+      TimingSettings set = bench.timing;
       set.max_seconds = std::min(set.max_seconds, 3.0);
       bench.aa_spread = spread(against_itself(subjects.back(), set, clock));
     }

@@ -27,7 +27,7 @@ struct Bench {
   std::string pattern{};                // of the lists of blocks of the next row; empty: they are drawn
   uint32_t seed = 1;
   Mode mode = Mode::warm;
-  Settings timing{};
+  TimingSettings timing{};
   DeviceTimer* timer = nullptr;         // of a GPU
   double energy_seconds = 0;            // each subject of a GPU runs this long back to back; 0: none does
   bool check = true;

@@ -131,7 +131,7 @@ Lines extreme() {
   return all;
 }
 
-constexpr Suite kSuites[] = {
+constexpr BenchSuite kSuites[] = {
     {.name = "sdpa-small", .lines = sdpa_small, .all_backends = true, .samples = 500, .warm_up_calls = 200},
     {.name = "fa2-vs-sdpa", .lines = fa2_vs_sdpa, .all_backends = true},
     {.name = "seq-sweep", .lines = seq_sweep, .all_backends = true, .max_seconds = 0.2},
@@ -153,18 +153,18 @@ constexpr Suite kSuites[] = {
 
 std::string suite_names() {
   std::string all;
-  for (const Suite& s : kSuites) all += join(all.empty() ? "" : ", ", s.name);
+  for (const BenchSuite& s : kSuites) all += join(all.empty() ? "" : ", ", s.name);
   return all;
 }
 
-const Suite* find_suite(std::string_view name) {
-  for (const Suite& s : kSuites)
+const BenchSuite* find_suite(std::string_view name) {
+  for (const BenchSuite& s : kSuites)
     if (s.name == name) return &s;
   return nullptr;
 }
 
 Status suite_rows(std::string_view name, std::vector<BenchRow>& out) {
-  if (const Suite* s = find_suite(name)) {
+  if (const BenchSuite* s = find_suite(name)) {
     for (const std::string& line : s->lines()) {
       BenchRow row;
       if (line.starts_with("- ")) {

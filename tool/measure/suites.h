@@ -4,14 +4,14 @@
 
 namespace attune {
 
-struct Suite {
+struct BenchSuite {
   std::string_view name{};
   std::vector<std::string> (*lines)() = nullptr;
   bool all_backends = false;  // side by side, where nobody names some
   int samples = 0, warm_up_calls = 0;  // at least; 0: as always
   double max_seconds = 0;     // of a subject, where nobody says; 0: as always
 };
-const Suite* find_suite(std::string_view name);  // null: there is none
+const BenchSuite* find_suite(std::string_view name);  // null: there is none
 
 std::string suite_names();  // "sdpa-small, fa2-vs-sdpa, ..."
 Status suite_rows(std::string_view name, std::vector<BenchRow>& out);

@@ -76,7 +76,7 @@ KeyCurves curves_of(const RuleKey& key, const std::vector<Row>& rows, const Gath
     if (settings.against.empty() ? names[b].ends_with("_standard") : names[b] == settings.against)
       k.curves.baseline = b;
   for (const std::string& name : names)
-    k.curves.backends.push_back({name, std::vector<Point>(k.curves.lengths.size())});
+    k.curves.backends.push_back({name, std::vector<CurvePoint>(k.curves.lengths.size())});
   k.curves.spread.assign(k.curves.lengths.size(), 0);
   const std::string baseline = names[k.curves.baseline];
   for (size_t n = 0; n < k.curves.lengths.size(); ++n) {
@@ -85,7 +85,7 @@ KeyCurves curves_of(const RuleKey& key, const std::vector<Row>& rows, const Gath
     for (const Row& row : rows) {
       if (row.length != k.curves.lengths[n]) continue;
       for (size_t b = 0; b < names.size(); ++b) {
-        Point& p = k.curves.backends[b].points[n];
+        CurvePoint& p = k.curves.backends[b].points[n];
         const Evidence e = evidence_of(row, names[b], baseline);
         k.rows.push_back(e);
         p.measured = p.measured && e.median_ns > 0;
@@ -99,7 +99,7 @@ KeyCurves curves_of(const RuleKey& key, const std::vector<Row>& rows, const Gath
       }
     }
     for (size_t b = 0; b < names.size(); ++b)
-      if (Point& p = k.curves.backends[b].points[n]; many[b] > 0) p.log_time /= many[b], p.half /= many[b];
+      if (CurvePoint& p = k.curves.backends[b].points[n]; many[b] > 0) p.log_time /= many[b], p.half /= many[b];
   }
   return k;
 }

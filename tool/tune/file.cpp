@@ -35,7 +35,7 @@ bool overlaps(const RuleKey& a, const RuleKey& b) {
 
 std::string percent(double share) { return without_zeros(fmt::format("{:.1f}", 100 * share)) + " %"; }
 
-std::string sentence_of(const Curves& c, const Choice& choice, const TuneSettings& s) {
+std::string sentence_of(const Curves& c, const TuneChoice& choice, const TuneSettings& s) {
   const std::string& baseline = c.backends[c.baseline].backend;
   if (c.backends.size() == 1) return join("only ", baseline, " was measured: there is nothing to choose");
   std::string text = fmt::format("against {}, margin {}", baseline, percent(s.margin));
@@ -81,7 +81,7 @@ TunedFile tune(const DeviceCurves& device, const std::vector<Rule>& before, cons
       const Rule* const rule = k.key.apart ? nullptr : match(sample_of(k.key, length), before);
       c.used.push_back(rule ? rule->backend : "");
     }
-    const Choice choice = choose(c, settings);
+    const TuneChoice choice = choose(c, settings);
     TunedKey tuned{.key = k.key, .sentence = sentence_of(c, choice, settings)};
     for (size_t n = 0; n < c.lengths.size() && !k.key.apart && c.backends.size() > 1; ++n) {
       const Curve& chosen = c.backends[choice.at[n]];

@@ -7,7 +7,7 @@ namespace attune {
 namespace {
 
 // Faster than the A/A spread may claim, and surely faster at all.
-bool beats(const Point& a, const Point& b, double spread) {
+bool beats(const CurvePoint& a, const CurvePoint& b, double spread) {
   const double gain = b.log_time - a.log_time;
   return gain > std::log1p(spread) && gain > std::hypot(a.half, b.half);
 }
@@ -21,7 +21,7 @@ std::optional<int> threshold(const Curves& c, size_t backend, const TuneSettings
   for (size_t n = c.lengths.size(); n-- > 0;) {
     // Where the baseline cannot run, something is in use for want of it and not for its speed.
     const bool in_use = n < c.used.size() && c.used[n] == curve.backend && c.backends[c.baseline].points[n].measured;
-    const Point& p = curve.points[n];
+    const CurvePoint& p = curve.points[n];
     const double needed = 1 + s.margin - (in_use ? s.hysteresis : 0);
     if (!p.measured || p.low < needed) break;
     if (!std::isnan(p.low)) from = c.lengths[n], say_so += std::isinf(p.low) ? 2 : 1;
@@ -31,8 +31,8 @@ std::optional<int> threshold(const Curves& c, size_t backend, const TuneSettings
   return say_so >= std::min<size_t>(2, c.lengths.size()) ? from : std::nullopt;
 }
 
-Choice choose(const Curves& c, const TuneSettings& s) {
-  Choice choice;
+TuneChoice choose(const Curves& c, const TuneSettings& s) {
+  TuneChoice choice;
   for (size_t b = 0; b < c.backends.size(); ++b)
     choice.from.push_back(b == c.baseline ? std::nullopt : threshold(c, b, s));
   choice.at.assign(c.lengths.size(), c.baseline);

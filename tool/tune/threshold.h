@@ -11,7 +11,7 @@
 namespace attune {
 
 // One backend at one length: over all rows of its key there.
-struct Point {
+struct CurvePoint {
   bool measured = false;  // every row, and right
   // The smallest lower bound of the speed-up over the baseline; infinite where that cannot run, not a number where
   // nobody tried it: such a length says nothing.
@@ -22,7 +22,7 @@ struct Point {
 
 struct Curve {
   std::string backend{};
-  std::vector<Point> points{};  // one for each length
+  std::vector<CurvePoint> points{};  // one for each length
 };
 
 struct Curves {
@@ -38,12 +38,12 @@ struct TuneSettings {
   double hysteresis = 0.05;  // a backend in use stays from 1 + margin - hysteresis
 };
 
-struct Choice {
+struct TuneChoice {
   std::vector<std::optional<int>> from{};  // of each backend, the length of its threshold; the baseline has none
   std::vector<size_t> at{};                // the backend at each length
 };
 
 std::optional<int> threshold(const Curves&, size_t backend, const TuneSettings&);
-Choice choose(const Curves&, const TuneSettings&);
+TuneChoice choose(const Curves&, const TuneSettings&);
 
 }  // namespace attune
