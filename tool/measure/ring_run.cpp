@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <system_error>
 
 namespace attune {
 namespace {
@@ -77,7 +78,12 @@ Status RingRun::open() {
     rank.comm = std::make_unique<Communicator>(transports[n++], kPatienceOfRanks);
     rank.args.communicator = rank.comm.get();
   }
-  for (Rank& rank : ranks_) threads_.emplace_back([this, &rank] { serve(rank); });
+  try {
+    for (Rank& rank : ranks_) threads_.emplace_back([this, &rank] { serve(rank); });
+  } catch (const std::system_error& e) {
+    return Status::no("ring: ", shards_.ranks, " ranks need a thread each, and only ", threads_.size(),
+                      " could be started: ", e.what());
+  }
   return Status::good();
 }
 
