@@ -187,7 +187,7 @@ Outcome Trial::compare(const Outputs& got) const {
     if (!mine.surroundings_intact()) fail(join("writes outside ", name(r)));
     if (std::string why = misplaced(r, golden, mine); !why.empty()) fail(std::move(why));
     const Judged j = attune::judge(golden_.at(r), written(golden, mine.t),
-                                   {.dtype = mine.t.dtype, .scaled = world.variation.magnitude != 0,
+                                   {.dtype = mine.t.dtype, .scaled = world.variation.magnitude || world.variation.far,
                                     .terms = terms(world.problem, r, mine.t.extent), .shake = world.largest_shake(),
                                     .weights = r == Role::lse ? world.problem.dtype.kv : DType::none});
     o.figures.push_back({r, j});

@@ -10,13 +10,16 @@
 namespace attune {
 namespace {
 
+// No GPU kernel is right where logits are far (docs/gpu_chain.md).
+bool is_asked(const Case& c, const Place& at) { return !c.variation.far || at.device.kind == DeviceKind::cpu; }
+
 // Backends run one at a time, so that each has the library's threads to itself.
 std::vector<Attempt> run_case(const Suite& suite, size_t index, std::mutex& one_at_a_time) {
   const Case& c = suite.cases[index];
   std::vector<Attempt> wanted;
   for (const Backend* b : suite.backends)
     for (size_t place = 0; place < suite.places.size(); ++place)
-      if (Plan plan; plan_on(*b, c.problem, suite.places[place].device, plan).ok())
+      if (Plan plan; is_asked(c, suite.places[place]) && plan_on(*b, c.problem, suite.places[place].device, plan).ok())
         wanted.push_back({index, b, place, {}});
   if (wanted.empty()) return {};
   Trial trial(c);

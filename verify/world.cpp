@@ -141,7 +141,7 @@ World::World(const Problem& p, const Variation& v)
   const int rows_q = any && !v.used_q ? length(p.len_q, 0) : p.len_q;
   const int rows_k = any && !roomy && !counts_keys(p, v) ? std::max(length(p.len_k, 1), least_k_) : capacity;
   const Extents q{packed ? 1 : p.batch, packed ? cu_q_.back() : rows_q, p.heads_q, p.dim_qk};
-  normal(add(Role::q, p.dtype.q, q), std::pow(10., v.magnitude));
+  normal(add(Role::q, p.dtype.q, q), size_of_factors());
   const Extents own = declared(p, args).k;  // now that q is there
   if (own.seq)
     add_keys({own.batch ? own.batch : p.batch, own.seq, p.heads_kv, p.dim_qk});
@@ -199,16 +199,22 @@ void World::draw_tables(int pages) {
   for (int b = 0; share_page && b < p.batch && pages; ++b) table_[size_t(b * pages)] = table_[0];
 }
 
+// Of q and k. f16 ends at 2^16: there a part of what is far comes from the scale.
+double World::size_of_factors() const {
+  if (variation.far) return problem.dtype.q == DType::f16 ? 0x1p12 : 0x1p17;
+  return std::pow(10., variation.magnitude);
+}
+
 void World::add_keys(const Extents& k) {
   const double scale = std::pow(10., variation.magnitude);
-  if (takes(problem, Role::k)) normal(add(Role::k, problem.dtype.kv, k), scale);
+  if (takes(problem, Role::k)) normal(add(Role::k, problem.dtype.kv, k), size_of_factors());
   if (takes(problem, Role::v)) normal(add(Role::v, problem.dtype.kv, {k.batch, k.seq, k.head, problem.dim_v}), scale);
 }
 
 void World::add_new_keys() {
   const Problem& p = problem;
   const double scale = std::pow(10., variation.magnitude);
-  normal(add(Role::k_new, p.dtype.kv, {p.batch, added_, p.heads_kv, p.dim_qk}), scale);
+  normal(add(Role::k_new, p.dtype.kv, {p.batch, added_, p.heads_kv, p.dim_qk}), size_of_factors());
   normal(add(Role::v_new, p.dtype.kv, {p.batch, added_, p.heads_kv, p.dim_v}), scale);
   if (!p.rotates()) return;
   // Every position that something can stand at, by any alignment.
@@ -286,6 +292,7 @@ void World::add_options() {
   args.softcap = p.has(Option::softcap) ? 2.f : 0.f;
   args.dropout = p.has(Option::dropout) ? 0.25f : 0.f;
   args.scale = variation.seed % 2 ? 0.f : 0.2f;
+  if (variation.far && p.dtype.q == DType::f16) args.scale = 37.f;
   // Gradients of a softmax that is one key and nothing else are all cancellation: a backward's logits stay ordinary
   // whatever the size of its values.
   if (p.pass == Pass::backward && variation.magnitude)
@@ -425,7 +432,10 @@ Outputs World::shaken(uint32_t seed) const {
   // What rotary turns is rounded once more, and f32 may round it the other way.
   for (const Role r : {Role::q, Role::k_new}) shake(r, problem.rotates() ? low : work);
   for (const Role r : {Role::k, Role::bias}) shake(r, work);
-  for (const Role r : {Role::v, Role::v_new}) shake(r, problem.pass == Pass::backward ? work : low);
+  // Where a row is one key, dS is dP less itself: nothing but what the two lost, each a sum of many products, and a
+  // naive computation keeps dP in the dtype of the values.
+  const bool backward = problem.pass == Pass::backward;
+  for (const Role r : {Role::v, Role::v_new}) shake(r, !backward ? low : variation.far ? 4 * low : work);
   for (const Role r : {Role::d_out, Role::d_lse}) shake(r, low);
   const Declared variant = declared(problem, args);
   for (int n = 0; n < kVariantTensors; ++n)

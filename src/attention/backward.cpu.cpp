@@ -9,6 +9,7 @@
 #include <numeric>
 
 #include "attention/cpu.h"
+#include "attention/far.cpu.h"
 #include "attention/gradients.cpu.h"
 #include "attention/lists.cpu.h"
 #include "attention/queries.cpu.h"
@@ -90,6 +91,7 @@ struct QueryTile {
   float* dq = nullptr;
   int entry = 0;     // of the list of blocks
   int seen = 0;      // panels of keys, from the first on, that any of the queries sees
+  bool far = false;  // some query's lse is
 };
 
 // The gradients of one head of keys in one sequence, for its key tiles [first, last).
@@ -260,6 +262,7 @@ class Task {
           delta[r] = rows_.delta[row_index(u, t.rows.first + r)];
         }
       }
+      t.far = std::any_of(lse, lse + count, is_far);
       // The last panels, where no query of the tile sees a key: on the diagonal of a causal mask nearly half of them.
       // As many are kept as fill a step of keys, for dQ.
       t.seen = panels.count();
@@ -383,8 +386,8 @@ class Task {
       const int n = of.last - of.first;
       m.hide(x_.s + to, least < count ? n : std::min(n, int(round_up(most, m.keys))), from, until, top);
     }
-    m.gradients(x_.s + to, x_.dp + to, of.last - of.first, m.scale_in_q ? 1.f : scale_ * kLog2e,
-                x_.lse + t.at + of.first, x_.delta + t.at + of.first, at(x_.p, m, to), at(x_.ds, m, to));
+    cpu::gradients(m, t.far, x_.s + to, x_.dp + to, of.last - of.first, scale_ * kLog2e, x_.lse + t.at + of.first,
+                   x_.delta + t.at + of.first, at(x_.p, m, to), at(x_.ds, m, to));
   }
 
   // dS of a panel of keys and the queries `of` into the panels of queries; 0 for the others.
@@ -424,8 +427,8 @@ class Task {
         }
         const int row = t.rows.first + q, i = u.position(row);
         const General& score = u.score(row);
-        const float weight = std::exp2(score.logit(p[q], i, j) - lse[q]), keep = score.keep(i, j);
-        const float d_logit = weight * (keep * ds[q] - delta[q]);
+        const float x = exponent_of_weight(score.logit(p[q], i, j), lse[q]), weight = std::exp2(x);
+        const float keep = score.keep(i, j), d_logit = weight * (keep * ds[q] - delta[q]);
         if (of_pair) *bias_gradient(u, i, row, j) += d_logit;
         block += d_logit;
         ds[q] = d_logit * score.slope_of_logit(p[q]);

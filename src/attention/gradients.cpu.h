@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "attention/far.cpu.h"
 #include "attention/rows.cpu.h"
 
 namespace attune::cpu {
@@ -56,7 +57,7 @@ inline void prepare(const Problem& p, const Args& a, const CpuKernels& m, const 
     if (a.given(Role::d_lse)) delta -= *a.row<const float>(Role::d_lse, seq.q_batch, at, h);
     const float lse = *a.row<const float>(Role::lse, seq.q_batch, at, h);
     to.delta[first + i] = lse == -INFINITY ? 0.f : delta;
-    to.lse[first + i] = lse == -INFINITY ? INFINITY : lse * kLog2e;
+    to.lse[first + i] = lse_of_weights(lse);
     if (lse != -INFINITY) d_sink -= std::exp(double(sink) - lse) * delta;
   }
   to.d_sink[int64_t(b) * p.heads_q + h] = d_sink;

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "attention/rows.cpu.h"
+#include "core/far.h"
 #include "core/nsa.h"
 #include "core/softmax.h"
 
@@ -26,8 +27,16 @@ float power_of_two(float x) {
   return e * std::bit_cast<float>(exponent << 23);
 }
 
-// to += 2^(from * scale - lse)
+// to += 2^(from * scale - lse), lse of weights. In a far row nearly all weights are 0, and must be: of blocks
+// whose score is 0 the lower one wins, and not the one that has more of the smallest power.
 void add_powers(const float* __restrict from, float scale, float lse, int n, float* __restrict to) {
+  if (is_far(lse)) {
+    for (int j = 0; j < n; ++j) {
+      const float x = exponent_of_weight(from[j] * scale, lse);
+      to[j] += x < -126.f ? 0.f : power_of_two(x);
+    }
+    return;
+  }
   for (int j = 0; j < n; ++j) to[j] += power_of_two(from[j] * scale - lse);
 }
 
@@ -79,7 +88,7 @@ class Task {
     };
     if (!a_.given(Role::lse)) {
       walk([&](int row, int, const float* from, int count) { admit(x_.state[row], from, count); });
-      for (int row = 0; row < rows(); ++row) x_.lse[row] = x_.state[row].lse() * kLog2e;
+      for (int row = 0; row < rows(); ++row) x_.lse[row] = lse_of_weights(x_.state[row].lse());
     }
     walk([&](int row, int key, const float* from, int count) {
       add_powers(from, scale_, x_.lse[row], count, x_.sums + (token(row) - first_) * wide_ + key);
@@ -101,7 +110,7 @@ class Task {
         at[r] = row_address(a_[Role::q], seq_.batch, seq_.first + i, h);
         x_.state[panel + r] = {};
         if (const float* lse = a_.row<const float>(Role::lse, seq_.batch, seq_.first + i, h))
-          x_.lse[panel + r] = *lse * kLog2e;
+          x_.lse[panel + r] = lse_of_weights(*lse);
       }
       m_.pack_q(at, count, p_.dim_qk, 1.f, cpu::at(x_.q, m_, int64_t(panel) * dim_));
     }
@@ -113,7 +122,11 @@ class Task {
     for (int j = 0; j < count; ++j) top = std::max(top, from[j] * scale_);
     if (top == -INFINITY) return;
     state.admit(top);
-    for (int j = 0; j < count; ++j) state.sum += power_of_two(from[j] * scale_ - state.max);
+    // One multiply-add does not round as the product did that is the maximum: in a far row the difference may be large.
+    if (is_far(state.max))
+      for (int j = 0; j < count; ++j) state.sum += power_of_two(exponent_of_weight(from[j] * scale_, state.max));
+    else
+      for (int j = 0; j < count; ++j) state.sum += power_of_two(from[j] * scale_ - state.max);
   }
 
   // Scores of a tile of keys: each_row(row, key, scores, how many of them the row sees).

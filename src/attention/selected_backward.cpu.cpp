@@ -6,6 +6,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "attention/far.cpu.h"
 #include "attention/selected.cpu.h"
 
 namespace attune {
@@ -88,7 +89,7 @@ void prepare(const Problem& p, const Args& a, const RowsAs& io, const RowState& 
     const float lse = *a.row<const float>(Role::lse, u.seq.q_batch, at, h);
     const float d_lse = a.given(Role::d_lse) ? *a.row<const float>(Role::d_lse, u.seq.q_batch, at, h) : 0.f;
     to.delta[row] = lse == -INFINITY ? 0.f : dot_rows(out, d_out, p.dim_v) - d_lse;
-    to.lse[row] = lse == -INFINITY ? INFINITY : lse * kLog2e;
+    to.lse[row] = lse_of_weights(lse);
   }
 }
 
@@ -162,6 +163,7 @@ class Task {
     });
     for (int q = count; q < n; ++q)
       x_.rows[q] = x_.more[q] = kZeroRow, x_.lse[q] = INFINITY, x_.delta[q] = 0.f;
+    far_ = std::any_of(x_.lse, x_.lse + count, is_far);
     m_.pack_k(x_.rows, n, p_.dim_qk, x_.tile.q_k);
     m_.pack_v(x_.rows, n, p_.dim_qk, x_.tile.q_v, plan_.tile_q);
     m_.pack_k(x_.more, n, p_.dim_v, x_.tile.do_k);
@@ -188,7 +190,7 @@ class Task {
       m.scores(at(x_.v_q, m, int64_t(first) * dim_v_), at(x_.tile.do_k, m, int64_t(from) * dim_v_), seen, dim_v_,
                x_.dp, top);
       hide({keys.first + first, keys.first + last}, m, {from, count}, before, seen);
-      m.gradients(x_.s, x_.dp, seen, m.scale_in_q ? 1.f : scale_ * kLog2e, x_.lse + from, x_.delta + from, x_.p, x_.ds);
+      gradients(m, far_, x_.s, x_.dp, seen, scale_ * kLog2e, x_.lse + from, x_.delta + from, x_.p, x_.ds);
       if (a_.given(Role::dv))
         m.accumulate(x_.p, x_.tile.do_v, plan_.tile_q, from, seen, dim_v_, x_.dv + int64_t(first) * dim_v_);
       if (a_.given(Role::dk))
@@ -327,6 +329,7 @@ class Task {
   float* sum_;
   const RowsAs grad_;
   const bool own_;
+  bool far_ = false;  // some row of the query tile has an lse that is
   const Panels token_;  // panels of a token's rows, where they are its own
   const int dim_qk_, dim_v_;
   const float scale_;

@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "attention/append.cpu.h"
+#include "attention/far.cpu.h"
 #include "core/dtypes.h"
 #include "core/score.h"
 #include "machine/cpu/kernels.h"
@@ -248,12 +249,12 @@ struct Worker {
       std::fill(row, row + keys.first, 0.f);
       std::fill(row + keys.last, row + s.len_k, 0.f);
     }
-    const float delta = delta_of(i, h, s), scale = scale_of(p, a), reference = lse * kLog2e;
+    const float delta = delta_of(i, h, s), scale = scale_of(p, a), reference = lse_of_weights(lse);
     if (d_sink && lse != -INFINITY)
       d_sink[int64_t(b) * p.heads_q + h] -= double(expf(*a.row<const float>(Role::sinks, 0, 0, h) - lse)) * delta;
     if constexpr (std::is_same_v<Score, Plain>) {
       make_logits(score, i, keys, x);
-      for (int j = keys.first; j < keys.last; ++j) x[j] = fast_exp2(x[j] - reference);
+      for (int j = keys.first; j < keys.last; ++j) x[j] = fast_exp2(exponent_of_weight(x[j], reference));
       for (int j = keys.first; j < keys.last; ++j) dp[j] = x[j] * (dp[j] - delta) * scale;
     } else {
       const bool of_block = p.has(Option::block_bias);
@@ -262,7 +263,7 @@ struct Worker {
         const bool seen = !p.mask.blocks.q || room.entry[j / p.mask.blocks.k] >= 0;
         enter(score, j);
         const float slope = score.slope_of_logit(x[j]), keep = score.keep(i, j);
-        const float weight = seen ? fast_exp2(score.logit(x[j], i, j) - reference) : 0.f;
+        const float weight = seen ? fast_exp2(exponent_of_weight(score.logit(x[j], i, j), reference)) : 0.f;
         const float d_logit = seen ? weight * (dp[j] * keep - delta) : 0.f;
         if (d_bias) d_bias[of_block ? score.entry : a[Role::d_bias].extent.dim == 1 ? 0 : j] += d_logit;
         x[j] = weight * keep;

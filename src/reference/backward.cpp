@@ -65,7 +65,7 @@ struct Gradients {
     const Place q = one.query(i), k = one.key(j);
     const int64_t hk = one.kv_head(h);
     const double product = one.product(h, i, j), keep = one.keep(h, i, j);
-    const double P = std::exp(one.logit(product, h, i, j) - lse);
+    const double P = weight_given(lse, one.logit(product, h, i, j));
     const double dP = keep * dot(a[Role::d_out], q, h, a[Role::v], k, hk, one.p.dim_v);
     const double d_logit = P * (dP - D), d_dot = d_logit * one.logit_slope(product) * one.scale;
     if (dv) add_row(dv.row(k, hk), keep * P, a[Role::d_out], q, h, one.p.dim_v);

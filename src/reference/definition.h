@@ -41,6 +41,13 @@ inline int64_t integer(const Tensor& t, int64_t b, int64_t h, int64_t n) {
   return t.dtype == DType::i64 ? static_cast<const int64_t*>(t.data)[at] : static_cast<const int32_t*>(t.data)[at];
 }
 
+// P of a backward, which is given lse in f32. Where one rounding of that is a weight and more, lse counts as lower by
+// some of them and P as at most 1: so it is 1 for the largest logit of a row, where there is one.
+inline double weight_given(double lse, double logit) {
+  if (std::fabs(lse) < 0x1p24 / 1.4426950408889634) return std::exp(logit - lse);
+  return std::exp(std::fmin(0.0, logit - lse + std::fabs(lse) * 0x1p-19));
+}
+
 struct Place { int64_t batch, seq; };  // a row on these two axes
 
 // f of the numbers of a row, in their own type, so that a sum over a row asks for the dtype once. Problems have

@@ -123,7 +123,7 @@ void add_query(const Reading& one, int64_t b, int64_t h, int64_t i, Sum& dk, Sum
     for (int x = 0; x < p.dim_v; ++x) D_own += load(a[Role::d_out], b, i, h, x) * part.out[size_t(x)];
     const double D = joined && !one.d.detached ? D_joined : D_own;
     for (const Term& t : part.terms) {
-      const double P = factor * std::exp(t.product - (joined ? lse : part.lse));
+      const double P = factor * weight_given(joined ? lse : part.lse, t.product);
       const double dP = dot(a[Role::d_out], {b, i}, h, a[Role::v], {b, t.key}, hk, p.dim_v);
       const double d_dot = P * (dP - D) * one.scale;
       if (dv.to.data) add_row(dv.row(b, t.key, hk), P, a[Role::d_out], {b, i}, h, p.dim_v);

@@ -129,7 +129,7 @@ void attend_backward(const Grid& q, const Grid& k, const Grid& v, double scale, 
       if (*lse.row(i, h) == -INFINITY) continue;
       for (const int64_t j : seen(i, h / group)) {
         const int64_t g = h / group;
-        const double P = std::exp(scale * product(q, i, h, k, j, g) - *lse.row(i, h));
+        const double P = weight_given(*lse.row(i, h), scale * product(q, i, h, k, j, g));
         const double dS = scale * P * (product(d_out, i, h, v, j, g) - D);
         for (int64_t d = 0; d < v.dim; ++d) dv.row(j, g)[d] += P * d_out.row(i, h)[d];
         for (int64_t d = 0; d < q.dim; ++d) {
@@ -151,7 +151,7 @@ Keys select(const Nsa& nsa, const Grid& q, const Grid& compressed, const Grid& l
   std::vector<double> score(size_t(own + 1), 0.0);
   for (int64_t h = g * group; h < (g + 1) * group; ++h)
     for (int64_t c = 0; c * nsa.d + nsa.l - 1 <= t; ++c) {
-      const double p = std::exp(scale * product(q, i, h, compressed, c, g) - *lse.row(i, h));
+      const double p = weight_given(*lse.row(i, h), scale * product(q, i, h, compressed, c, g));
       for (int64_t m = 0; m <= own; ++m) {
         const int64_t from = std::max<int64_t>(c * nsa.d, m * nsa.s);
         const int64_t until = std::min<int64_t>(c * nsa.d + nsa.l, (m + 1) * nsa.s);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "core/score.h"
 #include "tests/runs.h"
 
 namespace attune {
@@ -108,6 +109,27 @@ TEST(NsaSelect, of_equal_scores_the_lower_block_wins_in_every_dtype) {
       const Ran again(line, device, all_alike);
       expect_near(r, kList, again, kList, 0);
     }
+}
+
+// Cases with `far` let a backend make the log-sum-exp (`lean`): one that is drawn has nothing to do with such logits.
+TEST(NsaSelect, a_far_log_sum_exp_that_is_given_chooses_as_the_reference_does_on_the_cpu) {
+  for (const std::string_view dtype : {"f32", "bf16"}) {
+    Trial trial(case_of(join("forward ", dtype, " b1 h4/1 q200 k200 d64 causal : select d=4 l=8 n=4 s=8 | far")));
+    const Args& a = trial.world.args;
+    const double scale = scale_of(trial.world.problem, a);
+    set(a[Role::lse], [&](int, int s, int h, int) {
+      double top = -INFINITY;  // and the sum: every row is one key
+      for (int c = 0; 4 * c + 7 <= s; ++c) {
+        double x = 0;
+        for (int d = 0; d < 64; ++d) x += load(a[Role::q], 0, s, h, d) * load(a[Role::k], 0, c, 0, d);
+        top = std::max(top, scale * x);
+      }
+      return top;
+    });
+    ASSERT_EQ(trial.prepare().message, "");
+    const Outcome o = trial.run(*find_backend("cpu_select"), this_cpu());
+    EXPECT_NE(o.verdict, Verdict::fail) << dtype << ": " << o.why;
+  }
 }
 
 // Entries of every kind against the reference, which takes a list at its word.

@@ -1,0 +1,27 @@
+// Rows whose logits are far from 0. From kFar on (base 2) the last place of an f32 logit is 2 and more, and so is what
+// is lost by scaling and summing: a difference of two that were rounded apart says nothing any more of the weight
+// 2^difference.
+#pragma once
+#include "core/softmax.h"
+
+namespace attune {
+
+inline constexpr float kFar = 0x1p24f;
+ATTUNE_HD inline bool is_far(float x) { return fabsf(x) >= kFar && fabsf(x) < INFINITY; }
+
+// A backward has its weights from an f32 log-sum-exp, 2^(logit - lse). A far one is taken lower by more than both can
+// be wrong, though it stays far, and the exponent then ends at 0: a weight is 1 where the logit is the largest, and
+// never more.
+ATTUNE_HD inline float lse_of_weights(float lse) {  // base 2; +inf where a row sees nothing
+  const float base2 = lse * kLog2e;
+  if (fabsf(base2) < kFar || base2 == INFINITY) return base2;
+  if (lse == -INFINITY) return INFINITY;
+  const float lower = base2 - fabsf(base2) * 0x1p-19f;
+  return base2 > 0.f && lower < kFar ? kFar : lower;
+}
+ATTUNE_HD inline float exponent_of_weight(float logit, float lse) {
+  const float x = logit - lse;
+  return x > 0.f && fabsf(lse) >= kFar ? 0.f : x;
+}
+
+}  // namespace attune
