@@ -6,12 +6,12 @@
 
 #include "core/check.h"
 #include "core/score.h"
-#include "verify/world.h"
+#include "verify/diagnose_nsa.h"
+#include "verify/pairs.h"
+#include "verify/rows.h"
 
 namespace attune {
 namespace {
-
-using Row = std::vector<double>;
 
 constexpr double kLogOfTwo = 0.6931471805599453;
 
@@ -108,32 +108,18 @@ struct Reader {
   const Problem& p;
   const Args& a;
   int b, h, i;  // the row of the output
+  Pairs pairs;
 
-  // Where (seq, head) lies if the two axes are taken in the other order: rows of memory are counted there.
-  static void swap_order(const Tensor& t, int64_t& seq, int64_t& head) {
-    const int64_t seqs = t.extent.seq, heads = t.extent.head;
-    const bool bshd = t.stride.seq >= t.stride.head;
-    const int64_t at = bshd ? head * seqs + seq : seq * heads + head;
-    seq = bshd ? at / heads : at % seqs;
-    head = bshd ? at % heads : at / seqs;
-  }
+  Reader(const Problem& problem, const Args& args, int batch, int head, int row)
+      : p(problem), a(args), b(batch), h(head), i(row), pairs(problem, args, batch, head) {}
+
   Row read(const Tensor& t, int64_t batch, int64_t seq, int64_t head, bool swapped) const {
-    if (swapped) swap_order(t, seq, head);
-    Row x(size_t(t.extent.dim));
-    for (size_t d = 0; d < x.size(); ++d) x[d] = load(t, batch, seq, head, int64_t(d));
-    return x;
+    return swapped ? read_swapped(t, batch, seq, head) : read_row(t, batch, seq, head);
   }
   Row key(Role role, const Sequence& s, int64_t j, int head, bool swapped) const {
     const int64_t at = s.k_first + j;
     if (p.keys != KeySource::paged) return read(a[role], s.k_batch, at, head, swapped);
     return read(a[role], a.row<const int32_t>(Role::page_table, b)[at / p.page], at % p.page, head, false);
-  }
-  bool listed(int query, int j) const {
-    const Blocks blocks = p.mask.blocks;
-    if (!blocks.q) return true;
-    const BlockList list{blocks, a.row<const int32_t>(Role::block_begin, b, 0, h),
-                         a.row<const int32_t>(Role::block_column)};
-    return list.find(query / blocks.q, j / blocks.k) >= 0;
   }
   double logit(double product, double scale, const Band& band, int j) const {
     double x = product * scale;
@@ -141,7 +127,7 @@ struct Reader {
     if (p.has(Option::bias)) x += double(bias_at(a[Role::bias], b, i, h, j));
     if (p.has(Option::alibi))
       x -= double(*a.row<const float>(Role::slopes, 0, 0, h)) * std::abs(double(band.ahead(i, j)));
-    return x;
+    return x + pairs.score(i, j);
   }
 
   // The row as this reading has it; an empty `out` where it has no meaning here.
@@ -154,7 +140,8 @@ struct Reader {
     if ((swapped || turned) && (p.keys != KeySource::linear || p.heads_q != p.heads_kv || s.len_q != s.len_k))
       return {};
     if (swapped && (s.q_first || s.k_first)) return {};
-    if (turned && (p.has(Option::bias) || p.mask.blocks.q)) return {};  // they have no head where a key is read
+    const bool by_head = p.has(Option::bias) || p.mask.blocks.q || !word(p.variant).empty();
+    if (turned && by_head) return {};  // there is no head where a key is read
     if (r.tail != Tail::none && s.len_k % r.tile == 0) return {};
     const int group = p.heads_q / p.heads_kv, head = r.heads_modulo ? h % p.heads_kv : h / group;
     const Row q = read(a[Role::q], s.q_batch, s.q_first + i, h, swapped);
@@ -188,9 +175,10 @@ struct Reader {
     };
     const int at = turned ? h : i;
     const int only = r.keys == Keys::first_only ? 0 : r.keys == Keys::last_only ? keys - 1 : -1;
-    for (int j = 0; j < keys; ++j)
-      if (only >= 0 ? j == only : band.visible(at, j) && (turned || listed(i, j)))
-        add(logit(product(key_row(Role::k, j)), r.scale, band, j), j);
+    for (int j = 0; j < keys; ++j) {
+      const int count = only >= 0 ? j == only : !band.visible(at, j) ? 0 : turned ? 1 : pairs.times(i, j);
+      if (count) add(logit(product(key_row(Role::k, j)), r.scale, band, j) + std::log(count), j);
+    }
     if (r.tail != Tail::none && keys > 0) {
       const int64_t end = round_up(keys, r.tile);
       const double again = r.tail == Tail::zeros ? 0 : product(key_row(Role::k, keys - 1)) * r.scale;
@@ -202,7 +190,7 @@ struct Reader {
     for (size_t n = 0; n < logits.size(); ++n) {
       if (which[n] < 0) continue;
       const Row v = value(which[n]);
-      const double weight = std::exp(logits[n] - top) / total;
+      const double weight = pairs.factor() * std::exp(logits[n] - top) / total;
       for (size_t d = 0; d < v.size(); ++d) answer.out[d] += weight * v[d];
     }
     return answer;
@@ -225,16 +213,17 @@ struct Reader {
       for (size_t d = 0; d < x.size(); ++d) sum += x[d] * y[d];
       return sum;
     };
-    const double delta = product(d_out, out), known = r.lse_by * lse();
+    const double delta = product(d_out, out) / pairs.factor(), known = r.lse_by * lse();
     const int only = r.keys == Keys::first_only ? 0 : r.keys == Keys::last_only ? s.len_k - 1 : -1;
     Answer answer{Row(q.size())};
     Row terms(q.size());
     for (int j = 0; j < s.len_k; ++j) {
-      if (only >= 0 ? j != only : !s.band.visible(i, j) || !listed(i, j)) continue;
+      const int count = only >= 0 ? j == only : s.band.visible(i, j) ? pairs.times(i, j) : 0;
+      if (!count) continue;
       const Row k = key(Role::k, s, j, head, swapped);
       const double x = product(q, k) * r.scale, cap = p.has(Option::softcap) ? double(a.softcap) : 0;
       const double slope = cap > 0 ? 1 - std::pow(std::tanh(x / cap), 2) : 1;
-      const double weight = std::exp(logit(product(q, k), r.scale, s.band, j) - known);
+      const double weight = pairs.factor() * count * std::exp(logit(product(q, k), r.scale, s.band, j) - known);
       const double dp = product(d_out, key(Role::v, s, j, head, swapped));
       for (size_t d = 0; d < k.size(); ++d) {
         answer.out[d] += r.gradient_scale * weight * slope * (dp - delta) * k[d];
@@ -275,9 +264,12 @@ bool is_unwritten(const Row& row) {
 
 bool is_askable(const Problem& p, const Args& a) {
   for (const Option o : {Option::accumulate, Option::append, Option::rotary, Option::rotary_half, Option::descale,
-                         Option::block_bias, Option::dropout})
+                         Option::dropout})
     if (p.has(o)) return false;
-  if (!word(p.variant).empty() || !a.given(Role::out)) return false;
+  const std::string_view variant = word(p.variant);
+  const bool adaptive = variant == "adaptive" && p.pass == Pass::forward;
+  if (!variant.empty() && !adaptive && !(variant == "dilated" && is_one_softmax(p))) return false;
+  if (!a.given(Role::out)) return false;
   return p.pass == Pass::forward || (a.given(Role::lse) && a.given(Role::d_out) && a.given(Role::dq));
 }
 
@@ -331,6 +323,7 @@ Mistake diagnose_gradient(const Problem& p, const Args& a, const std::vector<Rea
 }  // namespace
 
 Mistake diagnose(const Problem& p, const Args& a) {
+  if (word(p.variant) == "nsa") return diagnose_nsa(p, a);
   if (!is_askable(p, a)) return {};
   const std::vector<Reader> rows = drawn(p, a);
   const bool exact = size_of(p.dtype.kv) >= 4 && size_of(p.dtype.out) >= 4 && p.precision != Precision::tf32;

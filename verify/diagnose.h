@@ -13,8 +13,9 @@ struct Mistake {
   std::string sentence{};  // what was done instead
 };
 
-// Of a forward without a variant whose `out` or `lse` is wrong, or of a backward whose `dq` is; CPU tensors. Nothing
-// where the result is right.
+// Of a forward whose `out` or `lse` is wrong, or of a backward whose `dq` is; CPU tensors. With lists of blocks,
+// adaptive ones (forward), dilated attention that is one softmax, and native sparse attention (forward, its `out`).
+// Nothing where the result is right.
 Mistake diagnose(const Problem&, const Args&);
 
 // The names that diagnose() has, with commas: for the help and the documents.

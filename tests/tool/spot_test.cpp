@@ -151,11 +151,20 @@ TEST(Spot, draws_rows_of_variants) {
   }
 }
 
-TEST(Spot, counts_no_rows_of_keys_that_it_does_not_judge) {
-  const Filled nsa("backward f32 b1 h4/1 q130 k130 d32 causal : nsa d=4 gate=none l=8 n=4 only=cmp phi=mean s=16 w=24");
-  const Checked c = nsa.check(24);
-  EXPECT_EQ(c.verdict, "PASS") << c.message;
-  EXPECT_EQ(c.rows, 24);  // of dq
+TEST(Spot, sees_gradients_that_pass_through_the_compression) {
+  for (const char* line :
+       {"backward f32 b1 h4/1 q130 k130 d32 causal : nsa d=4 gate=none l=8 n=4 only=cmp phi=mean s=16 w=24",
+        "backward bf16 b2 h4/2 q130 k130 d32/16 causal : nsa d=4 gate=sigmoid l=8 n=4 phi=mean s=16 w=24"})
+    for (const Role r : {Role::dk, Role::dv}) {
+      Filled nsa(line);
+      const Checked right = nsa.check(24);
+      EXPECT_EQ(right.verdict, "PASS") << line << ": " << right.message;
+      EXPECT_EQ(right.rows, 36);  // of dq, and of keys
+      nsa.scale(r, 1.2);
+      const Checked c = nsa.check(24);
+      EXPECT_EQ(c.verdict, "FAIL") << line;
+      EXPECT_EQ(c.message.rfind("dk or dv through the compression, row ", 0), 0u) << c.message;
+    }
 }
 
 TEST(Spot, sees_a_wrong_row_of_a_variant) {
@@ -197,6 +206,33 @@ TEST(Spot, the_first_and_the_last_row_are_always_drawn) {
   EXPECT_EQ(c.check(2).verdict, "PASS");
   store(out, 0, 0, 0, 63, 9);
   EXPECT_EQ(c.check(1).verdict, "FAIL");
+}
+
+TEST(Spot, reads_no_other_rows_than_it_says) {
+  for (const char* line : {"forward f32 b2 h4/2 q65 k65 d64 causal", "forward bf16 b3 h2 q17 k33 d64 causal ragged",
+                           "forward f32 b1 h2 q64 k64 d32 causal blocks16x16x64",
+                           "backward f32 b2 h4/2 q65 k65 d64 window9,0", "backward f16 b3 h2 q33 k17 d32 full ragged"})
+    for (const int rows : {1, 3, 24}) {
+      const Filled c(line);
+      const auto read = rows_read(c.problem, c.work->args, 5, rows);
+      ASSERT_FALSE(read.empty()) << line;
+      const auto bytes = [&](const ResultRow& r) {
+        const Tensor& t = c.work->args[r.role];
+        return std::span(row_address(t, r.batch, r.seq, r.head), size_t(t.extent.dim) * size_t(size_of(t.dtype)));
+      };
+      std::vector<std::vector<char>> kept;
+      for (const ResultRow& r : read) kept.emplace_back(bytes(r).begin(), bytes(r).end());
+      c.work->poison_outputs();
+      for (size_t n = 0; n < read.size(); ++n) std::copy(kept[n].begin(), kept[n].end(), bytes(read[n]).begin());
+      EXPECT_EQ(c.check(rows).verdict, "PASS") << line << ", rows " << rows << ": " << c.check(rows).message;
+      std::fill(bytes(read.back()).begin(), bytes(read.back()).end(), char(-1));
+      EXPECT_EQ(c.check(rows).verdict, "FAIL") << line << ", rows " << rows;
+    }
+  for (const char* line : {"forward bf16 b2 h4/2 q3 k65 d64 causal paged16", kVariants[0], kVariants[5],
+                           "forward f32 b1 h2 q8 k8 d64 full accumulate"}) {
+    const Filled c(line);
+    EXPECT_TRUE(rows_read(c.problem, c.work->args, 5, 24).empty()) << line;
+  }
 }
 
 TEST(Spot, says_what_it_cannot_check) {
@@ -311,6 +347,26 @@ TEST(Row, too_large_a_problem_is_a_record_of_it) {
   ASSERT_EQ(records.size(), 1u);
   EXPECT_EQ(records[0].status, "oom");
   EXPECT_NE(records[0].message.find("not enough memory"), std::string::npos) << records[0].message;
+}
+
+TEST(Row, longer_than_what_did_not_fit_is_not_tried) {
+  Bench b = small();
+  b.backends = {"reference"};
+  const auto row = [&](const char* line) { return measure_row(problem(line), b).at(0); };
+  EXPECT_EQ(row("forward f32 b4096 h128 q524288 k524288 d128 causal").status, "oom");
+  const Record longer = row("forward f32 b4096 h128 q1048576 k1048576 d128 causal");
+  EXPECT_EQ(longer.status, "oom");
+  EXPECT_EQ(longer.message,
+            "attune: not tried: there was no room for forward f32 b4096 h128 q524288 k524288 d128 causal");
+  for (const char* line : {"forward f32 b4096 h128 q1048576 k1048576 d64 causal",  // another shape, and a shorter one
+                           "forward f32 b4096 h128 q262144 k262144 d128 causal"})
+    EXPECT_EQ(row(line).message.rfind("not enough memory: ", 0), 0u) << row(line).message;
+  EXPECT_EQ(row("forward f32 b1 h2 q32 k32 d16 causal").status, "ok");
+  b.too_long = {{problem("forward f32 b1 h2 q32 k32 d16 causal"), "cpu_standard"}};  // of one backend alone
+  b.backends = {"reference", "cpu_standard"};
+  const auto both = measure_row(problem("forward f32 b1 h2 q64 k64 d16 causal"), b);
+  ASSERT_EQ(both.size(), 2u);
+  for (const Record& r : both) EXPECT_EQ(r.status, r.subject == "cpu_standard" ? "oom" : "ok") << r.message;
 }
 
 TEST(Row, above_the_ceiling_it_is_refused) {

@@ -5,12 +5,11 @@
 #include <cmath>
 #include <thread>
 
-#include "core/adaptive.h"
-#include "core/dilated.h"
 #include "core/nsa.h"
 #include "core/score.h"
 #include "machine/host.h"
 #include "tool/measure/spot_row.h"
+#include "verify/pairs.h"
 
 namespace attune {
 namespace {
@@ -21,25 +20,11 @@ struct Spot {
   int b, h;  // query head
   Sequence s;
   Dropout dropout;
-  Dilated dilated{};     // branches 0: it is not
-  Blocks blocks{};       // q 0: no list
-  BlockList list{};
-  const float* scores = nullptr;  // of every entry of the list, added to its logits
-  double factor = 1;     // of all weights
+  Pairs pairs;
 
   Spot(const Problem& problem, const Args& args, int batch, int head)
-      : p(problem), a(args), b(batch), h(head), s(sequence(problem, args, batch)), dropout(dropout_of(problem, args)) {
-    Role begin = Role::block_begin, column = Role::block_column;
-    blocks = p.mask.blocks;
-    if (p.has(Option::block_bias)) scores = a.row<const float>(Role::bias);
-    if (word(p.variant) == "adaptive") {
-      const int size = adaptive_of(p).block;
-      begin = role(AdaptiveTensor::begin), column = role(AdaptiveTensor::column);
-      blocks = {size, size, a[column].extent.dim}, scores = a.row<const float>(role(AdaptiveTensor::scores));
-    }
-    if (blocks.q) list = {blocks, a.row<const int32_t>(begin, b, 0, h), a.row<const int32_t>(column)};
-    if (word(p.variant) == "dilated") dilated = dilated_of(p), factor = double(dilated.factor());
-  }
+      : p(problem), a(args), b(batch), h(head), s(sequence(problem, args, batch)), dropout(dropout_of(problem, args)),
+        pairs(problem, args, batch, head) {}
 
   int kv_head() const { return h / (p.heads_q / p.heads_kv); }
   Row query(Role r, int i) const { return read(r, s.q_batch, s.q_first + i, h); }
@@ -49,34 +34,8 @@ struct Spot {
     return read(r, a.row<const int32_t>(Role::page_table, b)[at / p.page], at % p.page, kv_head());
   }
   Row read(Role r, int64_t batch, int64_t seq, int64_t head) const { return read_row(a[r], batch, seq, head); }
-  // The branch that a head belongs to, where heads are dealt out: the first ones have one more.
-  int own_branch() const {
-    int n = 0;
-    for (int first = 0; n < dilated.branches; ++n) {
-      first += p.heads_q / dilated.branches + (n < p.heads_q % dilated.branches);
-      if (h < first) break;
-    }
-    return n;
-  }
-  // How many branches of dilated attention have a pair.
-  int branches(int i, int j) const {
-    const bool dealt = dilated.mode == Dilated::Mode::headgroup;
-    int count = 0;
-    for (int n = dealt ? own_branch() : 0; n < dilated.branches; ++n) {
-      const int segment = dilated.segment[n], rate = dilated.rate[n], kept = (dealt ? n : h) % rate;
-      count += i / segment == j / segment && i % segment % rate == kept && j % segment % rate == kept;
-      if (dealt) break;
-    }
-    return count;
-  }
-  // The number of its list's entry that a pair is in; below 0: in none.
-  int entry(int i, int j) const { return list.find(i / blocks.q, j / blocks.k); }
   // How often a pair counts.
-  int times(int i, int j) const {
-    if (!s.band.visible(i, j)) return 0;
-    if (dilated.branches) return branches(i, j);
-    return !blocks.q || entry(i, j) >= 0;
-  }
+  int times(int i, int j) const { return s.band.visible(i, j) ? pairs.times(i, j) : 0; }
   // Natural logit of a pair; `slope` is its derivative by the scaled dot product.
   double logit(double product, int i, int j, double& slope) const {
     double x = product * double(scale_of(p, a));
@@ -86,7 +45,7 @@ struct Spot {
       x = double(a.softcap) * t, slope = 1 - t * t;
     }
     if (p.has(Option::bias)) x += double(bias_at(a[Role::bias], b, i, h, j));
-    if (scores) x += double(scores[entry(i, j)]);
+    x += pairs.score(i, j);
     if (p.has(Option::alibi))
       x -= double(*a.row<const float>(Role::slopes, 0, 0, h)) * std::abs(double(s.band.ahead(i, j)));
     return x;
@@ -110,7 +69,7 @@ struct Spot {
     Sum sum(p.dim_v);
     for (int j = 0; j < s.len_k; ++j)
       if (const double x = logits[size_t(j)]; x > -INFINITY) {
-        const double weight = factor * times(i, j) * std::exp(x - top) / total * keep(i, j);
+        const double weight = pairs.factor() * times(i, j) * std::exp(x - top) / total * keep(i, j);
         sum.add(weight, weight, key(Role::v, j));
       }
     const double worst = sum.judge(query(Role::out, i), rounding_of(p.dtype.kv), rounding_of(p.dtype.out));
@@ -123,10 +82,10 @@ struct Spot {
   Pair pair(int i, int j, int count, const Row& q, const Row& k, const Row& v, const Row& d_out,
             const Row& out) const {
     double slope = 1, delta = 0, rounded = 0;
-    const double weight = factor * count * std::exp(logit(dot(q, k), i, j, slope) - lse(i)), kept = keep(i, j),
+    const double weight = pairs.factor() * count * std::exp(logit(dot(q, k), i, j, slope) - lse(i)), kept = keep(i, j),
                  dp = kept * dot(d_out, v);
     for (size_t d = 0; d < out.size(); ++d) delta += out[d] * d_out[d], rounded += std::pow(out[d] * d_out[d], 2);
-    delta /= factor, rounded /= factor * factor;  // of the softmax itself
+    delta /= pairs.factor(), rounded /= pairs.factor() * pairs.factor();  // of the softmax itself
     // The last term: who computes delta from an out of his own rounds it differently.
     return {weight * kept, weight * (dp - delta) * slope,
             weight * (std::abs(dp) + std::abs(delta) + std::sqrt(rounded)) * slope};
@@ -145,7 +104,7 @@ struct Spot {
         for (size_t d = 0; d < k.size(); ++d) coherent[d] += scale * x.weight * k[d];
       }
     double rounded = 0;
-    for (size_t d = 0; d < out.size(); ++d) rounded += std::pow(out[d] * d_out[d] / factor, 2);
+    for (size_t d = 0; d < out.size(); ++d) rounded += std::pow(out[d] * d_out[d] / pairs.factor(), 2);
     for (size_t d = 0; d < coherent.size(); ++d) sum.square[d] += coherent[d] * coherent[d] * rounded;
     return sum.judge(query(Role::dq, i), rounding_of(p.dtype.kv), rounding_of(p.dtype.grad));
   }
@@ -174,6 +133,30 @@ double key_row(const Problem& p, const Args& a, int b, int kv_head, int j) {
                dv.judge(first.key(Role::dv, j), rounding, rounding_out));
 }
 
+struct Drawn {
+  int b, h, row;
+  bool of_key;
+  const char* what;
+  double error = 0;
+};
+
+// The first, the last, and others between them.
+std::vector<Drawn> draw_rows(const Problem& p, const Args& a, uint64_t seed, int rows, bool keys) {
+  std::vector<Drawn> all;
+  Random random{seed};
+  const auto draw = [&](int n, int bound) { return n == 0 ? 0 : n == 1 ? bound - 1 : random.below(bound); };
+  for (int n = 0; n < rows; ++n) {
+    const int b = draw(n, p.batch), h = draw(n, p.heads_q);
+    const Sequence s = sequence(p, a, b);
+    if (s.len_q < 1) continue;
+    all.push_back({b, h, draw(n, s.len_q), false, p.pass == Pass::forward ? "out" : "dq"});
+    if (!keys || n >= rows / 2 || s.len_k < 1) continue;
+    const int kv_head = draw(n, p.heads_kv);
+    all.push_back({b, kv_head, draw(n, s.len_k), true, "dk or dv"});
+  }
+  return all;
+}
+
 // f(0) ... f(count - 1), on as many threads as this process may use.
 template <class F>
 void on_all_cores(size_t count, const F& f) {
@@ -199,9 +182,7 @@ Status can_draw(const Problem& p) {
   if (variant == "adaptive") return Status::good();
   if (variant == "nsa") return can_draw_nsa(p);
   if (variant != "dilated") return Status::no("rows cannot be drawn from ", variant, ": use attune parity");
-  const Dilated d = dilated_of(p);
-  const bool one_softmax = d.norm == Dilated::Norm::lse && !(d.detached && p.pass == Pass::backward);
-  if (one_softmax || !d.sums()) return Status::good();
+  if (is_one_softmax(p)) return Status::good();
   return Status::no("rows cannot be drawn from branches with a softmax each: use attune parity");
 }
 
@@ -209,25 +190,8 @@ Checked spot_check(const Problem& p, const Args& a, uint64_t seed, int rows) {
   if (const Status s = can_draw(p); !s.ok()) return {"UNCHECKED", 0, 0, s.message, ""};
   const bool nsa = word(p.variant) == "nsa";
   if (nsa && !has_chosen_blocks(p, a)) return {"FAIL", 1e9, 0, "the blocks that were chosen are not there", ""};
-  const bool keys = p.pass == Pass::backward && !(nsa && nsa_of(p).only == Branch::compressed);
-  struct Drawn {
-    int b, h, row;
-    bool of_key;
-    const char* what;
-    double error = 0;
-  };
-  std::vector<Drawn> all;
-  Random random{seed};
-  const auto draw = [&](int n, int bound) { return n == 0 ? 0 : n == 1 ? bound - 1 : random.below(bound); };
-  for (int n = 0; n < rows; ++n) {
-    const int b = draw(n, p.batch), h = draw(n, p.heads_q);
-    const Sequence s = sequence(p, a, b);
-    if (s.len_q < 1) continue;
-    all.push_back({b, h, draw(n, s.len_q), false, p.pass == Pass::forward ? "out" : "dq"});
-    if (!keys || n >= rows / 2 || s.len_k < 1) continue;
-    const int kv_head = draw(n, p.heads_kv);
-    all.push_back({b, kv_head, draw(n, s.len_k), true, "dk or dv"});
-  }
+  const bool keys = p.pass == Pass::backward;
+  std::vector<Drawn> all = draw_rows(p, a, seed, rows, keys);
   // Rows are independent and each is a walk over the keys: on many cores the check takes a moment.
   const auto judge = [&](Drawn& d) {
     if (nsa && d.of_key) d.error = nsa_key_row(p, a, d.b, d.h, d.row, d.what);
@@ -249,6 +213,24 @@ Checked spot_check(const Problem& p, const Args& a, uint64_t seed, int rows) {
                                            c.error, " times what rounding allows");
   }
   return c;
+}
+
+std::vector<ResultRow> rows_read(const Problem& p, const Args& a, uint64_t seed, int rows) {
+  if (!can_draw(p).ok() || !word(p.variant).empty() || p.keys == KeySource::paged) return {};
+  const bool backward = p.pass == Pass::backward;
+  std::vector<ResultRow> all;
+  for (const Drawn& d : draw_rows(p, a, seed, rows, backward)) {
+    const Sequence s = sequence(p, a, d.b);
+    const auto add = [&](Role r) {
+      if (!a.given(r)) return;
+      if (d.of_key) all.push_back({r, s.k_batch, s.k_first + d.row, d.h});
+      else all.push_back({r, s.q_batch, s.q_first + d.row, d.h});
+    };
+    if (d.of_key) add(Role::dk), add(Role::dv);
+    else if (backward) add(Role::dq);
+    else add(Role::out), add(Role::lse);
+  }
+  return all;
 }
 
 }  // namespace attune

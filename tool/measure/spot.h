@@ -15,4 +15,12 @@ Status can_draw(const Problem&);
 
 Checked spot_check(const Problem&, const Args&, uint64_t seed, int rows = 24);
 
+// Rows of the results that this check reads, where those are few: of plain attention over keys in their order. A GPU
+// then gives back these alone. None: it may read all.
+struct ResultRow {
+  Role role{};
+  int64_t batch = 0, seq = 0, head = 0;
+};
+std::vector<ResultRow> rows_read(const Problem&, const Args&, uint64_t seed, int rows = 24);
+
 }  // namespace attune

@@ -3,76 +3,14 @@
 // rounding of the scores either may be taken. A backward is held against the branches that it was given.
 #include <algorithm>
 
-#include "core/nsa.h"
-#include "core/score.h"
 #include "tool/measure/spot_row.h"
+#include "verify/nsa_branches.h"
 
 namespace attune {
 namespace {
 
-struct Branches {
-  const Problem& p;
-  const Args& a;
-  const Nsa nsa;
-  const int b, h, kv_head;
-  const double scale;
-
-  Branches(const Problem& problem, const Args& args, int batch, int head)
-      : p(problem), a(args), nsa(nsa_of(problem)), b(batch), h(head), kv_head(head / (p.heads_q / p.heads_kv)),
-        scale(double(scale_of(problem, args))) {}
-
-  bool wants(Branch branch) const { return nsa.only == Branch::all || nsa.only == branch; }
-  bool whole() const { return nsa.only == Branch::all; }
-  int64_t tokens() const { return a.integer(Role::used_k, b, a[Role::q].extent.seq); }
-  int64_t position(int i) const { return tokens() - a[Role::q].extent.seq + i; }
-
-  Row key(int branch, int64_t j, bool value) const {
-    if (branch > 0) return read_row(a[variant_tensor(2 * (branch - 1) + value)], b, j, kv_head);
-    const Tensor& t = a[value ? Role::v : Role::k];
-    if (nsa.phi == Phi::none) return read_row(t, b, j, kv_head);
-    Row mean(size_t(t.extent.dim));
-    for (int n = 0; n < nsa.l; ++n)
-      for (size_t d = 0; d < mean.size(); ++d) mean[d] += load(t, b, j * nsa.d + n, kv_head, int64_t(d)) / nsa.l;
-    for (double& x : mean) x = rounded(x);  // as a cache keeps it
-    return mean;
-  }
-  double rounded(double x) const {
-    double kept = 0;
-    const Tensor one{.data = &kept, .dtype = p.dtype.kv, .extent = {1, 1, 1, 1}};
-    store(one, 0, 0, 0, 0, x);
-    return load(one, 0, 0, 0, 0);
-  }
-  int64_t blocks(int i, int n) const { return int64_t(load(a[variant_tensor(kNsaBlocks)], b, i, kv_head, n)); }
-
-  // The keys of a branch that query i sees.
-  std::vector<int64_t> keys(int branch, int i) const {
-    std::vector<int64_t> all;
-    const int64_t t = position(i);
-    if (branch == 0)
-      for (int64_t c = 0; c * nsa.d + nsa.l - 1 <= t; ++c) all.push_back(c);
-    if (branch == 2)
-      for (int64_t j = std::max<int64_t>(0, t - nsa.w + 1); j <= t; ++j) all.push_back(j);
-    for (int n = 0; branch == 1 && n < nsa.n; ++n)
-      for (int64_t m = blocks(i, n), j = m * nsa.s; m >= 0 && j < (m + 1) * nsa.s && j <= t; ++j) all.push_back(j);
-    return all;
-  }
-  void gates(int i, double gate[3]) const {
-    gate[0] = gate[1] = gate[2] = 1;
-    if (!whole()) return;
-    const Tensor& t = a[variant_tensor(kNsaGates)];
-    const Row logit = read_row(t, b, i, int64_t(h) * t.extent.head / p.heads_q);
-    const double top = std::max({logit[0], logit[1], logit[2]});
-    double sum = 0;
-    for (const double x : logit) sum += std::exp(x - top);
-    for (size_t n = 0; n < 3; ++n)
-      gate[n] = nsa.gate == GateOf::none      ? logit[n]
-                : nsa.gate == GateOf::sigmoid ? 1 / (1 + std::exp(-logit[n]))
-                                              : std::exp(logit[n] - top) / sum;
-  }
-};
-
 // Probabilities of the compressed tokens that query i sees, summed over the heads of a group.
-Row group_probabilities(const Branches& one, int i, const std::vector<int64_t>& seen) {
+Row group_probabilities(const NsaBranches& one, int i, const std::vector<int64_t>& seen) {
   const int group = one.p.heads_q / one.p.heads_kv;
   std::vector<Row> k;
   for (const int64_t c : seen) k.push_back(one.key(0, c, false));
@@ -90,7 +28,7 @@ Row group_probabilities(const Branches& one, int i, const std::vector<int64_t>& 
 
 // Whether the list of query i has the blocks that are always taken, as many others as there is room for, and none that
 // scores less than one that was left out.
-bool may_choose(const Branches& one, int i) {
+bool may_choose(const NsaBranches& one, int i) {
   const Nsa& nsa = one.nsa;
   const int64_t t = one.position(i), own = t / nsa.s;
   std::vector<int64_t> list;
@@ -136,7 +74,7 @@ bool has_chosen_blocks(const Problem& p, const Args& a) {
 }
 
 double nsa_out_row(const Problem& p, const Args& a, int b, int h, int i, const char*& what) {
-  const Branches one(p, a, b, h);
+  const NsaBranches one(p, a, b, h);
   if (one.wants(Branch::selected) && !may_choose(one, i)) {
     what = "chosen blocks of";
     return INFINITY;
@@ -175,7 +113,7 @@ struct Given {
   Row q, d_out;
   double lse, delta, rounded;  // rounded: of delta, squared
 
-  Given(const Branches& one, int n, int i) : q(read_row(one.a[Role::q], one.b, i, one.h)) {
+  Given(const NsaBranches& one, int n, int i) : q(read_row(one.a[Role::q], one.b, i, one.h)) {
     double gate[3];
     one.gates(i, gate);
     d_out = read_row(one.a[Role::d_out], one.b, i, one.h);
@@ -196,7 +134,7 @@ struct Given {
 }  // namespace
 
 double nsa_dq_row(const Problem& p, const Args& a, int b, int h, int i) {
-  const Branches one(p, a, b, h);
+  const NsaBranches one(p, a, b, h);
   Sum sum(p.dim_qk);
   double branch_roundings = 0;
   for (int n = 0; n < 3; ++n) {
@@ -217,19 +155,53 @@ double nsa_dq_row(const Problem& p, const Args& a, int b, int h, int i) {
                    branch_roundings);
 }
 
-// Gradients of a key of the selected and of the window branch: of those that were given, the first.
+// Gradients of a token of k and v: what reaches the compressed tokens that it is part of. Of long sequences a token is
+// taken that few queries come after: all of those see it.
+double compressed_row(const Problem& p, const Args& a, int b, int kv_head, int drawn) {
+  const int group = p.heads_q / p.heads_kv, len_q = a[Role::q].extent.seq, rows = a[Role::k].extent.seq;
+  const NsaBranches first(p, a, b, kv_head * group);
+  const Nsa& nsa = first.nsa;
+  constexpr int kMostPairs = 1 << 16;  // of a query and a head
+  const bool raw = nsa.phi == Phi::mean;
+  const int64_t from = std::max<int64_t>(0, first.tokens() - kMostPairs / group) / (raw ? 1 : nsa.d);
+  const int64_t j = std::min<int64_t>(std::max<int64_t>(drawn % rows, from), rows - 1);
+  const int64_t count = nsa.compressed(first.tokens());
+  Sum dk(p.dim_qk), dv(p.dim_v);
+  for (int64_t c = raw ? std::max<int64_t>(0, (j - nsa.l + nsa.d) / nsa.d) : j; c <= (raw ? j / nsa.d : j); ++c) {
+    if (c >= count) break;
+    const Row k = first.key(0, c, false), v = first.key(0, c, true);
+    const double share = raw ? 1.0 / nsa.l : 1;
+    for (int g = 0; g < group; ++g) {
+      const NsaBranches one(p, a, b, kv_head * group + g);
+      for (int i = 0; i < len_q; ++i) {
+        if (one.position(i) < c * nsa.d + nsa.l - 1) continue;
+        const Given given(one, 0, i);
+        const Given::Pair x = given.with(one.scale, k, v);
+        dk.add(share * one.scale * x.gradient, share * one.scale * x.noise, given.q);
+        dv.add(share * x.weight, share * x.weight, given.d_out);
+      }
+    }
+  }
+  const double rounding = rounding_of(p.dtype.kv), rounding_out = rounding_of(p.dtype.grad);
+  return worse(dk.judge(read_row(a[Role::dk], b, j, kv_head), rounding, rounding_out),
+               dv.judge(read_row(a[Role::dv], b, j, kv_head), rounding, rounding_out));
+}
+
+// Gradients of a key of every branch: of those that were given, the first.
 double nsa_key_row(const Problem& p, const Args& a, int b, int kv_head, int j, const char*& what) {
   const int group = p.heads_q / p.heads_kv, len_q = a[Role::q].extent.seq;
   double worst = 0;
+  if (NsaBranches(p, a, b, 0).wants(Branch::compressed) && a.given(Role::dk) && a.given(Role::dv))
+    worst = compressed_row(p, a, b, kv_head, j), what = "dk or dv through the compression,";
   for (int n = 1; n < 3; ++n) {
-    const Branches first(p, a, b, kv_head * group);
+    const NsaBranches first(p, a, b, kv_head * group);
     if (!first.wants(Branch(n)) || (n == 2 && first.nsa.w == 0)) continue;
     const Role dk_role = d_variant_tensor(2 * n - 2), dv_role = d_variant_tensor(2 * n - 1);
     if (!a.given(dk_role) || !a.given(dv_role)) continue;
     const Row k = first.key(n, j, false), v = first.key(n, j, true);
     Sum dk(p.dim_qk), dv(p.dim_v);
     for (int g = 0; g < group; ++g) {
-      const Branches one(p, a, b, kv_head * group + g);
+      const NsaBranches one(p, a, b, kv_head * group + g);
       for (int i = 0; i < len_q; ++i) {
         const int64_t t = one.position(i);
         if (t < j || (n == 2 && t - j >= one.nsa.w)) continue;

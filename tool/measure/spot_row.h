@@ -7,25 +7,12 @@
 #include <vector>
 
 #include "core/args.h"
-#include "verify/world.h"
+#include "verify/rows.h"
 
 namespace attune {
 
-using Row = std::vector<double>;
 inline constexpr double kArithmetic = 64 * 0x1p-24;  // of f32, relative to the sum of magnitudes
 inline constexpr double kRoundings = 4;              // this many standard deviations, generously
-
-inline double dot(const Row& a, const Row& b) {
-  double sum = 0;
-  for (size_t d = 0; d < a.size(); ++d) sum += a[d] * b[d];
-  return sum;
-}
-
-inline Row read_row(const Tensor& t, int64_t batch, int64_t seq, int64_t head) {
-  Row x(size_t(t.extent.dim));
-  for (size_t d = 0; d < x.size(); ++d) x[d] = load(t, batch, seq, head, int64_t(d));
-  return x;
-}
 
 // A sum of weighted rows, and what its rounding may amount to.
 struct Sum {

@@ -1,0 +1,30 @@
+// Rows of tensors as numbers, for what computes a few of them by the definition and in double.
+#pragma once
+#include <vector>
+
+#include "verify/world.h"
+
+namespace attune {
+
+using Row = std::vector<double>;
+
+inline double dot(const Row& a, const Row& b) {
+  double sum = 0;
+  for (size_t d = 0; d < a.size(); ++d) sum += a[d] * b[d];
+  return sum;
+}
+
+inline Row read_row(const Tensor& t, int64_t batch, int64_t seq, int64_t head) {
+  Row x(size_t(t.extent.dim));
+  for (size_t d = 0; d < x.size(); ++d) x[d] = load(t, batch, seq, head, int64_t(d));
+  return x;
+}
+
+// Where row (seq, head) lies for one who takes the two axes in the other order: rows of memory are counted there.
+void swap_axes(const Tensor&, int64_t& seq, int64_t& head);
+inline Row read_swapped(const Tensor& t, int64_t batch, int64_t seq, int64_t head) {
+  swap_axes(t, seq, head);
+  return read_row(t, batch, seq, head);
+}
+
+}  // namespace attune
