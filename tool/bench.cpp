@@ -36,8 +36,8 @@ struct Asked {
   std::vector<std::string> axes_given{};  // as on the command line: "--pass"
   bool cold = false, warm = false, dry_run = false, no_check = false, resume = false;
   bool plot = false, burst = false, sustained = false;
-  double energy_seconds = 0, rest_ms = 0, heat_ms = 0;
-  std::optional<double> max_seconds{};  // the suite's, or the engine's own, unless given
+  double energy_seconds = 0;
+  std::optional<double> max_seconds{}, rest_ms{}, heat_ms{};  // the suite's, or the engine's own, unless given
   TimingSettings timing{};
   uint32_t seed = 1;
 };
@@ -117,7 +117,12 @@ Status benches(const Asked& asked, std::vector<Bench>& out) {
     return Status::no("--precision and --max-seconds are above 0");
   if (asked.energy_seconds < 0 || (asked.energy_seconds > 0 && !gpu))
     return Status::no("--energy is a time above 0, and for GPUs");
-  if (asked.rest_ms < 0 || asked.heat_ms < 0) return Status::no("--rest and --hot are milliseconds, 0 or more");
+  if (asked.rest_ms.value_or(0) < 0 || asked.heat_ms.value_or(0) < 0)
+    return Status::no("--rest and --hot are milliseconds, 0 or more");
+  if (asked.burst && asked.rest_ms == 0.0)
+    return Status::no("--burst rests before every batch, and --rest 0 says not to");
+  if (asked.sustained && asked.heat_ms == 0.0)
+    return Status::no("--sustained works before every batch, and --hot 0 says not to");
   if (!asked.lengths.empty())
     if (Status s = numbers_of("lengths", asked.lengths, common.lengths); !s.ok()) return s;
   common.layout = asked.layout == "bhsd" ? Layout::bhsd : Layout::bshd;
@@ -134,8 +139,10 @@ Status benches(const Asked& asked, std::vector<Bench>& out) {
   if (Status s = modes_of(asked, gpu, modes); !s.ok()) return s;
   struct State { double rest_ms, heat_ms; };  // before every block of samples; both asked for: one after the other
   std::vector<State> states;
-  const double rest_ms = asked.rest_ms > 0 || !asked.burst ? asked.rest_ms : kBurstRest;
-  const double heat_ms = asked.heat_ms > 0 || !asked.sustained ? asked.heat_ms : kSustainedHeat;
+  const BenchSuite* const suite = find_suite(asked.suite);
+  const double heat_ms = asked.heat_ms.value_or(asked.sustained ? kSustainedHeat : 0);
+  const bool as_suite = gpu && suite && heat_ms == 0;
+  const double rest_ms = asked.rest_ms.value_or(asked.burst ? kBurstRest : as_suite ? suite->rest_ms : 0);
   if (rest_ms > 0 || heat_ms == 0) states.push_back({rest_ms, 0});
   if (heat_ms > 0) states.push_back({0, heat_ms});
   for (const int32_t n : threads)
@@ -402,7 +409,8 @@ void add_bench(CLI::App& app, Context& context) {
   sub.add_flag("--warm", asked->warm, "As --timing warm");
   sub.add_flag("--cold", asked->cold, "As --timing cold; with --warm: both");
   sub.add_option("--rest", asked->rest_ms,
-                 "Milliseconds of rest before every batch of samples: all begin with a machine that is as cool")
+                 "Milliseconds of rest before every batch of samples: all begin with a machine that is as cool; 0, or "
+                 "of a GPU what the suite says, unless given")
       .type_name("MS");
   sub.add_option("--hot", asked->heat_ms,
                  "Milliseconds of its own work before every batch, untimed: a machine at its power limit; with --rest "

@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "attune/attune.h"
-#include "core/status.h"
+#include "modules/settings.h"
 #include "tool/commands.h"
 #include "tool/text.h"
 
@@ -29,14 +29,6 @@ struct Sizes {
     return made.parameter_bytes + made.gradient_bytes + made.tape + 2 * io + std::max(made.forward, made.backward);
   }
 };
-
-// What stands behind b, s, e or "memory=" in the line, where no other word begins so with a number behind; else `none`.
-uint64_t number_of(const std::string& line, const std::string& word, uint64_t none = 0) {
-  for (size_t at = line.find(' ' + word); at != line.npos; at = line.find(' ' + word, at + 1))
-    if (const size_t n = at + 1 + word.size(); n < line.size() && line[n] >= '0' && line[n] <= '9')
-      return std::stoull(line.substr(n));
-  return none;
-}
 
 void row(std::string_view what, std::string_view value) { fmt::print("  {:<15} {}\n", what, value); }
 
@@ -93,11 +85,11 @@ void module_memory(const std::string& line, const std::string& device, Context& 
   const int bad = attune_module_measure(module, &s.made);
   attune_module_destroy(module);
   if (bad) return fail(context, kFailed, join("attune memory: ", attune_last_error()));
-  const uint64_t bytes = s.text.find(" f32 ") != s.text.npos ? 4 : 2;
-  const uint64_t batch = number_of(s.text, "b"), len = number_of(s.text, "s");
-  s.tokens = int64_t(batch * len);
-  s.memory = batch * number_of(s.text, "memory=", s.text.starts_with("longnet_decoder ") ? len : 0);
-  s.io = (2 * uint64_t(s.tokens) + s.memory) * number_of(s.text, "e") * bytes;
+  Settings set;
+  if (Status read = read_settings(s.text, set); !read.ok()) return fail(context, kFailed, read.message);
+  s.tokens = int64_t(set.batch) * set.len;
+  s.memory = uint64_t(set.batch) * uint64_t(set.memory);
+  s.io = (2 * uint64_t(s.tokens) + s.memory) * uint64_t(set.embed) * uint64_t(size_of(set.dtype));
   if (context.json) fmt::print("{}\n", as_json(s).dump(2));
   else print(s);
 }

@@ -161,14 +161,21 @@ void run_problem(const Asked& asked, Context& context) {
   BenchRow row;
   Device device;
   if (const Status s = parse_row(asked.line, row); !s.ok()) return no(kUsage, s.message);
+  if (!row.module.empty()) return no(kUsage, join("--run is of a problem, and '", asked.line, "' is a module"));
   if (!asked.files.empty()) return no(kUsage, "--run is of this program, and of no file");
   if (!asked.backend.empty() && !find_backend(asked.backend))
     return no(kUsage, join("backend '", asked.backend, "' is not one of ", backend_names()));
   if (!asked.device.starts_with("cuda"))
     return no(kUsage, join("--run needs a GPU that is here (cuda:0), and ", asked.device, " is none"));
+  // A problem that no backend takes is an answer; everything else that keeps a call from being seen is the machine.
+  const auto cannot = [&](const std::string& why) {
+    const Status there = device_named(asked.device, device);
+    const Status taken = there.ok() ? can_run_once(row, device, asked.backend) : Status::good();
+    taken.ok() ? no(kMachine, why) : no(kFailed, taken.message);
+  };
   if (asked.once) {
-    if (const Status s = device_named(asked.device, device); !s.ok()) return no(kUsage, s.message);
-    if (const Status s = run_once(row, device, asked.backend); !s.ok()) no(kFailed, s.message);
+    if (const Status s = device_named(asked.device, device); !s.ok()) return no(kMachine, s.message);
+    if (const Status s = run_once(row, device, asked.backend); !s.ok()) cannot(s.message);
     return;
   }
   const Folder folder;
@@ -182,8 +189,8 @@ void run_problem(const Asked& asked, Context& context) {
   const std::string text = text_in(file);
   std::vector<KernelCounters> all;
   if (const Status s = read_ncu(text, all); !s.ok() || all.empty())
-    return no(kMachine, complaint(text, s.ok() ? "ncu measured no kernel" : s.message));
-  if (code) return no(kMachine, complaint(text, join("ncu ended with ", code)));
+    return cannot(complaint(text, s.ok() ? "ncu measured no kernel" : s.message));
+  if (code) return cannot(complaint(text, join("ncu ended with ", code)));
   std::erase_if(all, [&](const KernelCounters& k) { return !has_words(k.kernel, asked.kernel); });
   if (all.empty()) return no(kFailed, join("no kernel of it has '", asked.kernel, "' in its name"));
   if (!context.json) return print(all);
@@ -256,7 +263,9 @@ void add_profile(CLI::App& app, Context& context) {
       "  attune profile mine.cubin\n"
       "  attune profile --run \"forward bf16 b1 h16 q4096 k4096 d128 causal\" --backend sm90_forward\n"
       "  nsys profile --capture-range=cudaProfilerApi attune profile \\\n"
-      "    --run \"forward bf16 b1 h16 q512 k512 d64 full\" --once");
+      "    --run \"forward bf16 b1 h16 q512 k512 d64 full\" --once\n\n"
+      "Exit code 1 where there is no such kernel, a file is no cubin, or no backend takes the problem; 3 where\n"
+      "cuobjdump, ncu, the right to count or the GPU is missing, or the call fails on it.");
   sub.callback([asked, &context] { run(*asked, context); });
 }
 

@@ -1,5 +1,7 @@
 // Ranks as threads with streams of their own on one GPU: through the GPU's memory, and through pinned memory of the
 // host as if the transport knew nothing else. One GPU shows that it is right, never that it scales.
+#include <map>
+
 #include "tests/cuda/gpu.h"
 #include "verify/ring.h"
 
@@ -10,6 +12,7 @@ using RingOnGpu = OnGpu;
 
 void run_all(const Device& gpu, bool gpu_memory, bool quick) {
   int runs = 0;
+  std::map<Cut, int> lists, dilated;  // runs of each
   for (const Case& dense : ring_cases(quick)) {
     Case whole;
     ASSERT_EQ(whole_case(dense, whole).message, "");
@@ -25,10 +28,14 @@ void run_all(const Device& gpu, bool gpu_memory, bool quick) {
         std::vector<RankRun> each;
         const Outcome o = run_over(trial, {cut, ranks}, gpu, transports, each, 20);
         EXPECT_NE(o.verdict, Verdict::fail) << name(dense) << ", " << name(cut) << ", " << ranks << " ranks: " << o.why;
-        ++runs;
+        ++runs, lists[cut] += p.mask.blocks.q > 0, dilated[cut] += word(dense.problem.variant) == "dilated";
       }
   }
   EXPECT_GE(runs, 100);
+  for (const Cut cut : all_cuts()) {
+    EXPECT_GE(lists[cut], 4) << name(cut) << " ran hardly any block lists";
+    EXPECT_GE(dilated[cut], 4) << name(cut) << " ran hardly any dilated attention";
+  }
 }
 
 TEST_F(RingOnGpu, ranks_that_share_the_memory_of_a_gpu_are_the_golden_attention) { run_all(gpu_, true, false); }

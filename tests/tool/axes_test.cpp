@@ -183,6 +183,7 @@ TEST(Suites, have_the_matrices_of_the_reports) {
   EXPECT_TRUE(has_line("sdpa-small", "forward bf16 b32 h8 q256 k256 d64 full"));
   EXPECT_EQ(lines_of("fa2-vs-sdpa").size(), 4u + 3u + 5u * 8u);
   EXPECT_EQ(lines_of("seq-sweep").size(), 3u * 5u + 2u * 2u * 3u * 6u);
+  EXPECT_EQ(find_suite("seq-sweep")->rest_ms, 20);
   EXPECT_TRUE(has_line("seq-sweep", "forward f16 b8 h32 q8192 k8192 d64 full"));
   EXPECT_TRUE(has_line("seq-sweep", "backward bf16 b1 h16 q16384 k16384 d128 causal"));
   EXPECT_EQ(lines_of("decode").size(), 4u * 9u * 2u * 2u);

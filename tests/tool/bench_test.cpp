@@ -57,6 +57,17 @@ TEST(Bench, a_rest_below_nothing_is_refused) {
   }
 }
 
+TEST(Bench, a_burst_without_rest_and_sustained_without_work_are_refused) {
+  const Ran burst = attune_says({"bench", "--dry-run", kLine, "--burst", "--rest", "0"});
+  EXPECT_EQ(burst.code, 2);
+  EXPECT_EQ(burst.err, "attune bench: --burst rests before every batch, and --rest 0 says not to\n");
+  const Ran sustained = attune_says({"bench", "--dry-run", kLine, "--sustained", "--hot", "0"});
+  EXPECT_EQ(sustained.code, 2);
+  EXPECT_EQ(sustained.err, "attune bench: --sustained works before every batch, and --hot 0 says not to\n");
+  for (const char* word : {"--rest", "--hot"})
+    EXPECT_EQ(attune_says({"bench", "--dry-run", kLine, "--burst", "--sustained", word, "5"}).code, 0) << word;
+}
+
 TEST(Bench, a_suite_has_a_time_of_its_own_that_a_word_changes) {
   const auto minutes = [](std::vector<std::string> more) {
     std::vector<std::string> words = {"bench", "--suite", "seq-sweep", "--dry-run", "--json"};

@@ -309,6 +309,16 @@ TEST_F(MeasureOnDevice, rests_as_long_before_every_batch_and_not_while_it_warms_
   EXPECT_EQ(median(t[0].samples), 1e6);  // a rest is in no sample
 }
 
+TEST_F(MeasureOnDevice, a_batch_is_at_most_half_as_long_as_a_short_rest) {
+  device.ns = 4e6;
+  for (const auto& [rest, samples] : {std::pair(0.02, 2u), {0.03, 3u}, {0.15, 5u}, {0.001, 2u}}) {
+    device.sizes.clear();
+    set.cold = true, set.rest_seconds = rest, set.max_seconds = 20;
+    (void)one(work.subject(), set, w);
+    EXPECT_EQ(device.sizes.back(), samples) << rest;
+  }
+}
+
 TEST_F(MeasureOnDevice, rest_is_time_of_the_subject) {
   device.ns = 1e6;
   set.cold = true, set.precision = -1, set.rest_seconds = 0.3, set.max_seconds = 2;

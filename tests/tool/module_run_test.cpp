@@ -22,10 +22,12 @@ BenchRow row_of(const std::string& text) {
   return row;
 }
 
-Record measured(const std::string& text) {
+Record measured(const std::string& text, const Device& device = this_cpu(), DeviceTimer* timer = nullptr,
+                Mode mode = Mode::warm) {
   Sweep s;
   Bench b;
-  b.device = this_cpu();
+  b.device = device, b.timer = timer, b.mode = mode;
+  if (timer) b.device_word = "cuda:0";
   b.timing.max_seconds = 0.004, b.timing.warm_up_seconds = 0.0005, b.timing.min_samples = 3;
   b.ceilings = Ceilings{.threads = 2, .f32 = {"none", 1e9}, .f16 = {"none", 1e9}, .bf16 = {"none", 1e9},
                         .copy_gbs = 1e9};
@@ -66,27 +68,63 @@ TEST(ModuleRun, what_is_not_timed_says_so) {
   Device gpu = this_cpu();
   gpu.kind = DeviceKind::cuda;
   const BenchRow dilated = row_of(join("forward ", kDilated));
-  EXPECT_EQ(can_time_module(dilated, gpu).message, "not built: modules are timed on CPUs only");
+  EXPECT_EQ(can_time_module(dilated, gpu, Mode::graph).message,
+            "not built: modules are timed warm or cold, not in graphs");
+  EXPECT_EQ(can_time_module(dilated, gpu, Mode::cold).message, "");
   Device more = this_cpu();
   ++more.units;
-  EXPECT_TRUE(can_time_module(dilated, more).message.starts_with("not built: modules are timed with all "));
+  EXPECT_TRUE(can_time_module(dilated, more, Mode::warm).message.starts_with("not built: modules are timed with all "));
+}
+
+TEST(ModuleRun, parameters_that_do_not_fit_are_out_of_memory) {
+  const Record r = measured("forward multihead f16 b1 s16 e268435456 h16384 dim=64 | full");  // more than is addressed
+  EXPECT_EQ(r.status, "oom") << r.message;
+  EXPECT_TRUE(r.message.ends_with(" bytes could not be allocated")) << r.message;
+}
+
+TEST(ModuleRun, on_a_gpu_both_passes_are_compared_and_timed) {
+  Device gpu;
+  if (const Status s = cuda::device(0, gpu); !s.ok()) GTEST_SKIP() << s.message;
+  DeviceTimer timer;
+  ASSERT_EQ(timer.open(0).message, "");
+  for (const Mode mode : {Mode::cold, Mode::warm})
+    for (const char* pass : {"forward ", "backward "})
+      for (const char* line : {"multihead f16 b2 s256 e512 h8 norm=1 | causal : dilated mode=headgroup norm=divide "
+                               "rates=1,2 segments=64,128",
+                               "multihead bf16 b1 s200 e256 h4/2 | full", "multihead f16 b1 s200 e512 h8 | causal"}) {
+        const std::string text = join(pass, line);
+        const Record r = measured(text, gpu, &timer, mode);
+        EXPECT_EQ(r.status, "ok") << text << ": " << r.message;
+        EXPECT_EQ(r.parity.verdict, "PASS") << text << ": " << r.parity.message;
+        EXPECT_GE(r.samples_ns.size(), 3u);
+        EXPECT_GT(r.workspace_bytes, 0u);
+      }
+}
+
+TEST(ModuleRun, what_it_takes_beside_its_tensors_is_measured) {
+  const Record r = measured("forward multihead f16 b2 s256 e128 h2 | causal");
+  ASSERT_EQ(r.status, "ok") << r.message;
+  if (r.taken_bytes < 0) GTEST_SKIP() << "this system does not say what is resident";
+  EXPECT_GT(r.taken_bytes, 0.5 * double(r.workspace_bytes));
 }
 
 TEST(ModuleRun, results_of_other_inputs_are_found) {
   for (const char* pass : {"forward ", "backward "}) {
     ModuleRun run, wide;
-    ASSERT_EQ(run.make(row_of(join(pass, kDilated)), "cpu").message, "");
+    ASSERT_EQ(run.make(row_of(join(pass, kDilated)), {}).message, "");
     ASSERT_EQ(wide.make_wide(run).message, "");
-    run.open(), wide.open();
-    EXPECT_NEAR(run.fill(Distribution::normal, 3), 1, 0.1);
-    wide.take_inputs(run);
-    double error = 9;
+    ASSERT_EQ(run.open().message, "");
+    ASSERT_EQ(wide.open().message, "");
+    double error = 9, rms = 0;
+    ASSERT_EQ(run.fill(Distribution::normal, 3, rms).message, "");
+    EXPECT_NEAR(rms, 1, 0.1);
+    ASSERT_EQ(wide.take_inputs(run).message, "");
     std::string where;
     ASSERT_EQ(run.once().message, "");
     ASSERT_EQ(wide.once().message, "");
     ASSERT_EQ(run.compare(wide, error, where).message, "");
     EXPECT_LT(error, 1) << where;
-    wide.negate_input();
+    ASSERT_EQ(wide.negate_input().message, "");
     ASSERT_EQ(wide.once().message, "");
     ASSERT_EQ(run.compare(wide, error, where).message, "");
     EXPECT_GT(error, 1) << pass;

@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "machine/host.h"
-#include "tool/measure/row.h"
+#include "tool/measure/sweep.h"
 
 namespace attune {
 namespace {
@@ -58,14 +58,21 @@ const attune_peer& breaking() {
 }
 
 // Queries over a single key, so that answer() is right.
-std::vector<Record> measured(std::vector<const attune_peer*> peers, std::string baseline = "") {
+Problem one_key(int queries = 4) {
   Problem p;
-  EXPECT_EQ(parse("forward f32 b1 h1 q4 k1 d8 full", p).message, "");
+  EXPECT_EQ(parse(join("forward f32 b1 h1 q", queries, " k1 d8 full"), p).message, "");
+  return p;
+}
+Bench bench_with(std::vector<const attune_peer*> peers, std::string baseline = "") {
   Bench b{.peers = std::move(peers), .baseline = std::move(baseline), .device = this_cpu()};
   b.device.units = 1;
   b.timing.max_seconds = 0.05, b.timing.warm_up_seconds = 0.001;
   b.ceilings = Ceilings{}, b.floor_ns = b.peer_floor_ns = 1, b.aa_spread = 0.02;
-  return measure_row(p, b);
+  return b;
+}
+std::vector<Record> measured(std::vector<const attune_peer*> peers, std::string baseline = "") {
+  Bench b = bench_with(std::move(peers), std::move(baseline));
+  return measure_row(one_key(), b);
 }
 
 TEST(Peers, torch_stands_for_the_ways_that_serve_the_device) {
@@ -122,6 +129,25 @@ TEST(Peers, a_missing_one_is_a_row_that_says_so) {
   EXPECT_TRUE(records[0].samples_ns.empty());
   EXPECT_EQ(records[1].status, "ok");
   EXPECT_EQ(records[2].baseline, "torch:sdpa");
+}
+
+TEST(Peers, are_measured_where_every_backend_was_skipped_as_too_long_and_the_row_is_whole) {
+  fake = {};
+  Bench b = bench_with({&here(), &missing()});
+  b.backends = {"cpu_standard"};
+  b.too_long = {{one_key(2), "cpu_standard"}};
+  const std::vector<Record> records = measure_row(one_key(), b);
+  ASSERT_EQ(records.size(), 3u);
+  EXPECT_EQ(records[0].status, "oom");
+  EXPECT_EQ(records[0].message.find("cpu_standard: not tried: "), 0u) << records[0].message;
+  EXPECT_EQ(records[1].subject, "torch:sdpa");
+  EXPECT_EQ(records[1].status, "ok") << records[1].message;
+  EXPECT_EQ(records[2].status, "unsupported");
+  Sweep resumed;
+  resumed.rows.push_back({one_key()}), resumed.benches.push_back(b);
+  EXPECT_EQ(resumed.done(), 0u);
+  resumed.keep(records);
+  EXPECT_EQ(resumed.done(), 1u);
 }
 
 TEST(Peers, a_wrong_result_is_a_failure_and_not_timed) {

@@ -210,6 +210,16 @@ TEST(ProfileCommand, shows_what_ncu_counts_of_one_call) {
   EXPECT_EQ(attune_says({"profile", "--run", "forward"}).code, 2);
   EXPECT_EQ(attune_says({"profile", "--run", ask[2], "--device", "cpu"}).code, 2);
   EXPECT_EQ(attune_says({"profile", "--once"}).code, 2);
+  const Ran no_gpu = attune_says({"profile", "--run", ask[2], "--device", "cuda:99", "--once"});
+  EXPECT_EQ(no_gpu.code, 3) << no_gpu.err;
+  EXPECT_TRUE(has(no_gpu.err, "attune profile: device 'cuda:99'")) << no_gpu.err;
+}
+
+TEST(ProfileCommand, a_module_is_no_problem_to_run) {
+  const Ran r = attune_says({"profile", "--run", "forward multihead f16 b1 s16 e32 h2 | causal", "--once"});
+  EXPECT_EQ(r.code, 2);
+  EXPECT_EQ(r.err, "attune profile: --run is of a problem, and 'forward multihead f16 b1 s16 e32 h2 | causal' is a "
+                   "module\n");
 }
 
 TEST(ProfileCommand, lists_the_kernels_of_a_cubin) {

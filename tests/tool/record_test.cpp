@@ -34,6 +34,7 @@ Record example() {
   r.provenance.gpu = "Some GPU", r.provenance.gpu_uuid = "GPU-1", r.provenance.gpu_vbios = "96.0";
   r.provenance.gpu_driver = "580.1", r.provenance.cuda = "13.0", r.provenance.gpu_power_limit_w = 700;
   r.provenance.gpu_most_mhz = 1980, r.provenance.gpu_ecc = 1;
+  r.provenance.binary = "0123456789abcdef";
   derive(r);
   return r;
 }
@@ -67,6 +68,7 @@ TEST(Record, is_one_line_and_reads_back_whole) {
   EXPECT_EQ(again.sets, 5);
   EXPECT_EQ(again.provenance.gpu_uuid, "GPU-1");
   EXPECT_EQ(again.provenance.gpu_ecc, 1);
+  EXPECT_EQ(again.provenance.binary, "0123456789abcdef");
   EXPECT_EQ(again.kernels, example().kernels);
   EXPECT_EQ(again.taken_bytes, 12345);
   EXPECT_EQ(again.tokens_read, (std::vector<double>{1, 2, 3, 4}));
@@ -179,8 +181,18 @@ TEST(RecordFile, says_what_cannot_be_opened) {
   EXPECT_EQ(read_records("/", seen).message, "records: '/' cannot be read: Is a directory");
 }
 
+TEST(Record, of_work_that_takes_no_time_is_refused) {
+  Record r = example();
+  r.samples_ns.assign(4, 0);
+  derive(r);
+  EXPECT_EQ(r.status, "refused");
+  EXPECT_NE(r.message.find("its work took no time"), std::string::npos) << r.message;
+}
+
 TEST(Provenance, knows_where_it_was_built_and_not_whose_machine_it_is) {
   const Provenance p = provenance();
+  EXPECT_EQ(p.binary.size(), 16u);
+  EXPECT_EQ(p.binary.find_first_not_of("0123456789abcdef"), std::string::npos) << p.binary;
   EXPECT_EQ(p.time.size(), 20u);
   EXPECT_FALSE(p.commit.empty());
   EXPECT_FALSE(p.compiler.empty());

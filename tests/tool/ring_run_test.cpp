@@ -75,8 +75,35 @@ TEST(RingRun, what_is_not_timed_says_so) {
             "not built: ranks are timed without sinks in a backward, whose gradients they would add up");
   Device gpu = this_cpu();
   gpu.kind = DeviceKind::cuda;
-  EXPECT_TRUE(can_time_ring(problem("forward f32 b1 h4 q25 k25 d16 causal : ring layout=ring ranks=2 tokens=50"), gpu)
-                  .message.starts_with("not built: "));
+  const Problem two = problem("forward f32 b1 h4 q25 k25 d16 causal : ring layout=ring ranks=2 tokens=50");
+  EXPECT_EQ(can_time_ring(two, gpu, Mode::graph).message, "not built: ranks are timed warm or cold, not in graphs");
+  EXPECT_EQ(can_time_ring(two, gpu, Mode::cold).message, "");
+  EXPECT_EQ(rank_device(gpu, two).units, gpu.units) << "ranks share a GPU";
+}
+
+TEST(RingRun, ranks_that_share_a_gpu_are_checked_and_timed) {
+  Bench b = small_bench();
+  if (const Status s = cuda::device(0, b.device); !s.ok()) GTEST_SKIP() << s.message;
+  DeviceTimer timer;
+  ASSERT_EQ(timer.open(0).message, "");
+  b.timer = &timer, b.device_word = "cuda:0";
+  for (const Mode mode : {Mode::cold, Mode::warm})
+    for (const char* pass : {"forward", "backward"})
+      for (const char* tail : {"f16 b1 h8 q100 k100 d64 causal : ring layout=zigzag ranks=4 tokens=400",
+                               "bf16 b2 h8/2 q64 k64 d128 causal : ring layout=striped ranks=4 tokens=250",
+                               "f16 b1 h8 q64 k64 d64 full : ring layout=ulysses ranks=4 tokens=256",
+                               "f16 b1 h8 q128 k128 d64 causal : ring inner=dilated rates=1,2 segments=64,256 "
+                               "layout=ring ranks=4 tokens=512"}) {
+        const Problem p = problem(join(pass, " ", tail));
+        b.mode = mode;
+        const std::vector<Record> made = measure_row(p, b);
+        ASSERT_EQ(made.size(), 1u) << name(p);
+        EXPECT_EQ(made[0].status, "ok") << name(p) << ": " << made[0].message;
+        EXPECT_EQ(made[0].parity.verdict, "PASS") << name(p) << ": " << made[0].parity.message;
+        EXPECT_GE(made[0].samples_ns.size(), 3u);
+        EXPECT_GT(made[0].workspace_bytes, 0u);
+        EXPECT_NE(made[0].why.find("with a stream each on one GPU"), std::string::npos) << made[0].why;
+      }
 }
 
 TEST(RingRun, a_rank_that_stops_ends_the_call_of_all) {
@@ -93,7 +120,7 @@ TEST(RingRun, a_rank_that_stops_ends_the_call_of_all) {
   Workload work(whole_problem(p), Layout::bhsd, 1, Distribution::normal);
   RingRun run(plan, work.args, work.outputs(), Layout::bhsd);
   ASSERT_EQ(run.open().message, "");
-  run.cut();
+  ASSERT_EQ(run.cut().message, "");
   EXPECT_FALSE(run.run());
   EXPECT_NE(run.status().message.find("rank 2 has had enough"), std::string::npos) << run.status().message;
   EXPECT_FALSE(run.run()) << "a group that broke stays broken";

@@ -69,5 +69,38 @@ TEST(Show, a_missing_peer_and_a_note_are_in_the_table) {
   EXPECT_TRUE(has(row_text(ours), "SAME against torch:efficient")) << row_text(ours);
 }
 
+// What a watcher of stderr sees.
+std::string shown(bool live) {
+  Record first = row(), second = row();
+  first.subject = "one_backend", second.subject = "another_backend";
+  testing::internal::CaptureStderr();
+  Progress p(live, 100, 4);
+  p.begin("the row", 50, 1000);
+  p.share(0.5, 1010);   // a quarter of all after ten seconds
+  p.share(0.6, 1010.05);  // too soon to be read
+  p.clear();
+  p.end({first, second});
+  return testing::internal::GetCapturedStderr();
+}
+
+TEST(Progress, on_a_terminal_says_share_row_and_time_left_below_a_table_that_grows) {
+  const std::string text = shown(true);
+  EXPECT_TRUE(has(text, "\r\x1b[K[ 25 %] 1/4 the row 0:30 left")) << text;
+  EXPECT_EQ(count(text, " left"), 1) << text;
+  const size_t cleared = text.rfind("\r\x1b[K"), table = text.find("one_backend");
+  ASSERT_NE(table, text.npos) << text;
+  EXPECT_LT(cleared, table) << text;  // the line that is overwritten is gone before
+  EXPECT_LT(table, text.find("another_backend")) << text;
+  EXPECT_EQ(count(text, row().problem), 1) << text;  // once for all of its subjects
+}
+
+TEST(Progress, elsewhere_it_is_one_line_a_record) {
+  const std::string text = shown(false);
+  EXPECT_FALSE(has(text, "\x1b")) << text;
+  EXPECT_FALSE(has(text, "left")) << text;
+  EXPECT_EQ(count(text, "\n"), 2) << text;
+  EXPECT_EQ(count(text, row().problem), 2) << text;
+}
+
 }  // namespace
 }  // namespace attune

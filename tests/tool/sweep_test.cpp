@@ -170,19 +170,32 @@ TEST(Sweep, what_failed_is_done_only_for_those_who_asked_for_it) {
 }
 
 TEST(Sweep, nothing_of_a_filtered_file_is_cut) {
-  const std::string path = temporary("filtered.jsonl");
-  {
-    std::ofstream file(path);
+  for (const bool ended : {true, false}) {  // its last line may lack its end
+    const std::string path = temporary("filtered.jsonl");
+    std::string text;
     Record r;
     r.run = "1", r.row_records = 2, r.subject = "cpu_forward";  // and cpu_standard, which is not in the file
-    for (int n = 0; n < 4; ++n) r.problem = line_of(n), file << to_json(r) << "\n";
+    for (int n = 0; n < 4; ++n) r.problem = line_of(n), text += to_json(r) + "\n";
+    std::ofstream(path) << text.substr(0, text.size() - !ended);
+    RecordFile file;
+    ASSERT_EQ(file.open(path).message, "");
+    std::vector<Record> before;
+    size_t cut = 7;
+    ASSERT_EQ(file.resume(before, &cut).message, "");
+    EXPECT_TRUE(before.empty());
+    EXPECT_EQ(cut, 0u);
+    EXPECT_EQ(text_of(path), text);
   }
+}
+
+TEST(Sweep, a_whole_row_that_lacks_only_the_end_of_its_last_line_is_there) {
+  const std::string path = temporary("unended.jsonl");
+  std::vector<Record> out;
+  ASSERT_EQ(resumed(path, out).message, "");
   const std::string text = text_of(path);
-  RecordFile file;
-  ASSERT_EQ(file.open(path).message, "");
-  std::vector<Record> before;
-  ASSERT_EQ(file.resume(before).message, "");
-  EXPECT_TRUE(before.empty());
+  std::ofstream(path) << text.substr(0, text.size() - 1);
+  out.clear();
+  ASSERT_EQ(resumed(path, out).message, "");
   EXPECT_EQ(text_of(path), text);
 }
 

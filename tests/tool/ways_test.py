@@ -48,5 +48,50 @@ class Captured(unittest.TestCase):
         self.assertIsNone(made[0](), "it outlives the replay")
 
 
+# What FlashAttention-3 registers with PyTorch, by the definition: [batch, seq, head, dim], lse as [batch, head, seq].
+class Operators:
+    @staticmethod
+    def attend(q, k, v, scale, causal):
+        scores = torch.einsum("bqhd,bkhd->bhqk", q, k) * scale
+        if causal:
+            scores = scores.masked_fill(torch.ones_like(scores[0, 0]).triu(1).bool(), -torch.inf)
+        return torch.einsum("bhqk,bkhd->bqhd", scores.softmax(-1), v), scores.logsumexp(-1)
+
+    def fwd(self, q, k, v, softmax_scale, is_causal, num_splits):
+        return *self.attend(q, k, v, softmax_scale, is_causal), torch.empty(0), torch.empty(0)
+
+    def bwd(self, d_out, q, k, v, out, lse, dq, dk, dv, softmax_scale, is_causal):
+        leaves = [x.detach().requires_grad_() for x in (q, k, v)]
+        again = self.attend(*leaves, softmax_scale, is_causal)
+        if not all(torch.equal(x, y) for x, y in zip((out, lse), again)):
+            raise ValueError("out and lse are not those of a forward")
+        for x, grad in zip((dq, dk, dv), torch.autograd.grad(again[0], leaves, d_out)):
+            x.copy_(grad)
+
+
+class Fa3(unittest.TestCase):
+    def test_its_operators_are_called_where_they_are(self):
+        tensors = [torch.randn(2, 3, 5, 8) for _ in range(4)]
+        problem = types.SimpleNamespace(q=tensors[0], k=tensors[1], v=tensors[2], d_out=tensors[3], gpu=-1, scale=0.3)
+        way = ways.Fa3(None)
+        self.assertIsNone(way.ops, "nobody has registered them here")
+        way.ops = Operators()
+        for problem.causal in (False, True):
+            leaves = [x.clone().requires_grad_() for x in tensors[:3]]
+            want = torch.nn.functional.scaled_dot_product_attention(*leaves, is_causal=problem.causal, scale=0.3)
+            torch.testing.assert_close(way.attend(problem, *tensors[:3]), want)
+            grads = torch.autograd.grad(want, leaves, tensors[3])
+            for got, grad in zip(way.backward(problem)(), grads, strict=True):
+                torch.testing.assert_close(got, grad)
+
+    def test_without_operators_its_functions_are(self):
+        def function(q, k, v, softmax_scale, causal):
+            return Operators.attend(q, k, v, softmax_scale, causal)
+        problem = types.SimpleNamespace(scale=0.3, causal=True)
+        q, k, v = (torch.randn(2, 3, 5, 8) for _ in range(3))
+        want = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, scale=0.3)
+        torch.testing.assert_close(ways.Fa3(function).attend(problem, q, k, v), want)
+
+
 if __name__ == "__main__":
     unittest.main()

@@ -1,6 +1,7 @@
 #include "tool/measure/gpu_workload.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "core/passes.h"
 #include "machine/cuda/events.h"
@@ -95,6 +96,18 @@ Status GpuWorkload::fetch(const Args& gpu) {
   for (const Role r : host_->outputs())
     if (Status s = cuda::copy_from(host_->args[r].data, gpu[r].data, span_bytes(gpu[r]), stream_); !s.ok()) return s;
   return Status::good();
+}
+
+Status GpuWorkload::fetch(const Args& gpu, const std::vector<ResultRow>& rows) {
+  for (const ResultRow& row : rows) {
+    const Tensor &from = gpu[row.role], &to = host_->args[row.role];
+    const size_t bytes = size_t(from.extent.dim) * size_t(size_of(from.dtype));
+    char* const place = row_address(to, row.batch, row.seq, row.head);
+    std::memset(place, 0xFF, bytes);
+    if (Status s = cuda::copy_from(place, row_address(from, row.batch, row.seq, row.head), bytes, stream_); !s.ok())
+      return s;
+  }
+  return cuda::wait(stream_);
 }
 
 }  // namespace attune

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "machine/cuda/runtime.h"
+#include "tool/measure/spot.h"
 #include "tool/measure/workload.h"
 
 namespace attune {
@@ -24,6 +25,7 @@ class GpuWorkload {
   Status other_outputs(Args& out);
   Status poison(const Args& gpu);        // its outputs
   Status fetch(const Args& gpu);         // its outputs into the host's tensors
+  Status fetch(const Args& gpu, const std::vector<ResultRow>&);  // these rows of them
   Status send(Role);                     // the host's tensor into that of the first set
 
  private:

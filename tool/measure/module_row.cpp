@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <cmath>
 #include <new>
+#include <optional>
 
 #include "machine/cpu/kernels.h"
 #include "tool/measure/module_run.h"
+#include "tool/measure/peak.h"
 #include "tool/measure/row.h"
 
 namespace attune {
@@ -33,44 +35,64 @@ void measure_into(Record& r, const BenchRow& row, Bench& bench) {
     std::replace(message.begin(), message.end(), '\n', ' ');
     r.status = status, r.message = std::move(message);
   };
-  if (const Status s = can_time_module(row, bench.device); !s.ok()) return end("unsupported", s.message);
+  const bool gpu = bench.timer != nullptr;
+  if (const Status s = can_time_module(row, bench.device, bench.mode); !s.ok()) return end("unsupported", s.message);
+  std::optional<cuda::Use> use;
+  if (gpu) use.emplace(bench.device.index);
   ModuleRun run, wide;
-  if (const Status s = run.make(row, bench.device_word); !s.ok()) return end("unsupported", s.message);
-  const double needed = 3 * run.bytes(), there = available_memory();  // f32 takes twice of it
+  ModulePlace place{.word = bench.device_word};
+  if (gpu) place.gpu = bench.device.index, place.stream = bench.timer->stream();
+  if (const Status s = run.make(row, place); !s.ok())
+    return end(status_word(s) == std::string_view("oom") ? "oom" : "unsupported", s.message);
+  const double needed = 3 * (gpu ? run.tensor_bytes() : run.bytes()), there = available_memory();  // f32: twice of it
   const auto no_room = [&] {
     end("oom", join("not enough memory: ", std::ceil(needed / 1e6), " MB of tensors, ", std::floor(there / 1e6),
                     " MB available"));
   };
   if (needed > there) return no_room();
   try {
-    run.open();
-    r.input_rms = run.fill(bench.distribution, bench.seed);
-    if (bench.check) {
-      if (const Status s = wide.make_wide(run); !s.ok()) return end(status_word(s), join("in f32: ", s.message));
-      wide.open(), wide.take_inputs(run);
-    }
+    const PeakMemory taken(gpu ? bench.device.index : -1);
+    Status s = run.open();
+    if (s.ok()) s = run.fill(bench.distribution, bench.seed, r.input_rms);
+    if (s.ok()) s = run.once();
+    if (!s.ok()) return end(status_word(s), join("attune: ", s.message));
+    if (const double bytes = taken.bytes(); bytes >= 0) r.taken_bytes = std::max(0., bytes - run.tensor_bytes());
+    if (bench.check) s = wide.make_wide(run);
+    if (bench.check && s.ok()) s = wide.open();
+    if (bench.check && s.ok()) s = wide.take_inputs(run);
+    if (!s.ok()) return end(status_word(s), join("in f32: ", s.message));
   } catch (const std::bad_alloc&) {
     return no_room();
   }
   r.why = join(run.why(), "; the module as a whole, compared with the same in f32");
   std::replace(r.why.begin(), r.why.end(), '\n', ' ');
   r.workspace_bytes = run.workspace_bytes();
-  if (const CpuKernels* k = best_kernels(row.problem.dtype.kv, bench.device.features)) r.kernels = {k->isa};
+  if (const CpuKernels* k = gpu ? nullptr : best_kernels(row.problem.dtype.kv, bench.device.features))
+    r.kernels = {k->isa};
   const int rows = row.problem.batch * row.problem.len_q;
   r.parity = {.verdict = "UNCHECKED", .message = "not asked for"};
-  if (const Status s = bench.check ? judge(run, wide, rows, r.parity) : run.once(); !s.ok())
+  if (const Status s = bench.check ? judge(run, wide, rows, r.parity) : Status::good(); !s.ok())
     return end(status_word(s), join("attune: ", s.message));
   const Subject subject{.name = r.subject,
                         .context = &run,
                         .run = [](void* c) { return static_cast<ModuleRun*>(c)->run(); },
                         .why = [](void* c) { return static_cast<ModuleRun*>(c)->status().message; }};
+  if (gpu) {
+    bench.timer->begin(bench.mode);
+    bench.timing.stopwatch = &bench.timer->stopwatch();
+    r.kernels = bench.timer->kernels(subject);
+  }
   know_machine(bench);
   const std::vector<Timing> timings = measure({&subject, 1}, bench.timing, host_clock());
+  note_readings(r, subject, bench);
   note_timing(r, timings[0], module_cost(row), row.problem.dtype.kv, bench);
+  sustain(r, subject, bench);
   if (r.status != "ok" || !bench.check || bench.distribution == Distribution::zeros) return;
-  run.negate_input(), wide.negate_input();
   Checked again;
-  if (const Status s = judge(run, wide, rows, again); !s.ok()) {
+  Status s = run.negate_input();
+  if (s.ok()) s = wide.negate_input();
+  if (s.ok()) s = judge(run, wide, rows, again);
+  if (!s.ok()) {
     r.parity = again, r.parity.verdict = "FAIL", r.parity.mistake = "cached-result";
     end("failed", join("attune: with other inputs, after the timing: ", s.message));
   }

@@ -1,72 +1,18 @@
 #include "tool/measure/module_run.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <cstring>
+#include <list>
 
 #include "attune/attune.h"
-#include "machine/host.h"
+#include "machine/cuda/events.h"
+#include "modules/settings.h"
 
 namespace attune {
 namespace {
 
-constexpr std::string_view kKind = "multihead ", kBar = " | ";
-
-// What a line says of sizes; everything else in it is the module's own to judge.
-struct Sizes {
-  std::string_view dtype{};
-  int batch = 0, len = 0, embed = 0, heads = 0, heads_kv = 0, dim = 0, dim_v = 0;
-  bool plain = true;  // without memory, dropout and block lists
-  double tokens() const { return double(batch) * len; }
-  double matrices() const {  // elements
-    return double(embed) * (heads * dim + heads_kv * (dim + dim_v)) + double(heads) * dim_v * embed;
-  }
-};
-
-bool number(std::string_view text, int& out) {
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), out);
-  return error == std::errc{} && end == text.data() + text.size() && out > 0;
-}
-
-Status read(std::string_view line, Sizes& out) {
-  const size_t bar = line.find(kBar);
-  if (bar == line.npos) return Status::no("'", line, "' has no mask: \"", line, " | causal\"");
-  Sizes s;
-  s.plain = line.find(kBar, bar + 1) == line.npos;
-  std::string_view head = line.substr(kKind.size(), bar - kKind.size());
-  const auto is = [](std::string_view w, char letter) {
-    return w.size() > 1 && w[0] == letter && w[1] >= '0' && w[1] <= '9';
-  };
-  for (bool good = true; !head.empty();) {
-    const std::string_view w = head.substr(0, head.find(' '));
-    head.remove_prefix(std::min(head.size(), w.size() + 1));
-    if (s.dtype.empty()) s.dtype = w;
-    else if (is(w, 'b')) good = number(w.substr(1), s.batch);
-    else if (is(w, 's')) good = number(w.substr(1), s.len);
-    else if (is(w, 'e')) good = number(w.substr(1), s.embed);
-    else if (is(w, 'h')) {
-      const size_t slash = w.find('/');
-      good = number(w.substr(1, slash == w.npos ? slash : slash - 1), s.heads);
-      if (good && slash != w.npos) good = number(w.substr(slash + 1), s.heads_kv);
-    } else if (w.starts_with("dim=")) good = number(w.substr(4), s.dim);
-    else if (w.starts_with("dim_v=")) good = number(w.substr(6), s.dim_v);
-    else if (w.starts_with("memory=") || w.starts_with("dropout=")) s.plain = false;
-    if (!good) return Status::no("'", w, "' of '", line, "' is not a size of at least 1");
-  }
-  if (!s.batch || !s.len || !s.embed || !s.heads)
-    return Status::no("'", line, "' is not a line of a module: multihead dtype b# s# e# h# | mask");
-  if (!s.heads_kv) s.heads_kv = s.heads;
-  if (!s.dim) s.dim = s.embed / s.heads;
-  if (!s.dim_v) s.dim_v = s.dim;
-  return out = s, Status::good();
-}
-
-Sizes sizes_of(const BenchRow& row) {
-  Sizes s;
-  (void)read(row.module, s);  // it was read before
-  return s;
-}
+constexpr unsigned char kPoison = 0xFF;  // NaN in every floating type
 
 Status said(int code) { return code ? Status::no(attune_last_error()) : Status::good(); }
 
@@ -75,11 +21,27 @@ int64_t count(const attune_tensor& t) {
   for (int i = 0; i < t.ndim; ++i) n *= t.shape[i];
   return n;
 }
-// Elements of a parameter, one after the other.
-Tensor flat(const attune_tensor& t) {
-  const DType dtype = t.dtype.bits == 32 ? DType::f32 : t.dtype.code == 4 ? DType::bf16 : DType::f16;
-  return {.data = static_cast<std::byte*>(t.data) + t.byte_offset, .dtype = dtype, .extent = {1, 1, 1, int(count(t))}};
+DType dtype_of(const attune_tensor& t) {
+  return t.dtype.bits == 32 ? DType::f32 : t.dtype.code == 4 ? DType::bf16 : DType::f16;
 }
+std::byte* address(const attune_tensor& t) { return static_cast<std::byte*>(t.data) + t.byte_offset; }
+
+// Elements of a parameter or its gradient on the host, one after the other.
+struct Flat {
+  std::vector<std::byte> bytes{};
+  Tensor t{};
+
+  explicit Flat(const attune_tensor& like) : bytes(size_t(count(like)) * size_t(size_of(dtype_of(like)))) {
+    t = {.data = bytes.data(), .dtype = dtype_of(like), .extent = {1, 1, 1, int(count(like))}};
+  }
+};
+
+// Values that a module reads or writes: on the host, and where the module has them; on a CPU that is the same.
+struct Values {
+  Tensor here{};
+  std::byte* there = nullptr;
+  attune_tensor given{};
+};
 
 // Sums over elements: of squares of the f32 result, and of the differences from it.
 struct Distance {
@@ -96,179 +58,196 @@ void each(const Tensor& t, F f) {
 
 }  // namespace
 
-bool is_module_row(std::string_view text) {
-  for (const std::string_view pass : {"forward ", "backward "})
-    if (text.starts_with(pass)) return text.substr(pass.size()).starts_with(kKind);
-  return false;
-}
-
-Status parse_module_row(std::string_view text, BenchRow& out) {
-  if (!is_module_row(text)) return Status::no("'", text, "' is not forward or backward and a line of a multihead");
-  const size_t space = text.find(' ');
-  const std::string_view line = text.substr(space + 1);
-  Sizes s;
-  if (Status bad = read(line, s); !bad.ok()) return bad;
-  out = {};
-  std::string_view tail = line.substr(line.find(kBar) + kBar.size());
-  tail = tail.substr(0, tail.find(kBar));
-  const std::string attention = join(text.substr(0, space), " ", s.dtype, " b", s.batch, " h", s.heads, "/", s.heads_kv,
-                                     " q", s.len, " k", s.len, " d", s.dim, "/", s.dim_v, " ", tail);
-  if (Status bad = parse(attention, out.problem); !bad.ok()) return bad;
-  out.module = line, out.label = text;
-  return Status::good();
-}
-
-Status can_time_module(const BenchRow& row, const Device& device) {
-  const Sizes s = sizes_of(row);
-  const std::string_view variant = word(row.problem.variant);
-  if (device.kind != DeviceKind::cpu) return Status::no("not built: modules are timed on CPUs only");
-  if (device.units != this_cpu().units)
-    return Status::no("not built: modules are timed with all ", this_cpu().units, " threads, not ", device.units);
-  if (s.dtype == "f32")
-    return Status::no("not built: a module is checked against itself in f32, and so those in f32 are not timed");
-  if (!s.plain || (!variant.empty() && variant != "dilated"))
-    return Status::no("not built: modules are timed with plain and dilated self-attention, without dropout");
-  return Status::good();
-}
-
-Cost module_cost(const BenchRow& row) {
-  const Sizes s = sizes_of(row);
-  const bool backward = row.problem.pass == Pass::backward;
-  const double tokens = s.tokens(), matrices = s.matrices(), size = size_of(row.problem.dtype.kv);
-  Cost c = cost(row.problem);
-  c.flops += (backward ? 4 : 2) * tokens * matrices;
-  c.bytes = (backward ? 3 : 2) * tokens * s.embed * size + matrices * (backward ? size + sizeof(float) : size);
-  return c;
-}
-
 struct ModuleRun::Parts {
-  std::string line{}, device{};
-  Sizes sizes{};
+  std::string line{};
+  ModulePlace place{};
+  Settings set{};
   Pass pass = Pass::forward;
   attune_module* module = nullptr;
   attune_module_sizes needs{};
   std::vector<Memory> memory{};
-  Tensor x{}, out{}, d_out{}, dx{};
+  std::list<cuda::Memory> on_gpu{};
+  Values x{}, out{}, d_out{}, dx{};
   int64_t shape[3] = {};
-  attune_tensor given[4] = {};  // the same to the module
   attune_module_args args{};
 
   ~Parts() { attune_module_destroy(module); }
+  bool gpu() const { return place.gpu >= 0; }
   bool backward() const { return pass == Pass::backward; }
-  DType dtype() const { return sizes.dtype == "f32" ? DType::f32 : sizes.dtype == "bf16" ? DType::bf16 : DType::f16; }
-  size_t room() const { return size_t(std::max({needs.forward, needs.forward_only, backward() ? needs.backward : 0})); }
+  size_t room() const { return size_t(backward() ? std::max(needs.forward, needs.backward) : needs.forward_only); }
   size_t values() const {  // bytes of x, and of each that has its shape
-    return size_t(sizes.tokens()) * size_t(sizes.embed) * size_t(size_of(dtype()));
+    return size_t(set.batch) * size_t(set.len) * size_t(set.embed) * size_t(size_of(set.dtype));
   }
   Status make() {
     attune_module_options options{};
-    options.size = sizeof options, options.device = device.c_str();
+    options.size = sizeof options, options.device = place.word.c_str();
+    if (Status s = read_settings(line, set); !s.ok()) return s;
     if (Status s = said(attune_module_create(line.c_str(), &options, &module)); !s.ok()) return s;
-    if (Status s = read(line, sizes); !s.ok()) return s;
     needs.size = sizeof needs;
-    return said(attune_module_measure(module, &needs));
+    if (Status s = said(attune_module_measure(module, &needs)); !s.ok() || !backward()) return s;
+    attune_tensor gradient{};  // the first that is asked for brings all of them
+    return said(attune_module_gradient(module, attune_module_parameter_name(module, 0), &gradient));
+  }
+
+  // Memory where the module is.
+  Status take(size_t bytes, std::byte*& out_to) {
+    if (!gpu()) return out_to = memory.emplace_back(bytes).data(), Status::good();
+    if (Status s = on_gpu.emplace_back().allocate(place.gpu, bytes); !s.ok()) return s;
+    return out_to = on_gpu.back().data(), Status::good();
+  }
+  Status to_module(std::byte* to, const void* from, size_t bytes) const {
+    if (gpu()) return cuda::copy_to(to, from, bytes, place.stream);
+    if (to != from) std::memcpy(to, from, bytes);
+    return Status::good();
+  }
+  Status from_module(void* to, const std::byte* from, size_t bytes) const {
+    if (gpu()) return cuda::copy_from(to, from, bytes, place.stream);
+    if (to != from) std::memcpy(to, from, bytes);
+    return Status::good();
+  }
+  Status poison(std::byte* to, size_t bytes) const {
+    if (gpu()) return cuda::fill(to, kPoison, bytes, place.stream);
+    std::memset(to, kPoison, bytes);
+    return Status::good();
+  }
+  Status send(const Values& v) const { return to_module(v.there, v.here.data, values()); }
+  Status fetch(const Values& v) const { return from_module(v.here.data, v.there, values()); }
+  Status read(const attune_tensor& from, Flat& to) const {
+    return from_module(to.bytes.data(), address(from), to.bytes.size());
+  }
+  // f(name) of every parameter, up to the first refusal.
+  template <class F>
+  Status each_parameter(F f) const {
+    const char* name = nullptr;
+    for (int n = 0; (name = attune_module_parameter_name(module, n)) != nullptr; ++n)
+      if (Status s = f(name); !s.ok()) return s;
+    return Status::good();
   }
 };
 
 ModuleRun::ModuleRun() : parts_(std::make_unique<Parts>()) {}
 ModuleRun::~ModuleRun() = default;
 
-Status ModuleRun::make(const BenchRow& row, const std::string& device) {
-  parts_->device = device, parts_->pass = row.problem.pass, parts_->line = row.module;
+Status ModuleRun::make(const BenchRow& row, const ModulePlace& place) {
+  parts_->place = place, parts_->pass = row.problem.pass, parts_->line = row.module;
   return parts_->make();
 }
 
 Status ModuleRun::make_wide(const ModuleRun& narrow) {
   const Parts& from = *narrow.parts_;
-  parts_->device = from.device, parts_->pass = from.pass;
-  parts_->line = join(kKind, "f32", from.line.substr(kKind.size() + from.sizes.dtype.size()));
+  parts_->place = from.place, parts_->pass = from.pass;
+  Settings wide = from.set;
+  wide.dtype = DType::f32;
+  parts_->line = name(wide);
   if (Status s = parts_->make(); !s.ok()) return s;
-  const char* name = nullptr;
-  for (int n = 0; (name = attune_module_parameter_name(from.module, n)) != nullptr; ++n) {
+  return from.each_parameter([&](const char* name) {
     attune_tensor have{}, want{};
     if (Status s = said(attune_module_parameter(from.module, name, &have)); !s.ok()) return s;
     if (Status s = said(attune_module_parameter(parts_->module, name, &want)); !s.ok()) return s;
     if (count(have) != count(want)) return Status::no("in f32 the module has another ", name);
-    const Tensor a = flat(have), b = flat(want);
-    for (int i = 0; i < a.extent.dim; ++i) store(b, 0, 0, 0, i, load(a, 0, 0, 0, i));
+    Flat a(have), b(want);
+    if (Status s = from.read(have, a); !s.ok()) return s;
+    for (int i = 0; i < a.t.extent.dim; ++i) store(b.t, 0, 0, 0, i, load(a.t, 0, 0, 0, i));
+    return parts_->to_module(address(want), b.bytes.data(), b.bytes.size());
+  });
+}
+
+double ModuleRun::tensor_bytes() const { return double(parts_->values()) * (parts_->backward() ? 4 : 2); }
+
+double ModuleRun::bytes() const {
+  const Parts& p = *parts_;
+  return double(p.room() + (p.backward() ? p.needs.tape : 0)) + tensor_bytes();
+}
+
+Status ModuleRun::open() {
+  Parts& p = *parts_;
+  const Settings& s = p.set;
+  p.shape[0] = s.batch, p.shape[1] = s.len, p.shape[2] = s.embed;
+  const auto value = [&](Values& v, const attune_tensor*& to) {
+    v.here = {.data = p.memory.emplace_back(p.values()).data(), .dtype = s.dtype};
+    v.here.extent = {s.batch, s.len, 1, s.embed}, v.here.stride = {int64_t(s.len) * s.embed, s.embed, 0};
+    std::memset(v.here.data, 0, p.values());
+    v.there = static_cast<std::byte*>(v.here.data);
+    if (p.gpu())
+      if (Status bad = p.take(p.values(), v.there); !bad.ok()) return bad;
+    v.given.data = v.there, v.given.ndim = 3, v.given.shape = p.shape, v.given.axes = "bsd";
+    v.given.device.type = p.gpu() ? 2 : 1, v.given.device.id = p.gpu() ? p.place.gpu : 0;
+    v.given.dtype.code = s.dtype == DType::bf16 ? 4 : 2, v.given.dtype.lanes = 1;
+    v.given.dtype.bits = uint8_t(8 * size_of(s.dtype));
+    return to = &v.given, Status::good();
+  };
+  const auto room = [&](size_t bytes, void*& to) {
+    std::byte* place = nullptr;
+    const Status taken = p.take(bytes, place);
+    return to = place, taken;
+  };
+  p.args.size = sizeof p.args;
+  if (Status bad = value(p.x, p.args.x); !bad.ok()) return bad;
+  if (Status bad = value(p.out, p.args.out); !bad.ok()) return bad;
+  if (p.backward()) {
+    if (Status bad = value(p.d_out, p.args.d_out); !bad.ok()) return bad;
+    if (Status bad = value(p.dx, p.args.dx); !bad.ok()) return bad;
+    if (Status bad = room(p.needs.tape, p.args.tape); !bad.ok()) return bad;
+  }
+  p.args.workspace_bytes = p.room();
+  return room(p.room(), p.args.workspace);
+}
+
+Status ModuleRun::fill(Distribution distribution, uint32_t seed, double& rms) {
+  Parts& p = *parts_;
+  Random random{seed};
+  double sum = 0;
+  for (const Values* v : {&p.x, &p.d_out}) {
+    if (!v->there) continue;
+    each(v->here, [&](int b, int s, int d) {
+      const double x = distribution == Distribution::normal    ? random.normal()
+                       : distribution == Distribution::uniform ? 2 * random.uniform() - 1
+                                                               : 0;
+      store(v->here, b, s, 0, d, x);
+      if (v == &p.x) sum += x * x;
+    });
+    if (Status s = p.send(*v); !s.ok()) return s;
+  }
+  rms = std::sqrt(sum / (double(p.set.batch) * p.set.len * p.set.embed));
+  return Status::good();
+}
+
+Status ModuleRun::take_inputs(const ModuleRun& narrow) {
+  const Parts &from = *narrow.parts_, &to = *parts_;
+  for (const auto& both : {std::pair{&from.x, &to.x}, {&from.d_out, &to.d_out}}) {
+    const Tensor &a = both.first->here, &b = both.second->here;
+    if (!both.second->there) continue;
+    each(b, [&](int i, int s, int d) { store(b, i, s, 0, d, load(a, i, s, 0, d)); });
+    if (Status s = to.send(*both.second); !s.ok()) return s;
   }
   return Status::good();
 }
 
-double ModuleRun::bytes() const {
-  const Parts& p = *parts_;
-  return double(p.room() + (p.backward() ? p.needs.tape : 0) + 4 * p.values());
-}
-
-void ModuleRun::open() {
-  Parts& p = *parts_;
-  const Sizes& s = p.sizes;
-  p.shape[0] = s.batch, p.shape[1] = s.len, p.shape[2] = s.embed;
-  const auto value = [&](Tensor& t, attune_tensor& to) -> const attune_tensor* {
-    t = {.data = p.memory.emplace_back(p.values()).data(), .dtype = p.dtype(), .extent = {s.batch, s.len, 1, s.embed}};
-    t.stride = {int64_t(s.len) * s.embed, s.embed, 0};
-    std::memset(t.data, 0, p.values());
-    to = {};
-    to.data = t.data, to.device.type = 1, to.ndim = 3, to.shape = p.shape, to.axes = "bsd";
-    to.dtype.code = p.dtype() == DType::bf16 ? 4 : 2, to.dtype.lanes = 1;
-    to.dtype.bits = uint8_t(8 * size_of(p.dtype()));
-    return &to;
-  };
-  p.args.size = sizeof p.args;
-  p.args.x = value(p.x, p.given[0]), p.args.out = value(p.out, p.given[1]);
-  if (p.backward()) {
-    p.args.d_out = value(p.d_out, p.given[2]), p.args.dx = value(p.dx, p.given[3]);
-    p.args.tape = p.memory.emplace_back(p.needs.tape).data();
-  }
-  p.args.workspace = p.memory.emplace_back(p.room()).data(), p.args.workspace_bytes = p.room();
-}
-
-double ModuleRun::fill(Distribution distribution, uint32_t seed) {
-  Random random{seed};
-  double sum = 0;
-  for (const Tensor* t : {&parts_->x, &parts_->d_out}) {
-    if (!t->data) continue;
-    each(*t, [&](int b, int s, int d) {
-      const double x = distribution == Distribution::normal    ? random.normal()
-                       : distribution == Distribution::uniform ? 2 * random.uniform() - 1
-                                                               : 0;
-      store(*t, b, s, 0, d, x);
-      if (t == &parts_->x) sum += x * x;
-    });
-  }
-  return std::sqrt(sum / (parts_->sizes.tokens() * parts_->sizes.embed));
-}
-
-void ModuleRun::take_inputs(const ModuleRun& narrow) {
-  const Parts &from = *narrow.parts_, &to = *parts_;
-  each(to.x, [&](int b, int s, int d) { store(to.x, b, s, 0, d, load(from.x, b, s, 0, d)); });
-  if (to.d_out.data)
-    each(to.d_out, [&](int b, int s, int d) { store(to.d_out, b, s, 0, d, load(from.d_out, b, s, 0, d)); });
-}
-
-void ModuleRun::negate_input() {
-  const Tensor& t = parts_->backward() ? parts_->d_out : parts_->x;
-  each(t, [&](int b, int s, int d) { store(t, b, s, 0, d, -load(t, b, s, 0, d)); });
+Status ModuleRun::negate_input() {
+  const Values& v = parts_->backward() ? parts_->d_out : parts_->x;
+  each(v.here, [&](int b, int s, int d) { store(v.here, b, s, 0, d, -load(v.here, b, s, 0, d)); });
+  return parts_->send(v);
 }
 
 Status ModuleRun::once() {
   Parts& p = *parts_;
-  constexpr int kPoison = 0xFF;  // NaN in every floating type
-  std::memset((p.backward() ? p.dx : p.out).data, kPoison, p.values());
-  if (!p.backward()) return run() ? Status::good() : status_;
-  const char* name = nullptr;
-  for (int n = 0; (name = attune_module_parameter_name(p.module, n)) != nullptr; ++n) {
-    attune_tensor g{};
-    if (Status s = said(attune_module_gradient(p.module, name, &g)); !s.ok()) return s;
-    std::memset(flat(g).data, kPoison, size_t(count(g)) * sizeof(float));
+  const Values& result = p.backward() ? p.dx : p.out;
+  if (Status s = p.poison(result.there, p.values()); !s.ok()) return s;
+  if (p.backward()) {
+    const Status poisoned = p.each_parameter([&](const char* name) {
+      attune_tensor g{};
+      if (Status s = said(attune_module_gradient(p.module, name, &g)); !s.ok()) return s;
+      return p.poison(address(g), size_t(count(g)) * sizeof(float));
+    });
+    if (!poisoned.ok()) return poisoned;
+    if (Status s = said(attune_module_forward(p.module, &p.args, p.place.stream)); !s.ok()) return s;
   }
-  if (Status s = said(attune_module_forward(p.module, &p.args, nullptr)); !s.ok()) return s;
-  return run() ? Status::good() : status_;
+  return run() ? p.fetch(result) : status_;
 }
 
 bool ModuleRun::run() {
   const auto call = parts_->backward() ? attune_module_backward : attune_module_forward;
-  status_ = said(call(parts_->module, &parts_->args, nullptr));
+  status_ = said(call(parts_->module, &parts_->args, parts_->place.stream));
   return status_.ok();
 }
 
@@ -283,23 +262,28 @@ Status ModuleRun::compare(const ModuleRun& wide, double& error, std::string& whe
   const bool backward = mine.backward();
   struct Result { std::string name; Distance d; };
   std::vector<Result> all;
-  const Tensor &got = backward ? mine.dx : mine.out, &want = backward ? theirs.dx : theirs.out;
+  const Tensor &got = (backward ? mine.dx : mine.out).here, &want = (backward ? theirs.dx : theirs.out).here;
   Distance rows;
   each(want, [&](int b, int s, int d) { rows.add(load(got, b, s, 0, d), load(want, b, s, 0, d)); });
   // Gradients that are 0 but for rounding (of the bias of keys) are measured by all of them together.
   Distance parameters;
-  const char* name = nullptr;
-  for (int n = 0; backward && (name = attune_module_parameter_name(mine.module, n)) != nullptr; ++n) {
-    attune_tensor g{}, w{};
-    if (Status s = said(attune_module_gradient(mine.module, name, &g)); !s.ok()) return s;
-    if (Status s = said(attune_module_gradient(theirs.module, name, &w)); !s.ok()) return s;
-    const Tensor a = flat(g), b = flat(w);
-    Distance& d = all.emplace_back(Result{name, {}}).d;
-    for (int i = 0; i < a.extent.dim; ++i) d.add(load(a, 0, 0, 0, i), load(b, 0, 0, 0, i));
-    parameters.size += d.size;
+  if (backward) {
+    const Status read = mine.each_parameter([&](const char* name) {
+      attune_tensor g{}, w{};
+      if (Status s = said(attune_module_gradient(mine.module, name, &g)); !s.ok()) return s;
+      if (Status s = said(attune_module_gradient(theirs.module, name, &w)); !s.ok()) return s;
+      Flat a(g), b(w);
+      if (Status s = mine.read(g, a); !s.ok()) return s;
+      if (Status s = theirs.read(w, b); !s.ok()) return s;
+      Distance& d = all.emplace_back(Result{name, {}}).d;
+      for (int i = 0; i < a.t.extent.dim; ++i) d.add(load(a.t, 0, 0, 0, i), load(b.t, 0, 0, 0, i));
+      parameters.size += d.size;
+      return Status::good();
+    });
+    if (!read.ok()) return read;
   }
   // By dtype: so far a result in it may be from that in f32, in the norm.
-  const double allowed = (mine.dtype() == DType::bf16 ? 0.02 : 0.003) * (backward ? 2 : 1);
+  const double allowed = (mine.set.dtype == DType::bf16 ? 0.02 : 0.003) * (backward ? 2 : 1);
   constexpr double kShare = 0.05;
   const auto share = [&](double off, double size) { return off == 0 ? 0 : std::sqrt(off) / size / allowed; };
   error = share(rows.off, std::sqrt(rows.size)), where = backward ? "dx" : "out";

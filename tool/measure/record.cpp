@@ -74,7 +74,7 @@ void provenance_fields(P& p, const Each& each) {
   each("governor", p.governor), each("kernel", p.kernel), each("cores", p.cores), each("peers", p.peers);
   each("gpu", p.gpu), each("gpu_uuid", p.gpu_uuid), each("gpu_vbios", p.gpu_vbios), each("gpu_driver", p.gpu_driver);
   each("cuda", p.cuda), each("gpu_power_limit_w", p.gpu_power_limit_w), each("gpu_most_mhz", p.gpu_most_mhz);
-  each("gpu_ecc", p.gpu_ecc), each("clocks", p.clocks);
+  each("gpu_ecc", p.gpu_ecc), each("clocks", p.clocks), each("binary", p.binary);
 }
 
 const json& part(const json& j, const char* name) {
@@ -204,8 +204,8 @@ Status RecordFile::open(const std::string& path) {
   constexpr std::string_view kBegin = "{\"attune_record\":";
   if (last.substr(0, kBegin.size()) != kBegin.substr(0, last.size()))
     return Status::no("records: '", path, "' ends in something that is not a record, and is left alone");
+  if (Record r; from_json(last, r).ok()) return add("\n");  // nothing was torn: some editors end a file so
   killed_ = true;
-  if (Record r; from_json(last, r).ok()) return add("\n");
   return cut(first);
 }
 
@@ -271,6 +271,10 @@ void derive(Record& r) {
   r.outliers = outliers(r.samples_ns);
   r.modes = modes(r.samples_ns);
   r.mhz = median(r.samples_mhz);
+  if (r.median_ns <= 0 && !r.samples_ns.empty() && r.flops > 0) {
+    r.status = "refused", r.near_floor = true;
+    r.message = join(r.subject, ": its work took no time: it was not done, or not waited for");
+  }
   if (r.median_ns <= 0) return;
   r.near_floor = r.median_ns < 5 * r.floor_ns;
   r.gflops = r.flops / r.median_ns;

@@ -27,6 +27,7 @@ struct Provenance {
   std::string gpu{}, gpu_uuid{}, gpu_vbios{}, gpu_driver{}, cuda{};  // gpu: empty where none was used
   double gpu_power_limit_w = 0, gpu_most_mhz = 0;
   int gpu_ecc = -1;        // 1: on, 0: off, -1: not said
+  std::string binary{};    // 16 hex digits that change with the program's bytes; empty: it could not be read
   std::string clocks{};    // who sets them: "governor performance", "free, up to 1980 MHz"
 };
 
@@ -122,13 +123,13 @@ class RecordFile {
   Status write(const Record& r) { return write(std::span(&r, 1)); }
   Status write(std::span<const Record> row);
   // What whole rows it has. The last row, and no other, is cut off, to be measured again, where it was interrupted, or
-  // where its last line was unfinished: that is what a kill leaves. A row that lacks records otherwise was filtered by
-  // somebody, and stays. `cut`: how many records that were.
+  // where its last line was torn: that is what a kill leaves. A row that lacks records otherwise, or only the end of
+  // its last line, was filtered by somebody, and stays. `cut`: how many records that were.
   Status resume(std::vector<Record>& out, size_t* cut = nullptr);
 
  private:
   int file_ = -1;
-  bool killed_ = false;  // its last line had no end
+  bool killed_ = false;  // its last line was torn
   std::string path_{};
   Status no(std::string_view what) const;
   Status text(std::string& out) const;

@@ -24,10 +24,9 @@ bool is_ring(const Problem& p) { return word(p.variant) == "ring" && ring_of(p).
 
 Problem whole_problem(const Problem& p) { return word(p.variant) == "ring" ? whole_of(p, ring_of(p)) : p; }
 
-Status can_time_ring(const Problem& p, const Device& device) {
-  if (device.kind != DeviceKind::cpu)
-    return Status::no("not built: ranks that are threads of one process are timed on CPUs only; attune parity --ring "
-                      "runs them on ", device.name);
+Status can_time_ring(const Problem& p, const Device& device, Mode mode) {
+  if (device.kind == DeviceKind::cuda && mode == Mode::graph)
+    return Status::no("not built: ranks are timed warm or cold, not in graphs");
   if (p.keys != KeySource::linear) return Status::no("not built: ranks are timed over linear keys only");
   if (p.has(Option::accumulate)) return Status::no("not built: ranks are timed where results are new, not added to");
   if (p.has(Option::sink) && p.pass == Pass::backward)
@@ -37,26 +36,29 @@ Status can_time_ring(const Problem& p, const Device& device) {
 
 Device rank_device(const Device& d, const Problem& p) {
   Device one = d;
-  one.units = std::max(1, d.units / ring_of(p).shards.ranks);
+  if (d.kind == DeviceKind::cpu) one.units = std::max(1, d.units / ring_of(p).shards.ranks);
   return one;
 }
 
-RingRun::RingRun(Plan plan, const Args& whole, const std::vector<Role>& outputs, Layout layout)
-    : plan_(std::move(plan)), shards_(ring_of(plan_.problem).shards), whole_(whole) {
+RingRun::RingRun(Plan plan, const Args& whole, const std::vector<Role>& outputs, Layout layout, const Args* there,
+                 Stream stream)
+    : plan_(std::move(plan)), shards_(ring_of(plan_.problem).shards), whole_(whole), stream_(stream) {
   for (const Role r : kByToken) {
     if (!whole.given(r)) continue;
     (std::find(outputs.begin(), outputs.end(), r) == outputs.end() ? inputs_ : outputs_).push_back(r);
   }
   for (int n = 0; n < shards_.ranks; ++n) {
     Rank& rank = ranks_.emplace_back();
-    rank.args = whole;  // what is not cut is read by all of them where it lies
-    rank.workspace = std::make_unique<Memory>(plan_.workspace_bytes);
+    rank.here = whole, rank.args = there ? *there : whole;  // what is not cut is read by all of them where it lies
+    if (!gpu()) rank.workspace = std::make_unique<Memory>(plan_.workspace_bytes);
     for (const std::vector<Role>* roles : {&inputs_, &outputs_})
       for (const Role r : *roles) {
         Extents e = whole[r].extent;
         e.seq = shards_.count(n);
-        rank.args[r].extent = e, rank.args[r].stride = strides_of(e, layout);
-        rank.args[r].data = rank.memory.emplace_back(span_bytes(rank.args[r])).data();
+        Tensor& t = rank.here[r];
+        t.extent = e, t.stride = strides_of(e, layout);
+        t.data = rank.memory.emplace_back(span_bytes(t)).data();
+        rank.args[r] = t;
       }
   }
 }
@@ -70,7 +72,26 @@ RingRun::~RingRun() {
   for (std::thread& t : threads_) t.join();
 }
 
+Status RingRun::open_gpu() {
+  const int index = plan_.device.index;
+  if (Status s = begun_.open(index); !s.ok()) return s;
+  for (Rank& rank : ranks_) {
+    if (Status s = rank.stream.open(index); !s.ok()) return s;
+    if (Status s = rank.end.open(index); !s.ok()) return s;
+    for (const std::vector<Role>* roles : {&inputs_, &outputs_})
+      for (const Role r : *roles) {
+        Tensor& t = rank.args[r];
+        if (Status s = rank.on_gpu.emplace_back().allocate(index, span_bytes(t)); !s.ok()) return s;
+        t.data = rank.on_gpu.back().data(), t.device = DeviceKind::cuda, t.device_index = index;
+      }
+    if (Status s = rank.on_gpu.emplace_back().allocate(index, plan_.workspace_bytes); !s.ok()) return s;
+  }
+  return Status::good();
+}
+
 Status RingRun::open() {
+  if (gpu())
+    if (Status s = open_gpu(); !s.ok()) return s;
   std::vector<Transport> transports;
   if (Status s = make_ranks(shards_.ranks, transports); !s.ok()) return s;
   size_t n = 0;
@@ -87,6 +108,16 @@ Status RingRun::open() {
   return Status::good();
 }
 
+Status RingRun::work(Rank& rank) {
+  if (!gpu()) return plan_.backend->run(plan_, rank.args, Workspace{rank.workspace->data()}, nullptr);
+  const cuda::Use use(plan_.device.index);
+  if (!use.status.ok()) return use.status;
+  void* const stream = rank.stream.get();
+  if (Status s = begun_.before(stream); !s.ok()) return s;
+  if (Status s = plan_.backend->run(plan_, rank.args, Workspace{rank.on_gpu.back().data()}, stream); !s.ok()) return s;
+  return rank.end.set(stream);
+}
+
 void RingRun::serve(Rank& rank) {
   uint64_t done = 0;
   std::unique_lock lock(mutex_);
@@ -95,8 +126,7 @@ void RingRun::serve(Rank& rank) {
     if (stop_) return;
     done = turn_;
     lock.unlock();
-    const Status s = plan_.backend->run(plan_, rank.args, Workspace{rank.workspace->data()}, nullptr);
-    rank.status = rank.comm->fail(s);  // or the others would wait for it
+    rank.status = rank.comm->fail(work(rank));  // or the others would wait for it
     lock.lock();
     if (--busy_ == 0) end_.notify_one();
   }
@@ -104,19 +134,22 @@ void RingRun::serve(Rank& rank) {
 
 bool RingRun::run() {
   if (!status_.ok()) return false;  // a group that broke stays broken
+  if (gpu() && !(status_ = begun_.set(stream_)).ok()) return false;
   std::unique_lock lock(mutex_);
   ++turn_, busy_ = ranks_.size();
   begin_.notify_all();
   end_.wait(lock, [&] { return busy_ == 0; });
   for (const Rank& rank : ranks_)
     if (!rank.status.ok() && status_.ok()) status_ = rank.status;
+  for (const Rank& rank : ranks_)
+    if (gpu() && status_.ok()) status_ = rank.end.before(stream_);
   return status_.ok();
 }
 
 template <class F>
 void RingRun::each_row(int rank, Role role, F f) const {
   const Tensor& all = whole_[role];
-  const Tensor& mine = std::next(ranks_.begin(), rank)->args[role];
+  const Tensor& mine = std::next(ranks_.begin(), rank)->here[role];
   const size_t bytes = size_t(all.extent.dim) * size_t(size_of(all.dtype));
   for (int b = 0; b < mine.extent.batch; ++b)
     for (int row = 0; row < mine.extent.seq; ++row)
@@ -124,16 +157,31 @@ void RingRun::each_row(int rank, Role role, F f) const {
         f(row_address(all, b, shards_.token(rank, row), h), row_address(mine, b, row, h), bytes);
 }
 
-void RingRun::cut() {
+Status RingRun::cut() {
   for (int n = 0; n < shards_.ranks; ++n) {
     for (const Role r : inputs_) each_row(n, r, [](char* all, char* mine, size_t b) { std::memcpy(mine, all, b); });
     for (const Role r : outputs_) each_row(n, r, [](char*, char* mine, size_t b) { std::memset(mine, kPoison, b); });
   }
+  if (!gpu()) return Status::good();
+  for (const Rank& rank : ranks_)
+    for (const std::vector<Role>* roles : {&inputs_, &outputs_})
+      for (const Role r : *roles) {
+        const Tensor& from = rank.here[r];
+        if (Status s = cuda::copy_to(rank.args[r].data, from.data, span_bytes(from), stream_); !s.ok()) return s;
+      }
+  return Status::good();
 }
 
-void RingRun::gather() {
+Status RingRun::gather() {
+  for (const Rank& rank : ranks_)
+    for (const Role r : outputs_) {
+      const Tensor& to = rank.here[r];
+      if (!gpu()) continue;
+      if (Status s = cuda::copy_from(to.data, rank.args[r].data, span_bytes(to), stream_); !s.ok()) return s;
+    }
   for (int n = 0; n < shards_.ranks; ++n)
     for (const Role r : outputs_) each_row(n, r, [](char* all, char* mine, size_t b) { std::memcpy(all, mine, b); });
+  return Status::good();
 }
 
 uint64_t RingRun::sent() const {

@@ -18,6 +18,7 @@
 #include "tool/measure/provenance.h"
 #include "tool/measure/ring_run.h"
 #include "tool/measure/spot.h"
+#include "tool/text.h"
 #include "verify/diagnose.h"
 
 namespace attune {
@@ -87,8 +88,8 @@ struct RowRun {
   std::vector<Subject> subjects{};
   std::vector<size_t> record_of{};  // of each subject
   struct Once {
-    std::function<Status()> run;  // into poison, and fetched
-    Args results;                 // what is then judged
+    std::function<Status(int rows)> run;  // into poison, and so many rows of it fetched, or all
+    Args results;                         // what is then judged
   };
   std::vector<Once> onces{};      // of each subject
   std::unique_ptr<Workload> work{};
@@ -98,6 +99,7 @@ struct RowRun {
   std::vector<std::unique_ptr<PeerRun>> theirs{};
   Args peer_results{};  // on the GPU, one for all: results are fetched before the next peer runs
   size_t peers = 0;     // how many of the subjects, the first ones
+  bool skipped = false;  // a backend, as a shorter row did not fit: peers may still
 
   bool on_gpu() const { return bench.timer != nullptr; }
   void* stream() const { return on_gpu() ? bench.timer->stream() : nullptr; }
@@ -127,17 +129,28 @@ struct RowRun {
     return {.device = bench.device, .rules = bench.rules, .forced = forced};
   }
 
+  // A shorter one did not fit: a record that says which, and no attempt.
+  bool skip_too_long(std::string_view subject) {
+    const TooLong* const shorter = no_room_for(problem, subject, bench.too_long);
+    if (!shorter) return false;
+    skipped = true;
+    const std::string line = name(shorter->problem);
+    end(add(std::string(subject)), "oom", join(subject, ": not tried: there was no room for ", line));
+    return true;
+  }
+
   // The plans of this row; what is not supported is a record.
   std::vector<Plan> plans() {
     std::vector<Plan> made;
-    const Status ranks = is_ring(problem) ? can_time_ring(problem, bench.device) : Status::good();
+    const Status ranks = is_ring(problem) ? can_time_ring(problem, bench.device, bench.mode) : Status::good();
     if (!ranks.ok()) return end(add("attune"), "unsupported", ranks.message), made;
     for (const std::string& word : wanted_backends(problem, bench)) {
       Plan plan;
       Planner by = planner(word);
       if (is_ring(problem)) by.device = rank_device(bench.device, problem);
-      if (const Status s = by.plan(problem, plan); s.ok()) made.push_back(std::move(plan));
-      else end(add(word.empty() ? "attune" : word), "unsupported", s.message);
+      if (const Status s = by.plan(problem, plan); !s.ok())
+        end(add(word.empty() ? "attune" : word), "unsupported", s.message);
+      else if (!skip_too_long(plan.backend->name)) made.push_back(std::move(plan));
     }
     return made;
   }
@@ -204,25 +217,30 @@ struct RowRun {
 
   // Which mistake it was. A result that is there a moment later was only enqueued when the call returned.
   void explain(Record& r, const std::function<Status()>& fetch, const Args& results) {
+    if (gpu)
+      if (const Status s = fetch(); !s.ok()) return end(r, "failed", join(r.subject, ": wrong result: ", s.message));
     const Mistake m = diagnose(whole, results);
     r.parity.mistake = m.name;
     std::string sentence = m.sentence;
-    if (!gpu) {
-      host_clock().rest(50e6);
-      if (fetch().ok() && spot_check(whole, results, bench.seed, 6).verdict == "PASS")
-        r.parity.mistake = "enqueue-only", sentence = "the call returns before its work is done";
-    }
+    host_clock().rest(50e6);
+    const bool drained = !gpu || cuda::wait_all(bench.device.index).ok();
+    if (drained && fetch().ok() && spot_check(whole, results, bench.seed, 6).verdict == "PASS")
+      r.parity.mistake = "enqueue-only",
+      sentence = gpu ? "its work is not on the stream that it was given" : "the call returns before its work is done";
     end(r, "failed", join(r.subject, ": wrong result: ", r.parity.message,
                           r.parity.mistake.empty() ? "" : join("; explained by ", r.parity.mistake, ": ", sentence)));
   }
 
-  // A subject that is right is timed; one that is not is a record of a failure.
-  void take(Record& r, Subject subject, Once once, const std::function<Status()>& fetch) {
-    // A row costs a walk over the keys in double: of long sequences fewer are drawn, of each subject the same.
+  // A row costs a walk over the keys in double: of long sequences fewer are drawn, of each subject the same.
+  int rows_drawn() const {
     constexpr double kElements = 2e7;
     const double walk = double(whole.len_k) * (whole.dim_qk + whole.dim_v);
-    const int rows = int(std::clamp(kElements / walk, 6.0, 24.0));
-    r.parity = bench.check ? spot_check(whole, once.results, bench.seed, rows)
+    return int(std::clamp(kElements / walk, 6.0, 24.0));
+  }
+
+  // A subject that is right is timed; one that is not is a record of a failure.
+  void take(Record& r, Subject subject, Once once, const std::function<Status()>& fetch) {
+    r.parity = bench.check ? spot_check(whole, once.results, bench.seed, rows_drawn())
                            : Checked{.verdict = "UNCHECKED", .message = "not asked for"};
     count_adaptive(r, once.results);
     count_reads(r, once.results);
@@ -256,7 +274,7 @@ struct RowRun {
     for (size_t n = 0; n < onces.size(); ++n) {
       Record& r = records[record_of[n]];
       if (r.status != "ok" || r.parity.verdict != "PASS") continue;
-      if (const Status s = onces[n].run(); !s.ok()) { end(r, "failed", s.message); continue; }
+      if (const Status s = onces[n].run(kRows); !s.ok()) { end(r, "failed", s.message); continue; }
       const Checked again = spot_check(whole, onces[n].results, bench.seed, kRows);
       if (again.verdict != "FAIL") continue;
       r.parity.verdict = "FAIL", r.parity.message = again.message, r.parity.error = again.error;
@@ -264,6 +282,13 @@ struct RowRun {
       end(r, "failed", join(r.subject, ": with other inputs, after the timing, the result is wrong: cached-result: ",
                             again.message));
     }
+  }
+
+  // Of the GPU's results what a check of so many rows reads. A hundred megabytes more take longer than the check.
+  Status fetch_rows(const Args& results, int rows) {
+    const std::vector<ResultRow> read = rows_read(whole, work->args, bench.seed, rows);
+    if (read.empty()) return gpu->fetch(results);
+    return gpu->fetch(results, bench.check ? read : std::vector<ResultRow>{});
   }
 
   Status set_up(PeerRun& run, const Args& results) {
@@ -289,14 +314,15 @@ struct RowRun {
       if (Status s = run.fetch(); !s.ok() || !gpu) return s;
       return gpu->fetch(results);
     };
-    const auto once = [this, &run, results, fetch] {
+    const auto once = [this, &run, results](int rows) {
       if (gpu)
         if (Status s = gpu->poison(results); !s.ok()) return s;
       if (!gpu) work->poison(results);
       if (Status s = run.run_once(); !s.ok()) return s;
-      return fetch();
+      if (Status s = run.fetch(); !s.ok() || !gpu) return s;
+      return fetch_rows(results, rows);
     };
-    if (const Status s = once(); !s.ok()) return end(r, "failed", s.message);
+    if (const Status s = once(rows_drawn()); !s.ok()) return end(r, "failed", s.message);
     r.taken_bytes = run.taken_bytes();
     if (on_gpu()) r.kernels = bench.timer->kernels(run.subject());
     take(r, run.subject(), {once, judged}, fetch);
@@ -327,16 +353,15 @@ struct RowRun {
       return end(r, status_word(run.status), join(r.subject, ": a workspace of ", r.workspace_bytes, " bytes: ",
                                                   run.status.message));
     const auto fetch = [this] { return gpu ? gpu->fetch(gpu->args()) : Status::good(); };
-    const auto once = [this, &run, fetch] {
-      work->poison_outputs();
-      if (gpu)
-        if (Status s = gpu->poison(gpu->args()); !s.ok()) return s;
+    const auto once = [this, &run](int rows) {
+      if (!gpu) work->poison_outputs();
+      else if (Status s = gpu->poison(gpu->args()); !s.ok()) return s;
       run.turn = 0;
       if (!run.run()) return run.status;
       run.turn = 0;
-      return fetch();
+      return gpu ? fetch_rows(gpu->args(), rows) : Status::good();
     };
-    if (const Status s = once(); !s.ok()) return end(r, "failed", s.message);
+    if (const Status s = once(rows_drawn()); !s.ok()) return end(r, "failed", s.message);
     r.taken_bytes = taken.bytes();
     if (on_gpu()) r.kernels = bench.timer->kernels(run.subject()), run.turn = 0;
     take(r, run.subject(), {once, work->args}, fetch);
@@ -345,32 +370,36 @@ struct RowRun {
   // Ranks of this process: cut and gathered outside of the timed window.
   void add_ring(Plan plan) {
     Record& r = add(std::string(plan.backend->name));
-    if (const CpuKernels* k = best_kernels(problem.dtype.kv, bench.device.features)) r.kernels = {k->isa};
+    if (!on_gpu())
+      if (const CpuKernels* k = best_kernels(problem.dtype.kv, bench.device.features)) r.kernels = {k->isa};
     try {
-      rings.push_back(std::make_unique<RingRun>(std::move(plan), work->args, work->outputs(), bench.layout));
+      rings.push_back(std::make_unique<RingRun>(std::move(plan), work->args, work->outputs(), bench.layout,
+                                                gpu ? &gpu->args() : nullptr, stream()));
     } catch (const std::bad_alloc&) {
       return end(r, "oom", join(r.subject, ": not enough memory for the shards of all ranks"));
     }
     RingRun& run = *rings.back();
     r.workspace_bytes = run.workspace_bytes();
-    if (const Status s = run.open(); !s.ok()) return end(r, "failed", join(r.subject, ": ", s.message));
-    run.cut();  // shards are inputs and outputs, and not what a call takes beside them
-    const PeakMemory taken(-1);
-    const auto once = [this, &run] {
+    if (const Status s = run.open(); !s.ok()) return end(r, status_word(s), join(r.subject, ": ", s.message));
+    (void)run.cut();  // shards are inputs and outputs, and not what a call takes beside them
+    const PeakMemory taken(on_gpu() ? bench.device.index : -1);
+    const auto once = [this, &run](int) {
       work->poison_outputs();
-      run.cut();
+      if (Status s = run.cut(); !s.ok()) return s;
       if (!run.run()) return run.status();
-      run.gather();
-      return Status::good();
+      return run.gather();
     };
-    if (const Status s = once(); !s.ok()) return end(r, "failed", s.message);
+    if (const Status s = once(0); !s.ok()) return end(r, "failed", s.message);
     r.taken_bytes = taken.bytes();
-    r.why = join(run.plan().why, "; ranks are threads of this process, with ", run.plan().device.units,
-                 " of the CPU's each, and send ", run.sent(), " bytes a call");
+    if (on_gpu() && r.taken_bytes >= 0) r.taken_bytes += double(run.workspace_bytes());  // it was there before
+    r.why = join(run.plan().why, "; ranks are threads of this process, with ",
+                 on_gpu() ? "a stream each on one GPU" : join(run.plan().device.units, " of the CPU's each"),
+                 ", and send ", run.sent(), " bytes a call");
     const Subject subject{.name = r.subject,
                           .context = &run,
                           .run = [](void* c) { return static_cast<RingRun*>(c)->run(); },
                           .why = [](void* c) { return static_cast<RingRun*>(c)->status().message; }};
+    if (on_gpu()) r.kernels = bench.timer->kernels(subject);
     take(r, subject, {once, work->args}, [] { return Status::good(); });
   }
 
@@ -389,22 +418,20 @@ struct RowRun {
     }
   }
 
-  void fill(Record& r, const Subject& subject, const Timing& t, const Cost& c, bool peer) {
-    if (on_gpu()) {
-      const Readings seen = bench.timer->readings(subject);
-      r.watts = seen.watts, r.celsius = seen.celsius, r.slowed_by = cuda::slowed_by(seen.reasons);
-      constexpr uint64_t kSetByUser = 0x02;  // a bit of nvmlClocksEventReasons
-      if (seen.reasons & kSetByUser) r.provenance.clocks = "set by a user, " + r.provenance.clocks;
-    }
-    note_timing(r, t, c, problem.dtype.kv, bench, peer);
-  }
-
-  void sustain(Record& r, const Subject& subject) {
-    if (!on_gpu() || bench.energy_seconds <= 0 || r.status != "ok") return;
-    Sustained s;
-    if (const Status ran = bench.timer->sustain(subject, bench.energy_seconds, s); !ran.ok())
-      return end(r, "failed", join(r.subject, ": ", ran.message));
-    r.sustained_ns = s.ns, r.joules = s.joules, r.sustained_watts = s.watts;
+  // A GPU's clock saw less work than there is: who did the rest, while one call is watched from outside.
+  void explain_rate(Record& r, const Subject& subject) {
+    const Clock clock = host_clock();
+    if (!cuda::wait_all(bench.device.index).ok()) return;
+    const int64_t start = clock.now();
+    if (!subject.run(subject.context)) return;
+    const double host = double(clock.now() - start);
+    if (!cuda::wait_all(bench.device.index).ok()) return;
+    const double all = double(clock.now() - start);
+    if (all < 10 * r.median_ns) return;  // nobody did
+    r.parity.mistake = host > 0.5 * all ? "cpu-on-gpu" : "enqueue-only";
+    r.message += join("; explained by ", r.parity.mistake, ": a call takes ", seconds_text(1e-9 * all), ", of which ",
+                      host > 0.5 * all ? "the host works " : "other streams than its own work ",
+                      seconds_text(1e-9 * std::max(host, all - host)));
   }
 
   void compare() {
@@ -431,8 +458,10 @@ struct RowRun {
   void run() {
     std::optional<cuda::Use> use;
     if (on_gpu()) use.emplace(bench.device.index);
+    if (skip_too_long("attune")) return;
     std::vector<Plan> planned = plans();
-    if (planned.empty() || !make_workload()) return;
+    if (planned.empty() && (!skipped || bench.peers.empty())) return;
+    if (!make_workload()) return;
     records.reserve(records.size() + planned.size() +
                     bench.peers.size());  // take() keeps places, and add() must not move them
     for (const attune_peer* peer : bench.peers) add_peer(*peer);
@@ -443,8 +472,11 @@ struct RowRun {
     const std::vector<Timing> timings = measure(subjects, bench.timing, host_clock());
     const Cost c = cost(whole, &work->args);
     for (size_t n = 0; n < subjects.size(); ++n) {
-      fill(records[record_of[n]], subjects[n], timings[n], c, n < peers);
-      sustain(records[record_of[n]], subjects[n]);
+      Record& r = records[record_of[n]];
+      note_readings(r, subjects[n], bench);
+      note_timing(r, timings[n], c, problem.dtype.kv, bench, n < peers);
+      if (on_gpu() && r.status == "refused") explain_rate(r, subjects[n]);
+      sustain(r, subjects[n], bench);
     }
     check_again();
     compare();
@@ -461,6 +493,24 @@ void know_machine(Bench& bench) {
     const Subject empty = gpu ? bench.timer->empty_kernel() : Subject{};
     bench.floor_ns = floor_ns(bench.timing, host_clock(), gpu ? &empty : nullptr);
   }
+}
+
+void note_readings(Record& r, const Subject& subject, const Bench& bench) {
+  if (!bench.timer) return;
+  const Readings seen = bench.timer->readings(subject);
+  r.watts = seen.watts, r.celsius = seen.celsius, r.slowed_by = cuda::slowed_by(seen.reasons);
+  constexpr uint64_t kSetByUser = 0x02;  // a bit of nvmlClocksEventReasons
+  if (seen.reasons & kSetByUser) r.provenance.clocks = "set by a user, " + r.provenance.clocks;
+}
+
+void sustain(Record& r, const Subject& subject, Bench& bench) {
+  if (!bench.timer || bench.energy_seconds <= 0 || r.status != "ok") return;
+  Sustained s;
+  if (const Status ran = bench.timer->sustain(subject, bench.energy_seconds, s); !ran.ok()) {
+    r.status = "failed", r.message = one_line(join(r.subject, ": ", ran.message));
+    return;
+  }
+  r.sustained_ns = s.ns, r.joules = s.joules, r.sustained_watts = s.watts;
 }
 
 void note_timing(Record& r, const Timing& t, const Cost& c, DType of_keys, const Bench& bench, bool peer) {
@@ -490,7 +540,9 @@ std::vector<std::string> wanted_backends(const Problem& p, const Bench& bench) {
 }
 
 const char* status_word(const Status& s) {
-  return s.message.find("out of memory") != s.message.npos ? "oom" : "failed";
+  for (const char* lack : {"out of memory", "could not be allocated"})
+    if (s.message.find(lack) != s.message.npos) return "oom";
+  return "failed";
 }
 
 Record blank_record(const BenchRow& row, const Bench& bench) {
@@ -511,7 +563,11 @@ Record blank_record(const BenchRow& row, const Bench& bench) {
 std::vector<Record> measure_row(const Problem& problem, Bench& bench) {
   RowRun row{problem, bench};
   row.run();
-  for (Record& r : row.records) r.row_records = int(row.records.size());
+  for (Record& r : row.records) {
+    r.row_records = int(row.records.size());
+    if (r.status == "oom" && !no_room_for(problem, r.subject, bench.too_long))
+      bench.too_long.push_back({problem, r.subject});
+  }
   return std::move(row.records);
 }
 

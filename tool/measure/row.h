@@ -10,6 +10,7 @@
 #include "tool/measure/device_timer.h"
 #include "tool/measure/peer.h"
 #include "tool/measure/record.h"
+#include "tool/measure/room.h"
 #include "tool/measure/workload.h"
 
 namespace attune {
@@ -34,6 +35,8 @@ struct Bench {
   Provenance provenance{};
   std::string run{};                    // of every record: provenance.h makes one
 
+  std::vector<TooLong> too_long{};      // rows so far that did not fit
+
   // Of this machine with these threads in this mode; measured with the first row that needs them, and kept.
   std::optional<Ceilings> ceilings{};
   std::optional<double> floor_ns{}, peer_floor_ns{}, aa_spread{};
@@ -48,8 +51,11 @@ std::vector<Record> measure_row(const Problem&, Bench&);
 // One record, of the subject "attune": how long the whole module takes.
 std::vector<Record> measure_module(const BenchRow&, Bench&);
 
-// What the two have in common: the ceilings and the floor, measured once, and what the timer says of a subject.
+// What the two have in common: the ceilings and the floor, measured once, what the timer says of a subject, and of a
+// GPU what it was like meanwhile and what running back to back costs.
 void know_machine(Bench&);
+void note_readings(Record&, const Subject&, const Bench&);
+void sustain(Record&, const Subject&, Bench&);
 struct Cost;
 void note_timing(Record&, const Timing&, const Cost&, DType of_keys, const Bench&, bool peer = false);
 

@@ -1,6 +1,5 @@
 // The suites, as loops over what varies. Each has its dense counterpart in it, so that one file of records says how
-// much a variant saves; `--backend all` or `--backend masked_dense` adds the slow, obvious way where there is room for
-// it.
+// much a variant saves; `--backend all,masked_dense` adds the slow, obvious way where there is room for it.
 #include "tool/measure/suites.h"
 
 #include "attune/attune.h"
@@ -134,7 +133,7 @@ Lines extreme() {
 constexpr BenchSuite kSuites[] = {
     {.name = "sdpa-small", .lines = sdpa_small, .all_backends = true, .samples = 500, .warm_up_calls = 200},
     {.name = "fa2-vs-sdpa", .lines = fa2_vs_sdpa, .all_backends = true},
-    {.name = "seq-sweep", .lines = seq_sweep, .all_backends = true, .max_seconds = 0.2},
+    {.name = "seq-sweep", .lines = seq_sweep, .all_backends = true, .max_seconds = 0.15, .rest_ms = 20},
     {.name = "memory", .lines = memory_rows, .all_backends = true},
     {.name = "scaling", .lines = scaling},
     {.name = "decode", .lines = decode},

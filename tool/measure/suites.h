@@ -10,6 +10,7 @@ struct BenchSuite {
   bool all_backends = false;  // side by side, where nobody names some
   int samples = 0, warm_up_calls = 0;  // at least; 0: as always
   double max_seconds = 0;     // of a subject, where nobody says; 0: as always
+  double rest_ms = 0;         // of a GPU before every batch, where nobody says how it is to rest or to be heated
 };
 const BenchSuite* find_suite(std::string_view name);  // null: there is none
 

@@ -2,6 +2,7 @@
 # is one, so that no dispatcher is timed. A backward is timed alone: through its own operator, or as torch.autograd.grad
 # captured once in a CUDA graph. numpy is not needed.
 import ctypes
+import sys
 
 import torch
 
@@ -235,6 +236,33 @@ class Package(Way):
         return (out[0] if isinstance(out, tuple) else out).transpose(1, 2)
 
 
+# FlashAttention-3 by its operators where its build registers them; through its Python functions otherwise.
+class Fa3(Package):
+    def __init__(self, function):
+        super().__init__(function)
+        ops = torch.ops.flash_attn_3
+        self.ops = ops if hasattr(ops, "fwd") and hasattr(ops, "bwd") else None
+
+    def call(self, p, q, k, v):  # out and lse
+        return self.ops.fwd(*(x.transpose(1, 2) for x in (q, k, v)), softmax_scale=p.scale, is_causal=p.causal,
+                            num_splits=1)[:2]
+
+    def attend(self, p, q, k, v):
+        return self.call(p, q, k, v)[0].transpose(1, 2) if self.ops else super().attend(p, q, k, v)
+
+    def backward(self, p):
+        if not self.ops:
+            return super().backward(p)
+        q, k, v, d_out = (x.transpose(1, 2) for x in (p.q, p.k, p.v, p.d_out))
+        out, lse = self.call(p, p.q, p.k, p.v)
+
+        def gradients():
+            grads = tuple(torch.empty_like(x) for x in (q, k, v))
+            self.ops.bwd(d_out, q, k, v, out, lse, *grads, softmax_scale=p.scale, is_causal=p.causal)
+            return tuple(x.transpose(1, 2) for x in grads)
+        return gradients
+
+
 # A way by name, and the version that a record names. ImportError: it is not here.
 def find(name):
     version = "torch " + torch.__version__
@@ -248,5 +276,6 @@ def find(name):
         return Package(flash_attn.flash_attn_func), "flash_attn " + flash_attn.__version__
     if name == "fa3":
         import flash_attn_interface
-        return Package(flash_attn_interface.flash_attn_func), "fa3 " + getattr(flash_attn_interface, "__version__", "")
+        version = getattr(sys.modules.get("flash_attn_3"), "__version__", "")  # what it has imported
+        return Fa3(flash_attn_interface.flash_attn_func), "fa3 " + version
     raise ImportError("nobody knows it")

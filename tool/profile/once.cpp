@@ -14,14 +14,26 @@ void tell_profiler(const char* function) {
   if (driver.ok()) (void)driver.function<int()>(function)();
 }
 
-}  // namespace
-
-Status run_once(const BenchRow& row, const Device& device, std::string_view backend) {
+// The plan by this machine's tuned file.
+Status plan_once(const BenchRow& row, const Device& device, std::string_view backend, Planner& planner, Plan& out) {
   Tuned tuned;
   if (Status s = load_tuned(device, tuned); !s.ok()) return s;
-  const Planner planner{.device = device, .rules = tuned.rules, .forced = backend};
+  planner = {.device = device, .rules = std::move(tuned.rules), .forced = backend};
+  return planner.plan(row.problem, out);
+}
+
+}  // namespace
+
+Status can_run_once(const BenchRow& row, const Device& device, std::string_view backend) {
+  Planner planner;
   Plan plan;
-  if (Status s = planner.plan(row.problem, plan); !s.ok()) return s;
+  return plan_once(row, device, backend, planner, plan);
+}
+
+Status run_once(const BenchRow& row, const Device& device, std::string_view backend) {
+  Planner planner;
+  Plan plan;
+  if (Status s = plan_once(row, device, backend, planner, plan); !s.ok()) return s;
   const cuda::Use use(device.index);
   if (!use.status.ok()) return use.status;
   Workload host(row.problem, Layout::bshd, 1, Distribution::normal, {}, row.pattern, false);

@@ -7,5 +7,7 @@
 namespace attune {
 
 Status run_once(const BenchRow&, const Device&, std::string_view backend);
+// Whether a backend, or the one that is named, takes it there.
+Status can_run_once(const BenchRow&, const Device&, std::string_view backend);
 
 }  // namespace attune
