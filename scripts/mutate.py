@@ -3,6 +3,8 @@
 survives, and that is a hole in the tests.
 
   scripts/mutate.py                     all of them; writes docs/mutation.md; fails if one survives
+  scripts/mutate.py --since COMMIT      those whose file is not as it was there, and those that are new since; puts
+                                        their rows into docs/mutation.md and leaves the others
   scripts/mutate.py --only core/mask    those whose file or description contains the text; writes nothing
   scripts/mutate.py --list
 """
@@ -120,27 +122,59 @@ def judge(mutant, jobs):
         path.write_text(text)
 
 
-def report(results, seconds):
-    def cell(text):
-        return text.replace("|", "\\|")
-    killed = sum(result == "killed" for _, result, _ in results)
-    lines = ["# Mutation", "",
-             f"`scripts/mutate.py` plants {len(results)} bugs, one at a time, builds and runs the tests that should "
-             f"see them: {killed} killed, {len(results) - killed} not ({seconds / 60:.0f} minutes). "
-             "Written by the script; the bugs are in `scripts/mutants.py`.", "",
-             "| file | the bug | result | seen by |", "|---|---|---|---|"]
-    for (file, _, _, what, _), result, by in results:
-        lines.append(f"| `{file}` | {cell(what)} | {result} | {cell(by)} |")
-    (ROOT / "docs" / "mutation.md").write_text("\n".join(lines) + "\n")
+def text_of(commit, path):
+    status, text = run("git", "show", f"{commit}:{path}", cwd=ROOT)
+    return "" if status else text
+
+
+def changed_since(commit, mutants):
+    """Those whose file is another one now, and those that were not in the list."""
+    if run("git", "rev-parse", "--verify", "--quiet", f"{commit}^{{commit}}", cwd=ROOT)[0]:
+        sys.exit(f"--since: '{commit}' is not a commit")
+    before = {}
+    exec(text_of(commit, "scripts/mutants.py"), before)
+    known = {m[:3] for m in before.get("MUTANTS", [])}
+    return [m for m in mutants if m[:3] not in known or text_of(commit, m[0]) != (ROOT / m[0]).read_text()]
+
+
+def cell(text):
+    return text.replace("|", "\\|")
+
+
+def row_of(mutant, result, by):
+    return f"| `{mutant[0]}` | {cell(mutant[3])} | {result} | {cell(by)} |"
+
+
+def page(rows, ran):
+    """The page of these rows; `ran` says when they ran."""
+    killed = sum("| killed |" in row for row in rows)
+    return "\n".join(["# Mutation", "",
+                      f"`scripts/mutate.py` plants {len(rows)} bugs, one at a time, builds and runs the tests that "
+                      f"should see them: {killed} killed, {len(rows) - killed} not ({ran}). "
+                      "Written by the script; the bugs are in `scripts/mutants.py`.", "",
+                      "| file | the bug | result | seen by |", "|---|---|---|---|", *rows]) + "\n"
+
+
+def merged(old, mutants, results):
+    """Rows of all mutants: those of `results`, and of the others what the page `old` says of them."""
+    rows = {row_of(m, "", "").split("|  |")[0]: row_of(m, result, by) for m, result, by in results}
+    for line in old.splitlines():
+        if line.startswith("| `"):
+            rows.setdefault(re.split(r"\| (?:killed|survived|does not compile) \|", line)[0], line)
+    begin = [row_of(m, "", "").split("|  |")[0] for m in mutants]
+    return [rows.get(b, f"{b}| survived | it never ran |") for b in begin]
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="mutants whose file or description contains this")
+    parser.add_argument("--since", default="", help="mutants whose file is not as it was at this commit")
     parser.add_argument("--jobs", default=str(os.cpu_count()), help="of the build")
     parser.add_argument("--list", action="store_true")
     options = parser.parse_args()
     chosen = [m for m in MUTANTS if options.only in m[0] or options.only in m[3]]
+    if options.since:
+        chosen = changed_since(options.since, chosen)
     is_arm = os.uname().machine in ("aarch64", "arm64")
     chosen = [m for m in chosen if is_arm or "neon" not in m[0]]
     if options.list:
@@ -170,7 +204,11 @@ def main():
               flush=True)
     killed = sum(result == "killed" for _, result, _ in results)
     if not options.only:
-        report(results, time.time() - started)
+        document = ROOT / "docs" / "mutation.md"
+        old = document.read_text() if options.since else ""
+        minutes = f"{(time.time() - started) / 60:.0f} minutes"
+        ran = f"{len(results)} of them, of files that changed since {options.since}, in {minutes}" if old else minutes
+        document.write_text(page(merged(old, MUTANTS if old else chosen, results), ran))
     print(f"{killed} of {len(results)} killed in {time.time() - started:.0f} s")
     return 0 if killed == len(results) else 1
 

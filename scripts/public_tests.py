@@ -3,19 +3,22 @@
 FlashAttention-3, and of PyTorch's scaled_dot_product_attention. Their sources are the caller's.
 
     scripts/public_tests.py flash_attn PATH_OF_FLASH_ATTENTION --seconds 60
-    scripts/public_tests.py fa3 PATH_OF_FLASH_ATTENTION --seconds 60 --seed 2
-    scripts/public_tests.py sdpa PATH_OF_PYTORCH            # its test/test_transformers.py, what of it calls SDPA
+    scripts/public_tests.py fa3 PATH_OF_FLASH_ATTENTION --part 3/40
+    scripts/public_tests.py sdpa PATH_OF_PYTORCH            # its test/test_transformers.py
     scripts/public_tests.py samples                         # of SDPA, out of the PyTorch that is installed
 
-The first two have tens of thousands of parameters a test: every test is run with parameters drawn at random until the
-time is over, or with --whole with all of them. On a machine without a GPU "cuda" in their text is read as "cpu", and
-what calls Triton fails there. --only and --skip choose tests by a regular expression."""
+The first two have tens of thousands of parameters a test: they are drawn at random until the time is over; --part I/N
+runs the I-th of N parts, which together are all of them, in an order that is shuffled but always the same, and with
+--seconds as much of it as there is time for. On a machine without a GPU "cuda" in their text is read as "cpu", and what
+calls Triton fails there. Tests of PyTorch choose one of its kernels, of which attune takes the place, but not that of
+"math", which they compare with; those that ask for a kernel's own errors, choices and nested tensors are left out.
+--only and --skip choose tests by a regular expression."""
 
 from __future__ import annotations
 
 import argparse
 import collections
-import itertools
+import math
 import os
 import pathlib
 import random
@@ -33,9 +36,12 @@ import attune.flash_attn
 import attune.flash_attn.flash_attn_interface
 import attune.flash_attn_interface
 import attune.torch
+import attune.torch._sdpa as inside
 
 # These ask about insides that are flash_attn's own: its C++ functions and the schemas of its operators.
 INSIDES = "generator_arg|paged_kv_num_splits|bw_compat"
+# These ask which of PyTorch's kernels runs and what it refuses; the last, that a seed drops what its kernels drop.
+CHOICES = "_fail|invalid|choice|priority|determinism|nested|heuristic|Xpu|encoderlayer_subclass"
 
 
 def stand_in(checkout: pathlib.Path) -> None:
@@ -49,9 +55,9 @@ def stand_in(checkout: pathlib.Path) -> None:
         sys.modules[name] = types.ModuleType(name)
 
 
-def load(path: pathlib.Path) -> types.ModuleType:
+def load(path: pathlib.Path, knows_cpu: bool = False) -> types.ModuleType:
     source = path.read_text()
-    if not torch.cuda.is_available():
+    if not knows_cpu and not torch.cuda.is_available():
         source = source.replace('"cuda"', '"cpu"')
         torch.cuda.get_device_capability = lambda *_: (9, 0)  # type: ignore[assignment]
     sys.path.insert(0, str(path.parent))
@@ -62,8 +68,8 @@ def load(path: pathlib.Path) -> types.ModuleType:
     return module
 
 
-def parameters(test: Callable[..., None], draw: random.Random | None) -> Iterator[dict[str, Any]]:
-    """One set of them at random, or all."""
+def parameters(test: Callable[..., None]) -> tuple[int, Callable[[int], dict[str, Any]]]:
+    """How many sets of them there are, and the n-th."""
     names: list[list[str]] = []
     values: list[list[Any]] = []
     for mark in getattr(test, "pytestmark", []):
@@ -72,11 +78,33 @@ def parameters(test: Callable[..., None], draw: random.Random | None) -> Iterato
             names.append([n.strip() for n in given.split(",")] if isinstance(given, str) else list(given))
             several = len(names[-1]) > 1
             values.append([v.values if hasattr(v, "marks") else v if several else (v,) for v in mark.args[1]])
-    for chosen in [[draw.choice(v) for v in values]] if draw else itertools.product(*values):
+
+    def one(n: int) -> dict[str, Any]:
         named: dict[str, Any] = {}
-        for several, value in zip(names, chosen):
-            named.update(zip(several, value))
-        yield named
+        for several, known in zip(names, values):
+            n, at = divmod(n, len(known))
+            named.update(zip(several, known[at]))
+        return named
+
+    return math.prod(map(len, values)), one
+
+
+def chosen(count: int, part: tuple[int, int] | None, draw: random.Random) -> Iterator[int]:
+    """Numbers below count: at random without end, or those of the part."""
+    if part is None:
+        while count:
+            yield draw.randrange(count)
+    else:
+        order = list(range(count))
+        random.Random(0).shuffle(order)
+        yield from order[part[0] - 1::part[1]]
+
+
+def read_part(text: str) -> tuple[int, int]:
+    found = re.fullmatch(r"(\d+)/(\d+)", text)
+    if not found or not 1 <= int(found[1]) <= int(found[2]):
+        raise argparse.ArgumentTypeError(f"{text!r} is not I/N with I from 1 to N")
+    return int(found[1]), int(found[2])
 
 
 class Results:
@@ -124,28 +152,42 @@ def run_file(path: pathlib.Path, options: argparse.Namespace) -> int:
     if not tests:
         print(f"{path} has no test that is asked for")
         return 1
-    results, draw, end = Results(), random.Random(options.seed), time.monotonic() + options.seconds
+    results, draw = Results(), random.Random(options.seed)
+    seconds = options.seconds or (math.inf if options.part else 60)
+    end = time.monotonic() + seconds
     torch.manual_seed(options.seed)
-    if options.whole:
-        for test in tests:
-            for named in parameters(test, None):
-                results.run(test, named)
-    while not options.whole and time.monotonic() < end:
-        for test in tests:
-            for named in parameters(test, draw):
-                results.run(test, named)
+    turns = []
+    for test in tests:
+        count, one = parameters(test)
+        turns.append((test, one, chosen(count, options.part, draw)))
+    while turns and time.monotonic() < end:
+        for turn in list(turns):
+            test, one, numbers = turn
+            if (n := next(numbers, None)) is None:
+                turns.remove(turn)
+            else:
+                results.run(test, one(n))
             if time.monotonic() > end:
                 break
+    if options.part:
+        print(f"part {options.part[0]} of {options.part[1]}" + (", not to its end" if turns else ""))
     return results.print()
+
+
+def without_expecttest() -> None:
+    """PyTorch's own helpers of tests import it, also for tests that need nothing of it."""
+    try:
+        import expecttest  # noqa: F401
+    except ImportError:
+        made = sys.modules["expecttest"] = types.ModuleType("expecttest")
+        made.TestCase = unittest.TestCase  # type: ignore[attr-defined]
 
 
 def run_samples(options: argparse.Namespace) -> int:
     """PyTorch's own samples of scaled_dot_product_attention, the answer and gradients: at most twice as far from f64 as
     PyTorch's, or eight last bits of the greatest number that goes in or comes out (out is rounded before a backward
     reads it), and f32's last bit for every unit of the greatest score, which is an exponent."""
-    sys.modules.setdefault("expecttest", types.ModuleType("expecttest"))
-    if not hasattr(sys.modules["expecttest"], "TestCase"):
-        sys.modules["expecttest"].TestCase = unittest.TestCase  # type: ignore[attr-defined]
+    without_expecttest()
     from torch.testing._internal.common_methods_invocations import op_db
     theirs, results = torch.nn.functional.scaled_dot_product_attention, Results()
     op = next(o for o in op_db if o.name == "nn.functional.scaled_dot_product_attention")
@@ -184,15 +226,42 @@ def run_samples(options: argparse.Namespace) -> int:
     return results.print()
 
 
+class Timed(unittest.TestResult):
+    def __init__(self, end: float) -> None:
+        super().__init__()
+        self.end = end
+
+    def stopTest(self, test: unittest.TestCase) -> None:
+        super().stopTest(test)
+        if time.monotonic() > self.end:
+            self.stop()
+
+
 def run_sdpa(path: pathlib.Path, options: argparse.Namespace) -> int:
+    flags, asks = torch.backends.cuda, inside._is_chosen
+    inside._is_chosen = lambda: not (inside.is_compiling() or flags.flash_sdp_enabled() or
+                                     flags.mem_efficient_sdp_enabled() or flags.cudnn_sdp_enabled())
+    without_expecttest()
+    attune.torch.counters.clear()
     with attune.torch.installed("always") as counters:
-        sys.path.insert(0, str(path.parent))
-        found = unittest.defaultTestLoader.discover(str(path.parent), path.name)
-        chosen = unittest.TestSuite(t for t in each(found) if re.search(options.only, t.id()) and
-                                    not re.search(options.skip, t.id()))
-        ran = unittest.TextTestRunner(verbosity=0).run(chosen)
+        found = unittest.defaultTestLoader.loadTestsFromModule(load(path, knows_cpu=True))
+        asked = [t for t in each(found) if re.search(options.only, t.id()) and not re.search(options.skip, t.id())]
+        if options.part or options.seconds:
+            random.Random(0).shuffle(asked)
+        if options.part:
+            asked = asked[options.part[0] - 1::options.part[1]]
+        ran = Timed(time.monotonic() + (options.seconds or math.inf))
+        unittest.TestSuite(asked).run(ran)  # with what their classes set up
+        for test, why in ran.failures + ran.errors:
+            said = re.findall(r"^[\w.]*(?:Error|Exception)\b.*", why, re.MULTILINE) or why.strip().splitlines()
+            print(f"failed {test.id()}: {said[-1][:400]}")
+        failed = len(ran.failures) + len(ran.errors)
+        passed = max(ran.testsRun - failed - len(ran.skipped), 0)  # a class that is not set up fails, and is no test
+        print(f"{passed} passed, {failed} failed, {len(ran.skipped)} skipped, "
+              f"{len(asked) - ran.testsRun} not run")
         print(f"attune ran {counters.attune}, PyTorch {counters.torch}: {dict(counters.why)}")
-    return 0 if ran.testsRun and ran.wasSuccessful() else 1
+    inside._is_chosen = asks
+    return 0 if passed > 0 and counters.attune and ran.wasSuccessful() else 1
 
 
 def each(suite: unittest.TestSuite) -> Iterator[unittest.TestCase]:
@@ -207,12 +276,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("suite", choices=("flash_attn", "fa3", "sdpa", "samples"))
     parser.add_argument("checkout", nargs="?", type=pathlib.Path)
-    parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--seconds", type=float, help="end after so long; 60 where parameters are drawn")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--whole", action="store_true", help="every parameter; hours")
+    parser.add_argument("--part", type=read_part, help="I/N: the I-th of N parts of everything; 1/1 takes hours")
     parser.add_argument("--only", default="", help="tests whose names have this")
-    parser.add_argument("--skip", default=INSIDES, help=f"tests whose names have this (default {INSIDES})")
+    parser.add_argument("--skip", help=f"tests whose names have this (default {INSIDES}, of sdpa {CHOICES})")
     options = parser.parse_args()
+    if options.skip is None:
+        options.skip = CHOICES if options.suite == "sdpa" else INSIDES
     if options.suite == "samples":
         return run_samples(options)
     file = {"flash_attn": "tests/test_flash_attn.py", "fa3": "hopper/test_flash_attn.py",

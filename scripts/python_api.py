@@ -8,6 +8,7 @@ The source is read, not imported, so the page does not depend on what is install
 
 from __future__ import annotations
 
+import argparse
 import ast
 import pathlib
 import sys
@@ -72,8 +73,12 @@ def page() -> str:
 
 
 def main() -> int:
-    check, path = sys.argv[1] == "--check", pathlib.Path(sys.argv[-1])
-    if check:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("path", type=pathlib.Path)
+    parser.add_argument("--check", action="store_true", help="say whether it is what the docstrings say; write nothing")
+    given = parser.parse_args()
+    path = given.path
+    if given.check:
         same = path.read_text() == page()
         print(f"{path} is {'as' if same else 'not what'} the docstrings say")
         return 0 if same else 1

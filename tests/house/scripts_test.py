@@ -115,6 +115,20 @@ class Mutants(unittest.TestCase):
         self.assertEqual(mutate.outgrown([("scripts/mutate.py", "no such line" + " of it", "", "", [])]),
                          ["scripts/mutate.py does not hold exactly once: no such line of it"])
 
+    def test_since_what_is_no_commit_is_refused(self):
+        with self.assertRaisesRegex(SystemExit, "^--since: 'no-such-commit' is not a commit$"):
+            mutate.changed_since("no-such-commit", mutate.MUTANTS)
+
+    def test_rows_that_ran_replace_those_on_the_page_and_what_never_ran_is_no_kill(self):
+        one, two, three = [("a.h", "x", "y", what, []) for what in ("it | adds", "it lacks", "it is new")]
+        old = mutate.page([mutate.row_of(one, "survived", "t"), mutate.row_of(two, "killed", "t: by | two")], "a day")
+        rows = mutate.merged(old, [three, one, two], [(one, "killed", "u: now")])
+        self.assertEqual(rows, ["| `a.h` | it is new | survived | it never ran |",
+                                r"| `a.h` | it \| adds | killed | u: now |",
+                                r"| `a.h` | it lacks | killed | t: by \| two |"])
+        self.assertIn("plants 3 bugs", mutate.page(rows, "soon"))
+        self.assertIn("2 killed, 1 not (soon)", mutate.page(rows, "soon"))
+
 
 class Ptxas(unittest.TestCase):
     def found(self, text):
@@ -156,18 +170,22 @@ class Bars(unittest.TestCase):
 
     def test_fa3_is_estimated_where_it_is_not_there(self):
         rule = bars.against_best("sm90_forward", 1.03, 1.1)
-        ours, cudnn = self.record("sm90_forward", 1000), self.record("torch:cudnn", 1145 * 1.04)
+        ours, cudnn = self.record("sm90_forward", 1000), self.record("torch:cudnn", 1166 * 1.04)
         self.assertEqual(self.figures(rule, ours, cudnn), [(1.04, True), (1.04, False)])
         self.assertEqual(self.figures(rule, ours, cudnn, self.record("fa3", 900)), [(0.9, False), (0.9, False)])
+        failed = self.record("fa3", 900, status="unsupported")
+        for fa3, of in (([], "FA3 by its ratio"), ([failed], "FA3 by its ratio"), ([self.record("fa3", 900)], "FA3"),
+                        ([self.record("fa3", 2000)], "cuDNN")):
+            self.assertTrue(next(rule([ours, cudnn, *fa3])).what.endswith(" (of %s)" % of), of)
 
     def test_a_backward_has_ratios_of_its_own(self):
         rule, line = bars.against_best("x", 1, 1), "backward bf16 b8 h16 q2048 k2048 d128 causal"
-        rows = [self.record("x", 1000, line), self.record("torch:cudnn", 1166 * 1.04, line)]
+        rows = [self.record("x", 1000, line), self.record("torch:cudnn", 1183 * 1.04, line)]
         self.assertEqual(self.figures(rule, *rows), [(1.04, True), (1.04, True)])
 
     def test_rested_and_hot_rows_have_means_of_their_own(self):
-        hot = [self.record("sm90_forward", 1000, heat_s=0.04), self.record("torch:cudnn", 1145 * 2, heat_s=0.04)]
-        rested = [self.record("sm90_forward", 1000, rest_s=0.15), self.record("torch:cudnn", 1145, rest_s=0.15)]
+        hot = [self.record("sm90_forward", 1000, heat_s=0.04), self.record("torch:cudnn", 1166 * 2, heat_s=0.04)]
+        rested = [self.record("sm90_forward", 1000, rest_s=0.15), self.record("torch:cudnn", 1166, rest_s=0.15)]
         figures = self.figures(bars.against_best("sm90_forward", 1, 1.05), *rested, *hot)
         self.assertEqual(figures, [(1.0, True), (2.0, True), (1.0, False), (2.0, True)])
 
@@ -218,6 +236,17 @@ class Bars(unittest.TestCase):
                 with contextlib.redirect_stdout(io.StringIO()) as said:
                     self.assertEqual(bars.main([build, "trial"]), code)
                 self.assertIn("1 of 1 met", said.getvalue())
+
+    def test_a_peer_that_is_not_here_is_said_once(self):
+        lines = [self.record("x", 1000, p) for p in "ab"]
+        lines += [self.record("fa3", 1, p, status="unsupported", message="fa3: is not here") for p in "ab"]
+        with tempfile.TemporaryDirectory() as build, contextlib.redirect_stdout(io.StringIO()) as said:
+            tool = pathlib.Path(build) / "attune"
+            text = "\n".join(map(json.dumps, lines))
+            tool.write_text(f"#!/bin/sh\nfor out; do :; done\ncat > $out << END\n{text}\nEND\n")
+            tool.chmod(0o755)
+            self.assertEqual(bars.measure(bars.Bar("", None, ["attune", "bench"]), build, []), (lines, True))
+        self.assertEqual(said.getvalue(), "  fa3, a and 1 more: fa3: is not here\n")
 
     def test_every_command_is_of_the_tool_and_its_file_is_there(self):
         for name, bar in bars.BARS.items():
