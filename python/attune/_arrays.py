@@ -21,7 +21,10 @@ def empty(like: Any, shape: tuple[int, ...], dtype: str | None = None) -> Any:
     if name == "cupy" and framework:
         with like.device:
             return framework.empty(shape, dtype=dtype or like.dtype)
-    raise Error(f"attune: arrays of {name!r} are not made here: give out and lse, or use attune.jax for JAX")
+    if name in ("jax", "jaxlib"):
+        raise Error("attune: arrays of JAX are not made here: give out and lse to attend, or use attune.jax for "
+                    "gradients of JAX")
+    raise Error(f"attune: arrays of {name!r} are not made here: give out and lse")
 
 
 def stream_of(like: Any) -> int | None:

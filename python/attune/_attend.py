@@ -59,8 +59,15 @@ def attend(q: Any, k: Any, v: Any, *, layout: Layout = "bshd", causal: bool = Fa
     1/sqrt(dim). Returns out, or (out, lse) with return_lse: lse is f32, natural, [batch, head, seq] or [head, token].
     Where out and lse are given they are written; a stream is an address, and None is the framework's current one. Rows
     in no sequence, behind those of cu_q or used_q, are 0 and -inf, or stay as they are in what is given. There is no
-    gradient: tensors of PyTorch that require one are refused.
+    gradient: tensors of PyTorch that require one are refused. Arrays of JAX, which nobody may write, are attune.jax's
+    where no out is given.
     """
+    if out is None and lse is None and type(q).__module__.partition(".")[0] in ("jax", "jaxlib"):
+        from .jax import attend as by_xla
+        if stream is not None:
+            raise _core.Error("attune: arrays of JAX are on XLA's stream: a stream is for out that is given")
+        return by_xla(q, k, v, layout=layout, causal=causal, window=window, scale=scale, return_lse=return_lse,
+                      **options)
     r = request(layout, causal, window, "no", options)
     _check_gradient((q, k, v, *r.tensors))
     if out is None or (lse is None and return_lse):

@@ -140,11 +140,15 @@ class Spec:
 
     def axes(self, name: str) -> str:
         if name.startswith("variant"):
-            return self.layout if self.variant.startswith("nsa") and int(name[7:]) < 4 else "bshd"
+            return self.layout if self.is_stream(name) else "bshd"
         axes = TENSORS[name]
         if axes != "kv":
             return axes
         return "bhsd" if self.layout == "bhsd" else "bshd"  # new keys of a cache are never packed
+
+    def is_stream(self, name: str) -> bool:
+        """Keys or values of a branch of its own."""
+        return self.variant.startswith("nsa") and name in ("variant0", "variant1", "variant2", "variant3")
 
     @_Lazy
     def append(self) -> bool:

@@ -3,8 +3,8 @@
     from attune.flash_attn_interface import flash_attn_func      # was: from flash_attn_interface import ...
 
 num_splits, pack_gqa, sm_margin and scheduler_metadata say how a kernel should run, not what it computes: the planner
-decides here. attention_chunk is served by a mask of as many numbers as there are pairs, and qv with a cache by a copy
-of it."""
+decides here. attention_chunk is served by a mask of as many numbers as there are pairs, qv with a cache by a copy of
+it, and e4m3 by copies of q, k and v, or of the cache, in bf16."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ._core import Error
+from .flash_attn import _e4m3 as e4m3
 from .flash_attn._cache import with_cache
 from .flash_attn._common import attention
 
@@ -35,12 +36,22 @@ def _beside(q: Tensor, k: Tensor, v: Tensor, qv: Tensor | None) -> tuple[Tensor,
     return (q, k) if qv is None else (torch.cat([q, qv], -1), torch.cat([k, v], -1))
 
 
-def _descale(q: Tensor, q_descale: Tensor | None, k_descale: Tensor | None,
-             v_descale: Tensor | None) -> dict[str, Any]:
-    if q.dtype != torch.float8_e4m3fn:
-        _refuse(q_descale=q_descale, k_descale=k_descale, v_descale=v_descale)
-        return {}
-    return {"descale_q": q_descale, "descale_k": k_descale, "descale_v": v_descale}
+def _attention(q: Tensor, k: Tensor, v: Tensor, qv: Tensor | None, descales: e4m3.Descales,
+               **named: Any) -> tuple[Tensor, Tensor]:
+    if q.dtype != e4m3.E4M3:
+        _refuse(q_descale=descales[0], k_descale=descales[1], v_descale=descales[2])
+        return attention(*_beside(q, k, v, qv), v, **named)
+    _refuse(**{"qv beside e4m3": qv})
+    cu_q = named.get("cu_q")
+    e4m3.check(descales, len(q) if cu_q is None else len(cu_q) - 1, k.shape[-2], q.device, k=k, v=v)
+
+    def run() -> tuple[Tensor, Tensor]:
+        out, lse = attention(e4m3.widened(q.detach(), descales, cu_q), k.detach().to(torch.bfloat16),
+                             v.detach().to(torch.bfloat16), **named)
+        return e4m3.scaled(out, descales[2], cu_q), lse
+
+    e4m3.count()
+    return e4m3.forward_only(run, (q, k, v))
 
 
 def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, softmax_scale: float | None = None, causal: bool = False,
@@ -50,10 +61,9 @@ def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, softmax_scale: float | None
                     deterministic: bool = False, sm_margin: int = 0, return_attn_probs: bool = False) -> Any:
     """q [batch, seq_q, heads, dim], k and v [batch, seq_k, heads_k, dim]. Returns out, or (out, lse) with
     return_attn_probs."""
-    q, k = _beside(q, k, v, qv)
-    out, lse = attention(q, k, v, softmax_scale=softmax_scale, causal=causal, window_size=window_size, softcap=softcap,
-                         attention_chunk=attention_chunk, deterministic=deterministic,
-                         **_descale(q, q_descale, k_descale, v_descale))
+    out, lse = _attention(q, k, v, qv, (q_descale, k_descale, v_descale), softmax_scale=softmax_scale, causal=causal,
+                          window_size=window_size, softcap=softcap, attention_chunk=attention_chunk,
+                          deterministic=deterministic)
     return (out, lse) if return_attn_probs else out
 
 
@@ -85,11 +95,10 @@ def flash_attn_varlen_func(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor
                            deterministic: bool = False, sm_margin: int = 0, return_attn_probs: bool = False) -> Any:
     """q [tokens, heads, dim] of all sequences, which begin at cu_seqlens_q; k and v likewise. seqused: of each sequence
     only so many are there."""
-    q, k = _beside(q, k, v, qv)
-    out, lse = attention(q, k, v, softmax_scale=softmax_scale, causal=causal, window_size=window_size, softcap=softcap,
-                         attention_chunk=attention_chunk, deterministic=deterministic, cu_q=cu_seqlens_q,
-                         cu_k=cu_seqlens_k, used_q=seqused_q, used_k=seqused_k, max_q=int(max_seqlen_q),
-                         max_k=int(max_seqlen_k), **_descale(q, q_descale, k_descale, v_descale))
+    out, lse = _attention(q, k, v, qv, (q_descale, k_descale, v_descale), softmax_scale=softmax_scale, causal=causal,
+                          window_size=window_size, softcap=softcap, attention_chunk=attention_chunk,
+                          deterministic=deterministic, cu_q=cu_seqlens_q, cu_k=cu_seqlens_k, used_q=seqused_q,
+                          used_k=seqused_k, max_q=int(max_seqlen_q), max_k=int(max_seqlen_k))
     return (out, lse) if return_attn_probs else out
 
 
@@ -108,13 +117,19 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tens
                             return_softmax_lse: bool = False) -> Any:
     """Attention to a cache, whose new keys k and v, where given, are first written behind its cache_seqlens; with
     rotary tables q and k are turned before. With cu_seqlens_q queries are packed, and max_seqlen_q bounds them."""
+    descales = (q_descale, k_descale, v_descale)
+    if q.dtype != e4m3.E4M3:
+        _refuse(q_descale=q_descale, k_descale=k_descale, v_descale=v_descale)
+    else:
+        _refuse(**{"qv beside e4m3": qv})
+        e4m3.check(descales, len(q) if cu_seqlens_q is None else len(cu_seqlens_q) - 1, k_cache.shape[-2], q.device,
+                   k_cache=k_cache, v_cache=v_cache, k=k, v=v)
     out, lse = with_cache(q, k_cache, v_cache, k, v, rotary_cos=rotary_cos, rotary_sin=rotary_sin,
                           cache_seqlens=cache_seqlens, causal=causal, window_size=window_size,
                           rotary_interleaved=rotary_interleaved, softmax_scale=softmax_scale, softcap=softcap,
                           cache_index=cache_batch_idx, left_pad=cache_leftpad, page_table=page_table,
                           cu_q=cu_seqlens_q, max_q=int(max_seqlen_q or 0), attention_chunk=attention_chunk,
-                          cu_k_new=cu_seqlens_k_new, rotary_seqlens=rotary_seqlens, qv=qv,
-                          **_descale(q, q_descale, k_descale, v_descale))
+                          cu_k_new=cu_seqlens_k_new, rotary_seqlens=rotary_seqlens, qv=qv, descales=descales)
     return (out, lse) if return_softmax_lse else out
 
 
@@ -128,6 +143,12 @@ def flash_attn_combine(out_partial: Tensor, lse_partial: Tensor, out: Tensor | N
     return (joined if out is None else out.copy_(joined)), lse
 
 
-def get_scheduler_metadata(*args: Any, **kwargs: Any) -> None:
-    """None: attune's planner needs no metadata."""
+def get_scheduler_metadata(batch_size: int, max_seqlen_q: int, max_seqlen_k: int, num_heads_q: int, num_heads_kv: int,
+                           headdim: int, cache_seqlens: Tensor, qkv_dtype: torch.dtype = torch.bfloat16,
+                           headdim_v: int | None = None, cu_seqlens_q: Tensor | None = None,
+                           cu_seqlens_k_new: Tensor | None = None, cache_leftpad: Tensor | None = None,
+                           page_size: int | None = None, max_seqlen_k_new: int = 0, causal: bool = False,
+                           window_size: Window = _NO_WINDOW, attention_chunk: int = 0, has_softcap: bool = False,
+                           num_splits: int = 0, pack_gqa: bool | None = None, sm_margin: int = 0) -> None:
+    """None, which flash_attn_with_kvcache takes: attune's planner needs no metadata."""
     return None

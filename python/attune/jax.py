@@ -3,7 +3,8 @@
     from attune.jax import attend
     out = jax.jit(lambda q, k, v: attend(q, k, v, causal=True))(q, k, v)
 
-It runs on XLA's stream and in XLA's memory; gradients are those of q, k, v, bias and sinks."""
+It runs on XLA's stream and in XLA's memory; gradients are those of q, k, v, bias, sinks and tensors of variants. An
+append gives the cache back, which is the one that was given where the caller donates it."""
 
 from __future__ import annotations
 
@@ -17,6 +18,7 @@ from jax.custom_derivatives import SymbolicZero
 
 from . import _core
 from ._attend import lse_shape
+from ._saved import saved_shapes
 from ._spec import Layout, Options, Spec, Window, from_text, request, scale_of
 
 if TYPE_CHECKING:
@@ -33,12 +35,12 @@ Numbers = tuple[float, float, float, int, int]  # scale, softcap, dropout, max_q
 
 
 def _call(spec: Spec, is_backward: bool, places: list[tuple[str, str]], numbers: Numbers, inputs: list[Any],
-          results: list[jax.ShapeDtypeStruct]) -> Any:
+          results: list[jax.ShapeDtypeStruct], aliases: dict[int, int] | None = None) -> Any:
     fields = {**spec._fields(), "pass": int(is_backward)}
     text = "|".join((" ".join(f"{name}={value}" for name, value in fields.items()), spec.variant,
                      " ".join(f"{name}={axes}" for name, axes in places)))
     scale, softcap, dropout, max_q, max_k = numbers
-    call = jax.ffi.ffi_call(_TARGET, results, vmap_method="sequential")
+    call = jax.ffi.ffi_call(_TARGET, results, vmap_method="sequential", input_output_aliases=aliases)
     return call(*inputs, spec=text, scale=np.float32(scale), softcap=np.float32(softcap), dropout=np.float32(dropout),
                 len_q=np.int32(max_q), len_k=np.int32(max_k))
 
@@ -70,56 +72,112 @@ def _only(there: Any, axes: str, x: Any, otherwise: float) -> Any:
     return jnp.where(jnp.expand_dims(there, others), x, otherwise)
 
 
+def _like(t: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(t.shape, t.dtype)
+
+
+def _saved_places(spec: Spec) -> list[tuple[str, str]]:
+    return [(f"variant{n}", "bshd") for n in spec.saved]
+
+
+def _run(spec: Spec, numbers: Numbers, q: Any, k: Any, v: Any, tensors: tuple[Any, ...]) -> tuple[Any, Any, list[Any]]:
+    """out, lse (of no number where there is none), and what a backward needs beside them; with an append the cache."""
+    places = [*_input_places(spec), ("out", spec.layout)]
+    results = [jax.ShapeDtypeStruct((*q.shape[:-1], v.shape[-1]), q.dtype)]
+    if spec.has_lse:
+        places.append(("lse", spec.lse_axes))
+        results.append(jax.ShapeDtypeStruct(lse_shape(spec.layout, q.shape), jnp.float32))
+    places += _saved_places(spec)
+    results += [jax.ShapeDtypeStruct(shape, dtype or q.dtype)
+                for shape, dtype in saved_shapes(spec, q.shape, k.shape, v.shape)]
+    aliases = None
+    if spec.append:
+        aliases = {1: len(results), 2: len(results) + 1}
+        results += [_like(k), _like(v)]
+        places += [("k", spec.kv_axes), ("v", spec.kv_axes)]
+    out, *rest = _call(spec, False, places, numbers, [q, k, v, *tensors], results, aliases)
+    lse = rest.pop(0) if spec.has_lse else jnp.zeros((0,), jnp.float32)
+    if spec.leaves_rows:
+        there = _rows_there(spec, numbers, q.shape, tensors)
+        out = _only(there, spec.layout, out, 0)
+        lse = _only(there, spec.lse_axes, lse, -jnp.inf) if spec.has_lse else lse
+    return out, lse, rest
+
+
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def _attend(text: str, numbers: Numbers, q: Any, k: Any, v: Any, tensors: tuple[Any, ...]) -> tuple[Any, Any]:
-    spec = from_text(text)
-    out = jax.ShapeDtypeStruct((*q.shape[:-1], v.shape[-1]), q.dtype)
-    lse = jax.ShapeDtypeStruct(lse_shape(spec.layout, q.shape), jnp.float32)
-    places = [*_input_places(spec), ("out", spec.layout), ("lse", spec.lse_axes)]
-    made = _call(spec, False, places, numbers, [q, k, v, *tensors], [out, lse])
-    if not spec.leaves_rows:
-        return tuple(made)
-    there = _rows_there(spec, numbers, q.shape, tensors)
-    return _only(there, spec.layout, made[0], 0), _only(there, spec.lse_axes, made[1], -jnp.inf)
+    return _run(from_text(text), numbers, q, k, v, tensors)[:2]
+
+
+def _has_gradient(name: str, t: Any) -> bool:
+    """Of a variant's tensors those that are no lists of blocks or seeds."""
+    return name in _DIFFERENTIABLE or (name.startswith("variant") and jnp.issubdtype(t.dtype, jnp.floating))
 
 
 def _forward(text: str, numbers: Numbers, *primals: Any) -> Any:
     """primals: q, k, v and the others, each with whether a derivative by it is asked for."""
     for name, p in zip(from_text(text).given, primals[3]):
-        if p.perturbed and name not in _DIFFERENTIABLE and jnp.issubdtype(p.value.dtype, jnp.floating):
+        if p.perturbed and not _has_gradient(name, p.value) and jnp.issubdtype(p.value.dtype, jnp.floating):
             raise _core.Error(f"attune: {name} has no gradient: jax.lax.stop_gradient it")
     q, k, v, tensors = jax.tree.map(lambda p: p.value, primals, is_leaf=lambda p: hasattr(p, "perturbed"))
-    out, lse = _attend(text, numbers, q, k, v, tensors)
-    return (out, lse), (q, k, v, tensors, out, lse)
+    out, lse, saved = _run(from_text(text), numbers, q, k, v, tensors)
+    return (out, lse), (q, k, v, tensors, out, lse, saved)
 
 
 def _backward(text: str, numbers: Numbers, kept: Any, gradients: Any) -> Any:
     spec = from_text(text)
-    q, k, v, tensors, out, lse = kept
+    q, k, v, tensors, out, lse, saved = kept
     d_out, d_lse = (jnp.zeros(g.shape, g.dtype) if isinstance(g, SymbolicZero) else g for g in gradients)
-    wanted = [n for n, name in enumerate(spec.given) if name in _DIFFERENTIABLE]
-    places = [*_input_places(spec), ("out", spec.layout), ("lse", spec.lse_axes), ("d_out", spec.layout),
-              ("d_lse", spec.lse_axes), ("dq", spec.layout), ("dk", spec.kv_axes), ("dv", spec.kv_axes),
-              *(("d_" + spec.given[n], spec.axes(spec.given[n])) for n in wanted)]
-    results = [jax.ShapeDtypeStruct(t.shape, t.dtype) for t in (q, k, v)]
-    results += [jax.ShapeDtypeStruct(tensors[n].shape, jnp.float32) for n in wanted]
-    dq, dk, dv, *more = _call(spec, True, places, numbers, [q, k, v, *tensors, out, lse, d_out, d_lse], results)
-    if spec.leaves_rows:
-        dq = _only(_rows_there(spec, numbers, q.shape, tensors), spec.layout, dq, 0)
+    wanted = [n for n, (name, t) in enumerate(zip(spec.given, tensors)) if _has_gradient(name, t)]
+    read = [*zip(_input_places(spec), (q, k, v, *tensors)), *zip(_saved_places(spec), saved),
+            (("d_out", spec.layout), d_out)]
+    if spec.has_lse:  # else the branches that were saved are read
+        read += [(("out", spec.layout), out), (("lse", spec.lse_axes), lse), (("d_lse", spec.lse_axes), d_lse)]
+    written = [(("dq", spec.layout), _like(q)), (("dk", spec.kv_axes), _like(k)), (("dv", spec.kv_axes), _like(v))]
+    for n in wanted:
+        name, t = spec.given[n], tensors[n]
+        written.append((("d_" + name, spec.axes(name)),
+                        _like(t) if spec.is_stream(name) else jax.ShapeDtypeStruct(t.shape, jnp.float32)))
+    places = [place for place, _ in (*read, *written)]
+    dq, dk, dv, *more = _call(spec, True, places, numbers, [t for _, t in read], [t for _, t in written])
     of = dict(zip(wanted, more))
+    if spec.leaves_rows:
+        there = _rows_there(spec, numbers, q.shape, tensors)
+        dq = _only(there, spec.layout, dq, 0)
+        if "variant4" in spec.given and not spec.has_lse:  # gates, a row for each of q
+            n = spec.given.index("variant4")
+            of[n] = _only(there.reshape(of[n].shape[:2]), "bshd", of[n], 0)
     return dq, dk, dv, tuple(of[n].astype(t.dtype) if n in of else None for n, t in enumerate(tensors))
 
 
 _attend.defvjp(_forward, _backward, symbolic_zeros=True)
 
 
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _append(text: str, numbers: Numbers, *given: Any) -> tuple[Any, Any, Any, Any]:
+    out, lse, cache = _run(from_text(text), numbers, *given)
+    return out, lse, *cache
+
+
+def _refuse(*_: Any) -> Any:
+    raise _core.Error("attune: a call that appends to a cache has no gradient: jax.lax.stop_gradient its tensors")
+
+
+_append.defvjp(_refuse, _refuse)
+
+
 def attend(q: Any, k: Any, v: Any, *, layout: Layout = "bshd", causal: bool = False, window: Window | None = None,
            scale: float | None = None, return_lse: bool = False, **options: Unpack[Options]) -> Any:
-    """attune.attend for JAX, with gradients of q, k, v, bias and sinks, also through lse. Appending to a cache and
-    variants with tensors of their own are not for JAX, whose arrays never change."""
+    """attune.attend for JAX, with gradients of q, k, v, bias, sinks and tensors of variants, also through lse.
+
+    With k_new and v_new the cache comes back behind the answer, (out, k, v) or (out, lse, k, v): arrays of JAX never
+    change, so it is a copy, unless k and v are donated to the jitted function that calls this. An append has no
+    gradient."""
     r = request(layout, causal, window, options.pop("reproducible", "no"), options)
-    if r.spec.append or r.spec.saved or r.spec.backend:
-        raise _core.Error("attune: attune.jax has no append, no backend and no variant with tensors of its own")
+    if r.spec.backend:
+        raise _core.Error("attune: attune.jax has no backend by name")
+    if return_lse and not r.spec.has_lse:
+        raise _core.Error(f"attune: {r.spec.variant!r} has no lse")
     numbers = (scale_of(scale), r.softcap, r.dropout, r.max_q, r.max_k)
-    out, lse = _attend(r.spec.text, numbers, q, k, v, tuple(r.tensors))
-    return (out, lse) if return_lse else out
+    out, lse, *cache = (_append if r.spec.append else _attend)(r.spec.text, numbers, q, k, v, tuple(r.tensors))
+    return (out, *((lse,) if return_lse else ()), *cache) if return_lse or cache else out

@@ -1,7 +1,8 @@
 """The time of a training step of a Llama shape of a billion parameters, with each attention implementation.
 
-Random weights and tokens, bf16, one sequence, gradient checkpointing off; steps of the implementations are interleaved.
-Prints the median and the spread of each."""
+Random weights and tokens, bf16, one sequence, gradient checkpointing off; steps of the implementations are interleaved,
+in turn the other one first, each after --rest seconds, in which the GPU cools. Prints the median and the spread of
+each."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ import argparse
 import copy
 import os
 import statistics
+import time
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
@@ -23,6 +25,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=8192)
     parser.add_argument("--layers", type=int, default=16)
     parser.add_argument("--steps", type=int, default=7)
+    parser.add_argument("--rest", type=float, default=0.0, help="seconds before every step")
     parser.add_argument("--implementations", default="sdpa,attune")
     options = parser.parse_args()
     attune.transformers.register()
@@ -41,7 +44,9 @@ def main() -> None:
     times: dict[str, list[float]] = {name: [] for name in models}
     losses: dict[str, list[float]] = {name: [] for name in models}
     for step in range(options.steps + 2):
-        for name, (model, optimizer) in models.items():
+        for name in list(models)[::-1 if step % 2 else 1]:
+            model, optimizer = models[name]
+            time.sleep(options.rest)
             begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             begin.record()
             loss = model(tokens, labels=tokens).loss

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import tempfile
 import unittest
@@ -49,14 +48,19 @@ def rank_of_two(rank: int, store: str, errors) -> None:
                 except attune.Error as error:
                     assert "not every rank of the group connected in 1 s" in str(error), error
         dist.barrier()
-        if importlib.util.find_spec("numpy"):  # torch.distributed sends objects by it
-            with unittest.mock.patch.object(torch.cuda, "is_available", lambda: True), \
-                    unittest.mock.patch.object(attune._core, "nccl_id", side_effect=attune.Error("no NCCL")):
+        patch = unittest.mock.patch.object
+        with patch(torch.cuda, "is_available", lambda: True), patch(torch.cuda, "current_device", lambda: 0):
+            with patch(attune._core, "nccl_id", side_effect=attune.Error("no NCCL")):
                 try:
                     ranks.connect(by="nccl")
                     raise AssertionError("connected without NCCL")
                 except attune.Error as error:  # on both ranks
                     assert str(error) == "no NCCL", error
+            name = bytes(range(128, 256)) if rank == 0 else b"of another"
+            with patch(attune._core, "nccl_id", lambda: name), patch(attune._core, "connect_nccl") as connected:
+                ranks.connect(by="nccl")
+                connected.assert_called_once_with(bytes(range(128, 256)), rank, 2, "cuda:0")
+        dist.barrier()  # nobody leaves while the other still reads
     except BaseException as error:
         errors.put(f"rank {rank}: {error!r}")
         raise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import unittest
+import unittest.mock
 
 try:
     import torch
@@ -13,6 +14,8 @@ except ImportError:
 import attune
 import attune.flash_attn as fa
 import attune.flash_attn_interface as fa3
+import attune.torch
+from attune.flash_attn import _cache as cache_module
 
 DEVICES = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
 
@@ -345,6 +348,162 @@ class FlashAttn(unittest.TestCase):
         wanted, wanted_lse = fa3.flash_attn_func(q, k, v, return_attn_probs=True)
         self.near(out, wanted)
         self.near(lse.transpose(1, 2), wanted_lse)
+
+    def test_e4m3_is_attention_of_its_numbers_with_their_factors(self):
+        for device in DEVICES:
+            with self.subTest(device=device):
+                q, k, v = (draw(2, n, heads, 32, device=device).to(torch.float8_e4m3fn)
+                           for n, heads in ((5, 4), (9, 2), (9, 2)))
+                factors = [torch.rand(2, 2, device=device) * 2 for _ in range(3)]
+                wide = [t.float() * f.repeat_interleave(t.shape[2] // 2, 1)[:, None, :, None]
+                        for t, f in zip((q, k, v), factors)]
+                wanted, wanted_lse = batched(*wide, causal=True)
+                named = dict(zip(("q_descale", "k_descale", "v_descale"), factors), causal=True)
+                attune.torch.counters.clear()
+                out, lse = fa3.flash_attn_func(q, k, v.transpose(1, 3).contiguous().transpose(1, 3), **named,
+                                               return_attn_probs=True)
+                self.assertEqual(out.dtype, torch.bfloat16)
+                self.near(out, wanted, 3e-2)
+                self.near(lse, wanted_lse, 3e-2)
+                cu_q, cu_k = (torch.tensor(c, dtype=torch.int32, device=device) for c in ((0, 5, 10), (0, 9, 18)))
+                packed = fa3.flash_attn_varlen_func(*(t.flatten(0, 1) for t in (q, k, v)), cu_q, cu_k, 5, 9, **named)
+                self.near(packed, wanted.flatten(0, 1), 3e-2)
+                self.near(fa3.flash_attn_func(q, k, v), batched(q, k, v)[0], 3e-2)
+                self.assertEqual(attune.torch.counters.converted, 3)
+
+    def test_e4m3_is_appended_as_it_is(self):
+        for device in DEVICES:
+            for interleaved in (False, True):
+                with self.subTest(device=device, interleaved=interleaved):
+                    q, k, v = (draw(2, 2, heads, 32, device=device).to(torch.float8_e4m3fn) for heads in (4, 2, 2))
+                    caches = [draw(6, 4, 2, 32, device=device).to(torch.float8_e4m3fn) for _ in range(2)]
+                    before = [t.clone() for t in caches]
+                    pages = torch.tensor([[4, 0, 1], [5, 2, 3]], dtype=torch.int32, device=device)
+                    cos, sin = (draw(12, 8, device=device).to(torch.float8_e4m3fn) for _ in range(2))
+                    factor = torch.rand(2, 2, device=device) + 0.5
+                    out = fa3.flash_attn_with_kvcache(
+                        q, *caches, k, v, cache_seqlens=torch.tensor([3, 6], dtype=torch.int32, device=device),
+                        page_table=pages, causal=True, q_descale=factor, v_descale=factor, rotary_cos=cos,
+                        rotary_sin=sin, rotary_interleaved=interleaved)
+                    for b, used in enumerate((3, 6)):
+                        rows = [t.float()[pages[b].long()].flatten(0, 1) for t in caches]
+                        was = [t.float()[pages[b].long()].flatten(0, 1) for t in before]
+                        turn = cos.float(), sin.float(), used, interleaved
+                        for mine, old, new in zip(rows, was, (turned(k[b].float(), *turn), v[b].float())):
+                            self.assertTrue(torch.equal(mine[:used], old[:used]))
+                            self.assertTrue(torch.equal(mine[used + 2:], old[used + 2:]))
+                            torch.testing.assert_close(mine[used:used + 2], new, rtol=0.07, atol=0.01)
+                        wide = turned(q[b].float(), *turn) * factor[b].repeat_interleave(2)[:, None]
+                        wanted = dense(wide, *(t[:used + 2] for t in rows), causal=True)[0]
+                        self.near(out[b], wanted * factor[b].repeat_interleave(2)[:, None], 6e-2)
+
+    def test_e4m3_has_no_backward_and_wrong_factors_are_refused(self):
+        q = draw(1, 4, 2, 16).to(torch.float8_e4m3fn)
+        leaf = q.clone().requires_grad_()
+        with self.assertRaisesRegex(attune.Error, "e4m3 has no backward"):
+            fa3.flash_attn_func(leaf, leaf, leaf).float().sum().backward()
+        with self.assertRaisesRegex(attune.Error, "q is e4m3, and v is torch.bfloat16"):
+            fa3.flash_attn_func(q, q, q.to(torch.bfloat16))
+        for wrong in (torch.ones(1, 3), torch.ones(2, 2), torch.ones(1, 2, dtype=torch.float64)):
+            with self.assertRaisesRegex(attune.Error, r"k_descale is \[batch, heads of keys\] in f32, here \(1, 2\)"):
+                fa3.flash_attn_func(q, q, q, k_descale=wrong)
+        with self.assertRaisesRegex(attune.Error, "qv beside e4m3"):
+            fa3.flash_attn_func(q, q, q, qv=q)
+
+    def test_flash_attn_2_refuses_e4m3(self):
+        q = draw(1, 4, 2, 16).to(torch.float8_e4m3fn)
+        wide, cu = q.float(), torch.tensor([0, 4], dtype=torch.int32)
+        qkv = torch.stack([q] * 3, 2)
+        for name, run in (
+                ("func", lambda: fa.flash_attn_func(q, q, q)),
+                ("keys", lambda: fa.flash_attn_func(wide, q, q)),
+                ("no query", lambda: fa.flash_attn_func(q[:, :0], q, q)),
+                ("probabilities", lambda: fa.flash_attn_func(q, q, q, 0.1, return_attn_probs=True)),
+                ("packed", lambda: fa.flash_attn_qkvpacked_func(qkv)),
+                ("varlen", lambda: fa.flash_attn_varlen_func(q[0], q[0], q[0], cu, cu, 4, 4)),
+                ("cache", lambda: fa.flash_attn_with_kvcache(q, q, q)),
+                ("new keys", lambda: fa.flash_attn_with_kvcache(wide, wide, wide, q, q, cache_seqlens=0))):
+            with self.subTest(name), self.assertRaisesRegex(
+                    attune.Error, "flash_attn 2 has no e4m3: attune.flash_attn_interface has"):
+                run()
+
+    def test_an_append_that_does_not_fit_is_refused_and_writes_nothing(self):
+        for device in DEVICES:
+            for dtype in (torch.float8_e4m3fn, torch.float32):
+                q, k, v = (draw(2, 2, heads, 32, device=device).to(dtype) for heads in (4, 2, 2))
+                caches = [draw(6, 4, 2, 32, device=device).to(dtype) for _ in range(2)]
+                before = [t.float() for t in caches]
+
+                def whole(*numbers):
+                    return torch.tensor(numbers, dtype=torch.int32, device=device)
+
+                packed = {} if dtype == torch.float8_e4m3fn else dict(cu_seqlens_k_new=whole(0, 2, 4))
+                if packed:
+                    k, v = k.flatten(0, 1), v.flatten(0, 1)
+                table = torch.arange(6, dtype=torch.int32, device=device).reshape(2, 3)
+                cos = draw(4, 8, device=device)
+                for why, named in (
+                        ("cache_seqlens of sequence 1: 3 keys and 2 new ones do not fit into a cache of 4",
+                         dict(cache_seqlens=whole(2, 3), cache_batch_idx=whole(3, 5))),
+                        ("cache_seqlens of sequence 1: 11 keys and 2 new ones do not fit into a cache of 12",
+                         dict(cache_seqlens=whole(2, 11), page_table=table)),
+                        ("cache_seqlens of sequence 0: -1 keys",
+                         dict(cache_seqlens=whole(-1, 2), cache_batch_idx=whole(3, 5))),
+                        ("sequence 0: 3 keys and 2", dict(cache_seqlens=whole(3, 3), cache_batch_idx=whole(3, 5),
+                                                          rotary_cos=cos, rotary_sin=cos)),
+                        ("cache_batch_idx of sequence 1: 6 is not one of 6",
+                         dict(cache_seqlens=whole(2, 2), cache_batch_idx=whole(3, 6))),
+                        ("page_table of sequence 0: -1 is not one of 6",
+                         dict(cache_seqlens=whole(2, 2), page_table=table.masked_fill(table == 0, -1)))):
+                    with self.subTest(device=device, dtype=dtype, why=why):
+                        with self.assertRaisesRegex(attune.Error, why):
+                            fa3.flash_attn_with_kvcache(q, *caches, k, v, causal=True, **packed, **named)
+                        for cache, was in zip(caches, before):
+                            self.assertTrue(torch.equal(cache.float(), was))
+
+    def test_rows_of_an_append_that_nobody_looked_at_stay_inside(self):
+        """As in a capture: nobody may look, and what does not fit is not written."""
+        new = draw(3, 2, 1, 16)
+        for used, fits in (((2, 3, -1), [(0, 0, 2), (0, 1, 3), (1, 0, 3)]), ((4, 9, -5), [])):
+            for dtype in (torch.float8_e4m3fn, torch.float32):
+                with self.subTest(used=used, dtype=dtype), unittest.mock.patch.object(cache_module, "may_look",
+                                                                                      lambda t: False):
+                    caches = [draw(3, 4, 1, 16).to(dtype) for _ in range(2)]
+                    wanted = [t.float() for t in caches]
+                    rows = cache_module.Rows(*caches, new.to(dtype), new.to(dtype), torch.tensor(used), None, None,
+                                             None)
+                    for cache, true in zip(caches, wanted):
+                        rows.write(cache, new.to(dtype))
+                        for b, n, at in fits:
+                            true[b, at] = new.to(dtype).float()[b, n]
+                        self.assertTrue(torch.equal(cache.float(), true))
+
+    def test_tokens_behind_the_new_keys_are_not_written(self):
+        q, k, v = draw(2, 1, 2, 16), draw(5, 2, 16), draw(5, 2, 16)
+        caches = [draw(2, 6, 2, 16) for _ in range(2)]
+        wanted = [t.clone() for t in caches]
+        for cache, new in zip(wanted, (k, v)):
+            cache[0, 3], cache[1, 1:3] = new[0], new[1:3]  # two tokens are in no sequence
+        used, cu = (torch.tensor(t, dtype=torch.int32) for t in ((3, 1), (0, 1, 3)))
+        fa3.flash_attn_with_kvcache(q, *caches, k, v, cache_seqlens=used, cu_seqlens_k_new=cu, causal=True)
+        for cache, true in zip(caches, wanted):
+            self.assertTrue(torch.equal(cache, true))
+
+    def test_new_keys_of_another_shape_or_dtype_are_refused_and_not_spread(self):
+        q, caches = draw(1, 1, 2, 16), [draw(1, 6, 2, 16) for _ in range(2)]
+        before = [t.clone() for t in caches]
+        cu, used = torch.tensor([0, 1], dtype=torch.int32), torch.tensor([2], dtype=torch.int32)
+        for new in (draw(1, 1, 16), draw(1, 2, 1), draw(1, 2, 16).half()):
+            with self.assertRaisesRegex(attune.Error, "k: .* does not go into a cache of"):
+                fa3.flash_attn_with_kvcache(q, *caches, new, new, cache_seqlens=used, cu_seqlens_k_new=cu)
+        for cache, was in zip(caches, before):
+            self.assertTrue(torch.equal(cache, was))
+
+    def test_tables_of_angles_that_are_too_short_are_refused(self):
+        q, k, caches = draw(1, 2, 2, 16), draw(1, 1, 2, 16), [draw(1, 8, 2, 16) for _ in range(2)]
+        used = torch.tensor([4], dtype=torch.int32)
+        with self.assertRaisesRegex(attune.Error, "rotary_cos: 4 positions do not hold 4 [.][.][.] 5"):
+            fa.flash_attn_with_kvcache(q, *caches, k, k, draw(4, 8), draw(4, 8), used, causal=True)
 
     def test_signatures_are_theirs(self):
         for function, names in (

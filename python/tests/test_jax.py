@@ -9,10 +9,14 @@ os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 try:
     import jax
     import jax.numpy as jnp
+    import numpy as np
 except ImportError:
     raise unittest.SkipTest("JAX is not here")
 
+import attune
 from attune.jax import attend
+
+NSA = "nsa d=4 gate=sigmoid l=8 n=4 phi=mean s=8 w=8"
 
 DEVICES = [jax.devices("cpu")[0]] + ([jax.devices()[0]] if jax.default_backend() == "gpu" else [])
 
@@ -31,6 +35,11 @@ def dense(q, k, v, causal=False, bias=None):
 
 def draw(*shapes):
     return [jax.random.normal(jax.random.PRNGKey(n), shape) for n, shape in enumerate(shapes)]
+
+
+def draw_by_numpy(*shapes):
+    """The same without a program of XLA for every shape."""
+    return [np.random.default_rng(n).standard_normal(shape, "float32") for n, shape in enumerate(shapes)]
 
 
 class Jax(unittest.TestCase):
@@ -128,8 +137,155 @@ class Jax(unittest.TestCase):
         q, k, v = draw((1, 4, 2, 8), (1, 4, 2, 16), (1, 4, 2, 16))
         with self.assertRaisesRegex(Exception, "k: "):
             jax.block_until_ready(attend(q, k, v))
-        with self.assertRaisesRegex(ValueError, "no append"):
-            attend(q, q, q, k_new=q, v_new=q)
+        with self.assertRaisesRegex(ValueError, "no backend by name"):
+            attend(q, q, q, backend="reference")
+        with self.assertRaisesRegex(ValueError, "has no lse"):
+            attend(q, q, q, variant=NSA, return_lse=True)
+        with self.assertRaisesRegex(Exception, "communicator"):
+            jax.block_until_ready(attend(q, q, q, variant="ring layout=ring ranks=2 tokens=8"))
+
+    def test_attend_of_arrays_of_jax_gives_such_arrays(self):
+        q, k, v = draw((2, 5, 4, 16), (2, 7, 2, 16), (2, 7, 2, 16))
+        wanted, wanted_lse = dense(q, k, v, True)
+        out, lse = attune.attend(q, k, v, causal=True, return_lse=True)
+        self.assertIsInstance(out, jax.Array)
+        self.near(out, wanted)
+        self.near(lse, wanted_lse)
+        if q.devices() == {DEVICES[0]}:  # by DLPack, into memory that may be written
+            given = np.empty(q.shape, "float32")
+            attune.attend(q, k, v, causal=True, out=given)
+            self.near(given, wanted)
+        with self.assertRaisesRegex(ValueError, "XLA's stream"):
+            attune.attend(q, k, v, stream=1)
+
+    def test_an_append_gives_the_cache_back(self):
+        for device in DEVICES:
+            with self.subTest(device=str(device)), jax.default_device(device):
+                q, k, v, k_new, v_new = draw((2, 2, 4, 16), *((2, 12, 2, 16),) * 2, *((2, 2, 2, 16),) * 2)
+                used = jnp.array([3, 10], jnp.int32)
+                before = [np.array(t) for t in (k, v)]
+
+                def step(q, k, v, k_new, v_new, used):
+                    return attend(q, k, v, causal=True, used_k=used, k_new=k_new, v_new=v_new, return_lse=True)
+
+                eager = step(q, k, v, k_new, v_new, used)
+                for mine, old in zip((k, v), before):
+                    self.assertTrue((np.asarray(mine) == old).all())  # arrays never change
+                donated = jax.jit(step, donate_argnums=(1, 2))(q, k, v, k_new, v_new, used)
+                for made in (eager, donated):
+                    out, lse, *cache = made
+                    for mine, old, new in zip(cache, before, (k_new, v_new)):
+                        wanted = np.array(old)
+                        wanted[0, 3:5], wanted[1, 10:12] = new[0], new[1]
+                        self.assertTrue((np.asarray(mine) == wanted).all())
+                    seen = np.arange(12) <= np.array([3, 10])[:, None, None, None] + np.arange(2)[:, None]
+                    wanted, wanted_lse = dense(q, *cache, bias=np.where(seen, 0, -np.inf).astype("float32"))
+                    self.near(out, wanted)
+                    self.near(lse, wanted_lse)
+
+    def test_an_append_has_no_gradient_and_that_is_said(self):
+        q, k, new = draw((1, 2, 2, 8), (1, 4, 2, 8), (1, 2, 2, 8))
+        used = jnp.array([1], jnp.int32)
+        with self.assertRaisesRegex(ValueError, "appends to a cache has no gradient"):
+            jax.grad(lambda q: attend(q, k, k, used_k=used, k_new=new, v_new=new)[0].sum())(q)
+
+    def test_native_sparse_attention_has_the_gradients_of_its_definition(self):
+        for device in DEVICES:
+            with self.subTest(device=str(device)), jax.default_device(device):
+                shapes = (1, 32, 4, 8), *((1, 32, 2, 8),) * 6, (1, 32, 4, 3)
+
+                @jax.jit
+                def loss(q, k, v, *streams):
+                    out = attend(q, k, v, causal=True, variant=NSA, variant_tensors=dict(enumerate(streams)))
+                    return (out ** 2).sum()
+
+                tensors = draw(*shapes)
+                value, gradients = jax.jit(jax.value_and_grad(loss, tuple(range(8))))(*tensors)
+                self.near(value, jnp.asarray(loss(*tensors)), 1e-3 * abs(float(value)))
+                rng = np.random.default_rng(0)
+                for n, gradient in enumerate(map(np.asarray, gradients)):
+                    for _ in range(3):  # any way but its own, along which a part of the gradient would be enough
+                        way = rng.standard_normal(gradient.shape).astype("float32")
+                        ahead, behind = (loss(*tensors[:n], tensors[n] + s * way, *tensors[n + 1:])
+                                         for s in (1e-3, -1e-3))
+                        slope, wanted = float(ahead - behind) / 2e-3, float((gradient * way).sum())
+                        self.assertAlmostEqual(slope, wanted, delta=0.02 * np.linalg.norm(gradient) + 0.2, msg=str(n))
+
+    def test_content_adaptive_blocks_train_their_scorer(self):
+        shapes = ((1, 8, 1, 8), (1, 1, 1, 8), (1, 8, 1, 8), (1, 1, 1, 8), (1, 4, 1, 16), (1, 1, 1, 4), (1, 1, 1, 4),
+                  (1, 1, 1, 1), (1, 1, 1, 1))
+        q, k, v, *weights = draw((1, 32, 2, 8), (1, 40, 2, 8), (1, 40, 2, 8), *shapes)
+
+        @jax.jit
+        def loss(last):
+            named = dict(enumerate([*weights[:6], last, *weights[7:]]))
+            out, lse = attend(q, k, v, variant="adaptive block=8 density=0.5 hidden=4", variant_tensors=named,
+                              causal=True, return_lse=True)
+            return (out ** 2).sum() + lse.sum()
+
+        gradient = jax.jit(jax.grad(loss))(weights[6])
+        step = 1e-2 * gradient / jnp.linalg.norm(gradient)
+        slope = float((loss(weights[6] + step) - loss(weights[6] - step)) / 2e-2)
+        self.assertAlmostEqual(slope / float(jnp.linalg.norm(gradient)), 1, delta=0.05)
+
+    def test_lists_of_blocks_have_no_gradient_and_do_not_stop_the_others(self):
+        q, k, v = draw_by_numpy((1, 32, 4, 8), (1, 32, 2, 8), (1, 32, 2, 8))
+        blocks = np.tile(np.array([0, 1, -1], "int32"), (1, 32, 2, 1))  # the first 16 keys
+        bias = np.where((np.arange(32)[:, None] >= np.arange(32)) & (np.arange(32) < 16), 0, -np.inf).astype("float32")
+
+        def selected(q, k, v):
+            return attend(q, k, v, causal=True, variant="selected n=3 s=8", variant_tensors={0: blocks})
+
+        got, wanted = (jax.jit(jax.grad(lambda *t: (f(*t) ** 2).sum(), (0, 1, 2)))(q, k, v) for f in
+                       (selected, lambda *t: dense(*t, bias=bias)[0]))
+        for mine, true in zip(got, wanted):
+            self.near(mine, true, 1e-4)
+
+    def test_noise_of_a_choice_of_blocks_has_no_gradient_and_its_scorer_has(self):
+        shapes = ((1, 8, 1, 8), (1, 1, 1, 8), (1, 8, 1, 8), (1, 1, 1, 8), (1, 4, 1, 16), (1, 1, 1, 4), (1, 1, 1, 4),
+                  (1, 1, 1, 1), (1, 1, 1, 1))
+        q, *weights = draw_by_numpy((1, 32, 2, 8), *shapes)
+        with jax.enable_x64(True):
+            seed = np.array([7, 0], "int64").reshape(1, 1, 1, 2)
+
+            def loss(last, whole):
+                named = dict(enumerate([*weights[:6], last, *weights[7:]]))
+                more = {} if whole else {9: seed}
+                say = "adaptive block=8 density=1 hidden=4" + ("" if whole else " noise=gumbel")  # all are kept
+                out = attend(q, q, q, variant=say, variant_tensors={**named, **more})
+                return (out ** 2).sum()
+
+            got, wanted = (jax.jit(jax.grad(loss), static_argnums=1)(weights[6], whole) for whole in (False, True))
+        self.near(got, wanted, 1e-5)
+        self.assertGreater(float(jnp.abs(got).max()), 0)
+
+    def test_a_variant_that_cannot_be_read_is_refused_in_words(self):
+        q = draw_by_numpy((1, 32, 2, 8))[0]
+        for variant, why in (("nsa foo", "'foo' is not name=value"), ("adaptive block=0", "block=0 is not in 1")):
+            with self.assertRaisesRegex(attune.Error, why):
+                attend(q, q, q, causal=True, variant=variant)
+
+    def test_a_backward_by_hand_says_where_gradients_of_jax_are(self):
+        q = jnp.asarray(draw_by_numpy((1, 4, 2, 8))[0])
+        out, lse = attune.attend(q, q, q, return_lse=True)
+        with self.assertRaisesRegex(attune.Error, "use attune.jax for gradients of JAX"):
+            attune.attend_backward(out, q, q, q, out, lse)
+
+    def test_dilated_attention_and_block_lists(self):
+        for device in DEVICES:
+            with self.subTest(device=str(device)), jax.default_device(device):
+                q, k, v = draw((1, 16, 2, 8), (1, 16, 2, 8), (1, 16, 2, 8))
+                lists = dict(block_size=(8, 8), block_begin=jnp.array([[[0, 1, 3]]], jnp.int32),
+                             block_column=jnp.array([0, 0, 1], jnp.int32),
+                             block_begin_k=jnp.array([[[0, 2, 3]]], jnp.int32),
+                             block_row_k=jnp.array([0, 1, 1], jnp.int32))
+                hidden = jnp.zeros((1, 1, 16, 16)).at[..., :8, 8:].set(-jnp.inf)
+                segments = jnp.where(jnp.arange(16)[:, None] // 8 == jnp.arange(16) // 8, 0.0, -jnp.inf)
+                for named, bias in ((lists, hidden), ({"variant": "dilated rates=1 segments=8"}, segments)):
+                    got, wanted = (jax.value_and_grad(lambda q, k, v: (f(q, k, v) ** 2).sum(), (0, 1, 2))(q, k, v)
+                                   for f in (lambda *t: attend(*t, **named), lambda *t: dense(*t, bias=bias)[0]))
+                    for mine, true in zip(jax.tree.leaves(got), jax.tree.leaves(wanted)):
+                        self.near(mine, true, 2e-3)
 
 
 if __name__ == "__main__":

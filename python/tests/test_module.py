@@ -9,6 +9,7 @@ import tempfile
 import threading
 import unittest
 import unittest.mock
+import weakref
 
 import attune
 
@@ -254,6 +255,67 @@ class Torch(unittest.TestCase):
         first = torch.autograd.grad(layer(x).sum(), layer.out_proj.bias)[0]
         torch.autograd.grad(layer(x).sum() * 3, layer.out_proj.bias)
         torch.testing.assert_close(first, torch.full((16,), 12.0))
+
+    def test_of_many_sizes_the_last_are_kept(self):
+        layer = at.Module(LLAMA)
+        x = torch.randn(1, 40, 32)
+        whole = layer(x)
+        first = layer(x[:, :3])
+        gone, used = (weakref.ref(layer.sized(x[:, :n], None)) for n in (2, 40))
+        for n in range(3, 40):
+            layer(x[:, :n].detach())
+            layer.sized(x, None)  # used between the others
+        self.assertIsNone(gone())
+        self.assertIsNotNone(used())
+        torch.testing.assert_close(layer(x[:, :3]), whole[:, :3])
+        first.sum().backward()  # of a size that was forgotten since
+        self.assertGreater(float(layer.get_parameter(layer._names[0]).grad.abs().max()), 0)
+
+    def test_of_long_sizes_few_are_kept(self):
+        layer = at.Module("multihead f32 b1 s4 e4 h1 | causal")
+        with unittest.mock.patch("attune.torch._module._TOKENS", 50), torch.no_grad():
+            sizes = [weakref.ref(layer.sized(torch.empty(1, n, 4), None)) for n in (9, 10, 11, 12, 13, 14)]
+        self.assertEqual([made() is None for made in sizes], [True, True, False, False, False, False])
+
+    @unittest.skipUnless(torch and torch.cuda.is_available(), "no GPU is here")
+    def test_backwards_on_two_streams_are_one_after_the_other(self):
+        layer = at.Module("llama bf16 b1 s512 e512 h8/2 ffn=1024 | causal", "cuda")
+        inputs = [torch.randn(1, 512, 512, device="cuda", dtype=torch.bfloat16) for _ in range(2)]
+        wanted = []
+        for x in inputs:
+            layer.zero_grad()
+            layer(x).sum().backward()
+            wanted.append([p.grad.clone() for p in layer.parameters()])
+        streams = [torch.cuda.Stream(), torch.cuda.Stream()]
+        torch.cuda.synchronize()
+        for _ in range(20):
+            got = []
+            for x, stream in zip(inputs, streams):
+                with torch.cuda.stream(stream):
+                    got.append(torch.autograd.grad(layer(x).sum(), list(layer.parameters())))
+            torch.cuda.synchronize()
+            for mine, true in zip(got, wanted):
+                for a, b in zip(mine, true):
+                    torch.testing.assert_close(a, b, rtol=2e-2, atol=2e-2 * float(b.abs().max()))
+
+    @unittest.skipUnless(torch and torch.cuda.is_available(), "no GPU is here")
+    def test_a_captured_size_is_kept_for_its_graph(self):
+        layer = at.Module(LLAMA, "cuda")
+        x = torch.randn(1, 50, 32, device="cuda")
+        with torch.no_grad():
+            wanted = layer(x)
+            layer(x)
+            torch.cuda.synchronize()
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                out = layer(x)
+            kept = weakref.ref(layer.sized(x, None))
+            for n in range(1, 45):
+                layer(x[:, :n])
+            self.assertIsNotNone(kept())
+            out.zero_()
+            graph.replay()
+            torch.testing.assert_close(out, wanted)
 
     def test_gradients_of_two_threads_are_apart(self):
         layer = at.Module("multihead f32 b1 s64 e64 h4 | causal")

@@ -6,6 +6,7 @@ import contextlib
 import importlib.util
 import io
 import pathlib
+import re
 import sys
 import tempfile
 import unittest
@@ -47,6 +48,30 @@ def test_of_insides_paged_kv_num_splits():
     raise AssertionError
 """
 
+OF_PYTORCH = """
+import unittest
+import torch
+import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+class TestSDPA(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls): cls.rows = 3
+
+    def test_kernels(self):
+        q = torch.randn(1, 2, self.rows, 8)
+        with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+            got = F.scaled_dot_product_attention(q, q, q)
+        with sdpa_kernel(SDPBackend.MATH):
+            torch.testing.assert_close(got, F.scaled_dot_product_attention(q, q, q))
+
+    def test_wrong(self):
+        raise AssertionError("heads differ")
+
+    def test_choice_of_kernels(self):
+        raise AssertionError
+"""
+
 
 class Public(unittest.TestCase):
     @classmethod
@@ -73,15 +98,36 @@ class Public(unittest.TestCase):
                 (root / name).mkdir()
             (root / "tests" / "test_flash_attn.py").write_text(TESTS)
             (root / "flash_attn" / "helpers.py").write_text("def three():\n    return 3\n")
-            answer, printed = self.run_script("flash_attn", folder, "--whole")
+            answer, printed = self.run_script("flash_attn", folder, "--part", "1/1")
             self.assertIn("4 passed   test_shape", printed)
             self.assertIn("1 failed   test_wrong", printed)
             self.assertIn("heads differ", printed)
             self.assertIn("5 passed, 1 failed, 0 skipped", printed)
             self.assertEqual(answer, 1)
+            parts = [self.run_script("flash_attn", folder, "--part", f"{n}/4")[1] for n in (1, 2, 3, 4)]
+            ran = [re.search(r"(\d+) passed, (\d+) failed", printed) for printed in parts]
+            self.assertEqual([sum(int(counts[n]) for counts in ran) for n in (1, 2)], [5, 1])
+            self.assertLess(max(int(counts[1]) for counts in ran), 5)
             answer, printed = self.run_script("flash_attn", folder, "--seconds", "0.2", "--only", "shape")
             self.assertIn(" 0 failed", printed)
             self.assertEqual(answer, 0, printed)
+
+    def test_attune_takes_the_place_of_every_kernel_but_math(self):
+        with tempfile.TemporaryDirectory() as folder:
+            (pathlib.Path(folder) / "test").mkdir()
+            (pathlib.Path(folder) / "test" / "test_transformers.py").write_text(OF_PYTORCH)
+            answer, printed = self.run_script("sdpa", folder)
+            self.assertIn("1 passed, 1 failed, 0 skipped, 0 not run", printed)
+            self.assertIn("attune ran 1, PyTorch 1: {\"a choice among PyTorch's backends\": 1}", printed)
+            self.assertIn("test_wrong: AssertionError: heads differ", printed)
+            self.assertEqual(answer, 1)
+            self.assertEqual(self.run_script("sdpa", folder, "--skip", "wrong|choice")[0], 0)
+
+    def test_a_part_that_is_none_is_refused(self):
+        for wrong in ("0/4", "5/4", "1", "a/b"):
+            answer, printed = self.run_script("fa3", "/nowhere", "--part", wrong)
+            self.assertEqual(answer, 2)
+            self.assertIn(f"'{wrong}' is not I/N", printed)
 
     def test_a_folder_that_is_no_checkout_is_refused(self):
         answer, printed = self.run_script("fa3", "/nowhere")

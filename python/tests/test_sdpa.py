@@ -11,6 +11,7 @@ try:
     import torch
     import torch.nn.functional as F
     from torch.nn.attention import SDPBackend, sdpa_kernel
+    from torch.nn.attention.bias import causal_lower_right, causal_upper_left
 except ImportError:
     raise unittest.SkipTest("PyTorch is not here")
 
@@ -41,7 +42,8 @@ class Sdpa(unittest.TestCase):
     def test_masks_of_every_broadcast_shape(self):
         for device in DEVICES:
             q, k, v = (torch.randn(s, device=device) for s in ((2, 4, 5, 8), (2, 4, 7, 8), (2, 4, 7, 16)))
-            shapes = [*itertools.product((1, 2), (1, 4), (1, 5), (1, 7)), (5, 7), (1, 7), (4, 5, 7), (1, 5, 7)]
+            shapes = [*itertools.product((1, 2), (1, 4), (1, 5), (1, 7)), (5, 7), (1, 7), (4, 5, 7), (1, 5, 7), (7,),
+                      (1,)]
             for shape in shapes:
                 with self.subTest(device=device, shape=shape):
                     mask = torch.randn(shape, device=device)
@@ -186,6 +188,68 @@ class Sdpa(unittest.TestCase):
         q = torch.randn(1, 2, 4, 8)
         self.same(q.as_subclass(Mine), q, q, by="torch")
         self.assertEqual(at.counters.why, {"a tensor of type Mine": 1})
+
+    def test_biases_of_pytorch_begin_or_end_where_they_say(self):
+        for device in DEVICES:
+            q, k, v = (torch.randn(2, 4, n, 8, device=device, requires_grad=True) for n in (5, 7, 7))
+            for make, diagonal in ((causal_upper_left, 0), (causal_lower_right, 2)):
+                mask = torch.ones(5, 7, dtype=torch.bool, device=device).tril(diagonal)
+                wanted = theirs(q, k, v, mask)
+                gradients = torch.autograd.grad(wanted.sum(), (q, k, v))
+                compiled = torch.compile(lambda *t: F.scaled_dot_product_attention(*t), backend="eager", fullgraph=True)
+                for route, function in ((None, at.scaled_dot_product_attention), ("always", None), ("measured", None),
+                                        ("always", compiled)):
+                    with self.subTest(device=device, diagonal=diagonal, route=route), \
+                            at.installed(route) if route else contextlib.nullcontext():
+                        out = (function or F.scaled_dot_product_attention)(q, k, v, make(5, 7))
+                        torch.testing.assert_close(out, wanted, rtol=1e-4, atol=2e-5)
+                        for g, t in zip(torch.autograd.grad(out.sum(), (q, k, v)), gradients):
+                            torch.testing.assert_close(g, t, rtol=1e-4, atol=1e-4)
+                with at.installed("always"):  # what attune leaves to PyTorch
+                    for function in (F.scaled_dot_product_attention, compiled):
+                        doubles = [t.double() for t in (q, k, v)]
+                        torch.testing.assert_close(function(*doubles, make(5, 7)), theirs(*doubles, mask))
+        with self.assertRaisesRegex(ValueError, "CausalBias should not be used"):
+            at.scaled_dot_product_attention(q, k, v, causal_upper_left(5, 7), is_causal=True)
+
+    def test_a_subclass_that_knows_the_function_by_its_name_is_asked(self):
+        class Answer(torch.Tensor):
+            @classmethod
+            def __torch_function__(cls, func, types, args=(), kwargs=None):
+                if func is F.scaled_dot_product_attention:
+                    return "its own"
+                return super().__torch_function__(func, types, args, kwargs or {})
+
+        q = torch.randn(1, 2, 3, 8)
+        with at.installed("always"):
+            mine = F.scaled_dot_product_attention
+            self.assertEqual(F.scaled_dot_product_attention(q, q, q, torch.zeros(3, 3).as_subclass(Answer)), "its own")
+            self.assertIs(F.scaled_dot_product_attention, mine)
+        self.assertIs(F.scaled_dot_product_attention, theirs)
+
+    def test_a_batch_of_which_a_compiler_knows_nothing_is_pytorchs(self):
+        class Model(torch.nn.Module):
+            def forward(self, x):
+                x = x[x.sum((1, 2, 3)) != 0]
+                return F.scaled_dot_product_attention(x, x, x, torch.ones(x.shape[0], 1, 1, 1, dtype=torch.bool))
+
+        x = torch.randn(3, 2, 4, 8)
+        x[1] = 0
+        try:
+            torch.export.export(Model(), (x,))
+        except Exception:
+            self.skipTest("this PyTorch cannot itself")
+        with at.installed("always"):
+            program = torch.export.export(Model(), (x,))
+        torch.testing.assert_close(program.module()(x), theirs(x[::2], x[::2], x[::2]))
+
+    def test_a_script_of_a_module_has_pytorchs(self):
+        layer = torch.nn.MultiheadAttention(16, 2, batch_first=True)
+        x = torch.randn(2, 5, 16)
+        for route in ("always", "measured"):
+            with at.installed(route):
+                got = torch.jit.script(layer)(x, x, x, need_weights=False)[0]
+            torch.testing.assert_close(got, layer(x, x, x, need_weights=False)[0])
 
     def test_transforms_of_functions_go_to_pytorch(self):
         q = torch.randn(1, 2, 4, 8)

@@ -241,6 +241,27 @@ class Torch(unittest.TestCase):
             fell = (out.square().sum() + lse.sum() - less.square().sum() - less_lse.sum()).item()
             self.assertAlmostEqual(fell / step / weights[6].grad.norm().item(), 1, delta=0.05)
 
+    def test_a_variant_whose_saved_tensors_have_no_shape_is_refused_in_words(self):
+        q = torch.randn(1, 32, 2, 8)
+        cu = torch.tensor([0, 32], dtype=torch.int32)
+        for variant, why in (
+                ("nsa d=4 l=8 s=8 w=8", "nsa: n= is not given"), ("nsa", "nsa: n= is not given"),
+                ("nsa foo", "'foo' is not name=value"), ("nsa n=4=5", "'n=4=5' is not name=value"),
+                ("nsa n=x", "n=x is not in 3 ... 4096"), ("nsa n=-3", "n=-3 is not in 3 ... 4096"),
+                ("nsa n=99999999999999", "n=99999999999999 is not in 3 ... 4096"),
+                ("adaptive foo", "'foo' is not name=value"), ("adaptive block=0", "block=0 is not in 1 ... 1048576"),
+                ("adaptive block=x", "block=x is not in 1 ... 1048576"),
+                ("adaptive density=nan", "density=nan is not in 0 ... 1"),
+                ("adaptive density=1e300", "density=1e300 is not in 0 ... 1")):
+            with self.subTest(variant), self.assertRaisesRegex(attune.Error, why.replace(".", "[.]")):
+                at.attend(q, q, q, causal=True, variant=variant)
+        for keys, named in ((q[0], dict(cu_k=cu)), (q, {})):
+            with self.assertRaisesRegex(attune.Error, "'thd'.*attune.attend takes packed sequences"):
+                at.attend(q[0], keys, keys, layout="thd", cu_q=cu, variant="adaptive block=8", **named)
+        for given in ((q[0, 0], q, q), (q, q[0, 0, 0], q), (q, q, q[0, 0])):
+            with self.assertRaisesRegex(attune.Error, "axes, and layout 'bshd' has 4"):
+                at.attend(*given, causal=True, variant="nsa d=4 gate=sigmoid l=8 n=4 phi=mean s=8 w=8")
+
     def test_a_block_list_hides_what_it_does_not_list(self):
         q, k, v = draw((1, 16, 2, 8), (1, 16, 2, 8), (1, 16, 2, 8))
         begin = torch.tensor([[[0, 1, 3]]], dtype=torch.int32)

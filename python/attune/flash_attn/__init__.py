@@ -8,6 +8,8 @@ from typing import Any
 
 from torch import Tensor
 
+from .._core import Error
+from . import _e4m3 as e4m3
 from ._cache import check_pages, with_cache
 from ._common import attention, probabilities
 
@@ -23,7 +25,14 @@ def _get_block_size_n(device: Any, head_dim: int, is_dropout: bool, is_causal: b
     return 1 << 30
 
 
+def _refuse_e4m3(*tensors: Tensor | None) -> None:
+    for t in tensors:
+        if t is not None and t.dtype == e4m3.E4M3:
+            raise Error("attune: flash_attn 2 has no e4m3: attune.flash_attn_interface has")
+
+
 def _attend(q: Tensor, k: Tensor, v: Tensor, return_attn_probs: bool, **named: Any) -> Any:
+    _refuse_e4m3(q, k, v)
     if not return_attn_probs:
         return attention(q, k, v, **named)[0]
     if named["dropout_p"]:
@@ -113,6 +122,7 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tens
     """Attention to a cache, whose new keys k and v, where given, are first written behind its cache_seqlens; with
     rotary tables q and k are turned before. num_splits is the planner's here. With block_table the lengths are looked
     at, as flash_attn does it: a call on a GPU waits for them."""
+    _refuse_e4m3(q, k_cache, v_cache, k, v)
     if block_table is not None:
         check_pages(block_table, k_cache, cache_seqlens, k)
     out, lse = with_cache(q, k_cache, v_cache, k, v, rotary_cos=rotary_cos, rotary_sin=rotary_sin,

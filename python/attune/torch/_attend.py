@@ -85,8 +85,8 @@ def is_plain(q: Tensor, k: Tensor, v: Tensor) -> bool:
 
 
 def call(spec: Spec, q: Tensor, k: Tensor, v: Tensor, tensors: Any, numbers: tuple[float, float, float],
-         lengths: tuple[int, int], return_lse: bool) -> Any:
-    """attend() of a Spec, for the drop-ins."""
+         lengths: tuple[int, int], return_lse: bool, plain: bool | None = None) -> Any:
+    """attend() of a Spec, for the drop-ins. plain: what is_plain says, where the caller has asked."""
     if (_is_compiling() or _autocast()) and torch.is_autocast_enabled(q.device.type):
         dtype = torch.get_autocast_dtype(q.device.type)
         q = q if q.dtype == torch.float64 else q.to(dtype)
@@ -96,7 +96,8 @@ def call(spec: Spec, q: Tensor, k: Tensor, v: Tensor, tensors: Any, numbers: tup
         raise _core.Error(f"attune: {spec.variant!r} has no lse")
     if _dual._current_level >= 0 and any(_dual.unpack_dual(t).tangent is not None for t in (q, k, v)):
         raise _core.Error("attune: forward derivatives (jvp, dual tensors) are not served")
-    plain = is_plain(q, k, v)
+    if plain is None:
+        plain = is_plain(q, k, v)
     if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad or
                                     (tensors and any(t is not None and t.requires_grad for t in tensors))):
         if spec.append:

@@ -23,7 +23,9 @@ from ._sdpa import new_seed
 _here: weakref.WeakValueDictionary[int, Module] = weakref.WeakValueDictionary()  # by number, for graphs of compilers
 _numbers = itertools.count()
 _DTYPES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
-_OWN = ("_layer", "_sized", "_views", "_gradients", "_places", "_folders", "_backwards", "_number")  # of no copy
+_OWN = ("_layer", "_sized", "_captured", "_views", "_gradients", "_written", "_places", "_folders", "_backwards",
+        "_sizes", "_number")  # of no copy
+_SIZES, _TOKENS, _LEAST = 32, 2**18, 4  # sizes that are kept, of how many tokens in all, and however many those have
 
 
 def _device(device: Any) -> torch.device:
@@ -81,12 +83,15 @@ class Module(torch.nn.Module):
         self._folders = [(self.get_submodule(name.rpartition(".")[0])._modules, name.rpartition(".")[2], folder)
                          for name, folder in self.named_modules() if any(n.startswith(name + ".") for n in own)]
         self._backwards = threading.Lock()  # all of them write one memory of gradients
+        self._sizes = threading.Lock()
         self._number = next(_numbers)
         _here[self._number] = self
 
     def _make(self, text: str, device: torch.device) -> None:
         self._layer, self._device = Layer(text, device), device  # nothing has changed where it is refused
-        self._sized: dict[Any, Layer] = {}
+        self._sized: dict[Any, Layer] = {}  # the last used at the end
+        self._captured: dict[Any, Layer] = {}  # graphs read their tables for good
+        self._written: Any = None  # of CUDA: when the last backward has written gradients, and its stream
         self._views: dict[str, Tensor] = {}
         self._gradients: list[Tensor] = []
         self._dtype = {word: dtype for dtype, word in _DTYPES.items()}[self._layer.text.split()[1]]
@@ -162,11 +167,20 @@ class Module(torch.nn.Module):
                   seed: Tensor | None, parameters: Sequence[Tensor], wanted: Sequence[bool]) -> Any:
         """dx, d_memory and gradients of the parameters, in tensors of their own."""
         with self._backwards:
+            captured = not x.is_cuda or torch.cuda.is_current_stream_capturing()
+            stream = None if captured else torch.cuda.current_stream(x.device)
+            if stream is not None and self._written is not None and self._written[1] != stream:
+                stream.wait_event(self._written[0])
             dx, d_memory = layer.backward(d_out.contiguous(), x, tape, memory, seed=seed)
             if not self._gradients:
                 self._gradients = [torch.from_dlpack(self._layer.gradient(name)) for name in self._names]
-            return dx, d_memory, [g.to(p.dtype, copy=True) if w else None
-                                  for g, p, w in zip(self._gradients, parameters, wanted)]
+            gradients = [g.to(p.dtype, copy=True) if w else None
+                         for g, p, w in zip(self._gradients, parameters, wanted)]
+            if stream is not None:
+                event = self._written[0] if self._written else torch.cuda.Event()
+                event.record(stream)
+                self._written = event, stream
+            return dx, d_memory, gradients
 
     def sized(self, x: Tensor, memory: Tensor | None) -> Layer:
         """The layer for the sizes of x, with the parameters of this one."""
@@ -177,9 +191,30 @@ class Module(torch.nn.Module):
             raise _core.Error("attune: memory is not given, and the layer attends to it")
         key = (int(x.shape[0]), int(x.shape[1]), None if memory is None else int(memory.shape[1]),
                torch.are_deterministic_algorithms_enabled())
-        if key not in self._sized:
-            self._sized[key] = Layer(_with_sizes(self._layer.text, *key), self._device, shares=self._layer)
-        return self._sized[key]
+        if found := self._captured.get(key):
+            return found
+        with self._sizes:
+            found = self._sized.pop(key, None)
+            if found is None:
+                found = Layer(_with_sizes(self._layer.text, *key), self._device, shares=self._layer)
+            if self._device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+                self._captured[key] = found
+            else:
+                self._sized[key] = found
+                self._forget()
+        return found
+
+    def _forget(self) -> None:
+        """Of many sizes the last ones are kept: each has tables of its own. What a backward still needs stays."""
+        tokens = sum(key[1] for key in self._sized)
+        waited = self._device.type != "cuda"
+        while len(self._sized) > _SIZES or (len(self._sized) > _LEAST and tokens > _TOKENS):
+            if not waited:
+                torch.cuda.synchronize(self._device)
+                waited = True
+            oldest = next(iter(self._sized))
+            tokens -= oldest[1]
+            del self._sized[oldest]
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Module:
         probe = torch.empty(0, dtype=self._dtype, device=self._device)

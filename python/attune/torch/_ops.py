@@ -13,8 +13,8 @@ from torch import Tensor
 
 from .. import _core
 from .._attend import lse_shape
+from .._saved import saved_shapes
 from .._spec import Spec, from_text
-from ._saved import saved_shapes
 
 Numbers = Sequence[float]  # scale, softcap, dropout
 Lengths = Sequence[int]    # max_q, max_k; 0: those of the tensors
@@ -39,8 +39,8 @@ def empty_lse(spec: Spec, q: Tensor) -> Tensor:
 
 
 def empty_saved(spec: Spec, q: Tensor, k: Tensor, v: Tensor) -> list[Tensor]:
-    return [torch.empty(shape, dtype=dtype or q.dtype, device=q.device)
-            for shape, dtype in saved_shapes(spec, q, k, v)]
+    return [torch.empty(shape, dtype=getattr(torch, dtype) if dtype else q.dtype, device=q.device)
+            for shape, dtype in saved_shapes(spec, q.shape, k.shape, v.shape)]
 
 
 def run(spec: Spec, q: Tensor, k: Tensor, v: Tensor, tensors: Sequence[Tensor | None], numbers: Numbers,
@@ -75,14 +75,10 @@ def empty_gradients(spec: Spec, q: Tensor, k: Tensor, v: Tensor, tensors: Sequen
                     wanted: Sequence[bool]) -> tuple[Tensor, Tensor, Tensor, list[Tensor]]:
     dq = torch.zeros_like(q) if spec.leaves_rows else torch.empty_like(q)
     # Streams of a variant have gradients of their dtype; bias, sinks, gates and weights have f32 ones.
-    more = [torch.zeros(t.shape, dtype=t.dtype if t.dtype == torch.float64 or is_stream(spec, name) else torch.float32,
+    more = [torch.zeros(t.shape, dtype=t.dtype if t.dtype == torch.float64 or spec.is_stream(name) else torch.float32,
                         device=t.device) if w and t is not None else q.new_empty(0)
             for name, t, w in zip(spec.given, tensors, wanted)]
     return dq, torch.empty_like(k), torch.empty_like(v), more
-
-
-def is_stream(spec: Spec, name: str) -> bool:
-    return spec.variant.startswith("nsa") and name in ("variant0", "variant1", "variant2", "variant3")
 
 
 @torch.library.custom_op("attune::forward", mutates_args=())

@@ -8,6 +8,7 @@ import collections
 import contextlib
 import dataclasses
 import math
+import threading
 import time
 from typing import Any, Callable, Iterator, Literal
 
@@ -16,6 +17,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
+from torch.fx.experimental.symbolic_shapes import guard_or_true
+from torch.jit._builtins import _register_builtin
+from torch.nn.attention.bias import CausalBias, CausalVariant
 
 from .. import _core
 from .._spec import spec as plain_spec, spec_of
@@ -39,10 +43,11 @@ class Counters:
 
     attune: int = 0
     torch: int = 0
+    converted: int = 0  # calls of flash_attn_interface with e4m3, which ran in bf16
     why: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
 
     def clear(self) -> None:
-        self.attune = self.torch = 0
+        self.attune = self.torch = self.converted = 0
         self.why.clear()
 
 
@@ -58,6 +63,8 @@ def _refusal(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None
         return f"device {query.device.type}"
     if query.is_nested or key.is_nested or value.is_nested:
         return "nested tensors"
+    if is_compiling() and any(guard_or_true(n == 0) for t in (query, key, value) for n in t.shape):
+        return "an empty tensor, or one of which nobody knows"
     if not is_compiling():
         for t in (query, key, value, attn_mask):
             if t is not None and type(t) not in _KNOWN:
@@ -85,9 +92,10 @@ def _refusal(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None
             return "attn_mask beside is_causal"
         if attn_mask.dtype not in (torch.bool, torch.float32, query.dtype) or attn_mask.device != query.device:
             return f"attn_mask of {attn_mask.dtype}"
-        if not 2 <= attn_mask.dim() <= query.dim():
+        if not 1 <= attn_mask.dim() <= query.dim():
             return f"attn_mask of {attn_mask.dim()} axes"
-        if attn_mask.shape[-2] not in (1, query.shape[-2]) or attn_mask.shape[-1] not in (1, key.shape[-2]):
+        if attn_mask.shape[-1] not in (1, key.shape[-2]) or (
+                attn_mask.dim() > 1 and attn_mask.shape[-2] not in (1, query.shape[-2])):
             return "attn_mask of other rows or keys"
     return None
 
@@ -117,7 +125,7 @@ def _rows(t: Tensor) -> Tensor:
 
 
 def _attune_sdpa(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, dropout_p: float,
-                 is_causal: bool, scale: float | None, enable_gqa: bool) -> Tensor:
+                 is_causal: bool, scale: float | None, enable_gqa: bool, align: str = "top_left") -> Tensor:
     axes = query.dim()
     if axes == 4 and query.shape[0] == key.shape[0] == value.shape[0] and (
             enable_gqa or query.shape[1] == key.shape[1] == value.shape[1]):
@@ -131,7 +139,7 @@ def _attune_sdpa(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | 
         q, k, v = (_rows(_fold(t, lead, axes)) for t in (query, key, value))
     numbers = (scale or 0.0, 0.0, dropout_p)
     if attn_mask is None and not dropout_p:
-        out = call(plain_spec("bhsd", is_causal, None, reproducible(), "top_left"), q, k, v, (), numbers, (0, 0), False)
+        out = call(plain_spec("bhsd", is_causal, None, reproducible(), align), q, k, v, (), numbers, (0, 0), False)
     else:
         tensors: list[Tensor] = []
         given: list[str] = []
@@ -141,7 +149,7 @@ def _attune_sdpa(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | 
         if dropout_p:
             given.append("seed")
             tensors.append(new_seed(q.device))
-        spec = spec_of(layout="bhsd", causal=is_causal, align="top_left", reproducible=reproducible(),
+        spec = spec_of(layout="bhsd", causal=is_causal, align=align, reproducible=reproducible(),
                        dropout="seed" in given, given=tuple(given))
         out = call(spec, q, k, v, tensors, numbers, (0, 0), False)
     if axes == 4:
@@ -171,27 +179,32 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn
                                  enable_gqa: bool = False) -> Tensor:
     """torch.nn.functional.scaled_dot_product_attention, by attune.
 
-    Masks of every broadcast shape, boolean or added; is_causal begins at the first key; a row that sees no key is 0.
+    Masks of every broadcast shape, boolean or added, or of torch.nn.attention.bias; is_causal begins at the first key;
+    a row that sees no key is 0.
     What attune does not serve PyTorch runs: attune.torch.counters says how often, and why. Inside torch.compile that
     holds for what types, shapes and numbers say; what the library itself refuses when the program runs is an error."""
     common = attn_mask is None and not dropout_p and is_plain(query, key, value) and not (
         query.is_nested or key.is_nested or value.is_nested)
     if common:
-        form = (query.shape, key.shape, value.shape, query.device, scale, enable_gqa)
+        form = (query.shape, key.shape, value.shape, scale, enable_gqa)
         if form in _served:
             try:
-                out = call(plain_spec("bhsd", is_causal, None, reproducible(), "top_left"), _rows(query), _rows(key),
-                           _rows(value), (), (scale, 0.0, 0.0) if scale else _NONE, _WHOLE, False)
+                out = call(plain_spec("bhsd", is_causal, None, reproducible(), "top_left"), query, key, value, (),
+                           (scale, 0.0, 0.0) if scale else _NONE, _WHOLE, False, True)
                 counters.attune += 1
                 return out
             except _core.Error:
-                pass  # dtypes or devices that do not go together: looked at below
+                pass  # dtypes, devices or strides that do not go together: looked at below
+    given, align = (attn_mask, is_causal), "top_left"
+    if isinstance(attn_mask, CausalBias):
+        align = _align_of(attn_mask, is_causal)
+        attn_mask, is_causal = None, True
     why = _refusal(query, key, value, attn_mask, is_causal, scale, enable_gqa)
     if why is None and dropout_p >= 1:
         why = f"dropout_p {dropout_p}"
     if why is None:
         try:
-            out = _attune_sdpa(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+            out = _attune_sdpa(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, align)
             if not is_compiling():
                 counters.attune += 1
                 if common and query.dim() == 4 and query.shape[0] == key.shape[0] == value.shape[0] and (
@@ -202,7 +215,14 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn
             return out
         except _core.Error as refusal:
             why = str(refusal)
-    return _by_torch(why, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+    return _by_torch(why, query, key, value, given[0], dropout_p, given[1], scale, enable_gqa)
+
+
+def _align_of(bias: CausalBias, is_causal: bool) -> str:
+    if is_causal:
+        raise ValueError("CausalBias should not be used with causal=True")  # PyTorch's words
+    square = bias.seq_len_q == bias.seq_len_kv
+    return "top_left" if square or bias.variant == CausalVariant.UPPER_LEFT else "bottom_right"
 
 
 def _by_torch(why: str, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, dropout_p: float,
@@ -210,7 +230,49 @@ def _by_torch(why: str, query: Tensor, key: Tensor, value: Tensor, attn_mask: Te
     if not is_compiling():
         counters.torch += 1
         counters.why[why] += 1
-    return _torch_sdpa(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+    return _theirs(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+
+
+_lock = threading.Lock()
+_away: list[Any] = [0, None]  # how many calls want PyTorch's function to be in its place, and what was there
+
+
+def _theirs(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, dropout_p: float, is_causal: bool, *,
+            scale: float | None, enable_gqa: bool) -> Tensor:
+    """PyTorch's answer. A subclass of Tensor knows the function by what torch.nn.functional has, so that is there while
+    it is asked; a compiler would see the change, and gets a mask instead."""
+    def ask(mask: Tensor | None, causal: bool) -> Tensor:
+        return _torch_sdpa(query, key, value, mask, dropout_p, causal, scale=scale, enable_gqa=enable_gqa)
+
+    if is_compiling():
+        if not isinstance(attn_mask, CausalBias):
+            return ask(attn_mask, is_causal)
+        if _align_of(attn_mask, is_causal) == "top_left":
+            return ask(None, True)
+        rows, keys = query.shape[-2], key.shape[-2]
+        return ask(torch.ones(rows, keys, dtype=torch.bool, device=query.device).tril(keys - rows), False)
+    if all(t is None or type(t) in _KNOWN for t in (query, key, value, attn_mask)):
+        return ask(attn_mask, is_causal)
+    with _lock:
+        if not _away[0]:
+            _away[1] = F.scaled_dot_product_attention
+            F.scaled_dot_product_attention = _torch_sdpa
+        _away[0] += 1
+    try:
+        return ask(attn_mask, is_causal)
+    finally:
+        with _lock:
+            _away[0] -= 1
+            if not _away[0]:
+                F.scaled_dot_product_attention = _away[1]
+
+
+def _put(function: Callable[..., Tensor]) -> None:
+    with _lock:
+        if _away[0]:
+            _away[1] = function
+        else:
+            F.scaled_dot_product_attention = function
 
 
 _faster: dict[Any, bool] = {}  # what was measured: is attune the faster one?
@@ -246,7 +308,11 @@ def _measure(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None
 
     def ours(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float, causal: bool,
              **named: Any) -> Tensor:
-        return _attune_sdpa(q, k, v, mask, dropout, causal, named["scale"], named["enable_gqa"])
+        align = "top_left"
+        if isinstance(mask, CausalBias):
+            align = _align_of(mask, causal)
+            mask, causal = None, True
+        return _attune_sdpa(q, k, v, mask, dropout, causal, named["scale"], named["enable_gqa"], align)
 
     def seconds(sdpa: Callable[..., Tensor]) -> float:
         try:
@@ -259,7 +325,7 @@ def _measure(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None
         try:
             q, k, v = (t.detach().clone(memory_format=torch.preserve_format).requires_grad_(needs_grad)
                        for t in (query, key, value))
-            return seconds(ours) < seconds(_torch_sdpa)
+            return seconds(ours) < seconds(_theirs)
         except (_core.Error, torch.OutOfMemoryError):
             return False
 
@@ -279,7 +345,11 @@ def _sizes(t: Tensor) -> tuple[int, ...]:
 
 def _key(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, dropout_p: float, is_causal: bool,
          needs_grad: bool) -> Any:
-    mask = None if attn_mask is None else (*attn_mask.shape[:-2], *map(_near, attn_mask.shape[-2:]), attn_mask.dtype)
+    mask: Any = None
+    if isinstance(attn_mask, CausalBias):
+        mask = _align_of(attn_mask, is_causal)
+    elif attn_mask is not None:
+        mask = (*attn_mask.shape[:-2], *map(_near, attn_mask.shape[-2:]), attn_mask.dtype)
     return (query.device, query.dtype, _sizes(query), _sizes(key), _sizes(value), mask, dropout_p != 0,
             is_causal, needs_grad)
 
@@ -307,7 +377,9 @@ def _always(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None 
 
 def _routed(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
             is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False) -> Tensor:
-    why = _CHOSEN if _is_chosen() else _refusal(query, key, value, attn_mask, is_causal, scale, enable_gqa)
+    causal = isinstance(attn_mask, CausalBias)
+    why = _CHOSEN if _is_chosen() else _refusal(query, key, value, None if causal else attn_mask, is_causal, scale,
+                                                enable_gqa)
     if why:
         return _by_torch(why, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
     needs_grad = torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad)
@@ -332,23 +404,26 @@ def install(route: Literal["measured", "always"] = "measured") -> None:
     up to the same power of two are one size.
     "always": attune runs whatever it serves.
     Where torch.nn.attention.sdpa_kernel chooses among PyTorch's own backends, PyTorch runs; programs of torch.compile
-    do not ask."""
+    do not ask. Programs of torch.jit.script have PyTorch's."""
     if route not in ("measured", "always"):
         raise _core.Error(f"attune: route {route!r} is not one of measured, always")
     _usual[:] = [is_on() for is_on in _SWITCHES]  # what is switched off for good is no choice of a call
-    F.scaled_dot_product_attention = _routed if route == "measured" else _always
+    function = _routed if route == "measured" else _always
+    _register_builtin(function, "aten::scaled_dot_product_attention")
+    _put(function)
 
 
 def uninstall() -> None:
-    F.scaled_dot_product_attention = _torch_sdpa
+    _put(_torch_sdpa)
 
 
 @contextlib.contextmanager
 def installed(route: Literal["measured", "always"] = "measured") -> Iterator[Counters]:
     """install() for a while; what was there before is there again afterwards."""
-    before = F.scaled_dot_product_attention
+    with _lock:
+        before = _away[1] if _away[0] else F.scaled_dot_product_attention
     install(route)
     try:
         yield counters
     finally:
-        F.scaled_dot_product_attention = before
+        _put(before)

@@ -58,21 +58,35 @@ def connect(group: Any = None, *, by: Literal["gloo", "nccl"] = "gloo", seconds:
     if by == "nccl":
         if not torch.cuda.is_available():
             raise _core.Error("attune: NCCL connects GPUs, and there is none here")
-        told: list[Any] = [None]
-        if rank == 0:
-            try:
-                told = [_core.nccl_id()]
-            except _core.Error as error:  # the others wait for its word, and have it
-                told = [str(error)]
-        dist.broadcast_object_list(told, dist.get_global_rank(group, 0), group=group)
-        if isinstance(told[0], str):
-            raise _core.Error(told[0])
-        _core.connect_nccl(told[0], rank, ranks, f"cuda:{torch.cuda.current_device()}")
+        _core.connect_nccl(_told(group, rank), rank, ranks, f"cuda:{torch.cuda.current_device()}")
     else:
         if dist.get_backend(group) != "gloo":
             group = _beside(group, seconds)
         _core.connect(rank, ranks, _start, _finish)
     _group = group
+
+
+_ROOM = 1024  # bytes of what the first rank tells
+
+
+def _told(group: Any, rank: int) -> bytes:
+    """The name under which ranks meet, which the first one makes. In a tensor: torch.distributed needs NumPy to send
+    an object."""
+    word = b""
+    if rank == 0:
+        try:
+            word = b"+" + _core.nccl_id()
+        except _core.Error as error:  # the others wait for its word, and have it
+            word = b"-" + str(error).encode()[:_ROOM - 3]
+    sent = [len(word) >> 8, len(word) & 255, *word]
+    memory = torch.tensor(sent + [0] * (_ROOM - len(sent)), dtype=torch.uint8,
+                          device="cuda" if dist.get_backend(group) == "nccl" else "cpu")
+    dist.broadcast(memory, dist.get_global_rank(group, 0), group=group)
+    high, low, *told = memory.tolist()
+    sign, *told = told[:high << 8 | low]
+    if sign == ord("-"):
+        raise _core.Error(bytes(told).decode(errors="replace"))
+    return bytes(told)
 
 
 def _beside(group: Any, seconds: float) -> Any:
