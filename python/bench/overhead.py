@@ -18,8 +18,8 @@ import attune.torch
 from attune import _core, _spec
 
 
-def candidates(device: str, dtype: torch.dtype) -> dict[str, Callable[[], object]]:
-    q = torch.randn(1, 8, 64, 64, device=device, dtype=dtype)
+def candidates(device: str, dtype: torch.dtype, shape: list[int]) -> dict[str, Callable[[], object]]:
+    q = torch.randn(shape, device=device, dtype=dtype)
     g = q.clone().requires_grad_()
     out = torch.empty_like(q)
     handle = _spec.spec("bhsd", True, None, "no").forward
@@ -41,9 +41,13 @@ def main() -> None:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--rounds", type=int, default=21)
     parser.add_argument("--calls", type=int, default=100)
+    parser.add_argument("--shape", default="1,8,64,64", help="batch, heads, rows and dim (1,8,64,64)")
+    parser.add_argument("--without-table", action="store_true", help="lend tensors as those of PyTorch before 2.10")
     options = parser.parse_args()
+    if options.without_table:
+        torch.Tensor.__dlpack_c_exchange_api__ = None  # type: ignore[attr-defined]
     wait = torch.cuda.synchronize if options.device.startswith("cuda") else lambda: None
-    run = candidates(options.device, torch.bfloat16)
+    run = candidates(options.device, torch.bfloat16, [int(n) for n in options.shape.split(",")])
     times: dict[str, list[float]] = {name: [] for name in run}
     for call in run.values():
         for _ in range(20):

@@ -2,6 +2,8 @@
 
 #include <cstring>
 
+#include "extension/attributes.h"
+
 namespace attune {
 namespace {
 
@@ -10,12 +12,12 @@ using dlpack::Exchange;
 // Few types of tensors meet in a process: they are looked up once. A type is kept alive, so its address stays its own.
 struct Known {
   PyTypeObject* type = nullptr;
-  const Exchange* exchange = nullptr;
+  Lender lender;
 };
 constexpr int kKnown = 8;
 Known known[kKnown];
 
-const Exchange* look_up(PyTypeObject* type) {
+const Exchange* table_of(PyTypeObject* type) {
   Ref capsule(PyObject_GetAttrString(reinterpret_cast<PyObject*>(type), "__dlpack_c_exchange_api__"));
   if (!capsule) return PyErr_Clear(), nullptr;
   const auto* e = static_cast<const Exchange*>(PyCapsule_GetPointer(capsule.get(), "dlpack_exchange_api"));
@@ -54,24 +56,26 @@ void tidy(dlpack::Tensor& t) {
 
 }  // namespace
 
-const Exchange* exchange_of(PyObject* object) {
+Lender lender_of(PyObject* object) {
   PyTypeObject* type = Py_TYPE(object);
   int n = 0;
   for (; n < kKnown && known[n].type; ++n)
-    if (known[n].type == type) return known[n].exchange;
-  const Exchange* e = look_up(type);
+    if (known[n].type == type) return known[n].lender;
+  Lender l{.table = table_of(type)};
+  l.attributes = !l.table && has_attributes(type);
   if (n < kKnown) {
     Py_INCREF(reinterpret_cast<PyObject*>(type));
-    known[n] = {type, e};
+    known[n] = {type, l};
   }
-  return e;
+  return l;
 }
 
 bool Borrowed::take(PyObject* object, const char* role, const char* axes, bool written, PyObject* stream) {
   tensor.axes = axes;
   auto* lent = reinterpret_cast<dlpack::Tensor*>(&tensor);
-  by = exchange_of(object);
-  if (by) return by->lend(object, lent) == 0;
+  by = lender_of(object);
+  if (by.table) return by.table->lend(object, lent) == 0;
+  if (by.attributes) return lend_by_attributes(object, role, sizes, *lent);
   capsule.reset(capsule_of(object, stream));
   if (!capsule) {
     if (PyErr_ExceptionMatches(PyExc_AttributeError)) {

@@ -1,5 +1,6 @@
 // A Python object as an attune_tensor, without a copy: by the framework's table of C functions where it has one
-// (PyTorch from 2.10 on), else by __dlpack__. Valid while the object and this are.
+// (PyTorch from 2.10 on), by its attributes where it is an older PyTorch's, else by __dlpack__. Valid while the object
+// and this are.
 #pragma once
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -28,18 +29,26 @@ class Ref {
   PyObject* object_ = nullptr;
 };
 
+inline constexpr int kMostAxes = 8;
+
+// How tensors of a type are lent.
+struct Lender {
+  const dlpack::Exchange* table = nullptr;
+  bool attributes = false;
+};
+
 struct Borrowed {
   attune_tensor tensor{};
-  const dlpack::Exchange* by = nullptr;  // the framework's table, where it was lent by one
+  Lender by;
   Ref capsule;
+  int64_t sizes[2][kMostAxes];  // of a tensor that was lent by its attributes
 
   // `written`: memory that its owner calls read-only is refused. `stream` is what the producer is told it is used on.
   // False with an exception set.
   bool take(PyObject* object, const char* role, const char* axes, bool written, PyObject* stream);
 };
 
-// The table of the object's framework, or null.
-const dlpack::Exchange* exchange_of(PyObject* object);
+Lender lender_of(PyObject* object);
 
 PyObject* error_type();  // attune.Error
 bool fail(const char* format, ...);  // sets it; false

@@ -1,5 +1,6 @@
 #include "extension/call.h"
 
+#include "extension/attributes.h"
 #include "extension/ranks.h"
 
 namespace attune {
@@ -15,8 +16,9 @@ bool current_stream(const Borrowed* tensors, size_t count, void*& stream) {
   for (size_t n = 0; n < count; ++n) {
     const Borrowed& t = tensors[n];
     if (t.tensor.device.type != dlpack::kCuda) continue;
-    // Frameworks without a table of functions were told of the legacy default stream, which is a null pointer.
-    return !t.by || t.by->current_stream(dlpack::kCuda, t.tensor.device.id, &stream) == 0;
+    if (t.by.table) return t.by.table->current_stream(dlpack::kCuda, t.tensor.device.id, &stream) == 0;
+    // Who was asked by __dlpack__ was told of the legacy default stream, which is a null pointer.
+    return !t.by.attributes || current_stream_of_pytorch(t.tensor.device.id, stream);
   }
   return true;
 }

@@ -50,6 +50,6 @@ struct Exchange {  // DLPackExchangeAPI
   int (*current_stream)(int32_t device_type, int32_t device_id, void** out);
 };
 
-inline constexpr int32_t kCuda = 2;
+inline constexpr int32_t kCpu = 1, kCuda = 2;
 
 }  // namespace attune::dlpack

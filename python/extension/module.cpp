@@ -108,7 +108,7 @@ void say(void*, const char*, const char* message) { PyErr_SetString(PyExc_Runtim
 // of what the framework's own function costs from Python.
 PyObject* empty_lse(PyObject*, PyObject* const* given, Py_ssize_t count) {
   if (count != 2) return fail("attune: empty_lse has 2 arguments"), nullptr;
-  const dlpack::Exchange* by = exchange_of(given[0]);
+  const dlpack::Exchange* by = lender_of(given[0]).table;
   if (!by) Py_RETURN_NONE;
   const Spec* spec = spec_of(given[1]);
   dlpack::Tensor q{};

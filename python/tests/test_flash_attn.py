@@ -6,10 +6,11 @@ import inspect
 import unittest
 import unittest.mock
 
-try:
-    import torch
-except ImportError:
-    raise unittest.SkipTest("PyTorch is not here")
+import needs
+
+needs.pytorch()
+
+import torch
 
 import attune
 import attune.flash_attn as fa
@@ -413,7 +414,7 @@ class FlashAttn(unittest.TestCase):
     def test_flash_attn_2_refuses_e4m3(self):
         q = draw(1, 4, 2, 16).to(torch.float8_e4m3fn)
         wide, cu = q.float(), torch.tensor([0, 4], dtype=torch.int32)
-        qkv = torch.stack([q] * 3, 2)
+        qkv = torch.stack([wide] * 3, 2).to(q.dtype)
         for name, run in (
                 ("func", lambda: fa.flash_attn_func(q, q, q)),
                 ("keys", lambda: fa.flash_attn_func(wide, q, q)),

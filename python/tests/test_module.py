@@ -12,18 +12,22 @@ import unittest.mock
 import weakref
 
 import attune
+import needs
 
 try:
     import numpy as np
 except ImportError:
     np = None  # type: ignore[assignment]
 try:
+    needs.pytorch()
     import torch
     import torch.nn.functional as F
 
     import attune.torch as at
-except ImportError:
-    torch = None  # type: ignore[assignment]
+except unittest.SkipTest as reason:
+    torch, without_torch = None, str(reason)  # type: ignore[assignment]
+else:
+    without_torch = ""
 
 LLAMA = "llama f32 b1 s8 e32 h4/2 ffn=64 | causal"
 NSA = "nsa d=4 gate=sigmoid l=8 n=3 phi=mean s=8 w=6"
@@ -134,7 +138,7 @@ if torch:
             return 2 * super().forward(x)
 
 
-@unittest.skipIf(torch is None, "PyTorch is not here")
+@unittest.skipIf(torch is None, without_torch)
 class Torch(unittest.TestCase):
     def setUp(self):
         torch.manual_seed(0)

@@ -12,10 +12,9 @@ import tempfile
 import unittest
 import unittest.mock
 
-try:
-    import torch  # noqa: F401
-except ImportError:
-    raise unittest.SkipTest("PyTorch is not here")
+import needs
+
+needs.pytorch()
 
 SCRIPT = pathlib.Path(__file__).resolve().parents[2] / "scripts" / "public_tests.py"
 TESTS = """

@@ -7,13 +7,14 @@ import inspect
 import itertools
 import unittest
 
-try:
-    import torch
-    import torch.nn.functional as F
-    from torch.nn.attention import SDPBackend, sdpa_kernel
-    from torch.nn.attention.bias import causal_lower_right, causal_upper_left
-except ImportError:
-    raise unittest.SkipTest("PyTorch is not here")
+import needs
+
+needs.pytorch()
+
+import torch
+import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention.bias import causal_lower_right, causal_upper_left
 
 import attune
 import attune.torch as at

@@ -7,10 +7,11 @@ import pathlib
 import tempfile
 import unittest
 
-try:
-    import torch
-except ImportError:
-    raise unittest.SkipTest("PyTorch is not here")
+import needs
+
+needs.pytorch()
+
+import torch
 
 import attune
 import attune.torch as at

@@ -80,7 +80,7 @@ def reproducible() -> str:
 
 def is_plain(q: Tensor, k: Tensor, v: Tensor) -> bool:
     """True where nobody but the library has to see the call."""
-    return (type(q) in _ops.PLAIN and type(k) in _ops.PLAIN and type(v) in _ops.PLAIN and not _is_compiling()
+    return (not _is_compiling() and type(q) in _ops.PLAIN and type(k) in _ops.PLAIN and type(v) in _ops.PLAIN
             and not _modes() and _functorch() is None and not q.is_meta)
 
 

@@ -293,7 +293,8 @@ def _found(number: int, parameters: Sequence[Tensor]) -> Module:
     return module
 
 
-@torch.library.custom_op("attune::module_forward", mutates_args=())
+@torch.library.custom_op("attune::module_forward", mutates_args=(), schema=(
+    "(Tensor x, Tensor? memory, Tensor? seed, Tensor[] parameters, SymInt number, bool needs_tape) -> (Tensor, Tensor)"))
 def _forward(x: Tensor, memory: Tensor | None, seed: Tensor | None, parameters: Sequence[Tensor], number: int,
              needs_tape: bool) -> tuple[Tensor, Tensor]:
     layer = _found(number, parameters).sized(x, memory)
@@ -308,7 +309,9 @@ def _(x, memory, seed, parameters, number, needs_tape):
     return torch.empty_like(x, memory_format=torch.contiguous_format), tape
 
 
-@torch.library.custom_op("attune::module_backward", mutates_args=())
+@torch.library.custom_op("attune::module_backward", mutates_args=(), schema=(
+    "(Tensor d_out, Tensor x, Tensor? memory, Tensor? seed, Tensor tape, Tensor[] parameters, SymInt number) "
+    "-> (Tensor, Tensor, Tensor[])"))
 def _backward(d_out: Tensor, x: Tensor, memory: Tensor | None, seed: Tensor | None, tape: Tensor,
               parameters: Sequence[Tensor], number: int) -> tuple[Tensor, Tensor, list[Tensor]]:
     module = _found(number, parameters)

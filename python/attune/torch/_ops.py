@@ -81,7 +81,12 @@ def empty_gradients(spec: Spec, q: Tensor, k: Tensor, v: Tensor, tensors: Sequen
     return dq, torch.empty_like(k), torch.empty_like(v), more
 
 
-@torch.library.custom_op("attune::forward", mutates_args=())
+# Schemas are written out: PyTorch reads `list[Tensor]` of a signature from 2.7 on only.
+_GIVEN = "Tensor?[] tensors, str spec, float[] numbers, SymInt[] lengths"
+
+
+@torch.library.custom_op("attune::forward", mutates_args=(),
+                         schema=f"(Tensor q, Tensor k, Tensor v, {_GIVEN}) -> (Tensor, Tensor, Tensor[])")
 def forward(q: Tensor, k: Tensor, v: Tensor, tensors: Sequence[Tensor | None], spec: str, numbers: Sequence[float],
             lengths: Sequence[int]) -> tuple[Tensor, Tensor, list[Tensor]]:
     out, lse, saved = run(from_text(spec), q, k, v, tensors, numbers, lengths)
@@ -95,7 +100,9 @@ def _(q, k, v, tensors, spec, numbers, lengths):
     return empty_out(q, v), empty_lse(s, q), empty_saved(s, q, k, v)
 
 
-@torch.library.custom_op("attune::backward", mutates_args=())
+@torch.library.custom_op("attune::backward", mutates_args=(), schema=(
+    "(Tensor d_out, Tensor? d_lse, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, Tensor?[] tensors, "
+    "Tensor[] saved, str spec, float[] numbers, SymInt[] lengths, bool[] wanted) -> (Tensor, Tensor, Tensor, Tensor[])"))
 def backward(d_out: Tensor, d_lse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor,
              tensors: Sequence[Tensor | None], saved: Sequence[Tensor], spec: str, numbers: Sequence[float],
              lengths: Sequence[int], wanted: Sequence[bool]) -> tuple[Tensor, Tensor, Tensor, list[Tensor]]:
@@ -134,7 +141,8 @@ def _wanted_of(tensors, needs) -> list[bool]:
 forward.register_autograd(_gradients, setup_context=_keep)
 
 
-@torch.library.custom_op("attune::append", mutates_args=("k", "v"))
+@torch.library.custom_op("attune::append", mutates_args=("k", "v"),
+                         schema=f"(Tensor q, Tensor(a!) k, Tensor(b!) v, {_GIVEN}) -> (Tensor, Tensor)")
 def append(q: Tensor, k: Tensor, v: Tensor, tensors: Sequence[Tensor | None], spec: str, numbers: Sequence[float],
            lengths: Sequence[int]) -> tuple[Tensor, Tensor]:
     """A forward that writes new keys and values into the cache that k and v are."""

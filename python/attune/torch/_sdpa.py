@@ -17,7 +17,6 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
-from torch.fx.experimental.symbolic_shapes import guard_or_true
 from torch.jit._builtins import _register_builtin
 from torch.nn.attention.bias import CausalBias, CausalVariant
 
@@ -25,6 +24,12 @@ from .. import _core
 from .._spec import spec as plain_spec, spec_of
 from ._attend import call, is_plain, reproducible
 from ._ops import PLAIN
+
+try:
+    from torch.fx.experimental.symbolic_shapes import guard_or_true
+except ImportError:  # PyTorch 2.5 and 2.6, whose compiler stops at a length that depends on data
+    def guard_or_true(a: Any) -> bool:  # type: ignore[misc]
+        return True if a else False  # bool(a) of a symbol is not compiled there
 
 _torch_sdpa = F.scaled_dot_product_attention
 is_compiling = torch.compiler.is_compiling

@@ -1,0 +1,16 @@
+// A tensor of PyTorch by its attributes, where it has no table of C functions.
+#pragma once
+#include "extension/borrow.h"
+
+namespace attune {
+
+// Whether the type is torch.Tensor or derived from it. Nothing is imported: who has a tensor has imported PyTorch.
+bool has_attributes(PyTypeObject* type);
+
+// Valid while the object and `sizes`, shape and strides, are. False with an exception set.
+bool lend_by_attributes(PyObject* object, const char* role, int64_t (&sizes)[2][kMostAxes], dlpack::Tensor& out);
+
+// False with an exception set.
+bool current_stream_of_pytorch(int32_t device, void*& stream);
+
+}  // namespace attune
