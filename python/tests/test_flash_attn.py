@@ -277,6 +277,22 @@ class FlashAttn(unittest.TestCase):
             for b, row in enumerate((2, 0)):
                 self.near(out[b], dense(q[b], k_cache[row, :6], v_cache[row, :6], pad=int(pad[b]))[0])
 
+    def test_an_index_of_rows_that_a_table_of_pages_does_not_have_is_refused(self):
+        pool, q, new = draw(7, 4, 2, 16), draw(2, 1, 4, 16), draw(2, 1, 2, 16)
+        table = torch.tensor([[6, 1], [3, 0], [2, 5]], dtype=torch.int32)
+        before = pool.clone()
+        for given, sentence in (([0, 3], "sequence 1: 3 is not one of 3 rows"), ([-1, 0], "sequence 0: -1 is not one"),
+                                ([2**31 - 1, 7], "sequence 0: 2147483647 is not one")):
+            index = torch.tensor(given, dtype=torch.int32)
+            for named in ({}, dict(k=new, v=new)):
+                with self.assertRaisesRegex(attune.Error, f"cache_batch_idx of {sentence}"):
+                    fa3.flash_attn_with_kvcache(q, pool, pool, cache_seqlens=2, page_table=table,
+                                                cache_batch_idx=index, **named)
+        with self.assertRaisesRegex(attune.Error, "page_table has no rows"):
+            fa3.flash_attn_with_kvcache(q, pool, pool, cache_seqlens=2, page_table=table[:0],
+                                        cache_batch_idx=torch.tensor([0, 0]))
+        self.near(pool, before, 0)
+
     def test_probabilities_say_what_dropout_dropped(self):
         q, k, v = draw(1, 24, 2, 16), draw(1, 80, 2, 16), draw(1, 80, 2, 16)
         out, lse, s = fa.flash_attn_func(q, k, v, dropout_p=0.3, causal=True, return_attn_probs=True)

@@ -126,6 +126,18 @@ def check_pages(block_table: Tensor, k_cache: Tensor, cache_seqlens: int | Tenso
                     f"block_table hold")
 
 
+def _chosen(page_table: Tensor, index: Tensor) -> Tensor:
+    """Rows of the table by cache_batch_idx. One that it does not have is refused on a CPU and clamped on a GPU, where
+    looking would wait."""
+    rows, index = len(page_table), index.long()
+    if not rows:
+        raise Error("attune: page_table has no rows, and cache_batch_idx names them")
+    if not index.is_cuda and may_look(index) and bool((wrong := (index < 0) | (index >= rows)).any()):
+        n = int(wrong.nonzero()[0])
+        raise Error(f"attune: cache_batch_idx of sequence {n}: {int(index[n])} is not one of {rows} rows of page_table")
+    return page_table[index.clamp(0, rows - 1)]
+
+
 @torch.no_grad()
 def with_cache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tensor | None, v: Tensor | None, *,
                rotary_cos: Tensor | None, rotary_sin: Tensor | None, cache_seqlens: int | Tensor | None,
@@ -139,7 +151,7 @@ def with_cache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tensor | None, v:
     if rotary_cos is not None and k is None:
         raise Error("attune: rotary_cos and rotary_sin need new keys and values, k and v")
     if named.get("page_table") is not None and named.get("cache_index") is not None:  # it names rows of the table
-        named["page_table"] = named["page_table"][named.pop("cache_index").long()]
+        named["page_table"] = _chosen(named["page_table"], named.pop("cache_index"))
     cu_q = named.get("cu_q")
     batch = q.shape[0] if cu_q is None else len(cu_q) - 1
     is_e4m3 = q.dtype == e4m3.E4M3
