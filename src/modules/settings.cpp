@@ -92,11 +92,14 @@ constexpr Entry kEntries[] = {
     real_of_name<&Settings::theta>("theta", kAttends),
 };
 
-// Of a kind whose sizes are known.
+constexpr int kMostFfn = (1 << 30) - 1;  // a llama block has twice as many columns, which are an int
+
+// Of a kind whose sizes are known. ffn is -1 where the usual one is more than there may be.
 Settings with_defaults(Settings s) {
   const bool llama = s.kind == ModuleKind::llama;
   s.dim = s.dim_v = 0;
-  s.ffn = llama ? int(round_up(int64_t(s.embed) * 8 / 3, 256)) : 4 * s.embed;
+  const int64_t ffn = llama ? round_up(int64_t(s.embed) * 8 / 3, 256) : 4 * int64_t(s.embed);
+  s.ffn = ffn <= kMostFfn ? int(ffn) : -1;
   s.rope = llama ? Rope::half : Rope::no;
   s.norm = s.kind == ModuleKind::longnet_encoder || s.kind == ModuleKind::longnet_decoder;
   s.bias = !llama;
@@ -144,14 +147,18 @@ Status read_named(Word rest, Settings& s) {
 
 Status complete(Settings& s) {
   const auto no = [](const auto&... why) { return Status::no("module: ", why...); };
-  if (s.kind == ModuleKind::feed_forward) return s.ffn ? Status::good() : no("ffn = 0 is not above 0");
+  if (s.kind != ModuleKind::multihead) {
+    if (s.ffn < 0) return no("ffn is not given, and the usual one of e", s.embed, " is not below 2^30");
+    if (s.ffn == 0) return no("ffn = 0 is not above 0");
+    if (s.ffn > kMostFfn) return no("ffn = ", s.ffn, " is not below 2^30");
+  }
+  if (s.kind == ModuleKind::feed_forward) return Status::good();
   if (!s.dim && s.embed % s.heads) return no("heads ", s.heads, " do not divide e", s.embed, ", and dim is not given");
   if (!s.dim) s.dim = s.embed / s.heads;
   if (!s.dim_v) s.dim_v = s.dim;
   if (s.rope != Rope::no && s.dim % 2) return no("rope turns pairs, and dim = ", s.dim, " is odd");
   if (s.rope_scale <= 0 || s.theta <= 0) return no("theta and rope_scale are above 0");
   if (s.kind == ModuleKind::longnet_decoder && !s.memory) return no("a longnet_decoder looks at memory; memory = 0");
-  if (!s.ffn) return no("ffn = 0 is not above 0");
   Problem p;
   Pattern pattern;
   const bool cross = s.memory && s.kind == ModuleKind::multihead;

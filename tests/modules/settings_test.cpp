@@ -34,6 +34,12 @@ TEST(Settings, what_is_not_said_has_its_default) {
   EXPECT_EQ(again("longnet_decoder f32 b1 s16 e64 h4 memory=16"), "longnet_decoder f32 b1 s16 e64 h4 | full");
 }
 
+TEST(Settings, the_widest_layers_are_read) {
+  EXPECT_EQ(again("feed_forward f32 b1 s1 e268435455"), "feed_forward f32 b1 s1 e268435455");
+  EXPECT_EQ(again("feed_forward f32 b1 s1 e536870912 ffn=1073741823"),
+            "feed_forward f32 b1 s1 e536870912 ffn=1073741823");
+}
+
 TEST(Settings, every_mistake_is_a_sentence) {
   const std::pair<const char*, const char*> wrong[] = {
       {"", "module: '' is not one of multihead, feed_forward, longnet_encoder, longnet_decoder, llama"},
@@ -53,6 +59,17 @@ TEST(Settings, every_mistake_is_a_sentence) {
       {"multihead f32 b1 s1 e8 h4 dropout=1", "module: dropout = '1' is not 0 ... 1, without 1"},
       {"multihead f32 b1 s1 e8 h4 theta=0", "module: theta and rope_scale are above 0"},
       {"feed_forward f32 b1 s1 e8 | full", "module: feed_forward has no attention"},
+      {"feed_forward f32 b1 s1 e8 ffn=0", "module: ffn = 0 is not above 0"},
+      {"llama f32 b1 s1 e8 h4 ffn=0", "module: ffn = 0 is not above 0"},
+      {"feed_forward f32 b1 s1 e268435456",
+       "module: ffn is not given, and the usual one of e268435456 is not below 2^30"},
+      {"feed_forward f32 b1 s1 e536870912",
+       "module: ffn is not given, and the usual one of e536870912 is not below 2^30"},
+      {"longnet_encoder f32 b1 s1 e1073741824 h4",
+       "module: ffn is not given, and the usual one of e1073741824 is not below 2^30"},
+      {"llama f32 b1 s1 e1073741824 h4",
+       "module: ffn is not given, and the usual one of e1073741824 is not below 2^30"},
+      {"llama f32 b1 s1 e8 h4 ffn=1073741824", "module: ffn = 1073741824 is not below 2^30"},
       {"longnet_decoder f32 b1 s1 e8 h2 memory=0", "module: a longnet_decoder looks at memory; memory = 0"},
       {"multihead f32 b1 s1 e8 h4 | causal bias", "module: the option bias belongs to attune_call, not to a module"},
       {"multihead f32 b1 s1 e8 h4 | causal paged16", "module: keys are linear, not paged"},
