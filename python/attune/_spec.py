@@ -113,6 +113,11 @@ class Spec:
                                    ("precision", self.precision, _PRECISION)):
             if value not in known:
                 raise _core.Error(f"attune: {what} {value!r} is not one of {', '.join(known)}")
+        if self.causal not in (False, True):
+            raise _core.Error(f"attune: causal {self.causal!r} is not True or False")
+        for what, pair in (("window", self.window or (-1, -1)), ("block_size", self.block_size)):
+            if type(pair) is not tuple or len(pair) != 2 or not all(isinstance(n, int) for n in pair):
+                raise _core.Error(f"attune: {what} {pair!r} is not a pair of integers")
         if self.layout == "thd" and "cu_q" not in self.given:
             raise _core.Error("attune: layout 'thd' needs cu_q, where the sequences begin")
         if self.layout != "thd" and "cu_q" in self.given:
@@ -224,13 +229,16 @@ _specs: dict[Any, Spec] = {}
 
 def spec(layout: str, causal: bool, window: Window | None, reproducible: str, align: str = "bottom_right") -> Spec:
     """That of a call of q, k and v alone."""
+    if type(window) is list:
+        window = tuple(window)  # type: ignore[assignment]
     key = (layout, causal, window, reproducible, align)
     return _specs.get(key) or _keep(key, Spec(layout=layout, causal=causal, window=window, reproducible=reproducible,
                                               align=align))
 
 
 def spec_of(**fields: Any) -> Spec:
-    key = tuple(fields.items())
+    key = tuple((name, tuple(f) if type(f) is list else f) for name, f in fields.items())
+    fields = dict(key)
     return _specs.get(key) or _keep(key, Spec(**fields))
 
 

@@ -51,8 +51,8 @@ bool find_pytorch() {
   return true;
 }
 
-Ref called(PyObject* method, PyObject* object) {
-  return Ref(PyObject_CallFunctionObjArgs(method, object, static_cast<PyObject*>(nullptr)));
+PyObject* called(PyObject* method, PyObject* object) {
+  return PyObject_CallFunctionObjArgs(method, object, static_cast<PyObject*>(nullptr));
 }
 
 // -1 with an exception set.
@@ -82,13 +82,14 @@ bool lend_by_attributes(PyObject* object, const char* role, int64_t (&sizes)[2][
   if (!on_cpu && !on_cuda) return fail("attune: %s: the tensor is neither on the CPU nor on CUDA", role);
   out.device_type = on_cpu ? dlpack::kCpu : dlpack::kCuda, out.device_id = 0;
   if (on_cuda) {
-    Ref device = called(torch.get_device, object);
+    Ref device(called(torch.get_device, object));
     out.device_id = device ? int32_t(PyLong_AsLong(device.get())) : -1;
     if (PyErr_Occurred()) return false;
   }
-  Ref dtype(PyObject_GetAttr(object, torch.dtype)), shape(PyObject_GetAttr(object, torch.shape));
-  Ref strides = called(torch.stride, object), data = called(torch.data_ptr, object);
-  if (!dtype || !shape || !strides || !data) return false;
+  Ref shape(PyObject_GetAttr(object, torch.shape));
+  Ref strides(shape ? called(torch.stride, object) : nullptr), data(strides ? called(torch.data_ptr, object) : nullptr);
+  Ref dtype(data ? PyObject_GetAttr(object, torch.dtype) : nullptr);
+  if (!dtype) return false;
   const Format* format = nullptr;
   for (const Format& f : formats)
     if (f.dtype == dtype.get()) format = &f;

@@ -157,6 +157,11 @@ class Attend(unittest.TestCase):
                 ("dtype", "must be the same", lambda: attune.attend(q, k.astype("float16"), v)),
                 ("integers", "dtype of code 0", lambda: attune.attend(q.astype("int8"), k, v)),
                 ("stride", "must be contiguous", lambda: attune.attend(q[..., ::2], k[..., ::2], v)),
+                ("window", "window 2 is not a pair of integers", lambda: attune.attend(q, k, v, window=2)),
+                ("three", r"window \(1, 2, 3\) is not", lambda: attune.attend(q, k, v, window=(1, 2, 3))),
+                ("none", r"window \(None, 0\) is not", lambda: attune.attend(q, k, v, window=(None, 0))),
+                ("blocks", "block_size 64 is not a pair", lambda: attune.attend(q, k, v, block_size=64)),
+                ("causal", "causal 'yes' is not True or False", lambda: attune.attend(q, k, v, causal="yes")),
                 ("packed", "needs cu_q", lambda: attune.attend(q[0], k[0], v[0], layout="thd")),
                 ("lengths", "used_k", lambda: attune.attend(q, k, v, used_k=np.array([9, 1], "int32"))),
                 ("dropout", "dropout needs seed", lambda: attune.attend(q, k, v, dropout=0.5)),
@@ -191,6 +196,10 @@ class Attend(unittest.TestCase):
         for wrong in ({}, {"pattern": "dense", "mask": mask}, {"pattern": "nonsense"}):
             with self.assertRaises(attune.Error):
                 attune.blocks(q, k, **wrong)
+
+    def test_a_list_is_as_good_as_a_pair(self):
+        q = draw(1, 6, 2, 8)
+        self.near(attune.attend(q, q, q, window=[2, 0]), attune.attend(q, q, q, window=(2, 0)), 0)
 
     def test_an_option_that_nobody_knows_is_a_type_error(self):
         q = draw(1, 4, 2, 8)

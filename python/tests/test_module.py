@@ -389,6 +389,16 @@ class Torch(unittest.TestCase):
                 self.assertEqual(layer.sized(x, None).text, f"multihead f32 b2 s24 e32 h4 | {wanted}")
                 self.assertEqual(layer(x).shape, x.shape)
 
+    def test_what_cannot_see_into_a_layer_is_refused_in_a_sentence(self):
+        layer, x = at.Module(LLAMA), torch.randn(2, 8, 32, requires_grad=True)
+        with self.assertRaisesRegex(attune.Error, "transforms of torch.func"):
+            torch.func.vmap(layer)(torch.randn(3, 1, 8, 32))
+        with self.assertRaisesRegex(attune.Error, "torch.jit.trace is not served"):
+            torch.jit.trace(layer, (x,))
+        first, = torch.autograd.grad(layer(x).sum(), x, create_graph=True)
+        with self.assertRaisesRegex(attune.Error, "no second derivative"):
+            (first.square().sum() + x.sum()).backward()
+
     def test_what_is_wrong_is_refused_in_words(self):
         layer = at.Module(LLAMA)
         x = torch.randn(1, 8, 32, requires_grad=True)

@@ -252,6 +252,16 @@ class Sdpa(unittest.TestCase):
                 got = torch.jit.script(layer)(x, x, x, need_weights=False)[0]
             torch.testing.assert_close(got, layer(x, x, x, need_weights=False)[0])
 
+    def test_a_trace_goes_to_pytorch(self):
+        q = torch.randn(1, 2, 5, 8)
+        for route in ("always", "measured"):  # neither is anything timed while a program is recorded
+            with self.subTest(route), at.installed(route) as counters:
+                counters.clear()
+                traced = torch.jit.trace(lambda q: F.scaled_dot_product_attention(q, q, q), (torch.randn(1, 2, 5, 8),),
+                                         check_trace=False)
+                self.assertEqual(dict(counters.why), {"torch.jit.trace": 1})
+            torch.testing.assert_close(traced(q), theirs(q, q, q))
+
     def test_transforms_of_functions_go_to_pytorch(self):
         q = torch.randn(1, 2, 4, 8)
         for route in (at.scaled_dot_product_attention, _sdpa._routed):

@@ -330,6 +330,49 @@ class Torch(unittest.TestCase):
                 at.attend(q, dual, q)
             at.attend(q, q, q)
 
+    def test_a_second_derivative_is_refused_and_not_dropped(self):
+        q, k, v = draw((1, 4, 2, 8), (1, 4, 2, 8), (1, 4, 2, 8))
+        for named in ({}, {"return_lse": True}):
+            def first(named=named):
+                out = at.attend(q, k, v, **named)
+                return torch.autograd.grad((out[1] if named else out).sum(), q, create_graph=True)[0]
+
+            with self.assertRaisesRegex(attune.Error, "no second derivative"):
+                (first().square().sum() + q.sum()).backward()
+            with self.assertRaisesRegex(attune.Error, "no second derivative"):
+                torch.autograd.grad(first().sum(), k, allow_unused=True)
+        plain, = torch.autograd.grad(at.attend(q, k, v).sum(), q)
+        out = checkpoint(lambda *t: at.attend(*t), q, k, v, use_reentrant=False).sum()
+        self.near(torch.autograd.grad(out, q, create_graph=True)[0], plain, 0)
+
+    def test_what_cannot_see_into_a_call_is_refused_in_a_sentence(self):
+        q, = draw((1, 4, 2, 8), grad=False)
+        several = torch.stack([q, q])
+        for what, sentence, run in (
+                ("vmap", "transforms of torch.func", lambda: torch.func.vmap(lambda q: at.attend(q, q, q))(several)),
+                ("grad", "transforms of torch.func", lambda: torch.func.grad(lambda q: at.attend(q, q, q).sum())(q)),
+                ("trace", "torch.jit.trace is not served", lambda: torch.jit.trace(lambda q: at.attend(q, q, q), (q,))),
+                ("nested", "nested tensors are not served",
+                 lambda: at.attend(*(torch.nested.nested_tensor([q[0], q[0, :3]]),) * 3)),
+                ("jagged", "nested tensors are not served",
+                 lambda: at.attend(*(torch.nested.nested_tensor([q[0], q[0, :3]], layout=torch.jagged),) * 3))):
+            with self.subTest(what), self.assertRaisesRegex(attune.Error, sentence):
+                run()
+        self.near(torch.func.functionalize(lambda q: at.attend(q, q, q))(q), at.attend(q, q, q), 0)
+        leaf = q.clone().requires_grad_()
+        with self.assertRaisesRegex(attune.Error, "is_grads_batched"):
+            torch.autograd.grad(at.attend(leaf, q, q), leaf, several, is_grads_batched=True)
+
+    def test_what_is_no_tensor_is_named(self):
+        q, = draw((1, 4, 2, 8), grad=False)
+        for given, named, sentence in (((q, None, q), {}, "k: <class 'NoneType'>"),
+                                       (([1.0], q, q), {}, "q: <class 'list'>"),
+                                       ((q, q, q), dict(dropout=0.5, seed=3), "seed: <class 'int'>"),
+                                       ((q[0],) * 3, dict(layout="thd", cu_q=[0, 4]), "cu_q: <class 'list'>")):
+            with self.subTest(sentence), self.assertRaisesRegex(attune.Error, f"{sentence} is not a tensor of PyTorch"):
+                at.attend(*given, **named)
+        self.near(at.attend(q, q, q, window=[2, 0]), at.attend(q, q, q, window=(2, 0)), 0)
+
     def test_the_example_trains_alike_with_every_attention_and_draws_it(self):
         path = pathlib.Path(__file__).resolve().parents[2] / "examples" / "train_gpt.py"
         spec = importlib.util.spec_from_file_location("train_gpt", path)

@@ -12,6 +12,7 @@ from torch import Tensor
 from .. import _core
 from .._spec import Layout, Options, Spec, Window, request, scale_of, spec as plain_spec
 from . import _ops
+from ._limits import check_tensors, once, refuse_unseen
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -21,6 +22,7 @@ _modes = torch._C._len_torch_dispatch_stack
 _functorch = torch._C._functorch.peek_interpreter_stack
 _autocast = torch._C._is_any_autocast_enabled
 _deterministic = torch.are_deterministic_algorithms_enabled
+_tracing = torch._C._is_tracing
 _NONE = (0.0, 0.0, 0.0)
 _WHOLE = (0, 0)
 
@@ -40,10 +42,10 @@ class _Attend(torch.autograd.Function):
         return out, lse
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx, d_out, d_lse=None):
+    @once
+    def backward(ctx, kept, d_out, d_lse=None):
         (spec, numbers, lengths), count = ctx.request
-        q, k, v, out, lse, *rest = ctx.saved_tensors
+        q, k, v, out, lse, *rest = kept
         tensors, saved = rest[:count], rest[count:]
         wanted = ctx.needs_input_grad[4:]
         if d_out is None:
@@ -81,7 +83,7 @@ def reproducible() -> str:
 def is_plain(q: Tensor, k: Tensor, v: Tensor) -> bool:
     """True where nobody but the library has to see the call."""
     return (not _is_compiling() and type(q) in _ops.PLAIN and type(k) in _ops.PLAIN and type(v) in _ops.PLAIN
-            and not _modes() and _functorch() is None and not q.is_meta)
+            and not _modes() and _functorch() is None and not q.is_meta and not _tracing())
 
 
 def call(spec: Spec, q: Tensor, k: Tensor, v: Tensor, tensors: Any, numbers: tuple[float, float, float],
@@ -98,6 +100,11 @@ def call(spec: Spec, q: Tensor, k: Tensor, v: Tensor, tensors: Any, numbers: tup
         raise _core.Error("attune: forward derivatives (jvp, dual tensors) are not served")
     if plain is None:
         plain = is_plain(q, k, v)
+    if not plain and not _is_compiling():
+        refuse_unseen()
+        check_tensors(("q", "k", "v"), (q, k, v))
+    if q.is_nested:
+        raise _core.Error("attune: nested tensors are not served: pack the sequences, layout 'thd' with cu_q and cu_k")
     if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad or
                                     (tensors and any(t is not None and t.requires_grad for t in tensors))):
         if spec.append:
@@ -134,4 +141,5 @@ def attend(q: Tensor, k: Tensor, v: Tensor, *, layout: Layout = "bshd", causal: 
     if not options:
         return call(plain_spec(layout, causal, window, reproducible()), q, k, v, (), numbers, _WHOLE, return_lse)
     r = request(layout, causal, window, reproducible(), options)
+    check_tensors(r.spec.given, r.tensors)
     return call(r.spec, q, k, v, r.tensors, (scale_of(scale), r.softcap, r.dropout), (r.max_q, r.max_k), return_lse)

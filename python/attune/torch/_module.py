@@ -18,6 +18,7 @@ from torch import Tensor
 from .. import _core
 from .._module import Module as Layer
 from ._attend import is_plain
+from ._limits import once, refuse_unseen
 from ._sdpa import new_seed
 
 _here: weakref.WeakValueDictionary[int, Module] = weakref.WeakValueDictionary()  # by number, for graphs of compilers
@@ -144,6 +145,8 @@ class Module(torch.nn.Module):
         needs = torch.is_grad_enabled() and (x.requires_grad or (memory is not None and memory.requires_grad) or
                                              any(p.requires_grad for p in parameters))
         if not plain:
+            if not torch.compiler.is_compiling():
+                refuse_unseen()
             return _forward(x, memory, seed, parameters, self._number, needs)[0]
         self._check(parameters)
         if needs:
@@ -275,10 +278,10 @@ class _ApplyLayer(torch.autograd.Function):
         return layer.forward(x, memory, tape=tape, seed=seed)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx, d_out):
+    @once
+    def backward(ctx, kept, d_out):
         module, layer = ctx.module
-        x, memory, seed, tape, *parameters = ctx.saved_tensors
+        x, memory, seed, tape, *parameters = kept
         dx, d_memory, gradients = module.gradients(layer, d_out, x, tape, memory, seed, parameters,
                                                    ctx.needs_input_grad[4:])
         return None, dx, d_memory, None, *gradients
@@ -294,7 +297,8 @@ def _found(number: int, parameters: Sequence[Tensor]) -> Module:
 
 
 @torch.library.custom_op("attune::module_forward", mutates_args=(), schema=(
-    "(Tensor x, Tensor? memory, Tensor? seed, Tensor[] parameters, SymInt number, bool needs_tape) -> (Tensor, Tensor)"))
+    "(Tensor x, Tensor? memory, Tensor? seed, Tensor[] parameters, SymInt number, bool needs_tape) "
+    "-> (Tensor, Tensor)"))
 def _forward(x: Tensor, memory: Tensor | None, seed: Tensor | None, parameters: Sequence[Tensor], number: int,
              needs_tape: bool) -> tuple[Tensor, Tensor]:
     layer = _found(number, parameters).sized(x, memory)

@@ -102,7 +102,8 @@ def _(q, k, v, tensors, spec, numbers, lengths):
 
 @torch.library.custom_op("attune::backward", mutates_args=(), schema=(
     "(Tensor d_out, Tensor? d_lse, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, Tensor?[] tensors, "
-    "Tensor[] saved, str spec, float[] numbers, SymInt[] lengths, bool[] wanted) -> (Tensor, Tensor, Tensor, Tensor[])"))
+    "Tensor[] saved, str spec, float[] numbers, SymInt[] lengths, bool[] wanted) "
+    "-> (Tensor, Tensor, Tensor, Tensor[])"))
 def backward(d_out: Tensor, d_lse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor,
              tensors: Sequence[Tensor | None], saved: Sequence[Tensor], spec: str, numbers: Sequence[float],
              lengths: Sequence[int], wanted: Sequence[bool]) -> tuple[Tensor, Tensor, Tensor, list[Tensor]]:

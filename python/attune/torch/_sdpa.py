@@ -76,6 +76,8 @@ def _refusal(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None
                 return f"a tensor of type {type(t).__name__}"
         if _functorch() is not None:
             return "a transform of torch.func"
+        if torch.jit.is_tracing():
+            return "torch.jit.trace"
     if query.dim() < 2 or key.dim() != query.dim() or value.dim() != query.dim():
         return "tensors of different numbers of axes"
     if query.shape[-1] != key.shape[-1] or key.shape[-2] != value.shape[-2] or key.dtype != query.dtype or \

@@ -1,0 +1,64 @@
+"""What attention cannot give, refused in a sentence: second derivatives, and those who would have to see into a call."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Sequence
+
+import torch
+from torch import Tensor
+
+from .. import _core
+
+_functorch = torch._C._functorch.peek_interpreter_stack
+_batched = torch._C._functorch.is_legacy_batchedtensor
+_TRANSFORMS = (torch._C._functorch.TransformType.Vmap, torch._C._functorch.TransformType.Grad)
+_tracing = torch._C._is_tracing
+_grad = torch.is_grad_enabled
+
+
+class _NoSecond(torch.autograd.Function):
+    """Gradients, `count` of them, and what they depend on."""
+
+    @staticmethod
+    def forward(ctx, count, *tensors):
+        return tensors[:count]
+
+    @staticmethod
+    def backward(ctx, *_):
+        raise _core.Error("attune: there is no second derivative: its backward has no gradient")
+
+
+def once(backward: Any) -> Any:
+    """A backward that has no derivative of its own. once_differentiable of PyTorch takes gradients for constants where
+    the one that came in needs none, and a second derivative through them is lost in silence. Saved tensors are looked
+    at once, as checkpoints want it, and handed on."""
+    @functools.wraps(backward)
+    def run(ctx, *given):
+        if any(t is not None and _batched(t) for t in given):
+            raise _core.Error("attune: gradients of many vectors at once (is_grads_batched) are not served")
+        saved = ctx.saved_tensors
+        if not _grad():
+            return backward(ctx, saved, *given)
+        with torch.no_grad():
+            found = backward(ctx, saved, *given)
+        return _NoSecond.apply(len(found), *found, *given, *saved)
+
+    return run
+
+
+def refuse_unseen() -> None:
+    """What would have to see into a call and cannot."""
+    inside = _functorch()
+    if inside is not None and inside.key() in _TRANSFORMS:
+        raise _core.Error("attune: transforms of torch.func (vmap, grad, jacrev) are not served; "
+                          "attune.torch.scaled_dot_product_attention leaves them to PyTorch")
+    if _tracing():
+        raise _core.Error("attune: torch.jit.trace is not served: use torch.compile or torch.export; "
+                          "attune.torch.scaled_dot_product_attention leaves it to PyTorch")
+
+
+def check_tensors(names: Sequence[str], tensors: Sequence[Any]) -> None:
+    for name, t in zip(names, tensors):
+        if not isinstance(t, Tensor):
+            raise _core.Error(f"attune: {name}: {type(t)} is not a tensor of PyTorch")
