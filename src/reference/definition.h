@@ -45,7 +45,8 @@ inline int64_t integer(const Tensor& t, int64_t b, int64_t h, int64_t n) {
 // some of them and P as at most 1: so it is 1 for the largest logit of a row, where there is one.
 inline double weight_given(double lse, double logit) {
   if (std::fabs(lse) < 0x1p24 / 1.4426950408889634) return std::exp(logit - lse);
-  return std::exp(std::fmin(0.0, logit - lse + std::fabs(lse) * 0x1p-19));
+  const double x = logit - lse + std::fabs(lse) * 0x1p-19;
+  return std::exp(x > 0 ? 0 : x);  // a NaN stays one
 }
 
 struct Place { int64_t batch, seq; };  // a row on these two axes
