@@ -4,18 +4,16 @@
 
 #include <fstream>
 #include <memory>
-#include <nlohmann/json.hpp>
 
 #include "tool/cli.h"
 #include "tool/commands.h"
 #include "tool/compare/baseline.h"
 #include "tool/compare/write.h"
+#include "tool/json.h"
 #include "tool/measure/show.h"
 
 namespace attune {
 namespace {
-
-using json = nlohmann::ordered_json;
 
 struct Asked {
   std::vector<std::string> files{};
@@ -35,14 +33,14 @@ bool written(const std::string& path, const std::string& text, Context& context)
   return false;
 }
 
-json ratio_json(const Ratio& r) {
+Json ratio_json(const Ratio& r) {
   if (r.interval.confidence <= 0) return nullptr;
   return {{"value", r.value}, {"low", r.interval.low}, {"high", r.interval.high},
           {"confidence", r.interval.confidence}};
 }
 
-json as_json(const Changes& changes, const CompareSettings& settings) {
-  json j = {{"regressions", changes.regressions(settings)}, {"summary", summary(changes)}, {"rows", json::array()},
+Json as_json(const Changes& changes, const CompareSettings& settings) {
+  Json j = {{"regressions", changes.regressions(settings)}, {"summary", summary(changes)}, {"rows", Json::array()},
             {"caveats", changes.caveats}};
   for (const ChangedRow& r : changes.rows)
     j["rows"].push_back({{"problem", r.problem}, {"subject", r.subject}, {"setting", r.setting},
@@ -89,7 +87,7 @@ void run(Asked& asked, Context& context) {
   if (!written(asked.markdown, to_markdown(changes), context)) return;
   if (!written(asked.junit, to_junit(changes, asked.settings), context)) return;
   if (context.json)
-    fmt::print("{}\n", as_json(changes, asked.settings).dump(2, ' ', false, json::error_handler_t::replace));
+    fmt::print("{}\n", as_json(changes, asked.settings).dump(2));
   else fmt::print("{}", to_text(changes, colour_wanted(context.terminal)));
   if (asked.github) {
     // With --json stdout is one document; GitHub reads annotations from either stream.

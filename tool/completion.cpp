@@ -4,12 +4,12 @@
 
 #include <algorithm>
 #include <memory>
-#include <nlohmann/json.hpp>
 
 #include "core/device.h"
 #include "plan/plan.h"
 #include "tool/cli.h"
 #include "tool/commands.h"
+#include "tool/json.h"
 
 namespace attune {
 namespace {
@@ -166,7 +166,7 @@ void add_completion(CLI::App& app, Context& context) {
       "  attune completion fish | source");
   sub.callback([shell, &app, &context] {
     const std::string script = *shell == "bash" ? bash(app) : *shell == "zsh" ? zsh(app) : fish(app);
-    if (context.json) fmt::print("{}\n", nlohmann::ordered_json{{"shell", *shell}, {"script", script}}.dump(2));
+    if (context.json) fmt::print("{}\n", Json{{"shell", *shell}, {"script", script}}.dump(2));
     else fmt::print("{}", script);
   });
 }

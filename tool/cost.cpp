@@ -3,18 +3,16 @@
 
 #include <algorithm>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <set>
 
 #include "tool/cli.h"
 #include "tool/commands.h"
+#include "tool/json.h"
 #include "tool/report/rows.h"
 #include "tool/text.h"
 
 namespace attune {
 namespace {
-
-using json = nlohmann::ordered_json;
 
 struct Asked {
   std::vector<std::string> files{};
@@ -71,7 +69,7 @@ void run(const Asked& asked, Context& context) {
     print_runs(offers, seconds, asked.seconds <= 0);
     return print_rows(fitting);
   }
-  json runs = json::array(), calls = json::array();
+  Json runs = Json::array(), calls = Json::array();
   for (size_t n = 0; n < offers.size(); ++n)
     runs.push_back({{"offer", offers[n].name}, {"device", offers[n].device}, {"usd_an_hour", offers[n].usd_an_hour},
                     {"seconds", seconds[n]}, {"usd", offers[n].usd(seconds[n])}});
@@ -79,7 +77,7 @@ void run(const Asked& asked, Context& context) {
     calls.push_back({{"problem", c.row->record->problem}, {"subject", c.row->series}, {"offer", c.offer->name},
                      {"usd_a_million_calls", c.usd_a_million}, {"tokens_a_usd", c.tokens_a_usd},
                      {"flops_a_usd", c.flops_a_usd}});
-  fmt::print("{}\n", json{{"runs", runs}, {"calls", calls}}.dump(2, ' ', false, json::error_handler_t::replace));
+  fmt::print("{}\n", Json{{"runs", runs}, {"calls", calls}}.dump(2));
 }
 
 }  // namespace

@@ -3,13 +3,13 @@
 #include <fmt/format.h>
 
 #include <memory>
-#include <nlohmann/json.hpp>
 
 #include "machine/cuda/runtime.h"
 #include "plan/plan.h"
 #include "plan/tuned.h"
 #include "tool/cli.h"
 #include "tool/commands.h"
+#include "tool/json.h"
 #include "tool/machine.h"
 #include "tool/measure/ceilings.h"
 #include "tool/measure/engine.h"
@@ -18,8 +18,6 @@
 
 namespace attune {
 namespace {
-
-using json = nlohmann::ordered_json;
 
 // What people ask for most, one of each kind: training, inference and a decode from a cache.
 constexpr const char* kTypical[] = {
@@ -77,13 +75,13 @@ std::vector<std::string> warnings(const Machine& m) {
   return all;
 }
 
-json machine_json(const Machine& m) {
-  json j = {{"cpu", m.cpu.name},           {"features", json::array()},
+Json machine_json(const Machine& m) {
+  Json j = {{"cpu", m.cpu.name},           {"features", Json::array()},
             {"threads", m.cpu.units},      {"cpus_online", m.cpus_online},
-            {"caches", json::object()},    {"memory_bytes", m.memory_bytes},
+            {"caches", Json::object()},    {"memory_bytes", m.memory_bytes},
             {"memory_free_bytes", m.memory_free_bytes},
             {"governor", m.governor},      {"system", m.system},
-            {"gpu_driver", m.driver},      {"gpus", json::array()},
+            {"gpu_driver", m.driver},      {"gpus", Json::array()},
             {"no_gpu", m.no_gpu},          {"gpu_code", cuda::built_for()}};
   for (int n = 0; n < int(Feature::count); ++n)
     if (m.cpu.has(Feature(n))) j["features"].push_back(name(Feature(n)));
@@ -94,10 +92,10 @@ json machine_json(const Machine& m) {
   return j;
 }
 
-json backends_json(const std::vector<Candidate>& all) {
-  json list = json::array();
+Json backends_json(const std::vector<Candidate>& all) {
+  Json list = Json::array();
   for (const Candidate& c : all) {
-    json answers = json::array();
+    Json answers = Json::array();
     for (const Answer& a : c.answers)
       answers.push_back({{"problem", a.problem}, {"supported", a.refusal.empty()}, {"refusal", a.refusal}});
     list.push_back({{"name", c.backend->name}, {"only_by_name", c.backend->only_by_name}, {"answers", answers}});
@@ -190,7 +188,7 @@ void print_rates(const Ceilings& c) {
   row("copy", fmt::format("{} GB/s, read and written both counted", digits_text(c.copy_gbs)));
 }
 
-json rates_json(const Ceilings& c) {
+Json rates_json(const Ceilings& c) {
   return {{"threads", c.threads},
           {"f32", {{"instruction", c.f32.instruction}, {"gflops", c.f32.gflops}}},
           {"bf16", {{"instruction", c.bf16.instruction}, {"gflops", c.bf16.gflops}}},
@@ -206,9 +204,9 @@ void run(bool measure, Context& context) {
   const std::string rules_say = path.empty()  ? "none for this CPU: the order of the backends decides"
                                 : rules.ok() ? fmt::format("{}: {} rules, {}", path, tuned.rules.size(), tuned.measured)
                                              : rules.message;
-  json j = {{"machine", machine_json(m)},
+  Json j = {{"machine", machine_json(m)},
             {"backends", backends_json(on_cpu)},
-            {"gpu_backends", json::array()},
+            {"gpu_backends", Json::array()},
             {"tuned", {{"file", path}, {"rules", tuned.rules.size()}, {"error", rules.message}}},
             {"warnings", warnings(m)}};
   for (const Gpu& g : m.gpus) j["gpu_backends"].push_back(backends_json(candidates(g.device)));
@@ -231,7 +229,7 @@ void run(bool measure, Context& context) {
                        {"error", steady.error}};
     if (!context.json) print_steadiness(steady);
   }
-  if (context.json) fmt::print("{}\n", j.dump(2, ' ', false, json::error_handler_t::replace));
+  if (context.json) fmt::print("{}\n", j.dump(2));
   else for (const std::string& w : warnings(m)) fmt::print("\nNote: {}.\n", w);
 
   if (!rules.ok()) fail(context, kFailed, join("attune doctor: ", rules.message));

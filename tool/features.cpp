@@ -6,18 +6,16 @@
 #include <algorithm>
 #include <map>
 #include <memory>
-#include <nlohmann/json.hpp>
 
 #include "machine/host.h"
 #include "plan/plan.h"
 #include "tool/cli.h"
 #include "tool/commands.h"
+#include "tool/json.h"
 #include "verify/cases.h"
 
 namespace attune {
 namespace {
-
-using json = nlohmann::ordered_json;
 
 struct Asked { std::string device; };
 
@@ -114,14 +112,14 @@ void print(std::string_view word, const Device& d) {
   fmt::print("\n");
 }
 
-json as_json(std::string_view word, const Device& d) {
-  json cells = json::array();
+Json as_json(std::string_view word, const Device& d) {
+  Json cells = Json::array();
   for (const Backend* b : backends())
     for (const Pass pass : {Pass::forward, Pass::backward})
       for (const Row& row : rows())
         for (const DType t : kTypes) {
           const Status s = serves(*b, d, row, pass, t);
-          json cell = {{"backend", b->name},
+          Json cell = {{"backend", b->name},
                        {"pass", name(pass)},
                        {"feature", row.word},
                        {"dtype", name(t)},
@@ -135,7 +133,7 @@ json as_json(std::string_view word, const Device& d) {
 void features(const Asked& asked, Context& context) {
   std::vector<std::string> words{"cpu", "a100", "h200"};
   if (!asked.device.empty()) words = {asked.device};
-  json document = {{"devices", json::array()}, {"flash_attention", json::array()}};
+  Json document = {{"devices", Json::array()}, {"flash_attention", Json::array()}};
   for (const std::string& word : words) {
     Device d;
     if (Status s = device_named(word, d); !s.ok()) return fail(context, kUsage, s.message);

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <vector>
 
 #include "attune/attune.h"
@@ -19,6 +18,7 @@
 #include "plan/tuned.h"
 #include "tool/cli.h"
 #include "tool/commands.h"
+#include "tool/json.h"
 #include "tool/machine.h"
 #include "tool/memory_module.h"
 #include "tool/memory_measure.h"
@@ -26,8 +26,6 @@
 
 namespace attune {
 namespace {
-
-using json = nlohmann::ordered_json;
 
 struct Asked {
   std::string line{}, device{"cpu"}, backend{}, python{"python3"};
@@ -202,7 +200,7 @@ class Taken {
   std::vector<void*> all_{};
 };
 
-json as_json(const attune_memory& m) {
+Json as_json(const attune_memory& m) {
   return {{"keeps_blocks", m.keeps != 0},
           {"live_buffers", m.live_buffers},
           {"live_bytes", m.live_bytes},
@@ -236,11 +234,11 @@ double megabytes_a_token(const Answer& a) {
 // The tensors, and what a call was measured to take beside them.
 double peak_of(const Answer& a, const Record& r) { return total(a.pieces) + r.taken_bytes; }
 
-json as_json(const Answer& a) {
+Json as_json(const Answer& a) {
   const Problem& p = a.plan.problem;
-  json tensors = json::array();
+  Json tensors = Json::array();
   for (const Piece& piece : a.pieces) tensors.push_back({{"role", piece.text()}, {"bytes", uint64_t(piece.bytes)}});
-  json j = {{"problem", name(p)},
+  Json j = {{"problem", name(p)},
             {"backend", a.plan.backend->name},
             {"workspace_bytes", a.plan.workspace_bytes},
             {"tensors", tensors},
@@ -249,17 +247,17 @@ json as_json(const Answer& a) {
             {"key_value_bytes_a_token", uint64_t(token_bytes(p))},
             {"megabytes_a_token", megabytes_a_token(a)},
             {"score_matrix_bytes", uint64_t(score_bytes(p))},
-            {"longest", a.device_bytes ? json(a.longest) : json(nullptr)}};
-  json ways = json::array();
+            {"longest", a.device_bytes ? Json(a.longest) : Json(nullptr)}};
+  Json ways = Json::array();
   for (const Way& w : a.ways)
     ways.push_back({{"backend", w.backend}, {"workspace_bytes", uint64_t(w.workspace)},
-                    {"longest", a.device_bytes ? json(w.longest) : json(nullptr)}});
+                    {"longest", a.device_bytes ? Json(w.longest) : Json(nullptr)}});
   j["backends"] = ways;
-  json measured = json::array();
+  Json measured = Json::array();
   for (const Record& r : a.measured)
     measured.push_back({{"subject", r.subject}, {"status", r.status}, {"message", r.message},
-                        {"taken_bytes", r.taken_bytes < 0 ? json(nullptr) : json(uint64_t(r.taken_bytes))},
-                        {"peak_bytes", r.taken_bytes < 0 ? json(nullptr) : json(uint64_t(peak_of(a, r)))}});
+                        {"taken_bytes", r.taken_bytes < 0 ? Json(nullptr) : Json(uint64_t(r.taken_bytes))},
+                        {"peak_bytes", r.taken_bytes < 0 ? Json(nullptr) : Json(uint64_t(peak_of(a, r)))}});
   if (!a.measured.empty()) j["measured"] = measured;
   if (!a.does_not_fit.empty()) j["error"] = a.does_not_fit;
   return j;
@@ -403,10 +401,10 @@ void run(const Asked& asked, Context& context) {
     return fail(context, kMachine, join("attune memory: ", attune_last_error()));
 
   if (context.json) {
-    json j = found.plan.backend ? as_json(found) : json::object();
+    Json j = found.plan.backend ? as_json(found) : Json::object();
     j["device"] = device.name;
-    j["device_bytes"] = device_bytes ? json(uint64_t(device_bytes)) : json(nullptr);
-    j["pool"] = here ? as_json(now) : json(nullptr);
+    j["device_bytes"] = device_bytes ? Json(uint64_t(device_bytes)) : Json(nullptr);
+    j["pool"] = here ? as_json(now) : Json(nullptr);
     fmt::print("{}\n", j.dump(2));
   } else {
     if (found.plan.backend) print(found), print_measured(found);

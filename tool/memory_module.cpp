@@ -5,17 +5,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
 #include "attune/attune.h"
 #include "modules/settings.h"
 #include "tool/commands.h"
+#include "tool/json.h"
 #include "tool/text.h"
 
 namespace attune {
 namespace {
-
-using json = nlohmann::ordered_json;
 
 struct Sizes {
   attune_module_sizes made{};
@@ -50,7 +48,7 @@ void print(const Sizes& s) {
                                          double(s.tokens) * 1e-6)));
 }
 
-json as_json(const Sizes& s) {
+Json as_json(const Sizes& s) {
   return {{"module", s.text},
           {"parameters", s.made.parameters},
           {"parameter_bytes", s.made.parameter_bytes},

@@ -6,20 +6,18 @@
 #include <algorithm>
 #include <map>
 #include <memory>
-#include <nlohmann/json.hpp>
 
 #include "core/check.h"
 #include "machine/host.h"
 #include "tool/cli.h"
 #include "tool/commands.h"
+#include "tool/json.h"
 #include "tool/parity_ring.h"
 #include "verify/coverage.h"
 #include "verify/kernels.h"
 
 namespace attune {
 namespace {
-
-using json = nlohmann::ordered_json;
 
 struct Asked {
   std::string device = "cpu", backend, text;
@@ -142,8 +140,8 @@ void print_coverage(const Backend& b, Pass pass, const std::vector<Cell>& cells)
   for (const std::string& s : sentences) fmt::print("  {}: {}\n", letter(s), s);
 }
 
-json as_json(const Outcome& o) {
-  json figures = json::array();
+Json as_json(const Outcome& o) {
+  Json figures = Json::array();
   for (const Figures& f : o.figures)
     figures.push_back({{"output", name(f.role)},
                        {"mae", f.judged.mae},
@@ -154,15 +152,15 @@ json as_json(const Outcome& o) {
   return {{"verdict", name(o.verdict)}, {"why", o.why}, {"mistake", o.mistake}, {"outputs", figures}};
 }
 
-json as_json(const Suite& suite, const std::vector<Attempt>& all) {
-  json backends = json::array(), runs = json::array();
+Json as_json(const Suite& suite, const std::vector<Attempt>& all) {
+  Json backends = Json::array(), runs = Json::array();
   for (const auto& [key, t] : tallies(suite, all))
     backends.push_back({{"backend", suite.backends[key.first]->name}, {"dtype", name(key.second)}, {"runs", t.runs},
                         {"pass", t.verdicts[0]}, {"pass_at_floor", t.verdicts[1]}, {"fail", t.verdicts[2]},
                         {"worst_mae", t.mae}, {"worst_max", t.max}, {"worst_relative_l2", t.relative_l2},
                         {"tolerance_used", t.used}});
   for (const Attempt& a : all) {
-    json run = {{"case", name(suite.cases[a.case_index])}, {"backend", a.backend->name}};
+    Json run = {{"case", name(suite.cases[a.case_index])}, {"backend", a.backend->name}};
     run.update(as_json(a.outcome));
     if (a.outcome.verdict == Verdict::fail) run["command"] = command(suite, a);
     runs.push_back(std::move(run));
@@ -171,8 +169,8 @@ json as_json(const Suite& suite, const std::vector<Attempt>& all) {
           {"backends", backends}, {"runs", runs}};
 }
 
-json as_json(const Backend& b, const Cell& c) {
-  json cell = {{"backend", b.name}, {"topic", c.topic}, {"pass", name(c.pass)}, {"dtype", name(c.dtype)},
+Json as_json(const Backend& b, const Cell& c) {
+  Json cell = {{"backend", b.name}, {"topic", c.topic}, {"pass", name(c.pass)}, {"dtype", name(c.dtype)},
                {"keys", name(c.keys)}, {"runs", c.runs}};
   if (!c.refusal.empty()) cell["refusal"] = c.refusal;
   return cell;
@@ -194,7 +192,7 @@ void parity(const Asked& asked, Context& context) {
 
   size_t failed = 0, holes = 0;
   for (const Attempt& a : all) failed += a.outcome.verdict == Verdict::fail;
-  json document;
+  Json document;
   if (context.json) document = as_json(suite, all);
   else if (!asked.text.empty()) print_figures(suite, all);
   if (!context.json) print_table(suite, tallies(suite, all)), print_failures(suite, all);

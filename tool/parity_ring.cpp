@@ -4,16 +4,14 @@
 
 #include <cstdlib>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "machine/host.h"
+#include "tool/json.h"
 #include "verify/ring.h"
 
 namespace attune {
 namespace {
-
-using json = nlohmann::ordered_json;
 
 // What the launchers of Open MPI, MPICH and Slurm tell their processes.
 bool started_by_mpi() {
@@ -37,7 +35,7 @@ struct Failure {
 struct Ran {
   Tallies tallies{};
   std::vector<Failure> failures{};
-  json runs = json::array();
+  Json runs = Json::array();
   int passed = 0;
 };
 
@@ -119,7 +117,7 @@ void ring_parity(const RingAsked& asked, Context& context) {
       }
   }
   if (speaks && context.json)
-    fmt::print("{}\n", json{{"device", asked.device}, {"name", device.name}, {"passed", ran.passed},
+    fmt::print("{}\n", Json{{"device", asked.device}, {"name", device.name}, {"passed", ran.passed},
                             {"failed", ran.failures.size()}, {"runs", ran.runs}}.dump(2));
   if (speaks && !context.json) print(asked, ran, here.has_value());
   if (!ran.passed && ran.failures.empty()) fail(context, kFailed, "attune parity: no layout serves it");

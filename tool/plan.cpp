@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <memory>
-#include <nlohmann/json.hpp>
 
 #include "core/cost.h"
 #include "machine/cpu/kernels.h"
@@ -12,12 +11,11 @@
 #include "plan/tuned.h"
 #include "tool/cli.h"
 #include "tool/commands.h"
+#include "tool/json.h"
 #include "tool/text.h"
 
 namespace attune {
 namespace {
-
-using json = nlohmann::ordered_json;
 
 struct Asked {
   std::string line{}, device{"cpu"}, backend{};
@@ -48,9 +46,9 @@ std::string device_text(const Device& d) {
                                    : fmt::format("{}, arch {}, {} multiprocessors", d.name, d.arch, d.units);
 }
 
-json as_json(const Plan& plan, const std::string& links) {
+Json as_json(const Plan& plan, const std::string& links) {
   const Cost c = cost(plan.problem);
-  json j = {{"problem", name(plan.problem)},
+  Json j = {{"problem", name(plan.problem)},
             {"device", plan.device.name},
             {"backend", plan.backend->name},
             {"isa", isa_of(plan)},
@@ -63,7 +61,7 @@ json as_json(const Plan& plan, const std::string& links) {
             {"refused", sentences(plan.refused)},
             {"otherwise", links},
             {"cost", {{"pairs", c.pairs}, {"flops", c.flops}, {"bytes", c.bytes}}},
-            {"parts", json::array()}};
+            {"parts", Json::array()}};
   for (const Plan& part : plan.parts) j["parts"].push_back(as_json(part, ""));
   return j;
 }
@@ -107,15 +105,15 @@ void run(const Asked& asked, Context& context) {
   const Planner planner{.device = device, .rules = tuned.rules, .forced = asked.backend};
   const Status status = planner.plan(problem, plan);
   if (context.json) {
-    json j = status.ok() ? as_json(plan, links_after(plan, planner))
-                         : json{{"problem", name(problem)}, {"device", device.name}, {"backend", nullptr}};
+    Json j = status.ok() ? as_json(plan, links_after(plan, planner))
+                         : Json{{"problem", name(problem)}, {"device", device.name}, {"backend", nullptr}};
     if (!status.ok()) {
       auto why = sentences(status.message);
       j["error"] = why.front();
       why.erase(why.begin());
       j["refused"] = why;
     }
-    fmt::print("{}\n", j.dump(2, ' ', false, json::error_handler_t::replace));
+    fmt::print("{}\n", j.dump(2));
   } else if (status.ok()) {
     print(plan, links_after(plan, planner), 0);
   }

@@ -11,12 +11,12 @@
 #include <fstream>
 #include <iterator>
 #include <memory>
-#include <nlohmann/json.hpp>
 
 #include "machine/host.h"
 #include "plan/plan.h"
 #include "tool/cli.h"
 #include "tool/commands.h"
+#include "tool/json.h"
 #include "tool/profile/counters.h"
 #include "tool/profile/cubin.h"
 #include "tool/profile/once.h"
@@ -26,8 +26,6 @@ namespace attune {
 namespace {
 
 namespace fs = std::filesystem;
-using json = nlohmann::ordered_json;
-
 struct Asked {
   std::vector<std::string> files{};
   std::string kernel{}, line{}, backend{}, device{"cuda:0"};
@@ -144,9 +142,9 @@ void print(const std::vector<KernelCounters>& all) {
              all.size());
 }
 
-json as_json(const KernelCounters& k) {
-  const auto said = [](double x) { return x < 0 ? json(nullptr) : json(x); };
-  json waits = json::object();
+Json as_json(const KernelCounters& k) {
+  const auto said = [](double x) { return x < 0 ? Json(nullptr) : Json(x); };
+  Json waits = Json::object();
   for (const auto& [reason, warps] : k.waits) waits[reason] = warps;
   return {{"kernel", k.kernel},        {"grid", k.grid},         {"block", k.block},
           {"microseconds", k.us},      {"registers", k.registers}, {"shared_bytes", k.shared_bytes},
@@ -194,9 +192,9 @@ void run_problem(const Asked& asked, Context& context) {
   std::erase_if(all, [&](const KernelCounters& k) { return !has_words(k.kernel, asked.kernel); });
   if (all.empty()) return no(kFailed, join("no kernel of it has '", asked.kernel, "' in its name"));
   if (!context.json) return print(all);
-  json j = json::array();
+  Json j = Json::array();
   for (const KernelCounters& k : all) j.push_back(as_json(k));
-  fmt::print("{}\n", j.dump(2, ' ', false, json::error_handler_t::replace));
+  fmt::print("{}\n", j.dump(2));
 }
 
 void run(const Asked& asked, Context& context) {
@@ -229,7 +227,7 @@ void run(const Asked& asked, Context& context) {
     return std::pair(a.arch, short_name(a.symbol)) < std::pair(b.arch, short_name(b.symbol));
   });
   if (!context.json) return print(all);
-  json j = json::array();
+  Json j = Json::array();
   for (const KernelUsage& k : all) {
     const Occupancy o = occupancy(k);
     j.push_back({{"kernel", short_name(k.symbol)}, {"symbol", k.symbol}, {"arch", k.arch}, {"registers", k.registers},
@@ -237,7 +235,7 @@ void run(const Asked& asked, Context& context) {
                  {"code_bytes", k.code_bytes}, {"blocks", o.blocks}, {"warps", o.warps},
                  {"most_warps", o.most_warps}, {"bound_by", o.bound}});
   }
-  fmt::print("{}\n", j.dump(2, ' ', false, json::error_handler_t::replace));
+  fmt::print("{}\n", j.dump(2));
 }
 
 }  // namespace

@@ -3,22 +3,20 @@
 
 #include <algorithm>
 #include <memory>
-#include <nlohmann/json.hpp>
 
 #include "tool/cli.h"
 #include "tool/commands.h"
+#include "tool/json.h"
 #include "tool/report/rows.h"
 
 namespace attune {
 namespace {
 
-using json = nlohmann::ordered_json;
-
-json as_json(const Fit& f) {
+Json as_json(const Fit& f) {
   if (!f.points) return nullptr;
   const bool sure = std::isfinite(f.low);
-  return {{"exponent", f.exponent}, {"low", sure ? json(f.low) : json(nullptr)},
-          {"high", sure ? json(f.high) : json(nullptr)}, {"factor", f.factor}, {"points", f.points},
+  return {{"exponent", f.exponent}, {"low", sure ? Json(f.low) : Json(nullptr)},
+          {"high", sure ? Json(f.high) : Json(nullptr)}, {"factor", f.factor}, {"points", f.points},
           {"worst", f.worst}};
 }
 
@@ -37,11 +35,11 @@ void run(const std::vector<std::string>& files, Context& context) {
   if (all.empty())
     return fail(context, kFailed, "attune scaling: no subject was measured at three lengths or more of one problem");
   if (context.json) {
-    json j = json::array();
+    Json j = Json::array();
     for (const Growth& g : all)
       j.push_back({{"problems", g.family}, {"subject", g.series}, {"time", as_json(g.time)},
                    {"time_a_token", as_json(g.time_a_token)}, {"memory", as_json(g.memory)}});
-    return fmt::print("{}\n", j.dump(2, ' ', false, json::error_handler_t::replace));
+    return fmt::print("{}\n", j.dump(2));
   }
   size_t family = 8, series = 7;
   for (const Growth& g : all) family = std::max(family, g.family.size()), series = std::max(series, g.series.size());

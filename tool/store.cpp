@@ -4,17 +4,15 @@
 #include <algorithm>
 #include <map>
 #include <memory>
-#include <nlohmann/json.hpp>
 
 #include "tool/cli.h"
 #include "tool/commands.h"
+#include "tool/json.h"
 #include "tool/measure/store.h"
 #include "tool/text.h"
 
 namespace attune {
 namespace {
-
-using json = nlohmann::ordered_json;
 
 struct Asked {
   std::vector<std::string> files{};
@@ -42,11 +40,11 @@ void store(const Asked& asked, Context& context) {
   if (const Status s = db.size(size); !s.ok()) return no(kMachine, s);
   if (const Status s = db.baselines(names); !s.ok()) return no(kMachine, s);
   if (context.json) {
-    json all = json::object();
+    Json all = Json::object();
     for (const Store::Named& n : names) all[n.name] = n.records;
-    fmt::print("{}\n", json{{"store", path_of(asked)}, {"added", added}, {"records", size.records},
+    fmt::print("{}\n", Json{{"store", path_of(asked)}, {"added", added}, {"records", size.records},
                             {"runs", size.runs}, {"first", size.first}, {"last", size.last}, {"baselines", all}}
-                           .dump(2, ' ', false, json::error_handler_t::replace));
+                           .dump(2));
     return;
   }
   if (!asked.files.empty()) fmt::print("{} added, {} were there\n", added, records.size() - added);
@@ -77,12 +75,12 @@ Step step(const Record& before, const Record& after) {
   return s;
 }
 
-json as_json(const std::vector<const Record*>& series) {
+Json as_json(const std::vector<const Record*>& series) {
   const Record& first = *series.front();
-  json points = json::array();
+  Json points = Json::array();
   for (size_t n = 0; n < series.size(); ++n) {
     const Record& r = *series[n];
-    json point = {{"time", r.provenance.time}, {"commit", r.provenance.commit}, {"run", r.run},
+    Json point = {{"time", r.provenance.time}, {"commit", r.provenance.commit}, {"run", r.run},
                   {"median_ns", r.median_ns}, {"low_ns", r.interval.low}, {"high_ns", r.interval.high}};
     if (n) {
       const Step s = step(*series[n - 1], r);
@@ -141,12 +139,12 @@ void history(const Asked& asked, Context& context) {
     if (!series.contains(key)) order.push_back(key);
     series[key].push_back(&r);
   }
-  json document = json::array();
+  Json document = Json::array();
   for (const std::string& key : order) {
     if (context.json) document.push_back(as_json(series[key]));
     else print(series[key]);
   }
-  if (context.json) fmt::print("{}\n", document.dump(2, ' ', false, json::error_handler_t::replace));
+  if (context.json) fmt::print("{}\n", document.dump(2));
 }
 
 }  // namespace

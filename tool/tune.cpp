@@ -6,12 +6,12 @@
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
-#include <nlohmann/json.hpp>
 
 #include "plan/tuned.h"
 #include "tool/cli.h"
 #include "tool/commands.h"
 #include "tool/files.h"
+#include "tool/json.h"
 #include "tool/text.h"
 #include "tool/tune/check.h"
 #include "tool/tune/file.h"
@@ -20,7 +20,6 @@
 namespace attune {
 namespace {
 
-using json = nlohmann::ordered_json;
 namespace fs = std::filesystem;
 
 struct Asked {
@@ -89,12 +88,13 @@ Status tune_device(const Asked& asked, const DeviceCurves& curves, size_t device
   return Status::good();
 }
 
-json as_json(const std::vector<Done>& all, const Gathered& gathered) {
-  json j = {{"devices", json::array()}, {"left_out", gathered.left_out}};
+Json as_json(const std::vector<Done>& all, const Gathered& gathered) {
+  Json j = {{"devices", Json::array()}, {"left_out", Json::object()}};
+  for (const auto& [why, n] : gathered.left_out) j["left_out"][why] = n;
   for (const Done& d : all) {
-    json keys = json::array(), wrong = json::array();
+    Json keys = Json::array(), wrong = Json::array();
     for (const TunedKey& k : d.file.keys) {
-      json rules = json::array();
+      Json rules = Json::array();
       for (const Rule& r : k.rules) rules.push_back({{"len", r.min_len}, {"backend", r.backend}});
       keys.push_back({{"key", name(k.key)}, {"sentence", k.sentence}, {"rules", rules}, {"rows", k.rows.size()}});
     }
@@ -103,7 +103,7 @@ json as_json(const std::vector<Done>& all, const Gathered& gathered) {
         wrong.push_back({{"problem", c.problem}, {"chosen", c.chosen}, {"fastest", c.fastest}, {"slower", c.slower},
                          {"spread", c.spread}});
     j["devices"].push_back({{"device", d.device}, {"file", d.path}, {"changed", d.changed},
-                            {"planner_reads", d.planner_reads.empty() ? json(nullptr) : json(d.planner_reads)},
+                            {"planner_reads", d.planner_reads.empty() ? Json(nullptr) : Json(d.planner_reads)},
                             {"keys", keys},
                             {"checked", d.checked.size()}, {"right", d.right()}, {"wrong", wrong}});
   }
@@ -162,7 +162,7 @@ void tune_once(const Asked& asked, Context& context) {
       if (const Status s = replace_file(asked.yaml, text); !s.ok()) return no(kMachine, s);
   }
   if (context.json)
-    fmt::print("{}\n", as_json(all, gathered).dump(2, ' ', false, json::error_handler_t::replace));
+    fmt::print("{}\n", as_json(all, gathered).dump(2));
   else print(all, gathered, asked);
   if (asked.check.empty()) return;
   size_t checked = 0, right = 0;

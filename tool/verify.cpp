@@ -4,16 +4,14 @@
 
 #include <algorithm>
 #include <memory>
-#include <nlohmann/json.hpp>
 
 #include "tool/cli.h"
 #include "tool/commands.h"
+#include "tool/json.h"
 #include "tool/measure/audit.h"
 
 namespace attune {
 namespace {
-
-using json = nlohmann::ordered_json;
 
 struct Asked {
   std::vector<std::string> files{};
@@ -21,7 +19,7 @@ struct Asked {
 };
 
 void run(const Asked& asked, Context& context) {
-  json document = json::array();
+  Json document = Json::array();
   for (const std::string& path : asked.files) {
     std::vector<Line> lines;
     std::vector<Finding> found;
@@ -30,7 +28,7 @@ void run(const Asked& asked, Context& context) {
     const auto wrong = size_t(std::count_if(found.begin(), found.end(), [](const Finding& f) { return f.wrong; }));
     const size_t cautions = found.size() - wrong;
     if (context.json) {
-      json all = json::array();
+      Json all = Json::array();
       for (const Finding& f : found)
         all.push_back({{"line", f.line}, {"name", f.name}, {"wrong", f.wrong}, {"sentence", f.sentence}});
       document.push_back({{"file", path}, {"records", lines.size()}, {"wrong", wrong}, {"cautions", cautions},
@@ -46,7 +44,7 @@ void run(const Asked& asked, Context& context) {
                                   asked.strict ? join(", ", cautions, " to be careful with") : ""));
     else if (lines.empty()) fail(context, kFailed, join("attune verify: '", path, "' has no records"));
   }
-  if (context.json) fmt::print("{}\n", document.dump(2, ' ', false, json::error_handler_t::replace));
+  if (context.json) fmt::print("{}\n", document.dump(2));
 }
 
 }  // namespace

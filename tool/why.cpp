@@ -4,13 +4,13 @@
 
 #include <fstream>
 #include <memory>
-#include <nlohmann/json.hpp>
 
 #include "machine/host.h"
 #include "plan/plan.h"
 #include "plan/tuned.h"
 #include "tool/cli.h"
 #include "tool/commands.h"
+#include "tool/json.h"
 #include "tool/tune/file.h"
 
 namespace attune {
@@ -71,13 +71,13 @@ void run(const Asked& asked, Context& context) {
   const TunedKey* const key = find(file, problem);
   const std::string line = rule ? line_of(*rule) : "";
   if (context.json) {
-    nlohmann::ordered_json j = {{"problem", name(problem)}, {"device", device.name}, {"backend", plan.backend->name},
-                                {"why", plan.why}, {"file", path}, {"rule", line},
-                                {"key", key ? name(key->key) : ""}, {"sentence", key ? key->sentence : ""},
-                                {"rows", nlohmann::ordered_json::array()}};
+    Json j = {{"problem", name(problem)}, {"device", device.name}, {"backend", plan.backend->name},
+              {"why", plan.why}, {"file", path}, {"rule", line},
+              {"key", key ? name(key->key) : ""}, {"sentence", key ? key->sentence : ""},
+              {"rows", Json::array()}};
     if (key)
       for (const std::string& row : key->rows) j["rows"].push_back(fields(row));
-    fmt::print("{}\n", j.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
+    fmt::print("{}\n", j.dump(2));
     return;
   }
   fmt::print("{}\n  {} on {}: {}\n", name(problem), plan.backend->name, device.name, plan.why);

@@ -54,6 +54,10 @@ const std::regex kKernel(R"(\.(sm\d+|cuda)\.|\.cu$)");
 const std::regex kAssembler(R"(\b(asm|__asm__)\b)");
 const std::regex kCuda(R"(^(cuda|cublas|cudnn|cute/|cutlass/|cooperative_groups|nccl|nvml|mma\.h))");
 
+// Headers that cost each file of the command seconds to compile, and the files that stand before them.
+const std::vector<std::pair<std::string, Words>> kCostly = {
+    {"CLI/", {"tool/cli.cpp"}}, {"nlohmann/", {"tool/json.cpp", "tool/measure/record.cpp"}}};
+
 std::vector<std::string> lines_of(const fs::path& file) {
   std::vector<std::string> lines;
   std::ifstream in(file);
@@ -80,6 +84,9 @@ std::string wrong_includes(const std::string& file, const std::vector<std::strin
     const std::string at = file + ":" + std::to_string(n + 1) + ": ";
     if (!may_cuda && std::regex_search(what, kCuda))
       wrong += at + what + " belongs in machine/sm*, machine/cuda or a .cu file\n";
+    for (const auto& [begin, files] : kCostly)
+      if (file.starts_with("tool/") && what.starts_with(begin) && !begins_with_one_of(file, files))
+        wrong += at + what + " is slow to compile and belongs behind " + files[0] + "\n";
     if (m[1] == "\"" && layer != kLayers.end() && !begins_with_one_of(what, layer->sees))
       wrong += at + what + " is not for " + layer->folder + "\n";
   }
@@ -184,6 +191,11 @@ TEST(Layering, the_rules_can_fail) {
             "src/capi.cpp:1: machine/cpu/kernels.h is not for src/\n");
   EXPECT_EQ(wrong_includes("tool/bench.cpp", {"# include <cuda_runtime.h>"}),
             "tool/bench.cpp:1: cuda_runtime.h belongs in machine/sm*, machine/cuda or a .cu file\n");
+  EXPECT_EQ(wrong_includes("tool/bench.cpp", {"#include <nlohmann/json.hpp>"}),
+            "tool/bench.cpp:1: nlohmann/json.hpp is slow to compile and belongs behind tool/json.cpp\n");
+  EXPECT_EQ(wrong_includes("tool/bench.cpp", {"#include <CLI/CLI.hpp>"}),
+            "tool/bench.cpp:1: CLI/CLI.hpp is slow to compile and belongs behind tool/cli.cpp\n");
+  EXPECT_EQ(wrong_includes("tool/cli.cpp", {"#include <CLI/CLI.hpp>"}), "");
   EXPECT_EQ(wrong_includes("src/attention/forward.sm90.cu", {"#include <cuda_runtime.h>"}), "");
   EXPECT_EQ(wrong_includes("src/machine/sm90/tma.h", {"#include <cuda.h>"}), "");
   EXPECT_EQ(wrong_looks("src/core/a.h", {"int a;"}), "src/core/a.h: no #pragma once\n");

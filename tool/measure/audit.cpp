@@ -6,7 +6,6 @@
 #include <cstring>
 #include <fstream>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <set>
 
 #include "core/cost.h"
@@ -16,8 +15,6 @@
 
 namespace attune {
 namespace {
-
-using json = nlohmann::json;
 
 constexpr double kRounded = 0.051;    // ns: samples are kept to a tenth of one
 constexpr double kSlow = 0.75;        // of the highest clock: below it, care is called for
@@ -312,14 +309,14 @@ bool audit_line(std::string_view text, Line& out, std::vector<Finding>& found) {
     return false;
   };
   if (const Status s = from_json(text, out.record); !s.ok()) return no("unreadable", s.message);
-  const json j = json::parse(text, nullptr, false);
-  for (const char* field : {"status", "problem", "subject", "device", "mode", "samples_ns", "median_ns", "interval_ns",
-                            "flops", "bytes", "parity", "provenance"})
-    if (!j.contains(field)) return no("missing-field", join("record: the field ", field, " is missing"));
-  if (out.record.version >= 2)
-    for (const char* field : {"run", "row_records", "input_rms", "kernels"})
-      if (!j.contains(field))
-        return no("missing-field", join("record: the field ", field, " is missing in version ", out.record.version));
+  constexpr const char* kFields[] = {"status",    "problem",     "subject", "device", "mode",   "samples_ns",
+                                     "median_ns", "interval_ns", "flops",   "bytes",  "parity", "provenance",
+                                     "run",       "row_records", "input_rms", "kernels"};
+  constexpr size_t kOfFirst = 12;  // in version 1
+  const std::span<const char* const> fields(kFields, out.record.version >= 2 ? std::size(kFields) : kOfFirst);
+  if (const size_t n = first_missing(text, fields); n < fields.size())
+    return no("missing-field", join("record: the field ", fields[n], " is missing",
+                                    n < kOfFirst ? "" : join(" in version ", out.record.version)));
   return true;
 }
 

@@ -7,10 +7,10 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <span>
 
 #include "core/score.h"
+#include "tool/json.h"
 
 namespace attune {
 namespace {
@@ -23,7 +23,7 @@ std::vector<attune_peer>& registered() {
 // {"problem": line, "pass", "causal", "scale", "threads", "gpu": index or -1, "stream": address, "tensors": {role: t},
 // "results": {role: t}} with
 // t = {"data": address, "dtype", "extent": [batch, seq, head, dim], "stride": [batch, seq, head], in elements}.
-nlohmann::json tensor_json(const Tensor& t) {
+Json tensor_json(const Tensor& t) {
   return {{"data", reinterpret_cast<uintptr_t>(t.data)},
           {"dtype", name(t.dtype)},
           {"extent", {t.extent.batch, t.extent.seq, t.extent.head, t.extent.dim}},
@@ -31,14 +31,14 @@ nlohmann::json tensor_json(const Tensor& t) {
 }
 
 std::string problem_json(const Problem& p, const Args& a, const PeerPlace& place) {
-  nlohmann::json j = {{"problem", name(p)},  {"pass", name(p.pass)},       {"mask", name(p.mask)},
-                      {"causal", false},     {"scale", scale_of(p, a)},    {"threads", place.threads},
-                      {"gpu", place.gpu},    {"stream", reinterpret_cast<uintptr_t>(place.stream)},
-                      {"tensors", nlohmann::json::object()}, {"results", nlohmann::json::object()}};
   // Bottom-right and top-left are one where both lengths are.
-  j["causal"] = p.mask.kind == MaskKind::causal && p.len_q == p.len_k && p.mask.align != Align::absolute;
-  j["plain"] = p.options == 0 && p.keys == KeySource::linear && word(p.variant).empty() && !p.mask.blocks.q &&
-               p.mask.k_step == 1 && p.mask.k_phase == 0 && (p.mask.kind == MaskKind::full || j["causal"] == true);
+  const bool causal = p.mask.kind == MaskKind::causal && p.len_q == p.len_k && p.mask.align != Align::absolute;
+  const bool plain = p.options == 0 && p.keys == KeySource::linear && word(p.variant).empty() && !p.mask.blocks.q &&
+                     p.mask.k_step == 1 && p.mask.k_phase == 0 && (p.mask.kind == MaskKind::full || causal);
+  Json j = {{"problem", name(p)},  {"pass", name(p.pass)},    {"mask", name(p.mask)},
+            {"causal", causal},    {"scale", scale_of(p, a)}, {"threads", place.threads},
+            {"gpu", place.gpu},    {"stream", reinterpret_cast<uintptr_t>(place.stream)},
+            {"plain", plain},      {"tensors", Json::object()}, {"results", Json::object()}};
   const bool backward = p.pass == Pass::backward;
   const struct { const char* part; Role role; const char* name;
   } tensors[] = {{"tensors", Role::q, "q"},

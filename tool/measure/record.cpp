@@ -134,6 +134,12 @@ Status from_json(std::string_view line, Record& out) {
   }
 }
 
+size_t first_missing(std::string_view line, std::span<const char* const> fields) {
+  const json j = json::parse(line, nullptr, false);
+  return size_t(std::find_if(fields.begin(), fields.end(), [&](const char* f) { return !j.contains(f); }) -
+                fields.begin());
+}
+
 Status read_records(const std::string& path, std::vector<Record>& out, std::string* text) {
   std::ifstream file(path);
   if (!file) return Status::no("records: '", path, "' cannot be read: ", std::strerror(errno));

@@ -105,6 +105,7 @@ struct Record {
 std::string to_json(const Record&);  // one line without its end
 // Unknown fields are skipped and missing ones keep their default: a newer file can be read. The version must fit.
 Status from_json(std::string_view line, Record& out);
+size_t first_missing(std::string_view line, std::span<const char* const> fields);  // as many as fields: none
 // Every row of a file; a mistake names file and line. Empty lines are skipped. An unfinished last line (an interrupted
 // write) is left out. `text`: also the file as it stands; a pipe cannot be read again.
 Status read_records(const std::string& path, std::vector<Record>& out, std::string* text = nullptr);

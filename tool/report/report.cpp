@@ -9,12 +9,12 @@
 #include <fstream>
 #include <iterator>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "plan/plan.h"
 #include "tool/cli.h"
 #include "tool/commands.h"
+#include "tool/json.h"
 #include "tool/report/model.h"
 #include "tool/report/sources.h"
 
@@ -46,13 +46,13 @@ void run(const Asked& asked, Context& context) {
   if (!asked.markdown.empty() && !written(asked.markdown, to_markdown(report), context)) return;
   if (!asked.csv.empty() && !written(asked.csv, to_csv(sources.records), context)) return;
   if (context.json) {
-    nlohmann::ordered_json advice = nlohmann::ordered_json::array();
+    Json advice = Json::array();
     for (const Advice& a : report.advice)
       advice.push_back({{"use", a.use}, {"sentence", a.sentence}, {"exceptions", a.exceptions}});
-    const nlohmann::ordered_json j = {{"records", sources.records.size()}, {"verdicts", report.verdicts},
-                                      {"advice", advice},   {"caveats", report.caveats}, {"html", asked.html},
-                                      {"markdown", asked.markdown}, {"csv", asked.csv}};
-    fmt::print("{}\n", j.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
+    const Json j = {{"records", sources.records.size()}, {"verdicts", report.verdicts}, {"advice", advice},
+                    {"caveats", report.caveats}, {"html", asked.html}, {"markdown", asked.markdown},
+                    {"csv", asked.csv}};
+    fmt::print("{}\n", j.dump(2));
   } else if (asked.html.empty() && asked.markdown.empty() && asked.csv.empty()) {
     fmt::print("{}", to_markdown(report));
   } else {

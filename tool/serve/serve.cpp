@@ -9,10 +9,10 @@
 #include <cstdio>
 #include <filesystem>
 #include <memory>
-#include <nlohmann/json.hpp>
 
 #include "tool/cli.h"
 #include "tool/commands.h"
+#include "tool/json.h"
 #include "tool/report/sources.h"
 #include "tool/serve/http.h"
 
@@ -95,7 +95,7 @@ void run(const Asked& asked, Context& context) {
   stop = false;
   for (const int signal : {SIGINT, SIGTERM}) std::signal(signal, [](int) { stop = true; });
   if (context.json) {
-    fmt::print("{}\n", nlohmann::ordered_json{{"url", server.url()}}.dump());
+    fmt::print("{}\n", Json{{"url", server.url()}}.dump());
   } else {
     fmt::print("{}  until Ctrl-C\n", server.url());
     for (const std::string& path : asked.from.records)
