@@ -82,18 +82,6 @@ Partial carve_partial(Workspace& ws, const Plan& plan) {
   return {plan.splits == 1 ? nullptr : ws.take<float>(size_t(plan.splits * rows * p.dim_qk)), rows};
 }
 
-// Rows of a unit that follow each other, as operands.
-struct QueryTile {
-  Rows rows, open;   // of the unit; those of them that see any of the keys
-  int n = 0, at = 0; // queries, with those that fill it up; how many come before in lse, delta and ds_t
-  Queries packed{};
-  Panels panels;     // of dS and dQ
-  float* dq = nullptr;
-  int entry = 0;     // of the list of blocks
-  int seen = 0;      // panels of keys, from the first on, that any of the queries sees
-  bool far = false;  // some query's lse is
-};
-
 // The gradients of one head of keys in one sequence, for its key tiles [first, last).
 class Task {
  public:
@@ -110,7 +98,6 @@ class Task {
         dim_v_(padded(m, p_.dim_v)),
         general_(needs_general(p_)),
         wide_(p_.dtype.grad == DType::f32),
-        plain_(wide_ && !accumulates(p_)),
         scale_(scale_of(p_, a)) {
     for (int n = 0; n < units_of_keys(p_); ++n)
       x_.units[n] = unit_of(p_, a, b, head_kv * units_of_keys(p_) + n, x_.scores + n * group(p_));
@@ -144,25 +131,23 @@ class Task {
   Panels panels_of(Rows rows) const { return {m_, int(round_up(rows.last - rows.first, m_.keys))}; }
 
   void store_dq(const Unit& u, Rows rows, const Panels& panels, const float* dq, float* partial) {
-    float factor[kMaxRows];
-    std::fill_n(factor, m_.rows, scale_);
     for (int panel = 0; panel < panels.count(); ++panel) {
       const int first = rows.first + panels.first(panel), count = std::min(panels[panel].rows, rows.last - first);
       if (count <= 0) break;
       for (int r = first + kAhead; wide_ && r < std::min(first + kAhead + count, rows.last); ++r)
         fetch(u.address(Role::dq, r), p_.dim_qk * int64_t(sizeof(float)));
       const float* from = dq + int64_t(panels.first(panel)) * dim_qk_;
-      if (!partial && u.group == 1 && plain_) {
-        panels[panel].unpack(from, p_.dim_qk, factor, count, reinterpret_cast<float*>(u.address(Role::dq, first)),
-                             a_[Role::dq].stride.seq);
+      char* to[kMaxRows];
+      if (!partial) {
+        u.addresses(Role::dq, first, count, to);
+        write_panel(panels[panel], p_, from, p_.dim_qk, scale_, count, x_.row, to);
         continue;
       }
+      float factor[kMaxRows];
+      std::fill_n(factor, count, scale_);
       panels[panel].unpack(from, p_.dim_qk, factor, count, x_.row, p_.dim_qk);
-      for (int r = 0; r < count; ++r) {
-        const float* row = x_.row + r * p_.dim_qk;
-        if (partial) std::copy_n(row, p_.dim_qk, partial + row_index(u, first + r) * p_.dim_qk);
-        else write_gradient(m_, p_, row, p_.dim_qk, u.address(Role::dq, first + r));
-      }
+      for (int r = 0; r < count; ++r)
+        std::copy_n(x_.row + r * p_.dim_qk, p_.dim_qk, partial + row_index(u, first + r) * p_.dim_qk);
     }
   }
 
@@ -269,6 +254,7 @@ class Task {
       while (t.seen > 0 &&
              int64_t(walk.first_query(keys.first + panels.first(t.seen - 1))) * u.group >= t.rows.last) --t.seen;
       while (t.seen < panels.count() && panels.first(t.seen) % m_.keys) ++t.seen;
+      find_reads(u, keys, panels, t);
       if (const int last = t.panels.count() - 1; t.panels.rows() > t.n)  // rows of dQ that are not there
         std::memset(ds_of(t, t.panels.first(last), 0), 0,
                     size_t(t.panels[last].rows) * size_t(plan_.tile_k) * size_t(m_.operand_bytes));
@@ -278,7 +264,7 @@ class Task {
       key_panel(u, keys, panels, panel);
     }
     fetched_ |= count_ > 0;
-    for (int g = 0; a_.given(Role::dq) && g < count_; ++g) add_dq(u, keys, panels, tiles_[g]);
+    for (int g = 0; a_.given(Role::dq) && g < count_; ++g) add_dq(tiles_[g]);
   }
 
   // Sums in f32 are far away, and touched once, when they are stored.
@@ -289,16 +275,23 @@ class Task {
         fetch(key_address(x_.units[0], role, key), (role == Role::dk ? p_.dim_qk : p_.dim_v) * int64_t(sizeof(float)));
   }
 
-  void add_dq(const Unit& u, Rows keys, const Panels& panels, const QueryTile& t) {
+  void find_reads(const Unit& u, Rows keys, const Panels& panels, QueryTile& t) const {
     const int many = std::min(int(round_up(keys.last - keys.first, m_.keys)), panels.first(t.seen));
     const BandWalk back{u.seq.band, u.seq.len_k, 1};
     for (int panel = 0; panel < t.panels.count(); ++panel) {
       const CpuKernels& m = t.panels[panel];
       const int first = t.panels.first(panel), last = std::min(first + m.rows, t.rows.last - t.rows.first) - 1;
-      if (last < first) break;
+      t.reads[panel] = {0, 0};
+      if (last < first) continue;
       const int from = clamp(back.first_key(u.position(t.rows.first + first)) - keys.first, 0, many) / m.keys * m.keys;
       const int until = clamp(back.last_key(u.position(t.rows.first + last)) - keys.first, 0, many);
-      const int n = std::min(many, int(round_up(until, m.keys))) - from;
+      t.reads[panel] = {from, std::min(many, int(round_up(until, m.keys)))};
+    }
+  }
+  void add_dq(const QueryTile& t) {
+    for (int panel = 0; panel < t.panels.count(); ++panel) {
+      const CpuKernels& m = t.panels[panel];
+      const int first = t.panels.first(panel), from = t.reads[panel].first, n = t.reads[panel].last - from;
       if (n > 0)
         m.accumulate(ds_of(t, first, int64_t(from) * m.rows), x_.k_v, plan_.tile_k, from, n, dim_qk_,
                      t.dq + int64_t(first) * dim_qk_);
@@ -373,10 +366,18 @@ class Task {
     bool partial = last_key - first_key < m.rows ||
                    std::max(walk.first_query(last_key - 1) * u.group, t.open.first) > before ||
                    std::min(walk.last_query(first_key) * u.group, t.open.last) < before + count;
-    for (int r = 0; (partial || general_) && r < m.rows; ++r) {
-      const bool real = first_key + r < last_key;
-      from[r] = real ? std::max(walk.first_query(first_key + r) * u.group, t.open.first) - before : t.n;
-      until[r] = real ? std::min(walk.last_query(first_key + r) * u.group, t.open.last) - before : 0;
+    if (partial || general_) {
+      const int rows = last_key - first_key;
+      const auto begin = [&](int r) {
+        return std::max(walk.first_query(first_key + r) * u.group, t.open.first) - before;
+      };
+      const auto end = [&](int r) {
+        return std::min(walk.last_query(first_key + r) * u.group, t.open.last) - before;
+      };
+      const bool by_one = u.group == 1 && u.seq.band.k_step == 1;
+      by_one ? fill_steps(rows, begin, from) : fill_each(rows, begin, from);
+      by_one ? fill_steps(rows, end, until) : fill_each(rows, end, until);
+      std::fill(from + rows, from + m.rows, t.n), std::fill(until + rows, until + m.rows, 0);
     }
     if (general_) return general_gradients(u, t, m, first_key, last_key, from, until, to);
     float top[kMaxRows];
@@ -390,11 +391,12 @@ class Task {
                    x_.delta + t.at + of.first, at(x_.p, m, to), at(x_.ds, m, to));
   }
 
-  // dS of a panel of keys and the queries `of` into the panels of queries; 0 for the others.
+  // dS of a panel of keys and the queries `of` into the panels of queries; 0 for others that will take these keys.
   void exchange(const QueryTile& t, const CpuKernels& m, Rows of, int key, const std::byte* ds) {
     for (int panel = 0; panel < t.panels.count(); ++panel) {
       const int first = t.panels.first(panel), rows = t.panels[panel].rows;
-      if (first < of.first || first >= of.last)
+      const bool taken = key < t.reads[panel].last && key + m.rows > t.reads[panel].first;
+      if (taken && (first < of.first || first >= of.last))
         std::memset(ds_of(t, first, int64_t(key) * rows), 0, size_t(rows) * size_t(m.rows) * size_t(m.operand_bytes));
     }
     for (int panel = 0, next; panel < t.panels.count(); panel = next) {  // those of one size together
@@ -446,29 +448,26 @@ class Task {
     return reinterpret_cast<float*>(row_address(t, u.b, i, u.head(row))) + (t.extent.dim == 1 ? 0 : j);
   }
 
-  void store_keys(Role role, Rows keys, const Panels& panels, const float* acc, int dim, int wide,
-                  float factor_of_all) {
+  void store_keys(Role role, Rows keys, const Panels& panels, const float* acc, int dim, int wide, float factor) {
     if (!a_.given(role)) return;
-    float factor[kMaxRows], before[256];
-    std::fill_n(factor, m_.rows, factor_of_all);
     for (int panel = 0; panel < panels.count(); ++panel) {
       const CpuKernels& m = panels[panel];
       const int first = keys.first + panels.first(panel), count = std::min(m.rows, keys.last - first);
       if (count <= 0) break;
-      if (plain_ && !shares_keys(p_, a_)) {
-        m.unpack(acc + int64_t(first - keys.first) * wide, dim, factor, count,
-                  reinterpret_cast<float*>(key_address(x_.units[0], role, first)), a_[role].stride.seq);
+      const float* from = acc + int64_t(first - keys.first) * wide;
+      char* to[kMaxRows];
+      for (int r = 0; r < count; ++r) to[r] = key_address(x_.units[0], role, first + r);
+      if (!shares_keys(p_, a_) || accumulates(p_)) {
+        write_panel(m, p_, from, dim, factor, count, x_.row, to);
         continue;
       }
-      m.unpack(acc + int64_t(first - keys.first) * wide, dim, factor, count, x_.row, dim);
+      float factors[kMaxRows], before[256];
+      std::fill_n(factors, count, factor);
+      m.unpack(from, dim, factors, count, x_.row, dim);
       for (int r = 0; r < count; ++r) {
-        char* to = key_address(x_.units[0], role, first + r);
-        float* from = x_.row + r * dim;
-        if (shares_keys(p_, a_) && !accumulates(p_)) {
-          read_row(m_, p_.dtype.grad, to, dim, before);
-          add_row(before, dim, from);
-        }
-        write_gradient(m_, p_, from, dim, to);
+        read_row(m_, p_.dtype.grad, to[r], dim, before);
+        add_row(before, dim, x_.row + r * dim);
+        write_row(m_, p_.dtype.grad, x_.row + r * dim, dim, to[r]);
       }
     }
   }
@@ -481,7 +480,7 @@ class Task {
   const RowState& rows_;
   const PackedQueries& queries_;
   const int dim_qk_, dim_v_;
-  const bool general_, wide_, plain_;  // wide: gradients are f32; plain: and stored as they are unpacked
+  const bool general_, wide_;  // wide: gradients are f32
   const float scale_;
   QueryTile tiles_[kMaxTiles];
   int count_ = 0;
@@ -501,8 +500,9 @@ Status shape(Plan& plan, const Planner&) {
   const CpuKernels& m = kernels_of(p, plan.device);
   const int step = std::lcm(m.rows, m.keys);
   const int narrow = m.operand_bytes == 2 ? 2 : 1;
-  plan.tile_k = int(round_up(std::min(p.len_k, 240 * narrow), step));
-  plan.tile_q = int(round_up(std::min<int64_t>(int64_t(p.len_q) * group(p), 96 * narrow), step));
+  // In 16 bit two tiles serve a short sequence better than one: under a causal mask the second meets half the queries.
+  plan.tile_k = int(round_up(std::min(p.len_k, p.len_k > 264 * narrow ? 264 * narrow : 264), step));
+  plan.tile_q = int(round_up(std::min<int64_t>(int64_t(p.len_q) * group(p), 132 * narrow), step));
   if (by_head(p)) {  // even pieces of a block
     const int size = std::min(p.mask.blocks.q, p.len_q);
     plan.tile_q = int(round_up(ceil_div(size, ceil_div(size, 128 * narrow)), step));
@@ -543,7 +543,7 @@ Status run(const Plan& plan, const Args& given, Workspace ws, Stream) {
 
   const int64_t heads = int64_t(p.batch) * p.heads_q;
   each(heads, plan.device.units,
-       [&](const Scratch& x, int64_t n) { prepare(p, a, m, rows, x.row, int(n / p.heads_q), int(n % p.heads_q)); });
+       [&](const Scratch&, int64_t n) { prepare(p, a, m, rows, int(n / p.heads_q), int(n % p.heads_q)); });
   for (int h = 0; a.given(Role::d_sinks) && h < p.heads_q; ++h) {
     double sum = 0;
     for (int b = 0; b < p.batch; ++b) sum += rows.d_sink[int64_t(b) * p.heads_q + h];

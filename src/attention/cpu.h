@@ -34,11 +34,19 @@ struct Unit {
   const General* scores;  // one a head of the unit
 
   int rows() const { return seq.len_q * group; }
-  int position(int row) const { return row / group; }
-  int head(int row) const { return head_q + row % group; }
+  // Without a division where one head is alone: they are asked row by row.
+  int position(int row) const { return group == 1 ? row : row / group; }
+  int head(int row) const { return group == 1 ? head_q : head_q + row % group; }
   const General& score(int row) const { return scores[row % group]; }
   char* address(Role r, int row) const {
     return row_address((*args)[r], seq.q_batch, seq.q_first + position(row), head(row));
+  }
+  // Of n rows from `row` on.
+  template <class Pointer>
+  void addresses(Role r, int row, int n, Pointer* to) const {
+    char* at = n > 0 ? address(r, row) : nullptr;
+    const int64_t step = (*args)[r].stride.seq * size_of((*args)[r].dtype);
+    for (int i = 0; i < n; ++i, at += step) to[i] = group == 1 ? at : address(r, row + i);
   }
 };
 
@@ -177,6 +185,37 @@ inline void accumulate(const CpuKernels& m, const std::byte* p, const KeyRun* ru
     m.accumulate(p, runs[n].v, room, runs[n].first, runs[n].n, dim, o);
 }
 
+// o[r] * factor[r] to rows that lie anywhere, in the kernels' dtype or in f32; `row` is room for a panel.
+inline void store_panel(const CpuKernels& m, DType t, const float* o, int dim, const float* factor, int n, float* row,
+                        char* const* to) {
+  if (t != DType::f32 && m.store) return m.store(o, dim, factor, n, to);
+  const auto floats = [&](int r) { return reinterpret_cast<float*>(to[r]); };
+  if (t == DType::f32) {
+    const int64_t step = n > 1 ? floats(1) - floats(0) : 0;
+    bool even = true;
+    for (int r = 2; r < n; ++r) even &= floats(r) - floats(r - 1) == step;
+    if (even) return m.unpack(o, dim, factor, n, floats(0), step);
+  }
+  m.unpack(o, dim, factor, n, row, dim);
+  for (int r = 0; r < n; ++r) {
+    if (t == DType::f32) std::copy_n(row + int64_t(r) * dim, dim, floats(r));
+    else m.narrow(row + int64_t(r) * dim, dim, to[r]);
+  }
+}
+
+// to[r] = f(r) for n rows.
+template <class F>
+void fill_each(int n, F f, int* to) {
+  for (int r = 0; r < n; ++r) to[r] = f(r);
+}
+// The same where f grows by 0 or 1 from a row to the next: mostly its ends say all.
+template <class F>
+void fill_steps(int n, F f, int* to) {
+  const int first = f(0), last = f(n - 1), step = last == first ? 0 : 1;
+  if (last - first != step * (n - 1)) return fill_each(n, f, to);
+  for (int r = 0; r < n; ++r) to[r] = first + step * r;
+}
+
 // P stays below 2^8, harmless in f32 and bf16 alike, and most tiles need no rescale.
 inline constexpr float kLazy = 8.f;
 
@@ -186,7 +225,7 @@ inline float raise(float& ref, float top) {
   if (!(top > ref + kLazy)) return 1.f;
   const float from = ref;
   ref = std::ceil(top);
-  return std::exp2(from - ref);
+  return from == -INFINITY ? 0.f : std::exp2(from - ref);
 }
 
 // What every CPU kernel of ours refuses. `who` begins each sentence.

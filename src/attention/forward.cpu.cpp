@@ -107,15 +107,11 @@ class Task {
     scale_s_ = general_ || m.scale_in_q ? 1.f : scale * kLog2e;
   }
 
-  void run(int split, int splits) {
+  void run(int split, int splits, const Partial& partial) {
+    const Partial* to = splits > 1 ? &partial : nullptr;
     for (int i = 0; i < panels_.count(); ++i) start(i);
     p_.mask.blocks.q ? visit_list(split, splits) : visit_band(split, splits);
-  }
-  void store() {
-    for (int i = 0; i < panels_.count(); ++i) store(i, nullptr, 0);
-  }
-  void store(const Partial& to, int split) {
-    for (int i = 0; i < panels_.count(); ++i) store(i, &to, split);
+    for (int i = 0; i < panels_.count(); ++i) store(i, to, split);
   }
 
  private:
@@ -129,7 +125,7 @@ class Task {
 
   void start(int panel) {
     const void* rows[kMaxRows];
-    for (int r = 0; r < rows_in(panel); ++r) rows[r] = u_.address(Role::q, row(panel, r));
+    u_.addresses(Role::q, row(panel, 0), rows_in(panel), rows);
     const CpuKernels& m = panels_[panel];
     m.pack_q(rows, rows_in(panel), p_.dim_qk, scale_q_, q_of(panel));
     std::fill_n(o_of(panel), m.rows * dim_v_, 0.f);
@@ -229,8 +225,11 @@ class Task {
     }
     if (!n) return;
     // What is added to is far away when it is read, once, at the end.
-    for (int r = 0; p_.has(Option::accumulate) && r < rows_in(panel); ++r)
-      fetch(u_.address(Role::out, row(panel, r)), p_.dim_v * int64_t(sizeof(float)));
+    if (p_.has(Option::accumulate)) {
+      const char* out[kMaxRows];
+      u_.addresses(Role::out, row(panel, 0), rows_in(panel), out);
+      for (int r = 0; r < rows_in(panel); ++r) fetch(out[r], p_.dim_v * int64_t(sizeof(float)));
+    }
     if (general_) general_scores(panel, range, n, top);
     admit(panel, top);
     if (p_.has(Option::dropout)) dropped_weights(panel, range, n);
@@ -258,11 +257,13 @@ class Task {
       m.scores(q_of(panel), keys_of(g, first), last - first, dim_qk_, part, more);
       if (!general_ && first != whole.first) {
         int from[kMaxRows], until[kMaxRows];
-        for (int r = 0; r < m.rows; ++r) {
-          const int i = position(panel, std::min(r, rows_in(panel) - 1));
-          from[r] = walk_.first_key(i) - g.key - first;
-          until[r] = std::min(walk_.last_key(i) - g.key, g.count) - first;
-        }
+        const int rows = rows_in(panel);
+        fill_steps(rows, [&](int r) { return walk_.first_key(position(panel, r)) - g.key - first; }, from);
+        fill_steps(rows, [&](int r) {
+          return std::min(walk_.last_key(position(panel, r)) - g.key, g.count) - first;
+        }, until);
+        std::fill(from + rows, from + m.rows, from[rows - 1]);
+        std::fill(until + rows, until + m.rows, until[rows - 1]);
         m.hide(part, last - first, from, until, more);
       }
       for (int r = 0; r < m.rows; ++r) top[r] = more[r] > top[r] || more[r] != more[r] ? more[r] : top[r];
@@ -336,6 +337,7 @@ class Task {
   }
 
   void store(int panel, const Partial* partial, int split) {
+    const CpuKernels& m = panels_[panel];
     const int n = rows_in(panel);
     float now[kMaxRows] = {}, before[kMaxRows];
     for (int r = 0; r < n; ++r) {
@@ -348,12 +350,17 @@ class Task {
       if (partial) partial->lse[split * partial->rows + partial_row(panel, r)] = end.lse;
       else if (u_.args->given(Role::lse)) *lse = end.lse;
     }
-    panels_[panel].unpack(o_of(panel), p_.dim_v, now, n, x_.row, p_.dim_v);
+    char* out[kMaxRows];
+    if (!partial) u_.addresses(Role::out, row(panel, 0), n, out);
+    if (!partial && !p_.has(Option::accumulate))
+      return store_panel(m, p_.dtype.out, o_of(panel), p_.dim_v, now, n, x_.row, out);
+    if (!partial && m.join) return m.join(o_of(panel), p_.dim_v, now, before, n, out);
+    m.unpack(o_of(panel), p_.dim_v, now, n, x_.row, p_.dim_v);
     for (int r = 0; r < n; ++r) {
       const float* from = x_.row + int64_t(r) * p_.dim_v;
       if (partial)
         std::copy_n(from, p_.dim_v, partial->out + (split * partial->rows + partial_row(panel, r)) * p_.dim_v);
-      else store_row(m_, p_, from, before[r], u_.address(Role::out, row(panel, r)));
+      else store_row(m_, p_, from, before[r], out[r]);
     }
   }
   int64_t partial_row(int panel, int r) const {
@@ -488,8 +495,7 @@ Status attend(const Plan& plan, const Args& a, Workspace ws, Stream) {
       const Rows rows = of_unit.rows_of(p, block, unit.rows());
       if (rows.first >= rows.last) continue;
       Task task(plan, unit, m, scratch, keys, rows.first, rows.last - rows.first);
-      task.run(split, plan.splits);
-      plan.splits == 1 ? task.store() : task.store(partial, split);
+      task.run(split, plan.splits, partial);
     }
   };
   const int workers = int(std::min<int64_t>(plan.device.units, tasks));

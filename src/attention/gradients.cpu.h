@@ -41,24 +41,43 @@ inline void write_gradient(const CpuKernels& m, const Problem& p, const float* f
   for (int d = 0; d < n; ++d) reinterpret_cast<float*>(to)[d] += from[d];
 }
 
+// A panel of a gradient, to rows that lie anywhere; `row` is room for a panel.
+inline void write_panel(const CpuKernels& m, const Problem& p, const float* o, int dim, float factor, int n, float* row,
+                        char* const* to) {
+  float *rows[64], factors[64];
+  if (accumulates(p)) {
+    for (int r = 0; r < n; ++r) rows[r] = reinterpret_cast<float*>(to[r]);
+    return add_panel(m, o, dim, factor, n, row, rows);
+  }
+  std::fill_n(factors, 64, factor);
+  store_panel(m, p.dtype.grad, o, dim, factors, n, row, to);
+}
+
+// The sum of a[i] b[i] of two rows of the kernels' dtype or of f32.
+inline float dot_of(const CpuKernels& m, DType t, const char* a, const char* b, int n) {
+  if (t == DType::f32) return dot_rows(reinterpret_cast<const float*>(a), reinterpret_cast<const float*>(b), n);
+  if (m.dot) return m.dot(a, b, n);
+  float x[256], y[256];
+  m.widen(a, n, x), m.widen(b, n, y);
+  return dot_rows(x, y, n);
+}
+
 // lse and delta of the rows of one head, and its share of the sink's gradient.
-inline void prepare(const Problem& p, const Args& a, const CpuKernels& m, const RowState& to, float* row, int b,
-                    int h) {
+inline void prepare(const Problem& p, const Args& a, const CpuKernels& m, const RowState& to, int b, int h) {
   const Sequence seq = sequence(p, a, b);
   const int64_t first = (int64_t(b) * p.heads_q + h) * p.len_q;
-  const float sink = p.has(Option::sink) ? *a.row<const float>(Role::sinks, 0, 0, h) : -INFINITY;
+  const bool has_sink = p.has(Option::sink);
+  const float sink = has_sink ? *a.row<const float>(Role::sinks, 0, 0, h) : -INFINITY;
   double d_sink = 0;
-  float other[256];
   for (int i = 0; i < seq.len_q; ++i) {
     const int64_t at = seq.q_first + i;
-    read_row(m, p.dtype.out, row_address(a[Role::out], seq.q_batch, at, h), p.dim_v, row);
-    read_row(m, p.dtype.out, row_address(a[Role::d_out], seq.q_batch, at, h), p.dim_v, other);
-    float delta = dot_rows(row, other, p.dim_v);
+    float delta = dot_of(m, p.dtype.out, row_address(a[Role::out], seq.q_batch, at, h),
+                         row_address(a[Role::d_out], seq.q_batch, at, h), p.dim_v);
     if (a.given(Role::d_lse)) delta -= *a.row<const float>(Role::d_lse, seq.q_batch, at, h);
     const float lse = *a.row<const float>(Role::lse, seq.q_batch, at, h);
     to.delta[first + i] = lse == -INFINITY ? 0.f : delta;
     to.lse[first + i] = lse_of_weights(lse);
-    if (lse != -INFINITY) d_sink -= std::exp(double(sink) - lse) * delta;
+    if (has_sink && lse != -INFINITY) d_sink -= std::exp(double(sink) - lse) * delta;
   }
   to.d_sink[int64_t(b) * p.heads_q + h] = d_sink;
 }

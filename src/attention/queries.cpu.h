@@ -47,14 +47,30 @@ inline PackedQueries carve_queries(Workspace& ws, const Plan& plan, const CpuKer
   return all;
 }
 
+constexpr int kMaxPanels = 80;  // of a query tile, on any machine
+
+// Rows of a unit that follow each other, as operands.
+struct QueryTile {
+  Rows rows, open;   // of the unit; those of them that see any of the keys
+  int n = 0, at = 0; // queries, with those that fill it up; how many come before in lse, delta and ds_t
+  Queries packed{};
+  Panels panels;     // of dS and dQ
+  float* dq = nullptr;
+  int entry = 0;     // of the list of blocks
+  int seen = 0;      // panels of keys, from the first on, that any of the queries sees
+  Rows reads[kMaxPanels]{};  // keys of the tile that dQ of a panel takes, in whole steps
+  bool far = false;  // some query's lse is
+};
+
 // Rows of a unit as a query tile of n rows; those beyond `tile` are 0.
 inline void pack_queries(const Problem& p, const CpuKernels& m, const Unit& u, Rows tile, int n, const void** rows,
                   const Queries& to) {
   const int count = tile.last - tile.first;
-  for (int r = 0; r < n; ++r) rows[r] = r < count ? u.address(Role::q, tile.first + r) : kZeroRow;
+  u.addresses(Role::q, tile.first, count, rows);
+  std::fill(rows + count, rows + n, kZeroRow);
   m.pack_k(rows, n, p.dim_qk, to.q_k);
   m.pack_v(rows, n, p.dim_qk, to.q_v, to.room);
-  for (int r = 0; r < n; ++r) rows[r] = r < count ? u.address(Role::d_out, tile.first + r) : kZeroRow;
+  u.addresses(Role::d_out, tile.first, count, rows);
   m.pack_k(rows, n, p.dim_v, to.do_k);
   m.pack_v(rows, n, p.dim_v, to.do_v, to.room);
 }

@@ -53,7 +53,7 @@ inline void add_row(const float* __restrict from, int n, float* __restrict to) {
 inline void add_panel(const CpuKernels& m, const float* o, int dim, float factor, int n, float* row, float* const* to) {
   if (m.add) return m.add(o, dim, factor, n, to);
   float factors[64];
-  std::fill_n(factors, n, factor);
+  std::fill_n(factors, 64, factor);
   m.unpack(o, dim, factors, n, row, dim);
   for (int r = 0; r < n; ++r) add_row(row + int64_t(r) * dim, dim, to[r]);
 }

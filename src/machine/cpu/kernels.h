@@ -57,6 +57,11 @@ struct CpuKernels {
   void (*accumulate_apart)(const void* p, const void* v, int room, int n, int dim, float* const* o) = nullptr;
   // to[r * stride + d] = o[r][d] * factor[r], for the first n rows
   void (*unpack)(const float* o, int dim, const float* factor, int n, float* to, int64_t stride);
+  // The same in `dtype`, to rows that lie anywhere. Null: cpu::store_panel() unpacks and narrows.
+  void (*store)(const float* o, int dim, const float* factor, int n, char* const* to) = nullptr;
+  // to[r][d] = o[r][d] * factor[r] + to[r][d] * before[r], which is not read where before[r] is 0; rows lie anywhere.
+  // Null: they are unpacked and joined in a loop.
+  void (*join)(const float* o, int dim, const float* factor, const float* before, int n, char* const* to) = nullptr;
   // to[r][d] += o[r][d] * factor, for the first n rows, which lie anywhere. Null: cpu::add_panel() unpacks and adds.
   void (*add)(const float* o, int dim, float factor, int n, float* const* to) = nullptr;
 
@@ -77,6 +82,8 @@ struct CpuKernels {
   // Rows of numbers between memory and f32.
   void (*widen)(const void* from, int64_t n, float* to);
   void (*narrow)(const float* from, int64_t n, void* to);
+  // The sum of a[i] b[i] of two rows of `dtype`. Null: cpu::dot_of() widens them.
+  float (*dot)(const void* a, const void* b, int n) = nullptr;
 };
 
 // The kernels for a dtype that a device can run, best first: null where there are none in this build.

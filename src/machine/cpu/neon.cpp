@@ -268,7 +268,8 @@ constexpr CpuKernels kernels(DType dtype) {
           .write_scores = P::write_scores,
           .write_weights = P::write_weights,
           .widen = widen<T>,
-          .narrow = narrow<T>};
+          .narrow = narrow<T>,
+          .dot = dot<T>};
 }
 
 }  // namespace

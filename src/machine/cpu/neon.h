@@ -121,6 +121,20 @@ void narrow(const float* from, int64_t n, void* to) {
   for (; i < n; ++i) x[i] = T(from[i]);
 }
 
+// In four sums of four, which the scheduler can overlap.
+template <class T>
+float dot(const void* a, const void* b, int n) {
+  const T *x = static_cast<const T*>(a), *y = static_cast<const T*>(b);
+  float32x4_t part[4];
+  unroll<4>([&](auto i) { part[i] = vdupq_n_f32(0); });
+  int d = 0;
+  for (; d + 16 <= n; d += 16)
+    unroll<4>([&](auto i) { part[i] = vfmaq_f32(part[i], load4(x + d + 4 * i), load4(y + d + 4 * i)); });
+  float sum = vaddvq_f32(vaddq_f32(vaddq_f32(part[0], part[1]), vaddq_f32(part[2], part[3])));
+  for (; d < n; ++d) sum += float(x[d]) * float(y[d]);
+  return sum;
+}
+
 // Stands in for rows beyond the end of a panel or tile, of any stored type.
 inline constexpr int kMaxDim = 256;
 alignas(64) inline constexpr float kZeros[kMaxDim] = {};

@@ -362,7 +362,8 @@ struct Panels {
         parts[i] = {static_cast<const Bf16*>(run.v) + 8 * run.first, run.n / 8};
         n += run.n;
       }
-      const int64_t ahead = many > 1 ? 16 * room : 1024;  // the same keys' next dims, or simply what follows
+      // The same keys' next dims, which simply follow where all keys of the tile are taken.
+      const int64_t ahead = n < room ? 16 * room : 1024;
       products<kPairs, false>(static_cast<const Bf16*>(p), parts, many, dim, int64_t(16) * room, ahead, o, nullptr);
       p = static_cast<const Bf16*>(p) + n * kRows;
     }
@@ -390,33 +391,55 @@ struct Panels {
                               nullptr, nullptr, o[1] + 4 * d, o[2] + 4 * d);
   }
 
-  static void unpack(const float* o, int dim, const float* factor, int n, float* to, int64_t stride) {
-    for (int d = 0; d < dim; d += 8, o += 8 * kRows)
-      for (int r = 0; r < n; ++r) {  // row r is one half of four 2 x 2 blocks
-        const float* from = o + r / 2 * 4 + r % 2 * 2;
-        const float32x4_t lo = vcombine_f32(vld1_f32(from), vld1_f32(from + 2 * kRows)),
-                          hi = vcombine_f32(vld1_f32(from + 4 * kRows), vld1_f32(from + 6 * kRows));
-        vst1q_f32(to + r * stride + d, vmulq_n_f32(lo, factor[r]));
-        vst1q_f32(to + r * stride + d + 4, vmulq_n_f32(hi, factor[r]));
-      }
-  }
-
-  // Two rows are the halves of the same vectors.
-  static void add(const float* o, int dim, float factor, int n, float* const* to) {
-    const float32x4_t f = vdupq_n_f32(factor);
-    const auto sum = [&](float* x, float64x2_t y) __attribute__((always_inline)) {
-      vst1q_f32(x, vaddq_f32(vld1q_f32(x), vmulq_f32(vreinterpretq_f32_f64(y), f)));
-    };
+  // f(r, d, x, y) for rows and eights of their dims. Two rows are the halves of the same vectors.
+  template <class F>
+  [[gnu::always_inline]] static void each_eight(const float* o, int dim, int n, const F& f) {
     for (int r = 0; r < n; r += 2) {
-      float *first = to[r], *second = r + 1 < n ? to[r + 1] : nullptr;
       const float* from = o + 2 * r;
       for (int d = 0; d < dim; d += 8, from += 8 * kRows) {
         float64x2_t x[4];  // two dims of both
         unroll<4>([&](auto i) { x[i] = vreinterpretq_f64_f32(vld1q_f32(from + 2 * kRows * i)); });
-        sum(first + d, vzip1q_f64(x[0], x[1])), sum(first + d + 4, vzip1q_f64(x[2], x[3]));
-        if (second) sum(second + d, vzip2q_f64(x[0], x[1])), sum(second + d + 4, vzip2q_f64(x[2], x[3]));
+        f(r, d, vreinterpretq_f32_f64(vzip1q_f64(x[0], x[1])), vreinterpretq_f32_f64(vzip1q_f64(x[2], x[3])));
+        if (r + 1 < n)
+          f(r + 1, d, vreinterpretq_f32_f64(vzip2q_f64(x[0], x[1])), vreinterpretq_f32_f64(vzip2q_f64(x[2], x[3])));
       }
     }
+  }
+
+  static void unpack(const float* o, int dim, const float* factor, int n, float* to, int64_t stride) {
+    each_eight(o, dim, n, [&](int r, int d, float32x4_t x, float32x4_t y) __attribute__((always_inline)) {
+      vst1q_f32(to + r * stride + d, vmulq_n_f32(x, factor[r]));
+      vst1q_f32(to + r * stride + d + 4, vmulq_n_f32(y, factor[r]));
+    });
+  }
+
+  static void add(const float* o, int dim, float factor, int n, float* const* to) {
+    const auto sum = [&](float* x, float32x4_t y) __attribute__((always_inline)) {
+      vst1q_f32(x, vaddq_f32(vld1q_f32(x), vmulq_n_f32(y, factor)));
+    };
+    each_eight(o, dim, n, [&](int r, int d, float32x4_t x, float32x4_t y) __attribute__((always_inline)) {
+      sum(to[r] + d, x), sum(to[r] + d + 4, y);
+    });
+  }
+
+  static void store(const float* o, int dim, const float* factor, int n, char* const* to) {
+    each_eight(o, dim, n, [&](int r, int d, float32x4_t x, float32x4_t y) __attribute__((always_inline)) {
+      const bfloat16x8_t low = vcvtq_low_bf16_f32(vmulq_n_f32(x, factor[r]));
+      vst1q_u16(reinterpret_cast<uint16_t*>(to[r]) + d,
+                vreinterpretq_u16_bf16(vcvtq_high_bf16_f32(low, vmulq_n_f32(y, factor[r]))));
+    });
+  }
+
+  static void join(const float* o, int dim, const float* factor, const float* before, int n, char* const* to) {
+    each_eight(o, dim, n, [&](int r, int d, float32x4_t x, float32x4_t y) __attribute__((always_inline)) {
+      float* at = reinterpret_cast<float*>(to[r]) + d;
+      x = vmulq_n_f32(x, factor[r]), y = vmulq_n_f32(y, factor[r]);
+      if (before[r] != 0.f) {
+        x = vaddq_f32(x, vmulq_n_f32(vld1q_f32(at), before[r]));
+        y = vaddq_f32(y, vmulq_n_f32(vld1q_f32(at + 4), before[r]));
+      }
+      vst1q_f32(at, x), vst1q_f32(at + 4, y);
+    });
   }
 
   static void gradients(const float* s, const float* dp, int n, float scale, const float* lse, const float* delta,
@@ -514,6 +537,8 @@ constexpr CpuKernels kernels() {
           .scores_apart = P == 6 ? Panels<6>::scores_apart : nullptr,
           .accumulate_apart = P == 6 ? Panels<6>::accumulate_apart : nullptr,
           .unpack = Panels<P>::unpack,
+          .store = Panels<P>::store,
+          .join = Panels<P>::join,
           .add = Panels<P>::add,
           .gradients = Panels<P>::gradients,
           .transpose = Panels<P>::transpose,
@@ -521,7 +546,8 @@ constexpr CpuKernels kernels() {
           .write_scores = Panels<P>::write_scores,
           .write_weights = Panels<P>::write_weights,
           .widen = widen<Bf16>,
-          .narrow = narrow_by_instruction};
+          .narrow = narrow_by_instruction,
+          .dot = dot<Bf16>};
 }
 
 }  // namespace
