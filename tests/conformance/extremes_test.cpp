@@ -1,5 +1,5 @@
-// What a NaN does to results, and logits at the bound of core/far.h to gradients: of every backend of the CPU, with each
-// instruction set. On GPUs neither holds yet (docs/gpu_chain.md).
+// What a NaN does to results, and logits at the bound of core/far.h to gradients: of every backend of the CPU, with
+// each instruction set. On GPUs neither holds yet (docs/gpu_chain.md).
 #include "core/far.h"
 #include "tests/runs.h"
 #include "verify/suite.h"
