@@ -257,11 +257,9 @@ class Task {
       m.scores(q_of(panel), keys_of(g, first), last - first, dim_qk_, part, more);
       if (!general_ && first != whole.first) {
         int from[kMaxRows], until[kMaxRows];
-        const int rows = rows_in(panel);
-        fill_steps(rows, [&](int r) { return walk_.first_key(position(panel, r)) - g.key - first; }, from);
-        fill_steps(rows, [&](int r) {
-          return std::min(walk_.last_key(position(panel, r)) - g.key, g.count) - first;
-        }, until);
+        const int rows = rows_in(panel), begin = g.key + first, end = g.key + g.count;
+        fill_steps(rows, [&](int r) { return walk_.first_key(position(panel, r)) - begin; }, from);
+        fill_steps(rows, [&](int r) { return std::min(walk_.last_key(position(panel, r)), end) - begin; }, until);
         std::fill(from + rows, from + m.rows, from[rows - 1]);
         std::fill(until + rows, until + m.rows, until[rows - 1]);
         m.hide(part, last - first, from, until, more);
