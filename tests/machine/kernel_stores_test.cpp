@@ -3,29 +3,15 @@
 
 #include <cmath>
 #include <random>
-#include <set>
 #include <vector>
 
 #include "attention/gradients.cpu.h"
-#include "machine/host.h"
+#include "tests/machine/machines.h"
 
 namespace attune {
 namespace {
 
 constexpr int kDim = 24, kStride = 32;
-
-std::vector<const CpuKernels*> machines() {
-  std::vector<const CpuKernels*> all;
-  std::set<const CpuKernels*> seen;
-  for (int level = -1; level < int(Feature::blas); ++level) {
-    Device cpu;
-    if (!device_named(level < 0 ? "cpu:scalar" : "cpu:" + name(Feature(level)), cpu).ok()) continue;
-    for (const DType t : {DType::f32, DType::f16, DType::bf16})
-      for (const CpuKernels* m = best_kernels(t, cpu.features); m; m = smaller_panels(*m))
-        if (seen.insert(m).second) all.push_back(m);
-  }
-  return all;
-}
 
 class Stores : public testing::TestWithParam<const CpuKernels*> {
  protected:
@@ -115,11 +101,6 @@ TEST_P(Stores, dot_is_the_sum_of_products_of_every_dim) {
     for (size_t i = 0; i < wide.size(); ++i) want += double(wide[i]) * double(other[i]);
     ASSERT_NEAR(cpu::dot_of(m, m.dtype, a.data(), b.data(), n), want, 2e-6 * n) << n;
   }
-}
-
-std::string label(const testing::TestParamInfo<const CpuKernels*>& info) {
-  constexpr const char* kType[] = {"none", "f64", "f32", "f16", "bf16"};
-  return join(info.param->isa, "_", kType[int(info.param->dtype)], "_rows", info.param->rows);
 }
 
 INSTANTIATE_TEST_SUITE_P(Cpu, Stores, testing::ValuesIn(machines()), label);

@@ -9,11 +9,10 @@
 #include <cstring>
 #include <list>
 #include <random>
-#include <set>
 #include <vector>
 
 #include "core/mask.h"
-#include "machine/host.h"
+#include "tests/machine/machines.h"
 
 namespace attune {
 namespace {
@@ -535,25 +534,6 @@ TEST_P(Kernels, numbers_widen_and_narrow_as_the_formats_say) {
       }
     }
   }
-}
-
-// With every level this CPU has, and all that is below it.
-std::vector<const CpuKernels*> machines() {
-  std::vector<const CpuKernels*> all;
-  std::set<const CpuKernels*> seen;
-  for (int level = -1; level < int(Feature::blas); ++level) {
-    Device cpu;
-    if (!device_named(level < 0 ? "cpu:scalar" : "cpu:" + name(Feature(level)), cpu).ok()) continue;
-    for (const DType t : {DType::f32, DType::f16, DType::bf16})
-      for (const CpuKernels* m = best_kernels(t, cpu.features); m; m = smaller_panels(*m))
-        if (seen.insert(m).second) all.push_back(m);
-  }
-  return all;
-}
-
-std::string label(const testing::TestParamInfo<const CpuKernels*>& info) {
-  constexpr const char* kType[] = {"none", "f64", "f32", "f16", "bf16"};
-  return join(info.param->isa, "_", kType[int(info.param->dtype)], "_rows", info.param->rows);
 }
 
 INSTANTIATE_TEST_SUITE_P(Cpu, Kernels, testing::ValuesIn(machines()), label);
