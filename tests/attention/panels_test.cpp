@@ -1,7 +1,7 @@
 // How rows are cut into panels of two sizes.
 #include <gtest/gtest.h>
 
-#include "attention/cpu.h"
+#include "attention/queries.cpu.h"
 #include "machine/host.h"
 
 namespace attune::cpu {
@@ -25,6 +25,7 @@ TEST(Panels, hold_every_row_once_and_never_more_than_large_ones_would) {
           ASSERT_TRUE(panels[n].rows == m->rows || (mixed && &panels[n] == smaller_panels(*m)));
           next += panels[n].rows;
         }
+        ASSERT_LE(panels.count(), kMaxPanels) << rows;
         ASSERT_EQ(panels.rows(), next);
         ASSERT_GE(next, rows);
         ASSERT_LE(next, round_up(rows, m->rows));
