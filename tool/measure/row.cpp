@@ -380,8 +380,9 @@ struct RowRun {
     }
     RingRun& run = *rings.back();
     r.workspace_bytes = run.workspace_bytes();
-    if (const Status s = run.open(); !s.ok()) return end(r, status_word(s), join(r.subject, ": ", s.message));
-    (void)run.cut();  // shards are inputs and outputs, and not what a call takes beside them
+    Status ready = run.open();
+    if (ready.ok()) ready = run.cut();  // shards are inputs and outputs, and not what a call takes beside them
+    if (!ready.ok()) return end(r, status_word(ready), join(r.subject, ": ", ready.message));
     const PeakMemory taken(on_gpu() ? bench.device.index : -1);
     const auto once = [this, &run](int) {
       work->poison_outputs();
