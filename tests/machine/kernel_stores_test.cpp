@@ -68,7 +68,7 @@ TEST_P(Stores, rows_of_f32_an_even_step_apart_are_stored_alike) {
 }
 
 TEST_P(Stores, join_weighs_what_is_there_and_does_not_read_it_at_0) {
-  if (!m.join) GTEST_SKIP() << "unpacks and joins";
+  if (!m.join) GTEST_SKIP() << "this machine has no join of its own: rows are unpacked and joined";
   const std::vector<float> rows = unpacked();
   for (const int n : counts()) {
     std::vector<float> memory = drawn(m.rows * kStride), before = drawn(m.rows);

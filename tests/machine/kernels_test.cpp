@@ -304,7 +304,7 @@ TEST_P(Kernels, accumulate_adds_products_of_a_part_of_a_tile) {
 }
 
 TEST_P(Kernels, runs_of_keys_add_up_as_one_after_the_other) {
-  if (!m.accumulate_runs) GTEST_SKIP() << "adds run by run";
+  if (!m.accumulate_runs) GTEST_SKIP() << "this machine adds run by run: there is no loop over several";
   const int room = 4 * m.keys, many = 19, wide = padded(40);
   std::vector<Stored> stored_v;
   std::vector<Buffer<char>> tiles;
@@ -337,7 +337,7 @@ TEST_P(Kernels, runs_of_keys_add_up_as_one_after_the_other) {
 // From q to o: whatever size its panel has, a row comes out the same.
 TEST_P(Kernels, smaller_panels_give_the_same_bits) {
   const CpuKernels* small = smaller_panels(m);
-  if (!small) GTEST_SKIP() << "one size";
+  if (!small) GTEST_SKIP() << "this machine has panels of one size";
   const int dim = 64, keys = 5 * m.keys, rows = small->rows;
   Stored q = stored(m.rows, dim), k = stored(keys, dim), v = stored(keys, dim);
   const auto attend = [&](const CpuKernels& by) {
@@ -361,7 +361,7 @@ TEST_P(Kernels, smaller_panels_give_the_same_bits) {
 }
 
 TEST_P(Kernels, panels_of_four_that_lie_apart_give_the_same_bits_as_one_panel) {
-  if (!m.scores_apart) GTEST_SKIP() << "rows of a panel lie together";
+  if (!m.scores_apart) GTEST_SKIP() << "this machine has no panel whose rows lie apart";
   const CpuKernels* four = &m;
   while (four->rows > 4) ASSERT_TRUE(four = smaller_panels(*four));
   const int dim = 72, keys = 5 * m.keys, many = m.rows / 4;
@@ -426,7 +426,7 @@ TEST_P(Kernels, unpack_writes_the_rows_asked_for_and_no_others) {
 }
 
 TEST_P(Kernels, add_is_unpack_and_add_for_the_rows_asked_for) {
-  if (!m.add) GTEST_SKIP() << "unpacks and adds";
+  if (!m.add) GTEST_SKIP() << "this machine has no add of its own: rows are unpacked and added";
   for (const int n : {1, 3, m.rows - 1, m.rows}) {
     const int dim = 24, stride = 29;
     Buffer<float> o(size_t(m.rows) * padded(dim)), parts(size_t(m.rows) * dim), rows(size_t(m.rows) * stride);
