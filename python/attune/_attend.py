@@ -35,9 +35,17 @@ def _check_gradient(tensors: tuple[Any, ...]) -> None:
         raise _core.Error("attune: attune.attend has no gradient: use attune.torch.attend, or torch.no_grad()")
 
 
+def _check_result(name: str, t: Any) -> None:
+    torch = sys.modules.get("torch")
+    if torch and isinstance(t, torch.Tensor) and t.is_neg():
+        raise _core.Error(f"attune: {name}: a view that PyTorch negates when it reads it: give memory of its own")
+
+
 def _results(r: Request, q: Any, dim_v: int, return_lse: bool, out: Any, lse: Any) -> tuple[Any, Any]:
     """out and lse where they are not given; rows in no sequence, which nobody writes, are 0 and -inf."""
     rows = lse_shape(r.spec.layout, q.shape) if out is None or (lse is None and return_lse) else ()
+    _check_result("out", out)
+    _check_result("lse", lse)
     if out is None:
         out = empty(q, (*q.shape[:-1], dim_v))
         if r.spec.leaves_rows:
@@ -60,7 +68,7 @@ def attend(q: Any, k: Any, v: Any, *, layout: Layout = "bshd", causal: bool = Fa
     Where out and lse are given they are written; a stream is an address, and None is the framework's current one. Rows
     in no sequence, behind those of cu_q or used_q, are 0 and -inf, or stay as they are in what is given. There is no
     gradient: tensors of PyTorch that require one are refused. Arrays of JAX, which nobody may write, are attune.jax's
-    where no out is given.
+    where no out is given. Attention of no query or to no key is 0, with an lse of -inf.
     """
     if out is None and lse is None and type(q).__module__.partition(".")[0] in ("jax", "jaxlib"):
         from .jax import attend as by_xla
@@ -70,10 +78,19 @@ def attend(q: Any, k: Any, v: Any, *, layout: Layout = "bshd", causal: bool = Fa
                       **options)
     r = request(layout, causal, window, "no", options)
     _check_gradient((q, k, v, *r.tensors))
-    if out is None or (lse is None and return_lse):
+    if out is None or lse is not None or return_lse:
         out, lse = _results(r, q, v.shape[-1], return_lse, out, lse)
-    _core.run(r.spec.forward, *_arguments(r, scale), stream_of(q) if stream is None else stream, q, k, v, *r.tensors,
-              out, lse, *(None,) * len(r.spec.saved))
+    else:
+        _check_result("out", out)
+    try:
+        _core.run(r.spec.forward, *_arguments(r, scale), stream_of(q) if stream is None else stream, q, k, v,
+                  *r.tensors, out, lse, *(None,) * len(r.spec.saved))
+    except _core.Error:
+        if not r.spec.is_nothing(q, k, v):
+            raise
+        out[...] = 0
+        if lse is not None:
+            lse[...] = -math.inf
     return (out, lse) if return_lse else out
 
 
@@ -88,8 +105,14 @@ def attend_backward(d_out: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, *, d
     dq, dk, dv = (empty(t, tuple(t.shape)) for t in (q, k, v))
     if r.spec.leaves_rows:
         dq[...] = 0
-    _core.run(r.spec.backward, *_arguments(r, scale), stream_of(q) if stream is None else stream, q, k, v, *r.tensors,
-              out, lse, d_out, d_lse, dq, dk, dv, None, None, *(None,) * len(r.spec.variant_given))
+    try:
+        _core.run(r.spec.backward, *_arguments(r, scale), stream_of(q) if stream is None else stream, q, k, v,
+                  *r.tensors, out, lse, d_out, d_lse, dq, dk, dv, None, None, *(None,) * len(r.spec.variant_given))
+    except _core.Error:
+        if not r.spec.is_nothing(q, k, v):
+            raise
+        for gradient in (dq, dk, dv):
+            gradient[...] = 0
     return dq, dk, dv
 
 

@@ -207,6 +207,20 @@ class Spec:
         """Rows of q may be in no sequence: nobody writes their out, lse and dq."""
         return "cu_q" in self.given or "used_q" in self.given
 
+    def is_nothing(self, q: Any, k: Any, v: Any) -> bool:
+        """No query, or no key, of tensors that go together: out is 0, lse -inf and every gradient 0. The library has no
+        problem for it; what else it refuses stays refused."""
+        q, k, v = (tuple(getattr(t, "shape", ())) for t in (q, k, v))
+        if len(q) != len(self.layout) or len(k) != len(self.kv_axes) or len(v) != len(k) or self.variant or self.append:
+            return False
+        of_q, of_k = dict(zip(self.layout, q)), dict(zip(self.kv_axes, k))
+        if "b" in of_q and "b" in of_k and "cache_index" not in self.given and of_q["b"] != of_k["b"]:
+            return False
+        if k[:-1] != v[:-1] or of_q["d"] != of_k["d"] or not (of_q["d"] and v[-1] and of_q["h"] and of_k["h"]):
+            return False
+        no_keys = 0 in k and "sinks" not in self.given
+        return of_q["h"] % of_k["h"] == 0 and (0 in q or no_keys)
+
     @_Lazy
     def has_lse(self) -> bool:
         """False where branches of their own softmax are added up."""

@@ -179,5 +179,8 @@ def attend(q: Any, k: Any, v: Any, *, layout: Layout = "bshd", causal: bool = Fa
     if return_lse and not r.spec.has_lse:
         raise _core.Error(f"attune: {r.spec.variant!r} has no lse")
     numbers = (scale_of(scale), r.softcap, r.dropout, r.max_q, r.max_k)
+    if r.spec.is_nothing(q, k, v):
+        nothing = jnp.zeros((*q.shape[:-1], v.shape[-1]), q.dtype)
+        return (nothing, jnp.full(lse_shape(layout, q.shape), -jnp.inf, jnp.float32)) if return_lse else nothing
     out, lse, *cache = (_append if r.spec.append else _attend)(r.spec.text, numbers, q, k, v, tuple(r.tensors))
     return (out, *((lse,) if return_lse else ()), *cache) if return_lse or cache else out

@@ -8,7 +8,7 @@ namespace {
 // What is asked of PyTorch, found once; references to it are never given back. Methods are those of torch.Tensor: to
 // call them by name would make an object of each.
 struct PyTorch {
-  PyObject *type = nullptr, *data_ptr = nullptr, *stride = nullptr, *get_device = nullptr;
+  PyObject *type = nullptr, *data_ptr = nullptr, *stride = nullptr, *get_device = nullptr, *is_neg = nullptr;
   PyObject *shape = nullptr, *dtype = nullptr, *is_cpu = nullptr, *is_cuda = nullptr;  // names
 };
 PyTorch torch;
@@ -37,7 +37,8 @@ bool find_pytorch() {
   const struct {
     const char* name;
     PyObject** to;
-  } methods[] = {{"data_ptr", &torch.data_ptr}, {"stride", &torch.stride}, {"get_device", &torch.get_device}},
+  } methods[] = {{"data_ptr", &torch.data_ptr}, {"stride", &torch.stride}, {"get_device", &torch.get_device},
+                 {"is_neg", &torch.is_neg}},
     names[] = {{"shape", &torch.shape}, {"dtype", &torch.dtype}, {"is_cpu", &torch.is_cpu},
                {"is_cuda", &torch.is_cuda}};
   for (const auto& [name, to] : methods)
@@ -72,8 +73,15 @@ bool read_numbers(PyObject* tuple, Py_ssize_t count, int64_t* out) {
 
 }  // namespace
 
-bool has_attributes(PyTypeObject* type) {
+bool is_pytorch(PyTypeObject* type) {
   return find_pytorch() && PyType_IsSubtype(type, reinterpret_cast<PyTypeObject*>(torch.type));
+}
+
+bool is_as_stored(PyObject* object, const char* role) {
+  Ref negated(called(torch.is_neg, object));
+  if (!negated) return false;
+  return negated.get() == Py_False ||
+         fail("attune: %s: a view that PyTorch negates when it reads it: give resolve_neg() of it", role);
 }
 
 bool lend_by_attributes(PyObject* object, const char* role, int64_t (&sizes)[2][kMostAxes], dlpack::Tensor& out) {

@@ -61,8 +61,7 @@ Lender lender_of(PyObject* object) {
   int n = 0;
   for (; n < kKnown && known[n].type; ++n)
     if (known[n].type == type) return known[n].lender;
-  Lender l{.table = table_of(type)};
-  l.attributes = !l.table && has_attributes(type);
+  const Lender l{.table = table_of(type), .pytorch = is_pytorch(type)};
   if (n < kKnown) {
     Py_INCREF(reinterpret_cast<PyObject*>(type));
     known[n] = {type, l};
@@ -75,7 +74,7 @@ bool Borrowed::take(PyObject* object, const char* role, const char* axes, bool w
   auto* lent = reinterpret_cast<dlpack::Tensor*>(&tensor);
   by = lender_of(object);
   if (by.table) return by.table->lend(object, lent) == 0;
-  if (by.attributes) return lend_by_attributes(object, role, sizes, *lent);
+  if (by.pytorch) return lend_by_attributes(object, role, sizes, *lent);
   capsule.reset(capsule_of(object, stream));
   if (!capsule) {
     if (PyErr_ExceptionMatches(PyExc_AttributeError)) {
@@ -96,6 +95,10 @@ bool Borrowed::take(PyObject* object, const char* role, const char* axes, bool w
   if (!m) return false;
   std::memcpy(lent, &m->tensor, sizeof m->tensor);
   return tidy(*lent), true;
+}
+
+bool Borrowed::take_as_stored(PyObject* object, const char* role, const char* axes, bool written, PyObject* stream) {
+  return take(object, role, axes, written, stream) && (!by.pytorch || is_as_stored(object, role));
 }
 
 }  // namespace attune

@@ -34,7 +34,9 @@ inline constexpr int kMostAxes = 8;
 // How tensors of a type are lent.
 struct Lender {
   const dlpack::Exchange* table = nullptr;
-  bool attributes = false;
+  bool pytorch = false;
+
+  bool by_attributes() const { return pytorch && !table; }
 };
 
 struct Borrowed {
@@ -46,6 +48,8 @@ struct Borrowed {
   // `written`: memory that its owner calls read-only is refused. `stream` is what the producer is told it is used on.
   // False with an exception set.
   bool take(PyObject* object, const char* role, const char* axes, bool written, PyObject* stream);
+  // And refused where PyTorch reads other numbers than its memory has: of what the caller did not make itself.
+  bool take_as_stored(PyObject* object, const char* role, const char* axes, bool written, PyObject* stream);
 };
 
 Lender lender_of(PyObject* object);

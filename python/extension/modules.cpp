@@ -99,7 +99,7 @@ PyObject* module_run(PyObject*, PyObject* const* given, Py_ssize_t count) {
   for (int n = 0; n < kTensors; ++n) {
     if (given[kOwn + n] == Py_None) continue;
     const bool written = n == 2 || n == 4 || n == 5 || (n == kTape && !is_backward);
-    if (!tensors[n].take(given[kOwn + n], places[n].name, places[n].axes, written, told)) return nullptr;
+    if (!tensors[n].take_as_stored(given[kOwn + n], places[n].name, places[n].axes, written, told)) return nullptr;
     if (places[n].to) *places[n].to = &tensors[n].tensor;
   }
   if (const attune_tensor& t = tensors[kTape].tensor; t.data) {

@@ -213,6 +213,17 @@ class Attend(unittest.TestCase):
             attune.check(q, q, q, np.empty_like(q), used_k=np.array([5], "int32"))
 
 
+    def test_of_no_query_or_no_key_there_is_nothing(self):
+        for batch, rows, keys in ((0, 3, 4), (2, 0, 4), (2, 3, 0)):
+            with self.subTest(batch=batch, rows=rows, keys=keys), made_of(7):
+                q, k, v = draw(batch, rows, 4, 8), draw(batch, keys, 2, 8), draw(batch, keys, 2, 16)
+                out, lse = attune.attend(q, k, v, return_lse=True)
+                self.assertEqual((out.shape, lse.shape), ((batch, rows, 4, 16), (batch, 4, rows)))
+                self.assertTrue((out == 0).all() and np.isneginf(lse).all())
+                for t, gradient in zip((q, k, v), attune.attend_backward(out, q, k, v, out, lse)):
+                    self.assertEqual(gradient.shape, t.shape)
+                    self.assertTrue((gradient == 0).all())
+
     def test_rows_in_no_sequence_are_zero_and_weigh_nothing(self):
         q, k, v, d = (draw(10, 2, 8, seed=n) for n in range(4))
         cu = np.array([0, 3, 7], "int32")

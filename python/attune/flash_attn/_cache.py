@@ -165,7 +165,8 @@ def with_cache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tensor | None, v:
         raise Error("attune: k and v need cache_seqlens, how many keys the cache has")
     if k is not None and v is not None and used is not None:
         rows = None
-        if cu_k_new is not None or copied:  # different numbers of keys, or of which a copy is attended to
+        if cu_k_new is not None or copied or not (q.numel() and k.numel()):
+            # Different numbers of keys, keys of which a copy is attended to, or nothing to attend with or to write.
             rows = Rows(k_cache, v_cache, k, v, used, cu_k_new, named.get("page_table"), named.get("cache_index"))
         masked = causal or window_of(window_size) is not None
         as_many = cu_q is None and cu_k_new is None and q.shape[1] == k.shape[1]

@@ -26,8 +26,6 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, softmax_scale: float | None, c
               seed: Tensor | None = None, rotary_interleaved: bool = True, attention_chunk: int = 0,
               **tensors: Any) -> tuple[Tensor, Tensor]:
     """(out, lse) of attend() with these; `tensors` by the names of attune's roles."""
-    if not (q.numel() and k.numel()) and tensors.get("k_new") is None:
-        return _Nothing.apply(q, k, v)
     if v.shape[-1] > _WIDEST and dropout_p == 0:
         # Columns of v do not know of each other. An append writes the same keys again.
         parts = [attention(q, k, v[..., at:at + _WIDEST], softmax_scale=softmax_scale, causal=causal,
@@ -38,6 +36,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, softmax_scale: float | None, c
         return torch.cat([out for out, _ in parts], -1), parts[0][1]
     if attention_chunk:
         tensors["bias"] = _chunk_bias(attention_chunk, q, k, max_q, max_k, tensors)
+    if not q.numel():
+        alibi_slopes = None
     if alibi_slopes is not None and alibi_slopes.dim() == 2:
         return _slopes_by_sequence(q, k, v, alibi_slopes, softmax_scale=softmax_scale, causal=causal,
                                    window_size=window_size, softcap=softcap, dropout_p=dropout_p, seed=seed,
@@ -54,21 +54,6 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, softmax_scale: float | None, c
         k, v = _rows(k), _rows(v)
     return call(spec, _rows(q), k, v, [_whole(name, tensors[name]) for name in given],
                 (scale_of(softmax_scale), softcap, dropout_p), (max_q, max_k), True)
-
-
-class _Nothing(torch.autograd.Function):
-    """Attention of no query or to no key, which the library has no problem for: out is 0, lse -inf, gradients 0."""
-
-    @staticmethod
-    def forward(ctx, q, k, v):
-        ctx.save_for_backward(q, k, v)
-        lse = q.new_full(q.shape[:-1], -torch.inf, dtype=torch.float32).transpose(-1, -2).contiguous()
-        ctx.mark_non_differentiable(lse)
-        return q.new_zeros((*q.shape[:-1], v.shape[-1])), lse
-
-    @staticmethod
-    def backward(ctx, *_):
-        return tuple(torch.zeros_like(t) for t in ctx.saved_tensors)
 
 
 def _rows(t: Tensor) -> Tensor:
@@ -132,10 +117,8 @@ def _slopes_by_sequence(q: Tensor, k: Tensor, v: Tensor, slopes: Tensor, **named
         queries = q[b:b + 1] if starts_q is None else q[None, starts_q[b]:starts_q[b + 1]]
         keys, values = (t if shared else t[b:b + 1] if starts_k is None else t[None, starts_k[b]:starts_k[b + 1]]
                         for t in (k, v))
-        if queries.shape[1] and keys.shape[1]:
+        if queries.shape[1]:
             parts.append(attention(queries, keys, values, alibi_slopes=slopes[b], **{**here, "max_q": 0, "max_k": 0}))
-        elif queries.shape[1]:  # no key: as attention without any
-            parts.append((torch.zeros_like(queries), queries.new_full(queries.shape[:3], -torch.inf).float().mT))
     if starts_q is None:
         return torch.cat([out for out, _ in parts]), torch.cat([lse for _, lse in parts])
     return torch.cat([out[0] for out, _ in parts]), torch.cat([lse[0] for _, lse in parts], 1)
@@ -153,7 +136,7 @@ def probabilities(q: Tensor, k: Tensor, **named: Any) -> Tensor:
     else:
         place = torch.arange(len(k), device=k.device)
         place = place - cu_k.long()[torch.bucketize(place, cu_k.long(), right=True) - 1]
-        count = int((cu_k[1:] - cu_k[:-1]).max())
+        count = int((cu_k[1:] - cu_k[:-1]).max()) if len(cu_k) > 1 else 0
     q, k = q.detach().float(), k.detach().float()
 
     def weights(**options: Any) -> Tensor:
@@ -162,16 +145,18 @@ def probabilities(q: Tensor, k: Tensor, **named: Any) -> Tensor:
             one = (place[..., None] == torch.arange(first, first + step, device=k.device)).float()
             one = one[..., None, :].expand(*k.shape[:-2], heads, step).contiguous()
             columns.append(attention(q, k, one, **{**named, **options})[0])
-        return torch.cat(columns, -1)[..., :count]
+        return torch.cat(columns, -1)[..., :count] if columns else q.new_zeros((*q.shape[:-1], 0))
 
     kept = weights()
     whole = weights(dropout_p=0.0, seed=None)
-    scaled = whole / whole.amax(-1, keepdim=True).clamp_min(torch.finfo(torch.float32).tiny)
+    most = whole.amax(-1, keepdim=True) if count else whole.new_ones(())
+    scaled = whole / most.clamp_min(torch.finfo(torch.float32).tiny)
     signed = torch.where((kept == 0) & (whole > 0), -scaled, scaled)
     if cu_q is None:
         return signed.transpose(1, 2)
     starts = cu_q.tolist()
-    padded = signed.new_zeros(len(starts) - 1, int((cu_q[1:] - cu_q[:-1]).max()), *signed.shape[1:])
+    most_q = max((end - first for first, end in zip(starts, starts[1:])), default=0)
+    padded = signed.new_zeros(len(starts) - 1, most_q, *signed.shape[1:])
     for b, (first, end) in enumerate(zip(starts, starts[1:])):
         padded[b, :end - first] = signed[first:end]
     return padded.transpose(1, 2)

@@ -3,7 +3,7 @@ calls that a compiler, a dispatch mode or a tensor subclass must see go by the o
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Sequence
 
 import torch
 import torch.autograd.forward_ad as _dual
@@ -105,28 +105,49 @@ def call(spec: Spec, q: Tensor, k: Tensor, v: Tensor, tensors: Any, numbers: tup
         check_tensors(("q", "k", "v"), (q, k, v))
     if q.is_nested:
         raise _core.Error("attune: nested tensors are not served: pack the sequences, layout 'thd' with cu_q and cu_k")
-    if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad or
-                                    (tensors and any(t is not None and t.requires_grad for t in tensors))):
+    wants = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad or
+                                         (tensors and any(t is not None and t.requires_grad for t in tensors)))
+    simple = plain and spec.is_simple and not return_lse
+    if wants:
         if spec.append:
             raise _core.Error("attune: a call that appends to a cache has no gradient: use torch.no_grad()")
         if "slopes" in spec.given and tensors[spec.given.index("slopes")].requires_grad:
             raise _core.Error("attune: slopes have no gradient: detach() them")
-        if plain and spec.is_simple and not return_lse:
-            return _apply_out((spec, numbers, lengths), q, k, v)
-        if not _is_compiling():
+        if not simple and not _is_compiling():
             spec.backward  # what has no backward is refused now
-        out, lse = (_apply((spec, numbers, lengths), q, k, v, *tensors) if plain else
-                    _ops.forward(q, k, v, tensors, spec.text, numbers, lengths)[:2])
-    elif plain:
-        if spec.is_simple and not return_lse:
+    if not plain:
+        op = _ops.append if spec.append else _ops.forward
+        out, lse = op(q, k, v, tensors, spec.text, numbers, lengths)[:2]
+        return (out, lse) if return_lse else out
+    try:
+        if simple:
+            if wants:
+                return _apply_out((spec, numbers, lengths), q, k, v)
             out = _ops.empty_out(q, v)
             _core.run(spec.forward, *numbers, 0, 0, None, q, k, v, out, None)
             return out
-        out, lse, _ = _ops.run(spec, q, k, v, tensors, numbers, lengths, None, return_lse)
-    else:
-        op = _ops.append if spec.append else _ops.forward
-        out, lse = op(q, k, v, tensors, spec.text, numbers, lengths)[:2]
+        if wants:
+            out, lse = _apply((spec, numbers, lengths), q, k, v, *tensors)
+        else:
+            out, lse, _ = _ops.run(spec, q, k, v, tensors, numbers, lengths, None, return_lse)
+    except _core.Error:
+        read = _as_read(spec, (q, k, v, *tensors))
+        if read is not None:
+            return call(spec, *read[:3], read[3:], numbers, lengths, return_lse)
+        if simple and spec.is_nothing(q, k, v):
+            return call(spec, q, k, v, tensors, numbers, lengths, True)[0]
+        raise
     return (out, lse) if return_lse else out
+
+
+def _as_read(spec: Spec, tensors: Sequence[Tensor | None]) -> list[Tensor | None] | None:
+    """Copies of views that PyTorch negates when it reads them (the imaginary part of a conjugate, say), as its own
+    functions make them; None where there are none. An append writes k and v: never those of a copy."""
+    if any(t is not None and t.is_neg() for t in (tensors[1:3] if spec.append else ())):
+        return None
+    if not any(t is not None and t.is_neg() for t in tensors):
+        return None
+    return [t if t is None else t.resolve_neg() for t in tensors]
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, *, layout: Layout = "bshd", causal: bool = False,
@@ -135,7 +156,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, *, layout: Layout = "bshd", causal: 
     """attune.attend for PyTorch, with gradients of q, k, v, bias, sinks and tensors of variants, also through lse.
 
     Serves eager code, torch.compile, autocast, checkpointing, CUDA graphs. With torch.use_deterministic_algorithms
-    results are the same in every run (reproducible="run").
+    results are the same in every run (reproducible="run"). Attention of no query or to no key is 0, its lse -inf.
     """
     numbers = _NONE if scale is None else (scale_of(scale), 0.0, 0.0)
     if not options:

@@ -151,7 +151,7 @@ class Module(torch.nn.Module):
         self._check(parameters)
         if needs:
             return _apply_layer(self, x, memory, seed, *parameters)
-        return self.sized(x, memory).forward(x.contiguous(), _whole(memory), seed=seed)
+        return self.sized(x, memory).forward(_compact(x), _whole(memory), seed=seed)
 
     def _now(self) -> list[Tensor]:
         """The parameters as they are now, without a walk over modules."""
@@ -174,7 +174,7 @@ class Module(torch.nn.Module):
             stream = None if captured else torch.cuda.current_stream(x.device)
             if stream is not None and self._written is not None and self._written[1] != stream:
                 stream.wait_event(self._written[0])
-            dx, d_memory = layer.backward(d_out.contiguous(), x, tape, memory, seed=seed)
+            dx, d_memory = layer.backward(_compact(d_out), x, tape, memory, seed=seed)
             if not self._gradients:
                 self._gradients = [torch.from_dlpack(self._layer.gradient(name)) for name in self._names]
             gradients = [g.to(p.dtype, copy=True) if w else None
@@ -264,15 +264,20 @@ class Module(torch.nn.Module):
         return copy.deepcopy(self)  # two that share parameters would share the library's memory
 
 
+def _compact(t: Tensor) -> Tensor:
+    """With its numbers in memory as they are read: views may be negated there."""
+    return t.contiguous().resolve_neg()
+
+
 def _whole(t: Tensor | None) -> Tensor | None:
-    return None if t is None else t.contiguous()
+    return None if t is None else _compact(t)
 
 
 class _ApplyLayer(torch.autograd.Function):
     @staticmethod
     def forward(ctx, module, x, memory, seed, *parameters):
         layer = module.sized(x, memory)
-        x, memory, tape = x.contiguous(), _whole(memory), layer.new_tape(x)
+        x, memory, tape = _compact(x), _whole(memory), layer.new_tape(x)
         ctx.module = module, layer
         ctx.save_for_backward(x, memory, seed, tape, *parameters)
         return layer.forward(x, memory, tape=tape, seed=seed)
@@ -303,7 +308,7 @@ def _forward(x: Tensor, memory: Tensor | None, seed: Tensor | None, parameters: 
              needs_tape: bool) -> tuple[Tensor, Tensor]:
     layer = _found(number, parameters).sized(x, memory)
     tape = layer.new_tape(x) if needs_tape else x.new_empty(0, dtype=torch.uint8)
-    return layer.forward(x.contiguous(), _whole(memory), tape=tape if needs_tape else None, seed=seed), tape
+    return layer.forward(_compact(x), _whole(memory), tape=tape if needs_tape else None, seed=seed), tape
 
 
 @_forward.register_fake
@@ -319,7 +324,7 @@ def _(x, memory, seed, parameters, number, needs_tape):
 def _backward(d_out: Tensor, x: Tensor, memory: Tensor | None, seed: Tensor | None, tape: Tensor,
               parameters: Sequence[Tensor], number: int) -> tuple[Tensor, Tensor, list[Tensor]]:
     module = _found(number, parameters)
-    dx, d_memory, gradients = module.gradients(module.sized(x, memory), d_out, x.contiguous(), tape, _whole(memory),
+    dx, d_memory, gradients = module.gradients(module.sized(x, memory), d_out, _compact(x), tape, _whole(memory),
                                                seed, parameters, [True] * len(parameters))
     return dx, x.new_empty(0) if d_memory is None else d_memory, gradients
 

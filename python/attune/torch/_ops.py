@@ -53,7 +53,15 @@ def run(spec: Spec, q: Tensor, k: Tensor, v: Tensor, tensors: Sequence[Tensor | 
     if log_sum is not None and spec.leaves_rows:
         log_sum.fill_(-math.inf)
     saved = empty_saved(spec, q, k, v)
-    _core.run(spec.forward, *numbers, *lengths, None, q, k, v, *tensors, out, log_sum if spec.has_lse else None, *saved)
+    try:
+        _core.run(spec.forward, *numbers, *lengths, None, q, k, v, *tensors, out, log_sum if spec.has_lse else None,
+                  *saved)
+    except _core.Error:
+        if not spec.is_nothing(q, k, v):
+            raise
+        out.zero_()
+        if log_sum is not None:
+            log_sum.fill_(-math.inf)
     return out, log_sum, saved
 
 
@@ -65,9 +73,19 @@ def run_backward(spec: Spec, d_out: Tensor, d_lse: Tensor | None, q: Tensor, k: 
     of = {name: gradient for name, gradient, w in zip(spec.given, more, wanted) if w}
     if d_out.stride(-1) != 1:
         d_out = d_out.contiguous()
+    if d_out.is_neg():  # as that of the imaginary part of a conjugate is
+        d_out = d_out.resolve_neg()
+    if d_lse is not None and d_lse.is_neg():
+        d_lse = d_lse.resolve_neg()
     joined = (out, lse) if spec.has_lse else (None, None)
-    _core.run(spec.backward, *numbers, *lengths, None, q, k, v, *tensors, *joined, *saved, d_out, d_lse, dq, dk, dv,
-              of.get("bias"), of.get("sinks"), *(of.get(name) for name in spec.variant_given))
+    try:
+        _core.run(spec.backward, *numbers, *lengths, None, q, k, v, *tensors, *joined, *saved, d_out, d_lse, dq, dk, dv,
+                  of.get("bias"), of.get("sinks"), *(of.get(name) for name in spec.variant_given))
+    except _core.Error:
+        if not spec.is_nothing(q, k, v):
+            raise
+        for gradient in (dq, dk, dv):  # the others are 0
+            gradient.zero_()
     return dq, dk, dv, more
 
 
@@ -81,6 +99,11 @@ def empty_gradients(spec: Spec, q: Tensor, k: Tensor, v: Tensor, tensors: Sequen
     return dq, torch.empty_like(k), torch.empty_like(v), more
 
 
+def _as_read(tensors: Sequence[Tensor | None]) -> list[Tensor | None]:
+    """Views that are negated when they are read, as copies: the dispatcher makes those of q, k, v and forgets lists."""
+    return [t if t is None else t.resolve_neg() for t in tensors]
+
+
 # Schemas are written out: PyTorch reads `list[Tensor]` of a signature from 2.7 on only.
 _GIVEN = "Tensor?[] tensors, str spec, float[] numbers, SymInt[] lengths"
 
@@ -89,7 +112,7 @@ _GIVEN = "Tensor?[] tensors, str spec, float[] numbers, SymInt[] lengths"
                          schema=f"(Tensor q, Tensor k, Tensor v, {_GIVEN}) -> (Tensor, Tensor, Tensor[])")
 def forward(q: Tensor, k: Tensor, v: Tensor, tensors: Sequence[Tensor | None], spec: str, numbers: Sequence[float],
             lengths: Sequence[int]) -> tuple[Tensor, Tensor, list[Tensor]]:
-    out, lse, saved = run(from_text(spec), q, k, v, tensors, numbers, lengths)
+    out, lse, saved = run(from_text(spec), q, k, v, _as_read(tensors), numbers, lengths)
     assert lse is not None
     return out, lse, saved
 
@@ -107,7 +130,8 @@ def _(q, k, v, tensors, spec, numbers, lengths):
 def backward(d_out: Tensor, d_lse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor,
              tensors: Sequence[Tensor | None], saved: Sequence[Tensor], spec: str, numbers: Sequence[float],
              lengths: Sequence[int], wanted: Sequence[bool]) -> tuple[Tensor, Tensor, Tensor, list[Tensor]]:
-    return run_backward(from_text(spec), d_out, d_lse, q, k, v, out, lse, tensors, saved, numbers, lengths, wanted)
+    return run_backward(from_text(spec), d_out, d_lse, q, k, v, out, lse, _as_read(tensors), saved, numbers, lengths,
+                        wanted)
 
 
 @backward.register_fake
@@ -147,7 +171,7 @@ forward.register_autograd(_gradients, setup_context=_keep)
 def append(q: Tensor, k: Tensor, v: Tensor, tensors: Sequence[Tensor | None], spec: str, numbers: Sequence[float],
            lengths: Sequence[int]) -> tuple[Tensor, Tensor]:
     """A forward that writes new keys and values into the cache that k and v are."""
-    out, lse, _ = run(from_text(spec), q, k, v, tensors, numbers, lengths)
+    out, lse, _ = run(from_text(spec), q, k, v, _as_read(tensors), numbers, lengths)
     assert lse is not None
     return out, lse
 
