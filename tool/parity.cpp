@@ -22,7 +22,7 @@ namespace {
 struct Asked {
   std::string device = "cpu", backend, text;
   int threads = 0;
-  bool quick = false, kernels = false, coverage = false, ring = false;
+  bool quick = false, kernels = false, coverage = false, ring = false, levels = false;
   std::vector<int> ranks{1, 2, 4, 8};
   double seconds = 60;
 };
@@ -61,6 +61,12 @@ Status make_suite(const Asked& asked, Suite& suite, Exit& code) {
                       "here is called cuda:0");
   }
   suite.places = {place};
+  if (asked.levels) {
+    if (asked.device != "cpu")
+      return Status::no("attune parity: --levels are those of the device cpu, not of ", asked.device);
+    suite.places = cpu_places();
+    suite.places.push_back(busy_cpu());
+  }
   for (const Backend* b : backends())
     if (asked.backend.empty() ? !b->only_by_name : b->name == asked.backend) suite.backends.push_back(b);
   if (suite.backends.empty())
@@ -160,7 +166,9 @@ Json as_json(const Suite& suite, const std::vector<Attempt>& all) {
                         {"worst_mae", t.mae}, {"worst_max", t.max}, {"worst_relative_l2", t.relative_l2},
                         {"tolerance_used", t.used}});
   for (const Attempt& a : all) {
-    Json run = {{"case", name(suite.cases[a.case_index])}, {"backend", a.backend->name}};
+    const Place& at = suite.places[a.place_index];
+    Json run = {{"case", name(suite.cases[a.case_index])}, {"backend", a.backend->name}, {"device", at.word}};
+    if (at.threads) run["threads"] = at.threads;
     run.update(as_json(a.outcome));
     if (a.outcome.verdict == Verdict::fail) run["command"] = command(suite, a);
     runs.push_back(std::move(run));
@@ -169,9 +177,10 @@ Json as_json(const Suite& suite, const std::vector<Attempt>& all) {
           {"backends", backends}, {"runs", runs}};
 }
 
-Json as_json(const Backend& b, const Cell& c) {
-  Json cell = {{"backend", b.name}, {"topic", c.topic}, {"pass", name(c.pass)}, {"dtype", name(c.dtype)},
-               {"keys", name(c.keys)}, {"runs", c.runs}};
+Json as_json(const Backend& b, const Place& at, const Cell& c) {
+  Json cell = {{"backend", b.name}, {"device", at.word}, {"topic", c.topic}, {"pass", name(c.pass)},
+               {"dtype", name(c.dtype)}, {"keys", name(c.keys)}, {"runs", c.runs}};
+  if (at.threads) cell["threads"] = at.threads;
   if (!c.refusal.empty()) cell["refusal"] = c.refusal;
   return cell;
 }
@@ -198,13 +207,16 @@ void parity(const Asked& asked, Context& context) {
   if (!context.json) print_table(suite, tallies(suite, all)), print_failures(suite, all);
   for (size_t n = 0; asked.coverage && n < suite.backends.size(); ++n) {
     const Backend& b = *suite.backends[n];
-    const std::vector<Cell> cells = coverage(suite, all, b, 0);
-    for (const Cell& c : cells) {
-      holes += c.empty();
-      if (context.json) document["coverage"].push_back(as_json(b, c));
+    for (size_t place = 0; place < suite.places.size(); ++place) {
+      const std::vector<Cell> cells = coverage(suite, all, b, place);
+      const auto empty = size_t(std::count_if(cells.begin(), cells.end(), [](const Cell& c) { return c.empty(); }));
+      holes += empty;
+      for (const Cell& c : cells)
+        if (context.json) document["coverage"].push_back(as_json(b, suite.places[place], c));
+      if (context.json || (place && !empty)) continue;  // other levels are shown where they have a hole
+      if (place) fmt::print("\n{}:", suite.places[place].word);
+      for (const Pass pass : {Pass::forward, Pass::backward}) print_coverage(b, pass, cells);
     }
-    for (const Pass pass : {Pass::forward, Pass::backward})
-      if (!context.json) print_coverage(b, pass, cells);
   }
   if (context.json) {
     document["passed"] = all.size() - failed, document["failed"] = failed;
@@ -245,14 +257,19 @@ void add_parity(CLI::App& app, Context& context) {
       .delimiter(',').between(1, 64).needs(ring).show_default();
   command.add_option("--limit", asked->seconds, "Seconds that a rank waits for another")
       .between(0.001, 1e6).needs(ring).show_default();
-  command.add_option("--threads", asked->threads, "Threads of a run (default: the CPU's)").between(1, 1024);
+  const Argument threads =
+      command.add_option("--threads", asked->threads, "Threads of a run (default: the CPU's)").between(1, 1024);
+  command.add_flag("--levels", asked->levels, "Also every lower level of this CPU, and this one with 7 threads")
+      .excludes(threads)
+      .excludes(ring)
+      .excludes(kernels);
   command.footer(
       "A case is PASS when its mean absolute error is at most 5e-5, PASS-AT-FLOOR when it is above that and no worse "
       "than\n"
       "three times a naive computation in the same precision, else FAIL. Exit code 0 only if something ran and none "
       "failed.\n\n"
       "Examples:\n"
-      "  attune parity --device cpu\n"
+      "  attune parity --device cpu --levels\n"
       "  attune parity --device cuda:0 --coverage\n"
       "  attune parity --ring --ranks 2,4\n"
       "  mpirun -n 4 attune parity --ring\n"

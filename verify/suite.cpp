@@ -47,6 +47,12 @@ std::vector<Place> cpu_places() {
   return all;
 }
 
+Place busy_cpu() {
+  Place busy{"cpu", this_cpu(), 7};
+  busy.device.units = busy.threads;
+  return busy;
+}
+
 std::vector<Attempt> Suite::run() const {
   std::vector<std::vector<Attempt>> by_case(cases.size());
   std::atomic<size_t> next = 0;

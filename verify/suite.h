@@ -15,6 +15,8 @@ struct Place {
 };
 // Every level of this CPU that differs from the others: "cpu", then what is left without its best instructions.
 std::vector<Place> cpu_places();
+// "cpu" with more threads than rows, heads or cores divide by: other splits, other tasks.
+Place busy_cpu();
 
 struct Attempt {
   size_t case_index = 0;

@@ -1,9 +1,8 @@
 // The short list of cases, for the inner loop, the sanitizers and scripts/mutate.py: a few at a time, and the first
-// that fails ends it. conformance_test runs everything. ThreadSanitizer is ten times slower and sees nothing new in the
-// levels of a CPU: it gets the place with many threads alone.
+// that fails ends it. `attune parity --levels` runs all. ThreadSanitizer is ten times slower and sees nothing new in
+// the levels of a CPU: it gets the place with many threads alone.
 #include <gtest/gtest.h>
 
-#include "machine/host.h"
 #include "plan/plan.h"
 #include "verify/suite.h"
 
@@ -15,12 +14,10 @@ TEST(quick, every_backend_agrees_with_the_reference) {
   Suite suite{.cases = {}, .backends = {}, .places = cpu_places(), .progress = {}};
   for (const Backend* b : backends())
     if (!b->only_by_name) suite.backends.push_back(b);
-  Place busy{"cpu", this_cpu(), 7};  // more threads than rows, heads or cores divide by: other splits, other tasks
-  busy.device.units = busy.threads;
 #ifdef __SANITIZE_THREAD__
   suite.places.clear();
 #endif
-  suite.places.push_back(busy);
+  suite.places.push_back(busy_cpu());
 
   const std::vector<Case> all = cases(true);
   size_t runs = 0;

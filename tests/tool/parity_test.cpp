@@ -2,9 +2,11 @@
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "plan/plan.h"
 #include "tool/commands.h"
+#include "verify/suite.h"
 
 namespace attune {
 namespace {
@@ -84,13 +86,33 @@ TEST(parity, ranks_are_compared_with_the_whole) {
   EXPECT_EQ(call({"parity", "--ring", "--case", "forward f32 b1 h3 q20 k21 d16 full"}).code, kUsage);
 }
 
+TEST(parity, levels_are_those_of_this_cpu_and_one_with_many_threads) {
+  const Answer a = call({"parity", "--levels", "--json", "--case", kCase, "--backend", "cpu_forward"});
+  EXPECT_EQ(a.code, kOk) << a.err;
+  const json runs = json::parse(a.out)["runs"];
+  const std::vector<Place> levels = cpu_places();
+  ASSERT_EQ(runs.size(), levels.size() + 1);
+  for (size_t n = 0; n < levels.size(); ++n) EXPECT_EQ(runs[n]["device"], levels[n].word);
+  EXPECT_EQ(runs.back()["device"], "cpu");
+  EXPECT_EQ(runs.back()["threads"], 7);
+  EXPECT_FALSE(runs[0].contains("threads"));
+  EXPECT_EQ(call({"parity", "--levels", "--device", "cpu:scalar"}).code, kUsage);
+  EXPECT_EQ(call({"parity", "--levels", "--threads", "2"}).code, kUsage);
+}
+
+// Of a backend that takes few cases: ./test looks at those of all of them.
 TEST(parity, coverage_has_a_number_or_a_sentence_in_every_cell) {
-  const Answer a = call({"parity", "--backend", "cpu_forward", "--device", "cpu:scalar", "--coverage", "--json"});
+  const Answer a = call({"parity", "--backend", "cpu_compress", "--levels", "--coverage", "--json"});
   EXPECT_EQ(a.code, kOk) << a.err;
   const json j = json::parse(a.out);
   EXPECT_EQ(j["empty_cells"], 0);
-  EXPECT_GE(j["coverage"].size(), 300u);
-  for (const json& cell : j["coverage"]) EXPECT_TRUE(cell["runs"] > 0 || cell.contains("refusal")) << cell;
+  EXPECT_GE(j["coverage"].size(), 300 * (cpu_places().size() + 1));
+  std::set<std::string> with_runs;
+  for (const json& cell : j["coverage"]) {
+    EXPECT_TRUE(cell["runs"] > 0 || cell.contains("refusal")) << cell;
+    if (cell["runs"] > 0) with_runs.insert(cell["device"]);
+  }
+  EXPECT_EQ(with_runs.size(), cpu_places().size());
 }
 
 TEST(features, come_from_supports) {
