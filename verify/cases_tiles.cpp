@@ -75,6 +75,9 @@ constexpr std::string_view kTiles[] = {
     "backward f16 b5 h7 q400 k400 d16 causal sink | d_lse",
     "backward bf16 b35 h4/2 q20 k130 d128 full | bhsd",
     "backward f16 b10 h7 q130 k130 d104 causal",
+    // In a fixed order blocks that stay have whole heads, where those share out evenly.
+    "backward bf16 b12 h10 q70 k130 d40 full repro=run | seed=3",
+    "backward f16 b30 h8/4 q130 k130 d16 causal repro=run | d_lse",
     // Wide heads with lengths in tensors, options, gradients in f32; then lists of every size, with options, in a fixed
     // order, with wide heads; a bias whose gradient has one.
     "backward bf16 b5 h2/1 q200 k300 d256 causal ragged | seed=2 odd",
@@ -124,6 +127,13 @@ constexpr std::string_view kTiles[] = {
     "forward bf16 b1 h4/2 q130 k1500 d128 full",
     "forward f16 b2 h1 q70 k2100 d128/120 full | bhsd",
     "forward f16 b1 h133/1 q2 k3200 d256/248 full | bhsd",
+    // All of few tiles, with a band too: parts that see nothing, rows that do not, heads padded to a wider kernel.
+    "forward bf16 b1 h2/1 q140 k2600 d64 full",
+    "forward f16 b1 h2 q130 k2500 d64/56 causal | bhsd",
+    "forward bf16 b1 h1 q1300 k1200 d128 causal",
+    "forward bf16 b1 h1 q300 k2500 d256 window900,30",
+    "forward f16 b1 h1 q200 k2000 d96 causal",
+    "forward bf16 b1 h1 q140 k1500 d192/128 full | seed=2",
     // Few queries of heads that share keys are one tile, on a GPU of up to 190 multiprocessors.
     "forward bf16 b3 h64/8 q9 k150 d128 causal sink",
     "forward f16 b2 h96/8 q30 k260 d64/56 window40,7 sink | seed=2 bhsd",

@@ -2,6 +2,7 @@
 // derivative of one pair.
 #pragma once
 #include "attention/order.sm80.h"
+#include "core/far.h"
 #include "core/score.h"
 #include "machine/sm80/memory.h"
 #include "machine/sm80/order.h"
@@ -16,7 +17,7 @@ struct BackwardParams {
   DenseArgs args;
   bool uniform;      // every sequence is `seq` but for its place in the batch: no lengths in tensors
   Sequence seq;
-  float2* rows;      // [batch][head][padded]: log-sum-exp in base 2, +inf where a row sees nothing; delta * kept.in
+  float2* rows;      // [batch][head][padded]: lse_of_weights(), base 2, +inf where a row sees nothing; delta * kept.in
   float* dq;         // [batch][head][padded / 16][Dim / 8] fragments; null where the keys' kernel has no dQ to add
   int* turns;        // null, or of a fixed order: [0] blocks begun, [1 + padded row / 32] blocks that added to the tile
   int padded;        // rows of a head, a multiple of 64
@@ -135,7 +136,7 @@ __global__ void __launch_bounds__(256) prepare_kernel(const __grid_constant__ Ba
     if (there) {
       const float lse = *a.row<const float>(Role::lse, seq.q_batch, seq.q_first + int64_t(i), at.head);
       if (a.given(Role::d_lse)) sum -= *a.row<const float>(Role::d_lse, seq.q_batch, seq.q_first + int64_t(i), at.head);
-      if (lse != -INFINITY) row = {lse * kLog2e, sum * x.kept.in};
+      if (lse != -INFINITY) row = {lse_of_weights(lse), sum * x.kept.in};
     }
     x.rows[at.index + r] = row;
   }
@@ -241,7 +242,7 @@ static __global__ void __launch_bounds__(256) clear_kernel(const __grid_constant
 // One pair without options: from a dot product and dP to the weight that multiplies dO, and to dS as it is kept.
 struct Pair { float p, ds; };
 __device__ inline Pair differentiate(float scale, Kept kept, float dot, float dp, float2 row) {
-  const float weight = exp2_fast(fmaf(dot, scale, -row.x));
+  const float weight = weight_of_far(exp2_fast(fmaf(dot, scale, -row.x)), row.x);
   return {weight, weight * fmaf(dp, kept.in, -row.y)};
 }
 

@@ -21,6 +21,7 @@ using sm90::TabledParams;
 
 constexpr std::string_view kWho = "sm90_backward";
 constexpr int kShort = 512, kShortNarrow = 1024;  // keys up to which blocks stay, at dims over 64 and up to it
+constexpr int kSectionInOrder = 16;               // heads at most, in a fixed order: blocks of a head begin together
 static_assert(sm90::kTurnRows == sm80::kTurnRows);
 
 bool ordered(const Problem& p) { return p.reproducible != Reproducible::no; }
@@ -30,8 +31,7 @@ BackwardKernel& kernel_of(const Problem& p, bool lengths, bool in_order, bool st
   if (dim > 64 && dim <= 96 && !tabled && !in_order) return sm90::backward_kernel_96();
   sm90::BackwardKernels& all = dim <= 64 ? sm90::backward_kernels_64() : sm90::backward_kernels_128();
   if (p.mask.blocks.q) return all.listed;
-  if (stays) return all.staying;
-  return (needs_general(p) ? all.with_options : tabled ? all.tabled : all.plain)[in_order];
+  return (stays ? all.staying : needs_general(p) ? all.with_options : tabled ? all.tabled : all.plain)[in_order];
 }
 
 Status supports(const Problem& p, const Device& d) {
@@ -112,11 +112,17 @@ bool beyond_plain(const Problem& p, const Args& a) {
 }
 
 // Where tiles of keys are many, short and all seen: blocks that stay load the next keys while dK and dV leave. From
-// some length on they lose, since nobody takes over what another has left.
-bool stays(const Problem& p, const Args& a) {
+// some length on they lose, since nobody takes over what another has left. In a fixed order each has whole heads, which
+// must share out evenly.
+bool stays(const Problem& p, const Args& a, bool in_order, int units) {
   const Tensor &q = a[Role::q], &k = a[Role::k];
   const int dim = std::max(p.dim_qk, p.dim_v), keys = k.extent.seq;
-  if ((dim > 64 && dim <= 96) || q.extent.seq == 0 || q.extent.batch == 0) return false;
+  if (q.extent.seq == 0 || q.extent.batch == 0) return false;
+  if (in_order) {
+    const int64_t heads = int64_t(p.batch) * p.heads_kv;
+    if (dim > 64 || keys > kShort || heads * 10 < round_up(heads, units) * 9) return false;
+  }
+  if (dim > 64 && dim <= 96) return false;
   if (p.mask.kind == MaskKind::full) return keys <= (dim <= 64 ? kShortNarrow : kShort);
   return p.mask.kind == MaskKind::causal && q.extent.seq == keys && keys <= (dim <= 64 ? kShortNarrow : kShort);
 }
@@ -125,7 +131,7 @@ class Run {
  public:
   Run(const Plan& plan, const Args& a, Workspace ws, Stream stream)
       : p_(plan.problem), a_(a), lengths_(beyond_plain(p_, a)), in_order_(ordered(p_) && a.given(Role::dq)),
-        stays_(!tabled() && !in_order_ && stays(p_, a)), units_(plan.device.units),
+        units_(std::max(plan.device.units, 1)), stays_(!tabled() && stays(p_, a, in_order_, units_)),
         kernel_(kernel_of(p_, lengths_, in_order_, stays_)), room_(carve(ws, p_, kernel_)),
         place_{a[Role::q].device_index, plan.device.arch}, stream_(stream) {
     ends_ = {.problem = p_, .args = dense(a), .uniform = !lengths_, .rows = room_.stats,
@@ -160,7 +166,12 @@ class Run {
     if (!tabled() && !in_order_ && p_.mask.kind == MaskKind::full) return 1;
     if (stays_) return std::max(units_ / 2, 1);  // of two tiles a head, one round of all blocks
     const Tensor& q = a_[Role::q];
-    return section(p_, kernel_, tabled() ? int64_t(q.extent.seq) * q.extent.batch : p_.len_q);
+    const int most = in_order_ ? kSectionInOrder : INT32_MAX;
+    return std::min(most, section(p_, kernel_, tabled() ? int64_t(q.extent.seq) * q.extent.batch : p_.len_q));
+  }
+  int64_t blocks(const TabledParams& x) const {
+    const int64_t all = in_order_ && stays_ ? x.units : int64_t(x.tiles) * x.units;
+    return stays_ ? std::min<int64_t>(all, units_) : all;
   }
   Status own_keys() {
     const Tensor &q = a_[Role::q], &k = a_[Role::k];
@@ -201,11 +212,10 @@ class Run {
       x.tiles = int(tiles);
     }
     if (Status s = make_maps(x); !s.ok()) return s;
-    const int64_t blocks = int64_t(x.tiles) * x.units;
     return cuda::launch({.who = kWho,
                          .kernel = kernel_.function[type](),
                          .ready = &kernel_.ready[type],
-                         .blocks = stays_ ? std::min<int64_t>(blocks, units_) : blocks,
+                         .blocks = blocks(x),
                          .threads = kernel_.threads,
                          .shared_bytes = kernel_.shared_bytes,
                          .device = place_.device,
@@ -252,8 +262,9 @@ class Run {
 
   const Problem& p_;
   const Args& a_;
-  const bool lengths_, in_order_, stays_;
+  const bool lengths_, in_order_;
   const int units_;  // multiprocessors
+  const bool stays_;
   BackwardKernel& kernel_;
   const Room room_;
   const sm80::Place place_;

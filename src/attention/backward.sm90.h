@@ -7,6 +7,7 @@
 // Only dS goes through shared memory, for dQ = dS K, of which each warpgroup has 64 x 64, added to f32 sums in global
 // memory.
 #pragma once
+#include "attention/backward.sm90.far.h"
 #include "attention/backward.sm90.producer.h"
 #include "attention/backward.sm90.score.h"
 #include "machine/sm80/memory.h"
@@ -29,6 +30,7 @@ struct BackwardConsumer {
 
   float dk[C::kDim / 2], dv[C::kDim / 2];
   float s[C::kTileQ / 2], dp[C::kTileQ / 2];
+  float row[C::kTileQ / 4];       // log-sum-exps, then deltas, of the lane's queries
   uint32_t p[C::kTileQ / 4], ds[C::kTileQ / 4];  // pairs, as products want them
   int query, head;                // of this step
   int last_query, last_head;      // apart: of the step before, whose dQ this one has
@@ -135,14 +137,16 @@ struct BackwardConsumer {
   // To the adder, as it lies in memory.
   __device__ void hand_dq(const float (&dq)[32], uint32_t n) const {
     constexpr int kBlocks = C::kTileQ / 64;
-    const uint32_t to = shared + C::kDq + (group % kBlocks * 64 + warp * 16) * C::kWide * 4 + group / kBlocks * 4096;
-    wait(shared + C::kDqEmpty, (n & 1) ^ 1);
+    const uint32_t place = n % C::kPlacesDq;
+    const uint32_t to = shared + C::kDq + place * C::kWarps * C::kBytesDq +
+                        (group % kBlocks * 64 + warp * 16) * C::kWide * 4 + group / kBlocks * C::kBytesDq;
+    wait(shared + C::kDqEmpty + 8 * place, (n / C::kPlacesDq & 1) ^ 1);
 #pragma unroll
     for (int i = 0; i < 8; ++i)
       store_shared4(to + lane * 16 + i * 512, dq[4 * i], dq[4 * i + 1], dq[4 * i + 2], dq[4 * i + 3]);
     publish_shared();
     __syncwarp();
-    release(C::kDqFull);
+    release(C::kDqFull + 8 * (n % C::kPlacesDq));
   }
   // The n-th. Rows past the end have nothing to add, nor a place that is cleared.
   __device__ void add_dq(const float (&dq)[32], uint32_t n, int of_query, int of_head) const {
@@ -180,31 +184,46 @@ struct BackwardConsumer {
   __device__ uint32_t last() const { return buffer == 0 ? C::kBuffers - 1 : buffer - 1; }
   __device__ void wait_last() const { wait(shared + C::kDsFull + 8 * last(), buffer == 0 ? again ^ 1 : again); }
 
-  // S and dP become P and dS; apart, dV is issued between.
+  __device__ void load_sums(uint32_t stage) {
+#pragma unroll
+    for (int i = 0; i < C::kTileQ / 8; ++i) {
+      const float4 two = stats(stage, i);
+      row[2 * i] = two.x, row[2 * i + 1] = two.z;
+    }
+  }
+  __device__ void load_deltas(uint32_t stage) {
+#pragma unroll
+    for (int i = 0; i < C::kTileQ / 8; ++i) {
+      const float4 two = stats(stage, i);
+      row[2 * i] = two.y, row[2 * i + 1] = two.w;
+    }
+  }
+  // S and dP become P and dS; apart, dV is issued between. Statistics are loaded before a product is waited for, but
+  // apart, where registers are too few.
   __device__ void weigh(uint32_t stage, int d_out) {
     const bool partial = edge();
+    if constexpr (C::kApart) load_sums(stage);
 #pragma unroll
-    for (int i = 0; i < C::kTileQ / 8; ++i) {
-      const float4 two = stats(stage, i);
-#pragma unroll
-      for (int e = 0; e < 4; ++e)
-        s[4 * i + e] = sm80::exp2_fast(fmaf(s[4 * i + e], x.scale2, -(e % 2 ? two.z : two.x)));
-    }
+    for (int i = 0; i < C::kTileQ / 2; ++i)
+      s[i] = sm80::exp2_fast(fmaf(s[i], x.scale2, -row[i / 4 * 2 + i % 2]));
     if (partial) hide(s);
-    if constexpr (C::kApart) {
+    pack(p, s);
+    if (has_above_one(p)) {
+      end_at_one(s);
       pack(p, s);
+    }
+    if constexpr (C::kApart) {
       issue_sums(dv, p, d_out);
       wait_products<1>();
+      pin(dp);
+      load_deltas(stage);
     } else {
+      load_deltas(stage);
       wait_products<0>();
+      pin(dp);
     }
-    pin(dp);
 #pragma unroll
-    for (int i = 0; i < C::kTileQ / 8; ++i) {
-      const float4 two = stats(stage, i);
-#pragma unroll
-      for (int e = 0; e < 4; ++e) dp[4 * i + e] = s[4 * i + e] * fmaf(dp[4 * i + e], x.kept, -(e % 2 ? two.w : two.y));
-    }
+    for (int i = 0; i < C::kTileQ / 2; ++i) dp[i] = s[i] * fmaf(dp[i], x.kept, -row[i / 4 * 2 + i % 2]);
     if (partial) hide(dp);
   }
 
@@ -220,14 +239,12 @@ struct BackwardConsumer {
     if (n > first()) release(C::kQEmpty + 8 * (stage ^ 1));
     wait(shared + C::kOFull + 8 * stage, round);
     issue_scores(dp, C::kV, d_out);
+    if constexpr (!(C::kApart || C::kOptions)) load_sums(stage);
     wait_products<1>();
     pin(s);
     if constexpr (C::kOptions) weigh_with_options(stage);
     else weigh(stage, d_out);
-    if constexpr (C::kOptions || !C::kApart) {
-      pack(p, s);
-      issue_sums(dv, p, d_out);
-    }
+    if constexpr (C::kOptions) pack(p, s);
     pack(ds, dp);
     float dq[32];
     if (C::kStays && n == first()) {  // the keys before have left through this place
@@ -237,6 +254,7 @@ struct BackwardConsumer {
     if constexpr (C::kApart) {
       wait(shared + C::kDsEmpty + 8 * buffer, again ^ 1);
       store_ds(buffer);
+      if constexpr (C::kOptions) issue_sums(dv, p, d_out);
       publish_shared();
       __syncwarp();
       release(C::kDsFull + 8 * buffer);
@@ -247,6 +265,7 @@ struct BackwardConsumer {
     } else {
       // Its place is free: both warpgroups had dQ of two steps ago before they met in the last.
       store_ds(stage);
+      issue_sums(dv, p, d_out);
       publish_shared();
       named_sync(1, 256);
       wait_products<0>();
@@ -342,18 +361,20 @@ struct BackwardConsumer {
     __syncwarp();
     named_sync(1, 256);  // the other warpgroup has multiplied with this one's dS
     // Through the warp's own rows of dS, and of dQ where that has a place.
-    constexpr int kPanel = C::kPanelK, kOther = C::kApart ? C::kPanelK : 0;
-    stage(dv, 1.f, shared + C::kDs + (group * 64 + warp * 16) * 128, kPanel);
-    const uint32_t to_k = C::kApart ? shared + C::kDs + kOther + (group * 64 + warp * 16) * 128
-                                    : shared + C::kDq + (group * 4 + warp) * C::kBytesDq;
+    constexpr int kPanel = C::kPanelK;
+    int first = group * 64 + warp * 16;
+    own_register(first);  // addresses are made here and not kept from before the steps
+    const uint32_t to_v = shared + C::kDs + first * 128;
+    const uint32_t to_k = C::kApart ? to_v + kPanel : shared + C::kDq + (group * 4 + warp) * C::kBytesDq;
+    stage(dv, 1.f, to_v, kPanel);
     stage(dk, x.scale_k, to_k, C::kApart ? kPanel : 2048);
     publish_shared();
     __syncwarp();
     if (lane == 0) {
 #pragma unroll
       for (int n = 0; n < C::kPanels; ++n) {
-        const int row = t.k_row + t.key + group * 64 + warp * 16;
-        store_tile(x.dv, shared + C::kDs + (group * 64 + warp * 16) * 128 + n * kPanel, n * 64, row, t.head, t.k_batch);
+        const int row = t.k_row + t.key + first;
+        store_tile(x.dv, to_v + n * kPanel, n * 64, row, t.head, t.k_batch);
         store_tile(x.dk, to_k + n * (C::kApart ? kPanel : 2048), n * 64, row, t.head, t.k_batch);
       }
       close_stores();
@@ -457,27 +478,24 @@ struct BackwardConsumer {
 // A block that stays.
 template <class C>
 __device__ void stay(const typename C::Params& x, uint32_t shared, int group, int warp) {
-  const int tiles = x.tiles * x.units;
-  uint32_t round = 0;
+  KeyTile t;
   if (group == 0) {
     shrink_registers<C::kProducerRegisters>();
-    if (threadIdx.x > 0) return;
     uint32_t step = 0;
+    if (threadIdx.x == 0)
 #pragma unroll 1
-    for (int block = int(blockIdx.x); block < tiles; block += int(gridDim.x), ++round) {
-      const KeyTile t = find_keys<C>(x, block);
-      step = BackwardProducer<C>{x, shared, t}.run_staying(step, round);
-    }
+      for (int round = 0; find_next_keys<C>(x, round, t); ++round)
+        step = BackwardProducer<C>{x, shared, t}.run_staying(step, uint32_t(round));
+    if constexpr (C::kOrdered)
+      if (threadIdx.x == 32)
+#pragma unroll 1
+        for (int round = 0; find_next_keys<C>(x, round, t); ++round) step = BackwardAdder<C>{x, shared, t, 0}.run(step);
   } else {
     grow_registers<C::kConsumerRegisters>();
-    KeyTile t;
     BackwardConsumer<C> consumer{x, shared, t, group - 1, warp, int(threadIdx.x % 32)};
     consumer.buffer = consumer.again = 0;
 #pragma unroll 1
-    for (int block = int(blockIdx.x); block < tiles; block += int(gridDim.x), ++round) {
-      t = find_keys<C>(x, block);
-      consumer.run_staying(round);
-    }
+    for (int round = 0; find_next_keys<C>(x, round, t); ++round) consumer.run_staying(uint32_t(round));
     if (threadIdx.x % 32 == 0) wait_stores();
   }
 }
@@ -496,7 +514,8 @@ __global__ void __launch_bounds__(C::kThreads, 1) backward_kernel(const __grid_c
       barrier_init(shared + C::kQFull + 8 * n, 1), barrier_init(shared + C::kQEmpty + 8 * n, C::kWarps);
       barrier_init(shared + C::kOFull + 8 * n, 1), barrier_init(shared + C::kOEmpty + 8 * n, C::kWarps);
     }
-    barrier_init(shared + C::kDqFull, C::kWarps), barrier_init(shared + C::kDqEmpty, 1);
+    for (int n = 0; n < 2; ++n)
+      barrier_init(shared + C::kDqFull + 8 * n, C::kWarps), barrier_init(shared + C::kDqEmpty + 8 * n, 1);
     barrier_init_done();
   }
   __syncthreads();
@@ -520,7 +539,9 @@ __global__ void __launch_bounds__(C::kThreads, 1) backward_kernel(const __grid_c
       if constexpr (C::kListed) producer.run_listed();
       else producer.run();
     }
-    if (C::kOrdered && threadIdx.x == 32 && t.tiles > 0) BackwardAdder<C>{x, shared, t}.run();
+    if constexpr (C::kOrdered)
+      if (threadIdx.x % 32 == 0 && threadIdx.x > 0 && threadIdx.x <= 32 * C::kPlacesDq && t.tiles > 0)
+        BackwardAdder<C>{x, shared, t, threadIdx.x / 32 - 1}.run(0);
   } else {
     grow_registers<C::kConsumerRegisters>();
     BackwardConsumer<C> consumer{x, shared, t, group - 1, warp, int(threadIdx.x % 32)};

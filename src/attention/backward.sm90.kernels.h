@@ -27,8 +27,8 @@ constexpr BackwardKernel backward_kernel_row() {
 // Of one head dim. Each in no order, and with dQ added up in a fixed one.
 struct BackwardKernels {
   BackwardKernel plain[2], tabled[2], with_options[2];  // those with options have a table too
-  BackwardKernel listed;                                // and this one, which has no order
-  BackwardKernel staying;                               // plain, in no order, by blocks that stay
+  BackwardKernel staying[2];                            // plain, by blocks that stay; in a fixed order if apart
+  BackwardKernel listed;                                // has a table, and no order
 };
 template <int Dim, int TileQ, bool Apart>
 constexpr BackwardKernels backward_kernel_rows() {
@@ -38,8 +38,9 @@ constexpr BackwardKernels backward_kernel_rows() {
            backward_kernel_row<Dim, TileQ, Apart, true, true, false>()},
           {backward_kernel_row<Dim, TileQ, Apart, true, false, true>(),
            backward_kernel_row<Dim, TileQ, Apart, true, true, true>()},
-          backward_kernel_row<Dim, TileQ, Apart, true, false, false, true>(),
-          backward_kernel_row<Dim, TileQ, Apart, false, false, false, false, true>()};
+          {backward_kernel_row<Dim, TileQ, Apart, false, false, false, false, true>(),
+           backward_kernel_row<Dim, TileQ, Apart, false, Apart, false, false, true>()},
+          backward_kernel_row<Dim, TileQ, Apart, true, false, false, true>()};
 }
 
 BackwardKernels& backward_kernels_64();

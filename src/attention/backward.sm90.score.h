@@ -115,7 +115,7 @@ struct TurnedScore {
         const float lse = n % 2 ? two.z : two.x, delta = n % 2 ? two.w : two.y;
         const float more = fmaf(now[n % kPiece], kLog2e, slope * fabsf(ahead + float(8 * r - c)));
         const bool seen = c >= at.from[r] && c <= at.last[r] && lse != INFINITY;
-        const float weight = seen ? sm80::exp2_fast(fmaf(s[n], scale, more) - lse) : 0.f;
+        const float weight = seen ? fminf(sm80::exp2_fast(fmaf(s[n], scale, more) - lse), 1.f) : 0.f;
         const float keep = !drops ? 1.f : kept[n / 32] >> n % 32 & 1 ? x.score.kept : 0.f;
         const float d_logit = seen ? weight * fmaf(keep * x.kept, dp[n], -delta) : 0.f;
         if (d_bias && seen)

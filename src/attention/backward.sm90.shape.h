@@ -72,9 +72,10 @@ struct TabledParams : BackwardParams {
 // Apart: the warpgroups need not be in step. dQ of a query tile is multiplied a step later and added from registers, dV
 // is issued before dS is there.
 // Tabled: lengths are in tensors, gradients in f32 or not all wanted. Options: those that change scores; then there is
-// a table too. Ordered: blocks add to a query tile of dQ from its last keys on, one after the other; a thread of its
-// own waits for that. Listed: query tiles come from lists by key block; then there is a table too. Stays: a block takes
+// a table too. Ordered: blocks add to a query tile of dQ from its last keys on, one after the other; threads of their
+// own wait for that. Listed: query tiles come from lists by key block; then there is a table too. Stays: a block takes
 // each gridDim.x-th tile of keys, every one of which some query sees; the next keys are loaded while dK and dV leave.
+// If ordered too, it takes each gridDim.x-th head with all its tiles, so that nobody waits for another.
 template <class Number, int Dim, int TileQ, bool Apart, bool Tabled = false, bool Ordered = false,
           bool Options = false, bool Listed = false, bool Stays = false>
 struct BackwardShape {
@@ -84,22 +85,23 @@ struct BackwardShape {
   static constexpr bool kApart = Apart, kTabled = Tabled, kOrdered = Ordered, kOptions = Options;
   static constexpr bool kListed = Listed, kStays = Stays;
   static_assert(Tabled || !(Options || Listed));
-  static_assert(!Stays || !(Tabled || Ordered));
+  static_assert(!Stays || !(Tabled || (Ordered && !Apart)));
   static constexpr int kGroups = 2, kThreads = 128 * (1 + kGroups), kWarps = 4 * kGroups;
   static constexpr int kProducerRegisters = 24, kConsumerRegisters = 240;
   static constexpr int kPanels = (Dim + 63) / 64, kWide = kPanels * 64, kPanelQ = TileQ * 128, kPanelK = kTileK * 128;
   static constexpr int kBytesQ = kPanels * kPanelQ, kBytesK = kPanels * kPanelK, kBytesStats = TileQ * 8;
   // dS lies turned: [key][query], in panels of 64 queries. A warp's dQ is 16 rows of 64 columns, in eight fragments.
   static constexpr int kBytesDs = TileQ / 64 * kPanelK, kBytesDq = 16 * 64 * 4;
+  static constexpr int kPlacesDq = !Ordered ? !Apart : Apart ? 1 : 2;  // of all warps
   static_assert(TileQ / 64 * kPanels == kGroups, "a warpgroup has 64 x 64 of dQ");
   static constexpr int kK = 0, kV = kBytesK, kQ = 2 * kBytesK, kO = kQ + kStages * kBytesQ;
   static constexpr int kDs = kO + kStages * kBytesQ, kDq = kDs + kBuffers * kBytesDs;
-  static constexpr int kStats = kDq + (Apart && !Ordered ? 0 : kWarps * kBytesDq);
+  static constexpr int kStats = kDq + kPlacesDq * kWarps * kBytesDq;
   static constexpr int kKFull = kStats + kStages * kBytesStats, kQFull = kKFull + 8, kQEmpty = kQFull + 8 * kStages;
   static constexpr int kOFull = kQEmpty + 8 * kStages, kOEmpty = kOFull + 8 * kStages;
   static constexpr int kDsFull = kOEmpty + 8 * kStages, kDsEmpty = kDsFull + 8 * kBuffers;
-  static constexpr int kDqFull = kDsEmpty + 8 * kBuffers, kDqEmpty = kDqFull + 8;
-  static constexpr int kBlock = kDqEmpty + 8, kVisits = kBlock + 16, kKEmpty = kVisits + 8 * kStages;
+  static constexpr int kDqFull = kDsEmpty + 8 * kBuffers, kDqEmpty = kDqFull + 16;
+  static constexpr int kBlock = kDqEmpty + 16, kVisits = kBlock + 16, kKEmpty = kVisits + 8 * kStages;
   static constexpr int kSharedBytes = kKEmpty + 8 * Stays;
   static_assert(kSharedBytes <= 227 * 1024);
 };

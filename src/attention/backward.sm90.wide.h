@@ -6,6 +6,7 @@
 #pragma once
 #include <cuda.h>
 
+#include "attention/backward.sm90.far.h"
 #include "core/tensor.h"
 #include "machine/sm80/matrix.h"
 #include "machine/sm80/order.h"

@@ -118,7 +118,9 @@ struct BandConsumer : Consumer<C> {
       }
     }
     if (!advance(p[0], p[1])) return false;
-    return advance(p[1], p[0]);
+    if constexpr (!C::kMoves) return advance(p[1], p[0]);
+    move(p[0], p[1]);
+    return true;
   }
 
   __device__ void run() {

@@ -55,6 +55,16 @@ struct SelectedRows {
     product<TileOfO, TileOfV, DimV>(dp, o_shared, walk.v_shared(stage) + first * 128);
     const SelectedTile& t = walk.shared.tile[stage];
     const int seen[2] = {walk.seen(t, row_of(0)) - first, walk.seen(t, row_of(1)) - first};
+#pragma unroll
+    for (int n = 0; n < kPart / 8; ++n)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) s[n].c[e] = exp2_fast(fmaf(s[n].c[e], x.scale, -end[e / 2].x));
+    if (fmaxf(fabsf(end[0].x), fabsf(end[1].x)) >= kFar) {
+#pragma unroll
+      for (int n = 0; n < kPart / 8; ++n)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) s[n].c[e] = weight_of_far(s[n].c[e], end[e / 2].x);
+    }
     uint32_t ds[kPart / 8][2];
 #pragma unroll
     for (int n = 0; n < kPart / 8; ++n)
@@ -63,8 +73,7 @@ struct SelectedRows {
         float two[2];
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
-          const float weight = exp2_fast(fmaf(s[n].c[2 * half + e], x.scale, -end[half].x));
-          two[e] = weight * (dp[n].c[2 * half + e] - end[half].y);
+          two[e] = s[n].c[2 * half + e] * (dp[n].c[2 * half + e] - end[half].y);
           if (n * 8 + lane % 4 * 2 + e >= seen[half]) two[e] = 0.f;
         }
         ds[n][half] = pack<T>(two[0], two[1]);

@@ -24,4 +24,8 @@ ATTUNE_HD inline float exponent_of_weight(float logit, float lse) {
   return x > 0.f && fabsf(lse) >= kFar ? 0.f : x;
 }
 
+ATTUNE_HD inline float weight_of_far(float weight, float lse) {  // the same, once it is a weight
+  return weight > 1.f && fabsf(lse) >= kFar ? 1.f : weight;
+}
+
 }  // namespace attune

@@ -28,6 +28,14 @@ __device__ inline void pin(float (&d)[N]) {
   for (int n = 0; n < N; ++n) asm volatile("" : "+f"(d[n])::"memory");
 }
 
+// An input of products to come. Copied plainly, the compiler does it when they have begun, and serialises all of them
+// (ptxas 13.0, C7513).
+template <int N>
+__device__ inline void move(uint32_t (&to)[N], const uint32_t (&from)[N]) {
+#pragma unroll
+  for (int n = 0; n < N; ++n) asm volatile("mov.b32 %0, %1;" : "=r"(to[n]) : "r"(from[n]));
+}
+
 // What follows from this is computed by every thread, not once for the warp: ptxas then places products otherwise.
 __device__ inline void own_register(int& x) { asm volatile("" : "+r"(x)); }
 
