@@ -212,7 +212,7 @@ static __global__ void __launch_bounds__(256) sink_kernel(const __grid_constant_
   for (int b = 0; b < p.batch; ++b)
     for (int i = threadIdx.x; i < x.padded; i += 256) {
       const float2 row = x.rows[(int64_t(b) * p.heads_q + h) * x.padded + i];
-      if (row.x != INFINITY) sum -= exp2f(sink - row.x) * row.y;
+      if (row.x != INFINITY) sum -= exp2f(exponent_of_weight(sink, row.x)) * row.y;
     }
   __shared__ float part[256];
   part[threadIdx.x] = sum;

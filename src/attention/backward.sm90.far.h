@@ -7,16 +7,13 @@
 
 namespace attune::sm90 {
 
-// Lowered, one may be a little below kFar.
-__device__ inline bool is_lowered(float lse) { return fabsf(lse) > attune::kFar / 2; }
-
 // Of 64 rows' statistics in shared memory, a log-sum-exp and a delta each. A lane looks at two.
 __device__ inline bool has_lowered(uint32_t stats) {
   const float4 two = load_shared4(stats + threadIdx.x % 32 * 16);
   return __any_sync(~0u, is_lowered(two.x) || is_lowered(two.z));
 }
 
-// Of a warp's weights in pairs of f16 or bf16: one is 2 or more.
+// Of a warp's weights in pairs of f16 or bf16: one is 2 or more, or a NaN.
 template <int N>
 __device__ inline bool has_above_one(const uint32_t (&pairs)[N]) {
   uint32_t bits = 0;

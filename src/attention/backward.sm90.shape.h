@@ -68,7 +68,7 @@ struct TabledParams : BackwardParams {
   float kept_out;           // 1 / kept
 };
 
-// Statistics of a row are its log-sum-exp in base 2, +inf where it sees nothing, and delta * kept.
+// Statistics of a row are lse_of_weights(), base 2, +inf where it sees nothing, and delta * kept.
 // Apart: the warpgroups need not be in step. dQ of a query tile is multiplied a step later and added from registers, dV
 // is issued before dS is there.
 // Tabled: lengths are in tensors, gradients in f32 or not all wanted. Options: those that change scores; then there is

@@ -10,7 +10,7 @@ namespace attune::sm80 {
 template <int kRows>
 __device__ inline bool any_far(const float2* rows, int lane) {
   static_assert(kRows <= 32);
-  return __any_sync(~0u, fabsf(rows[lane % kRows].x) >= kFar);
+  return __any_sync(~0u, is_lowered(rows[lane % kRows].x));
 }
 
 template <int M, int N>

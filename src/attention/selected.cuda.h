@@ -16,7 +16,7 @@ constexpr int kPlainWarps = 4, kPlainThreads = kPlainWarps * 32;
 struct PlainParams {
   sm80::SelectedParams x;
   sm80::SelectedLists lists;
-  float2* ends;  // [batch][head][len_q]: log-sum-exp in base 2, +inf where a row sees nothing; delta
+  float2* ends;  // [batch][head][len_q]: lse_of_weights(), base 2, +inf where a row sees nothing; delta
 };
 
 using PlainRow = float[kPlainWide];  // elements lane, lane + 32, ...

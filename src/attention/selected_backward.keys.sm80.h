@@ -13,7 +13,7 @@ struct SelectedKeysShared {
   Sequence seq;
   int4 chunk;             // list, first token, how many, part or -1
   int b, head_kv, first, last;  // keys
-  float2 end[kMostKeyStages][kKeyRows];  // of a row: log-sum-exp in base 2 and delta
+  float2 end[kMostKeyStages][kKeyRows];  // of a row: lse_of_weights(), base 2, and delta
   int until[kMostKeyStages][kKeyRows];   // keys that it sees
 };
 

@@ -59,7 +59,7 @@ struct SelectedRows {
     for (int n = 0; n < kPart / 8; ++n)
 #pragma unroll
       for (int e = 0; e < 4; ++e) s[n].c[e] = exp2_fast(fmaf(s[n].c[e], x.scale, -end[e / 2].x));
-    if (fmaxf(fabsf(end[0].x), fabsf(end[1].x)) >= kFar) {
+    if (is_lowered(end[0].x) || is_lowered(end[1].x)) {
 #pragma unroll
       for (int n = 0; n < kPart / 8; ++n)
 #pragma unroll
