@@ -22,10 +22,15 @@ __device__ inline bool has_above_one(const uint32_t (&pairs)[N]) {
   return __any_sync(~0u, (bits & 0x40004000u) != 0);
 }
 
+// A NaN stays one; of fminf it would be 1, and the row a row like any other.
+__device__ inline float at_most_one(float weight) {
+  asm("min.NaN.f32 %0, %0, 0f3F800000;" : "+f"(weight));
+  return weight;
+}
 template <int N>
 __device__ inline void end_at_one(float (&weights)[N]) {
 #pragma unroll
-  for (int n = 0; n < N; ++n) weights[n] = fminf(weights[n], 1.f);
+  for (int n = 0; n < N; ++n) weights[n] = at_most_one(weights[n]);
 }
 
 }  // namespace attune::sm90
