@@ -100,8 +100,8 @@ Status fits(const Plan& plan, const Args& a) {
 }
 
 // With a band, blocks differ in length: the longest of a section of heads come first, and what they read and add to
-// stays in the second-level cache: q, d_out and dQ in f32. Likewise where each waits for the one before it in its head.
-// Otherwise head after head.
+// stays in the second-level cache: q, d_out and dQ in f32; of few blocks, the longest of all. Likewise where each waits
+// for the one before it in its head. Otherwise head after head.
 int section(const Problem& p, const BackwardKernel& k, int64_t rows) {
   return sm90::section_heads(double(rows) * k.wide * (p.heads_q / p.heads_kv) * 8);
 }
@@ -162,12 +162,12 @@ class Run {
 
  private:
   bool tabled() const { return lengths_ || sm90::needs_table(p_); }
-  int heads_of_section() const {
+  int heads_of_section(const TabledParams& x) const {
     if (!tabled() && !in_order_ && p_.mask.kind == MaskKind::full) return 1;
     if (stays_) return std::max(units_ / 2, 1);  // of two tiles a head, one round of all blocks
     const Tensor& q = a_[Role::q];
-    const int most = in_order_ ? kSectionInOrder : INT32_MAX;
-    return std::min(most, section(p_, kernel_, tabled() ? int64_t(q.extent.seq) * q.extent.batch : p_.len_q));
+    const int heads = section(p_, kernel_, tabled() ? int64_t(q.extent.seq) * q.extent.batch : p_.len_q);
+    return in_order_ ? std::min(kSectionInOrder, heads) : sm90::joined_section(heads, x.tiles, x.units, units_);
   }
   int64_t blocks(const TabledParams& x) const {
     const int64_t all = in_order_ && stays_ ? x.units : int64_t(x.tiles) * x.units;
@@ -190,7 +190,6 @@ class Run {
                                              .high = all.high,
                                              .tiles = int(ceil_div(all.keys, kernel_.tile_k)),
                                              .units = p_.batch * p_.heads_kv,
-                                             .section = heads_of_section(),
                                              .padded = ends_.padded,
                                              .dq = ends_.dq,
                                              .rows_of_dq = !ends_.dq ? 0 : lengths_ ? p_.len_q : all.rows,
@@ -211,6 +210,7 @@ class Run {
         tiles = std::min(tiles, k.extent.seq / kernel_.tile_k + int64_t(p_.batch));
       x.tiles = int(tiles);
     }
+    x.section = heads_of_section(x);
     if (Status s = make_maps(x); !s.ok()) return s;
     return cuda::launch({.who = kWho,
                          .kernel = kernel_.function[type](),

@@ -17,5 +17,13 @@ inline int section_heads(double bytes) {
   while (heads < kMost && 2 * heads * bytes <= kSectionBytes) heads *= 2;
   return heads;
 }
+// Of `units` heads with `tiles` each. Where a section has fewer tiles than there are multiprocessors, several are under
+// way and share the cache all the same, and the longest tile of the last begins late: where tiles are few, all heads
+// are one section then, and the shortest tiles of all come last.
+inline int joined_section(int heads, int64_t tiles, int units, int multiprocessors) {
+  constexpr int kFew = 8;  // tiles a multiprocessor
+  return heads * tiles < multiprocessors && tiles * units <= int64_t(kFew) * multiprocessors ? std::max(units, heads)
+                                                                                            : heads;
+}
 
 }  // namespace attune::sm90
