@@ -10,6 +10,7 @@
 // block.
 #pragma once
 #include "attention/select.sm80.rows.h"
+#include "core/far.h"
 
 namespace attune::sm80 {
 

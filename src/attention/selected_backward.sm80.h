@@ -3,6 +3,7 @@
 //   load q, dO -> for each tile of the walk that this warp's tokens chose: S, dP, dS; dQ += dS K -> store
 #pragma once
 #include "attention/selected.sm80.kernels.h"
+#include "core/far.h"
 
 namespace attune::sm80 {
 
