@@ -32,6 +32,8 @@ struct BackwardParams {
   int* apart;        // null, or of a list by key block that this run made: whether no two lists share entries, and it
                      // holds
   bool running;      // the run accumulates: gradients are f32 and added to what was there before it
+  uint64_t* far;     // null, or where prepare leaves the number of the launch if a row is far (core/far.h)
+  uint64_t launch;
 };
 
 constexpr int kRowsOfPrepare = 64, kTurnRows = 32;
@@ -137,6 +139,7 @@ __global__ void __launch_bounds__(256) prepare_kernel(const __grid_constant__ Ba
       const float lse = *a.row<const float>(Role::lse, seq.q_batch, seq.q_first + int64_t(i), at.head);
       if (a.given(Role::d_lse)) sum -= *a.row<const float>(Role::d_lse, seq.q_batch, seq.q_first + int64_t(i), at.head);
       if (lse != -INFINITY) row = {lse_of_weights(lse), sum * x.kept.in};
+      if (x.far && is_far(row.x)) *x.far = x.launch;
     }
     x.rows[at.index + r] = row;
   }
@@ -170,6 +173,7 @@ __global__ void __launch_bounds__(256) finish_kernel(const __grid_constant__ Bac
   const RowBlock at(x, gridDim.x - 1 - blockIdx.x);
   const Sequence seq = sequence_of(x, at.batch);
   wait_for_previous();
+  if (x.far && blockIdx.x == 0 && threadIdx.x == 0) *x.far = 0;  // a graph has the same number again
   if (at.first >= seq.len_q) return;
   constexpr int kPitch = 36;
   __shared__ __align__(16) float all[8][16 * kPitch];

@@ -2,6 +2,7 @@
 // which starts while the one before it ends; where lengths are in tensors, a kernel ahead of them finds the key tiles.
 // Everything else is the next link's.
 #include <algorithm>
+#include <atomic>
 
 #include "attention/backward.sm80.host.h"
 #include "attention/backward.sm90.any.kernels.h"
@@ -64,11 +65,11 @@ Status supports(const Problem& p, const Device& d) {
 
 int64_t padded(const Problem& p, const BackwardKernel& k) { return round_up(p.len_q, k.tile_q); }
 
-struct Room { float2* stats; float* dq; int* turns; KeyTile* table; };
+struct Room { float2* stats; float* dq; int* turns; KeyTile* table; uint64_t* far; };
 Room carve(Workspace& ws, const Problem& p, const BackwardKernel& k) {
   const size_t rows = size_t(p.batch) * size_t(p.heads_q) * size_t(padded(p, k));
   Room room{.stats = ws.take<float2>(rows), .dq = ws.take<float>(rows * size_t(k.wide)), .turns = nullptr,
-            .table = ws.take<KeyTile>(size_t(sm90::key_table_size(p, k.tile_k)))};
+            .table = ws.take<KeyTile>(size_t(sm90::key_table_size(p, k.tile_k))), .far = ws.take<uint64_t>(1)};
   if (ordered(p)) room.turns = ws.take<int>(1 + rows / sm80::kTurnRows);
   return room;
 }
@@ -138,7 +139,7 @@ class Run {
              .dq = a.given(Role::dq) ? room_.dq : nullptr, .turns = in_order_ ? room_.turns : nullptr,
              .padded = int(padded(p_, kernel_)), .wide = kernel_.wide, .group = p_.heads_q / p_.heads_kv,
              .scale = scale_of(p_, a), .kept = sm80::kept(scale_of(p_, a), p_.dim_qk),
-             .running = p_.has(Option::accumulate)};
+             .running = p_.has(Option::accumulate), .far = room_.far, .launch = next_launch()};
     if (!lengths_) ends_.seq = sequence(p_, a, 0);
   }
 
@@ -161,6 +162,11 @@ class Run {
   }
 
  private:
+  // Memory of any content has it by chance only, and is then slower.
+  static uint64_t next_launch() {
+    static std::atomic<uint64_t> launches{0};
+    return ++launches;
+  }
   bool tabled() const { return lengths_ || sm90::needs_table(p_); }
   int heads_of_section(const TabledParams& x) const {
     if (!tabled() && !in_order_ && p_.mask.kind == MaskKind::full) return 1;
@@ -193,7 +199,9 @@ class Run {
                                              .padded = ends_.padded,
                                              .dq = ends_.dq,
                                              .rows_of_dq = !ends_.dq ? 0 : lengths_ ? p_.len_q : all.rows,
-                                             .turns = ends_.turns};
+                                             .turns = ends_.turns,
+                                             .far = ends_.far,
+                                             .launch = ends_.launch};
     x.has_dk = a_.given(Role::dk), x.has_dv = a_.given(Role::dv);
     x.rows_q = q.extent.seq, x.rows_k = k.extent.seq;
     x.wide_dk = sm90::wide_rows(a_[Role::dk]), x.wide_dv = sm90::wide_rows(a_[Role::dv]);

@@ -1,6 +1,7 @@
 // Backward attention for Hopper: rows whose log-sum-exp is so large that what is lost in its last place is more than a
 // weight. prepare has lowered those (lse_of_weights), so weights of their largest scores come out far above 1, maybe
-// infinite, and end at 1 then. A kernel asks once a tile, of its rows or of its weights, whichever is quicker there.
+// infinite, and end at 1 then. A kernel asks once a launch whether there is such a row, or once a tile, of its rows or
+// of its weights: whichever its time and registers allow.
 #pragma once
 #include "core/far.h"
 #include "machine/sm90/memory.h"

@@ -198,20 +198,40 @@ struct BackwardConsumer {
       row[2 * i] = two.y, row[2 * i + 1] = two.w;
     }
   }
+  // Whether a row of the launch is far, asked once a block and kept in shared memory: registers are too few.
+  __device__ uint32_t place_of_far() const { return shared + C::kFarOfWarp + (group * 4 + warp) * 4; }
+  __device__ void ask_far() const {
+    if constexpr (!C::kAsksLaunch) return;
+    const bool far = __ldcg(reinterpret_cast<const unsigned long long*>(x.far)) == x.launch;
+    if (lane == 0) sm80::store_shared(place_of_far(), far);
+    __syncwarp();
+  }
+  // Log-sum-exps come from shared memory again: kept for this, they would be in the way of all other tiles.
+  __device__ void cut_far(uint32_t stage) {
+#pragma unroll
+    for (int i = 0; i < C::kTileQ / 2; ++i) {
+      const float4 two = stats(stage, i / 4);
+      if (is_lowered(i % 2 ? two.z : two.x)) s[i] = at_most_one(s[i]);
+    }
+  }
   // S and dP become P and dS; apart, dV is issued between. Statistics are loaded before a product is waited for, but
   // apart, where registers are too few.
   __device__ void weigh(uint32_t stage, int d_out) {
-    const bool partial = edge();
+    const bool partial = edge(), far = C::kAsksLaunch && load_shared(place_of_far());
     if constexpr (C::kApart) load_sums(stage);
 #pragma unroll
     for (int i = 0; i < C::kTileQ / 2; ++i)
       s[i] = sm80::exp2_fast(fmaf(s[i], x.scale2, -row[i / 4 * 2 + i % 2]));
-    if (partial) hide(s);
-    pack(p, s);
-    if (has_above_one(p)) {
-      end_at_one(s);
-      pack(p, s);
+    if (partial || far) {
+      if (far) cut_far(stage);
+      if (partial) hide(s);
     }
+    pack(p, s);
+    if constexpr (!C::kAsksLaunch)
+      if (has_above_one(p)) {
+        end_at_one(s);
+        pack(p, s);
+      }
     if constexpr (C::kApart) {
       issue_sums(dv, p, d_out);
       wait_products<1>();
@@ -494,6 +514,7 @@ __device__ void stay(const typename C::Params& x, uint32_t shared, int group, in
     grow_registers<C::kConsumerRegisters>();
     BackwardConsumer<C> consumer{x, shared, t, group - 1, warp, int(threadIdx.x % 32)};
     consumer.buffer = consumer.again = 0;
+    consumer.ask_far();
 #pragma unroll 1
     for (int round = 0; find_next_keys<C>(x, round, t); ++round) consumer.run_staying(uint32_t(round));
     if (threadIdx.x % 32 == 0) wait_stores();
@@ -545,6 +566,7 @@ __global__ void __launch_bounds__(C::kThreads, 1) backward_kernel(const __grid_c
   } else {
     grow_registers<C::kConsumerRegisters>();
     BackwardConsumer<C> consumer{x, shared, t, group - 1, warp, int(threadIdx.x % 32)};
+    consumer.ask_far();
     consumer.run();
   }
 }

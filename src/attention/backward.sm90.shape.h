@@ -45,6 +45,8 @@ struct BackwardParams {
   float* dq;                // [batch][head][padded / 16][kWide / 8] fragments of 16 x 8: sums
   int rows_of_dq;           // those of a sequence that it has at most: 0 where it is not wanted
   int* turns;               // of a fixed order: [0] blocks begun, [1 + padded row / 32] blocks that added to the tile
+  const uint64_t* far;      // has the number of the launch if prepare met a far row, else anything
+  uint64_t launch;
 };
 
 struct TabledParams : BackwardParams {
@@ -84,6 +86,9 @@ struct BackwardShape {
   static constexpr int kDim = Dim, kTileQ = TileQ, kTileK = 128, kStages = 2, kBuffers = Apart ? 3 : 2;  // of dS
   static constexpr bool kApart = Apart, kTabled = Tabled, kOrdered = Ordered, kOptions = Options;
   static constexpr bool kListed = Listed, kStays = Stays;
+  // Whether a row of the launch is far; else of each tile's weights. With options nobody asks, weights end at 1 anyway.
+  // Apart and in order there are no registers for it: 4 to 36 bytes would be spilled.
+  static constexpr bool kAsksLaunch = !Options && !(Apart && Ordered);
   static_assert(Tabled || !(Options || Listed));
   static_assert(!Stays || !(Tabled || (Ordered && !Apart)));
   static constexpr int kGroups = 2, kThreads = 128 * (1 + kGroups), kWarps = 4 * kGroups;
@@ -102,7 +107,8 @@ struct BackwardShape {
   static constexpr int kDsFull = kOEmpty + 8 * kStages, kDsEmpty = kDsFull + 8 * kBuffers;
   static constexpr int kDqFull = kDsEmpty + 8 * kBuffers, kDqEmpty = kDqFull + 16;
   static constexpr int kBlock = kDqEmpty + 16, kVisits = kBlock + 16, kKEmpty = kVisits + 8 * kStages;
-  static constexpr int kSharedBytes = kKEmpty + 8 * Stays;
+  static constexpr int kFarOfWarp = kKEmpty + 8 * Stays;  // [kWarps]: not 0 if a row of the launch is far
+  static constexpr int kSharedBytes = kFarOfWarp + 4 * kWarps;
   static_assert(kSharedBytes <= 227 * 1024);
 };
 

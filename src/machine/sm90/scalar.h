@@ -11,4 +11,10 @@ __device__ inline float min_or_nan(float a, float b) {
   return a;
 }
 
+__device__ inline uint32_t load_shared(uint32_t from) {
+  uint32_t x;
+  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(x) : "r"(from));
+  return x;
+}
+
 }  // namespace attune::sm90
