@@ -100,7 +100,7 @@ struct Consumer {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const float sum = sm80::row_sum(done.sum[r]);
-      const bool any = done.max[r] > kNone;  // some key was seen
+      const bool any = sum != 0.f;  // some key was seen; of a NaN too, which no maximum shows
       const int i = t.row + warp_row() + lane / 4 + 8 * r;
       done.sum[r] = any ? reciprocal_fast(sum) : 0.f;
       if (x.lse || x.sinks) {
@@ -174,7 +174,7 @@ struct Consumer {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const float sum = sm80::row_sum(rows.sum[r]);
-      const bool any = rows.max[r] > kNone;
+      const bool any = sum != 0.f;
       const int i = t.row + warp_row() + lane / 4 + 8 * r;
       const float mine = any ? (rows.max[r] + __log2f(sum)) * kLn2 : -INFINITY;
       const bool there = i < t.end;
