@@ -340,8 +340,7 @@ struct BackwardKeys : KeyWalk<Shape> {
     refresh();
 #pragma unroll 1
     for (int first = warp_q() * kStep; first < kTileQ; first += kStep * kWarpsQ) {
-      const bool partial = at.visit[n % 4].partial;
-      const bool far = !WithOptions && any_far<kStep>(two_of(rows_at(stage) + first / 2), lane);
+      const bool partial = at.visit[n % 4].partial, far = !WithOptions && at.visit[n % 4].far;
       Part s, dp;
       product<TileOfK, TileOfQ, Dim>(s, shared, q_shared(stage), first);
       product<TileOfV, TileOfO, DimV>(dp, shared + kV, q_shared(stage) + kO, first);

@@ -2,7 +2,6 @@
 // which starts while the one before it ends; where lengths are in tensors, a kernel ahead of them finds the key tiles.
 // Everything else is the next link's.
 #include <algorithm>
-#include <atomic>
 
 #include "attention/backward.sm80.host.h"
 #include "attention/backward.sm90.any.kernels.h"
@@ -158,7 +157,7 @@ class Run {
              .dq = a.given(Role::dq) ? room_.dq : nullptr, .turns = in_order_ ? room_.turns : nullptr,
              .padded = int(padded(p_, kernel_)), .wide = kernel_.wide, .group = p_.heads_q / p_.heads_kv,
              .scale = scale_of(p_, a), .kept = turned_ ? sm80::Kept{} : kept(), .running = p_.has(Option::accumulate),
-             .far = room_.far, .launch = next_launch(), .turned = turned_ ? kTurned : 0};
+             .far = room_.far, .launch = sm80::next_launch(), .turned = turned_ ? kTurned : 0};
     if (!lengths_) ends_.seq = sequence(p_, a, 0);
   }
 
@@ -181,11 +180,6 @@ class Run {
   }
 
  private:
-  // Memory of any content has it by chance only, and is then slower.
-  static uint64_t next_launch() {
-    static std::atomic<uint64_t> launches{0};
-    return ++launches;
-  }
   sm80::Kept kept() const { return sm80::kept(scale_of(p_, a_), p_.dim_qk); }
   bool may_keep_one() const { return p_.dtype.q == DType::bf16 || kept().in == 1.f; }  // bf16 reaches as far as f32
   bool tabled() const { return lengths_ || sm90::needs_table(p_); }
