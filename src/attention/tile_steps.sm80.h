@@ -17,7 +17,7 @@ constexpr float kMostWeight = 4096.f;
 template <int N, int D>
 __device__ void admit_tile(Accumulator (&s)[N], Accumulator (&o)[D], float (&ref)[2], float (&sum)[2], float scale,
                            float lazy) {
-  float factor[2];
+  float factor[2], total[2] = {};
   bool rare = false;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
@@ -34,7 +34,10 @@ __device__ void admit_tile(Accumulator (&s)[N], Accumulator (&o)[D], float (&ref
 #pragma unroll
     for (int n = 0; n < N; ++n)
 #pragma unroll
-      for (int e = 2 * half; e < 2 * half + 2; ++e) s[n].c[e] = exp2_fast(fmaf(s[n].c[e], scale, -shift));
+      for (int e = 2 * half; e < 2 * half + 2; ++e) {
+        s[n].c[e] = exp2_fast(fmaf(s[n].c[e], scale, -shift));
+        total[half] += s[n].c[e];
+      }
   }
   if (__any_sync(~0u, rare)) {
 #pragma unroll
@@ -42,22 +45,18 @@ __device__ void admit_tile(Accumulator (&s)[N], Accumulator (&o)[D], float (&ref
 #pragma unroll
       for (int e = 0; e < 4; ++e) o[d].c[e] *= factor[e / 2];
     if (__any_sync(~0u, fmaxf(fabsf(ref[0]), fabsf(ref[1])) >= kFar)) {
+      total[0] = total[1] = 0.f;
 #pragma unroll
       for (int n = 0; n < N; ++n)
 #pragma unroll
-        for (int e = 0; e < 4; ++e)
+        for (int e = 0; e < 4; ++e) {
           if (s[n].c[e] > kMostWeight) s[n].c[e] = kMostWeight;  // a NaN stays one
+          total[e / 2] += s[n].c[e];
+        }
     }
   }
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    float total = 0.f;
-#pragma unroll
-    for (int n = 0; n < N; ++n)
-#pragma unroll
-      for (int e = 2 * half; e < 2 * half + 2; ++e) total += s[n].c[e];
-    sum[half] = sum[half] * factor[half] + total;
-  }
+  for (int half = 0; half < 2; ++half) sum[half] = sum[half] * factor[half] + total[half];
 }
 
 // P in place of s, and the sums with it. `cut`: weights end at kMostWeight; a NaN stays one.
