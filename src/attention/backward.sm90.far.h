@@ -4,6 +4,7 @@
 // of its weights: whichever its time and registers allow.
 #pragma once
 #include "core/far.h"
+#include "machine/sm80/matrix.h"
 #include "machine/sm90/memory.h"
 #include "machine/sm90/scalar.h"
 
@@ -25,7 +26,7 @@ __device__ inline bool has_above_one(const uint32_t (&pairs)[N]) {
 }
 
 // A NaN stays one; of fminf it would be 1, and the row a row like any other.
-__device__ inline float at_most_one(float weight) { return min_or_nan(weight, 1.f); }
+__device__ inline float at_most_one(float weight) { return sm80::min_or_nan(weight, 1.f); }
 template <int N>
 __device__ inline void end_at_one(float (&weights)[N]) {
 #pragma unroll

@@ -254,7 +254,7 @@ struct Forward {
   __device__ void admit(Accumulator (&s)[kM][TileK / 8], float scale) {
     if constexpr (kM > 1 && TileK <= 64 && !WithOptions) return admit_tiles(s, o, ref, sum, scale, kLazy);
 #pragma unroll
-    for (int m = 0; m < kM; ++m) admit_tile(s[m], o[m], ref[m], sum[m], scale, kLazy);
+    for (int m = 0; m < kM; ++m) admit_tile<WithOptions>(s[m], o[m], ref[m], sum[m], scale, kLazy);
   }
 
   // o += p v, fragments of v running ahead likewise.

@@ -14,7 +14,8 @@ constexpr float kMostWeight = 4096.f;
 // 2^lazy, and o is rescaled only where one moved. It is rounded down, so the largest logit has an exponent from 0 up to
 // the reference's last place, whatever that is; where logits are 2^27 and more, that leaves what a weight can be, and
 // such weights end at kMostWeight: as if their logits were rounded once more. A row's bits are still its own.
-template <int N, int D>
+// `cut`: every weight ends there as it comes, where there are no registers to do it behind them.
+template <bool cut = false, int N, int D>
 __device__ void admit_tile(Accumulator (&s)[N], Accumulator (&o)[D], float (&ref)[2], float (&sum)[2], float scale,
                            float lazy) {
   float factor[2], total[2] = {};
@@ -30,12 +31,13 @@ __device__ void admit_tile(Accumulator (&s)[N], Accumulator (&o)[D], float (&ref
     ref[half] = grew ? top : before;
     factor[half] = grew ? exp2_fast(before - top) : 1.f;
     const float shift = ref[half] == -INFINITY ? 0.f : ref[half];
-    rare |= grew || fabsf(shift) >= kFar;
+    rare |= grew || (!cut && fabsf(shift) >= kFar);
 #pragma unroll
     for (int n = 0; n < N; ++n)
 #pragma unroll
       for (int e = 2 * half; e < 2 * half + 2; ++e) {
-        s[n].c[e] = exp2_fast(fmaf(s[n].c[e], scale, -shift));
+        const float weight = exp2_fast(fmaf(s[n].c[e], scale, -shift));
+        s[n].c[e] = cut ? min_or_nan(weight, kMostWeight) : weight;
         total[half] += s[n].c[e];
       }
   }
@@ -44,13 +46,13 @@ __device__ void admit_tile(Accumulator (&s)[N], Accumulator (&o)[D], float (&ref
     for (int d = 0; d < D; ++d)
 #pragma unroll
       for (int e = 0; e < 4; ++e) o[d].c[e] *= factor[e / 2];
-    if (__any_sync(~0u, fmaxf(fabsf(ref[0]), fabsf(ref[1])) >= kFar)) {
+    if (!cut && __any_sync(~0u, fmaxf(fabsf(ref[0]), fabsf(ref[1])) >= kFar)) {
       total[0] = total[1] = 0.f;
 #pragma unroll
       for (int n = 0; n < N; ++n)
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
-          if (s[n].c[e] > kMostWeight) s[n].c[e] = kMostWeight;  // a NaN stays one
+          s[n].c[e] = min_or_nan(s[n].c[e], kMostWeight);
           total[e / 2] += s[n].c[e];
         }
     }
@@ -59,7 +61,7 @@ __device__ void admit_tile(Accumulator (&s)[N], Accumulator (&o)[D], float (&ref
   for (int half = 0; half < 2; ++half) sum[half] = sum[half] * factor[half] + total[half];
 }
 
-// P in place of s, and the sums with it. `cut`: weights end at kMostWeight; a NaN stays one.
+// P in place of s, and the sums with it. `cut`: weights end at kMostWeight.
 template <bool cut, int M, int N>
 __device__ void weigh_tiles(Accumulator (&s)[M][N], const float (&ref)[M][2], float (&sum)[M][2], float scale) {
 #pragma unroll
@@ -72,9 +74,8 @@ __device__ void weigh_tiles(Accumulator (&s)[M][N], const float (&ref)[M][2], fl
       for (int n = 0; n < N; ++n)
 #pragma unroll
         for (int e = 2 * half; e < 2 * half + 2; ++e) {
-          float p = exp2_fast(fmaf(s[m][n].c[e], scale, -shift));
-          if (cut && p > kMostWeight) p = kMostWeight;
-          s[m][n].c[e] = p, total += p;
+          const float p = exp2_fast(fmaf(s[m][n].c[e], scale, -shift));
+          s[m][n].c[e] = cut ? min_or_nan(p, kMostWeight) : p, total += s[m][n].c[e];
         }
       sum[m][half] += total;
     }
