@@ -27,6 +27,13 @@ constexpr std::string_view kTiles[] = {
     "backward bf16/bf16/bf16/f32 b1 h4/2 q150 k1030 d128 full accumulate",
     "backward f16 b1 h2 q150 k1030 d128 full | seed=2",
     "backward f16 b3 h2 q150 k1030 d128 full | seed=3 drawn used_q",
+    // With a diagonal from 2048 keys on: tiles that begin at any 16 queries.
+    "backward bf16 b1 h2 q470 k2200 d128 causal | d_lse",
+    "backward f16 b1 h2/1 q2170 k2050 d128 causal sink | bhsd",
+    "backward bf16 b1 h2 q950 k2048 d104 causal@top_left | seed=2 pad=8",
+    "backward bf16 b1 h2 q310 k2111 d128/112 causal | seed=3 x1e4",
+    "backward bf16 b1 h2 q800 k2048 d128 causal | far",
+    "backward bf16/bf16/bf16/f32 b1 h2/1 q240 k2050 d128 causal accumulate",
     // Wide heads: a kernel that owns 128 queries and one that owns 64 keys.
     "backward bf16 b2 h4/2 q300 k513 d256 causal | d_lse",
     "backward f16 b1 h2 q513 k300 d256 causal | seed=2 bhsd",

@@ -319,7 +319,7 @@ Status backward_finish(std::string_view who, const BackwardParams& x, Place plac
   static constinit cuda::Ready ready[2][2];
   const void* const kernel[2][2] = {{address(finish_kernel<F16, false>), address(finish_kernel<Bf16, false>)},
                                     {address(finish_kernel<F16, true>), address(finish_kernel<Bf16, true>)}};
-  const int turned = x.turned ? 1 : 0, type = x.problem.dtype.q == DType::bf16;
+  const int turned = x.turned, type = x.problem.dtype.q == DType::bf16;
   return start(who, kernel[turned][type], ready[turned][type], row_blocks(x), x, place, stream);
 }
 

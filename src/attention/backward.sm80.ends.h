@@ -2,6 +2,7 @@
 // derivative of one pair.
 #pragma once
 #include "attention/order.sm80.h"
+#include "attention/row_statistics.h"
 #include "attention/turned_tile.h"
 #include "core/far.h"
 #include "core/score.h"
@@ -19,8 +20,7 @@ struct BackwardParams {
   bool uniform;      // every sequence is `seq` but for its place in the batch: no lengths in tensors
   Sequence seq;
   float2* rows;      // [batch][head][padded]: lse_of_weights(), base 2, +inf where a row sees nothing; delta * kept.in
-  float* dq;         // [batch][head][padded / 16][Dim / 8] fragments, or turned tiles; null where the keys' kernel has
-                     // none to add
+  float* dq;         // [batch][head][padded / 16][Dim / 8] fragments, or turned; null where the keys' kernel has none
   int* turns;        // null, or of a fixed order: [0] blocks begun, [1 + padded row / 32] blocks that added to the tile
   int padded;        // rows of a head, a multiple of 64
   int wide;          // Dim
@@ -36,7 +36,7 @@ struct BackwardParams {
   bool running;      // the run accumulates: gradients are f32 and added to what was there before it
   uint64_t* far;     // null, or where prepare leaves the number of the launch if a row is far (core/far.h)
   uint64_t launch;
-  int turned;        // 0, or queries of a tile whose sums of dQ lie turned; then `uniform` too
+  bool turned;       // sums of dQ of a head lie as one turned tile, and rows paired; then `uniform` too
 };
 
 constexpr int kRowsOfPrepare = 64, kTurnRows = 32;
@@ -144,7 +144,7 @@ __global__ void __launch_bounds__(256) prepare_kernel(const __grid_constant__ Ba
       if (lse != -INFINITY) row = {lse_of_weights(lse), sum * x.kept.in};
       if (x.far && is_far(row.x)) *x.far = x.launch;
     }
-    x.rows[at.index + r] = row;
+    store_statistics(x.rows, at.index + r, x.turned, row);
   }
   if (x.turns && threadIdx.x < kRowsOfPrepare / kTurnRows)
     x.turns[1 + at.index / kTurnRows + threadIdx.x] = 0, x.turns[0] = 0;
@@ -187,10 +187,9 @@ __global__ void __launch_bounds__(256) finish_kernel(const __grid_constant__ Bac
     const int row0 = n / across * 16, column0 = n % across * 32;
     Accumulator part[4];
     if constexpr (turned) {
-      const TurnedTile sums{x.turned};
-      const int row = at.first + row0, query = row % x.turned;
-      if (row >= seq.len_q) continue;  // maybe behind the last tile
-      const float* from = x.dq + (at.index - at.first + row - query) * x.wide;
+      const TurnedTile sums{x.padded};
+      const int query = at.first + row0;
+      const float* from = x.dq + (at.index - at.first) * x.wide;
 #pragma unroll
       for (int f = 0; f < 4; ++f)
         part[f] = read_fragment(from + sums.fragment(query + f % 2 * 8, column0 + f / 2 * TurnedTile::kColumns), lane);
@@ -234,7 +233,7 @@ static __global__ void __launch_bounds__(256) sink_kernel(const __grid_constant_
   float sum = 0.f;
   for (int b = 0; b < p.batch; ++b)
     for (int i = threadIdx.x; i < x.padded; i += 256) {
-      const float2 row = x.rows[(int64_t(b) * p.heads_q + h) * x.padded + i];
+      const float2 row = load_statistics(x.rows, (int64_t(b) * p.heads_q + h) * x.padded + i, x.turned);
       if (row.x != INFINITY) sum -= exp2f(exponent_of_weight(sink, row.x)) * row.y;
     }
   __shared__ float part[256];

@@ -124,7 +124,8 @@ struct BackwardConsumer {
   }
   // Of two neighbouring queries: log-sum-exp, delta, log-sum-exp, delta.
   __device__ float4 stats(int stage, int n) const {
-    return load_shared4(shared + C::kStats + stage * C::kBytesStats + lane % 4 * 16 + n * 64);
+    const float4 two = load_shared4(shared + C::kStats + stage * C::kBytesStats + lane % 4 * 16 + n * 64);
+    return C::kTurned ? float4{two.x, two.z, two.y, two.w} : two;  // there they are paired
   }
   __device__ void store_ds(int buffer) const {
     const int r = warp * 16 + group * 64 + lane % 16, half = lane / 16;
@@ -154,10 +155,9 @@ struct BackwardConsumer {
     if constexpr (C::kOrdered) return hand_dq(dq, n);
     constexpr int kBlocks = C::kTileQ / 64;
     if (of_query + group % kBlocks * 64 >= rows_of_dq()) return;
-    const int own = C::kTurned ? C::tile().columns(group * 4 + warp) : group / kBlocks * 64 * 16;
-    const int64_t row = (int64_t(t.batch) * x.heads + of_head) * x.padded + of_query + group % kBlocks * 64 +
-                        (C::kTurned ? 0 : warp * 16);
-    float* const to = x.dq + row * C::kWide + own;
+    float* to = x.dq + (int64_t(t.batch) * x.heads + of_head) * x.padded * C::kWide;
+    if constexpr (C::kTurned) to += TurnedTile{x.padded}.fragment(of_query, (group * 4 + warp) * TurnedTile::kColumns);
+    else to += int64_t(of_query + group % kBlocks * 64 + warp * 16) * C::kWide + group / kBlocks * 64 * 16;
     if constexpr (C::kApart) {
 #pragma unroll
       for (int n = 0; n < 8; ++n)
@@ -173,7 +173,7 @@ struct BackwardConsumer {
     publish_shared();
     __syncwarp();
     if (lane == 0) {
-      add_floats(to, from, C::kBytesDq);
+      add_floats(to, from, C::kBytesDq, Keep::last_to_go);
       close_stores();
     }
   }
@@ -258,12 +258,6 @@ struct BackwardConsumer {
     if (partial) hide(dp);
   }
 
-  // Turned: only keys past the end are hidden, `left` of the warpgroup's are not.
-  __device__ void hide_past(int left) {
-#pragma unroll
-    for (int i = 0; i < C::kTileQ / 2; ++i)
-      if (warp * 16 + lane / 4 + i / 2 % 2 * 8 >= left) s[i] = 0.f;
-  }
   // Turned: registers are too few for P as pairs beside S and dP, so those come behind dS.
   __device__ void weigh_turned(uint32_t stage) {
 #pragma unroll
@@ -273,14 +267,14 @@ struct BackwardConsumer {
       for (int e = 0; e < 4; ++e)
         s[4 * i + e] = sm80::exp2_fast(fmaf(s[4 * i + e], x.scale2, -(e % 2 ? two.z : two.x)));
     }
-    const int left = keys() - t.key - group * 64;
-    const bool partial = left < 64, far = load_shared(place_of_far());
+    const bool partial = edge(), far = load_shared(place_of_far());
     if (partial || far) {
       if (far) cut_far(stage);
-      if (partial) hide_past(left);
+      if (partial) hide(s);
     }
     wait_products<0>();
     pin(dp);
+    if (partial) hide(dp);  // of a hidden pair it may be no number
 #pragma unroll
     for (int i = 0; i < C::kTileQ / 4; ++i) ds[i] = sm80::pack<T>(s[2 * i] * dp[2 * i], s[2 * i + 1] * dp[2 * i + 1]);
   }

@@ -21,27 +21,28 @@ using sm90::TabledParams;
 
 constexpr std::string_view kWho = "sm90_backward";
 constexpr int kShort = 512, kShortNarrow = 1024;  // keys up to which blocks stay, at dims over 64 and up to it
-constexpr int kLong = 1024;                       // keys from which on a full mask has turned tiles
+constexpr int kLong = 1024, kLongCausal = 2048;   // keys from which on tiles are turned, of a full and a causal mask
 constexpr int kTurned = 80;                       // queries of such a tile
+constexpr int kMostTurned = 1 << 23;              // queries: places in a head's sums are 32 bits
 constexpr int kSectionInOrder = 16;               // heads at most, in a fixed order: blocks of a head begin together
 static_assert(sm90::kTurnRows == sm80::kTurnRows);
 
 bool ordered(const Problem& p) { return p.reproducible != Reproducible::no; }
 
-// Every query sees every key, and those are many: steps of 80 queries instead of 64, which take a twentieth less for
-// each, but for those that no sequence has.
-constexpr bool kTurnedTiles = true;
+// Where keys are many: steps of 80 queries instead of 64, which take a twentieth less for each, but for those that no
+// sequence has.
 bool turns(const Problem& p) {
   const int dim = std::max(p.dim_qk, p.dim_v);
-  return kTurnedTiles && dim > 96 && dim <= 128 && p.mask.kind == MaskKind::full && p.keys == KeySource::linear &&
-         p.len_k >= kLong && !ordered(p) && !sm90::needs_table(p) &&
-         round_up(p.len_q, kTurned) * 19 <= round_up(p.len_q, 64) * 20;
+  const bool full = p.mask.kind == MaskKind::full, causal = p.mask.kind == MaskKind::causal;
+  const bool many = (full && p.len_k >= kLong) || (causal && p.len_k >= kLongCausal);
+  return dim > 96 && dim <= 128 && many && p.len_q <= kMostTurned && p.keys == KeySource::linear && !ordered(p) &&
+         !sm90::needs_table(p) && round_up(p.len_q, kTurned) * 19 <= round_up(p.len_q, 64) * 20;
 }
 
 struct Taken { bool lengths, in_order, stays = false, turned = false; };
 BackwardKernel& kernel_of(const Problem& p, Taken by) {
   const int dim = std::max(p.dim_qk, p.dim_v);
-  if (by.turned) return sm90::backward_kernel_128_full();
+  if (by.turned) return sm90::backward_kernel_128_turned();
   const bool tabled = by.lengths || sm90::needs_table(p);
   if (dim > 64 && dim <= 96 && !tabled && !by.in_order) return sm90::backward_kernel_96();
   sm90::BackwardKernels& all = dim <= 64 ? sm90::backward_kernels_64() : sm90::backward_kernels_128();
@@ -78,7 +79,8 @@ Status supports(const Problem& p, const Device& d) {
 }
 
 int64_t padded(const Problem& p, const BackwardKernel& k) {
-  return round_up(round_up(p.len_q, k.tile_q), sm80::kRowsOfPrepare);
+  const bool turned = k.tile_q == kTurned;  // its tiles begin at any 16 queries
+  return round_up(turned ? p.len_q + int64_t(kTurned) : round_up(p.len_q, k.tile_q), sm80::kRowsOfPrepare);
 }
 
 struct Room { float2* stats; float* dq; int* turns; KeyTile* table; uint64_t* far; };
@@ -157,7 +159,7 @@ class Run {
              .dq = a.given(Role::dq) ? room_.dq : nullptr, .turns = in_order_ ? room_.turns : nullptr,
              .padded = int(padded(p_, kernel_)), .wide = kernel_.wide, .group = p_.heads_q / p_.heads_kv,
              .scale = scale_of(p_, a), .kept = turned_ ? sm80::Kept{} : kept(), .running = p_.has(Option::accumulate),
-             .far = room_.far, .launch = sm80::next_launch(), .turned = turned_ ? kTurned : 0};
+             .far = room_.far, .launch = sm80::next_launch(), .turned = turned_};
     if (!lengths_) ends_.seq = sequence(p_, a, 0);
   }
 

@@ -24,7 +24,7 @@ __device__ KeyTile keys_of(const typename C::Params& x, int tile, int unit) {
          .high = x.high, .q_row = 0, .q_batch = batch, .k_row = 0, .k_batch = batch};
     // Of blocks that stay, those that had the longer of two tiles have the shorter of the next two.
     const int turn = C::kStays && (tile & 2) && (tile | 1) < x.tiles ? tile ^ 1 : tile;
-    cut_key_tile(t, C::kOrdered ? x.tiles - 1 - tile : turn, C::kTileQ, C::kTileK);
+    cut_key_tile(t, C::kOrdered ? x.tiles - 1 - tile : turn, C::kTileQ, C::kTileK, C::kGrain);
   }
   return t;
 }
@@ -190,7 +190,8 @@ struct BackwardAdder {
         const int64_t row = (int64_t(t.batch) * x.heads + h) * x.padded + query;
         wait(shared + C::kDqFull + 8 * place, step / C::kPlacesDq & 1);
         if constexpr (!C::kStays) wait_turn(row, query);
-        add_floats(x.dq + row * C::kWide, shared + C::kDq + place * C::kWarps * C::kBytesDq, C::kTileQ * C::kWide * 4);
+        add_floats(x.dq + row * C::kWide, shared + C::kDq + place * C::kWarps * C::kBytesDq, C::kTileQ * C::kWide * 4,
+                   Keep::last_to_go);
         close_stores();
         wait_stores_read();
         arrive(shared + C::kDqEmpty + 8 * place);

@@ -43,7 +43,7 @@ struct BackwardParams {
   int tiles;                // of keys, in a sequence; of a table: of a head
   int units, section;       // heads of keys, of all sequences; blocks go section by section of them, tile by tile
   int padded;               // rows of a head in dQ and in the statistics: all of whole tiles
-  float* dq;                // [batch][head][padded / 16][kWide / 8] fragments of 16 x 8: sums; or turned tiles
+  float* dq;                // [batch][head][padded / 16][kWide / 8] fragments of 16 x 8: sums; or turned
   int rows_of_dq;           // those of a sequence that it has at most: 0 where it is not wanted
   int* turns;               // of a fixed order: [0] blocks begun, [1 + padded row / 32] blocks that added to the tile
   const uint64_t* far;      // has the number of the launch if prepare met a far row, else anything
@@ -79,8 +79,9 @@ struct TabledParams : BackwardParams {
 // own wait for that. Listed: query tiles come from lists by key block; then there is a table too. Stays: a block takes
 // each gridDim.x-th tile of keys, every one of which some query sees; the next keys are loaded while dK and dV leave.
 // If ordered too, it takes each gridDim.x-th head with all its tiles, so that nobody waits for another.
-// Turned: dQ is multiplied turned (turned_tile.h), so a tile is any multiple of 16 queries. There every query sees
-// every key, `kept` is 1, and dP begins at -delta instead of 0, so that deltas wait in no register.
+// Turned: dQ is multiplied turned (turned_tile.h), so a tile is any multiple of 16 queries. Sums of a head lie as one
+// tile, so a tile may begin at any 16 queries, statistics are paired (row_statistics.h), `kept` is 1, and dP begins at
+// -delta instead of 0, so that deltas wait in no register.
 template <class Number, int Dim, int TileQ, bool Apart, bool Tabled = false, bool Ordered = false,
           bool Options = false, bool Listed = false, bool Stays = false>
 struct BackwardShape {
@@ -96,6 +97,7 @@ struct BackwardShape {
   static_assert(Tabled || !(Options || Listed));
   static_assert(!Stays || !(Tabled || (Ordered && !Apart)));
   static constexpr int kGroups = 2, kThreads = 128 * (1 + kGroups), kWarps = 4 * kGroups;
+  static constexpr int kGrain = kTurned ? 16 : TileQ;  // query tiles begin at multiples of it
   static constexpr int kRowsAhead = 4;  // turned: pairs of log-sum-exps that are loaded with deltas; 6 fit, 7 spill
   static constexpr int kProducerRegisters = 24, kConsumerRegisters = 240;
   static constexpr int kPanels = (Dim + 63) / 64, kWide = kPanels * 64, kPanelQ = TileQ * 128, kPanelK = kTileK * 128;

@@ -78,13 +78,14 @@ TEST_F(Sm90Backward, takes_the_narrower_kernel_that_holds_both_head_dims) {
   EXPECT_NE(kernel("192"), kernel("256"));
 }
 
-TEST_F(Sm90Backward, full_masks_of_many_keys_have_tiles_of_80_queries_where_few_are_past_the_end) {
+TEST_F(Sm90Backward, many_keys_have_tiles_of_80_queries_where_few_are_past_the_end) {
   const auto tile = [](std::string_view line) { return planned(join("backward ", line)).tile_q; };
   for (const char* line : {"bf16 b8 h16 q2048 k2048 d128 full", "f16 b2 h32/8 q1024 k1024 d104 full sink",
-                           "bf16 b1 h2 q75 k8192 d8/128 full", "bf16 b1 h2 q150 k1030 d128 full"})
+                           "bf16 b1 h2 q75 k8192 d8/128 full", "bf16 b1 h2 q150 k1030 d128 full",
+                           "bf16 b8 h16 q2048 k2048 d128 causal", "f16 b2 h8 q470 k2100 d112 causal@top_left sink"})
     EXPECT_EQ(tile(line), 80) << line;
   for (const char* line :
-       {"bf16 b8 h16 q2048 k2048 d128 causal", "bf16 b8 h16 q2048 k2048 d128 window4096,4096",
+       {"bf16 b8 h16 q1920 k1920 d128 causal", "bf16 b8 h16 q2048 k2048 d128 window4096,4096",
         "bf16 b8 h16 q2048 k1023 d128 full", "bf16 b8 h16 q2048 k2048 d96 full",
         "bf16 b8 h16 q2048 k2048 d128 full ragged", "bf16 b8 h16 q2048 k2048 d128 full repro=run",
         "bf16 b8 h16 q2048 k2048 d128 full alibi", "bf16 b8 h16 q2048 k2048 d128 full blocks128x128x900",

@@ -22,9 +22,10 @@ __device__ inline void load_tile(uint32_t to, const CUtensorMap& map, uint32_t b
       : "memory");
 }
 // Adds f32 numbers in a row to those in global memory, in no order among blocks.
-__device__ inline void add_floats(float* to, uint32_t from, int bytes) {
-  asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(to), "r"(from),
-               "r"(bytes)
+__device__ inline void add_floats(float* to, uint32_t from, int bytes, Keep keep) {
+  asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.L2::cache_hint.add.f32 [%0], [%1], %2, %3;" ::"l"(
+                   to),
+               "r"(from), "r"(bytes), "l"(uint64_t(keep))
                : "memory");
 }
 __device__ inline void store_tile(const CUtensorMap& map, uint32_t from, int column, int row, int head, int batch) {

@@ -2,7 +2,7 @@
 
 namespace attune::sm90 {
 
-BackwardKernel& backward_kernel_128_full() {
+BackwardKernel& backward_kernel_128_turned() {
   // dim, queries of a step, warpgroups apart, no table, in no order, no options
   static constinit BackwardKernel kernel = backward_kernel_row<128, 80, false, false, false, false>();
   return kernel;
