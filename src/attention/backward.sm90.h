@@ -58,7 +58,7 @@ __global__ void __launch_bounds__(C::kThreads, 1) backward_kernel(const __grid_c
   int block = int(blockIdx.x);
   if constexpr (C::kStays) return stay<C>(x, shared, group, warp);
   if constexpr (C::kOrdered) {  // a block waits for those before it, so they must have begun
-    int* const shared_block = reinterpret_cast<int*>(memory + C::kBlock);
+    int* const shared_block = static_cast<int*>(__cvta_shared_to_generic(shared + C::kBlock));
     if (threadIdx.x == 0) *shared_block = int(uint32_t(atomicAdd(x.turns, 1)) % gridDim.x);
     __syncthreads();
     block = *shared_block;

@@ -18,6 +18,7 @@
 #include <stdexcept>
 #include <string>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #define __device__
@@ -238,6 +239,8 @@ inline unsigned long long atomicAdd(unsigned long long* to, int more) {
   *to += unsigned(more);
   return was;
 }
+template <class T>
+T atomicAdd(T* to, T more) { return std::exchange(*to, *to + more); }
 inline unsigned long long atomicCAS(unsigned long long* to, unsigned long long if_this, unsigned long long then) {
   const unsigned long long was = *to;
   if (was == if_this) *to = then;

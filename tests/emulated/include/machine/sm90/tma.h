@@ -19,8 +19,24 @@ void each_of_box(const CUtensorMap& map, uint32_t at, int column, int row, int h
 
 inline void prefetch_map(const CUtensorMap&) {}
 inline void prefetch_tile(const CUtensorMap&, int, int, int, int) {}
+inline void load_line(uint32_t to, const CUtensorMap& map, uint32_t barrier, int column, int head, int batch) {
+  emulated::Block* const block = emulated::gpu.now->block;
+  const CUtensorMap* const from = &map;
+  if (to % 128) emulated::may_not_be("a line is loaded to where none begins");
+  emulated::land_later(40, [=] {
+    const float* const line = reinterpret_cast<const float*>(from->data) + batch * from->batch + head * from->head;
+    for (int c = 0; c < from->box; ++c) {
+      const float x = column + c < from->columns ? line[column + c] : 0.f;
+      std::memcpy(block->shared + to + 4 * c, &x, 4);
+    }
+    emulated::Barrier& b = emulated::barrier_at(*block, barrier);
+    b.bytes -= from->box * 4;
+    emulated::settle(b);
+  });
+}
 inline void load_tile(uint32_t to, const CUtensorMap& map, uint32_t barrier, int column, int row, int head, int batch,
                       Keep) {
+  if (map.line) return load_line(to, map, barrier, column, row, head);
   emulated::Block* const block = emulated::gpu.now->block;
   const CUtensorMap* const from = &map;
   if (to % 1024) emulated::may_not_be("a tile is loaded to where no swizzle begins");
@@ -45,6 +61,21 @@ inline void store_tile(const CUtensorMap& map, uint32_t from, int column, int ro
     --who->stores;
   });
 }
+// In no order among those that are under way, each as one.
+inline void add_floats(float* to, uint32_t from, int bytes) {
+  emulated::Thread* const who = emulated::gpu.now;
+  if (from % 16 || bytes % 16 || reinterpret_cast<uintptr_t>(to) % 16)
+    emulated::may_not_be("sums are not at multiples of 16");
+  ++who->stores;
+  emulated::land_later(60, [=] {
+    for (int n = 0; n < bytes / 4; ++n) {
+      float more;
+      std::memcpy(&more, who->block->shared + from + 4 * n, 4);
+      to[n] += more;
+    }
+    --who->stores;
+  });
+}
 inline void close_stores() {}
 inline void wait_stores_read() {
   const emulated::Thread* const who = emulated::gpu.now;
@@ -52,7 +83,10 @@ inline void wait_stores_read() {
 }
 inline void wait_stores() { wait_stores_read(); }
 inline void publish_shared() {}
-inline void store_matrix4(uint32_t to, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
+inline void publish_global() {}
+template <bool turned = false>
+void store_matrix4(uint32_t to, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
+  static_assert(!turned);
   const auto said = emulated::tell(&to, 1);
   const uint32_t of[] = {a, b, c, d};
   const int lane = emulated::lane();

@@ -61,6 +61,19 @@ struct Product {
                [&](int k, int column) { return number_at<T>(address(b) + uint32_t(column * 128 + k * 2)); });
     });
   }
+  static void turned(float (&d)[N / 2], uint32_t a, uint32_t b, int add) {
+    float* const to = d;
+    emulated::gpu.now->open.push_back([=] {
+      const int row = int(emulated::gpu.now->number / 32 % 4) * 16 + emulated::lane() / 4;
+      const uint32_t panel = b >> 16 << 4;
+      Rows rows;
+      for (int r = 0; r < 2; ++r)
+        for (int k = 0; k < 16; ++k) rows.x[r][k] = number_at<T>(address(a) + uint32_t(k * 128 + (row + 8 * r) * 2));
+      multiply(to, rows, add, [&](int k, int column) {
+        return number_at<T>(address(b) + uint32_t(column / 64) * panel + uint32_t(k * 128 + column % 64 * 2));
+      });
+    });
+  }
   static void registers(float (&d)[N / 2], const uint32_t* a, uint32_t b, int add) {
     float* const to = d;
     const auto said = emulated::tell(a, 4);
