@@ -391,9 +391,13 @@ struct BackwardConsumer {
       wait_products<0>();
     }
     pin(dk), pin(dv);
-    if (wants_dv()) store_gradient(dv, 1.f, C::kV, true);
-    named_sync(1, 256);  // the other warpgroup has multiplied with these rows of k
-    if (wants_dk()) store_gradient(dk, x.scale_k, C::kK, false);
+    if (leaves_part()) {
+      leave_part(dk, dv);
+    } else {
+      if (wants_dv()) store_gradient(dv, 1.f, C::kV, true);
+      named_sync(1, 256);  // the other warpgroup has multiplied with these rows of k
+      if (wants_dk()) store_gradient(dk, x.scale_k, C::kK, false);
+    }
     if (lane == 0) wait_stores();
   }
   // Of these keys, the round-th of the block; what counts steps and buffers goes on from keys to keys.
@@ -442,6 +446,23 @@ struct BackwardConsumer {
       close_stores();
     }
     begin = end;
+  }
+  // In order it is asked though it is so: else ptxas 13.0 adds an arrive between products of dV at d128 (C7519).
+  __device__ bool leaves_part() const {
+    if constexpr (C::kParts && C::kOrdered) return x.sums != nullptr;
+    return C::kParts;
+  }
+  // As it lies in registers: heads of other blocks share these keys.
+  __device__ void leave_part(const float (&of_k)[C::kDim / 2], const float (&of_v)[C::kDim / 2]) const {
+    static_assert(C::kTileK == kPartWarps * 16);
+    const int64_t tile = (int64_t(t.batch) * x.heads_kv + t.head) * x.tiles + t.number;
+    float4* const to_k = x.sums + key_part(C::kDim, tile, group * 4 + warp, false) + lane;
+    float4* const to_v = x.sums + key_part(C::kDim, tile, group * 4 + warp, true) + lane;
+#pragma unroll
+    for (int n = 0; n < C::kDim / 8; ++n) {
+      to_k[32 * n] = {of_k[4 * n], of_k[4 * n + 1], of_k[4 * n + 2], of_k[4 * n + 3]};
+      to_v[32 * n] = {of_v[4 * n], of_v[4 * n + 1], of_v[4 * n + 2], of_v[4 * n + 3]};
+    }
   }
   // 16 rows of a warp, in panels of 64 columns.
   __device__ void stage(const float (&sums)[C::kDim / 2], float factor, uint32_t to, int panel) const {
@@ -519,6 +540,10 @@ struct BackwardConsumer {
   }
   // Keys that nobody sees.
   __device__ void clear() const {
+    if (leaves_part()) {
+      const float nothing[C::kDim / 2] = {};
+      return leave_part(nothing, nothing);
+    }
     if constexpr (C::kTabled)
       if (x.wide_dk.data || x.wide_dv.data) {
         if (x.accumulate) return;

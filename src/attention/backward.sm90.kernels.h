@@ -17,10 +17,10 @@ template <class Shape>
 const void* backward_function() { return reinterpret_cast<const void*>(backward_kernel<Shape>); }
 
 template <int Dim, int TileQ, bool Apart, bool Tabled, bool Ordered, bool Options, bool Listed = false,
-          bool Stays = false>
+          bool Stays = false, bool Parts = false>
 constexpr BackwardKernel backward_kernel_row() {
-  using F = BackwardShape<F16, Dim, TileQ, Apart, Tabled, Ordered, Options, Listed, Stays>;
-  using B = BackwardShape<Bf16, Dim, TileQ, Apart, Tabled, Ordered, Options, Listed, Stays>;
+  using F = BackwardShape<F16, Dim, TileQ, Apart, Tabled, Ordered, Options, Listed, Stays, Parts>;
+  using B = BackwardShape<Bf16, Dim, TileQ, Apart, Tabled, Ordered, Options, Listed, Stays, Parts>;
   return {Dim, F::kWide, TileQ, F::kTileK, F::kThreads, F::kSharedBytes, {backward_function<F>, backward_function<B>}};
 }
 
@@ -28,6 +28,7 @@ constexpr BackwardKernel backward_kernel_row() {
 struct BackwardKernels {
   BackwardKernel plain[2], tabled[2], with_options[2];  // those with options have a table too
   BackwardKernel staying[2];                            // plain, by blocks that stay; in a fixed order if apart
+  BackwardKernel parted[2];                             // plain, of heads divided among blocks
   BackwardKernel listed;                                // has a table, and no order
 };
 template <int Dim, int TileQ, bool Apart>
@@ -40,6 +41,8 @@ constexpr BackwardKernels backward_kernel_rows() {
            backward_kernel_row<Dim, TileQ, Apart, true, true, true>()},
           {backward_kernel_row<Dim, TileQ, Apart, false, false, false, false, true>(),
            backward_kernel_row<Dim, TileQ, Apart, false, Apart, false, false, true>()},
+          {backward_kernel_row<Dim, TileQ, Apart, false, false, false, false, false, true>(),
+           backward_kernel_row<Dim, TileQ, Apart, false, true, false, false, false, true>()},
           backward_kernel_row<Dim, TileQ, Apart, true, false, false, true>()};
 }
 

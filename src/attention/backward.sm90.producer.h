@@ -85,11 +85,12 @@ struct BackwardProducer {
       at += rows_of_end_part(part);
     }
   }
+  __device__ int head_of_keys() const { return C::kParts ? t.head / x.parts : t.head; }
   __device__ void load_keys(uint32_t full) const {
     if constexpr (C::kTabled)
       if (t.key + C::kTileK > t.keys && t.k_row + t.keys < x.rows_k)
         return load_end<C::kTileK>(x.k_part, C::kK, full, t.k_row + t.key, t.keys - t.key, x.rows_k, t.head, t.k_batch);
-    load<C::kBytesK>(x.k, C::kK, full, t.k_row + t.key, t.head, t.k_batch, Keep::first_to_go);
+    load<C::kBytesK>(x.k, C::kK, full, t.k_row + t.key, head_of_keys(), t.k_batch, Keep::first_to_go);
   }
   // False: no part of it.
   __device__ bool load_end_of_queries(bool d_out, int to, uint32_t full, int query, int head) const {
@@ -121,7 +122,7 @@ struct BackwardProducer {
       load_keys(keys);
     }
     // Its foreign keys have rows of their own, which are not stored.
-    if (first) load<C::kBytesK>(x.v, C::kV, keys, t.k_row + t.key, t.head, t.k_batch, Keep::first_to_go);
+    if (first) load<C::kBytesK>(x.v, C::kV, keys, t.k_row + t.key, head_of_keys(), t.k_batch, Keep::first_to_go);
     wait(shared + C::kOEmpty + 8 * stage, parity);
     arrive_expect(o, C::kBytesQ);
     load_queries(true, C::kO + stage * C::kBytesQ, o, query, h);

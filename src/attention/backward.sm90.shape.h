@@ -4,6 +4,7 @@
 
 #include <type_traits>
 
+#include "attention/backward.sm90.parts.h"
 #include "attention/key_tile.h"
 #include "attention/score_options.sm90.h"
 #include "attention/turned_tile.h"
@@ -48,6 +49,9 @@ struct BackwardParams {
   int* turns;               // of a fixed order: [0] blocks begun, [1 + padded row / 32] blocks that added to the tile
   const uint64_t* far;      // has the number of the launch if prepare met a far row, else anything
   uint64_t launch;
+  // Of kernels with parts, where `heads_kv` and `units` count parts, and `group` is the query heads of one.
+  int parts;                // of a head of keys
+  float4* sums;             // their dK and dV: key_part()
 };
 
 struct TabledParams : BackwardParams {
@@ -79,23 +83,25 @@ struct TabledParams : BackwardParams {
 // own wait for that. Listed: query tiles come from lists by key block; then there is a table too. Stays: a block takes
 // each gridDim.x-th tile of keys, every one of which some query sees; the next keys are loaded while dK and dV leave.
 // If ordered too, it takes each gridDim.x-th head with all its tiles, so that nobody waits for another.
+// Parts: a block has a part of the heads that share its keys, and leaves its sums of dK and dV in f32.
 // Turned: dQ is multiplied turned (turned_tile.h), so a tile is any multiple of 16 queries. Sums of a head lie as one
 // tile, so a tile may begin at any 16 queries, statistics are paired (row_statistics.h), `kept` is 1, and dP begins at
 // -delta instead of 0, so that deltas wait in no register.
 template <class Number, int Dim, int TileQ, bool Apart, bool Tabled = false, bool Ordered = false,
-          bool Options = false, bool Listed = false, bool Stays = false>
+          bool Options = false, bool Listed = false, bool Stays = false, bool Parts = false>
 struct BackwardShape {
   using T = Number;
   using Params = std::conditional_t<Tabled, TabledParams, BackwardParams>;
   static constexpr int kDim = Dim, kTileQ = TileQ, kTileK = 128, kStages = 2, kBuffers = Apart ? 3 : 2;  // of dS
   static constexpr bool kApart = Apart, kTabled = Tabled, kOrdered = Ordered, kOptions = Options;
-  static constexpr bool kListed = Listed, kStays = Stays, kTurned = TileQ % 64 != 0;
+  static constexpr bool kListed = Listed, kStays = Stays, kTurned = TileQ % 64 != 0, kParts = Parts;
   // Whether a row of the launch is far; else of each tile's weights. With options nobody asks, weights end at 1 anyway.
   // Apart and in order there are no registers for it: 4 to 36 bytes would be spilled.
   static constexpr bool kAsksLaunch = !Options && !(Apart && Ordered);
   static_assert(!kTurned || !(Apart || Tabled || Ordered || Stays));
   static_assert(Tabled || !(Options || Listed));
   static_assert(!Stays || !(Tabled || (Ordered && !Apart)));
+  static_assert(!Parts || !(Tabled || Stays || kTurned));
   static constexpr int kGroups = 2, kThreads = 128 * (1 + kGroups), kWarps = 4 * kGroups;
   static constexpr int kGrain = kTurned ? 16 : TileQ;  // query tiles begin at multiples of it
   static constexpr int kRowsAhead = 4;  // turned: pairs of log-sum-exps that are loaded with deltas; 6 fit, 7 spill
