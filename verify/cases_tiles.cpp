@@ -27,13 +27,15 @@ constexpr std::string_view kTiles[] = {
     "backward bf16/bf16/bf16/f32 b1 h4/2 q150 k1030 d128 full accumulate",
     "backward f16 b1 h2 q150 k1030 d128 full | seed=2",
     "backward f16 b3 h2 q150 k1030 d128 full | seed=3 drawn used_q",
+    "backward bf16 b17 h2/1 q80 k2060 d128 full sink",
     // With a diagonal from 2048 keys on: tiles that begin at any 16 queries.
     "backward bf16 b1 h2 q470 k2200 d128 causal | d_lse",
-    "backward f16 b1 h2/1 q2170 k2050 d128 causal sink | bhsd",
+    "backward f16 b1 h2 q2170 k2050 d128 causal sink | bhsd",
+    "backward f16 b17 h2/1 q150 k2050 d128 causal",
     "backward bf16 b1 h2 q950 k2048 d104 causal@top_left | seed=2 pad=8",
     "backward bf16 b1 h2 q310 k2111 d128/112 causal | seed=3 x1e4",
     "backward bf16 b1 h2 q800 k2048 d128 causal | far",
-    "backward bf16/bf16/bf16/f32 b1 h2/1 q240 k2050 d128 causal accumulate",
+    "backward bf16/bf16/bf16/f32 b1 h2 q240 k2050 d128 causal accumulate",
     // Many heads share few keys: they are divided among blocks. Ends within tiles of both sides, keys that nobody sees,
     // rows that see none, parts of several heads, far rows, a fixed order; then what keeps them whole.
     "backward bf16 b1 h8/1 q130 k200 d128 causal | d_lse",

@@ -14,6 +14,7 @@ float2 unpack(uint32_t two) {
   return {float(low), float(high)};
 }
 inline float exp2_fast(float x) { return std::exp2(x); }
+inline float min_or_nan(float a, float b) { return a != a || a < b ? a : b; }
 inline float row_max(float x) {
   x = std::fmax(x, __shfl_xor_sync(~0u, x, 1));
   return std::fmax(x, __shfl_xor_sync(~0u, x, 2));

@@ -62,7 +62,7 @@ inline void store_tile(const CUtensorMap& map, uint32_t from, int column, int ro
   });
 }
 // In no order among those that are under way, each as one.
-inline void add_floats(float* to, uint32_t from, int bytes) {
+inline void add_floats(float* to, uint32_t from, int bytes, Keep) {
   emulated::Thread* const who = emulated::gpu.now;
   if (from % 16 || bytes % 16 || reinterpret_cast<uintptr_t>(to) % 16)
     emulated::may_not_be("sums are not at multiples of 16");
@@ -86,11 +86,16 @@ inline void publish_shared() {}
 inline void publish_global() {}
 template <bool turned = false>
 void store_matrix4(uint32_t to, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
-  static_assert(!turned);
   const auto said = emulated::tell(&to, 1);
   const uint32_t of[] = {a, b, c, d};
   const int lane = emulated::lane();
-  for (int m = 0; m < 4; ++m) std::memcpy(emulated::shared(said[m * 8 + lane / 4][0] + lane % 4 * 4), &of[m], 4);
+  for (int m = 0; m < 4; ++m)
+    for (int half = 0; half < 2; ++half) {
+      const int row = lane / 4, column = lane % 4 * 2 + half;
+      const uint16_t x = uint16_t(of[m] >> (16 * half));
+      const uint32_t at = said[m * 8 + (turned ? column : row)][0] + uint32_t(turned ? row : column) * 2;
+      std::memcpy(emulated::shared(at), &x, 2);
+    }
 }
 
 }  // namespace attune::sm90

@@ -61,7 +61,11 @@ struct Product {
                [&](int k, int column) { return number_at<T>(address(b) + uint32_t(column * 128 + k * 2)); });
     });
   }
-  static void turned(float (&d)[N / 2], uint32_t a, uint32_t b, int add) {
+  // Rows are of k: of both, or of a alone.
+  static void turned(float (&d)[N / 2], uint32_t a, uint32_t b, int add) { turned_rows<true>(d, a, b, add); }
+  static void turned_a(float (&d)[N / 2], uint32_t a, uint32_t b, int add) { turned_rows<false>(d, a, b, add); }
+  template <bool both>
+  static void turned_rows(float (&d)[N / 2], uint32_t a, uint32_t b, int add) {
     float* const to = d;
     emulated::gpu.now->open.push_back([=] {
       const int row = int(emulated::gpu.now->number / 32 % 4) * 16 + emulated::lane() / 4;
@@ -70,6 +74,7 @@ struct Product {
       for (int r = 0; r < 2; ++r)
         for (int k = 0; k < 16; ++k) rows.x[r][k] = number_at<T>(address(a) + uint32_t(k * 128 + (row + 8 * r) * 2));
       multiply(to, rows, add, [&](int k, int column) {
+        if (!both) return number_at<T>(address(b) + uint32_t(column * 128 + k * 2));
         return number_at<T>(address(b) + uint32_t(column / 64) * panel + uint32_t(k * 128 + column % 64 * 2));
       });
     });

@@ -1,5 +1,5 @@
-// The kernels of backward.sm90.h for heads that are divided among blocks, and the one behind that adds up dK and dV,
-// thread by thread on a CPU: against attention in double, at many paces of warps and copies.
+// Kernels of backward.sm90.h thread by thread on a CPU, against attention in double, at many paces of warps and copies:
+// turned tiles, and heads that are divided among blocks with the kernel behind that adds up dK and dV.
 #include <gtest/gtest.h>
 
 #include "tests/emulated/gpu.h"
@@ -19,12 +19,13 @@ struct Asked {
   int section = 1;
 };
 
-template <class T, int Dim, bool Ordered>
+template <class C>
 struct Call {
-  using C = BackwardShape<T, Dim, Dim == 64 ? 128 : 64, Dim == 64, false, Ordered, false, false, false, true>;
+  using T = typename C::T;
   static constexpr int kMore = 8;  // columns behind those of a head, which nobody reads or writes
   const Asked w;
-  const int pitch = w.dim + kMore, padded = int(round_up(w.rows, 128)), tiles = int(ceil_div(w.keys, C::kTileK));
+  const int pitch = w.dim + kMore, tiles = int(ceil_div(w.keys, C::kTileK));
+  const int padded = int(round_up(C::kTurned ? w.rows + C::kTileQ : w.rows, 128));
   const double scale = 1 / std::sqrt(double(w.dim));
   std::vector<T> q, d_out, k, v, dk, dv;
   std::vector<double> want_dq, want_dk, want_dv;
@@ -51,12 +52,16 @@ struct Call {
     want_dq.resize(q.size()), want_dk.resize(k.size()), want_dv.resize(k.size());
     const size_t all = size_t(w.batch * w.heads * padded);
     stats.resize(2 * all), sums.resize(all * C::kWide), turns.resize(1 + all / kTurnRows);
-    parts.assign(size_t(key_part(Dim, int64_t(w.batch) * w.heads_kv * w.parts * tiles, 0, false)),
+    parts.assign(size_t(key_part(C::kDim, int64_t(w.batch) * w.heads_kv * w.parts * tiles, 0, false)),
                  {NAN, NAN, NAN, NAN});
-    for (size_t n = 0; n < all; ++n) stats[2 * n] = INFINITY;
+    for (size_t n = 0; n < all; ++n) stats[stat(n, 0)] = INFINITY;
     for (int b = 0; b < w.batch; ++b)
       for (int h = 0; h < w.heads; ++h)
         for (int i = 0; i < w.rows; ++i) differentiate(b, h, i);
+  }
+  // Of a row its log-sum-exp or delta.
+  static size_t stat(size_t row, size_t which) {
+    return C::kTurned ? row / 2 * 4 + which * 2 + row % 2 : row * 2 + which;
   }
   double dot(const std::vector<T>& x, size_t at, const std::vector<T>& y, size_t from) const {
     double sum = 0;
@@ -65,7 +70,7 @@ struct Call {
   }
   void differentiate(int b, int h, int i) {
     const int head = h / (w.heads / w.heads_kv);
-    const size_t row = place(b, i, h, w.rows, w.heads), stat = size_t((b * w.heads + h) * padded + i) * 2;
+    const size_t row = place(b, i, h, w.rows, w.heads), number = size_t((b * w.heads + h) * padded + i);
     std::vector<double> p(size_t(w.keys)), dp(p.size());
     double sum = 0, delta = 0;
     for (int j = 0; j < w.keys; ++j) {
@@ -76,7 +81,7 @@ struct Call {
     }
     if (sum == 0) return;
     delta /= sum;
-    stats[stat] = float(std::log2(sum)), stats[stat + 1] = float(delta);
+    stats[stat(number, 0)] = float(std::log2(sum)), stats[stat(number, 1)] = float(delta);
     for (int j = 0; j < w.keys; ++j) {
       const size_t key = place(b, j, head, w.keys, w.heads_kv);
       const double weight = p[size_t(j)] / sum, ds = weight * (dp[size_t(j)] - delta) * scale;
@@ -110,15 +115,16 @@ struct Call {
     x.stats = {.data = reinterpret_cast<char*>(stats.data()), .row = 0, .head = 2 * padded,
                .batch = 2 * padded * w.heads, .columns = 2 * padded, .rows = 1, .heads = w.heads, .batches = w.batch,
                .box = 2 * C::kTileQ, .line = true};
-    x.scale2 = float(scale) * kLog2e, x.kept = 1, x.scale_k = NAN;  // the kernel behind has it
+    x.dk = map(dk, w.keys, w.heads_kv, 16), x.dv = map(dv, w.keys, w.heads_kv, 16);
+    x.scale2 = float(scale) * kLog2e, x.kept = 1, x.scale_k = C::kParts ? NAN : float(scale);  // or the kernel behind has it
     x.rows = w.rows, x.keys = w.keys, x.heads = w.heads, x.low = all.low, x.high = all.high;
     x.heads_kv = w.heads_kv * w.parts, x.group = w.heads / x.heads_kv, x.units = w.batch * x.heads_kv;
     x.tiles = tiles, x.section = w.section, x.padded = padded, x.dq = sums.data(), x.rows_of_dq = w.rows;
     x.turns = turns.data(), x.far = &far, x.launch = 4, x.parts = w.parts, x.sums = parts.data();
     const std::string wrong = emulated::launch(tiles * x.units, C::kThreads, seed, [&] { backward_kernel<C>(x); });
-    if (!wrong.empty()) return wrong;
+    if (!wrong.empty() || !C::kParts) return wrong;
     const KeyPartsParams y{.sums = parts.data(), .parts = w.parts, .tiles = tiles, .heads = w.heads_kv, .keys = w.keys,
-                           .dim = Dim, .dim_qk = w.dim, .dim_v = w.dim, .scale = float(scale), .dk = tensor(dk),
+                           .dim = C::kDim, .dim_qk = w.dim, .dim_v = w.dim, .scale = float(scale), .dk = tensor(dk),
                            .dv = tensor(dv)};
     return emulated::launch(joined_blocks(y, w.batch), kPartWarps * 32, seed, [&] { key_parts_kernel<T>(y); });
   }
@@ -135,27 +141,36 @@ struct Call {
   double error_of_keys(const std::vector<double>& wanted, const std::vector<T>& got) const {
     return error(wanted, [&](size_t n) { return float(got[n]); });
   }
-  // From fragments of 16 x 8.
+  // Of a query's column among the sums of a head: in fragments of 16 x 8, turned of 8 x 16.
+  size_t sum_of(int i, int d) const {
+    if constexpr (C::kTurned)
+      return size_t(TurnedTile{padded}.fragment(i, d) + (d % 8 * 4 + i % 8 / 2) * 4 + d % 16 / 8 * 2 + i % 2);
+    return size_t(i / 16 * 16 * C::kWide + d / 8 * 128 + (i % 8 * 4 + d % 8 / 2) * 4 + i % 16 / 8 * 2 + d % 2);
+  }
   double error_of_dq() const {
     std::vector<float> dq(want_dq.size(), 7.f);
     for (int b = 0; b < w.batch; ++b)
       for (int h = 0; h < w.heads; ++h)
         for (int i = 0; i < w.rows; ++i)
           for (int d = 0; d < w.dim; ++d) {
-            const size_t of = size_t((b * w.heads + h) * padded + i / 16 * 16) * C::kWide + size_t(d / 8 * 128);
-            dq[place(b, i, h, w.rows, w.heads) + size_t(d)] =
-                sums[of + size_t((i % 8 * 4 + d % 8 / 2) * 4 + i % 16 / 8 * 2 + d % 2)] * float(scale);
+            const size_t head = size_t((b * w.heads + h) * padded) * C::kWide;
+            dq[place(b, i, h, w.rows, w.heads) + size_t(d)] = sums[head + sum_of(i, d)] * float(scale);
           }
     return error(want_dq, [&](size_t n) { return dq[n]; });
   }
 };
 
 template <class T, int Dim, bool Ordered = false>
+using Divided = BackwardShape<T, Dim, Dim == 64 ? 128 : 64, Dim == 64, false, Ordered, false, false, false, true>;
+template <class T>
+using Turned = BackwardShape<T, 128, 80, false>;
+
+template <class C>
 void expect_right(const Asked& w, unsigned seed) {
   SCOPED_TRACE("b" + std::to_string(w.batch) + " h" + std::to_string(w.heads) + "/" + std::to_string(w.heads_kv) +
                " in " + std::to_string(w.parts) + " q" + std::to_string(w.rows) + " k" + std::to_string(w.keys) + " d" +
                std::to_string(w.dim) + " seed " + std::to_string(seed));
-  Call<T, Dim, Ordered> call(w, seed);
+  Call<C> call(w, seed);
   ASSERT_EQ(call.run(seed), "");
   EXPECT_LT(call.error_of_keys(call.want_dk, call.dk), 0.01);
   EXPECT_LT(call.error_of_keys(call.want_dv, call.dv), 0.01);
@@ -165,23 +180,29 @@ void expect_right(const Asked& w, unsigned seed) {
 constexpr Mask kFull{}, kCausal{.kind = MaskKind::causal}, kTopLeft{.kind = MaskKind::causal, .align = Align::top_left},
     kWindow{.kind = MaskKind::window, .left = 40, .right = 3};
 
-TEST(Sm90KeyParts, gradients_of_divided_heads_are_right) {
-  expect_right<Bf16, 128>({1, 2, 1, 2, 130, 130, 128, kCausal, false, 2}, 1);
-  expect_right<F16, 128>({2, 4, 2, 2, 70, 150, 104, kFull, true}, 2);
-  expect_right<Bf16, 128>({1, 6, 1, 3, 90, 64, 80, kWindow}, 3);
-  expect_right<F16, 64>({2, 4, 1, 2, 130, 140, 64, kCausal, true, 4}, 4);
-  expect_right<Bf16, 64>({1, 4, 2, 2, 60, 260, 40, kCausal, false, 4}, 5);
+TEST(Sm90Backward, turned_tiles_are_right) {
+  expect_right<Turned<Bf16>>({1, 2, 2, 1, 300, 300, 128, kCausal, false, 2}, 1);
+  expect_right<Turned<F16>>({2, 2, 1, 1, 170, 290, 104, kCausal, true, 2}, 2);
+  expect_right<Turned<Bf16>>({1, 1, 1, 1, 250, 129, 128, kFull}, 3);
+  expect_right<Turned<Bf16>>({1, 1, 1, 1, 200, 200, 120, kTopLeft}, 4);
 }
-TEST(Sm90KeyParts, keys_that_nobody_sees_have_gradients_of_zero) {
-  expect_right<Bf16, 128>({1, 2, 1, 2, 60, 300, 128, kTopLeft, false, 2}, 6);
-  expect_right<F16, 64>({1, 2, 1, 2, 60, 300, 64, kTopLeft}, 7);
+TEST(Sm90Backward, gradients_of_divided_heads_are_right) {
+  expect_right<Divided<Bf16, 128>>({1, 2, 1, 2, 130, 130, 128, kCausal, false, 2}, 1);
+  expect_right<Divided<F16, 128>>({2, 4, 2, 2, 70, 150, 104, kFull, true}, 2);
+  expect_right<Divided<Bf16, 128>>({1, 6, 1, 3, 90, 64, 80, kWindow}, 3);
+  expect_right<Divided<F16, 64>>({2, 4, 1, 2, 130, 140, 64, kCausal, true, 4}, 4);
+  expect_right<Divided<Bf16, 64>>({1, 4, 2, 2, 60, 260, 40, kCausal, false, 4}, 5);
 }
-TEST(Sm90KeyParts, a_fixed_order_is_right) {
-  expect_right<Bf16, 128, true>({1, 4, 2, 2, 130, 260, 128, kCausal, false, 2}, 8);
-  expect_right<F16, 64, true>({1, 4, 1, 4, 140, 200, 64, kCausal, true, 4}, 9);
+TEST(Sm90Backward, keys_that_nobody_sees_have_gradients_of_zero) {
+  expect_right<Divided<Bf16, 128>>({1, 2, 1, 2, 60, 300, 128, kTopLeft, false, 2}, 6);
+  expect_right<Divided<F16, 64>>({1, 2, 1, 2, 60, 300, 64, kTopLeft}, 7);
 }
-TEST(Sm90KeyParts, no_pace_of_warps_and_copies_makes_it_stand_still) {
-  for (unsigned seed = 20; seed < 23; ++seed) expect_right<Bf16, 128>({1, 2, 1, 2, 130, 130, 128, kCausal}, seed);
+TEST(Sm90Backward, a_fixed_order_is_right) {
+  expect_right<Divided<Bf16, 128, true>>({1, 4, 2, 2, 130, 260, 128, kCausal, false, 2}, 8);
+  expect_right<Divided<F16, 64, true>>({1, 4, 1, 4, 140, 200, 64, kCausal, true, 4}, 9);
+}
+TEST(Sm90Backward, no_pace_of_warps_and_copies_makes_it_stand_still) {
+  for (unsigned seed = 20; seed < 23; ++seed) expect_right<Divided<Bf16, 128>>({1, 2, 1, 2, 130, 130, 128, kCausal}, seed);
 }
 
 }  // namespace
