@@ -382,4 +382,13 @@ MUTANTS = [
      "ring: a short message is taken", ["transport_ranks_test"]),
     (RANKS, "if (g.gone[size_t(me.rank)].empty()) g.gone[size_t(me.rank)] = why;", "",
      "ring: a rank that fails does not tell the others", ["variants_ring_test", "transport_ranks_test"]),
+    # The slow, obvious way
+    ("src/core/masked.h", "value ? value[all.entry(i / size.q) + n] : 0", "value ? value[n] : 0",
+     "masked: a block has the number of another row's", ["variants_masked_test"]),
+    ("src/core/masked.h", "j < s.len_k && s.band.visible(i, j) ? 0.f", "s.band.visible(i, j + 1) ? 0.f",
+     "masked: a band is one key late", ["variants_masked_test"]),
+    ("src/core/masked.h", "first + n % width]", "n % width]",
+     "masked: a number of a block has the gradient of the first one's pairs", ["variants_masked_test"]),
+    ("src/variants/masked.cpp", 'step.empty() || step == "selected"', 'step == "selected"',
+     "masked: branches that are not selected stay as fast as ever", ["variants_masked_test"]),
 ]

@@ -227,7 +227,8 @@ void tell_machine(const Bench& b) {
 void add_gpu(Provenance& p, const Device& device, const DeviceTimer& timer) {
   const cuda::GpuIdentity id = timer.nvml().identity();
   p.gpu = device.name, p.gpu_uuid = id.uuid, p.gpu_vbios = id.vbios, p.gpu_driver = id.driver;
-  p.gpu_power_limit_w = id.power_limit_w, p.gpu_most_mhz = id.most_sm_mhz, p.gpu_ecc = id.ecc;
+  p.gpu_power_limit_w = id.power_limit_w, p.gpu_most_mhz = id.most_sm_mhz, p.gpu_ecc = id.ecc, p.gpu_mig = id.mig;
+  if (id.pcie_generation) p.gpu_pcie = join("generation ", id.pcie_generation, ", ", id.pcie_lanes, " lanes");
   p.clocks = join("free, up to ", id.most_sm_mhz, " MHz");
   p.cuda = join(timer.facts().runtime, ", driver for ", timer.facts().driver);
 }

@@ -10,8 +10,11 @@
 namespace attune {
 namespace {
 
-// No GPU kernel is right where logits are far (docs/gpu_chain.md).
-bool is_asked(const Case& c, const Place& at) { return !c.variation.far || at.device.kind == DeviceKind::cpu; }
+// cuDNN's backward takes weights from an f32 log-sum-exp as it is, so where that is far its gradients are not finite
+// (docs/gpu_chain.md). Of this library's kernels none is left out here.
+bool is_let_off(const Backend& b, const Case& c) {
+  return b.name == std::string_view("vendor_cudnn") && c.variation.far && c.problem.pass == Pass::backward;
+}
 
 // Backends run one at a time, so that each has the library's threads to itself.
 std::vector<Attempt> run_case(const Suite& suite, size_t index, std::mutex& one_at_a_time) {
@@ -19,7 +22,7 @@ std::vector<Attempt> run_case(const Suite& suite, size_t index, std::mutex& one_
   std::vector<Attempt> wanted;
   for (const Backend* b : suite.backends)
     for (size_t place = 0; place < suite.places.size(); ++place)
-      if (Plan plan; is_asked(c, suite.places[place]) && plan_on(*b, c.problem, suite.places[place].device, plan).ok())
+      if (Plan plan; !is_let_off(*b, c) && plan_on(*b, c.problem, suite.places[place].device, plan).ok())
         wanted.push_back({index, b, place, {}});
   if (wanted.empty()) return {};
   Trial trial(c);

@@ -2,6 +2,7 @@
 // machine. A run is prepare, the keys' kernel, then finish. In a reproducible one blocks add to dQ in turns; with a
 // block list the rows' kernel computes it instead; and where sequences share keys they come one after the other.
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <initializer_list>
 
@@ -86,10 +87,10 @@ int64_t heads(const Problem& p) { return int64_t(p.batch) * p.heads_q; }
 constexpr int64_t kMostSearched = 1024;
 bool many_lists(const Problem& p) { return p.mask.blocks.q && ceil_div(p.len_q, p.mask.blocks.q) > kMostSearched; }
 
-struct Scratch { float2* rows; int32_t *order, *begin_k, *row_k; int* apart; float* dq; int* turns; };
+struct Scratch { float2* rows; int32_t *order, *begin_k, *row_k; int* apart; float* dq; int* turns; uint64_t* far; };
 Scratch carve(Workspace& ws, const Problem& p, const Chosen& c) {
   const size_t rows = size_t(heads(p) * padded(p));
-  Scratch s{.rows = ws.take<float2>(rows)};
+  Scratch s{.rows = ws.take<float2>(rows), .far = ws.take<uint64_t>(1)};
   if (p.mask.blocks.q) s.order = ws.take<int32_t>(size_t(key_blocks(p, c)));
   if (many_lists(p)) {
     s.begin_k = ws.take<int32_t>(size_t(heads(p) * (ceil_div(p.len_k, p.mask.blocks.k) + 1)));
@@ -167,6 +168,7 @@ class Run {
     x_.kept = sm80::kept(x_.scale, p_.dim_qk);
     x_.shared_keys = p_.keys == KeySource::paged || a.given(Role::cache_index);
     x_.running = p_.has(Option::accumulate);
+    x_.far = scratch.far, x_.launch = sm80::next_launch();
     x_.tiles = int(tiles(p_.len_k, p_.mask.blocks.k, chosen_.keys->tile));
     one_by_one_ = x_.shared_keys && p_.reproducible != Reproducible::no;
     if (many_lists(p_) && !a.given(Role::block_begin_k)) make_list(scratch);
@@ -298,6 +300,11 @@ Status backward_prepare(std::string_view who, const BackwardParams& x, Place pla
   return start(who, address(sink_kernel), sink, x.problem.heads_q, x, place, stream);
 }
 
+uint64_t next_launch() {
+  static std::atomic<uint64_t> launches{0};
+  return ++launches;
+}
+
 Status backward_clear(std::string_view who, const Problem& p, const Tensor& t, Place place, Stream stream) {
   static constinit cuda::Ready ready;
   const int64_t rows = int64_t(t.extent.batch) * t.extent.seq * t.extent.head;
@@ -309,10 +316,11 @@ Status backward_clear(std::string_view who, const Problem& p, const Tensor& t, P
 }
 
 Status backward_finish(std::string_view who, const BackwardParams& x, Place place, Stream stream) {
-  static constinit cuda::Ready ready[2];
-  const void* const kernel[] = {address(finish_kernel<F16>), address(finish_kernel<Bf16>)};
-  const int type = x.problem.dtype.q == DType::bf16;
-  return start(who, kernel[type], ready[type], row_blocks(x), x, place, stream);
+  static constinit cuda::Ready ready[2][2];
+  const void* const kernel[2][2] = {{address(finish_kernel<F16, false>), address(finish_kernel<Bf16, false>)},
+                                    {address(finish_kernel<F16, true>), address(finish_kernel<Bf16, true>)}};
+  const int turned = x.turned, type = x.problem.dtype.q == DType::bf16;
+  return start(who, kernel[turned][type], ready[turned][type], row_blocks(x), x, place, stream);
 }
 
 }  // namespace sm80

@@ -2,6 +2,9 @@
 // derivative of one pair.
 #pragma once
 #include "attention/order.sm80.h"
+#include "attention/row_statistics.h"
+#include "attention/turned_tile.h"
+#include "core/far.h"
 #include "core/score.h"
 #include "machine/sm80/memory.h"
 #include "machine/sm80/order.h"
@@ -16,8 +19,8 @@ struct BackwardParams {
   DenseArgs args;
   bool uniform;      // every sequence is `seq` but for its place in the batch: no lengths in tensors
   Sequence seq;
-  float2* rows;      // [batch][head][padded]: log-sum-exp in base 2, +inf where a row sees nothing; delta * kept.in
-  float* dq;         // [batch][head][padded / 16][Dim / 8] fragments; null where the keys' kernel has no dQ to add
+  float2* rows;      // [batch][head][padded]: lse_of_weights(), base 2, +inf where a row sees nothing; delta * kept.in
+  float* dq;         // [batch][head][padded / 16][Dim / 8] fragments, or turned; null where the keys' kernel has none
   int* turns;        // null, or of a fixed order: [0] blocks begun, [1 + padded row / 32] blocks that added to the tile
   int padded;        // rows of a head, a multiple of 64
   int wide;          // Dim
@@ -31,6 +34,9 @@ struct BackwardParams {
   int* apart;        // null, or of a list by key block that this run made: whether no two lists share entries, and it
                      // holds
   bool running;      // the run accumulates: gradients are f32 and added to what was there before it
+  uint64_t* far;     // null, or where prepare leaves the number of the launch if a row is far (core/far.h)
+  uint64_t launch;
+  bool turned;       // sums of dQ of a head lie as one turned tile, and rows paired; then `uniform` too
 };
 
 constexpr int kRowsOfPrepare = 64, kTurnRows = 32;
@@ -135,13 +141,14 @@ __global__ void __launch_bounds__(256) prepare_kernel(const __grid_constant__ Ba
     if (there) {
       const float lse = *a.row<const float>(Role::lse, seq.q_batch, seq.q_first + int64_t(i), at.head);
       if (a.given(Role::d_lse)) sum -= *a.row<const float>(Role::d_lse, seq.q_batch, seq.q_first + int64_t(i), at.head);
-      if (lse != -INFINITY) row = {lse * kLog2e, sum * x.kept.in};
+      if (lse != -INFINITY) row = {lse_of_weights(lse), sum * x.kept.in};
+      if (x.far && is_far(row.x)) *x.far = x.launch;
     }
-    x.rows[at.index + r] = row;
+    store_statistics(x.rows, at.index + r, x.turned, row);
   }
   if (x.turns && threadIdx.x < kRowsOfPrepare / kTurnRows)
     x.turns[1 + at.index / kTurnRows + threadIdx.x] = 0, x.turns[0] = 0;
-  if (!x.dq || at.first >= seq.len_q) return;
+  if (!x.dq || (at.first >= seq.len_q && !x.turned)) return;  // turned, rows of a tile lie between each other
   float4* to = reinterpret_cast<float4*>(x.dq + at.index * x.wide);
   for (int n = threadIdx.x; n < kRowsOfPrepare * x.wide / 4; n += 256) to[n] = {};
 }
@@ -162,13 +169,14 @@ __device__ inline void store8(const Tensor& t, int64_t b, int64_t s, int64_t h, 
 }
 
 // dQ from fragments to its tensor: a warp takes 16 rows of 32 columns. The last rows first, which are still in cache.
-template <class T>
+template <class T, bool turned>
 __global__ void __launch_bounds__(256) finish_kernel(const __grid_constant__ BackwardParams x) {
   const Problem& p = x.problem;
   const DenseArgs& a = x.args;
   const RowBlock at(x, gridDim.x - 1 - blockIdx.x);
   const Sequence seq = sequence_of(x, at.batch);
   wait_for_previous();
+  if (x.far && blockIdx.x == 0 && threadIdx.x == 0) *x.far = 0;  // a graph has the same number again
   if (at.first >= seq.len_q) return;
   constexpr int kPitch = 36;
   __shared__ __align__(16) float all[8][16 * kPitch];
@@ -177,16 +185,31 @@ __global__ void __launch_bounds__(256) finish_kernel(const __grid_constant__ Bac
   float* const tile = all[threadIdx.x / 32];
   for (int n = threadIdx.x / 32; n < kRowsOfPrepare / 16 * across; n += 8) {
     const int row0 = n / across * 16, column0 = n % across * 32;
-    const float* from = x.dq + (at.index + row0) * x.wide + column0 / 8 * kFragment;
     Accumulator part[4];
+    if constexpr (turned) {
+      const TurnedTile sums{x.padded};
+      const int query = at.first + row0;
+      const float* from = x.dq + (at.index - at.first) * x.wide;
 #pragma unroll
-    for (int f = 0; f < 4; ++f) part[f] = read_fragment(from + f * kFragment, lane);
+      for (int f = 0; f < 4; ++f)
+        part[f] = read_fragment(from + sums.fragment(query + f % 2 * 8, column0 + f / 2 * TurnedTile::kColumns), lane);
 #pragma unroll
-    for (int f = 0; f < 4; ++f)
+      for (int f = 0; f < 4; ++f)
 #pragma unroll
-      for (int half = 0; half < 2; ++half)
-        *reinterpret_cast<float2*>(tile + (half * 8 + lane / 4) * kPitch + f * 8 + lane % 4 * 2) = {
-            part[f].c[2 * half] * scale, part[f].c[2 * half + 1] * scale};
+        for (int e = 0; e < 4; ++e)
+          tile[(f % 2 * 8 + sums.query(lane, e)) * kPitch + f / 2 * TurnedTile::kColumns + sums.column(lane, e)] =
+              part[f].c[e] * scale;
+    } else {
+      const float* from = x.dq + (at.index + row0) * x.wide + column0 / 8 * kFragment;
+#pragma unroll
+      for (int f = 0; f < 4; ++f) part[f] = read_fragment(from + f * kFragment, lane);
+#pragma unroll
+      for (int f = 0; f < 4; ++f)
+#pragma unroll
+        for (int half = 0; half < 2; ++half)
+          *reinterpret_cast<float2*>(tile + (half * 8 + lane / 4) * kPitch + f * 8 + lane % 4 * 2) = {
+              part[f].c[2 * half] * scale, part[f].c[2 * half + 1] * scale};
+    }
     __syncwarp();
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -210,8 +233,8 @@ static __global__ void __launch_bounds__(256) sink_kernel(const __grid_constant_
   float sum = 0.f;
   for (int b = 0; b < p.batch; ++b)
     for (int i = threadIdx.x; i < x.padded; i += 256) {
-      const float2 row = x.rows[(int64_t(b) * p.heads_q + h) * x.padded + i];
-      if (row.x != INFINITY) sum -= exp2f(sink - row.x) * row.y;
+      const float2 row = load_statistics(x.rows, (int64_t(b) * p.heads_q + h) * x.padded + i, x.turned);
+      if (row.x != INFINITY) sum -= exp2f(exponent_of_weight(sink, row.x)) * row.y;
     }
   __shared__ float part[256];
   part[threadIdx.x] = sum;
@@ -241,7 +264,7 @@ static __global__ void __launch_bounds__(256) clear_kernel(const __grid_constant
 // One pair without options: from a dot product and dP to the weight that multiplies dO, and to dS as it is kept.
 struct Pair { float p, ds; };
 __device__ inline Pair differentiate(float scale, Kept kept, float dot, float dp, float2 row) {
-  const float weight = exp2_fast(fmaf(dot, scale, -row.x));
+  const float weight = weight_of_far(exp2_fast(fmaf(dot, scale, -row.x)), row.x);
   return {weight, weight * fmaf(dp, kept.in, -row.y)};
 }
 

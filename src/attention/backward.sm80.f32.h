@@ -12,7 +12,7 @@ namespace attune::sm80 {
 
 struct F32Gradients {
   F32Call call;
-  float2* rows;      // [batch][head][padded]: log-sum-exp in base 2, +inf where a row sees nothing; delta
+  float2* rows;      // [batch][head][padded]: lse_of_weights(), base 2, +inf where a row sees nothing; delta
   int padded;        // rows of a head, a multiple of kRowsOfPrepare
   bool shared_keys;  // sequences may have the same keys: gradients are added to what is there
   bool running;      // the run accumulates: they are added to what was there before it
@@ -44,7 +44,7 @@ static __global__ void __launch_bounds__(256) prepare_f32_kernel(const __grid_co
     if (there) {
       const float lse = *a.row<const float>(Role::lse, seq.q_batch, token, h);
       if (a.given(Role::d_lse)) sum -= *a.row<const float>(Role::d_lse, seq.q_batch, token, h);
-      if (lse != -INFINITY) row = {lse * kLog2e, sum};
+      if (lse != -INFINITY) row = {lse_of_weights(lse), sum};
     }
     x.rows[int64_t(n) * x.padded + first + r] = row;
   }
@@ -148,7 +148,7 @@ struct BackwardF32 {
             float weight = 0.f, d_logit = 0.f, ds = 0.f;
             if (c >= (half ? from[1] : from[0]) && c < (half ? until[1] : until[0]) && of.x != INFINITY) {
               const float keep = score.keep(i, j);
-              weight = exp2_fast(score.logit(s[0].c[0], i, j) - of.x);
+              weight = weight_of_far(exp2_fast(score.logit(s[0].c[0], i, j) - of.x), of.x);
               d_logit = weight * (keep * dp[0].c[0] - of.y), ds = d_logit * score.slope_of_logit(s[0].c[0]);
               weight *= keep;
             }

@@ -12,6 +12,8 @@ Kept kept(float scale, int dim);
 
 struct Place { int device, arch; };
 
+// Of BackwardParams: memory of any content has it by chance only, and the run is then slower.
+uint64_t next_launch();
 // Statistics of all rows, dQ cleared; d_sinks where it is wanted.
 Status backward_prepare(std::string_view who, const BackwardParams&, Place, Stream);
 // Rows of a tensor set to 0; bytes between them are left alone.

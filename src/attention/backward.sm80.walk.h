@@ -19,9 +19,10 @@ struct KeyShape {
   static constexpr int kWarps = warps_k * warps_q, kThreads = kWarps * 32;
 };
 
-// A query tile of a head of the group; only rows in [from, until) count. `partial`: it has pairs that are hidden.
+// A query tile of a head of the group; only rows in [from, until) count. `partial`: it has pairs that are hidden; `far`:
+// a row of the launch is far (core/far.h).
 struct Visit {
-  uint32_t head : 31, partial : 1;
+  uint32_t head : 30, partial : 1, far : 1;
   int first, from, until;
 };
 
@@ -42,6 +43,7 @@ struct KeyPlace {
   int of_warp[2], hit[kHits];  // those of them that list this key block
   int by_key;                  // of a list: it is there by key block too
   int visits;                  // of this round
+  int far;                     // a row of the launch is
   Cursor next;                 // after those in `visit`
   Visit visit[4];              // the n-th in place n % 4
   int before[4];               // in a fixed order: how many blocks add to its rows of dQ before this one
@@ -114,6 +116,7 @@ struct KeyWalk {
   // By one thread.
   __device__ void begin(int visits) const {
     at.visits = visits, at.next = {0, at.start};
+    at.far = __ldcg(reinterpret_cast<const unsigned long long*>(x.far)) == x.launch;
     find_visit(0);
   }
   // The n-th, by one thread.
@@ -121,6 +124,7 @@ struct KeyWalk {
     Cursor c = at.next;
     Visit t = visit(c);
     t.partial = t.first < max(t.from, at.open_first) || t.first + kTileQ > min(t.until, at.open_last);
+    t.far = uint32_t(at.far);
     at.visit[n % 4] = t;
     if (entries && p.has(Option::block_bias)) entries->of_visit[n % 4] = entries->of_hit[min(c.major, kHits - 1)];
     if (x.turns) {  // blocks add to a tile of dQ from its last key tile on
@@ -137,12 +141,13 @@ struct KeyWalk {
     return x.turns + 1 + (at.row + int64_t(t.head) * x.padded + t.first) / kTurnRows;
   }
   __device__ Visit visit(const Cursor& c) const {
-    if (!p.mask.blocks.q) return {uint32_t(c.major), 0, c.minor, 0, at.seq.len_q};
+    if (!p.mask.blocks.q) return {.head = uint32_t(c.major), .first = c.minor, .from = 0, .until = at.seq.len_q};
     const int64_t begin = int64_t(at.hit[min(c.major, kHits - 1)]) * p.mask.blocks.q,
                   first = begin / 16 * 16 + c.minor * kTileQ;
     const int until = clamp(begin + p.mask.blocks.q, 0, at.seq.len_q);
     // A piece beyond the block has no rows of its own.
-    return {uint32_t(at.head), 0, clamp(first, 0, until / 16 * 16), first < until ? int(begin) : INT32_MAX, until};
+    return {.head = uint32_t(at.head), .first = clamp(first, 0, until / 16 * 16),
+            .from = first < until ? int(begin) : INT32_MAX, .until = until};
   }
 
   // With a list all visits come in rounds: of a head, and of the query blocks from at.block on.

@@ -152,6 +152,7 @@ struct AnyKeysConsumer : WideKeysConsumer<C, Values> {
         for (int e = 0; e < 4; ++e)
           s[4 * i + e] = sm80::exp2_fast(fmaf(s[4 * i + e], y.scale2, -(e % 2 ? two.z : two.x)));
       }
+      if (this->has_far(n)) end_at_one(s);
       if (edge()) hide(at);
 #pragma unroll
       for (int i = 0; i < C::kTileQ / 8; ++i)

@@ -152,6 +152,7 @@ struct AnyRowsConsumer : WideRowsConsumer<C> {
     if (!y.options) {
 #pragma unroll
       for (int i = 0; i < C::kTileK / 2; ++i) s[i] = sm80::exp2_fast(fmaf(s[i], y.scale2, -lse[i / 2 % 2]));
+      if (this->has_far()) end_at_one(s);
       if (partial) hide(s, at);
     }
     wait_products<0>();

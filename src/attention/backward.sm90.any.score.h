@@ -102,7 +102,7 @@ struct PairScore {
       for (int n = piece * kPiece; n < (piece + 1) * kPiece; ++n) {
         const int c = n / 4 * 8 + n % 2, r = n / 2 % 2 * 8;
         const float more = fmaf(fabsf(ahead + float(turned ? r - c : c - r)), slope, now[n % kPiece] - lse(n));
-        const Weighed w{.weight = sm80::exp2_fast(fmaf(s[n], scale, more)),
+        const Weighed w{.weight = at_most_one(sm80::exp2_fast(fmaf(s[n], scale, more))),
                         .keep = bits >> bit(n) & 1 ? x.score.kept : 0.f,
                         .slope = capped ? fmaf(-s[n], s[n], 1.f) : 1.f};
         take(std::bool_constant<biased>{}, n, w);

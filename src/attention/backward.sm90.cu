@@ -1,6 +1,7 @@
 // sm90_backward: the host side of backward.sm90.h. A run is prepare, the kernel that owns keys, then finish, each of
-// which starts while the one before it ends; where lengths are in tensors, a kernel ahead of them finds the key tiles.
-// Everything else is the next link's.
+// which starts while the one before it ends; where lengths are in tensors, a kernel ahead of them finds the key tiles;
+// where heads that share keys are divided, one before finish adds up their dK and dV. Everything else is the next
+// link's.
 #include <algorithm>
 
 #include "attention/backward.sm80.host.h"
@@ -8,6 +9,7 @@
 #include "attention/backward.sm90.kernels.h"
 #include "attention/backward.sm90.table.h"
 #include "attention/backward.sm90.wide.kernels.h"
+#include "attention/key_parts.h"
 #include "attention/limits.sm90.h"
 #include "core/check.h"
 #include "core/score.h"
@@ -21,17 +23,53 @@ using sm90::TabledParams;
 
 constexpr std::string_view kWho = "sm90_backward";
 constexpr int kShort = 512, kShortNarrow = 1024;  // keys up to which blocks stay, at dims over 64 and up to it
+constexpr int kLong = 1024, kLongCausal = 2048;   // keys from which on tiles are turned, of a full and a causal mask
+constexpr int kTurned = 80;                       // queries of such a tile
+constexpr int kMostTurned = 1 << 23;              // queries: places in a head's sums are 32 bits
 static_assert(sm90::kTurnRows == sm80::kTurnRows);
 
 bool ordered(const Problem& p) { return p.reproducible != Reproducible::no; }
-BackwardKernel& kernel_of(const Problem& p, bool lengths, bool in_order, bool stays = false) {
+
+// Where keys are many: steps of 80 queries instead of 64, which take a twentieth less for each, but for those that no
+// sequence has.
+bool turns(const Problem& p) {
   const int dim = std::max(p.dim_qk, p.dim_v);
-  const bool tabled = lengths || sm90::needs_table(p);
-  if (dim > 64 && dim <= 96 && !tabled && !in_order) return sm90::backward_kernel_96();
+  const bool full = p.mask.kind == MaskKind::full, causal = p.mask.kind == MaskKind::causal;
+  const bool many = (full && p.len_k >= kLong) || (causal && p.len_k >= kLongCausal);
+  return dim > 96 && dim <= 128 && many && p.len_q <= kMostTurned && p.keys == KeySource::linear && !ordered(p) &&
+         !sm90::needs_table(p) && round_up(p.len_q, kTurned) * 19 <= round_up(p.len_q, 64) * 20;
+}
+
+struct Taken { bool lengths, in_order, stays = false, turned = false, parted = false; };
+BackwardKernel& kernel_of(const Problem& p, Taken by) {
+  const int dim = std::max(p.dim_qk, p.dim_v);
+  if (by.parted) return (dim <= 64 ? sm90::backward_kernels_64() : sm90::backward_kernels_128()).parted[by.in_order];
+  if (by.turned) return sm90::backward_kernel_128_turned();
+  const bool tabled = by.lengths || sm90::needs_table(p);
+  if (dim > 64 && dim <= 96 && !tabled && !by.in_order) return sm90::backward_kernel_96();
   sm90::BackwardKernels& all = dim <= 64 ? sm90::backward_kernels_64() : sm90::backward_kernels_128();
   if (p.mask.blocks.q) return all.listed;
-  if (stays) return all.staying;
-  return (needs_general(p) ? all.with_options : tabled ? all.tabled : all.plain)[in_order];
+  return (by.stays ? all.staying : needs_general(p) ? all.with_options : tabled ? all.tabled : all.plain)[by.in_order];
+}
+
+// What a query head reads and adds to: q, d_out and dQ in f32.
+double bytes_of_head(const BackwardKernel& k, int64_t rows) { return double(rows) * k.wide * 8; }
+
+// Into how many the heads that share keys are divided. Not where bits may not depend on how many sequences there are.
+int parts_of(const Problem& p, int units) {
+  if (p.heads_q == p.heads_kv || sm90::needs_table(p) || p.keys != KeySource::linear ||
+      p.mask.align == Align::absolute || p.reproducible == Reproducible::batch)
+    return 1;
+  const BackwardKernel& k = kernel_of(p, {.lengths = false, .in_order = ordered(p), .parted = true});
+  const Sequence all{.len_q = p.len_q, .len_k = p.len_k, .band = band_of(p.mask, p.len_q, p.len_k, 0, 0)};
+  return sm90::parts_of({.sequence = key_tile_of(all, 0),
+                         .tile_q = k.tile_q,
+                         .tile_k = k.tile_k,
+                         .units = int64_t(p.batch) * p.heads_kv,
+                         .group = p.heads_q / p.heads_kv,
+                         .bytes = bytes_of_head(k, p.len_q),
+                         .order = {.alike = p.mask.kind == MaskKind::full, .in_order = ordered(p)}},
+                        units);
 }
 
 Status supports(const Problem& p, const Device& d) {
@@ -62,28 +100,39 @@ Status supports(const Problem& p, const Device& d) {
   return Status::good();
 }
 
-int64_t padded(const Problem& p, const BackwardKernel& k) { return round_up(p.len_q, k.tile_q); }
+int64_t padded(const Problem& p, const BackwardKernel& k) {
+  const bool turned = k.tile_q == kTurned;  // its tiles begin at any 16 queries
+  return round_up(turned ? p.len_q + int64_t(kTurned) : round_up(p.len_q, k.tile_q), sm80::kRowsOfPrepare);
+}
 
-struct Room { float2* stats; float* dq; int* turns; KeyTile* table; };
-Room carve(Workspace& ws, const Problem& p, const BackwardKernel& k) {
+struct Room { float2* stats; float* dq; int* turns; KeyTile* table; uint64_t* far; float4* sums; };
+Room carve(Workspace& ws, const Problem& p, const BackwardKernel& k, int parts) {
   const size_t rows = size_t(p.batch) * size_t(p.heads_q) * size_t(padded(p, k));
   Room room{.stats = ws.take<float2>(rows), .dq = ws.take<float>(rows * size_t(k.wide)), .turns = nullptr,
-            .table = ws.take<KeyTile>(size_t(sm90::key_table_size(p, k.tile_k)))};
+            .table = ws.take<KeyTile>(size_t(sm90::key_table_size(p, k.tile_k))), .far = ws.take<uint64_t>(1),
+            .sums = nullptr};
   if (ordered(p)) room.turns = ws.take<int>(1 + rows / sm80::kTurnRows);
+  const size_t tiles = size_t(p.batch) * size_t(p.heads_kv) * size_t(ceil_div(p.len_k, k.tile_k));
+  if (parts > 1) room.sums = ws.take<float4>(size_t(sm90::key_part(k.dim, int64_t(tiles) * parts, 0, false)));
   return room;
 }
 
 Status shape(Plan& plan, const Planner&) {
   const Problem& p = plan.problem;
   if (sm90::is_divided(p)) return sm90::any_shape(kWho, plan);
-  const BackwardKernel& k = kernel_of(p, false, ordered(p));  // a table changes no tile
-  plan.tile_q = k.tile_q, plan.tile_k = k.tile_k;
-  plan.kernel = k.dim + 1024 * (4 * (p.mask.blocks.q > 0) + 2 * needs_general(p) + ordered(p));
-  const int64_t most = std::max(ceil_div(p.len_k, k.tile_k) * p.batch * p.heads_kv,
+  const int parts = parts_of(p, std::max(plan.device.units, 1));
+  const bool parted = parts > 1, turned = !parted && turns(p);
+  // A table or a scale may take it back to tiles of 64, whose rows are no more, and to whole groups of heads.
+  const BackwardKernel& k =
+      kernel_of(p, {.lengths = false, .in_order = ordered(p), .turned = turned, .parted = parted});
+  plan.tile_q = k.tile_q, plan.tile_k = k.tile_k, plan.splits = parts;
+  plan.kernel =
+      k.dim + 1024 * (16 * parted + 8 * turned + 4 * (p.mask.blocks.q > 0) + 2 * needs_general(p) + ordered(p));
+  const int64_t most = std::max(ceil_div(p.len_k, k.tile_k) * p.batch * p.heads_kv * parts,
                                 int64_t(p.batch) * p.heads_q * (padded(p, k) / sm80::kRowsOfPrepare));
   if (most > INT32_MAX) return Status::no(kWho, ": ", most, " blocks are over 2^31 - 1");
   Workspace count;
-  carve(count, p, k);
+  carve(count, p, k, parts);
   plan.workspace_bytes = count.used;
   return Status::good();
 }
@@ -99,24 +148,23 @@ Status fits(const Plan& plan, const Args& a) {
   return sm90::is_divided(plan.problem) ? sm90::any_fits(kWho, plan, a) : Status::good();
 }
 
-// With a band, blocks differ in length: the longest of a section of heads come first, and what they read and add to
-// stays in the second-level cache: q, d_out and dQ in f32. Likewise where each waits for the one before it in its head.
-// Otherwise head after head.
-int section(const Problem& p, const BackwardKernel& k, int64_t rows) {
-  return sm90::section_heads(double(rows) * k.wide * (p.heads_q / p.heads_kv) * 8);
-}
-
 // Kernels with a table serve more lengths, and gradients of keys that are not wanted.
 bool beyond_plain(const Problem& p, const Args& a) {
   return sm90::has_lengths(p, a) || !a.given(Role::dk) || !a.given(Role::dv);
 }
 
 // Where tiles of keys are many, short and all seen: blocks that stay load the next keys while dK and dV leave. From
-// some length on they lose, since nobody takes over what another has left.
-bool stays(const Problem& p, const Args& a) {
+// some length on they lose, since nobody takes over what another has left. In a fixed order each has whole heads, which
+// must share out evenly.
+bool stays(const Problem& p, const Args& a, bool in_order, int units) {
   const Tensor &q = a[Role::q], &k = a[Role::k];
   const int dim = std::max(p.dim_qk, p.dim_v), keys = k.extent.seq;
-  if ((dim > 64 && dim <= 96) || q.extent.seq == 0 || q.extent.batch == 0) return false;
+  if (q.extent.seq == 0 || q.extent.batch == 0) return false;
+  if (in_order) {
+    const int64_t heads = int64_t(p.batch) * p.heads_kv;
+    if (dim > 64 || keys > kShort || heads * 10 < round_up(heads, units) * 9) return false;
+  }
+  if (dim > 64 && dim <= 96) return false;
   if (p.mask.kind == MaskKind::full) return keys <= (dim <= 64 ? kShortNarrow : kShort);
   return p.mask.kind == MaskKind::causal && q.extent.seq == keys && keys <= (dim <= 64 ? kShortNarrow : kShort);
 }
@@ -125,14 +173,17 @@ class Run {
  public:
   Run(const Plan& plan, const Args& a, Workspace ws, Stream stream)
       : p_(plan.problem), a_(a), lengths_(beyond_plain(p_, a)), in_order_(ordered(p_) && a.given(Role::dq)),
-        stays_(!tabled() && !in_order_ && stays(p_, a)), units_(plan.device.units),
-        kernel_(kernel_of(p_, lengths_, in_order_, stays_)), room_(carve(ws, p_, kernel_)),
+        units_(std::max(plan.device.units, 1)), parts_(lengths_ ? 1 : plan.splits),
+        stays_(!tabled() && parts_ == 1 && stays(p_, a, in_order_, units_)),
+        turned_(plan.tile_q == kTurned && !lengths_ && !stays_ && may_keep_one()),
+        kernel_(kernel_of(p_, {lengths_, in_order_, stays_, turned_, parts_ > 1})),
+        room_(carve(ws, p_, kernel_, parts_)),
         place_{a[Role::q].device_index, plan.device.arch}, stream_(stream) {
     ends_ = {.problem = p_, .args = dense(a), .uniform = !lengths_, .rows = room_.stats,
              .dq = a.given(Role::dq) ? room_.dq : nullptr, .turns = in_order_ ? room_.turns : nullptr,
              .padded = int(padded(p_, kernel_)), .wide = kernel_.wide, .group = p_.heads_q / p_.heads_kv,
-             .scale = scale_of(p_, a), .kept = sm80::kept(scale_of(p_, a), p_.dim_qk),
-             .running = p_.has(Option::accumulate)};
+             .scale = scale_of(p_, a), .kept = turned_ ? sm80::Kept{} : kept(), .running = p_.has(Option::accumulate),
+             .far = room_.far, .launch = sm80::next_launch(), .turned = turned_};
     if (!lengths_) ends_.seq = sequence(p_, a, 0);
   }
 
@@ -151,16 +202,25 @@ class Run {
     if (Status s = sm80::backward_prepare(kWho, ends_, place_, stream_); !s.ok()) return s;
     if (any)
       if (Status s = own_keys(); !s.ok()) return s;
+    if (any && parts_ > 1)
+      if (Status s = join(); !s.ok()) return s;
     return a_.given(Role::dq) ? sm80::backward_finish(kWho, ends_, place_, stream_) : Status::good();
   }
 
  private:
+  sm80::Kept kept() const { return sm80::kept(scale_of(p_, a_), p_.dim_qk); }
+  bool may_keep_one() const { return p_.dtype.q == DType::bf16 || kept().in == 1.f; }  // bf16 reaches as far as f32
   bool tabled() const { return lengths_ || sm90::needs_table(p_); }
-  int heads_of_section() const {
-    if (!tabled() && !in_order_ && p_.mask.kind == MaskKind::full) return 1;
-    if (stays_) return std::max(units_ / 2, 1);  // of two tiles a head, one round of all blocks
+  int heads_of_section(const TabledParams& x) const {
+    const sm90::KeyOrder by{.alike = !tabled() && p_.mask.kind == MaskKind::full, .in_order = in_order_};
+    if (stays_ && (!by.alike || in_order_)) return std::max(units_ / 2, 1);  // of two tiles a head, one round of all
     const Tensor& q = a_[Role::q];
-    return section(p_, kernel_, tabled() ? int64_t(q.extent.seq) * q.extent.batch : p_.len_q);
+    const int64_t rows = tabled() ? int64_t(q.extent.seq) * q.extent.batch : p_.len_q;
+    return sm90::section_of(by, bytes_of_head(kernel_, rows) * x.group, x.tiles, x.units, units_);
+  }
+  int64_t blocks(const TabledParams& x) const {
+    const int64_t all = in_order_ && stays_ ? x.units : int64_t(x.tiles) * x.units;
+    return stays_ ? std::min<int64_t>(all, units_) : all;
   }
   Status own_keys() {
     const Tensor &q = a_[Role::q], &k = a_[Role::k];
@@ -173,17 +233,20 @@ class Run {
                                              .rows = all.rows,
                                              .keys = all.keys,
                                              .heads = p_.heads_q,
-                                             .heads_kv = p_.heads_kv,
-                                             .group = ends_.group,
+                                             .heads_kv = p_.heads_kv * parts_,
+                                             .group = ends_.group / parts_,
                                              .low = all.low,
                                              .high = all.high,
                                              .tiles = int(ceil_div(all.keys, kernel_.tile_k)),
-                                             .units = p_.batch * p_.heads_kv,
-                                             .section = heads_of_section(),
+                                             .units = p_.batch * p_.heads_kv * parts_,
                                              .padded = ends_.padded,
                                              .dq = ends_.dq,
                                              .rows_of_dq = !ends_.dq ? 0 : lengths_ ? p_.len_q : all.rows,
-                                             .turns = ends_.turns};
+                                             .turns = ends_.turns,
+                                             .far = ends_.far,
+                                             .launch = ends_.launch,
+                                             .parts = parts_,
+                                             .sums = room_.sums};
     x.has_dk = a_.given(Role::dk), x.has_dv = a_.given(Role::dv);
     x.rows_q = q.extent.seq, x.rows_k = k.extent.seq;
     x.wide_dk = sm90::wide_rows(a_[Role::dk]), x.wide_dv = sm90::wide_rows(a_[Role::dv]);
@@ -200,18 +263,33 @@ class Run {
         tiles = std::min(tiles, k.extent.seq / kernel_.tile_k + int64_t(p_.batch));
       x.tiles = int(tiles);
     }
+    x.section = heads_of_section(x);
     if (Status s = make_maps(x); !s.ok()) return s;
-    const int64_t blocks = int64_t(x.tiles) * x.units;
     return cuda::launch({.who = kWho,
                          .kernel = kernel_.function[type](),
                          .ready = &kernel_.ready[type],
-                         .blocks = stays_ ? std::min<int64_t>(blocks, units_) : blocks,
+                         .blocks = blocks(x),
                          .threads = kernel_.threads,
                          .shared_bytes = kernel_.shared_bytes,
                          .device = place_.device,
                          .stream = stream_,
                          .early = true},
                         p_, &x);
+  }
+
+  Status join() const {
+    const sm90::KeyPartsParams x{.sums = room_.sums,
+                                 .parts = parts_,
+                                 .tiles = int(ceil_div(ends_.seq.len_k, kernel_.tile_k)),
+                                 .heads = p_.heads_kv,
+                                 .keys = ends_.seq.len_k,
+                                 .dim = kernel_.dim,
+                                 .dim_qk = p_.dim_qk,
+                                 .dim_v = p_.dim_v,
+                                 .scale = ends_.scale * ends_.kept.out,
+                                 .dk = a_[Role::dk],
+                                 .dv = a_[Role::dv]};
+    return sm90::join_key_parts(kWho, p_, x, place_.device, stream_);
   }
 
   Status make_maps(TabledParams& x) const {
@@ -252,8 +330,11 @@ class Run {
 
   const Problem& p_;
   const Args& a_;
-  const bool lengths_, in_order_, stays_;
+  const bool lengths_, in_order_;
   const int units_;  // multiprocessors
+  const int parts_;  // of a head of keys
+  const bool stays_;
+  const bool turned_;
   BackwardKernel& kernel_;
   const Room room_;
   const sm80::Place place_;

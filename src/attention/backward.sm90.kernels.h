@@ -17,18 +17,19 @@ template <class Shape>
 const void* backward_function() { return reinterpret_cast<const void*>(backward_kernel<Shape>); }
 
 template <int Dim, int TileQ, bool Apart, bool Tabled, bool Ordered, bool Options, bool Listed = false,
-          bool Stays = false>
+          bool Stays = false, bool Parts = false>
 constexpr BackwardKernel backward_kernel_row() {
-  using F = BackwardShape<F16, Dim, TileQ, Apart, Tabled, Ordered, Options, Listed, Stays>;
-  using B = BackwardShape<Bf16, Dim, TileQ, Apart, Tabled, Ordered, Options, Listed, Stays>;
+  using F = BackwardShape<F16, Dim, TileQ, Apart, Tabled, Ordered, Options, Listed, Stays, Parts>;
+  using B = BackwardShape<Bf16, Dim, TileQ, Apart, Tabled, Ordered, Options, Listed, Stays, Parts>;
   return {Dim, F::kWide, TileQ, F::kTileK, F::kThreads, F::kSharedBytes, {backward_function<F>, backward_function<B>}};
 }
 
 // Of one head dim. Each in no order, and with dQ added up in a fixed one.
 struct BackwardKernels {
   BackwardKernel plain[2], tabled[2], with_options[2];  // those with options have a table too
-  BackwardKernel listed;                                // and this one, which has no order
-  BackwardKernel staying;                               // plain, in no order, by blocks that stay
+  BackwardKernel staying[2];                            // plain, by blocks that stay; in a fixed order if apart
+  BackwardKernel parted[2];                             // plain, of heads divided among blocks
+  BackwardKernel listed;                                // has a table, and no order
 };
 template <int Dim, int TileQ, bool Apart>
 constexpr BackwardKernels backward_kernel_rows() {
@@ -38,12 +39,16 @@ constexpr BackwardKernels backward_kernel_rows() {
            backward_kernel_row<Dim, TileQ, Apart, true, true, false>()},
           {backward_kernel_row<Dim, TileQ, Apart, true, false, true>(),
            backward_kernel_row<Dim, TileQ, Apart, true, true, true>()},
-          backward_kernel_row<Dim, TileQ, Apart, true, false, false, true>(),
-          backward_kernel_row<Dim, TileQ, Apart, false, false, false, false, true>()};
+          {backward_kernel_row<Dim, TileQ, Apart, false, false, false, false, true>(),
+           backward_kernel_row<Dim, TileQ, Apart, false, Apart, false, false, true>()},
+          {backward_kernel_row<Dim, TileQ, Apart, false, false, false, false, false, true>(),
+           backward_kernel_row<Dim, TileQ, Apart, false, true, false, false, false, true>()},
+          backward_kernel_row<Dim, TileQ, Apart, true, false, false, true>()};
 }
 
 BackwardKernels& backward_kernels_64();
 BackwardKernel& backward_kernel_96();  // plain, in no order; its tiles and sums are those of 128
 BackwardKernels& backward_kernels_128();
+BackwardKernel& backward_kernel_128_turned();  // plain, in no order; its sums are turned
 
 }  // namespace attune::sm90

@@ -10,12 +10,9 @@
 
 namespace attune::sm90 {
 
-// Which keys a block has. Lengths that all sequences share are constants of the launch, not here.
+// A tile of keys. Lengths that all sequences share are constants of the launch, not here.
 template <class C>
-__device__ KeyTile find_keys(const typename C::Params& x, int block) {
-  const int per_section = x.section * x.tiles, section = block / per_section;
-  const int rest = block - section * per_section, here = min(x.section, x.units - section * x.section);
-  const int tile = rest / here, unit = section * x.section + rest - tile * here;
+__device__ KeyTile keys_of(const typename C::Params& x, int tile, int unit) {
   KeyTile t;
   if constexpr (C::kTabled) {
     const int4* from = reinterpret_cast<const int4*>(x.table + tile);  // past a cache that may be old
@@ -27,9 +24,31 @@ __device__ KeyTile find_keys(const typename C::Params& x, int block) {
          .high = x.high, .q_row = 0, .q_batch = batch, .k_row = 0, .k_batch = batch};
     // Of blocks that stay, those that had the longer of two tiles have the shorter of the next two.
     const int turn = C::kStays && (tile & 2) && (tile | 1) < x.tiles ? tile ^ 1 : tile;
-    cut_key_tile(t, C::kOrdered ? x.tiles - 1 - tile : turn, C::kTileQ, C::kTileK);
+    cut_key_tile(t, C::kOrdered ? x.tiles - 1 - tile : turn, C::kTileQ, C::kTileK, C::kGrain);
   }
   return t;
+}
+// Which keys a block has.
+template <class C>
+__device__ KeyTile find_keys(const typename C::Params& x, int block) {
+  const int per_section = x.section * x.tiles, section = block / per_section;
+  const int rest = block - section * per_section, here = min(x.section, x.units - section * x.section);
+  const int tile = rest / here;
+  return keys_of<C>(x, tile, section * x.section + rest - tile * here);
+}
+// The round-th of a block that stays; false behind its last.
+template <class C>
+__device__ bool find_next_keys(const typename C::Params& x, int round, KeyTile& t) {
+  if constexpr (C::kOrdered) {
+    const int turn = round / x.tiles, unit = int(blockIdx.x) + turn * int(gridDim.x);
+    if (unit >= x.units) return false;
+    t = keys_of<C>(x, round - turn * x.tiles, unit);
+  } else {
+    const int block = int(blockIdx.x) + round * int(gridDim.x);
+    if (block >= x.tiles * x.units) return false;
+    t = find_keys<C>(x, block);
+  }
+  return true;
 }
 
 // Of a list: what the step of a stage visits.
@@ -66,11 +85,12 @@ struct BackwardProducer {
       at += rows_of_end_part(part);
     }
   }
+  __device__ int head_of_keys() const { return C::kParts ? t.head / x.parts : t.head; }
   __device__ void load_keys(uint32_t full) const {
     if constexpr (C::kTabled)
       if (t.key + C::kTileK > t.keys && t.k_row + t.keys < x.rows_k)
         return load_end<C::kTileK>(x.k_part, C::kK, full, t.k_row + t.key, t.keys - t.key, x.rows_k, t.head, t.k_batch);
-    load<C::kBytesK>(x.k, C::kK, full, t.k_row + t.key, t.head, t.k_batch, Keep::first_to_go);
+    load<C::kBytesK>(x.k, C::kK, full, t.k_row + t.key, head_of_keys(), t.k_batch, Keep::first_to_go);
   }
   // False: no part of it.
   __device__ bool load_end_of_queries(bool d_out, int to, uint32_t full, int query, int head) const {
@@ -102,7 +122,7 @@ struct BackwardProducer {
       load_keys(keys);
     }
     // Its foreign keys have rows of their own, which are not stored.
-    if (first) load<C::kBytesK>(x.v, C::kV, keys, t.k_row + t.key, t.head, t.k_batch, Keep::first_to_go);
+    if (first) load<C::kBytesK>(x.v, C::kV, keys, t.k_row + t.key, head_of_keys(), t.k_batch, Keep::first_to_go);
     wait(shared + C::kOEmpty + 8 * stage, parity);
     arrive_expect(o, C::kBytesQ);
     load_queries(true, C::kO + stage * C::kBytesQ, o, query, h);
@@ -148,30 +168,41 @@ struct BackwardProducer {
   }
 };
 
-// In a fixed order: one thread adds a query tile of dQ when all key tiles behind this one have.
+// In a fixed order: a thread adds a query tile of dQ when all key tiles behind this one have. Each place of dQ has one:
+// where there are two, one waits until its sums are in memory while the other adds.
 template <class C>
 struct BackwardAdder {
   const typename C::Params& x;
   const uint32_t shared;
   const KeyTile& t;
+  const uint32_t place;
 
-  __device__ void run() const {
-    uint32_t step = 0;
+  __device__ int* turn_of(int64_t row) const { return x.turns + 1 + row / kTurnRows; }
+  __device__ void wait_turn(int64_t row, int query) const {
+    const int before = key_tiles_behind(t, query, C::kTileQ, C::kTileK);
+    while (sm80::load_count(turn_of(row)) < before) {}
+    publish_global();
+  }
+  // Returns the step behind its last.
+  __device__ uint32_t run(uint32_t step) const {
     for (int h = t.head * x.group; h < (t.head + 1) * x.group; ++h)
       for (int query = t.start; query != t.stop; query += C::kTileQ, ++step) {
+        if (step % C::kPlacesDq != place) continue;
         const int64_t row = (int64_t(t.batch) * x.heads + h) * x.padded + query;
-        int* const turn = x.turns + 1 + row / kTurnRows;
-        const int before = key_tiles_behind(t, query, C::kTileQ, C::kTileK);
-        wait(shared + C::kDqFull, step & 1);
-        while (sm80::load_count(turn) < before) {}
-        publish_global();
-        add_floats(x.dq + row * C::kWide, shared + C::kDq, C::kTileQ * C::kWide * 4);
+        wait(shared + C::kDqFull + 8 * place, step / C::kPlacesDq & 1);
+        if constexpr (!C::kStays) wait_turn(row, query);
+        add_floats(x.dq + row * C::kWide, shared + C::kDq + place * C::kWarps * C::kBytesDq, C::kTileQ * C::kWide * 4,
+                   Keep::last_to_go);
         close_stores();
         wait_stores_read();
-        arrive(shared + C::kDqEmpty);
-        wait_stores();
-        sm80::add_count(turn);
+        arrive(shared + C::kDqEmpty + 8 * place);
+        if constexpr (!C::kStays) {
+          wait_stores();
+          sm80::add_count(turn_of(row));
+        }
       }
+    if constexpr (C::kStays) wait_stores();  // the next keys add to the same
+    return step;
   }
 };
 

@@ -2,6 +2,7 @@
 // The same as General of core/score.h. Scores are turned: a thread has two keys, lane / 4 and 8 further, and of every
 // eight queries two. All of a pair is done at once, in one pass: the logit, its weight, dS and the gradient of a bias.
 #pragma once
+#include "attention/backward.sm90.far.h"
 #include "attention/backward.sm90.shape.h"
 #include "core/dropout.h"
 #include "machine/sm80/memory.h"
@@ -115,7 +116,7 @@ struct TurnedScore {
         const float lse = n % 2 ? two.z : two.x, delta = n % 2 ? two.w : two.y;
         const float more = fmaf(now[n % kPiece], kLog2e, slope * fabsf(ahead + float(8 * r - c)));
         const bool seen = c >= at.from[r] && c <= at.last[r] && lse != INFINITY;
-        const float weight = seen ? sm80::exp2_fast(fmaf(s[n], scale, more) - lse) : 0.f;
+        const float weight = seen ? at_most_one(sm80::exp2_fast(fmaf(s[n], scale, more) - lse)) : 0.f;
         const float keep = !drops ? 1.f : kept[n / 32] >> n % 32 & 1 ? x.score.kept : 0.f;
         const float d_logit = seen ? weight * fmaf(keep * x.kept, dp[n], -delta) : 0.f;
         if (d_bias && seen)

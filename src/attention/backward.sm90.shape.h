@@ -4,8 +4,10 @@
 
 #include <type_traits>
 
+#include "attention/backward.sm90.parts.h"
 #include "attention/key_tile.h"
 #include "attention/score_options.sm90.h"
+#include "attention/turned_tile.h"
 
 namespace attune::sm90 {
 
@@ -41,10 +43,15 @@ struct BackwardParams {
   int low, high;            // as KeyTile has them
   int tiles;                // of keys, in a sequence; of a table: of a head
   int units, section;       // heads of keys, of all sequences; blocks go section by section of them, tile by tile
-  int padded;               // rows of a head in dQ and in the statistics, a multiple of kTileQ
-  float* dq;                // [batch][head][padded / 16][kWide / 8] fragments of 16 x 8: sums
+  int padded;               // rows of a head in dQ and in the statistics: all of whole tiles
+  float* dq;                // [batch][head][padded / 16][kWide / 8] fragments of 16 x 8: sums; or turned
   int rows_of_dq;           // those of a sequence that it has at most: 0 where it is not wanted
   int* turns;               // of a fixed order: [0] blocks begun, [1 + padded row / 32] blocks that added to the tile
+  const uint64_t* far;      // has the number of the launch if prepare met a far row, else anything
+  uint64_t launch;
+  // Of kernels with parts, where `heads_kv` and `units` count parts, and `group` is the query heads of one.
+  int parts;                // of a head of keys
+  float4* sums;             // their dK and dV: key_part()
 };
 
 struct TabledParams : BackwardParams {
@@ -68,39 +75,55 @@ struct TabledParams : BackwardParams {
   float kept_out;           // 1 / kept
 };
 
-// Statistics of a row are its log-sum-exp in base 2, +inf where it sees nothing, and delta * kept.
+// Statistics of a row are lse_of_weights(), base 2, +inf where it sees nothing, and delta * kept.
 // Apart: the warpgroups need not be in step. dQ of a query tile is multiplied a step later and added from registers, dV
 // is issued before dS is there.
 // Tabled: lengths are in tensors, gradients in f32 or not all wanted. Options: those that change scores; then there is
-// a table too. Ordered: blocks add to a query tile of dQ from its last keys on, one after the other; a thread of its
-// own waits for that. Listed: query tiles come from lists by key block; then there is a table too. Stays: a block takes
+// a table too. Ordered: blocks add to a query tile of dQ from its last keys on, one after the other; threads of their
+// own wait for that. Listed: query tiles come from lists by key block; then there is a table too. Stays: a block takes
 // each gridDim.x-th tile of keys, every one of which some query sees; the next keys are loaded while dK and dV leave.
+// If ordered too, it takes each gridDim.x-th head with all its tiles, so that nobody waits for another.
+// Parts: a block has a part of the heads that share its keys, and leaves its sums of dK and dV in f32.
+// Turned: dQ is multiplied turned (turned_tile.h), so a tile is any multiple of 16 queries. Sums of a head lie as one
+// tile, so a tile may begin at any 16 queries, statistics are paired (row_statistics.h), `kept` is 1, and dP begins at
+// -delta instead of 0, so that deltas wait in no register.
 template <class Number, int Dim, int TileQ, bool Apart, bool Tabled = false, bool Ordered = false,
-          bool Options = false, bool Listed = false, bool Stays = false>
+          bool Options = false, bool Listed = false, bool Stays = false, bool Parts = false>
 struct BackwardShape {
   using T = Number;
   using Params = std::conditional_t<Tabled, TabledParams, BackwardParams>;
   static constexpr int kDim = Dim, kTileQ = TileQ, kTileK = 128, kStages = 2, kBuffers = Apart ? 3 : 2;  // of dS
   static constexpr bool kApart = Apart, kTabled = Tabled, kOrdered = Ordered, kOptions = Options;
-  static constexpr bool kListed = Listed, kStays = Stays;
+  static constexpr bool kListed = Listed, kStays = Stays, kTurned = TileQ % 64 != 0, kParts = Parts;
+  // Whether a row of the launch is far; else of each tile's weights. With options nobody asks, weights end at 1 anyway.
+  // Apart and in order there are no registers for it: 4 to 36 bytes would be spilled.
+  static constexpr bool kAsksLaunch = !Options && !(Apart && Ordered);
+  static_assert(!kTurned || !(Apart || Tabled || Ordered || Stays));
   static_assert(Tabled || !(Options || Listed));
-  static_assert(!Stays || !(Tabled || Ordered));
+  static_assert(!Stays || !(Tabled || (Ordered && !Apart)));
+  static_assert(!Parts || !(Tabled || Stays || kTurned));
   static constexpr int kGroups = 2, kThreads = 128 * (1 + kGroups), kWarps = 4 * kGroups;
+  static constexpr int kGrain = kTurned ? 16 : TileQ;  // query tiles begin at multiples of it
+  static constexpr int kRowsAhead = 4;  // turned: pairs of log-sum-exps that are loaded with deltas; 6 fit, 7 spill
   static constexpr int kProducerRegisters = 24, kConsumerRegisters = 240;
   static constexpr int kPanels = (Dim + 63) / 64, kWide = kPanels * 64, kPanelQ = TileQ * 128, kPanelK = kTileK * 128;
   static constexpr int kBytesQ = kPanels * kPanelQ, kBytesK = kPanels * kPanelK, kBytesStats = TileQ * 8;
-  // dS lies turned: [key][query], in panels of 64 queries. A warp's dQ is 16 rows of 64 columns, in eight fragments.
-  static constexpr int kBytesDs = TileQ / 64 * kPanelK, kBytesDq = 16 * 64 * 4;
-  static_assert(TileQ / 64 * kPanels == kGroups, "a warpgroup has 64 x 64 of dQ");
+  // dS lies [key][query], in panels of 64 queries. A warp's dQ is 16 rows of 64 columns, in eight fragments.
+  static ATTUNE_HD constexpr TurnedTile tile() { return {TileQ}; }
+  static constexpr int kBytesDs = kTurned ? 2 * TurnedTile{TileQ}.panel() : TileQ / 64 * kPanelK;
+  static constexpr int kBytesDq = 16 * (kTurned ? TileQ : 64) * 4, kSumsDq = kBytesDq / 128;  // of a warp, of a lane
+  static constexpr int kPlacesDq = !Ordered ? !Apart : Apart ? 1 : 2;  // of all warps
+  static_assert(TileQ / 64 * kPanels == kGroups, "a warpgroup has 64 columns of dQ, or 64 x 64");
   static constexpr int kK = 0, kV = kBytesK, kQ = 2 * kBytesK, kO = kQ + kStages * kBytesQ;
   static constexpr int kDs = kO + kStages * kBytesQ, kDq = kDs + kBuffers * kBytesDs;
-  static constexpr int kStats = kDq + (Apart && !Ordered ? 0 : kWarps * kBytesDq);
+  static constexpr int kStats = kDq + kPlacesDq * kWarps * kBytesDq;
   static constexpr int kKFull = kStats + kStages * kBytesStats, kQFull = kKFull + 8, kQEmpty = kQFull + 8 * kStages;
   static constexpr int kOFull = kQEmpty + 8 * kStages, kOEmpty = kOFull + 8 * kStages;
   static constexpr int kDsFull = kOEmpty + 8 * kStages, kDsEmpty = kDsFull + 8 * kBuffers;
-  static constexpr int kDqFull = kDsEmpty + 8 * kBuffers, kDqEmpty = kDqFull + 8;
-  static constexpr int kBlock = kDqEmpty + 8, kVisits = kBlock + 16, kKEmpty = kVisits + 8 * kStages;
-  static constexpr int kSharedBytes = kKEmpty + 8 * Stays;
+  static constexpr int kDqFull = kDsEmpty + 8 * kBuffers, kDqEmpty = kDqFull + 16;
+  static constexpr int kBlock = kDqEmpty + 16, kVisits = kBlock + 16, kKEmpty = kVisits + 8 * kStages;
+  static constexpr int kFarOfWarp = kKEmpty + 8 * Stays;  // [kWarps]: not 0 if a row of the launch is far
+  static constexpr int kSharedBytes = kFarOfWarp + 4 * kWarps;
   static_assert(kSharedBytes <= 227 * 1024);
 };
 

@@ -13,7 +13,7 @@ __device__ KeyTile tile(const KeyTableParams& x, int n) {
   const int tiles = int(ceil_div(x.problem.len_k, x.tile_k)), b = n / tiles;
   KeyTile t = key_tile_of(sequence(x.problem, x.args, b), b);
   const int at = n - b * tiles;
-  cut_key_tile(t, x.ordered ? tiles - 1 - at : at, x.tile_q, x.tile_k);
+  cut_key_tile(t, x.ordered ? tiles - 1 - at : at, x.tile_q, x.tile_k, x.tile_q);
   return t;
 }
 

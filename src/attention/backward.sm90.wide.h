@@ -6,6 +6,7 @@
 #pragma once
 #include <cuda.h>
 
+#include "attention/backward.sm90.far.h"
 #include "core/tensor.h"
 #include "machine/sm80/matrix.h"
 #include "machine/sm80/order.h"
@@ -27,7 +28,7 @@ struct WideParams {
   CUtensorMap q, d_out, k, v;  // boxes of 64 rows
   CUtensorMap dq, dk, dv;      // of 16 rows
   CUtensorMap stats;           // of 64 rows
-  const float2* row_stats;     // [batch][head][padded]: log-sum-exp in base 2, +inf where nothing is seen; delta * kept
+  const float2* row_stats;     // [batch][head][padded]: lse_of_weights(), base 2, +inf of no keys; delta * kept
   float scale2;                // of the products, in base 2
   float kept, scale;           // a power of two that dS is kept times; the scale of dQ and dK, without it
   int rows, keys;              // of a sequence

@@ -123,6 +123,9 @@ struct WideKeysConsumer {
     const int row = query + x.offset;
     return t.key + C::kTileK > x.keys || t.key + C::kTileK - 1 > row + x.right || t.key < row + C::kTileQ - 1 - x.left;
   }
+  __device__ bool has_far(uint32_t step) const {
+    return has_lowered(shared + C::kStats + step % C::kStatsStages * C::kBytesStats);
+  }
   __device__ void hide() {
     const int key = t.key + warp * 16 + lane / 4, row = query + x.offset + lane % 4 * 2;
     int from[2], last[2];
@@ -150,6 +153,7 @@ struct WideKeysConsumer {
   template <bool First>
   __device__ void weigh(uint32_t n) {
     const uint32_t stage = n % C::kStages, parity = n / C::kStages & 1;
+    const bool far = Values && has_far(n);
     wait_products<0>();
     pin(s), pin(sums);
     if constexpr (!First) release(C::kEmpty + 8 * out_place(n - 1));
@@ -162,6 +166,7 @@ struct WideKeysConsumer {
         for (int e = 0; e < 4; ++e)
           s[4 * i + e] = sm80::exp2_fast(fmaf(s[4 * i + e], x.scale2, -(e % 2 ? two.z : two.x)));
       }
+      if (far) end_at_one(s);
       if (edge()) hide();
       wait(shared + C::kPEmpty + 8 * stage, parity ^ 1);
 #pragma unroll

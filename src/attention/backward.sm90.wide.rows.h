@@ -1,6 +1,7 @@
 // Wide heads, the kernel that owns queries: dQ. Each of two warpgroups has 64 queries and nothing to tell the other:
-//   issue dQ += dS(j) K(j) | S(j+1) = Q K(j+1)^T | dP(j+1) = dO V(j+1)^T, then P and dS of j+1 in registers
-// Q and dO stay in shared memory, which leaves three tiles at d256: two of k, one of v that is given back in halves.
+//   S = Q K^T | dP = dO V^T | P and dS in registers | dQ += dS K, and only then the next key tile
+// so that k is loaded a whole step ahead; one warpgroup multiplies while the other has its exponentials. Q and dO stay
+// in shared memory, which leaves three tiles at d256: two of k, one of v that is given back in halves.
 #pragma once
 #include "attention/backward.sm90.wide.h"
 
@@ -86,6 +87,7 @@ struct WideRowsConsumer {
   float s[C::kTileK / 2], dp[C::kTileK / 2];
   uint32_t ds[C::kTileK / 4];  // pairs, as products want them
   float lse[2], delta[2];      // of this lane's rows
+  bool far;                    // some row of the warp
 
   __device__ void release(int barrier) const {
     if (lane == 0) arrive(shared + barrier);
@@ -126,6 +128,7 @@ struct WideRowsConsumer {
     for (int i = 0; i < C::kTileK / 16; ++i) Product<T, C::kDimQk>::registers(dq, ds + 4 * i, b + i * 16 * 128 / 16, 1);
     close_products();
   }
+  __device__ bool has_far() const { return __any_sync(~0u, is_lowered(lse[0]) || is_lowered(lse[1])); }
   __device__ void hide(float (&to)[C::kTileK / 2], int key) const {
     const int row = t.query + group * 64 + warp * 16 + lane / 4 + x.offset;
     const int first = key + lane % 4 * 2;
@@ -141,9 +144,9 @@ struct WideRowsConsumer {
     const bool partial = key + C::kTileK > x.keys || key + C::kTileK - 1 > row + x.right || key < row + 63 - x.left;
     wait_products<C::kParts>();
     pin(s);
-    if (n > start) release(C::kKEmpty + 8 * ((n - 1) % C::kStagesK));
 #pragma unroll
     for (int i = 0; i < C::kTileK / 2; ++i) s[i] = sm80::exp2_fast(fmaf(s[i], x.scale2, -lse[i / 2 % 2]));
+    if (far) end_at_one(s);
     if (partial) hide(s, key);
     if constexpr (C::kParts == 2) {
       wait_products<1>();
@@ -169,22 +172,20 @@ struct WideRowsConsumer {
         const float2 one = stats[8 * r];
         lse[r] = one.x, delta[r] = one.y;
       }
+      far = has_far();
       wait(shared + C::kQFull, round & 1);
-      pin(dq);
-      issue_scores(start);
-      differentiate(start);
       const uint32_t end = start + uint32_t(t.tiles);
 #pragma unroll 1
-      for (uint32_t n = start + 1; n < end; ++n) {
-        issue_dq(n - 1);
+      for (uint32_t n = start; n < end; ++n) {
+        pin(dq);
         issue_scores(n);
         differentiate(n);
+        issue_dq(n);
+        wait_products<0>();
+        pin(dq);
+        release(C::kKEmpty + 8 * (n % C::kStagesK));
       }
       release(C::kOEmpty);
-      issue_dq(end - 1);
-      wait_products<0>();
-      pin(dq);
-      release(C::kKEmpty + 8 * ((end - 1) % C::kStagesK));
     }
     store_warp_rows<T, C::kTileQ>(dq, x.scale, shared + C::kQ, first, x.dq, t.query + first, t.head, t.batch);
     release(C::kQEmpty);

@@ -101,7 +101,7 @@ struct ForwardF32 {
         for (int n = 0; n < kN; ++n)
 #pragma unroll
           for (int e = 2 * half; e < 2 * half + 2; ++e) {
-            s[m * kN + n].c[e] = exp2_fast(s[m * kN + n].c[e] - shift);
+            s[m * kN + n].c[e] = exp2_fast(__fsub_rn(s[m * kN + n].c[e], shift));  // not joined with scaling
             total += s[m * kN + n].c[e];
           }
         sum[m][half] = sum[m][half] * factor[half] + total;

@@ -27,13 +27,13 @@ struct Forward {
   const DenseArgs& a;
   const int lane, warp;
   const uint32_t q_shared, k_shared, v_shared;
-  Place& at;
+  ForwardPlace& at;
   int2* const seen;     // [TileQ]: the keys that each row sees, from x until y
   float* const weights; // of parts of split keys, in the place of the tiles
   Accumulator o[kM][DimV / 8];
   float ref[kM][2], sum[kM][2];
 
-  __device__ Forward(const ForwardParams& params, char* shared, Place& place, int2* seen_keys)
+  __device__ Forward(const ForwardParams& params, char* shared, ForwardPlace& place, int2* seen_keys)
       : x(params),
         p(params.problem),
         a(params.args),
@@ -47,21 +47,21 @@ struct Forward {
         weights(reinterpret_cast<float*>(shared)) {}
 
   __device__ int position(int row) const { return int(x.group.divide(row)); }
-  __device__ int head(const Place& at, int row) const { return at.head_q + int(x.group.rest(row)); }
+  __device__ int head(const ForwardPlace& at, int row) const { return at.head_q + int(x.group.rest(row)); }
   // Of a row of the block.
-  __device__ int64_t token(const Place& at, int row) const { return at.seq.q_first + position(at.first + row); }
+  __device__ int64_t token(const ForwardPlace& at, int row) const { return at.seq.q_first + position(at.first + row); }
   // Row of the block that this thread's accumulators hold: m-th fragment, half 0 or 1.
   __device__ int row_of(int m, int half) const { return warp * kRowsOfWarp + m * 16 + half * 8 + lane / 4; }
   // The keys that query i sees: from x until y.
-  __device__ int2 keys_seen(const Place& at, int i) const {
+  __device__ int2 keys_seen(const ForwardPlace& at, int i) const {
     const BandWalk walk{at.seq.band, at.seq.len_k, TileK};
     if (at.seq.band.k_step != 1) return {walk.first_key(i), walk.last_key(i)};
     return {clamp(i + at.from, 0, at.seq.len_k), clamp(i + at.until, 0, at.seq.len_k)};
   }
 
   // By every thread, so that none waits before its first load.
-  __device__ Place find_place() const {
-    Place at;
+  __device__ ForwardPlace find_place() const {
+    ForwardPlace at;
     // The blocks of a unit follow each other and find its keys in the second-level cache, the longest of a causal mask
     // first. Where lengths differ, the last row blocks of all sequences come first: only long ones have such rows.
     uint32_t n = x.order ? uint32_t(x.order[blockIdx.x]) : blockIdx.x;
@@ -108,12 +108,12 @@ struct Forward {
     at.first_tile += at.split * each + min(at.split, more), at.tiles = each + (at.split < more);
     return at;
   }
-  __device__ BlockList list(const Place& at) const {
+  __device__ BlockList list(const ForwardPlace& at) const {
     return {p.mask.blocks, a.row<const int32_t>(Role::block_begin, at.b, 0, at.head_q),
             a.row<const int32_t>(Role::block_column)};
   }
   // The n-th tile; `partial` where some pair in it is hidden.
-  __device__ Tile tile(const Place& at, int n) const {
+  __device__ Tile tile(const ForwardPlace& at, int n) const {
     n += at.first_tile;
     int first = n * TileK, last = min(first + TileK, at.seq.len_k);
     if (p.mask.blocks.q) {
@@ -125,22 +125,22 @@ struct Forward {
   }
 
   // Of the list: that of the n-th tile.
-  __device__ int entry(const Place& at, int n) const {
+  __device__ int entry(const ForwardPlace& at, int n) const {
     return int(at.column - list(at).column) + int(x.pieces.divide(n + at.first_tile));
   }
 
-  __device__ void find_seen(const Place& at) const {
+  __device__ void find_seen(const ForwardPlace& at) const {
     const int row = warp * kRowsOfWarp + lane;
     if (lane < kRowsOfWarp) seen[row] = row < at.rows ? keys_seen(at, position(at.first + row)) : int2{0, 0};
   }
 
   // A row of q or out.
-  __device__ char* row_at(const Place& at, Role role, int row) const {
+  __device__ char* row_at(const ForwardPlace& at, Role role, int row) const {
     const ByteRows& rows = role == Role::q ? x.q : x.out;
     if (x.group.by == 1) return (role == Role::q ? at.q : at.out) + row * rows.seq;
     return rows.row(at.seq.q_batch, token(at, row), head(at, at.first + row));
   }
-  __device__ void load_q(const Place& at) const {
+  __device__ void load_q(const ForwardPlace& at) const {
     constexpr int kChunks = TileOfQ::kPanels * 8, kStep = kThreads / kChunks;
     const int row = threadIdx.x / kChunks, column = threadIdx.x % kChunks * 8;
     if (at.rows == TileQ && p.dim_qk == TileOfQ::kPanels * 64 && x.group.by == 1) {
@@ -161,7 +161,7 @@ struct Forward {
 
   // A thread has one column of 16 bytes and every kStep-th row.
   template <class Layout>
-  __device__ void load_keys(const Place& at, Role role, uint32_t shared, int dim, Tile t) const {
+  __device__ void load_keys(const ForwardPlace& at, Role role, uint32_t shared, int dim, Tile t) const {
     constexpr int kChunks = Layout::kPanels * 8, kStep = kThreads / kChunks;
     static_assert(kThreads % kChunks == 0 && TileK % kStep == 0);
     const int row = threadIdx.x / kChunks, column = threadIdx.x % kChunks * 8;
@@ -186,7 +186,7 @@ struct Forward {
     }
   }
   template <class Layout, int kStep>
-  __device__ void load_pages(const Place& at, Role role, uint32_t shared, int first, int row, int column,
+  __device__ void load_pages(const ForwardPlace& at, Role role, uint32_t shared, int first, int row, int column,
                              int count) const {
     const PagedRows<const T> rows(p, a, role, at.seq, at.b, at.head_kv);
 #pragma unroll 1
@@ -252,8 +252,9 @@ struct Forward {
   }
 
   __device__ void admit(Accumulator (&s)[kM][TileK / 8], float scale) {
+    if constexpr (kM > 1 && TileK <= 64 && !WithOptions) return admit_tiles(s, o, ref, sum, scale, kLazy);
 #pragma unroll
-    for (int m = 0; m < kM; ++m) admit_tile(s[m], o[m], ref[m], sum[m], scale, kLazy);
+    for (int m = 0; m < kM; ++m) admit_tile<WithOptions>(s[m], o[m], ref[m], sum[m], scale, kLazy);
   }
 
   // o += p v, fragments of v running ahead likewise.
@@ -290,7 +291,7 @@ struct Forward {
   }
 
   __device__ void run() {
-    const Place here = find_place();
+    const ForwardPlace here = find_place();
     if (here.rows <= 0) return;
     load_q(here);
     if (here.tiles > 0) load_keys<TileOfK>(here, Role::k, k_shared, p.dim_qk, tile(here, here.tiles - 1));
@@ -521,7 +522,7 @@ template <class T, int Dim, int DimV, int TileQ, int TileK, int Warps, bool With
 __global__ void __launch_bounds__(Warps * 32, BlocksPerSm)
     forward_kernel(const __grid_constant__ ForwardParams params) {
   extern __shared__ __align__(128) char shared[];
-  __shared__ Place place;
+  __shared__ ForwardPlace place;
   __shared__ int2 seen[TileQ];
   Forward<T, Dim, DimV, TileQ, TileK, Warps, WithOptions> f(params, shared, place, seen);
   f.run();

@@ -30,7 +30,7 @@ struct ForwardParams {
 
 // Which rows and keys a block has. In shared memory once the first loads are on their way: it is read at the edges of
 // the loop, where registers are dear.
-struct Place {
+struct ForwardPlace {
   Sequence seq;
   int64_t from, until;        // query i sees the keys from i + from until i + until, where they stand one apart
   int b, unit, split, block;

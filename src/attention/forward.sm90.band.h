@@ -24,9 +24,13 @@ struct BandConsumer : Consumer<C> {
     wait(shared + barrier + 8 * (n % C::kStages), n / C::kStages & 1);
   }
   __device__ void give_back(int barrier, uint32_t n) const { this->release(barrier + 8 * (n % C::kStages)); }
-  // Those before `n` that were passed over. Only when n is there: before that their places may be other key tiles'.
-  __device__ void give_back_passed(int barrier, uint32_t n, int count) const {
-    if (lane < count) arrive(shared + barrier + 8 * ((n - 1 - lane) % C::kStages));
+  // Those before `n` that were passed over. Only when they are there: before that their places may be other key tiles',
+  // and who waits for the next one in a place would take them for it.
+  __device__ void give_back_passed(int full, int empty, uint32_t n, int count) const {
+    if (lane >= count) return;
+    const uint32_t passed_over = n - 1 - lane;
+    wait_full(full, passed_over);
+    arrive(shared + empty + 8 * (passed_over % C::kStages));
   }
   // Of the query tile's key tiles those that are seen here, one at least; through q's place two, so that out of the
   // tile before has left when the next q is wanted.
@@ -80,13 +84,13 @@ struct BandConsumer : Consumer<C> {
     }
     step += Plain ? 1 : passed + 1;
     wait_full(C::kKFull, step);
-    if (!Plain) give_back_passed(C::kKEmpty, step, passed);
+    if (!Plain) give_back_passed(C::kKFull, C::kKEmpty, step, passed);
     this->issue_scores(tiles % C::kQStages, step % C::kStages);
     if (leaving) out_place = place(tiles - 1 - last);
     this->clear_o(leaving, tiles - 1 - last);
     wait_full(C::kVFull, v_step);
     this->issue_sums(now, v_step % C::kStages, Plain || !fresh);
-    if (!Plain) give_back_passed(C::kVEmpty, v_step, v_passed);
+    if (!Plain) give_back_passed(C::kVFull, C::kVEmpty, v_step, v_passed);
     if (leaving) this->send(tile(tiles - 1 - last));
     if (last) {
       done = rows;
@@ -118,7 +122,9 @@ struct BandConsumer : Consumer<C> {
       }
     }
     if (!advance(p[0], p[1])) return false;
-    return advance(p[1], p[0]);
+    if constexpr (!C::kMoves) return advance(p[1], p[0]);
+    move(p[0], p[1]);
+    return true;
   }
 
   __device__ void run() {
@@ -128,7 +134,7 @@ struct BandConsumer : Consumer<C> {
     enter_tile();
     step = passed = tile(0).last - j;
     wait_full(C::kKFull, step);
-    give_back_passed(C::kKEmpty, step, passed);
+    give_back_passed(C::kKFull, C::kKEmpty, step, passed);
     this->issue_scores(0, step % C::kStages);
     wait_products<0>();
     pin(s);

@@ -100,7 +100,7 @@ struct Consumer {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const float sum = sm80::row_sum(done.sum[r]);
-      const bool any = done.max[r] > kNone / 2;  // some key was seen
+      const bool any = sum != 0.f;  // some key was seen; of a NaN too, which no maximum shows
       const int i = t.row + warp_row() + lane / 4 + 8 * r;
       done.sum[r] = any ? reciprocal_fast(sum) : 0.f;
       if (x.lse || x.sinks) {
@@ -174,7 +174,7 @@ struct Consumer {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const float sum = sm80::row_sum(rows.sum[r]);
-      const bool any = rows.max[r] > kNone / 2;
+      const bool any = sum != 0.f;
       const int i = t.row + warp_row() + lane / 4 + 8 * r;
       const float mine = any ? (rows.max[r] + __log2f(sum)) * kLn2 : -INFINITY;
       const bool there = i < t.end;
@@ -214,7 +214,7 @@ struct Consumer {
   __device__ void wait_q() const { wait(shared + C::kQFull + 8 * (tiles % C::kQStages), tiles / C::kQStages & 1); }
   __device__ void enter_tile() {
     const QueryTile& t = tile(tiles);
-    j = t.last, first = t.first;
+    j = t.last, first = C::kLists == Lists::one ? 0 : t.first;  // of one list always 0: a register less
     plain_first = max(0, t.from + last_row() + C::kTileK - 1) / C::kTileK;
     plain_last = min(t.keys, t.until + first_row()) / C::kTileK - 1;
     if (C::kOptions && x.score.slopes) slope = x.score.slopes[t.head * x.score.slope_stride] * kLog2e;
@@ -227,12 +227,12 @@ struct Consumer {
     return __shfl_sync(~0u, lane == 0 ? *number : 0, 0);
   }
 
-  // One key tile, in slot `slot` of v. On entry its P is in `now` and no product is under way; on return P of the next
-  // step is in `then`. False after the last tile. Plain: the next key tile is one more of the same rows, which all see
-  // all of it; of a list, whatever they see.
-  template <int slot, bool Plain = false>
-  __device__ bool advance(uint32_t (&now)[C::kTileK / 4], uint32_t (&then)[C::kTileK / 4]) {
-    constexpr int next = (slot + 1) % C::kStages;
+  // One key tile, in slot `slot` of v, mostly a constant. On entry its P is in `now` and no product is under way; on
+  // return P of the next step is in `then`. False after the last tile. Plain: the next key tile is one more of the same
+  // rows, which all see all of it; of a list, whatever they see.
+  template <bool Plain = false>
+  __device__ bool advance(int slot, uint32_t (&now)[C::kTileK / 4], uint32_t (&then)[C::kTileK / 4]) {
+    const int next = (slot + 1) % C::kStages;
     const bool last = !Plain && j == first;
     const bool leaving = !Plain && fresh && any_done;  // O is still that of the query tile before
     if (last) {
@@ -251,7 +251,6 @@ struct Consumer {
       }
     }
     wait(shared + C::kKFull + 8 * next, round ^ (next == 0));
-    number = number_in(next);
     turn_begin();
     issue_scores(tiles % C::kQStages, next);
     clear_o(leaving, tiles - 1 - last);
@@ -265,7 +264,8 @@ struct Consumer {
     }
     Score<T, C::kTileK / 2> score{x.score};
     if constexpr (C::kOptions) prepare(score, last ? tile(tiles).last : j - 1);
-    wait_products<1>();  // the scores
+    number = number_in(next);  // not before the products: they would wait for it
+    wait_products<1>();        // the scores
     pin(s);
     release(C::kKEmpty + 8 * next);
     --j;
@@ -323,21 +323,30 @@ struct Consumer {
   }
   template <int slot = 0>
   __device__ bool advance_all() {
-    if (!advance<slot>(p[slot & kSpare], p[(slot + 1) & kSpare])) return false;
+    if (!advance(slot, p[slot & kSpare], p[(slot + 1) & kSpare])) return false;
     if constexpr (slot + 1 < C::kStages) return advance_all<slot + 1>();
     else return true;
   }
 
-  // Pairs of plain steps have a loop of their own, so that their instructions are nearly in one piece.
+  // Pairs of plain steps have a loop of their own, so that their instructions are nearly in one piece. The other steps
+  // are many instructions, which a short launch reads from memory: with kMoves there is one of them for both slots.
   __device__ void run_steady() {
+    int slot = 0;
+#pragma unroll 1
     for (;;) {
 #pragma unroll 1
-      while (!fresh && (C::kListed ? j > first + 1 : j > max(first, plain_first) + 1 && j <= plain_last + 1)) {
-        advance<0, true>(p[0], p[kSpare]);
-        advance<1, true>(p[kSpare], p[0]);
+      while (slot == 0 && !fresh &&
+             (C::kListed ? j > first + 1 : j > max(first, plain_first) + 1 && j <= plain_last + 1)) {
+        advance<true>(0, p[0], p[kSpare]);
+        advance<true>(1, p[kSpare], p[0]);
       }
-      if (!advance<0>(p[0], p[kSpare])) return;
-      if (!advance<1>(p[kSpare], p[0])) return;
+      if (!advance(slot, p[0], p[kSpare])) return;
+      if constexpr (C::kMoves) {
+        move(p[0], p[kSpare]);
+        slot ^= 1;
+      } else if (!advance(1, p[kSpare], p[0])) {
+        return;
+      }
     }
   }
   __device__ void run() {

@@ -101,21 +101,42 @@ inline const Way* quickest(const Problem& p, int units, bool shared, bool large)
   return best;
 }
 
-// Where tiles of 128 queries are fewer than multiprocessors, and their rows see all keys, blocks may share the keys of
-// all of them (shares.h), in parts that another kernel adds up.
+// Where tiles of 128 queries are fewer than multiprocessors, blocks may share the keys of all of them (shares.h), in
+// parts that another kernel adds up.
 struct SharedCost {
-  int dim;
+  int dim;                          // of the kernel
   double alone, alone_step;         // the same kernel with a block for each tile
   double start, step, part, tile;   // of all; a step of a block; a part of a tile; a tile
 };
-// Fitted likewise, to 142 and 131 problems of 1 ... 100 tiles and 1024 ... 32768 keys.
-inline constexpr SharedCost kSharedCosts[] = {{128, 10.3, 1.32, 11.4, 1.69, 0.52, 0.08},
+// Fitted likewise, to 110, 142 and 131 problems of 1 ... 100 tiles and 1024 ... 32768 keys, all with a full mask.
+inline constexpr SharedCost kSharedCosts[] = {{64, 7.5, 0.96, 12.2, 1.07, 0.28, 0.02},
+                                              {128, 10.3, 1.32, 11.4, 1.69, 0.52, 0.08},
                                               {256, 10.6, 1.16, 18.2, 1.51, 0.35, 0}};
 
-// Parts of a tile are at most an eighth of the columns: more take longer to add up than they save.
-inline Shares shared_by_all(int64_t tiles, int64_t steps, int dim, int units) {
-  const int64_t share = std::max(ceil_div(tiles * steps, units), ceil_div(steps, dim / 8));
+// Key tiles of the query tile that sees most of them, or one more.
+inline int64_t most_steps(const Problem& p, int tile_q, int tile_k) {
+  const BandWalk walk{band_of(p.mask, p.len_q, p.len_k, 0, 0), p.len_k, tile_k};
+  const int64_t seen = std::min(walk.band.left, kMaxPosition) + std::min(walk.band.right, kMaxPosition) + tile_q;
+  const int64_t all = walk.tiles({0, p.len_q}), some = seen > 0 ? 1 + ceil_div(seen - 1, tile_k) : 0;
+  return std::max<int64_t>(1, std::min(all, some));
+}
+
+// Parts of a tile are at most an eighth of the columns, or 16: more take longer to add up than they save. With a band
+// every tile is billed and divided as the one that sees most.
+inline Shares shared_by_all(const Problem& p, int tile_q, int tile_k, int dim, int units) {
+  const int64_t steps = most_steps(p, tile_q, tile_k);
+  const int64_t tiles = ceil_div(p.len_q, tile_q) * p.batch * p.heads_q;
+  const int64_t share = std::max(ceil_div(tiles * steps, units), ceil_div(steps, std::max(16, dim / 8)));
   return {int(tiles), int(share), int(steps)};
+}
+
+// About what the next link takes for a problem that fills no GPU, by the pairs of tiles of 128 that it splits. As timed
+// with 8 ... 64 tiles and 2048 ... 16384 keys, d64 and d128, where it takes 0.8 to 1.4 times that.
+inline double next_link_time(const Problem& p, int dim) {
+  const BandWalk walk{band_of(p.mask, p.len_q, p.len_k, 0, 0), p.len_k, 128};
+  int64_t pairs = 0;
+  for (int row = 0; row < p.len_q; row += 128) pairs += walk.tiles({row, std::min(row + 128, p.len_q)});
+  return ceil_div(dim, 64) * (27 + 0.012 * double(pairs * p.batch * p.heads_q));
 }
 
 // Whether that is quicker than `way`, or than a block for each tile where none was timed.

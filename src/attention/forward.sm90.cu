@@ -25,6 +25,7 @@ constexpr int kFixedKeys = 1024;                 // up to here an answer of the 
 // Steps of values of 128 that sharing must save. What idles gives its power to the others, the more so the more waves
 // came before.
 constexpr int64_t shared_steps(int64_t waves) { return std::min<int64_t>(24, 6 + 2 * waves); }
+constexpr double kFarSlower = 1.3;               // than the next link: it is told to serve
 constexpr int kFewRows = 64;                     // of a head of keys: there are kernels for that
 // What `sequence` reads on the GPU.
 constexpr Role kLengths[] = {Role::cu_q,     Role::cu_k,        Role::used_q,   Role::used_k,
@@ -67,19 +68,24 @@ Status supports(const Problem& p, const Device& d) {
 int64_t tiles_of(const Problem& p, const ForwardKernel& k) {
   return ceil_div(p.len_q, k.tile_q) * p.batch * p.heads_q;
 }
+// Lengths and positions are the call's own, in no tensor, as far as the problem tells.
+bool in_arguments(const Problem& p) { return p.keys == KeySource::linear && p.mask.align != Align::absolute; }
 bool may_share(const Problem& p, const ForwardKernel& k) {
-  return k.shares && p.mask.kind == MaskKind::full && !p.has(Option::sink) && p.len_k > 0;
+  return k.shares && !p.has(Option::sink) && p.len_k > 0 && in_arguments(p);
 }
-// Tiles of a full mask are all alike: those that are left when every multiprocessor has had as many as the others are
-// shared, where that saves steps enough to pay for another kernel. Where no multiprocessor has a whole one, all are, if
-// shape() says so.
+// The tiles that are left when every multiprocessor has had as many as the others are shared, where that saves steps
+// enough to pay for another kernel; only of a full mask, whose tiles are all alike. Where no multiprocessor has a whole
+// one, all are, if shape() says so.
 Shares shares_of(const Plan& plan, const ForwardKernel& k) {
   const Problem& p = plan.problem;
   const int64_t units = plan.device.units, tiles = tiles_of(p, k), steps = ceil_div(p.len_k, k.tile_k);
   const int64_t rest = tiles % units, share = ceil_div(rest * steps, units);
   if (!may_share(p, k) || rest == 0) return {};
-  if (tiles < units) return plan.splits > 1 ? sm90::shared_by_all(tiles, steps, k.dim_v, int(units)) : Shares{};
-  if (steps - share < shared_steps(tiles / units) * k.dim_v / 128) return {};
+  if (tiles < units) {
+    const bool all = plan.splits > 1 && plan.tile_q == k.tile_q;
+    return all ? sm90::shared_by_all(p, k.tile_q, k.tile_k, k.dim_v, int(units)) : Shares{};
+  }
+  if (p.mask.kind != MaskKind::full || steps - share < shared_steps(tiles / units) * k.dim_v / 128) return {};
   return {int(rest), int(share), int(steps)};
 }
 
@@ -110,9 +116,7 @@ bool banded(const Problem& p) {
 }
 
 // What the kernels of forward.sm90.few.h serve.
-bool shares_queries(const Problem& p) {
-  return !p.options && p.keys == KeySource::linear && p.mask.align != Align::absolute;
-}
+bool shares_queries(const Problem& p) { return !p.options && in_arguments(p); }
 
 Status shape(Plan& plan, const Planner& planner) {
   const Problem& p = plan.problem;
@@ -130,30 +134,38 @@ Status shape(Plan& plan, const Planner& planner) {
   const sm90::Way* way = listed || options ? nullptr : sm90::quickest(p, plan.device.units, shares_queries(p), plain);
   const bool large = (dim <= 64 && plain && (way ? way->tile_q == 192 : often)) ||
                      (dim > 96 && dim <= 128 && plain && many && banded(p));
+  const auto serves = [&](const ForwardKernel& x) {
+    return x.dim >= p.dim_qk && x.dim_v >= p.dim_v && x.lists == lists_of(p) && x.options == options &&
+           (x.wide == wide || x.either);
+  };
+  int sharing = 0;
   const ForwardKernel& k = *cuda::find_kernel(
-      kKernels,
-      [&](const ForwardKernel& x) {
-        return x.dim >= p.dim_qk && x.dim_v >= p.dim_v && x.lists == lists_of(p) && x.options == options &&
-               (x.wide == wide || x.either) && (x.tile_q > 128) == large;
-      },
-      &plan.kernel);
+      kKernels, [&](const ForwardKernel& x) { return serves(x) && (x.tile_q > 128) == large; }, &plan.kernel);
+  const ForwardKernel* const parts = cuda::find_kernel(
+      kKernels, [&](const ForwardKernel& x) { return serves(x) && may_share(p, x); }, &sharing);
   plan.tile_q = k.tile_q, plan.tile_k = k.tile_k, plan.splits = 1;
   const int64_t tiles = tiles_of(p, k);
-  const Shares all = sm90::shared_by_all(tiles, ceil_div(p.len_k, k.tile_k), k.dim_v, plan.device.units);
-  if (may_share(p, k) && tiles < plan.device.units && sm90::sharing_pays(p, all, k.dim_v, way, plan.device.units))
-    plan.splits = int(ceil_div(all.steps, all.share));
-  else if (way && way->tile_q == sm90::kFewQueries)
+  if (parts && tiles_of(p, *parts) < plan.device.units) {
+    const Shares all = sm90::shared_by_all(p, parts->tile_q, parts->tile_k, parts->dim_v, plan.device.units);
+    if (sm90::sharing_pays(p, all, parts->dim_v, way, plan.device.units)) {
+      plan.kernel = sharing, plan.splits = int(ceil_div(all.steps, all.share));
+      plan.tile_q = parts->tile_q, plan.tile_k = parts->tile_k;
+    }
+  }
+  if (plan.splits == 1 && way && way->tile_q == sm90::kFewQueries) {
     plan.tile_q = way->tile_q, plan.tile_k = way->tile_k, plan.splits = way->splits;
+    if (planner.forced != kWho && sm90::time_of(p, *way, plan.device.units) > kFarSlower * sm90::next_link_time(p, dim))
+      return Status::no(kWho, ": keys of ", tiles, " tiles of queries are not split, and ", p.len_k, " are many");
+  }
   // Both would be right, and slow.
   if (planner.forced != kWho && int64_t(p.len_q) * (p.heads_q / p.heads_kv) <= kFewRows)
     return Status::no(kWho, ": ", p.len_q, " queries are few, and a tile has ", k.tile_q);
-  const bool split = plan.splits > 1 && k.dim_v <= 128;  // wider ones were not timed against the next link
-  if (planner.forced != kWho && !split && 2 * tiles < plan.device.units)
+  if (planner.forced != kWho && plan.splits == 1 && 2 * tiles < plan.device.units)
     return Status::no(kWho, ": ", tiles, " tiles of queries leave most of ", plan.device.units,
                       " multiprocessors idle, and keys are not split");
   if (tiles >= 1 << sm90::kCountBits) return Status::no(kWho, ": ", tiles, " tiles of queries are over 2^24 - 1");
   Workspace count;
-  carve(count, plan, k);
+  carve(count, plan, cuda::kernel_at(kKernels, plan.kernel));
   plan.workspace_bytes = count.used;
   return Status::good();
 }
@@ -186,7 +198,8 @@ Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
   if (shared(a, &Strides::batch)) k_all.extent.batch = v_all.extent.batch = 1;
   const bool listed = p.mask.blocks.q;
   const auto given = [&](Role r) { return a.given(r); };
-  const bool tabled = empty || listed || std::any_of(std::begin(kLengths), std::end(kLengths), given);
+  const bool lengths = empty || std::any_of(std::begin(kLengths), std::end(kLengths), given);
+  const bool tabled = lengths || listed;
   const bool plain = !tabled && k_all.extent.head == p.heads_kv && k_all.extent.batch == p.batch;
   if (sm90::is_few(plan) && plain) return sm90::few_run(kWho, plan, a, stream);
   const Band band = band_of(p.mask, rows, keys, 0, 0);
@@ -242,7 +255,8 @@ Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
   x.tiles_of_unit = int(ceil_div(rows, k.tile_q));
   const int64_t tiles = tabled ? sm90::table_bound(p, k.tile_q) * x.units : int64_t(x.tiles_of_unit) * x.units;
   // With a band, tiles differ in length: the longest of a section of heads come first, and its keys stay in cache.
-  x.longest_first = p.mask.kind != MaskKind::full;
+  // Tiles that are shared are counted as they lie.
+  x.longest_first = p.mask.kind != MaskKind::full && !shares.tiles;
   x.fixed = !x.longest_first && !tabled && keys <= kFixedKeys;
   const double keys_of_unit = tabled ? double(keys) * a[Role::k].extent.batch : keys;
   const int heads = sm90::section_heads(keys_of_unit * (p.dim_qk + p.dim_v) * 2);
@@ -254,8 +268,15 @@ Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
   const cuda::Use use(a[Role::q].device_index);
   if (!use.status.ok()) return Status::no(kWho, ": ", use.status.message, ", in: ", name(p));
   if (tabled) {
-    const sm90::TableParams table{p, dense(a), room.table, k.tile_q, k.tile_k};
-    if (Status s = sm90::make_table(kWho, table, a[Role::q].device_index, stream); !s.ok()) return s;
+    const int device = a[Role::q].device_index;
+    const auto make = [&] {
+      if (listed && !lengths && p.keys == KeySource::linear)
+        return sm90::make_table(kWho, p,
+                                {list_tiles(p, a, k.tile_q, k.tile_k), room.table.tile, room.table.begin + p.batch},
+                                device, stream);
+      return sm90::make_table(kWho, {p, dense(a), room.table, k.tile_q, k.tile_k}, device, stream);
+    };
+    if (Status s = make(); !s.ok()) return s;
   }
   cuda::Launch launch = cuda::launch_of(k, p.dtype.q);
   launch.who = kWho, launch.early = true;

@@ -198,7 +198,7 @@ struct Few {
         const float2 part = parts[g * 64 + row + 8 * r];
         total += part.y * sm80::exp2_fast(part.x - top);
       }
-      const bool any = top > kNone / 2;  // some key was seen
+      const bool any = total != 0.f;  // some key was seen, or a NaN
       share[r] = any ? sm80::exp2_fast(rows.max[r] - top) / total : 0.f;
       const int i = t.row + row + 8 * r;
       if (x.lse && group == 0 && lane % 4 == 0 && i < x.rows)

@@ -17,17 +17,19 @@ struct ForwardKernel {
   Lists lists;                  // where key tiles come from
   bool options;                 // those that change scores
   bool either;                  // out as q or in f32
-  bool shares;                  // blocks may share the keys of the last tiles
+  bool shares;                  // blocks may share the keys of a query tile
   int shared_bytes;
   ForwardFunction function[2];  // f16, bf16
   cuda::Ready ready[2]{};       // theirs
 };
 
 template <int Dim, int DimV, int TileK, int Groups, int QStages, int Stages, bool InPlace, bool Turns, bool Wide,
-          Lists From = Lists::none, bool Options = false, bool Own = false>
+          Lists From = Lists::none, bool Options = false, bool Own = false, bool Parts = Dim == 128 || Dim == 256>
 constexpr ForwardKernel forward_kernel_row() {
-  using F = ForwardShape<F16, Dim, DimV, TileK, Groups, QStages, Stages, InPlace, Turns, Wide, From, Options, Own>;
-  using B = ForwardShape<Bf16, Dim, DimV, TileK, Groups, QStages, Stages, InPlace, Turns, Wide, From, Options, Own>;
+  using F =
+      ForwardShape<F16, Dim, DimV, TileK, Groups, QStages, Stages, InPlace, Turns, Wide, From, Options, Own, Parts>;
+  using B =
+      ForwardShape<Bf16, Dim, DimV, TileK, Groups, QStages, Stages, InPlace, Turns, Wide, From, Options, Own, Parts>;
   return {Dim,  DimV,    F::kTileQ,  TileK,           F::kThreads, Wide,
           From, Options, F::kEither, F::kShares,      F::kSharedBytes, {forward_kernel<F>, forward_kernel<B>}};
 }

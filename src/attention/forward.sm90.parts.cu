@@ -43,7 +43,7 @@ __global__ void __launch_bounds__(256) parts_kernel(const __grid_constant__ Part
   const int index = x.first + tile, unit = index / x.tiles_of_unit, batch = unit / x.heads, head = unit % x.heads;
   const int row = (index - unit * x.tiles_of_unit) * x.warps * 16 + warp * 16 + lane / 4;
   T* const out = reinterpret_cast<T*>(x.out) + batch * x.out_stride.batch + head * x.out_stride.head;
-  const float by[2] = {1.f / sum[0], 1.f / sum[1]};
+  const float by[2] = {sum[0] == 0.f ? 0.f : 1.f / sum[0], sum[1] == 0.f ? 0.f : 1.f / sum[1]};  // 0: sees nothing
 #pragma unroll
   for (int n = 0; n < kMatrices; ++n) {
     const int column = (slice * kMatrices + n) * 8 + lane % 4 * 2;

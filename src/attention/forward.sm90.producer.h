@@ -99,8 +99,12 @@ struct TileTaker {
       if (over) t->last = -1;
       else find_tile<C>(x, per_unit, index, t);
       if (C::kShares && !over && index >= all) {
+        // Of the key tiles that it sees, from the last on. With a band that may be none: then one that is hidden.
         const Shares::Part part = x.shares.part(blockIdx.x, index - all);
-        t->first = part.first, t->last = part.last, t->column = 1 + Shares::place(blockIdx.x, index - all);
+        const int end = t->last, up = end - (x.shares.steps - 1);
+        const bool some = part.last + up >= t->first;
+        t->first = some ? max(t->first, part.first + up) : end + 1, t->last = some ? part.last + up : end + 1;
+        t->column = 1 + Shares::place(blockIdx.x, index - all);
       }
       if (C::kThrough && !over) t->last = max(t->last, t->first + 1);
       arrive(shared + C::kKnown + 8 * (tiles % 4));

@@ -58,9 +58,10 @@ inline constexpr int kListBlock = 128;  // queries and keys of the blocks of one
 // InPlace: scores become weights where they are, and every key tile looks for its maximum: fewer registers.
 // Turns: warpgroups issue products one after the other. Wide: out in f32, straight from registers.
 // Options: those that change scores. Own: warpgroups walk key tiles of their own; three of them, at d128, store out
-// through q's place.
+// through q's place. Parts: blocks may share the keys of a query tile.
 template <class T_, int Dim, int DimV, int TileK, int Groups, int QStages, int Stages, bool InPlace, bool Turns,
-          bool Wide, Lists From = Lists::none, bool Options = false, bool Own = false>
+          bool Wide, Lists From = Lists::none, bool Options = false, bool Own = false,
+          bool Parts = Dim == 128 || Dim == 256>
 struct ForwardShape {
   using T = T_;
   static constexpr Lists kLists = From;
@@ -70,14 +71,14 @@ struct ForwardShape {
   static constexpr bool kEither = Options || From == Lists::each || (kListed && !Wide && Dim <= 128);
   static constexpr int kDim = Dim, kDimV = DimV, kTileK = TileK, kGroups = Groups, kQStages = QStages, kStages = Stages;
   static constexpr bool kInPlace = InPlace, kTurns = Turns;
-  // Blocks may share the keys of the last query tiles.
-  static constexpr bool kShares =
-      (Dim == 128 || Dim == 256) && DimV == Dim && !kListed && !Wide && !Options && !kThrough;
+  static constexpr bool kShares = Parts && DimV == Dim && !kListed && !Wide && !Options && !kThrough;
   // A query tile's end is spread over the products of the next one; options leave no registers for that.
   static constexpr bool kSpread = !Options;
   // Steps that are products and softmax alone have a loop of their own.
   static constexpr bool kSteady =
       (Dim == 64 || Dim == 128) && DimV == Dim && From != Lists::each && !Options && !Own;
+  // Steps that are not plain are there once, and leave P where they found it: half of the code, 32 moves a step.
+  static constexpr bool kMoves = (kSteady && Dim == 128) || (Own && !kThrough);
   // Exponentials of half a key tile are left out where no row sees it: at d64 a step is as much of them as of products.
   static constexpr bool kHalves = Turns && !InPlace && !kListed && !Options;
   static constexpr int kTileQ = 64 * kGroups, kThreads = 128 * (kGroups + 1);

@@ -1,16 +1,21 @@
 // Forward attention for Hopper: the softmax of the two rows that a thread holds, in base 2.
 #pragma once
+#include <cfloat>
+
 #include "machine/sm80/matrix.h"
+#include "machine/sm80/memory.h"
 #include "machine/sm90/wgmma.h"
 
 namespace attune::sm90 {
 
-constexpr float kLargestSum = 4096.f;  // of a thread's share of a row and key tile, before the maximum is raised
+constexpr float kLargest = 4096.f;     // weight, and share of a thread in a row and key tile: more raise the maximum
 constexpr float kGrown = 7.f;          // in base 2: in place, scores this far over the maximum raise it
-constexpr float kNone = -1e38f;        // the maximum of a row that has seen no key
+constexpr float kNone = -FLT_MAX;      // the maximum of a row that has seen no key
 
 // `max` is that of the row's first key tile, and is raised only where weights of a later one grow too large: most tiles
-// need no maximum at all.
+// need no maximum at all. It is rounded down, and all weights of a row are too large by what it lost: no matter, until
+// that is 12 and more in base 2, at maxima over 2^27. What is over kLargest there is kLargest, in every key tile alike:
+// weights of scores that are no further apart than a maximum is rounded.
 struct Rows { float max[2], sum[2]; };
 
 template <int N>
@@ -44,21 +49,44 @@ __device__ void largest_bits(const float (&s)[N], float (&top)[2]) {
 __device__ inline void raise_max(const float (&top)[2], Rows& rows, float (&alpha)[2], float scale) {
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    const float t = fmaxf(sm80::row_max(top[r]) * scale, rows.max[r]);
+    const float t = fmaxf(__fmul_rd(sm80::row_max(top[r]), scale), rows.max[r]);
     alpha[r] = sm80::exp2_fast(rows.max[r] - t);
     rows.max[r] = t, rows.sum[r] *= alpha[r];
   }
 }
 
-template <class T, int From, int To, int N>
+// Of a NaN that NaN.
+__device__ inline float bounded(float weight) { return weight > kLargest ? kLargest : weight; }
+
+template <class T, int From, int To, bool Bounded = false, int N>
 __device__ void weights(const float (&s)[N], uint32_t (&p)[N / 2], const Rows& rows, float scale, float (&sum)[4]) {
-  using sm80::exp2_fast;
+  const auto weight = [&](float x, int r) {
+    const float w = sm80::exp2_fast(fmaf(x, scale, -rows.max[r]));
+    return Bounded ? bounded(w) : w;
+  };
 #pragma unroll
   for (int n = From; n < To; n += 4) {
-    const float a = exp2_fast(fmaf(s[n], scale, -rows.max[0])), b = exp2_fast(fmaf(s[n + 1], scale, -rows.max[0]));
-    const float c = exp2_fast(fmaf(s[n + 2], scale, -rows.max[1])), d = exp2_fast(fmaf(s[n + 3], scale, -rows.max[1]));
+    const float a = weight(s[n], 0), b = weight(s[n + 1], 0), c = weight(s[n + 2], 1), d = weight(s[n + 3], 1);
     p[n / 2] = sm80::pack<T>(a, b), p[n / 2 + 1] = sm80::pack<T>(c, d);
     sum[0] += a, sum[1] += b, sum[2] += c, sum[3] += d;
+  }
+}
+
+// In a warp. Of a NaN too.
+__device__ inline bool too_large(const float (&sum)[4]) {
+  return __any_sync(~0u, !(fmaxf(sum[0] + sum[1], sum[2] + sum[3]) <= kLargest));
+}
+
+// Weights of which some are too large, where the scores are gone.
+template <class T, int N>
+__device__ void bound(uint32_t (&p)[N], float (&sum)[4]) {
+  sum[0] = sum[1] = sum[2] = sum[3] = 0.f;
+#pragma unroll
+  for (int n = 0; n < N; ++n) {
+    const float2 two = sm80::unpack<T>(p[n]);
+    const float a = bounded(two.x), b = bounded(two.y);
+    p[n] = sm80::pack<T>(a, b);
+    sum[n % 2 * 2] += a, sum[n % 2 * 2 + 1] += b;
   }
 }
 
@@ -90,12 +118,12 @@ __device__ void softmax(const float (&s)[N], uint32_t (&p)[N / 2], Rows& rows, f
     for (int n = kHalf / 2; n < N / 2; ++n) p[n] = 0;
   }
   // A weight that grew too large for the old maximum: once more, with the true one.
-  if (!fresh && __any_sync(~0u, !(fmaxf(sum[0] + sum[1], sum[2] + sum[3]) <= kLargestSum))) {
+  if (too_large(sum)) {
     largest(s, top);
     raise_max(top, rows, alpha, scale);
-    rescale(o, alpha);
+    rescale(o, alpha);  // of new rows by 1: O is that of others
     sum[0] = sum[1] = sum[2] = sum[3] = 0.f;
-    weights<T, 0, N>(s, p, rows, scale, sum);
+    weights<T, 0, N, true>(s, p, rows, scale, sum);
   }
   rows.sum[0] += sum[0] + sum[1], rows.sum[1] += sum[2] + sum[3];
 }
@@ -131,6 +159,7 @@ __device__ bool softmax_in_place(float (&s)[N], uint32_t (&p)[N / 2], Rows& rows
   pin(s);  // else packing is moved above the wait
 #pragma unroll
   for (int n = 0; n < N / 2; ++n) p[n] = sm80::pack<T>(s[2 * n], s[2 * n + 1]);
+  if (raised && too_large(sum)) bound<T>(p, sum);
   rows.sum[0] += sum[0] + sum[1], rows.sum[1] += sum[2] + sum[3];
   return raised && !fresh;
 }

@@ -72,18 +72,36 @@ struct Maker {
 
 __global__ void __launch_bounds__(kThreads) table_kernel(const __grid_constant__ TableParams x) { Maker{x}.run(); }
 
-}  // namespace
+__global__ void __launch_bounds__(kThreads) list_table_kernel(const __grid_constant__ ListTableParams x) {
+  sm80::admit_next();
+  if (threadIdx.x == 0) *x.count = x.tiles.count;
+  sm80::put_by_length<kThreads>(
+      x.tiles.count, [&](int n) { return x.tiles.tile(n); }, [](const QueryTile& t) { return uint32_t(t.last + 1); },
+      [&](int place, const QueryTile& t) { x.table[place] = t; });
+}
 
-Status make_table(std::string_view who, const TableParams& x, int device, Stream stream) {
-  static constinit cuda::Ready ready;
+Status launch_table(std::string_view who, const void* kernel, cuda::Ready& ready, const Problem& p, const void* params,
+                    int device, Stream stream) {
   return cuda::launch({.who = who,
-                       .kernel = reinterpret_cast<const void*>(table_kernel),
+                       .kernel = kernel,
                        .ready = &ready,
                        .blocks = 1,
                        .threads = kThreads,
                        .device = device,
                        .stream = stream},
-                      x.problem, &x);
+                      p, params);
+}
+
+}  // namespace
+
+Status make_table(std::string_view who, const TableParams& x, int device, Stream stream) {
+  static constinit cuda::Ready ready;
+  return launch_table(who, reinterpret_cast<const void*>(table_kernel), ready, x.problem, &x, device, stream);
+}
+
+Status make_table(std::string_view who, const Problem& p, const ListTableParams& x, int device, Stream stream) {
+  static constinit cuda::Ready ready;
+  return launch_table(who, reinterpret_cast<const void*>(list_table_kernel), ready, p, &x, device, stream);
 }
 
 }  // namespace attune::sm90

@@ -26,4 +26,12 @@ inline int64_t table_bound(const Problem& p, int tile_q) {
 
 Status make_table(std::string_view who, const TableParams&, int device, Stream);
 
+// The same where only the lists are in tensors.
+struct ListTableParams {
+  ListTiles tiles;
+  QueryTile* table;
+  int* count;  // how many there are
+};
+Status make_table(std::string_view who, const Problem&, const ListTableParams&, int device, Stream);
+
 }  // namespace attune::sm90

@@ -35,12 +35,20 @@ __device__ void put_by_length(int count, Find find, Length length, Put put) {
     take_place(next, n < count ? length_class(length(find(n))) : -1);
   }
   __syncthreads();
-  if (threadIdx.x == 0) {
-    int before = 0;
-    for (int& n : next) {
-      const int of_class = n;
-      n = before, before += of_class;
+  if (threadIdx.x < 32) {
+    constexpr int kLane = kLengthClasses / 32;
+    int mine[kLane], sum = 0;
+#pragma unroll
+    for (int n = 0; n < kLane; ++n) mine[n] = next[threadIdx.x * kLane + n], sum += mine[n];
+    int before = sum;
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) {
+      const int other = __shfl_up_sync(~0u, before, step);
+      if (int(threadIdx.x) >= step) before += other;
     }
+    before -= sum;
+#pragma unroll
+    for (int n = 0; n < kLane; ++n) next[threadIdx.x * kLane + n] = before, before += mine[n];
   }
   for (int first = 0; first < count; first += kThreads) {
     __syncthreads();  // those before it have their places

@@ -17,5 +17,22 @@ inline int section_heads(double bytes) {
   while (heads < kMost && 2 * heads * bytes <= kSectionBytes) heads *= 2;
   return heads;
 }
+// Of `units` heads with `tiles` each. Where a section has fewer tiles than there are multiprocessors, several are under
+// way and share the cache all the same, and the longest tile of the last begins late: where tiles are few, all heads
+// are one section then, and the shortest tiles of all come last.
+inline int joined_section(int heads, int64_t tiles, int units, int multiprocessors) {
+  constexpr int kFew = 8;  // tiles a multiprocessor
+  return heads * tiles < multiprocessors && tiles * units <= int64_t(kFew) * multiprocessors ? std::max(units, heads)
+                                                                                            : heads;
+}
+// Of a backward, whose heads of keys have `bytes` each. With a band, blocks differ in length: the longest of a section
+// come first. In a fixed order each waits for the one before it in its head. Blocks that are alike go head after head.
+constexpr int kSectionInOrder = 16;  // heads at most, in a fixed order: blocks of a head begin together
+struct KeyOrder { bool alike, in_order; };
+inline int section_of(KeyOrder by, double bytes, int64_t tiles, int units, int multiprocessors) {
+  if (by.alike && !by.in_order) return 1;
+  const int heads = section_heads(bytes);
+  return by.in_order ? std::min(kSectionInOrder, heads) : joined_section(heads, tiles, units, multiprocessors);
+}
 
 }  // namespace attune::sm90

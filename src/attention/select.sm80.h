@@ -10,6 +10,7 @@
 // block.
 #pragma once
 #include "attention/select.sm80.rows.h"
+#include "core/far.h"
 
 namespace attune::sm80 {
 
@@ -231,8 +232,17 @@ struct Select : SelectRows<T, Dim> {
     if (x.splits.by == 1) return store(at, tokens);
     merge_splits(at, tokens);
   }
+  __device__ static void cut_far(Accumulator (&p)[kM][kN], const float (&shift)[kM][2]) {
+#pragma unroll
+    for (int m = 0; m < kM; ++m)
+#pragma unroll
+      for (int n = 0; n < kN; ++n)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) p[m][n].c[e] = weight_of_far(p[m][n].c[e], shift[m][e / 2]);
+  }
   __device__ void walk(const SelectPlace& at, int2 tokens) {
     float shift[kM][2];
+    bool far = false;
 #pragma unroll
     for (int m = 0; m < kM; ++m)
 #pragma unroll
@@ -241,7 +251,7 @@ struct Select : SelectRows<T, Dim> {
         shift[m][half] = INFINITY;  // a row that is not there, or sees nothing: p = 0
         if (!there(at, row)) continue;
         const float lse = *this->lse_of(at, row);
-        if (lse != -INFINITY) shift[m][half] = lse * kLog2e;
+        shift[m][half] = lse_of_weights(lse), far |= is_far(shift[m][half]);
       }
     this->load_q(at);
     const int end = at.first_tile + at.tiles;
@@ -262,6 +272,7 @@ struct Select : SelectRows<T, Dim> {
           for (int n = 0; n < kN; ++n)
 #pragma unroll
             for (int e = 0; e < 4; ++e) p[m][n].c[e] = exp2_fast(fmaf(p[m][n].c[e], x.scale, -shift[m][e / 2]));
+        if (far) cut_far(p, shift);
         sum_heads(p, first);
       }
       if (x.is_wide()) __syncthreads();

@@ -12,6 +12,7 @@ struct SelectLse : SelectRows<T, Dim> {
   using Base::Base, Base::kM, Base::kN, Base::lane, Base::nsa, Base::warp, Base::x;
   using Base::head_of, Base::position, Base::row_of, Base::there, Base::token_of;
   static constexpr float kLazy = 8.f;  // a reference moves only when the maximum grew by more than 2^kLazy
+  static constexpr float kMostSum = 0x1p100f;  // more only where that is below the roundings of logits
 
   // A part: the reference of its exponents (base 2) and their sum. Written out, so that both callers round alike.
   __device__ static float2 merged(float2 a, float2 b) {
@@ -97,7 +98,7 @@ struct SelectLse : SelectRows<T, Dim> {
     float top = -INFINITY;
 #pragma unroll
     for (int n = 0; n < kN; ++n) top = fmaxf(top, fmaxf(s[n].c[2 * half], s[n].c[2 * half + 1]));
-    top = row_max(top) * x.scale;
+    top = __fmul_rd(row_max(top), x.scale);  // as in admit_tile()
     if (top > ref + kLazy) sum = __fmul_rn(sum, exp2_fast(ref - top)), ref = top;
     const float shift = ref == -INFINITY ? 0.f : ref;
     float more[2] = {};
@@ -106,6 +107,7 @@ struct SelectLse : SelectRows<T, Dim> {
 #pragma unroll
       for (int e = 0; e < 2; ++e) more[e] = __fadd_rn(more[e], exp2_fast(fmaf(s[n].c[2 * half + e], x.scale, -shift)));
     sum = __fadd_rn(sum, __fadd_rn(more[0], more[1]));
+    if (sum > kMostSum) sum = kMostSum;
   }
 };
 

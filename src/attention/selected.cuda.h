@@ -5,6 +5,7 @@
 //   dK, dV   a warp has a key and walks the tokens that chose its block, and their heads
 #pragma once
 #include "attention/selected_backward.lists.sm80.h"
+#include "core/far.h"
 #include "machine/cuda/pieces.h"
 
 namespace attune::cuda {
@@ -15,7 +16,7 @@ constexpr int kPlainWarps = 4, kPlainThreads = kPlainWarps * 32;
 struct PlainParams {
   sm80::SelectedParams x;
   sm80::SelectedLists lists;
-  float2* ends;  // [batch][head][len_q]: log-sum-exp in base 2, +inf where a row sees nothing; delta
+  float2* ends;  // [batch][head][len_q]: lse_of_weights(), base 2, +inf where a row sees nothing; delta
 };
 
 using PlainRow = float[kPlainWide];  // elements lane, lane + 32, ...
@@ -103,7 +104,8 @@ __global__ void __launch_bounds__(kPlainThreads, 4) plain_forward_kernel(const _
   each_key(x, at, [&](int64_t key) {
     load<T>(k, a[Role::k], at.seq.k_batch, key, at.head_kv, p.dim_qk);
     load<T>(v, a[Role::v], at.seq.k_batch, key, at.head_kv, p.dim_v);
-    const float logit = dot(q, k) * x.scale, factor = row.admit(logit), weight = row.weight(logit);
+    const float logit = __fmul_rn(dot(q, k), x.scale);  // rounded before the largest is taken from it
+    const float factor = row.admit(logit), weight = row.weight(logit);
     row.sum += weight;
 #pragma unroll
     for (int n = 0; n < kPlainWide; ++n) o[n] = fmaf(weight, v[n], o[n] * factor);
@@ -126,7 +128,7 @@ static __global__ void __launch_bounds__(kPlainThreads, 4)
   float delta = dot(out, d_out);
   const float lse = *a.row<const float>(Role::lse, at.seq.q_batch, at.at, at.head);
   if (a.given(Role::d_lse)) delta -= *a.row<const float>(Role::d_lse, at.seq.q_batch, at.at, at.head);
-  const float2 end = lse == -INFINITY ? float2{INFINITY, 0.f} : float2{lse * kLog2e, delta};
+  const float2 end = lse == -INFINITY ? float2{INFINITY, 0.f} : float2{lse_of_weights(lse), delta};
   if (threadIdx.x % 32 == 0) params.ends[at.end(p)] = end;
 }
 
@@ -144,7 +146,8 @@ __global__ void __launch_bounds__(kPlainThreads, 4) plain_rows_kernel(const __gr
   each_key(x, at, [&](int64_t key) {
     load<T>(k, a[Role::k], at.seq.k_batch, key, at.head_kv, p.dim_qk);
     load<T>(v, a[Role::v], at.seq.k_batch, key, at.head_kv, p.dim_v);
-    add(dq, exp2f(fmaf(dot(q, k), x.scale, -end.x)) * (dot(d_out, v) - end.y), k);
+    const float weight = weight_of_far(exp2f(fmaf(dot(q, k), x.scale, -end.x)), end.x);
+    add(dq, weight * (dot(d_out, v) - end.y), k);
   });
   store(dq, x.scale * kLn2, a[Role::dq], at.seq.q_batch, at.at, at.head, p.dim_qk);
 }
@@ -174,7 +177,7 @@ __global__ void __launch_bounds__(kPlainThreads, 4) plain_keys_kernel(const __gr
       load<T>(q, a[Role::q], s.q_batch, s.q_first + int64_t(token), head, p.dim_qk);
       load<void>(d_out, a[Role::d_out], s.q_batch, s.q_first + int64_t(token), head, p.dim_v);
       const float2 end = params.ends[(int64_t(b) * p.heads_q + head) * p.len_q + token];
-      const float weight = exp2f(fmaf(dot(q, k), x.scale, -end.x));
+      const float weight = weight_of_far(exp2f(fmaf(dot(q, k), x.scale, -end.x)), end.x);
       add(dv, weight, d_out);
       add(dk, weight * (dot(d_out, v) - end.y), q);
     }

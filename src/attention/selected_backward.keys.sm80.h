@@ -4,6 +4,7 @@
 // sums stay in registers. Rows are gathered token by token: those of 16 heads lie side by side. Heads of more than 192
 // have too many sums for registers: dK and dV are then two kernels.
 #pragma once
+#include "attention/far.sm80.h"
 #include "attention/selected_backward.sm80.kernels.h"
 
 namespace attune::sm80 {
@@ -12,7 +13,7 @@ struct SelectedKeysShared {
   Sequence seq;
   int4 chunk;             // list, first token, how many, part or -1
   int b, head_kv, first, last;  // keys
-  float2 end[kMostKeyStages][kKeyRows];  // of a row: log-sum-exp in base 2 and delta
+  float2 end[kMostKeyStages][kKeyRows];  // of a row: lse_of_weights(), base 2, and delta
   int until[kMostKeyStages][kKeyRows];   // keys that it sees
 };
 
@@ -133,7 +134,8 @@ struct SelectedKeys {
     }
   }
   __device__ void compute(int stage) {
-    Accumulator s[kKeyRows / 8];
+    const bool far = any_far<kKeyRows>(shared.end[stage], lane);
+    Accumulator one[1][kKeyRows / 8], (&s)[kKeyRows / 8] = one[0];
     product<TileOfK, TileOfQ, Dim>(s, k_shared, q_shared(stage));
     const int key = shared.first + warp * 16 + lane / 4;
     uint32_t p[kKeyRows / 8][2];
@@ -145,8 +147,11 @@ struct SelectedKeys {
         const float weight = exp2_fast(fmaf(s[n].c[e], x.scale, -shared.end[stage][row + e % 2].x));
         s[n].c[e] = key + e / 2 * 8 < shared.until[stage][row + e % 2] ? weight : 0.f;
       }
-      p[n][0] = pack<T>(s[n].c[0], s[n].c[1]), p[n][1] = pack<T>(s[n].c[2], s[n].c[3]);
     }
+    if (far) cut_far(one, shared.end[stage], lane);
+#pragma unroll
+    for (int n = 0; n < kKeyRows / 8; ++n)
+      p[n][0] = pack<T>(s[n].c[0], s[n].c[1]), p[n][1] = pack<T>(s[n].c[2], s[n].c[3]);
     if constexpr (WithV) add<TileOfO, DimV>(dv, p, o_shared(stage));
     if constexpr (WithK) {
       Accumulator dp[kKeyRows / 8];

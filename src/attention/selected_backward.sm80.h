@@ -3,6 +3,7 @@
 //   load q, dO -> for each tile of the walk that this warp's tokens chose: S, dP, dS; dQ += dS K -> store
 #pragma once
 #include "attention/selected.sm80.kernels.h"
+#include "core/far.h"
 
 namespace attune::sm80 {
 
@@ -55,6 +56,16 @@ struct SelectedRows {
     product<TileOfO, TileOfV, DimV>(dp, o_shared, walk.v_shared(stage) + first * 128);
     const SelectedTile& t = walk.shared.tile[stage];
     const int seen[2] = {walk.seen(t, row_of(0)) - first, walk.seen(t, row_of(1)) - first};
+#pragma unroll
+    for (int n = 0; n < kPart / 8; ++n)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) s[n].c[e] = exp2_fast(fmaf(s[n].c[e], x.scale, -end[e / 2].x));
+    if (is_lowered(end[0].x) || is_lowered(end[1].x)) {
+#pragma unroll
+      for (int n = 0; n < kPart / 8; ++n)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) s[n].c[e] = weight_of_far(s[n].c[e], end[e / 2].x);
+    }
     uint32_t ds[kPart / 8][2];
 #pragma unroll
     for (int n = 0; n < kPart / 8; ++n)
@@ -63,8 +74,7 @@ struct SelectedRows {
         float two[2];
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
-          const float weight = exp2_fast(fmaf(s[n].c[2 * half + e], x.scale, -end[half].x));
-          two[e] = weight * (dp[n].c[2 * half + e] - end[half].y);
+          two[e] = s[n].c[2 * half + e] * (dp[n].c[2 * half + e] - end[half].y);
           if (n * 8 + lane % 4 * 2 + e >= seen[half]) two[e] = 0.f;
         }
         ds[n][half] = pack<T>(two[0], two[1]);

@@ -8,6 +8,7 @@
 
 #include <type_traits>
 
+#include "core/far.h"
 #include "core/score.h"
 
 namespace attune::standard {
@@ -176,8 +177,9 @@ __device__ float end_row(const Params& x, const Row& at, int64_t r, float max, f
 __device__ inline float largest(float4 x) { return fmaxf(fmaxf(x.x, x.y), fmaxf(x.z, x.w)); }
 __device__ inline float total(float4 x) { return (x.x + x.y) + (x.z + x.w); }
 __device__ inline float4 weights(float4 l, float reference, float factor) {
-  return {exp2f(l.x - reference) * factor, exp2f(l.y - reference) * factor, exp2f(l.z - reference) * factor,
-          exp2f(l.w - reference) * factor};
+  // Not joined with the product that made a logit: the largest of a row has exponent 0, however large it is.
+  const auto weight = [&](float logit) { return exp2f(__fsub_rn(logit, reference)) * factor; };
+  return {weight(l.x), weight(l.y), weight(l.z), weight(l.w)};
 }
 
 // Rows of a block of soften_plain_kernel: a row that a warp can hold needs no barrier.
@@ -272,7 +274,8 @@ __global__ void __launch_bounds__(Threads) soften_kernel(const __grid_constant__
   }
 }
 
-// What a row of a backward knows beside its scores: weight = exp2(logit - reference), d_logit = weight (dp - delta).
+// What a row of a backward knows beside its scores: weight = exp2(logit - reference), cut where that is far
+// (core/far.h); d_logit = weight (dp - delta).
 struct RowGradient {
   float reference, delta;
   bool empty;  // it sees nothing and has no gradient, or there is no such query
@@ -299,7 +302,7 @@ __device__ RowGradient row_gradient(const Params& x, const Row& at, float* room)
   if (lane == 0 && x.sink_part)
     x.sink_part[(int64_t(at.b) * p.heads_q + at.h) * p.len_q + at.i] =
         empty ? 0.f : -expf(*a.row<const float>(Role::sinks, 0, 0, at.h) - lse) * delta;
-  return {lse * kLog2e, delta, empty};
+  return {lse_of_weights(lse), delta, empty};
 }
 
 constexpr int kRowsOfGradients = 8;  // rows of a block of differentiate_plain_kernel, a warp each
@@ -333,7 +336,8 @@ __global__ void __launch_bounds__(kRowsOfGradients * 32) differentiate_plain_ker
       const int j = start + n * kWidth + mine;
       if (j >= len_k) continue;
       const auto weight = [&](float x_dot, int key) {
-        return uint32_t(key - first) < uint32_t(last - first) ? exp2f(x_dot * scale - row.reference) : 0.f;
+        const float exponent = exponent_of_weight(x_dot * scale, row.reference);
+        return uint32_t(key - first) < uint32_t(last - first) ? exp2f(exponent) : 0.f;
       };
       const float4 w{weight(dot[n].x, j), weight(dot[n].y, j + 1), weight(dot[n].z, j + 2), weight(dot[n].w, j + 3)};
       const float4 d = d_weight[n];
@@ -374,7 +378,7 @@ __global__ void __launch_bounds__(Threads, 4) differentiate_kernel(const __grid_
       for (int n = 0; n < 4; ++n) {
         if (!logit.seen(j + n)) continue;
         const float keep = logit.score.keep(at.i, j + n);
-        const float weight = exp2f(logit.logit(dot[n], j + n) - reference);
+        const float weight = exp2f(exponent_of_weight(logit.logit(dot[n], j + n), reference));
         const float d_logit = weight * (d_weight[n] * keep - delta);
         d[n] = d_logit, of_keys += d_logit;
         w[n] = weight * keep, g[n] = d_logit * logit.score.slope_of_logit(dot[n]) * x.in_ds;

@@ -1,43 +1,124 @@
 // What forward kernels of mma.sync do with a tile of keys and the 16 rows of a warp, once its scores are there. s has a
 // fragment for every 8 keys, o for every 8 columns of v.
 #pragma once
+#include "core/far.h"
 #include "machine/sm80/memory.h"
 
 namespace attune::sm80 {
 
+// A weight that is worth no more than the roundings of its logit is no larger than this: what f16 holds, and far above
+// 2^lazy.
+constexpr float kMostWeight = 4096.f;
+
 // The running softmax: references, sums, and p in place of s. A reference moves only when its maximum grew by more than
-// 2^lazy, and o is rescaled only where one moved.
-template <int N, int D>
+// 2^lazy, and o is rescaled only where one moved. It is rounded down, so the largest logit has an exponent from 0 up to
+// the reference's last place, whatever that is; where logits are 2^27 and more, that leaves what a weight can be, and
+// such weights end at kMostWeight: as if their logits were rounded once more. A row's bits are still its own.
+// `cut`: every weight ends there as it comes, where there are no registers to do it behind them.
+template <bool cut = false, int N, int D>
 __device__ void admit_tile(Accumulator (&s)[N], Accumulator (&o)[D], float (&ref)[2], float (&sum)[2], float scale,
                            float lazy) {
-  float factor[2];
+  float factor[2], total[2] = {};
+  bool rare = false;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     float top = -INFINITY;
 #pragma unroll
     for (int n = 0; n < N; ++n) top = fmaxf(top, fmaxf(s[n].c[2 * half], s[n].c[2 * half + 1]));
-    top = row_max(top) * scale;
+    top = __fmul_rd(row_max(top), scale);
     const float before = ref[half];
     const bool grew = top > before + lazy;
     ref[half] = grew ? top : before;
     factor[half] = grew ? exp2_fast(before - top) : 1.f;
     const float shift = ref[half] == -INFINITY ? 0.f : ref[half];
-    float total = 0.f;
+    rare |= grew || (!cut && fabsf(shift) >= kFar);
 #pragma unroll
     for (int n = 0; n < N; ++n)
 #pragma unroll
       for (int e = 2 * half; e < 2 * half + 2; ++e) {
-        s[n].c[e] = exp2_fast(fmaf(s[n].c[e], scale, -shift));
-        total += s[n].c[e];
+        const float weight = exp2_fast(fmaf(s[n].c[e], scale, -shift));
+        s[n].c[e] = cut ? min_or_nan(weight, kMostWeight) : weight;
+        total[half] += s[n].c[e];
       }
-    sum[half] = sum[half] * factor[half] + total;
   }
-  if (__any_sync(~0u, factor[0] != 1.f || factor[1] != 1.f)) {
+  if (__any_sync(~0u, rare)) {
 #pragma unroll
     for (int d = 0; d < D; ++d)
 #pragma unroll
       for (int e = 0; e < 4; ++e) o[d].c[e] *= factor[e / 2];
+    if (!cut && __any_sync(~0u, fmaxf(fabsf(ref[0]), fabsf(ref[1])) >= kFar)) {
+      total[0] = total[1] = 0.f;
+#pragma unroll
+      for (int n = 0; n < N; ++n)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          s[n].c[e] = min_or_nan(s[n].c[e], kMostWeight);
+          total[e / 2] += s[n].c[e];
+        }
+    }
   }
+#pragma unroll
+  for (int half = 0; half < 2; ++half) sum[half] = sum[half] * factor[half] + total[half];
+}
+
+// P in place of s, and the sums with it. `cut`: weights end at kMostWeight.
+template <bool cut, int M, int N>
+__device__ void weigh_tiles(Accumulator (&s)[M][N], const float (&ref)[M][2], float (&sum)[M][2], float scale) {
+#pragma unroll
+  for (int m = 0; m < M; ++m)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float shift = ref[m][half] == -INFINITY ? 0.f : ref[m][half];
+      float total = 0.f;
+#pragma unroll
+      for (int n = 0; n < N; ++n)
+#pragma unroll
+        for (int e = 2 * half; e < 2 * half + 2; ++e) {
+          const float p = exp2_fast(fmaf(s[m][n].c[e], scale, -shift));
+          s[m][n].c[e] = cut ? min_or_nan(p, kMostWeight) : p, total += s[m][n].c[e];
+        }
+      sum[m][half] += total;
+    }
+}
+
+// The same of M times 16 rows at once, rescaled before the weights: one branch and none behind them. 2 % faster at
+// d128 (H200), but with 16 fragments of s, or with options, there are no registers for it.
+template <int M, int N, int D>
+__device__ void admit_tiles(Accumulator (&s)[M][N], Accumulator (&o)[M][D], float (&ref)[M][2], float (&sum)[M][2],
+                            float scale, float lazy) {
+  float before[M][2];
+  bool rare = false, far = false;
+#pragma unroll
+  for (int m = 0; m < M; ++m)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float top = -INFINITY;
+#pragma unroll
+      for (int n = 0; n < N; ++n) top = fmaxf(top, fmaxf(s[m][n].c[2 * half], s[m][n].c[2 * half + 1]));
+      top = __fmul_rd(row_max(top), scale);
+      before[m][half] = ref[m][half];
+      if (top > ref[m][half] + lazy) ref[m][half] = top, rare = true;
+      rare |= fabsf(ref[m][half]) >= kFar;
+    }
+  if (__any_sync(~0u, rare)) {
+#pragma unroll
+    for (int m = 0; m < M; ++m) {
+      float factor[2];
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const bool moved = ref[m][half] != before[m][half];
+        factor[half] = moved ? exp2_fast(before[m][half] - ref[m][half]) : 1.f;
+        sum[m][half] *= factor[half], far |= is_far(ref[m][half]);
+      }
+#pragma unroll
+      for (int d = 0; d < D; ++d)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) o[m][d].c[e] *= factor[e / 2];
+    }
+    far = __any_sync(~0u, far);
+  }
+  if (far) weigh_tiles<true>(s, ref, sum, scale);
+  else weigh_tiles<false>(s, ref, sum, scale);
 }
 
 // o += p v, fragments of v running kAhead loads ahead of the products that use them; `first` is the lane's own.

@@ -19,9 +19,13 @@ ATTUNE_HD inline float lse_of_weights(float lse) {  // base 2; +inf where a row 
   const float lower = base2 - fabsf(base2) * 0x1p-19f;
   return base2 > 0.f && lower < kFar ? kFar : lower;
 }
+ATTUNE_HD inline bool is_lowered(float lse) { return fabsf(lse) >= kFar; }  // or of a row that sees nothing
 ATTUNE_HD inline float exponent_of_weight(float logit, float lse) {
   const float x = logit - lse;
-  return x > 0.f && fabsf(lse) >= kFar ? 0.f : x;
+  return x > 0.f && is_lowered(lse) ? 0.f : x;
+}
+ATTUNE_HD inline float weight_of_far(float weight, float lse) {  // the same, once it is a weight; a NaN stays one
+  return weight > 1.f && is_lowered(lse) ? 1.f : weight;
 }
 
 }  // namespace attune

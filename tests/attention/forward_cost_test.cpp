@@ -111,18 +111,48 @@ TEST(ForwardCost, only_kernels_that_serve_a_problem_are_chosen) {
 TEST(ForwardCost, blocks_share_the_keys_of_few_tiles_where_that_was_quicker) {
   struct Row { int heads, queries, keys, dim; double other, shared; };
   constexpr Row kRows[] = {
+      {8, 128, 1024, 64, 13.1, 15.4},    {2, 512, 2048, 64, 18.8, 17.3},   {8, 128, 4096, 64, 31.1, 19.2},
+      {1, 128, 16384, 64, 101.9, 23.7},  {16, 512, 1024, 64, 13.4, 18.1},  {8, 128, 16384, 64, 102.5, 28.1},
       {8, 128, 1024, 128, 17.5, 17.9},   {8, 128, 2048, 128, 28.2, 21.8},  {1, 128, 16384, 128, 162.3, 32.5},
       {16, 512, 1024, 128, 18.7, 22.4},  {16, 512, 4096, 128, 51.2, 41.2}, {8, 1024, 8192, 128, 94.1, 67.0},
       {8, 128, 1024, 256, 29.5, 27.5},   {16, 512, 1024, 256, 30.5, 32.1}, {1, 128, 16384, 256, 308.3, 37.2},
       {16, 512, 8192, 256, 162.2, 114.2}};
   for (const Row& r : kRows) {
     const Problem p = problem(join("forward bf16 b1 h", r.heads, " q", r.queries, " k", r.keys, " d", r.dim, " full"));
-    const int64_t tiles = ceil_div(r.queries, 128) * r.heads, steps = ceil_div(r.keys, r.dim == 128 ? 128 : 64);
-    const Shares s = shared_by_all(tiles, steps, r.dim, kUnits);
-    EXPECT_LE(ceil_div(tiles * steps, s.share), kUnits) << name(p);
-    EXPECT_LE(ceil_div(steps, s.share), r.dim / 8) << name(p);
+    const Shares s = shared_by_all(p, 128, r.dim == 256 ? 64 : 128, r.dim, kUnits);
+    EXPECT_EQ(s.steps, ceil_div(r.keys, r.dim == 256 ? 64 : 128)) << name(p);
+    EXPECT_LE(ceil_div(s.tiles * s.steps, s.share), kUnits) << name(p);
+    EXPECT_LE(ceil_div(s.steps, s.share), std::max(16, r.dim / 8)) << name(p);
     const bool pays = sharing_pays(p, s, r.dim, quickest_of(p), kUnits);
     EXPECT_LE(pays ? r.shared : r.other, 1.06 * std::min(r.shared, r.other)) << name(p);
+  }
+}
+
+// Shares counts key tiles from the end of each query tile's, so none may have more than it is told.
+TEST(ForwardCost, no_query_tile_sees_more_key_tiles_than_are_shared) {
+  for (const char* mask : {"full", "causal", "causal@top_left", "window511,0", "window100,30", "window*,-700@top_left",
+                           "window700,-300", "window5,-9", "window*,40"})
+    for (const auto& [queries, keys] : {std::pair{130, 16384}, {900, 300}, {4096, 4096}, {1, 1}, {3000, 700}}) {
+      const Problem p = problem(join("forward bf16 b1 h1 q", queries, " k", keys, " d128 ", mask));
+      const BandWalk walk{band_of(p.mask, queries, keys, 0, 0), keys, 128};
+      int most = 1;
+      for (int row = 0; row < queries; row += 128)
+        most = std::max(most, walk.tiles({row, std::min(row + 128, queries)}));
+      EXPECT_GE(most_steps(p, 128, 128), most) << name(p);
+      EXPECT_LE(most_steps(p, 128, 128), most + 1) << name(p);
+    }
+}
+
+// Microseconds of sm80_forward on an H200.
+TEST(ForwardCost, the_time_of_the_next_link_is_about_what_it_took) {
+  struct Row { const char* line; double us; };
+  for (const auto& [line, us] : {Row{"h8 q128 k4096 d64 full", 35.2}, {"h2 q512 k16384 d64 full", 52.8},
+                                 {"h8 q512 k4096 d64 full", 42.5}, {"h8 q128 k4096 d128 causal", 63.4},
+                                 {"h2 q512 k16384 d128 causal", 106}, {"h8 q512 k4096 d128 causal", 69.7},
+                                 {"h8 q1024 k8192 d128 full", 140}}) {
+    const Problem p = problem(join("forward bf16 b1 ", line));
+    const double time = next_link_time(p, p.dim_qk);
+    EXPECT_TRUE(us > 0.8 * time && us < 1.4 * time) << line << ": " << time;
   }
 }
 

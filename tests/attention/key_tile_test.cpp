@@ -35,7 +35,7 @@ void each(std::string_view line, F f) {  // f(sequence, its tiles)
     std::vector<KeyTile> tiles;
     for (int n = 0; n < ceil_div(c.problem.len_k, kTileK); ++n) {
       tiles.push_back(key_tile_of(seq, b));
-      cut_key_tile(tiles.back(), n, kTileQ, kTileK);
+      cut_key_tile(tiles.back(), n, kTileQ, kTileK, kTileQ);
     }
     f(seq, tiles);
   }

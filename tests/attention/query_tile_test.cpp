@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstring>
 #include <vector>
 
 #include "verify/cases.h"
@@ -122,6 +123,22 @@ TEST(QueryTile, has_two_lists_where_blocks_are_half_a_tile_of_queries) {
   EXPECT_GT(empty, 0);
   EXPECT_GT(uneven, 0);
   EXPECT_GT(outside, 0);
+}
+
+TEST(QueryTile, is_the_same_from_few_numbers_where_all_sequences_have_the_same_lengths) {
+  for (const char* line : {"forward bf16 b2 h4/2 q300 k400 d64 causal blocks128x128x9 | seed=3",
+                           "forward bf16 b3 h2 q300 k400 d64 full blocks64x64x40 | seed=2 bhsd",
+                           "forward bf16 b1 h3/1 q600 k200 d64 window70,9 blocks64x128x20 | seed=4",
+                           "forward bf16 b2 h2 q130 k300 d64 window*,-9@top_left blocks128x64x7 | seed=5"}) {
+    const Tiles tiles(line);
+    const ListTiles all = list_tiles(tiles.world.problem, tiles.world.args, kTileQ, kTileK);
+    int n = 0;
+    tiles.each([&](const Sequence&, const QueryTile& t) {
+      const QueryTile same = all.tile(n++);
+      EXPECT_EQ(std::memcmp(&same, &t, sizeof t), 0) << line << ": tile " << n - 1;
+    });
+    EXPECT_EQ(n, all.count) << line;
+  }
 }
 
 TEST(QueryTile, reads_no_entry_behind_a_list_whatever_its_ends_say) {

@@ -86,8 +86,13 @@ TEST_F(Sm90Forward, is_the_first_link_for_plain_problems_that_fill_the_gpu) {
   EXPECT_EQ(chosen("forward bf16 b2 h64/8 q4096 k4096 d64 window127,0 sink"), "sm90_forward");
   EXPECT_EQ(chosen("forward bf16 b16 h16 q8192 k8192 d128 causal ragged"), "sm90_forward");
   EXPECT_EQ(chosen("forward bf16 b1 h16 q16384 k16384 d64 full blocks128x128x99999"), "sm90_forward");
-  EXPECT_EQ(chosen("forward bf16 b1 h2 q128 k8192 d128 full"), "sm90_forward");  // few tiles: warpgroups share them
-  EXPECT_EQ(chosen("forward bf16 b1 h2 q128 k8192 d192 full"), "sm80_forward");  // few tiles: it splits the keys
+  for (const char* few : {"d64 full", "d64 causal", "d128 full", "d128 causal", "d192 full", "d192/128 full",
+                          "d256 full", "d256 causal"})  // blocks share the keys of few tiles
+    EXPECT_EQ(chosen(join("forward bf16 b1 h2 q128 k8192 ", few)), "sm90_forward") << few;
+  EXPECT_EQ(chosen("forward bf16 b1 h2 q128 k8192 d128 full sink"), "sm80_forward");  // it splits the keys
+  EXPECT_EQ(chosen("forward bf16 b1 h2 q128 k8192 d256 full ragged"), "sm80_forward");
+  EXPECT_EQ(chosen("forward bf16/bf16/f32 b1 h2 q512 k4096 d128 causal"), "sm90_forward");  // warpgroups share them
+  EXPECT_EQ(chosen("forward bf16/bf16/f32 b1 h2 q512 k16384 d128 causal"), "sm80_forward");
   EXPECT_EQ(chosen("forward bf16 b16 h32/8 q1 k8192 d128 full"), "sm80_forward");
 }
 

@@ -142,7 +142,7 @@ TEST(Plan, every_backend_refuses_with_its_name_first) {
   for (const Backend* b : backends()) {
     int refusals = 0;
     for (const Device& d : {plain_cpu(), h200()})
-      for (const char* line : {kForward, kBackward}) {
+      for (const char* line : {kForward, kBackward, "forward bf16 b1 h1 q8 k8 d64 full"}) {
         const Status s = b->supports(problem(line), d);
         refusals += !s.ok();
         EXPECT_TRUE(s.ok() || s.message.starts_with(join(b->name, ": "))) << b->name << " says '" << s.message << "'";

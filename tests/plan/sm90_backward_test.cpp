@@ -78,12 +78,72 @@ TEST_F(Sm90Backward, takes_the_narrower_kernel_that_holds_both_head_dims) {
   EXPECT_NE(kernel("192"), kernel("256"));
 }
 
+TEST_F(Sm90Backward, many_keys_have_tiles_of_80_queries_where_few_are_past_the_end) {
+  const auto tile = [](std::string_view line) { return planned(join("backward ", line)).tile_q; };
+  for (const char* line : {"bf16 b8 h16 q2048 k2048 d128 full", "f16 b2 h32/8 q1024 k1024 d104 full sink",
+                           "bf16 b1 h2 q75 k8192 d8/128 full", "bf16 b1 h2 q150 k1030 d128 full",
+                           "bf16 b8 h16 q2048 k2048 d128 causal", "f16 b2 h8 q470 k2100 d112 causal@top_left sink"})
+    EXPECT_EQ(tile(line), 80) << line;
+  for (const char* line :
+       {"bf16 b8 h16 q1920 k1920 d128 causal", "bf16 b8 h16 q2048 k2048 d128 window4096,4096",
+        "bf16 b8 h16 q2048 k1023 d128 full", "bf16 b8 h16 q2048 k2048 d96 full",
+        "bf16 b8 h16 q2048 k2048 d128 full ragged", "bf16 b8 h16 q2048 k2048 d128 full repro=run",
+        "bf16 b8 h16 q2048 k2048 d128 full alibi", "bf16 b8 h16 q2048 k2048 d128 full blocks128x128x900",
+        "bf16/bf16/bf16/f32 b8 h16 q2048 k2048 d128 full accumulate",
+        "bf16 b8 h16 q512 k2048 d128 full"})  // 560 rows instead of 512
+    EXPECT_EQ(tile(line), 64) << line;
+}
+
+// A tile of 80 rows begins at any 16, and prepare takes 64.
+TEST_F(Sm90Backward, its_workspace_of_turned_tiles_holds_whole_ones) {
+  const size_t rows = 2 * 8 * 1152;
+  const size_t bytes = planned("backward bf16 b2 h8 q1039 k1100 d128 full").workspace_bytes;
+  EXPECT_GE(bytes, rows * (8 + 128 * 4));
+  EXPECT_LT(bytes, rows * (8 + 128 * 4) + 4096);
+}
+
 // Statistics of 8 bytes a row and dQ in f32, of rows rounded up to a tile; 64 bytes for a tile of keys.
 TEST_F(Sm90Backward, its_workspace_is_dq_in_f32_and_two_numbers_a_row) {
   const size_t rows = 2 * 8 * 1024;
-  const size_t bytes = planned("backward bf16 b2 h8/2 q1000 k700 d80 causal").workspace_bytes;
+  const size_t bytes = planned("backward bf16 b2 h8 q1000 k700 d80 causal").workspace_bytes;
   EXPECT_GE(bytes, rows * (8 + 128 * 4));
   EXPECT_LT(bytes, rows * (8 + 128 * 4) + 4096);
+}
+
+TEST_F(Sm90Backward, divides_heads_that_share_keys_where_blocks_are_few) {
+  const auto parts = [](std::string_view line) { return planned(join("backward ", line)).splits; };
+  EXPECT_EQ(parts("bf16 b1 h64/8 q2048 k2048 d128 causal"), 2);
+  EXPECT_EQ(parts("f16 b1 h64/8 q2048 k2048 d64 causal sink"), 2);
+  EXPECT_EQ(parts("bf16 b1 h32/4 q2048 k2048 d128 full"), 2);
+  EXPECT_EQ(parts("bf16 b1 h32/4 q2048 k2048 d96 full"), 2);
+  EXPECT_EQ(parts("bf16 b1 h64/8 q2048 k2048 d128 causal repro=run"), 4);
+  EXPECT_EQ(parts("bf16 b1 h8/1 q130 k200 d128 causal"), 8);
+  for (const char* line :
+       {"bf16 b1 h64/8 q2048 k2048 d128 causal repro=batch",  // bits do not depend on how many sequences there are
+        "bf16 b1 h64/8 q2048 k2048 d128 causal ragged", "bf16 b1 h64/8 q2048 k2048 d128 causal@absolute",
+        "bf16 b1 h64/8 q2048 k2048 d128 causal alibi", "bf16 b1 h64/8 q2048 k2048 d128 full blocks128x128x900",
+        "bf16/bf16/bf16/f32 b1 h64/8 q2048 k2048 d128 causal", "bf16 b1 h64/8 q2048 k2048 d256 causal",
+        "bf16 b1 h64/8 q4096 k4096 d128 causal", "bf16 b1 h16 q2048 k2048 d128 causal"})
+    EXPECT_EQ(parts(line), 1) << line;
+}
+
+TEST_F(Sm90Backward, divided_heads_have_kernels_of_their_own_of_64_queries_at_dims_over_64) {
+  const Plan divided = planned("backward bf16 b1 h32/4 q2048 k2048 d128 full");
+  const Plan whole = planned("backward bf16 b1 h32/4 q2048 k2048 d128 full ragged");
+  EXPECT_EQ(divided.tile_q, 64);
+  EXPECT_NE(divided.kernel, whole.kernel);
+  EXPECT_EQ(divided.kernel, planned("backward bf16 b1 h32/4 q2048 k2048 d72 full").kernel);
+  EXPECT_NE(divided.kernel, planned("backward bf16 b1 h32/4 q2048 k2048 d128 full repro=run").kernel);
+}
+
+// dK and dV in f32 of every part, of whole tiles of keys and of the kernel's width.
+TEST_F(Sm90Backward, its_workspace_has_the_sums_of_parts) {
+  const size_t rows = 8 * 192;
+  const Plan plan = planned("backward bf16 b1 h8/1 q130 k200 d104 causal");
+  const size_t sums = size_t(plan.splits) * 256 * 128 * 2 * 4;
+  EXPECT_EQ(plan.splits, 8);
+  EXPECT_GE(plan.workspace_bytes, rows * (8 + 128 * 4) + sums);
+  EXPECT_LT(plan.workspace_bytes, rows * (8 + 128 * 4) + sums + 4096);
 }
 
 // No sums of dQ in memory: the statistics, and 64 bytes for a tile of queries or keys.
@@ -97,7 +157,7 @@ TEST_F(Sm90Backward, its_workspace_at_wide_heads_is_two_numbers_a_row) {
 TEST_F(Sm90Backward, a_fixed_order_and_options_take_kernels_of_their_own_and_an_order_a_count_for_32_rows) {
   for (const char* dim : {"64", "128"}) {
     const auto plan = [&](int len, const char* order) {
-      return planned(join("backward bf16 b2 h8 q", len, " k", len, " d", dim, " causal", order));
+      return planned(join("backward bf16 b2 h8 q", len, " k", len, " d", dim, " window", len, ",0", order));
     };
     EXPECT_NE(plan(1024, "").kernel, plan(1024, " repro=run").kernel);
     EXPECT_NE(plan(1024, "").kernel, plan(1024, " alibi").kernel);

@@ -38,13 +38,18 @@ TEST(Density, of_adaptive_blocks_is_what_was_kept) {
 }
 
 TEST(Density, the_masked_dense_counterpart_is_checked_and_timed_beside) {
-  const Ran r = attune_says({"bench", "forward f32 b1 h2 q128 k128 d16 causal blocks32x32x1 | strided stride=2",
-                             "--json", "--backend", "cpu_forward,masked_dense", "--max-seconds", "0.01"});
-  EXPECT_EQ(r.code, 0) << r.err;
-  const json second = json::parse(r.out.substr(r.out.find('\n') + 1));
-  EXPECT_EQ(second["subject"], "masked_dense");
-  EXPECT_EQ(second["parity"]["verdict"], "PASS");
-  EXPECT_EQ(second["baseline"], "cpu_forward");
+  for (const auto& [line, fast] :
+       {std::pair{"forward f32 b1 h2 q128 k128 d16 causal blocks32x32x1 | strided stride=2", "cpu_forward"},
+        {"forward f32 b1 h2 q128 k128 d16 causal : adaptive block=32 density=0.5 hidden=8", "adaptive"},
+        {"forward f32 b1 h4/2 q128 k128 d16 causal : nsa d=4 gate=sigmoid l=8 n=4 phi=mean s=8 w=20", "nsa"}}) {
+    const Ran r = attune_says({"bench", line, "--json", "--backend", std::string(fast) + ",masked_dense",
+                               "--max-seconds", "0.01"});
+    EXPECT_EQ(r.code, 0) << r.err;
+    const json second = json::parse(r.out.substr(r.out.find('\n') + 1));
+    EXPECT_EQ(second["subject"], "masked_dense");
+    EXPECT_EQ(second["parity"]["verdict"], "PASS");
+    EXPECT_EQ(second["baseline"], fast);
+  }
 }
 
 }  // namespace

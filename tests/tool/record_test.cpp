@@ -33,8 +33,8 @@ Record example() {
   r.samples_mhz = {1980, 1965, 1980, 1950};
   r.provenance.gpu = "Some GPU", r.provenance.gpu_uuid = "GPU-1", r.provenance.gpu_vbios = "96.0";
   r.provenance.gpu_driver = "580.1", r.provenance.cuda = "13.0", r.provenance.gpu_power_limit_w = 700;
-  r.provenance.gpu_most_mhz = 1980, r.provenance.gpu_ecc = 1;
-  r.provenance.binary = "0123456789abcdef";
+  r.provenance.gpu_most_mhz = 1980, r.provenance.gpu_ecc = 1, r.provenance.gpu_mig = 0;
+  r.provenance.gpu_pcie = "generation 5, 16 lanes", r.provenance.binary = "0123456789abcdef";
   derive(r);
   return r;
 }
@@ -68,6 +68,8 @@ TEST(Record, is_one_line_and_reads_back_whole) {
   EXPECT_EQ(again.sets, 5);
   EXPECT_EQ(again.provenance.gpu_uuid, "GPU-1");
   EXPECT_EQ(again.provenance.gpu_ecc, 1);
+  EXPECT_EQ(again.provenance.gpu_mig, 0);
+  EXPECT_EQ(again.provenance.gpu_pcie, "generation 5, 16 lanes");
   EXPECT_EQ(again.provenance.binary, "0123456789abcdef");
   EXPECT_EQ(again.kernels, example().kernels);
   EXPECT_EQ(again.taken_bytes, 12345);

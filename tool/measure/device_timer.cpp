@@ -131,6 +131,8 @@ Status DeviceTimer::take(const Subject& s, int calls, Batch& batch) {
     const cuda::Graph* graph = nullptr;
     if (Status c = captured(s, graph); !c.ok()) return c;
   }
+  if (mode_ == Mode::cold)
+    if (Status k = cuda::release_kept_lines(); !k.ok()) return k;
   if (Status g = gate_.hold(stream()); !g.ok()) return g;
   Readings& r = readings_[s.context];
   const Status enqueued = enqueue(s, calls, batch.ns.size(), r.span_ns);

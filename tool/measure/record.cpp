@@ -74,7 +74,8 @@ void provenance_fields(P& p, const Each& each) {
   each("governor", p.governor), each("kernel", p.kernel), each("cores", p.cores), each("peers", p.peers);
   each("gpu", p.gpu), each("gpu_uuid", p.gpu_uuid), each("gpu_vbios", p.gpu_vbios), each("gpu_driver", p.gpu_driver);
   each("cuda", p.cuda), each("gpu_power_limit_w", p.gpu_power_limit_w), each("gpu_most_mhz", p.gpu_most_mhz);
-  each("gpu_ecc", p.gpu_ecc), each("clocks", p.clocks), each("binary", p.binary);
+  each("gpu_ecc", p.gpu_ecc), each("gpu_mig", p.gpu_mig), each("gpu_pcie", p.gpu_pcie), each("clocks", p.clocks);
+  each("binary", p.binary);
 }
 
 const json& part(const json& j, const char* name) {

@@ -26,7 +26,8 @@ struct Provenance {
   std::string peers{};     // "torch 2.9.0"
   std::string gpu{}, gpu_uuid{}, gpu_vbios{}, gpu_driver{}, cuda{};  // gpu: empty where none was used
   double gpu_power_limit_w = 0, gpu_most_mhz = 0;
-  int gpu_ecc = -1;        // 1: on, 0: off, -1: not said
+  int gpu_ecc = -1, gpu_mig = -1;  // 1: on, 0: off, -1: not said
+  std::string gpu_pcie{};  // "generation 5, 16 lanes"; empty: not said
   std::string binary{};    // 16 hex digits that change with the program's bytes; empty: it could not be read
   std::string clocks{};    // who sets them: "governor performance", "free, up to 1980 MHz"
 };

@@ -33,6 +33,8 @@ std::string gpu_text(const Provenance& p) {
   add("", p.gpu_uuid), add("VBIOS ", p.gpu_vbios), add("driver ", p.gpu_driver), add("CUDA ", p.cuda);
   if (p.gpu_power_limit_w > 0) text += fmt::format(", {:.0f} W", p.gpu_power_limit_w);
   if (p.gpu_ecc >= 0) text += p.gpu_ecc ? ", ECC on" : ", ECC off";
+  if (p.gpu_mig > 0) text += ", a part of it (MIG)";
+  add("PCIe ", p.gpu_pcie);
   return text;
 }
 

@@ -97,6 +97,14 @@ Status copy_inside(void* to, const void* from, size_t bytes, void* stream) {
   return said("cudaMemcpyAsync", cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, on(stream)));
 }
 
+Status release_kept_lines() {
+  int index = 0, most = 0;
+  if (const cudaError_t error = cudaGetDevice(&index); error != cudaSuccess) return said("cudaGetDevice", error);
+  (void)cudaDeviceGetAttribute(&most, cudaDevAttrMaxPersistingL2CacheSize, index);
+  if (most == 0) return Status::good();  // before sm_80 no line is kept
+  return said("cudaCtxResetPersistingL2Cache", cudaCtxResetPersistingL2Cache());
+}
+
 Status launch_nothing(void* stream) {
   nothing<<<1, 1, 0, on(stream)>>>();
   return said("an empty kernel", cudaGetLastError());

@@ -5,5 +5,6 @@
 namespace attune::cuda {
 
 Status fill_masked(const MaskedRows&, int device, void* stream);
+Status sum_masked(const MaskedRows&, int device, void* stream);  // the gradient of a block_bias
 
 }  // namespace attune::cuda

@@ -24,6 +24,9 @@ struct Functions {
   int (*uuid)(void*, char*, unsigned) = nullptr;
   int (*vbios)(void*, char*, unsigned) = nullptr;
   int (*ecc)(void*, unsigned* now, unsigned* after_restart) = nullptr;
+  int (*mig)(void*, unsigned* now, unsigned* after_restart) = nullptr;
+  int (*generation)(void*, unsigned*) = nullptr;
+  int (*lanes)(void*, unsigned*) = nullptr;
   int (*driver)(char*, unsigned) = nullptr;
 
   Functions() {
@@ -42,7 +45,8 @@ struct Functions {
     if (!reasons) get(reasons, "nvmlDeviceGetCurrentClocksThrottleReasons");  // its name before driver 535
     get(energy, "nvmlDeviceGetTotalEnergyConsumption"), get(uuid, "nvmlDeviceGetUUID");
     get(vbios, "nvmlDeviceGetVbiosVersion"), get(ecc, "nvmlDeviceGetEccMode");
-    get(driver, "nvmlSystemGetDriverVersion");
+    get(mig, "nvmlDeviceGetMigMode"), get(driver, "nvmlSystemGetDriverVersion");
+    get(generation, "nvmlDeviceGetMaxPcieLinkGeneration"), get(lanes, "nvmlDeviceGetCurrPcieLinkWidth");
     start = library.function<int()>("nvmlInit_v2")();
   }
 };
@@ -100,7 +104,10 @@ GpuIdentity Nvml::identity() const {
           .driver = text_of(f.driver),
           .power_limit_w = value_of<unsigned>(f.power_limit, device_) * 1e-3,
           .most_sm_mhz = double(value_of<unsigned>(f.most_clock, device_, kSmClock)),
-          .ecc = f.ecc && f.ecc(device_, &now, &later) == 0 ? int(now) : -1};
+          .ecc = f.ecc && f.ecc(device_, &now, &later) == 0 ? int(now) : -1,
+          .mig = f.mig && f.mig(device_, &now, &later) == 0 ? int(now) : -1,
+          .pcie_generation = int(value_of<unsigned>(f.generation, device_)),
+          .pcie_lanes = int(value_of<unsigned>(f.lanes, device_))};
 }
 
 GpuReading Nvml::read() const {

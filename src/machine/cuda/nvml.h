@@ -12,7 +12,8 @@ struct GpuIdentity {
   std::string uuid{}, vbios{}, driver{};  // "GPU-...", "96.00.74.00.01", "580.65.06"
   double power_limit_w = 0;
   double most_sm_mhz = 0;
-  int ecc = -1;                           // 1: on, 0: off, -1: not said
+  int ecc = -1, mig = -1;                 // 1: on, 0: off, -1: not said
+  int pcie_generation = 0, pcie_lanes = 0;  // the fastest that card and slot can do, and the width now
 };
 
 struct GpuReading {

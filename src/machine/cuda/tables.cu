@@ -76,6 +76,21 @@ __global__ void __launch_bounds__(kMaskedThreads) masked_kernel(const __grid_con
     x.run(task, int(threadIdx.x), kMaskedThreads, [] { __syncthreads(); });
 }
 
+// A block of threads an entry of a block_bias.
+__global__ void __launch_bounds__(kMaskedThreads) masked_sums_kernel(const __grid_constant__ MaskedRows x) {
+  __shared__ double room[kMaskedThreads];
+  const int me = int(threadIdx.x), entries = x.problem.mask.blocks.bound;
+  for (int e = int(blockIdx.x); e < entries; e += int(gridDim.x)) {
+    room[me] = x.entry_gradient(e, me, kMaskedThreads);
+    for (int step = kMaskedThreads / 2; step; step /= 2) {
+      __syncthreads();
+      if (me < step) room[me] += room[me + step];
+    }
+    if (!me) x.args.row<float>(Role::d_bias)[e] = float(room[0]);
+    __syncthreads();
+  }
+}
+
 Status said(const char* kernel) {
   const cudaError_t error = cudaGetLastError();
   if (error == cudaSuccess) return Status::good();
@@ -117,15 +132,29 @@ Status cut_lists(const ListCut& x, int index, void* stream) {
   return said("lists_kernel");
 }
 
-Status fill_masked(const MaskedRows& x, int device, void* stream) {
-  static Ready ready;
+namespace {
+
+Status launch_masked(const void* kernel, Ready& ready, int64_t tasks, const MaskedRows& x, int device, void* stream) {
   const Use use(device);
   if (!use.status.ok()) return use.status;
   constexpr int64_t kMostBlocks = 1 << 20;
-  return launch({.who = "masked_dense", .kernel = reinterpret_cast<const void*>(masked_kernel), .ready = &ready,
-                 .blocks = x.tasks() < kMostBlocks ? x.tasks() : kMostBlocks, .threads = kMaskedThreads,
-                 .device = device, .stream = stream},
+  return launch({.who = "masked_dense", .kernel = kernel, .ready = &ready,
+                 .blocks = tasks < kMostBlocks ? tasks : kMostBlocks, .threads = kMaskedThreads, .device = device,
+                 .stream = stream},
                 x.problem, &x);
+}
+
+}  // namespace
+
+Status fill_masked(const MaskedRows& x, int device, void* stream) {
+  static Ready ready;
+  return launch_masked(reinterpret_cast<const void*>(masked_kernel), ready, x.tasks(), x, device, stream);
+}
+
+Status sum_masked(const MaskedRows& x, int device, void* stream) {
+  static Ready ready;
+  const int64_t entries = x.problem.mask.blocks.bound;
+  return launch_masked(reinterpret_cast<const void*>(masked_sums_kernel), ready, entries, x, device, stream);
 }
 
 }  // namespace attune::cuda

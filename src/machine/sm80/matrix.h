@@ -68,6 +68,12 @@ __device__ inline float exp2_fast(float x) {
   return y;
 }
 
+// The smaller of two, and a NaN where one is: fminf gives the other one then.
+__device__ inline float min_or_nan(float a, float b) {
+  asm("min.NaN.f32 %0, %0, %1;" : "+f"(a) : "f"(b));
+  return a;
+}
+
 // Over the four lanes that share a row of an accumulator.
 __device__ inline float row_max(float x) {
   x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));

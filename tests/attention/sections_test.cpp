@@ -1,0 +1,44 @@
+// Which heads the blocks of sm90_backward go through together, the longest blocks of them first.
+#include <gtest/gtest.h>
+
+#include "attention/limits.sm90.h"
+
+namespace attune::sm90 {
+namespace {
+
+constexpr int kUnits = 132;
+
+TEST(Sections, as_many_heads_as_stay_in_the_cache) {
+  EXPECT_EQ(section_heads(1 << 20), 32);
+  EXPECT_EQ(section_heads(20 << 20), 1);
+  EXPECT_EQ(section_heads(80 << 20), 1);
+  EXPECT_EQ(section_heads(1), 64);
+}
+
+// One behind the other they leave multiprocessors idle at the end: the last section begins with its longest block.
+TEST(Sections, that_do_not_fill_the_gpu_are_joined) {
+  EXPECT_EQ(joined_section(2, 16, 8, kUnits), 8);
+  EXPECT_EQ(joined_section(1, 32, 8, kUnits), 8);
+  EXPECT_EQ(joined_section(1, 64, 8, kUnits), 8);
+  EXPECT_EQ(joined_section(1, 128, 8, kUnits), 8);
+  EXPECT_EQ(joined_section(64, 1, 8, kUnits), 64) << "all heads are one already";
+}
+
+TEST(Sections, that_fill_the_gpu_or_are_many_stay_as_the_cache_has_them) {
+  EXPECT_EQ(joined_section(8, 32, 16, kUnits), 8);
+  EXPECT_EQ(joined_section(2, 66, 8, kUnits), 2);
+  EXPECT_EQ(joined_section(2, 65, 8, kUnits), 8);
+  EXPECT_EQ(joined_section(1, 256, 8, kUnits), 1);
+  EXPECT_EQ(joined_section(1, 32, 33, kUnits), 33);
+  EXPECT_EQ(joined_section(1, 32, 34, kUnits), 1) << "more than eight tiles a multiprocessor";
+}
+
+TEST(Sections, of_a_backward_follow_from_how_its_blocks_differ) {
+  EXPECT_EQ(section_of({.alike = true, .in_order = false}, 1 << 20, 16, 8, kUnits), 1);
+  EXPECT_EQ(section_of({.alike = false, .in_order = false}, 16 << 20, 16, 8, kUnits), 8);
+  EXPECT_EQ(section_of({.alike = true, .in_order = true}, 4 << 20, 16, 8, kUnits), 8);
+  EXPECT_EQ(section_of({.alike = false, .in_order = true}, 1 << 20, 16, 64, kUnits), kSectionInOrder);
+}
+
+}  // namespace
+}  // namespace attune::sm90

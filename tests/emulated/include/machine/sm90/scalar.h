@@ -1,0 +1,12 @@
+#pragma once
+#include "tests/emulated/gpu.h"
+
+namespace attune::sm90 {
+
+inline uint32_t load_shared(uint32_t from) {
+  uint32_t x;
+  std::memcpy(&x, emulated::shared(from), 4);
+  return x;
+}
+
+}  // namespace attune::sm90

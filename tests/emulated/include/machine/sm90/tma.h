@@ -1,0 +1,101 @@
+#pragma once
+#include "tests/emulated/include/cuda.h"
+
+namespace attune::sm90 {
+
+enum class Keep : uint64_t { first_to_go, last_to_go };
+
+// Each number of a box that lies within the tensor, and its place in shared memory; null: outside.
+template <class Do>
+void each_of_box(const CUtensorMap& map, uint32_t at, int column, int row, int head, int batch, Do do_it) {
+  for (int r = 0; r < map.box; ++r)
+    for (int c = 0; c < 64; ++c) {
+      const bool inside = row + r >= 0 && row + r < map.rows && column + c < map.columns && head < map.heads &&
+                          batch < map.batches;
+      char* const here = map.data + 2 * ((row + r) * map.row + head * map.head + batch * map.batch + column + c);
+      do_it(inside ? here : nullptr, emulated::swizzled(at + uint32_t(r * 128 + c * 2)));
+    }
+}
+
+inline void prefetch_map(const CUtensorMap&) {}
+inline void prefetch_tile(const CUtensorMap&, int, int, int, int) {}
+inline void load_line(uint32_t to, const CUtensorMap& map, uint32_t barrier, int column, int head, int batch) {
+  emulated::Block* const block = emulated::gpu.now->block;
+  const CUtensorMap* const from = &map;
+  if (to % 128) emulated::may_not_be("a line is loaded to where none begins");
+  emulated::land_later(40, [=] {
+    const float* const line = reinterpret_cast<const float*>(from->data) + batch * from->batch + head * from->head;
+    for (int c = 0; c < from->box; ++c) {
+      const float x = column + c < from->columns ? line[column + c] : 0.f;
+      std::memcpy(block->shared + to + 4 * c, &x, 4);
+    }
+    emulated::Barrier& b = emulated::barrier_at(*block, barrier);
+    b.bytes -= from->box * 4;
+    emulated::settle(b);
+  });
+}
+inline void load_tile(uint32_t to, const CUtensorMap& map, uint32_t barrier, int column, int row, int head, int batch,
+                      Keep) {
+  if (map.line) return load_line(to, map, barrier, column, row, head);
+  emulated::Block* const block = emulated::gpu.now->block;
+  const CUtensorMap* const from = &map;
+  if (to % 1024) emulated::may_not_be("a tile is loaded to where no swizzle begins");
+  emulated::land_later(40, [=] {
+    each_of_box(*from, to, column, row, head, batch, [&](const char* x, uint32_t at) {
+      const uint16_t zero = 0;
+      std::memcpy(block->shared + at, x ? x : reinterpret_cast<const char*>(&zero), 2);
+    });
+    emulated::Barrier& b = emulated::barrier_at(*block, barrier);
+    b.bytes -= from->box * 128;
+    emulated::settle(b);
+  });
+}
+inline void store_tile(const CUtensorMap& map, uint32_t from, int column, int row, int head, int batch) {
+  emulated::Thread* const who = emulated::gpu.now;
+  const CUtensorMap* const to = &map;
+  ++who->stores;
+  emulated::land_later(60, [=] {
+    each_of_box(*to, from, column, row, head, batch, [&](char* x, uint32_t at) {
+      if (x) std::memcpy(x, who->block->shared + at, 2);
+    });
+    --who->stores;
+  });
+}
+// In no order among those that are under way, each as one.
+inline void add_floats(float* to, uint32_t from, int bytes, Keep) {
+  emulated::Thread* const who = emulated::gpu.now;
+  if (from % 16 || bytes % 16 || reinterpret_cast<uintptr_t>(to) % 16)
+    emulated::may_not_be("sums are not at multiples of 16");
+  ++who->stores;
+  emulated::land_later(60, [=] {
+    for (int n = 0; n < bytes / 4; ++n) {
+      float more;
+      std::memcpy(&more, who->block->shared + from + 4 * n, 4);
+      to[n] += more;
+    }
+    --who->stores;
+  });
+}
+inline void close_stores() {}
+inline void wait_stores_read() {
+  const emulated::Thread* const who = emulated::gpu.now;
+  emulated::wait_until("its stores", [=] { return who->stores == 0; });
+}
+inline void wait_stores() { wait_stores_read(); }
+inline void publish_shared() {}
+inline void publish_global() {}
+template <bool turned = false>
+void store_matrix4(uint32_t to, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
+  const auto said = emulated::tell(&to, 1);
+  const uint32_t of[] = {a, b, c, d};
+  const int lane = emulated::lane();
+  for (int m = 0; m < 4; ++m)
+    for (int half = 0; half < 2; ++half) {
+      const int row = lane / 4, column = lane % 4 * 2 + half;
+      const uint16_t x = uint16_t(of[m] >> (16 * half));
+      const uint32_t at = said[m * 8 + (turned ? column : row)][0] + uint32_t(turned ? row : column) * 2;
+      std::memcpy(emulated::shared(at), &x, 2);
+    }
+}
+
+}  // namespace attune::sm90

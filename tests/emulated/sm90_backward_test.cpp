@@ -1,0 +1,209 @@
+// Kernels of backward.sm90.h thread by thread on a CPU, against attention in double, at many paces of warps and copies:
+// turned tiles, and heads that are divided among blocks with the kernel behind that adds up dK and dV.
+#include <gtest/gtest.h>
+
+#include "tests/emulated/gpu.h"
+
+#include "attention/backward.sm90.h"
+
+namespace attune::sm90 {
+
+alignas(1024) char memory[1];  // the kernel's name for shared memory: its address is 0 (barrier.h)
+
+namespace {
+
+struct Asked {
+  int batch, heads, heads_kv, parts, rows, keys, dim;
+  Mask mask{};
+  bool bhsd = false;
+  int section = 1;
+};
+
+template <class C>
+struct Call {
+  using T = typename C::T;
+  static constexpr int kMore = 8;  // columns behind those of a head, which nobody reads or writes
+  const Asked w;
+  const int pitch = w.dim + kMore, tiles = int(ceil_div(w.keys, C::kTileK));
+  const int padded = int(round_up(C::kTurned ? w.rows + C::kTileQ : w.rows, 128));
+  const double scale = 1 / std::sqrt(double(w.dim));
+  std::vector<T> q, d_out, k, v, dk, dv;
+  std::vector<double> want_dq, want_dk, want_dv;
+  std::vector<float> stats, sums;            // log-sum-exps and deltas; dQ
+  std::vector<float4> parts;
+  std::vector<int> turns;
+  const Band band = band_of(w.mask, w.rows, w.keys, 0, 0);
+
+  size_t place(int batch, int row, int head, int rows, int heads) const {
+    const int at = w.bhsd ? head * rows + row : row * heads + head;
+    return size_t(batch * rows * heads + at) * size_t(pitch);
+  }
+  std::vector<T> filled(int rows, int heads, std::mt19937& random) const {
+    std::normal_distribution<float> normal;
+    std::vector<T> t(size_t(w.batch) * size_t(rows) * size_t(heads) * size_t(pitch));
+    for (size_t n = 0; n < t.size(); ++n) t[n] = int(n % size_t(pitch)) < w.dim ? T(normal(random)) : T(NAN);
+    return t;
+  }
+  Call(const Asked& asked, unsigned seed) : w(asked) {
+    std::mt19937 random(seed);
+    q = filled(w.rows, w.heads, random), d_out = filled(w.rows, w.heads, random);
+    k = filled(w.keys, w.heads_kv, random), v = filled(w.keys, w.heads_kv, random);
+    dk.assign(k.size(), T(7.f)), dv = dk;
+    want_dq.resize(q.size()), want_dk.resize(k.size()), want_dv.resize(k.size());
+    const size_t all = size_t(w.batch * w.heads * padded);
+    stats.resize(2 * all), sums.resize(all * C::kWide), turns.resize(1 + all / kTurnRows);
+    parts.assign(size_t(key_part(C::kDim, int64_t(w.batch) * w.heads_kv * w.parts * tiles, 0, false)),
+                 {NAN, NAN, NAN, NAN});
+    for (size_t n = 0; n < all; ++n) stats[stat(n, 0)] = INFINITY;
+    for (int b = 0; b < w.batch; ++b)
+      for (int h = 0; h < w.heads; ++h)
+        for (int i = 0; i < w.rows; ++i) differentiate(b, h, i);
+  }
+  // Of a row its log-sum-exp or delta.
+  static size_t stat(size_t row, size_t which) {
+    return C::kTurned ? row / 2 * 4 + which * 2 + row % 2 : row * 2 + which;
+  }
+  double dot(const std::vector<T>& x, size_t at, const std::vector<T>& y, size_t from) const {
+    double sum = 0;
+    for (size_t d = 0; d < size_t(w.dim); ++d) sum += double(float(x[at + d])) * double(float(y[from + d]));
+    return sum;
+  }
+  void differentiate(int b, int h, int i) {
+    const int head = h / (w.heads / w.heads_kv);
+    const size_t row = place(b, i, h, w.rows, w.heads), number = size_t((b * w.heads + h) * padded + i);
+    std::vector<double> p(size_t(w.keys)), dp(p.size());
+    double sum = 0, delta = 0;
+    for (int j = 0; j < w.keys; ++j) {
+      if (!band.visible(i, j)) continue;
+      const size_t key = place(b, j, head, w.keys, w.heads_kv);
+      p[size_t(j)] = std::exp(dot(q, row, k, key) * scale), dp[size_t(j)] = dot(d_out, row, v, key);
+      sum += p[size_t(j)], delta += p[size_t(j)] * dp[size_t(j)];
+    }
+    if (sum == 0) return;
+    delta /= sum;
+    stats[stat(number, 0)] = float(std::log2(sum)), stats[stat(number, 1)] = float(delta);
+    for (int j = 0; j < w.keys; ++j) {
+      const size_t key = place(b, j, head, w.keys, w.heads_kv);
+      const double weight = p[size_t(j)] / sum, ds = weight * (dp[size_t(j)] - delta) * scale;
+      for (size_t d = 0; d < size_t(w.dim); ++d) {
+        want_dq[row + d] += ds * double(float(k[key + d])), want_dk[key + d] += ds * double(float(q[row + d]));
+        want_dv[key + d] += weight * double(float(d_out[row + d]));
+      }
+    }
+  }
+  CUtensorMap map(std::vector<T>& t, int rows, int heads, int box) const {
+    return {.data = reinterpret_cast<char*>(t.data()),
+            .row = int64_t(place(0, 1, 0, rows, heads)),
+            .head = int64_t(place(0, 0, 1, rows, heads)),
+            .batch = int64_t(place(1, 0, 0, rows, heads)),
+            .columns = w.dim,
+            .rows = rows,
+            .heads = heads,
+            .batches = w.batch,
+            .box = box};
+  }
+  Tensor tensor(std::vector<T>& t) const {
+    const CUtensorMap m = map(t, w.keys, w.heads_kv, 16);
+    return {.data = t.data(), .stride = {.batch = m.batch, .seq = m.row, .head = m.head}};
+  }
+  std::string run(unsigned seed) {
+    const KeyTile all = key_tile_of(Sequence{.len_q = w.rows, .len_k = w.keys, .band = band}, 0);
+    const uint64_t far = 3;
+    BackwardParams x{};
+    x.q = map(q, w.rows, w.heads, C::kTileQ), x.d_out = map(d_out, w.rows, w.heads, C::kTileQ);
+    x.k = map(k, w.keys, w.heads_kv, C::kTileK), x.v = map(v, w.keys, w.heads_kv, C::kTileK);
+    x.stats = {.data = reinterpret_cast<char*>(stats.data()), .row = 0, .head = 2 * padded,
+               .batch = 2 * padded * w.heads, .columns = 2 * padded, .rows = 1, .heads = w.heads, .batches = w.batch,
+               .box = 2 * C::kTileQ, .line = true};
+    x.dk = map(dk, w.keys, w.heads_kv, 16), x.dv = map(dv, w.keys, w.heads_kv, 16);
+    x.scale2 = float(scale) * kLog2e, x.kept = 1, x.scale_k = C::kParts ? NAN : float(scale);  // or the kernel behind has it
+    x.rows = w.rows, x.keys = w.keys, x.heads = w.heads, x.low = all.low, x.high = all.high;
+    x.heads_kv = w.heads_kv * w.parts, x.group = w.heads / x.heads_kv, x.units = w.batch * x.heads_kv;
+    x.tiles = tiles, x.section = w.section, x.padded = padded, x.dq = sums.data(), x.rows_of_dq = w.rows;
+    x.turns = turns.data(), x.far = &far, x.launch = 4, x.parts = w.parts, x.sums = parts.data();
+    const std::string wrong = emulated::launch(tiles * x.units, C::kThreads, seed, [&] { backward_kernel<C>(x); });
+    if (!wrong.empty() || !C::kParts) return wrong;
+    const KeyPartsParams y{.sums = parts.data(), .parts = w.parts, .tiles = tiles, .heads = w.heads_kv, .keys = w.keys,
+                           .dim = C::kDim, .dim_qk = w.dim, .dim_v = w.dim, .scale = float(scale), .dk = tensor(dk),
+                           .dv = tensor(dv)};
+    return emulated::launch(joined_blocks(y, w.batch), kPartWarps * 32, seed, [&] { key_parts_kernel<T>(y); });
+  }
+  // Of the size of what is wanted; infinite where a column behind a head was written.
+  double error(const std::vector<double>& wanted, const std::function<float(size_t)>& got) const {
+    double off = 0, size = 0;
+    for (size_t n = 0; n < wanted.size(); ++n) {
+      const double e = double(got(n)) - wanted[n];
+      if (int(n % size_t(pitch)) < w.dim) off += e == e ? e * e : INFINITY, size += wanted[n] * wanted[n];
+      else if (got(n) != 7.f) off = INFINITY;
+    }
+    return std::sqrt(off / size);
+  }
+  double error_of_keys(const std::vector<double>& wanted, const std::vector<T>& got) const {
+    return error(wanted, [&](size_t n) { return float(got[n]); });
+  }
+  // Of a query's column among the sums of a head: in fragments of 16 x 8, turned of 8 x 16.
+  size_t sum_of(int i, int d) const {
+    if constexpr (C::kTurned)
+      return size_t(TurnedTile{padded}.fragment(i, d) + (d % 8 * 4 + i % 8 / 2) * 4 + d % 16 / 8 * 2 + i % 2);
+    return size_t(i / 16 * 16 * C::kWide + d / 8 * 128 + (i % 8 * 4 + d % 8 / 2) * 4 + i % 16 / 8 * 2 + d % 2);
+  }
+  double error_of_dq() const {
+    std::vector<float> dq(want_dq.size(), 7.f);
+    for (int b = 0; b < w.batch; ++b)
+      for (int h = 0; h < w.heads; ++h)
+        for (int i = 0; i < w.rows; ++i)
+          for (int d = 0; d < w.dim; ++d) {
+            const size_t head = size_t((b * w.heads + h) * padded) * C::kWide;
+            dq[place(b, i, h, w.rows, w.heads) + size_t(d)] = sums[head + sum_of(i, d)] * float(scale);
+          }
+    return error(want_dq, [&](size_t n) { return dq[n]; });
+  }
+};
+
+template <class T, int Dim, bool Ordered = false>
+using Divided = BackwardShape<T, Dim, Dim == 64 ? 128 : 64, Dim == 64, false, Ordered, false, false, false, true>;
+template <class T>
+using Turned = BackwardShape<T, 128, 80, false>;
+
+template <class C>
+void expect_right(const Asked& w, unsigned seed) {
+  SCOPED_TRACE("b" + std::to_string(w.batch) + " h" + std::to_string(w.heads) + "/" + std::to_string(w.heads_kv) +
+               " in " + std::to_string(w.parts) + " q" + std::to_string(w.rows) + " k" + std::to_string(w.keys) + " d" +
+               std::to_string(w.dim) + " seed " + std::to_string(seed));
+  Call<C> call(w, seed);
+  ASSERT_EQ(call.run(seed), "");
+  EXPECT_LT(call.error_of_keys(call.want_dk, call.dk), 0.01);
+  EXPECT_LT(call.error_of_keys(call.want_dv, call.dv), 0.01);
+  EXPECT_LT(call.error_of_dq(), 0.01);
+}
+
+constexpr Mask kFull{}, kCausal{.kind = MaskKind::causal}, kTopLeft{.kind = MaskKind::causal, .align = Align::top_left},
+    kWindow{.kind = MaskKind::window, .left = 40, .right = 3};
+
+TEST(Sm90Backward, turned_tiles_are_right) {
+  expect_right<Turned<Bf16>>({1, 2, 2, 1, 300, 300, 128, kCausal, false, 2}, 1);
+  expect_right<Turned<F16>>({2, 2, 1, 1, 170, 290, 104, kCausal, true, 2}, 2);
+  expect_right<Turned<Bf16>>({1, 1, 1, 1, 250, 129, 128, kFull}, 3);
+  expect_right<Turned<Bf16>>({1, 1, 1, 1, 200, 200, 120, kTopLeft}, 4);
+}
+TEST(Sm90Backward, gradients_of_divided_heads_are_right) {
+  expect_right<Divided<Bf16, 128>>({1, 2, 1, 2, 130, 130, 128, kCausal, false, 2}, 1);
+  expect_right<Divided<F16, 128>>({2, 4, 2, 2, 70, 150, 104, kFull, true}, 2);
+  expect_right<Divided<Bf16, 128>>({1, 6, 1, 3, 90, 64, 80, kWindow}, 3);
+  expect_right<Divided<F16, 64>>({2, 4, 1, 2, 130, 140, 64, kCausal, true, 4}, 4);
+  expect_right<Divided<Bf16, 64>>({1, 4, 2, 2, 60, 260, 40, kCausal, false, 4}, 5);
+}
+TEST(Sm90Backward, keys_that_nobody_sees_have_gradients_of_zero) {
+  expect_right<Divided<Bf16, 128>>({1, 2, 1, 2, 60, 300, 128, kTopLeft, false, 2}, 6);
+  expect_right<Divided<F16, 64>>({1, 2, 1, 2, 60, 300, 64, kTopLeft}, 7);
+}
+TEST(Sm90Backward, a_fixed_order_is_right) {
+  expect_right<Divided<Bf16, 128, true>>({1, 4, 2, 2, 130, 260, 128, kCausal, false, 2}, 8);
+  expect_right<Divided<F16, 64, true>>({1, 4, 1, 4, 140, 200, 64, kCausal, true, 4}, 9);
+}
+TEST(Sm90Backward, no_pace_of_warps_and_copies_makes_it_stand_still) {
+  for (unsigned seed = 20; seed < 23; ++seed) expect_right<Divided<Bf16, 128>>({1, 2, 1, 2, 130, 130, 128, kCausal}, seed);
+}
+
+}  // namespace
+}  // namespace attune::sm90
