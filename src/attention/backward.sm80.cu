@@ -309,10 +309,11 @@ Status backward_clear(std::string_view who, const Problem& p, const Tensor& t, P
 }
 
 Status backward_finish(std::string_view who, const BackwardParams& x, Place place, Stream stream) {
-  static constinit cuda::Ready ready[2];
-  const void* const kernel[] = {address(finish_kernel<F16>), address(finish_kernel<Bf16>)};
-  const int type = x.problem.dtype.q == DType::bf16;
-  return start(who, kernel[type], ready[type], row_blocks(x), x, place, stream);
+  static constinit cuda::Ready ready[2][2];
+  const void* const kernel[2][2] = {{address(finish_kernel<F16, false>), address(finish_kernel<Bf16, false>)},
+                                    {address(finish_kernel<F16, true>), address(finish_kernel<Bf16, true>)}};
+  const int turned = x.turned ? 1 : 0, type = x.problem.dtype.q == DType::bf16;
+  return start(who, kernel[turned][type], ready[turned][type], row_blocks(x), x, place, stream);
 }
 
 }  // namespace sm80

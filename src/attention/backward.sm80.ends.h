@@ -2,6 +2,7 @@
 // derivative of one pair.
 #pragma once
 #include "attention/order.sm80.h"
+#include "attention/turned_tile.h"
 #include "core/far.h"
 #include "core/score.h"
 #include "machine/sm80/memory.h"
@@ -18,7 +19,8 @@ struct BackwardParams {
   bool uniform;      // every sequence is `seq` but for its place in the batch: no lengths in tensors
   Sequence seq;
   float2* rows;      // [batch][head][padded]: lse_of_weights(), base 2, +inf where a row sees nothing; delta * kept.in
-  float* dq;         // [batch][head][padded / 16][Dim / 8] fragments; null where the keys' kernel has no dQ to add
+  float* dq;         // [batch][head][padded / 16][Dim / 8] fragments, or turned tiles; null where the keys' kernel has no
+                     // dQ to add
   int* turns;        // null, or of a fixed order: [0] blocks begun, [1 + padded row / 32] blocks that added to the tile
   int padded;        // rows of a head, a multiple of 64
   int wide;          // Dim
@@ -34,6 +36,7 @@ struct BackwardParams {
   bool running;      // the run accumulates: gradients are f32 and added to what was there before it
   uint64_t* far;     // null, or where prepare leaves the number of the launch if a row is far (core/far.h)
   uint64_t launch;
+  int turned;        // 0, or queries of a tile whose sums of dQ lie turned; then `uniform` too
 };
 
 constexpr int kRowsOfPrepare = 64, kTurnRows = 32;
@@ -145,7 +148,7 @@ __global__ void __launch_bounds__(256) prepare_kernel(const __grid_constant__ Ba
   }
   if (x.turns && threadIdx.x < kRowsOfPrepare / kTurnRows)
     x.turns[1 + at.index / kTurnRows + threadIdx.x] = 0, x.turns[0] = 0;
-  if (!x.dq || at.first >= seq.len_q) return;
+  if (!x.dq || (at.first >= seq.len_q && !x.turned)) return;  // turned, rows of a tile lie between each other
   float4* to = reinterpret_cast<float4*>(x.dq + at.index * x.wide);
   for (int n = threadIdx.x; n < kRowsOfPrepare * x.wide / 4; n += 256) to[n] = {};
 }
@@ -166,7 +169,7 @@ __device__ inline void store8(const Tensor& t, int64_t b, int64_t s, int64_t h, 
 }
 
 // dQ from fragments to its tensor: a warp takes 16 rows of 32 columns. The last rows first, which are still in cache.
-template <class T>
+template <class T, bool turned>
 __global__ void __launch_bounds__(256) finish_kernel(const __grid_constant__ BackwardParams x) {
   const Problem& p = x.problem;
   const DenseArgs& a = x.args;
@@ -182,16 +185,32 @@ __global__ void __launch_bounds__(256) finish_kernel(const __grid_constant__ Bac
   float* const tile = all[threadIdx.x / 32];
   for (int n = threadIdx.x / 32; n < kRowsOfPrepare / 16 * across; n += 8) {
     const int row0 = n / across * 16, column0 = n % across * 32;
-    const float* from = x.dq + (at.index + row0) * x.wide + column0 / 8 * kFragment;
     Accumulator part[4];
+    if constexpr (turned) {
+      const TurnedTile sums{x.turned};
+      const int row = at.first + row0, query = row % x.turned;
+      if (row >= seq.len_q) continue;  // maybe behind the last tile
+      const float* from = x.dq + (at.index - at.first + row - query) * x.wide;
 #pragma unroll
-    for (int f = 0; f < 4; ++f) part[f] = read_fragment(from + f * kFragment, lane);
+      for (int f = 0; f < 4; ++f)
+        part[f] = read_fragment(from + sums.fragment(query + f % 2 * 8, column0 + f / 2 * TurnedTile::kColumns), lane);
 #pragma unroll
-    for (int f = 0; f < 4; ++f)
+      for (int f = 0; f < 4; ++f)
 #pragma unroll
-      for (int half = 0; half < 2; ++half)
-        *reinterpret_cast<float2*>(tile + (half * 8 + lane / 4) * kPitch + f * 8 + lane % 4 * 2) = {
-            part[f].c[2 * half] * scale, part[f].c[2 * half + 1] * scale};
+        for (int e = 0; e < 4; ++e)
+          tile[(f % 2 * 8 + sums.query(lane, e)) * kPitch + f / 2 * TurnedTile::kColumns + sums.column(lane, e)] =
+              part[f].c[e] * scale;
+    } else {
+      const float* from = x.dq + (at.index + row0) * x.wide + column0 / 8 * kFragment;
+#pragma unroll
+      for (int f = 0; f < 4; ++f) part[f] = read_fragment(from + f * kFragment, lane);
+#pragma unroll
+      for (int f = 0; f < 4; ++f)
+#pragma unroll
+        for (int half = 0; half < 2; ++half)
+          *reinterpret_cast<float2*>(tile + (half * 8 + lane / 4) * kPitch + f * 8 + lane % 4 * 2) = {
+              part[f].c[2 * half] * scale, part[f].c[2 * half + 1] * scale};
+    }
     __syncwarp();
 #pragma unroll
     for (int half = 0; half < 2; ++half) {

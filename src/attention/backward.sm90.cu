@@ -22,17 +22,32 @@ using sm90::TabledParams;
 
 constexpr std::string_view kWho = "sm90_backward";
 constexpr int kShort = 512, kShortNarrow = 1024;  // keys up to which blocks stay, at dims over 64 and up to it
+constexpr int kLong = 1024;                       // keys from which on a full mask has turned tiles
+constexpr int kTurned = 80;                       // queries of such a tile
 constexpr int kSectionInOrder = 16;               // heads at most, in a fixed order: blocks of a head begin together
 static_assert(sm90::kTurnRows == sm80::kTurnRows);
 
 bool ordered(const Problem& p) { return p.reproducible != Reproducible::no; }
-BackwardKernel& kernel_of(const Problem& p, bool lengths, bool in_order, bool stays = false) {
+
+// Every query sees every key, and those are many: steps of 80 queries instead of 64, which take a twentieth less for
+// each, but for those that no sequence has.
+constexpr bool kTurnedTiles = true;
+bool turns(const Problem& p) {
   const int dim = std::max(p.dim_qk, p.dim_v);
-  const bool tabled = lengths || sm90::needs_table(p);
-  if (dim > 64 && dim <= 96 && !tabled && !in_order) return sm90::backward_kernel_96();
+  return kTurnedTiles && dim > 96 && dim <= 128 && p.mask.kind == MaskKind::full && p.keys == KeySource::linear &&
+         p.len_k >= kLong && !ordered(p) && !sm90::needs_table(p) &&
+         round_up(p.len_q, kTurned) * 19 <= round_up(p.len_q, 64) * 20;
+}
+
+struct Taken { bool lengths, in_order, stays = false, turned = false; };
+BackwardKernel& kernel_of(const Problem& p, Taken by) {
+  const int dim = std::max(p.dim_qk, p.dim_v);
+  if (by.turned) return sm90::backward_kernel_128_full();
+  const bool tabled = by.lengths || sm90::needs_table(p);
+  if (dim > 64 && dim <= 96 && !tabled && !by.in_order) return sm90::backward_kernel_96();
   sm90::BackwardKernels& all = dim <= 64 ? sm90::backward_kernels_64() : sm90::backward_kernels_128();
   if (p.mask.blocks.q) return all.listed;
-  return (stays ? all.staying : needs_general(p) ? all.with_options : tabled ? all.tabled : all.plain)[in_order];
+  return (by.stays ? all.staying : needs_general(p) ? all.with_options : tabled ? all.tabled : all.plain)[by.in_order];
 }
 
 Status supports(const Problem& p, const Device& d) {
@@ -63,7 +78,9 @@ Status supports(const Problem& p, const Device& d) {
   return Status::good();
 }
 
-int64_t padded(const Problem& p, const BackwardKernel& k) { return round_up(p.len_q, k.tile_q); }
+int64_t padded(const Problem& p, const BackwardKernel& k) {
+  return round_up(round_up(p.len_q, k.tile_q), sm80::kRowsOfPrepare);
+}
 
 struct Room { float2* stats; float* dq; int* turns; KeyTile* table; uint64_t* far; };
 Room carve(Workspace& ws, const Problem& p, const BackwardKernel& k) {
@@ -77,9 +94,10 @@ Room carve(Workspace& ws, const Problem& p, const BackwardKernel& k) {
 Status shape(Plan& plan, const Planner&) {
   const Problem& p = plan.problem;
   if (sm90::is_divided(p)) return sm90::any_shape(kWho, plan);
-  const BackwardKernel& k = kernel_of(p, false, ordered(p));  // a table changes no tile
+  // A table or a scale may take it back to tiles of 64, whose rows are no more.
+  const BackwardKernel& k = kernel_of(p, {.lengths = false, .in_order = ordered(p), .turned = turns(p)});
   plan.tile_q = k.tile_q, plan.tile_k = k.tile_k;
-  plan.kernel = k.dim + 1024 * (4 * (p.mask.blocks.q > 0) + 2 * needs_general(p) + ordered(p));
+  plan.kernel = k.dim + 1024 * (8 * turns(p) + 4 * (p.mask.blocks.q > 0) + 2 * needs_general(p) + ordered(p));
   const int64_t most = std::max(ceil_div(p.len_k, k.tile_k) * p.batch * p.heads_kv,
                                 int64_t(p.batch) * p.heads_q * (padded(p, k) / sm80::kRowsOfPrepare));
   if (most > INT32_MAX) return Status::no(kWho, ": ", most, " blocks are over 2^31 - 1");
@@ -133,13 +151,15 @@ class Run {
   Run(const Plan& plan, const Args& a, Workspace ws, Stream stream)
       : p_(plan.problem), a_(a), lengths_(beyond_plain(p_, a)), in_order_(ordered(p_) && a.given(Role::dq)),
         units_(std::max(plan.device.units, 1)), stays_(!tabled() && stays(p_, a, in_order_, units_)),
-        kernel_(kernel_of(p_, lengths_, in_order_, stays_)), room_(carve(ws, p_, kernel_)),
+        kept_(sm80::kept(scale_of(p_, a), p_.dim_qk)),
+        turned_(turns(p_) && !lengths_ && !stays_ && kept_.in == 1.f),
+        kernel_(kernel_of(p_, {lengths_, in_order_, stays_, turned_})), room_(carve(ws, p_, kernel_)),
         place_{a[Role::q].device_index, plan.device.arch}, stream_(stream) {
     ends_ = {.problem = p_, .args = dense(a), .uniform = !lengths_, .rows = room_.stats,
              .dq = a.given(Role::dq) ? room_.dq : nullptr, .turns = in_order_ ? room_.turns : nullptr,
              .padded = int(padded(p_, kernel_)), .wide = kernel_.wide, .group = p_.heads_q / p_.heads_kv,
-             .scale = scale_of(p_, a), .kept = sm80::kept(scale_of(p_, a), p_.dim_qk),
-             .running = p_.has(Option::accumulate), .far = room_.far, .launch = next_launch()};
+             .scale = scale_of(p_, a), .kept = kept_, .running = p_.has(Option::accumulate), .far = room_.far,
+             .launch = next_launch(), .turned = turned_ ? kTurned : 0};
     if (!lengths_) ends_.seq = sequence(p_, a, 0);
   }
 
@@ -273,6 +293,8 @@ class Run {
   const bool lengths_, in_order_;
   const int units_;  // multiprocessors
   const bool stays_;
+  const sm80::Kept kept_;
+  const bool turned_;
   BackwardKernel& kernel_;
   const Room room_;
   const sm80::Place place_;

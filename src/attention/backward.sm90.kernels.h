@@ -46,5 +46,6 @@ constexpr BackwardKernels backward_kernel_rows() {
 BackwardKernels& backward_kernels_64();
 BackwardKernel& backward_kernel_96();  // plain, in no order; its tiles and sums are those of 128
 BackwardKernels& backward_kernels_128();
+BackwardKernel& backward_kernel_128_full();  // plain, in no order, of full masks; its sums are turned
 
 }  // namespace attune::sm90

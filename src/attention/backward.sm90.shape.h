@@ -6,6 +6,7 @@
 
 #include "attention/key_tile.h"
 #include "attention/score_options.sm90.h"
+#include "attention/turned_tile.h"
 
 namespace attune::sm90 {
 
@@ -41,8 +42,8 @@ struct BackwardParams {
   int low, high;            // as KeyTile has them
   int tiles;                // of keys, in a sequence; of a table: of a head
   int units, section;       // heads of keys, of all sequences; blocks go section by section of them, tile by tile
-  int padded;               // rows of a head in dQ and in the statistics, a multiple of kTileQ
-  float* dq;                // [batch][head][padded / 16][kWide / 8] fragments of 16 x 8: sums
+  int padded;               // rows of a head in dQ and in the statistics: all of whole tiles
+  float* dq;                // [batch][head][padded / 16][kWide / 8] fragments of 16 x 8: sums; or turned tiles
   int rows_of_dq;           // those of a sequence that it has at most: 0 where it is not wanted
   int* turns;               // of a fixed order: [0] blocks begun, [1 + padded row / 32] blocks that added to the tile
   const uint64_t* far;      // has the number of the launch if prepare met a far row, else anything
@@ -78,6 +79,8 @@ struct TabledParams : BackwardParams {
 // own wait for that. Listed: query tiles come from lists by key block; then there is a table too. Stays: a block takes
 // each gridDim.x-th tile of keys, every one of which some query sees; the next keys are loaded while dK and dV leave.
 // If ordered too, it takes each gridDim.x-th head with all its tiles, so that nobody waits for another.
+// Turned: dQ is multiplied turned (turned_tile.h), so a tile is any multiple of 16 queries. There every query sees
+// every key, `kept` is 1, and dP begins at -delta instead of 0, so that deltas wait in no register.
 template <class Number, int Dim, int TileQ, bool Apart, bool Tabled = false, bool Ordered = false,
           bool Options = false, bool Listed = false, bool Stays = false>
 struct BackwardShape {
@@ -85,20 +88,24 @@ struct BackwardShape {
   using Params = std::conditional_t<Tabled, TabledParams, BackwardParams>;
   static constexpr int kDim = Dim, kTileQ = TileQ, kTileK = 128, kStages = 2, kBuffers = Apart ? 3 : 2;  // of dS
   static constexpr bool kApart = Apart, kTabled = Tabled, kOrdered = Ordered, kOptions = Options;
-  static constexpr bool kListed = Listed, kStays = Stays;
+  static constexpr bool kListed = Listed, kStays = Stays, kTurned = TileQ % 64 != 0;
   // Whether a row of the launch is far; else of each tile's weights. With options nobody asks, weights end at 1 anyway.
   // Apart and in order there are no registers for it: 4 to 36 bytes would be spilled.
   static constexpr bool kAsksLaunch = !Options && !(Apart && Ordered);
+  static_assert(!kTurned || !(Apart || Tabled || Ordered || Stays));
   static_assert(Tabled || !(Options || Listed));
   static_assert(!Stays || !(Tabled || (Ordered && !Apart)));
   static constexpr int kGroups = 2, kThreads = 128 * (1 + kGroups), kWarps = 4 * kGroups;
+  static constexpr int kRowsAhead = 4;  // turned: pairs of log-sum-exps that are loaded with deltas; 6 fit, 7 spill
   static constexpr int kProducerRegisters = 24, kConsumerRegisters = 240;
   static constexpr int kPanels = (Dim + 63) / 64, kWide = kPanels * 64, kPanelQ = TileQ * 128, kPanelK = kTileK * 128;
   static constexpr int kBytesQ = kPanels * kPanelQ, kBytesK = kPanels * kPanelK, kBytesStats = TileQ * 8;
-  // dS lies turned: [key][query], in panels of 64 queries. A warp's dQ is 16 rows of 64 columns, in eight fragments.
-  static constexpr int kBytesDs = TileQ / 64 * kPanelK, kBytesDq = 16 * 64 * 4;
+  // dS lies [key][query], in panels of 64 queries. A warp's dQ is 16 rows of 64 columns, in eight fragments.
+  static ATTUNE_HD constexpr TurnedTile tile() { return {TileQ}; }
+  static constexpr int kBytesDs = kTurned ? 2 * TurnedTile{TileQ}.panel() : TileQ / 64 * kPanelK;
+  static constexpr int kBytesDq = 16 * (kTurned ? TileQ : 64) * 4, kSumsDq = kBytesDq / 128;  // of a warp, of a lane
   static constexpr int kPlacesDq = !Ordered ? !Apart : Apart ? 1 : 2;  // of all warps
-  static_assert(TileQ / 64 * kPanels == kGroups, "a warpgroup has 64 x 64 of dQ");
+  static_assert(TileQ / 64 * kPanels == kGroups, "a warpgroup has 64 columns of dQ, or 64 x 64");
   static constexpr int kK = 0, kV = kBytesK, kQ = 2 * kBytesK, kO = kQ + kStages * kBytesQ;
   static constexpr int kDs = kO + kStages * kBytesQ, kDq = kDs + kBuffers * kBytesDs;
   static constexpr int kStats = kDq + kPlacesDq * kWarps * kBytesDq;

@@ -42,11 +42,18 @@ __device__ inline void publish_shared() { asm volatile("fence.proxy.async.shared
 // What this thread has seen of global memory, before its copies that add there.
 __device__ inline void publish_global() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
 
-// Four 8x8 matrices of 16-bit numbers from registers; lane l says where row l % 8 of matrix l / 8 goes.
+// Four 8x8 matrices of 16-bit numbers from registers; lane l says where row l % 8 of matrix l / 8 goes. Turned: where
+// that column goes.
+template <bool turned = false>
 __device__ inline void store_matrix4(uint32_t to, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(a), "r"(b), "r"(c),
-               "r"(d)
-               : "memory");
+  if constexpr (turned)
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(a), "r"(b),
+                 "r"(c), "r"(d)
+                 : "memory");
+  else
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(a), "r"(b), "r"(c),
+                 "r"(d)
+                 : "memory");
 }
 
 }  // namespace attune::sm90

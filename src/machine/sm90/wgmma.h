@@ -3,6 +3,7 @@
 //   shared     a [64 rows, k contiguous] and b [N rows, k contiguous] in shared memory
 //   registers  a in registers, four pairs a lane; b [16 rows of k, N contiguous] in shared memory
 //   turned     a [16 rows of k, 64 contiguous] and b [16 rows of k, N contiguous] in shared memory
+//   turned_a   a [16 rows of k, 64 contiguous] and b [N rows, k contiguous] in shared memory
 // Lane l of warp w holds rows 16 w + l / 4 (d[4 n], d[4 n + 1]) and 8 below (d[4 n + 2], d[4 n + 3]), columns
 // 8 n + 2 (l % 4) and the next.
 #pragma once
@@ -53,6 +54,7 @@ struct Product;
 #define ATTUNE_NAMES_64 \
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15" \
   ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define ATTUNE_NAMES_80 ATTUNE_NAMES_64 ", %32, %33, %34, %35, %36, %37, %38, %39"
 #define ATTUNE_NAMES_96 \
   ATTUNE_NAMES_64 \
   ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
@@ -70,6 +72,7 @@ struct Product;
 #define ATTUNE_SUMS_4(n) "+f"(d[n]), "+f"(d[n + 1]), "+f"(d[n + 2]), "+f"(d[n + 3])
 #define ATTUNE_SUMS_16(n) ATTUNE_SUMS_4(n), ATTUNE_SUMS_4(n + 4), ATTUNE_SUMS_4(n + 8), ATTUNE_SUMS_4(n + 12)
 #define ATTUNE_SUMS_OF_64 ATTUNE_SUMS_16(0), ATTUNE_SUMS_16(16)
+#define ATTUNE_SUMS_OF_80 ATTUNE_SUMS_OF_64, ATTUNE_SUMS_4(32), ATTUNE_SUMS_4(36)
 #define ATTUNE_SUMS_OF_96 ATTUNE_SUMS_OF_64, ATTUNE_SUMS_16(32)
 #define ATTUNE_SUMS_OF_128 ATTUNE_SUMS_OF_96, ATTUNE_SUMS_16(48)
 #define ATTUNE_SUMS_OF_192 ATTUNE_SUMS_OF_128, ATTUNE_SUMS_16(64), ATTUNE_SUMS_16(80)
@@ -89,6 +92,7 @@ struct Product;
   struct Product<T, N> { \
     ATTUNE_PRODUCT_SHARED(shared, type, N, i0, i1, i2, "0, 0") \
     ATTUNE_PRODUCT_SHARED(turned, type, N, i0, i1, i2, "1, 1") \
+    ATTUNE_PRODUCT_SHARED(turned_a, type, N, i0, i1, i2, "1, 0") \
     static __device__ void registers(float (&d)[N / 2], const uint32_t* a, uint32_t b, int add) { \
       asm volatile("{\n.reg .pred p;\n.reg .b64 b;\nsetp.ne.b32 p, %" #i5 ", 0;\n" \
                    "mov.b64 b, {%" #i4 ", 0x40000040};\n" \
@@ -99,11 +103,13 @@ struct Product;
     } \
   };
 ATTUNE_PRODUCT(Bf16, "bf16.bf16", 64, 32, 33, 34, 35, 36, 37)
+ATTUNE_PRODUCT(Bf16, "bf16.bf16", 80, 40, 41, 42, 43, 44, 45)
 ATTUNE_PRODUCT(Bf16, "bf16.bf16", 96, 48, 49, 50, 51, 52, 53)
 ATTUNE_PRODUCT(Bf16, "bf16.bf16", 128, 64, 65, 66, 67, 68, 69)
 ATTUNE_PRODUCT(Bf16, "bf16.bf16", 192, 96, 97, 98, 99, 100, 101)
 ATTUNE_PRODUCT(Bf16, "bf16.bf16", 256, 128, 129, 130, 131, 132, 133)
 ATTUNE_PRODUCT(F16, "f16.f16", 64, 32, 33, 34, 35, 36, 37)
+ATTUNE_PRODUCT(F16, "f16.f16", 80, 40, 41, 42, 43, 44, 45)
 ATTUNE_PRODUCT(F16, "f16.f16", 96, 48, 49, 50, 51, 52, 53)
 ATTUNE_PRODUCT(F16, "f16.f16", 128, 64, 65, 66, 67, 68, 69)
 ATTUNE_PRODUCT(F16, "f16.f16", 192, 96, 97, 98, 99, 100, 101)
@@ -115,6 +121,7 @@ ATTUNE_PRODUCT(F16, "f16.f16", 256, 128, 129, 130, 131, 132, 133)
 #undef ATTUNE_SUMS_OF_192
 #undef ATTUNE_SUMS_OF_128
 #undef ATTUNE_SUMS_OF_96
+#undef ATTUNE_SUMS_OF_80
 #undef ATTUNE_SUMS_OF_64
 #undef ATTUNE_SUMS_16
 #undef ATTUNE_SUMS_4
@@ -122,6 +129,7 @@ ATTUNE_PRODUCT(F16, "f16.f16", 256, 128, 129, 130, 131, 132, 133)
 #undef ATTUNE_NAMES_192
 #undef ATTUNE_NAMES_128
 #undef ATTUNE_NAMES_96
+#undef ATTUNE_NAMES_80
 #undef ATTUNE_NAMES_64
 
 }  // namespace attune::sm90

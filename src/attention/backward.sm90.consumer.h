@@ -1,0 +1,546 @@
+// Backward attention for Hopper: a warpgroup of backward.sm90.h, which owns 64 keys. Scores are turned, rows are keys:
+//   S^T = K Q^T, dP^T = V dO^T -> P^T, dS^T in registers, as dV += P^T dO and dK += dS^T Q want them
+// Only dS goes through shared memory, for dQ = dS K, of which each warpgroup has 64 x 64, added to f32 sums in global
+// memory. Turned, of 80 queries: dQ^T = K^T dS^T, of which each warpgroup has 64 columns of dQ.
+#pragma once
+#include "attention/backward.sm90.far.h"
+#include "attention/backward.sm90.producer.h"
+#include "attention/backward.sm90.score.h"
+#include "machine/sm80/memory.h"
+#include "machine/sm80/order.h"
+#include "machine/sm90/barrier.h"
+#include "machine/sm90/memory.h"
+#include "machine/sm90/tma.h"
+#include "machine/sm90/wgmma.h"
+
+namespace attune::sm90 {
+
+template <class C>
+struct BackwardConsumer {
+  using T = typename C::T;
+  const typename C::Params& x;
+  const uint32_t shared;
+  const KeyTile& t;
+  const int group, warp, lane;
+  uint32_t begin = 0;             // the first step of these keys
+
+  float dk[C::kDim / 2], dv[C::kDim / 2];
+  float s[C::kTileQ / 2], dp[C::kTileQ / 2];
+  float row[C::kTileQ / 4];       // log-sum-exps, then deltas, of the lane's queries
+  uint32_t p[C::kTileQ / 4], ds[C::kTileQ / 4];  // pairs, as products want them
+  int query, head;                // of this step
+  int last_query, last_head;      // apart: of the step before, whose dQ this one has
+  uint32_t buffer, again;         // apart: of dS, and how often it was used before, modulo 2
+
+  // Without a table both are: ptxas then schedules the loop before the question better, by 4 % of the time.
+  __device__ bool wants_dk() const {
+    if constexpr (C::kTabled) return x.has_dk;
+    return true;
+  }
+  __device__ bool wants_dv() const {
+    if constexpr (C::kTabled) return x.has_dv;
+    return true;
+  }
+  __device__ int rows_of_dq() const { return C::kTabled ? min(t.rows, x.rows_of_dq) : x.rows_of_dq; }
+  __device__ int keys() const { return C::kTabled ? t.keys : x.keys; }
+  __device__ int low() const { return C::kTabled ? t.low : x.low; }
+  __device__ int high() const { return C::kTabled ? t.high : x.high; }
+  __device__ void release(int barrier) const {
+    if (lane == 0) arrive(shared + barrier);
+  }
+  // [64 keys x kTileQ] = own rows of `keys`, rows of a query tile.
+  // Added: to what is in the registers.
+  template <bool Added = false>
+  __device__ void issue_scores(float (&to)[C::kTileQ / 2], int keys, int queries) {
+    const uint32_t a = operand(shared + keys + group * 64 * 128, 0), b = operand(shared + queries, 0);
+    if constexpr (!Added) forget(to);
+    begin_products();
+#pragma unroll
+    for (int n = 0; n < C::kDim / 16; ++n)
+      Product<T, C::kTileQ>::shared(to, a + (n / 4 * C::kPanelK + n % 4 * 32) / 16,
+                                    b + (n / 4 * C::kPanelQ + n % 4 * 32) / 16, Added || n > 0);
+    close_products();
+  }
+  __device__ void issue_sums(float (&to)[C::kDim / 2], const uint32_t (&weights)[C::kTileQ / 4], int queries) {
+    const uint32_t b = operand(shared + queries, C::kPanelQ);
+    begin_products();
+#pragma unroll
+    for (int n = 0; n < C::kTileQ / 16; ++n)
+      Product<T, C::kDim>::registers(to, weights + 4 * n, b + n * 16 * 128 / 16, 1);
+    close_products();
+  }
+  __device__ void issue_dq(float (&to)[C::kSumsDq], int buffer) {
+    constexpr int kBlocks = C::kTileQ / 64;
+    const uint32_t weights = operand(shared + C::kDs + buffer * C::kBytesDs + group % kBlocks * C::kPanelK, 0);
+    const uint32_t keys = operand(shared + C::kK + group / kBlocks * C::kPanelK, 0);
+    if constexpr (!C::kTurned) forget(to);
+    begin_products();
+#pragma unroll
+    for (int n = 0; n < C::kTileK / 16; ++n)
+      if constexpr (C::kTurned)
+        Product<T, C::kTileQ>::turned_a(to, keys + n * 16 * 128 / 16, weights + C::tile().keys(n) / 16, n > 0);
+      else Product<T, 64>::turned(to, weights + n * 16 * 128 / 16, keys + n * 16 * 128 / 16, n > 0);
+    close_products();
+  }
+  // Some pair of this warpgroup's keys and this query tile is hidden.
+  __device__ bool edge() const {
+    int key = t.key + group * 64;
+    own_register(key);
+    return key + 64 > keys() || key + 63 > query + high() || key < query + C::kTileQ - 1 + low();
+  }
+  __device__ void hide(float (&to)[C::kTileQ / 2]) const {
+    const int key = t.key + group * 64 + warp * 16 + lane / 4, row = query + lane % 4 * 2;
+    int from[2], last[2];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      from[r] = key + 8 * r < keys() ? key + 8 * r - high() - row : C::kTileQ;
+      last[r] = key + 8 * r - low() - row;
+    }
+#pragma unroll
+    for (int n = 0; n < C::kTileQ / 2; ++n) {
+      const int c = n / 4 * 8 + n % 2, r = n / 2 % 2;
+      if (c < from[r] || c > last[r]) to[n] = 0.f;
+    }
+  }
+  // With options: S and dP, both there, become P and dS. Numbers are drawn while dP is under way.
+  __device__ void weigh_with_options(uint32_t stage) {
+    const int key = t.key + group * 64 + warp * 16 + lane / 4, row = query + lane % 4 * 2;
+    TurnedSpot at{.batch = t.batch, .head = head, .query = row, .key = key, .rows = t.rows, .keys = t.keys,
+                  .from = {}, .last = {}, .stand = t.stand};
+    if (x.score.positions) {
+      const int64_t* given = x.score.positions + at.batch * x.score.position_stride;
+      at.stand = clamp_position(given[1]) - clamp_position(given[0]);
+    }
+    TurnedScore<C::kTileQ / 2> score{x};
+    score.prepare(at);
+    wait_products<0>();
+    pin(dp);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      at.from[r] = key + 8 * r < t.keys ? key + 8 * r - t.high - row : C::kTileQ;
+      at.last[r] = key + 8 * r - t.low - row;
+    }
+    score.apply(s, dp, at, [&](int n) { return stats(stage, n); });
+  }
+  // Of two neighbouring queries: log-sum-exp, delta, log-sum-exp, delta.
+  __device__ float4 stats(int stage, int n) const {
+    return load_shared4(shared + C::kStats + stage * C::kBytesStats + lane % 4 * 16 + n * 64);
+  }
+  __device__ void store_ds(int buffer) const {
+    const int r = warp * 16 + group * 64 + lane % 16, half = lane / 16;
+#pragma unroll
+    for (int n = 0; n < C::kTileQ / 16; ++n)
+      store_matrix4<C::kTurned>(shared + C::kDs + buffer * C::kBytesDs +
+                                    (C::kTurned ? C::tile().store(group, warp, lane, n)
+                                                : n / 4 * C::kPanelK + r * 128 + (((n % 4 * 2 + half) ^ (r & 7)) << 4)),
+                                ds[4 * n], ds[4 * n + 1], ds[4 * n + 2], ds[4 * n + 3]);
+  }
+  // To the adder, as it lies in memory.
+  __device__ void hand_dq(const float (&dq)[C::kSumsDq], uint32_t n) const {
+    constexpr int kBlocks = C::kTileQ / 64;
+    const uint32_t place = n % C::kPlacesDq;
+    const uint32_t to = shared + C::kDq + place * C::kWarps * C::kBytesDq +
+                        (group % kBlocks * 64 + warp * 16) * C::kWide * 4 + group / kBlocks * C::kBytesDq;
+    wait(shared + C::kDqEmpty + 8 * place, (n / C::kPlacesDq & 1) ^ 1);
+#pragma unroll
+    for (int i = 0; i < 8; ++i)
+      store_shared4(to + lane * 16 + i * 512, dq[4 * i], dq[4 * i + 1], dq[4 * i + 2], dq[4 * i + 3]);
+    publish_shared();
+    __syncwarp();
+    release(C::kDqFull + 8 * (n % C::kPlacesDq));
+  }
+  // The n-th. Rows past the end have nothing to add, nor a place that is cleared.
+  __device__ void add_dq(const float (&dq)[C::kSumsDq], uint32_t n, int of_query, int of_head) const {
+    if constexpr (C::kOrdered) return hand_dq(dq, n);
+    constexpr int kBlocks = C::kTileQ / 64;
+    if (of_query + group % kBlocks * 64 >= rows_of_dq()) return;
+    const int own = C::kTurned ? C::tile().columns(group * 4 + warp) : group / kBlocks * 64 * 16;
+    const int64_t row = (int64_t(t.batch) * x.heads + of_head) * x.padded + of_query + group % kBlocks * 64 +
+                        (C::kTurned ? 0 : warp * 16);
+    float* const to = x.dq + row * C::kWide + own;
+    if constexpr (C::kApart) {
+#pragma unroll
+      for (int n = 0; n < 8; ++n)
+        add_global4(to + n * 128 + lane * 4, dq[4 * n], dq[4 * n + 1], dq[4 * n + 2], dq[4 * n + 3]);
+      return;
+    }
+    const uint32_t from = shared + C::kDq + (group * 4 + warp) * C::kBytesDq;
+    if (lane == 0) wait_stores_read();  // of the tile before
+    __syncwarp();
+#pragma unroll
+    for (int n = 0; n < C::kSumsDq / 4; ++n)
+      store_shared4(from + lane * 16 + n * 512, dq[4 * n], dq[4 * n + 1], dq[4 * n + 2], dq[4 * n + 3]);
+    publish_shared();
+    __syncwarp();
+    if (lane == 0) {
+      add_floats(to, from, C::kBytesDq);
+      close_stores();
+    }
+  }
+
+  static __device__ void pack(uint32_t (&to)[C::kTileQ / 4], const float (&from)[C::kTileQ / 2]) {
+#pragma unroll
+    for (int n = 0; n < C::kTileQ / 4; ++n) to[n] = sm80::pack<T>(from[2 * n], from[2 * n + 1]);
+  }
+  // Apart: the buffer of dS of the step before; until both warpgroups have written it.
+  __device__ uint32_t last() const { return buffer == 0 ? C::kBuffers - 1 : buffer - 1; }
+  __device__ void wait_last() const { wait(shared + C::kDsFull + 8 * last(), buffer == 0 ? again ^ 1 : again); }
+
+  __device__ void load_sums(uint32_t stage) {
+#pragma unroll
+    for (int i = 0; i < C::kTileQ / 8; ++i) {
+      const float4 two = stats(stage, i);
+      row[2 * i] = two.x, row[2 * i + 1] = two.z;
+    }
+  }
+  __device__ void load_deltas(uint32_t stage) {
+#pragma unroll
+    for (int i = 0; i < C::kTileQ / 8; ++i) {
+      const float4 two = stats(stage, i);
+      row[2 * i] = two.y, row[2 * i + 1] = two.w;
+    }
+  }
+  // Whether a row of the launch is far, asked once a block and kept in shared memory: registers are too few.
+  __device__ uint32_t place_of_far() const { return shared + C::kFarOfWarp + (group * 4 + warp) * 4; }
+  __device__ void ask_far() const {
+    if constexpr (!C::kAsksLaunch) return;
+    const bool far = __ldcg(reinterpret_cast<const unsigned long long*>(x.far)) == x.launch;
+    if (lane == 0) sm80::store_shared(place_of_far(), far);
+    __syncwarp();
+  }
+  // Log-sum-exps come from shared memory again: kept for this, they would be in the way of all other tiles.
+  __device__ void cut_far(uint32_t stage) {
+#pragma unroll
+    for (int i = 0; i < C::kTileQ / 2; ++i) {
+      const float4 two = stats(stage, i / 4);
+      if (is_lowered(i % 2 ? two.z : two.x)) s[i] = at_most_one(s[i]);
+    }
+  }
+  // Turned: -delta, where dP begins, and those log-sum-exps that there are registers for.
+  __device__ void load_both(uint32_t stage) {
+#pragma unroll
+    for (int i = 0; i < C::kTileQ / 8; ++i) {
+      const float4 two = stats(stage, i);
+      if (i < C::kRowsAhead) row[2 * i] = two.x, row[2 * i + 1] = two.z;
+      dp[4 * i] = dp[4 * i + 2] = -two.y, dp[4 * i + 1] = dp[4 * i + 3] = -two.w;
+    }
+  }
+  // S and dP become P and dS; apart, dV is issued between. Statistics are loaded before a product is waited for, but
+  // apart, where registers are too few.
+  __device__ void weigh(uint32_t stage, int d_out) {
+    const bool partial = edge(), far = C::kAsksLaunch && load_shared(place_of_far());
+    if constexpr (C::kApart) load_sums(stage);
+#pragma unroll
+    for (int i = 0; i < C::kTileQ / 2; ++i)
+      s[i] = sm80::exp2_fast(fmaf(s[i], x.scale2, -row[i / 4 * 2 + i % 2]));
+    if (partial || far) {
+      if (far) cut_far(stage);
+      if (partial) hide(s);
+    }
+    pack(p, s);
+    if constexpr (!C::kAsksLaunch)
+      if (has_above_one(p)) {
+        end_at_one(s);
+        pack(p, s);
+      }
+    if constexpr (C::kApart) {
+      issue_sums(dv, p, d_out);
+      wait_products<1>();
+      pin(dp);
+      load_deltas(stage);
+    } else {
+      load_deltas(stage);
+      wait_products<0>();
+      pin(dp);
+    }
+#pragma unroll
+    for (int i = 0; i < C::kTileQ / 2; ++i) dp[i] = s[i] * fmaf(dp[i], x.kept, -row[i / 4 * 2 + i % 2]);
+    if (partial) hide(dp);
+  }
+
+  // Turned: only keys past the end are hidden, `left` of the warpgroup's are not.
+  __device__ void hide_past(int left) {
+#pragma unroll
+    for (int i = 0; i < C::kTileQ / 2; ++i)
+      if (warp * 16 + lane / 4 + i / 2 % 2 * 8 >= left) s[i] = 0.f;
+  }
+  // Turned: registers are too few for P as pairs beside S and dP, so those come behind dS.
+  __device__ void weigh_turned(uint32_t stage) {
+#pragma unroll
+    for (int i = 0; i < C::kTileQ / 8; ++i) {
+      const float4 two = i < C::kRowsAhead ? float4{row[2 * i], 0.f, row[2 * i + 1], 0.f} : stats(stage, i);
+#pragma unroll
+      for (int e = 0; e < 4; ++e)
+        s[4 * i + e] = sm80::exp2_fast(fmaf(s[4 * i + e], x.scale2, -(e % 2 ? two.z : two.x)));
+    }
+    const int left = keys() - t.key - group * 64;
+    const bool partial = left < 64, far = load_shared(place_of_far());
+    if (partial || far) {
+      if (far) cut_far(stage);
+      if (partial) hide_past(left);
+    }
+    wait_products<0>();
+    pin(dp);
+#pragma unroll
+    for (int i = 0; i < C::kTileQ / 4; ++i) ds[i] = sm80::pack<T>(s[2 * i] * dp[2 * i], s[2 * i + 1] * dp[2 * i + 1]);
+  }
+  // Turned, dQ takes the registers of S: for others ptxas finds no place, and serialises all products (13.0, C7512).
+  template <int N>
+  __device__ auto& sums_of_dq(float (&own)[N]) {
+    if constexpr (C::kTurned) return s;
+    else return own;
+  }
+
+  __device__ uint32_t first() const { return C::kStays ? begin : 0; }
+  // Under way before and after: dK of the step before.
+  __device__ void step(uint32_t n) {
+    const uint32_t stage = n % 2, round = n / 2 % 2;
+    const int q = C::kQ + stage * C::kBytesQ, d_out = C::kO + stage * C::kBytesQ;
+    wait(shared + C::kQFull + 8 * stage, round);
+    issue_scores(s, C::kK, q);
+    wait_products<1>();
+    pin(dk);
+    if (n > first()) release(C::kQEmpty + 8 * (stage ^ 1));
+    if constexpr (C::kTurned) load_both(stage);
+    wait(shared + C::kOFull + 8 * stage, round);
+    issue_scores<C::kTurned>(dp, C::kV, d_out);
+    if constexpr (!(C::kApart || C::kOptions || C::kTurned)) load_sums(stage);
+    wait_products<1>();
+    pin(s);
+    if constexpr (C::kOptions) weigh_with_options(stage);
+    else if constexpr (C::kTurned) weigh_turned(stage);
+    else weigh(stage, d_out);
+    if constexpr (C::kOptions) pack(p, s);
+    if constexpr (!C::kTurned) pack(ds, dp);
+    float own[C::kSumsDq];
+    auto& dq = sums_of_dq(own);
+    if (C::kStays && n == first()) {  // the keys before have left through this place
+      if (lane == 0) wait_stores_read();
+      __syncwarp();
+    }
+    if constexpr (C::kApart) {
+      wait(shared + C::kDsEmpty + 8 * buffer, again ^ 1);
+      store_ds(buffer);
+      if constexpr (C::kOptions) issue_sums(dv, p, d_out);
+      publish_shared();
+      __syncwarp();
+      release(C::kDsFull + 8 * buffer);
+      wait_products<0>();
+      release(C::kOEmpty + 8 * stage);
+      if (n > first()) wait_last();
+      issue_dq(dq, last());  // at first of whatever is there
+    } else {
+      // Its place is free: both warpgroups had dQ of two steps ago before they met in the last.
+      store_ds(stage);
+      if constexpr (C::kTurned) pack(p, s);
+      issue_sums(dv, p, d_out);
+      publish_shared();
+      named_sync(1, 256);
+      wait_products<0>();
+      release(C::kOEmpty + 8 * stage);
+      issue_dq(dq, stage);
+    }
+    issue_sums(dk, ds, q);
+    wait_products<1>();
+    pin(dq);
+    if constexpr (C::kApart) {
+      if (n > first()) {
+        release(C::kDsEmpty + 8 * last());
+        add_dq(dq, n - 1, last_query, last_head);
+      }
+      last_query = query, last_head = head;
+      if (++buffer == C::kBuffers) buffer = 0, again ^= 1;
+    } else {
+      add_dq(dq, n, query, head);
+    }
+    if constexpr (!C::kListed) {
+      query += C::kTileQ;
+      if (query == t.stop) query = t.start, ++head;
+    }
+  }
+  // Of a list: the n-th visit; false where there is none. Read by the lane that gives the stage back: racecheck follows
+  // no other.
+  __device__ bool next(uint32_t n) {
+    wait(shared + C::kQFull + 8 * (n % 2), n / 2 % 2);
+    const KeyVisit now = lane == 0 ? *visit<C>(shared, n % 2) : KeyVisit{};
+    query = __shfl_sync(~0u, now.query, 0), head = __shfl_sync(~0u, now.head, 0);
+    return query >= 0;
+  }
+
+  __device__ void run() {
+    uint32_t steps = uint32_t(t.tiles) * uint32_t(x.group);
+    if constexpr (C::kListed) {
+      if (!next(0)) return clear();
+    } else if (steps == 0) {
+      return clear();
+    }
+#pragma unroll
+    for (int n = 0; n < C::kDim / 2; ++n) dk[n] = dv[n] = 0.f;
+    buffer = again = 0;
+    wait(shared + C::kKFull, 0);
+    if constexpr (C::kListed) {
+#pragma unroll 1
+      for (steps = 0; next(steps); ++steps) step(steps);
+    } else {
+      query = t.start, head = t.head * x.group;
+#pragma unroll 1
+      for (uint32_t n = 0; n < steps; ++n) step(n);
+    }
+    if constexpr (C::kApart) {
+      wait_last();
+      float dq[C::kSumsDq];
+      issue_dq(dq, last());
+      wait_products<0>();
+      pin(dq);
+      add_dq(dq, steps - 1, last_query, last_head);
+    } else {
+      wait_products<0>();
+    }
+    pin(dk), pin(dv);
+    if (wants_dv()) store_gradient(dv, 1.f, C::kV, true);
+    named_sync(1, 256);  // the other warpgroup has multiplied with these rows of k
+    if (wants_dk()) store_gradient(dk, x.scale_k, C::kK, false);
+    if (lane == 0) wait_stores();
+  }
+  // Of these keys, the round-th of the block; what counts steps and buffers goes on from keys to keys.
+  __device__ void run_staying(uint32_t round) {
+    const uint32_t steps = uint32_t(t.tiles) * uint32_t(x.group), end = begin + steps;
+#pragma unroll
+    for (int n = 0; n < C::kDim / 2; ++n) dk[n] = dv[n] = 0.f;
+    wait(shared + C::kKFull, round & 1);
+    query = t.start, head = t.head * x.group;
+#pragma unroll 1
+    for (uint32_t n = begin; n < end; ++n) step(n);
+    if constexpr (C::kApart) {
+      wait_last();
+      float dq[C::kSumsDq];
+      issue_dq(dq, last());
+      wait_products<0>();
+      pin(dq);
+      release(C::kDsEmpty + 8 * last());
+      release(C::kKEmpty), release(C::kQEmpty + 8 * ((end - 1) % 2));
+      add_dq(dq, end - 1, last_query, last_head);
+    } else {
+      wait_products<0>();
+      release(C::kKEmpty), release(C::kQEmpty + 8 * ((end - 1) % 2));
+    }
+    pin(dk), pin(dv);
+    if (!C::kApart && lane == 0) wait_stores_read();  // dQ has left the place that dK takes
+    __syncwarp();
+    named_sync(1, 256);  // the other warpgroup has multiplied with this one's dS
+    // Through the warp's own rows of dS, and of dQ where that has a place.
+    constexpr int kPanel = C::kPanelK;
+    int first = group * 64 + warp * 16;
+    own_register(first);  // addresses are made here and not kept from before the steps
+    const uint32_t to_v = shared + C::kDs + first * 128;
+    const uint32_t to_k = C::kApart ? to_v + kPanel : shared + C::kDq + (group * 4 + warp) * C::kBytesDq;
+    stage(dv, 1.f, to_v, kPanel);
+    stage(dk, x.scale_k, to_k, C::kApart ? kPanel : 2048);
+    publish_shared();
+    __syncwarp();
+    if (lane == 0) {
+#pragma unroll
+      for (int n = 0; n < C::kPanels; ++n) {
+        const int row = t.k_row + t.key + first;
+        store_tile(x.dv, to_v + n * kPanel, n * 64, row, t.head, t.k_batch);
+        store_tile(x.dk, to_k + n * (C::kApart ? kPanel : 2048), n * 64, row, t.head, t.k_batch);
+      }
+      close_stores();
+    }
+    begin = end;
+  }
+  // 16 rows of a warp, in panels of 64 columns.
+  __device__ void stage(const float (&sums)[C::kDim / 2], float factor, uint32_t to, int panel) const {
+    const int r = lane % 16, half = lane / 16;
+#pragma unroll
+    for (int n = 0; n < C::kDim / 16; ++n) {
+      const float* y = sums + 8 * n;
+      store_matrix4(to + n / 4 * panel + r * 128 + (((n % 4 * 2 + half) ^ (r & 7)) << 4),
+                    sm80::pack<T>(y[0] * factor, y[1] * factor), sm80::pack<T>(y[2] * factor, y[3] * factor),
+                    sm80::pack<T>(y[4] * factor, y[5] * factor), sm80::pack<T>(y[6] * factor, y[7] * factor));
+    }
+  }
+  __device__ void store_gradient(const float (&sums)[C::kDim / 2], float factor, int place, bool of_v) const {
+    if constexpr (C::kTabled) {
+      const WideRows& wide = of_v ? x.wide_dv : x.wide_dk;
+      if (wide.data) return store_wide(sums, factor, wide, of_v ? x.dim_v : x.dim_qk);
+    }
+    store(sums, factor, place, of_v);
+  }
+  // In f32, from where it is.
+  __device__ void store_wide(const float (&sums)[C::kDim / 2], float factor, const WideRows& to, int dim) const {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int key = t.key + group * 64 + warp * 16 + lane / 4 + 8 * r;
+      if (key >= t.keys) continue;
+      float* const row = to.data + t.k_batch * to.batch + int64_t(t.k_row + key) * to.seq + t.head * to.head;
+#pragma unroll
+      for (int n = 0; n < C::kDim / 8; ++n) {
+        const int column = n * 8 + lane % 4 * 2;
+        if (column >= dim) continue;
+        float2* const at = reinterpret_cast<float2*>(row + column);
+        const float2 was = x.accumulate ? *at : float2{0.f, 0.f};
+        *at = {fmaf(sums[4 * n + 2 * r], factor, was.x), fmaf(sums[4 * n + 2 * r + 1], factor, was.y)};
+      }
+    }
+  }
+  // Each warp its 16 rows, through the place of its own keys.
+  __device__ void store(const float (&sums)[C::kDim / 2], float factor, int place, bool of_v) const {
+    const int first = group * 64 + warp * 16, r = first + lane % 16, half = lane / 16;
+#pragma unroll
+    for (int n = 0; n < C::kDim / 16; ++n) {
+      const float* y = sums + 8 * n;
+      store_matrix4(shared + place + n / 4 * C::kPanelK + r * 128 + (((n % 4 * 2 + half) ^ (r & 7)) << 4),
+                    sm80::pack<T>(y[0] * factor, y[1] * factor), sm80::pack<T>(y[2] * factor, y[3] * factor),
+                    sm80::pack<T>(y[4] * factor, y[5] * factor), sm80::pack<T>(y[6] * factor, y[7] * factor));
+    }
+    send(place, of_v);
+  }
+  // Behind the end of a sequence may lie another's: there rows leave one by one.
+  __device__ void send(int place, bool of_v) const {
+    const int first = group * 64 + warp * 16;
+    publish_shared();
+    __syncwarp();
+    if (lane > 0) return;
+    if (!send_end(place, of_v))
+#pragma unroll
+      for (int n = 0; n < C::kPanels; ++n)
+        store_tile(of_v ? x.dv : x.dk, shared + place + n * C::kPanelK + first * 128, n * 64, t.k_row + t.key + first,
+                   t.head, t.k_batch);
+    close_stores();
+  }
+  __device__ bool send_end(int place, bool of_v) const {
+    if constexpr (C::kTabled) {
+      const int first = group * 64 + warp * 16, there = t.keys - t.key - first;
+      if (there >= 16 || t.k_row + t.keys >= x.rows_k) return false;
+#pragma unroll 1
+      for (int r = 0; r < there; ++r)
+#pragma unroll 1
+        for (int n = 0; n < C::kPanels; ++n)
+          store_tile(of_v ? x.dv_row : x.dk_row, shared + place + n * C::kPanelK + (first + r) * 128, n * 64,
+                     t.k_row + t.key + first + r, t.head, t.k_batch);
+      return true;
+    }
+    return false;
+  }
+  // Keys that nobody sees.
+  __device__ void clear() const {
+    if constexpr (C::kTabled)
+      if (x.wide_dk.data || x.wide_dv.data) {
+        if (x.accumulate) return;
+        const float nothing[C::kDim / 2] = {};
+        if (wants_dv()) store_wide(nothing, 1.f, x.wide_dv, x.dim_v);
+        if (wants_dk()) store_wide(nothing, 1.f, x.wide_dk, x.dim_qk);
+        return;
+      }
+#pragma unroll
+    for (int n = 0; n < C::kPanels * 4; ++n)
+      store_shared4(shared + C::kK + n / 4 * C::kPanelK + (group * 64 + warp * 16) * 128 + n % 4 * 512 + lane * 16,
+                    0.f, 0.f, 0.f, 0.f);
+    if (wants_dv()) send(C::kK, true);
+    if (wants_dk()) send(C::kK, false);
+    if (lane == 0) wait_stores();
+  }
+};
+
+}  // namespace attune::sm90
