@@ -15,6 +15,18 @@ constexpr std::string_view kTiles[] = {
     "backward f16 b1 h2 q385 k385 d40/56 causal@top_left | bhsd",
     "backward bf16 b1 h2 q150 k130 d96 causal | seed=2 bhsd",
     "backward f16 b2 h4/2 q130 k200 d80/96 window60,10 sink",
+    // Full masks of 1024 keys and more at these widths: tiles of 80 queries, whose last ends within 64, 128 and more
+    // rows, keys that end within both halves of a tile, rows far from their logits; then what keeps tiles of 64.
+    "backward bf16 b1 h2 q150 k1030 d128 full | d_lse",
+    "backward f16 b2 h4/2 q330 k1100 d128 full sink | bhsd",
+    "backward bf16 b2 h2/1 q75 k1024 d104 full | pad=8",
+    "backward f16 b1 h2 q80 k1240 d128/112 full | seed=3",
+    "backward bf16 b1 h3 q470 k1160 d120 full | seed=2 x1e4",
+    "backward bf16 b1 h2 q160 k1281 d128 full | far",
+    "backward bf16 b1 h2 q65 k1100 d128 full | lean d_lse",
+    "backward bf16/bf16/bf16/f32 b1 h4/2 q150 k1030 d128 full accumulate",
+    "backward f16 b1 h2 q150 k1030 d128 full | seed=2",
+    "backward f16 b3 h2 q150 k1030 d128 full | seed=3 drawn used_q",
     // Wide heads: a kernel that owns 128 queries and one that owns 64 keys.
     "backward bf16 b2 h4/2 q300 k513 d256 causal | d_lse",
     "backward f16 b1 h2 q513 k300 d256 causal | seed=2 bhsd",

@@ -19,8 +19,8 @@ struct BackwardParams {
   bool uniform;      // every sequence is `seq` but for its place in the batch: no lengths in tensors
   Sequence seq;
   float2* rows;      // [batch][head][padded]: lse_of_weights(), base 2, +inf where a row sees nothing; delta * kept.in
-  float* dq;         // [batch][head][padded / 16][Dim / 8] fragments, or turned tiles; null where the keys' kernel has no
-                     // dQ to add
+  float* dq;         // [batch][head][padded / 16][Dim / 8] fragments, or turned tiles; null where the keys' kernel has
+                     // none to add
   int* turns;        // null, or of a fixed order: [0] blocks begun, [1 + padded row / 32] blocks that added to the tile
   int padded;        // rows of a head, a multiple of 64
   int wide;          // Dim

@@ -151,15 +151,14 @@ class Run {
   Run(const Plan& plan, const Args& a, Workspace ws, Stream stream)
       : p_(plan.problem), a_(a), lengths_(beyond_plain(p_, a)), in_order_(ordered(p_) && a.given(Role::dq)),
         units_(std::max(plan.device.units, 1)), stays_(!tabled() && stays(p_, a, in_order_, units_)),
-        kept_(sm80::kept(scale_of(p_, a), p_.dim_qk)),
-        turned_(turns(p_) && !lengths_ && !stays_ && kept_.in == 1.f),
+        turned_(turns(p_) && !lengths_ && !stays_ && may_keep_one()),
         kernel_(kernel_of(p_, {lengths_, in_order_, stays_, turned_})), room_(carve(ws, p_, kernel_)),
         place_{a[Role::q].device_index, plan.device.arch}, stream_(stream) {
     ends_ = {.problem = p_, .args = dense(a), .uniform = !lengths_, .rows = room_.stats,
              .dq = a.given(Role::dq) ? room_.dq : nullptr, .turns = in_order_ ? room_.turns : nullptr,
              .padded = int(padded(p_, kernel_)), .wide = kernel_.wide, .group = p_.heads_q / p_.heads_kv,
-             .scale = scale_of(p_, a), .kept = kept_, .running = p_.has(Option::accumulate), .far = room_.far,
-             .launch = next_launch(), .turned = turned_ ? kTurned : 0};
+             .scale = scale_of(p_, a), .kept = turned_ ? sm80::Kept{} : kept(), .running = p_.has(Option::accumulate),
+             .far = room_.far, .launch = next_launch(), .turned = turned_ ? kTurned : 0};
     if (!lengths_) ends_.seq = sequence(p_, a, 0);
   }
 
@@ -187,6 +186,8 @@ class Run {
     static std::atomic<uint64_t> launches{0};
     return ++launches;
   }
+  sm80::Kept kept() const { return sm80::kept(scale_of(p_, a_), p_.dim_qk); }
+  bool may_keep_one() const { return p_.dtype.q == DType::bf16 || kept().in == 1.f; }  // bf16 reaches as far as f32
   bool tabled() const { return lengths_ || sm90::needs_table(p_); }
   int heads_of_section(const TabledParams& x) const {
     if (!tabled() && !in_order_ && p_.mask.kind == MaskKind::full) return 1;
@@ -293,7 +294,6 @@ class Run {
   const bool lengths_, in_order_;
   const int units_;  // multiprocessors
   const bool stays_;
-  const sm80::Kept kept_;
   const bool turned_;
   BackwardKernel& kernel_;
   const Room room_;

@@ -78,6 +78,29 @@ TEST_F(Sm90Backward, takes_the_narrower_kernel_that_holds_both_head_dims) {
   EXPECT_NE(kernel("192"), kernel("256"));
 }
 
+TEST_F(Sm90Backward, full_masks_of_many_keys_have_tiles_of_80_queries_where_few_are_past_the_end) {
+  const auto tile = [](std::string_view line) { return planned(join("backward ", line)).tile_q; };
+  for (const char* line : {"bf16 b8 h16 q2048 k2048 d128 full", "f16 b2 h32/8 q1024 k1024 d104 full sink",
+                           "bf16 b1 h2 q75 k8192 d8/128 full", "bf16 b1 h2 q150 k1030 d128 full"})
+    EXPECT_EQ(tile(line), 80) << line;
+  for (const char* line :
+       {"bf16 b8 h16 q2048 k2048 d128 causal", "bf16 b8 h16 q2048 k2048 d128 window4096,4096",
+        "bf16 b8 h16 q2048 k1023 d128 full", "bf16 b8 h16 q2048 k2048 d96 full",
+        "bf16 b8 h16 q2048 k2048 d128 full ragged", "bf16 b8 h16 q2048 k2048 d128 full repro=run",
+        "bf16 b8 h16 q2048 k2048 d128 full alibi", "bf16 b8 h16 q2048 k2048 d128 full blocks128x128x900",
+        "bf16/bf16/bf16/f32 b8 h16 q2048 k2048 d128 full accumulate",
+        "bf16 b8 h16 q512 k2048 d128 full"})  // 560 rows instead of 512
+    EXPECT_EQ(tile(line), 64) << line;
+}
+
+// Whole tiles of 80 rows, and of the 64 that prepare takes.
+TEST_F(Sm90Backward, its_workspace_of_turned_tiles_holds_whole_ones) {
+  const size_t rows = 2 * 8 * 1088;
+  const size_t bytes = planned("backward bf16 b2 h8/2 q1039 k1100 d128 full").workspace_bytes;
+  EXPECT_GE(bytes, rows * (8 + 128 * 4));
+  EXPECT_LT(bytes, rows * (8 + 128 * 4) + 4096);
+}
+
 // Statistics of 8 bytes a row and dQ in f32, of rows rounded up to a tile; 64 bytes for a tile of keys.
 TEST_F(Sm90Backward, its_workspace_is_dq_in_f32_and_two_numbers_a_row) {
   const size_t rows = 2 * 8 * 1024;
