@@ -151,7 +151,7 @@ class Run {
   Run(const Plan& plan, const Args& a, Workspace ws, Stream stream)
       : p_(plan.problem), a_(a), lengths_(beyond_plain(p_, a)), in_order_(ordered(p_) && a.given(Role::dq)),
         units_(std::max(plan.device.units, 1)), stays_(!tabled() && stays(p_, a, in_order_, units_)),
-        turned_(turns(p_) && !lengths_ && !stays_ && may_keep_one()),
+        turned_(plan.tile_q == kTurned && !lengths_ && !stays_ && may_keep_one()),
         kernel_(kernel_of(p_, {lengths_, in_order_, stays_, turned_})), room_(carve(ws, p_, kernel_)),
         place_{a[Role::q].device_index, plan.device.arch}, stream_(stream) {
     ends_ = {.problem = p_, .args = dense(a), .uniform = !lengths_, .rows = room_.stats,
