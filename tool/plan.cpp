@@ -56,6 +56,7 @@ Json as_json(const Plan& plan, const std::string& links) {
             {"tile_q", plan.tile_q},
             {"tile_k", plan.tile_k},
             {"splits", plan.splits},
+            {"tail_q", plan.tail_q},
             {"workspace_bytes", plan.workspace_bytes},
             {"why", plan.why},
             {"refused", sentences(plan.refused)},
@@ -78,8 +79,9 @@ void print(const Plan& plan, const std::string& links, int depth) {
       isa.empty() ? std::string(plan.backend->name) : fmt::format("{} ({} kernels)", plan.backend->name, isa));
   row("why", plan.why);
   if (!depth) row("device", device_text(plan.device));
-  row("shape", fmt::format("tiles of {} queries x {} keys, {} split{}, kernel {}", plan.tile_q, plan.tile_k,
-                           plan.splits, plan.splits == 1 ? "" : "s", plan.kernel));
+  row("shape", fmt::format("tiles of {} queries x {} keys, {} split{}, kernel {}{}", plan.tile_q, plan.tile_k,
+                           plan.splits, plan.splits == 1 ? "" : "s", plan.kernel,
+                           plan.tail_q ? fmt::format(", the last {} queries otherwise", plan.tail_q) : ""));
   row("workspace", bytes_text(double(plan.workspace_bytes)));
   row("work", fmt::format("{} over {} that are visible", count_text(c.flops, "FLOP"), count_text(c.pairs, "pairs")));
   row("traffic", fmt::format("{} at least, {} FLOP a byte", bytes_text(c.bytes), digits_text(c.flops / c.bytes)));

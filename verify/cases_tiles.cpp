@@ -134,6 +134,9 @@ constexpr std::string_view kTiles[] = {
     "forward f16 b2 h200/2 q20 k2060 d128 window300,-5 sink | seed=2 bhsd",
     "forward bf16 b4 h100/1 q40 k2050 d104 window250,20 ragged | seed=2 drawn",
     "forward f16 b4 h100/1 q25 k2050 d128 window290,3 | seed=5 drawn cu_q cache",
+    // The same, and the last rows of every head, fewer than 64 and all of them, by warpgroups that share their keys.
+    "forward bf16 b1 h104/1 q593 k2100 d128 window300,0",
+    "forward f16 b2 h52/4 q640 k2051 d128/120 window256,20 sink | seed=2 bhsd",
     // Query tiles that are left when all of 132 multiprocessors have had as many: their keys are shared.
     "forward bf16 b1 h2/1 q130 k3200 d256 full",
     "forward bf16 b1 h4/2 q130 k1500 d128 full",

@@ -5,6 +5,11 @@
 //
 // A warpgroup holds v of its last key tile of a query tile until the scores of the next query tile are issued, and
 // passes over kGroups - 1 key tiles in between: fewer than there are slots.
+//
+// Three warpgroups may share the keys of 64 queries, as the last tile of a block: each has all of their q and takes
+// every third key tile, so it again passes over two between two of its own. At the end the first one adds up what all
+// have, through the place of k and v, in the order of the warpgroups. That is what is left when every block has had as
+// many tiles of 192 as the others: a third of the steps.
 #pragma once
 #include "attention/forward.sm90.consumer.h"
 
@@ -17,29 +22,36 @@ struct BandConsumer : Consumer<C> {
       Base::out_place, Base::p, Base::rows, Base::s, Base::shared, Base::tile, Base::tiles;
   using Weights = uint32_t[C::kTileK / 4];
   uint32_t step;  // the key tile of the stream that this warpgroup is at
-  int passed;     // key tiles right before it that no query here sees
+  int passed;     // key tiles right before it that no query here sees, or that are another warpgroup's
+  int stride;     // key tiles from one of its own to the next
   bool sent;      // out of the query tile before, through the place of its q
 
   __device__ void wait_full(int barrier, uint32_t n) const {
     wait(shared + barrier + 8 * (n % C::kStages), n / C::kStages & 1);
   }
   __device__ void give_back(int barrier, uint32_t n) const { this->release(barrier + 8 * (n % C::kStages)); }
-  // Those before `n` that were passed over. Only when n is there: before that their places may be other key tiles'.
-  __device__ void give_back_passed(int barrier, uint32_t n, int count) const {
-    if (lane < count) arrive(shared + barrier + 8 * ((n - 1 - lane) % C::kStages));
+  // Those before `n` that were passed over. Only when they are there: before that their places may be other key tiles',
+  // and who waits for the next one there would take them for it.
+  __device__ void give_back_passed(int full, int empty, uint32_t n, int count) const {
+    if (count == 0) return;
+    for (int before = 1; before <= count; ++before) wait_full(full, n - before);
+    __syncwarp();  // every lane has seen them
+    if (lane < count) arrive(shared + empty + 8 * ((n - 1 - lane) % C::kStages));
   }
   // Of the query tile's key tiles those that are seen here, one at least; through q's place two, so that out of the
   // tile before has left when the next q is wanted.
   static constexpr int kMore = C::kThrough ? 1 : 0;
   __device__ int last_of(const QueryTile& t) const {
-    return min(max((min(t.keys, t.until + this->last_row()) - 1) / C::kTileK, t.first + kMore), t.last);
+    if (this->is_tail(t)) return t.last - (C::kGroups - 1 - group);
+    return min(max((min(t.keys, t.until + this->last_row(t)) - 1) / C::kTileK, t.first + kMore), t.last);
   }
   __device__ int first_of(const QueryTile& t) const {
-    return max(t.first, min(max(t.from + this->first_row(), 0) / C::kTileK, last_of(t) - kMore));
+    if (this->is_tail(t)) return t.first + group;
+    return max(t.first, min(max(t.from + this->first_row(t), 0) / C::kTileK, last_of(t) - kMore));
   }
   __device__ void enter_tile() {
     Base::enter_tile();
-    j = last_of(tile(tiles)), first = first_of(tile(tiles));
+    j = last_of(tile(tiles)), first = first_of(tile(tiles)), stride = this->is_tail(tile(tiles)) ? C::kGroups : 1;
   }
 
   __device__ static uint32_t place(uint32_t n) { return C::kQ + n % C::kQStages * C::kBytesQ; }
@@ -52,13 +64,48 @@ struct BandConsumer : Consumer<C> {
     this->release_q(n % C::kQStages);
   }
 
+  // Of 64 queries whose keys warpgroups share: the first one has what all have; false for the others.
+  __device__ bool join() {
+    constexpr int kThreads = 128 * C::kGroups, kFour = 16 * 128, kRest = C::kDimV / 8 * kFour, kPart = kRest + kFour;
+    static_assert(!C::kThrough || (C::kGroups - 1) * kPart <= C::kStages * (C::kBytesK + C::kBytesV));
+    const uint32_t place = shared + C::kK + 16 * (this->warp * 32 + lane);
+    named_sync(1, kThreads);  // nobody needs k and v any more, and none is on its way
+    if (group > 0) {
+      const uint32_t to = place + (group - 1) * kPart;
+#pragma unroll
+      for (int n = 0; n < C::kDimV / 8; ++n)
+        store_shared4(to + n * kFour, o[4 * n], o[4 * n + 1], o[4 * n + 2], o[4 * n + 3]);
+      store_shared4(to + kRest, done.max[0], done.max[1], done.sum[0], done.sum[1]);
+      named_arrive(2, kThreads);
+      return false;
+    }
+    named_sync(2, kThreads);
+#pragma unroll 1
+    for (uint32_t from = place; from < place + (C::kGroups - 1) * kPart; from += kPart) {
+      const float4 other = load_shared4(from + kRest);  // maxima and sums of its two rows
+      const float top[2] = {fmaxf(done.max[0], other.x), fmaxf(done.max[1], other.y)};
+      const float here[2] = {sm80::exp2_fast(done.max[0] - top[0]), sm80::exp2_fast(done.max[1] - top[1])};
+      const float there[2] = {sm80::exp2_fast(other.x - top[0]), sm80::exp2_fast(other.y - top[1])};
+      done = {{top[0], top[1]},
+              {done.sum[0] * here[0] + other.z * there[0], done.sum[1] * here[1] + other.w * there[1]}};
+#pragma unroll
+      for (int n = 0; n < C::kDimV / 8; ++n) {
+        const float4 more = load_shared4(from + n * kFour);
+        o[4 * n] = o[4 * n] * here[0] + more.x * there[0], o[4 * n + 1] = o[4 * n + 1] * here[0] + more.y * there[0];
+        o[4 * n + 2] = o[4 * n + 2] * here[1] + more.z * there[1];
+        o[4 * n + 3] = o[4 * n + 3] * here[1] + more.w * there[1];
+      }
+    }
+    return true;
+  }
+
   // As that of Consumer.
   template <bool Plain = false>
   __device__ bool advance(Weights& now, Weights& then) {
     const bool last = !Plain && j == first, leaving = !Plain && fresh && any_done;
     const uint32_t v_step = step;
     const int v_passed = Plain ? 0 : passed;
-    if (!Plain) passed = 0;
+    if (!Plain) passed = stride - 1;
     if (last) {
       have_left(tiles - 1);
       passed = first - tile(tiles).first;
@@ -67,26 +114,25 @@ struct BandConsumer : Consumer<C> {
       if (tile(tiles).last < 0) {
         this->clear_o(leaving, tiles - 2);
         wait_full(C::kVFull, v_step);
+        give_back_passed(C::kVFull, C::kVEmpty, v_step, v_passed);  // others may wait for theirs
         this->issue_sums(now, v_step % C::kStages, !fresh);
         if (leaving) this->send(tile(tiles - 2));
         done = rows;
         wait_products<0>();
         pin(o);
-        out_place = place(tiles - 1);
-        this->leave(tile(tiles - 1));
         return false;
       }
       passed += tile(tiles).last - last_of(tile(tiles));
     }
     step += Plain ? 1 : passed + 1;
     wait_full(C::kKFull, step);
-    if (!Plain) give_back_passed(C::kKEmpty, step, passed);
+    if (!Plain) give_back_passed(C::kKFull, C::kKEmpty, step, passed);
     this->issue_scores(tiles % C::kQStages, step % C::kStages);
     if (leaving) out_place = place(tiles - 1 - last);
     this->clear_o(leaving, tiles - 1 - last);
     wait_full(C::kVFull, v_step);
     this->issue_sums(now, v_step % C::kStages, Plain || !fresh);
-    if (!Plain) give_back_passed(C::kVEmpty, v_step, v_passed);
+    if (!Plain) give_back_passed(C::kVFull, C::kVEmpty, v_step, v_passed);
     if (leaving) this->send(tile(tiles - 1 - last));
     if (last) {
       done = rows;
@@ -97,7 +143,7 @@ struct BandConsumer : Consumer<C> {
     wait_products<1>();  // the scores
     pin(s);
     give_back(C::kKEmpty, step);
-    --j;
+    j -= Plain ? 1 : stride;
     if (!Plain) fresh = last, any_done |= last;
     if (last) enter_tile();
     if (!C::kThrough && j == first) this->release_q(tiles % C::kQStages);
@@ -130,7 +176,7 @@ struct BandConsumer : Consumer<C> {
     enter_tile();
     step = passed = tile(0).last - j;
     wait_full(C::kKFull, step);
-    give_back_passed(C::kKEmpty, step, passed);
+    give_back_passed(C::kKFull, C::kKEmpty, step, passed);
     this->issue_scores(0, step % C::kStages);
     wait_products<0>();
     pin(s);
@@ -142,6 +188,8 @@ struct BandConsumer : Consumer<C> {
 #pragma unroll
     for (float& y : o) y = 0.f;
     while (advance_both()) {}
+    out_place = place(tiles - 1);
+    if (!this->is_tail(tile(tiles - 1)) || join()) this->leave(tile(tiles - 1));
     wait_stores();
   }
 };

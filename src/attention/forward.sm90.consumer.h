@@ -60,16 +60,17 @@ struct Consumer {
   // The first row and the head of this warp's 16 rows, counted from those of the query tile.
   __device__ int warp_row() const { return (group * 64 + warp * 16) & x.row_mask; }
   __device__ int warp_head() const { return (group * 64 + warp * 16) >> x.row_shift; }
-  // The first and last row of this warpgroup.
-  __device__ int first_row() const { return group * 64 & x.row_mask; }
-  __device__ int last_row() const { return first_row() + min(63, x.row_mask); }
+  // The first and last row of this warpgroup. Where they share keys, all have the first.
+  __device__ static bool is_tail(const QueryTile& t) { return C::kThrough && t.column; }
+  __device__ int first_row(const QueryTile& t) const { return is_tail(t) ? 0 : group * 64 & x.row_mask; }
+  __device__ int last_row(const QueryTile& t) const { return first_row(t) + min(63, x.row_mask); }
   __device__ int key_tile() const { return C::kListed ? number : j; }
   // Only key tiles that cross an edge of the band, or the end of the keys, have something to hide.
   __device__ void hide() {
     const int here = key_tile();
     if (here >= plain_first && here <= plain_last) return;
     const QueryTile& t = tile(tiles);
-    const int row = warp_row() + lane / 4, column = here * C::kTileK + lane % 4 * 2;
+    const int row = (is_tail(t) ? warp * 16 : warp_row()) + lane / 4, column = here * C::kTileK + lane % 4 * 2;
     const int last[2] = {min(t.keys, row + t.until) - 1 - column, min(t.keys, row + 8 + t.until) - 1 - column};
     const int from[2] = {row + t.from - column, row + 8 + t.from - column};
 #pragma unroll
@@ -81,7 +82,7 @@ struct Consumer {
 
   // Whether the last row here sees a key of the upper half of key tile j.
   __device__ bool sees_upper() const {
-    return min(tile(tiles).keys, tile(tiles).until + last_row()) > j * C::kTileK + C::kTileK / 2;
+    return min(tile(tiles).keys, tile(tiles).until + last_row(tile(tiles))) > j * C::kTileK + C::kTileK / 2;
   }
 
   // Of its keys: goes to memory as it is.
@@ -215,8 +216,8 @@ struct Consumer {
   __device__ void enter_tile() {
     const QueryTile& t = tile(tiles);
     j = t.last, first = C::kLists == Lists::one ? 0 : t.first;  // of one list always 0: a register less
-    plain_first = max(0, t.from + last_row() + C::kTileK - 1) / C::kTileK;
-    plain_last = min(t.keys, t.until + first_row()) / C::kTileK - 1;
+    plain_first = max(0, t.from + last_row(t) + C::kTileK - 1) / C::kTileK;
+    plain_last = min(t.keys, t.until + first_row(t)) / C::kTileK - 1;
     if (C::kOptions && x.score.slopes) slope = x.score.slopes[t.head * x.score.slope_stride] * kLog2e;
   }
 

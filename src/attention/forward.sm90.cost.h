@@ -101,6 +101,56 @@ inline const Way* quickest(const Problem& p, int units, bool shared, bool large)
   return best;
 }
 
+// Tiles of 192 queries with key tiles of a warpgroup's own (forward.sm90.band.h): the last queries of every head may be
+// tiles of 64, whose keys the three warpgroups of a block share, one for each block and its last.
+inline constexpr int kTailRows = 64, kTailGroups = 3, kMostWaves = 32;
+// A tile and a step of each warpgroup follow from windows of 512 and 1024 keys, S 16384, h16 d128 (135.5 and 214 us, of
+// which 5 are the launch's); what a tile of 64 takes longer at its end is reckoned.
+inline constexpr double kBandTile = 2.75, kBandStep = 1.01, kTailJoin = 2;
+inline constexpr double kTailWins = 0.985;  // of the time without, at most
+
+inline int tails_of(int rows, int units) { return int(ceil_div(rows, kTailRows)) * units; }
+
+// How long that takes with the last `tail` queries of every head as such tiles.
+inline double band_time(const Problem& p, int tail, int units) {
+  const BandWalk walk{band_of(p.mask, p.len_q, p.len_k, 0, 0), p.len_k, 64};
+  const auto steps = [&](int row) { return std::max(2, walk.tiles({row, std::min(row + kTailRows, p.len_q)})); };
+  std::vector<double> idle(size_t(units), 0.0);
+  std::priority_queue<double, std::vector<double>, std::greater<>> blocks(std::greater<>(), std::move(idle));
+  const auto take = [&](double time) {
+    for (int head = 0; head < p.batch * p.heads_q; ++head) {
+      const double end = blocks.top() + time;
+      blocks.pop(), blocks.push(end);
+    }
+  };
+  const int whole = p.len_q - tail;
+  for (int row = (whole - 1) / 192 * 192; row >= 0; row -= 192) {
+    int most = 0;
+    for (int n = row; n < std::min(row + 192, whole); n += kTailRows) most = std::max(most, steps(n));
+    take(kBandTile + kBandStep * most);
+  }
+  for (int row = whole; row < p.len_q; row += kTailRows)
+    take(kBandTile + kTailJoin + kBandStep * double(ceil_div(std::max(steps(row), 2 * kTailGroups), kTailGroups)));
+  while (blocks.size() > 1) blocks.pop();
+  return blocks.top();
+}
+
+// So many of the last queries of every head. None where there are many waves of tiles, of which the last is little, or
+// too few for a block to have two before.
+inline int tail_rows(const Problem& p, int units) {
+  const int heads = p.batch * p.heads_q, whole = p.len_q / 192;
+  if (int64_t(whole) * heads > int64_t(kMostWaves) * units) return 0;
+  int best = 0;
+  double least = kTailWins * band_time(p, 0, units);
+  for (int left = whole; left > 0; --left) {
+    const int tail = p.len_q - left * 192;
+    if (tails_of(tail, heads) > units || left * heads <= 2 * units) break;
+    if (tail == 0) continue;
+    if (const double time = band_time(p, tail, units); time < least) best = tail, least = time;
+  }
+  return best;
+}
+
 // Where tiles of 128 queries are fewer than multiprocessors, blocks may share the keys of all of them (shares.h), in
 // parts that another kernel adds up.
 struct SharedCost {

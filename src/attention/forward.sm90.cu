@@ -144,6 +144,7 @@ Status shape(Plan& plan, const Planner& planner) {
   const ForwardKernel* const parts = cuda::find_kernel(
       kKernels, [&](const ForwardKernel& x) { return serves(x) && may_share(p, x); }, &sharing);
   plan.tile_q = k.tile_q, plan.tile_k = k.tile_k, plan.splits = 1;
+  plan.tail_q = k.tails && in_arguments(p) ? sm90::tail_rows(p, plan.device.units) : 0;
   const int64_t tiles = tiles_of(p, k);
   if (parts && tiles_of(p, *parts) < plan.device.units) {
     const Shares all = sm90::shared_by_all(p, parts->tile_q, parts->tile_k, parts->dim_v, plan.device.units);
@@ -237,7 +238,7 @@ Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
                   .score = sm90::score_options(p, a)};
   const Tensor &q = a[Role::q], &out = a[Role::out];
   const struct { Role role; const Tensor& of; CUtensorMap* map; int tile; bool always; int heads = 1; } maps[] = {
-      {Role::q, q, &x.q, packed_rows, true, packed},
+      {Role::q, q, &x.q, k.tails ? sm90::kTailRows : packed_rows, true, packed},
       {Role::k, k_all, &x.k, k.tile_k, true},
       {Role::v, v_all, &x.v, k.tile_k, true},
       {Role::v, v_all, &x.v_part[0], sm90::rows_of_part(0), false},
@@ -252,7 +253,8 @@ Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
     if (Status s = cuda::tensor_map(of, tile, *map, heads); !s.ok())
       return Status::no(kWho, ": ", name(role), ": ", s.message, ", in: ", name(p));
   }
-  x.tiles_of_unit = int(ceil_div(rows, k.tile_q));
+  if (whole && plan.tail_q) x.tail_row = rows - plan.tail_q, x.tails = sm90::tails_of(plan.tail_q, x.units);
+  x.tiles_of_unit = int(ceil_div(rows - (x.tails ? plan.tail_q : 0), k.tile_q));
   const int64_t tiles = tabled ? sm90::table_bound(p, k.tile_q) * x.units : int64_t(x.tiles_of_unit) * x.units;
   // With a band, tiles differ in length: the longest of a section of heads come first, and its keys stay in cache.
   // Tiles that are shared are counted as they lie.

@@ -25,6 +25,22 @@ __device__ inline unsigned long long take_next(unsigned long long* counter) { re
 // two.
 constexpr int kNearEnd = 4;
 
+// The tile of the queries from `row` on, `most` of them if there are so many.
+template <class C>
+__device__ void set_tile(const ForwardParams& x, int unit, int row, int most, QueryTile* to) {
+  const int rows = min(most, x.rows - row);
+  to->row = to->query = row, to->end = x.rows, to->keys = x.keys, to->k_row = 0;
+  const int batch = unit / x.heads, head = unit - batch * x.heads;
+  to->batch = to->sequence = batch, to->head = head * x.packed;
+  to->k_head = min(head / x.heads_per_key, x.k_heads - 1), to->k_batch = min(batch, x.k_batches - 1);
+  const int from = row + x.offset - x.left, until = row + x.offset + x.right + 1;
+  const int end = min(x.keys, until + rows - 1), begin = max(0, from);  // of the keys that are seen
+  to->from = from, to->until = until, to->column = 0;
+  if (C::kOptions) to->stand = row + x.offset;
+  const bool any = end > begin;  // else one key tile, all of it hidden
+  to->first = any ? begin / C::kTileK : 0, to->last = any ? (end - 1) / C::kTileK : 0;
+}
+
 // Of `per_unit` tiles a unit, the one that is taken as number `index`.
 template <class C>
 __device__ void find_tile(const ForwardParams& x, int per_unit, int index, QueryTile* to) {
@@ -42,17 +58,16 @@ __device__ void find_tile(const ForwardParams& x, int per_unit, int index, Query
     to->k_head = min(to->head / x.heads_per_key, x.k_heads - 1), to->k_batch = min(to->k_batch, x.k_batches - 1);
     return;
   }
-  const int row = (x.longest_first ? per_unit - 1 - rank : rank) * C::kTileQ, rows = min(C::kTileQ, x.rows - row);
-  to->row = to->query = row, to->end = x.rows, to->keys = x.keys, to->k_row = 0;
-  const int batch = unit / x.heads, head = unit - batch * x.heads;
-  to->batch = to->sequence = batch, to->head = head * x.packed;
-  to->k_head = min(head / x.heads_per_key, x.k_heads - 1), to->k_batch = min(batch, x.k_batches - 1);
-  const int from = row + x.offset - x.left, until = row + x.offset + x.right + 1;
-  const int end = min(x.keys, until + rows - 1), begin = max(0, from);  // of the keys that are seen
-  to->from = from, to->until = until, to->column = 0;
-  if (C::kOptions) to->stand = row + x.offset;
-  const bool any = end > begin;  // else one key tile, all of it hidden
-  to->first = any ? begin / C::kTileK : 0, to->last = any ? (end - 1) / C::kTileK : 0;
+  set_tile<C>(x, unit, (x.longest_first ? per_unit - 1 - rank : rank) * C::kTileQ, C::kTileQ, to);
+}
+// 64 queries whose keys all warpgroups share. Each takes every third key tile, two at least: what is too many lies
+// behind the keys that are seen.
+template <class C>
+__device__ void find_tail(const ForwardParams& x, int number, QueryTile* to) {
+  const int place = number / x.units;
+  set_tile<C>(x, number - place * x.units, x.tail_row + 64 * place, 64, to);
+  const int rounds = max(2, (to->last - to->first + C::kGroups) / C::kGroups);
+  to->last = to->first + rounds * C::kGroups - 1, to->column = 1;
 }
 
 template <class C>
@@ -73,6 +88,16 @@ struct TileTaker {
   const ForwardParams& x;
   const uint32_t shared;
 
+  // A warpgroup's q by itself, `apart` rows from that of the one before.
+  __device__ void load_rows(const QueryTile& t, int to, uint32_t full, int apart) const {
+    arrive_expect(full, C::kBytesQ);
+#pragma unroll 1
+    for (int group = 0; group < C::kGroups; ++group)
+#pragma unroll
+      for (int n = 0; n < C::kPanels; ++n)
+        load_tile(shared + to + n * C::kPanelQ + group * 64 * 128, x.q, full, n * 64, t.row + group * apart, t.head,
+                  t.batch, Keep::first_to_go);
+  }
   __device__ void run() const {
     prefetch_map(x.q);
     const int per_unit = x.table ? __ldcg(x.table_tiles) : x.tiles_of_unit;  // past a cache that may be old
@@ -83,7 +108,8 @@ struct TileTaker {
     const bool more = !x.fixed && all > known;
     unsigned long long taken = 0;
     uint32_t tiles = 0;
-    int parts = 0;  // of shared tiles
+    int parts = 0;      // of shared tiles
+    bool tail = false;  // the tile before is one: nothing comes behind it
     for (;; ++tiles) {
       const uint32_t q = tiles % C::kQStages, empty = shared + C::kQEmpty + 8 * q;
       const uint32_t parity = (tiles / C::kQStages & 1) ^ 1;
@@ -95,8 +121,11 @@ struct TileTaker {
       const int back = tiles == 1 ? known - 1 - int(blockIdx.x) : asked;
       int index = tiles == 0 || x.fixed ? int(tiles * gridDim.x + blockIdx.x) : back;
       if (C::kShares && x.shares.tiles && index >= all) index = all + x.shares.tile(blockIdx.x, parts++);
-      const bool over = index >= every;
+      const bool ends = tail;
+      tail = C::kThrough && !ends && index >= all && index - all < x.tails;
+      const bool over = ends || (index >= every && !tail);
       if (over) t->last = -1;
+      else if (tail) find_tail<C>(x, index - all, t);
       else find_tile<C>(x, per_unit, index, t);
       if (C::kShares && !over && index >= all) {
         // Of the key tiles that it sees, from the last on. With a band that may be none: then one that is hidden.
@@ -110,12 +139,16 @@ struct TileTaker {
       arrive(shared + C::kKnown + 8 * (tiles % 4));
       if (C::kQStages == 1) wait(empty, parity);
       if (over) break;
-      load_panels<C::kPanels>(shared, x.q, C::kQ + q * C::kBytesQ, C::kQFull + 8 * q, C::kPanelQ, t->row, t->head,
-                              t->batch, Keep::first_to_go);
+      if constexpr (C::kThrough) {
+        load_rows(*t, C::kQ + q * C::kBytesQ, shared + C::kQFull + 8 * q, tail ? 0 : 64);
+      } else {
+        load_panels<C::kPanels>(shared, x.q, C::kQ + q * C::kBytesQ, C::kQFull + 8 * q, C::kPanelQ, t->row, t->head,
+                                t->batch, Keep::first_to_go);
+      }
       // Not before the end of this tile is near: what is taken early no idle block can have, which costs a causal mask
       // up to an eighth.
       wait(shared + C::kNear + 8 * (tiles % 4), tiles / 4 & 1);
-      if (more && tiles > 0) taken = tiles == 1 ? take(x.counters, x.epoch) : take_next(x.counters);
+      if (more && tiles > 0 && !tail) taken = tiles == 1 ? take(x.counters, x.epoch) : take_next(x.counters);
     }
     arrive(shared + C::kQFull + 8 * (tiles % C::kQStages));
     // The last block leaves nothing of this epoch behind: a graph launches it again.

@@ -27,6 +27,8 @@ struct ForwardParams {
   int tiles_of_unit;                  // of queries
   int section_heads;                  // tiles are taken section by section of heads, so that their keys stay in cache
   bool longest_first;
+  int tails, tail_row;                // tiles of 64 queries at the ends of units, whose keys the warpgroups of a block
+                                      // share, from this row on; no more than blocks, and each one's last
   Shares shares;                      // of the last tiles; their parts, where blocks leave them
   float4* parts;
   bool fixed;                         // block n has the tiles n, n + blocks, ...: no counter
@@ -58,7 +60,7 @@ inline constexpr int kListBlock = 128;  // queries and keys of the blocks of one
 // InPlace: scores become weights where they are, and every key tile looks for its maximum: fewer registers.
 // Turns: warpgroups issue products one after the other. Wide: out in f32, straight from registers.
 // Options: those that change scores. Own: warpgroups walk key tiles of their own; three of them, at d128, store out
-// through q's place. Parts: blocks may share the keys of a query tile.
+// through q's place, and may share the keys of 64 queries. Parts: blocks may share the keys of a query tile.
 template <class T_, int Dim, int DimV, int TileK, int Groups, int QStages, int Stages, bool InPlace, bool Turns,
           bool Wide, Lists From = Lists::none, bool Options = false, bool Own = false,
           bool Parts = Dim == 128 || Dim == 256>

@@ -16,7 +16,8 @@ struct alignas(16) QueryTile {
   int from, until;             // its first row sees the keys from..until - 1, the next row those a key further
   int query, sequence;         // its first row and its place in the batch, as the problem counts them
   int k_row, k_head, k_batch;  // where key 0 of its sequence lies
-  int column;                  // of a list: its first entry; of a part of the keys: the place it goes to, plus one
+  int column;                  // of a list: its first entry; of a part of the keys: the place it goes to, plus one; of
+                               // 64 queries whose keys the warpgroups of a block share: 1
   int stand;                   // where its first row stands, and key 0 at 0
 };
 

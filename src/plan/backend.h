@@ -21,6 +21,7 @@ struct Plan {
   Problem problem{};
   Device device{};
   int tile_q = 64, tile_k = 64, splits = 1;
+  int tail_q = 0;             // so many queries at the end of every sequence are tiles of another kind
   int kernel = 0;             // which of the backend's kernels, where it has several
   size_t workspace_bytes = 0;
   std::string why{};          // "h200.tsv:7", or the order of backends.def

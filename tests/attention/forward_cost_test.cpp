@@ -143,6 +143,37 @@ TEST(ForwardCost, no_query_tile_sees_more_key_tiles_than_are_shared) {
     }
 }
 
+// 1376 tiles of 192 queries are ten waves of 132 and a third of one.
+TEST(ForwardCost, a_last_wave_of_few_tiles_becomes_tiles_whose_keys_warpgroups_share) {
+  const Problem p = problem("forward bf16 b1 h16 q16384 k16384 d128 window511,0");
+  EXPECT_EQ(tail_rows(p, kUnits), 192 + 64);
+  EXPECT_NEAR(band_time(p, 0, kUnits) + 5, 135.5, 1);  // as timed
+  EXPECT_LT(band_time(p, 192 + 64, kUnits), 0.97 * band_time(p, 0, kUnits));
+  // With 1024 keys the first tiles of heads, which see fewer, already fill it.
+  const Problem longer = problem("forward bf16 b1 h16 q16384 k16384 d128 window1023,0");
+  EXPECT_EQ(tail_rows(longer, kUnits), 0);
+  EXPECT_NEAR(band_time(longer, 0, kUnits) + 5, 214, 2);
+  EXPECT_EQ(tail_rows(problem("forward bf16 b4 h16 q16384 k16384 d128 window511,0"), kUnits), 0);  // 42 waves
+}
+
+TEST(ForwardCost, a_block_has_one_tile_of_the_tail_at_most_and_two_others_before) {
+  int some = 0;
+  for (const int units : {78, 114, 132})
+    for (const int heads : {1, 5, 16, 100})
+      for (int queries = 64; queries < 20000; queries += 1711)
+        for (const char* mask : {"window511,0", "window300,40", "window700,-300", "window900,0@top_left"}) {
+          const Problem p = problem(join("forward bf16 b1 h", heads, " q", queries, " k4000 d128 ", mask));
+          const int tail = tail_rows(p, units);
+          if (!tail) continue;
+          ++some;
+          EXPECT_LE(tails_of(tail, heads), units) << name(p);
+          EXPECT_EQ((queries - tail) % 192, 0) << name(p);
+          EXPECT_GT((queries - tail) / 192 * heads, 2 * units) << name(p);
+          EXPECT_LE(band_time(p, tail, units), kTailWins * band_time(p, 0, units)) << name(p);
+        }
+  EXPECT_GT(some, 10);
+}
+
 // Microseconds of sm80_forward on an H200.
 TEST(ForwardCost, the_time_of_the_next_link_is_about_what_it_took) {
   struct Row { const char* line; double us; };
