@@ -1,10 +1,12 @@
 // Forward attention for Hopper by key tiles of 64, of which a warpgroup passes over those that none of its 64 queries
 // sees: at d256, where a step is all products, half a step of every tile at the diagonal; at d128, where the band is
-// narrow, with three warpgroups: a window of 512 keys is 9 tiles of 64 for each, where tiles of 128 x 128 are 10. There
-// out leaves through the place of its q: that makes room for two q and four stages of k and v.
+// narrow, with three warpgroups: a window of 512 keys is 9 tiles of 64 for each, where tiles of 128 x 128 are 10.
 //
 // A warpgroup holds v of its last key tile of a query tile until the scores of the next query tile are issued, and
-// passes over kGroups - 1 key tiles in between: fewer than there are slots.
+// passes over kGroups - 1 key tiles in between: fewer than there are slots. The one with the last queries goes first,
+// the others a step behind each other. So three of them have four places for q, not six: when one comes to its next
+// query tile, the place of the one before it is free, and its q there. Out leaves straight from registers. That makes
+// room for five stages of k and v.
 //
 // Three warpgroups may share the keys of 64 queries, as the last tile of a block: each has all of their q and takes
 // every third key tile, so it again passes over two between two of its own. At the end the first one adds up what all
@@ -19,55 +21,61 @@ template <class C>
 struct BandConsumer : Consumer<C> {
   using Base = Consumer<C>;
   using Base::any_done, Base::done, Base::first, Base::fresh, Base::group, Base::j, Base::lane, Base::o,
-      Base::out_place, Base::p, Base::rows, Base::s, Base::shared, Base::tile, Base::tiles;
+      Base::p, Base::rows, Base::s, Base::shared, Base::tile, Base::tiles;
   using Weights = uint32_t[C::kTileK / 4];
-  uint32_t step;  // the key tile of the stream that this warpgroup is at
-  int passed;     // key tiles right before it that no query here sees, or that are another warpgroup's
-  int stride;     // key tiles from one of its own to the next
-  bool sent;      // out of the query tile before, through the place of its q
+  // Of a key tile of the stream: its slot, and the parity of how often slots went round.
+  struct Place {
+    uint32_t slot, round;
+    // So many key tiles further, no more than there are slots.
+    __device__ Place further(uint32_t count) const {
+      const uint32_t there = slot + count, over = there >= C::kStages;
+      return {there - over * C::kStages, round ^ over};
+    }
+  };
+  Place step;  // the key tile that this warpgroup is at
+  int passed;  // key tiles right before it that no query here sees, or that are another warpgroup's
+  int stride;  // key tiles from one of its own to the next
 
-  __device__ void wait_full(int barrier, uint32_t n) const {
-    wait(shared + barrier + 8 * (n % C::kStages), n / C::kStages & 1);
-  }
-  __device__ void give_back(int barrier, uint32_t n) const { this->release(barrier + 8 * (n % C::kStages)); }
-  // Those before `n` that were passed over. Only when they are there: before that their places may be other key tiles',
-  // and who waits for the next one there would take them for it.
-  __device__ void give_back_passed(int full, int empty, uint32_t n, int count) const {
+  __device__ void wait_full(int barrier, Place n) const { wait(shared + barrier + 8 * n.slot, n.round); }
+  __device__ void give_back(int barrier, Place n) const { this->release(barrier + 8 * n.slot); }
+  // `count` of them, those before `n`, that were passed over. Only when they are there: before that their places may be
+  // other key tiles', and who waits for the next one there would take them for it.
+  __device__ void give_back_passed(int full, int empty, Place n, int count) const {
     if (count == 0) return;
-    for (int before = 1; before <= count; ++before) wait_full(full, n - before);
-    __syncwarp();  // every lane has seen them
-    if (lane < count) arrive(shared + empty + 8 * ((n - 1 - lane) % C::kStages));
+    for (int before = 1; before <= count; ++before) {
+      Place there = n.further(C::kStages - before);
+      there.round ^= 1;
+      wait_full(full, there);
+      __syncwarp();  // every lane has seen it
+      give_back(empty, there);
+    }
   }
-  // Of the query tile's key tiles those that are seen here, one at least; through q's place two, so that out of the
-  // tile before has left when the next q is wanted.
-  static constexpr int kMore = C::kThrough ? 1 : 0;
+  // Of the query tile's key tiles those that are seen here, one at least.
   __device__ int last_of(const QueryTile& t) const {
     if (this->is_tail(t)) return t.last - (C::kGroups - 1 - group);
-    return min(max((min(t.keys, t.until + this->last_row(t)) - 1) / C::kTileK, t.first + kMore), t.last);
+    return min(max((min(t.keys, t.until + this->last_row(t)) - 1) / C::kTileK, t.first), t.last);
   }
   __device__ int first_of(const QueryTile& t) const {
     if (this->is_tail(t)) return t.first + group;
-    return max(t.first, min(max(t.from + this->first_row(t), 0) / C::kTileK, last_of(t) - kMore));
+    return max(t.first, min(max(t.from + this->first_row(t), 0) / C::kTileK, last_of(t)));
   }
   __device__ void enter_tile() {
     Base::enter_tile();
     j = last_of(tile(tiles)), first = first_of(tile(tiles)), stride = this->is_tail(tile(tiles)) ? C::kGroups : 1;
   }
 
-  __device__ static uint32_t place(uint32_t n) { return C::kQ + n % C::kQStages * C::kBytesQ; }
-  // Out of query tile n has left: its place is q's again.
-  __device__ void have_left(uint32_t n) {
-    if (!sent) return;
-    sent = false;
-    wait_stores_read();
-    __syncwarp();
-    this->release_q(n % C::kQStages);
+  // Of the q of query tile n.
+  __device__ uint32_t q_turn(uint32_t n) const { return C::kRing ? n * C::kGroups + (C::kGroups - 1 - group) : n; }
+  __device__ void wait_q() const {
+    if constexpr (C::kRing)
+      wait(shared + C::kQFull + 8 * (tiles % 2 * C::kGroups + C::kGroups - 1 - group), tiles / 2 & 1);
+    else Base::wait_q();
   }
 
   // Of 64 queries whose keys warpgroups share: the first one has what all have; false for the others.
   __device__ bool join() {
     constexpr int kThreads = 128 * C::kGroups, kFour = 16 * 128, kRest = C::kDimV / 8 * kFour, kPart = kRest + kFour;
-    static_assert(!C::kThrough || (C::kGroups - 1) * kPart <= C::kStages * (C::kBytesK + C::kBytesV));
+    static_assert(!C::kRing || (C::kGroups - 1) * kPart <= C::kStages * (C::kBytesK + C::kBytesV));
     const uint32_t place = shared + C::kK + 16 * (this->warp * 32 + lane);
     named_sync(1, kThreads);  // nobody needs k and v any more, and none is on its way
     if (group > 0) {
@@ -103,19 +111,17 @@ struct BandConsumer : Consumer<C> {
   template <bool Plain = false>
   __device__ bool advance(Weights& now, Weights& then) {
     const bool last = !Plain && j == first, leaving = !Plain && fresh && any_done;
-    const uint32_t v_step = step;
+    const Place v_step = step;
     const int v_passed = Plain ? 0 : passed;
     if (!Plain) passed = stride - 1;
     if (last) {
-      have_left(tiles - 1);
       passed = first - tile(tiles).first;
       ++tiles;
-      this->wait_q();
+      wait_q();
       if (tile(tiles).last < 0) {
         this->clear_o(leaving, tiles - 2);
         wait_full(C::kVFull, v_step);
-        give_back_passed(C::kVFull, C::kVEmpty, v_step, v_passed);  // others may wait for theirs
-        this->issue_sums(now, v_step % C::kStages, !fresh);
+        this->issue_sums(now, v_step.slot, !fresh);
         if (leaving) this->send(tile(tiles - 2));
         done = rows;
         wait_products<0>();
@@ -124,29 +130,26 @@ struct BandConsumer : Consumer<C> {
       }
       passed += tile(tiles).last - last_of(tile(tiles));
     }
-    step += Plain ? 1 : passed + 1;
+    step = step.further(Plain ? 1 : passed + 1);
     wait_full(C::kKFull, step);
     if (!Plain) give_back_passed(C::kKFull, C::kKEmpty, step, passed);
-    this->issue_scores(tiles % C::kQStages, step % C::kStages);
-    if (leaving) out_place = place(tiles - 1 - last);
+    this->issue_scores(q_turn(tiles) % C::kQStages, step.slot);
     this->clear_o(leaving, tiles - 1 - last);
     wait_full(C::kVFull, v_step);
-    this->issue_sums(now, v_step % C::kStages, Plain || !fresh);
+    this->issue_sums(now, v_step.slot, Plain || !fresh);
     if (!Plain) give_back_passed(C::kVFull, C::kVEmpty, v_step, v_passed);
     if (leaving) this->send(tile(tiles - 1 - last));
     if (last) {
       done = rows;
       this->seal(tile(tiles - 1));
     }
-    have_left(tiles - 1);
-    sent = C::kThrough && leaving;
     wait_products<1>();  // the scores
     pin(s);
     give_back(C::kKEmpty, step);
     j -= Plain ? 1 : stride;
     if (!Plain) fresh = last, any_done |= last;
     if (last) enter_tile();
-    if (!C::kThrough && j == first) this->release_q(tiles % C::kQStages);
+    if (j == first) this->release_q(q_turn(tiles) % C::kQStages);
     if (!Plain) this->hide();
     this->admit(then, !Plain && fresh, [&] {
       wait_products<0>();
@@ -156,7 +159,7 @@ struct BandConsumer : Consumer<C> {
     return true;
   }
   __device__ bool advance_both() {
-    if constexpr (!C::kThrough) {
+    if constexpr (!C::kRing) {
 #pragma unroll 1
       while (!fresh && j > max(first, this->plain_first) + 1 && j <= this->plain_last + 1) {
         advance<true>(p[0], p[1]);
@@ -170,25 +173,24 @@ struct BandConsumer : Consumer<C> {
   }
 
   __device__ void run() {
-    tiles = 0, fresh = true, any_done = sent = false;
-    this->wait_q();
+    tiles = 0, fresh = true, any_done = false;
+    wait_q();
     if (tile(0).last < 0) return;
     enter_tile();
-    step = passed = tile(0).last - j;
+    passed = tile(0).last - j, step = Place{0, 0}.further(passed);
     wait_full(C::kKFull, step);
     give_back_passed(C::kKFull, C::kKEmpty, step, passed);
-    this->issue_scores(0, step % C::kStages);
+    this->issue_scores(q_turn(0) % C::kQStages, step.slot);
     wait_products<0>();
     pin(s);
     give_back(C::kKEmpty, step);
-    if (!C::kThrough && j == first) this->release_q(0);
+    if (j == first) this->release_q(q_turn(0) % C::kQStages);
     this->hide();
     rows = {};
     this->admit(p[0], true, [] {});
 #pragma unroll
     for (float& y : o) y = 0.f;
     while (advance_both()) {}
-    out_place = place(tiles - 1);
     if (!this->is_tail(tile(tiles - 1)) || join()) this->leave(tile(tiles - 1));
     wait_stores();
   }

@@ -31,7 +31,6 @@ struct Consumer {
   bool fresh;
   bool raised;                            // with weights in place: O is to be rescaled by alpha
   float slope;                            // with options only: of this query tile's head, in base 2
-  uint32_t out_place;                     // where key tiles are a warpgroup's own: q's, of the query tile that leaves
 
   __device__ void release(int barrier) const {
     if (lane == 0) arrive(shared + barrier);
@@ -41,7 +40,7 @@ struct Consumer {
   __device__ void issue_scores(uint32_t q_stage, uint32_t k_slot) {
     const uint32_t k = operand(shared + C::kK + k_slot * C::kBytesK, 0);
     begin_products();
-    const uint32_t q = operand(shared + C::kQ + q_stage * C::kBytesQ + group * 64 * 128, 0);
+    const uint32_t q = operand(shared + C::kQ + q_stage * C::kBytesQ + (C::kRing ? 0 : group * 64 * 128), 0);
 #pragma unroll
     for (int n = 0; n < C::kDim / 16; ++n)
       Product<T, C::kTileK>::shared(s, q + (n / 4 * C::kPanelQ + n % 4 * 32) / 16,
@@ -61,7 +60,7 @@ struct Consumer {
   __device__ int warp_row() const { return (group * 64 + warp * 16) & x.row_mask; }
   __device__ int warp_head() const { return (group * 64 + warp * 16) >> x.row_shift; }
   // The first and last row of this warpgroup. Where they share keys, all have the first.
-  __device__ static bool is_tail(const QueryTile& t) { return C::kThrough && t.column; }
+  __device__ static bool is_tail(const QueryTile& t) { return C::kRing && t.column; }
   __device__ int first_row(const QueryTile& t) const { return is_tail(t) ? 0 : group * 64 & x.row_mask; }
   __device__ int last_row(const QueryTile& t) const { return first_row(t) + min(63, x.row_mask); }
   __device__ int key_tile() const { return C::kListed ? number : j; }
@@ -116,6 +115,7 @@ struct Consumer {
   __device__ void finish(const QueryTile& t) {
     if (wide()) return finish_wide(t, done);
     if (is_part(t)) return store_part(t.column - 1);
+    if constexpr (C::kRing) return store_rows(t);
     const int r = lane % 16, half = lane / 16;
 #pragma unroll
     for (int panel = 0; panel < C::kPanelsV; panel += C::kPanelsOut) {
@@ -134,11 +134,31 @@ struct Consumer {
       }
     }
   }
+  // Straight from registers. Lanes that share a row have two of each eight columns: neighbours exchange, so that each
+  // has four, and a row is written 32 bytes at a time.
+  __device__ void store_rows(const QueryTile& t) const {
+    const bool odd = lane & 1;
+    const int column = odd * 8 + (lane & 2) * 2;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int i = t.row + warp_row() + lane / 4 + 8 * r, columns = i < t.end ? x.dim_v - column : 0;
+      T* const to = static_cast<T*>(x.rows_out) + t.batch * x.rows_stride.batch + i * x.rows_stride.seq +
+                    t.head * x.rows_stride.head + column;
+#pragma unroll
+      for (int n = 0; n < C::kDimV / 8; n += 2) {
+        const float *y = o + 4 * n + 2 * r, *z = y + 4;
+        const uint32_t a = sm80::pack<T>(y[0] * done.sum[r], y[1] * done.sum[r]);
+        const uint32_t b = sm80::pack<T>(z[0] * done.sum[r], z[1] * done.sum[r]);
+        const uint32_t other = __shfl_xor_sync(~0u, odd ? a : b, 1);
+        store_global8(to + 8 * n, odd ? other : a, odd ? b : other, 8 * n < columns);
+      }
+    }
+  }
   __device__ uint32_t out_rows() const {
-    return shared + (C::kThrough ? out_place : C::kOut) + (group * 64 + warp * 16) * 128;
+    return shared + C::kOut + (group * 64 + warp * 16) * 128;
   }
   __device__ void send(const QueryTile& t, int panel = C::kPanelsV - C::kPanelsOut) const {
-    if (wide() || is_part(t)) return;
+    if (C::kRing || wide() || is_part(t)) return;
     publish_shared();
     __syncwarp();
     // Behind the end of a sequence come rows of another; behind that of the tensor nothing is written.

@@ -247,6 +247,7 @@ Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
       {Role::out, out, &x.out, 16, true},
       {Role::out, out, &x.out_row, 1, false}};
   const bool wide = p.dtype.out == DType::f32;
+  x.rows_out = out.data, x.rows_stride = out.stride;
   if (wide) x.wide = static_cast<float*>(a[Role::out].data), x.wide_stride = a[Role::out].stride;
   for (const auto& [role, of, map, tile, always, heads] : maps) {
     if ((wide && role == Role::out) || !(always || tabled)) continue;

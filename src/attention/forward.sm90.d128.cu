@@ -7,7 +7,7 @@ ForwardKernels forward_kernels_128() {
   // products in turns, f32, lists, options, key tiles of a warpgroup's own
   static constinit ForwardKernel all[] = {
       forward_kernel_row<128, 128, 128, 2, 2, 2, false, false, false>(),
-      forward_kernel_row<128, 128, 64, 3, 2, 4, false, false, false, Lists::none, false, true>(),
+      forward_kernel_row<128, 128, 64, 3, 4, 5, false, false, false, Lists::none, false, true>(),
       forward_kernel_row<128, 128, 128, 2, 2, 2, false, false, true>(),
       forward_kernel_row<128, 128, 128, 2, 2, 2, false, false, false, Lists::one>(),
   };

@@ -25,8 +25,8 @@ __global__ void __launch_bounds__(C::kThreads, 1) forward_kernel(const __grid_co
   const uint32_t shared = shared_address(memory);
   const int group = __shfl_sync(~0u, int(threadIdx.x) / 128, 0), warp = __shfl_sync(~0u, int(threadIdx.x) / 32 % 4, 0);
   if (threadIdx.x == 0) {
-    for (int n = 0; n < C::kQStages; ++n)
-      barrier_init(shared + C::kQFull + 8 * n, 1), barrier_init(shared + C::kQEmpty + 8 * n, C::kReleases * 32);
+    for (int n = 0; n < C::kQFulls; ++n) barrier_init(shared + C::kQFull + 8 * n, 1);
+    for (int n = 0; n < C::kQStages; ++n) barrier_init(shared + C::kQEmpty + 8 * n, C::kReleasesQ);
     for (int n = 0; n < C::kStages; ++n) {
       barrier_init(shared + C::kKFull + 8 * n, 1), barrier_init(shared + C::kKEmpty + 8 * n, C::kReleases);
       barrier_init(shared + C::kVFull + 8 * n, 1), barrier_init(shared + C::kVEmpty + 8 * n, C::kReleases);

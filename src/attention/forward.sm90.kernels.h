@@ -32,7 +32,7 @@ constexpr ForwardKernel forward_kernel_row() {
   using B =
       ForwardShape<Bf16, Dim, DimV, TileK, Groups, QStages, Stages, InPlace, Turns, Wide, From, Options, Own, Parts>;
   return {Dim,  DimV,    F::kTileQ,  TileK,           F::kThreads, Wide,
-          From, Options, F::kEither, F::kShares,      F::kThrough, F::kSharedBytes,
+          From, Options, F::kEither, F::kShares,      F::kRing, F::kSharedBytes,
           {forward_kernel<F>, forward_kernel<B>}};
 }
 

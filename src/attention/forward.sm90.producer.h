@@ -60,13 +60,13 @@ __device__ void find_tile(const ForwardParams& x, int per_unit, int index, Query
   }
   set_tile<C>(x, unit, (x.longest_first ? per_unit - 1 - rank : rank) * C::kTileQ, C::kTileQ, to);
 }
-// 64 queries whose keys all warpgroups share. Each takes every third key tile, two at least: what is too many lies
-// behind the keys that are seen.
+// 64 queries whose keys all warpgroups share. Each takes every third key tile: what is too many lies behind the keys
+// that are seen.
 template <class C>
 __device__ void find_tail(const ForwardParams& x, int number, QueryTile* to) {
   const int place = number / x.units;
   set_tile<C>(x, number - place * x.units, x.tail_row + 64 * place, 64, to);
-  const int rounds = max(2, (to->last - to->first + C::kGroups) / C::kGroups);
+  const int rounds = (to->last - to->first + C::kGroups) / C::kGroups;
   to->last = to->first + rounds * C::kGroups - 1, to->column = 1;
 }
 
@@ -88,15 +88,25 @@ struct TileTaker {
   const ForwardParams& x;
   const uint32_t shared;
 
-  // A warpgroup's q by itself, `apart` rows from that of the one before.
-  __device__ void load_rows(const QueryTile& t, int to, uint32_t full, int apart) const {
-    arrive_expect(full, C::kBytesQ);
+  __device__ void wait_place(uint32_t n) const {
+    wait(shared + C::kQEmpty + 8 * (n % C::kQStages), (n / C::kQStages & 1) ^ 1);
+  }
+  // Each warpgroup's q by itself, in places that go round: the last one has the next tile's first, and needs it first.
+  // The others' is in the second-level cache when their places are free. Null: no more tiles.
+  __device__ void load_rows(const QueryTile* t, uint32_t tiles, int apart) const {
 #pragma unroll 1
-    for (int group = 0; group < C::kGroups; ++group)
+    for (int group = C::kGroups - 2; t && group >= 0; --group)
 #pragma unroll
-      for (int n = 0; n < C::kPanels; ++n)
-        load_tile(shared + to + n * C::kPanelQ + group * 64 * 128, x.q, full, n * 64, t.row + group * apart, t.head,
-                  t.batch, Keep::first_to_go);
+      for (int n = 0; n < C::kPanels; ++n) prefetch_tile(x.q, n * 64, t->row + group * apart, t->head, t->batch);
+#pragma unroll 1
+    for (int turn = 0; turn < C::kGroups; ++turn) {
+      const uint32_t n = tiles * C::kGroups + turn, place = n % C::kQStages;
+      const uint32_t full = C::kQFull + 8 * (tiles % 2 * C::kGroups + turn);
+      if (turn > 0) wait_place(n);
+      if (t) load_panels<C::kPanels>(shared, x.q, C::kQ + place * C::kBytesQ, full, C::kPanelQ,
+                                     t->row + (C::kGroups - 1 - turn) * apart, t->head, t->batch, Keep::first_to_go);
+      else arrive(shared + full);
+    }
   }
   __device__ void run() const {
     prefetch_map(x.q);
@@ -116,13 +126,14 @@ struct TileTaker {
       QueryTile* t = tile_slot<C>(shared, tiles);
       // With one q the next tile is known before its q has room, so that its keys are on their way. A place for tile n
       // is that of n - 4, whose rows have left when all have done the scores of n - 2.
-      if (C::kQStages > 1) wait(empty, parity);
+      if (C::kRing) wait_place(tiles * C::kGroups);
+      else if (C::kQStages > 1) wait(empty, parity);
       const int asked = more ? known + int(taken & ((1 << kCountBits) - 1)) : all;
       const int back = tiles == 1 ? known - 1 - int(blockIdx.x) : asked;
       int index = tiles == 0 || x.fixed ? int(tiles * gridDim.x + blockIdx.x) : back;
       if (C::kShares && x.shares.tiles && index >= all) index = all + x.shares.tile(blockIdx.x, parts++);
       const bool ends = tail;
-      tail = C::kThrough && !ends && index >= all && index - all < x.tails;
+      tail = C::kRing && !ends && index >= all && index - all < x.tails;
       const bool over = ends || (index >= every && !tail);
       if (over) t->last = -1;
       else if (tail) find_tail<C>(x, index - all, t);
@@ -135,12 +146,11 @@ struct TileTaker {
         t->first = some ? max(t->first, part.first + up) : end + 1, t->last = some ? part.last + up : end + 1;
         t->column = 1 + Shares::place(blockIdx.x, index - all);
       }
-      if (C::kThrough && !over) t->last = max(t->last, t->first + 1);
       arrive(shared + C::kKnown + 8 * (tiles % 4));
       if (C::kQStages == 1) wait(empty, parity);
       if (over) break;
-      if constexpr (C::kThrough) {
-        load_rows(*t, C::kQ + q * C::kBytesQ, shared + C::kQFull + 8 * q, tail ? 0 : 64);
+      if constexpr (C::kRing) {
+        load_rows(t, tiles, tail ? 0 : 64);
       } else {
         load_panels<C::kPanels>(shared, x.q, C::kQ + q * C::kBytesQ, C::kQFull + 8 * q, C::kPanelQ, t->row, t->head,
                                 t->batch, Keep::first_to_go);
@@ -150,7 +160,8 @@ struct TileTaker {
       wait(shared + C::kNear + 8 * (tiles % 4), tiles / 4 & 1);
       if (more && tiles > 0 && !tail) taken = tiles == 1 ? take(x.counters, x.epoch) : take_next(x.counters);
     }
-    arrive(shared + C::kQFull + 8 * (tiles % C::kQStages));
+    if constexpr (C::kRing) load_rows(nullptr, tiles, 0);
+    else arrive(shared + C::kQFull + 8 * (tiles % C::kQStages));
     // The last block leaves nothing of this epoch behind: a graph launches it again.
     if (more && take(x.counters + 1, x.epoch) == int(gridDim.x) - 1) x.counters[0] = 0, x.counters[1] = 0;
   }

@@ -46,6 +46,8 @@ struct ForwardParams {
   int64_t sink_stride;
   float* wide;                        // out in f32
   Strides wide_stride;
+  void* rows_out;                     // out as q, for kernels that store it from registers
+  Strides rows_stride;
   int dim_v;
   bool accumulate;                    // merge with the rows that are there
   ScoreOptions score;
@@ -59,8 +61,9 @@ inline constexpr int kListBlock = 128;  // queries and keys of the blocks of one
 
 // InPlace: scores become weights where they are, and every key tile looks for its maximum: fewer registers.
 // Turns: warpgroups issue products one after the other. Wide: out in f32, straight from registers.
-// Options: those that change scores. Own: warpgroups walk key tiles of their own; three of them, at d128, store out
-// through q's place, and may share the keys of 64 queries. Parts: blocks may share the keys of a query tile.
+// Options: those that change scores. Own: warpgroups walk key tiles of their own; three of them, at d128, have one ring
+// of places for q, store out straight from registers, and may share the keys of 64 queries. Parts:
+// blocks may share the keys of a query tile.
 template <class T_, int Dim, int DimV, int TileK, int Groups, int QStages, int Stages, bool InPlace, bool Turns,
           bool Wide, Lists From = Lists::none, bool Options = false, bool Own = false,
           bool Parts = Dim == 128 || Dim == 256>
@@ -68,19 +71,19 @@ struct ForwardShape {
   using T = T_;
   static constexpr Lists kLists = From;
   static constexpr bool kWide = Wide, kListed = kLists != Lists::none, kOptions = Options, kOwn = Own;
-  static constexpr bool kThrough = Own && Groups == 3;
+  static constexpr bool kRing = Own && Groups == 3;
   // Out is what is asked at run time; with one list and dims over 128 there are no registers for both.
   static constexpr bool kEither = Options || From == Lists::each || (kListed && !Wide && Dim <= 128);
   static constexpr int kDim = Dim, kDimV = DimV, kTileK = TileK, kGroups = Groups, kQStages = QStages, kStages = Stages;
   static constexpr bool kInPlace = InPlace, kTurns = Turns;
-  static constexpr bool kShares = Parts && DimV == Dim && !kListed && !Wide && !Options && !kThrough;
+  static constexpr bool kShares = Parts && DimV == Dim && !kListed && !Wide && !Options && !kRing;
   // A query tile's end is spread over the products of the next one; options leave no registers for that.
   static constexpr bool kSpread = !Options;
   // Steps that are products and softmax alone have a loop of their own.
   static constexpr bool kSteady =
       (Dim == 64 || Dim == 128) && DimV == Dim && From != Lists::each && !Options && !Own;
   // Steps that are not plain are there once, and leave P where they found it: half of the code, 32 moves a step.
-  static constexpr bool kMoves = (kSteady && Dim == 128) || (Own && !kThrough);
+  static constexpr bool kMoves = (kSteady && Dim == 128) || (Own && !kRing);
   // Exponentials of half a key tile are left out where no row sees it: at d64 a step is as much of them as of products.
   static constexpr bool kHalves = Turns && !InPlace && !kListed && !Options;
   static constexpr int kTileQ = 64 * kGroups, kThreads = 128 * (kGroups + 1);
@@ -91,26 +94,31 @@ struct ForwardShape {
   static_assert(From != Lists::one || (kListBlock % kTileK == 0 && kListBlock % kTileQ == 0));
   static_assert(From != Lists::each || (kTileK == 64 && kGroups == 2 && !InPlace && !Turns && !Wide));
   static constexpr int kReleases = kGroups * 4;  // arrivals that give a buffer back: a warp each
+  static constexpr int kReleasesQ = (kRing ? 1 : kGroups) * 128;  // each thread
   // Shared memory: q, k, v, out, barriers, query tiles, numbers of key tiles. A tile is panels of 64
   // columns, rows 128 bytes apart.
-  static constexpr int kPanelQ = kTileQ * 128, kPanelK = kTileK * 128;
+  static constexpr int kPanelQ = (kRing ? 64 : kTileQ) * 128, kPanelK = kTileK * 128;
   static constexpr int kBytesQ = kPanelQ * kPanels, kBytesK = kPanelK * kPanels, kBytesV = kPanelK * kPanelsV;
   // Out leaves so many panels at a time.
   static constexpr int kPanelsOut = kDim <= 128 ? kPanelsV : kPanelsV == 4 ? 2 : 1;
   static constexpr int kQ = 0, kK = kQ + kQStages * kBytesQ, kV = kK + kStages * kBytesK,
-                       kOut = kV + kStages * kBytesV, kBarriers = kOut + (kThrough ? 0 : kPanelsOut * kPanelQ),
+                       kOut = kV + kStages * kBytesV, kBarriers = kOut + (kRing ? 0 : kPanelsOut * kPanelQ),
                        kTiles = kBarriers + 512,
                        kTileBytes = sizeof(QueryTile), kNumbers = kTiles + kTileBytes * 4,
                        kSharedBytes = kNumbers + 4 * kStages;
-  static constexpr int kQFull = kBarriers, kQEmpty = kQFull + 8 * kQStages, kKFull = kQEmpty + 8 * kQStages,
+  // Of a ring: for each warpgroup and every other tile, so that nobody looks at a parity of another's turn.
+  static constexpr int kQFulls = kRing ? 2 * kGroups : kQStages;
+  static constexpr int kQFull = kBarriers, kQEmpty = kQFull + 8 * kQFulls, kKFull = kQEmpty + 8 * kQStages,
                        kKEmpty = kKFull + 8 * kStages, kVFull = kKEmpty + 8 * kStages, kVEmpty = kVFull + 8 * kStages,
                        kKnown = kVEmpty + 8 * kStages,  // a tile of queries, before q is there
                        kNear = kKnown + 8 * 4;         // its keys are nearly all asked for
   static_assert(kNear + 8 * 4 <= kTiles);
   static_assert(kSharedBytes <= 227 * 1024);
   static_assert(!kOwn || (kTileK == 64 && kGroups <= kStages && !(kInPlace || kTurns || kWide)));
-  static_assert(!kThrough || (kQStages == 2 && kDim == kDimV));
-  static_assert(kInPlace || kStages % 2 == 0, "the two P take turns with the slots");
+  static_assert(!kRing || (kQStages > kGroups && kDim == kDimV));
+  // At the end of shared keys nobody gives back what it passed over.
+  static_assert(!kRing || kStages >= 2 * kGroups - 1);
+  static_assert(kOwn || kInPlace || kStages % 2 == 0, "the two P take turns with the slots");
 };
 
 }  // namespace attune::sm90

@@ -23,6 +23,12 @@ __device__ inline float4 load_shared4(uint32_t from) {
 __device__ inline void store_shared4(uint32_t to, float a, float b, float c, float d) {
   asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(to), "f"(a), "f"(b), "f"(c), "f"(d) : "memory");
 }
+// 8 bytes at a multiple of 8, if `there`; without a branch.
+__device__ inline void store_global8(void* to, uint32_t a, uint32_t b, bool there) {
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %3, 0;\n@p st.global.v2.b32 [%0], {%1, %2};\n}\n" ::"l"(to), "r"(a),
+               "r"(b), "r"(int(there))
+               : "memory");
+}
 // Adds to four numbers at a multiple of 16 in global memory, in no order among threads.
 __device__ inline void add_global4(float* to, float a, float b, float c, float d) {
   asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(a), "f"(b), "f"(c), "f"(d) : "memory");

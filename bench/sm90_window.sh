@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# Windows of sm90_forward at d128 against plain attention and against another commit, in one process.
+#   bench/sm90_window.sh prepare [COMMIT]   where git is: puts the sources of COMMIT (main) into build-window/before
+#   bench/sm90_window.sh                    where a Hopper GPU is: compiles and runs, a minute
+set -euo pipefail
+cd "$(dirname "$0")/.."
+to=build-window
+if [ "${1:-}" = prepare ]; then
+  rm -rf $to/before
+  mkdir -p $to/before
+  git archive "${2:-main}" src include | tar -x -C $to/before
+  exit
+fi
+[ -d $to/before ] || { echo "$to/before is not there: bench/sm90_window.sh prepare"; exit 1; }
+nvcc=$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)
+flags=(-O3 -DNDEBUG -DATTUNE_CUDA --generate-code=arch=compute_90a,code=sm_90a --expt-relaxed-constexpr -std=c++20 -c)
+"$nvcc" "${flags[@]}" -I. -I$to/before/src -I$to/before/include -DBEFORE -DNAME=run_before -Dattune=attune_before \
+  bench/sm90_window_unit.cu -o $to/before.o & before=$!
+"$nvcc" "${flags[@]}" -I. -Isrc -Iinclude -DNAME=run_after bench/sm90_window_unit.cu -o $to/after.o & after=$!
+"$nvcc" "${flags[@]}" -I. bench/sm90_window.cu -o $to/main.o & main=$!
+wait $before && wait $after && wait $main
+"$nvcc" $to/before.o $to/after.o $to/main.o -o $to/window
+[ "${1:-}" = build ] || timeout 60 $to/window
