@@ -1,0 +1,62 @@
+#pragma once
+#include "tests/emulated/include/cuda.h"
+
+namespace attune::sm90 {
+
+enum class Keep : uint64_t { first_to_go, last_to_go };
+
+// Each number of a box that lies within the tensor, and its place in shared memory; null: outside.
+template <class Do>
+void each_of_box(const CUtensorMap& map, uint32_t at, int column, int row, int head, int batch, Do do_it) {
+  for (int r = 0; r < map.box; ++r)
+    for (int c = 0; c < 64; ++c) {
+      const bool inside = row + r >= 0 && row + r < map.rows && column + c < map.columns && head < map.heads &&
+                          batch < map.batches;
+      char* const here = map.data + 2 * ((row + r) * map.row + head * map.head + batch * map.batch + column + c);
+      do_it(inside ? here : nullptr, emulated::swizzled(at + uint32_t(r * 128 + c * 2)));
+    }
+}
+
+inline void prefetch_map(const CUtensorMap&) {}
+inline void prefetch_tile(const CUtensorMap&, int, int, int, int) {}
+inline void load_tile(uint32_t to, const CUtensorMap& map, uint32_t barrier, int column, int row, int head, int batch,
+                      Keep) {
+  emulated::Block* const block = emulated::gpu.now->block;
+  const CUtensorMap* const from = &map;
+  if (to % 1024) emulated::may_not_be("a tile is loaded to where no swizzle begins");
+  emulated::land_later(40, [=] {
+    each_of_box(*from, to, column, row, head, batch, [&](const char* x, uint32_t at) {
+      const uint16_t zero = 0;
+      std::memcpy(block->shared + at, x ? x : reinterpret_cast<const char*>(&zero), 2);
+    });
+    emulated::Barrier& b = emulated::barrier_at(*block, barrier);
+    b.bytes -= from->box * 128;
+    emulated::settle(b);
+  });
+}
+inline void store_tile(const CUtensorMap& map, uint32_t from, int column, int row, int head, int batch) {
+  emulated::Thread* const who = emulated::gpu.now;
+  const CUtensorMap* const to = &map;
+  ++who->stores;
+  emulated::land_later(60, [=] {
+    each_of_box(*to, from, column, row, head, batch, [&](char* x, uint32_t at) {
+      if (x) std::memcpy(x, who->block->shared + at, 2);
+    });
+    --who->stores;
+  });
+}
+inline void close_stores() {}
+inline void wait_stores_read() {
+  const emulated::Thread* const who = emulated::gpu.now;
+  emulated::wait_until("its stores", [=] { return who->stores == 0; });
+}
+inline void wait_stores() { wait_stores_read(); }
+inline void publish_shared() {}
+inline void store_matrix4(uint32_t to, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
+  const auto said = emulated::tell(&to, 1);
+  const uint32_t of[] = {a, b, c, d};
+  const int lane = emulated::lane();
+  for (int m = 0; m < 4; ++m) std::memcpy(emulated::shared(said[m * 8 + lane / 4][0] + lane % 4 * 4), &of[m], 4);
+}
+
+}  // namespace attune::sm90

@@ -1,0 +1,6 @@
+#pragma once
+#include <cstdint>
+
+struct float2 { float x, y; };
+struct float4 { float x, y, z, w; };
+struct uint4 { uint32_t x, y, z, w; };
