@@ -1,5 +1,6 @@
-// Windows of sm90_forward at d128: the kernel as it is against plain attention on the GPU, and against the kernel of
-// another commit in one process. bench/sm90_window.sh builds and runs it; a minute on an H200, most of it compiling.
+// Windows of sm90_forward at d128: the kernel as it is against plain attention on the GPU, and against others in one
+// process: that of another commit, and itself without a loop of plain steps. bench/sm90_window.sh builds and runs it;
+// half a minute on an H200, most of it compiling.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
@@ -136,15 +137,18 @@ void time_both(WindowRun asked, int rounds) {
     std::this_thread::sleep_for(std::chrono::milliseconds(8));
     return double(ms) * 1e3;
   };
-  std::vector<double> took[3];
+  std::vector<double> took[5];
   for (int n = 0; n < rounds + 3; ++n)
-    for (int k = 0; k < 3; ++k) {
-      const int which = (n + k) % 3;
-      const double us = which == 0 ? once(run_before, plain_run) : once(run_after, which == 1 ? plain_run : tails);
+    for (int k = 0; k < 5; ++k) {
+      const int which = (n + k) % 5;
+      const WindowRun& w = which % 2 ? plain_run : tails;
+      const double us = which == 0 ? once(run_before, plain_run) : once(which < 3 ? run_other : run_after, w);
       if (n >= 3) took[which].push_back(us);
     }
-  std::printf("h%d q%d window%d: before %.1f us, after %.1f, with a tail of %d %.1f\n", asked.heads_q, asked.rows,
-              asked.left, median(took[0]), median(took[1]), tails.tail, median(took[2]));
+  std::printf("h%d q%d window%d: before %.1f us; without a plain loop %.1f, with a tail of %d %.1f; as it is %.1f, "
+              "with the tail %.1f\n",
+              asked.heads_q, asked.rows, asked.left, median(took[0]), median(took[1]), tails.tail, median(took[2]),
+              median(took[3]), median(took[4]));
   std::fflush(stdout);
   cudaFree(flush);
 }

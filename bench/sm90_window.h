@@ -21,5 +21,6 @@ struct WindowRun {
 };
 
 cudaError_t run_before(const WindowRun&, cudaStream_t);
+cudaError_t run_other(const WindowRun&, cudaStream_t);  // as it is, but without a loop of plain steps
 cudaError_t run_after(const WindowRun&, cudaStream_t);
 int window_tail(const WindowRun&);  // as shape() of sm90_forward has it

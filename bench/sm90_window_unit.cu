@@ -82,7 +82,7 @@ cudaError_t NAME(const WindowRun& w, cudaStream_t stream) {
   return w.bf16 ? start<Bf16>(w, x, stream) : start<F16>(w, x, stream);
 }
 
-#ifndef BEFORE
+#ifdef TAIL
 int window_tail(const WindowRun& w) {
   using namespace attune;
   Problem p{};

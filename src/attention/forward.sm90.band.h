@@ -159,12 +159,10 @@ struct BandConsumer : Consumer<C> {
     return true;
   }
   __device__ bool advance_both() {
-    if constexpr (!C::kRing) {
 #pragma unroll 1
-      while (!fresh && j > max(first, this->plain_first) + 1 && j <= this->plain_last + 1) {
-        advance<true>(p[0], p[1]);
-        advance<true>(p[1], p[0]);
-      }
+    while (!fresh && stride == 1 && j > max(first, this->plain_first) + 1 && j <= this->plain_last + 1) {
+      advance<true>(p[0], p[1]);
+      advance<true>(p[1], p[0]);
     }
     if (!advance(p[0], p[1])) return false;
     if constexpr (!C::kMoves) return advance(p[1], p[0]);
