@@ -269,7 +269,9 @@ Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
 namespace sm80 {
 namespace {
 
-int64_t row_blocks(const BackwardParams& x) { return heads(x.problem) * x.padded / kRowsOfPrepare; }
+int64_t row_blocks(const BackwardParams& x) {
+  return (x.heads_here ? x.heads_here : heads(x.problem)) * x.padded / kRowsOfPrepare;
+}
 
 Status start(std::string_view who, const void* kernel, cuda::Ready& ready, int64_t blocks, const BackwardParams& x,
              Place place, Stream stream) {

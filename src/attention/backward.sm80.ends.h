@@ -2,6 +2,7 @@
 // derivative of one pair.
 #pragma once
 #include "attention/order.sm80.h"
+#include "attention/row_statistics.h"
 #include "attention/turned_tile.h"
 #include "core/far.h"
 #include "core/score.h"
@@ -37,6 +38,9 @@ struct BackwardParams {
   uint64_t* far;     // null, or where prepare leaves the number of the launch if a row is far (core/far.h)
   uint64_t launch;
   int turned;        // 0, or queries of a tile whose sums of dQ lie turned; then `uniform` too
+  bool paired;       // rows lie as two log-sum-exps, two deltas
+  int first_head, heads_here;  // of all batches: prepare and finish have those; 0 here: all
+  int *counts, counts_size;    // null, or what prepare sets to 0
 };
 
 constexpr int kRowsOfPrepare = 64, kTurnRows = 32;
@@ -55,6 +59,7 @@ struct RowBlock {
   __device__ RowBlock(const BackwardParams& x, uint32_t n) {
     const uint32_t blocks = x.padded / kRowsOfPrepare;
     first = int(n % blocks) * kRowsOfPrepare, n /= blocks;
+    n += x.first_head;
     index = int64_t(n) * x.padded + first;
     head = int(n % x.problem.heads_q), batch = int(n / x.problem.heads_q);
   }
@@ -144,8 +149,11 @@ __global__ void __launch_bounds__(256) prepare_kernel(const __grid_constant__ Ba
       if (lse != -INFINITY) row = {lse_of_weights(lse), sum * x.kept.in};
       if (x.far && is_far(row.x)) *x.far = x.launch;
     }
-    x.rows[at.index + r] = row;
+    if (x.paired) store_statistics<true>(x.rows, at.index + r, row);
+    else x.rows[at.index + r] = row;
   }
+  if (x.counts && blockIdx.x == 0)
+    for (int n = threadIdx.x; n < x.counts_size; n += 256) x.counts[n] = 0;
   if (x.turns && threadIdx.x < kRowsOfPrepare / kTurnRows)
     x.turns[1 + at.index / kTurnRows + threadIdx.x] = 0, x.turns[0] = 0;
   if (!x.dq || (at.first >= seq.len_q && !x.turned)) return;  // turned, rows of a tile lie between each other
@@ -234,7 +242,7 @@ static __global__ void __launch_bounds__(256) sink_kernel(const __grid_constant_
   float sum = 0.f;
   for (int b = 0; b < p.batch; ++b)
     for (int i = threadIdx.x; i < x.padded; i += 256) {
-      const float2 row = x.rows[(int64_t(b) * p.heads_q + h) * x.padded + i];
+      const float2 row = load_statistics(x.rows, (int64_t(b) * p.heads_q + h) * x.padded + i, x.paired);
       if (row.x != INFINITY) sum -= exp2f(exponent_of_weight(sink, row.x)) * row.y;
     }
   __shared__ float part[256];

@@ -23,6 +23,7 @@ struct BackwardConsumer {
   const KeyTile& t;
   const int group, warp, lane;
   uint32_t begin = 0;             // the first step of these keys
+  uint32_t keys_round = 0;        // how many keys there were before these, modulo 2
 
   float dk[C::kDim / 2], dv[C::kDim / 2];
   float s[C::kTileQ / 2], dp[C::kTileQ / 2];
@@ -124,7 +125,8 @@ struct BackwardConsumer {
   }
   // Of two neighbouring queries: log-sum-exp, delta, log-sum-exp, delta.
   __device__ float4 stats(int stage, int n) const {
-    return load_shared4(shared + C::kStats + stage * C::kBytesStats + lane % 4 * 16 + n * 64);
+    const float4 two = load_shared4(shared + C::kStats + stage * C::kBytesStats + lane % 4 * 16 + n * 64);
+    return C::kPairs ? float4{two.x, two.z, two.y, two.w} : two;
   }
   __device__ void store_ds(int buffer) const {
     const int r = warp * 16 + group * 64 + lane % 16, half = lane / 16;
@@ -157,11 +159,16 @@ struct BackwardConsumer {
     const int own = C::kTurned ? C::tile().columns(group * 4 + warp) : group / kBlocks * 64 * 16;
     const int64_t row = (int64_t(t.batch) * x.heads + of_head) * x.padded + of_query + group % kBlocks * 64 +
                         (C::kTurned ? 0 : warp * 16);
-    float* const to = x.dq + row * C::kWide + own;
+    float* to = x.dq + row * C::kWide + own;
+    if constexpr (C::kTurnedBand)
+      to = x.dq + (row - of_query) * C::kWide + TurnedTile{x.padded}.fragment(of_query, (group * 4 + warp) * 16);
     if constexpr (C::kApart) {
 #pragma unroll
       for (int n = 0; n < 8; ++n)
-        add_global4(to + n * 128 + lane * 4, dq[4 * n], dq[4 * n + 1], dq[4 * n + 2], dq[4 * n + 3]);
+        if constexpr (C::kKeepsDq)
+          add_global4(to + n * 128 + lane * 4, dq[4 * n], dq[4 * n + 1], dq[4 * n + 2], dq[4 * n + 3],
+                      uint64_t(Keep::last_to_go));
+        else add_global4(to + n * 128 + lane * 4, dq[4 * n], dq[4 * n + 1], dq[4 * n + 2], dq[4 * n + 3]);
       return;
     }
     const uint32_t from = shared + C::kDq + (group * 4 + warp) * C::kBytesDq;
@@ -173,7 +180,8 @@ struct BackwardConsumer {
     publish_shared();
     __syncwarp();
     if (lane == 0) {
-      add_floats(to, from, C::kBytesDq);
+      if constexpr (C::kKeepsDq) add_floats(to, from, C::kBytesDq, Keep::last_to_go);
+      else add_floats(to, from, C::kBytesDq);
       close_stores();
     }
   }
@@ -186,9 +194,9 @@ struct BackwardConsumer {
   __device__ uint32_t last() const { return buffer == 0 ? C::kBuffers - 1 : buffer - 1; }
   __device__ void wait_last() const { wait(shared + C::kDsFull + 8 * last(), buffer == 0 ? again ^ 1 : again); }
 
-  __device__ void load_sums(uint32_t stage) {
+  __device__ void load_sums(uint32_t stage, int first = 0, int last = C::kTileQ / 8) {
 #pragma unroll
-    for (int i = 0; i < C::kTileQ / 8; ++i) {
+    for (int i = first; i < last; ++i) {
       const float4 two = stats(stage, i);
       row[2 * i] = two.x, row[2 * i + 1] = two.z;
     }
@@ -203,7 +211,7 @@ struct BackwardConsumer {
   // Whether a row of the launch is far, asked once a block and kept in shared memory: registers are too few.
   __device__ uint32_t place_of_far() const { return shared + C::kFarOfWarp + (group * 4 + warp) * 4; }
   __device__ void ask_far() const {
-    if constexpr (!C::kAsksLaunch) return;
+    if constexpr (!C::kAsksLaunch || C::kLots) return;  // of lots, the thread that loads asks
     const bool far = __ldcg(reinterpret_cast<const unsigned long long*>(x.far)) == x.launch;
     if (lane == 0) sm80::store_shared(place_of_far(), far);
     __syncwarp();
@@ -229,7 +237,7 @@ struct BackwardConsumer {
   // apart, where registers are too few.
   __device__ void weigh(uint32_t stage, int d_out) {
     const bool partial = edge(), far = C::kAsksLaunch && load_shared(place_of_far());
-    if constexpr (C::kApart) load_sums(stage);
+    if constexpr (C::kApart) load_sums(stage, C::kSumsAhead);
 #pragma unroll
     for (int i = 0; i < C::kTileQ / 2; ++i)
       s[i] = sm80::exp2_fast(fmaf(s[i], x.scale2, -row[i / 4 * 2 + i % 2]));
@@ -274,13 +282,18 @@ struct BackwardConsumer {
         s[4 * i + e] = sm80::exp2_fast(fmaf(s[4 * i + e], x.scale2, -(e % 2 ? two.z : two.x)));
     }
     const int left = keys() - t.key - group * 64;
-    const bool partial = left < 64, far = load_shared(place_of_far());
+    const bool partial = C::kTurnedBand ? edge() : left < 64, far = load_shared(place_of_far());
     if (partial || far) {
       if (far) cut_far(stage);
-      if (partial) hide_past(left);
+      if (partial) {
+        if constexpr (C::kTurnedBand) hide(s);
+        else hide_past(left);
+      }
     }
     wait_products<0>();
     pin(dp);
+    if constexpr (C::kTurnedBand)  // dP of a hidden pair may be no number
+      if (partial) hide(dp);
 #pragma unroll
     for (int i = 0; i < C::kTileQ / 4; ++i) ds[i] = sm80::pack<T>(s[2 * i] * dp[2 * i], s[2 * i + 1] * dp[2 * i + 1]);
   }
@@ -302,9 +315,11 @@ struct BackwardConsumer {
     pin(dk);
     if (n > first()) release(C::kQEmpty + 8 * (stage ^ 1));
     if constexpr (C::kTurned) load_both(stage);
+    if constexpr (C::kSplit)
+      if (n == first()) wait(shared + C::kVFull, keys_round);
     wait(shared + C::kOFull + 8 * stage, round);
     issue_scores<C::kTurned>(dp, C::kV, d_out);
-    if constexpr (!(C::kApart || C::kOptions || C::kTurned)) load_sums(stage);
+    if constexpr (C::kSumsAhead > 0) load_sums(stage, 0, C::kSumsAhead);
     wait_products<1>();
     pin(s);
     if constexpr (C::kOptions) weigh_with_options(stage);
@@ -408,6 +423,7 @@ struct BackwardConsumer {
 #pragma unroll
     for (int n = 0; n < C::kDim / 2; ++n) dk[n] = dv[n] = 0.f;
     wait(shared + C::kKFull, round & 1);
+    if constexpr (C::kSplit) keys_round = round & 1;
     query = t.start, head = t.head * x.group;
 #pragma unroll 1
     for (uint32_t n = begin; n < end; ++n) step(n);

@@ -34,7 +34,9 @@ bool ordered(const Problem& p) { return p.reproducible != Reproducible::no; }
 constexpr bool kTurnedTiles = true;
 bool turns(const Problem& p) {
   const int dim = std::max(p.dim_qk, p.dim_v);
-  return kTurnedTiles && dim > 96 && dim <= 128 && p.mask.kind == MaskKind::full && p.keys == KeySource::linear &&
+  const bool band = sm90::backward_kernel_128_full().tricks & sm90::kTrickBand;
+  return kTurnedTiles && dim > 96 && dim <= 128 && (band || p.mask.kind == MaskKind::full) &&
+         p.keys == KeySource::linear &&
          p.len_k >= kLong && !ordered(p) && !sm90::needs_table(p) &&
          round_up(p.len_q, kTurned) * 19 <= round_up(p.len_q, 64) * 20;
 }
@@ -79,14 +81,19 @@ Status supports(const Problem& p, const Device& d) {
 }
 
 int64_t padded(const Problem& p, const BackwardKernel& k) {
+  if (k.tricks & sm90::kTrickBand) return round_up(p.len_q + int64_t(k.tile_q), sm80::kRowsOfPrepare);
   return round_up(round_up(p.len_q, k.tile_q), sm80::kRowsOfPrepare);
 }
 
-struct Room { float2* stats; float* dq; int* turns; KeyTile* table; uint64_t* far; };
+constexpr int kMostLots = 64;
+int lots_at_most = 16;  // bench/backward_tricks.cu tries others
+struct Room { float2* stats; float* dq; int* turns; KeyTile* table; uint64_t* far; int* counts; };
 Room carve(Workspace& ws, const Problem& p, const BackwardKernel& k) {
   const size_t rows = size_t(p.batch) * size_t(p.heads_q) * size_t(padded(p, k));
   Room room{.stats = ws.take<float2>(rows), .dq = ws.take<float>(rows * size_t(k.wide)), .turns = nullptr,
-            .table = ws.take<KeyTile>(size_t(sm90::key_table_size(p, k.tile_k))), .far = ws.take<uint64_t>(1)};
+            .table = ws.take<KeyTile>(size_t(sm90::key_table_size(p, k.tile_k))), .far = ws.take<uint64_t>(1),
+            .counts = nullptr};
+  if (k.tricks & sm90::kTrickLots) room.counts = ws.take<int>(2 * kMostLots);
   if (ordered(p)) room.turns = ws.take<int>(1 + rows / sm80::kTurnRows);
   return room;
 }
@@ -150,7 +157,9 @@ class Run {
  public:
   Run(const Plan& plan, const Args& a, Workspace ws, Stream stream)
       : p_(plan.problem), a_(a), lengths_(beyond_plain(p_, a)), in_order_(ordered(p_) && a.given(Role::dq)),
-        units_(std::max(plan.device.units, 1)), stays_(!tabled() && stays(p_, a, in_order_, units_)),
+        units_(std::max(plan.device.units, 1)),
+        stays_(!tabled() && !(kernel_of(p_, {lengths_, in_order_}).tricks & sm90::kTrickLots) &&
+               stays(p_, a, in_order_, units_)),
         turned_(plan.tile_q == kTurned && !lengths_ && !stays_ && may_keep_one()),
         kernel_(kernel_of(p_, {lengths_, in_order_, stays_, turned_})), room_(carve(ws, p_, kernel_)),
         place_{a[Role::q].device_index, plan.device.arch}, stream_(stream) {
@@ -158,7 +167,9 @@ class Run {
              .dq = a.given(Role::dq) ? room_.dq : nullptr, .turns = in_order_ ? room_.turns : nullptr,
              .padded = int(padded(p_, kernel_)), .wide = kernel_.wide, .group = p_.heads_q / p_.heads_kv,
              .scale = scale_of(p_, a), .kept = turned_ ? sm80::Kept{} : kept(), .running = p_.has(Option::accumulate),
-             .far = room_.far, .launch = next_launch(), .turned = turned_ ? kTurned : 0};
+             .far = room_.far, .launch = next_launch(),
+             .turned = !turned_ ? 0 : kernel_.tricks & sm90::kTrickBand ? int(padded(p_, kernel_)) : kTurned,
+             .paired = (kernel_.tricks & sm90::kTrickPairs) != 0};
     if (!lengths_) ends_.seq = sequence(p_, a, 0);
   }
 
@@ -174,13 +185,32 @@ class Run {
     for (const Role r : {Role::dk, Role::dv, Role::d_bias})
       if (a_.given(r) && !ends_.running && (lengths_ || r == Role::d_bias))
         if (Status s = sm80::backward_clear(kWho, p_, a_[r], place_, stream_); !s.ok()) return s;
+    const Lots lots = kernel_.tricks & sm90::kTrickLots ? cut_lots() : Lots{};
+    if (lots.count) {
+      ends_.heads_here = std::min(lots.units, p_.batch * p_.heads_kv) * ends_.group;
+      ends_.counts = room_.counts, ends_.counts_size = 2 * lots.count;
+    }
     if (Status s = sm80::backward_prepare(kWho, ends_, place_, stream_); !s.ok()) return s;
     if (any)
-      if (Status s = own_keys(); !s.ok()) return s;
+      if (Status s = own_keys(lots); !s.ok()) return s;
+    if (lots.count) {
+      ends_.first_head = std::max(lots.count - 2, 0) * lots.units * ends_.group;
+      ends_.heads_here = p_.batch * p_.heads_q - ends_.first_head;
+    }
     return a_.given(Role::dq) ? sm80::backward_finish(kWho, ends_, place_, stream_) : Status::good();
   }
 
  private:
+  struct Lots { int count = 0, units = 0, chunk = 0, chunks = 0; };
+  // Of about as many blocks as there are multiprocessors, or a sixteenth of all.
+  Lots cut_lots() const {
+    const int all = p_.batch * p_.heads_kv, tiles = int(ceil_div(a_[Role::k].extent.seq, kernel_.tile_k));
+    const int64_t least = std::max<int64_t>(units_, ceil_div(int64_t(all) * tiles, lots_at_most));
+    Lots lots{.units = int(std::min<int64_t>(ceil_div(least, tiles), all)), .chunk = 131072 / kernel_.wide};
+    lots.count = int(ceil_div(all, lots.units));
+    lots.chunks = int(ceil_div(int64_t(lots.units) * ends_.group * ends_.padded, lots.chunk));
+    return lots;
+  }
   // Memory of any content has it by chance only, and is then slower.
   static uint64_t next_launch() {
     static std::atomic<uint64_t> launches{0};
@@ -200,7 +230,7 @@ class Run {
     const int64_t all = in_order_ && stays_ ? x.units : int64_t(x.tiles) * x.units;
     return stays_ ? std::min<int64_t>(all, units_) : all;
   }
-  Status own_keys() {
+  Status own_keys(const Lots& lots) {
     const Tensor &q = a_[Role::q], &k = a_[Role::k];
     const int type = p_.dtype.q == DType::bf16;
     const KeyTile all = lengths_ ? KeyTile{} : key_tile_of(ends_.seq, 0);
@@ -240,17 +270,25 @@ class Run {
       x.tiles = int(tiles);
     }
     x.section = heads_of_section(x);
+    if (lots.count && x.section > 1) x.section = lots.units;
     if (Status s = make_maps(x); !s.ok()) return s;
+    const uint32_t span = lots.count ? uint32_t(lots.units * x.tiles + 2 * lots.chunks) : 1;
+    const sm90::LotParams y{x, lots.count, lots.units, lots.chunks, lots.chunk,
+                            span, uint32_t(ceil_div(int64_t(1) << 32, int64_t(span))),
+                            uint32_t(ceil_div(int64_t(2 * lots.chunks) << 16, int64_t(span))), room_.counts,
+                            sm90::strided_rows(a_[Role::out]), sm90::strided_rows(a_[Role::d_out]),
+                            sm90::strided_rows(a_[Role::lse]), sm90::strided_rows(a_[Role::dq]), room_.stats,
+                            ends_.scale * ends_.kept.out, p_.dim_qk, p_.dim_v, room_.far};
     return cuda::launch({.who = kWho,
                          .kernel = kernel_.function[type](),
                          .ready = &kernel_.ready[type],
-                         .blocks = blocks(x),
+                         .blocks = lots.count ? int64_t(lots.count) * span : blocks(x),
                          .threads = kernel_.threads,
                          .shared_bytes = kernel_.shared_bytes,
                          .device = place_.device,
                          .stream = stream_,
                          .early = true},
-                        p_, &x);
+                        p_, lots.count ? static_cast<const void*>(&y) : &x);
   }
 
   Status make_maps(TabledParams& x) const {

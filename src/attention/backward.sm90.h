@@ -5,6 +5,7 @@
 // warpgroups owns 64 keys.
 #pragma once
 #include "attention/backward.sm90.consumer.h"
+#include "attention/backward.sm90.lots.h"
 
 namespace attune::sm90 {
 
@@ -42,6 +43,7 @@ __global__ void __launch_bounds__(C::kThreads, 1) backward_kernel(const __grid_c
   if (threadIdx.x == 0) {
     barrier_init(shared + C::kKFull, 1);
     if constexpr (C::kStays) barrier_init(shared + C::kKEmpty, C::kWarps);
+    if constexpr (C::kSplit) barrier_init(shared + C::kVFull, 1);
     for (int n = 0; n < C::kBuffers; ++n)
       barrier_init(shared + C::kDsFull + 8 * n, C::kWarps), barrier_init(shared + C::kDsEmpty + 8 * n, C::kWarps);
     for (int n = 0; n < C::kStages; ++n) {
@@ -57,6 +59,12 @@ __global__ void __launch_bounds__(C::kThreads, 1) backward_kernel(const __grid_c
   sm80::admit_next();
   int block = int(blockIdx.x);
   if constexpr (C::kStays) return stay<C>(x, shared, group, warp);
+  if constexpr (C::kLots) {
+    const BlockRole role(x);
+    if (!role.of_keys) return run_other<C>(x, role, shared);
+    block = role.lot * x.lot_units * x.tiles + role.number;
+    if (block >= x.units * x.tiles) return;
+  }
   if constexpr (C::kOrdered) {  // a block waits for those before it, so they must have begun
     int* const shared_block = reinterpret_cast<int*>(memory + C::kBlock);
     if (threadIdx.x == 0) *shared_block = int(uint32_t(atomicAdd(x.turns, 1)) % gridDim.x);
@@ -81,6 +89,7 @@ __global__ void __launch_bounds__(C::kThreads, 1) backward_kernel(const __grid_c
     BackwardConsumer<C> consumer{x, shared, t, group - 1, warp, int(threadIdx.x % 32)};
     consumer.ask_far();
     consumer.run();
+    if constexpr (C::kLots) count_added<C>(x, t);
   }
 }
 

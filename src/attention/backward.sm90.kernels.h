@@ -11,17 +11,19 @@ struct BackwardKernel {
   int tile_q, tile_k, threads, shared_bytes;
   const void* (*function[2])();              // f16, bf16; those with a table have other parameters
   cuda::Ready ready[2]{};                    // theirs
+  int tricks = 0;                            // of Trick
 };
 
 template <class Shape>
 const void* backward_function() { return reinterpret_cast<const void*>(backward_kernel<Shape>); }
 
 template <int Dim, int TileQ, bool Apart, bool Tabled, bool Ordered, bool Options, bool Listed = false,
-          bool Stays = false>
+          bool Stays = false, int Tricks = 0>
 constexpr BackwardKernel backward_kernel_row() {
-  using F = BackwardShape<F16, Dim, TileQ, Apart, Tabled, Ordered, Options, Listed, Stays>;
-  using B = BackwardShape<Bf16, Dim, TileQ, Apart, Tabled, Ordered, Options, Listed, Stays>;
-  return {Dim, F::kWide, TileQ, F::kTileK, F::kThreads, F::kSharedBytes, {backward_function<F>, backward_function<B>}};
+  using F = BackwardShape<F16, Dim, TileQ, Apart, Tabled, Ordered, Options, Listed, Stays, Tricks>;
+  using B = BackwardShape<Bf16, Dim, TileQ, Apart, Tabled, Ordered, Options, Listed, Stays, Tricks>;
+  return {Dim, F::kWide, TileQ, F::kTileK, F::kThreads, F::kSharedBytes, {backward_function<F>, backward_function<B>},
+          {}, Tricks};
 }
 
 // Of one head dim. Each in no order, and with dQ added up in a fixed one.

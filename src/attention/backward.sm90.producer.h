@@ -24,7 +24,7 @@ __device__ KeyTile keys_of(const typename C::Params& x, int tile, int unit) {
          .high = x.high, .q_row = 0, .q_batch = batch, .k_row = 0, .k_batch = batch};
     // Of blocks that stay, those that had the longer of two tiles have the shorter of the next two.
     const int turn = C::kStays && (tile & 2) && (tile | 1) < x.tiles ? tile ^ 1 : tile;
-    cut_key_tile(t, C::kOrdered ? x.tiles - 1 - tile : turn, C::kTileQ, C::kTileK);
+    cut_key_tile(t, C::kOrdered ? x.tiles - 1 - tile : turn, C::kTileQ, C::kTileK, C::kTurnedBand ? 16 : 0);
   }
   return t;
 }
@@ -50,6 +50,9 @@ __device__ bool find_next_keys(const typename C::Params& x, int round, KeyTile& 
   }
   return true;
 }
+
+// Of lots: a wait ends after so many looks, a second or so, and the result is wrong.
+inline constexpr int kLongest = 1 << 20;
 
 // Of a list: what the step of a stage visits.
 template <class C>
@@ -105,6 +108,19 @@ struct BackwardProducer {
     if (load_end_of_queries(d_out, to, full, query, head)) return;
     load<C::kBytesQ>(d_out ? x.d_out : x.q, to, full, t.q_row + query, head, t.q_batch, Keep::last_to_go);
   }
+  static constexpr int kKeysBytes = (C::kSplit ? 1 : 2) * C::kBytesK;
+  // Of lots: until statistics of these rows are there and their dQ is 0. The first lot's are there from the beginning.
+  // Keys, q and v are on their way meanwhile; that a row is far is seen by those who wait for d_out.
+  __device__ void wait_prepared() const {
+    const int lot = (t.batch * x.heads_kv + t.head) / x.lot_units;
+    if (lot > 0) {
+      for (int n = 0; sm80::load_count(x.counts + lot) < x.lot_chunks && n < kLongest; ++n) {}
+      publish_global();
+    }
+    const bool far = __ldcg(reinterpret_cast<const unsigned long long*>(x.far)) == x.launch;
+#pragma unroll
+    for (int n = 0; n < C::kWarps; ++n) sm80::store_shared(shared + C::kFarOfWarp + n * 4, far);
+  }
   // The step-th of the block; `first`: of its keys, the `round`-th.
   __device__ void load_step(uint32_t step, int query, int h, bool first, uint32_t round = 0) const {
     const uint32_t keys = shared + C::kKFull;
@@ -114,21 +130,30 @@ struct BackwardProducer {
     if constexpr (C::kListed) *visit<C>(shared, stage) = {query, h};
     arrive_expect(q, C::kBytesQ + C::kBytesStats);
     load_queries(false, C::kQ + stage * C::kBytesQ, q, query, h);
-    load_tile(shared + C::kStats + stage * C::kBytesStats, x.stats, q, 2 * query, h, t.batch, 0, Keep::last_to_go);
+    if (!(C::kLots && first))
+      load_tile(shared + C::kStats + stage * C::kBytesStats, x.stats, q, 2 * query, h, t.batch, 0, Keep::last_to_go);
     if (C::kStays && first) {
       wait(shared + C::kKEmpty, (round & 1) ^ 1);
-      arrive_expect(keys, 2 * C::kBytesK);
+      arrive_expect(keys, kKeysBytes);
       load_keys(keys);
     }
     // Its foreign keys have rows of their own, which are not stored.
-    if (first) load<C::kBytesK>(x.v, C::kV, keys, t.k_row + t.key, t.head, t.k_batch, Keep::first_to_go);
+    if (first) {
+      const uint32_t values = C::kSplit ? shared + C::kVFull : keys;
+      if constexpr (C::kSplit) arrive_expect(values, C::kBytesK);
+      load<C::kBytesK>(x.v, C::kV, values, t.k_row + t.key, t.head, t.k_batch, Keep::first_to_go);
+    }
+    if constexpr (C::kLots)
+      if (first) wait_prepared();
+    if (C::kLots && first)
+      load_tile(shared + C::kStats + stage * C::kBytesStats, x.stats, q, 2 * query, h, t.batch, 0, Keep::last_to_go);
     wait(shared + C::kOEmpty + 8 * stage, parity);
     arrive_expect(o, C::kBytesQ);
     load_queries(true, C::kO + stage * C::kBytesQ, o, query, h);
   }
   __device__ void run() const {
     const uint32_t keys = shared + C::kKFull;
-    arrive_expect(keys, 2 * C::kBytesK);
+    arrive_expect(keys, kKeysBytes);
     load_keys(keys);
     uint32_t step = 0;
     for (int h = t.head * x.group; h < (t.head + 1) * x.group; ++h)
@@ -153,7 +178,7 @@ struct BackwardProducer {
         for (int64_t query = first; query < first + x.blocks.q; query += C::kTileQ) {
           if (query < t.start || query >= t.stop) continue;
           if (step == 0) {
-            arrive_expect(shared + C::kKFull, 2 * C::kBytesK);
+            arrive_expect(shared + C::kKFull, kKeysBytes);
             load_keys(shared + C::kKFull);
           }
           load_step(step, int(query), h, step == 0), ++step;

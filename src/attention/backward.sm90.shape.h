@@ -29,6 +29,16 @@ inline WideRows wide_rows(const Tensor& t) {
   return {static_cast<float*>(t.data), t.stride.batch, t.stride.seq, t.stride.head};
 }
 
+// What a kernel may do otherwise than those of the library, a bit each: bench/backward_tricks.cu times them.
+enum Trick {
+  kTrickBand = 1,   // turned tiles with a band: they begin at any 16 queries, and sums of a head lie as one such tile
+  kTrickKeep = 2,   // sums of dQ are the last to leave the second-level cache
+  kTrickSplit = 4,  // the first scores do not wait for v
+  kTrickPairs = 8,  // statistics lie as two log-sum-exps and two deltas: half as many loads
+  kTrickLots = 16,  // prepare and finish of all heads but the first and last are blocks of this launch
+  kTrickAhead = 32,  // apart: some log-sum-exps are loaded before scores are waited for
+};
+
 // What every kernel is given; those without a table no more.
 struct BackwardParams {
   CUtensorMap q, d_out;     // boxes of kTileQ rows
@@ -48,6 +58,26 @@ struct BackwardParams {
   int* turns;               // of a fixed order: [0] blocks begun, [1 + padded row / 32] blocks that added to the tile
   const uint64_t* far;      // has the number of the launch if prepare met a far row, else anything
   uint64_t launch;
+};
+
+// Of kernels whose launch has blocks of prepare and finish too: heads of keys go in lots. While one is multiplied, rows
+// of the next are prepared and dQ of the last but one leaves.
+struct StridedRows {
+  void* data;
+  int64_t batch, seq, head;
+};
+inline StridedRows strided_rows(const Tensor& t) { return {t.data, t.stride.batch, t.stride.seq, t.stride.head}; }
+struct LotParams : BackwardParams {
+  int lots, lot_units;       // heads of keys of a lot
+  int lot_chunks, chunk;     // so many blocks prepare a lot, rows of each; likewise finish
+  uint32_t span, by_span;    // blocks of a lot, with those others; 2^32 / span, rounded up
+  uint32_t others;           // 2^16 * others of a block, rounded up
+  int* counts;               // [2][lots]: blocks that have prepared a lot, warps that have added all of theirs
+  StridedRows from_out, from_d_out, from_lse, to_dq;
+  float2* stats_rows;
+  float scale;               // of dQ
+  int dim_qk, dim_v;
+  uint64_t* far_found;
 };
 
 struct TabledParams : BackwardParams {
@@ -79,23 +109,30 @@ struct TabledParams : BackwardParams {
 // own wait for that. Listed: query tiles come from lists by key block; then there is a table too. Stays: a block takes
 // each gridDim.x-th tile of keys, every one of which some query sees; the next keys are loaded while dK and dV leave.
 // If ordered too, it takes each gridDim.x-th head with all its tiles, so that nobody waits for another.
-// Turned: dQ is multiplied turned (turned_tile.h), so a tile is any multiple of 16 queries. There every query sees
-// every key, `kept` is 1, and dP begins at -delta instead of 0, so that deltas wait in no register.
+// Turned: dQ is multiplied turned (turned_tile.h), so a tile is any multiple of 16 queries. There `kept` is 1, and dP
+// begins at -delta instead of 0, so that deltas wait in no register; every query sees every key, unless with a trick.
+// Tricks: of kTrick...
 template <class Number, int Dim, int TileQ, bool Apart, bool Tabled = false, bool Ordered = false,
-          bool Options = false, bool Listed = false, bool Stays = false>
+          bool Options = false, bool Listed = false, bool Stays = false, int Tricks = 0>
 struct BackwardShape {
   using T = Number;
-  using Params = std::conditional_t<Tabled, TabledParams, BackwardParams>;
+  static constexpr bool kLots = Tricks & kTrickLots, kPairs = Tricks & kTrickPairs;
+  using Params = std::conditional_t<Tabled, TabledParams, std::conditional_t<kLots, LotParams, BackwardParams>>;
   static constexpr int kDim = Dim, kTileQ = TileQ, kTileK = 128, kStages = 2, kBuffers = Apart ? 3 : 2;  // of dS
   static constexpr bool kApart = Apart, kTabled = Tabled, kOrdered = Ordered, kOptions = Options;
   static constexpr bool kListed = Listed, kStays = Stays, kTurned = TileQ % 64 != 0;
+  static constexpr bool kTurnedBand = kTurned && (Tricks & kTrickBand), kKeepsDq = Tricks & kTrickKeep;
+  static constexpr bool kSplit = Tricks & kTrickSplit;
   // Whether a row of the launch is far; else of each tile's weights. With options nobody asks, weights end at 1 anyway.
   // Apart and in order there are no registers for it: 4 to 36 bytes would be spilled.
   static constexpr bool kAsksLaunch = !Options && !(Apart && Ordered);
   static_assert(!kTurned || !(Apart || Tabled || Ordered || Stays));
   static_assert(Tabled || !(Options || Listed));
   static_assert(!Stays || !(Tabled || (Ordered && !Apart)));
+  static_assert(!kLots || !(Tabled || Ordered || Stays));
   static constexpr int kGroups = 2, kThreads = 128 * (1 + kGroups), kWarps = 4 * kGroups;
+  // Of eight queries each: those whose log-sum-exps are loaded before scores are waited for.
+  static constexpr int kSumsAhead = Options || kTurned ? 0 : !Apart ? TileQ / 8 : Tricks & kTrickAhead ? 8 : 0;
   static constexpr int kRowsAhead = 4;  // turned: pairs of log-sum-exps that are loaded with deltas; 6 fit, 7 spill
   static constexpr int kProducerRegisters = 24, kConsumerRegisters = 240;
   static constexpr int kPanels = (Dim + 63) / 64, kWide = kPanels * 64, kPanelQ = TileQ * 128, kPanelK = kTileK * 128;
@@ -114,7 +151,8 @@ struct BackwardShape {
   static constexpr int kDsFull = kOEmpty + 8 * kStages, kDsEmpty = kDsFull + 8 * kBuffers;
   static constexpr int kDqFull = kDsEmpty + 8 * kBuffers, kDqEmpty = kDqFull + 16;
   static constexpr int kBlock = kDqEmpty + 16, kVisits = kBlock + 16, kKEmpty = kVisits + 8 * kStages;
-  static constexpr int kFarOfWarp = kKEmpty + 8 * Stays;  // [kWarps]: not 0 if a row of the launch is far
+  static constexpr int kVFull = kKEmpty + 8 * Stays;  // where v is waited for by itself
+  static constexpr int kFarOfWarp = kVFull + 8 * kSplit;  // [kWarps]: not 0 if a row of the launch is far
   static constexpr int kSharedBytes = kFarOfWarp + 4 * kWarps;
   static_assert(kSharedBytes <= 227 * 1024);
 };

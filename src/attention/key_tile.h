@@ -30,15 +30,16 @@ ATTUNE_HD inline KeyTile key_tile_of(const Sequence& s, int b) {
           .tiles = 0, .start = 0, .stop = 0, .number = 0, .stand = clamp(-stand, -kFarKey, kFarKey)};
 }
 
-// The n-th of the sequence.
-ATTUNE_HD inline void cut_key_tile(KeyTile& t, int n, int tile_q, int tile_k) {
+// The n-th of the sequence. Query tiles begin at multiples of their size, or of `grain`.
+ATTUNE_HD inline void cut_key_tile(KeyTile& t, int n, int tile_q, int tile_k, int grain = 0) {
   t.number = n, t.key = n * tile_k;
   const int end = t.key + tile_k < t.keys ? t.key + tile_k : t.keys;
   const int from = t.key - t.high > 0 ? t.key - t.high : 0;
   const int last = (end - t.low < t.rows ? end - t.low : t.rows) - 1;
   t.tiles = 0;
   if (t.key >= t.keys || last < from || t.low > t.high) return;
-  t.start = from / tile_q * tile_q, t.tiles = last / tile_q + 1 - from / tile_q;
+  const int step = grain ? grain : tile_q;
+  t.start = from / step * step, t.tiles = (last - t.start) / tile_q + 1;
   t.stop = t.start + t.tiles * tile_q;
 }
 

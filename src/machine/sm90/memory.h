@@ -33,6 +33,12 @@ __device__ inline void store_global8(void* to, uint32_t a, uint32_t b, bool ther
 __device__ inline void add_global4(float* to, float a, float b, float c, float d) {
   asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(a), "f"(b), "f"(c), "f"(d) : "memory");
 }
+// `keep`: as copies have it (tma.h).
+__device__ inline void add_global4(float* to, float a, float b, float c, float d, uint64_t keep) {
+  asm volatile("red.global.add.L2::cache_hint.v4.f32 [%0], {%1, %2, %3, %4}, %5;" ::"l"(to), "f"(a), "f"(b), "f"(c),
+               "f"(d), "l"(keep)
+               : "memory");
+}
 // Into the second-level cache: about `bytes`, a multiple of 16, from about `from` on, and nothing past its end.
 __device__ inline void prefetch_global(const char* from, int bytes) {
   asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(reinterpret_cast<uintptr_t>(from) & ~uintptr_t(15)),

@@ -33,6 +33,17 @@ __device__ inline void add_floats(float* to, uint32_t from, int bytes) {
                "r"(bytes)
                : "memory");
 }
+__device__ inline void add_floats(float* to, uint32_t from, int bytes, Keep keep) {
+  asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.L2::cache_hint.add.f32 [%0], [%1], %2, %3;" ::"l"(
+                   to),
+               "r"(from), "r"(bytes), "l"(uint64_t(keep))
+               : "memory");
+}
+// A multiple of 16.
+__device__ inline void store_bytes(void* to, uint32_t from, int bytes) {
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from), "r"(bytes)
+               : "memory");
+}
 __device__ inline void store_tile(const CUtensorMap& map, uint32_t from, int column, int row, int head, int batch) {
   asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(&map),
                "r"(from), "r"(column), "r"(row), "r"(head), "r"(batch)

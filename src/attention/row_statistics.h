@@ -1,0 +1,22 @@
+// Statistics of rows of a backward as they lie in memory: a log-sum-exp and a delta each; or, paired, of two rows both
+// log-sum-exps and then both deltas, so that a thread that has two neighbouring rows loads either with one instruction.
+#pragma once
+#include <cstdint>
+
+namespace attune::sm80 {
+
+template <bool paired>
+__device__ inline void store_statistics(float2* rows, int64_t row, float2 x) {
+  if constexpr (paired) {
+    float* to = reinterpret_cast<float*>(rows) + row / 2 * 4 + row % 2;
+    to[0] = x.x, to[2] = x.y;
+  } else {
+    rows[row] = x;
+  }
+}
+__device__ inline float2 load_statistics(const float2* rows, int64_t row, bool paired) {
+  const float* pair = reinterpret_cast<const float*>(rows) + row / 2 * 4 + row % 2;
+  return paired ? float2{pair[0], pair[2]} : rows[row];
+}
+
+}  // namespace attune::sm80
