@@ -8,5 +8,11 @@ inline void close_group() {}
 template <int>
 void wait_groups() {}
 inline int opaque(int x) { return x; }
+inline void store_shared(uint32_t to, uint32_t x) { std::memcpy(emulated::shared(to), &x, 4); }
+inline int load_count(const int* from) {
+  emulated::wait_until("a count", [] { return true; });
+  return *from;
+}
+inline void add_count(int* to) { ++*to; }
 
 }  // namespace attune::sm80

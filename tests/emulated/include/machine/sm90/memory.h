@@ -21,6 +21,10 @@ inline void store_global8(void* to, uint32_t a, uint32_t b, bool there) {
   const uint32_t two[] = {a, b};
   if (there) std::memcpy(to, two, 8);
 }
+inline void add_global4(float* to, float a, float b, float c, float d) {
+  to[0] += a, to[1] += b, to[2] += c, to[3] += d;
+}
+inline void add_global4(float* to, float a, float b, float c, float d, uint64_t) { add_global4(to, a, b, c, d); }
 inline void prefetch_global(const char*, int) {}
 inline float reciprocal_fast(float x) { return 1.f / x; }
 template <int byte>

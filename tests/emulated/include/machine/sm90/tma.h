@@ -23,8 +23,18 @@ inline void load_tile(uint32_t to, const CUtensorMap& map, uint32_t barrier, int
                       Keep) {
   emulated::Block* const block = emulated::gpu.now->block;
   const CUtensorMap* const from = &map;
-  if (to % 1024) emulated::may_not_be("a tile is loaded to where no swizzle begins");
+  if (to % 1024 && !map.line) emulated::may_not_be("a tile is loaded to where no swizzle begins");
   emulated::land_later(40, [=] {
+    if (from->line) {
+      const float* numbers = reinterpret_cast<const float*>(from->data) + head * from->head + row * from->row + column;
+      for (int n = 0; n < from->line; ++n) {
+        const float x = column + n < from->columns ? numbers[n] : 0.f;
+        std::memcpy(block->shared + to + n * 4, &x, 4);
+      }
+      emulated::Barrier& b = emulated::barrier_at(*block, barrier);
+      b.bytes -= from->line * 4;
+      return emulated::settle(b);
+    }
     each_of_box(*from, to, column, row, head, batch, [&](const char* x, uint32_t at) {
       const uint16_t zero = 0;
       std::memcpy(block->shared + at, x ? x : reinterpret_cast<const char*>(&zero), 2);
@@ -45,6 +55,27 @@ inline void store_tile(const CUtensorMap& map, uint32_t from, int column, int ro
     --who->stores;
   });
 }
+template <class Do>
+void each_later(uint32_t from, int bytes, Do do_it) {
+  emulated::Thread* const who = emulated::gpu.now;
+  ++who->stores;
+  emulated::land_later(60, [=] {
+    for (int n = 0; n < bytes / 4; ++n) {
+      float x;
+      std::memcpy(&x, who->block->shared + from + n * 4, 4);
+      do_it(n, x);
+    }
+    --who->stores;
+  });
+}
+inline void add_floats(float* to, uint32_t from, int bytes) {
+  each_later(from, bytes, [to](int n, float x) { to[n] += x; });
+}
+inline void add_floats(float* to, uint32_t from, int bytes, Keep) { add_floats(to, from, bytes); }
+inline void store_bytes(void* to, uint32_t from, int bytes) {
+  each_later(from, bytes, [to](int n, float x) { static_cast<float*>(to)[n] = x; });
+}
+inline void publish_global() {}
 inline void close_stores() {}
 inline void wait_stores_read() {
   const emulated::Thread* const who = emulated::gpu.now;
@@ -52,11 +83,18 @@ inline void wait_stores_read() {
 }
 inline void wait_stores() { wait_stores_read(); }
 inline void publish_shared() {}
-inline void store_matrix4(uint32_t to, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
+template <bool turned = false>
+void store_matrix4(uint32_t to, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
   const auto said = emulated::tell(&to, 1);
   const uint32_t of[] = {a, b, c, d};
   const int lane = emulated::lane();
-  for (int m = 0; m < 4; ++m) std::memcpy(emulated::shared(said[m * 8 + lane / 4][0] + lane % 4 * 4), &of[m], 4);
+  for (int m = 0; m < 4; ++m)
+    for (int half = 0; half < 2; ++half) {
+      const int row = lane / 4, column = lane % 4 * 2 + half;
+      const uint16_t x = uint16_t(of[m] >> (16 * half));
+      const uint32_t at = said[m * 8 + (turned ? column : row)][0] + uint32_t(turned ? row : column) * 2;
+      std::memcpy(emulated::shared(at), &x, 2);
+    }
 }
 
 }  // namespace attune::sm90

@@ -50,17 +50,24 @@ struct Product {
       }
   }
   static uint32_t address(uint32_t operand) { return (operand & 0x3FFF) << 4; }
-  static void shared(float (&d)[N / 2], uint32_t a, uint32_t b, int add) {
+  // Both from shared memory; turned: rows are of k, the other side's 64 lie in a row.
+  template <bool turned_a, bool turned_b>
+  static void both(float (&d)[N / 2], uint32_t a, uint32_t b, int add) {
     float* const to = d;
     emulated::gpu.now->open.push_back([=] {
       const int row = int(emulated::gpu.now->number / 32 % 4) * 16 + emulated::lane() / 4;
+      const auto at = [](uint32_t operand, bool turned, int line, int k) {
+        return number_at<T>(address(operand) + uint32_t(turned ? k * 128 + line * 2 : line * 128 + k * 2));
+      };
       Rows rows;
       for (int r = 0; r < 2; ++r)
-        for (int k = 0; k < 16; ++k) rows.x[r][k] = number_at<T>(address(a) + uint32_t((row + 8 * r) * 128 + k * 2));
-      multiply(to, rows, add,
-               [&](int k, int column) { return number_at<T>(address(b) + uint32_t(column * 128 + k * 2)); });
+        for (int k = 0; k < 16; ++k) rows.x[r][k] = at(a, turned_a, row + 8 * r, k);
+      multiply(to, rows, add, [&](int k, int column) { return at(b, turned_b, column, k); });
     });
   }
+  static void shared(float (&d)[N / 2], uint32_t a, uint32_t b, int add) { both<false, false>(d, a, b, add); }
+  static void turned(float (&d)[N / 2], uint32_t a, uint32_t b, int add) { both<true, true>(d, a, b, add); }
+  static void turned_a(float (&d)[N / 2], uint32_t a, uint32_t b, int add) { both<true, false>(d, a, b, add); }
   static void registers(float (&d)[N / 2], const uint32_t* a, uint32_t b, int add) {
     float* const to = d;
     const auto said = emulated::tell(a, 4);
