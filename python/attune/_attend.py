@@ -86,7 +86,7 @@ def attend(q: Any, k: Any, v: Any, *, layout: Layout = "bshd", causal: bool = Fa
         _core.run(r.spec.forward, *_arguments(r, scale), stream_of(q) if stream is None else stream, q, k, v,
                   *r.tensors, out, lse, *(None,) * len(r.spec.saved))
     except _core.Error:
-        if not r.spec.is_nothing(q, k, v):
+        if not r.spec.is_nothing(q, k, v, out):
             raise
         out[...] = 0
         if lse is not None:

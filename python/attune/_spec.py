@@ -19,6 +19,7 @@ NO_LIMIT = 2**31 - 1
 _ALIGN = {"bottom_right": 0, "top_left": 1, "absolute": 2}
 _REPRODUCIBLE = {"no": 0, "run": 1, "batch": 2}
 _PRECISION = {"full": 0, "tf32": 1, "tf32x3": 2}
+_FLOATS = ("float16", "bfloat16", "float32", "float64")
 _OPTION = {name: 1 << bit for bit, name in enumerate(
     ("softcap", "alibi", "bias", "dropout", "sink", "accumulate", "append", "rotary", "rotary_half", "descale"))}
 
@@ -207,9 +208,14 @@ class Spec:
         """Rows of q may be in no sequence: nobody writes their out, lse and dq."""
         return "cu_q" in self.given or "used_q" in self.given
 
-    def is_nothing(self, q: Any, k: Any, v: Any) -> bool:
+    def is_nothing(self, q: Any, k: Any, v: Any, out: Any = None) -> bool:
         """No query, or no key, of tensors that go together: out is 0, lse -inf and every gradient 0. The library has no
-        problem for it; what else it refuses stays refused."""
+        problem for it, so what it would refuse beside that is asked here: dtypes and the shape of out."""
+        of_q, *of_kv = (str(getattr(t, "dtype", "")).rsplit(".", 1)[-1] for t in (q, k, v))
+        if of_q not in _FLOATS or of_kv != [of_q, of_q]:
+            return False
+        if out is not None and tuple(out.shape) != (*q.shape[:-1], v.shape[-1]):
+            return False
         q, k, v = (tuple(getattr(t, "shape", ())) for t in (q, k, v))
         if len(q) != len(self.layout) or len(k) != len(self.kv_axes) or len(v) != len(k) or self.variant or self.append:
             return False

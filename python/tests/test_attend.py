@@ -223,6 +223,12 @@ class Attend(unittest.TestCase):
                 for t, gradient in zip((q, k, v), attune.attend_backward(out, q, k, v, out, lse)):
                     self.assertEqual(gradient.shape, t.shape)
                     self.assertTrue((gradient == 0).all())
+                with self.assertRaises(attune.Error):
+                    attune.attend(*(x.astype("int64") for x in (q, k, v)))
+                with self.assertRaises(attune.Error):
+                    attune.attend(q, k.astype("float16"), v)
+                with self.assertRaises(attune.Error):
+                    attune.attend(q, k, v, out=np.ones((batch, rows + 1, 4, 16), "float32"))
 
     def test_rows_in_no_sequence_are_zero_and_weigh_nothing(self):
         q, k, v, d = (draw(10, 2, 8, seed=n) for n in range(4))

@@ -8,8 +8,10 @@
 #include <ucontext.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <map>
@@ -36,7 +38,7 @@ inline constexpr int kSharedBytes = 227 * 1024, kStack = 64 * 1024;
 struct Barrier { int arrivals = 0, missing = 0, bytes = 0; unsigned phase = 0; };
 // What the lanes of a warp, or threads of a named barrier, do together: who comes last lets all go on.
 struct Meeting { int there = 0; unsigned round = 0; };
-struct Warp : Meeting { uint32_t said[2][32][4]; };
+struct Warp : Meeting { uint32_t said[2][32][4] = {}; };
 struct Block {
   unsigned number = 0;
   int threads = 0;
@@ -231,8 +233,6 @@ namespace attune::emulated { inline float log2_of(float x) { return std::log2(x)
 #define __log2f attune::emulated::log2_of  // glibc has one of that name
 template <class T>
 T __ldcg(const T* from) { return *from; }
-template <class T>
-T __ldg(const T* from) { return *from; }
 inline void* __cvta_shared_to_generic(uint32_t address) { return attune::emulated::shared(address); }
 inline unsigned long long atomicAdd(unsigned long long* to, int more) {
   const unsigned long long was = *to;
@@ -246,4 +246,3 @@ inline unsigned long long atomicCAS(unsigned long long* to, unsigned long long i
   if (was == if_this) *to = then;
   return was;
 }
-inline uint32_t __umulhi(uint32_t a, uint32_t b) { return uint32_t(uint64_t(a) * b >> 32); }

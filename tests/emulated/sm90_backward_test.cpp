@@ -116,7 +116,8 @@ struct Call {
                .batch = 2 * padded * w.heads, .columns = 2 * padded, .rows = 1, .heads = w.heads, .batches = w.batch,
                .box = 2 * C::kTileQ, .line = true};
     x.dk = map(dk, w.keys, w.heads_kv, 16), x.dv = map(dv, w.keys, w.heads_kv, 16);
-    x.scale2 = float(scale) * kLog2e, x.kept = 1, x.scale_k = C::kParts ? NAN : float(scale);  // or the kernel behind has it
+    x.scale2 = float(scale) * kLog2e, x.kept = 1;
+    x.scale_k = C::kParts ? NAN : float(scale);  // of parts the kernel behind has it
     x.rows = w.rows, x.keys = w.keys, x.heads = w.heads, x.low = all.low, x.high = all.high;
     x.heads_kv = w.heads_kv * w.parts, x.group = w.heads / x.heads_kv, x.units = w.batch * x.heads_kv;
     x.tiles = tiles, x.section = w.section, x.padded = padded, x.dq = sums.data(), x.rows_of_dq = w.rows;
@@ -202,7 +203,8 @@ TEST(Sm90Backward, a_fixed_order_is_right) {
   expect_right<Divided<F16, 64, true>>({1, 4, 1, 4, 140, 200, 64, kCausal, true, 4}, 9);
 }
 TEST(Sm90Backward, no_pace_of_warps_and_copies_makes_it_stand_still) {
-  for (unsigned seed = 20; seed < 23; ++seed) expect_right<Divided<Bf16, 128>>({1, 2, 1, 2, 130, 130, 128, kCausal}, seed);
+  for (unsigned seed = 20; seed < 23; ++seed)
+    expect_right<Divided<Bf16, 128>>({1, 2, 1, 2, 130, 130, 128, kCausal}, seed);
 }
 
 }  // namespace

@@ -139,7 +139,7 @@ std::string check_tree(std::string (*check)(const std::string&, const std::vecto
 }
 
 // Types of one name that two headers define, of which a linker keeps the functions of one. Headers of kernels are left
-// out, as above: `sm80::Place` stands in two of them, without a function.
+// out, as above.
 const std::regex kNamespace(R"(^(?:inline )?namespace ([\w:]+) \{)");
 const std::regex kDefinition(R"(^(?:struct|class) (\w+)(?: final)?(?: : [^;]*)? \{)");
 

@@ -41,7 +41,8 @@ double apart(const Tensor& a, const Tensor& b) {
   each(a, [&](int x, int s, int h, int d) {
     const double one = load(a, x, s, h, d), other = load(b, x, s, h, d);
     if (std::isfinite(other)) size = std::max(size, std::fabs(other));
-    if (one != other && !(std::isnan(one) && std::isnan(other))) most = std::max(most, std::fabs(one - other));
+    if (std::isnan(one) != std::isnan(other)) most = INFINITY;
+    else if (one != other && !std::isnan(one)) most = std::max(most, std::fabs(one - other));
   });
   return most / size;
 }

@@ -131,7 +131,7 @@ def call(spec: Spec, q: Tensor, k: Tensor, v: Tensor, tensors: Any, numbers: tup
         else:
             out, lse, _ = _ops.run(spec, q, k, v, tensors, numbers, lengths, None, return_lse)
     except _core.Error:
-        read = _as_read(spec, (q, k, v, *tensors))
+        read = _copies_of_negated(spec, (q, k, v, *tensors))
         if read is not None:
             return call(spec, *read[:3], read[3:], numbers, lengths, return_lse)
         if simple and spec.is_nothing(q, k, v):
@@ -140,14 +140,14 @@ def call(spec: Spec, q: Tensor, k: Tensor, v: Tensor, tensors: Any, numbers: tup
     return (out, lse) if return_lse else out
 
 
-def _as_read(spec: Spec, tensors: Sequence[Tensor | None]) -> list[Tensor | None] | None:
+def _copies_of_negated(spec: Spec, tensors: Sequence[Tensor | None]) -> list[Tensor | None] | None:
     """Copies of views that PyTorch negates when it reads them (the imaginary part of a conjugate, say), as its own
     functions make them; None where there are none. An append writes k and v: never those of a copy."""
     if any(t is not None and t.is_neg() for t in (tensors[1:3] if spec.append else ())):
         return None
     if not any(t is not None and t.is_neg() for t in tensors):
         return None
-    return [t if t is None else t.resolve_neg() for t in tensors]
+    return _ops.as_read(tensors)
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, *, layout: Layout = "bshd", causal: bool = False,

@@ -99,7 +99,7 @@ def empty_gradients(spec: Spec, q: Tensor, k: Tensor, v: Tensor, tensors: Sequen
     return dq, torch.empty_like(k), torch.empty_like(v), more
 
 
-def _as_read(tensors: Sequence[Tensor | None]) -> list[Tensor | None]:
+def as_read(tensors: Sequence[Tensor | None]) -> list[Tensor | None]:
     """Views that are negated when they are read, as copies: the dispatcher makes those of q, k, v and forgets lists."""
     return [t if t is None else t.resolve_neg() for t in tensors]
 
@@ -112,7 +112,7 @@ _GIVEN = "Tensor?[] tensors, str spec, float[] numbers, SymInt[] lengths"
                          schema=f"(Tensor q, Tensor k, Tensor v, {_GIVEN}) -> (Tensor, Tensor, Tensor[])")
 def forward(q: Tensor, k: Tensor, v: Tensor, tensors: Sequence[Tensor | None], spec: str, numbers: Sequence[float],
             lengths: Sequence[int]) -> tuple[Tensor, Tensor, list[Tensor]]:
-    out, lse, saved = run(from_text(spec), q, k, v, _as_read(tensors), numbers, lengths)
+    out, lse, saved = run(from_text(spec), q, k, v, as_read(tensors), numbers, lengths)
     assert lse is not None
     return out, lse, saved
 
@@ -130,7 +130,7 @@ def _(q, k, v, tensors, spec, numbers, lengths):
 def backward(d_out: Tensor, d_lse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor,
              tensors: Sequence[Tensor | None], saved: Sequence[Tensor], spec: str, numbers: Sequence[float],
              lengths: Sequence[int], wanted: Sequence[bool]) -> tuple[Tensor, Tensor, Tensor, list[Tensor]]:
-    return run_backward(from_text(spec), d_out, d_lse, q, k, v, out, lse, _as_read(tensors), saved, numbers, lengths,
+    return run_backward(from_text(spec), d_out, d_lse, q, k, v, out, lse, as_read(tensors), saved, numbers, lengths,
                         wanted)
 
 
@@ -171,7 +171,7 @@ forward.register_autograd(_gradients, setup_context=_keep)
 def append(q: Tensor, k: Tensor, v: Tensor, tensors: Sequence[Tensor | None], spec: str, numbers: Sequence[float],
            lengths: Sequence[int]) -> tuple[Tensor, Tensor]:
     """A forward that writes new keys and values into the cache that k and v are."""
-    out, lse, _ = run(from_text(spec), q, k, v, _as_read(tensors), numbers, lengths)
+    out, lse, _ = run(from_text(spec), q, k, v, as_read(tensors), numbers, lengths)
     assert lse is not None
     return out, lse
 

@@ -7,7 +7,6 @@ inline void copy16(uint32_t to, const void* from) { std::memcpy(emulated::shared
 inline void close_group() {}
 template <int>
 void wait_groups() {}
-inline int opaque(int x) { return x; }
 inline void store_shared(uint32_t to, uint32_t x) { std::memcpy(emulated::shared(to), &x, 4); }
 // Whoever asks for a count asks again: others must come to their turn meanwhile.
 inline int load_count(const int* from) {

@@ -17,10 +17,6 @@ inline void store_shared4(uint32_t to, float a, float b, float c, float d) {
   const float four[] = {a, b, c, d};
   std::memcpy(emulated::shared(to), four, 16);
 }
-inline void store_global8(void* to, uint32_t a, uint32_t b, bool there) {
-  const uint32_t two[] = {a, b};
-  if (there) std::memcpy(to, two, 8);
-}
 inline void add_global4(float* to, float a, float b, float c, float d) {
   to[0] += a, to[1] += b, to[2] += c, to[3] += d;
 }
