@@ -161,6 +161,20 @@ TEST(Tune, rules_follow_the_curve_of_the_records) {
   EXPECT_EQ(f.keys[0].rows.at(2),
             "forward f32 b1 h8 q256 k256 d64 causal\twarm\tcpu_forward\t256 us\t1.50x [1.50, 1.50]");
 }
+TEST(Tune, a_noisy_row_counts_by_the_lower_bound_and_not_by_its_median) {
+  std::vector<Record> all;
+  for (const int length : {256, 1024}) {
+    all.push_back(record("cpu_forward", length, 1e3 * length));
+    all.push_back(record("cpu_standard", length, 1.25e3 * length));
+  }
+  EXPECT_EQ(tuned(all).keys.at(0).sentence, "against cpu_standard, margin 20 %: cpu_forward from 256");
+  for (Record& r : all)
+    for (size_t n = 0; n < r.samples_ns.size(); ++n) r.samples_ns[n] = r.median_ns * (1 + 0.1 * (double(n % 5) - 2));
+  const Ratio gain = median_ratio(all[1].samples_ns, all[0].samples_ns);
+  ASSERT_NEAR(gain.value, 1.25, 1e-9);
+  ASSERT_LT(gain.interval.low, 1.2);
+  EXPECT_EQ(tuned(all).keys.at(0).sentence, "against cpu_standard, margin 20 %: cpu_forward never");
+}
 TEST(Tune, every_row_of_a_bucket_must_agree_in_any_order) {
   std::vector<Record> all = {record("cpu_forward", 256, 1e3, 4), record("cpu_standard", 256, 1.1e3, 4)};
   for (const Record& r : crossing()) all.push_back(r);
