@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <memory>
 
+#include "plan/plan.h"
 #include "plan/tuned.h"
 #include "tool/cli.h"
 #include "tool/commands.h"
@@ -177,6 +178,14 @@ void run(Asked& asked, Context& context) {
   for (size_t n = 0; n < asked.gathering.buckets.size(); ++n)
     if (asked.gathering.buckets[n] < 1 || (n && asked.gathering.buckets[n] <= asked.gathering.buckets[n - 1]))
       return fail(context, kUsage, "attune tune: --buckets are numbers from 1 on, each above the one before: 1,17,65");
+  if (const std::string& name = asked.gathering.against; !name.empty()) {
+    const Backend* const baseline = find_backend(name);
+    if (!baseline)
+      return fail(context, kUsage, join("attune tune: --against: '", name, "' is not one of ", backend_names()));
+    if (baseline->only_by_name)
+      return fail(context, kUsage,
+                  join("attune tune: --against: ", name, " is for checking, and no record of it counts"));
+  }
   if (asked.watch.empty()) return tune_once(asked, context);
   if (asked.files.size() != 1)
     return fail(context, kUsage, "attune tune: --watch takes one file of records, to which it appends");
@@ -206,7 +215,8 @@ void add_tune(CLI::App& app, Context& context) {
       .one_word()
       .type_name("LIST");
   sub.add_option("--against", asked->gathering.against,
-                 "The baseline; the standard one where it was measured, else the first in the order of the backends")
+                 "The baseline, and no rule where it was not measured; unless given the standard one where it was, "
+                 "else the first in the order of the backends")
       .type_name("NAME");
   sub.add_option("--timing", asked->gathering.timing,
                  "Rows that count: cold, warm or graph; unless given, cold of a GPU and warm of a CPU")

@@ -175,6 +175,22 @@ TEST(Tune, a_noisy_row_counts_by_the_lower_bound_and_not_by_its_median) {
   ASSERT_LT(gain.interval.low, 1.2);
   EXPECT_EQ(tuned(all).keys.at(0).sentence, "against cpu_standard, margin 20 %: cpu_forward never");
 }
+TEST(Tune, a_key_where_the_named_baseline_was_not_measured_says_so_and_has_no_rules) {
+  auto all = crossing();
+  for (Record r : crossing()) {
+    r.problem.replace(r.problem.find("causal"), 6, "full");
+    if (r.subject == "cpu_standard") r.subject = "cpu_selected";
+    all.push_back(r);
+  }
+  const Gathered g = gather(all, {.against = "cpu_standard"});
+  const TunedFile f = tune(g.devices.at(0), {}, {});
+  ASSERT_EQ(f.keys.size(), 2u);
+  EXPECT_EQ(f.keys[0].sentence, "cpu_standard was not measured here: there is nothing to hold the others against");
+  EXPECT_TRUE(f.keys[0].rules.empty());
+  EXPECT_TRUE(f.keys[0].rows.at(0).ends_with("\tcpu_standard was not measured")) << f.keys[0].rows[0];
+  EXPECT_EQ(f.keys[1].sentence, "against cpu_standard, margin 20 %: cpu_forward from 256");
+  EXPECT_EQ(rules(f), "64 cpu_standard, 256 cpu_forward");
+}
 TEST(Tune, every_row_of_a_bucket_must_agree_in_any_order) {
   std::vector<Record> all = {record("cpu_forward", 256, 1e3, 4), record("cpu_standard", 256, 1.1e3, 4)};
   for (const Record& r : crossing()) all.push_back(r);
@@ -461,7 +477,13 @@ TEST(TuneCommand, mistakes_are_one_sentence) {
   EXPECT_EQ(attune_says({"tune", records, "--buckets", "5,5"}).code, 2);
   EXPECT_EQ(attune_says({"tune", records, "--timing", "tepid"}).code, 2);
   EXPECT_EQ(attune_says({"tune", records, records, "--watch", "x"}).code, 2);
-  Ran r = attune_says({"tune", written("p.jsonl", {record("torch:sdpa", 64, 1)})});
+  Ran r = attune_says({"tune", records, "--against", "cpu_standrad"});
+  EXPECT_EQ(r.code, 2);
+  EXPECT_TRUE(r.err.starts_with("attune tune: --against: 'cpu_standrad' is not one of ")) << r.err;
+  r = attune_says({"tune", records, "--against", "reference"});
+  EXPECT_EQ(r.code, 2);
+  EXPECT_EQ(r.err, "attune tune: --against: reference is for checking, and no record of it counts\n");
+  r = attune_says({"tune", written("p.jsonl", {record("torch:sdpa", 64, 1)})});
   EXPECT_EQ(r.err, "attune tune: no record can be tuned on: 1 of torch:sdpa is not a backend of this build\n");
   r = attune_says({"tune", written("live.jsonl", {}), "--watch", "/nowhere/calls.log"});
   EXPECT_EQ(r.code, 3);

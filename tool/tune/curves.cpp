@@ -78,7 +78,9 @@ KeyCurves curves_of(const RuleKey& key, const std::vector<Row>& rows, const Gath
   for (const std::string& name : names)
     k.curves.backends.push_back({name, std::vector<CurvePoint>(k.curves.lengths.size())});
   k.curves.spread.assign(k.curves.lengths.size(), 0);
-  const std::string baseline = names[k.curves.baseline];
+  const bool is_there = settings.against.empty() || names[k.curves.baseline] == settings.against;
+  if (!is_there) k.without = settings.against;
+  const std::string baseline = is_there ? names[k.curves.baseline] : settings.against;
   for (size_t n = 0; n < k.curves.lengths.size(); ++n) {
     std::vector<double> many(names.size(), 0);
     for (Curve& c : k.curves.backends) c.points[n] = {.measured = true, .low = NAN};

@@ -33,6 +33,7 @@ struct KeyCurves {
   RuleKey key{};
   Curves curves{};
   std::vector<Evidence> rows{};
+  std::string without{};  // the baseline that was asked for and that no row has; `curves` have none then
 };
 
 struct DeviceCurves {

@@ -83,13 +83,15 @@ TunedFile tune(const DeviceCurves& device, const std::vector<Rule>& before, cons
     }
     const TuneChoice choice = choose(c, settings);
     TunedKey tuned{.key = k.key, .sentence = sentence_of(c, choice, settings)};
-    for (size_t n = 0; n < c.lengths.size() && !k.key.apart && c.backends.size() > 1; ++n) {
+    tuned.decided = c.backends.size() > 1 && k.without.empty();
+    if (c.backends.size() > 1 && !k.without.empty())
+      tuned.sentence = k.without + " was not measured here: there is nothing to hold the others against";
+    for (size_t n = 0; n < c.lengths.size() && !k.key.apart && tuned.decided; ++n) {
       const Curve& chosen = c.backends[choice.at[n]];
       const bool is_new = tuned.rules.empty() || tuned.rules.back().backend != chosen.backend;
       if (chosen.points[n].measured && is_new) tuned.rules.push_back(rule_of(k.key, c.lengths[n], chosen.backend));
     }
     for (const Evidence& e : k.rows) tuned.rows.push_back(row_text(e));
-    tuned.decided = c.backends.size() > 1;
     for (const auto& from : choice.from)
       if (from) tuned.from = std::min(*from, tuned.from.value_or(*from));
     file.keys.push_back(std::move(tuned));
