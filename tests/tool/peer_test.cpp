@@ -57,6 +57,21 @@ const attune_peer& breaking() {
   return peer;
 }
 
+// As torch says it, when it is set up and in its call.
+int64_t no_room(const char*) { return fake.message = "OutOfMemoryError: CUDA out of memory. Tried 2 GiB.", 0; }
+int32_t run_without_room(int64_t handle) {
+  fake.message = "RuntimeError: DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes.";
+  return fake.runs += handle > 0, handle > 0;
+}
+const attune_peer& too_large() {
+  static const attune_peer peer{"torch:math", "1", no_room, run, fetch, tear_down, message};
+  return peer;
+}
+const attune_peer& too_large_to_run() {
+  static const attune_peer peer{"torch:efficient", "1", set_up, run_without_room, fetch, tear_down, message};
+  return peer;
+}
+
 // Queries over a single key, so that answer() is right.
 Problem one_key(int queries = 4) {
   Problem p;
@@ -148,6 +163,30 @@ TEST(Peers, are_measured_where_every_backend_was_skipped_as_too_long_and_the_row
   EXPECT_EQ(resumed.done(), 0u);
   resumed.keep(records);
   EXPECT_EQ(resumed.done(), 1u);
+}
+
+TEST(Peers, one_without_room_is_out_of_memory_and_longer_rows_do_not_try_it) {
+  fake = {};
+  Bench b = bench_with({&too_large(), &too_large_to_run(), &here()});
+  std::vector<Record> records = measure_row(one_key(2), b);
+  ASSERT_EQ(records.size(), 4u);
+  EXPECT_EQ(records[0].status, "oom") << records[0].message;
+  EXPECT_EQ(records[1].status, "oom") << records[1].message;
+  EXPECT_EQ(records[1].message.find("torch:efficient: RuntimeError: "), 0u) << records[1].message;
+  EXPECT_EQ(records[2].status, "ok") << records[2].message;
+  EXPECT_EQ(records[3].status, "ok") << records[3].message;
+  EXPECT_EQ(fake.set_ups, 0);  // all torn down
+  fake = {};
+  b.peers = {&too_large(), &too_large_to_run()};
+  records = measure_row(one_key(4), b);
+  ASSERT_EQ(records.size(), 3u);
+  EXPECT_EQ(records[0].message, "torch:math: not tried: there was no room for " + name(one_key(2)));
+  EXPECT_EQ(records[1].message, "torch:efficient: not tried: there was no room for " + name(one_key(2)));
+  EXPECT_EQ(records[1].status, "oom");
+  EXPECT_EQ(fake.asked, "");
+  EXPECT_EQ(records[2].status, "ok");
+  records = measure_row(one_key(1), b);  // a shorter one may fit
+  EXPECT_NE(fake.asked, "");
 }
 
 TEST(Peers, a_wrong_result_is_a_failure_and_not_timed) {

@@ -43,7 +43,7 @@ void measure_into(Record& r, const BenchRow& row, Bench& bench) {
   ModulePlace place{.word = bench.device_word};
   if (gpu) place.gpu = bench.device.index, place.stream = bench.timer->stream();
   if (const Status s = run.make(row, place); !s.ok())
-    return end(status_word(s) == std::string_view("oom") ? "oom" : "unsupported", s.message);
+    return end(status_word(s, "unsupported"), s.message);
   const double needed = 3 * (gpu ? run.tensor_bytes() : run.bytes()), there = available_memory();  // f32: twice of it
   const auto no_room = [&] {
     end("oom", join("not enough memory: ", std::ceil(needed / 1e6), " MB of tensors, ", std::floor(there / 1e6),

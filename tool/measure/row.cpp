@@ -302,12 +302,14 @@ struct RowRun {
   }
 
   void add_peer(const attune_peer& peer) {
+    if (skip_too_long(peer.name)) return;
     Record& r = add(peer.name);
     const Args results = gpu ? peer_results : work->other_outputs();
     Args judged = gpu ? work->args : results;
     if (problem.pass == Pass::forward) judged[Role::lse] = {};  // peers are asked for out alone
     PeerRun& run = *theirs.emplace_back(std::make_unique<PeerRun>(peer));
-    if (const Status s = set_up(run, results); !s.ok()) return end(r, "unsupported", s.message);
+    auto no = [&](const Status& s, const char* word) { end(r, status_word(s, word), s.message), theirs.pop_back(); };
+    if (const Status s = set_up(run, results); !s.ok()) return no(s, "unsupported");
     r.why = join("a peer", run.note().empty() ? "" : ": ", run.note());
     r.provenance.peers = peer.version;
     const auto fetch = [this, &run, results] {
@@ -322,7 +324,7 @@ struct RowRun {
       if (Status s = run.fetch(); !s.ok() || !gpu) return s;
       return fetch_rows(results, rows);
     };
-    if (const Status s = once(rows_drawn()); !s.ok()) return end(r, "failed", s.message);
+    if (const Status s = once(rows_drawn()); !s.ok()) return no(s, "failed");
     r.taken_bytes = run.taken_bytes();
     if (on_gpu()) r.kernels = bench.timer->kernels(run.subject());
     take(r, run.subject(), {once, judged}, fetch);
@@ -361,7 +363,7 @@ struct RowRun {
       run.turn = 0;
       return gpu ? fetch_rows(gpu->args(), rows) : Status::good();
     };
-    if (const Status s = once(rows_drawn()); !s.ok()) return end(r, "failed", s.message);
+    if (const Status s = once(rows_drawn()); !s.ok()) return end(r, status_word(s), s.message);
     r.taken_bytes = taken.bytes();
     if (on_gpu()) r.kernels = bench.timer->kernels(run.subject()), run.turn = 0;
     take(r, run.subject(), {once, work->args}, fetch);
@@ -390,7 +392,7 @@ struct RowRun {
       if (!run.run()) return run.status();
       return run.gather();
     };
-    if (const Status s = once(0); !s.ok()) return end(r, "failed", s.message);
+    if (const Status s = once(0); !s.ok()) return end(r, status_word(s), s.message);
     r.taken_bytes = taken.bytes();
     if (on_gpu() && r.taken_bytes >= 0) r.taken_bytes += double(run.workspace_bytes());  // it was there before
     r.why = join(run.plan().why, "; ranks are threads of this process, with ",
@@ -540,10 +542,10 @@ std::vector<std::string> wanted_backends(const Problem& p, const Bench& bench) {
   return wanted;
 }
 
-const char* status_word(const Status& s) {
-  for (const char* lack : {"out of memory", "could not be allocated"})
+const char* status_word(const Status& s, const char* otherwise) {
+  for (const char* lack : {"out of memory", "could not be allocated", "can't allocate memory", "MemoryError"})
     if (s.message.find(lack) != s.message.npos) return "oom";
-  return "failed";
+  return otherwise;
 }
 
 Record blank_record(const BenchRow& row, const Bench& bench) {

@@ -63,9 +63,9 @@ void note_timing(Record&, const Timing&, const Cost&, DType of_keys, const Bench
 // checking; "" is the planner's choice.
 std::vector<std::string> wanted_backends(const Problem&, const Bench&);
 
-// Of what could not be done: "oom" where the sentence says that memory ran out, else "failed". A kernel's illegal
-// memory access, which every later call on that GPU repeats, is no lack of it.
-const char* status_word(const Status&);
+// Of what could not be done: "oom" where the sentence says that memory ran out, ours or as torch and Python say it. A
+// kernel's illegal memory access, which every later call on that GPU repeats, is no lack of it.
+const char* status_word(const Status&, const char* otherwise = "failed");
 
 // A record of this row with all that is known before it is measured.
 Record blank_record(const BenchRow&, const Bench&);
