@@ -8,6 +8,7 @@
 #include <csignal>
 #include <memory>
 #include <optional>
+#include <set>
 
 #include "machine/host.h"
 #include "plan/plan.h"
@@ -70,8 +71,13 @@ Status problems(const Asked& asked, std::vector<BenchRow>& out) {
     if (Status s = suite_rows(asked.suite, out); !s.ok()) return s;
   if (!asked.file.empty())
     if (Status s = problems_in(asked.file, out); !s.ok()) return s;
-  if (asked.lines.empty() && asked.file.empty() && asked.suite.empty()) return problems_of(asked.axes, out);
-  return keep_rows(asked.axes, asked.axes_given, out);
+  const bool by_axes = asked.lines.empty() && asked.file.empty() && asked.suite.empty();
+  if (Status s = by_axes ? problems_of(asked.axes, out) : keep_rows(asked.axes, asked.axes_given, out); !s.ok())
+    return s;
+  // A row is known by its line: of a second one a resumed run would say that it is done.
+  std::set<std::string> seen;
+  std::erase_if(out, [&](const BenchRow& row) { return !seen.insert(name(row)).second; });
+  return Status::good();
 }
 
 // How each row is timed. A GPU's headline is cold: nobody finds his keys in its cache.

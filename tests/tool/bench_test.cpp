@@ -49,6 +49,14 @@ TEST(Bench, a_line_behind_an_option_of_several_names_is_a_line) {
   EXPECT_EQ(modes.code, 0) << modes.err;
 }
 
+TEST(Bench, a_row_that_stands_there_twice_is_measured_once) {
+  EXPECT_EQ(records({kLine}).size(), 1u);
+  EXPECT_EQ(records({"forward f32 b1 h1 q8 k8 d16 causal"}).size(), 2u);
+  // Three of d64 are in both of its parts: of those a resumed run would find each done.
+  const Ran suite = attune_says({"bench", "--suite", "fa2-vs-sdpa", "--dry-run", "--json"});
+  EXPECT_EQ(json::parse(suite.out)["rows"], 44);
+}
+
 TEST(Bench, a_rest_below_nothing_is_refused) {
   for (const char* word : {"--rest", "--hot"}) {
     const Ran r = attune_says({"bench", kLine, word, "-1"});
