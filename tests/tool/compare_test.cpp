@@ -109,6 +109,23 @@ TEST(Compare, what_does_not_fit_the_memory_is_broken_only_where_it_did) {
   EXPECT_EQ(only({large}, {steady(1000)}), Change::added);
 }
 
+TEST(Compare, what_was_right_before_and_is_not_checked_now_is_broken) {
+  for (const char* verdict : {"UNCHECKED", ""}) {
+    Record now = steady(1000);
+    now.parity.verdict = verdict, now.parity.message = "not asked for";
+    const Changes c = compare({steady(1000)}, {steady(1000), now}, {});
+    ASSERT_EQ(c.rows.size(), 1u);
+    EXPECT_EQ(c.rows[0].change, Change::broken);
+    EXPECT_EQ(c.rows[0].note, "its result was right before, and was not checked now: not asked for");
+    EXPECT_EQ(only({now}, {now}), Change::same);  // of what cannot be checked at all
+    EXPECT_EQ(only({now}, {steady(1000)}), Change::same);
+    EXPECT_EQ(only({}, {now}), Change::added);
+  }
+  Record floor = steady(1000);
+  floor.parity.verdict = "PASS-AT-FLOOR";
+  EXPECT_EQ(only({steady(1000)}, {floor}), Change::same);
+}
+
 TEST(Compare, margin_and_spread_of_either_side_must_be_passed) {
   EXPECT_EQ(only({steady(1000)}, {steady(1050)}, {.margin = 0.10}), Change::same);
   Record loud = steady(1050);

@@ -181,6 +181,27 @@ TEST(Report, advice_never_names_what_was_wrong_and_says_where_nothing_compares) 
             "Only cpu_forward was measured, at 3 problems: nothing says whether another is faster.");
 }
 
+TEST(Report, what_was_not_checked_is_not_recommended_and_is_counted) {
+  auto records = typical();
+  records[1].parity.verdict = "UNCHECKED", records[4].parity.verdict = "";
+  Report r = report_of(records);
+  EXPECT_EQ(r.advice.at(0).sentence,
+            "No clear winner: at all of 1 problem the first two of cpu_forward, torch:sdpa are too close to call. "
+            "Left out: 2 rows whose result was not checked.");
+  const auto right = [&]() -> Fact {
+    for (const Fact& f : r.facts)
+      if (f.name == "results right") return f;
+    return {};
+  };
+  EXPECT_EQ(right().value, "4 of 6");
+  EXPECT_EQ(right().detail, "2 not checked, the others on the buffers that were timed");
+  EXPECT_EQ(right().tone, Tone::plain);
+  for (Record& one : records) one.parity.verdict = "UNCHECKED";
+  r = report_of(records);
+  EXPECT_EQ(r.advice.at(0).sentence, "Nothing is recommended: of 6 rows no result was checked.");
+  EXPECT_EQ(right().value, "0 of 6");
+}
+
 TEST(Report, uses_are_told_apart_by_their_problem) {
   std::vector<Record> records;
   for (const char* line : {"backward f32 b1 h8 q64 k64 d64 causal", "forward f32 b1 h8 q1 k64 d64 full",

@@ -14,6 +14,8 @@ bool is_broken(const Record& r) {
   return r.status == "failed" || r.status == "refused" || r.parity.verdict == "FAIL";
 }
 
+bool is_checked(const Record& r) { return r.parity.verdict.starts_with("PASS"); }
+
 std::string setting_of(const Record& r) {
   std::string s = timing_text(r);
   if (r.threads) s += fmt::format(", {} thread{}", r.threads, r.threads == 1 ? "" : "s");
@@ -31,6 +33,8 @@ std::string question(const Record& r) {
 struct Side {
   std::vector<const Record*> runs{};  // that were measured
   const Record* broken = nullptr;     // the last that went wrong
+  const Record* unchecked = nullptr;  // of `runs`, the last whose result nobody looked at
+  bool right = false;                 // a result of `runs` was
   bool too_large = false;             // for the memory: a regression only where it was not before
 
   std::vector<Samples> samples() const {
@@ -98,6 +102,10 @@ ChangedRow row_of(const Record& first, const Side& before, const Side& after, co
     const Record& r = *after.broken;
     row.change = Change::broken;
     row.note = r.parity.verdict == "FAIL" ? "wrong: " + r.parity.message : r.status + ": " + r.message;
+  } else if (before.right && after.unchecked) {
+    const std::string& why = after.unchecked->parity.message;
+    row.change = Change::broken;
+    row.note = join("its result was right before, and was not checked now", why.empty() ? "" : ": ", why);
   } else if (after.runs.empty()) {
     row.change = after.too_large ? Change::broken : Change::missing;
     row.note = after.too_large ? "does not fit the memory now" : "measured before and not now";
@@ -201,7 +209,11 @@ Changes compare(const std::vector<Record>& before, const std::vector<Record>& af
       Side& to = it->second.*side;
       if (is_broken(r)) to.broken = &r;
       else if (r.status == "oom") to.too_large = true;
-      else if (is_measured(r)) to.runs.push_back(&r);
+      else if (is_measured(r)) {
+        to.runs.push_back(&r);
+        if (is_checked(r)) to.right = true;
+        else to.unchecked = &r;
+      }
     }
   };
   sort_in(before, &Pair::before);

@@ -12,7 +12,7 @@ namespace attune {
 
 enum class Change {
   faster, slower, same, unclear,
-  broken,   // it failed, was refused or was wrong, whatever it was before
+  broken,   // it failed, was refused or was wrong, whatever it was before; or it was right and nobody looked now
   missing,  // it was measured before
   added,    // it was not
 };

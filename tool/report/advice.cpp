@@ -1,6 +1,6 @@
 // What to use for which kind of work, said by the rows alone: of the subjects that were measured on the same problem
-// the fastest whose result was not wrong, and where another one is clearly faster. Nothing is said of what was not
-// measured.
+// the fastest whose result was right, and where another one is clearly faster. Nothing is said of what was not
+// measured, and of results that were not checked only how many there are.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -134,15 +134,29 @@ std::vector<Advice> advice_of(const Measurements& rows) {
   std::set<std::string> machines;
   for (const Measurement& row : rows.all)
     if (row.ok()) machines.insert(device_of(*row.record));
+  std::map<std::string, size_t> unchecked;
   for (const Measurement& row : rows.all) {
-    if (!row.ok() || !row.length || row.record->parity.verdict == "FAIL") continue;
+    const std::string& verdict = row.record->parity.verdict;
+    if (!row.ok() || !row.length || verdict == "FAIL") continue;
     const std::string use =
         use_of(row.problem) + (machines.size() > 1 ? " (" + device_of(*row.record) + ")" : "");
     if (!by_use.count(use)) order.push_back(use);
-    by_use[use].push_back(&row);
+    std::vector<const Measurement*>& right = by_use[use];
+    if (verdict.starts_with("PASS")) right.push_back(&row);
+    else ++unchecked[use];
   }
   std::vector<Advice> all;
-  for (const std::string& use : order) all.push_back(advise(use, contests_of(by_use[use])));
+  for (const std::string& use : order) {
+    const size_t left_out = unchecked[use];
+    if (by_use[use].empty()) {
+      all.push_back({.use = use, .sentence = fmt::format("Nothing is recommended: of {} no result was checked.",
+                                                         counted(left_out, "row"))});
+      continue;
+    }
+    all.push_back(advise(use, contests_of(by_use[use])));
+    if (left_out)
+      all.back().sentence += fmt::format(" Left out: {} whose result was not checked.", counted(left_out, "row"));
+  }
   return all;
 }
 

@@ -95,12 +95,14 @@ std::vector<Fact> facts_of(const Measurements& rows, const Summary& s, const std
   if (s.best)
     facts.push_back({fmt::format("{:.0f} %", 100 * s.best->gflops / s.best->ceiling_gflops), "of the measured ceiling",
                      fmt::format("{}, {} {}", s.best->subject, rows.rate(s.best->gflops), rows.rate_unit)});
-  int right = 0, wrong = 0;
+  int right = 0, wrong = 0, unchecked = 0;
   for (const auto& [verdict, n] : s.parity)
-    if (verdict != "UNCHECKED") (verdict.starts_with("PASS") ? right : wrong) += n;
-  if (right || wrong)
-    facts.push_back({fmt::format("{} of {}", right, right + wrong), "results right",
-                     "checked on the buffers that were timed", wrong ? Tone::bad : Tone::good});
+    (verdict == "UNCHECKED" ? unchecked : verdict.starts_with("PASS") ? right : wrong) += n;
+  if (right || wrong || unchecked)
+    facts.push_back({fmt::format("{} of {}", right, right + wrong + unchecked), "results right",
+                     unchecked ? fmt::format("{} not checked, the others on the buffers that were timed", unchecked)
+                               : "checked on the buffers that were timed",
+                     wrong ? Tone::bad : unchecked ? Tone::plain : Tone::good});
   facts.push_back({fmt::format("{} of {}", s.measured, s.all), "rows measured",
                    s.measured == s.all ? "" : fmt::format("{} ended otherwise: see the caveats", s.all - s.measured)});
   return facts;
