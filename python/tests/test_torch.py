@@ -82,6 +82,18 @@ class Torch(unittest.TestCase):
         q, k, v = draw((1, 5, 2, 4), (1, 6, 1, 4), (1, 6, 1, 4), dtype=torch.float64)
         self.assertTrue(torch.autograd.gradcheck(
             lambda *t: at.attend(*t, causal=True, backend="reference"), (q, k, v)))
+        (bias,) = draw((1, 2, 5, 6), dtype=torch.float64)
+        out = at.attend(q, k, v, bias=bias, backend="reference")
+        got = torch.autograd.grad(out.square().sum(), bias)[0]
+        true = torch.autograd.grad(dense(q, k, v, bias=bias)[0].square().sum(), bias)[0]
+        self.assertEqual(got.dtype, torch.float64)
+        self.near(got, true, 1e-5)
+
+    def test_lengths_are_looked_at_without_lse_too(self):
+        q, k, v = draw((1, 5, 2, 8), (1, 6, 2, 8), (1, 6, 2, 8), grad=False)
+        for wrong in (dict(max_q=3), dict(max_k=-1)):
+            with self.subTest(**wrong), self.assertRaises(attune.Error):
+                at.attend(q, k, v, **wrong)
 
     def test_operators_are_clean(self):
         q, k, v = draw((2, 5, 2, 8), (2, 6, 2, 8), (2, 6, 2, 8))

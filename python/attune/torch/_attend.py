@@ -107,7 +107,7 @@ def call(spec: Spec, q: Tensor, k: Tensor, v: Tensor, tensors: Any, numbers: tup
         raise _core.Error("attune: nested tensors are not served: pack the sequences, layout 'thd' with cu_q and cu_k")
     wants = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad or
                                          (tensors and any(t is not None and t.requires_grad for t in tensors)))
-    simple = plain and spec.is_simple and not return_lse
+    simple = plain and spec.is_simple and not return_lse and not (lengths[0] or lengths[1])
     if wants:
         if spec.append:
             raise _core.Error("attune: a call that appends to a cache has no gradient: use torch.no_grad()")
@@ -133,7 +133,8 @@ def call(spec: Spec, q: Tensor, k: Tensor, v: Tensor, tensors: Any, numbers: tup
     except _core.Error:
         read = _copies_of_negated(spec, (q, k, v, *tensors))
         if read is not None:
-            return call(spec, *read[:3], read[3:], numbers, lengths, return_lse)
+            q, k, v, *others = read
+            return call(spec, q, k, v, others, numbers, lengths, return_lse)
         if simple and spec.is_nothing(q, k, v):
             return call(spec, q, k, v, tensors, numbers, lengths, True)[0]
         raise

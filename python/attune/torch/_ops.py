@@ -75,6 +75,8 @@ def run_backward(spec: Spec, d_out: Tensor, d_lse: Tensor | None, q: Tensor, k: 
         d_out = d_out.contiguous()
     if d_out.is_neg():  # as that of the imaginary part of a conjugate is
         d_out = d_out.resolve_neg()
+    if not spec.has_lse:  # a tracer has a gradient of everything
+        d_lse = None
     if d_lse is not None and d_lse.is_neg():
         d_lse = d_lse.resolve_neg()
     joined = (out, lse) if spec.has_lse else (None, None)
@@ -93,8 +95,7 @@ def empty_gradients(spec: Spec, q: Tensor, k: Tensor, v: Tensor, tensors: Sequen
                     wanted: Sequence[bool]) -> tuple[Tensor, Tensor, Tensor, list[Tensor]]:
     dq = torch.zeros_like(q) if spec.leaves_rows else torch.empty_like(q)
     # Streams of a variant have gradients of their dtype; bias, sinks, gates and weights have f32 ones.
-    more = [torch.zeros(t.shape, dtype=t.dtype if t.dtype == torch.float64 or spec.is_stream(name) else torch.float32,
-                        device=t.device) if w and t is not None else q.new_empty(0)
+    more = [torch.zeros(t.shape, dtype=t.dtype if spec.is_stream(name) else torch.float32, device=t.device) if w and t is not None else q.new_empty(0)
             for name, t, w in zip(spec.given, tensors, wanted)]
     return dq, torch.empty_like(k), torch.empty_like(v), more
 

@@ -182,8 +182,8 @@ def new_seed(device: torch.device) -> Tensor:
 
 
 def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None,
-                                 dropout_p: float = 0.0, is_causal: bool = False, scale: float | None = None,
-                                 enable_gqa: bool = False) -> Tensor:
+                                 dropout_p: float = 0.0, is_causal: bool = False, *,
+                                 scale: float | None = None, enable_gqa: bool = False) -> Tensor:
     """torch.nn.functional.scaled_dot_product_attention, by attune.
 
     Masks of every broadcast shape, boolean or added, or of torch.nn.attention.bias; is_causal begins at the first key;
@@ -376,14 +376,15 @@ _CHOSEN = "a choice among PyTorch's backends"
 
 
 def _always(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
-            is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False) -> Tensor:
+            is_causal: bool = False, *, scale: float | None = None, enable_gqa: bool = False) -> Tensor:
     if _is_chosen():
         return _by_torch(_CHOSEN, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
-    return scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+    return scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, is_causal, scale=scale,
+                                        enable_gqa=enable_gqa)
 
 
 def _routed(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
-            is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False) -> Tensor:
+            is_causal: bool = False, *, scale: float | None = None, enable_gqa: bool = False) -> Tensor:
     causal = isinstance(attn_mask, CausalBias)
     why = _CHOSEN if _is_chosen() else _refusal(query, key, value, None if causal else attn_mask, is_causal, scale,
                                                 enable_gqa)
@@ -400,7 +401,8 @@ def _routed(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None 
         faster = _faster[at] = _measure(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa,
                                         needs_grad)
     if faster:
-        return scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+        return scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, is_causal, scale=scale,
+                                        enable_gqa=enable_gqa)
     return _by_torch("measured slower", query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
 
 
