@@ -32,12 +32,12 @@ void print_runs(const std::vector<Offer>& offers, const std::vector<double>& sec
 void print_rows(const std::vector<RowCost>& costs) {
   size_t problem = 7, series = 7, offer = 5;
   for (const RowCost& c : costs)
-    problem = std::max(problem, c.row->record->problem.size()), series = std::max(series, c.row->series.size()),
+    problem = std::max(problem, line_text(*c.row->record).size()), series = std::max(series, c.row->series.size()),
     offer = std::max(offer, c.offer->name.size());
   fmt::print("\n{:<{}}  {:<{}}  {:<{}}  {:>15}  {:>17}  {:>9}\n", "problem", problem, "subject", series, "offer", offer,
              "$ a million", "M tokens a $", "PFLOP a $");
   for (const RowCost& c : costs)
-    fmt::print("{:<{}}  {:<{}}  {:<{}}  {:>15}  {:>17}  {:>9}\n", c.row->record->problem, problem, c.row->series,
+    fmt::print("{:<{}}  {:<{}}  {:<{}}  {:>15}  {:>17}  {:>9}\n", line_text(*c.row->record), problem, c.row->series,
                series, c.offer->name, offer, usd_text(c.usd_a_million),
                c.tokens_a_usd > 0 ? digits_text(c.tokens_a_usd * 1e-6) : "-", digits_text(c.flops_a_usd * 1e-15));
 }
@@ -74,9 +74,9 @@ void run(const Asked& asked, Context& context) {
     runs.push_back({{"offer", offers[n].name}, {"device", offers[n].device}, {"usd_an_hour", offers[n].usd_an_hour},
                     {"seconds", seconds[n]}, {"usd", offers[n].usd(seconds[n])}});
   for (const RowCost& c : fitting)
-    calls.push_back({{"problem", c.row->record->problem}, {"subject", c.row->series}, {"offer", c.offer->name},
-                     {"usd_a_million_calls", c.usd_a_million}, {"tokens_a_usd", c.tokens_a_usd},
-                     {"flops_a_usd", c.flops_a_usd}});
+    calls.push_back({{"problem", c.row->record->problem}, {"pattern", c.row->record->pattern},
+                     {"subject", c.row->series}, {"offer", c.offer->name}, {"usd_a_million_calls", c.usd_a_million},
+                     {"tokens_a_usd", c.tokens_a_usd}, {"flops_a_usd", c.flops_a_usd}});
   fmt::print("{}\n", Json{{"runs", runs}, {"calls", calls}}.dump(2));
 }
 

@@ -94,7 +94,7 @@ double within(const std::vector<Samples>& runs) {
 }
 
 ChangedRow row_of(const Record& first, const Side& before, const Side& after, const CompareSettings& settings) {
-  ChangedRow row{.problem = first.problem + (first.pattern.empty() ? "" : " | " + first.pattern),
+  ChangedRow row{.problem = line_text(first),
                  .subject = first.subject, .setting = setting_of(first)};
   row.runs_before = int(before.runs.size()), row.runs_after = int(after.runs.size());
   row.before_ns = before.median_ns(), row.after_ns = after.median_ns();

@@ -16,7 +16,7 @@ namespace {
 // The problem, and of lists of a pattern which one and how dense it came out.
 std::string what_text(const Record& r) {
   if (r.pattern.empty()) return r.problem;
-  return fmt::format("{} | {}: {} blocks, density {:.4g}", r.problem, r.pattern, r.active_blocks, r.density);
+  return fmt::format("{}: {} blocks, density {:.4g}", line_text(r), r.active_blocks, r.density);
 }
 
 std::string time_text(const Record& r) {

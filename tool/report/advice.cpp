@@ -40,7 +40,7 @@ std::vector<Contest> contests_of(const std::vector<const Measurement*>& rows) {
   for (const Measurement* row : rows) {
     const Record& r = *row->record;
     const std::string key =
-        fmt::format("{}\n{}\n{}\n{}\n{}", r.problem, r.pattern, r.device, timing_text(r), r.threads);
+        fmt::format("{}\n{}\n{}\n{}", line_text(r), r.device, timing_text(r), r.threads);
     const auto [it, is_new] = at.emplace(key, all.size());
     if (is_new) all.push_back({.first = row});
     auto& some = all[it->second].by_time;
@@ -64,7 +64,7 @@ std::vector<std::string> exceptions(const std::vector<Contest>& contests, const 
     if (c.by_time.size() < 2 || winner == best || !c.clear()) continue;
     const auto at = std::find_if(c.by_time.begin(), c.by_time.end(),
                                  [&](const Measurement* row) { return row->record->subject == best; });
-    Found& f = found[{winner, kind_text(c.first->problem)}];
+    Found& f = found[{winner, kind_text(*c.first)}];
     f.lengths.insert(c.first->length), ++f.count;
     if (at != c.by_time.end())
       f.most = std::max(f.most, (*at)->record->median_ns / c.by_time[0]->record->median_ns);

@@ -19,7 +19,7 @@ template <class Test>
 Found find(const std::vector<Record>& records, Test test) {
   Found f;
   for (const Record& r : records)
-    if (test(r) && f.count++ == 0) f.example = r.subject + ", " + r.problem;
+    if (test(r) && f.count++ == 0) f.example = r.subject + ", " + line_text(r);
   return f;
 }
 
@@ -45,14 +45,14 @@ std::string rows(int n) { return n == 1 ? "1 row" : fmt::format("{} rows", n); }
 Table provenance_of(const std::vector<Record>& records) {
   Table t{.caption = "Provenance",
           .head = {"first row", "commit", "version", "compiler", "flags", "CPU", "features", "cores", "governor",
-                   "kernel", "GPU", "peers", "rows"}};
+                   "kernel", "GPU", "clocks", "binary", "peers", "rows"}};
   std::vector<std::vector<std::string>> seen;
   std::vector<int> count;
   for (const Record& r : records) {
     const Provenance& p = r.provenance;
     std::vector<std::string> origin = {
         p.commit + (p.dirty ? " (changed)" : ""), p.version, p.compiler, p.flags, p.cpu, p.features,
-        fmt::format("{}", p.cores), p.governor, p.kernel, gpu_text(p), p.peers};
+        fmt::format("{}", p.cores), p.governor, p.kernel, gpu_text(p), p.clocks, p.binary, p.peers};
     const auto at = size_t(std::find(seen.begin(), seen.end(), origin) - seen.begin());
     if (at < seen.size()) {
       ++count[at];

@@ -63,7 +63,7 @@ Section parity_section(const Measurements& rows) {
     c.checked += r.parity.rows;
     if (r.parity.rows && (!c.worst || r.parity.error > c.worst->parity.error)) c.worst = &r;
     if (r.parity.verdict == "FAIL")
-      failures.rows.push_back({{r.problem}, {row.series},
+      failures.rows.push_back({{line_text(r)}, {row.series},
                                number_cell(r.parity.error, factor_text(r.parity.error), Tone::bad),
                                {r.parity.message + (r.parity.mistake.empty() ? "" : "; " + r.parity.mistake)}});
   }
@@ -83,7 +83,7 @@ Section parity_section(const Measurements& rows) {
                       {verdicts, NAN, tone},
                       number_cell(double(c.checked), fmt::format("{}", c.checked)),
                       known ? number_cell(c.worst->parity.error, digits_text(c.worst->parity.error)) : empty_cell(),
-                      {known ? c.worst->problem : ""}});
+                      {known ? line_text(*c.worst) : ""}});
   }
   if (!t.rows.empty()) section.figures.push_back({"", {}, std::move(t)});
   if (!failures.rows.empty()) section.figures.push_back({"", {}, std::move(failures)});
@@ -104,7 +104,7 @@ Section trace_section(const Measurements& rows) {
     const bool many = !r.samples_mhz.empty();
     const auto ends = std::minmax_element(r.samples_mhz.begin(), r.samples_mhz.end());
     f.table.rows.push_back({number_cell(x, fmt::format("{:.0f}", x)),
-                            {r.problem},
+                            {line_text(r)},
                             {row.series},
                             r.mhz > 0 ? number_cell(r.mhz, fmt::format("{:.0f}", r.mhz)) : empty_cell(),
                             many ? number_cell(*ends.first, fmt::format("{:.0f} ... {:.0f}", *ends.first, *ends.second))
@@ -170,11 +170,14 @@ Section every_row_section(const Measurements& rows) {
           .head = {"pass", "dtype", "problem", "subject", "status", "median", "half interval", rows.rate_unit,
                    "against baseline", "verdict", "parity"},
           .facets = {0, 1, 3, 9}};
+  const bool sparse = std::any_of(rows.all.begin(), rows.all.end(),
+                                  [](const Measurement& row) { return row.record->shown_blocks > 0; });
+  if (sparse) t.head.push_back("density");
   for (const Measurement& row : rows.all) {
     const Record& r = *row.record;
     std::vector<TableCell> cells = {{row.length ? name(row.problem.pass) : ""},
                                     {row.length ? name(row.problem.dtype) : ""},
-                                    {r.problem},
+                                    {line_text(r)},
                                     {row.series},
                                     {r.status, NAN, r.status == "ok" ? Tone::weak : Tone::bad}};
     if (row.ok()) {
@@ -189,6 +192,8 @@ Section every_row_section(const Measurements& rows) {
                                                     : number_cell(r.ratio.value, factor_text(r.ratio.value)));
     cells.push_back(verdict_cell(r.verdict));
     cells.push_back({r.parity.verdict, NAN, r.parity.verdict == "FAIL" ? Tone::bad : Tone::weak});
+    if (sparse)
+      cells.push_back(r.shown_blocks > 0 ? number_cell(r.density, digits_text(r.density)) : empty_cell());
     t.rows.push_back(std::move(cells));
   }
   if (!t.rows.empty()) section.figures.push_back({"", {}, std::move(t)});

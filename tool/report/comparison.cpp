@@ -47,7 +47,7 @@ HeatMap map_of(const std::vector<Measurement>& compared, const std::string& titl
     const auto at_column = size_t(std::find(columns.begin(), columns.end(), row.length) - columns.begin());
     const Record& r = *row.record;
     map.cells[at_row][at_column] = {r.ratio.value, factor_text(r.ratio.value) + symbol(r.verdict),
-                                    r.problem + "\n" + row.series + " against " + r.baseline + ": " +
+                                    line_text(r) + "\n" + row.series + " against " + r.baseline + ": " +
                                         ratio_text(r.ratio) + " " + r.verdict};
     std::string source;
     const int from = threshold(row.problem, r.subject, rules, source);
@@ -82,7 +82,7 @@ Section comparison_section(const Measurements& rows, const std::vector<Rule>& ru
     for (const Measurement& row : pairs[key]) {
       const Ratio& ratio = row.record->ratio;
       figure.table.rows.push_back(
-          {{row.record->problem}, number_cell(ratio.value, factor_text(ratio.value)),
+          {{line_text(*row.record)}, number_cell(ratio.value, factor_text(ratio.value)),
            number_cell(ratio.interval.low,
                        fmt::format("{} ... {}", digits_text(ratio.interval.low), digits_text(ratio.interval.high))),
            verdict_cell(row.record->verdict)});

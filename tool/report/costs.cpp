@@ -62,7 +62,7 @@ Section cost_section(const Measurements& rows, const std::vector<Offer>& offers)
           .head = {"problem", "subject", "offer", "$ a million calls", "million tokens a $", "PFLOP a $"},
           .facets = {1, 2}};
   for (const RowCost& c : costs)
-    t.rows.push_back({{c.row->record->problem},
+    t.rows.push_back({{line_text(*c.row->record)},
                       {c.row->series},
                       {c.offer->name},
                       number_cell(c.usd_a_million, usd_text(c.usd_a_million)),

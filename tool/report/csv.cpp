@@ -25,11 +25,12 @@ std::string to_csv(const std::vector<Record>& records) {
       "status,message,samples,median_ns,low_ns,high_ns,flops,bytes,gflops,gbs,ceiling_gflops,copy_gbs,workspace_bytes,"
       "taken_bytes,"
       "mhz,watts,celsius,slowed_by,baseline,times_as_fast,times_low,times_high,verdict,parity,parity_error,aa_spread,"
-      "commit,dirty\r\n";
+      "commit,dirty,pattern,density,active_blocks,shown_blocks\r\n";
   for (const Record& r : records) {
     Problem p;
     const bool known = parse(r.problem, p).ok();
     const auto number = [&](double v) { return known ? fmt::format("{}", v) : std::string(); };
+    const auto blocks = [&](double v) { return r.shown_blocks ? fmt::format("{}", v) : std::string(); };
     const bool compared = !r.baseline.empty();
     const auto ratio = [&](double v) { return compared ? fmt::format("{}", v) : std::string(); };
     const std::vector<std::string> fields = {
@@ -44,7 +45,8 @@ std::string to_csv(const std::vector<Record>& records) {
         fmt::format("{}", r.mhz), fmt::format("{}", r.watts), fmt::format("{}", r.celsius), r.slowed_by, r.baseline,
         ratio(r.ratio.value), ratio(r.ratio.interval.low), ratio(r.ratio.interval.high), r.verdict, r.parity.verdict,
         fmt::format("{}", r.parity.error), fmt::format("{}", r.aa_spread), r.provenance.commit,
-        r.provenance.dirty ? "yes" : "no"};
+        r.provenance.dirty ? "yes" : "no", r.pattern, blocks(r.density), blocks(double(r.active_blocks)),
+        blocks(double(r.shown_blocks))};
     for (size_t n = 0; n < fields.size(); ++n) csv += (n ? "," : "") + field(fields[n]);
     csv += "\r\n";
   }

@@ -116,12 +116,12 @@ Section memory_section(const Measurements& rows) {
       const double a_token = bytes / row.tokens(), scores = scores_bytes(row);
       looks.emplace(r.subject, rows.looks.at(row.series));
       subjects[r.subject][row.length] = {double(row.length), a_token, a_token, a_token,
-                                         fmt::format("{}\n{}: {} a token, {} of it beside the tensors", r.problem,
+                                         fmt::format("{}\n{}: {} a token, {} of it beside the tensors", line_text(r),
                                                      r.subject, count_text(a_token, "B"),
                                                      count_text((bytes - tensor_bytes(r)) / row.tokens(), "B"))};
       const double whole = (tensor_bytes(r) + scores) / row.tokens();
       stored[row.length] = {double(row.length), whole, whole, whole, ""};
-      lines.push_back({{r.problem},
+      lines.push_back({{line_text(r)},
                        number_cell(row.length, fmt::format("{}", row.length)),
                        {r.subject},
                        number_cell(tensor_bytes(r), bytes_text(tensor_bytes(r))),

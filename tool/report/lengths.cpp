@@ -12,7 +12,7 @@ namespace {
 std::vector<TableCell> table_row(const Measurements& rows, const Measurement& row, bool with_problem) {
   const Record& r = *row.record;
   std::vector<TableCell> cells;
-  if (with_problem) cells.push_back({r.problem});
+  if (with_problem) cells.push_back({line_text(r)});
   else cells.push_back(number_cell(row.length, fmt::format("{}", row.length)));
   cells.push_back({row.series});
   if (!row.ok()) {

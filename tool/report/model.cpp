@@ -75,7 +75,7 @@ std::vector<std::string> verdicts_of(const Measurements& rows, const Summary& s,
     all.push_back(
         fmt::format("Nearest to the machine's limit: {} at {:.0f} % of the measured ceiling ({} of {} {}), {}.",
                     s.best->subject, 100 * s.best->gflops / s.best->ceiling_gflops, rows.rate(s.best->gflops),
-                    rows.rate(s.best->ceiling_gflops), rows.rate_unit, s.best->problem));
+                    rows.rate(s.best->ceiling_gflops), rows.rate_unit, line_text(*s.best)));
   std::string checks;
   for (const auto& [verdict, n] : s.parity) checks += fmt::format("{}{} {}", checks.empty() ? "" : ", ", n, verdict);
   if (!checks.empty()) all.push_back(fmt::format("Checked on the very buffers that were timed: {}.", checks));

@@ -49,7 +49,7 @@ Chart chart_of(const Measurements& rows, const Machine& m) {
     const double roof = std::min(r.ceiling_gflops, r.copy_gbs * intensity);
     series[row->series].push_back(
         {intensity, rate, rate, rate,
-         fmt::format("{}\n{}: {} {}, {:.0f} % of the roof\n{} operations a byte", r.problem, row->series,
+         fmt::format("{}\n{}: {} {}, {:.0f} % of the roof\n{} operations a byte", line_text(r), row->series,
                      rows.rate(r.gflops), rows.rate_unit, 100 * r.gflops / roof, digits_text(intensity))});
   }
   for (const std::string& name : order)
@@ -80,7 +80,7 @@ Section roofline_section(const Measurements& rows) {
     for (const Measurement* row : m.rows) {
       const Record& r = *row->record;
       const double intensity = r.flops / r.bytes, roof = std::min(r.ceiling_gflops, r.copy_gbs * intensity);
-      f.table.rows.push_back({{r.problem},
+      f.table.rows.push_back({{line_text(r)},
                               {row->series},
                               number_cell(intensity, digits_text(intensity)),
                               number_cell(r.gflops, rows.rate(r.gflops)),

@@ -10,8 +10,19 @@
 namespace attune {
 namespace {
 
+// Lists of a pattern: their bound follows from it and from the length, so the line is as one asks for it.
+std::string with_pattern(const std::string& line, const std::string& pattern) {
+  return pattern.empty() ? line : line + " | " + pattern;
+}
+Problem without_bound(Problem p, const std::string& pattern) {
+  if (!pattern.empty() && p.mask.blocks.q) p.mask.blocks.bound = 1;
+  return p;
+}
+
 // The line without the lengths that vary, and without `batch` where it goes with them.
-std::string family_name(Problem p, bool with_batch) {
+std::string family_name(const Measurement& row, bool with_batch) {
+  const std::string& pattern = row.record->pattern;
+  Problem p = without_bound(row.problem, pattern);
   const bool square = p.len_q == p.len_k;
   const int64_t tokens = int64_t(p.batch) * p.len_k;
   p.len_k = 1;
@@ -22,9 +33,9 @@ std::string family_name(Problem p, bool with_batch) {
     if (const size_t at = line.find(part); at != line.npos) line.erase(at, part.size());
   };
   cut(square ? " q1 k1" : " k1");
-  if (with_batch) return line;
+  if (with_batch) return with_pattern(line, pattern);
   cut(" b1");
-  return line + fmt::format(", batch x length {}", tokens);
+  return with_pattern(line, pattern) + fmt::format(", batch x length {}", tokens);
 }
 
 std::string series_name(const Record& r, bool many_threads) {
@@ -41,11 +52,11 @@ void join_batches(std::vector<Measurement>& rows) {
   for (const Measurement& row : rows) {
     if (!row.length || !row.ok()) continue;
     by_family[row.family].insert(row.length);
-    if (row.problem.len_q == row.problem.len_k) by_tokens[family_name(row.problem, false)].insert(row.length);
+    if (row.problem.len_q == row.problem.len_k) by_tokens[family_name(row, false)].insert(row.length);
   }
   for (Measurement& row : rows) {
     if (!row.length || row.problem.len_q != row.problem.len_k || by_family[row.family].size() > 1) continue;
-    if (std::string joined = family_name(row.problem, false); by_tokens[joined].size() > 1)
+    if (std::string joined = family_name(row, false); by_tokens[joined].size() > 1)
       row.family = std::move(joined);
   }
 }
@@ -61,10 +72,10 @@ Measurements rows_of(const std::vector<Record>& records) {
     if (r.threads) threads.insert(r.threads);
   double fastest = 0;
   for (const Record& r : records) {
-    Measurement row{.record = &r, .series = series_name(r, threads.size() > 1), .family = r.problem};
+    Measurement row{.record = &r, .series = series_name(r, threads.size() > 1), .family = line_text(r)};
     if (parse(r.problem, row.problem).ok()) {
       row.length = row.problem.len_k;
-      row.family = family_name(row.problem, true);
+      row.family = family_name(row, true);
     }
     if (row.ok()) rows.looks.emplace(row.series, int(rows.looks.size()));
     fastest = std::max({fastest, r.gflops, r.ceiling_gflops});
@@ -96,13 +107,13 @@ std::string length_text(double keys) {
 std::string nanoseconds_text(double ns) { return seconds_text(ns * 1e-9); }
 std::string nanoseconds_tick(double ns) { return tick_text(ns * 1e-9); }
 
-std::string kind_text(const Problem& p) {
-  Problem q{p};
+std::string kind_text(const Measurement& row) {
+  Problem q = without_bound(row.problem, row.record->pattern);
   q.batch = q.len_q = q.len_k = 1;
   const std::string line = name(q);
   const size_t dtype = line.find(' ') + 1, after = line.find(" b1 ");
   const size_t dims = line.find(" d", after);
-  return line.substr(dtype, after - dtype) + line.substr(dims);
+  return with_pattern(line.substr(dtype, after - dtype) + line.substr(dims), row.record->pattern);
 }
 
 TableCell number_cell(double value, std::string text, Tone tone) { return {std::move(text), value, tone}; }

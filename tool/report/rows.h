@@ -13,7 +13,7 @@ namespace attune {
 struct Measurement {
   const Record* record = nullptr;
   std::string series{};   // the subject, and what sets it apart from others of the same name in this report
-  std::string family{};   // the line without what varies with the length
+  std::string family{};   // the line without what varies with the length, and the pattern of its lists
   Problem problem{};      // where `length` is not 0
   int length = 0;         // of keys; 0: unknown
   bool ok() const { return record->status == "ok" && record->median_ns > 0; }
@@ -38,7 +38,7 @@ std::vector<std::pair<std::string, std::vector<Measurement>>> families_of(const 
 std::string length_text(double keys);          // "16K"
 std::string nanoseconds_text(double ns);
 std::string nanoseconds_tick(double ns);
-std::string kind_text(const Problem&);         // "bf16 d128 causal": what a tuned rule is about
+std::string kind_text(const Measurement&);     // "bf16 d128 causal": what a tuned rule is about
 TableCell number_cell(double value, std::string text, Tone = Tone::plain);
 TableCell empty_cell();
 TableCell verdict_cell(const std::string& verdict);

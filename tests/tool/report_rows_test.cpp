@@ -1,0 +1,66 @@
+// What sets rows of a report apart that have one problem line, and where they come from.
+#include <gtest/gtest.h>
+
+#include "tests/tool/spawn.h"
+#include "tool/report/model.h"
+
+namespace attune {
+namespace {
+
+Record record(int length, double ratio) {
+  Record r;
+  r.problem = join("forward f32 b1 h8 q", length, " k", length, " d64 causal"), r.subject = "cpu_forward";
+  r.threads = 2, r.median_ns = 10. * length, r.interval = {9.9 * length, 10.1 * length, 0.95};
+  r.samples_ns.assign(30, r.median_ns), r.flops = 1e3 * length, r.gflops = r.flops / r.median_ns;
+  r.parity = {.verdict = "PASS", .error = 0.1, .rows = 8};
+  r.baseline = "torch:sdpa", r.ratio = {ratio, {ratio * 0.98, ratio * 1.02, 0.95}};
+  r.verdict = ratio > 1 ? "FASTER" : "SLOWER";
+  return r;
+}
+
+Report report_of(std::vector<Record> records) { return make_report({.records = std::move(records)}); }
+const Section& section(const Report& r, std::string_view id) {
+  static const Section none{};
+  const Section* s = find_section(r, id);
+  EXPECT_NE(s, nullptr) << id;
+  return s ? *s : none;
+}
+
+// Two patterns of one bound have one problem line, and are two problems.
+TEST(Report, patterns_are_families_with_a_density) {
+  std::vector<Record> records;
+  for (const char* pattern : {"random density=1 seed=1", "hierarchical"})
+    for (const int length : {512, 1024}) {
+      Record r = record(length, *pattern == 'r' ? 2.0 : 0.5);
+      r.problem += join(" blocks64x64x", length / 8), r.pattern = pattern;
+      r.shown_blocks = 100, r.active_blocks = *pattern == 'r' ? 100 : 37, r.density = double(r.active_blocks) / 100;
+      records.push_back(r);
+    }
+  const Report report = report_of(records);
+  const auto& figures = section(report, "lengths").figures;
+  ASSERT_EQ(figures.size(), 2u);
+  EXPECT_EQ(figures[0].title, "forward f32 b1 h8 d64 causal blocks64x64x1 | random density=1 seed=1");
+  EXPECT_EQ(figures[1].title, "forward f32 b1 h8 d64 causal blocks64x64x1 | hierarchical");
+  const Figure& against = section(report, "against").figures.at(0);
+  const HeatMap& map = std::get<HeatMap>(against.plots.at(0).drawing);
+  ASSERT_EQ(map.rows.size(), 2u);
+  EXPECT_DOUBLE_EQ(map.cells[0][0].ratio, 2.0);
+  EXPECT_DOUBLE_EQ(map.cells[1][0].ratio, 0.5);
+  EXPECT_EQ(against.table.rows[2][0].text, "forward f32 b1 h8 q512 k512 d64 causal blocks64x64x64 | hierarchical");
+  const Table& all = section(report, "rows").figures[0].table;
+  EXPECT_EQ(all.head.back(), "density");
+  EXPECT_EQ(all.rows[2].back().text, "0.370");
+  EXPECT_TRUE(has(to_csv(records), ",no,hierarchical,0.37,37,100\r\n")) << to_csv(records);
+  EXPECT_NE(section(report_of({record(512, 2)}), "rows").figures[0].table.head.back(), "density");
+}
+
+TEST(Report, provenance_has_clocks_and_binary) {
+  Record r = record(512, 2);
+  r.provenance.clocks = "governor performance", r.provenance.binary = "e14c9a5c96a70e70";
+  const std::string page = to_markdown(report_of({r}));
+  EXPECT_TRUE(has(page, "| clocks | binary |")) << page;
+  EXPECT_TRUE(has(page, "| governor performance | e14c9a5c96a70e70 |")) << page;
+}
+
+}  // namespace
+}  // namespace attune
