@@ -20,6 +20,7 @@
 #include "tool/commands.h"
 #include "tool/json.h"
 #include "tool/machine.h"
+#include "tool/measure/workload.h"
 #include "tool/memory_module.h"
 #include "tool/memory_measure.h"
 #include "tool/text.h"
@@ -217,13 +218,6 @@ Json as_json(const attune_memory& m) {
           {"full", m.full}};
 }
 
-// Of a rank: its queries and the keys of all.
-double score_bytes(const Problem& p) {
-  const double keys = word(p.variant) == "ring" ? double(ring_of(p).shards.tokens) : p.len_k;
-  return double(p.batch) * p.heads_q * p.len_q * keys * 4;
-}
-double token_bytes(const Problem& p) { return double(p.heads_kv) * (p.dim_qk + p.dim_v) * double(size_of(p.dtype.kv)); }
-
 // All of it, by the tokens whose attention is computed: queries, or keys where one query reads a cache. MB are 10^6.
 double megabytes_a_token(const Answer& a) {
   const Problem& p = a.plan.problem;
@@ -246,7 +240,7 @@ Json as_json(const Answer& a) {
             {"total_bytes", uint64_t(total(a.pieces)) + a.plan.workspace_bytes},
             {"key_value_bytes_a_token", uint64_t(token_bytes(p))},
             {"megabytes_a_token", megabytes_a_token(a)},
-            {"score_matrix_bytes", uint64_t(score_bytes(p))},
+            {"score_matrix_bytes", uint64_t(scores_bytes(p))},
             {"longest", a.device_bytes ? Json(a.longest) : Json(nullptr)}};
   Json ways = Json::array();
   for (const Way& w : a.ways)
@@ -274,7 +268,7 @@ void print(const Answer& a) {
   row("together", bytes_text(total(a.pieces) + double(a.plan.workspace_bytes)));
   row("a token", fmt::format("{} of keys and values; {} MB of everything", bytes_text(token_bytes(p)),
                              digits_text(megabytes_a_token(a))));
-  row("not stored", fmt::format("{} of scores in f32", bytes_text(score_bytes(p))));
+  row("not stored", fmt::format("{} of scores in {}", bytes_text(scores_bytes(p)), name(p.dtype.kv)));
   if (a.device_bytes)
     row("longest", fmt::format("{} keys fit in {}", a.longest, bytes_text(a.device_bytes)));
   if (a.ways.size() > 1) fmt::print("by backend\n");
@@ -408,7 +402,9 @@ void run(const Asked& asked, Context& context) {
     fmt::print("{}\n", j.dump(2));
   } else {
     if (found.plan.backend) print(found), print_measured(found);
-    fmt::print("{}{}\n", device.name, device_bytes ? join(", ", bytes_text(device_bytes)) : "");
+    if (here) fmt::print("{}, {}\n", device.name, bytes_text(device_bytes));
+    else fmt::print("{}, which is not here: nobody says how much memory it has, nor which context is the longest\n",
+                    device.name);
     if (here) print(now, gpu, found.taken);
   }
   if (!found.does_not_fit.empty()) fail(context, kMachine, join("attune memory: ", found.does_not_fit));

@@ -107,6 +107,23 @@ TEST(Memory, of_a_module_is_what_the_module_measures) {
   EXPECT_EQ(attune_says({"memory", "llama f32 b2 s16 e64 h4", "--peer", "torch"}).code, 2);
 }
 
+// What `bench` writes into its records of the same line.
+TEST(Memory, scores_are_those_of_a_record) {
+  const char* const line = "forward bf16 b1 h2 q16 k32 d16 full";
+  EXPECT_EQ(answer(line)["score_matrix_bytes"], 2 * 16 * 32 * 2);
+  EXPECT_TRUE(has(attune_says({"memory", line}).out, "of scores in bf16"));
+  const json record = json::parse(attune_says({"bench", line, "--json", "--max-seconds", "0.01"}).out);
+  EXPECT_EQ(record["scores_bytes"], answer(line)["score_matrix_bytes"]);
+  EXPECT_EQ(record["cache_bytes"], 32 * answer(line)["key_value_bytes_a_token"].get<int>());
+}
+
+TEST(Memory, of_a_device_that_is_not_here_nobody_says_the_longest_context) {
+  const Ran r = attune_says({"memory", "--device", "h200"});
+  EXPECT_EQ(r.code, 0) << r.err;
+  EXPECT_EQ(r.out, "NVIDIA H200, which is not here: nobody says how much memory it has, nor which context is the "
+                   "longest\n");
+}
+
 TEST(Memory, a_backward_has_gradients_and_pages_are_whole) {
   const json back = answer("backward f32 b1 h4 q32 k32 d64 full");
   for (const char* role : {"d_out", "dq", "dk", "dv"}) EXPECT_EQ(bytes_of(back, role), 32u * 4 * 64 * 4) << role;

@@ -23,7 +23,8 @@ Record example() {
   r.floor_ns = 21, r.flops = 1000, r.bytes = 400, r.ceiling_gflops = 50, r.copy_gbs = 12, r.ceiling = "fmla";
   r.parity = {"PASS", 0.25, 64, "none", "swapped-layout"};
   r.run = "20260131T120000Z-1f", r.row_records = 3, r.kernels = {"one", "two"}, r.input_rms = 0.99;
-  r.tensor_bytes = 4096, r.scores_bytes = 8192, r.taken_bytes = 12345, r.tokens_read = {1, 2, 3, 4};
+  r.tensor_bytes = 4096, r.scores_bytes = 8192, r.cache_bytes = 512, r.taken_bytes = 12345;
+  r.tokens_read = {1, 2, 3, 4};
   r.baseline = "torch:sdpa", r.ratio = {1.5, {1.4, 1.6, 0.95}}, r.aa_spread = 0.01, r.verdict = "FASTER";
   r.provenance = {"2026-01-31T12:00:00Z", "abc",   true, "0.1.0",  "GNU 12", "-O3", "Some CPU", "neon",
                   "performance",          "Linux", 2,    "torch 2"};

@@ -43,7 +43,8 @@ void fields(R& r, const Each& each) {
   each("seed", r.seed), each("threads", r.threads), each("sets", r.sets), each("why", r.why);
   each("workspace_bytes", r.workspace_bytes), each("tensor_bytes", r.tensor_bytes);
   each("taken_bytes", r.taken_bytes);
-  each("scores_bytes", r.scores_bytes), each("kernels", r.kernels), each("input_rms", r.input_rms);
+  each("scores_bytes", r.scores_bytes), each("cache_bytes", r.cache_bytes);
+  each("kernels", r.kernels), each("input_rms", r.input_rms);
   each("median_ns", r.median_ns), each("calls", r.calls), each("ended_by", r.ended_by), each("modes", r.modes);
   each("warm_up_s", r.warm_up_s), each("floor_ns", r.floor_ns), each("near_floor", r.near_floor);
   each("mhz", r.mhz), each("watts", r.watts), each("celsius", r.celsius), each("slowed_by", r.slowed_by);

@@ -61,11 +61,6 @@ std::string one_line(std::string text) {
   return text;
 }
 
-double scores_bytes(const Problem& one) {
-  const Problem p = whole_problem(one);
-  return double(p.batch) * p.heads_q * double(p.len_q) * double(p.len_k) * size_of(p.dtype.kv);
-}
-
 // Of up to a few thousand elements, spread over the whole tensor.
 double input_rms(const Tensor& t) {
   const Extents& e = t.extent;
@@ -557,7 +552,8 @@ Record blank_record(const BenchRow& row, const Bench& bench) {
   r.layout = name(bench.layout), r.distribution = name(bench.distribution);
   r.seed = bench.seed;
   r.threads = bench.device.kind == DeviceKind::cuda ? 0 : bench.device.units;
-  r.tensor_bytes = estimated_bytes(row.problem), r.scores_bytes = scores_bytes(row.problem);
+  const Problem whole = whole_problem(row.problem);
+  r.tensor_bytes = estimated_bytes(whole), r.scores_bytes = scores_bytes(whole), r.cache_bytes = cache_bytes(whole);
   r.provenance = bench.provenance;
   r.provenance.time = utc_now();
   return r;

@@ -47,7 +47,7 @@ double seconds_of(const BenchRow& row, const Bench& b) {
 std::vector<Record> not_built(const BenchRow& row, const Bench& b) {
   Record r = blank_record(row, b);
   r.subject = "attune", r.status = "unsupported", r.message = join("not built: ", row.not_built);
-  r.row_records = 1, r.tensor_bytes = r.scores_bytes = 0;
+  r.row_records = 1, r.tensor_bytes = r.scores_bytes = r.cache_bytes = 0;
   return {std::move(r)};
 }
 

@@ -123,4 +123,17 @@ Status Workload::run_forward(const Planner& planner) {
 
 double estimated_bytes(const Problem& p) { return cost(whole_problem(p)).bytes; }
 
+double scores_bytes(const Problem& p) {
+  const double keys = is_ring(p) ? double(ring_of(p).shards.tokens) : p.len_k;
+  return double(p.batch) * p.heads_q * double(p.len_q) * keys * size_of(p.dtype.kv);
+}
+
+double token_bytes(const Problem& p) { return double(p.heads_kv) * (p.dim_qk + p.dim_v) * size_of(p.dtype.kv); }
+
+double cache_bytes(const Problem& p) {
+  const std::string_view variant = word(p.variant);
+  const bool dense = variant.empty() || variant == "dilated" || variant == "adaptive" || variant == "ring";
+  return dense ? double(p.batch) * p.len_k * token_bytes(p) : 0;
+}
+
 }  // namespace attune

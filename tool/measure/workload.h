@@ -66,6 +66,12 @@ class Workload {
   void rehome(Role, bool copy);
 };
 
-double estimated_bytes(const Problem&);  // of inputs and outputs
+// What follows from a line.
+double estimated_bytes(const Problem&);  // of inputs and outputs, of all ranks
+// The matrix of scores in the type of the keys, which only unfused attention stores; of a rank: its queries and the
+// keys of all.
+double scores_bytes(const Problem&);
+double token_bytes(const Problem&);  // of a key and a value in all their heads
+double cache_bytes(const Problem&);  // keys and values at their bounds; 0: the variant has caches of its own
 
 }  // namespace attune

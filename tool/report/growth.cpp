@@ -3,6 +3,7 @@
 
 #include <set>
 
+#include "tool/measure/ring_run.h"
 #include "tool/report/rows.h"
 #include "tool/text.h"
 
@@ -25,10 +26,9 @@ TableCell interval_cell(const Fit& f) {
   return number_cell(f.high - f.low, fmt::format("{:.2f} ... {:.2f}", f.low, f.high));
 }
 
-double scores_bytes(const Measurement& row) {
-  const Problem& p = row.problem;
-  return row.record->scores_bytes > 0 ? row.record->scores_bytes
-                                      : 4.0 * p.batch * p.heads_q * double(p.len_q) * p.len_k;
+// Records of the first version do not say it.
+double scores_of(const Measurement& row) {
+  return row.record->scores_bytes > 0 ? row.record->scores_bytes : scores_bytes(whole_problem(row.problem));
 }
 // What must move is what there is, in records that do not say it.
 double tensor_bytes(const Record& r) { return r.tensor_bytes > 0 ? r.tensor_bytes : r.bytes; }
@@ -96,7 +96,7 @@ Section memory_section(const Measurements& rows) {
   Figure f;
   f.table = {.caption = "Of one call",
              .head = {"problem", "length", "subject", "tensors", "workspace", "measured", "MB a token",
-                      "scores, not stored"},
+                      "scores, not stored", "keys and values"},
              .facets = {2}};
   for (const auto& [family, some] : families_of(rows)) {
     Chart c{.title = "Memory a token by length: " + family,
@@ -113,7 +113,7 @@ Section memory_section(const Measurements& rows) {
       const double bytes = memory_bytes(row);
       const Record& r = *row.record;
       if (bytes <= 0 || subjects[r.subject].count(row.length)) continue;
-      const double a_token = bytes / row.tokens(), scores = scores_bytes(row);
+      const double a_token = bytes / row.tokens(), scores = scores_of(row);
       looks.emplace(r.subject, rows.looks.at(row.series));
       subjects[r.subject][row.length] = {double(row.length), a_token, a_token, a_token,
                                          fmt::format("{}\n{}: {} a token, {} of it beside the tensors", line_text(r),
@@ -129,7 +129,8 @@ Section memory_section(const Measurements& rows) {
                                   : number_cell(double(r.workspace_bytes), bytes_text(double(r.workspace_bytes))),
                        r.taken_bytes < 0 ? TableCell{"-"} : number_cell(r.taken_bytes, bytes_text(r.taken_bytes)),
                        number_cell(a_token, digits_text(a_token * 1e-6)),
-                       number_cell(scores, bytes_text(scores))});
+                       number_cell(scores, bytes_text(scores)),
+                       r.cache_bytes > 0 ? number_cell(r.cache_bytes, bytes_text(r.cache_bytes)) : empty_cell()});
     }
     f.table.rows.insert(f.table.rows.end(), lines.begin(), lines.end());
     if (stored.size() < 2 || ++families > kMostPlots) continue;
