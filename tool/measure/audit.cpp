@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
+#include <cstdio>
 #include <cstring>
 #include <fstream>
 #include <map>
@@ -12,6 +13,7 @@
 #include "tool/measure/module_run.h"
 #include "tool/measure/ring_run.h"
 #include "tool/measure/spot.h"
+#include "tool/measure/workload.h"
 
 namespace attune {
 namespace {
@@ -25,7 +27,7 @@ constexpr const char* kNames[] = {
     "missing-roofline", "forged-ceiling", "skipped-parity", "forged-parity",    "cpu-on-gpu",     "gpu-on-cpu",
     "zero-inputs",     "missing-baseline", "slow-baseline", "forged-ratio",     "forged-verdict", "throttled",
     "late-launches",   "unknown-source", "dirty-source",    "bad-time",         "bad-problem",    "unfinished-row",
-    "few-samples"};
+    "few-samples",     "forged-density", "forged-memory",   "missing-kernels"};
 
 bool near(double a, double b, double relative, double absolute = 0) {
   return std::abs(a - b) <= absolute + relative * std::max(std::abs(a), std::abs(b));
@@ -34,6 +36,15 @@ bool near(double a, double b, double relative, double absolute = 0) {
 bool is_gpu(const Record& r) { return r.device.starts_with("cuda"); }
 bool is_peer(const Record& r) { return r.why.starts_with("a peer"); }
 bool was_timed(const Record& r) { return r.status == "ok" || r.status == "refused"; }
+
+// Whether the driver could say what a call launches: cuFuncGetName is of CUDA 12.3.
+bool names_kernels(const Provenance& p) {
+  constexpr std::string_view kBefore = "driver for ";
+  int major = 0, minor = 0;
+  const size_t at = p.cuda.find(kBefore);
+  if (at == p.cuda.npos || std::sscanf(p.cuda.c_str() + at + kBefore.size(), "%d.%d", &major, &minor) != 2) return true;
+  return std::pair(major, minor) >= std::pair(12, 3);
+}
 
 // One record and where its findings go.
 struct Auditor {
@@ -101,6 +112,28 @@ struct Auditor {
     if (!r.samples_mhz.empty() && !near(r.mhz, again.mhz, 0, 1)) off("the clock", r.mhz, again.mhz);
     const bool at_the_edge = near(r.median_ns, 5 * r.floor_ns, 1e-3, kRounded);
     if (r.near_floor != again.near_floor && !at_the_edge) off("near_floor", r.near_floor, again.near_floor);
+    if (r.version >= 2 && r.modes != again.modes) off("the number of their peaks", r.modes, again.modes);
+  }
+
+  void density() const {
+    const double is = r.shown_blocks > 0 ? double(r.active_blocks) / double(r.shown_blocks) : 0;
+    if (r.active_blocks < 0 || r.active_blocks > r.shown_blocks)
+      wrong("forged-density", r.active_blocks, " blocks are said to be active, of ", r.shown_blocks, " that are shown");
+    else if (!near(r.density, is, 1e-9))
+      wrong("forged-density", "the density is said to be ", r.density, ", and ", r.active_blocks, " of ",
+            r.shown_blocks, " blocks are ", is);
+  }
+
+  // Bytes that follow from the line. `tensors`: of a module its own.
+  void memory_of_it(const Problem& whole, double tensors) const {
+    if (r.version < 2) return;
+    const auto judge = [&](const char* what, double said, double is) {
+      if (!near(said, is, 1e-6))
+        wrong("forged-memory", what, " are said to be ", said, " bytes, its problem has ", is);
+    };
+    judge("inputs and outputs", r.tensor_bytes, tensors);
+    judge("scores", r.scores_bytes, scores_bytes(whole));
+    if (r.cache_bytes != 0) judge("keys and values", r.cache_bytes, cache_bytes(whole));  // not in every record
   }
 
   // Flops and bytes from the line, where they follow from it alone; else no more than its bounds allow.
@@ -160,6 +193,10 @@ struct Auditor {
                          : r.samples_mhz.empty()         ? "no sample has the clock of a GPU"
                          : r.samples_mhz.size() != r.samples_ns.size() ? "samples and clocks are not as many" : nullptr;
       if (what) wrong("cpu-on-gpu", "the row is of ", r.device, ", and ", what);
+      Problem p;
+      const bool captured = parse(r.problem, p).ok() && !is_ring(p);  // neither ranks nor modules are; peers may not be
+      if (r.version >= 2 && captured && !is_peer(r) && r.kernels.empty() && names_kernels(r.provenance))
+        wrong("missing-kernels", "the row is of ", r.device, ", and no kernel of a call is named");
     } else if (!r.samples_mhz.empty() || r.threads == 0) {
       wrong("gpu-on-cpu", "the row is of ", r.device, ", and has the clock of a GPU or no thread");
     }
@@ -202,7 +239,13 @@ struct Auditor {
       wrong("bad-problem", "'", r.problem, "' is not a problem line");
     if (!was_timed(r)) return;
     samples();
-    if (readable) cost_of_it(whole_problem(p));
+    density();
+    if (readable) {
+      const Problem whole = whole_problem(p);
+      cost_of_it(whole);
+      memory_of_it(whole, cost(whole).bytes);
+    }
+    if (is_module) memory_of_it(module.problem, module_cost(module).bytes);
     if (const double is = is_module ? module_cost(module).flops : r.flops; !near(r.flops, is, 1e-6))
       wrong("forged-flops", "flops of a call are said to be ", r.flops, ", its module has ", is);
     rates();

@@ -144,10 +144,10 @@ class RecordFile {
 // not of it.
 std::string resume_key(const Record&);
 
-// How it was timed: "cold", "cold, rested 150 ms", "cold, hot 40 ms".
 // The problem, and behind a bar the pattern of its lists: two patterns may have one problem line.
 inline std::string line_text(const Record& r) { return r.pattern.empty() ? r.problem : r.problem + " | " + r.pattern; }
 
+// How it was timed: "cold", "cold, rested 150 ms", "cold, hot 40 ms".
 std::string timing_text(std::string_view mode, double rest_s, double heat_s);
 inline std::string timing_text(const Record& r) { return timing_text(r.mode, r.rest_s, r.heat_s); }
 
