@@ -10,6 +10,7 @@
 #include <optional>
 #include <set>
 
+#include "machine/cuda/runtime.h"
 #include "machine/host.h"
 #include "plan/plan.h"
 #include "plan/tuned.h"
@@ -185,10 +186,19 @@ void tell_dry_run(const std::vector<BenchRow>& all, const std::vector<Bench>& be
   double seconds = 0, most = 0;
   size_t not_built = 0, too_large = 0;
   const double there = available_memory();
+  const Device& device = benches[0].device;
+  size_t of_gpu = 0;
+  if (device.kind == DeviceKind::cuda)
+    if (const Status s = cuda::memory_of(device.index, of_gpu); !s.ok())
+      return fail(context, kMachine, join("attune bench: ", s.message));
+  const double gpu = of_gpu ? double(of_gpu) : INFINITY;
+  const auto too_large_for = [&](const BenchRow& r) {
+    return r.not_built.empty() && !fits(estimated_bytes(r.problem), there, gpu);
+  };
   for (const BenchRow& r : all) {
     if (!r.not_built.empty()) { ++not_built; continue; }
     const double bytes = estimated_bytes(r.problem);
-    if (kCopies * bytes > there) { ++too_large; continue; }
+    if (too_large_for(r)) { ++too_large; continue; }
     most = std::max(most, bytes);
     for (const Bench& b : benches) seconds += estimated_seconds(r.problem, b, peers);
   }
@@ -200,9 +210,10 @@ void tell_dry_run(const std::vector<BenchRow>& all, const std::vector<Bench>& be
     return;
   }
   for (const BenchRow& r : all)
-    fmt::print("{}{}{}\n", name(r), r.not_built.empty() ? "" : ": not built: ", r.not_built);
-  fmt::print("{} rows, about {:.1f} minutes, at most {} of tensors at once ({} available)\n", rows, seconds / 60,
-             bytes_text(most), bytes_text(there));
+    fmt::print("{}{}{}{}\n", name(r), r.not_built.empty() ? "" : ": not built: ", r.not_built,
+               too_large_for(r) ? ": does not fit into memory" : "");
+  fmt::print("{} rows, about {:.1f} minutes, at most {} of tensors at once ({} available{})\n", rows, seconds / 60,
+             bytes_text(most), bytes_text(there), of_gpu ? join(", ", bytes_text(gpu), " on the GPU") : "");
   if (too_large) fmt::print("{} do not fit into memory, and will say so\n", too_large * benches.size());
   if (not_built) fmt::print("{} are of what is not built yet, and will say so\n", not_built * benches.size());
 }
@@ -452,7 +463,7 @@ void add_bench(CLI::App& app, Context& context) {
                "Go on where a run ended: rows that are whole in --out, of this machine and commit, are not measured "
                "again");
   sub.add_flag("--plot", asked->plot, "Also draw time against length, for terminals");
-  sub.add_flag("--dry-run", asked->dry_run, "Only say which rows, how long and how much memory");
+  sub.add_flag("--dry-run", asked->dry_run, "Only say which rows, how long, how much memory and what does not fit");
   sub.footer(
       "Examples:\n"
       "  attune bench --len 512-8192*2 --dim 64,128 --mask full,causal --dtype f32,bf16\n"

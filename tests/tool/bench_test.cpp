@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "tests/tool/spawn.h"
+#include "tool/measure/row.h"
 
 namespace attune {
 namespace {
@@ -40,6 +41,22 @@ TEST(Bench, rested_and_hot_are_two_rows_of_one_run) {
   const auto hot = records({"--hot", "3"});
   ASSERT_EQ(hot.size(), 1u);
   EXPECT_EQ(hot[0]["heat_s"], 3e-3);
+}
+
+TEST(Bench, a_dry_run_marks_what_does_not_fit) {
+  const std::string large = "forward f32 b4096 h1024 q65536 k65536 d256 full";
+  const Ran r = attune_says({"bench", "--dry-run", kLine, large});
+  EXPECT_EQ(r.code, 0) << r.err;
+  EXPECT_TRUE(has(r.out, std::string(kLine) + "\n" + large + ": does not fit into memory\n")) << r.out;
+  EXPECT_TRUE(has(r.out, "\n1 do not fit into memory, and will say so\n")) << r.out;
+}
+
+TEST(Bench, a_row_fits_into_the_lesser_of_both_memories) {
+  EXPECT_TRUE(fits(10, 100));
+  EXPECT_FALSE(fits(50, 100));  // two of each while they are made
+  EXPECT_TRUE(fits(10, 100, 10));
+  EXPECT_FALSE(fits(10, 100, 9));
+  EXPECT_FALSE(fits(50, 100, 1000));
 }
 
 TEST(Bench, a_line_behind_an_option_of_several_names_is_a_line) {

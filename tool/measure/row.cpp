@@ -158,7 +158,7 @@ struct RowRun {
                " MB available"));
       return false;
     };
-    if (kCopies * needed > there) return no_room();
+    if (!fits(needed, there)) return no_room();
     try {
       work = std::make_unique<Workload>(whole, bench.layout, bench.seed, bench.distribution, bench.lengths,
                                         bench.pattern, !on_gpu());

@@ -1,6 +1,7 @@
 // One problem, measured: buffers, the check, the timing of every subject side by side, a record for each. Whatever goes
 // wrong is a record too, so that one row never ends a run.
 #pragma once
+#include <cmath>
 #include <optional>
 
 #include "core/device.h"
@@ -74,5 +75,7 @@ Record blank_record(const BenchRow&, const Bench&);
 double estimated_seconds(const Problem&, const Bench&, size_t peers);
 inline constexpr double kCopies = 2.2;  // of a row's tensors while they are made: there are two of each then
 double available_memory();  // bytes; infinite where the system does not say
+// Whether the tensors of a row fit: they are made on the host, and one set of them is then on the GPU, if there is one.
+inline bool fits(double bytes, double host, double gpu = INFINITY) { return kCopies * bytes <= host && bytes <= gpu; }
 
 }  // namespace attune
