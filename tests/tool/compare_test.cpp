@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "tests/tool/noise.h"
 #include "tests/tool/spawn.h"
@@ -326,6 +327,23 @@ TEST(CompareCommand, files_that_cannot_be_read_or_hold_nothing_are_one_sentence)
   EXPECT_EQ(attune_says({"compare", good}).code, 2);
   EXPECT_EQ(attune_says({"compare", good, good, "--margin", "-1"}).code, 2);
   EXPECT_EQ(attune_says({"compare", good, good, "--junit", "/nowhere/at/all.xml"}).code, 3);
+}
+
+// The workflow of the examples asks for rows that are there.
+TEST(Compare, the_workflow_of_the_examples_measures_something) {
+  std::ifstream file(ATTUNE_SOURCE_DIR "/examples/compare_workflow.yml");
+  std::vector<std::string> words;
+  for (std::string line; std::getline(file, line);) {
+    const size_t at = line.find("/attune bench ");
+    if (at == line.npos) continue;
+    std::istringstream said(line.substr(line.find("bench", at)));
+    for (std::string word; said >> word && word != "--out";) words.push_back(word);
+  }
+  ASSERT_FALSE(words.empty());
+  words.push_back("--dry-run");
+  const Ran r = attune_says(words);
+  EXPECT_EQ(r.code, 0) << r.err;
+  EXPECT_TRUE(has(r.out, "\n8 rows, ")) << r.out;
 }
 
 }  // namespace
