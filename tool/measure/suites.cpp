@@ -117,7 +117,7 @@ Lines long_rows() {
   return all;
 }
 
-// As far as memory goes: a row that does not fit is a record that says so.
+// As far as memory goes, at most 2^20 tokens: a row that does not fit is a record that says so.
 Lines extreme() {
   Lines all;
   for (const int length : {262144, 524288, 1048576})

@@ -52,7 +52,7 @@ Lines seq_sweep() {
   return all;
 }
 
-// To where memory ends: a row that does not fit says so, and that is its result.
+// As far as the memory of each backend goes, at most 131072: a row that does not fit says so, and that is its result.
 Lines memory_rows() {
   Lines all;
   for (const std::string_view pass : kPasses)
