@@ -1,6 +1,7 @@
 // What sets rows of a report apart that have one problem line, and where they come from.
 #include <gtest/gtest.h>
 
+#include "tests/tool/reports.h"
 #include "tests/tool/spawn.h"
 #include "tool/report/model.h"
 
@@ -16,14 +17,6 @@ Record record(int length, double ratio) {
   r.baseline = "torch:sdpa", r.ratio = {ratio, {ratio * 0.98, ratio * 1.02, 0.95}};
   r.verdict = ratio > 1 ? "FASTER" : "SLOWER";
   return r;
-}
-
-Report report_of(std::vector<Record> records) { return make_report({.records = std::move(records)}); }
-const Section& section(const Report& r, std::string_view id) {
-  static const Section none{};
-  const Section* s = find_section(r, id);
-  EXPECT_NE(s, nullptr) << id;
-  return s ? *s : none;
 }
 
 // Two patterns of one bound have one problem line, and are two problems.

@@ -5,6 +5,7 @@
 #include <regex>
 #include <sstream>
 
+#include "tests/tool/reports.h"
 #include "tests/tool/spawn.h"
 #include "tool/report/model.h"
 #include "tool/report/script.h"
@@ -42,14 +43,6 @@ std::vector<Record> typical() {
           record("torch:sdpa", 2048, 8e4),      record("cpu_forward", 2048, 16e4, 0.5)};
 }
 
-Report report_of(std::vector<Record> records) { return make_report({.records = std::move(records)}); }
-
-const Section& section(const Report& r, std::string_view id) {
-  static const Section none{};
-  const Section* s = find_section(r, id);
-  EXPECT_NE(s, nullptr) << id;
-  return s ? *s : none;
-}
 const Chart& chart(const Figure& f, size_t n) { return std::get<Chart>(f.plots.at(n).drawing); }
 
 int count(const std::string& text, const std::string& part) {
