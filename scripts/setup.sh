@@ -133,18 +133,24 @@ find_nvcc() {
   return 1
 }
 
-# NVIDIA's compiler and runtime from PyPI, 330 MB. There they are whole from CUDA 13 on, which needs a driver for it.
-install_nvcc() {
-  local folder=$1 driver name wanted=()
-  driver=$(nvidia-smi 2> /dev/null | sed -n 's/.*CUDA Version: *\([0-9]*\).*/\1/p' | head -1)
-  [ "${driver:-0}" -ge 13 ] ||
-    { echo "nvcc is on PyPI from CUDA 13 on; the driver is for ${driver:-an unknown one}"; return 1; }
+# fetch_nvcc FOLDER: NVIDIA's compiler and runtime from PyPI, 330 MB. There they are whole from CUDA 13 on.
+fetch_nvcc() {
+  local folder=$1 name wanted=()
   have python3 && python3 -c 'import ensurepip' 2> /dev/null || apt_install python3-venv || return 1
   for name in nvcc runtime crt cccl; do wanted+=("nvidia-cuda-$name==13.0.*"); done
   echo "installing nvcc 13.0 from PyPI into $folder/cuda"
   wanted+=("nvidia-nvvm==13.0.*" nvidia-nvtx)
   python3 -m venv "$folder/cuda" && "$folder/cuda/bin/pip" -q install "${wanted[@]}" ||
     { echo "could not install nvcc from PyPI"; return 1; }
+}
+
+# install_nvcc FOLDER: the same where the driver can run what it makes.
+install_nvcc() {
+  local driver
+  driver=$(nvidia-smi 2> /dev/null | sed -n 's/.*CUDA Version: *\([0-9]*\).*/\1/p' | head -1)
+  [ "${driver:-0}" -ge 13 ] ||
+    { echo "nvcc is on PyPI from CUDA 13 on; the driver is for ${driver:-an unknown one}"; return 1; }
+  fetch_nvcc "$1"
 }
 
 # choose_cuda FOLDER: how to build for the GPU that is here. Sets cuda_options, and cuda_says where it is the CPU alone.
