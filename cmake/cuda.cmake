@@ -9,6 +9,10 @@ set_property(CACHE ATTUNE_CUDA PROPERTY STRINGS AUTO ON OFF)
 set(gpu_objects "")
 
 if(NOT ATTUNE_CUDA STREQUAL "OFF" AND ATTUNE_CUDA)
+  # 90a and words of CMake's own, as native, would end in errors of other places.
+  if(NOT ATTUNE_CUDA_ARCHS MATCHES "^[0-9]+(;[0-9]+)*$")
+    message(FATAL_ERROR "ATTUNE_CUDA_ARCHS is '${ATTUNE_CUDA_ARCHS}', and it takes numbers with semicolons: 75;80;89;90")
+  endif()
   list(SORT ATTUNE_CUDA_ARCHS COMPARE NATURAL)
   list(GET ATTUNE_CUDA_ARCHS -1 newest)
   # Codes for Turing and for Ampere on. A build for Turing alone has the latter too: its backends refuse there.

@@ -82,5 +82,12 @@ case $cuda_says in
   "an NVIDIA GPU is here"*) ;;
   *) expect "PyPI out of reach says" "$cuda_says" "an NVIDIA GPU is here ..." ;;
 esac
+# What a build is asked for and cannot be. It stops before it looks for nvcc.
+for words in 90a native 80,90 ""; do
+  cmake -S . -B "$place/configured" -G Ninja -DATTUNE_CUDA=ON -DATTUNE_CUDA_ARCHS="$words" > "$place/said" 2>&1 &&
+    expect "ATTUNE_CUDA_ARCHS '$words'" "configures" "an error"
+  expect "ATTUNE_CUDA_ARCHS '$words'" "$(tr -s '\n ' '  ' < "$place/said" | grep -o "ATTUNE_CUDA_ARCHS is .*89;90")" \
+    "ATTUNE_CUDA_ARCHS is '$words', and it takes numbers with semicolons: 75;80;89;90"
+done
 echo "$failures failures"
 [ $failures = 0 ]
