@@ -58,6 +58,7 @@ class Operators:
         return torch.einsum("bhqk,bkhd->bqhd", scores.softmax(-1), v), scores.logsumexp(-1)
 
     def fwd(self, q, k, v, softmax_scale, is_causal, num_splits):
+        self.splits = num_splits
         return *self.attend(q, k, v, softmax_scale, is_causal), torch.empty(0), torch.empty(0)
 
     def bwd(self, d_out, q, k, v, out, lse, dq, dk, dv, softmax_scale, is_causal):
@@ -83,6 +84,15 @@ class Fa3(unittest.TestCase):
             grads = torch.autograd.grad(want, leaves, tensors[3])
             for got, grad in zip(way.backward(problem)(), grads, strict=True):
                 torch.testing.assert_close(got, grad)
+
+    def test_it_chooses_its_splits_where_queries_are_few(self):
+        problem = types.SimpleNamespace(scale=0.3, causal=False)
+        way = ways.Fa3(None)
+        way.ops = Operators()
+        k = torch.randn(2, 3, 5, 8)
+        for queries, splits in ((5, 1), (1, 0)):
+            way.attend(problem, torch.randn(2, 3, queries, 8), k, k)
+            self.assertEqual(way.ops.splits, splits)
 
     def test_without_operators_its_functions_are(self):
         def function(q, k, v, softmax_scale, causal):

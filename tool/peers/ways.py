@@ -243,9 +243,11 @@ class Fa3(Package):
         ops = torch.ops.flash_attn_3
         self.ops = ops if hasattr(ops, "fwd") and hasattr(ops, "bwd") else None
 
-    def call(self, p, q, k, v):  # out and lse
+    # out and lse. Over a cache its own functions let it choose how often keys are split (0), elsewhere they do not.
+    def call(self, p, q, k, v):
+        splits = 1 if q.shape[2] == k.shape[2] else 0
         return self.ops.fwd(*(x.transpose(1, 2) for x in (q, k, v)), softmax_scale=p.scale, is_causal=p.causal,
-                            num_splits=1)[:2]
+                            num_splits=splits)[:2]
 
     def attend(self, p, q, k, v):
         return self.call(p, q, k, v)[0].transpose(1, 2) if self.ops else super().attend(p, q, k, v)
