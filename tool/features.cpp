@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 
+#include "machine/cuda/runtime.h"
 #include "machine/host.h"
 #include "plan/plan.h"
 #include "tool/cli.h"
@@ -93,9 +94,12 @@ void print_variants(const Device& d) {
   for (const auto& [variant, names] : by_word) fmt::print("  : {:<10} {}\n", variant, fmt::join(names, ", "));
 }
 
+bool no_gpu_code(const Device& d) { return d.kind == DeviceKind::cuda && cuda::built_for().empty(); }
+
 void print(std::string_view word, const Device& d) {
   const std::vector<Column> all = columns(d);
   fmt::print("{} ({})\n", word, d.name);
+  if (no_gpu_code(d)) fmt::print("  this build has no GPU code: backends of a GPU are not among these\n");
   if (all.empty()) return fmt::print("  no backend serves it yet\n\n");
   fmt::print("  {:<12}", "");
   for (const Column& c : all) fmt::print(" {:<12}", c.backend->name);
@@ -127,7 +131,9 @@ Json as_json(std::string_view word, const Device& d) {
           if (!s.ok()) cell["refusal"] = s.message;
           cells.push_back(std::move(cell));
         }
-  return {{"device", word}, {"name", d.name}, {"cells", cells}};
+  Json answer = {{"device", word}, {"name", d.name}, {"cells", cells}};
+  if (d.kind == DeviceKind::cuda) answer["gpu_code"] = cuda::built_for();
+  return answer;
 }
 
 void features(const Asked& asked, Context& context) {

@@ -32,6 +32,16 @@ std::string backend_names() {
   return all;
 }
 
+namespace {
+
+// Backends of a GPU would say themselves why they refuse; those that were not built cannot.
+std::string_view absent_for(const Device& d) {
+  const bool absent = d.kind == DeviceKind::cuda && !find_backend("cuda_standard");
+  return absent ? "\n  this build of attune has no GPU code: it was left out, or nvcc was not there" : "";
+}
+
+}  // namespace
+
 Status Planner::plan(const Problem& p, Plan& out) const {
   if (Status s = valid(p); !s.ok()) return s;  // so every plan, and every problem in a cache, is valid
   std::string refused;
@@ -48,7 +58,7 @@ Status Planner::plan(const Problem& p, Plan& out) const {
 
   if (!forced.empty()) {
     const Backend* b = find_backend(forced);
-    if (!b) return Status::no("backend '", forced, "' is not one of ", backend_names());
+    if (!b) return Status::no("backend '", forced, "' is not one of ", backend_names(), absent_for(device));
     if (accept(b, "asked for by name")) return Status::good();
     return Status::no("the backend asked for does not support: ", name(p), refused);
   }
@@ -59,7 +69,7 @@ Status Planner::plan(const Problem& p, Plan& out) const {
   }
   for (const Backend* b : backends())
     if (!b->only_by_name && accept(b, "first in the list of backends that supports it")) return Status::good();
-  return Status::no("no backend supports: ", name(p), refused);
+  return Status::no("no backend supports: ", name(p), refused, absent_for(device));
 }
 
 Status PlanCache::find(const Problem& p, const Plan*& out) {

@@ -40,6 +40,15 @@ TEST(Cuda, a_build_without_gpu_code_says_so) {
   EXPECT_EQ(device_named("cuda:0", d).message,
             "device 'cuda:0': this build of attune has no GPU code: it was left out, or nvcc was not there");
   EXPECT_EQ(find_backend("sm80_forward"), nullptr);
+  // A plan for one, which needs none here, says it too: every backend that is there has another reason.
+  const std::string absent = "\n  this build of attune has no GPU code: it was left out, or nvcc was not there";
+  const Problem p = problem("forward bf16 b1 h8 q128 k128 d64 full");
+  Plan plan;
+  EXPECT_TRUE(Planner{.device = known("h200")}.plan(p, plan).message.ends_with(absent));
+  EXPECT_EQ((Planner{.device = known("h200"), .forced = "sm80_forward"}.plan(p, plan).message),
+            join("backend 'sm80_forward' is not one of ", backend_names(), absent));
+  EXPECT_EQ((Planner{.device = d, .forced = "sm80_forward"}.plan(p, plan).message),
+            join("backend 'sm80_forward' is not one of ", backend_names()));
 }
 
 // A code serves its own family from its number on, PTX everything later.
