@@ -1,4 +1,5 @@
-# Sourced by ./run and ./test: what the build needs, installed where it is missing and a package manager is there.
+# Sourced by ./run, ./test and scripts/gpu_check: what the build needs, installed where it is missing and a package
+# manager is there.
 # Nothing here is fatal. What cannot be had is either found missing by the build, or left out with a stated loss.
 # Debian 12 and 13, Ubuntu 22.04 and 24.04; elsewhere it only looks.
 
@@ -113,6 +114,17 @@ rapidcheck.h librapidcheck-dev"
 # The compute capability of the first GPU, as 90; nothing without one.
 gpu_capability() {
   { nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2> /dev/null || true; } | head -1 | tr -cd 0-9
+}
+
+# not_here LOG CAPABILITY: what this machine lacks where `attune parity --backend` ran nothing; nothing where it ran, or
+# should have. A build for one GPU has kernels for Hopper only if that GPU is one.
+not_here() {
+  local line
+  line=$(grep -m 1 -E "^attune parity: (no backend ran: |backend '.*' is not one of)" "$1") || return 0
+  case $line in
+    *"no backend ran: "*"needs a"*" GPU of "* | *"no backend ran: "*"cannot be opened"*) echo "${line#*ran: }" ;;
+    *"backend 'sm90_"*) [ "$2" = 90 ] || echo "this build is for sm_$2" ;;
+  esac
 }
 
 # good_nvcc NVCC CAPABILITY FOLDER: whether it compiles C++20 for that GPU, with a host compiler that it takes. Ubuntu

@@ -185,6 +185,24 @@ Json as_json(const Backend& b, const Place& at, const Cell& c) {
   return cell;
 }
 
+// Why a backend that was asked for by name had nothing to run: what came nearest, a plan that was refused behind
+// `supports`, else its first refusal. ": " before it, "" where it is not known.
+std::string why_nothing(const Suite& suite) {
+  if (suite.backends.size() != 1) return "";
+  const Backend& b = *suite.backends[0];
+  const Device& d = suite.places[0].device;
+  std::string first;
+  const std::vector<Case> all = suite.cases.empty() ? cases(true) : suite.cases;  // of --kernels there are none then
+  for (const Case& c : all) {
+    Plan plan;
+    const Status s = plan_on(b, c.problem, d, plan);
+    if (s.ok()) continue;
+    if (b.supports(c.problem, d).ok()) return ": " + s.message;
+    if (first.empty()) first = ": " + s.message;
+  }
+  return first;
+}
+
 void parity(const Asked& asked, Context& context) {
   if (asked.ring)
     return ring_parity({asked.device, asked.text, asked.ranks, asked.seconds, asked.quick}, context);
@@ -226,7 +244,7 @@ void parity(const Asked& asked, Context& context) {
   if (holes)
     fail(context, kFailed,
          join("attune parity: ", holes, " cells of the coverage are empty: supported, and never run"));
-  if (all.empty()) fail(context, kFailed, "attune parity: no backend ran");
+  if (all.empty()) fail(context, kFailed, join("attune parity: no backend ran", why_nothing(suite)));
   if (failed && context.exit_code == kOk) context.exit_code = kFailed;
   if (!context.json) fmt::print("\n{} passed, {} failed\n", all.size() - failed, failed);
 }

@@ -20,10 +20,10 @@ std::vector<Cell> coverage(const Suite& suite, const std::vector<Attempt>& runs,
           for (const Attempt& r : runs)
             c.runs += r.backend == &backend && r.place_index == place_index &&
                       belongs(suite.cases[r.case_index].problem, t, c);
+          // Also what only its plan refuses: a library that this machine lacks.
+          Plan plan;
           const Problem p = plainest(t, pass, dtype, keys);
-          Status s = valid(p);
-          if (s.ok()) s = backend.supports(p, suite.places[place_index].device);
-          if (!c.runs) c.refusal = s.message;
+          if (!c.runs) c.refusal = plan_on(backend, p, suite.places[place_index].device, plan).message;
           cells.push_back(std::move(c));
         }
   return cells;

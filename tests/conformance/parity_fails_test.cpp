@@ -2,11 +2,13 @@
 // somewhere, are judged by the same code as the real ones; and so is memory that is not theirs.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <set>
 #include <vector>
 
 #include "tests/asked_case.h"
+#include "verify/coverage.h"
 #include "verify/suite.h"
 
 namespace attune {
@@ -158,6 +160,25 @@ TEST(parity, a_wrong_backend_fails) {
     EXPECT_EQ(o.verdict, Verdict::fail) << what << ": MAE " << o.mae() << ", " << o.used() << " of the tolerance";
     EXPECT_FALSE(o.why.empty()) << what;
   }
+}
+
+// A cell of the coverage that nothing ran in is a hole, unless the backend refuses: also where only its plan does, as
+// it does on a machine without a library that it opens.
+TEST(coverage, a_hole_is_what_is_planned_and_never_run) {
+  Backend taker{.name = "taker",
+                .supports = [](const Problem&, const Device&) { return Status::good(); },
+                .shape = [](Plan&, const Planner&) { return Status::good(); },
+                .run = [](const Plan&, const Args&, Workspace, Stream) { return Status::no("never run"); }};
+  const Suite suite{.backends = {&taker}, .places = {Place{"cpu", Device{}, 0}}};
+  const auto holes = [&] {
+    const std::vector<Cell> cells = coverage(suite, {}, taker, 0);
+    return std::count_if(cells.begin(), cells.end(), [](const Cell& c) { return c.empty(); });
+  };
+  EXPECT_GT(holes(), 50);
+  taker.shape = [](Plan&, const Planner&) { return Status::no("taker: libtaker.so cannot be opened"); };
+  EXPECT_EQ(holes(), 0);
+  const std::vector<Cell> cells = coverage(suite, {}, taker, 0);
+  EXPECT_EQ(cells[0].refusal, "taker: libtaker.so cannot be opened");
 }
 
 TEST(parity, the_reference_itself_passes) {

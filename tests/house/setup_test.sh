@@ -82,6 +82,20 @@ case $cuda_says in
   "an NVIDIA GPU is here"*) ;;
   *) expect "PyPI out of reach says" "$cuda_says" "an NVIDIA GPU is here ..." ;;
 esac
+# Backends that scripts/gpu_check leaves out: those that the machine lacks something for, and no others.
+# lacks LINE CAPABILITY: of a run that said so.
+lacks() { printf '%s\n\n0 passed, 0 failed\n' "$1" > "$place/log"; not_here "$place/log" "$2"; }
+for sentence in "sm80_forward: needs a GPU of arch 80 or later, Tesla T4 is 75" \
+  "vendor_cudnn: needs an NVIDIA GPU of Ampere (sm_80) or later, and Tesla T4 is sm_75" \
+  "vendor_cudnn: libcudnn.so.9 cannot be opened: no such file"; do
+  expect "a machine that lacks it" "$(lacks "attune parity: no backend ran: $sentence" 75)" "$sentence"
+done
+absent="attune parity: backend 'sm90_forward' is not one of sm80_forward, cpu_forward"
+expect "Hopper's on an A100" "$(lacks "$absent" 80)" "this build is for sm_80"
+expect "Hopper's on a Hopper" "$(lacks "$absent" 90)" ""
+expect "another that is not built" "$(lacks "${absent/sm90/sm80}" 80)" ""
+expect "one that refuses what it should take" "$(lacks "attune parity: no backend ran: sm80_forward: is tired" 80)" ""
+expect "one that ran" "$(lacks "sm80_forward bf16 1 1" 80)" ""
 # What a build is asked for and cannot be. It stops before it looks for nvcc.
 for words in 90a native 80,90 ""; do
   cmake -S . -B "$place/configured" -G Ninja -DATTUNE_CUDA=ON -DATTUNE_CUDA_ARCHS="$words" > "$place/said" 2>&1 &&

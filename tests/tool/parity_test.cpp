@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "machine/cuda/runtime.h"
 #include "plan/plan.h"
 #include "tool/commands.h"
 #include "verify/suite.h"
@@ -69,7 +70,11 @@ TEST(parity, mistakes_are_told_apart_by_the_exit_code) {
   const Answer none = call({"parity", "--backend", "cpu_forward", "--case", "backward f32 b1 h1 q1 k1 d8 full"});
   EXPECT_EQ(none.code, kFailed);
   EXPECT_EQ(none.last_line(), "0 passed, 0 failed");
-  EXPECT_NE(none.err.find("no backend ran"), std::string::npos);
+  EXPECT_NE(none.err.find("no backend ran: cpu_forward: computes a forward, not a backward"), std::string::npos)
+      << none.err;
+  const Answer all = call({"parity", "--case", "forward f64 b1 h1 q1 k1 d8 full"});
+  EXPECT_EQ(all.code, kFailed) << "this test needs a case that nobody takes";
+  EXPECT_NE(all.err.find("no backend ran\n"), std::string::npos) << all.err;
 }
 
 TEST(parity, ranks_are_compared_with_the_whole) {
@@ -127,6 +132,16 @@ TEST(features, come_from_supports) {
   const Answer table = call({"features"});
   EXPECT_EQ(table.code, kOk);
   for (const Backend* b : backends()) EXPECT_NE(table.out.find(b->name), std::string::npos) << b->name;
+}
+
+// Without GPU code the table of an H200 has next to nothing in it, which is no lack of the library's.
+TEST(features, of_a_gpu_say_whether_the_build_has_code_for_one) {
+  const bool none = cuda::built_for().empty();
+  const char* said = "h200 (NVIDIA H200)\n  this build has no GPU code: backends of a GPU are not among these\n";
+  EXPECT_EQ(call({"features", "--device", "h200"}).out.starts_with(said), none);
+  EXPECT_EQ(call({"features", "--device", "cpu"}).out.find("GPU code"), std::string::npos);
+  EXPECT_EQ(json::parse(call({"features", "--device", "h200", "--json"}).out)["devices"][0]["gpu_code"],
+            std::string(cuda::built_for()));
 }
 
 }  // namespace
