@@ -105,7 +105,8 @@ Status tensor_of(const attune_tensor& given, Role role, Tensor& out) {
   const DType dtype = dtype_of(given);
   if (dtype == DType::none)
     return no("dtype of code ", given.dtype.code, ", ", given.dtype.bits, " bits and ", given.dtype.lanes,
-              " lanes is not one of f64, f32, f16, bf16, e4m3, i32, i64");
+              " lanes", given.dtype.code == 5 ? " (complex)" : "",
+              " is not one of f64, f32, f16, bf16, e4m3, i32, i64");
   if (!given.data && !empty) return no("data is null");
   const uintptr_t address = reinterpret_cast<uintptr_t>(given.data) + given.byte_offset;
   if (address < given.byte_offset) return no("byte_offset ", given.byte_offset, " reaches past the end of memory");

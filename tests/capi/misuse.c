@@ -114,7 +114,7 @@ static void devices_and_dtypes(void) {
   plain(), w.tensor[ATTUNE_LSE].dtype.bits = 64;
   wrong("lse: dtype f64 is not f32");
   plain(), w.tensor[ATTUNE_K].dtype.code = 5;
-  wrong("k: dtype of code 5, 32 bits and 1 lanes is not one of f64, f32");
+  wrong("k: dtype of code 5, 32 bits and 1 lanes (complex) is not one of f64, f32");
   plain(), w.tensor[ATTUNE_K].dtype.lanes = 4;
   wrong("4 lanes is not one of");
   plain(), w.tensor[ATTUNE_V].data = (char*)&memory[ATTUNE_V] + 2;
