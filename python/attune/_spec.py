@@ -18,6 +18,7 @@ Window = tuple[int, int]  # keys to the left and to the right that a query sees;
 NO_LIMIT = 2**31 - 1
 _ALIGN = {"bottom_right": 0, "top_left": 1, "absolute": 2}
 _REPRODUCIBLE = {"no": 0, "run": 1, "batch": 2}
+WARN = "warn"  # "run" where a backend keeps it, else "no" with a warning: what attune.torch asks for, and no option
 _PRECISION = {"full": 0, "tf32": 1, "tf32x3": 2}
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 _OPTION = {name: 1 << bit for bit, name in enumerate(
@@ -110,7 +111,8 @@ class Spec:
 
     def __post_init__(self) -> None:
         for what, value, known in (("layout", self.layout, ("bshd", "bhsd", "thd")), ("align", self.align, _ALIGN),
-                                   ("reproducible", self.reproducible, _REPRODUCIBLE),
+                                   ("reproducible", "run" if self.reproducible == WARN else self.reproducible,
+                                    _REPRODUCIBLE),
                                    ("precision", self.precision, _PRECISION)):
             if value not in known:
                 raise _core.Error(f"attune: {what} {value!r} is not one of {', '.join(known)}")
@@ -174,7 +176,8 @@ class Spec:
                 "right": (right if right >= 0 else NO_LIMIT) if window else 0,
                 "block_q": self.block_size[0], "block_k": self.block_size[1],
                 "options": sum(_OPTION[name] for name, on in options.items() if on),
-                "repro": _REPRODUCIBLE[self.reproducible], "precision": _PRECISION[self.precision]}
+                "repro": _REPRODUCIBLE["run" if self.reproducible == WARN else self.reproducible],
+                "precision": _PRECISION[self.precision]}
 
     def _handle(self, is_backward: bool, given: tuple[str, ...], extra: tuple[tuple[str, str], ...]) -> object:
         places = [("q", self.layout), ("k", self.kv_axes), ("v", self.kv_axes)]
@@ -197,6 +200,11 @@ class Spec:
                   ("dv", self.kv_axes), ("d_bias", TENSORS["bias"]), ("d_sinks", TENSORS["sinks"])]
         extra += [("d_" + name, self.axes(name)) for name in self.variant_given]
         return self._handle(True, self.given, tuple(extra))
+
+    @_Lazy
+    def in_any_order(self) -> Spec:
+        """The same without a promise of the same bits."""
+        return dataclasses.replace(self, reproducible="no")
 
     @_Lazy
     def is_simple(self) -> bool:
@@ -326,6 +334,8 @@ def request(layout: str, causal: bool, window: Window | None, reproducible: str,
             tensors.append(tensor)
     for name in ("softcap", "dropout"):
         fields[name] = numbers.get(name, 0) != 0
+    if options.get("reproducible") == WARN:
+        raise _core.Error("attune: reproducible 'warn' is not one of no, run, batch")
     if fields["dropout"] and "seed" not in given:
         raise _core.Error("attune: dropout needs seed, two i64: seed and offset")
     made = spec_of(layout=layout, causal=causal, window=window, given=tuple(given), **fields)

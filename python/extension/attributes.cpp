@@ -112,6 +112,21 @@ bool lend_by_attributes(PyObject* object, const char* role, int64_t (&sizes)[2][
   return !PyErr_Occurred();
 }
 
+bool say_why_not_lent(PyObject* object, const char* role) {
+  Ref layout(PyObject_GetAttrString(object, "layout")), text(layout ? PyObject_Str(layout.get()) : nullptr);
+  if (!text) return PyErr_Clear(), false;
+  if (PyUnicode_CompareWithASCIIString(text.get(), "torch.strided") != 0) {
+    fail("attune: %s: a tensor of layout %U, whose memory is not its numbers row by row: give to_dense() of it", role,
+         text.get());
+    return true;
+  }
+  int64_t sizes[2][kMostAxes];
+  dlpack::Tensor lent;
+  if (lend_by_attributes(object, role, sizes, lent)) return false;
+  if (PyErr_ExceptionMatches(error_type())) return true;
+  return PyErr_Clear(), false;
+}
+
 bool current_stream_of_pytorch(int32_t device, void*& stream) {
   Ref cuda = imported("torch.cuda");
   Ref current(cuda ? PyObject_CallMethod(cuda.get(), "current_stream", "i", int(device)) : nullptr);

@@ -54,6 +54,30 @@ void tidy(dlpack::Tensor& t) {
     if (!t.shape[n]) t.strides = nullptr;
 }
 
+// What a lender says, which may be pages of frames of C++, as one sentence that names the tensor, with the lender's
+// error as its cause. Errors that are ours, and what is no Exception (Ctrl-C), stay as they are. False.
+bool not_lent(PyObject* object, const char* role, bool pytorch) {
+  if (!PyErr_ExceptionMatches(PyExc_Exception) || PyErr_ExceptionMatches(error_type()) ||
+      PyErr_ExceptionMatches(PyExc_MemoryError))
+    return false;
+  PyObject *type, *value, *trace;
+  PyErr_Fetch(&type, &value, &trace);
+  PyErr_NormalizeException(&type, &value, &trace);
+  Ref kind(type), cause(value), at(trace);
+  if (!pytorch || !say_why_not_lent(object, role)) {
+    Ref text(value ? PyObject_Str(value) : nullptr), end(PyUnicode_FromString("\n"));
+    Ref lines(text && end ? PyUnicode_Split(text.get(), end.get(), 1) : nullptr);
+    PyObject* first = lines ? PyList_GetItem(lines.get(), 0) : nullptr;  // borrowed
+    if (!first) return false;
+    fail("attune: %s: %U", role, first);
+  }
+  PyErr_Fetch(&type, &value, &trace);
+  PyErr_NormalizeException(&type, &value, &trace);
+  if (cause) Py_INCREF(cause.get()), PyException_SetCause(value, cause.get());  // takes the reference
+  PyErr_Restore(type, value, trace);
+  return false;
+}
+
 }  // namespace
 
 Lender lender_of(PyObject* object) {
@@ -73,8 +97,8 @@ bool Borrowed::take(PyObject* object, const char* role, const char* axes, bool w
   tensor.axes = axes;
   auto* lent = reinterpret_cast<dlpack::Tensor*>(&tensor);
   by = lender_of(object);
-  if (by.table) return by.table->lend(object, lent) == 0;
-  if (by.pytorch) return lend_by_attributes(object, role, sizes, *lent);
+  if (by.table) return by.table->lend(object, lent) == 0 || not_lent(object, role, by.pytorch);
+  if (by.pytorch) return lend_by_attributes(object, role, sizes, *lent) || not_lent(object, role, true);
   capsule.reset(capsule_of(object, stream));
   if (!capsule) {
     if (PyErr_ExceptionMatches(PyExc_AttributeError)) {
@@ -82,7 +106,7 @@ bool Borrowed::take(PyObject* object, const char* role, const char* axes, bool w
       Ref type(PyObject_Str(reinterpret_cast<PyObject*>(Py_TYPE(object))));
       return fail("attune: %s: %U is not a tensor: it has no __dlpack__", role, type.get());
     }
-    return false;
+    return not_lent(object, role, false);
   }
   if (PyCapsule_IsValid(capsule.get(), "dltensor_versioned")) {
     const auto* m = static_cast<const dlpack::Versioned*>(PyCapsule_GetPointer(capsule.get(), "dltensor_versioned"));

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from .._spec import scale_of, spec_of, TENSORS
 from ..torch._attend import call, reproducible
+from ..torch._limits import refuse_layouts
 from ..torch._sdpa import new_seed
 
 
@@ -51,13 +52,17 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, softmax_scale: float | None, c
                    softcap=softcap != 0, dropout=dropout_p != 0, rotary_interleaved=rotary_interleaved,
                    reproducible="run" if deterministic else reproducible(), given=given)
     if not spec.append:  # which writes k and v: never those of a copy
-        k, v = _rows(k), _rows(v)
-    return call(spec, _rows(q), k, v, [_whole(name, tensors[name]) for name in given],
+        k, v = _rows("k", k), _rows("v", v)
+    return call(spec, _rows("q", q), k, v, [_whole(name, tensors[name]) for name in given],
                 (scale_of(softmax_scale), softcap, dropout_p), (max_q, max_k), True)
 
 
-def _rows(t: Tensor) -> Tensor:
-    return t if t.stride(-1) == 1 or t.shape[-1] == 1 else t.contiguous()
+def _rows(name: str, t: Tensor) -> Tensor:
+    try:
+        return t if t.stride(-1) == 1 or t.shape[-1] == 1 else t.contiguous()
+    except RuntimeError:  # sparse ones have no strides
+        refuse_layouts((name,), (t,))
+        raise
 
 
 _WIDEST = 256  # dims of values that every backend serves
@@ -99,7 +104,7 @@ def _whole(name: str, t: Tensor) -> Tensor:
         return t.to(torch.int32)
     if name in _FLOATS:
         return t.to(torch.float32)
-    return _rows(t)
+    return _rows(name, t)
 
 
 _BY_SEQUENCE = ("used_q", "used_k", "left_pad", "cache_index", "page_table", "k_new", "v_new")

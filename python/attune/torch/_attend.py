@@ -10,9 +10,9 @@ import torch.autograd.forward_ad as _dual
 from torch import Tensor
 
 from .. import _core
-from .._spec import Layout, Options, Spec, Window, request, scale_of, spec as plain_spec
+from .._spec import WARN, Layout, Options, Spec, Window, request, scale_of, spec as plain_spec
 from . import _ops
-from ._limits import check_tensors, once, refuse_unseen
+from ._limits import check_tensors, once, refuse_layouts, refuse_unseen
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -22,6 +22,8 @@ _modes = torch._C._len_torch_dispatch_stack
 _functorch = torch._C._functorch.peek_interpreter_stack
 _autocast = torch._C._is_any_autocast_enabled
 _deterministic = torch.are_deterministic_algorithms_enabled
+_warn_only = torch.is_deterministic_algorithms_warn_only_enabled
+_AUTOCASTS = ("cpu", "cuda")  # PyTorch raises for a device that it does not know there, meta among them
 _tracing = torch._C._is_tracing
 _NONE = (0.0, 0.0, 0.0)
 _WHOLE = (0, 0)
@@ -77,7 +79,10 @@ _apply_out = super(torch.autograd.Function, _AttendOut).apply
 
 
 def reproducible() -> str:
-    return "run" if _deterministic() else "no"
+    """What torch.use_deterministic_algorithms asks for."""
+    if not _deterministic():
+        return "no"
+    return WARN if _warn_only() else "run"
 
 
 def is_plain(q: Tensor, k: Tensor, v: Tensor) -> bool:
@@ -89,7 +94,7 @@ def is_plain(q: Tensor, k: Tensor, v: Tensor) -> bool:
 def call(spec: Spec, q: Tensor, k: Tensor, v: Tensor, tensors: Any, numbers: tuple[float, float, float],
          lengths: tuple[int, int], return_lse: bool, plain: bool | None = None) -> Any:
     """attend() of a Spec, for the drop-ins. plain: what is_plain says, where the caller has asked."""
-    if (_is_compiling() or _autocast()) and torch.is_autocast_enabled(q.device.type):
+    if (_is_compiling() or _autocast()) and q.device.type in _AUTOCASTS and torch.is_autocast_enabled(q.device.type):
         dtype = torch.get_autocast_dtype(q.device.type)
         q = q if q.dtype == torch.float64 else q.to(dtype)
         if not spec.append:  # which writes k and v: never those of a copy
@@ -130,12 +135,15 @@ def call(spec: Spec, q: Tensor, k: Tensor, v: Tensor, tensors: Any, numbers: tup
             out, lse = _apply((spec, numbers, lengths), q, k, v, *tensors)
         else:
             out, lse, _ = _ops.run(spec, q, k, v, tensors, numbers, lengths, None, return_lse)
-    except _core.Error:
+    except RuntimeError as error:
+        refuse_layouts(("q", "k", "v", *spec.given), (q, k, v, *tensors))
+        if not isinstance(error, _core.Error):
+            raise
         read = _copies_of_negated(spec, (q, k, v, *tensors))
         if read is not None:
             q, k, v, *others = read
             return call(spec, q, k, v, others, numbers, lengths, return_lse)
-        if simple and spec.is_nothing(q, k, v):
+        if simple and (spec.reproducible == WARN or spec.is_nothing(q, k, v)):
             return call(spec, q, k, v, tensors, numbers, lengths, True)[0]
         raise
     return (out, lse) if return_lse else out
@@ -157,7 +165,8 @@ def attend(q: Tensor, k: Tensor, v: Tensor, *, layout: Layout = "bshd", causal: 
     """attune.attend for PyTorch, with gradients of q, k, v, bias, sinks and tensors of variants, also through lse.
 
     Serves eager code, torch.compile, autocast, checkpointing, CUDA graphs. With torch.use_deterministic_algorithms
-    results are the same in every run (reproducible="run"). Attention of no query or to no key is 0, its lse -inf.
+    results are the same in every run (reproducible="run"); with its warn_only a call that has no such implementation
+    runs with a warning. Attention of no query or to no key is 0, its lse -inf.
     """
     numbers = _NONE if scale is None else (scale_of(scale), 0.0, 0.0)
     if not options:

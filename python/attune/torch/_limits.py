@@ -1,8 +1,10 @@
-"""What attention cannot give, refused in a sentence: second derivatives, and those who would have to see into a call."""
+"""What attention cannot give, refused in a sentence: second derivatives, and those who would have to see into a call,
+and tensors whose memory is not their numbers."""
 
 from __future__ import annotations
 
 import functools
+import warnings
 from typing import Any, Sequence
 
 import torch
@@ -56,6 +58,27 @@ def refuse_unseen() -> None:
     if _tracing():
         raise _core.Error("attune: torch.jit.trace is not served: use torch.compile or torch.export; "
                           "attune.torch.scaled_dot_product_attention leaves it to PyTorch")
+
+
+def refuse_layouts(names: Sequence[str], tensors: Sequence[Tensor | None]) -> None:
+    """Of sparse and packed tensors PyTorch's own errors say neither which one it is nor what would do."""
+    for name, t in zip(names, tensors):
+        if t is not None and t.layout is not torch.strided and not t.is_nested:
+            raise _core.Error(f"attune: {name}: a tensor of layout {t.layout}, whose memory is not its numbers row by "
+                              "row: give to_dense() of it")
+
+
+def check_devices(names: Sequence[str], tensors: Sequence[Tensor | None]) -> None:
+    """What the library says of tensors that have memory: for those of fake and meta tensors that do not."""
+    first = next(t for t in tensors if t is not None)
+    for name, t in zip(names, tensors):
+        if t is not None and t.device != first.device:
+            raise _core.Error(f"attune: {name} is on {t.device}, and {names[0]} on {first.device}")
+
+
+def warn_of_order(refusal: Exception) -> None:
+    warnings.warn("attune: this call has no deterministic implementation here, but you set "
+                  f"'torch.use_deterministic_algorithms(True, warn_only=True)': {refusal}", stacklevel=3)
 
 
 def check_tensors(names: Sequence[str], tensors: Sequence[Any]) -> None:

@@ -17,8 +17,9 @@ from torch import Tensor
 
 from .. import _core
 from .._module import Module as Layer
-from ._attend import is_plain
-from ._limits import once, refuse_unseen
+from .._spec import WARN
+from ._attend import _AUTOCASTS, is_plain, reproducible
+from ._limits import check_devices, once, refuse_layouts, refuse_unseen, warn_of_order
 from ._sdpa import new_seed
 
 _here: weakref.WeakValueDictionary[int, Module] = weakref.WeakValueDictionary()  # by number, for graphs of compilers
@@ -59,7 +60,8 @@ class Module(torch.nn.Module):
     x is [batch, seq, width] of any batch and length that the line's variant serves; those of the line are only where it
     begins. Names in state_dict() are those of safetensors files: load and save. Parameters stay where they are: what
     replaces them (functional_call, parametrizations, sharding) is refused. A ring has the group of
-    attune.torch.distributed. With torch.use_deterministic_algorithms the attention is reproducible.
+    attune.torch.distributed. With torch.use_deterministic_algorithms the attention is reproducible; with its warn_only
+    a layer that has no such attention runs with a warning.
     """
 
     def __init__(self, text: str, device: Any = None) -> None:
@@ -136,7 +138,7 @@ class Module(torch.nn.Module):
 
     def forward(self, x: Tensor, memory: Tensor | None = None) -> Tensor:
         """[batch, seq, width] of x, and of memory where the layer attends to a second input. Drops in training only."""
-        if torch.is_autocast_enabled(x.device.type):
+        if x.device.type in _AUTOCASTS and torch.is_autocast_enabled(x.device.type):
             x = x.to(self._dtype)
             memory = None if memory is None else memory.to(self._dtype)
         seed = new_seed(x.device) if self._drops and self.training else None
@@ -188,24 +190,37 @@ class Module(torch.nn.Module):
     def sized(self, x: Tensor, memory: Tensor | None) -> Layer:
         """The layer for the sizes of x, with the parameters of this one."""
         for name, t in (("x", x), ("memory", memory)):
+            if t is not None and t.layout is not torch.strided:
+                refuse_layouts((name,), (t,))
             if t is not None and t.dim() != 3:
                 raise _core.Error(f"attune: {name} is [batch, seq, width], and has {t.dim()} axes")
         if memory is None and " memory=" in self._layer.text.partition(" | ")[0]:
             raise _core.Error("attune: memory is not given, and the layer attends to it")
         key = (int(x.shape[0]), int(x.shape[1]), None if memory is None else int(memory.shape[1]),
-               torch.are_deterministic_algorithms_enabled())
+               reproducible())
         if found := self._captured.get(key):
             return found
         with self._sizes:
             found = self._sized.pop(key, None)
             if found is None:
-                found = Layer(_with_sizes(self._layer.text, *key), self._device, shares=self._layer)
+                found = self._new(*key)
             if self._device.type == "cuda" and torch.cuda.is_current_stream_capturing():
                 self._captured[key] = found
             else:
                 self._sized[key] = found
                 self._forget()
         return found
+
+    def _new(self, batch: int, length: int, memory: int | None, order: str) -> Layer:
+        try:
+            text = _with_sizes(self._layer.text, batch, length, memory, order != "no")
+            return Layer(text, self._device, shares=self._layer)
+        except _core.Error as refusal:
+            if order != WARN:
+                raise
+            found = self._new(batch, length, memory, "no")
+            warn_of_order(refusal)
+            return found
 
     def _forget(self) -> None:
         """Of many sizes the last ones are kept: each has tables of its own. What a backward still needs stays."""
@@ -313,7 +328,9 @@ def _forward(x: Tensor, memory: Tensor | None, seed: Tensor | None, parameters: 
 
 @_forward.register_fake
 def _(x, memory, seed, parameters, number, needs_tape):
-    layer = _here[number].sized(x, memory)
+    module = _here[number]
+    check_devices(("x", "memory", "seed", *module._names), (x, memory, seed, *parameters))
+    layer = module.sized(x, memory)
     tape = layer.new_tape(x) if needs_tape else x.new_empty(0, dtype=torch.uint8)
     return torch.empty_like(x, memory_format=torch.contiguous_format), tape
 

@@ -14,7 +14,8 @@ from torch import Tensor
 from .. import _core
 from .._attend import lse_shape
 from .._saved import saved_shapes
-from .._spec import Spec, from_text
+from .._spec import WARN, Spec, from_text
+from ._limits import check_devices, warn_of_order
 
 Numbers = Sequence[float]  # scale, softcap, dropout
 Lengths = Sequence[int]    # max_q, max_k; 0: those of the tensors
@@ -56,9 +57,13 @@ def run(spec: Spec, q: Tensor, k: Tensor, v: Tensor, tensors: Sequence[Tensor | 
     try:
         _core.run(spec.forward, *numbers, *lengths, None, q, k, v, *tensors, out, log_sum if spec.has_lse else None,
                   *saved)
-    except _core.Error:
+    except _core.Error as refusal:
         if not spec.is_nothing(q, k, v):
-            raise
+            if spec.reproducible != WARN:
+                raise
+            found = run(spec.in_any_order, q, k, v, tensors, numbers, lengths, out, lse)
+            warn_of_order(refusal)
+            return found
         out.zero_()
         if log_sum is not None:
             log_sum.fill_(-math.inf)
@@ -83,9 +88,14 @@ def run_backward(spec: Spec, d_out: Tensor, d_lse: Tensor | None, q: Tensor, k: 
     try:
         _core.run(spec.backward, *numbers, *lengths, None, q, k, v, *tensors, *joined, *saved, d_out, d_lse, dq, dk, dv,
                   of.get("bias"), of.get("sinks"), *(of.get(name) for name in spec.variant_given))
-    except _core.Error:
+    except _core.Error as refusal:
         if not spec.is_nothing(q, k, v):
-            raise
+            if spec.reproducible != WARN:
+                raise
+            found = run_backward(spec.in_any_order, d_out, d_lse, q, k, v, out, lse, tensors, saved, numbers, lengths,
+                                 wanted)
+            warn_of_order(refusal)
+            return found
         for gradient in (dq, dk, dv):  # the others are 0
             gradient.zero_()
     return dq, dk, dv, more
@@ -121,6 +131,7 @@ def forward(q: Tensor, k: Tensor, v: Tensor, tensors: Sequence[Tensor | None], s
 @forward.register_fake
 def _(q, k, v, tensors, spec, numbers, lengths):
     s = from_text(spec)
+    check_devices(("q", "k", "v", *s.given), (q, k, v, *tensors))
     return empty_out(q, v), empty_lse(s, q), empty_saved(s, q, k, v)
 
 
@@ -179,4 +190,6 @@ def append(q: Tensor, k: Tensor, v: Tensor, tensors: Sequence[Tensor | None], sp
 
 @append.register_fake
 def _(q, k, v, tensors, spec, numbers, lengths):
-    return empty_out(q, v), empty_lse(from_text(spec), q)
+    s = from_text(spec)
+    check_devices(("q", "k", "v", *s.given), (q, k, v, *tensors))
+    return empty_out(q, v), empty_lse(s, q)

@@ -78,6 +78,8 @@ def _refusal(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None
             return "a transform of torch.func"
         if torch.jit.is_tracing():
             return "torch.jit.trace"
+    if any(t is not None and t.layout is not torch.strided for t in (query, key, value, attn_mask)):
+        return "a tensor that is not strided"
     if query.dim() < 2 or key.dim() != query.dim() or value.dim() != query.dim():
         return "tensors of different numbers of axes"
     if query.shape[-1] != key.shape[-1] or key.shape[-2] != value.shape[-2] or key.dtype != query.dtype or \
