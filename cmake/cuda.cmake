@@ -11,7 +11,8 @@ set(gpu_objects "")
 if(NOT ATTUNE_CUDA STREQUAL "OFF" AND ATTUNE_CUDA)
   # 90a and words of CMake's own, as native, would end in errors of other places.
   if(NOT ATTUNE_CUDA_ARCHS MATCHES "^[0-9]+(;[0-9]+)*$")
-    message(FATAL_ERROR "ATTUNE_CUDA_ARCHS is '${ATTUNE_CUDA_ARCHS}', and it takes numbers with semicolons: 75;80;89;90")
+    message(FATAL_ERROR
+      "ATTUNE_CUDA_ARCHS is '${ATTUNE_CUDA_ARCHS}', and it takes numbers with semicolons: 75;80;89;90")
   endif()
   list(SORT ATTUNE_CUDA_ARCHS COMPARE NATURAL)
   list(GET ATTUNE_CUDA_ARCHS -1 newest)
@@ -36,12 +37,13 @@ if(NOT ATTUNE_CUDA STREQUAL "OFF" AND ATTUNE_CUDA)
       set(CMAKE_CUDA_COMPILER ${attune_nvcc})
     endif()
   endif()
-  # With AUTO a compiler that cannot do it (too old, no host compiler that it takes) is left aside: CMake would stop.
+  # With AUTO a compiler that cannot do it (too old, no host compiler that it takes, no runtime) is left aside: CMake
+  # would stop.
   if(ATTUNE_CUDA STREQUAL "AUTO" AND CMAKE_CUDA_COMPILER)
     if(NOT attune_nvcc_tried STREQUAL "${CMAKE_CUDA_COMPILER} ${newest}")
       set(trial ${CMAKE_BINARY_DIR}/CMakeFiles/attune_nvcc_trial)
-      file(WRITE ${trial}.cu "#include <concepts>\n__global__ void nothing() {}\n")
-      execute_process(COMMAND ${CMAKE_CUDA_COMPILER} -std=c++20 -arch=sm_${newest} -c ${trial}.cu -o ${trial}.o
+      file(WRITE ${trial}.cu "#include <concepts>\n__global__ void nothing() {}\nint main() {}\n")
+      execute_process(COMMAND ${CMAKE_CUDA_COMPILER} -std=c++20 -arch=sm_${newest} ${trial}.cu -o ${trial}
         RESULT_VARIABLE failed OUTPUT_FILE ${trial}.log ERROR_FILE ${trial}.log)
       set(attune_nvcc_failed "${failed}" CACHE INTERNAL "")
       set(attune_nvcc_tried "${CMAKE_CUDA_COMPILER} ${newest}" CACHE INTERNAL "")

@@ -127,11 +127,11 @@ not_here() {
   esac
 }
 
-# good_nvcc NVCC CAPABILITY FOLDER: whether it compiles C++20 for that GPU, with a host compiler that it takes. Ubuntu
-# 22.04's own, 11.5, does not.
+# good_nvcc NVCC CAPABILITY FOLDER: whether it compiles C++20 for that GPU, with a host compiler that it takes, and what
+# it makes can be linked. Ubuntu 22.04's own, 11.5, does not.
 good_nvcc() {
-  printf '#include <concepts>\n__global__ void nothing() {}\n' > "$3/nvcc_trial.cu"
-  "$1" -std=c++20 -arch="sm_$2" -c "$3/nvcc_trial.cu" -o "$3/nvcc_trial.o" > "$3/nvcc_trial.log" 2>&1
+  printf '#include <concepts>\n__global__ void nothing() {}\nint main() {}\n' > "$3/nvcc_trial.cu"
+  "$1" -std=c++20 -arch="sm_$2" "$3/nvcc_trial.cu" -o "$3/nvcc_trial" > "$3/nvcc_trial.log" 2>&1
 }
 
 # find_nvcc FOLDER [CAPABILITY]: nvcc of this machine, else the one that install_nvcc put into FOLDER; with a
@@ -154,6 +154,10 @@ fetch_nvcc() {
   wanted+=("nvidia-nvvm==13.0.*" nvidia-nvtx)
   python3 -m venv "$folder/cuda" && "$folder/cuda/bin/pip" -q install "${wanted[@]}" ||
     { echo "could not install nvcc from PyPI"; return 1; }
+  # nvcc looks for libraries in lib64 and CMake for libcudart.so. The packages have neither: nothing would be linked.
+  for name in "$folder"/cuda/lib/python3*/site-packages/nvidia/cu13; do
+    ln -sfn lib "$name/lib64" && ln -sf libcudart.so.13 "$name/lib/libcudart.so"
+  done
 }
 
 # install_nvcc FOLDER: the same where the driver can run what it makes.

@@ -47,18 +47,25 @@ expect "an old driver" "$(CUDA=12.8 HAS=9.0 PATH=$place/bin:$PATH install_nvcc "
 good_nvcc "$place/bin/nvcc" 90 "$place" || expect "an nvcc" "is not good" "good"
 printf '#!/bin/sh\nexit 1\n' > "$place/bin/nvcc"
 good_nvcc "$place/bin/nvcc" 90 "$place" && expect "an nvcc that fails" "is good" "not good"
+printf '#!/bin/sh\ncase " $* " in *" -c "*) ;; *) exit 1 ;; esac\n' > "$place/bin/nvcc"  # without its runtime
+good_nvcc "$place/bin/nvcc" 90 "$place" && expect "an nvcc that does not link" "is good" "not good"
 expect "an old nvcc" "$(good_nvcc() { false; }; on 9.0 12.8 > /dev/null; echo "$cuda_says")" \
   "an NVIDIA GPU is here, and $place/bin/nvcc does not compile C++20 for sm_90 ($place/nvcc_trial.log)"
 cat > "$place/bin/python3" << 'END'
 #!/bin/sh
 [ "$1 $2" = "-m venv" ] || exit 0
 mkdir -p "$3/bin"
-printf '#!/bin/sh\necho "$*" > "%s/asked"\nmkdir -p "%s"\nprintf "#!/bin/sh\n" > "%s/nvcc"\nchmod +x "%s/nvcc"\n' \
-  "$3" "$3/lib/python3.11/site-packages/nvidia/cu13/bin" "$3/lib/python3.11/site-packages/nvidia/cu13/bin" \
-  "$3/lib/python3.11/site-packages/nvidia/cu13/bin" > "$3/bin/pip"
+cat > "$3/bin/pip" << PIP
+#!/bin/sh
+echo "\$*" > "$3/asked"
+mkdir -p "$3/$cu13/bin" "$3/$cu13/lib"
+printf '#!/bin/sh\n' > "$3/$cu13/bin/nvcc"
+chmod +x "$3/$cu13/bin/nvcc"
+PIP
 chmod +x "$3/bin/pip"
 END
 chmod +x "$place/bin/python3"
+export cu13=lib/python3.11/site-packages/nvidia/cu13
 mkdir "$place/fresh"
 # here CAPABILITY DRIVER: as `on`, for a folder of its own and without the nvcc of the machine that runs this test.
 here() {
@@ -72,6 +79,9 @@ expect "nvcc from PyPI is used" "${cuda_options[*]}" "-DATTUNE_CUDA=ON -DATTUNE_
 -DCMAKE_CUDA_COMPILER=$place/fresh/cuda/lib/python3.11/site-packages/nvidia/cu13/bin/nvcc"
 expect "what comes from PyPI" "$(cat "$place/fresh/cuda/asked")" "-q install nvidia-cuda-nvcc==13.0.* \
 nvidia-cuda-runtime==13.0.* nvidia-cuda-crt==13.0.* nvidia-cuda-cccl==13.0.* nvidia-nvvm==13.0.* nvidia-nvtx"
+for link in "lib64 lib" "lib/libcudart.so libcudart.so.13"; do
+  expect "${link% *} of what comes from PyPI" "$(readlink "$place/fresh/cuda/$cu13/${link% *}")" "${link#* }"
+done
 expect "PyPI is said" "$(cat "$place/said")" "installing nvcc 13.0 from PyPI into $place/fresh/cuda"
 rm -r "$place/fresh/cuda"
 printf '#!/bin/sh\n[ "$1 $2" != "-m venv" ]\n' > "$place/bin/python3"
