@@ -36,7 +36,7 @@ import attune.flash_attn
 import attune.flash_attn.flash_attn_interface
 import attune.flash_attn_interface
 import attune.torch
-import attune.torch._sdpa as inside
+import attune.torch._route as inside
 
 # These ask about insides that are flash_attn's own: its C++ functions and the schemas of its operators.
 INSIDES = "generator_arg|paged_kv_num_splits|bw_compat"

@@ -16,7 +16,8 @@ import textwrap
 
 MODULES = {
     "attune": ("__init__.py", "_attend.py", "_blocks.py", "_cache.py", "_module.py", "_view.py"),
-    "attune.torch": ("torch/__init__.py", "torch/_attend.py", "torch/_sdpa.py", "torch/_module.py"),
+    "attune.torch": ("torch/__init__.py", "torch/_attend.py", "torch/_sdpa.py", "torch/_route.py",
+                     "torch/_module.py"),
     "attune.torch.distributed": ("torch/distributed.py",),
     "attune.flash_attn": ("flash_attn/__init__.py",),
     "attune.flash_attn_interface": ("flash_attn_interface.py",),
@@ -26,6 +27,8 @@ MODULES = {
 # Shared between modules, and nobody else's.
 HIDDEN = {"lse_shape", "call", "is_plain", "reproducible", "added", "new_seed", "dtype_number", "extra_repr"}
 HIDDEN |= {"sized", "check_pages", "gradients"}
+HIDDEN |= {"quick", "is_usual", "refusal", "by_attune", "form_of", "is_served", "by_form", "align_of", "by_torch"}
+HIDDEN |= {"theirs", "put", "what_is_put"}
 HERE = pathlib.Path(__file__).resolve().parent.parent / "python" / "attune"
 
 

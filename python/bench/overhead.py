@@ -6,6 +6,7 @@ calls are enqueued and waited for after every hundred, outside the time."""
 from __future__ import annotations
 
 import argparse
+import functools
 import statistics
 import time
 from typing import Callable
@@ -18,22 +19,34 @@ import attune.torch
 from attune import _core, _spec
 
 
+def routed(route: str) -> Callable[..., torch.Tensor]:
+    """What install() puts in the place of F.scaled_dot_product_attention."""
+    with attune.torch.installed(route):  # type: ignore[arg-type]
+        return F.scaled_dot_product_attention
+
+
 def candidates(device: str, dtype: torch.dtype, shape: list[int]) -> dict[str, Callable[[], object]]:
     q = torch.randn(shape, device=device, dtype=dtype)
     g = q.clone().requires_grad_()
     out = torch.empty_like(q)
     handle = _spec.spec("bhsd", True, None, "no").forward
-    return {
+    run: dict[str, Callable[[], object]] = {
         "attune._core.run, out given": lambda: _core.run(handle, 0.0, 0.0, 0.0, 0, 0, None, q, q, q, out, None),
         "attune.attend, out given": lambda: attune.attend(q, q, q, layout="bhsd", causal=True, out=out),
-        "attune.torch.attend": lambda: attune.torch.attend(q, q, q, layout="bhsd", causal=True),
-        "attune.torch sdpa": lambda: attune.torch.scaled_dot_product_attention(q, q, q, is_causal=True),
-        "torch sdpa": lambda: F.scaled_dot_product_attention(q, q, q, is_causal=True),
-        "attune.torch.attend, grad": lambda: attune.torch.attend(g, g, g, layout="bhsd", causal=True),
-        "attune.torch sdpa, grad": lambda: attune.torch.scaled_dot_product_attention(g, g, g, is_causal=True),
-        "torch sdpa, grad": lambda: F.scaled_dot_product_attention(g, g, g, is_causal=True),
-        "torch.empty_like": lambda: torch.empty_like(q),
-    }
+        "torch.empty_like": lambda: torch.empty_like(q)}
+    functions: dict[str, Callable[..., torch.Tensor]] = {
+        "attune.torch.attend": lambda *t: attune.torch.attend(*t, layout="bhsd", causal=True),
+        "attune.torch sdpa": lambda *t: attune.torch.scaled_dot_product_attention(*t, is_causal=True)}
+    for name, sdpa in (("install()", routed("measured")), ("install('always')", routed("always")),
+                       ("torch sdpa", F.scaled_dot_product_attention)):
+        functions[name] = functools.partial(sdpa, is_causal=True)
+    for name, function in functions.items():
+        run[name] = lambda f=function: f(q, q, q)
+    for name, function in functions.items():
+        run[name + ", grad"] = lambda f=function: f(g, g, g)
+    for name, function in functions.items():
+        run[name + ", backward too"] = lambda f=function: torch.autograd.grad(f(g, g, g), g, q)
+    return run
 
 
 def main() -> None:
@@ -59,9 +72,11 @@ def main() -> None:
             for _ in range(options.calls):
                 call()
             times[name].append((time.perf_counter() - begin) / options.calls * 1e6)
-    print(f"torch {torch.__version__}, attune {attune.version()}, {options.device}")
+    counted = attune.torch.counters
+    print(f"torch {torch.__version__}, attune {attune.version()}, {options.device}; of the drop-ins attune ran "
+          f"{counted.attune} calls and PyTorch {counted.torch}, {dict(counted.why)}")
     for name, us in times.items():
-        print(f"{name:32} {statistics.median(us):8.2f} us ({min(us):.2f} ... {max(us):.2f})")
+        print(f"{name:36} {statistics.median(us):8.2f} us ({min(us):.2f} ... {max(us):.2f})")
 
 
 if __name__ == "__main__":

@@ -23,6 +23,11 @@ class Ref {
     Py_XDECREF(before);
   }
   PyObject* get() const { return object_; }
+  PyObject* release() {
+    PyObject* mine = object_;
+    object_ = nullptr;
+    return mine;
+  }
   explicit operator bool() const { return object_ != nullptr; }
 
  private:

@@ -2,6 +2,7 @@
 // 3.10 on; numbers and tensors are passed by position, because this is on the path of every call. The package around it
 // gives them names.
 #include <cstdarg>
+#include <cstring>
 #include <new>
 
 #include "extension/call.h"
@@ -29,15 +30,19 @@ int run_plan(const Spec& spec, const attune_problem& problem, const attune_args&
   return answer;
 }
 
+// False with an exception set.
+bool started(Call& c) {
+  PyThreadState* state = PyEval_SaveThread();
+  const int answer = c.spec->backend.empty() ? attune_call(&c.problem, &c.args, c.stream)
+                                             : run_plan(*c.spec, c.problem, c.args, c.stream);
+  PyEval_RestoreThread(state);
+  if (answer) refused();
+  return !answer;
+}
+
 PyObject* run(PyObject*, PyObject* const* given, Py_ssize_t count) {
   Call c;
-  if (!c.take(given, count)) return nullptr;
-  int answer;
-  PyThreadState* state = PyEval_SaveThread();
-  answer = c.spec->backend.empty() ? attune_call(&c.problem, &c.args, c.stream)
-                                   : run_plan(*c.spec, c.problem, c.args, c.stream);
-  PyEval_RestoreThread(state);
-  if (answer) return refused();
+  if (!c.take(given, count) || !started(c)) return nullptr;
   Py_RETURN_NONE;
 }
 
@@ -104,30 +109,39 @@ PyObject* spec(PyObject*, PyObject* given) {
 
 void say(void*, const char*, const char* message) { PyErr_SetString(PyExc_RuntimeError, message); }
 
-// Memory for the lse of q, of the layout's axes, from q's framework; None where that has no table of functions. A third
-// of what the framework's own function costs from Python.
-PyObject* empty_lse(PyObject*, PyObject* const* given, Py_ssize_t count) {
-  if (count != 2) return fail("attune: empty_lse has 2 arguments"), nullptr;
-  const dlpack::Exchange* by = lender_of(given[0]).table;
-  if (!by) Py_RETURN_NONE;
-  const Spec* spec = spec_of(given[1]);
-  dlpack::Tensor q{};
-  if (!spec || by->lend(given[0], &q)) return nullptr;
-  const std::string& axes = spec->places.front().axes;
+// Memory for the lse of q, of the layout's axes, from q's framework: a third of what the framework's own function costs
+// from Python.
+PyObject* empty_lse(const dlpack::Exchange& by, const attune_tensor& q, const std::string& axes) {
   if (size_t(q.ndim) != axes.size())
     return fail("attune: q has %d axes, and layout '%s' has %zu", q.ndim, axes.c_str(), axes.size()), nullptr;
   int64_t shape[3];
   int ndim = 0;
   for (const char letter : {'b', 'h', 's', 't'})
     if (const size_t at = axes.find(letter); at != axes.npos) shape[ndim++] = q.shape[at];
-  dlpack::Tensor wanted = q;
+  dlpack::Tensor wanted;
+  std::memcpy(&wanted, &q, sizeof wanted);
   wanted.data = nullptr, wanted.byte_offset = 0, wanted.strides = nullptr;
   wanted.code = 2, wanted.bits = 32, wanted.lanes = 1;
   wanted.ndim = ndim, wanted.shape = shape;
   dlpack::Versioned* made = nullptr;
   void* object = nullptr;
-  if (by->allocate(&wanted, &made, nullptr, say) || by->give(made, &object)) return nullptr;
+  if (by.allocate(&wanted, &made, nullptr, say) || by.give(made, &object)) return nullptr;
   return static_cast<PyObject*>(object);
+}
+
+// run of a forward of q, k and v alone, whose last tensor, lse, is made here and returned; None, and nothing is run,
+// where q's framework has no table of functions.
+PyObject* run_with_lse(PyObject*, PyObject* const* given, Py_ssize_t count) {
+  constexpr int kLse = Call::kNumbers + 4;
+  if (count != kLse + 1) return fail("attune: run_with_lse has %d arguments", kLse + 1), nullptr;
+  Call c;
+  if (!lender_of(given[Call::kNumbers]).table) Py_RETURN_NONE;
+  if (!c.take(given, count)) return nullptr;
+  const Spec::Place& place = c.spec->places.back();
+  Ref lse(empty_lse(*c.tensors[0].by.table, c.tensors[0].tensor, c.spec->places.front().axes));
+  if (!lse || !c.tensors[4].take(lse.get(), "lse", place.axes.c_str(), true, nullptr)) return nullptr;
+  c.args.role[place.role] = &c.tensors[4].tensor;
+  return started(c) ? lse.release() : nullptr;
 }
 
 PyObject* plan(PyObject*, PyObject* given) {
@@ -160,7 +174,7 @@ PyMethodDef methods[] = {
     {"line", function(line), METH_FASTCALL, "The problem line of run."},
     {"blocks_bound", function(blocks_bound), METH_FASTCALL, "The most entries of a pattern's lists."},
     {"blocks_build", function(blocks_build), METH_FASTCALL, "Writes block lists by a pattern or a mask."},
-    {"empty_lse", function(empty_lse), METH_FASTCALL, "q, spec of a forward: memory for its lse, or None."},
+    {"run_with_lse", function(run_with_lse), METH_FASTCALL, "As run, of q, k, v, out and None: makes lse, returns it."},
     {"plan", function(plan), METH_VARARGS, "line, device, backend: (backend, workspace bytes, why)."},
     {"set_threads", function(set_threads), METH_VARARGS, "Threads of the CPU; 0: all this process may run on."},
     {"threads", function(threads), METH_NOARGS, "Threads of the CPU."},

@@ -18,7 +18,7 @@ from torch.nn.attention.bias import causal_lower_right, causal_upper_left
 
 import attune
 import attune.torch as at
-from attune.torch import _sdpa
+from attune.torch import _route, _sdpa
 from torch.utils.checkpoint import checkpoint
 
 DEVICES = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
@@ -173,13 +173,13 @@ class Sdpa(unittest.TestCase):
     def test_a_mask_of_other_rows_or_keys_is_pytorchs_error(self):
         q, k = torch.randn(1, 2, 1, 8), torch.randn(1, 2, 7, 8)
         for shape in ((7, 7), (1, 1, 7, 7), (1, 9), (1, 2, 1, 8)):
-            for route in (at.scaled_dot_product_attention, _sdpa._routed):
+            for route in (at.scaled_dot_product_attention, _route._routed):
                 with self.subTest(shape=shape, route=route.__name__), self.assertRaises(RuntimeError):
                     route(q, k, k, attn_mask=torch.zeros(shape))
 
     def test_nested_tensors_of_strides_go_to_pytorch(self):
         q = torch.nested.nested_tensor([torch.randn(2, 3, 8), torch.randn(2, 5, 8)])
-        for route in (at.scaled_dot_product_attention, _sdpa._routed):
+        for route in (at.scaled_dot_product_attention, _route._routed):
             out = route(q, q, q)
             torch.testing.assert_close(out.unbind()[1], theirs(*(q.unbind()[1][None],) * 3)[0])
         self.assertEqual(at.counters.why, {"nested tensors": 2})
@@ -266,7 +266,7 @@ class Sdpa(unittest.TestCase):
 
     def test_transforms_of_functions_go_to_pytorch(self):
         q = torch.randn(1, 2, 4, 8)
-        for route in (at.scaled_dot_product_attention, _sdpa._routed):
+        for route in (at.scaled_dot_product_attention, _route._routed):
             for transform in (torch.func.grad, lambda f: lambda q: torch.func.jvp(f, (q,), (q,))[1]):
                 with sdpa_kernel(SDPBackend.MATH):  # the only one with a forward derivative
                     wanted = transform(lambda q: theirs(q, q, q).square().sum())(q)
@@ -296,7 +296,7 @@ class Sdpa(unittest.TestCase):
 
     def test_measuring_does_not_disturb_a_checkpoint(self):
         q, k, v = (torch.randn(1, 2, 24, 16, requires_grad=True) for _ in range(3))
-        _sdpa._faster.clear()
+        _route._faster.clear()
         with at.installed():
             out = checkpoint(lambda *t: F.scaled_dot_product_attention(*t), q, k, v, use_reentrant=False)
             got = torch.autograd.grad(out.sum(), (q, k, v))
@@ -305,18 +305,117 @@ class Sdpa(unittest.TestCase):
 
     def test_a_growing_cache_is_measured_once_for_each_doubling(self):
         measured = []
-        original, _sdpa._measure = _sdpa._measure, lambda *a: measured.append(a) or False
-        most, _sdpa._MOST = _sdpa._MOST, 3
+        original, _route._measure = _route._measure, lambda *a: measured.append(a) or False
+        most, _sdpa.MOST = _sdpa.MOST, 3
         try:
-            _sdpa._faster.clear()
+            _route._faster.clear()
             for length in range(1, 33):
                 q, k = torch.randn(1, 2, 1, 8), torch.randn(1, 2, length, 8)
-                _sdpa._routed(q, k, k, attn_mask=torch.zeros(1, length))
+                _route._routed(q, k, k, attn_mask=torch.zeros(1, length))
             self.assertEqual(len(measured), 6)  # 1, 2, 4, 8, 16, 32
-            self.assertLessEqual(len(_sdpa._faster), 3)
+            self.assertLessEqual(len(_route._faster), 3)
         finally:
-            _sdpa._measure, _sdpa._MOST = original, most
-            _sdpa._faster.clear()
+            _route._measure, _sdpa.MOST = original, most
+            _route._faster.clear()
+
+    def test_what_was_measured_for_a_shape_holds_for_the_next_call_and_for_no_other(self):
+        measured = []
+        original, _route._measure = _route._measure, lambda *a: measured.append(a[0].dtype) or True
+        try:
+            _route._faster.clear()
+            q, k = torch.randn(1, 2, 4, 8), torch.randn(1, 2, 6, 8)
+            for _ in range(3):
+                torch.testing.assert_close(_route._routed(q, k, k, is_causal=True), theirs(q, k, k, is_causal=True))
+            self.assertEqual((len(measured), at.counters.attune, at.counters.torch), (1, 3, 0))
+            for named in ({}, {"is_causal": True}):  # what is wrong with a call is not hidden by the last one
+                with self.assertRaises(RuntimeError):
+                    _route._routed(q, k.double(), k, **named)
+            with self.assertRaises(RuntimeError):
+                _route._routed(q, k[..., :4], k, is_causal=True)
+            _route._routed(q.bfloat16(), k.bfloat16(), k.bfloat16(), is_causal=True)
+            _route._routed(q.requires_grad_(), k, k, is_causal=True)
+            self.assertEqual(measured, [torch.float32, torch.bfloat16, torch.float32])
+            with sdpa_kernel(SDPBackend.MATH):
+                _route._routed(q, k, k, is_causal=True)
+            self.assertEqual(at.counters.why["a choice among PyTorch's backends"], 1)
+            with torch.autocast("cpu", torch.bfloat16):
+                self.assertEqual(_route._routed(q, k, k, is_causal=True).dtype, torch.bfloat16)
+            _route._measure = lambda *a: False
+            _route._faster.clear()
+            at.counters.clear()
+            for _ in range(2):
+                torch.testing.assert_close(_route._routed(q, k, k), theirs(q, k, k))
+            self.assertEqual((at.counters.attune, dict(at.counters.why)), (0, {"measured slower": 2}))
+        finally:
+            _route._measure = original
+            _route._faster.clear()
+
+    def test_a_compiled_program_has_whichever_is_measured_faster(self):
+        graphs, measured = [], []
+
+        def backend(graph, _):
+            graphs.append("attune" in graph.code)
+            return graph
+
+        q, k = torch.randn(1, 2, 5, 8), torch.randn(3, 9, 2, 8).transpose(1, 2)
+        original = _route._measure
+        try:
+            for faster in (True, False):
+                _route._faster.clear()
+                _route._measure = lambda *a: measured.append(a) or faster
+                for given, named in (((q, q, q), {"is_causal": True}), ((k, k, k), {}),
+                                     ((q, q, q, torch.zeros(5, 5)), {}), ((q, q, q, causal_upper_left(5, 5)), {})):
+                    wanted = theirs(*given, **named)
+                    with self.subTest(faster=faster, given=len(given), **named), at.installed():
+                        torch._dynamo.reset()
+                        compiled = torch.compile(lambda *t: F.scaled_dot_product_attention(*t, **named),
+                                                 backend=backend, fullgraph=True)
+                        torch.testing.assert_close(compiled(*given), wanted, rtol=1e-4, atol=1e-5)
+                        self.assertEqual(graphs[-1], faster)
+                        asked = measured[-1]
+                        self.assertEqual(asked[0].shape, (1, 2, 8, 8) if given[0] is q else (4, 2, 16, 8))
+                        self.assertEqual(asked[0].stride(1) < asked[0].stride(2), given[0] is k)
+            self.assertEqual(len(measured), 8)
+        finally:
+            _route._measure = original
+            _route._faster.clear()
+
+    def test_a_compiled_program_of_changing_lengths_is_measured_for_each_doubling(self):
+        measured = []
+        original, _route._measure = _route._measure, lambda *a: measured.append(a[1].shape[2]) or True
+        try:
+            _route._faster.clear()
+            torch._dynamo.reset()
+            with at.installed():
+                compiled = torch.compile(lambda q, k: F.scaled_dot_product_attention(q, k, k), dynamic=True,
+                                         backend="aot_eager", fullgraph=True)
+                q = torch.randn(1, 2, 3, 8)
+                for length in (9, 12, 16, 17, 30, 10):
+                    k = torch.randn(1, 2, length, 8)
+                    torch.testing.assert_close(compiled(q, k), theirs(q, k, k), rtol=1e-4, atol=1e-5)
+            self.assertEqual(measured, [16, 32])
+        finally:
+            _route._measure = original
+            _route._faster.clear()
+
+    def test_a_compiled_program_is_measured_by_what_it_calls(self):
+        q = torch.randn(2, 2, 16, 8, requires_grad=True)
+        seen = []
+        original, _sdpa.by_attune = _sdpa.by_attune, lambda *a: seen.append(a[-1]) or original(*a)
+        try:
+            _route._faster.clear()
+            torch._dynamo.reset()
+            with at.installed():
+                state = torch.get_rng_state()
+                compiled = torch.compile(lambda q: F.scaled_dot_product_attention(q, q, q), backend="aot_eager",
+                                         fullgraph=True)
+                out = compiled(q)
+                self.assertTrue(torch.equal(state, torch.get_rng_state()))
+            self.assertEqual(set(seen[:16]), {False})  # by operators
+            torch.testing.assert_close(torch.autograd.grad(out.sum(), q), torch.autograd.grad(theirs(q, q, q).sum(), q))
+        finally:
+            _sdpa.by_attune = original
+            _route._faster.clear()
 
     def test_who_runs_out_of_memory_is_not_the_faster_one(self):
         def without(*_, **__):
@@ -324,11 +423,11 @@ class Sdpa(unittest.TestCase):
 
         q = torch.randn(1, 2, 4, 8)
         given = (q, q, q, None, 0.0, False, None, False, False)
-        for name, faster in (("_attune_sdpa", False), ("_torch_sdpa", True)):
+        for name, faster in (("by_attune", False), ("_torch_sdpa", True)):
             original = getattr(_sdpa, name)
             setattr(_sdpa, name, without)
             try:
-                self.assertEqual(_sdpa._measure(*given), faster)
+                self.assertEqual(_route._measure(*given), faster)
             finally:
                 setattr(_sdpa, name, original)
 

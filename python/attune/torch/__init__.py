@@ -7,6 +7,7 @@ if tuple(int(n) for n in _torch.__version__.split(".")[:2]) < (2, 5):  # whose o
 
 from ._attend import attend
 from ._module import Module
-from ._sdpa import counters, install, installed, scaled_dot_product_attention, uninstall
+from ._route import install, installed, uninstall
+from ._sdpa import counters, scaled_dot_product_attention
 
 __all__ = ["Module", "attend", "counters", "install", "installed", "scaled_dot_product_attention", "uninstall"]

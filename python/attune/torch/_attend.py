@@ -24,7 +24,9 @@ _autocast = torch._C._is_any_autocast_enabled
 _deterministic = torch.are_deterministic_algorithms_enabled
 _warn_only = torch.is_deterministic_algorithms_warn_only_enabled
 _AUTOCASTS = ("cpu", "cuda")  # PyTorch raises for a device that it does not know there, meta among them
+_grads = torch.is_grad_enabled
 _tracing = torch._C._is_tracing
+_empty_like = torch.empty_like
 _NONE = (0.0, 0.0, 0.0)
 _WHOLE = (0, 0)
 
@@ -60,17 +62,27 @@ class _Attend(torch.autograd.Function):
 class _AttendOut(torch.autograd.Function):
     @staticmethod
     def forward(ctx, request, q, k, v):
-        spec, numbers, _ = request
-        out, forward = _ops.empty_out(q, v), spec.forward
-        lse = _core.empty_lse(q, forward)
-        if lse is None:
+        spec, numbers, like_q = request
+        out, forward = _empty_like(q) if like_q else _ops.empty_out(q, v), spec.forward
+        lse = _core.run_with_lse(forward, *numbers, 0, 0, None, q, k, v, out, None)
+        if lse is None:  # PyTorch before 2.10
             lse = _ops.empty_lse(spec, q)
-        _core.run(forward, *numbers, 0, 0, None, q, k, v, out, lse)
-        ctx.request = request, 0
+            _core.run(forward, *numbers, 0, 0, None, q, k, v, out, lse)
+        ctx.request = request
         ctx.save_for_backward(q, k, v, out, lse)
         return out
 
-    backward = _Attend.backward  # type: ignore[assignment]
+    @staticmethod
+    @once
+    def backward(ctx, kept, d_out):
+        spec, numbers, _ = ctx.request
+        q, k, v, _, _ = kept
+        dq, dk, dv = _empty_like(q), _empty_like(k), _empty_like(v)
+        try:
+            _core.run(spec.backward, *numbers, 0, 0, None, *kept, d_out, None, dq, dk, dv, None, None)
+        except _core.Error:  # a d_out that has to be copied, or attention of nothing
+            dq, dk, dv, _ = _ops.run_backward(spec, d_out, None, *kept, (), (), numbers, _WHOLE, ())
+        return None, dq, dk, dv
 
 
 # Function.apply without what it does for functorch, whose transforms go by the operators: a third of its time.
@@ -89,6 +101,21 @@ def is_plain(q: Tensor, k: Tensor, v: Tensor) -> bool:
     """True where nobody but the library has to see the call."""
     return (not _is_compiling() and type(q) in _ops.PLAIN and type(k) in _ops.PLAIN and type(v) in _ops.PLAIN
             and not _modes() and _functorch() is None and not q.is_meta and not _tracing())
+
+
+def quick(spec: Spec, q: Tensor, k: Tensor, v: Tensor, numbers: tuple[float, float, float], like_q: bool) -> Tensor:
+    """call() of a spec of q, k and v alone, of tensors that is_plain says yes to, where is_usual does too. like_q:
+    whether out has the shape of q. An error may be one that call() knows a way around."""
+    if _grads() and (q.requires_grad or k.requires_grad or v.requires_grad):
+        return _apply_out((spec, numbers, like_q), q, k, v)
+    out = _empty_like(q) if like_q else _ops.empty_out(q, v)
+    _core.run(spec.forward, *numbers, 0, 0, None, q, k, v, out, None)
+    return out
+
+
+def is_usual() -> bool:
+    """Neither autocast nor forward derivatives."""
+    return not _autocast() and _dual._current_level < 0
 
 
 def call(spec: Spec, q: Tensor, k: Tensor, v: Tensor, tensors: Any, numbers: tuple[float, float, float],
@@ -110,15 +137,16 @@ def call(spec: Spec, q: Tensor, k: Tensor, v: Tensor, tensors: Any, numbers: tup
         check_tensors(("q", "k", "v"), (q, k, v))
     if q.is_nested:
         raise _core.Error("attune: nested tensors are not served: pack the sequences, layout 'thd' with cu_q and cu_k")
-    wants = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad or
-                                         (tensors and any(t is not None and t.requires_grad for t in tensors)))
     simple = plain and spec.is_simple and not return_lse and not (lengths[0] or lengths[1])
+    wants = not simple and torch.is_grad_enabled() and (
+        q.requires_grad or k.requires_grad or v.requires_grad or
+        (tensors and any(t is not None and t.requires_grad for t in tensors)))
     if wants:
         if spec.append:
             raise _core.Error("attune: a call that appends to a cache has no gradient: use torch.no_grad()")
         if "slopes" in spec.given and tensors[spec.given.index("slopes")].requires_grad:
             raise _core.Error("attune: slopes have no gradient: detach() them")
-        if not simple and not _is_compiling():
+        if not _is_compiling():
             spec.backward  # what has no backward is refused now
     if not plain:
         op = _ops.append if spec.append else _ops.forward
@@ -126,11 +154,7 @@ def call(spec: Spec, q: Tensor, k: Tensor, v: Tensor, tensors: Any, numbers: tup
         return (out, lse) if return_lse else out
     try:
         if simple:
-            if wants:
-                return _apply_out((spec, numbers, lengths), q, k, v)
-            out = _ops.empty_out(q, v)
-            _core.run(spec.forward, *numbers, 0, 0, None, q, k, v, out, None)
-            return out
+            return quick(spec, q, k, v, numbers, q.shape[-1] == v.shape[-1])
         if wants:
             out, lse = _apply((spec, numbers, lengths), q, k, v, *tensors)
         else:

@@ -1,28 +1,25 @@
-"""scaled_dot_product_attention with PyTorch's signature and meaning, and a way to put it in PyTorch's place.
+"""scaled_dot_product_attention with PyTorch's signature and meaning. _route puts it in PyTorch's place.
 
 What attune does not serve (f64, nested tensors, other devices) goes to PyTorch, and is counted."""
 
 from __future__ import annotations
 
 import collections
-import contextlib
 import dataclasses
 import math
 import threading
-import time
-from typing import Any, Callable, Iterator, Literal
+from typing import Any, Callable
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
-from torch.jit._builtins import _register_builtin
 from torch.nn.attention.bias import CausalBias, CausalVariant
 
 from .. import _core
-from .._spec import spec as plain_spec, spec_of
-from ._attend import call, is_plain, reproducible
+from .._spec import Spec, spec as plain_spec, spec_of
+from ._attend import call, is_plain, is_usual, quick, reproducible
 from ._ops import PLAIN
 
 try:
@@ -33,8 +30,10 @@ except ImportError:  # PyTorch 2.5 and 2.6, whose compiler stops at a length tha
 
 _torch_sdpa = F.scaled_dot_product_attention
 is_compiling = torch.compiler.is_compiling
-_served: set[Any] = set()  # forms of calls without mask and dropout that were looked at and are attune's
-_MOST = 4096
+# Forms of calls without mask and dropout that were looked at and are attune's: whether the answer has the shape of q.
+_served: dict[Any, bool] = {}
+_specs: dict[Any, Spec] = {}  # of such calls, by is_causal and whether results are to be the same in every run
+MOST = 4096
 _NONE = (0.0, 0.0, 0.0)
 _WHOLE = (0, 0)
 _KNOWN = PLAIN | {FakeTensor, FunctionalTensor}  # types whose calls the operators of attune serve
@@ -59,7 +58,7 @@ class Counters:
 counters = Counters()
 
 
-def _refusal(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, is_causal: bool, scale: float | None,
+def refusal(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, is_causal: bool, scale: float | None,
              enable_gqa: bool) -> str | None:
     """Why PyTorch has to see the call: what attune does not serve, and what PyTorch has an error for."""
     if query.dtype not in _DTYPES:
@@ -133,8 +132,9 @@ def _rows(t: Tensor) -> Tensor:
     return t if t.stride(-1) == 1 or t.shape[-1] == 1 else t.contiguous()
 
 
-def _attune_sdpa(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, dropout_p: float,
-                 is_causal: bool, scale: float | None, enable_gqa: bool, align: str = "top_left") -> Tensor:
+def by_attune(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, dropout_p: float,
+                 is_causal: bool, scale: float | None, enable_gqa: bool, align: str = "top_left",
+                 plain: bool | None = None) -> Tensor:
     axes = query.dim()
     if axes == 4 and query.shape[0] == key.shape[0] == value.shape[0] and (
             enable_gqa or query.shape[1] == key.shape[1] == value.shape[1]):
@@ -148,7 +148,8 @@ def _attune_sdpa(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | 
         q, k, v = (_rows(_fold(t, lead, axes)) for t in (query, key, value))
     numbers = (scale or 0.0, 0.0, dropout_p)
     if attn_mask is None and not dropout_p:
-        out = call(plain_spec("bhsd", is_causal, None, reproducible(), align), q, k, v, (), numbers, (0, 0), False)
+        out = call(plain_spec("bhsd", is_causal, None, reproducible(), align), q, k, v, (), numbers, _WHOLE, False,
+                   plain)
     else:
         tensors: list[Tensor] = []
         given: list[str] = []
@@ -160,7 +161,7 @@ def _attune_sdpa(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | 
             tensors.append(new_seed(q.device))
         spec = spec_of(layout="bhsd", causal=is_causal, align=align, reproducible=reproducible(),
                        dropout="seed" in given, given=tuple(given))
-        out = call(spec, q, k, v, tensors, numbers, (0, 0), False)
+        out = call(spec, q, k, v, tensors, numbers, _WHOLE, False, plain)
     if axes == 4:
         return out
     return out.reshape(*lead, *(out.shape[1:] if axes > 3 else out.shape[-2:]))
@@ -183,6 +184,41 @@ def new_seed(device: torch.device) -> Tensor:
     return torch.randint(0, 2**62, (2,), dtype=torch.int64, device=device)
 
 
+def form_of(query: Tensor, key: Tensor, value: Tensor, scale: float | None, enable_gqa: bool) -> Any:
+    """What says whether attune serves a call without mask and dropout, beside what the library refuses."""
+    try:
+        return query.shape, key.shape, value.shape, scale, enable_gqa
+    except RuntimeError:  # a nested tensor has none
+        return None
+
+
+def is_served(form: Any) -> bool:
+    return form in _served
+
+
+def by_form(query: Tensor, key: Tensor, value: Tensor, is_causal: bool, scale: float | None,
+            form: Any) -> Tensor | None:
+    """The answer of a call whose form is among those that are served; None where it is to be looked at: its form, or
+    dtypes, devices or strides that do not go together."""
+    like_q = _served.get(form)
+    if like_q is None:
+        return None
+    order = reproducible()
+    spec = _specs.get((is_causal, order))
+    if spec is None:
+        spec = _specs[is_causal, order] = plain_spec("bhsd", is_causal, None, order, "top_left")
+    numbers = (scale, 0.0, 0.0) if scale else _NONE
+    try:
+        if is_usual():
+            out = quick(spec, query, key, value, numbers, like_q)
+        else:
+            out = call(spec, query, key, value, (), numbers, _WHOLE, False, True)
+    except RuntimeError:  # of PyTorch where a tensor is not strided
+        return None
+    counters.attune += 1
+    return out
+
+
 def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None,
                                  dropout_p: float = 0.0, is_causal: bool = False, *,
                                  scale: float | None = None, enable_gqa: bool = False) -> Tensor:
@@ -192,61 +228,55 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn
     a row that sees no key is 0.
     What attune does not serve PyTorch runs: attune.torch.counters says how often, and why. Inside torch.compile that
     holds for what types, shapes and numbers say; what the library itself refuses when the program runs is an error."""
-    common = attn_mask is None and not dropout_p and is_plain(query, key, value) and not (
-        query.is_nested or key.is_nested or value.is_nested)
-    if common:
-        form = (query.shape, key.shape, value.shape, scale, enable_gqa)
-        if form in _served:
-            try:
-                out = call(plain_spec("bhsd", is_causal, None, reproducible(), "top_left"), query, key, value, (),
-                           (scale, 0.0, 0.0) if scale else _NONE, _WHOLE, False, True)
-                counters.attune += 1
-                return out
-            except _core.Error:
-                pass  # dtypes, devices or strides that do not go together: looked at below
+    form = None
+    if attn_mask is None and not dropout_p and is_plain(query, key, value):
+        form = form_of(query, key, value, scale, enable_gqa)
+        out = by_form(query, key, value, is_causal, scale, form)
+        if out is not None:
+            return out
     given, align = (attn_mask, is_causal), "top_left"
     if isinstance(attn_mask, CausalBias):
-        align = _align_of(attn_mask, is_causal)
+        align = align_of(attn_mask, is_causal)
         attn_mask, is_causal = None, True
-    why = _refusal(query, key, value, attn_mask, is_causal, scale, enable_gqa)
+    why = refusal(query, key, value, attn_mask, is_causal, scale, enable_gqa)
     if why is None and dropout_p >= 1:
         why = f"dropout_p {dropout_p}"
     if why is None:
         try:
-            out = _attune_sdpa(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, align)
+            out = by_attune(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, align)
             if not is_compiling():
                 counters.attune += 1
-                if common and query.dim() == 4 and query.shape[0] == key.shape[0] == value.shape[0] and (
+                if form and query.dim() == 4 and query.shape[0] == key.shape[0] == value.shape[0] and (
                         enable_gqa or query.shape[1] == key.shape[1] == value.shape[1]):
-                    if len(_served) > _MOST:
+                    if len(_served) > MOST:
                         _served.clear()
-                    _served.add(form)
+                    _served[form] = query.shape[-1] == value.shape[-1]
             return out
-        except _core.Error as refusal:
-            why = str(refusal)
-    return _by_torch(why, query, key, value, given[0], dropout_p, given[1], scale, enable_gqa)
+        except _core.Error as error:
+            why = str(error)
+    return by_torch(why, query, key, value, given[0], dropout_p, given[1], scale, enable_gqa)
 
 
-def _align_of(bias: CausalBias, is_causal: bool) -> str:
+def align_of(bias: CausalBias, is_causal: bool) -> str:
     if is_causal:
         raise ValueError("CausalBias should not be used with causal=True")  # PyTorch's words
     square = bias.seq_len_q == bias.seq_len_kv
     return "top_left" if square or bias.variant == CausalVariant.UPPER_LEFT else "bottom_right"
 
 
-def _by_torch(why: str, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, dropout_p: float,
+def by_torch(why: str, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, dropout_p: float,
               is_causal: bool, scale: float | None, enable_gqa: bool) -> Tensor:
     if not is_compiling():
         counters.torch += 1
         counters.why[why] += 1
-    return _theirs(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+    return theirs(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
 
 
 _lock = threading.Lock()
 _away: list[Any] = [0, None]  # how many calls want PyTorch's function to be in its place, and what was there
 
 
-def _theirs(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, dropout_p: float, is_causal: bool, *,
+def theirs(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, dropout_p: float, is_causal: bool, *,
             scale: float | None, enable_gqa: bool) -> Tensor:
     """PyTorch's answer. A subclass of Tensor knows the function by what torch.nn.functional has, so that is there while
     it is asked; a compiler would see the change, and gets a mask instead."""
@@ -256,7 +286,7 @@ def _theirs(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None,
     if is_compiling():
         if not isinstance(attn_mask, CausalBias):
             return ask(attn_mask, is_causal)
-        if _align_of(attn_mask, is_causal) == "top_left":
+        if align_of(attn_mask, is_causal) == "top_left":
             return ask(None, True)
         rows, keys = query.shape[-2], key.shape[-2]
         return ask(torch.ones(rows, keys, dtype=torch.bool, device=query.device).tril(keys - rows), False)
@@ -276,7 +306,7 @@ def _theirs(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None,
                 F.scaled_dot_product_attention = _away[1]
 
 
-def _put(function: Callable[..., Tensor]) -> None:
+def put(function: Callable[..., Tensor]) -> None:
     with _lock:
         if _away[0]:
             _away[1] = function
@@ -284,157 +314,6 @@ def _put(function: Callable[..., Tensor]) -> None:
             F.scaled_dot_product_attention = function
 
 
-_faster: dict[Any, bool] = {}  # what was measured: is attune the faster one?
-
-
-def _seconds(run: Callable[[], Any], device: torch.device) -> float:
-    def wait() -> None:
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-
-    run()
-    times = []
-    for _ in range(5):
-        wait()
-        begin = time.perf_counter()
-        for _ in range(3):
-            run()
-        wait()
-        times.append(time.perf_counter() - begin)
-    return sorted(times)[2]
-
-
-def _measure(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, dropout_p: float, is_causal: bool,
-             scale: float | None, enable_gqa: bool, needs_grad: bool) -> bool:
-    """Times both at these sizes, with their backward where a gradient is wanted. Nobody's generator moves, and nobody's
-    hooks (a checkpoint's, say) see the tensors that are saved. Who runs out of memory is not the faster one."""
-    devices = [query.device] if query.device.type == "cuda" else []
-
-    def run(sdpa: Callable[..., Tensor]) -> None:
-        out = sdpa(q, k, v, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
-        if needs_grad:
-            torch.autograd.grad(out, (q, k, v), torch.ones_like(out))
-
-    def ours(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float, causal: bool,
-             **named: Any) -> Tensor:
-        align = "top_left"
-        if isinstance(mask, CausalBias):
-            align = _align_of(mask, causal)
-            mask, causal = None, True
-        return _attune_sdpa(q, k, v, mask, dropout, causal, named["scale"], named["enable_gqa"], align)
-
-    def seconds(sdpa: Callable[..., Tensor]) -> float:
-        try:
-            return _seconds(lambda: run(sdpa), query.device)
-        except torch.OutOfMemoryError:
-            return math.inf
-
-    with torch.random.fork_rng(devices), torch.set_grad_enabled(needs_grad), \
-            torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t):
-        try:
-            q, k, v = (t.detach().clone(memory_format=torch.preserve_format).requires_grad_(needs_grad)
-                       for t in (query, key, value))
-            return seconds(ours) < seconds(_theirs)
-        except (_core.Error, torch.OutOfMemoryError):
-            return False
-
-
-def _near(length: int) -> int:
-    """The next power of two: caches grow by every token. By comparing, which a compiler takes for bounds of a length
-    that it does not know."""
-    near = 1
-    while near < length:
-        near *= 2
-    return near
-
-
-def _sizes(t: Tensor) -> tuple[int, ...]:
-    return *t.shape[:-2], _near(t.shape[-2]), t.shape[-1]
-
-
-def _key(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, dropout_p: float, is_causal: bool,
-         needs_grad: bool) -> Any:
-    mask: Any = None
-    if isinstance(attn_mask, CausalBias):
-        mask = _align_of(attn_mask, is_causal)
-    elif attn_mask is not None:
-        mask = (*attn_mask.shape[:-2], *map(_near, attn_mask.shape[-2:]), attn_mask.dtype)
-    return (query.device, query.dtype, _sizes(query), _sizes(key), _sizes(value), mask, dropout_p != 0,
-            is_causal, needs_grad)
-
-
-_flags = torch.backends.cuda
-_SWITCHES = (_flags.flash_sdp_enabled, _flags.mem_efficient_sdp_enabled, _flags.math_sdp_enabled,
-             _flags.cudnn_sdp_enabled)
-_usual = [is_on() for is_on in _SWITCHES]
-
-
-def _is_chosen() -> bool:
-    """Whether somebody chose among PyTorch's own backends, by torch.nn.attention.sdpa_kernel say."""
-    return not is_compiling() and [is_on() for is_on in _SWITCHES] != _usual
-
-
-_CHOSEN = "a choice among PyTorch's backends"
-
-
-def _always(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
-            is_causal: bool = False, *, scale: float | None = None, enable_gqa: bool = False) -> Tensor:
-    if _is_chosen():
-        return _by_torch(_CHOSEN, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
-    return scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, is_causal, scale=scale,
-                                        enable_gqa=enable_gqa)
-
-
-def _routed(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
-            is_causal: bool = False, *, scale: float | None = None, enable_gqa: bool = False) -> Tensor:
-    causal = isinstance(attn_mask, CausalBias)
-    why = _CHOSEN if _is_chosen() else _refusal(query, key, value, None if causal else attn_mask, is_causal, scale,
-                                                enable_gqa)
-    if why:
-        return _by_torch(why, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
-    needs_grad = torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad)
-    at = _key(query, key, value, attn_mask, dropout_p, is_causal, needs_grad)
-    faster = _faster.get(at)
-    if faster is None:
-        if is_compiling() or (query.is_cuda and torch.cuda.is_current_stream_capturing()):
-            return _by_torch("not measured yet", query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
-        if len(_faster) >= _MOST:
-            _faster.clear()
-        faster = _faster[at] = _measure(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa,
-                                        needs_grad)
-    if faster:
-        return scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, is_causal, scale=scale,
-                                        enable_gqa=enable_gqa)
-    return _by_torch("measured slower", query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
-
-
-def install(route: Literal["measured", "always"] = "measured") -> None:
-    """Puts attune in the place of torch.nn.functional.scaled_dot_product_attention.
-
-    "measured": the first call of every combination of sizes times both, and the faster one runs from then on; lengths
-    up to the same power of two are one size.
-    "always": attune runs whatever it serves.
-    Where torch.nn.attention.sdpa_kernel chooses among PyTorch's own backends, PyTorch runs; programs of torch.compile
-    do not ask. Programs of torch.jit.script have PyTorch's."""
-    if route not in ("measured", "always"):
-        raise _core.Error(f"attune: route {route!r} is not one of measured, always")
-    _usual[:] = [is_on() for is_on in _SWITCHES]  # what is switched off for good is no choice of a call
-    function = _routed if route == "measured" else _always
-    _register_builtin(function, "aten::scaled_dot_product_attention")
-    _put(function)
-
-
-def uninstall() -> None:
-    _put(_torch_sdpa)
-
-
-@contextlib.contextmanager
-def installed(route: Literal["measured", "always"] = "measured") -> Iterator[Counters]:
-    """install() for a while; what was there before is there again afterwards."""
+def what_is_put() -> Callable[..., Tensor]:
     with _lock:
-        before = _away[1] if _away[0] else F.scaled_dot_product_attention
-    install(route)
-    try:
-        yield counters
-    finally:
-        _put(before)
+        return _away[1] if _away[0] else F.scaled_dot_product_attention

@@ -1,0 +1,267 @@
+"""attune in the place of torch.nn.functional.scaled_dot_product_attention: always, or where it is measured faster."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from operator import index
+from typing import Any, Callable, Iterator, Literal
+
+import torch
+from torch import Tensor
+from torch.jit._builtins import _register_builtin
+from torch.nn.attention.bias import CausalBias, causal_lower_right, causal_upper_left
+from torch.utils._python_dispatch import _disable_current_modes
+
+from .. import _core
+from . import _sdpa
+from ._attend import is_plain
+from ._sdpa import Counters, align_of, by_form, by_torch, counters, form_of, is_compiling, is_served, refusal
+
+_grads = torch.is_grad_enabled
+_faster: dict[Any, bool] = {}  # what was measured, by _key and by the very shapes of a call: is attune the faster one?
+
+
+def _seconds(run: Callable[[], Any], device: torch.device) -> float:
+    def wait() -> None:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+
+    run()
+    times = []
+    for _ in range(5):
+        wait()
+        begin = time.perf_counter()
+        for _ in range(3):
+            run()
+        wait()
+        times.append(time.perf_counter() - begin)
+    return sorted(times)[2]
+
+
+def _measure(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, dropout_p: float, is_causal: bool,
+             scale: float | None, enable_gqa: bool, needs_grad: bool, plain: bool | None = None) -> bool:
+    """Times both at these sizes, with their backward where a gradient is wanted. Nobody's generator moves, and nobody's
+    hooks (a checkpoint's, say) see the tensors that are saved. Who runs out of memory is not the faster one.
+    plain=False: attune by its operators, as a compiled program calls it."""
+    devices = [query.device] if query.device.type == "cuda" else []
+
+    def run(sdpa: Callable[..., Tensor]) -> None:
+        out = sdpa(q, k, v, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+        if needs_grad:
+            torch.autograd.grad(out, (q, k, v), torch.ones_like(out))
+
+    def ours(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float, causal: bool,
+             **named: Any) -> Tensor:
+        align = "top_left"
+        if isinstance(mask, CausalBias):
+            align = align_of(mask, causal)
+            mask, causal = None, True
+        return _sdpa.by_attune(q, k, v, mask, dropout, causal, named["scale"], named["enable_gqa"], align, plain)
+
+    def seconds(sdpa: Callable[..., Tensor]) -> float:
+        try:
+            return _seconds(lambda: run(sdpa), query.device)
+        except torch.OutOfMemoryError:
+            return math.inf
+
+    with torch.random.fork_rng(devices), torch.set_grad_enabled(needs_grad), \
+            torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t):
+        try:
+            q, k, v = (t.detach().clone(memory_format=torch.preserve_format).requires_grad_(needs_grad)
+                       for t in (query, key, value))
+            return seconds(ours) < seconds(_sdpa.theirs)
+        except (_core.Error, torch.OutOfMemoryError):
+            return False
+
+
+def _near(length: int) -> int:
+    """The next power of two: caches grow by every token. By comparing, which a compiler takes for bounds of a length
+    that it does not know."""
+    near = 1
+    while near < length:
+        near *= 2
+    return near
+
+
+def _sizes(t: Tensor) -> tuple[int, ...]:
+    return *t.shape[:-2], _near(t.shape[-2]), t.shape[-1]
+
+
+def _key(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, dropout_p: float, is_causal: bool,
+         needs_grad: bool) -> Any:
+    mask: Any = None
+    if isinstance(attn_mask, CausalBias):
+        mask = align_of(attn_mask, is_causal)
+    elif attn_mask is not None:
+        mask = (*attn_mask.shape[:-2], *map(_near, attn_mask.shape[-2:]), attn_mask.dtype)
+    return (query.device, query.dtype, _sizes(query), _sizes(key), _sizes(value), mask, dropout_p != 0,
+            is_causal, needs_grad)
+
+
+def _keep(at: Any, faster: bool) -> bool:
+    if len(_faster) >= _sdpa.MOST:
+        _faster.clear()
+    _faster[at] = faster
+    return faster
+
+
+def _bounds(t: Tensor, dim: bool) -> tuple[int, ...]:
+    """Sizes that are numbers in a compiler too: heads, and the last axis of q, k and v, as they are, and every other up
+    to a power of two, which is true for more than one."""
+    axes = t.dim()
+    return tuple([index(n) if (dim and at == axes - 1) or (axes > 3 and at == axes - 3) else _near(n)
+                  for at, n in enumerate(t.shape)])
+
+
+def _is_turned(t: Tensor) -> bool:
+    """[batch, head, seq, dim] of memory that is [batch, seq, head, dim]."""
+    return True if t.dim() == 4 and t.stride(1) < t.stride(2) else False  # bool() of a symbol is not compiled by 2.5
+
+
+def _choice(device: torch.device, dtype: torch.dtype, shapes: tuple[tuple[int, ...], ...], turned: tuple[bool, ...],
+            mask: Any, drops: bool, is_causal: bool, enable_gqa: bool, needs_grad: bool) -> bool:
+    """Whether attune is the faster one, asked while a program is compiled: of sizes, of which tensors are made here. It
+    is timed by its operators, which the program calls."""
+    at = (device, dtype, shapes, turned, mask, drops, is_causal, enable_gqa, needs_grad)
+    faster = _faster.get(at)
+    if faster is not None:
+        return faster
+
+    def made(shape: tuple[int, ...], is_turned: bool) -> Tensor:
+        if is_turned:
+            batch, heads, rows, dim = shape
+            return torch.randn((batch, rows, heads, dim), dtype=dtype, device=device).transpose(1, 2)
+        return torch.randn(shape, dtype=dtype, device=device)
+
+    with _disable_current_modes(), torch.random.fork_rng([device] if device.type == "cuda" else []):
+        try:
+            given: Tensor | None = None
+            if isinstance(mask, str):
+                make = causal_upper_left if mask == "top_left" else causal_lower_right
+                given = make(shapes[0][-2], shapes[1][-2])
+            elif mask is not None:
+                given = torch.ones(mask[0], dtype=mask[1], device=device)
+            q, k, v = (made(shape, is_turned) for shape, is_turned in zip(shapes, turned))
+        except torch.OutOfMemoryError:
+            return False
+        dropout = 0.1 if drops else 0.0
+        return _keep(at, _measure(q, k, v, given, dropout, is_causal, None, enable_gqa, needs_grad, False))
+
+
+# torch.compile takes its answer as a constant, and does not look inside.
+setattr(_choice, "_dynamo_marked_constant", True)
+
+_SWITCHES = (torch._C._get_flash_sdp_enabled, torch._C._get_mem_efficient_sdp_enabled,
+             torch._C._get_math_sdp_enabled, torch._C._get_cudnn_sdp_enabled)
+_flash, _efficient, _math, _cudnn = _SWITCHES
+_usual = [is_on() for is_on in _SWITCHES]
+
+
+def _is_chosen() -> bool:
+    """Whether somebody chose among PyTorch's own backends, by torch.nn.attention.sdpa_kernel say."""
+    return not is_compiling() and [_flash(), _efficient(), _math(), _cudnn()] != _usual
+
+
+_CHOSEN = "a choice among PyTorch's backends"
+_SLOWER = "measured slower"
+
+
+def _always(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
+            is_causal: bool = False, *, scale: float | None = None, enable_gqa: bool = False) -> Tensor:
+    if _is_chosen():
+        return by_torch(_CHOSEN, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+    return _sdpa.scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, is_causal, scale=scale,
+                                              enable_gqa=enable_gqa)
+
+
+def _routed(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
+            is_causal: bool = False, *, scale: float | None = None, enable_gqa: bool = False) -> Tensor:
+    at: Any = None
+    if attn_mask is None and not dropout_p and is_plain(query, key, value):
+        # What was chosen for these very shapes is asked for first: the rest costs more than a small call.
+        form = form_of(query, key, value, scale, enable_gqa)
+        if form is not None:
+            at = (form, query.dtype, query.device, is_causal, _wants(query, key, value))
+        faster = _faster.get(at)
+        if faster is not None and not _is_chosen():
+            if not faster:
+                counters.torch += 1
+                counters.why[_SLOWER] += 1
+                return _sdpa._torch_sdpa(query, key, value, None, 0.0, is_causal, scale=scale, enable_gqa=enable_gqa)
+            if (out := by_form(query, key, value, is_causal, scale, form)) is not None:
+                return out
+    given = (query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+    causal = isinstance(attn_mask, CausalBias)
+    why = _CHOSEN if _is_chosen() else refusal(query, key, value, None if causal else attn_mask, is_causal, scale,
+                                               enable_gqa)
+    if why is None and not is_compiling() and query.is_cuda and torch.cuda.is_current_stream_capturing() and \
+            _key(query, key, value, attn_mask, dropout_p, is_causal, _wants(query, key, value)) not in _faster:
+        why = "not measured yet"
+    if why is None and not _is_faster(*given):
+        why = _SLOWER
+        if at is not None:
+            _keep(at, False)
+    if why:
+        return by_torch(why, *given)
+    out = _sdpa.scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, is_causal, scale=scale,
+                                             enable_gqa=enable_gqa)
+    if at is not None and is_served(form):
+        _keep(at, True)
+    return out
+
+
+def _wants(query: Tensor, key: Tensor, value: Tensor) -> bool:
+    return _grads() and (query.requires_grad or key.requires_grad or value.requires_grad)
+
+
+def _is_faster(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, dropout_p: float, is_causal: bool,
+               scale: float | None, enable_gqa: bool) -> bool:
+    needs_grad = _wants(query, key, value)
+    if is_compiling():
+        mask: Any = None
+        if isinstance(attn_mask, CausalBias):
+            mask = align_of(attn_mask, is_causal)
+        elif attn_mask is not None:
+            mask = (_bounds(attn_mask, False), attn_mask.dtype)
+        return _choice(query.device, query.dtype, (_bounds(query, True), _bounds(key, True), _bounds(value, True)),
+                       (_is_turned(query), _is_turned(key), _is_turned(value)), mask, True if dropout_p else False,
+                       is_causal, enable_gqa, needs_grad)
+    at = _key(query, key, value, attn_mask, dropout_p, is_causal, needs_grad)
+    faster = _faster.get(at)
+    if faster is None:
+        faster = _keep(at, _measure(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, needs_grad))
+    return faster
+
+
+def install(route: Literal["measured", "always"] = "measured") -> None:
+    """Puts attune in the place of torch.nn.functional.scaled_dot_product_attention.
+
+    "measured": the first call of every combination of sizes times both, and the faster one runs from then on; lengths
+    up to the same power of two are one size. Inside torch.compile that is done when the program is compiled, with
+    tensors of such sizes and attune's operators, which the program calls.
+    "always": attune runs whatever it serves.
+    Where torch.nn.attention.sdpa_kernel chooses among PyTorch's own backends, PyTorch runs; programs of torch.compile
+    do not ask. Programs of torch.jit.script have PyTorch's."""
+    if route not in ("measured", "always"):
+        raise _core.Error(f"attune: route {route!r} is not one of measured, always")
+    _usual[:] = [is_on() for is_on in _SWITCHES]  # what is switched off for good is no choice of a call
+    function = _routed if route == "measured" else _always
+    _register_builtin(function, "aten::scaled_dot_product_attention")
+    _sdpa.put(function)
+
+
+def uninstall() -> None:
+    _sdpa.put(_sdpa._torch_sdpa)
+
+
+@contextlib.contextmanager
+def installed(route: Literal["measured", "always"] = "measured") -> Iterator[Counters]:
+    """install() for a while; what was there before is there again afterwards."""
+    before = _sdpa.what_is_put()
+    install(route)
+    try:
+        yield counters
+    finally:
+        _sdpa.put(before)
