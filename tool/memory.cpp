@@ -20,6 +20,8 @@
 #include "tool/commands.h"
 #include "tool/json.h"
 #include "tool/machine.h"
+#include "tool/measure/axes.h"
+#include "tool/measure/ring_run.h"
 #include "tool/measure/workload.h"
 #include "tool/memory_module.h"
 #include "tool/memory_measure.h"
@@ -109,12 +111,13 @@ std::vector<Piece> dense_pieces(const Problem& p) {
   add(rotary, Role::rotary_sin, double(p.len_k) * p.dim_qk / 2 * 4);
   add(bias, Role::bias, scores * size(p.dtype.bias));
   const Blocks blocks = p.mask.blocks;
+  const Problem whole = whole_problem(p);  // every rank has the lists of all
   const auto list = [&](Role begin, Role entries, int length, int size_of_block) {
     add(true, begin, b * p.heads_q * (double(ceil_div(length, size_of_block)) + 1) * 4);
     add(true, entries, double(blocks.bound) * 4);
   };
-  if (blocks.q) list(Role::block_begin, Role::block_column, p.len_q, blocks.q);
-  if (blocks.q && p.pass == Pass::backward) list(Role::block_begin_k, Role::block_row_k, p.len_k, blocks.k);
+  if (blocks.q) list(Role::block_begin, Role::block_column, whole.len_q, blocks.q);
+  if (blocks.q && p.pass == Pass::backward) list(Role::block_begin_k, Role::block_row_k, whole.len_k, blocks.k);
   add(p.has(Option::block_bias), Role::bias, double(blocks.bound) * 4);
   add(p.has(Option::alibi), Role::slopes, p.heads_q * 4.), add(p.has(Option::sink), Role::sinks, p.heads_q * 4.);
   if (p.pass == Pass::forward) return all;
@@ -160,12 +163,13 @@ Status lengthen_ring(Problem& p) {
 }
 
 // Keys, and queries where there were as many: the most that fit in `room` bytes. Plans are pure, so this asks many.
-int64_t longest_of(const Planner& planner, const Problem& asked, double room) {
+int64_t longest_of(const Planner& planner, const BenchRow& asked, double room) {
   const auto fits = [&](int64_t keys) {
-    Problem p = asked;
+    Problem p = asked.problem;
     p.len_k = int32_t(keys);
-    if (asked.len_q == asked.len_k) p.len_q = p.len_k;
+    if (asked.problem.len_q == asked.problem.len_k) p.len_q = p.len_k;
     if (word(p.variant) == "ring" && !lengthen_ring(p).ok()) return false;
+    if (!asked.pattern.empty() && !bound_by(asked.pattern, p).ok()) return false;  // longer lists have more entries
     Plan plan;
     return valid(p).ok() && planner.plan(p, plan).ok() && total(pieces_of(p)) + double(plan.workspace_bytes) <= room;
   };
@@ -317,23 +321,22 @@ void print(const attune_memory& m, bool gpu, bool taken) {
 }
 
 // The plan, the bytes and what fits.
-Status answer(const Asked& asked, const Device& device, double device_bytes, Answer& out) {
-  Problem problem;
+Status answer(const Asked& asked, const BenchRow& row, const Device& device, double device_bytes, Answer& out) {
+  const Problem& problem = row.problem;
   Tuned tuned;
-  if (Status s = parse(asked.line, problem); !s.ok()) return s;
   if (Status s = load_tuned(device, tuned); !s.ok()) return s;
   const Planner planner{.device = device, .rules = tuned.rules, .forced = asked.backend};
   if (Status s = planner.plan(problem, out.plan); !s.ok()) return s;
   out.pieces = pieces_of(problem);
   out.device_bytes = device_bytes;
-  if (device_bytes > 0) out.longest = longest_of(planner, problem, device_bytes);
+  if (device_bytes > 0) out.longest = longest_of(planner, row, device_bytes);
   for (const Backend* b : backends()) {
     if (b->only_by_name || !asked.backend.empty()) continue;
     const Planner one{.device = device, .rules = {}, .forced = b->name};
     Plan plan;
     if (!one.plan(problem, plan).ok()) continue;
     out.ways.push_back({b->name, double(plan.workspace_bytes),
-                        device_bytes > 0 ? longest_of(one, problem, device_bytes) : 0});
+                        device_bytes > 0 ? longest_of(one, row, device_bytes) : 0});
   }
   return Status::good();
 }
@@ -345,10 +348,13 @@ void run(const Asked& asked, Context& context) {
                   "attune memory: --measure, --peer and --backend are for problems, and this is a module");
     return module_memory(asked.line, asked.device, context);
   }
-  Problem problem;
-  if (!asked.line.empty())
-    if (const Status s = parse(asked.line, problem); !s.ok())
-      return fail(context, kUsage, join("attune memory: ", s.message, "; see attune memory --help"));
+  BenchRow row;
+  if (!asked.line.empty()) {
+    Status s = parse_row(asked.line, row);
+    if (s.ok() && !row.module.empty())
+      s = Status::no("of a module both passes are said: '", row.module, "' is its line");
+    if (!s.ok()) return fail(context, kUsage, join("attune memory: ", s.message, "; see attune memory --help"));
+  }
   Device device;
   if (const Status s = device_named(asked.device, device); !s.ok())
     return fail(context, kUsage, join("attune memory: ", s.message));
@@ -378,10 +384,10 @@ void run(const Asked& asked, Context& context) {
 
   Answer found;
   if (!asked.line.empty())
-    if (const Status s = answer(asked, device, device_bytes, found); !s.ok())
+    if (const Status s = answer(asked, row, device, device_bytes, found); !s.ok())
       return fail(context, kFailed, s.message);
   if (asked.measure)
-    if (const Status s = measure_memory(problem, device, where, asked.backend, peers, found.measured); !s.ok())
+    if (const Status s = measure_memory(row, device, where, asked.backend, peers, found.measured); !s.ok())
       return fail(context, kMachine, join("attune memory: ", s.message));
   Taken taken(where);
   if (gpu && here && found.plan.backend) {
@@ -415,7 +421,8 @@ void run(const Asked& asked, Context& context) {
 void add_memory(CLI::App& app, Context& context) {
   const Command sub = add_command(app, "memory", "What a problem needs, and what the memory pool holds");
   const auto asked = std::make_shared<Asked>();
-  sub.add_option("problem", asked->line, "The problem line, or a module's; without one only the device's state")
+  sub.add_option("problem", asked->line,
+                 "The problem line, of lists with ' | pattern', or a module's; without one only the device's state")
       .type_name("LINE");
   sub.add_option("--device", asked->device,
                  join("cpu, cuda:<n>, or one of ", known_devices(), ", which need not be here"))
@@ -436,6 +443,7 @@ void add_memory(CLI::App& app, Context& context) {
       "  attune memory \"backward bf16 b4 h16 q8192 k8192 d128 causal\" --device cuda:0 --json\n"
       "  attune memory \"backward f16 b1 h8 q262144 k262144 d64 causal : dilated rates=1,2,4 segments=1024,2048,4096\""
       " \\\n    --device h200\n"
+      "  attune memory \"forward bf16 b1 h16 q16384 k16384 d128 causal blocks64x64x1 | random density=0.1\"\n"
       "  attune memory \"llama bf16 b1 s4096 e4096 h32/8 ffn=14336 | causal\"\n"
       "  attune memory --device cuda:0\n\n"
       "On a GPU that is here, the tensors and the workspace are taken from the pool while the page is made.\n"

@@ -7,7 +7,7 @@
 
 namespace attune {
 
-Status measure_memory(const Problem& p, const Device& device, const std::string& device_word,
+Status measure_memory(const BenchRow& row, const Device& device, const std::string& device_word,
                       const std::string& backend, const std::vector<const attune_peer*>& peers,
                       std::vector<Record>& out) {
   Bench b{.backends = {backend.empty() ? "all" : backend}, .peers = peers, .device = device,
@@ -20,6 +20,8 @@ Status measure_memory(const Problem& p, const Device& device, const std::string&
   // One sample, and nothing of the machine: nobody looks at the time.
   b.timing.max_seconds = 1e-6, b.timing.warm_up_seconds = 0, b.timing.few = b.timing.min_samples = 1;
   b.ceilings.emplace(), b.floor_ns = b.peer_floor_ns = 1, b.aa_spread = 0;
+  const Problem& p = row.problem;
+  b.pattern = row.pattern;
   out = measure_row(p, b);
   if (is_ring(p))  // all ranks ran, and the page is of one
     for (Record& r : out) {

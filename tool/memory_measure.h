@@ -2,6 +2,7 @@
 // much that was. The plan's workspace is held against it.
 #pragma once
 #include "core/device.h"
+#include "tool/measure/axes.h"
 #include "tool/measure/peer.h"
 #include "tool/measure/record.h"
 
@@ -9,7 +10,7 @@ namespace attune {
 
 // A record of every backend that takes the problem, or of `backend` alone where it is not "", and of every peer; not
 // timed, and of use for its bytes alone.
-Status measure_memory(const Problem&, const Device&, const std::string& device_word, const std::string& backend,
+Status measure_memory(const BenchRow&, const Device&, const std::string& device_word, const std::string& backend,
                       const std::vector<const attune_peer*>&, std::vector<Record>& out);
 
 }  // namespace attune

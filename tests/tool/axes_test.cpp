@@ -114,6 +114,11 @@ TEST(BenchRow, a_pattern_stands_behind_a_bar_and_gives_the_bound) {
   EXPECT_EQ(row.pattern, "random density=0.5");
   EXPECT_EQ(row.problem.mask.blocks.bound, 100);
   EXPECT_NE(parse_row("forward f32 b1 h2 q640 k640 d64 full blocks64x64x1 | spiral", row).message, "");
+  // Every rank has the lists of all tokens: 2 heads of 20 x 20 blocks.
+  constexpr std::string_view kRank = "forward f32 b1 h2 q160 k160 d64 full blocks32x32x1 : ring layout=striped ranks=4 "
+                                     "tokens=640 | random density=0.5";
+  EXPECT_EQ(parse_row(kRank, row).message, "");
+  EXPECT_EQ(row.problem.mask.blocks.bound, 2 * 20 * 20 / 2);
   EXPECT_NE(parse_row("forward f32 b1 h2 q640 k640 d64 full | dense", row).message, "");
 }
 

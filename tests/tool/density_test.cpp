@@ -30,6 +30,16 @@ TEST(Density, of_a_pattern_is_in_the_record_and_follows_what_is_asked_for) {
   EXPECT_EQ(half["parity"]["verdict"], "PASS");
 }
 
+// The lists that ranks share are those of all tokens.
+TEST(Density, over_ranks_is_that_of_the_whole) {
+  const json r = record("forward f32 b1 h2 q128 k128 d16 causal blocks32x32x1 : ring layout=zigzag ranks=2 tokens=256 "
+                        "| random density=0.5 seed=3");
+  EXPECT_EQ(r["shown_blocks"], 2 * 36);
+  EXPECT_EQ(r["active_blocks"], 2 * 18);
+  EXPECT_EQ(r["density"], 0.5);
+  EXPECT_EQ(r["parity"]["verdict"], "PASS");
+}
+
 TEST(Density, of_adaptive_blocks_is_what_was_kept) {
   const json r = record("forward f32 b1 h2 q256 k256 d16 full : adaptive block=32 density=0.5 hidden=8");
   EXPECT_EQ(r["active_blocks"], 2 * 8 * 4);

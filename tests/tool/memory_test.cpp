@@ -57,6 +57,24 @@ TEST(Memory, block_lists_and_tensors_of_a_variant_are_counted) {
   EXPECT_NEAR(nsa["megabytes_a_token"].get<double>(), nsa["total_bytes"].get<double>() / 256 * 1e-6, 1e-9);
 }
 
+TEST(Memory, a_pattern_behind_a_bar_gives_the_bound_at_every_length) {
+  const std::string line = "forward f32 b1 h2 q4096 k4096 d64 full blocks64x64x1";
+  const json half = answer(line + " | random density=0.5");
+  EXPECT_EQ(bytes_of(half, "block_column"), 2u * 64 * 64 / 2 * 4);
+  EXPECT_LT(half["longest"], answer(line)["longest"]);  // whose list has one entry at any length
+  EXPECT_LT(answer(line + " | dense")["longest"], half["longest"]);
+  const json rank =
+      answer("forward f32 b1 h2 q1024 k1024 d64 full blocks64x64x1 : ring layout=ring ranks=4 tokens=4096 | dense");
+  EXPECT_EQ(bytes_of(rank, "block_column"), 2u * 64 * 64 * 4);
+  EXPECT_EQ(bytes_of(rank, "block_begin"), 2u * 65 * 4);
+  const Ran r = attune_says({"memory", "forward multihead f32 b1 s64 e64 h2 | causal"});
+  EXPECT_EQ(r.code, 2);
+  EXPECT_NE(r.err.find("of a module both passes are said: 'multihead f32 b1 s64 e64 h2 | causal' is its line"),
+            std::string::npos)
+      << r.err;
+  EXPECT_NE(attune_says({"memory", line + " | spiral"}).err.find("'spiral' is not one of"), std::string::npos);
+}
+
 // The same memory a token at every length: nothing is quadratic.
 TEST(Memory, of_a_variant_is_linear_in_tokens) {
   for (const char* variant : {"dilated rates=1,2,4 segments=1024,2048,4096",

@@ -72,6 +72,16 @@ std::vector<std::string> masks_of(std::string_view text) {
   return masks;
 }
 
+Status bound_by(std::string_view pattern, Problem& p) {
+  const Problem whole = whole_problem(p);
+  Pattern read;
+  if (Status s = parse(pattern, whole, read); !s.ok()) return s;
+  const int64_t most = bound(read, whole, p.batch, p.heads_q, true);
+  if (most > INT32_MAX) return Status::no("pattern '", pattern, "': ", most, " entries are over 2^31 - 1");
+  p.mask.blocks.bound = int32_t(most > 0 ? most : 1);
+  return Status::good();
+}
+
 Status parse_row(std::string_view text, BenchRow& out) {
   if (is_module_row(text)) return parse_module_row(text, out);
   constexpr std::string_view kBar = " | ";
@@ -79,14 +89,8 @@ Status parse_row(std::string_view text, BenchRow& out) {
   out = {};
   if (Status s = parse(text.substr(0, bar), out.problem); !s.ok()) return s;
   if (bar == std::string_view::npos) return Status::good();
-  Problem& p = out.problem;
-  Pattern pattern;
   out.pattern = text.substr(bar + kBar.size());
-  if (Status s = parse(out.pattern, p, pattern); !s.ok()) return s;
-  const int64_t most = bound(pattern, p, p.batch, p.heads_q, true);
-  if (most > INT32_MAX) return Status::no("pattern '", out.pattern, "': ", most, " entries are over 2^31 - 1");
-  p.mask.blocks.bound = int32_t(most > 0 ? most : 1);
-  return Status::good();
+  return bound_by(out.pattern, out.problem);
 }
 
 Status problems_of(const Axes& a, std::vector<BenchRow>& out) {

@@ -19,6 +19,8 @@ struct BenchRow {
 std::string name(const BenchRow&);  // its line and pattern, or its label
 // "forward bf16 b1 h8 q4096 k4096 d64 causal blocks64x64x1 | random density=0.1": the bound is then the pattern's.
 Status parse_row(std::string_view text, BenchRow& out);
+// Sets the bound to the most entries that the pattern has; of ranks, over the whole, whose lists every one of them has.
+Status bound_by(std::string_view pattern, Problem&);
 
 struct Axes {  // as they are on the command line
   std::string pass = "forward", dtype = "f32", batch = "1", heads = "8", len = "512-2048*2", len_q = "", dim = "64",
