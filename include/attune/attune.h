@@ -238,11 +238,12 @@ typedef struct attune_blocks {
   const char* pattern;       /* "random density=0.1 seed=7": docs/block_sparse.md; or */
   const attune_tensor* mask; /* bhqk, a byte (bool or 8 bits) for each block, not 0: active; b and h may be 1; or */
                              /* neither: block_begin and block_column are there, and the list by key block is made of */
-                             /* them */
-  int64_t* counts;           /* ATTUNE_BLOCK_COUNTS numbers where the lists are; optional */
+                             /* them, or they are counted, or both */
+  int64_t* counts;           /* ATTUNE_BLOCK_COUNTS numbers where the lists are; optional. Of lists that were there */
+                             /* they are not written on a GPU */
 } attune_blocks;
 enum { /* counts of all lists together */
-  ATTUNE_BLOCKS_ACTIVE,  /* entries */
+  ATTUNE_BLOCKS_ACTIVE,  /* entries; of lists that were there, those that the mask shows */
   ATTUNE_BLOCKS_SHOWN,   /* blocks of which the mask shows any pair: density is active / shown */
   ATTUNE_BLOCKS_LONGEST, /* entries of the longest row */
   ATTUNE_BLOCKS_DROPPED, /* entries beyond block_bound; of a pattern 0 with the bound below */

@@ -60,6 +60,25 @@ void write_rows(const BlockBuild& x) {
   });
 }
 
+// Of lists that are the caller's: entries that the band hides, or that are no block, are there and count for nothing.
+void count_lists(const BlockBuild& x) {
+  std::fill_n(x.counts, int(BlockCount::count), 0);
+  const auto count = [&](BlockCount which) -> int64_t& { return x.counts[int(which)]; };
+  const int32_t* column = x.entries(Role::block_column);
+  for (int list = 0; list < x.lists(); ++list) {
+    const BlockGrid grid = x.grid(list);
+    const int32_t* begin = x.begin(Role::block_begin, list);
+    for (int row = 0; row < x.rows; ++row) {
+      const Rows seen = grid.shown(row);
+      const int from = x.limit(begin[row]), to = x.limit(begin[row + 1]);
+      for (int n = from; n < to; ++n) count(BlockCount::active) += column[n] >= seen.first && column[n] < seen.last;
+      count(BlockCount::shown) += seen.last - seen.first;
+      count(BlockCount::longest) = std::max<int64_t>(count(BlockCount::longest), to - from);
+      count(BlockCount::dropped) += std::max<int64_t>(0, int64_t(begin[row + 1]) - begin[row] - std::max(0, to - from));
+    }
+  }
+}
+
 void transpose(const BlockBuild& x) {
   each_task(x.lists(), 1, [&](int64_t list) {
     const int32_t* begin = x.begin(Role::block_begin, int(list));
@@ -106,7 +125,10 @@ Status check_list(const Problem& p, const Args& a, Role begin, Role entry, int64
 }
 
 Status check_source(const Problem& p, const Args& a, const BlockSource& from, bool by_key) {
-  if (from.origin == BlockOrigin::lists && !by_key) return no("the list is there, and none by key block is asked for");
+  if (from.origin == BlockOrigin::lists && !by_key && !from.counts)
+    return no("the list is there, and neither one by key block nor counts are asked for");
+  if (from.origin == BlockOrigin::lists && !by_key && a[Role::block_begin].device == DeviceKind::cuda)
+    return no("lists that are there are counted on a CPU, not on a GPU");
   if (from.origin == BlockOrigin::pattern && from.pattern.by_head() && a[Role::block_begin].extent.head != p.heads_q)
     return no(name(from.pattern.kind), " differs by head: one list for all ", p.heads_q, " heads cannot hold it");
   if (from.origin == BlockOrigin::mask && !from.mask.data) return no("the mask is not given");
@@ -137,10 +159,11 @@ Status build_blocks(const Problem& p, const Args& a, const BlockSource& from, St
     if (Status s = check_list(p, a, Role::block_begin_k, Role::block_row_k, columns, begin); !s.ok()) return s;
   if (Status s = check_source(p, a, from, by_key); !s.ok()) return s;
   BlockBuild x{.problem = p, .args = dense(a), .origin = from.origin, .pattern = from.pattern, .mask = from.mask,
-               .counts = from.origin == BlockOrigin::lists ? nullptr : from.counts, .batch = begin.extent.batch,
-               .heads = begin.extent.head, .rows = int32_t(rows), .columns = int32_t(columns)};
+               .counts = from.counts, .batch = begin.extent.batch, .heads = begin.extent.head, .rows = int32_t(rows),
+               .columns = int32_t(columns)};
   complete(p, x.args);
   if (begin.device == DeviceKind::cuda) return cuda::build_blocks(x, begin.device_index, stream);
+  if (x.origin == BlockOrigin::lists && x.counts) count_lists(x);
   if (x.origin != BlockOrigin::lists) {
     count_rows(x);
     place_rows(x);

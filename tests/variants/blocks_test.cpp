@@ -212,6 +212,18 @@ TEST(Blocks, lists_of_the_caller_are_turned_round_in_any_order) {
   EXPECT_EQ(lists.row_of_key, (std::vector<int32_t>{0, 2, 3, 0, 0, 2}));
 }
 
+// What the band hides is no part of the density, nor is what is no block.
+TEST(Blocks, of_lists_of_the_caller_the_blocks_that_are_shown_are_counted) {
+  Lists lists(problem("forward f32 b1 h2 q256 k256 d64 causal blocks64x64x1"), "dense");
+  lists.begin = {0, 1, 3, 3, 6, /* the second */ 6, 7, 7, 7, 9}, lists.column = {0, 1, 3, 3, 0, 99, -1, 2, 2};
+  lists.problem.mask.blocks.bound = 8;  // of 9
+  lists.source.origin = BlockOrigin::lists;
+  lists.place();
+  lists.args[Role::block_begin_k] = lists.args[Role::block_row_k] = {};
+  ASSERT_EQ(build_blocks(lists.problem, lists.args, lists.source, nullptr).message, "");
+  EXPECT_EQ(lists.counts(), (std::vector<int64_t>{1 + 1 + 2 + 1, 2 * 10, 3, 1}));
+}
+
 TEST(Blocks, sequences_of_other_lengths_have_other_lists) {
   // Two sequences of 700 and 130 queries over 1000 and 500 keys; bottom right for each of them.
   const Problem asked = problem("forward f32 b2 h1 q700 k1000 d64 causal blocks64x64x1");
@@ -287,9 +299,13 @@ TEST(Blocks, what_does_not_fit_is_refused_in_words) {
             "blocks: the list by key block is not i32");
   random.place();
   random.args[Role::block_row_k] = random.args[Role::block_begin_k] = {};
-  random.source.origin = BlockOrigin::lists;
+  random.source.origin = BlockOrigin::lists, random.source.counts = nullptr;
   EXPECT_EQ(build_blocks(random.problem, random.args, random.source, nullptr).message,
-            "blocks: the list is there, and none by key block is asked for");
+            "blocks: the list is there, and neither one by key block nor counts are asked for");
+  random.source.counts = random.numbers.data();
+  for (const Role r : {Role::block_begin, Role::block_column}) random.args[r].device = DeviceKind::cuda;
+  EXPECT_EQ(build_blocks(random.problem, random.args, random.source, nullptr).message,
+            "blocks: lists that are there are counted on a CPU, not on a GPU");
 }
 
 }  // namespace
