@@ -56,9 +56,33 @@ TEST(ModuleRun, both_passes_are_compared_and_timed) {
     }
 }
 
+// Its flops are of the blocks that its lists have, which the record counts, and an auditor counts again.
+TEST(ModuleRun, block_lists_are_compared_timed_and_counted) {
+  for (const char* pass : {"forward ", "backward "}) {
+    const auto line = [&](const char* pattern) {
+      return join(pass, "multihead bf16 b2 s128 e32 h2 | causal | 16x16 ", pattern);
+    };
+    const Record half = measured(line("random density=0.5 seed=1")), window = measured(line("local_window window=32"));
+    EXPECT_EQ(half.status, "ok") << half.message;
+    EXPECT_EQ(half.parity.verdict, "PASS") << half.parity.message;
+    EXPECT_EQ(half.shown_blocks, 2 * 36);  // lists of two heads, for both sequences
+    EXPECT_EQ(half.active_blocks, 2 * 18);
+    EXPECT_EQ(half.density, 0.5);
+    EXPECT_EQ(window.status, "ok") << window.message;
+    EXPECT_EQ(window.shown_blocks, 36);  // one list for all
+    EXPECT_EQ(window.active_blocks, 8 + 7);
+    const double products = module_cost(row_of(join(pass, "multihead bf16 b2 s128 e32 h2 | causal"))).flops -
+                            cost(row_of(join(pass, "multihead bf16 b2 s128 e32 h2 | causal")).problem).flops;
+    // Of two sequences and heads: on the diagonal half of a block and half of its own diagonal, beside it all.
+    const double pairs = 2. * 2 * (8 * 16 * 17 / 2 + 7 * 16 * 16);
+    EXPECT_EQ(window.flops, products + 2 * pairs * (pass[0] == 'f' ? 2 : 5) * 16);
+  }
+}
+
 TEST(ModuleRun, what_is_not_timed_says_so) {
-  for (const char* line : {"multihead f32 b1 s20 e32 h2 | causal", "multihead f16 b1 s20 e32 h2 memory=9 | full",
-                           "multihead f16 b1 s64 e32 h2 | causal | 16x16 random density=0.5 seed=1"}) {
+  for (const char* line :
+       {"multihead f32 b1 s20 e32 h2 | causal", "multihead f16 b1 s20 e32 h2 memory=9 | full",
+        "multihead f16 b1 s64 e32 h2 | causal : nsa d=4 gate=softmax l=8 n=4 phi=mean s=8 w=16"}) {
     const Record r = measured(join("forward ", line));
     EXPECT_EQ(r.status, "unsupported") << line;
     EXPECT_TRUE(r.message.starts_with("not built: ")) << r.message;
@@ -91,7 +115,8 @@ TEST(ModuleRun, on_a_gpu_both_passes_are_compared_and_timed) {
     for (const char* pass : {"forward ", "backward "})
       for (const char* line : {"multihead f16 b2 s256 e512 h8 norm=1 | causal : dilated mode=headgroup norm=divide "
                                "rates=1,2 segments=64,128",
-                               "multihead bf16 b1 s200 e256 h4/2 | full", "multihead f16 b1 s200 e512 h8 | causal"}) {
+                               "multihead bf16 b1 s200 e256 h4/2 | full", "multihead f16 b1 s200 e512 h8 | causal",
+                               "multihead f16 b2 s200 e512 h8 | causal | 64x64 random density=0.5 seed=1"}) {
         const std::string text = join(pass, line);
         const Record r = measured(text, gpu, &timer, mode);
         EXPECT_EQ(r.status, "ok") << text << ": " << r.message;
@@ -160,7 +185,7 @@ TEST(ModuleRun, the_dilated_suite_has_those_of_the_factory) {
   const auto modules = std::count_if(rows.begin(), rows.end(), [](const BenchRow& r) {
     return name(r).starts_with("backward multihead f16 b") && name(r).find(" s4096 e512 h8 ") != std::string::npos;
   });
-  EXPECT_EQ(modules, 3 * 3) << "three of each batch";
+  EXPECT_EQ(modules, 4 * 3) << "four of each batch";
 }
 
 }  // namespace

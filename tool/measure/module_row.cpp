@@ -104,6 +104,12 @@ std::vector<Record> measure_module(const BenchRow& row, Bench& bench) {
   std::vector<Record> all(1, blank_record(row, bench));
   all[0].subject = "attune", all[0].row_records = 1;
   all[0].tensor_bytes = module_cost(row).bytes;
+  BlockCounts counts;
+  (void)module_attention_cost(row, counts);
+  if (const int64_t shown = counts[size_t(BlockCount::shown)]) {
+    all[0].active_blocks = counts[size_t(BlockCount::active)], all[0].shown_blocks = shown;
+    all[0].density = double(all[0].active_blocks) / double(shown);
+  }
   measure_into(all[0], row, bench);
   return all;
 }

@@ -3,8 +3,10 @@
 // C interface, as a user's module does, and so on a CPU with all threads of the process. Inputs are made and results
 // judged on the host, wherever the module is.
 #pragma once
+#include <array>
 #include <memory>
 
+#include "core/blocks.h"
 #include "core/cost.h"
 #include "core/device.h"
 #include "tool/measure/axes.h"
@@ -17,6 +19,9 @@ bool is_module_row(std::string_view text);
 Status parse_module_row(std::string_view text, BenchRow& out);
 // Whether it can be timed here, or a sentence that begins with "not built: ".
 Status can_time_module(const BenchRow&, const Device&, Mode);
+// Its attention alone, by the blocks that its lists really have, and how many those are: all 0 where it has no lists.
+using BlockCounts = std::array<int64_t, size_t(BlockCount::count)>;
+Cost module_attention_cost(const BenchRow&, BlockCounts&);
 // Its matrices and its attention; of bytes, x, out, matrices and what has their shapes.
 Cost module_cost(const BenchRow&);
 

@@ -97,7 +97,8 @@ Lines dilated() {
         };
         add_ring("layout=zigzag");
         add_ring("inner=dilated rates=1,2,4 segments=1024,2048,4096 layout=ring");
-        for (const char* module : {"multihead_dense", "multihead_dilated", "multihead_longnet"})
+        for (const char* module :
+             {"multihead_dense", "multihead_dilated", "multihead_longnet", "multihead_block_sparse"})
           all.push_back(module_line(pass, module, batch, length));
       }
   return all;
