@@ -96,7 +96,7 @@ Status Attend::make(Graph& g, const Problem& p, std::span<const Rule> rules, con
     }
   }
   if (own.dense || (own.required | own.optional) >> int(Role::lse) & 1) {
-    step.lse_ = g.value({p.batch, p.len_q, p.heads_q, 1}, DType::f32);
+    step.lse_ = g.value({p.batch, g.values[size_t(out)].extent.seq, p.heads_q, 1}, DType::f32);
     step.outputs.push_back(step.lse_);
   }
   const Declared back = declared(turned_back(p), step.args(pretended(g)));

@@ -34,6 +34,7 @@ struct Builder {
   double gain = 1;
   int layer = 0;                    // numbers the places of dropout
   int cos = -1, sin = -1;           // rotary tables, once for all
+  Shards shards{};                  // of the tokens; one rank has all of them
 
   int tokens(int v) const { return g.values[size_t(v)].extent.seq; }
   int width(int v) const { return g.values[size_t(v)].extent.head * g.values[size_t(v)].extent.dim; }
@@ -72,22 +73,22 @@ struct Builder {
     return to;
   }
 
-  // cos and sin of position / rope_scale * theta^(-2i / dim), one row a position.
+  // cos and sin of position / rope_scale * theta^(-2i / dim), one row a position, of the whole sequence.
   void turn(int x) {
     if (s.rope == Rope::no) return;
     if (cos < 0) {
       const int half = s.dim / 2;
-      std::vector<float> c(size_t(s.len) * size_t(half)), n(c.size());
-      for (int p = 0; p < s.len; ++p)
+      std::vector<float> c(size_t(shards.tokens) * size_t(half)), n(c.size());
+      for (int p = 0; p < shards.tokens; ++p)
         for (int i = 0; i < half; ++i) {
           const double angle = p / s.rope_scale * std::pow(s.theta, -2. * i / s.dim);
           c[size_t(p) * size_t(half) + size_t(i)] = float(std::cos(angle));
           n[size_t(p) * size_t(half) + size_t(i)] = float(std::sin(angle));
         }
-      const Extents e{1, s.len, 1, half};
+      const Extents e{1, shards.tokens, 1, half};
       cos = g.constant(DType::f32, e, c.data()), sin = g.constant(DType::f32, e, n.data());
     }
-    g.step<Rotary>(g, x, cos, sin, s.rope == Rope::half);
+    g.step<Rotary>(g, x, cos, sin, s.rope == Rope::half, shards);
   }
 
   // The gates of native sparse attention, as logits: of the mean query of a group through a small MLP where they are a
@@ -208,9 +209,8 @@ struct Builder {
     const bool branches = word(p.variant) == "nsa";
     if (failed.ok() && branches && (nsa.only != Branch::all || nsa.phi == Phi::none || nsa.gate == GateOf::none))
       failed = Status::no("module: makes all branches, their compression and gates: no only=, phi=none or gate=none");
-    if (failed.ok() && word(p.variant) == "ring" && ring_of(p).shards.ranks > 1 && s.rope != Rope::no)
-      failed = Status::no("module: rope counts the rows of a shard, not of the whole sequence: rope=no with ring");
     if (!failed.ok()) return x;
+    if (memory < 0) shards = word(p.variant) == "ring" ? ring_of(p).shards : Shards{.tokens = s.len};
     std::vector<Source> sources;
     branches ? project_branches(nsa, at, x, sources) : project(at, x, memory, sources);
     options(p, pattern, at, sources);

@@ -208,9 +208,23 @@ std::string name(const Settings& s) {
 }
 
 Status attention_of(const Settings& s, Word tail, int keys, Problem& out) {
-  const std::string line = join("forward ", name(s.dtype), " b", s.batch, " h", s.heads, "/", s.heads_kv, " q", s.len,
-                                " k", keys, " d", s.dim, "/", s.dim_v, " ", tail);
   const auto no = [](const auto&... why) { return Status::no("module: ", why...); };
+  // The lengths of a problem over ranks are those of the longest shard, which not every rank has.
+  int queries = s.len;
+  Variant variant;
+  Ring ring;
+  if (const size_t at = tail.find(" : ring "); at != Word::npos && keys == s.len &&
+      assign(variant, tail.substr(at + 3)).ok() && read_ring(variant, ring).ok()) {
+    const Shards& shards = ring.shards;
+    int rank = 0;
+    while (rank < shards.ranks && shards.count(rank) != s.len) ++rank;
+    if (rank == shards.ranks)
+      return no("s", s.len, " is no shard: of ", shards.tokens, " tokens over ", shards.ranks,
+                " ranks the longest has ", shards.most());
+    queries = keys = shards.most();
+  }
+  const std::string line = join("forward ", name(s.dtype), " b", s.batch, " h", s.heads, "/", s.heads_kv, " q", queries,
+                                " k", keys, " d", s.dim, "/", s.dim_v, " ", tail);
   Problem p;
   if (Status e = parse(line, p); !e.ok()) return no("its attention '", line, "': ", e.message);
   for (const Option o : {Option::bias, Option::accumulate, Option::append, Option::descale})

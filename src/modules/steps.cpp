@@ -4,6 +4,7 @@
 
 #include "machine/gemm.h"
 #include "machine/ops.h"
+#include "variants/ring.h"
 
 namespace attune {
 namespace {
@@ -98,13 +99,34 @@ Status Norm::backward(const Run& r) const {
                             r.stream);
 }
 
-Rotary::Rotary(const Graph&, int x, int cos, int sin, bool halves) : x_(x), cos_(cos), sin_(sin), halves_(halves) {
+Rotary::Rotary(const Graph&, int x, int cos, int sin, bool halves, const Shards& shards)
+    : x_(x), cos_(cos), sin_(sin), halves_(halves), shards_(shards) {
   inputs = {x}, outputs = {x}, in_place = true;
 }
 
 Status Rotary::turn(const Tensor& x, const Run& r, bool inverse) const {
-  return rotate({.x = x, .cos = r.constant(cos_), .sin = r.constant(sin_), .halves = halves_, .inverse = inverse},
-                r.stream);
+  const auto rows = [](Tensor t, int64_t first, int count, int step) {
+    t.data = row_address(t, 0, first, 0), t.extent.seq = count, t.stride.seq *= step;
+    return t;
+  };
+  if (shards_.ranks == 1)
+    return rotate({.x = x, .cos = r.constant(cos_), .sin = r.constant(sin_), .halves = halves_, .inverse = inverse},
+                  r.stream);
+  Communicator* comm = nullptr;
+  int rank = 0;
+  if (Status s = ring_detail::rank_of("module", shards_, r.communicator, comm, rank); !s.ok()) return s;
+  if (x.extent.seq != shards_.count(rank))
+    return Status::no("module: rank ", rank, " has ", shards_.count(rank), " of the ", shards_.tokens,
+                      " tokens, and x has ", x.extent.seq);
+  for (int n = 0; n < shards_.pieces(); ++n) {
+    const Piece piece = shards_.piece(rank, n);
+    if (!piece.count) continue;
+    const auto table = [&](int which) { return rows(r.constant(which), piece.first, piece.count, piece.step); };
+    if (Status s = rotate({.x = rows(x, shards_.first_row(rank, n), piece.count, 1), .cos = table(cos_),
+                           .sin = table(sin_), .halves = halves_, .inverse = inverse}, r.stream); !s.ok())
+      return s;
+  }
+  return Status::good();
 }
 
 Activated::Activated(const Graph&, int x, int out, Activation kind) : x_(x), out_(out), kind_(kind) {

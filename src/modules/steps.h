@@ -1,6 +1,7 @@
 // The steps that modules are made of, beside attention. Each says what it reads and writes when it is made; forward and
 // backward look the tensors up in the Run.
 #pragma once
+#include "core/shard.h"
 #include "machine/rows.h"
 #include "modules/graph.h"
 
@@ -34,10 +35,11 @@ class Norm : public Step {
   size_t scratch_ = 0;
 };
 
-// In place: turns the queries and keys of a projection.
+// In place: turns the queries and keys of a projection. Tables have all tokens; of several ranks each has those of its
+// shard, which the call's communicator says.
 class Rotary : public Step {
  public:
-  Rotary(const Graph&, int x, int cos, int sin, bool halves);
+  Rotary(const Graph&, int x, int cos, int sin, bool halves, const Shards&);
   Status forward(const Run& r) const override { return turn(r.value(x_), r, false); }
   Status backward(const Run& r) const override { return turn(r.gradient(x_), r, true); }
 
@@ -45,6 +47,7 @@ class Rotary : public Step {
   Status turn(const Tensor&, const Run&, bool inverse) const;
   int x_, cos_, sin_;
   bool halves_;
+  Shards shards_;
 };
 
 class Activated : public Step {

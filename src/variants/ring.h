@@ -43,15 +43,22 @@ inline Status check_sequences(std::string_view who, const Problem& p, const Shar
   return Status::good();
 }
 
-// The communicator, null for one rank; `rank` is its own.
+// Whether a communicator, null for one rank, is of so many; `rank` is its own.
+inline Status rank_of(std::string_view who, const Shards& shards, void* given, Communicator*& comm, int& rank) {
+  const auto no = [&](const auto&... why) {
+    return Status::no(who, ": the problem is for ", shards.ranks, " ranks, and ", why...);
+  };
+  comm = static_cast<Communicator*>(given);
+  if (!comm && shards.ranks > 1) return no("no communicator is given");
+  if (comm && comm->ranks() != shards.ranks) return no("the communicator has ", comm->ranks());
+  return rank = comm ? comm->rank() : 0, Status::good();
+}
+
+// Whether the call fits the shard of its rank.
 inline Status joined(std::string_view who, const Problem& p, const Shards& shards, const Args& a, Communicator*& comm,
                      int& rank) {
   const auto no = [&](const auto&... why) { return Status::no(who, ": ", why...); };
-  comm = static_cast<Communicator*>(a.communicator);
-  if (!comm && shards.ranks > 1) return no("the problem is for ", shards.ranks, " ranks, and no communicator is given");
-  if (comm && comm->ranks() != shards.ranks)
-    return no("the problem is for ", shards.ranks, " ranks, and the communicator has ", comm->ranks());
-  rank = comm ? comm->rank() : 0;
+  if (Status s = rank_of(who, shards, a.communicator, comm, rank); !s.ok()) return s;
   for (const Role r : {Role::used_q, Role::used_k, Role::left_pad, Role::cache_index})
     if (a.given(r)) return no("takes no lengths but those of its shards: used_q, used_k, left_pad and cache_index");
   if (p.keys == KeySource::linear && a.given(Role::cu_q)) return no("cu_q goes with ragged keys");

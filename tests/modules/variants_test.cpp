@@ -185,9 +185,8 @@ TEST(Variants, what_a_module_does_not_make_is_refused) {
       "");
   EXPECT_EQ(Module::make(s, this_cpu(), nullptr, none).message,
             "module: makes all branches, their compression and gates: no only=, phi=none or gate=none");
-  ASSERT_EQ(read_settings("llama f32 b1 s16 e32 h4 | causal : ring layout=ring ranks=2 tokens=32", s).message, "");
-  EXPECT_EQ(Module::make(s, this_cpu(), nullptr, none).message,
-            "module: rope counts the rows of a shard, not of the whole sequence: rope=no with ring");
+  EXPECT_EQ(read_settings("llama f32 b1 s15 e32 h4 | causal : ring layout=ring ranks=2 tokens=32", s).message,
+            "module: s15 is no shard: of 32 tokens over 2 ranks the longest has 16");
 }
 
 }  // namespace
