@@ -420,6 +420,7 @@ typedef struct attune_make_options {
   const char *segments, *rates; /* "2048,4096" and "1,2", of dilated; null: by len */
   const char* pattern;         /* of block lists; null: random, by density */
   const char* nsa;             /* "d=16 gate=sigmoid l=32 n=16 phi=mean s=64 w=512"; null: this, the paper's */
+  int32_t rank;                /* of modules over ranks: whose shard it has. 0 ... ranks - 1 */
 } attune_make_options;
 typedef struct attune_choice attune_choice;
 ATTUNE_API int attune_choose(const char* name, const attune_make_options* options, attune_choice** out);

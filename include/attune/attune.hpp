@@ -467,7 +467,7 @@ class NsaCache {
 struct MakeOptions {
   int32_t dtype = 0, batch = 0, len = 0, heads = 0, heads_kv = 0, dim = 0, dim_v = 0, embed = 0;
   bool causal = false, backward = false;
-  int32_t ranks = 0, block = 0;
+  int32_t ranks = 0, rank = 0, block = 0;
   float density = 0;
   std::string device = "cpu", segments{}, rates{}, pattern{}, nsa{};
 };
@@ -482,6 +482,7 @@ class Made {
     o.dtype = wanted.dtype, o.batch = wanted.batch, o.len = wanted.len, o.heads = wanted.heads;
     o.heads_kv = wanted.heads_kv, o.dim = wanted.dim, o.dim_v = wanted.dim_v, o.embed = wanted.embed;
     o.causal = wanted.causal, o.backward = wanted.backward, o.ranks = wanted.ranks, o.block = wanted.block;
+    o.rank = wanted.rank;
     o.density = wanted.density, o.device = device_.c_str(), o.segments = text(wanted.segments);
     o.rates = text(wanted.rates), o.pattern = text(wanted.pattern), o.nsa = text(wanted.nsa);
     attune_choice* made = nullptr;

@@ -13,6 +13,14 @@ struct attune_choice {
   Choice choice{};
 };
 
+namespace {
+// A float's 0.1 as a tenth; what would become 0, which means "not given", stays as it is and is refused.
+double tidy(float density) {
+  const double rounded = std::round(double(density) * 1e6) / 1e6;
+  return rounded == 0 ? double(density) : rounded;
+}
+}  // namespace
+
 int attune_choose(const char* name, const attune_make_options* options, attune_choice** out) {
   return answer([&] {
     if (!name || !out) return Status::no(name ? "out is null" : "name is null");
@@ -34,8 +42,9 @@ int attune_choose(const char* name, const attune_make_options* options, attune_c
                              .causal = o.causal != 0,
                              .backward = o.backward != 0,
                              .ranks = or_else(o.ranks, 1),
+                             .rank = o.rank,
                              .block = or_else(o.block, usual.block),
-                             .density = std::round(double(o.density) * 1e6) / 1e6,
+                             .density = tidy(o.density),
                              .segments = text(o.segments),
                              .rates = text(o.rates),
                              .pattern = text(o.pattern),

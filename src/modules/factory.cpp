@@ -57,10 +57,20 @@ constexpr Implementation kImplementations[] = {
 };
 constexpr Word kMultihead = "multihead_";
 constexpr Word kPaper = "d=16 gate=sigmoid l=32 n=16 phi=mean s=64 w=512";  // arXiv 2502.11089
+constexpr int kMostRanks = 1 << 16;
 constexpr int kDenseUpTo = 32768;  // tokens: auto takes plain attention up to here
 
 Status no(const auto&... why) { return Status::no("make: ", why...); }
 double tera(double flops) { return std::round(flops / 1e9) / 1e3; }
+
+// A density as patterns read it: digits and no exponent.
+std::string millionths(double x) {
+  std::string text = std::to_string(int64_t(std::llround(x * 1e6)) + 10000000);  // the first digit is no part of it
+  text = join(text[1], ".", text.substr(2));
+  text.resize(text.find_last_not_of('0') + 1);
+  if (text.back() == '.') text.pop_back();
+  return text;
+}
 
 // The part of an implementation that depends on sizes.
 struct Maker {
@@ -85,42 +95,53 @@ struct Maker {
     return join("dilated mode=", i.form == Form::longnet ? "longnet" : "headgroup", " norm=", i.norm, " rates=", rates,
                 " segments=", segments);
   }
+  // How the ranks share the tokens. Of lists heads travel where they divide among the ranks, so that a rank sees the
+  // whole sequence of some; else keys, where the pieces begin with a block. Of the rest keys travel.
+  Shards shards(const Implementation& i) const {
+    const bool lists = i.form == Form::lists;
+    const auto cut = [&](Cut c) { return Shards{.cut = c, .tokens = o.len, .ranks = o.ranks}; };
+    const Cut keys = o.causal && (lists || i.form == Form::dense) ? Cut::zigzag : Cut::ring;
+    if (!lists) return cut(keys);
+    for (const Cut c : {Cut::ulysses, keys, Cut::ring, Cut::striped}) {
+      Problem p;
+      if (!parse(line(i, cut(c)), p).ok()) continue;
+      p.mask.blocks = {.q = o.block, .k = o.block, .bound = 1};
+      if (valid(p).ok()) return cut(c);
+    }
+    return cut(Cut::ulysses);
+  }
   // What stands behind the head dim: mask and variant. Of ranks: inside attention that spans them.
-  std::string tail(const Implementation& i) const {
+  std::string tail(const Implementation& i, const Shards& by) const {
     std::string variant = i.form == Form::dilated || i.form == Form::longnet ? dilated(i)
                           : i.form == Form::nsa ? join("nsa ", o.nsa.empty() ? kPaper : Word(o.nsa))
                           : i.form == Form::adaptive
-                              ? join("adaptive block=", o.block, " density=", density(), " hidden=128")
+                              ? join("adaptive block=", o.block, " density=", millionths(density()), " hidden=128")
                               : "";
-    if (spread(i)) {
-      // Keys travel; with block lists heads do, so that a rank sees the whole sequence of some.
-      const Word layout = i.form == Form::lists ? "ulysses" : variant.empty() && o.causal ? "zigzag" : "ring";
-      variant = join("ring", variant.empty() ? "" : " inner=", variant, " layout=", layout, " ranks=", o.ranks,
+    if (spread(i))
+      variant = join("ring", variant.empty() ? "" : " inner=", variant, " layout=", name(by.cut), " ranks=", o.ranks,
                      " tokens=", o.len);
-    }
     const bool causal = o.causal || i.form == Form::nsa;
     return join(causal ? "causal" : "full", variant.empty() ? "" : " : ", variant);
   }
   bool spread(const Implementation& i) const { return i.ranks && o.ranks > 1; }
-  int tokens(const Implementation& i) const { return spread(i) ? int(ceil_div(o.len, o.ranks)) : o.len; }
   std::string pattern(const Implementation& i) const {
     if (i.form != Form::lists) return "";
     if (!o.pattern.empty()) return o.pattern;
     if (!i.pattern.empty()) return std::string(i.pattern);
-    return join("random density=", density(), " seed=0");
+    return join("random density=", millionths(density()), " seed=0");
   }
   double density() const { return o.density > 0 ? o.density : 0.25; }
 
   int heads_kv() const { return o.heads_kv ? o.heads_kv : o.heads; }
   int dim_v() const { return o.dim_v ? o.dim_v : o.dim; }
-  std::string line(const Implementation& i, const std::string& end) const {
-    const std::string types = name(o.dtype);
-    return join(o.backward ? "backward " : "forward ", types, " b", o.batch, " h", o.heads, "/", heads_kv(), " q",
-                tokens(i), " k", tokens(i), " d", o.dim, "/", dim_v(), " ", end);
+  std::string line(const Implementation& i, const Shards& by) const {
+    const int rows = spread(i) ? by.most() : o.len;
+    return join(o.backward ? "backward " : "forward ", name(o.dtype), " b", o.batch, " h", o.heads, "/", heads_kv(),
+                " q", rows, " k", rows, " d", o.dim, "/", dim_v(), " ", tail(i, by));
   }
   Status problem(const Implementation& i, Problem& out) const {
     Problem p;
-    if (Status s = parse(line(i, tail(i)), p); !s.ok()) return no(s.message);
+    if (Status s = parse(line(i, shards(i)), p); !s.ok()) return no(s.message);
     if (i.form != Form::lists) return out = p, Status::good();
     if (o.block < 1) return no("block = ", o.block, " is not a number of tokens");
     p.mask.blocks.q = p.mask.blocks.k = o.block;
@@ -149,6 +170,25 @@ struct Maker {
     return problem(i, p).ok() && planned(p, why).ok();
   }
 };
+
+// What is given and changes nothing, and what is computed though it was not asked for; "" where there is neither.
+std::string beside(const Implementation& i, const MakeOptions& o) {
+  const bool segments = i.form == Form::dilated || i.form == Form::longnet, lists = i.form == Form::lists;
+  const bool drawn = i.form == Form::adaptive || (lists && o.pattern.empty() && i.pattern.empty());
+  std::string unused;
+  const auto add = [&](bool given, bool used, Word what) {
+    if (given && !used) unused += join(unused.empty() ? "" : ", ", what);
+  };
+  add(!o.segments.empty(), segments, "segments and rates");
+  add(!o.pattern.empty(), lists, "pattern");
+  add(o.density > 0, drawn, "density");
+  add(!o.nsa.empty(), i.form == Form::nsa, "nsa");
+  std::string text = unused.empty() ? "" : join("; it does not use ", unused);
+  if (o.ranks > 1 && !i.ranks) text += join("; it is not spread, so each of the ", o.ranks, " ranks has all of it");
+  if (o.ranks == 1 && i.ranks) text += "; one rank has the whole sequence, so nothing travels";
+  if (i.form == Form::nsa && !o.causal) text += "; it is causal, which is its definition";
+  return text;
+}
 
 const Implementation* find(Word name) {
   const auto* it = std::find_if(std::begin(kImplementations), std::end(kImplementations),
@@ -190,9 +230,12 @@ Word automatic(const MakeOptions& o, const Maker& m, std::string& why) {
 Status module_line(const Implementation& i, const Maker& m, const MakeOptions& o, std::string& out) {
   const int embed = o.embed ? o.embed : o.heads * o.dim;
   const std::string blocks = m.pattern(i);
+  const Shards shards = m.shards(i);
+  const int rows = m.spread(i) ? shards.count(o.rank) : o.len;
+  if (rows < 1) return no("rank ", o.rank, " of ", o.ranks, " has none of the ", o.len, " tokens, and no module");
   const std::string line =
-      join("multihead ", name(o.dtype), " b", o.batch, " s", m.tokens(i), " e", embed, " h", o.heads, "/", m.heads_kv(),
-           " dim=", o.dim, " dim_v=", m.dim_v(), " norm=1 | ", m.tail(i),
+      join("multihead ", name(o.dtype), " b", o.batch, " s", rows, " e", embed, " h", o.heads, "/", m.heads_kv(),
+           " dim=", o.dim, " dim_v=", m.dim_v(), " norm=1 | ", m.tail(i, shards),
            blocks.empty() ? "" : join(" | ", o.block, "x", o.block, " ", blocks));
   Settings s;
   if (Status wrong = read_settings(line, s); !wrong.ok()) return wrong;
@@ -212,7 +255,10 @@ Status choose(Word name, const MakeOptions& o, const Device& device, Choice& out
       {"batch", o.batch}, {"len", o.len}, {"heads", o.heads}, {"dim", o.dim}, {"ranks", o.ranks}};
   for (const auto& [what, value] : sizes)
     if (value < 1) return no(what, " = ", value, " is below 1");
+  if (o.ranks > kMostRanks) return no("ranks = ", o.ranks, " is over ", kMostRanks);
+  if (o.rank < 0 || o.rank >= o.ranks) return no("rank = ", o.rank, " is not in 0 ... ", o.ranks - 1);
   if (!(o.density >= 0 && o.density <= 1)) return no("density = ", o.density, " is not in 0 ... 1");
+  if (o.density > 0 && o.density < 0.5e-6) return no("density = ", o.density, " is below a millionth");
   Choice c;
   c.module = name.starts_with(kMultihead) || name == "multihead";
   Word which = c.module ? name.substr(std::min(name.size(), kMultihead.size())) : name;
@@ -223,7 +269,7 @@ Status choose(Word name, const MakeOptions& o, const Device& device, Choice& out
   const Implementation* i = find(which);
   if (!i) return no("'", name, "' is not one of ", implementation_names());
   if (c.why.empty()) c.why = "asked for by name";
-  if (i->ranks && o.ranks == 1) c.why += "; one rank has the whole sequence, so nothing travels";
+  c.why += beside(*i, o);
   c.name = join(c.module ? kMultihead : "", i->name);
   Problem p;
   if (Status s = m.problem(*i, p); !s.ok()) return s;

@@ -16,7 +16,7 @@ struct MakeOptions {
   int heads = 8, heads_kv = 0, dim = 64, dim_v = 0; // 0: as the one before
   int embed = 0;                                    // of modules; 0: heads * dim
   bool causal = false, backward = false;            // backward: of a problem; a module has both passes
-  int ranks = 1;
+  int ranks = 1, rank = 0;                          // rank: whose shard a module over ranks has
   int block = 64;                                   // tokens of a block, of block lists
   double density = 0;                               // kept fraction of blocks; 0: 0.25 where there are lists
   std::string segments{}, rates{};                  // "2048,4096" and "1,2"; "": by len

@@ -60,6 +60,8 @@ TEST(Factory, names_say_what_is_computed) {
   EXPECT_EQ(chosen("block_sparse_adaptive", {.len = 4096, .density = 0.1}).line,
             "forward f32 b1 h8 q4096 k4096 d64 full : adaptive block=64 density=0.1 hidden=128");
   EXPECT_EQ(chosen("block_sparse", {.len = 4096, .density = 0.1}).pattern, "random density=0.1 seed=0");
+  EXPECT_EQ(chosen("block_sparse", {.len = 4096, .density = 1e-5}).pattern, "random density=0.00001 seed=0");
+  EXPECT_EQ(chosen("block_sparse", {.len = 4096, .density = 1}).pattern, "random density=1 seed=0");
   EXPECT_EQ(chosen("multihead_dilated", {.len = 128, .heads = 4, .dim = 16, .causal = true}).line,
             "multihead f32 b1 s128 e64 h4 norm=1 | causal : dilated mode=headgroup norm=divide rates=1 segments=128");
 }
@@ -75,7 +77,7 @@ TEST(Factory, automatic_choices_follow_from_what_is_given) {
        "block_sparse_ring: the pattern 'local_window window=512' is given, over 2 ranks"},
       {{.len = 4096, .segments = "1024,2048", .rates = "1,2"},
        "improved_dilated: segments 1024,2048 and rates 1,2 are given"},
-      {{.len = 131072, .nsa = "d=16 gate=softmax l=32 n=16 phi=mean s=64 w=512"},
+      {{.len = 131072, .causal = true, .nsa = "d=16 gate=softmax l=32 n=16 phi=mean s=64 w=512"},
        "nsa: parameters of native sparse attention are given"},
   };
   for (const auto& [o, why] : cases) EXPECT_TRUE(chosen("auto", o).why.starts_with(std::string(why) + "\n")) << why;
@@ -83,6 +85,52 @@ TEST(Factory, automatic_choices_follow_from_what_is_given) {
   EXPECT_EQ(c.name, "longnet");
   EXPECT_TRUE(c.why.starts_with("longnet: 131072 tokens are over 32768, where plain attention computes ")) << c.why;
   EXPECT_EQ(chosen("multihead_auto", {.len = 128}).name, "multihead_dense");
+}
+
+TEST(Factory, what_is_given_and_not_used_is_said) {
+  const auto why = [](std::string_view name, const MakeOptions& o) {
+    const std::string all = chosen(name, o).why;
+    return all.substr(0, all.find('\n'));
+  };
+  EXPECT_EQ(why("nsa", {.len = 4096, .ranks = 4}),
+            "nsa: asked for by name; it is not spread, so each of the 4 ranks has all of it; it is causal, which is "
+            "its definition");
+  EXPECT_EQ(why("dilated", {.density = 0.5, .pattern = "dense", .nsa = "x"}),
+            "dilated: asked for by name; it does not use pattern, density, nsa");
+  EXPECT_EQ(why("block_sparse", {.density = 0.5, .segments = "8", .rates = "1", .pattern = "dense"}),
+            "block_sparse: asked for by name; it does not use segments and rates, density");
+  EXPECT_EQ(why("block_sparse_adaptive", {.density = 0.5}), "block_sparse_adaptive: asked for by name");
+  EXPECT_EQ(why("ring_dense", {}),
+            "ring_dense: asked for by name; one rank has the whole sequence, so nothing travels");
+  EXPECT_EQ(why("auto", {.causal = true, .ranks = 2, .nsa = "d=16 gate=none l=32 n=16 phi=mean s=64 w=0"}),
+            "nsa: parameters of native sparse attention are given; it is not spread, so each of the 2 ranks has all of "
+            "it");
+}
+
+TEST(Factory, lists_over_ranks_travel_by_heads_or_by_keys) {
+  const auto line = [](const MakeOptions& o) { return chosen("block_sparse_ring", o).line; };
+  EXPECT_NE(line({.len = 1000, .ranks = 4}).find("layout=ulysses"), std::string::npos);
+  EXPECT_NE(line({.len = 192 * 3, .ranks = 3}).find("layout=ring"), std::string::npos);
+  EXPECT_NE(line({.len = 384 * 3, .causal = true, .ranks = 3}).find("layout=zigzag"), std::string::npos);
+  EXPECT_NE(line({.len = 1000, .ranks = 3, .block = 48}).find("layout=striped"), std::string::npos);
+  EXPECT_EQ(refusal("block_sparse_ring", {.len = 1000, .ranks = 3}),
+            "make: ring: heads_q = 8 do not divide among 3 ranks");
+}
+
+// Of zigzag's 2 R pieces a rank may have two longer ones.
+TEST(Factory, any_length_is_spread_over_ranks) {
+  EXPECT_EQ(chosen("ring_dense", {.len = 1003, .causal = true, .ranks = 4}).line,
+            "forward f32 b1 h8 q252 k252 d64 causal : ring layout=zigzag ranks=4 tokens=1003");
+  const auto module = [](int rank) {
+    return chosen("multihead_ring_dense", {.len = 1003, .heads = 2, .dim = 8, .causal = true, .ranks = 4, .rank = rank})
+        .line;
+  };
+  EXPECT_EQ(module(0), "multihead f32 b1 s251 e16 h2 norm=1 | causal : ring layout=zigzag ranks=4 tokens=1003");
+  EXPECT_EQ(module(2), "multihead f32 b1 s252 e16 h2 norm=1 | causal : ring layout=zigzag ranks=4 tokens=1003");
+  EXPECT_EQ(refusal("multihead_ring_dense", {.len = 2, .ranks = 4}),
+            "make: rank 0 of 4 has none of the 2 tokens, and no module");
+  EXPECT_EQ(refusal("ring_dense", {.ranks = 100000}), "make: ranks = 100000 is over 65536");
+  EXPECT_EQ(refusal("ring_dense", {.ranks = 4, .rank = 4}), "make: rank = 4 is not in 0 ... 3");
 }
 
 TEST(Factory, modules_by_name_run) {
@@ -102,6 +150,7 @@ TEST(Factory, mistakes_are_sentences) {
   EXPECT_EQ(refusal("dilated", {.heads = 0}), "make: heads = 0 is below 1");
   EXPECT_EQ(refusal("dilated", {.segments = "8"}), "make: segments and rates are given together, or neither");
   EXPECT_EQ(refusal("block_sparse", {.density = 2}), "make: density = 2 is not in 0 ... 1");
+  EXPECT_EQ(refusal("block_sparse", {.density = 1e-9}), "make: density = 1e-09 is below a millionth");
   EXPECT_EQ(refusal("block_sparse", {.block = -1}), "make: block = -1 is not a number of tokens");
 }
 
