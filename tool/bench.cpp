@@ -122,10 +122,12 @@ Status benches(const Asked& asked, std::vector<Bench>& out) {
     return Status::no("--layout: '", asked.layout, "' is not one of bhsd, bshd");
   if (!(asked.timing.precision > 0) || !(common.timing.max_seconds > 0))
     return Status::no("--precision and --max-seconds are above 0");
-  if (asked.energy_seconds < 0 || (asked.energy_seconds > 0 && !gpu))
-    return Status::no("--energy is a time above 0, and for GPUs");
-  if (asked.rest_ms.value_or(0) < 0 || asked.heat_ms.value_or(0) < 0)
-    return Status::no("--rest and --hot are milliseconds, 0 or more");
+  constexpr double kHour = 3600;  // and a nan is in no range
+  const auto within = [](double x, double most) { return x >= 0 && x <= most; };
+  if (!within(asked.energy_seconds, kHour) || (asked.energy_seconds > 0 && !gpu))
+    return Status::no("--energy is a time above 0, an hour at most, and for GPUs");
+  if (!within(asked.rest_ms.value_or(0), kHour * 1e3) || !within(asked.heat_ms.value_or(0), kHour * 1e3))
+    return Status::no("--rest and --hot are milliseconds, 0 or more, an hour at most");
   if (asked.burst && asked.rest_ms == 0.0)
     return Status::no("--burst rests before every batch, and --rest 0 says not to");
   if (asked.sustained && asked.heat_ms == 0.0)

@@ -218,8 +218,11 @@ Json as_json(const attune_memory& m) {
           {"high_reserved_bytes", m.high_reserved_bytes},
           {"hits", m.hits},
           {"misses", m.misses},
+          {"crossed", m.crossed},
+          {"waited", m.waited},
           {"given_back", m.given_back},
-          {"full", m.full}};
+          {"full", m.full},
+          {"graph_buffers", m.graph_buffers}};
 }
 
 // All of it, by the tokens whose attention is computed: queries, or keys where one query reads a cache. MB are 10^6.

@@ -74,12 +74,15 @@ TEST(Bench, a_row_that_stands_there_twice_is_measured_once) {
   EXPECT_EQ(json::parse(suite.out)["rows"], 44);
 }
 
-TEST(Bench, a_rest_below_nothing_is_refused) {
-  for (const char* word : {"--rest", "--hot"}) {
-    const Ran r = attune_says({"bench", kLine, word, "-1"});
-    EXPECT_EQ(r.code, 2);
-    EXPECT_EQ(r.err, "attune bench: --rest and --hot are milliseconds, 0 or more\n");
-  }
+TEST(Bench, a_rest_below_nothing_or_without_an_end_is_refused) {
+  for (const char* word : {"--rest", "--hot", "--energy"})
+    for (const char* time : {"-1", "nan", "inf", "1e9"}) {
+      const Ran r = attune_says({"bench", "--dry-run", kLine, word, time});
+      EXPECT_EQ(r.code, 2) << word << " " << time;
+      EXPECT_EQ(r.err, word == std::string_view("--energy")
+                           ? "attune bench: --energy is a time above 0, an hour at most, and for GPUs\n"
+                           : "attune bench: --rest and --hot are milliseconds, 0 or more, an hour at most\n");
+    }
 }
 
 TEST(Bench, a_burst_without_rest_and_sustained_without_work_are_refused) {

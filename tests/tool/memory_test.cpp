@@ -38,6 +38,11 @@ TEST(Memory, tensors_and_workspace_add_up) {
   uint64_t all = 0;
   for (const json& t : j["tensors"]) all += t["bytes"].get<uint64_t>();
   EXPECT_EQ(j["tensor_bytes"], all);
+  // Everything that the C interface counts.
+  for (const char* word : {"live_buffers", "live_bytes", "block_bytes", "free_blocks", "free_bytes", "held_bytes",
+                           "high_buffers", "high_bytes", "high_reserved_bytes", "hits", "misses", "crossed", "waited",
+                           "given_back", "full", "graph_buffers"})
+    EXPECT_TRUE(j["pool"].contains(word)) << word;
   const json plan = json::parse(attune_says({"plan", "forward f32 b2 h8/2 q64 k128 d64/32 causal sink", "--json"}).out);
   EXPECT_EQ(j["workspace_bytes"], plan["workspace_bytes"]);
   EXPECT_EQ(j["total_bytes"], all + plan["workspace_bytes"].get<uint64_t>());
