@@ -36,6 +36,7 @@ struct BackwardParams {
   bool running;      // the run accumulates: gradients are f32 and added to what was there before it
   uint64_t* far;     // null, or where prepare leaves the number of the launch if a row is far (core/far.h)
   uint64_t launch;
+  bool zero_far;     // rows of far log-sum-exps have 0 in `rows`: kernels that meet one take it from lse
   bool turned;       // sums of dQ of a head lie as one turned tile, and rows paired; then `uniform` too
 };
 
@@ -142,7 +143,10 @@ __global__ void __launch_bounds__(256) prepare_kernel(const __grid_constant__ Ba
       const float lse = *a.row<const float>(Role::lse, seq.q_batch, seq.q_first + int64_t(i), at.head);
       if (a.given(Role::d_lse)) sum -= *a.row<const float>(Role::d_lse, seq.q_batch, seq.q_first + int64_t(i), at.head);
       if (lse != -INFINITY) row = {lse_of_weights(lse), sum * x.kept.in};
-      if (x.far && is_far(row.x)) *x.far = x.launch;
+      if (x.far && is_far(row.x)) {
+        *x.far = x.launch;
+        if (x.zero_far) row.x = 0.f;
+      }
     }
     store_statistics(x.rows, at.index + r, x.turned, row);
   }
@@ -231,11 +235,15 @@ static __global__ void __launch_bounds__(256) sink_kernel(const __grid_constant_
   wait_for_previous();
   const float sink = *x.args.row<const float>(Role::sinks, 0, 0, h) * kLog2e;
   float sum = 0.f;
-  for (int b = 0; b < p.batch; ++b)
-    for (int i = threadIdx.x; i < x.padded; i += 256) {
+  for (int b = 0; b < p.batch; ++b) {
+    const Sequence seq = sequence_of(x, b);
+    for (int i = threadIdx.x; i < seq.len_q; i += 256) {
       const float2 row = load_statistics(x.rows, (int64_t(b) * p.heads_q + h) * x.padded + i, x.turned);
-      if (row.x != INFINITY) sum -= exp2f(exponent_of_weight(sink, row.x)) * row.y;
+      const float lse =
+          lse_of_weights(*x.args.row<const float>(Role::lse, seq.q_batch, seq.q_first + int64_t(i), h));
+      if (lse != INFINITY) sum -= exp2f(exponent_of_weight(sink, lse)) * row.y;
     }
+  }
   __shared__ float part[256];
   part[threadIdx.x] = sum;
   for (int n = 128; n; n /= 2) {

@@ -79,7 +79,6 @@ struct BackwardKeys : KeyWalk<Shape> {
   __device__ uint32_t ds_shared(int buffer) const { return shared + kDs + buffer * TileOfS::kBytes; }
   __device__ uint32_t p_shared(int buffer) const { return shared + kP + (kTurns ? buffer * TileOfS::kBytes : 0); }
   __device__ uint32_t q_shared(int stage) const { return shared + kStage0 + stage * kStageBytes; }
-  static __device__ const float2* two_of(const float4* rows) { return reinterpret_cast<const float2*>(rows); }
   __device__ const float4* rows_at(int stage) const {  // two rows each
     return reinterpret_cast<const float4*>(memory + kStage0 + stage * kStageBytes + kRows);
   }
@@ -178,6 +177,7 @@ struct BackwardKeys : KeyWalk<Shape> {
   using Part = Accumulator[kM][kStep / 8];
   __device__ void hide(Part& s, const Visit& t, int first) const {
     const float hidden = copysignf(INFINITY, -x.scale);
+    if (at.far) lower_far(s, x.scale, [&](int row) { return this->lse(t, first + lane % 4 * 2 + row); });
 #pragma unroll
     for (int m = 0; m < kM; ++m)
 #pragma unroll
@@ -340,7 +340,7 @@ struct BackwardKeys : KeyWalk<Shape> {
     refresh();
 #pragma unroll 1
     for (int first = warp_q() * kStep; first < kTileQ; first += kStep * kWarpsQ) {
-      const bool partial = at.visit[n % 4].partial, far = !WithOptions && at.visit[n % 4].far;
+      const bool partial = at.visit[n % 4].partial;
       Part s, dp;
       product<TileOfK, TileOfQ, Dim>(s, shared, q_shared(stage), first);
       product<TileOfV, TileOfO, DimV>(dp, shared + kV, q_shared(stage) + kO, first);
@@ -351,8 +351,8 @@ struct BackwardKeys : KeyWalk<Shape> {
         weigh_with_options(s, dp, n, first, rows);
       } else {
         if (partial) hide(s, at.visit[n % 4], first);
-        if (far) differentiate_far(s, dp, two_of(rows), lane, x.scale * kLog2e, x.kept.in);
-        else weigh(s, rows), differ(dp, s, rows);
+        weigh(s, rows);
+        differ(dp, s, rows);
       }
       Packed weight, ds;
       pack_part(weight, s);

@@ -19,10 +19,10 @@ struct KeyShape {
   static constexpr int kWarps = warps_k * warps_q, kThreads = kWarps * 32;
 };
 
-// A query tile of a head of the group; only rows in [from, until) count. `partial`: it has pairs that are hidden; `far`:
-// a row of the launch is far (core/far.h).
+// A query tile of a head of the group; only rows in [from, until) count. `partial`: it has pairs that are hidden, or a
+// row of the launch is far (core/far.h).
 struct Visit {
-  uint32_t head : 30, partial : 1, far : 1;
+  uint32_t head : 31, partial : 1;
   int first, from, until;
 };
 
@@ -123,8 +123,7 @@ struct KeyWalk {
   __device__ void find_visit(int n) const {
     Cursor c = at.next;
     Visit t = visit(c);
-    t.partial = t.first < max(t.from, at.open_first) || t.first + kTileQ > min(t.until, at.open_last);
-    t.far = uint32_t(at.far);
+    t.partial = at.far || t.first < max(t.from, at.open_first) || t.first + kTileQ > min(t.until, at.open_last);
     at.visit[n % 4] = t;
     if (entries && p.has(Option::block_bias)) entries->of_visit[n % 4] = entries->of_hit[min(c.major, kHits - 1)];
     if (x.turns) {  // blocks add to a tile of dQ from its last key tile on
@@ -134,6 +133,11 @@ struct KeyWalk {
     c.minor += at.step;
     if (c.minor >= at.limit) c.minor = at.start, ++c.major;
     at.next = c;
+  }
+  // Of a row of a visit; beyond the last one, the last one's.
+  __device__ float lse(const Visit& t, int row) const {
+    const int64_t i = at.seq.q_first + int64_t(min(t.first + row, at.seq.len_q - 1));
+    return *a.row<const float>(Role::lse, at.seq.q_batch, i, at.head_kv * at.group + int(t.head));
   }
   // Of the n-th visit.
   __device__ int* turn(int n) const {

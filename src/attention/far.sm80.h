@@ -24,19 +24,20 @@ __device__ inline void cut_far(Accumulator (&weight)[M][N], const float2* rows, 
         weight[m][n].c[e] = weight_of_far(weight[m][n].c[e], rows[n * 8 + lane % 4 * 2 + e % 2].x);
 }
 
-// Scores to P and dP to dS: another way beside the usual one, so that nothing stands between the two in that.
-template <int M, int N>
-__device__ inline void differentiate_far(Accumulator (&s)[M][N], Accumulator (&dp)[M][N], const float2* rows, int lane,
-                                         float scale, float in) {
+// Dot products of rows that count as having a log-sum-exp of 0, so that their weights come out the usual way and are 1
+// at most. lse: of a thread's row 0, 1, 8, 9, 16, ...
+template <int M, int N, class Lse>
+__device__ inline void lower_far(Accumulator (&s)[M][N], float scale, Lse lse) {
+  const float base2 = scale * kLog2e, inverse = 1.f / base2;
 #pragma unroll
   for (int n = 0; n < N; ++n)
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
-      const float2 row = rows[n * 8 + lane % 4 * 2 + e % 2];
+      const float lowered = lse_of_weights(lse(n * 8 + e % 2));
 #pragma unroll
       for (int m = 0; m < M; ++m) {
-        const float weight = weight_of_far(exp2_fast(fmaf(s[m][n].c[e], scale, -row.x)), row.x);
-        s[m][n].c[e] = weight, dp[m][n].c[e] = weight * fmaf(dp[m][n].c[e], in, -row.y);
+        const float exponent = fmaf(s[m][n].c[e], base2, -lowered);
+        if (is_far(lowered)) s[m][n].c[e] = exponent > 0.f ? 0.f : exponent * inverse;
       }
     }
 }

@@ -1,5 +1,6 @@
 #include "attention/forward.sm90.parts.h"
 
+#include "attention/forward.sm90.softmax.h"
 #include "core/softmax.h"
 #include "machine/cuda/launch.h"
 #include "machine/sm80/matrix.h"
@@ -22,7 +23,7 @@ __global__ void __launch_bounds__(256) parts_kernel(const __grid_constant__ Part
     return __ldcg(x.parts + (int64_t(Shares::place(block, tile)) * x.warps + warp) * part_size(x.dim) + 32 * n + lane);
   };
   // Keys are walked from the end: the last block has the first ones. Unrolled, so that many reads are under way.
-  float top[2] = {-1e38f, -1e38f}, sum[2] = {};
+  float top[2] = {kNone, kNone}, sum[2] = {};
 #pragma unroll 8
   for (int b = last; b >= first; --b) {
     const float4 rows = part(b, x.dim / 8);

@@ -48,6 +48,8 @@ constexpr const char* kLines[] = {
     "backward f16 b2 h2 q80 k200 d64 causal alibi",
     "backward bf16 b2 h2 q80 k200 d96 causal",
     "backward bf16 b2 h4/2 q150 k150 d128 causal",
+    "backward bf16 b2 h2 q80 k1030 d128 full",
+    "backward bf16 b1 h8/1 q130 k200 d128 causal",
     "backward f16 b2 h2 q80 k200 d128 window40,20 softcap bias",
     "backward bf16 b2 h2 q80 k200 d128 causal dropout repro=run",
     "backward bf16 b2 h2 q80 k200 d192/128 causal",
