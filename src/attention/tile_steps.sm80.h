@@ -61,33 +61,14 @@ __device__ void admit_tile(Accumulator (&s)[N], Accumulator (&o)[D], float (&ref
   for (int half = 0; half < 2; ++half) sum[half] = sum[half] * factor[half] + total[half];
 }
 
-// P in place of s, and the sums with it. `cut`: weights end at kMostWeight.
-template <bool cut, int M, int N>
-__device__ void weigh_tiles(Accumulator (&s)[M][N], const float (&ref)[M][2], float (&sum)[M][2], float scale) {
-#pragma unroll
-  for (int m = 0; m < M; ++m)
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const float shift = ref[m][half] == -INFINITY ? 0.f : ref[m][half];
-      float total = 0.f;
-#pragma unroll
-      for (int n = 0; n < N; ++n)
-#pragma unroll
-        for (int e = 2 * half; e < 2 * half + 2; ++e) {
-          const float p = exp2_fast(fmaf(s[m][n].c[e], scale, -shift));
-          s[m][n].c[e] = cut ? min_or_nan(p, kMostWeight) : p, total += s[m][n].c[e];
-        }
-      sum[m][half] += total;
-    }
-}
-
 // The same of M times 16 rows at once, rescaled before the weights: one branch and none behind them. 2 % faster at
-// d128 (H200), but with 16 fragments of s, or with options, there are no registers for it.
+// d128 (H200), but with 16 fragments of s, or with options, there are no registers for it. Scores of a row with a far
+// reference are lowered by it, so that their weights come out the usual way and end at kMostWeight.
 template <int M, int N, int D>
 __device__ void admit_tiles(Accumulator (&s)[M][N], Accumulator (&o)[M][D], float (&ref)[M][2], float (&sum)[M][2],
                             float scale, float lazy) {
-  float before[M][2];
-  bool rare = false, far = false;
+  float before[M][2], shift[M][2];
+  bool rare = false;
 #pragma unroll
   for (int m = 0; m < M; ++m)
 #pragma unroll
@@ -98,9 +79,12 @@ __device__ void admit_tiles(Accumulator (&s)[M][N], Accumulator (&o)[M][D], floa
       top = __fmul_rd(row_max(top), scale);
       before[m][half] = ref[m][half];
       if (top > ref[m][half] + lazy) ref[m][half] = top, rare = true;
-      rare |= fabsf(ref[m][half]) >= kFar;
+      shift[m][half] = ref[m][half] == -INFINITY ? 0.f : ref[m][half];
+      rare |= is_far(shift[m][half]);
     }
   if (__any_sync(~0u, rare)) {
+    constexpr float kMost = 12.f;  // the exponent of kMostWeight
+    const float inverse = 1.f / scale;
 #pragma unroll
     for (int m = 0; m < M; ++m) {
       float factor[2];
@@ -108,17 +92,36 @@ __device__ void admit_tiles(Accumulator (&s)[M][N], Accumulator (&o)[M][D], floa
       for (int half = 0; half < 2; ++half) {
         const bool moved = ref[m][half] != before[m][half];
         factor[half] = moved ? exp2_fast(before[m][half] - ref[m][half]) : 1.f;
-        sum[m][half] *= factor[half], far |= is_far(ref[m][half]);
+        sum[m][half] *= factor[half];
       }
 #pragma unroll
       for (int d = 0; d < D; ++d)
 #pragma unroll
         for (int e = 0; e < 4; ++e) o[m][d].c[e] *= factor[e / 2];
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        if (!is_far(shift[m][half])) continue;
+#pragma unroll
+        for (int n = 0; n < N; ++n)
+#pragma unroll
+          for (int e = 2 * half; e < 2 * half + 2; ++e)
+            s[m][n].c[e] = min_or_nan(fmaf(s[m][n].c[e], scale, -shift[m][half]), kMost) * inverse;
+        shift[m][half] = 0.f;
+      }
     }
-    far = __any_sync(~0u, far);
   }
-  if (far) weigh_tiles<true>(s, ref, sum, scale);
-  else weigh_tiles<false>(s, ref, sum, scale);
+#pragma unroll
+  for (int m = 0; m < M; ++m)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float total = 0.f;
+#pragma unroll
+      for (int n = 0; n < N; ++n)
+#pragma unroll
+        for (int e = 2 * half; e < 2 * half + 2; ++e)
+          total += s[m][n].c[e] = exp2_fast(fmaf(s[m][n].c[e], scale, -shift[m][half]));
+      sum[m][half] += total;
+    }
 }
 
 // o += p v, fragments of v running kAhead loads ahead of the products that use them; `first` is the lane's own.
