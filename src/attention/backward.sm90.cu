@@ -19,6 +19,7 @@ namespace attune {
 namespace {
 
 using sm90::BackwardKernel;
+using sm90::Stay;
 using sm90::TabledParams;
 
 constexpr std::string_view kWho = "sm90_backward";
@@ -27,6 +28,12 @@ constexpr int kLong = 1024, kLongCausal = 2048;   // keys from which on tiles ar
 constexpr int kTurned = 80;                       // queries of such a tile
 constexpr int kMostTurned = 1 << 23;              // queries: places in a head's sums are 32 bits
 static_assert(sm90::kTurnRows == sm80::kTurnRows);
+
+// What blocks do behind their tile, in Plan::kernel: as their lengths were timed, or as a program that times asks: all
+// stay, and take each n-th tile, or tiles from a counter.
+enum class Going { as_timed, each, counted };
+constexpr int kGoing = 32 * 1024;
+Going going_of(const Plan& plan) { return Going(plan.kernel / kGoing); }
 
 bool ordered(const Problem& p) { return p.reproducible != Reproducible::no; }
 
@@ -40,16 +47,19 @@ bool turns(const Problem& p) {
          !sm90::needs_table(p) && round_up(p.len_q, kTurned) * 19 <= round_up(p.len_q, 64) * 20;
 }
 
-struct Taken { bool lengths, in_order, stays = false, turned = false, parted = false; };
+struct Taken { bool lengths, in_order, turned = false, parted = false; Stay stay = Stay::no; };
 BackwardKernel& kernel_of(const Problem& p, Taken by) {
   const int dim = std::max(p.dim_qk, p.dim_v);
   if (by.parted) return (dim <= 64 ? sm90::backward_kernels_64() : sm90::backward_kernels_128()).parted[by.in_order];
-  if (by.turned) return sm90::backward_kernel_128_turned();
+  const bool counted = by.stay == Stay::counted;
+  if (by.turned) return counted ? sm90::backward_kernel_128_turned_counted() : sm90::backward_kernel_128_turned();
   const bool tabled = by.lengths || sm90::needs_table(p);
   if (dim > 64 && dim <= 96 && !tabled && !by.in_order) return sm90::backward_kernel_96();
   sm90::BackwardKernels& all = dim <= 64 ? sm90::backward_kernels_64() : sm90::backward_kernels_128();
   if (p.mask.blocks.q) return all.listed;
-  return (by.stays ? all.staying : needs_general(p) ? all.with_options : tabled ? all.tabled : all.plain)[by.in_order];
+  if (counted) return all.counted;
+  const bool stays = by.stay == Stay::each;
+  return (stays ? all.staying : needs_general(p) ? all.with_options : tabled ? all.tabled : all.plain)[by.in_order];
 }
 
 // What a query head reads and adds to: q, d_out and dQ in f32.
@@ -105,12 +115,13 @@ int64_t padded(const Problem& p, const BackwardKernel& k) {
   return round_up(turned ? p.len_q + int64_t(kTurned) : round_up(p.len_q, k.tile_q), sm80::kRowsOfPrepare);
 }
 
-struct Room { float2* stats; float* dq; int* turns; KeyTile* table; uint64_t* far; float4* sums; };
+struct Room { float2* stats; float* dq; int* turns; KeyTile* table; uint64_t* far; float4* sums; int* taken; };
 Room carve(Workspace& ws, const Problem& p, const BackwardKernel& k, int parts) {
   const size_t rows = size_t(p.batch) * size_t(p.heads_q) * size_t(padded(p, k));
   Room room{.stats = ws.take<float2>(rows), .dq = ws.take<float>(rows * size_t(k.wide)), .turns = nullptr,
-            .table = ws.take<KeyTile>(size_t(sm90::key_table_size(p, k.tile_k))), .far = ws.take<uint64_t>(1),
-            .sums = nullptr};
+            .table = ws.take<KeyTile>(size_t(sm90::key_table_size(p, k.tile_k))), .far = ws.take<uint64_t>(2),
+            .sums = nullptr, .taken = nullptr};
+  room.taken = reinterpret_cast<int*>(room.far + 1);
   if (ordered(p)) room.turns = ws.take<int>(1 + rows / sm80::kTurnRows);
   const size_t tiles = size_t(p.batch) * size_t(p.heads_kv) * size_t(ceil_div(p.len_k, k.tile_k));
   if (parts > 1) room.sums = ws.take<float4>(size_t(sm90::key_part(k.dim, int64_t(tiles) * parts, 0, false)));
@@ -156,7 +167,7 @@ bool beyond_plain(const Problem& p, const Args& a) {
 // Where tiles of keys are many, short and all seen: blocks that stay load the next keys while dK and dV leave. From
 // some length on they lose, since nobody takes over what another has left. In a fixed order each has whole heads, which
 // must share out evenly.
-bool stays(const Problem& p, const Args& a, bool in_order, int units) {
+bool may_stay(const Problem& p, const Args& a, bool in_order, int units) {
   const Tensor &q = a[Role::q], &k = a[Role::k];
   const int dim = std::max(p.dim_qk, p.dim_v), keys = k.extent.seq;
   if (q.extent.seq == 0 || q.extent.batch == 0) return false;
@@ -169,21 +180,32 @@ bool stays(const Problem& p, const Args& a, bool in_order, int units) {
   return p.mask.kind == MaskKind::causal && q.extent.seq == keys && keys <= (dim <= 64 ? kShortNarrow : kShort);
 }
 
+// Some query sees each tile of keys: then the first and the last, whatever the mask.
+bool all_seen(const Problem& p, const Args& a) {
+  KeyTile t = key_tile_of(sequence(p, a, 0), 0);
+  for (const int n : {0, int(ceil_div(t.keys, 128)) - 1}) {
+    cut_key_tile(t, n, 128, 128, 16);
+    if (t.tiles == 0) return false;
+  }
+  return true;
+}
+
 class Run {
  public:
   Run(const Plan& plan, const Args& a, Workspace ws, Stream stream)
       : p_(plan.problem), a_(a), lengths_(beyond_plain(p_, a)), in_order_(ordered(p_) && a.given(Role::dq)),
         units_(std::max(plan.device.units, 1)), parts_(lengths_ ? 1 : plan.splits),
-        stays_(!tabled() && parts_ == 1 && stays(p_, a, in_order_, units_)),
-        turned_(plan.tile_q == kTurned && !lengths_ && !stays_ && may_keep_one()),
-        kernel_(kernel_of(p_, {lengths_, in_order_, stays_, turned_, parts_ > 1})),
+        stay_(stay_of(going_of(plan))), counts_(stay_ == Stay::counted && going_of(plan) == Going::counted),
+        turned_(plan.tile_q == kTurned && !lengths_ && stay_ != Stay::each && may_keep_one()),
+        kernel_(kernel_of(p_, {lengths_, in_order_, turned_, parts_ > 1, stay_})),
         room_(carve(ws, p_, kernel_, parts_)),
         place_{a[Role::q].device_index, plan.device.arch}, stream_(stream) {
     ends_ = {.problem = p_, .args = dense(a), .uniform = !lengths_, .rows = room_.stats,
              .dq = a.given(Role::dq) ? room_.dq : nullptr, .turns = in_order_ ? room_.turns : nullptr,
              .padded = int(padded(p_, kernel_)), .wide = kernel_.wide, .group = p_.heads_q / p_.heads_kv,
              .scale = scale_of(p_, a), .kept = turned_ ? sm80::Kept{} : kept(), .running = p_.has(Option::accumulate),
-             .far = room_.far, .launch = sm80::next_launch(), .turned = turned_};
+             .far = room_.far, .launch = sm80::next_launch(), .turned = turned_,
+             .taken = counts_ ? room_.taken : nullptr};
     if (!lengths_) ends_.seq = sequence(p_, a, 0);
   }
 
@@ -211,16 +233,24 @@ class Run {
   sm80::Kept kept() const { return sm80::kept(scale_of(p_, a_), p_.dim_qk); }
   bool may_keep_one() const { return p_.dtype.q == DType::bf16 || kept().in == 1.f; }  // bf16 reaches as far as f32
   bool tabled() const { return lengths_ || sm90::needs_table(p_); }
+  bool stays() const { return stay_ != Stay::no; }
+  Stay stay_of(Going how) const {
+    if (tabled() || parts_ > 1) return Stay::no;
+    if (how == Going::as_timed) return may_stay(p_, a_, in_order_, units_) ? Stay::each : Stay::no;
+    const int dim = std::max(p_.dim_qk, p_.dim_v);
+    return in_order_ || (dim > 64 && dim <= 96) || !all_seen(p_, a_) ? Stay::no : Stay::counted;
+  }
   int heads_of_section(const TabledParams& x) const {
     const sm90::KeyOrder by{.alike = !tabled() && p_.mask.kind == MaskKind::full, .in_order = in_order_};
-    if (stays_ && (!by.alike || in_order_)) return std::max(units_ / 2, 1);  // of two tiles a head, one round of all
+    if (stays() && !counts_ && (!by.alike || in_order_))
+      return std::max(units_ / 2, 1);  // of two tiles a head, one round of all
     const Tensor& q = a_[Role::q];
     const int64_t rows = tabled() ? int64_t(q.extent.seq) * q.extent.batch : p_.len_q;
     return sm90::section_of(by, bytes_of_head(kernel_, rows) * x.group, x.tiles, x.units, units_);
   }
   int64_t blocks(const TabledParams& x) const {
-    const int64_t all = in_order_ && stays_ ? x.units : int64_t(x.tiles) * x.units;
-    return stays_ ? std::min<int64_t>(all, units_) : all;
+    const int64_t all = in_order_ && stays() ? x.units : int64_t(x.tiles) * x.units;
+    return stays() ? std::min<int64_t>(all, units_) : all;
   }
   Status own_keys() {
     const Tensor &q = a_[Role::q], &k = a_[Role::k];
@@ -246,7 +276,8 @@ class Run {
                                              .far = ends_.far,
                                              .launch = ends_.launch,
                                              .parts = parts_,
-                                             .sums = room_.sums};
+                                             .sums = room_.sums,
+                                             .taken = counts_ ? room_.taken : nullptr};
     x.has_dk = a_.given(Role::dk), x.has_dv = a_.given(Role::dv);
     x.rows_q = q.extent.seq, x.rows_k = k.extent.seq;
     x.wide_dk = sm90::wide_rows(a_[Role::dk]), x.wide_dv = sm90::wide_rows(a_[Role::dv]);
@@ -333,7 +364,8 @@ class Run {
   const bool lengths_, in_order_;
   const int units_;  // multiprocessors
   const int parts_;  // of a head of keys
-  const bool stays_;
+  const Stay stay_;
+  const bool counts_;  // tiles are from a counter
   const bool turned_;
   BackwardKernel& kernel_;
   const Room room_;

@@ -7,5 +7,10 @@ BackwardKernel& backward_kernel_128_turned() {
   static constinit BackwardKernel kernel = backward_kernel_row<128, 80, false, false, false, false>();
   return kernel;
 }
+BackwardKernel& backward_kernel_128_turned_counted() {
+  static constinit BackwardKernel kernel =
+      backward_kernel_row<128, 80, false, false, false, false, false, Stay::counted>();
+  return kernel;
+}
 
 }  // namespace attune::sm90
