@@ -135,6 +135,14 @@ struct BackwardProducer {
     arrive_expect(full, C::kBytesK);
     load<C::kBytesK>(x.v, C::kV + int(place) * C::kBytesK, full, t.k_row + t.key, t.head, t.k_batch, Keep::first_to_go);
   }
+  // Their places are taken for two steps more, but nobody has read them from memory yet.
+  __device__ void prefetch_keys() const {
+#pragma unroll
+    for (int n = 0; n < C::kPanels; ++n) {
+      prefetch_tile(x.v, n * 64, t.k_row + t.key, t.head, t.k_batch);
+      prefetch_tile(x.k, n * 64, t.k_row + t.key, t.head, t.k_batch);
+    }
+  }
   // In the order in which places come free: before the first step if K has two, else behind its q.
   __device__ void load_round(uint32_t round, int tile) const {
     const uint32_t place = round % C::kPlacesK, full = shared + C::kKFull + 8 * place;
@@ -180,6 +188,7 @@ struct BackwardProducer {
   __device__ uint32_t run_staying(uint32_t step, uint32_t round, int tile = 0) const {
     const uint32_t begin = step;
     if constexpr (C::kPlacesK > 1) load_round(round, tile);
+    else if constexpr (C::kCounted) prefetch_keys();
     for (int h = t.head * x.group; h < (t.head + 1) * x.group; ++h)
       for (int query = t.start; query != t.stop; query += C::kTileQ, ++step) {
         // Counted, the number of the first step would be one register more than there are.
