@@ -436,9 +436,8 @@ struct BackwardConsumer {
       release(C::kKEmpty), release(C::kQEmpty + 8 * ((end - 1) % 2));
       add_dq(dq, end - 1, last_query, last_head);
     } else {
-      if constexpr (C::kCounted) release(C::kKEmpty + 8 * place);
+      release(C::kKEmpty + 8 * place);
       wait_products<0>();
-      if constexpr (!C::kCounted) release(C::kKEmpty);
       release(C::kQEmpty + 8 * ((end - 1) % 2));
     }
     pin(dk), pin(dv);

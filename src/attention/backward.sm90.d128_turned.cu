@@ -7,9 +7,8 @@ BackwardKernel& backward_kernel_128_turned() {
   static constinit BackwardKernel kernel = backward_kernel_row<128, 80, false, false, false, false>();
   return kernel;
 }
-BackwardKernel& backward_kernel_128_turned_counted() {
-  static constinit BackwardKernel kernel =
-      backward_kernel_row<128, 80, false, false, false, false, false, Stay::counted>();
+BackwardKernel& backward_kernel_128_turned_staying() {
+  static constinit BackwardKernel kernel = backward_kernel_row<128, 80, false, false, false, false, false, true>();
   return kernel;
 }
 

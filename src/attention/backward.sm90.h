@@ -8,7 +8,7 @@
 
 namespace attune::sm90 {
 
-// A block that stays, and takes tiles from a counter.
+// A block that stays, and takes the next tile that nobody has.
 template <class C>
 __device__ void stay_counted(const typename C::Params& x, uint32_t shared, int group, int warp) {
   KeyTile t;
@@ -23,7 +23,7 @@ __device__ void stay_counted(const typename C::Params& x, uint32_t shared, int g
       t = find_keys<C>(x, tile);
       step = producer.run_staying(step, round, tile);
       // Two steps before its keys are wanted: earlier, a block would hold one that another has time for.
-      tile = take_next<C>(x, tile);
+      tile = int(gridDim.x) + atomicAdd(x.taken, 1);
     }
     producer.tell_tile(round, tile);
   } else {
@@ -42,9 +42,9 @@ __device__ void stay_counted(const typename C::Params& x, uint32_t shared, int g
   }
 }
 
-// A block that stays.
+// A block that stays, and has whole heads.
 template <class C>
-__device__ void stay(const typename C::Params& x, uint32_t shared, int group, int warp) {
+__device__ void stay_in_order(const typename C::Params& x, uint32_t shared, int group, int warp) {
   KeyTile t;
   if (group == 0) {
     shrink_registers<C::kProducerRegisters>();
@@ -53,10 +53,9 @@ __device__ void stay(const typename C::Params& x, uint32_t shared, int group, in
 #pragma unroll 1
       for (int round = 0; find_next_keys<C>(x, round, t); ++round)
         step = BackwardProducer<C>{x, shared, t}.run_staying(step, uint32_t(round));
-    if constexpr (C::kOrdered)
-      if (threadIdx.x == 32)
+    if (threadIdx.x == 32)
 #pragma unroll 1
-        for (int round = 0; find_next_keys<C>(x, round, t); ++round) step = BackwardAdder<C>{x, shared, t, 0}.run(step);
+      for (int round = 0; find_next_keys<C>(x, round, t); ++round) step = BackwardAdder<C>{x, shared, t, 0}.run(step);
   } else {
     grow_registers<C::kConsumerRegisters>();
     BackwardConsumer<C> consumer{x, shared, t, group - 1, warp, int(threadIdx.x % 32)};
@@ -97,7 +96,7 @@ __global__ void __launch_bounds__(C::kThreads, 1) backward_kernel(const __grid_c
   sm80::admit_next();
   int block = int(blockIdx.x);
   if constexpr (C::kCounted) return stay_counted<C>(x, shared, group, warp);
-  else if constexpr (C::kStays) return stay<C>(x, shared, group, warp);
+  else if constexpr (C::kStays) return stay_in_order<C>(x, shared, group, warp);
   if constexpr (C::kOrdered) {  // a block waits for those before it, so they must have begun
     int* const shared_block = static_cast<int*>(__cvta_shared_to_generic(shared + C::kBlock));
     if (threadIdx.x == 0) *shared_block = int(uint32_t(atomicAdd(x.turns, 1)) % gridDim.x);

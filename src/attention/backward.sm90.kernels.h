@@ -17,7 +17,7 @@ template <class Shape>
 const void* backward_function() { return reinterpret_cast<const void*>(backward_kernel<Shape>); }
 
 template <int Dim, int TileQ, bool Apart, bool Tabled, bool Ordered, bool Options, bool Listed = false,
-          Stay Stays = Stay::no, bool Parts = false>
+          bool Stays = false, bool Parts = false>
 constexpr BackwardKernel backward_kernel_row() {
   using F = BackwardShape<F16, Dim, TileQ, Apart, Tabled, Ordered, Options, Listed, Stays, Parts>;
   using B = BackwardShape<Bf16, Dim, TileQ, Apart, Tabled, Ordered, Options, Listed, Stays, Parts>;
@@ -28,7 +28,6 @@ constexpr BackwardKernel backward_kernel_row() {
 struct BackwardKernels {
   BackwardKernel plain[2], tabled[2], with_options[2];  // those with options have a table too
   BackwardKernel staying[2];                            // plain, by blocks that stay; in a fixed order if apart
-  BackwardKernel counted;                               // plain, by blocks that stay and take tiles from a counter
   BackwardKernel parted[2];                             // plain, of heads divided among blocks
   BackwardKernel listed;                                // has a table, and no order
 };
@@ -40,11 +39,10 @@ constexpr BackwardKernels backward_kernel_rows() {
            backward_kernel_row<Dim, TileQ, Apart, true, true, false>()},
           {backward_kernel_row<Dim, TileQ, Apart, true, false, true>(),
            backward_kernel_row<Dim, TileQ, Apart, true, true, true>()},
-          {backward_kernel_row<Dim, TileQ, Apart, false, false, false, false, Stay::each>(),
-           backward_kernel_row<Dim, TileQ, Apart, false, Apart, false, false, Stay::each>()},
-          backward_kernel_row<Dim, TileQ, Apart, false, false, false, false, Stay::counted>(),
-          {backward_kernel_row<Dim, TileQ, Apart, false, false, false, false, Stay::no, true>(),
-           backward_kernel_row<Dim, TileQ, Apart, false, true, false, false, Stay::no, true>()},
+          {backward_kernel_row<Dim, TileQ, Apart, false, false, false, false, true>(),
+           backward_kernel_row<Dim, TileQ, Apart, false, Apart, false, false, true>()},
+          {backward_kernel_row<Dim, TileQ, Apart, false, false, false, false, false, true>(),
+           backward_kernel_row<Dim, TileQ, Apart, false, true, false, false, false, true>()},
           backward_kernel_row<Dim, TileQ, Apart, true, false, false, true>()};
 }
 
@@ -52,6 +50,6 @@ BackwardKernels& backward_kernels_64();
 BackwardKernel& backward_kernel_96();  // plain, in no order; its tiles and sums are those of 128
 BackwardKernels& backward_kernels_128();
 BackwardKernel& backward_kernel_128_turned();  // plain, in no order; its sums are turned
-BackwardKernel& backward_kernel_128_turned_counted();
+BackwardKernel& backward_kernel_128_turned_staying();
 
 }  // namespace attune::sm90

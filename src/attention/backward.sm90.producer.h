@@ -23,9 +23,7 @@ __device__ KeyTile keys_of(const typename C::Params& x, int tile, int unit) {
     const int batch = unit / x.heads_kv;
     t = {.key = 0, .head = unit % x.heads_kv, .batch = batch, .rows = x.rows, .keys = x.keys, .low = x.low,
          .high = x.high, .q_row = 0, .q_batch = batch, .k_row = 0, .k_batch = batch};
-    // Of blocks that stay, those that had the longer of two tiles have the shorter of the next two, if nobody counts.
-    const int turn = C::kStays && !(C::kCounted && x.taken) && (tile & 2) && (tile | 1) < x.tiles ? tile ^ 1 : tile;
-    cut_key_tile(t, C::kOrdered ? x.tiles - 1 - tile : turn, C::kTileQ, C::kTileK, C::kGrain);
+    cut_key_tile(t, C::kOrdered ? x.tiles - 1 - tile : tile, C::kTileQ, C::kTileK, C::kGrain);
   }
   return t;
 }
@@ -37,25 +35,13 @@ __device__ KeyTile find_keys(const typename C::Params& x, int block) {
   const int tile = rest / here;
   return keys_of<C>(x, tile, section * x.section + rest - tile * here);
 }
-// The round-th of a block that stays; false behind its last.
+// The round-th of a block that stays and has whole heads; false behind its last.
 template <class C>
 __device__ bool find_next_keys(const typename C::Params& x, int round, KeyTile& t) {
-  if constexpr (C::kOrdered) {
-    const int turn = round / x.tiles, unit = int(blockIdx.x) + turn * int(gridDim.x);
-    if (unit >= x.units) return false;
-    t = keys_of<C>(x, round - turn * x.tiles, unit);
-  } else {
-    const int block = int(blockIdx.x) + round * int(gridDim.x);
-    if (block >= x.tiles * x.units) return false;
-    t = find_keys<C>(x, block);
-  }
+  const int turn = round / x.tiles, unit = int(blockIdx.x) + turn * int(gridDim.x);
+  if (unit >= x.units) return false;
+  t = keys_of<C>(x, round - turn * x.tiles, unit);
   return true;
-}
-
-// Counted: the tile after this one, of those of all heads.
-template <class C>
-__device__ int take_next(const typename C::Params& x, int tile) {
-  return int(gridDim.x) + (x.taken ? atomicAdd(x.taken, 1) : tile);
 }
 
 // Counted: which tile is the round-th, as its producer says. Read by the lane that gives the place back.

@@ -17,9 +17,6 @@ constexpr int kTurnRows = 32;  // as prepare has it, sm80::kTurnRows
 inline constexpr int kEndParts = 3;
 ATTUNE_HD constexpr int rows_of_end_part(int part) { return part == 0 ? 32 : part == 1 ? 8 : 1; }
 
-// What a block does behind its tile of keys: it ends, or takes each gridDim.x-th tile, or the next that nobody has.
-enum class Stay { no, each, counted };
-
 // Of a list: a query tile of a head. None: a query of -1.
 struct KeyVisit { int query, head; };
 
@@ -55,7 +52,7 @@ struct BackwardParams {
   // Of kernels with parts, where `heads_kv` and `units` count parts, and `group` is the query heads of one.
   int parts;                // of a head of keys
   float4* sums;             // their dK and dV: key_part()
-  int* taken;               // counted: tiles taken behind the first of each block, 0 at first; null: each gridDim.x-th
+  int* taken;               // of blocks that stay: tiles taken behind the first of each, 0 at first
 };
 
 struct TabledParams : BackwardParams {
@@ -84,32 +81,32 @@ struct TabledParams : BackwardParams {
 // is issued before dS is there.
 // Tabled: lengths are in tensors, gradients in f32 or not all wanted. Options: those that change scores; then there is
 // a table too. Ordered: blocks add to a query tile of dQ from its last keys on, one after the other; threads of their
-// own wait for that. Listed: query tiles come from lists by key block; then there is a table too. Stays: a block takes
-// each gridDim.x-th tile of keys, every one of which some query sees; the next keys are loaded while dK and dV leave.
-// If ordered too, it takes each gridDim.x-th head with all its tiles, so that nobody waits for another.
-// Counted: it takes the next tile that nobody has, and the thread that loads tells which. Keys have two places where
-// those fit, so that the next are there when it begins. Apart too: dQ of a tile's last step is multiplied in the first
-// of the next, as everywhere.
+// own wait for that. Listed: query tiles come from lists by key block; then there is a table too.
+// Stays: a block has many tiles of keys, every one of which some query sees; the next keys are loaded while dK and dV
+// leave. Counted, where there is no order: it takes the next tile that nobody has, and the thread that loads tells
+// which. Keys have two places where those fit, so that the next are there when it begins. Apart too: dQ of a tile's
+// last step is multiplied in the first of the next, as everywhere. Ordered, it takes each gridDim.x-th head with all
+// its tiles, so that nobody waits for another.
 // Parts: a block has a part of the heads that share its keys, and leaves its sums of dK and dV in f32.
 // Turned: dQ is multiplied turned (turned_tile.h), so a tile is any multiple of 16 queries. Sums of a head lie as one
 // tile, so a tile may begin at any 16 queries, statistics are paired (row_statistics.h), `kept` is 1, and dP begins at
 // -delta instead of 0, so that deltas wait in no register.
 template <class Number, int Dim, int TileQ, bool Apart, bool Tabled = false, bool Ordered = false,
-          bool Options = false, bool Listed = false, Stay Stays = Stay::no, bool Parts = false>
+          bool Options = false, bool Listed = false, bool Stays = false, bool Parts = false>
 struct BackwardShape {
   using T = Number;
   using Params = std::conditional_t<Tabled, TabledParams, BackwardParams>;
   static constexpr int kDim = Dim, kTileQ = TileQ, kTileK = 128, kStages = 2, kBuffers = Apart ? 3 : 2;  // of dS
   static constexpr bool kApart = Apart, kTabled = Tabled, kOrdered = Ordered, kOptions = Options;
-  static constexpr bool kListed = Listed, kStays = Stays != Stay::no, kTurned = TileQ % 64 != 0, kParts = Parts;
-  static constexpr bool kCounted = Stays == Stay::counted, kCarries = kCounted && Apart;  // dQ from keys to keys
+  static constexpr bool kListed = Listed, kStays = Stays, kTurned = TileQ % 64 != 0, kParts = Parts;
+  static constexpr bool kCounted = Stays && !Ordered, kCarries = kCounted && Apart;  // dQ from keys to keys
   // Whether a row of the launch is far; else of each tile's weights. With options nobody asks, weights end at 1 anyway.
   // Apart and in order there are no registers for it: 4 to 36 bytes would be spilled.
   static constexpr bool kAsksLaunch = !Options && !(Apart && Ordered);
-  static_assert(!kTurned || !(Apart || Tabled || Ordered || Stays == Stay::each));
+  static_assert(!kTurned || !(Apart || Tabled || Ordered));
   static_assert(Tabled || !(Options || Listed));
-  static_assert(!kStays || !(Tabled || (Ordered && (!Apart || kCounted))));
-  static_assert(!Parts || !(Tabled || kStays || kTurned));
+  static_assert(!Stays || !(Tabled || (Ordered && !Apart)));
+  static_assert(!Parts || !(Tabled || Stays || kTurned));
   static constexpr int kGroups = 2, kThreads = 128 * (1 + kGroups), kWarps = 4 * kGroups;
   static constexpr int kGrain = kTurned ? 16 : TileQ;  // query tiles begin at multiples of it
   static constexpr int kRowsAhead = 4;  // turned: pairs of log-sum-exps that are loaded with deltas; 6 fit, 7 spill
@@ -132,7 +129,7 @@ struct BackwardShape {
   static constexpr int kDsFull = kOEmpty + 8 * kStages, kDsEmpty = kDsFull + 8 * kBuffers;
   static constexpr int kDqFull = kDsEmpty + 8 * kBuffers, kDqEmpty = kDqFull + 16;
   static constexpr int kBlock = kDqEmpty + 16, kVisits = kBlock + 16, kKEmpty = kVisits + 8 * kStages;
-  static constexpr int kVFull = kKEmpty + 8 * kStays * kPlacesK, kVEmpty = kVFull + 8 * kCounted * kPlacesV;
+  static constexpr int kVFull = kKEmpty + 8 * Stays * kPlacesK, kVEmpty = kVFull + 8 * kCounted * kPlacesV;
   static constexpr int kTileFull = kVEmpty + 8 * kCounted * kPlacesV;  // the tile of each place of K
   static constexpr int kTile = kTileFull + 8 * kCounted * kPlacesK;
   static constexpr int kFarOfWarp = kTile + 8 * kCounted;  // [kWarps]: not 0 if a row of the launch is far

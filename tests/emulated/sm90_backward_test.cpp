@@ -17,8 +17,7 @@ struct Asked {
   Mask mask{};
   bool bhsd = false;
   int section = 1;
-  int blocks = 0;       // that stay; 0: one for each tile of keys
-  bool counts = false;  // they take tiles from a counter
+  int blocks = 0;  // that stay; 0: one for each tile of keys
 };
 
 template <class C>
@@ -125,10 +124,10 @@ struct Call {
     x.tiles = tiles, x.section = w.section, x.padded = padded, x.dq = sums.data(), x.rows_of_dq = w.rows;
     x.turns = turns.data(), x.far = &far, x.launch = 4, x.parts = w.parts, x.sums = parts.data();
     int taken = 0;
-    if (w.counts) x.taken = &taken;
+    x.taken = &taken;
     const int blocks = w.blocks ? w.blocks : tiles * x.units;
     const std::string wrong = emulated::launch(blocks, C::kThreads, seed, [&] { backward_kernel<C>(x); });
-    EXPECT_EQ(taken, w.counts ? tiles * x.units : 0);  // each tile but the first of a block, and an end for each block
+    EXPECT_EQ(taken, w.blocks ? tiles * x.units : 0);  // each tile but the first of a block, and an end for each block
     if (!wrong.empty() || !C::kParts) return wrong;
     const KeyPartsParams y{.sums = parts.data(), .parts = w.parts, .tiles = tiles, .heads = w.heads_kv, .keys = w.keys,
                            .dim = C::kDim, .dim_qk = w.dim, .dim_v = w.dim, .scale = float(scale), .dk = tensor(dk),
@@ -168,11 +167,11 @@ struct Call {
 };
 
 template <class T, int Dim, bool Ordered = false>
-using Divided = BackwardShape<T, Dim, Dim == 64 ? 128 : 64, Dim == 64, false, Ordered, false, false, Stay::no, true>;
+using Divided = BackwardShape<T, Dim, Dim == 64 ? 128 : 64, Dim == 64, false, Ordered, false, false, false, true>;
 template <class T>
 using Turned = BackwardShape<T, 128, 80, false>;
-template <class T, int Dim, int TileQ, Stay How = Stay::counted>
-using Staying = BackwardShape<T, Dim, TileQ, Dim == 64, false, false, false, false, How>;
+template <class T, int Dim, int TileQ>
+using Staying = BackwardShape<T, Dim, TileQ, Dim == 64, false, false, false, false, true>;
 
 template <class C>
 void expect_right(const Asked& w, unsigned seed) {
@@ -197,20 +196,14 @@ TEST(Sm90Backward, turned_tiles_are_right) {
 }
 // Tiles of several lengths, of one step too, more and fewer than a block has places for, and of heads that share keys.
 TEST(Sm90Backward, blocks_that_take_tiles_from_a_counter_are_right) {
-  expect_right<Staying<Bf16, 64, 128>>({1, 2, 2, 1, 400, 400, 64, kCausal, false, 2, 2, true}, 1);
-  expect_right<Staying<F16, 64, 128>>({2, 2, 1, 1, 170, 290, 40, kFull, true, 1, 2, true}, 2);
-  expect_right<Staying<Bf16, 64, 128>>({1, 1, 1, 1, 600, 300, 64, kWindow, false, 1, 1, true}, 3);
-  expect_right<Staying<Bf16, 128, 64>>({1, 2, 2, 1, 260, 260, 128, kCausal, false, 2, 2, true}, 4);
-  expect_right<Staying<F16, 128, 64>>({2, 2, 1, 1, 70, 290, 104, kFull, true, 1, 1, true}, 5);
-  expect_right<Staying<Bf16, 128, 80>>({1, 2, 2, 1, 300, 300, 128, kCausal, false, 2, 2, true}, 6);
-  expect_right<Staying<F16, 128, 80>>({2, 2, 1, 1, 100, 290, 104, kFull, true, 1, 1, true}, 7);
-}
-TEST(Sm90Backward, blocks_that_take_each_so_many_th_tile_are_right) {
   expect_right<Staying<Bf16, 64, 128>>({1, 2, 2, 1, 400, 400, 64, kCausal, false, 2, 2}, 1);
-  expect_right<Staying<F16, 128, 64>>({1, 2, 2, 1, 260, 260, 128, kCausal, true, 2, 3}, 2);
-  expect_right<Staying<Bf16, 128, 80>>({1, 2, 2, 1, 300, 300, 128, kCausal, false, 2, 2}, 3);
-  expect_right<Staying<Bf16, 64, 128, Stay::each>>({1, 2, 2, 1, 400, 400, 64, kCausal, false, 2, 2}, 4);
-  expect_right<Staying<Bf16, 128, 64, Stay::each>>({1, 2, 2, 1, 260, 260, 128, kCausal, false, 2, 3}, 5);
+  expect_right<Staying<F16, 64, 128>>({2, 2, 1, 1, 170, 290, 40, kFull, true, 1, 2}, 2);
+  expect_right<Staying<Bf16, 64, 128>>({1, 1, 1, 1, 600, 300, 64, kWindow, false, 1, 1}, 3);
+  expect_right<Staying<Bf16, 128, 64>>({1, 2, 2, 1, 260, 260, 128, kCausal, false, 2, 2}, 4);
+  expect_right<Staying<F16, 128, 64>>({2, 2, 1, 1, 70, 290, 104, kFull, true, 1, 1}, 5);
+  expect_right<Staying<Bf16, 128, 64>>({1, 1, 1, 1, 300, 260, 128, kWindow, false, 1, 1}, 8);
+  expect_right<Staying<Bf16, 128, 80>>({1, 2, 2, 1, 300, 300, 128, kCausal, false, 2, 2}, 6);
+  expect_right<Staying<F16, 128, 80>>({2, 2, 1, 1, 100, 290, 104, kFull, true, 1, 1}, 7);
 }
 TEST(Sm90Backward, gradients_of_divided_heads_are_right) {
   expect_right<Divided<Bf16, 128>>({1, 2, 1, 2, 130, 130, 128, kCausal, false, 2}, 1);
@@ -230,9 +223,9 @@ TEST(Sm90Backward, a_fixed_order_is_right) {
 TEST(Sm90Backward, no_pace_of_warps_and_copies_makes_it_stand_still) {
   for (unsigned seed = 20; seed < 23; ++seed) {
     expect_right<Divided<Bf16, 128>>({1, 2, 1, 2, 130, 130, 128, kCausal}, seed);
-    expect_right<Staying<Bf16, 64, 128>>({1, 1, 1, 1, 130, 390, 64, kFull, false, 1, 1, true}, seed);
-    expect_right<Staying<Bf16, 128, 64>>({1, 1, 1, 1, 70, 390, 128, kFull, false, 1, 1, true}, seed);
-    expect_right<Staying<Bf16, 128, 80>>({1, 1, 1, 1, 90, 390, 128, kFull, false, 1, 1, true}, seed);
+    expect_right<Staying<Bf16, 64, 128>>({1, 1, 1, 1, 130, 390, 64, kFull, false, 1, 1}, seed);
+    expect_right<Staying<Bf16, 128, 64>>({1, 1, 1, 1, 70, 390, 128, kFull, false, 1, 1}, seed);
+    expect_right<Staying<Bf16, 128, 80>>({1, 1, 1, 1, 90, 390, 128, kFull, false, 1, 1}, seed);
   }
 }
 
