@@ -114,6 +114,12 @@ constexpr std::string_view kTiles[] = {
     "backward f16 b5 h7 q400 k400 d16 causal sink | d_lse",
     "backward bf16 b35 h4/2 q20 k130 d128 full | bhsd",
     "backward f16 b10 h7 q130 k130 d104 causal",
+    "backward bf16 b10 h7 q260 k260 d64 window70,9 | seed=2",
+    "backward f16 b24 h4/2 q200 k300 d128 window150,-3 sink | seed=2 bhsd",
+    "backward bf16 b12 h6 q130 k130 d128 causal | far",
+    "backward bf16 b12 h6 q130 k130 d64 causal | seed=2 far",
+    "backward bf16 b9 h1 q80 k2060 d128 full | far",
+    "backward bf16 b35 h2 q40 k300 d64 window30,0",  // the first keys are seen by nobody: they do not stay
     // In a fixed order blocks that stay have whole heads, where those share out evenly.
     "backward bf16 b12 h10 q70 k130 d40 full repro=run | seed=3",
     "backward f16 b30 h8/4 q130 k130 d16 causal repro=run | d_lse",

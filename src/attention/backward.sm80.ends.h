@@ -38,6 +38,7 @@ struct BackwardParams {
   uint64_t launch;
   bool zero_far;     // rows of far log-sum-exps have 0 in `rows`: kernels that meet one take it from lse
   bool turned;       // sums of dQ of a head lie as one turned tile, and rows paired; then `uniform` too
+  int* taken;        // null, or a count of the kernel behind, which prepare clears
 };
 
 constexpr int kRowsOfPrepare = 64, kTurnRows = 32;
@@ -150,6 +151,7 @@ __global__ void __launch_bounds__(256) prepare_kernel(const __grid_constant__ Ba
     }
     store_statistics(x.rows, at.index + r, x.turned, row);
   }
+  if (x.taken && at.index == 0 && threadIdx.x == 0) *x.taken = 0;
   if (x.turns && threadIdx.x < kRowsOfPrepare / kTurnRows)
     x.turns[1 + at.index / kTurnRows + threadIdx.x] = 0, x.turns[0] = 0;
   if (!x.dq || (at.first >= seq.len_q && !x.turned)) return;  // turned, rows of a tile lie between each other

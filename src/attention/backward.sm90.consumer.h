@@ -22,7 +22,8 @@ struct BackwardConsumer {
   const uint32_t shared;
   const KeyTile& t;
   const int group, warp, lane;
-  uint32_t begin = 0;             // the first step of these keys
+  uint32_t begin = 0, behind = 0;      // the first step of these keys; counted, not apart: that behind their last
+  uint32_t place = 0, last_place = 0;  // counted: of these keys; of those whose dQ is next
 
   float dk[C::kDim / 2], dv[C::kDim / 2];
   float s[C::kTileQ / 2], dp[C::kTileQ / 2];
@@ -48,6 +49,8 @@ struct BackwardConsumer {
   __device__ void release(int barrier) const {
     if (lane == 0) arrive(shared + barrier);
   }
+  __device__ int keys_at() const { return C::kPlacesK > 1 ? C::kK + int(place) * C::kBytesK : C::kK; }
+  __device__ int values_at() const { return C::kPlacesV > 1 ? C::kV + int(place) * C::kBytesK : C::kV; }
   // [64 keys x kTileQ] = own rows of `keys`, rows of a query tile.
   // Added: to what is in the registers.
   template <bool Added = false>
@@ -72,7 +75,8 @@ struct BackwardConsumer {
   __device__ void issue_dq(float (&to)[C::kSumsDq], int buffer) {
     constexpr int kBlocks = C::kTileQ / 64;
     const uint32_t weights = operand(shared + C::kDs + buffer * C::kBytesDs + group % kBlocks * C::kPanelK, 0);
-    const uint32_t keys = operand(shared + C::kK + group / kBlocks * C::kPanelK, 0);
+    const int from = C::kCarries ? C::kK + int(last_place) * C::kBytesK : keys_at();
+    const uint32_t keys = operand(shared + from + group / kBlocks * C::kPanelK, 0);
     if constexpr (!C::kTurned) forget(to);
     begin_products();
 #pragma unroll
@@ -155,7 +159,7 @@ struct BackwardConsumer {
     if constexpr (C::kOrdered) return hand_dq(dq, n);
     constexpr int kBlocks = C::kTileQ / 64;
     if (of_query + group % kBlocks * 64 >= rows_of_dq()) return;
-    float* to = x.dq + (int64_t(t.batch) * x.heads + of_head) * x.padded * C::kWide;
+    float* to = x.dq + (int64_t(C::kCarries ? 0 : t.batch) * x.heads + of_head) * x.padded * C::kWide;
     if constexpr (C::kTurned) to += TurnedTile{x.padded}.fragment(of_query, (group * 4 + warp) * TurnedTile::kColumns);
     else to += int64_t(of_query + group % kBlocks * 64 + warp * 16) * C::kWide + group / kBlocks * 64 * 16;
     if constexpr (C::kApart) {
@@ -285,19 +289,20 @@ struct BackwardConsumer {
     else return own;
   }
 
-  __device__ uint32_t first() const { return C::kStays ? begin : 0; }
+  // The first step that has none before it, of these keys; of all keys where dQ goes on from keys to keys.
+  __device__ uint32_t first() const { return C::kStays && !C::kCarries ? begin : 0; }
   // Under way before and after: dK of the step before.
   __device__ void step(uint32_t n) {
     const uint32_t stage = n % 2, round = n / 2 % 2;
     const int q = C::kQ + stage * C::kBytesQ, d_out = C::kO + stage * C::kBytesQ;
     wait(shared + C::kQFull + 8 * stage, round);
-    issue_scores(s, C::kK, q);
+    issue_scores(s, keys_at(), q);
     wait_products<1>();
     pin(dk);
     if (n > first()) release(C::kQEmpty + 8 * (stage ^ 1));
     if constexpr (C::kTurned) load_both(stage);
     wait(shared + C::kOFull + 8 * stage, round);
-    issue_scores<C::kTurned>(dp, C::kV, d_out);
+    issue_scores<C::kTurned>(dp, values_at(), d_out);
     if constexpr (!(C::kApart || C::kOptions || C::kTurned)) load_sums(stage);
     wait_products<1>();
     pin(s);
@@ -308,9 +313,10 @@ struct BackwardConsumer {
     if constexpr (!C::kTurned) pack(ds, dp);
     float own[C::kSumsDq];
     auto& dq = sums_of_dq(own);
-    if (C::kStays && n == first()) {  // the keys before have left through this place
+    if (C::kCarries ? place != last_place : C::kStays && n == begin) {  // keys before have left through this place
       if (lane == 0) wait_stores_read();
       __syncwarp();
+      if constexpr (C::kTurned) named_sync(1, 256);  // through those of all warps
     }
     if constexpr (C::kApart) {
       wait(shared + C::kDsEmpty + 8 * buffer, again ^ 1);
@@ -332,6 +338,7 @@ struct BackwardConsumer {
       named_sync(1, 256);
       wait_products<0>();
       release(C::kOEmpty + 8 * stage);
+      if (C::kCounted && n + 1 == behind) release(C::kVEmpty);
       issue_dq(dq, stage);
     }
     issue_sums(dk, ds, q);
@@ -340,9 +347,10 @@ struct BackwardConsumer {
     if constexpr (C::kApart) {
       if (n > first()) {
         release(C::kDsEmpty + 8 * last());
+        if (C::kCarries && place != last_place) release(C::kKEmpty + 8 * last_place);
         add_dq(dq, n - 1, last_query, last_head);
       }
-      last_query = query, last_head = head;
+      last_query = query, last_head = head, last_place = place;
       if (++buffer == C::kBuffers) buffer = 0, again ^= 1;
     } else {
       add_dq(dq, n, query, head);
@@ -402,14 +410,23 @@ struct BackwardConsumer {
   }
   // Of these keys, the round-th of the block; what counts steps and buffers goes on from keys to keys.
   __device__ void run_staying(uint32_t round) {
-    const uint32_t steps = uint32_t(t.tiles) * uint32_t(x.group), end = begin + steps;
+    uint32_t steps = uint32_t(t.tiles) * uint32_t(x.group);
+    if constexpr (C::kCarries) steps = __reduce_or_sync(~0u, steps);  // of its own, ptxas 13.0 counts in vectors
+    const uint32_t end = begin + steps;
 #pragma unroll
     for (int n = 0; n < C::kDim / 2; ++n) dk[n] = dv[n] = 0.f;
-    wait(shared + C::kKFull, round & 1);
+    wait_keys(round, end);
     query = t.start, head = t.head * x.group;
+    if constexpr (C::kCarries) head += t.batch * x.heads;  // they are the next when dQ is added
 #pragma unroll 1
     for (uint32_t n = begin; n < end; ++n) step(n);
-    if constexpr (C::kApart) {
+    uint32_t free = 0;  // a buffer of dS that nobody has
+    if constexpr (C::kCarries) {
+      wait_products<0>();
+      release(C::kVEmpty + 8 * place);
+      free = buffer + 1 == C::kBuffers ? 0 : buffer + 1;
+      wait(shared + C::kDsEmpty + 8 * free, free == 0 ? again : again ^ 1);
+    } else if constexpr (C::kApart) {
       wait_last();
       float dq[C::kSumsDq];
       issue_dq(dq, last());
@@ -419,19 +436,21 @@ struct BackwardConsumer {
       release(C::kKEmpty), release(C::kQEmpty + 8 * ((end - 1) % 2));
       add_dq(dq, end - 1, last_query, last_head);
     } else {
+      release(C::kKEmpty + 8 * place);
       wait_products<0>();
-      release(C::kKEmpty), release(C::kQEmpty + 8 * ((end - 1) % 2));
+      release(C::kQEmpty + 8 * ((end - 1) % 2));
     }
     pin(dk), pin(dv);
     if (!C::kApart && lane == 0) wait_stores_read();  // dQ has left the place that dK takes
     __syncwarp();
-    named_sync(1, 256);  // the other warpgroup has multiplied with this one's dS
-    // Through the warp's own rows of dS, and of dQ where that has a place.
-    constexpr int kPanel = C::kPanelK;
+    if constexpr (!C::kCarries) named_sync(1, 256);  // the other warpgroup has multiplied with this one's dS
+    // Through the warp's own rows of dS, and of dQ where that has a place; turned, through an eighth of each.
+    constexpr int kPanel = C::kTurned ? 2048 : C::kPanelK;
     int first = group * 64 + warp * 16;
     own_register(first);  // addresses are made here and not kept from before the steps
-    const uint32_t to_v = shared + C::kDs + first * 128;
-    const uint32_t to_k = C::kApart ? to_v + kPanel : shared + C::kDq + (group * 4 + warp) * C::kBytesDq;
+    const int of_warp = (group * 4 + warp) * C::kBytesDq;
+    const uint32_t to_v = shared + C::kDs + free * C::kBytesDs + (C::kTurned ? of_warp : first * 128);
+    const uint32_t to_k = C::kApart ? to_v + kPanel : shared + C::kDq + of_warp;
     stage(dv, 1.f, to_v, kPanel);
     stage(dk, x.scale_k, to_k, C::kApart ? kPanel : 2048);
     publish_shared();
@@ -446,6 +465,21 @@ struct BackwardConsumer {
       close_stores();
     }
     begin = end;
+  }
+  __device__ void wait_keys(uint32_t round, uint32_t end) {
+    if constexpr (!C::kCounted) return wait(shared + C::kKFull, round & 1);
+    if constexpr (!C::kApart) behind = end;
+    place = round % C::kPlacesK;
+    wait(shared + C::kKFull + 8 * place, round / C::kPlacesK & 1);
+    wait(shared + C::kVFull + 8 * (round % C::kPlacesV), round / C::kPlacesV & 1);
+  }
+  __device__ void add_last_dq() {  // carried: that of the last step of all
+    wait_last();
+    float dq[C::kSumsDq];
+    issue_dq(dq, last());
+    wait_products<0>();
+    pin(dq);
+    add_dq(dq, begin - 1, last_query, last_head);
   }
   // In order it is asked though it is so: else ptxas 13.0 adds an arrive between products of dV at d128 (C7519).
   __device__ bool leaves_part() const {

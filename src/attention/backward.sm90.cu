@@ -12,6 +12,7 @@
 #include "attention/key_parts.h"
 #include "attention/limits.sm90.h"
 #include "core/check.h"
+#include "core/cost.h"
 #include "core/score.h"
 #include "machine/cuda/tensor_map.h"
 
@@ -22,10 +23,11 @@ using sm90::BackwardKernel;
 using sm90::TabledParams;
 
 constexpr std::string_view kWho = "sm90_backward";
-constexpr int kShort = 512, kShortNarrow = 1024;  // keys up to which blocks stay, at dims over 64 and up to it
+constexpr int kShort = 512;                       // keys up to which blocks have whole heads in a fixed order
 constexpr int kLong = 1024, kLongCausal = 2048;   // keys from which on tiles are turned, of a full and a causal mask
 constexpr int kTurned = 80;                       // queries of such a tile
 constexpr int kMostTurned = 1 << 23;              // queries: places in a head's sums are 32 bits
+constexpr int kCounted = 32 * 1024;               // in Plan::kernel: blocks stay, and take tiles from a counter
 static_assert(sm90::kTurnRows == sm80::kTurnRows);
 
 bool ordered(const Problem& p) { return p.reproducible != Reproducible::no; }
@@ -44,7 +46,7 @@ struct Taken { bool lengths, in_order, stays = false, turned = false, parted = f
 BackwardKernel& kernel_of(const Problem& p, Taken by) {
   const int dim = std::max(p.dim_qk, p.dim_v);
   if (by.parted) return (dim <= 64 ? sm90::backward_kernels_64() : sm90::backward_kernels_128()).parted[by.in_order];
-  if (by.turned) return sm90::backward_kernel_128_turned();
+  if (by.turned) return by.stays ? sm90::backward_kernel_128_turned_staying() : sm90::backward_kernel_128_turned();
   const bool tabled = by.lengths || sm90::needs_table(p);
   if (dim > 64 && dim <= 96 && !tabled && !by.in_order) return sm90::backward_kernel_96();
   sm90::BackwardKernels& all = dim <= 64 ? sm90::backward_kernels_64() : sm90::backward_kernels_128();
@@ -70,6 +72,30 @@ int parts_of(const Problem& p, int units) {
                          .bytes = bytes_of_head(k, p.len_q),
                          .order = {.alike = p.mask.kind == MaskKind::full, .in_order = ordered(p)}},
                         units);
+}
+
+// Some query sees each tile of keys: then the first and the last, whatever the mask.
+bool all_seen(KeyTile t, int tile_k) {
+  for (const int n : {0, int(ceil_div(t.keys, tile_k)) - 1}) {
+    cut_key_tile(t, n, tile_k, tile_k, 1);
+    if (t.tiles == 0) return false;
+  }
+  return true;
+}
+
+// Whether blocks of a plain run stay, of these tiles. d96 has no kernel for it.
+bool counts(const Problem& p, int tile_q, int tile_k, int units) {
+  const int dim = std::max(p.dim_qk, p.dim_v);
+  if (ordered(p) || sm90::needs_table(p) || p.keys != KeySource::linear || p.mask.align == Align::absolute ||
+      (dim > 64 && dim <= 96))
+    return false;
+  const Band band = band_of(p.mask, p.len_q, p.len_k, 0, 0);
+  const double rows = visible_pairs(band, {0, p.len_q}, {0, p.len_k}) / std::max(p.len_k, 1);
+  return sm90::may_stay({.rows = rows * p.heads_q / p.heads_kv,
+                         .tiles = ceil_div(p.len_k, tile_k) * p.batch * p.heads_kv,
+                         .turned = tile_q == kTurned},
+                        units) &&
+         all_seen(key_tile_of({.len_q = p.len_q, .len_k = p.len_k, .band = band}, 0), tile_k);
 }
 
 Status supports(const Problem& p, const Device& d) {
@@ -105,11 +131,12 @@ int64_t padded(const Problem& p, const BackwardKernel& k) {
   return round_up(turned ? p.len_q + int64_t(kTurned) : round_up(p.len_q, k.tile_q), sm80::kRowsOfPrepare);
 }
 
-struct Room { float2* stats; float* dq; int* turns; KeyTile* table; uint64_t* far; float4* sums; };
+struct Marks { uint64_t far; int taken; };  // see backward.sm90.shape.h
+struct Room { float2* stats; float* dq; int* turns; KeyTile* table; Marks* marks; float4* sums; };
 Room carve(Workspace& ws, const Problem& p, const BackwardKernel& k, int parts) {
   const size_t rows = size_t(p.batch) * size_t(p.heads_q) * size_t(padded(p, k));
   Room room{.stats = ws.take<float2>(rows), .dq = ws.take<float>(rows * size_t(k.wide)), .turns = nullptr,
-            .table = ws.take<KeyTile>(size_t(sm90::key_table_size(p, k.tile_k))), .far = ws.take<uint64_t>(1),
+            .table = ws.take<KeyTile>(size_t(sm90::key_table_size(p, k.tile_k))), .marks = ws.take<Marks>(1),
             .sums = nullptr};
   if (ordered(p)) room.turns = ws.take<int>(1 + rows / sm80::kTurnRows);
   const size_t tiles = size_t(p.batch) * size_t(p.heads_kv) * size_t(ceil_div(p.len_k, k.tile_k));
@@ -128,6 +155,7 @@ Status shape(Plan& plan, const Planner&) {
   plan.tile_q = k.tile_q, plan.tile_k = k.tile_k, plan.splits = parts;
   plan.kernel =
       k.dim + 1024 * (16 * parted + 8 * turned + 4 * (p.mask.blocks.q > 0) + 2 * needs_general(p) + ordered(p));
+  if (!parted && counts(p, k.tile_q, k.tile_k, std::max(plan.device.units, 1))) plan.kernel += kCounted;
   const int64_t most = std::max(ceil_div(p.len_k, k.tile_k) * p.batch * p.heads_kv * parts,
                                 int64_t(p.batch) * p.heads_q * (padded(p, k) / sm80::kRowsOfPrepare));
   if (most > INT32_MAX) return Status::no(kWho, ": ", most, " blocks are over 2^31 - 1");
@@ -153,20 +181,13 @@ bool beyond_plain(const Problem& p, const Args& a) {
   return sm90::has_lengths(p, a) || !a.given(Role::dk) || !a.given(Role::dv);
 }
 
-// Where tiles of keys are many, short and all seen: blocks that stay load the next keys while dK and dV leave. From
-// some length on they lose, since nobody takes over what another has left. In a fixed order each has whole heads, which
-// must share out evenly.
-bool stays(const Problem& p, const Args& a, bool in_order, int units) {
-  const Tensor &q = a[Role::q], &k = a[Role::k];
-  const int dim = std::max(p.dim_qk, p.dim_v), keys = k.extent.seq;
-  if (q.extent.seq == 0 || q.extent.batch == 0) return false;
-  if (in_order) {
-    const int64_t heads = int64_t(p.batch) * p.heads_kv;
-    if (dim > 64 || keys > kShort || heads * 10 < round_up(heads, units) * 9) return false;
-  }
-  if (dim > 64 && dim <= 96) return false;
-  if (p.mask.kind == MaskKind::full) return keys <= (dim <= 64 ? kShortNarrow : kShort);
-  return p.mask.kind == MaskKind::causal && q.extent.seq == keys && keys <= (dim <= 64 ? kShortNarrow : kShort);
+// In a fixed order blocks that stay have whole heads, which must share out evenly; of short sequences, all of whose
+// keys are seen. From some length on they lose, since nobody takes over what another has left.
+bool has_whole_heads(const Problem& p, const Args& a, int units) {
+  const int rows = a[Role::q].extent.seq, keys = a[Role::k].extent.seq;
+  const int64_t heads = int64_t(p.batch) * p.heads_kv;
+  if (std::max(p.dim_qk, p.dim_v) > 64 || keys > kShort || heads * 10 < round_up(heads, units) * 9) return false;
+  return rows > 0 && (p.mask.kind == MaskKind::full || (p.mask.kind == MaskKind::causal && rows == keys));
 }
 
 class Run {
@@ -174,8 +195,7 @@ class Run {
   Run(const Plan& plan, const Args& a, Workspace ws, Stream stream)
       : p_(plan.problem), a_(a), lengths_(beyond_plain(p_, a)), in_order_(ordered(p_) && a.given(Role::dq)),
         units_(std::max(plan.device.units, 1)), parts_(lengths_ ? 1 : plan.splits),
-        stays_(!tabled() && parts_ == 1 && stays(p_, a, in_order_, units_)),
-        turned_(plan.tile_q == kTurned && !lengths_ && !stays_ && may_keep_one()),
+        stays_(stays(plan)), turned_(plan.tile_q == kTurned && !lengths_ && may_keep_one()),
         kernel_(kernel_of(p_, {lengths_, in_order_, stays_, turned_, parts_ > 1})),
         room_(carve(ws, p_, kernel_, parts_)),
         place_{a[Role::q].device_index, plan.device.arch}, stream_(stream) {
@@ -183,7 +203,8 @@ class Run {
              .dq = a.given(Role::dq) ? room_.dq : nullptr, .turns = in_order_ ? room_.turns : nullptr,
              .padded = int(padded(p_, kernel_)), .wide = kernel_.wide, .group = p_.heads_q / p_.heads_kv,
              .scale = scale_of(p_, a), .kept = turned_ ? sm80::Kept{} : kept(), .running = p_.has(Option::accumulate),
-             .far = room_.far, .launch = sm80::next_launch(), .turned = turned_};
+             .far = &room_.marks->far, .launch = sm80::next_launch(), .turned = turned_,
+             .taken = stays_ && !in_order_ ? &room_.marks->taken : nullptr};
     if (!lengths_) ends_.seq = sequence(p_, a, 0);
   }
 
@@ -211,9 +232,13 @@ class Run {
   sm80::Kept kept() const { return sm80::kept(scale_of(p_, a_), p_.dim_qk); }
   bool may_keep_one() const { return p_.dtype.q == DType::bf16 || kept().in == 1.f; }  // bf16 reaches as far as f32
   bool tabled() const { return lengths_ || sm90::needs_table(p_); }
+  bool stays(const Plan& plan) const {
+    if (tabled() || parts_ > 1 || a_[Role::q].extent.batch == 0) return false;
+    if (in_order_) return has_whole_heads(p_, a_, units_);
+    return plan.kernel & kCounted && all_seen(key_tile_of(sequence(p_, a_, 0), 0), plan.tile_k);
+  }
   int heads_of_section(const TabledParams& x) const {
     const sm90::KeyOrder by{.alike = !tabled() && p_.mask.kind == MaskKind::full, .in_order = in_order_};
-    if (stays_ && (!by.alike || in_order_)) return std::max(units_ / 2, 1);  // of two tiles a head, one round of all
     const Tensor& q = a_[Role::q];
     const int64_t rows = tabled() ? int64_t(q.extent.seq) * q.extent.batch : p_.len_q;
     return sm90::section_of(by, bytes_of_head(kernel_, rows) * x.group, x.tiles, x.units, units_);
@@ -246,7 +271,8 @@ class Run {
                                              .far = ends_.far,
                                              .launch = ends_.launch,
                                              .parts = parts_,
-                                             .sums = room_.sums};
+                                             .sums = room_.sums,
+                                             .taken = ends_.taken};
     x.has_dk = a_.given(Role::dk), x.has_dv = a_.given(Role::dv);
     x.rows_q = q.extent.seq, x.rows_k = k.extent.seq;
     x.wide_dk = sm90::wide_rows(a_[Role::dk]), x.wide_dv = sm90::wide_rows(a_[Role::dv]);

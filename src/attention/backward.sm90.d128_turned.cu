@@ -7,5 +7,9 @@ BackwardKernel& backward_kernel_128_turned() {
   static constinit BackwardKernel kernel = backward_kernel_row<128, 80, false, false, false, false>();
   return kernel;
 }
+BackwardKernel& backward_kernel_128_turned_staying() {
+  static constinit BackwardKernel kernel = backward_kernel_row<128, 80, false, false, false, false, false, true>();
+  return kernel;
+}
 
 }  // namespace attune::sm90

@@ -8,9 +8,43 @@
 
 namespace attune::sm90 {
 
-// A block that stays.
+// A block that stays, and takes the next tile that nobody has.
 template <class C>
-__device__ void stay(const typename C::Params& x, uint32_t shared, int group, int warp) {
+__device__ void stay_counted(const typename C::Params& x, uint32_t shared, int group, int warp) {
+  KeyTile t;
+  if (group == 0) {
+    shrink_registers<C::kProducerRegisters>();
+    if (threadIdx.x > 0) return;
+    const BackwardProducer<C> producer{x, shared, t};
+    uint32_t step = 0, round = 0;
+    int tile = int(blockIdx.x);
+#pragma unroll 1
+    for (; tile < x.tiles * x.units; ++round) {
+      t = find_keys<C>(x, tile);
+      step = producer.run_staying(step, round, tile);
+      // Two steps before its keys are wanted: earlier, a block would hold one that another has time for.
+      tile = int(gridDim.x) + atomicAdd(x.taken, 1);
+    }
+    producer.tell_tile(round, tile);
+  } else {
+    grow_registers<C::kConsumerRegisters>();
+    BackwardConsumer<C> consumer{x, shared, t, group - 1, warp, int(threadIdx.x % 32)};
+    consumer.buffer = consumer.again = 0;
+    consumer.ask_far();
+    int tile = int(blockIdx.x);
+#pragma unroll 1
+    for (uint32_t round = 0; tile < x.tiles * x.units; tile = told_tile<C>(shared, ++round)) {
+      t = find_keys<C>(x, tile);
+      consumer.run_staying(round);
+    }
+    if constexpr (C::kCarries) consumer.add_last_dq();
+    if (threadIdx.x % 32 == 0) wait_stores();
+  }
+}
+
+// A block that stays, and has whole heads.
+template <class C>
+__device__ void stay_in_order(const typename C::Params& x, uint32_t shared, int group, int warp) {
   KeyTile t;
   if (group == 0) {
     shrink_registers<C::kProducerRegisters>();
@@ -19,10 +53,9 @@ __device__ void stay(const typename C::Params& x, uint32_t shared, int group, in
 #pragma unroll 1
       for (int round = 0; find_next_keys<C>(x, round, t); ++round)
         step = BackwardProducer<C>{x, shared, t}.run_staying(step, uint32_t(round));
-    if constexpr (C::kOrdered)
-      if (threadIdx.x == 32)
+    if (threadIdx.x == 32)
 #pragma unroll 1
-        for (int round = 0; find_next_keys<C>(x, round, t); ++round) step = BackwardAdder<C>{x, shared, t, 0}.run(step);
+      for (int round = 0; find_next_keys<C>(x, round, t); ++round) step = BackwardAdder<C>{x, shared, t, 0}.run(step);
   } else {
     grow_registers<C::kConsumerRegisters>();
     BackwardConsumer<C> consumer{x, shared, t, group - 1, warp, int(threadIdx.x % 32)};
@@ -40,8 +73,14 @@ __global__ void __launch_bounds__(C::kThreads, 1) backward_kernel(const __grid_c
   const uint32_t shared = shared_address(memory);
   const int group = __shfl_sync(~0u, int(threadIdx.x) / 128, 0), warp = __shfl_sync(~0u, int(threadIdx.x) / 32 % 4, 0);
   if (threadIdx.x == 0) {
-    barrier_init(shared + C::kKFull, 1);
-    if constexpr (C::kStays) barrier_init(shared + C::kKEmpty, C::kWarps);
+    for (int n = 0; n < C::kPlacesK; ++n) {
+      barrier_init(shared + C::kKFull + 8 * n, 1);
+      if constexpr (C::kStays) barrier_init(shared + C::kKEmpty + 8 * n, C::kWarps);
+      if constexpr (C::kCounted) barrier_init(shared + C::kTileFull + 8 * n, 1);
+    }
+    if constexpr (C::kCounted)
+      for (int n = 0; n < C::kPlacesV; ++n)
+        barrier_init(shared + C::kVFull + 8 * n, 1), barrier_init(shared + C::kVEmpty + 8 * n, C::kWarps);
     for (int n = 0; n < C::kBuffers; ++n)
       barrier_init(shared + C::kDsFull + 8 * n, C::kWarps), barrier_init(shared + C::kDsEmpty + 8 * n, C::kWarps);
     for (int n = 0; n < C::kStages; ++n) {
@@ -56,7 +95,8 @@ __global__ void __launch_bounds__(C::kThreads, 1) backward_kernel(const __grid_c
   sm80::wait_for_previous();
   sm80::admit_next();
   int block = int(blockIdx.x);
-  if constexpr (C::kStays) return stay<C>(x, shared, group, warp);
+  if constexpr (C::kCounted) return stay_counted<C>(x, shared, group, warp);
+  else if constexpr (C::kStays) return stay_in_order<C>(x, shared, group, warp);
   if constexpr (C::kOrdered) {  // a block waits for those before it, so they must have begun
     int* const shared_block = static_cast<int*>(__cvta_shared_to_generic(shared + C::kBlock));
     if (threadIdx.x == 0) *shared_block = int(uint32_t(atomicAdd(x.turns, 1)) % gridDim.x);

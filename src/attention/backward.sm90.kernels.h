@@ -50,5 +50,6 @@ BackwardKernels& backward_kernels_64();
 BackwardKernel& backward_kernel_96();  // plain, in no order; its tiles and sums are those of 128
 BackwardKernels& backward_kernels_128();
 BackwardKernel& backward_kernel_128_turned();  // plain, in no order; its sums are turned
+BackwardKernel& backward_kernel_128_turned_staying();
 
 }  // namespace attune::sm90

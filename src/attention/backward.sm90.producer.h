@@ -6,6 +6,7 @@
 #include "machine/sm80/order.h"
 #include "machine/sm90/barrier.h"
 #include "machine/sm90/memory.h"
+#include "machine/sm90/scalar.h"
 #include "machine/sm90/tma.h"
 
 namespace attune::sm90 {
@@ -22,9 +23,7 @@ __device__ KeyTile keys_of(const typename C::Params& x, int tile, int unit) {
     const int batch = unit / x.heads_kv;
     t = {.key = 0, .head = unit % x.heads_kv, .batch = batch, .rows = x.rows, .keys = x.keys, .low = x.low,
          .high = x.high, .q_row = 0, .q_batch = batch, .k_row = 0, .k_batch = batch};
-    // Of blocks that stay, those that had the longer of two tiles have the shorter of the next two.
-    const int turn = C::kStays && (tile & 2) && (tile | 1) < x.tiles ? tile ^ 1 : tile;
-    cut_key_tile(t, C::kOrdered ? x.tiles - 1 - tile : turn, C::kTileQ, C::kTileK, C::kGrain);
+    cut_key_tile(t, C::kOrdered ? x.tiles - 1 - tile : tile, C::kTileQ, C::kTileK, C::kGrain);
   }
   return t;
 }
@@ -36,19 +35,22 @@ __device__ KeyTile find_keys(const typename C::Params& x, int block) {
   const int tile = rest / here;
   return keys_of<C>(x, tile, section * x.section + rest - tile * here);
 }
-// The round-th of a block that stays; false behind its last.
+// The round-th of a block that stays and has whole heads; false behind its last.
 template <class C>
 __device__ bool find_next_keys(const typename C::Params& x, int round, KeyTile& t) {
-  if constexpr (C::kOrdered) {
-    const int turn = round / x.tiles, unit = int(blockIdx.x) + turn * int(gridDim.x);
-    if (unit >= x.units) return false;
-    t = keys_of<C>(x, round - turn * x.tiles, unit);
-  } else {
-    const int block = int(blockIdx.x) + round * int(gridDim.x);
-    if (block >= x.tiles * x.units) return false;
-    t = find_keys<C>(x, block);
-  }
+  const int turn = round / x.tiles, unit = int(blockIdx.x) + turn * int(gridDim.x);
+  if (unit >= x.units) return false;
+  t = keys_of<C>(x, round - turn * x.tiles, unit);
   return true;
+}
+
+// Counted: which tile is the round-th, as its producer says. Read by the lane that gives the place back.
+template <class C>
+__device__ int told_tile(uint32_t shared, uint32_t round) {
+  const uint32_t at = round % C::kPlacesK;
+  wait(shared + C::kTileFull + 8 * at, round / C::kPlacesK & 1);
+  const uint32_t tile = threadIdx.x % 32 == 0 ? load_shared(shared + C::kTile + 4 * at) : 0;
+  return int(__reduce_or_sync(~0u, tile));  // into a uniform register, which a shuffle is not
 }
 
 // Of a list: what the step of a stage visits.
@@ -86,11 +88,11 @@ struct BackwardProducer {
     }
   }
   __device__ int head_of_keys() const { return C::kParts ? t.head / x.parts : t.head; }
-  __device__ void load_keys(uint32_t full) const {
+  __device__ void load_keys(uint32_t full, int to = C::kK) const {
     if constexpr (C::kTabled)
       if (t.key + C::kTileK > t.keys && t.k_row + t.keys < x.rows_k)
         return load_end<C::kTileK>(x.k_part, C::kK, full, t.k_row + t.key, t.keys - t.key, x.rows_k, t.head, t.k_batch);
-    load<C::kBytesK>(x.k, C::kK, full, t.k_row + t.key, head_of_keys(), t.k_batch, Keep::first_to_go);
+    load<C::kBytesK>(x.k, to, full, t.k_row + t.key, head_of_keys(), t.k_batch, Keep::first_to_go);
   }
   // False: no part of it.
   __device__ bool load_end_of_queries(bool d_out, int to, uint32_t full, int query, int head) const {
@@ -106,8 +108,38 @@ struct BackwardProducer {
     if (load_end_of_queries(d_out, to, full, query, head)) return;
     load<C::kBytesQ>(d_out ? x.d_out : x.q, to, full, t.q_row + query, head, t.q_batch, Keep::last_to_go);
   }
+  // Counted: which tile the block's round-th keys are; none behind the last. Its place is given back with the keys.
+  __device__ void tell_tile(uint32_t round, int tile) const {
+    const uint32_t place = round % C::kPlacesK;
+    wait(shared + C::kKEmpty + 8 * place, (round / C::kPlacesK & 1) ^ 1);
+    sm80::store_shared(shared + C::kTile + 4 * place, uint32_t(tile));
+    arrive(shared + C::kTileFull + 8 * place);
+  }
+  __device__ void load_values(uint32_t round) const {
+    const uint32_t place = round % C::kPlacesV, full = shared + C::kVFull + 8 * place;
+    wait(shared + C::kVEmpty + 8 * place, (round / C::kPlacesV & 1) ^ 1);
+    arrive_expect(full, C::kBytesK);
+    load<C::kBytesK>(x.v, C::kV + int(place) * C::kBytesK, full, t.k_row + t.key, t.head, t.k_batch, Keep::first_to_go);
+  }
+  // Their places are taken for two steps more, but nobody has read them from memory yet.
+  __device__ void prefetch_keys() const {
+#pragma unroll
+    for (int n = 0; n < C::kPanels; ++n) {
+      prefetch_tile(x.v, n * 64, t.k_row + t.key, t.head, t.k_batch);
+      prefetch_tile(x.k, n * 64, t.k_row + t.key, t.head, t.k_batch);
+    }
+  }
+  // In the order in which places come free: before the first step if K has two, else behind its q.
+  __device__ void load_round(uint32_t round, int tile) const {
+    const uint32_t place = round % C::kPlacesK, full = shared + C::kKFull + 8 * place;
+    if constexpr (C::kPlacesK == 1) load_values(round);
+    tell_tile(round, tile);
+    arrive_expect(full, C::kBytesK);
+    load_keys(full, C::kK + int(place) * C::kBytesK);
+    if constexpr (C::kPlacesK > 1) load_values(round);
+  }
   // The step-th of the block; `first`: of its keys, the `round`-th.
-  __device__ void load_step(uint32_t step, int query, int h, bool first, uint32_t round = 0) const {
+  __device__ void load_step(uint32_t step, int query, int h, bool first, uint32_t round = 0, int tile = 0) const {
     const uint32_t keys = shared + C::kKFull;
     const uint32_t stage = step % C::kStages, parity = (step / C::kStages & 1) ^ 1;
     const uint32_t q = shared + C::kQFull + 8 * stage, o = shared + C::kOFull + 8 * stage;
@@ -116,13 +148,16 @@ struct BackwardProducer {
     arrive_expect(q, C::kBytesQ + C::kBytesStats);
     load_queries(false, C::kQ + stage * C::kBytesQ, q, query, h);
     load_tile(shared + C::kStats + stage * C::kBytesStats, x.stats, q, 2 * query, h, t.batch, 0, Keep::last_to_go);
-    if (C::kStays && first) {
+    if constexpr (C::kCounted) {
+      if (C::kPlacesK == 1 && first) load_round(round, tile);
+    } else if (C::kStays && first) {
       wait(shared + C::kKEmpty, (round & 1) ^ 1);
       arrive_expect(keys, 2 * C::kBytesK);
       load_keys(keys);
     }
     // Its foreign keys have rows of their own, which are not stored.
-    if (first) load<C::kBytesK>(x.v, C::kV, keys, t.k_row + t.key, head_of_keys(), t.k_batch, Keep::first_to_go);
+    if (!C::kCounted && first)
+      load<C::kBytesK>(x.v, C::kV, keys, t.k_row + t.key, head_of_keys(), t.k_batch, Keep::first_to_go);
     wait(shared + C::kOEmpty + 8 * stage, parity);
     arrive_expect(o, C::kBytesQ);
     load_queries(true, C::kO + stage * C::kBytesQ, o, query, h);
@@ -136,11 +171,16 @@ struct BackwardProducer {
       for (int query = t.start; query != t.stop; query += C::kTileQ, ++step) load_step(step, query, h, step == 0);
   }
   // Returns the step behind its last.
-  __device__ uint32_t run_staying(uint32_t step, uint32_t round) const {
+  __device__ uint32_t run_staying(uint32_t step, uint32_t round, int tile = 0) const {
     const uint32_t begin = step;
+    if constexpr (C::kPlacesK > 1) load_round(round, tile);
+    else if constexpr (C::kCounted) prefetch_keys();
     for (int h = t.head * x.group; h < (t.head + 1) * x.group; ++h)
-      for (int query = t.start; query != t.stop; query += C::kTileQ, ++step)
-        load_step(step, query, h, step == begin, round);
+      for (int query = t.start; query != t.stop; query += C::kTileQ, ++step) {
+        // Counted, the number of the first step would be one register more than there are.
+        const bool first = C::kCounted ? query == t.start && h == t.head * x.group : step == begin;
+        load_step(step, query, h, first, round, tile);
+      }
     return step;
   }
   // Query tiles from lists: those that the band shows, and none twice.

@@ -52,6 +52,7 @@ struct BackwardParams {
   // Of kernels with parts, where `heads_kv` and `units` count parts, and `group` is the query heads of one.
   int parts;                // of a head of keys
   float4* sums;             // their dK and dV: key_part()
+  int* taken;               // of blocks that stay: tiles taken behind the first of each, 0 at first
 };
 
 struct TabledParams : BackwardParams {
@@ -80,9 +81,12 @@ struct TabledParams : BackwardParams {
 // is issued before dS is there.
 // Tabled: lengths are in tensors, gradients in f32 or not all wanted. Options: those that change scores; then there is
 // a table too. Ordered: blocks add to a query tile of dQ from its last keys on, one after the other; threads of their
-// own wait for that. Listed: query tiles come from lists by key block; then there is a table too. Stays: a block takes
-// each gridDim.x-th tile of keys, every one of which some query sees; the next keys are loaded while dK and dV leave.
-// If ordered too, it takes each gridDim.x-th head with all its tiles, so that nobody waits for another.
+// own wait for that. Listed: query tiles come from lists by key block; then there is a table too.
+// Stays: a block has many tiles of keys, every one of which some query sees; the next keys are loaded while dK and dV
+// leave. Counted, where there is no order: it takes the next tile that nobody has, and the thread that loads tells
+// which. Keys have two places where those fit, so that the next are there when it begins. Apart too: dQ of a tile's
+// last step is multiplied in the first of the next, as everywhere. Ordered, it takes each gridDim.x-th head with all
+// its tiles, so that nobody waits for another.
 // Parts: a block has a part of the heads that share its keys, and leaves its sums of dK and dV in f32.
 // Turned: dQ is multiplied turned (turned_tile.h), so a tile is any multiple of 16 queries. Sums of a head lie as one
 // tile, so a tile may begin at any 16 queries, statistics are paired (row_statistics.h), `kept` is 1, and dP begins at
@@ -95,10 +99,11 @@ struct BackwardShape {
   static constexpr int kDim = Dim, kTileQ = TileQ, kTileK = 128, kStages = 2, kBuffers = Apart ? 3 : 2;  // of dS
   static constexpr bool kApart = Apart, kTabled = Tabled, kOrdered = Ordered, kOptions = Options;
   static constexpr bool kListed = Listed, kStays = Stays, kTurned = TileQ % 64 != 0, kParts = Parts;
+  static constexpr bool kCounted = Stays && !Ordered, kCarries = kCounted && Apart;  // dQ from keys to keys
   // Whether a row of the launch is far; else of each tile's weights. With options nobody asks, weights end at 1 anyway.
   // Apart and in order there are no registers for it: 4 to 36 bytes would be spilled.
   static constexpr bool kAsksLaunch = !Options && !(Apart && Ordered);
-  static_assert(!kTurned || !(Apart || Tabled || Ordered || Stays));
+  static_assert(!kTurned || !(Apart || Tabled || Ordered));
   static_assert(Tabled || !(Options || Listed));
   static_assert(!Stays || !(Tabled || (Ordered && !Apart)));
   static_assert(!Parts || !(Tabled || Stays || kTurned));
@@ -114,15 +119,20 @@ struct BackwardShape {
   static constexpr int kBytesDq = 16 * (kTurned ? TileQ : 64) * 4, kSumsDq = kBytesDq / 128;  // of a warp, of a lane
   static constexpr int kPlacesDq = !Ordered ? !Apart : Apart ? 1 : 2;  // of all warps
   static_assert(TileQ / 64 * kPanels == kGroups, "a warpgroup has 64 columns of dQ, or 64 x 64");
-  static constexpr int kK = 0, kV = kBytesK, kQ = 2 * kBytesK, kO = kQ + kStages * kBytesQ;
+  static constexpr int kPlacesK = kCounted && !kTurned ? 2 : 1, kPlacesV = kCarries ? 2 : 1;
+  static constexpr int kK = 0, kV = kPlacesK * kBytesK, kQ = kV + kPlacesV * kBytesK, kO = kQ + kStages * kBytesQ;
   static constexpr int kDs = kO + kStages * kBytesQ, kDq = kDs + kBuffers * kBytesDs;
   static constexpr int kStats = kDq + kPlacesDq * kWarps * kBytesDq;
-  static constexpr int kKFull = kStats + kStages * kBytesStats, kQFull = kKFull + 8, kQEmpty = kQFull + 8 * kStages;
+  static constexpr int kKFull = kStats + kStages * kBytesStats, kQFull = kKFull + 8 * kPlacesK;
+  static constexpr int kQEmpty = kQFull + 8 * kStages;
   static constexpr int kOFull = kQEmpty + 8 * kStages, kOEmpty = kOFull + 8 * kStages;
   static constexpr int kDsFull = kOEmpty + 8 * kStages, kDsEmpty = kDsFull + 8 * kBuffers;
   static constexpr int kDqFull = kDsEmpty + 8 * kBuffers, kDqEmpty = kDqFull + 16;
   static constexpr int kBlock = kDqEmpty + 16, kVisits = kBlock + 16, kKEmpty = kVisits + 8 * kStages;
-  static constexpr int kFarOfWarp = kKEmpty + 8 * Stays;  // [kWarps]: not 0 if a row of the launch is far
+  static constexpr int kVFull = kKEmpty + 8 * Stays * kPlacesK, kVEmpty = kVFull + 8 * kCounted * kPlacesV;
+  static constexpr int kTileFull = kVEmpty + 8 * kCounted * kPlacesV;  // the tile of each place of K
+  static constexpr int kTile = kTileFull + 8 * kCounted * kPlacesK;
+  static constexpr int kFarOfWarp = kTile + 8 * kCounted;  // [kWarps]: not 0 if a row of the launch is far
   static constexpr int kSharedBytes = kFarOfWarp + 4 * kWarps;
   static_assert(kSharedBytes <= 227 * 1024);
 };

@@ -1,4 +1,4 @@
-// Which heads the blocks of sm90_backward go through together, the longest blocks of them first.
+// Which heads the blocks of sm90_backward go through together, the longest blocks of them first; which blocks stay.
 #include <gtest/gtest.h>
 
 #include "attention/limits.sm90.h"
@@ -38,6 +38,20 @@ TEST(Sections, of_a_backward_follow_from_how_its_blocks_differ) {
   EXPECT_EQ(section_of({.alike = false, .in_order = false}, 16 << 20, 16, 8, kUnits), 8);
   EXPECT_EQ(section_of({.alike = true, .in_order = true}, 4 << 20, 16, 8, kUnits), 8);
   EXPECT_EQ(section_of({.alike = false, .in_order = true}, 1 << 20, 16, 64, kUnits), kSectionInOrder);
+}
+
+// B x S = 16k, H x D = 2048: rows that see a key are S, or half of it with a diagonal.
+TEST(Staying, is_for_tiles_of_keys_that_few_rows_see) {
+  const auto narrow = [](double rows) { return may_stay({.rows = rows, .tiles = 4096, .turned = false}, kUnits); };
+  const auto turned = [](double rows) { return may_stay({.rows = rows, .tiles = 2048, .turned = true}, kUnits); };
+  for (const double rows : {1., 256., 1024., 2048.}) EXPECT_TRUE(narrow(rows)) << rows;
+  for (const double rows : {4096., 16384.}) EXPECT_FALSE(narrow(rows)) << rows;
+  for (const double rows : {1024., 4096., 8192.}) EXPECT_TRUE(turned(rows)) << rows;
+  EXPECT_FALSE(turned(16384));
+}
+TEST(Staying, is_not_for_as_many_tiles_as_multiprocessors) {
+  EXPECT_FALSE(may_stay({.rows = 256, .tiles = kUnits, .turned = false}, kUnits));
+  EXPECT_TRUE(may_stay({.rows = 256, .tiles = kUnits + 1, .turned = false}, kUnits));
 }
 
 }  // namespace

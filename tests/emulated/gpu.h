@@ -213,6 +213,12 @@ inline bool __any_sync(unsigned, bool x) {
   const auto said = attune::emulated::tell(&mine, 1);
   return std::any_of(said, said + 32, [](const uint32_t* one) { return one[0]; });
 }
+inline unsigned __reduce_or_sync(unsigned, unsigned x) {
+  unsigned all = 0;
+  const auto said = attune::emulated::tell(&x, 1);
+  for (int n = 0; n < 32; ++n) all |= said[n][0];
+  return all;
+}
 inline void __syncwarp() { attune::emulated::tell(nullptr, 0); }
 inline void __syncthreads() {
   attune::emulated::Block& block = *attune::emulated::gpu.now->block;

@@ -1,5 +1,5 @@
 // Kernels of backward.sm90.h thread by thread on a CPU, against attention in double, at many paces of warps and copies:
-// turned tiles, and heads that are divided among blocks with the kernel behind that adds up dK and dV.
+// turned tiles, blocks that stay, and heads divided among blocks, with the kernel behind that adds up dK and dV.
 #include <gtest/gtest.h>
 
 #include "tests/emulated/gpu.h"
@@ -17,6 +17,7 @@ struct Asked {
   Mask mask{};
   bool bhsd = false;
   int section = 1;
+  int blocks = 0;  // that stay; 0: one for each tile of keys
 };
 
 template <class C>
@@ -122,7 +123,11 @@ struct Call {
     x.heads_kv = w.heads_kv * w.parts, x.group = w.heads / x.heads_kv, x.units = w.batch * x.heads_kv;
     x.tiles = tiles, x.section = w.section, x.padded = padded, x.dq = sums.data(), x.rows_of_dq = w.rows;
     x.turns = turns.data(), x.far = &far, x.launch = 4, x.parts = w.parts, x.sums = parts.data();
-    const std::string wrong = emulated::launch(tiles * x.units, C::kThreads, seed, [&] { backward_kernel<C>(x); });
+    int taken = 0;
+    x.taken = &taken;
+    const int blocks = w.blocks ? w.blocks : tiles * x.units;
+    const std::string wrong = emulated::launch(blocks, C::kThreads, seed, [&] { backward_kernel<C>(x); });
+    EXPECT_EQ(taken, w.blocks ? tiles * x.units : 0);  // each tile but the first of a block, and an end for each block
     if (!wrong.empty() || !C::kParts) return wrong;
     const KeyPartsParams y{.sums = parts.data(), .parts = w.parts, .tiles = tiles, .heads = w.heads_kv, .keys = w.keys,
                            .dim = C::kDim, .dim_qk = w.dim, .dim_v = w.dim, .scale = float(scale), .dk = tensor(dk),
@@ -165,6 +170,8 @@ template <class T, int Dim, bool Ordered = false>
 using Divided = BackwardShape<T, Dim, Dim == 64 ? 128 : 64, Dim == 64, false, Ordered, false, false, false, true>;
 template <class T>
 using Turned = BackwardShape<T, 128, 80, false>;
+template <class T, int Dim, int TileQ>
+using Staying = BackwardShape<T, Dim, TileQ, Dim == 64, false, false, false, false, true>;
 
 template <class C>
 void expect_right(const Asked& w, unsigned seed) {
@@ -187,6 +194,17 @@ TEST(Sm90Backward, turned_tiles_are_right) {
   expect_right<Turned<Bf16>>({1, 1, 1, 1, 250, 129, 128, kFull}, 3);
   expect_right<Turned<Bf16>>({1, 1, 1, 1, 200, 200, 120, kTopLeft}, 4);
 }
+// Tiles of several lengths, of one step too, more and fewer than a block has places for, and of heads that share keys.
+TEST(Sm90Backward, blocks_that_take_tiles_from_a_counter_are_right) {
+  expect_right<Staying<Bf16, 64, 128>>({1, 2, 2, 1, 400, 400, 64, kCausal, false, 2, 2}, 1);
+  expect_right<Staying<F16, 64, 128>>({2, 2, 1, 1, 170, 290, 40, kFull, true, 1, 2}, 2);
+  expect_right<Staying<Bf16, 64, 128>>({1, 1, 1, 1, 600, 300, 64, kWindow, false, 1, 1}, 3);
+  expect_right<Staying<Bf16, 128, 64>>({1, 2, 2, 1, 260, 260, 128, kCausal, false, 2, 2}, 4);
+  expect_right<Staying<F16, 128, 64>>({2, 2, 1, 1, 70, 290, 104, kFull, true, 1, 1}, 5);
+  expect_right<Staying<Bf16, 128, 64>>({1, 1, 1, 1, 300, 260, 128, kWindow, false, 1, 1}, 8);
+  expect_right<Staying<Bf16, 128, 80>>({1, 2, 2, 1, 300, 300, 128, kCausal, false, 2, 2}, 6);
+  expect_right<Staying<F16, 128, 80>>({2, 2, 1, 1, 100, 290, 104, kFull, true, 1, 1}, 7);
+}
 TEST(Sm90Backward, gradients_of_divided_heads_are_right) {
   expect_right<Divided<Bf16, 128>>({1, 2, 1, 2, 130, 130, 128, kCausal, false, 2}, 1);
   expect_right<Divided<F16, 128>>({2, 4, 2, 2, 70, 150, 104, kFull, true}, 2);
@@ -203,8 +221,12 @@ TEST(Sm90Backward, a_fixed_order_is_right) {
   expect_right<Divided<F16, 64, true>>({1, 4, 1, 4, 140, 200, 64, kCausal, true, 4}, 9);
 }
 TEST(Sm90Backward, no_pace_of_warps_and_copies_makes_it_stand_still) {
-  for (unsigned seed = 20; seed < 23; ++seed)
+  for (unsigned seed = 20; seed < 23; ++seed) {
     expect_right<Divided<Bf16, 128>>({1, 2, 1, 2, 130, 130, 128, kCausal}, seed);
+    expect_right<Staying<Bf16, 64, 128>>({1, 1, 1, 1, 130, 390, 64, kFull, false, 1, 1}, seed);
+    expect_right<Staying<Bf16, 128, 64>>({1, 1, 1, 1, 70, 390, 128, kFull, false, 1, 1}, seed);
+    expect_right<Staying<Bf16, 128, 80>>({1, 1, 1, 1, 90, 390, 128, kFull, false, 1, 1}, seed);
+  }
 }
 
 }  // namespace

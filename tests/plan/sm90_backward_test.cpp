@@ -146,6 +146,36 @@ TEST_F(Sm90Backward, its_workspace_has_the_sums_of_parts) {
   EXPECT_LT(plan.workspace_bytes, rows * (8 + 128 * 4) + sums + 4096);
 }
 
+TEST_F(Sm90Backward, many_tiles_of_keys_that_few_rows_see_have_blocks_that_stay) {
+  const auto stays = [](std::string_view line) { return planned(join("backward ", line)).kernel >= 32 * 1024; };
+  for (const char* line :
+       {"bf16 b32 h32 q512 k512 d64 causal", "bf16 b4 h32 q4096 k4096 d64 causal", "f16 b8 h32 q2048 k2048 d40 full",
+        "bf16 b32 h16 q512 k512 d128 full", "bf16 b16 h16 q1024 k1024 d128 causal sink",
+        "bf16 b8 h16 q2048 k2048 d128 causal", "bf16 b1 h16 q16384 k16384 d128 causal",
+        "f16 b2 h16 q8192 k8192 d104 full", "bf16 b1 h16 q16384 k16384 d128 window1024,0",
+        "bf16 b1 h32 q16384 k16384 d64 window1024,1024", "bf16 b8 h32/8 q1024 k1024 d128 causal",
+        "bf16 b10 h7 q200 k400 d64 full", "bf16 b10 h7 q400 k200 d128 causal@top_left"})
+    EXPECT_TRUE(stays(line)) << line;
+  for (const char* line :
+       {"bf16 b2 h32 q8192 k8192 d64 causal", "bf16 b4 h32 q4096 k4096 d64 full", "bf16 b1 h16 q16384 k16384 d128 full",
+        "bf16 b4 h32/4 q2048 k2048 d64 causal",  // eight heads walk each tile of keys
+        "bf16 b1 h16 q1024 k1024 d64 causal",    // 128 tiles for 132 multiprocessors
+        "bf16 b32 h16 q512 k512 d96 full", "bf16 b32 h32 q512 k512 d64 causal repro=run",
+        "bf16 b32 h32 q512 k512 d64 causal ragged", "bf16 b32 h32 q512 k512 d64 causal@absolute",
+        "bf16 b32 h32 q512 k512 d64 causal alibi", "bf16 b32 h16 q512 k512 d128 full blocks128x128x9000",
+        "bf16/bf16/bf16/f32 b32 h32 q512 k512 d64 causal", "bf16 b32 h32 q512 k512 d256 causal",
+        "bf16 b32 h32 q200 k512 d64 window64,0",      // the first keys are seen by nobody,
+        "bf16 b32 h32 q200 k512 d64 causal@top_left"})  // the last
+    EXPECT_FALSE(stays(line)) << line;
+}
+// The counter lies beside what is there anyway.
+TEST_F(Sm90Backward, blocks_that_stay_need_no_more_memory) {
+  const auto bytes = [](int batch) {
+    return planned(join("backward bf16 b", batch, " h12 q128 k128 d64 full")).workspace_bytes;
+  };
+  EXPECT_EQ(bytes(12) - bytes(11), bytes(11) - bytes(10)) << "144 tiles, and 132 and 120 for 132 multiprocessors";
+}
+
 // No sums of dQ in memory: the statistics, and 64 bytes for a tile of queries or keys.
 TEST_F(Sm90Backward, its_workspace_at_wide_heads_is_two_numbers_a_row) {
   const size_t rows = 2 * 8 * 1024;

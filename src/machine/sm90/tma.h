@@ -21,6 +21,12 @@ __device__ inline void load_tile(uint32_t to, const CUtensorMap& map, uint32_t b
       "l"(&map), "r"(barrier), "r"(column), "r"(row), "r"(head), "r"(batch), "l"(uint64_t(keep))
       : "memory");
 }
+// Into the second-level cache.
+__device__ inline void prefetch_tile(const CUtensorMap& map, int column, int row, int head, int batch) {
+  asm volatile("cp.async.bulk.prefetch.tensor.4d.L2.global [%0, {%1, %2, %3, %4}];" ::"l"(&map), "r"(column), "r"(row),
+               "r"(head), "r"(batch)
+               : "memory");
+}
 // Adds f32 numbers in a row to those in global memory, in no order among blocks.
 __device__ inline void add_floats(float* to, uint32_t from, int bytes, Keep keep) {
   asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.L2::cache_hint.add.f32 [%0], [%1], %2, %3;" ::"l"(

@@ -18,6 +18,7 @@ void each_of_box(const CUtensorMap& map, uint32_t at, int column, int row, int h
 }
 
 inline void prefetch_map(const CUtensorMap&) {}
+inline void prefetch_tile(const CUtensorMap&, int, int, int, int) {}
 inline void load_line(uint32_t to, const CUtensorMap& map, uint32_t barrier, int column, int head, int batch) {
   emulated::Block* const block = emulated::gpu.now->block;
   const CUtensorMap* const from = &map;
