@@ -21,17 +21,21 @@ struct ForwardKernel {
   int shared_bytes;
   ForwardFunction function[2];  // f16, bf16
   cuda::Ready ready[2]{};       // theirs
+  bool ahead = false;           // with lists: a block's first tile is none of the table
 };
 
 template <int Dim, int DimV, int TileK, int Groups, int QStages, int Stages, bool InPlace, bool Turns, bool Wide,
-          Lists From = Lists::none, bool Options = false, bool Own = false, bool Parts = Dim == 128 || Dim == 256>
+          Lists From = Lists::none, bool Options = false, bool Own = false, bool Parts = Dim == 128 || Dim == 256,
+          int Ends = 0>
 constexpr ForwardKernel forward_kernel_row() {
   using F =
-      ForwardShape<F16, Dim, DimV, TileK, Groups, QStages, Stages, InPlace, Turns, Wide, From, Options, Own, Parts>;
+      ForwardShape<F16, Dim, DimV, TileK, Groups, QStages, Stages, InPlace, Turns, Wide, From, Options, Own, Parts,
+                   Ends>;
   using B =
-      ForwardShape<Bf16, Dim, DimV, TileK, Groups, QStages, Stages, InPlace, Turns, Wide, From, Options, Own, Parts>;
+      ForwardShape<Bf16, Dim, DimV, TileK, Groups, QStages, Stages, InPlace, Turns, Wide, From, Options, Own, Parts,
+                   Ends>;
   return {Dim,  DimV,    F::kTileQ,  TileK,           F::kThreads, Wide,
-          From, Options, F::kEither, F::kShares,      F::kSharedBytes, {forward_kernel<F>, forward_kernel<B>}};
+          From, Options, F::kEither, F::kShares,      F::kSharedBytes, {forward_kernel<F>, forward_kernel<B>}, {}, F::kAhead};
 }
 
 // Of one head dim, the preferred first.

@@ -3,6 +3,7 @@
 #pragma once
 #include "attention/forward.sm90.shape.h"
 #include "machine/sm80/memory.h"
+#include "machine/sm80/order.h"
 #include "machine/sm90/barrier.h"
 #include "machine/sm90/tma.h"
 
@@ -35,7 +36,7 @@ __device__ void find_tile(const ForwardParams& x, int per_unit, int index, Query
   if (x.table) {
 #pragma unroll
     for (int n = 0; n < C::kTileBytes; n += 16)
-      sm80::copy16(shared_address(to) + n, reinterpret_cast<const char*>(x.table + rank) + n);
+      sm80::copy16(shared_address(to) + n, reinterpret_cast<const char*>(x.table + rank - C::kAhead * gridDim.x) + n);
     sm80::close_group();
     sm80::wait_groups<0>();
     if (!C::kListed) to->head = unit;  // a table of lengths is that of one head
@@ -73,9 +74,15 @@ struct TileTaker {
   const ForwardParams& x;
   const uint32_t shared;
 
+  __device__ void first_tile(QueryTile* to) const {
+    *to = x.lists.tile(int(blockIdx.x));
+    to->k_head = min(to->k_head, x.k_heads - 1), to->k_batch = min(to->k_batch, x.k_batches - 1);
+  }
   __device__ void run() const {
     prefetch_map(x.q);
-    const int per_unit = x.table ? __ldcg(x.table_tiles) : x.tiles_of_unit;  // past a cache that may be old
+    const int per_unit = C::kAhead   ? x.lists.count
+                         : x.table ? __ldcg(x.table_tiles)  // past a cache that may be old
+                                   : x.tiles_of_unit;
     // Nobody asks for the first two tiles of a block, a long one, then from the end a short one, nor for short ones
     // that are all alike.
     // Tiles that blocks share come last.
@@ -97,6 +104,7 @@ struct TileTaker {
       if (C::kShares && x.shares.tiles && index >= all) index = all + x.shares.tile(blockIdx.x, parts++);
       const bool over = index >= every;
       if (over) t->last = -1;
+      else if (C::kAhead && tiles == 0) first_tile(t);
       else find_tile<C>(x, per_unit, index, t);
       if (C::kShares && !over && index >= all) {
         // Of the key tiles that it sees, from the last on. With a band that may be none: then one that is hidden.
@@ -115,6 +123,7 @@ struct TileTaker {
       // Not before the end of this tile is near: what is taken early no idle block can have, which costs a causal mask
       // up to an eighth.
       wait(shared + C::kNear + 8 * (tiles % 4), tiles / 4 & 1);
+      if (C::kAhead && tiles == 0) sm80::wait_for_previous();  // the table
       if (more && tiles > 0) taken = tiles == 1 ? take(x.counters, x.epoch) : take_next(x.counters);
     }
     arrive(shared + C::kQFull + 8 * (tiles % C::kQStages));

@@ -35,6 +35,7 @@ struct ForwardParams {
   const QueryTile* table;             // where lengths or lists are in tensors: the tiles of a unit, longest first
   const int* table_tiles;             // how many
   const int* column;                  // of lists
+  ListTiles lists;                    // where blocks do not wait for the table with their first tile
   int pieces_shift;                   // of a list for each warpgroup: log2 of the key tiles of a block
   bool one_list;                      // for both of them
   int k_rows, k_heads, k_batches;     // of the tensors of keys and values; 1 where all share one
@@ -61,14 +62,19 @@ inline constexpr int kListBlock = 128;  // queries and keys of the blocks of one
 // through q's place. Parts: blocks may share the keys of a query tile.
 template <class T_, int Dim, int DimV, int TileK, int Groups, int QStages, int Stages, bool InPlace, bool Turns,
           bool Wide, Lists From = Lists::none, bool Options = false, bool Own = false,
-          bool Parts = Dim == 128 || Dim == 256>
+          bool Parts = Dim == 128 || Dim == 256, int Ends = 0>
 struct ForwardShape {
   using T = T_;
   static constexpr Lists kLists = From;
   static constexpr bool kWide = Wide, kListed = kLists != Lists::none, kOptions = Options, kOwn = Own;
   static constexpr bool kThrough = Own && Groups == 3;
+  // Steps at the ends of a query tile are code of their own; and half of them for whom sees but half of a key tile: of
+  // the diagonal's, of a window's first one.
+  static constexpr bool kEnds = Ends & 1, kHalfEnds = Ends & 2, kHalfBegins = Ends & 4, kHalfSums = !(Ends & 8);
+  // With lists: a block's first tile is not one of the table, which is still being made.
+  static constexpr bool kAhead = Ends & 16, kPinned = Ends & 32;
   // Out is what is asked at run time; with one list and dims over 128 there are no registers for both.
-  static constexpr bool kEither = Options || From == Lists::each || (kListed && !Wide && Dim <= 128);
+  static constexpr bool kEither = Options || From == Lists::each || (kListed && !Wide && Dim <= 128 && !kEnds);
   static constexpr int kDim = Dim, kDimV = DimV, kTileK = TileK, kGroups = Groups, kQStages = QStages, kStages = Stages;
   static constexpr bool kInPlace = InPlace, kTurns = Turns;
   static constexpr bool kShares = Parts && DimV == Dim && !kListed && !Wide && !Options && !kThrough;

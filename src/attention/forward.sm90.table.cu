@@ -76,7 +76,7 @@ __global__ void __launch_bounds__(kThreads) list_table_kernel(const __grid_const
   sm80::admit_next();
   if (threadIdx.x == 0) *x.count = x.tiles.count;
   sm80::put_by_length<kThreads>(
-      x.tiles.count, [&](int n) { return x.tiles.tile(n); }, [](const QueryTile& t) { return uint32_t(t.last + 1); },
+      x.tiles.count - x.ahead, [&](int n) { return x.tiles.tile(n + x.ahead); }, [](const QueryTile& t) { return uint32_t(t.last + 1); },
       [&](int place, const QueryTile& t) { x.table[place] = t; });
 }
 
