@@ -267,21 +267,22 @@ Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
   if (p.has(Option::sink)) x.sinks = a.row<const float>(Role::sinks), x.sink_stride = a[Role::sinks].stride.head;
   const cuda::Use use(a[Role::q].device_index);
   if (!use.status.ok()) return Status::no(kWho, ": ", use.status.message, ", in: ", name(p));
+  const int64_t blocks = shares.tiles ? plan.device.units : std::min<int64_t>(plan.device.units, tiles);
   if (tabled) {
     const int device = a[Role::q].device_index;
     const auto make = [&] {
-      if (listed && !lengths && p.keys == KeySource::linear)
-        return sm90::make_table(kWho, p,
-                                {list_tiles(p, a, k.tile_q, k.tile_k), room.table.tile, room.table.begin + p.batch},
-                                device, stream);
-      return sm90::make_table(kWho, {p, dense(a), room.table, k.tile_q, k.tile_k}, device, stream);
+      if (!listed || lengths || p.keys != KeySource::linear)
+        return sm90::make_table(kWho, {p, dense(a), room.table, k.tile_q, k.tile_k}, device, stream);
+      const ListTiles lists = list_tiles(p, a, k.tile_q, k.tile_k);
+      const int ahead = k.ahead ? int(std::min<int64_t>(blocks, lists.count)) : 0;
+      if (ahead) x.lists = lists;
+      return sm90::make_table(kWho, p, {lists, room.table.tile, room.table.begin + p.batch, ahead}, device, stream);
     };
     if (Status s = make(); !s.ok()) return s;
   }
   cuda::Launch launch = cuda::launch_of(k, p.dtype.q);
   launch.who = kWho, launch.early = true;
-  launch.blocks = shares.tiles ? plan.device.units : std::min<int64_t>(plan.device.units, tiles);
-  launch.device = a[Role::q].device_index, launch.stream = stream;
+  launch.blocks = blocks, launch.device = a[Role::q].device_index, launch.stream = stream;
   if (Status s = cuda::launch(launch, p, &x); !s.ok() || !shares.tiles) return s;
   const sm90::PartsParams parts{.shares = shares,
                                 .parts = room.parts,

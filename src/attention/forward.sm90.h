@@ -34,8 +34,9 @@ __global__ void __launch_bounds__(C::kThreads, 1) forward_kernel(const __grid_co
     for (int n = 0; n < 8; ++n) barrier_init(shared + C::kKnown + 8 * n, 1);  // and kNear
     barrier_init_done();
   }
-  // Started while the kernel before it ends. The next one may be, unless it could find old rows in a cache.
-  sm80::wait_for_previous();
+  // Started while the kernel before it ends; if that one makes a table, TileTaker waits for it. The next one may be,
+  // unless it could find old rows in a cache.
+  if (!(C::kAhead && x.lists.count)) sm80::wait_for_previous();
   if (!x.accumulate) sm80::admit_next();
   __syncthreads();
   if (group == 0) {

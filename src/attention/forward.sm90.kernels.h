@@ -18,6 +18,7 @@ struct ForwardKernel {
   bool options;                 // those that change scores
   bool either;                  // out as q or in f32
   bool shares;                  // blocks may share the keys of a query tile
+  bool ahead;                   // with lists: blocks begin before the table is there
   int shared_bytes;
   ForwardFunction function[2];  // f16, bf16
   cuda::Ready ready[2]{};       // theirs
@@ -30,8 +31,8 @@ constexpr ForwardKernel forward_kernel_row() {
       ForwardShape<F16, Dim, DimV, TileK, Groups, QStages, Stages, InPlace, Turns, Wide, From, Options, Own, Parts>;
   using B =
       ForwardShape<Bf16, Dim, DimV, TileK, Groups, QStages, Stages, InPlace, Turns, Wide, From, Options, Own, Parts>;
-  return {Dim,  DimV,    F::kTileQ,  TileK,           F::kThreads, Wide,
-          From, Options, F::kEither, F::kShares,      F::kSharedBytes, {forward_kernel<F>, forward_kernel<B>}};
+  return {Dim,     DimV,       F::kTileQ,  TileK,     F::kThreads,     Wide, From,
+          Options, F::kEither, F::kShares, F::kAhead, F::kSharedBytes, {forward_kernel<F>, forward_kernel<B>}};
 }
 
 // Of one head dim, the preferred first.

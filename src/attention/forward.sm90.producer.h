@@ -3,6 +3,7 @@
 #pragma once
 #include "attention/forward.sm90.shape.h"
 #include "machine/sm80/memory.h"
+#include "machine/sm80/order.h"
 #include "machine/sm90/barrier.h"
 #include "machine/sm90/tma.h"
 
@@ -73,9 +74,22 @@ struct TileTaker {
   const ForwardParams& x;
   const uint32_t shared;
 
+  // The table is being made by the kernel before, and what came before that one has ended.
+  __device__ bool ahead() const { return C::kAhead && x.lists.count; }
+  __device__ int tiles_of_unit() const {
+    if (ahead()) return x.lists.count;
+    return x.table ? __ldcg(x.table_tiles) : x.tiles_of_unit;  // past a cache that may be old
+  }
+  __device__ void find_first() const {
+    if (!ahead() || int(blockIdx.x) >= x.lists.count) return;
+    QueryTile* const to = tile_slot<C>(shared, 0);
+    *to = x.lists.tile(int(blockIdx.x));
+    to->k_head = min(to->k_head, x.k_heads - 1), to->k_batch = min(to->k_batch, x.k_batches - 1);
+  }
   __device__ void run() const {
     prefetch_map(x.q);
-    const int per_unit = x.table ? __ldcg(x.table_tiles) : x.tiles_of_unit;  // past a cache that may be old
+    find_first();
+    const int per_unit = tiles_of_unit();
     // Nobody asks for the first two tiles of a block, a long one, then from the end a short one, nor for short ones
     // that are all alike.
     // Tiles that blocks share come last.
@@ -97,7 +111,7 @@ struct TileTaker {
       if (C::kShares && x.shares.tiles && index >= all) index = all + x.shares.tile(blockIdx.x, parts++);
       const bool over = index >= every;
       if (over) t->last = -1;
-      else find_tile<C>(x, per_unit, index, t);
+      else if (tiles > 0 || !ahead()) find_tile<C>(x, per_unit, index, t);
       if (C::kShares && !over && index >= all) {
         // Of the key tiles that it sees, from the last on. With a band that may be none: then one that is hidden.
         const Shares::Part part = x.shares.part(blockIdx.x, index - all);
@@ -115,6 +129,7 @@ struct TileTaker {
       // Not before the end of this tile is near: what is taken early no idle block can have, which costs a causal mask
       // up to an eighth.
       wait(shared + C::kNear + 8 * (tiles % 4), tiles / 4 & 1);
+      if (tiles == 0 && ahead()) sm80::wait_for_previous();
       if (more && tiles > 0) taken = tiles == 1 ? take(x.counters, x.epoch) : take_next(x.counters);
     }
     arrive(shared + C::kQFull + 8 * (tiles % C::kQStages));

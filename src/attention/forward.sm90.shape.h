@@ -47,6 +47,7 @@ struct ForwardParams {
   int dim_v;
   bool accumulate;                    // merge with the rows that are there
   ScoreOptions score;
+  ListTiles lists;                    // block n begins with the n-th of these, before the table is there; or none
 };
 
 inline constexpr int kCountBits = 24;  // of a counter; the rest is the epoch
@@ -74,6 +75,8 @@ struct ForwardShape {
   static constexpr bool kShares = Parts && DimV == Dim && !kListed && !Wide && !Options && !kThrough;
   // A query tile's end is spread over the products of the next one; options leave no registers for that.
   static constexpr bool kSpread = !Options;
+  // A block begins while the table of lists is being made: its first tile is not in there. Timed at d128 only.
+  static constexpr bool kAhead = From == Lists::one && Dim == 128;
   // Steps that are products and softmax alone have a loop of their own.
   static constexpr bool kSteady =
       (Dim == 64 || Dim == 128) && DimV == Dim && From != Lists::each && !Options && !Own;

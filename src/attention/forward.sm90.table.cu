@@ -76,8 +76,9 @@ __global__ void __launch_bounds__(kThreads) list_table_kernel(const __grid_const
   sm80::admit_next();
   if (threadIdx.x == 0) *x.count = x.tiles.count;
   sm80::put_by_length<kThreads>(
-      x.tiles.count, [&](int n) { return x.tiles.tile(n); }, [](const QueryTile& t) { return uint32_t(t.last + 1); },
-      [&](int place, const QueryTile& t) { x.table[place] = t; });
+      x.tiles.count - x.ahead, [&](int n) { return x.tiles.tile(x.ahead + n); },
+      [](const QueryTile& t) { return uint32_t(t.last + 1); },
+      [&](int place, const QueryTile& t) { x.table[x.ahead + place] = t; });
 }
 
 Status launch_table(std::string_view who, const void* kernel, cuda::Ready& ready, const Problem& p, const void* params,

@@ -31,6 +31,7 @@ struct ListTableParams {
   ListTiles tiles;
   QueryTile* table;
   int* count;  // how many there are
+  int ahead;   // the first so many stay out: blocks find them themselves
 };
 Status make_table(std::string_view who, const Problem&, const ListTableParams&, int device, Stream);
 
