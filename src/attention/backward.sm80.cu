@@ -168,7 +168,7 @@ class Run {
     x_.kept = sm80::kept(x_.scale, p_.dim_qk);
     x_.shared_keys = p_.keys == KeySource::paged || a.given(Role::cache_index);
     x_.running = p_.has(Option::accumulate);
-    x_.far = scratch.far, x_.launch = sm80::next_launch(), x_.zero_far = !chosen_.keys->with_options && !chosen_.rows;
+    x_.far = scratch.far, x_.launch = sm80::next_launch(), x_.zero_far = !chosen_.keys->with_options;
     x_.tiles = int(tiles(p_.len_k, p_.mask.blocks.k, chosen_.keys->tile));
     one_by_one_ = x_.shared_keys && p_.reproducible != Reproducible::no;
     if (many_lists(p_) && !a.given(Role::block_begin_k)) make_list(scratch);

@@ -199,8 +199,11 @@ struct BackwardRows {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int r = warp * 16 + half * 8 + lane / 4;
-      row[half] =
-          r < at.rows ? x.rows[(int64_t(at.b) * p.heads_q + at.head) * x.padded + at.first + r] : float2{INFINITY, 0.f};
+      row[half] = {INFINITY, 0.f};
+      if (r >= at.rows) continue;
+      const int64_t i = at.seq.q_first + int64_t(at.first + r);
+      row[half].x = lse_of_weights(*a.template row<const float>(Role::lse, at.seq.q_batch, i, at.head));
+      row[half].y = x.rows[(int64_t(at.b) * p.heads_q + at.head) * x.padded + at.first + r].y;
     }
 #pragma unroll
     for (int d = 0; d < Dim / 8; ++d) dq[d] = {};
