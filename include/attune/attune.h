@@ -317,8 +317,9 @@ ATTUNE_API int attune_module_backward(const attune_module* module, const attune_
 
 /* A cache of native sparse attention (docs/nsa.md): the raw streams of its three branches and the compressed one, of
  * each of its sequences. New tokens go into the raw streams; every d of them make a compressed token, out of the last
- * l; so prefill, chunks of one and single tokens give the same streams and select the same blocks. One thread at a
- * time, and all its calls on one stream, or ordered as if they were. */
+ * l; so prefill, chunks of one and single tokens give the same streams and select the same blocks. (Of blocks whose
+ * scores differ in the last bits alone, with ATTUNE_REPRO_BATCH in the problem: docs/nsa.md.) One thread at a time, and
+ * all its calls on one stream, or ordered as if they were. */
 typedef struct attune_nsa_cache_options {
   uint32_t size;                /* sizeof(attune_nsa_cache_options) */
   int32_t dtype;                /* of keys and values */

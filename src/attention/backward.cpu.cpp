@@ -368,12 +368,8 @@ class Task {
                    std::min(walk.last_query(first_key) * u.group, t.open.last) < before + count;
     if (partial || general_) {
       const int rows = last_key - first_key;
-      const auto begin = [&](int r) {
-        return std::max(walk.first_query(first_key + r) * u.group, t.open.first) - before;
-      };
-      const auto end = [&](int r) {
-        return std::min(walk.last_query(first_key + r) * u.group, t.open.last) - before;
-      };
+      auto begin = [&](int r) { return std::max(walk.first_query(first_key + r) * u.group, t.open.first) - before; };
+      const auto end = [&](int r) { return std::min(walk.last_query(first_key + r) * u.group, t.open.last) - before; };
       const bool by_one = u.group == 1 && u.seq.band.k_step == 1;
       by_one ? fill_steps(rows, begin, from) : fill_each(rows, begin, from);
       by_one ? fill_steps(rows, end, until) : fill_each(rows, end, until);
@@ -422,7 +418,11 @@ class Task {
     for (int r = 0; r < m.rows; ++r) {
       float *p = x_.plain + int64_t(r) * plan_.tile_q, *ds = x_.plain_dp + int64_t(r) * plan_.tile_q;
       const int j = first_key + r, count = t.rows.last - t.rows.first;
-      for (int q = 0; q < t.n; ++q) {
+      const bool alone = only_numbers(p_) && !t.far;
+      if (alone)
+        block += numbered_row(p, ds, t.n, from[r], j < last_key ? std::min(until[r], count) : 0, scale_,
+                              a_.row<float>(Role::bias)[t.entry], lse, delta);
+      for (int q = 0; q < t.n && !alone; ++q) {
         if (j >= last_key || q < from[r] || q >= std::min(until[r], count) || lse[q] == INFINITY) {
           p[q] = ds[q] = 0.f;
           continue;

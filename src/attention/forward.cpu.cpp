@@ -16,6 +16,7 @@ using namespace cpu;
 // Rows a task: how often a packed tile is used again. Packing costs about 1 / kTaskRows of the products.
 constexpr int kTaskRows = 1024;
 constexpr int kMaxRows = 64;  // of a panel, on any machine
+constexpr float kLeastScale = 1e-6f;  // below, the number of a block by the scale is no number to move scores by
 
 // The results of one split of the keys, to be merged.
 struct Partial {
@@ -101,8 +102,11 @@ class Task {
       : p_(plan.problem), u_(unit), m_(m), x_(scratch), keys_(keys), walk_{unit.seq.band, unit.seq.len_k, m.tile},
         first_(first), rows_(rows), dim_qk_(padded(m, p_.dim_qk)), dim_v_(padded(m, p_.dim_v)), panels_(m, rows) {
     const float scale = scale_of(p_, *u_.args);
-    // Rows in plain order where a loop of the machine would not do; a negative scale turns maxima into minima.
-    general_ = needs_general(p_) || scale < 0.f;
+    // Rows in plain order where a loop of the machine would not do; a negative scale turns maxima into minima. The
+    // number of a block is the same for all of its scores, so these move by it as they are.
+    const bool others = p_.has(Option::softcap) || p_.has(Option::alibi) || p_.has(Option::dropout);
+    if (p_.has(Option::block_bias) && !others && scale >= kLeastScale) numbers_ = u_.args->row<const float>(Role::bias);
+    general_ = (needs_general(p_) && !numbers_) || scale < 0.f;
     scale_q_ = general_ || !m.scale_in_q ? 1.f : scale * kLog2e;
     scale_s_ = general_ || m.scale_in_q ? 1.f : scale * kLog2e;
   }
@@ -264,6 +268,11 @@ class Task {
         std::fill(until + rows, until + m.rows, until[rows - 1]);
         m.hide(part, last - first, from, until, more);
       }
+      if (numbers_) {
+        const float by = numbers_[g.entry] * kLog2e / scale_s_;
+        for (int n = 0; n < (last - first) * m.rows; ++n) part[n] += by;
+        for (int r = 0; r < m.rows; ++r) more[r] += by;
+      }
       for (int r = 0; r < m.rows; ++r) top[r] = more[r] > top[r] || more[r] != more[r] ? more[r] : top[r];
     }
   }
@@ -385,6 +394,7 @@ class Task {
   const Panels panels_;
   float scale_q_, scale_s_;  // the softmax runs in base 2: exp(x scale) = exp2(x scale log2 e)
   bool general_;
+  const float* numbers_ = nullptr;  // of blocks, where scores move by them
   Segment segments_[kSegments];
   int count_ = 0;
 };

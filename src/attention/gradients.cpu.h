@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "attention/far.cpu.h"
+#include "attention/power.cpu.h"
 #include "attention/rows.cpu.h"
 
 namespace attune::cpu {
@@ -119,6 +120,27 @@ inline bool shares_bias(const Problem& p, const Args& a) {
   const Extents e = a[Role::d_bias].extent;
   if (p.has(Option::block_bias) && p.reproducible == Reproducible::no) return false;
   return a.given(Role::d_bias) && ((e.batch == 1 && p.batch > 1) || (e.head == 1 && p.heads_q > 1));
+}
+
+// Whether all that is added to a logit is the number of its block.
+inline bool only_numbers(const Problem& p) {
+  return p.has(Option::block_bias) && !p.has(Option::softcap) && !p.has(Option::alibi) && !p.has(Option::dropout);
+}
+// P and dS of one key and the queries [from, until) of n, in plain rows, of a block with a number; the others become 0.
+// Returns the sum of dS. Of rows that are not far.
+inline float numbered_row(float* __restrict p, float* __restrict ds, int n, int from, int until, float scale,
+                          float number, const float* __restrict lse, const float* __restrict delta) {
+  constexpr int kSums = 8;
+  float sum[kSums] = {};
+  from = clamp(from, 0, n), until = clamp(until, from, n);
+  std::fill_n(p, from, 0.f), std::fill_n(ds, from, 0.f);
+  std::fill(p + until, p + n, 0.f), std::fill(ds + until, ds + n, 0.f);
+  for (int q = from; q < until; ++q) p[q] = power_of_two((p[q] * scale + number) * kLog2e - lse[q]);
+  for (int q = from; q < until; ++q) ds[q] = p[q] * (ds[q] - delta[q]);
+  for (int q = from; q < until; ++q)
+    if (lse[q] == INFINITY) p[q] = ds[q] = 0.f;
+  for (int q = from; q < until; ++q) sum[q % kSums] += ds[q];
+  return ((sum[0] + sum[1]) + (sum[2] + sum[3])) + ((sum[4] + sum[5]) + (sum[6] + sum[7]));
 }
 
 }  // namespace attune::cpu
