@@ -349,12 +349,13 @@ struct Consumer {
       }
     }
   }
-  __device__ void run() {
+  // Up to the scores of the first key tile. False: there is none.
+  __device__ bool begin() {
     if (C::kTurns && group == C::kGroups - 1) named_arrive(1, 256);  // group 0 goes first
     tiles = round = 0, fresh = true, any_done = false;
     if constexpr (C::kOptions) slope = 0.f;
     wait_q();
-    if (tile(0).last < 0) return;
+    if (tile(0).last < 0) return false;
     enter_tile();
     wait(shared + C::kKFull, 0);
     number = number_in(0);
@@ -363,6 +364,10 @@ struct Consumer {
     pin(s);
     release(C::kKEmpty);
     if (j == first) release_q(0);
+    return true;
+  }
+  __device__ void run() {
+    if (!begin()) return;
     hide();
     rows = {};
     if constexpr (C::kOptions) {

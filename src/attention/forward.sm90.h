@@ -10,6 +10,7 @@
 #include <type_traits>
 
 #include "attention/forward.sm90.band.h"
+#include "attention/forward.sm90.ends.h"
 #include "attention/forward.sm90.lists.h"
 #include "machine/sm80/order.h"
 
@@ -17,7 +18,8 @@ namespace attune::sm90 {
 
 template <class C>
 using OwnerOf = std::conditional_t<C::kLists == Lists::each, ListConsumer<C>,
-                                   std::conditional_t<C::kOwn, BandConsumer<C>, Consumer<C>>>;
+                                   std::conditional_t<C::kOwn, BandConsumer<C>,
+                                                      std::conditional_t<C::kEnds, EndsConsumer<C>, Consumer<C>>>>;
 
 template <class C>
 __global__ void __launch_bounds__(C::kThreads, 1) forward_kernel(const __grid_constant__ ForwardParams x) {
