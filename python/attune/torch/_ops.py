@@ -29,9 +29,8 @@ def empty_out(q: Tensor, v: Tensor) -> Tensor:
     if q.size(-1) == v.size(-1):
         return torch.empty_like(q)
     order = sorted(range(q.dim() - 1), key=q.stride, reverse=True)
-    shape = [q.shape[n] for n in order] + [v.shape[-1]]
-    back = [order.index(n) for n in range(q.dim() - 1)] + [q.dim() - 1]
-    return torch.empty(shape, dtype=q.dtype, device=q.device).permute(back)
+    # Not a view: autograd forbids to change one in place that a function of its own made.
+    return torch.empty_permuted((*q.shape[:-1], v.shape[-1]), (*order, q.dim() - 1), dtype=q.dtype, device=q.device)
 
 
 def empty_lse(spec: Spec, q: Tensor) -> Tensor:
