@@ -219,8 +219,8 @@ class Spec:
     def is_nothing(self, q: Any, k: Any, v: Any, out: Any = None) -> bool:
         """No query, or no key, of tensors that go together: out is 0, lse -inf and every gradient 0. The library has no
         problem for it, so what it would refuse beside that is asked here: dtypes and the shape of out."""
-        of_q, *of_kv = (str(getattr(t, "dtype", "")).rsplit(".", 1)[-1] for t in (q, k, v))
-        if of_q not in _FLOATS or of_kv != [of_q, of_q]:
+        dtype, *others = (str(getattr(t, "dtype", "")).rsplit(".", 1)[-1] for t in (q, k, v))
+        if dtype not in _FLOATS or others != [dtype, dtype]:
             return False
         if out is not None and tuple(out.shape) != (*q.shape[:-1], v.shape[-1]):
             return False
@@ -257,8 +257,8 @@ _specs: dict[Any, Spec] = {}
 
 def spec(layout: str, causal: bool, window: Window | None, reproducible: str, align: str = "bottom_right") -> Spec:
     """That of a call of q, k and v alone."""
-    if type(window) is list:
-        window = tuple(window)  # type: ignore[assignment]
+    if isinstance(window, list):  # of those who do not look at hints
+        window = tuple(window)
     key = (layout, causal, window, reproducible, align)
     return _specs.get(key) or _keep(key, Spec(layout=layout, causal=causal, window=window, reproducible=reproducible,
                                               align=align))

@@ -35,7 +35,7 @@ NUMBERS = frozenset(_PLAIN) - {"full", "dim_v", "bhsd"}
 
 
 def forms(dtype=torch.float32, device="cpu"):
-    """name: (tensors by name, those that have a gradient first q, k, v; options). What is in `options` does not move."""
+    """name: (tensors that have a gradient by name, q, k and v first; options)."""
     def draw(*shapes):
         return _draw(*shapes, dtype=dtype, device=device)
 
