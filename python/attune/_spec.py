@@ -328,10 +328,11 @@ def request(layout: str, causal: bool, window: Window | None, reproducible: str,
             raise TypeError(f"attend() got an unexpected keyword argument {name!r}")
     given = [name for name in TENSORS if options.get(name) is not None]
     tensors = [options[name] for name in given]  # type: ignore[literal-required]
-    for n, tensor in sorted((options.get("variant_tensors") or {}).items()):
-        if tensor is not None:
+    numbered = options.get("variant_tensors") or {}
+    for n in sorted(numbered):  # not their items: compilers before PyTorch 2.10 sort numbers alone
+        if numbered[n] is not None:
             given.append(f"variant{n}")
-            tensors.append(tensor)
+            tensors.append(numbered[n])
     for name in ("softcap", "dropout"):
         fields[name] = numbers.get(name, 0) != 0
     if options.get("reproducible") == WARN:
