@@ -22,9 +22,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 import python_api
 
-NEEDS = {"attune.torch": "torch", "attune.torch.distributed": "torch", "attune.flash_attn": "torch",
-         "attune.flash_attn.flash_attn_interface": "torch", "attune.flash_attn_interface": "torch",
-         "attune.transformers": "transformers", "attune.jax": "jax"}
+NEEDS = {"attune.torch": "torch", "attune.flash_attn": "torch", "attune.transformers": "transformers",
+         "attune.jax": "jax"}  # by the beginning of a module's name
 
 
 class Names(unittest.TestCase):
@@ -69,8 +68,8 @@ class Names(unittest.TestCase):
 
     def test_what_a_module_says_is_public_is_there(self):
         for module, files in python_api.MODULES.items():
-            needed = NEEDS.get(module)
-            if needed and importlib.util.find_spec(needed) is None:
+            if any(module.startswith(name) and importlib.util.find_spec(needed) is None
+                   for name, needed in NEEDS.items()):
                 continue
             with self.subTest(module):
                 try:
@@ -106,7 +105,8 @@ class Hints(unittest.TestCase):
         self.assertTrue((python_api.HERE / "py.typed").exists())
         self.assertTrue((pathlib.Path(attune.__file__).parent / "py.typed").exists())
 
-    @unittest.skipIf(importlib.util.find_spec("mypy") is None, "mypy is not here")
+    @unittest.skipIf(None in (importlib.util.find_spec("mypy"), importlib.util.find_spec("torch")),
+                     "mypy or PyTorch is not here")
     def test_a_type_checker_has_nothing_to_say_and_sees_a_mistake(self):
         program = """
             import attune, attune.torch, torch
@@ -118,7 +118,7 @@ class Hints(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             user = pathlib.Path(folder) / "user.py"
             user.write_text(textwrap.dedent(program))
-            config = ["--config-file", str(ROOT / "pyproject.toml"), "--cache-dir", folder]
+            config = ["--config-file", str(ROOT / "pyproject.toml"), "--cache-dir", str(ROOT / ".cache" / "mypy")]
             for chosen, wanted in ((["-p", "attune"], []), ([str(user)], [("5", "arg-type"), ("6", "call-arg")])):
                 done = subprocess.run([sys.executable, "-m", "mypy", *config, *chosen], cwd=ROOT / "python", text=True,
                                       capture_output=True, env={**os.environ, "MYPYPATH": str(ROOT / "python")})
