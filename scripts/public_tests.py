@@ -9,9 +9,9 @@ FlashAttention-3, and of PyTorch's scaled_dot_product_attention. Their sources a
 
 The first two have tens of thousands of parameters a test: they are drawn at random until the time is over; --part I/N
 runs the I-th of N parts, which together are all of them, in an order that is shuffled but always the same, and with
---seconds as much of it as there is time for. On a machine without a GPU "cuda" in their text is read as "cpu", and what
-calls Triton fails there. Tests of PyTorch choose one of its kernels, of which attune takes the place, but not that of
-"math", which they compare with; those that ask for a kernel's own errors, choices and nested tensors are left out.
+--seconds as much of it as there is time for. On a machine without a GPU "cuda" in their text is read as "cpu". Tests of
+PyTorch choose one of its kernels, of which attune takes the place, but not that of "math", which they compare with;
+those that ask for a kernel's own errors, choices and nested tensors are left out.
 --only and --skip choose tests by a regular expression."""
 
 from __future__ import annotations
@@ -33,8 +33,6 @@ from typing import Any, Callable, Iterator
 import torch
 
 import attune.flash_attn
-import attune.flash_attn.flash_attn_interface
-import attune.flash_attn_interface
 import attune.torch
 import attune.torch._route as inside
 
@@ -45,12 +43,13 @@ CHOICES = "_fail|invalid|choice|priority|determinism|nested|heuristic|Xpu|encode
 
 
 def stand_in(checkout: pathlib.Path) -> None:
-    """`import flash_attn` is attune from here on; what it has beside attention comes from the checkout."""
-    package, interface = attune.flash_attn, attune.flash_attn.flash_attn_interface
-    package.__path__.append(str(checkout / "flash_attn"))
-    interface.USE_TRITON_ROCM = False  # type: ignore[attr-defined]
-    sys.modules.update({"flash_attn": package, "flash_attn.flash_attn_interface": interface,
-                        "flash_attn_interface": attune.flash_attn_interface})
+    """`import flash_attn` is attune from here on; what it has not comes from the checkout, as on a GPU do padding and
+    rotary embeddings, which are Triton's there."""
+    attune.flash_attn.install()
+    attune.flash_attn.__path__.insert(0, str(checkout / "flash_attn"))
+    for name in ("bert_padding", "layers", "layers.rotary") if torch.cuda.is_available() else ():
+        if (checkout / "flash_attn" / "layers" / "rotary.py").is_file():
+            del sys.modules["flash_attn." + name]
     for name in ("flash_attn_3", "flash_attn_3._C"):
         sys.modules[name] = types.ModuleType(name)
 
@@ -98,6 +97,10 @@ def chosen(count: int, part: tuple[int, int] | None, draw: random.Random) -> Ite
         order = list(range(count))
         random.Random(0).shuffle(order)
         yield from order[part[0] - 1::part[1]]
+
+
+def is_small(given: dict[str, Any], most: float) -> bool:
+    return all(not isinstance(value, int) or value <= most for value in given.values())
 
 
 def read_part(text: str) -> tuple[int, int]:
@@ -165,8 +168,8 @@ def run_file(path: pathlib.Path, options: argparse.Namespace) -> int:
             test, one, numbers = turn
             if (n := next(numbers, None)) is None:
                 turns.remove(turn)
-            else:
-                results.run(test, one(n))
+            elif is_small(given := one(n), options.most):
+                results.run(test, given)
             if time.monotonic() > end:
                 break
     if options.part:
@@ -279,6 +282,8 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, help="end after so long; 60 where parameters are drawn")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--part", type=read_part, help="I/N: the I-th of N parts of everything; 1/1 takes hours")
+    parser.add_argument("--most", type=float, default=math.inf, help="leave out parameters with greater integers: "
+                        "on a CPU their reference of a thousand keys takes a minute")
     parser.add_argument("--only", default="", help="tests whose names have this")
     parser.add_argument("--skip", help=f"tests whose names have this (default {INSIDES}, of sdpa {CHOICES})")
     options = parser.parse_args()

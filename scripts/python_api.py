@@ -14,28 +14,44 @@ import pathlib
 import sys
 import textwrap
 
-MODULES = {
-    "attune": ("__init__.py", "_attend.py", "_blocks.py", "_cache.py", "_module.py", "_view.py"),
+MODULES = {  # files where their names are; the first one has __all__
+    "attune": ("__init__.py", "_attend.py", "_blocks.py", "_cache.py", "_module.py", "_view.py", "_spec.py",
+               "_core.pyi"),
     "attune.torch": ("torch/__init__.py", "torch/_attend.py", "torch/_sdpa.py", "torch/_route.py",
                      "torch/_module.py"),
     "attune.torch.distributed": ("torch/distributed.py",),
-    "attune.flash_attn": ("flash_attn/__init__.py",),
+    "attune.flash_attn": ("flash_attn/__init__.py", "flash_attn/_alias.py"),
+    "attune.flash_attn.bert_padding": ("flash_attn/bert_padding.py",),
+    "attune.flash_attn.layers.rotary": ("flash_attn/layers/rotary.py",),
+    "attune.flash_attn.flash_attn_interface": ("flash_attn/flash_attn_interface.py",),
     "attune.flash_attn_interface": ("flash_attn_interface.py",),
     "attune.transformers": ("transformers.py",),
     "attune.jax": ("jax.py",),
 }
-# Shared between modules, and nobody else's.
-HIDDEN = {"lse_shape", "call", "is_plain", "reproducible", "added", "new_seed", "dtype_number", "extra_repr"}
-HIDDEN |= {"sized", "check_pages", "gradients"}
-HIDDEN |= {"quick", "is_usual", "refusal", "by_attune", "form_of", "is_served", "by_form", "align_of", "by_torch"}
-HIDDEN |= {"theirs", "put", "what_is_put"}
+ALSO = {"attune.torch": ["Counters"]}  # types of what is there
+SAME = {"attune.flash_attn.flash_attn_interface": "attune.flash_attn"}  # whose names are those of another
+HIDDEN = {"extra_repr", "sized", "gradients"}  # methods that modules share, and nobody else's
 HERE = pathlib.Path(__file__).resolve().parent.parent / "python" / "attune"
+
+
+def names_of(file: str) -> list[str]:
+    """__all__ of a file."""
+    for node in ast.parse((HERE / file).read_text()).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            return list(ast.literal_eval(node.value))
+    return []
 
 
 def signature(node: ast.FunctionDef) -> str:
     text = f"{node.name}({ast.unparse(node.args)})"
     text += f" -> {ast.unparse(node.returns)}" if node.returns else ""
     return textwrap.fill(text, 116, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
+
+
+def fields(node: ast.ClassDef) -> list[str]:
+    """Those of a class that makes its __init__ of them."""
+    return [f"    {f.target.id}: {ast.unparse(f.annotation)}" for f in node.body
+            if isinstance(f, ast.AnnAssign) and isinstance(f.target, ast.Name) and not f.target.id.startswith("_")]
 
 
 def entry(node: ast.AST) -> list[str]:
@@ -50,7 +66,8 @@ def entry(node: ast.AST) -> list[str]:
     methods = [f for f in node.body if isinstance(f, ast.FunctionDef)]
     made = next((signature(f).replace("__init__(self, ", f"{node.name}(").replace(" -> None", "")
                  for f in methods if f.name == "__init__" and len(f.args.args) + len(f.args.kwonlyargs) > 1), node.name)
-    lines = ["```python", f"class {made}", "```", "", doc, ""]
+    own = fields(node) if made == node.name else []
+    lines = ["```python", f"class {made}{':' if own else ''}", *own, "```", "", doc, ""]
     for f in methods:
         if line := entry(f):
             head = " ".join(line[1].replace("(self, ", "(").replace("(self)", "()").split())
@@ -61,18 +78,43 @@ def entry(node: ast.AST) -> list[str]:
     return lines + [""] if lines[-1] else lines
 
 
-def page() -> str:
+def entries(module: str, public: list[str]) -> dict[str, list[str]]:
+    """Lines of each of the module's names that has a docstring; that of a variable is the text behind it."""
+    found = {}
+    for file in MODULES[module]:
+        body = ast.parse((HERE / file).read_text()).body
+        for node, after in zip(body, [*body[1:], None]):
+            name = getattr(node, "name", "")
+            if isinstance(node, ast.Assign):
+                name = ast.unparse(node.targets[0])
+                if name in public and isinstance(after, ast.Expr) and isinstance(
+                        after.value, ast.Constant) and isinstance(after.value.value, str):
+                    found[name] = ["```python", ast.unparse(node), "```", "", after.value.value, ""]
+            elif name in public and (lines := entry(node)):
+                found[name] = lines
+    return found
+
+
+def page() -> tuple[str, list[str]]:
+    """The page, and the public names that are not on it."""
     lines = ["# The Python package, by its docstrings", "",
              "Written by `scripts/python_api.py`; [python.md](python.md) is the page to read first.", ""]
+    missing = []
     for module, files in MODULES.items():
         lines += [f"## {module}", ""]
-        for number, name in enumerate(files):
-            tree = ast.parse((HERE / name).read_text())
-            if number == 0 and (about := ast.get_docstring(tree)):
-                lines += [about.split("\n\n")[0], ""]
-            for node in tree.body:
-                lines += entry(node)
-    return "\n".join(lines)
+        if about := ast.get_docstring(ast.parse((HERE / files[0]).read_text())):
+            lines += [about.split("\n\n")[0], ""]
+        public = names_of(files[0])
+        if module in SAME:
+            missing += [f"{module}.{name}" for name in public if name not in names_of(MODULES[SAME[module]][0])]
+            continue
+        found = entries(module, public + ALSO.get(module, []))
+        missing += [f"{module}.{name}" for name in public if name not in found] if public else [f"{module}.__all__"]
+        lines += [line for one in found.values() for line in one]
+    known = {file for files in MODULES.values() for file in files}
+    missing += [f"the module {path.relative_to(HERE)}" for path in sorted(HERE.rglob("*.py"))
+                if str(path.relative_to(HERE)) not in known and names_of(str(path.relative_to(HERE)))]
+    return "\n".join(lines), missing
 
 
 def main() -> int:
@@ -81,11 +123,15 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="say whether it is what the docstrings say; write nothing")
     given = parser.parse_args()
     path = given.path
+    text, missing = page()
+    if missing:
+        print(f"public, and without a docstring or a place on the page: {', '.join(missing)}")
+        return 1
     if given.check:
-        same = path.read_text() == page()
+        same = path.read_text() == text
         print(f"{path} is {'as' if same else 'not what'} the docstrings say")
         return 0 if same else 1
-    path.write_text(page())
+    path.write_text(text)
     return 0
 
 

@@ -219,8 +219,8 @@ class Spec:
     def is_nothing(self, q: Any, k: Any, v: Any, out: Any = None) -> bool:
         """No query, or no key, of tensors that go together: out is 0, lse -inf and every gradient 0. The library has no
         problem for it, so what it would refuse beside that is asked here: dtypes and the shape of out."""
-        of_q, *of_kv = (str(getattr(t, "dtype", "")).rsplit(".", 1)[-1] for t in (q, k, v))
-        if of_q not in _FLOATS or of_kv != [of_q, of_q]:
+        dtype, *others = (str(getattr(t, "dtype", "")).rsplit(".", 1)[-1] for t in (q, k, v))
+        if dtype not in _FLOATS or others != [dtype, dtype]:
             return False
         if out is not None and tuple(out.shape) != (*q.shape[:-1], v.shape[-1]):
             return False
@@ -257,8 +257,8 @@ _specs: dict[Any, Spec] = {}
 
 def spec(layout: str, causal: bool, window: Window | None, reproducible: str, align: str = "bottom_right") -> Spec:
     """That of a call of q, k and v alone."""
-    if type(window) is list:
-        window = tuple(window)  # type: ignore[assignment]
+    if isinstance(window, list):  # of those who do not look at hints
+        window = tuple(window)
     key = (layout, causal, window, reproducible, align)
     return _specs.get(key) or _keep(key, Spec(layout=layout, causal=causal, window=window, reproducible=reproducible,
                                               align=align))
@@ -328,10 +328,11 @@ def request(layout: str, causal: bool, window: Window | None, reproducible: str,
             raise TypeError(f"attend() got an unexpected keyword argument {name!r}")
     given = [name for name in TENSORS if options.get(name) is not None]
     tensors = [options[name] for name in given]  # type: ignore[literal-required]
-    for n, tensor in sorted((options.get("variant_tensors") or {}).items()):
-        if tensor is not None:
+    numbered = options.get("variant_tensors") or {}
+    for n in sorted(numbered):  # not their items: compilers before PyTorch 2.10 sort numbers alone
+        if numbered[n] is not None:
             given.append(f"variant{n}")
-            tensors.append(tensor)
+            tensors.append(numbered[n])
     for name in ("softcap", "dropout"):
         fields[name] = numbers.get(name, 0) != 0
     if options.get("reproducible") == WARN:

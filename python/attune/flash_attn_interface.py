@@ -20,6 +20,7 @@ from .flash_attn._common import attention
 
 __all__ = ["flash_attn_combine", "flash_attn_func", "flash_attn_qkvpacked_func", "flash_attn_varlen_func",
            "flash_attn_with_kvcache", "get_scheduler_metadata"]
+__version__ = "3.0.0"  # whose functions these are
 
 Window = tuple[int | None, int | None]
 _NO_WINDOW: Window = (-1, -1)

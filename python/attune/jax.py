@@ -173,7 +173,7 @@ def attend(q: Any, k: Any, v: Any, *, layout: Layout = "bshd", causal: bool = Fa
     With k_new and v_new the cache comes back behind the answer, (out, k, v) or (out, lse, k, v): arrays of JAX never
     change, so it is a copy, unless k and v are donated to the jitted function that calls this. An append has no
     gradient."""
-    r = request(layout, causal, window, options.pop("reproducible", "no"), options)
+    r = request(layout, causal, window, "no", options)
     if r.spec.backend:
         raise _core.Error("attune: attune.jax has no backend by name")
     if return_lse and not r.spec.has_lse:

@@ -137,6 +137,8 @@ class Jax(unittest.TestCase):
             jax.block_until_ready(attend(q, k, v))
         with self.assertRaisesRegex(ValueError, "no backend by name"):
             attend(q, q, q, backend="reference")
+        with self.assertRaisesRegex(ValueError, "reproducible 'warn' is not one of"):
+            attend(q, q, q, reproducible="warn")
         with self.assertRaisesRegex(ValueError, "has no lse"):
             attend(q, q, q, variant=NSA, return_lse=True)
         with self.assertRaisesRegex(Exception, "communicator"):

@@ -111,6 +111,8 @@ class Public(unittest.TestCase):
             ran = [re.search(r"(\d+) passed, (\d+) failed", printed) for printed in parts]
             self.assertEqual([sum(int(counts[n]) for counts in ran) for n in (1, 2)], [5, 1])
             self.assertLess(max(int(counts[1]) for counts in ran), 5)
+            answer, printed = self.run_script("flash_attn", folder, "--part", "1/1", "--only", "shape", "--most", "4")
+            self.assertIn("2 passed, 0 failed", printed)
             answer, printed = self.run_script("flash_attn", folder, "--seconds", "0.2", "--only", "shape")
             self.assertIn(" 0 failed", printed)
             self.assertEqual(answer, 0, printed)

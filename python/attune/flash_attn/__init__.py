@@ -1,6 +1,7 @@
 """The functions of flash_attn 2.x, with their signatures and return values, by attune: on CUDA and on the CPU.
 
-    from attune.flash_attn import flash_attn_func      # was: from flash_attn import flash_attn_func"""
+    from attune.flash_attn import flash_attn_func      # was: from flash_attn import flash_attn_func
+    attune.flash_attn.install()                        # or: `import flash_attn` is attune, in this process"""
 
 from __future__ import annotations
 
@@ -10,11 +11,14 @@ from torch import Tensor
 
 from .._core import Error
 from . import _e4m3 as e4m3
+from ._alias import install, uninstall
 from ._cache import check_pages, with_cache
 from ._common import attention, probabilities
 
 __all__ = ["flash_attn_func", "flash_attn_kvpacked_func", "flash_attn_qkvpacked_func", "flash_attn_varlen_func",
-           "flash_attn_varlen_kvpacked_func", "flash_attn_varlen_qkvpacked_func", "flash_attn_with_kvcache"]
+           "flash_attn_varlen_kvpacked_func", "flash_attn_varlen_qkvpacked_func", "flash_attn_with_kvcache",
+           "install", "uninstall"]
+__version__ = "2.8.4"  # whose functions these are, for programs that ask
 
 Window = tuple[int, int]
 _NO_WINDOW: Window = (-1, -1)

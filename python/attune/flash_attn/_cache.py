@@ -51,7 +51,7 @@ def _places(x: Tensor, cu: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     return sequence, place, (place >= 0) & (token < cu[sequence + 1])
 
 
-def _angles(x: Tensor, cu: Tensor | None, base: Tensor, apart: bool) -> Tensor:
+def rotary_rows(x: Tensor, cu: Tensor | None, base: Tensor, apart: bool) -> Tensor:
     """Rows of rotary tables for the rows of x; apart: not all as the first of their sequence."""
     sequence, place, there = _places(x, cu)
     rows = base.long()[sequence]
@@ -175,8 +175,8 @@ def with_cache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tensor | None, v:
             # attune turns a query where the mask puts it; flash_attn where it would be the first new key's neighbour,
             # and without a mask all queries of a sequence as its first.
             base = used if rotary_seqlens is None else rotary_seqlens
-            q = rotate(q, rotary_cos, rotary_sin, _angles(q, cu_q, base, masked), rotary_interleaved)
-            k = rotate(k, rotary_cos, rotary_sin, _angles(k, cu_k_new, base, True), rotary_interleaved)
+            q = rotate(q, rotary_cos, rotary_sin, rotary_rows(q, cu_q, base, masked), rotary_interleaved)
+            k = rotate(k, rotary_cos, rotary_sin, rotary_rows(k, cu_k_new, base, True), rotary_interleaved)
             rotary_cos = rotary_sin = None
         if rows is not None:
             rows.write(k_cache, k)

@@ -50,13 +50,13 @@ def scaled(out: Tensor, descale_v: Tensor | None, cu_q: Tensor | None) -> Tensor
 
 class _Once(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, run, *tensors):
+    def forward(ctx: Any, run: Any, *tensors: Any) -> Any:
         out, lse = run()
         ctx.mark_non_differentiable(lse)
         return out, lse
 
     @staticmethod
-    def backward(ctx, *_):
+    def backward(ctx: Any, *_: Any) -> Any:
         raise Error("attune: e4m3 has no backward, as in FlashAttention-3")
 
 

@@ -35,7 +35,7 @@ class _Attend(torch.autograd.Function):
     """(out, lse) of a call; _AttendOut is the same for those who want out alone."""
 
     @staticmethod
-    def forward(ctx, request, q, k, v, *tensors):
+    def forward(ctx: Any, request: Any, q: Tensor, k: Tensor, v: Tensor, *tensors: Any) -> Any:
         spec, numbers, lengths = request
         out, lse, saved = _ops.run(spec, q, k, v, tensors, numbers, lengths)
         if not spec.has_lse:
@@ -47,7 +47,7 @@ class _Attend(torch.autograd.Function):
 
     @staticmethod
     @once
-    def backward(ctx, kept, d_out, d_lse=None):
+    def backward(ctx: Any, kept: Any, d_out: Tensor | None, d_lse: Tensor | None = None) -> Any:
         (spec, numbers, lengths), count = ctx.request
         q, k, v, out, lse, *rest = kept
         tensors, saved = rest[:count], rest[count:]
@@ -61,7 +61,7 @@ class _Attend(torch.autograd.Function):
 
 class _AttendOut(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, request, q, k, v):
+    def forward(ctx: Any, request: Any, q: Tensor, k: Tensor, v: Tensor) -> Any:
         spec, numbers, like_q = request
         out, forward = _empty_like(q) if like_q else _ops.empty_out(q, v), spec.forward
         lse = _core.run_with_lse(forward, *numbers, 0, 0, None, q, k, v, out, None)
@@ -74,14 +74,15 @@ class _AttendOut(torch.autograd.Function):
 
     @staticmethod
     @once
-    def backward(ctx, kept, d_out):
+    def backward(ctx: Any, kept: Any, d_out: Tensor) -> Any:
         spec, numbers, _ = ctx.request
         q, k, v, _, _ = kept
         dq, dk, dv = _empty_like(q), _empty_like(k), _empty_like(v)
         try:
             _core.run(spec.backward, *numbers, 0, 0, None, *kept, d_out, None, dq, dk, dv, None, None)
         except _core.Error:  # a d_out that has to be copied, or attention of nothing
-            dq, dk, dv, _ = _ops.run_backward(spec, d_out, None, *kept, (), (), numbers, _WHOLE, ())
+            q, k, v, out, lse = kept
+            dq, dk, dv, _ = _ops.run_backward(spec, d_out, None, q, k, v, out, lse, (), (), numbers, _WHOLE, ())
         return None, dq, dk, dv
 
 
@@ -165,7 +166,7 @@ def call(spec: Spec, q: Tensor, k: Tensor, v: Tensor, tensors: Any, numbers: tup
             raise
         read = _copies_of_negated(spec, (q, k, v, *tensors))
         if read is not None:
-            q, k, v, *others = read
+            q, k, v, *others = read  # type: ignore[assignment]
             return call(spec, q, k, v, others, numbers, lengths, return_lse)
         if simple and (spec.reproducible == WARN or spec.is_nothing(q, k, v)):
             return call(spec, q, k, v, tensors, numbers, lengths, True)[0]

@@ -23,11 +23,11 @@ class _NoSecond(torch.autograd.Function):
     """Gradients, `count` of them, and what they depend on."""
 
     @staticmethod
-    def forward(ctx, count, *tensors):
+    def forward(ctx: Any, count: int, *tensors: Tensor) -> Any:
         return tensors[:count]
 
     @staticmethod
-    def backward(ctx, *_):
+    def backward(ctx: Any, *_: Any) -> Any:
         raise _core.Error("attune: there is no second derivative: its backward has no gradient")
 
 
@@ -36,7 +36,7 @@ def once(backward: Any) -> Any:
     the one that came in needs none, and a second derivative through them is lost in silence. Saved tensors are looked
     at once, as checkpoints want it, and handed on."""
     @functools.wraps(backward)
-    def run(ctx, *given):
+    def run(ctx: Any, *given: Any) -> Any:
         if any(t is not None and _batched(t) for t in given):
             raise _core.Error("attune: gradients of many vectors at once (is_grads_batched) are not served")
         saved = ctx.saved_tensors

@@ -290,7 +290,8 @@ def _whole(t: Tensor | None) -> Tensor | None:
 
 class _ApplyLayer(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, module, x, memory, seed, *parameters):
+    def forward(ctx: Any, module: Module, x: Tensor, memory: Tensor | None, seed: Tensor | None,
+                *parameters: Tensor) -> Any:
         layer = module.sized(x, memory)
         x, memory, tape = _compact(x), _whole(memory), layer.new_tape(x)
         ctx.module = module, layer
@@ -299,7 +300,7 @@ class _ApplyLayer(torch.autograd.Function):
 
     @staticmethod
     @once
-    def backward(ctx, kept, d_out):
+    def backward(ctx: Any, kept: Any, d_out: Tensor) -> Any:
         module, layer = ctx.module
         x, memory, seed, tape, *parameters = kept
         dx, d_memory, gradients = module.gradients(layer, d_out, x, tape, memory, seed, parameters,
@@ -327,7 +328,8 @@ def _forward(x: Tensor, memory: Tensor | None, seed: Tensor | None, parameters: 
 
 
 @_forward.register_fake
-def _(x, memory, seed, parameters, number, needs_tape):
+def _(x: Tensor, memory: Tensor | None, seed: Tensor | None, parameters: Sequence[Tensor], number: int,
+      needs_tape: bool) -> Any:
     module = _here[number]
     check_devices(("x", "memory", "seed", *module._names), (x, memory, seed, *parameters))
     layer = module.sized(x, memory)
@@ -347,19 +349,20 @@ def _backward(d_out: Tensor, x: Tensor, memory: Tensor | None, seed: Tensor | No
 
 
 @_backward.register_fake
-def _(d_out, x, memory, seed, tape, parameters, number):
+def _(d_out: Tensor, x: Tensor, memory: Tensor | None, seed: Tensor | None, tape: Tensor,
+      parameters: Sequence[Tensor], number: int) -> Any:
     whole = torch.contiguous_format
     return (torch.empty_like(x, memory_format=whole),
             x.new_empty(0) if memory is None else torch.empty_like(memory, memory_format=whole),
             [torch.empty_like(p, memory_format=whole) for p in parameters])
 
 
-def _keep(ctx, inputs, output) -> None:
+def _keep(ctx: Any, inputs: Any, output: Any) -> None:
     x, memory, seed, parameters, ctx.number, _ = inputs
     ctx.save_for_backward(x, memory, seed, output[1], *parameters)
 
 
-def _gradients(ctx, d_out, _):
+def _gradients(ctx: Any, d_out: Tensor, _: Any) -> Any:
     x, memory, seed, tape, *parameters = ctx.saved_tensors
     dx, d_memory, gradients = _backward(d_out, x, memory, seed, tape, parameters, ctx.number)
     return dx, None if memory is None else d_memory, None, gradients, None, None

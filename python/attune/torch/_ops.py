@@ -6,7 +6,7 @@ Eager code does not go through them: an operator that is registered in Python co
 from __future__ import annotations
 
 import math
-from typing import Sequence
+from typing import Any, Sequence
 
 import torch
 from torch import Tensor
@@ -29,9 +29,8 @@ def empty_out(q: Tensor, v: Tensor) -> Tensor:
     if q.size(-1) == v.size(-1):
         return torch.empty_like(q)
     order = sorted(range(q.dim() - 1), key=q.stride, reverse=True)
-    shape = [q.shape[n] for n in order] + [v.shape[-1]]
-    back = [order.index(n) for n in range(q.dim() - 1)] + [q.dim() - 1]
-    return torch.empty(shape, dtype=q.dtype, device=q.device).permute(back)
+    # Not a view: autograd forbids to change one in place that a function of its own made.
+    return torch.empty_permuted((*q.shape[:-1], v.shape[-1]), (*order, q.dim() - 1), dtype=q.dtype, device=q.device)
 
 
 def empty_lse(spec: Spec, q: Tensor) -> Tensor:
@@ -105,8 +104,8 @@ def empty_gradients(spec: Spec, q: Tensor, k: Tensor, v: Tensor, tensors: Sequen
                     wanted: Sequence[bool]) -> tuple[Tensor, Tensor, Tensor, list[Tensor]]:
     dq = torch.zeros_like(q) if spec.leaves_rows else torch.empty_like(q)
     # Streams of a variant have gradients of their dtype; bias, sinks, gates and weights have f32 ones.
-    more = [torch.zeros(t.shape, dtype=t.dtype if spec.is_stream(name) else torch.float32, device=t.device) if w and t is not None else q.new_empty(0)
-            for name, t, w in zip(spec.given, tensors, wanted)]
+    more = [torch.zeros(t.shape, dtype=t.dtype if spec.is_stream(name) else torch.float32, device=t.device)
+            if w and t is not None else q.new_empty(0) for name, t, w in zip(spec.given, tensors, wanted)]
     return dq, torch.empty_like(k), torch.empty_like(v), more
 
 
@@ -129,7 +128,8 @@ def forward(q: Tensor, k: Tensor, v: Tensor, tensors: Sequence[Tensor | None], s
 
 
 @forward.register_fake
-def _(q, k, v, tensors, spec, numbers, lengths):
+def _(q: Tensor, k: Tensor, v: Tensor, tensors: Sequence[Tensor | None], spec: str, numbers: Numbers,
+      lengths: Lengths) -> Any:
     s = from_text(spec)
     check_devices(("q", "k", "v", *s.given), (q, k, v, *tensors))
     return empty_out(q, v), empty_lse(s, q), empty_saved(s, q, k, v)
@@ -147,11 +147,13 @@ def backward(d_out: Tensor, d_lse: Tensor | None, q: Tensor, k: Tensor, v: Tenso
 
 
 @backward.register_fake
-def _(d_out, d_lse, q, k, v, out, lse, tensors, saved, spec, numbers, lengths, wanted):
+def _(d_out: Tensor, d_lse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor,
+      tensors: Sequence[Tensor | None], saved: Sequence[Tensor], spec: str, numbers: Numbers, lengths: Lengths,
+      wanted: Sequence[bool]) -> Any:
     return empty_gradients(from_text(spec), q, k, v, tensors, wanted)
 
 
-def _keep(ctx, inputs, output) -> None:
+def _keep(ctx: Any, inputs: Any, output: Any) -> None:
     q, k, v, tensors, ctx.spec, ctx.numbers, ctx.lengths = inputs
     out, lse, saved = output
     ctx.count = len(tensors)
@@ -159,7 +161,7 @@ def _keep(ctx, inputs, output) -> None:
     ctx.set_materialize_grads(False)
 
 
-def _gradients(ctx, d_out, d_lse, _):
+def _gradients(ctx: Any, d_out: Tensor | None, d_lse: Tensor | None, _: Any) -> Any:
     q, k, v, out, lse, *rest = ctx.saved_tensors
     tensors, saved = rest[:ctx.count], rest[ctx.count:]
     wanted = _wanted_of(tensors, ctx.needs_input_grad[3])
@@ -170,7 +172,7 @@ def _gradients(ctx, d_out, d_lse, _):
     return dq, dk, dv, [g.to(t.dtype) if w else None for g, t, w in zip(more, tensors, wanted)], None, None, None
 
 
-def _wanted_of(tensors, needs) -> list[bool]:
+def _wanted_of(tensors: Sequence[Tensor | None], needs: Any) -> list[bool]:
     return list(needs) if isinstance(needs, (list, tuple)) else [bool(needs) and t is not None and
                                                                   t.is_floating_point() for t in tensors]
 
@@ -189,7 +191,8 @@ def append(q: Tensor, k: Tensor, v: Tensor, tensors: Sequence[Tensor | None], sp
 
 
 @append.register_fake
-def _(q, k, v, tensors, spec, numbers, lengths):
+def _(q: Tensor, k: Tensor, v: Tensor, tensors: Sequence[Tensor | None], spec: str, numbers: Numbers,
+      lengths: Lengths) -> Any:
     s = from_text(spec)
     check_devices(("q", "k", "v", *s.given), (q, k, v, *tensors))
     return empty_out(q, v), empty_lse(s, q)

@@ -253,6 +253,7 @@ def install(route: Literal["measured", "always"] = "measured") -> None:
 
 
 def uninstall() -> None:
+    """PyTorch's own function is in its place again."""
     _sdpa.put(_sdpa._torch_sdpa)
 
 

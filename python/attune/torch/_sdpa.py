@@ -51,11 +51,13 @@ class Counters:
     why: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
 
     def clear(self) -> None:
+        """From 0 again."""
         self.attune = self.torch = self.converted = 0
         self.why.clear()
 
 
 counters = Counters()
+"""Those of this process, of calls outside of torch.compile."""
 
 
 def refusal(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, is_causal: bool, scale: float | None,
