@@ -239,8 +239,7 @@ typedef struct attune_blocks {
   const attune_tensor* mask; /* bhqk, a byte (bool or 8 bits) for each block, not 0: active; b and h may be 1; or */
                              /* neither: block_begin and block_column are there, and the list by key block is made of */
                              /* them, or they are counted, or both */
-  int64_t* counts;           /* ATTUNE_BLOCK_COUNTS numbers where the lists are; optional. Of lists that were there */
-                             /* they are not written on a GPU */
+  int64_t* counts;           /* ATTUNE_BLOCK_COUNTS numbers where the lists are; optional */
 } attune_blocks;
 enum { /* counts of all lists together */
   ATTUNE_BLOCKS_ACTIVE,  /* entries; of lists that were there, those that the mask shows */

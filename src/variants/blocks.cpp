@@ -127,8 +127,6 @@ Status check_list(const Problem& p, const Args& a, Role begin, Role entry, int64
 Status check_source(const Problem& p, const Args& a, const BlockSource& from, bool by_key) {
   if (from.origin == BlockOrigin::lists && !by_key && !from.counts)
     return no("the list is there, and neither one by key block nor counts are asked for");
-  if (from.origin == BlockOrigin::lists && !by_key && a[Role::block_begin].device == DeviceKind::cuda)
-    return no("lists that are there are counted on a CPU, not on a GPU");
   if (from.origin == BlockOrigin::pattern && from.pattern.by_head() && a[Role::block_begin].extent.head != p.heads_q)
     return no(name(from.pattern.kind), " differs by head: one list for all ", p.heads_q, " heads cannot hold it");
   if (from.origin == BlockOrigin::mask && !from.mask.data) return no("the mask is not given");

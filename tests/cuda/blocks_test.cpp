@@ -136,6 +136,7 @@ TEST_F(BlocksOnGpu, lists_of_the_caller_are_turned_round_and_wrong_ones_stay_ins
     if (begin[0] < 0) continue;  // nothing outside was touched: the sanitizer's to say
     ASSERT_EQ(cpu.build().message, "");
     expect_same(gpu.lists, cpu);
+    EXPECT_EQ(gpu.lists.numbers, cpu.numbers);
   }
 }
 

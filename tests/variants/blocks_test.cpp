@@ -302,10 +302,6 @@ TEST(Blocks, what_does_not_fit_is_refused_in_words) {
   random.source.origin = BlockOrigin::lists, random.source.counts = nullptr;
   EXPECT_EQ(build_blocks(random.problem, random.args, random.source, nullptr).message,
             "blocks: the list is there, and neither one by key block nor counts are asked for");
-  random.source.counts = random.numbers.data();
-  for (const Role r : {Role::block_begin, Role::block_column}) random.args[r].device = DeviceKind::cuda;
-  EXPECT_EQ(build_blocks(random.problem, random.args, random.source, nullptr).message,
-            "blocks: lists that are there are counted on a CPU, not on a GPU");
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Four small kernels: a warp counts a row, a block of threads sums the rows of a list, one block places the lists
+// Small kernels: a warp counts a row, a block of threads sums the rows of a list, one block places the lists
 // behind each other, and a warp writes a row. The list by key block is made by one block of threads a list, which goes
 // through the rows in order: so its entries ascend without a sort, whatever order the rows have.
 #include "machine/cuda/blocks.h"
@@ -110,6 +110,26 @@ __global__ void __launch_bounds__(kThreads) write_rows(const __grid_constant__ B
   }
 }
 
+// Of lists that are the caller's: entries that the band hides, or that are no block, count for nothing.
+__global__ void __launch_bounds__(kThreads) count_lists(const __grid_constant__ BlockBuild x) {
+  const int64_t at = (int64_t(blockIdx.x) * kThreads + threadIdx.x) / kWarp;
+  const int lane = int(threadIdx.x) % kWarp;
+  if (at >= int64_t(x.lists()) * x.rows) return;
+  const int list = int(at / x.rows), row = int(at % x.rows);
+  const int32_t *begin = x.begin(Role::block_begin, list), *column = x.entries(Role::block_column);
+  const Rows shown = x.grid(list).shown(row);
+  const int from = x.limit(begin[row]), to = x.limit(begin[row + 1]), kept = to > from ? to - from : 0;
+  int found = 0;
+  for (int n = from + lane; n < to; n += kWarp) found += column[n] >= shown.first && column[n] < shown.last;
+  for (int step = kWarp / 2; step; step /= 2) found += __shfl_xor_sync(~0u, found, step);
+  if (lane) return;
+  const int64_t asked = int64_t(begin[row + 1]) - begin[row];
+  add(x, BlockCount::active, found);
+  add(x, BlockCount::shown, shown.last - shown.first);
+  add(x, BlockCount::dropped, asked > kept ? asked - kept : 0);
+  atomicMax(reinterpret_cast<unsigned long long*>(x.counts + int(BlockCount::longest)), (unsigned long long)kept);
+}
+
 // The same list by key block: begin_k[j + 1] is where the next entry of block j goes, and thus ends as the start of the
 // block behind it.
 __global__ void __launch_bounds__(kWide) transpose(const __grid_constant__ BlockBuild x) {
@@ -146,7 +166,7 @@ __global__ void __launch_bounds__(kWide) transpose(const __grid_constant__ Block
 }  // namespace
 
 Status build_blocks(const BlockBuild& x, int device, void* stream) {
-  static Ready count_ready, sum_ready, place_ready, write_ready, transpose_ready;
+  static Ready count_ready, lists_ready, sum_ready, place_ready, write_ready, transpose_ready;
   const Use use(device);
   if (!use.status.ok()) return use.status;
   const auto start = [&](auto* kernel, Ready& ready, int64_t blocks, int threads) {
@@ -156,11 +176,13 @@ Status build_blocks(const BlockBuild& x, int device, void* stream) {
                   : Status::good();
   };
   const int64_t warps = ceil_div(int64_t(x.lists()) * x.rows * kWarp, kThreads);
+  if (x.counts)
+    if (const cudaError_t e = cudaMemsetAsync(x.counts, 0, int(BlockCount::count) * sizeof(int64_t),
+                                              static_cast<cudaStream_t>(stream)); e != cudaSuccess)
+      return failed("blocks", "cudaMemsetAsync", e, x.problem);
+  if (x.origin == BlockOrigin::lists && x.counts)
+    if (Status s = start(count_lists, lists_ready, warps, kThreads); !s.ok()) return s;
   if (x.origin != BlockOrigin::lists) {
-    if (x.counts)
-      if (const cudaError_t e = cudaMemsetAsync(x.counts, 0, int(BlockCount::count) * sizeof(int64_t),
-                                                static_cast<cudaStream_t>(stream)); e != cudaSuccess)
-        return failed("blocks", "cudaMemsetAsync", e, x.problem);
     if (Status s = start(count_rows, count_ready, warps, kThreads); !s.ok()) return s;
     if (Status s = start(sum_rows, sum_ready, x.lists(), kWide); !s.ok()) return s;
     if (Status s = start(place_lists, place_ready, 1, kWide); !s.ok()) return s;
