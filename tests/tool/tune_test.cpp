@@ -369,6 +369,32 @@ TEST(TuneCheck, a_choice_is_right_where_it_is_the_fastest_or_within_the_spread) 
   EXPECT_TRUE(check_choices(other, made, "Other CPU", {}).empty());
 }
 
+// Backends are timed by name, and the planner may refuse one that a rule names: then it is the planner that is asked.
+TEST(TuneCheck, of_a_device_that_is_known_the_choice_is_the_planners) {
+  std::vector<Record> other = {record("cpu_forward", 512, 1000), record("cpu_backward", 512, 900)};
+  std::vector<Rule> rules = tuned(crossing()).rules();
+  for (Rule& r : rules) r.backend = "cpu_backward";  // which takes no forward
+  EXPECT_EQ(check_choices(other, rules, "Test CPU", {}).at(0).chosen, "cpu_backward");
+  for (Record& r : other) r.provenance.cpu = this_cpu().name;
+  const auto checked = check_choices(other, rules, this_cpu().name, {});
+  ASSERT_EQ(checked.size(), 1u);
+  EXPECT_EQ(checked[0].chosen, "cpu_forward");
+  EXPECT_FALSE(checked[0].by_rule || checked[0].right());
+}
+TEST(TuneCheck, a_machine_that_differs_from_itself_says_not_what_is_as_fast) {
+  EXPECT_TRUE((CheckedChoice{.slower = 0.04, .spread = 0.9}.right()));
+  EXPECT_FALSE((CheckedChoice{.slower = 0.06, .spread = 0.9}.right()));
+  EXPECT_FALSE((CheckedChoice{.slower = 0.04, .spread = 0.03}.right()));
+}
+TEST(TuneCheck, devices_are_known_by_their_names) {
+  Device d;
+  EXPECT_TRUE(device_called(this_cpu().name, d));
+  EXPECT_EQ(d.kind, DeviceKind::cpu);
+  EXPECT_TRUE(device_called("NVIDIA H200", d));
+  EXPECT_EQ(d.name, "NVIDIA H200");
+  for (const char* name : {"Test CPU", "H200", "cpu", ""}) EXPECT_FALSE(device_called(name, d)) << name;
+}
+
 std::string written(const std::string& name, const std::vector<Record>& records) {
   const std::string path = temporary(name);
   std::ofstream file(path);
