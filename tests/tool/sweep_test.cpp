@@ -271,6 +271,30 @@ TEST(Sweep, the_command_goes_on_where_it_was_killed) {
   EXPECT_EQ(lengths.err, "attune bench: --resume is not with --lengths: no record says which it was measured with\n");
 }
 
+TEST(Sweep, the_command_keeps_what_is_there_at_ctrl_c) {
+  const std::string path = temporary("ctrl_c.jsonl");
+  const std::string quick = "forward f32 b1 h1 q16 k16 d16 causal", slow = "forward f32 b2 h8 q1024 k1024 d64 full";
+  const auto seen = [&] {
+    std::vector<Record> records;
+    if (std::filesystem::exists(path)) (void)read_records(path, records);
+    return records;
+  };
+  // The first ends by the number of its samples, and the second would go on for minutes.
+  Background bench({"bench", quick, slow, "--precision", "1e-9", "--max-seconds", "600", "--out", path});
+  ASSERT_TRUE(comes([&] { return seen().size() == 1; })) << bench.says();
+  usleep(500'000);
+  EXPECT_EQ(bench.ends(SIGINT), 1) << bench.says();
+  EXPECT_TRUE(has(bench.says(), "attune bench: interrupted after ")) << bench.says();
+  EXPECT_TRUE(has(bench.says(), quick)) << "the table: " << bench.says();
+  ASSERT_GE(seen().size(), 1u);
+  EXPECT_EQ(seen()[0].status, "ok");
+  for (size_t n = 1; n < seen().size(); ++n) EXPECT_EQ(seen()[n].status, "interrupted");
+  const Ran r = attune_says({"bench", quick, slow, "--max-seconds", "0.05", "--out", path, "--resume"});
+  EXPECT_EQ(r.code, 0) << r.err;
+  EXPECT_TRUE(has(r.err, "1 of 2 rows are in ")) << r.err;
+  EXPECT_EQ(table_of(seen()), (std::vector<std::string>{quick + " | cpu_forward | ok", slow + " | cpu_forward | ok"}));
+}
+
 TEST(Sweep, lengths_are_those_of_the_rows_with_ragged_keys) {
   const std::string ragged = "forward f32 b2 h1 q8 k8 d16 causal ragged", dense = "forward f32 b3 h1 q4 k4 d16 causal";
   const auto says = [](std::vector<std::string> words) {
