@@ -169,6 +169,27 @@ TEST(Sweep, what_failed_is_done_only_for_those_who_asked_for_it) {
   EXPECT_EQ(sweep_with({r}, {"reference"}).done(), 0u);
 }
 
+TEST(Sweep, a_row_that_takes_too_long_is_left_out_and_says_so) {
+  const std::string path = temporary("too_long.jsonl");
+  RecordFile file;
+  ASSERT_EQ(file.open(path).message, "");
+  Sweep sweep = small_sweep();
+  sweep.rows.resize(3), sweep.rows[1].most_call_s = 1e-15, sweep.file = &file;
+  const double left = sweep.seconds_left();
+  std::vector<Record> out;
+  ASSERT_EQ(sweep.run(out).message, "");
+  ASSERT_EQ(out.size(), 5u);  // two backends of the other rows
+  EXPECT_EQ(out[2].subject, "attune");
+  EXPECT_EQ(out[2].status, "unsupported");
+  EXPECT_TRUE(out[2].message.starts_with("not tried: a call is reckoned at ")) << out[2].message;
+  EXPECT_EQ(out[4].status, "ok");
+  Sweep again = small_sweep();
+  again.rows.resize(3);
+  EXPECT_GT(again.seconds_left(), left);
+  again.keep(out);
+  EXPECT_EQ(again.done(), 3u) << "a resumed run does not say it twice";
+}
+
 TEST(Sweep, nothing_of_a_filtered_file_is_cut) {
   for (const bool ended : {true, false}) {  // its last line may lack its end
     const std::string path = temporary("filtered.jsonl");
