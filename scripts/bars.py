@@ -312,8 +312,11 @@ BARS = {
     "hopper_backward_same_bits": Bar("repro=run: 0.90 of the rate without it",
                                      rate_of("sm90_backward", 0.9, unordered_of),
                                      bench("--backend", "sm90_backward", "--rest", "150", lines=[
-                                         x + repro for d in (64, 128, 192, 256)
-                                         for x in backward(d, (512, 2048, 8192)) for repro in ("", " repro=run")])),
+                                         x + repro for d, named in ((64, {}), (96, {"heads": 16}), (128, {}),
+                                                                    (192, {}), (192, {"heads": 16, "value": "/128"}),
+                                                                    (256, {}))
+                                         for x in backward(d, (512, 2048, 8192), **named)
+                                         for repro in ("", " repro=run")])),
 }
 
 

@@ -17,6 +17,7 @@
 #include "tool/cli.h"
 #include "tool/commands.h"
 #include "tool/measure/axes.h"
+#include "tool/measure/estimate.h"
 #include "tool/measure/plot.h"
 #include "tool/measure/provenance.h"
 #include "tool/measure/suites.h"
@@ -105,6 +106,8 @@ Status benches(const Asked& asked, std::vector<Bench>& out) {
     if (suite->samples) common.timing.min_samples = suite->samples;
     common.timing.warm_up_calls = suite->warm_up_calls;
     if (suite->max_seconds > 0) common.timing.max_seconds = suite->max_seconds;
+    if (suite->few) common.timing.few = suite->few;
+    common.beside = suite->beside;
   }
   if (asked.max_seconds) common.timing.max_seconds = *asked.max_seconds;
   if (!asked.backends.empty()) common.backends.clear();
@@ -186,14 +189,15 @@ Status lengths_fit(const std::vector<BenchRow>& rows, const std::vector<int32_t>
 void tell_dry_run(const std::vector<BenchRow>& all, const std::vector<Bench>& benches, size_t peers,
                   Context& context) {
   double seconds = 0, most = 0;
-  size_t not_built = 0, too_large = 0;
+  size_t not_built = 0, too_large = 0, too_slow = 0;
   const double there = available_memory();
   const Device& device = benches[0].device;
   size_t of_gpu = 0;
   if (device.kind == DeviceKind::cuda)
     if (const Status s = cuda::memory_of(device.index, of_gpu); !s.ok())
       return fail(context, kMachine, join("attune bench: ", s.message));
-  const double gpu = of_gpu ? double(of_gpu) : INFINITY;
+  const std::optional<double> gpu =
+      device.kind == DeviceKind::cuda ? std::optional(of_gpu ? double(of_gpu) : INFINITY) : std::nullopt;
   const auto too_large_for = [&](const BenchRow& r) {
     return r.not_built.empty() && !fits(estimated_bytes(r.problem), there, gpu);
   };
@@ -202,21 +206,27 @@ void tell_dry_run(const std::vector<BenchRow>& all, const std::vector<Bench>& be
     const double bytes = estimated_bytes(r.problem);
     if (too_large_for(r)) { ++too_large; continue; }
     most = std::max(most, bytes);
-    for (const Bench& b : benches) seconds += estimated_seconds(r.problem, b, peers);
+    for (const Bench& b : benches) {
+      if (is_too_slow(r, b)) ++too_slow;
+      else seconds += estimated_seconds(r.problem, b, peers);
+    }
   }
   const size_t rows = all.size() * benches.size();
   if (context.json) {
     fmt::print("{{\"rows\":{},\"estimated_minutes\":{:.2f},\"largest_row_bytes\":{:.0f},\"not_built\":{},"
-               "\"too_large\":{}}}\n", rows, seconds / 60, most, not_built * benches.size(),
-               too_large * benches.size());
+               "\"too_large\":{},\"too_slow\":{}}}\n", rows, seconds / 60, most, not_built * benches.size(),
+               too_large * benches.size(), too_slow);
     return;
   }
   for (const BenchRow& r : all)
     fmt::print("{}{}{}{}\n", name(r), r.not_built.empty() ? "" : ": not built: ", r.not_built,
-               too_large_for(r) ? ": does not fit into memory" : "");
+               too_large_for(r) ? ": does not fit into memory" : is_too_slow(r, benches[0]) ? ": takes too long" : "");
   fmt::print("{} rows, about {:.1f} minutes, at most {} of tensors at once ({} available{})\n", rows, seconds / 60,
-             bytes_text(most), bytes_text(there), of_gpu ? join(", ", bytes_text(gpu), " on the GPU") : "");
+             bytes_text(most), bytes_text(there), of_gpu ? join(", ", bytes_text(*gpu), " on the GPU") : "");
   if (too_large) fmt::print("{} do not fit into memory, and will say so\n", too_large * benches.size());
+  if (too_slow)
+    fmt::print("{} take more than {} a call, which a suite does not wait for, and will say so\n", too_slow,
+               seconds_text(kMostCallSeconds));
   if (not_built) fmt::print("{} are of what is not built yet, and will say so\n", not_built * benches.size());
 }
 

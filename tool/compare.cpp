@@ -2,6 +2,7 @@
 // exit code come out: a CI job needs no more. It measures nothing.
 #include <fmt/format.h>
 
+#include <cmath>
 #include <fstream>
 #include <memory>
 
@@ -18,7 +19,7 @@ namespace {
 struct Asked {
   std::vector<std::string> files{};
   std::string baseline{}, save{}, markdown{}, junit{};
-  double margin_percent = 1;
+  double margin_percent = 1, agree_percent = -1, bar_percent = 95;
   bool github = false;
   CompareSettings settings{};
 };
@@ -49,6 +50,27 @@ Json as_json(const Changes& changes, const CompareSettings& settings) {
                          {"times_as_fast", ratio_json(r.ratio)}, {"in_cycles", ratio_json(r.cycles)},
                          {"margin", r.margin}, {"note", r.note}});
   return j;
+}
+
+Json as_json(const Agreement& a, const Asked& asked) {
+  Json j = {{"within", asked.agree_percent / 100}, {"bar", asked.bar_percent / 100}, {"rows", a.rows},
+            {"agreeing", a.agreeing()}, {"farthest", a.farthest}, {"apart", Json::array()}};
+  for (const auto& [r, apart] : a.apart)
+    j["apart"].push_back({{"problem", r->problem}, {"subject", r->subject}, {"setting", r->setting},
+                          {"before_ns", r->before_ns}, {"after_ns", r->after_ns},
+                          {"apart", std::isinf(apart) ? Json(nullptr) : Json(apart)}, {"note", r->note}});
+  return j;
+}
+
+// Two runs of the same: not which is faster, but whether they say the same.
+void tell_agreement(const Changes& changes, const Asked& asked, Context& context) {
+  const Agreement a = agreement(changes, asked.agree_percent / 100, asked.settings);
+  if (context.json) fmt::print("{}\n", as_json(a, asked).dump(2));
+  else fmt::print("{}", to_text(a, asked.agree_percent / 100));
+  if (!a.rows) return fail(context, kFailed, "attune compare: the two have no row in common");
+  if (a.agreeing() < asked.bar_percent / 100 * a.rows)
+    fail(context, kFailed, fmt::format("attune compare: {} of {} rows agree, below {:g} %", a.agreeing(), a.rows,
+                                       asked.bar_percent));
 }
 
 // One question at least: two files, or one with a name to compare it with or to store it under.
@@ -84,6 +106,7 @@ void run(Asked& asked, Context& context) {
   if (!s.ok()) return fail(context, kFailed, join("attune compare: ", s.message));
   if (asked.files.size() == 1 && asked.baseline.empty()) return save(asked, text, context);
   const Changes changes = compare(before, after, asked.settings);
+  if (asked.agree_percent >= 0) return tell_agreement(changes, asked, context);
   if (!written(asked.markdown, to_markdown(changes), context)) return;
   if (!written(asked.junit, to_junit(changes, asked.settings), context)) return;
   if (context.json)
@@ -125,16 +148,31 @@ void add_compare(CLI::App& app, Context& context) {
   sub.add_option("--markdown", asked->markdown, "Write a Markdown table").type_name("FILE");
   sub.add_option("--junit", asked->junit, "Write JUnit XML: a case for every row").type_name("FILE");
   sub.add_flag("--github", asked->github, "Also print annotations that GitHub shows beside the change");
+  sub.add_option("--agree", asked->agree_percent,
+                 "Only whether two runs say the same: at how many rows their times are within so many percent")
+      .type_name("PERCENT")
+      .between(0.0, 1000.0)
+      .excludes("--strict")
+      .excludes("--save")
+      .excludes("--markdown")
+      .excludes("--junit")
+      .excludes("--github");
+  sub.add_option("--bar", asked->bar_percent, "With --agree: of all rows, how many percent must be")
+      .type_name("PERCENT")
+      .between(0.0, 100.0)
+      .show_default();
   sub.footer(
       "Examples:\n"
       "  attune compare before.jsonl after.jsonl\n"
       "  attune compare monday.jsonl --save release\n"
       "  attune compare after.jsonl --baseline release\n"
-      "  attune compare before.jsonl after.jsonl --margin 2 --junit compare.xml --markdown compare.md --github\n\n"
+      "  attune compare before.jsonl after.jsonl --margin 2 --junit compare.xml --markdown compare.md --github\n"
+      "  attune compare first.jsonl second.jsonl --agree 2\n\n"
       "The ratio is the time before by the time after, so above 1 is faster. FASTER and SLOWER need its whole 95 % "
       "interval\nbeyond the margin, and where the records have clocks, in cycles as well; SAME needs all of it within; "
       "the rest is UNCLEAR.\nSeveral runs in a file make one row, and their spread is in the interval.\n"
-      "Exit code 1 where a row is SLOWER, BROKEN (it failed, or its result was wrong) or MISSING, or nothing matched.");
+      "Exit code 1 where a row is SLOWER, BROKEN (it failed, or its result was wrong) or MISSING, or nothing matched;\n"
+      "with --agree where fewer rows than --bar are within it.");
   sub.callback([asked, &context] { run(*asked, context); });
 }
 

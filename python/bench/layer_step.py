@@ -31,10 +31,16 @@ def of_attune(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -
     return attune.torch.attend(q, k, v, layout="bhsd", causal=causal)
 
 
+def of_fa3(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> torch.Tensor:
+    import flash_attn_interface  # FlashAttention-3's, where it is installed
+    out = flash_attn_interface.flash_attn_func(*(x.transpose(1, 2) for x in (q, k, v)), causal=causal)
+    return (out[0] if isinstance(out, tuple) else out).transpose(1, 2)
+
+
 def implementations(names: list[str]) -> dict[str, Attention]:
     known = {"attune": of_attune, "torch:cudnn": of_torch(SDPBackend.CUDNN_ATTENTION),
              "torch:flash": of_torch(SDPBackend.FLASH_ATTENTION), "torch:efficient": of_torch(
-                 SDPBackend.EFFICIENT_ATTENTION)}
+                 SDPBackend.EFFICIENT_ATTENTION), "fa3": of_fa3}
     unknown = [name for name in names if name not in known]
     if unknown:
         raise SystemExit(f"unknown: {', '.join(unknown)}; known are {', '.join(known)}")
@@ -74,7 +80,7 @@ def measure(all_of_them: dict[str, Attention], tokens: int, length: int, heads: 
             memory[name] = peak(attention, leaves, d_out, causal)
             if name == "attune":
                 memory[name] += workspace(batch, heads, length, dim, causal)
-        except RuntimeError as error:
+        except (ImportError, RuntimeError) as error:
             print(f"  {name}: {str(error).splitlines()[0]}")
     for _ in range(rounds):
         for name in random.sample(list(memory), len(memory)):
@@ -94,7 +100,7 @@ def measure(all_of_them: dict[str, Attention], tokens: int, length: int, heads: 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--implementations", default="attune,torch:cudnn,torch:flash")
+    parser.add_argument("--implementations", default="attune,torch:cudnn,torch:flash,fa3")
     parser.add_argument("--tokens", type=int, default=16384, help="of all sequences")
     parser.add_argument("--lengths", default="512,2048,8192")
     parser.add_argument("--dims", default="64,128,256")

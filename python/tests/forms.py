@@ -25,7 +25,7 @@ _PLAIN = {
     "causal window": ((6, 7), (2, 1), 8, {"window": (2, -1), "causal": True}),
     "scale": ((4, 4), (2, 2), 8, {"scale": 0.3}),
     "softcap": ((5, 6), (2, 2), 8, {"softcap": 1.5, "causal": True}),
-    "dim_v": ((5, 6), (2, 2), 4, {}),
+    "dim_v": ((5, 6), (2, 2), 16, {}),
     "reproducible": ((5, 6), (4, 2), 8, {"reproducible": "run"}),
     "batch": ((5, 6), (2, 2), 8, {"reproducible": "batch"}),
     "precision": ((5, 6), (2, 2), 8, {"precision": "tf32x3"}),

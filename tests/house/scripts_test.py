@@ -16,6 +16,7 @@ import bars
 import check_ptxas
 import gpu_sources
 import mutate
+import tune_check
 
 
 class GpuSources(unittest.TestCase):
@@ -254,6 +255,37 @@ class Bars(unittest.TestCase):
                 self.assertEqual(command[:2], ["attune", "bench"], name)
                 if "--lines" in command:
                     self.assertTrue((bars.ROOT / command[command.index("--lines") + 1]).exists(), name)
+
+
+class TuneCheck(unittest.TestCase):
+    def test_a_hundred_shapes_are_asked_about_that_were_not_tuned_on(self):
+        tuned, asked = (tune_check.lines(shapes, 1) for shapes in (tune_check.TUNE, tune_check.ASK))
+        self.assertGreaterEqual(len(asked), 100)
+        self.assertEqual(len(asked), len(set(asked)))
+        heads = [{b * h for b, h in shapes} for shapes in (tune_check.TUNE, tune_check.ASK)]
+        self.assertFalse(heads[0] & heads[1])
+        lengths = [{n for all in shapes.values() for n in all} for shapes in (tune_check.TUNE, tune_check.ASK)]
+        self.assertFalse(lengths[0] & lengths[1])
+        self.assertTrue(min(lengths[0]) < min(lengths[1]) and max(lengths[1]) < max(lengths[0]))
+        kinds = [{(w[0], w[6], w[7]) for w in map(str.split, lines)} for lines in (tuned, asked)]
+        self.assertEqual(kinds[0], kinds[1])
+
+    def test_the_commands_are_those_of_the_tool_and_their_answer_is_its_own(self):
+        with tempfile.TemporaryDirectory() as folder:
+            tool = pathlib.Path(folder) / "attune"
+            tool.write_text("#!/bin/sh\necho \"$@\" >> %s/said\n[ $1 = bench ] || exit 7\n" % folder)
+            tool.chmod(0o755)
+            words = [folder, "--device", "cpu", "--divide", "8", "--keep", folder + "/kept"]
+            self.assertEqual(tune_check.main(words + ["--", "--max-seconds", "9"]), 7)
+            first, second, last = pathlib.Path(folder, "said").read_text().splitlines()
+            for said, name in ((first, "tune"), (second, "ask")):
+                self.assertTrue(said.startswith("bench --device cpu --backend all --lines "))
+                self.assertIn("%s/kept/%s.txt" % (folder, name), said)
+                self.assertIn("--max-seconds 9", said)
+                self.assertNotIn("0.06", said)
+            self.assertTrue(last.startswith("tune %s/kept/tune.jsonl --fresh" % folder))
+            self.assertTrue(last.endswith("--check %s/kept/ask.jsonl" % folder))
+            self.assertIn(" q64 k64 d64 full", pathlib.Path(folder, "kept", "tune.txt").read_text())
 
 
 if __name__ == "__main__":

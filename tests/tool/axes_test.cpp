@@ -4,7 +4,10 @@
 
 #include <filesystem>
 #include <fstream>
+#include <map>
 
+#include "machine/host.h"
+#include "tool/measure/estimate.h"
 #include "tool/measure/suites.h"
 
 namespace attune {
@@ -198,6 +201,59 @@ TEST(Suites, have_the_matrices_of_the_reports) {
   EXPECT_EQ(lines_of("versions").size(), 3u);
   EXPECT_EQ(find_suite("sdpa-small")->samples, 500);
   EXPECT_EQ(find_suite("sdpa-small")->warm_up_calls, 200);
+}
+
+// An H200 has 150.8 GB; the last row of each kind does not fit, and the one before it that does is there.
+TEST(Suites, memory_and_extreme_go_on_to_where_the_memory_of_a_gpu_ends) {
+  for (const char* suite : {"memory", "extreme"}) {
+    std::vector<BenchRow> rows;
+    ASSERT_EQ(suite_rows(suite, rows).message, "");
+    std::map<std::string, std::vector<double>> kinds;  // bytes, by length
+    for (const BenchRow& r : rows) {
+      Problem p = r.problem;
+      p.len_q = p.len_k = 1 << 18;
+      kinds[name(p)].push_back(estimated_bytes(r.problem));
+    }
+    EXPECT_EQ(kinds.size(), suite == std::string("memory") ? 2u : 6u);
+    for (const auto& [kind, bytes] : kinds) {
+      EXPECT_TRUE(std::is_sorted(bytes.begin(), bytes.end())) << kind;
+      EXPECT_LT(bytes.front(), 20e9) << kind;
+      EXPECT_GT(bytes.back(), 150.8e9) << kind;
+      for (size_t n = 1; n < bytes.size(); ++n) EXPECT_LT(bytes[n], 2.1 * bytes[n - 1]) << kind;
+    }
+    EXPECT_EQ(find_suite(suite)->few, 1) << "of calls that take half a minute";
+  }
+}
+
+TEST(Suites, rows_of_a_suite_have_a_limit_and_lines_have_none) {
+  std::vector<BenchRow> rows;
+  ASSERT_EQ(suite_rows("memory", rows).message, "");
+  for (const BenchRow& r : rows) EXPECT_EQ(r.most_call_s, kMostCallSeconds);
+  BenchRow line;
+  ASSERT_EQ(parse_row(name(rows[0]), line).message, "");
+  EXPECT_EQ(line.most_call_s, 0);
+}
+
+TEST(Suites, nsa_has_the_slow_ways_beside_it_where_they_have_room) {
+  const BenchSuite& nsa = *find_suite("nsa");
+  Bench b;
+  b.device = this_cpu(), b.beside = nsa.beside;
+  const auto wanted = [&](const char* line) {
+    BenchRow row;
+    EXPECT_EQ(parse_row(line, row).message, "");
+    return wanted_backends(row.problem, b);
+  };
+  using Names = std::vector<std::string>;
+  constexpr const char* kNsa = " causal : nsa d=16 gate=sigmoid l=32 n=16 phi=mean s=64 w=512";
+  const std::string sizes = "forward bf16 b1 h16/4 q4096 k4096 d128", longer = "forward bf16 b1 h16/4 q8192 k8192 d128";
+  EXPECT_EQ(wanted((sizes + kNsa).c_str()), (Names{"", "masked_dense"}));
+  EXPECT_EQ(wanted((sizes + " window127,0").c_str()), (Names{"", "masked_dense"}));
+  EXPECT_EQ(wanted((longer + kNsa).c_str()), Names{""});
+  EXPECT_EQ(wanted((longer + " causal").c_str()), Names{""});
+  const Names dense = wanted((sizes + " causal").c_str());
+  for (size_t n = 1; n < dense.size(); ++n) EXPECT_EQ(dense[n], "cpu_standard");  // where there is a BLAS
+  b.backends = {"nsa"};
+  EXPECT_EQ(wanted((sizes + kNsa).c_str()), Names{"nsa"});
 }
 
 TEST(Suites, dilated_has_rings_that_are_chosen_by_all_their_tokens) {

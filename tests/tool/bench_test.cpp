@@ -5,7 +5,8 @@
 #include <sstream>
 
 #include "tests/tool/spawn.h"
-#include "tool/measure/row.h"
+#include "tool/measure/estimate.h"
+#include "tool/measure/suites.h"
 
 namespace attune {
 namespace {
@@ -56,7 +57,65 @@ TEST(Bench, a_row_fits_into_the_lesser_of_both_memories) {
   EXPECT_FALSE(fits(50, 100));  // two of each while they are made
   EXPECT_TRUE(fits(10, 100, 10));
   EXPECT_FALSE(fits(10, 100, 9));
-  EXPECT_FALSE(fits(50, 100, 1000));
+  EXPECT_TRUE(fits(50, 100, 1000));  // of a GPU one on the host
+  EXPECT_FALSE(fits(95, 100, 1000));
+}
+
+TEST(Bench, energy_is_a_time_and_of_gpus) {
+  for (const char* seconds : {"1", "-1"}) {
+    const Ran r = attune_says({"bench", kLine, "--energy", seconds});
+    EXPECT_EQ(r.code, 2);
+    EXPECT_EQ(r.err, "attune bench: --energy is a time above 0, an hour at most, and for GPUs\n");
+  }
+  for (const json& r : records({})) EXPECT_EQ(r.value("joules", 0.), 0);
+  Bench b;
+  b.device = {.kind = DeviceKind::cuda, .units = 132};
+  Problem p;
+  ASSERT_TRUE(parse(kLine, p).ok());
+  const double without = estimated_seconds(p, b, 2);
+  b.energy_seconds = 5;
+  EXPECT_NEAR(estimated_seconds(p, b, 2) - without, 3 * 5., 1e-9);  // of two peers and a backend
+}
+
+// What a suite would take hours for is not tried, whatever machine this is: its longest row is of exaflops.
+TEST(Bench, a_dry_run_of_a_suite_says_what_takes_too_long) {
+  Bench b;
+  b.device.units = 2;
+  BenchRow row;
+  ASSERT_TRUE(parse_row("forward bf16 b8 h32 q2097152 k2097152 d64 full", row).ok());
+  EXPECT_FALSE(is_too_slow(row, b)) << "a line is asked for by name";
+  row.most_call_s = 200;
+  EXPECT_TRUE(is_too_slow(row, b));
+  ASSERT_TRUE(parse_row("forward bf16 b8 h32 q512 k512 d64 full", row).ok());
+  row.most_call_s = 200;
+  EXPECT_FALSE(is_too_slow(row, b));
+  const Ran r = attune_says({"bench", "--suite", "memory", "--dry-run", "--json"});
+  EXPECT_GT(json::parse(r.out)["too_large"].get<int>() + json::parse(r.out)["too_slow"].get<int>(), 0) << r.out;
+}
+
+TEST(Bench, rest_is_part_of_the_time_that_a_subject_has) {
+  Bench b;
+  b.device = {.kind = DeviceKind::cuda, .units = 132};
+  b.timing.max_seconds = 0.15;
+  Problem p;
+  ASSERT_TRUE(parse("forward bf16 b8 h32 q1024 k1024 d64 full", p).ok());
+  const double without = estimated_seconds(p, b, 3);
+  b.timing.rest_seconds = 0.02;
+  EXPECT_DOUBLE_EQ(estimated_seconds(p, b, 3), without);
+}
+
+// Four backends and three peers; of fp8 there are fewer.
+TEST(Bench, a_whole_seq_sweep_is_reckoned_at_less_than_four_minutes_of_an_h200) {
+  const BenchSuite& suite = *find_suite("seq-sweep");
+  Bench b;
+  b.device = {.kind = DeviceKind::cuda, .units = 132};
+  b.timing.max_seconds = suite.max_seconds, b.timing.rest_seconds = 1e-3 * suite.rest_ms;
+  std::vector<BenchRow> rows;
+  ASSERT_EQ(suite_rows("seq-sweep", rows).message, "");
+  double seconds = 0;
+  for (const BenchRow& row : rows) seconds += estimated_seconds(row.problem, b, 6);
+  EXPECT_LT(seconds, 240);
+  EXPECT_GT(seconds, 100) << "which is too good to be a reckoning";
 }
 
 TEST(Bench, a_line_behind_an_option_of_several_names_is_a_line) {
@@ -72,6 +131,11 @@ TEST(Bench, a_row_that_stands_there_twice_is_measured_once) {
   // Three of d64 are in both of its parts: of those a resumed run would find each done.
   const Ran suite = attune_says({"bench", "--suite", "fa2-vs-sdpa", "--dry-run", "--json"});
   EXPECT_EQ(json::parse(suite.out)["rows"], 44);
+}
+
+TEST(Bench, a_backend_that_is_named_twice_is_one_subject) {
+  EXPECT_EQ(records({"--backend", "cpu_forward,all,cpu_forward", "--no-check"}).size(),
+            records({"--backend", "all", "--no-check"}).size());
 }
 
 TEST(Bench, a_rest_below_nothing_or_without_an_end_is_refused) {

@@ -65,6 +65,28 @@ Changes tries(const Noise& noise, double factor) {
 class CompareNoise : public testing::TestWithParam<const Noise*> {};
 INSTANTIATE_TEST_SUITE_P(Measured, CompareNoise, testing::Values(&kForwardNoise, &kStandardNoise));
 
+TEST(Agreement, counts_rows_whose_times_are_within_a_share_either_way) {
+  const std::vector<Record> first = {steady(1000, 64), steady(1000, 128), steady(1000, 256), steady(1000, 512)};
+  std::vector<Record> second = {steady(1019, 64), steady(982, 128), steady(1030, 256), steady(960, 512)};
+  Changes c = compare(first, second, {});
+  const Agreement a = agreement(c, 0.02, {});
+  EXPECT_EQ(a.rows, 4);
+  EXPECT_EQ(a.agreeing(), 2);
+  ASSERT_EQ(a.apart.size(), 2u);
+  EXPECT_NEAR(a.apart[0].apart, 1000. / 960 - 1, 1e-9);  // the farthest first
+  EXPECT_NEAR(a.farthest, 1000. / 960 - 1, 1e-9);
+  EXPECT_EQ(agreement(c, 0.05, {}).agreeing(), 4);
+  second.pop_back();
+  second.push_back(steady(1000, 1024));  // one is missing, one is new, one is wrong
+  second[0].parity.verdict = "FAIL";
+  c = compare(first, second, {});
+  EXPECT_EQ(agreement(c, 0.02, {}).rows, 5);
+  EXPECT_EQ(agreement(c, 0.02, {}).agreeing(), 1);
+  EXPECT_TRUE(std::isinf(agreement(c, 0.02, {}).apart[0].apart));
+  EXPECT_EQ(agreement(c, 0.02, {.missing_is_fine = true}).rows, 3);
+  EXPECT_EQ(agreement(c, 0.02, {.missing_is_fine = true}).agreeing(), 1);
+}
+
 TEST_P(CompareNoise, a_slow_down_of_3_percent_is_caught_in_95_of_100) {
   EXPECT_GE(tries(*GetParam(), 1.03).count(Change::slower), 95);
 }
@@ -268,6 +290,32 @@ TEST(CompareCommand, no_regression_is_exit_code_0_and_json_is_one_document) {
   EXPECT_EQ(j["rows"][0]["verdict"], "SAME");
   EXPECT_EQ(j["rows"][0]["times_as_fast"]["value"], 1);
   EXPECT_TRUE(j["rows"][0]["in_cycles"].is_null());
+}
+
+TEST(CompareCommand, two_runs_agree_at_enough_rows_or_not) {
+  std::vector<Record> first, second;
+  for (int n = 1; n <= 20; ++n) first.push_back(steady(1000, n)), second.push_back(steady(n == 7 ? 1100 : 1010, n));
+  const std::string a = written("first.jsonl", first), b = written("second.jsonl", second);
+  Ran r = attune_says({"compare", a, b, "--agree", "2"});
+  EXPECT_EQ(r.code, 0) << r.err;  // one of twenty: it is SLOWER, which is not what was asked
+  EXPECT_EQ(r.out, "  10.00 %  forward f32 b1 h8 q7 k7 d64 causal, cpu_forward, warm, 1 thread: 1.00 us and 1.10 us\n"
+                   "19 of 20 rows within 2 %, the farthest 10.00 % apart\n");
+  r = attune_says({"compare", a, b, "--agree", "2", "--bar", "96", "--json"});
+  EXPECT_EQ(r.code, 1);
+  EXPECT_EQ(r.err, "attune compare: 19 of 20 rows agree, below 96 %\n");
+  const auto j = nlohmann::json::parse(r.out);
+  EXPECT_EQ(j["agreeing"], 19);
+  EXPECT_EQ(j["apart"][0]["problem"], "forward f32 b1 h8 q7 k7 d64 causal");
+  const std::string half = written("half.jsonl", {first.begin(), first.begin() + 10});
+  EXPECT_EQ(attune_says({"compare", a, half, "--agree", "2"}).code, 1);
+  r = attune_says({"compare", a, half, "--agree", "2", "--missing-is-fine"});
+  EXPECT_EQ(r.code, 0) << r.err;
+  EXPECT_TRUE(has(r.out, "10 of 10 rows within 2 %")) << r.out;
+  EXPECT_EQ(attune_says({"compare", a, b, "--agree", "2", "--strict"}).code, 2);
+  const std::string other = written("other.jsonl", {steady(1000, 999)});
+  r = attune_says({"compare", a, other, "--agree", "2", "--missing-is-fine"});
+  EXPECT_EQ(r.code, 1);
+  EXPECT_EQ(r.err, "attune compare: the two have no row in common\n");
 }
 
 TEST(CompareCommand, a_baseline_is_stored_by_name_and_replaced_only_without_a_regression) {

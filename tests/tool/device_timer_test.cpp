@@ -76,6 +76,19 @@ TEST(Readings, keep_the_worst) {
   EXPECT_EQ(r.reasons, 5u);
 }
 
+TEST(Sustained, energy_is_shared_by_the_calls_and_watts_are_of_the_whole_time) {
+  const Sustained s = sustained_of(2e9, 400, 1000, 2200);
+  EXPECT_DOUBLE_EQ(s.ns, 5e6);
+  EXPECT_DOUBLE_EQ(s.joules, 3);
+  EXPECT_DOUBLE_EQ(s.watts, 600);
+  for (const auto& [before, after] : {std::pair(-1., 2200.), {-1., -1.}, {1000., 1000.}, {1000., -1.}}) {
+    const Sustained none = sustained_of(2e9, 400, before, after);  // no counter, or one that did not move
+    EXPECT_DOUBLE_EQ(none.ns, 5e6);
+    EXPECT_EQ(none.joules, 0);
+    EXPECT_EQ(none.watts, 0);
+  }
+}
+
 TEST(DeviceTimer, without_a_gpu_refuses_with_a_sentence) {
   int count = 0;
   if (cuda::count(count).ok()) GTEST_SKIP() << "there is a GPU here";

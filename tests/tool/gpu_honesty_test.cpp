@@ -117,10 +117,11 @@ class GpuHonesty : public testing::Test {
     if (fraud.other.get()) return;
     ASSERT_EQ(fraud.other.open(0).message, "");
   }
-  std::vector<Record> row_of(Cheat cheat) {
+  std::vector<Record> row_of(Cheat cheat, double energy_seconds = 0) {
     static const attune_peer peer{"planted", "0", set_up, run, fetch, tear_down, message};
     fraud.cheat = cheat;
     Bench b{.peers = {&peer}, .device = fraud.gpu, .device_word = "cuda:0", .mode = Mode::cold, .timer = &timer_};
+    b.energy_seconds = energy_seconds;
     b.timing.cold = true, b.timing.max_seconds = 0.05, b.timing.warm_up_seconds = 0.001;
     b.provenance.gpu = fraud.gpu.name;
     // A ceiling as of a GPU only for the one that it is to catch: a copy of four megabytes is faster than it, too.
@@ -142,6 +143,17 @@ TEST_F(GpuHonesty, an_honest_peer_is_ok) {
   EXPECT_EQ(r.parity.verdict, "PASS");
   EXPECT_FALSE(r.kernels.empty());
   EXPECT_EQ(r.samples_mhz.size(), r.samples_ns.size());
+}
+
+TEST_F(GpuHonesty, energy_is_in_the_records_where_it_is_asked_for) {
+  EXPECT_EQ(measured(Cheat::none).sustained_ns, 0);
+  for (const Record& r : row_of(Cheat::none, 0.5)) {
+    ASSERT_EQ(r.status, "ok") << r.message;
+    EXPECT_GT(r.sustained_ns, 0) << r.subject;
+    if (timer_.nvml().joules() < 0) continue;  // this GPU has no counter of it
+    EXPECT_GT(r.joules, 0) << r.subject;
+    EXPECT_NEAR(r.joules, r.sustained_watts * r.sustained_ns * 1e-9, 1e-6 * r.joules) << r.subject;
+  }
 }
 
 TEST_F(GpuHonesty, what_cheats_in_its_result_is_caught_by_name) {

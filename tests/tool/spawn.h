@@ -4,6 +4,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -63,6 +64,48 @@ inline Ran attune_says(std::vector<std::string> words, std::vector<std::string> 
   words.insert(words.begin(), ATTUNE_BUILD_DIR "/attune");
   environment.insert(environment.begin(), "XDG_CONFIG_HOME=" + temporary(""));
   return spawn(std::move(words), environment);
+}
+
+// The command while it runs: it is told to end, or ends with this.
+class Background {
+ public:
+  explicit Background(std::vector<std::string> words) : out_(temporary("background")), child_(fork()) {
+    if (child_) return;
+    const int to = open(out_.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    dup2(to, STDOUT_FILENO), dup2(to, STDERR_FILENO);
+    putenv(strdup(("XDG_CONFIG_HOME=" + temporary("")).c_str()));
+    words.insert(words.begin(), ATTUNE_BUILD_DIR "/attune");
+    std::vector<char*> argv;
+    for (std::string& w : words) argv.push_back(w.data());
+    argv.push_back(nullptr);
+    execv(argv[0], argv.data());
+    _exit(127);
+  }
+  Background(const Background&) = delete;
+  ~Background() {
+    if (child_ > 0) kill(child_, SIGKILL), waitpid(child_, nullptr, 0);
+  }
+  std::string says() const { return text_of(out_); }  // on both streams
+  int ends(int signal) {                              // its exit code
+    int status = 0;
+    kill(child_, signal), waitpid(child_, &status, 0);
+    child_ = -1;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  }
+
+ private:
+  std::string out_;
+  pid_t child_;
+};
+
+// Whether it becomes true. Two minutes are no bar: they keep a test that is broken from standing still.
+template <class What>
+bool comes(What what) {
+  for (int n = 0; n < 1200; ++n) {
+    if (what()) return true;
+    usleep(100'000);
+  }
+  return false;
 }
 
 inline bool has(const std::string& text, const std::string& part) { return text.find(part) != text.npos; }

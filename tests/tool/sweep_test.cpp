@@ -169,6 +169,27 @@ TEST(Sweep, what_failed_is_done_only_for_those_who_asked_for_it) {
   EXPECT_EQ(sweep_with({r}, {"reference"}).done(), 0u);
 }
 
+TEST(Sweep, a_row_that_takes_too_long_is_left_out_and_says_so) {
+  const std::string path = temporary("too_long.jsonl");
+  RecordFile file;
+  ASSERT_EQ(file.open(path).message, "");
+  Sweep sweep = small_sweep();
+  sweep.rows.resize(3), sweep.rows[1].most_call_s = 1e-15, sweep.file = &file;
+  const double left = sweep.seconds_left();
+  std::vector<Record> out;
+  ASSERT_EQ(sweep.run(out).message, "");
+  ASSERT_EQ(out.size(), 5u);  // two backends of the other rows
+  EXPECT_EQ(out[2].subject, "attune");
+  EXPECT_EQ(out[2].status, "unsupported");
+  EXPECT_TRUE(out[2].message.starts_with("not tried: a call is reckoned at ")) << out[2].message;
+  EXPECT_EQ(out[4].status, "ok");
+  Sweep again = small_sweep();
+  again.rows.resize(3);
+  EXPECT_GT(again.seconds_left(), left);
+  again.keep(out);
+  EXPECT_EQ(again.done(), 3u) << "a resumed run does not say it twice";
+}
+
 TEST(Sweep, nothing_of_a_filtered_file_is_cut) {
   for (const bool ended : {true, false}) {  // its last line may lack its end
     const std::string path = temporary("filtered.jsonl");
@@ -269,6 +290,30 @@ TEST(Sweep, the_command_goes_on_where_it_was_killed) {
                                    path, "--resume"});
   EXPECT_EQ(lengths.code, 2);
   EXPECT_EQ(lengths.err, "attune bench: --resume is not with --lengths: no record says which it was measured with\n");
+}
+
+TEST(Sweep, the_command_keeps_what_is_there_at_ctrl_c) {
+  const std::string path = temporary("ctrl_c.jsonl");
+  const std::string quick = "forward f32 b1 h1 q16 k16 d16 causal", slow = "forward f32 b2 h8 q1024 k1024 d64 full";
+  const auto seen = [&] {
+    std::vector<Record> records;
+    if (std::filesystem::exists(path)) (void)read_records(path, records);
+    return records;
+  };
+  // The first ends by the number of its samples, and the second would go on for minutes.
+  Background bench({"bench", quick, slow, "--precision", "1e-9", "--max-seconds", "600", "--out", path});
+  ASSERT_TRUE(comes([&] { return seen().size() == 1; })) << bench.says();
+  usleep(500'000);
+  EXPECT_EQ(bench.ends(SIGINT), 1) << bench.says();
+  EXPECT_TRUE(has(bench.says(), "attune bench: interrupted after ")) << bench.says();
+  EXPECT_TRUE(has(bench.says(), quick)) << "the table: " << bench.says();
+  ASSERT_GE(seen().size(), 1u);
+  EXPECT_EQ(seen()[0].status, "ok");
+  for (size_t n = 1; n < seen().size(); ++n) EXPECT_EQ(seen()[n].status, "interrupted");
+  const Ran r = attune_says({"bench", quick, slow, "--max-seconds", "0.05", "--out", path, "--resume"});
+  EXPECT_EQ(r.code, 0) << r.err;
+  EXPECT_TRUE(has(r.err, "1 of 2 rows are in ")) << r.err;
+  EXPECT_EQ(table_of(seen()), (std::vector<std::string>{quick + " | cpu_forward | ok", slow + " | cpu_forward | ok"}));
 }
 
 TEST(Sweep, lengths_are_those_of_the_rows_with_ragged_keys) {

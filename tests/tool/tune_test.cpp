@@ -369,6 +369,32 @@ TEST(TuneCheck, a_choice_is_right_where_it_is_the_fastest_or_within_the_spread) 
   EXPECT_TRUE(check_choices(other, made, "Other CPU", {}).empty());
 }
 
+// Backends are timed by name, and the planner may refuse one that a rule names: then it is the planner that is asked.
+TEST(TuneCheck, of_a_device_that_is_known_the_choice_is_the_planners) {
+  std::vector<Record> other = {record("cpu_forward", 512, 1000), record("cpu_backward", 512, 900)};
+  std::vector<Rule> rules = tuned(crossing()).rules();
+  for (Rule& r : rules) r.backend = "cpu_backward";  // which takes no forward
+  EXPECT_EQ(check_choices(other, rules, "Test CPU", {}).at(0).chosen, "cpu_backward");
+  for (Record& r : other) r.provenance.cpu = this_cpu().name;
+  const auto checked = check_choices(other, rules, this_cpu().name, {});
+  ASSERT_EQ(checked.size(), 1u);
+  EXPECT_EQ(checked[0].chosen, "cpu_forward");
+  EXPECT_FALSE(checked[0].by_rule || checked[0].right());
+}
+TEST(TuneCheck, a_machine_that_differs_from_itself_says_not_what_is_as_fast) {
+  EXPECT_TRUE((CheckedChoice{.slower = 0.04, .spread = 0.9}.right()));
+  EXPECT_FALSE((CheckedChoice{.slower = 0.06, .spread = 0.9}.right()));
+  EXPECT_FALSE((CheckedChoice{.slower = 0.04, .spread = 0.03}.right()));
+}
+TEST(TuneCheck, devices_are_known_by_their_names) {
+  Device d;
+  EXPECT_TRUE(device_called(this_cpu().name, d));
+  EXPECT_EQ(d.kind, DeviceKind::cpu);
+  EXPECT_TRUE(device_called("NVIDIA H200", d));
+  EXPECT_EQ(d.name, "NVIDIA H200");
+  for (const char* name : {"Test CPU", "H200", "cpu", ""}) EXPECT_FALSE(device_called(name, d)) << name;
+}
+
 std::string written(const std::string& name, const std::vector<Record>& records) {
   const std::string path = temporary(name);
   std::ofstream file(path);
@@ -437,6 +463,22 @@ TEST(TuneCommand, says_where_the_planner_reads_another_file) {
   const auto j = nlohmann::json::parse(attune_says({"tune", records, "--out", other, "--json"}).out);
   EXPECT_EQ(j["devices"][0]["planner_reads"], home);
 }
+TEST(TuneCommand, a_project_has_a_file_of_its_own_that_the_planner_reads_there) {
+  const std::string records = written("own.jsonl", of_this_cpu(crossing())), folder = temporary("of_a_project");
+  const std::string file = ".attune/" + file_word(Device{.name = this_cpu().name}) + ".tsv";
+  std::filesystem::create_directories(folder);
+  const auto there = [&](const std::string& words) {
+    return spawn({"sh", "-c", "cd \"$1\" && exec \"$2\" " + words, "sh", folder, ATTUNE_BUILD_DIR "/attune", records},
+                 {"XDG_CONFIG_HOME=" + temporary("")});
+  };
+  Ran r = there("tune \"$3\" --project");
+  EXPECT_EQ(r.code, 0) << r.err;
+  EXPECT_TRUE(has(r.out, "wrote " + file) && !has(r.out, "here the planner reads")) << r.out;
+  EXPECT_TRUE(has(text_of(folder + "/" + file), "cpu_forward"));
+  r = there("why 'forward f32 b1 h8 q1024 k1024 d64 causal' --json");
+  EXPECT_EQ(nlohmann::json::parse(r.out)["rows"].size(), 6u) << r.out << r.err;
+  EXPECT_EQ(there("tune \"$3\" --project --out x.tsv").code, 2);
+}
 TEST(TuneCommand, a_file_whose_name_is_no_text_leaves_json_one_document) {
   const std::string records = written("byte.jsonl", of_this_cpu(crossing())), path = temporary("byte\xff.tsv");
   ASSERT_EQ(attune_says({"tune", records, "--out", path}).code, 0);
@@ -491,30 +533,6 @@ TEST(TuneCommand, mistakes_are_one_sentence) {
   EXPECT_EQ(attune_says({"why", "nonsense"}).code, 2);
 }
 
-TEST(TuneWatch, a_line_of_the_log_names_problem_and_device) {
-  LoggedCall call;
-  ASSERT_TRUE(read_call("attune: forward f32 b1 h8 q64 k64 d64 full -> cpu_forward on Neoverse-V1: first", call));
-  EXPECT_EQ(call.problem, "forward f32 b1 h8 q64 k64 d64 full");
-  EXPECT_EQ(call.device, "Neoverse-V1");
-  for (const char* line : {"", "attune: ", "attune: nonsense -> x on y: z", "epoch 3", "attune: forward f32 -> x"})
-    EXPECT_FALSE(read_call(line, call)) << line;
-}
-TEST(TuneWatch, live_calls_become_rules_once) {
-  const std::string log = temporary("calls.log"), records = temporary("live_calls.jsonl"), out = temporary("live.tsv");
-  std::ofstream(log) << "epoch 1\nattune: forward f32 b1 h1 q32 k32 d64 full -> cpu_forward on " << this_cpu().name
-                     << ": first in the list\n"
-                     << "attune: forward f32 b1 h1 q32 k32 d64 full -> cpu_forward on Elsewhere: x\n";
-  Ran r = attune_says({"tune", records, "--watch", log, "--once", "--out", out});
-  EXPECT_EQ(r.code, 0) << r.err;
-  std::vector<Record> made;
-  ASSERT_TRUE(read_records(records, made).ok());
-  EXPECT_GE(made.size(), 1u);
-  EXPECT_TRUE(has(text_of(out), "# key\tforward f32 d64 full heads 1-16")) << text_of(out);
-  r = attune_says({"tune", records, "--watch", log, "--once", "--out", out});
-  std::vector<Record> again;
-  ASSERT_TRUE(read_records(records, again).ok());
-  EXPECT_EQ(again.size(), made.size()) << "a problem is measured once";
-}
 TEST(TuneWatch, a_problem_that_another_device_has_measured_is_measured_here) {
   Record r = record("sm80_forward", 32, 1e3, 1);
   r.threads = 0, r.mode = "cold", r.provenance.gpu = "Test GPU", r.provenance.cpu = this_cpu().name;

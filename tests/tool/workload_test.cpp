@@ -79,5 +79,27 @@ TEST(Workload, lists_of_a_pattern_are_those_and_are_counted) {
   }
 }
 
+// Three streams of raw tokens, the compressed ones of the first; of one branch what that reads.
+TEST(CacheBytes, keys_and_values_of_native_sparse_attention_are_those_of_its_branches) {
+  const auto bytes = [](const std::string& variant) {
+    Problem p;
+    const std::string line = "forward bf16 b2 h4/2 q1024 k1024 d64/32 causal : " + variant;
+    EXPECT_EQ(parse(line, p).message, "") << line;
+    EXPECT_DOUBLE_EQ(token_bytes(p), cache_bytes(p) / (2 * 1024)) << line;
+    return cache_bytes(p) / (2 * 2 * 2);  // of a sequence and head, in numbers
+  };
+  constexpr double kRaw = 1024, kCompressed = 63, kToken = 64 + 32;  // (1024 - 32) / 16 + 1
+  EXPECT_EQ(bytes("nsa d=16 gate=none l=32 n=16 phi=mean s=64 w=128"), (3 * kRaw + kCompressed) * kToken);
+  EXPECT_EQ(bytes("nsa d=16 gate=none l=32 n=16 phi=none s=64 w=128"), (2 * kRaw + kCompressed) * kToken);
+  EXPECT_EQ(bytes("nsa d=16 gate=none l=32 n=16 phi=mean s=64 w=0"), (2 * kRaw + kCompressed) * kToken);
+  EXPECT_EQ(bytes("nsa d=16 gate=none l=32 n=16 only=cmp phi=mean s=64 w=128"), (kRaw + kCompressed) * kToken);
+  EXPECT_EQ(bytes("nsa d=16 gate=none l=32 n=16 only=sel phi=mean s=64 w=128"),
+            kRaw * kToken + (kRaw + kCompressed) * 64);  // blocks are chosen by keys alone
+  EXPECT_EQ(bytes("nsa d=16 gate=none l=32 n=16 only=win phi=mean s=64 w=128"), kRaw * kToken);
+  EXPECT_EQ(bytes("selected n=16 s=64"), kRaw * kToken);
+  EXPECT_EQ(bytes("select d=16 l=32 n=16 s=64"), kCompressed * 64);
+  EXPECT_EQ(bytes("reads d=16 l=32 n=16 s=64 w=128"), 0);
+}
+
 }  // namespace
 }  // namespace attune

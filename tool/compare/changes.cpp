@@ -163,6 +163,20 @@ int Changes::regressions(const CompareSettings& s) const {
   return int(std::count_if(rows.begin(), rows.end(), [&](const ChangedRow& r) { return is_regression(r, s); }));
 }
 
+Agreement agreement(const Changes& changes, double within, const CompareSettings& settings) {
+  Agreement a;
+  for (const ChangedRow& r : changes.rows) {
+    if (settings.missing_is_fine && (r.change == Change::missing || r.change == Change::added)) continue;
+    ++a.rows;
+    const bool timed = r.change != Change::broken && r.ratio.interval.confidence > 0 && r.ratio.value > 0;
+    const double apart = timed ? std::max(r.ratio.value, 1 / r.ratio.value) - 1 : INFINITY;
+    if (timed) a.farthest = std::max(a.farthest, apart);
+    if (!(apart <= within)) a.apart.push_back({&r, apart});
+  }
+  std::stable_sort(a.apart.begin(), a.apart.end(), [](const auto& x, const auto& y) { return x.apart > y.apart; });
+  return a;
+}
+
 Ratio ratio_of_runs(const std::vector<Samples>& before, const std::vector<Samples>& after) {
   const auto bad = [](const Samples& s) { return s.empty() || !(median(s) > 0) || !std::isfinite(median(s)); };
   if (before.empty() || after.empty() || std::any_of(before.begin(), before.end(), bad) ||

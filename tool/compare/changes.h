@@ -46,6 +46,17 @@ struct Changes {
 
 Changes compare(const std::vector<Record>& before, const std::vector<Record>& after, const CompareSettings&);
 
+// Whether two sets are of the same: how far apart the times of each row are, and at how many that is within a share. A
+// row that only one set has, or that went wrong, is apart, however far; with missing_is_fine the former does not count.
+struct Agreement {
+  struct Row { const ChangedRow* row; double apart; };  // the longer time by the shorter, less 1; infinite: only one
+  int rows = 0;
+  std::vector<Row> apart{};  // beyond the share, the farthest first
+  double farthest = 0;       // of the rows with two times
+  int agreeing() const { return rows - int(apart.size()); }
+};
+Agreement agreement(const Changes&, double within, const CompareSettings&);
+
 // Of median(before) / median(after) where each side is one or several runs. Of one run a side, the bootstrap of its
 // samples; of more, the median of all pairs of runs with its interval by ranks (Hodges and Lehmann), or what is unsure
 // within the runs where that is wider: processes differ by more than their samples show (memory lands elsewhere), so

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "tool/text.h"
 
@@ -75,6 +76,17 @@ std::string summary(const Changes& changes) {
   for (int c = 0; c <= int(Change::added); ++c)
     if (const int n = changes.count(Change(c))) s += fmt::format("{}{} {}", s.empty() ? "" : ", ", n, name(Change(c)));
   return s.empty() ? "nothing to compare" : s;
+}
+
+std::string to_text(const Agreement& a, double within) {
+  std::string s;
+  for (const auto& [row, apart] : a.apart)
+    s += fmt::format("{:>9}  {}, {}, {}: {} and {}{}{}\n",
+                     std::isinf(apart) ? "-" : fmt::format("{:.2f} %", 100 * apart), row->problem,
+                     row->subject, row->setting, time_text(row->before_ns), time_text(row->after_ns),
+                     row->note.empty() ? "" : ": ", row->note);
+  return s + fmt::format("{} of {} rows within {:g} %, the farthest {:.2f} % apart\n", a.agreeing(), a.rows,
+                         100 * within, 100 * a.farthest);
 }
 
 std::string to_text(const Changes& changes, bool colour) {

@@ -6,6 +6,7 @@
 namespace attune {
 
 std::string summary(const Changes&);  // "2 SLOWER, 31 SAME, 1 UNCLEAR"
+std::string to_text(const Agreement&, double within);  // those that are apart, and how many are not
 std::string to_text(const Changes&, bool colour);
 std::string to_markdown(const Changes&);
 std::string to_junit(const Changes&, const CompareSettings&);

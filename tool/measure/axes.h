@@ -15,6 +15,7 @@ struct BenchRow {
   std::string label{};      // of what is no problem: of a module its pass and line
   std::string not_built{};  // of what a suite has and this tool cannot measure yet: why not
   std::string module{};     // its line; `problem` is then its attention
+  double most_call_s = 0;   // of a suite: a row of which one call takes longer is not tried; 0: whatever it takes
 };
 std::string name(const BenchRow&);  // its line and pattern, or its label
 // "forward bf16 b1 h8 q4096 k4096 d64 causal blocks64x64x1 | random density=0.1": the bound is then the pattern's.

@@ -152,6 +152,13 @@ Status DeviceTimer::take(const Subject& s, int calls, Batch& batch) {
   return Status::good();
 }
 
+Sustained sustained_of(double ns, int64_t calls, double joules_before, double joules_after) {
+  Sustained s{.ns = ns / double(calls)};
+  const double joules = joules_after - joules_before;
+  if (joules_before >= 0 && joules > 0) s.joules = joules / double(calls), s.watts = joules / (ns * 1e-9);
+  return s;
+}
+
 Status DeviceTimer::sustain(const Subject& s, double seconds, Sustained& out) {
   const cuda::Use use(index_);
   const Clock clock = host_clock();
@@ -166,10 +173,8 @@ Status DeviceTimer::sustain(const Subject& s, double seconds, Sustained& out) {
     constexpr double kEnough = 20e6;  // ns between two waits, so that these cost nothing
     if (mode_ != Mode::graph && double(clock.now() - began) < kEnough) batch = std::min(2 * batch, 256);
   }
-  const double passed = double(clock.now() - start), after = nvml_.joules();
-  out.ns = passed / double(calls);
-  if (before >= 0 && after > before)
-    out.joules = (after - before) / double(calls), out.watts = (after - before) / (passed * 1e-9);
+  const double passed = double(clock.now() - start);
+  out = sustained_of(passed, calls, before, nvml_.joules());
   return Status::good();
 }
 

@@ -37,6 +37,8 @@ bool is_ahead(int enqueued, double host_ns, double gpu_ns_of_one);
 struct Sustained {
   double ns = 0, joules = 0, watts = 0;  // of one call; of one call; mean
 };
+// So many calls in `ns`, with the GPU's counter of energy before and after; below 0: it has none.
+Sustained sustained_of(double ns, int64_t calls, double joules_before, double joules_after);
 
 class DeviceTimer {
  public:

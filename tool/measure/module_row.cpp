@@ -6,9 +6,9 @@
 #include <optional>
 
 #include "machine/cpu/kernels.h"
+#include "tool/measure/estimate.h"
 #include "tool/measure/module_run.h"
 #include "tool/measure/peak.h"
-#include "tool/measure/row.h"
 
 namespace attune {
 namespace {

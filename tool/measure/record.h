@@ -65,7 +65,7 @@ struct Record {
   uint64_t workspace_bytes = 0;
   double tensor_bytes = 0;   // of inputs and outputs
   double scores_bytes = 0;   // of the matrix of scores in the type of the keys, which only unfused attention stores
-  double cache_bytes = 0;    // of keys and values; 0: nobody says
+  double cache_bytes = 0;    // of keys and values, of every branch and compressed; 0: nobody says
   double taken_bytes = -1;   // measured: what a first call took beside inputs and outputs; below 0: nobody says
   // Of native sparse attention: keys of the compressed, the selected and the window branch that a call read, and how
   // many tokens the last two have together; over all queries and groups of heads.

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
 #include <functional>
 #include <memory>
 #include <new>
@@ -13,6 +12,7 @@
 #include "machine/cpu/kernels.h"
 #include "machine/cuda/nvtx.h"
 #include "plan/plan.h"
+#include "tool/measure/estimate.h"
 #include "tool/measure/gpu_workload.h"
 #include "tool/measure/peak.h"
 #include "tool/measure/provenance.h"
@@ -73,6 +73,10 @@ double input_rms(const Tensor& t) {
     if (std::isfinite(x)) sum += x * x;  // rows that no sequence owns are NaN
   }
   return count ? std::sqrt(sum / double(count)) : 0;
+}
+
+bool is_planned(const std::vector<Plan>& made, const Backend* backend) {
+  return std::any_of(made.begin(), made.end(), [&](const Plan& p) { return p.backend == backend; });
 }
 
 struct RowRun {
@@ -145,6 +149,7 @@ struct RowRun {
       if (is_ring(problem)) by.device = rank_device(bench.device, problem);
       if (const Status s = by.plan(problem, plan); !s.ok())
         end(add(word.empty() ? "attune" : word), "unsupported", s.message);
+      else if (is_planned(made, plan.backend)) continue;  // one that is named is the planner's choice, too
       else if (!skip_too_long(plan.backend->name)) made.push_back(std::move(plan));
     }
     return made;
@@ -152,13 +157,15 @@ struct RowRun {
 
   bool make_workload() {
     const double needed = estimated_bytes(problem), there = available_memory();
+    std::optional<double> of_gpu;
+    if (on_gpu()) of_gpu = double(bench.timer->facts().free_bytes);
     const auto no_room = [&] {
       end(add("attune"), "oom",
           join("not enough memory: ", std::ceil(needed / 1e6), " MB of tensors, ", std::floor(there / 1e6),
-               " MB available"));
+               " MB available", of_gpu ? join(", ", std::floor(*of_gpu / 1e6), " MB on the GPU") : ""));
       return false;
     };
-    if (!fits(needed, there)) return no_room();
+    if (!fits(needed, there, of_gpu)) return no_room();
     try {
       work = std::make_unique<Workload>(whole, bench.layout, bench.seed, bench.distribution, bench.lengths,
                                         bench.pattern, !on_gpu());
@@ -339,6 +346,9 @@ struct RowRun {
     if (!on_gpu())
       if (const CpuKernels* k = best_kernels(problem.dtype.kv, bench.device.features)) r.kernels = {k->isa};
     r.workspace_bytes = plan.workspace_bytes;
+    // The system lends a CPU more than it has, and kills whoever uses it.
+    if (!on_gpu() && double(r.workspace_bytes) > available_memory())
+      return end(r, "oom", join(r.subject, ": not enough memory for a workspace of ", r.workspace_bytes, " bytes"));
     const PeakMemory taken(on_gpu() ? bench.device.index : -1);
     try {
       ours.push_back(std::make_unique<BackendRun>(std::move(plan), sets(), stream()));
@@ -533,7 +543,12 @@ std::vector<std::string> wanted_backends(const Problem& p, const Bench& bench) {
     for (const Backend* b : backends())
       if (!b->only_by_name && b->supports(p, bench.device).ok()) wanted.emplace_back(b->name);
   }
-  if (wanted.empty()) wanted.emplace_back();
+  if (wanted.empty()) {
+    wanted.emplace_back();
+    if (bench.beside)
+      for (const Backend* b : backends())
+        if (bench.beside(p, b->name) && b->supports(p, bench.device).ok()) wanted.emplace_back(b->name);
+  }
   return wanted;
 }
 
@@ -568,28 +583,6 @@ std::vector<Record> measure_row(const Problem& problem, Bench& bench) {
       bench.too_long.push_back({problem, r.subject});
   }
   return std::move(row.records);
-}
-
-double estimated_seconds(const Problem& p, const Bench& bench, size_t peers) {
-  // A modest kernel, before anything is known; once there are ceilings, half of theirs.
-  const bool gpu = bench.device.kind == DeviceKind::cuda;
-  const double assumed = (gpu ? 1000.0 : 25.0) * bench.device.units * (p.dtype.kv == DType::bf16 ? 3 : 1);
-  const double rate = bench.ceilings ? 0.5 * bench.ceilings->of(p.dtype.kv).gflops : assumed;
-  const double call = cost(whole_problem(p)).flops / std::max(rate, 1.0) * 1e-9;
-  const double timed =
-      std::max(std::min(std::max(0.2, 60 * call), bench.timing.max_seconds), bench.timing.few * call + call);
-  const double subjects = double(wanted_backends(p, bench).size()) + double(peers);
-  constexpr double kBlocks = 4;  // of samples, with rest or work before each
-  const double between = kBlocks * (bench.timing.rest_seconds + bench.timing.heat_seconds);
-  return 0.2 + estimated_bytes(p) * (gpu ? 3e-9 : 15e-9) + subjects * (call + timed + between + bench.energy_seconds);
-}
-
-double available_memory() {
-  std::ifstream file("/proc/meminfo");
-  std::string word;
-  for (double kib; file >> word;)
-    if (word == "MemAvailable:" && file >> kib) return kib * 1024;
-  return INFINITY;
 }
 
 }  // namespace attune

@@ -19,6 +19,7 @@ namespace attune {
 struct Bench {
   std::vector<std::string> backends{};  // by name; "all": every one that takes the problem; empty: the planner's choice
   std::vector<const attune_peer*> peers{};
+  bool (*beside)(const Problem&, std::string_view backend) = nullptr;  // of a suite: also, where nobody names backends
   std::string baseline{};               // a subject by name; empty: the fastest peer, or the first backend
   Device device{};                      // of a CPU, its units are the threads
   std::string device_word{"cpu"};
@@ -70,12 +71,5 @@ const char* status_word(const Status&, const char* otherwise = "failed");
 
 // A record of this row with all that is known before it is measured.
 Record blank_record(const BenchRow&, const Bench&);
-
-// A guess before anything is measured: seconds that a row will take with so many peers, and bytes of its buffers.
-double estimated_seconds(const Problem&, const Bench&, size_t peers);
-inline constexpr double kCopies = 2.2;  // of a row's tensors while they are made: there are two of each then
-double available_memory();  // bytes; infinite where the system does not say
-// Whether the tensors of a row fit: they are made on the host, and one set of them is then on the GPU, if there is one.
-inline bool fits(double bytes, double host, double gpu = INFINITY) { return kCopies * bytes <= host && bytes <= gpu; }
 
 }  // namespace attune

@@ -3,6 +3,8 @@
 #include <algorithm>
 
 #include "plan/plan.h"
+#include "tool/measure/estimate.h"
+#include "tool/text.h"
 
 namespace attune {
 namespace {
@@ -19,7 +21,9 @@ std::string chosen(const Problem& p, const Bench& b) {
   return planner.plan(p, plan).ok() ? std::string(plan.backend->name) : "attune";
 }
 
-bool is_not_built(const Record& r) { return r.message.starts_with("not built: "); }
+bool is_left_out(const Record& r) {
+  return r.message.starts_with("not built: ") || r.message.starts_with("not tried: ");
+}
 
 // Whether there is a record for each that is asked for now. One of "attune" is of the whole row, which did not fit or
 // failed; the planner's refusal only of rows that leave the choice to it. Where nobody took a row, no peer was asked.
@@ -29,7 +33,7 @@ bool has_all_subjects(const std::vector<Record>& made, const BenchRow& row, cons
     return it == made.end() ? nullptr : &*it;
   };
   const Record* const whole = find("attune");
-  if (whole && (whole->status != "unsupported" || is_not_built(*whole))) return true;
+  if (whole && (whole->status != "unsupported" || is_left_out(*whole))) return true;
   if (!row.label.empty()) return false;
   bool taken = false;
   for (const std::string& word : wanted_backends(row.problem, b)) {
@@ -41,14 +45,26 @@ bool has_all_subjects(const std::vector<Record>& made, const BenchRow& row, cons
 }
 
 double seconds_of(const BenchRow& row, const Bench& b) {
-  return row.not_built.empty() ? estimated_seconds(row.problem, b, b.peers.size()) : 0;
+  if (!row.not_built.empty() || is_too_slow(row, b)) return 0;
+  return estimated_seconds(row.problem, b, b.peers.size());
+}
+
+Record left_out(const BenchRow& row, const Bench& b, std::string why) {
+  Record r = blank_record(row, b);
+  r.subject = "attune", r.status = "unsupported", r.message = std::move(why), r.row_records = 1;
+  return r;
 }
 
 std::vector<Record> not_built(const BenchRow& row, const Bench& b) {
-  Record r = blank_record(row, b);
-  r.subject = "attune", r.status = "unsupported", r.message = join("not built: ", row.not_built);
-  r.row_records = 1, r.tensor_bytes = r.scores_bytes = r.cache_bytes = 0;
+  Record r = left_out(row, b, join("not built: ", row.not_built));
+  r.tensor_bytes = r.scores_bytes = r.cache_bytes = 0;
   return {std::move(r)};
+}
+
+std::vector<Record> too_slow(const BenchRow& row, const Bench& b) {
+  return {left_out(row, b, join("not tried: a call is reckoned at ", seconds_text(call_seconds(row.problem, b)),
+                                ", and a suite waits ", seconds_text(row.most_call_s),
+                                "; given as a line it is measured"))};
 }
 
 }  // namespace
@@ -102,9 +118,10 @@ Status Sweep::run(std::vector<Record>& out) {
         if (b.timing.stop && *b.timing.stop) continue;  // rows that were kept are still part of the table
         if (progress) progress->begin(name(row), seconds_of(row, b), seconds_now());
         b.pattern = row.pattern;
-        made = row.label.empty()      ? measure_row(row.problem, b)
-               : row.module.empty() ? not_built(row, b)
-                                    : measure_module(row, b);
+        made = is_too_slow(row, b)    ? too_slow(row, b)
+               : row.label.empty()    ? measure_row(row.problem, b)
+               : row.module.empty()   ? not_built(row, b)
+                                      : measure_module(row, b);
         if (file)
           if (Status s = file->write(made); !s.ok()) return s;
         if (progress) progress->clear(), progress->end(made);

@@ -6,6 +6,7 @@
 #include <new>
 
 #include "core/cost.h"
+#include "core/nsa.h"
 #include "core/passes.h"
 #include "tool/measure/ring_run.h"
 #include "variants/blocks.h"
@@ -128,12 +129,25 @@ double scores_bytes(const Problem& p) {
   return double(p.batch) * p.heads_q * double(p.len_q) * keys * size_of(p.dtype.kv);
 }
 
-double token_bytes(const Problem& p) { return double(p.heads_kv) * (p.dim_qk + p.dim_v) * size_of(p.dtype.kv); }
-
+// Every branch of native sparse attention has its own raw tokens, and those of the compressed one make others.
 double cache_bytes(const Problem& p) {
   const std::string_view variant = word(p.variant);
-  const bool dense = variant.empty() || variant == "dilated" || variant == "adaptive" || variant == "ring";
-  return dense ? double(p.batch) * p.len_k * token_bytes(p) : 0;
+  double keys = p.len_k, values = p.len_k;  // of one head
+  if (variant == "compress" || variant == "gate" || variant == "reads") {
+    keys = values = 0;
+  } else if (variant == "select") {
+    keys = double(nsa_of(p).compressed(p.len_k)), values = 0;
+  } else if (variant == "nsa") {
+    const Nsa nsa = nsa_of(p);
+    const bool all = nsa.only == Branch::all, chosen = all || nsa.only == Branch::selected;
+    const double branch = (nsa.phi == Phi::none ? 0. : p.len_k) + double(nsa.compressed(p.len_k));
+    const double others = (chosen ? p.len_k : 0.) + ((all && nsa.w) || nsa.only == Branch::window ? p.len_k : 0.);
+    keys = others + (nsa.only == Branch::window ? 0 : branch);  // blocks are chosen by compressed keys
+    values = others + (all || nsa.only == Branch::compressed ? branch : 0);
+  }
+  return double(p.batch) * p.heads_kv * (keys * p.dim_qk + values * p.dim_v) * size_of(p.dtype.kv);
 }
+
+double token_bytes(const Problem& p) { return cache_bytes(p) / (double(p.batch) * p.len_k); }
 
 }  // namespace attune

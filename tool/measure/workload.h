@@ -71,7 +71,8 @@ double estimated_bytes(const Problem&);  // of inputs and outputs, of all ranks
 // The matrix of scores in the type of the keys, which only unfused attention stores; of a rank: its queries and the
 // keys of all.
 double scores_bytes(const Problem&);
-double token_bytes(const Problem&);  // of a key and a value in all their heads
-double cache_bytes(const Problem&);  // keys and values at their bounds; 0: the variant has caches of its own
+// Keys and values at their bounds, of every branch of a variant and what it compresses them to; 0: there are none.
+double cache_bytes(const Problem&);
+double token_bytes(const Problem&);  // of it: of a token, in all heads
 
 }  // namespace attune
