@@ -119,6 +119,11 @@ constexpr std::string_view kTiles[] = {
     "backward bf16 b12 h6 q130 k130 d128 causal | far",
     "backward bf16 b12 h6 q130 k130 d64 causal | seed=2 far",
     "backward bf16 b9 h1 q80 k2060 d128 full | far",
+    // And 768 rows and more see a key: idle warps prepare heads to come.
+    "backward f16 b5 h27 q770 k130 d16/8 full | d_lse bhsd",
+    "backward bf16 b9 h15 q775 k129 d8 full | seed=2 far",
+    "backward bf16 b5 h27 q770 k130 d8/104 full | d_lse pad=8",
+    "backward f16 b4 h8 q775 k1030 d8/104 full | seed=2 bhsd",
     "backward bf16 b35 h2 q40 k300 d64 window30,0",  // the first keys are seen by nobody: they do not stay
     // In a fixed order blocks that stay have whole heads, where those share out evenly.
     "backward bf16 b12 h10 q70 k130 d40 full repro=run | seed=3",

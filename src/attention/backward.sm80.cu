@@ -295,7 +295,8 @@ Status backward_prepare(std::string_view who, const BackwardParams& x, Place pla
   const void* const kernel[2][2] = {{address(prepare_kernel<F16, false>), address(prepare_kernel<Bf16, false>)},
                                     {address(prepare_kernel<F16, true>), address(prepare_kernel<Bf16, true>)}};
   const int order = x.order.place ? 1 : 0, type = x.problem.dtype.q == DType::bf16;  // order: a block of its own
-  const Status s = start(who, kernel[order][type], ready[order][type], row_blocks(x) + order, x, place, stream);
+  const int64_t blocks = x.prepared ? int64_t(x.prepared) * (x.padded / kRowsOfPrepare) : row_blocks(x);
+  const Status s = start(who, kernel[order][type], ready[order][type], blocks + order, x, place, stream);
   if (!s.ok() || !x.args.given(Role::d_sinks)) return s;
   return start(who, address(sink_kernel), sink, x.problem.heads_q, x, place, stream);
 }

@@ -38,7 +38,9 @@ struct BackwardParams {
   uint64_t launch;
   bool zero_far;     // rows of far log-sum-exps have 0 in `rows`: kernels that meet one take it from lse
   bool turned;       // sums of dQ of a head lie as one turned tile, and rows paired; then `uniform` too
-  int* taken;        // null, or a count of the kernel behind, which prepare clears
+  int* taken;        // null, or so many counts of the kernel behind, which prepare clears
+  int counts;
+  int prepared;      // query heads that prepare has; 0: all. The kernel behind has the others
 };
 
 constexpr int kRowsOfPrepare = 64, kTurnRows = 32;
@@ -151,7 +153,8 @@ __global__ void __launch_bounds__(256) prepare_kernel(const __grid_constant__ Ba
     }
     store_statistics(x.rows, at.index + r, x.turned, row);
   }
-  if (x.taken && at.index == 0 && threadIdx.x == 0) *x.taken = 0;
+  if (x.taken && at.index == 0)
+    for (int n = threadIdx.x; n < x.counts; n += 256) x.taken[n] = 0;
   if (x.turns && threadIdx.x < kRowsOfPrepare / kTurnRows)
     x.turns[1 + at.index / kTurnRows + threadIdx.x] = 0, x.turns[0] = 0;
   if (!x.dq || (at.first >= seq.len_q && !x.turned)) return;  // turned, rows of a tile lie between each other

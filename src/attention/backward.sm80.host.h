@@ -14,7 +14,7 @@ struct Place { int device, arch; };
 
 // Of BackwardParams: memory of any content has it by chance only, and the run is then slower.
 uint64_t next_launch();
-// Statistics of all rows, dQ cleared; d_sinks where it is wanted.
+// Statistics of all rows, dQ cleared, of the first heads if it has no others; d_sinks where it is wanted, and all are.
 Status backward_prepare(std::string_view who, const BackwardParams&, Place, Stream);
 // Rows of a tensor set to 0; bytes between them are left alone.
 Status backward_clear(std::string_view who, const Problem&, const Tensor&, Place, Stream);

@@ -204,12 +204,13 @@ struct BackwardConsumer {
       row[2 * i] = two.y, row[2 * i + 1] = two.w;
     }
   }
-  // Whether a row of the launch is far, asked once a block and kept in shared memory: registers are too few.
+  // Whether a row of the launch is far, in shared memory: registers are too few. Asked once a block; told with a tile.
   __device__ uint32_t place_of_far() const { return shared + C::kFarOfWarp + (group * 4 + warp) * 4; }
   __device__ void ask_far() const {
     if constexpr (!C::kAsksLaunch) return;
-    const bool far = __ldcg(reinterpret_cast<const unsigned long long*>(x.far)) == x.launch;
-    if (lane == 0) sm80::store_shared(place_of_far(), far);
+    const bool far = !C::kCounted && __ldcg(reinterpret_cast<const unsigned long long*>(x.far)) == x.launch;
+    const uint32_t told = shared + C::kFarOfTile + 4 * place;
+    if (lane == 0) sm80::store_shared(place_of_far(), C::kCounted ? load_shared(told) : far);
     __syncwarp();
   }
   // Log-sum-exps come from shared memory again: kept for this, they would be in the way of all other tiles.
@@ -470,7 +471,7 @@ struct BackwardConsumer {
     if constexpr (!C::kCounted) return wait(shared + C::kKFull, round & 1);
     if constexpr (!C::kApart) behind = end;
     place = round % C::kPlacesK;
-    wait(shared + C::kKFull + 8 * place, round / C::kPlacesK & 1);
+    wait(shared + C::kKFull + 8 * place, round / C::kPlacesK & 1), ask_far();
     wait(shared + C::kVFull + 8 * (round % C::kPlacesV), round / C::kPlacesV & 1);
   }
   __device__ void add_last_dq() {  // carried: that of the last step of all

@@ -27,7 +27,8 @@ constexpr int kShort = 512;                       // keys up to which blocks hav
 constexpr int kLong = 1024, kLongCausal = 2048;   // keys from which on tiles are turned, of a full and a causal mask
 constexpr int kTurned = 80;                       // queries of such a tile
 constexpr int kMostTurned = 1 << 23;              // queries: places in a head's sums are 32 bits
-constexpr int kCounted = 32 * 1024;               // in Plan::kernel: blocks stay, and take tiles from a counter
+constexpr int kCounted = 32 * 1024;               // in Plan::kernel: blocks stay, and take tiles from a counter;
+constexpr int kPreparing = 64 * 1024;             // their idle warps prepare heads to come
 static_assert(sm90::kTurnRows == sm80::kTurnRows);
 
 bool ordered(const Problem& p) { return p.reproducible != Reproducible::no; }
@@ -83,19 +84,25 @@ bool all_seen(KeyTile t, int tile_k) {
   return true;
 }
 
-// Whether blocks of a plain run stay, of these tiles. d96 has no kernel for it.
-bool counts(const Problem& p, int tile_q, int tile_k, int units) {
+// Whether blocks of a plain run stay, of these tiles, and prepare heads to come: what is added to Plan::kernel. d96 has
+// no kernel for it.
+int counted(const Problem& p, const BackwardKernel& k, int units) {
   const int dim = std::max(p.dim_qk, p.dim_v);
   if (ordered(p) || sm90::needs_table(p) || p.keys != KeySource::linear || p.mask.align == Align::absolute ||
       (dim > 64 && dim <= 96))
-    return false;
+    return 0;
   const Band band = band_of(p.mask, p.len_q, p.len_k, 0, 0);
   const double rows = visible_pairs(band, {0, p.len_q}, {0, p.len_k}) / std::max(p.len_k, 1);
-  return sm90::may_stay({.rows = rows * p.heads_q / p.heads_kv,
-                         .tiles = ceil_div(p.len_k, tile_k) * p.batch * p.heads_kv,
-                         .turned = tile_q == kTurned},
-                        units) &&
-         all_seen(key_tile_of({.len_q = p.len_q, .len_k = p.len_k, .band = band}, 0), tile_k);
+  const int64_t tiles = ceil_div(p.len_k, k.tile_k), heads = int64_t(p.batch) * p.heads_kv;
+  if (!sm90::may_stay({.rows = rows * p.heads_q / p.heads_kv, .tiles = tiles * heads, .turned = k.tile_q == kTurned},
+                      units) ||
+      !all_seen(key_tile_of({.len_q = p.len_q, .len_k = p.len_k, .band = band}, 0), k.tile_k))
+    return 0;
+  const sm90::KeyOrder by{.alike = p.mask.kind == MaskKind::full, .in_order = false};
+  const int section = sm90::section_of(by, bytes_of_head(k, p.len_q), tiles, int(heads), units);
+  const bool prepares = p.heads_q == p.heads_kv && rows >= sm90::kRowsOfPreparing &&
+                        sm90::heads_before(section, tiles, units) < heads;
+  return prepares ? kCounted + kPreparing : kCounted;
 }
 
 Status supports(const Problem& p, const Device& d) {
@@ -132,15 +139,18 @@ int64_t padded(const Problem& p, const BackwardKernel& k) {
 }
 
 struct Marks { uint64_t far; int taken; };  // see backward.sm90.shape.h
-struct Room { float2* stats; float* dq; int* turns; KeyTile* table; Marks* marks; float4* sums; };
-Room carve(Workspace& ws, const Problem& p, const BackwardKernel& k, int parts) {
+struct Room { float2* stats; float* dq; int* turns; KeyTile* table; Marks* marks; float4* sums; int* counts; };
+int64_t counts_of(const Problem& p) { return sm90::kJobsDone + int64_t(p.batch) * p.heads_q; }
+Room carve(Workspace& ws, const Plan& plan, const BackwardKernel& k, int parts) {
+  const Problem& p = plan.problem;
   const size_t rows = size_t(p.batch) * size_t(p.heads_q) * size_t(padded(p, k));
   Room room{.stats = ws.take<float2>(rows), .dq = ws.take<float>(rows * size_t(k.wide)), .turns = nullptr,
             .table = ws.take<KeyTile>(size_t(sm90::key_table_size(p, k.tile_k))), .marks = ws.take<Marks>(1),
-            .sums = nullptr};
+            .sums = nullptr, .counts = nullptr};
   if (ordered(p)) room.turns = ws.take<int>(1 + rows / sm80::kTurnRows);
   const size_t tiles = size_t(p.batch) * size_t(p.heads_kv) * size_t(ceil_div(p.len_k, k.tile_k));
   if (parts > 1) room.sums = ws.take<float4>(size_t(sm90::key_part(k.dim, int64_t(tiles) * parts, 0, false)));
+  if (plan.kernel & kPreparing) room.counts = ws.take<int>(size_t(counts_of(p)));
   return room;
 }
 
@@ -155,12 +165,12 @@ Status shape(Plan& plan, const Planner&) {
   plan.tile_q = k.tile_q, plan.tile_k = k.tile_k, plan.splits = parts;
   plan.kernel =
       k.dim + 1024 * (16 * parted + 8 * turned + 4 * (p.mask.blocks.q > 0) + 2 * needs_general(p) + ordered(p));
-  if (!parted && counts(p, k.tile_q, k.tile_k, std::max(plan.device.units, 1))) plan.kernel += kCounted;
+  if (!parted) plan.kernel += counted(p, k, std::max(plan.device.units, 1));
   const int64_t most = std::max(ceil_div(p.len_k, k.tile_k) * p.batch * p.heads_kv * parts,
                                 int64_t(p.batch) * p.heads_q * (padded(p, k) / sm80::kRowsOfPrepare));
   if (most > INT32_MAX) return Status::no(kWho, ": ", most, " blocks are over 2^31 - 1");
   Workspace count;
-  carve(count, p, k, parts);
+  carve(count, plan, k, parts);
   plan.workspace_bytes = count.used;
   return Status::good();
 }
@@ -197,21 +207,23 @@ class Run {
         units_(std::max(plan.device.units, 1)), parts_(lengths_ ? 1 : plan.splits),
         stays_(stays(plan)), turned_(plan.tile_q == kTurned && !lengths_ && may_keep_one()),
         kernel_(kernel_of(p_, {lengths_, in_order_, stays_, turned_, parts_ > 1})),
-        room_(carve(ws, p_, kernel_, parts_)),
+        room_(carve(ws, plan, kernel_, parts_)),
         place_{a[Role::q].device_index, plan.device.arch}, stream_(stream) {
     ends_ = {.problem = p_, .args = dense(a), .uniform = !lengths_, .rows = room_.stats,
              .dq = a.given(Role::dq) ? room_.dq : nullptr, .turns = in_order_ ? room_.turns : nullptr,
              .padded = int(padded(p_, kernel_)), .wide = kernel_.wide, .group = p_.heads_q / p_.heads_kv,
              .scale = scale_of(p_, a), .kept = turned_ ? sm80::Kept{} : kept(), .running = p_.has(Option::accumulate),
              .far = &room_.marks->far, .launch = sm80::next_launch(), .turned = turned_,
-             .taken = stays_ && !in_order_ ? &room_.marks->taken : nullptr};
+             .taken = stays_ && !in_order_ ? &room_.marks->taken : nullptr, .counts = 1};
     if (!lengths_) ends_.seq = sequence(p_, a, 0);
+    // d_sinks are made of all statistics, before the kernel that would prepare.
+    const int heads = p_.batch * p_.heads_q, before = stays_ && plan.kernel & kPreparing ? heads_before() : heads;
+    if (before >= heads || !wanted() || a.given(Role::d_sinks)) return;
+    ends_.taken = room_.counts, ends_.counts = int(counts_of(p_)), ends_.prepared = before;
   }
 
   Status run() {
-    const bool keys = a_[Role::k].extent.seq > 0 && a_[Role::k].extent.batch > 0;
-    bool any = false;
-    for (const Role r : {Role::dq, Role::dk, Role::dv, Role::d_bias}) any |= keys && a_.given(r);
+    const bool any = wanted();
     if (any && tabled()) {
       const sm90::KeyTableParams table{p_, ends_.args, room_.table, kernel_.tile_q, kernel_.tile_k, in_order_};
       if (Status s = sm90::make_key_table(kWho, table, place_.device, stream_); !s.ok()) return s;
@@ -229,6 +241,12 @@ class Run {
   }
 
  private:
+  bool wanted() const {
+    const bool keys = a_[Role::k].extent.seq > 0 && a_[Role::k].extent.batch > 0;
+    bool any = false;
+    for (const Role r : {Role::dq, Role::dk, Role::dv, Role::d_bias}) any |= keys && a_.given(r);
+    return any;
+  }
   sm80::Kept kept() const { return sm80::kept(scale_of(p_, a_), p_.dim_qk); }
   bool may_keep_one() const { return p_.dtype.q == DType::bf16 || kept().in == 1.f; }  // bf16 reaches as far as f32
   bool tabled() const { return lengths_ || sm90::needs_table(p_); }
@@ -237,11 +255,22 @@ class Run {
     if (in_order_) return has_whole_heads(p_, a_, units_);
     return plan.kernel & kCounted && all_seen(key_tile_of(sequence(p_, a_, 0), 0), plan.tile_k);
   }
-  int heads_of_section(const TabledParams& x) const {
+  int heads_of_section(int group, int tiles, int units) const {
     const sm90::KeyOrder by{.alike = !tabled() && p_.mask.kind == MaskKind::full, .in_order = in_order_};
     const Tensor& q = a_[Role::q];
     const int64_t rows = tabled() ? int64_t(q.extent.seq) * q.extent.batch : p_.len_q;
-    return sm90::section_of(by, bytes_of_head(kernel_, rows) * x.group, x.tiles, x.units, units_);
+    return sm90::section_of(by, bytes_of_head(kernel_, rows) * group, tiles, units, units_);
+  }
+  int heads_before() const {  // by idle warps: of heads that share no keys
+    const int tiles = int(ceil_div(ends_.seq.len_k, kernel_.tile_k)), heads = p_.batch * p_.heads_kv;
+    return int(std::min<int64_t>(sm90::heads_before(heads_of_section(1, tiles, heads), tiles, units_), heads));
+  }
+  sm90::AheadParams ahead() const {
+    const auto step = [this](Role r) { return a_[r].stride.seq * size_of(p_.dtype.q) * (256 / kernel_.wide); };
+    const int heads = p_.batch * p_.heads_q, ready = ends_.prepared ? ends_.prepared : heads;
+    return {.ready = ready, .jobs = (heads - ready) * (ends_.padded / sm90::kJobRows), .dim_v = p_.dim_v,
+            .out_step = step(Role::out), .d_out_step = step(Role::d_out), .stats = room_.stats,
+            .out = a_[Role::out], .d_out = a_[Role::d_out], .lse = a_[Role::lse], .d_lse = a_[Role::d_lse]};
   }
   int64_t blocks(const TabledParams& x) const {
     const int64_t all = in_order_ && stays_ ? x.units : int64_t(x.tiles) * x.units;
@@ -272,7 +301,8 @@ class Run {
                                              .launch = ends_.launch,
                                              .parts = parts_,
                                              .sums = room_.sums,
-                                             .taken = ends_.taken};
+                                             .taken = ends_.taken,
+                                             .ahead = ahead()};
     x.has_dk = a_.given(Role::dk), x.has_dv = a_.given(Role::dv);
     x.rows_q = q.extent.seq, x.rows_k = k.extent.seq;
     x.wide_dk = sm90::wide_rows(a_[Role::dk]), x.wide_dv = sm90::wide_rows(a_[Role::dv]);
@@ -289,7 +319,7 @@ class Run {
         tiles = std::min(tiles, k.extent.seq / kernel_.tile_k + int64_t(p_.batch));
       x.tiles = int(tiles);
     }
-    x.section = heads_of_section(x);
+    x.section = heads_of_section(x.group, x.tiles, x.units);
     if (Status s = make_maps(x); !s.ok()) return s;
     return cuda::launch({.who = kWho,
                          .kernel = kernel_.function[type](),

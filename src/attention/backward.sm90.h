@@ -4,16 +4,18 @@
 // dV stay in registers and are summed without atomics. One thread streams Q, dO and the rows' statistics; each of two
 // warpgroups owns 64 keys.
 #pragma once
+#include "attention/backward.sm90.ahead.h"
 #include "attention/backward.sm90.consumer.h"
 
 namespace attune::sm90 {
 
-// A block that stays, and takes the next tile that nobody has.
+// A block that stays, and takes the next tile that nobody has. Heads of the first tiles are ready.
 template <class C>
 __device__ void stay_counted(const typename C::Params& x, uint32_t shared, int group, int warp) {
   KeyTile t;
   if (group == 0) {
     shrink_registers<C::kProducerRegisters>();
+    if (threadIdx.x >= 32) return prepare_others<C>(x);
     if (threadIdx.x > 0) return;
     const BackwardProducer<C> producer{x, shared, t};
     uint32_t step = 0, round = 0;
@@ -21,16 +23,16 @@ __device__ void stay_counted(const typename C::Params& x, uint32_t shared, int g
 #pragma unroll 1
     for (; tile < x.tiles * x.units; ++round) {
       t = find_keys<C>(x, tile);
+      wait_ready<C>(x, t);
       step = producer.run_staying(step, round, tile);
       // Two steps before its keys are wanted: earlier, a block would hold one that another has time for.
-      tile = int(gridDim.x) + atomicAdd(x.taken, 1);
+      tile = grid_size() + atomicAdd(x.taken, 1);
     }
     producer.tell_tile(round, tile);
   } else {
     grow_registers<C::kConsumerRegisters>();
     BackwardConsumer<C> consumer{x, shared, t, group - 1, warp, int(threadIdx.x % 32)};
     consumer.buffer = consumer.again = 0;
-    consumer.ask_far();
     int tile = int(blockIdx.x);
 #pragma unroll 1
     for (uint32_t round = 0; tile < x.tiles * x.units; tile = told_tile<C>(shared, ++round)) {

@@ -8,6 +8,7 @@
 #include "machine/sm90/memory.h"
 #include "machine/sm90/scalar.h"
 #include "machine/sm90/tma.h"
+#include "machine/sm90/wgmma.h"
 
 namespace attune::sm90 {
 
@@ -108,10 +109,13 @@ struct BackwardProducer {
     if (load_end_of_queries(d_out, to, full, query, head)) return;
     load<C::kBytesQ>(d_out ? x.d_out : x.q, to, full, t.q_row + query, head, t.q_batch, Keep::last_to_go);
   }
+  __device__ void wait_place(uint32_t round) const {
+    wait(shared + C::kKEmpty + 8 * (round % C::kPlacesK), (round / C::kPlacesK & 1) ^ 1);
+  }
   // Counted: which tile the block's round-th keys are; none behind the last. Its place is given back with the keys.
   __device__ void tell_tile(uint32_t round, int tile) const {
     const uint32_t place = round % C::kPlacesK;
-    wait(shared + C::kKEmpty + 8 * place, (round / C::kPlacesK & 1) ^ 1);
+    wait_place(round);
     sm80::store_shared(shared + C::kTile + 4 * place, uint32_t(tile));
     arrive(shared + C::kTileFull + 8 * place);
   }
@@ -130,9 +134,13 @@ struct BackwardProducer {
     }
   }
   // In the order in which places come free: before the first step if K has two, else behind its q.
-  __device__ void load_round(uint32_t round, int tile) const {
+  __device__ void load_round(int round_here, int tile) const {
+    own_register(round_here);  // what follows from it is not kept
+    const uint32_t round = uint32_t(round_here);
     const uint32_t place = round % C::kPlacesK, full = shared + C::kKFull + 8 * place;
-    if constexpr (C::kPlacesK == 1) load_values(round);
+    if constexpr (C::kPlacesK == 1) load_values(round);  // whoever gave their place back has asked for far rows
+    else wait_place(round);
+    sm80::store_shared(shared + C::kFarOfTile + 4 * place, sm80::load_mark(x.far) == x.launch);
     tell_tile(round, tile);
     arrive_expect(full, C::kBytesK);
     load_keys(full, C::kK + int(place) * C::kBytesK);
@@ -149,7 +157,7 @@ struct BackwardProducer {
     load_queries(false, C::kQ + stage * C::kBytesQ, q, query, h);
     load_tile(shared + C::kStats + stage * C::kBytesStats, x.stats, q, 2 * query, h, t.batch, 0, Keep::last_to_go);
     if constexpr (C::kCounted) {
-      if (C::kPlacesK == 1 && first) load_round(round, tile);
+      if (C::kPlacesK == 1 && first) load_round(int(round), tile);
     } else if (C::kStays && first) {
       wait(shared + C::kKEmpty, (round & 1) ^ 1);
       arrive_expect(keys, 2 * C::kBytesK);
@@ -173,7 +181,7 @@ struct BackwardProducer {
   // Returns the step behind its last.
   __device__ uint32_t run_staying(uint32_t step, uint32_t round, int tile = 0) const {
     const uint32_t begin = step;
-    if constexpr (C::kPlacesK > 1) load_round(round, tile);
+    if constexpr (C::kPlacesK > 1) load_round(int(round), tile);
     else if constexpr (C::kCounted) prefetch_keys();
     for (int h = t.head * x.group; h < (t.head + 1) * x.group; ++h)
       for (int query = t.start; query != t.stop; query += C::kTileQ, ++step) {

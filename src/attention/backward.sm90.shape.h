@@ -30,6 +30,19 @@ inline WideRows wide_rows(const Tensor& t) {
   return {static_cast<float*>(t.data), t.stride.batch, t.stride.seq, t.stride.head};
 }
 
+// Where blocks stay: counts behind that of tiles taken, and what a warp without other work prepares at a time, padded
+// rows of a head (backward.sm90.ahead.h).
+inline constexpr int kJobsTaken = 1, kJobsDone = 2;  // the latter of each head
+inline constexpr int kJobRows = 32;
+
+// Of heads that share no keys. `ready`: those that prepare has, of all sequences; no jobs: all.
+struct AheadParams {
+  int ready, jobs, dim_v;
+  int64_t out_step, d_out_step;  // bytes, of as many rows as a warp has at once: 256 / kWide
+  float2* stats;
+  Tensor out, d_out, lse, d_lse;  // the last if it is given
+};
+
 // What every kernel is given; those without a table no more.
 struct BackwardParams {
   CUtensorMap q, d_out;     // boxes of kTileQ rows
@@ -47,12 +60,14 @@ struct BackwardParams {
   float* dq;                // [batch][head][padded / 16][kWide / 8] fragments of 16 x 8: sums; or turned
   int rows_of_dq;           // those of a sequence that it has at most: 0 where it is not wanted
   int* turns;               // of a fixed order: [0] blocks begun, [1 + padded row / 32] blocks that added to the tile
-  const uint64_t* far;      // has the number of the launch if prepare met a far row, else anything
+  uint64_t* far;            // has the number of the launch if a row that is ready is far, else anything
   uint64_t launch;
   // Of kernels with parts, where `heads_kv` and `units` count parts, and `group` is the query heads of one.
   int parts;                // of a head of keys
   float4* sums;             // their dK and dV: key_part()
-  int* taken;               // of blocks that stay: tiles taken behind the first of each, 0 at first
+  // Of blocks that stay: tiles taken behind the first of each; with jobs kJobsTaken and kJobsDone too. 0 at first.
+  int* taken;
+  AheadParams ahead;
 };
 
 struct TabledParams : BackwardParams {
@@ -132,7 +147,8 @@ struct BackwardShape {
   static constexpr int kVFull = kKEmpty + 8 * Stays * kPlacesK, kVEmpty = kVFull + 8 * kCounted * kPlacesV;
   static constexpr int kTileFull = kVEmpty + 8 * kCounted * kPlacesV;  // the tile of each place of K
   static constexpr int kTile = kTileFull + 8 * kCounted * kPlacesK;
-  static constexpr int kFarOfWarp = kTile + 8 * kCounted;  // [kWarps]: not 0 if a row of the launch is far
+  static constexpr int kFarOfTile = kTile + 8 * kCounted;  // not 0 if a row of the launch is far
+  static constexpr int kFarOfWarp = kFarOfTile + 8 * kCounted;  // [kWarps]: the same
   static constexpr int kSharedBytes = kFarOfWarp + 4 * kWarps;
   static_assert(kSharedBytes <= 227 * 1024);
 };

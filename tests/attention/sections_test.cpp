@@ -54,5 +54,18 @@ TEST(Staying, is_not_for_as_many_tiles_as_multiprocessors) {
   EXPECT_TRUE(may_stay({.rows = 256, .tiles = kUnits + 1, .turned = false}, kUnits));
 }
 
+// Block n has tile n first: of sections one after the other, within which tiles go through all heads.
+TEST(Preparing, heads_of_first_tiles_are_ready_before) {
+  for (const int section : {1, 2, 3, 16, 64})
+    for (const int64_t tiles : {1, 2, 3, 11, 16, 100, 131, 132, 133, 1000}) {
+      int64_t last = 0;
+      for (int64_t block = 0; block < kUnits; ++block)
+        last = std::max(last, block / (section * tiles) * section + block % (section * tiles) % section);
+      EXPECT_LT(last, heads_before(section, tiles, kUnits)) << section << " " << tiles;
+    }
+  EXPECT_EQ(heads_before(1, 16, kUnits), 18);
+  EXPECT_EQ(heads_before(16, 16, kUnits), 32);
+}
+
 }  // namespace
 }  // namespace attune::sm90

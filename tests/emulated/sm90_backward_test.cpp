@@ -1,5 +1,6 @@
 // Kernels of backward.sm90.h thread by thread on a CPU, against attention in double, at many paces of warps and copies:
-// turned tiles, blocks that stay, and heads divided among blocks, with the kernel behind that adds up dK and dV.
+// turned tiles, blocks that stay and prepare heads to come, and heads divided among blocks, with the kernel behind that
+// adds up dK and dV.
 #include <gtest/gtest.h>
 
 #include "tests/emulated/gpu.h"
@@ -18,6 +19,8 @@ struct Asked {
   bool bhsd = false;
   int section = 1;
   int blocks = 0;  // that stay; 0: one for each tile of keys
+  int ready = 0;   // heads that are prepared; 0: all
+  enum { none, far, d_lse } late = none;  // what the others have: logits of 2^26; or all: a gradient of lse
 };
 
 template <class C>
@@ -28,7 +31,9 @@ struct Call {
   const int pitch = w.dim + kMore, tiles = int(ceil_div(w.keys, C::kTileK));
   const int padded = int(round_up(C::kTurned ? w.rows + C::kTileQ : w.rows, 128));
   const double scale = 1 / std::sqrt(double(w.dim));
-  std::vector<T> q, d_out, k, v, dk, dv;
+  const int ready = w.ready ? w.ready : w.batch * w.heads;
+  std::vector<T> q, d_out, k, v, dk, dv, out;
+  std::vector<float> lse, d_lse;             // [batch][head][row], with more between heads; [batch][row][head]
   std::vector<double> want_dq, want_dk, want_dv;
   std::vector<float> stats, sums;            // log-sum-exps and deltas; dQ
   std::vector<float4> parts;
@@ -49,6 +54,12 @@ struct Call {
     std::mt19937 random(seed);
     q = filled(w.rows, w.heads, random), d_out = filled(w.rows, w.heads, random);
     k = filled(w.keys, w.heads_kv, random), v = filled(w.keys, w.heads_kv, random);
+    if (w.late == Asked::far)  // batches are one, and heads share no keys
+      for (int h = ready; h < w.heads; ++h) enlarge(q, w.rows, h), enlarge(k, w.keys, h);
+    out.assign(q.size(), T(NAN)), lse.assign(size_t(w.batch * w.heads * line()), NAN);
+    d_lse.resize(size_t(w.batch * w.rows * w.heads));
+    std::normal_distribution<float> normal;
+    for (float& x : d_lse) x = w.late == Asked::d_lse ? normal(random) : 0.f;
     dk.assign(k.size(), T(7.f)), dv = dk;
     want_dq.resize(q.size()), want_dk.resize(k.size()), want_dv.resize(k.size());
     const size_t all = size_t(w.batch * w.heads * padded);
@@ -56,9 +67,25 @@ struct Call {
     parts.assign(size_t(key_part(C::kDim, int64_t(w.batch) * w.heads_kv * w.parts * tiles, 0, false)),
                  {NAN, NAN, NAN, NAN});
     for (size_t n = 0; n < all; ++n) stats[stat(n, 0)] = INFINITY;
+    const size_t late = size_t(ready) * size_t(padded);  // as memory is that nobody has prepared
+    std::fill(stats.begin() + long(2 * late), stats.end(), NAN);
+    std::fill(sums.begin() + long(late * C::kWide), sums.end(), NAN);
     for (int b = 0; b < w.batch; ++b)
       for (int h = 0; h < w.heads; ++h)
         for (int i = 0; i < w.rows; ++i) differentiate(b, h, i);
+  }
+  int line() const { return w.rows + 5; }  // of lse
+  void enlarge(std::vector<T>& t, int rows, int head) const {
+    for (int i = 0; i < rows; ++i)
+      for (int d = 0; d < w.dim; ++d) {
+        T& x = t[place(0, i, head, rows, w.heads) + size_t(d)];
+        x = T(float(x) * 0x1p13f);
+      }
+  }
+  // In the other order than the other tensors.
+  size_t place_of_out(int batch, int row, int head) const {
+    const int at = w.bhsd ? row * w.heads + head : head * w.rows + row;
+    return size_t(batch * w.rows * w.heads + at) * size_t(pitch);
   }
   // Of a row its log-sum-exp or delta.
   static size_t stat(size_t row, size_t which) {
@@ -72,17 +99,23 @@ struct Call {
   void differentiate(int b, int h, int i) {
     const int head = h / (w.heads / w.heads_kv);
     const size_t row = place(b, i, h, w.rows, w.heads), number = size_t((b * w.heads + h) * padded + i);
-    std::vector<double> p(size_t(w.keys)), dp(p.size());
-    double sum = 0, delta = 0;
+    std::vector<double> p(size_t(w.keys)), dp(p.size()), mean(size_t(w.dim));
+    double sum = 0, delta = 0, most = -INFINITY;
+    for (int j = 0; j < w.keys; ++j)
+      if (band.visible(i, j)) most = std::max(most, dot(q, row, k, place(b, j, head, w.keys, w.heads_kv)) * scale);
     for (int j = 0; j < w.keys; ++j) {
       if (!band.visible(i, j)) continue;
       const size_t key = place(b, j, head, w.keys, w.heads_kv);
-      p[size_t(j)] = std::exp(dot(q, row, k, key) * scale), dp[size_t(j)] = dot(d_out, row, v, key);
+      p[size_t(j)] = std::exp(dot(q, row, k, key) * scale - most), dp[size_t(j)] = dot(d_out, row, v, key);
       sum += p[size_t(j)], delta += p[size_t(j)] * dp[size_t(j)];
+      for (size_t d = 0; d < mean.size(); ++d) mean[d] += p[size_t(j)] * double(float(v[key + d]));
     }
+    for (size_t d = 0; d < mean.size(); ++d) out[place_of_out(b, i, h) + d] = T(float(sum ? mean[d] / sum : 0));
+    lse[size_t((b * w.heads + h) * line() + i)] = sum ? float(most + std::log(sum)) : -INFINITY;
     if (sum == 0) return;
-    delta /= sum;
-    stats[stat(number, 0)] = float(std::log2(sum)), stats[stat(number, 1)] = float(delta);
+    delta = delta / sum - double(d_lse[size_t((b * w.rows + i) * w.heads + h)]);
+    if (b * w.heads + h < ready)
+      stats[stat(number, 0)] = float((most + std::log(sum)) / std::log(2.)), stats[stat(number, 1)] = float(delta);
     for (int j = 0; j < w.keys; ++j) {
       const size_t key = place(b, j, head, w.keys, w.heads_kv);
       const double weight = p[size_t(j)] / sum, ds = weight * (dp[size_t(j)] - delta) * scale;
@@ -109,7 +142,7 @@ struct Call {
   }
   std::string run(unsigned seed) {
     const KeyTile all = key_tile_of(Sequence{.len_q = w.rows, .len_k = w.keys, .band = band}, 0);
-    const uint64_t far = 3;
+    uint64_t far = 3;
     BackwardParams x{};
     x.q = map(q, w.rows, w.heads, C::kTileQ), x.d_out = map(d_out, w.rows, w.heads, C::kTileQ);
     x.k = map(k, w.keys, w.heads_kv, C::kTileK), x.v = map(v, w.keys, w.heads_kv, C::kTileK);
@@ -123,11 +156,25 @@ struct Call {
     x.heads_kv = w.heads_kv * w.parts, x.group = w.heads / x.heads_kv, x.units = w.batch * x.heads_kv;
     x.tiles = tiles, x.section = w.section, x.padded = padded, x.dq = sums.data(), x.rows_of_dq = w.rows;
     x.turns = turns.data(), x.far = &far, x.launch = 4, x.parts = w.parts, x.sums = parts.data();
-    int taken = 0;
-    x.taken = &taken;
+    std::vector<int> counts(size_t(kJobsDone + w.batch * w.heads));
+    x.taken = counts.data();
+    x.ahead = {.ready = ready, .jobs = (w.batch * w.heads - ready) * (padded / kJobRows), .dim_v = w.dim,
+               .out_step = int64_t(place_of_out(0, 256 / C::kWide, 0)) * 2,
+               .d_out_step = x.d_out.row * (512 / C::kWide),
+               .stats = reinterpret_cast<float2*>(stats.data()),
+               .out = {.data = out.data(), .stride = {int64_t(place_of_out(1, 0, 0)), int64_t(place_of_out(0, 1, 0)),
+                                                      int64_t(place_of_out(0, 0, 1))}},
+               .d_out = {.data = d_out.data(), .stride = {x.d_out.batch, x.d_out.row, x.d_out.head}},
+               .lse = {.data = lse.data(), .stride = {w.heads * line(), 1, line()}},
+               .d_lse = {.data = w.late == Asked::d_lse ? d_lse.data() : nullptr,
+                         .stride = {w.rows * w.heads, w.heads, 1}}};
     const int blocks = w.blocks ? w.blocks : tiles * x.units;
     const std::string wrong = emulated::launch(blocks, C::kThreads, seed, [&] { backward_kernel<C>(x); });
-    EXPECT_EQ(taken, w.blocks ? tiles * x.units : 0);  // each tile but the first of a block, and an end for each block
+    EXPECT_EQ(counts[0], w.blocks ? tiles * x.units : 0);  // tiles but the first of a block, and an end for each block
+    EXPECT_EQ(counts[kJobsTaken], x.ahead.jobs ? x.ahead.jobs + 3 * blocks : 0);  // and an end for each warp
+    for (int head = 0; head < w.batch * w.heads; ++head)
+      EXPECT_EQ(counts[size_t(kJobsDone + head)], head < ready ? 0 : padded / kJobRows) << head;
+    EXPECT_EQ(far, w.late == Asked::far ? 4u : 3u);
     if (!wrong.empty() || !C::kParts) return wrong;
     const KeyPartsParams y{.sums = parts.data(), .parts = w.parts, .tiles = tiles, .heads = w.heads_kv, .keys = w.keys,
                            .dim = C::kDim, .dim_qk = w.dim, .dim_v = w.dim, .scale = float(scale), .dk = tensor(dk),
@@ -204,6 +251,22 @@ TEST(Sm90Backward, blocks_that_take_tiles_from_a_counter_are_right) {
   expect_right<Staying<Bf16, 128, 64>>({1, 1, 1, 1, 300, 260, 128, kWindow, false, 1, 1}, 8);
   expect_right<Staying<Bf16, 128, 80>>({1, 2, 2, 1, 300, 300, 128, kCausal, false, 2, 2}, 6);
   expect_right<Staying<F16, 128, 80>>({2, 2, 1, 1, 100, 290, 104, kFull, true, 1, 1}, 7);
+}
+// The first heads are prepared, the others by idle warps: dims below the kernel's, rows that see nothing, tiles that
+// begin before their head is ready.
+TEST(Sm90Backward, idle_warps_prepare_heads_to_come) {
+  expect_right<Staying<Bf16, 64, 128>>({2, 2, 2, 1, 170, 150, 40, kCausal, true, 1, 2, 1, Asked::d_lse}, 1);
+  expect_right<Staying<F16, 64, 128>>({1, 3, 3, 1, 140, 200, 64, kFull, false, 1, 1, 1}, 2);
+  expect_right<Staying<F16, 128, 64>>({1, 3, 3, 1, 150, 130, 104, kCausal, false, 1, 1, 1, Asked::d_lse}, 3);
+  expect_right<Staying<Bf16, 128, 64>>({1, 4, 4, 1, 100, 140, 128, kWindow, true, 1, 2, 2}, 4);
+  expect_right<Staying<Bf16, 128, 80>>({1, 3, 3, 1, 170, 150, 128, kCausal, false, 1, 1, 1, Asked::d_lse}, 5);
+  expect_right<Staying<F16, 128, 80>>({2, 2, 2, 1, 90, 140, 112, kFull, true, 1, 2, 1}, 6);
+}
+// A block asks whether a row is far before these heads are ready.
+TEST(Sm90Backward, far_rows_of_heads_to_come_are_known_in_time) {
+  expect_right<Staying<Bf16, 64, 128>>({1, 3, 3, 1, 140, 130, 64, kFull, false, 1, 1, 1, Asked::far}, 1);
+  expect_right<Staying<Bf16, 128, 64>>({1, 3, 3, 1, 100, 130, 128, kFull, true, 1, 1, 2, Asked::far}, 2);
+  expect_right<Staying<Bf16, 128, 80>>({1, 3, 3, 1, 100, 130, 128, kFull, false, 1, 2, 1, Asked::far}, 3);
 }
 TEST(Sm90Backward, gradients_of_divided_heads_are_right) {
   expect_right<Divided<Bf16, 128>>({1, 2, 1, 2, 130, 130, 128, kCausal, false, 2}, 1);

@@ -176,6 +176,36 @@ TEST_F(Sm90Backward, blocks_that_stay_need_no_more_memory) {
   EXPECT_EQ(bytes(12) - bytes(11), bytes(11) - bytes(10)) << "144 tiles, and 132 and 120 for 132 multiprocessors";
 }
 
+// Heads to come are prepared by idle warps, where those are done in time.
+TEST_F(Sm90Backward, of_blocks_that_stay_idle_warps_prepare_heads_where_many_rows_see_a_key) {
+  const auto prepares = [](std::string_view line) { return planned(join("backward ", line)).kernel >= 96 * 1024; };
+  for (const char* line :
+       {"bf16 b8 h32 q2048 k2048 d64 causal", "bf16 b4 h32 q4096 k4096 d64 causal", "f16 b8 h32 q2048 k2048 d40 full",
+        "bf16 b8 h16 q2048 k2048 d128 causal", "bf16 b1 h16 q16384 k16384 d128 causal sink",
+        "f16 b8 h16 q2048 k2048 d104 full", "bf16 b1 h16 q16384 k16384 d128 window1024,0",
+        "bf16 b1 h32 q16384 k16384 d64 window1024,1024", "bf16 b16 h16 q1024 k1024 d128 full",
+        // Of tests/cuda/graph_test.cpp and verify/cases_tiles.cpp.
+        "bf16 b20 h30 q770 k128 d64 full", "f16 b20 h30 q770 k128 d128 full",
+        "f16 b5 h27 q770 k130 d16/8 full", "bf16 b9 h15 q775 k129 d8 full", "bf16 b5 h27 q770 k130 d8/104 full",
+        "f16 b4 h8 q775 k1030 d8/104 full"})
+    EXPECT_TRUE(prepares(line)) << line;
+  for (const char* line :
+       {"bf16 b16 h16 q1024 k1024 d128 causal", "bf16 b1 h16 q16384 k16384 d128 window512,0",  // few rows see a key
+        "bf16 b2 h32 q8192 k8192 d64 causal",     // blocks do not stay
+        "bf16 b4 h32/8 q4096 k4096 d128 causal",  // heads share keys
+        "bf16 b1 h20 q1024 k1024 d64 full",       // all heads are wanted at once
+        "bf16 b8 h16 q2048 k2048 d128 causal repro=run", "bf16 b8 h16 q2048 k2048 d128 causal ragged"})
+    EXPECT_FALSE(prepares(line)) << line;
+}
+TEST_F(Sm90Backward, idle_warps_that_prepare_need_a_count_for_each_head) {
+  const auto bytes = [](const char* mask) {
+    return planned(join("backward bf16 b8 h32 q2048 k2048 d64 ", mask)).workspace_bytes;
+  };
+  const size_t more = bytes("causal") - bytes("window512,0");
+  EXPECT_GE(more, size_t(8 * 32 * 4));
+  EXPECT_LT(more, size_t(8 * 32 * 4) + 512);
+}
+
 // No sums of dQ in memory: the statistics, and 64 bytes for a tile of queries or keys.
 TEST_F(Sm90Backward, its_workspace_at_wide_heads_is_two_numbers_a_row) {
   const size_t rows = 2 * 8 * 1024;

@@ -73,6 +73,12 @@ __device__ inline int load_count(const int* from) {
   asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(x) : "l"(from) : "memory");
   return x;
 }
+// Asked anew each time, as the compiler need not do otherwise.
+__device__ inline uint64_t load_mark(const uint64_t* from) {
+  uint64_t x;
+  asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(x) : "l"(from) : "memory");
+  return x;
+}
 __device__ inline void add_count(int* to) {
   asm volatile("red.release.gpu.global.add.s32 [%0], 1;" ::"l"(to) : "memory");
 }

@@ -11,4 +11,16 @@ __device__ inline uint32_t load_shared(uint32_t from) {
   return x;
 }
 
+// Not kept in a register between two calls: of the warp, and how many blocks there are.
+__device__ inline int lane_id() {
+  int x;
+  asm volatile("mov.u32 %0, %%laneid;" : "=r"(x));
+  return x;
+}
+__device__ inline int grid_size() {
+  int x;
+  asm volatile("mov.u32 %0, %%nctaid.x;" : "=r"(x));
+  return x;
+}
+
 }  // namespace attune::sm90

@@ -13,6 +13,7 @@ inline int load_count(const int* from) {
   emulated::wait_until("a count", [] { return emulated::gpu.random() % 4 == 0; });
   return *from;
 }
+inline uint64_t load_mark(const uint64_t* from) { return *from; }
 inline void add_count(int* to) { ++*to; }
 
 }  // namespace attune::sm80

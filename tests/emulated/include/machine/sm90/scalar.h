@@ -9,4 +9,7 @@ inline uint32_t load_shared(uint32_t from) {
   return x;
 }
 
+inline int lane_id() { return emulated::lane(); }
+inline int grid_size() { return int(emulated::gpu.blocks); }
+
 }  // namespace attune::sm90
