@@ -33,9 +33,10 @@ __device__ void stay_counted(const typename C::Params& x, uint32_t shared, int g
     grow_registers<C::kConsumerRegisters>();
     BackwardConsumer<C> consumer{x, shared, t, group - 1, warp, int(threadIdx.x % 32)};
     consumer.buffer = consumer.again = 0;
-    int tile = int(blockIdx.x);
 #pragma unroll 1
-    for (uint32_t round = 0; tile < x.tiles * x.units; tile = told_tile<C>(shared, ++round)) {
+    for (uint32_t round = 0;; ++round) {
+      const int tile = told_tile<C>(shared, round);
+      if (tile >= x.tiles * x.units) break;
       t = find_keys<C>(x, tile);
       consumer.run_staying(round);
     }
