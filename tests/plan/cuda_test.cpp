@@ -232,6 +232,29 @@ TEST_F(Sm90Forward, lists_of_smaller_blocks_and_lists_with_options_have_key_tile
     EXPECT_EQ(tile(blocks), 64) << blocks;
 }
 
+// What shape says, unless it is asked for by name: the next link is quicker there, or numbers end.
+TEST_F(Sm90Forward, leaves_what_is_too_few_and_too_many_to_the_next_link_and_says_so) {
+  const auto says = [](std::string_view line, std::string_view forced = "") {
+    Plan plan{.backend = find_backend("sm90_forward"), .problem = problem(line), .device = known("h200")};
+    const Status s = plan.backend->supports(plan.problem, plan.device);
+    return s.ok() ? plan.backend->shape(plan, Planner{.device = plan.device, .forced = forced}).message : s.message;
+  };
+  const struct { const char *line, *says; bool always = false; } cases[] = {
+      {"forward bf16 b1 h8 q1024 k1024 d128 causal softcap",
+       "64 tiles of queries leave most of 132 multiprocessors idle, and keys are not split"},
+      {"forward bf16/bf16/f32 b1 h2 q512 k16384 d64 full",
+       "keys of 8 tiles of queries are not split, and 16384 are many"},
+      {"forward bf16 b32 h8 q64 k64 d64 full", "64 queries are few, and a tile has 128"},
+      {"forward bf16 b200000 h128 q128 k128 d64 full", "25600000 tiles of queries are over 2^24 - 1", true},
+      {"forward bf16 b1 h1 q268435457 k64 d64 full", "lengths are at most 2^28", true},
+      {"forward bf16 b1 h1 q64 k268435457 d64 full", "lengths are at most 2^28", true},
+  };
+  for (const auto& c : cases) {
+    EXPECT_EQ(says(c.line), join("sm90_forward: ", c.says)) << c.line;
+    EXPECT_EQ(says(c.line, "sm90_forward"), c.always ? join("sm90_forward: ", c.says) : "") << c.line;
+  }
+}
+
 TEST_F(Sm90Forward, refuses_by_name_what_it_does_not_serve) {
   EXPECT_EQ(answer("forward bf16 b1 h1 q8 k8 d64 full", "a100"),
             "sm90_forward: needs a GPU of arch 90, NVIDIA A100 is 80");
@@ -249,6 +272,11 @@ TEST_F(Sm90Forward, refuses_by_name_what_it_does_not_serve) {
             "sm90_forward: mask causal/16+31 is not full, causal or a window");
   EXPECT_EQ(answer("forward f32 b1 h1 q8 k8 d64 full"), "sm90_forward: dtype f32 is not one of f16, bf16");
   EXPECT_EQ(answer("forward bf16 b1 h1 q8 k8 d68 full"), "sm90_forward: dim 68 is not a multiple of 8 up to 256");
+  EXPECT_EQ(answer("forward bf16 b1 h1 q8 k8 d64 full repro=batch"),
+            "sm90_forward: does not promise a row's bits whatever the batch");
+  EXPECT_EQ(answer("forward bf16/f16/bf16 b1 h1 q8 k8 d64 full"), "sm90_forward: q is bf16 and kv is f16");
+  EXPECT_EQ(answer("forward bf16/bf16/f16 b1 h1 q8 k8 d64 full"),
+            "sm90_forward: out dtype f16 is neither bf16 nor f32");
 }
 
 TEST_F(Sm80Forward, takes_what_it_serves_on_every_gpu_from_ampere_on) {

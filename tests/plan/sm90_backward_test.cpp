@@ -253,6 +253,15 @@ TEST_F(Sm90Backward, refuses_by_name_what_it_does_not_serve) {
   for (const auto& c : cases) EXPECT_EQ(answer(c.line), join("sm90_backward: ", c.says)) << c.line;
   EXPECT_EQ(answer("backward bf16 b1 h1 q8 k8 d64 full", "a100"),
             "sm90_backward: needs a GPU of arch 90, NVIDIA A100 is 80");
+  for (const char* lengths : {"q268435457 k64", "q64 k268435457"})
+    EXPECT_EQ(answer(join("backward bf16 b1 h1 ", lengths, " d64 full")), "sm90_backward: lengths are at most 2^28");
+  // Rows are those of whole tiles, and turned ones begin anywhere.
+  for (const auto& [dim, blocks] : {std::pair{"64", "3276800000"}, {"128", "3328000000"}, {"256", "3276800000"}}) {
+    const std::string line = join("backward bf16 b200000 h128 q8192 k8192 d", dim, " full");
+    Plan plan{.problem = problem(line), .device = known("h200")};
+    EXPECT_EQ(find_backend("sm90_backward")->shape(plan, Planner{.device = plan.device}).message,
+              join("sm90_backward: ", blocks, " blocks are over 2^31 - 1")) << line;
+  }
 }
 
 }  // namespace
