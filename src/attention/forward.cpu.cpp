@@ -7,6 +7,7 @@
 
 #include "attention/append.cpu.h"
 #include "attention/cpu.h"
+#include "attention/rows.cpu.h"
 
 namespace attune {
 namespace {
@@ -104,8 +105,7 @@ class Task {
     const float scale = scale_of(p_, *u_.args);
     // Rows in plain order where a loop of the machine would not do; a negative scale turns maxima into minima. The
     // number of a block is the same for all of its scores, so these move by it as they are.
-    const bool others = p_.has(Option::softcap) || p_.has(Option::alibi) || p_.has(Option::dropout);
-    if (p_.has(Option::block_bias) && !others && scale >= kLeastScale) numbers_ = u_.args->row<const float>(Role::bias);
+    if (only_numbers(p_) && scale >= kLeastScale) numbers_ = u_.args->row<const float>(Role::bias);
     general_ = (needs_general(p_) && !numbers_) || scale < 0.f;
     scale_q_ = general_ || !m.scale_in_q ? 1.f : scale * kLog2e;
     scale_s_ = general_ || m.scale_in_q ? 1.f : scale * kLog2e;

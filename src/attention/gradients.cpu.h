@@ -122,12 +122,8 @@ inline bool shares_bias(const Problem& p, const Args& a) {
   return a.given(Role::d_bias) && ((e.batch == 1 && p.batch > 1) || (e.head == 1 && p.heads_q > 1));
 }
 
-// Whether all that is added to a logit is the number of its block.
-inline bool only_numbers(const Problem& p) {
-  return p.has(Option::block_bias) && !p.has(Option::softcap) && !p.has(Option::alibi) && !p.has(Option::dropout);
-}
 // P and dS of one key and the queries [from, until) of n, in plain rows, of a block with a number; the others become 0.
-// Returns the sum of dS. Of rows that are not far.
+// Returns the sum of dS. Of rows that are not far. A power of two loses a NaN, which is in the row's lse too.
 inline float numbered_row(float* __restrict p, float* __restrict ds, int n, int from, int until, float scale,
                           float number, const float* __restrict lse, const float* __restrict delta) {
   constexpr int kSums = 8;
@@ -135,7 +131,7 @@ inline float numbered_row(float* __restrict p, float* __restrict ds, int n, int 
   from = clamp(from, 0, n), until = clamp(until, from, n);
   std::fill_n(p, from, 0.f), std::fill_n(ds, from, 0.f);
   std::fill(p + until, p + n, 0.f), std::fill(ds + until, ds + n, 0.f);
-  for (int q = from; q < until; ++q) p[q] = power_of_two((p[q] * scale + number) * kLog2e - lse[q]);
+  for (int q = from; q < until; ++q) p[q] = power_of_two((p[q] * scale + number) * kLog2e - lse[q]) + 0.f * lse[q];
   for (int q = from; q < until; ++q) ds[q] = p[q] * (ds[q] - delta[q]);
   for (int q = from; q < until; ++q)
     if (lse[q] == INFINITY) p[q] = ds[q] = 0.f;

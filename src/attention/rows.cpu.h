@@ -70,4 +70,9 @@ inline float dot_rows(const float* a, const float* b, int64_t n) {
   return sum + part[0];
 }
 
+// Whether all that is done to a logit is that the number of its block is added.
+inline bool only_numbers(const Problem& p) {
+  return p.has(Option::block_bias) && !p.has(Option::softcap) && !p.has(Option::alibi) && !p.has(Option::dropout);
+}
+
 }  // namespace attune::cpu

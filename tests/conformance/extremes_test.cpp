@@ -64,6 +64,7 @@ constexpr const char* kLines[] = {
     "backward bf16 b2 h2 q40 k64 d64 causal paged16",
     "backward bf16 b2 h2 q150 k150 d64 full blocks64x64x60",
     "backward f16 b2 h2 q150 k150 d128 full blocks128x128x20",
+    "backward f32 b2 h2 q150 k150 d64 full blocks64x64x60 block_bias",
     "backward bf16 b2 h16/1 q60 k60 d64 causal : selected n=4 s=16",
     "backward f16 b2 h8/2 q60 k60 d128 causal : selected n=4 s=32",
     "backward f32 b2 h4/2 q40 k40 d16 causal : selected n=4 s=8",
@@ -76,7 +77,7 @@ void expect_nan_of(Role input, const Problem& p) {
   // Keys of pages have a batch of pages: the second of those of the first sequence, and nothing is said of the others.
   const bool pages = p.keys == KeySource::paged;
   const int batch = pages && input == Role::k ? world.args.row<const int32_t>(Role::page_table)[1] : 0;
-  store(t, batch, t.extent.seq * 2 / 3, 0, 1, NAN);
+  store(t, batch, t.extent.seq * 2 / 3, 0, 1, input == Role::k ? -NAN : NAN);  // whatever its sign
   if (p.pass == Pass::backward) run_forward(world, world.forward_result());
   Outputs golden = world.outputs(true);
   ASSERT_EQ(find_backend("reference")->run(Plan{.problem = p}, golden.args, {}, nullptr).message, "") << name(p);
