@@ -9,8 +9,8 @@
 namespace attune::cpu {
 
 // 2^x for x below 126, in plain arithmetic that compilers turn into vectors; to about 2 units in the last place. No
-// float is compared, which g++ 12 would not do in vectors: the bits of negative floats rise as they fall, and a negative NaN
-// is taken for -126: whoever needs it must bring it in another way.
+// float is compared, which g++ 12 would not do in vectors: the bits of negative floats rise as they fall. So a negative
+// NaN is taken for -126: whoever needs it must bring it in another way.
 inline float power_of_two(float x) {
   constexpr float kShift = 12582912.f;  // 1.5 * 2^23: what is added to it is rounded to an integer
   x = std::bit_cast<float>(std::min(std::bit_cast<uint32_t>(x), std::bit_cast<uint32_t>(-126.f)));
