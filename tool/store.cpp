@@ -48,7 +48,8 @@ void store(const Asked& asked, Context& context) {
     return;
   }
   if (!asked.files.empty()) fmt::print("{} added, {} were there\n", added, records.size() - added);
-  fmt::print("{}: {} records of {} runs", path_of(asked), size.records, size.runs);
+  fmt::print("{}: {} record{} of {} run{}", path_of(asked), size.records,
+             size.records == 1 ? "" : "s", size.runs, size.runs == 1 ? "" : "s");
   if (size.records) fmt::print(", {} to {}", size.first, size.last);
   fmt::print("\n");
   for (const Store::Named& n : names) fmt::print("baseline {}: {} records\n", n.name, n.records);
@@ -71,7 +72,7 @@ struct Step {
 };
 Step step(const Record& before, const Record& after) {
   Step s{.ratio = median_ratio(before.samples_ns, after.samples_ns)};
-  s.speed = verdict(s.ratio, std::max({0.01, before.aa_spread, after.aa_spread}));
+  s.speed = verdict(s.ratio, 0.01, std::max(before.aa_spread, after.aa_spread));
   return s;
 }
 

@@ -151,11 +151,25 @@ TEST(Compare, what_was_right_before_and_is_not_checked_now_is_broken) {
 
 TEST(Compare, margin_and_spread_of_either_side_must_be_passed) {
   EXPECT_EQ(only({steady(1000)}, {steady(1050)}, {.margin = 0.10}), Change::same);
-  Record loud = steady(1050);
-  loud.aa_spread = 0.10;
+  Record loud = steady(1030);
+  loud.aa_spread = 0.045;
   EXPECT_EQ(only({steady(1000)}, {loud}), Change::same);
-  loud = steady(1000), loud.aa_spread = 0.10;
-  EXPECT_EQ(only({loud}, {steady(1050)}), Change::same);
+  loud = steady(1000), loud.aa_spread = 0.045;
+  EXPECT_EQ(only({loud}, {steady(1030)}), Change::same);
+}
+
+// On a machine where a thing differs from itself by so much, ten times as slow must not pass for the same.
+TEST(Compare, a_spread_that_hides_everything_is_unclear_and_never_same) {
+  Record loud = steady(1000);
+  loud.aa_spread = 28;
+  const Changes c = compare({loud}, {steady(10000)}, {});
+  ASSERT_EQ(c.rows.size(), 1u);
+  EXPECT_EQ(c.rows[0].change, Change::unclear);
+  EXPECT_EQ(c.rows[0].note, "a thing timed against itself differs by 2800.0 % here: nothing smaller can be told");
+  EXPECT_EQ(only({loud}, {steady(1080)}), Change::unclear);
+  EXPECT_EQ(only({loud}, {steady(1020)}), Change::same);  // within what a quiet machine's spread may be
+  EXPECT_EQ(only({loud}, {steady(1080)}, {.margin = 0.10}), Change::same);  // said to be what matters
+  EXPECT_EQ(only({loud}, {steady(1000 * 50)}), Change::slower);
 }
 
 TEST(Compare, another_clock_is_no_change_of_the_code) {
@@ -248,7 +262,7 @@ TEST(Compare, samples_that_are_no_times_give_no_verdict) {
   EXPECT_EQ(ratio_of_runs({zero}, {good}).interval.confidence, 0);
   EXPECT_EQ(ratio_of_runs({good, good}, {bad, good}).interval.confidence, 0);
   std::string why;
-  EXPECT_EQ(judge({}, {}, 0.01, why), Change::unclear);
+  EXPECT_EQ(judge({}, {}, 0.01, 0, why), Change::unclear);
 }
 
 std::string written(const std::string& name, const std::vector<Record>& records) {

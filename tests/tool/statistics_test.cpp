@@ -99,6 +99,18 @@ TEST(MedianRatio, of_three_samples_is_as_wide_as_their_extremes) {
   EXPECT_LT(r.interval.confidence, 0.95);
 }
 
+TEST(Verdict, a_large_spread_keeps_a_difference_from_being_claimed_and_from_being_the_same) {
+  const auto is = [](double low, double high, double spread) {
+    return verdict(Ratio{(low + high) / 2, {low, high, 0.95}}, 0.01, spread);
+  };
+  EXPECT_EQ(is(0.98, 1.02, 0.03), Speed::same);
+  EXPECT_EQ(is(1.04, 1.05, 0.03), Speed::faster);
+  EXPECT_EQ(is(0.09, 0.10, 0.03), Speed::slower);
+  EXPECT_EQ(is(0.09, 0.10, 28), Speed::unclear);
+  EXPECT_EQ(is(1.06, 1.07, 0.10), Speed::unclear);
+  EXPECT_EQ(is(0.97, 1.03, 0.10), Speed::same);
+}
+
 TEST(MedianRatio, of_nothing_claims_nothing) {
   EXPECT_EQ(verdict(median_ratio({}, {}), 0.01), Speed::unclear);
   const std::vector<double> never(20, 0.), some = timings(20, 100, 1);

@@ -112,12 +112,13 @@ ChangedRow row_of(const Record& first, const Side& before, const Side& after, co
   } else if (before.runs.empty()) {
     row.change = Change::added;
   } else {
-    row.margin = std::max({settings.margin, before.aa_spread(), after.aa_spread()});
+    const double spread = std::max(before.aa_spread(), after.aa_spread());
+    row.margin = std::max(settings.margin, spread);
     row.ratio = ratio_of_runs(before.samples(), after.samples());
     const auto cycles_before = before.cycles(), cycles_after = after.cycles();
     if (!cycles_before.empty() && !cycles_after.empty())
       row.cycles = ratio_of_runs(views(cycles_before), views(cycles_after));
-    row.change = judge(row.ratio, row.cycles, row.margin, row.note);
+    row.change = judge(row.ratio, row.cycles, settings.margin, spread, row.note);
   }
   return row;
 }
@@ -199,11 +200,13 @@ Ratio ratio_of_runs(const std::vector<Samples>& before, const std::vector<Sample
                              std::clamp(1 - outside, 0.01, 0.95)}};
 }
 
-Change judge(const Ratio& time, const Ratio& cycles, double margin, std::string& why) {
-  const auto seen = [&](const Ratio& r) { return Change(int(verdict(r, margin))); };
-  const Change by_time = seen(time);
-  if (cycles.interval.confidence <= 0) return by_time;
-  const Change by_cycles = seen(cycles);
+Change judge(const Ratio& time, const Ratio& cycles, double margin, double aa_spread, std::string& why) {
+  const auto seen = [&](const Ratio& r) { return Change(int(verdict(r, margin, aa_spread))); };
+  const Change by_time = seen(time), by_cycles = cycles.interval.confidence > 0 ? seen(cycles) : by_time;
+  if (by_time == Change::unclear && by_cycles == by_time && time.interval.confidence > 0 &&
+      aa_spread > std::max(margin, kMostSpread))
+    why = fmt::format("a thing timed against itself differs by {:.1f} % here: nothing smaller can be told",
+                      100 * aa_spread);
   if (by_time == by_cycles) return by_time;
   const double clock = 100 * (cycles.value > 0 ? time.value / cycles.value - 1 : 0);
   why = fmt::format("{} by time and {} by cycles: the clock was {:.1f} % {}", name(by_time), name(by_cycles),

@@ -66,6 +66,6 @@ Ratio ratio_of_runs(const std::vector<Samples>& before, const std::vector<Sample
 
 // `time` is what was seen; where there are clocks a difference counts only if cycles show it as well, so that a card
 // that ran at another clock is no change of the code. `why` says what kept a difference from being one.
-Change judge(const Ratio& time, const Ratio& cycles, double margin, std::string& why);
+Change judge(const Ratio& time, const Ratio& cycles, double margin, double aa_spread, std::string& why);
 
 }  // namespace attune

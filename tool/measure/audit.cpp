@@ -296,7 +296,7 @@ void audit_ratio(const Auditor& a, std::span<const Line> row) {
               r.ratio.interval.high, ", and the samples of both give ", again.interval.low, " to ",
               again.interval.high);
   }
-  if (const std::string is = name(verdict(r.ratio, std::max(0.01, r.aa_spread))); is != r.verdict)
+  if (const std::string is = name(verdict(r.ratio, 0.01, r.aa_spread)); is != r.verdict)
     a.wrong("forged-verdict", "it is said to be ", r.verdict, " and its ratio and the A/A spread say ", is);
   if (best && is_peer(*base) && best != base && best->median_ns < base->median_ns / (1.01 + r.aa_spread)) {
     const bool changes = r.verdict == "FASTER" && best->median_ns < r.median_ns && best != &r;

@@ -168,12 +168,12 @@ std::string name(Speed v) {
   return kName[int(v)];
 }
 
-Speed verdict(const Ratio& r, double margin) {
-  const double up = 1 + margin, down = 1 / up;
+Speed verdict(const Ratio& r, double margin, double aa_spread) {
+  const double claimed = 1 + std::max(margin, aa_spread), same = 1 + std::max(margin, std::min(aa_spread, kMostSpread));
   if (r.interval.confidence <= 0) return Speed::unclear;
-  if (r.interval.low >= up) return Speed::faster;
-  if (r.interval.high <= down) return Speed::slower;
-  return r.interval.low > down && r.interval.high < up ? Speed::same : Speed::unclear;
+  if (r.interval.low >= claimed) return Speed::faster;
+  if (r.interval.high <= 1 / claimed) return Speed::slower;
+  return r.interval.low > 1 / same && r.interval.high < same ? Speed::same : Speed::unclear;
 }
 
 double spread(const Ratio& r) {

@@ -41,9 +41,11 @@ bool settled(std::span<const double>, double within = 0.02);
 
 enum class Speed { faster, slower, same, unclear };
 std::string name(Speed);  // "FASTER"
-// Of ratio = other time / our time, so that above 1 is faster. `margin` is the smallest difference that may be
-// claimed: the practical margin or the A/A spread, whichever is larger.
-Speed verdict(const Ratio&, double margin);
+// Of ratio = other time / our time, so that above 1 is faster. A difference is claimed where it is beyond `margin` and
+// the A/A spread. The same is what is within the larger of them, but of a spread only up to kMostSpread: a machine on
+// which a thing differs from itself by half cannot show that two things do not differ.
+inline constexpr double kMostSpread = 0.05;
+Speed verdict(const Ratio&, double margin, double aa_spread = 0);
 // The largest difference that timing a thing against itself shows.
 double spread(const Ratio& against_itself);
 

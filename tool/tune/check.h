@@ -10,7 +10,7 @@ struct CheckedChoice {
   double spread = 0;  // A/A of the row
   bool by_rule = false;
   // A machine that differs from itself by more than a twentieth does not say what is as fast.
-  bool right() const { return slower <= (spread < 0.05 ? spread : 0.05); }
+  bool right() const { return slower <= (spread < kMostSpread ? spread : kMostSpread); }
 };
 
 // The device that has this name: this CPU, a GPU that is here, or one that is known by its last word. False: none is.
