@@ -258,7 +258,7 @@ void add_gpu(Provenance& p, const Device& device, const DeviceTimer& timer) {
   p.gpu = device.name, p.gpu_uuid = id.uuid, p.gpu_vbios = id.vbios, p.gpu_driver = id.driver;
   p.gpu_power_limit_w = id.power_limit_w, p.gpu_most_mhz = id.most_sm_mhz, p.gpu_ecc = id.ecc, p.gpu_mig = id.mig;
   if (id.pcie_generation) p.gpu_pcie = join("generation ", id.pcie_generation, ", ", id.pcie_lanes, " lanes");
-  p.clocks = join("free, up to ", id.most_sm_mhz, " MHz");
+  p.clocks = id.most_sm_mhz > 0 ? join("up to ", id.most_sm_mhz, " MHz") : "";  // who sets them is seen at work
   p.cuda = join(timer.facts().runtime, ", driver for ", timer.facts().driver);
 }
 

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include "machine/host.h"
 #include "tool/measure/ceilings.h"
 #include "tool/measure/gpu_workload.h"
 
@@ -94,6 +95,15 @@ TEST(DeviceTimer, without_a_gpu_refuses_with_a_sentence) {
   if (cuda::count(count).ok()) GTEST_SKIP() << "there is a GPU here";
   DeviceTimer timer;
   EXPECT_NE(timer.open(0).message, "");
+}
+
+// By processor time every thread has a CPU of its own, one after the other: 16 times as many would be 16 machines.
+TEST(Ceilings, more_threads_than_cpus_are_not_more_machines) {
+  const Device cpu = this_cpu();
+  const Ceilings own = measure_ceilings(cpu, cpu.units, 0.05), many = measure_ceilings(cpu, 16 * cpu.units, 0.05);
+  ASSERT_GT(own.f32.gflops, 0);
+  EXPECT_LT(many.f32.gflops, 4 * own.f32.gflops);
+  EXPECT_LT(many.bf16.gflops, 4 * own.bf16.gflops + 1);
 }
 
 TEST(Ceilings, of_a_type_are_at_least_those_of_f32) {

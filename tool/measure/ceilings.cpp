@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "machine/host.h"
 #include "tool/measure/clock.h"
 #include "tool/measure/engine.h"
 
@@ -181,10 +182,13 @@ Ceilings measure_ceilings(const Device& cpu, int threads, double seconds) {
 #if defined(__x86_64__)
   if (cpu.has(Feature::avx512) && has_amx()) features |= bit(Feature::amx_bf16);  // not where less was asked for
 #endif
+  // More threads than CPUs take turns, and each turn has a CPU's rate: counted by processor time they would be as many
+  // CPUs as threads, and starting them would be most of a copy.
+  const int at_once = std::min(threads, this_cpu().units);
   return {.threads = threads,
-          .f32 = spin_rate(kF32, features, threads, seconds),
-          .bf16 = spin_rate(kBf16, features, threads, seconds),
-          .copy_gbs = copy_rate(threads, seconds)};
+          .f32 = spin_rate(kF32, features, at_once, seconds),
+          .bf16 = spin_rate(kBf16, features, at_once, seconds),
+          .copy_gbs = copy_rate(at_once, seconds)};
 }
 
 }  // namespace attune

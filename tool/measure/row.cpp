@@ -459,7 +459,7 @@ struct RowRun {
       if (&r == base || r.samples_ns.empty() || r.status == "failed") continue;
       r.baseline = base->subject;
       r.ratio = median_ratio(base->samples_ns, r.samples_ns);
-      r.verdict = name(verdict(r.ratio, std::max(kPracticalMargin, r.aa_spread)));
+      r.verdict = name(verdict(r.ratio, kPracticalMargin, r.aa_spread));
     }
   }
 
@@ -508,7 +508,8 @@ void note_readings(Record& r, const Subject& subject, const Bench& bench) {
   const Readings seen = bench.timer->readings(subject);
   r.watts = seen.watts, r.celsius = seen.celsius, r.slowed_by = cuda::slowed_by(seen.reasons);
   constexpr uint64_t kSetByUser = 0x02;  // a bit of nvmlClocksEventReasons
-  if (seen.reasons & kSetByUser) r.provenance.clocks = "set by a user, " + r.provenance.clocks;
+  if (!r.provenance.clocks.empty())
+    r.provenance.clocks = join(seen.reasons & kSetByUser ? "set by a user, " : "free, ", r.provenance.clocks);
 }
 
 void sustain(Record& r, const Subject& subject, Bench& bench) {
