@@ -93,6 +93,24 @@ TEST(Bench, a_dry_run_of_a_suite_says_what_takes_too_long) {
   EXPECT_GT(json::parse(r.out)["too_large"].get<int>() + json::parse(r.out)["too_slow"].get<int>(), 0) << r.out;
 }
 
+// As far as the mask shows them, the lists of a window would be hours.
+TEST(Bench, a_row_of_block_lists_is_reckoned_by_its_lists) {
+  Bench b;
+  b.device.units = 2;
+  const auto seconds = [&](const char* line) {
+    BenchRow row;
+    EXPECT_EQ(parse_row(line, row).message, "");
+    return call_seconds(row.problem, b);
+  };
+  const double dense = seconds("forward bf16 b2 h12 q131072 k131072 d64 causal");
+  const double listed = seconds("forward bf16 b2 h12 q131072 k131072 d64 causal blocks128x128x1 | "
+                                "streaming sink=128 local=2048");
+  EXPECT_LT(listed, 0.1 * dense);  // 18 of 512 blocks that a row shows in the middle
+  EXPECT_GT(listed, 0.03 * dense);
+  const double whole = seconds("forward bf16 b2 h12 q4096 k4096 d64 causal blocks128x128x1 | random density=1");
+  EXPECT_DOUBLE_EQ(whole, seconds("forward bf16 b2 h12 q4096 k4096 d64 causal"));
+}
+
 TEST(Bench, rest_is_part_of_the_time_that_a_subject_has) {
   Bench b;
   b.device = {.kind = DeviceKind::cuda, .units = 132};

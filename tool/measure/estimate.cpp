@@ -10,11 +10,19 @@
 namespace attune {
 namespace {
 
+// Of block lists what fits into their bound, where the mask shows more: nothing else is known before there are lists.
+double flops_of(const Problem& p) {
+  const Cost all = cost(p);
+  const Blocks& b = p.mask.blocks;
+  const double listed = double(b.bound) * b.q * b.k;
+  return b.q && listed < all.pairs ? all.flops * listed / all.pairs : all.flops;
+}
+
 // What the slow, obvious way computes: every pair, of native sparse attention once a branch.
 double pairs_seconds(const Problem& p, double call) {
   Problem all = p;
   all.variant = {}, all.mask = {};
-  const double flops = cost(p).flops, factor = word(p.variant) == "nsa" ? 3 : 1;
+  const double flops = flops_of(p), factor = word(p.variant) == "nsa" ? 3 : 1;
   return flops > 0 ? factor * call * cost(all).flops / flops : call;
 }
 
@@ -25,7 +33,7 @@ double call_seconds(const Problem& p, const Bench& bench) {
   const bool gpu = bench.device.kind == DeviceKind::cuda;
   const double assumed = (gpu ? 1000.0 : 25.0) * bench.device.units * (p.dtype.kv == DType::bf16 ? 3 : 1);
   const double rate = bench.ceilings ? 0.5 * bench.ceilings->of(p.dtype.kv).gflops : assumed;
-  return cost(whole_problem(p)).flops / std::max(rate, 1.0) * 1e-9;
+  return flops_of(whole_problem(p)) / std::max(rate, 1.0) * 1e-9;
 }
 
 double estimated_seconds(const Problem& p, const Bench& bench, size_t peers) {
