@@ -16,6 +16,7 @@
 #include "plan/tuned.h"
 #include "tool/cli.h"
 #include "tool/commands.h"
+#include "tool/machine.h"
 #include "tool/measure/axes.h"
 #include "tool/measure/estimate.h"
 #include "tool/measure/plot.h"
@@ -99,7 +100,7 @@ Status modes_of(const Asked& asked, bool gpu, std::vector<Mode>& out) {
 }
 
 // What is the same for every row, and one Bench for each mode and number of threads: their ceilings differ.
-Status benches(const Asked& asked, std::vector<Bench>& out) {
+Status benches(const Asked& asked, std::vector<Bench>& out, Exit& code) {
   Bench common;
   if (const BenchSuite* suite = find_suite(asked.suite)) {
     if (suite->all_backends) common.backends = {"all"};
@@ -111,10 +112,12 @@ Status benches(const Asked& asked, std::vector<Bench>& out) {
   }
   if (asked.max_seconds) common.timing.max_seconds = *asked.max_seconds;
   if (!asked.backends.empty()) common.backends.clear();
+  code = exit_of_device(asked.device);
   if (Status s = device_named(asked.device, common.device); !s.ok()) return s;
   const bool gpu = common.device.kind == DeviceKind::cuda;
   if (common.device.index < 0)
     return Status::no("--device: ", asked.device, " can be planned for, and is not here to run on");
+  code = kUsage;
   for (const std::string& word : asked.backends) {
     if (word != "all" && !find_backend(word))
       return Status::no("--backend: '", word, "' is not one of all, ", backend_names());
@@ -306,7 +309,8 @@ void run(Asked& asked, Context& context) {
   std::vector<BenchRow> rows;
   std::vector<Bench> all;
   if (const Status s = problems(asked, rows); !s.ok()) return no(kUsage, s);
-  if (const Status s = benches(asked, all); !s.ok()) return no(kUsage, s);
+  Exit code = kUsage;
+  if (const Status s = benches(asked, all, code); !s.ok()) return no(code, s);
   if (const Status s = lengths_fit(rows, all[0].lengths); !s.ok()) return no(kUsage, s);
   if (asked.resume && asked.out.empty()) return no(kUsage, Status::no("--resume needs the file to go on with: --out"));
   if (asked.resume && !asked.lengths.empty())
@@ -372,7 +376,8 @@ void run(Asked& asked, Context& context) {
     for (const Bench& b : sweep.benches) tell_machine(b);
     if (const std::string rest = tally.rest(); !rest.empty()) fmt::print("{} measured, {}\n", tally.ok, rest);
     if (asked.suite == "sdpa-small") tell_queries(records);
-    if (asked.plot) fmt::print("\n{}", plot(records));
+    if (const std::string drawn = asked.plot ? plot(records) : ""; !drawn.empty()) fmt::print("\n{}", drawn);
+    else if (asked.plot) fmt::print("nothing is plotted: no problem was measured at two lengths\n");
   }
   if (interrupted) no(kFailed, Status::no("interrupted after ", records.size(), " records"));
   else if (tally.bad) no(kFailed, Status::no(tally.bad, " of ", records.size(), " records failed or were refused"));
@@ -487,7 +492,8 @@ void add_bench(CLI::App& app, Context& context) {
       "    --backend cpu_forward,masked_dense\n\n"
       "The time is a median with its 95 % interval; a ratio is the baseline's time by this one's, so above 1 is "
       "faster.\n"
-      "FASTER, SLOWER and SAME need the whole interval beyond or within the A/A spread; everything else is UNCLEAR.\n"
+      "FASTER and SLOWER need the whole interval beyond the A/A spread, SAME within it and within 5 %; everything else "
+      "is UNCLEAR.\n"
       "Exit code 1 where a result was wrong, a run failed, or a rate is above what the machine can do.");
   sub.callback([asked, sub, &context] {
     asked->axes_given = sub.given("Axes");

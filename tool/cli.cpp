@@ -85,7 +85,15 @@ Argument Argument::one_of(const std::vector<std::string>& all) const {
   return option->check(CLI::IsMember(all)), *this;
 }
 Argument Argument::between(int least, int most) const { return option->check(CLI::Range(least, most)), *this; }
-Argument Argument::between(double least, double most) const { return option->check(CLI::Range(least, most)), *this; }
+Argument Argument::between(double least, double most) const {
+  // Not CLI::Range: a nan is below nothing and above nothing, and passes it.
+  const auto within = [least, most](const std::string& text) {
+    double value = 0;
+    const bool good = CLI::detail::lexical_cast(text, value) && value >= least && value <= most;
+    return good ? std::string() : join("'", text, "' is not a number from ", least, " to ", most);
+  };
+  return option->check(within), *this;
+}
 Argument Argument::needs(Argument other) const { return option->needs(other.option), *this; }
 Argument Argument::excludes(Argument other) const { return option->excludes(other.option), *this; }
 Argument Argument::excludes(const std::string& name) const { return option->excludes(name), *this; }
@@ -95,7 +103,11 @@ Command add_command(CLI::App& app, const std::string& name, const std::string& h
 }
 template <class T>
 Argument Command::add_option(const std::string& name, T& value, const std::string& help) const {
-  return {app->add_option(name, value, help)};
+  CLI::Option* const option = app->add_option(name, value, help);
+  // A variable of a script that is not set must not pass for an option that was not given. No options is an answer.
+  if (std::is_same_v<T, std::string> && name != "--options")
+    option->check([](const std::string& text) { return text.empty() ? "an empty word is no value" : ""; });
+  return {option};
 }
 template Argument Command::add_option(const std::string&, std::string&, const std::string&) const;
 template Argument Command::add_option(const std::string&, std::vector<std::string>&, const std::string&) const;

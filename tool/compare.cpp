@@ -148,10 +148,12 @@ void add_compare(CLI::App& app, Context& context) {
   sub.add_option("--markdown", asked->markdown, "Write a Markdown table").type_name("FILE");
   sub.add_option("--junit", asked->junit, "Write JUnit XML: a case for every row").type_name("FILE");
   sub.add_flag("--github", asked->github, "Also print annotations that GitHub shows beside the change");
-  sub.add_option("--agree", asked->agree_percent,
-                 "Only whether two runs say the same: at how many rows their times are within so many percent")
+  const Argument agree = sub.add_option("--agree", asked->agree_percent,
+                                        "Only whether two runs say the same: at how many rows their times are "
+                                        "within so many percent")
       .type_name("PERCENT")
       .between(0.0, 1000.0)
+      .excludes("--margin")
       .excludes("--strict")
       .excludes("--save")
       .excludes("--markdown")
@@ -160,6 +162,7 @@ void add_compare(CLI::App& app, Context& context) {
   sub.add_option("--bar", asked->bar_percent, "With --agree: of all rows, how many percent must be")
       .type_name("PERCENT")
       .between(0.0, 100.0)
+      .needs(agree)
       .show_default();
   sub.footer(
       "Examples:\n"
@@ -169,8 +172,9 @@ void add_compare(CLI::App& app, Context& context) {
       "  attune compare before.jsonl after.jsonl --margin 2 --junit compare.xml --markdown compare.md --github\n"
       "  attune compare first.jsonl second.jsonl --agree 2\n\n"
       "The ratio is the time before by the time after, so above 1 is faster. FASTER and SLOWER need its whole 95 % "
-      "interval\nbeyond the margin, and where the records have clocks, in cycles as well; SAME needs all of it within; "
-      "the rest is UNCLEAR.\nSeveral runs in a file make one row, and their spread is in the interval.\n"
+      "interval\nbeyond the margin, and where the records have clocks, in cycles as well; SAME needs all of it within, "
+      "of an A/A\nspread within 5 %; the rest is UNCLEAR. Several runs in a file make one row, and their spread is in "
+      "the interval.\n"
       "Exit code 1 where a row is SLOWER, BROKEN (it failed, or its result was wrong) or MISSING, or nothing matched;\n"
       "with --agree where fewer rows than --bar are within it.");
   sub.callback([asked, &context] { run(*asked, context); });

@@ -13,6 +13,7 @@
 #include "tool/cli.h"
 #include "tool/commands.h"
 #include "tool/json.h"
+#include "tool/machine.h"
 #include "verify/cases.h"
 
 namespace attune {
@@ -142,7 +143,8 @@ void features(const Asked& asked, Context& context) {
   Json document = {{"devices", Json::array()}, {"flash_attention", Json::array()}};
   for (const std::string& word : words) {
     Device d;
-    if (Status s = device_named(word, d); !s.ok()) return fail(context, kUsage, s.message);
+    if (Status s = device_named(word, d); !s.ok())
+      return fail(context, exit_of_device(word), join("attune features: ", s.message));
     if (context.json) document["devices"].push_back(as_json(word, d));
     else print(word, d);
   }

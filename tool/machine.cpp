@@ -100,4 +100,18 @@ Machine this_machine() {
   return m;
 }
 
+Exit exit_of_device(std::string_view word) {
+  constexpr std::string_view kGpu = "cuda:", kLevel = "cpu:";
+  if (Device known; word == "cuda" || known_device(word, known).ok()) return kMachine;
+  if (word.starts_with(kGpu)) {
+    const std::string_view number = word.substr(kGpu.size());
+    const bool digits = number.find_first_not_of("0123456789") == number.npos;
+    return digits && !number.empty() && number.size() <= 9 ? kMachine : kUsage;  // beyond, device_named reads no number
+  }
+  if (word.starts_with(kLevel))
+    for (int n = 0; n < int(Feature::blas); ++n)
+      if (word.substr(kLevel.size()) == name(Feature(n))) return kMachine;
+  return kUsage;
+}
+
 }  // namespace attune

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/device.h"
+#include "tool/commands.h"
 
 namespace attune {
 
@@ -31,5 +32,9 @@ struct Machine {
 };
 
 Machine this_machine();
+
+// What it means that device_named refuses a word: one that names no device is wrong usage, a device that is not here,
+// or that this build has no code for, is the machine.
+Exit exit_of_device(std::string_view word);
 
 }  // namespace attune

@@ -360,7 +360,7 @@ void run(const Asked& asked, Context& context) {
   }
   Device device;
   if (const Status s = device_named(asked.device, device); !s.ok())
-    return fail(context, kUsage, join("attune memory: ", s.message));
+    return fail(context, exit_of_device(asked.device), join("attune memory: ", s.message));
   if (!asked.backend.empty() && !find_backend(asked.backend))
     return fail(context, kUsage, join("attune memory: backend '", asked.backend, "' is not one of ", backend_names()));
 

@@ -12,6 +12,7 @@
 #include "tool/cli.h"
 #include "tool/commands.h"
 #include "tool/json.h"
+#include "tool/machine.h"
 #include "tool/parity_ring.h"
 #include "verify/coverage.h"
 #include "verify/kernels.h"
@@ -53,7 +54,10 @@ Tallies tallies(const Suite& suite, const std::vector<Attempt>& all) {
 Status make_suite(const Asked& asked, Suite& suite, Exit& code) {
   code = kUsage;
   Place place{asked.device, {}, asked.threads};
-  if (Status s = device_named(asked.device, place.device); !s.ok()) return s;
+  if (Status s = device_named(asked.device, place.device); !s.ok()) {
+    code = exit_of_device(asked.device);
+    return Status::no("attune parity: ", s.message);
+  }
   if (asked.threads) place.device.units = asked.threads;
   if (place.device.index < 0) {
     code = kMachine;
@@ -76,7 +80,9 @@ Status make_suite(const Asked& asked, Suite& suite, Exit& code) {
     if (asked.kernels) suite.cases = case_of_each_kernel(suite.cases, suite.backends, place.device);
     return Status::good();
   }
-  return parse(asked.text, suite.cases.emplace_back());
+  if (Status s = parse(asked.text, suite.cases.emplace_back()); !s.ok())
+    return Status::no("attune parity: ", s.message);
+  return Status::good();
 }
 
 void print_table(const Suite& suite, const Tallies& all) {

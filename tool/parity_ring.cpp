@@ -8,6 +8,7 @@
 
 #include "machine/host.h"
 #include "tool/json.h"
+#include "tool/machine.h"
 #include "verify/ring.h"
 
 namespace attune {
@@ -72,14 +73,16 @@ void print(const RingAsked& asked, const Ran& ran, bool mpi) {
 
 void ring_parity(const RingAsked& asked, Context& context) {
   Device device;
-  if (Status s = device_named(asked.device, device); !s.ok()) return fail(context, kUsage, s.message);
+  if (Status s = device_named(asked.device, device); !s.ok())
+    return fail(context, exit_of_device(asked.device), join("attune parity: ", s.message));
   if (device.index < 0)
     return fail(context, kMachine, join("attune parity: ", asked.device, " can be planned for, and is not here"));
   if (device.kind == DeviceKind::cpu) device.units = 1;  // ranks are the threads
   std::vector<Case> cases = ring_cases(asked.quick);
   if (!asked.text.empty()) {
     cases.assign(1, {});
-    if (Status s = parse(asked.text, cases[0]); !s.ok()) return fail(context, kUsage, s.message);
+    if (Status s = parse(asked.text, cases[0]); !s.ok())
+      return fail(context, kUsage, join("attune parity: ", s.message));
   }
   std::optional<Communicator> here;
   std::vector<int> ranks = asked.ranks;

@@ -12,6 +12,7 @@
 #include "tool/cli.h"
 #include "tool/commands.h"
 #include "tool/json.h"
+#include "tool/machine.h"
 #include "tool/text.h"
 
 namespace attune {
@@ -94,7 +95,7 @@ void run(const Asked& asked, Context& context) {
     return fail(context, kUsage, join("attune plan: ", s.message, "; see attune plan --help"));
   Device device;
   if (const Status s = device_named(asked.device, device); !s.ok())
-    return fail(context, kUsage, join("attune plan: ", s.message));
+    return fail(context, exit_of_device(asked.device), join("attune plan: ", s.message));
   if (!asked.backend.empty() && !find_backend(asked.backend))
     return fail(context, kUsage, join("attune plan: backend '", asked.backend, "' is not one of ", backend_names()));
   Tuned tuned;

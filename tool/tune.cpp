@@ -143,7 +143,8 @@ void tune_once(const Asked& asked, Context& context) {
   const Gathered gathered = gather(records, asked.gathering);
   if (gathered.devices.empty()) {
     std::string why;
-    for (const auto& [reason, n] : gathered.left_out) why += join(why.empty() ? ": " : "; ", n, " of ", reason);
+    for (const auto& [reason, n] : gathered.left_out)
+      why += join(why.empty() ? ": " : "; ", n, n == 1 ? " record: " : " records: ", reason);
     return no(kFailed, Status::no("no record can be tuned on", why));
   }
   std::vector<Done> all;
@@ -227,19 +228,23 @@ void add_tune(CLI::App& app, Context& context) {
   sub.add_flag("--project", asked->project, "Write .attune/<device>.tsv of this folder").excludes("--out");
   sub.add_flag("--fresh", asked->fresh, "Forget what the file has: no hysteresis, and no rule is kept");
   sub.add_flag("--dry-run", asked->dry_run, "Only say what would be written");
-  sub.add_option("--check", asked->check, "Then ask the rules about these records, which they were not made from")
-      .type_name("FILE");
+  const Argument check =
+      sub.add_option("--check", asked->check, "Then ask the rules about these records, which they were not made from")
+          .type_name("FILE");
   sub.add_option("--bar", asked->bar_percent, "Of the rows of --check, how many percent must be right")
       .type_name("PERCENT")
       .between(0.0, 100.0)
+      .needs(check)
       .show_default();
   sub.add_option("--yaml", asked->yaml,
                  "Also write fa2_min_len_win and fa2_min_len_cmp, for systems that have such keys")
       .type_name("FILE");
-  sub.add_option("--watch", asked->watch,
-                 "Measure every new problem in this log of a process with ATTUNE_LOG=1, append to the records, tune")
-      .type_name("LOG");
-  sub.add_flag("--once", asked->once, "With --watch: end where the log ends");
+  const Argument watch =
+      sub.add_option("--watch", asked->watch,
+                     "Measure every new problem in this log of a process with ATTUNE_LOG=1, append to the records, "
+                     "tune")
+          .type_name("LOG");
+  sub.add_flag("--once", asked->once, "With --watch: end where the log ends").needs(watch);
   sub.footer(
       "Examples:\n"
       "  attune bench --backend all --len 256-8192*2 --mask full,causal --out records.jsonl\n"

@@ -11,6 +11,7 @@
 #include "tool/cli.h"
 #include "tool/commands.h"
 #include "tool/json.h"
+#include "tool/machine.h"
 #include "tool/tune/file.h"
 
 namespace attune {
@@ -52,7 +53,7 @@ void run(const Asked& asked, Context& context) {
     return fail(context, kUsage, join("attune why: ", s.message, "; see attune plan --help"));
   Device device;
   if (const Status s = device_named(asked.device, device); !s.ok())
-    return fail(context, kUsage, join("attune why: ", s.message));
+    return fail(context, exit_of_device(asked.device), join("attune why: ", s.message));
   const std::string path = tuned_path(device);
   TunedFile file;
   Tuned tuned;

@@ -62,6 +62,57 @@ TEST(Cli, missing_argument_is_named) {
   EXPECT_TRUE(has(r.err, "problem is required")) << r.err;
 }
 
+TEST(Cli, a_number_is_in_its_range_and_nan_is_in_none) {
+  for (const char* number : {"nan", "-1", "1001", "two"})
+    for (const auto& words : {std::vector<std::string>{"compare", "a", "b", "--margin", number},
+                              {"compare", "a", "b", "--agree", number}, {"tune", "a", "--margin", number}}) {
+      const Ran r = attune_says(words);
+      EXPECT_EQ(r.code, 2);
+      EXPECT_TRUE(has(r.err, join("'", number, "' is not a number from 0 to 1000; see attune"))) << r.err;
+    }
+}
+
+TEST(Cli, an_empty_word_is_not_an_option_that_was_not_given) {
+  for (const auto& words : {std::vector<std::string>{"bench", "--suite", "", "--dry-run"},
+                            {"bench", "--out", "", "--dry-run"}, {"compare", "a", "--baseline", ""}}) {
+    const Ran r = attune_says(words);
+    EXPECT_EQ(r.code, 2);
+    EXPECT_TRUE(has(r.err, ": an empty word is no value; see attune " + words[0] + " --help")) << r.err;
+  }
+  EXPECT_EQ(attune_says({"bench", "--options", "", "--len", "16", "--dry-run"}).code, 0);
+}
+
+TEST(Cli, an_option_of_another_needs_it) {
+  for (const auto& words : {std::vector<std::string>{"compare", "a", "b", "--bar", "50"}, {"tune", "a", "--bar", "50"},
+                            {"tune", "a", "--once"}}) {
+    const Ran r = attune_says(words);
+    EXPECT_EQ(r.code, 2);
+    EXPECT_TRUE(has(r.err, " requires --")) << r.err;
+  }
+}
+
+// Which is the machine, and not the command line: the same line is right elsewhere.
+TEST(Cli, a_device_that_is_not_here_is_told_from_one_that_is_none) {
+  const std::vector<std::vector<std::string>> commands = {
+      {"plan", kLine}, {"memory", kLine}, {"why", kLine}, {"features"}, {"parity"}, {"parity", "--ring"},
+      {"bench", kLine}};
+  for (const std::string word : {"cuda:987654", "cpu:avx512", "cpu:neon", "cuda:x", "cuda:-1", "h2000", "cpu:sve9"}) {
+    const bool is_name = word == "cuda:987654" || word == "cpu:avx512" || word == "cpu:neon";
+    if (Device here; device_named(word, here).ok()) continue;
+    for (std::vector<std::string> words : commands) {
+      words.insert(words.end(), {"--device", word});
+      const Ran r = attune_says(words);
+      EXPECT_EQ(r.code, is_name ? 3 : 2) << words[0] << " " << word;
+      EXPECT_TRUE(r.err.starts_with(join("attune ", words[0], ": device '", word, "'"))) << r.err;
+      EXPECT_TRUE(one_sentence(r.err)) << r.err;
+    }
+  }
+  for (const char* command : {"bench", "parity"}) {
+    std::vector<std::string> words{command, "--device", "h200"};
+    EXPECT_EQ(attune_says(words).code, 3) << command;
+  }
+}
+
 TEST(Cli, version_is_said) {
   const Ran r = attune_says({"--version"});
   EXPECT_EQ(r.code, 0);

@@ -45,5 +45,12 @@ TEST(Plot, the_command_draws_when_asked) {
   EXPECT_TRUE(has(r.out, "a cpu_forward")) << r.out;
 }
 
+TEST(Plot, of_one_length_says_that_there_is_nothing_to_plot) {
+  const Ran r =
+      attune_says({"bench", "--len", "16", "--dim", "16", "--heads", "1", "--max-seconds", "0.02", "--plot"});
+  EXPECT_EQ(r.code, 0) << r.err;
+  EXPECT_TRUE(r.out.ends_with("nothing is plotted: no problem was measured at two lengths\n")) << r.out;
+}
+
 }  // namespace
 }  // namespace attune

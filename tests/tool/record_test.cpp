@@ -133,8 +133,9 @@ TEST(Record, says_what_is_wrong_with_a_line) {
   EXPECT_EQ(from_json("{}", r).message, "record: the field attune_record is missing");
   EXPECT_EQ(from_json("{\"attune_record\":3}", r).message, "record: version 3 is not one of 1 to 2");
   EXPECT_EQ(from_json("{\"attune_record\":0}", r).message, "record: version 0 is not one of 1 to 2");
-  EXPECT_NE(from_json("{\"attune_record\":1,\"threads\":\"two\"}", r).message.find("record: "), std::string::npos);
-  EXPECT_NE(from_json("not json", r).message.find("record: "), std::string::npos);
+  EXPECT_EQ(from_json("{\"attune_record\":1,\"threads\":\"two\"}", r).message,
+            "record: type must be number, but is string");
+  EXPECT_EQ(from_json("{\"attune_record\":1, not json", r).message, "record: it is not JSON, near its character 22");
   EXPECT_TRUE(from_json("{\"attune_record\":1,\"from_a_later_version\":[1]}", r).ok());
 }
 

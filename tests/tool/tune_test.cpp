@@ -526,7 +526,7 @@ TEST(TuneCommand, mistakes_are_one_sentence) {
   EXPECT_EQ(r.code, 2);
   EXPECT_EQ(r.err, "attune tune: --against: reference is for checking, and no record of it counts\n");
   r = attune_says({"tune", written("p.jsonl", {record("torch:sdpa", 64, 1)})});
-  EXPECT_EQ(r.err, "attune tune: no record can be tuned on: 1 of torch:sdpa is not a backend of this build\n");
+  EXPECT_EQ(r.err, "attune tune: no record can be tuned on: 1 record: torch:sdpa is not a backend of this build\n");
   r = attune_says({"tune", written("live.jsonl", {}), "--watch", "/nowhere/calls.log"});
   EXPECT_EQ(r.code, 3);
   EXPECT_TRUE(has(r.err, "/nowhere/calls.log cannot be read")) << r.err;

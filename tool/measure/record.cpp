@@ -133,8 +133,11 @@ Status from_json(std::string_view line, Record& out) {
     Reader{j}("tokens_read", r.tokens_read);
     out = std::move(r);
     return Status::good();
-  } catch (const json::exception& e) {
-    return Status::no("record: ", e.what());
+  } catch (const json::parse_error& e) {
+    return Status::no("record: it is not JSON, near its character ", e.byte);
+  } catch (const json::exception& e) {  // "[json.exception.type_error.302] type must be number, but is string"
+    const std::string_view what = e.what();
+    return Status::no("record: ", what.substr(what.find("] ") == what.npos ? 0 : what.find("] ") + 2));
   }
 }
 

@@ -12,13 +12,13 @@
 namespace attune {
 namespace {
 
-// "1.23 ms ± 0.4 %"
 // The problem, and of lists of a pattern which one and how dense it came out.
 std::string what_text(const Record& r) {
   if (r.pattern.empty()) return r.problem;
   return fmt::format("{}: {} blocks, density {:.4g}", line_text(r), r.active_blocks, r.density);
 }
 
+// "1.23 ms ± 0.4 %"
 std::string time_text(const Record& r) {
   if (r.samples_ns.empty()) return "-";
   return fmt::format("{} ± {:.1f} %", seconds_text(r.median_ns * 1e-9), 100 * half_width(r.interval, r.median_ns));
