@@ -71,6 +71,7 @@ Section comparison_section(const Measurements& rows, const std::vector<Rule>& ru
     if (!pairs.count(key)) order.push_back(key);
     pairs[key].push_back(row);
   }
+  std::stable_partition(order.begin(), order.end(), [&](const auto& key) { return !pairs[key].front().peer(); });
   bool lines = false;
   for (const auto& key : order) {
     const std::string title = key.first + " against " + key.second;

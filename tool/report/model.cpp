@@ -18,10 +18,12 @@ struct Standing {
   double mean = 1;
   size_t problems = 0;
   std::string subject{}, baseline{};
+  bool peer = false;
 };
 
 std::vector<Standing> standings_of(const Measurements& rows) {
-  struct Sum { std::map<std::string, int> count{}; double logs = 0, low = INFINITY, high = 0; size_t n = 0; };
+  struct Sum { std::map<std::string, int> count{}; double logs = 0, low = INFINITY, high = 0; size_t n = 0;
+               bool peer = false; };
   std::vector<std::pair<std::string, std::string>> order;
   std::map<std::pair<std::string, std::string>, Sum> pairs;
   for (const Measurement& row : rows.all) {
@@ -30,13 +32,14 @@ std::vector<Standing> standings_of(const Measurements& rows) {
     const std::pair key(row.series, r.baseline);
     if (!pairs.count(key)) order.push_back(key);
     Sum& s = pairs[key];
-    ++s.count[r.verdict], ++s.n;
+    ++s.count[r.verdict], ++s.n, s.peer = row.peer();
     s.logs += std::log(r.ratio.value), s.low = std::min(s.low, r.ratio.value), s.high = std::max(s.high, r.ratio.value);
   }
   std::vector<Standing> all;
   for (const auto& key : order) {
     Sum& s = pairs[key];
-    Standing out{.mean = std::exp(s.logs / double(s.n)), .problems = s.n, .subject = key.first, .baseline = key.second};
+    Standing out{.mean = std::exp(s.logs / double(s.n)), .problems = s.n, .subject = key.first, .baseline = key.second,
+                 .peer = s.peer};
     out.sentence = fmt::format("{} against {}: faster at {} of {}", key.first, key.second, s.count["FASTER"],
                                counted(s.n, "problem"));
     for (const auto& [words, verdict] : {std::pair("the same", "SAME"), {"slower", "SLOWER"}, {"unclear", "UNCLEAR"}})
@@ -45,6 +48,8 @@ std::vector<Standing> standings_of(const Measurements& rows) {
                                 factor_text(s.high));
     all.push_back(std::move(out));
   }
+  // A report is about ours: how one peer stands against another comes behind, and is the headline only where it is all.
+  std::stable_partition(all.begin(), all.end(), [](const Standing& s) { return !s.peer; });
   return all;
 }
 
@@ -86,7 +91,7 @@ std::vector<std::string> verdicts_of(const Measurements& rows, const Summary& s,
 std::vector<Fact> facts_of(const Measurements& rows, const Summary& s, const std::vector<Standing>& standings) {
   std::vector<Fact> facts;
   const auto widest = std::max_element(standings.begin(), standings.end(), [](const Standing& a, const Standing& b) {
-    return a.problems < b.problems;
+    return a.peer != b.peer ? a.peer : a.problems < b.problems;
   });
   if (widest != standings.end())
     facts.push_back({factor_text(widest->mean), "as fast as " + widest->baseline,

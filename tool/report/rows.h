@@ -19,7 +19,7 @@ struct Measurement {
   bool ok() const { return record->status == "ok" && record->median_ns > 0; }
   // Its result counts. One that was wrong ended as 'failed' and has no time.
   bool judged() const { return ok() || record->parity.verdict == "FAIL"; }
-  bool peer() const { return record->why == "a peer" || record->subject.find(':') != std::string::npos; }
+  bool peer() const { return record->why.starts_with("a peer") || record->subject.find(':') != std::string::npos; }
   double tokens() const { return double(problem.batch) * std::max(problem.len_q, problem.len_k); }
 };
 
