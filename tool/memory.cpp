@@ -398,6 +398,9 @@ void run(const Asked& asked, Context& context) {
     for (const Piece& piece : found.pieces) found.taken = found.taken && taken.add(piece.bytes);
     if (!found.taken) found.does_not_fit = attune_last_error();
   }
+  if (const double all = total(found.pieces) + double(found.plan.workspace_bytes);
+      device_bytes > 0 && all > device_bytes && found.does_not_fit.empty())
+    found.does_not_fit = join(bytes_text(all), " together do not fit in ", bytes_text(device_bytes));
   attune_memory now{};
   now.size = sizeof now;
   if (here && attune_memory_statistics(where.c_str(), &now))

@@ -10,11 +10,11 @@ namespace {
 
 using nlohmann::json;
 
-json answer(const std::string& line, std::vector<std::string> more = {}) {
+json answer(const std::string& line, std::vector<std::string> more = {}, int code = 0) {
   std::vector<std::string> words = {"memory", line, "--json"};
   words.insert(words.end(), more.begin(), more.end());
   const Ran r = attune_says(words);
-  EXPECT_EQ(r.code, 0) << r.err;
+  EXPECT_EQ(r.code, code) << r.err;
   return json::parse(r.out);
 }
 
@@ -105,7 +105,7 @@ TEST(Memory, of_a_rank_is_that_of_its_rows_and_grows_with_all_tokens) {
   const uint64_t longest = j["longest"], room = j["device_bytes"];
   ASSERT_GT(longest, 1024u);
   EXPECT_LE(answer(line(longest))["total_bytes"].get<uint64_t>(), room);
-  EXPECT_GT(answer(line(longest + 2))["total_bytes"].get<uint64_t>(), room);
+  EXPECT_GT(answer(line(longest + 2), {}, 3)["total_bytes"].get<uint64_t>(), room);
 }
 
 TEST(Memory, of_a_module_is_what_the_module_measures) {
@@ -158,11 +158,16 @@ TEST(Memory, a_backward_has_gradients_and_pages_are_whole) {
 TEST(Memory, the_longest_context_fits_and_one_more_does_not) {
   const json j = answer("forward f32 b1 h8 q1 k1024 d64 full");
   const uint64_t room = j["device_bytes"], longest = j["longest"];
-  const auto total = [](uint64_t keys) {
-    return answer("forward f32 b1 h8 q1 k" + std::to_string(keys) + " d64 full")["total_bytes"].get<uint64_t>();
+  const auto asked = [](uint64_t keys) {
+    return attune_says({"memory", "forward f32 b1 h8 q1 k" + std::to_string(keys) + " d64 full", "--json"});
   };
-  EXPECT_LE(total(longest), room);
-  EXPECT_GT(total(longest + 1), room);
+  const Ran fits = asked(longest), more = asked(longest + 1);
+  EXPECT_EQ(fits.code, 0) << fits.err;
+  EXPECT_LE(json::parse(fits.out)["total_bytes"].get<uint64_t>(), room);
+  EXPECT_EQ(more.code, 3);
+  EXPECT_TRUE(has(more.err, " together do not fit in ")) << more.err;
+  EXPECT_GT(json::parse(more.out)["total_bytes"].get<uint64_t>(), room);
+  EXPECT_TRUE(json::parse(more.out).contains("error"));
 }
 
 TEST(Memory, every_backend_that_takes_the_problem_has_its_workspace_and_longest_context) {
