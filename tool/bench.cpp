@@ -381,7 +381,8 @@ void run(Asked& asked, Context& context) {
   }
   if (interrupted) no(kFailed, Status::no("interrupted after ", records.size(), " records"));
   else if (tally.bad) no(kFailed, Status::no(tally.bad, " of ", records.size(), " records failed or were refused"));
-  else if (!tally.ok) no(kFailed, Status::no("nothing was measured: no backend takes any of the problems"));
+  else if (!tally.ok)
+    no(kFailed, Status::no("nothing was measured: ", tally.rest().empty() ? "no row is left" : tally.rest()));
 }
 
 }  // namespace

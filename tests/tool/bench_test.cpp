@@ -93,6 +93,12 @@ TEST(Bench, a_dry_run_of_a_suite_says_what_takes_too_long) {
   EXPECT_GT(json::parse(r.out)["too_large"].get<int>() + json::parse(r.out)["too_slow"].get<int>(), 0) << r.out;
 }
 
+TEST(Bench, a_run_that_measured_nothing_fails_and_says_what_its_rows_were) {
+  const Ran r = attune_says({"bench", "--suite", "models"});
+  EXPECT_EQ(r.code, 1);
+  EXPECT_TRUE(r.err.ends_with("attune bench: nothing was measured: 20 not built\n")) << r.err;
+}
+
 // As far as the mask shows them, the lists of a window would be hours.
 TEST(Bench, a_row_of_block_lists_is_reckoned_by_its_lists) {
   Bench b;

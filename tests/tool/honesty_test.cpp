@@ -297,6 +297,7 @@ const std::vector<Forgery>& doubts() {
          r[2].ratio = median_ratio(r[0].samples_ns, r[2].samples_ns), r[2].verdict = name(verdict(r[2].ratio, 0.01));
        }},
       {"unfinished-row", false, [](auto& r) { r.erase(r.begin() + 1); }},
+      {"unfinished-row", false, [](auto& r) { r[0].status = "interrupted"; }},  // Ctrl-C, and others were done
       {"unknown-source", false, [](auto& r) { r[2].provenance.commit = "unknown"; }},
       {"dirty-source", false, [](auto& r) { r[2].provenance.dirty = true; }},
   };

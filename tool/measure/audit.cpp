@@ -35,7 +35,10 @@ bool near(double a, double b, double relative, double absolute = 0) {
 
 bool is_gpu(const Record& r) { return r.device.starts_with("cuda"); }
 bool is_peer(const Record& r) { return r.why.starts_with("a peer"); }
-bool was_timed(const Record& r) { return r.status == "ok" || r.status == "refused"; }
+// An interrupted one as far as it came: others of its row are compared with it.
+bool was_timed(const Record& r) {
+  return r.status == "ok" || r.status == "refused" || (r.status == "interrupted" && !r.samples_ns.empty());
+}
 
 // Whether the driver could say what a call launches: cuFuncGetName is of CUDA 12.3.
 bool names_kernels(const Provenance& p) {
@@ -85,7 +88,7 @@ struct Auditor {
     if (all.empty()) return wrong("no-samples", "it is said to be measured and has no samples");
     for (const double s : all)
       if (!(s > 0) || !std::isfinite(s)) return wrong("impossible-sample", "a sample of ", s, " ns");
-    if (all.size() < 3) caution("few-samples", "a median of ", all.size(), " samples");
+    if (all.size() < 3) caution("few-samples", "a median of ", all.size(), all.size() == 1 ? " sample" : " samples");
     const bool same = std::all_of(all.begin(), all.end(), [&](double s) { return s == all[0]; });
     if (same && all.size() >= 10) {
       if (is_gpu(r)) caution("copied-samples", "all ", all.size(), " samples are the same");
@@ -237,6 +240,7 @@ struct Auditor {
     const bool is_module = !readable && parse_module_row(r.problem, module).ok();
     if (!readable && !is_module && r.status != "unsupported")
       wrong("bad-problem", "'", r.problem, "' is not a problem line");
+    if (r.status == "interrupted") caution("unfinished-row", "its run was interrupted");
     if (!was_timed(r)) return;
     samples();
     density();

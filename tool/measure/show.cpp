@@ -52,7 +52,7 @@ std::string remarks(const Record& r) {
   if (r.near_floor) add(r.threads ? "near the floor of a call" : "launch-bound");
   if (r.modes > 1) add(fmt::format("{} modes", r.modes));
   if (r.ended_by == "time" && r.interval.confidence < 0.95)
-    add(fmt::format("{} samples", r.samples_ns.size()));
+    add(fmt::format("{} sample{}", r.samples_ns.size(), r.samples_ns.size() == 1 ? "" : "s"));
   if (!r.slowed_by.empty()) add("slowed by " + r.slowed_by);
   if (r.tokens_read.size() == 4)
     add(fmt::format("reads {} compressed, {} tokens", digits_text(r.tokens_read[0]), digits_text(r.tokens_read[3])));
