@@ -379,7 +379,8 @@ void run(Asked& asked, Context& context) {
     if (const std::string drawn = asked.plot ? plot(records) : ""; !drawn.empty()) fmt::print("\n{}", drawn);
     else if (asked.plot) fmt::print("nothing is plotted: no problem was measured at two lengths\n");
   }
-  if (interrupted) no(kFailed, Status::no("interrupted after ", records.size(), " records"));
+  if (interrupted)
+    no(kFailed, Status::no("interrupted after ", records.size(), records.size() == 1 ? " record" : " records"));
   else if (tally.bad) no(kFailed, Status::no(tally.bad, " of ", records.size(), " records failed or were refused"));
   else if (!tally.ok)
     no(kFailed, Status::no("nothing was measured: ", tally.rest().empty() ? "no row is left" : tally.rest()));
