@@ -426,8 +426,8 @@ void add_bench(CLI::App& app, Context& context) {
       .one_word()
       .type_name("LIST");
   sub.add_option("--baseline", asked->baseline,
-                 "The subject that ratios refer to, a backend or one of --peer; the fastest peer that is right, or the "
-                 "first backend, unless given")
+                 "The subject that ratios refer to, a backend, which is then measured too, or one of --peer; the "
+                 "fastest peer that is right, or the first backend, unless given")
       .type_name("NAME");
   sub.add_option("--python", asked->python, "The Python that has the peers")
       .type_name("PROGRAM")

@@ -197,6 +197,16 @@ TEST(Bench, a_suite_has_a_time_of_its_own_that_a_word_changes) {
   EXPECT_EQ(none.err, "attune bench: --precision and --max-seconds are above 0\n");
 }
 
+TEST(Bench, a_backend_that_is_the_baseline_is_measured_too) {
+  const std::vector<json> both = records({"--baseline", "cpu_standard"});
+  ASSERT_EQ(both.size(), 2u);
+  EXPECT_EQ(both[0]["subject"], "cpu_forward");
+  EXPECT_EQ(both[0]["baseline"], "cpu_standard");
+  EXPECT_EQ(both[1]["subject"], "cpu_standard");
+  EXPECT_EQ(records({"--baseline", "cpu_forward"}).size(), 1u);  // the planner's choice already
+  EXPECT_EQ(records({"--baseline", "cpu_backward"}).size(), 1u);  // which does not take it
+}
+
 TEST(Bench, a_baseline_that_nobody_is_called_is_refused) {
   const Ran r = attune_says({"bench", kLine, "--dry-run", "--backend", "all", "--baseline", "cpu_standrad"});
   EXPECT_EQ(r.code, 2);

@@ -550,6 +550,9 @@ std::vector<std::string> wanted_backends(const Problem& p, const Bench& bench) {
       for (const Backend* b : backends())
         if (bench.beside(p, b->name) && b->supports(p, bench.device).ok()) wanted.emplace_back(b->name);
   }
+  // What ratios refer to is measured with them, asked for or not.
+  if (const Backend* base = find_backend(bench.baseline); base && base->supports(p, bench.device).ok())
+    if (std::find(wanted.begin(), wanted.end(), base->name) == wanted.end()) wanted.emplace_back(base->name);
   return wanted;
 }
 

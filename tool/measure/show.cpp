@@ -49,6 +49,7 @@ std::string remarks(const Record& r) {
   if (r.status == "refused") add("REFUSED");
   else if (r.status != "ok") add(r.status);
   if (r.parity.verdict == "UNCHECKED") add("unchecked");
+  if (r.distribution == "zeros") add("inputs are zeros");
   if (r.near_floor) add(r.threads ? "near the floor of a call" : "launch-bound");
   if (r.modes > 1) add(fmt::format("{} modes", r.modes));
   if (r.ended_by == "time" && r.interval.confidence < 0.95)
