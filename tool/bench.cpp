@@ -321,6 +321,8 @@ void run(Asked& asked, Context& context) {
   if (const std::string& base = asked.baseline;
       !base.empty() && !find_backend(base) && std::find(names.begin(), names.end(), base) == names.end())
     return no(kUsage, Status::no("--baseline: '", base, "' is neither one of --peer nor one of ", backend_names()));
+  if (asked.dry_run && asked.resume)
+    fmt::print(stderr, "rows that are in {} already are reckoned too\n", asked.out);
   if (asked.dry_run) return tell_dry_run(rows, all, names.size(), context);
   std::vector<const attune_peer*> peers;
   Provenance from = provenance();

@@ -56,8 +56,8 @@ void add_verify(CLI::App& app, Context& context) {
   sub.add_flag("--strict", asked->strict, "What calls for care is wrong too");
   std::string names, line;
   for (const std::string& name : finding_names()) {
-    line += (line.empty() ? "  " : ", ") + name;
     if (line.size() > 90) names += line + ",\n", line.clear();
+    line += (line.empty() ? "  " : ", ") + name;
   }
   sub.footer(join("Summaries, rates, ratios and verdicts are computed again from the samples, operations from the "
                   "problem line, and\nheld against the measured ceilings. Findings have names:\n", names, line,

@@ -197,6 +197,12 @@ TEST(Bench, a_suite_has_a_time_of_its_own_that_a_word_changes) {
   EXPECT_EQ(none.err, "attune bench: --precision and --max-seconds are above 0\n");
 }
 
+TEST(Bench, a_dry_run_says_that_it_does_not_look_into_the_file_to_resume) {
+  const Ran r = attune_says({"bench", kLine, "--dry-run", "--resume", "--out", "none.jsonl"});
+  EXPECT_EQ(r.code, 0) << r.err;
+  EXPECT_EQ(r.err, "rows that are in none.jsonl already are reckoned too\n");
+}
+
 TEST(Bench, a_backend_that_is_the_baseline_is_measured_too) {
   const std::vector<json> both = records({"--baseline", "cpu_standard"});
   ASSERT_EQ(both.size(), 2u);
