@@ -47,6 +47,45 @@ TEST(Report, patterns_are_families_with_a_density) {
   EXPECT_NE(section(report_of({record(512, 2)}), "rows").figures[0].table.head.back(), "density");
 }
 
+// A row of another subject; without a ratio it is what others are compared with.
+Record row_of(const char* subject, int length, double ratio = 0) {
+  Record r = record(length, ratio);
+  r.subject = subject;
+  if (ratio == 0) r.baseline.clear(), r.verdict.clear();
+  return r;
+}
+
+TEST(Report, is_about_ours_and_says_behind_them_how_peers_stand) {
+  std::vector<Record> records;
+  for (const int length : {512, 1024, 2048, 4096}) {
+    records.push_back(row_of("fa3", length, 0.3));
+    records.back().why = "a peer: keys are expanded beforehand";  // with a note, as some have
+  }
+  for (const int length : {512, 1024, 2048})
+    records.push_back(row_of("torch:sdpa", length)), records.push_back(row_of("cpu_forward", length, 0.5));
+  const Report r = report_of(records);
+  EXPECT_TRUE(r.verdicts[0].starts_with("cpu_forward against torch:sdpa: ")) << r.verdicts[0];
+  EXPECT_TRUE(r.verdicts[1].starts_with("fa3 against torch:sdpa: ")) << r.verdicts[1];
+  EXPECT_EQ(r.facts.front().detail, "cpu_forward, geometric mean of 3 problems");
+  EXPECT_EQ(r.facts.front().value, "0.500x");
+  const Section& heat = section(r, "against");
+  ASSERT_EQ(heat.figures.size(), 2u);
+  EXPECT_EQ(heat.figures[0].title, "cpu_forward against torch:sdpa");
+}
+
+TEST(Report, of_two_of_ours_the_faster_one_is_the_headline) {
+  std::vector<Record> records = {row_of("cpu_forward", 512), row_of("cpu_standard", 512, 0.25)};
+  records[1].baseline = "cpu_forward";
+  const Fact ours = report_of(records).facts.front();
+  EXPECT_EQ(ours.value + " " + ours.name, "4.00x as fast as cpu_standard");
+  EXPECT_EQ(ours.detail, "cpu_forward, geometric mean of 1 problem");
+  EXPECT_EQ(ours.tone, Tone::good);
+  records[0].subject = records[1].baseline = "torch:sdpa";  // slower than a peer is said as it is
+  const Fact slower = report_of(records).facts.front();
+  EXPECT_EQ(slower.value + " " + slower.name, "0.250x as fast as torch:sdpa");
+  EXPECT_EQ(slower.tone, Tone::bad);
+}
+
 TEST(Report, provenance_has_clocks_and_binary) {
   Record r = record(512, 2);
   r.provenance.clocks = "governor performance", r.provenance.binary = "e14c9a5c96a70e70";

@@ -67,22 +67,6 @@ std::string unbalanced(const std::string& html) {
   return open == std::vector<std::string>{"html", "body"} ? "" : "left open: " + (open.empty() ? "" : open.back());
 }
 
-TEST(Report, is_about_ours_and_says_behind_them_how_peers_stand) {
-  std::vector<Record> records = typical();
-  for (const int length : {512, 1024, 2048, 4096}) {
-    Record peer = record("fa3", length, 1e5, 0.3);
-    peer.why = "a peer: keys are expanded beforehand";  // with a note, as some have
-    records.insert(records.begin(), peer);
-  }
-  const Report r = report_of(records);
-  EXPECT_TRUE(r.verdicts[0].starts_with("cpu_forward against torch:sdpa: ")) << r.verdicts[0];
-  EXPECT_TRUE(r.verdicts[1].starts_with("fa3 against torch:sdpa: ")) << r.verdicts[1];
-  EXPECT_EQ(r.facts.front().detail, "cpu_forward, geometric mean of 3 problems");
-  const Section& heat = section(r, "against");
-  ASSERT_EQ(heat.figures.size(), 2u);
-  EXPECT_EQ(heat.figures[0].title, "cpu_forward against torch:sdpa");
-}
-
 TEST(Report, verdict_counts_every_kind_and_means_geometrically) {
   EXPECT_EQ(report_of(typical()).verdicts.front(),
             "cpu_forward against torch:sdpa: faster at 1 of 3 problems, the same at 1, slower at 1; "

@@ -93,10 +93,18 @@ std::vector<Fact> facts_of(const Measurements& rows, const Summary& s, const std
   const auto widest = std::max_element(standings.begin(), standings.end(), [](const Standing& a, const Standing& b) {
     return a.peer != b.peer ? a.peer : a.problems < b.problems;
   });
-  if (widest != standings.end())
-    facts.push_back({factor_text(widest->mean), "as fast as " + widest->baseline,
-                     fmt::format("{}, geometric mean of {}", widest->subject, counted(widest->problems, "problem")),
-                     widest->mean > 1 ? Tone::good : Tone::bad});
+  if (widest != standings.end()) {
+    // Of two of ours the faster one is the news: without a peer the baseline is what the planner takes.
+    const bool of_peer = std::any_of(rows.all.begin(), rows.all.end(), [&](const Measurement& row) {
+      return row.peer() && row.record->subject == widest->baseline;
+    });
+    const bool turned = widest->mean < 1 && !of_peer && !widest->peer;
+    const double mean = turned ? 1 / widest->mean : widest->mean;
+    facts.push_back({factor_text(mean), "as fast as " + (turned ? widest->subject : widest->baseline),
+                     fmt::format("{}, geometric mean of {}", turned ? widest->baseline : widest->subject,
+                                 counted(widest->problems, "problem")),
+                     mean > 1 ? Tone::good : Tone::bad});
+  }
   if (s.best)
     facts.push_back({fmt::format("{:.0f} %", 100 * s.best->gflops / s.best->ceiling_gflops), "of the measured ceiling",
                      fmt::format("{}, {} {}", s.best->subject, rows.rate(s.best->gflops), rows.rate_unit)});
