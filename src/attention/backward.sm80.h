@@ -15,19 +15,6 @@
 
 namespace attune::sm80 {
 
-// Addresses of 16-byte chunks of one row, from a warp's first column on, at multiples of 16. `kSpan`: how far.
-template <class Layout, int kSpan>
-struct Chunks {
-  uint32_t tile, first;
-  int row, column;
-  __device__ Chunks(uint32_t tile_address, int at_row, int at_column)
-      : tile(tile_address), first(tile_address + Layout::offset(at_row, at_column)), row(at_row), column(at_column) {}
-  __device__ uint32_t operator[](int further) const {
-    if constexpr ((kSpan & (kSpan - 1)) == 0) return Layout::further(first, further);
-    else return tile + Layout::offset(row, column + further);
-  }
-};
-
 template <class T, int Dim, int DimV, class Shape, bool WithOptions>
 struct BackwardKeys : KeyWalk<Shape> {
   using Walk = KeyWalk<Shape>;
@@ -344,7 +331,7 @@ struct BackwardKeys : KeyWalk<Shape> {
     refresh();
 #pragma unroll 1
     for (int first = warp_q() * kStep; first < kTileQ; first += kStep * kWarpsQ) {
-      const bool partial = at.visit[n % 4].partial, far = kTurns && !WithOptions && at.far;
+      const bool partial = at.visit[n % 4].partial, far = kTurns && at.far;
       Part s, dp;
       product<TileOfK, TileOfQ, Dim>(s, shared, q_shared(stage), first);
       product<TileOfV, TileOfO, DimV>(dp, shared + kV, q_shared(stage) + kO, first);

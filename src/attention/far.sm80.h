@@ -42,8 +42,8 @@ __device__ inline void lower_far(Accumulator (&s)[M][N], float scale, Lse lse) {
     }
 }
 
-// Scores to P and dP to dS of such rows: another way beside the usual one, so that nothing stands between the two in
-// that. scale: base 2; in: what rows have delta in.
+// Scores to P and dP to dS of such rows: another way beside the usual one, which so has no branch between weights and
+// dS. scale: base 2; in: Kept::in, which delta is times in `rows`.
 template <int M, int N, class Lse>
 __device__ inline void differentiate_far(Accumulator (&s)[M][N], Accumulator (&dp)[M][N], const float2* rows, int lane,
                                          float scale, float in, Lse lse) {
