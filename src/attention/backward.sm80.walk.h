@@ -17,10 +17,24 @@ struct KeyShape {
   static constexpr int kStages = stages;                      // of Q and dO
   static constexpr int kBlocks = blocks;                      // on a multiprocessor
   static constexpr int kWarps = warps_k * warps_q, kThreads = kWarps * 32;
+  static constexpr bool kTurns = warps_q > 1 && stages == 3;  // half of the warps a tile behind the others
+};
+
+// Addresses of 16-byte chunks of one row, from a warp's first column on, at multiples of 16. `kSpan`: how far.
+template <class Layout, int kSpan>
+struct Chunks {
+  uint32_t tile, first;
+  int row, column;
+  __device__ Chunks(uint32_t tile_address, int at_row, int at_column)
+      : tile(tile_address), first(tile_address + Layout::offset(at_row, at_column)), row(at_row), column(at_column) {}
+  __device__ uint32_t operator[](int further) const {
+    if constexpr ((kSpan & (kSpan - 1)) == 0) return Layout::further(first, further);
+    else return tile + Layout::offset(row, column + further);
+  }
 };
 
 // A query tile of a head of the group; only rows in [from, until) count. `partial`: it has pairs that are hidden, or a
-// row of the launch is far (core/far.h).
+// row of the launch is far (core/far.h) and this kernel has no way of its own for such rows.
 struct Visit {
   uint32_t head : 31, partial : 1;
   int first, from, until;
@@ -123,7 +137,8 @@ struct KeyWalk {
   __device__ void find_visit(int n) const {
     Cursor c = at.next;
     Visit t = visit(c);
-    t.partial = at.far || t.first < max(t.from, at.open_first) || t.first + kTileQ > min(t.until, at.open_last);
+    const bool lowers = !Shape::kTurns && at.far;
+    t.partial = lowers || t.first < max(t.from, at.open_first) || t.first + kTileQ > min(t.until, at.open_last);
     at.visit[n % 4] = t;
     if (entries && p.has(Option::block_bias)) entries->of_visit[n % 4] = entries->of_hit[min(c.major, kHits - 1)];
     if (x.turns) {  // blocks add to a tile of dQ from its last key tile on

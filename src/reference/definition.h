@@ -3,6 +3,7 @@
 // policy; a reference that shared them could not see their mistakes. What it does share is itself a definition: the
 // number formats and the dropout mask. Values in tensors are believed: they are checked before a run.
 #pragma once
+#include <bit>
 #include <cmath>
 #include <vector>
 
@@ -65,12 +66,25 @@ auto with_row(const Tensor& t, Place at, int64_t h, F f) {
   }
 }
 
+// A number of a row, quickly: most of a run is this.
+template <class T>
+double wide(T x) { return double(x); }
+inline double wide(F16 x) {  // without a branch
+  const uint32_t magnitude = uint32_t(x.bits & 0x7FFF) << 13;
+  const uint32_t finite = std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) * 0x1p112f);
+  const uint32_t infinite = (0u - uint32_t(magnitude >= 0x7C00u << 13)) & 0x7F800000;
+  return double(std::bit_cast<float>(finite | infinite | uint32_t(x.bits & 0x8000) << 16));
+}
+
 inline double dot(const Tensor& x, Place at_x, int64_t head_x, const Tensor& y, Place at_y, int64_t head_y, int dim) {
   return with_row(x, at_x, head_x, [&](const auto* a) {
     return with_row(y, at_y, head_y, [&](const auto* b) {
-      double sum = 0;
-      for (int d = 0; d < dim; ++d) sum += double(a[d]) * double(b[d]);
-      return sum;
+      double sum[8] = {};  // one would wait for itself
+      int d = 0;
+      for (; d + 8 <= dim; d += 8)
+        for (int n = 0; n < 8; ++n) sum[n] += wide(a[d + n]) * wide(b[d + n]);
+      for (; d < dim; ++d) sum[0] += wide(a[d]) * wide(b[d]);
+      return ((sum[0] + sum[1]) + (sum[2] + sum[3])) + ((sum[4] + sum[5]) + (sum[6] + sum[7]));
     });
   });
 }
@@ -78,7 +92,7 @@ inline double dot(const Tensor& x, Place at_x, int64_t head_x, const Tensor& y, 
 // to += factor * row
 inline void add_row(double* to, double factor, const Tensor& t, Place at, int64_t h, int dim) {
   with_row(t, at, h, [&](const auto* x) {
-    for (int d = 0; d < dim; ++d) to[d] += factor * double(x[d]);
+    for (int d = 0; d < dim; ++d) to[d] += factor * wide(x[d]);
   });
 }
 

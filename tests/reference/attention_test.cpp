@@ -1,5 +1,6 @@
 // The reference against numbers worked out by hand. Everything else is held against the reference, so nothing here may
 // come from code under test.
+#include "reference/definition.h"
 #include "tests/asked.h"
 #include "tests/reference/sample.h"
 
@@ -300,6 +301,15 @@ TEST_F(Stored, cache_rows_are_found_by_index_behind_their_padding) {
   }
   s.run();
   expect_rows(s, 0, 0, 0), expect_rows(s, 0, 2, 1);
+}
+
+TEST(Reference, reads_every_f16_as_it_is) {
+  for (uint32_t bits = 0; bits < 0x10000; ++bits) {
+    F16 x;
+    x.bits = uint16_t(bits);
+    const double got = reference_detail::wide(x), wanted = double(float(x));
+    ASSERT_TRUE(got == wanted ? std::signbit(got) == std::signbit(wanted) : got != got && wanted != wanted) << bits;
+  }
 }
 
 TEST(ReferenceSupports, refusals_are_sentences) {
