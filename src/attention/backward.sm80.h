@@ -43,7 +43,7 @@ struct BackwardKeys : KeyWalk<Shape> {
   static constexpr bool kShareP = kWarpsQ > 1;
   static_assert(kShareP || kSumKeys == kKeys);
   static constexpr bool kOneBarrier = !kShareP && Shape::kStages == 2;
-  static constexpr bool kTurns = kShareP && Shape::kStages == 3;  // one barrier too
+  static constexpr bool kTurns = Shape::kTurns;                   // one barrier too
   static constexpr bool kLate = kShareP && Shape::kStages == 2;   // two; dQ is computed beside the next scores
   using TileOfK = SharedTile<kTileK, Dim>;
   using TileOfV = SharedTile<kTileK, DimV>;
@@ -79,6 +79,7 @@ struct BackwardKeys : KeyWalk<Shape> {
   __device__ uint32_t ds_shared(int buffer) const { return shared + kDs + buffer * TileOfS::kBytes; }
   __device__ uint32_t p_shared(int buffer) const { return shared + kP + (kTurns ? buffer * TileOfS::kBytes : 0); }
   __device__ uint32_t q_shared(int stage) const { return shared + kStage0 + stage * kStageBytes; }
+  static __device__ const float2* two_of(const float4* rows) { return reinterpret_cast<const float2*>(rows); }
   __device__ const float4* rows_at(int stage) const {  // two rows each
     return reinterpret_cast<const float4*>(memory + kStage0 + stage * kStageBytes + kRows);
   }
@@ -175,9 +176,12 @@ struct BackwardKeys : KeyWalk<Shape> {
 
   // S of a step becomes P, and dP becomes dS. Then both are packed as operands: [m][n] has rows lane / 4 and + 8.
   using Part = Accumulator[kM][kStep / 8];
+  __device__ auto lse_of(const Visit& t, int first) const {
+    return [this, &t, i = first + lane % 4 * 2](int row) { return this->lse(t, i + row); };
+  }
   __device__ void hide(Part& s, const Visit& t, int first) const {
     const float hidden = copysignf(INFINITY, -x.scale);
-    if (at.far) lower_far(s, x.scale, [&](int row) { return this->lse(t, first + lane % 4 * 2 + row); });
+    if (!kTurns && at.far) lower_far(s, x.scale, lse_of(t, first));
 #pragma unroll
     for (int m = 0; m < kM; ++m)
 #pragma unroll
@@ -340,7 +344,7 @@ struct BackwardKeys : KeyWalk<Shape> {
     refresh();
 #pragma unroll 1
     for (int first = warp_q() * kStep; first < kTileQ; first += kStep * kWarpsQ) {
-      const bool partial = at.visit[n % 4].partial;
+      const bool partial = at.visit[n % 4].partial, far = kTurns && !WithOptions && at.far;
       Part s, dp;
       product<TileOfK, TileOfQ, Dim>(s, shared, q_shared(stage), first);
       product<TileOfV, TileOfO, DimV>(dp, shared + kV, q_shared(stage) + kO, first);
@@ -351,8 +355,12 @@ struct BackwardKeys : KeyWalk<Shape> {
         weigh_with_options(s, dp, n, first, rows);
       } else {
         if (partial) hide(s, at.visit[n % 4], first);
-        weigh(s, rows);
-        differ(dp, s, rows);
+        if (far) {
+          differentiate_far(s, dp, two_of(rows), lane, x.scale * kLog2e, x.kept.in, lse_of(at.visit[n % 4], first));
+        } else {
+          weigh(s, rows);
+          differ(dp, s, rows);
+        }
       }
       Packed weight, ds;
       pack_part(weight, s);

@@ -17,10 +17,11 @@ struct KeyShape {
   static constexpr int kStages = stages;                      // of Q and dO
   static constexpr int kBlocks = blocks;                      // on a multiprocessor
   static constexpr int kWarps = warps_k * warps_q, kThreads = kWarps * 32;
+  static constexpr bool kTurns = warps_q > 1 && stages == 3;  // half of the warps a tile behind the others
 };
 
 // A query tile of a head of the group; only rows in [from, until) count. `partial`: it has pairs that are hidden, or a
-// row of the launch is far (core/far.h).
+// row of the launch is far (core/far.h) and kernels have no way of their own for such rows.
 struct Visit {
   uint32_t head : 31, partial : 1;
   int first, from, until;
@@ -123,7 +124,7 @@ struct KeyWalk {
   __device__ void find_visit(int n) const {
     Cursor c = at.next;
     Visit t = visit(c);
-    t.partial = at.far || t.first < max(t.from, at.open_first) || t.first + kTileQ > min(t.until, at.open_last);
+    t.partial = (!Shape::kTurns && at.far) || t.first < max(t.from, at.open_first) || t.first + kTileQ > min(t.until, at.open_last);
     at.visit[n % 4] = t;
     if (entries && p.has(Option::block_bias)) entries->of_visit[n % 4] = entries->of_hit[min(c.major, kHits - 1)];
     if (x.turns) {  // blocks add to a tile of dQ from its last key tile on

@@ -42,4 +42,22 @@ __device__ inline void lower_far(Accumulator (&s)[M][N], float scale, Lse lse) {
     }
 }
 
+// Scores to P and dP to dS of such rows: another way beside the usual one, so that nothing stands between the two in
+// that. scale: base 2; in: what rows have delta in.
+template <int M, int N, class Lse>
+__device__ inline void differentiate_far(Accumulator (&s)[M][N], Accumulator (&dp)[M][N], const float2* rows, int lane,
+                                         float scale, float in, Lse lse) {
+#pragma unroll
+  for (int n = 0; n < N; ++n)
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      const float lowered = lse_of_weights(lse(n * 8 + e % 2)), delta = rows[n * 8 + lane % 4 * 2 + e % 2].y;
+#pragma unroll
+      for (int m = 0; m < M; ++m) {
+        const float weight = weight_of_far(exp2_fast(fmaf(s[m][n].c[e], scale, -lowered)), lowered);
+        s[m][n].c[e] = weight, dp[m][n].c[e] = weight * fmaf(dp[m][n].c[e], in, -delta);
+      }
+    }
+}
+
 }  // namespace attune::sm80
