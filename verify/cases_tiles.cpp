@@ -79,6 +79,8 @@ constexpr std::string_view kTiles[] = {
     "backward f16/f16/f16/f32 b2 h2 q200 k300 d64 window90,9 sink | seed=3 lean",
     "backward bf16 b1 h4/2 q700 k900 d64 causal repro=run",
     "backward f16 b2 h2 q513 k640 d128 full repro=run | bhsd",
+    "backward f16 b2 h2 q300 k400 d96 causal repro=run | bhsd",
+    "backward bf16 b1 h3 q513 k260 d80/88 window200,40 sink repro=run | d_lse",
     "backward bf16 b1 h2 q900 k700 d128 window200,40 repro=run",
     "backward bf16 b5 h4/2 q300 k400 d64 window150,-3 sink ragged repro=batch | seed=2 drawn used_q",
     "backward bf16 b6 h2/1 q300 k400 d128 causal ragged repro=run | seed=4 odd lean",

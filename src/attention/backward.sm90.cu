@@ -49,7 +49,7 @@ BackwardKernel& kernel_of(const Problem& p, Taken by) {
   if (by.parted) return (dim <= 64 ? sm90::backward_kernels_64() : sm90::backward_kernels_128()).parted[by.in_order];
   if (by.turned) return by.stays ? sm90::backward_kernel_128_turned_staying() : sm90::backward_kernel_128_turned();
   const bool tabled = by.lengths || sm90::needs_table(p);
-  if (dim > 64 && dim <= 96 && !tabled && !by.in_order) return sm90::backward_kernel_96();
+  if (dim > 64 && dim <= 96 && !tabled) return sm90::backward_kernel_96(by.in_order);
   sm90::BackwardKernels& all = dim <= 64 ? sm90::backward_kernels_64() : sm90::backward_kernels_128();
   if (p.mask.blocks.q) return all.listed;
   return (by.stays ? all.staying : needs_general(p) ? all.with_options : tabled ? all.tabled : all.plain)[by.in_order];

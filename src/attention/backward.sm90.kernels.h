@@ -47,7 +47,7 @@ constexpr BackwardKernels backward_kernel_rows() {
 }
 
 BackwardKernels& backward_kernels_64();
-BackwardKernel& backward_kernel_96();  // plain, in no order; its tiles and sums are those of 128
+BackwardKernel& backward_kernel_96(bool in_order);  // plain; its tiles and sums are those of 128
 BackwardKernels& backward_kernels_128();
 BackwardKernel& backward_kernel_128_turned();  // plain, in no order; its sums are turned
 BackwardKernel& backward_kernel_128_turned_staying();

@@ -215,6 +215,8 @@ struct Call {
 
 template <class T, int Dim, bool Ordered = false>
 using Divided = BackwardShape<T, Dim, Dim == 64 ? 128 : 64, Dim == 64, false, Ordered, false, false, false, true>;
+template <class T, int Dim>
+using InOrder = BackwardShape<T, Dim, 64, false, false, true>;
 template <class T>
 using Turned = BackwardShape<T, 128, 80, false>;
 template <class T, int Dim, int TileQ>
@@ -282,6 +284,8 @@ TEST(Sm90Backward, keys_that_nobody_sees_have_gradients_of_zero) {
 TEST(Sm90Backward, a_fixed_order_is_right) {
   expect_right<Divided<Bf16, 128, true>>({1, 4, 2, 2, 130, 260, 128, kCausal, false, 2}, 8);
   expect_right<Divided<F16, 64, true>>({1, 4, 1, 4, 140, 200, 64, kCausal, true, 4}, 9);
+  expect_right<InOrder<Bf16, 96>>({1, 2, 2, 1, 200, 300, 96, kCausal, false, 2}, 10);
+  expect_right<InOrder<F16, 96>>({2, 2, 1, 1, 90, 260, 72, kFull, true}, 11);
 }
 TEST(Sm90Backward, no_pace_of_warps_and_copies_makes_it_stand_still) {
   for (unsigned seed = 20; seed < 23; ++seed) {

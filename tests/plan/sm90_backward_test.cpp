@@ -76,6 +76,12 @@ TEST_F(Sm90Backward, takes_the_narrower_kernel_that_holds_both_head_dims) {
   EXPECT_EQ(kernel("64/200"), kernel("256"));
   EXPECT_NE(kernel("192/128"), kernel("192"));
   EXPECT_NE(kernel("192"), kernel("256"));
+  const auto in_order = [&](std::string_view dims) {
+    return planned(join("backward bf16 b8 h16 q1024 k1024 d", dims, " full repro=run")).kernel;
+  };
+  EXPECT_EQ(in_order("72/8"), in_order("96"));
+  EXPECT_NE(in_order("64"), in_order("96"));
+  EXPECT_NE(in_order("96"), in_order("128"));
 }
 
 TEST_F(Sm90Backward, many_keys_have_tiles_of_80_queries_where_few_are_past_the_end) {
