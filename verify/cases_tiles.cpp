@@ -68,6 +68,13 @@ constexpr std::string_view kTiles[] = {
     "backward bf16 b12 h12 q5 k70 d192/128 full",
     "backward f16 b18 h8/4 q3 k130 d256 full | bhsd",
     "backward f16 b1 h2 q257 k385 d192/184 causal repro=run | bhsd",
+    // Values of 1e4 and 1e-4 in f16, whose dS is kept times a power of two.
+    "backward f16 b1 h2 q129 k260 d64 causal repro=batch | seed=2 x1e4",
+    "backward f16 b1 h2 q129 k260 d96 causal repro=batch | seed=2 x1e4",
+    "backward f16 b1 h2 q129 k260 d128 causal repro=batch | seed=2 x1e4",
+    "backward f16 b1 h2 q129 k260 d192/128 causal repro=batch | seed=2 x1e4",
+    "backward f16 b1 h2 q129 k260 d256 causal repro=batch | seed=2 x1e4",
+    "backward f16 b1 h2 q129 k260 d256 window90,20 repro=batch | seed=2 x1e-4 d_lse",
     // Lengths in tensors: sequences that end within tiles of both sides, behind them what is no number; one after the
     // other in a fixed order; each gradient in f32, added to, or not wanted.
     "backward bf16 b6 h2/1 q300 k400 d128 causal ragged | seed=2 odd",
