@@ -157,11 +157,14 @@ TEST_F(Repeats, two_hundred_reproducible_runs_of_sm90_backward_give_the_same_bit
       "backward bf16 b4 h2 q500 k500 d128 full ragged repro=batch | seed=3 drawn",
       "backward bf16 b1 h4/2 q500 k500 d64 causal softcap dropout repro=run",
       "backward bf16 b1 h4/2 q500 k500 d128 full alibi repro=run",
+      "backward bf16 b2 h4/2 q500 k500 d128 causal sink repro=run",  // and the gradients of sinks and of a bias
+      "backward f16 b2 h2 q300 k500 d256 causal sink repro=run",
+      "backward bf16 b1 h4/2 q300 k500 d64 full bias repro=run",
   };
   const Backend* b = find_backend("sm90_backward");
   if (!b || gpu_.arch != 90)
     GTEST_SKIP() << "sm90_backward needs a GPU of arch 90, " << gpu_.name << " is " << gpu_.arch;
-  for (const char* line : kLines) same_bits(*b, line, {Role::dq, Role::dk, Role::dv}, 200);
+  for (const char* line : kLines) same_bits(*b, line, {Role::dq, Role::dk, Role::dv, Role::d_sinks, Role::d_bias}, 200);
 }
 
 }  // namespace
