@@ -187,6 +187,10 @@ TEST_F(Batches, sm90_backward_is_right_beyond_2_31_elements) {
   if (const std::string why = missing("sm90_backward", gpu_); !why.empty()) GTEST_SKIP() << why;
   check_on("sm90_forward", "sm90_backward");
 }
+TEST_F(Batches, sm90_backward_is_right_beyond_2_31_elements_of_packed_sequences) {
+  if (const std::string why = missing("sm90_backward", gpu_); !why.empty()) GTEST_SKIP() << why;
+  check_on("sm90_forward", "sm90_backward", " ragged");
+}
 TEST_F(Rows, sm90_backward_is_right_beyond_2_31_elements_of_one_sequence) {
   if (const std::string why = missing("sm90_backward", gpu_); !why.empty()) GTEST_SKIP() << why;
   check_on("sm90_forward", "sm90_backward");
