@@ -161,16 +161,30 @@ class Transformers(unittest.TestCase):
                     learned = (wanted == tokens)[whole, 12:].float().mean().item()
                     self.assertGreater(learned, 0.8, "greedy tokens are those that were learned")
 
-    def test_training_in_bf16_is_as_near_to_f32_as_sdpa_is(self):
-        pairs = [("cpu", llama())] + [("cuda", config) for config in (llama(), gpt2(), mistral()) if "cuda" in DEVICES]
-        for device, config in pairs:
+    def gradients(self, model, tokens, mask):
+        model.train().zero_grad()
+        model(tokens, attention_mask=mask, labels=tokens.masked_fill(mask == 0, -100)).loss.backward()
+        return torch.cat([p.grad.float().flatten() for p in model.parameters()])
+
+    def test_gradients_in_bf16_are_as_near_to_f32_as_those_of_sdpa_and_it_learns(self):
+        # How far losses are from those of f32 after many steps says nothing: on a CPU eager's are half as far as sdpa's,
+        # with gradients that are twenty times as wrong.
+        for device, config in itertools.product(DEVICES, (llama(), gpt2(), mistral())):
             with self.subTest(model=config.model_type, device=device):
                 tokens, mask = self.batch(device)
-                exact = self.trained(self.pair(config, device)[0], tokens, mask)
+                learned = self.trained(self.pair(config, device, torch.bfloat16)[1], tokens, mask)
+                self.assertLess(learned[-1], 0.2 * learned[0])
+                config.initializer_range = 0.3  # so that attention is far from even
+                exact, _ = self.pair(config, device)
                 pair = self.pair(config, device, torch.bfloat16)
-                theirs, ours = ((self.trained(model, tokens, mask) - exact).abs() for model in pair)
-                self.assertLess(ours.mean(), 1.5 * theirs.mean() + 0.01)
-                self.assertLess(ours.max(), 2 * theirs.max() + 0.02)
+                exact.load_state_dict({name: t.float() for name, t in pair[0].state_dict().items()})
+                far = torch.zeros(2)
+                for _ in range(4):
+                    tokens = torch.randint(1, 64, tokens.shape, device=device).masked_fill(mask == 0, 0)
+                    wanted = self.gradients(exact, tokens, mask)
+                    far += torch.stack([(self.gradients(m, tokens, mask) - wanted).norm() / wanted.norm()
+                                        for m in pair]).cpu()
+                self.assertLess(far[1].item(), 1.3 * far[0].item())
 
     def test_a_mask_of_other_rows_is_refused_and_more_keys_are_cut(self):
         q, k = torch.randn(1, 4, 1, 16), torch.randn(1, 4, 7, 16)
