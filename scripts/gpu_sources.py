@@ -4,6 +4,8 @@
     gpu_sources.py hash            of every file that GPU code is made of
     gpu_sources.py list            those files
     gpu_sources.py check RECORD    fails where the record is of other sources, or of a check that failed
+    gpu_sources.py failed RECORD   the runs of the sanitizer that failed in a check of these sources: tool, backend
+    gpu_sources.py again RECORD    what they gave when they ran again, from stdin, in the record
 """
 import hashlib
 import json
@@ -14,6 +16,7 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 # What is compiled in a build with CUDA and in no other; what these include counts too.
 PATTERNS = ["src/**/*.cu", "src/**/*.cuda.cpp", "src/machine/cuda/*.cpp"]
+PART = re.compile(r"(?P<name>.*): (?P<passed>\d+) passed, (?P<failed>\d+) failed")
 INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
 
 
@@ -53,6 +56,31 @@ def check(record, root=ROOT):
     return None
 
 
+def failed_runs(record, root=ROOT):
+    """Tool and backend of each; a SystemExit where nothing can be run again."""
+    last = json.loads(pathlib.Path(record).read_text())
+    if last["sources"] != source_hash(root):
+        sys.exit(f"{record} is of other sources (commit {last['commit']}): run scripts/gpu_check")
+    parts = [PART.fullmatch(part) for part in last["parts"]]
+    names = [part["name"] for part in parts if part["failed"] != "0"]
+    if not names:
+        sys.exit(f"in {record} nothing failed")
+    runs = [name.removeprefix("compute-sanitizer ") for name in names]
+    if others := [name for name, run in zip(names, runs) if name == run]:
+        sys.exit(f"{', '.join(others)} failed, which only the whole check runs: scripts/gpu_check")
+    return runs
+
+
+def write_again(record, parts):
+    last = json.loads(pathlib.Path(record).read_text())
+    given = {PART.fullmatch(part)["name"]: part for part in parts}
+    last["parts"] = [given.get(PART.fullmatch(part)["name"], part) for part in last["parts"]]
+    last["again"] = sorted({*last.get("again", []), *given})
+    for count in ("passed", "failed"):
+        last[count] = sum(int(PART.fullmatch(part)[count]) for part in last["parts"])
+    pathlib.Path(record).write_text(json.dumps(last, indent=2) + "\n")
+
+
 if __name__ == "__main__":
     if sys.argv[1:] == ["hash"]:
         print(source_hash())
@@ -60,5 +88,9 @@ if __name__ == "__main__":
         print("\n".join(str(path.relative_to(ROOT)) for path in sources()))
     elif len(sys.argv) == 3 and sys.argv[1] == "check":
         sys.exit(check(sys.argv[2]))
+    elif len(sys.argv) == 3 and sys.argv[1] == "failed":
+        print("\n".join(failed_runs(sys.argv[2])))
+    elif len(sys.argv) == 3 and sys.argv[1] == "again":
+        write_again(sys.argv[2], [line for line in sys.stdin.read().splitlines() if "compute-sanitizer" in line])
     else:
         sys.exit(__doc__)

@@ -69,6 +69,27 @@ class GpuSources(unittest.TestCase):
         self.write("src/core/problem.cpp", "int other;\n")
         self.assertIsNone(self.answer())
 
+    def test_what_failed_in_the_sanitizer_runs_again_and_counts(self):
+        memcheck = "compute-sanitizer memcheck sm90_backward: %d passed, %d failed"
+        tests = "CUDA tests: 8 passed, 0 failed"
+        self.checked(commit="abc", failed=1, parts=[tests, memcheck % (0, 1)])
+        self.assertEqual(gpu_sources.failed_runs(self.record, self.root), ["memcheck sm90_backward"])
+        gpu_sources.write_again(self.record, [memcheck % (1, 0)])
+        last = json.loads(self.record.read_text())
+        self.assertEqual((last["passed"], last["failed"], last["parts"]), (9, 0, [tests, memcheck % (1, 0)]))
+        self.assertEqual(last["again"], ["compute-sanitizer memcheck sm90_backward"])
+        self.assertIsNone(self.answer())
+        with self.assertRaisesRegex(SystemExit, "nothing failed"):
+            gpu_sources.failed_runs(self.record, self.root)
+
+    def test_other_sources_and_other_failures_are_not_run_again(self):
+        self.checked(commit="abc", failed=1, parts=["CUDA tests: 8 passed, 1 failed"])
+        with self.assertRaisesRegex(SystemExit, "CUDA tests failed, which only the whole check runs"):
+            gpu_sources.failed_runs(self.record, self.root)
+        self.write("src/core/number.h", "int other;\n")
+        with self.assertRaisesRegex(SystemExit, "of other sources .commit abc"):
+            gpu_sources.failed_runs(self.record, self.root)
+
     def test_a_failed_or_empty_check_is_no_record(self):
         self.checked(failed=1)
         self.assertIn("passed 9 and failed 1", self.answer())
