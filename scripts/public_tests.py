@@ -4,6 +4,7 @@ FlashAttention-3, and of PyTorch's scaled_dot_product_attention. Their sources a
 
     scripts/public_tests.py flash_attn PATH_OF_FLASH_ATTENTION --seconds 60
     scripts/public_tests.py fa3 PATH_OF_FLASH_ATTENTION --part 3/40
+    scripts/public_tests.py export PATH_OF_FLASH_ATTENTION --part 1/1      # torch.export and packages; writes model.pt2
     scripts/public_tests.py sdpa PATH_OF_PYTORCH            # its test/test_transformers.py
     scripts/public_tests.py samples                         # of SDPA, out of the PyTorch that is installed
 
@@ -57,7 +58,7 @@ def stand_in(checkout: pathlib.Path) -> None:
 def load(path: pathlib.Path, knows_cpu: bool = False) -> types.ModuleType:
     source = path.read_text()
     if not knows_cpu and not torch.cuda.is_available():
-        source = source.replace('"cuda"', '"cpu"')
+        source = source.replace('"cuda"', '"cpu"').replace(".cuda()", "")
         torch.cuda.get_device_capability = lambda *_: (9, 0)  # type: ignore[assignment]
     sys.path.insert(0, str(path.parent))
     module = types.ModuleType("public_" + path.stem)
@@ -277,7 +278,7 @@ def each(suite: unittest.TestSuite) -> Iterator[unittest.TestCase]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("suite", choices=("flash_attn", "fa3", "sdpa", "samples"))
+    parser.add_argument("suite", choices=("flash_attn", "fa3", "export", "sdpa", "samples"))
     parser.add_argument("checkout", nargs="?", type=pathlib.Path)
     parser.add_argument("--seconds", type=float, help="end after so long; 60 where parameters are drawn")
     parser.add_argument("--seed", type=int, default=0)
@@ -292,7 +293,7 @@ def main() -> int:
     if options.suite == "samples":
         return run_samples(options)
     file = {"flash_attn": "tests/test_flash_attn.py", "fa3": "hopper/test_flash_attn.py",
-            "sdpa": "test/test_transformers.py"}[options.suite]
+            "export": "hopper/test_torch_compile_and_export.py", "sdpa": "test/test_transformers.py"}[options.suite]
     if not options.checkout or not (options.checkout / file).is_file():
         parser.error(f"{options.suite} needs a checkout that has {file}")
     if options.suite == "sdpa":

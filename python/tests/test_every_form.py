@@ -3,6 +3,7 @@ answer compiled, checkpointed and captured in a graph, the dtype of autocast, an
 
 from __future__ import annotations
 
+import tempfile
 import unittest
 import unittest.mock
 import warnings
@@ -225,6 +226,22 @@ class Inductor(unittest.TestCase):
                             torch.testing.assert_close(got, true, rtol=1e-4, atol=1e-4)
                         for got, true in zip(*(torch.autograd.grad(a.sum() + b.sum(), given) for a, b in answers)):
                             torch.testing.assert_close(got, true, rtol=1e-3, atol=1e-4)
+
+    @unittest.skipUnless(hasattr(torch._inductor, "aoti_compile_and_package"), "this PyTorch makes no packages")
+    def test_a_package_of_an_exported_layer_has_the_same_answer(self):
+        class Layer(torch.nn.Module):
+            def forward(self, q, k, v, bias):
+                return at.attend(q * 2, k, v, causal=True) + at.attend(q, k, v, bias=bias)
+
+        for device in DEVICES:
+            with self.subTest(device=device), tempfile.TemporaryDirectory() as folder, torch.no_grad():
+                q, k, v = (torch.randn(2, 6, 2, 8, device=device) for _ in range(3))
+                given = q, k, v, torch.randn(1, 2, 6, 6, device=device)
+                exported = torch.export.export(Layer(), given)
+                torch.testing.assert_close(exported.module()(*given), Layer()(*given), rtol=1e-5, atol=1e-5)
+                path = torch._inductor.aoti_compile_and_package(exported, package_path=folder + "/layer.pt2")
+                torch.testing.assert_close(torch._inductor.aoti_load_package(path)(*given), Layer()(*given),
+                                           rtol=1e-5, atol=1e-5)
 
     def test_an_append_writes_the_cache_that_was_given(self):
         torch._dynamo.reset()

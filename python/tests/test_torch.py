@@ -99,7 +99,8 @@ class Torch(unittest.TestCase):
         q, k, v = draw((2, 5, 2, 8), (2, 6, 2, 8), (2, 6, 2, 8))
         spec = _spec.spec("bshd", True, None, "no")
         numbers, lengths = [0.0, 0.0, 0.0], [0, 0]
-        torch.library.opcheck(_ops.forward, (q, k, v, [], spec.text, numbers, lengths))
+        for none in ([], None):
+            torch.library.opcheck(_ops.forward, (q, k, v, none, spec.text, numbers, lengths))
         out, lse, _ = _ops.forward(q.detach(), k.detach(), v.detach(), [], spec.text, numbers, lengths)
         torch.library.opcheck(_ops.backward, (torch.ones_like(out), None, q.detach(), k.detach(), v.detach(), out, lse,
                                               [], [], spec.text, numbers, lengths, []))

@@ -115,23 +115,22 @@ def as_read(tensors: Sequence[Tensor | None]) -> list[Tensor | None]:
 
 
 # Schemas are written out: PyTorch reads `list[Tensor]` of a signature from 2.7 on only.
-_GIVEN = "Tensor?[] tensors, str spec, float[] numbers, SymInt[] lengths"
-
-
-@torch.library.custom_op("attune::forward", mutates_args=(),
-                         schema=f"(Tensor q, Tensor k, Tensor v, {_GIVEN}) -> (Tensor, Tensor, Tensor[])")
-def forward(q: Tensor, k: Tensor, v: Tensor, tensors: Sequence[Tensor | None], spec: str, numbers: Sequence[float],
-            lengths: Sequence[int]) -> tuple[Tensor, Tensor, list[Tensor]]:
-    out, lse, saved = run(from_text(spec), q, k, v, as_read(tensors), numbers, lengths)
+# A package of torch._inductor.aoti_compile_and_package gives None where there are no tensors (PyTorch 2.9 to 2.15).
+@torch.library.custom_op("attune::forward", mutates_args=(), schema=(
+    "(Tensor q, Tensor k, Tensor v, Tensor?[]? tensors, str spec, float[] numbers, SymInt[] lengths) "
+    "-> (Tensor, Tensor, Tensor[])"))
+def forward(q: Tensor, k: Tensor, v: Tensor, tensors: Sequence[Tensor | None] | None, spec: str,
+            numbers: Sequence[float], lengths: Sequence[int]) -> tuple[Tensor, Tensor, list[Tensor]]:
+    out, lse, saved = run(from_text(spec), q, k, v, as_read(tensors or ()), numbers, lengths)
     assert lse is not None
     return out, lse, saved
 
 
 @forward.register_fake
-def _(q: Tensor, k: Tensor, v: Tensor, tensors: Sequence[Tensor | None], spec: str, numbers: Numbers,
+def _(q: Tensor, k: Tensor, v: Tensor, tensors: Sequence[Tensor | None] | None, spec: str, numbers: Numbers,
       lengths: Lengths) -> Any:
     s = from_text(spec)
-    check_devices(("q", "k", "v", *s.given), (q, k, v, *tensors))
+    check_devices(("q", "k", "v", *s.given), (q, k, v, *(tensors or ())))
     return empty_out(q, v), empty_lse(s, q), empty_saved(s, q, k, v)
 
 
@@ -156,8 +155,9 @@ def _(d_out: Tensor, d_lse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, out:
 def _keep(ctx: Any, inputs: Any, output: Any) -> None:
     q, k, v, tensors, ctx.spec, ctx.numbers, ctx.lengths = inputs
     out, lse, saved = output
-    ctx.count = len(tensors)
-    ctx.save_for_backward(q, k, v, out, lse, *tensors, *saved)
+    ctx.count = 0 if tensors is None else len(tensors)
+    ctx.others = tensors is not None
+    ctx.save_for_backward(q, k, v, out, lse, *(tensors or ()), *saved)
     ctx.set_materialize_grads(False)
 
 
@@ -169,7 +169,8 @@ def _gradients(ctx: Any, d_out: Tensor | None, d_lse: Tensor | None, _: Any) -> 
         d_out = torch.zeros_like(out)
     dq, dk, dv, more = backward(d_out, d_lse, q, k, v, out, lse, tensors, saved, ctx.spec, ctx.numbers, ctx.lengths,
                                 wanted)
-    return dq, dk, dv, [g.to(t.dtype) if w else None for g, t, w in zip(more, tensors, wanted)], None, None, None
+    others = [g.to(t.dtype) if w else None for g, t, w in zip(more, tensors, wanted)]
+    return dq, dk, dv, others if ctx.others else None, None, None, None
 
 
 def _wanted_of(tensors: Sequence[Tensor | None], needs: Any) -> list[bool]:
@@ -181,7 +182,8 @@ forward.register_autograd(_gradients, setup_context=_keep)
 
 
 @torch.library.custom_op("attune::append", mutates_args=("k", "v"),
-                         schema=f"(Tensor q, Tensor(a!) k, Tensor(b!) v, {_GIVEN}) -> (Tensor, Tensor)")
+                         schema="(Tensor q, Tensor(a!) k, Tensor(b!) v, Tensor?[] tensors, str spec, float[] numbers, "
+                                "SymInt[] lengths) -> (Tensor, Tensor)")
 def append(q: Tensor, k: Tensor, v: Tensor, tensors: Sequence[Tensor | None], spec: str, numbers: Sequence[float],
            lengths: Sequence[int]) -> tuple[Tensor, Tensor]:
     """A forward that writes new keys and values into the cache that k and v are."""
