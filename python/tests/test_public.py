@@ -16,6 +16,8 @@ import needs
 
 needs.pytorch()
 
+import torch
+
 SCRIPT = pathlib.Path(__file__).resolve().parents[2] / "scripts" / "public_tests.py"
 TESTS = """
 import torch
@@ -127,6 +129,25 @@ class Public(unittest.TestCase):
             self.assertIn("test_wrong: AssertionError: heads differ", printed)
             self.assertEqual(answer, 1)
             self.assertEqual(self.run_script("sdpa", folder, "--skip", "wrong|choice")[0], 0)
+
+    def test_tolerances_are_those_of_a_gpu_where_that_is_asked_for(self):
+        of_fa3 = """
+import torch
+from flash_attn_interface import flash_attn_func
+
+def test_tolerance():
+    dq_ref = torch.zeros(3, dtype=torch.bfloat16).cuda()
+    assert (dq_ref + 0.3 - 0.3 - dq_ref).abs().max().item() == 0.000782012939453125  # as on a GPU
+"""
+        with tempfile.TemporaryDirectory() as folder:
+            (pathlib.Path(folder) / "hopper").mkdir()
+            for suite, name in (("fa3", "test_flash_attn.py"), ("export", "test_torch_compile_and_export.py")):
+                (pathlib.Path(folder) / "hopper" / name).write_text(of_fa3)
+                answer, printed = self.run_script(suite, folder, "--part", "1/1", "--gpu-tolerance")
+                self.assertIn("1 passed, 0 failed", printed)
+                self.assertEqual(answer, 0)
+            if not torch.cuda.is_available():
+                self.assertIn("0 passed, 1 failed", self.run_script("fa3", folder, "--part", "1/1")[1])
 
     def test_a_part_that_is_none_is_refused(self):
         for wrong in ("0/4", "5/4", "1", "a/b"):
