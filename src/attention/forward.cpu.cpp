@@ -343,6 +343,20 @@ class Task {
     if (moved) m.rescale(o_of(panel), dim_v_, factor);
   }
 
+  // The answer of a row that sees one key is its value, to the bit, where it is divided by the weight as p has it. The
+  // sum has that unrounded, which is what the lse needs.
+  void divide_one_key(int panel, float* now) const {
+    const int n = rows_in(panel);
+    const auto first = [&](int r) { return walk_.first_key(position(panel, r)); };
+    const auto last = [&](int r) { return walk_.last_key(position(panel, r)); };
+    if (!m_.rounded_weight || p_.has(Option::dropout) || last(0) - first(n - 1) > 1) return;
+    int from[kMaxRows], until[kMaxRows];
+    fill_steps(n, first, from);
+    fill_steps(n, last, until);
+    for (int r = 0; r < n; ++r)
+      if (until[r] - from[r] == 1 && now[r] != 0.f) now[r] *= sum_of(panel)[r] / m_.rounded_weight(sum_of(panel)[r]);
+  }
+
   void store(int panel, const Partial* partial, int split) {
     const CpuKernels& m = panels_[panel];
     const int n = rows_in(panel);
@@ -357,6 +371,7 @@ class Task {
       if (partial) partial->lse[split * partial->rows + partial_row(panel, r)] = end.lse;
       else if (u_.args->given(Role::lse)) *lse = end.lse;
     }
+    divide_one_key(panel, now);
     char* out[kMaxRows];
     if (!partial) u_.addresses(Role::out, row(panel, 0), n, out);
     if (!partial && !p_.has(Option::accumulate))

@@ -259,6 +259,22 @@ TEST_P(Kernels, weights_are_powers_of_two_and_hidden_keys_are_zero) {
   }
 }
 
+TEST_P(Kernels, p_has_weights_as_they_are_said_to_be_rounded) {
+  EXPECT_EQ(m.rounded_weight != nullptr, m.operand_bytes == 2);
+  const int n = m.keys;
+  Buffer<float> rows(size_t(m.rows) * n);
+  for (int at = 0; at < m.rows * n; ++at)  // each second one half way between two bf16, odd ones and even ones
+    rows[at] = at % 2 ? float(draw(0.5, 1)) : float(0.5 + 0x1p-9 + at / 2 * 0x1p-8);
+  Buffer<char> p = operand_panel(n);
+  m.write_weights(rows.data(), n, n, p.data());
+  const Matrix got = weights_of(p, n);
+  for (int r = 0; r < m.rows; ++r)
+    for (int j = 0; j < n; ++j) {
+      const float x = rows[size_t(r) * n + j];
+      EXPECT_EQ(got[r][j], m.rounded_weight ? m.rounded_weight(x) : x) << x;
+    }
+}
+
 TEST_P(Kernels, accumulate_adds_products_of_a_part_of_a_tile) {
   for (const int dim : {8, 40, 64, 128, 256})
     for (const int keys : {5, 8, 33, 96}) {

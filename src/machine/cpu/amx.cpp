@@ -312,8 +312,8 @@ const CpuKernels kAmxKernels[1] = {
     {.isa = "amx_bf16", .needs = bit(Feature::avx512) | bit(Feature::amx_bf16), .dtype = DType::bf16, .rows = kSide,
      .keys = kSide, .tile = kTile, .dim_step = kSide, .operand_bytes = sizeof(Bf16), .scale_in_q = false,
      .pack_q = pack_q, .pack_k = pack_k, .pack_v = pack_v, .scores = scores, .hide = hide, .weights = weights,
-     .rescale = rescale, .accumulate = accumulate, .unpack = unpack, .gradients = gradients, .transpose = transpose,
-     .read_scores = read_scores, .write_scores = write_scores, .write_weights = write_weights,
-     .widen = x86::widen<Bf16>, .narrow = x86::narrow<Bf16>}};
+     .rounded_weight = rounded_weight, .rescale = rescale, .accumulate = accumulate, .unpack = unpack,
+     .gradients = gradients, .transpose = transpose, .read_scores = read_scores, .write_scores = write_scores,
+     .write_weights = write_weights, .widen = x86::widen<Bf16>, .narrow = x86::narrow<Bf16>}};
 
 }  // namespace attune

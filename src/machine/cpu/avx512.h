@@ -12,6 +12,9 @@
 namespace attune {
 namespace {
 
+// As _mm512_cvtne2ps_pbh does it.
+inline float rounded_weight(float x) { return float(Bf16(x)); }
+
 struct Avx512 {
   using F = __m512;
   static constexpr int kLanes = 16, kWide = 8;

@@ -44,6 +44,8 @@ struct CpuKernels {
   void (*hide)(float* s, int n, const int* first, const int* last, float* top);
   // p = exp2(s * scale - ref), sum += the sum of each row. A reference of -inf counts as 0.
   void (*weights)(const float* s, int n, float scale, const float* ref, float* sum, void* p);
+  // A weight as p has it, where that is not f32: sums are of weights before they are rounded. Null: it is as it was.
+  float (*rounded_weight)(float) = nullptr;
   // o[r] *= factor[r]
   void (*rescale)(float* o, int dim, const float* factor);
   // o += p v over keys first ... first + n of a tile packed with room for `room`; p begins at key `first`

@@ -3,6 +3,7 @@
 // and sums fold lane pairs at the end. A 12 x 8 tile again: 24 accumulators, 24 products for 10 loads; and for
 // rows that come in eights 8 x 8: 16 accumulators, 16 products for 8 loads; in fours 4 x 16: the same for 10 loads.
 #include <algorithm>
+#include <bit>
 #include <limits>
 
 #include "machine/cpu/kernels.h"
@@ -257,6 +258,9 @@ void narrow_by_instruction(const float* from, int64_t n, void* to) {
   return vtrn2q_u16(vreinterpretq_u16_u32(vaddq_u32(vreinterpretq_u32_f32(a), half)),
                     vreinterpretq_u16_u32(vaddq_u32(vreinterpretq_u32_f32(b), half)));
 }
+
+// As `joined` does it.
+float rounded_weight(float x) { return std::bit_cast<float>((std::bit_cast<uint32_t>(x) + 0x8000) & 0xFFFF0000); }
 
 template <int P>  // pairs of rows in a panel
 struct Panels {
@@ -531,6 +535,7 @@ constexpr CpuKernels kernels() {
           .scores = Panels<P>::scores,
           .hide = Panels<P>::hide,
           .weights = Panels<P>::weights,
+          .rounded_weight = rounded_weight,
           .rescale = Panels<P>::rescale,
           .accumulate = Panels<P>::accumulate,
           .accumulate_runs = Panels<P>::accumulate_runs,
