@@ -222,10 +222,10 @@ class Spec:
         dtype, *others = (str(getattr(t, "dtype", "")).rsplit(".", 1)[-1] for t in (q, k, v))
         if dtype not in _FLOATS or others != [dtype, dtype]:
             return False
-        if out is not None and tuple(out.shape) != (*q.shape[:-1], v.shape[-1]):
-            return False
         q, k, v = (tuple(getattr(t, "shape", ())) for t in (q, k, v))
         if len(q) != len(self.layout) or len(k) != len(self.kv_axes) or len(v) != len(k) or self.variant or self.append:
+            return False
+        if out is not None and tuple(getattr(out, "shape", ())) != (*q[:-1], v[-1]):
             return False
         of_q, of_k = dict(zip(self.layout, q)), dict(zip(self.kv_axes, k))
         if "b" in of_q and "b" in of_k and "cache_index" not in self.given and of_q["b"] != of_k["b"]:

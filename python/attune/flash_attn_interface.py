@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ._core import Error
 from .flash_attn import _e4m3 as e4m3
-from .flash_attn._cache import with_cache
+from .flash_attn._cache import check_qv, with_cache
 from .flash_attn._common import attention
 
 __all__ = ["flash_attn_combine", "flash_attn_func", "flash_attn_qkvpacked_func", "flash_attn_varlen_func",
@@ -34,6 +34,7 @@ def _refuse(**given: Any) -> None:
 
 def _beside(q: Tensor, k: Tensor, v: Tensor, qv: Tensor | None) -> tuple[Tensor, Tensor]:
     """Scores q kᵀ + qv vᵀ are those of both beside each other."""
+    check_qv(q, v, qv)
     return (q, k) if qv is None else (torch.cat([q, qv], -1), torch.cat([k, v], -1))
 
 
@@ -81,7 +82,9 @@ def flash_attn_qkvpacked_func(qkv: Tensor, softmax_scale: float | None = None, c
     else:
         if num_heads_q is None or qkv.dim() != 4:
             raise Error("attune: qkv of 4 axes needs num_heads_q")
-        heads_k = (qkv.shape[2] - num_heads_q) // 2
+        heads_k, odd = divmod(qkv.shape[2] - num_heads_q, 2)
+        if odd or heads_k < 1:
+            raise Error(f"attune: qkv has {qkv.shape[2]} heads, not {num_heads_q} of q and as many of k as of v")
         q, k, v = qkv.split([num_heads_q, heads_k, heads_k], 2)
     return flash_attn_func(q, k, v, softmax_scale, causal, None, q_descale, k_descale, v_descale, window_size,
                            attention_chunk, softcap, 1, None, deterministic, sm_margin, return_attn_probs)

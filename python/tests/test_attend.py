@@ -153,6 +153,12 @@ class Attend(unittest.TestCase):
         for what, sentence, call in (
                 ("layout", "layout 'sbhd' is not one of", lambda: attune.attend(q, k, v, layout="sbhd")),
                 ("axes", "q has 3 axes, and layout 'bshd' has 4", lambda: attune.attend(q[0], k, v)),
+                ("list", "q: <class 'list'> is not a tensor", lambda: attune.attend(q.tolist(), k, v)),
+                ("list of k", "k: <class 'list'> is not a tensor", lambda: attune.attend(q, k.tolist(), v)),
+                ("list of v", "v: <class 'list'> is not a tensor", lambda: attune.attend(q, k, v.tolist())),
+                ("number", "v: <class 'numpy.float32'> is not a tensor", lambda: attune.attend(q, k, v[0, 0, 0, 0])),
+                ("list in a backward", "v: <class 'list'> is not a tensor",
+                 lambda: attune.attend_backward(q, q, k, v.tolist(), q, q[..., 0])),
                 ("batch", "k: batch = 1 is not 2", lambda: attune.attend(q, k[:1], v)),
                 ("dtype", "must be the same", lambda: attune.attend(q, k.astype("float16"), v)),
                 ("integers", "dtype of code 0", lambda: attune.attend(q.astype("int8"), k, v)),

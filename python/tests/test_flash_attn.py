@@ -107,6 +107,10 @@ class FlashAttn(unittest.TestCase):
             wanted, wanted_lse = dense(q[i:j], k[m:n], v[m:n], True, slopes=slopes[b])
             self.near(out[i:j], wanted)
             self.near(lse[:, i:j], wanted_lse)
+        more, lse, _ = fa.flash_attn_varlen_func(torch.cat([q, draw(2, 4, 16)]), k, v, cu_q, cu_k, 4, 5,
+                                                 alibi_slopes=slopes, causal=True, return_attn_probs=True)
+        self.near(more, torch.cat([out, torch.zeros(2, 4, 16)]), 0)  # tokens in no sequence
+        self.assertTrue(lse[:, 7:].isneginf().all())
         pool_k, pool_v = draw(5, 4, 2, 16), draw(5, 4, 2, 16)
         table, used = torch.tensor([[4, 1], [0, 2]], dtype=torch.int32), torch.tensor([5, 7], dtype=torch.int32)
         q, new_k, new_v = draw(2, 1, 4, 16), draw(2, 1, 2, 16), draw(2, 1, 2, 16)
@@ -116,6 +120,19 @@ class FlashAttn(unittest.TestCase):
             k, v = (pool[table[b].long()].flatten(0, 1)[:used[b] + 1] for pool in (pool_k, pool_v))
             self.near(k[-1], new_k[b, 0], 0)
             self.near(out[b], dense(q[b], k, v, slopes=slopes[b])[0])
+
+    def test_what_does_not_go_together_is_refused_in_a_sentence(self):
+        q = draw(2, 5, 4, 16)
+        for wrong, call in (
+                (r"alibi_slopes is \(1, 4\)", lambda: fa.flash_attn_func(q, q, q, alibi_slopes=torch.rand(1, 4))),
+                (r"alibi_slopes is \(3, 4\)", lambda: fa.flash_attn_func(q, q, q, alibi_slopes=torch.rand(3, 4))),
+                (r"window_size \(1,\) is not a pair", lambda: fa.flash_attn_func(q, q, q, window_size=(1,))),
+                (r"qv is \(2, 3, 4, 16\)", lambda: fa3.flash_attn_func(q, q, q, qv=q[:, :3])),
+                (r"qv is \(2, 5, 4, 8\)", lambda: fa3.flash_attn_with_kvcache(q, q, q, qv=q[..., :8])),
+                ("qkv has 9 heads", lambda: fa3.flash_attn_qkvpacked_func(draw(2, 5, 9, 16), num_heads_q=4)),
+                ("qkv has 3 heads", lambda: fa3.flash_attn_qkvpacked_func(draw(2, 5, 3, 16), num_heads_q=4))):
+            with self.subTest(wrong), self.assertRaisesRegex(attune.Error, wrong):
+                call()
 
     def test_lengths_over_the_pages_of_a_table_are_refused(self):
         for device in DEVICES:
@@ -314,6 +331,7 @@ class FlashAttn(unittest.TestCase):
 
     def test_a_chunk_sees_itself(self):
         q, k, v = draw(2, 6, 2, 16), draw(2, 9, 2, 16), draw(2, 9, 2, 16)
+        self.near(fa3.flash_attn_func(q, k, v, attention_chunk=-1), fa3.flash_attn_func(q, k, v), 0)  # none
         place, key = torch.arange(6)[:, None] + 3, torch.arange(9)
         seen = (place // 4 == key // 4) & (key <= place)
         out = fa3.flash_attn_func(q, k, v, causal=True, attention_chunk=4)

@@ -126,6 +126,12 @@ def check_pages(block_table: Tensor, k_cache: Tensor, cache_seqlens: int | Tenso
                     f"block_table hold")
 
 
+def check_qv(q: Tensor, v: Tensor, qv: Tensor | None) -> None:
+    if qv is not None and (qv.shape != (*q.shape[:-1], v.shape[-1]) or qv.dtype != q.dtype):
+        raise Error(f"attune: qv is {tuple(qv.shape)} {qv.dtype}, and beside these q and v it would be "
+                    f"{(*q.shape[:-1], v.shape[-1])} {q.dtype}")
+
+
 def _chosen(page_table: Tensor, index: Tensor) -> Tensor:
     """Rows of the table by cache_batch_idx. One that it does not have is refused on a CPU and clamped on a GPU, where
     looking would wait."""
@@ -146,6 +152,7 @@ def with_cache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tensor | None, v:
                descales: e4m3.Descales = (None, None, None), **named: Any) -> tuple[Tensor, Tensor]:
     """(out, lse). New keys are written behind the used ones of the cache. qv: scores are q kᵀ + qv vᵀ, of keys and
     values beside each other, which is a copy of the cache. e4m3 is attended to in a copy too."""
+    check_qv(q, v_cache, qv)
     if (k is None) != (v is None):
         raise Error("attune: k and v of a cache are given together or not at all")
     if rotary_cos is not None and k is None:

@@ -10,6 +10,7 @@ from typing import Any, Sequence
 import torch
 from torch import Tensor
 
+from .._core import Error
 from .._spec import scale_of, spec_of, TENSORS
 from ..torch._attend import call, reproducible
 from ..torch._limits import refuse_layouts
@@ -17,6 +18,8 @@ from ..torch._sdpa import new_seed
 
 
 def window_of(window_size: Sequence[int | None]) -> tuple[int, int] | None:
+    if len(window_size) != 2:
+        raise Error(f"attune: window_size {window_size} is not a pair")
     left, right = (-1 if side is None or side < 0 else int(side) for side in window_size)
     return None if left < 0 and right < 0 else (left, right)
 
@@ -35,7 +38,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, softmax_scale: float | None, c
                            rotary_interleaved=rotary_interleaved, attention_chunk=attention_chunk,
                            **_columns(tensors, at)) for at in range(0, v.shape[-1], _WIDEST)]
         return torch.cat([out for out, _ in parts], -1), parts[0][1]
-    if attention_chunk:
+    if attention_chunk and attention_chunk > 0:
         tensors["bias"] = _chunk_bias(attention_chunk, q, k, max_q, max_k, tensors)
     if not q.numel():
         alibi_slopes = None
@@ -113,11 +116,15 @@ _BY_SEQUENCE = ("used_q", "used_k", "left_pad", "cache_index", "page_table", "k_
 def _slopes_by_sequence(q: Tensor, k: Tensor, v: Tensor, slopes: Tensor, **named: Any) -> tuple[Tensor, Tensor]:
     """ALiBi slopes [batch, head]: attune's are by head, so each sequence is a call."""
     cu_q, cu_k = (named.pop(name, None) for name in ("cu_q", "cu_k"))
+    batch = len(q) if cu_q is None else len(cu_q) - 1
+    if slopes.shape != (batch, q.shape[-2]):
+        raise Error(f"attune: alibi_slopes is {tuple(slopes.shape)}, not [head] or [batch, head], here "
+                    f"{(batch, q.shape[-2])}")
     starts_q, starts_k = (None if cu is None else cu.tolist() for cu in (cu_q, cu_k))
     # Pages, and rows of a cache that an index names, are for all sequences.
     shared = named.get("page_table") is not None or named.get("cache_index") is not None
     parts = []
-    for b in range(len(slopes)):
+    for b in range(batch):
         here = {name: t[b:b + 1] if name in _BY_SEQUENCE and t is not None else t for name, t in named.items()}
         queries = q[b:b + 1] if starts_q is None else q[None, starts_q[b]:starts_q[b + 1]]
         keys, values = (t if shared else t[b:b + 1] if starts_k is None else t[None, starts_k[b]:starts_k[b + 1]]
@@ -126,7 +133,10 @@ def _slopes_by_sequence(q: Tensor, k: Tensor, v: Tensor, slopes: Tensor, **named
             parts.append(attention(queries, keys, values, alibi_slopes=slopes[b], **{**here, "max_q": 0, "max_k": 0}))
     if starts_q is None:
         return torch.cat([out for out, _ in parts]), torch.cat([lse for _, lse in parts])
-    return torch.cat([out[0] for out, _ in parts]), torch.cat([lse[0] for _, lse in parts], 1)
+    behind, heads = len(q) - starts_q[-1], q.shape[1]  # tokens in no sequence
+    outs = [*(out[0] for out, _ in parts), q.new_zeros(behind, heads, v.shape[-1])]
+    lses = [*(lse[0] for _, lse in parts), q.new_full((heads, behind), -torch.inf, dtype=torch.float32)]
+    return torch.cat(outs), torch.cat(lses, 1)
 
 
 @torch.no_grad()
