@@ -9,6 +9,13 @@ from typing import Any
 from ._core import Error
 
 
+def shape_of(name: str, t: Any) -> tuple[int, ...]:
+    try:
+        return tuple(t.shape)
+    except AttributeError:
+        raise Error(f"attune: {name}: {type(t)} is not a tensor: it has no __dlpack__") from None
+
+
 def empty(like: Any, shape: tuple[int, ...], dtype: str | None = None) -> Any:
     """An array where `like` is, of its dtype or the one that is named."""
     name = type(like).__module__.partition(".")[0]

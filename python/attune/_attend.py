@@ -9,7 +9,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from . import _core
-from ._arrays import empty, stream_of
+from ._arrays import empty, shape_of, stream_of
 from ._spec import Layout, Options, Request, Window, request, scale_of
 
 if TYPE_CHECKING:
@@ -35,13 +35,6 @@ def _check_gradient(tensors: tuple[Any, ...]) -> None:
         raise _core.Error("attune: attune.attend has no gradient: use attune.torch.attend, or torch.no_grad()")
 
 
-def _shape(name: str, t: Any) -> tuple[int, ...]:
-    try:
-        return tuple(t.shape)
-    except AttributeError:
-        raise _core.Error(f"attune: {name}: {type(t)} is not a tensor: it has no __dlpack__") from None
-
-
 def _check_result(name: str, t: Any) -> None:
     torch = sys.modules.get("torch")
     if torch and isinstance(t, torch.Tensor) and t.is_neg():
@@ -50,7 +43,7 @@ def _check_result(name: str, t: Any) -> None:
 
 def _results(r: Request, q: Any, dim_v: int, return_lse: bool, out: Any, lse: Any) -> tuple[Any, Any]:
     """out and lse where they are not given; rows in no sequence, which nobody writes, are 0 and -inf."""
-    rows = lse_shape(r.spec.layout, _shape("q", q)) if out is None or (lse is None and return_lse) else ()
+    rows = lse_shape(r.spec.layout, shape_of("q", q)) if out is None or (lse is None and return_lse) else ()
     _check_result("out", out)
     _check_result("lse", lse)
     if out is None:
@@ -86,7 +79,7 @@ def attend(q: Any, k: Any, v: Any, *, layout: Layout = "bshd", causal: bool = Fa
     r = request(layout, causal, window, "no", options)
     _check_gradient((q, k, v, *r.tensors))
     if out is None or lse is not None or return_lse:
-        out, lse = _results(r, q, (_shape("v", v) or (0,))[-1], return_lse, out, lse)
+        out, lse = _results(r, q, (shape_of("v", v) or (0,))[-1], return_lse, out, lse)
     else:
         _check_result("out", out)
     try:
@@ -109,7 +102,7 @@ def attend_backward(d_out: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, *, d
     r = request(layout, causal, window, "no", options)
     if r.spec.saved:
         raise _core.Error(f"attune: the backward of {r.spec.variant!r} is in attune.torch")
-    dq, dk, dv = (empty(t, _shape(name, t)) for name, t in (("q", q), ("k", k), ("v", v)))
+    dq, dk, dv = (empty(t, shape_of(name, t)) for name, t in (("q", q), ("k", k), ("v", v)))
     if r.spec.leaves_rows:
         dq[...] = 0
     try:

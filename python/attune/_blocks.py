@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 from . import _core
-from ._arrays import empty, stream_of
+from ._arrays import empty, shape_of, stream_of
 from ._spec import Layout, Options, Window, request
 
 
@@ -41,8 +41,11 @@ def blocks(q: Any, k: Any, pattern: str | None = None, *, mask: Any = None, bloc
         raise _core.Error("attune: blocks of packed sequences are not built here: layout is bshd or bhsd")
     size = block if isinstance(block, tuple) else (block, block)
     r = request(layout, causal, window, "no", {"block_size": size})
-    extent = dict(zip(layout, q.shape))
-    rows, columns = (-(-length // n) for length, n in zip((extent["s"], k.shape[layout.index("s")]), size))
+    extent, of_k = (dict(zip(layout, shape_of(name, t))) for name, t in (("q", q), ("k", k)))
+    for name, found in (("q", extent), ("k", of_k)):
+        if len(found) != 4:
+            raise _core.Error(f"attune: {name} has {len(found)} axes, and layout {layout!r} has 4")
+    rows, columns = (-(-length // n) for length, n in zip((extent["s"], of_k["s"]), size))
     batch, heads = (extent["b"] if by_batch else 1, extent["h"] if by_head else 1) if mask is None else mask.shape[:2]
     lists = [("q", layout), ("k", layout), ("block_begin", "bhn"), ("block_column", "n"), ("block_begin_k", "bhn"),
              ("block_row_k", "n")]

@@ -7,7 +7,7 @@ import functools
 from typing import Any, Sequence
 
 from . import _core
-from ._arrays import empty, stream_of
+from ._arrays import empty, shape_of, stream_of
 from ._attend import _arguments, _check_gradient, _results
 from ._spec import Layout, Request, Window, request
 from ._view import View, dtype_number
@@ -57,7 +57,7 @@ class Cache:
     def append(self, k_new: Any, v_new: Any, *, sequences: Sequence[int] | None = None, layout: Layout = "bshd",
                **options: Any) -> None:
         """attend without queries: the sequences grow by the new keys. A rotary turns them, as in attend."""
-        shape = [0 if letter == "s" else size for letter, size in zip(layout, k_new.shape)]
+        shape = [0 if letter == "s" else size for letter, size in zip(layout, shape_of("k_new", k_new))]
         options["max_q"] = 1  # a bound of no rows
         self.attend(empty(k_new, tuple(shape)), k_new, v_new, sequences=sequences, layout=layout, **options)
 

@@ -9,7 +9,7 @@ import os
 from typing import Any
 
 from . import _core
-from ._arrays import empty, stream_of
+from ._arrays import empty, shape_of, stream_of
 from ._view import View, dtype_number
 
 _ALIGN = 64  # of a tape, bytes
@@ -59,7 +59,7 @@ class Module:
         """[batch, seq, width] of x, and of memory where the layer attends to a second input. tape: of new_tape, for a
         backward. seed: two i64, of dropout; None: nothing is dropped."""
         if out is None:
-            out = empty(x, tuple(x.shape))
+            out = empty(x, shape_of("x", x))
         _core.module_run(self._handle, False, False, stream_of(x) if stream is None else stream, x, memory, out, None,
                          None, None, seed, tape)
         return out
@@ -68,8 +68,8 @@ class Module:
                  stream: int | None = None) -> tuple[Any, Any]:
         """(dx, d_memory) of the forward that wrote the tape; gradients of parameters are overwritten, or with add added
         to."""
-        dx = empty(x, tuple(x.shape))
-        d_memory = None if memory is None else empty(memory, tuple(memory.shape))
+        dx = empty(x, shape_of("x", x))
+        d_memory = None if memory is None else empty(memory, shape_of("memory", memory))
         _core.module_run(self._handle, True, add, stream_of(x) if stream is None else stream, x, memory, None, d_out,
                          dx, d_memory, seed, tape)
         return dx, d_memory

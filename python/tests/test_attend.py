@@ -202,6 +202,9 @@ class Attend(unittest.TestCase):
         for wrong in ({}, {"pattern": "dense", "mask": mask}, {"pattern": "nonsense"}):
             with self.assertRaises(attune.Error):
                 attune.blocks(q, k, **wrong)
+        for sentence, tensors in (("q: <class 'list'> is not a tensor", (q.tolist(), k)), ("k has 3 axes", (q, k[0]))):
+            with self.subTest(sentence), self.assertRaisesRegex(attune.Error, sentence):
+                attune.blocks(*tensors, "dense")
 
     def test_a_list_is_as_good_as_a_pair(self):
         q = draw(1, 6, 2, 8)

@@ -96,6 +96,7 @@ class Caches(unittest.TestCase):
                 ("2 sequences are named, and q has 1", lambda: cache.attend(q, k, k, sequences=[0, 1])),
                 ("used_k is its own", lambda: cache.attend(q, k, k, used_k=np.array([1], "int32"))),
                 ("v_new", lambda: cache.attend(q, k, sequences=[1])),
+                ("k_new: <class 'list'> is not a tensor", lambda: cache.append(k.tolist(), k)),
                 ("not one by name: 'reference'", lambda: cache.attend(q, k, k, sequences=[1], backend="reference")),
                 ("length 4", lambda: cache.resize(0, 4)),
                 ("k_new", lambda: cache.attend(q, draw(1, 1, 3, 8), draw(1, 1, 3, 8))),

@@ -69,6 +69,7 @@ class Plain(unittest.TestCase):
                 ("module: ", lambda: attune.Module("lama f32 b1 s8 e32 h4 | causal")),
                 ("'x' is not one of its parameters", lambda: layer.parameter("x")),
                 ("x", lambda: layer.forward(np.zeros((1, 7, 32), "float32"))),
+                ("x: <class 'list'> is not a tensor", lambda: layer.forward(x.tolist())),
                 ("tape has 8 bytes", lambda: layer.forward(x, tape=np.zeros(8, "uint8"))),
                 ("tape is not compact", lambda: layer.forward(x, tape=np.repeat(layer.new_tape(x), 2)[::2])),
                 ("d_out", lambda: layer.backward(x[:, :4].copy(), x, layer.new_tape(x))),
