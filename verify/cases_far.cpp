@@ -47,6 +47,7 @@ constexpr std::string_view kFar[] = {
     "backward bf16 b3 h2/1 q70 k90 d96 causal ragged repro=run | seed=3 drawn far odd",
     "backward f16 b1 h4/2 q150 k260 d128 causal blocks64x128x50 | seed=3 far",
     "backward bf16 b1 h2 q200 k200 d128 causal blocks48x32x60 repro=run | seed=2 far",
+    "backward bf16 b1 h2 q140 k200 d64 full blocks64x64x12 block_bias | seed=2 far",
     "backward f16 b1 h2 q140 k140 d128 causal alibi dropout | seed=2 far",
     "backward bf16 b1 h2 q140 k200 d64 window60,10 bias | far",
     "backward f32 b1 h2 q70 k130 d64 causal | far",

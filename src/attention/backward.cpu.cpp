@@ -96,7 +96,8 @@ class Task {
         queries_(queries),
         dim_qk_(padded(m, p_.dim_qk)),
         dim_v_(padded(m, p_.dim_v)),
-        general_(needs_general(p_)),
+        numbers_(only_numbers(p_) ? a.row<const float>(Role::bias) : nullptr),
+        general_(needs_general(p_) && !numbers_),
         wide_(p_.dtype.grad == DType::f32),
         scale_(scale_of(p_, a)) {
     for (int n = 0; n < units_of_keys(p_); ++n)
@@ -248,6 +249,7 @@ class Task {
         }
       }
       t.far = std::any_of(lse, lse + count, is_far);
+      if (numbers_ && !t.far) lower(lse, count, number_of(t));
       // The last panels, where no query of the tile sees a key: on the diagonal of a causal mask nearly half of them.
       // As many are kept as fill a step of keys, for dQ.
       t.seen = panels.count();
@@ -383,8 +385,10 @@ class Task {
       const int n = of.last - of.first;
       m.hide(x_.s + to, least < count ? n : std::min(n, int(round_up(most, m.keys))), from, until, top);
     }
-    cpu::gradients(m, t.far, x_.s + to, x_.dp + to, of.last - of.first, scale_ * kLog2e, x_.lse + t.at + of.first,
-                   x_.delta + t.at + of.first, at(x_.p, m, to), at(x_.ds, m, to));
+    const float sum = cpu::gradients(m, t.far, x_.s + to, x_.dp + to, of.last - of.first, scale_ * kLog2e,
+                                     x_.lse + t.at + of.first, x_.delta + t.at + of.first, at(x_.p, m, to),
+                                     at(x_.ds, m, to), numbers_ ? number_of(t) : 0.f);
+    if (numbers_) add_to_number(t, sum);
   }
 
   // dS of a panel of keys and the queries `of` into the panels of queries; 0 for others that will take these keys.
@@ -418,11 +422,7 @@ class Task {
     for (int r = 0; r < m.rows; ++r) {
       float *p = x_.plain + int64_t(r) * plan_.tile_q, *ds = x_.plain_dp + int64_t(r) * plan_.tile_q;
       const int j = first_key + r, count = t.rows.last - t.rows.first;
-      const bool alone = only_numbers(p_) && !t.far;
-      if (alone)
-        block += numbered_row(p, ds, t.n, from[r], j < last_key ? std::min(until[r], count) : 0, scale_,
-                              a_.row<float>(Role::bias)[t.entry], lse, delta);
-      for (int q = 0; q < t.n && !alone; ++q) {
+      for (int q = 0; q < t.n; ++q) {
         if (j >= last_key || q < from[r] || q >= std::min(until[r], count) || lse[q] == INFINITY) {
           p[q] = ds[q] = 0.f;
           continue;
@@ -439,9 +439,13 @@ class Task {
     }
     m.write_weights(x_.plain, plan_.tile_q, t.n, at(x_.p, m, panel));
     m.write_weights(x_.plain_dp, plan_.tile_q, t.n, at(x_.ds, m, panel));
-    // Lists of several heads may have the same entries.
-    if (of_block && a_.given(Role::d_bias))
-      std::atomic_ref<float>(a_.row<float>(Role::d_bias)[t.entry]).fetch_add(block, std::memory_order_relaxed);
+    if (of_block) add_to_number(t, block);
+  }
+  // Of a block, in base 2.
+  float number_of(const QueryTile& t) const { return numbers_[t.entry] * kLog2e; }
+  void add_to_number(const QueryTile& t, float sum) const {  // lists of several heads may have the same entries
+    if (a_.given(Role::d_bias))
+      std::atomic_ref<float>(a_.row<float>(Role::d_bias)[t.entry]).fetch_add(sum, std::memory_order_relaxed);
   }
   float* bias_gradient(const Unit& u, int i, int row, int j) const {
     const Tensor& t = a_[Role::d_bias];
@@ -480,7 +484,8 @@ class Task {
   const RowState& rows_;
   const PackedQueries& queries_;
   const int dim_qk_, dim_v_;
-  const bool general_, wide_;  // wide: gradients are f32
+  const float* const numbers_;  // of blocks, where nothing else is done to a logit
+  const bool general_, wide_;   // wide: gradients are f32
   const float scale_;
   QueryTile tiles_[kMaxTiles];
   int count_ = 0;

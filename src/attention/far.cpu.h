@@ -8,22 +8,25 @@
 
 namespace attune::cpu {
 
-// `scale` is used unless packed q has it.
-inline void gradients(const CpuKernels& m, bool far, const float* s, const float* dp, int n, float scale,
-                      const float* lse, const float* delta, std::byte* p, std::byte* ds) {
+// `scale` is used unless packed q has it; `number`, of a block, is added to each logit of far rows, and taken off others'
+// log-sum-exps before. Returns the sum of dS.
+inline float gradients(const CpuKernels& m, bool far, const float* s, const float* dp, int n, float scale,
+                      const float* lse, const float* delta, std::byte* p, std::byte* ds, float number = 0.f) {
   if (m.scale_in_q) scale = 1.f;
   if (!far) return m.gradients(s, dp, n, scale, lse, delta, p, ds);
   constexpr int kMostRows = 64, kMostKeys = 32;  // on any machine
   constexpr float kZeros[kMostKeys] = {};
-  float plain[kMostRows * kMostKeys], exponents[kMostRows * kMostKeys];
+  float plain[kMostRows * kMostKeys], exponents[kMostRows * kMostKeys], sum = 0.f;
   for (int j = 0; j < n; j += m.keys) {
     const int64_t at = int64_t(j) * m.rows;
     m.read_scores(s + at, m.keys, plain, m.keys);
-    for (int x = 0; x < m.rows * m.keys; ++x) plain[x] = exponent_of_weight(plain[x] * scale, lse[j + x % m.keys]);
+    for (int x = 0; x < m.rows * m.keys; ++x)
+      plain[x] = exponent_of_weight(plain[x] * scale + number, lse[j + x % m.keys]);
     m.write_scores(plain, m.keys, m.keys, exponents);
-    m.gradients(exponents, dp + at, m.keys, 1.f, kZeros, delta + j, p + at * m.operand_bytes,
-                ds + at * m.operand_bytes);
+    sum += m.gradients(exponents, dp + at, m.keys, 1.f, kZeros, delta + j, p + at * m.operand_bytes,
+                       ds + at * m.operand_bytes);
   }
+  return sum;
 }
 
 }  // namespace attune::cpu

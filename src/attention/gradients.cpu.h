@@ -122,21 +122,9 @@ inline bool shares_bias(const Problem& p, const Args& a) {
   return a.given(Role::d_bias) && ((e.batch == 1 && p.batch > 1) || (e.head == 1 && p.heads_q > 1));
 }
 
-// P and dS of one key and the queries [from, until) of n, in plain rows, of a block with a number; the others become 0.
-// Returns the sum of dS. Of rows that are not far. A power of two loses a NaN, which is in the row's lse too.
-inline float numbered_row(float* __restrict p, float* __restrict ds, int n, int from, int until, float scale,
-                          float number, const float* __restrict lse, const float* __restrict delta) {
-  constexpr int kSums = 8;
-  float sum[kSums] = {};
-  from = clamp(from, 0, n), until = clamp(until, from, n);
-  std::fill_n(p, from, 0.f), std::fill_n(ds, from, 0.f);
-  std::fill(p + until, p + n, 0.f), std::fill(ds + until, ds + n, 0.f);
-  for (int q = from; q < until; ++q) p[q] = power_of_two((p[q] * scale + number) * kLog2e - lse[q]) + 0.f * lse[q];
-  for (int q = from; q < until; ++q) ds[q] = p[q] * (ds[q] - delta[q]);
-  for (int q = from; q < until; ++q)
-    if (lse[q] == INFINITY) p[q] = ds[q] = 0.f;
-  for (int q = from; q < until; ++q) sum[q % kSums] += ds[q];
-  return ((sum[0] + sum[1]) + (sum[2] + sum[3])) + ((sum[4] + sum[5]) + (sum[6] + sum[7]));
+// A number that a block adds to each logit is taken off the log-sum-exps instead, both in base 2.
+inline void lower(float* lse, int n, float number) {
+  for (int r = 0; r < n; ++r) lse[r] = lse[r] == INFINITY ? lse[r] : lse[r] - number;
 }
 
 }  // namespace attune::cpu

@@ -482,9 +482,11 @@ TEST_P(Kernels, gradients_and_their_transpose) {
       s[1].assign(n, -INFINITY);
       Buffer<float> s_panel = panel_of(s), dp_panel = panel_of(dp);
       Buffer<char> p = operand_panel(n), ds = operand_panel(n);
-      m.gradients(s_panel.data(), dp_panel.data(), n, scale, lse.data(), delta.data(), p.data(), ds.data());
+      const float sum =
+          m.gradients(s_panel.data(), dp_panel.data(), n, scale, lse.data(), delta.data(), p.data(), ds.data());
       ASSERT_TRUE(p.guarded() && ds.guarded());
       const Matrix p_got = weights_of(p, n), ds_got = weights_of(ds, n);
+      double whole = 0, apart = 0;
       for (int r = 0; r < m.rows; ++r)
         for (int j = 0; j < n; ++j) {
           const double weight = std::exp2(s[r][j] * scale - lse[j]), far = std::fabs(dp[r][j]) + std::fabs(delta[j]);
@@ -492,7 +494,9 @@ TEST_P(Kernels, gradients_and_their_transpose) {
           want[j][at + r] = weight * (dp[r][j] - delta[j]);
           size[j][at + r] = weight * far * (exponential + operand + 4e-6) + 2e-38;
           ASSERT_NEAR(ds_got[r][j], want[j][at + r], size[j][at + r]) << r << " " << j;
+          whole += want[j][at + r], apart += weight * far * (exponential + 4e-6);
         }
+      ASSERT_NEAR(sum, whole, apart) << "of numbers that are not rounded to operands";
       m.transpose(ds.data(), n, exchanged.data(), m.rows, panel, at);
       ASSERT_TRUE(exchanged.guarded());
       if (const CpuKernels* small = smaller_panels(m)) {  // the first key of every query, from smaller panels

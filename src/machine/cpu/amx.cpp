@@ -252,9 +252,10 @@ void unpack(const float* o, int dim, const float* factor, int n, float* to, int6
     }
 }
 
-void gradients(const float* s, const float* dp, int n, float scale, const float* lse, const float* delta, void* p_to,
-               void* ds_to) {
+float gradients(const float* s, const float* dp, int n, float scale, const float* lse, const float* delta, void* p_to,
+                void* ds_to) {
   char *p = static_cast<char*>(p_to), *ds = static_cast<char*>(ds_to);
+  F sum = _mm512_setzero_ps();
   for (int j = 0; j < n; j += kSide)
     for (int r = 0; r < kSide; ++r, s += kSide, dp += kSide, p += kRow, ds += kRow) {
       F x[2], y[2];
@@ -262,10 +263,12 @@ void gradients(const float* s, const float* dp, int n, float scale, const float*
         const F shift = _mm512_loadu_ps(lse + j + 16 * a);
         x[a] = exp2(_mm512_fmsub_ps(_mm512_loadu_ps(s + 16 * a), _mm512_set1_ps(scale), shift));
         y[a] = _mm512_mul_ps(x[a], _mm512_sub_ps(_mm512_loadu_ps(dp + 16 * a), _mm512_loadu_ps(delta + j + 16 * a)));
+        sum = _mm512_add_ps(sum, y[a]);
       }
       store_operand(p, x[0], x[1]);
       store_operand(ds, y[0], y[1]);
     }
+  return _mm512_reduce_add_ps(sum);
 }
 
 // 32 keys by 32 queries at a time: pairs of keys become words, and the words are transposed.

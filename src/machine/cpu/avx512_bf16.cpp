@@ -92,19 +92,22 @@ void weights(const float* s, int n, float scale, const float* ref, float* sum, v
   for (int c = 0; c < kVectors; ++c) V::store(sum + c * kLanes, total[c]);
 }
 
-void gradients(const float* s, const float* dp, int n, float scale, const float* lse, const float* delta, void* p_to,
-               void* ds_to) {
+float gradients(const float* s, const float* dp, int n, float scale, const float* lse, const float* delta, void* p_to,
+                void* ds_to) {
   char *p = static_cast<char*>(p_to), *ds = static_cast<char*>(ds_to);
+  F sum = V::set1(0.f);
   for (int j = 0; j < n; j += 2, s += 2 * R, dp += 2 * R, p += 4 * R, ds += 4 * R)
     for (int c = 0; c < R; c += kLanes) {
       F x[2], y[2];
       for (int a = 0; a < 2; ++a) {
         x[a] = V::exp2(_mm512_fmsub_ps(V::load(s + a * R + c), V::set1(scale), V::set1(lse[j + a])));
         y[a] = V::mul(x[a], V::sub(V::load(dp + a * R + c), V::set1(delta[j + a])));
+        sum = V::add(sum, y[a]);
       }
       _mm512_storeu_si512(p + c * 4, paired(x[0], x[1]));
       _mm512_storeu_si512(ds + c * 4, paired(y[0], y[1]));
     }
+  return x86::sum_of_lanes<V>(sum);
 }
 
 // A word of `ds` is a pair of queries of one key; a word of the result is a pair of keys of one query. Sixteen queries

@@ -68,9 +68,9 @@ struct CpuKernels {
   void (*add)(const float* o, int dim, float factor, int n, float* const* to) = nullptr;
 
   // Backward, the tile's keys being queries: p = exp2(s * scale - lse[j]), ds = p (dp - delta[j]). An lse of +inf
-  // gives 0.
-  void (*gradients)(const float* s, const float* dp, int n, float scale, const float* lse, const float* delta, void* p,
-                    void* ds);
+  // gives 0. Returns the sum of ds, in f32.
+  float (*gradients)(const float* s, const float* dp, int n, float scale, const float* lse, const float* delta, void* p,
+                     void* ds);
   // The panel `ds` of n queries and its keys, exchanged: into panels of `rows` queries (of this size or of the other),
   // the panel of query j at to + (j / rows) * panel elements. Its keys begin at key `at`, where a panel of keys does.
   void (*transpose)(const void* ds, int n, void* to, int rows, int64_t panel, int at);

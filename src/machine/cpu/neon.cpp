@@ -187,19 +187,23 @@ struct Panels {
       }
   }
 
-  static void gradients(const float* s, const float* dp, int n, float, const float* lse, const float* delta,
-                        void* p_to, void* ds_to) {
+  static float gradients(const float* s, const float* dp, int n, float, const float* lse, const float* delta,
+                         void* p_to, void* ds_to) {
     float *p = static_cast<float*>(p_to), *ds = static_cast<float*>(ds_to);
     const Exp2Row row[1] = {Exp2Row(vdupq_n_f32(0))};
+    float32x4_t sum = vdupq_n_f32(0);
     for (int j = 0; j < n; j += kExp / V, s += 4 * kExp, dp += 4 * kExp, p += 4 * kExp, ds += 4 * kExp) {
       float32x4_t x[kExp];
       unroll<kExp>([&](auto i) { x[i] = vsubq_f32(vld1q_f32(s + 4 * i), vdupq_n_f32(lse[j + i / V])); });
       exp2<5>(x, row);
       unroll<kExp>([&](auto i) {
         vst1q_f32(p + 4 * i, x[i]);
-        vst1q_f32(ds + 4 * i, vmulq_f32(x[i], vsubq_f32(vld1q_f32(dp + 4 * i), vdupq_n_f32(delta[j + i / V]))));
+        const float32x4_t y = vmulq_f32(x[i], vsubq_f32(vld1q_f32(dp + 4 * i), vdupq_n_f32(delta[j + i / V])));
+        vst1q_f32(ds + 4 * i, y);
+        sum = vaddq_f32(sum, y);
       });
     }
+    return vaddvq_f32(sum);
   }
 
   // Four queries by four keys at a time; 4 divides the rows, so a block never straddles two panels.

@@ -446,10 +446,11 @@ struct Panels {
     });
   }
 
-  static void gradients(const float* s, const float* dp, int n, float scale, const float* lse, const float* delta,
-                        void* p, void* ds) {
+  static float gradients(const float* s, const float* dp, int n, float scale, const float* lse, const float* delta,
+                         void* p, void* ds) {
     const Exp2Row row[1] = {Exp2Row(vdupq_n_f32(0))};
     const float32x4_t scales = vdupq_n_f32(scale);
+    float32x4_t sum = vdupq_n_f32(0);
     const auto twice = [](const float* x) __attribute__((always_inline)) {
       const float32x2_t y = vld1_f32(x);
       return vcombine_f32(y, y);
@@ -467,8 +468,10 @@ struct Panels {
         });
         unroll<kExp>([&](auto i) { vst1q_u16(p_to + 8 * (c + i), joined(e[i], e[i + kExp])); });
         unroll<kExp>([&](auto i) { vst1q_u16(ds_to + 8 * (c + i), joined(g[i], g[i + kExp])); });
+        unroll<2 * kExp>([&](auto i) { sum = vaddq_f32(sum, g[i]); });
       }
     }
+    return vaddvq_f32(sum);
   }
 
   // Four queries by four keys at a time: two vectors hold [k0: q0 q2 q1 q3 | k1: ...] and [k2 | k3], and one table

@@ -77,15 +77,18 @@ void unpack(const float* o, int dim, const float* factor, int n, float* to, int6
     for (int d = 0; d < dim; ++d) to[r * stride + d] = o[r * dim + d] * factor[r];
 }
 
-void gradients(const float* s, const float* dp, int n, float, const float* lse, const float* delta, void* p_to,
-               void* ds_to) {
+float gradients(const float* s, const float* dp, int n, float, const float* lse, const float* delta, void* p_to,
+                void* ds_to) {
   float *p = static_cast<float*>(p_to), *ds = static_cast<float*>(ds_to);
+  float sum = 0.f;
   for (int j = 0; j < n; ++j)
     for (int r = 0; r < kRows; ++r) {
       const int at = j * kRows + r;
       p[at] = std::exp2(s[at] - lse[j]);
       ds[at] = p[at] * (dp[at] - delta[j]);
+      sum += ds[at];
     }
+  return sum;
 }
 
 void transpose(const void* ds_panel, int n, void* to, int, int64_t panel, int at) {

@@ -29,6 +29,14 @@ alignas(64) constexpr float kZeros[kMaxDim] = {};  // rows beyond the end of a p
 template <class V>
 constexpr int kRows = kVectors * V::kLanes;
 
+template <class V>
+float sum_of_lanes(typename V::F x) {
+  float lane[V::kLanes], sum = 0.f;
+  V::store(lane, x);
+  for (const float y : lane) sum += y;
+  return sum;
+}
+
 // Eight numbers of any stored type, and back; bf16 rounds to nearest even and keeps NaN.
 inline __m256 load8(const float* x) { return _mm256_loadu_ps(x); }
 inline __m256 load8(const F16* x) { return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(x))); }
@@ -280,15 +288,19 @@ struct Float32 {
     for (int c = 0; c < kVectors; ++c) V::store(sum + c * kLanes, total[c]);
   }
 
-  static void gradients(const float* s, const float* dp, int n, float, const float* lse, const float* delta, void* p_to,
-                        void* ds_to) {
+  static float gradients(const float* s, const float* dp, int n, float, const float* lse, const float* delta,
+                         void* p_to, void* ds_to) {
     float *p = static_cast<float*>(p_to), *ds = static_cast<float*>(ds_to);
+    F sum = V::set1(0.f);
     for (int j = 0; j < n; ++j, s += R, dp += R, p += R, ds += R)
       for (int c = 0; c < R; c += kLanes) {
         const F x = V::exp2(V::sub(V::load(s + c), V::set1(lse[j])));
         V::store(p + c, x);
-        V::store(ds + c, V::mul(x, V::sub(V::load(dp + c), V::set1(delta[j]))));
+        const F y = V::mul(x, V::sub(V::load(dp + c), V::set1(delta[j])));
+        V::store(ds + c, y);
+        sum = V::add(sum, y);
       }
+    return sum_of_lanes<V>(sum);
   }
 
   // Eight queries by eight keys at a time; 8 divides the rows, so a block never straddles two panels.
