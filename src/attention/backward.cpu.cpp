@@ -34,8 +34,6 @@ int tiles_of(const Problem& p, const CpuKernels& m) {
   return std::clamp(kQueries * 4 / m.operand_bytes / std::min(p.mask.blocks.q, p.len_q), 1, kMaxTiles);
 }
 
-struct Partial { float* dq; int64_t rows; };  // [split][batch][head][query][dim_qk]; one split needs none
-
 struct Scratch {
   std::byte *k_q, *v_q, *k_v;        // a key tile: as panels for S and dP, and as a tile for dQ
   Queries queries;                   // a query tile
@@ -74,12 +72,6 @@ Scratch carve(Workspace& ws, const Plan& plan, const CpuKernels& m, const Packed
   x.scores = ws.take<General>(size_t(p.heads_q / p.heads_kv));
   x.units = ws.take<Unit>(size_t(units_of_keys(p)));
   return x;
-}
-
-Partial carve_partial(Workspace& ws, const Plan& plan) {
-  const Problem& p = plan.problem;
-  const int64_t rows = int64_t(p.batch) * p.heads_q * p.len_q;
-  return {plan.splits == 1 ? nullptr : ws.take<float>(size_t(plan.splits * rows * p.dim_qk)), rows};
 }
 
 // The gradients of one head of keys in one sequence, for its key tiles [first, last).

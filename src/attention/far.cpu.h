@@ -8,8 +8,8 @@
 
 namespace attune::cpu {
 
-// `scale` is used unless packed q has it; `number`, of a block, is added to each logit of far rows, and taken off others'
-// log-sum-exps before. Returns the sum of dS.
+// `scale` is used unless packed q has it. `number`, of a block, is added to each logit of far rows; others have it off
+// their log-sum-exps already. Returns the sum of dS.
 inline float gradients(const CpuKernels& m, bool far, const float* s, const float* dp, int n, float scale,
                       const float* lse, const float* delta, std::byte* p, std::byte* ds, float number = 0.f) {
   if (m.scale_in_q) scale = 1.f;

@@ -28,6 +28,14 @@ inline RowState carve_rows(Workspace& ws, const Problem& p) {
   return {ws.take<float>(rows), ws.take<float>(rows), ws.take<double>(heads)};
 }
 
+struct Partial { float* dq; int64_t rows; };  // [split][batch][head][query][dim_qk]; one split needs none
+
+inline Partial carve_partial(Workspace& ws, const Plan& plan) {
+  const Problem& p = plan.problem;
+  const int64_t rows = int64_t(p.batch) * p.heads_q * p.len_q;
+  return {plan.splits == 1 ? nullptr : ws.take<float>(size_t(plan.splits * rows * p.dim_qk)), rows};
+}
+
 inline void read_row(const CpuKernels& m, DType t, const char* from, int n, float* to) {
   if (t == DType::f32) std::copy_n(reinterpret_cast<const float*>(from), n, to);
   else m.widen(from, n, to);

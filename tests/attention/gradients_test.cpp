@@ -32,11 +32,20 @@ TEST(Gradients, of_a_row_just_behind_2_to_the_24_are_those_of_any_other) {
   const std::pair<const char*, std::string_view> all[] = {
       {"cpu_backward", dense},
       {"cpu_standard", dense},
+      {"cpu_backward", "backward f32 b1 h1 q1 k1 d8 full blocks8x8x1 block_bias"},
       {"cpu_selected_backward", "backward f32 b1 h1 q1 k1 d8 causal : selected n=3 s=1"}};
   for (const auto& [backend, line] : all)
     for (const double logit : {1000., 11629080., 11629088., 11629099., 11700000.}) {
       World world(problem(line), {});
-      set(world.args[Role::q], [&](int, int, int, int d) { return d ? 0 : logit * std::sqrt(8.); });
+      const bool numbered = world.args.given(Role::bias);  // the logit is the block's number, or a product
+      if (numbered) {
+        for (const Role begin : {Role::block_begin, Role::block_begin_k})  // the list: one block
+          if (world.args.given(begin)) set(world.args[begin], [](int, int, int, int n) { return n; });
+        for (const Role block : {Role::block_column, Role::block_row_k})
+          if (world.args.given(block)) set(world.args[block], [](int, int, int, int) { return 0; });
+        set(world.args[Role::bias], [&](int, int, int, int) { return logit; });
+      }
+      set(world.args[Role::q], [&](int, int, int, int d) { return d || numbered ? 0 : logit * std::sqrt(8.); });
       set(world.args[Role::k], [](int, int, int, int d) { return d ? 0 : 1; });
       if (world.args.given(variant_tensor(0)))
         set(world.args[variant_tensor(0)], [](int, int, int, int n) { return n ? -1 : 0; });  // the list: block 0
