@@ -293,6 +293,7 @@ constexpr std::string_view kNasty[] = {
     "forward bf16 b2 h4/2 q300 k260 d128 full blocks128x128x72 block_bias | seed=2 drawn cache",
     "forward f16 b2 h2 q200 k200 d64 full blocks48x32x70 block_bias | shared",
     "backward f32 b2 h4/2 q200 k260 d64 causal blocks64x64x160 softcap block_bias",
+    "backward bf16 b2 h4 q512 k512 d64 full blocks512x512x99 block_bias | seed=2",
     "backward bf16 b2 h4/2 q300 k260 d128 full blocks128x128x72 block_bias | seed=2 drawn cache d_lse",
     "backward f16 b2 h4/2 q200 k200 d64 full blocks48x32x70 dropout block_bias | shared seed=2",
     "backward bf16/bf16/bf16/f32 b2 h2 q200 k200 d64 full blocks64x64x128 accumulate block_bias | lean",

@@ -5,6 +5,7 @@
 // operands of dV and dK as they come; only dS is transposed, once, for dQ. A unit's dQ stays with its worker in f32.
 // Where units are fewer than threads, each is split by keys and the partial dQ are added up, in order.
 #include <atomic>
+#include <cfloat>
 #include <cmath>
 #include <numeric>
 
@@ -379,7 +380,7 @@ class Task {
     }
     const float sum = cpu::gradients(m, t.far, x_.s + to, x_.dp + to, of.last - of.first, scale_ * kLog2e,
                                      x_.lse + t.at + of.first, x_.delta + t.at + of.first, at(x_.p, m, to),
-                                     at(x_.ds, m, to), numbers_ ? number_of(t) : 0.f);
+                                     at(x_.ds, m, to), numbers_ ? number_of(t) : 0.f, numbers_);
     if (numbers_) add_to_number(t, sum);
   }
 
@@ -434,7 +435,7 @@ class Task {
     if (of_block) add_to_number(t, block);
   }
   // Of a block, in base 2.
-  float number_of(const QueryTile& t) const { return numbers_[t.entry] * kLog2e; }
+  float number_of(const QueryTile& t) const { return std::clamp(numbers_[t.entry] * kLog2e, -FLT_MAX, FLT_MAX); }
   void add_to_number(const QueryTile& t, float sum) const {  // lists of several heads may have the same entries
     if (a_.given(Role::d_bias))
       std::atomic_ref<float>(a_.row<float>(Role::d_bias)[t.entry]).fetch_add(sum, std::memory_order_relaxed);

@@ -9,11 +9,13 @@
 namespace attune::cpu {
 
 // `scale` is used unless packed q has it. `number`, of a block, is added to each logit of far rows; others have it off
-// their log-sum-exps already. Returns the sum of dS.
+// their log-sum-exps already. Returns the sum of dS, which is exact if `summed`.
 inline float gradients(const CpuKernels& m, bool far, const float* s, const float* dp, int n, float scale,
-                      const float* lse, const float* delta, std::byte* p, std::byte* ds, float number = 0.f) {
+                      const float* lse, const float* delta, std::byte* p, std::byte* ds, float number = 0.f,
+                      bool summed = false) {
+  CpuKernels::Gradients* const run = summed && m.summed_gradients ? m.summed_gradients : m.gradients;
   if (m.scale_in_q) scale = 1.f;
-  if (!far) return m.gradients(s, dp, n, scale, lse, delta, p, ds);
+  if (!far) return run(s, dp, n, scale, lse, delta, p, ds);
   constexpr int kMostRows = 64, kMostKeys = 32;  // on any machine
   constexpr float kZeros[kMostKeys] = {};
   float plain[kMostRows * kMostKeys], exponents[kMostRows * kMostKeys], sum = 0.f;
@@ -23,8 +25,8 @@ inline float gradients(const CpuKernels& m, bool far, const float* s, const floa
     for (int x = 0; x < m.rows * m.keys; ++x)
       plain[x] = exponent_of_weight(plain[x] * scale + number, lse[j + x % m.keys]);
     m.write_scores(plain, m.keys, m.keys, exponents);
-    sum += m.gradients(exponents, dp + at, m.keys, 1.f, kZeros, delta + j, p + at * m.operand_bytes,
-                       ds + at * m.operand_bytes);
+    sum += run(exponents, dp + at, m.keys, 1.f, kZeros, delta + j, p + at * m.operand_bytes,
+               ds + at * m.operand_bytes);
   }
   return sum;
 }

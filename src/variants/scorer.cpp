@@ -14,7 +14,7 @@ void steps(const Scorer& x) {
 }
 
 // Steps of core/scorer.h with their loops exchanged: many sums at once, in vectors, and each has its terms in the order
-// it has there, so that its bits are the same.
+// it has there.
 constexpr int kSums = 64;
 
 template <class Init, class Add>

@@ -497,6 +497,11 @@ TEST_P(Kernels, gradients_and_their_transpose) {
           whole += want[j][at + r], apart += weight * far * (exponential + 4e-6);
         }
       ASSERT_NEAR(sum, whole, apart) << "of numbers that are not rounded to operands";
+      if (m.summed_gradients) {
+        const float near = m.summed_gradients(s_panel.data(), dp_panel.data(), n, scale, lse.data(), delta.data(),
+                                              p.data(), ds.data());
+        ASSERT_NEAR(near, whole, apart * 0.05) << "with exponentials of f32";
+      }
       m.transpose(ds.data(), n, exchanged.data(), m.rows, panel, at);
       ASSERT_TRUE(exchanged.guarded());
       if (const CpuKernels* small = smaller_panels(m)) {  // the first key of every query, from smaller panels

@@ -252,6 +252,7 @@ void unpack(const float* o, int dim, const float* factor, int n, float* to, int6
     }
 }
 
+template <F (*kExponential)(F)>
 float gradients(const float* s, const float* dp, int n, float scale, const float* lse, const float* delta, void* p_to,
                 void* ds_to) {
   char *p = static_cast<char*>(p_to), *ds = static_cast<char*>(ds_to);
@@ -261,7 +262,7 @@ float gradients(const float* s, const float* dp, int n, float scale, const float
       F x[2], y[2];
       for (int a = 0; a < 2; ++a) {
         const F shift = _mm512_loadu_ps(lse + j + 16 * a);
-        x[a] = exp2(_mm512_fmsub_ps(_mm512_loadu_ps(s + 16 * a), _mm512_set1_ps(scale), shift));
+        x[a] = kExponential(_mm512_fmsub_ps(_mm512_loadu_ps(s + 16 * a), _mm512_set1_ps(scale), shift));
         y[a] = _mm512_mul_ps(x[a], _mm512_sub_ps(_mm512_loadu_ps(dp + 16 * a), _mm512_loadu_ps(delta + j + 16 * a)));
         sum = _mm512_add_ps(sum, y[a]);
       }
@@ -316,7 +317,8 @@ const CpuKernels kAmxKernels[1] = {
      .keys = kSide, .tile = kTile, .dim_step = kSide, .operand_bytes = sizeof(Bf16), .scale_in_q = false,
      .pack_q = pack_q, .pack_k = pack_k, .pack_v = pack_v, .scores = scores, .hide = hide, .weights = weights,
      .rounded_weight = rounded_weight, .rescale = rescale, .accumulate = accumulate, .unpack = unpack,
-     .gradients = gradients, .transpose = transpose, .read_scores = read_scores, .write_scores = write_scores,
+     .gradients = gradients<exp2>, .summed_gradients = gradients<Avx512::exp2>, .transpose = transpose,
+     .read_scores = read_scores, .write_scores = write_scores,
      .write_weights = write_weights, .widen = x86::widen<Bf16>, .narrow = x86::narrow<Bf16>}};
 
 }  // namespace attune

@@ -69,8 +69,11 @@ struct CpuKernels {
 
   // Backward, the tile's keys being queries: p = exp2(s * scale - lse[j]), ds = p (dp - delta[j]). An lse of +inf
   // gives 0. Returns the sum of ds, in f32.
-  float (*gradients)(const float* s, const float* dp, int n, float scale, const float* lse, const float* delta, void* p,
-                     void* ds);
+  using Gradients = float(const float* s, const float* dp, int n, float scale, const float* lse, const float* delta,
+                          void* p, void* ds);
+  Gradients* gradients;
+  // The same with exponentials as near as f32 has them, for a sum whose terms cancel. Null: those of `gradients` are.
+  Gradients* summed_gradients = nullptr;
   // The panel `ds` of n queries and its keys, exchanged: into panels of `rows` queries (of this size or of the other),
   // the panel of query j at to + (j / rows) * panel elements. Its keys begin at key `at`, where a panel of keys does.
   void (*transpose)(const void* ds, int n, void* to, int rows, int64_t panel, int at);

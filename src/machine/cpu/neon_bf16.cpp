@@ -446,6 +446,7 @@ struct Panels {
     });
   }
 
+  template <int kDegree>  // of the exponential
   static float gradients(const float* s, const float* dp, int n, float scale, const float* lse, const float* delta,
                          void* p, void* ds) {
     const Exp2Row row[1] = {Exp2Row(vdupq_n_f32(0))};
@@ -462,7 +463,7 @@ struct Panels {
         float32x4_t e[2 * kExp], g[2 * kExp];
         unroll<2 * kExp>([&](auto i) { e[i] = vld1q_f32(s + 2 * kRows * (i / kExp) + 4 * (c + i % kExp)); });
         unroll<2 * kExp>([&](auto i) { e[i] = vsubq_f32(vmulq_f32(e[i], scales), l[i / kExp]); });
-        exp2<3>(e, row);
+        exp2<kDegree>(e, row);
         unroll<2 * kExp>([&](auto i) {
           g[i] = vmulq_f32(e[i], vsubq_f32(vld1q_f32(dp + 2 * kRows * (i / kExp) + 4 * (c + i % kExp)), d[i / kExp]));
         });
@@ -548,7 +549,8 @@ constexpr CpuKernels kernels() {
           .store = Panels<P>::store,
           .join = Panels<P>::join,
           .add = Panels<P>::add,
-          .gradients = Panels<P>::gradients,
+          .gradients = Panels<P>::template gradients<3>,
+          .summed_gradients = Panels<P>::template gradients<5>,
           .transpose = Panels<P>::transpose,
           .read_scores = Panels<P>::read_scores,
           .write_scores = Panels<P>::write_scores,
