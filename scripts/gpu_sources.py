@@ -40,25 +40,31 @@ def source_hash(root=ROOT):
     return whole.hexdigest()[:24]
 
 
-def check(record, root=ROOT):
-    """A sentence, or None where all is well."""
-    again = "run scripts/gpu_check on a machine with a GPU and commit docs/gpu_check.json"
+AGAIN = "run scripts/gpu_check on a machine with a GPU and commit docs/gpu_check.json"
+
+
+def read(record):
     try:
-        last = json.loads(pathlib.Path(record).read_text())
+        return json.loads(pathlib.Path(record).read_text())
     except (OSError, ValueError) as error:
-        return f"there is no record of a GPU check ({error}): {again}"
+        sys.exit(f"there is no record of a GPU check ({error}): {AGAIN}")
+
+
+def check(record, root=ROOT):
+    """A sentence, or None where all is well; a SystemExit where there is no record."""
+    last = read(record)
     if last.get("failed") != 0 or not last.get("passed"):
         return (f"the GPU check of {last.get('date')} passed {last.get('passed')} and failed {last.get('failed')}: "
-                f"{again}")
+                f"{AGAIN}")
     if last.get("sources") != source_hash(root):
         return (f"GPU sources are not those that were checked on {last.get('date')} on {last.get('device')} "
-                f"(commit {last.get('commit')}): {again}")
+                f"(commit {last.get('commit')}): {AGAIN}")
     return None
 
 
 def failed_runs(record, root=ROOT):
     """Tool and backend of each; a SystemExit where nothing can be run again."""
-    last = json.loads(pathlib.Path(record).read_text())
+    last = read(record)
     if last["sources"] != source_hash(root):
         sys.exit(f"{record} is of other sources (commit {last['commit']}): run scripts/gpu_check")
     parts = [PART.fullmatch(part) for part in last["parts"]]
@@ -72,7 +78,7 @@ def failed_runs(record, root=ROOT):
 
 
 def write_again(record, parts):
-    last = json.loads(pathlib.Path(record).read_text())
+    last = read(record)
     given = {PART.fullmatch(part)["name"]: part for part in parts}
     last["parts"] = [given.get(PART.fullmatch(part)["name"], part) for part in last["parts"]]
     last["again"] = sorted({*last.get("again", []), *given})

@@ -9,7 +9,8 @@
 namespace attune::cpu {
 
 // `scale` is used unless packed q has it. `number`, of a block, is added to each logit of far rows; others have it off
-// their log-sum-exps already. Returns the sum of dS, which is exact if `summed`.
+// their log-sum-exps already. Returns the sum of dS; `summed`: somebody
+// wants it, so exponentials are as near as f32 has them.
 inline float gradients(const CpuKernels& m, bool far, const float* s, const float* dp, int n, float scale,
                       const float* lse, const float* delta, std::byte* p, std::byte* ds, float number = 0.f,
                       bool summed = false) {

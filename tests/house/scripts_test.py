@@ -97,9 +97,12 @@ class GpuSources(unittest.TestCase):
         self.assertIn("passed 0 and failed 0", self.answer())
 
     def test_no_record_is_said(self):
-        self.assertIn("there is no record of a GPU check", self.answer())
-        self.record.write_text("{")
-        self.assertIn("there is no record of a GPU check", self.answer())
+        for text in (None, "{"):
+            if text:
+                self.record.write_text(text)
+            for ask in (gpu_sources.check, gpu_sources.failed_runs):
+                with self.assertRaisesRegex(SystemExit, "there is no record of a GPU check"):
+                    ask(self.record, self.root)
 
 
 class BuildInfo(unittest.TestCase):
