@@ -41,6 +41,8 @@ struct BackwardParams {
   int* taken;        // null, or so many counts of the kernel behind, which prepare clears
   int counts;
   int prepared;      // query heads that prepare has; 0: all. The kernel behind has the others
+  int cleared;       // query heads whose dQ prepare clears; 0: all that it has
+  int* finished;     // null, or of each kRowsOfPrepare rows: not 0 where finish has nothing to do
 };
 
 constexpr int kRowsOfPrepare = 64, kTurnRows = 32;
@@ -157,6 +159,8 @@ __global__ void __launch_bounds__(256) prepare_kernel(const __grid_constant__ Ba
     for (int n = threadIdx.x; n < x.counts; n += 256) x.taken[n] = 0;
   if (x.turns && threadIdx.x < kRowsOfPrepare / kTurnRows)
     x.turns[1 + at.index / kTurnRows + threadIdx.x] = 0, x.turns[0] = 0;
+  if (x.finished && threadIdx.x == 0) x.finished[at.index / kRowsOfPrepare] = 0;
+  if (x.cleared && at.batch * p.heads_q + at.head >= x.cleared) return;
   if (!x.dq || (at.first >= seq.len_q && !x.turned)) return;  // turned, rows of a tile lie between each other
   float4* to = reinterpret_cast<float4*>(x.dq + at.index * x.wide);
   for (int n = threadIdx.x; n < kRowsOfPrepare * x.wide / 4; n += 256) to[n] = {};
@@ -186,7 +190,7 @@ __global__ void __launch_bounds__(256) finish_kernel(const __grid_constant__ Bac
   const Sequence seq = sequence_of(x, at.batch);
   wait_for_previous();
   if (x.far && blockIdx.x == 0 && threadIdx.x == 0) *x.far = 0;  // a graph has the same number again
-  if (at.first >= seq.len_q) return;
+  if (at.first >= seq.len_q || (x.finished && x.finished[at.index / kRowsOfPrepare])) return;
   constexpr int kPitch = 36;
   __shared__ __align__(16) float all[8][16 * kPitch];
   const float scale = x.scale * x.kept.out;

@@ -5,7 +5,7 @@
 // head are done. No wait is without end, however few blocks there are at a time: the warps of the block that waits take
 // the jobs that nobody has.
 #pragma once
-#include "attention/backward.sm90.shape.h"
+#include "attention/backward.sm90.behind.h"
 #include "attention/row_statistics.h"
 #include "core/far.h"
 #include "machine/sm80/matrix.h"
@@ -75,23 +75,27 @@ __device__ void leave_statistics(const typename C::Params& x, Job job, float sum
     if (lse != -INFINITY) row = {lse_of_weights(lse), sum * x.kept};
     if (is_far(row.x)) *x.far = x.launch;  // before the count, so whoever waits for the head finds it
   }
-  sm80::store_statistics(x.ahead.stats, int64_t(job.head) * x.padded + i, C::kTurned, row);
+  const int64_t at = int64_t(job.head) * x.padded + i;
+  if (x.behind.finished && at % kEndRows == 0) x.behind.finished[at / kEndRows] = 0;
+  sm80::store_statistics(x.ahead.stats, at, C::kTurned, row);
 }
 
 template <class C>
-__device__ void prepare_others(const typename C::Params& x) {
-  if (x.ahead.jobs == 0) return;
+__device__ void prepare_others(const typename C::Params& x, uint32_t shared) {
 #pragma unroll 1
-  for (;;) {
+  for (; x.ahead.jobs;) {
+    count_tiles<C>(x, shared, false);
     int taken = 0;
     if (lane_id() == 0) taken = atomicAdd(x.taken + kJobsTaken, 1);
     int job = __shfl_sync(~0u, taken, 0);
     if (job >= x.ahead.jobs) return;
     if (x.dq) clear_dq<C>(x, find_job(x, job));
     own_register(job);  // what follows from it is made again, not kept: there are 24 registers
-    const float sum = sum_rows<C>(x, find_job(x, job));
-    own_register(job);
-    leave_statistics<C>(x, find_job(x, job), sum);
+    if (!x.ahead.clears) {
+      const float sum = sum_rows<C>(x, find_job(x, job));
+      own_register(job);
+      leave_statistics<C>(x, find_job(x, job), sum);
+    }
     publish_global();  // bulk copies load the statistics and add to dQ
     __syncwarp();
     own_register(job);

@@ -315,6 +315,8 @@ struct BackwardConsumer {
     float own[C::kSumsDq];
     auto& dq = sums_of_dq(own);
     if (C::kCarries ? place != last_place : C::kStays && n == begin) {  // keys before have left through this place
+      if constexpr (C::kCounted && !C::kCarries)
+        if (n > 0) tell_added<1>();
       if (lane == 0) wait_stores_read();
       __syncwarp();
       if constexpr (C::kTurned) named_sync(1, 256);  // through those of all warps
@@ -350,6 +352,7 @@ struct BackwardConsumer {
         release(C::kDsEmpty + 8 * last());
         if (C::kCarries && place != last_place) release(C::kKEmpty + 8 * last_place);
         add_dq(dq, n - 1, last_query, last_head);
+        if (C::kCarries && place != last_place) tell_added<0>();
       }
       last_query = query, last_head = head, last_place = place;
       if (++buffer == C::kBuffers) buffer = 0, again ^= 1;
@@ -465,7 +468,18 @@ struct BackwardConsumer {
       }
       close_stores();
     }
+    if constexpr (C::kCounted)
+      if (lane == 0) sm80::store_shared(place_of_added(), shared + C::kAdded + 8 * (round % C::kAddedPlaces));
     begin = end;
+  }
+  // Counted: all dQ of the keys before has been added; of all groups of copies but the last `Left`.
+  __device__ uint32_t place_of_added() const { return shared + C::kAddedOfWarp + (group * 4 + warp) * 4; }
+  template <int Left>
+  __device__ void tell_added() const {
+    __syncwarp();
+    if (lane > 0) return;
+    if constexpr (!C::kCarries) wait_stores<Left>();
+    arrive(load_shared(place_of_added()));
   }
   __device__ void wait_keys(uint32_t round, uint32_t end) {
     if constexpr (!C::kCounted) return wait(shared + C::kKFull, round & 1);

@@ -28,7 +28,8 @@ constexpr int kLong = 1024, kLongCausal = 2048;   // keys from which on tiles ar
 constexpr int kTurned = 80;                       // queries of such a tile
 constexpr int kMostTurned = 1 << 23;              // queries: places in a head's sums are 32 bits
 constexpr int kCounted = 32 * 1024;               // in Plan::kernel: blocks stay, and take tiles from a counter;
-constexpr int kPreparing = 64 * 1024;             // their idle warps prepare heads to come
+constexpr int kPreparing = 64 * 1024;             // their idle warps prepare heads to come,
+constexpr int kClearing = 128 * 1024;             // or clear dQ of them
 static_assert(sm90::kTurnRows == sm80::kTurnRows);
 
 bool ordered(const Problem& p) { return p.reproducible != Reproducible::no; }
@@ -94,15 +95,14 @@ int counted(const Problem& p, const BackwardKernel& k, int units) {
   const Band band = band_of(p.mask, p.len_q, p.len_k, 0, 0);
   const double rows = visible_pairs(band, {0, p.len_q}, {0, p.len_k}) / std::max(p.len_k, 1);
   const int64_t tiles = ceil_div(p.len_k, k.tile_k), heads = int64_t(p.batch) * p.heads_kv;
-  if (!sm90::may_stay({.rows = rows * p.heads_q / p.heads_kv, .tiles = tiles * heads, .turned = k.tile_q == kTurned},
+  if (!sm90::may_stay({.rows = getenv("X_STAY") ? 1 : rows * p.heads_q / p.heads_kv, .tiles = tiles * heads, .turned = k.tile_q == kTurned},
                       units) ||
       !all_seen(key_tile_of({.len_q = p.len_q, .len_k = p.len_k, .band = band}, 0), k.tile_k))
     return 0;
   const sm90::KeyOrder by{.alike = p.mask.kind == MaskKind::full, .in_order = false};
   const int section = sm90::section_of(by, bytes_of_head(k, p.len_q), tiles, int(heads), units);
-  const bool prepares = p.heads_q == p.heads_kv && rows >= sm90::kRowsOfPreparing &&
-                        sm90::heads_before(section, tiles, units) < heads;
-  return prepares ? kCounted + kPreparing : kCounted;
+  if (p.heads_q != p.heads_kv || sm90::heads_before(section, tiles, units) >= heads) return kCounted;
+  return kCounted + (rows >= sm90::kRowsOfPreparing ? kPreparing : kClearing);
 }
 
 Status supports(const Problem& p, const Device& d) {
@@ -138,19 +138,29 @@ int64_t padded(const Problem& p, const BackwardKernel& k) {
   return round_up(turned ? p.len_q + int64_t(kTurned) : round_up(p.len_q, k.tile_q), sm80::kRowsOfPrepare);
 }
 
-struct Marks { uint64_t far; int taken; };  // see backward.sm90.shape.h
-struct Room { float2* stats; float* dq; int* turns; KeyTile* table; Marks* marks; float4* sums; int* counts; };
-int64_t counts_of(const Problem& p) { return sm90::kJobsDone + int64_t(p.batch) * p.heads_q; }
+struct Room {
+  float2* stats;
+  float* dq;
+  int* turns;
+  KeyTile* table;
+  uint64_t* far;
+  float4* sums;
+  int *counts, *finished;  // see backward.sm90.shape.h
+};
+int64_t counts_of(const Problem& p) { return sm90::kJobsDone + int64_t(p.batch) * (p.heads_q + 2 * p.heads_kv); }
 Room carve(Workspace& ws, const Plan& plan, const BackwardKernel& k, int parts) {
   const Problem& p = plan.problem;
   const size_t rows = size_t(p.batch) * size_t(p.heads_q) * size_t(padded(p, k));
   Room room{.stats = ws.take<float2>(rows), .dq = ws.take<float>(rows * size_t(k.wide)), .turns = nullptr,
-            .table = ws.take<KeyTile>(size_t(sm90::key_table_size(p, k.tile_k))), .marks = ws.take<Marks>(1),
-            .sums = nullptr, .counts = nullptr};
+            .table = ws.take<KeyTile>(size_t(sm90::key_table_size(p, k.tile_k))), .far = ws.take<uint64_t>(1),
+            .sums = nullptr, .counts = nullptr, .finished = nullptr};
   if (ordered(p)) room.turns = ws.take<int>(1 + rows / sm80::kTurnRows);
   const size_t tiles = size_t(p.batch) * size_t(p.heads_kv) * size_t(ceil_div(p.len_k, k.tile_k));
   if (parts > 1) room.sums = ws.take<float4>(size_t(sm90::key_part(k.dim, int64_t(tiles) * parts, 0, false)));
-  if (plan.kernel & kPreparing) room.counts = ws.take<int>(size_t(counts_of(p)));
+  if (plan.kernel & kCounted) {
+    room.counts = ws.take<int>(size_t(counts_of(p)));
+    room.finished = ws.take<int>(rows / sm80::kRowsOfPrepare);
+  }
   return room;
 }
 
@@ -213,13 +223,17 @@ class Run {
              .dq = a.given(Role::dq) ? room_.dq : nullptr, .turns = in_order_ ? room_.turns : nullptr,
              .padded = int(padded(p_, kernel_)), .wide = kernel_.wide, .group = p_.heads_q / p_.heads_kv,
              .scale = scale_of(p_, a), .kept = turned_ ? sm80::Kept{} : kept(), .running = p_.has(Option::accumulate),
-             .far = &room_.marks->far, .launch = sm80::next_launch(), .turned = turned_,
-             .taken = stays_ && !in_order_ ? &room_.marks->taken : nullptr, .counts = 1};
+             .far = room_.far, .launch = sm80::next_launch(), .turned = turned_,
+             .taken = stays_ && !in_order_ ? room_.counts : nullptr, .counts = int(counts_of(p_))};
     if (!lengths_) ends_.seq = sequence(p_, a, 0);
     // d_sinks are made of all statistics, before the kernel that would prepare.
-    const int heads = p_.batch * p_.heads_q, before = stays_ && plan.kernel & kPreparing ? heads_before() : heads;
+    const bool ahead = stays_ && plan.kernel & (kPreparing | kClearing);
+    const int heads = p_.batch * p_.heads_q, before = ahead ? heads_before() : heads;
+    if (ends_.taken && ends_.dq && !getenv("X_NO_BEHIND")) ends_.finished = room_.finished;
     if (before >= heads || !wanted() || a.given(Role::d_sinks)) return;
-    ends_.taken = room_.counts, ends_.counts = int(counts_of(p_)), ends_.prepared = before;
+    const bool clears = plan.kernel & kClearing;
+    if (clears && getenv("X_NO_CLEAR")) return;
+    (clears ? ends_.cleared : ends_.prepared) = before;
   }
 
   Status run() {
@@ -267,8 +281,10 @@ class Run {
   }
   sm90::AheadParams ahead() const {
     const auto step = [this](Role r) { return a_[r].stride.seq * size_of(p_.dtype.q) * (256 / kernel_.wide); };
-    const int heads = p_.batch * p_.heads_q, ready = ends_.prepared ? ends_.prepared : heads;
+    const int heads = p_.batch * p_.heads_q;
+    const int ready = ends_.prepared ? ends_.prepared : ends_.cleared ? ends_.cleared : heads;
     return {.ready = ready, .jobs = (heads - ready) * (ends_.padded / sm90::kJobRows), .dim_v = p_.dim_v,
+            .clears = ends_.cleared > 0,
             .out_step = step(Role::out), .d_out_step = step(Role::d_out), .stats = room_.stats,
             .out = a_[Role::out], .d_out = a_[Role::d_out], .lse = a_[Role::lse], .d_lse = a_[Role::d_lse]};
   }
@@ -302,7 +318,12 @@ class Run {
                                              .parts = parts_,
                                              .sums = room_.sums,
                                              .taken = ends_.taken,
-                                             .ahead = ahead()};
+                                             .ahead = ahead(),
+                                             .behind = {.finished = ends_.finished,
+                                                        .ends = ends_.padded / sm90::kEndRows,
+                                                        .dim = p_.dim_qk,
+                                                        .step = a_[Role::dq].stride.seq * 8 * size_of(p_.dtype.q),
+                                                        .dq = a_[Role::dq]}};
     x.has_dk = a_.given(Role::dk), x.has_dv = a_.given(Role::dv);
     x.rows_q = q.extent.seq, x.rows_k = k.extent.seq;
     x.wide_dk = sm90::wide_rows(a_[Role::dk]), x.wide_dv = sm90::wide_rows(a_[Role::dv]);

@@ -5,6 +5,7 @@
 // warpgroups owns 64 keys.
 #pragma once
 #include "attention/backward.sm90.ahead.h"
+#include "attention/backward.sm90.behind.h"
 #include "attention/backward.sm90.consumer.h"
 
 namespace attune::sm90 {
@@ -15,7 +16,10 @@ __device__ void stay_counted(const typename C::Params& x, uint32_t shared, int g
   KeyTile t;
   if (group == 0) {
     shrink_registers<C::kProducerRegisters>();
-    if (threadIdx.x >= 32) return prepare_others<C>(x);
+    if (threadIdx.x >= 32) {
+      prepare_others<C>(x, shared);
+      return finish_others<C>(x, shared);
+    }
     if (threadIdx.x > 0) return;
     const BackwardProducer<C> producer{x, shared, t};
     uint32_t step = 0, round = 0;
@@ -41,6 +45,7 @@ __device__ void stay_counted(const typename C::Params& x, uint32_t shared, int g
       consumer.run_staying(round);
     }
     if constexpr (C::kCarries) consumer.add_last_dq();
+    consumer.template tell_added<0>();
     if (threadIdx.x % 32 == 0) wait_stores();
   }
 }
@@ -78,12 +83,15 @@ __global__ void __launch_bounds__(C::kThreads, 1) backward_kernel(const __grid_c
   if (threadIdx.x == 0) {
     for (int n = 0; n < C::kPlacesK; ++n) {
       barrier_init(shared + C::kKFull + 8 * n, 1);
-      if constexpr (C::kStays) barrier_init(shared + C::kKEmpty + 8 * n, C::kWarps);
+      if constexpr (C::kStays) barrier_init(shared + C::kKEmpty + 8 * n, C::kWarps + C::kCounted);
       if constexpr (C::kCounted) barrier_init(shared + C::kTileFull + 8 * n, 1);
     }
-    if constexpr (C::kCounted)
+    if constexpr (C::kCounted) {
       for (int n = 0; n < C::kPlacesV; ++n)
         barrier_init(shared + C::kVFull + 8 * n, 1), barrier_init(shared + C::kVEmpty + 8 * n, C::kWarps);
+      for (int n = 0; n < C::kAddedPlaces; ++n) barrier_init(shared + C::kAdded + 8 * n, C::kWarps);
+      sm80::store_shared(shared + C::kCount, 0), sm80::store_shared(shared + C::kCount + 4, 0);
+    }
     for (int n = 0; n < C::kBuffers; ++n)
       barrier_init(shared + C::kDsFull + 8 * n, C::kWarps), barrier_init(shared + C::kDsEmpty + 8 * n, C::kWarps);
     for (int n = 0; n < C::kStages; ++n) {

@@ -28,6 +28,12 @@ __device__ KeyTile keys_of(const typename C::Params& x, int tile, int unit) {
   }
   return t;
 }
+// Whose keys a tile has, of blocks that stay.
+__device__ inline int unit_of(const BackwardParams& x, int tile) {
+  const int per_section = x.section * x.tiles, section = tile / per_section;
+  const int rest = tile - section * per_section, here = min(x.section, x.units - section * x.section);
+  return section * x.section + rest % here;
+}
 // Which keys a block has.
 template <class C>
 __device__ KeyTile find_keys(const typename C::Params& x, int block) {

@@ -32,15 +32,23 @@ inline WideRows wide_rows(const Tensor& t) {
 
 // Where blocks stay: counts behind that of tiles taken, and what a warp without other work prepares at a time, padded
 // rows of a head (backward.sm90.ahead.h).
-inline constexpr int kJobsTaken = 1, kJobsDone = 2;  // the latter of each head
-inline constexpr int kJobRows = 32;
+inline constexpr int kJobsTaken = 1, kEndsTaken = 2, kHeadsAdded = 3, kJobsDone = 4;  // the last of each head
+inline constexpr int kJobRows = 32, kEndRows = 64;
 
 // Of heads that share no keys. `ready`: those that prepare has, of all sequences; no jobs: all.
 struct AheadParams {
   int ready, jobs, dim_v;
+  bool clears;                   // dQ only: prepare has the statistics
   int64_t out_step, d_out_step;  // bytes, of as many rows as a warp has at once: 256 / kWide
   float2* stats;
   Tensor out, d_out, lse, d_lse;  // the last if it is given
+};
+
+struct BehindParams {
+  int* finished;  // null: nothing; [head][ends]
+  int ends, dim;  // padded rows of a head by kEndRows
+  int64_t step;   // bytes, of 8 rows
+  Tensor dq;
 };
 
 // What every kernel is given; those without a table no more.
@@ -68,6 +76,7 @@ struct BackwardParams {
   // Of blocks that stay: tiles taken behind the first of each; with jobs kJobsTaken and kJobsDone too. 0 at first.
   int* taken;
   AheadParams ahead;
+  BehindParams behind;
 };
 
 struct TabledParams : BackwardParams {
@@ -149,7 +158,10 @@ struct BackwardShape {
   static constexpr int kTile = kTileFull + 8 * kCounted * kPlacesK;
   static constexpr int kFarOfTile = kTile + 8 * kCounted;  // not 0 if a row of the launch is far
   static constexpr int kFarOfWarp = kFarOfTile + 8 * kCounted;  // [kWarps]: the same
-  static constexpr int kSharedBytes = kFarOfWarp + 4 * kWarps;
+  static constexpr int kAdded = kFarOfWarp + 4 * kWarps, kAddedPlaces = kPlacesK + 1;  // dQ of these keys
+  static constexpr int kAddedOfWarp = kAdded + 8 * kCounted * kAddedPlaces;  // [kWarps]: the one to arrive at
+  static constexpr int kCount = kAddedOfWarp + 4 * kWarps * kCounted;  // of a warp that counts tiles: round, unit + 1
+  static constexpr int kSharedBytes = kCount + 8 * kCounted;
   static_assert(kSharedBytes <= 227 * 1024);
 };
 

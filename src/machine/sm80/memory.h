@@ -79,6 +79,9 @@ __device__ inline uint64_t load_mark(const uint64_t* from) {
   asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(x) : "l"(from) : "memory");
   return x;
 }
+__device__ inline void store_count(int* to, int x) {
+  asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(to), "r"(x) : "memory");
+}
 __device__ inline void add_count(int* to) {
   asm volatile("red.release.gpu.global.add.s32 [%0], 1;" ::"l"(to) : "memory");
 }

@@ -19,6 +19,16 @@ __device__ inline void arrive(uint32_t barrier) {
 __device__ inline void arrive_expect(uint32_t barrier, uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
+// Whether the phase of this parity is complete.
+__device__ inline bool test(uint32_t barrier, uint32_t parity) {
+  uint32_t done;
+  asm volatile(
+      "{\n.reg .pred p;\nmbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}\n"
+      : "=r"(done)
+      : "r"(barrier), "r"(parity)
+      : "memory");
+  return done;
+}
 // Until the phase of this parity is complete.
 __device__ inline void wait(uint32_t barrier, uint32_t parity) {
   uint32_t done;

@@ -42,7 +42,8 @@ __device__ inline void store_tile(const CUtensorMap& map, uint32_t from, int col
 __device__ inline void close_stores() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 // Of the thread that asked: its stores have read shared memory; or are done.
 __device__ inline void wait_stores_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
-__device__ inline void wait_stores() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
+template <int Left = 0>  // groups that need not be
+__device__ inline void wait_stores() { asm volatile("cp.async.bulk.wait_group %0;" ::"n"(Left) : "memory"); }
 // Ordinary writes of this thread to shared memory, before copies and products that read it.
 __device__ inline void publish_shared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
