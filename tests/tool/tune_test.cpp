@@ -112,6 +112,18 @@ TEST(Choose, differences_within_the_spread_or_the_interval_change_nothing) {
   for (CurvePoint& p : c.backends[2].points) p.low = 1.0;
   EXPECT_EQ(chosen(c), "fused fused fused fused");  // what was in use and may not be any more
 }
+TEST(Choose, a_machine_that_differs_from_itself_keeps_nothing_that_is_slower_by_more_than_a_twentieth) {
+  Curves c = curve({1.5, 1.5, 1.5, 1.5});
+  c.backends.push_back(c.backends[0]);
+  c.backends[2].backend = "other";
+  c.spread.assign(4, 0.094);
+  for (CurvePoint& p : c.backends[2].points) p.log_time -= 0.045;
+  EXPECT_EQ(chosen(c), "fused fused fused fused");
+  c.backends[2].points[1].log_time -= 0.02;
+  EXPECT_EQ(chosen(c), "other other fused fused");
+  c.backends[2].points[1].half = 0.07;
+  EXPECT_EQ(chosen(c), "fused fused fused fused");  // it may be noise
+}
 TEST(Choose, where_nothing_may_be_used_it_is_the_baseline_or_what_can_run) {
   EXPECT_EQ(chosen(curve({1.0, 1.0})), "base base");
   Curves c = curve({1.0, 1.0});

@@ -2,7 +2,7 @@
 // lower bound of its speed-up over the baseline is at least 1 + margin, there and at every longer length, if two
 // lengths or more say so, or one at which the baseline has no room; else never. A key that was measured at one length
 // alone has no second to ask. Of several that may be used at a length the fastest is, and what was in use stays in use
-// until something is faster by more than the A/A spread.
+// until something is faster by more than the A/A spread, or than kMostSpread where that is less.
 #pragma once
 #include <optional>
 #include <string>
