@@ -96,7 +96,7 @@ MUTANTS = [
     (PLAN, "out = plans_.try_emplace(p, std::move(made)).first->second.get();",
      "plans_[p] = std::move(made), out = plans_[p].get();",
      "a plan that another thread holds is destroyed", ["plan_plan_test"] * 3),  # a race: three tries
-    (RULES, "(!best || r.min_len >= best->min_len)", "!best",
+    (RULES, "(!best || std::pair(r.min_len, r.min_work) >= std::pair(best->min_len, best->min_work))", "!best",
      "the first rule decides and not the longest", ["plan_rules_test"]),
     (RULES, "r.min_heads <= heads && heads <= r.max_heads", "r.min_heads <= heads && heads < r.max_heads",
      "the last head count of a rule is left out", ["plan_rules_test"]),

@@ -96,7 +96,11 @@ Json as_json(const std::vector<Done>& all, const Gathered& gathered) {
     Json keys = Json::array(), wrong = Json::array();
     for (const TunedKey& k : d.file.keys) {
       Json rules = Json::array();
-      for (const Rule& r : k.rules) rules.push_back({{"len", r.min_len}, {"backend", r.backend}});
+      for (const Rule& r : k.rules) {
+        Json rule = {{"len", r.min_len}, {"backend", r.backend}};
+        if (r.min_work) rule["work"] = r.min_work;
+        rules.push_back(std::move(rule));
+      }
       keys.push_back({{"key", name(k.key)}, {"sentence", k.sentence}, {"rules", rules}, {"rows", k.rows.size()}});
     }
     for (const CheckedChoice& c : d.checked)

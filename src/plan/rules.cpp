@@ -4,7 +4,8 @@
 //   measured  2026-11-14 commit abc1234 attune bench --lines rows.txt --backend all
 //   rule      forward  bf16  d128  causal  heads 1-16  len 512  sm90_forward
 // The version comes first, device and measured once each and before the rules; lines that begin with # and empty ones
-// say nothing. "d192/128" is dim_qk/dim_v, "heads 17-*" has no upper end, "few 512" is "len 512" of at most 16 queries.
+// say nothing. "d192/128" is dim_qk/dim_v, "heads 17-*" has no upper end, "few 512" is "len 512" of at most 16 queries,
+// and "len 512 work 16384" holds where batch x heads x keys is 16384 or more too.
 // A mistake refuses the whole file: half of a measurement is not one.
 #include "plan/rules.h"
 
@@ -12,6 +13,7 @@
 #include <charconv>
 #include <iterator>
 #include <unordered_map>
+#include <utility>
 
 #include "core/dtypes.h"
 #include "plan/plan.h"
@@ -90,9 +92,14 @@ Status read_rule(Text line, Rule& r) {
   if (Status s = read_heads(field[5], r); !s.ok()) return s;
   int64_t len = 0;
   Text text = field[6];
-  r.few = take(text, "few ");
-  if ((!r.few && !take(text, "len ")) || !read_number(text, INT32_MAX, len))
+  const size_t work = std::min(text.find(" work "), text.size());
+  Text length = text.substr(0, work);
+  text.remove_prefix(work);
+  r.few = take(length, "few ");
+  if ((!r.few && !take(length, "len ")) || !read_number(length, INT32_MAX, len))
     return Status::no(quoted(field[6]), " is not 'len #' or 'few #' with a number in 1 ... 2^31 - 1");
+  if (take(text, " work ") && !read_number(text, INT64_MAX, r.min_work))
+    return Status::no(quoted(field[6]), " has no number in 1 ... 2^63 - 1 after 'work'");
   r.min_len = int32_t(len);
   const Backend* backend = find_backend(field[7]);
   if (!backend) return Status::no("backend ", quoted(field[7]), " is not one of ", backend_names());
@@ -107,7 +114,8 @@ std::string condition(const Rule& r) {
   if (r.dim_v != r.dim_qk) s += join("/", r.dim_v);
   s += join("\t", kMask[int(r.mask)], "\theads ", r.min_heads, "-");
   s += r.max_heads == INT64_MAX ? "*" : join(r.max_heads);
-  return s + join(r.few ? "\tfew " : "\tlen ", r.min_len, "\t");
+  s += join(r.few ? "\tfew " : "\tlen ", r.min_len);
+  return s + (r.min_work ? join(" work ", r.min_work) : "") + "\t";
 }
 
 // Free text on one line of the file.
@@ -189,6 +197,11 @@ bool is_ruled(const Problem& p) {
   return p.mask.k_step == 1 && !p.mask.blocks.q && word(p.variant).empty();
 }
 
+int64_t least_keys(const Rule& r, int64_t heads) {
+  const int64_t by_work = r.min_work / heads + (r.min_work % heads ? 1 : 0);  // heads * keys may be beyond an int64_t
+  return std::max<int64_t>(r.min_len, by_work);
+}
+
 const Rule* match(const Problem& p, std::span<const Rule> rules) {
   if (!is_ruled(p)) return nullptr;
   const int64_t heads = int64_t(p.batch) * p.heads_q;
@@ -196,8 +209,8 @@ const Rule* match(const Problem& p, std::span<const Rule> rules) {
   for (const Rule& r : rules) {
     const bool same = r.pass == p.pass && r.dtype == p.dtype.q && r.dim_qk == p.dim_qk && r.dim_v == p.dim_v &&
                       r.mask == p.mask.kind && r.few == (p.len_q <= kFewQueries);
-    if (same && r.min_heads <= heads && heads <= r.max_heads && r.min_len <= p.len_k &&
-        (!best || r.min_len >= best->min_len))
+    if (same && r.min_heads <= heads && heads <= r.max_heads && least_keys(r, heads) <= p.len_k &&
+        (!best || std::pair(r.min_len, r.min_work) >= std::pair(best->min_len, best->min_work)))
       best = &r;
   }
   return best;

@@ -12,8 +12,8 @@ namespace attune {
 // Up to this many queries a forward is a decode step: other kernels win there than where queries are as many as keys.
 inline constexpr int32_t kFewQueries = 16;
 
-// "On this device, problems of this kind with at least `min_len` keys go to `backend`." Of block lists, keys that stand
-// apart and variants a rule says nothing.
+// "On this device, problems of this kind with at least `min_len` keys, and `min_work` of them in all heads, go to
+// `backend`." Of block lists, keys that stand apart and variants a rule says nothing.
 struct Rule {
   Pass pass = Pass::forward;
   DType dtype = DType::none;                    // of q
@@ -22,6 +22,7 @@ struct Rule {
   int64_t min_heads = 1, max_heads = INT64_MAX; // batch * heads_q, inclusive
   bool few = false;                             // at most kFewQueries queries, or more
   int32_t min_len = 1;                          // len_k from which the rule holds
+  int64_t min_work = 0;                         // batch * heads_q * len_k from which it does; 0: any
   std::string backend{};
   std::string source{};                         // file:line it was read from
 };
@@ -39,7 +40,10 @@ std::string write_tuned(const Tuned&);
 std::string line_of(const Rule&);  // as in a file, without its end
 bool is_ruled(const Problem&);     // whether any rule could match it
 
-// The rule that decides: of those that match, the one with the largest min_len; of equals, the last.
+int64_t least_keys(const Rule&, int64_t heads);  // len_k from which it holds for that batch * heads_q
+
+// The rule that decides: of those that match, the one with the largest min_len; of equals, the one with the largest
+// min_work; of equals, the last.
 const Rule* match(const Problem&, std::span<const Rule>);
 
 }  // namespace attune

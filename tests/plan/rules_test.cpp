@@ -81,7 +81,7 @@ TEST(Rules, written_and_read_again_is_the_same) {
         for (const int64_t heads : {int64_t(1), int64_t(77), INT64_MAX})
           t.rules.push_back({.pass = pass, .dtype = dtype, .dim_qk = 192, .dim_v = mask == MaskKind::full ? 192 : 128,
                              .mask = mask, .min_heads = heads == 77 ? 5 : 1, .max_heads = heads,
-                             .few = heads == 77, .min_len = 4096,
+                             .few = heads == 77, .min_len = 4096, .min_work = heads == 1 ? 0 : 123456789012,
                              .backend = "cpu_forward"});
   const std::string text = write_tuned(t);
   const Tuned again = good(text);
@@ -93,7 +93,8 @@ TEST(Rules, written_and_read_again_is_the_same) {
     const Rule &a = t.rules[n], &b = again.rules[n];
     EXPECT_TRUE(a.pass == b.pass && a.dtype == b.dtype && a.dim_qk == b.dim_qk && a.dim_v == b.dim_v &&
                 a.mask == b.mask && a.min_heads == b.min_heads && a.max_heads == b.max_heads &&
-                a.min_len == b.min_len && a.backend == b.backend) << b.source;
+                a.min_len == b.min_len && a.min_work == b.min_work && a.few == b.few && a.backend == b.backend)
+        << b.source;
   }
 }
 
@@ -160,6 +161,10 @@ TEST(Rules, every_field_is_checked) {
       {6, "len 2147483648", "'len 2147483648' is not 'len #' or 'few #' with a number in 1 ... 2^31 - 1"},
       {6, "len 99999999999999999999",
        "'len 99999999999999999999' is not 'len #' or 'few #' with a number in 1 ... 2^31 - 1"},
+      {6, "len 512 work", "'len 512 work' is not 'len #' or 'few #' with a number in 1 ... 2^31 - 1"},
+      {6, "len 512 work ", "'len 512 work ' has no number in 1 ... 2^63 - 1 after 'work'"},
+      {6, "few 512 work 0", "'few 512 work 0' has no number in 1 ... 2^63 - 1 after 'work'"},
+      {6, "len 0 work 5", "'len 0 work 5' is not 'len #' or 'few #' with a number in 1 ... 2^31 - 1"},
       {7, "sm91_forward", "backend 'sm91_forward' is not one of " + backend_names()},
       {7, "", "backend '' is not one of " + backend_names()},
       {7, "reference", "backend 'reference' is for checking and is never chosen"},
@@ -211,6 +216,30 @@ TEST(Match, block_lists_keys_apart_and_variants_have_no_rules) {
 TEST(Match, many_heads_do_not_overflow) {
   const Rule r = rule("rule\tforward\tf32\td64\tfull\theads 2147483648-*\tfew 1\tcpu_forward\n");
   EXPECT_EQ(match(problem("forward f32 b1073741824 h1048576 q1 k1 d64 full"), std::span(&r, 1)), &r);
+}
+
+TEST(Match, work_is_batch_by_heads_by_keys) {
+  const Rule r = rule("rule\tforward\tbf16\td64\tfull\theads 1-*\tlen 512 work 16384\tcpu_forward\n");
+  EXPECT_EQ(r.min_work, 16384);
+  const auto matches = [&](const char* line) { return match(problem(line), std::span(&r, 1)) == &r; };
+  EXPECT_TRUE(matches("forward bf16 b2 h8/2 q64 k1024 d64 full"));
+  EXPECT_FALSE(matches("forward bf16 b2 h8/2 q64 k1023 d64 full"));
+  EXPECT_TRUE(matches("forward bf16 b1 h3 q64 k5462 d64 full"));
+  EXPECT_FALSE(matches("forward bf16 b1 h3 q64 k5461 d64 full"));
+  EXPECT_FALSE(matches("forward bf16 b8 h8 q64 k511 d64 full"));  // enough work, and too few keys
+  EXPECT_TRUE(matches("forward bf16 b1073741824 h1048576 q64 k1073741824 d64 full"));
+  EXPECT_EQ(least_keys(r, 3), 5462);
+  EXPECT_EQ(least_keys(r, 64), 512);
+}
+
+TEST(Match, of_equal_lengths_the_largest_work_decides) {
+  std::vector<Rule> rules(3, rule(kRule));
+  rules[0].min_work = 32768, rules[1].min_work = 8192, rules[2].min_len = 1024;
+  EXPECT_EQ(match(problem("forward bf16 b1 h16 q64 k1023 d128 causal"), rules), &rules[1]);
+  rules[2].min_len = 4096;
+  EXPECT_EQ(match(problem("forward bf16 b1 h16 q64 k2048 d128 causal"), rules), &rules[0]);
+  EXPECT_EQ(match(problem("forward bf16 b1 h16 q64 k2047 d128 causal"), rules), &rules[1]);
+  EXPECT_EQ(match(problem("forward bf16 b1 h16 q64 k4096 d128 causal"), rules), &rules[2]);  // length goes before work
 }
 
 TEST(Match, the_longest_min_len_decides_and_of_equals_the_last) {

@@ -146,6 +146,11 @@ TEST(Report, tuned_threshold_is_a_line_before_the_first_length_it_holds_for) {
   EXPECT_TRUE(has(map.lines[0].label, "cpu_forward from 700 keys on (mine.tsv:4)")) << map.lines[0].label;
   EXPECT_EQ(count(to_html(r), "<g class=\"threshold\">"), 1);
   EXPECT_EQ(section(r, "against").figures[0].table.rows.at(0).back().text, "700");
+  rule.min_work = 8 * 1500;  // of 8 heads: from 1500 keys
+  const Report by_work = make_report({.records = typical(), .rules = {rule}});
+  const HeatMap& later = std::get<HeatMap>(section(by_work, "against").figures.at(0).plots.at(0).drawing);
+  EXPECT_EQ(later.lines.at(0).column, 2u);
+  EXPECT_TRUE(has(later.lines[0].label, "cpu_forward from 1500 keys on")) << later.lines[0].label;
 }
 
 TEST(Report, advice_names_the_fastest_and_where_another_is) {

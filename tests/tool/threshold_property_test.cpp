@@ -1,8 +1,10 @@
 // Properties of the threshold rule over curves drawn at random: it is what its definition says, a larger margin never
-// switches on earlier, a better curve never later, and tuning again on its own outcome changes nothing.
+// switches on earlier, a better curve never later, by work no other choice costs less, and tuning again on its own
+// outcome changes nothing.
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "tool/tune/threshold.h"
@@ -102,6 +104,40 @@ TEST(ThresholdProperty, tuning_again_changes_nothing) {
     const TuneChoice first = choose(c, {});
     for (const size_t b : first.at) c.used.push_back(c.backends[b].backend);
     RC_ASSERT(choose(c, {}).at == first.at);
+  }));
+}
+
+// By trying every way there is.
+double cost_of(const Curves& c, const std::vector<size_t>& at) {
+  double sum = 0;
+  for (size_t n = 0; n < at.size(); ++n) {
+    const CurvePoint& p = c.backends[at[n]].points[n];
+    sum += p.log_time;
+    if (n && at[n] != at[n - 1])
+      sum += std::max(change_cost(), std::hypot(p.half, c.backends[at[n - 1]].points[n].half));
+  }
+  return sum;
+}
+
+TEST(ThresholdProperty, by_work_no_other_way_costs_less_and_tuning_again_changes_nothing) {
+  EXPECT_TRUE(rc::check([] {
+    Curves c = draw();
+    for (const int length : c.lengths) c.works.push_back(length);
+    std::vector<bool> may;
+    for (size_t b = 0; b < c.backends.size(); ++b) may.push_back(b < 3 && (b == 1 || *rc::gen::inRange(0, 3)));
+    const std::vector<size_t> first = choose_by_work(c, may);
+    for (const size_t b : first) RC_ASSERT(bool(may[b]));
+    std::vector<size_t> way(c.works.size(), 0);
+    for (bool more = true; more;) {
+      bool allowed = true;
+      for (const size_t b : way) allowed = allowed && may[b];
+      if (allowed) RC_ASSERT(cost_of(c, first) <= cost_of(c, way) + 1e-9);
+      more = false;  // the next one, as a number counts up
+      for (size_t n = 0; n < way.size() && !more; ++n)
+        if (more = ++way[n] < std::min<size_t>(3, may.size()); !more) way[n] = 0;
+    }
+    for (const size_t b : first) c.used.push_back(c.backends[b].backend);
+    RC_ASSERT(choose_by_work(c, may) == first);
   }));
 }
 

@@ -22,8 +22,9 @@ std::string ratio_text(const Ratio& r) {
 int threshold(Problem p, const std::string& subject, const std::vector<Rule>& rules, std::string& source) {
   int least = 0;
   for (const Rule& rule : rules) {
-    if (rule.backend != subject || (least && rule.min_len >= least)) continue;
-    p.len_k = std::max(rule.min_len, 1);
+    const int64_t keys = least_keys(rule, int64_t(p.batch) * p.heads_q);
+    if (rule.backend != subject || keys > INT32_MAX || (least && keys >= least)) continue;
+    p.len_k = std::max(int(keys), 1);
     if (match(p, rules) == &rule) least = p.len_k, source = rule.source;
   }
   return least;

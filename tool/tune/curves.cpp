@@ -14,16 +14,17 @@ std::string device_of(const Record& r) { return r.threads ? r.provenance.cpu : r
 // Records of one row: the same problem, timed the same way.
 struct Row {
   int length = 0;
+  int64_t work = 0;
   std::string line{}, timing{};
   std::map<std::string, const Record*> by_backend{};
 };
 struct RowSet {
   std::vector<Row> all{};
   std::map<std::string, size_t> at{};
-  void add(int length, const Record& r) {
+  void add(int length, int64_t work, const Record& r) {
     const std::string timing = timing_text(r) + (r.layout == "bhsd" ? "" : ", " + r.layout);
     const auto [it, is_new] = at.try_emplace(join(r.problem, "\n", timing), all.size());
-    if (is_new) all.push_back({length, r.problem, timing, {}});
+    if (is_new) all.push_back({length, work, r.problem, timing, {}});
     all[it->second].by_backend[r.subject] = &r;
   }
 };
@@ -31,6 +32,11 @@ struct RowSet {
 int seen_keys(const Problem& p) {
   if (p.mask.kind != MaskKind::window) return p.len_k;
   return int(std::min<int64_t>(p.len_k, int64_t(p.mask.left) + p.mask.right + 1));
+}
+
+int64_t work_of(const Problem& p) {
+  const int64_t heads = int64_t(p.batch) * p.heads_q;
+  return heads > INT64_MAX / std::max(p.len_k, 1) ? INT64_MAX : heads * p.len_k;
 }
 
 size_t order_of(const std::string& backend) {
@@ -50,7 +56,7 @@ std::vector<std::string> in_order(const std::vector<Row>& rows) {
 }
 
 Evidence evidence_of(const Row& row, const std::string& backend, const std::string& baseline) {
-  Evidence e{.problem = row.line, .timing = row.timing, .backend = backend};
+  Evidence e{.problem = row.line, .timing = row.timing, .backend = backend, .length = row.length, .work = row.work};
   const auto own = row.by_backend.find(backend), other = row.by_backend.find(baseline);
   if (own == row.by_backend.end()) return e.note = "not measured", e;
   if (!counts(*own->second, e.note)) return e;
@@ -66,43 +72,56 @@ Evidence evidence_of(const Row& row, const std::string& backend, const std::stri
   return e;
 }
 
-KeyCurves curves_of(const RuleKey& key, const std::vector<Row>& rows, const GatherSettings& settings) {
+// The points of every backend, of rows that are at one point together; `seen` are the rows' evidence, by backend.
+template <class At>
+void fill(Curves& c, const std::vector<Row>& rows, const std::vector<Evidence>& seen,
+          const std::vector<std::string>& names, size_t points, const At& at) {
+  const CurvePoint none{.measured = true, .low = NAN};
+  for (const std::string& name : names) c.backends.push_back({name, std::vector<CurvePoint>(points, none)});
+  c.spread.assign(points, 0);
+  std::vector<std::vector<double>> many(names.size(), std::vector<double>(points, 0));
+  const Evidence* next = seen.data();
+  for (const Row& row : rows) {
+    const size_t n = at(row);
+    for (size_t b = 0; b < names.size(); ++b) {
+      CurvePoint& p = c.backends[b].points[n];
+      const Evidence& e = *next++;
+      p.measured = p.measured && e.median_ns > 0;
+      if (e.median_ns <= 0) continue;
+      const Record& r = *row.by_backend.at(names[b]);
+      const Interval i = median_interval(r.samples_ns);
+      if (e.speed_up.interval.confidence > 0) p.low = std::fmin(p.low, e.speed_up.interval.low);
+      p.log_time += std::log(e.median_ns), ++many[b][n];
+      p.half += i.low > 0 ? std::log(i.high / i.low) / 2 : INFINITY;
+      c.spread[n] = std::max(c.spread[n], r.aa_spread);
+    }
+  }
+  for (size_t b = 0; b < names.size(); ++b)
+    for (size_t n = 0; n < points; ++n)
+      if (CurvePoint& p = c.backends[b].points[n]; many[b][n] > 0) p.log_time /= many[b][n], p.half /= many[b][n];
+}
+
+KeyCurves curves_of(const RuleKey& key, std::vector<Row> rows, const GatherSettings& settings) {
   KeyCurves k{.key = key};
-  std::set<int> lengths;
-  for (const Row& row : rows) lengths.insert(row.length);
-  k.curves.lengths.assign(lengths.begin(), lengths.end());
   const std::vector<std::string> names = in_order(rows);
   for (size_t b = 0; b < names.size(); ++b)
     if (settings.against.empty() ? names[b].ends_with("_standard") : names[b] == settings.against)
-      k.curves.baseline = b;
-  for (const std::string& name : names)
-    k.curves.backends.push_back({name, std::vector<CurvePoint>(k.curves.lengths.size())});
-  k.curves.spread.assign(k.curves.lengths.size(), 0);
+      k.curves.baseline = k.by_work.baseline = b;
   const bool is_there = settings.against.empty() || names[k.curves.baseline] == settings.against;
   if (!is_there) k.without = settings.against;
   const std::string baseline = is_there ? names[k.curves.baseline] : settings.against;
-  for (size_t n = 0; n < k.curves.lengths.size(); ++n) {
-    std::vector<double> many(names.size(), 0);
-    for (Curve& c : k.curves.backends) c.points[n] = {.measured = true, .low = NAN};
-    for (const Row& row : rows) {
-      if (row.length != k.curves.lengths[n]) continue;
-      for (size_t b = 0; b < names.size(); ++b) {
-        CurvePoint& p = k.curves.backends[b].points[n];
-        const Evidence e = evidence_of(row, names[b], baseline);
-        k.rows.push_back(e);
-        p.measured = p.measured && e.median_ns > 0;
-        if (e.median_ns <= 0) continue;
-        const Record& r = *row.by_backend.at(names[b]);
-        const Interval i = median_interval(r.samples_ns);
-        if (e.speed_up.interval.confidence > 0) p.low = std::fmin(p.low, e.speed_up.interval.low);
-        p.log_time += std::log(e.median_ns), ++many[b];
-        p.half += i.low > 0 ? std::log(i.high / i.low) / 2 : INFINITY;
-        k.curves.spread[n] = std::max(k.curves.spread[n], r.aa_spread);
-      }
-    }
-    for (size_t b = 0; b < names.size(); ++b)
-      if (CurvePoint& p = k.curves.backends[b].points[n]; many[b] > 0) p.log_time /= many[b], p.half /= many[b];
-  }
+  std::stable_sort(rows.begin(), rows.end(), [](const Row& a, const Row& b) { return a.length < b.length; });
+  for (const Row& row : rows)
+    for (const std::string& name : names) k.rows.push_back(evidence_of(row, name, baseline));
+  std::set<int> lengths;
+  std::set<int64_t> works;
+  for (const Row& row : rows) lengths.insert(row.length), works.insert(row.work);
+  k.curves.lengths.assign(lengths.begin(), lengths.end());
+  k.by_work.works.assign(works.begin(), works.end());
+  fill(k.curves, rows, k.rows, names, lengths.size(),
+       [&](const Row& row) { return size_t(std::distance(lengths.begin(), lengths.find(row.length))); });
+  fill(k.by_work, rows, k.rows, names, works.size(),
+       [&](const Row& row) { return size_t(std::distance(works.begin(), works.find(row.work))); });
   return k;
 }
 
@@ -178,7 +197,7 @@ Gathered gather(const std::vector<Record>& records, const GatherSettings& settin
       else if (const Status s = key_of(p, settings.buckets, key); !s.ok())
         ++out.left_out["no rule is for " + s.message];
       else {
-        keys[key].add(settings.by_window ? seen_keys(p) : p.len_k, *r);
+        keys[key].add(settings.by_window ? seen_keys(p) : p.len_k, work_of(p), *r);
         if (!newest || newest->provenance.time <= r->provenance.time) newest = r;
       }
     }

@@ -24,6 +24,8 @@ std::string name(const RuleKey&);  // "forward bf16 d128 causal heads 1-16"
 // One backend in one row, as it stands in a tuned file.
 struct Evidence {
   std::string problem{}, timing{}, backend{};
+  int length = 0;        // of the row
+  int64_t work = 0;      // batch * heads * keys
   double median_ns = 0;  // 0: it was not measured
   Ratio speed_up{};      // over the baseline; a confidence of 0: there is none
   std::string note{};    // why it does not count
@@ -32,6 +34,7 @@ struct Evidence {
 struct KeyCurves {
   RuleKey key{};
   Curves curves{};
+  Curves by_work{};  // of the same rows
   std::vector<Evidence> rows{};
   std::string without{};  // the baseline that was asked for and that no row has; `curves` have none then
 };

@@ -16,9 +16,10 @@ RuleKey key_of(const Rule& r) {
   return {.pass = r.pass, .dtype = r.dtype, .dim_qk = r.dim_qk, .dim_v = r.dim_v, .mask = r.mask, .few = r.few,
           .min_heads = r.min_heads, .max_heads = r.max_heads};
 }
-Rule rule_of(const RuleKey& k, int length, const std::string& backend) {
+Rule rule_of(const RuleKey& k, int length, const std::string& backend, int64_t work = 0) {
   return {.pass = k.pass, .dtype = k.dtype, .dim_qk = k.dim_qk, .dim_v = k.dim_v, .mask = k.mask,
-          .min_heads = k.min_heads, .max_heads = k.max_heads, .few = k.few, .min_len = length, .backend = backend};
+          .min_heads = k.min_heads, .max_heads = k.max_heads, .few = k.few, .min_len = length, .min_work = work,
+          .backend = backend};
 }
 // A problem that the key's rules decide, of that length.
 Problem sample_of(const RuleKey& k, int length) {
@@ -44,6 +45,60 @@ std::string sentence_of(const Curves& c, const TuneChoice& choice, const TuneSet
       text += fmt::format("{} {} {}", text.find(": ") == text.npos ? ":" : ",", c.backends[b].backend,
                           choice.from[b] ? fmt::format("from {}", *choice.from[b]) : "never");
   return text;
+}
+
+// Where the same backends may be used at every length, heads decide between them as much as keys do: on a GPU a launch
+// fills its multiprocessors once at 8 x 2048 as at 16 x 1024. Rules by work, where the rows that were measured take
+// less time by them than by length, by more than the A/A spread; none otherwise.
+std::vector<Rule> by_work(const KeyCurves& k, const TuneChoice& choice, const std::vector<Rule>& before,
+                          const TuneSettings& settings) {
+  const Curves& c = k.curves;
+  const auto heads = [](const Evidence& e) { return e.work / e.length; };
+  if (std::all_of(k.rows.begin(), k.rows.end(), [&](const Evidence& e) { return heads(e) == heads(k.rows[0]); }))
+    return {};
+  const auto at_every_length = [&](const TuneChoice& of) {
+    std::vector<bool> may;
+    for (const auto& from : of.from) may.push_back(from && *from == c.lengths[0]);
+    return may;
+  };
+  // Whether it is by work follows from the records alone, so that the same ones again give the same file.
+  const TuneChoice fresh = choose(c, settings);
+  const std::vector<bool> may = at_every_length(fresh);
+  const std::vector<size_t>& by_length = fresh.at;
+  if (!std::all_of(by_length.begin(), by_length.end(), [&](size_t b) { return may[b]; })) return {};
+  const std::vector<size_t> at = choose_by_work(k.by_work, may);
+  double gain = 0;
+  for (const Evidence& e : k.rows) {
+    const auto n = size_t(std::lower_bound(c.lengths.begin(), c.lengths.end(), e.length) - c.lengths.begin());
+    const std::vector<int64_t>& works = k.by_work.works;
+    const auto w = size_t(std::lower_bound(works.begin(), works.end(), e.work) - works.begin());
+    const bool old = e.backend == c.backends[by_length[n]].backend, now = e.backend == c.backends[at[w]].backend;
+    if (old != now) gain += (old ? 1 : -1) * std::log(e.median_ns);
+  }
+  const auto changes = [](const std::vector<size_t>& of) {
+    double many = 0;
+    for (size_t n = 1; n < of.size(); ++n) many += of[n] != of[n - 1];
+    return many;
+  };
+  gain += change_cost() * (changes(by_length) - changes(at));
+  const double spread = *std::max_element(c.spread.begin(), c.spread.end());
+  if (!(gain > std::log1p(std::min(spread, kMostSpread)))) return {};
+  Curves w = k.by_work;
+  for (const int64_t work : w.works) {
+    const auto row = std::find_if(k.rows.begin(), k.rows.end(), [&](const Evidence& e) { return e.work == work; });
+    Problem p;
+    const Rule* const rule = parse(row->problem, p).ok() ? match(p, before) : nullptr;
+    w.used.push_back(rule ? rule->backend : "");
+  }
+  std::vector<Rule> rules;
+  const std::vector<size_t> chosen = choose_by_work(w, at_every_length(choice));
+  for (size_t n = 0; n < chosen.size(); ++n) {
+    if (n && chosen[n] == chosen[n - 1]) continue;
+    // Between two that were measured, the nearer one counts.
+    const int64_t from = n ? int64_t(std::ceil(std::sqrt(double(w.works[n - 1]) * double(w.works[n])))) : 0;
+    rules.push_back(rule_of(k.key, c.lengths[0], w.backends[chosen[n]].backend, from));
+  }
+  return rules;
 }
 
 // No tabs or line ends: it is one field.
@@ -91,6 +146,9 @@ TunedFile tune(const DeviceCurves& device, const std::vector<Rule>& before, cons
       const bool is_new = tuned.rules.empty() || tuned.rules.back().backend != chosen.backend;
       if (chosen.points[n].measured && is_new) tuned.rules.push_back(rule_of(k.key, c.lengths[n], chosen.backend));
     }
+    if (tuned.decided && !k.key.apart)
+      if (std::vector<Rule> rules = by_work(k, choice, before, settings); !rules.empty())
+        tuned.rules = std::move(rules), tuned.sentence += "; between them by work";
     for (const Evidence& e : k.rows) tuned.rows.push_back(row_text(e));
     for (const auto& from : choice.from)
       if (from) tuned.from = std::min(*from, tuned.from.value_or(*from));
@@ -180,7 +238,7 @@ Status from_text(std::string_view text, std::string_view path, TunedFile& out) {
 const TunedKey* find(const TunedFile& f, const Problem& p) {
   for (const TunedKey& k : f.keys)
     for (const Rule& r : k.rules)
-      if (Rule any = r; any.min_len = 1, match(p, std::span(&any, 1))) return &k;
+      if (Rule any = r; any.min_len = 1, any.min_work = 0, match(p, std::span(&any, 1))) return &k;
   return nullptr;
 }
 

@@ -63,4 +63,36 @@ TuneChoice choose(const Curves& c, const TuneSettings& s) {
   return choice;
 }
 
+double change_cost() { return std::log1p(kMostSpread); }
+
+std::vector<size_t> choose_by_work(const Curves& c, const std::vector<bool>& may) {
+  const size_t works = c.works.size(), backends = c.backends.size();
+  const double cost = change_cost();
+  const auto in_use = [&](size_t n, size_t b) { return n < c.used.size() && c.used[n] == c.backends[b].backend; };
+  // Of the ways that end in each backend at a work, the one of the least cost, and where it comes from.
+  std::vector<double> least(backends, 0);
+  std::vector<std::vector<size_t>> from(works, std::vector<size_t>(backends, c.baseline));
+  for (size_t n = 0; n < works; ++n) {
+    std::vector<double> next(backends, INFINITY);
+    for (size_t b = 0; b < backends; ++b) {
+      if (!may[b]) continue;
+      const CurvePoint& p = c.backends[b].points[n];
+      for (size_t a = 0; a < backends; ++a) {
+        if (!may[a]) continue;
+        const bool is_new = n && a != b && !(in_use(n - 1, a) && in_use(n, b));
+        const double change = is_new ? std::max(cost, std::hypot(p.half, c.backends[a].points[n].half)) : 0;
+        if (least[a] + change < next[b]) next[b] = least[a] + change, from[n][b] = a;
+      }
+      next[b] += p.log_time + (in_use(n, b) ? 0 : cost);  // so what is in use stays until another is clearly faster
+    }
+    least = next;
+  }
+  std::vector<size_t> at(works, c.baseline);
+  size_t b = c.baseline;
+  for (size_t other = 0; other < backends; ++other)
+    if (may[other] && (!may[b] || least[other] < least[b])) b = other;
+  for (size_t n = works; n-- > 0; b = from[n][b]) at[n] = b;
+  return at;
+}
+
 }  // namespace attune

@@ -4,6 +4,7 @@
 // alone has no second to ask. Of several that may be used at a length the fastest is, and what was in use stays in use
 // until something is faster by more than the A/A spread, or than kMostSpread where that is less.
 #pragma once
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -27,6 +28,7 @@ struct Curve {
 
 struct Curves {
   std::vector<int> lengths{};     // ascending, as measured
+  std::vector<int64_t> works{};   // or batch * heads * keys: then there are no lengths
   std::vector<Curve> backends{};  // in the order that decides where nothing was measured
   size_t baseline = 0;            // of backends
   std::vector<double> spread{};   // A/A, at each length
@@ -45,5 +47,11 @@ struct TuneChoice {
 
 std::optional<int> threshold(const Curves&, size_t backend, const TuneSettings&);
 TuneChoice choose(const Curves&, const TuneSettings&);
+// By work, between backends that may be used at every length: the choice of the least time over all works, where every
+// change of backend costs 5 % of one, or the intervals of the two where they are wider. An island of one work so has to
+// be worth two changes: it decides for what is beside it as well, which nobody measured. With the A/A spread instead,
+// which may be 0.1 %, rules followed differences that were gone between the works that had them.
+std::vector<size_t> choose_by_work(const Curves&, const std::vector<bool>& may);
+double change_cost();  // in the logarithm of time
 
 }  // namespace attune
