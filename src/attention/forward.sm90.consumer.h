@@ -236,13 +236,16 @@ struct Consumer {
   __device__ bool advance(int slot, uint32_t (&now)[C::kTileK / 4], uint32_t (&then)[C::kTileK / 4]) {
     const int next = (slot + 1) % C::kStages;
     const bool last = !Plain && j == first;
-    const bool begins = C::kMoves && !Plain && tiles == kNoTile;  // what is multiplied is nobody's, and is not kept
+    const bool begins = C::kBegins && !Plain && tiles == kNoTile;  // what is multiplied is nobody's, and is not kept
     const bool leaving = !Plain && fresh && any_done;  // O is still that of the query tile before
     if (last) {
       ++tiles;
       wait_q();
       if (tile(tiles).last < 0) {
-        if (begins) return false;
+        if constexpr (C::kBegins) {
+          if (!begins) end(slot, now, leaving);
+          return false;
+        }
         clear_o(leaving, tiles - 2);
         wait(shared + C::kVFull + 8 * slot, round);
         issue_sums(now, slot, !fresh);
@@ -325,6 +328,22 @@ struct Consumer {
       rescale(o, alpha);
     }
   }
+  // The last product of all, and what is left of O; that of the query tile before first, where it has not left yet.
+  __device__ void end(int slot, uint32_t (&now)[C::kTileK / 4], bool leaving) {
+#pragma unroll 1
+    for (uint32_t n = tiles - 1 - leaving; n != tiles; ++n) {
+      if (n + 1 == tiles) {
+        wait(shared + C::kVFull + 8 * slot, round);
+        issue_sums(now, slot, !fresh);
+        done = rows;
+        wait_products<0>();
+        pin(o);
+      }
+      if (n + 1 == tiles) seal(tile(n));
+      finish(tile(n));
+      send(tile(n));
+    }
+  }
   template <int slot = 0>
   __device__ bool advance_all() {
     if (!advance(slot, p[slot & kSpare], p[(slot + 1) & kSpare])) return false;
@@ -335,7 +354,7 @@ struct Consumer {
   // Pairs of plain steps have a loop of their own, so that their instructions are nearly in one piece. The other steps
   // are many instructions, which a short launch reads from memory: with kMoves there is one of them for both slots.
   __device__ void run_steady() {
-    int slot = C::kMoves ? 1 : 0;
+    int slot = C::kBegins ? 1 : 0;
 #pragma unroll 1
     for (;;) {
 #pragma unroll 1
@@ -357,7 +376,7 @@ struct Consumer {
     if (C::kTurns && group == C::kGroups - 1) named_arrive(1, 256);  // group 0 goes first
     tiles = round = 0, fresh = true, any_done = false;
     if constexpr (C::kOptions) slope = 0.f;
-    if constexpr (C::kSteady && C::kMoves) {
+    if constexpr (C::kBegins) {
       tiles = kNoTile, round = 1, fresh = false, j = first = 0, rows = {};
 #pragma unroll
       for (int n = 0; n < C::kTileK / 4; ++n) p[0][n] = 0;
