@@ -1,5 +1,5 @@
-// Kernels of forward.sm90.h at d128, thread by thread on a CPU: against attention in double, at many paces of their
-// warps and copies. That of plain steps, and that of forward.sm90.band.h for windows.
+// Kernels of forward.sm90.h at d64 and d128, thread by thread on a CPU: against attention in double, at many paces of
+// their warps and copies. Those of plain steps, and that of forward.sm90.band.h for windows.
 #include <gtest/gtest.h>
 
 #include "tests/emulated/gpu.h"
@@ -12,11 +12,14 @@ alignas(1024) char memory[1];  // the kernel's name for shared memory: its addre
 
 namespace {
 
-constexpr int kDim = 128;
 template <class T>
-using Plain = ForwardShape<T, kDim, kDim, 128, 2, 2, 2, false, false, false>;
+using Plain = ForwardShape<T, 128, 128, 128, 2, 2, 2, false, false, false>;
 template <class T>
-using OfWindows = ForwardShape<T, kDim, kDim, 64, 3, 2, 4, false, false, false, Lists::none, false, true>;
+using Narrow = ForwardShape<T, 64, 64, 128, 2, 2, 2, false, true, false>;
+template <class T>
+using InPlace = ForwardShape<T, 64, 64, 128, 3, 2, 2, true, true, false>;
+template <class T>
+using OfWindows = ForwardShape<T, 128, 128, 64, 3, 2, 4, false, false, false, Lists::none, false, true>;
 
 struct Asked {
   int heads, heads_per_key, rows, keys, left, right;
@@ -30,6 +33,7 @@ constexpr int kAll = 1 << 28;  // a side without end
 template <class C>
 struct Call {
   using T = typename C::T;
+  static constexpr int kDim = C::kDim;
   const Asked w;
   std::mt19937 random;
   std::vector<T> q, k, v, out;
@@ -139,6 +143,18 @@ TEST(Sm90Forward, rows_that_see_nothing_and_maxima_that_move_are_right) {
   expect_right<Plain<F16>>({1, 1, 400, 400, 60, -5, 1}, 8);
   for (unsigned seed = 9; seed < 11; ++seed)
     expect_right<Plain<Bf16>>({2, 1, 380, 640, kAll, 0, 2, false, true, 10}, seed);
+}
+
+// Warpgroups that take turns, two or three of them.
+TEST(Sm90Forward, narrow_heads_are_right) {
+  expect_right<Narrow<Bf16>>({1, 1, 700, 700, kAll, 0, 2}, 11);
+  expect_right<Narrow<F16>>({2, 1, 200, 90, kAll, kAll, 1, true, true, 1, true}, 12);
+  expect_right<Narrow<Bf16>>({2, 1, 300, 640, kAll, -30, 2, false, false, 10}, 13);
+  expect_right<Narrow<Bf16>>({1, 1, 100, 513, kAll, kAll, 2, false, false, 1, true}, 14);
+  expect_right<InPlace<Bf16>>({2, 1, 500, 500, kAll, 0, 2}, 15);
+  expect_right<InPlace<F16>>({2, 2, 300, 90, kAll, kAll, 1, true, true, 1, true}, 16);
+  expect_right<InPlace<Bf16>>({1, 1, 400, 640, kAll, -30, 2, false, false, 10}, 17);
+  expect_right<InPlace<Bf16>>({1, 1, 192, 513, kAll, kAll, 1, false, false, 1, true}, 18);
 }
 
 TEST(Sm90Window, tiles_of_192_queries_are_right) {
