@@ -1,5 +1,6 @@
-// Backward attention for Hopper: what warps without other work do where blocks stay. prepare has the first heads only;
-// of the others they clear dQ and make the statistics, while products of heads before are under way.
+// Backward attention for Hopper: what warps without other work do where blocks stay, or add in a fixed order. prepare
+// has the first heads only; of the others they clear dQ and make the statistics, while products of heads before are
+// under way.
 //
 // Warps take jobs in order, and wait for nobody while they have one; a block begins a tile of keys when all jobs of its
 // head are done. No wait is without end, however few blocks there are at a time: the warps of the block that waits take
@@ -78,11 +79,33 @@ __device__ void leave_statistics(const typename C::Params& x, Job job, float sum
   sm80::store_statistics(x.ahead.stats, int64_t(job.head) * x.padded + i, C::kTurned, row);
 }
 
+__device__ inline bool is_ready(const BackwardParams& x, int head) {
+  return sm80::load_count(x.taken + kJobsDone + head) >= x.padded / kJobRows;
+}
+__device__ inline bool is_prepared_before(const BackwardParams& x, int head) {
+  return x.ahead.jobs == 0 || head < x.ahead.ready;  // where heads share keys there are no jobs
+}
+
+// In a fixed order: whether a block has done its share. Its number and its head are in shared memory: there are 24
+// registers.
 template <class C>
-__device__ void prepare_others(const typename C::Params& x) {
+__device__ bool has_done_share(const typename C::Params& x, uint32_t shared) {
+  int more = 0;
+  if (lane_id() == 0) {
+    const int head = int(load_shared(shared + C::kVisits + threadIdx.x / 32 * 4));
+    more = sm80::load_count(x.taken + kJobsTaken) < (int(load_shared(shared + C::kBlock)) + 1) * x.ahead.share ||
+           !(is_prepared_before(x, head) || is_ready(x, head));
+  }
+  return !__shfl_sync(~0u, more, 0);
+}
+
+template <class C>
+__device__ void prepare_others(const typename C::Params& x, uint32_t shared) {
   if (x.ahead.jobs == 0) return;
 #pragma unroll 1
   for (;;) {
+    if constexpr (C::kPreparesInOrder)
+      if (has_done_share<C>(x, shared)) return;
     int taken = 0;
     if (lane_id() == 0) taken = atomicAdd(x.taken + kJobsTaken, 1);
     int job = __shfl_sync(~0u, taken, 0);
@@ -95,6 +118,11 @@ __device__ void prepare_others(const typename C::Params& x) {
     publish_global();  // bulk copies load the statistics and add to dQ
     __syncwarp();
     own_register(job);
+    if constexpr (C::kOrdered) {
+      const Job of = find_job(x, job);
+      static_assert(kJobRows == kTurnRows);
+      if (lane_id() == 0) x.turns[1 + (int64_t(of.head) * x.padded + of.first) / kTurnRows] = 0;
+    }
     if (lane_id() == 0) sm80::add_count(x.taken + kJobsDone + find_job(x, job).head);
   }
 }
@@ -103,8 +131,8 @@ __device__ void prepare_others(const typename C::Params& x) {
 template <class C>
 __device__ void wait_ready(const typename C::Params& x, const KeyTile& t) {
   const int head = t.batch * x.heads + t.head;
-  if (x.ahead.jobs == 0 || head < x.ahead.ready) return;  // where heads share keys there are none
-  while (sm80::load_count(x.taken + kJobsDone + head) < x.padded / kJobRows) {}
+  if (is_prepared_before(x, head)) return;
+  while (!is_ready(x, head)) {}
   publish_global();
 }
 

@@ -381,6 +381,7 @@ struct BackwardConsumer {
     for (int n = 0; n < C::kDim / 2; ++n) dk[n] = dv[n] = 0.f;
     buffer = again = 0;
     wait(shared + C::kKFull, 0);
+    if constexpr (C::kPreparesInOrder) ask_far();  // of a head that is ready
     if constexpr (C::kListed) {
 #pragma unroll 1
       for (steps = 0; next(steps); ++steps) step(steps);

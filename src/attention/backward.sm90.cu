@@ -24,21 +24,29 @@ using sm90::TabledParams;
 
 constexpr std::string_view kWho = "sm90_backward";
 constexpr int kShort = 512;                       // keys up to which blocks have whole heads in a fixed order
-constexpr int kLong = 1024, kLongCausal = 2048;   // keys from which on tiles are turned, of a full and a causal mask
+constexpr int kLong = 1024, kLongCausal = 2048;   // keys from which on tiles are turned, of a full and a causal mask,
+constexpr double kLongRows = 3072;                // and with a window rows that see a key, in the mean
 constexpr int kTurned = 80;                       // queries of such a tile
 constexpr int kMostTurned = 1 << 23;              // queries: places in a head's sums are 32 bits
 constexpr int kCounted = 32 * 1024;               // in Plan::kernel: blocks stay, and take tiles from a counter;
-constexpr int kPreparing = 64 * 1024;             // their idle warps prepare heads to come
+constexpr int kPreparing = 64 * 1024;             // idle warps prepare heads to come, there and in a fixed order
 static_assert(sm90::kTurnRows == sm80::kTurnRows);
 
 bool ordered(const Problem& p) { return p.reproducible != Reproducible::no; }
+
+// That see a key, in the mean.
+double rows_of_key(const Problem& p, const Band& band) {
+  return visible_pairs(band, {0, p.len_q}, {0, p.len_k}) / std::max(p.len_k, 1);
+}
 
 // Where keys are many: steps of 80 queries instead of 64, which take a twentieth less for each, but for those that no
 // sequence has.
 bool turns(const Problem& p) {
   const int dim = std::max(p.dim_qk, p.dim_v);
   const bool full = p.mask.kind == MaskKind::full, causal = p.mask.kind == MaskKind::causal;
-  const bool many = (full && p.len_k >= kLong) || (causal && p.len_k >= kLongCausal);
+  const bool many = full     ? p.len_k >= kLong
+                    : causal ? p.len_k >= kLongCausal
+                             : rows_of_key(p, band_of(p.mask, p.len_q, p.len_k, 0, 0)) >= kLongRows;
   return dim > 96 && dim <= 128 && many && p.len_q <= kMostTurned && p.keys == KeySource::linear && !ordered(p) &&
          !sm90::needs_table(p) && round_up(p.len_q, kTurned) * 19 <= round_up(p.len_q, 64) * 20;
 }
@@ -84,25 +92,25 @@ bool all_seen(KeyTile t, int tile_k) {
   return true;
 }
 
-// Whether blocks of a plain run stay, of these tiles, and prepare heads to come: what is added to Plan::kernel. d96 has
-// no kernel for it.
+// Whether blocks of a plain run stay, of these tiles, which those in a fixed order do not, and prepare heads to come:
+// what is added to Plan::kernel. d96 has no kernel for it.
 int counted(const Problem& p, const BackwardKernel& k, int units) {
   const int dim = std::max(p.dim_qk, p.dim_v);
-  if (ordered(p) || sm90::needs_table(p) || p.keys != KeySource::linear || p.mask.align == Align::absolute ||
-      (dim > 64 && dim <= 96))
+  if (sm90::needs_table(p) || p.keys != KeySource::linear || p.mask.align == Align::absolute || (dim > 64 && dim <= 96))
     return 0;
   const Band band = band_of(p.mask, p.len_q, p.len_k, 0, 0);
-  const double rows = visible_pairs(band, {0, p.len_q}, {0, p.len_k}) / std::max(p.len_k, 1);
+  const double rows = rows_of_key(p, band);
   const int64_t tiles = ceil_div(p.len_k, k.tile_k), heads = int64_t(p.batch) * p.heads_kv;
-  if (!sm90::may_stay({.rows = rows * p.heads_q / p.heads_kv, .tiles = tiles * heads, .turned = k.tile_q == kTurned},
-                      units) ||
-      !all_seen(key_tile_of({.len_q = p.len_q, .len_k = p.len_k, .band = band}, 0), k.tile_k))
-    return 0;
-  const sm90::KeyOrder by{.alike = p.mask.kind == MaskKind::full, .in_order = false};
+  const bool turned = k.tile_q == kTurned;
+  const sm90::KeyWalk walk{.rows = rows * p.heads_q / p.heads_kv, .tiles = tiles * heads, .turned = turned};
+  const bool stays = !ordered(p) && sm90::may_stay(walk, units) &&
+                     all_seen(key_tile_of({.len_q = p.len_q, .len_k = p.len_k, .band = band}, 0), k.tile_k);
+  if (!stays && !ordered(p)) return 0;
+  const sm90::KeyOrder by{.alike = p.mask.kind == MaskKind::full, .in_order = ordered(p)};
   const int section = sm90::section_of(by, bytes_of_head(k, p.len_q), tiles, int(heads), units);
   const bool prepares = p.heads_q == p.heads_kv && rows >= sm90::kRowsOfPreparing &&
                         sm90::heads_before(section, tiles, units) < heads;
-  return prepares ? kCounted + kPreparing : kCounted;
+  return kCounted * stays + kPreparing * prepares;
 }
 
 Status supports(const Problem& p, const Device& d) {
@@ -217,7 +225,8 @@ class Run {
              .taken = stays_ && !in_order_ ? &room_.marks->taken : nullptr, .counts = 1};
     if (!lengths_) ends_.seq = sequence(p_, a, 0);
     // d_sinks are made of all statistics, before the kernel that would prepare.
-    const int heads = p_.batch * p_.heads_q, before = stays_ && plan.kernel & kPreparing ? heads_before() : heads;
+    const bool prepares = plan.kernel & kPreparing && !tabled() && parts_ == 1 && stays_ != in_order_;
+    const int heads = p_.batch * p_.heads_q, before = prepares ? heads_before() : heads;
     if (before >= heads || !wanted() || a.given(Role::d_sinks)) return;
     ends_.taken = room_.counts, ends_.counts = int(counts_of(p_)), ends_.prepared = before;
   }
@@ -268,7 +277,10 @@ class Run {
   sm90::AheadParams ahead() const {
     const auto step = [this](Role r) { return a_[r].stride.seq * size_of(p_.dtype.q) * (256 / kernel_.wide); };
     const int heads = p_.batch * p_.heads_q, ready = ends_.prepared ? ends_.prepared : heads;
-    return {.ready = ready, .jobs = (heads - ready) * (ends_.padded / sm90::kJobRows), .dim_v = p_.dim_v,
+    const int jobs = (heads - ready) * (ends_.padded / sm90::kJobRows);
+    const int64_t tiles = ceil_div(ends_.seq.len_k, kernel_.tile_k);
+    const int share = int(ceil_div(3 * int64_t(jobs), 2 * std::max<int64_t>(tiles * heads, 1)));
+    return {.ready = ready, .jobs = jobs, .share = share, .dim_v = p_.dim_v,
             .out_step = step(Role::out), .d_out_step = step(Role::d_out), .stats = room_.stats,
             .out = a_[Role::out], .d_out = a_[Role::d_out], .lse = a_[Role::lse], .d_lse = a_[Role::d_lse]};
   }

@@ -15,7 +15,7 @@ __device__ void stay_counted(const typename C::Params& x, uint32_t shared, int g
   KeyTile t;
   if (group == 0) {
     shrink_registers<C::kProducerRegisters>();
-    if (threadIdx.x >= 32) return prepare_others<C>(x);
+    if (threadIdx.x >= 32) return prepare_others<C>(x, shared);
     if (threadIdx.x > 0) return;
     const BackwardProducer<C> producer{x, shared, t};
     uint32_t step = 0, round = 0;
@@ -113,16 +113,23 @@ __global__ void __launch_bounds__(C::kThreads, 1) backward_kernel(const __grid_c
     shrink_registers<C::kProducerRegisters>();
     if (threadIdx.x == 0 && (C::kListed || t.tiles > 0)) {
       const BackwardProducer<C> producer{x, shared, t};
+      if constexpr (C::kPreparesInOrder) wait_ready<C>(x, t);
       if constexpr (C::kListed) producer.run_listed();
       else producer.run();
     }
     if constexpr (C::kOrdered)
       if (threadIdx.x % 32 == 0 && threadIdx.x > 0 && threadIdx.x <= 32 * C::kPlacesDq && t.tiles > 0)
         BackwardAdder<C>{x, shared, t, threadIdx.x / 32 - 1}.run(0);
+    if constexpr (C::kPreparesInOrder)
+      if (threadIdx.x >= 32 * (1 + C::kPlacesDq)) {
+        const uint32_t place = shared + C::kVisits + threadIdx.x / 32 * 4;
+        if (threadIdx.x % 32 == 0) sm80::store_shared(place, uint32_t(t.batch * x.heads + t.head));
+        prepare_others<C>(x, shared);
+      }
   } else {
     grow_registers<C::kConsumerRegisters>();
     BackwardConsumer<C> consumer{x, shared, t, group - 1, warp, int(threadIdx.x % 32)};
-    consumer.ask_far();
+    if constexpr (!C::kPreparesInOrder) consumer.ask_far();
     consumer.run();
   }
 }

@@ -35,9 +35,10 @@ inline WideRows wide_rows(const Tensor& t) {
 inline constexpr int kJobsTaken = 1, kJobsDone = 2;  // the latter of each head
 inline constexpr int kJobRows = 32;
 
-// Of heads that share no keys. `ready`: those that prepare has, of all sequences; no jobs: all.
+// Of heads that share no keys. `ready`: those that prepare has, of all sequences; no jobs: all. In a fixed order the
+// blocks up to the n-th do n `share` of them, and one goes on while its head is not ready.
 struct AheadParams {
-  int ready, jobs, dim_v;
+  int ready, jobs, share, dim_v;
   int64_t out_step, d_out_step;  // bytes, of as many rows as a warp has at once: 256 / kWide
   float2* stats;
   Tensor out, d_out, lse, d_lse;  // the last if it is given
@@ -115,6 +116,8 @@ struct BackwardShape {
   static constexpr bool kApart = Apart, kTabled = Tabled, kOrdered = Ordered, kOptions = Options;
   static constexpr bool kListed = Listed, kStays = Stays, kTurned = TileQ % 64 != 0, kParts = Parts;
   static constexpr bool kCounted = Stays && !Ordered, kCarries = kCounted && Apart;  // dQ from keys to keys
+  // Warps beside the one that loads and those that add prepare heads to come, with every tile of a plain run in order.
+  static constexpr bool kPreparesInOrder = Ordered && !Stays && !Tabled && !Parts && Dim != 96;
   // Whether a row of the launch is far; else of each tile's weights. With options nobody asks, weights end at 1 anyway.
   // Apart and in order there are no registers for it: 4 to 36 bytes would be spilled.
   static constexpr bool kAsksLaunch = !Options && !(Apart && Ordered);

@@ -98,6 +98,8 @@ TEST_F(Graph, blocks_that_stay_replay) {
 TEST_F(Graph, heads_that_idle_warps_prepare_replay) {
   check("backward bf16 b10 h30 q770 k16 d64 full", false);
   check("backward f16 b10 h30 q770 k16 d128 full", false);
+  check("backward f16 b10 h30 q770 k16 d128 full repro=run", false);
+  check("backward bf16 b4 h14 q770 k520 d64 full repro=run", false);
 }
 TEST_F(Graph, lengths_of_a_cache_may_change) { check("forward bf16 b3 h4/2 q5 k300 d64 causal | seed=2 cache", true); }
 TEST_F(Graph, lengths_of_a_split_cache_may_change) { check("forward f16 b2 h4/1 q1 k2048 d128 full | cache", true); }
