@@ -24,7 +24,8 @@ using sm90::TabledParams;
 
 constexpr std::string_view kWho = "sm90_backward";
 constexpr int kShort = 512;                       // keys up to which blocks have whole heads in a fixed order
-constexpr int kLong = 1024, kLongCausal = 2048;   // keys from which on tiles are turned, of a full and a causal mask
+constexpr int kLong = 1024, kLongCausal = 2048;   // keys from which on tiles are turned, of a full and a causal mask,
+constexpr double kLongRows = 3072;                // and with a window rows that see a key, in the mean
 constexpr int kTurned = 80;                       // queries of such a tile
 constexpr int kMostTurned = 1 << 23;              // queries: places in a head's sums are 32 bits
 constexpr int kCounted = 32 * 1024;               // in Plan::kernel: blocks stay, and take tiles from a counter;
@@ -33,12 +34,19 @@ static_assert(sm90::kTurnRows == sm80::kTurnRows);
 
 bool ordered(const Problem& p) { return p.reproducible != Reproducible::no; }
 
+// That see a key, in the mean.
+double rows_of_key(const Problem& p, const Band& band) {
+  return visible_pairs(band, {0, p.len_q}, {0, p.len_k}) / std::max(p.len_k, 1);
+}
+
 // Where keys are many: steps of 80 queries instead of 64, which take a twentieth less for each, but for those that no
 // sequence has.
 bool turns(const Problem& p) {
   const int dim = std::max(p.dim_qk, p.dim_v);
   const bool full = p.mask.kind == MaskKind::full, causal = p.mask.kind == MaskKind::causal;
-  const bool many = (full && p.len_k >= kLong) || (causal && p.len_k >= kLongCausal);
+  const bool many = full     ? p.len_k >= kLong
+                    : causal ? p.len_k >= kLongCausal
+                             : rows_of_key(p, band_of(p.mask, p.len_q, p.len_k, 0, 0)) >= kLongRows;
   return dim > 96 && dim <= 128 && many && p.len_q <= kMostTurned && p.keys == KeySource::linear && !ordered(p) &&
          !sm90::needs_table(p) && round_up(p.len_q, kTurned) * 19 <= round_up(p.len_q, 64) * 20;
 }
@@ -92,7 +100,7 @@ int counted(const Problem& p, const BackwardKernel& k, int units) {
       (dim > 64 && dim <= 96))
     return 0;
   const Band band = band_of(p.mask, p.len_q, p.len_k, 0, 0);
-  const double rows = visible_pairs(band, {0, p.len_q}, {0, p.len_k}) / std::max(p.len_k, 1);
+  const double rows = rows_of_key(p, band);
   const int64_t tiles = ceil_div(p.len_k, k.tile_k), heads = int64_t(p.batch) * p.heads_kv;
   if (!sm90::may_stay({.rows = rows * p.heads_q / p.heads_kv, .tiles = tiles * heads, .turned = k.tile_q == kTurned},
                       units) ||

@@ -44,8 +44,8 @@ TEST(Sections, of_a_backward_follow_from_how_its_blocks_differ) {
 TEST(Staying, is_for_tiles_of_keys_that_few_rows_see) {
   const auto narrow = [](double rows) { return may_stay({.rows = rows, .tiles = 4096, .turned = false}, kUnits); };
   const auto turned = [](double rows) { return may_stay({.rows = rows, .tiles = 2048, .turned = true}, kUnits); };
-  for (const double rows : {1., 256., 1024., 2048.}) EXPECT_TRUE(narrow(rows)) << rows;
-  for (const double rows : {4096., 16384.}) EXPECT_FALSE(narrow(rows)) << rows;
+  for (const double rows : {1., 256., 1024., 4096.}) EXPECT_TRUE(narrow(rows)) << rows;
+  for (const double rows : {8192., 16384.}) EXPECT_FALSE(narrow(rows)) << rows;
   for (const double rows : {1024., 4096., 8192.}) EXPECT_TRUE(turned(rows)) << rows;
   EXPECT_FALSE(turned(16384));
 }

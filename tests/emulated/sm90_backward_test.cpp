@@ -242,6 +242,7 @@ TEST(Sm90Backward, turned_tiles_are_right) {
   expect_right<Turned<F16>>({2, 2, 1, 1, 170, 290, 104, kCausal, true, 2}, 2);
   expect_right<Turned<Bf16>>({1, 1, 1, 1, 250, 129, 128, kFull}, 3);
   expect_right<Turned<Bf16>>({1, 1, 1, 1, 200, 200, 120, kTopLeft}, 4);
+  expect_right<Turned<Bf16>>({1, 1, 1, 1, 330, 270, 128, kWindow}, 5);
 }
 // Tiles of several lengths, of one step too, more and fewer than a block has places for, and of heads that share keys.
 TEST(Sm90Backward, blocks_that_take_tiles_from_a_counter_are_right) {
@@ -253,6 +254,7 @@ TEST(Sm90Backward, blocks_that_take_tiles_from_a_counter_are_right) {
   expect_right<Staying<Bf16, 128, 64>>({1, 1, 1, 1, 300, 260, 128, kWindow, false, 1, 1}, 8);
   expect_right<Staying<Bf16, 128, 80>>({1, 2, 2, 1, 300, 300, 128, kCausal, false, 2, 2}, 6);
   expect_right<Staying<F16, 128, 80>>({2, 2, 1, 1, 100, 290, 104, kFull, true, 1, 1}, 7);
+  expect_right<Staying<Bf16, 128, 80>>({1, 2, 2, 1, 300, 260, 128, kWindow, false, 1, 1}, 9);
 }
 // The first heads are prepared, the others by idle warps: dims below the kernel's, rows that see nothing, tiles that
 // begin before their head is ready.
