@@ -102,14 +102,15 @@ int counted(const Problem& p, const BackwardKernel& k, int units) {
   const Band band = band_of(p.mask, p.len_q, p.len_k, 0, 0);
   const double rows = rows_of_key(p, band);
   const int64_t tiles = ceil_div(p.len_k, k.tile_k), heads = int64_t(p.batch) * p.heads_kv;
-  if (!sm90::may_stay({.rows = rows * p.heads_q / p.heads_kv, .tiles = tiles * heads, .turned = k.tile_q == kTurned},
-                      units) ||
-      !all_seen(key_tile_of({.len_q = p.len_q, .len_k = p.len_k, .band = band}, 0), k.tile_k))
-    return 0;
   const sm90::KeyOrder by{.alike = p.mask.kind == MaskKind::full, .in_order = false};
   const int section = sm90::section_of(by, bytes_of_head(k, p.len_q), tiles, int(heads), units);
   const bool prepares = p.heads_q == p.heads_kv && rows >= sm90::kRowsOfPreparing &&
                         sm90::heads_before(section, tiles, units) < heads;
+  const sm90::KeyWalk walk{.rows = rows * p.heads_q / p.heads_kv, .tiles = tiles * heads,
+                           .turned = k.tile_q == kTurned, .prepares = prepares};
+  if (!sm90::may_stay(walk, units) ||
+      !all_seen(key_tile_of({.len_q = p.len_q, .len_k = p.len_k, .band = band}, 0), k.tile_k))
+    return 0;
   return prepares ? kCounted + kPreparing : kCounted;
 }
 
