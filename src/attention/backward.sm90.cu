@@ -225,6 +225,7 @@ class Run {
              .far = &room_.marks->far, .launch = sm80::next_launch(), .turned = turned_,
              .taken = stays_ && !in_order_ ? &room_.marks->taken : nullptr, .counts = 1};
     if (!lengths_) ends_.seq = sequence(p_, a, 0);
+    ends_.stores_first = in_order_ && !tabled() && every_query_sees(key_tile_of(ends_.seq, 0));
     // d_sinks are made of all statistics, before the kernel that would prepare.
     const int heads = p_.batch * p_.heads_q, before = stays_ && plan.kernel & kPreparing ? heads_before() : heads;
     if (before >= heads || !wanted() || a.given(Role::d_sinks)) return;

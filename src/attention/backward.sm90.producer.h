@@ -216,8 +216,8 @@ struct BackwardProducer {
   }
 };
 
-// In a fixed order: a thread adds a query tile of dQ when all key tiles behind this one have. Each place of dQ has one:
-// where there are two, one waits until its sums are in memory while the other adds.
+// In a fixed order: a thread adds a query tile of dQ when all key tiles behind this one have; the last of these stores
+// it. Each place of dQ has a thread: where there are two, one waits until its sums are in memory while the other adds.
 template <class C>
 struct BackwardAdder {
   const typename C::Params& x;
@@ -226,8 +226,7 @@ struct BackwardAdder {
   const uint32_t place;
 
   __device__ int* turn_of(int64_t row) const { return x.turns + 1 + row / kTurnRows; }
-  __device__ void wait_turn(int64_t row, int query) const {
-    const int before = key_tiles_behind(t, query, C::kTileQ, C::kTileK);
+  __device__ void wait_turn(int64_t row, int before) const {
     while (sm80::load_count(turn_of(row)) < before) {}
     publish_global();
   }
@@ -237,10 +236,12 @@ struct BackwardAdder {
       for (int query = t.start; query != t.stop; query += C::kTileQ, ++step) {
         if (step % C::kPlacesDq != place) continue;
         const int64_t row = (int64_t(t.batch) * x.heads + h) * x.padded + query;
+        const int before = key_tiles_behind(t, query, C::kTileQ, C::kTileK), bytes = C::kTileQ * C::kWide * 4;
+        const uint32_t sums = shared + C::kDq + place * C::kWarps * C::kBytesDq;
         wait(shared + C::kDqFull + 8 * place, step / C::kPlacesDq & 1);
-        if constexpr (!C::kStays) wait_turn(row, query);
-        add_floats(x.dq + row * C::kWide, shared + C::kDq + place * C::kWarps * C::kBytesDq, C::kTileQ * C::kWide * 4,
-                   Keep::last_to_go);
+        if constexpr (!C::kStays) wait_turn(row, before);
+        if (before == 0) store_floats(x.dq + row * C::kWide, sums, bytes, Keep::last_to_go);
+        else add_floats(x.dq + row * C::kWide, sums, bytes, Keep::last_to_go);
         close_stores();
         wait_stores_read();
         arrive(shared + C::kDqEmpty + 8 * place);

@@ -49,4 +49,9 @@ ATTUNE_HD inline int key_tiles_behind(const KeyTile& t, int query, int tile_q, i
   return last / tile_k - t.number;
 }
 
+// Each query of the sequence sees a key: then so do the first and the last, and those between them.
+ATTUNE_HD inline bool every_query_sees(const KeyTile& t) {
+  return t.keys > 0 && t.low <= t.high && t.high >= 0 && t.rows - 1 + t.low < t.keys;
+}
+
 }  // namespace attune
