@@ -81,6 +81,7 @@ TEST(KeyTile, knows_how_many_tiles_behind_it_have_a_query_tile) {
         for (const int query : queries(tiles[n])) {
           EXPECT_EQ(key_tiles_behind(tiles[n], query, kTileQ, kTileK), had[query])
               << line << ": key " << tiles[n].key << " query " << query;
+          EXPECT_EQ(is_last_to_have(tiles[n], query, kTileQ, kTileK), had[query] == 0) << line;
           most = std::max(most, had[query]++);
         }
     });

@@ -307,6 +307,8 @@ TEST(Sm90Backward, no_pace_of_warps_and_copies_makes_it_stand_still) {
     expect_right<Staying<Bf16, 64, 128>>({1, 1, 1, 1, 130, 390, 64, kFull, false, 1, 1}, seed);
     expect_right<Staying<Bf16, 128, 64>>({1, 1, 1, 1, 70, 390, 128, kFull, false, 1, 1}, seed);
     expect_right<Staying<Bf16, 128, 80>>({1, 1, 1, 1, 90, 390, 128, kFull, false, 1, 1}, seed);
+    expect_right<InOrder<Bf16, 64>>({1, 1, 1, 1, 390, 390, 64, kCausal}, seed);
+    expect_right<InOrder<Bf16, 128>>({1, 1, 1, 1, 200, 390, 128, kFull}, seed);
   }
 }
 
