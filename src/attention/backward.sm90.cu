@@ -23,7 +23,8 @@ using sm90::BackwardKernel;
 using sm90::TabledParams;
 
 constexpr std::string_view kWho = "sm90_backward";
-constexpr int kShort = 512;                       // keys up to which blocks have whole heads in a fixed order
+constexpr int kShort = 512;                       // keys up to which blocks have whole heads in a fixed order,
+constexpr int kManyTiles = 1024;                  // and at d128 such an order is the quickest, of so many tiles of keys
 constexpr int kLong = 1024, kLongCausal = 2048;   // keys from which on tiles are turned, of a full and a causal mask,
 constexpr double kLongRows = 3072;                // and with a window rows that see a key, in the mean
 constexpr int kTurned = 80;                       // queries of such a tile
@@ -32,7 +33,17 @@ constexpr int kCounted = 32 * 1024;               // in Plan::kernel: blocks sta
 constexpr int kPreparing = 64 * 1024;             // their idle warps prepare heads to come
 static_assert(sm90::kTurnRows == sm80::kTurnRows);
 
-bool ordered(const Problem& p) { return p.reproducible != Reproducible::no; }
+// Where keys are few, a fixed order costs less than it would to clear the sums of dQ.
+bool is_quicker_in_order(const Problem& p) {
+  const int dim = std::max(p.dim_qk, p.dim_v);
+  const bool plain = !sm90::needs_table(p) && p.keys == KeySource::linear && p.heads_q == p.heads_kv &&
+                     p.mask.kind != MaskKind::window && p.mask.align != Align::absolute;
+  return dim > 96 && dim <= 128 && plain && p.len_q <= kShort && p.len_k <= kShort &&
+         ceil_div(p.len_k, 128) * p.batch * p.heads_q >= kManyTiles &&
+         every_query_sees(key_tile_of(
+             {.len_q = p.len_q, .len_k = p.len_k, .band = band_of(p.mask, p.len_q, p.len_k, 0, 0)}, 0));
+}
+bool ordered(const Problem& p) { return p.reproducible != Reproducible::no || is_quicker_in_order(p); }
 
 // That see a key, in the mean.
 double rows_of_key(const Problem& p, const Band& band) {
@@ -212,7 +223,7 @@ bool has_whole_heads(const Problem& p, const Args& a, int units) {
 class Run {
  public:
   Run(const Plan& plan, const Args& a, Workspace ws, Stream stream)
-      : p_(plan.problem), a_(a), lengths_(beyond_plain(p_, a)), in_order_(ordered(p_) && a.given(Role::dq)),
+      : p_(plan.problem), a_(a), lengths_(beyond_plain(p_, a)), in_order_(in_order()),
         units_(std::max(plan.device.units, 1)), parts_(lengths_ ? 1 : plan.splits),
         stays_(stays(plan)), turned_(plan.tile_q == kTurned && !lengths_ && may_keep_one()),
         kernel_(kernel_of(p_, {lengths_, in_order_, stays_, turned_, parts_ > 1})),
@@ -256,6 +267,10 @@ class Run {
     bool any = false;
     for (const Role r : {Role::dq, Role::dk, Role::dv, Role::d_bias}) any |= keys && a_.given(r);
     return any;
+  }
+  bool in_order() const {
+    const bool quicker = !lengths_ && is_quicker_in_order(p_);
+    return a_.given(Role::dq) && (p_.reproducible != Reproducible::no || quicker);
   }
   sm80::Kept kept() const { return sm80::kept(scale_of(p_, a_), p_.dim_qk); }
   bool may_keep_one() const { return p_.dtype.q == DType::bf16 || kept().in == 1.f; }  // bf16 reaches as far as f32
