@@ -35,6 +35,12 @@ constexpr std::string_view kTiles[] = {
     "backward bf16 b1 h2 q950 k2048 d104 causal@top_left | seed=2 pad=8",
     "backward bf16 b1 h2 q310 k2111 d128/112 causal | seed=3 x1e4",
     "backward bf16 b1 h2 q800 k2048 d128 causal | far",
+    // Few keys of many heads: in a fixed order, which is the quickest there; not where lengths are in tensors.
+    "backward bf16 b16 h16 q70 k400 d8/104 causal | seed=2",
+    "backward f16 b8 h32 q150 k500 d104/8 full | bhsd",
+    "backward bf16 b16 h16 q60 k400 d104/8 full | seed=3 drawn used_q",
+    // With a window where 3072 rows see a key.
+    "backward bf16 b1 h1 q3300 k3300 d104/8 window3000,3000 | seed=2",
     "backward bf16/bf16/bf16/f32 b1 h2 q240 k2050 d128 causal accumulate",
     // Many heads share few keys: they are divided among blocks. Ends within tiles of both sides, keys that nobody sees,
     // rows that see none, parts of several heads, far rows, a fixed order; then what keeps them whole.

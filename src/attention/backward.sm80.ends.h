@@ -40,6 +40,7 @@ struct BackwardParams {
   bool turned;       // sums of dQ of a head lie as one turned tile, and rows paired; then `uniform` too
   int* taken;        // null, or so many counts of the kernel behind, which prepare clears
   int counts;
+  bool stores_first; // the kernel behind stores every query tile of dQ before it adds to it: prepare need not clear it
   int prepared;      // query heads that prepare has; 0: all. The kernel behind has the others
 };
 
@@ -157,7 +158,7 @@ __global__ void __launch_bounds__(256) prepare_kernel(const __grid_constant__ Ba
     for (int n = threadIdx.x; n < x.counts; n += 256) x.taken[n] = 0;
   if (x.turns && threadIdx.x < kRowsOfPrepare / kTurnRows)
     x.turns[1 + at.index / kTurnRows + threadIdx.x] = 0, x.turns[0] = 0;
-  if (!x.dq || (at.first >= seq.len_q && !x.turned)) return;  // turned, rows of a tile lie between each other
+  if (!x.dq || x.stores_first || (at.first >= seq.len_q && !x.turned)) return;  // turned, tiles' rows are in between
   float4* to = reinterpret_cast<float4*>(x.dq + at.index * x.wide);
   for (int n = threadIdx.x; n < kRowsOfPrepare * x.wide / 4; n += 256) to[n] = {};
 }

@@ -143,16 +143,16 @@ struct BackwardConsumer {
   // To the adder, as it lies in memory.
   __device__ void hand_dq(const float (&dq)[C::kSumsDq], uint32_t n) const {
     constexpr int kBlocks = C::kTileQ / 64;
-    const uint32_t place = n % C::kPlacesDq;
-    const uint32_t to = shared + C::kDq + place * C::kWarps * C::kBytesDq +
+    const uint32_t to = shared + C::kDq + n % C::kPlacesDq * C::kWarps * C::kBytesDq +
                         (group % kBlocks * 64 + warp * 16) * C::kWide * 4 + group / kBlocks * C::kBytesDq;
-    wait(shared + C::kDqEmpty + 8 * place, (n / C::kPlacesDq & 1) ^ 1);
+    const uint32_t before = n + C::kAdders - C::kPlacesDq;  // in this place, and a round of barriers on
+    wait(shared + C::kDqEmpty + 8 * (before % C::kAdders), (before / C::kAdders & 1) ^ 1);
 #pragma unroll
     for (int i = 0; i < 8; ++i)
       store_shared4(to + lane * 16 + i * 512, dq[4 * i], dq[4 * i + 1], dq[4 * i + 2], dq[4 * i + 3]);
     publish_shared();
     __syncwarp();
-    release(C::kDqFull + 8 * (n % C::kPlacesDq));
+    release(C::kDqFull + 8 * (n % C::kAdders));
   }
   // The n-th. Rows past the end have nothing to add, nor a place that is cleared.
   __device__ void add_dq(const float (&dq)[C::kSumsDq], uint32_t n, int of_query, int of_head) const {

@@ -23,22 +23,41 @@ using sm90::BackwardKernel;
 using sm90::TabledParams;
 
 constexpr std::string_view kWho = "sm90_backward";
-constexpr int kShort = 512;                       // keys up to which blocks have whole heads in a fixed order
-constexpr int kLong = 1024, kLongCausal = 2048;   // keys from which on tiles are turned, of a full and a causal mask
+constexpr int kShort = 512;                       // keys up to which blocks have whole heads in a fixed order,
+constexpr int kManyTiles = 1024;                  // and at d128 such an order is the quickest, of so many tiles of keys
+constexpr int kLong = 1024, kLongCausal = 2048;   // keys from which on tiles are turned, of a full and a causal mask,
+constexpr double kLongRows = 3072;                // and with a window rows that see a key, in the mean
 constexpr int kTurned = 80;                       // queries of such a tile
 constexpr int kMostTurned = 1 << 23;              // queries: places in a head's sums are 32 bits
 constexpr int kCounted = 32 * 1024;               // in Plan::kernel: blocks stay, and take tiles from a counter;
 constexpr int kPreparing = 64 * 1024;             // their idle warps prepare heads to come
 static_assert(sm90::kTurnRows == sm80::kTurnRows);
 
-bool ordered(const Problem& p) { return p.reproducible != Reproducible::no; }
+// Where keys are few, a fixed order costs less than it would to clear the sums of dQ.
+bool is_quicker_in_order(const Problem& p) {
+  const int dim = std::max(p.dim_qk, p.dim_v);
+  const bool plain = !sm90::needs_table(p) && p.keys == KeySource::linear && p.heads_q == p.heads_kv &&
+                     p.mask.kind != MaskKind::window && p.mask.align != Align::absolute;
+  return dim > 96 && dim <= 128 && plain && p.len_q <= kShort && p.len_k <= kShort &&
+         ceil_div(p.len_k, 128) * p.batch * p.heads_q >= kManyTiles &&
+         every_query_sees(key_tile_of(
+             {.len_q = p.len_q, .len_k = p.len_k, .band = band_of(p.mask, p.len_q, p.len_k, 0, 0)}, 0));
+}
+bool ordered(const Problem& p) { return p.reproducible != Reproducible::no || is_quicker_in_order(p); }
+
+// That see a key, in the mean.
+double rows_of_key(const Problem& p, const Band& band) {
+  return visible_pairs(band, {0, p.len_q}, {0, p.len_k}) / std::max(p.len_k, 1);
+}
 
 // Where keys are many: steps of 80 queries instead of 64, which take a twentieth less for each, but for those that no
 // sequence has.
 bool turns(const Problem& p) {
   const int dim = std::max(p.dim_qk, p.dim_v);
   const bool full = p.mask.kind == MaskKind::full, causal = p.mask.kind == MaskKind::causal;
-  const bool many = (full && p.len_k >= kLong) || (causal && p.len_k >= kLongCausal);
+  const bool many = full     ? p.len_k >= kLong
+                    : causal ? p.len_k >= kLongCausal
+                             : rows_of_key(p, band_of(p.mask, p.len_q, p.len_k, 0, 0)) >= kLongRows;
   return dim > 96 && dim <= 128 && many && p.len_q <= kMostTurned && p.keys == KeySource::linear && !ordered(p) &&
          !sm90::needs_table(p) && round_up(p.len_q, kTurned) * 19 <= round_up(p.len_q, 64) * 20;
 }
@@ -92,16 +111,17 @@ int counted(const Problem& p, const BackwardKernel& k, int units) {
       (dim > 64 && dim <= 96))
     return 0;
   const Band band = band_of(p.mask, p.len_q, p.len_k, 0, 0);
-  const double rows = visible_pairs(band, {0, p.len_q}, {0, p.len_k}) / std::max(p.len_k, 1);
+  const double rows = rows_of_key(p, band);
   const int64_t tiles = ceil_div(p.len_k, k.tile_k), heads = int64_t(p.batch) * p.heads_kv;
-  if (!sm90::may_stay({.rows = rows * p.heads_q / p.heads_kv, .tiles = tiles * heads, .turned = k.tile_q == kTurned},
-                      units) ||
-      !all_seen(key_tile_of({.len_q = p.len_q, .len_k = p.len_k, .band = band}, 0), k.tile_k))
-    return 0;
   const sm90::KeyOrder by{.alike = p.mask.kind == MaskKind::full, .in_order = false};
   const int section = sm90::section_of(by, bytes_of_head(k, p.len_q), tiles, int(heads), units);
   const bool prepares = p.heads_q == p.heads_kv && rows >= sm90::kRowsOfPreparing &&
                         sm90::heads_before(section, tiles, units) < heads;
+  const sm90::KeyWalk walk{.rows = rows * p.heads_q / p.heads_kv, .tiles = tiles * heads,
+                           .turned = k.tile_q == kTurned, .prepares = prepares};
+  if (!sm90::may_stay(walk, units) ||
+      !all_seen(key_tile_of({.len_q = p.len_q, .len_k = p.len_k, .band = band}, 0), k.tile_k))
+    return 0;
   return prepares ? kCounted + kPreparing : kCounted;
 }
 
@@ -203,7 +223,7 @@ bool has_whole_heads(const Problem& p, const Args& a, int units) {
 class Run {
  public:
   Run(const Plan& plan, const Args& a, Workspace ws, Stream stream)
-      : p_(plan.problem), a_(a), lengths_(beyond_plain(p_, a)), in_order_(ordered(p_) && a.given(Role::dq)),
+      : p_(plan.problem), a_(a), lengths_(beyond_plain(p_, a)), in_order_(in_order()),
         units_(std::max(plan.device.units, 1)), parts_(lengths_ ? 1 : plan.splits),
         stays_(stays(plan)), turned_(plan.tile_q == kTurned && !lengths_ && may_keep_one()),
         kernel_(kernel_of(p_, {lengths_, in_order_, stays_, turned_, parts_ > 1})),
@@ -216,6 +236,7 @@ class Run {
              .far = &room_.marks->far, .launch = sm80::next_launch(), .turned = turned_,
              .taken = stays_ && !in_order_ ? &room_.marks->taken : nullptr, .counts = 1};
     if (!lengths_) ends_.seq = sequence(p_, a, 0);
+    ends_.stores_first = in_order_ && !tabled() && every_query_sees(key_tile_of(ends_.seq, 0));
     // d_sinks are made of all statistics, before the kernel that would prepare.
     const int heads = p_.batch * p_.heads_q, before = stays_ && plan.kernel & kPreparing ? heads_before() : heads;
     if (before >= heads || !wanted() || a.given(Role::d_sinks)) return;
@@ -246,6 +267,10 @@ class Run {
     bool any = false;
     for (const Role r : {Role::dq, Role::dk, Role::dv, Role::d_bias}) any |= keys && a_.given(r);
     return any;
+  }
+  bool in_order() const {
+    const bool quicker = !lengths_ && is_quicker_in_order(p_);
+    return a_.given(Role::dq) && (p_.reproducible != Reproducible::no || quicker);
   }
   sm80::Kept kept() const { return sm80::kept(scale_of(p_, a_), p_.dim_qk); }
   bool may_keep_one() const { return p_.dtype.q == DType::bf16 || kept().in == 1.f; }  // bf16 reaches as far as f32

@@ -117,7 +117,7 @@ __global__ void __launch_bounds__(C::kThreads, 1) backward_kernel(const __grid_c
       else producer.run();
     }
     if constexpr (C::kOrdered)
-      if (threadIdx.x % 32 == 0 && threadIdx.x > 0 && threadIdx.x <= 32 * C::kPlacesDq && t.tiles > 0)
+      if (threadIdx.x % 32 == 0 && threadIdx.x > 0 && threadIdx.x <= 32 * C::kAdders && t.tiles > 0)
         BackwardAdder<C>{x, shared, t, threadIdx.x / 32 - 1}.run(0);
   } else {
     grow_registers<C::kConsumerRegisters>();

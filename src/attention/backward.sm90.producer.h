@@ -216,14 +216,14 @@ struct BackwardProducer {
   }
 };
 
-// In a fixed order: a thread adds a query tile of dQ when all key tiles behind this one have. Each place of dQ has one:
-// where there are two, one waits until its sums are in memory while the other adds.
+// In a fixed order: a thread adds a query tile of dQ when all key tiles behind this one have; the last of these stores
+// it. Two threads take turns: one waits until its sums are in memory while the other adds.
 template <class C>
 struct BackwardAdder {
   const typename C::Params& x;
   const uint32_t shared;
   const KeyTile& t;
-  const uint32_t place;
+  const uint32_t number;  // of the thread, among kAdders
 
   __device__ int* turn_of(int64_t row) const { return x.turns + 1 + row / kTurnRows; }
   __device__ void wait_turn(int64_t row, int query) const {
@@ -235,15 +235,19 @@ struct BackwardAdder {
   __device__ uint32_t run(uint32_t step) const {
     for (int h = t.head * x.group; h < (t.head + 1) * x.group; ++h)
       for (int query = t.start; query != t.stop; query += C::kTileQ, ++step) {
-        if (step % C::kPlacesDq != place) continue;
+        if (step % C::kAdders != number) continue;
         const int64_t row = (int64_t(t.batch) * x.heads + h) * x.padded + query;
-        wait(shared + C::kDqFull + 8 * place, step / C::kPlacesDq & 1);
+        const uint32_t sums = shared + C::kDq + step % C::kPlacesDq * C::kWarps * C::kBytesDq;
+        constexpr int kBytes = C::kTileQ * C::kWide * 4;
         if constexpr (!C::kStays) wait_turn(row, query);
-        add_floats(x.dq + row * C::kWide, shared + C::kDq + place * C::kWarps * C::kBytesDq, C::kTileQ * C::kWide * 4,
-                   Keep::last_to_go);
+        wait(shared + C::kDqFull + 8 * number, step / C::kAdders & 1);
+        if (is_last_to_have(t, query, C::kTileQ, C::kTileK))
+          store_floats(x.dq + row * C::kWide, sums, kBytes, Keep::last_to_go);
+        else
+          add_floats(x.dq + row * C::kWide, sums, kBytes, Keep::last_to_go);
         close_stores();
         wait_stores_read();
-        arrive(shared + C::kDqEmpty + 8 * place);
+        arrive(shared + C::kDqEmpty + 8 * number);
         if constexpr (!C::kStays) {
           wait_stores();
           sm80::add_count(turn_of(row));

@@ -33,6 +33,8 @@ struct Consumer {
   float slope;                            // with options only: of this query tile's head, in base 2
   uint32_t out_place;                     // where key tiles are a warpgroup's own: q's, of the query tile that leaves
 
+  static constexpr uint32_t kNoTile = ~0u;
+
   __device__ void release(int barrier) const {
     if (lane == 0) arrive(shared + barrier);
   }
@@ -234,11 +236,17 @@ struct Consumer {
   __device__ bool advance(int slot, uint32_t (&now)[C::kTileK / 4], uint32_t (&then)[C::kTileK / 4]) {
     const int next = (slot + 1) % C::kStages;
     const bool last = !Plain && j == first;
+    const bool begins = C::kBegins && !Plain && tiles == kNoTile;  // what is multiplied is nobody's, and is not kept
     const bool leaving = !Plain && fresh && any_done;  // O is still that of the query tile before
     if (last) {
       ++tiles;
       wait_q();
       if (tile(tiles).last < 0) {
+        if (begins) return false;
+        if constexpr (C::kBegins) {
+          end(slot, now, leaving);
+          return false;
+        }
         clear_o(leaving, tiles - 2);
         wait(shared + C::kVFull + 8 * slot, round);
         issue_sums(now, slot, !fresh);
@@ -254,11 +262,11 @@ struct Consumer {
     turn_begin();
     issue_scores(tiles % C::kQStages, next);
     clear_o(leaving, tiles - 1 - last);
-    wait(shared + C::kVFull + 8 * slot, round);
+    if (!begins) wait(shared + C::kVFull + 8 * slot, round);
     issue_sums(now, slot, Plain || !fresh);
     turn_end();
     if (C::kSpread && leaving) send(tile(tiles - 1 - last));
-    if (last) {
+    if (last && !begins) {
       done = rows;
       if (C::kSpread) seal(tile(tiles - 1));
     }
@@ -269,7 +277,7 @@ struct Consumer {
     pin(s);
     release(C::kKEmpty + 8 * next);
     --j;
-    if (!Plain) fresh = last, any_done |= last;
+    if (!Plain) fresh = last, any_done |= last && !begins;
     if (next == 0) round ^= 1;
     if (last) enter_tile();
     if (j == first) release_q(tiles % C::kQStages);
@@ -278,7 +286,7 @@ struct Consumer {
     const auto product_done = [&] {
       wait_products<0>();
       pin(o);
-      release(C::kVEmpty + 8 * slot);
+      if (!begins) release(C::kVEmpty + 8 * slot);
     };
     if constexpr (C::kOptions) admit(then, fresh, score, product_done);
     else admit(then, !Plain && fresh, product_done, upper);
@@ -321,6 +329,22 @@ struct Consumer {
       rescale(o, alpha);
     }
   }
+  // The last product of all, and what is left of O; that of the query tile before first, where it has not left yet.
+  __device__ void end(int slot, uint32_t (&now)[C::kTileK / 4], bool leaving) {
+#pragma unroll 1
+    for (uint32_t n = tiles - 1 - leaving; n != tiles; ++n) {
+      if (n + 1 == tiles) {
+        wait(shared + C::kVFull + 8 * slot, round);
+        issue_sums(now, slot, !fresh);
+        done = rows;
+        wait_products<0>();
+        pin(o);
+      }
+      if (n + 1 == tiles) seal(tile(n));
+      finish(tile(n));
+      send(tile(n));
+    }
+  }
   template <int slot = 0>
   __device__ bool advance_all() {
     if (!advance(slot, p[slot & kSpare], p[(slot + 1) & kSpare])) return false;
@@ -331,7 +355,7 @@ struct Consumer {
   // Pairs of plain steps have a loop of their own, so that their instructions are nearly in one piece. The other steps
   // are many instructions, which a short launch reads from memory: with kMoves there is one of them for both slots.
   __device__ void run_steady() {
-    int slot = 0;
+    int slot = C::kBegins ? 1 : 0;
 #pragma unroll 1
     for (;;) {
 #pragma unroll 1
@@ -340,12 +364,14 @@ struct Consumer {
         advance<true>(0, p[0], p[kSpare]);
         advance<true>(1, p[kSpare], p[0]);
       }
-      if (!advance(slot, p[0], p[kSpare])) return;
       if constexpr (C::kMoves) {
+        if (!advance(slot, p[0], p[kSpare])) return;
         move(p[0], p[kSpare]);
         slot ^= 1;
-      } else if (!advance(1, p[kSpare], p[0])) {
-        return;
+      } else {
+        if (slot == 0 && !advance(0, p[0], p[kSpare])) return;
+        slot = 0;
+        if (!advance(1, p[kSpare], p[0])) return;
       }
     }
   }
@@ -353,6 +379,16 @@ struct Consumer {
     if (C::kTurns && group == C::kGroups - 1) named_arrive(1, 256);  // group 0 goes first
     tiles = round = 0, fresh = true, any_done = false;
     if constexpr (C::kOptions) slope = 0.f;
+    if constexpr (C::kBegins) {
+      tiles = kNoTile, round = 1, fresh = false, j = first = 0, rows = {};
+#pragma unroll
+      for (int n = 0; n < C::kTileK / 4; ++n) p[C::kMoves ? 0 : kSpare][n] = 0;
+#pragma unroll
+      for (int n = 0; n < C::kDimV / 2; ++n) o[n] = 0.f;
+      run_steady();
+      if (!C::kWide) wait_stores();
+      return;
+    }
     wait_q();
     if (tile(0).last < 0) return;
     enter_tile();

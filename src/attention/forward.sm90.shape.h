@@ -82,6 +82,9 @@ struct ForwardShape {
       (Dim == 64 || Dim == 128) && DimV == Dim && From != Lists::each && !Options && !Own;
   // Steps that are not plain are there once, and leave P where they found it: half of the code, 32 moves a step.
   static constexpr bool kMoves = (kSteady && Dim == 128) || (Own && !kThrough);
+  // The first scores of a block are those of a step behind nothing: less code. With lists there are no registers for
+  // that, and at d64 it costs 2 % of a short causal mask.
+  static constexpr bool kBegins = kSteady && Dim == 128 && !kListed;
   // Exponentials of half a key tile are left out where no row sees it: at d64 a step is as much of them as of products.
   static constexpr bool kHalves = Turns && !InPlace && !kListed && !Options;
   static constexpr int kTileQ = 64 * kGroups, kThreads = 128 * (kGroups + 1);

@@ -36,11 +36,12 @@ inline int section_of(KeyOrder by, double bytes, int64_t tiles, int units, int m
 }
 // Of a backward in no order: blocks stay and take tiles of keys from a counter. That saves most of a tile's beginning
 // and end, and costs a little in every step, so it counts how many rows see a key: in the mean, of all heads that share
-// it. On an H200 2048 rows won and 4096 did not, with steps of 80 queries 8192 and 16384 (docs/sm90.md).
-constexpr double kRowsOfStaying = 3072, kRowsOfStayingTurned = 12288;
-struct KeyWalk { double rows; int64_t tiles; bool turned; };  // tiles of keys, of all heads
+// it. On an H200 2048 rows won and 4096 did not, with steps of 80 queries, or where idle warps prepare, 8192 and 16384
+// (docs/sm90.md).
+constexpr double kRowsOfStaying = 3072, kRowsOfStayingLonger = 12288;
+struct KeyWalk { double rows; int64_t tiles; bool turned, prepares; };  // tiles of keys, of all heads
 inline bool may_stay(KeyWalk w, int multiprocessors) {
-  return w.tiles > multiprocessors && w.rows <= (w.turned ? kRowsOfStayingTurned : kRowsOfStaying);
+  return w.tiles > multiprocessors && w.rows <= (w.turned || w.prepares ? kRowsOfStayingLonger : kRowsOfStaying);
 }
 // Where blocks stay, their idle warps may prepare heads to come, which takes them some time: where few rows see a key,
 // tiles would wait for that. On an H200 512 rows lost or won nothing and 1024 won; heads that share keys did not.

@@ -6,16 +6,17 @@
 
 namespace attune {
 
-inline constexpr float kFar = 0x1p24f;
+inline constexpr float kFar = 0x1p24f, kEnd = 0x1p127f;
 ATTUNE_HD inline bool is_far(float x) { return fabsf(x) >= kFar && fabsf(x) < INFINITY; }
 
 // A backward has its weights from an f32 log-sum-exp, 2^(logit - lse). A far one is taken lower by more than both can
 // be wrong, though it stays far, and the exponent then ends at 0: a weight is 1 where the logit is the largest, and
 // never more.
 ATTUNE_HD inline float lse_of_weights(float lse) {  // base 2; +inf where a row sees nothing
-  const float base2 = lse * kLog2e;
-  if (fabsf(base2) < kFar || base2 == INFINITY) return base2;
+  float base2 = lse * kLog2e;
+  if (fabsf(base2) < kFar || lse == INFINITY) return base2;
   if (lse == -INFINITY) return INFINITY;
+  if (fabsf(base2) > kEnd) base2 = copysignf(kEnd, lse);  // of a mask of -3e38, which is none of f32 in base 2
   const float lower = base2 - fabsf(base2) * 0x1p-19f;
   return base2 > 0.f && lower < kFar ? kFar : lower;
 }

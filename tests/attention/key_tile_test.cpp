@@ -81,10 +81,29 @@ TEST(KeyTile, knows_how_many_tiles_behind_it_have_a_query_tile) {
         for (const int query : queries(tiles[n])) {
           EXPECT_EQ(key_tiles_behind(tiles[n], query, kTileQ, kTileK), had[query])
               << line << ": key " << tiles[n].key << " query " << query;
+          EXPECT_EQ(is_last_to_have(tiles[n], query, kTileQ, kTileK), had[query] == 0) << line;
           most = std::max(most, had[query]++);
         }
     });
   EXPECT_GT(most, 2);
+}
+
+TEST(KeyTile, knows_whether_every_query_sees_a_key) {
+  int all = 0, some = 0;
+  for (const char* line : kLines)
+    each(line, [&](const Sequence& s, const std::vector<KeyTile>& tiles) {
+      if (s.len_q == 0) return;
+      int seeing = 0;
+      for (int i = 0; i < s.len_q; ++i) {
+        bool sees = false;
+        for (int j = 0; j < s.len_k; ++j) sees |= s.band.visible(i, j);
+        seeing += sees;
+      }
+      EXPECT_EQ(every_query_sees(tiles[0]), seeing == s.len_q) << line << ": " << seeing << " of " << s.len_q;
+      ++(seeing == s.len_q ? all : some);
+    });
+  EXPECT_GT(all, 5);
+  EXPECT_GT(some, 5);
 }
 
 }  // namespace

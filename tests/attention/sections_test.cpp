@@ -42,16 +42,18 @@ TEST(Sections, of_a_backward_follow_from_how_its_blocks_differ) {
 
 // B x S = 16k, H x D = 2048: rows that see a key are S, or half of it with a diagonal.
 TEST(Staying, is_for_tiles_of_keys_that_few_rows_see) {
-  const auto narrow = [](double rows) { return may_stay({.rows = rows, .tiles = 4096, .turned = false}, kUnits); };
-  const auto turned = [](double rows) { return may_stay({.rows = rows, .tiles = 2048, .turned = true}, kUnits); };
-  for (const double rows : {1., 256., 1024., 2048.}) EXPECT_TRUE(narrow(rows)) << rows;
-  for (const double rows : {4096., 16384.}) EXPECT_FALSE(narrow(rows)) << rows;
-  for (const double rows : {1024., 4096., 8192.}) EXPECT_TRUE(turned(rows)) << rows;
-  EXPECT_FALSE(turned(16384));
+  for (const double rows : {1., 256., 1024., 2048., 4096., 8192., 16384.}) {
+    const auto stays = [&](bool turned, bool prepares) {
+      return may_stay({.rows = rows, .tiles = 2048, .turned = turned, .prepares = prepares}, kUnits);
+    };
+    EXPECT_EQ(stays(false, false), rows <= 2048) << rows;
+    EXPECT_EQ(stays(false, true), rows <= 8192) << rows;
+    EXPECT_EQ(stays(true, false), rows <= 8192) << rows;
+  }
 }
 TEST(Staying, is_not_for_as_many_tiles_as_multiprocessors) {
-  EXPECT_FALSE(may_stay({.rows = 256, .tiles = kUnits, .turned = false}, kUnits));
-  EXPECT_TRUE(may_stay({.rows = 256, .tiles = kUnits + 1, .turned = false}, kUnits));
+  EXPECT_FALSE(may_stay({.rows = 256, .tiles = kUnits, .turned = false, .prepares = false}, kUnits));
+  EXPECT_TRUE(may_stay({.rows = 256, .tiles = kUnits + 1, .turned = false, .prepares = false}, kUnits));
 }
 
 // Block n has tile n first: of sections one after the other, within which tiles go through all heads.

@@ -70,6 +70,8 @@ struct Call {
     const size_t late = size_t(ready) * size_t(padded);  // as memory is that nobody has prepared
     std::fill(stats.begin() + long(2 * late), stats.end(), NAN);
     std::fill(sums.begin() + long(late * C::kWide), sums.end(), NAN);
+    if (C::kOrdered && every_query_sees(key_tile_of({.len_q = w.rows, .len_k = w.keys, .band = band}, 0)))
+      std::fill(sums.begin(), sums.end(), NAN);  // nor has it been cleared
     for (int b = 0; b < w.batch; ++b)
       for (int h = 0; h < w.heads; ++h)
         for (int i = 0; i < w.rows; ++i) differentiate(b, h, i);
@@ -170,7 +172,8 @@ struct Call {
                          .stride = {w.rows * w.heads, w.heads, 1}}};
     const int blocks = w.blocks ? w.blocks : tiles * x.units;
     const std::string wrong = emulated::launch(blocks, C::kThreads, seed, [&] { backward_kernel<C>(x); });
-    EXPECT_EQ(counts[0], w.blocks ? tiles * x.units : 0);  // tiles but the first of a block, and an end for each block
+    // Tiles but the first of a block, and an end for each block.
+    EXPECT_EQ(counts[0], C::kCounted ? tiles * x.units : 0);
     EXPECT_EQ(counts[kJobsTaken], x.ahead.jobs ? x.ahead.jobs + 3 * blocks : 0);  // and an end for each warp
     for (int head = 0; head < w.batch * w.heads; ++head)
       EXPECT_EQ(counts[size_t(kJobsDone + head)], head < ready ? 0 : padded / kJobRows) << head;
@@ -216,7 +219,9 @@ struct Call {
 template <class T, int Dim, bool Ordered = false>
 using Divided = BackwardShape<T, Dim, Dim == 64 ? 128 : 64, Dim == 64, false, Ordered, false, false, false, true>;
 template <class T, int Dim>
-using InOrder = BackwardShape<T, Dim, 64, false, false, true>;
+using InOrder = BackwardShape<T, Dim, Dim == 64 ? 128 : 64, Dim == 64, false, true>;
+template <class T>
+using WholeHeads = BackwardShape<T, 64, 128, true, false, true, false, false, true>;
 template <class T>
 using Turned = BackwardShape<T, 128, 80, false>;
 template <class T, int Dim, int TileQ>
@@ -242,6 +247,7 @@ TEST(Sm90Backward, turned_tiles_are_right) {
   expect_right<Turned<F16>>({2, 2, 1, 1, 170, 290, 104, kCausal, true, 2}, 2);
   expect_right<Turned<Bf16>>({1, 1, 1, 1, 250, 129, 128, kFull}, 3);
   expect_right<Turned<Bf16>>({1, 1, 1, 1, 200, 200, 120, kTopLeft}, 4);
+  expect_right<Turned<Bf16>>({1, 1, 1, 1, 330, 270, 128, kWindow}, 5);
 }
 // Tiles of several lengths, of one step too, more and fewer than a block has places for, and of heads that share keys.
 TEST(Sm90Backward, blocks_that_take_tiles_from_a_counter_are_right) {
@@ -253,6 +259,7 @@ TEST(Sm90Backward, blocks_that_take_tiles_from_a_counter_are_right) {
   expect_right<Staying<Bf16, 128, 64>>({1, 1, 1, 1, 300, 260, 128, kWindow, false, 1, 1}, 8);
   expect_right<Staying<Bf16, 128, 80>>({1, 2, 2, 1, 300, 300, 128, kCausal, false, 2, 2}, 6);
   expect_right<Staying<F16, 128, 80>>({2, 2, 1, 1, 100, 290, 104, kFull, true, 1, 1}, 7);
+  expect_right<Staying<Bf16, 128, 80>>({1, 2, 2, 1, 300, 260, 128, kWindow, false, 1, 1}, 9);
 }
 // The first heads are prepared, the others by idle warps: dims below the kernel's, rows that see nothing, tiles that
 // begin before their head is ready.
@@ -286,6 +293,13 @@ TEST(Sm90Backward, a_fixed_order_is_right) {
   expect_right<Divided<F16, 64, true>>({1, 4, 1, 4, 140, 200, 64, kCausal, true, 4}, 9);
   expect_right<InOrder<Bf16, 96>>({1, 2, 2, 1, 200, 300, 96, kCausal, false, 2}, 10);
   expect_right<InOrder<F16, 96>>({2, 2, 1, 1, 90, 260, 72, kFull, true}, 11);
+  expect_right<InOrder<Bf16, 128>>({1, 2, 2, 1, 150, 300, 128, kWindow, false, 2}, 12);
+  expect_right<InOrder<F16, 64>>({1, 2, 1, 1, 150, 270, 40, kCausal, true}, 13);
+  expect_right<InOrder<Bf16, 64>>({1, 1, 1, 1, 300, 140, 64, kCausal}, 14);  // rows that see nothing
+}
+TEST(Sm90Backward, whole_heads_in_a_fixed_order_are_right) {
+  expect_right<WholeHeads<Bf16>>({1, 3, 3, 1, 200, 300, 64, kFull, false, 1, 2}, 15);
+  expect_right<WholeHeads<F16>>({2, 2, 1, 1, 300, 300, 56, kCausal, true, 1, 1}, 16);
 }
 TEST(Sm90Backward, no_pace_of_warps_and_copies_makes_it_stand_still) {
   for (unsigned seed = 20; seed < 23; ++seed) {
@@ -293,6 +307,8 @@ TEST(Sm90Backward, no_pace_of_warps_and_copies_makes_it_stand_still) {
     expect_right<Staying<Bf16, 64, 128>>({1, 1, 1, 1, 130, 390, 64, kFull, false, 1, 1}, seed);
     expect_right<Staying<Bf16, 128, 64>>({1, 1, 1, 1, 70, 390, 128, kFull, false, 1, 1}, seed);
     expect_right<Staying<Bf16, 128, 80>>({1, 1, 1, 1, 90, 390, 128, kFull, false, 1, 1}, seed);
+    expect_right<InOrder<Bf16, 64>>({1, 1, 1, 1, 390, 390, 64, kCausal}, seed);
+    expect_right<InOrder<Bf16, 128>>({1, 1, 1, 1, 200, 390, 128, kFull}, seed);
   }
 }
 

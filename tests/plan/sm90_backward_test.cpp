@@ -88,10 +88,13 @@ TEST_F(Sm90Backward, many_keys_have_tiles_of_80_queries_where_few_are_past_the_e
   const auto tile = [](std::string_view line) { return planned(join("backward ", line)).tile_q; };
   for (const char* line : {"bf16 b8 h16 q2048 k2048 d128 full", "f16 b2 h32/8 q1024 k1024 d104 full sink",
                            "bf16 b1 h2 q75 k8192 d8/128 full", "bf16 b1 h2 q150 k1030 d128 full",
+                           "bf16 b1 h16 q16384 k16384 d128 window4096,0",
+                           "bf16 b1 h1 q3300 k3300 d104/8 window3000,3000",
                            "bf16 b8 h16 q2048 k2048 d128 causal", "f16 b2 h8 q470 k2100 d112 causal@top_left sink"})
     EXPECT_EQ(tile(line), 80) << line;
   for (const char* line :
-       {"bf16 b8 h16 q1920 k1920 d128 causal", "bf16 b8 h16 q2048 k2048 d128 window4096,4096",
+       {"bf16 b8 h16 q1920 k1920 d128 causal", "bf16 b1 h16 q16384 k16384 d128 window2048,0",
+        "bf16 b8 h16 q2048 k2048 d128 window4096,4096",
         "bf16 b8 h16 q2048 k1023 d128 full", "bf16 b8 h16 q2048 k2048 d96 full",
         "bf16 b8 h16 q2048 k2048 d128 full ragged", "bf16 b8 h16 q2048 k2048 d128 full repro=run",
         "bf16 b8 h16 q2048 k2048 d128 full alibi", "bf16 b8 h16 q2048 k2048 d128 full blocks128x128x900",
@@ -156,14 +159,15 @@ TEST_F(Sm90Backward, many_tiles_of_keys_that_few_rows_see_have_blocks_that_stay)
   const auto stays = [](std::string_view line) { return planned(join("backward ", line)).kernel >= 32 * 1024; };
   for (const char* line :
        {"bf16 b32 h32 q512 k512 d64 causal", "bf16 b4 h32 q4096 k4096 d64 causal", "f16 b8 h32 q2048 k2048 d40 full",
-        "bf16 b32 h16 q512 k512 d128 full", "bf16 b16 h16 q1024 k1024 d128 causal sink",
+        "bf16 b2 h32 q8192 k8192 d64 full", "bf16 b1 h32 q16384 k16384 d64 causal",
+        "bf16 b32 h16 q640 k640 d128 full", "bf16 b16 h16 q1024 k1024 d128 causal sink",
         "bf16 b8 h16 q2048 k2048 d128 causal", "bf16 b1 h16 q16384 k16384 d128 causal",
         "f16 b2 h16 q8192 k8192 d104 full", "bf16 b1 h16 q16384 k16384 d128 window1024,0",
         "bf16 b1 h32 q16384 k16384 d64 window1024,1024", "bf16 b8 h32/8 q1024 k1024 d128 causal",
         "bf16 b10 h7 q200 k400 d64 full", "bf16 b10 h7 q400 k200 d128 causal@top_left"})
     EXPECT_TRUE(stays(line)) << line;
   for (const char* line :
-       {"bf16 b2 h32 q8192 k8192 d64 causal", "bf16 b4 h32 q4096 k4096 d64 full", "bf16 b1 h16 q16384 k16384 d128 full",
+       {"bf16 b1 h32 q16384 k16384 d64 full", "bf16 b1 h16 q16384 k16384 d128 full",
         "bf16 b4 h32/4 q2048 k2048 d64 causal",  // eight heads walk each tile of keys
         "bf16 b1 h16 q1024 k1024 d64 causal",    // 128 tiles for 132 multiprocessors
         "bf16 b32 h16 q512 k512 d96 full", "bf16 b32 h32 q512 k512 d64 causal repro=run",
@@ -173,6 +177,25 @@ TEST_F(Sm90Backward, many_tiles_of_keys_that_few_rows_see_have_blocks_that_stay)
         "bf16 b32 h32 q200 k512 d64 window64,0",      // the first keys are seen by nobody,
         "bf16 b32 h32 q200 k512 d64 causal@top_left"})  // the last
     EXPECT_FALSE(stays(line)) << line;
+}
+TEST_F(Sm90Backward, of_few_keys_at_d128_a_fixed_order_is_the_quickest) {
+  const auto same = [](const char* line) {
+    const Plan plain = planned(join("backward ", line)), in_order = planned(join("backward ", line, " repro=run"));
+    return plain.kernel == in_order.kernel && plain.workspace_bytes == in_order.workspace_bytes;
+  };
+  for (const char* line : {"bf16 b32 h16 q512 k512 d128 full", "f16 b32 h16 q512 k512 d104 causal",
+                           "bf16 b64 h16 q200 k256 d8/128 causal", "bf16 b64 h16 q256 k200 d128 causal@top_left",
+                           // Of verify/cases_tiles.cpp.
+                           "bf16 b16 h16 q70 k400 d8/104 causal", "f16 b8 h32 q150 k500 d104/8 full"})
+    EXPECT_TRUE(same(line)) << line;
+  for (const char* line :
+       {"bf16 b32 h16 q513 k512 d128 full", "bf16 b32 h16 q512 k513 d128 full", "bf16 b32 h16 q512 k512 d96 full",
+        "bf16 b32 h32 q512 k512 d64 full", "bf16 b64 h16/8 q512 k512 d128 full",
+        "bf16 b32 h16 q512 k512 d128 full alibi", "bf16 b32 h16 q512 k512 d128 full ragged",
+        "bf16 b32 h16 q512 k512 d128 window64,0", "bf16 b32 h16 q512 k512 d128 causal@absolute",
+        "bf16 b64 h16 q256 k200 d128 causal",  // rows that see nothing
+        "bf16 b15 h16 q512 k512 d128 full"})   // 960 tiles of keys
+    EXPECT_FALSE(same(line)) << line;
 }
 // The counter lies beside what is there anyway.
 TEST_F(Sm90Backward, blocks_that_stay_need_no_more_memory) {
@@ -197,7 +220,7 @@ TEST_F(Sm90Backward, of_blocks_that_stay_idle_warps_prepare_heads_where_many_row
     EXPECT_TRUE(prepares(line)) << line;
   for (const char* line :
        {"bf16 b16 h16 q1024 k1024 d128 causal", "bf16 b1 h16 q16384 k16384 d128 window512,0",  // few rows see a key
-        "bf16 b2 h32 q8192 k8192 d64 causal",     // blocks do not stay
+        "bf16 b1 h32 q16384 k16384 d64 full",     // blocks do not stay
         "bf16 b4 h32/8 q4096 k4096 d128 causal",  // heads share keys
         "bf16 b1 h20 q1024 k1024 d64 full",       // all heads are wanted at once
         "bf16 b8 h16 q2048 k2048 d128 causal repro=run", "bf16 b8 h16 q2048 k2048 d128 causal ragged"})
@@ -223,7 +246,7 @@ TEST_F(Sm90Backward, its_workspace_at_wide_heads_is_two_numbers_a_row) {
 TEST_F(Sm90Backward, a_fixed_order_and_options_take_kernels_of_their_own_and_an_order_a_count_for_32_rows) {
   for (const char* dim : {"64", "128"}) {
     const auto plan = [&](int len, const char* order) {
-      return planned(join("backward bf16 b2 h8 q", len, " k", len, " d", dim, " window", len, ",0", order));
+      return planned(join("backward bf16 b2 h8 q", len, " k", len, " d", dim, " window512,0", order));
     };
     EXPECT_NE(plan(1024, "").kernel, plan(1024, " repro=run").kernel);
     EXPECT_NE(plan(1024, "").kernel, plan(1024, " alibi").kernel);

@@ -34,6 +34,11 @@ __device__ inline void add_floats(float* to, uint32_t from, int bytes, Keep keep
                "r"(from), "r"(bytes), "l"(uint64_t(keep))
                : "memory");
 }
+__device__ inline void store_floats(float* to, uint32_t from, int bytes, Keep keep) {
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group.L2::cache_hint [%0], [%1], %2, %3;" ::"l"(to), "r"(from),
+               "r"(bytes), "l"(uint64_t(keep))
+               : "memory");
+}
 __device__ inline void store_tile(const CUtensorMap& map, uint32_t from, int column, int row, int head, int batch) {
   asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(&map),
                "r"(from), "r"(column), "r"(row), "r"(head), "r"(batch)

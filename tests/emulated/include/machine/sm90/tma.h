@@ -62,7 +62,8 @@ inline void store_tile(const CUtensorMap& map, uint32_t from, int column, int ro
   });
 }
 // In no order among those that are under way, each as one.
-inline void add_floats(float* to, uint32_t from, int bytes, Keep) {
+template <bool added>
+void send_floats(float* to, uint32_t from, int bytes) {
   emulated::Thread* const who = emulated::gpu.now;
   if (from % 16 || bytes % 16 || reinterpret_cast<uintptr_t>(to) % 16)
     emulated::may_not_be("sums are not at multiples of 16");
@@ -71,11 +72,13 @@ inline void add_floats(float* to, uint32_t from, int bytes, Keep) {
     for (int n = 0; n < bytes / 4; ++n) {
       float more;
       std::memcpy(&more, who->block->shared + from + 4 * n, 4);
-      to[n] += more;
+      to[n] = added ? to[n] + more : more;
     }
     --who->stores;
   });
 }
+inline void add_floats(float* to, uint32_t from, int bytes, Keep) { send_floats<true>(to, from, bytes); }
+inline void store_floats(float* to, uint32_t from, int bytes, Keep) { send_floats<false>(to, from, bytes); }
 inline void close_stores() {}
 inline void wait_stores_read() {
   const emulated::Thread* const who = emulated::gpu.now;
