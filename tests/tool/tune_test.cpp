@@ -7,6 +7,7 @@
 
 #include "machine/host.h"
 #include "plan/tuned.h"
+#include "tests/tool/records.h"
 #include "tests/tool/spawn.h"
 #include "tool/tune/check.h"
 #include "tool/tune/file.h"
@@ -131,18 +132,6 @@ TEST(Choose, where_nothing_may_be_used_it_is_the_baseline_or_what_can_run) {
   EXPECT_EQ(chosen(c), "base fused");
 }
 
-Record record(const std::string& subject, int length, double ns, int heads = 8) {
-  Record r;
-  r.problem = join("forward f32 b1 h", heads, " q", length, " k", length, " d64 causal");
-  r.subject = subject;
-  for (int n = 0; n < 30; ++n) r.samples_ns.push_back(ns * (1 + 0.001 * (n % 5 - 2)));
-  r.median_ns = median(r.samples_ns);
-  r.threads = 2;
-  r.parity.verdict = "PASS";
-  r.provenance.cpu = "Test CPU", r.provenance.time = "2026-01-31T12:00:00Z", r.provenance.commit = "0123abc";
-  r.aa_spread = 0.01;
-  return r;
-}
 // cpu_forward against cpu_standard: slower at 64, faster from 256.
 std::vector<Record> crossing() {
   std::vector<Record> all;

@@ -4,24 +4,12 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "tests/tool/records.h"
 #include "tests/tool/spawn.h"
 #include "tool/tune/file.h"
 
 namespace attune {
 namespace {
-
-Record record(const std::string& subject, int heads, int length, double ns) {
-  Record r;
-  r.problem = join("forward f32 b1 h", heads, " q", length, " k", length, " d64 full");
-  r.subject = subject;
-  for (int n = 0; n < 30; ++n) r.samples_ns.push_back(ns * (1 + 0.001 * (n % 5 - 2)));
-  r.median_ns = median(r.samples_ns);
-  r.threads = 2;
-  r.parity.verdict = "PASS";
-  r.provenance.cpu = "Test CPU", r.provenance.time = "2026-01-31T12:00:00Z", r.provenance.commit = "0123abc";
-  r.aa_spread = 0.01;
-  return r;
-}
 
 // Of 4 and 16 heads and 256 ... 2048 keys: cpu_selected takes `share` of cpu_forward's time where `wins` says so, and
 // 1.2 of it elsewhere; cpu_standard, the baseline, takes three times as long.
@@ -31,9 +19,9 @@ std::vector<Record> measured(const Wins& wins, double share = 0.9) {
   for (const int heads : {4, 16})
     for (int length = 256; length <= 2048; length *= 2) {
       const double ns = 100.0 * heads * length;
-      all.push_back(record("cpu_forward", heads, length, ns));
-      all.push_back(record("cpu_selected", heads, length, ns * (wins(heads, length) ? share : 1.2)));
-      all.push_back(record("cpu_standard", heads, length, 3 * ns));
+      all.push_back(record("cpu_forward", length, ns, heads));
+      all.push_back(record("cpu_selected", length, ns * (wins(heads, length) ? share : 1.2), heads));
+      all.push_back(record("cpu_standard", length, 3 * ns, heads));
     }
   return all;
 }
@@ -56,11 +44,11 @@ TEST(TuneWork, where_it_explains_the_rows_better_than_length_rules_are_by_work) 
   EXPECT_EQ(rules(f), kByWork);  // each change halfway, by ratio, between two works that were measured
   EXPECT_EQ(f.keys.at(0).sentence,
             "against cpu_standard, margin 20 %: cpu_forward from 256, cpu_selected from 256; between them by work");
-  for (const auto& [line, backend] : {std::pair("forward f32 b2 h4 q512 k512 d64 full", "cpu_selected"),
-                                      {"forward f32 b1 h12 q256 k256 d64 full", "cpu_selected"},
-                                      {"forward f32 b1 h12 q1024 k1024 d64 full", "cpu_forward"},
-                                      {"forward f32 b1 h2 q2048 k2048 d64 full", "cpu_selected"},
-                                      {"forward f32 b1 h2 q1024 k1024 d64 full", "cpu_forward"}}) {
+  for (const auto& [line, backend] : {std::pair("forward f32 b2 h4 q512 k512 d64 causal", "cpu_selected"),
+                                      {"forward f32 b1 h12 q256 k256 d64 causal", "cpu_selected"},
+                                      {"forward f32 b1 h12 q1024 k1024 d64 causal", "cpu_forward"},
+                                      {"forward f32 b1 h2 q2048 k2048 d64 causal", "cpu_selected"},
+                                      {"forward f32 b1 h2 q1024 k1024 d64 causal", "cpu_forward"}}) {
     Problem p;
     ASSERT_TRUE(parse(line, p).ok());
     const std::vector<Rule> all = f.rules();
@@ -69,7 +57,7 @@ TEST(TuneWork, where_it_explains_the_rows_better_than_length_rules_are_by_work) 
     EXPECT_EQ(rule->backend, backend) << line;
   }
   Problem shorter;  // than any that was measured, and of enough work
-  ASSERT_TRUE(parse("forward f32 b1 h16 q255 k255 d64 full", shorter).ok());
+  ASSERT_TRUE(parse("forward f32 b1 h16 q255 k255 d64 causal", shorter).ok());
   EXPECT_EQ(match(shorter, f.rules()), nullptr);
 }
 
@@ -89,7 +77,7 @@ TEST(TuneWork, what_is_in_use_stays_until_another_is_faster_by_more_than_the_spr
   for (Record& r : close)
     for (const int length : {1024, 2048})
       if (r.subject == "cpu_selected" && has(r.problem, join(" h16 q", length, " ")))
-        r = record("cpu_selected", 16, length, 70.0 * 16 * length);
+        r = record("cpu_selected", length, 70.0 * 16 * length, 16);
   EXPECT_EQ(rules(tuned(close)), "256 cpu_forward, 256 work 11586 cpu_selected");
   EXPECT_EQ(rules(tuned(close, before)), "256 cpu_forward, 256 work 2897 cpu_selected, 256 work 5793 cpu_forward, "
                                          "256 work 11586 cpu_selected");
@@ -119,7 +107,7 @@ TEST(TuneWork, an_island_has_to_be_worth_two_changes) {
     std::vector<Record> all = measured([](int heads, int length) { return heads * length < 2048; }, 0.7);
     for (Record& r : all)  // the one row of that work
       if (r.subject == "cpu_selected" && has(r.problem, " h16 q1024 "))
-        r = record("cpu_selected", 16, 1024, share * 100 * 16 * 1024);
+        r = record("cpu_selected", 1024, share * 100 * 16 * 1024, 16);
     return rules(tuned(all));
   };
   EXPECT_EQ(island(0.915), "256 cpu_selected, 256 work 1449 cpu_forward");
@@ -146,14 +134,14 @@ TEST(TuneWork, a_change_that_may_be_noise_is_none) {
 TEST(TuneWork, what_may_not_be_used_at_every_length_keeps_its_threshold) {
   std::vector<Record> all = measured(by_work);
   for (Record& r : all)  // one row below the margin: no use before 512, whatever the work
-    if (r.subject == "cpu_standard" && has(r.problem, " h4 q256 ")) r = record("cpu_standard", 4, 256, 110 * 4 * 256);
+    if (r.subject == "cpu_standard" && has(r.problem, " h4 q256 ")) r = record("cpu_standard", 256, 110 * 4 * 256, 4);
   const std::string text = rules(tuned(all));
   EXPECT_TRUE(text.starts_with("256 cpu_standard, 512 ")) << text;
   EXPECT_FALSE(has(text, "work")) << text;
   all = measured(by_work);  // a third that may be used from 512 on, and is the fastest at 1024
   for (const int heads : {4, 16})
     for (const auto& [length, ns] : {std::pair(256, 290.0), {512, 110.0}, {1024, 85.0}, {2048, 110.0}})
-      all.push_back(record("cpu_gate", heads, length, ns * heads * length));
+      all.push_back(record("cpu_gate", length, ns * heads * length, heads));
   EXPECT_EQ(rules(tuned(all)), "256 cpu_forward, 1024 cpu_gate, 2048 cpu_forward");
 }
 
