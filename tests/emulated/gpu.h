@@ -55,7 +55,7 @@ struct Thread {
   bool done = false;
   const char* waits = "";                      // for what
   std::function<bool()> ready{};               // empty: it waits for nothing
-  int stores = 0;                              // bulk stores that have not read shared memory yet
+  int unread = 0, unwritten = 0;               // bulk stores that have not read shared memory yet; or written
   std::vector<std::function<void()>> open{};   // products that are not in a group yet
   std::vector<std::vector<std::function<void()>>> groups{};
 };
@@ -117,6 +117,20 @@ inline void land_later(int most, std::function<void()> land) {
   // Now and then one is later than everything.
   const int delay = gpu.random() % 64 == 0 ? 20 * most : int(gpu.random() % unsigned(most));
   gpu.copies.push_back({delay, std::move(land)});
+}
+// A bulk store of this thread reads shared memory some time, and writes what it has read some time after.
+template <class Write>
+void store_later(uint32_t from, int bytes, Write write) {
+  Thread* const who = gpu.now;
+  ++who->unread, ++who->unwritten;
+  land_later(60, [=] {
+    const std::vector<char> read(who->block->shared + from, who->block->shared + from + bytes);
+    --who->unread;
+    land_later(60, [=] {
+      write(read.data());
+      --who->unwritten;
+    });
+  });
 }
 
 // Runs kernel() in each thread. What stands still, or may not be, as a sentence; empty: all have ended.
@@ -180,7 +194,7 @@ std::string launch(int blocks, int threads, unsigned seed, Kernel kernel) {
         gpu.wrong += "; block " + std::to_string(x->block->number) + " warp " + std::to_string(x->number / 32) +
                      " waits for " + x->waits;
   }
-  for (Copy& copy : gpu.copies) copy.land();
+  for (size_t n = 0; n < gpu.copies.size(); ++n) std::function<void()>(std::move(gpu.copies[n].land))();
   return gpu.wrong;
 }
 

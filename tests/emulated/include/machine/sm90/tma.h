@@ -51,30 +51,24 @@ inline void load_tile(uint32_t to, const CUtensorMap& map, uint32_t barrier, int
   });
 }
 inline void store_tile(const CUtensorMap& map, uint32_t from, int column, int row, int head, int batch) {
-  emulated::Thread* const who = emulated::gpu.now;
   const CUtensorMap* const to = &map;
-  ++who->stores;
-  emulated::land_later(60, [=] {
+  emulated::store_later(from, map.box * 128, [=](const char* read) {
     each_of_box(*to, from, column, row, head, batch, [&](char* x, uint32_t at) {
-      if (x) std::memcpy(x, who->block->shared + at, 2);
+      if (x) std::memcpy(x, read + (at - from), 2);
     });
-    --who->stores;
   });
 }
 // In no order among those that are under way, each as one.
 template <bool added>
 void send_floats(float* to, uint32_t from, int bytes) {
-  emulated::Thread* const who = emulated::gpu.now;
   if (from % 16 || bytes % 16 || reinterpret_cast<uintptr_t>(to) % 16)
     emulated::may_not_be("sums are not at multiples of 16");
-  ++who->stores;
-  emulated::land_later(60, [=] {
+  emulated::store_later(from, bytes, [=](const char* read) {
     for (int n = 0; n < bytes / 4; ++n) {
       float more;
-      std::memcpy(&more, who->block->shared + from + 4 * n, 4);
+      std::memcpy(&more, read + 4 * n, 4);
       to[n] = added ? to[n] + more : more;
     }
-    --who->stores;
   });
 }
 inline void add_floats(float* to, uint32_t from, int bytes, Keep) { send_floats<true>(to, from, bytes); }
@@ -82,9 +76,12 @@ inline void store_floats(float* to, uint32_t from, int bytes, Keep) { send_float
 inline void close_stores() {}
 inline void wait_stores_read() {
   const emulated::Thread* const who = emulated::gpu.now;
-  emulated::wait_until("its stores", [=] { return who->stores == 0; });
+  emulated::wait_until("its stores", [=] { return who->unread == 0; });
 }
-inline void wait_stores() { wait_stores_read(); }
+inline void wait_stores() {
+  const emulated::Thread* const who = emulated::gpu.now;
+  emulated::wait_until("its stores in memory", [=] { return who->unwritten == 0; });
+}
 inline void publish_shared() {}
 inline void publish_global() {}
 template <bool turned = false>
