@@ -6,7 +6,7 @@
 
 namespace attune {
 
-inline constexpr float kFar = 0x1p24f, kEnd = 0x1p127f;
+inline constexpr float kFar = 0x1p24f, kFarthest = 0x1.ffffp127f;  // lowered, it is still a number
 ATTUNE_HD inline bool is_far(float x) { return fabsf(x) >= kFar && fabsf(x) < INFINITY; }
 
 // A backward has its weights from an f32 log-sum-exp, 2^(logit - lse). A far one is taken lower by more than both can
@@ -16,7 +16,7 @@ ATTUNE_HD inline float lse_of_weights(float lse) {  // base 2; +inf where a row 
   float base2 = lse * kLog2e;
   if (fabsf(base2) < kFar || lse == INFINITY) return base2;
   if (lse == -INFINITY) return INFINITY;
-  if (fabsf(base2) > kEnd) base2 = copysignf(kEnd, lse);  // of a mask of -3e38, which is none of f32 in base 2
+  if (fabsf(base2) > kFarthest) base2 = copysignf(kFarthest, lse);  // of a mask of -3e38, say: f32 has no such number
   const float lower = base2 - fabsf(base2) * 0x1p-19f;
   return base2 > 0.f && lower < kFar ? kFar : lower;
 }

@@ -7,7 +7,7 @@ namespace attune {
 namespace {
 
 TEST(Far, weights_are_1_for_the_largest_logit_and_never_more) {
-  for (const float logit : {0x1.8p24f, 0x1.234567p31f, -0x1.fffffep33f, 3e36f}) {
+  for (const float logit : {0x1.8p24f, 0x1.234567p31f, -0x1.fffffep33f, 3e36f, 0x1.8p127f, -0x1.ffep127f}) {
     for (const float off : {-6 * 0x1p-24f, 0.f, 6 * 0x1p-24f}) {  // what scaling and summing may lose
       const float lse = lse_of_weights((logit + std::fabs(logit) * off) * kLn2);
       EXPECT_EQ(exponent_of_weight(logit, lse), 0.f) << logit << " " << off;
@@ -19,7 +19,7 @@ TEST(Far, weights_are_1_for_the_largest_logit_and_never_more) {
   EXPECT_EQ(exponent_of_weight(-0x1p33f, INFINITY), -INFINITY);
 }
 
-// Of masks like torch.finfo(torch.float32).min: in base 2 they are beyond f32.
+// Of masks like torch.finfo(torch.float32).min.
 TEST(Far, a_log_sum_exp_beyond_f32_in_base_2_is_a_number) {
   for (const float lse : {-3.4e38f, -2.5e38f, 2.5e38f, 3.4e38f}) {
     EXPECT_TRUE(std::isfinite(lse_of_weights(lse))) << lse;
