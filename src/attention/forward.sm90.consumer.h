@@ -339,8 +339,8 @@ struct Consumer {
         done = rows;
         wait_products<0>();
         pin(o);
+        seal(tile(n));
       }
-      if (n + 1 == tiles) seal(tile(n));
       finish(tile(n));
       send(tile(n));
     }
@@ -364,31 +364,30 @@ struct Consumer {
         advance<true>(0, p[0], p[kSpare]);
         advance<true>(1, p[kSpare], p[0]);
       }
+      if (!advance(slot, p[0], p[kSpare])) return;
       if constexpr (C::kMoves) {
-        if (!advance(slot, p[0], p[kSpare])) return;
         move(p[0], p[kSpare]);
         slot ^= 1;
-      } else {
-        if (slot == 0 && !advance(0, p[0], p[kSpare])) return;
-        slot = 0;
-        if (!advance(1, p[kSpare], p[0])) return;
+      } else if (!advance(1, p[kSpare], p[0])) {
+        return;
       }
     }
   }
   __device__ void run() {
     if (C::kTurns && group == C::kGroups - 1) named_arrive(1, 256);  // group 0 goes first
-    tiles = round = 0, fresh = true, any_done = false;
-    if constexpr (C::kOptions) slope = 0.f;
+    any_done = false;
     if constexpr (C::kBegins) {
-      tiles = kNoTile, round = 1, fresh = false, j = first = 0, rows = {};
+      tiles = kNoTile, round = 1, fresh = false, j = first = 0, rows = {};  // slot 1 comes before slot 0
 #pragma unroll
-      for (int n = 0; n < C::kTileK / 4; ++n) p[C::kMoves ? 0 : kSpare][n] = 0;
+      for (uint32_t& two : p[0]) two = 0;
 #pragma unroll
-      for (int n = 0; n < C::kDimV / 2; ++n) o[n] = 0.f;
+      for (float& y : o) y = 0.f;
       run_steady();
       if (!C::kWide) wait_stores();
       return;
     }
+    tiles = round = 0, fresh = true;
+    if constexpr (C::kOptions) slope = 0.f;
     wait_q();
     if (tile(0).last < 0) return;
     enter_tile();

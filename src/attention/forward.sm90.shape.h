@@ -115,6 +115,7 @@ struct ForwardShape {
   static_assert(!kOwn || (kTileK == 64 && kGroups <= kStages && !(kInPlace || kTurns || kWide)));
   static_assert(!kThrough || (kQStages == 2 && kDim == kDimV));
   static_assert(kInPlace || kStages % 2 == 0, "the two P take turns with the slots");
+  static_assert(!kBegins || (kMoves && kSpread && !kInPlace && kStages == 2));
 };
 
 }  // namespace attune::sm90
