@@ -38,7 +38,18 @@ constexpr std::string_view kTiles[] = {
     // Few keys of many heads: in a fixed order, which is the quickest there; not where lengths are in tensors.
     "backward bf16 b16 h16 q70 k400 d8/104 causal | seed=2",
     "backward f16 b8 h32 q150 k500 d104/8 full | bhsd",
+    "backward f16 b8 h32 q80 k500 d72/8 causal | seed=4",
     "backward bf16 b16 h16 q60 k400 d104/8 full | seed=3 drawn used_q",
+    // 133 to 140 tiles of keys, alike: those of the last wave are divided, of both heads' kinds and steps of 80 too.
+    "backward bf16 b7 h19 q1500 k128 d8 full | seed=2",
+    "backward f16 b5 h28 q1000 k100 d104/8 full | bhsd",
+    "backward bf16 b3 h5 q1300 k1150 d8/104 full sink",
+    "backward bf16 b10 h60/30 q500 k100 d8 full",
+    "backward bf16 b1 h3 q2000 k500 d8 full | seed=4",  // 12 or 18 tiles, all of them
+    "backward f16 b2 h2 q1700 k300 d104/8 full | bhsd",
+    "backward bf16 b1 h2 q2000 k1100 d8/104 full | seed=5",
+    "backward bf16 b7 h19 q1500 k128 d8 full | seed=3 drawn",  // shorter than the plan: whole
+    "backward f16 b3 h5 q1300 k1150 d104/8 full | seed=4 drawn",
     // With a window where 3072 rows see a key.
     "backward bf16 b1 h1 q3300 k3300 d104/8 window3000,3000 | seed=2",
     "backward bf16/bf16/bf16/f32 b1 h2 q240 k2050 d128 causal accumulate",

@@ -158,7 +158,7 @@ __global__ void __launch_bounds__(256) prepare_kernel(const __grid_constant__ Ba
     for (int n = threadIdx.x; n < x.counts; n += 256) x.taken[n] = 0;
   if (x.turns && threadIdx.x < kRowsOfPrepare / kTurnRows)
     x.turns[1 + at.index / kTurnRows + threadIdx.x] = 0, x.turns[0] = 0;
-  if (!x.dq || x.stores_first || (at.first >= seq.len_q && !x.turned)) return;  // turned, tiles' rows are in between
+  if (!x.dq || x.stores_first || (at.first >= seq.len_q && !x.turned)) return;  // turned, rows lie among others
   float4* to = reinterpret_cast<float4*>(x.dq + at.index * x.wide);
   for (int n = threadIdx.x; n < kRowsOfPrepare * x.wide / 4; n += 256) to[n] = {};
 }

@@ -4,6 +4,7 @@
 // memory. Turned, of 80 queries: dQ^T = K^T dS^T, of which each warpgroup has 64 columns of dQ.
 #pragma once
 #include "attention/backward.sm90.far.h"
+#include "attention/backward.sm90.gradients.h"
 #include "attention/backward.sm90.producer.h"
 #include "attention/backward.sm90.score.h"
 #include "machine/sm80/memory.h"
@@ -16,12 +17,11 @@
 namespace attune::sm90 {
 
 template <class C>
-struct BackwardConsumer {
+struct BackwardConsumer : KeyGradients<C> {
   using T = typename C::T;
-  const typename C::Params& x;
-  const uint32_t shared;
-  const KeyTile& t;
-  const int group, warp, lane;
+  using Base = KeyGradients<C>;
+  using Base::clear, Base::group, Base::has_all, Base::lane, Base::leave_part, Base::leaves_part, Base::shared,
+      Base::stage, Base::store_gradient, Base::t, Base::wants_dk, Base::wants_dv, Base::warp, Base::x;
   uint32_t begin = 0, behind = 0;      // the first step of these keys; counted, not apart: that behind their last
   uint32_t place = 0, last_place = 0;  // counted: of these keys; of those whose dQ is next
 
@@ -33,15 +33,6 @@ struct BackwardConsumer {
   int last_query, last_head;      // apart: of the step before, whose dQ this one has
   uint32_t buffer, again;         // apart: of dS, and how often it was used before, modulo 2
 
-  // Without a table both are: ptxas then schedules the loop before the question better, by 4 % of the time.
-  __device__ bool wants_dk() const {
-    if constexpr (C::kTabled) return x.has_dk;
-    return true;
-  }
-  __device__ bool wants_dv() const {
-    if constexpr (C::kTabled) return x.has_dv;
-    return true;
-  }
   __device__ int rows_of_dq() const { return C::kTabled ? min(t.rows, x.rows_of_dq) : x.rows_of_dq; }
   __device__ int keys() const { return C::kTabled ? t.keys : x.keys; }
   __device__ int low() const { return C::kTabled ? t.low : x.low; }
@@ -140,12 +131,16 @@ struct BackwardConsumer {
                                                 : n / 4 * C::kPanelK + r * 128 + (((n % 4 * 2 + half) ^ (r & 7)) << 4)),
                                 ds[4 * n], ds[4 * n + 1], ds[4 * n + 2], ds[4 * n + 3]);
   }
-  // To the adder, as it lies in memory.
-  __device__ void hand_dq(const float (&dq)[C::kSumsDq], uint32_t n) const {
+  // Where a warp's part of dQ lies in its place: in a fixed order as in memory.
+  __device__ int part_of_dq() const {
     constexpr int kBlocks = C::kTileQ / 64;
-    const uint32_t to = shared + C::kDq + n % C::kPlacesDq * C::kWarps * C::kBytesDq +
-                        (group % kBlocks * 64 + warp * 16) * C::kWide * 4 + group / kBlocks * C::kBytesDq;
-    const uint32_t before = n + C::kAdders - C::kPlacesDq;  // in this place, and a round of barriers on
+    if constexpr (!C::kOrdered) return (group * 4 + warp) * C::kBytesDq;
+    return (group % kBlocks * 64 + warp * 16) * C::kWide * 4 + group / kBlocks * C::kBytesDq;
+  }
+  // To the adder.
+  __device__ void hand_dq(const float (&dq)[C::kSumsDq], uint32_t n) const {
+    const uint32_t to = shared + C::kDq + n % C::kPlacesDq * C::kWarps * C::kBytesDq + part_of_dq();
+    const uint32_t before = n - C::kPlacesDq + C::kAdders;  // the step that had this place, a round of barriers on
     wait(shared + C::kDqEmpty + 8 * (before % C::kAdders), (before / C::kAdders & 1) ^ 1);
 #pragma unroll
     for (int i = 0; i < 8; ++i)
@@ -168,7 +163,7 @@ struct BackwardConsumer {
         add_global4(to + n * 128 + lane * 4, dq[4 * n], dq[4 * n + 1], dq[4 * n + 2], dq[4 * n + 3]);
       return;
     }
-    const uint32_t from = shared + C::kDq + (group * 4 + warp) * C::kBytesDq;
+    const uint32_t from = shared + C::kDq + part_of_dq();
     if (lane == 0) wait_stores_read();  // of the tile before
     __syncwarp();
 #pragma unroll
@@ -410,7 +405,7 @@ struct BackwardConsumer {
     if (lane == 0) wait_stores();
   }
   // Of these keys, the round-th of the block; what counts steps and buffers goes on from keys to keys.
-  __device__ void run_staying(uint32_t round) {
+  __device__ void run_staying(uint32_t round, int tile = 0) {
     uint32_t steps = uint32_t(t.tiles) * uint32_t(x.group);
     if constexpr (C::kCarries) steps = __reduce_or_sync(~0u, steps);  // of its own, ptxas 13.0 counts in vectors
     const uint32_t end = begin + steps;
@@ -442,16 +437,22 @@ struct BackwardConsumer {
       release(C::kQEmpty + 8 * ((end - 1) % 2));
     }
     pin(dk), pin(dv);
-    if (!C::kApart && lane == 0) wait_stores_read();  // dQ has left the place that dK takes
+    // dQ has left the place that dK takes.
+    if constexpr (C::kOrdered && !C::kApart)
+      wait(shared + C::kDqEmpty + 8 * ((end - 1) % C::kAdders), (end - 1) / C::kAdders & 1);
+    else if (!C::kApart && lane == 0)
+      wait_stores_read();
     __syncwarp();
     if constexpr (!C::kCarries) named_sync(1, 256);  // the other warpgroup has multiplied with this one's dS
+    begin = end;
+    if constexpr (C::kPieces)
+      if (!has_all(tile - x.pieces.whole, dk, dv)) return;
     // Through the warp's own rows of dS, and of dQ where that has a place; turned, through an eighth of each.
     constexpr int kPanel = C::kTurned ? 2048 : C::kPanelK;
     int first = group * 64 + warp * 16;
     own_register(first);  // addresses are made here and not kept from before the steps
-    const int of_warp = (group * 4 + warp) * C::kBytesDq;
-    const uint32_t to_v = shared + C::kDs + free * C::kBytesDs + (C::kTurned ? of_warp : first * 128);
-    const uint32_t to_k = C::kApart ? to_v + kPanel : shared + C::kDq + of_warp;
+    const uint32_t to_v = shared + C::kDs + free * C::kBytesDs + (C::kTurned ? part_of_dq() : first * 128);
+    const uint32_t to_k = C::kApart ? to_v + kPanel : shared + C::kDq + part_of_dq();
     stage(dv, 1.f, to_v, kPanel);
     stage(dk, x.scale_k, to_k, C::kApart ? kPanel : 2048);
     publish_shared();
@@ -465,7 +466,6 @@ struct BackwardConsumer {
       }
       close_stores();
     }
-    begin = end;
   }
   __device__ void wait_keys(uint32_t round, uint32_t end) {
     if constexpr (!C::kCounted) return wait(shared + C::kKFull, round & 1);
@@ -481,119 +481,6 @@ struct BackwardConsumer {
     wait_products<0>();
     pin(dq);
     add_dq(dq, begin - 1, last_query, last_head);
-  }
-  // In order it is asked though it is so: else ptxas 13.0 adds an arrive between products of dV at d128 (C7519).
-  __device__ bool leaves_part() const {
-    if constexpr (C::kParts && C::kOrdered) return x.sums != nullptr;
-    return C::kParts;
-  }
-  // As it lies in registers: heads of other blocks share these keys.
-  __device__ void leave_part(const float (&of_k)[C::kDim / 2], const float (&of_v)[C::kDim / 2]) const {
-    static_assert(C::kTileK == kPartWarps * 16);
-    const int64_t tile = (int64_t(t.batch) * x.heads_kv + t.head) * x.tiles + t.number;
-    float4* const to_k = x.sums + key_part(C::kDim, tile, group * 4 + warp, false) + lane;
-    float4* const to_v = x.sums + key_part(C::kDim, tile, group * 4 + warp, true) + lane;
-#pragma unroll
-    for (int n = 0; n < C::kDim / 8; ++n) {
-      to_k[32 * n] = {of_k[4 * n], of_k[4 * n + 1], of_k[4 * n + 2], of_k[4 * n + 3]};
-      to_v[32 * n] = {of_v[4 * n], of_v[4 * n + 1], of_v[4 * n + 2], of_v[4 * n + 3]};
-    }
-  }
-  // 16 rows of a warp, in panels of 64 columns.
-  __device__ void stage(const float (&sums)[C::kDim / 2], float factor, uint32_t to, int panel) const {
-    const int r = lane % 16, half = lane / 16;
-#pragma unroll
-    for (int n = 0; n < C::kDim / 16; ++n) {
-      const float* y = sums + 8 * n;
-      store_matrix4(to + n / 4 * panel + r * 128 + (((n % 4 * 2 + half) ^ (r & 7)) << 4),
-                    sm80::pack<T>(y[0] * factor, y[1] * factor), sm80::pack<T>(y[2] * factor, y[3] * factor),
-                    sm80::pack<T>(y[4] * factor, y[5] * factor), sm80::pack<T>(y[6] * factor, y[7] * factor));
-    }
-  }
-  __device__ void store_gradient(const float (&sums)[C::kDim / 2], float factor, int place, bool of_v) const {
-    if constexpr (C::kTabled) {
-      const WideRows& wide = of_v ? x.wide_dv : x.wide_dk;
-      if (wide.data) return store_wide(sums, factor, wide, of_v ? x.dim_v : x.dim_qk);
-    }
-    store(sums, factor, place, of_v);
-  }
-  // In f32, from where it is.
-  __device__ void store_wide(const float (&sums)[C::kDim / 2], float factor, const WideRows& to, int dim) const {
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const int key = t.key + group * 64 + warp * 16 + lane / 4 + 8 * r;
-      if (key >= t.keys) continue;
-      float* const row = to.data + t.k_batch * to.batch + int64_t(t.k_row + key) * to.seq + t.head * to.head;
-#pragma unroll
-      for (int n = 0; n < C::kDim / 8; ++n) {
-        const int column = n * 8 + lane % 4 * 2;
-        if (column >= dim) continue;
-        float2* const at = reinterpret_cast<float2*>(row + column);
-        const float2 was = x.accumulate ? *at : float2{0.f, 0.f};
-        *at = {fmaf(sums[4 * n + 2 * r], factor, was.x), fmaf(sums[4 * n + 2 * r + 1], factor, was.y)};
-      }
-    }
-  }
-  // Each warp its 16 rows, through the place of its own keys.
-  __device__ void store(const float (&sums)[C::kDim / 2], float factor, int place, bool of_v) const {
-    const int first = group * 64 + warp * 16, r = first + lane % 16, half = lane / 16;
-#pragma unroll
-    for (int n = 0; n < C::kDim / 16; ++n) {
-      const float* y = sums + 8 * n;
-      store_matrix4(shared + place + n / 4 * C::kPanelK + r * 128 + (((n % 4 * 2 + half) ^ (r & 7)) << 4),
-                    sm80::pack<T>(y[0] * factor, y[1] * factor), sm80::pack<T>(y[2] * factor, y[3] * factor),
-                    sm80::pack<T>(y[4] * factor, y[5] * factor), sm80::pack<T>(y[6] * factor, y[7] * factor));
-    }
-    send(place, of_v);
-  }
-  // Behind the end of a sequence may lie another's: there rows leave one by one.
-  __device__ void send(int place, bool of_v) const {
-    const int first = group * 64 + warp * 16;
-    publish_shared();
-    __syncwarp();
-    if (lane > 0) return;
-    if (!send_end(place, of_v))
-#pragma unroll
-      for (int n = 0; n < C::kPanels; ++n)
-        store_tile(of_v ? x.dv : x.dk, shared + place + n * C::kPanelK + first * 128, n * 64, t.k_row + t.key + first,
-                   t.head, t.k_batch);
-    close_stores();
-  }
-  __device__ bool send_end(int place, bool of_v) const {
-    if constexpr (C::kTabled) {
-      const int first = group * 64 + warp * 16, there = t.keys - t.key - first;
-      if (there >= 16 || t.k_row + t.keys >= x.rows_k) return false;
-#pragma unroll 1
-      for (int r = 0; r < there; ++r)
-#pragma unroll 1
-        for (int n = 0; n < C::kPanels; ++n)
-          store_tile(of_v ? x.dv_row : x.dk_row, shared + place + n * C::kPanelK + (first + r) * 128, n * 64,
-                     t.k_row + t.key + first + r, t.head, t.k_batch);
-      return true;
-    }
-    return false;
-  }
-  // Keys that nobody sees.
-  __device__ void clear() const {
-    if (leaves_part()) {
-      const float nothing[C::kDim / 2] = {};
-      return leave_part(nothing, nothing);
-    }
-    if constexpr (C::kTabled)
-      if (x.wide_dk.data || x.wide_dv.data) {
-        if (x.accumulate) return;
-        const float nothing[C::kDim / 2] = {};
-        if (wants_dv()) store_wide(nothing, 1.f, x.wide_dv, x.dim_v);
-        if (wants_dk()) store_wide(nothing, 1.f, x.wide_dk, x.dim_qk);
-        return;
-      }
-#pragma unroll
-    for (int n = 0; n < C::kPanels * 4; ++n)
-      store_shared4(shared + C::kK + n / 4 * C::kPanelK + (group * 64 + warp * 16) * 128 + n % 4 * 512 + lane * 16,
-                    0.f, 0.f, 0.f, 0.f);
-    if (wants_dv()) send(C::kK, true);
-    if (wants_dk()) send(C::kK, false);
-    if (lane == 0) wait_stores();
   }
 };
 

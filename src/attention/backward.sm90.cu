@@ -23,8 +23,10 @@ using sm90::BackwardKernel;
 using sm90::TabledParams;
 
 constexpr std::string_view kWho = "sm90_backward";
-constexpr int kShort = 512;                       // keys up to which blocks have whole heads in a fixed order,
-constexpr int kManyTiles = 1024;                  // and at d128 such an order is the quickest, of so many tiles of keys
+constexpr int kShort = 512, kShortCausal = 1024;  // queries and keys up to which a fixed order is the quickest, with a
+constexpr int kManyTiles = 1024, kTileK = 128;    // full and a causal mask over d64, of so many tiles of 128 keys and
+constexpr int kManyHeads = 256;                   // heads
+constexpr int kShortHead = 512;                   // keys up to which blocks have whole heads in that order, at d64
 constexpr int kLong = 1024, kLongCausal = 2048;   // keys from which on tiles are turned, of a full and a causal mask,
 constexpr double kLongRows = 3072;                // and with a window rows that see a key, in the mean
 constexpr int kTurned = 80;                       // queries of such a tile
@@ -38,8 +40,10 @@ bool is_quicker_in_order(const Problem& p) {
   const int dim = std::max(p.dim_qk, p.dim_v);
   const bool plain = !sm90::needs_table(p) && p.keys == KeySource::linear && p.heads_q == p.heads_kv &&
                      p.mask.kind != MaskKind::window && p.mask.align != Align::absolute;
-  return dim > 96 && dim <= 128 && plain && p.len_q <= kShort && p.len_k <= kShort &&
-         ceil_div(p.len_k, 128) * p.batch * p.heads_q >= kManyTiles &&
+  const int most = p.mask.kind == MaskKind::causal ? kShortCausal : kShort;
+  const int64_t heads = int64_t(p.batch) * p.heads_q;
+  return dim > 64 && dim <= 128 && plain && p.len_q <= most && p.len_k <= most &&
+         heads >= kManyHeads && ceil_div(p.len_k, kTileK) * heads >= kManyTiles &&
          every_query_sees(key_tile_of(
              {.len_q = p.len_q, .len_k = p.len_k, .band = band_of(p.mask, p.len_q, p.len_k, 0, 0)}, 0));
 }
@@ -103,26 +107,42 @@ bool all_seen(KeyTile t, int tile_k) {
   return true;
 }
 
+int64_t tiles_of(const Plan& plan) {
+  return ceil_div(plan.problem.len_k, plan.tile_k) * plan.problem.batch * plan.problem.heads_kv;
+}
+// How the last tiles of keys are divided into pieces where blocks stay.
+sm90::Pieced whole(const Plan& plan) { return {tiles_of(plan), 1}; }
+sm90::Pieced pieced(const Plan& plan) {
+  const Problem& p = plan.problem;
+  if (ordered(p) || p.mask.kind != MaskKind::full) return whole(plan);
+  return sm90::pieced(tiles_of(plan), int(ceil_div(p.len_q, plan.tile_q)), p.heads_q / p.heads_kv,
+                      std::max(plan.device.units, 1));
+}
+
+sm90::KeyWalk walk_of(const Plan& plan, bool prepares) {
+  const Problem& p = plan.problem;
+  const double rows = rows_of_key(p, band_of(p.mask, p.len_q, p.len_k, 0, 0));
+  return {.rows = rows * p.heads_q / p.heads_kv, .tiles = tiles_of(plan), .turned = plan.tile_q == kTurned,
+          .prepares = prepares, .in_order = ordered(p), .pieced = pieced(plan).pieces > 1};
+}
+
 // Whether blocks of a plain run stay, of these tiles, and prepare heads to come: what is added to Plan::kernel. d96 has
-// no kernel for it.
-int counted(const Problem& p, const BackwardKernel& k, int units) {
+// no kernel for it, and d64 in a fixed order whole heads instead.
+int counted(const Plan& plan, const BackwardKernel& k, int units) {
+  const Problem& p = plan.problem;
   const int dim = std::max(p.dim_qk, p.dim_v);
-  if (ordered(p) || sm90::needs_table(p) || p.keys != KeySource::linear || p.mask.align == Align::absolute ||
-      (dim > 64 && dim <= 96))
+  if (sm90::needs_table(p) || p.keys != KeySource::linear || p.mask.align == Align::absolute ||
+      (dim <= 96 && (dim > 64 || ordered(p))))
     return 0;
-  const Band band = band_of(p.mask, p.len_q, p.len_k, 0, 0);
-  const double rows = rows_of_key(p, band);
+  sm90::KeyWalk walk = walk_of(plan, false);
   const int64_t tiles = ceil_div(p.len_k, k.tile_k), heads = int64_t(p.batch) * p.heads_kv;
-  const sm90::KeyOrder by{.alike = p.mask.kind == MaskKind::full, .in_order = false};
+  const sm90::KeyOrder by{.alike = p.mask.kind == MaskKind::full, .in_order = ordered(p)};
   const int section = sm90::section_of(by, bytes_of_head(k, p.len_q), tiles, int(heads), units);
-  const bool prepares = p.heads_q == p.heads_kv && rows >= sm90::kRowsOfPreparing &&
-                        sm90::heads_before(section, tiles, units) < heads;
-  const sm90::KeyWalk walk{.rows = rows * p.heads_q / p.heads_kv, .tiles = tiles * heads,
-                           .turned = k.tile_q == kTurned, .prepares = prepares};
-  if (!sm90::may_stay(walk, units) ||
-      !all_seen(key_tile_of({.len_q = p.len_q, .len_k = p.len_k, .band = band}, 0), k.tile_k))
-    return 0;
-  return prepares ? kCounted + kPreparing : kCounted;
+  walk.prepares = !ordered(p) && p.heads_q == p.heads_kv && walk.rows >= sm90::kRowsOfPreparing &&
+                  sm90::heads_before(section, tiles, units) < heads;
+  const Sequence all{.len_q = p.len_q, .len_k = p.len_k, .band = band_of(p.mask, p.len_q, p.len_k, 0, 0)};
+  if (!sm90::may_stay(walk, units) || !all_seen(key_tile_of(all, 0), k.tile_k)) return 0;
+  return kCounted + kPreparing * walk.prepares;
 }
 
 Status supports(const Problem& p, const Device& d) {
@@ -159,8 +179,17 @@ int64_t padded(const Problem& p, const BackwardKernel& k) {
 }
 
 struct Marks { uint64_t far; int taken; };  // see backward.sm90.shape.h
-struct Room { float2* stats; float* dq; int* turns; KeyTile* table; Marks* marks; float4* sums; int* counts; };
+struct Room {
+  float2* stats;
+  float* dq;
+  int* turns;
+  KeyTile* table;
+  Marks* marks;
+  float4* sums;    // of parts, or of pieces
+  int* counts;     // of tiles and jobs taken, and done of each head; then of pieces that have left their sums
+};
 int64_t counts_of(const Problem& p) { return sm90::kJobsDone + int64_t(p.batch) * p.heads_q; }
+int64_t pieces_of(const Plan& plan, sm90::Pieced by) { return (tiles_of(plan) - by.whole) * by.pieces; }
 Room carve(Workspace& ws, const Plan& plan, const BackwardKernel& k, int parts) {
   const Problem& p = plan.problem;
   const size_t rows = size_t(p.batch) * size_t(p.heads_q) * size_t(padded(p, k));
@@ -170,7 +199,11 @@ Room carve(Workspace& ws, const Plan& plan, const BackwardKernel& k, int parts) 
   if (ordered(p)) room.turns = ws.take<int>(1 + rows / sm80::kTurnRows);
   const size_t tiles = size_t(p.batch) * size_t(p.heads_kv) * size_t(ceil_div(p.len_k, k.tile_k));
   if (parts > 1) room.sums = ws.take<float4>(size_t(sm90::key_part(k.dim, int64_t(tiles) * parts, 0, false)));
-  if (plan.kernel & kPreparing) room.counts = ws.take<int>(size_t(counts_of(p)));
+  const sm90::Pieced by = plan.kernel & kCounted ? pieced(plan) : whole(plan);
+  const int64_t pieces = pieces_of(plan, by);
+  if (pieces > 0) room.sums = ws.take<float4>(size_t(sm90::key_part(k.dim, pieces, 0, false)));
+  if (plan.kernel & kPreparing || pieces > 0)
+    room.counts = ws.take<int>(size_t(counts_of(p) + pieces / by.pieces * sm90::kPartWarps));
   return room;
 }
 
@@ -185,7 +218,7 @@ Status shape(Plan& plan, const Planner&) {
   plan.tile_q = k.tile_q, plan.tile_k = k.tile_k, plan.splits = parts;
   plan.kernel =
       k.dim + 1024 * (16 * parted + 8 * turned + 4 * (p.mask.blocks.q > 0) + 2 * needs_general(p) + ordered(p));
-  if (!parted) plan.kernel += counted(p, k, std::max(plan.device.units, 1));
+  if (!parted) plan.kernel += counted(plan, k, std::max(plan.device.units, 1));
   const int64_t most = std::max(ceil_div(p.len_k, k.tile_k) * p.batch * p.heads_kv * parts,
                                 int64_t(p.batch) * p.heads_q * (padded(p, k) / sm80::kRowsOfPrepare));
   if (most > INT32_MAX) return Status::no(kWho, ": ", most, " blocks are over 2^31 - 1");
@@ -211,12 +244,12 @@ bool beyond_plain(const Problem& p, const Args& a) {
   return sm90::has_lengths(p, a) || !a.given(Role::dk) || !a.given(Role::dv);
 }
 
-// In a fixed order blocks that stay have whole heads, which must share out evenly; of short sequences, all of whose
-// keys are seen. From some length on they lose, since nobody takes over what another has left.
+// In a fixed order blocks of d64 that stay have whole heads, which must share out evenly; of short sequences, all of
+// whose keys are seen. From some length on they lose, since nobody takes over what another has left.
 bool has_whole_heads(const Problem& p, const Args& a, int units) {
   const int rows = a[Role::q].extent.seq, keys = a[Role::k].extent.seq;
   const int64_t heads = int64_t(p.batch) * p.heads_kv;
-  if (std::max(p.dim_qk, p.dim_v) > 64 || keys > kShort || heads * 10 < round_up(heads, units) * 9) return false;
+  if (std::max(p.dim_qk, p.dim_v) > 64 || keys > kShortHead || heads * 10 < round_up(heads, units) * 9) return false;
   return rows > 0 && (p.mask.kind == MaskKind::full || (p.mask.kind == MaskKind::causal && rows == keys));
 }
 
@@ -225,7 +258,7 @@ class Run {
   Run(const Plan& plan, const Args& a, Workspace ws, Stream stream)
       : p_(plan.problem), a_(a), lengths_(beyond_plain(p_, a)), in_order_(in_order()),
         units_(std::max(plan.device.units, 1)), parts_(lengths_ ? 1 : plan.splits),
-        stays_(stays(plan)), turned_(plan.tile_q == kTurned && !lengths_ && may_keep_one()),
+        turned_(plan.tile_q == kTurned && !lengths_ && may_keep_one()), stays_(stays(plan)), pieced_(pieces(plan)),
         kernel_(kernel_of(p_, {lengths_, in_order_, stays_, turned_, parts_ > 1})),
         room_(carve(ws, plan, kernel_, parts_)),
         place_{a[Role::q].device_index, plan.device.arch}, stream_(stream) {
@@ -234,13 +267,17 @@ class Run {
              .padded = int(padded(p_, kernel_)), .wide = kernel_.wide, .group = p_.heads_q / p_.heads_kv,
              .scale = scale_of(p_, a), .kept = turned_ ? sm80::Kept{} : kept(), .running = p_.has(Option::accumulate),
              .far = &room_.marks->far, .launch = sm80::next_launch(), .turned = turned_,
-             .taken = stays_ && !in_order_ ? &room_.marks->taken : nullptr, .counts = 1};
+             .taken = stays_ && !whole_heads() ? &room_.marks->taken : nullptr, .counts = 1};
     if (!lengths_) ends_.seq = sequence(p_, a, 0);
     ends_.stores_first = in_order_ && !tabled() && every_query_sees(key_tile_of(ends_.seq, 0));
     // d_sinks are made of all statistics, before the kernel that would prepare.
     const int heads = p_.batch * p_.heads_q, before = stays_ && plan.kernel & kPreparing ? heads_before() : heads;
-    if (before >= heads || !wanted() || a.given(Role::d_sinks)) return;
-    ends_.taken = room_.counts, ends_.counts = int(counts_of(p_)), ends_.prepared = before;
+    const bool prepares = before < heads && wanted() && !a.given(Role::d_sinks);
+    if (prepares) ends_.prepared = before;
+    if (prepares || pieced_.pieces > 1) {
+      const int64_t left = pieces_of(plan, pieced_) / pieced_.pieces * sm90::kPartWarps;
+      ends_.taken = room_.counts, ends_.counts = int(counts_of(p_) + left);
+    }
   }
 
   Status run() {
@@ -269,17 +306,27 @@ class Run {
     return any;
   }
   bool in_order() const {
-    const bool quicker = !lengths_ && is_quicker_in_order(p_);
-    return a_.given(Role::dq) && (p_.reproducible != Reproducible::no || quicker);
+    return a_.given(Role::dq) && (lengths_ ? p_.reproducible != Reproducible::no : ordered(p_));
   }
   sm80::Kept kept() const { return sm80::kept(scale_of(p_, a_), p_.dim_qk); }
   bool may_keep_one() const { return p_.dtype.q == DType::bf16 || kept().in == 1.f; }  // bf16 reaches as far as f32
   bool tabled() const { return lengths_ || sm90::needs_table(p_); }
   bool stays(const Plan& plan) const {
     if (tabled() || parts_ > 1 || a_[Role::q].extent.batch == 0) return false;
-    if (in_order_) return has_whole_heads(p_, a_, units_);
-    return plan.kernel & kCounted && all_seen(key_tile_of(sequence(p_, a_, 0), 0), plan.tile_k);
+    // The plan does not know of d_sinks, nor whether tiles are turned.
+    sm90::KeyWalk walk = walk_of(plan, plan.kernel & kPreparing && !a_.given(Role::d_sinks));
+    walk.turned = turned_, walk.in_order = in_order_, walk.pieced &= has_planned_lengths();
+    return whole_heads() || (plan.kernel & kCounted && sm90::may_stay(walk, units_) &&
+                             all_seen(key_tile_of(sequence(p_, a_, 0), 0), plan.tile_k));
   }
+  bool has_planned_lengths() const {  // and not shorter ones
+    const Sequence all = sequence(p_, a_, 0);
+    return all.len_q == p_.len_q && all.len_k == p_.len_k;
+  }
+  sm90::Pieced pieces(const Plan& plan) const {
+    return stays_ && !in_order_ && has_planned_lengths() ? pieced(plan) : whole(plan);
+  }
+  bool whole_heads() const { return in_order_ && !tabled() && parts_ == 1 && has_whole_heads(p_, a_, units_); }
   int heads_of_section(int group, int tiles, int units) const {
     const sm90::KeyOrder by{.alike = !tabled() && p_.mask.kind == MaskKind::full, .in_order = in_order_};
     const Tensor& q = a_[Role::q];
@@ -298,8 +345,8 @@ class Run {
             .out = a_[Role::out], .d_out = a_[Role::d_out], .lse = a_[Role::lse], .d_lse = a_[Role::d_lse]};
   }
   int64_t blocks(const TabledParams& x) const {
-    const int64_t all = in_order_ && stays_ ? x.units : int64_t(x.tiles) * x.units;
-    return stays_ ? std::min<int64_t>(all, units_) : all;
+    const int64_t all = whole_heads() ? x.units : int64_t(x.tiles) * x.units;
+    return stays_ ? std::min<int64_t>(all * pieced_.pieces, units_) : all;
   }
   Status own_keys() {
     const Tensor &q = a_[Role::q], &k = a_[Role::k];
@@ -344,6 +391,9 @@ class Run {
         tiles = std::min(tiles, k.extent.seq / kernel_.tile_k + int64_t(p_.batch));
       x.tiles = int(tiles);
     }
+    x.pieces = {.whole = x.tiles * x.units, .each = 1, .sums = nullptr, .left = nullptr};
+    if (pieced_.pieces > 1)
+      x.pieces = {int(pieced_.whole), pieced_.pieces, room_.sums, room_.counts + counts_of(p_)};
     x.section = heads_of_section(x.group, x.tiles, x.units);
     if (Status s = make_maps(x); !s.ok()) return s;
     return cuda::launch({.who = kWho,
@@ -414,8 +464,9 @@ class Run {
   const bool lengths_, in_order_;
   const int units_;  // multiprocessors
   const int parts_;  // of a head of keys
-  const bool stays_;
   const bool turned_;
+  const bool stays_;
+  const sm90::Pieced pieced_;
   BackwardKernel& kernel_;
   const Room room_;
   const sm80::Place place_;

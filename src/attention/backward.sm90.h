@@ -9,24 +9,30 @@
 
 namespace attune::sm90 {
 
-// A block that stays, and takes the next tile that nobody has. Heads of the first tiles are ready.
+// A block that stays, and takes the next tile that nobody has. Heads of the first tiles are ready. In a fixed order the
+// first is from the counter too: who waits for another tile must know that it has begun.
 template <class C>
 __device__ void stay_counted(const typename C::Params& x, uint32_t shared, int group, int warp) {
   KeyTile t;
   if (group == 0) {
     shrink_registers<C::kProducerRegisters>();
-    if (threadIdx.x >= 32) return prepare_others<C>(x);
+    if constexpr (C::kOrdered) {
+      if (threadIdx.x >= 32) return add_counted<C>(x, shared);
+    } else {
+      if (threadIdx.x >= 32) return prepare_others<C>(x);
+    }
     if (threadIdx.x > 0) return;
     const BackwardProducer<C> producer{x, shared, t};
     uint32_t step = 0, round = 0;
-    int tile = int(blockIdx.x);
+    const auto next = [&] { return (C::kOrdered ? 0 : grid_size()) + atomicAdd(x.taken, 1); };
+    int tile = C::kOrdered ? next() : int(blockIdx.x);
 #pragma unroll 1
-    for (; tile < x.tiles * x.units; ++round) {
-      t = find_keys<C>(x, tile);
-      wait_ready<C>(x, t);
+    for (; tile < works<C>(x); ++round) {
+      t = find_work<C>(x, tile);
+      if constexpr (!C::kOrdered) wait_ready<C>(x, t);
       step = producer.run_staying(step, round, tile);
       // Two steps before its keys are wanted: earlier, a block would hold one that another has time for.
-      tile = grid_size() + atomicAdd(x.taken, 1);
+      tile = next();
     }
     producer.tell_tile(round, tile);
   } else {
@@ -36,9 +42,9 @@ __device__ void stay_counted(const typename C::Params& x, uint32_t shared, int g
 #pragma unroll 1
     for (uint32_t round = 0;; ++round) {
       const int tile = told_tile<C>(shared, round);
-      if (tile >= x.tiles * x.units) break;
-      t = find_keys<C>(x, tile);
-      consumer.run_staying(round);
+      if (tile >= works<C>(x)) break;
+      t = find_work<C>(x, tile);
+      consumer.run_staying(round, tile);
     }
     if constexpr (C::kCarries) consumer.add_last_dq();
     if (threadIdx.x % 32 == 0) wait_stores();
@@ -78,7 +84,7 @@ __global__ void __launch_bounds__(C::kThreads, 1) backward_kernel(const __grid_c
   if (threadIdx.x == 0) {
     for (int n = 0; n < C::kPlacesK; ++n) {
       barrier_init(shared + C::kKFull + 8 * n, 1);
-      if constexpr (C::kStays) barrier_init(shared + C::kKEmpty + 8 * n, C::kWarps);
+      if constexpr (C::kStays) barrier_init(shared + C::kKEmpty + 8 * n, C::kWarps + C::kCounted * C::kAdders);
       if constexpr (C::kCounted) barrier_init(shared + C::kTileFull + 8 * n, 1);
     }
     if constexpr (C::kCounted)
@@ -99,7 +105,7 @@ __global__ void __launch_bounds__(C::kThreads, 1) backward_kernel(const __grid_c
   sm80::admit_next();
   int block = int(blockIdx.x);
   if constexpr (C::kCounted) return stay_counted<C>(x, shared, group, warp);
-  else if constexpr (C::kStays) return stay_in_order<C>(x, shared, group, warp);
+  else if constexpr (C::kWholeHeads) return stay_in_order<C>(x, shared, group, warp);
   if constexpr (C::kOrdered) {  // a block waits for those before it, so they must have begun
     int* const shared_block = static_cast<int*>(__cvta_shared_to_generic(shared + C::kBlock));
     if (threadIdx.x == 0) *shared_block = int(uint32_t(atomicAdd(x.turns, 1)) % gridDim.x);

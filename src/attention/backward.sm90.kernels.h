@@ -27,7 +27,7 @@ constexpr BackwardKernel backward_kernel_row() {
 // Of one head dim. Each in no order, and with dQ added up in a fixed one.
 struct BackwardKernels {
   BackwardKernel plain[2], tabled[2], with_options[2];  // those with options have a table too
-  BackwardKernel staying[2];                            // plain, by blocks that stay; in a fixed order if apart
+  BackwardKernel staying[2];                            // plain, by blocks that stay; apart and in order: whole heads
   BackwardKernel parted[2];                             // plain, of heads divided among blocks
   BackwardKernel listed;                                // has a table, and no order
 };
@@ -40,7 +40,7 @@ constexpr BackwardKernels backward_kernel_rows() {
           {backward_kernel_row<Dim, TileQ, Apart, true, false, true>(),
            backward_kernel_row<Dim, TileQ, Apart, true, true, true>()},
           {backward_kernel_row<Dim, TileQ, Apart, false, false, false, false, true>(),
-           backward_kernel_row<Dim, TileQ, Apart, false, Apart, false, false, true>()},
+           backward_kernel_row<Dim, TileQ, Apart, false, true, false, false, true>()},
           {backward_kernel_row<Dim, TileQ, Apart, false, false, false, false, false, true>(),
            backward_kernel_row<Dim, TileQ, Apart, false, true, false, false, false, true>()},
           backward_kernel_row<Dim, TileQ, Apart, true, false, false, true>()};

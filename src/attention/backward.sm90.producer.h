@@ -1,5 +1,5 @@
 // Backward attention for Hopper: the threads beside the warpgroups of backward.sm90.h. One streams keys, Q, dO and the
-// rows' statistics; in a fixed order another adds dQ to memory. And how a block finds its keys.
+// rows' statistics; in a fixed order others add dQ to memory. And how a block finds its keys.
 #pragma once
 #include "attention/backward.sm90.shape.h"
 #include "machine/sm80/memory.h"
@@ -36,6 +36,21 @@ __device__ KeyTile find_keys(const typename C::Params& x, int block) {
   const int tile = rest / here;
   return keys_of<C>(x, tile, section * x.section + rest - tile * here);
 }
+// Of blocks that take tiles from a counter: how many, pieces counted, and the n-th.
+template <class C>
+__device__ int works(const typename C::Params& x) {
+  const int tiles = x.tiles * x.units;
+  return C::kPieces ? x.pieces.whole + (tiles - x.pieces.whole) * x.pieces.each : tiles;
+}
+template <class C>
+__device__ KeyTile find_work(const typename C::Params& x, int n) {
+  if constexpr (!C::kPieces) return find_keys<C>(x, n);
+  const int whole = x.pieces.whole;
+  KeyTile t = find_keys<C>(x, n < whole ? n : whole + int(uint32_t(n - whole) / uint32_t(x.pieces.each)));
+  own_register(n);  // what follows from it is made again, not kept
+  if (n >= whole) cut_piece(t, int(uint32_t(n - whole) % uint32_t(x.pieces.each)), x.pieces.each, C::kTileQ);
+  return t;
+}
 // The round-th of a block that stays and has whole heads; false behind its last.
 template <class C>
 __device__ bool find_next_keys(const typename C::Params& x, int round, KeyTile& t) {
@@ -47,10 +62,14 @@ __device__ bool find_next_keys(const typename C::Params& x, int round, KeyTile& 
 
 // Counted: which tile is the round-th, as its producer says. Read by the lane that gives the place back.
 template <class C>
-__device__ int told_tile(uint32_t shared, uint32_t round) {
+__device__ uint32_t told_to_lane(uint32_t shared, uint32_t round) {
   const uint32_t at = round % C::kPlacesK;
   wait(shared + C::kTileFull + 8 * at, round / C::kPlacesK & 1);
-  const uint32_t tile = threadIdx.x % 32 == 0 ? load_shared(shared + C::kTile + 4 * at) : 0;
+  return threadIdx.x % 32 == 0 ? load_shared(shared + C::kTile + 4 * at) : 0;
+}
+template <class C>
+__device__ int told_tile(uint32_t shared, uint32_t round) {
+  const uint32_t tile = told_to_lane<C>(shared, round);
   return int(__reduce_or_sync(~0u, tile));  // into a uniform register, which a shuffle is not
 }
 
@@ -216,8 +235,8 @@ struct BackwardProducer {
   }
 };
 
-// In a fixed order: a thread adds a query tile of dQ when all key tiles behind this one have; the last of these stores
-// it. Two threads take turns: one waits until its sums are in memory while the other adds.
+// In a fixed order: a thread adds a query tile of dQ when all key tiles behind this one have; the first to come stores
+// it. Two threads take turns: one waits until its sums are in memory while the other adds. Whole heads have one.
 template <class C>
 struct BackwardAdder {
   const typename C::Params& x;
@@ -225,10 +244,16 @@ struct BackwardAdder {
   const KeyTile& t;
   const uint32_t number;  // of the thread, among kAdders
 
-  __device__ int* turn_of(int64_t row) const { return x.turns + 1 + row / kTurnRows; }
-  __device__ void wait_turn(int64_t row, int query) const {
+  // A row of all; made anew where it is wanted, since there are 24 registers.
+  __device__ int64_t row_of(int head, int query) const {
+    own_register(query);
+    const uint32_t unit = uint32_t(t.batch) * uint32_t(x.heads) + uint32_t(head);
+    return int64_t(uint64_t(unit) * uint32_t(x.padded)) + uint32_t(query);
+  }
+  __device__ int* turn_of(int head, int query) const { return x.turns + 1 + row_of(head, query) / kTurnRows; }
+  __device__ void wait_turn(int head, int query) const {
     const int before = key_tiles_behind(t, query, C::kTileQ, C::kTileK);
-    while (sm80::load_count(turn_of(row)) < before) {}
+    while (sm80::load_count(turn_of(head, query)) < before) {}
     publish_global();
   }
   // Returns the step behind its last.
@@ -236,26 +261,39 @@ struct BackwardAdder {
     for (int h = t.head * x.group; h < (t.head + 1) * x.group; ++h)
       for (int query = t.start; query != t.stop; query += C::kTileQ, ++step) {
         if (step % C::kAdders != number) continue;
-        const int64_t row = (int64_t(t.batch) * x.heads + h) * x.padded + query;
         const uint32_t sums = shared + C::kDq + step % C::kPlacesDq * C::kWarps * C::kBytesDq;
         constexpr int kBytes = C::kTileQ * C::kWide * 4;
-        if constexpr (!C::kStays) wait_turn(row, query);
+        if constexpr (!C::kWholeHeads) wait_turn(h, query);
         wait(shared + C::kDqFull + 8 * number, step / C::kAdders & 1);
-        if (is_last_to_have(t, query, C::kTileQ, C::kTileK))
-          store_floats(x.dq + row * C::kWide, sums, kBytes, Keep::last_to_go);
-        else
-          add_floats(x.dq + row * C::kWide, sums, kBytes, Keep::last_to_go);
+        float* const to = x.dq + row_of(h, query) * C::kWide;
+        if (is_first_to_add(t, query, C::kTileQ, C::kTileK)) store_floats(to, sums, kBytes, Keep::last_to_go);
+        else add_floats(to, sums, kBytes, Keep::last_to_go);
         close_stores();
         wait_stores_read();
         arrive(shared + C::kDqEmpty + 8 * number);
-        if constexpr (!C::kStays) {
+        if constexpr (!C::kWholeHeads) {
           wait_stores();
-          sm80::add_count(turn_of(row));
+          sm80::add_count(turn_of(h, query));
         }
       }
-    if constexpr (C::kStays) wait_stores();  // the next keys add to the same
+    if constexpr (C::kWholeHeads) wait_stores();  // the next keys add to the same
     return step;
   }
 };
+// Of a block that stays and takes tiles from a counter.
+template <class C>
+__device__ void add_counted(const typename C::Params& x, uint32_t shared) {
+  const uint32_t number = threadIdx.x / 32 - 1;
+  if (threadIdx.x % 32 > 0 || number >= C::kAdders) return;
+  uint32_t step = 0;
+#pragma unroll 1
+  for (uint32_t round = 0;; ++round) {
+    const int tile = int(told_to_lane<C>(shared, round));
+    if (tile >= works<C>(x)) return;
+    arrive(shared + C::kKEmpty + 8 * (round % C::kPlacesK));  // the number's place is free when that of its keys is
+    const KeyTile t = find_work<C>(x, tile);
+    step = BackwardAdder<C>{x, shared, t, number}.run(step);
+  }
+}
 
 }  // namespace attune::sm90

@@ -43,6 +43,14 @@ struct AheadParams {
   Tensor out, d_out, lse, d_lse;  // the last if it is given
 };
 
+// Where tiles of keys are alike and do not fill their last wave, those of it are divided: a piece has some of the query
+// tiles that see the keys. It leaves its sums of dK and dV, key_part(), and the last of a tile adds all of them up.
+struct Pieces {
+  int whole, each;  // tiles that are not divided, in their order; pieces of each other one
+  float4* sums;     // [tile][piece]
+  int* left;        // [tile][kPartWarps]: pieces whose sums are there; 0 at first
+};
+
 // What every kernel is given; those without a table no more.
 struct BackwardParams {
   CUtensorMap q, d_out;     // boxes of kTileQ rows
@@ -65,9 +73,11 @@ struct BackwardParams {
   // Of kernels with parts, where `heads_kv` and `units` count parts, and `group` is the query heads of one.
   int parts;                // of a head of keys
   float4* sums;             // their dK and dV: key_part()
-  // Of blocks that stay: tiles taken behind the first of each; with jobs kJobsTaken and kJobsDone too. 0 at first.
+  // Of blocks that stay: tiles taken, in no order but the first of each; with jobs kJobsTaken and kJobsDone too.
+  // All are 0 at first.
   int* taken;
   AheadParams ahead;
+  Pieces pieces;
 };
 
 struct TabledParams : BackwardParams {
@@ -98,10 +108,10 @@ struct TabledParams : BackwardParams {
 // a table too. Ordered: blocks add to a query tile of dQ from its last keys on, one after the other; threads of their
 // own wait for that. Listed: query tiles come from lists by key block; then there is a table too.
 // Stays: a block has many tiles of keys, every one of which some query sees; the next keys are loaded while dK and dV
-// leave. Counted, where there is no order: it takes the next tile that nobody has, and the thread that loads tells
-// which. Keys have two places where those fit, so that the next are there when it begins. Apart too: dQ of a tile's
-// last step is multiplied in the first of the next, as everywhere. Ordered, it takes each gridDim.x-th head with all
-// its tiles, so that nobody waits for another.
+// leave. Counted: it takes the next tile that nobody has, and the thread that loads tells which. Keys have two places
+// where those fit, so that the next are there when it begins. Apart too: dQ of a tile's last step is multiplied in the
+// first of the next, as everywhere. Apart and ordered, it takes each gridDim.x-th head with all its tiles, so that
+// nobody waits for another.
 // Parts: a block has a part of the heads that share its keys, and leaves its sums of dK and dV in f32.
 // Turned: dQ is multiplied turned (turned_tile.h), so a tile is any multiple of 16 queries. Sums of a head lie as one
 // tile, so a tile may begin at any 16 queries, statistics are paired (row_statistics.h), `kept` is 1, and dP begins at
@@ -114,13 +124,14 @@ struct BackwardShape {
   static constexpr int kDim = Dim, kTileQ = TileQ, kTileK = 128, kStages = 2, kBuffers = Apart ? 3 : 2;  // of dS
   static constexpr bool kApart = Apart, kTabled = Tabled, kOrdered = Ordered, kOptions = Options;
   static constexpr bool kListed = Listed, kStays = Stays, kTurned = TileQ % 64 != 0, kParts = Parts;
-  static constexpr bool kCounted = Stays && !Ordered, kCarries = kCounted && Apart;  // dQ from keys to keys
+  static constexpr bool kWholeHeads = Stays && Ordered && Apart, kPieces = Stays && !Ordered;
+  static constexpr bool kCounted = Stays && !kWholeHeads, kCarries = kCounted && Apart;  // dQ from keys to keys
   // Whether a row of the launch is far; else of each tile's weights. With options nobody asks, weights end at 1 anyway.
   // Apart and in order there are no registers for it: 4 to 36 bytes would be spilled.
   static constexpr bool kAsksLaunch = !Options && !(Apart && Ordered);
   static_assert(!kTurned || !(Apart || Tabled || Ordered));
   static_assert(Tabled || !(Options || Listed));
-  static_assert(!Stays || !(Tabled || (Ordered && !Apart)));
+  static_assert(!Stays || !Tabled);
   static_assert(!Parts || !(Tabled || Stays || kTurned));
   static constexpr int kGroups = 2, kThreads = 128 * (1 + kGroups), kWarps = 4 * kGroups;
   static constexpr int kGrain = kTurned ? 16 : TileQ;  // query tiles begin at multiples of it
@@ -132,8 +143,9 @@ struct BackwardShape {
   static ATTUNE_HD constexpr TurnedTile tile() { return {TileQ}; }
   static constexpr int kBytesDs = kTurned ? 2 * TurnedTile{TileQ}.panel() : TileQ / 64 * kPanelK;
   static constexpr int kBytesDq = 16 * (kTurned ? TileQ : 64) * 4, kSumsDq = kBytesDq / 128;  // of a warp, of a lane
-  static constexpr int kPlacesDq = !Ordered ? !Apart : Apart ? 1 : 2;  // of all warps
-  static constexpr int kAdders = !Ordered ? 0 : Stays ? 1 : 2;         // threads that take them to memory
+  static constexpr int kPlacesDq = !Ordered ? !Apart : Apart || Stays ? 1 : 2;  // of all warps
+  static constexpr int kAdders = !Ordered ? 0 : kWholeHeads ? 1 : 2;            // threads that take them to memory
+  static_assert(kAdders >= kPlacesDq || !Ordered);
   static_assert(TileQ / 64 * kPanels == kGroups, "a warpgroup has 64 columns of dQ, or 64 x 64");
   static constexpr int kPlacesK = kCounted && !kTurned ? 2 : 1, kPlacesV = kCarries ? 2 : 1;
   static constexpr int kK = 0, kV = kPlacesK * kBytesK, kQ = kV + kPlacesV * kBytesK, kO = kQ + kStages * kBytesQ;

@@ -49,10 +49,16 @@ ATTUNE_HD inline int key_tiles_behind(const KeyTile& t, int query, int tile_q, i
   return last / tile_k - t.number;
 }
 
-// None of them has. Fewer registers than their number.
-ATTUNE_HD inline bool is_last_to_have(const KeyTile& t, int query, int tile_q, int tile_k) {
+// There are none: in a fixed order this one is the first to add to the query tile. Fewer registers than their number.
+ATTUNE_HD inline bool is_first_to_add(const KeyTile& t, int query, int tile_q, int tile_k) {
   const int row = (query + tile_q < t.rows ? query + tile_q : t.rows) - 1, end = t.key + tile_k;
   return end >= t.keys || row + t.high < end;
+}
+
+// Of its query tiles one of so many equal shares. There are as many query tiles at least; pieces are few.
+ATTUNE_HD inline void cut_piece(KeyTile& t, int piece, int pieces, int tile_q) {
+  const int from = t.tiles * piece / pieces, to = t.tiles * (piece + 1) / pieces;
+  t.start += from * tile_q, t.tiles = to - from, t.stop = t.start + t.tiles * tile_q;
 }
 
 // Each query of the sequence sees a key: then so do the first and the last, and those between them.

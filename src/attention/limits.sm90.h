@@ -34,14 +34,41 @@ inline int section_of(KeyOrder by, double bytes, int64_t tiles, int units, int m
   const int heads = section_heads(bytes);
   return by.in_order ? std::min(kSectionInOrder, heads) : joined_section(heads, tiles, units, multiprocessors);
 }
-// Of a backward in no order: blocks stay and take tiles of keys from a counter. That saves most of a tile's beginning
-// and end, and costs a little in every step, so it counts how many rows see a key: in the mean, of all heads that share
-// it. On an H200 2048 rows won and 4096 did not, with steps of 80 queries, or where idle warps prepare, 8192 and 16384
-// (docs/sm90.md).
-constexpr double kRowsOfStaying = 3072, kRowsOfStayingLonger = 12288;
-struct KeyWalk { double rows; int64_t tiles; bool turned, prepares; };  // tiles of keys, of all heads
+// Of a backward: blocks stay and take tiles of keys from a counter. That saves most of a tile's beginning and end, and
+// costs a little in every step, so it counts how many rows see a key: in the mean, of all heads that share it. On an
+// H200 2048 rows won and 4096 did not; with steps of 80 queries, or where idle warps prepare, 8192 won, and 16384 were
+// as quick either way; in a fixed order 512 won and 1024 did not (docs/sm90.md).
+constexpr double kRowsOfStaying = 3072, kRowsOfStayingLonger = 24576, kRowsOfStayingInOrder = 768;
+struct KeyWalk {
+  double rows = 0;
+  int64_t tiles = 0;  // of keys, of all heads
+  bool turned = false, prepares = false, in_order = false, pieced = false;
+};
 inline bool may_stay(KeyWalk w, int multiprocessors) {
-  return w.tiles > multiprocessors && w.rows <= (w.turned || w.prepares ? kRowsOfStayingLonger : kRowsOfStaying);
+  const double most = w.in_order                ? kRowsOfStayingInOrder
+                      : w.turned || w.prepares ? kRowsOfStayingLonger
+                                               : kRowsOfStaying;
+  return w.tiles > multiprocessors ? w.rows <= most : w.pieced;
+}
+// Tiles that are alike come in waves, and those of the last are divided into pieces, so that all blocks have some: all
+// tiles, where they are fewer than multiprocessors. A piece has as many of a tile's query tiles as the others, or one
+// more. In steps, by times of an H200: what a piece takes beside its own, what it takes to add its sums up, and what
+// must be saved; that as a part of all too.
+constexpr double kStepsOfPiece = 2, kStepsOfSums = 0.75, kStepsSaved = 1, kPartSaved = 1. / 128;
+constexpr int kMostPieces = 16, kPiecesOfBlock = 2;  // of a tile; of a block, in the mean: bounds the memory they take
+struct Pieced { int64_t whole; int pieces; };        // tiles that are not, and into how many the others are
+inline Pieced pieced(int64_t tiles, int query_tiles, int group, int multiprocessors) {
+  const int64_t rest = tiles % multiprocessors;
+  const double steps = double(query_tiles) * group;
+  Pieced best{tiles, 1};
+  const auto waves = [=](int64_t works) { return double((works + multiprocessors - 1) / multiprocessors); };
+  double least = steps - std::max(kStepsSaved, waves(tiles) * steps * kPartSaved);
+  const int64_t most = kPiecesOfBlock * int64_t(multiprocessors);
+  for (int n = 2; n <= std::min(kMostPieces, query_tiles) && rest * n <= most; ++n) {
+    const double time = waves(rest * n) * (steps / n + kStepsOfPiece) + kStepsOfSums * n;
+    if (rest > 0 && time < least) least = time, best = {tiles - rest, n};
+  }
+  return best;
 }
 // Where blocks stay, their idle warps may prepare heads to come, which takes them some time: where few rows see a key,
 // tiles would wait for that. On an H200 512 rows lost or won nothing and 1024 won; heads that share keys did not.

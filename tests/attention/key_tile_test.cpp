@@ -81,11 +81,28 @@ TEST(KeyTile, knows_how_many_tiles_behind_it_have_a_query_tile) {
         for (const int query : queries(tiles[n])) {
           EXPECT_EQ(key_tiles_behind(tiles[n], query, kTileQ, kTileK), had[query])
               << line << ": key " << tiles[n].key << " query " << query;
-          EXPECT_EQ(is_last_to_have(tiles[n], query, kTileQ, kTileK), had[query] == 0) << line;
+          EXPECT_EQ(is_first_to_add(tiles[n], query, kTileQ, kTileK), had[query] == 0) << line;
           most = std::max(most, had[query]++);
         }
     });
   EXPECT_GT(most, 2);
+}
+
+TEST(KeyTile, pieces_have_each_query_tile_once) {
+  for (const int tiles : {1, 2, 7, 64})
+    for (int pieces = 1; pieces <= std::min(tiles, 16); ++pieces) {
+      int next = 3 * kTileQ;
+      for (int piece = 0; piece < pieces; ++piece) {
+        KeyTile t{};
+        t.start = 3 * kTileQ, t.tiles = tiles, t.stop = t.start + tiles * kTileQ;
+        cut_piece(t, piece, pieces, kTileQ);
+        EXPECT_EQ(t.start, next) << tiles << " " << pieces;
+        EXPECT_GE(t.tiles, tiles / pieces) << tiles << " " << pieces;
+        next = t.stop;
+        EXPECT_EQ(t.stop, t.start + t.tiles * kTileQ);
+      }
+      EXPECT_EQ(next, (3 + tiles) * kTileQ) << tiles << " " << pieces;
+    }
 }
 
 TEST(KeyTile, knows_whether_every_query_sees_a_key) {

@@ -21,6 +21,7 @@ struct Asked {
   int blocks = 0;  // that stay; 0: one for each tile of keys
   int ready = 0;   // heads that are prepared; 0: all
   enum { none, far, d_lse } late = none;  // what the others have: logits of 2^26; or all: a gradient of lse
+  int divided = 0, pieces = 1;            // the last tiles of keys
 };
 
 template <class C>
@@ -170,10 +171,16 @@ struct Call {
                .lse = {.data = lse.data(), .stride = {w.heads * line(), 1, line()}},
                .d_lse = {.data = w.late == Asked::d_lse ? d_lse.data() : nullptr,
                          .stride = {w.rows * w.heads, w.heads, 1}}};
+    std::vector<float4> pieces(size_t(key_part(C::kDim, int64_t(w.divided) * w.pieces, 0, false)),
+                               {NAN, NAN, NAN, NAN});
+    std::vector<int> left(size_t(w.divided * kPartWarps));
+    x.pieces = {tiles * x.units - w.divided, w.pieces, pieces.data(), left.data()};
     const int blocks = w.blocks ? w.blocks : tiles * x.units;
     const std::string wrong = emulated::launch(blocks, C::kThreads, seed, [&] { backward_kernel<C>(x); });
-    // Tiles but the first of a block, and an end for each block.
-    EXPECT_EQ(counts[0], C::kCounted ? tiles * x.units : 0);
+    // Tiles, in no order but the first of a block, and an end for each block.
+    const int works = tiles * x.units + w.divided * (w.pieces - 1);
+    EXPECT_EQ(counts[0], C::kCounted ? works + (C::kOrdered ? blocks : 0) : 0);
+    EXPECT_EQ(std::count(left.begin(), left.end(), w.pieces), w.divided * kPartWarps);
     EXPECT_EQ(counts[kJobsTaken], x.ahead.jobs ? x.ahead.jobs + 3 * blocks : 0);  // and an end for each warp
     for (int head = 0; head < w.batch * w.heads; ++head)
       EXPECT_EQ(counts[size_t(kJobsDone + head)], head < ready ? 0 : padded / kJobRows) << head;
@@ -226,6 +233,8 @@ template <class T>
 using Turned = BackwardShape<T, 128, 80, false>;
 template <class T, int Dim, int TileQ>
 using Staying = BackwardShape<T, Dim, TileQ, Dim == 64, false, false, false, false, true>;
+template <class T>
+using StayingInOrder = BackwardShape<T, 128, 64, false, false, true, false, false, true>;
 
 template <class C>
 void expect_right(const Asked& w, unsigned seed) {
@@ -297,6 +306,19 @@ TEST(Sm90Backward, a_fixed_order_is_right) {
   expect_right<InOrder<F16, 64>>({1, 2, 1, 1, 150, 270, 40, kCausal, true}, 13);
   expect_right<InOrder<Bf16, 64>>({1, 1, 1, 1, 300, 140, 64, kCausal}, 14);  // rows that see nothing
 }
+// The last tiles of keys, by blocks that have some of their queries each.
+TEST(Sm90Backward, pieces_of_a_tile_add_up) {
+  expect_right<Staying<Bf16, 64, 128>>({1, 2, 2, 1, 390, 260, 64, kFull, false, 1, 3, 0, Asked::none, 2, 3}, 21);
+  expect_right<Staying<F16, 128, 64>>({1, 2, 1, 1, 300, 300, 104, kFull, true, 1, 2, 0, Asked::none, 1, 4}, 22);
+  expect_right<Staying<Bf16, 128, 80>>({1, 2, 2, 1, 400, 140, 128, kFull, false, 1, 3, 1, Asked::none, 3, 2}, 23);
+  expect_right<Staying<F16, 64, 128>>({1, 1, 1, 1, 270, 130, 40, kFull, false, 1, 6, 0, Asked::none, 2, 3}, 24);
+}
+TEST(Sm90Backward, blocks_that_take_tiles_in_a_fixed_order_are_right) {
+  expect_right<StayingInOrder<Bf16>>({1, 2, 2, 1, 200, 300, 128, kCausal, false, 2, 2}, 17);
+  expect_right<StayingInOrder<F16>>({2, 2, 1, 1, 90, 290, 104, kFull, true, 1, 3}, 18);
+  expect_right<StayingInOrder<Bf16>>({1, 2, 2, 1, 60, 300, 128, kFull, false, 2, 1}, 19);
+  expect_right<StayingInOrder<Bf16>>({1, 1, 1, 1, 300, 260, 128, kWindow, false, 1, 2}, 20);
+}
 TEST(Sm90Backward, whole_heads_in_a_fixed_order_are_right) {
   expect_right<WholeHeads<Bf16>>({1, 3, 3, 1, 200, 300, 64, kFull, false, 1, 2}, 15);
   expect_right<WholeHeads<F16>>({2, 2, 1, 1, 300, 300, 56, kCausal, true, 1, 1}, 16);
@@ -309,6 +331,7 @@ TEST(Sm90Backward, no_pace_of_warps_and_copies_makes_it_stand_still) {
     expect_right<Staying<Bf16, 128, 80>>({1, 1, 1, 1, 90, 390, 128, kFull, false, 1, 1}, seed);
     expect_right<InOrder<Bf16, 64>>({1, 1, 1, 1, 390, 390, 64, kCausal}, seed);
     expect_right<InOrder<Bf16, 128>>({1, 1, 1, 1, 200, 390, 128, kFull}, seed);
+    expect_right<StayingInOrder<Bf16>>({1, 1, 1, 1, 200, 390, 128, kFull, false, 1, 2}, seed);
   }
 }
 

@@ -105,8 +105,8 @@ TEST_F(Sm90Backward, many_keys_have_tiles_of_80_queries_where_few_are_past_the_e
 
 // A tile of 80 rows begins at any 16, and prepare takes 64.
 TEST_F(Sm90Backward, its_workspace_of_turned_tiles_holds_whole_ones) {
-  const size_t rows = 2 * 8 * 1152;
-  const size_t bytes = planned("backward bf16 b2 h8 q1039 k1100 d128 full").workspace_bytes;
+  const size_t rows = 8 * 1152;
+  const size_t bytes = planned("backward bf16 b1 h8 q1039 k1100 d128 full").workspace_bytes;
   EXPECT_GE(bytes, rows * (8 + 128 * 4));
   EXPECT_LT(bytes, rows * (8 + 128 * 4) + 4096);
 }
@@ -164,13 +164,17 @@ TEST_F(Sm90Backward, many_tiles_of_keys_that_few_rows_see_have_blocks_that_stay)
         "bf16 b8 h16 q2048 k2048 d128 causal", "bf16 b1 h16 q16384 k16384 d128 causal",
         "f16 b2 h16 q8192 k8192 d104 full", "bf16 b1 h16 q16384 k16384 d128 window1024,0",
         "bf16 b1 h32 q16384 k16384 d64 window1024,1024", "bf16 b8 h32/8 q1024 k1024 d128 causal",
-        "bf16 b10 h7 q200 k400 d64 full", "bf16 b10 h7 q400 k200 d128 causal@top_left"})
+        "bf16 b10 h7 q200 k400 d64 full", "bf16 b10 h7 q400 k200 d128 causal@top_left",
+        "bf16 b32 h16 q512 k512 d128 full", "bf16 b16 h16 q1024 k1024 d128 causal repro=run",  // in a fixed order
+        "bf16 b1 h4 q2048 k2048 d128 full", "bf16 b2 h2 q2048 k2048 d64 full"})  // 64 tiles, in pieces
     EXPECT_TRUE(stays(line)) << line;
   for (const char* line :
-       {"bf16 b1 h32 q16384 k16384 d64 full", "bf16 b1 h16 q16384 k16384 d128 full",
+       {"bf16 b1 h32 q32768 k32768 d64 full", "bf16 b1 h16 q32768 k32768 d128 full",
         "bf16 b4 h32/4 q2048 k2048 d64 causal",  // eight heads walk each tile of keys
-        "bf16 b1 h16 q1024 k1024 d64 causal",    // 128 tiles for 132 multiprocessors
+        "bf16 b1 h16 q1024 k1024 d64 causal", "bf16 b1 h8 q2048 k2048 d128 full",  // 128 tiles for 132 multiprocessors
+        "bf16 b1 h4 q2048 k2048 d128 full repro=run",
         "bf16 b32 h16 q512 k512 d96 full", "bf16 b32 h32 q512 k512 d64 causal repro=run",
+        "bf16 b16 h16 q1024 k1024 d128 full repro=run",
         "bf16 b32 h32 q512 k512 d64 causal ragged", "bf16 b32 h32 q512 k512 d64 causal@absolute",
         "bf16 b32 h32 q512 k512 d64 causal alibi", "bf16 b32 h16 q512 k512 d128 full blocks128x128x9000",
         "bf16/bf16/bf16/f32 b32 h32 q512 k512 d64 causal", "bf16 b32 h32 q512 k512 d256 causal",
@@ -178,23 +182,26 @@ TEST_F(Sm90Backward, many_tiles_of_keys_that_few_rows_see_have_blocks_that_stay)
         "bf16 b32 h32 q200 k512 d64 causal@top_left"})  // the last
     EXPECT_FALSE(stays(line)) << line;
 }
-TEST_F(Sm90Backward, of_few_keys_at_d128_a_fixed_order_is_the_quickest) {
+TEST_F(Sm90Backward, of_few_keys_over_d64_a_fixed_order_is_the_quickest) {
   const auto same = [](const char* line) {
     const Plan plain = planned(join("backward ", line)), in_order = planned(join("backward ", line, " repro=run"));
     return plain.kernel == in_order.kernel && plain.workspace_bytes == in_order.workspace_bytes;
   };
-  for (const char* line : {"bf16 b32 h16 q512 k512 d128 full", "f16 b32 h16 q512 k512 d104 causal",
-                           "bf16 b64 h16 q200 k256 d8/128 causal", "bf16 b64 h16 q256 k200 d128 causal@top_left",
+  for (const char* line : {"bf16 b32 h16 q512 k512 d128 full", "f16 b32 h16 q512 k512 d72 causal",
+                           "bf16 b16 h16 q1024 k1024 d128 causal", "bf16 b64 h16 q200 k256 d8/128 causal",
+                           "bf16 b64 h16 q256 k200 d128 causal@top_left",
                            // Of verify/cases_tiles.cpp.
-                           "bf16 b16 h16 q70 k400 d8/104 causal", "f16 b8 h32 q150 k500 d104/8 full"})
+                           "bf16 b16 h16 q70 k400 d8/104 causal", "f16 b8 h32 q150 k500 d104/8 full",
+                           "f16 b8 h32 q80 k500 d72/8 causal"})
     EXPECT_TRUE(same(line)) << line;
   for (const char* line :
-       {"bf16 b32 h16 q513 k512 d128 full", "bf16 b32 h16 q512 k513 d128 full", "bf16 b32 h16 q512 k512 d96 full",
+       {"bf16 b32 h16 q513 k512 d128 full", "bf16 b32 h16 q512 k513 d128 full", "bf16 b16 h16 q1025 k1025 d128 causal",
         "bf16 b32 h32 q512 k512 d64 full", "bf16 b64 h16/8 q512 k512 d128 full",
         "bf16 b32 h16 q512 k512 d128 full alibi", "bf16 b32 h16 q512 k512 d128 full ragged",
         "bf16 b32 h16 q512 k512 d128 window64,0", "bf16 b32 h16 q512 k512 d128 causal@absolute",
         "bf16 b64 h16 q256 k200 d128 causal",  // rows that see nothing
-        "bf16 b15 h16 q512 k512 d128 full"})   // 960 tiles of keys
+        "bf16 b15 h16 q512 k512 d128 full",    // 960 tiles of keys
+        "bf16 b16 h8 q1024 k1024 d128 causal"})
     EXPECT_FALSE(same(line)) << line;
 }
 // The counter lies beside what is there anyway.
@@ -203,6 +210,17 @@ TEST_F(Sm90Backward, blocks_that_stay_need_no_more_memory) {
     return planned(join("backward bf16 b", batch, " h12 q128 k128 d64 full")).workspace_bytes;
   };
   EXPECT_EQ(bytes(12) - bytes(11), bytes(11) - bytes(10)) << "144 tiles, and 132 and 120 for 132 multiprocessors";
+}
+
+// Four pieces of the one tile of the last wave, 64 KB each, with a count for each of its warps.
+TEST_F(Sm90Backward, pieces_of_the_last_tiles_have_room_for_their_sums) {
+  const auto bytes = [](int heads, const char* mask) {
+    return planned(join("backward bf16 b7 h", heads, " q1500 k128 d64 ", mask)).workspace_bytes;
+  };
+  const size_t of_heads = bytes(18, "full") - bytes(17, "full");  // 126 tiles, and 119, for 132 multiprocessors
+  EXPECT_GE(bytes(19, "full") - bytes(18, "full"), of_heads + 4 * 64 * 1024);
+  EXPECT_LT(bytes(19, "full") - bytes(18, "full"), of_heads + 4 * 64 * 1024 + 4096);
+  EXPECT_LT(bytes(19, "causal@top_left") - bytes(18, "causal@top_left"), of_heads + 4096);
 }
 
 // Heads to come are prepared by idle warps, where those are done in time.
@@ -220,7 +238,7 @@ TEST_F(Sm90Backward, of_blocks_that_stay_idle_warps_prepare_heads_where_many_row
     EXPECT_TRUE(prepares(line)) << line;
   for (const char* line :
        {"bf16 b16 h16 q1024 k1024 d128 causal", "bf16 b1 h16 q16384 k16384 d128 window512,0",  // few rows see a key
-        "bf16 b1 h32 q16384 k16384 d64 full",     // blocks do not stay
+        "bf16 b1 h32 q32768 k32768 d64 full",     // blocks do not stay
         "bf16 b4 h32/8 q4096 k4096 d128 causal",  // heads share keys
         "bf16 b1 h20 q1024 k1024 d64 full",       // all heads are wanted at once
         "bf16 b8 h16 q2048 k2048 d128 causal repro=run", "bf16 b8 h16 q2048 k2048 d128 causal ragged"})

@@ -82,6 +82,12 @@ __device__ inline uint64_t load_mark(const uint64_t* from) {
 __device__ inline void add_count(int* to) {
   asm volatile("red.release.gpu.global.add.s32 [%0], 1;" ::"l"(to) : "memory");
 }
+// The same, and how many there were: behind all that others did before theirs.
+__device__ inline int next_count(int* to) {
+  int before;
+  asm volatile("atom.acq_rel.gpu.global.add.s32 %0, [%1], 1;" : "=r"(before) : "l"(to) : "memory");
+  return before;
+}
 
 // Two neighbours of 16 bits, added as one.
 template <class T>

@@ -15,5 +15,6 @@ inline int load_count(const int* from) {
 }
 inline uint64_t load_mark(const uint64_t* from) { return *from; }
 inline void add_count(int* to) { ++*to; }
+inline int next_count(int* to) { return (*to)++; }
 
 }  // namespace attune::sm80
