@@ -4,7 +4,7 @@
     gpu_sources.py hash            of every file that GPU code is made of
     gpu_sources.py list            those files
     gpu_sources.py check RECORD    fails where the record is of other sources, or of a check that failed
-    gpu_sources.py failed RECORD   the runs of the sanitizer that failed in a check of these sources: tool, backend
+    gpu_sources.py failed RECORD   what failed in a check of these sources: the sanitizer's tool and backend, CUDA tests
     gpu_sources.py again RECORD    what they gave when they ran again, from stdin, in the record
 """
 import hashlib
@@ -40,6 +40,7 @@ def source_hash(root=ROOT):
     return whole.hexdigest()[:24]
 
 
+ALONE = ("compute-sanitizer ", "CUDA tests ")  # parts that can be run again
 AGAIN = "run scripts/gpu_check on a machine with a GPU and commit docs/gpu_check.json"
 
 
@@ -63,7 +64,7 @@ def check(record, root=ROOT):
 
 
 def failed_runs(record, root=ROOT):
-    """Tool and backend of each; a SystemExit where nothing can be run again."""
+    """Tool and backend of each, or CUDA tests and their name; a SystemExit where nothing can be run again."""
     last = read(record)
     if last["sources"] != source_hash(root):
         sys.exit(f"{record} is of other sources (commit {last['commit']}): run scripts/gpu_check")
@@ -71,10 +72,9 @@ def failed_runs(record, root=ROOT):
     names = [part["name"] for part in parts if part["failed"] != "0"]
     if not names:
         sys.exit(f"in {record} nothing failed")
-    runs = [name.removeprefix("compute-sanitizer ") for name in names]
-    if others := [name for name, run in zip(names, runs) if name == run]:
+    if others := [name for name in names if not name.startswith(ALONE)]:
         sys.exit(f"{', '.join(others)} failed, which only the whole check runs: scripts/gpu_check")
-    return runs
+    return [name.removeprefix("compute-sanitizer ") for name in names]
 
 
 def write_again(record, parts):
@@ -97,6 +97,6 @@ if __name__ == "__main__":
     elif len(sys.argv) == 3 and sys.argv[1] == "failed":
         print("\n".join(failed_runs(sys.argv[2])))
     elif len(sys.argv) == 3 and sys.argv[1] == "again":
-        write_again(sys.argv[2], [line for line in sys.stdin.read().splitlines() if "compute-sanitizer" in line])
+        write_again(sys.argv[2], [line for line in sys.stdin.read().splitlines() if line.startswith(ALONE)])
     else:
         sys.exit(__doc__)

@@ -69,22 +69,25 @@ class GpuSources(unittest.TestCase):
         self.write("src/core/problem.cpp", "int other;\n")
         self.assertIsNone(self.answer())
 
-    def test_what_failed_in_the_sanitizer_runs_again_and_counts(self):
+    def test_what_failed_in_the_sanitizer_and_the_tests_runs_again_and_counts(self):
         memcheck = "compute-sanitizer memcheck sm90_backward: %d passed, %d failed"
-        tests = "CUDA tests: 8 passed, 0 failed"
-        self.checked(commit="abc", failed=1, parts=[tests, memcheck % (0, 1)])
-        self.assertEqual(gpu_sources.failed_runs(self.record, self.root), ["memcheck sm90_backward"])
-        gpu_sources.write_again(self.record, [memcheck % (1, 0)])
+        pool = "CUDA tests cuda_pool_test: 7 passed, 0 failed"
+        graph = "CUDA tests cuda_graph_test: %d passed, %d failed"
+        self.checked(commit="abc", failed=2, parts=[pool, graph % (1, 1), memcheck % (0, 1)])
+        self.assertEqual(gpu_sources.failed_runs(self.record, self.root),
+                         ["CUDA tests cuda_graph_test", "memcheck sm90_backward"])
+        gpu_sources.write_again(self.record, [memcheck % (1, 0), graph % (2, 0)])
         last = json.loads(self.record.read_text())
-        self.assertEqual((last["passed"], last["failed"], last["parts"]), (9, 0, [tests, memcheck % (1, 0)]))
-        self.assertEqual(last["again"], ["compute-sanitizer memcheck sm90_backward"])
+        self.assertEqual((last["passed"], last["failed"]), (10, 0))
+        self.assertEqual(last["parts"], [pool, graph % (2, 0), memcheck % (1, 0)])
+        self.assertEqual(last["again"], ["CUDA tests cuda_graph_test", "compute-sanitizer memcheck sm90_backward"])
         self.assertIsNone(self.answer())
         with self.assertRaisesRegex(SystemExit, "nothing failed"):
             gpu_sources.failed_runs(self.record, self.root)
 
     def test_other_sources_and_other_failures_are_not_run_again(self):
-        self.checked(commit="abc", failed=1, parts=["CUDA tests: 8 passed, 1 failed"])
-        with self.assertRaisesRegex(SystemExit, "CUDA tests failed, which only the whole check runs"):
+        self.checked(commit="abc", failed=1, parts=["no spills: 0 passed, 1 failed"])
+        with self.assertRaisesRegex(SystemExit, "no spills failed, which only the whole check runs"):
             gpu_sources.failed_runs(self.record, self.root)
         self.write("src/core/number.h", "int other;\n")
         with self.assertRaisesRegex(SystemExit, "of other sources .commit abc"):
