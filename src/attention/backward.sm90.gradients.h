@@ -48,14 +48,14 @@ struct KeyGradients {
     }
   }
   // Of the n-th piece: leaves its sums, and whether all others of the tile have; then they become those of the tile,
-  // added up in the order of pieces. Of a tile that is not divided, n < 0, they are all there is.
-  __device__ bool has_all(int n, float (&of_k)[C::kDim / 2], float (&of_v)[C::kDim / 2]) const {
-    if (n < 0) return true;
+  // added up in the order of pieces. Behind the last piece tiles are whole.
+  __device__ bool join_pieces(int n, float (&of_k)[C::kDim / 2], float (&of_v)[C::kDim / 2]) const {
+    if (n >= x.pieces.divided * x.pieces.each) return true;
     leave(x.pieces.sums, n, of_k, of_v);
     const int tile = n / x.pieces.each;
     __syncwarp();
     int before = 0;
-    if (lane == 0) before = sm80::next_count(x.pieces.left + tile * kPartWarps + group * 4 + warp);
+    if (lane == 0) before = sm80::next_count(x.pieces.arrived + tile * kPartWarps + group * 4 + warp);
     if (__shfl_sync(~0u, before, 0) + 1 < x.pieces.each) return false;
     __syncwarp();
     add_up(false, tile, of_k);
