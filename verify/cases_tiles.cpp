@@ -40,7 +40,7 @@ constexpr std::string_view kTiles[] = {
     "backward f16 b8 h32 q150 k500 d104/8 full | bhsd",
     "backward f16 b8 h32 q80 k500 d72/8 causal | seed=4",
     "backward bf16 b16 h16 q60 k400 d104/8 full | seed=3 drawn used_q",
-    // 133 to 140 tiles of keys, alike: those of the last wave are divided, of both heads' kinds and steps of 80 too.
+    // 133 to 140 tiles of keys, or 300, alike: those of the last wave are divided; steps of 64, 80 and 128 queries.
     "backward bf16 b7 h19 q1500 k128 d8 full | seed=2",
     "backward f16 b5 h28 q1000 k100 d104/8 full | bhsd",
     "backward bf16 b3 h5 q1300 k1150 d8/104 full sink",

@@ -98,8 +98,8 @@ TEST(KeyTile, pieces_have_each_query_tile_once) {
         cut_piece(t, piece, pieces, kTileQ);
         EXPECT_EQ(t.start, next) << tiles << " " << pieces;
         EXPECT_GE(t.tiles, tiles / pieces) << tiles << " " << pieces;
+        EXPECT_LE(t.tiles, ceil_div(tiles, pieces)) << tiles << " " << pieces;
         next = t.stop;
-        EXPECT_EQ(t.stop, t.start + t.tiles * kTileQ);
       }
       EXPECT_EQ(next, (3 + tiles) * kTileQ) << tiles << " " << pieces;
     }

@@ -82,7 +82,7 @@ TEST(Pieced, the_last_wave_of_tiles_takes_less_time_and_bounded_memory) {
   EXPECT_EQ(pieced(96, 26, 1, kUnits).pieces, 1) << "two waves of halves";
   EXPECT_EQ(pieced(32, 8, 1, kUnits).pieces, 3);
   EXPECT_EQ(pieced(64, 8, 1, kUnits).pieces, 1) << "half a step saved";
-  EXPECT_EQ(pieced(4096, 8, 1, kUnits).pieces, 1) << "two of 256 steps saved";
+  EXPECT_EQ(pieced(4096, 8, 1, kUnits).pieces, 1) << "one of 256 steps saved";
   EXPECT_EQ(pieced(264, 64, 1, kUnits).pieces, 1) << "no last wave";
   EXPECT_EQ(pieced(300, 8, 4, kUnits).pieces, 3) << "36, of 32 steps each";
 }
