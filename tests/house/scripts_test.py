@@ -182,6 +182,11 @@ class Bars(unittest.TestCase):
     def figures(self, rule, *records):
         return [(round(f.value, 3), f.met) for f in rule(records)]
 
+    def test_a_spread_of_more_than_two_percent_is_not_allowed(self):
+        for spread, met in ((0.02, True), (0.021, False)):
+            figure = bars.at_least(self.record("x", 1000, aa_spread=spread), 0.99, 1)
+            self.assertEqual((figure.met, "over the 2 %" in figure.what), (met, not met), spread)
+
     def test_the_fastest_peer_counts_and_the_spread_of_the_run_is_allowed(self):
         rule = bars.against("ours", 1, "a", "b")
         self.assertEqual(self.figures(rule, self.record("ours", 1003), self.record("a", 1000), self.record("b", 2000)),
