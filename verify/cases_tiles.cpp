@@ -40,14 +40,18 @@ constexpr std::string_view kTiles[] = {
     "backward f16 b8 h32 q150 k500 d104/8 full | bhsd",
     "backward f16 b8 h32 q80 k500 d72/8 causal | seed=4",
     "backward bf16 b16 h16 q60 k400 d104/8 full | seed=3 drawn used_q",
-    // 133 to 140 tiles of keys, or 300, alike: those of the last wave are divided; steps of 64, 80 and 128 queries.
+    // 133 to 140 tiles of keys, alike: those of the last wave are divided; steps of 64, 80 and 128 queries.
     "backward bf16 b7 h19 q1500 k128 d8 full | seed=2",
     "backward f16 b5 h28 q1000 k100 d104/8 full | bhsd",
     "backward bf16 b3 h5 q1300 k1150 d8/104 full sink",
-    "backward bf16 b10 h60/30 q500 k100 d8 full",
+    "backward bf16 b5 h54/27 q1000 k100 d8 full",
+    "backward bf16 b1 h2 q1200 k1200 d8 causal",  // with a diagonal, the longest
+    "backward f16 b1 h2 q1300 k700 d104/8 causal | seed=2",
+    "backward bf16 b1 h1 q2100 k2100 d8/104 causal | bhsd",
     "backward bf16 b1 h3 q2000 k500 d8 full | seed=4",  // 12 or 18 tiles, all of them
     "backward f16 b2 h2 q1700 k300 d104/8 full | bhsd",
     "backward bf16 b1 h2 q2000 k1100 d8/104 full | seed=5",
+    "backward f16 b1 h2 q2000 k1100 d104/8 full | seed=2",  // its scale takes it from steps of 80 to 64
     "backward bf16 b7 h19 q1500 k128 d8 full | seed=3 drawn",  // shorter than the plan: whole
     "backward f16 b3 h5 q1300 k1150 d104/8 full | seed=4 drawn",
     // With a window where 3072 rows see a key.
@@ -150,6 +154,9 @@ constexpr std::string_view kTiles[] = {
     "backward bf16 b9 h15 q775 k129 d8 full | seed=2 far",
     "backward bf16 b5 h27 q770 k130 d8/104 full | d_lse pad=8",
     "backward f16 b4 h8 q775 k1030 d8/104 full | seed=2 bhsd",
+    "backward bf16 b11 h18 q770 k130 d8 full | seed=3",  // waves are whole: no pieces
+    "backward bf16 b11 h18 q770 k130 d8/104 full | d_lse",
+    "backward f16 b12 h3 q775 k1400 d104/8 full | seed=4",
     "backward bf16 b35 h2 q40 k300 d64 window30,0",  // the first keys are seen by nobody: they do not stay
     // In a fixed order blocks that stay have whole heads, where those share out evenly.
     "backward bf16 b12 h10 q70 k130 d40 full repro=run | seed=3",

@@ -20,7 +20,7 @@ template <class C>
 struct BackwardConsumer : KeyGradients<C> {
   using T = typename C::T;
   using Base = KeyGradients<C>;
-  using Base::clear, Base::group, Base::has_all, Base::lane, Base::leave_part, Base::leaves_part, Base::shared,
+  using Base::clear, Base::group, Base::join_pieces, Base::lane, Base::leave_part, Base::leaves_part, Base::shared,
       Base::stage, Base::store_gradient, Base::t, Base::wants_dk, Base::wants_dv, Base::warp, Base::x;
   uint32_t begin = 0, behind = 0;      // the first step of these keys; counted, not apart: that behind their last
   uint32_t place = 0, last_place = 0;  // counted: of these keys; of those whose dQ is next
@@ -446,7 +446,7 @@ struct BackwardConsumer : KeyGradients<C> {
     if constexpr (!C::kCarries) named_sync(1, 256);  // the other warpgroup has multiplied with this one's dS
     begin = end;
     if constexpr (C::kPieces)
-      if (!has_all(tile - x.pieces.whole, dk, dv)) return;
+      if (!join_pieces(tile, dk, dv)) return;
     // Through the warp's own rows of dS, and of dQ where that has a place; turned, through an eighth of each.
     constexpr int kPanel = C::kTurned ? 2048 : C::kPanelK;
     int first = group * 64 + warp * 16;

@@ -35,6 +35,11 @@ constexpr int kCounted = 32 * 1024;               // in Plan::kernel: blocks sta
 constexpr int kPreparing = 64 * 1024;             // their idle warps prepare heads to come
 static_assert(sm90::kTurnRows == sm80::kTurnRows);
 
+// Of the plan's lengths, which a run may fall short of.
+KeyTile keys_of(const Problem& p) {
+  return key_tile_of({.len_q = p.len_q, .len_k = p.len_k, .band = band_of(p.mask, p.len_q, p.len_k, 0, 0)}, 0);
+}
+
 // Where keys are few, a fixed order costs less than it would to clear the sums of dQ.
 bool is_quicker_in_order(const Problem& p) {
   const int dim = std::max(p.dim_qk, p.dim_v);
@@ -44,13 +49,13 @@ bool is_quicker_in_order(const Problem& p) {
   const int64_t heads = int64_t(p.batch) * p.heads_q;
   return dim > 64 && dim <= 128 && plain && p.len_q <= most && p.len_k <= most &&
          heads >= kManyHeads && ceil_div(p.len_k, kTileK) * heads >= kManyTiles &&
-         every_query_sees(key_tile_of(
-             {.len_q = p.len_q, .len_k = p.len_k, .band = band_of(p.mask, p.len_q, p.len_k, 0, 0)}, 0));
+         every_query_sees(keys_of(p));
 }
 bool ordered(const Problem& p) { return p.reproducible != Reproducible::no || is_quicker_in_order(p); }
 
 // That see a key, in the mean.
-double rows_of_key(const Problem& p, const Band& band) {
+double rows_of_key(const Problem& p) {
+  const Band band = band_of(p.mask, p.len_q, p.len_k, 0, 0);
   return visible_pairs(band, {0, p.len_q}, {0, p.len_k}) / std::max(p.len_k, 1);
 }
 
@@ -61,20 +66,22 @@ bool turns(const Problem& p) {
   const bool full = p.mask.kind == MaskKind::full, causal = p.mask.kind == MaskKind::causal;
   const bool many = full     ? p.len_k >= kLong
                     : causal ? p.len_k >= kLongCausal
-                             : rows_of_key(p, band_of(p.mask, p.len_q, p.len_k, 0, 0)) >= kLongRows;
+                             : rows_of_key(p) >= kLongRows;
   return dim > 96 && dim <= 128 && many && p.len_q <= kMostTurned && p.keys == KeySource::linear && !ordered(p) &&
          !sm90::needs_table(p) && round_up(p.len_q, kTurned) * 19 <= round_up(p.len_q, 64) * 20;
 }
 
-struct Taken { bool lengths, in_order, stays = false, turned = false, parted = false; };
+struct Taken { bool lengths, in_order, stays = false, turned = false, parted = false, pieced = false; };
 BackwardKernel& kernel_of(const Problem& p, Taken by) {
   const int dim = std::max(p.dim_qk, p.dim_v);
   if (by.parted) return (dim <= 64 ? sm90::backward_kernels_64() : sm90::backward_kernels_128()).parted[by.in_order];
-  if (by.turned) return by.stays ? sm90::backward_kernel_128_turned_staying() : sm90::backward_kernel_128_turned();
+  sm90::TurnedKernels& turned = sm90::turned_kernels_128();
+  if (by.turned) return by.pieced ? turned.pieced : by.stays ? turned.staying : turned.plain;
   const bool tabled = by.lengths || sm90::needs_table(p);
   if (dim > 64 && dim <= 96 && !tabled) return sm90::backward_kernel_96(by.in_order);
   sm90::BackwardKernels& all = dim <= 64 ? sm90::backward_kernels_64() : sm90::backward_kernels_128();
   if (p.mask.blocks.q) return all.listed;
+  if (by.pieced) return all.pieced;
   return (by.stays ? all.staying : needs_general(p) ? all.with_options : tabled ? all.tabled : all.plain)[by.in_order];
 }
 
@@ -87,8 +94,7 @@ int parts_of(const Problem& p, int units) {
       p.mask.align == Align::absolute || p.reproducible == Reproducible::batch)
     return 1;
   const BackwardKernel& k = kernel_of(p, {.lengths = false, .in_order = ordered(p), .parted = true});
-  const Sequence all{.len_q = p.len_q, .len_k = p.len_k, .band = band_of(p.mask, p.len_q, p.len_k, 0, 0)};
-  return sm90::parts_of({.sequence = key_tile_of(all, 0),
+  return sm90::parts_of({.sequence = keys_of(p),
                          .tile_q = k.tile_q,
                          .tile_k = k.tile_k,
                          .units = int64_t(p.batch) * p.heads_kv,
@@ -110,20 +116,44 @@ bool all_seen(KeyTile t, int tile_k) {
 int64_t tiles_of(const Plan& plan) {
   return ceil_div(plan.problem.len_k, plan.tile_k) * plan.problem.batch * plan.problem.heads_kv;
 }
-// How the last tiles of keys are divided into pieces where blocks stay.
-sm90::Pieced whole(const Plan& plan) { return {tiles_of(plan), 1}; }
-sm90::Pieced pieced(const Plan& plan) {
+// Where blocks stay: into how many pieces tiles of keys are divided, how many tiles, and how many are before them.
+struct Pieced { int pieces = 1; int64_t divided = 0, begin = 0; };
+sm90::KeySteps steps_of(const Plan& plan) {
   const Problem& p = plan.problem;
-  if (ordered(p) || p.mask.kind != MaskKind::full) return whole(plan);
-  return sm90::pieced(tiles_of(plan), int(ceil_div(p.len_q, plan.tile_q)), p.heads_q / p.heads_kv,
-                      std::max(plan.device.units, 1));
+  return {.tiles = ceil_div(p.len_k, plan.tile_k), .units = int64_t(p.batch) * p.heads_kv,
+          .group = p.heads_q / p.heads_kv, .narrow = std::max(p.dim_qk, p.dim_v) <= 64};
+}
+auto query_tiles_of(const Plan& plan) {
+  return [&plan, t = keys_of(plan.problem)](int64_t n) mutable {
+    cut_key_tile(t, int(n), plan.tile_q, plan.tile_k, plan.tile_q == kTurned ? 16 : plan.tile_q);
+    return t.tiles;
+  };
+}
+int pieces_of(const Plan& plan) {
+  const Problem& p = plan.problem;
+  const sm90::KeySteps steps = steps_of(plan);
+  const int units = std::max(plan.device.units, 1);
+  if (ordered(p)) return 1;
+  if (p.mask.kind == MaskKind::full) return sm90::pieces_alike(steps, int(ceil_div(p.len_q, plan.tile_q)), units);
+  if (p.mask.kind != MaskKind::causal || steps.tiles * steps.units > 2 * units) return 1;
+  const BackwardKernel& k = kernel_of(p, {.lengths = false, .in_order = false, .turned = plan.tile_q == kTurned});
+  const double bytes = bytes_of_head(k, p.len_q) * steps.group;
+  if (sm90::section_of({.alike = false, .in_order = false}, bytes, steps.tiles, int(steps.units), units) < steps.units)
+    return 1;
+  return sm90::pieces_by_length(steps, query_tiles_of(plan), units);
+}
+Pieced pieced(const Plan& plan) {
+  if (!(plan.kernel & kCounted) || plan.splits == 1) return {};
+  if (plan.problem.mask.kind != MaskKind::full)
+    return {plan.splits, sm90::longer_than_pieces(steps_of(plan), query_tiles_of(plan), plan.splits)};
+  const int64_t rest = sm90::behind_waves(steps_of(plan), std::max(plan.device.units, 1));
+  return {plan.splits, rest, tiles_of(plan) - rest};
 }
 
 sm90::KeyWalk walk_of(const Plan& plan, bool prepares) {
   const Problem& p = plan.problem;
-  const double rows = rows_of_key(p, band_of(p.mask, p.len_q, p.len_k, 0, 0));
-  return {.rows = rows * p.heads_q / p.heads_kv, .tiles = tiles_of(plan), .turned = plan.tile_q == kTurned,
-          .prepares = prepares, .in_order = ordered(p), .pieced = pieced(plan).pieces > 1};
+  return {.rows = rows_of_key(p) * p.heads_q / p.heads_kv, .tiles = tiles_of(plan), .turned = plan.tile_q == kTurned,
+          .prepares = prepares, .in_order = ordered(p), .pieced = plan.splits > 1};
 }
 
 // Whether blocks of a plain run stay, of these tiles, and prepare heads to come: what is added to Plan::kernel. d96 has
@@ -140,8 +170,7 @@ int counted(const Plan& plan, const BackwardKernel& k, int units) {
   const int section = sm90::section_of(by, bytes_of_head(k, p.len_q), tiles, int(heads), units);
   walk.prepares = !ordered(p) && p.heads_q == p.heads_kv && walk.rows >= sm90::kRowsOfPreparing &&
                   sm90::heads_before(section, tiles, units) < heads;
-  const Sequence all{.len_q = p.len_q, .len_k = p.len_k, .band = band_of(p.mask, p.len_q, p.len_k, 0, 0)};
-  if (!sm90::may_stay(walk, units) || !all_seen(key_tile_of(all, 0), k.tile_k)) return 0;
+  if (!sm90::may_stay(walk, units) || !all_seen(keys_of(p), k.tile_k)) return 0;
   return kCounted + kPreparing * walk.prepares;
 }
 
@@ -189,7 +218,6 @@ struct Room {
   int* counts;     // of tiles and jobs taken, and done of each head; then of pieces that have left their sums
 };
 int64_t counts_of(const Problem& p) { return sm90::kJobsDone + int64_t(p.batch) * p.heads_q; }
-int64_t pieces_of(const Plan& plan, sm90::Pieced by) { return (tiles_of(plan) - by.whole) * by.pieces; }
 Room carve(Workspace& ws, const Plan& plan, const BackwardKernel& k, int parts) {
   const Problem& p = plan.problem;
   const size_t rows = size_t(p.batch) * size_t(p.heads_q) * size_t(padded(p, k));
@@ -199,11 +227,11 @@ Room carve(Workspace& ws, const Plan& plan, const BackwardKernel& k, int parts) 
   if (ordered(p)) room.turns = ws.take<int>(1 + rows / sm80::kTurnRows);
   const size_t tiles = size_t(p.batch) * size_t(p.heads_kv) * size_t(ceil_div(p.len_k, k.tile_k));
   if (parts > 1) room.sums = ws.take<float4>(size_t(sm90::key_part(k.dim, int64_t(tiles) * parts, 0, false)));
-  const sm90::Pieced by = plan.kernel & kCounted ? pieced(plan) : whole(plan);
-  const int64_t pieces = pieces_of(plan, by);
+  const Pieced by = pieced(plan);
+  const int64_t pieces = by.divided * by.pieces;
   if (pieces > 0) room.sums = ws.take<float4>(size_t(sm90::key_part(k.dim, pieces, 0, false)));
   if (plan.kernel & kPreparing || pieces > 0)
-    room.counts = ws.take<int>(size_t(counts_of(p) + pieces / by.pieces * sm90::kPartWarps));
+    room.counts = ws.take<int>(size_t(counts_of(p) + by.divided * sm90::kPartWarps));
   return room;
 }
 
@@ -218,7 +246,12 @@ Status shape(Plan& plan, const Planner&) {
   plan.tile_q = k.tile_q, plan.tile_k = k.tile_k, plan.splits = parts;
   plan.kernel =
       k.dim + 1024 * (16 * parted + 8 * turned + 4 * (p.mask.blocks.q > 0) + 2 * needs_general(p) + ordered(p));
-  if (!parted) plan.kernel += counted(plan, k, std::max(plan.device.units, 1));
+  if (!parted) {
+    plan.splits = pieces_of(plan);
+    const int stays = counted(plan, k, std::max(plan.device.units, 1));
+    plan.kernel += stays;
+    if (!stays) plan.splits = 1;
+  }
   const int64_t most = std::max(ceil_div(p.len_k, k.tile_k) * p.batch * p.heads_kv * parts,
                                 int64_t(p.batch) * p.heads_q * (padded(p, k) / sm80::kRowsOfPrepare));
   if (most > INT32_MAX) return Status::no(kWho, ": ", most, " blocks are over 2^31 - 1");
@@ -257,9 +290,9 @@ class Run {
  public:
   Run(const Plan& plan, const Args& a, Workspace ws, Stream stream)
       : p_(plan.problem), a_(a), lengths_(beyond_plain(p_, a)), in_order_(in_order()),
-        units_(std::max(plan.device.units, 1)), parts_(lengths_ ? 1 : plan.splits),
+        units_(std::max(plan.device.units, 1)), parts_(lengths_ || plan.kernel & kCounted ? 1 : plan.splits),
         turned_(plan.tile_q == kTurned && !lengths_ && may_keep_one()), stays_(stays(plan)), pieced_(pieces(plan)),
-        kernel_(kernel_of(p_, {lengths_, in_order_, stays_, turned_, parts_ > 1})),
+        kernel_(kernel_of(p_, {lengths_, in_order_, stays_, turned_, parts_ > 1, pieced_.pieces > 1})),
         room_(carve(ws, plan, kernel_, parts_)),
         place_{a[Role::q].device_index, plan.device.arch}, stream_(stream) {
     ends_ = {.problem = p_, .args = dense(a), .uniform = !lengths_, .rows = room_.stats,
@@ -275,8 +308,7 @@ class Run {
     const bool prepares = before < heads && wanted() && !a.given(Role::d_sinks);
     if (prepares) ends_.prepared = before;
     if (prepares || pieced_.pieces > 1) {
-      const int64_t left = pieces_of(plan, pieced_) / pieced_.pieces * sm90::kPartWarps;
-      ends_.taken = room_.counts, ends_.counts = int(counts_of(p_) + left);
+      ends_.taken = room_.counts, ends_.counts = int(counts_of(p_) + pieced_.divided * sm90::kPartWarps);
     }
   }
 
@@ -323,8 +355,8 @@ class Run {
     const Sequence all = sequence(p_, a_, 0);
     return all.len_q == p_.len_q && all.len_k == p_.len_k;
   }
-  sm90::Pieced pieces(const Plan& plan) const {
-    return stays_ && !in_order_ && has_planned_lengths() ? pieced(plan) : whole(plan);
+  Pieced pieces(const Plan& plan) const {
+    return stays_ && !in_order_ && has_planned_lengths() ? pieced(plan) : Pieced{};
   }
   bool whole_heads() const { return in_order_ && !tabled() && parts_ == 1 && has_whole_heads(p_, a_, units_); }
   int heads_of_section(int group, int tiles, int units) const {
@@ -346,7 +378,7 @@ class Run {
   }
   int64_t blocks(const TabledParams& x) const {
     const int64_t all = whole_heads() ? x.units : int64_t(x.tiles) * x.units;
-    return stays_ ? std::min<int64_t>(all * pieced_.pieces, units_) : all;
+    return stays_ ? std::min<int64_t>(all + pieced_.divided * (pieced_.pieces - 1), units_) : all;
   }
   Status own_keys() {
     const Tensor &q = a_[Role::q], &k = a_[Role::k];
@@ -391,9 +423,9 @@ class Run {
         tiles = std::min(tiles, k.extent.seq / kernel_.tile_k + int64_t(p_.batch));
       x.tiles = int(tiles);
     }
-    x.pieces = {.whole = x.tiles * x.units, .each = 1, .sums = nullptr, .left = nullptr};
     if (pieced_.pieces > 1)
-      x.pieces = {int(pieced_.whole), pieced_.pieces, room_.sums, room_.counts + counts_of(p_)};
+      x.pieces = {int(pieced_.begin), int(pieced_.divided), pieced_.pieces, room_.sums,
+                  room_.counts + counts_of(p_)};
     x.section = heads_of_section(x.group, x.tiles, x.units);
     if (Status s = make_maps(x); !s.ok()) return s;
     return cuda::launch({.who = kWho,
@@ -466,7 +498,7 @@ class Run {
   const int parts_;  // of a head of keys
   const bool turned_;
   const bool stays_;
-  const sm90::Pieced pieced_;
+  const Pieced pieced_;
   BackwardKernel& kernel_;
   const Room room_;
   const sm80::Place place_;

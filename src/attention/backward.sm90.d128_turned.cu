@@ -2,14 +2,13 @@
 
 namespace attune::sm90 {
 
-BackwardKernel& backward_kernel_128_turned() {
+TurnedKernels& turned_kernels_128() {
   // dim, queries of a step, warpgroups apart, no table, in no order, no options
-  static constinit BackwardKernel kernel = backward_kernel_row<128, 80, false, false, false, false>();
-  return kernel;
-}
-BackwardKernel& backward_kernel_128_turned_staying() {
-  static constinit BackwardKernel kernel = backward_kernel_row<128, 80, false, false, false, false, false, true>();
-  return kernel;
+  static constinit TurnedKernels kernels = {
+      backward_kernel_row<128, 80, false, false, false, false>(),
+      backward_kernel_row<128, 80, false, false, false, false, false, true>(),
+      backward_kernel_row<128, 80, false, false, false, false, false, true, Share::pieces>()};
+  return kernels;
 }
 
 }  // namespace attune::sm90

@@ -47,15 +47,16 @@ struct KeyGradients {
       to_v[32 * n] = {of_v[4 * n], of_v[4 * n + 1], of_v[4 * n + 2], of_v[4 * n + 3]};
     }
   }
-  // Of the n-th piece: leaves its sums, and whether all others of the tile have; then they become those of the tile,
-  // added up in the order of pieces. Of a tile that is not divided, n < 0, they are all there is.
-  __device__ bool has_all(int n, float (&of_k)[C::kDim / 2], float (&of_v)[C::kDim / 2]) const {
-    if (n < 0) return true;
+  // A piece leaves its sums, and is told whether all others of the tile have; then they become those of the tile, added
+  // up in the order of pieces. n: of the launch's tiles and pieces; one that is whole has all.
+  __device__ bool join_pieces(int n, float (&of_k)[C::kDim / 2], float (&of_v)[C::kDim / 2]) const {
+    n -= x.pieces.begin;
+    if (uint32_t(n) >= uint32_t(x.pieces.divided * x.pieces.each)) return true;
     leave(x.pieces.sums, n, of_k, of_v);
     const int tile = n / x.pieces.each;
     __syncwarp();
     int before = 0;
-    if (lane == 0) before = sm80::next_count(x.pieces.left + tile * kPartWarps + group * 4 + warp);
+    if (lane == 0) before = sm80::next_count(x.pieces.arrived + tile * kPartWarps + group * 4 + warp);
     if (__shfl_sync(~0u, before, 0) + 1 < x.pieces.each) return false;
     __syncwarp();
     add_up(false, tile, of_k);

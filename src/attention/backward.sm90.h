@@ -53,7 +53,7 @@ __device__ void stay_counted(const typename C::Params& x, uint32_t shared, int g
 
 // A block that stays, and has whole heads.
 template <class C>
-__device__ void stay_in_order(const typename C::Params& x, uint32_t shared, int group, int warp) {
+__device__ void stay_with_heads(const typename C::Params& x, uint32_t shared, int group, int warp) {
   KeyTile t;
   if (group == 0) {
     shrink_registers<C::kProducerRegisters>();
@@ -105,7 +105,7 @@ __global__ void __launch_bounds__(C::kThreads, 1) backward_kernel(const __grid_c
   sm80::admit_next();
   int block = int(blockIdx.x);
   if constexpr (C::kCounted) return stay_counted<C>(x, shared, group, warp);
-  else if constexpr (C::kWholeHeads) return stay_in_order<C>(x, shared, group, warp);
+  else if constexpr (C::kWholeHeads) return stay_with_heads<C>(x, shared, group, warp);
   if constexpr (C::kOrdered) {  // a block waits for those before it, so they must have begun
     int* const shared_block = static_cast<int*>(__cvta_shared_to_generic(shared + C::kBlock));
     if (threadIdx.x == 0) *shared_block = int(uint32_t(atomicAdd(x.turns, 1)) % gridDim.x);

@@ -17,10 +17,10 @@ template <class Shape>
 const void* backward_function() { return reinterpret_cast<const void*>(backward_kernel<Shape>); }
 
 template <int Dim, int TileQ, bool Apart, bool Tabled, bool Ordered, bool Options, bool Listed = false,
-          bool Stays = false, bool Parts = false>
+          bool Stays = false, Share Has = Share::all>
 constexpr BackwardKernel backward_kernel_row() {
-  using F = BackwardShape<F16, Dim, TileQ, Apart, Tabled, Ordered, Options, Listed, Stays, Parts>;
-  using B = BackwardShape<Bf16, Dim, TileQ, Apart, Tabled, Ordered, Options, Listed, Stays, Parts>;
+  using F = BackwardShape<F16, Dim, TileQ, Apart, Tabled, Ordered, Options, Listed, Stays, Has>;
+  using B = BackwardShape<Bf16, Dim, TileQ, Apart, Tabled, Ordered, Options, Listed, Stays, Has>;
   return {Dim, F::kWide, TileQ, F::kTileK, F::kThreads, F::kSharedBytes, {backward_function<F>, backward_function<B>}};
 }
 
@@ -28,6 +28,7 @@ constexpr BackwardKernel backward_kernel_row() {
 struct BackwardKernels {
   BackwardKernel plain[2], tabled[2], with_options[2];  // those with options have a table too
   BackwardKernel staying[2];                            // plain, by blocks that stay; apart and in order: whole heads
+  BackwardKernel pieced;                                // staying in no order, of query tiles divided among blocks
   BackwardKernel parted[2];                             // plain, of heads divided among blocks
   BackwardKernel listed;                                // has a table, and no order
 };
@@ -41,15 +42,16 @@ constexpr BackwardKernels backward_kernel_rows() {
            backward_kernel_row<Dim, TileQ, Apart, true, true, true>()},
           {backward_kernel_row<Dim, TileQ, Apart, false, false, false, false, true>(),
            backward_kernel_row<Dim, TileQ, Apart, false, true, false, false, true>()},
-          {backward_kernel_row<Dim, TileQ, Apart, false, false, false, false, false, true>(),
-           backward_kernel_row<Dim, TileQ, Apart, false, true, false, false, false, true>()},
+          backward_kernel_row<Dim, TileQ, Apart, false, false, false, false, true, Share::pieces>(),
+          {backward_kernel_row<Dim, TileQ, Apart, false, false, false, false, false, Share::parts>(),
+           backward_kernel_row<Dim, TileQ, Apart, false, true, false, false, false, Share::parts>()},
           backward_kernel_row<Dim, TileQ, Apart, true, false, false, true>()};
 }
 
 BackwardKernels& backward_kernels_64();
 BackwardKernel& backward_kernel_96(bool in_order);  // plain; its tiles and sums are those of 128
 BackwardKernels& backward_kernels_128();
-BackwardKernel& backward_kernel_128_turned();  // plain, in no order; its sums are turned
-BackwardKernel& backward_kernel_128_turned_staying();
+struct TurnedKernels { BackwardKernel plain, staying, pieced; };  // in no order
+TurnedKernels& turned_kernels_128();                              // their sums are turned
 
 }  // namespace attune::sm90

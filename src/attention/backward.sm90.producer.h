@@ -40,15 +40,17 @@ __device__ KeyTile find_keys(const typename C::Params& x, int block) {
 template <class C>
 __device__ int works(const typename C::Params& x) {
   const int tiles = x.tiles * x.units;
-  return C::kPieces ? x.pieces.whole + (tiles - x.pieces.whole) * x.pieces.each : tiles;
+  return C::kPieces ? tiles + x.pieces.divided * (x.pieces.each - 1) : tiles;
 }
 template <class C>
 __device__ KeyTile find_work(const typename C::Params& x, int n) {
   if constexpr (!C::kPieces) return find_keys<C>(x, n);
-  const int whole = x.pieces.whole;
-  KeyTile t = find_keys<C>(x, n < whole ? n : whole + int(uint32_t(n - whole) / uint32_t(x.pieces.each)));
+  const int begin = x.pieces.begin, divided = x.pieces.divided, each = x.pieces.each;
+  n -= begin;
+  const int ahead = n < 0 ? n : n < divided * each ? int(uint32_t(n) / uint32_t(each)) : n - divided * (each - 1);
+  KeyTile t = find_keys<C>(x, begin + ahead);
   own_register(n);  // what follows from it is made again, not kept
-  if (n >= whole) cut_piece(t, int(uint32_t(n - whole) % uint32_t(x.pieces.each)), x.pieces.each, C::kTileQ);
+  if (uint32_t(n) < uint32_t(divided * each)) cut_piece(t, int(uint32_t(n) % uint32_t(each)), each, C::kTileQ);
   return t;
 }
 // The round-th of a block that stays and has whole heads; false behind its last.

@@ -43,12 +43,14 @@ struct AheadParams {
   Tensor out, d_out, lse, d_lse;  // the last if it is given
 };
 
-// Where tiles of keys are alike and do not fill their last wave, those of it are divided: a piece has some of the query
-// tiles that see the keys. It leaves its sums of dK and dV, key_part(), and the last of a tile adds all of them up.
+enum class Share { all, parts, pieces };
+
+// Where tiles of keys do not fill their waves, some are divided: a piece has some of the query tiles that see the keys.
+// It leaves its sums of dK and dV, key_part(), and the last of a tile adds all of them up.
 struct Pieces {
-  int whole, each;  // tiles that are not divided, in their order; pieces of each other one
-  float4* sums;     // [tile][piece]
-  int* left;        // [tile][kPartWarps]: pieces whose sums are there; 0 at first
+  int begin, divided, each;  // tiles before those that are; those; pieces of each
+  float4* sums;              // [tile][piece]
+  int* arrived;              // [tile][kPartWarps]: pieces whose sums are there; 0 at first
 };
 
 // What every kernel is given; those without a table no more.
@@ -107,24 +109,26 @@ struct TabledParams : BackwardParams {
 // Tabled: lengths are in tensors, gradients in f32 or not all wanted. Options: those that change scores; then there is
 // a table too. Ordered: blocks add to a query tile of dQ from its last keys on, one after the other; threads of their
 // own wait for that. Listed: query tiles come from lists by key block; then there is a table too.
-// Stays: a block has many tiles of keys, every one of which some query sees; the next keys are loaded while dK and dV
+// Stays: a block may have many tiles of keys, each of which some query sees; the next keys are loaded while dK and dV
 // leave. Counted: it takes the next tile that nobody has, and the thread that loads tells which. Keys have two places
 // where those fit, so that the next are there when it begins. Apart too: dQ of a tile's last step is multiplied in the
 // first of the next, as everywhere. Apart and ordered, it takes each gridDim.x-th head with all its tiles, so that
 // nobody waits for another.
-// Parts: a block has a part of the heads that share its keys, and leaves its sums of dK and dV in f32.
+// Share: what a block has of a tile's work. Parts: some of the heads that share its keys; it leaves its sums of dK and
+// dV in f32. Pieces: of some tiles some of the queries (see Pieces); then blocks stay.
 // Turned: dQ is multiplied turned (turned_tile.h), so a tile is any multiple of 16 queries. Sums of a head lie as one
 // tile, so a tile may begin at any 16 queries, statistics are paired (row_statistics.h), `kept` is 1, and dP begins at
 // -delta instead of 0, so that deltas wait in no register.
 template <class Number, int Dim, int TileQ, bool Apart, bool Tabled = false, bool Ordered = false,
-          bool Options = false, bool Listed = false, bool Stays = false, bool Parts = false>
+          bool Options = false, bool Listed = false, bool Stays = false, Share Has = Share::all>
 struct BackwardShape {
   using T = Number;
   using Params = std::conditional_t<Tabled, TabledParams, BackwardParams>;
   static constexpr int kDim = Dim, kTileQ = TileQ, kTileK = 128, kStages = 2, kBuffers = Apart ? 3 : 2;  // of dS
   static constexpr bool kApart = Apart, kTabled = Tabled, kOrdered = Ordered, kOptions = Options;
-  static constexpr bool kListed = Listed, kStays = Stays, kTurned = TileQ % 64 != 0, kParts = Parts;
-  static constexpr bool kWholeHeads = Stays && Ordered && Apart, kPieces = Stays && !Ordered;
+  static constexpr bool kListed = Listed, kStays = Stays, kTurned = TileQ % 64 != 0;
+  static constexpr bool kParts = Has == Share::parts, kPieces = Has == Share::pieces;
+  static constexpr bool kWholeHeads = Stays && Ordered && Apart;
   static constexpr bool kCounted = Stays && !kWholeHeads, kCarries = kCounted && Apart;  // dQ from keys to keys
   // Whether a row of the launch is far; else of each tile's weights. With options nobody asks, weights end at 1 anyway.
   // Apart and in order there are no registers for it: 4 to 36 bytes would be spilled.
@@ -132,7 +136,8 @@ struct BackwardShape {
   static_assert(!kTurned || !(Apart || Tabled || Ordered));
   static_assert(Tabled || !(Options || Listed));
   static_assert(!Stays || !Tabled);
-  static_assert(!Parts || !(Tabled || Stays || kTurned));
+  static_assert(!kParts || !(Tabled || Stays || kTurned));
+  static_assert(!kPieces || (Stays && !Ordered));
   static constexpr int kGroups = 2, kThreads = 128 * (1 + kGroups), kWarps = 4 * kGroups;
   static constexpr int kGrain = kTurned ? 16 : TileQ;  // query tiles begin at multiples of it
   static constexpr int kRowsAhead = 4;  // turned: pairs of log-sum-exps that are loaded with deltas; 6 fit, 7 spill

@@ -50,23 +50,63 @@ inline bool may_stay(KeyWalk w, int multiprocessors) {
                                                : kRowsOfStaying;
   return w.tiles > multiprocessors ? w.rows <= most : w.pieced;
 }
-// Tiles that are alike come in waves, and those of the last are divided into pieces, so that all blocks have some: all
-// tiles, where they are fewer than multiprocessors. A piece has as many of a tile's query tiles as the others, or one
-// more. In steps, by times of an H200: what a piece takes beside its own, what it takes to add its sums up, and what
-// must be saved; that as a part of all too.
-constexpr double kStepsOfPiece = 2, kStepsOfSums = 0.75, kStepsSaved = 1, kPartSaved = 1. / 128;
+// Tiles come in waves, and of the last wave not all blocks have one; with a diagonal the first tiles are long, and
+// others wait for them. So those are divided into pieces, which have as many of a tile's query tiles as the others or
+// one more. Into how many is reckoned in steps, by times of an H200 (docs/sm90.md).
+struct KeySteps {
+  int64_t tiles, units;  // of a head; heads
+  int group;             // steps of a tile for each of its query tiles
+  bool narrow;           // d64: sums are half as wide, and a kernel with pieces takes 3 % more for each step
+};
+constexpr double kStepsOfTile = 2, kStepsOfAdding = 0.6, kStepsOfLeaving = 0.03;  // beside its own; a piece's sums
+constexpr double kStepsSaved = 0.75, kPartSaved = 1. / 128, kPartSavedNarrow = 1. / 24, kPartSavedByLength = 1. / 8;
 constexpr int kMostPieces = 16, kPiecesOfBlock = 2;  // of a tile; of a block, in the mean: bounds the memory they take
-struct Pieced { int64_t whole; int pieces; };        // tiles that are not, and into how many the others are
-inline Pieced pieced(int64_t tiles, int query_tiles, int group, int multiprocessors) {
-  const int64_t rest = tiles % multiprocessors;
-  const double steps = double(query_tiles) * group;
-  Pieced best{tiles, 1};
+inline double steps_of_sums(const KeySteps& w, int pieces, int64_t divided) {
+  return pieces * (kStepsOfAdding + double(divided) * (w.narrow ? kStepsOfLeaving / 2 : kStepsOfLeaving));
+}
+
+// Tiles that all have as many query tiles: those behind the last whole wave are divided.
+inline int64_t behind_waves(const KeySteps& w, int multiprocessors) { return w.tiles * w.units % multiprocessors; }
+inline int pieces_alike(const KeySteps& w, int query_tiles, int multiprocessors) {
   const auto waves = [=](int64_t works) { return double((works + multiprocessors - 1) / multiprocessors); };
-  double least = steps - std::max(kStepsSaved, waves(tiles) * steps * kPartSaved);
-  const int64_t most = kPiecesOfBlock * int64_t(multiprocessors);
-  for (int n = 2; n <= std::min(kMostPieces, query_tiles) && rest * n <= most; ++n) {
-    const double time = waves(rest * n) * (steps / n + kStepsOfPiece) + kStepsOfSums * n;
-    if (rest > 0 && time < least) least = time, best = {tiles - rest, n};
+  const auto steps = [=](int n) { return double((query_tiles + n - 1) / n * w.group) + kStepsOfTile; };
+  const int64_t rest = behind_waves(w, multiprocessors), most = kPiecesOfBlock * int64_t(multiprocessors);
+  const double all = waves(w.tiles * w.units) * steps(1), part = w.narrow ? kPartSavedNarrow : kPartSaved;
+  double least = steps(1) - std::max(kStepsSaved, all * part);
+  int best = 1;
+  for (int n = 2; rest > 0 && n <= std::min(kMostPieces, query_tiles) && rest * n <= most; ++n) {
+    const double time = waves(rest * n) * steps(n) + steps_of_sums(w, n, rest);
+    if (time < least) least = time, best = n;
+  }
+  return best;
+}
+
+// Tiles of which the n-th of a head has query_tiles(n), no more than the one before, where all heads are one section:
+// those that are longer than a piece of the first are divided.
+template <class QueryTiles>
+int64_t longer_than_pieces(const KeySteps& w, QueryTiles query_tiles, int pieces) {
+  const int least = std::max((query_tiles(0) + pieces - 1) / pieces + 1, pieces);
+  int64_t n = 0;
+  while (n < w.tiles && query_tiles(n) >= least) ++n;
+  return n * w.units;
+}
+template <class QueryTiles>
+int pieces_by_length(const KeySteps& w, QueryTiles query_tiles, int multiprocessors) {
+  const int first = query_tiles(0);
+  double all = 0;
+  for (int64_t n = 0; n < w.tiles; ++n) all += query_tiles(n) * w.group + kStepsOfTile;
+  const auto time = [&](double longest, double more) {
+    return std::max(longest * w.group + kStepsOfTile, (all * double(w.units) + more) / multiprocessors);
+  };
+  const double whole = time(first, 0);
+  double least = whole - std::max(kStepsSaved, whole * kPartSavedByLength);
+  int best = 1;
+  for (int n = 2; n <= std::min(kMostPieces, first); ++n) {
+    const int64_t divided = longer_than_pieces(w, query_tiles, n), next = divided / w.units;
+    if (divided * n > kPiecesOfBlock * int64_t(multiprocessors)) break;
+    const int longest = std::max((first + n - 1) / n, next < w.tiles ? query_tiles(next) : 0);
+    const double with_pieces = time(longest, kStepsOfTile * double(divided * (n - 1))) + steps_of_sums(w, n, divided);
+    if (with_pieces < least) least = with_pieces, best = n;
   }
   return best;
 }

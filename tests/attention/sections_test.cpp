@@ -61,30 +61,73 @@ TEST(Staying, is_not_for_as_many_tiles_as_multiprocessors) {
   EXPECT_TRUE(may_stay({.rows = 256, .tiles = kUnits, .pieced = true}, kUnits));
 }
 
-TEST(Pieced, the_last_wave_of_tiles_takes_less_time_and_bounded_memory) {
-  for (const int64_t tiles : {1, 12, 64, 96, 133, 136, 200, 263, 264, 265, 2048, 4096})
-    for (const int steps : {1, 4, 13, 26, 64, 205}) {
-      const Pieced d = pieced(tiles, steps, 1, kUnits);
-      if (d.pieces == 1) {
-        EXPECT_EQ(d.whole, tiles);
-        continue;
+int alike(int64_t tiles, int query_tiles, int group = 1, bool narrow = false) {
+  return pieces_alike({.tiles = tiles, .units = 1, .group = group, .narrow = narrow}, query_tiles, kUnits);
+}
+TEST(Pieces, of_tiles_that_fill_no_wave_take_less_time_and_bounded_memory) {
+  for (const int64_t tiles : {1, 12, 64, 96, 132, 133, 136, 200, 263, 264, 265, 2048, 4096})
+    for (const int query_tiles : {1, 4, 13, 26, 64, 205})
+      for (const int group : {1, 2, 8}) {
+        const int64_t n = alike(tiles, query_tiles, group), rest = tiles % kUnits;
+        EXPECT_LE(n, query_tiles) << "each has a step";
+        if (n == 1) continue;
+        EXPECT_LE(rest * n, 2 * kUnits);
+        EXPECT_LT(ceil_div(rest * n, kUnits) * ceil_div(query_tiles, n), query_tiles) << tiles << " " << query_tiles;
       }
-      const int64_t rest = tiles - d.whole;
-      EXPECT_EQ(d.whole % kUnits, 0);
-      EXPECT_LT(rest, kUnits);
-      EXPECT_LE(d.pieces, steps) << "each has a step";
-      EXPECT_LE(rest * d.pieces, 2 * kUnits);
-      EXPECT_LT(ceil_div(rest * d.pieces, kUnits) * ceil_div(steps, d.pieces), steps) << tiles << " " << steps;
+  EXPECT_EQ(alike(4096, 64), 8) << "four tiles for 132 multiprocessors";
+  EXPECT_EQ(alike(2048, 103), 3) << "68";
+  EXPECT_EQ(alike(264, 64), 1) << "no last wave";
+  EXPECT_EQ(alike(4096, 64, 1, true), 1) << "2.5 of a hundred saved";
+  EXPECT_EQ(alike(23 * 15, 4, 8), 1) << "81 tiles, of which two waves of halves or thirds save nothing";
+}
+// Of b1 with a full mask on an H200, by a1261d5: microseconds with 1, 2, 3, 4 and 8 pieces of each tile.
+TEST(Pieces, are_about_as_many_as_was_quickest) {
+  struct Timed { int heads, length; bool narrow; double us[5]; };
+  for (const Timed& t : {Timed{4, 2048, false, {79.0, 64.2, 83.8, 77.8, 107}},
+                         {2, 2048, false, {76.5, 53.7, 46.4, 47.4, 71.0}},
+                         {2, 4096, false, {140, 95.8, 126, 108, 134}},
+                         {1, 8192, false, {259, 163, 209, 171, 196}},
+                         {8, 1024, false, {50.0, 48.0, 62.1, 62.3, 111}},
+                         {4, 1024, false, {47.1, 40.3, 37.0, 40.3, 60.4}},
+                         {12, 1024, false, {55.0, 72.5, 78.2, 82.2}},
+                         {20, 1024, false, {93.5, 86.0, 82.6, 82.8, 102}},
+                         {6, 2048, false, {83.8, 104, 109, 105}},
+                         {4, 2048, true, {51.0, 42.5, 52.0, 50.0, 67.6}},
+                         {2, 4096, true, {86.9, 60.5, 77.7, 68.8, 85.4}},
+                         {8, 1024, true, {33.9, 33.5, 42.6, 40.9, 61.8}},
+                         {4, 1024, true, {32.0, 28.0, 26.9, 29.2, 39.2}},
+                         {12, 1024, true, {36.2, 47.9, 48.5, 52.0}},
+                         {6, 2048, true, {53.4, 65.8, 67.6, 66.2}},
+                         {16, 512, true, {24.3, 29.2, 32.8, 34.9}}}) {
+    const int pieces = alike(t.heads * t.length / 128, int(ceil_div(t.length, t.narrow ? 128 : 80)), 1, t.narrow);
+    double least = t.us[0];
+    for (const double us : t.us) least = us > 0 ? std::min(least, us) : least;
+    ASSERT_LE(pieces, 4);
+    EXPECT_LE(t.us[pieces - 1], 1.05 * least) << t.heads << " heads of " << t.length << ": " << pieces << " pieces";
+  }
+}
+// With a diagonal: as many query tiles as there are tiles of keys behind, and twice as many.
+TEST(Pieces, with_a_diagonal_are_of_the_longest_tiles) {
+  for (const int64_t units : {1, 2, 4, 8, 12, 16, 40})
+    for (const int tiles : {1, 2, 8, 16, 32}) {
+      const auto query_tiles = [=](int64_t n) { return tiles - int(n); };
+      const KeySteps steps{.tiles = tiles, .units = units, .group = 1, .narrow = false};
+      const int pieces = pieces_by_length(steps, query_tiles, kUnits);
+      if (pieces == 1) continue;
+      const int64_t divided = longer_than_pieces(steps, query_tiles, pieces);
+      EXPECT_EQ(divided % units, 0) << "of all heads alike";
+      EXPECT_GE(query_tiles(divided / units - 1), pieces) << "each has a step";
+      EXPECT_LE(query_tiles(divided / units), std::max<int64_t>(ceil_div(tiles, pieces), pieces - 1));
+      EXPECT_LE(divided * pieces, 2 * kUnits);
     }
-  EXPECT_EQ(pieced(4096, 64, 1, kUnits).pieces, 9) << "four tiles for 132 multiprocessors";
-  EXPECT_EQ(pieced(2048, 103, 1, kUnits).pieces, 3) << "68";
-  EXPECT_EQ(pieced(64, 26, 1, kUnits).pieces, 2) << "fewer than multiprocessors";
-  EXPECT_EQ(pieced(96, 26, 1, kUnits).pieces, 1) << "two waves of halves";
-  EXPECT_EQ(pieced(32, 8, 1, kUnits).pieces, 3);
-  EXPECT_EQ(pieced(64, 8, 1, kUnits).pieces, 1) << "half a step saved";
-  EXPECT_EQ(pieced(4096, 8, 1, kUnits).pieces, 1) << "one of 256 steps saved";
-  EXPECT_EQ(pieced(264, 64, 1, kUnits).pieces, 1) << "no last wave";
-  EXPECT_EQ(pieced(300, 8, 4, kUnits).pieces, 3) << "36, of 32 steps each";
+  const auto of = [](int tiles, int64_t units) {
+    return pieces_by_length({.tiles = tiles, .units = units, .group = 1, .narrow = false},
+                            [=](int64_t n) { return 2 * (tiles - int(n)); }, kUnits);
+  };
+  EXPECT_EQ(of(16, 8), 2) << "128 tiles, of 32 steps to 2";
+  EXPECT_EQ(of(16, 4), 3);
+  EXPECT_EQ(of(16, 16), 1) << "256, which share out evenly";
+  EXPECT_EQ(of(4, 33), 1) << "too short";
 }
 // Block n has tile n first: of sections one after the other, within which tiles go through all heads.
 TEST(Preparing, heads_of_first_tiles_are_ready_before) {

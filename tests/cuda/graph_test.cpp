@@ -96,12 +96,16 @@ TEST_F(Graph, blocks_that_stay_replay) {
   check("backward f16 b40 h4 q20 k128 d128 causal", false);
 }
 TEST_F(Graph, heads_that_idle_warps_prepare_replay) {
-  check("backward bf16 b10 h30 q770 k16 d64 full", false);
-  check("backward f16 b10 h30 q770 k16 d128 full", false);
+  check("backward bf16 b10 h30 q770 k16 d8 full", false);
+  check("backward f16 b10 h30 q770 k16 d8/104 full", false);
+}
+TEST_F(Graph, pieces_of_tiles_replay) {
+  check("backward bf16 b1 h2 q1500 k100 d8 full", false);
+  check("backward f16 b1 h2 q1300 k128 d104/8 full", false);
 }
 TEST_F(Graph, a_fixed_order_of_few_keys_replays) {
-  check("backward bf16 b16 h16 q70 k400 d8/104 causal repro=run", false);
-  check("backward f16 b8 h32 q150 k500 d72/8 full repro=run", false);
+  check("backward bf16 b9 h8 q70 k200 d8/104 causal repro=run", false);
+  check("backward f16 b2 h4 q150 k500 d72/8 full repro=run", false);
 }
 TEST_F(Graph, lengths_of_a_cache_may_change) { check("forward bf16 b3 h4/2 q5 k300 d64 causal | seed=2 cache", true); }
 TEST_F(Graph, lengths_of_a_split_cache_may_change) { check("forward f16 b2 h4/1 q1 k2048 d128 full | cache", true); }

@@ -21,7 +21,7 @@ struct Asked {
   int blocks = 0;  // that stay; 0: one for each tile of keys
   int ready = 0;   // heads that are prepared; 0: all
   enum { none, far, d_lse } late = none;  // what the others have: logits of 2^26; or all: a gradient of lse
-  int divided = 0, pieces = 1;            // the last tiles of keys
+  int divided = 0, pieces = 1;            // the first tiles of keys, with a full mask the last
 };
 
 template <class C>
@@ -174,7 +174,8 @@ struct Call {
     std::vector<float4> pieces(size_t(key_part(C::kDim, int64_t(w.divided) * w.pieces, 0, false)),
                                {NAN, NAN, NAN, NAN});
     std::vector<int> left(size_t(w.divided * kPartWarps));
-    x.pieces = {tiles * x.units - w.divided, w.pieces, pieces.data(), left.data()};
+    const int begin = w.mask.kind == MaskKind::full ? tiles * x.units - w.divided : 0;
+    x.pieces = {begin, w.divided, w.pieces, pieces.data(), left.data()};
     const int blocks = w.blocks ? w.blocks : tiles * x.units;
     const std::string wrong = emulated::launch(blocks, C::kThreads, seed, [&] { backward_kernel<C>(x); });
     // Tiles, in no order but the first of a block, and an end for each block.
@@ -224,7 +225,8 @@ struct Call {
 };
 
 template <class T, int Dim, bool Ordered = false>
-using Divided = BackwardShape<T, Dim, Dim == 64 ? 128 : 64, Dim == 64, false, Ordered, false, false, false, true>;
+using Divided =
+    BackwardShape<T, Dim, Dim == 64 ? 128 : 64, Dim == 64, false, Ordered, false, false, false, Share::parts>;
 template <class T, int Dim>
 using InOrder = BackwardShape<T, Dim, Dim == 64 ? 128 : 64, Dim == 64, false, true>;
 template <class T>
@@ -233,6 +235,8 @@ template <class T>
 using Turned = BackwardShape<T, 128, 80, false>;
 template <class T, int Dim, int TileQ>
 using Staying = BackwardShape<T, Dim, TileQ, Dim == 64, false, false, false, false, true>;
+template <class T, int Dim, int TileQ>
+using InPieces = BackwardShape<T, Dim, TileQ, Dim == 64, false, false, false, false, true, Share::pieces>;
 template <class T>
 using StayingInOrder = BackwardShape<T, 128, 64, false, false, true, false, false, true>;
 
@@ -306,12 +310,15 @@ TEST(Sm90Backward, a_fixed_order_is_right) {
   expect_right<InOrder<F16, 64>>({1, 2, 1, 1, 150, 270, 40, kCausal, true}, 13);
   expect_right<InOrder<Bf16, 64>>({1, 1, 1, 1, 300, 140, 64, kCausal}, 14);  // rows that see nothing
 }
-// The last tiles of keys, by blocks that have some of their queries each.
+// Some tiles of keys, by blocks that have some of their queries each.
 TEST(Sm90Backward, pieces_of_a_tile_add_up) {
-  expect_right<Staying<Bf16, 64, 128>>({1, 2, 2, 1, 390, 260, 64, kFull, false, 1, 3, 0, Asked::none, 2, 3}, 21);
-  expect_right<Staying<F16, 128, 64>>({1, 2, 1, 1, 300, 300, 104, kFull, true, 1, 2, 0, Asked::none, 1, 4}, 22);
-  expect_right<Staying<Bf16, 128, 80>>({1, 2, 2, 1, 400, 140, 128, kFull, false, 1, 3, 1, Asked::none, 3, 2}, 23);
-  expect_right<Staying<F16, 64, 128>>({1, 1, 1, 1, 270, 130, 40, kFull, false, 1, 6, 0, Asked::none, 2, 3}, 24);
+  expect_right<InPieces<Bf16, 64, 128>>({1, 2, 2, 1, 390, 260, 64, kFull, false, 1, 3, 0, Asked::none, 2, 3}, 21);
+  expect_right<InPieces<F16, 128, 64>>({1, 2, 1, 1, 300, 300, 104, kFull, true, 1, 2, 0, Asked::none, 1, 4}, 22);
+  expect_right<InPieces<Bf16, 128, 80>>({1, 2, 2, 1, 400, 140, 128, kFull, false, 1, 3, 1, Asked::none, 3, 2}, 23);
+  expect_right<InPieces<F16, 64, 128>>({1, 1, 1, 1, 270, 130, 40, kFull, false, 1, 6, 0, Asked::none, 2, 3}, 24);
+  expect_right<InPieces<Bf16, 64, 128>>({1, 2, 2, 1, 390, 390, 64, kCausal, false, 2, 3, 0, Asked::none, 4, 2}, 25);
+  expect_right<InPieces<F16, 128, 64>>({1, 2, 1, 1, 300, 300, 104, kCausal, true, 1, 2, 0, Asked::none, 2, 3}, 26);
+  expect_right<InPieces<Bf16, 128, 80>>({2, 1, 1, 1, 400, 300, 128, kCausal, false, 2, 4, 0, Asked::none, 4, 3}, 27);
 }
 TEST(Sm90Backward, blocks_that_take_tiles_in_a_fixed_order_are_right) {
   expect_right<StayingInOrder<Bf16>>({1, 2, 2, 1, 200, 300, 128, kCausal, false, 2, 2}, 17);
@@ -329,6 +336,7 @@ TEST(Sm90Backward, no_pace_of_warps_and_copies_makes_it_stand_still) {
     expect_right<Staying<Bf16, 64, 128>>({1, 1, 1, 1, 130, 390, 64, kFull, false, 1, 1}, seed);
     expect_right<Staying<Bf16, 128, 64>>({1, 1, 1, 1, 70, 390, 128, kFull, false, 1, 1}, seed);
     expect_right<Staying<Bf16, 128, 80>>({1, 1, 1, 1, 90, 390, 128, kFull, false, 1, 1}, seed);
+    expect_right<InPieces<Bf16, 64, 128>>({1, 1, 1, 1, 390, 130, 64, kFull, false, 1, 2, 0, Asked::none, 2, 2}, seed);
     expect_right<InOrder<Bf16, 64>>({1, 1, 1, 1, 390, 390, 64, kCausal}, seed);
     expect_right<InOrder<Bf16, 128>>({1, 1, 1, 1, 200, 390, 128, kFull}, seed);
     expect_right<StayingInOrder<Bf16>>({1, 1, 1, 1, 200, 390, 128, kFull, false, 1, 2}, seed);

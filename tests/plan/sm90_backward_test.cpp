@@ -166,7 +166,11 @@ TEST_F(Sm90Backward, many_tiles_of_keys_that_few_rows_see_have_blocks_that_stay)
         "bf16 b1 h32 q16384 k16384 d64 window1024,1024", "bf16 b8 h32/8 q1024 k1024 d128 causal",
         "bf16 b10 h7 q200 k400 d64 full", "bf16 b10 h7 q400 k200 d128 causal@top_left",
         "bf16 b32 h16 q512 k512 d128 full", "bf16 b16 h16 q1024 k1024 d128 causal repro=run",  // in a fixed order
-        "bf16 b1 h4 q2048 k2048 d128 full", "bf16 b2 h2 q2048 k2048 d64 full"})  // 64 tiles, in pieces
+        "bf16 b1 h4 q2048 k2048 d128 full", "bf16 b2 h2 q2048 k2048 d64 full",  // 64 tiles, in pieces
+        "bf16 b1 h8 q2048 k2048 d128 causal", "bf16 b1 h4 q2048 k2048 d64 causal",
+        // Of verify/cases_tiles.cpp.
+        "bf16 b1 h2 q1200 k1200 d8 causal", "f16 b1 h2 q1300 k700 d104/8 causal",
+        "bf16 b1 h1 q2100 k2100 d8/104 causal"})
     EXPECT_TRUE(stays(line)) << line;
   for (const char* line :
        {"bf16 b1 h32 q32768 k32768 d64 full", "bf16 b1 h16 q32768 k32768 d128 full",
@@ -223,6 +227,30 @@ TEST_F(Sm90Backward, pieces_of_the_last_tiles_have_room_for_their_sums) {
   EXPECT_LT(bytes(19, "causal@top_left") - bytes(18, "causal@top_left"), of_heads + 4096);
 }
 
+TEST_F(Sm90Backward, first_tiles_are_divided_into_pieces_where_blocks_would_wait) {
+  const auto pieces = [](std::string_view line) { return planned(join("backward ", line)).splits; };
+  for (const char* line :
+       {"bf16 b1 h12 q2048 k2048 d128 full", "bf16 b1 h12 q2048 k2048 d64 full", "bf16 b2 h16 q8192 k8192 d128 full",
+        "bf16 b1 h4 q2048 k2048 d128 full", "bf16 b1 h4 q2048 k2048 d64 full", "bf16 b1 h8 q2048 k2048 d128 causal",
+        "bf16 b1 h4 q2048 k2048 d64 causal", "bf16 b1 h2 q4096 k4096 d128 causal",
+        // Of verify/cases_tiles.cpp and tests/cuda/graph_test.cpp.
+        "bf16 b7 h19 q1500 k128 d8 full", "f16 b5 h28 q1000 k100 d104/8 full",
+        "bf16 b3 h5 q1300 k1150 d8/104 full sink", "bf16 b5 h54/27 q1000 k100 d8 full",
+        "bf16 b1 h2 q1200 k1200 d8 causal", "f16 b1 h2 q1300 k700 d104/8 causal",
+        "bf16 b1 h1 q2100 k2100 d8/104 causal", "bf16 b1 h3 q2000 k500 d8 full", "f16 b2 h2 q1700 k300 d104/8 full",
+        "bf16 b1 h2 q2000 k1100 d8/104 full", "f16 b1 h2 q2000 k1100 d104/8 full", "f16 b5 h27 q770 k130 d16/8 full",
+        "bf16 b5 h27 q770 k130 d8/104 full", "f16 b4 h8 q775 k1030 d8/104 full", "bf16 b1 h2 q1500 k100 d8 full",
+        "f16 b1 h2 q1300 k128 d104/8 full"})
+    EXPECT_GT(pieces(line), 1) << line;
+  for (const char* line :
+       {"bf16 b2 h32 q8192 k8192 d64 full",  // 2.5 of a hundred saved
+        "bf16 b11 h18 q770 k130 d8/104 full", "f16 b12 h3 q775 k1400 d104/8 full",  // waves are whole
+        "bf16 b11 h18 q770 k130 d8 full", "bf16 b10 h30 q770 k16 d8 full", "bf16 b8 h16 q2048 k2048 d128 causal",
+        "bf16 b1 h16 q16384 k16384 d128 window1024,0", "bf16 b1 h4 q2048 k2048 d128 full repro=run",
+        "bf16 b1 h4 q2048 k2048 d128 full alibi", "bf16 b1 h4 q2048 k2048 d96 full"})
+    EXPECT_EQ(pieces(line), 1) << line;
+}
+
 // Heads to come are prepared by idle warps, where those are done in time.
 TEST_F(Sm90Backward, of_blocks_that_stay_idle_warps_prepare_heads_where_many_rows_see_a_key) {
   const auto prepares = [](std::string_view line) { return planned(join("backward ", line)).kernel >= 96 * 1024; };
@@ -232,9 +260,9 @@ TEST_F(Sm90Backward, of_blocks_that_stay_idle_warps_prepare_heads_where_many_row
         "f16 b8 h16 q2048 k2048 d104 full", "bf16 b1 h16 q16384 k16384 d128 window1024,0",
         "bf16 b1 h32 q16384 k16384 d64 window1024,1024", "bf16 b16 h16 q1024 k1024 d128 full",
         // Of tests/cuda/graph_test.cpp and verify/cases_tiles.cpp.
-        "bf16 b20 h30 q770 k128 d64 full", "f16 b20 h30 q770 k128 d128 full",
-        "f16 b5 h27 q770 k130 d16/8 full", "bf16 b9 h15 q775 k129 d8 full", "bf16 b5 h27 q770 k130 d8/104 full",
-        "f16 b4 h8 q775 k1030 d8/104 full"})
+        "bf16 b10 h30 q770 k16 d8 full", "f16 b10 h30 q770 k16 d8/104 full", "f16 b5 h27 q770 k130 d16/8 full",
+        "bf16 b9 h15 q775 k129 d8 full", "bf16 b5 h27 q770 k130 d8/104 full", "f16 b4 h8 q775 k1030 d8/104 full",
+        "bf16 b11 h18 q770 k130 d8 full", "bf16 b11 h18 q770 k130 d8/104 full", "f16 b12 h3 q775 k1400 d104/8 full"})
     EXPECT_TRUE(prepares(line)) << line;
   for (const char* line :
        {"bf16 b16 h16 q1024 k1024 d128 causal", "bf16 b1 h16 q16384 k16384 d128 window512,0",  // few rows see a key
