@@ -261,8 +261,9 @@ TEST(Doctor, json_says_machine_backends_and_rates) {
 TEST(Doctor, text_says_why_a_backend_is_out) {
   const Ran r = attune_says({"doctor", "--no-measure"});
   EXPECT_EQ(r.code, 0) << r.err;
+  const std::string cpu = this_cpu().name;
   for (const std::string part :
-       {this_cpu().name.c_str(), "cpu_backward takes", "GPU", "only when asked for by name", "Tuned rules"})
+       {cpu.c_str(), "cpu_backward takes", "GPU", "only when asked for by name", "Tuned rules"})
     EXPECT_TRUE(has(r.out, part)) << part << "\n" << r.out;
   EXPECT_FALSE(has(r.out, "A/A")) << r.out;
 }
