@@ -215,7 +215,8 @@ void hide(float* s, int n, const int* first, const int* last, float* top) {
 }
 
 // The sum is of the weights before they are rounded.
-void weights(const float* s, int n, float scale, const float* ref, float* sum, void* to) {
+template <bool Far>
+void weights_by(const float* s, int n, float scale, const float* ref, float* sum, void* to) {
   char* p = static_cast<char*>(to);
   const F scales = _mm512_set1_ps(scale);
   alignas(64) float shift[kSide];
@@ -224,14 +225,17 @@ void weights(const float* s, int n, float scale, const float* ref, float* sum, v
   for (F& x : total) x = _mm512_setzero_ps();
   for (int j = 0; j < n; j += kSide)
     for (int r = 0; r < kSide; ++r, s += kSide, p += kRow) {
-      const F low = exp2(_mm512_fmsub_ps(_mm512_loadu_ps(s), scales, _mm512_set1_ps(shift[r])));
-      const F high = exp2(_mm512_fmsub_ps(_mm512_loadu_ps(s + 16), scales, _mm512_set1_ps(shift[r])));
+      const F low = exp2(exponent<Far>(_mm512_loadu_ps(s), scales, _mm512_set1_ps(shift[r])));
+      const F high = exp2(exponent<Far>(_mm512_loadu_ps(s + 16), scales, _mm512_set1_ps(shift[r])));
       store_operand(p, low, high);
       total[r] = _mm512_add_ps(total[r], _mm512_add_ps(low, high));
     }
   for (int r = 0; r < kSide; r += 16)
     _mm512_storeu_ps(sum + r, _mm512_add_ps(_mm512_loadu_ps(sum + r),
                                             fold(total + r, [](F a, F b) { return _mm512_add_ps(a, b); })));
+}
+void weights(const float* s, int n, float scale, const float* ref, float* sum, void* p) {
+  any_far(ref, kSide) ? weights_by<true>(s, n, scale, ref, sum, p) : weights_by<false>(s, n, scale, ref, sum, p);
 }
 
 void rescale(float* o, int dim, const float* factor) {

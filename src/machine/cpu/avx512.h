@@ -57,5 +57,21 @@ struct Avx512 {
   }
 };
 
+// From 2^24 on (core/far.h) a reference was rounded by 1 and more, and a weight may not be what was lost by that: its
+// logit is rounded as well, before the reference is subtracted. Built with -ffp-contract=off.
+inline bool any_far(const float* ref, int n) {
+  __mmask16 far = 0;
+  for (int r = 0; r < n; r += 16) {
+    const __m512 x = _mm512_loadu_ps(ref + r);
+    far |= _mm512_mask_cmp_ps_mask(_mm512_cmp_ps_mask(x, _mm512_set1_ps(x86::minus_inf()), _CMP_NEQ_UQ),
+                                   _mm512_abs_ps(x), _mm512_set1_ps(0x1p24f), _CMP_GE_OQ);
+  }
+  return far;
+}
+template <bool Far>
+[[gnu::always_inline]] inline __m512 exponent(__m512 s, __m512 scale, __m512 ref) {
+  return Far ? _mm512_sub_ps(_mm512_mul_ps(s, scale), ref) : _mm512_fmsub_ps(s, scale, ref);
+}
+
 }  // namespace
 }  // namespace attune

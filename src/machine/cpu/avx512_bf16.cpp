@@ -77,19 +77,23 @@ void pack_v(const void* const* rows, int n, int dim, void* to, int room) {
 }
 
 // The sum is of the weights before they are rounded.
-void weights(const float* s, int n, float scale, const float* ref, float* sum, void* to) {
+template <bool Far>
+void weights_by(const float* s, int n, float scale, const float* ref, float* sum, void* to) {
   char* p = static_cast<char*>(to);
   F shift[kVectors], total[kVectors];
   for (int c = 0; c < kVectors; ++c)
     shift[c] = V::zero_if_minus_inf(V::load(ref + c * kLanes)), total[c] = V::load(sum + c * kLanes);
   for (int j = 0; j < n; j += 2, s += 2 * R, p += 4 * R)
     for (int c = 0; c < kVectors; ++c) {
-      const F even = V::exp2(_mm512_fmsub_ps(V::load(s + c * kLanes), V::set1(scale), shift[c]));
-      const F odd = V::exp2(_mm512_fmsub_ps(V::load(s + R + c * kLanes), V::set1(scale), shift[c]));
+      const F even = V::exp2(exponent<Far>(V::load(s + c * kLanes), V::set1(scale), shift[c]));
+      const F odd = V::exp2(exponent<Far>(V::load(s + R + c * kLanes), V::set1(scale), shift[c]));
       _mm512_storeu_si512(p + c * kLanes * 4, paired(even, odd));
       total[c] = V::add(total[c], V::add(even, odd));
     }
   for (int c = 0; c < kVectors; ++c) V::store(sum + c * kLanes, total[c]);
+}
+void weights(const float* s, int n, float scale, const float* ref, float* sum, void* p) {
+  any_far(ref, R) ? weights_by<true>(s, n, scale, ref, sum, p) : weights_by<false>(s, n, scale, ref, sum, p);
 }
 
 float gradients(const float* s, const float* dp, int n, float scale, const float* lse, const float* delta, void* p_to,
