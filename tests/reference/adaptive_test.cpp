@@ -80,7 +80,7 @@ void expect_gradients(std::string_view line, uint32_t seed) {
     const Owned& g = *std::find_if(x.owned.begin(), x.owned.end(),
                                    [&, to = gradient](const Owned& o) { return o.t.data == x.args[to].data; });
     double most = 0, size = 0;
-    g.each([&](int b, int s, int h, int d) {
+    g.each([&, input = input](int b, int s, int h, int d) {  // clang 14 captures no binding by itself
       constexpr double kStep = 1e-6;
       const Tensor& t = x.args[input];
       const double at = load(t, b, s, h, d), mine = load(g.t, b, s, h, d);
