@@ -31,6 +31,7 @@ struct BackwardConsumer : KeyGradients<C> {
   uint32_t p[C::kTileQ / 4], ds[C::kTileQ / 4];  // pairs, as products want them
   int query, head;                // of this step
   int last_query, last_head;      // apart: of the step before, whose dQ this one has
+  bool last_is_first;             // in turns: nobody adds to its query tile before
   uint32_t buffer, again;         // apart: of dS, and how often it was used before, modulo 2
 
   __device__ int rows_of_dq() const { return C::kTabled ? min(t.rows, x.rows_of_dq) : x.rows_of_dq; }
@@ -149,20 +150,36 @@ struct BackwardConsumer : KeyGradients<C> {
     __syncwarp();
     release(C::kDqFull + 8 * (n % C::kAdders));
   }
-  // The n-th. Rows past the end have nothing to add, nor a place that is cleared.
+  __device__ void add_from_registers(const float (&dq)[C::kSumsDq], float* to) const {
+#pragma unroll
+    for (int n = 0; n < 8; ++n)
+      add_global4(to + n * 128 + lane * 4, dq[4 * n], dq[4 * n + 1], dq[4 * n + 2], dq[4 * n + 3]);
+  }
+  // When the block's turn has come. The thread that passes it on waits for all warps, and for what they wrote.
+  __device__ void add_in_turn(const float (&dq)[C::kSumsDq], uint32_t n, float* to) const {
+    const uint32_t place = n % 2;
+    wait(shared + C::kTurn + 8 * place, n / 2 & 1);
+    if (last_is_first) {
+#pragma unroll
+      for (int n = 0; n < 8; ++n)
+        reinterpret_cast<float4*>(to)[n * 32 + lane] = {dq[4 * n], dq[4 * n + 1], dq[4 * n + 2], dq[4 * n + 3]};
+    } else {
+      add_from_registers(dq, to);
+    }
+    __syncwarp();
+    release(C::kDqFull + 8 * place);
+  }
+  // The n-th. In no order rows past the end have nothing to add, nor a place that is cleared.
   __device__ void add_dq(const float (&dq)[C::kSumsDq], uint32_t n, int of_query, int of_head) const {
-    if constexpr (C::kOrdered) return hand_dq(dq, n);
+    if constexpr (C::kOrdered && !C::kTakesTurns) return hand_dq(dq, n);
     constexpr int kBlocks = C::kTileQ / 64;
-    if (of_query + group % kBlocks * 64 >= rows_of_dq()) return;
+    if constexpr (!C::kOrdered)
+      if (of_query + group % kBlocks * 64 >= rows_of_dq()) return;
     float* to = x.dq + (int64_t(C::kCarries ? 0 : t.batch) * x.heads + of_head) * x.padded * C::kWide;
     if constexpr (C::kTurned) to += TurnedTile{x.padded}.fragment(of_query, (group * 4 + warp) * TurnedTile::kColumns);
     else to += int64_t(of_query + group % kBlocks * 64 + warp * 16) * C::kWide + group / kBlocks * 64 * 16;
-    if constexpr (C::kApart) {
-#pragma unroll
-      for (int n = 0; n < 8; ++n)
-        add_global4(to + n * 128 + lane * 4, dq[4 * n], dq[4 * n + 1], dq[4 * n + 2], dq[4 * n + 3]);
-      return;
-    }
+    if constexpr (C::kTakesTurns) return add_in_turn(dq, n, to);
+    if constexpr (C::kApart) return add_from_registers(dq, to);
     const uint32_t from = shared + C::kDq + part_of_dq();
     if (lane == 0) wait_stores_read();  // of the tile before
     __syncwarp();
@@ -347,6 +364,7 @@ struct BackwardConsumer : KeyGradients<C> {
         add_dq(dq, n - 1, last_query, last_head);
       }
       last_query = query, last_head = head, last_place = place;
+      if constexpr (C::kTakesTurns) last_is_first = is_first_to_add(t, query, C::kTileQ, C::kTileK);
       if (++buffer == C::kBuffers) buffer = 0, again ^= 1;
     } else {
       add_dq(dq, n, query, head);

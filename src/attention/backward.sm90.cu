@@ -31,8 +31,11 @@ constexpr int kLong = 1024, kLongCausal = 2048;   // keys from which on tiles ar
 constexpr double kLongRows = 3072;                // and with a window rows that see a key, in the mean
 constexpr int kTurned = 80;                       // queries of such a tile
 constexpr int kMostTurned = 1 << 23;              // queries: places in a head's sums are 32 bits
-constexpr int kCounted = 32 * 1024;               // in Plan::kernel: blocks stay, and take tiles from a counter;
-constexpr int kPreparing = 64 * 1024;             // their idle warps prepare heads to come
+// Of Plan::kernel, beside the head dim.
+constexpr int kInOrder = 1 << 10, kWithOptions = 2 << 10, kWithList = 4 << 10, kOfTurned = 8 << 10, kOfParts = 16 << 10;
+constexpr int kCounted = 32 << 10;    // blocks stay, and take tiles from a counter;
+constexpr int kPreparing = 64 << 10;  // their idle warps prepare heads to come
+constexpr int kWithTable = 128 << 10, kWithHeads = 256 << 10;
 static_assert(sm90::kTurnRows == sm80::kTurnRows);
 
 // Of the plan's lengths, which a run may fall short of.
@@ -71,7 +74,9 @@ bool turns(const Problem& p) {
          !sm90::needs_table(p) && round_up(p.len_q, kTurned) * 19 <= round_up(p.len_q, 64) * 20;
 }
 
-struct Taken { bool lengths, in_order, stays = false, turned = false, parted = false, pieced = false; };
+struct Taken {
+  bool lengths, in_order, stays = false, turned = false, parted = false, pieced = false, heads = false;
+};
 BackwardKernel& kernel_of(const Problem& p, Taken by) {
   const int dim = std::max(p.dim_qk, p.dim_v);
   if (by.parted) return (dim <= 64 ? sm90::backward_kernels_64() : sm90::backward_kernels_128()).parted[by.in_order];
@@ -82,6 +87,7 @@ BackwardKernel& kernel_of(const Problem& p, Taken by) {
   sm90::BackwardKernels& all = dim <= 64 ? sm90::backward_kernels_64() : sm90::backward_kernels_128();
   if (p.mask.blocks.q) return all.listed;
   if (by.pieced) return all.pieced;
+  if (by.heads) return all.with_heads;
   return (by.stays ? all.staying : needs_general(p) ? all.with_options : tabled ? all.tabled : all.plain)[by.in_order];
 }
 
@@ -153,16 +159,17 @@ Pieced pieced(const Plan& plan) {
 sm90::KeyWalk walk_of(const Plan& plan, bool prepares) {
   const Problem& p = plan.problem;
   return {.rows = rows_of_key(p) * p.heads_q / p.heads_kv, .tiles = tiles_of(plan), .turned = plan.tile_q == kTurned,
-          .prepares = prepares, .in_order = ordered(p), .pieced = plan.splits > 1};
+          .prepares = prepares, .in_order = ordered(p), .pieced = plan.splits > 1,
+          .narrow = std::max(p.dim_qk, p.dim_v) <= 64};
 }
 
 // Whether blocks of a plain run stay, of these tiles, and prepare heads to come: what is added to Plan::kernel. d96 has
-// no kernel for it, and d64 in a fixed order whole heads instead.
+// no kernel for it.
 int counted(const Plan& plan, const BackwardKernel& k, int units) {
   const Problem& p = plan.problem;
   const int dim = std::max(p.dim_qk, p.dim_v);
   if (sm90::needs_table(p) || p.keys != KeySource::linear || p.mask.align == Align::absolute ||
-      (dim <= 96 && (dim > 64 || ordered(p))))
+      (dim > 64 && dim <= 96))
     return 0;
   sm90::KeyWalk walk = walk_of(plan, false);
   const int64_t tiles = ceil_div(p.len_k, k.tile_k), heads = int64_t(p.batch) * p.heads_kv;
@@ -172,6 +179,16 @@ int counted(const Plan& plan, const BackwardKernel& k, int units) {
                   sm90::heads_before(section, tiles, units) < heads;
   if (!sm90::may_stay(walk, units) || !all_seen(keys_of(p), k.tile_k)) return 0;
   return kCounted + kPreparing * walk.prepares;
+}
+
+// In a fixed order blocks of d64 that stay have whole heads, which must share out evenly; of short sequences, all of
+// whose keys are seen. From some length on they lose, since nobody takes over what another has left.
+bool has_whole_heads(const Problem& p, int rows, int keys, int units) {
+  const int64_t heads = int64_t(p.batch) * p.heads_kv;
+  if (!ordered(p) || sm90::needs_table(p) || p.keys != KeySource::linear || std::max(p.dim_qk, p.dim_v) > 64 ||
+      keys > kShortHead || heads * 10 < round_up(heads, units) * 9)
+    return false;
+  return rows > 0 && keys > 0 && (p.mask.kind == MaskKind::full || (p.mask.kind == MaskKind::causal && rows == keys));
 }
 
 Status supports(const Problem& p, const Device& d) {
@@ -244,13 +261,14 @@ Status shape(Plan& plan, const Planner&) {
   const BackwardKernel& k =
       kernel_of(p, {.lengths = false, .in_order = ordered(p), .turned = turned, .parted = parted});
   plan.tile_q = k.tile_q, plan.tile_k = k.tile_k, plan.splits = parts;
-  plan.kernel =
-      k.dim + 1024 * (16 * parted + 8 * turned + 4 * (p.mask.blocks.q > 0) + 2 * needs_general(p) + ordered(p));
+  plan.kernel = k.dim + kInOrder * ordered(p) + kWithOptions * needs_general(p) + kWithList * (p.mask.blocks.q > 0) +
+                kOfTurned * turned + kOfParts * parted + kWithTable * sm90::needs_table(p);
   if (!parted) {
     plan.splits = pieces_of(plan);
     const int stays = counted(plan, k, std::max(plan.device.units, 1));
     plan.kernel += stays;
     if (!stays) plan.splits = 1;
+    if (has_whole_heads(p, p.len_q, p.len_k, std::max(plan.device.units, 1))) plan.kernel += kWithHeads;
   }
   const int64_t most = std::max(ceil_div(p.len_k, k.tile_k) * p.batch * p.heads_kv * parts,
                                 int64_t(p.batch) * p.heads_q * (padded(p, k) / sm80::kRowsOfPrepare));
@@ -277,22 +295,13 @@ bool beyond_plain(const Problem& p, const Args& a) {
   return sm90::has_lengths(p, a) || !a.given(Role::dk) || !a.given(Role::dv);
 }
 
-// In a fixed order blocks of d64 that stay have whole heads, which must share out evenly; of short sequences, all of
-// whose keys are seen. From some length on they lose, since nobody takes over what another has left.
-bool has_whole_heads(const Problem& p, const Args& a, int units) {
-  const int rows = a[Role::q].extent.seq, keys = a[Role::k].extent.seq;
-  const int64_t heads = int64_t(p.batch) * p.heads_kv;
-  if (std::max(p.dim_qk, p.dim_v) > 64 || keys > kShortHead || heads * 10 < round_up(heads, units) * 9) return false;
-  return rows > 0 && (p.mask.kind == MaskKind::full || (p.mask.kind == MaskKind::causal && rows == keys));
-}
-
 class Run {
  public:
   Run(const Plan& plan, const Args& a, Workspace ws, Stream stream)
       : p_(plan.problem), a_(a), lengths_(beyond_plain(p_, a)), in_order_(in_order()),
         units_(std::max(plan.device.units, 1)), parts_(lengths_ || plan.kernel & kCounted ? 1 : plan.splits),
         turned_(plan.tile_q == kTurned && !lengths_ && may_keep_one()), stays_(stays(plan)), pieced_(pieces(plan)),
-        kernel_(kernel_of(p_, {lengths_, in_order_, stays_, turned_, parts_ > 1, pieced_.pieces > 1})),
+        kernel_(kernel_of(p_, {lengths_, in_order_, stays_, turned_, parts_ > 1, pieced_.pieces > 1, whole_heads()})),
         room_(carve(ws, plan, kernel_, parts_)),
         place_{a[Role::q].device_index, plan.device.arch}, stream_(stream) {
     ends_ = {.problem = p_, .args = dense(a), .uniform = !lengths_, .rows = room_.stats,
@@ -358,7 +367,10 @@ class Run {
   Pieced pieces(const Plan& plan) const {
     return stays_ && !in_order_ && has_planned_lengths() ? pieced(plan) : Pieced{};
   }
-  bool whole_heads() const { return in_order_ && !tabled() && parts_ == 1 && has_whole_heads(p_, a_, units_); }
+  bool whole_heads() const {
+    return in_order_ && !tabled() && parts_ == 1 &&
+           has_whole_heads(p_, a_[Role::q].extent.seq, a_[Role::k].extent.seq, units_);
+  }
   int heads_of_section(int group, int tiles, int units) const {
     const sm90::KeyOrder by{.alike = !tabled() && p_.mask.kind == MaskKind::full, .in_order = in_order_};
     const Tensor& q = a_[Role::q];

@@ -76,36 +76,10 @@ __device__ void stay_with_heads(const typename C::Params& x, uint32_t shared, in
   }
 }
 
+// A block of one tile.
 template <class C>
-__global__ void __launch_bounds__(C::kThreads, 1) backward_kernel(const __grid_constant__ typename C::Params x) {
-  extern __shared__ __align__(1024) char memory[];
-  const uint32_t shared = shared_address(memory);
-  const int group = __shfl_sync(~0u, int(threadIdx.x) / 128, 0), warp = __shfl_sync(~0u, int(threadIdx.x) / 32 % 4, 0);
-  if (threadIdx.x == 0) {
-    for (int n = 0; n < C::kPlacesK; ++n) {
-      barrier_init(shared + C::kKFull + 8 * n, 1);
-      if constexpr (C::kStays) barrier_init(shared + C::kKEmpty + 8 * n, C::kWarps + C::kCounted * C::kAdders);
-      if constexpr (C::kCounted) barrier_init(shared + C::kTileFull + 8 * n, 1);
-    }
-    if constexpr (C::kCounted)
-      for (int n = 0; n < C::kPlacesV; ++n)
-        barrier_init(shared + C::kVFull + 8 * n, 1), barrier_init(shared + C::kVEmpty + 8 * n, C::kWarps);
-    for (int n = 0; n < C::kBuffers; ++n)
-      barrier_init(shared + C::kDsFull + 8 * n, C::kWarps), barrier_init(shared + C::kDsEmpty + 8 * n, C::kWarps);
-    for (int n = 0; n < C::kStages; ++n) {
-      barrier_init(shared + C::kQFull + 8 * n, 1), barrier_init(shared + C::kQEmpty + 8 * n, C::kWarps);
-      barrier_init(shared + C::kOFull + 8 * n, 1), barrier_init(shared + C::kOEmpty + 8 * n, C::kWarps);
-    }
-    for (int n = 0; n < 2; ++n)
-      barrier_init(shared + C::kDqFull + 8 * n, C::kWarps), barrier_init(shared + C::kDqEmpty + 8 * n, 1);
-    barrier_init_done();
-  }
-  __syncthreads();
-  sm80::wait_for_previous();
-  sm80::admit_next();
+__device__ void own_one_tile(const typename C::Params& x, uint32_t shared, int group, int warp) {
   int block = int(blockIdx.x);
-  if constexpr (C::kCounted) return stay_counted<C>(x, shared, group, warp);
-  else if constexpr (C::kWholeHeads) return stay_with_heads<C>(x, shared, group, warp);
   if constexpr (C::kOrdered) {  // a block waits for those before it, so they must have begun
     int* const shared_block = static_cast<int*>(__cvta_shared_to_generic(shared + C::kBlock));
     if (threadIdx.x == 0) *shared_block = int(uint32_t(atomicAdd(x.turns, 1)) % gridDim.x);
@@ -131,6 +105,40 @@ __global__ void __launch_bounds__(C::kThreads, 1) backward_kernel(const __grid_c
     consumer.ask_far();
     consumer.run();
   }
+}
+
+template <class C>
+__global__ void __launch_bounds__(C::kThreads, 1) backward_kernel(const __grid_constant__ typename C::Params x) {
+  extern __shared__ __align__(1024) char memory[];
+  const uint32_t shared = shared_address(memory);
+  const int group = __shfl_sync(~0u, int(threadIdx.x) / 128, 0), warp = __shfl_sync(~0u, int(threadIdx.x) / 32 % 4, 0);
+  if (threadIdx.x == 0) {
+    for (int n = 0; n < C::kPlacesK; ++n) {
+      barrier_init(shared + C::kKFull + 8 * n, 1);
+      if constexpr (C::kStays) barrier_init(shared + C::kKEmpty + 8 * n, C::kWarps + C::kCounted * C::kAdders);
+      if constexpr (C::kCounted) barrier_init(shared + C::kTileFull + 8 * n, 1);
+    }
+    if constexpr (C::kCounted)
+      for (int n = 0; n < C::kPlacesV; ++n)
+        barrier_init(shared + C::kVFull + 8 * n, 1), barrier_init(shared + C::kVEmpty + 8 * n, C::kWarps);
+    for (int n = 0; n < C::kBuffers; ++n)
+      barrier_init(shared + C::kDsFull + 8 * n, C::kWarps), barrier_init(shared + C::kDsEmpty + 8 * n, C::kWarps);
+    for (int n = 0; n < C::kStages; ++n) {
+      barrier_init(shared + C::kQFull + 8 * n, 1), barrier_init(shared + C::kQEmpty + 8 * n, C::kWarps);
+      barrier_init(shared + C::kOFull + 8 * n, 1), barrier_init(shared + C::kOEmpty + 8 * n, C::kWarps);
+    }
+    for (int n = 0; n < 2; ++n)
+      barrier_init(shared + C::kDqFull + 8 * n, C::kWarps), barrier_init(shared + C::kDqEmpty + 8 * n, 1);
+    if constexpr (C::kTakesTurns)
+      for (int n = 0; n < 2; ++n) barrier_init(shared + C::kTurn + 8 * n, 1);
+    barrier_init_done();
+  }
+  __syncthreads();
+  sm80::wait_for_previous();
+  sm80::admit_next();
+  if constexpr (C::kCounted) stay_counted<C>(x, shared, group, warp);
+  else if constexpr (C::kWholeHeads) stay_with_heads<C>(x, shared, group, warp);
+  else own_one_tile<C>(x, shared, group, warp);
 }
 
 }  // namespace attune::sm90

@@ -27,11 +27,17 @@ constexpr BackwardKernel backward_kernel_row() {
 // Of one head dim. Each in no order, and with dQ added up in a fixed one.
 struct BackwardKernels {
   BackwardKernel plain[2], tabled[2], with_options[2];  // those with options have a table too
-  BackwardKernel staying[2];                            // plain, by blocks that stay; apart and in order: whole heads
+  BackwardKernel staying[2];                            // plain, by blocks that stay
+  BackwardKernel with_heads;                            // the same in order, by blocks that have whole heads; d64 only
   BackwardKernel pieced;                                // staying in no order, of query tiles divided among blocks
   BackwardKernel parted[2];                             // plain, of heads divided among blocks
   BackwardKernel listed;                                // has a table, and no order
 };
+template <int Dim, int TileQ, bool Apart>
+constexpr BackwardKernel whole_heads_row() {
+  if constexpr (Apart) return backward_kernel_row<Dim, TileQ, true, false, true, false, false, true, Share::heads>();
+  else return {};
+}
 template <int Dim, int TileQ, bool Apart>
 constexpr BackwardKernels backward_kernel_rows() {
   return {{backward_kernel_row<Dim, TileQ, Apart, false, false, false>(),
@@ -42,6 +48,7 @@ constexpr BackwardKernels backward_kernel_rows() {
            backward_kernel_row<Dim, TileQ, Apart, true, true, true>()},
           {backward_kernel_row<Dim, TileQ, Apart, false, false, false, false, true>(),
            backward_kernel_row<Dim, TileQ, Apart, false, true, false, false, true>()},
+          whole_heads_row<Dim, TileQ, Apart>(),
           backward_kernel_row<Dim, TileQ, Apart, false, false, false, false, true, Share::pieces>(),
           {backward_kernel_row<Dim, TileQ, Apart, false, false, false, false, false, Share::parts>(),
            backward_kernel_row<Dim, TileQ, Apart, false, true, false, false, false, Share::parts>()},

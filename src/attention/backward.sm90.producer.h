@@ -237,10 +237,9 @@ struct BackwardProducer {
   }
 };
 
-// In a fixed order: a thread adds a query tile of dQ when all key tiles behind this one have; the first to come stores
-// it. Two threads take turns: one waits until its sums are in memory while the other adds. Whole heads have one.
+// In a fixed order blocks add to a query tile of dQ when all key tiles behind theirs have; the first to come stores it.
 template <class C>
-struct BackwardAdder {
+struct DqOrder {
   const typename C::Params& x;
   const uint32_t shared;
   const KeyTile& t;
@@ -256,8 +255,16 @@ struct BackwardAdder {
   __device__ void wait_turn(int head, int query) const {
     const int before = key_tiles_behind(t, query, C::kTileQ, C::kTileK);
     while (sm80::load_count(turn_of(head, query)) < before) {}
-    publish_global();
   }
+};
+
+// A thread adds what the warps have handed to it. Two take turns: one waits until its sums are in memory while the
+// other adds. Whole heads have one.
+template <class C>
+struct BackwardAdder : DqOrder<C> {
+  using Base = DqOrder<C>;
+  using Base::number, Base::row_of, Base::shared, Base::t, Base::turn_of, Base::wait_turn, Base::x;
+
   // Returns the step behind its last.
   __device__ uint32_t run(uint32_t step) const {
     for (int h = t.head * x.group; h < (t.head + 1) * x.group; ++h)
@@ -265,7 +272,7 @@ struct BackwardAdder {
         if (step % C::kAdders != number) continue;
         const uint32_t sums = shared + C::kDq + step % C::kPlacesDq * C::kWarps * C::kBytesDq;
         constexpr int kBytes = C::kTileQ * C::kWide * 4;
-        if constexpr (!C::kWholeHeads) wait_turn(h, query);
+        if constexpr (!C::kWholeHeads) wait_turn(h, query), publish_global();
         wait(shared + C::kDqFull + 8 * number, step / C::kAdders & 1);
         float* const to = x.dq + row_of(h, query) * C::kWide;
         if (is_first_to_add(t, query, C::kTileQ, C::kTileK)) store_floats(to, sums, kBytes, Keep::last_to_go);
@@ -282,6 +289,34 @@ struct BackwardAdder {
     return step;
   }
 };
+// Where the warps add from registers: the first of two threads tells them that it is their turn; the other, when they
+// have added, the block that waits for them. The first is two steps ahead of it at most.
+template <class C>
+struct TurnKeeper : DqOrder<C> {
+  using Base = DqOrder<C>;
+  using Base::number, Base::shared, Base::t, Base::turn_of, Base::wait_turn, Base::x;
+
+  __device__ void tell_turn(uint32_t step, int head, int query) const {
+    const uint32_t place = step % 2;
+    wait_turn(head, query);
+    wait(shared + C::kDqEmpty + 8 * place, (step / 2 & 1) ^ 1);
+    arrive(shared + C::kTurn + 8 * place);
+  }
+  __device__ void pass_on(uint32_t step, int head, int query) const {
+    const uint32_t place = step % 2;
+    wait(shared + C::kDqFull + 8 * place, step / 2 & 1);
+    arrive(shared + C::kDqEmpty + 8 * place);
+    sm80::add_count(turn_of(head, query));
+  }
+  // Returns the step behind its last.
+  __device__ uint32_t run(uint32_t step) const {
+    for (int h = t.head * x.group; h < (t.head + 1) * x.group; ++h)
+      for (int query = t.start; query != t.stop; query += C::kTileQ, ++step)
+        if (number == 0) tell_turn(step, h, query);
+        else pass_on(step, h, query);
+    return step;
+  }
+};
 // Of a block that stays and takes tiles from a counter.
 template <class C>
 __device__ void add_counted(const typename C::Params& x, uint32_t shared) {
@@ -294,7 +329,8 @@ __device__ void add_counted(const typename C::Params& x, uint32_t shared) {
     if (tile >= works<C>(x)) return;
     arrive(shared + C::kKEmpty + 8 * (round % C::kPlacesK));  // the number's place is free when that of its keys is
     const KeyTile t = find_work<C>(x, tile);
-    step = BackwardAdder<C>{x, shared, t, number}.run(step);
+    if constexpr (C::kTakesTurns) step = TurnKeeper<C>{x, shared, t, number}.run(step);
+    else step = BackwardAdder<C>{x, shared, t, number}.run(step);
   }
 }
 

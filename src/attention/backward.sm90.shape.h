@@ -43,7 +43,7 @@ struct AheadParams {
   Tensor out, d_out, lse, d_lse;  // the last if it is given
 };
 
-enum class Share { all, parts, pieces };
+enum class Share { all, parts, pieces, heads };
 
 // Where tiles of keys do not fill their waves, some are divided: a piece has some of the query tiles that see the keys.
 // It leaves its sums of dK and dV, key_part(), and the last of a tile adds all of them up.
@@ -112,10 +112,11 @@ struct TabledParams : BackwardParams {
 // Stays: a block may have many tiles of keys, each of which some query sees; the next keys are loaded while dK and dV
 // leave. Counted: it takes the next tile that nobody has, and the thread that loads tells which. Keys have two places
 // where those fit, so that the next are there when it begins. Apart too: dQ of a tile's last step is multiplied in the
-// first of the next, as everywhere. Apart and ordered, it takes each gridDim.x-th head with all its tiles, so that
-// nobody waits for another.
-// Share: what a block has of a tile's work. Parts: some of the heads that share its keys; it leaves its sums of dK and
-// dV in f32. Pieces: of some tiles some of the queries (see Pieces); then blocks stay.
+// first of the next, as everywhere; ordered, one thread tells the warps that it is their turn to add it, and another
+// tells the next block (TurnKeeper).
+// Share: what a block has. Parts: of a tile some of the heads that share its keys; it leaves its sums of dK and dV in
+// f32. Pieces: of some tiles some of the queries (see Pieces); then blocks stay. Heads: each gridDim.x-th head with all
+// its tiles, so that in a fixed order nobody waits for another; then blocks stay too.
 // Turned: dQ is multiplied turned (turned_tile.h), so a tile is any multiple of 16 queries. Sums of a head lie as one
 // tile, so a tile may begin at any 16 queries, statistics are paired (row_statistics.h), `kept` is 1, and dP begins at
 // -delta instead of 0, so that deltas wait in no register.
@@ -128,16 +129,18 @@ struct BackwardShape {
   static constexpr bool kApart = Apart, kTabled = Tabled, kOrdered = Ordered, kOptions = Options;
   static constexpr bool kListed = Listed, kStays = Stays, kTurned = TileQ % 64 != 0;
   static constexpr bool kParts = Has == Share::parts, kPieces = Has == Share::pieces;
-  static constexpr bool kWholeHeads = Stays && Ordered && Apart;
+  static constexpr bool kWholeHeads = Has == Share::heads;
   static constexpr bool kCounted = Stays && !kWholeHeads, kCarries = kCounted && Apart;  // dQ from keys to keys
+  static constexpr bool kTakesTurns = kCarries && Ordered;                               // dQ leaves from registers
   // Whether a row of the launch is far; else of each tile's weights. With options nobody asks, weights end at 1 anyway.
   // Apart and in order there are no registers for it: 4 to 36 bytes would be spilled.
-  static constexpr bool kAsksLaunch = !Options && !(Apart && Ordered);
+  static constexpr bool kAsksLaunch = !Options && (kTakesTurns || !(Apart && Ordered));
   static_assert(!kTurned || !(Apart || Tabled || Ordered));
   static_assert(Tabled || !(Options || Listed));
   static_assert(!Stays || !Tabled);
   static_assert(!kParts || !(Tabled || Stays || kTurned));
   static_assert(!kPieces || (Stays && !Ordered));
+  static_assert(!kWholeHeads || (Stays && Ordered && Apart));
   static constexpr int kGroups = 2, kThreads = 128 * (1 + kGroups), kWarps = 4 * kGroups;
   static constexpr int kGrain = kTurned ? 16 : TileQ;  // query tiles begin at multiples of it
   static constexpr int kRowsAhead = 4;  // turned: pairs of log-sum-exps that are loaded with deltas; 6 fit, 7 spill
@@ -148,8 +151,8 @@ struct BackwardShape {
   static ATTUNE_HD constexpr TurnedTile tile() { return {TileQ}; }
   static constexpr int kBytesDs = kTurned ? 2 * TurnedTile{TileQ}.panel() : TileQ / 64 * kPanelK;
   static constexpr int kBytesDq = 16 * (kTurned ? TileQ : 64) * 4, kSumsDq = kBytesDq / 128;  // of a warp, of a lane
-  static constexpr int kPlacesDq = !Ordered ? !Apart : Apart || Stays ? 1 : 2;  // of all warps
-  static constexpr int kAdders = !Ordered ? 0 : kWholeHeads ? 1 : 2;            // threads that take them to memory
+  static constexpr int kPlacesDq = kTakesTurns ? 0 : !Ordered ? !Apart : Apart || Stays ? 1 : 2;  // of all warps
+  static constexpr int kAdders = !Ordered ? 0 : kWholeHeads ? 1 : 2;  // threads that take them to memory, or keep turns
   static_assert(kAdders >= kPlacesDq || !Ordered);
   static_assert(TileQ / 64 * kPanels == kGroups, "a warpgroup has 64 columns of dQ, or 64 x 64");
   static constexpr int kPlacesK = kCounted && !kTurned ? 2 : 1, kPlacesV = kCarries ? 2 : 1;
@@ -167,7 +170,8 @@ struct BackwardShape {
   static constexpr int kTile = kTileFull + 8 * kCounted * kPlacesK;
   static constexpr int kFarOfTile = kTile + 8 * kCounted;  // not 0 if a row of the launch is far
   static constexpr int kFarOfWarp = kFarOfTile + 8 * kCounted;  // [kWarps]: the same
-  static constexpr int kSharedBytes = kFarOfWarp + 4 * kWarps;
+  static constexpr int kTurn = kFarOfWarp + 4 * kWarps;  // of two steps
+  static constexpr int kSharedBytes = kTurn + 16 * kTakesTurns;
   static_assert(kSharedBytes <= 227 * 1024);
 };
 
