@@ -260,6 +260,9 @@ Status shape(Plan& plan, const Planner&) {
   // A table or a scale may take it back to tiles of 64, whose rows are no more, and to whole groups of heads.
   const BackwardKernel& k =
       kernel_of(p, {.lengths = false, .in_order = ordered(p), .turned = turned, .parted = parted});
+  const int64_t most = std::max(ceil_div(p.len_k, k.tile_k) * p.batch * p.heads_kv * parts,
+                                int64_t(p.batch) * p.heads_q * (padded(p, k) / sm80::kRowsOfPrepare));
+  if (most > INT32_MAX) return Status::no(kWho, ": ", most, " blocks are over 2^31 - 1");
   plan.tile_q = k.tile_q, plan.tile_k = k.tile_k, plan.splits = parts;
   plan.kernel = k.dim + kInOrder * ordered(p) + kWithOptions * needs_general(p) + kWithList * (p.mask.blocks.q > 0) +
                 kOfTurned * turned + kOfParts * parted + kWithTable * sm90::needs_table(p);
@@ -270,9 +273,6 @@ Status shape(Plan& plan, const Planner&) {
     if (!stays) plan.splits = 1;
     if (has_whole_heads(p, p.len_q, p.len_k, std::max(plan.device.units, 1))) plan.kernel += kWithHeads;
   }
-  const int64_t most = std::max(ceil_div(p.len_k, k.tile_k) * p.batch * p.heads_kv * parts,
-                                int64_t(p.batch) * p.heads_q * (padded(p, k) / sm80::kRowsOfPrepare));
-  if (most > INT32_MAX) return Status::no(kWho, ": ", most, " blocks are over 2^31 - 1");
   Workspace count;
   carve(count, plan, k, parts);
   plan.workspace_bytes = count.used;
