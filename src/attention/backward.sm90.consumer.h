@@ -450,6 +450,8 @@ struct BackwardConsumer : KeyGradients<C> {
       release(C::kKEmpty), release(C::kQEmpty + 8 * ((end - 1) % 2));
       add_dq(dq, end - 1, last_query, last_head);
     } else {
+      if constexpr (C::kFinishes && !C::kOrdered)
+        if (lane == 0) wait_older_stores();  // dQ of the keys before is in memory when these are given back
       release(C::kKEmpty + 8 * place);
       wait_products<0>();
       release(C::kQEmpty + 8 * ((end - 1) % 2));

@@ -1,7 +1,7 @@
-// sm90_backward: the host side of backward.sm90.h. A run is prepare, the kernel that owns keys, then finish, each of
-// which starts while the one before it ends; where lengths are in tensors, a kernel ahead of them finds the key tiles;
-// where heads that share keys are divided, one before finish adds up their dK and dV. Everything else is the next
-// link's.
+// sm90_backward: the host side of backward.sm90.h. A run is prepare, the kernel that owns keys, then finish, unless that
+// kernel does it, each of which starts while the one before it ends; where lengths are in tensors, a kernel ahead of
+// them finds the key tiles; where heads that share keys are divided, one before finish adds up their dK and dV.
+// Everything else is the next link's.
 #include <algorithm>
 
 #include "attention/backward.sm80.host.h"
@@ -224,22 +224,28 @@ int64_t padded(const Problem& p, const BackwardKernel& k) {
   return round_up(turned ? p.len_q + int64_t(kTurned) : round_up(p.len_q, k.tile_q), sm80::kRowsOfPrepare);
 }
 
-struct Marks { uint64_t far; int taken; };  // see backward.sm90.shape.h
 struct Room {
   float2* stats;
   float* dq;
   int* turns;
   KeyTile* table;
-  Marks* marks;
+  uint64_t* far;
   float4* sums;    // of parts, or of pieces
-  int* counts;     // of tiles and jobs taken, and done of each head; then of pieces that have left their sums
+  int* counts;     // where blocks stay: Counts
 };
-int64_t counts_of(const Problem& p) { return sm90::kJobsDone + int64_t(p.batch) * p.heads_q; }
+// What blocks that stay count, all 0 at first, behind tiles and jobs taken and those done of each head: blocks that have
+// ended, rows that are finished, tiles added of each head of keys; and pieces that have left their sums.
+struct Counts { int64_t ended, finished, added, arrived, all; };
+Counts counts_of(const Problem& p, const Pieced& by) {
+  const int64_t ended = sm90::kJobsDone + int64_t(p.batch) * p.heads_q, added = ended + 2;
+  const int64_t arrived = added + int64_t(p.batch) * p.heads_kv;
+  return {ended, ended + 1, added, arrived, arrived + by.divided * sm90::kPartWarps};
+}
 Room carve(Workspace& ws, const Plan& plan, const BackwardKernel& k, int parts) {
   const Problem& p = plan.problem;
   const size_t rows = size_t(p.batch) * size_t(p.heads_q) * size_t(padded(p, k));
   Room room{.stats = ws.take<float2>(rows), .dq = ws.take<float>(rows * size_t(k.wide)), .turns = nullptr,
-            .table = ws.take<KeyTile>(size_t(sm90::key_table_size(p, k.tile_k))), .marks = ws.take<Marks>(1),
+            .table = ws.take<KeyTile>(size_t(sm90::key_table_size(p, k.tile_k))), .far = ws.take<uint64_t>(1),
             .sums = nullptr, .counts = nullptr};
   if (ordered(p)) room.turns = ws.take<int>(1 + rows / sm80::kTurnRows);
   const size_t tiles = size_t(p.batch) * size_t(p.heads_kv) * size_t(ceil_div(p.len_k, k.tile_k));
@@ -247,8 +253,7 @@ Room carve(Workspace& ws, const Plan& plan, const BackwardKernel& k, int parts) 
   const Pieced by = pieced(plan);
   const int64_t pieces = by.divided * by.pieces;
   if (pieces > 0) room.sums = ws.take<float4>(size_t(sm90::key_part(k.dim, pieces, 0, false)));
-  if (plan.kernel & kPreparing || pieces > 0)
-    room.counts = ws.take<int>(size_t(counts_of(p) + by.divided * sm90::kPartWarps));
+  if (plan.kernel & (kCounted | kWithHeads)) room.counts = ws.take<int>(size_t(counts_of(p, by).all));
   return room;
 }
 
@@ -308,17 +313,14 @@ class Run {
              .dq = a.given(Role::dq) ? room_.dq : nullptr, .turns = in_order_ ? room_.turns : nullptr,
              .padded = int(padded(p_, kernel_)), .wide = kernel_.wide, .group = p_.heads_q / p_.heads_kv,
              .scale = scale_of(p_, a), .kept = turned_ ? sm80::Kept{} : kept(), .running = p_.has(Option::accumulate),
-             .far = &room_.marks->far, .launch = sm80::next_launch(), .turned = turned_,
-             .taken = stays_ && !whole_heads() ? &room_.marks->taken : nullptr, .counts = 1};
+             .far = room_.far, .launch = sm80::next_launch(), .turned = turned_};
     if (!lengths_) ends_.seq = sequence(p_, a, 0);
     ends_.stores_first = in_order_ && !tabled() && every_query_sees(key_tile_of(ends_.seq, 0));
     // d_sinks are made of all statistics, before the kernel that would prepare.
     const int heads = p_.batch * p_.heads_q, before = stays_ && plan.kernel & kPreparing ? heads_before() : heads;
     const bool prepares = before < heads && wanted() && !a.given(Role::d_sinks);
     if (prepares) ends_.prepared = before;
-    if (prepares || pieced_.pieces > 1) {
-      ends_.taken = room_.counts, ends_.counts = int(counts_of(p_) + pieced_.divided * sm90::kPartWarps);
-    }
+    if (stays_ && room_.counts) ends_.taken = room_.counts, ends_.counts = int(counts_of(p_, pieced_).all);
   }
 
   Status run() {
@@ -336,7 +338,8 @@ class Run {
       if (Status s = own_keys(); !s.ok()) return s;
     if (any && parts_ > 1)
       if (Status s = join(); !s.ok()) return s;
-    return a_.given(Role::dq) ? sm80::backward_finish(kWho, ends_, place_, stream_) : Status::good();
+    const bool finish = a_.given(Role::dq) && !(any && finishes());
+    return finish ? sm80::backward_finish(kWho, ends_, place_, stream_) : Status::good();
   }
 
  private:
@@ -371,6 +374,12 @@ class Run {
     return in_order_ && !tabled() && parts_ == 1 &&
            has_whole_heads(p_, a_[Role::q].extent.seq, a_[Role::k].extent.seq, units_);
   }
+  // Of pieces, and in a fixed order over d64, a kernel behind does.
+  bool finishes() const {
+    const bool kernel = !in_order_ || std::max(p_.dim_qk, p_.dim_v) <= 64;
+    return stays_ && kernel && room_.counts && pieced_.pieces == 1 && a_.given(Role::dq) &&
+           a_[Role::q].extent.seq > 0;
+  }
   int heads_of_section(int group, int tiles, int units) const {
     const sm90::KeyOrder by{.alike = !tabled() && p_.mask.kind == MaskKind::full, .in_order = in_order_};
     const Tensor& q = a_[Role::q];
@@ -387,6 +396,14 @@ class Run {
     return {.ready = ready, .jobs = (heads - ready) * (ends_.padded / sm90::kJobRows), .dim_v = p_.dim_v,
             .out_step = step(Role::out), .d_out_step = step(Role::d_out), .stats = room_.stats,
             .out = a_[Role::out], .d_out = a_[Role::d_out], .lse = a_[Role::lse], .d_lse = a_[Role::d_lse]};
+  }
+  sm90::BehindParams behind() const {
+    if (!finishes()) return {};
+    const Counts at = counts_of(p_, pieced_);
+    return {.jobs = p_.batch * p_.heads_q * sm90::ends_of(ends_.seq.len_q), .dim = p_.dim_qk,
+            .scale = ends_.scale * ends_.kept.out, .taken = room_.counts + at.finished,
+            .ended = room_.counts + at.ended, .added = room_.counts + at.added,
+            .across = int64_t(ends_.padded) * TurnedTile::kColumns, .dq = a_[Role::dq]};
   }
   int64_t blocks(const TabledParams& x) const {
     const int64_t all = whole_heads() ? x.units : int64_t(x.tiles) * x.units;
@@ -418,7 +435,9 @@ class Run {
                                              .parts = parts_,
                                              .sums = room_.sums,
                                              .taken = ends_.taken,
-                                             .ahead = ahead()};
+                                             .ahead = ahead(),
+                                             .pieces = {},
+                                             .behind = behind()};
     x.has_dk = a_.given(Role::dk), x.has_dv = a_.given(Role::dv);
     x.rows_q = q.extent.seq, x.rows_k = k.extent.seq;
     x.wide_dk = sm90::wide_rows(a_[Role::dk]), x.wide_dv = sm90::wide_rows(a_[Role::dv]);
@@ -437,7 +456,7 @@ class Run {
     }
     if (pieced_.pieces > 1)
       x.pieces = {int(pieced_.begin), int(pieced_.divided), pieced_.pieces, room_.sums,
-                  room_.counts + counts_of(p_)};
+                  room_.counts + counts_of(p_, pieced_).arrived};
     x.section = heads_of_section(x.group, x.tiles, x.units);
     if (Status s = make_maps(x); !s.ok()) return s;
     return cuda::launch({.who = kWho,

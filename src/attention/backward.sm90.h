@@ -19,7 +19,11 @@ __device__ void stay_counted(const typename C::Params& x, uint32_t shared, int g
     if constexpr (C::kOrdered) {
       if (threadIdx.x >= 32) return add_counted<C>(x, shared);
     } else {
-      if (threadIdx.x >= 32) return prepare_others<C>(x);
+      if (threadIdx.x >= 32) {
+        prepare_others<C>(x);
+        if constexpr (C::kFinishes) finish_heads<C, 1>(x);
+        return;
+      }
     }
     if (threadIdx.x > 0) return;
     const BackwardProducer<C> producer{x, shared, t};
@@ -31,10 +35,12 @@ __device__ void stay_counted(const typename C::Params& x, uint32_t shared, int g
       t = find_work<C>(x, tile);
       if constexpr (!C::kOrdered) wait_ready<C>(x, t);
       step = producer.run_staying(step, round, tile);
+      if constexpr (C::kFinishes) loaded_tile<C>(x, shared, round, t);
       // Two steps before its keys are wanted: earlier, a block would hold one that another has time for.
       tile = next();
     }
     producer.tell_tile(round, tile);
+    if constexpr (C::kFinishes) loaded_all<C>(x, shared, round);
   } else {
     grow_registers<C::kConsumerRegisters>();
     BackwardConsumer<C> consumer{x, shared, t, group - 1, warp, int(threadIdx.x % 32)};
@@ -48,6 +54,13 @@ __device__ void stay_counted(const typename C::Params& x, uint32_t shared, int g
     }
     if constexpr (C::kCarries) consumer.add_last_dq();
     if (threadIdx.x % 32 == 0) wait_stores();
+    if constexpr (C::kFinishes) {  // all of its dQ is in memory, or handed over
+      __syncwarp();
+      // In no order the place of the tile behind its last, of which it has one at least.
+      constexpr bool kNext = !C::kOrdered && C::kPlacesK > 1;
+      consumer.release(C::kKEmpty + 8 * (kNext ? consumer.place ^ 1 : consumer.place));
+      finish_heads<C, 4>(x);
+    }
   }
 }
 
@@ -62,9 +75,16 @@ __device__ void stay_with_heads(const typename C::Params& x, uint32_t shared, in
 #pragma unroll 1
       for (int round = 0; find_next_keys<C>(x, round, t); ++round)
         step = BackwardProducer<C>{x, shared, t}.run_staying(step, uint32_t(round));
-    if (threadIdx.x == 32)
+    if (threadIdx.x == 32) {
 #pragma unroll 1
-      for (int round = 0; find_next_keys<C>(x, round, t); ++round) step = BackwardAdder<C>{x, shared, t, 0}.run(step);
+      for (int round = 0; find_next_keys<C>(x, round, t); ++round) {
+        keep_unit<C>(x, shared, 0, t);
+        step = BackwardAdder<C>{x, shared, t, 0}.run(step);
+        tell_added<C>(x, shared, 0);
+      }
+      tell_end<C>(x);
+    }
+    if (threadIdx.x >= 64) finish_heads<C, 1>(x);
   } else {
     grow_registers<C::kConsumerRegisters>();
     BackwardConsumer<C> consumer{x, shared, t, group - 1, warp, int(threadIdx.x % 32)};
@@ -73,6 +93,7 @@ __device__ void stay_with_heads(const typename C::Params& x, uint32_t shared, in
 #pragma unroll 1
     for (int round = 0; find_next_keys<C>(x, round, t); ++round) consumer.run_staying(uint32_t(round));
     if (threadIdx.x % 32 == 0) wait_stores();
+    finish_heads<C, 4>(x);
   }
 }
 

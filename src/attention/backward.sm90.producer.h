@@ -1,7 +1,7 @@
 // Backward attention for Hopper: the threads beside the warpgroups of backward.sm90.h. One streams keys, Q, dO and the
 // rows' statistics; in a fixed order others add dQ to memory. And how a block finds its keys.
 #pragma once
-#include "attention/backward.sm90.shape.h"
+#include "attention/backward.sm90.behind.h"
 #include "machine/sm80/memory.h"
 #include "machine/sm80/order.h"
 #include "machine/sm90/barrier.h"
@@ -321,16 +321,20 @@ struct TurnKeeper : DqOrder<C> {
 template <class C>
 __device__ void add_counted(const typename C::Params& x, uint32_t shared) {
   const uint32_t number = threadIdx.x / 32 - 1;
+  if constexpr (C::kFinishes)
+    if (number >= C::kAdders) return finish_heads<C, 1>(x);
   if (threadIdx.x % 32 > 0 || number >= C::kAdders) return;
   uint32_t step = 0;
 #pragma unroll 1
   for (uint32_t round = 0;; ++round) {
     const int tile = int(told_to_lane<C>(shared, round));
     if (tile >= works<C>(x)) return;
-    arrive(shared + C::kKEmpty + 8 * (round % C::kPlacesK));  // the number's place is free when that of its keys is
+    const uint32_t empty = C::kKEmpty + 8 * (round % C::kPlacesK);  // a tile's number has the place of its keys
+    if constexpr (!C::kFinishes) arrive(shared + empty);
     const KeyTile t = find_work<C>(x, tile);
     if constexpr (C::kTakesTurns) step = TurnKeeper<C>{x, shared, t, number}.run(step);
     else step = BackwardAdder<C>{x, shared, t, number}.run(step);
+    if constexpr (C::kFinishes) arrive(shared + empty);  // and says that all of its dQ is in memory
   }
 }
 

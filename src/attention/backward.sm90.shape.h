@@ -43,6 +43,16 @@ struct AheadParams {
   Tensor out, d_out, lse, d_lse;  // the last if it is given
 };
 
+// dQ as it is wanted, made of the sums by the same kernel (backward.sm90.behind.h). No jobs: a kernel behind makes it.
+struct BehindParams {
+  int jobs, dim;
+  float scale;
+  int *taken, *ended;  // jobs; blocks
+  int* added;          // of each head of keys, tiles whose dQ is all in memory
+  int64_t across;      // turned: numbers from a fragment to that of the next columns
+  Tensor dq;
+};
+
 enum class Share { all, parts, pieces, heads };
 
 // Where tiles of keys do not fill their waves, some are divided: a piece has some of the query tiles that see the keys.
@@ -80,6 +90,7 @@ struct BackwardParams {
   int* taken;
   AheadParams ahead;
   Pieces pieces;
+  BehindParams behind;
 };
 
 struct TabledParams : BackwardParams {
@@ -132,6 +143,8 @@ struct BackwardShape {
   static constexpr bool kWholeHeads = Has == Share::heads;
   static constexpr bool kCounted = Stays && !kWholeHeads, kCarries = kCounted && Apart;  // dQ from keys to keys
   static constexpr bool kTakesTurns = kCarries && Ordered;                               // dQ leaves from registers
+  // See BehindParams. In order and not apart there are no registers for it.
+  static constexpr bool kFinishes = Stays && !kPieces && (Apart || !Ordered);
   // Whether a row of the launch is far; else of each tile's weights. With options nobody asks, weights end at 1 anyway.
   // Apart and in order there are no registers for it: 4 to 36 bytes would be spilled.
   static constexpr bool kAsksLaunch = !Options && (kTakesTurns || !(Apart && Ordered));
@@ -171,7 +184,8 @@ struct BackwardShape {
   static constexpr int kFarOfTile = kTile + 8 * kCounted;  // not 0 if a row of the launch is far
   static constexpr int kFarOfWarp = kFarOfTile + 8 * kCounted;  // [kWarps]: the same
   static constexpr int kTurn = kFarOfWarp + 4 * kWarps;  // of two steps
-  static constexpr int kSharedBytes = kTurn + 16 * kTakesTurns;
+  static constexpr int kUnits = kTurn + 16 * kTakesTurns;  // unit_place()
+  static constexpr int kSharedBytes = kUnits + 16 * kFinishes;
   static_assert(kSharedBytes <= 227 * 1024);
 };
 

@@ -17,6 +17,7 @@
 #include <map>
 #include <memory>
 #include <random>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <type_traits>
@@ -55,7 +56,8 @@ struct Thread {
   bool done = false;
   const char* waits = "";                      // for what
   std::function<bool()> ready{};               // empty: it waits for nothing
-  int unread = 0, unwritten = 0;               // bulk stores that have not read shared memory yet; or written
+  int unread = 0, group = 0;                   // bulk stores that have not read shared memory yet; their group
+  std::multiset<int> writing{};                // groups of those that have not written
   std::vector<std::function<void()>> open{};   // products that are not in a group yet
   std::vector<std::vector<std::function<void()>>> groups{};
 };
@@ -122,13 +124,14 @@ inline void land_later(int most, std::function<void()> land) {
 template <class Write>
 void store_later(uint32_t from, int bytes, Write write) {
   Thread* const who = gpu.now;
-  ++who->unread, ++who->unwritten;
+  const auto mine = who->writing.insert(who->group);
+  ++who->unread;
   land_later(60, [=] {
     const std::vector<char> read(who->block->shared + from, who->block->shared + from + bytes);
     --who->unread;
     land_later(60, [=] {
       write(read.data());
-      --who->unwritten;
+      who->writing.erase(mine);
     });
   });
 }

@@ -34,6 +34,7 @@ struct Call {
   const double scale = 1 / std::sqrt(double(w.dim));
   const int ready = w.ready ? w.ready : w.batch * w.heads;
   std::vector<T> q, d_out, k, v, dk, dv, out;
+  std::vector<T> dq;                         // of kernels that finish it
   std::vector<float> lse, d_lse;             // [batch][head][row], with more between heads; [batch][row][head]
   std::vector<double> want_dq, want_dk, want_dv;
   std::vector<float> stats, sums;            // log-sum-exps and deltas; dQ
@@ -61,7 +62,7 @@ struct Call {
     d_lse.resize(size_t(w.batch * w.rows * w.heads));
     std::normal_distribution<float> normal;
     for (float& x : d_lse) x = w.late == Asked::d_lse ? normal(random) : 0.f;
-    dk.assign(k.size(), T(7.f)), dv = dk;
+    dk.assign(k.size(), T(7.f)), dv = dk, dq.assign(q.size(), T(7.f));
     want_dq.resize(q.size()), want_dk.resize(k.size()), want_dv.resize(k.size());
     const size_t all = size_t(w.batch * w.heads * padded);
     stats.resize(2 * all), sums.resize(all * C::kWide), turns.resize(1 + all / kTurnRows);
@@ -171,6 +172,12 @@ struct Call {
                .lse = {.data = lse.data(), .stride = {w.heads * line(), 1, line()}},
                .d_lse = {.data = w.late == Asked::d_lse ? d_lse.data() : nullptr,
                          .stride = {w.rows * w.heads, w.heads, 1}}};
+    std::vector<int> added(size_t(x.units));
+    int ends_taken = 0, ended = 0;
+    if (C::kFinishes)
+      x.behind = {.jobs = w.batch * w.heads * ends_of(w.rows), .dim = w.dim, .scale = float(scale),
+                  .taken = &ends_taken, .ended = &ended, .added = added.data(), .across = padded * 16,
+                  .dq = {.data = dq.data(), .stride = {x.q.batch, x.q.row, x.q.head}}};
     std::vector<float4> pieces(size_t(key_part(C::kDim, int64_t(w.divided) * w.pieces, 0, false)),
                                {NAN, NAN, NAN, NAN});
     std::vector<int> left(size_t(w.divided * kPartWarps));
@@ -185,7 +192,12 @@ struct Call {
     EXPECT_EQ(counts[kJobsTaken], x.ahead.jobs ? x.ahead.jobs + 3 * blocks : 0);  // and an end for each warp
     for (int head = 0; head < w.batch * w.heads; ++head)
       EXPECT_EQ(counts[size_t(kJobsDone + head)], head < ready ? 0 : padded / kJobRows) << head;
-    EXPECT_EQ(far, w.late == Asked::far ? 4u : 3u);
+    EXPECT_EQ(far, C::kFinishes ? 0u : w.late == Asked::far ? 4u : 3u);
+    if (C::kFinishes) {
+      EXPECT_EQ(ended, blocks);
+      EXPECT_EQ(std::count(added.begin(), added.end(), tiles), x.units);
+      EXPECT_EQ(ends_taken, x.behind.jobs + (11 - C::kAdders) * blocks);  // and an end for each warp that is free
+    }
     if (!wrong.empty() || !C::kParts) return wrong;
     const KeyPartsParams y{.sums = parts.data(), .parts = w.parts, .tiles = tiles, .heads = w.heads_kv, .keys = w.keys,
                            .dim = C::kDim, .dim_qk = w.dim, .dim_v = w.dim, .scale = float(scale), .dk = tensor(dk),
@@ -212,6 +224,7 @@ struct Call {
     return size_t(i / 16 * 16 * C::kWide + d / 8 * 128 + (i % 8 * 4 + d % 8 / 2) * 4 + i % 16 / 8 * 2 + d % 2);
   }
   double error_of_dq() const {
+    if (C::kFinishes) return error(want_dq, [&](size_t n) { return float(dq[n]); });
     std::vector<float> dq(want_dq.size(), 7.f);
     for (int b = 0; b < w.batch; ++b)
       for (int h = 0; h < w.heads; ++h)

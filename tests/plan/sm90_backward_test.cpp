@@ -211,12 +211,13 @@ TEST_F(Sm90Backward, of_few_keys_over_d64_a_fixed_order_is_the_quickest) {
         "bf16 b16 h8 q1024 k1024 d128 causal"})
     EXPECT_FALSE(same(line)) << line;
 }
-// The counter lies beside what is there anyway.
-TEST_F(Sm90Backward, blocks_that_stay_need_no_more_memory) {
+TEST_F(Sm90Backward, blocks_that_stay_need_counts_for_each_head_and_no_other_memory) {
   const auto bytes = [](int batch) {
     return planned(join("backward bf16 b", batch, " h12 q128 k128 d64 full")).workspace_bytes;
   };
-  EXPECT_EQ(bytes(12) - bytes(11), bytes(11) - bytes(10)) << "144 tiles, and 132 and 120 for 132 multiprocessors";
+  const size_t of_heads = bytes(11) - bytes(10);  // 144 tiles, and 132 and 120 for 132 multiprocessors
+  EXPECT_GE(bytes(12) - bytes(11), of_heads + 2 * 144 * 4);
+  EXPECT_LT(bytes(12) - bytes(11), of_heads + 2 * 144 * 4 + 512);
 }
 
 // Four pieces of the one tile of the last wave, 64 KB each, with a count for each of its warps.
@@ -297,15 +298,6 @@ TEST_F(Sm90Backward, kernels_that_are_others_have_other_numbers) {
   for (const char* line : lines) all.insert(planned(join("backward bf16 b8 h16 q1024 k1024 ", line)).kernel);
   EXPECT_EQ(all.size(), lines.size());
 }
-TEST_F(Sm90Backward, idle_warps_that_prepare_need_a_count_for_each_head) {
-  const auto bytes = [](const char* mask) {
-    return planned(join("backward bf16 b8 h32 q2048 k2048 d64 ", mask)).workspace_bytes;
-  };
-  const size_t more = bytes("causal") - bytes("window512,0");
-  EXPECT_GE(more, size_t(8 * 32 * 4));
-  EXPECT_LT(more, size_t(8 * 32 * 4) + 512);
-}
-
 // No sums of dQ in memory: the statistics, and 64 bytes for a tile of queries or keys.
 TEST_F(Sm90Backward, its_workspace_at_wide_heads_is_two_numbers_a_row) {
   const size_t rows = 2 * 8 * 1024;

@@ -11,6 +11,9 @@ __device__ inline uint32_t load_shared(uint32_t from) {
   return x;
 }
 
+// For a microsecond or so: of a thread that waits for what takes long.
+__device__ inline void pause() { asm volatile("nanosleep.u32 1000;"); }
+
 // Not kept in a register between two calls: of the warp, and how many blocks there are.
 __device__ inline int lane_id() {
   int x;

@@ -48,6 +48,8 @@ __device__ inline void close_stores() { asm volatile("cp.async.bulk.commit_group
 // Of the thread that asked: its stores have read shared memory; or are done.
 __device__ inline void wait_stores_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
 __device__ inline void wait_stores() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
+// All but the last group are done.
+__device__ inline void wait_older_stores() { asm volatile("cp.async.bulk.wait_group 1;" ::: "memory"); }
 // Ordinary writes of this thread to shared memory, before copies and products that read it.
 __device__ inline void publish_shared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 

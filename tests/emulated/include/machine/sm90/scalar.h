@@ -9,6 +9,7 @@ inline uint32_t load_shared(uint32_t from) {
   return x;
 }
 
+inline void pause() {}
 inline int lane_id() { return emulated::lane(); }
 inline int grid_size() { return int(emulated::gpu.blocks); }
 

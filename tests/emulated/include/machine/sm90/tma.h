@@ -73,14 +73,19 @@ void send_floats(float* to, uint32_t from, int bytes) {
 }
 inline void add_floats(float* to, uint32_t from, int bytes, Keep) { send_floats<true>(to, from, bytes); }
 inline void store_floats(float* to, uint32_t from, int bytes, Keep) { send_floats<false>(to, from, bytes); }
-inline void close_stores() {}
+inline void close_stores() { ++emulated::gpu.now->group; }
 inline void wait_stores_read() {
   const emulated::Thread* const who = emulated::gpu.now;
   emulated::wait_until("its stores", [=] { return who->unread == 0; });
 }
 inline void wait_stores() {
   const emulated::Thread* const who = emulated::gpu.now;
-  emulated::wait_until("its stores in memory", [=] { return who->unwritten == 0; });
+  emulated::wait_until("its stores in memory", [=] { return who->writing.empty(); });
+}
+inline void wait_older_stores() {
+  const emulated::Thread* const who = emulated::gpu.now;
+  emulated::wait_until("its older stores in memory",
+                       [=] { return who->writing.empty() || *who->writing.begin() >= who->group - 1; });
 }
 inline void publish_shared() {}
 inline void publish_global() {}
