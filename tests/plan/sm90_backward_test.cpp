@@ -227,7 +227,7 @@ TEST_F(Sm90Backward, pieces_of_the_last_tiles_have_room_for_their_sums) {
   EXPECT_LT(bytes(19, "causal@top_left") - bytes(18, "causal@top_left"), of_heads + 4096);
 }
 
-TEST_F(Sm90Backward, first_tiles_are_divided_into_pieces_where_blocks_would_wait) {
+TEST_F(Sm90Backward, tiles_are_divided_into_pieces_where_blocks_would_wait) {
   const auto pieces = [](std::string_view line) { return planned(join("backward ", line)).splits; };
   for (const char* line :
        {"bf16 b1 h12 q2048 k2048 d128 full", "bf16 b1 h12 q2048 k2048 d64 full", "bf16 b2 h16 q8192 k8192 d128 full",
