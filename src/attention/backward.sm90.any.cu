@@ -167,7 +167,7 @@ Status any_shape(std::string_view who, Plan& plan) {
   const Problem& p = plan.problem;
   const bool plain = is_wide(p) && !needs_table(p);
   plan.tile_q = kTileRows, plan.tile_k = kTileKeys;
-  plan.kernel = plain ? wide_kernel_of(p).dim_qk + wide_kernel_of(p).dim_v : 1024 * 8 + kernel_of(p).dim;
+  plan.kernel = plain ? wide_kernel_of(p).dim_qk + wide_kernel_of(p).dim_v : (256 << 10) + kernel_of(p).dim;
   const int64_t most = std::max({ceil_div(p.len_k, kTileKeys) * p.batch * p.heads_kv,
                                  ceil_div(p.len_q, kTileRows) * p.batch * p.heads_q,
                                  int64_t(p.batch) * p.heads_q * (padded(p) / sm80::kRowsOfPrepare)});

@@ -22,8 +22,8 @@ struct BackwardConsumer : KeyGradients<C> {
   using Base = KeyGradients<C>;
   using Base::clear, Base::group, Base::join_pieces, Base::lane, Base::leave_part, Base::leaves_part, Base::shared,
       Base::stage, Base::store_gradient, Base::t, Base::wants_dk, Base::wants_dv, Base::warp, Base::x;
-  uint32_t begin = 0, behind = 0;      // the first step of these keys; counted, not apart: that behind their last
-  uint32_t place = 0, last_place = 0;  // counted: of these keys; of those whose dQ is next
+  uint32_t begin = 0, behind = 0;      // the first step of these keys; staying, not apart: that behind their last
+  uint32_t place = 0, last_place = 0;  // staying: of these keys; of those whose dQ is next
 
   float dk[C::kDim / 2], dv[C::kDim / 2];
   float s[C::kTileQ / 2], dp[C::kTileQ / 2];
@@ -31,6 +31,7 @@ struct BackwardConsumer : KeyGradients<C> {
   uint32_t p[C::kTileQ / 4], ds[C::kTileQ / 4];  // pairs, as products want them
   int query, head;                // of this step
   int last_query, last_head;      // apart: of the step before, whose dQ this one has
+  bool last_is_first;             // in turns: nobody adds to its query tile before
   uint32_t buffer, again;         // apart: of dS, and how often it was used before, modulo 2
 
   __device__ int rows_of_dq() const { return C::kTabled ? min(t.rows, x.rows_of_dq) : x.rows_of_dq; }
@@ -149,20 +150,36 @@ struct BackwardConsumer : KeyGradients<C> {
     __syncwarp();
     release(C::kDqFull + 8 * (n % C::kAdders));
   }
-  // The n-th. Rows past the end have nothing to add, nor a place that is cleared.
+  __device__ void add_from_registers(const float (&dq)[C::kSumsDq], float* to) const {
+#pragma unroll
+    for (int n = 0; n < 8; ++n)
+      add_global4(to + n * 128 + lane * 4, dq[4 * n], dq[4 * n + 1], dq[4 * n + 2], dq[4 * n + 3]);
+  }
+  // When the block's turn has come. The thread that passes it on waits for all warps, and for what they wrote.
+  __device__ void add_in_turn(const float (&dq)[C::kSumsDq], uint32_t n, float* to) const {
+    const uint32_t place = n % 2;
+    wait(shared + C::kTurn + 8 * place, n / 2 & 1);
+    if (last_is_first) {
+#pragma unroll
+      for (int n = 0; n < 8; ++n)
+        reinterpret_cast<float4*>(to)[n * 32 + lane] = {dq[4 * n], dq[4 * n + 1], dq[4 * n + 2], dq[4 * n + 3]};
+    } else {
+      add_from_registers(dq, to);
+    }
+    __syncwarp();
+    release(C::kDqFull + 8 * place);
+  }
+  // The n-th. In no order rows past the end have nothing to add, nor a place that is cleared.
   __device__ void add_dq(const float (&dq)[C::kSumsDq], uint32_t n, int of_query, int of_head) const {
-    if constexpr (C::kOrdered) return hand_dq(dq, n);
+    if constexpr (C::kOrdered && !C::kTakesTurns) return hand_dq(dq, n);
     constexpr int kBlocks = C::kTileQ / 64;
-    if (of_query + group % kBlocks * 64 >= rows_of_dq()) return;
+    if constexpr (!C::kOrdered)
+      if (of_query + group % kBlocks * 64 >= rows_of_dq()) return;
     float* to = x.dq + (int64_t(C::kCarries ? 0 : t.batch) * x.heads + of_head) * x.padded * C::kWide;
     if constexpr (C::kTurned) to += TurnedTile{x.padded}.fragment(of_query, (group * 4 + warp) * TurnedTile::kColumns);
     else to += int64_t(of_query + group % kBlocks * 64 + warp * 16) * C::kWide + group / kBlocks * 64 * 16;
-    if constexpr (C::kApart) {
-#pragma unroll
-      for (int n = 0; n < 8; ++n)
-        add_global4(to + n * 128 + lane * 4, dq[4 * n], dq[4 * n + 1], dq[4 * n + 2], dq[4 * n + 3]);
-      return;
-    }
+    if constexpr (C::kTakesTurns) return add_in_turn(dq, n, to);
+    if constexpr (C::kApart) return add_from_registers(dq, to);
     const uint32_t from = shared + C::kDq + part_of_dq();
     if (lane == 0) wait_stores_read();  // of the tile before
     __syncwarp();
@@ -203,9 +220,9 @@ struct BackwardConsumer : KeyGradients<C> {
   __device__ uint32_t place_of_far() const { return shared + C::kFarOfWarp + (group * 4 + warp) * 4; }
   __device__ void ask_far() const {
     if constexpr (!C::kAsksLaunch) return;
-    const bool far = !C::kCounted && __ldcg(reinterpret_cast<const unsigned long long*>(x.far)) == x.launch;
+    const bool far = !C::kStays && __ldcg(reinterpret_cast<const unsigned long long*>(x.far)) == x.launch;
     const uint32_t told = shared + C::kFarOfTile + 4 * place;
-    if (lane == 0) sm80::store_shared(place_of_far(), C::kCounted ? load_shared(told) : far);
+    if (lane == 0) sm80::store_shared(place_of_far(), C::kStays ? load_shared(told) : far);
     __syncwarp();
   }
   // Log-sum-exps come from shared memory again: kept for this, they would be in the way of all other tiles.
@@ -334,7 +351,7 @@ struct BackwardConsumer : KeyGradients<C> {
       named_sync(1, 256);
       wait_products<0>();
       release(C::kOEmpty + 8 * stage);
-      if (C::kCounted && n + 1 == behind) release(C::kVEmpty);
+      if (C::kStays && n + 1 == behind) release(C::kVEmpty);
       issue_dq(dq, stage);
     }
     issue_sums(dk, ds, q);
@@ -347,6 +364,7 @@ struct BackwardConsumer : KeyGradients<C> {
         add_dq(dq, n - 1, last_query, last_head);
       }
       last_query = query, last_head = head, last_place = place;
+      if constexpr (C::kTakesTurns) last_is_first = is_first_to_add(t, query, C::kTileQ, C::kTileK);
       if (++buffer == C::kBuffers) buffer = 0, again ^= 1;
     } else {
       add_dq(dq, n, query, head);
@@ -405,7 +423,7 @@ struct BackwardConsumer : KeyGradients<C> {
     if (lane == 0) wait_stores();
   }
   // Of these keys, the round-th of the block; what counts steps and buffers goes on from keys to keys.
-  __device__ void run_staying(uint32_t round, int tile = 0) {
+  __device__ void run_staying(uint32_t round, int tile) {
     uint32_t steps = uint32_t(t.tiles) * uint32_t(x.group);
     if constexpr (C::kCarries) steps = __reduce_or_sync(~0u, steps);  // of its own, ptxas 13.0 counts in vectors
     const uint32_t end = begin + steps;
@@ -422,15 +440,6 @@ struct BackwardConsumer : KeyGradients<C> {
       release(C::kVEmpty + 8 * place);
       free = buffer + 1 == C::kBuffers ? 0 : buffer + 1;
       wait(shared + C::kDsEmpty + 8 * free, free == 0 ? again : again ^ 1);
-    } else if constexpr (C::kApart) {
-      wait_last();
-      float dq[C::kSumsDq];
-      issue_dq(dq, last());
-      wait_products<0>();
-      pin(dq);
-      release(C::kDsEmpty + 8 * last());
-      release(C::kKEmpty), release(C::kQEmpty + 8 * ((end - 1) % 2));
-      add_dq(dq, end - 1, last_query, last_head);
     } else {
       release(C::kKEmpty + 8 * place);
       wait_products<0>();
@@ -468,7 +477,6 @@ struct BackwardConsumer : KeyGradients<C> {
     }
   }
   __device__ void wait_keys(uint32_t round, uint32_t end) {
-    if constexpr (!C::kCounted) return wait(shared + C::kKFull, round & 1);
     if constexpr (!C::kApart) behind = end;
     place = round % C::kPlacesK;
     wait(shared + C::kKFull + 8 * place, round / C::kPlacesK & 1), ask_far();

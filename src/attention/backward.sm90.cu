@@ -26,13 +26,15 @@ constexpr std::string_view kWho = "sm90_backward";
 constexpr int kShort = 512, kShortCausal = 1024;  // queries and keys up to which a fixed order is the quickest, with a
 constexpr int kManyTiles = 1024, kTileK = 128;    // full and a causal mask over d64, of so many tiles of 128 keys and
 constexpr int kManyHeads = 256;                   // heads
-constexpr int kShortHead = 512;                   // keys up to which blocks have whole heads in that order, at d64
 constexpr int kLong = 1024, kLongCausal = 2048;   // keys from which on tiles are turned, of a full and a causal mask,
 constexpr double kLongRows = 3072;                // and with a window rows that see a key, in the mean
 constexpr int kTurned = 80;                       // queries of such a tile
 constexpr int kMostTurned = 1 << 23;              // queries: places in a head's sums are 32 bits
-constexpr int kCounted = 32 * 1024;               // in Plan::kernel: blocks stay, and take tiles from a counter;
-constexpr int kPreparing = 64 * 1024;             // their idle warps prepare heads to come
+// Of Plan::kernel, beside the head dim.
+constexpr int kInOrder = 1 << 10, kWithOptions = 2 << 10, kWithList = 4 << 10, kOfTurned = 8 << 10, kOfParts = 16 << 10;
+constexpr int kCounted = 32 << 10;    // blocks stay, and take tiles from a counter;
+constexpr int kPreparing = 64 << 10;  // their idle warps prepare heads to come
+constexpr int kWithTable = 128 << 10;
 static_assert(sm90::kTurnRows == sm80::kTurnRows);
 
 // Of the plan's lengths, which a run may fall short of.
@@ -153,16 +155,17 @@ Pieced pieced(const Plan& plan) {
 sm90::KeyWalk walk_of(const Plan& plan, bool prepares) {
   const Problem& p = plan.problem;
   return {.rows = rows_of_key(p) * p.heads_q / p.heads_kv, .tiles = tiles_of(plan), .turned = plan.tile_q == kTurned,
-          .prepares = prepares, .in_order = ordered(p), .pieced = plan.splits > 1};
+          .prepares = prepares, .in_order = ordered(p), .pieced = plan.splits > 1,
+          .narrow = std::max(p.dim_qk, p.dim_v) <= 64};
 }
 
 // Whether blocks of a plain run stay, of these tiles, and prepare heads to come: what is added to Plan::kernel. d96 has
-// no kernel for it, and d64 in a fixed order whole heads instead.
+// no kernel for it.
 int counted(const Plan& plan, const BackwardKernel& k, int units) {
   const Problem& p = plan.problem;
   const int dim = std::max(p.dim_qk, p.dim_v);
   if (sm90::needs_table(p) || p.keys != KeySource::linear || p.mask.align == Align::absolute ||
-      (dim <= 96 && (dim > 64 || ordered(p))))
+      (dim > 64 && dim <= 96))
     return 0;
   sm90::KeyWalk walk = walk_of(plan, false);
   const int64_t tiles = ceil_div(p.len_k, k.tile_k), heads = int64_t(p.batch) * p.heads_kv;
@@ -243,18 +246,18 @@ Status shape(Plan& plan, const Planner&) {
   // A table or a scale may take it back to tiles of 64, whose rows are no more, and to whole groups of heads.
   const BackwardKernel& k =
       kernel_of(p, {.lengths = false, .in_order = ordered(p), .turned = turned, .parted = parted});
+  const int64_t most = std::max(ceil_div(p.len_k, k.tile_k) * p.batch * p.heads_kv * parts,
+                                int64_t(p.batch) * p.heads_q * (padded(p, k) / sm80::kRowsOfPrepare));
+  if (most > INT32_MAX) return Status::no(kWho, ": ", most, " blocks are over 2^31 - 1");
   plan.tile_q = k.tile_q, plan.tile_k = k.tile_k, plan.splits = parts;
-  plan.kernel =
-      k.dim + 1024 * (16 * parted + 8 * turned + 4 * (p.mask.blocks.q > 0) + 2 * needs_general(p) + ordered(p));
+  plan.kernel = k.dim + kInOrder * ordered(p) + kWithOptions * needs_general(p) + kWithList * (p.mask.blocks.q > 0) +
+                kOfTurned * turned + kOfParts * parted + kWithTable * sm90::needs_table(p);
   if (!parted) {
     plan.splits = pieces_of(plan);
     const int stays = counted(plan, k, std::max(plan.device.units, 1));
     plan.kernel += stays;
     if (!stays) plan.splits = 1;
   }
-  const int64_t most = std::max(ceil_div(p.len_k, k.tile_k) * p.batch * p.heads_kv * parts,
-                                int64_t(p.batch) * p.heads_q * (padded(p, k) / sm80::kRowsOfPrepare));
-  if (most > INT32_MAX) return Status::no(kWho, ": ", most, " blocks are over 2^31 - 1");
   Workspace count;
   carve(count, plan, k, parts);
   plan.workspace_bytes = count.used;
@@ -277,15 +280,6 @@ bool beyond_plain(const Problem& p, const Args& a) {
   return sm90::has_lengths(p, a) || !a.given(Role::dk) || !a.given(Role::dv);
 }
 
-// In a fixed order blocks of d64 that stay have whole heads, which must share out evenly; of short sequences, all of
-// whose keys are seen. From some length on they lose, since nobody takes over what another has left.
-bool has_whole_heads(const Problem& p, const Args& a, int units) {
-  const int rows = a[Role::q].extent.seq, keys = a[Role::k].extent.seq;
-  const int64_t heads = int64_t(p.batch) * p.heads_kv;
-  if (std::max(p.dim_qk, p.dim_v) > 64 || keys > kShortHead || heads * 10 < round_up(heads, units) * 9) return false;
-  return rows > 0 && (p.mask.kind == MaskKind::full || (p.mask.kind == MaskKind::causal && rows == keys));
-}
-
 class Run {
  public:
   Run(const Plan& plan, const Args& a, Workspace ws, Stream stream)
@@ -300,7 +294,7 @@ class Run {
              .padded = int(padded(p_, kernel_)), .wide = kernel_.wide, .group = p_.heads_q / p_.heads_kv,
              .scale = scale_of(p_, a), .kept = turned_ ? sm80::Kept{} : kept(), .running = p_.has(Option::accumulate),
              .far = &room_.marks->far, .launch = sm80::next_launch(), .turned = turned_,
-             .taken = stays_ && !whole_heads() ? &room_.marks->taken : nullptr, .counts = 1};
+             .taken = stays_ ? &room_.marks->taken : nullptr, .counts = 1};
     if (!lengths_) ends_.seq = sequence(p_, a, 0);
     ends_.stores_first = in_order_ && !tabled() && every_query_sees(key_tile_of(ends_.seq, 0));
     // d_sinks are made of all statistics, before the kernel that would prepare.
@@ -348,8 +342,8 @@ class Run {
     // The plan does not know of d_sinks, nor whether tiles are turned.
     sm90::KeyWalk walk = walk_of(plan, plan.kernel & kPreparing && !a_.given(Role::d_sinks));
     walk.turned = turned_, walk.in_order = in_order_, walk.pieced &= has_planned_lengths();
-    return whole_heads() || (plan.kernel & kCounted && sm90::may_stay(walk, units_) &&
-                             all_seen(key_tile_of(sequence(p_, a_, 0), 0), plan.tile_k));
+    return plan.kernel & kCounted && sm90::may_stay(walk, units_) &&
+           all_seen(key_tile_of(sequence(p_, a_, 0), 0), plan.tile_k);
   }
   bool has_planned_lengths() const {  // and not shorter ones
     const Sequence all = sequence(p_, a_, 0);
@@ -358,7 +352,6 @@ class Run {
   Pieced pieces(const Plan& plan) const {
     return stays_ && !in_order_ && has_planned_lengths() ? pieced(plan) : Pieced{};
   }
-  bool whole_heads() const { return in_order_ && !tabled() && parts_ == 1 && has_whole_heads(p_, a_, units_); }
   int heads_of_section(int group, int tiles, int units) const {
     const sm90::KeyOrder by{.alike = !tabled() && p_.mask.kind == MaskKind::full, .in_order = in_order_};
     const Tensor& q = a_[Role::q];
@@ -377,7 +370,7 @@ class Run {
             .out = a_[Role::out], .d_out = a_[Role::d_out], .lse = a_[Role::lse], .d_lse = a_[Role::d_lse]};
   }
   int64_t blocks(const TabledParams& x) const {
-    const int64_t all = whole_heads() ? x.units : int64_t(x.tiles) * x.units;
+    const int64_t all = int64_t(x.tiles) * x.units;
     return stays_ ? std::min<int64_t>(all + pieced_.divided * (pieced_.pieces - 1), units_) : all;
   }
   Status own_keys() {

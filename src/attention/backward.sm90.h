@@ -12,12 +12,12 @@ namespace attune::sm90 {
 // A block that stays, and takes the next tile that nobody has. Heads of the first tiles are ready. In a fixed order the
 // first is from the counter too: who waits for another tile must know that it has begun.
 template <class C>
-__device__ void stay_counted(const typename C::Params& x, uint32_t shared, int group, int warp) {
+__device__ void stay(const typename C::Params& x, uint32_t shared, int group, int warp) {
   KeyTile t;
   if (group == 0) {
     shrink_registers<C::kProducerRegisters>();
     if constexpr (C::kOrdered) {
-      if (threadIdx.x >= 32) return add_counted<C>(x, shared);
+      if (threadIdx.x >= 32) return add_of_staying<C>(x, shared);
     } else {
       if (threadIdx.x >= 32) return prepare_others<C>(x);
     }
@@ -51,61 +51,10 @@ __device__ void stay_counted(const typename C::Params& x, uint32_t shared, int g
   }
 }
 
-// A block that stays, and has whole heads.
+// A block of one tile.
 template <class C>
-__device__ void stay_with_heads(const typename C::Params& x, uint32_t shared, int group, int warp) {
-  KeyTile t;
-  if (group == 0) {
-    shrink_registers<C::kProducerRegisters>();
-    uint32_t step = 0;
-    if (threadIdx.x == 0)
-#pragma unroll 1
-      for (int round = 0; find_next_keys<C>(x, round, t); ++round)
-        step = BackwardProducer<C>{x, shared, t}.run_staying(step, uint32_t(round));
-    if (threadIdx.x == 32)
-#pragma unroll 1
-      for (int round = 0; find_next_keys<C>(x, round, t); ++round) step = BackwardAdder<C>{x, shared, t, 0}.run(step);
-  } else {
-    grow_registers<C::kConsumerRegisters>();
-    BackwardConsumer<C> consumer{x, shared, t, group - 1, warp, int(threadIdx.x % 32)};
-    consumer.buffer = consumer.again = 0;
-    consumer.ask_far();
-#pragma unroll 1
-    for (int round = 0; find_next_keys<C>(x, round, t); ++round) consumer.run_staying(uint32_t(round));
-    if (threadIdx.x % 32 == 0) wait_stores();
-  }
-}
-
-template <class C>
-__global__ void __launch_bounds__(C::kThreads, 1) backward_kernel(const __grid_constant__ typename C::Params x) {
-  extern __shared__ __align__(1024) char memory[];
-  const uint32_t shared = shared_address(memory);
-  const int group = __shfl_sync(~0u, int(threadIdx.x) / 128, 0), warp = __shfl_sync(~0u, int(threadIdx.x) / 32 % 4, 0);
-  if (threadIdx.x == 0) {
-    for (int n = 0; n < C::kPlacesK; ++n) {
-      barrier_init(shared + C::kKFull + 8 * n, 1);
-      if constexpr (C::kStays) barrier_init(shared + C::kKEmpty + 8 * n, C::kWarps + C::kCounted * C::kAdders);
-      if constexpr (C::kCounted) barrier_init(shared + C::kTileFull + 8 * n, 1);
-    }
-    if constexpr (C::kCounted)
-      for (int n = 0; n < C::kPlacesV; ++n)
-        barrier_init(shared + C::kVFull + 8 * n, 1), barrier_init(shared + C::kVEmpty + 8 * n, C::kWarps);
-    for (int n = 0; n < C::kBuffers; ++n)
-      barrier_init(shared + C::kDsFull + 8 * n, C::kWarps), barrier_init(shared + C::kDsEmpty + 8 * n, C::kWarps);
-    for (int n = 0; n < C::kStages; ++n) {
-      barrier_init(shared + C::kQFull + 8 * n, 1), barrier_init(shared + C::kQEmpty + 8 * n, C::kWarps);
-      barrier_init(shared + C::kOFull + 8 * n, 1), barrier_init(shared + C::kOEmpty + 8 * n, C::kWarps);
-    }
-    for (int n = 0; n < 2; ++n)
-      barrier_init(shared + C::kDqFull + 8 * n, C::kWarps), barrier_init(shared + C::kDqEmpty + 8 * n, 1);
-    barrier_init_done();
-  }
-  __syncthreads();
-  sm80::wait_for_previous();
-  sm80::admit_next();
+__device__ void own_one_tile(const typename C::Params& x, uint32_t shared, int group, int warp) {
   int block = int(blockIdx.x);
-  if constexpr (C::kCounted) return stay_counted<C>(x, shared, group, warp);
-  else if constexpr (C::kWholeHeads) return stay_with_heads<C>(x, shared, group, warp);
   if constexpr (C::kOrdered) {  // a block waits for those before it, so they must have begun
     int* const shared_block = static_cast<int*>(__cvta_shared_to_generic(shared + C::kBlock));
     if (threadIdx.x == 0) *shared_block = int(uint32_t(atomicAdd(x.turns, 1)) % gridDim.x);
@@ -131,6 +80,39 @@ __global__ void __launch_bounds__(C::kThreads, 1) backward_kernel(const __grid_c
     consumer.ask_far();
     consumer.run();
   }
+}
+
+template <class C>
+__global__ void __launch_bounds__(C::kThreads, 1) backward_kernel(const __grid_constant__ typename C::Params x) {
+  extern __shared__ __align__(1024) char memory[];
+  const uint32_t shared = shared_address(memory);
+  const int group = __shfl_sync(~0u, int(threadIdx.x) / 128, 0), warp = __shfl_sync(~0u, int(threadIdx.x) / 32 % 4, 0);
+  if (threadIdx.x == 0) {
+    for (int n = 0; n < C::kPlacesK; ++n) {
+      barrier_init(shared + C::kKFull + 8 * n, 1);
+      if constexpr (C::kStays) barrier_init(shared + C::kKEmpty + 8 * n, C::kWarps + C::kAdders);
+      if constexpr (C::kStays) barrier_init(shared + C::kTileFull + 8 * n, 1);
+    }
+    if constexpr (C::kStays)
+      for (int n = 0; n < C::kPlacesV; ++n)
+        barrier_init(shared + C::kVFull + 8 * n, 1), barrier_init(shared + C::kVEmpty + 8 * n, C::kWarps);
+    for (int n = 0; n < C::kBuffers; ++n)
+      barrier_init(shared + C::kDsFull + 8 * n, C::kWarps), barrier_init(shared + C::kDsEmpty + 8 * n, C::kWarps);
+    for (int n = 0; n < C::kStages; ++n) {
+      barrier_init(shared + C::kQFull + 8 * n, 1), barrier_init(shared + C::kQEmpty + 8 * n, C::kWarps);
+      barrier_init(shared + C::kOFull + 8 * n, 1), barrier_init(shared + C::kOEmpty + 8 * n, C::kWarps);
+    }
+    for (int n = 0; n < 2; ++n)
+      barrier_init(shared + C::kDqFull + 8 * n, C::kWarps), barrier_init(shared + C::kDqEmpty + 8 * n, 1);
+    if constexpr (C::kTakesTurns)
+      for (int n = 0; n < 2; ++n) barrier_init(shared + C::kTurn + 8 * n, 1);
+    barrier_init_done();
+  }
+  __syncthreads();
+  sm80::wait_for_previous();
+  sm80::admit_next();
+  if constexpr (C::kStays) stay<C>(x, shared, group, warp);
+  else own_one_tile<C>(x, shared, group, warp);
 }
 
 }  // namespace attune::sm90

@@ -27,7 +27,7 @@ constexpr BackwardKernel backward_kernel_row() {
 // Of one head dim. Each in no order, and with dQ added up in a fixed one.
 struct BackwardKernels {
   BackwardKernel plain[2], tabled[2], with_options[2];  // those with options have a table too
-  BackwardKernel staying[2];                            // plain, by blocks that stay; apart and in order: whole heads
+  BackwardKernel staying[2];                            // plain, by blocks that stay
   BackwardKernel pieced;                                // staying in no order, of query tiles divided among blocks
   BackwardKernel parted[2];                             // plain, of heads divided among blocks
   BackwardKernel listed;                                // has a table, and no order

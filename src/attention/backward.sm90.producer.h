@@ -53,16 +53,8 @@ __device__ KeyTile find_work(const typename C::Params& x, int n) {
   if (uint32_t(n) < uint32_t(divided * each)) cut_piece(t, int(uint32_t(n) % uint32_t(each)), each, C::kTileQ);
   return t;
 }
-// The round-th of a block that stays and has whole heads; false behind its last.
-template <class C>
-__device__ bool find_next_keys(const typename C::Params& x, int round, KeyTile& t) {
-  const int turn = round / x.tiles, unit = int(blockIdx.x) + turn * int(gridDim.x);
-  if (unit >= x.units) return false;
-  t = keys_of<C>(x, round - turn * x.tiles, unit);
-  return true;
-}
 
-// Counted: which tile is the round-th, as its producer says. Read by the lane that gives the place back.
+// Of a block that stays: which tile is the round-th, as its producer says. Read by the lane that gives the place back.
 template <class C>
 __device__ uint32_t told_to_lane(uint32_t shared, uint32_t round) {
   const uint32_t at = round % C::kPlacesK;
@@ -133,7 +125,7 @@ struct BackwardProducer {
   __device__ void wait_place(uint32_t round) const {
     wait(shared + C::kKEmpty + 8 * (round % C::kPlacesK), (round / C::kPlacesK & 1) ^ 1);
   }
-  // Counted: which tile the block's round-th keys are; none behind the last. Its place is given back with the keys.
+  // Staying: which tile the block's round-th keys are; none behind the last. Its place is given back with the keys.
   __device__ void tell_tile(uint32_t round, int tile) const {
     const uint32_t place = round % C::kPlacesK;
     wait_place(round);
@@ -177,15 +169,9 @@ struct BackwardProducer {
     arrive_expect(q, C::kBytesQ + C::kBytesStats);
     load_queries(false, C::kQ + stage * C::kBytesQ, q, query, h);
     load_tile(shared + C::kStats + stage * C::kBytesStats, x.stats, q, 2 * query, h, t.batch, 0, Keep::last_to_go);
-    if constexpr (C::kCounted) {
-      if (C::kPlacesK == 1 && first) load_round(int(round), tile);
-    } else if (C::kStays && first) {
-      wait(shared + C::kKEmpty, (round & 1) ^ 1);
-      arrive_expect(keys, 2 * C::kBytesK);
-      load_keys(keys);
-    }
+    if (C::kStays && C::kPlacesK == 1 && first) load_round(int(round), tile);
     // Its foreign keys have rows of their own, which are not stored.
-    if (!C::kCounted && first)
+    if (!C::kStays && first)
       load<C::kBytesK>(x.v, C::kV, keys, t.k_row + t.key, head_of_keys(), t.k_batch, Keep::first_to_go);
     wait(shared + C::kOEmpty + 8 * stage, parity);
     arrive_expect(o, C::kBytesQ);
@@ -200,14 +186,13 @@ struct BackwardProducer {
       for (int query = t.start; query != t.stop; query += C::kTileQ, ++step) load_step(step, query, h, step == 0);
   }
   // Returns the step behind its last.
-  __device__ uint32_t run_staying(uint32_t step, uint32_t round, int tile = 0) const {
-    const uint32_t begin = step;
+  __device__ uint32_t run_staying(uint32_t step, uint32_t round, int tile) const {
     if constexpr (C::kPlacesK > 1) load_round(int(round), tile);
-    else if constexpr (C::kCounted) prefetch_keys();
+    else prefetch_keys();
     for (int h = t.head * x.group; h < (t.head + 1) * x.group; ++h)
       for (int query = t.start; query != t.stop; query += C::kTileQ, ++step) {
-        // Counted, the number of the first step would be one register more than there are.
-        const bool first = C::kCounted ? query == t.start && h == t.head * x.group : step == begin;
+        // The number of the first step would be one register more than there are.
+        const bool first = query == t.start && h == t.head * x.group;
         load_step(step, query, h, first, round, tile);
       }
     return step;
@@ -237,10 +222,9 @@ struct BackwardProducer {
   }
 };
 
-// In a fixed order: a thread adds a query tile of dQ when all key tiles behind this one have; the first to come stores
-// it. Two threads take turns: one waits until its sums are in memory while the other adds. Whole heads have one.
+// In a fixed order blocks add to a query tile of dQ when all key tiles behind theirs have; the first to come stores it.
 template <class C>
-struct BackwardAdder {
+struct DqOrder {
   const typename C::Params& x;
   const uint32_t shared;
   const KeyTile& t;
@@ -255,9 +239,17 @@ struct BackwardAdder {
   __device__ int* turn_of(int head, int query) const { return x.turns + 1 + row_of(head, query) / kTurnRows; }
   __device__ void wait_turn(int head, int query) const {
     const int before = key_tiles_behind(t, query, C::kTileQ, C::kTileK);
-    while (sm80::load_count(turn_of(head, query)) < before) {}
-    publish_global();
+    while (before > 0 && sm80::load_count(turn_of(head, query)) < before) {}
   }
+};
+
+// A thread adds what the warps have handed to it. Two take turns: one waits until its sums are in memory while the
+// other adds.
+template <class C>
+struct BackwardAdder : DqOrder<C> {
+  using Base = DqOrder<C>;
+  using Base::number, Base::row_of, Base::shared, Base::t, Base::turn_of, Base::wait_turn, Base::x;
+
   // Returns the step behind its last.
   __device__ uint32_t run(uint32_t step) const {
     for (int h = t.head * x.group; h < (t.head + 1) * x.group; ++h)
@@ -265,7 +257,7 @@ struct BackwardAdder {
         if (step % C::kAdders != number) continue;
         const uint32_t sums = shared + C::kDq + step % C::kPlacesDq * C::kWarps * C::kBytesDq;
         constexpr int kBytes = C::kTileQ * C::kWide * 4;
-        if constexpr (!C::kWholeHeads) wait_turn(h, query);
+        wait_turn(h, query), publish_global();
         wait(shared + C::kDqFull + 8 * number, step / C::kAdders & 1);
         float* const to = x.dq + row_of(h, query) * C::kWide;
         if (is_first_to_add(t, query, C::kTileQ, C::kTileK)) store_floats(to, sums, kBytes, Keep::last_to_go);
@@ -273,18 +265,43 @@ struct BackwardAdder {
         close_stores();
         wait_stores_read();
         arrive(shared + C::kDqEmpty + 8 * number);
-        if constexpr (!C::kWholeHeads) {
-          wait_stores();
-          sm80::add_count(turn_of(h, query));
-        }
+        wait_stores();
+        sm80::add_count(turn_of(h, query));
       }
-    if constexpr (C::kWholeHeads) wait_stores();  // the next keys add to the same
+    return step;
+  }
+};
+// Where the warps add from registers: the first of two threads tells them that it is their turn; the other, when they
+// have added, the block that waits for them. The first is two steps ahead of it at most.
+template <class C>
+struct TurnKeeper : DqOrder<C> {
+  using Base = DqOrder<C>;
+  using Base::number, Base::shared, Base::t, Base::turn_of, Base::wait_turn, Base::x;
+
+  __device__ void tell_turn(uint32_t step, int head, int query) const {
+    const uint32_t place = step % 2;
+    wait_turn(head, query);
+    wait(shared + C::kDqEmpty + 8 * place, (step / 2 & 1) ^ 1);
+    arrive(shared + C::kTurn + 8 * place);
+  }
+  __device__ void pass_on(uint32_t step, int head, int query) const {
+    const uint32_t place = step % 2;
+    wait(shared + C::kDqFull + 8 * place, step / 2 & 1);
+    arrive(shared + C::kDqEmpty + 8 * place);
+    if (t.number > 0) sm80::add_count(turn_of(head, query));  // nobody waits for the first keys
+  }
+  // Returns the step behind its last.
+  __device__ uint32_t run(uint32_t step) const {
+    for (int h = t.head * x.group; h < (t.head + 1) * x.group; ++h)
+      for (int query = t.start; query != t.stop; query += C::kTileQ, ++step)
+        if (number == 0) tell_turn(step, h, query);
+        else pass_on(step, h, query);
     return step;
   }
 };
 // Of a block that stays and takes tiles from a counter.
 template <class C>
-__device__ void add_counted(const typename C::Params& x, uint32_t shared) {
+__device__ void add_of_staying(const typename C::Params& x, uint32_t shared) {
   const uint32_t number = threadIdx.x / 32 - 1;
   if (threadIdx.x % 32 > 0 || number >= C::kAdders) return;
   uint32_t step = 0;
@@ -294,7 +311,8 @@ __device__ void add_counted(const typename C::Params& x, uint32_t shared) {
     if (tile >= works<C>(x)) return;
     arrive(shared + C::kKEmpty + 8 * (round % C::kPlacesK));  // the number's place is free when that of its keys is
     const KeyTile t = find_work<C>(x, tile);
-    step = BackwardAdder<C>{x, shared, t, number}.run(step);
+    if constexpr (C::kTakesTurns) step = TurnKeeper<C>{x, shared, t, number}.run(step);
+    else step = BackwardAdder<C>{x, shared, t, number}.run(step);
   }
 }
 

@@ -110,10 +110,10 @@ struct TabledParams : BackwardParams {
 // a table too. Ordered: blocks add to a query tile of dQ from its last keys on, one after the other; threads of their
 // own wait for that. Listed: query tiles come from lists by key block; then there is a table too.
 // Stays: a block may have many tiles of keys, each of which some query sees; the next keys are loaded while dK and dV
-// leave. Counted: it takes the next tile that nobody has, and the thread that loads tells which. Keys have two places
-// where those fit, so that the next are there when it begins. Apart too: dQ of a tile's last step is multiplied in the
-// first of the next, as everywhere. Apart and ordered, it takes each gridDim.x-th head with all its tiles, so that
-// nobody waits for another.
+// leave. It takes the next tile that nobody has, and the thread that loads tells which. Keys have two places where
+// those fit, so that the next are there when it begins. Apart too: dQ of a tile's last step is multiplied in the first
+// of the next, as everywhere; ordered, one thread tells the warps that it is their turn to add it, and another tells
+// the next block (TurnKeeper).
 // Share: what a block has of a tile's work. Parts: some of the heads that share its keys; it leaves its sums of dK and
 // dV in f32. Pieces: of some tiles some of the queries (see Pieces); then blocks stay.
 // Turned: dQ is multiplied turned (turned_tile.h), so a tile is any multiple of 16 queries. Sums of a head lie as one
@@ -128,11 +128,11 @@ struct BackwardShape {
   static constexpr bool kApart = Apart, kTabled = Tabled, kOrdered = Ordered, kOptions = Options;
   static constexpr bool kListed = Listed, kStays = Stays, kTurned = TileQ % 64 != 0;
   static constexpr bool kParts = Has == Share::parts, kPieces = Has == Share::pieces;
-  static constexpr bool kWholeHeads = Stays && Ordered && Apart;
-  static constexpr bool kCounted = Stays && !kWholeHeads, kCarries = kCounted && Apart;  // dQ from keys to keys
+  static constexpr bool kCarries = Stays && Apart;          // dQ from keys to keys
+  static constexpr bool kTakesTurns = kCarries && Ordered;  // dQ leaves from registers
   // Whether a row of the launch is far; else of each tile's weights. With options nobody asks, weights end at 1 anyway.
   // Apart and in order there are no registers for it: 4 to 36 bytes would be spilled.
-  static constexpr bool kAsksLaunch = !Options && !(Apart && Ordered);
+  static constexpr bool kAsksLaunch = !Options && (kTakesTurns || !(Apart && Ordered));
   static_assert(!kTurned || !(Apart || Tabled || Ordered));
   static_assert(Tabled || !(Options || Listed));
   static_assert(!Stays || !Tabled);
@@ -148,11 +148,11 @@ struct BackwardShape {
   static ATTUNE_HD constexpr TurnedTile tile() { return {TileQ}; }
   static constexpr int kBytesDs = kTurned ? 2 * TurnedTile{TileQ}.panel() : TileQ / 64 * kPanelK;
   static constexpr int kBytesDq = 16 * (kTurned ? TileQ : 64) * 4, kSumsDq = kBytesDq / 128;  // of a warp, of a lane
-  static constexpr int kPlacesDq = !Ordered ? !Apart : Apart || Stays ? 1 : 2;  // of all warps
-  static constexpr int kAdders = !Ordered ? 0 : kWholeHeads ? 1 : 2;            // threads that take them to memory
+  static constexpr int kPlacesDq = kTakesTurns ? 0 : !Ordered ? !Apart : Apart || Stays ? 1 : 2;  // of all warps
+  static constexpr int kAdders = Ordered ? 2 : 0;  // threads that take them to memory, or keep turns
   static_assert(kAdders >= kPlacesDq || !Ordered);
   static_assert(TileQ / 64 * kPanels == kGroups, "a warpgroup has 64 columns of dQ, or 64 x 64");
-  static constexpr int kPlacesK = kCounted && !kTurned ? 2 : 1, kPlacesV = kCarries ? 2 : 1;
+  static constexpr int kPlacesK = Stays && !kTurned ? 2 : 1, kPlacesV = kCarries ? 2 : 1;
   static constexpr int kK = 0, kV = kPlacesK * kBytesK, kQ = kV + kPlacesV * kBytesK, kO = kQ + kStages * kBytesQ;
   static constexpr int kDs = kO + kStages * kBytesQ, kDq = kDs + kBuffers * kBytesDs;
   static constexpr int kStats = kDq + kPlacesDq * kWarps * kBytesDq;
@@ -162,12 +162,13 @@ struct BackwardShape {
   static constexpr int kDsFull = kOEmpty + 8 * kStages, kDsEmpty = kDsFull + 8 * kBuffers;
   static constexpr int kDqFull = kDsEmpty + 8 * kBuffers, kDqEmpty = kDqFull + 16;
   static constexpr int kBlock = kDqEmpty + 16, kVisits = kBlock + 16, kKEmpty = kVisits + 8 * kStages;
-  static constexpr int kVFull = kKEmpty + 8 * Stays * kPlacesK, kVEmpty = kVFull + 8 * kCounted * kPlacesV;
-  static constexpr int kTileFull = kVEmpty + 8 * kCounted * kPlacesV;  // the tile of each place of K
-  static constexpr int kTile = kTileFull + 8 * kCounted * kPlacesK;
-  static constexpr int kFarOfTile = kTile + 8 * kCounted;  // not 0 if a row of the launch is far
-  static constexpr int kFarOfWarp = kFarOfTile + 8 * kCounted;  // [kWarps]: the same
-  static constexpr int kSharedBytes = kFarOfWarp + 4 * kWarps;
+  static constexpr int kVFull = kKEmpty + 8 * Stays * kPlacesK, kVEmpty = kVFull + 8 * Stays * kPlacesV;
+  static constexpr int kTileFull = kVEmpty + 8 * Stays * kPlacesV;  // the tile of each place of K
+  static constexpr int kTile = kTileFull + 8 * Stays * kPlacesK;
+  static constexpr int kFarOfTile = kTile + 8 * Stays;  // not 0 if a row of the launch is far
+  static constexpr int kFarOfWarp = kFarOfTile + 8 * Stays;  // [kWarps]: the same
+  static constexpr int kTurn = kFarOfWarp + 4 * kWarps;  // of two steps
+  static constexpr int kSharedBytes = kTurn + 16 * kTakesTurns;
   static_assert(kSharedBytes <= 227 * 1024);
 };
 

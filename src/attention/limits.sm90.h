@@ -37,17 +37,17 @@ inline int section_of(KeyOrder by, double bytes, int64_t tiles, int units, int m
 // Of a backward: blocks stay and take tiles of keys from a counter. That saves most of a tile's beginning and end, and
 // costs a little in every step, so it counts how many rows see a key: in the mean, of all heads that share it. On an
 // H200 2048 rows won and 4096 did not; with steps of 80 queries, or where idle warps prepare, 8192 won, and 16384 were
-// as quick either way; in a fixed order 512 won and 1024 did not (docs/sm90.md).
+// as quick either way; in a fixed order 512 won and 1024 did not (docs/sm90.md), but at d64, where only blocks that
+// stay add from registers.
 constexpr double kRowsOfStaying = 3072, kRowsOfStayingLonger = 24576, kRowsOfStayingInOrder = 768;
 struct KeyWalk {
   double rows = 0;
   int64_t tiles = 0;  // of keys, of all heads
-  bool turned = false, prepares = false, in_order = false, pieced = false;
+  bool turned = false, prepares = false, in_order = false, pieced = false, narrow = false;  // the last: d64
 };
 inline bool may_stay(KeyWalk w, int multiprocessors) {
-  const double most = w.in_order                ? kRowsOfStayingInOrder
-                      : w.turned || w.prepares ? kRowsOfStayingLonger
-                                               : kRowsOfStaying;
+  const bool longer = w.in_order ? w.narrow : w.turned || w.prepares;
+  const double most = longer ? kRowsOfStayingLonger : w.in_order ? kRowsOfStayingInOrder : kRowsOfStaying;
   return w.tiles > multiprocessors ? w.rows <= most : w.pieced;
 }
 // Tiles come in waves, and of the last wave not all blocks have one; with a diagonal the first tiles are long, and

@@ -53,6 +53,7 @@ TEST(Staying, is_for_tiles_of_keys_that_few_rows_see) {
     EXPECT_EQ(stays({.prepares = true}), rows <= 16384) << rows;
     EXPECT_EQ(stays({.turned = true}), rows <= 16384) << rows;
     EXPECT_EQ(stays({.in_order = true}), rows <= 513) << rows;
+    EXPECT_EQ(stays({.in_order = true, .narrow = true}), rows <= 16384) << rows;
   }
 }
 TEST(Staying, is_not_for_as_many_tiles_as_multiprocessors) {

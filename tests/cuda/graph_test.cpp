@@ -106,6 +106,8 @@ TEST_F(Graph, pieces_of_tiles_replay) {
 TEST_F(Graph, a_fixed_order_of_few_keys_replays) {
   check("backward bf16 b9 h8 q70 k200 d8/104 causal repro=run", false);
   check("backward f16 b2 h4 q150 k500 d72/8 full repro=run", false);
+  check("backward bf16 b2 h12 q300 k900 d8 causal repro=run", false);
+  check("backward bf16 b8 h16 q130 k300 d8 full repro=run", false);
 }
 TEST_F(Graph, lengths_of_a_cache_may_change) { check("forward bf16 b3 h4/2 q5 k300 d64 causal | seed=2 cache", true); }
 TEST_F(Graph, lengths_of_a_split_cache_may_change) { check("forward f16 b2 h4/1 q1 k2048 d128 full | cache", true); }

@@ -149,6 +149,9 @@ TEST_F(Repeats, two_hundred_reproducible_runs_of_sm90_backward_give_the_same_bit
       "backward bf16 b2 h2 q600 k800 d128 window300,100 repro=run",
       "backward bf16 b9 h16 q300 k500 d128 causal repro=run",  // blocks that stay
       "backward f16 b18 h8/4 q200 k300 d128 full repro=run",
+      "backward bf16 b2 h20 q900 k900 d64 full repro=run",
+      "backward f16 b4 h10/5 q700 k1000 d64 causal repro=run",
+      "backward bf16 b8 h16 q300 k500 d64 full repro=run",
       "backward bf16 b1 h16/2 q500 k700 d64 causal repro=run",  // heads that share keys, divided among blocks
       "backward f16 b1 h16/2 q500 k700 d128 causal repro=run",
       "backward bf16 b2 h2 q600 k800 d96 causal repro=run",

@@ -180,7 +180,7 @@ struct Call {
     const std::string wrong = emulated::launch(blocks, C::kThreads, seed, [&] { backward_kernel<C>(x); });
     // Tiles, in no order but the first of a block, and an end for each block.
     const int works = tiles * x.units + w.divided * (w.pieces - 1);
-    EXPECT_EQ(counts[0], C::kCounted ? works + (C::kOrdered ? blocks : 0) : 0);
+    EXPECT_EQ(counts[0], C::kStays ? works + (C::kOrdered ? blocks : 0) : 0);
     EXPECT_EQ(std::count(left.begin(), left.end(), w.pieces), w.divided * kPartWarps);
     EXPECT_EQ(counts[kJobsTaken], x.ahead.jobs ? x.ahead.jobs + 3 * blocks : 0);  // and an end for each warp
     for (int head = 0; head < w.batch * w.heads; ++head)
@@ -230,15 +230,13 @@ using Divided =
 template <class T, int Dim>
 using InOrder = BackwardShape<T, Dim, Dim == 64 ? 128 : 64, Dim == 64, false, true>;
 template <class T>
-using WholeHeads = BackwardShape<T, 64, 128, true, false, true, false, false, true>;
-template <class T>
 using Turned = BackwardShape<T, 128, 80, false>;
 template <class T, int Dim, int TileQ>
 using Staying = BackwardShape<T, Dim, TileQ, Dim == 64, false, false, false, false, true>;
 template <class T, int Dim, int TileQ>
 using InPieces = BackwardShape<T, Dim, TileQ, Dim == 64, false, false, false, false, true, Share::pieces>;
-template <class T>
-using StayingInOrder = BackwardShape<T, 128, 64, false, false, true, false, false, true>;
+template <class T, int Dim>
+using StayingInOrder = BackwardShape<T, Dim, Dim == 64 ? 128 : 64, Dim == 64, false, true, false, false, true>;
 
 template <class C>
 void expect_right(const Asked& w, unsigned seed) {
@@ -321,14 +319,31 @@ TEST(Sm90Backward, pieces_of_a_tile_add_up) {
   expect_right<InPieces<Bf16, 128, 80>>({2, 1, 1, 1, 400, 300, 128, kCausal, false, 2, 4, 0, Asked::none, 4, 3}, 27);
 }
 TEST(Sm90Backward, blocks_that_take_tiles_in_a_fixed_order_are_right) {
-  expect_right<StayingInOrder<Bf16>>({1, 2, 2, 1, 200, 300, 128, kCausal, false, 2, 2}, 17);
-  expect_right<StayingInOrder<F16>>({2, 2, 1, 1, 90, 290, 104, kFull, true, 1, 3}, 18);
-  expect_right<StayingInOrder<Bf16>>({1, 2, 2, 1, 60, 300, 128, kFull, false, 2, 1}, 19);
-  expect_right<StayingInOrder<Bf16>>({1, 1, 1, 1, 300, 260, 128, kWindow, false, 1, 2}, 20);
+  expect_right<StayingInOrder<Bf16, 128>>({1, 2, 2, 1, 200, 300, 128, kCausal, false, 2, 2}, 17);
+  expect_right<StayingInOrder<F16, 128>>({2, 2, 1, 1, 90, 290, 104, kFull, true, 1, 3}, 18);
+  expect_right<StayingInOrder<Bf16, 128>>({1, 2, 2, 1, 60, 300, 128, kFull, false, 2, 1}, 19);
+  expect_right<StayingInOrder<Bf16, 128>>({1, 1, 1, 1, 300, 260, 128, kWindow, false, 1, 2}, 20);
+  expect_right<StayingInOrder<Bf16, 64>>({1, 2, 2, 1, 400, 400, 64, kCausal, false, 2, 2}, 28);
+  expect_right<StayingInOrder<F16, 64>>({2, 2, 1, 1, 170, 290, 40, kFull, true, 1, 3}, 29);
+  expect_right<StayingInOrder<Bf16, 64>>({1, 2, 2, 1, 100, 390, 64, kFull, false, 2, 1}, 30);  // tiles of one step
+  expect_right<StayingInOrder<Bf16, 64>>({1, 1, 1, 1, 600, 300, 64, kWindow, false, 1, 2}, 31);
+  expect_right<StayingInOrder<F16, 64>>({1, 5, 5, 1, 140, 100, 56, kFull, true, 1, 2}, 32);  // heads of one tile
 }
-TEST(Sm90Backward, whole_heads_in_a_fixed_order_are_right) {
-  expect_right<WholeHeads<Bf16>>({1, 3, 3, 1, 200, 300, 64, kFull, false, 1, 2}, 15);
-  expect_right<WholeHeads<F16>>({2, 2, 1, 1, 300, 300, 56, kCausal, true, 1, 1}, 16);
+// Sums of dQ in a fixed order, at several paces.
+template <class C>
+void expect_same_bits(const Asked& w) {
+  std::vector<float> once;
+  for (unsigned pace = 1; pace < 5; ++pace) {
+    Call<C> call(w, 1);
+    ASSERT_EQ(call.run(pace), "");
+    if (once.empty()) once = call.sums;
+    EXPECT_EQ(std::memcmp(once.data(), call.sums.data(), once.size() * sizeof(float)), 0) << pace;
+  }
+}
+TEST(Sm90Backward, a_fixed_order_gives_the_same_bits_at_any_pace) {
+  expect_same_bits<StayingInOrder<Bf16, 64>>({1, 1, 1, 1, 256, 500, 64, kFull, false, 1, 4});
+  expect_same_bits<StayingInOrder<Bf16, 128>>({1, 1, 1, 1, 128, 500, 128, kFull, false, 1, 4});
+  expect_same_bits<InOrder<Bf16, 64>>({1, 1, 1, 1, 256, 500, 64, kFull});
 }
 TEST(Sm90Backward, no_pace_of_warps_and_copies_makes_it_stand_still) {
   for (unsigned seed = 20; seed < 23; ++seed) {
@@ -339,7 +354,8 @@ TEST(Sm90Backward, no_pace_of_warps_and_copies_makes_it_stand_still) {
     expect_right<InPieces<Bf16, 64, 128>>({1, 1, 1, 1, 390, 130, 64, kFull, false, 1, 2, 0, Asked::none, 2, 2}, seed);
     expect_right<InOrder<Bf16, 64>>({1, 1, 1, 1, 390, 390, 64, kCausal}, seed);
     expect_right<InOrder<Bf16, 128>>({1, 1, 1, 1, 200, 390, 128, kFull}, seed);
-    expect_right<StayingInOrder<Bf16>>({1, 1, 1, 1, 200, 390, 128, kFull, false, 1, 2}, seed);
+    expect_right<StayingInOrder<Bf16, 128>>({1, 1, 1, 1, 200, 390, 128, kFull, false, 1, 2}, seed);
+    expect_right<StayingInOrder<Bf16, 64>>({1, 1, 1, 1, 390, 390, 64, kFull, false, 1, 3}, seed);
   }
 }
 

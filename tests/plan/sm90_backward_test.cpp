@@ -156,7 +156,7 @@ TEST_F(Sm90Backward, its_workspace_has_the_sums_of_parts) {
 }
 
 TEST_F(Sm90Backward, many_tiles_of_keys_that_few_rows_see_have_blocks_that_stay) {
-  const auto stays = [](std::string_view line) { return planned(join("backward ", line)).kernel >= 32 * 1024; };
+  const auto stays = [](std::string_view line) { return planned(join("backward ", line)).kernel & 32 << 10; };
   for (const char* line :
        {"bf16 b32 h32 q512 k512 d64 causal", "bf16 b4 h32 q4096 k4096 d64 causal", "f16 b8 h32 q2048 k2048 d40 full",
         "bf16 b2 h32 q8192 k8192 d64 full", "bf16 b1 h32 q16384 k16384 d64 causal",
@@ -166,6 +166,8 @@ TEST_F(Sm90Backward, many_tiles_of_keys_that_few_rows_see_have_blocks_that_stay)
         "bf16 b1 h32 q16384 k16384 d64 window1024,1024", "bf16 b8 h32/8 q1024 k1024 d128 causal",
         "bf16 b10 h7 q200 k400 d64 full", "bf16 b10 h7 q400 k200 d128 causal@top_left",
         "bf16 b32 h16 q512 k512 d128 full", "bf16 b16 h16 q1024 k1024 d128 causal repro=run",  // in a fixed order
+        "bf16 b8 h32 q2048 k2048 d64 causal repro=run", "f16 b2 h32 q8192 k8192 d40 full repro=run",
+        "bf16 b7 h10/5 q300 k600 d8 full repro=run", "f16 b2 h15 q700 k700 d8 window200,100 repro=run",
         "bf16 b1 h4 q2048 k2048 d128 full", "bf16 b2 h2 q2048 k2048 d64 full",  // 64 tiles, in pieces
         "bf16 b1 h8 q2048 k2048 d128 causal", "bf16 b1 h4 q2048 k2048 d64 causal",
         // Of verify/cases_tiles.cpp.
@@ -177,7 +179,8 @@ TEST_F(Sm90Backward, many_tiles_of_keys_that_few_rows_see_have_blocks_that_stay)
         "bf16 b4 h32/4 q2048 k2048 d64 causal",  // eight heads walk each tile of keys
         "bf16 b1 h16 q1024 k1024 d64 causal", "bf16 b1 h8 q2048 k2048 d128 full",  // 128 tiles for 132 multiprocessors
         "bf16 b1 h4 q2048 k2048 d128 full repro=run",
-        "bf16 b32 h16 q512 k512 d96 full", "bf16 b32 h32 q512 k512 d64 causal repro=run",
+        "bf16 b1 h16 q1024 k1024 d64 causal repro=run", "bf16 b1 h32 q32768 k32768 d64 full repro=run",
+        "bf16 b32 h16 q512 k512 d96 full", "bf16 b8 h32 q2048 k2048 d96 full repro=run",
         "bf16 b16 h16 q1024 k1024 d128 full repro=run",
         "bf16 b32 h32 q512 k512 d64 causal ragged", "bf16 b32 h32 q512 k512 d64 causal@absolute",
         "bf16 b32 h32 q512 k512 d64 causal alibi", "bf16 b32 h16 q512 k512 d128 full blocks128x128x9000",
@@ -253,7 +256,7 @@ TEST_F(Sm90Backward, tiles_are_divided_into_pieces_where_blocks_would_wait) {
 
 // Heads to come are prepared by idle warps, where those are done in time.
 TEST_F(Sm90Backward, of_blocks_that_stay_idle_warps_prepare_heads_where_many_rows_see_a_key) {
-  const auto prepares = [](std::string_view line) { return planned(join("backward ", line)).kernel >= 96 * 1024; };
+  const auto prepares = [](std::string_view line) { return planned(join("backward ", line)).kernel & 64 << 10; };
   for (const char* line :
        {"bf16 b8 h32 q2048 k2048 d64 causal", "bf16 b4 h32 q4096 k4096 d64 causal", "f16 b8 h32 q2048 k2048 d40 full",
         "bf16 b8 h16 q2048 k2048 d128 causal", "bf16 b1 h16 q16384 k16384 d128 causal sink",
@@ -269,8 +272,17 @@ TEST_F(Sm90Backward, of_blocks_that_stay_idle_warps_prepare_heads_where_many_row
         "bf16 b1 h32 q32768 k32768 d64 full",     // blocks do not stay
         "bf16 b4 h32/8 q4096 k4096 d128 causal",  // heads share keys
         "bf16 b1 h20 q1024 k1024 d64 full",       // all heads are wanted at once
-        "bf16 b8 h16 q2048 k2048 d128 causal repro=run", "bf16 b8 h16 q2048 k2048 d128 causal ragged"})
+        "bf16 b8 h16 q2048 k2048 d128 causal repro=run", "bf16 b8 h32 q2048 k2048 d64 causal repro=run",
+        "bf16 b8 h16 q2048 k2048 d128 causal ragged"})
     EXPECT_FALSE(prepares(line)) << line;
+}
+TEST_F(Sm90Backward, kernels_that_are_others_have_other_numbers) {
+  std::set<int> all;
+  const auto lines = {"d128 full", "d128 full repro=run", "d128 full alibi", "d128 full ragged", "d256 full alibi",
+                      "d128 full blocks128x128x900", "d64 full", "d64 full repro=run", "d256 full",
+                      "d192 full", "d192/128 full", "d96 full"};
+  for (const char* line : lines) all.insert(planned(join("backward bf16 b8 h16 q1024 k1024 ", line)).kernel);
+  EXPECT_EQ(all.size(), lines.size());
 }
 TEST_F(Sm90Backward, idle_warps_that_prepare_need_a_count_for_each_head) {
   const auto bytes = [](const char* mask) {
