@@ -38,6 +38,7 @@ TEST(Sections, that_fill_the_gpu_or_are_many_stay_as_the_cache_has_them) {
 TEST(Sections, of_a_backward_follow_from_how_its_blocks_differ) {
   EXPECT_EQ(section_of({.alike = true, .in_order = false}, 1 << 20, 16, 8, kUnits), 1);
   EXPECT_EQ(section_of({.alike = false, .in_order = false}, 16 << 20, 16, 8, kUnits), 8);
+  EXPECT_EQ(section_of({.alike = false, .in_order = false}, 1 << 20, 16, 64, kUnits), 16);
   EXPECT_EQ(section_of({.alike = true, .in_order = true}, 4 << 20, 16, 8, kUnits), 8);
   EXPECT_EQ(section_of({.alike = false, .in_order = true}, 1 << 20, 16, 64, kUnits), kSectionInOrder);
 }
