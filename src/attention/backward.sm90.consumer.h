@@ -454,6 +454,7 @@ struct BackwardConsumer : KeyGradients<C> {
     __syncwarp();
     if constexpr (!C::kCarries) named_sync(1, 256);  // the other warpgroup has multiplied with this one's dS
     begin = end;
+    if constexpr (C::kParts) return leave_part(dk, dv);
     if constexpr (C::kPieces)
       if (!join_pieces(tile, dk, dv)) return;
     // Through the warp's own rows of dS, and of dQ where that has a place; turned, through an eighth of each.

@@ -7,5 +7,10 @@ BackwardKernels& backward_kernels_64() {
   static constinit BackwardKernels kernels = backward_kernel_rows<64, 128, true>();
   return kernels;
 }
+BackwardKernel& staying_with_parts_64() {
+  static constinit BackwardKernel kernel =
+      backward_kernel_row<64, 128, true, false, false, false, false, true, Share::parts>();
+  return kernel;
+}
 
 }  // namespace attune::sm90

@@ -36,6 +36,10 @@ inline int section_of(KeyOrder by, double bytes, int64_t tiles, int units, int m
   if (by.in_order) return std::min(kSectionInOrder, section_heads(bytes));
   return joined_section(section_heads(bytes, kSectionOfBackward), tiles, units, multiprocessors);
 }
+// Of parts of heads that share keys, by blocks that stay: as many as are under way at once, or as the cache holds.
+inline int section_of_parts(double bytes, int64_t tiles, int multiprocessors) {
+  return std::max(section_heads(bytes, kSectionOfBackward), int(multiprocessors / std::max<int64_t>(tiles, 1)));
+}
 // Of a backward: blocks stay and take tiles of keys from a counter. That saves most of a tile's beginning and end, and
 // costs a little in every step, so it counts how many rows see a key: in the mean, of all heads that share it. On an
 // H200 2048 rows won and 4096 did not; with steps of 80 queries, or where idle warps prepare, 8192 won, and 16384 were
