@@ -68,13 +68,14 @@ inline int parts_of(const KeyBlocks& b, int multiprocessors) {
 // With a diagonal, blocks of later keys come to their next head of queries earlier, so soon all heads of a group are
 // under way, and what they read and add to is more than the second-level cache holds. In so many parts it does; at most
 // one for two heads, so that sums of parts take no more memory than those of dQ, and each with so many rows that a key
-// sees, in the mean, that leaving them costs little. Where blocks stay, and all heads are not under way together anyway.
+// sees, in the mean, that leaving them costs little. Where blocks stay, and are more than are under way together. How
+// many are is a number of tiles, so the parts do not depend on the length.
 constexpr double kUnderWay = 40 << 20;
 constexpr double kRowsOfPart = 2000;
 inline int parts_in_cache(const KeyBlocks& b, double rows_of_key, int multiprocessors) {
   const int64_t tiles = ceil_div(b.sequence.keys, b.tile_k);
   if (tiles * b.units <= multiprocessors) return 1;
-  const double bytes = double(std::min(b.units, ceil_div(multiprocessors, tiles))) * b.bytes;
+  const double bytes = b.bytes * multiprocessors / double(tiles);
   int best = 1;
   for (int parts = 1; 2 * parts <= b.group && bytes * b.group > kUnderWay * best; ++parts)
     if (b.group % parts == 0 && rows_of_key * (b.group / parts) >= kRowsOfPart) best = parts;
