@@ -102,9 +102,9 @@ bool all_seen(KeyTile t, int tile_k) {
   return true;
 }
 
-// Into how many the heads that share keys are divided, and whether blocks stay then: so that multiprocessors are not
-// idle, or with a diagonal so that the cache holds what is under way. Not where bits may not depend on how many
-// sequences there are.
+// Into how many the heads that share keys are divided: with a diagonal so that the cache holds what is under way, and
+// blocks stay then; else so that multiprocessors are not idle. Not where bits may not depend on how many sequences
+// there are.
 struct Parts { int parts = 1; bool stay = false; };
 Parts parts_of(const Problem& p, int units) {
   if (p.heads_q == p.heads_kv || sm90::needs_table(p) || p.keys != KeySource::linear ||
@@ -118,11 +118,10 @@ Parts parts_of(const Problem& p, int units) {
                                .group = p.heads_q / p.heads_kv,
                                .bytes = bytes_of_head(k, p.len_q),
                                .order = {.alike = p.mask.kind == MaskKind::full, .in_order = ordered(p)}};
-  if (const int parts = sm90::parts_of(blocks, units); parts > 1) return {parts};
   const bool may_stay = p.mask.kind == MaskKind::causal && !ordered(p) && all_seen(blocks.sequence, k.tile_k) &&
                         (std::max(p.dim_qk, p.dim_v) <= 64 || turns(p));
   const int parts = may_stay ? sm90::parts_in_cache(blocks, rows_of_key(p), units) : 1;
-  return {parts, parts > 1};
+  return parts > 1 ? Parts{parts, true} : Parts{sm90::parts_of(blocks, units)};
 }
 
 int64_t tiles_of(const Plan& plan) {

@@ -3,6 +3,7 @@
 
 #include "plan/plan.h"
 #include "tests/asked.h"
+#include "verify/cases.h"
 
 namespace attune {
 namespace {
@@ -144,6 +145,8 @@ TEST_F(Sm90Backward, with_a_diagonal_divides_heads_so_that_the_cache_holds_what_
     EXPECT_EQ(plan.kernel, 128 + kOfTurned + kOfParts + kCounted + kPreparing) << line;
   }
   EXPECT_EQ(planned("backward bf16 b8 h32/8 q2048 k2048 d128 causal").splits, 2);
+  for (const std::string_view line : large_lines())
+    EXPECT_EQ(planned(line.substr(0, line.find(" |"))).kernel & (kOfParts | kCounted), kOfParts | kCounted) << line;
   EXPECT_EQ(planned("backward bf16 b1 h64/8 q4096 k4096 d64 causal").kernel, 64 + kOfParts + kCounted + kPreparing);
   for (const char* line :
        {"bf16 b1 h64/8 q4096 k4096 d128 causal repro=run", "bf16 b1 h64/8 q4096 k4096 d128 window4000,0",
