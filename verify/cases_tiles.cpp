@@ -62,6 +62,8 @@ constexpr std::string_view kTiles[] = {
     "backward f16 b3 h15 q700 k520 d8 causal repro=batch | seed=3 d_lse",
     "backward bf16 b7 h10/5 q300 k600 d8 full repro=run | seed=4 lean",
     "backward bf16 b10 h16 q260 k100 d8 full repro=run",
+    "backward bf16 b12 h10 q70 k130 d40 full repro=run | seed=3",
+    "backward f16 b30 h8/4 q130 k130 d16 causal repro=run | d_lse",
     // With a window where 3072 rows see a key.
     "backward bf16 b1 h1 q3300 k3300 d104/8 window3000,3000 | seed=2",
     "backward bf16/bf16/bf16/f32 b1 h2 q240 k2050 d128 causal accumulate",
@@ -166,9 +168,6 @@ constexpr std::string_view kTiles[] = {
     "backward bf16 b11 h18 q770 k130 d8/104 full | d_lse",
     "backward f16 b12 h3 q775 k1400 d104/8 full | seed=4",
     "backward bf16 b35 h2 q40 k300 d64 window30,0",  // the first keys are seen by nobody: they do not stay
-    // In a fixed order.
-    "backward bf16 b12 h10 q70 k130 d40 full repro=run | seed=3",
-    "backward f16 b30 h8/4 q130 k130 d16 causal repro=run | d_lse",
     // Wide heads with lengths in tensors, options, gradients in f32; then lists of every size, with options, in a fixed
     // order, with wide heads; a bias whose gradient has one.
     "backward bf16 b5 h2/1 q200 k300 d256 causal ragged | seed=2 odd",
