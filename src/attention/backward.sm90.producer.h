@@ -250,7 +250,7 @@ struct DqOrder {
   __device__ int* turn_of(int head, int query) const { return x.turns + 1 + row_of(head, query) / kTurnRows; }
   __device__ void wait_turn(int head, int query) const {
     const int before = key_tiles_behind(t, query, C::kTileQ, C::kTileK);
-    while (before > 0 && sm80::load_count(turn_of(head, query)) < before) {}
+    while (sm80::load_count(turn_of(head, query)) < before) {}
   }
 };
 
@@ -299,7 +299,7 @@ struct TurnKeeper : DqOrder<C> {
     const uint32_t place = step % 2;
     wait(shared + C::kDqFull + 8 * place, step / 2 & 1);
     arrive(shared + C::kDqEmpty + 8 * place);
-    if (t.number > 0) sm80::add_count(turn_of(head, query));  // nobody waits for the first keys
+    sm80::add_count(turn_of(head, query));
   }
   // Returns the step behind its last.
   __device__ uint32_t run(uint32_t step) const {
