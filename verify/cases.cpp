@@ -520,6 +520,8 @@ std::vector<Case> cases(bool quick) {
   add_head_dims(all);
   add_lines("dilated", dilated_lines(), all);
   add_lines("adaptive", adaptive_lines(), all);
+  for (const std::string_view line : large_lines())  // they take longest, so they begin first
+    if (Case c; parse(line, c).ok()) c.large = true, all.insert(all.begin(), c);
   if (quick) std::erase_if(all, [](const Case& c) { return !c.quick; });
   return all;
 }

@@ -16,6 +16,7 @@ struct Case {
   Problem problem{};
   Variation variation{};
   bool quick = false;  // also in the short list
+  bool large = false;  // not on a CPU, every level of which would take seconds
 };
 
 std::string name(const Variation&);  // "" where nothing is said
@@ -28,6 +29,7 @@ std::vector<Case> cases(bool quick = false);
 std::span<const std::string_view> nasty_lines();  // the last of these, as they are written down
 std::span<const std::string_view> nsa_lines();    // native sparse attention, its words and the whole
 std::span<const std::string_view> tile_lines();   // what large tiles notice
+std::span<const std::string_view> large_lines();  // what as many of them notice as a GPU has under way
 std::span<const std::string_view> far_lines();    // logits whose last place is worth many weights
 
 // Those of a variant, in its own file: each is run with both passes and with f32, f16 and bf16.

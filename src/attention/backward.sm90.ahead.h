@@ -99,12 +99,14 @@ __device__ void prepare_others(const typename C::Params& x) {
   }
 }
 
-// By the thread that loads: until the head of a tile is ready.
+// By the thread that loads: until the head of a tile is ready, or all of a part: where heads that share keys are whole
+// there are no jobs, and those that are ready are of whole parts.
 template <class C>
 __device__ void wait_ready(const typename C::Params& x, const KeyTile& t) {
-  const int head = t.batch * x.heads + t.head;
-  if (x.ahead.jobs == 0 || head < x.ahead.ready) return;  // where heads share keys there are none
-  while (sm80::load_count(x.taken + kJobsDone + head) < x.padded / kJobRows) {}
+  const int heads = C::kParts ? x.group : 1, head = t.batch * x.heads + t.head * heads;
+  if (x.ahead.jobs == 0 || head < x.ahead.ready) return;
+  for (int n = 0; n < heads; ++n)
+    while (sm80::load_count(x.taken + kJobsDone + head + n) < x.padded / kJobRows) {}
   publish_global();
 }
 

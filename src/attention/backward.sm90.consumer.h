@@ -161,8 +161,8 @@ struct BackwardConsumer : KeyGradients<C> {
     wait(shared + C::kTurn + 8 * place, n / 2 & 1);
     if (last_is_first) {
 #pragma unroll
-      for (int n = 0; n < 8; ++n)
-        reinterpret_cast<float4*>(to)[n * 32 + lane] = {dq[4 * n], dq[4 * n + 1], dq[4 * n + 2], dq[4 * n + 3]};
+      for (int i = 0; i < 8; ++i)
+        reinterpret_cast<float4*>(to)[i * 32 + lane] = {dq[4 * i], dq[4 * i + 1], dq[4 * i + 2], dq[4 * i + 3]};
     } else {
       add_from_registers(dq, to);
     }
@@ -454,6 +454,7 @@ struct BackwardConsumer : KeyGradients<C> {
     __syncwarp();
     if constexpr (!C::kCarries) named_sync(1, 256);  // the other warpgroup has multiplied with this one's dS
     begin = end;
+    if constexpr (C::kParts) return leave_part(dk, dv);
     if constexpr (C::kPieces)
       if (!join_pieces(tile, dk, dv)) return;
     // Through the warp's own rows of dS, and of dQ where that has a place; turned, through an eighth of each.

@@ -23,9 +23,10 @@ using sm90::BackwardKernel;
 using sm90::TabledParams;
 
 constexpr std::string_view kWho = "sm90_backward";
-constexpr int kShort = 512, kShortCausal = 1024;  // queries and keys up to which a fixed order is the quickest, with a
-constexpr int kManyTiles = 1024, kTileK = 128;    // full and a causal mask over d64, of so many tiles of 128 keys and
-constexpr int kManyHeads = 256;                   // heads
+// Queries and keys up to which a fixed order is the quickest, with a full and a causal mask, over d64 and to d64: of so
+// many tiles of 128 keys and heads.
+constexpr int kShort = 512, kShortCausal = 1024, kShortNarrow = 256, kShortCausalNarrow = 512;
+constexpr int kManyTiles = 1024, kTileK = 128, kManyHeads = 256;
 constexpr int kLong = 1024, kLongCausal = 2048;   // keys from which on tiles are turned, of a full and a causal mask,
 constexpr double kLongRows = 3072;                // and with a window rows that see a key, in the mean
 constexpr int kTurned = 80;                       // queries of such a tile
@@ -47,9 +48,10 @@ bool is_quicker_in_order(const Problem& p) {
   const int dim = std::max(p.dim_qk, p.dim_v);
   const bool plain = !sm90::needs_table(p) && p.keys == KeySource::linear && p.heads_q == p.heads_kv &&
                      p.mask.kind != MaskKind::window && p.mask.align != Align::absolute;
-  const int most = p.mask.kind == MaskKind::causal ? kShortCausal : kShort;
+  const bool causal = p.mask.kind == MaskKind::causal;
+  const int most = dim <= 64 ? (causal ? kShortCausalNarrow : kShortNarrow) : causal ? kShortCausal : kShort;
   const int64_t heads = int64_t(p.batch) * p.heads_q;
-  return dim > 64 && dim <= 128 && plain && p.len_q <= most && p.len_k <= most &&
+  return dim <= 128 && plain && p.len_q <= most && p.len_k <= most &&
          heads >= kManyHeads && ceil_div(p.len_k, kTileK) * heads >= kManyTiles &&
          every_query_sees(keys_of(p));
 }
@@ -76,8 +78,9 @@ bool turns(const Problem& p) {
 struct Taken { bool lengths, in_order, stays = false, turned = false, parted = false, pieced = false; };
 BackwardKernel& kernel_of(const Problem& p, Taken by) {
   const int dim = std::max(p.dim_qk, p.dim_v);
-  if (by.parted) return (dim <= 64 ? sm90::backward_kernels_64() : sm90::backward_kernels_128()).parted[by.in_order];
   sm90::TurnedKernels& turned = sm90::turned_kernels_128();
+  if (by.parted && by.turned) return turned.parted;
+  if (by.parted) return (dim <= 64 ? sm90::backward_kernels_64() : sm90::backward_kernels_128()).parted[by.in_order];
   if (by.turned) return by.pieced ? turned.pieced : by.stays ? turned.staying : turned.plain;
   const bool tabled = by.lengths || sm90::needs_table(p);
   if (dim > 64 && dim <= 96 && !tabled) return sm90::backward_kernel_96(by.in_order);
@@ -90,22 +93,6 @@ BackwardKernel& kernel_of(const Problem& p, Taken by) {
 // What a query head reads and adds to: q, d_out and dQ in f32.
 double bytes_of_head(const BackwardKernel& k, int64_t rows) { return double(rows) * k.wide * 8; }
 
-// Into how many the heads that share keys are divided. Not where bits may not depend on how many sequences there are.
-int parts_of(const Problem& p, int units) {
-  if (p.heads_q == p.heads_kv || sm90::needs_table(p) || p.keys != KeySource::linear ||
-      p.mask.align == Align::absolute || p.reproducible == Reproducible::batch)
-    return 1;
-  const BackwardKernel& k = kernel_of(p, {.lengths = false, .in_order = ordered(p), .parted = true});
-  return sm90::parts_of({.sequence = keys_of(p),
-                         .tile_q = k.tile_q,
-                         .tile_k = k.tile_k,
-                         .units = int64_t(p.batch) * p.heads_kv,
-                         .group = p.heads_q / p.heads_kv,
-                         .bytes = bytes_of_head(k, p.len_q),
-                         .order = {.alike = p.mask.kind == MaskKind::full, .in_order = ordered(p)}},
-                        units);
-}
-
 // Some query sees each tile of keys: then the first and the last, whatever the mask.
 bool all_seen(KeyTile t, int tile_k) {
   for (const int n : {0, int(ceil_div(t.keys, tile_k)) - 1}) {
@@ -113,6 +100,30 @@ bool all_seen(KeyTile t, int tile_k) {
     if (t.tiles == 0) return false;
   }
   return true;
+}
+
+// Into how many the heads that share keys are divided: so that multiprocessors are not idle, or with a diagonal so that
+// the cache holds what is under way, and tiles are turned and blocks stay then but in a fixed order. Not where bits may
+// not depend on how many sequences there are.
+struct Parts { int parts = 1; bool turned = false; };
+Parts parts_of(const Problem& p, int units) {
+  if (p.heads_q == p.heads_kv || sm90::needs_table(p) || p.keys != KeySource::linear ||
+      p.mask.align == Align::absolute || p.reproducible == Reproducible::batch)
+    return {};
+  const BackwardKernel& k = kernel_of(p, {.lengths = false, .in_order = ordered(p), .parted = true});
+  const sm90::KeyBlocks blocks{.sequence = keys_of(p),
+                               .tile_q = k.tile_q,
+                               .tile_k = k.tile_k,
+                               .units = int64_t(p.batch) * p.heads_kv,
+                               .group = p.heads_q / p.heads_kv,
+                               .bytes = bytes_of_head(k, p.len_q),
+                               .order = {.alike = p.mask.kind == MaskKind::full, .in_order = ordered(p)}};
+  const int busy = sm90::parts_of(blocks, units), dim = std::max(p.dim_qk, p.dim_v);
+  const bool may = ordered(p) ? dim <= 64 || dim > 96 : turns(p);
+  if (!may || p.mask.kind != MaskKind::causal || !all_seen(blocks.sequence, k.tile_k)) return {busy};
+  const int in_cache = sm90::parts_in_cache(blocks, rows_of_key(p), units);
+  if (ordered(p)) return {std::max(busy, in_cache)};
+  return in_cache > 1 ? Parts{in_cache, true} : Parts{busy};
 }
 
 int64_t tiles_of(const Plan& plan) {
@@ -145,7 +156,7 @@ int pieces_of(const Plan& plan) {
   return sm90::pieces_by_length(steps, query_tiles_of(plan), units);
 }
 Pieced pieced(const Plan& plan) {
-  if (!(plan.kernel & kCounted) || plan.splits == 1) return {};
+  if (!(plan.kernel & kCounted) || plan.kernel & kOfParts || plan.splits == 1) return {};
   if (plan.problem.mask.kind != MaskKind::full)
     return {plan.splits, sm90::longer_than_pieces(steps_of(plan), query_tiles_of(plan), plan.splits)};
   const int64_t rest = sm90::behind_waves(steps_of(plan), std::max(plan.device.units, 1));
@@ -241,8 +252,8 @@ Room carve(Workspace& ws, const Plan& plan, const BackwardKernel& k, int parts) 
 Status shape(Plan& plan, const Planner&) {
   const Problem& p = plan.problem;
   if (sm90::is_divided(p)) return sm90::any_shape(kWho, plan);
-  const int parts = parts_of(p, std::max(plan.device.units, 1));
-  const bool parted = parts > 1, turned = !parted && turns(p);
+  const auto [parts, turned_parts] = parts_of(p, std::max(plan.device.units, 1));
+  const bool parted = parts > 1, turned = parted ? turned_parts : turns(p);
   // A table or a scale may take it back to tiles of 64, whose rows are no more, and to whole groups of heads.
   const BackwardKernel& k =
       kernel_of(p, {.lengths = false, .in_order = ordered(p), .turned = turned, .parted = parted});
@@ -252,7 +263,9 @@ Status shape(Plan& plan, const Planner&) {
   plan.tile_q = k.tile_q, plan.tile_k = k.tile_k, plan.splits = parts;
   plan.kernel = k.dim + kInOrder * ordered(p) + kWithOptions * needs_general(p) + kWithList * (p.mask.blocks.q > 0) +
                 kOfTurned * turned + kOfParts * parted + kWithTable * sm90::needs_table(p);
-  if (!parted) {
+  if (parted && turned) {
+    plan.kernel += kCounted + kPreparing * (rows_of_key(p) >= sm90::kRowsOfPreparing);
+  } else if (!parted) {
     plan.splits = pieces_of(plan);
     const int stays = counted(plan, k, std::max(plan.device.units, 1));
     plan.kernel += stays;
@@ -284,8 +297,9 @@ class Run {
  public:
   Run(const Plan& plan, const Args& a, Workspace ws, Stream stream)
       : p_(plan.problem), a_(a), lengths_(beyond_plain(p_, a)), in_order_(in_order()),
-        units_(std::max(plan.device.units, 1)), parts_(lengths_ || plan.kernel & kCounted ? 1 : plan.splits),
-        turned_(plan.tile_q == kTurned && !lengths_ && may_keep_one()), stays_(stays(plan)), pieced_(pieces(plan)),
+        units_(std::max(plan.device.units, 1)), parts_(!lengths_ && plan.kernel & kOfParts ? plan.splits : 1),
+        turned_(plan.tile_q == kTurned && !lengths_ && may_keep_one() && (parts_ == 1 || sees_all(plan))),
+        stays_(stays(plan)), pieced_(pieces(plan)),
         kernel_(kernel_of(p_, {lengths_, in_order_, stays_, turned_, parts_ > 1, pieced_.pieces > 1})),
         room_(carve(ws, plan, kernel_, parts_)),
         place_{a[Role::q].device_index, plan.device.arch}, stream_(stream) {
@@ -338,29 +352,35 @@ class Run {
   bool may_keep_one() const { return p_.dtype.q == DType::bf16 || kept().in == 1.f; }  // bf16 reaches as far as f32
   bool tabled() const { return lengths_ || sm90::needs_table(p_); }
   bool stays(const Plan& plan) const {
-    if (tabled() || parts_ > 1 || a_[Role::q].extent.batch == 0) return false;
+    if (tabled() || a_[Role::q].extent.batch == 0) return false;
+    if (parts_ > 1) return turned_;
     // The plan does not know of d_sinks, nor whether tiles are turned.
     sm90::KeyWalk walk = walk_of(plan, plan.kernel & kPreparing && !a_.given(Role::d_sinks));
     walk.turned = turned_, walk.in_order = in_order_, walk.pieced &= has_planned_lengths();
-    return plan.kernel & kCounted && sm90::may_stay(walk, units_) &&
-           all_seen(key_tile_of(sequence(p_, a_, 0), 0), plan.tile_k);
+    return plan.kernel & kCounted && sm90::may_stay(walk, units_) && sees_all(plan);
+  }
+  bool sees_all(const Plan& plan) const {
+    return all_seen(key_tile_of(sequence(p_, a_, 0), 0), plan.tile_k);
   }
   bool has_planned_lengths() const {  // and not shorter ones
     const Sequence all = sequence(p_, a_, 0);
     return all.len_q == p_.len_q && all.len_k == p_.len_k;
   }
   Pieced pieces(const Plan& plan) const {
-    return stays_ && !in_order_ && has_planned_lengths() ? pieced(plan) : Pieced{};
+    return stays_ && parts_ == 1 && !in_order_ && has_planned_lengths() ? pieced(plan) : Pieced{};
   }
   int heads_of_section(int group, int tiles, int units) const {
     const sm90::KeyOrder by{.alike = !tabled() && p_.mask.kind == MaskKind::full, .in_order = in_order_};
     const Tensor& q = a_[Role::q];
     const int64_t rows = tabled() ? int64_t(q.extent.seq) * q.extent.batch : p_.len_q;
+    if (parts_ > 1 && stays_) return sm90::section_of_parts(bytes_of_head(kernel_, rows) * group, tiles, units_);
     return sm90::section_of(by, bytes_of_head(kernel_, rows) * group, tiles, units, units_);
   }
-  int heads_before() const {  // by idle warps: of heads that share no keys
-    const int tiles = int(ceil_div(ends_.seq.len_k, kernel_.tile_k)), heads = p_.batch * p_.heads_kv;
-    return int(std::min<int64_t>(sm90::heads_before(heads_of_section(1, tiles, heads), tiles, units_), heads));
+  int heads_before() const {  // by idle warps: of heads that share no keys, or of parts
+    const int tiles = int(ceil_div(ends_.seq.len_k, kernel_.tile_k)), group = ends_.group / parts_;
+    const int units = p_.batch * p_.heads_kv * parts_;
+    const int64_t before = sm90::heads_before(heads_of_section(group, tiles, units), tiles, units_);
+    return int(std::min<int64_t>(before, units)) * group;
   }
   sm90::AheadParams ahead() const {
     const auto step = [this](Role r) { return a_[r].stride.seq * size_of(p_.dtype.q) * (256 / kernel_.wide); };
@@ -396,7 +416,7 @@ class Run {
                                              .turns = ends_.turns,
                                              .far = ends_.far,
                                              .launch = ends_.launch,
-                                             .parts = parts_,
+                                             .of_part = sm90::of_part(parts_),
                                              .sums = room_.sums,
                                              .taken = ends_.taken,
                                              .ahead = ahead()};

@@ -7,7 +7,8 @@ TurnedKernels& turned_kernels_128() {
   static constinit TurnedKernels kernels = {
       backward_kernel_row<128, 80, false, false, false, false>(),
       backward_kernel_row<128, 80, false, false, false, false, false, true>(),
-      backward_kernel_row<128, 80, false, false, false, false, false, true, Share::pieces>()};
+      backward_kernel_row<128, 80, false, false, false, false, false, true, Share::pieces>(),
+      backward_kernel_row<128, 80, false, false, false, false, false, true, Share::parts>()};
   return kernels;
 }
 

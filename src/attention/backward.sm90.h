@@ -90,8 +90,10 @@ __global__ void __launch_bounds__(C::kThreads, 1) backward_kernel(const __grid_c
   if (threadIdx.x == 0) {
     for (int n = 0; n < C::kPlacesK; ++n) {
       barrier_init(shared + C::kKFull + 8 * n, 1);
-      if constexpr (C::kStays) barrier_init(shared + C::kKEmpty + 8 * n, C::kWarps + C::kAdders);
-      if constexpr (C::kStays) barrier_init(shared + C::kTileFull + 8 * n, 1);
+      if constexpr (C::kStays) {
+        barrier_init(shared + C::kKEmpty + 8 * n, C::kWarps + C::kAdders);
+        barrier_init(shared + C::kTileFull + 8 * n, 1);
+      }
     }
     if constexpr (C::kStays)
       for (int n = 0; n < C::kPlacesV; ++n)

@@ -17,6 +17,9 @@ ATTUNE_HD constexpr int64_t key_part(int dim, int64_t tile, int warp, bool of_v)
   return ((tile * kPartWarps + warp) * 2 + of_v) * (dim / 8) * 32;
 }
 
+// By which the upper half of a product is a part's head of keys. A head that is whole has no use for it.
+ATTUNE_HD constexpr uint32_t of_part(int parts) { return parts > 1 ? uint32_t((1ull << 32) / uint32_t(parts)) + 1 : 0; }
+
 struct KeyPartsParams {
   const float4* sums;
   int parts, tiles;          // of a head of keys

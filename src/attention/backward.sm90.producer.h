@@ -101,7 +101,12 @@ struct BackwardProducer {
       at += rows_of_end_part(part);
     }
   }
-  __device__ int head_of_keys() const { return C::kParts ? t.head / x.parts : t.head; }
+  __device__ int head_of_keys() const {
+    if constexpr (!C::kParts) return t.head;
+    int head = t.head;
+    own_register(head);  // what follows from it is not kept
+    return int(__umulhi(uint32_t(head), x.of_part));
+  }
   __device__ void load_keys(uint32_t full, int to = C::kK) const {
     if constexpr (C::kTabled)
       if (t.key + C::kTileK > t.keys && t.k_row + t.keys < x.rows_k)
@@ -136,14 +141,15 @@ struct BackwardProducer {
     const uint32_t place = round % C::kPlacesV, full = shared + C::kVFull + 8 * place;
     wait(shared + C::kVEmpty + 8 * place, (round / C::kPlacesV & 1) ^ 1);
     arrive_expect(full, C::kBytesK);
-    load<C::kBytesK>(x.v, C::kV + int(place) * C::kBytesK, full, t.k_row + t.key, t.head, t.k_batch, Keep::first_to_go);
+    load<C::kBytesK>(x.v, C::kV + int(place) * C::kBytesK, full, t.k_row + t.key, head_of_keys(), t.k_batch,
+                     Keep::first_to_go);
   }
   // Their places are taken for two steps more, but nobody has read them from memory yet.
   __device__ void prefetch_keys() const {
 #pragma unroll
     for (int n = 0; n < C::kPanels; ++n) {
-      prefetch_tile(x.v, n * 64, t.k_row + t.key, t.head, t.k_batch);
-      prefetch_tile(x.k, n * 64, t.k_row + t.key, t.head, t.k_batch);
+      prefetch_tile(x.v, n * 64, t.k_row + t.key, head_of_keys(), t.k_batch);
+      prefetch_tile(x.k, n * 64, t.k_row + t.key, head_of_keys(), t.k_batch);
     }
   }
   // In the order in which places come free: before the first step if K has two, else behind its q.
@@ -185,11 +191,16 @@ struct BackwardProducer {
     for (int h = t.head * x.group; h < (t.head + 1) * x.group; ++h)
       for (int query = t.start; query != t.stop; query += C::kTileQ, ++step) load_step(step, query, h, step == 0);
   }
+  __device__ int behind_heads() const {
+    int head = t.head;
+    if constexpr (C::kParts) own_register(head);  // the product is made again, not kept
+    return (head + 1) * x.group;
+  }
   // Returns the step behind its last.
   __device__ uint32_t run_staying(uint32_t step, uint32_t round, int tile) const {
     if constexpr (C::kPlacesK > 1) load_round(int(round), tile);
     else prefetch_keys();
-    for (int h = t.head * x.group; h < (t.head + 1) * x.group; ++h)
+    for (int h = t.head * x.group; h < behind_heads(); ++h)
       for (int query = t.start; query != t.stop; query += C::kTileQ, ++step) {
         // The number of the first step would be one register more than there are.
         const bool first = query == t.start && h == t.head * x.group;
@@ -239,7 +250,7 @@ struct DqOrder {
   __device__ int* turn_of(int head, int query) const { return x.turns + 1 + row_of(head, query) / kTurnRows; }
   __device__ void wait_turn(int head, int query) const {
     const int before = key_tiles_behind(t, query, C::kTileQ, C::kTileK);
-    while (before > 0 && sm80::load_count(turn_of(head, query)) < before) {}
+    while (sm80::load_count(turn_of(head, query)) < before) {}
   }
 };
 
@@ -288,7 +299,7 @@ struct TurnKeeper : DqOrder<C> {
     const uint32_t place = step % 2;
     wait(shared + C::kDqFull + 8 * place, step / 2 & 1);
     arrive(shared + C::kDqEmpty + 8 * place);
-    if (t.number > 0) sm80::add_count(turn_of(head, query));  // nobody waits for the first keys
+    sm80::add_count(turn_of(head, query));
   }
   // Returns the step behind its last.
   __device__ uint32_t run(uint32_t step) const {

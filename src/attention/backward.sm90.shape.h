@@ -73,7 +73,7 @@ struct BackwardParams {
   uint64_t* far;            // has the number of the launch if a row that is ready is far, else anything
   uint64_t launch;
   // Of kernels with parts, where `heads_kv` and `units` count parts, and `group` is the query heads of one.
-  int parts;                // of a head of keys
+  uint32_t of_part;         // 2^32 / parts of a head of keys, rounded up
   float4* sums;             // their dK and dV: key_part()
   // Of blocks that stay: tiles taken, in no order but the first of each; with jobs kJobsTaken and kJobsDone too.
   // All are 0 at first.
@@ -136,7 +136,8 @@ struct BackwardShape {
   static_assert(!kTurned || !(Apart || Tabled || Ordered));
   static_assert(Tabled || !(Options || Listed));
   static_assert(!Stays || !Tabled);
-  static_assert(!kParts || !(Tabled || Stays || kTurned));
+  static_assert(!kParts || !Tabled);
+  static_assert(!kParts || Stays == kTurned);
   static_assert(!kPieces || (Stays && !Ordered));
   static constexpr int kGroups = 2, kThreads = 128 * (1 + kGroups), kWarps = 4 * kGroups;
   static constexpr int kGrain = kTurned ? 16 : TileQ;  // query tiles begin at multiples of it

@@ -17,24 +17,31 @@ inline int section_heads(double bytes, double most_bytes = kSectionBytes) {
   while (heads < kMost && 2 * heads * bytes <= most_bytes) heads *= 2;
   return heads;
 }
-// Of `units` heads with `tiles` each. Where a section has fewer tiles than there are multiprocessors, several are under
-// way and share the cache all the same, and the longest tile of the last begins late: where tiles are few, all heads
-// are one section then, and the shortest tiles of all come last.
-inline int joined_section(int heads, int64_t tiles, int units, int multiprocessors) {
-  constexpr int kFew = 8;  // tiles a multiprocessor
-  return heads * tiles < multiprocessors && tiles * units <= int64_t(kFew) * multiprocessors ? std::max(units, heads)
-                                                                                            : heads;
-}
 // Of a backward, whose heads of keys have `bytes` each. With a band, blocks differ in length: the longest of a section
 // come first. In a fixed order each waits for the one before it in its head. Blocks that are alike go head after head.
-// In no order half of that: on an H200 it was 1 to 2 % quicker up to 8192 queries, and as quick beyond (docs/sm90.md).
+// In no order half of that: on an H200 1 to 2 % quicker at 2048 and 4096 queries, as quick elsewhere (docs/sm90.md).
 constexpr double kSectionOfBackward = 16 << 20;
 constexpr int kSectionInOrder = 16;  // heads at most, in a fixed order: blocks of a head begin together
+// Of `units` heads with `tiles` each. Where a section has fewer tiles than there are multiprocessors, several are under
+// way and share the cache all the same, and the longest tile of the last begins late: where tiles are few, all heads
+// are one section then, and the shortest tiles of all come last. Few are fewer if the cache holds a section, and that
+// is nearly as many tiles: on an H200 2.9 for each multiprocessor won 8 to 15 % as one section, 5.8 lost 2 to 5.
+constexpr double kFewTiles = 8, kFewTilesHeld = 3.5, kNearly = 0.9;
+inline int joined_section(double bytes, int64_t tiles, int units, int multiprocessors) {
+  const int heads = section_heads(bytes, kSectionOfBackward);
+  const double filled = double(heads * tiles) / multiprocessors, all = double(tiles * units) / multiprocessors;
+  const bool held = heads * bytes <= kSectionOfBackward && filled >= kNearly;
+  return filled < 1 && all <= (held ? kFewTilesHeld : kFewTiles) ? std::max(units, heads) : heads;
+}
 struct KeyOrder { bool alike, in_order; };
 inline int section_of(KeyOrder by, double bytes, int64_t tiles, int units, int multiprocessors) {
   if (by.alike && !by.in_order) return 1;
   if (by.in_order) return std::min(kSectionInOrder, section_heads(bytes));
-  return joined_section(section_heads(bytes, kSectionOfBackward), tiles, units, multiprocessors);
+  return joined_section(bytes, tiles, units, multiprocessors);
+}
+// Of parts of heads that share keys, by blocks that stay: as many as are under way at once, or as the cache holds.
+inline int section_of_parts(double bytes, int64_t tiles, int multiprocessors) {
+  return std::max(section_heads(bytes, kSectionOfBackward), int(multiprocessors / std::max<int64_t>(tiles, 1)));
 }
 // Of a backward: blocks stay and take tiles of keys from a counter. That saves most of a tile's beginning and end, and
 // costs a little in every step, so it counts how many rows see a key: in the mean, of all heads that share it. On an

@@ -54,6 +54,22 @@ TEST(KeyParts, time_is_that_of_the_blocks_one_after_another_or_side_by_side) {
   EXPECT_DOUBLE_EQ(time_of(b, 1, 2), 2 * 4 + kBlockSteps);
   EXPECT_DOUBLE_EQ(time_of(b, 2, 4), 4 + kBlockSteps + kPartSteps + kJoinSteps + 4 * kReadSteps);
 }
+TEST(KeyParts, are_so_many_that_the_cache_holds_what_is_under_way) {
+  const auto parts = [](std::string_view line) {
+    const KeyBlocks b = blocks(line);
+    return parts_in_cache(b, b.sequence.keys / 2, kUnits);
+  };
+  for (const int len : {4096, 8192, 16384, 32768})
+    EXPECT_EQ(parts(join("backward bf16 b1 h64/8 q", len, " k", len, " d128 causal")), 4) << len;
+  EXPECT_EQ(parts("backward bf16 b1 h64/8 q4096 k4096 d64 causal"), 4);
+  EXPECT_EQ(parts("backward bf16 b4 h32/8 q4096 k4096 d64 causal"), 1) << "half as wide: the cache holds whole heads";
+  EXPECT_EQ(parts("backward bf16 b8 h32/8 q2048 k2048 d128 causal"), 2);
+  EXPECT_EQ(parts("backward bf16 b1 h48/4 q8192 k8192 d128 causal"), 6) << "only what divides the heads";
+  EXPECT_EQ(parts("backward bf16 b8 h32/16 q4096 k4096 d128 causal"), 1) << "one for two heads at most";
+  EXPECT_EQ(parts("backward bf16 b16 h64/8 q512 k512 d128 causal"), 1) << "few rows see a key";
+  EXPECT_EQ(parts("backward bf16 b1 h12/1 q4096 k4096 d128 causal"), 6);
+  EXPECT_EQ(parts("backward bf16 b1 h8/1 q4096 k4096 d128 causal"), 1) << "128 blocks for 132 multiprocessors";
+}
 TEST(KeyParts, never_have_more_blocks_than_their_sums_may_take_memory) {
   const KeyBlocks b = blocks("backward bf16 b1 h32/1 q4096 k4096 d128 causal repro=run");
   EXPECT_LT(time_of(b, 32, kUnits), kWorthMore * time_of(b, 16, kUnits));

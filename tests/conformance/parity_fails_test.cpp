@@ -292,13 +292,20 @@ TEST(cases, every_name_reads_back_and_no_two_are_the_same) {
     EXPECT_TRUE(again.problem == c.problem && again.variation == c.variation) << name(c);
     names.push_back(name(c));
   }
-  for (const std::span lines : {nasty_lines(), nsa_lines(), tile_lines(), far_lines()})
+  for (const std::span lines : {nasty_lines(), nsa_lines(), tile_lines(), large_lines(), far_lines()})
     for (const std::string_view line : lines) case_of(line);
   for (const std::string& line : with_passes("dilated", dilated_lines())) case_of(line);
   for (const std::string& line : with_passes("adaptive", adaptive_lines())) case_of(line);
   std::sort(names.begin(), names.end());
   const auto twice = std::adjacent_find(names.begin(), names.end());
   EXPECT_TRUE(twice == names.end()) << *twice;
+}
+
+TEST(cases, that_are_large_are_for_no_cpu) {
+  Suite suite{.cases = cases(), .backends = {backends().begin(), backends().end()}, .places = {busy_cpu()}};
+  std::erase_if(suite.cases, [](const Case& c) { return !c.large; });
+  EXPECT_EQ(suite.cases.size(), large_lines().size());
+  EXPECT_TRUE(suite.run().empty());
 }
 
 TEST(cases, have_every_head_dim_of_fused_kernels_in_both_passes_and_with_one_query) {

@@ -154,6 +154,7 @@ TEST_F(Repeats, two_hundred_reproducible_runs_of_sm90_backward_give_the_same_bit
       "backward bf16 b8 h16 q300 k500 d64 full repro=run",
       "backward bf16 b1 h16/2 q500 k700 d64 causal repro=run",  // heads that share keys, divided among blocks
       "backward f16 b1 h16/2 q500 k700 d128 causal repro=run",
+      "backward f16 b1 h48/3 q1300 k2050 d8 causal repro=run",  // more of these than multiprocessors
       "backward bf16 b2 h2 q600 k800 d96 causal repro=run",
       "backward f16 b1 h2 q400 k500 d192/128 causal repro=run",
       "backward bf16 b1 h2 q400 k500 d192 causal repro=run",

@@ -227,6 +227,7 @@ inline bool __any_sync(unsigned, bool x) {
   const auto said = attune::emulated::tell(&mine, 1);
   return std::any_of(said, said + 32, [](const uint32_t* one) { return one[0]; });
 }
+inline unsigned __umulhi(unsigned a, unsigned b) { return unsigned(uint64_t(a) * b >> 32); }
 inline unsigned __reduce_or_sync(unsigned, unsigned x) {
   unsigned all = 0;
   const auto said = attune::emulated::tell(&x, 1);

@@ -158,7 +158,7 @@ struct Call {
     x.rows = w.rows, x.keys = w.keys, x.heads = w.heads, x.low = all.low, x.high = all.high;
     x.heads_kv = w.heads_kv * w.parts, x.group = w.heads / x.heads_kv, x.units = w.batch * x.heads_kv;
     x.tiles = tiles, x.section = w.section, x.padded = padded, x.dq = sums.data(), x.rows_of_dq = w.rows;
-    x.turns = turns.data(), x.far = &far, x.launch = 4, x.parts = w.parts, x.sums = parts.data();
+    x.turns = turns.data(), x.far = &far, x.launch = 4, x.of_part = of_part(w.parts), x.sums = parts.data();
     std::vector<int> counts(size_t(kJobsDone + w.batch * w.heads));
     x.taken = counts.data();
     x.ahead = {.ready = ready, .jobs = (w.batch * w.heads - ready) * (padded / kJobRows), .dim_v = w.dim,
@@ -235,6 +235,8 @@ template <class T, int Dim, int TileQ>
 using Staying = BackwardShape<T, Dim, TileQ, Dim == 64, false, false, false, false, true>;
 template <class T, int Dim, int TileQ>
 using InPieces = BackwardShape<T, Dim, TileQ, Dim == 64, false, false, false, false, true, Share::pieces>;
+template <class T>
+using StayingDivided = BackwardShape<T, 128, 80, false, false, false, false, false, true, Share::parts>;
 template <class T, int Dim>
 using StayingInOrder = BackwardShape<T, Dim, Dim == 64 ? 128 : 64, Dim == 64, false, true, false, false, true>;
 
@@ -294,6 +296,11 @@ TEST(Sm90Backward, gradients_of_divided_heads_are_right) {
   expect_right<Divided<Bf16, 128>>({1, 6, 1, 3, 90, 64, 80, kWindow}, 3);
   expect_right<Divided<F16, 64>>({2, 4, 1, 2, 130, 140, 64, kCausal, true, 4}, 4);
   expect_right<Divided<Bf16, 64>>({1, 4, 2, 2, 60, 260, 40, kCausal, false, 4}, 5);
+}
+TEST(Sm90Backward, divided_heads_by_blocks_that_stay_are_right) {
+  expect_right<StayingDivided<Bf16>>({1, 4, 1, 2, 190, 260, 128, kCausal, false, 2, 2}, 33);
+  expect_right<StayingDivided<F16>>({2, 6, 2, 3, 100, 150, 104, kFull, true, 1, 3}, 34);
+  expect_right<StayingDivided<Bf16>>({1, 8, 2, 2, 170, 150, 128, kCausal, false, 1, 2, 4, Asked::d_lse}, 35);
 }
 TEST(Sm90Backward, keys_that_nobody_sees_have_gradients_of_zero) {
   expect_right<Divided<Bf16, 128>>({1, 2, 1, 2, 60, 300, 128, kTopLeft, false, 2}, 6);

@@ -3,6 +3,7 @@
 
 #include "plan/plan.h"
 #include "tests/asked.h"
+#include "verify/cases.h"
 
 namespace attune {
 namespace {
@@ -121,7 +122,6 @@ TEST_F(Sm90Backward, its_workspace_is_dq_in_f32_and_two_numbers_a_row) {
 
 TEST_F(Sm90Backward, divides_heads_that_share_keys_where_blocks_are_few) {
   const auto parts = [](std::string_view line) { return planned(join("backward ", line)).splits; };
-  EXPECT_EQ(parts("bf16 b1 h64/8 q2048 k2048 d128 causal"), 2);
   EXPECT_EQ(parts("f16 b1 h64/8 q2048 k2048 d64 causal sink"), 2);
   EXPECT_EQ(parts("bf16 b1 h32/4 q2048 k2048 d128 full"), 2);
   EXPECT_EQ(parts("bf16 b1 h32/4 q2048 k2048 d96 full"), 2);
@@ -132,8 +132,51 @@ TEST_F(Sm90Backward, divides_heads_that_share_keys_where_blocks_are_few) {
         "bf16 b1 h64/8 q2048 k2048 d128 causal ragged", "bf16 b1 h64/8 q2048 k2048 d128 causal@absolute",
         "bf16 b1 h64/8 q2048 k2048 d128 causal alibi", "bf16 b1 h64/8 q2048 k2048 d128 full blocks128x128x900",
         "bf16/bf16/bf16/f32 b1 h64/8 q2048 k2048 d128 causal", "bf16 b1 h64/8 q2048 k2048 d256 causal",
-        "bf16 b1 h64/8 q4096 k4096 d128 causal", "bf16 b1 h16 q2048 k2048 d128 causal"})
+        "bf16 b1 h64/8 q4096 k4096 d128 full", "bf16 b1 h16 q2048 k2048 d128 causal"})
     EXPECT_EQ(parts(line), 1) << line;
+}
+TEST_F(Sm90Backward, with_a_diagonal_divides_heads_so_that_the_cache_holds_what_is_under_way) {
+  constexpr int kOfTurned = 8 << 10, kOfParts = 16 << 10, kCounted = 32 << 10, kPreparing = 64 << 10;
+  for (const char* line : {"bf16 b1 h64/8 q2048 k2048 d128 causal", "f16 b1 h64/8 q8192 k8192 d128 causal",
+                           "bf16 b1 h64/8 q32768 k32768 d128 causal sink"}) {
+    const Plan plan = planned(join("backward ", line));
+    EXPECT_EQ(plan.splits, 4) << line;
+    EXPECT_EQ(plan.kernel, 128 + kOfTurned + kOfParts + kCounted + kPreparing) << line;
+  }
+  EXPECT_EQ(planned("backward bf16 b8 h32/8 q2048 k2048 d128 causal").splits, 2);
+  for (const std::string_view line : large_lines()) {
+    const Plan plan = planned(line.substr(0, line.find(" |")));
+    const bool in_order = plan.problem.reproducible != Reproducible::no;
+    EXPECT_EQ(plan.kernel & (kOfParts | kCounted), in_order ? kOfParts : kOfParts | kCounted) << line;
+  }
+  for (const char* line :
+       {"bf16 b1 h64/8 q4096 k4096 d64 causal", "bf16 b1 h64/8 q4096 k4096 d128 window4000,0",
+        "bf16 b1 h64/8 q4096 k4096 d128 causal ragged", "bf16 b1 h64/8 q4096 k4096 d96 causal",
+        "bf16 b4 h32/16 q4096 k4096 d128 causal",     // two heads share keys
+        "bf16 b32 h64/8 q512 k512 d128 causal"})      // few rows see a key
+    EXPECT_NE(planned(join("backward ", line)).kernel & (kOfParts | kCounted), kOfParts | kCounted) << line;
+}
+TEST_F(Sm90Backward, in_a_fixed_order_too_but_where_that_leaves_multiprocessors_idle) {
+  for (const int dim : {64, 128})
+    for (const int len : {4096, 8192}) {
+      const Plan plan = planned(join("backward bf16 b1 h64/8 q", len, " k", len, " d", dim, " causal repro=run"));
+      EXPECT_EQ(plan.splits, 4) << dim << ' ' << len;
+      EXPECT_EQ(plan.kernel, dim + (1 << 10) + (16 << 10)) << dim << ' ' << len;
+    }
+  EXPECT_EQ(planned("backward bf16 b1 h32/8 q2048 k2048 d128 causal repro=run").splits, 4) << "one for each head";
+  EXPECT_EQ(planned("backward bf16 b1 h64/8 q8192 k8192 d96 causal repro=run").splits, 1) << "d96 has no such kernel";
+  EXPECT_EQ(planned("backward bf16 b1 h64/8 q8192 k8192 d128 full repro=run").splits, 1);
+  EXPECT_EQ(planned("backward bf16 b1 h64/8 q8192 k8192 d128 causal repro=batch").splits, 1);
+}
+// Sums of parts take no more memory than those of dQ.
+TEST_F(Sm90Backward, the_workspace_of_parts_is_twice_that_of_whole_heads_at_most) {
+  for (const int len : {4096, 8192, 16384, 32768})
+    for (const char* heads : {"64/8", "32/8", "64/4"}) {
+      const auto bytes = [&](const char* mask) {
+        return planned(join("backward bf16 b1 h", heads, " q", len, " k", len, " d128 ", mask)).workspace_bytes;
+      };
+      EXPECT_LE(bytes("causal"), bytes("full") * 2) << heads << ' ' << len;
+    }
 }
 
 TEST_F(Sm90Backward, divided_heads_have_kernels_of_their_own_of_64_queries_at_dims_over_64) {
@@ -189,7 +232,7 @@ TEST_F(Sm90Backward, many_tiles_of_keys_that_few_rows_see_have_blocks_that_stay)
         "bf16 b32 h32 q200 k512 d64 causal@top_left"})  // the last
     EXPECT_FALSE(stays(line)) << line;
 }
-TEST_F(Sm90Backward, of_few_keys_over_d64_a_fixed_order_is_the_quickest) {
+TEST_F(Sm90Backward, of_few_keys_a_fixed_order_is_the_quickest) {
   const auto same = [](const char* line) {
     const Plan plain = planned(join("backward ", line)), in_order = planned(join("backward ", line, " repro=run"));
     return plain.kernel == in_order.kernel && plain.workspace_bytes == in_order.workspace_bytes;
@@ -199,11 +242,12 @@ TEST_F(Sm90Backward, of_few_keys_over_d64_a_fixed_order_is_the_quickest) {
                            "bf16 b64 h16 q256 k200 d128 causal@top_left",
                            // Of verify/cases_tiles.cpp.
                            "bf16 b16 h16 q70 k400 d8/104 causal", "f16 b8 h32 q150 k500 d104/8 full",
-                           "f16 b8 h32 q80 k500 d72/8 causal"})
+                           "f16 b8 h32 q80 k500 d72/8 causal",
+                           "bf16 b64 h32 q256 k256 d64 full", "f16 b32 h32 q512 k512 d40 causal"})  // to d64
     EXPECT_TRUE(same(line)) << line;
   for (const char* line :
        {"bf16 b32 h16 q513 k512 d128 full", "bf16 b32 h16 q512 k513 d128 full", "bf16 b16 h16 q1025 k1025 d128 causal",
-        "bf16 b32 h32 q512 k512 d64 full", "bf16 b64 h16/8 q512 k512 d128 full",
+        "bf16 b63 h32 q257 k257 d64 full", "bf16 b32 h32 q513 k513 d64 causal", "bf16 b64 h16/8 q512 k512 d128 full",
         "bf16 b32 h16 q512 k512 d128 full alibi", "bf16 b32 h16 q512 k512 d128 full ragged",
         "bf16 b32 h16 q512 k512 d128 window64,0", "bf16 b32 h16 q512 k512 d128 causal@absolute",
         "bf16 b64 h16 q256 k200 d128 causal",  // rows that see nothing
@@ -270,7 +314,7 @@ TEST_F(Sm90Backward, of_blocks_that_stay_idle_warps_prepare_heads_where_many_row
   for (const char* line :
        {"bf16 b16 h16 q1024 k1024 d128 causal", "bf16 b1 h16 q16384 k16384 d128 window512,0",  // few rows see a key
         "bf16 b1 h32 q32768 k32768 d64 full",     // blocks do not stay
-        "bf16 b4 h32/8 q4096 k4096 d128 causal",  // heads share keys
+        "bf16 b4 h32/8 q4096 k4096 d128 full",    // heads share keys
         "bf16 b1 h20 q1024 k1024 d64 full",       // all heads are wanted at once
         "bf16 b8 h16 q2048 k2048 d128 causal repro=run", "bf16 b8 h32 q2048 k2048 d64 causal repro=run",
         "bf16 b8 h16 q2048 k2048 d128 causal ragged"})
