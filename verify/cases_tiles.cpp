@@ -301,8 +301,8 @@ constexpr std::string_view kTiles[] = {
     "forward bf16 b3 h2 q150 k260 d256 full softcap bias dropout | seed=4 drawn cache pad=0",
 };
 
-// With a diagonal, heads that share keys are divided so that a cache holds what is under way, in no order by blocks that
-// stay.
+// With a diagonal, heads that share keys are divided so that a cache holds what is under way; in no order by blocks
+// that stay.
 constexpr std::string_view kLarge[] = {
     "backward f16 b2 h12/1 q1750 k2050 d72/128 causal | bhsd",
     "backward bf16 b1 h24/3 q1250 k3700 d104/8 causal | seed=2 d_lse",
