@@ -40,11 +40,17 @@ Status run_reference(const Problem& p, const Args& args) {
   return reference->run(plan, args, {}, nullptr);
 }
 
-// The elements that the golden run wrote, in the order of the axes; what it left alone is nobody's to write.
-std::vector<double> written(const Owned& golden, const Tensor& from) {
+// Of each element, in the order of the axes, whether the golden run wrote it; what it left alone is nobody's to write.
+std::vector<char> wanted_of(const Owned& golden) {
+  std::vector<char> wanted;
+  golden.each([&](int b, int s, int h, int d) { wanted.push_back(!golden.untouched(b, s, h, d)); });
+  return wanted;
+}
+std::vector<double> values_of(const Owned& golden, const std::vector<char>& wanted, const Tensor& from) {
   std::vector<double> values;
+  size_t n = 0;
   golden.each([&](int b, int s, int h, int d) {
-    if (!golden.untouched(b, s, h, d)) values.push_back(load(from, b, s, h, d));
+    if (wanted[n++]) values.push_back(load(from, b, s, h, d));
   });
   return values;
 }
@@ -52,13 +58,14 @@ std::vector<double> written(const Owned& golden, const Tensor& from) {
 std::string place(int b, int s, int h, int d) { return join("[", b, ", ", s, ", ", h, ", ", d, "]"); }
 
 // The first element that is written on one side only, as a sentence; or "".
-std::string misplaced(Role r, const Owned& golden, const Owned& got) {
+std::string misplaced(Role r, const std::vector<char>& wanted, const Owned& got) {
   std::string why;
-  golden.each([&](int b, int s, int h, int d) {
-    const bool wanted = !golden.untouched(b, s, h, d), done = !got.untouched(b, s, h, d);
-    if (wanted == done || !why.empty()) return;
+  size_t n = 0;
+  got.each([&](int b, int s, int h, int d) {
+    const bool here = wanted[n++];
+    if (here != got.untouched(b, s, h, d) || !why.empty()) return;
     const bool cache = r == Role::k || r == Role::v;
-    why = join(name(r), place(b, s, h, d), wanted  ? " is not written"
+    why = join(name(r), place(b, s, h, d), here    ? " is not written"
                                            : cache ? " is written, and is no new row"
                                                    : " is written, and belongs to no query");
   });
@@ -134,7 +141,8 @@ Status Trial::prepare() {
   for (const Role r : golden_outputs_.roles) {
     const Owned& golden = golden_outputs_.of(r);
     Golden& g = golden_[r];
-    g.values = written(golden, golden.t);
+    wanted_[r] = wanted_of(golden);
+    g.values = values_of(golden, wanted_[r], golden.t);
     for (const double x : g.values)
       if (std::isnan(x) || x == INFINITY) return Status::no("reference: ", name(r), " has ", x, " in it");
   }
@@ -145,23 +153,26 @@ Status Trial::prepare() {
 Status Trial::shake() {
   const Outputs naive = world.shaken(shakes_++);
   if (Status s = run_reference(world.problem, naive.args); !s.ok()) return s;
-  for (auto& [role, golden] : golden_) golden.shake(written(golden_outputs_.of(role), naive.args[role]));
+  for (auto& [role, golden] : golden_)
+    golden.shake(values_of(golden_outputs_.of(role), wanted_.at(role), naive.args[role]));
   return Status::good();
 }
 
-Outcome Trial::run(const Backend& backend, const Device& device) {
+Outcome Trial::run(const Backend& backend, const Device& device, std::mutex* alone) {
   Outputs got = world.outputs(false);
   const auto fail = [](std::string why) { return Outcome{.verdict = Verdict::fail, .why = std::move(why)}; };
   Plan plan;
   if (Status s = plan_on(backend, world.problem, device, plan); !s.ok()) return fail(s.message);
-  if (device.kind == DeviceKind::cuda) {
-    Outcome unfit;
-    const Status s = run_on_gpu(plan, world, got, unfit.unfit);
-    if (!unfit.unfit.empty()) return unfit;
-    return s.ok() ? judge(got) : fail(s.message);
-  }
-  Scratch scratch(plan.workspace_bytes);
-  if (Status s = backend.run(plan, got.args, {scratch.data}, nullptr); !s.ok()) return fail(s.message);
+  const bool on_gpu = device.kind == DeviceKind::cuda;
+  Outcome unfit;
+  Scratch scratch(on_gpu ? 0 : plan.workspace_bytes);
+  std::unique_lock<std::mutex> hold;
+  if (alone) hold = std::unique_lock(*alone);
+  const Status s = on_gpu ? run_on_gpu(plan, world, got, unfit.unfit)
+                          : backend.run(plan, got.args, {scratch.data}, nullptr);
+  if (hold) hold.unlock();
+  if (!unfit.unfit.empty()) return unfit;
+  if (!s.ok()) return fail(s.message);
   Outcome o = judge(got);
   if (!scratch.guards_intact()) o.verdict = Verdict::fail, o.why = "writes outside its workspace";
   return o;
@@ -185,8 +196,8 @@ Outcome Trial::compare(const Outputs& got) const {
   for (const Role r : golden_outputs_.roles) {
     const Owned &golden = golden_outputs_.of(r), &mine = got.of(r);
     if (!mine.surroundings_intact()) fail(join("writes outside ", name(r)));
-    if (std::string why = misplaced(r, golden, mine); !why.empty()) fail(std::move(why));
-    const Judged j = attune::judge(golden_.at(r), written(golden, mine.t),
+    if (std::string why = misplaced(r, wanted_.at(r), mine); !why.empty()) fail(std::move(why));
+    const Judged j = attune::judge(golden_.at(r), values_of(golden, wanted_.at(r), mine.t),
                                    {.dtype = mine.t.dtype, .scaled = world.variation.magnitude || world.variation.far,
                                     .terms = terms(world.problem, r, mine.t.extent), .shake = world.largest_shake(),
                                     .weights = r == Role::lse ? world.problem.dtype.kv : DType::none});

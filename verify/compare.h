@@ -2,6 +2,7 @@
 // backends and devices are then held against it, each into fresh poison.
 #pragma once
 #include <map>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -36,8 +37,9 @@ class Trial {
   explicit Trial(const Case&);
   // Makes the golden result. A refusal: the arguments do not fit, or the reference does not know the problem.
   Status prepare();
-  // Plans, runs and judges. A refusal of the backend is a failure here, but for one of its `fits`: plan before.
-  Outcome run(const Backend&, const Device&);
+  // Plans, runs and judges. A refusal of the backend is a failure here, but for one of its `fits`: plan before. `alone`
+  // is held while the backend runs, and not while its outputs are judged.
+  Outcome run(const Backend&, const Device&, std::mutex* alone = nullptr);
   // Judges outputs that somebody else filled.
   Outcome judge(const Outputs&);
 
@@ -46,6 +48,7 @@ class Trial {
  private:
   Outputs golden_outputs_{};
   std::map<Role, Golden> golden_{};
+  std::map<Role, std::vector<char>> wanted_{};  // elements that the golden run wrote
   uint64_t inputs_ = 0;
   uint32_t shakes_ = 0;
 

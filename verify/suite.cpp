@@ -18,7 +18,7 @@ bool is_let_off(const Backend& b, const Case& c, const Device& d) {
 }
 
 // Backends run one at a time, so that each has the library's threads to itself.
-std::vector<Attempt> run_case(const Suite& suite, size_t index, std::mutex& one_at_a_time) {
+std::vector<Attempt> run_case(const Suite& suite, size_t index, std::mutex& alone) {
   const Case& c = suite.cases[index];
   std::vector<Attempt> wanted;
   for (const Backend* b : suite.backends)
@@ -31,8 +31,7 @@ std::vector<Attempt> run_case(const Suite& suite, size_t index, std::mutex& one_
   Trial trial(c);
   const Status ready = trial.prepare();
   for (Attempt& run : wanted) {
-    const std::lock_guard hold(one_at_a_time);
-    run.outcome = ready.ok() ? trial.run(*run.backend, suite.places[run.place_index].device)
+    run.outcome = ready.ok() ? trial.run(*run.backend, suite.places[run.place_index].device, &alone)
                              : Outcome{.verdict = Verdict::fail, .why = ready.message};
   }
   std::erase_if(wanted, [](const Attempt& run) { return !run.outcome.unfit.empty(); });
@@ -62,11 +61,11 @@ Place busy_cpu() {
 std::vector<Attempt> Suite::run() const {
   std::vector<std::vector<Attempt>> by_case(cases.size());
   std::atomic<size_t> next = 0;
-  std::mutex one_at_a_time, reporting;
+  std::mutex alone, reporting;
   size_t done = 0, failed = 0;
   const auto work = [&] {
     for (size_t n; (n = next++) < cases.size();) {
-      by_case[n] = run_case(*this, n, one_at_a_time);
+      by_case[n] = run_case(*this, n, alone);
       const std::lock_guard hold(reporting);
       ++done;
       for (const Attempt& r : by_case[n]) failed += r.outcome.verdict == Verdict::fail;
