@@ -1,5 +1,5 @@
-// Kernels of backward.sm90.wide.rows.h and .keys.h thread by thread on a CPU, against attention in double, at many paces
-// of warps and copies.
+// Kernels of backward.sm90.wide.rows.h and .keys.h thread by thread on a CPU, against attention in double, at several
+// paces of warps and copies.
 #include <gtest/gtest.h>
 
 #include "tests/emulated/gpu.h"
