@@ -2,6 +2,7 @@
 // names every register, so each N has its own text, which macros put together.
 //   shared     a [64 rows, k contiguous] and b [N rows, k contiguous] in shared memory
 //   registers  a in registers, four pairs a lane; b [16 rows of k, N contiguous] in shared memory
+//   by_rows    a in registers, too; b [N rows, k contiguous] in shared memory
 //   turned     a [16 rows of k, 64 contiguous] and b [16 rows of k, N contiguous] in shared memory
 //   turned_a   a [16 rows of k, 64 contiguous] and b [N rows, k contiguous] in shared memory
 // Lane l of warp w holds rows 16 w + l / 4 (d[4 n], d[4 n + 1]) and 8 below (d[4 n + 2], d[4 n + 3]), columns
@@ -87,20 +88,23 @@ struct Product;
                  : ATTUNE_SUMS_OF_##N \
                  : "r"(a), "r"(b), "r"(add)); \
   }
+#define ATTUNE_PRODUCT_REGISTERS(name, type, N, i0, i1, i2, i3, i4, i5, major) \
+  static __device__ void name(float (&d)[N / 2], const uint32_t* a, uint32_t b, int add) { \
+    asm volatile("{\n.reg .pred p;\n.reg .b64 b;\nsetp.ne.b32 p, %" #i5 ", 0;\n" \
+                 "mov.b64 b, {%" #i4 ", 0x40000040};\n" \
+                 "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." type " {" ATTUNE_NAMES_##N \
+                 "}, {%" #i0 ", %" #i1 ", %" #i2 ", %" #i3 "}, b, p, 1, 1, " major ";\n}\n" \
+                 : ATTUNE_SUMS_OF_##N \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"(add)); \
+  }
 #define ATTUNE_PRODUCT(T, type, N, i0, i1, i2, i3, i4, i5) \
   template <> \
   struct Product<T, N> { \
     ATTUNE_PRODUCT_SHARED(shared, type, N, i0, i1, i2, "0, 0") \
     ATTUNE_PRODUCT_SHARED(turned, type, N, i0, i1, i2, "1, 1") \
     ATTUNE_PRODUCT_SHARED(turned_a, type, N, i0, i1, i2, "1, 0") \
-    static __device__ void registers(float (&d)[N / 2], const uint32_t* a, uint32_t b, int add) { \
-      asm volatile("{\n.reg .pred p;\n.reg .b64 b;\nsetp.ne.b32 p, %" #i5 ", 0;\n" \
-                   "mov.b64 b, {%" #i4 ", 0x40000040};\n" \
-                   "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." type " {" ATTUNE_NAMES_##N \
-                   "}, {%" #i0 ", %" #i1 ", %" #i2 ", %" #i3 "}, b, p, 1, 1, 1;\n}\n" \
-                   : ATTUNE_SUMS_OF_##N \
-                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"(add)); \
-    } \
+    ATTUNE_PRODUCT_REGISTERS(registers, type, N, i0, i1, i2, i3, i4, i5, "1") \
+    ATTUNE_PRODUCT_REGISTERS(by_rows, type, N, i0, i1, i2, i3, i4, i5, "0") \
   };
 ATTUNE_PRODUCT(Bf16, "bf16.bf16", 64, 32, 33, 34, 35, 36, 37)
 ATTUNE_PRODUCT(Bf16, "bf16.bf16", 80, 40, 41, 42, 43, 44, 45)
@@ -116,6 +120,7 @@ ATTUNE_PRODUCT(F16, "f16.f16", 192, 96, 97, 98, 99, 100, 101)
 ATTUNE_PRODUCT(F16, "f16.f16", 256, 128, 129, 130, 131, 132, 133)
 
 #undef ATTUNE_PRODUCT
+#undef ATTUNE_PRODUCT_REGISTERS
 #undef ATTUNE_PRODUCT_SHARED
 #undef ATTUNE_SUMS_OF_256
 #undef ATTUNE_SUMS_OF_192

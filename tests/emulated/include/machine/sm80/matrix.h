@@ -13,6 +13,12 @@ float2 unpack(uint32_t two) {
   low.bits = uint16_t(two), high.bits = uint16_t(two >> 16);
   return {float(low), float(high)};
 }
+// Four matrices of 8 x 8, a row of them for each lane: of each a lane has two numbers of row lane / 4.
+inline void load_matrix4(uint32_t (&r)[4], uint32_t address) {
+  const auto rows = emulated::tell(&address, 1);
+  for (int n = 0; n < 4; ++n)
+    std::memcpy(&r[n], emulated::shared(rows[n * 8 + emulated::lane() / 4][0] + uint32_t(emulated::lane() % 4 * 4)), 4);
+}
 inline float exp2_fast(float x) { return std::exp2(x); }
 inline float min_or_nan(float a, float b) { return a != a || a < b ? a : b; }
 inline float row_max(float x) {

@@ -79,7 +79,11 @@ struct Product {
       });
     });
   }
-  static void registers(float (&d)[N / 2], const uint32_t* a, uint32_t b, int add) {
+  // Rows of b are of k, or columns.
+  static void registers(float (&d)[N / 2], const uint32_t* a, uint32_t b, int add) { of_registers<true>(d, a, b, add); }
+  static void by_rows(float (&d)[N / 2], const uint32_t* a, uint32_t b, int add) { of_registers<false>(d, a, b, add); }
+  template <bool turned>
+  static void of_registers(float (&d)[N / 2], const uint32_t* a, uint32_t b, int add) {
     float* const to = d;
     const auto said = emulated::tell(a, 4);
     Rows rows;
@@ -93,6 +97,7 @@ struct Product {
     emulated::gpu.now->open.push_back([=] {
       const uint32_t panel = b >> 16 << 4;
       multiply(to, rows, add, [&](int k, int column) {
+        if (!turned) return number_at<T>(address(b) + uint32_t(column * 128 + k * 2));
         return number_at<T>(address(b) + uint32_t(column / 64) * panel + uint32_t(k * 128 + column % 64 * 2));
       });
     });
