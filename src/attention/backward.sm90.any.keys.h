@@ -200,6 +200,7 @@ struct AnyKeysConsumer : WideKeysConsumer<C, Values> {
     for (int n = 0; n < Base::kDimOut / 2; ++n) sums[n] = 0.f;
     if (own.tiles > 0 && next(0)) {
       wait(shared + (Values ? C::kKFull : C::kVFull), 0);
+      this->take_keys();
       pin(sums);
       this->issue_scores(0);
       weigh<true>(0);

@@ -58,6 +58,21 @@ __device__ inline void load_panels(uint32_t to, const CUtensorMap& map, uint32_t
       load_tile(to + (n * Rows + r) * 128, map, full, (first_panel + n) * 64, row + r, head, batch, keep);
 }
 
+// A warp's 16 rows of a tile, from `first` on, as products take them from registers: shared memory, which would give
+// them to every product anew, is what those wait for.
+template <int PanelBytes, int N>
+__device__ inline void keep_rows(uint32_t (&to)[N], uint32_t tile, int first, int lane) {
+  const int row = first + lane % 16;
+#pragma unroll
+  for (int i = 0; i < N / 4; ++i) {
+    const int chunk = (i % 4 * 2 + lane / 16) ^ (row & 7);
+    uint32_t four[4];
+    sm80::load_matrix4(four, tile + i / 4 * PanelBytes + row * 128 + chunk * 16);
+#pragma unroll
+    for (int e = 0; e < 4; ++e) to[4 * i + e] = four[e];
+  }
+}
+
 // Sums of a warp's 16 rows to a tensor, through shared memory: `place` is row 0 of panels of `Rows` rows, `first` the
 // warp's first row there. The place is free when it returns.
 template <class T, int Rows, int N>

@@ -29,9 +29,7 @@ struct WideKeysShape {
   static __device__ uint32_t q_place(uint32_t step) { return step % 2 * 2 + step / 2 % 2; }
   static __device__ uint32_t o_place(uint32_t step) { return step % 2 * 2 + (step / 2 % 2 ^ 1); }
   static_assert(kSharedBytes <= 227 * 1024);
-  // k and v stay in registers where there is room: shared memory has a fifth less to do then, and is no longer what the
-  // products wait for.
-  static constexpr bool kKeepsKeys = DimQk <= 192 && DimV <= 192;
+  static constexpr bool kKeepsKeys = DimQk <= 192 && DimV <= 192;  // in registers, where there is room
 };
 
 // Which keys a block has, and the query tiles that see them.
@@ -91,9 +89,9 @@ struct WideKeysConsumer {
 
   float sums[kDimOut / 2];
   float s[C::kTileQ / 2];
-  uint32_t pairs[C::kTileQ / 4];  // as products want them
+  uint32_t pairs[C::kTileQ / 4];                  // as products want them
   uint32_t keys[C::kKeepsKeys ? kDimIn / 4 : 1];  // k, or v, likewise
-  int query;                      // of this step
+  int query;                                      // of this step
 
   __device__ void release(int barrier) const {
     if (lane == 0) arrive(shared + barrier);
@@ -104,15 +102,7 @@ struct WideKeysConsumer {
   __device__ void wait_tile(uint32_t place, uint32_t n) const { wait(shared + C::kFull + 8 * place, n / 2 & 1); }
 
   __device__ void take_keys() {
-    const int row = warp * 16 + lane % 16;
-#pragma unroll
-    for (int i = 0; i < kDimIn / 16; ++i) {
-      const int chunk = (i % 4 * 2 + lane / 16) ^ (row & 7);
-      uint32_t four[4];
-      sm80::load_matrix4(four, shared + kKeys + i / 4 * C::kPanelK + row * 128 + chunk * 16);
-#pragma unroll
-      for (int e = 0; e < 4; ++e) keys[4 * i + e] = four[e];
-    }
+    if constexpr (C::kKeepsKeys) keep_rows<C::kPanelK>(keys, shared + kKeys, warp * 16, lane);
   }
   __device__ void issue_scores(uint32_t n) {
     wait_tile(in_place(n), n);
@@ -121,9 +111,9 @@ struct WideKeysConsumer {
     begin_products();
 #pragma unroll
     for (int i = 0; i < kDimIn / 16; ++i) {
-      const uint32_t at = b + (i / 4 * C::kPanelQ + i % 4 * 32) / 16;
-      if constexpr (C::kKeepsKeys) Product<T, C::kTileQ>::by_rows(s, keys + 4 * i, at, i > 0);
-      else Product<T, C::kTileQ>::shared(s, a + (i / 4 * C::kPanelK + i % 4 * 32) / 16, at, i > 0);
+      const uint32_t of_b = b + (i / 4 * C::kPanelQ + i % 4 * 32) / 16;
+      if constexpr (C::kKeepsKeys) Product<T, C::kTileQ>::by_rows(s, keys + 4 * i, of_b, i > 0);
+      else Product<T, C::kTileQ>::shared(s, a + (i / 4 * C::kPanelK + i % 4 * 32) / 16, of_b, i > 0);
     }
     close_products();
   }
@@ -215,7 +205,7 @@ struct WideKeysConsumer {
     if (steps > 0) {
       query = t.first * C::kTileQ;
       wait(shared + (Values ? C::kKFull : C::kVFull), 0);
-      if constexpr (C::kKeepsKeys) take_keys();
+      take_keys();
       pin(sums);
       issue_scores(0);
       if (!Values && steps > 1) named_arrive(1, 256);

@@ -23,6 +23,7 @@ struct WideRowsShape {
   static constexpr int kKEmpty = kKFull + 8 * kStagesK, kVFull = kKEmpty + 8 * kStagesK;
   static constexpr int kVEmpty = kVFull + 8 * kStagesV, kSharedBytes = kVEmpty + 8 * kStagesV;
   static_assert(kSharedBytes <= 227 * 1024);
+  static constexpr bool kKeepsRows = DimQk <= 192 && DimV <= 192;  // d_out in registers, where there is room
 };
 
 // Which queries a block has, and the key tiles that they see. With a band the last queries come first.
@@ -85,9 +86,10 @@ struct WideRowsConsumer {
 
   float dq[C::kDimQk / 2];
   float s[C::kTileK / 2], dp[C::kTileK / 2];
-  uint32_t ds[C::kTileK / 4];  // pairs, as products want them
-  float lse[2], delta[2];      // of this lane's rows
-  bool far;                    // some row of the warp
+  uint32_t ds[C::kTileK / 4];                        // pairs, as products want them
+  uint32_t d_out[C::kKeepsRows ? C::kDimV / 4 : 1];  // likewise
+  float lse[2], delta[2];                            // of this lane's rows
+  bool far;                                          // some row of the warp
 
   __device__ void release(int barrier) const {
     if (lane == 0) arrive(shared + barrier);
@@ -105,7 +107,10 @@ struct WideRowsConsumer {
       Product<T, C::kTileK>::shared(s, a + (i / 4 * C::kPanelQ + i % 4 * 32) / 16,
                                     b + (i / 4 * C::kPanelK + i % 4 * 32) / 16, i > 0);
     close_products();
-    if (n == start) wait(shared + C::kOFull, round & 1);
+    if (n == start) {
+      wait(shared + C::kOFull, round & 1);
+      if constexpr (C::kKeepsRows) keep_rows<C::kPanelQ>(d_out, shared + C::kO, group * 64 + warp * 16, lane);
+    }
     const uint32_t c = operand(shared + C::kO + group * 64 * 128, 0);
     forget(dp);
 #pragma unroll
@@ -115,9 +120,12 @@ struct WideRowsConsumer {
       const uint32_t d = operand(shared + C::kV + at * C::kBytesV, 0);
       begin_products();
 #pragma unroll
-      for (int i = 0; i < C::kPanelsPart * 4; ++i)
-        Product<T, C::kTileK>::shared(dp, c + ((p * C::kPanelsPart + i / 4) * C::kPanelQ + i % 4 * 32) / 16,
-                                      d + (i / 4 * C::kPanelK + i % 4 * 32) / 16, p + i > 0);
+      for (int i = 0; i < C::kPanelsPart * 4; ++i) {
+        const uint32_t of_a = c + ((p * C::kPanelsPart + i / 4) * C::kPanelQ + i % 4 * 32) / 16;
+        const uint32_t of_b = d + (i / 4 * C::kPanelK + i % 4 * 32) / 16;
+        if constexpr (C::kKeepsRows) Product<T, C::kTileK>::by_rows(dp, d_out + 4 * i, of_b, i > 0);
+        else Product<T, C::kTileK>::shared(dp, of_a, of_b, p + i > 0);
+      }
       close_products();
     }
   }
