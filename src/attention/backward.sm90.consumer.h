@@ -30,6 +30,7 @@ struct BackwardConsumer : KeyGradients<C> {
   float row[C::kTileQ / 4];       // log-sum-exps, then deltas, of the lane's queries
   uint32_t p[C::kTileQ / 4], ds[C::kTileQ / 4];  // pairs, as products want them
   int query, head;                // of this step
+  int marks;                      // gathered: those of the visit
   int last_query, last_head;      // apart: of the step before, whose dQ this one has
   bool last_is_first;             // in turns: nobody adds to its query tile before
   uint32_t buffer, again;         // apart: of dS, and how often it was used before, modulo 2
@@ -80,6 +81,7 @@ struct BackwardConsumer : KeyGradients<C> {
   }
   // Some pair of this warpgroup's keys and this query tile is hidden.
   __device__ bool edge() const {
+    if constexpr (C::kGathers) return marks & GatheredVisit::kHides;
     int key = t.key + group * 64;
     own_register(key);
     return key + 64 > keys() || key + 63 > query + high() || key < query + C::kTileQ - 1 + low();
@@ -97,6 +99,26 @@ struct BackwardConsumer : KeyGradients<C> {
       const int c = n / 4 * 8 + n % 2, r = n / 2 % 2;
       if (c < from[r] || c > last[r]) to[n] = 0.f;
     }
+  }
+  // Gathered: where the g-th 16 queries begin. Read by the lane that gives the stage back: racecheck follows no other.
+  __device__ int query_of(uint32_t step, int g) const {
+    return __shfl_sync(~0u, lane == 0 ? gathered<C>(shared, step).query[g] : 0, 0);
+  }
+  __device__ void hide_gathered(float (&to)[C::kTileQ / 2], uint32_t step) const {
+    const int key = t.key + group * 64 + warp * 16 + lane / 4;
+#pragma unroll
+    for (int g = 0; g < C::kTileQ / 16; ++g) {
+      const int row = query_of(step, g) + lane % 4 * 2;
+#pragma unroll
+      for (int n = 0; n < 8; ++n) {
+        const int j = key + n / 2 % 2 * 8, i = row + n / 4 * 8 + n % 2;
+        if (j >= x.keys || j < i + x.low || j > i + x.high) to[8 * g + n] = 0.f;
+      }
+    }
+  }
+  __device__ void hide_turned(float (&to)[C::kTileQ / 2], uint32_t step) const {
+    if constexpr (C::kGathers) hide_gathered(to, step);
+    else hide(to);
   }
   // With options: S and dP, both there, become P and dS. Numbers are drawn while dP is under way.
   __device__ void weigh_with_options(uint32_t stage) {
@@ -194,6 +216,29 @@ struct BackwardConsumer : KeyGradients<C> {
     }
   }
 
+  // Each run of queries to its place.
+  __device__ void add_gathered(uint32_t step) const {
+    constexpr int kBytes = C::kBytesDq / GatheredVisit::kGrains;
+    const uint32_t from = shared + C::kDq + part_of_dq();
+    if (lane == 0) wait_stores_read();  // of the step before
+    __syncwarp();
+#pragma unroll
+    for (int n = 0; n < C::kSumsDq / 4; ++n)
+      store_shared4(from + lane * 16 + n * 512, s[4 * n], s[4 * n + 1], s[4 * n + 2], s[4 * n + 3]);
+    publish_shared();
+    __syncwarp();
+    if (lane == 0) {
+      const GatheredVisit& v = gathered<C>(shared, step);
+#pragma unroll 1
+      for (GatheredRun run{v.runs}; run.left; run.next())
+        if (const int query = v.query[run.first]; query < x.rows_of_dq)
+          add_floats(v.dq + TurnedTile{x.padded}.fragment(query, (group * 4 + warp) * TurnedTile::kColumns),
+                     from + run.first * kBytes, run.count() * kBytes, Keep::last_to_go);
+      close_stores();
+      arrive(shared + C::kGatheredEmpty + 8 * (step % kVisitsAhead));
+    }
+  }
+
   static __device__ void pack(uint32_t (&to)[C::kTileQ / 4], const float (&from)[C::kTileQ / 2]) {
 #pragma unroll
     for (int n = 0; n < C::kTileQ / 4; ++n) to[n] = sm80::pack<T>(from[2 * n], from[2 * n + 1]);
@@ -276,7 +321,8 @@ struct BackwardConsumer : KeyGradients<C> {
   }
 
   // Turned: registers are too few for P as pairs beside S and dP, so those come behind dS.
-  __device__ void weigh_turned(uint32_t stage) {
+  __device__ void weigh_turned(uint32_t n) {
+    const uint32_t stage = n % 2;
 #pragma unroll
     for (int i = 0; i < C::kTileQ / 8; ++i) {
       const float4 two = i < C::kRowsAhead ? float4{row[2 * i], 0.f, row[2 * i + 1], 0.f} : stats(stage, i);
@@ -287,11 +333,11 @@ struct BackwardConsumer : KeyGradients<C> {
     const bool partial = edge(), far = load_shared(place_of_far());
     if (partial || far) {
       if (far) cut_far(stage);
-      if (partial) hide(s);
+      if (partial) hide_turned(s, n);
     }
     wait_products<0>();
     pin(dp);
-    if (partial) hide(dp);  // of a hidden pair it may be no number
+    if (partial) hide_turned(dp, n);  // of a hidden pair it may be no number
 #pragma unroll
     for (int i = 0; i < C::kTileQ / 4; ++i) ds[i] = sm80::pack<T>(s[2 * i] * dp[2 * i], s[2 * i + 1] * dp[2 * i + 1]);
   }
@@ -316,11 +362,12 @@ struct BackwardConsumer : KeyGradients<C> {
     if constexpr (C::kTurned) load_both(stage);
     wait(shared + C::kOFull + 8 * stage, round);
     issue_scores<C::kTurned>(dp, values_at(), d_out);
+    if constexpr (C::kGathers) marks = told(n, &GatheredVisit::marks);
     if constexpr (!(C::kApart || C::kOptions || C::kTurned)) load_sums(stage);
     wait_products<1>();
     pin(s);
     if constexpr (C::kOptions) weigh_with_options(stage);
-    else if constexpr (C::kTurned) weigh_turned(stage);
+    else if constexpr (C::kTurned) weigh_turned(n);
     else weigh(stage, d_out);
     if constexpr (C::kOptions) pack(p, s);
     if constexpr (!C::kTurned) pack(ds, dp);
@@ -351,7 +398,7 @@ struct BackwardConsumer : KeyGradients<C> {
       named_sync(1, 256);
       wait_products<0>();
       release(C::kOEmpty + 8 * stage);
-      if (C::kStays && n + 1 == behind) release(C::kVEmpty);
+      if (C::kStays && is_last(n)) release(C::kVEmpty);
       issue_dq(dq, stage);
     }
     issue_sums(dk, ds, q);
@@ -366,6 +413,8 @@ struct BackwardConsumer : KeyGradients<C> {
       last_query = query, last_head = head, last_place = place;
       if constexpr (C::kTakesTurns) last_is_first = is_first_to_add(t, query, C::kTileQ, C::kTileK);
       if (++buffer == C::kBuffers) buffer = 0, again ^= 1;
+    } else if constexpr (C::kGathers) {
+      add_gathered(n);
     } else {
       add_dq(dq, n, query, head);
     }
@@ -381,6 +430,16 @@ struct BackwardConsumer : KeyGradients<C> {
     const KeyVisit now = lane == 0 ? *visit<C>(shared, n % 2) : KeyVisit{};
     query = __shfl_sync(~0u, now.query, 0), head = __shfl_sync(~0u, now.head, 0);
     return query >= 0;
+  }
+  // Of a block that stays, not apart: of these keys.
+  __device__ bool is_last(uint32_t n) const {
+    if constexpr (C::kGathers) return marks & GatheredVisit::kEnds;
+    return n + 1 == behind;
+  }
+  // Gathered: of the step's visit, which is there.
+  __device__ int told(uint32_t n, int GatheredVisit::*number) const {
+    wait(shared + C::kGatheredFull + 8 * (n % kVisitsAhead), n / kVisitsAhead & 1);
+    return __shfl_sync(~0u, lane == 0 ? gathered<C>(shared, n).*number : 0, 0);
   }
 
   __device__ void run() {
@@ -434,6 +493,28 @@ struct BackwardConsumer : KeyGradients<C> {
     if constexpr (C::kCarries) head += t.batch * x.heads;  // they are the next when dQ is added
 #pragma unroll 1
     for (uint32_t n = begin; n < end; ++n) step(n);
+    leave_keys(end, tile);
+  }
+  // A step without products: of keys that nobody sees.
+  __device__ void pass_over(uint32_t n) const {
+    wait(shared + C::kQFull + 8 * (n % 2), n / 2 % 2), wait(shared + C::kOFull + 8 * (n % 2), n / 2 % 2);
+    release(C::kVEmpty), release(C::kOEmpty + 8 * (n % 2)), release(C::kGatheredEmpty + 8 * (n % kVisitsAhead));
+  }
+  __device__ void run_gathered(uint32_t round) {
+#pragma unroll
+    for (int n = 0; n < C::kDim / 2; ++n) dk[n] = dv[n] = 0.f;
+    wait_keys(round, 0);
+    uint32_t end = begin;
+    bool more = told(end, &GatheredVisit::runs);
+    if (!more) pass_over(end++);
+#pragma unroll 1
+    for (; more; ++end) {
+      step(end);
+      more = !is_last(end);
+    }
+    leave_keys(end, 0);
+  }
+  __device__ void leave_keys(uint32_t end, int tile) {
     uint32_t free = 0;  // a buffer of dS that nobody has
     if constexpr (C::kCarries) {
       wait_products<0>();

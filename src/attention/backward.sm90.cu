@@ -75,10 +75,18 @@ bool turns(const Problem& p) {
          !sm90::needs_table(p) && round_up(p.len_q, kTurned) * 19 <= round_up(p.len_q, 64) * 20;
 }
 
+// Lists whose steps have 80 queries too, gathered from anywhere.
+bool gathers(const Problem& p) {
+  const int dim = std::max(p.dim_qk, p.dim_v);
+  return p.mask.blocks.q && dim > 96 && dim <= 128 && p.len_q <= kMostTurned && p.keys == KeySource::linear &&
+         p.mask.align != Align::absolute && p.dtype.grad == p.dtype.q && !needs_general(p) && !ordered(p);
+}
+
 struct Taken { bool lengths, in_order, stays = false, turned = false, parted = false, pieced = false; };
 BackwardKernel& kernel_of(const Problem& p, Taken by) {
   const int dim = std::max(p.dim_qk, p.dim_v);
   sm90::TurnedKernels& turned = sm90::turned_kernels_128();
+  if (by.turned && p.mask.blocks.q) return turned.listed;
   if (by.parted && by.turned) return turned.parted;
   if (by.parted) return (dim <= 64 ? sm90::backward_kernels_64() : sm90::backward_kernels_128()).parted[by.in_order];
   if (by.turned) return by.pieced ? turned.pieced : by.stays ? turned.staying : turned.plain;
@@ -253,7 +261,7 @@ Status shape(Plan& plan, const Planner&) {
   const Problem& p = plan.problem;
   if (sm90::is_divided(p)) return sm90::any_shape(kWho, plan);
   const auto [parts, turned_parts] = parts_of(p, std::max(plan.device.units, 1));
-  const bool parted = parts > 1, turned = parted ? turned_parts : turns(p);
+  const bool parted = parts > 1, turned = parted ? turned_parts : turns(p) || gathers(p);
   // A table or a scale may take it back to tiles of 64, whose rows are no more, and to whole groups of heads.
   const BackwardKernel& k =
       kernel_of(p, {.lengths = false, .in_order = ordered(p), .turned = turned, .parted = parted});
@@ -265,6 +273,9 @@ Status shape(Plan& plan, const Planner&) {
                 kOfTurned * turned + kOfParts * parted + kWithTable * sm90::needs_table(p);
   if (parted && turned) {
     plan.kernel += kCounted + kPreparing * (rows_of_key(p) >= sm90::kRowsOfPreparing);
+  } else if (gathers(p)) {
+    const bool prepares = p.heads_q == p.heads_kv && rows_of_key(p) >= sm90::kRowsOfPreparing;
+    plan.kernel += kCounted + kPreparing * prepares;
   } else if (!parted) {
     plan.splits = pieces_of(plan);
     const int stays = counted(plan, k, std::max(plan.device.units, 1));
@@ -298,7 +309,7 @@ class Run {
   Run(const Plan& plan, const Args& a, Workspace ws, Stream stream)
       : p_(plan.problem), a_(a), lengths_(beyond_plain(p_, a)), in_order_(in_order()),
         units_(std::max(plan.device.units, 1)), parts_(!lengths_ && plan.kernel & kOfParts ? plan.splits : 1),
-        turned_(plan.tile_q == kTurned && !lengths_ && may_keep_one() && (parts_ == 1 || sees_all(plan))),
+        turned_(plan.tile_q == kTurned && !lengths_ && may_keep_one() && may_turn(plan)),
         stays_(stays(plan)), pieced_(pieces(plan)),
         kernel_(kernel_of(p_, {lengths_, in_order_, stays_, turned_, parts_ > 1, pieced_.pieces > 1})),
         room_(carve(ws, plan, kernel_, parts_)),
@@ -350,9 +361,15 @@ class Run {
   }
   sm80::Kept kept() const { return sm80::kept(scale_of(p_, a_), p_.dim_qk); }
   bool may_keep_one() const { return p_.dtype.q == DType::bf16 || kept().in == 1.f; }  // bf16 reaches as far as f32
-  bool tabled() const { return lengths_ || sm90::needs_table(p_); }
+  bool is_listed() const { return p_.mask.blocks.q; }
+  bool may_turn(const Plan& plan) const {
+    return is_listed() ? a_[Role::q].extent.batch > 0 : parts_ == 1 || sees_all(plan);
+  }
+  bool gathers() const { return is_listed() && turned_; }
+  bool tabled() const { return lengths_ || (sm90::needs_table(p_) && !gathers()); }
   bool stays(const Plan& plan) const {
     if (tabled() || a_[Role::q].extent.batch == 0) return false;
+    if (gathers()) return true;
     if (parts_ > 1) return turned_;
     // The plan does not know of d_sinks, nor whether tiles are turned.
     sm90::KeyWalk walk = walk_of(plan, plan.kernel & kPreparing && !a_.given(Role::d_sinks));
@@ -441,16 +458,25 @@ class Run {
                   room_.counts + counts_of(p_)};
     x.section = heads_of_section(x.group, x.tiles, x.units);
     if (Status s = make_maps(x); !s.ok()) return s;
+    if (gathers()) {
+      sm90::GatheredParams y{};
+      static_cast<sm90::ListedParams&>(y) = x;
+      if (Status s = make_run_maps(y); !s.ok()) return s;
+      return launch(type, blocks(x), &y);
+    }
+    return launch(type, blocks(x), &x);
+  }
+  Status launch(int type, int64_t blocks, void* x) const {
     return cuda::launch({.who = kWho,
                          .kernel = kernel_.function[type](),
                          .ready = &kernel_.ready[type],
-                         .blocks = blocks(x),
+                         .blocks = blocks,
                          .threads = kernel_.threads,
                          .shared_bytes = kernel_.shared_bytes,
                          .device = place_.device,
                          .stream = stream_,
                          .early = true},
-                        p_, &x);
+                        p_, x);
   }
 
   Status join() const {
@@ -497,10 +523,25 @@ class Run {
       if (wanted)
         if (Status s = cuda::tensor_map(of, tile, *map); !s.ok())
           return Status::no(kWho, ": ", name(role), ": ", s.message, ", in: ", name(p_));
-    // Not by plain bulk copies: racecheck takes those for writes of the thread that asks.
-    const int64_t line = 2 * int64_t(x.padded);
-    if (Status s = cuda::line_map(&room_.stats->x, line, x.heads, p_.batch, 2 * kernel_.tile_q, x.stats); !s.ok())
+    return map_statistics(kernel_.tile_q, x.stats);
+  }
+  // Not by plain bulk copies: racecheck takes those for writes of the thread that asks.
+  Status map_statistics(int rows, CUtensorMap& map) const {
+    const int64_t line = 2 * int64_t(ends_.padded);
+    if (Status s = cuda::line_map(&room_.stats->x, line, p_.heads_q, p_.batch, 2 * rows, map); !s.ok())
       return Status::no(kWho, ": statistics: ", s.message, ", in: ", name(p_));
+    return Status::good();
+  }
+  Status make_run_maps(sm90::GatheredParams& x) const {
+    const bool any = a_[Role::q].extent.seq > 0;
+    for (int n = 0; n < sm90::GatheredVisit::kGrains; ++n) {
+      const int rows = (n + 1) * sm90::GatheredVisit::kRows;
+      for (const auto& [role, map] : {std::pair{any ? Role::q : Role::k, &x.q_run[n]},
+                                      std::pair{any ? Role::d_out : Role::v, &x.d_out_run[n]}})
+        if (Status s = cuda::tensor_map(a_[role], rows, *map); !s.ok())
+          return Status::no(kWho, ": ", name(role), ": ", s.message, ", in: ", name(p_));
+      if (Status s = map_statistics(rows, x.stats_run[n]); !s.ok()) return s;
+    }
     return Status::good();
   }
 

@@ -8,7 +8,8 @@ TurnedKernels& turned_kernels_128() {
       backward_kernel_row<128, 80, false, false, false, false>(),
       backward_kernel_row<128, 80, false, false, false, false, false, true>(),
       backward_kernel_row<128, 80, false, false, false, false, false, true, Share::pieces>(),
-      backward_kernel_row<128, 80, false, false, false, false, false, true, Share::parts>()};
+      backward_kernel_row<128, 80, false, false, false, false, false, true, Share::parts>(),
+      backward_kernel_row<128, 80, false, false, false, false, true, true>()};
   return kernels;
 }
 

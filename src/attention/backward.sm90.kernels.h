@@ -51,7 +51,8 @@ constexpr BackwardKernels backward_kernel_rows() {
 BackwardKernels& backward_kernels_64();
 BackwardKernel& backward_kernel_96(bool in_order);  // plain; its tiles and sums are those of 128
 BackwardKernels& backward_kernels_128();
-struct TurnedKernels { BackwardKernel plain, staying, pieced, parted; };  // in no order; the last by blocks that stay
-TurnedKernels& turned_kernels_128();                                      // their sums are turned
+// In no order, their sums are turned; the last two by blocks that stay.
+struct TurnedKernels { BackwardKernel plain, staying, pieced, parted, listed; };
+TurnedKernels& turned_kernels_128();
 
 }  // namespace attune::sm90

@@ -24,7 +24,8 @@ __device__ KeyTile keys_of(const typename C::Params& x, int tile, int unit) {
     const int batch = unit / x.heads_kv;
     t = {.key = 0, .head = unit % x.heads_kv, .batch = batch, .rows = x.rows, .keys = x.keys, .low = x.low,
          .high = x.high, .q_row = 0, .q_batch = batch, .k_row = 0, .k_batch = batch};
-    cut_key_tile(t, C::kOrdered ? x.tiles - 1 - tile : tile, C::kTileQ, C::kTileK, C::kGrain);
+    const int step = C::kGathers ? C::kGrain : C::kTileQ;
+    cut_key_tile(t, C::kOrdered ? x.tiles - 1 - tile : tile, step, C::kTileK, C::kGrain);
   }
   return t;
 }
@@ -71,6 +72,10 @@ __device__ int told_tile(uint32_t shared, uint32_t round) {
 template <class C>
 __device__ KeyVisit* visit(uint32_t shared, uint32_t stage) {
   return static_cast<KeyVisit*>(__cvta_shared_to_generic(shared + C::kVisits + 8 * stage));
+}
+template <class C>
+__device__ GatheredVisit& gathered(uint32_t shared, uint32_t step) {
+  return static_cast<GatheredVisit*>(__cvta_shared_to_generic(shared + C::kGathered))[step % kVisitsAhead];
 }
 
 template <class C>
