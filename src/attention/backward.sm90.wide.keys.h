@@ -89,6 +89,7 @@ struct WideKeysConsumer {
 
   float sums[kDimOut / 2];
   float s[C::kTileQ / 2];
+  float row[C::kTileQ / 4];                       // log-sum-exps, or deltas, of the lane's queries
   uint32_t pairs[C::kTileQ / 4];                  // as products want them
   uint32_t keys[C::kKeepsKeys ? kDimIn / 4 : 1];  // k, or v, likewise
   int query;                                      // of this step
@@ -155,12 +156,31 @@ struct WideKeysConsumer {
   __device__ uint32_t exchange(uint32_t stage, int n) const {
     return shared + C::kP + stage * C::kBytesP + n * 2048 + (warp * 32 + lane) * 16;
   }
-  // From the scores of step n to pairs. Sums of the step before are done then. P is handed over by all threads, not by
-  // one of each warp: racecheck follows a barrier only for those who arrive.
+  // Log-sum-exps or deltas, before the products of the step are there: what follows those is what the next wait for.
+  __device__ void load_rows(uint32_t n) {
+    if constexpr (!Values) wait_tile(out_place(n), n);
+#pragma unroll
+    for (int i = 0; i < C::kTileQ / 8; ++i) {
+      const float4 two = stats(n, i);
+      row[2 * i] = Values ? two.x : two.y, row[2 * i + 1] = Values ? two.z : two.w;
+    }
+  }
+  // P, while the product that needs it first is under way. By all threads, not by one of each warp: racecheck follows a
+  // barrier only for those who arrive.
+  __device__ void hand_over(uint32_t n) const {
+    const uint32_t stage = n % C::kStages;
+    wait(shared + C::kPEmpty + 8 * stage, (n / C::kStages & 1) ^ 1);
+#pragma unroll
+    for (int i = 0; i < C::kTileQ / 8; ++i)
+      store_shared4(exchange(stage, i), s[4 * i], s[4 * i + 1], s[4 * i + 2], s[4 * i + 3]);
+    arrive(shared + C::kPFull + 8 * stage);
+  }
+  // From the scores of step n to pairs. Sums of the step before are done then.
   template <bool First>
   __device__ void weigh(uint32_t n) {
     const uint32_t stage = n % C::kStages, parity = n / C::kStages & 1;
     const bool far = Values && has_far(n);
+    load_rows(n);
     wait_products<0>();
     pin(s), pin(sums);
     if constexpr (!First) release(C::kEmpty + 8 * out_place(n - 1));
@@ -168,27 +188,20 @@ struct WideKeysConsumer {
     if constexpr (Values) {
 #pragma unroll
       for (int i = 0; i < C::kTileQ / 8; ++i) {
-        const float4 two = stats(n, i);
 #pragma unroll
         for (int e = 0; e < 4; ++e)
-          s[4 * i + e] = sm80::exp2_fast(fmaf(s[4 * i + e], x.scale2, -(e % 2 ? two.z : two.x)));
+          s[4 * i + e] = sm80::exp2_fast(fmaf(s[4 * i + e], x.scale2, -row[2 * i + e % 2]));
       }
       if (far) end_at_one(s);
       if (edge()) hide();
-      wait(shared + C::kPEmpty + 8 * stage, parity ^ 1);
-#pragma unroll
-      for (int i = 0; i < C::kTileQ / 8; ++i)
-        store_shared4(exchange(stage, i), s[4 * i], s[4 * i + 1], s[4 * i + 2], s[4 * i + 3]);
-      arrive(shared + C::kPFull + 8 * stage);
     } else {
-      wait_tile(out_place(n), n);
       wait(shared + C::kPFull + 8 * stage, parity);
 #pragma unroll
       for (int i = 0; i < C::kTileQ / 8; ++i) {
-        const float4 two = stats(n, i), p = load_shared4(exchange(stage, i));
+        const float4 p = load_shared4(exchange(stage, i));
         float* const y = s + 4 * i;
-        y[0] = p.x * fmaf(y[0], x.kept, -two.y), y[1] = p.y * fmaf(y[1], x.kept, -two.w);
-        y[2] = p.z * fmaf(y[2], x.kept, -two.y), y[3] = p.w * fmaf(y[3], x.kept, -two.w);
+        y[0] = p.x * fmaf(y[0], x.kept, -row[2 * i]), y[1] = p.y * fmaf(y[1], x.kept, -row[2 * i + 1]);
+        y[2] = p.z * fmaf(y[2], x.kept, -row[2 * i]), y[3] = p.w * fmaf(y[3], x.kept, -row[2 * i + 1]);
       }
       arrive(shared + C::kPEmpty + 8 * stage);
       if (edge()) hide();
@@ -215,11 +228,13 @@ struct WideKeysConsumer {
         // In turns: one multiplies while the other has its exponentials.
         named_sync(Values ? 1 : 2, 256);
         issue_sums(n - 1);
+        if constexpr (Values) hand_over(n - 1);
         issue_scores(n);
         if (Values || n + 1 < steps) named_arrive(Values ? 2 : 1, 256);
         weigh<false>(n);
       }
       issue_sums(steps - 1);
+      if constexpr (Values) hand_over(steps - 1);
       wait_products<0>();
       pin(sums);
     }
