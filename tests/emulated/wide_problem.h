@@ -1,0 +1,149 @@
+// A problem of the kernels of backward.sm90.wide.h and .any.h, with what attention in double says to it.
+#pragma once
+#include <gtest/gtest.h>
+
+#include "tests/emulated/gpu.h"
+
+#include "attention/backward.sm90.wide.h"
+#include "core/mask.h"
+
+namespace attune::sm90 {
+
+// [batch][row][head][column], with columns behind those of a head that nobody reads or writes.
+template <class T>
+struct Rows {
+  static constexpr int kMore = 8;
+  int batch, rows, heads, dim;
+  std::vector<T> x;
+
+  Rows(int b, int r, int h, int d, std::mt19937* random) : batch(b), rows(r), heads(h), dim(d) {
+    std::normal_distribution<float> normal;
+    x.assign(at(batch, 0, 0), T(7.f));
+    for (size_t n = 0; random && n < x.size(); ++n) x[n] = int(n) % (dim + kMore) < dim ? T(normal(*random)) : T(NAN);
+  }
+  size_t at(int b, int row, int head) const { return size_t(((b * rows + row) * heads + head) * (dim + kMore)); }
+  double get(int b, int row, int head, int d) const { return double(float(x[at(b, row, head) + size_t(d)])); }
+  CUtensorMap map(int box) {
+    return {.data = reinterpret_cast<char*>(x.data()), .row = int64_t(at(0, 1, 0)), .head = int64_t(at(0, 0, 1)),
+            .batch = int64_t(at(1, 0, 0)), .columns = dim, .rows = rows, .heads = heads, .batches = batch, .box = box};
+  }
+  // Of the size of what is wanted; infinite where a column behind a head was written.
+  double error(const std::vector<double>& wanted) const {
+    double off = 0, size = 0;
+    for (size_t n = 0; n < x.size(); ++n) {
+      const double e = double(float(x[n])) - wanted[n];
+      if (int(n) % (dim + kMore) < dim) off += e == e ? e * e : INFINITY, size += wanted[n] * wanted[n];
+      else if (float(x[n]) != 7.f) off = INFINITY;
+    }
+    return std::sqrt(off / size);
+  }
+};
+
+struct Asked {
+  int batch, heads, heads_kv, rows, keys, dim_qk, dim_v;
+  Mask mask{};     // with blocks: half of them are listed
+  int blocks = 0;  // of rows, that stay; 0: one for each tile
+};
+
+template <class T>
+struct WideProblem {
+  const Asked w;
+  std::mt19937 random;
+  const int group = w.heads / w.heads_kv, padded = int(round_up(w.rows, 128));
+  const double scale = 1 / std::sqrt(double(w.dim_qk));
+  const Band band = band_of(w.mask, w.rows, w.keys, 0, 0);
+  Rows<T> q{w.batch, w.rows, w.heads, w.dim_qk, &random}, d_out{w.batch, w.rows, w.heads, w.dim_v, &random};
+  Rows<T> k{w.batch, w.keys, w.heads_kv, w.dim_qk, &random}, v{w.batch, w.keys, w.heads_kv, w.dim_v, &random};
+  Rows<T> dq{w.batch, w.rows, w.heads, w.dim_qk, nullptr};
+  Rows<T> dk{w.batch, w.keys, w.heads_kv, w.dim_qk, nullptr}, dv{w.batch, w.keys, w.heads_kv, w.dim_v, nullptr};
+  std::vector<double> want_dq, want_dk, want_dv;
+  std::vector<float2> stats;  // [batch][head][padded]
+  Blocks blocks = w.mask.blocks;
+  // The list by query block and by key block: begin of [batch][head][blocks + 1].
+  std::vector<int32_t> begin, column, begin_k, row_k;
+
+  WideProblem(const Asked& asked, unsigned seed) : w(asked), random(seed) {
+    want_dq.resize(q.x.size()), want_dk.resize(k.x.size()), want_dv.resize(v.x.size());
+    stats.assign(size_t(w.batch * w.heads * padded), float2{INFINITY, 0});
+    if (blocks.q) make_list();
+    for (int b = 0; b < w.batch; ++b)
+      for (int h = 0; h < w.heads; ++h)
+        for (int i = 0; i < w.rows; ++i) differentiate(b, h, i);
+  }
+  int row_blocks() const { return int(ceil_div(w.rows, blocks.q)); }
+  int key_blocks() const { return int(ceil_div(w.keys, blocks.k)); }
+  void make_list() {
+    for (int n = 0; n < w.batch * w.heads; ++n) {
+      std::vector<std::vector<int>> by_key(static_cast<size_t>(key_blocks()));
+      for (int row = 0; row < row_blocks(); ++row) {
+        begin.push_back(int32_t(column.size()));
+        for (int key = 0; key < key_blocks(); ++key)
+          if (random() % 2) column.push_back(key), by_key[size_t(key)].push_back(row);
+      }
+      begin.push_back(int32_t(column.size()));
+      for (const std::vector<int>& rows : by_key) {
+        begin_k.push_back(int32_t(row_k.size()));
+        row_k.insert(row_k.end(), rows.begin(), rows.end());
+      }
+      begin_k.push_back(int32_t(row_k.size()));
+    }
+    blocks.bound = int(column.size());
+  }
+  bool visible(int b, int h, int i, int j) const {
+    if (!band.visible(i, j) || blocks.q == 0) return band.visible(i, j);
+    const int32_t* const of_head = begin.data() + (b * w.heads + h) * (row_blocks() + 1);
+    return BlockList{blocks, of_head, column.data()}.find(i / blocks.q, j / blocks.k) >= 0;
+  }
+  double dot(const Rows<T>& a, const Rows<T>& c, int batch, int i, int h, int j, int head) const {
+    double sum = 0;
+    for (int d = 0; d < a.dim; ++d) sum += a.get(batch, i, h, d) * c.get(batch, j, head, d);
+    return sum;
+  }
+  void differentiate(int b, int h, int i) {
+    const int head = h / group;
+    std::vector<double> p(size_t(w.keys)), dp(p.size());
+    double sum = 0, delta = 0;
+    for (int j = 0; j < w.keys; ++j) {
+      if (!visible(b, h, i, j)) continue;
+      p[size_t(j)] = std::exp(dot(q, k, b, i, h, j, head) * scale), dp[size_t(j)] = dot(d_out, v, b, i, h, j, head);
+      sum += p[size_t(j)], delta += p[size_t(j)] * dp[size_t(j)];
+    }
+    if (sum == 0) return;
+    delta /= sum;
+    stats[size_t((b * w.heads + h) * padded + i)] = {float(std::log2(sum)), float(delta)};
+    for (int j = 0; j < w.keys; ++j) {
+      const double weight = p[size_t(j)] / sum, ds = weight * (dp[size_t(j)] - delta) * scale;
+      for (int d = 0; d < w.dim_qk; ++d) {
+        want_dq[q.at(b, i, h) + size_t(d)] += ds * k.get(b, j, head, d);
+        want_dk[k.at(b, j, head) + size_t(d)] += ds * q.get(b, i, h, d);
+      }
+      for (int d = 0; d < w.dim_v; ++d) want_dv[v.at(b, j, head) + size_t(d)] += weight * d_out.get(b, i, h, d);
+    }
+  }
+  // Of a run; gradients are as if nobody had written them.
+  WideParams params() {
+    for (Rows<T>* const x : {&dq, &dk, &dv}) std::fill(x->x.begin(), x->x.end(), T(7.f));
+    const auto end = [](int64_t side) { return int(std::clamp<int64_t>(side, -(1 << 28), 1 << 28)); };
+    return {.q = q.map(64), .d_out = d_out.map(64), .k = k.map(64), .v = v.map(64),
+            .dq = dq.map(16), .dk = dk.map(16), .dv = dv.map(16),
+            .stats = {.data = reinterpret_cast<char*>(stats.data()), .row = 0, .head = 2 * padded,
+                      .batch = 2 * padded * w.heads, .columns = 2 * padded, .rows = 1, .heads = w.heads,
+                      .batches = w.batch, .box = 2 * 64, .line = true},
+            .row_stats = stats.data(), .scale2 = float(scale) * kLog2e, .kept = 1, .scale = float(scale),
+            .rows = w.rows, .keys = w.keys, .heads = w.heads, .heads_kv = w.heads_kv, .group = group,
+            .left = end(band.left), .right = end(band.right), .offset = end(band.q_first - band.k_first),
+            .padded = padded, .wants_dk = true, .wants_dv = true, .alone = false,
+            .of_rows = {int(ceil_div(w.rows, 128)), w.batch * w.heads, 2},
+            .of_keys = {int(ceil_div(w.keys, 64)), w.batch * w.heads_kv, 1}};
+  }
+  void expect_right() const {
+    const double most = std::is_same_v<T, Bf16> ? 8e-3 : 1e-3;
+    EXPECT_LT(dq.error(want_dq), most);
+    EXPECT_LT(dk.error(want_dk), most);
+    EXPECT_LT(dv.error(want_dv), most);
+  }
+};
+
+inline constexpr Mask kFull{}, kCausal{.kind = MaskKind::causal};
+
+}  // namespace attune::sm90
