@@ -304,8 +304,55 @@ struct BackwardConsumer : KeyGradients<C> {
 
   // The first step that has none before it, of these keys; of all keys where dQ goes on from keys to keys.
   __device__ uint32_t first() const { return C::kStays && !C::kCarries ? begin : 0; }
-  // Under way before and after: dK of the step before.
+  // All pairs of this warpgroup's keys and this query tile are hidden.
+  __device__ bool is_hidden() const {
+    int key = t.key + group * 64;
+    own_register(key);
+    return key > query + C::kTileQ - 1 + high() || key + 63 < query + low();
+  }
   __device__ void step(uint32_t n) {
+    if constexpr (C::kSkips)
+      if (is_hidden()) return step_hidden(n);
+    step_seen(n);
+  }
+  // Of a step this warpgroup has nothing but its columns of dQ.
+  __device__ void step_hidden(uint32_t n) {
+    const uint32_t stage = n % 2, round = n / 2 % 2;
+    wait_products<0>();
+    pin(dk), pin(dv);
+    if (n > first()) release(C::kQEmpty + 8 * (stage ^ 1));
+    wait(shared + C::kQFull + 8 * stage, round), wait(shared + C::kOFull + 8 * stage, round);
+    leave_places(n);
+#pragma unroll
+    for (uint32_t& two : ds) two = 0;
+    store_ds(stage);
+    publish_shared();
+    named_sync(1, 256);
+    release(C::kOEmpty + 8 * stage);
+    if (C::kStays && n + 1 == behind) release(C::kVEmpty);
+    float dq[C::kSumsDq];
+    issue_dq(dq, stage);
+    wait_products<0>();
+    pin(dq);
+    add_dq(dq, n, query, head);
+    advance();
+  }
+  // Staying: keys before have left through the place of dS.
+  __device__ void leave_places(uint32_t n) const {
+    if (C::kCarries ? place != last_place : C::kStays && n == begin) {
+      if (lane == 0) wait_stores_read();
+      __syncwarp();
+      if constexpr (C::kTurned) named_sync(1, 256);  // through those of all warps
+    }
+  }
+  __device__ void advance() {
+    if constexpr (!C::kListed) {
+      query += C::kTileQ;
+      if (query == t.stop) query = t.start, ++head;
+    }
+  }
+  // Under way before and after: dK of the step before.
+  __device__ void step_seen(uint32_t n) {
     const uint32_t stage = n % 2, round = n / 2 % 2;
     const int q = C::kQ + stage * C::kBytesQ, d_out = C::kO + stage * C::kBytesQ;
     wait(shared + C::kQFull + 8 * stage, round);
@@ -326,11 +373,7 @@ struct BackwardConsumer : KeyGradients<C> {
     if constexpr (!C::kTurned) pack(ds, dp);
     float own[C::kSumsDq];
     auto& dq = sums_of_dq(own);
-    if (C::kCarries ? place != last_place : C::kStays && n == begin) {  // keys before have left through this place
-      if (lane == 0) wait_stores_read();
-      __syncwarp();
-      if constexpr (C::kTurned) named_sync(1, 256);  // through those of all warps
-    }
+    leave_places(n);
     if constexpr (C::kApart) {
       wait(shared + C::kDsEmpty + 8 * buffer, again ^ 1);
       store_ds(buffer);
@@ -369,10 +412,7 @@ struct BackwardConsumer : KeyGradients<C> {
     } else {
       add_dq(dq, n, query, head);
     }
-    if constexpr (!C::kListed) {
-      query += C::kTileQ;
-      if (query == t.stop) query = t.start, ++head;
-    }
+    advance();
   }
   // Of a list: the n-th visit; false where there is none. Read by the lane that gives the stage back: racecheck follows
   // no other.
