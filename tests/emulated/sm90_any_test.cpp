@@ -53,22 +53,14 @@ struct AnyProblem : WideProblem<T> {
     x.blocks = this->blocks, x.score.kept = 1, x.kept_out = 1;
     return x;
   }
+  int blocks_of_rows(const AnyParams& x) const { return row_tiles * x.of_rows.heads; }
 };
 
 template <class T, int Dim>
 void expect_right(const Asked& w, unsigned seed) {
   using OfRows = AnyRowsShape<T, Dim, Dim>;
   using OfKeys = AnyKeysShape<T, Dim, Dim>;
-  AnyProblem<T> p(w, seed);
-  for (unsigned pace = seed; pace < seed + 3; ++pace) {
-    SCOPED_TRACE("pace " + std::to_string(pace));
-    const AnyParams x = p.params();
-    ASSERT_EQ(emulated::launch(p.row_tiles * x.of_rows.heads, OfRows::kThreads, pace,
-                               [&] { any_rows_kernel<OfRows>(x); }), "") << "rows";
-    ASSERT_EQ(emulated::launch(x.of_keys.tiles * x.of_keys.heads, OfKeys::kThreads, pace,
-                               [&] { any_keys_kernel<OfKeys>(x); }), "") << "keys";
-    p.expect_right();
-  }
+  sm90::expect_right<OfRows, OfKeys>(AnyProblem<T>(w, seed), any_rows_kernel<OfRows>, any_keys_kernel<OfKeys>);
 }
 constexpr Mask listed(Mask mask, int q, int k) {
   mask.blocks = {q, k, 0};

@@ -15,17 +15,7 @@ template <class T, int DimQk, int DimV>
 void expect_right(const Asked& w, unsigned seed) {
   using OfRows = WideRowsShape<T, DimQk, DimV>;
   using OfKeys = WideKeysShape<T, DimQk, DimV>;
-  WideProblem<T> p(w, seed);
-  for (unsigned pace = seed; pace < seed + 4; ++pace) {
-    SCOPED_TRACE("pace " + std::to_string(pace));
-    const WideParams x = p.params();
-    const int tiles = x.of_rows.tiles * x.of_rows.heads;
-    ASSERT_EQ(emulated::launch(w.blocks ? w.blocks : tiles, OfRows::kThreads, pace,
-                               [&] { wide_rows_kernel<OfRows>(x); }), "") << "rows";
-    ASSERT_EQ(emulated::launch(x.of_keys.tiles * x.of_keys.heads, OfKeys::kThreads, pace,
-                               [&] { wide_keys_kernel<OfKeys>(x); }), "") << "keys";
-    p.expect_right();
-  }
+  sm90::expect_right<OfRows, OfKeys>(WideProblem<T>(w, seed), wide_rows_kernel<OfRows>, wide_keys_kernel<OfKeys>);
 }
 
 TEST(Sm90Wide, gradients_of_192_and_values_of_128_are_right) {

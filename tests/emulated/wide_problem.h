@@ -41,8 +41,8 @@ struct Rows {
 
 struct Asked {
   int batch, heads, heads_kv, rows, keys, dim_qk, dim_v;
-  Mask mask{};     // with blocks: half of them are listed
-  int blocks = 0;  // of rows, that stay; 0: one for each tile
+  Mask mask{};      // with blocks: half of them are listed
+  int staying = 0;  // blocks of the kernel of rows; 0: one for each tile
 };
 
 template <class T>
@@ -90,7 +90,8 @@ struct WideProblem {
     blocks.bound = int(column.size());
   }
   bool visible(int b, int h, int i, int j) const {
-    if (!band.visible(i, j) || blocks.q == 0) return band.visible(i, j);
+    if (!band.visible(i, j)) return false;
+    if (blocks.q == 0) return true;
     const int32_t* const of_head = begin.data() + (b * w.heads + h) * (row_blocks() + 1);
     return BlockList{blocks, of_head, column.data()}.find(i / blocks.q, j / blocks.k) >= 0;
   }
@@ -136,6 +137,8 @@ struct WideProblem {
             .of_rows = {int(ceil_div(w.rows, 128)), w.batch * w.heads, 2},
             .of_keys = {int(ceil_div(w.keys, 64)), w.batch * w.heads_kv, 1}};
   }
+  // How many blocks the kernel of rows has.
+  int blocks_of_rows(const WideParams& x) const { return w.staying ? w.staying : x.of_rows.tiles * x.of_rows.heads; }
   void expect_right() const {
     const double most = std::is_same_v<T, Bf16> ? 8e-3 : 1e-3;
     EXPECT_LT(dq.error(want_dq), most);
@@ -143,6 +146,19 @@ struct WideProblem {
     EXPECT_LT(dv.error(want_dv), most);
   }
 };
+
+// Both kernels, at several paces of warps and copies.
+template <class OfRows, class OfKeys, class AProblem, class Params>
+void expect_right(AProblem&& p, void (*rows)(Params), void (*keys)(Params)) {
+  for (unsigned pace = 1; pace < 5; ++pace) {
+    SCOPED_TRACE("pace " + std::to_string(pace));
+    const Params x = p.params();
+    ASSERT_EQ(emulated::launch(p.blocks_of_rows(x), OfRows::kThreads, pace, [&] { rows(x); }), "") << "rows";
+    const int blocks = x.of_keys.tiles * x.of_keys.heads;
+    ASSERT_EQ(emulated::launch(blocks, OfKeys::kThreads, pace, [&] { keys(x); }), "") << "keys";
+    p.expect_right();
+  }
+}
 
 inline constexpr Mask kFull{}, kCausal{.kind = MaskKind::causal};
 

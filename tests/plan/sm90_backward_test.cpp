@@ -168,7 +168,7 @@ TEST_F(Sm90Backward, in_a_fixed_order_too_but_where_that_leaves_multiprocessors_
   EXPECT_EQ(planned("backward bf16 b1 h64/8 q8192 k8192 d128 full repro=run").splits, 1);
   EXPECT_EQ(planned("backward bf16 b1 h64/8 q8192 k8192 d128 causal repro=batch").splits, 1);
 }
-// Which has 128 columns of f32 and two numbers for each row, 80 rows more than a head, in lots of 64.
+// dQ has 128 columns of f32 beside two numbers for each row, and 80 rows more than a head, in lots of 64.
 TEST_F(Sm90Backward, sums_of_parts_take_no_more_memory_than_those_of_dq) {
   for (const int len : {4096, 8192, 16384, 32768})
     for (const int heads : {64, 32})
