@@ -77,7 +77,7 @@ if(NOT ATTUNE_CUDA STREQUAL "OFF" AND ATTUNE_CUDA)
 endif()
 
 if(NOT attune_has_cuda)
-  list(FILTER sources EXCLUDE REGEX "machine/cuda/|\\.cuda\\.cpp$|src/vendor/")
+  list(FILTER sources EXCLUDE REGEX "machine/cuda/|\\.cuda\\.cpp$")
   # What refuses in its place, and what needs no CUDA to be compiled.
   file(GLOB absent CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/machine/cuda/absent*.cpp)
   list(APPEND sources ${absent} ${PROJECT_SOURCE_DIR}/src/machine/cuda/nvml.cpp)

@@ -63,7 +63,7 @@ apt_install() {
   return $failed
 }
 
-# install_missing FOLDER build|test: what is already there costs a tenth of a second and no network.
+# install_missing FOLDER build|test|fuzz: what is already there costs a tenth of a second and no network.
 install_missing() {
   local folder=$1 purpose=$2 stamp=$1/.installed-$2 packages=()
   mkdir -p "$folder"
