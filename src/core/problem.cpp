@@ -94,7 +94,11 @@ Mask read_mask(Cursor& c) {
   if (m.kind == MaskKind::window) m.left = c.side(), c.expect(","), m.right = c.side();
   c.maybe(m.align, "", kAlign);
   if (c.take("/")) m.k_step = c.number(), m.k_phase = c.after("+");
-  if (c.take(" blocks")) m.blocks.q = c.number(), m.blocks.k = c.after("x"), m.blocks.bound = c.after("x");
+  if (c.take(" blocks")) {
+    m.blocks.q = c.number(), m.blocks.k = c.after("x"), m.blocks.bound = c.after("x");
+    if (c.wrong.empty() && !(m.blocks.q || m.blocks.k || m.blocks.bound))
+      c.wrong = "blocks0x0x0: all three are above 0, or none of them is given";
+  }
   return m;
 }
 

@@ -141,6 +141,7 @@ TEST(ProblemLine, refusals_are_sentences) {
       {"forward bf16 b2 h8 q1 k1 d64 window-1,0", "left = -1, right = 0: they belong to a window, and left is"},
       {"forward bf16 b2 h8 q1 k1 d64 causal/1048577+0", "k_step = 1048577 is not in 1 ... 2^20"},
       {"forward bf16 b2 h8 q1 k1 d64 full blocks8x0x1", "blocks 8x0x1: all three are above 0"},
+      {"forward bf16 b2 h8 q1 k1 d64 full blocks0x0x0", "blocks0x0x0: all three are above 0"},
       {"forward bf16 b2 h8 q1 k1 d64 full accumulate", "accumulate needs out f32, not bf16"},
       {"backward bf16 b2 h8 q1 k1 d64 full accumulate", "accumulate needs gradients f32, not bf16"},
       {"backward f32 b2 h8 q1 k1 d64 full append", "append is for a forward"},
