@@ -150,6 +150,9 @@ Status benches(const Asked& asked, std::vector<Bench>& out, Exit& code) {
   if (asked.threads.empty()) threads.push_back(common.device.units);
   else if (gpu) return Status::no("--threads is for CPUs, --device is ", asked.device);
   else if (Status s = numbers_of("threads", asked.threads, threads); !s.ok()) return s;
+  constexpr int32_t kMostThreads = 4096;
+  for (const int32_t n : threads)
+    if (n > kMostThreads) return Status::no("--threads: ", n, " is not from 1 to ", kMostThreads);
   std::vector<Mode> modes;
   if (Status s = modes_of(asked, gpu, modes); !s.ok()) return s;
   struct State { double rest_ms, heat_ms; };  // before every block of samples; both asked for: one after the other
@@ -331,6 +334,7 @@ void run(Asked& asked, Context& context) {
   RecordFile file;
   if (!asked.out.empty())
     if (const Status s = file.open(asked.out); !s.ok()) return no(kMachine, s);
+  if (file.was_torn()) fmt::print(stderr, "an unfinished line is cut off the end of {}\n", asked.out);
 
   Tuned tuned;
   if (const Status s = load_tuned(all[0].device, tuned); !s.ok()) return no(kFailed, s);

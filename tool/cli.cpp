@@ -35,6 +35,13 @@ std::string called(const CLI::App& app) {
   return parsed.empty() ? "attune" : join("attune ", parsed.front()->get_name());
 }
 
+// "--out=" of a variable that is not set: CLI11 would take the next word for its value.
+std::string without_value(int argc, char** argv) {
+  for (int n = 1; n < argc && std::string_view(argv[n]) != "--"; ++n)
+    if (const std::string_view word = argv[n]; word.starts_with("--") && word.ends_with('=')) return std::string(word);
+  return "";
+}
+
 std::string sentence(const CLI::App& app, const CLI::ParseError& error) {
   const auto extra = app.remaining(true);
   // CLI11 looks for what is missing first, but a misspelt option is what a person can see.
@@ -57,6 +64,8 @@ int parse_and_run(CLI::App& app, Context& context, int argc, char** argv) {
   if (argc < 2) return usage("attune", join("a command is needed: ", command_names(app)));
   if (argv[1][0] != '-' && !is_command(app, argv[1]))
     return usage("attune", join("'", argv[1], "' is not a command: ", command_names(app)));
+  if (const std::string word = without_value(argc, argv); !word.empty())
+    return usage("attune", join("'", word, "' has no value behind it"));
   try {
     app.parse(argc, argv);
     if (app.get_subcommands().empty()) return usage("attune", join("a command is needed: ", command_names(app)));
@@ -104,9 +113,13 @@ Command add_command(CLI::App& app, const std::string& name, const std::string& h
 template <class T>
 Argument Command::add_option(const std::string& name, T& value, const std::string& help) const {
   CLI::Option* const option = app->add_option(name, value, help);
-  // A variable of a script that is not set must not pass for an option that was not given. No options is an answer.
+  // A variable of a script that is not set must not pass for an option that was not given, nor take the next option for
+  // its value. No options is an answer.
   if (std::is_same_v<T, std::string> && name != "--options")
-    option->check([](const std::string& text) { return text.empty() ? "an empty word is no value" : ""; });
+    option->check([](const std::string& text) {
+      if (text.empty()) return std::string("an empty word is no value");
+      return text.starts_with("--") ? join("'", text, "' is an option, not a value; a file is ./", text) : "";
+    });
   return {option};
 }
 template Argument Command::add_option(const std::string&, std::string&, const std::string&) const;

@@ -3,15 +3,16 @@
 #include <fmt/format.h>
 
 #include <cmath>
-#include <fstream>
 #include <memory>
 
 #include "tool/cli.h"
 #include "tool/commands.h"
 #include "tool/compare/baseline.h"
 #include "tool/compare/write.h"
+#include "tool/files.h"
 #include "tool/json.h"
 #include "tool/measure/show.h"
+#include "tool/records.h"
 
 namespace attune {
 namespace {
@@ -23,16 +24,6 @@ struct Asked {
   bool github = false;
   CompareSettings settings{};
 };
-
-bool written(const std::string& path, const std::string& text, Context& context) {
-  if (path.empty()) return true;
-  std::ofstream file(path, std::ios::binary);
-  file << text;
-  file.close();
-  if (file) return true;
-  fail(context, kMachine, join("attune compare: ", path, ": it cannot be written"));
-  return false;
-}
 
 Json ratio_json(const Ratio& r) {
   if (r.interval.confidence <= 0) return nullptr;
@@ -68,7 +59,7 @@ void tell_agreement(const Changes& changes, const Asked& asked, Context& context
   if (context.json) fmt::print("{}\n", as_json(a, asked).dump(2));
   else fmt::print("{}", to_text(a, asked.agree_percent / 100));
   if (!a.rows) return fail(context, kFailed, "attune compare: the two have no row in common");
-  if (a.agreeing() < asked.bar_percent / 100 * a.rows)
+  if (100. * a.agreeing() < asked.bar_percent * a.rows)
     fail(context, kFailed, fmt::format("attune compare: {} of {} rows agree, below {:g} %", a.agreeing(), a.rows,
                                        asked.bar_percent));
 }
@@ -79,11 +70,13 @@ Status is_asked(const Asked& asked) {
     return Status::no("it takes the records before and after, or those after with --baseline NAME");
   if (asked.files.size() == 1 && asked.baseline.empty() && asked.save.empty())
     return Status::no("one file alone needs --baseline NAME or --save NAME");
-  return Status::good();
+  if (!asked.save.empty())
+    if (Status s = is_baseline_name(asked.save); !s.ok()) return s;
+  return are_apart({asked.markdown, asked.junit}, asked.files);
 }
 
 Status records_of(const std::string& path, std::vector<Record>& out, std::string* text = nullptr) {
-  if (Status s = read_records(path, out, text); !s.ok()) return s;
+  if (Status s = read_files("attune compare", {path}, out, text); !s.ok()) return s;
   return out.empty() ? Status::no(path, " holds no record") : Status::good();
 }
 
@@ -107,8 +100,9 @@ void run(Asked& asked, Context& context) {
   if (asked.files.size() == 1 && asked.baseline.empty()) return save(asked, text, context);
   const Changes changes = compare(before, after, asked.settings);
   if (asked.agree_percent >= 0) return tell_agreement(changes, asked, context);
-  if (!written(asked.markdown, to_markdown(changes), context)) return;
-  if (!written(asked.junit, to_junit(changes, asked.settings), context)) return;
+  if (!asked.markdown.empty()) s = write_file(asked.markdown, to_markdown(changes));
+  if (s.ok() && !asked.junit.empty()) s = write_file(asked.junit, to_junit(changes, asked.settings));
+  if (!s.ok()) return fail(context, kMachine, join("attune compare: ", s.message));
   if (context.json)
     fmt::print("{}\n", as_json(changes, asked.settings).dump(2));
   else fmt::print("{}", to_text(changes, colour_wanted(context.terminal)));

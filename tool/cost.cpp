@@ -3,11 +3,13 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <set>
 
 #include "tool/cli.h"
 #include "tool/commands.h"
 #include "tool/json.h"
+#include "tool/records.h"
 #include "tool/report/rows.h"
 #include "tool/text.h"
 
@@ -17,7 +19,7 @@ namespace {
 struct Asked {
   std::vector<std::string> files{};
   std::string prices{};
-  double seconds = 0;
+  std::optional<double> seconds{};
 };
 
 void print_runs(const std::vector<Offer>& offers, const std::vector<double>& seconds, bool at_least) {
@@ -44,9 +46,8 @@ void print_rows(const std::vector<RowCost>& costs) {
 
 void run(const Asked& asked, Context& context) {
   std::vector<Record> records;
-  for (const std::string& path : asked.files)
-    if (const Status s = read_records(path, records); !s.ok())
-      return fail(context, kFailed, join("attune cost: ", s.message));
+  if (const Status s = read_files("attune cost", asked.files, records); !s.ok())
+    return fail(context, kFailed, join("attune cost: ", s.message));
   std::vector<Offer> offers;
   if (const Status s = load_prices(asked.prices, offers); !s.ok())
     return fail(context, kFailed, join("attune cost: ", s.message));
@@ -64,9 +65,9 @@ void run(const Asked& asked, Context& context) {
   });
   const std::vector<RowCost> fitting = costs_of(rows, offers);
   std::vector<double> seconds;  // of each offer
-  for (const Offer& o : offers) seconds.push_back(asked.seconds > 0 ? asked.seconds : measured_seconds(rows, o));
+  for (const Offer& o : offers) seconds.push_back(asked.seconds ? *asked.seconds : measured_seconds(rows, o));
   if (!context.json) {
-    print_runs(offers, seconds, asked.seconds <= 0);
+    print_runs(offers, seconds, !asked.seconds);
     return print_rows(fitting);
   }
   Json runs = Json::array(), calls = Json::array();

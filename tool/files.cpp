@@ -2,15 +2,23 @@
 
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 
 namespace attune {
 
-Status replace_file(const std::string& path, const std::string& text) {
-  namespace fs = std::filesystem;
+namespace fs = std::filesystem;
+
+Status replace_file(const std::string& given, const std::string& text) {
   std::error_code error;
+  std::string path = given;
+  constexpr int kMostLinks = 40;  // as the kernel follows
+  for (int n = 0; n < kMostLinks && fs::is_symlink(path, error); ++n)
+    path = (fs::path(path).parent_path() / fs::read_symlink(path, error)).string();
+  error.clear();  // of a file that is not there yet
   const fs::path folder = fs::path(path).parent_path();
   if (!folder.empty()) fs::create_directories(folder, error);
   if (error) return Status::no(folder.string(), ": cannot be made: ", error.message());
@@ -26,12 +34,41 @@ Status replace_file(const std::string& path, const std::string& text) {
   return fs::remove(next, error), Status::no(path, ": cannot be written: ", why);
 }
 
+Status write_file(const std::string& path, const std::string& text) {
+  std::ofstream file(path, std::ios::binary);
+  file << text;
+  file.close();
+  return file ? Status::good() : Status::no(path, ": it cannot be written");
+}
+
+Status are_apart(const std::vector<std::string>& written, const std::vector<std::string>& read) {
+  const auto same = [](const std::string& a, const std::string& b) {
+    std::error_code error;
+    if (a.empty() || b.empty() || fs::is_character_file(a, error)) return false;  // /dev/null, /dev/stdout
+    return fs::equivalent(a, b, error) || fs::weakly_canonical(a, error) == fs::weakly_canonical(b, error);
+  };
+  for (size_t n = 0; n < written.size(); ++n) {
+    for (const std::string& path : read)
+      if (same(written[n], path)) return Status::no(written[n], " is read, and would be written over");
+    for (size_t m = 0; m < n; ++m)
+      if (same(written[n], written[m])) return Status::no(written[n], " would be written twice");
+  }
+  return Status::good();
+}
+
+Status read_file(const std::string& path, std::string& out) {
+  out.clear();
+  errno = fs::is_directory(path) ? EISDIR : 0;  // a folder opens, and throws when it is read
+  std::ifstream file;
+  if (!errno) file.open(path, std::ios::binary);
+  if (!errno && file) out.assign(std::istreambuf_iterator<char>(file), {});
+  return !errno && file ? Status::good()
+                        : Status::no("'", path, "' cannot be read: ", std::strerror(errno ? errno : EIO));
+}
+
 Status read_whole(const std::string& path, std::string& out) {
   out.clear();
-  if (!std::filesystem::exists(path)) return Status::good();
-  std::ifstream file(path, std::ios::binary);
-  out.assign(std::istreambuf_iterator<char>(file), {});
-  return file ? Status::good() : Status::no(path, ": cannot be read");
+  return fs::exists(path) ? read_file(path, out) : Status::good();
 }
 
 }  // namespace attune

@@ -72,19 +72,19 @@ bool is_module(std::string_view line) {
 }
 
 void module_memory(const std::string& line, const std::string& device, Context& context) {
+  Settings set;
+  if (Status s = read_settings(line, set); !s.ok()) return fail(context, kUsage, join("attune memory: ", s.message));
   attune_module_options options{};
   options.size = sizeof options;
   options.device = device.c_str();
   attune_module* module = nullptr;
   if (attune_module_create(line.c_str(), &options, &module))
-    return fail(context, kUsage, join("attune memory: ", attune_last_error()));
+    return fail(context, kMachine, join("attune memory: ", attune_last_error()));
   Sizes s{.text = attune_module_text(module)};
   s.made.size = sizeof s.made;
   const int bad = attune_module_measure(module, &s.made);
   attune_module_destroy(module);
   if (bad) return fail(context, kFailed, join("attune memory: ", attune_last_error()));
-  Settings set;
-  if (Status read = read_settings(s.text, set); !read.ok()) return fail(context, kFailed, read.message);
   s.tokens = int64_t(set.batch) * set.len;
   s.memory = uint64_t(set.batch) * uint64_t(set.memory);
   s.io = (2 * uint64_t(s.tokens) + s.memory) * uint64_t(set.embed) * uint64_t(size_of(set.dtype));

@@ -2,13 +2,10 @@
 
 #include <fmt/format.h>
 
-#include <cerrno>
 #include <charconv>
 #include <cmath>
-#include <cstring>
-#include <fstream>
-#include <iterator>
 
+#include "tool/files.h"
 #include "tool/text.h"
 
 namespace attune {
@@ -97,9 +94,8 @@ Status read_prices(std::string_view text, std::string_view file, std::vector<Off
 }
 
 Status load_prices(const std::string& path, std::vector<Offer>& out) {
-  std::ifstream file(path, std::ios::binary);
-  const std::string text{std::istreambuf_iterator<char>(file), {}};
-  if (!file) return Status::no("prices: '", path, "' cannot be read: ", std::strerror(errno ? errno : EIO));
+  std::string text;
+  if (Status s = read_file(path, text); !s.ok()) return Status::no("prices: ", s.message);
   return read_prices(text, path, out);
 }
 

@@ -7,6 +7,7 @@
 #include "tool/cli.h"
 #include "tool/commands.h"
 #include "tool/json.h"
+#include "tool/records.h"
 #include "tool/report/rows.h"
 
 namespace attune {
@@ -27,9 +28,8 @@ std::string text(const Fit& f) {
 
 void run(const std::vector<std::string>& files, Context& context) {
   std::vector<Record> records;
-  for (const std::string& path : files)
-    if (const Status s = read_records(path, records); !s.ok())
-      return fail(context, kFailed, join("attune scaling: ", s.message));
+  if (const Status s = read_files("attune scaling", files, records); !s.ok())
+    return fail(context, kFailed, join("attune scaling: ", s.message));
   const Measurements rows = rows_of(records);
   const std::vector<Growth> all = growth_of(rows);
   if (all.empty())

@@ -8,7 +8,9 @@
 #include "tool/cli.h"
 #include "tool/commands.h"
 #include "tool/json.h"
+#include "tool/measure/axes.h"
 #include "tool/measure/store.h"
+#include "tool/records.h"
 #include "tool/text.h"
 
 namespace attune {
@@ -27,8 +29,9 @@ void store(const Asked& asked, Context& context) {
   if (asked.files.empty() && !asked.baseline.empty())
     return no(kUsage, Status::no("--baseline is for the records of files, and no file is given"));
   std::vector<Record> records;
-  for (const std::string& file : asked.files)
-    if (const Status s = read_records(file, records); !s.ok()) return no(kFailed, s);
+  if (const Status s = read_files("attune store", asked.files, records); !s.ok()) return no(kFailed, s);
+  if (records.empty() && !asked.files.empty())
+    return no(kFailed, Status::no("the files hold no record; attune bench --json writes them"));
   Store db;
   if (const Status s = db.open(path_of(asked), !asked.files.empty()); !s.ok()) return no(kMachine, s);
   size_t added = 0;
@@ -90,13 +93,24 @@ Json as_json(const std::vector<const Record*>& series) {
     points.push_back(std::move(point));
   }
   return {{"problem", first.problem}, {"pattern", first.pattern}, {"subject", first.subject},
-          {"device", first.device}, {"timing", timing_text(first)}, {"threads", first.threads}, {"points", points}};
+          {"device", first.device}, {"machine", device_of(first)}, {"card", first.provenance.gpu_uuid},
+          {"timing", timing_text(first)}, {"threads", first.threads}, {"layout", first.layout},
+          {"distribution", first.distribution}, {"points", points}};
+}
+
+// All that sets one apart from another: trend_key().
+std::string heading(const Record& r) {
+  std::string s = join(line_text(r), " | ", r.subject, " | ", r.device, ", ", device_of(r));
+  if (!r.provenance.gpu_uuid.empty()) s += ", " + r.provenance.gpu_uuid;
+  s += " | " + timing_text(r);
+  if (r.threads) s += fmt::format(", {} thread{}", r.threads, r.threads == 1 ? "" : "s");
+  s += ", " + r.layout;
+  return r.distribution == "normal" ? s : s + ", " + r.distribution;
 }
 
 void print(const std::vector<const Record*>& series) {
   const Record& first = *series.front();
-  fmt::print("{}{}{} | {} | {} | {}\n", first.problem, first.pattern.empty() ? "" : " | ", first.pattern, first.subject,
-             first.device, timing_text(first));
+  fmt::print("{}\n", heading(first));
   for (size_t n = 0; n < series.size(); ++n) {
     const Record& r = *series[n];
     fmt::print("  {}  {:<10.10}  {:>10}", r.provenance.time, r.provenance.commit, seconds_text(r.median_ns * 1e-9));
@@ -113,20 +127,37 @@ void print(const std::vector<const Record*>& series) {
   }
 }
 
+// What a line that bench takes is called in records: with the bound of its pattern.
+struct Line {
+  std::string problem{}, pattern{};
+  bool is(const Record& r) const {
+    return (problem.empty() || r.problem == problem) && (pattern.empty() || r.pattern == pattern);
+  }
+};
+Status line_of(const std::string& text, Line& out) {
+  out = {.problem = text};
+  BenchRow row;
+  if (text.empty()) return Status::good();
+  if (Status s = parse_row(text, row); !s.ok()) return s;
+  out = {.problem = row.label.empty() ? name(row.problem) : row.label, .pattern = row.pattern};
+  return Status::good();
+}
+
 void history(const Asked& asked, Context& context) {
   const auto no = [&](Exit code, const Status& s) { fail(context, code, join("attune history: ", s.message)); };
+  Line line;
+  const Status is_line = line_of(asked.problem, line);
   Store db;
   if (const Status s = db.open(path_of(asked), false); !s.ok()) return no(kMachine, s);
   std::vector<Record> records;
   if (!asked.baseline.empty()) {
     if (const Status s = db.baseline(asked.baseline, records); !s.ok()) return no(kFailed, s);
-    std::erase_if(records, [&](const Record& r) {
-      return (!asked.problem.empty() && r.problem != asked.problem) ||
-             (!asked.subject.empty() && r.subject != asked.subject);
-    });
-  } else if (const Status s = db.find({asked.problem, asked.subject}, records); !s.ok()) {
+    std::erase_if(records, [&](const Record& r) { return !asked.subject.empty() && r.subject != asked.subject; });
+  } else if (const Status s = db.find({line.problem, asked.subject}, records); !s.ok()) {
     return no(kMachine, s);
   }
+  std::erase_if(records, [&](const Record& r) { return !line.is(r); });
+  if (records.empty() && !is_line.ok()) return no(kUsage, is_line);
   if (records.empty()) return no(kFailed, Status::no("no record is of that"));
   if (asked.records) {
     for (const Record& r : records) fmt::print("{}\n", to_json(r));
@@ -140,6 +171,8 @@ void history(const Asked& asked, Context& context) {
     if (!series.contains(key)) order.push_back(key);
     series[key].push_back(&r);
   }
+  if (order.empty())
+    return no(kFailed, Status::no("none of ", records.size(), " records has a time; --records has them"));
   Json document = Json::array();
   for (const std::string& key : order) {
     if (context.json) document.push_back(as_json(series[key]));

@@ -13,6 +13,7 @@
 #include "tool/commands.h"
 #include "tool/files.h"
 #include "tool/json.h"
+#include "tool/records.h"
 #include "tool/text.h"
 #include "tool/tune/check.h"
 #include "tool/tune/file.h"
@@ -56,13 +57,14 @@ struct Done {
   std::string planner_reads{};  // from this folder; "": no file
   bool changed = false, is_read = true;  // is_read: that file is the one at `path`, or there is none at `path`
   TunedFile file{};
-  std::vector<CheckedChoice> checked{};
+  std::vector<CheckedChoice> checked{}, own{};  // other rows; those that the rules were made from
   int right() const {
     return int(std::count_if(checked.begin(), checked.end(), [](const CheckedChoice& c) { return c.right(); }));
   }
 };
 
-Status tune_device(const Asked& asked, const DeviceCurves& curves, size_t devices, Done& done) {
+// `code`: of what goes wrong.
+Status tune_device(const Asked& asked, const DeviceCurves& curves, size_t devices, Done& done, Exit& code) {
   done.device = curves.device;
   if (Status s = target(asked, curves.device, devices, done.path); !s.ok()) return s;
   std::string old_text;
@@ -82,7 +84,7 @@ Status tune_device(const Asked& asked, const DeviceCurves& curves, size_t device
   Tuned again;  // what is written must be what the planner reads
   if (Status s = read_tuned(text, done.path, again); !s.ok()) return s;
   if (!asked.dry_run && done.changed)
-    if (Status s = replace_file(done.path, text); !s.ok()) return s;
+    if (Status s = replace_file(done.path, text); !s.ok()) return code = kMachine, s;
   std::error_code error;
   done.planner_reads = tuned_path(Device{.name = curves.device});
   done.is_read = !fs::exists(done.path, error) || fs::equivalent(done.planner_reads, done.path, error);
@@ -125,6 +127,13 @@ void print(const std::vector<Done>& all, const Gathered& gathered, const Asked& 
       fmt::print("  here the planner reads {}\n", d.planner_reads.empty()
                                                       ? "no file for this device; ATTUNE_TUNED names one"
                                                       : d.planner_reads + ", not that file");
+    // A backend whose interval is wide at one length alone may be used at none, and what is chosen then is slower.
+    const auto slow = std::ranges::count_if(d.own, [&](const CheckedChoice& c) {
+      return c.by_rule && c.slower > asked.settings().margin;
+    });
+    if (slow)
+      fmt::print("  at {} of the {} rows that it was made from the choice is more than {:g} % slower than the fastest: "
+                 "their intervals are wide, measure longer\n", slow, d.own.size(), asked.margin_percent);
     if (!d.checked.empty())
       fmt::print("  checked at {} other rows: the choice is the fastest or within the A/A spread at {} ({:.1f} %)\n",
                  d.checked.size(), d.right(), 100.0 * d.right() / double(d.checked.size()));
@@ -140,10 +149,9 @@ void print(const std::vector<Done>& all, const Gathered& gathered, const Asked& 
 void tune_once(const Asked& asked, Context& context) {
   const auto no = [&](Exit code, const Status& s) { fail(context, code, join("attune tune: ", s.message)); };
   std::vector<Record> records, other;
-  for (const std::string& path : asked.files)
-    if (const Status s = read_records(path, records); !s.ok()) return no(kFailed, s);
+  if (const Status s = read_files("attune tune", asked.files, records); !s.ok()) return no(kFailed, s);
   if (!asked.check.empty())
-    if (const Status s = read_records(asked.check, other); !s.ok()) return no(kFailed, s);
+    if (const Status s = read_files("attune tune", {asked.check}, other); !s.ok()) return no(kFailed, s);
   const Gathered gathered = gather(records, asked.gathering);
   if (gathered.devices.empty()) {
     std::string why;
@@ -154,7 +162,9 @@ void tune_once(const Asked& asked, Context& context) {
   std::vector<Done> all;
   for (const DeviceCurves& d : gathered.devices) {
     Done& done = all.emplace_back();
-    if (const Status s = tune_device(asked, d, gathered.devices.size(), done); !s.ok()) return no(kFailed, s);
+    Exit code = kFailed;
+    if (const Status s = tune_device(asked, d, gathered.devices.size(), done, code); !s.ok()) return no(code, s);
+    done.own = check_choices(records, done.file.rules(), d.device, asked.gathering);
     if (!asked.check.empty()) done.checked = check_choices(other, done.file.rules(), d.device, asked.gathering);
   }
   if (!asked.yaml.empty()) {
@@ -174,7 +184,7 @@ void tune_once(const Asked& asked, Context& context) {
   size_t checked = 0, right = 0;
   for (const Done& d : all) checked += d.checked.size(), right += size_t(d.right());
   if (!checked) no(kFailed, Status::no("--check: ", asked.check, " has no row with two backends of these devices"));
-  else if (double(right) < asked.bar_percent / 100 * double(checked))
+  else if (100. * double(right) < asked.bar_percent * double(checked))
     no(kFailed,
        Status::no("the choice is right at ", right, " of ", checked, " rows, below ", asked.bar_percent, " %"));
 }

@@ -50,6 +50,19 @@ TEST(Cli, unknown_option_is_named_even_where_something_is_missing) {
   }
 }
 
+TEST(Cli, an_option_takes_neither_the_next_word_nor_the_next_option_for_its_value) {
+  const std::string records = temporary("records.jsonl");
+  std::ofstream(records) << "mine\n";
+  for (const auto& words : {std::vector<std::string>{"report", "--out=", records, "other.jsonl"},
+                            {"report", records, "--csv", "--json"}, {"store", records, "--db=", "--json"}}) {
+    const Ran r = attune_says(words);
+    EXPECT_EQ(r.code, 2) << words[1];
+    EXPECT_TRUE(one_sentence(r.err)) << r.err;
+    EXPECT_TRUE(has(r.err, "' has no value behind it") || has(r.err, "'--json' is an option, not a value")) << r.err;
+    EXPECT_EQ(text_of(records), "mine\n");
+  }
+}
+
 TEST(Cli, one_argument_too_many_is_named) {
   const Ran r = attune_says({"doctor", "please"});
   EXPECT_EQ(r.code, 2);

@@ -347,7 +347,7 @@ TEST(CompareCommand, a_baseline_is_stored_by_name_and_replaced_only_without_a_re
   EXPECT_EQ(text_of(stored), text_of(slow));
   EXPECT_EQ(text_of(stored + ".before"), text_of(quick));
   r = attune_says({"compare", quick, "--save", "../release"});
-  EXPECT_EQ(r.code, 3);
+  EXPECT_EQ(r.code, 2);
   EXPECT_TRUE(has(r.err, "a baseline's name is of letters")) << r.err;
   EXPECT_EQ(attune_says({"compare", quick, quick, "--baseline", "release"}).code, 2);
   EXPECT_EQ(attune_says({"compare", written("none.jsonl", {}), "--save", "release"}).code, 1);
@@ -369,6 +369,49 @@ TEST(CompareCommand, a_baseline_of_the_store_is_found_too) {
   const Ran r = attune_says({"compare", slow, "--baseline", "main"}, store);
   EXPECT_EQ(r.code, 1);
   EXPECT_EQ(r.err, "attune compare: 1 of 1 rows are regressions\n");
+}
+
+TEST(Compare, records_of_several_machines_are_compared_by_machine) {
+  const auto on = [](const char* cpu, double ns) {
+    Record r = steady(ns);
+    r.provenance.cpu = cpu;
+    return r;
+  };
+  const Changes c = compare({on("A", 1000), on("B", 9000)}, {on("A", 2000), on("B", 9000)}, {});
+  ASSERT_EQ(c.rows.size(), 2u);
+  EXPECT_EQ(c.rows[0].change, Change::slower);
+  EXPECT_EQ(c.rows[0].setting, "warm, 1 thread, A");
+  EXPECT_EQ(c.rows[1].change, Change::same);
+  EXPECT_EQ(only({on("A", 1000)}, {on("B", 1000)}), Change::same);  // one each: a caveat says that they differ
+  const Changes wider = compare({on("A 1", 1000)}, {on("A 1", 1000), on("A", 1000)}, {});
+  ASSERT_FALSE(wider.caveats.empty());
+  EXPECT_EQ(wider.caveats[0], "the CPU differs: A 1 before, A 1, A after");
+}
+
+TEST(Agreement, is_exact_at_its_edges) {
+  std::vector<Record> first, second;
+  for (int n = 1; n <= 25; ++n) {
+    first.push_back(record(std::vector<double>(40, 1000), 64 * n));
+    second.push_back(record(std::vector<double>(40, n <= 14 ? 1020 : 1100), 64 * n));
+  }
+  const Changes c = compare(first, second, {});
+  EXPECT_EQ(agreement(c, 0.02, {}).agreeing(), 14);
+  const std::string a = written("first.jsonl", first), b = written("second.jsonl", second);
+  EXPECT_EQ(attune_says({"compare", a, b, "--agree", "2", "--bar", "56"}).code, 0);
+  EXPECT_EQ(attune_says({"compare", a, b, "--agree", "2", "--bar", "57"}).code, 1);
+}
+
+TEST(CompareCommand, writes_over_nothing_that_it_reads) {
+  const std::string a = written("a.jsonl", {steady(1000)}), b = written("b.jsonl", {steady(1000)}), text = text_of(a);
+  for (const auto& [option, file] : {std::pair{"--markdown", a}, {"--junit", b}}) {
+    const Ran r = attune_says({"compare", a, b, option, file});
+    EXPECT_EQ(r.code, 2);
+    EXPECT_EQ(r.err, join("attune compare: ", file, " is read, and would be written over\n"));
+    EXPECT_EQ(text_of(file), text);
+  }
+  const Ran twice = attune_says({"compare", a, b, "--markdown", temporary("c"), "--junit", temporary("./c")});
+  EXPECT_EQ(twice.code, 2);
+  EXPECT_EQ(twice.err, join("attune compare: ", temporary("./c"), " would be written twice\n"));
 }
 
 TEST(CompareCommand, sets_without_a_common_row_fail) {

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "tests/tool/spawn.h"
 #include "tool/measure/provenance.h"
 
 namespace attune {
@@ -134,7 +135,15 @@ TEST(Record, says_what_is_wrong_with_a_line) {
   EXPECT_EQ(from_json("{\"attune_record\":3}", r).message, "record: version 3 is not one of 1 to 2");
   EXPECT_EQ(from_json("{\"attune_record\":0}", r).message, "record: version 0 is not one of 1 to 2");
   EXPECT_EQ(from_json("{\"attune_record\":1,\"threads\":\"two\"}", r).message,
-            "record: type must be number, but is string");
+            "record: threads: \"two\" is no whole number that it can be");
+  for (const char* const number : {"4294967298", "1.5", "1e30", "true"}) {
+    const std::string line = join("{\"attune_record\":1,\"threads\":", number, "}");
+    EXPECT_EQ(from_json(line, r).message.find("record: threads: "), 0u) << number;
+  }
+  EXPECT_EQ(from_json("{\"attune_record\":2.9}", r).message,
+            "record: attune_record: 2.9 is no whole number that it can be");
+  EXPECT_EQ(from_json("{\"attune_record\":1,\"median_ns\":\"long\"}", r).message,
+            "record: median_ns: type must be number, but is string");
   EXPECT_EQ(from_json("{\"attune_record\":1, not json", r).message, "record: it is not JSON, near its character 22");
   EXPECT_TRUE(from_json("{\"attune_record\":1,\"from_a_later_version\":[1]}", r).ok());
 }
@@ -169,11 +178,29 @@ TEST(RecordFile, reading_names_file_and_line_and_forgives_an_unfinished_end) {
   File file;
   file.append(to_json(example()) + "\n\n" + to_json(example()) + "\n{\"attune_rec");
   std::vector<Record> seen;
-  EXPECT_EQ(read_records(file.path, seen).message, "");
+  std::vector<std::string> unfinished;
+  EXPECT_EQ(read_records(file.path, seen, &unfinished).message, "");
   EXPECT_EQ(seen.size(), 2u);
+  EXPECT_EQ(unfinished, std::vector{file.path + ":4: the line is unfinished, and is left out"});
   file.append("\n");
   const std::string message = read_records(file.path, seen).message;
   EXPECT_EQ(message.rfind(file.path + ":4: record: ", 0), 0u) << message;
+}
+
+TEST(RecordFile, a_whole_line_that_cannot_be_read_is_no_unfinished_one) {
+  File file;
+  const std::string newer = "{\"attune_record\":3}";
+  file.append(to_json(example()) + "\n" + newer);
+  std::vector<Record> seen;
+  EXPECT_EQ(read_records(file.path, seen).message, file.path + ":2: record: version 3 is not one of 1 to 2");
+  for (const char* const end : {"", "\n", "\n\n"}) {
+    file.append(end);
+    const std::string before = text_of(file.path);
+    EXPECT_EQ(RecordFile().open(file.path).message,
+              join("records: '", file.path, "' ends in one that is not read here, and is left alone: record: version ",
+                   "3 is not one of 1 to 2"));
+    EXPECT_EQ(text_of(file.path), before);
+  }
 }
 
 TEST(RecordFile, says_what_cannot_be_opened) {

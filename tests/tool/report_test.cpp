@@ -539,6 +539,9 @@ TEST(Command, files_beside_the_records_are_read_and_a_wrong_one_is_named) {
     const Ran missing = attune_says({"report", in, option, temporary("nowhere")});
     EXPECT_EQ(missing.code, 1) << option;
     EXPECT_TRUE(has(missing.err, "nowhere") && has(missing.err, "cannot be read")) << missing.err;
+    const Ran folder = attune_says({"report", in, option, temporary("")});
+    EXPECT_EQ(folder.code, 1) << option;
+    EXPECT_TRUE(has(folder.err, "' cannot be read: Is a directory\n")) << folder.err;
   }
 }
 

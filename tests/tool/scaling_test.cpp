@@ -43,6 +43,53 @@ TEST(Scaling, exponents_are_told_with_their_intervals) {
   EXPECT_EQ(j[0]["time"]["points"], 4);
 }
 
+TEST(Scaling, machines_and_layouts_are_curves_of_their_own) {
+  std::ofstream file(temporary("both.jsonl"));
+  for (const int n : {512, 1024, 2048})
+    for (const bool other : {false, true}) {
+      Record r;
+      r.problem = join("forward f32 b1 h8 q", n, " k", n, " d64 causal");
+      r.subject = "cpu_forward", r.threads = 2, r.provenance.cpu = other ? "B" : "A";
+      r.median_ns = other ? n : double(n) * n, r.samples_ns.assign(10, r.median_ns);
+      file << to_json(r) << "\n";
+      if (r.layout = "bshd"; !other) r.median_ns = 1, r.samples_ns.assign(10, 1), file << to_json(r) << "\n";
+    }
+  file.close();
+  const auto j = nlohmann::json::parse(attune_says({"scaling", temporary("both.jsonl"), "--json"}).out);
+  ASSERT_EQ(j.size(), 3u) << j;
+  const std::pair<const char*, double> curves[] = {
+      {"cpu_forward, A, bhsd", 2}, {"cpu_forward, A, bshd", 0}, {"cpu_forward, B, bhsd", 1}};
+  for (size_t n = 0; n < 3; ++n) {
+    EXPECT_EQ(j[n]["subject"], curves[n].first);
+    EXPECT_NEAR(j[n]["time"]["exponent"], curves[n].second, 1e-9);
+  }
+}
+
+TEST(Cost, tokens_of_a_ring_are_those_of_all_ranks) {
+  std::ofstream file(temporary("ring.jsonl"));
+  for (const int n : {512, 1024, 2048}) {
+    Record r;
+    r.problem = join("forward f32 b1 h8 q", n / 4, " k", n / 4, " d64 causal : ring layout=zigzag ranks=4 tokens=", n);
+    r.subject = "ring_rotate", r.threads = 4, r.provenance.cpu = "Test CPU";
+    r.median_ns = double(n) * n, r.samples_ns.assign(10, r.median_ns), r.bytes = 100.0 * n;
+    file << to_json(r) << "\n";
+  }
+  file.close();
+  const auto j = nlohmann::json::parse(
+      attune_says({"cost", temporary("ring.jsonl"), "--prices", prices("Test CPU"), "--json"}).out);
+  EXPECT_NEAR(j["calls"][0]["tokens_a_usd"], 512 / (512 * 512e-9 * 0.001), 1);
+  const auto grown = nlohmann::json::parse(attune_says({"scaling", temporary("ring.jsonl"), "--json"}).out);
+  ASSERT_EQ(grown.size(), 1u);
+  EXPECT_EQ(grown[0]["problems"], "forward f32 b1 h8 d64 causal : ring layout=zigzag ranks=4");
+  EXPECT_NEAR(grown[0]["time_a_token"]["exponent"], 1, 1e-9);
+}
+
+TEST(Cost, no_seconds_are_none) {
+  const auto j = nlohmann::json::parse(
+      attune_says({"cost", records({1000}), "--prices", prices("Test CPU"), "--seconds", "0", "--json"}).out);
+  EXPECT_EQ(j["runs"][0]["seconds"], 0.0);
+}
+
 TEST(Scaling, too_few_lengths_are_a_failure_that_says_so) {
   const Ran r = attune_says({"scaling", records({512, 1024})});
   EXPECT_EQ(r.code, 1);

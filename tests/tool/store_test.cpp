@@ -139,6 +139,26 @@ TEST_F(StoreTest, the_commands_add_name_and_show_each_step) {
   EXPECT_EQ(records.out, text_of(file));
 }
 
+TEST_F(StoreTest, history_tells_series_apart_and_finds_the_line_that_bench_takes) {
+  std::vector<Record> all(4, three()[0]);
+  all[1].provenance.cpu = "another", all[2].layout = "bshd", all[3].threads = 16;
+  Record listed = three()[0], failed = three()[0];
+  listed.problem = "forward f32 b1 h1 q256 k256 d64 full blocks64x64x5", listed.pattern = "random density=0.3 seed=1";
+  failed.problem = "forward f32 b1 h1 q1 k1 d8 full", failed.status = "failed", failed.samples_ns.clear();
+  all.push_back(listed), all.push_back(failed);
+  size_t added = 0;
+  ASSERT_EQ(db.add(all, added).message, "");
+  const Ran four = attune_says({"history", all[0].problem, "--db", path});
+  for (const char* const end : {"cpu, cpu | warm, 2 threads, bhsd", "cpu, another | warm, 2 threads, bhsd",
+                                "cpu, cpu | warm, 2 threads, bshd", "cpu, cpu | warm, 16 threads, bhsd"})
+    EXPECT_TRUE(has(four.out, join(all[0].problem, " | cpu_forward | ", end, "\n"))) << four.out;
+  const Ran by_bound = attune_says({"history", listed.problem, "--db", path});
+  EXPECT_EQ(by_bound.code, 0) << by_bound.err;
+  const Ran untimed = attune_says({"history", failed.problem, "--db", path});
+  EXPECT_EQ(untimed.code, 1);
+  EXPECT_EQ(untimed.err, "attune history: none of 1 records has a time; --records has them\n");
+}
+
 TEST_F(StoreTest, a_name_with_a_byte_that_is_no_text_is_still_one_document) {
   const std::string file = temporary("byte.jsonl"), store = temporary("byte\xff.db");
   std::ofstream(file) << to_json(three()[0]) << "\n";
@@ -159,8 +179,16 @@ TEST_F(StoreTest, the_commands_say_what_is_wrong) {
   EXPECT_EQ(folder.code, 1);
   EXPECT_EQ(folder.err, "attune store: records: '/' cannot be read: Is a directory\n");
   const Ran unknown = attune_says({"history", "no such line", "--db", path});
-  EXPECT_EQ(unknown.code, 1);
-  EXPECT_EQ(unknown.err, "attune history: no record is of that\n");
+  EXPECT_EQ(unknown.code, 2);
+  EXPECT_EQ(unknown.err, "attune history: problem line: expected forward or backward at 'no such line'\n");
+  const Ran none_of_it = attune_says({"history", "forward f32 b1 h8 q1 k1 d64 full", "--db", path});
+  EXPECT_EQ(none_of_it.code, 1);
+  EXPECT_EQ(none_of_it.err, "attune history: no record is of that\n");
+  std::ofstream(temporary("torn.jsonl")) << to_json(three()[0]).substr(0, 40);
+  const Ran torn = attune_says({"store", temporary("torn.jsonl"), "--db", path});
+  EXPECT_EQ(torn.code, 1);
+  EXPECT_EQ(torn.err, join("attune store: ", temporary("torn.jsonl"), ":1: the line is unfinished, and is left out\n",
+                           "attune store: the files hold no record; attune bench --json writes them\n"));
 }
 
 TEST(DefaultStore, is_where_the_user_keeps_data) {

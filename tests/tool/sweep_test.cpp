@@ -248,11 +248,12 @@ TEST(Sweep, an_interrupted_row_is_kept_and_measured_again) {
 
 TEST(Sweep, a_file_that_is_something_else_is_left_alone) {
   const std::string path = temporary("notes.txt");
-  std::ofstream(path) << "my notes";
-  RecordFile file;
-  EXPECT_EQ(file.open(path).message,
-            join("records: '", path, "' ends in something that is not a record, and is left alone"));
-  EXPECT_EQ(text_of(path), "my notes");
+  for (const char* const notes : {"my notes", "my notes\n", "my notes\n\n"}) {
+    std::ofstream(path) << notes;
+    EXPECT_EQ(RecordFile().open(path).message,
+              join("records: '", path, "' ends in something that is not a record, and is left alone"));
+    EXPECT_EQ(text_of(path), notes);
+  }
 }
 
 TEST(Sweep, two_runs_do_not_write_one_file) {

@@ -514,6 +514,19 @@ TEST(TuneCommand, a_check_below_the_bar_fails) {
   EXPECT_EQ(r.err, "attune tune: the choice is right at 0 of 1 rows, below 98 %\n");
   EXPECT_TRUE(has(attune_says({"tune", records, "--out", out, "--check", none}).err, "no row with two backends"));
 }
+TEST(TuneCommand, rules_that_are_slower_than_their_rows_say_so) {
+  std::vector<Record> all;
+  for (const int length : {64, 128, 256, 512}) {
+    all.push_back(record("cpu_forward", length, 1e3 * length));
+    all.push_back(record("cpu_standard", length, 2e3 * length));
+  }
+  const std::string good = attune_says({"tune", written("n.jsonl", all), "--out", temporary("n.tsv")}).out;
+  EXPECT_FALSE(has(good, "measure longer")) << good;
+  for (size_t n = 0; n < all[6].samples_ns.size(); ++n) all[6].samples_ns[n] *= n % 3 == 0 ? 0.5 : n % 3 == 1 ? 1 : 3;
+  const Ran r = attune_says({"tune", written("n.jsonl", all), "--out", temporary("n.tsv"), "--fresh"});
+  EXPECT_TRUE(has(r.out, "  at 4 of the 4 rows that it was made from the choice is more than 20 % slower than the "
+                         "fastest: their intervals are wide, measure longer\n")) << r.out;
+}
 TEST(TuneCommand, mistakes_are_one_sentence) {
   const std::string records = written("w.jsonl", crossing());
   EXPECT_EQ(attune_says({"tune"}).code, 2);
@@ -531,6 +544,8 @@ TEST(TuneCommand, mistakes_are_one_sentence) {
   r = attune_says({"tune", written("live.jsonl", {}), "--watch", "/nowhere/calls.log"});
   EXPECT_EQ(r.code, 3);
   EXPECT_TRUE(has(r.err, "/nowhere/calls.log cannot be read")) << r.err;
+  EXPECT_EQ(attune_says({"tune", written("live.jsonl", {}), "--watch", temporary(""), "--once"}).code, 3);
+  EXPECT_EQ(attune_says({"tune", records, "--out", "/proc/no/such/folder/t.tsv"}).code, 3);
   EXPECT_EQ(attune_says({"why", "nonsense"}).code, 2);
 }
 

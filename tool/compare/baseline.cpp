@@ -11,19 +11,19 @@ namespace {
 
 namespace fs = std::filesystem;
 
-Status is_name(const std::string& name) {
-  constexpr const char* kLetters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
-  if (!name.empty() && name[0] != '.' && name.find_first_not_of(kLetters) == name.npos) return Status::good();
-  return Status::no("a baseline's name is of letters, digits, '.', '_' and '-' without a first '.': not '", name, "'");
-}
-
 std::string project() { return std::string(kProjectTunedFolder) + "/baselines"; }
 std::string user() { return user_tuned_folder().empty() ? "" : user_tuned_folder() + "/baselines"; }
 
 }  // namespace
 
+Status is_baseline_name(const std::string& name) {
+  constexpr const char* kLetters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
+  if (!name.empty() && name[0] != '.' && name.find_first_not_of(kLetters) == name.npos) return Status::good();
+  return Status::no("a baseline's name is of letters, digits, '.', '_' and '-' without a first '.': not '", name, "'");
+}
+
 Status read_baseline(const std::string& name, std::vector<Record>& out, std::string& where) {
-  if (Status s = is_name(name); !s.ok()) return s;
+  if (Status s = is_baseline_name(name); !s.ok()) return s;
   std::string tried;
   for (const std::string& folder : {project(), user()}) {
     if (folder.empty()) continue;
@@ -42,7 +42,7 @@ Status read_baseline(const std::string& name, std::vector<Record>& out, std::str
 }
 
 Status save_baseline(const std::string& name, const std::string& text, std::string& path) {
-  if (Status s = is_name(name); !s.ok()) return s;
+  if (Status s = is_baseline_name(name); !s.ok()) return s;
   const std::string folder = fs::is_directory(kProjectTunedFolder) ? project() : user();
   if (folder.empty()) return Status::no("neither XDG_CONFIG_HOME nor HOME is set, and there is no .attune here");
   path = folder + "/" + name + ".jsonl";

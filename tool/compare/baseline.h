@@ -6,6 +6,7 @@
 
 namespace attune {
 
+Status is_baseline_name(const std::string& name);
 // `where`: the file or the store that it was found in.
 Status read_baseline(const std::string& name, std::vector<Record>& out, std::string& where);
 // `text`: of the file of records, as it was read; a pipe cannot be read again.

@@ -1,6 +1,7 @@
 #include "tool/compare/changes.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -16,18 +17,30 @@ bool is_broken(const Record& r) {
 
 bool is_checked(const Record& r) { return r.parity.verdict.starts_with("PASS"); }
 
-std::string setting_of(const Record& r) {
+// `machines`: several in one set, and a row is of one of them.
+std::string setting_of(const Record& r, bool machines) {
   std::string s = timing_text(r);
   if (r.threads) s += fmt::format(", {} thread{}", r.threads, r.threads == 1 ? "" : "s");
   else s += ", " + r.device;
   if (r.layout != "bhsd") s += ", " + r.layout;
   if (r.distribution != "normal") s += ", " + r.distribution;
+  if (machines) s += ", " + device_of(r);
   return s;
+}
+bool has_machines(const std::vector<Record>& records) {
+  // Of CPUs and of GPUs apart: a CPU beside a GPU is no second machine.
+  std::string first[2];
+  for (const Record& r : records) {
+    std::string& seen = first[r.threads > 0];
+    if (seen.empty()) seen = device_of(r);
+    else if (seen != device_of(r)) return true;
+  }
+  return false;
 }
 
 // What makes two records answers to one question.
-std::string question(const Record& r) {
-  return join(r.problem, "\n", r.pattern, "\n", r.subject, "\n", setting_of(r));
+std::string question(const Record& r, bool machines) {
+  return join(r.problem, "\n", r.pattern, "\n", r.subject, "\n", setting_of(r, machines));
 }
 
 struct Side {
@@ -93,9 +106,9 @@ double within(const std::vector<Samples>& runs) {
   return sum;
 }
 
-ChangedRow row_of(const Record& first, const Side& before, const Side& after, const CompareSettings& settings) {
-  ChangedRow row{.problem = line_text(first),
-                 .subject = first.subject, .setting = setting_of(first)};
+ChangedRow row_of(const Record& first, bool machines, const Side& before, const Side& after,
+                  const CompareSettings& settings) {
+  ChangedRow row{.problem = line_text(first), .subject = first.subject, .setting = setting_of(first, machines)};
   row.runs_before = int(before.runs.size()), row.runs_after = int(after.runs.size());
   row.before_ns = before.median_ns(), row.after_ns = after.median_ns();
   if (after.broken) {
@@ -127,15 +140,14 @@ std::vector<std::string> different(const std::vector<Record>& before, const std:
   std::vector<std::string> all;
   const auto told = [&](const char* what, auto field) {
     const auto values = [&](const std::vector<Record>& records) {
-      std::string text;
+      std::vector<std::string> seen;
       for (const Record& r : records)
-        if (const std::string& v = field(r.provenance); !v.empty() && text.find(v) == text.npos)
-          text += (text.empty() ? "" : ", ") + v;
-      return text;
+        if (const std::string& v = field(r.provenance); !v.empty() && std::ranges::find(seen, v) == seen.end())
+          seen.push_back(v);
+      return seen.empty() ? "none" : fmt::format("{}", fmt::join(seen, ", "));
     };
     const std::string a = values(before), b = values(after);
-    if (a != b) all.push_back(fmt::format("the {} differs: {} before, {} after", what, a.empty() ? "none" : a,
-                                          b.empty() ? "none" : b));
+    if (a != b) all.push_back(fmt::format("the {} differs: {} before, {} after", what, a, b));
   };
   told("CPU", [](const Provenance& p) -> const std::string& { return p.cpu; });
   told("GPU", [](const Provenance& p) -> const std::string& { return p.gpu; });
@@ -172,7 +184,7 @@ Agreement agreement(const Changes& changes, double within, const CompareSettings
     const bool timed = r.change != Change::broken && r.ratio.interval.confidence > 0 && r.ratio.value > 0;
     const double apart = timed ? std::max(r.ratio.value, 1 / r.ratio.value) - 1 : INFINITY;
     if (timed) a.farthest = std::max(a.farthest, apart);
-    if (!(apart <= within)) a.apart.push_back({&r, apart});
+    if (!(apart <= within + 1e-12)) a.apart.push_back({&r, apart});  // 102 is 2 % from 100
   }
   std::stable_sort(a.apart.begin(), a.apart.end(), [](const auto& x, const auto& y) { return x.apart > y.apart; });
   return a;
@@ -218,10 +230,11 @@ Changes compare(const std::vector<Record>& before, const std::vector<Record>& af
   struct Pair { const Record* first; Side before, after; };
   std::vector<std::string> order;
   std::map<std::string, Pair> pairs;
+  const bool machines = has_machines(before) || has_machines(after);
   const auto sort_in = [&](const std::vector<Record>& records, Side Pair::*side) {
     for (const Record& r : records) {
       if (r.status == "unsupported" || r.status == "interrupted") continue;
-      const auto [it, is_new] = pairs.try_emplace(question(r), Pair{&r, {}, {}});
+      const auto [it, is_new] = pairs.try_emplace(question(r, machines), Pair{&r, {}, {}});
       if (is_new) order.push_back(it->first);
       Side& to = it->second.*side;
       if (is_broken(r)) to.broken = &r;
@@ -241,7 +254,7 @@ Changes compare(const std::vector<Record>& before, const std::vector<Record>& af
     const Pair& p = pairs.at(key);
     const bool nothing = p.before.runs.empty() && p.after.runs.empty() && !p.after.broken;
     if (nothing) continue;
-    changes.rows.push_back(row_of(*p.first, p.before, p.after, settings));
+    changes.rows.push_back(row_of(*p.first, machines, p.before, p.after, settings));
     single = single || (p.before.runs.size() == 1 && p.after.runs.size() == 1);
   }
   changes.caveats = different(before, after);

@@ -54,7 +54,8 @@ std::string annotation(std::string_view text, bool is_property) {
 
 std::string cell(std::string_view text) {
   std::string s;
-  for (const char c : text) s += c == '|' ? "\\|" : c == '\n' ? " " : c == '<' ? "&lt;" : std::string(1, c);
+  for (const char c : text)
+    s += c == '|' ? "\\|" : c == '\n' || c == '\r' ? " " : c == '<' ? "&lt;" : std::string(1, c);
   return s;
 }
 

@@ -2,11 +2,10 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cerrno>
-#include <cstring>
-#include <fstream>
+#include <sstream>
 
 #include "core/pattern.h"
+#include "tool/files.h"
 #include "tool/measure/module_run.h"
 #include "tool/measure/ring_run.h"
 
@@ -160,8 +159,9 @@ std::string name(const BenchRow& row) {
 }
 
 Status problems_in(const std::string& path, std::vector<BenchRow>& out) {
-  std::ifstream file(path);
-  if (!file) return Status::no("--lines: '", path, "' cannot be read: ", std::strerror(errno));
+  std::string text;
+  if (Status s = read_file(path, text); !s.ok()) return Status::no("--lines: ", s.message);
+  std::istringstream file(text);
   const size_t before = out.size();
   std::string line;
   for (int number = 1; std::getline(file, line); ++number) {

@@ -12,6 +12,9 @@
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <stdexcept>
+#include <type_traits>
+#include <utility>
 
 namespace attune {
 namespace {
@@ -28,7 +31,22 @@ struct Reader {
   const json& j;
   template <class T>
   void operator()(const char* name, T& value) const {
-    if (const auto it = j.find(name); it != j.end() && !it->is_null()) it->get_to(value);
+    const auto it = j.find(name);
+    if (it == j.end() || it->is_null()) return;
+    if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>) {
+      if (!holds<T>(*it)) throw std::out_of_range(join(name, ": ", it->dump(), " is no whole number that it can be"));
+    }
+    try {
+      it->get_to(value);
+    } catch (const json::exception& e) {  // "[json.exception.type_error.302] type must be number, but is string"
+      const std::string_view what = e.what();
+      throw std::out_of_range(join(name, ": ", what.substr(what.find("] ") == what.npos ? 0 : what.find("] ") + 2)));
+    }
+  }
+  template <class T>
+  static bool holds(const json& j) {
+    if (j.is_number_unsigned()) return std::in_range<T>(j.get<uint64_t>());
+    return j.is_number_integer() && std::in_range<T>(j.get<int64_t>());
   }
 };
 
@@ -118,7 +136,7 @@ Status from_json(std::string_view line, Record& out) {
     const json j = json::parse(line);
     if (!j.is_object() || !j.contains("attune_record")) return Status::no("record: the field attune_record is missing");
     Record r;
-    r.version = j["attune_record"].get<int>();
+    Reader{j}("attune_record", r.version);
     if (r.version < 1 || r.version > kRecordVersion)
       return Status::no("record: version ", r.version, " is not one of 1 to ", kRecordVersion);
     fields(r, Reader{j});
@@ -135,11 +153,14 @@ Status from_json(std::string_view line, Record& out) {
     return Status::good();
   } catch (const json::parse_error& e) {
     return Status::no("record: it is not JSON, near its character ", e.byte);
-  } catch (const json::exception& e) {  // "[json.exception.type_error.302] type must be number, but is string"
-    const std::string_view what = e.what();
-    return Status::no("record: ", what.substr(what.find("] ") == what.npos ? 0 : what.find("] ") + 2));
+  } catch (const std::out_of_range& e) {
+    return Status::no("record: ", e.what());
   }
 }
+
+namespace {
+bool is_json(std::string_view line) { return json::accept(line); }
+}  // namespace
 
 size_t first_missing(std::string_view line, std::span<const char* const> fields) {
   const json j = json::parse(line, nullptr, false);
@@ -147,18 +168,19 @@ size_t first_missing(std::string_view line, std::span<const char* const> fields)
                 fields.begin());
 }
 
-Status read_records(const std::string& path, std::vector<Record>& out, std::string* text) {
+Status read_records(const std::string& path, std::vector<Record>& out, std::vector<std::string>* unfinished,
+                    std::string* text) {
   std::ifstream file(path);
   if (!file) return Status::no("records: '", path, "' cannot be read: ", std::strerror(errno));
   std::string line;
   for (int number = 1; std::getline(file, line); ++number) {
-    const bool unfinished = file.eof();
-    if (text) text->append(line).append(unfinished ? "" : "\n");
+    if (text) text->append(line).append(file.eof() ? "" : "\n");
     if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
     Record r;
     if (const Status s = from_json(line, r); !s.ok()) {
-      if (unfinished) break;
-      return Status::no(path, ":", number, ": ", s.message);
+      if (!file.eof() || is_json(line)) return Status::no(path, ":", number, ": ", s.message);
+      if (unfinished) unfinished->push_back(join(path, ":", number, ": the line is unfinished, and is left out"));
+      break;
     }
     out.push_back(std::move(r));
   }
@@ -211,13 +233,20 @@ Status RecordFile::open(const std::string& path) {
   if (::flock(file_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
     return Status::no("records: '", path, "' is being written by another run");
   std::string all;
-  if (Status s = text(all); !s.ok() || all.empty() || all.back() == '\n') return s;
-  const size_t first = all.rfind('\n') == all.npos ? 0 : all.rfind('\n') + 1;
-  const std::string_view last = std::string_view(all).substr(first);
+  if (Status s = text(all); !s.ok()) return s;
+  const size_t end = all.find_last_not_of(" \t\r\n");
+  if (end == all.npos) return Status::good();
+  const size_t before = all.rfind('\n', end), first = before == all.npos ? 0 : before + 1;
+  const std::string_view last = std::string_view(all).substr(first, end + 1 - first);
+  const bool is_ended = all.back() == '\n';
   constexpr std::string_view kBegin = "{\"attune_record\":";
   if (last.substr(0, kBegin.size()) != kBegin.substr(0, last.size()))
     return Status::no("records: '", path, "' ends in something that is not a record, and is left alone");
-  if (Record r; from_json(last, r).ok()) return add("\n");  // nothing was torn: some editors end a file so
+  Record r;
+  const Status read = from_json(last, r);
+  if (read.ok()) return is_ended ? read : add("\n");  // nothing was torn: some editors end a file so
+  if (is_ended || is_json(last))
+    return Status::no("records: '", path, "' ends in one that is not read here, and is left alone: ", read.message);
   killed_ = true;
   return cut(first);
 }

@@ -109,12 +109,14 @@ std::string to_json(const Record&);  // one line without its end
 Status from_json(std::string_view line, Record& out);
 size_t first_missing(std::string_view line, std::span<const char* const> fields);  // as many as fields: none
 // Every row of a file; a mistake names file and line. Empty lines are skipped. An unfinished last line (an interrupted
-// write) is left out. `text`: also the file as it stands; a pipe cannot be read again.
-Status read_records(const std::string& path, std::vector<Record>& out, std::string* text = nullptr);
+// write) is left out, and `unfinished` has a sentence about it. `text`: also the file as it stands; a pipe cannot be
+// read again.
+Status read_records(const std::string& path, std::vector<Record>& out, std::vector<std::string>* unfinished = nullptr,
+                    std::string* text = nullptr);
 
 // Appends whole rows, each with one write that reaches the disk: what was measured survives whatever comes next. One
-// process at a time has it. A line that a kill left unfinished at the end is cut off; a file that is something else is
-// refused and left alone.
+// process at a time has it. A line that a kill left unfinished at the end is cut off; a file whose last line is
+// something else, or a record that cannot be read here, is refused and left alone.
 class RecordFile {
  public:
   RecordFile() = default;
@@ -123,6 +125,7 @@ class RecordFile {
   ~RecordFile();
   Status open(const std::string& path);
   bool is_open() const { return file_ >= 0; }
+  bool was_torn() const { return killed_; }  // its last line was cut off
   Status write(const Record& r) { return write(std::span(&r, 1)); }
   Status write(std::span<const Record> row);
   // What whole rows it has. The last row, and no other, is cut off, to be measured again, where it was interrupted, or
@@ -146,6 +149,10 @@ std::string resume_key(const Record&);
 
 // The problem, and behind a bar the pattern of its lists: two patterns may have one problem line.
 inline std::string line_text(const Record& r) { return r.pattern.empty() ? r.problem : r.problem + " | " + r.pattern; }
+
+// The name of the CPU or GPU that it ran on, which rules and offers go by. Where it is not known: "cpu", "cuda:0".
+inline const std::string& machine_of(const Record& r) { return r.threads ? r.provenance.cpu : r.provenance.gpu; }
+inline const std::string& device_of(const Record& r) { return machine_of(r).empty() ? r.device : machine_of(r); }
 
 // How it was timed: "cold", "cold, rested 150 ms", "cold, hot 40 ms".
 std::string timing_text(std::string_view mode, double rest_s, double heat_s);

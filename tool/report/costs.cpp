@@ -18,7 +18,7 @@ std::vector<RowCost> costs_of(const Measurements& rows, const std::vector<Offer>
       RowCost c{.row = &row, .offer = &offer, .usd_a_million = usd * 1e6};
       if (usd > 0) {
         c.flops_a_usd = row.record->flops / usd;
-        if (row.length) c.tokens_a_usd = double(row.problem.batch) * row.problem.len_q / usd;
+        if (row.length) c.tokens_a_usd = double(row.whole.batch) * row.whole.len_q / usd;
       }
       all.push_back(c);
     }

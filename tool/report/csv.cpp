@@ -9,7 +9,7 @@ namespace {
 
 // A field that a spreadsheet would take for a formula gets an apostrophe, as its own export would write it.
 std::string field(std::string_view text) {
-  std::string s = text.empty() || std::string_view("=+-@").find(text[0]) == std::string_view::npos
+  std::string s = text.empty() || std::string_view("=+-@\t\r").find(text[0]) == std::string_view::npos
                       ? std::string(text) : "'" + std::string(text);
   if (s.find_first_of(",\"\r\n") == s.npos) return s;
   std::string quoted = "\"";
@@ -36,7 +36,7 @@ std::string to_csv(const std::vector<Record>& records) {
     const std::vector<std::string> fields = {
         r.provenance.time, r.problem, known ? name(p.pass) : "", known ? name(p.dtype) : "", number(p.batch),
         number(p.heads_q), number(p.heads_kv), number(p.len_q), number(p.len_k), number(p.dim_qk), number(p.dim_v),
-        r.subject, r.device, r.threads ? r.provenance.cpu : r.provenance.gpu, timing_text(r),
+        r.subject, r.device, machine_of(r), timing_text(r),
         fmt::format("{}", r.threads), r.status, r.message, fmt::format("{}", r.samples_ns.size()),
         fmt::format("{}", r.median_ns), fmt::format("{}", r.interval.low), fmt::format("{}", r.interval.high),
         fmt::format("{}", r.flops), fmt::format("{}", r.bytes), fmt::format("{}", r.gflops), fmt::format("{}", r.gbs),

@@ -3,7 +3,7 @@
 
 #include <set>
 
-#include "tool/measure/ring_run.h"
+#include "tool/measure/workload.h"
 #include "tool/report/rows.h"
 #include "tool/text.h"
 
@@ -28,7 +28,7 @@ TableCell interval_cell(const Fit& f) {
 
 // Records of the first version do not say it.
 double scores_of(const Measurement& row) {
-  return row.record->scores_bytes > 0 ? row.record->scores_bytes : scores_bytes(whole_problem(row.problem));
+  return row.record->scores_bytes > 0 ? row.record->scores_bytes : scores_bytes(row.whole);
 }
 // What must move is what there is, in records that do not say it.
 double tensor_bytes(const Record& r) { return r.tensor_bytes > 0 ? r.tensor_bytes : r.bytes; }
@@ -112,18 +112,18 @@ Section memory_section(const Measurements& rows) {
     for (const Measurement& row : some) {
       const double bytes = memory_bytes(row);
       const Record& r = *row.record;
-      if (bytes <= 0 || subjects[r.subject].count(row.length)) continue;
+      if (bytes <= 0 || subjects[row.subject].count(row.length)) continue;
       const double a_token = bytes / row.tokens(), scores = scores_of(row);
-      looks.emplace(r.subject, rows.looks.at(row.series));
-      subjects[r.subject][row.length] = {double(row.length), a_token, a_token, a_token,
+      looks.emplace(row.subject, rows.looks.at(row.series));
+      subjects[row.subject][row.length] = {double(row.length), a_token, a_token, a_token,
                                          fmt::format("{}\n{}: {} a token, {} of it beside the tensors", line_text(r),
-                                                     r.subject, count_text(a_token, "B"),
+                                                     row.subject, count_text(a_token, "B"),
                                                      count_text((bytes - tensor_bytes(r)) / row.tokens(), "B"))};
       const double whole = (tensor_bytes(r) + scores) / row.tokens();
       stored[row.length] = {double(row.length), whole, whole, whole, ""};
       lines.push_back({{line_text(r)},
                        number_cell(row.length, fmt::format("{}", row.length)),
-                       {r.subject},
+                       {row.subject},
                        number_cell(tensor_bytes(r), bytes_text(tensor_bytes(r))),
                        row.peer() ? TableCell{"-"}
                                   : number_cell(double(r.workspace_bytes), bytes_text(double(r.workspace_bytes))),

@@ -127,7 +127,7 @@ std::string subtitle_of(const std::vector<Record>& records, const Summary& s) {
   std::string first, last;
   for (const Record& r : records) {
     if (r.threads) threads.insert(r.threads);
-    const std::string& machine = r.threads ? r.provenance.cpu : r.provenance.gpu;
+    const std::string& machine = machine_of(r);
     if (!machine.empty()) machines.insert(machine);
     const std::string day = r.provenance.time.substr(0, 10);
     if (!day.empty() && (first.empty() || day < first)) first = day;
@@ -168,7 +168,8 @@ Report make_report(const Sources& from) {
   add(trace_section(rows));
   add(every_row_section(rows));
   report.provenance = provenance_of(from.records);
-  report.caveats = caveats_of(from.records);
+  report.caveats = from.unfinished;
+  for (std::string& caveat : caveats_of(from.records)) report.caveats.push_back(std::move(caveat));
   return report;
 }
 

@@ -72,6 +72,7 @@ struct Sources {
   std::string baseline_name{};
   std::vector<Rule> rules{};       // of a tuned file: thresholds in the heat maps
   std::vector<Offer> offers{};     // of a price file: the costs
+  std::vector<std::string> unfinished{};  // what was left out of the files: sentences
 };
 
 Report make_report(const Sources&);

@@ -3,17 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <memory>
 #include <sstream>
 
 #include "plan/plan.h"
 #include "tool/cli.h"
 #include "tool/commands.h"
+#include "tool/files.h"
 #include "tool/json.h"
 #include "tool/report/model.h"
 #include "tool/report/sources.h"
@@ -26,25 +23,27 @@ struct Asked {
   std::string html{}, markdown{}, csv{};
 };
 
-bool written(const std::string& path, const std::string& text, Context& context) {
-  std::ofstream file(path, std::ios::binary);
-  file << text;
-  file.close();
-  if (file) return true;
-  fail(context, kMachine, join("attune report: ", path, ": it cannot be written"));
-  return false;
+Status write(const Asked& asked, const Report& report, const std::vector<Record>& records) {
+  if (!asked.html.empty())
+    if (Status s = write_file(asked.html, to_html(report)); !s.ok()) return s;
+  if (!asked.markdown.empty())
+    if (Status s = write_file(asked.markdown, to_markdown(report)); !s.ok()) return s;
+  return asked.csv.empty() ? Status::good() : write_file(asked.csv, to_csv(records));
 }
 
 void run(const Asked& asked, Context& context) {
+  std::vector<std::string> read = asked.from.records;
+  read.insert(read.end(), {asked.from.baseline, asked.from.tuned, asked.from.prices});
+  if (const Status s = are_apart({asked.html, asked.markdown, asked.csv}, read); !s.ok())
+    return fail(context, kUsage, join("attune report: ", s.message));
   Sources sources;
   if (const Status s = read_sources(asked.from, sources); !s.ok())
     return fail(context, kFailed, join("attune report: ", s.message));
   if (sources.records.empty())
     return fail(context, kFailed, "attune report: the files hold no record; attune bench --json writes them");
   const Report report = make_report(sources);
-  if (!asked.html.empty() && !written(asked.html, to_html(report), context)) return;
-  if (!asked.markdown.empty() && !written(asked.markdown, to_markdown(report), context)) return;
-  if (!asked.csv.empty() && !written(asked.csv, to_csv(sources.records), context)) return;
+  if (const Status s = write(asked, report, sources.records); !s.ok())
+    return fail(context, kMachine, join("attune report: ", s.message));
   if (context.json) {
     Json advice = Json::array();
     for (const Advice& a : report.advice)
@@ -91,16 +90,15 @@ Status read_tuned_of_any_build(const std::string& text, const std::string& file,
 Status read_sources(const SourceFiles& files, Sources& out) {
   Sources s;
   for (const std::string& path : files.records)
-    if (Status status = read_records(path, s.records); !status.ok()) return status;
+    if (Status status = read_records(path, s.records, &s.unfinished); !status.ok()) return status;
   if (!files.baseline.empty()) {
-    if (Status status = read_records(files.baseline, s.baseline); !status.ok()) return status;
+    if (Status status = read_records(files.baseline, s.baseline, &s.unfinished); !status.ok()) return status;
     if (s.baseline.empty()) return Status::no(files.baseline, ": it holds no record, so nothing compares with it");
     s.baseline_name = std::filesystem::path(files.baseline).filename();
   }
   if (!files.tuned.empty()) {
-    std::ifstream file(files.tuned, std::ios::binary);
-    const std::string text{std::istreambuf_iterator<char>(file), {}};
-    if (!file) return Status::no("tuned file '", files.tuned, "' cannot be read: ", std::strerror(errno ? errno : EIO));
+    std::string text;
+    if (Status status = read_file(files.tuned, text); !status.ok()) return Status::no("tuned file ", status.message);
     Tuned tuned;
     const std::string name = std::filesystem::path(files.tuned).filename();
     if (Status status = read_tuned_of_any_build(text, name, tuned); !status.ok()) return status;

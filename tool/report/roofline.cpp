@@ -65,11 +65,6 @@ Chart chart_of(const Measurements& rows, const Machine& m) {
 
 }  // namespace
 
-std::string device_of(const Record& r) {
-  const std::string& name = r.threads ? r.provenance.cpu : r.provenance.gpu;
-  return name.empty() ? r.device : name;
-}
-
 Section roofline_section(const Measurements& rows) {
   Section section{.id = "roofline", .title = "Roofline"};
   Figure f;

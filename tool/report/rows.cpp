@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <set>
 
+#include "tool/measure/ring_run.h"
 #include "tool/text.h"
 
 namespace attune {
@@ -32,19 +33,37 @@ std::string family_name(const Measurement& row, bool with_batch) {
   const auto cut = [&](std::string_view part) {
     if (const size_t at = line.find(part); at != line.npos) line.erase(at, part.size());
   };
+  if (row.whole.len_k != row.problem.len_k) cut(fmt::format(" tokens={}", row.whole.len_k));
   cut(square ? " q1 k1" : " k1");
   if (with_batch) return with_pattern(line, pattern);
   cut(" b1");
   return with_pattern(line, pattern) + fmt::format(", batch x length {}", tokens);
 }
 
-std::string series_name(const Record& r, bool many_threads) {
-  std::string s = r.subject;
-  // Each device's headline goes without.
-  if (const std::string timing = timing_text(r); timing != (r.threads ? "warm" : "cold")) s += " " + timing;
-  if (many_threads && r.threads) s += fmt::format(", {} thread{}", r.threads, r.threads == 1 ? "" : "s");
-  return s;
-}
+// What records differ in beside their problems and subjects.
+struct Varied {
+  std::set<int> threads{};
+  std::set<std::string> cpus{}, gpus{}, layouts{}, distributions{};
+  explicit Varied(const std::vector<Record>& records) {
+    for (const Record& r : records) {
+      if (r.threads) threads.insert(r.threads);
+      (r.threads ? cpus : gpus).insert(device_of(r));
+      layouts.insert(r.layout), distributions.insert(r.distribution);
+    }
+  }
+  std::string subject(const Record& r) const {
+    return (r.threads ? cpus : gpus).size() > 1 ? join(r.subject, ", ", device_of(r)) : r.subject;
+  }
+  std::string series(const Record& r) const {
+    std::string s = subject(r);
+    // Each device's headline goes without.
+    if (const std::string timing = timing_text(r); timing != (r.threads ? "warm" : "cold")) s += " " + timing;
+    if (threads.size() > 1 && r.threads) s += fmt::format(", {} thread{}", r.threads, r.threads == 1 ? "" : "s");
+    if (layouts.size() > 1) s += ", " + r.layout;
+    if (distributions.size() > 1) s += ", " + r.distribution;
+    return s;
+  }
+};
 
 // A sweep may hold batch x length constant: each length has a batch of its own then, and they belong together.
 void join_batches(std::vector<Measurement>& rows) {
@@ -67,14 +86,13 @@ std::string Measurements::rate(double gflops) const { return digits_text(gflops 
 
 Measurements rows_of(const std::vector<Record>& records) {
   Measurements rows;
-  std::set<int> threads;
-  for (const Record& r : records)
-    if (r.threads) threads.insert(r.threads);
+  const Varied varied(records);
   double fastest = 0;
   for (const Record& r : records) {
-    Measurement row{.record = &r, .series = series_name(r, threads.size() > 1), .family = line_text(r)};
+    Measurement row{.record = &r, .subject = varied.subject(r), .series = varied.series(r), .family = line_text(r)};
     if (parse(r.problem, row.problem).ok()) {
-      row.length = row.problem.len_k;
+      row.whole = whole_problem(row.problem);
+      row.length = row.whole.len_k;
       row.family = family_name(row, true);
     }
     if (row.ok()) rows.looks.emplace(row.series, int(rows.looks.size()));

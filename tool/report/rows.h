@@ -12,15 +12,17 @@ namespace attune {
 // Lines of a newer grammar, or nonsense, stay in the tables and out of the plots.
 struct Measurement {
   const Record* record = nullptr;
-  std::string series{};   // the subject, and what sets it apart from others of the same name in this report
+  std::string subject{};  // and its machine, where the report has several
+  std::string series{};   // and what else sets it apart from others of the same name in this report
   std::string family{};   // the line without what varies with the length, and the pattern of its lists
   Problem problem{};      // where `length` is not 0
-  int length = 0;         // of keys; 0: unknown
+  Problem whole{};        // of all ranks of a ring; else the same
+  int length = 0;         // of keys, of all ranks; 0: unknown
   bool ok() const { return record->status == "ok" && record->median_ns > 0; }
   // Its result counts. One that was wrong ended as 'failed' and has no time.
   bool judged() const { return ok() || record->parity.verdict == "FAIL"; }
   bool peer() const { return record->why.starts_with("a peer") || record->subject.find(':') != std::string::npos; }
-  double tokens() const { return double(problem.batch) * std::max(problem.len_q, problem.len_k); }
+  double tokens() const { return double(whole.batch) * std::max(whole.len_q, whole.len_k); }
 };
 
 struct Measurements {
@@ -63,7 +65,6 @@ struct RowCost {
 };
 std::vector<RowCost> costs_of(const Measurements&, const std::vector<Offer>&);
 double measured_seconds(const Measurements&, const Offer&);  // in samples and warm-up on what it is for: at least that
-std::string device_of(const Record&);  // the name that offers go by
 
 // The sections, in the order of the page. One without figures is left out.
 Section comparison_section(const Measurements&, const std::vector<Rule>&);

@@ -9,6 +9,8 @@
 #include <cstdio>
 #include <filesystem>
 #include <memory>
+#include <set>
+#include <string>
 
 #include "tool/cli.h"
 #include "tool/commands.h"
@@ -36,8 +38,11 @@ class Pages {
     const std::string now = revision_of_files();
     if (now == revision_) return status_;
     revision_ = now;
-    SourceFiles there = files_;  // a run that has not written yet has no file
-    std::erase_if(there.records, [](const std::string& path) { return !std::filesystem::exists(path); });
+    SourceFiles there = files_;  // a run that has not written yet has no file; one that was there is missed
+    std::erase_if(there.records, [&](const std::string& path) {
+      if (std::filesystem::exists(path)) seen_.insert(path);
+      return !seen_.contains(path);
+    });
     Sources next;
     status_ = read_sources(there, next);
     if (!status_.ok()) return status_;  // what was read before stays
@@ -78,6 +83,7 @@ class Pages {
   Sources sources_{};
   Status status_{};
   std::string revision_{}, page_{};
+  std::set<std::string> seen_{};  // files of records that were there once
 };
 
 void run(const Asked& asked, Context& context) {

@@ -9,8 +9,6 @@
 namespace attune {
 namespace {
 
-std::string device_of(const Record& r) { return r.threads ? r.provenance.cpu : r.provenance.gpu; }
-
 // Records of one row: the same problem, timed the same way.
 struct Row {
   int length = 0;
@@ -181,8 +179,8 @@ Gathered gather(const std::vector<Record>& records, const GatherSettings& settin
     if (r.status == "interrupted" || r.status == "unsupported") ++out.left_out[r.status];
     else if (!find_backend(r.subject)) ++out.left_out[r.subject + " is not a backend of this build"];
     else if (find_backend(r.subject)->only_by_name) ++out.left_out[r.subject + " is never chosen"];
-    else if (device_of(r).empty()) ++out.left_out["the record does not name its device"];
-    else devices[device_of(r)].push_back(&r);
+    else if (machine_of(r).empty()) ++out.left_out["the record does not name its device"];
+    else devices[machine_of(r)].push_back(&r);
   }
   for (const auto& [device, all] : devices) {
     DeviceCurves d{.device = device};

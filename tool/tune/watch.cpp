@@ -6,6 +6,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <set>
 
@@ -68,7 +69,7 @@ Seen measured_in(const std::string& path) {
   std::vector<Record> records;
   if (std::ifstream(path).good() && read_records(path, records).ok())
     for (const Record& r : records)
-      if (r.status != "interrupted") all.emplace(r.threads ? r.provenance.cpu : r.provenance.gpu, r.problem);
+      if (r.status != "interrupted") all.emplace(machine_of(r), r.problem);
   return all;
 }
 
@@ -88,6 +89,7 @@ bool read_call(std::string_view line, LoggedCall& out) {
 Status watch(const Watched& w, const std::function<void()>& tune) {
   const Signals signals;
   std::ifstream log(w.log);
+  if (std::filesystem::is_directory(w.log)) return Status::no("--watch: ", w.log, " cannot be read: it is a folder");
   if (!log) return Status::no("--watch: ", w.log, " cannot be read: ", std::strerror(errno));
   Seen seen = measured_in(w.records);
   std::string line;
