@@ -9,7 +9,9 @@
 #include <charconv>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <set>
+#include <utility>
 
 #include "modules/module.h"
 
@@ -219,6 +221,63 @@ Status put(int file, const void* data, uint64_t bytes) {
   return Status::good();
 }
 
+// A file that takes the place of another at once, at the end, and until then has a name that nobody else has. Behind a
+// link it is the file there that is replaced, and it keeps its mode.
+class Replacement {
+ public:
+  Replacement() = default;
+  Replacement(const Replacement&) = delete;
+  Replacement& operator=(const Replacement&) = delete;
+  ~Replacement() {
+    if (file_ >= 0) ::close(file_);
+    if (!beside_.empty()) ::unlink(beside_.c_str());
+  }
+  int file() const { return file_; }
+
+  Status open(const std::string& path) {
+    struct stat old{};
+    const bool there = !::stat(path.c_str(), &old);
+    if (!there && errno != ENOENT) return Status::no(system_error());
+    if (there && !S_ISREG(old.st_mode)) return Status::no("is there and no regular file, so it is not replaced");
+    target_ = behind_links(path);
+    const mode_t mode = there ? old.st_mode & 0777 : 0666;
+    for (int n = 0; n < kMostTries && file_ < 0; ++n) {
+      beside_ = join(target_, ".", getpid(), ".", n, ".part");
+      // Not mkostemp: its mode is 0600, and to ask for the umask is to change it under other threads.
+      file_ = ::open(beside_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
+      if (file_ < 0 && errno != EEXIST) break;
+    }
+    if (file_ < 0) return beside_.clear(), Status::no(system_error());
+    struct stat now{};
+    if (there && (fstat(file_, &now) || ((now.st_mode & 0777) != mode && fchmod(file_, mode))))
+      return Status::no(system_error());
+    return Status::good();
+  }
+  Status finish() {
+    if (fsync(file_)) return Status::no(system_error());  // else a crash may leave the name without the data
+    if (::close(std::exchange(file_, -1))) return Status::no(system_error());
+    if (std::rename(beside_.c_str(), target_.c_str())) return Status::no(system_error());
+    return beside_.clear(), Status::good();
+  }
+
+ private:
+  static constexpr int kMostTries = 1000, kMostLinks = 40;
+
+  // Not realpath(): what a link points at need not be there yet.
+  static std::string behind_links(std::filesystem::path at) {
+    std::error_code none;
+    for (int n = 0; n < kMostLinks && std::filesystem::is_symlink(at, none); ++n) {
+      const auto to = std::filesystem::read_symlink(at, none);
+      if (none) break;
+      at = at.parent_path() / to;
+    }
+    return at;
+  }
+
+  std::string target_{}, beside_{};
+  int file_ = -1;
+};
+
 }  // namespace
 
 DType dtype_of(std::string_view word) {
@@ -286,12 +345,13 @@ Status TensorFile::open(const std::string& path) {
   const auto no = [&](const auto&... why) { return Status::no(path, ": ", why...); };
   path_ = path;
   if (file_ >= 0) ::close(file_);
-  file_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  file_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a pipe would be waited for
   struct stat about{};
   if (file_ < 0 || fstat(file_, &about)) return no(system_error());
   const auto bytes = uint64_t(about.st_size);
   unsigned char length[8];
-  if (!S_ISREG(about.st_mode) || bytes < 8) return no("is not a safetensors file: it has ", bytes, " bytes, below 8");
+  if (!S_ISREG(about.st_mode)) return no("is not a safetensors file: it is no regular file");
+  if (bytes < 8) return no("is not a safetensors file: it has ", bytes, " bytes, below 8");
   if (Status s = all_of(file_, length, 8, 0); !s.ok()) return no(s.message);
   uint64_t header = 0;
   for (int n = 0; n < 8; ++n) header |= uint64_t(length[n]) << (8 * n);
@@ -364,23 +424,19 @@ Status save(const Module& module, const std::string& path, std::string_view pref
     tensors.push_back({join(prefix, p.name), std::string(word_of(p.dtype)), p.shape, at, at + bytes});
     at += bytes;
   }
-  const std::string beside = path + ".part";
-  const int file = ::open(beside.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-  if (file < 0) return Status::no(beside, ": ", system_error());
+  Replacement made;
+  Status s = made.open(path);
   const std::string header = write_header(tensors);
-  Status s = put(file, header.data(), header.size());
+  if (s.ok()) s = put(made.file(), header.data(), header.size());
   std::vector<std::byte> host;
   for (const Parameter& p : module.graph().parameters) {
     if (!s.ok()) break;
     host.resize(size_t(p.count()) * size_t(size_of(p.dtype)));
     s = module.read(p, host.data());
-    if (s.ok()) s = put(file, host.data(), host.size());
+    if (s.ok()) s = put(made.file(), host.data(), host.size());
   }
-  if (::close(file) && s.ok()) s = Status::no(system_error());
-  if (s.ok() && std::rename(beside.c_str(), path.c_str())) s = Status::no(system_error());
-  if (s.ok()) return s;
-  ::unlink(beside.c_str());
-  return Status::no(path, ": ", s.message);
+  if (s.ok()) s = made.finish();
+  return s.ok() ? s : Status::no(path, ": ", s.message);
 }
 
 }  // namespace attune

@@ -51,7 +51,8 @@ class Module;
 // Every parameter from a file, found by prefix + name. With `convert` another floating dtype is taken too. Parameters
 // are as before where the file does not fit: all is checked before anything is written.
 Status load(const Module&, const std::string& path, std::string_view prefix, bool convert);
-// Every parameter into a new file; one that is there is replaced at the end, at once.
+// Every parameter into a new file; one that is there, or that a link points at, is replaced at the end, at once, and
+// keeps its mode. What is no regular file is not replaced.
 Status save(const Module&, const std::string& path, std::string_view prefix);
 
 }  // namespace attune

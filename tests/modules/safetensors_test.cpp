@@ -2,11 +2,16 @@
 // than a sentence.
 #include "modules/safetensors.h"
 
+#include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <set>
+#include <thread>
 
 #include "tests/modules/world.h"
 
@@ -35,6 +40,11 @@ class Safetensors : public testing::Test {
     const std::string message = f.open(path).message;
     return message.starts_with(path + ": ") ? message.substr(path.size() + 2) : message;
   }
+  std::set<std::string> names() const {
+    std::set<std::string> all;
+    for (const auto& entry : fs::directory_iterator(folder_)) all.insert(entry.path().filename());
+    return all;
+  }
   fs::path folder_ = fs::temp_directory_path() / join("attune_safetensors_", getpid());
 };
 
@@ -55,7 +65,7 @@ TEST_F(Safetensors, what_was_saved_is_loaded) {
       ASSERT_EQ(b->read(*b->find(p.name), y.data()).message, "");
       EXPECT_EQ(x, y) << p.name;
     }
-    EXPECT_FALSE(fs::exists(file("a.safetensors.part")));
+    EXPECT_EQ(names(), std::set<std::string>{"a.safetensors"}) << "nothing is left beside it";
   }
 }
 
@@ -106,7 +116,98 @@ TEST_F(Safetensors, a_file_that_does_not_fit_changes_no_parameter) {
             file("a") + ": 'x.input_layernorm.weight' is not there, and the module needs it");
   EXPECT_EQ(w.parameter(*b->find("self_attn.q_proj.weight")), before);
   EXPECT_EQ(load(*b, file("none"), "", false).message, file("none") + ": No such file or directory");
-  EXPECT_EQ(save(*b, file("none/a"), "").message, file("none/a.part") + ": No such file or directory");
+  EXPECT_EQ(save(*b, file("none/a"), "").message, file("none/a") + ": No such file or directory");
+}
+
+TEST_F(Safetensors, saving_touches_no_file_but_its_own) {
+  const auto m = made("feed_forward f32 b1 s1 e2 ffn=3");
+  std::ofstream(file("a.part")) << "mine";
+  std::ofstream(file("b")) << "mine";
+  fs::create_symlink(file("b"), file("c.part"));
+  for (const char* name : {"a", "c"}) {
+    ASSERT_EQ(save(*m, file(name), "").message, "");
+    EXPECT_EQ(opened(file(name)), "");
+  }
+  EXPECT_EQ(bytes_of(file("a.part")), "mine");
+  EXPECT_EQ(bytes_of(file("b")), "mine");
+  EXPECT_EQ(names(), (std::set<std::string>{"a", "a.part", "b", "c", "c.part"}));
+}
+
+TEST_F(Safetensors, saving_through_a_link_changes_what_it_points_at) {
+  const auto m = made("feed_forward f32 b1 s1 e2 ffn=3");
+  fs::create_directories(folder_ / "far");
+  std::ofstream(file("far/old")) << "old";
+  fs::create_symlink("far/old", file("old"));
+  fs::create_symlink("far/new", file("new"));  // which is not there yet
+  fs::create_symlink(file("new"), file("twice"));
+  for (const char* name : {"old", "new", "twice"}) {
+    ASSERT_EQ(save(*m, file(name), "").message, "");
+    EXPECT_TRUE(fs::is_symlink(file(name)));
+    EXPECT_EQ(opened(file(name)), "");
+  }
+  EXPECT_EQ(names(), (std::set<std::string>{"far", "new", "old", "twice"}));
+  fs::create_symlink("round", file("round"));
+  EXPECT_EQ(save(*m, file("round"), "").message, file("round") + ": Too many levels of symbolic links");
+}
+
+TEST_F(Safetensors, only_a_regular_file_is_replaced_or_read) {
+  const auto m = made("feed_forward f32 b1 s1 e2 ffn=3");
+  ASSERT_EQ(mkfifo(file("pipe").c_str(), 0600), 0);
+  fs::create_symlink("pipe", file("link"));
+  fs::create_directories(folder_ / "folder");
+  for (const char* name : {"pipe", "link", "folder"}) {
+    EXPECT_EQ(opened(file(name)), "is not a safetensors file: it is no regular file");
+    EXPECT_EQ(save(*m, file(name), "").message, file(name) + ": is there and no regular file, so it is not replaced");
+  }
+  EXPECT_TRUE(fs::is_fifo(file("pipe")));
+}
+
+TEST_F(Safetensors, a_file_that_is_replaced_keeps_its_mode) {
+  const auto m = made("feed_forward f32 b1 s1 e2 ffn=3");
+  const auto mode = [&](const char* name) {
+    struct stat about{};
+    EXPECT_EQ(stat(file(name).c_str(), &about), 0);
+    return about.st_mode & 07777;
+  };
+  const mode_t before = umask(027);
+  for (const mode_t given : {0600u, 0666u, 0640u}) {
+    std::ofstream(file("old")) << "old";
+    ASSERT_EQ(chmod(file("old").c_str(), given), 0);
+    ASSERT_EQ(save(*m, file("old"), "").message, "");
+    EXPECT_EQ(mode("old"), given);
+  }
+  ASSERT_EQ(save(*m, file("new"), "").message, "");
+  EXPECT_EQ(mode("new"), 0640u) << "as the umask says";
+  umask(before);
+}
+
+TEST_F(Safetensors, two_that_save_to_one_path_leave_one_whole_file) {
+  const std::unique_ptr<Module> all[] = {made("feed_forward f32 b1 s1 e8 ffn=30"), made("feed_forward f32 b1 s1 e64")};
+  std::vector<std::thread> threads;
+  ASSERT_EQ(save(*all[0], file("a"), "").message, "");
+  for (const auto& m : all)
+    threads.emplace_back([&] {
+      for (int n = 0; n < 100; ++n) EXPECT_EQ(save(*m, file("a"), "").message, "");
+    });
+  for (int n = 0; n < 100; ++n) EXPECT_EQ(opened(file("a")), "");
+  for (std::thread& t : threads) t.join();
+  EXPECT_EQ(names(), std::set<std::string>{"a"});
+}
+
+TEST_F(Safetensors, what_cannot_be_written_leaves_the_old_file) {
+  const auto small = made("feed_forward f32 b1 s1 e2 ffn=3"), large = made("feed_forward f32 b1 s1 e64");
+  ASSERT_EQ(save(*small, file("a"), "").message, "");
+  const std::string before = bytes_of(file("a"));
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  rlimit all{};
+  getrlimit(RLIMIT_FSIZE, &all);
+  const rlimit few{.rlim_cur = 4096, .rlim_max = all.rlim_max};
+  setrlimit(RLIMIT_FSIZE, &few);
+  EXPECT_EQ(save(*large, file("a"), "").message, file("a") + ": File too large");
+  setrlimit(RLIMIT_FSIZE, &all);
+  std::signal(SIGXFSZ, handler);
+  EXPECT_EQ(bytes_of(file("a")), before);
+  EXPECT_EQ(names(), std::set<std::string>{"a"});
 }
 
 TEST_F(Safetensors, every_malformed_header_is_a_sentence) {
