@@ -1,6 +1,7 @@
 #include "modules/attend.h"
 
 #include <algorithm>
+#include <array>
 
 #include "core/check.h"
 #include "core/variants.h"
@@ -79,6 +80,7 @@ Status Attend::make(Graph& g, const Problem& p, std::span<const Rule> rules, con
   };
   for (int r = 0; r < int(Role::variant); ++r)
     if (const auto s = find(name(Role(r))); s != sources.end()) bind(Role(r), *s);
+  if (p.has(Option::dropout)) step.no_seed_ = g.constant(DType::i64, {1, 1, 1, 2}, std::array<int64_t, 2>{}.data());
   const Declared own = declared(p, step.args(pretended(g)));
   for (int n = 0; n < kVariantTensors; ++n) {
     const VariantTensor& t = own.tensor[n];
@@ -133,8 +135,11 @@ Args Attend::args(const Run& r) const {
                                      : r.constant(b.from.constant);
   a[Role::out] = r.value(out_);
   if (lse_ >= 0) a[Role::lse] = r.value(lse_);
-  if (problem_.has(Option::dropout)) a[Role::seed] = r.seed;
   a.softcap = numbers_.softcap, a.dropout = numbers_.dropout, a.communicator = r.communicator;
+  if (no_seed_ < 0) return a;
+  // No seed: nothing is dropped, but a backend reads one all the same.
+  a[Role::seed] = r.seed.data ? r.seed : r.constant(no_seed_);
+  if (!r.seed.data) a.dropout = 0;
   return a;
 }
 
@@ -180,12 +185,7 @@ Status Attend::check(const Run& r) const {
   return Status::good();
 }
 
-Status Attend::forward(const Run& r) const {
-  const bool draws = std::any_of(bound_.begin(), bound_.end(), [](const Bound& b) { return b.from.seed; });
-  if ((draws || problem_.has(Option::dropout)) && !r.seed.data)
-    return Status::no("module: seed is not given, and the attention needs it");
-  return run(forward_, forward_args(r), r);
-}
+Status Attend::forward(const Run& r) const { return run(forward_, forward_args(r), r); }
 
 Status Attend::backward(const Run& r) const {
   if (!no_backward_.ok()) return no_backward_;

@@ -12,7 +12,7 @@ namespace attune {
 struct Source {
   std::string name{};
   int value = -1, weight = -1, constant = -1;
-  bool seed = false;  // that of the call
+  bool seed = false;  // that of the call; without one it is null, which is no noise
 };
 
 // Numbers of a call that are not in the problem.
@@ -50,6 +50,7 @@ class Attend : public Step {
   AttendNumbers numbers_{};
   std::vector<Bound> bound_{};
   int out_ = -1, lse_ = -1;
+  int no_seed_ = -1;                    // a constant of zeros, where there is dropout
   Roles backward_roles_ = ~Roles(0);    // dense roles that a backward takes
   Plan forward_{}, backward_{};
   Status no_backward_{};

@@ -150,10 +150,17 @@ TEST(Variants, adaptive_blocks_inside_a_module) {
   check_slopes("multihead f32 b1 s20 e32 h2 | full : adaptive block=8 density=1 hidden=3 per_head=1", {"scorer.b2"});
   const auto noisy = made("multihead f32 b1 s40 e32 h4 | causal : adaptive block=8 density=0.5 hidden=6 noise=gumbel");
   ModuleWorld w(*noisy);
-  EXPECT_EQ(w.forward().message, "module: seed is not given, and the attention needs it");
+  EXPECT_EQ(w.both().message, "");
+  const std::vector<float> without = w.out;
+  const auto silent = made("multihead f32 b1 s40 e32 h4 | causal : adaptive block=8 density=0.5 hidden=6");
+  ModuleWorld s(*silent);
+  EXPECT_EQ(s.both().message, "");
+  EXPECT_EQ(without, s.out) << "no seed is no noise";
+  EXPECT_EQ(w.dx, s.dx);
   w.drops = true;
   EXPECT_EQ(w.forward().message, "");
   const std::vector<float> first = w.out;
+  EXPECT_NE(first, without);
   EXPECT_EQ(w.backward().message, "");
   w.seed[0] = 12;
   EXPECT_EQ(w.forward().message, "");
@@ -175,6 +182,30 @@ TEST(Variants, a_list_of_every_block_changes_nothing) {
 TEST(Variants, options_of_attention) {
   check_slopes("multihead f32 b1 s12 e32 h4/2 | causal sink");
   check_slopes("multihead f32 b1 s12 e32 h4 softcap=5 | window4,4 softcap alibi");
+}
+
+// As it is evaluated: what a module with dropout computes without a seed is what one without dropout does.
+TEST(Variants, attention_drops_nothing_without_a_seed) {
+  const std::pair<std::string, std::string> tails[] = {
+      {"multihead f32 b1 s24 e32 h4", "causal"},
+      {"multihead f32 b1 s24 e32 h4", "causal : adaptive block=8 density=1 hidden=4"}};
+  for (const auto& [kind, tail] : tails) {
+    const std::string dropping = "causal dropout" + tail.substr(6);
+    SCOPED_TRACE(kind + dropping);
+    const auto none = made(kind + " | " + tail), some = made(kind + " dropout=0.5 | " + dropping);
+    ASSERT_TRUE(none && some);
+    ModuleWorld want(*none), got(*some);
+    ASSERT_EQ(want.both().message, "");
+    ASSERT_EQ(got.both().message, "");
+    for (size_t n = 0; n < want.out.size(); ++n) {
+      ASSERT_NEAR(got.out[n], want.out[n], 1e-5);
+      ASSERT_NEAR(got.dx[n], want.dx[n], 1e-5);
+    }
+    got.drops = true;
+    const std::vector<float> kept = got.out;
+    ASSERT_EQ(got.both().message, "");
+    EXPECT_NE(got.out, kept);
+  }
 }
 
 TEST(Variants, what_a_module_does_not_make_is_refused) {
