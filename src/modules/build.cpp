@@ -218,7 +218,11 @@ struct Builder {
     const int rows = g.value(row_extent(s.batch, s.len, s.heads * s.dim_v), s.dtype);
     const int out = g.piece(rows, 0, s.heads, s.dim_v);
     Attend* attend = nullptr;
-    failed = Attend::make(g, p, rules, sources, {float(s.softcap), float(s.dropout)}, out, attend);
+    // A LongNet layer's feed-forward has a use for the dropout, whether this attention has one or not.
+    const bool layer = s.kind == ModuleKind::longnet_encoder || s.kind == ModuleKind::longnet_decoder;
+    const AttendNumbers numbers{.softcap = float(s.softcap),
+                                .dropout = layer && !p.has(Option::dropout) ? 0.f : float(s.dropout)};
+    failed = Attend::make(g, p, rules, sources, numbers, out, attend);
     if (!failed.ok()) return x;
     why += join(why.empty() ? "" : "\n", attend->why());
     const int merged = with_norm ? norm(rows, at + "norm") : rows;

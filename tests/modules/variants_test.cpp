@@ -188,6 +188,7 @@ TEST(Variants, options_of_attention) {
 TEST(Variants, attention_drops_nothing_without_a_seed) {
   const std::pair<std::string, std::string> tails[] = {
       {"multihead f32 b1 s24 e32 h4", "causal"},
+      {"longnet_decoder f32 b1 s24 e32 h4", "causal"},
       {"multihead f32 b1 s24 e32 h4", "causal : adaptive block=8 density=1 hidden=4"}};
   for (const auto& [kind, tail] : tails) {
     const std::string dropping = "causal dropout" + tail.substr(6);
@@ -206,6 +207,28 @@ TEST(Variants, attention_drops_nothing_without_a_seed) {
     ASSERT_EQ(got.both().message, "");
     EXPECT_NE(got.out, kept);
   }
+}
+
+// The feed-forward of a LongNet layer has a use for the number, whatever its attentions have.
+TEST(Variants, dropout_of_a_layer_need_not_be_its_attention_s) {
+  for (const char* line : {"longnet_encoder f32 b1 s16 e32 h4 dropout=0.3 | causal",
+                           "longnet_decoder f32 b1 s16 e32 h4 dropout=0.3 | causal",
+                           "longnet_decoder f32 b1 s16 e32 h4 dropout=0.3 | causal dropout"}) {
+    SCOPED_TRACE(line);
+    const auto module = made(line);
+    ASSERT_TRUE(module);
+    ModuleWorld w(*module);
+    ASSERT_EQ(w.both().message, "");
+    const std::vector<float> kept = w.out;
+    w.drops = true;
+    ASSERT_EQ(w.both().message, "");
+    EXPECT_NE(w.out, kept);
+  }
+  Settings s;
+  std::unique_ptr<Module> none;
+  ASSERT_EQ(read_settings("multihead f32 b1 s16 e32 h4 dropout=0.3 | causal", s).message, "");
+  EXPECT_EQ(Module::make(s, this_cpu(), nullptr, none).message,
+            "module: dropout = 0.3 is given, but the problem has no use for it") << "nor has anything else there";
 }
 
 TEST(Variants, what_a_module_does_not_make_is_refused) {
