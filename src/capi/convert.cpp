@@ -24,6 +24,7 @@ static_assert(int(Reproducible::batch) == ATTUNE_REPRO_BATCH && int(Precision::t
 static_assert(1 << int(Option::descale) == ATTUNE_OPTION_DESCALE && int(Option::count) == 11);
 static_assert(1 << int(Option::block_bias) == ATTUNE_OPTION_BLOCK_BIAS);
 static_assert(int(Role::count) == ATTUNE_ROLES && int(Role::variant) == ATTUNE_VARIANT);
+static_assert(offsetof(attune_args, role) % sizeof(void*) == 0);
 static_assert(int(Role::seed) == ATTUNE_SEED && int(Role::dq) == ATTUNE_DQ && int(Role::bias) == ATTUNE_BIAS);
 
 DType dtype_of(const attune_tensor& t) {
@@ -124,10 +125,11 @@ Status copy_args(const attune_args* given, attune_args& out) {
   if (given->size < offsetof(attune_args, role) || given->size > kMostBytes)
     return Status::no("args.size = ", given->size, " is not sizeof(attune_args)");
   const char* bytes = reinterpret_cast<const char*>(given);
-  for (size_t n = sizeof out; n < given->size; ++n)
+  const size_t size = given->size - given->size % sizeof out.role[0];  // whole roles, as in a call
+  for (size_t n = sizeof out; n < size; ++n)
     if (bytes[n]) return Status::no("args: role ", (n - offsetof(attune_args, role)) / sizeof out.role[0],
                                     " is unknown to this version");
-  std::memcpy(&out, given, std::min<size_t>(given->size, sizeof out));
+  std::memcpy(&out, given, std::min(size, sizeof out));
   out.size = sizeof out;
   return Status::good();
 }

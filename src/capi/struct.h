@@ -7,12 +7,13 @@
 
 namespace attune {
 
-// Null stands for all defaults. T's first field is `size`.
+// Null stands for all defaults. T's first field is `size`; no version's ends inside a pointer, so it is a multiple of
+// what those are aligned to.
 template <class T>
 Status copied(const T* given, const char* what, T& out) {
   out = {};
   if (!given) return Status::good();
-  if (given->size < sizeof given->size || given->size > kMostBytes)
+  if (given->size < sizeof given->size || given->size > kMostBytes || given->size % alignof(T))
     return Status::no(what, ".size = ", given->size, " is not that of its struct");
   const char* bytes = reinterpret_cast<const char*>(given);
   for (size_t n = sizeof out; n < given->size; ++n)

@@ -66,6 +66,44 @@ static void args(void) {
   expect(!attune_call(&w.problem, &w.args, NULL), "an older caller");
 }
 
+/* No version of a struct ends inside a pointer: half of one is not read. */
+static void sizes_inside_a_pointer(void) {
+  attune_module* module = NULL;
+  attune_cache* cache = NULL;
+  attune_choice* choice = NULL;
+  const char* const line = "feed_forward f32 b1 s2 e8";
+  attune_module_options o = {.device = "cpu"};
+  attune_cache_options c = {.dtype = ATTUNE_F32, .heads = 1, .dim_qk = 8, .sequences = 1, .capacity = 8};
+  attune_make_options m = {.len = 16, .device = "cpu"};
+  c.device = "cpu";
+  for (uint32_t n = 1; n < sizeof o; ++n) {
+    o.size = n;
+    const int failed = attune_module_create(line, &o, &module);
+    expect(failed == (n % sizeof(void*) != 0), "a size of attune_module_options");
+    if (!failed) attune_module_destroy(module);
+  }
+  o.size = 12;
+  refused(attune_module_create(line, &o, &module), "options.size = 12 is not that of its struct");
+  c.size = offsetof(attune_cache_options, device) + 4;
+  refused(attune_cache_create(&c, &cache), "options.size = 44 is not that of its struct");
+  m.size = offsetof(attune_make_options, device) + 4;
+  refused(attune_choose("dense", &m, &choice), "options.size = 60 is not that of its struct");
+
+  /* Roles of a call: an older caller's are as many as there is room for. */
+  c.size = sizeof c;
+  expect(!attune_cache_create(&c, &cache) && !attune_cache_resize(cache, 0, 4), "a cache");
+  ask(&w, "forward f32 b1 h1 q4 k4 d8 full");
+  give(&w, ATTUNE_Q, ATTUNE_F32, "bshd", 1, 4, 1, 8), give(&w, ATTUNE_OUT, ATTUNE_F32, "bshd", 1, 4, 1, 8);
+  for (int r = ATTUNE_OUT + 1; r < ATTUNE_ROLES; ++r) w.args.role[r] = (const attune_tensor*)1;
+  w.args.size = (uint32_t)(offsetof(attune_args, role) + (ATTUNE_OUT + 1) * sizeof w.args.role[0] + 4);
+  expect(!attune_cache_attend(cache, &w.problem, &w.args, NULL, NULL), "an older caller of a cache");
+  expect(!attune_module_create(line, NULL, &module), "a module");
+  attune_module_args a = {.size = offsetof(attune_module_args, x) + 4, .x = &w.tensor[ATTUNE_Q]};
+  refused(attune_module_forward(module, &a, NULL), "args.size = 12 is not that of its struct");
+  attune_module_destroy(module);
+  attune_cache_destroy(cache);
+}
+
 static void zero_is_the_default(void) {
   char line[256];
   attune_problem p = {.size = sizeof p, .dtype_q = ATTUNE_BF16, .batch = 2, .heads_q = 8, .len_q = 16, .len_k = 32};
@@ -82,6 +120,7 @@ int main(void) {
   older_problems();
   newer_problems();
   args();
+  sizes_inside_a_pointer();
   zero_is_the_default();
   return finish("versions");
 }
