@@ -211,16 +211,39 @@ Status Module::check(const ModuleCall& c, Pass pass) const {
       return no(name, " is not on ", graph_.device.name);
     if (reinterpret_cast<uintptr_t>(t.data) % 16) return no(name, " is not aligned to 16 bytes");
   }
-  for (const Tensor* t : {&c.out, &c.dx, &c.d_memory})
-    for (const auto& other : all) {
-      Bytes a, b;
-      if (t->data && other.t.data && t != &other.t && bytes_of(*t, a) && bytes_of(other.t, b) && a.meets(b))
-        return no(t == &c.out ? "out" : t == &c.dx ? "dx" : "d_memory", " shares memory with ", other.name);
-    }
   const Tensor& seed = c.seed;
   if (seed.data && (seed.dtype != DType::i64 || seed.extent.dim != 2 || seed.device != graph_.device.kind))
     return no("seed is not [2] i64 on ", graph_.device.name);
   if (back && !c.tape) return no("tape is not given, and a backward reads it");
+  return check_memory(c, pass);
+}
+
+// That nothing else lies where a call writes.
+Status Module::check_memory(const ModuleCall& c, Pass pass) const {
+  struct Part { std::string_view name; Bytes bytes; bool written, tensor; } part[11];
+  int count = 0;
+  const auto tensor = [&](std::string_view name, const Tensor& t, bool written) {
+    if (Bytes b; t.data && bytes_of(t, b)) part[count++] = {name, b, written, true};
+  };
+  const auto area = [&](std::string_view name, const std::byte* data, size_t bytes, bool written) {
+    const auto first = reinterpret_cast<uintptr_t>(data);
+    if (data && bytes) part[count++] = {name, {first, first + bytes}, written, false};
+  };
+  tensor("out", c.out, true), tensor("dx", c.dx, true), tensor("d_memory", c.d_memory, true);
+  tensor("x", c.x, false), tensor("memory", c.memory, false), tensor("d_out", c.d_out, false);
+  tensor("seed", c.seed, false);
+  area("workspace", c.workspace, workspace_bytes(pass, c.tape), true), area("tape", c.tape, graph_.tape_bytes, true);
+  const std::byte* gradients = nullptr;
+  {
+    const std::lock_guard lock(shared_->mutex);  // another thread may be the first to ask for them
+    gradients = shared_->gradients.data();
+  }
+  area("gradients", gradients, graph_.gradient_bytes, pass == Pass::backward && c.parameters);
+  area("parameters", shared_->parameters.data(), graph_.parameter_bytes, false);
+  for (int n = 0; n < count; ++n)
+    for (int m = n + 1; m < count; ++m)
+      if ((part[n].written || part[m].written) && part[n].bytes.meets(part[m].bytes))
+        return no(part[n].name, " shares memory with ", part[m].tensor ? "" : "the ", part[m].name);
   return Status::good();
 }
 

@@ -66,6 +66,7 @@ class Module {
   Status prepare();
   Status initialise() const;
   Status check(const ModuleCall&, Pass) const;
+  Status check_memory(const ModuleCall&, Pass) const;
   Run run_of(const ModuleCall&, Pass) const;
 
   Settings settings_{};

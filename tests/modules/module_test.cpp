@@ -160,6 +160,51 @@ TEST(Module, a_gradient_of_the_input_that_nobody_wants_changes_no_other) {
   EXPECT_EQ(w.gradient(module->graph().parameters[0]), first);
 }
 
+// A call writes its results, the tape, the workspace and, of a backward, the gradients: each lies apart.
+TEST(Module, what_a_call_writes_shares_no_memory) {
+  const auto module = made("longnet_decoder f32 b1 s4 e16 h2 memory=3 | causal");
+  ModuleWorld w(*module);
+  w.workspace.resize(w.workspace.size() + w.tape.size());  // a tape inside it meets nothing else
+  ASSERT_LT(module->graph().tape_bytes, module->graph().gradient_bytes);
+  ASSERT_EQ(w.both().message, "");
+  std::byte* gradients = nullptr;
+  ASSERT_EQ(module->gradients(gradients).message, "");
+  auto* const parameters = static_cast<std::byte*>(module->data(module->graph().parameters[0]));
+  std::byte *const tape = ModuleWorld::aligned(w.tape), *const workspace = ModuleWorld::aligned(w.workspace);
+  const std::vector<float> first = w.parameter(module->graph().parameters[0]);
+  const std::pair<std::byte*, std::string> places[] = {
+      {parameters, "parameters"}, {gradients, "gradients"}, {tape, "tape"}, {workspace, "workspace"}};
+  const auto backward = [&] {
+    ModuleCall c = w.call();
+    c.d_out = w.tensor(w.d_out, 4), c.dx = w.tensor(w.dx, 4), c.d_memory = w.tensor(w.d_memory, 3);
+    return c;
+  };
+  for (const auto& [place, name] : places) {
+    ModuleCall forward = w.call(), of_x = backward(), of_memory = backward();
+    forward.out.data = place, of_x.dx.data = place, of_memory.d_memory.data = place + 16;
+    EXPECT_EQ(module->forward(forward).message, "module: out shares memory with the " + name);
+    EXPECT_EQ(module->backward(of_x).message, "module: dx shares memory with the " + name);
+    EXPECT_EQ(module->backward(of_memory).message, "module: d_memory shares memory with the " + name);
+    // What is only read may lie in what is only read too.
+    ModuleCall reads = w.call(), back = backward();
+    reads.x.data = back.d_out.data = place;
+    const bool written = name == "tape" || name == "workspace";
+    EXPECT_EQ(module->forward(reads).message, written ? "module: x shares memory with the " + name : "");
+    EXPECT_EQ(module->backward(back).message,
+              written || name == "gradients" ? "module: d_out shares memory with the " + name : "");
+  }
+  ModuleCall both = w.call(), seed = w.call(), back = backward();
+  both.tape = both.workspace;
+  EXPECT_EQ(module->forward(both).message, "module: workspace shares memory with the tape");
+  back.tape = gradients;
+  EXPECT_EQ(module->backward(back).message, "module: tape shares memory with the gradients");
+  seed.seed = {.data = workspace, .dtype = DType::i64, .extent = {1, 1, 1, 2}};
+  EXPECT_EQ(module->forward(seed).message, "module: seed shares memory with the workspace");
+  seed.seed.data = w.out.data();
+  EXPECT_EQ(module->forward(seed).message, "module: out shares memory with seed");
+  EXPECT_EQ(w.parameter(module->graph().parameters[0]), first);
+}
+
 TEST(Module, dropout_is_the_same_in_both_passes_and_none_without_a_seed) {
   const auto module = made("feed_forward f32 b1 s40 e16 ffn=64 dropout=0.5");
   ModuleWorld w(*module);
