@@ -152,6 +152,9 @@ int attune_shard_tokens(const char* layout, int32_t tokens, int32_t ranks, int32
     Shards shards;
     if (!count) return Status::no("count is null");
     if (Status s = shards_of(layout, tokens, ranks, rank, shards); !s.ok()) return s;
+    if (tokens_out && *count < shards.count(rank))
+      return Status::no("count = ", *count, " is below the ", shards.count(rank), " tokens of rank ", rank,
+                        ", which tokens_out has to have room for");
     *count = shards.count(rank);
     for (int row = 0; tokens_out && row < *count; ++row) tokens_out[row] = shards.token(rank, row);
     return Status::good();

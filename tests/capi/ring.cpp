@@ -147,6 +147,13 @@ void mistakes() {
   refused(attune_shard_tokens("spiral", 8, 2, 0, &count, nullptr), "layout=spiral is not one of");
   refused(attune_shard_tokens("ring", 8, 2, 2, &count, nullptr), "rank = 2 is not in 0 ... 1");
   refused(attune_shard_tokens("ring", 0, 2, 0, &count, nullptr), "tokens=0 is not a number in");
+  int64_t tokens[4] = {-1, -1, -1, -1};
+  count = 3;
+  refused(attune_shard_tokens("zigzag", 12, 3, 0, &count, tokens),
+          "count = 3 is below the 4 tokens of rank 0, which tokens_out has to have room for");
+  expect(count == 3 && tokens[0] == -1 && tokens[3] == -1, "nothing is written where there is no room");
+  count = 9;
+  expect(!attune_shard_tokens("zigzag", 12, 3, 0, &count, tokens) && count == 4 && tokens[3] == 11, "room for more");
   refused(attune_nccl_id(nullptr), "id is null");
   Floats whole(72), shard(72);
   refused(copy("ring", 0, {whole.data(), "sd", {9, 8}}, {shard.data(), "sd", {9, 8}}, 0),
