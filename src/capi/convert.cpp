@@ -86,21 +86,22 @@ Status tensor_of(const attune_tensor& given, Role role, Tensor& out) {
     return no("axes '", std::string_view(axes, strnlen(axes, 16)), "' do not name the ", given.ndim,
               " axes of its shape");
   int64_t extent[kAxes] = {1, 1, 1, 1}, stride[kAxes] = {0, 0, 0, 1}, compact = 1;
-  bool seen[kAxes] = {}, empty = false;
+  bool seen[kAxes] = {};
+  // Strides of nothing do not matter: NumPy's are 0, the last one too.
+  const bool empty = std::find(given.shape, given.shape + given.ndim, 0) != given.shape + given.ndim;
   for (int n = given.ndim - 1; n >= 0; --n) {
     const int axis = axis_of(axes[n]);
-    const int64_t length = given.shape[n], step = given.strides ? given.strides[n] : compact;
+    const int64_t length = given.shape[n], step = given.strides && !empty ? given.strides[n] : compact;
     if (axis == kAxes || seen[axis]) return no("axes '", axes, "': letter '", axes[n], "' is unknown or there twice");
     if (length < 0 || length > INT32_MAX)
       return no("extent ", length, " of axis '", axes[n], "' is not in 0 ... 2^31 - 1");
     seen[axis] = true;
     extent[axis] = length;
-    empty |= !length;
     if (length > 1 && step < 0) return no("stride ", step, " of axis '", axes[n], "' is below 0");
     if (length > 1 || axis == kDim) stride[axis] = length > 1 ? step : 1;
     if (__builtin_mul_overflow(compact, std::max<int64_t>(length, 1), &compact)) return no("has over 2^63 elements");
   }
-  if (stride[kDim] != 1) return no("the last axis has stride ", stride[kDim], ", it must be contiguous");
+  if (stride[kDim] != 1 && !empty) return no("the last axis has stride ", stride[kDim], ", it must be contiguous");
   const auto [kind, index] = given.device;
   if (kind < 1 || kind > 3) return no("device type ", kind, " is not 1 (CPU), 2 (CUDA) or 3 (CPU, pinned)");
   const DType dtype = dtype_of(given);

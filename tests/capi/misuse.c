@@ -155,6 +155,12 @@ static void sizes(void) {
     plain(), w.shape[ATTUNE_Q][1] = w.shape[ATTUNE_K][1] = w.shape[ATTUNE_V][1] = w.shape[ATTUNE_OUT][1] =
                  w.shape[ATTUNE_LSE][1] = 0,
              w.tensor[r].data = NULL, right("an empty call");
+  for (int64_t step = -1; step <= 2; ++step) { /* NumPy's are 0 there */
+    plain(), w.shape[ATTUNE_K][1] = w.shape[ATTUNE_V][1] = 0;
+    int64_t* const of[] = {strided(&w, ATTUNE_K), strided(&w, ATTUNE_V)};
+    for (int n = 0; n < 8; ++n) of[n / 4][n % 4] = step;
+    right("strides of an empty tensor do not matter");
+  }
 }
 
 static void strides(void) {
