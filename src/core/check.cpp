@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "core/overlap.h"
+#include "core/softmax.h"
 #include "core/variants.h"
 
 namespace attune {
@@ -200,6 +201,8 @@ Status check_numbers(const Problem& p, const Args& a) {
   // A kernel takes the largest product before it scales: a negative factor would turn the order round.
   if (!(a.scale >= 0 && std::isfinite(a.scale)))
     return Status::no("scale = ", a.scale, " is not finite and at least 0");
+  if (!std::isfinite(a.scale * kLog2e))  // a softmax is one of powers of 2
+    return Status::no("scale = ", a.scale, " is too large: times log2(e) it is not finite");
   if (!p.has(Option::softcap) && a.softcap != 0)
     return Status::no("softcap = ", a.softcap, " is given, but the problem has no use for it");
   if (p.has(Option::softcap) && !(a.softcap > 0 && std::isfinite(a.softcap)))

@@ -223,6 +223,10 @@ static void numbers(void) {
   wrong("scale = nan is not finite and at least 0");
   plain(), w.args.scale = -1;
   wrong("scale = -1 is not finite and at least 0");
+  plain(), w.args.scale = 2.4e38f;
+  wrong("scale = 2.4e+38 is too large: times log2(e) it is not finite");
+  plain(), w.args.scale = 2.3e38f;
+  right("the largest scales");
   plain(), w.args.softcap = 2;
   wrong("softcap = 2 is given, but the problem has no use for it");
   plain(), w.args.dropout = 0.5f;
