@@ -4,6 +4,7 @@
 #include <charconv>
 #include <cmath>
 #include <iterator>
+#include <utility>
 
 #include "core/dtypes.h"
 #include "core/ring.h"
@@ -129,6 +130,7 @@ Status read_sizes(Word& rest, Settings& s) {
 }
 
 Status read_named(Word rest, Settings& s) {
+  bool given[std::size(kEntries)] = {};
   while (!rest.empty()) {
     Word value = next(rest, ' ');
     const Word name = next(value, '=');
@@ -140,6 +142,7 @@ Status read_named(Word rest, Settings& s) {
         if (x.kinds & of(s.kind)) known += join(known.empty() ? "" : ", ", x.name);
       return Status::no("module: '", name, "' is not a setting of ", kKind[int(s.kind)], ": ", known);
     }
+    if (std::exchange(given[e - kEntries], true)) return Status::no("module: '", name, "' is given twice");
     if (!e->read(value, s)) return Status::no("module: ", name, " = '", value, "' is not ", e->accepted);
   }
   return Status::good();

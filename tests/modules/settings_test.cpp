@@ -54,6 +54,8 @@ TEST(Settings, every_mistake_is_a_sentence) {
       {"llama f32 b1 s1 e8 h4 norm=1",
        "module: 'norm' is not a setting of llama: dim, dim_v, dropout, eps, ffn, rope, rope_scale, seed, softcap, "
        "theta"},
+      {"multihead f32 b1 s1 e8 h4 dim=8 dim=16", "module: 'dim' is given twice"},
+      {"multihead f32 b1 s1 e8 h4 dim=8 norm=1 dim=8", "module: 'dim' is given twice"},
       {"multihead f32 b1 s1 e8 h4 norm=2", "module: norm = '2' is not 0 or 1"},
       {"multihead f32 b1 s1 e8 h4 gain=-1", "module: gain = '-1' is not a number from 0"},
       {"multihead f32 b1 s1 e8 h4 dropout=1", "module: dropout = '1' is not 0 ... 1, without 1"},
