@@ -5,6 +5,8 @@
 
 #include "capi/convert.h"
 #include "capi/local.h"
+#include "core/dtypes.h"
+#include "core/overlap.h"
 #include "core/ring.h"
 #include "machine/host.h"
 #include "machine/ops.h"
@@ -59,6 +61,34 @@ Status shards_of(const char* layout, int32_t tokens, int32_t ranks, int32_t rank
   if (Status s = read_ring(p.variant, ring); !s.ok()) return s;
   if (rank < 0 || rank >= ranks) return Status::no("ring: rank = ", rank, " is not in 0 ... ", ranks - 1);
   return out = ring.shards, Status::good();
+}
+
+// A tensor of a copy, by the name that the interface gives it.
+Status tensor_of(const attune_tensor* given, std::string_view name, Tensor& out) {
+  const auto no = [&](const auto&... why) { return Status::no(name, ": ", why...); };
+  if (!given) return Status::no(name, " is null");
+  if (Status s = attune::tensor_of(*given, Role::q, out); !s.ok())
+    return no(std::string_view(s.message).substr(s.message.find(": ") + 2));
+  if (!is_floating(out.dtype)) return no("dtype ", attune::name(out.dtype), " is not a floating one");
+  if (reinterpret_cast<uintptr_t>(out.data) % uintptr_t(size_of(out.dtype)))
+    return no("data is not aligned to its dtype ", attune::name(out.dtype));
+  if (Bytes unused; !bytes_of(out, unused))
+    return no("extents and strides reach past the end of memory, or are negative");
+  return Status::good();
+}
+
+// Whether rows of `whole` go into a shard, or the other way: everything but how many they are.
+Status check_copy(const Tensor& whole, const Tensor& shard, bool back) {
+  const auto no = [](const auto&... why) { return Status::no("shard: ", why...); };
+  const Extents &w = whole.extent, &s = shard.extent;
+  if (s.batch != w.batch) return no("batch = ", s.batch, " is not ", w.batch, ", that of whole");
+  if (s.head != w.head) return no("head = ", s.head, " is not ", w.head, ", that of whole");
+  if (s.dim != w.dim) return no("dim = ", s.dim, " is not ", w.dim, ", that of whole");
+  if (shard.device != whole.device || shard.device_index != whole.device_index)
+    return no("is not on the device of whole");
+  if (overlaps_itself(back ? whole : shard))
+    return Status::no(back ? "whole" : "shard", ": is written, and its strides put elements on each other");
+  return share_memory(whole, shard) ? no("shares memory with whole") : Status::good();
 }
 
 }  // namespace
@@ -164,15 +194,15 @@ int attune_shard_tokens(const char* layout, int32_t tokens, int32_t ranks, int32
 int attune_shard_copy(const char* layout, int32_t ranks, int32_t rank, const attune_tensor* whole,
                       const attune_tensor* shard, int back, void* stream) {
   return answer([&] {
-    if (!whole || !shard) return Status::no(whole ? "shard is null" : "whole is null");
     Tensor all, own;
     Shards shards;
-    if (Status s = tensor_of(*whole, Role::q, all); !s.ok()) return Status::no("whole: ", s.message);
-    if (Status s = tensor_of(*shard, Role::q, own); !s.ok()) return Status::no("shard: ", s.message);
+    if (Status s = ::tensor_of(whole, "whole", all); !s.ok()) return s;
+    if (Status s = ::tensor_of(shard, "shard", own); !s.ok()) return s;
     if (Status s = shards_of(layout, all.extent.seq, ranks, rank, shards); !s.ok()) return s;
     if (own.extent.seq != shards.count(rank))
       return Status::no("shard: has ", own.extent.seq, " rows, and rank ", rank, " has ", shards.count(rank), " of ",
                         shards.tokens, " tokens");
+    if (Status s = check_copy(all, own, back); !s.ok()) return s;
     for (int n = 0; n < shards.pieces(); ++n) {
       const Piece piece = shards.piece(rank, n);
       const Tensor there = pick_rows(all, piece.first, piece.count, piece.step);

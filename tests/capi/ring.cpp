@@ -132,6 +132,49 @@ double apart(const Floats& a, const Floats& b) {
   return worst;
 }
 
+// Refused before a row is written.
+void mistakes_of_copies() {
+  const Floats before[] = {Floats(72, 1.f), Floats(72, 2.f)};
+  Floats whole = before[0], shard = before[1];
+  const int64_t none[] = {0, 1}, far[] = {int64_t(1) << 60, 1}, two[] = {2, 3, 8}, narrow[] = {3, 4};
+  const attune::Tensor of_whole(whole.data(), "sd", {9, 8}), of_shard(shard.data(), "sd", {3, 8});
+  const attune_tensor w = of_whole.c(), good = of_shard.c();
+  const auto wrong = [&](attune_tensor from, attune_tensor to, int back, const char* words) {
+    refused(attune_shard_copy("striped", kRanks, 0, &from, &to, back, nullptr), words);
+    expect(whole == before[0] && shard == before[1], "nothing is copied");
+  };
+  attune_tensor bad = good;
+  bad.data = whole.data() + 8;
+  wrong(w, bad, 0, "shard: shares memory with whole");
+  wrong(w, bad, 1, "shard: shares memory with whole");
+  bad = good, bad.strides = none;
+  wrong(w, bad, 0, "shard: is written, and its strides put elements on each other");
+  bad = w, bad.strides = none;
+  wrong(bad, good, 1, "whole: is written, and its strides put elements on each other");
+  bad = good, bad.byte_offset = 2;
+  wrong(w, bad, 0, "shard: data is not aligned to its dtype f32");
+  bad = w, bad.byte_offset = 2;
+  wrong(bad, good, 0, "whole: data is not aligned to its dtype f32");
+  bad = good, bad.ndim = 3, bad.shape = two, bad.axes = "bsd";
+  wrong(w, bad, 0, "shard: batch = 2 is not 1, that of whole");
+  bad.axes = "hsd";
+  wrong(w, bad, 0, "shard: head = 2 is not 1, that of whole");
+  bad = good, bad.shape = narrow;
+  wrong(w, bad, 0, "shard: dim = 4 is not 8, that of whole");
+  bad = w, bad.dtype.code = 0;
+  wrong(bad, good, 0, "whole: dtype i32 is not a floating one");
+  bad = good, bad.dtype.code = 0;
+  wrong(w, bad, 0, "shard: dtype i32 is not a floating one");
+  bad = good, bad.device.type = 2;
+  wrong(w, bad, 0, "shard: is not on the device of whole");
+  bad = good, bad.data = nullptr;
+  wrong(w, bad, 0, "shard: data is null");
+  bad = w, bad.strides = far;
+  wrong(bad, good, 0, "whole: extents and strides reach past the end of memory, or are negative");
+  bad = w, bad.strides = none;  // a source may broadcast
+  expect(!attune_shard_copy("striped", kRanks, 0, &bad, &good, 0, nullptr), "a source of one row");
+}
+
 void mistakes() {
   attune_communicator* made = nullptr;
   int32_t count = 0;
@@ -188,5 +231,6 @@ int main() {
   const std::vector<int64_t> tokens = attune::shard_tokens("zigzag", 12, 3, 0);
   expect(tokens == std::vector<int64_t>({0, 1, 10, 11}), "tokens of a zigzag");
   mistakes();
+  mistakes_of_copies();
   return finish("ring");
 }
