@@ -94,7 +94,7 @@ int attune_blocks_build(const attune_problem* problem, const attune_args* given,
     if (Status s = blocks_problem(problem, true, p); !s.ok()) return s;
     if (Status s = roles_of(given, args); !s.ok()) return s;
     if (blocks->pattern && blocks->mask) return Status::no("blocks: both a pattern and a mask are given");
-    from.counts = blocks->counts;
+    from.counts = blocks->counts, from.checked = true;
     from.origin = blocks->pattern ? BlockOrigin::pattern : blocks->mask ? BlockOrigin::mask : BlockOrigin::lists;
     if (blocks->pattern)
       if (Status s = parse(blocks->pattern, p, from.pattern); !s.ok()) return s;

@@ -4,7 +4,10 @@
 
 #include <algorithm>
 #include <atomic>
+#include <vector>
 
+#include "core/check.h"
+#include "core/overlap.h"
 #include "machine/cpu/each.h"
 #include "machine/cuda/blocks.h"
 
@@ -136,6 +139,50 @@ Status check_source(const Problem& p, const Args& a, const BlockSource& from, bo
   return Status::good();
 }
 
+// The values of lists that are there, as a check of the attention sees them. Counts say what is beyond the bound: where
+// nothing else is asked for it may be there.
+Status check_lists(const Problem& p, const Args& a, bool by_key) {
+  Problem plain = p;
+  Args lists;
+  plain.options = 0, plain.variant = {};
+  lists[Role::block_begin] = a[Role::block_begin], lists[Role::block_column] = a[Role::block_column];
+  if (!by_key) plain.mask.blocks.bound = a[Role::block_column].extent.dim;
+  return check_values(plain, lists);
+}
+
+// That nothing else lies where a build writes.
+Status check_memory(const Args& a, const BlockSource& from, int64_t rows, int64_t columns) {
+  const Extents lists = a[Role::block_begin].extent;
+  struct Part { std::string name; Tensor tensor; bool written; };
+  std::vector<Part> parts;
+  for (const Role r : {Role::block_begin, Role::block_column, Role::block_begin_k, Role::block_row_k})
+    if (a.given(r)) {
+      const bool by_query = r == Role::block_begin || r == Role::block_column;
+      parts.push_back({name(r), a[r], !by_query || from.origin != BlockOrigin::lists});
+    }
+  if (from.counts)
+    parts.push_back({"counts", {.data = from.counts, .dtype = DType::i64, .extent = {1, 1, 1, int(BlockCount::count)}},
+                     true});
+  if (from.origin == BlockOrigin::mask)
+    parts.push_back({"mask", {.data = const_cast<uint8_t*>(from.mask.data), .dtype = DType::e4m3,
+                              .extent = {lists.batch, int32_t(rows), lists.head, int32_t(columns)},
+                              .stride = {from.mask.batch, from.mask.row, from.mask.head}}, false});
+  for (const Role r : {Role::cu_q, Role::cu_k, Role::used_q, Role::used_k, Role::left_pad, Role::positions})
+    if (a.given(r)) parts.push_back({name(r), a[r], false});
+  for (const Part& one : parts)
+    if (Bytes unused; !bytes_of(one.tensor, unused))
+      return Status::no(one.name, ": extents and strides reach past the end of memory, or are negative");
+  for (const Part& one : parts) {
+    if (!one.written) continue;
+    if (overlaps_itself(one.tensor))
+      return Status::no(one.name, ": is written, and its strides put elements on each other");
+    for (const Part& other : parts)
+      if (&other != &one && share_memory(one.tensor, other.tensor))
+        return Status::no(one.name, ": is written, and shares memory with ", other.name);
+  }
+  return Status::good();
+}
+
 // Without tensors to count, sequences are as long as their lengths or the problem's bounds say.
 void complete(const Problem& p, DenseArgs& a) {
   for (const Role r : {Role::q, Role::k})
@@ -156,6 +203,11 @@ Status build_blocks(const Problem& p, const Args& a, const BlockSource& from, St
   if (by_key)
     if (Status s = check_list(p, a, Role::block_begin_k, Role::block_row_k, columns, begin); !s.ok()) return s;
   if (Status s = check_source(p, a, from, by_key); !s.ok()) return s;
+  if (from.checked && begin.device == DeviceKind::cpu) {
+    if (Status s = check_memory(a, from, rows, columns); !s.ok()) return s;
+    if (from.origin == BlockOrigin::lists)
+      if (Status s = check_lists(p, a, by_key); !s.ok()) return s;
+  }
   BlockBuild x{.problem = p, .args = dense(a), .origin = from.origin, .pattern = from.pattern, .mask = from.mask,
                .counts = from.counts, .batch = begin.extent.batch, .heads = begin.extent.head, .rows = int32_t(rows),
                .columns = int32_t(columns)};

@@ -13,6 +13,7 @@ struct BlockSource {
   Pattern pattern{};
   BlockMask mask{};
   int64_t* counts = nullptr;  // [BlockCount::count] beside the lists, or null
+  bool checked = false;       // of a user: values of lists that are there, and what lies where; on the CPU
 };
 
 // On the CPU done when it returns; on a GPU ordered on the stream, without waiting and without reading back.

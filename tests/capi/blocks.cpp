@@ -38,9 +38,67 @@ std::vector<float> attended(attune::Problem problem, const char* pattern) {
   return t.out;
 }
 
+// Four blocks of queries over four of keys: lists that a check would refuse are refused here too, and nothing is
+// written.
+void lists_of_a_caller() {
+  attune::Problem problem("forward f32 b1 h1 q256 k256 d16 full blocks64x64x6");
+  const std::vector<int32_t> good_begin{0, 3, 3, 5, 6}, good_column{2, 0, 3, 3, 0, 1}, none(16, -7);
+  std::vector<int32_t> begin, column, by_key;
+  int64_t counts[ATTUNE_BLOCK_COUNTS];
+  attune_blocks from{};
+  from.size = sizeof from;
+  const auto reset = [&] {
+    begin = good_begin, column = good_column, by_key = none;
+    std::fill_n(counts, int(ATTUNE_BLOCK_COUNTS), int64_t(-7));
+  };
+  reset();
+  const auto build = [&](int32_t* begin_k, int32_t* row_k, int32_t* entries) {
+    attune::Args args;
+    args.set(ATTUNE_BLOCK_BEGIN, {begin.data(), "n", {5}}).set(ATTUNE_BLOCK_COLUMN, {entries, "n", {6}});
+    if (begin_k) args.set(ATTUNE_BLOCK_BEGIN_K, {begin_k, "n", {5}}).set(ATTUNE_BLOCK_ROW_K, {row_k, "n", {6}});
+    const auto made = [&](const attune_args* a) { return attune_blocks_build(&problem.c, a, &from, nullptr); };
+    return args.with_c(made);
+  };
+  const auto turned = [&] { return build(by_key.data(), by_key.data() + 5, column.data()); };
+  expect(!turned() && by_key[1] == 2 && by_key[4] == 6 && by_key[5] == 0, "a list in any order is turned round");
+  const auto wrong = [&](std::vector<int32_t>& list, size_t at, int32_t x, const char* words) {
+    reset(), list[at] = x;
+    refused(turned(), words);
+    from.counts = counts;
+    refused(build(nullptr, nullptr, column.data()), words);
+    from.counts = nullptr;
+    expect(by_key == none && counts[0] == -7, "nothing is written");
+  };
+  wrong(column, 1, 4, "block_column of sequence 0: 4 is not one of 4 blocks of keys");
+  wrong(column, 1, -1, "block_column of sequence 0: -1 is not one of 4 blocks of keys");
+  wrong(column, 1, 3, "block_column of sequence 0: 3 is there twice in row 0");
+  wrong(begin, 2, 2, "block_begin of sequence 0: 2 ends before its start 3");
+  wrong(begin, 0, -1, "block_begin of sequence 0: -1 is below 0");
+  wrong(begin, 4, 7, "block_begin of sequence 0: 7 is over the bound 6");
+  reset(), problem.c.block_bound = 5, from.counts = counts;
+  expect(!build(nullptr, nullptr, column.data()) && counts[ATTUNE_BLOCKS_DROPPED] == 1, "what is dropped is counted");
+  problem.c.block_bound = 6, from.counts = nullptr;
+  // What is written lies apart, of lists that are made too.
+  reset();
+  refused(build(by_key.data(), by_key.data() + 4, column.data()),
+          "block_begin_k: is written, and shares memory with block_row_k");
+  refused(build(by_key.data(), column.data(), column.data()),
+          "block_row_k: is written, and shares memory with block_column");
+  from.counts = reinterpret_cast<int64_t*>(column.data());
+  refused(build(nullptr, nullptr, column.data()), "counts: is written, and shares memory with block_column");
+  from.counts = nullptr, from.pattern = "local_window window=0";
+  refused(build(nullptr, nullptr, begin.data() + 4), "block_begin: is written, and shares memory with block_column");
+  expect(begin == good_begin && column == good_column && by_key == none, "nothing is written");
+  const attune::Tensor of_mask(reinterpret_cast<uint8_t*>(begin.data()), attune::DataType{1, 8}, "qk", {4, 4});
+  const attune_tensor c = of_mask.c();
+  from.pattern = nullptr, from.mask = &c;
+  refused(build(nullptr, nullptr, column.data()), "block_begin: is written, and shares memory with mask");
+}
+
 }  // namespace
 
 int main() {
+  lists_of_a_caller();
   const attune::Problem asked("forward f32 b1 h2 q200 k200 d16 causal blocks16x16x1");
   attune::Problem dense("forward f32 b1 h2 q200 k200 d16 causal");
   Tokens plain;
