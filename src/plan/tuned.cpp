@@ -19,6 +19,12 @@ bool is_folder(const std::string& path) {
   return stat(path.c_str(), &about) == 0 && S_ISDIR(about.st_mode);
 }
 
+// Of one that is there: a device may have no end, and a pipe is waited for.
+bool is_regular(const std::string& path) {
+  struct stat about;
+  return stat(path.c_str(), &about) != 0 || S_ISREG(about.st_mode);
+}
+
 bool is_there(const std::string& path) {
   struct stat about;
   return stat(path.c_str(), &about) == 0;
@@ -61,6 +67,7 @@ Status load_tuned(const Device& d, Tuned& out) {
   out = {};
   const std::string path = tuned_path(d);
   if (path.empty()) return Status::good();
+  if (!is_regular(path)) return Status::no(path, ": is no regular file, and a tuned file is one");
   std::ifstream file(path, std::ios::binary);
   const std::string text{std::istreambuf_iterator<char>(file), {}};
   if (!file) return Status::no(path, ": cannot be read");

@@ -99,6 +99,10 @@ TEST_F(Environment, a_broken_tuned_file_names_file_and_line) {
   attune_set_threads(0);
   setenv("ATTUNE_TUNED", (folder_ / "nowhere.tsv").c_str(), 1);
   EXPECT_EQ(why(), (folder_ / "nowhere.tsv").string() + ": cannot be read");
+  for (const std::string device : {"/dev/null", "/dev/zero"}) {  // the second has no end
+    setenv("ATTUNE_TUNED", device.c_str(), 1);
+    ASSERT_EQ(why(), device + ": is no regular file, and a tuned file is one");
+  }
   write(file, "cpu_forward", "NVIDIA H200");
   setenv("ATTUNE_TUNED", file.c_str(), 1);
   EXPECT_EQ(why(), file.string() + ": was measured on 'NVIDIA H200', and this device is '" + this_cpu().name + "'");
