@@ -118,9 +118,11 @@ class Spec:
                 raise _core.Error(f"attune: {what} {value!r} is not one of {', '.join(known)}")
         if self.causal not in (False, True):
             raise _core.Error(f"attune: causal {self.causal!r} is not True or False")
-        for what, pair in (("window", self.window or (-1, -1)), ("block_size", self.block_size)):
-            if type(pair) is not tuple or len(pair) != 2 or not all(isinstance(n, int) for n in pair):
-                raise _core.Error(f"attune: {what} {pair!r} is not a pair of integers")
+        for what, pair, least in (("window", self.window, -1), ("block_size", self.block_size, 0)):
+            if pair is None and what == "window":
+                continue
+            if type(pair) is not tuple or len(pair) != 2 or not all(isinstance(n, int) and n >= least for n in pair):
+                raise _core.Error(f"attune: {what} {pair!r} is not a pair of integers of {least} and more")
         if self.layout == "thd" and "cu_q" not in self.given:
             raise _core.Error("attune: layout 'thd' needs cu_q, where the sequences begin")
         if self.layout != "thd" and "cu_q" in self.given:
@@ -163,7 +165,7 @@ class Spec:
         return "k_new" in self.given
 
     def _fields(self) -> dict[str, int]:
-        left, right = self.window or (-1, -1)
+        left, right = (-1, -1) if self.window is None else self.window
         options = {"softcap": self.softcap, "dropout": self.dropout, "alibi": "slopes" in self.given,
                    "bias": "bias" in self.given, "sink": "sinks" in self.given, "append": self.append,
                    "rotary" if self.rotary_interleaved else "rotary_half": "rotary_cos" in self.given,
@@ -260,14 +262,14 @@ def spec(layout: str, causal: bool, window: Window | None, reproducible: str, al
     if isinstance(window, list):  # of those who do not look at hints
         window = tuple(window)
     key = (layout, causal, window, reproducible, align)
-    return _specs.get(key) or _keep(key, Spec(layout=layout, causal=causal, window=window, reproducible=reproducible,
-                                              align=align))
+    return _found(key) or _keep(key, Spec(layout=layout, causal=causal, window=window, reproducible=reproducible,
+                                          align=align))
 
 
 def spec_of(**fields: Any) -> Spec:
     key = tuple((name, tuple(f) if type(f) is list else f) for name, f in fields.items())
     fields = dict(key)
-    return _specs.get(key) or _keep(key, Spec(**fields))
+    return _found(key) or _keep(key, Spec(**fields))
 
 
 def from_text(text: str) -> Spec:
@@ -277,6 +279,13 @@ def from_text(text: str) -> Spec:
         lists: dict[str, Any] = {name: tuple(f) for name, f in fields.items() if isinstance(f, list)}
         found = _keep(text, Spec(**{**fields, **lists}))
     return found
+
+
+def _found(key: Any) -> Spec | None:
+    try:
+        return _specs.get(key)
+    except TypeError:  # of a field that has no hash: no Spec has one, and says which it is
+        return None
 
 
 def _keep(key: Any, made: Spec) -> Spec:

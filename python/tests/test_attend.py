@@ -206,6 +206,15 @@ class Attend(unittest.TestCase):
             with self.subTest(sentence), self.assertRaisesRegex(attune.Error, sentence):
                 attune.blocks(*tensors, "dense")
 
+    def test_a_window_that_is_no_pair_is_not_taken_for_none(self):
+        q = draw(1, 6, 2, 8)
+        for window in (0, False, (), [], "", {}, np.array([1, 2]), [[1], 2], (3, -2), (-2, 0), (1.5, 2)):
+            for options in ({}, {"softcap": 2.0}):
+                with self.subTest(window=window, **options), self.assertRaisesRegex(
+                        attune.Error, "^attune: window .* is not a pair of integers of -1 and more$"):
+                    attune.attend(q, q, q, window=window, **options)
+        self.near(attune.attend(q, q, q, window=(-1, -1)), attune.attend(q, q, q), 0)
+
     def test_a_list_is_as_good_as_a_pair(self):
         q = draw(1, 6, 2, 8)
         self.near(attune.attend(q, q, q, window=[2, 0]), attune.attend(q, q, q, window=(2, 0)), 0)
