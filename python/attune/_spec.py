@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 from typing import Any, Callable, Literal, TypedDict
 
 from . import _core
@@ -312,12 +311,23 @@ class Request:
     max_k: int = 0
 
 
+# The library has a scale in f32, where less is 0, its word for 1/sqrt(dim), and multiplies it by log2(e), which is
+# infinite from 2.3586e38 on.
+_LEAST_SCALE, _GREATEST_SCALE = 2.0**-149, 2.35e38
+
+
+def is_scale(scale: float) -> bool:
+    """Whether kernels compute with it. Two comparisons: compilers read this."""
+    return _LEAST_SCALE <= scale <= _GREATEST_SCALE
+
+
 def scale_of(scale: float | None) -> float:
     """The library's word for a scale: 0 is 1/sqrt(dim)."""
     if scale is None:
         return 0.0
-    if not 0 < scale < math.inf:
-        raise _core.Error(f"attune: scale {scale} is not a number above 0 (None: 1/sqrt(dim))")
+    if not is_scale(scale):
+        raise _core.Error(f"attune: scale {scale} is not a number above 0 that f32 has, 2^-149 ... 2.35e38 "
+                          "(None: 1/sqrt(dim))")
     return scale
 
 

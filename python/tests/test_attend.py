@@ -264,11 +264,13 @@ class Attend(unittest.TestCase):
                     self.assertEqual(np.abs(x[(*rows, slice(count, None))]).max(), 0)
                 self.assertTrue((lse[..., count:] == -np.inf).all() and np.isfinite(lse[..., :count]).all())
 
-    def test_a_scale_that_is_not_above_0_is_refused(self):
+    def test_a_scale_that_f32_does_not_have_above_0_is_refused(self):
         q = draw(1, 4, 2, 8)
-        for scale in (0.0, -1.0, float("nan"), float("inf")):
-            with self.subTest(scale), self.assertRaisesRegex(attune.Error, "scale .* is not a number above 0"):
+        for scale in (0.0, -1.0, float("nan"), float("inf"), 1e-50, 2.36e38, 1e39):  # which times log2(e) are infinite
+            with self.subTest(scale), self.assertRaisesRegex(attune.Error, "scale .* is not a number above 0 that f32"):
                 attune.attend(q, q, q, scale=scale)
+        self.near(attune.attend(q, q, q, scale=2.0**-149), np.broadcast_to(q.mean(1, keepdims=True), q.shape))
+        self.assertFalse(np.isnan(attune.attend(np.ones_like(q) * 1e-30, q * 1e-30, q, scale=2.35e38)).any())
 
     def test_a_read_only_cache_is_not_appended_to(self):
         k, v = draw(1, 6, 2, 8, seed=1), draw(1, 6, 2, 8, seed=2)

@@ -270,8 +270,9 @@ class FlashAttn(unittest.TestCase):
 
     def test_a_scale_of_0_is_refused(self):
         q = draw(1, 4, 2, 16)
-        with self.assertRaisesRegex(attune.Error, "scale 0.0 is not a number above 0"):
-            fa.flash_attn_func(q, q, q, softmax_scale=0.0)
+        for scale in (0.0, 1e-50, 2.36e38):
+            with self.subTest(scale), self.assertRaisesRegex(attune.Error, "scale .* is not a number above 0"):
+                fa.flash_attn_func(q, q, q, softmax_scale=scale)
 
     def test_a_cache_with_pages_padding_and_an_index(self):
         for device in DEVICES:

@@ -129,6 +129,10 @@ class Sdpa(unittest.TestCase):
         with contextlib.suppress(RuntimeError):  # an error in most versions of PyTorch
             at.scaled_dot_product_attention(q, q, q, attn_mask=torch.ones(4, 4) > 0, is_causal=True)
         self.assertEqual(at.counters.why["attn_mask beside is_causal"], 1)
+        for scale in (1e-50, 2.36e38):  # the first is 0 in f32, attune's word for 1/sqrt(dim)
+            at.scaled_dot_product_attention(q, q, q, scale=scale)
+            self.assertEqual(at.counters.why[f"scale {scale}"], 1)
+        self.same(q, q, q, by="torch", scale=1e-50)
 
     def test_a_form_that_was_served_does_not_hide_what_is_wrong_with_the_next_call(self):
         q = torch.randn(1, 2, 4, 8)

@@ -18,7 +18,7 @@ from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.nn.attention.bias import CausalBias, CausalVariant
 
 from .. import _core
-from .._spec import Spec, spec as plain_spec, spec_of
+from .._spec import Spec, is_scale, spec as plain_spec, spec_of
 from ._attend import call, is_plain, is_usual, quick, reproducible
 from ._ops import PLAIN
 
@@ -88,7 +88,7 @@ def refusal(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None,
         return "tensors that do not go together"
     if 0 in query.shape or 0 in key.shape or 0 in value.shape:
         return "an empty tensor"
-    if scale is not None and not (scale > 0 and math.isfinite(scale)):
+    if scale is not None and not is_scale(scale):
         return f"scale {scale}"
     if query.dim() > 3 and query.shape[-3] != key.shape[-3] and not enable_gqa and 1 not in (
             query.shape[-3], key.shape[-3]):
