@@ -57,7 +57,7 @@ class Module:
     def forward(self, x: Any, memory: Any = None, *, tape: Any = None, seed: Any = None, out: Any = None,
                 stream: int | None = None) -> Any:
         """[batch, seq, width] of x, and of memory where the layer attends to a second input. tape: of new_tape, for a
-        backward. seed: two i64, of dropout; None: nothing is dropped."""
+        backward. seed: two i64, of dropout and noise=gumbel; None: nothing is dropped, and there is no noise."""
         if out is None:
             out = empty(x, shape_of("x", x))
         _core.module_run(self._handle, False, False, stream_of(x) if stream is None else stream, x, memory, out, None,

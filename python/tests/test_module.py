@@ -354,6 +354,35 @@ class Torch(unittest.TestCase):
             losses.append(loss.item())
         self.assertLess(losses[-1], 0.9 * losses[0])
 
+    def test_what_is_drawn_is_drawn_in_training_alone(self):
+        head, adaptive = "multihead f32 b1 s16 e32 h4", "adaptive block=4 density=0.5 hidden=8"
+        for text, plain in ((f"{head} | causal : {adaptive} noise=gumbel", f"{head} | causal : {adaptive}"),
+                            (f"{head} dropout=0.5 | causal dropout", f"{head} | causal")):
+            with self.subTest(text):
+                layer, quiet = at.Module(text), at.Module(plain)  # of the same parameters, which begin by their names
+                x = torch.randn(2, 32, 32, requires_grad=True)
+                inputs = [x, *layer.parameters()]
+                torch.manual_seed(3)
+                first, second = layer(x), layer(x)
+                torch.manual_seed(3)
+                self.assertTrue(torch.equal(first, layer(x)))
+                self.assertFalse(torch.equal(first, second))
+                slopes = [torch.autograd.grad(first.sum(), inputs), torch.autograd.grad(second.sum(), inputs)]
+                self.assertFalse(torch.equal(slopes[0][0], slopes[1][0]))
+                compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+                layer.eval()
+                wanted = quiet(x)
+                slopes = torch.autograd.grad(wanted.sum(), [x, *quiet.parameters()])
+                for got in (layer(x), compiled(x)):
+                    torch.testing.assert_close(got, wanted)
+                    for a, b in zip(torch.autograd.grad(got.sum(), inputs), slopes):
+                        torch.testing.assert_close(a, b)
+                with torch.no_grad():
+                    torch.testing.assert_close(layer(x), wanted)
+                layer.train()
+                torch.manual_seed(3)
+                self.assertTrue(torch.equal(first, compiled(x)))
+
     def test_compiled_layers_have_no_graph_breaks(self):
         layer = at.Module(LLAMA)
         x = torch.randn(2, 8, 32, requires_grad=True)

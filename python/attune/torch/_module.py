@@ -58,8 +58,9 @@ class Module(torch.nn.Module):
         layer = attune.torch.Module(attune.make("multihead_nsa", len=4096, heads=64, heads_kv=4, causal=True).line)
 
     x is [batch, seq, width] of any batch and length that the line's variant serves; those of the line are only where it
-    begins. Names in state_dict() are those of safetensors files: load and save. Parameters stay where they are: what
-    replaces them (functional_call, parametrizations, sharding) is refused. A ring has the group of
+    begins. Dropout and noise=gumbel are drawn in training alone, from PyTorch's generator: after eval() the layer is
+    the one without them. Names in state_dict() are those of safetensors files: load and save. Parameters stay where
+    they are: what replaces them (functional_call, parametrizations, sharding) is refused. A ring has the group of
     attune.torch.distributed. With torch.use_deterministic_algorithms the attention is reproducible; with its warn_only
     a layer that has no such attention runs with a warning.
     """
@@ -98,7 +99,7 @@ class Module(torch.nn.Module):
         self._views: dict[str, Tensor] = {}
         self._gradients: list[Tensor] = []
         self._dtype = {word: dtype for dtype, word in _DTYPES.items()}[self._layer.text.split()[1]]
-        self._drops = bool(re.search(r"\bdropout\b", self._layer.text))
+        self._draws = bool(re.search(r"\b(dropout|noise=gumbel)\b", self._layer.text))
 
     def _view(self, name: str) -> Tensor:
         """The library's memory of a parameter."""
@@ -137,11 +138,11 @@ class Module(torch.nn.Module):
             torch.cuda.current_stream(self._device).synchronize()
 
     def forward(self, x: Tensor, memory: Tensor | None = None) -> Tensor:
-        """[batch, seq, width] of x, and of memory where the layer attends to a second input. Drops in training only."""
+        """[batch, seq, width] of x, and of memory where the layer attends to a second input. Draws in training only."""
         if x.device.type in _AUTOCASTS and torch.is_autocast_enabled(x.device.type):
             x = x.to(self._dtype)
             memory = None if memory is None else memory.to(self._dtype)
-        seed = new_seed(x.device) if self._drops and self.training else None
+        seed = new_seed(x.device) if self._draws and self.training else None
         plain = is_plain(x, x, x if memory is None else memory)
         parameters = self._now() if plain else [p for name, p in self.named_parameters() if name in self._names]
         needs = torch.is_grad_enabled() and (x.requires_grad or (memory is not None and memory.requires_grad) or
