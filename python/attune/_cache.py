@@ -12,6 +12,7 @@ from ._attend import _arguments, _check_gradient, _results
 from ._spec import Layout, Request, Window, request
 from ._view import View, dtype_number
 
+_NSA_WEIGHTS = range(5, 15)  # numbers of phi's tensors, docs/nsa.md
 _NSA_STREAMS = ("k", "v", "k_select", "v_select", "k_window", "v_window", "k_compressed", "v_compressed")
 
 
@@ -111,6 +112,9 @@ class NsaCache:
         """Appends the new tokens, where they are given, compresses what became complete, and attends: the queries are
         the last tokens of the sequences that are named (None: 0, 1, ...). q None only appends. weights has those of
         phi by their numbers (5 ... 14), gates the logits. There is no gradient."""
+        for n in weights or ():
+            if n not in _NSA_WEIGHTS:
+                raise _core.Error(f"attune: weights {n!r} is not a number of phi's, 5 ... 14")
         variant = {0: k_select, 1: v_select, 2: k_window, 3: v_window, 4: gates, **(weights or {})}
         named: dict[str, Any] = {**options, "variant": self.variant, "variant_tensors": variant}
         if k is not None or v is not None:

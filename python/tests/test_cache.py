@@ -165,6 +165,9 @@ class NsaCaches(unittest.TestCase):
                 ("do not fit into 8", lambda: cache.attend(None, *new)),
                 ("all or none must", lambda: cache.attend(None, *new[:4])),
                 ("neither q nor new tokens", lambda: cache.attend(None)),
+                ("weights 3 is not a number of phi's, 5 ... 14", lambda: cache.attend(None, *new, weights={3: new[0]})),
+                ("weights 15 is not", lambda: cache.attend(None, *new, weights={5: new[0], 15: new[0]})),
+                ("weights 'w1' is not", lambda: cache.attend(None, *new, weights={"w1": new[0]})),
                 ("stream 'x'", lambda: cache.stream("x")),
                 ("not of the word nsa", lambda: attune.NsaCache("gate act=none", heads=1, dim=8, sequences=1,
                                                                 capacity=8))):
