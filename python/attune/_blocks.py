@@ -39,14 +39,22 @@ def blocks(q: Any, k: Any, pattern: str | None = None, *, mask: Any = None, bloc
         raise _core.Error("attune: blocks need a pattern or a mask, and not both")
     if layout == "thd":
         raise _core.Error("attune: blocks of packed sequences are not built here: layout is bshd or bhsd")
-    size = block if isinstance(block, tuple) else (block, block)
+    if pattern is not None and not isinstance(pattern, str):
+        raise _core.Error(f"attune: pattern {pattern!r} is not a string")
+    size = tuple(block) if isinstance(block, (tuple, list)) else (block, block)
+    if len(size) != 2 or not all(isinstance(n, int) and n > 0 for n in size):
+        raise _core.Error(f"attune: block {block!r} is not an integer above 0, nor a pair of them")
     r = request(layout, causal, window, "no", {"block_size": size})
     extent, of_k = (dict(zip(layout, shape_of(name, t))) for name, t in (("q", q), ("k", k)))
     for name, found in (("q", extent), ("k", of_k)):
         if len(found) != 4:
             raise _core.Error(f"attune: {name} has {len(found)} axes, and layout {layout!r} has 4")
     rows, columns = (-(-length // n) for length, n in zip((extent["s"], of_k["s"]), size))
-    batch, heads = (extent["b"] if by_batch else 1, extent["h"] if by_head else 1) if mask is None else mask.shape[:2]
+    batch, heads = extent["b"] if by_batch else 1, extent["h"] if by_head else 1
+    if mask is not None:
+        if len(shape := shape_of("mask", mask)) != 4:
+            raise _core.Error(f"attune: mask has {len(shape)} axes, and [batch, head, rows, columns] has 4")
+        batch, heads = shape[:2]
     lists = [("q", layout), ("k", layout), ("block_begin", "bhn"), ("block_column", "n"), ("block_begin_k", "bhn"),
              ("block_row_k", "n")]
     fields = {**r.spec._fields(), "pass": 1, "block_bound": 1}  # a backward has lists by key block too

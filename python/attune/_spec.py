@@ -113,10 +113,14 @@ class Spec:
                                    ("reproducible", "run" if self.reproducible == WARN else self.reproducible,
                                     _REPRODUCIBLE),
                                    ("precision", self.precision, _PRECISION)):
-            if value not in known:
+            if not isinstance(value, str) or value not in known:
                 raise _core.Error(f"attune: {what} {value!r} is not one of {', '.join(known)}")
-        if self.causal not in (False, True):
-            raise _core.Error(f"attune: causal {self.causal!r} is not True or False")
+        for what, flag in (("causal", self.causal), ("rotary_interleaved", self.rotary_interleaved)):
+            if not isinstance(flag, int) or flag not in (False, True):
+                raise _core.Error(f"attune: {what} {flag!r} is not True or False")
+        for what, value in (("backend", self.backend), ("variant", self.variant)):
+            if not isinstance(value, str):
+                raise _core.Error(f"attune: {what} {value!r} is not a string")
         for what, pair, least in (("window", self.window, -1), ("block_size", self.block_size, 0)):
             if pair is None and what == "window":
                 continue
@@ -342,12 +346,14 @@ def request(layout: str, causal: bool, window: Window | None, reproducible: str,
         if name in _FLAGS:
             fields[name] = value
         elif name in _NUMBERS:
-            numbers[name] = value or 0
+            numbers[name] = 0 if value is None else value
         elif name not in TENSORS and name != "variant_tensors":
             raise TypeError(f"attend() got an unexpected keyword argument {name!r}")
     given = [name for name in TENSORS if options.get(name) is not None]
     tensors = [options[name] for name in given]  # type: ignore[literal-required]
     numbered = options.get("variant_tensors") or {}
+    if not isinstance(numbered, dict):
+        raise _core.Error(f"attune: variant_tensors: {type(numbered)} is not a dict, which has them by their numbers")
     for n in sorted(numbered):  # not their items: compilers before PyTorch 2.10 sort numbers alone
         if numbered[n] is not None:
             given.append(f"variant{n}")

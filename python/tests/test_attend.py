@@ -168,6 +168,13 @@ class Attend(unittest.TestCase):
                 ("none", r"window \(None, 0\) is not", lambda: attune.attend(q, k, v, window=(None, 0))),
                 ("blocks", "block_size 64 is not a pair", lambda: attune.attend(q, k, v, block_size=64)),
                 ("causal", "causal 'yes' is not True or False", lambda: attune.attend(q, k, v, causal="yes")),
+                ("array", "causal array.* is not True or", lambda: attune.attend(q, k, v, causal=np.array([1, 0]))),
+                ("rotary", "rotary_interleaved 2 is not", lambda: attune.attend(q, k, v, rotary_interleaved=2)),
+                ("set", "align {'a'} is not one of", lambda: attune.attend(q, k, v, align={"a"})),
+                ("variant", "variant 3 is not a string", lambda: attune.attend(q, k, v, variant=3)),
+                ("no backend", "backend None is not a string", lambda: attune.attend(q, k, v, backend=None)),
+                ("tensors", "variant_tensors: <class 'list'> is not a dict",
+                 lambda: attune.attend(q, k, v, variant_tensors=[q])),
                 ("packed", "needs cu_q", lambda: attune.attend(q[0], k[0], v[0], layout="thd")),
                 ("lengths", "used_k", lambda: attune.attend(q, k, v, used_k=np.array([9, 1], "int32"))),
                 ("dropout", "dropout needs seed", lambda: attune.attend(q, k, v, dropout=0.5)),
@@ -205,6 +212,20 @@ class Attend(unittest.TestCase):
         for sentence, tensors in (("q: <class 'list'> is not a tensor", (q.tolist(), k)), ("k has 3 axes", (q, k[0]))):
             with self.subTest(sentence), self.assertRaisesRegex(attune.Error, sentence):
                 attune.blocks(*tensors, "dense")
+
+    def test_blocks_of_what_is_wrong_are_refused_in_words(self):
+        q = draw(2, 16, 2, 8)
+        for sentence, named in (
+                ("block 0 is not an integer above 0, nor a pair of them", dict(pattern="dense", block=0)),
+                (r"block \(4, 0\) is not", dict(pattern="dense", block=(4, 0))),
+                (r"block \[4, 4, 4\] is not", dict(pattern="dense", block=[4, 4, 4])),
+                ("block '4' is not", dict(pattern="dense", block="4")),
+                ("pattern 3 is not a string", dict(pattern=3)),
+                ("mask: <class 'list'> is not a tensor", dict(mask=[[True]], block=4)),
+                (r"mask has 1 axes, and \[batch, head, rows, columns\] has 4", dict(mask=np.ones(4, bool), block=4))):
+            with self.subTest(sentence), self.assertRaisesRegex(attune.Error, f"^attune: {sentence}"):
+                attune.blocks(q, q, **named)
+        self.assertEqual(attune.blocks(q, q, "dense", block=[4, 8]).block_size, (4, 8))
 
     def test_a_window_that_is_no_pair_is_not_taken_for_none(self):
         q = draw(1, 6, 2, 8)
