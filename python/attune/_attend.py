@@ -8,7 +8,7 @@ import math
 import sys
 from typing import TYPE_CHECKING, Any
 
-from . import _core
+from . import _core, _nothing
 from ._arrays import empty, shape_of, stream_of
 from ._spec import Layout, Options, Request, Window, request, scale_of
 
@@ -26,6 +26,11 @@ def lse_shape(layout: str, q_shape: Any) -> tuple[int, ...]:
 
 def _arguments(r: Request, scale: float | None) -> tuple[float, float, float, int, int]:
     return scale_of(scale), r.softcap, r.dropout, r.max_q, r.max_k
+
+
+def _check_nothing(r: Request, scale: float | None, q: Any, k: Any, v: Any, **results: Any) -> None:
+    *numbers, max_q, max_k = _arguments(r, scale)
+    _nothing.check(r.spec, q, k, v, r.tensors, numbers, (max_q, max_k), **results)
 
 
 def _check_gradient(tensors: tuple[Any, ...]) -> None:
@@ -86,8 +91,9 @@ def attend(q: Any, k: Any, v: Any, *, layout: Layout = "bshd", causal: bool = Fa
         _core.run(r.spec.forward, *_arguments(r, scale), stream_of(q) if stream is None else stream, q, k, v,
                   *r.tensors, out, lse, *(None,) * len(r.spec.saved))
     except _core.Error:
-        if not r.spec.is_nothing(q, k, v, out):
+        if not r.spec.is_nothing(q, k, v):
             raise
+        _check_nothing(r, scale, q, k, v, out=out, lse=lse)
         out[...] = 0
         if lse is not None:
             lse[...] = -math.inf
@@ -111,6 +117,7 @@ def attend_backward(d_out: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, *, d
     except _core.Error:
         if not r.spec.is_nothing(q, k, v):
             raise
+        _check_nothing(r, scale, q, k, v, out=out, lse=lse, d_out=d_out, d_lse=d_lse)
         for gradient in (dq, dk, dv):
             gradient[...] = 0
     return dq, dk, dv

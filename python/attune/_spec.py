@@ -221,16 +221,14 @@ class Spec:
         """Rows of q may be in no sequence: nobody writes their out, lse and dq."""
         return "cu_q" in self.given or "used_q" in self.given
 
-    def is_nothing(self, q: Any, k: Any, v: Any, out: Any = None) -> bool:
+    def is_nothing(self, q: Any, k: Any, v: Any) -> bool:
         """No query, or no key, of tensors that go together: out is 0, lse -inf and every gradient 0. The library has no
-        problem for it, so what it would refuse beside that is asked here: dtypes and the shape of out."""
+        problem for it, so what it would refuse beside that is asked here, and by _nothing.check."""
         dtype, *others = (str(getattr(t, "dtype", "")).rsplit(".", 1)[-1] for t in (q, k, v))
         if dtype not in _FLOATS or others != [dtype, dtype]:
             return False
         q, k, v = (tuple(getattr(t, "shape", ())) for t in (q, k, v))
         if len(q) != len(self.layout) or len(k) != len(self.kv_axes) or len(v) != len(k) or self.variant or self.append:
-            return False
-        if out is not None and tuple(getattr(out, "shape", ())) != (*q[:-1], v[-1]):
             return False
         of_q, of_k = dict(zip(self.layout, q)), dict(zip(self.kv_axes, k))
         if "b" in of_q and "b" in of_k and "cache_index" not in self.given and of_q["b"] != of_k["b"]:

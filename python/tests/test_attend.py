@@ -269,6 +269,42 @@ class Attend(unittest.TestCase):
                 with self.assertRaises(attune.Error):
                     attune.attend(q, k, v, out=np.ones((batch, rows + 1, 4, 16), "float32"))
 
+    def test_what_is_wrong_beside_nothing_is_refused_in_words(self):
+        seed, used = np.array([1, 2]), np.array([2, 2], "int32")
+        for batch, rows, keys in ((0, 3, 4), (2, 0, 4), (2, 3, 0)):
+            q, k, v = draw(batch, rows, 4, 8), draw(batch, keys, 2, 8), draw(batch, keys, 2, 16)
+            out, lse = attune.attend(q, k, v, return_lse=True)
+            both = [lambda **named: attune.attend(q, k, v, **named),
+                    lambda **named: attune.attend_backward(out, q, k, v, out, lse, **named)]
+            for sentence, named in (
+                    ("backend 'nonsense' is not one of .*cpu_forward", dict(backend="nonsense")),
+                    ("softcap -3 is not finite and above 0", dict(softcap=-3)),
+                    ("softcap nan is not", dict(softcap=np.nan)),
+                    ("dropout 1.5 is not in 0 <= dropout < 1", dict(dropout=1.5, seed=seed)),
+                    ("lengths -1 and 0 are not in 0 ... 2", dict(max_q=-1)),
+                    (r"bias is \[3, 4, 5\], not \[1 or", dict(bias=draw(3, 4, 5))),
+                    (rf"bias is \[1, 3, 1, 1\], not \[1 or {batch}, 1 or 4, 1 or {rows} and more, 1 or {keys} and ",
+                     dict(bias=draw(1, 3, 1, 1))),
+                    (r"slopes is \[5\], not \[4\]", dict(slopes=draw(5))),
+                    (rf"used_k is \[3\], not \[{batch}\]", dict(used_k=np.array([0, 0, 0], "int32")))):
+                for run in both:
+                    with self.subTest(sentence, batch=batch, rows=rows), self.assertRaisesRegex(attune.Error, sentence):
+                        run(**named)
+            wrong = draw(batch, rows + 1, 4, 16)
+            for name, run in (("out", lambda: attune.attend(q, k, v, out=wrong)),
+                              ("lse", lambda: attune.attend(q, k, v, lse=wrong[..., 0])),
+                              ("out", lambda: attune.attend_backward(out, q, k, v, wrong, lse)),
+                              ("lse", lambda: attune.attend_backward(out, q, k, v, out, wrong)),
+                              ("d_out", lambda: attune.attend_backward(wrong, q, k, v, out, lse)),
+                              ("d_lse", lambda: attune.attend_backward(out, q, k, v, out, lse, d_lse=wrong))):
+                with self.subTest(name, batch=batch, rows=rows), self.assertRaisesRegex(
+                        attune.Error, rf"attune: {name} is \[.*\], not \[.*\]"):
+                    run()
+            for named in (dict(backend="cpu_forward"), dict(softcap=2.0), dict(bias=draw(1, 4, 1, 1)),
+                          dict(bias=draw(1, 1, rows + 2, keys)), dict(used_k=used[:batch], slopes=draw(4)),
+                          dict(dropout=0.5, seed=seed)):
+                self.assertTrue((attune.attend(q, k, v, **named) == 0).all())
+
     def test_rows_in_no_sequence_are_zero_and_weigh_nothing(self):
         q, k, v, d = (draw(10, 2, 8, seed=n) for n in range(4))
         cu = np.array([0, 3, 7], "int32")

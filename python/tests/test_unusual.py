@@ -173,6 +173,13 @@ class Unusual(unittest.TestCase):
             with self.subTest(q=q, k=k), self.assertRaises(attune.Error):
                 at.attend(*(torch.zeros(shape) for shape in (q, k, v)))
         q, k = torch.zeros(1, 3, 2, 8), torch.zeros(1, 0, 2, 8)
+        for grad in (False, True):
+            for sentence, named in (("backend 'nonsense' is not one of", {"backend": "nonsense"}),
+                                    ("softcap -3 is not", {"softcap": -3}),
+                                    (r"bias is \[1, 3, 1, 1\], not", {"bias": torch.zeros(1, 3, 1, 1)})):
+                with self.subTest(sentence, grad=grad), self.assertRaisesRegex(attune.Error, sentence):
+                    at.attend(q.requires_grad_(grad), k, k, **named)
+        q = q.detach()
         with self.assertRaisesRegex(attune.Error, "len_k = 0"):  # lse would be that of the sinks
             at.attend(q, k, k, sinks=torch.zeros(2))
 
