@@ -4,6 +4,7 @@ one object. What does not fit is refused before anything is written."""
 from __future__ import annotations
 
 import functools
+from operator import index
 from typing import Any, Sequence
 
 from . import _core
@@ -19,6 +20,26 @@ _NSA_STREAMS = ("k", "v", "k_select", "v_select", "k_window", "v_window", "k_com
 def _check_backend(r: Request) -> None:
     if r.spec.backend:
         raise _core.Error(f"attune: a cache has the planner's backend, not one by name: {r.spec.backend!r} is given")
+
+
+def _within(what: str, given: int, most: int) -> int:
+    """What is given, within what the library takes: it would not see a number of more than 32 bits."""
+    if not 0 <= index(given) <= most:
+        raise _core.Error(f"attune: {what} {given} is not in 0 ... {most}")
+    return given
+
+
+def _check_sequences(sequences: Any, count: int) -> None:
+    """Asked where a call was refused: looking at every number before costs each call time."""
+    if sequences is None:
+        return
+    if not hasattr(sequences, "__len__") or not all(hasattr(n, "__index__") for n in sequences):
+        raise _core.Error(f"attune: sequences {sequences!r} are not integers, one for each of q's batch")
+    for n in sequences:
+        _within("sequence", n, count - 1)
+
+
+_REFUSALS = (_core.Error, OverflowError, TypeError)  # those of Python where a number is none, or has no room
 
 
 class Cache:
@@ -51,8 +72,12 @@ class Cache:
         _check_gradient((q, *r.tensors))
         _check_backend(r)
         out, lse = _results(r, q, self.dim_v, return_lse, out, lse)
-        _core.cache_attend(self._handle, sequences, r.spec.forward, *_arguments(r, scale),
-                           stream_of(q) if stream is None else stream, q, None, None, *r.tensors, out, lse)
+        try:
+            _core.cache_attend(self._handle, sequences, r.spec.forward, *_arguments(r, scale),
+                               stream_of(q) if stream is None else stream, q, None, None, *r.tensors, out, lse)
+        except _REFUSALS:
+            _check_sequences(sequences, self.sequences)
+            raise
         return (out, lse) if return_lse else out
 
     def append(self, k_new: Any, v_new: Any, *, sequences: Sequence[int] | None = None, layout: Layout = "bshd",
@@ -64,12 +89,13 @@ class Cache:
 
     def length(self, sequence: int) -> int:
         """How many keys the sequence has."""
-        return _core.cache_length(self._handle, sequence)
+        return _core.cache_length(self._handle, _within("sequence", sequence, self.sequences - 1))
 
     def resize(self, sequence: int, length: int) -> None:
         """Shorter: the last keys are forgotten, and with 0 all; their pages serve others. Longer: the caller writes
         the new rows into k and v."""
-        _core.cache_resize(self._handle, sequence, length)
+        _core.cache_resize(self._handle, _within("sequence", sequence, self.sequences - 1),
+                           _within("length", length, self.capacity))
 
     @property
     def free_pages(self) -> int:
@@ -127,22 +153,27 @@ class NsaCache:
         _check_backend(r)
         if q is not None:
             out, _ = _results(r, q, self.dim_v, False, out, None)
-        _core.nsa_cache_attend(self._handle, sequences, r.spec.forward, *_arguments(r, scale),
-                               stream_of(like) if stream is None else stream, q, None, None, *r.tensors, out, None,
-                               *(None,) * len(r.spec.saved))
+        try:
+            _core.nsa_cache_attend(self._handle, sequences, r.spec.forward, *_arguments(r, scale),
+                                   stream_of(like) if stream is None else stream, q, None, None, *r.tensors, out, None,
+                                   *(None,) * len(r.spec.saved))
+        except _REFUSALS:
+            _check_sequences(sequences, self.sequences)
+            raise
         return out
 
     def length(self, sequence: int) -> int:
         """How many raw tokens the sequence has."""
-        return _core.nsa_cache_length(self._handle, sequence)
+        return _core.nsa_cache_length(self._handle, _within("sequence", sequence, self.sequences - 1))
 
     def compressed(self, sequence: int) -> int:
         """How many compressed tokens the sequence has."""
-        return _core.nsa_cache_compressed(self._handle, sequence)
+        return _core.nsa_cache_compressed(self._handle, _within("sequence", sequence, self.sequences - 1))
 
     def shorten(self, sequence: int, length: int) -> None:
         """Forgets the last tokens, and with 0 all."""
-        _core.nsa_cache_shorten(self._handle, sequence, length)
+        _core.nsa_cache_shorten(self._handle, _within("sequence", sequence, self.sequences - 1),
+                                _within("length", length, self.capacity))
 
     def stream(self, name: str) -> View:
         """One of k, v, k_select, v_select, k_window, v_window, k_compressed, v_compressed, for from_dlpack:
