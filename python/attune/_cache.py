@@ -66,12 +66,15 @@ class Cache:
                return_lse: bool = False, out: Any = None, lse: Any = None, stream: int | None = None,
                **options: Any) -> Any:
         """Appends k_new and v_new, where they are given, to the sequences that are named (None: 0, 1, ...), one for
-        each of q's batch, and attends to all of their keys. Otherwise as attune.attend; there is no gradient."""
+        each of q's batch, and attends to all of their keys; a q without rows only appends. Otherwise as attune.attend;
+        there is no gradient."""
         new: dict[str, Any] = {"k_new": k_new, "v_new": v_new} if k_new is not None or v_new is not None else {}
         r = request(layout, causal, window, "no", {**options, **new})  # type: ignore[typeddict-item]
         _check_gradient((q, *r.tensors))
         _check_backend(r)
         out, lse = _results(r, q, self.dim_v, return_lse, out, lse)
+        if not r.max_q and 0 in (size for axis, size in zip(layout, shape_of("q", q)) if axis in "st"):
+            r.max_q = 1  # a bound of no rows
         try:
             _core.cache_attend(self._handle, sequences, r.spec.forward, *_arguments(r, scale),
                                stream_of(q) if stream is None else stream, q, None, None, *r.tensors, out, lse)
@@ -84,7 +87,6 @@ class Cache:
                **options: Any) -> None:
         """attend without queries: the sequences grow by the new keys. A rotary turns them, as in attend."""
         shape = [0 if letter == "s" else size for letter, size in zip(layout, shape_of("k_new", k_new))]
-        options["max_q"] = 1  # a bound of no rows
         self.attend(empty(k_new, tuple(shape)), k_new, v_new, sequences=sequences, layout=layout, **options)
 
     def length(self, sequence: int) -> int:

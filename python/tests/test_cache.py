@@ -73,6 +73,25 @@ class Caches(unittest.TestCase):
         del cache
         np.testing.assert_array_equal(k[1, :4], rows_k)  # the memory lives as long as the array
 
+    def test_a_query_without_rows_only_appends(self):
+        k, v, q = draw(2, 3, 2, 8), draw(2, 3, 2, 8, seed=1), draw(2, 1, 4, 8, seed=2)
+        ends = np.zeros(3, "int32")
+        wanted = attune.Cache(heads=2, dim=8, sequences=2, capacity=12)
+        wanted.append(k, v)
+        for page in (0, 4):
+            for layout, shape, lse_shape, named in (
+                    ("bshd", (2, 0, 4, 8), (2, 4, 0), {}), ("bshd", (2, 0, 4, 8), (2, 4, 0), {"causal": True}),
+                    ("bhsd", (2, 4, 0, 8), (2, 4, 0), {}), ("thd", (0, 4, 8), (4, 0), {"cu_q": ends})):
+                with self.subTest(page=page, layout=layout, **named):
+                    cache = attune.Cache(heads=2, dim=8, sequences=2, capacity=12, page=page)
+                    new = [t.swapaxes(1, 2) if layout == "bhsd" else t for t in (k, v)]
+                    out, lse = cache.attend(draw(*shape), *new, layout=layout, return_lse=True, **named)
+                    self.assertEqual((out.shape, lse.shape), (shape, lse_shape))
+                    self.assertEqual([cache.length(n) for n in range(2)], [3, 3])
+                    self.near(cache.attend(q), wanted.attend(q))
+                    self.assertEqual(cache.attend(draw(*shape), layout=layout, **named).shape, shape)  # nor that
+                    self.assertEqual([cache.length(n) for n in range(2)], [3, 3])
+
     def test_an_append_alone_lengthens_and_a_shorter_sequence_gives_its_pages_back(self):
         cache = attune.Cache(heads=2, dim=8, sequences=2, capacity=8, page=2, pages=4)
         k, v = draw(1, 5, 2, 8), draw(1, 5, 2, 8, seed=1)
