@@ -296,6 +296,12 @@ class Jax(unittest.TestCase):
             for t, gradient in zip((q, k, v), jax.grad(lambda *t: attend(*t).sum(), (0, 1, 2))(q, k, v)):
                 self.assertEqual(gradient.shape, t.shape)
                 self.assertTrue((np.asarray(gradient) == 0).all())
+            for sentence, named in (("softcap -3 is not finite and above 0", {"softcap": -3}),
+                                    (r"bias is \[1, 3, 1, 1\], not \[1 or", {"bias": jnp.zeros((1, 3, 1, 1))})):
+                run = functools.partial(attend, **named)
+                for function in (run, jax.jit(run)):
+                    with self.subTest(sentence, batch=batch, rows=rows), self.assertRaisesRegex(attune.Error, sentence):
+                        function(q, k, v)
 
 
 if __name__ == "__main__":
