@@ -116,7 +116,7 @@ class Spec:
             if not isinstance(value, str) or value not in known:
                 raise _core.Error(f"attune: {what} {value!r} is not one of {', '.join(known)}")
         for what, flag in (("causal", self.causal), ("rotary_interleaved", self.rotary_interleaved)):
-            if not isinstance(flag, int) or flag not in (False, True):
+            if not _is_flag(flag):
                 raise _core.Error(f"attune: {what} {flag!r} is not True or False")
         for what, value in (("backend", self.backend), ("variant", self.variant)):
             if not isinstance(value, str):
@@ -280,6 +280,13 @@ def from_text(text: str) -> Spec:
         lists: dict[str, Any] = {name: tuple(f) for name, f in fields.items() if isinstance(f, list)}
         found = _keep(text, Spec(**{**fields, **lists}))
     return found
+
+
+def _is_flag(value: Any) -> bool:
+    try:
+        return value in (False, True)  # NumPy's too
+    except (TypeError, ValueError, RuntimeError):  # an array has no truth
+        return False
 
 
 def _found(key: Any) -> Spec | None:

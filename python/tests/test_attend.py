@@ -148,6 +148,10 @@ class Attend(unittest.TestCase):
                 ahead = attune.attend(*(moved if y is x else y for y in (q, k, v)), **named)
                 self.assertAlmostEqual(((ahead - out) * d).sum() / step, gradient[at], places=4)
 
+    def test_a_flag_of_numpy_is_one(self):
+        q = draw(1, 4, 2, 8)
+        assert np.array_equal(attune.attend(q, q, q, causal=q.size > np.int64(1)), attune.attend(q, q, q, causal=True))
+
     def test_what_is_wrong_is_refused_in_words(self):
         q, k, v = draw(2, 4, 2, 8), draw(2, 4, 2, 8, seed=1), draw(2, 4, 2, 8, seed=2)
         for what, sentence, call in (
