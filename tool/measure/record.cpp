@@ -100,6 +100,8 @@ void provenance_fields(P& p, const Each& each) {
 // A tenth of a nanosecond is below every timer, and half of the file otherwise.
 double kept(double ns) { return std::round(ns * 10) / 10; }
 
+bool is_json(std::string_view line) { return json::accept(line); }
+
 const json& part(const json& j, const char* name) {
   static const json nothing = json::object();
   const auto it = j.find(name);
@@ -157,10 +159,6 @@ Status from_json(std::string_view line, Record& out) {
     return Status::no("record: ", e.what());
   }
 }
-
-namespace {
-bool is_json(std::string_view line) { return json::accept(line); }
-}  // namespace
 
 size_t first_missing(std::string_view line, std::span<const char* const> fields) {
   const json j = json::parse(line, nullptr, false);
