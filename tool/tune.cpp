@@ -128,7 +128,7 @@ void print(const std::vector<Done>& all, const Gathered& gathered, const Asked& 
                                                       ? "no file for this device; ATTUNE_TUNED names one"
                                                       : d.planner_reads + ", not that file");
     // A backend whose interval is wide at one length alone may be used at none, and what is chosen then is slower.
-    const auto slow = std::ranges::count_if(d.own, [&](const CheckedChoice& c) {
+    const auto slow = std::count_if(d.own.begin(), d.own.end(), [&](const CheckedChoice& c) {
       return c.by_rule && c.slower > asked.settings().margin;
     });
     if (slow)

@@ -142,8 +142,9 @@ std::vector<std::string> different(const std::vector<Record>& before, const std:
     const auto values = [&](const std::vector<Record>& records) {
       std::vector<std::string> seen;
       for (const Record& r : records)
-        if (const std::string& v = field(r.provenance); !v.empty() && std::ranges::find(seen, v) == seen.end())
+        if (const std::string& v = field(r.provenance); std::find(seen.begin(), seen.end(), v) == seen.end())
           seen.push_back(v);
+      std::erase(seen, "");
       return seen.empty() ? "none" : fmt::format("{}", fmt::join(seen, ", "));
     };
     const std::string a = values(before), b = values(after);
