@@ -6,8 +6,9 @@
 namespace attune {
 
 struct Context;
+struct Device;
 
 bool is_module(std::string_view line);  // by its first word
-void module_memory(const std::string& line, const std::string& device, Context&);
+void module_memory(const std::string& line, const Device&, Context&);
 
 }  // namespace attune

@@ -40,8 +40,8 @@ const std::vector<Layer> kLayers = {
                  "transport/communicator.h", "verify/"}},
     // The command names the machine whose loops run, so it sees that table too; and it times GPUs.
     {"tool/", {"core/", "plan/", "machine/host.h", "machine/library.h", "machine/cpu/kernels.h",
-               "machine/cuda/", "transport/communicator.h", "variants/blocks.h", "modules/settings.h", "verify/",
-               "tool/", "attune/", "build_info.h"}},
+               "machine/cuda/", "transport/communicator.h", "variants/blocks.h", "modules/settings.h",
+               "modules/build.h", "verify/", "tool/", "attune/", "build_info.h"}},
     {"examples/", {"attune/"}},
     {"python/extension/", {"attune/", "extension/"}},  // of Python
 };
