@@ -33,7 +33,6 @@ struct attune_plan {
 
 namespace {
 
-constexpr int kMostThreads = 4096;
 
 Status args_of(const attune_args* given, const Args*& out) {
   Local& mine = local();

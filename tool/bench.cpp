@@ -150,7 +150,6 @@ Status benches(const Asked& asked, std::vector<Bench>& out, Exit& code) {
   if (asked.threads.empty()) threads.push_back(common.device.units);
   else if (gpu) return Status::no("--threads is for CPUs, --device is ", asked.device);
   else if (Status s = numbers_of("threads", asked.threads, threads); !s.ok()) return s;
-  constexpr int32_t kMostThreads = 4096;
   for (const int32_t n : threads)
     if (n > kMostThreads) return Status::no("--threads: ", n, " is not from 1 to ", kMostThreads);
   std::vector<Mode> modes;

@@ -65,7 +65,7 @@ int parse_and_run(CLI::App& app, Context& context, int argc, char** argv) {
   if (argv[1][0] != '-' && !is_command(app, argv[1]))
     return usage("attune", join("'", argv[1], "' is not a command: ", command_names(app)));
   if (const std::string word = without_value(argc, argv); !word.empty())
-    return usage("attune", join("'", word, "' has no value behind it"));
+    return usage(argv[1][0] == '-' ? "attune" : join("attune ", argv[1]), join("'", word, "' has no value behind it"));
   try {
     app.parse(argc, argv);
     if (app.get_subcommands().empty()) return usage("attune", join("a command is needed: ", command_names(app)));

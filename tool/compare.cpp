@@ -70,9 +70,7 @@ Status is_asked(const Asked& asked) {
     return Status::no("it takes the records before and after, or those after with --baseline NAME");
   if (asked.files.size() == 1 && asked.baseline.empty() && asked.save.empty())
     return Status::no("one file alone needs --baseline NAME or --save NAME");
-  if (!asked.save.empty())
-    if (Status s = is_baseline_name(asked.save); !s.ok()) return s;
-  return are_apart({asked.markdown, asked.junit}, asked.files);
+  return asked.save.empty() ? Status::good() : is_baseline_name(asked.save);
 }
 
 Status records_of(const std::string& path, std::vector<Record>& out, std::string* text = nullptr) {
@@ -97,6 +95,8 @@ void run(Asked& asked, Context& context) {
   if (s.ok() && !asked.baseline.empty()) s = read_baseline(asked.baseline, before, first);
   else if (s.ok() && asked.files.size() == 2) s = records_of(first, before);
   if (!s.ok()) return fail(context, kFailed, join("attune compare: ", s.message));
+  if (s = are_apart({asked.markdown, asked.junit}, {first, second}); !s.ok())
+    return fail(context, kUsage, join("attune compare: ", s.message));
   if (asked.files.size() == 1 && asked.baseline.empty()) return save(asked, text, context);
   const Changes changes = compare(before, after, asked.settings);
   if (asked.agree_percent >= 0) return tell_agreement(changes, asked, context);

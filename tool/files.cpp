@@ -8,17 +8,15 @@
 #include <fstream>
 #include <iterator>
 
+#include "core/links.h"
+
 namespace attune {
 
 namespace fs = std::filesystem;
 
 Status replace_file(const std::string& given, const std::string& text) {
   std::error_code error;
-  std::string path = given;
-  constexpr int kMostLinks = 40;  // as the kernel follows
-  for (int n = 0; n < kMostLinks && fs::is_symlink(path, error); ++n)
-    path = (fs::path(path).parent_path() / fs::read_symlink(path, error)).string();
-  error.clear();  // of a file that is not there yet
+  const std::string path = behind_links(given);
   const fs::path folder = fs::path(path).parent_path();
   if (!folder.empty()) fs::create_directories(folder, error);
   if (error) return Status::no(folder.string(), ": cannot be made: ", error.message());
@@ -58,12 +56,13 @@ Status are_apart(const std::vector<std::string>& written, const std::vector<std:
 
 Status read_file(const std::string& path, std::string& out) {
   out.clear();
-  errno = fs::is_directory(path) ? EISDIR : 0;  // a folder opens, and throws when it is read
-  std::ifstream file;
-  if (!errno) file.open(path, std::ios::binary);
-  if (!errno && file) out.assign(std::istreambuf_iterator<char>(file), {});
-  return !errno && file ? Status::good()
-                        : Status::no("'", path, "' cannot be read: ", std::strerror(errno ? errno : EIO));
+  const auto no = [&](int why) { return Status::no("'", path, "' cannot be read: ", std::strerror(why)); };
+  std::error_code error;
+  if (fs::is_directory(path, error)) return no(EISDIR);  // it opens, and throws when it is read
+  errno = 0;
+  std::ifstream file(path, std::ios::binary);
+  if (file) out.assign(std::istreambuf_iterator<char>(file), {});
+  return file ? Status::good() : no(errno ? errno : EIO);
 }
 
 Status read_whole(const std::string& path, std::string& out) {

@@ -345,13 +345,12 @@ Status answer(const Asked& asked, const BenchRow& row, const Device& device, dou
 }
 
 void run(const Asked& asked, Context& context) {
-  if (is_module(asked.line)) {
-    if (asked.measure || !asked.backend.empty() || !asked.peers.empty())
-      return fail(context, kUsage,
-                  "attune memory: --measure, --peer and --backend are for problems, and this is a module");
-  }
+  const bool module = is_module(asked.line);
+  if (module && (asked.measure || !asked.backend.empty() || !asked.peers.empty()))
+    return fail(context, kUsage,
+                "attune memory: --measure, --peer and --backend are for problems, and this is a module");
   BenchRow row;
-  if (!asked.line.empty() && !is_module(asked.line)) {
+  if (!asked.line.empty() && !module) {
     Status s = parse_row(asked.line, row);
     if (s.ok() && !row.module.empty())
       s = Status::no("of a module both passes are said: '", row.module, "' is its line");
@@ -360,7 +359,7 @@ void run(const Asked& asked, Context& context) {
   Device device;
   if (const Status s = device_named(asked.device, device); !s.ok())
     return fail(context, exit_of_device(asked.device), join("attune memory: ", s.message));
-  if (is_module(asked.line)) return module_memory(asked.line, device, context);
+  if (module) return module_memory(asked.line, device, context);
   if (!asked.backend.empty() && !find_backend(asked.backend))
     return fail(context, kUsage, join("attune memory: backend '", asked.backend, "' is not one of ", backend_names()));
 

@@ -100,12 +100,9 @@ Json as_json(const std::vector<const Record*>& series) {
 
 // All that sets one apart from another: trend_key().
 std::string heading(const Record& r) {
-  std::string s = join(line_text(r), " | ", r.subject, " | ", r.device, ", ", device_of(r));
-  if (!r.provenance.gpu_uuid.empty()) s += ", " + r.provenance.gpu_uuid;
-  s += " | " + timing_text(r);
-  if (r.threads) s += fmt::format(", {} thread{}", r.threads, r.threads == 1 ? "" : "s");
-  s += ", " + r.layout;
-  return r.distribution == "normal" ? s : s + ", " + r.distribution;
+  const std::string& card = r.provenance.gpu_uuid;
+  return join(line_text(r), " | ", r.subject, " | ", device_of(r), card.empty() ? "" : ", ", card, " | ",
+              setting_text(r));
 }
 
 void print(const std::vector<const Record*>& series) {

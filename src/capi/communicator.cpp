@@ -64,16 +64,14 @@ Status shards_of(const char* layout, int32_t tokens, int32_t ranks, int32_t rank
 }
 
 // A tensor of a copy, by the name that the interface gives it.
-Status tensor_of(const attune_tensor* given, std::string_view name, Tensor& out) {
+Status tensor_named(std::string_view name, const attune_tensor* given, Tensor& out) {
   const auto no = [&](const auto&... why) { return Status::no(name, ": ", why...); };
   if (!given) return Status::no(name, " is null");
-  if (Status s = attune::tensor_of(*given, Role::q, out); !s.ok())
+  if (Status s = tensor_of(*given, Role::q, out); !s.ok())  // "q: ..."
     return no(std::string_view(s.message).substr(s.message.find(": ") + 2));
   if (!is_floating(out.dtype)) return no("dtype ", attune::name(out.dtype), " is not a floating one");
   if (reinterpret_cast<uintptr_t>(out.data) % uintptr_t(size_of(out.dtype)))
     return no("data is not aligned to its dtype ", attune::name(out.dtype));
-  if (Bytes unused; !bytes_of(out, unused))
-    return no("extents and strides reach past the end of memory, or are negative");
   return Status::good();
 }
 
@@ -86,9 +84,8 @@ Status check_copy(const Tensor& whole, const Tensor& shard, bool back) {
   if (s.dim != w.dim) return no("dim = ", s.dim, " is not ", w.dim, ", that of whole");
   if (shard.device != whole.device || shard.device_index != whole.device_index)
     return no("is not on the device of whole");
-  if (overlaps_itself(back ? whole : shard))
-    return Status::no(back ? "whole" : "shard", ": is written, and its strides put elements on each other");
-  return share_memory(whole, shard) ? no("shares memory with whole") : Status::good();
+  const Placed both[] = {{"whole", whole, back}, {"shard", shard, !back}};
+  return check_places(both);
 }
 
 }  // namespace
@@ -196,8 +193,8 @@ int attune_shard_copy(const char* layout, int32_t ranks, int32_t rank, const att
   return answer([&] {
     Tensor all, own;
     Shards shards;
-    if (Status s = ::tensor_of(whole, "whole", all); !s.ok()) return s;
-    if (Status s = ::tensor_of(shard, "shard", own); !s.ok()) return s;
+    if (Status s = tensor_named("whole", whole, all); !s.ok()) return s;
+    if (Status s = tensor_named("shard", shard, own); !s.ok()) return s;
     if (Status s = shards_of(layout, all.extent.seq, ranks, rank, shards); !s.ok()) return s;
     if (own.extent.seq != shards.count(rank))
       return Status::no("shard: has ", own.extent.seq, " rows, and rank ", rank, " has ", shards.count(rank), " of ",

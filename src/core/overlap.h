@@ -2,6 +2,10 @@
 // they meet, the rows are compared, so that q, k and v may be slices of one packed tensor [b, s, 3, h, d] and so may
 // their gradients.
 #pragma once
+#include <span>
+#include <string>
+
+#include "core/status.h"
 #include "core/tensor.h"
 
 namespace attune {
@@ -23,5 +27,10 @@ bool share_memory(const Tensor&, const Tensor&);
 // Whether two elements of one tensor may lie on each other: its axes, by stride, do not nest. A layout of which no axis
 // is a multiple of the next but which still never collides is counted as overlapping too.
 bool overlaps_itself(const Tensor&);
+
+// A tensor of a call that is no attention, by its name.
+struct Placed { std::string name; Tensor tensor; bool written; };
+// That each has its span, and that nothing else lies where one is written.
+Status check_places(std::span<const Placed>);
 
 }  // namespace attune

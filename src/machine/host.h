@@ -16,6 +16,7 @@ Status device_named(std::string_view word, Device& out);
 
 // Threads of a CPU run: those this process may run on, unless set. Affects plans made afterwards.
 int default_threads();
+inline constexpr int kMostThreads = 4096;  // that may be asked for
 void set_threads(int threads);  // 0: as many as this process may run on. Safe from any thread
 
 // Scratch memory of this machine for its CPU, null where there is none: a large one in large pages where the system has

@@ -9,10 +9,10 @@
 #include <charconv>
 #include <cstdio>
 #include <cstring>
-#include <filesystem>
 #include <set>
 #include <utility>
 
+#include "core/links.h"
 #include "modules/module.h"
 
 namespace attune {
@@ -261,19 +261,7 @@ class Replacement {
   }
 
  private:
-  static constexpr int kMostTries = 1000, kMostLinks = 40;
-
-  // Not realpath(): what a link points at need not be there yet.
-  static std::string behind_links(std::filesystem::path at) {
-    std::error_code none;
-    for (int n = 0; n < kMostLinks && std::filesystem::is_symlink(at, none); ++n) {
-      const auto to = std::filesystem::read_symlink(at, none);
-      if (none) break;
-      at = at.parent_path() / to;
-    }
-    return at;
-  }
-
+  static constexpr int kMostTries = 1000;
   std::string target_{}, beside_{};
   int file_ = -1;
 };

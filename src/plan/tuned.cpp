@@ -14,21 +14,13 @@ std::string variable(const char* name) {
   return value ? value : "";
 }
 
-bool is_folder(const std::string& path) {
+// 0: it is not there.
+mode_t mode_of(const std::string& path) {
   struct stat about;
-  return stat(path.c_str(), &about) == 0 && S_ISDIR(about.st_mode);
+  return stat(path.c_str(), &about) == 0 ? about.st_mode : 0;
 }
-
-// Of one that is there: a device may have no end, and a pipe is waited for.
-bool is_regular(const std::string& path) {
-  struct stat about;
-  return stat(path.c_str(), &about) != 0 || S_ISREG(about.st_mode);
-}
-
-bool is_there(const std::string& path) {
-  struct stat about;
-  return stat(path.c_str(), &about) == 0;
-}
+bool is_folder(const std::string& path) { return S_ISDIR(mode_of(path)); }
+bool is_there(const std::string& path) { return mode_of(path); }
 
 }  // namespace
 
@@ -67,7 +59,8 @@ Status load_tuned(const Device& d, Tuned& out) {
   out = {};
   const std::string path = tuned_path(d);
   if (path.empty()) return Status::good();
-  if (!is_regular(path)) return Status::no(path, ": is no regular file, and a tuned file is one");
+  if (const mode_t mode = mode_of(path); mode && !S_ISREG(mode))  // a device may have no end, a pipe is waited for
+    return Status::no(path, ": is no regular file, and a tuned file is one");
   std::ifstream file(path, std::ios::binary);
   const std::string text{std::istreambuf_iterator<char>(file), {}};
   if (!file) return Status::no(path, ": cannot be read");

@@ -153,8 +153,7 @@ Status check_lists(const Problem& p, const Args& a, bool by_key) {
 // That nothing else lies where a build writes.
 Status check_memory(const Args& a, const BlockSource& from, int64_t rows, int64_t columns) {
   const Extents lists = a[Role::block_begin].extent;
-  struct Part { std::string name; Tensor tensor; bool written; };
-  std::vector<Part> parts;
+  std::vector<Placed> parts;
   for (const Role r : {Role::block_begin, Role::block_column, Role::block_begin_k, Role::block_row_k})
     if (a.given(r)) {
       const bool by_query = r == Role::block_begin || r == Role::block_column;
@@ -166,21 +165,10 @@ Status check_memory(const Args& a, const BlockSource& from, int64_t rows, int64_
   if (from.origin == BlockOrigin::mask)
     parts.push_back({"mask", {.data = const_cast<uint8_t*>(from.mask.data), .dtype = DType::e4m3,
                               .extent = {lists.batch, int32_t(rows), lists.head, int32_t(columns)},
-                              .stride = {from.mask.batch, from.mask.row, from.mask.head}}, false});
+                              .stride = {from.mask.batch, from.mask.row, from.mask.head}}, false});  // bytes
   for (const Role r : {Role::cu_q, Role::cu_k, Role::used_q, Role::used_k, Role::left_pad, Role::positions})
     if (a.given(r)) parts.push_back({name(r), a[r], false});
-  for (const Part& one : parts)
-    if (Bytes unused; !bytes_of(one.tensor, unused))
-      return Status::no(one.name, ": extents and strides reach past the end of memory, or are negative");
-  for (const Part& one : parts) {
-    if (!one.written) continue;
-    if (overlaps_itself(one.tensor))
-      return Status::no(one.name, ": is written, and its strides put elements on each other");
-    for (const Part& other : parts)
-      if (&other != &one && share_memory(one.tensor, other.tensor))
-        return Status::no(one.name, ": is written, and shares memory with ", other.name);
-  }
-  return Status::good();
+  return check_places(parts);
 }
 
 // Without tensors to count, sequences are as long as their lengths or the problem's bounds say.

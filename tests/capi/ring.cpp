@@ -145,8 +145,8 @@ void mistakes_of_copies() {
   };
   attune_tensor bad = good;
   bad.data = whole.data() + 8;
-  wrong(w, bad, 0, "shard: shares memory with whole");
-  wrong(w, bad, 1, "shard: shares memory with whole");
+  wrong(w, bad, 0, "shard: is written, and shares memory with whole");
+  wrong(w, bad, 1, "whole: is written, and shares memory with shard");
   bad = good, bad.strides = none;
   wrong(w, bad, 0, "shard: is written, and its strides put elements on each other");
   bad = w, bad.strides = none;

@@ -346,6 +346,9 @@ TEST(CompareCommand, a_baseline_is_stored_by_name_and_replaced_only_without_a_re
   EXPECT_EQ(attune_says({"compare", slow, "--save", "release"}).code, 0);  // asked for, without a comparison
   EXPECT_EQ(text_of(stored), text_of(slow));
   EXPECT_EQ(text_of(stored + ".before"), text_of(quick));
+  r = attune_says({"compare", slow, "--baseline", "release", "--markdown", stored});
+  EXPECT_EQ(r.code, 2);
+  EXPECT_EQ(text_of(stored), text_of(slow)) << r.err;
   r = attune_says({"compare", quick, "--save", "../release"});
   EXPECT_EQ(r.code, 2);
   EXPECT_TRUE(has(r.err, "a baseline's name is of letters")) << r.err;

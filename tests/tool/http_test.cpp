@@ -9,6 +9,7 @@
 
 #include <thread>
 
+#include "tests/tool/records.h"
 #include "tests/tool/spawn.h"
 
 namespace attune {
@@ -84,10 +85,11 @@ struct Serving {
     });
   }
   ~Serving() { stop = true, thread.join(); }
-  int connect() const {
+  int connect() const { return connect(server.port()); }
+  static int connect(int port) {
     const int s = socket(AF_INET, SOCK_STREAM, 0);
     sockaddr_in to{};
-    to.sin_family = AF_INET, to.sin_port = htons(uint16_t(server.port())), to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    to.sin_family = AF_INET, to.sin_port = htons(uint16_t(port)), to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     EXPECT_EQ(::connect(s, reinterpret_cast<const sockaddr*>(&to), sizeof to), 0);
     return s;
   }
@@ -157,6 +159,25 @@ TEST(ServeCommand, wrong_input_is_one_sentence) {
   const Ran twice = attune_says({"serve", temporary("new.jsonl"), "--port", std::to_string(taken.port())});
   EXPECT_EQ(twice.code, 3);
   EXPECT_TRUE(has(twice.err, "cannot be served")) << twice.err;
+}
+
+TEST(Serve, a_file_that_has_gone_is_missed_and_what_was_read_stays) {
+  const std::string path = temporary("live.jsonl"), kUrl = "http://127.0.0.1:";
+  std::ofstream(path) << to_json(record("cpu_forward", 512, 1000)) << "\n";
+  const Background serving({"serve", path, "--port", "0"});
+  ASSERT_TRUE(comes([&] { return has(serving.says(), "until Ctrl-C\n"); })) << serving.says();
+  const int port = std::atoi(serving.says().c_str() + serving.says().find(kUrl) + kUrl.size());
+  const auto asked = [&](const char* what) {
+    const int s = Serving::connect(port);
+    Serving::say(s, join("GET ", what, " HTTP/1.1\r\nHost: 127.0.0.1:", port, "\r\n\r\n"));
+    return Serving::all(s);
+  };
+  const std::string rows = asked("/rows.csv");
+  ASSERT_TRUE(has(rows, "cpu_forward")) << rows;
+  std::filesystem::remove(path);
+  EXPECT_EQ(asked("/rows.csv"), rows);
+  const std::string now = asked("/revision");
+  EXPECT_TRUE(now.starts_with("HTTP/1.1 500 ") && has(now, join("records: '", path, "' cannot be read: "))) << now;
 }
 
 }  // namespace

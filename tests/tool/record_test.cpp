@@ -135,13 +135,13 @@ TEST(Record, says_what_is_wrong_with_a_line) {
   EXPECT_EQ(from_json("{\"attune_record\":3}", r).message, "record: version 3 is not one of 1 to 2");
   EXPECT_EQ(from_json("{\"attune_record\":0}", r).message, "record: version 0 is not one of 1 to 2");
   EXPECT_EQ(from_json("{\"attune_record\":1,\"threads\":\"two\"}", r).message,
-            "record: threads: \"two\" is no whole number that it can be");
+            "record: threads: \"two\" is not a whole number from -2147483648 to 2147483647");
   for (const char* const number : {"4294967298", "1.5", "1e30", "true"}) {
     const std::string line = join("{\"attune_record\":1,\"threads\":", number, "}");
     EXPECT_EQ(from_json(line, r).message.find("record: threads: "), 0u) << number;
   }
   EXPECT_EQ(from_json("{\"attune_record\":2.9}", r).message,
-            "record: attune_record: 2.9 is no whole number that it can be");
+            "record: attune_record: 2.9 is not a whole number from -2147483648 to 2147483647");
   EXPECT_EQ(from_json("{\"attune_record\":1,\"median_ns\":\"long\"}", r).message,
             "record: median_ns: type must be number, but is string");
   EXPECT_EQ(from_json("{\"attune_record\":1, not json", r).message, "record: it is not JSON, near its character 22");

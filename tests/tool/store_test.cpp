@@ -149,8 +149,8 @@ TEST_F(StoreTest, history_tells_series_apart_and_finds_the_line_that_bench_takes
   size_t added = 0;
   ASSERT_EQ(db.add(all, added).message, "");
   const Ran four = attune_says({"history", all[0].problem, "--db", path});
-  for (const char* const end : {"cpu, cpu | warm, 2 threads, bhsd", "cpu, another | warm, 2 threads, bhsd",
-                                "cpu, cpu | warm, 2 threads, bshd", "cpu, cpu | warm, 16 threads, bhsd"})
+  for (const char* const end : {"cpu | warm, 2 threads", "another | warm, 2 threads", "cpu | warm, 2 threads, bshd",
+                                "cpu | warm, 16 threads"})
     EXPECT_TRUE(has(four.out, join(all[0].problem, " | cpu_forward | ", end, "\n"))) << four.out;
   const Ran by_bound = attune_says({"history", listed.problem, "--db", path});
   EXPECT_EQ(by_bound.code, 0) << by_bound.err;

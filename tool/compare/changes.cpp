@@ -19,13 +19,7 @@ bool is_checked(const Record& r) { return r.parity.verdict.starts_with("PASS"); 
 
 // `machines`: several in one set, and a row is of one of them.
 std::string setting_of(const Record& r, bool machines) {
-  std::string s = timing_text(r);
-  if (r.threads) s += fmt::format(", {} thread{}", r.threads, r.threads == 1 ? "" : "s");
-  else s += ", " + r.device;
-  if (r.layout != "bhsd") s += ", " + r.layout;
-  if (r.distribution != "normal") s += ", " + r.distribution;
-  if (machines) s += ", " + device_of(r);
-  return s;
+  return machines ? join(setting_text(r), ", ", device_of(r)) : setting_text(r);
 }
 bool has_machines(const std::vector<Record>& records) {
   // Of CPUs and of GPUs apart: a CPU beside a GPU is no second machine.

@@ -10,9 +10,9 @@
 #include <cmath>
 #include <cstring>
 #include <fstream>
+#include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <stdexcept>
 #include <type_traits>
 #include <utility>
 
@@ -27,6 +27,7 @@ struct Writer {
   template <class T>
   void operator()(const char* name, const T& value) const { j[name] = value; }
 };
+struct WrongField { std::string why; };
 struct Reader {
   const json& j;
   template <class T>
@@ -34,13 +35,16 @@ struct Reader {
     const auto it = j.find(name);
     if (it == j.end() || it->is_null()) return;
     if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>) {
-      if (!holds<T>(*it)) throw std::out_of_range(join(name, ": ", it->dump(), " is no whole number that it can be"));
+      using Limits = std::numeric_limits<T>;
+      if (!holds<T>(*it))
+        throw WrongField{
+            join(name, ": ", it->dump(), " is not a whole number from ", Limits::min(), " to ", Limits::max())};
     }
     try {
       it->get_to(value);
     } catch (const json::exception& e) {  // "[json.exception.type_error.302] type must be number, but is string"
       const std::string_view what = e.what();
-      throw std::out_of_range(join(name, ": ", what.substr(what.find("] ") == what.npos ? 0 : what.find("] ") + 2)));
+      throw WrongField{join(name, ": ", what.substr(what.find("] ") == what.npos ? 0 : what.find("] ") + 2))};
     }
   }
   template <class T>
@@ -155,8 +159,8 @@ Status from_json(std::string_view line, Record& out) {
     return Status::good();
   } catch (const json::parse_error& e) {
     return Status::no("record: it is not JSON, near its character ", e.byte);
-  } catch (const std::out_of_range& e) {
-    return Status::no("record: ", e.what());
+  } catch (const WrongField& field) {
+    return Status::no("record: ", field.why);
   }
 }
 
@@ -303,6 +307,13 @@ std::string timing_text(std::string_view mode, double rest_s, double heat_s) {
   if (rest_s > 0) text += join(", rested ", 1e3 * rest_s, " ms");
   if (heat_s > 0) text += join(", hot ", 1e3 * heat_s, " ms");
   return text;
+}
+
+std::string setting_text(const Record& r) {
+  std::string s = timing_text(r);
+  s += r.threads ? join(", ", r.threads, r.threads == 1 ? " thread" : " threads") : ", " + r.device;
+  if (r.layout != "bhsd") s += ", " + r.layout;
+  return r.distribution == "normal" ? s : s + ", " + r.distribution;
 }
 
 void derive(Record& r) {

@@ -157,6 +157,8 @@ inline const std::string& device_of(const Record& r) { return machine_of(r).empt
 // How it was timed: "cold", "cold, rested 150 ms", "cold, hot 40 ms".
 std::string timing_text(std::string_view mode, double rest_s, double heat_s);
 inline std::string timing_text(const Record& r) { return timing_text(r.mode, r.rest_s, r.heat_s); }
+// That, on what, and what is not as usual: "cold, cuda:0, bshd", "warm, 2 threads".
+std::string setting_text(const Record&);
 
 // The numbers that follow from the samples and from flops and bytes; refuses what is above a ceiling.
 void derive(Record&);

@@ -58,7 +58,7 @@ struct Varied {
     std::string s = subject(r);
     // Each device's headline goes without.
     if (const std::string timing = timing_text(r); timing != (r.threads ? "warm" : "cold")) s += " " + timing;
-    if (threads.size() > 1 && r.threads) s += fmt::format(", {} thread{}", r.threads, r.threads == 1 ? "" : "s");
+    if (threads.size() > 1 && r.threads) s += ", " + counted(size_t(r.threads), "thread");
     if (layouts.size() > 1) s += ", " + r.layout;
     if (distributions.size() > 1) s += ", " + r.distribution;
     return s;
