@@ -30,6 +30,7 @@ struct BackwardConsumer : KeyGradients<C> {
   float row[C::kTileQ / 4];       // log-sum-exps, then deltas, of the lane's queries
   uint32_t p[C::kTileQ / 4], ds[C::kTileQ / 4];  // pairs, as products want them
   int query, head;                // of this step
+  int marks;                      // of a list, staying: those of the visit
   int last_query, last_head;      // apart: of the step before, whose dQ this one has
   bool last_is_first;             // in turns: nobody adds to its query tile before
   uint32_t buffer, again;         // apart: of dS, and how often it was used before, modulo 2
@@ -316,6 +317,7 @@ struct BackwardConsumer : KeyGradients<C> {
     if constexpr (C::kTurned) load_both(stage);
     wait(shared + C::kOFull + 8 * stage, round);
     issue_scores<C::kTurned>(dp, values_at(), d_out);
+    if constexpr (C::kWalks) take_visit(n);
     if constexpr (!(C::kApart || C::kOptions || C::kTurned)) load_sums(stage);
     wait_products<1>();
     pin(s);
@@ -351,7 +353,7 @@ struct BackwardConsumer : KeyGradients<C> {
       named_sync(1, 256);
       wait_products<0>();
       release(C::kOEmpty + 8 * stage);
-      if (C::kStays && n + 1 == behind) release(C::kVEmpty);
+      if (C::kStays && is_last(n)) release(C::kVEmpty);
       issue_dq(dq, stage);
     }
     issue_sums(dk, ds, q);
@@ -381,6 +383,19 @@ struct BackwardConsumer : KeyGradients<C> {
     const KeyVisit now = lane == 0 ? *visit<C>(shared, n % 2) : KeyVisit{};
     query = __shfl_sync(~0u, now.query, 0), head = __shfl_sync(~0u, now.head, 0);
     return query >= 0;
+  }
+  // The same where blocks stay, while the products of the step are under way.
+  __device__ void take_visit(uint32_t n) {
+    wait(shared + C::kVisitFull + 8 * (n % kVisitsAhead), n / kVisitsAhead & 1);
+    const ListedVisit now = lane == 0 ? listed_visit<C>(shared, n) : ListedVisit{};
+    query = __shfl_sync(~0u, now.query, 0), head = __shfl_sync(~0u, now.head, 0);
+    marks = __shfl_sync(~0u, now.marks, 0);
+    release(C::kVisitEmpty + 8 * (n % kVisitsAhead));
+  }
+  // Of a block that stays, not apart: of these keys.
+  __device__ bool is_last(uint32_t n) const {
+    if constexpr (C::kWalks) return marks & ListedVisit::kEnds;
+    return n + 1 == behind;
   }
 
   __device__ void run() {
@@ -434,6 +449,31 @@ struct BackwardConsumer : KeyGradients<C> {
     if constexpr (C::kCarries) head += t.batch * x.heads;  // they are the next when dQ is added
 #pragma unroll 1
     for (uint32_t n = begin; n < end; ++n) step(n);
+    leave_keys(end, tile);
+  }
+  // A step without products: of keys that nobody sees.
+  __device__ void pass_over(uint32_t n) {
+    take_visit(n);
+    wait(shared + C::kQFull + 8 * (n % 2), n / 2 % 2), wait(shared + C::kOFull + 8 * (n % 2), n / 2 % 2);
+    release(C::kVEmpty), release(C::kOEmpty + 8 * (n % 2));
+  }
+  __device__ void run_listed(uint32_t round, int tile) {
+#pragma unroll
+    for (int n = 0; n < C::kDim / 2; ++n) dk[n] = dv[n] = 0.f;
+    wait_keys(round, 0);
+    uint32_t end = begin;
+    wait(shared + C::kVisitFull + 8 * (end % kVisitsAhead), end / kVisitsAhead & 1);
+    const int first_marks = lane == 0 ? listed_visit<C>(shared, end).marks : 0;
+    bool more = !(__shfl_sync(~0u, first_marks, 0) & ListedVisit::kNothing);
+    if (!more) pass_over(end++);
+#pragma unroll 1
+    for (; more; ++end) {
+      step(end);
+      more = !is_last(end);
+    }
+    leave_keys(end, tile);
+  }
+  __device__ void leave_keys(uint32_t end, int tile) {
     uint32_t free = 0;  // a buffer of dS that nobody has
     if constexpr (C::kCarries) {
       wait_products<0>();

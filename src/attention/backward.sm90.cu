@@ -75,6 +75,20 @@ bool turns(const Problem& p) {
          !sm90::needs_table(p) && round_up(p.len_q, kTurned) * 19 <= round_up(p.len_q, 64) * 20;
 }
 
+// How much of the mask is in the list, if that is full and no other head has it too.
+double part_of_list(const Problem& p) {
+  const Blocks& size = p.mask.blocks;
+  if (!size.q) return 1;
+  const double all = double(p.batch) * p.heads_q * double(ceil_div(p.len_q, size.q) * ceil_div(p.len_k, size.k));
+  return std::min(size.bound / std::max(all, 1.), 1.);
+}
+// Lists by blocks that stay. Heads that share keys won nothing by it.
+bool stays_with_list(const Problem& p) {
+  const int dim = std::max(p.dim_qk, p.dim_v);
+  return p.mask.blocks.q && dim > 64 && dim <= 128 && p.heads_q == p.heads_kv && p.keys == KeySource::linear &&
+         p.mask.align != Align::absolute && p.dtype.grad == p.dtype.q && !needs_general(p) && !ordered(p);
+}
+
 struct Taken { bool lengths, in_order, stays = false, turned = false, parted = false, pieced = false; };
 BackwardKernel& kernel_of(const Problem& p, Taken by) {
   const int dim = std::max(p.dim_qk, p.dim_v);
@@ -85,7 +99,7 @@ BackwardKernel& kernel_of(const Problem& p, Taken by) {
   const bool tabled = by.lengths || sm90::needs_table(p);
   if (dim > 64 && dim <= 96 && !tabled) return sm90::backward_kernel_96(by.in_order);
   sm90::BackwardKernels& all = dim <= 64 ? sm90::backward_kernels_64() : sm90::backward_kernels_128();
-  if (p.mask.blocks.q) return all.listed;
+  if (p.mask.blocks.q) return by.stays ? sm90::staying_listed_kernel_128() : all.listed;
   if (by.pieced) return all.pieced;
   return (by.stays ? all.staying : needs_general(p) ? all.with_options : tabled ? all.tabled : all.plain)[by.in_order];
 }
@@ -147,7 +161,11 @@ int pieces_of(const Plan& plan) {
   const sm90::KeySteps steps = steps_of(plan);
   const int units = std::max(plan.device.units, 1);
   if (ordered(p)) return 1;
-  if (p.mask.kind == MaskKind::full) return sm90::pieces_alike(steps, int(ceil_div(p.len_q, plan.tile_q)), units);
+  if (p.mask.kind == MaskKind::full) {
+    const double query_tiles = double(ceil_div(p.len_q, plan.tile_q)) * part_of_list(p);
+    return sm90::pieces_alike(steps, std::max(int(query_tiles), 1), units);
+  }
+  if (p.mask.blocks.q) return 1;
   if (p.mask.kind != MaskKind::causal || steps.tiles * steps.units > 2 * units) return 1;
   const BackwardKernel& k = kernel_of(p, {.lengths = false, .in_order = false, .turned = plan.tile_q == kTurned});
   const double bytes = bytes_of_head(k, p.len_q) * steps.group;
@@ -267,7 +285,9 @@ Status shape(Plan& plan, const Planner&) {
     plan.kernel += kCounted + kPreparing * (rows_of_key(p) >= sm90::kRowsOfPreparing);
   } else if (!parted) {
     plan.splits = pieces_of(plan);
-    const int stays = counted(plan, k, std::max(plan.device.units, 1));
+    const bool prepares = rows_of_key(p) * part_of_list(p) >= sm90::kRowsOfPreparing;
+    const int stays = stays_with_list(p) ? kCounted + kPreparing * prepares
+                                         : counted(plan, k, std::max(plan.device.units, 1));
     plan.kernel += stays;
     if (!stays) plan.splits = 1;
   }
@@ -299,6 +319,7 @@ class Run {
       : p_(plan.problem), a_(a), lengths_(beyond_plain(p_, a)), in_order_(in_order()),
         units_(std::max(plan.device.units, 1)), parts_(!lengths_ && plan.kernel & kOfParts ? plan.splits : 1),
         turned_(plan.tile_q == kTurned && !lengths_ && may_keep_one() && (parts_ == 1 || sees_all(plan))),
+        walks_(p_.mask.blocks.q && plan.kernel & kCounted && !lengths_ && a[Role::q].extent.batch > 0),
         stays_(stays(plan)), pieced_(pieces(plan)),
         kernel_(kernel_of(p_, {lengths_, in_order_, stays_, turned_, parts_ > 1, pieced_.pieces > 1})),
         room_(carve(ws, plan, kernel_, parts_)),
@@ -350,9 +371,10 @@ class Run {
   }
   sm80::Kept kept() const { return sm80::kept(scale_of(p_, a_), p_.dim_qk); }
   bool may_keep_one() const { return p_.dtype.q == DType::bf16 || kept().in == 1.f; }  // bf16 reaches as far as f32
-  bool tabled() const { return lengths_ || sm90::needs_table(p_); }
+  bool tabled() const { return lengths_ || (sm90::needs_table(p_) && !walks_); }
   bool stays(const Plan& plan) const {
     if (tabled() || a_[Role::q].extent.batch == 0) return false;
+    if (walks_) return true;
     if (parts_ > 1) return turned_;
     // The plan does not know of d_sinks, nor whether tiles are turned.
     sm90::KeyWalk walk = walk_of(plan, plan.kernel & kPreparing && !a_.given(Role::d_sinks));
@@ -510,6 +532,7 @@ class Run {
   const int units_;  // multiprocessors
   const int parts_;  // of a head of keys
   const bool turned_;
+  const bool walks_;  // lists, by blocks that stay
   const bool stays_;
   const Pieced pieced_;
   BackwardKernel& kernel_;

@@ -8,4 +8,10 @@ BackwardKernels& backward_kernels_128() {
   return kernels;
 }
 
+BackwardKernel& staying_listed_kernel_128() {
+  static constinit BackwardKernel kernel =
+      backward_kernel_row<128, 64, false, false, false, false, true, true, Share::pieces>();
+  return kernel;
+}
+
 }  // namespace attune::sm90

@@ -6,6 +6,7 @@
 #pragma once
 #include "attention/backward.sm90.ahead.h"
 #include "attention/backward.sm90.consumer.h"
+#include "attention/backward.sm90.walk.h"
 
 namespace attune::sm90 {
 
@@ -16,6 +17,7 @@ __device__ void stay(const typename C::Params& x, uint32_t shared, int group, in
   KeyTile t;
   if (group == 0) {
     shrink_registers<C::kProducerRegisters>();
+    if constexpr (C::kWalks) return walk_lists<C>(x, shared);
     if constexpr (C::kOrdered) {
       if (threadIdx.x >= 32) return add_of_staying<C>(x, shared);
     } else {
@@ -44,7 +46,8 @@ __device__ void stay(const typename C::Params& x, uint32_t shared, int group, in
       const int tile = told_tile<C>(shared, round);
       if (tile >= works<C>(x)) break;
       t = find_work<C>(x, tile);
-      consumer.run_staying(round, tile);
+      if constexpr (C::kWalks) consumer.run_listed(round, tile);
+      else consumer.run_staying(round, tile);
     }
     if constexpr (C::kCarries) consumer.add_last_dq();
     if (threadIdx.x % 32 == 0) wait_stores();
@@ -108,6 +111,11 @@ __global__ void __launch_bounds__(C::kThreads, 1) backward_kernel(const __grid_c
       barrier_init(shared + C::kDqFull + 8 * n, C::kWarps), barrier_init(shared + C::kDqEmpty + 8 * n, 1);
     if constexpr (C::kTakesTurns)
       for (int n = 0; n < 2; ++n) barrier_init(shared + C::kTurn + 8 * n, 1);
+    if constexpr (C::kWalks)
+      for (int n = 0; n < kVisitsAhead; ++n) {
+        barrier_init(shared + C::kVisitFull + 8 * n, 1);
+        barrier_init(shared + C::kVisitEmpty + 8 * n, C::kWarps + 1);
+      }
     barrier_init_done();
   }
   __syncthreads();

@@ -51,6 +51,7 @@ constexpr BackwardKernels backward_kernel_rows() {
 BackwardKernels& backward_kernels_64();
 BackwardKernel& backward_kernel_96(bool in_order);  // plain; its tiles and sums are those of 128
 BackwardKernels& backward_kernels_128();
+BackwardKernel& staying_listed_kernel_128();  // in no order, pieces too
 struct TurnedKernels { BackwardKernel plain, staying, pieced, parted; };  // in no order; the last by blocks that stay
 TurnedKernels& turned_kernels_128();                                      // their sums are turned
 

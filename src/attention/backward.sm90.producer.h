@@ -74,6 +74,11 @@ __device__ KeyVisit* visit(uint32_t shared, uint32_t stage) {
 }
 
 template <class C>
+__device__ ListedVisit& listed_visit(uint32_t shared, uint32_t step) {
+  return static_cast<ListedVisit*>(__cvta_shared_to_generic(shared + C::kVisitsOfStaying))[step % kVisitsAhead];
+}
+
+template <class C>
 struct BackwardProducer {
   const typename C::Params& x;
   const uint32_t shared;
@@ -171,7 +176,7 @@ struct BackwardProducer {
     const uint32_t stage = step % C::kStages, parity = (step / C::kStages & 1) ^ 1;
     const uint32_t q = shared + C::kQFull + 8 * stage, o = shared + C::kOFull + 8 * stage;
     wait(shared + C::kQEmpty + 8 * stage, parity);
-    if constexpr (C::kListed) *visit<C>(shared, stage) = {query, h};
+    if constexpr (C::kListed && !C::kStays) *visit<C>(shared, stage) = {query, h};
     arrive_expect(q, C::kBytesQ + C::kBytesStats);
     load_queries(false, C::kQ + stage * C::kBytesQ, q, query, h);
     load_tile(shared + C::kStats + stage * C::kBytesStats, x.stats, q, 2 * query, h, t.batch, 0, Keep::last_to_go);

@@ -19,6 +19,15 @@ ATTUNE_HD constexpr int rows_of_end_part(int part) { return part == 0 ? 32 : par
 
 // Of a list: a query tile of a head. None: a query of -1.
 struct KeyVisit { int query, head; };
+// The same where blocks stay.
+struct alignas(16) ListedVisit {
+  static constexpr int kBegins = 1, kEnds = 2, kNothing = 4;  // the tile; it has no query
+  int query, head, marks;
+  int batch, tile, round;  // of the tile of keys; how many the block had before
+};
+inline constexpr int kVisitsAhead = 4;
+// What is walked of a tile of keys.
+struct WalkedKeys { int head, batch, number, start, stop; };
 
 // A gradient of keys in f32, straight from registers: of kernels with a table.
 struct WideRows {
@@ -82,7 +91,14 @@ struct BackwardParams {
   Pieces pieces;
 };
 
-struct TabledParams : BackwardParams {
+// Lists by key block, whose size is kTileK.
+struct ListedParams : BackwardParams {
+  const int32_t *list_begin, *list_row;
+  int64_t list_batch, list_head;  // strides of list_begin
+  Blocks blocks;
+};
+
+struct TabledParams : ListedParams {
   const KeyTile* table;     // the tiles of a head
   // The end of a sequence within the tensors.
   CUtensorMap q_part[kEndParts], d_out_part[kEndParts], k_part[kEndParts];
@@ -93,10 +109,6 @@ struct TabledParams : BackwardParams {
   bool has_dk, has_dv;      // wanted; a kernel without a table stores both
   bool accumulate;          // dK and dV are added to what is there, in f32
   bool cleared;             // dK and dV are 0 where nobody sees a key
-  // Of kernels with lists: by key block, whose size is kTileK.
-  const int32_t *list_begin, *list_row;
-  int64_t list_batch, list_head;  // strides of list_begin
-  Blocks blocks;
   // Of kernels with options.
   ScoreOptions score;
   Tensor d_bias;            // f32, added to; no data: not wanted
@@ -108,7 +120,7 @@ struct TabledParams : BackwardParams {
 // is issued before dS is there.
 // Tabled: lengths are in tensors, gradients in f32 or not all wanted. Options: those that change scores; then there is
 // a table too. Ordered: blocks add to a query tile of dQ from its last keys on, one after the other; threads of their
-// own wait for that. Listed: query tiles come from lists by key block; then there is a table too.
+// own wait for that. Listed: query tiles come from lists by key block; then there is a table too, or blocks stay.
 // Stays: a block may have many tiles of keys, each of which some query sees; the next keys are loaded while dK and dV
 // leave. It takes the next tile that nobody has, and the thread that loads tells which. Keys have two places where
 // those fit, so that the next are there when it begins. Apart too: dQ of a tile's last step is multiplied in the first
@@ -123,10 +135,10 @@ template <class Number, int Dim, int TileQ, bool Apart, bool Tabled = false, boo
           bool Options = false, bool Listed = false, bool Stays = false, Share Has = Share::all>
 struct BackwardShape {
   using T = Number;
-  using Params = std::conditional_t<Tabled, TabledParams, BackwardParams>;
+  using Params = std::conditional_t<Tabled, TabledParams, std::conditional_t<Listed, ListedParams, BackwardParams>>;
   static constexpr int kDim = Dim, kTileQ = TileQ, kTileK = 128, kStages = 2, kBuffers = Apart ? 3 : 2;  // of dS
   static constexpr bool kApart = Apart, kTabled = Tabled, kOrdered = Ordered, kOptions = Options;
-  static constexpr bool kListed = Listed, kStays = Stays, kTurned = TileQ % 64 != 0;
+  static constexpr bool kListed = Listed, kStays = Stays, kTurned = TileQ % 64 != 0, kWalks = Listed && Stays;
   static constexpr bool kParts = Has == Share::parts, kPieces = Has == Share::pieces;
   static constexpr bool kCarries = Stays && Apart;          // dQ from keys to keys
   static constexpr bool kTakesTurns = kCarries && Ordered;  // dQ leaves from registers
@@ -134,7 +146,8 @@ struct BackwardShape {
   // Apart and in order there are no registers for it: 4 to 36 bytes would be spilled.
   static constexpr bool kAsksLaunch = !Options && (kTakesTurns || !(Apart && Ordered));
   static_assert(!kTurned || !(Apart || Tabled || Ordered));
-  static_assert(Tabled || !(Options || Listed));
+  static_assert(Tabled || !(Options || (Listed && !Stays)));
+  static_assert(!kWalks || !(Apart || Ordered || kTurned));
   static_assert(!Stays || !Tabled);
   static_assert(!kParts || !Tabled);
   static_assert(!kParts || Stays == kTurned);
@@ -169,7 +182,12 @@ struct BackwardShape {
   static constexpr int kFarOfTile = kTile + 8 * Stays;  // not 0 if a row of the launch is far
   static constexpr int kFarOfWarp = kFarOfTile + 8 * Stays;  // [kWarps]: the same
   static constexpr int kTurn = kFarOfWarp + 4 * kWarps;  // of two steps
-  static constexpr int kSharedBytes = kTurn + 16 * kTakesTurns;
+  static constexpr int kEnd = kTurn + 16 * kTakesTurns;
+  static constexpr int kVisitsOfStaying = (kEnd + 15) / 16 * 16;
+  static constexpr int kVisitFull = kVisitsOfStaying + kVisitsAhead * int(sizeof(ListedVisit));
+  static constexpr int kVisitEmpty = kVisitFull + 8 * kVisitsAhead;
+  static constexpr int kWalked = kVisitEmpty + 8 * kVisitsAhead;
+  static constexpr int kSharedBytes = kWalks ? kWalked + int(sizeof(WalkedKeys)) : kEnd;
   static_assert(kSharedBytes <= 227 * 1024);
 };
 

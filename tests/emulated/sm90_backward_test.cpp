@@ -22,6 +22,8 @@ struct Asked {
   int ready = 0;   // heads that are prepared; 0: all
   enum { none, far, d_lse } late = none;  // what the others have: logits of 2^26; or all: a gradient of lse
   int divided = 0, pieces = 1;            // the first tiles of keys, with a full mask the last
+  int block_q = 0;                        // queries of a list's blocks, which have 128 keys; 0: no list
+  double density = 0.5;                   // of the list
 };
 
 template <class C>
@@ -40,6 +42,25 @@ struct Call {
   std::vector<float4> parts;
   std::vector<int> turns;
   const Band band = band_of(w.mask, w.rows, w.keys, 0, 0);
+  std::vector<int32_t> list_begin, list_row;  // by key block, [batch][head of keys' blocks + 1]
+
+  bool is_listed(int b, int h, int i, int j) const {
+    if (w.block_q == 0) return true;
+    const int32_t* const begin = list_begin.data() + (b * w.heads + h) * (tiles + 1) + j / C::kTileK;
+    return std::count(list_row.begin() + begin[0], list_row.begin() + begin[1], i / w.block_q) > 0;
+  }
+  bool visible(int b, int h, int i, int j) const { return band.visible(i, j) && is_listed(b, h, i, j); }
+  void make_list(std::mt19937& random) {
+    std::bernoulli_distribution taken(w.density);
+    for (int n = 0; n < w.batch * w.heads; ++n) {
+      for (int tile = 0; tile < tiles; ++tile) {
+        list_begin.push_back(int32_t(list_row.size()));
+        for (int block = 0; block * w.block_q < w.rows; ++block)
+          if (taken(random)) list_row.push_back(block);
+      }
+      list_begin.push_back(int32_t(list_row.size()));
+    }
+  }
 
   size_t place(int batch, int row, int head, int rows, int heads) const {
     const int at = w.bhsd ? head * rows + row : row * heads + head;
@@ -55,6 +76,7 @@ struct Call {
     std::mt19937 random(seed);
     q = filled(w.rows, w.heads, random), d_out = filled(w.rows, w.heads, random);
     k = filled(w.keys, w.heads_kv, random), v = filled(w.keys, w.heads_kv, random);
+    if (w.block_q) make_list(random);
     if (w.late == Asked::far)  // batches are one, and heads share no keys
       for (int h = ready; h < w.heads; ++h) enlarge(q, w.rows, h), enlarge(k, w.keys, h);
     out.assign(q.size(), T(NAN)), lse.assign(size_t(w.batch * w.heads * line()), NAN);
@@ -105,9 +127,9 @@ struct Call {
     std::vector<double> p(size_t(w.keys)), dp(p.size()), mean(size_t(w.dim));
     double sum = 0, delta = 0, most = -INFINITY;
     for (int j = 0; j < w.keys; ++j)
-      if (band.visible(i, j)) most = std::max(most, dot(q, row, k, place(b, j, head, w.keys, w.heads_kv)) * scale);
+      if (visible(b, h, i, j)) most = std::max(most, dot(q, row, k, place(b, j, head, w.keys, w.heads_kv)) * scale);
     for (int j = 0; j < w.keys; ++j) {
-      if (!band.visible(i, j)) continue;
+      if (!visible(b, h, i, j)) continue;
       const size_t key = place(b, j, head, w.keys, w.heads_kv);
       p[size_t(j)] = std::exp(dot(q, row, k, key) * scale - most), dp[size_t(j)] = dot(d_out, row, v, key);
       sum += p[size_t(j)], delta += p[size_t(j)] * dp[size_t(j)];
@@ -146,7 +168,7 @@ struct Call {
   std::string run(unsigned seed) {
     const KeyTile all = key_tile_of(Sequence{.len_q = w.rows, .len_k = w.keys, .band = band}, 0);
     uint64_t far = 3;
-    BackwardParams x{};
+    typename C::Params x{};
     x.q = map(q, w.rows, w.heads, C::kTileQ), x.d_out = map(d_out, w.rows, w.heads, C::kTileQ);
     x.k = map(k, w.keys, w.heads_kv, C::kTileK), x.v = map(v, w.keys, w.heads_kv, C::kTileK);
     x.stats = {.data = reinterpret_cast<char*>(stats.data()), .row = 0, .head = 2 * padded,
@@ -176,13 +198,19 @@ struct Call {
     std::vector<int> left(size_t(w.divided * kPartWarps));
     const int begin = w.mask.kind == MaskKind::full ? tiles * x.units - w.divided : 0;
     x.pieces = {begin, w.divided, w.pieces, pieces.data(), left.data()};
+    if constexpr (C::kListed) {
+      x.list_begin = list_begin.data(), x.list_row = list_row.data();
+      x.list_batch = w.heads * (tiles + 1), x.list_head = tiles + 1;
+      x.blocks = {w.block_q, C::kTileK, int(list_row.size())};
+    }
     const int blocks = w.blocks ? w.blocks : tiles * x.units;
     const std::string wrong = emulated::launch(blocks, C::kThreads, seed, [&] { backward_kernel<C>(x); });
     // Tiles, in no order but the first of a block, and an end for each block.
     const int works = tiles * x.units + w.divided * (w.pieces - 1);
     EXPECT_EQ(counts[0], C::kStays ? works + (C::kOrdered ? blocks : 0) : 0);
     EXPECT_EQ(std::count(left.begin(), left.end(), w.pieces), w.divided * kPartWarps);
-    EXPECT_EQ(counts[kJobsTaken], x.ahead.jobs ? x.ahead.jobs + 3 * blocks : 0);  // and an end for each warp
+    const int idle = C::kWalks ? 2 : 3;  // warps of a block, and an end for each
+    EXPECT_EQ(counts[kJobsTaken], x.ahead.jobs ? x.ahead.jobs + idle * blocks : 0);
     for (int head = 0; head < w.batch * w.heads; ++head)
       EXPECT_EQ(counts[size_t(kJobsDone + head)], head < ready ? 0 : padded / kJobRows) << head;
     EXPECT_EQ(far, w.late == Asked::far ? 4u : 3u);
@@ -237,6 +265,8 @@ template <class T, int Dim, int TileQ>
 using InPieces = BackwardShape<T, Dim, TileQ, Dim == 64, false, false, false, false, true, Share::pieces>;
 template <class T>
 using StayingDivided = BackwardShape<T, 128, 80, false, false, false, false, false, true, Share::parts>;
+template <class T>
+using StayingListed = BackwardShape<T, 128, 64, false, false, false, false, true, true, Share::pieces>;
 template <class T, int Dim>
 using StayingInOrder = BackwardShape<T, Dim, Dim == 64 ? 128 : 64, Dim == 64, false, true, false, false, true>;
 
@@ -314,6 +344,20 @@ TEST(Sm90Backward, a_fixed_order_is_right) {
   expect_right<InOrder<Bf16, 128>>({1, 2, 2, 1, 150, 300, 128, kWindow, false, 2}, 12);
   expect_right<InOrder<F16, 64>>({1, 2, 1, 1, 150, 270, 40, kCausal, true}, 13);
   expect_right<InOrder<Bf16, 64>>({1, 1, 1, 1, 300, 140, 64, kCausal}, 14);  // rows that see nothing
+}
+// Lists: blocks of both sizes, cut by a band, key blocks that no list has, heads to come that idle warps prepare, pieces
+// of which some have no queries.
+TEST(Sm90Backward, lists_by_blocks_that_stay_are_right) {
+  const auto list = [](Asked w, int block_q, double density) { return w.block_q = block_q, w.density = density, w; };
+  expect_right<StayingListed<Bf16>>(list({1, 2, 2, 1, 512, 384, 128, kFull, false, 1, 2}, 128, 0.5), 1);
+  expect_right<StayingListed<F16>>(list({2, 2, 2, 1, 300, 290, 104, kFull, true, 1, 2}, 64, 0.4), 2);
+  expect_right<StayingListed<Bf16>>(list({1, 2, 2, 1, 400, 400, 128, kCausal, false, 2, 3}, 64, 0.6), 3);
+  expect_right<StayingListed<Bf16>>(list({1, 2, 2, 1, 390, 270, 120, kWindow, false, 1, 1}, 128, 0.7), 4);
+  expect_right<StayingListed<Bf16>>(list({1, 3, 3, 1, 200, 300, 128, kCausal, false, 1, 2, 1, Asked::d_lse}, 128, 0.5),
+                                    5);
+  expect_right<StayingListed<F16>>(list({1, 1, 1, 1, 300, 500, 128, kFull, false, 1, 1}, 128, 0.3), 6);
+  expect_right<StayingListed<Bf16>>(
+      list({1, 2, 2, 1, 390, 260, 128, kFull, false, 1, 3, 0, Asked::none, 3, 3}, 64, 0.3), 7);
 }
 // Some tiles of keys, by blocks that have some of their queries each.
 TEST(Sm90Backward, pieces_of_a_tile_add_up) {

@@ -215,9 +215,12 @@ TEST_F(Sm90Backward, many_tiles_of_keys_that_few_rows_see_have_blocks_that_stay)
         "bf16 b7 h10/5 q300 k600 d8 full repro=run", "f16 b2 h15 q700 k700 d8 window200,100 repro=run",
         "bf16 b1 h4 q2048 k2048 d128 full", "bf16 b2 h2 q2048 k2048 d64 full",  // 64 tiles, in pieces
         "bf16 b1 h8 q2048 k2048 d128 causal", "bf16 b1 h4 q2048 k2048 d64 causal",
+        "bf16 b32 h16 q512 k512 d128 full blocks128x128x9000", "f16 b1 h2 q512 k512 d96 causal blocks64x128x9",
         // Of verify/cases_tiles.cpp.
         "bf16 b1 h2 q1200 k1200 d8 causal", "f16 b1 h2 q1300 k700 d104/8 causal",
-        "bf16 b1 h1 q2100 k2100 d8/104 causal"})
+        "bf16 b1 h1 q2100 k2100 d8/104 causal", "bf16 b9 h15 q775 k129 d104 full blocks64x128x3510",
+        "f16 b24 h4 q200 k300 d128 window150,-3 blocks64x128x1152 sink",
+        "bf16 b17 h4 q400 k260 d128 causal blocks128x128x12"})
     EXPECT_TRUE(stays(line)) << line;
   for (const char* line :
        {"bf16 b1 h32 q32768 k32768 d64 full", "bf16 b1 h16 q32768 k32768 d128 full",
@@ -228,7 +231,11 @@ TEST_F(Sm90Backward, many_tiles_of_keys_that_few_rows_see_have_blocks_that_stay)
         "bf16 b32 h16 q512 k512 d96 full", "bf16 b8 h32 q2048 k2048 d96 full repro=run",
         "bf16 b16 h16 q1024 k1024 d128 full repro=run",
         "bf16 b32 h32 q512 k512 d64 causal ragged", "bf16 b32 h32 q512 k512 d64 causal@absolute",
-        "bf16 b32 h32 q512 k512 d64 causal alibi", "bf16 b32 h16 q512 k512 d128 full blocks128x128x9000",
+        "bf16 b32 h32 q512 k512 d64 causal alibi", "bf16 b32 h16 q512 k512 d64 full blocks128x128x9000",
+        "bf16 b32 h16/8 q512 k512 d128 full blocks128x128x9000",  // lists of heads that share keys
+        "bf16 b32 h16 q512 k512 d128 full blocks128x128x9000 ragged",
+        "bf16 b32 h16 q512 k512 d128 causal@absolute blocks128x128x9000",
+        "bf16/bf16/bf16/f32 b32 h16 q512 k512 d128 full blocks128x128x9000",
         "bf16/bf16/bf16/f32 b32 h32 q512 k512 d64 causal", "bf16 b32 h32 q512 k512 d256 causal",
         "bf16 b32 h32 q200 k512 d64 window64,0",      // the first keys are seen by nobody,
         "bf16 b32 h32 q200 k512 d64 causal@top_left"})  // the last
@@ -282,6 +289,7 @@ TEST_F(Sm90Backward, tiles_are_divided_into_pieces_where_blocks_would_wait) {
        {"bf16 b1 h12 q2048 k2048 d128 full", "bf16 b1 h12 q2048 k2048 d64 full", "bf16 b2 h16 q8192 k8192 d128 full",
         "bf16 b1 h4 q2048 k2048 d128 full", "bf16 b1 h4 q2048 k2048 d64 full", "bf16 b1 h8 q2048 k2048 d128 causal",
         "bf16 b1 h4 q2048 k2048 d64 causal", "bf16 b1 h2 q4096 k4096 d128 causal",
+        "bf16 b1 h16 q16384 k16384 d128 full blocks128x128x65536",
         // Of verify/cases_tiles.cpp and tests/cuda/graph_test.cpp.
         "bf16 b7 h19 q1500 k128 d8 full", "f16 b5 h28 q1000 k100 d104/8 full",
         "bf16 b3 h5 q1300 k1150 d8/104 full sink", "bf16 b5 h54/27 q1000 k100 d8 full",
@@ -296,7 +304,9 @@ TEST_F(Sm90Backward, tiles_are_divided_into_pieces_where_blocks_would_wait) {
         "bf16 b11 h18 q770 k130 d8/104 full", "f16 b12 h3 q775 k1400 d104/8 full",  // waves are whole
         "bf16 b11 h18 q770 k130 d8 full", "bf16 b10 h30 q770 k16 d8 full", "bf16 b8 h16 q2048 k2048 d128 causal",
         "bf16 b1 h16 q16384 k16384 d128 window1024,0", "bf16 b1 h4 q2048 k2048 d128 full repro=run",
-        "bf16 b1 h4 q2048 k2048 d128 full alibi", "bf16 b1 h4 q2048 k2048 d96 full"})
+        "bf16 b1 h4 q2048 k2048 d128 full alibi", "bf16 b1 h4 q2048 k2048 d96 full",
+        "bf16 b1 h4 q2048 k2048 d128 causal blocks128x128x600",
+        "bf16 b1 h16 q16384 k16384 d128 full blocks128x128x600"})  // a third of a block for each tile of keys
     EXPECT_EQ(pieces(line), 1) << line;
 }
 
@@ -308,6 +318,7 @@ TEST_F(Sm90Backward, of_blocks_that_stay_idle_warps_prepare_heads_where_many_row
         "bf16 b8 h16 q2048 k2048 d128 causal", "bf16 b1 h16 q16384 k16384 d128 causal sink",
         "f16 b8 h16 q2048 k2048 d104 full", "bf16 b1 h16 q16384 k16384 d128 window1024,0",
         "bf16 b1 h32 q16384 k16384 d64 window1024,1024", "bf16 b16 h16 q1024 k1024 d128 full",
+        "bf16 b1 h16 q16384 k16384 d128 full blocks128x128x13200",  // 825 rows see a key
         // Of tests/cuda/graph_test.cpp and verify/cases_tiles.cpp.
         "bf16 b10 h30 q770 k16 d8 full", "f16 b10 h30 q770 k16 d8/104 full", "f16 b5 h27 q770 k130 d16/8 full",
         "bf16 b9 h15 q775 k129 d8 full", "bf16 b5 h27 q770 k130 d8/104 full", "f16 b4 h8 q775 k1030 d8/104 full",
@@ -319,6 +330,7 @@ TEST_F(Sm90Backward, of_blocks_that_stay_idle_warps_prepare_heads_where_many_row
         "bf16 b4 h32/8 q4096 k4096 d128 full",    // heads share keys
         "bf16 b1 h20 q1024 k1024 d64 full",       // all heads are wanted at once
         "bf16 b8 h16 q2048 k2048 d128 causal repro=run", "bf16 b8 h32 q2048 k2048 d64 causal repro=run",
+        "bf16 b1 h16 q16384 k16384 d128 full blocks128x128x12000",  // 750 rows
         "bf16 b8 h16 q2048 k2048 d128 causal ragged"})
     EXPECT_FALSE(prepares(line)) << line;
 }

@@ -1,0 +1,120 @@
+// Backward attention for Hopper, of lists, by blocks that stay: a thread walks the lists and says what a step visits,
+// another loads that. There are 24 registers, too few for one that does both. Heads share no keys.
+#pragma once
+#include "attention/backward.sm90.ahead.h"
+#include "attention/backward.sm90.producer.h"
+
+namespace attune::sm90 {
+
+// Takes tiles of keys as blocks that stay do, and is a few steps ahead of the products. A step is told of when the next
+// begins: it may be the last of its tile.
+template <class C>
+struct ListWalker {
+  const typename C::Params& x;
+  const uint32_t shared;
+  uint32_t step = 0;
+  int round = 0;  // of tiles
+  int marks = 0;
+  bool open = false;  // a step that is not told of
+
+  __device__ ListedVisit& now() const { return listed_visit<C>(shared, step); }
+  // The tile of keys, in shared memory.
+  __device__ WalkedKeys& own() const {
+    return *static_cast<WalkedKeys*>(__cvta_shared_to_generic(shared + C::kWalked));
+  }
+  __device__ void find(int tile) const {
+    const KeyTile t = find_work<C>(x, tile);
+    own() = {t.head, t.batch, t.number, t.start, t.stop};
+  }
+
+  __device__ void begin(int query, int head, int tile) {
+    wait(shared + C::kVisitEmpty + 8 * (step % kVisitsAhead), (step / kVisitsAhead & 1) ^ 1);
+    now() = {.query = query, .head = head, .marks = 0, .batch = own().batch, .tile = tile, .round = round};
+    open = true;
+  }
+  __device__ void tell(int more) {
+    now().marks = marks | more;
+    arrive(shared + C::kVisitFull + 8 * (step % kVisitsAhead));
+    ++step, marks = 0, open = false;
+  }
+  // Those that the band shows.
+  __device__ void walk(int tile) {
+    const int number = own().number;
+    const BlockList list{x.blocks, x.list_begin + own().batch * x.list_batch + own().head * x.list_head, x.list_row};
+    int at = list.entry(number);
+    const int end = at + list.count(number);
+#pragma unroll 1
+    for (; at < end; ++at) {
+      const int64_t first = int64_t(x.list_row[at]) * x.blocks.q;
+      const int stop = int(min(first + x.blocks.q, int64_t(own().stop)));
+#pragma unroll 1
+      for (int query = int(max(first, int64_t(own().start))); query < stop; query += C::kTileQ) {
+        if (open) tell(0);
+        begin(query, own().head, tile);
+      }
+    }
+  }
+  __device__ void run() {
+    int tile = int(blockIdx.x);
+#pragma unroll 1
+    for (; tile < works<C>(x); tile = grid_size() + atomicAdd(x.taken, 1), ++round) {
+      find(tile);
+      marks = ListedVisit::kBegins;
+      walk(tile);
+      if (open) {
+        tell(ListedVisit::kEnds);
+      } else {
+        begin(0, 0, tile);
+        tell(ListedVisit::kEnds | ListedVisit::kNothing);
+      }
+    }
+    begin(0, 0, tile);
+    tell(0);
+  }
+};
+
+template <class C>
+struct ListProducer {
+  const typename C::Params& x;
+  const uint32_t shared;
+
+  __device__ void load(uint32_t step, const ListedVisit& v) const {
+    KeyTile t{};
+    t.batch = t.q_batch = v.batch;
+    BackwardProducer<C>{x, shared, t}.load_step(step, v.query, v.head, false);
+  }
+  __device__ void load_nothing(uint32_t step) const {
+    const uint32_t stage = step % C::kStages, parity = (step / C::kStages & 1) ^ 1;
+    wait(shared + C::kQEmpty + 8 * stage, parity), arrive(shared + C::kQFull + 8 * stage);
+    wait(shared + C::kOEmpty + 8 * stage, parity), arrive(shared + C::kOFull + 8 * stage);
+  }
+  __device__ void run() const {
+    uint32_t step = 0;
+#pragma unroll 1
+    for (;; ++step) {
+      wait(shared + C::kVisitFull + 8 * (step % kVisitsAhead), step / kVisitsAhead & 1);
+      const ListedVisit& v = listed_visit<C>(shared, step);
+      if (v.tile >= works<C>(x)) break;
+      if (v.marks & ListedVisit::kBegins) {
+        const KeyTile t = find_work<C>(x, v.tile);
+        wait_ready<C>(x, t);
+        BackwardProducer<C>{x, shared, t}.load_round(v.round, v.tile);
+      }
+      if (v.marks & ListedVisit::kNothing) load_nothing(step);
+      else load(step, v);
+      arrive(shared + C::kVisitEmpty + 8 * (step % kVisitsAhead));
+    }
+    const KeyTile none{};
+    BackwardProducer<C>{x, shared, none}.tell_tile(uint32_t(listed_visit<C>(shared, step).round), works<C>(x));
+  }
+};
+
+// The warps beside the warpgroups.
+template <class C>
+__device__ void walk_lists(const typename C::Params& x, uint32_t shared) {
+  if (threadIdx.x >= 64) return prepare_others<C>(x);
+  if (threadIdx.x == 32) ListWalker<C>{x, shared}.run();
+  if (threadIdx.x == 0) ListProducer<C>{x, shared}.run();
+}
+
+}  // namespace attune::sm90
