@@ -328,11 +328,7 @@ struct BackwardConsumer : KeyGradients<C> {
     if constexpr (!C::kTurned) pack(ds, dp);
     float own[C::kSumsDq];
     auto& dq = sums_of_dq(own);
-    if (C::kCarries ? place != last_place : C::kStays && n == begin) {  // keys before have left through this place
-      if (lane == 0) wait_stores_read();
-      __syncwarp();
-      if constexpr (C::kTurned) named_sync(1, 256);  // through those of all warps
-    }
+    await_places(n);
     if constexpr (C::kApart) {
       wait(shared + C::kDsEmpty + 8 * buffer, again ^ 1);
       store_ds(buffer);
@@ -350,7 +346,7 @@ struct BackwardConsumer : KeyGradients<C> {
       if constexpr (C::kTurned) pack(p, s);
       issue_sums(dv, p, d_out);
       publish_shared();
-      named_sync(1, 256);
+      meet(n);
       wait_products<0>();
       release(C::kOEmpty + 8 * stage);
       if (C::kStays && is_last(n)) release(C::kVEmpty);
@@ -371,10 +367,51 @@ struct BackwardConsumer : KeyGradients<C> {
     } else {
       add_dq(dq, n, query, head);
     }
-    if constexpr (!C::kListed) {
-      query += C::kTileQ;
-      if (query == t.stop) query = t.start, ++head;
+    if constexpr (!C::kListed) advance();
+  }
+  __device__ void advance() {
+    query += C::kTileQ;
+    if (query == t.stop) query = t.start, ++head;
+  }
+  // Staying: the gradients of the keys before have left through the places of dS and dQ.
+  __device__ void await_places(uint32_t n) const {
+    if (C::kCarries ? place != last_place : C::kStays && n == begin) {
+      if (lane == 0) wait_stores_read();
+      __syncwarp();
+      if constexpr (C::kTurned) named_sync(1, 256);  // through those of all warps
     }
+  }
+  // dS of both warpgroups is there. In the first step one of them may be in step_hidden, and compute-sanitizer says of
+  // threads that wait for a named barrier at two places that they diverge.
+  __device__ void meet(uint32_t n) const {
+    if (!C::kSkips || n != begin) return named_sync(1, 256);
+    __syncwarp();
+    release(C::kDsFull);
+    wait(shared + C::kDsFull, place);  // a phase for each tile of keys
+  }
+  // All pairs of this warpgroup's keys and this query tile are hidden.
+  __device__ bool is_hidden() const {
+    const int key = t.key + group * 64;
+    return key > query + C::kTileQ - 1 + high() || key + 63 < query + low();
+  }
+  // The first step of these keys, where this warpgroup's pairs are hidden: it has its columns of dQ only.
+  __device__ void step_hidden(uint32_t n) {
+    const uint32_t stage = n % 2, round = n / 2 % 2;
+    wait(shared + C::kQFull + 8 * stage, round), wait(shared + C::kOFull + 8 * stage, round);
+    await_places(n);
+#pragma unroll
+    for (uint32_t& two : ds) two = 0;
+    store_ds(stage);
+    publish_shared();
+    meet(n);
+    release(C::kOEmpty + 8 * stage);
+    if (n + 1 == behind) release(C::kVEmpty);
+    float dq[C::kSumsDq];
+    issue_dq(dq, stage);
+    wait_products<0>();
+    pin(dq);
+    add_dq(dq, n, query, head);
+    advance();
   }
   // Of a list: the n-th visit; false where there is none. Read by the lane that gives the stage back: racecheck follows
   // no other.
@@ -447,8 +484,13 @@ struct BackwardConsumer : KeyGradients<C> {
     wait_keys(round, end);
     query = t.start, head = t.head * x.group;
     if constexpr (C::kCarries) head += t.batch * x.heads;  // they are the next when dQ is added
+    uint32_t n = begin;
+    if constexpr (C::kSkips) {
+      n = __reduce_or_sync(~0u, n);  // else ptxas 13.0 counts in vectors, and has an arrive between products (C7519)
+      if (__reduce_or_sync(~0u, is_hidden())) step_hidden(n++);
+    }
 #pragma unroll 1
-    for (uint32_t n = begin; n < end; ++n) step(n);
+    for (; n < end; ++n) step(n);
     leave_keys(end, tile);
   }
   // A step without products: of keys that nobody sees.

@@ -140,6 +140,7 @@ struct BackwardShape {
   static constexpr bool kApart = Apart, kTabled = Tabled, kOrdered = Ordered, kOptions = Options;
   static constexpr bool kListed = Listed, kStays = Stays, kTurned = TileQ % 64 != 0, kWalks = Listed && Stays;
   static constexpr bool kParts = Has == Share::parts, kPieces = Has == Share::pieces;
+  static constexpr bool kSkips = Stays && !(Apart || kTurned || Listed);  // the first step, if hidden
   static constexpr bool kCarries = Stays && Apart;          // dQ from keys to keys
   static constexpr bool kTakesTurns = kCarries && Ordered;  // dQ leaves from registers
   // Whether a row of the launch is far; else of each tile's weights. With options nobody asks, weights end at 1 anyway.
