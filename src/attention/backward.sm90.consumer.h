@@ -317,8 +317,8 @@ struct BackwardConsumer : KeyGradients<C> {
     if constexpr (C::kTurned) load_both(stage);
     wait(shared + C::kOFull + 8 * stage, round);
     issue_scores<C::kTurned>(dp, values_at(), d_out);
-    if constexpr (C::kWalks) take_visit(n);
     if constexpr (!(C::kApart || C::kOptions || C::kTurned)) load_sums(stage);
+    if constexpr (C::kWalks) take_visit(n);
     wait_products<1>();
     pin(s);
     if constexpr (C::kOptions) weigh_with_options(stage);
@@ -421,13 +421,11 @@ struct BackwardConsumer : KeyGradients<C> {
     query = __shfl_sync(~0u, now.query, 0), head = __shfl_sync(~0u, now.head, 0);
     return query >= 0;
   }
-  // The same where blocks stay, while the products of the step are under way.
+  // The same where blocks stay; q of the step is there.
   __device__ void take_visit(uint32_t n) {
-    wait(shared + C::kVisitFull + 8 * (n % kVisitsAhead), n / kVisitsAhead & 1);
-    const ListedVisit now = lane == 0 ? listed_visit<C>(shared, n) : ListedVisit{};
+    const ListedVisit now = lane == 0 ? listed_visit<C>(shared, n % 2) : ListedVisit{};
     query = __shfl_sync(~0u, now.query, 0), head = __shfl_sync(~0u, now.head, 0);
     marks = __shfl_sync(~0u, now.marks, 0);
-    release(C::kVisitEmpty + 8 * (n % kVisitsAhead));
   }
   // Of a block that stays, not apart: of these keys.
   __device__ bool is_last(uint32_t n) const {
@@ -495,8 +493,7 @@ struct BackwardConsumer : KeyGradients<C> {
   }
   // A step without products: of keys that nobody sees.
   __device__ void pass_over(uint32_t n) {
-    take_visit(n);
-    wait(shared + C::kQFull + 8 * (n % 2), n / 2 % 2), wait(shared + C::kOFull + 8 * (n % 2), n / 2 % 2);
+    wait(shared + C::kOFull + 8 * (n % 2), n / 2 % 2);
     release(C::kVEmpty), release(C::kOEmpty + 8 * (n % 2));
   }
   __device__ void run_listed(uint32_t round, int tile) {
@@ -504,9 +501,9 @@ struct BackwardConsumer : KeyGradients<C> {
     for (int n = 0; n < C::kDim / 2; ++n) dk[n] = dv[n] = 0.f;
     wait_keys(round, 0);
     uint32_t end = begin;
-    wait(shared + C::kVisitFull + 8 * (end % kVisitsAhead), end / kVisitsAhead & 1);
-    const int first_marks = lane == 0 ? listed_visit<C>(shared, end).marks : 0;
-    bool more = !(__shfl_sync(~0u, first_marks, 0) & ListedVisit::kNothing);
+    wait(shared + C::kQFull + 8 * (end % 2), end / 2 % 2);
+    take_visit(end);
+    bool more = !(marks & ListedVisit::kNothing);
     if (!more) pass_over(end++);
 #pragma unroll 1
     for (; more; ++end) {

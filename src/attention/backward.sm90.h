@@ -112,10 +112,8 @@ __global__ void __launch_bounds__(C::kThreads, 1) backward_kernel(const __grid_c
     if constexpr (C::kTakesTurns)
       for (int n = 0; n < 2; ++n) barrier_init(shared + C::kTurn + 8 * n, 1);
     if constexpr (C::kWalks)
-      for (int n = 0; n < kVisitsAhead; ++n) {
-        barrier_init(shared + C::kVisitFull + 8 * n, 1);
-        barrier_init(shared + C::kVisitEmpty + 8 * n, C::kWarps + 1);
-      }
+      for (int n = 0; n < kVisitsAhead; ++n)
+        barrier_init(shared + C::kVisitFull + 8 * n, 1), barrier_init(shared + C::kVisitEmpty + 8 * n, 1);
     barrier_init_done();
   }
   __syncthreads();

@@ -74,8 +74,8 @@ __device__ KeyVisit* visit(uint32_t shared, uint32_t stage) {
 }
 
 template <class C>
-__device__ ListedVisit& listed_visit(uint32_t shared, uint32_t step) {
-  return static_cast<ListedVisit*>(__cvta_shared_to_generic(shared + C::kVisitsOfStaying))[step % kVisitsAhead];
+__device__ ListedVisit& listed_visit(uint32_t shared, uint32_t stage) {
+  return static_cast<ListedVisit*>(__cvta_shared_to_generic(shared + C::kListedVisits))[stage];
 }
 
 template <class C>

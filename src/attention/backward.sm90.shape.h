@@ -23,6 +23,9 @@ struct KeyVisit { int query, head; };
 struct alignas(16) ListedVisit {
   static constexpr int kBegins = 1, kEnds = 2, kNothing = 4;  // the tile; it has no query
   int query, head, marks;
+};
+// What the thread that walks lists tells the one that loads.
+struct WalkedVisit : ListedVisit {
   int batch, tile, round;  // of the tile of keys; how many the block had before
 };
 inline constexpr int kVisitsAhead = 4;
@@ -184,8 +187,9 @@ struct BackwardShape {
   static constexpr int kFarOfWarp = kFarOfTile + 8 * Stays;  // [kWarps]: the same
   static constexpr int kTurn = kFarOfWarp + 4 * kWarps;  // of two steps
   static constexpr int kEnd = kTurn + 16 * kTakesTurns;
-  static constexpr int kVisitsOfStaying = (kEnd + 15) / 16 * 16;
-  static constexpr int kVisitFull = kVisitsOfStaying + kVisitsAhead * int(sizeof(ListedVisit));
+  static constexpr int kListedVisits = (kEnd + 15) / 16 * 16;
+  static constexpr int kWalkedVisits = kListedVisits + kStages * int(sizeof(ListedVisit));
+  static constexpr int kVisitFull = kWalkedVisits + kVisitsAhead * int(sizeof(WalkedVisit));
   static constexpr int kVisitEmpty = kVisitFull + 8 * kVisitsAhead;
   static constexpr int kWalked = kVisitEmpty + 8 * kVisitsAhead;
   static constexpr int kSharedBytes = kWalks ? kWalked + int(sizeof(WalkedKeys)) : kEnd;

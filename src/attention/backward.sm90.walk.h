@@ -6,6 +6,11 @@
 
 namespace attune::sm90 {
 
+template <class C>
+__device__ WalkedVisit& walked_visit(uint32_t shared, uint32_t step) {
+  return static_cast<WalkedVisit*>(__cvta_shared_to_generic(shared + C::kWalkedVisits))[step % kVisitsAhead];
+}
+
 // Takes tiles of keys as blocks that stay do, and is a few steps ahead of the products. A step is told of when the next
 // begins: it may be the last of its tile.
 template <class C>
@@ -17,7 +22,7 @@ struct ListWalker {
   int marks = 0;
   bool open = false;  // a step that is not told of
 
-  __device__ ListedVisit& now() const { return listed_visit<C>(shared, step); }
+  __device__ WalkedVisit& now() const { return walked_visit<C>(shared, step); }
   // The tile of keys, in shared memory.
   __device__ WalkedKeys& own() const {
     return *static_cast<WalkedKeys*>(__cvta_shared_to_generic(shared + C::kWalked));
@@ -29,7 +34,7 @@ struct ListWalker {
 
   __device__ void begin(int query, int head, int tile) {
     wait(shared + C::kVisitEmpty + 8 * (step % kVisitsAhead), (step / kVisitsAhead & 1) ^ 1);
-    now() = {.query = query, .head = head, .marks = 0, .batch = own().batch, .tile = tile, .round = round};
+    now() = {{query, head, 0}, own().batch, tile, round};
     open = true;
   }
   __device__ void tell(int more) {
@@ -78,34 +83,41 @@ struct ListProducer {
   const typename C::Params& x;
   const uint32_t shared;
 
-  __device__ void load(uint32_t step, const ListedVisit& v) const {
+  // What the consumers are told of is there when q is.
+  __device__ void tell(uint32_t step, const WalkedVisit& v) const {
+    const uint32_t stage = step % C::kStages;
+    wait(shared + C::kQEmpty + 8 * stage, (step / C::kStages & 1) ^ 1);
+    listed_visit<C>(shared, stage) = v;
+  }
+  __device__ void load(uint32_t step, const WalkedVisit& v) const {
     KeyTile t{};
     t.batch = t.q_batch = v.batch;
     BackwardProducer<C>{x, shared, t}.load_step(step, v.query, v.head, false);
   }
   __device__ void load_nothing(uint32_t step) const {
-    const uint32_t stage = step % C::kStages, parity = (step / C::kStages & 1) ^ 1;
-    wait(shared + C::kQEmpty + 8 * stage, parity), arrive(shared + C::kQFull + 8 * stage);
-    wait(shared + C::kOEmpty + 8 * stage, parity), arrive(shared + C::kOFull + 8 * stage);
+    const uint32_t stage = step % C::kStages;
+    arrive(shared + C::kQFull + 8 * stage);
+    wait(shared + C::kOEmpty + 8 * stage, (step / C::kStages & 1) ^ 1), arrive(shared + C::kOFull + 8 * stage);
   }
   __device__ void run() const {
     uint32_t step = 0;
 #pragma unroll 1
     for (;; ++step) {
       wait(shared + C::kVisitFull + 8 * (step % kVisitsAhead), step / kVisitsAhead & 1);
-      const ListedVisit& v = listed_visit<C>(shared, step);
+      const WalkedVisit& v = walked_visit<C>(shared, step);
       if (v.tile >= works<C>(x)) break;
       if (v.marks & ListedVisit::kBegins) {
         const KeyTile t = find_work<C>(x, v.tile);
         wait_ready<C>(x, t);
         BackwardProducer<C>{x, shared, t}.load_round(v.round, v.tile);
       }
+      tell(step, v);
       if (v.marks & ListedVisit::kNothing) load_nothing(step);
       else load(step, v);
       arrive(shared + C::kVisitEmpty + 8 * (step % kVisitsAhead));
     }
     const KeyTile none{};
-    BackwardProducer<C>{x, shared, none}.tell_tile(uint32_t(listed_visit<C>(shared, step).round), works<C>(x));
+    BackwardProducer<C>{x, shared, none}.tell_tile(uint32_t(walked_visit<C>(shared, step).round), works<C>(x));
   }
 };
 
