@@ -149,8 +149,8 @@ constexpr std::string_view kTiles[] = {
     "backward bf16/bf16/bf16/f32 b2 h4/2 q300 k400 d64 causal blocks128x128x96 sink accumulate | seed=3",
     "backward f16 b2 h2 q200 k500 d128 full blocks64x128x64 | seed=5",
     "backward bf16 b2 h4/2 q700 k900 d128 causal blocks64x64x700 | seed=2 drawn",
-    // And by blocks that stay, of more tiles than there are multiprocessors: in some heads that idle warps prepare, with
-    // entries that a window cuts, in one list for all heads.
+    // And by blocks that stay, of more tiles than there are multiprocessors: in some heads that idle warps prepare,
+    // with entries that a window cuts, in one list for all heads.
     "backward bf16 b9 h15 q775 k129 d104 full blocks64x128x3510 | seed=2 d_lse",
     "backward f16 b24 h4 q200 k300 d128 window150,-3 blocks64x128x1152 sink | seed=2 bhsd",
     "backward bf16 b17 h4 q400 k260 d128 causal blocks128x128x12 | shared seed=3",

@@ -415,6 +415,14 @@ class Run {
     const int64_t all = int64_t(x.tiles) * x.units;
     return stays_ ? std::min<int64_t>(all + pieced_.divided * (pieced_.pieces - 1), units_) : all;
   }
+  // Of a list, by blocks that stay: a tile of keys that has more is long, over twice the mean and an eighth of what a
+  // block has in all.
+  int most_entries(const Tensor& list) const {
+    const double heads = list.stride.head == 0 ? p_.heads_q : 1, batch = list.stride.batch == 0 ? p_.batch : 1;
+    const double tiles = double(ceil_div(p_.len_k, kernel_.tile_k)) * p_.heads_q * p_.batch;
+    const double entries = p_.mask.blocks.bound * heads * batch;  // of all lists
+    return int(std::min(entries * std::max(2 / tiles, 0.125 / units_), double(INT32_MAX)));
+  }
   Status own_keys() {
     const Tensor &q = a_[Role::q], &k = a_[Role::k];
     const int type = p_.dtype.q == DType::bf16;
@@ -449,6 +457,7 @@ class Run {
     const Tensor& list = a_[Role::block_begin_k];
     x.list_begin = a_.row<const int32_t>(Role::block_begin_k), x.list_row = a_.row<const int32_t>(Role::block_row_k);
     x.list_batch = list.stride.batch, x.list_head = list.stride.head, x.blocks = p_.mask.blocks;
+    if (walks_) x.most_entries = most_entries(list);
     x.score = sm90::score_options(p_, a_), x.d_bias = a_[Role::d_bias], x.kept_out = ends_.kept.out;
     if (tabled()) {
       x.table = room_.table, x.units = p_.heads_kv;

@@ -99,6 +99,7 @@ struct ListedParams : BackwardParams {
   const int32_t *list_begin, *list_row;
   int64_t list_batch, list_head;  // strides of list_begin
   Blocks blocks;
+  int most_entries;               // staying: tiles of keys that have more are begun first
 };
 
 struct TabledParams : ListedParams {

@@ -42,12 +42,16 @@ struct ListWalker {
     arrive(shared + C::kVisitFull + 8 * (step % kVisitsAhead));
     ++step, marks = 0, open = false;
   }
+  __device__ BlockList list(int batch, int head) const {
+    return {x.blocks, x.list_begin + batch * x.list_batch + head * x.list_head, x.list_row};
+  }
+  // One that would end last, begun in its turn.
+  __device__ bool is_long(int tile) const {
+    const KeyTile t = find_work<C>(x, tile);
+    return list(t.batch, t.head).count(t.number) > x.most_entries;
+  }
   // Those that the band shows.
-  __device__ void walk(int tile) {
-    const int number = own().number;
-    const BlockList list{x.blocks, x.list_begin + own().batch * x.list_batch + own().head * x.list_head, x.list_row};
-    int at = list.entry(number);
-    const int end = at + list.count(number);
+  __device__ void walk(int tile, int at, int end) {
 #pragma unroll 1
     for (; at < end; ++at) {
       const int64_t first = int64_t(x.list_row[at]) * x.blocks.q;
@@ -59,20 +63,35 @@ struct ListWalker {
       }
     }
   }
+  __device__ void take(int tile, bool wants_long) {
+    find(tile);
+    const BlockList of = list(own().batch, own().head);
+    const int at = of.entry(own().number), count = of.count(own().number);
+    if ((count > x.most_entries) != wants_long) return;
+    marks = ListedVisit::kBegins;
+    walk(tile, at, at + count);
+    if (open) {
+      tell(ListedVisit::kEnds);
+    } else {
+      begin(0, 0, tile);
+      tell(ListedVisit::kEnds | ListedVisit::kNothing);
+    }
+    ++round;
+  }
+  // By a warp, whose first lane walks. Long tiles come first, each n-th of all.
   __device__ void run() {
+    const int lane = int(threadIdx.x) % 32;
+#pragma unroll 1
+    for (int first = int(blockIdx.x); first < works<C>(x); first += 32 * grid_size()) {
+      const int tile = first + lane * grid_size();
+      uint32_t longs = __ballot_sync(~0u, tile < works<C>(x) && is_long(tile));
+#pragma unroll 1
+      for (; lane == 0 && longs; longs &= longs - 1) take(first + (__ffs(int(longs)) - 1) * grid_size(), true);
+    }
+    if (lane > 0) return;
     int tile = int(blockIdx.x);
 #pragma unroll 1
-    for (; tile < works<C>(x); tile = grid_size() + atomicAdd(x.taken, 1), ++round) {
-      find(tile);
-      marks = ListedVisit::kBegins;
-      walk(tile);
-      if (open) {
-        tell(ListedVisit::kEnds);
-      } else {
-        begin(0, 0, tile);
-        tell(ListedVisit::kEnds | ListedVisit::kNothing);
-      }
-    }
+    for (; tile < works<C>(x); tile = grid_size() + atomicAdd(x.taken, 1)) take(tile, false);
     begin(0, 0, tile);
     tell(0);
   }
@@ -125,7 +144,7 @@ struct ListProducer {
 template <class C>
 __device__ void walk_lists(const typename C::Params& x, uint32_t shared) {
   if (threadIdx.x >= 64) return prepare_others<C>(x);
-  if (threadIdx.x == 32) ListWalker<C>{x, shared}.run();
+  if (threadIdx.x >= 32) return ListWalker<C>{x, shared}.run();
   if (threadIdx.x == 0) ListProducer<C>{x, shared}.run();
 }
 

@@ -234,6 +234,10 @@ inline unsigned __reduce_or_sync(unsigned, unsigned x) {
   for (int n = 0; n < 32; ++n) all |= said[n][0];
   return all;
 }
+inline unsigned __ballot_sync(unsigned mask, bool said) {
+  return __reduce_or_sync(mask, said ? 1u << attune::emulated::lane() : 0);
+}
+inline int __ffs(int x) { return __builtin_ffs(x); }
 inline void __syncwarp() { attune::emulated::tell(nullptr, 0); }
 inline void __syncthreads() {
   attune::emulated::Block& block = *attune::emulated::gpu.now->block;

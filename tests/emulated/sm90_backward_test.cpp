@@ -24,6 +24,7 @@ struct Asked {
   int divided = 0, pieces = 1;            // the first tiles of keys, with a full mask the last
   int block_q = 0;                        // queries of a list's blocks, which have 128 keys; 0: no list
   double density = 0.5;                   // of the list
+  int most_entries = INT32_MAX;           // of a tile that is not begun first; else each third has all
 };
 
 template <class C>
@@ -56,7 +57,7 @@ struct Call {
       for (int tile = 0; tile < tiles; ++tile) {
         list_begin.push_back(int32_t(list_row.size()));
         for (int block = 0; block * w.block_q < w.rows; ++block)
-          if (taken(random)) list_row.push_back(block);
+          if (taken(random) || (w.most_entries < INT32_MAX && tile % 3 == 1)) list_row.push_back(block);
       }
       list_begin.push_back(int32_t(list_row.size()));
     }
@@ -201,7 +202,7 @@ struct Call {
     if constexpr (C::kListed) {
       x.list_begin = list_begin.data(), x.list_row = list_row.data();
       x.list_batch = w.heads * (tiles + 1), x.list_head = tiles + 1;
-      x.blocks = {w.block_q, C::kTileK, int(list_row.size())};
+      x.blocks = {w.block_q, C::kTileK, int(list_row.size())}, x.most_entries = w.most_entries;
     }
     const int blocks = w.blocks ? w.blocks : tiles * x.units;
     const std::string wrong = emulated::launch(blocks, C::kThreads, seed, [&] { backward_kernel<C>(x); });
@@ -345,10 +346,12 @@ TEST(Sm90Backward, a_fixed_order_is_right) {
   expect_right<InOrder<F16, 64>>({1, 2, 1, 1, 150, 270, 40, kCausal, true}, 13);
   expect_right<InOrder<Bf16, 64>>({1, 1, 1, 1, 300, 140, 64, kCausal}, 14);  // rows that see nothing
 }
-// Lists: blocks of both sizes, cut by a band, key blocks that no list has, heads to come that idle warps prepare, pieces
-// of which some have no queries.
+Asked list(Asked w, int block_q, double density, int most_entries = INT32_MAX) {
+  return w.block_q = block_q, w.density = density, w.most_entries = most_entries, w;
+}
+// Lists: blocks of both sizes, cut by a band, key blocks that no list has, heads to come that idle warps prepare,
+// pieces of which some have no queries, long tiles, which are begun first.
 TEST(Sm90Backward, lists_by_blocks_that_stay_are_right) {
-  const auto list = [](Asked w, int block_q, double density) { return w.block_q = block_q, w.density = density, w; };
   expect_right<StayingListed<Bf16>>(list({1, 2, 2, 1, 512, 384, 128, kFull, false, 1, 2}, 128, 0.5), 1);
   expect_right<StayingListed<F16>>(list({2, 2, 2, 1, 300, 290, 104, kFull, true, 1, 2}, 64, 0.4), 2);
   expect_right<StayingListed<Bf16>>(list({1, 2, 2, 1, 400, 400, 128, kCausal, false, 2, 3}, 64, 0.6), 3);
@@ -358,6 +361,8 @@ TEST(Sm90Backward, lists_by_blocks_that_stay_are_right) {
   expect_right<StayingListed<F16>>(list({1, 1, 1, 1, 300, 500, 128, kFull, false, 1, 1}, 128, 0.3), 6);
   expect_right<StayingListed<Bf16>>(
       list({1, 2, 2, 1, 390, 260, 128, kFull, false, 1, 3, 0, Asked::none, 3, 3}, 64, 0.3), 7);
+  expect_right<StayingListed<Bf16>>(list({1, 3, 3, 1, 390, 640, 128, kFull, false, 1, 2}, 128, 0.2, 2), 8);
+  expect_right<StayingListed<F16>>(list({2, 2, 2, 1, 300, 500, 104, kFull, true, 1, 3, 1}, 64, 0.2, 3), 9);
 }
 // Some tiles of keys, by blocks that have some of their queries each.
 TEST(Sm90Backward, pieces_of_a_tile_add_up) {
@@ -407,6 +412,9 @@ TEST(Sm90Backward, no_pace_of_warps_and_copies_makes_it_stand_still) {
     expect_right<InOrder<Bf16, 128>>({1, 1, 1, 1, 200, 390, 128, kFull}, seed);
     expect_right<StayingInOrder<Bf16, 128>>({1, 1, 1, 1, 200, 390, 128, kFull, false, 1, 2}, seed);
     expect_right<StayingInOrder<Bf16, 64>>({1, 1, 1, 1, 390, 390, 64, kFull, false, 1, 3}, seed);
+    expect_right<Staying<Bf16, 128, 64>>({1, 1, 1, 1, 260, 260, 128, kCausal, false, 1, 1}, seed);  // hidden steps
+    expect_right<StayingInOrder<Bf16, 128>>({1, 1, 1, 1, 260, 260, 128, kCausal, false, 1, 2}, seed);
+    expect_right<StayingListed<Bf16>>(list({1, 1, 1, 1, 260, 390, 128, kFull, false, 1, 2}, 64, 0.3, 3), seed);
   }
 }
 
