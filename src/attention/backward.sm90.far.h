@@ -10,10 +10,18 @@
 
 namespace attune::sm90 {
 
-// Of 64 rows' statistics in shared memory, a log-sum-exp and a delta each. A lane looks at two.
+// Of statistics in shared memory, a log-sum-exp and a delta of each row. A lane looks at two of 64 rows.
+template <int Rows>
 __device__ inline bool has_lowered(uint32_t stats) {
-  const float4 two = load_shared4(stats + threadIdx.x % 32 * 16);
-  return __any_sync(~0u, is_lowered(two.x) || is_lowered(two.z));
+  const int lane = int(threadIdx.x % 32);
+  bool lowered = false;
+#pragma unroll
+  for (int first = 0; first < Rows; first += 64) {
+    if (first + 2 * lane >= Rows) continue;
+    const float4 two = load_shared4(stats + first * 8 + lane * 16);
+    lowered |= is_lowered(two.x) || is_lowered(two.z);
+  }
+  return __any_sync(~0u, lowered);
 }
 
 // Of a warp's weights in pairs of f16 or bf16: one is 2 or more, or a NaN.

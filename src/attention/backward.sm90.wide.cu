@@ -92,9 +92,12 @@ Status wide_run(std::string_view who, const Plan& plan, const Args& a, Workspace
   const Tensor &k = a[any_keys ? Role::k : Role::q], &v = a[any_keys ? Role::v : Role::d_out];
   cuda::Launch launch{.who = who, .threads = kernel.threads, .device = device, .stream = stream, .early = true};
   if (rows == 0 && !any_keys) return Status::good();
-  if (Status s = make(who, p, {{Role::q, q, &x.q, 64}, {Role::d_out, d_out, &x.d_out, 64},
-                               {Role::k, k, &x.k, 64}, {Role::v, v, &x.v, 64}}); !s.ok()) return s;
+  const auto make_maps = [&](int queries, int keys) {
+    return make(who, p, {{Role::q, q, &x.q, queries}, {Role::d_out, d_out, &x.d_out, queries},
+                         {Role::k, k, &x.k, keys}, {Role::v, v, &x.v, keys}});
+  };
   if (!x.alone) {
+    if (Status s = make_maps(64, kernel.keys_of_rows); !s.ok()) return s;
     if (Status s = make(who, p, {{Role::dq, a[Role::dq], &x.dq, 16}}); !s.ok()) return s;
     launch.kernel = reinterpret_cast<const void*>(kernel.rows[type]), launch.ready = &kernel.rows_ready[type];
     launch.blocks = int64_t(x.of_rows.tiles) * x.of_rows.heads, launch.shared_bytes = kernel.rows_bytes;
@@ -107,8 +110,10 @@ Status wide_run(std::string_view who, const Plan& plan, const Args& a, Workspace
     if (Status s = make(who, p, {{Role::dk, a[Role::dk], &x.dk, 16}}); !s.ok()) return s;
   if (x.wants_dv)
     if (Status s = make(who, p, {{Role::dv, a[Role::dv], &x.dv, 16}}); !s.ok()) return s;
+  if (Status s = make_maps(kernel.queries, kTileKeys); !s.ok()) return s;
   // Not by plain bulk copies: racecheck takes those for writes of the thread that asks.
-  if (Status s = cuda::line_map(&stats->x, 2 * int64_t(x.padded), x.heads, p.batch, 2 * 64, x.stats); !s.ok())
+  if (Status s = cuda::line_map(&stats->x, 2 * int64_t(x.padded), x.heads, p.batch, 2 * kernel.queries, x.stats);
+      !s.ok())
     return Status::no(who, ": statistics: ", s.message, ", in: ", name(p));
   launch.kernel = reinterpret_cast<const void*>(kernel.keys[type]), launch.ready = &kernel.keys_ready[type];
   launch.blocks = int64_t(x.of_keys.tiles) * x.of_keys.heads, launch.shared_bytes = kernel.keys_bytes;

@@ -25,9 +25,9 @@ struct BlockOrder {
 };
 
 struct WideParams {
-  CUtensorMap q, d_out, k, v;  // boxes of 64 rows
+  CUtensorMap q, d_out, k, v;  // boxes of 64 rows; of what a kernel walks, of a step's
   CUtensorMap dq, dk, dv;      // of 16 rows
-  CUtensorMap stats;           // of 64 rows
+  CUtensorMap stats;           // of a step's
   const float2* row_stats;     // [batch][head][padded]: lse_of_weights(), base 2, +inf of no keys; delta * kept
   float scale2;                // of the products, in base 2
   float kept, scale;           // a power of two that dS is kept times; the scale of dQ and dK, without it
@@ -47,14 +47,14 @@ __device__ inline BlockPlace find_block(const BlockOrder& o, int n) {
   return {rest / here, section * o.section + rest % here};
 }
 
-// A tile of `Panels` panels of 64 columns, `Rows` rows each, by boxes of 64 rows.
-template <int Rows, int Panels>
+// A tile of `Panels` panels of 64 columns, `Rows` rows each, by boxes of `Box` rows.
+template <int Rows, int Panels, int Box = 64>
 __device__ inline void load_panels(uint32_t to, const CUtensorMap& map, uint32_t full, int first_panel, int row,
                                    int head, int batch, Keep keep) {
 #pragma unroll
   for (int n = 0; n < Panels; ++n)
 #pragma unroll
-    for (int r = 0; r < Rows; r += 64)
+    for (int r = 0; r < Rows; r += Box)
       load_tile(to + (n * Rows + r) * 128, map, full, (first_panel + n) * 64, row + r, head, batch, keep);
 }
 

@@ -10,10 +10,10 @@ namespace attune::sm90 {
 
 // Tiles of q and of d_out take turns in four places. Those of d_out are free sooner: so the next of q but one goes
 // where one of d_out was, and the other way round, and both are loaded two products before they are needed.
-template <class Number, int DimQk, int DimV>
+template <class Number, int DimQk, int DimV, int TileQ = 64>
 struct WideKeysShape {
   using T = Number;
-  static constexpr int kDimQk = DimQk, kDimV = DimV, kTileQ = 64, kTileK = 64, kGroups = 2;
+  static constexpr int kDimQk = DimQk, kDimV = DimV, kTileQ = TileQ, kTileK = 64, kGroups = 2;
   static constexpr int kPlaces = 4, kStages = 2, kStatsStages = 4;  // of tiles; of P; of statistics
   static constexpr int kThreads = 128 * (1 + kGroups), kProducerRegisters = 24, kConsumerRegisters = 240;
   static constexpr int kPanelsQk = DimQk / 64, kPanelsV = DimV / 64, kPanelQ = kTileQ * 128, kPanelK = kTileK * 128;
@@ -21,7 +21,13 @@ struct WideKeysShape {
   static constexpr int kBytesV = kPanelsV * kPanelK, kBytesStats = kTileQ * 8, kBytesP = kTileQ * kTileK * 4;
   static constexpr int kBytesTile = kBytesQ > kBytesO ? kBytesQ : kBytesO;
   static constexpr int kK = 0, kV = kBytesK, kTiles = kV + kBytesV, kP = kTiles + kPlaces * kBytesTile;
-  static constexpr int kStats = kP + kStages * kBytesP, kKFull = kStats + kStatsStages * kBytesStats;
+  static constexpr bool kKeepsKeys = DimQk <= 192 && DimV <= 192;  // in registers, where there is room
+  static constexpr int kAfterP = kP + kStages * kBytesP, kBytesOfStats = kStatsStages * kBytesStats;
+  // Where two P do not fit, the second lies where k was.
+  static constexpr bool kReusesKeys = kAfterP + kBytesOfStats > 226 * 1024;
+  static_assert(!kReusesKeys || (kKeepsKeys && kBytesP <= kBytesK));
+  static constexpr int kNextP = kReusesKeys ? kK : kP + kBytesP;
+  static constexpr int kStats = kReusesKeys ? kP + kBytesP : kAfterP, kKFull = kStats + kBytesOfStats;
   static constexpr int kVFull = kKFull + 8, kDone = kVFull + 8, kFull = kDone + 8, kEmpty = kFull + 8 * kPlaces;
   static constexpr int kPFull = kEmpty + 8 * kPlaces, kPEmpty = kPFull + 8 * kStages;
   static constexpr int kSharedBytes = kPEmpty + 8 * kStages;
@@ -29,7 +35,6 @@ struct WideKeysShape {
   static __device__ uint32_t q_place(uint32_t step) { return step % 2 * 2 + step / 2 % 2; }
   static __device__ uint32_t o_place(uint32_t step) { return step % 2 * 2 + (step / 2 % 2 ^ 1); }
   static_assert(kSharedBytes <= 227 * 1024);
-  static constexpr bool kKeepsKeys = DimQk <= 192 && DimV <= 192;  // in registers, where there is room
 };
 
 // Which keys a block has, and the query tiles that see them.
@@ -60,8 +65,8 @@ __device__ inline void wide_keys_produce(const WideParams& x, uint32_t shared, c
       const uint32_t q_full = shared + C::kFull + 8 * q, o_full = shared + C::kFull + 8 * o;
       wait(shared + C::kEmpty + 8 * q, parity);
       arrive_expect(q_full, C::kBytesQ + C::kBytesStats);
-      load_panels<C::kTileQ, C::kPanelsQk>(shared + C::kTiles + q * C::kBytesTile, x.q, q_full, 0, m * C::kTileQ, h,
-                                           t.batch, Keep::last_to_go);
+      load_panels<C::kTileQ, C::kPanelsQk, C::kTileQ>(shared + C::kTiles + q * C::kBytesTile, x.q, q_full, 0,
+                                                      m * C::kTileQ, h, t.batch, Keep::last_to_go);
       load_tile(shared + C::kStats + step % C::kStatsStages * C::kBytesStats, x.stats, q_full, 2 * m * C::kTileQ, h,
                 t.batch, 0, Keep::last_to_go);
       if (step == 0) {
@@ -71,8 +76,8 @@ __device__ inline void wide_keys_produce(const WideParams& x, uint32_t shared, c
       }
       wait(shared + C::kEmpty + 8 * o, parity);
       arrive_expect(o_full, C::kBytesO);
-      load_panels<C::kTileQ, C::kPanelsV>(shared + C::kTiles + o * C::kBytesTile, x.d_out, o_full, 0, m * C::kTileQ, h,
-                                          t.batch, Keep::last_to_go);
+      load_panels<C::kTileQ, C::kPanelsV, C::kTileQ>(shared + C::kTiles + o * C::kBytesTile, x.d_out, o_full, 0,
+                                                     m * C::kTileQ, h, t.batch, Keep::last_to_go);
     }
 }
 
@@ -131,7 +136,7 @@ struct WideKeysConsumer {
     return t.key + C::kTileK > x.keys || t.key + C::kTileK - 1 > row + x.right || t.key < row + C::kTileQ - 1 - x.left;
   }
   __device__ bool has_far(uint32_t step) const {
-    return has_lowered(shared + C::kStats + step % C::kStatsStages * C::kBytesStats);
+    return has_lowered<C::kTileQ>(shared + C::kStats + step % C::kStatsStages * C::kBytesStats);
   }
   __device__ void hide() {
     const int key = t.key + warp * 16 + lane / 4, row = query + x.offset + lane % 4 * 2;
@@ -153,7 +158,7 @@ struct WideKeysConsumer {
   }
   // What one lane has of P the same lane of the other warpgroup wants.
   __device__ uint32_t exchange(uint32_t stage, int n) const {
-    return shared + C::kP + stage * C::kBytesP + n * 2048 + (warp * 32 + lane) * 16;
+    return shared + (stage ? C::kNextP : C::kP) + n * 2048 + (warp * 32 + lane) * 16;
   }
   // From the scores of step n to pairs. Sums of the step before are done then. P is handed over by all threads, not by
   // one of each warp: racecheck follows a barrier only for those who arrive.

@@ -7,10 +7,10 @@
 
 namespace attune::sm90 {
 
-template <class Number, int DimQk, int DimV>
+template <class Number, int DimQk, int DimV, int TileK = 64>
 struct WideRowsShape {
   using T = Number;
-  static constexpr int kDimQk = DimQk, kDimV = DimV, kTileQ = 128, kTileK = 64, kGroups = 2, kWarps = 4 * kGroups;
+  static constexpr int kDimQk = DimQk, kDimV = DimV, kTileQ = 128, kTileK = TileK, kGroups = 2, kWarps = 4 * kGroups;
   static constexpr int kThreads = 128 * (1 + kGroups), kProducerRegisters = 24, kConsumerRegisters = 240;
   static constexpr int kPanelsQk = DimQk / 64, kPanelsV = DimV / 64, kPanelQ = kTileQ * 128, kPanelK = kTileK * 128;
   static constexpr int kParts = DimV == 256 ? 2 : 1, kPanelsPart = kPanelsV / kParts;  // of a tile of v; of one part
@@ -52,7 +52,7 @@ __device__ inline void wide_rows_produce(const WideParams& x, uint32_t shared, c
     const uint32_t stage = (step + n) % C::kStagesK, full = shared + C::kKFull + 8 * stage;
     wait(shared + C::kKEmpty + 8 * stage, ((step + n) / C::kStagesK & 1) ^ 1);
     arrive_expect(full, C::kBytesK);
-    load_panels<C::kTileK, C::kPanelsQk>(shared + C::kK + stage * C::kBytesK, x.k, full, 0,
+    load_panels<C::kTileK, C::kPanelsQk, C::kTileK>(shared + C::kK + stage * C::kBytesK, x.k, full, 0,
                                          (t.first + int(n)) * C::kTileK, head_kv, t.batch, Keep::last_to_go);
   };
   wait(shared + C::kQEmpty, (round & 1) ^ 1);
@@ -69,7 +69,7 @@ __device__ inline void wide_rows_produce(const WideParams& x, uint32_t shared, c
       const uint32_t stage = part % C::kStagesV, full = shared + C::kVFull + 8 * stage;
       wait(shared + C::kVEmpty + 8 * stage, (part / C::kStagesV & 1) ^ 1);
       arrive_expect(full, C::kBytesV);
-      load_panels<C::kTileK, C::kPanelsPart>(shared + C::kV + stage * C::kBytesV, x.v, full, p * C::kPanelsPart,
+      load_panels<C::kTileK, C::kPanelsPart, C::kTileK>(shared + C::kV + stage * C::kBytesV, x.v, full, p * C::kPanelsPart,
                                              (t.first + int(n)) * C::kTileK, head_kv, t.batch, Keep::last_to_go);
     }
   }

@@ -152,8 +152,10 @@ template <class OfRows, class OfKeys, class AProblem, class Params>
 void expect_right(AProblem&& p, void (*rows)(Params), void (*keys)(Params)) {
   for (unsigned pace = 1; pace < 5; ++pace) {
     SCOPED_TRACE("pace " + std::to_string(pace));
-    const Params x = p.params();
+    Params x = p.params();
+    x.k.box = x.v.box = OfRows::kTileK;
     ASSERT_EQ(emulated::launch(p.blocks_of_rows(x), OfRows::kThreads, pace, [&] { rows(x); }), "") << "rows";
+    x.q.box = x.d_out.box = OfKeys::kTileQ, x.stats.box = 2 * OfKeys::kTileQ, x.k.box = x.v.box = OfKeys::kTileK;
     const int blocks = x.of_keys.tiles * x.of_keys.heads;
     ASSERT_EQ(emulated::launch(blocks, OfKeys::kThreads, pace, [&] { keys(x); }), "") << "keys";
     p.expect_right();
