@@ -17,7 +17,7 @@ __device__ inline bool has_lowered(uint32_t stats) {
   bool lowered = false;
 #pragma unroll
   for (int first = 0; first < Rows; first += 64) {
-    if (first + 2 * lane >= Rows) continue;
+    if (first + 64 > Rows && first + 2 * lane >= Rows) continue;
     const float4 two = load_shared4(stats + first * 8 + lane * 16);
     lowered |= is_lowered(two.x) || is_lowered(two.z);
   }

@@ -26,7 +26,7 @@ struct WideKeysShape {
   // Where two P do not fit, the second lies where k was.
   static constexpr bool kReusesKeys = kAfterP + kBytesOfStats > 226 * 1024;
   static_assert(!kReusesKeys || (kKeepsKeys && kBytesP <= kBytesK));
-  static constexpr int kNextP = kReusesKeys ? kK : kP + kBytesP;
+  static constexpr int kStepP = kReusesKeys ? kK - kP : kBytesP;
   static constexpr int kStats = kReusesKeys ? kP + kBytesP : kAfterP, kKFull = kStats + kBytesOfStats;
   static constexpr int kVFull = kKFull + 8, kDone = kVFull + 8, kFull = kDone + 8, kEmpty = kFull + 8 * kPlaces;
   static constexpr int kPFull = kEmpty + 8 * kPlaces, kPEmpty = kPFull + 8 * kStages;
@@ -158,7 +158,7 @@ struct WideKeysConsumer {
   }
   // What one lane has of P the same lane of the other warpgroup wants.
   __device__ uint32_t exchange(uint32_t stage, int n) const {
-    return shared + (stage ? C::kNextP : C::kP) + n * 2048 + (warp * 32 + lane) * 16;
+    return shared + C::kP + stage * C::kStepP + n * 2048 + (warp * 32 + lane) * 16;
   }
   // From the scores of step n to pairs. Sums of the step before are done then. P is handed over by all threads, not by
   // one of each warp: racecheck follows a barrier only for those who arrive.
