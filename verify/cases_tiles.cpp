@@ -150,17 +150,18 @@ constexpr std::string_view kTiles[] = {
     "backward f16 b2 h2 q200 k500 d128 full blocks64x128x64 | seed=5",
     "backward bf16 b2 h4/2 q700 k900 d128 causal blocks64x64x700 | seed=2 drawn",
     // And by blocks that stay, of more tiles than there are multiprocessors: in some heads that idle warps prepare,
-    // with entries that a window cuts, in one list for all heads.
+    // with entries that a window cuts, in one list for all heads, with long tiles: lists are dense up to the bound.
     "backward bf16 b9 h15 q775 k129 d104 full blocks64x128x3510 | seed=2 d_lse",
     "backward f16 b24 h4 q200 k300 d128 window150,-3 blocks64x128x1152 sink | seed=2 bhsd",
     "backward bf16 b17 h4 q400 k260 d128 causal blocks128x128x12 | shared seed=3",
+    "backward bf16 b12 h6 q300 k260 d128 full blocks64x128x150 | seed=3",
     // More tiles of keys than a GPU has multiprocessors, by blocks that stay: an odd number of them, ends within tiles.
     "backward bf16 b23 h6/3 q20 k130 d40 full | seed=3",
     "backward f16 b5 h7 q400 k400 d16 causal sink | d_lse",
     "backward bf16 b35 h4/2 q20 k130 d128 full | bhsd",
     "backward f16 b10 h7 q130 k130 d104 causal",
     "backward bf16 b10 h7 q260 k260 d64 window70,9 | seed=2",
-    "backward f16 b24 h4 q200 k300 d128 window150,-3 sink | seed=2 bhsd",
+    "backward f16 b24 h4/2 q200 k300 d128 window150,-3 sink | seed=2 bhsd",
     "backward bf16 b12 h6 q130 k130 d128 causal | far",
     "backward bf16 b12 h6 q130 k130 d64 causal | seed=2 far",
     "backward bf16 b9 h1 q80 k2060 d128 full | far",

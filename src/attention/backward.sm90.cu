@@ -416,12 +416,13 @@ class Run {
     return stays_ ? std::min<int64_t>(all + pieced_.divided * (pieced_.pieces - 1), units_) : all;
   }
   // Of a list, by blocks that stay: a tile of keys that has more is long, over twice the mean and an eighth of what a
-  // block has in all.
+  // block has in all. INT32_MAX: none can be.
   int most_entries(const Tensor& list) const {
     const double heads = list.stride.head == 0 ? p_.heads_q : 1, batch = list.stride.batch == 0 ? p_.batch : 1;
     const double tiles = double(ceil_div(p_.len_k, kernel_.tile_k)) * p_.heads_q * p_.batch;
     const double entries = p_.mask.blocks.bound * heads * batch;  // of all lists
-    return int(std::min(entries * std::max(2 / tiles, 0.125 / units_), double(INT32_MAX)));
+    const double most = std::max(entries * std::max(2 / tiles, 0.125 / units_), 1.);
+    return most < double(ceil_div(p_.len_q, p_.mask.blocks.q)) ? int(most) : INT32_MAX;
   }
   Status own_keys() {
     const Tensor &q = a_[Role::q], &k = a_[Role::k];

@@ -19,7 +19,7 @@ ATTUNE_HD constexpr int rows_of_end_part(int part) { return part == 0 ? 32 : par
 
 // Of a list: a query tile of a head. None: a query of -1.
 struct KeyVisit { int query, head; };
-// The same where blocks stay.
+// Of a list by blocks that stay. None: kNothing.
 struct alignas(16) ListedVisit {
   static constexpr int kBegins = 1, kEnds = 2, kNothing = 4;  // the tile; it has no query
   int query, head, marks;
@@ -99,7 +99,7 @@ struct ListedParams : BackwardParams {
   const int32_t *list_begin, *list_row;
   int64_t list_batch, list_head;  // strides of list_begin
   Blocks blocks;
-  int most_entries;               // staying: tiles of keys that have more are begun first
+  int most_entries;               // staying: tiles of keys that have more are begun first; INT32_MAX: none has
 };
 
 struct TabledParams : ListedParams {
@@ -125,9 +125,10 @@ struct TabledParams : ListedParams {
 // Tabled: lengths are in tensors, gradients in f32 or not all wanted. Options: those that change scores; then there is
 // a table too. Ordered: blocks add to a query tile of dQ from its last keys on, one after the other; threads of their
 // own wait for that. Listed: query tiles come from lists by key block; then there is a table too, or blocks stay.
-// Stays: a block may have many tiles of keys, each of which some query sees; the next keys are loaded while dK and dV
-// leave. It takes the next tile that nobody has, and the thread that loads tells which. Keys have two places where
-// those fit, so that the next are there when it begins. Apart too: dQ of a tile's last step is multiplied in the first
+// Stays: a block may have many tiles of keys, each of which, without lists, some query sees; the next keys are loaded
+// while dK and dV leave. It takes the next tile that nobody has, and the thread that loads tells which. Keys have two
+// places where those fit, so that the next are there when it begins. Apart too: dQ of a tile's last step is multiplied
+// in the first
 // of the next, as everywhere; ordered, one thread tells the warps that it is their turn to add it, and another tells
 // the next block (TurnKeeper).
 // Share: what a block has of a tile's work. Parts: some of the heads that share its keys; it leaves its sums of dK and
@@ -194,6 +195,7 @@ struct BackwardShape {
   static constexpr int kVisitEmpty = kVisitFull + 8 * kVisitsAhead;
   static constexpr int kWalked = kVisitEmpty + 8 * kVisitsAhead;
   static constexpr int kSharedBytes = kWalks ? kWalked + int(sizeof(WalkedKeys)) : kEnd;
+  static_assert(!kSkips || kPlacesK == 2);  // a phase of kDsFull for each place
   static_assert(kSharedBytes <= 227 * 1024);
 };
 

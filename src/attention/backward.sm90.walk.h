@@ -55,6 +55,7 @@ struct ListWalker {
 #pragma unroll 1
     for (; at < end; ++at) {
       const int64_t first = int64_t(x.list_row[at]) * x.blocks.q;
+      if (first < 0 || first >= own().stop) continue;  // no block of this sequence: nobody checked the list
       const int stop = int(min(first + x.blocks.q, int64_t(own().stop)));
 #pragma unroll 1
       for (int query = int(max(first, int64_t(own().start))); query < stop; query += C::kTileQ) {
@@ -78,15 +79,20 @@ struct ListWalker {
     }
     ++round;
   }
-  // By a warp, whose first lane walks. Long tiles come first, each n-th of all.
+  // One tile of each `grid_size()`, another of the next: long tiles lie at like distances, as the first of every head.
+  __device__ int share(int n) const {
+    const uint32_t turn = uint32_t(n) * 2654435761u >> 16;
+    return n * grid_size() + int((blockIdx.x + turn) % uint32_t(grid_size()));
+  }
+  // By a warp, whose first lane walks. Of its share of all tiles a block begins the long ones first.
   __device__ void run() {
     const int lane = int(threadIdx.x) % 32;
 #pragma unroll 1
-    for (int first = int(blockIdx.x); first < works<C>(x); first += 32 * grid_size()) {
-      const int tile = first + lane * grid_size();
+    for (int n = 0; x.most_entries < INT32_MAX && n * grid_size() < works<C>(x); n += 32) {
+      const int tile = share(n + lane);
       uint32_t longs = __ballot_sync(~0u, tile < works<C>(x) && is_long(tile));
 #pragma unroll 1
-      for (; lane == 0 && longs; longs &= longs - 1) take(first + (__ffs(int(longs)) - 1) * grid_size(), true);
+      for (; lane == 0 && longs; longs &= longs - 1) take(share(n + __ffs(int(longs)) - 1), true);
     }
     if (lane > 0) return;
     int tile = int(blockIdx.x);

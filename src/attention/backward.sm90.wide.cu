@@ -92,9 +92,9 @@ Status wide_run(std::string_view who, const Plan& plan, const Args& a, Workspace
   const Tensor &k = a[any_keys ? Role::k : Role::q], &v = a[any_keys ? Role::v : Role::d_out];
   cuda::Launch launch{.who = who, .threads = kernel.threads, .device = device, .stream = stream, .early = true};
   if (rows == 0 && !any_keys) return Status::good();
-  const auto make_maps = [&](int queries, int keys) {
-    return make(who, p, {{Role::q, q, &x.q, queries}, {Role::d_out, d_out, &x.d_out, queries},
-                         {Role::k, k, &x.k, keys}, {Role::v, v, &x.v, keys}});
+  const auto make_maps = [&](int rows_q, int rows_k) {
+    return make(who, p, {{Role::q, q, &x.q, rows_q}, {Role::d_out, d_out, &x.d_out, rows_q},
+                         {Role::k, k, &x.k, rows_k}, {Role::v, v, &x.v, rows_k}});
   };
   if (!x.alone) {
     if (Status s = make_maps(64, kernel.keys_of_rows); !s.ok()) return s;
@@ -110,7 +110,8 @@ Status wide_run(std::string_view who, const Plan& plan, const Args& a, Workspace
     if (Status s = make(who, p, {{Role::dk, a[Role::dk], &x.dk, 16}}); !s.ok()) return s;
   if (x.wants_dv)
     if (Status s = make(who, p, {{Role::dv, a[Role::dv], &x.dv, 16}}); !s.ok()) return s;
-  if (Status s = make_maps(kernel.queries, kTileKeys); !s.ok()) return s;
+  if (x.alone || kernel.queries != 64 || kernel.keys_of_rows != kTileKeys)  // else they are there
+    if (Status s = make_maps(kernel.queries, kTileKeys); !s.ok()) return s;
   // Not by plain bulk copies: racecheck takes those for writes of the thread that asks.
   if (Status s = cuda::line_map(&stats->x, 2 * int64_t(x.padded), x.heads, p.batch, 2 * kernel.queries, x.stats);
       !s.ok())

@@ -23,7 +23,7 @@ struct WideKeysShape {
   static constexpr int kK = 0, kV = kBytesK, kTiles = kV + kBytesV, kP = kTiles + kPlaces * kBytesTile;
   static constexpr bool kKeepsKeys = DimQk <= 192 && DimV <= 192;  // in registers, where there is room
   static constexpr int kAfterP = kP + kStages * kBytesP, kBytesOfStats = kStatsStages * kBytesStats;
-  // Where two P do not fit, the second lies where k was.
+  // Where two P do not fit, with a KB for barriers, the second lies where k was.
   static constexpr bool kReusesKeys = kAfterP + kBytesOfStats > 226 * 1024;
   static_assert(!kReusesKeys || (kKeepsKeys && kBytesP <= kBytesK));
   static constexpr int kStepP = kReusesKeys ? kK - kP : kBytesP;
@@ -228,7 +228,8 @@ struct WideKeysConsumer {
       wait_products<0>();
       pin(sums);
     }
-    release(C::kDone);
+    if constexpr (C::kReusesKeys) arrive(shared + C::kDone);  // all, as P is handed over
+    else release(C::kDone);
     wait(shared + C::kDone, 0);  // the other has multiplied with the keys whose place this one takes
     if (Values ? x.wants_dv : x.wants_dk)
       store_warp_rows<T, C::kTileK>(sums, Values ? 1.f : x.scale, shared + (Values ? C::kV : C::kK), warp * 16,
@@ -243,7 +244,7 @@ __global__ void __launch_bounds__(C::kThreads, 1) wide_keys_kernel(const __grid_
   const int group = __shfl_sync(~0u, int(threadIdx.x) / 128, 0), warp = __shfl_sync(~0u, int(threadIdx.x) / 32 % 4, 0);
   if (threadIdx.x == 0) {
     barrier_init(shared + C::kKFull, 1), barrier_init(shared + C::kVFull, 1);
-    barrier_init(shared + C::kDone, 4 * C::kGroups);
+    barrier_init(shared + C::kDone, (C::kReusesKeys ? 128 : 4) * C::kGroups);
     for (int n = 0; n < C::kPlaces; ++n)
       barrier_init(shared + C::kFull + 8 * n, 1), barrier_init(shared + C::kEmpty + 8 * n, 4 * C::kGroups);
     for (int n = 0; n < C::kStages; ++n)

@@ -53,7 +53,8 @@ __device__ inline void wide_rows_produce(const WideParams& x, uint32_t shared, c
     wait(shared + C::kKEmpty + 8 * stage, ((step + n) / C::kStagesK & 1) ^ 1);
     arrive_expect(full, C::kBytesK);
     load_panels<C::kTileK, C::kPanelsQk, C::kTileK>(shared + C::kK + stage * C::kBytesK, x.k, full, 0,
-                                         (t.first + int(n)) * C::kTileK, head_kv, t.batch, Keep::last_to_go);
+                                                    (t.first + int(n)) * C::kTileK, head_kv, t.batch,
+                                                    Keep::last_to_go);
   };
   wait(shared + C::kQEmpty, (round & 1) ^ 1);
   arrive_expect(q, C::kBytesQ);
@@ -69,8 +70,9 @@ __device__ inline void wide_rows_produce(const WideParams& x, uint32_t shared, c
       const uint32_t stage = part % C::kStagesV, full = shared + C::kVFull + 8 * stage;
       wait(shared + C::kVEmpty + 8 * stage, (part / C::kStagesV & 1) ^ 1);
       arrive_expect(full, C::kBytesV);
-      load_panels<C::kTileK, C::kPanelsPart, C::kTileK>(shared + C::kV + stage * C::kBytesV, x.v, full, p * C::kPanelsPart,
-                                             (t.first + int(n)) * C::kTileK, head_kv, t.batch, Keep::last_to_go);
+      load_panels<C::kTileK, C::kPanelsPart, C::kTileK>(shared + C::kV + stage * C::kBytesV, x.v, full,
+                                                        p * C::kPanelsPart, (t.first + int(n)) * C::kTileK, head_kv,
+                                                        t.batch, Keep::last_to_go);
     }
   }
 }

@@ -24,7 +24,7 @@ struct Asked {
   int divided = 0, pieces = 1;            // the first tiles of keys, with a full mask the last
   int block_q = 0;                        // queries of a list's blocks, which have 128 keys; 0: no list
   double density = 0.5;                   // of the list
-  int most_entries = INT32_MAX;           // of a tile that is not begun first; else each third has all
+  int most_entries = INT32_MAX;           // tiles with more are begun first; every third has all, unless none can be
 };
 
 template <class C>
@@ -43,7 +43,7 @@ struct Call {
   std::vector<float4> parts;
   std::vector<int> turns;
   const Band band = band_of(w.mask, w.rows, w.keys, 0, 0);
-  std::vector<int32_t> list_begin, list_row;  // by key block, [batch][head of keys' blocks + 1]
+  std::vector<int32_t> list_begin, list_row;  // [batch][head][key blocks + 1]; query blocks
 
   bool is_listed(int b, int h, int i, int j) const {
     if (w.block_q == 0) return true;
@@ -58,6 +58,8 @@ struct Call {
         list_begin.push_back(int32_t(list_row.size()));
         for (int block = 0; block * w.block_q < w.rows; ++block)
           if (taken(random) || (w.most_entries < INT32_MAX && tile % 3 == 1)) list_row.push_back(block);
+        if (w.most_entries == INT32_MAX)  // what is no block counts for nothing
+          for (const int none : {INT32_MIN, -(1 << 24), -1, 1000, 1 << 24, INT32_MAX}) list_row.push_back(none);
       }
       list_begin.push_back(int32_t(list_row.size()));
     }
@@ -284,7 +286,7 @@ void expect_right(const Asked& w, unsigned seed) {
 }
 
 constexpr Mask kFull{}, kCausal{.kind = MaskKind::causal}, kTopLeft{.kind = MaskKind::causal, .align = Align::top_left},
-    kWindow{.kind = MaskKind::window, .left = 40, .right = 3};
+    kWindow{.kind = MaskKind::window, .left = 40, .right = 3}, kNarrow{.kind = MaskKind::window, .left = 2, .right = 0};
 
 TEST(Sm90Backward, turned_tiles_are_right) {
   expect_right<Turned<Bf16>>({1, 2, 2, 1, 300, 300, 128, kCausal, false, 2}, 1);
@@ -301,6 +303,8 @@ TEST(Sm90Backward, blocks_that_take_tiles_from_a_counter_are_right) {
   expect_right<Staying<Bf16, 128, 64>>({1, 2, 2, 1, 260, 260, 128, kCausal, false, 2, 2}, 4);
   expect_right<Staying<F16, 128, 64>>({2, 2, 1, 1, 70, 290, 104, kFull, true, 1, 1}, 5);
   expect_right<Staying<Bf16, 128, 64>>({1, 1, 1, 1, 300, 260, 128, kWindow, false, 1, 1}, 8);
+  expect_right<Staying<Bf16, 128, 64>>({1, 1, 1, 1, 64, 65, 128, kNarrow, false, 1, 1}, 10);  // all but a pair hidden
+  expect_right<Staying<Bf16, 128, 64>>({1, 1, 1, 1, 64, 129, 128, kNarrow, false, 1, 1}, 11);
   expect_right<Staying<Bf16, 128, 80>>({1, 2, 2, 1, 300, 300, 128, kCausal, false, 2, 2}, 6);
   expect_right<Staying<F16, 128, 80>>({2, 2, 1, 1, 100, 290, 104, kFull, true, 1, 1}, 7);
   expect_right<Staying<Bf16, 128, 80>>({1, 2, 2, 1, 300, 260, 128, kWindow, false, 1, 1}, 9);
@@ -363,6 +367,7 @@ TEST(Sm90Backward, lists_by_blocks_that_stay_are_right) {
       list({1, 2, 2, 1, 390, 260, 128, kFull, false, 1, 3, 0, Asked::none, 3, 3}, 64, 0.3), 7);
   expect_right<StayingListed<Bf16>>(list({1, 3, 3, 1, 390, 640, 128, kFull, false, 1, 2}, 128, 0.2, 2), 8);
   expect_right<StayingListed<F16>>(list({2, 2, 2, 1, 300, 500, 104, kFull, true, 1, 3, 1}, 64, 0.2, 3), 9);
+  expect_right<StayingListed<Bf16>>(list({3, 4, 4, 1, 130, 400, 128, kFull, false, 1, 1}, 64, 0.2, 1), 10);  // 48 tiles
 }
 // Some tiles of keys, by blocks that have some of their queries each.
 TEST(Sm90Backward, pieces_of_a_tile_add_up) {
