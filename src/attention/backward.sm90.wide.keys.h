@@ -26,7 +26,7 @@ struct WideKeysShape {
   // Where two P do not fit, with a KB for barriers, the second lies where k was.
   static constexpr bool kReusesKeys = kAfterP + kBytesOfStats > 226 * 1024;
   static_assert(!kReusesKeys || (kKeepsKeys && kBytesP <= kBytesK));
-  static constexpr int kStepP = kReusesKeys ? kK - kP : kBytesP;
+  static constexpr uint32_t kStepP = uint32_t(kReusesKeys ? kK - kP : kBytesP);  // modulo 2^32
   static constexpr int kStats = kReusesKeys ? kP + kBytesP : kAfterP, kKFull = kStats + kBytesOfStats;
   static constexpr int kVFull = kKFull + 8, kDone = kVFull + 8, kFull = kDone + 8, kEmpty = kFull + 8 * kPlaces;
   static constexpr int kPFull = kEmpty + 8 * kPlaces, kPEmpty = kPFull + 8 * kStages;
