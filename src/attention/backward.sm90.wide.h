@@ -17,6 +17,9 @@
 
 namespace attune::sm90 {
 
+// What a block walks begins at the first row that its own see, rounded down to this: copies may begin anywhere.
+inline constexpr int kWideStart = 16;
+
 // Blocks go section by section of heads, tile by tile of all heads of one, head by head.
 struct BlockOrder {
   int tiles;  // of a head

@@ -40,7 +40,7 @@ struct WideKeysShape {
 // Which keys a block has, and the query tiles that see them.
 struct WideKeyTile {
   int key, head_kv, batch;
-  int first, tiles;  // query tiles of a head
+  int first, tiles;  // the first query of a head, a multiple of kWideStart; query tiles from there on
   template <class C>
   static __device__ WideKeyTile find(const WideParams& x) {
     const BlockPlace at = find_block(x.of_keys, int(blockIdx.x));
@@ -48,7 +48,7 @@ struct WideKeyTile {
     const int from = max(0, t.key - x.offset - x.right);
     const int last = min(x.rows, min(t.key + C::kTileK, x.keys) - x.offset + x.left) - 1;
     if (last < from) return t;
-    t.first = from / C::kTileQ, t.tiles = last / C::kTileQ - t.first + 1;
+    t.first = from / kWideStart * kWideStart, t.tiles = (last - t.first) / C::kTileQ + 1;
     return t;
   }
 };
@@ -60,15 +60,16 @@ __device__ inline void wide_keys_produce(const WideParams& x, uint32_t shared, c
                                        Keep::first_to_go);
   uint32_t step = 0;
   for (int h = t.head_kv * x.group; h < (t.head_kv + 1) * x.group; ++h)
-    for (int m = t.first; m < t.first + t.tiles; ++m, ++step) {
+    for (int m = 0; m < t.tiles; ++m, ++step) {
+      const int row = t.first + m * C::kTileQ;
       const uint32_t q = C::q_place(step), o = C::o_place(step), parity = (step / 2 & 1) ^ 1;
       const uint32_t q_full = shared + C::kFull + 8 * q, o_full = shared + C::kFull + 8 * o;
       wait(shared + C::kEmpty + 8 * q, parity);
       arrive_expect(q_full, C::kBytesQ + C::kBytesStats);
       load_panels<C::kTileQ, C::kPanelsQk, C::kTileQ>(shared + C::kTiles + q * C::kBytesTile, x.q, q_full, 0,
-                                                      m * C::kTileQ, h, t.batch, Keep::last_to_go);
-      load_tile(shared + C::kStats + step % C::kStatsStages * C::kBytesStats, x.stats, q_full, 2 * m * C::kTileQ, h,
-                t.batch, 0, Keep::last_to_go);
+                                                      row, h, t.batch, Keep::last_to_go);
+      load_tile(shared + C::kStats + step % C::kStatsStages * C::kBytesStats, x.stats, q_full, 2 * row, h, t.batch, 0,
+                Keep::last_to_go);
       if (step == 0) {
         arrive_expect(shared + C::kVFull, C::kBytesV);
         load_panels<C::kTileK, C::kPanelsV>(shared + C::kV, x.v, shared + C::kVFull, 0, t.key, t.head_kv, t.batch,
@@ -77,7 +78,7 @@ __device__ inline void wide_keys_produce(const WideParams& x, uint32_t shared, c
       wait(shared + C::kEmpty + 8 * o, parity);
       arrive_expect(o_full, C::kBytesO);
       load_panels<C::kTileQ, C::kPanelsV, C::kTileQ>(shared + C::kTiles + o * C::kBytesTile, x.d_out, o_full, 0,
-                                                     m * C::kTileQ, h, t.batch, Keep::last_to_go);
+                                                     row, h, t.batch, Keep::last_to_go);
     }
 }
 
@@ -201,14 +202,14 @@ struct WideKeysConsumer {
 #pragma unroll
     for (int i = 0; i < C::kTileQ / 4; ++i) pairs[i] = sm80::pack<T>(s[2 * i], s[2 * i + 1]);
     query += C::kTileQ;
-    if (query == (t.first + t.tiles) * C::kTileQ) query = t.first * C::kTileQ;
+    if (query == t.first + t.tiles * C::kTileQ) query = t.first;
   }
   __device__ void run() {
     const uint32_t steps = uint32_t(t.tiles * x.group);
 #pragma unroll
     for (int n = 0; n < kDimOut / 2; ++n) sums[n] = 0.f;
     if (steps > 0) {
-      query = t.first * C::kTileQ;
+      query = t.first;
       wait(shared + (Values ? C::kKFull : C::kVFull), 0);
       take_keys();
       pin(sums);

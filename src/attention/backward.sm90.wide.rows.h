@@ -29,7 +29,7 @@ struct WideRowsShape {
 // Which queries a block has, and the key tiles that they see. With a band the last queries come first.
 struct WideQueryTile {
   int query, head, batch;
-  int first, tiles;
+  int first, tiles;  // the first key, a multiple of kWideStart; key tiles from there on
   template <class C>
   static __device__ WideQueryTile find(const WideParams& x, int n) {
     const BlockPlace at = find_block(x.of_rows, n);
@@ -37,7 +37,7 @@ struct WideQueryTile {
     const int from = max(0, t.query + x.offset - x.left);
     const int last = min(x.keys - 1, min(t.query + C::kTileQ, x.rows) - 1 + x.offset + x.right);
     if (last < from) return t;
-    t.first = from / C::kTileK, t.tiles = last / C::kTileK - t.first + 1;
+    t.first = from / kWideStart * kWideStart, t.tiles = (last - t.first) / C::kTileK + 1;
     return t;
   }
 };
@@ -53,7 +53,7 @@ __device__ inline void wide_rows_produce(const WideParams& x, uint32_t shared, c
     wait(shared + C::kKEmpty + 8 * stage, ((step + n) / C::kStagesK & 1) ^ 1);
     arrive_expect(full, C::kBytesK);
     load_panels<C::kTileK, C::kPanelsQk, C::kTileK>(shared + C::kK + stage * C::kBytesK, x.k, full, 0,
-                                                    (t.first + int(n)) * C::kTileK, head_kv, t.batch,
+                                                    t.first + int(n) * C::kTileK, head_kv, t.batch,
                                                     Keep::last_to_go);
   };
   wait(shared + C::kQEmpty, (round & 1) ^ 1);
@@ -71,7 +71,7 @@ __device__ inline void wide_rows_produce(const WideParams& x, uint32_t shared, c
       wait(shared + C::kVEmpty + 8 * stage, (part / C::kStagesV & 1) ^ 1);
       arrive_expect(full, C::kBytesV);
       load_panels<C::kTileK, C::kPanelsPart, C::kTileK>(shared + C::kV + stage * C::kBytesV, x.v, full,
-                                                        p * C::kPanelsPart, (t.first + int(n)) * C::kTileK, head_kv,
+                                                        p * C::kPanelsPart, t.first + int(n) * C::kTileK, head_kv,
                                                         t.batch, Keep::last_to_go);
     }
   }
@@ -150,7 +150,7 @@ struct WideRowsConsumer {
   }
   // From the scores of key tile n to dS, in pairs.
   __device__ void differentiate(uint32_t n) {
-    const int key = (t.first + int(n - start)) * C::kTileK, row = t.query + group * 64 + x.offset;
+    const int key = t.first + int(n - start) * C::kTileK, row = t.query + group * 64 + x.offset;
     const bool partial = key + C::kTileK > x.keys || key + C::kTileK - 1 > row + x.right || key < row + 63 - x.left;
     wait_products<C::kParts>();
     pin(s);

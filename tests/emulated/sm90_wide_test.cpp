@@ -24,6 +24,7 @@ TEST(Sm90Wide, gradients_of_192_and_values_of_128_are_right) {
   expect_right<Bf16, 192, 128, 96>({1, 1, 1, 330, 70, 192, 128, kFull}, 5);  // other steps
   expect_right<F16, 192, 128, 96, 80>({1, 2, 1, 200, 170, 136, 72, kCausal}, 6);
   expect_right<Bf16, 192, 128, 80, 80>({1, 1, 1, 170, 200, 192, 128, kFull}, 7);
+  expect_right<Bf16, 192, 128, 96, 80>({1, 1, 1, 330, 300, 192, 128, kWindow}, 8);
 }
 TEST(Sm90Wide, gradients_of_192_are_right) {
   expect_right<F16, 192, 192>({1, 2, 1, 140, 100, 184, 192, kCausal}, 3);

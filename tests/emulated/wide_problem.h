@@ -162,6 +162,7 @@ void expect_right(AProblem&& p, void (*rows)(Params), void (*keys)(Params)) {
   }
 }
 
-inline constexpr Mask kFull{}, kCausal{.kind = MaskKind::causal};
+inline constexpr Mask kFull{}, kCausal{.kind = MaskKind::causal},
+    kWindow{.kind = MaskKind::window, .left = 40, .right = 3};
 
 }  // namespace attune::sm90
