@@ -7,7 +7,7 @@ WideKernel& wide_kernel_192() {
   return kernel;
 }
 WideKernel& wide_kernel_192_128() {
-  static constinit WideKernel kernel = wide_kernel_row<192, 128>();
+  static constinit WideKernel kernel = wide_kernel_row<192, 128, 96, 80>();
   return kernel;
 }
 
