@@ -325,6 +325,7 @@ struct BackwardConsumer : KeyGradients<C> {
     else if constexpr (C::kTurned) weigh_turned(stage);
     else weigh(stage, d_out);
     if constexpr (C::kOptions) pack(p, s);
+    if (C::kStays && !C::kApart && (x.variant & 1) && is_last(n)) release(C::kVEmpty);
     if constexpr (!C::kTurned) pack(ds, dp);
     float own[C::kSumsDq];
     auto& dq = sums_of_dq(own);
@@ -349,7 +350,7 @@ struct BackwardConsumer : KeyGradients<C> {
       meet(n);
       wait_products<0>();
       release(C::kOEmpty + 8 * stage);
-      if (C::kStays && is_last(n)) release(C::kVEmpty);
+      if (C::kStays && !(x.variant & 1) && is_last(n)) release(C::kVEmpty);
       issue_dq(dq, stage);
     }
     issue_sums(dk, ds, q);

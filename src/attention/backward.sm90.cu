@@ -3,6 +3,7 @@
 // where heads that share keys are divided, one before finish adds up their dK and dV. Everything else is the next
 // link's.
 #include <algorithm>
+#include <cstdlib>
 
 #include "attention/backward.sm80.host.h"
 #include "attention/backward.sm90.any.kernels.h"
@@ -163,6 +164,7 @@ int pieces_of(const Plan& plan) {
   if (ordered(p)) return 1;
   if (p.mask.kind == MaskKind::full) {
     const double query_tiles = double(ceil_div(p.len_q, plan.tile_q)) * part_of_list(p);
+    if (const char* n = std::getenv("ATTUNE_PIECES"); n && p.mask.blocks.q) return std::atoi(n);
     return sm90::pieces_alike(steps, std::max(int(query_tiles), 1), units);
   }
   if (p.mask.blocks.q) return 1;
@@ -459,6 +461,7 @@ class Run {
     x.list_begin = a_.row<const int32_t>(Role::block_begin_k), x.list_row = a_.row<const int32_t>(Role::block_row_k);
     x.list_batch = list.stride.batch, x.list_head = list.stride.head, x.blocks = p_.mask.blocks;
     if (walks_) x.most_entries = most_entries(list);
+    if (const char* v = std::getenv("ATTUNE_VARIANT")) x.variant = std::atoi(v);
     x.score = sm90::score_options(p_, a_), x.d_bias = a_[Role::d_bias], x.kept_out = ends_.kept.out;
     if (tabled()) {
       x.table = room_.table, x.units = p_.heads_kv;

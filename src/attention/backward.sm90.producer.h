@@ -168,7 +168,12 @@ struct BackwardProducer {
     tell_tile(round, tile);
     arrive_expect(full, C::kBytesK);
     load_keys(full, C::kK + int(place) * C::kBytesK);
-    if constexpr (C::kPlacesK > 1) load_values(round);
+    if constexpr (C::kPlacesK > 1) {
+      if (x.variant & 2)
+#pragma unroll
+        for (int n = 0; n < C::kPanels; ++n) prefetch_tile(x.v, n * 64, t.k_row + t.key, head_of_keys(), t.k_batch);
+      if (C::kListed || !(x.variant & 4)) load_values(round);
+    }
   }
   // The step-th of the block; `first`: of its keys, the `round`-th.
   __device__ void load_step(uint32_t step, int query, int h, bool first, uint32_t round = 0, int tile = 0) const {
@@ -181,6 +186,8 @@ struct BackwardProducer {
     load_queries(false, C::kQ + stage * C::kBytesQ, q, query, h);
     load_tile(shared + C::kStats + stage * C::kBytesStats, x.stats, q, 2 * query, h, t.batch, 0, Keep::last_to_go);
     if (C::kStays && C::kPlacesK == 1 && first) load_round(int(round), tile);
+    if constexpr (C::kStays && C::kPlacesK > 1 && !C::kListed)
+      if (first && (x.variant & 4)) load_values(round);
     // Its foreign keys have rows of their own, which are not stored.
     if (!C::kStays && first)
       load<C::kBytesK>(x.v, C::kV, keys, t.k_row + t.key, head_of_keys(), t.k_batch, Keep::first_to_go);

@@ -92,6 +92,7 @@ struct BackwardParams {
   int* taken;
   AheadParams ahead;
   Pieces pieces;
+  int variant;
 };
 
 // Lists by key block, whose size is kTileK.
