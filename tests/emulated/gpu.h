@@ -68,7 +68,9 @@ struct Gpu {
   Thread* now = nullptr;
   ucontext_t scheduler{};
   std::vector<Copy> copies;
-  std::string wrong;  // the first thing that may not be
+  std::string wrong;    // the first thing that may not be
+  int64_t products = 0;  // groups of them, of all threads
+  std::function<void(const char* data, int row, int head, int batch)> loads{};  // told of each copy, if not empty
 };
 inline Gpu gpu;
 
@@ -137,6 +139,7 @@ void store_later(uint32_t from, int bytes, Write write) {
 template <class Kernel>
 std::string launch(int blocks, int threads, unsigned seed, Kernel kernel) {
   gpu.random.seed(seed), gpu.blocks = unsigned(blocks), gpu.copies.clear(), gpu.wrong.clear();
+  gpu.products = 0;
   std::vector<Block> all(blocks);
   std::vector<std::unique_ptr<char, decltype(&std::free)>> memory;
   std::vector<std::unique_ptr<Thread>> fibers;

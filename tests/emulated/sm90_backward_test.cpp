@@ -369,6 +369,50 @@ TEST(Sm90Backward, lists_by_blocks_that_stay_are_right) {
   expect_right<StayingListed<F16>>(list({2, 2, 2, 1, 300, 500, 104, kFull, true, 1, 3, 1}, 64, 0.2, 3), 9);
   expect_right<StayingListed<Bf16>>(list({3, 4, 4, 1, 130, 400, 128, kFull, false, 1, 1}, 64, 0.2, 1), 10);  // 48 tiles
 }
+// Tiles of keys in the order in which the only block there is loads them.
+template <class C>
+std::vector<int> order_of_tiles(Call<C>& call) {
+  std::vector<int> order;
+  emulated::gpu.loads = [&](const char* data, int row, int head, int batch) {
+    const int tile = (batch * call.w.heads + head) * call.tiles + row / C::kTileK;
+    if (data == reinterpret_cast<const char*>(call.k.data()) && (order.empty() || order.back() != tile))
+      order.push_back(tile);
+  };
+  EXPECT_EQ(call.run(1), "");
+  emulated::gpu.loads = nullptr;
+  return order;
+}
+TEST(Sm90Backward, long_tiles_of_a_list_are_begun_first) {
+  Call<StayingListed<Bf16>> call(list({1, 2, 2, 1, 390, 640, 128, kFull, false, 1, 1}, 128, 0.3, 2), 1);
+  std::vector<int> longs, others;
+  for (int tile = 0; tile < 2 * call.tiles; ++tile) {
+    const int32_t* const begin = call.list_begin.data() + tile + tile / call.tiles;
+    (begin[1] - begin[0] > 2 ? longs : others).push_back(tile);
+  }
+  ASSERT_GT(longs.size(), 1u);
+  ASSERT_GT(others.size(), 1u);
+  longs.insert(longs.end(), others.begin(), others.end());
+  EXPECT_EQ(order_of_tiles(call), longs);
+}
+// A list that nobody has checked: begins that go back, lie before the list or behind it.
+TEST(Sm90Backward, begins_of_a_list_may_be_any_numbers) {
+  for (const int most : {INT32_MAX, 1}) {
+    Call<StayingListed<Bf16>> call(list({1, 2, 2, 1, 130, 384, 128, kFull, false, 1, 2}, 128, 0.5, most), 1);
+    call.list_begin = {3, 1, -7, INT32_MAX, INT32_MIN, 5, 2, 1 << 24};
+    EXPECT_EQ(call.run(1), "");
+  }
+}
+// Two steps of two warpgroups, each S, dP, dV, dK and dQ. With a diagonal the second warpgroup sees nothing of the first
+// step and has dQ only.
+TEST(Sm90Backward, hidden_products_of_a_tiles_first_step_are_left_out) {
+  const auto products = [](const Mask& mask) {
+    Call<Staying<Bf16, 128, 64>> call({1, 1, 1, 1, 128, 128, 128, mask, false, 1, 1}, 1);
+    EXPECT_EQ(call.run(1), "");
+    return emulated::gpu.products / 128;
+  };
+  EXPECT_EQ(products(kFull), 20);
+  EXPECT_EQ(products(kCausal), 16);
+}
 // Some tiles of keys, by blocks that have some of their queries each.
 TEST(Sm90Backward, pieces_of_a_tile_add_up) {
   expect_right<InPieces<Bf16, 64, 128>>({1, 2, 2, 1, 390, 260, 64, kFull, false, 1, 3, 0, Asked::none, 2, 3}, 21);

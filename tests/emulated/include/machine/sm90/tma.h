@@ -39,6 +39,7 @@ inline void load_tile(uint32_t to, const CUtensorMap& map, uint32_t barrier, int
   if (map.line) return load_line(to, map, barrier, column, row, head);
   emulated::Block* const block = emulated::gpu.now->block;
   const CUtensorMap* const from = &map;
+  if (emulated::gpu.loads) emulated::gpu.loads(map.data, row, head, batch);
   if (to % 1024) emulated::may_not_be("a tile is loaded to where no swizzle begins");
   emulated::land_later(40, [=] {
     each_of_box(*from, to, column, row, head, batch, [&](const char* x, uint32_t at) {

@@ -9,6 +9,7 @@ inline void begin_products() { __syncwarp(); }
 inline void close_products() {
   emulated::gpu.now->groups.push_back(std::move(emulated::gpu.now->open));
   emulated::gpu.now->open.clear();
+  ++emulated::gpu.products;
 }
 // A warp as one: none of its lanes goes on, and gives places back, before all have read them.
 template <int Pending>
