@@ -402,8 +402,8 @@ TEST(Sm90Backward, begins_of_a_list_may_be_any_numbers) {
     EXPECT_EQ(call.run(1), "");
   }
 }
-// Two steps of two warpgroups, each S, dP, dV, dK and dQ. With a diagonal the second warpgroup sees nothing of the first
-// step and has dQ only.
+// Two steps of two warpgroups, each S, dP, dV, dK and dQ. With a diagonal the second warpgroup sees nothing of the
+// first step and has dQ only.
 TEST(Sm90Backward, hidden_products_of_a_tiles_first_step_are_left_out) {
   const auto products = [](const Mask& mask) {
     Call<Staying<Bf16, 128, 64>> call({1, 1, 1, 1, 128, 128, 128, mask, false, 1, 1}, 1);
