@@ -68,9 +68,9 @@ struct Gpu {
   Thread* now = nullptr;
   ucontext_t scheduler{};
   std::vector<Copy> copies;
-  std::string wrong;    // the first thing that may not be
+  std::string wrong;     // the first thing that may not be
   int64_t products = 0;  // groups of them, of all threads
-  std::function<void(const char* data, int row, int head, int batch)> loads{};  // told of each copy, if not empty
+  std::function<void(const char* data, int row, int head, int batch)> loads{};  // told of each tile, if not empty
 };
 inline Gpu gpu;
 
