@@ -70,6 +70,8 @@ struct BandConsumer : Consumer<C> {
       this->wait_q();
       if (tile(tiles).last < 0) {
         this->clear_o(leaving, tiles - 2);
+        // Also those passed over before the last product: another warpgroup may still wait for v in their place.
+        give_back_passed(C::kVFull, C::kVEmpty, v_step, v_passed);
         wait_full(C::kVFull, v_step);
         this->issue_sums(now, v_step % C::kStages, !fresh);
         if (leaving) this->send(tile(tiles - 2));

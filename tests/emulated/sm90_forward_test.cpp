@@ -1,5 +1,5 @@
-// Kernels of forward.sm90.h at d64 and d128, thread by thread on a CPU: against attention in double, at many paces of
-// their warps and copies. Those of plain steps, and that of forward.sm90.band.h for windows.
+// Kernels of forward.sm90.h, thread by thread on a CPU: against attention in double, at many paces of their warps and
+// copies. Those of plain steps, and those of forward.sm90.band.h: d128 for windows, and d256.
 #include <gtest/gtest.h>
 
 #include "tests/emulated/gpu.h"
@@ -20,6 +20,8 @@ template <class T>
 using InPlace = ForwardShape<T, 64, 64, 128, 3, 2, 2, true, true, false>;
 template <class T>
 using OfWindows = ForwardShape<T, 128, 128, 64, 3, 2, 4, false, false, false, Lists::none, false, true>;
+template <class T>
+using Heads256 = ForwardShape<T, 256, 256, 64, 2, 1, 2, false, false, false, Lists::none, false, true>;
 
 struct Asked {
   int heads, heads_per_key, rows, keys, left, right;
@@ -170,6 +172,18 @@ TEST(Sm90Window, no_pace_of_warps_and_copies_makes_it_stand_still) {
     expect_right<OfWindows<Bf16>>({2, 1, 640, 640, 256, 0, 2, false, true, 10}, seed);
   // A copy that lands long after those behind it: its tile is passed over, and was given back before it was there.
   for (unsigned seed : {111, 118}) expect_right<OfWindows<Bf16>>({1, 1, 577, 577, 300, 0, 1}, seed);
+}
+
+// More query tiles than blocks, of one or two key tiles each, of which a warpgroup passes over one. These hung: what a
+// warpgroup had passed over before its last product was never given back, and the other one waited for v in its place.
+TEST(Sm90Heads256, many_tiles_of_one_or_two_key_tiles_end) {
+  const Asked lines[] = {{2, 1, 384, 384, 0, 0, 1},      {4, 2, 100, 1000, 0, 0, 1}, {3, 1, 64, 1000, 5, 0, 1},
+                         {4, 2, 128, 128, 0, 3, 1},      {4, 2, 100, 128, 5, 0, 2},  {4, 1, 65, 200, 3, 3, 1},
+                         {3, 3, 64, 81, 3, 3, 1, true},  {3, 1, 130, 65, 5, 0, 1},   {6, 2, 65, 129, kAll, 0, 1},
+                         {2, 1, 384, 384, 0, 0, 1, false, true, 1, true}};
+  unsigned seed = 30;
+  for (const Asked& w : lines) expect_right<Heads256<Bf16>>(w, ++seed);
+  expect_right<Heads256<F16>>(lines[0], ++seed);
 }
 
 }  // namespace
