@@ -2,7 +2,6 @@
 // machine. A run is prepare, the keys' kernel, then finish. In a reproducible one blocks add to dQ in turns; with a
 // block list the rows' kernel computes it instead; and where sequences share keys they come one after the other.
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <initializer_list>
 
@@ -301,10 +300,7 @@ Status backward_prepare(std::string_view who, const BackwardParams& x, Place pla
   return start(who, address(sink_kernel), sink, x.problem.heads_q, x, place, stream);
 }
 
-uint64_t next_launch() {
-  static std::atomic<uint64_t> launches{0};
-  return ++launches;
-}
+uint64_t next_launch() { return cuda::launch_tag(); }
 
 Status backward_clear(std::string_view who, const Problem& p, const Tensor& t, Place place, Stream stream) {
   static constinit cuda::Ready ready;

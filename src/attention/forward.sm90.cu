@@ -1,7 +1,6 @@
 // sm90_forward: the host side of forward.sm90.h. Serves queries enough to fill the GPU; where lengths or lists are
 // in tensors, a kernel ahead of it finds the tiles. Everything else is the next link's.
 #include <algorithm>
-#include <atomic>
 #include <bit>
 
 #include "attention/forward.sm90.few.host.h"
@@ -207,7 +206,6 @@ Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
   const int packed_rows = k.tile_q / packed;
   const bool whole = !tabled && packed == 1 && rows == p.len_q && keys == p.len_k;
   const Shares shares = whole ? shares_of(plan, k) : Shares{};
-  static std::atomic<unsigned long long> launches{0};
   ForwardParams x{.scale = scale_of(p, a) * kLog2e,
                   .rows = rows,
                   .keys = keys,
@@ -222,7 +220,7 @@ Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
                   .offset = sm90::far(band.q_first - band.k_first),
                   .shares = shares,
                   .parts = room.parts,
-                  .epoch = ++launches,
+                  .epoch = cuda::launch_tag() >> sm90::kCountBits | 1,  // 0 is what the last block leaves
                   .counters = room.counters,
                   .table = tabled ? room.table.tile : nullptr,
                   .table_tiles = room.table.begin + p.batch,

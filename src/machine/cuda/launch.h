@@ -33,6 +33,10 @@ struct Launch {
 // `params` is the one parameter of the kernel.
 Status launch(const Launch&, const Problem&, const void* params);
 
+// A number for one launch, by which a kernel tells its own marks and counters from what a workspace held before. It
+// looks like noise: memory of any content holds counts, indices and floats, and a plain count of launches is one too.
+uint64_t launch_tag();
+
 // The dynamic shared memory that a block may have, less what the kernels of this library have as static: from the CUDA
 // programming guide's table of compute capabilities.
 constexpr int shared_limit(int arch) {

@@ -3,6 +3,7 @@
 #include <cuda_runtime.h>
 
 #include <atomic>
+#include <chrono>
 
 #include "machine/cuda/launch.h"
 
@@ -146,6 +147,16 @@ Status reachable(const void* address, int index, std::string_view what) {
 
 Status failed(std::string_view who, const char* call, cudaError_t error, const Problem& p) {
   return Status::no(said(join(who, ": ", call), error).message, ", in: ", name(p));
+}
+
+uint64_t launch_tag() {
+  static const uint64_t first = uint64_t(std::chrono::steady_clock::now().time_since_epoch().count());
+  static std::atomic<uint64_t> launches{0};
+  // splitmix64: no two counts have the same tag.
+  uint64_t x = (first << 20) + (++launches) * 0x9E3779B97F4A7C15u;
+  x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9u;
+  x = (x ^ x >> 27) * 0x94D049BB133111EBu;
+  return x ^ x >> 31;
 }
 
 Status launch(const Launch& l, const Problem& p, const void* params) {
