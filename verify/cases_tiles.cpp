@@ -313,6 +313,21 @@ constexpr std::string_view kLarge[] = {
     "backward f16 b2 h12/1 q1750 k2050 d72/128 causal | bhsd",
     "backward bf16 b1 h24/3 q1250 k3700 d104/8 causal | seed=2 d_lse",
     "backward bf16 b2 h96/6 q400 k1100 d8 causal repro=run | seed=3",
+    // Heads of 256 with more query tiles than multiprocessors, of one to three key tiles each: these hung.
+    "forward bf16 b3 h4 q1500 k1500 d256 window0,0",
+    "forward f16 b3 h4 q1500 k1500 d256/32 window0,0",
+    "forward bf16 b1 h16/4 q1500 k1500 d128/256 window0,0",
+    "forward bf16 b17 h14/2 q100 k1000 d256 window0,0",
+    "forward f16 b17 h28/4 q64 k1000 d256 window5,0",
+    "forward bf16 b17 h16/8 q128 k128 d256 window0,3",
+    "forward bf16 b17 h16/8 q100 k128 d256 window5,0",
+    "forward f16 b17 h16 q130 k65 d256 window5,0",
+    "forward bf16 b2 h128/16 q65 k200 d128/256 window3,3",
+    "forward bf16 b8 h112/16 q64 k81 d256/32 window3,3",
+    "forward bf16 b17 h32/8 q64 k1000 d256 window63,0 ragged | seed=2 drawn",
+    "forward f16 b4 h64/8 q300 k300 d256 window3,3 ragged | seed=3 drawn",
+    "forward bf16 b8 h56/8 q65 k129 d256/128 causal",
+    "forward f16 b8 h56/8 q65 k129 d256/128 causal",
 };
 
 }  // namespace
