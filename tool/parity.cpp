@@ -13,6 +13,7 @@
 #include "tool/commands.h"
 #include "tool/json.h"
 #include "tool/machine.h"
+#include "tool/parity_hunt.h"
 #include "tool/parity_ring.h"
 #include "verify/coverage.h"
 #include "verify/kernels.h"
@@ -26,6 +27,7 @@ struct Asked {
   bool quick = false, kernels = false, coverage = false, ring = false, levels = false;
   std::vector<int> ranks{1, 2, 4, 8};
   double seconds = 60;
+  HuntAsked hunt{};
 };
 
 // Of the runs of one backend with one dtype.
@@ -212,6 +214,11 @@ std::string why_nothing(const Suite& suite) {
 void parity(const Asked& asked, Context& context) {
   if (asked.ring)
     return ring_parity({asked.device, asked.text, asked.ranks, asked.seconds, asked.quick}, context);
+  if (asked.hunt.cases) {
+    HuntAsked hunt = asked.hunt;
+    hunt.device = asked.device, hunt.backend = asked.backend, hunt.threads = asked.threads;
+    return hunt_parity(hunt, context);
+  }
   Suite suite;
   Exit code = kUsage;
   if (Status s = make_suite(asked, suite, code); !s.ok()) return fail(context, code, s.message);
@@ -287,6 +294,20 @@ void add_parity(CLI::App& app, Context& context) {
       .excludes(threads)
       .excludes(ring)
       .excludes(kernels);
+  const Argument hunt = command.add_option(
+      "--hunt", asked->hunt.cases, "So many random problems, biased to many short tiles; what fails is made smaller");
+  hunt.between(1, 100000000).excludes(one).excludes(quick).excludes(kernels).excludes(ring).excludes("--coverage");
+  hunt.excludes("--levels");
+  command.add_option("--seed", asked->hunt.seed, "Of a hunt: the same seed draws the same problems (default: a fresh one)")
+      .between(0, 2147483647)
+      .needs(hunt);
+  command.add_option("--watchdog", asked->hunt.launch_seconds, "Of a hunt: seconds after which a run counts as hanging")
+      .between(0.1, 1e6)
+      .needs(hunt)
+      .show_default();
+  command.add_option("--max-seconds", asked->hunt.max_seconds, "Of a hunt: begin no new problem after this")
+      .between(0.1, 1e6)
+      .needs(hunt);
   command.footer(
       "A case is PASS when its mean absolute error is at most 5e-5, PASS-AT-FLOOR when it is above that and no worse "
       "than\n"
@@ -296,6 +317,7 @@ void add_parity(CLI::App& app, Context& context) {
       "  attune parity --device cpu --levels\n"
       "  attune parity --device cuda:0 --coverage\n"
       "  attune parity --ring --ranks 2,4\n"
+      "  attune parity --device cuda:0 --hunt 2000 --max-seconds 120\n"
       "  mpirun -n 4 attune parity --ring\n"
       "  attune parity --backend cpu_forward --case \"forward bf16 b2 h4/2 q31 k129 d64 causal | seed=3 drawn bhsd "
       "cache\"");

@@ -168,14 +168,23 @@ Outcome Trial::run(const Backend& backend, const Device& device, std::mutex* alo
   Scratch scratch(on_gpu ? 0 : plan.workspace_bytes);
   std::unique_lock<std::mutex> hold;
   if (alone) hold = std::unique_lock(*alone);
+  if (watch) watch(true);
   const Status s = on_gpu ? run_on_gpu(plan, world, got, unfit.unfit)
                           : backend.run(plan, got.args, {scratch.data}, nullptr);
+  if (watch) watch(false);
   if (hold) hold.unlock();
   if (!unfit.unfit.empty()) return unfit;
   if (!s.ok()) return fail(s.message);
   Outcome o = judge(got);
-  if (!scratch.guards_intact()) o.verdict = Verdict::fail, o.why = "writes outside its workspace";
+  if (!scratch.guards_intact())
+    o.verdict = Verdict::fail, o.why = "writes outside its workspace", o.by_rounding = false;
   return o;
+}
+
+size_t Trial::compared() const {
+  size_t count = 0;
+  for (const auto& [role, golden] : golden_) count += golden.values.size();
+  return count;
 }
 
 Outcome Trial::judge(const Outputs& got) {
@@ -183,14 +192,16 @@ Outcome Trial::judge(const Outputs& got) {
   // One shake of a small output can be small by luck: before that counts as a failure, more are asked.
   while (o.verdict == Verdict::fail && o.used() > 1 && o.used() < 10 && shakes_ < kMostShakes && shake().ok())
     o = compare(got);
-  if (world.fingerprint() != inputs_) o.verdict = Verdict::fail, o.why = "writes into its inputs";
+  if (world.fingerprint() != inputs_)
+    o.verdict = Verdict::fail, o.why = "writes into its inputs", o.by_rounding = false;
   return o;
 }
 
 Outcome Trial::compare(const Outputs& got) const {
   Outcome o;
-  const auto fail = [&](std::string why) {
-    o.verdict = Verdict::fail;
+  bool more = false;
+  const auto fail = [&](std::string why, bool rounding = false) {
+    o.verdict = Verdict::fail, more |= !rounding;
     if (o.why.empty()) o.why = std::move(why);
   };
   for (const Role r : golden_outputs_.roles) {
@@ -208,8 +219,10 @@ Outcome Trial::compare(const Outputs& got) const {
     const bool copied = r == Role::v || (r == Role::k && !world.problem.rotates());
     if (copied && j.max != 0) fail(join(name(r), element(golden, mine, j.worst), ": a new row is a copy"));
     if (j.verdict == Verdict::fail)
-      fail(join(name(r), element(golden, mine, j.worst), ": ", j.used, " times the tolerance, MAE ", j.mae));
+      fail(join(name(r), element(golden, mine, j.worst), ": ", j.used, " times the tolerance, MAE ", j.mae),
+           std::isfinite(j.used));
   }
+  o.by_rounding = o.verdict == Verdict::fail && !more;
   if (o.verdict == Verdict::fail)
     if (const Mistake m = diagnose(world.problem, got.args); !m.name.empty())
       o.mistake = join(m.name, ": ", m.sentence);

@@ -1,6 +1,7 @@
 // One case against the golden reference. The golden result and its tolerance are made once a case; any number of
 // backends and devices are then held against it, each into fresh poison.
 #pragma once
+#include <functional>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -18,6 +19,7 @@ struct Figures { Role role; Judged judged; };
 struct Outcome {
   Verdict verdict = Verdict::pass;
   std::string why{};               // of a failure: a sentence
+  bool by_rounding = false;        // of a failure: all that is wrong is that an error is over its tolerance
   std::string mistake{};           // of a failure: the usual mistake that explains it, name and sentence
   std::string unfit{};             // why the backend is not for these arguments; nothing was run
   std::vector<Figures> figures{};  // one an output
@@ -42,8 +44,12 @@ class Trial {
   Outcome run(const Backend&, const Device&, std::mutex* alone = nullptr);
   // Judges outputs that somebody else filled.
   Outcome judge(const Outputs&);
+  // Elements that a run is compared in. None: the case proves nothing.
+  size_t compared() const;
 
   World world;
+  // Told right before a backend runs and right after, with `alone` held: for a watchdog.
+  std::function<void(bool running)> watch{};
 
  private:
   Outputs golden_outputs_{};

@@ -1,0 +1,155 @@
+// The hunt must find what it is for: backends that are wrong, hang or crash for some problems are found, the hunt goes
+// on behind them, and what it prints is small. And its draws reach all of the grammar.
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <map>
+
+#include "machine/host.h"
+#include "tests/asked_case.h"
+#include "verify/hunter.h"
+
+namespace attune {
+namespace {
+
+bool any(const Problem&) { return true; }
+
+Status right(const Plan& plan, const Args& a) {
+  return find_backend("reference")->run(Plan{.problem = plan.problem}, a, {}, nullptr);
+}
+Backend backend(const char* name, Status (*run)(const Plan&, const Args&, Workspace, Stream)) {
+  return {.name = name,
+          .supports = [](const Problem& p, const Device&) {
+            return p.keys == KeySource::paged ? Status::no("no pages") : Status::good();
+          },
+          .shape = [](Plan&, const Planner&) { return Status::good(); },
+          .run = run};
+}
+bool is_trouble(const Problem& p) { return p.mask.kind == MaskKind::window && p.len_q > 64; }
+
+Hunt quick_hunt(const Backend& b, uint64_t cases) {
+  Hunt h;
+  h.backends = {&b}, h.cases = cases, h.seed = 4, h.threads = 1, h.launch_seconds = 30, h.shrink_seconds = 3;
+  return h;
+}
+
+TEST(Hunt, draws_are_the_same_for_a_seed_and_others_for_another) {
+  const HuntLimits limits;
+  for (uint64_t n = 0; n < 50; ++n)
+    EXPECT_EQ(name(hunted_case(1, n, limits, any)), name(hunted_case(1, n, limits, any)));
+  int same = 0;
+  for (uint64_t n = 0; n < 50; ++n)
+    same += name(hunted_case(1, n, limits, any)) == name(hunted_case(2, n, limits, any));
+  EXPECT_LT(same, 3);
+}
+
+TEST(Hunt, draws_reach_all_of_the_grammar_and_most_have_many_tiles) {
+  const HuntLimits limits;
+  std::map<std::string, int> seen;
+  constexpr int kDraws = 3000;
+  for (uint64_t n = 0; n < kDraws; ++n) {
+    const Case c = hunted_case(7, n, limits, any);
+    const Problem& p = c.problem;
+    ASSERT_TRUE(valid(p).ok()) << name(c);
+    Case again;
+    ASSERT_TRUE(parse(name(c), again).ok()) << name(c);
+    ASSERT_EQ(name(again), name(c));
+    EXPECT_LE(hunt_work(p), 2 * limits.work) << name(c);
+    ++seen[name(p.pass)], ++seen[name(p.dtype.q)], ++seen[name(p.keys)];
+    const bool window = p.mask.kind == MaskKind::window;
+    seen["window of a negative side"] += window && (p.mask.left < 0 || p.mask.right < 0);
+    seen["window without end"] += window && (p.mask.left == kNoLimit || p.mask.right == kNoLimit);
+    seen["causal"] += p.mask.kind == MaskKind::causal, seen["full"] += p.mask.kind == MaskKind::full;
+    seen["blocks"] += p.mask.blocks.q > 0, seen["compressed"] += p.mask.k_step > 1;
+    seen["top left"] += p.mask.align == Align::top_left, seen["absolute"] += p.mask.align == Align::absolute;
+    seen["groups of 7"] += p.heads_q == 7 * p.heads_kv, seen["dims differ"] += p.dim_qk != p.dim_v;
+    seen["d256"] += p.dim_qk == 256, seen["v256"] += p.dim_v == 256 && p.dim_qk != 256;
+    seen["packed"] += c.variation.cu_q, seen["cache"] += c.variation.cache, seen["bhsd"] += c.variation.layout != Layout::bshd;
+    seen["strides"] += c.variation.pad != 8, seen["ragged lengths"] += c.variation.lengths != Lengths::full;
+    for (const Option o : {Option::softcap, Option::alibi, Option::bias, Option::dropout, Option::sink, Option::accumulate})
+      seen[name(o)] += p.has(o);
+    seen["more tiles than multiprocessors"] += ceil_div(p.len_q, 128) * p.batch * p.heads_q > limits.units;
+  }
+  for (const auto& [what, count] : seen) EXPECT_GT(count, 10) << what;
+  EXPECT_EQ(seen.size(), 32u);
+  EXPECT_GT(seen["more tiles than multiprocessors"], kDraws / 3);
+}
+
+TEST(Hunt, a_right_backend_has_no_findings) {
+  const Backend b = backend("fine", [](const Plan& plan, const Args& a, Workspace, Stream) { return right(plan, a); });
+  const Hunted all = hunt(quick_hunt(b, 12));
+  EXPECT_TRUE(all.status.ok()) << all.status.message;
+  EXPECT_EQ(all.cases, 12u);
+  EXPECT_EQ(all.runs.at(0), 12u - all.empty);
+  EXPECT_TRUE(all.findings.empty());
+}
+
+TEST(Hunt, what_is_wrong_is_found_and_made_small) {
+  const Backend b = backend("wrong", [](const Plan& plan, const Args& a, Workspace, Stream) {
+    Args wrong = a;
+    if (is_trouble(plan.problem)) wrong.scale = 3.f;
+    return right(plan, wrong);
+  });
+  const Hunted all = hunt(quick_hunt(b, 5));
+  ASSERT_FALSE(all.findings.empty());
+  EXPECT_EQ(all.cases, 5u);
+  const Finding& f = all.findings[0];
+  EXPECT_EQ(f.ending, Ending::wrong);
+  EXPECT_EQ(f.again, f.tries);
+  EXPECT_TRUE(is_trouble(f.drawn.problem)) << name(f.drawn);
+  EXPECT_TRUE(is_trouble(f.smallest.problem)) << name(f.smallest);
+  EXPECT_NE(name(f.smallest), name(f.drawn));
+}
+
+TEST(Hunt, a_run_that_hangs_is_found_and_the_hunt_goes_on) {
+  const Backend b = backend("hangs", [](const Plan& plan, const Args& a, Workspace, Stream) {
+    while (is_trouble(plan.problem)) sleep(1);
+    return right(plan, a);
+  });
+  Hunt asked = quick_hunt(b, 5);
+  asked.launch_seconds = 2, asked.shrink_seconds = 4;
+  const Hunted all = hunt(asked);
+  ASSERT_FALSE(all.findings.empty());
+  EXPECT_EQ(all.cases, 5u);
+  for (const Finding& f : all.findings) {
+    EXPECT_EQ(f.ending, Ending::hang);
+    EXPECT_TRUE(is_trouble(f.smallest.problem)) << name(f.smallest);
+  }
+}
+
+TEST(Hunt, a_crash_is_found_and_the_hunt_goes_on) {
+  const Backend b = backend("crashes", [](const Plan& plan, const Args& a, Workspace, Stream) {
+    if (is_trouble(plan.problem)) raise(SIGKILL);
+    return right(plan, a);
+  });
+  Hunt asked = quick_hunt(b, 5);
+  asked.shrink_seconds = 1;
+  const Hunted all = hunt(asked);
+  ASSERT_FALSE(all.findings.empty());
+  EXPECT_EQ(all.cases, 5u);
+  EXPECT_EQ(all.findings[0].ending, Ending::crash);
+  EXPECT_NE(all.findings[0].why.find("signal 9"), std::string::npos) << all.findings[0].why;
+}
+
+TEST(Hunt, a_device_that_is_not_here_is_a_sentence) {
+  const Backend b = backend("fine", [](const Plan& plan, const Args& a, Workspace, Stream) { return right(plan, a); });
+  Hunt asked = quick_hunt(b, 2);
+  asked.device = "cuda:63";
+  const Hunted all = hunt(asked);
+  EXPECT_FALSE(all.status.ok());
+  EXPECT_TRUE(all.device_is_wrong);
+}
+
+TEST(Hunt, smaller_cases_are_valid_and_none_is_the_case_itself) {
+  const Case c = case_of("backward bf16 b3 h8/2 q130 k200 d256/128 window5,3 softcap bias ragged | seed=5 drawn bhsd");
+  const std::vector<Case> all = smaller_cases(c);
+  EXPECT_GT(all.size(), 15u);
+  for (const Case& s : all) {
+    EXPECT_TRUE(valid(s.problem).ok()) << name(s);
+    EXPECT_NE(name(s), name(c));
+  }
+}
+
+}  // namespace
+}  // namespace attune

@@ -1,0 +1,365 @@
+#include "verify/hunter.h"
+
+#include <poll.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <set>
+#include <sstream>
+#include <thread>
+
+#include "machine/host.h"
+
+namespace attune {
+namespace {
+
+constexpr size_t kMostShrunk = 12;     // findings that are made smaller
+constexpr int kTriesAgain = 3;
+constexpr double kShrinkLaunch = 3;    // seconds of the watchdog meanwhile: drawn cases take milliseconds
+constexpr size_t kMostText = 1000;     // of a sentence: a line that is one write() is not torn
+
+// A tolerance is three times what a naive computation strays in a few tries. Of many thousands of random cases some
+// stray a little further, and that is not a finding; one that is wrong is off by much more.
+constexpr double kSlack = 3;
+bool is_wrong(const Outcome& o) {
+  return o.verdict == Verdict::fail && !(o.by_rounding && o.used() <= kSlack);
+}
+
+double now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// A child process and the lines that it writes.
+class Child {
+ public:
+  // Runs work(write_end) in it. False: no process could be made.
+  template <class Work>
+  bool start(Work work) {
+    int ends[2];
+    if (pipe(ends) != 0) return false;
+    pid_ = fork();
+    if (pid_ == 0) {
+      close(ends[0]);
+      work(ends[1]);
+      _exit(0);  // no destructors: those of the parent are not this process's
+    }
+    close(ends[1]);
+    read_ = ends[0];
+    if (pid_ < 0) close(read_);
+    return pid_ > 0;
+  }
+  // The next line; false: none within so many seconds, or none any more (`ended`).
+  bool line(std::string& to, double seconds) {
+    const double until = now() + seconds;
+    for (;;) {
+      if (const size_t at = text_.find('\n'); at != std::string::npos) {
+        to = text_.substr(0, at), text_.erase(0, at + 1);
+        return true;
+      }
+      pollfd one{read_, POLLIN, 0};
+      const int wait_ms = int(std::clamp((until - now()) * 1000, 0., 1e6));
+      const int ready = poll(&one, 1, wait_ms);
+      if (ready < 0 && errno == EINTR) continue;
+      if (ready <= 0) return false;
+      char piece[4096];
+      const ssize_t got = read(read_, piece, sizeof piece);
+      if (got < 0 && errno == EINTR) continue;
+      if (got <= 0) return ended = true, false;
+      text_.append(piece, size_t(got));
+    }
+  }
+  // Its exit as a sentence; "" where it ended by itself and well.
+  std::string stop() {
+    if (!ended) kill(pid_, SIGKILL);
+    int status = 0;
+    while (waitpid(pid_, &status, 0) < 0 && errno == EINTR) {}
+    close(read_);
+    if (WIFSIGNALED(status)) return join("the process was ended by signal ", WTERMSIG(status));
+    if (WIFEXITED(status) && WEXITSTATUS(status)) return join("the process ended with ", WEXITSTATUS(status));
+    return "";
+  }
+  bool ended = false;
+
+ private:
+  pid_t pid_ = -1;
+  int read_ = -1;
+  std::string text_;
+};
+
+void say(int to, const std::string& text) {
+  std::string line = text.substr(0, kMostText);
+  std::replace(line.begin(), line.end(), '\n', ' ');
+  line += '\n';
+  for (ssize_t n; (n = write(to, line.data(), line.size())) < 0 && errno == EINTR;) {}
+}
+
+bool serves(const Backend& b, const Problem& p, const Device& d) {
+  Plan plan;
+  return plan_on(b, p, d, plan).ok();
+}
+
+HuntLimits limits_of(const Device& d) {
+  HuntLimits limits;
+  limits.units = d.kind == DeviceKind::cuda ? d.units : 16;
+  return limits;
+}
+
+// Draws are the child's, where the device is; the parent learns them from it by their line.
+struct Worker {
+  const Hunt& asked;
+  const std::set<uint64_t>& over;  // cases that need not be run
+  const uint64_t first;
+  const int to;
+  Device device{};
+  std::atomic<uint64_t> next{0};
+  std::mutex alone{};
+  double began = now();
+
+  // False: nothing more can be run in this process.
+  bool run_case(uint64_t index) {
+    const auto served = [&](const Problem& p) {
+      return std::any_of(asked.backends.begin(), asked.backends.end(),
+                         [&](const Backend* b) { return serves(*b, p, device); });
+    };
+    const Case c = hunted_case(asked.seed, index, limits_of(device), served);
+    Trial trial(c);
+    if (const Status s = trial.prepare(); !s.ok()) {
+      say(to, join("fail ", index, " 0 ", int(Ending::refused), " ", name(c), "\t", s.message));
+      say(to, join("done ", index));
+      return true;
+    }
+    if (!trial.compared()) {
+      say(to, join("empty ", index));
+      return true;
+    }
+    for (size_t n = 0; n < asked.backends.size(); ++n) {
+      const Backend& b = *asked.backends[n];
+      if (!serves(b, c.problem, device)) continue;
+      trial.watch = [&, n](bool running) {
+        say(to, running ? join("run ", index, " ", n, " ", name(c)) : join("ran ", index));
+      };
+      const Outcome o = trial.run(b, device, &alone);
+      if (!o.unfit.empty()) continue;
+      if (!is_wrong(o)) {
+        say(to, join("pass ", index, " ", n, " ", o.verdict == Verdict::fail ? o.used() : 0.));
+        continue;
+      }
+      say(to, join("fail ", index, " ", n, " ", int(Ending::wrong), " ", name(c), "\t", o.why));
+      // A GPU that refused, or a kernel that went wrong, leaves an error behind that every later call repeats.
+      if (o.figures.empty() && device.kind == DeviceKind::cuda) {
+        say(to, join("done ", index));
+        return false;
+      }
+    }
+    say(to, join("done ", index));
+    return true;
+  }
+
+  void run() {
+    if (const Status s = device_named(asked.device, device); !s.ok()) return say(to, "device " + s.message);
+    if (device.index < 0) return say(to, join("device ", asked.device, " can be planned for, and is not here"));
+    say(to, "name " + device.name);
+    next = first;
+    const auto work = [&] {
+      for (uint64_t n; (n = next++) < asked.cases;) {
+        if (over.contains(n)) continue;
+        if (asked.max_seconds > 0 && now() - began > asked.max_seconds) break;
+        if (!run_case(n)) {
+          say(to, "again");
+          _exit(0);
+        }
+      }
+    };
+    std::vector<std::thread> helpers;
+    const int wanted = asked.threads ? asked.threads : int(std::thread::hardware_concurrency());
+    for (int n = 1; n < wanted; ++n) helpers.emplace_back(work);
+    work();
+    for (std::thread& t : helpers) t.join();
+    say(to, "end");
+  }
+};
+
+// The parent's side: one child after the other until every case is over.
+struct Parent {
+  const Hunt& asked;
+  Hunted result{};
+  std::set<uint64_t> over{};
+  double began = now();
+
+  struct Launch { bool open = false; uint64_t index = 0; size_t backend = 0; std::string line; double since = 0; };
+
+  void found(uint64_t index, size_t backend, Ending ending, const std::string& line, std::string why) {
+    Finding f{.index = index, .backend = asked.backends[backend], .ending = ending, .why = std::move(why)};
+    if (const Status s = parse(line, f.drawn); !s.ok()) f.why += join(" (", s.message, ")");
+    f.smallest = f.drawn;
+    result.findings.push_back(std::move(f));
+  }
+  void finish(uint64_t index) {
+    if (over.insert(index).second) ++result.cases;
+    if (asked.progress) asked.progress(result.cases, result.findings.size());
+  }
+
+  // One line of the child. False: it is the last.
+  bool heard(const std::string& text, Launch& launch) {
+    std::istringstream in(text);
+    std::string word;
+    uint64_t index = 0;
+    size_t backend = 0;
+    in >> word;
+    const auto rest = [&] {
+      std::string all;
+      std::getline(in >> std::ws, all);
+      return all;
+    };
+    if (word == "device") {
+      result.status = Status::no(rest()), result.device_is_wrong = true;
+      return false;
+    }
+    if (word == "name") result.device_name = rest();
+    if (word == "end" || word == "again") return false;
+    in >> index;
+    if (word == "run") {
+      in >> backend;
+      launch = {true, index, backend, rest(), now()};
+    }
+    if (word == "ran") launch.open = false;
+    if (word == "pass") {
+      double over = 0;
+      in >> backend >> over, ++result.runs[backend];
+      result.over += over > 0, result.most_over = std::max(result.most_over, over);
+    }
+    if (word == "empty") ++result.empty, finish(index);
+    if (word == "done") finish(index);
+    if (word == "fail") {
+      int ending = 0;
+      in >> backend >> ending;
+      const std::string all = rest();
+      const size_t tab = all.find('\t');
+      ++result.runs[backend];
+      found(index, backend, Ending(ending), all.substr(0, tab), tab == all.npos ? "" : all.substr(tab + 1));
+    }
+    return true;
+  }
+
+  // False: a case may have been left, and another child is wanted.
+  bool run_child(uint64_t first) {
+    Child child;
+    if (!child.start([&](int to) { Worker{asked, over, first, to}.run(); })) {
+      result.status = Status::no("no process for a hunt: ", std::strerror(errno));
+      return true;
+    }
+    Launch launch;
+    for (std::string text;;) {
+      const double left = launch.open ? launch.since + asked.launch_seconds - now() : 60;
+      if (child.line(text, std::max(0., left))) {
+        if (heard(text, launch)) continue;
+        child.stop();
+        return text != "again";
+      }
+      if (!child.ended && !launch.open) continue;  // golden results take their time
+      const bool hangs = !child.ended;
+      const std::string end = child.stop();
+      const std::string why = hangs ? join("a run did not end in ", asked.launch_seconds, " s") : end;
+      if (launch.open) {
+        ++result.runs[launch.backend];
+        found(launch.index, launch.backend, hangs ? Ending::hang : Ending::crash, launch.line, why);
+        finish(launch.index);
+      } else {
+        result.status = Status::no("the process of the hunt ended: ", why);
+        return true;
+      }
+      return false;
+    }
+  }
+
+  void run() {
+    result.runs.assign(asked.backends.size(), 0);
+    for (uint64_t first = 0;; ) {
+      while (over.contains(first)) ++first;
+      if (first >= asked.cases || run_child(first)) break;
+      if (asked.max_seconds > 0 && now() - began > asked.max_seconds) break;
+    }
+    result.seconds = now() - began;
+  }
+};
+
+// The same ending, by a smaller case: candidates are tried until none of them fails any more, or time is over.
+void shrink(const Hunt& asked, Finding& f) {
+  Hunt quick = asked;
+  quick.launch_seconds = std::min(asked.launch_seconds, kShrinkLaunch);
+  const double until = now() + asked.shrink_seconds;
+  std::string why;
+  for (; f.tries < kTriesAgain && now() < until; ++f.tries) f.again += attempt(quick, *f.backend, f.drawn, why) == f.ending;
+  if (!f.again) return;  // it need not happen every time: the drawn case stays
+  for (bool smaller = true; smaller;) {
+    smaller = false;
+    for (const Case& c : smaller_cases(f.smallest)) {
+      if (now() > until) return;
+      if (attempt(quick, *f.backend, c, why) != f.ending) continue;
+      f.smallest = c, smaller = true;
+      if (!why.empty()) f.why = why;
+      break;
+    }
+  }
+}
+
+}  // namespace
+
+std::string name(Ending e) {
+  switch (e) {
+    case Ending::pass: return "PASS";
+    case Ending::wrong: return "WRONG";
+    case Ending::hang: return "HANG";
+    case Ending::crash: return "CRASH";
+    default: return "REFUSED";
+  }
+}
+
+Ending attempt(const Hunt& asked, const Backend& b, const Case& c, std::string& why) {
+  why.clear();
+  Child child;
+  const auto work = [&](int to) {
+    Device d;
+    if (!device_named(asked.device, d).ok() || !serves(b, c.problem, d)) return say(to, "refused");
+    Trial trial(c);
+    if (!trial.prepare().ok()) return say(to, "refused");
+    trial.watch = [to](bool running) { say(to, running ? "run" : "ran"); };
+    const Outcome o = trial.run(b, d);
+    say(to, !o.unfit.empty() ? "refused" : is_wrong(o) ? "wrong " + o.why : "pass");
+  };
+  if (!child.start(work)) return Ending::refused;
+  bool running = false;
+  for (std::string text;;) {
+    const bool heard = child.line(text, running ? asked.launch_seconds : 60);
+    if (!heard) {
+      const bool hangs = !child.ended;
+      const std::string end = child.stop();
+      why = hangs ? join("a run did not end in ", asked.launch_seconds, " s") : end;
+      return !running ? Ending::refused : hangs ? Ending::hang : Ending::crash;
+    }
+    if (text == "run" || text == "ran") {
+      running = text == "run";
+      continue;
+    }
+    child.stop();
+    if (text.starts_with("wrong ")) why = text.substr(6);
+    return text == "pass" ? Ending::pass : text == "refused" ? Ending::refused : Ending::wrong;
+  }
+}
+
+Hunted hunt(const Hunt& asked) {
+  Parent parent{.asked = asked};
+  parent.run();
+  size_t shrunk = 0;
+  for (Finding& f : parent.result.findings)
+    if (shrunk++ < kMostShrunk) shrink(asked, f);
+  return std::move(parent.result);
+}
+
+}  // namespace attune
