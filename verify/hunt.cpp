@@ -61,7 +61,7 @@ int64_t draw_sizes(Draw& d, Problem& p, int units) {
   const bool long_rows = d.chance(12);
   p.len_q = long_rows ? d.between(500, 1500) : edge_length(d, 600);
   p.len_k = long_rows && d.chance(70) ? p.len_q : d.chance(8) ? d.of({1000, 1025, 1500}) : edge_length(d, 600);
-  const int64_t wanted = d.chance(50)   ? d.between(units + 1, 3 * units)
+  const int64_t wanted = d.chance(40)   ? d.between(units + 1, 3 * units)
                          : d.chance(40) ? d.between(units - 2, units + 2)
                                         : d.between(1, units);
   p.batch = 1;
@@ -90,7 +90,9 @@ void fit(Draw& d, Problem& p, const HuntLimits& limits, int64_t wanted) {
     else if (p.pass == Pass::backward) p.pass = Pass::forward, p.dtype.grad = DType::none;
     else break;
   }
-  while (over()) {
+  // Few tiles need no large problem, and small ones are quick: there can be more of them.
+  const double part = wanted > limits.units && tiles_of(p, kTile) > limits.units ? 1 : 0.2;
+  while (hunt_work(p) > part * limits.work || hunt_elements(p) > part * limits.elements) {
     if (p.batch > 1) p.batch -= (p.batch + 3) / 4;
     else if (p.heads_q > p.heads_kv) p.heads_q -= p.heads_kv;
     else if (p.heads_kv > 1) p.heads_q = p.heads_kv = p.heads_kv / 2;

@@ -11,9 +11,9 @@ namespace attune {
 
 // What one case may cost the reference, which computes in double and one query at a time.
 struct HuntLimits {
-  double work = 3e8;        // pairs of a query and a key that it sees, times the dims of both products
-  double elements = 9e6;    // of all tensors
-  int units = 132;          // multiprocessors, or threads: half of the cases have more query tiles than that
+  double work = 1.5e8;      // pairs of a query and a key that it sees, times the dims of both products
+  double elements = 5.5e6;  // of all tensors
+  int units = 132;          // multiprocessors, or threads: a third of the cases have more query tiles than that
 };
 
 // Case `index` of a hunt. The same seed, index and limits give the same case on every machine. It is a valid problem

@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <map>
 #include <set>
 #include <sstream>
 #include <thread>
@@ -144,18 +145,19 @@ struct Worker {
       trial.watch = [&, n](bool running) {
         say(to, running ? join("run ", index, " ", n, " ", name(c)) : join("ran ", index));
       };
-      const Outcome o = trial.run(b, device, &alone);
+      // Backends of a CPU share the library's threads, and run one at a time; launches on a GPU may overlap.
+      const bool on_gpu = device.kind == DeviceKind::cuda;
+      const Outcome o = trial.run(b, device, on_gpu ? nullptr : &alone);
       if (!o.unfit.empty()) continue;
       if (!is_wrong(o)) {
         say(to, join("pass ", index, " ", n, " ", o.verdict == Verdict::fail ? o.used() : 0.));
         continue;
       }
-      say(to, join("fail ", index, " ", n, " ", int(Ending::wrong), " ", name(c), "\t", o.why));
-      // A GPU that refused, or a kernel that went wrong, leaves an error behind that every later call repeats.
-      if (o.figures.empty() && device.kind == DeviceKind::cuda) {
-        say(to, join("done ", index));
-        return false;
-      }
+      // An error of CUDA is repeated by every later call of the process, and by those of other threads: whose it is, a
+      // run alone says.
+      const bool suspect = on_gpu && o.figures.empty();
+      say(to, join(suspect ? "suspect " : "fail ", index, " ", n, " ", int(Ending::wrong), " ", name(c), "\t", o.why));
+      if (suspect) return false;
     }
     say(to, join("done ", index));
     return true;
@@ -192,7 +194,9 @@ struct Parent {
   std::set<uint64_t> over{};
   double began = now();
 
-  struct Launch { bool open = false; uint64_t index = 0; size_t backend = 0; std::string line; double since = 0; };
+  struct Launch { size_t backend = 0; std::string line, why; double since = 0; };
+  std::map<uint64_t, Launch> open{};      // launches under way, by their case
+  std::map<uint64_t, Launch> suspects{};  // that ended in an error which may be another's
 
   void found(uint64_t index, size_t backend, Ending ending, const std::string& line, std::string why) {
     Finding f{.index = index, .backend = asked.backends[backend], .ending = ending, .why = std::move(why)};
@@ -206,7 +210,7 @@ struct Parent {
   }
 
   // One line of the child. False: it is the last.
-  bool heard(const std::string& text, Launch& launch) {
+  bool heard(const std::string& text) {
     std::istringstream in(text);
     std::string word;
     uint64_t index = 0;
@@ -226,9 +230,9 @@ struct Parent {
     in >> index;
     if (word == "run") {
       in >> backend;
-      launch = {true, index, backend, rest(), now()};
+      open[index] = {backend, rest(), "", now()};
     }
-    if (word == "ran") launch.open = false;
+    if (word == "ran") open.erase(index);
     if (word == "pass") {
       double over = 0;
       in >> backend >> over, ++result.runs[backend];
@@ -236,44 +240,66 @@ struct Parent {
     }
     if (word == "empty") ++result.empty, finish(index);
     if (word == "done") finish(index);
-    if (word == "fail") {
+    if (word == "fail" || word == "suspect") {
       int ending = 0;
       in >> backend >> ending;
-      const std::string all = rest();
-      const size_t tab = all.find('\t');
-      ++result.runs[backend];
-      found(index, backend, Ending(ending), all.substr(0, tab), tab == all.npos ? "" : all.substr(tab + 1));
+      const std::string all = rest(), line = all.substr(0, all.find('\t')), why = all.substr(all.find('\t') + 1);
+      if (word == "suspect") suspects[index] = {backend, line, why, now()};
+      else ++result.runs[backend], found(index, backend, Ending(ending), line, why);
     }
     return true;
   }
 
-  // False: a case may have been left, and another child is wanted.
+  // Launches that were under way when the process ended badly, or that ended in an error: each alone, in a process of
+  // its own. Those that fail there are findings; if none does, the one that began first is, and need not happen again.
+  void try_alone(std::map<uint64_t, Launch> all, Ending seen, const std::string& why) {
+    const size_t before = result.findings.size();
+    for (const auto& [index, launch] : all) {
+      Case c;
+      std::string alone;
+      if (!parse(launch.line, c).ok()) continue;
+      const Ending e = attempt(asked, *asked.backends[launch.backend], c, alone);
+      if (e == Ending::pass || e == Ending::refused) continue;
+      ++result.runs[launch.backend];
+      found(index, launch.backend, e, launch.line, alone);
+      finish(index);
+    }
+    if (result.findings.size() > before || all.empty()) return;
+    const auto first = std::min_element(all.begin(), all.end(),
+                                        [](const auto& a, const auto& b) { return a.second.since < b.second.since; });
+    const Launch& launch = first->second;
+    ++result.runs[launch.backend];
+    found(first->first, launch.backend, seen, launch.line, launch.why.empty() ? why : launch.why);
+    finish(first->first);
+  }
+
+  // True: nothing is left to do.
   bool run_child(uint64_t first) {
+    open.clear(), suspects.clear();
     Child child;
     if (!child.start([&](int to) { Worker{asked, over, first, to}.run(); })) {
       result.status = Status::no("no process for a hunt: ", std::strerror(errno));
       return true;
     }
-    Launch launch;
     for (std::string text;;) {
-      const double left = launch.open ? launch.since + asked.launch_seconds - now() : 60;
-      if (child.line(text, std::max(0., left))) {
-        if (heard(text, launch)) continue;
+      double until = now() + 60;
+      for (const auto& [index, launch] : open) until = std::min(until, launch.since + asked.launch_seconds);
+      if (child.line(text, std::max(0., until - now()))) {
+        if (heard(text)) continue;
         child.stop();
+        if (text == "again") try_alone(suspects, Ending::wrong, "");
         return text != "again";
       }
-      if (!child.ended && !launch.open) continue;  // golden results take their time
+      const auto late = [&](const auto& one) { return now() >= one.second.since + asked.launch_seconds; };
+      if (!child.ended && std::none_of(open.begin(), open.end(), late)) continue;  // golden results take their time
       const bool hangs = !child.ended;
       const std::string end = child.stop();
       const std::string why = hangs ? join("a run did not end in ", asked.launch_seconds, " s") : end;
-      if (launch.open) {
-        ++result.runs[launch.backend];
-        found(launch.index, launch.backend, hangs ? Ending::hang : Ending::crash, launch.line, why);
-        finish(launch.index);
-      } else {
+      if (open.empty()) {
         result.status = Status::no("the process of the hunt ended: ", why);
         return true;
       }
+      try_alone(open, hangs ? Ending::hang : Ending::crash, why);
       return false;
     }
   }
