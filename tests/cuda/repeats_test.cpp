@@ -102,6 +102,32 @@ TEST_F(Repeats, one_byte_that_differs_is_found) {
   EXPECT_EQ(found(), kBytes);
 }
 
+// Counters of tiles lie in the workspace, and a launch knows its own by a tag. When that was a plain count of launches,
+// numbers and indices that the memory held before were taken for a counter, and tiles of queries were skipped.
+TEST_F(Repeats, no_content_of_the_workspace_is_taken_for_a_counter) {
+  const Backend* b = find_backend("sm90_forward");
+  if (!b || gpu_.arch != 90)
+    GTEST_SKIP() << "sm90_forward needs a GPU of arch 90, " << gpu_.name << " is " << gpu_.arch;
+  void* const stream = stream_.get();
+  Placed on("forward bf16 b8 h56/8 q65 k129 d256/128 causal", 0);
+  ASSERT_EQ(on.plan_for(*b, gpu_).message, "");
+  const Kept out(on.args()[Role::out], stream);
+  ASSERT_EQ(on.run(stream).message, "");
+  out.keep(out.first, stream);
+  ASSERT_EQ(cuda::fill(count_.data(), 0, count_.bytes(), stream).message, "");
+  std::vector<uint64_t> words(on.plan().workspace_bytes / 8);
+  for (uint64_t launch = 0; launch < 600; ++launch) {
+    // What a counter of launch 2, 4, 6, ... would hold: one of them is the launch itself if it is counted from 1. Floats
+    // like 0.5 and 2 beside a 0 are such words.
+    std::fill(words.begin(), words.end(), 2 * launch << 24 | 7);
+    ASSERT_EQ(cuda::copy_to(on.scratch(), words.data(), words.size() * 8, stream).message, "");
+    ASSERT_TRUE(out.restore(stream));
+    ASSERT_EQ(on.run(stream).message, "");
+    ASSERT_EQ(count_differences(out.data, out.first.data(), out.bytes, count(), stream).message, "");
+  }
+  EXPECT_EQ(counted(), 0u) << "bytes";
+}
+
 TEST_F(Repeats, a_thousand_runs_of_sm90_forward_give_the_same_bits) {
   // Two to five tiles of queries for each of 132 multiprocessors, few of them, or lengths that differ.
   constexpr const char* kLines[] = {
