@@ -298,7 +298,7 @@ void add_parity(CLI::App& app, Context& context) {
       "--hunt", asked->hunt.cases, "So many random problems, biased to many short tiles; what fails is made smaller");
   hunt.between(1, 100000000).excludes(one).excludes(quick).excludes(kernels).excludes(ring).excludes("--coverage");
   hunt.excludes("--levels");
-  command.add_option("--seed", asked->hunt.seed, "Of a hunt: the same seed draws the same problems (default: a fresh one)")
+  command.add_option("--seed", asked->hunt.seed, "Of a hunt: the same seed draws the same problems; else a fresh one")
       .between(0, 2147483647)
       .needs(hunt);
   command.add_option("--watchdog", asked->hunt.launch_seconds, "Of a hunt: seconds after which a run counts as hanging")

@@ -13,7 +13,7 @@
 namespace attune {
 namespace {
 
-std::string command_of(const HuntAsked& asked, const Finding& f) {
+std::string command_of(const HuntAsked& asked, const HuntFinding& f) {
   return fmt::format("attune parity --device {} --backend {} --case \"{}\"", asked.device, f.backend->name,
                      name(f.smallest));
 }
@@ -22,16 +22,17 @@ Json as_json(const HuntAsked& asked, const Hunt& hunt, const Hunted& all, uint64
   Json backends = Json::array(), findings = Json::array();
   for (size_t n = 0; n < hunt.backends.size(); ++n)
     if (all.runs[n]) backends.push_back({{"backend", hunt.backends[n]->name}, {"runs", all.runs[n]}});
-  for (const Finding& f : all.findings)
+  for (const HuntFinding& f : all.findings)
     findings.push_back({{"ending", name(f.ending)}, {"backend", f.backend->name}, {"why", f.why}, {"index", f.index},
                         {"case", name(f.drawn)}, {"smallest", name(f.smallest)}, {"command", command_of(asked, f)},
                         {"failed_again", f.again}, {"tries", f.tries}});
   return {{"device", asked.device}, {"name", all.device_name}, {"seed", hunt.seed}, {"cases", all.cases},
-          {"empty", all.empty}, {"over_tolerance", all.over}, {"most_over", all.most_over}, {"seconds", all.seconds}, {"backends", backends}, {"findings", findings},
+          {"empty", all.empty}, {"over_tolerance", all.over}, {"most_over", all.most_over}, {"seconds", all.seconds},
+          {"backends", backends}, {"findings", findings},
           {"passed", runs - all.findings.size()}, {"failed", all.findings.size()}};
 }
 
-void print_finding(const HuntAsked& asked, const Hunt& hunt, const Finding& f) {
+void print_finding(const HuntAsked& asked, const Hunt& hunt, const HuntFinding& f) {
   fmt::print("\n{}  {}: {}\n", name(f.ending), f.backend->name, f.why);
   fmt::print("      {}\n", command_of(asked, f));
   fmt::print("      drawn as number {} of seed {}: {}\n", f.index, hunt.seed, name(f.drawn));
@@ -70,14 +71,14 @@ void hunt_parity(const HuntAsked& asked, Context& context) {
   } else {
     for (size_t n = 0; n < hunt.backends.size(); ++n)
       if (all.runs[n]) fmt::print("{:<22} {:>7} runs\n", hunt.backends[n]->name, all.runs[n]);
-    for (const Finding& f : all.findings) print_finding(asked, hunt, f);
+    for (const HuntFinding& f : all.findings) print_finding(asked, hunt, f);
     if (all.over)
       fmt::print("\n{} runs are up to {:.2f} times the tolerance of parity off; over 3 times is a finding\n", all.over,
                  all.most_over);
     size_t hangs = 0;
-    for (const Finding& f : all.findings) hangs += f.ending == Ending::hang;
-    fmt::print("\n{} problems of seed {} on {} in {:.0f} s: {} hangs, {} other failures, {} compared nothing\n", all.cases,
-               hunt.seed, all.device_name, all.seconds, hangs, all.findings.size() - hangs, all.empty);
+    for (const HuntFinding& f : all.findings) hangs += f.ending == Ending::hang;
+    fmt::print("\n{} problems of seed {} on {} in {:.0f} s: {} hangs, {} other failures, {} compared nothing\n",
+               all.cases, hunt.seed, all.device_name, all.seconds, hangs, all.findings.size() - hangs, all.empty);
   }
   if (!runs) fail(context, kFailed, join("attune parity: no backend ran any of ", all.cases, " problems"));
   if (!all.findings.empty() && context.exit_code == kOk) context.exit_code = kFailed;

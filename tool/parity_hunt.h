@@ -1,5 +1,5 @@
-// `attune parity --hunt`: random problems, each launch under a watchdog; what fails is made smaller and printed with its
-// seed.
+// `attune parity --hunt`: random problems, each launch under a watchdog; what fails is made smaller and printed with
+// its seed.
 #pragma once
 #include <string>
 

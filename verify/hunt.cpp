@@ -32,9 +32,9 @@ int edge_length(Draw& d, int most) {
 }
 
 void draw_dims(Draw& d, Problem& p) {
-  static constexpr int kPairs[][2] = {{64, 64},   {96, 96},   {128, 128}, {256, 256}, {192, 128}, {192, 192}, {256, 128},
-                                      {256, 64},  {256, 32},  {128, 256}, {64, 128},  {40, 24},   {80, 80},   {112, 112},
-                                      {160, 160}, {224, 200}, {8, 8},     {32, 96},   {72, 256},  {248, 8}};
+  static constexpr int kPairs[][2] = {{64, 64},   {96, 96},   {128, 128}, {256, 256}, {192, 128}, {192, 192}, {256, 64},
+                                      {256, 128}, {256, 32},  {128, 256}, {64, 128},  {40, 24},   {80, 80},   {8, 8},
+                                      {160, 160}, {224, 200}, {112, 112}, {32, 96},   {72, 256},  {248, 8}};
   const int n = d.chance(30) ? 3 : d.random.below(int(std::size(kPairs)));  // heads of 256 more often than others
   p.dim_qk = kPairs[n][0], p.dim_v = kPairs[n][1];
   if (d.chance(8)) p.dim_qk = 8 * d.between(1, 32), p.dim_v = 8 * d.between(1, 32);

@@ -199,7 +199,7 @@ struct Parent {
   std::map<uint64_t, Launch> suspects{};  // that ended in an error which may be another's
 
   void found(uint64_t index, size_t backend, Ending ending, const std::string& line, std::string why) {
-    Finding f{.index = index, .backend = asked.backends[backend], .ending = ending, .why = std::move(why)};
+    HuntFinding f{.index = index, .backend = asked.backends[backend], .ending = ending, .why = std::move(why)};
     if (const Status s = parse(line, f.drawn); !s.ok()) f.why += join(" (", s.message, ")");
     f.smallest = f.drawn;
     result.findings.push_back(std::move(f));
@@ -316,12 +316,13 @@ struct Parent {
 };
 
 // The same ending, by a smaller case: candidates are tried until none of them fails any more, or time is over.
-void shrink(const Hunt& asked, Finding& f) {
+void shrink(const Hunt& asked, HuntFinding& f) {
   Hunt quick = asked;
   quick.launch_seconds = std::min(asked.launch_seconds, kShrinkLaunch);
   const double until = now() + asked.shrink_seconds;
   std::string why;
-  for (; f.tries < kTriesAgain && now() < until; ++f.tries) f.again += attempt(quick, *f.backend, f.drawn, why) == f.ending;
+  for (; f.tries < kTriesAgain && now() < until; ++f.tries)
+    f.again += attempt(quick, *f.backend, f.drawn, why) == f.ending;
   if (!f.again) return;  // it need not happen every time: the drawn case stays
   for (bool smaller = true; smaller;) {
     smaller = false;
@@ -383,7 +384,7 @@ Hunted hunt(const Hunt& asked) {
   Parent parent{.asked = asked};
   parent.run();
   size_t shrunk = 0;
-  for (Finding& f : parent.result.findings)
+  for (HuntFinding& f : parent.result.findings)
     if (shrunk++ < kMostShrunk) shrink(asked, f);
   return std::move(parent.result);
 }

@@ -23,7 +23,7 @@ struct Hunt {
 enum class Ending { pass, wrong, hang, crash, refused };
 std::string name(Ending);
 
-struct Finding {
+struct HuntFinding {
   uint64_t index = 0;       // of the case in the hunt
   const Backend* backend = nullptr;
   Ending ending = Ending::wrong;
@@ -40,7 +40,7 @@ struct Hunted {
   std::vector<uint64_t> runs{};       // of each backend
   uint64_t over = 0;                  // runs a little over the tolerance of `attune parity`, which is not a finding
   double most_over = 0;               // of them, the largest error in tolerances; a finding is over 3
-  std::vector<Finding> findings{};
+  std::vector<HuntFinding> findings{};
   double seconds = 0;
 };
 

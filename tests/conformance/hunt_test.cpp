@@ -65,9 +65,11 @@ TEST(Hunt, draws_reach_all_of_the_grammar_and_most_have_many_tiles) {
     seen["top left"] += p.mask.align == Align::top_left, seen["absolute"] += p.mask.align == Align::absolute;
     seen["groups of 7"] += p.heads_q == 7 * p.heads_kv, seen["dims differ"] += p.dim_qk != p.dim_v;
     seen["d256"] += p.dim_qk == 256, seen["v256"] += p.dim_v == 256 && p.dim_qk != 256;
-    seen["packed"] += c.variation.cu_q, seen["cache"] += c.variation.cache, seen["bhsd"] += c.variation.layout != Layout::bshd;
+    seen["packed"] += c.variation.cu_q, seen["cache"] += c.variation.cache;
+    seen["bhsd"] += c.variation.layout != Layout::bshd;
     seen["strides"] += c.variation.pad != 8, seen["ragged lengths"] += c.variation.lengths != Lengths::full;
-    for (const Option o : {Option::softcap, Option::alibi, Option::bias, Option::dropout, Option::sink, Option::accumulate})
+    for (const Option o :
+         {Option::softcap, Option::alibi, Option::bias, Option::dropout, Option::sink, Option::accumulate})
       seen[name(o)] += p.has(o);
     seen["more tiles than multiprocessors"] += ceil_div(p.len_q, 128) * p.batch * p.heads_q > limits.units;
   }
@@ -94,7 +96,7 @@ TEST(Hunt, what_is_wrong_is_found_and_made_small) {
   const Hunted all = hunt(quick_hunt(b, 5));
   ASSERT_FALSE(all.findings.empty());
   EXPECT_EQ(all.cases, 5u);
-  const Finding& f = all.findings[0];
+  const HuntFinding& f = all.findings[0];
   EXPECT_EQ(f.ending, Ending::wrong);
   EXPECT_EQ(f.again, f.tries);
   EXPECT_TRUE(is_trouble(f.drawn.problem)) << name(f.drawn);
@@ -112,7 +114,7 @@ TEST(Hunt, a_run_that_hangs_is_found_and_the_hunt_goes_on) {
   const Hunted all = hunt(asked);
   ASSERT_FALSE(all.findings.empty());
   EXPECT_EQ(all.cases, 5u);
-  for (const Finding& f : all.findings) {
+  for (const HuntFinding& f : all.findings) {
     EXPECT_EQ(f.ending, Ending::hang);
     EXPECT_TRUE(is_trouble(f.smallest.problem)) << name(f.smallest);
   }

@@ -117,8 +117,8 @@ TEST_F(Repeats, no_content_of_the_workspace_is_taken_for_a_counter) {
   ASSERT_EQ(cuda::fill(count_.data(), 0, count_.bytes(), stream).message, "");
   std::vector<uint64_t> words(on.plan().workspace_bytes / 8);
   for (uint64_t launch = 0; launch < 600; ++launch) {
-    // What a counter of launch 2, 4, 6, ... would hold: one of them is the launch itself if it is counted from 1. Floats
-    // like 0.5 and 2 beside a 0 are such words.
+    // What a counter of launch 2, 4, 6, ... would hold: one of them is the launch itself if it is counted from 1.
+    // Floats like 0.5 and 2 beside a 0 are such words.
     std::fill(words.begin(), words.end(), 2 * launch << 24 | 7);
     ASSERT_EQ(cuda::copy_to(on.scratch(), words.data(), words.size() * 8, stream).message, "");
     ASSERT_TRUE(out.restore(stream));

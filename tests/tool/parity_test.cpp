@@ -120,6 +120,31 @@ TEST(parity, coverage_has_a_number_or_a_sentence_in_every_cell) {
   EXPECT_EQ(with_runs.size(), cpu_places().size());
 }
 
+TEST(parity, a_hunt_ends_with_the_plain_line_and_names_its_seed) {
+  const Answer a = call({"parity", "--hunt", "6", "--seed", "9", "--threads", "1"});
+  EXPECT_EQ(a.code, kOk) << a.out << a.err;
+  EXPECT_NE(a.out.find("6 problems of seed 9 on "), std::string::npos) << a.out;
+  EXPECT_TRUE(a.last_line().ends_with(" passed, 0 failed")) << a.out;
+  EXPECT_FALSE(a.last_line().starts_with("0 ")) << a.out;
+  const json j = json::parse(call({"parity", "--hunt", "3", "--seed", "9", "--json"}).out);
+  EXPECT_EQ(j["seed"], 9);
+  EXPECT_EQ(j["cases"], 3);
+  EXPECT_EQ(j["failed"], 0);
+  EXPECT_GT(j["passed"], 0);
+}
+
+TEST(parity, a_hunt_that_cannot_be_is_a_sentence) {
+  EXPECT_EQ(call({"parity", "--hunt", "0"}).code, kUsage);
+  EXPECT_EQ(call({"parity", "--seed", "3"}).code, kUsage);  // of nothing
+  EXPECT_EQ(call({"parity", "--hunt", "2", "--quick"}).code, kUsage);
+  const Answer backend = call({"parity", "--hunt", "2", "--backend", "nobody"});
+  EXPECT_EQ(backend.code, kUsage);
+  EXPECT_NE(backend.err.find("backend 'nobody' is not one of "), std::string::npos) << backend.err;
+  const Answer device = call({"parity", "--hunt", "2", "--device", "toaster"});
+  EXPECT_EQ(device.code, kUsage);
+  EXPECT_NE(device.err.find("attune parity: "), std::string::npos) << device.err;
+}
+
 TEST(features, come_from_supports) {
   const json j = json::parse(call({"features", "--device", "cpu", "--json"}).out);
   int served = 0;
