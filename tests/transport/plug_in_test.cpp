@@ -1,5 +1,5 @@
-// Where the plug-in for MPI is taken from: the tree of the program itself, however that is called, and never the current
-// folder, which may be anybody's.
+// Where the plug-in for MPI is taken from: the tree of the program itself, however that is called, and never the
+// current folder, which may be anybody's.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -26,6 +26,10 @@ class PlugIn : public testing::Test {
     for (const char* const at : {"x/work/", "x/work/lib/", "x/lib/", "x/work/" ATTUNE_LIBDIR "/",
                                  "x/" ATTUNE_LIBDIR "/"})
       put(ATTUNE_SAYS_WHERE, temporary(at + kPlugIn));
+    // What the command and the plug-in are linked with, or open when they are asked to.
+    for (const char* const name : {"libgcc_s.so.1", "libstdc++.so.6", "libm.so.6", "libfmt.so.9", "libmpi.so.40",
+                                   "libopen-pal.so.40", "libopenblas.so.0", "libsqlite3.so.0", "libcuda.so.1"})
+      put(ATTUNE_SAYS_WHERE, temporary(std::string("x/work/") + name));
   }
   // The command in that folder, started by something that speaks for MPI.
   Ran in_work(const std::string& command, const std::string& path = "/usr/bin:/bin",
