@@ -88,7 +88,8 @@ void ring_parity(const RingAsked& asked, Context& context) {
   std::vector<int> ranks = asked.ranks;
   if (started_by_mpi()) {
     Transport transport;
-    if (Status s = open_mpi(nullptr, transport); !s.ok()) return fail(context, kMachine, s.message);
+    if (Status s = open_mpi(nullptr, transport); !s.ok())
+      return fail(context, kMachine, join("attune parity: ", s.message));
     here.emplace(transport, asked.seconds);
     ranks = {here->ranks()};
   }

@@ -62,6 +62,8 @@ Status problem_of(const attune_problem* given, Problem& out) {
   std::array<char, sizeof(Problem)> fields{};
   std::memcpy(fields.data(), bytes + head, known - head);
   out = filled(std::bit_cast<Problem>(fields));
+  // Here and not in valid() alone: some callers say what the variant is before they ask whether the rest is right.
+  if (out.variant.text[sizeof out.variant.text - 1]) return Status::no("problem: variant is not terminated");
   return Status::good();
 }
 

@@ -2,12 +2,35 @@
 
 #include <dlfcn.h>
 
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
 #include <mutex>
 
 namespace attune {
 
+std::string own_file() {
+  const auto here = reinterpret_cast<uintptr_t>(&own_file);
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) {
+    unsigned long from = 0, until = 0;
+    const size_t path = line.find('/');
+    if (std::sscanf(line.c_str(), "%lx-%lx", &from, &until) == 2 && from <= here && here < until && path != line.npos)
+      return line.substr(path);
+  }
+  // Without /proc. Of a program this is its argv[0], and of a library what it was opened by: either may be relative.
+  Dl_info known{};
+  if (!dladdr(reinterpret_cast<const void*>(&own_file), &known) || !known.dli_fname) return {};
+  return known.dli_fname[0] == '/' ? known.dli_fname : "";
+}
+
 Library::Library(std::initializer_list<const char*> names, std::initializer_list<const char*> needs) {
   for (const char* name : names) {
+    if (name[0] != '/' && std::strchr(name, '/')) {
+      missed_ += join(missed_.empty() ? "" : "; ", name, " is relative to the current folder, and is not opened");
+      continue;
+    }
     void* handle = dlopen(name, RTLD_NOW | RTLD_LOCAL);
     const char* lacks = nullptr;
     if (handle)

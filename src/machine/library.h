@@ -1,5 +1,6 @@
 // Optional providers, opened at run time: the library needs none of them, and says what it missed. A library once
-// opened stays open, since its code may be running in another thread.
+// opened stays open, since its code may be running in another thread. None is looked for in the current folder, which
+// may be anybody's.
 #pragma once
 #include <initializer_list>
 #include <string>
@@ -8,10 +9,14 @@
 
 namespace attune {
 
+// The file that this code was loaded from, with its whole path and behind links: a program, or a library inside of one.
+// "" where the system does not say. Never by the word that a program was called by, which a path may be missing from.
+std::string own_file();
+
 class Library {
  public:
-  // The first of `names` that can be opened and has every symbol of `needs`. On failure `missed` is a sentence that
-  // says of each name why not.
+  // The first of `names` that can be opened and has every symbol of `needs`: words, that the system looks for, or whole
+  // paths. On failure `missed` is a sentence that says of each name why not.
   Library(std::initializer_list<const char*> names, std::initializer_list<const char*> needs);
 
   bool ok() const { return handle_ != nullptr; }

@@ -1,8 +1,7 @@
-// Finds the plug-in that was built with the MPI of this machine: beside this library or program, in the lib folder next
-// to its own, or where the system looks.
-#include <dlfcn.h>
-
-#include <cstring>
+// Finds the plug-in that was built with the MPI of this machine: beside this library or program, in the library folder
+// of its installed tree, or where the system looks. A launcher starts programs in folders that anybody may have filled,
+// so all is taken from where this code is, and nothing from the current folder.
+#include <filesystem>
 
 #include "machine/library.h"
 #include "transport/communicator.h"
@@ -14,12 +13,13 @@ using Open = int(size_t size, const void* comm, Transport* out, char* why, size_
 
 const Library& plug_in() {
   static const Library opened = [] {
-    Dl_info here{};
-    std::string folder;
-    if (dladdr(reinterpret_cast<const void*>(&plug_in), &here) && here.dli_fname && std::strchr(here.dli_fname, '/'))
-      folder = std::string(here.dli_fname, strrchr(here.dli_fname, '/') + 1);
-    const std::string beside = folder + "libattune_mpi.so", next = folder + "../lib/libattune_mpi.so";
-    return Library({beside.c_str(), next.c_str(), "libattune_mpi.so"}, {"attune_mpi_open"});
+    namespace fs = std::filesystem;
+    constexpr const char* kName = "libattune_mpi.so";
+    const fs::path here = fs::path(own_file()).parent_path();
+    if (here.empty()) return Library({kName}, {"attune_mpi_open"});
+    const std::string beside = (here / kName).string();
+    const std::string next = (here / ".." / ATTUNE_LIBDIR / kName).lexically_normal().string();
+    return Library({beside.c_str(), next.c_str(), kName}, {"attune_mpi_open"});
   }();
   return opened;
 }

@@ -46,6 +46,36 @@ static void newer_problems(void) {
   refused(attune_problem_format(&w.problem, line, sizeof line), "variant is not terminated");
 }
 
+/* Every call that takes a problem: none may look for the end of the text behind it. */
+static void variants_without_an_end(void) {
+  const char* const words = "problem: variant is not terminated";
+  char line[256];
+  size_t bytes = 0;
+  int64_t bound = 0;
+  attune_plan* plan = NULL;
+  attune_cache* cache = NULL;
+  attune_nsa_cache* nsa = NULL;
+  attune_blocks blocks = {.size = sizeof blocks, .pattern = "local 1"};
+  attune_cache_options c = {.size = sizeof c, .dtype = ATTUNE_F32, .heads = 1, .dim_qk = 8, .sequences = 1};
+  attune_nsa_cache_options n = {.size = sizeof n, .dtype = ATTUNE_F32, .heads = 1, .dim_qk = 8, .sequences = 1};
+  c.capacity = n.capacity = 64, n.variant = "nsa d=4 gate=none l=8 n=4 phi=mean s=8 w=9";
+  expect(!attune_cache_create(&c, &cache) && !attune_nsa_cache_create(&n, &nsa), "caches");
+  ask(&w, "forward f32 b1 h1 q4 k4 d8 full");
+  for (int r = ATTUNE_Q; r <= ATTUNE_OUT; ++r) give(&w, r, ATTUNE_F32, "bshd", 1, 4, 1, 8);
+  memset(w.problem.variant, 'x', sizeof w.problem.variant);
+  refused(attune_problem_format(&w.problem, line, sizeof line), words);
+  refused(attune_call(&w.problem, &w.args, NULL), words);
+  refused(attune_check(&w.problem, &w.args), words);
+  refused(attune_workspace(&w.problem, "cpu", &bytes), words);
+  refused(attune_plan_create(&w.problem, "cpu", NULL, &plan), words);
+  refused(attune_cache_attend(cache, &w.problem, &w.args, NULL, NULL), words);
+  refused(attune_nsa_cache_attend(nsa, &w.problem, &w.args, NULL, NULL), words);
+  w.problem.block_q = w.problem.block_k = 4;
+  refused(attune_blocks_bound(&w.problem, "local 1", 1, 1, 0, &bound), words);
+  refused(attune_blocks_build(&w.problem, &w.args, &blocks, NULL), words);
+  attune_nsa_cache_destroy(nsa), attune_cache_destroy(cache);
+}
+
 static void args(void) {
   const attune_tensor* const more = &w.tensor[ATTUNE_Q];
   struct {
@@ -119,6 +149,7 @@ static void zero_is_the_default(void) {
 int main(void) {
   older_problems();
   newer_problems();
+  variants_without_an_end();
   args();
   sizes_inside_a_pointer();
   zero_is_the_default();

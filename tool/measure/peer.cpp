@@ -10,6 +10,7 @@
 #include <span>
 
 #include "core/score.h"
+#include "machine/library.h"
 #include "tool/json.h"
 
 namespace attune {
@@ -142,7 +143,11 @@ Subject empty_call(const attune_peer& p) {
 Status become_host(const std::vector<std::string>& peers, const std::string& python) {
   namespace fs = std::filesystem;
   std::error_code error;
-  const fs::path here = fs::read_symlink("/proc/self/exe", error).parent_path();
+  const fs::path here = fs::path(own_file()).parent_path();
+  std::ifstream file("/proc/self/cmdline", std::ios::binary);
+  const std::string line((std::istreambuf_iterator<char>(file)), {});
+  if (here.empty() || line.empty())
+    return Status::no("--peer: nothing says where this program is and how it was called: /proc is not here");
   const auto first_of = [&](std::initializer_list<fs::path> places) {
     for (const fs::path& place : places)
       if (fs::exists(here / place, error)) return (here / place).lexically_normal().string();
@@ -155,8 +160,6 @@ Status become_host(const std::vector<std::string>& peers, const std::string& pyt
     return Status::no("--peer: libattune_tool.so is neither beside ", here.string(), "/attune nor installed with it");
   if (script.empty()) return Status::no("--peer: torch_peer.py is neither in ", here.string(), "/peers nor installed");
 
-  std::ifstream file("/proc/self/cmdline", std::ios::binary);
-  const std::string line((std::istreambuf_iterator<char>(file)), {});
   std::string names;
   for (const std::string& name : peers) names += join(names.empty() ? "" : ",", name);
   std::vector<std::string> words = {python, script, names, library};

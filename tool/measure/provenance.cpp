@@ -10,22 +10,10 @@
 
 #include "build_info.h"
 #include "machine/host.h"
+#include "machine/library.h"
 
 namespace attune {
 namespace {
-
-// The file that this code was loaded from: the command, or the library inside of a host.
-std::string own_file() {
-  const auto here = reinterpret_cast<uintptr_t>(&provenance);
-  std::ifstream maps("/proc/self/maps");
-  for (std::string line; std::getline(maps, line);) {
-    unsigned long from = 0, until = 0;
-    const size_t path = line.find('/');
-    if (std::sscanf(line.c_str(), "%lx-%lx", &from, &until) == 2 && from <= here && here < until && path != line.npos)
-      return line.substr(path);
-  }
-  return {};
-}
 
 // FNV-1a over words of 8 bytes: tells builds apart, and is no signature.
 std::string hash_of(const std::string& path) {

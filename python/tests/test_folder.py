@@ -1,0 +1,40 @@
+"""Importing from a folder that somebody else filled: none of its libraries is loaded."""
+
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+IMPORT = """
+import attune
+attune.version()
+print(*{line.split()[-1] for line in open("/proc/self/maps") if ".so" in line}, sep="\\n")
+"""
+
+
+def imported(folder: str) -> subprocess.CompletedProcess:
+    environment = {name: value for name, value in os.environ.items() if name != "LD_LIBRARY_PATH"}
+    return subprocess.run([sys.executable, "-c", IMPORT], cwd=folder, env=environment, capture_output=True, text=True)
+
+
+@unittest.skipUnless(os.path.exists("/proc/self/maps"), "/proc is not here")
+class Folder(unittest.TestCase):
+    def test_no_library_of_the_current_folder_is_loaded(self):
+        with tempfile.TemporaryDirectory() as folder:
+            clean = imported(folder)
+            self.assertEqual(clean.returncode, 0, clean.stderr)
+            names = {pathlib.Path(path).name for path in clean.stdout.split()}
+            self.assertTrue(any(name.startswith("libattune.so") for name in names), names)
+            # Every library of the process, under its name, the one it is looked for by too. What is tried ends the
+            # import: it is none.
+            for name in names | {"libattune.so.0", "libgcc_s.so.1", "libstdc++.so.6", "libm.so.6"}:
+                pathlib.Path(folder, name).write_text("not a library")
+            full = imported(folder)
+            self.assertEqual(full.returncode, 0, full.stderr)
+            self.assertNotIn(os.path.realpath(folder), full.stdout)
+
+
+if __name__ == "__main__":
+    unittest.main()

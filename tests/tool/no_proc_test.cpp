@@ -1,0 +1,48 @@
+// The command where /proc is not: nothing says there which file it is, and the current folder, which may be anybody's,
+// must not stand in for it.
+#include <gtest/gtest.h>
+
+#include "tests/tool/spawn.h"
+
+namespace attune {
+namespace {
+
+namespace fs = std::filesystem;
+
+// A shell line in a folder of its own, in which /proc is empty and `attune` is found by the path.
+Ran without_proc(const std::string& line) {
+  fs::create_directories(temporary("work/peers"));
+  const std::string hidden = "mount -t tmpfs none /proc && cd " + temporary("work") + " && ";
+  return spawn({"unshare", "-m", "sh", "-c", hidden + line},
+               {"PATH=" ATTUNE_BUILD_DIR ":/usr/sbin:/usr/bin:/sbin:/bin"});
+}
+
+class WithoutProc : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (without_proc("true").code != 0) GTEST_SKIP() << "/proc cannot be hidden here";
+  }
+};
+
+TEST_F(WithoutProc, no_peer_is_hosted_by_a_script_of_the_current_folder) {
+  std::ofstream(temporary("work/libattune_tool.so")) << "not ours";
+  std::ofstream(temporary("work/peers/torch_peer.py")) << "print('opened')\n";
+  for (const char* const attune : {"attune", ATTUNE_BUILD_DIR "/attune"}) {
+    const Ran ran = without_proc(std::string(attune) + " bench 'forward f32 b1 h1 q16 k16 d8 full' --peer torch:sdpa");
+    EXPECT_EQ(ran.code, 3) << ran.out << ran.err;
+    EXPECT_EQ(ran.out, "");
+    EXPECT_EQ(ran.err, "attune bench: --peer: nothing says where this program is and how it was called: /proc is not "
+                       "here\n");
+  }
+}
+
+TEST_F(WithoutProc, profile_does_not_know_its_own_kernels) {
+  for (const char* const more : {"", " --run 'forward f32 b1 h1 q16 k16 d8 full'"}) {
+    const Ran ran = without_proc(std::string("attune profile") + more);
+    EXPECT_EQ(ran.code, 3) << ran.out << ran.err;
+    EXPECT_EQ(ran.err, "attune profile: nothing says where this program is: /proc is not here\n");
+  }
+}
+
+}  // namespace
+}  // namespace attune
