@@ -149,6 +149,14 @@ TEST(Sm90Backward, blocks_that_take_tiles_in_a_fixed_order_are_right) {
   expect_right<StayingInOrder<Bf16, 64>>({1, 1, 1, 1, 600, 300, 64, kWindow, false, 1, 2}, 31);
   expect_right<StayingInOrder<F16, 64>>({1, 5, 5, 1, 140, 100, 56, kFull, true, 1, 2}, 32);  // heads of one tile
 }
+// More blocks than tiles of keys, as for one that begins when others have taken them all: it adds nothing. At d64 it
+// added dQ of a step that it never had to the first query tile.
+TEST(Sm90Backward, a_block_that_comes_too_late_for_a_tile_adds_nothing) {
+  for (unsigned seed = 1; seed < 4; ++seed) {
+    expect_right<StayingInOrder<Bf16, 64>>({1, 1, 1, 1, 300, 140, 64, kCausal, false, 1, 3}, seed);
+    expect_right<StayingInOrder<Bf16, 128>>({1, 1, 1, 1, 300, 140, 128, kCausal, false, 1, 3}, seed);
+  }
+}
 // Sums of dQ in a fixed order, at several paces.
 template <class C>
 void expect_same_bits(const Asked& w) {
