@@ -1,5 +1,5 @@
-// A problem of the kernels of backward.sm90.h, with what attention in double says to it, and the shapes that are compiled
-// (backward.sm90.d*.cu).
+// A problem of the kernels of backward.sm90.h, with what attention in double says to it, and the shapes that are
+// compiled (backward.sm90.d*.cu).
 #pragma once
 #include <gtest/gtest.h>
 
@@ -307,7 +307,8 @@ void expect_right(const Asked& w, unsigned seed) {
   EXPECT_LT(call.error_of_dq(), 0.01);
 }
 
-inline constexpr Mask kFull{}, kCausal{.kind = MaskKind::causal}, kTopLeft{.kind = MaskKind::causal, .align = Align::top_left},
+inline constexpr Mask kFull{}, kCausal{.kind = MaskKind::causal},
+    kTopLeft{.kind = MaskKind::causal, .align = Align::top_left},
     kWindow{.kind = MaskKind::window, .left = 40, .right = 3}, kNarrow{.kind = MaskKind::window, .left = 2, .right = 0};
 
 inline Asked list(Asked w, int block_q, double density, int most_entries = INT32_MAX) {
