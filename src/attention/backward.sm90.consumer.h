@@ -562,7 +562,10 @@ struct BackwardConsumer : KeyGradients<C> {
     wait(shared + C::kKFull + 8 * place, round / C::kPlacesK & 1), ask_far();
     wait(shared + C::kVFull + 8 * (round % C::kPlacesV), round / C::kPlacesV & 1);
   }
-  __device__ void add_last_dq() {  // carried: that of the last step of all
+  // Carried: that of the last step of all. In a fixed order there may be none: others had taken every tile of keys when
+  // this block began.
+  __device__ void add_last_dq() {
+    if (C::kOrdered && begin == 0) return;
     wait_last();
     float dq[C::kSumsDq];
     issue_dq(dq, last());

@@ -71,6 +71,26 @@ TEST(Sm90Any, gradients_of_plain_masks_are_right) {
   expect_right<Bf16, 128>({1, 2, 1, 150, 130, 128, 72, kCausal}, 1);
   expect_right<F16, 256>({2, 1, 1, 70, 100, 200, 256, kFull}, 2);
 }
+// With lists too: a list for each warpgroup, one for both, and blocks of two key tiles.
+template <class T, int Dim>
+void expect_all_right(unsigned seed) {
+  using OfRows = AnyRowsShape<T, Dim, Dim>;
+  using OfKeys = AnyKeysShape<T, Dim, Dim>;
+  constexpr int kBlocks[][2] = {{0, 0}, {64, 64}, {128, 64}, {64, 128}};
+  for (int n = 0; n < kMatrix; ++n) {
+    Asked w = matrix_case(n, Dim, Dim, 64, 64);
+    const int* const size = kBlocks[(unsigned(n) + seed) % 4];
+    w.mask.blocks = {size[0], size[1], 0}, w.staying = 0;
+    sm90::expect_right<OfRows, OfKeys>(AnyProblem<T>(w, seed + unsigned(n)), any_rows_kernel<OfRows>,
+                                       any_keys_kernel<OfKeys>, seed + unsigned(n), 1);
+  }
+}
+TEST(Sm90Any, every_number_of_steps_is_right_and_ends) {
+  for (unsigned seed = 100; seed < 500; seed += 101) {  // each with other lists
+    expect_all_right<Bf16, 128>(seed);
+    expect_all_right<F16, 256>(seed + 1000);
+  }
+}
 TEST(Sm90Any, gradients_of_lists_are_right) {
   expect_right<F16, 128>({1, 2, 1, 200, 140, 104, 128, listed(kFull, 64, 64)}, 3);
   expect_right<Bf16, 128>({2, 1, 1, 140, 200, 128, 128, listed(kCausal, 128, 128)}, 4);

@@ -29,6 +29,19 @@ TEST(Sm90Wide, gradients_of_192_are_right) {
   expect_right<F16, 192, 192>({1, 2, 1, 140, 100, 184, 192, kCausal}, 3);
   expect_right<F16, 192, 192>({1, 1, 1, 250, 70, 184, 192, kCausal}, 9);
 }
+template <class T, int DimQk, int DimV, int Queries = 64, int Keys = 64>
+void expect_all_right(unsigned seed) {
+  using OfRows = WideRowsShape<T, DimQk, DimV, Keys>;
+  using OfKeys = WideKeysShape<T, DimQk, DimV, Queries>;
+  for (int n = 0; n < kMatrix; ++n)
+    sm90::expect_right<OfRows, OfKeys>(WideProblem<T>(matrix_case(n, DimQk, DimV, Queries, Keys), seed + unsigned(n)),
+                                       wide_rows_kernel<OfRows>, wide_keys_kernel<OfKeys>, seed + unsigned(n), 1);
+}
+TEST(Sm90Wide, every_number_of_steps_is_right_and_ends) {
+  expect_all_right<Bf16, 192, 128, 96, 80>(100);
+  expect_all_right<F16, 192, 192>(200);
+  expect_all_right<Bf16, 256, 256>(300);
+}
 TEST(Sm90Wide, gradients_of_256_are_right) { expect_right<Bf16, 256, 256>({1, 2, 1, 130, 150, 256, 200, kCausal}, 4); }
 
 }  // namespace

@@ -6,6 +6,7 @@
 
 #include "attention/backward.sm90.wide.h"
 #include "core/mask.h"
+#include "core/problem.h"
 
 namespace attune::sm90 {
 
@@ -35,7 +36,7 @@ struct Rows {
       if (int(n) % (dim + kMore) < dim) off += e == e ? e * e : INFINITY, size += wanted[n] * wanted[n];
       else if (float(x[n]) != 7.f) off = INFINITY;
     }
-    return std::sqrt(off / size);
+    return off == 0 ? 0 : std::sqrt(off / size);
   }
 };
 
@@ -149,9 +150,10 @@ struct WideProblem {
 
 // Both kernels, at several paces of warps and copies.
 template <class OfRows, class OfKeys, class AProblem, class Params>
-void expect_right(AProblem&& p, void (*rows)(Params), void (*keys)(Params)) {
-  for (unsigned pace = 1; pace < 5; ++pace) {
-    SCOPED_TRACE("pace " + std::to_string(pace));
+void expect_right(AProblem&& p, void (*rows)(Params), void (*keys)(Params), unsigned first = 1, unsigned paces = 4) {
+  for (unsigned pace = first; pace < first + paces; ++pace) {
+    SCOPED_TRACE("q" + std::to_string(p.w.rows) + " k" + std::to_string(p.w.keys) + " " + name(p.w.mask) + " blocks " +
+                 std::to_string(p.w.staying) + " pace " + std::to_string(pace));
     Params x = p.params();
     x.k.box = x.v.box = OfRows::kTileK;
     ASSERT_EQ(emulated::launch(p.blocks_of_rows(x), OfRows::kThreads, pace, [&] { rows(x); }), "") << "rows";
@@ -163,6 +165,26 @@ void expect_right(AProblem&& p, void (*rows)(Params), void (*keys)(Params)) {
 }
 
 inline constexpr Mask kFull{}, kCausal{.kind = MaskKind::causal},
+    kTopLeft{.kind = MaskKind::causal, .align = Align::top_left},
     kWindow{.kind = MaskKind::window, .left = 40, .right = 3};
+
+// The n-th of a matrix, with so many steps at most: more than the rings have places, by keys and by queries; rows that
+// see nothing, and keys that nobody sees. Blocks stay only where all tiles have keys.
+inline constexpr int kMatrix = 10;
+inline Asked matrix_case(int n, int dim_qk, int dim_v, int queries, int keys) {
+  const Asked cases[kMatrix] = {
+      {1, 1, 1, queries - 9, keys - 9, dim_qk, dim_v, kFull},
+      {1, 1, 1, 130, 2 * keys - 9, dim_qk, dim_v, kFull, 1},
+      {1, 1, 1, 3 * queries - 9, 3 * keys - 9, dim_qk, dim_v, kCausal},
+      {1, 2, 1, 2 * queries - 9, 20, dim_qk, dim_v, kFull, 2},
+      {1, 1, 1, 5 * queries - 9, 30, dim_qk, dim_v, kFull, 1},
+      {1, 1, 1, 70, 5 * keys - 9, dim_qk, dim_v, kCausal},
+      {1, 1, 1, 300, 3 * keys, dim_qk, dim_v, kWindow},
+      {1, 1, 1, 300, 90, dim_qk, dim_v, kCausal},
+      {1, 1, 1, 40, 200, dim_qk, dim_v, kTopLeft},
+      {1, 3, 1, queries, keys, dim_qk, dim_v, kCausal},
+  };
+  return cases[n];
+}
 
 }  // namespace attune::sm90

@@ -1,0 +1,318 @@
+// A problem of the kernels of backward.sm90.h, with what attention in double says to it, and the shapes that are
+// compiled (backward.sm90.d*.cu).
+#pragma once
+#include <gtest/gtest.h>
+
+#include "tests/emulated/gpu.h"
+
+#include "attention/backward.sm90.h"
+
+namespace attune::sm90 {
+
+alignas(1024) inline char memory[1];  // the kernel's name for shared memory: its address is 0 (barrier.h)
+
+struct Asked {
+  int batch, heads, heads_kv, parts, rows, keys, dim;
+  Mask mask{};
+  bool bhsd = false;
+  int section = 1;
+  int blocks = 0;  // that stay; 0: one for each tile of keys
+  int ready = 0;   // heads that are prepared; 0: all
+  enum { none, far, d_lse } late = none;  // what the others have: logits of 2^26; or all: a gradient of lse
+  int divided = 0, pieces = 1;            // the first tiles of keys, with a full mask the last
+  int block_q = 0;                        // queries of a list's blocks, which have 128 keys; 0: no list
+  double density = 0.5;                   // of the list
+  int most_entries = INT32_MAX;           // tiles with more are begun first; every third has all, unless none can be
+};
+
+template <class C>
+struct Call {
+  using T = typename C::T;
+  static constexpr int kMore = 8;  // columns behind those of a head, which nobody reads or writes
+  const Asked w;
+  const int pitch = w.dim + kMore, tiles = int(ceil_div(w.keys, C::kTileK));
+  const int padded = int(round_up(C::kTurned ? w.rows + C::kTileQ : w.rows, 128));
+  const double scale = 1 / std::sqrt(double(w.dim));
+  const int ready = w.ready ? w.ready : w.batch * w.heads;
+  std::vector<T> q, d_out, k, v, dk, dv, out;
+  std::vector<float> lse, d_lse;             // [batch][head][row], with more between heads; [batch][row][head]
+  std::vector<double> want_dq, want_dk, want_dv;
+  std::vector<float> stats, sums;            // log-sum-exps and deltas; dQ
+  std::vector<float4> parts;
+  std::vector<int> turns;
+  const Band band = band_of(w.mask, w.rows, w.keys, 0, 0);
+  std::vector<int32_t> list_begin, list_row;  // [batch][head][key blocks + 1]; query blocks
+  std::vector<KeyTile> table;                 // of one head of keys
+
+  bool is_listed(int b, int h, int i, int j) const {
+    if (w.block_q == 0) return true;
+    const int32_t* const begin = list_begin.data() + (b * w.heads + h) * (tiles + 1) + j / C::kTileK;
+    return std::count(list_row.begin() + begin[0], list_row.begin() + begin[1], i / w.block_q) > 0;
+  }
+  bool visible(int b, int h, int i, int j) const { return band.visible(i, j) && is_listed(b, h, i, j); }
+  void make_list(std::mt19937& random) {
+    std::bernoulli_distribution taken(w.density);
+    for (int n = 0; n < w.batch * w.heads; ++n) {
+      for (int tile = 0; tile < tiles; ++tile) {
+        list_begin.push_back(int32_t(list_row.size()));
+        for (int block = 0; block * w.block_q < w.rows; ++block)
+          if (taken(random) || (w.most_entries < INT32_MAX && tile % 3 == 1)) list_row.push_back(block);
+        if (w.most_entries == INT32_MAX)  // what is no block counts for nothing
+          for (const int none : {INT32_MIN, -(1 << 24), -1, 1000, 1 << 24, INT32_MAX}) list_row.push_back(none);
+      }
+      list_begin.push_back(int32_t(list_row.size()));
+    }
+  }
+
+  size_t place(int batch, int row, int head, int rows, int heads) const {
+    const int at = w.bhsd ? head * rows + row : row * heads + head;
+    return size_t(batch * rows * heads + at) * size_t(pitch);
+  }
+  std::vector<T> filled(int rows, int heads, std::mt19937& random) const {
+    std::normal_distribution<float> normal;
+    std::vector<T> t(size_t(w.batch) * size_t(rows) * size_t(heads) * size_t(pitch));
+    for (size_t n = 0; n < t.size(); ++n) t[n] = int(n % size_t(pitch)) < w.dim ? T(normal(random)) : T(NAN);
+    return t;
+  }
+  Call(const Asked& asked, unsigned seed) : w(asked) {
+    std::mt19937 random(seed);
+    q = filled(w.rows, w.heads, random), d_out = filled(w.rows, w.heads, random);
+    k = filled(w.keys, w.heads_kv, random), v = filled(w.keys, w.heads_kv, random);
+    if (w.block_q) make_list(random);
+    if (w.late == Asked::far)  // batches are one, and heads share no keys
+      for (int h = ready; h < w.heads; ++h) enlarge(q, w.rows, h), enlarge(k, w.keys, h);
+    out.assign(q.size(), T(NAN)), lse.assign(size_t(w.batch * w.heads * line()), NAN);
+    d_lse.resize(size_t(w.batch * w.rows * w.heads));
+    std::normal_distribution<float> normal;
+    for (float& x : d_lse) x = w.late == Asked::d_lse ? normal(random) : 0.f;
+    dk.assign(k.size(), T(7.f)), dv = dk;
+    want_dq.resize(q.size()), want_dk.resize(k.size()), want_dv.resize(k.size());
+    const size_t all = size_t(w.batch * w.heads * padded);
+    stats.resize(2 * all), sums.resize(all * C::kWide), turns.resize(1 + all / kTurnRows);
+    parts.assign(size_t(key_part(C::kDim, int64_t(w.batch) * w.heads_kv * w.parts * tiles, 0, false)),
+                 {NAN, NAN, NAN, NAN});
+    for (size_t n = 0; n < all; ++n) stats[stat(n, 0)] = INFINITY;
+    const size_t late = size_t(ready) * size_t(padded);  // as memory is that nobody has prepared
+    std::fill(stats.begin() + long(2 * late), stats.end(), NAN);
+    std::fill(sums.begin() + long(late * C::kWide), sums.end(), NAN);
+    if (C::kOrdered && every_query_sees(key_tile_of({.len_q = w.rows, .len_k = w.keys, .band = band}, 0)))
+      std::fill(sums.begin(), sums.end(), NAN);  // nor has it been cleared
+    for (int b = 0; b < w.batch; ++b)
+      for (int h = 0; h < w.heads; ++h)
+        for (int i = 0; i < w.rows; ++i) differentiate(b, h, i);
+  }
+  int line() const { return w.rows + 5; }  // of lse
+  void enlarge(std::vector<T>& t, int rows, int head) const {
+    for (int i = 0; i < rows; ++i)
+      for (int d = 0; d < w.dim; ++d) {
+        T& x = t[place(0, i, head, rows, w.heads) + size_t(d)];
+        x = T(float(x) * 0x1p13f);
+      }
+  }
+  // In the other order than the other tensors.
+  size_t place_of_out(int batch, int row, int head) const {
+    const int at = w.bhsd ? row * w.heads + head : head * w.rows + row;
+    return size_t(batch * w.rows * w.heads + at) * size_t(pitch);
+  }
+  // Of a row its log-sum-exp or delta.
+  static size_t stat(size_t row, size_t which) {
+    return C::kTurned ? row / 2 * 4 + which * 2 + row % 2 : row * 2 + which;
+  }
+  double dot(const std::vector<T>& x, size_t at, const std::vector<T>& y, size_t from) const {
+    double sum = 0;
+    for (size_t d = 0; d < size_t(w.dim); ++d) sum += double(float(x[at + d])) * double(float(y[from + d]));
+    return sum;
+  }
+  void differentiate(int b, int h, int i) {
+    const int head = h / (w.heads / w.heads_kv);
+    const size_t row = place(b, i, h, w.rows, w.heads), number = size_t((b * w.heads + h) * padded + i);
+    std::vector<double> p(size_t(w.keys)), dp(p.size()), mean(size_t(w.dim));
+    double sum = 0, delta = 0, most = -INFINITY;
+    for (int j = 0; j < w.keys; ++j)
+      if (visible(b, h, i, j)) most = std::max(most, dot(q, row, k, place(b, j, head, w.keys, w.heads_kv)) * scale);
+    for (int j = 0; j < w.keys; ++j) {
+      if (!visible(b, h, i, j)) continue;
+      const size_t key = place(b, j, head, w.keys, w.heads_kv);
+      p[size_t(j)] = std::exp(dot(q, row, k, key) * scale - most), dp[size_t(j)] = dot(d_out, row, v, key);
+      sum += p[size_t(j)], delta += p[size_t(j)] * dp[size_t(j)];
+      for (size_t d = 0; d < mean.size(); ++d) mean[d] += p[size_t(j)] * double(float(v[key + d]));
+    }
+    for (size_t d = 0; d < mean.size(); ++d) out[place_of_out(b, i, h) + d] = T(float(sum ? mean[d] / sum : 0));
+    lse[size_t((b * w.heads + h) * line() + i)] = sum ? float(most + std::log(sum)) : -INFINITY;
+    if (sum == 0) return;
+    delta = delta / sum - double(d_lse[size_t((b * w.rows + i) * w.heads + h)]);
+    if (b * w.heads + h < ready)
+      stats[stat(number, 0)] = float((most + std::log(sum)) / std::log(2.)), stats[stat(number, 1)] = float(delta);
+    for (int j = 0; j < w.keys; ++j) {
+      const size_t key = place(b, j, head, w.keys, w.heads_kv);
+      const double weight = p[size_t(j)] / sum, ds = weight * (dp[size_t(j)] - delta) * scale;
+      for (size_t d = 0; d < size_t(w.dim); ++d) {
+        want_dq[row + d] += ds * double(float(k[key + d])), want_dk[key + d] += ds * double(float(q[row + d]));
+        want_dv[key + d] += weight * double(float(d_out[row + d]));
+      }
+    }
+  }
+  // In a fixed order blocks wait for those before them, which have the keys behind theirs.
+  void make_table() {
+    for (int b = 0; b < w.batch; ++b)
+      for (int n = 0; n < tiles; ++n) {
+        table.push_back(key_tile_of({.q_batch = b, .k_batch = b, .len_q = w.rows, .len_k = w.keys, .band = band}, b));
+        cut_key_tile(table.back(), C::kOrdered ? tiles - 1 - n : n, C::kTileQ, C::kTileK, C::kGrain);
+      }
+  }
+  CUtensorMap map(std::vector<T>& t, int rows, int heads, int box) const {
+    return {.data = reinterpret_cast<char*>(t.data()),
+            .row = int64_t(place(0, 1, 0, rows, heads)),
+            .head = int64_t(place(0, 0, 1, rows, heads)),
+            .batch = int64_t(place(1, 0, 0, rows, heads)),
+            .columns = w.dim,
+            .rows = rows,
+            .heads = heads,
+            .batches = w.batch,
+            .box = box};
+  }
+  Tensor tensor(std::vector<T>& t) const {
+    const CUtensorMap m = map(t, w.keys, w.heads_kv, 16);
+    return {.data = t.data(), .stride = {.batch = m.batch, .seq = m.row, .head = m.head}};
+  }
+  std::string run(unsigned seed) {
+    const KeyTile all = key_tile_of(Sequence{.len_q = w.rows, .len_k = w.keys, .band = band}, 0);
+    uint64_t far = 3;
+    typename C::Params x{};
+    x.q = map(q, w.rows, w.heads, C::kTileQ), x.d_out = map(d_out, w.rows, w.heads, C::kTileQ);
+    x.k = map(k, w.keys, w.heads_kv, C::kTileK), x.v = map(v, w.keys, w.heads_kv, C::kTileK);
+    x.stats = {.data = reinterpret_cast<char*>(stats.data()), .row = 0, .head = 2 * padded,
+               .batch = 2 * padded * w.heads, .columns = 2 * padded, .rows = 1, .heads = w.heads, .batches = w.batch,
+               .box = 2 * C::kTileQ, .line = true};
+    x.dk = map(dk, w.keys, w.heads_kv, 16), x.dv = map(dv, w.keys, w.heads_kv, 16);
+    x.scale2 = float(scale) * kLog2e, x.kept = 1;
+    x.scale_k = C::kParts ? NAN : float(scale);  // of parts the kernel behind has it
+    x.rows = w.rows, x.keys = w.keys, x.heads = w.heads, x.low = all.low, x.high = all.high;
+    x.heads_kv = w.heads_kv * w.parts, x.group = w.heads / x.heads_kv, x.units = w.batch * x.heads_kv;
+    x.tiles = tiles, x.section = w.section, x.padded = padded, x.dq = sums.data(), x.rows_of_dq = w.rows;
+    x.turns = turns.data(), x.far = &far, x.launch = 4, x.of_part = of_part(w.parts), x.sums = parts.data();
+    std::vector<int> counts(size_t(kJobsDone + w.batch * w.heads));
+    x.taken = counts.data();
+    x.ahead = {.ready = ready, .jobs = (w.batch * w.heads - ready) * (padded / kJobRows), .dim_v = w.dim,
+               .out_step = int64_t(place_of_out(0, 256 / C::kWide, 0)) * 2,
+               .d_out_step = x.d_out.row * (512 / C::kWide),
+               .stats = reinterpret_cast<float2*>(stats.data()),
+               .out = {.data = out.data(), .stride = {int64_t(place_of_out(1, 0, 0)), int64_t(place_of_out(0, 1, 0)),
+                                                      int64_t(place_of_out(0, 0, 1))}},
+               .d_out = {.data = d_out.data(), .stride = {x.d_out.batch, x.d_out.row, x.d_out.head}},
+               .lse = {.data = lse.data(), .stride = {w.heads * line(), 1, line()}},
+               .d_lse = {.data = w.late == Asked::d_lse ? d_lse.data() : nullptr,
+                         .stride = {w.rows * w.heads, w.heads, 1}}};
+    std::vector<float4> pieces(size_t(key_part(C::kDim, int64_t(w.divided) * w.pieces, 0, false)),
+                               {NAN, NAN, NAN, NAN});
+    std::vector<int> left(size_t(w.divided * kPartWarps));
+    const int begin = w.mask.kind == MaskKind::full ? tiles * x.units - w.divided : 0;
+    x.pieces = {begin, w.divided, w.pieces, pieces.data(), left.data()};
+    if constexpr (C::kTabled) {
+      make_table();
+      x.table = table.data(), x.tiles = int(table.size()), x.units = w.heads_kv;
+      x.rows_q = w.rows, x.rows_k = w.keys, x.has_dk = x.has_dv = true, x.score.kept = x.kept_out = 1;
+      x.dim_qk = x.dim_v = w.dim, x.dk_row = map(dk, w.keys, w.heads_kv, 1), x.dv_row = map(dv, w.keys, w.heads_kv, 1);
+    }
+    if constexpr (C::kListed) {
+      x.list_begin = list_begin.data(), x.list_row = list_row.data();
+      x.list_batch = w.heads * (tiles + 1), x.list_head = tiles + 1;
+      x.blocks = {w.block_q, C::kTileK, int(list_row.size())}, x.most_entries = w.most_entries;
+    }
+    const int blocks = w.blocks ? w.blocks : x.tiles * x.units;
+    const std::string wrong = emulated::launch(blocks, C::kThreads, seed, [&] { backward_kernel<C>(x); });
+    // Tiles, in no order but the first of a block, and an end for each block.
+    const int works = x.tiles * x.units + w.divided * (w.pieces - 1);
+    EXPECT_EQ(counts[0], C::kStays ? works + (C::kOrdered ? blocks : 0) : 0);
+    EXPECT_EQ(std::count(left.begin(), left.end(), w.pieces), w.divided * kPartWarps);
+    const int idle = C::kWalks ? 2 : 3;  // warps of a block, and an end for each
+    EXPECT_EQ(counts[kJobsTaken], x.ahead.jobs ? x.ahead.jobs + idle * blocks : 0);
+    for (int head = 0; head < w.batch * w.heads; ++head)
+      EXPECT_EQ(counts[size_t(kJobsDone + head)], head < ready ? 0 : padded / kJobRows) << head;
+    EXPECT_EQ(far, w.late == Asked::far ? 4u : 3u);
+    if (!wrong.empty() || !C::kParts) return wrong;
+    const KeyPartsParams y{.sums = parts.data(), .parts = w.parts, .tiles = tiles, .heads = w.heads_kv, .keys = w.keys,
+                           .dim = C::kDim, .dim_qk = w.dim, .dim_v = w.dim, .scale = float(scale), .dk = tensor(dk),
+                           .dv = tensor(dv)};
+    return emulated::launch(joined_blocks(y, w.batch), kPartWarps * 32, seed, [&] { key_parts_kernel<T>(y); });
+  }
+  // Of the size of what is wanted; infinite where a column behind a head was written.
+  double error(const std::vector<double>& wanted, const std::function<float(size_t)>& got) const {
+    double off = 0, size = 0;
+    for (size_t n = 0; n < wanted.size(); ++n) {
+      const double e = double(got(n)) - wanted[n];
+      if (int(n % size_t(pitch)) < w.dim) off += e == e ? e * e : INFINITY, size += wanted[n] * wanted[n];
+      else if (got(n) != 7.f) off = INFINITY;
+    }
+    return off == 0 ? 0 : std::sqrt(off / size);
+  }
+  double error_of_keys(const std::vector<double>& wanted, const std::vector<T>& got) const {
+    return error(wanted, [&](size_t n) { return float(got[n]); });
+  }
+  // Of a query's column among the sums of a head: in fragments of 16 x 8, turned of 8 x 16.
+  size_t sum_of(int i, int d) const {
+    if constexpr (C::kTurned)
+      return size_t(TurnedTile{padded}.fragment(i, d) + (d % 8 * 4 + i % 8 / 2) * 4 + d % 16 / 8 * 2 + i % 2);
+    return size_t(i / 16 * 16 * C::kWide + d / 8 * 128 + (i % 8 * 4 + d % 8 / 2) * 4 + i % 16 / 8 * 2 + d % 2);
+  }
+  double error_of_dq() const {
+    std::vector<float> dq(want_dq.size(), 7.f);
+    for (int b = 0; b < w.batch; ++b)
+      for (int h = 0; h < w.heads; ++h)
+        for (int i = 0; i < w.rows; ++i)
+          for (int d = 0; d < w.dim; ++d) {
+            const size_t head = size_t((b * w.heads + h) * padded) * C::kWide;
+            dq[place(b, i, h, w.rows, w.heads) + size_t(d)] = sums[head + sum_of(i, d)] * float(scale);
+          }
+    return error(want_dq, [&](size_t n) { return dq[n]; });
+  }
+};
+
+template <class T, int Dim, bool Ordered = false>
+using Tabled = BackwardShape<T, Dim, Dim == 64 ? 128 : 64, Dim == 64, true, Ordered>;
+template <class T, int Dim, bool Ordered = false>
+using WithOptions = BackwardShape<T, Dim, Dim == 64 ? 128 : 64, Dim == 64, true, Ordered, true>;
+template <class T, int Dim>
+using Listed = BackwardShape<T, Dim, Dim == 64 ? 128 : 64, Dim == 64, true, false, false, true>;
+template <class T, int Dim>
+using Plain = BackwardShape<T, Dim, Dim == 64 ? 128 : 64, Dim == 64>;
+template <class T, int Dim, bool Ordered = false>
+using Divided =
+    BackwardShape<T, Dim, Dim == 64 ? 128 : 64, Dim == 64, false, Ordered, false, false, false, Share::parts>;
+template <class T, int Dim>
+using InOrder = BackwardShape<T, Dim, Dim == 64 ? 128 : 64, Dim == 64, false, true>;
+template <class T>
+using Turned = BackwardShape<T, 128, 80, false>;
+template <class T, int Dim, int TileQ>
+using Staying = BackwardShape<T, Dim, TileQ, Dim == 64, false, false, false, false, true>;
+template <class T, int Dim, int TileQ>
+using InPieces = BackwardShape<T, Dim, TileQ, Dim == 64, false, false, false, false, true, Share::pieces>;
+template <class T>
+using StayingDivided = BackwardShape<T, 128, 80, false, false, false, false, false, true, Share::parts>;
+template <class T>
+using StayingListed = BackwardShape<T, 128, 64, false, false, false, false, true, true, Share::pieces>;
+template <class T, int Dim>
+using StayingInOrder = BackwardShape<T, Dim, Dim == 64 ? 128 : 64, Dim == 64, false, true, false, false, true>;
+
+template <class C>
+void expect_right(const Asked& w, unsigned seed) {
+  SCOPED_TRACE("b" + std::to_string(w.batch) + " h" + std::to_string(w.heads) + "/" + std::to_string(w.heads_kv) +
+               " in " + std::to_string(w.parts) + " q" + std::to_string(w.rows) + " k" + std::to_string(w.keys) + " d" +
+               std::to_string(w.dim) + " " + name(w.mask) + " blocks " + std::to_string(w.blocks) + " seed " +
+               std::to_string(seed));
+  Call<C> call(w, seed);
+  ASSERT_EQ(call.run(seed), "");
+  EXPECT_LT(call.error_of_keys(call.want_dk, call.dk), 0.01);
+  EXPECT_LT(call.error_of_keys(call.want_dv, call.dv), 0.01);
+  EXPECT_LT(call.error_of_dq(), 0.01);
+}
+
+inline constexpr Mask kFull{}, kCausal{.kind = MaskKind::causal},
+    kTopLeft{.kind = MaskKind::causal, .align = Align::top_left},
+    kWindow{.kind = MaskKind::window, .left = 40, .right = 3}, kNarrow{.kind = MaskKind::window, .left = 2, .right = 0};
+
+inline Asked list(Asked w, int block_q, double density, int most_entries = INT32_MAX) {
+  return w.block_q = block_q, w.density = density, w.most_entries = most_entries, w;
+}
+
+}  // namespace attune::sm90

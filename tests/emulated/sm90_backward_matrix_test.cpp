@@ -1,0 +1,106 @@
+// Every compiled kernel of backward.sm90.h over query tiles of a tile of keys, from none to more than there are stages
+// and buffers; masks and lists; and tiles of keys below, at and above the blocks of a launch. What a ring may do wrong
+// it does where it begins, ends or wraps: sizes are the smallest that do so. Each case has a pace of its own.
+#include "tests/emulated/backward_problem.h"
+
+namespace attune::sm90 {
+namespace {
+
+// Those of a block that stays: one has all, each has one; in a fixed order one comes too late and has none.
+template <class C>
+int blocks_of(unsigned n, int tiles) {
+  if (!C::kStays) return 0;
+  return n % 3 == 0 ? 1 : n % 3 == 1 || !C::kOrdered ? tiles : tiles + 1;
+}
+
+// A block that stays has only keys that some query sees.
+template <class C>
+void expect_all_right(unsigned seed) {
+  constexpr int kTileQ = C::kTileQ, kKeys = 150;  // two tiles, of which one is short
+  unsigned n = seed;
+  for (int tiles = 1; tiles <= (C::kApart ? C::kBuffers : C::kStages) + 1; ++tiles) {
+    const int rows = tiles * kTileQ - 9;
+    const struct { int rows, keys; Mask mask; } cases[] = {
+        {rows, kKeys, kFull},
+        {rows, kKeys, kCausal},
+        {rows, std::min(rows + 30, kKeys), kWindow},
+        {rows + 60, std::min(rows, kKeys), kCausal},  // the first rows see nothing
+    };
+    for (const auto& c : cases) {
+      const bool alone = C::kStays && !(C::kOrdered || C::kParts), later = alone && n % 4 == 1;
+      Asked w{.batch = 1, .heads = C::kParts || later ? 2 : 1, .heads_kv = later ? 2 : 1, .parts = C::kParts ? 2 : 1,
+              .rows = c.rows, .keys = c.keys, .dim = C::kDim, .mask = c.mask};
+      const int all = int(ceil_div(c.keys, C::kTileK)) * w.heads_kv * w.parts;
+      if (C::kPieces && tiles > 1 && c.mask.kind == MaskKind::full) w.divided = 1, w.pieces = 2;
+      if (later) w.ready = 1;
+      w.blocks = blocks_of<C>(n, all + w.divided);
+      expect_right<C>(w, ++n);
+    }
+  }
+  if (!C::kStays) expect_right<C>({1, C::kParts ? 2 : 1, 1, C::kParts ? 2 : 1, 60, 300, C::kDim, kTopLeft}, ++n);
+}
+// All blocks of a list, some, and none.
+template <class C>
+void expect_lists_right(unsigned seed) {
+  unsigned n = seed;
+  for (int tiles = 1; tiles <= (C::kStays ? kVisitsAhead : C::kStages) + 1; ++tiles)
+    for (const double density : {1., 0.4, 0.}) {
+      if (density < 1 && tiles > 2) continue;
+      Asked w{1, 1, 1, 1, tiles * C::kTileQ - 9, 150, C::kDim, n % 2 ? kCausal : kFull};
+      w.blocks = blocks_of<C>(n, 2);
+      expect_right<C>(list(w, C::kTileQ, density), ++n);
+    }
+}
+
+TEST(Sm90BackwardMatrix, plain) {
+  expect_all_right<Plain<Bf16, 64>>(100);
+  expect_all_right<Plain<F16, 96>>(200);
+  expect_all_right<Plain<Bf16, 128>>(300);
+  expect_all_right<Turned<Bf16>>(400);
+}
+TEST(Sm90BackwardMatrix, in_a_fixed_order) {
+  expect_all_right<InOrder<F16, 64>>(500);
+  expect_all_right<InOrder<Bf16, 96>>(600);
+  expect_all_right<InOrder<Bf16, 128>>(700);
+}
+TEST(Sm90BackwardMatrix, with_a_table) {
+  expect_all_right<Tabled<Bf16, 64>>(800);
+  expect_all_right<Tabled<F16, 64, true>>(900);
+  expect_all_right<Tabled<Bf16, 128>>(1000);
+  expect_all_right<Tabled<Bf16, 128, true>>(1100);
+}
+TEST(Sm90BackwardMatrix, with_options) {
+  expect_all_right<WithOptions<Bf16, 64>>(1200);
+  expect_all_right<WithOptions<Bf16, 64, true>>(1300);
+  expect_all_right<WithOptions<F16, 128>>(1400);
+  expect_all_right<WithOptions<Bf16, 128, true>>(1500);
+}
+TEST(Sm90BackwardMatrix, blocks_that_stay) {
+  expect_all_right<Staying<Bf16, 64, 128>>(1600);
+  expect_all_right<Staying<Bf16, 128, 64>>(1700);
+  expect_all_right<Staying<Bf16, 128, 80>>(1800);
+}
+TEST(Sm90BackwardMatrix, blocks_that_stay_in_a_fixed_order) {
+  expect_all_right<StayingInOrder<Bf16, 64>>(1900);
+  expect_all_right<StayingInOrder<F16, 128>>(2000);
+}
+TEST(Sm90BackwardMatrix, pieces) {
+  expect_all_right<InPieces<F16, 64, 128>>(2100);
+  expect_all_right<InPieces<Bf16, 128, 64>>(2200);
+  expect_all_right<InPieces<Bf16, 128, 80>>(2300);
+}
+TEST(Sm90BackwardMatrix, divided_heads) {
+  expect_all_right<Divided<Bf16, 64>>(2400);
+  expect_all_right<Divided<Bf16, 64, true>>(2500);
+  expect_all_right<Divided<F16, 128>>(2600);
+  expect_all_right<Divided<Bf16, 128, true>>(2700);
+  expect_all_right<StayingDivided<Bf16>>(2800);
+}
+TEST(Sm90BackwardMatrix, lists) {
+  expect_lists_right<Listed<Bf16, 64>>(2900);
+  expect_lists_right<Listed<Bf16, 128>>(3000);
+  expect_lists_right<StayingListed<Bf16>>(3100);
+}
+
+}  // namespace
+}  // namespace attune::sm90
