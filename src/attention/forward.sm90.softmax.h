@@ -72,7 +72,7 @@ __device__ void weights(const float (&s)[N], uint32_t (&p)[N / 2], const Rows& r
   }
 }
 
-// In a warp. Of a NaN too.
+// In a warp. Of a NaN in both rows of a thread too; of one row alone fmaxf passes over it.
 __device__ inline bool too_large(const float (&sum)[4]) {
   return __any_sync(~0u, !(fmaxf(sum[0] + sum[1], sum[2] + sum[3]) <= kLargest));
 }
@@ -121,7 +121,7 @@ __device__ void softmax(const float (&s)[N], uint32_t (&p)[N / 2], Rows& rows, f
   if (too_large(sum)) {
     largest(s, top);
     raise_max(top, rows, alpha, scale);
-    rescale(o, alpha);  // of new rows by 1: O is that of others
+    if (!fresh) rescale(o, alpha);  // else O is still that of other rows: an infinite score here is not theirs
     sum[0] = sum[1] = sum[2] = sum[3] = 0.f;
     weights<T, 0, N, true>(s, p, rows, scale, sum);
   }
