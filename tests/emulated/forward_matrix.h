@@ -27,7 +27,7 @@ Asked asked(int keys, Tiles tiles, Sees sees, bool by_heads) {
   w.rows = (by_heads ? 1 : tiles.count) * C::kTileQ - (keys % 2 ? 0 : 37), w.keys = keys * C::kTileK - (keys % 3) * 11;
   w.left = w.right = kAll;
   if (sees == Sees::causal) w.right = 0;
-  if (sees == Sees::window) w.left = keys % 2 ? 3 : 70, w.right = keys % 2 ? 0 : 3;
+  if (sees == Sees::window) w.left = keys % 2 ? 0 : 70, w.right = keys % 2 ? 0 : 3;
   if (sees == Sees::nothing) w.left = 40, w.right = -30 - 20 * (keys % 3);
   w.fixed = sees == Sees::all && tiles.count % 2;
   return w;
