@@ -114,6 +114,7 @@ struct ListConsumer : Consumer<C> {
       if (ListTag::mine(tag, group)) break;
       this->release(C::kKEmpty + 8 * slot());
       wait_full(C::kVFull, step);
+      __syncwarp();  // a lane that comes later would find the place two phases on, and wait for ever
       this->release(C::kVEmpty + 8 * slot());
     }
     number = tag >> ListTag::kBits;

@@ -1,27 +1,27 @@
-// A Hopper GPU for the code of a kernel, on a CPU: every thread of a block is a fiber with its own stack, warps move at
-// paces of their own, copies land late and in any order, and products read shared memory when they are waited for. So a
-// barrier that is short of an arrival stands still, one with too many fails, and a place that is given back early is
-// overwritten. What it does not have: memory order, proxies, registers, time.
+// A Hopper GPU for the code of a kernel, on a CPU: every thread of a block is a fiber with its own stack, warps move
+// and copies land as a schedule has it (schedule.h), and products read shared memory when they are waited for. What it
+// finds is a sentence that names the block and the warp:
+//   all stand still; a barrier with too many arrivals, with bytes that nobody expects, or that is left with some;
+//   a wait that passes on a phase that the thread has waited for before, or two phases late;
+//   a read or a write of shared memory that no barrier orders, or before it is there (clock.h);
+//   a block that ends before its copies; a named barrier with more threads than its count, or with two counts.
+// What it does not have: memory order among threads, registers, time.
 //
 // The headers in include/ stand in for cuda.h and those of machine/ that are made of PTX.
 #pragma once
 #include <ucontext.h>
 
-#include <algorithm>
 #include <bit>
+#include <bitset>
 #include <cmath>
-#include <cstdint>
 #include <cstdlib>
-#include <cstring>
 #include <functional>
 #include <map>
-#include <memory>
-#include <random>
-#include <stdexcept>
-#include <string>
 #include <type_traits>
 #include <utility>
-#include <vector>
+
+#include "tests/emulated/clock.h"
+#include "tests/emulated/schedule.h"
 
 #define __device__
 #define __host__
@@ -33,19 +33,49 @@
 
 namespace attune::emulated {
 
-inline constexpr int kSharedBytes = 227 * 1024, kStack = 64 * 1024;
+inline constexpr int kStack = 64 * 1024;
 
-struct Barrier { int arrivals = 0, missing = 0, bytes = 0; unsigned phase = 0; };
+struct Barrier {
+  int arrivals = 0, missing = 0, bytes = 0;
+  unsigned phase = 0;        // how many have completed
+  unsigned loaded = 0;       // up to which of them copies have been issued
+  uint32_t agent = 0;        // in a clock
+  Clock gathered{}, given{};  // of those that have arrived; of the phases that have completed
+};
 // What the lanes of a warp, or threads of a named barrier, do together: who comes last lets all go on.
 struct Meeting { int there = 0; unsigned round = 0; };
-struct Warp : Meeting { uint32_t said[2][32][4] = {}; };
+struct Named : Meeting {
+  int threads = 0;
+  std::bitset<kWarps * 32> who{};
+  Clock gathered{}, given{};
+};
+struct Warp : Meeting {
+  uint32_t said[2][32][4] = {};
+  Clock clock{};
+  bool weighed = false;           // a product by numbers in registers has been issued
+  unsigned seen[kBarriers] = {};  // phases of each barrier when one of its lanes last waited for it
+};
+struct Thread;
 struct Block {
   unsigned number = 0;
-  int threads = 0;
+  int threads = 0, alive = 0;
   char* shared = nullptr;
-  std::map<uint32_t, Barrier> barriers;
-  Warp warps[32];
-  Meeting named[16];
+  std::map<uint32_t, Barrier> barriers{};
+  Warp warps[kWarps];
+  Thread* of_warp[kWarps][32] = {};
+  Named named[16];
+  Shadow shadow{};
+};
+struct Range { uint32_t address; int bytes; };
+// A product of a warp, as one lane has issued it; it is computed for all of them when they are waited for.
+struct Issued {
+  float* to = nullptr;
+  void (*run)(Block&, int warp, Issued* const (&of_lanes)[32]) = nullptr;
+  uint32_t a = 0, b = 0;
+  bool add = false, weighs = false;  // weighs: by numbers in registers
+  bool idle = false;                 // nothing of it is kept
+  float rows[2][16] = {};       // a, where it is in registers
+  std::vector<float> before{};  // sums, which are no numbers until the product has been waited for
 };
 struct Thread {
   ucontext_t context{};
@@ -54,223 +84,237 @@ struct Thread {
   unsigned number = 0;
   bool done = false;
   const char* waits = "";                      // for what
+  uint32_t barrier = 0, parity = 0;            // where that is one
   std::function<bool()> ready{};               // empty: it waits for nothing
+  uint64_t asked = ~0ull;                      // events when it last asked for a count
+  unsigned seen[kBarriers] = {};               // phases of each barrier when it last waited for it
   int unread = 0, unwritten = 0;               // bulk stores that have not read shared memory yet; or written
-  std::vector<std::function<void()>> open{};   // products that are not in a group yet
-  std::vector<std::vector<std::function<void()>>> groups{};
+  std::vector<Range> sent{};                   // what they read, until they are waited for
+  std::vector<Issued> open{};                  // products that are not in a group yet
+  std::vector<std::vector<Issued>> groups{};
 };
-struct Copy { int delay; std::function<void()> land; };
+struct Copy { int delay; Block* into; std::function<void()> land; };  // into: null for what leaves shared memory
 
 // One at a time.
 struct Gpu {
   std::mt19937 random{1};
+  Schedule schedule{};
   unsigned blocks = 0;
   Thread* now = nullptr;
   ucontext_t scheduler{};
   std::vector<Copy> copies;
-  std::string wrong;     // the first thing that may not be
-  int64_t products = 0;  // groups of them, of all threads
+  std::vector<int> rank;   // of warps, of all blocks
+  int lowest = 0;          // rank so far
+  unsigned change = 64;    // how seldom one falls to it
+  bool phases_once = false;  // no thread waits for a phase twice: then one that seems to has taken it for the next
+  uint64_t events = 0;     // what others may wait for
+  std::string wrong;       // the first thing that may not be
+  int64_t products = 0;    // groups of them, of all threads
   std::function<void(const char* data, int row, int head, int batch)> loads{};  // told of each tile, if not empty
+  std::function<std::string(uint32_t barrier)> barrier_name{};                  // for sentences; may be empty
 };
 inline Gpu gpu;
 
-inline void may_not_be(const std::string& what) {
-  if (gpu.wrong.empty()) gpu.wrong = what;
+inline std::string name_of(uint32_t barrier) {
+  return gpu.barrier_name ? gpu.barrier_name(barrier) : "barrier " + std::to_string(barrier);
 }
-inline void wait_until(const char* what, std::function<bool()> ready) {
-  if (ready() && gpu.random() % 8) return;
+inline std::string who(const Thread& x) {
+  return "block " + std::to_string(x.block->number) + " warp " + std::to_string(x.number / 32) + " lane " +
+         std::to_string(x.number % 32);
+}
+inline void may_not_be(const std::string& what) {
+  if (gpu.wrong.empty()) gpu.wrong = gpu.now ? who(*gpu.now) + ": " + what : what;
+}
+inline int lane() { return int(gpu.now->number % 32); }
+inline Warp& my_warp() { return gpu.now->block->warps[gpu.now->number / 32]; }
+inline Clock& my_clock() { return my_warp().clock; }
+inline uint32_t my_time() { return my_clock().at[gpu.now->number / 32]; }
+// What this warp knows, for others; what it does from now on they do not know.
+inline void tell_clock(Clock& to) { to.join(my_clock()), ++my_clock().at[gpu.now->number / 32]; }
+
+inline void to_scheduler() {
   Thread& me = *gpu.now;
-  me.waits = what, me.ready = std::move(ready);
   swapcontext(&me.context, &gpu.scheduler);
   me.ready = nullptr;
 }
-inline void meet(const char* what, Meeting& m, int threads, bool stay = true) {
-  const unsigned round = m.round;
-  if (++m.there == threads) m.there = 0, ++m.round;
-  else if (stay) wait_until(what, [&m, round] { return m.round != round; });
+// Others may move here.
+inline void pause() {
+  if (gpu.random() % (gpu.schedule.pace == Pace::random ? 16 : 4)) return;
+  gpu.now->waits = "its turn";
+  to_scheduler();
 }
-inline int lane() { return int(gpu.now->number % 32); }
+// `crossing`: what lanes of one warp do together is none.
+inline void wait_until(const char* what, std::function<bool()> ready, bool crossing = true) {
+  const bool random = gpu.schedule.pace == Pace::random || !crossing;
+  if (crossing && gpu.schedule.pace == Pace::ranked && gpu.random() % gpu.change == 0)
+    gpu.rank[gpu.now->block->number * unsigned(gpu.now->block->threads / 32) + gpu.now->number / 32] = --gpu.lowest;
+  if (ready() && random && gpu.random() % 8) return;
+  gpu.now->waits = what, gpu.now->ready = std::move(ready);
+  to_scheduler();
+}
+// True for the last to come.
+inline bool meet(Warp& m) {
+  const unsigned round = m.round;
+  if (++m.there == 32) {
+    m.there = 0, ++m.round;
+    return true;
+  }
+  wait_until("its warp", [&m, round] { return m.round != round; }, false);
+  return false;
+}
+inline void meet_named(int number, int threads, const char* what, bool stay = true) {
+  pause();
+  Named& m = gpu.now->block->named[number];
+  const unsigned round = m.round;
+  if (m.there == 0) m.threads = threads;
+  const std::string name = number ? "named barrier " + std::to_string(number) : what;
+  if (m.threads != threads)
+    may_not_be(name + " of " + std::to_string(m.threads) + " threads is one of " + std::to_string(threads));
+  if (m.who[gpu.now->number]) may_not_be("comes twice to " + name + " of " + std::to_string(threads) + " threads");
+  m.who[gpu.now->number] = true;
+  tell_clock(m.gathered);
+  if (++m.there == threads) {
+    m.there = 0, ++m.round, ++gpu.events, m.given = m.gathered;
+    m.who.reset();
+    if (stay) my_clock().join(m.given);
+  } else if (stay) {
+    wait_until(what, [&m, round] { return m.round != round; });
+    my_clock().join(m.given);
+  }
+}
 // What each lane says, for all of them.
 inline auto tell(const uint32_t* what, int count) -> uint32_t (*)[4] {
-  Warp& warp = gpu.now->block->warps[gpu.now->number / 32];
+  Warp& warp = my_warp();
   auto* const said = warp.said[warp.round & 1];
   std::copy(what, what + count, said[lane()]);
-  meet("its warp", warp, 32);
+  meet(warp);
   return said;
 }
 inline char* shared(uint32_t address) { return gpu.now->block->shared + address; }
 inline uint32_t swizzled(uint32_t address) { return address ^ (address >> 7 & 7) << 4; }
 
-inline void settle(Barrier& b) {
-  if (b.missing == 0 && b.bytes == 0) ++b.phase, b.missing = b.arrivals;
-}
 inline Barrier& barrier_at(Block& block, uint32_t address) {
+  static Barrier none;
   const auto found = block.barriers.find(address);
-  if (found == block.barriers.end()) throw std::logic_error("no barrier is there");
-  return found->second;
+  if (found != block.barriers.end()) return found->second;
+  may_not_be("there is no barrier at " + std::to_string(address));
+  return none = {.arrivals = 1 << 20, .missing = 1 << 20, .agent = kWarps};
+}
+inline void settle(Barrier& b) {
+  if (b.missing || b.bytes) return;
+  ++b.phase, ++gpu.events, b.missing = b.arrivals;
+  b.given = b.gathered, b.given.at[b.agent] = b.phase;
+}
+inline void init_barrier(uint32_t address, int arrivals) {
+  auto& all = gpu.now->block->barriers;
+  const uint32_t agent = kWarps + uint32_t(all.size());
+  if (agent == kAgents) may_not_be("so many barriers are not provided for");
+  if (!all.emplace(address, Barrier{.arrivals = arrivals, .missing = arrivals, .agent = agent}).second)
+    may_not_be(name_of(address) + " begins twice");
 }
 inline void arrive_at(uint32_t address, int bytes = 0) {
+  pause();
   Barrier& b = barrier_at(*gpu.now->block, address);
   b.bytes += bytes;
-  if (--b.missing < 0) may_not_be("too many arrive at barrier " + std::to_string(address));
+  tell_clock(b.gathered);
+  if (--b.missing < 0)
+    may_not_be("one arrival too many at " + name_of(address) + " in phase " + std::to_string(b.phase));
   settle(b);
 }
-inline void land_later(int most, std::function<void()> land) {
+// By parity. A phase is taken for the one before it where the barrier is two behind, and for the one after where it is
+// two ahead: neither may be. A thread that has never waited passes on the phase before the first.
+inline void wait_at(uint32_t address, uint32_t parity) {
+  Barrier* const b = &barrier_at(*gpu.now->block, address);
+  Thread& me = *gpu.now;
+  me.barrier = address, me.parity = parity;
+  wait_until("", [=] { return (b->phase & 1) != parity; });
+  unsigned &seen = me.seen[b->agent - kWarps], &of_warp = my_warp().seen[b->agent - kWarps];
+  if (gpu.phases_once && seen && seen == b->phase)
+    may_not_be("waits for phase " + std::to_string(seen + 1) + " of " + name_of(address) + ", and passes on phase " +
+               std::to_string(seen - 1));
+  if (b->phase >= of_warp + 3)
+    may_not_be("waits for phase " + std::to_string(of_warp) + " of " + name_of(address) + ", and passes on phase " +
+               std::to_string(b->phase - 1));
+  seen = of_warp = b->phase;
+  my_clock().join(b->given);
+}
+
+// What threads read and write, in 16-byte pieces.
+inline void check(const std::string& what) {
+  if (!what.empty()) may_not_be(what);
+}
+inline void reads_shared(uint32_t address, int bytes) {
+  Shadow& s = gpu.now->block->shadow;
+  for (uint32_t n = address / 16; n < (address + uint32_t(bytes) + 15) / 16; ++n) {
+    check(s.unseen(s.pieces[n], n * 16, my_clock(), false));
+    uint32_t& last = s.pieces[n].read[gpu.now->number / 32];
+    if (last != Piece::kPending) last = my_time();
+  }
+}
+inline void writes_shared(uint32_t address, int bytes) {
+  check(gpu.now->block->shadow.write(address, bytes, my_clock(), gpu.now->number / 32, my_time()));
+}
+// Which of them a fence hands to the async proxy.
+inline void publish() {
+  const uint32_t warp = gpu.now->number / 32;
+  gpu.now->block->shadow.published[warp] = my_clock().at[warp]++;
+}
+
+inline void land_later(int most, Block* into, std::function<void()> land) {
   // Now and then one is later than everything.
   const int delay = gpu.random() % 64 == 0 ? 20 * most : int(gpu.random() % unsigned(most));
-  gpu.copies.push_back({delay, std::move(land)});
+  gpu.copies.push_back({delay, into, std::move(land)});
+}
+// A copy of `bytes` to shared memory, which completes on a barrier.
+template <class Write>
+void load_later(uint32_t to, int bytes, uint32_t barrier, Write write) {
+  pause();
+  Block* const block = gpu.now->block;
+  Barrier& of_issue = barrier_at(*block, barrier);
+  of_issue.loaded = of_issue.phase + 1;
+  const std::string wrong = block->shadow.write(to, bytes, my_clock(), of_issue.agent, of_issue.phase + 1);
+  if (!wrong.empty())
+    may_not_be("a copy for phase " + std::to_string(of_issue.phase) + " of " + name_of(barrier) + " " + wrong);
+  land_later(40, block, [=] {
+    write(block->shared);
+    Barrier& b = barrier_at(*block, barrier);
+    b.bytes -= bytes;
+    if (b.bytes < 0)
+      may_not_be("a copy brings more bytes than " + name_of(barrier) + " expects in phase " + std::to_string(b.phase));
+    settle(b);
+  });
 }
 // A bulk store of this thread reads shared memory some time, and writes what it has read some time after.
 template <class Write>
 void store_later(uint32_t from, int bytes, Write write) {
+  pause();
   Thread* const who = gpu.now;
+  Shadow& s = who->block->shadow;
+  for (uint32_t n = from / 16; n < (from + uint32_t(bytes) + 15) / 16; ++n) {
+    check(s.unseen(s.pieces[n], n * 16, my_clock(), true));
+    s.pieces[n].sent[who->number / 32] = Piece::kPending;
+  }
+  who->sent.push_back({from, bytes});
   ++who->unread, ++who->unwritten;
-  land_later(60, [=] {
+  land_later(60, nullptr, [=] {
     const std::vector<char> read(who->block->shared + from, who->block->shared + from + bytes);
     --who->unread;
-    land_later(60, [=] {
+    land_later(60, nullptr, [=] {
       write(read.data());
       --who->unwritten;
     });
   });
 }
-
-// Runs kernel() in each thread. What stands still, or may not be, as a sentence; empty: all have ended.
-template <class Kernel>
-std::string launch(int blocks, int threads, unsigned seed, Kernel kernel) {
-  gpu.random.seed(seed), gpu.blocks = unsigned(blocks), gpu.copies.clear(), gpu.wrong.clear();
-  gpu.products = 0;
-  std::vector<Block> all(blocks);
-  std::vector<std::unique_ptr<char, decltype(&std::free)>> memory;
-  std::vector<std::unique_ptr<Thread>> fibers;
-  static Kernel* entry;
-  entry = &kernel;
-  void (*const begin)() = [] {
-    (*entry)();
-    gpu.now->done = true;
-    swapcontext(&gpu.now->context, &gpu.scheduler);
-  };
-  for (int b = 0; b < blocks; ++b) {
-    memory.emplace_back(static_cast<char*>(std::aligned_alloc(1024, kSharedBytes)), &std::free);
-    std::memset(memory.back().get(), 0xFF, kSharedBytes);  // no numbers
-    all[b].number = unsigned(b), all[b].threads = threads, all[b].shared = memory.back().get();
-    for (int t = 0; t < threads; ++t) {
-      Thread& x = *fibers.emplace_back(std::make_unique<Thread>());
-      x.block = &all[b], x.number = unsigned(t);
-      getcontext(&x.context);
-      x.context.uc_stack.ss_sp = x.stack.get(), x.context.uc_stack.ss_size = kStack, x.context.uc_link = nullptr;
-      makecontext(&x.context, begin, 0);
-    }
-  }
-  std::vector<size_t> order(fibers.size() / 32);
-  for (size_t n = 0; n < order.size(); ++n) order[n] = n;
-  size_t alive = fibers.size();
-  for (int still = 0; alive && gpu.wrong.empty();) {
-    bool moved = false;
-    alive = 0;
-    std::shuffle(order.begin(), order.end(), gpu.random);
-    for (const size_t warp : order) {
-      const bool rests = gpu.random() % 3 == 0;
-      for (size_t n = warp * 32; n < warp * 32 + 32; ++n) {
-        Thread& x = *fibers[n];
-        alive += !x.done;
-        if (x.done || rests || gpu.random() % 16 == 0 || (x.ready && !x.ready())) continue;  // lanes come apart too
-        moved = true, gpu.now = &x;
-        swapcontext(&gpu.scheduler, &x.context);
-      }
-    }
-    for (size_t n = 0; n < gpu.copies.size();) {
-      if (--gpu.copies[n].delay >= 0) {
-        ++n;
-        continue;
-      }
-      const auto land = std::move(gpu.copies[n].land);
-      gpu.copies.erase(gpu.copies.begin() + long(n));
-      land();
-      moved = true;
-    }
-    still = moved || !gpu.copies.empty() ? 0 : still + 1;
-    if (still < 100) continue;
-    may_not_be("all stand still");
-    for (const auto& x : fibers)
-      if (!x->done && x->number % 32 == 0)
-        gpu.wrong += "; block " + std::to_string(x->block->number) + " warp " + std::to_string(x->number / 32) +
-                     " waits for " + x->waits;
-  }
-  for (size_t n = 0; n < gpu.copies.size(); ++n) std::function<void()>(std::move(gpu.copies[n].land))();
-  return gpu.wrong;
-}
-
-struct Index { unsigned x; };
-template <class T>
-uint32_t bits_of(T x) {
-  static_assert(sizeof(T) == 4);
-  return std::bit_cast<uint32_t>(x);
+inline void wait_stores_until(const char* what, int Thread::*left) {
+  Thread* const me = gpu.now;
+  wait_until(what, [=] { return me->*left == 0; });
+  for (const Range& r : me->sent)
+    for (uint32_t n = r.address / 16; n < (r.address + uint32_t(r.bytes) + 15) / 16; ++n)
+      me->block->shadow.pieces[n].sent[me->number / 32] = my_time();
+  me->sent.clear();
 }
 
 }  // namespace attune::emulated
 
-#define threadIdx (attune::emulated::Index{attune::emulated::gpu.now->number})
-#define blockIdx (attune::emulated::Index{attune::emulated::gpu.now->block->number})
-#define gridDim (attune::emulated::Index{attune::emulated::gpu.blocks})
-
-template <class A, class B>
-constexpr auto min(A a, B b) { return std::min<std::common_type_t<A, B>>(a, b); }
-template <class A, class B>
-constexpr auto max(A a, B b) { return std::max<std::common_type_t<A, B>>(a, b); }
-template <class T>
-T __shfl_sync(unsigned, T x, int from) {
-  const uint32_t mine = attune::emulated::bits_of(x);
-  return std::bit_cast<T>(attune::emulated::tell(&mine, 1)[from][0]);
-}
-template <class T>
-T __shfl_xor_sync(unsigned mask, T x, int by) { return __shfl_sync(mask, x, attune::emulated::lane() ^ by); }
-inline bool __any_sync(unsigned, bool x) {
-  const uint32_t mine = x;
-  const auto said = attune::emulated::tell(&mine, 1);
-  return std::any_of(said, said + 32, [](const uint32_t* one) { return one[0]; });
-}
-inline unsigned __umulhi(unsigned a, unsigned b) { return unsigned(uint64_t(a) * b >> 32); }
-inline unsigned __reduce_or_sync(unsigned, unsigned x) {
-  unsigned all = 0;
-  const auto said = attune::emulated::tell(&x, 1);
-  for (int n = 0; n < 32; ++n) all |= said[n][0];
-  return all;
-}
-inline unsigned __ballot_sync(unsigned mask, bool said) {
-  return __reduce_or_sync(mask, said ? 1u << attune::emulated::lane() : 0);
-}
-inline int __ffs(int x) { return __builtin_ffs(x); }
-inline void __syncwarp() { attune::emulated::tell(nullptr, 0); }
-inline void __syncthreads() {
-  attune::emulated::Block& block = *attune::emulated::gpu.now->block;
-  attune::emulated::meet("its block", block.named[0], block.threads);
-}
-inline int __float_as_int(float x) { return std::bit_cast<int>(x); }
-inline float __int_as_float(int x) { return std::bit_cast<float>(x); }
-inline uint32_t __float_as_uint(float x) { return std::bit_cast<uint32_t>(x); }
-inline float __uint_as_float(uint32_t x) { return std::bit_cast<float>(x); }
-inline int __vimax3_s32(int a, int b, int c) { return std::max({a, b, c}); }
-inline float __fmul_rd(float a, float b) {
-  const double exact = double(a) * b;
-  const float near = float(exact);
-  return double(near) > exact ? std::nextafter(near, -INFINITY) : near;
-}
-inline float __fdividef(float a, float b) { return a / b; }
-namespace attune::emulated { inline float log2_of(float x) { return std::log2(x); } }
-#define __log2f attune::emulated::log2_of  // glibc has one of that name
-template <class T>
-T __ldcg(const T* from) { return *from; }
-inline void* __cvta_shared_to_generic(uint32_t address) { return attune::emulated::shared(address); }
-inline unsigned long long atomicAdd(unsigned long long* to, int more) {
-  const unsigned long long was = *to;
-  *to += unsigned(more);
-  return was;
-}
-template <class T>
-T atomicAdd(T* to, T more) { return std::exchange(*to, *to + more); }
-inline unsigned long long atomicCAS(unsigned long long* to, unsigned long long if_this, unsigned long long then) {
-  const unsigned long long was = *to;
-  if (was == if_this) *to = then;
-  return was;
-}
+#include "tests/emulated/builtins.h"
+#include "tests/emulated/launch.h"

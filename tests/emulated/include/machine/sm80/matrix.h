@@ -16,6 +16,7 @@ float2 unpack(uint32_t two) {
 // Four matrices of 8 x 8, a row of them for each lane: of each a lane has two numbers of row lane / 4.
 inline void load_matrix4(uint32_t (&r)[4], uint32_t address) {
   const auto rows = emulated::tell(&address, 1);
+  emulated::reads_shared(address, 16);
   for (int n = 0; n < 4; ++n)
     std::memcpy(&r[n], emulated::shared(rows[n * 8 + emulated::lane() / 4][0] + uint32_t(emulated::lane() % 4 * 4)), 4);
 }

@@ -8,13 +8,15 @@ inline void close_group() {}
 template <int>
 void wait_groups() {}
 inline void store_shared(uint32_t to, uint32_t x) { std::memcpy(emulated::shared(to), &x, 4); }
-// Whoever asks for a count asks again: others must come to their turn meanwhile.
+// Whoever asks for a count asks again: not before something has happened meanwhile.
 inline int load_count(const int* from) {
-  emulated::wait_until("a count", [] { return emulated::gpu.random() % 4 == 0; });
+  emulated::Thread* const me = emulated::gpu.now;
+  emulated::wait_until("a count", [=] { return me->asked != emulated::gpu.events; });
+  me->asked = emulated::gpu.events;
   return *from;
 }
 inline uint64_t load_mark(const uint64_t* from) { return *from; }
-inline void add_count(int* to) { ++*to; }
-inline int next_count(int* to) { return (*to)++; }
+inline void add_count(int* to) { ++*to, ++emulated::gpu.events; }
+inline int next_count(int* to) { return ++emulated::gpu.events, (*to)++; }
 
 }  // namespace attune::sm80

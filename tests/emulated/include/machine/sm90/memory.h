@@ -10,11 +10,13 @@ inline void load_global(const void* from, uint32_t& a, uint32_t& b) {
 }
 inline float4 load_shared4(uint32_t from) {
   float4 four;
+  emulated::reads_shared(from, 16);
   std::memcpy(&four, emulated::shared(from), 16);
   return four;
 }
 inline void store_shared4(uint32_t to, float a, float b, float c, float d) {
   const float four[] = {a, b, c, d};
+  emulated::writes_shared(to, 16);
   std::memcpy(emulated::shared(to), four, 16);
 }
 inline void add_global4(float* to, float a, float b, float c, float d) {

@@ -5,6 +5,7 @@ namespace attune::sm90 {
 
 inline uint32_t load_shared(uint32_t from) {
   uint32_t x;
+  emulated::reads_shared(from, 4);
   std::memcpy(&x, emulated::shared(from), 4);
   return x;
 }

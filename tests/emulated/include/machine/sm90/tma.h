@@ -20,35 +20,27 @@ void each_of_box(const CUtensorMap& map, uint32_t at, int column, int row, int h
 inline void prefetch_map(const CUtensorMap&) {}
 inline void prefetch_tile(const CUtensorMap&, int, int, int, int) {}
 inline void load_line(uint32_t to, const CUtensorMap& map, uint32_t barrier, int column, int head, int batch) {
-  emulated::Block* const block = emulated::gpu.now->block;
   const CUtensorMap* const from = &map;
   if (to % 128) emulated::may_not_be("a line is loaded to where none begins");
-  emulated::land_later(40, [=] {
+  emulated::load_later(to, map.box * 4, barrier, [=](char* shared) {
     const float* const line = reinterpret_cast<const float*>(from->data) + batch * from->batch + head * from->head;
     for (int c = 0; c < from->box; ++c) {
       const float x = column + c < from->columns ? line[column + c] : 0.f;
-      std::memcpy(block->shared + to + 4 * c, &x, 4);
+      std::memcpy(shared + to + 4 * c, &x, 4);
     }
-    emulated::Barrier& b = emulated::barrier_at(*block, barrier);
-    b.bytes -= from->box * 4;
-    emulated::settle(b);
   });
 }
 inline void load_tile(uint32_t to, const CUtensorMap& map, uint32_t barrier, int column, int row, int head, int batch,
                       Keep) {
   if (map.line) return load_line(to, map, barrier, column, row, head);
-  emulated::Block* const block = emulated::gpu.now->block;
   const CUtensorMap* const from = &map;
   if (emulated::gpu.loads) emulated::gpu.loads(map.data, row, head, batch);
-  if (to % 1024) emulated::may_not_be("a tile is loaded to where no swizzle begins");
-  emulated::land_later(40, [=] {
+  if (to % 128 || (to % 1024 && map.box >= 8)) emulated::may_not_be("a tile is loaded to where no swizzle begins");
+  emulated::load_later(to, map.box * 128, barrier, [=](char* shared) {
     each_of_box(*from, to, column, row, head, batch, [&](const char* x, uint32_t at) {
       const uint16_t zero = 0;
-      std::memcpy(block->shared + at, x ? x : reinterpret_cast<const char*>(&zero), 2);
+      std::memcpy(shared + at, x ? x : reinterpret_cast<const char*>(&zero), 2);
     });
-    emulated::Barrier& b = emulated::barrier_at(*block, barrier);
-    b.bytes -= from->box * 128;
-    emulated::settle(b);
   });
 }
 inline void store_tile(const CUtensorMap& map, uint32_t from, int column, int row, int head, int batch) {
@@ -75,21 +67,16 @@ void send_floats(float* to, uint32_t from, int bytes) {
 inline void add_floats(float* to, uint32_t from, int bytes, Keep) { send_floats<true>(to, from, bytes); }
 inline void store_floats(float* to, uint32_t from, int bytes, Keep) { send_floats<false>(to, from, bytes); }
 inline void close_stores() {}
-inline void wait_stores_read() {
-  const emulated::Thread* const who = emulated::gpu.now;
-  emulated::wait_until("its stores", [=] { return who->unread == 0; });
-}
-inline void wait_stores() {
-  const emulated::Thread* const who = emulated::gpu.now;
-  emulated::wait_until("its stores in memory", [=] { return who->unwritten == 0; });
-}
-inline void publish_shared() {}
+inline void wait_stores_read() { emulated::wait_stores_until("its bulk stores to read", &emulated::Thread::unread); }
+inline void wait_stores() { emulated::wait_stores_until("its bulk stores to write", &emulated::Thread::unwritten); }
+inline void publish_shared() { emulated::publish(); }
 inline void publish_global() {}
 template <bool turned = false>
 void store_matrix4(uint32_t to, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
   const auto said = emulated::tell(&to, 1);
   const uint32_t of[] = {a, b, c, d};
   const int lane = emulated::lane();
+  emulated::writes_shared(to, 16);
   for (int m = 0; m < 4; ++m)
     for (int half = 0; half < 2; ++half) {
       const int row = lane / 4, column = lane % 4 * 2 + half;

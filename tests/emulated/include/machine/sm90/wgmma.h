@@ -7,17 +7,32 @@ namespace attune::sm90 {
 inline uint32_t operand(uint32_t address, uint32_t panel) { return (address & 0x3FFFF) >> 4 | panel >> 4 << 16; }
 inline void begin_products() { __syncwarp(); }
 inline void close_products() {
+  for (const emulated::Issued& x : emulated::gpu.now->open)
+    if (x.weighs && emulated::lane() == 0) emulated::my_warp().weighed = true;
   emulated::gpu.now->groups.push_back(std::move(emulated::gpu.now->open));
   emulated::gpu.now->open.clear();
   ++emulated::gpu.products;
 }
-// A warp as one: none of its lanes goes on, and gives places back, before all have read them.
+inline void run_groups(size_t pending) {
+  emulated::Block& block = *emulated::gpu.now->block;
+  const unsigned warp = emulated::gpu.now->number / 32;
+  emulated::Thread** const lanes = block.of_warp[warp];
+  while (lanes[0]->groups.size() > pending) {
+    for (size_t n = 0; n < lanes[0]->groups.front().size(); ++n) {
+      emulated::Issued* one[32];
+      for (int l = 0; l < 32; ++l) one[l] = &lanes[l]->groups.front()[n];
+      one[0]->run(block, int(warp), one);
+    }
+    for (int l = 0; l < 32; ++l) lanes[l]->groups.erase(lanes[l]->groups.begin());
+  }
+}
+// A warp as one: none of its lanes goes on, and gives places back, before all have read them. Who comes last computes.
 template <int Pending>
 void wait_products() {
-  auto& groups = emulated::gpu.now->groups;
-  for (; int(groups.size()) > Pending; groups.erase(groups.begin()))
-    for (const auto& product : groups.front()) product();
-  __syncwarp();
+  emulated::pause();
+  emulated::Warp& warp = emulated::my_warp();
+  if (warp.there == 31) run_groups(Pending);
+  emulated::meet(warp);
 }
 template <int N>
 void pin(float (&)[N]) {}
@@ -27,81 +42,123 @@ inline void own_register(int&) {}
 template <int N>
 void forget(float (&d)[N]) { std::fill(d, d + N, NAN); }
 
-template <class T>
-float number_at(uint32_t address) {
-  T x;
-  std::memcpy(&x.bits, emulated::shared(emulated::swizzled(address)), 2);
-  return float(x);
-}
-
+// D (64 x N) = A (64 x 16) B (16 x N) + D: a warp has 16 rows.
 template <class T, int N>
 struct Product {
-  struct Rows { float x[2][16]; };  // of a lane: its two rows of a
-  // b(k, column), a number.
-  template <class B>
-  static void multiply(float* d, const Rows& a, bool add, B b) {
-    for (int n = 0; n < N / 8; ++n)
-      for (int c = 0; c < 2; ++c) {
-        float sum[2] = {};
-        for (int k = 0; k < 16; ++k) {
-          const float y = b(k, 8 * n + emulated::lane() % 4 * 2 + c);
-          sum[0] += a.x[0][k] * y, sum[1] += a.x[1][k] * y;
-        }
-        for (int r = 0; r < 2; ++r) d[4 * n + 2 * r + c] = (add ? d[4 * n + 2 * r + c] : 0.f) + sum[r];
-      }
-  }
+  using Issued = emulated::Issued;
+  enum class A { registers, rows, turned };  // where it lies; turned: rows are of k
+
   static uint32_t address(uint32_t operand) { return (operand & 0x3FFF) << 4; }
-  static void shared(float (&d)[N / 2], uint32_t a, uint32_t b, int add) {
-    float* const to = d;
-    emulated::gpu.now->open.push_back([=] {
-      const int row = int(emulated::gpu.now->number / 32 % 4) * 16 + emulated::lane() / 4;
-      Rows rows;
-      for (int r = 0; r < 2; ++r)
-        for (int k = 0; k < 16; ++k) rows.x[r][k] = number_at<T>(address(a) + uint32_t((row + 8 * r) * 128 + k * 2));
-      multiply(to, rows, add,
-               [&](int k, int column) { return number_at<T>(address(b) + uint32_t(column * 128 + k * 2)); });
+  // 8 numbers are of one k where it is turned, else of one row of A or column of B.
+  template <bool turned, class Do>
+  static void each_chunk(uint32_t at, uint32_t panel, int first, int count, Do do_it) {
+    if (turned) {
+      for (int k = 0; k < 16; ++k)
+        for (int c = first; c < first + count; c += 8)
+          do_it(emulated::swizzled(at + uint32_t(c / 64) * panel + uint32_t(k * 128 + c % 64 * 2)), k, c);
+    } else {
+      for (int c = first; c < first + count; ++c)
+        for (int k = 0; k < 16; k += 8) do_it(emulated::swizzled(at + uint32_t(c * 128 + k * 2)), k, c);
+    }
+  }
+  template <A of_a, bool turned_b, class Do>
+  static void each_of(const Issued& x, int warp, Do do_it) {
+    const int row = warp % 4 * 16;
+    const auto of_rows = [&](uint32_t at, int k, int r) { do_it(at, k, r, true); };
+    if (of_a == A::rows) each_chunk<false>(address(x.a), 0, row, 16, of_rows);
+    if (of_a == A::turned) each_chunk<true>(address(x.a), 0, row, 16, of_rows);
+    each_chunk<turned_b>(address(x.b), x.b >> 16 << 4, 0, N,
+                         [&](uint32_t at, int k, int c) { do_it(at, k, c, false); });
+  }
+  template <A of_a, bool turned_b>
+  static void run(emulated::Block& block, int warp, Issued* const (&lanes)[32]) {
+    using Four = float __attribute__((vector_size(16)));
+    alignas(16) float a[16][16], b[16][N], d[16][N];
+    const int first = warp % 4 * 16;
+    const Issued& x = *lanes[0];
+    const uint32_t time = block.warps[warp].clock.at[size_t(warp)];
+    each_of<of_a, turned_b>(x, warp, [&](uint32_t at, int k, int line, bool is_a) {
+      T eight[8];
+      std::memcpy(eight, block.shared + at, 16);
+      uint32_t& read = block.shadow.pieces[at / 16].read[warp];
+      if (read == emulated::Piece::kPending) read = time;
+      const bool along_k = is_a ? of_a == A::rows : !turned_b;
+      for (int n = 0; n < 8; ++n) {
+        const int row_k = along_k ? k + n : k, other = along_k ? line : line + n;
+        if (is_a) a[other - first][row_k] = float(eight[n]);
+        else b[row_k][other] = float(eight[n]);
+      }
+    });
+    if (of_a == A::registers)
+      for (int l = 0; l < 32; l += 4)
+        for (int r = 0; r < 2; ++r) std::copy(lanes[l]->rows[r], lanes[l]->rows[r] + 16, a[l / 4 + 8 * r]);
+    for (int r = 0; r < 16; ++r)
+      for (int c = 0; c < N; c += 4) {
+        Four sum{};
+        for (int k = 0; k < 16; ++k) {
+          Four y;
+          std::memcpy(&y, &b[k][c], 16);
+          sum += y * a[r][k];
+        }
+        std::memcpy(&d[r][c], &sum, 16);
+      }
+    for (int l = 0; l < 32; ++l) {
+      Issued& to = *lanes[l];
+      if (!to.before.empty()) std::copy(to.before.begin(), to.before.end(), to.to);
+      for (int n = 0; n < N / 2; ++n) {
+        const float sum = d[l / 4 + n / 2 % 2 * 8][n / 4 * 8 + l % 4 * 2 + n % 2];
+        to.to[n] = (to.add ? to.to[n] : 0.f) + sum;
+      }
+    }
+  }
+  // Sums are no numbers until the product has been waited for, and what it reads may not be written until then.
+  template <A of_a, bool turned_b>
+  static Issued& issue(float (&d)[N / 2], uint32_t a, uint32_t b, int add, bool idle = false) {
+    emulated::Thread& me = *emulated::gpu.now;
+    const auto same = [&](const Issued& one) { return one.to == d; };
+    bool begins = std::none_of(me.open.begin(), me.open.end(), same);
+    for (const auto& group : me.groups) begins = begins && std::none_of(group.begin(), group.end(), same);
+    Issued& x = me.open.emplace_back();
+    x.to = d, x.run = run<of_a, turned_b>, x.a = a, x.b = b, x.add = add;
+    x.idle = idle, x.weighs = of_a == A::registers;
+    if (begins) x.before.assign(d, d + N / 2), std::fill(d, d + N / 2, NAN);
+    if (emulated::lane() == 0 && !idle) mark<of_a, turned_b>(x);
+    return x;
+  }
+  template <A of_a, bool turned_b>
+  static void mark(const Issued& x) {
+    emulated::Shadow& shadow = emulated::gpu.now->block->shadow;
+    const int warp = int(emulated::gpu.now->number / 32);
+    const emulated::Clock& now = emulated::my_clock();
+    each_of<of_a, turned_b>(x, warp, [&](uint32_t at, int, int, bool) {
+      emulated::Piece& piece = shadow.pieces[at / 16];
+      if (piece.written > now.at[piece.writer] || piece.generic)
+        if (const std::string what = shadow.unseen(piece, at, now, true); !what.empty())
+          emulated::may_not_be("a product " + what);
+      if (piece.written) piece.read[warp] = emulated::Piece::kPending;  // else no number, which nobody can keep
     });
   }
+  static void shared(float (&d)[N / 2], uint32_t a, uint32_t b, int add) { issue<A::rows, false>(d, a, b, add); }
   // Rows are of k: of both, or of a alone.
-  static void turned(float (&d)[N / 2], uint32_t a, uint32_t b, int add) { turned_rows<true>(d, a, b, add); }
-  static void turned_a(float (&d)[N / 2], uint32_t a, uint32_t b, int add) { turned_rows<false>(d, a, b, add); }
-  template <bool both>
-  static void turned_rows(float (&d)[N / 2], uint32_t a, uint32_t b, int add) {
-    float* const to = d;
-    emulated::gpu.now->open.push_back([=] {
-      const int row = int(emulated::gpu.now->number / 32 % 4) * 16 + emulated::lane() / 4;
-      const uint32_t panel = b >> 16 << 4;
-      Rows rows;
-      for (int r = 0; r < 2; ++r)
-        for (int k = 0; k < 16; ++k) rows.x[r][k] = number_at<T>(address(a) + uint32_t(k * 128 + (row + 8 * r) * 2));
-      multiply(to, rows, add, [&](int k, int column) {
-        if (!both) return number_at<T>(address(b) + uint32_t(column * 128 + k * 2));
-        return number_at<T>(address(b) + uint32_t(column / 64) * panel + uint32_t(k * 128 + column % 64 * 2));
-      });
-    });
-  }
+  static void turned(float (&d)[N / 2], uint32_t a, uint32_t b, int add) { issue<A::turned, true>(d, a, b, add); }
+  static void turned_a(float (&d)[N / 2], uint32_t a, uint32_t b, int add) { issue<A::turned, false>(d, a, b, add); }
   // Rows of b are of k, or columns.
   static void registers(float (&d)[N / 2], const uint32_t* a, uint32_t b, int add) { of_registers<true>(d, a, b, add); }
   static void by_rows(float (&d)[N / 2], const uint32_t* a, uint32_t b, int add) { of_registers<false>(d, a, b, add); }
   template <bool turned>
   static void of_registers(float (&d)[N / 2], const uint32_t* a, uint32_t b, int add) {
-    float* const to = d;
     const auto said = emulated::tell(a, 4);
-    Rows rows;
+    // A first product by weights that are all zero, of which nothing is kept, may read what it likes.
+    const auto none = [](const uint32_t* of_lane) { return !(of_lane[0] | of_lane[1] | of_lane[2] | of_lane[3]); };
+    const bool idle = !emulated::my_warp().weighed && std::all_of(said, said + 32, none);
+    Issued& x = issue<A::registers, turned>(d, 0, b, add, idle);
     for (int q = 0; q < 4; ++q)
       for (int i = 0; i < 4; ++i)
         for (int half = 0; half < 2; ++half) {
-          T x;
-          x.bits = uint16_t(said[emulated::lane() / 4 * 4 + q][i] >> (16 * half));
-          rows.x[i % 2][i / 2 * 8 + q * 2 + half] = float(x);
+          T number;
+          number.bits = uint16_t(said[emulated::lane() / 4 * 4 + q][i] >> (16 * half));
+          x.rows[i % 2][i / 2 * 8 + q * 2 + half] = float(number);
         }
-    emulated::gpu.now->open.push_back([=] {
-      const uint32_t panel = b >> 16 << 4;
-      multiply(to, rows, add, [&](int k, int column) {
-        if (!turned) return number_at<T>(address(b) + uint32_t(column * 128 + k * 2));
-        return number_at<T>(address(b) + uint32_t(column / 64) * panel + uint32_t(k * 128 + column % 64 * 2));
-      });
-    });
   }
 };
 

@@ -1,0 +1,190 @@
+#!/usr/bin/env python3
+"""Leaves out one arrival, wait or fence of the Hopper kernels at a time, and asks the tests of tests/emulated: one that
+nobody misses is a hole in the tests, or does nothing (EQUIVALENT says why).
+
+  scripts/protocol_mutants.py                      all of them; fails if one survives that is not in EQUIVALENT
+  scripts/protocol_mutants.py --only forward.sm90.band
+  scripts/protocol_mutants.py --list
+
+A header is compiled once with each of its test programs: every call is behind a number that the program reads from
+ATTUNE_MUTANT, so a mutant is a run and not a build. Needs g++ (or CXX) and GoogleTest; writes to a temporary folder.
+"""
+
+import argparse
+import concurrent.futures
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+FLAGS = ["-std=c++20", "-O1", "-w"]
+LIMIT_S = 600  # of a program; a mutant that never ends is seen, too
+
+FORWARD, BAND, LISTS = "sm90_forward_matrix_test", "sm90_band_matrix_test", "sm90_lists_matrix_test"
+BACKWARD, WIDE, ANY = "sm90_backward_test", "sm90_wide_test", "sm90_any_test"
+HEADERS = {  # and the programs that are asked, one after the other
+    "forward.sm90.band.h": [BAND],
+    "forward.sm90.lists.h": [LISTS],
+    "forward.sm90.few.h": ["sm90_few_test"],
+    "forward.sm90.producer.h": [FORWARD, LISTS, BAND],
+    "forward.sm90.consumer.h": [FORWARD, LISTS, BAND],
+    "forward.sm90.h": [FORWARD],
+    "backward.sm90.producer.h": [BACKWARD],
+    "backward.sm90.consumer.h": [BACKWARD],
+    "backward.sm90.ahead.h": [BACKWARD],
+    "backward.sm90.gradients.h": [BACKWARD],
+    "backward.sm90.walk.h": [BACKWARD],
+    "backward.sm90.h": [BACKWARD],
+    "backward.sm90.wide.rows.h": [WIDE],
+    "backward.sm90.wide.keys.h": [WIDE, ANY],
+    "backward.sm90.any.rows.h": [ANY],
+    "backward.sm90.any.keys.h": [ANY],
+}
+# Calls that arrive, wait, fence or give back; a function made of them is one, too.
+CALLS = ("arrive arrive_expect wait named_sync named_arrive release release_q give_back give_back_passed wait_full "
+         "wait_q wait_k wait_keys wait_last wait_tile wait_products wait_stores_read wait_stores have_left turn_begin "
+         "turn_end publish_shared publish_global await_places meet __syncwarp __syncthreads").split()
+SITE = re.compile(r"(?<![\w.:>])((?:this->)?(?:template )?(" + "|".join(CALLS) + r")(?:<[^<>();]*>)?)\(")
+DEFINED = re.compile(r"(void|bool|auto)\s+$")
+
+FUNCTION = re.compile(r"__device__[^;{}()]*?(\w+)\(")
+
+# By header and "function: call", with #2 for the second of the same: why nobody can miss it.
+EQUIVALENT = {
+    ("forward.sm90.band.h", "have_left: __syncwarp()"):
+        "each lane gives q back for itself, and one that has sent out has waited for its own stores",
+}
+
+
+class Site:
+    def __init__(self, header, line, text, begin, end, key):
+        self.header, self.number, self.line, self.text = header, 0, line, text
+        self.begin, self.end, self.key = begin, end, key
+
+
+def sites_of(header):
+    """The calls of a header, in order."""
+    source = (ROOT / "src" / "attention" / header).read_text()
+    code = re.sub(r"//[^\n]*", lambda m: " " * len(m.group()), source)
+    found = []
+    for m in SITE.finditer(code):
+        if DEFINED.search(code[: m.start()]):
+            continue
+        depth, end = 0, m.end() - 1
+        while True:
+            depth += {"(": 1, ")": -1}.get(code[end], 0)
+            end += 1
+            if depth == 0:
+                break
+        line = code.count("\n", 0, m.start()) + 1
+        text = " ".join(source[m.start() : end].split())
+        key = f"{([''] + FUNCTION.findall(code[: m.start()]))[-1]}: {text}"
+        count = sum(re.fullmatch(re.escape(key) + r"( #\d+)?", s.key) is not None for s in found)
+        found.append(Site(header, line, text, m.start(), end, key + (f" #{count + 1}" if count else "")))
+    return source, found
+
+
+def switched(source, sites):
+    """The header with each call behind its number."""
+    for s in reversed(sites):
+        call = f"(::attune_mutant == {s.number} ? void() : void({source[s.begin : s.end]}))"
+        source = source[: s.begin] + call + source[s.end :]
+    return source
+
+
+def nested(sites):
+    """Sites that lie within another: none is expected."""
+    return any(a.end > b.begin for a, b in zip(sites, sites[1:]))
+
+
+def build(work, program):
+    tree = work / "tree"
+    out = work / program
+    compiler = os.environ.get("CXX", "g++")
+    done = subprocess.run([compiler, *FLAGS, "-include", str(work / "mutant.h"), f"-I{tree}/tests/emulated/include",
+                           f"-I{tree}", f"-I{tree}/src", f"-I{tree}/include", f"{tree}/tests/emulated/{program}.cpp",
+                           "-lgtest", "-lgtest_main", "-o", str(out)], stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, text=True)
+    if done.returncode:
+        sys.exit(f"{program} does not compile\n{done.stdout[:3000]}")
+    return out
+
+
+def ask(work, site, programs):
+    """What sees it, and after how many seconds; None: nobody."""
+    begun = time.time()
+    for program in programs:
+        try:
+            done = subprocess.run([str(work / program), "--gtest_fail_fast", "--gtest_brief=1"],
+                                  env={**os.environ, "ATTUNE_MUTANT": str(site.number)}, stdout=subprocess.PIPE,
+                                  stderr=subprocess.STDOUT, text=True, errors="replace", timeout=LIMIT_S)
+        except subprocess.TimeoutExpired:
+            return f"{program}: never ends", time.time() - begun
+        if done.returncode:
+            found = re.search(r'Which is: "([^"]*(?:\\"[^"]*)*)', done.stdout)
+            said = found.group(1) if found else "wrong numbers" if "Expected: (" in done.stdout else "ends by a signal"
+            return f"{program.removesuffix('_test')}: {said[:90]}", time.time() - begun
+    return None, time.time() - begun
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", help="headers whose name contains this")
+    parser.add_argument("--list", action="store_true")
+    parser.add_argument("--jobs", type=int, default=2)
+    arguments = parser.parse_args()
+    headers = [h for h in HEADERS if arguments.only in h]
+    sources, sites = {}, []
+    for header in headers:
+        sources[header], found = sites_of(header)
+        for site in found:
+            site.number = len(sites) + 1
+            sites.append(site)
+        if nested(found):
+            sys.exit(f"{header}: a call within a call")
+    if arguments.list:
+        for s in sites:
+            print(f"{s.header}:{s.line}: {s.text}")
+        return 0
+    if old := [k for k in EQUIVALENT if k[0] in headers and k not in {(s.header, s.key) for s in sites}]:
+        sys.exit(f"EQUIVALENT has what is not there: {old}")
+    with tempfile.TemporaryDirectory() as folder:
+        work = pathlib.Path(folder)
+        for part in ("src", "include", "tests/emulated"):
+            shutil.copytree(ROOT / part, work / "tree" / part)
+        for header in headers:
+            path = work / "tree" / "src" / "attention" / header
+            path.write_text(switched(sources[header], [s for s in sites if s.header == header]))
+        (work / "mutant.h").write_text(
+            "#pragma once\n#include <cstdlib>\n"
+            'inline const char* const attune_given = std::getenv("ATTUNE_MUTANT");\n'
+            "inline const int attune_mutant = attune_given ? std::atoi(attune_given) : 0;\n")
+        programs = sorted({p for h in headers for p in HEADERS[h]})
+        with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
+            list(pool.map(lambda p: build(work, p), programs))
+            plain = Site("", 0, "", 0, 0, "")
+            if said := ask(work, plain, programs)[0]:
+                sys.exit(f"red without a mutant: {said}")
+            print(f"{len(sites)} mutants, {len(programs)} programs", flush=True)
+            killed, equivalent, survivors = 0, [], []
+            asked = [s for s in sites if (s.header, s.key) not in EQUIVALENT]
+            equivalent = [s for s in sites if (s.header, s.key) in EQUIVALENT]
+            for site, (said, seconds) in zip(asked, pool.map(lambda s: ask(work, s, HEADERS[s.header]), asked)):
+                print(f"{site.header}:{site.line}: {site.text[:60]}  {seconds:.0f} s  {said or 'SURVIVES'}", flush=True)
+                killed += said is not None
+                survivors += [site] if said is None else []
+    print(f"\n{len(sites)} mutants: {killed} killed, {len(equivalent)} equivalent, {len(survivors)} survive")
+    for s in equivalent:
+        print(f"  equivalent  {s.header}:{s.line}: {s.text}: {EQUIVALENT[(s.header, s.key)]}")
+    for s in survivors:
+        print(f"  survives    {s.header}:{s.line}: {s.key}")
+    return 1 if survivors else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
