@@ -332,7 +332,7 @@ void run(Asked& asked, Context& context) {
   if (const Status s = hosted(names, peers, from.peers); !s.ok()) return no(kMachine, s);
   RecordFile file;
   if (!asked.out.empty())
-    if (const Status s = file.open(asked.out); !s.ok()) return no(kMachine, s);
+    if (const Status s = file.open(asked.out); !s.ok()) return no(file.is_foreign() ? kFailed : kMachine, s);
   if (file.was_torn()) fmt::print(stderr, "an unfinished line is cut off the end of {}\n", asked.out);
 
   Tuned tuned;

@@ -135,7 +135,7 @@ TEST(Record, says_what_is_wrong_with_a_line) {
   EXPECT_EQ(from_json("{\"attune_record\":3}", r).message, "record: version 3 is not one of 1 to 2");
   EXPECT_EQ(from_json("{\"attune_record\":0}", r).message, "record: version 0 is not one of 1 to 2");
   EXPECT_EQ(from_json("{\"attune_record\":1,\"threads\":\"two\"}", r).message,
-            "record: threads: \"two\" is not a whole number from -2147483648 to 2147483647");
+            "record: threads: a text is not a whole number from -2147483648 to 2147483647");
   for (const char* const number : {"4294967298", "1.5", "1e30", "true"}) {
     const std::string line = join("{\"attune_record\":1,\"threads\":", number, "}");
     EXPECT_EQ(from_json(line, r).message.find("record: threads: "), 0u) << number;
@@ -143,7 +143,7 @@ TEST(Record, says_what_is_wrong_with_a_line) {
   EXPECT_EQ(from_json("{\"attune_record\":2.9}", r).message,
             "record: attune_record: 2.9 is not a whole number from -2147483648 to 2147483647");
   EXPECT_EQ(from_json("{\"attune_record\":1,\"median_ns\":\"long\"}", r).message,
-            "record: median_ns: type must be number, but is string");
+            "record: median_ns: a text is not a number");
   EXPECT_EQ(from_json("{\"attune_record\":1, not json", r).message, "record: it is not JSON, near its character 22");
   EXPECT_TRUE(from_json("{\"attune_record\":1,\"from_a_later_version\":[1]}", r).ok());
 }
@@ -197,8 +197,7 @@ TEST(RecordFile, a_whole_line_that_cannot_be_read_is_no_unfinished_one) {
     file.append(end);
     const std::string before = text_of(file.path);
     EXPECT_EQ(RecordFile().open(file.path).message,
-              join("records: '", file.path, "' ends in one that is not read here, and is left alone: record: version ",
-                   "3 is not one of 1 to 2"));
+              join(file.path, ":2: record: version 3 is not one of 1 to 2; the file is left alone"));
     EXPECT_EQ(text_of(file.path), before);
   }
 }

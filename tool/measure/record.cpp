@@ -27,32 +27,86 @@ struct Writer {
   template <class T>
   void operator()(const char* name, const T& value) const { j[name] = value; }
 };
+// A record is flat and has some hundred names. nlohmann's library takes time by the square of the names of an object,
+// and recurses where a value is printed: what is beyond is not given to it.
+constexpr int kMostDepth = 16, kMostNames = 500;
+// Sums and products of two are finite, so what was read can be written and read again.
+constexpr double kMostNumber = 1e60;
+
 struct WrongField { std::string why; };
+
+// What an error says of a value: a number as it stands, of all else the kind. A text or a list may be long.
+std::string text_of(const json& j) {
+  if (j.is_number()) return j.dump();
+  if (j.is_boolean()) return j.get<bool>() ? "true" : "false";
+  return j.is_null() ? "null" : j.is_string() ? "a text" : j.is_array() ? "a list" : "an object";
+}
+
 struct Reader {
   const json& j;
   template <class T>
   void operator()(const char* name, T& value) const {
     const auto it = j.find(name);
-    if (it == j.end() || it->is_null()) return;
-    if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>) {
-      using Limits = std::numeric_limits<T>;
-      if (!holds<T>(*it))
-        throw WrongField{
-            join(name, ": ", it->dump(), " is not a whole number from ", Limits::min(), " to ", Limits::max())};
-    }
-    try {
-      it->get_to(value);
-    } catch (const json::exception& e) {  // "[json.exception.type_error.302] type must be number, but is string"
-      const std::string_view what = e.what();
-      throw WrongField{join(name, ": ", what.substr(what.find("] ") == what.npos ? 0 : what.find("] ") + 2))};
-    }
+    if (it != j.end() && !it->is_null()) read(name, *it, value);
+  }
+
+ private:
+  [[noreturn]] static void wrong(const char* name, const json& j, const auto&... wanted) {
+    throw WrongField{join(name, ": ", text_of(j), " is not ", wanted...)};
+  }
+  static void read(const char* name, const json& j, bool& out) {
+    j.is_boolean() ? void(out = j.get<bool>()) : wrong(name, j, "true or false");
+  }
+  static void read(const char* name, const json& j, std::string& out) {
+    j.is_string() ? void(out = j.get_ref<const std::string&>()) : wrong(name, j, "a text");
+  }
+  static void read(const char* name, const json& j, double& out) {
+    if (!j.is_number()) wrong(name, j, "a number");
+    out = j.get<double>();
+    if (std::abs(out) > kMostNumber) wrong(name, j, "a number from ", -kMostNumber, " to ", kMostNumber);
   }
   template <class T>
-  static bool holds(const json& j) {
-    if (j.is_number_unsigned()) return std::in_range<T>(j.get<uint64_t>());
-    return j.is_number_integer() && std::in_range<T>(j.get<int64_t>());
+    requires std::is_integral_v<T>
+  static void read(const char* name, const json& j, T& out) {
+    using Limits = std::numeric_limits<T>;
+    const bool holds = j.is_number_unsigned() ? std::in_range<T>(j.get<uint64_t>())
+                                              : j.is_number_integer() && std::in_range<T>(j.get<int64_t>());
+    if (!holds) wrong(name, j, "a whole number from ", Limits::min(), " to ", Limits::max());
+    out = j.get<T>();
+  }
+  template <class T>
+  static void read(const char* name, const json& j, std::vector<T>& out) {
+    if (!j.is_array()) wrong(name, j, "a list");
+    out.resize(j.size());
+    for (size_t n = 0; n < out.size(); ++n) read(name, j[n], out[n]);
   }
 };
+
+// Whether there is less in a line than a record may have, by its brackets and colons outside of texts.
+Status is_small(std::string_view line) {
+  int depth = 0, names = 0;
+  bool in_text = false;
+  for (size_t n = 0; n < line.size(); ++n) {
+    const char c = line[n];
+    if (in_text && c == '\\') ++n;
+    else if (c == '"') in_text = !in_text;
+    else if (in_text) continue;
+    else if ((c == '[' || c == '{') && ++depth > kMostDepth)
+      return Status::no("record: lists and objects are over ", kMostDepth, " deep in it");
+    else if (c == ']' || c == '}') --depth;
+    else if (c == ':' && ++names > kMostNames) return Status::no("record: it has over ", kMostNames, " names");
+  }
+  return Status::good();
+}
+
+// "[json.exception.out_of_range.406] number overflow parsing '1e999'": what was to be a number.
+std::string number_in(std::string_view what) {
+  constexpr size_t kShown = 40;
+  const size_t from = what.find('\''), until = what.rfind('\'');
+  if (from == what.npos || until == from) return "a number";
+  const std::string_view digits = what.substr(from + 1, until - from - 1);
+  return digits.size() > kShown ? join(digits.substr(0, kShown), "...") : std::string(digits);
+}
 
 template <class Each, class R>
 void fields(R& r, const Each& each) {
@@ -104,7 +158,17 @@ void provenance_fields(P& p, const Each& each) {
 // A tenth of a nanosecond is below every timer, and half of the file otherwise.
 double kept(double ns) { return std::round(ns * 10) / 10; }
 
-bool is_json(std::string_view line) { return json::accept(line); }
+// Whole, if not a record: nothing is kept, so that it may be as deep and as long as it likes.
+bool is_json(std::string_view line) {
+  try {
+    const json nothing = json::parse(line, [](int, json::parse_event_t, json&) { return false; });
+    return true;
+  } catch (const json::parse_error&) {
+    return false;
+  } catch (const json::exception&) {  // a number is too large
+    return true;
+  }
+}
 
 const json& part(const json& j, const char* name) {
   static const json nothing = json::object();
@@ -138,6 +202,7 @@ std::string to_json(const Record& r) {
 }
 
 Status from_json(std::string_view line, Record& out) {
+  if (Status s = is_small(line); !s.ok()) return s;
   try {
     const json j = json::parse(line);
     if (!j.is_object() || !j.contains("attune_record")) return Status::no("record: the field attune_record is missing");
@@ -159,6 +224,8 @@ Status from_json(std::string_view line, Record& out) {
     return Status::good();
   } catch (const json::parse_error& e) {
     return Status::no("record: it is not JSON, near its character ", e.byte);
+  } catch (const json::exception& e) {  // out of range: parsing has no other
+    return Status::no("record: ", number_in(e.what()), " is beyond the numbers that a double has");
   } catch (const WrongField& field) {
     return Status::no("record: ", field.why);
   }
@@ -243,12 +310,14 @@ Status RecordFile::open(const std::string& path) {
   const bool is_ended = all.back() == '\n';
   constexpr std::string_view kBegin = "{\"attune_record\":";
   if (last.substr(0, kBegin.size()) != kBegin.substr(0, last.size()))
-    return Status::no("records: '", path, "' ends in something that is not a record, and is left alone");
+    return foreign_ = true,
+           Status::no("records: '", path, "' ends in something that is not a record, and is left alone");
   Record r;
   const Status read = from_json(last, r);
   if (read.ok()) return is_ended ? read : add("\n");  // nothing was torn: some editors end a file so
   if (is_ended || is_json(last))
-    return Status::no("records: '", path, "' ends in one that is not read here, and is left alone: ", read.message);
+    return foreign_ = true, Status::no(path, ":", 1 + std::count(all.begin(), all.begin() + int64_t(first), '\n'), ": ",
+                                       read.message, "; the file is left alone");
   killed_ = true;
   return cut(first);
 }

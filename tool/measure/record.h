@@ -105,7 +105,8 @@ struct Record {
 };
 
 std::string to_json(const Record&);  // one line without its end
-// Unknown fields are skipped and missing ones keep their default: a newer file can be read. The version must fit.
+// Unknown fields are skipped and missing ones keep their default: a newer file can be read. The version must fit. A
+// line may be anybody's: one that is too deep, has too many names or a number of no use is refused, and costs nothing.
 Status from_json(std::string_view line, Record& out);
 size_t first_missing(std::string_view line, std::span<const char* const> fields);  // as many as fields: none
 // Every row of a file; a mistake names file and line. Empty lines are skipped. An unfinished last line (an interrupted
@@ -126,6 +127,7 @@ class RecordFile {
   Status open(const std::string& path);
   bool is_open() const { return file_ >= 0; }
   bool was_torn() const { return killed_; }  // its last line was cut off
+  bool is_foreign() const { return foreign_; }  // not opened for what is in it, and not by the machine
   Status write(const Record& r) { return write(std::span(&r, 1)); }
   Status write(std::span<const Record> row);
   // What whole rows it has. The last row, and no other, is cut off, to be measured again, where it was interrupted, or
@@ -136,6 +138,7 @@ class RecordFile {
  private:
   int file_ = -1;
   bool killed_ = false;  // its last line was torn
+  bool foreign_ = false;
   std::string path_{};
   Status no(std::string_view what) const;
   Status text(std::string& out) const;

@@ -1,0 +1,132 @@
+// Lines that somebody made to hurt whoever reads them: each is a sentence with file and line, in every command that
+// reads records, and costs no time.
+#include <gtest/gtest.h>
+
+#include <chrono>
+
+#include "tests/tool/records.h"
+#include "tests/tool/spawn.h"
+#include "tool/measure/store.h"
+
+namespace attune {
+namespace {
+
+std::string times(const std::string& text, int count) {
+  std::string all;
+  for (int n = 0; n < count; ++n) all += text;
+  return all;
+}
+std::string nested(int depth) { return times("[", depth) + times("]", depth); }
+std::string line_with(const std::string& member) { return "{\"attune_record\":2," + member + "}"; }
+std::string many_names(int count) {
+  std::string all = "\"x\":0";
+  for (int n = 0; n < count; ++n) all += join(",\"n", n, "\":0");
+  return line_with(all);
+}
+
+// A line, and what is said of it.
+const std::vector<std::pair<std::string, std::string>>& hostile() {
+  const std::string deep = "record: lists and objects are over 16 deep in it";
+  static const std::vector<std::pair<std::string, std::string>> all = {
+      {"{\"attune_record\":" + nested(100000) + "}", deep},
+      {line_with("\"threads\":" + nested(100000)), deep},
+      {line_with("\"provenance\":{\"cores\":" + nested(100000) + "}"), deep},
+      {line_with("\"unknown\":" + times("{\"a\":", 17) + "0" + times("}", 17)), deep},
+      {line_with("\"rest_s\":1e999"), "record: 1e999 is beyond the numbers that a double has"},
+      {line_with("\"unknown\":-1e999"), "record: -1e999 is beyond the numbers that a double has"},
+      {line_with("\"unknown\":[{\"a\":1" + times("0", 400) + "}]"),
+       "record: 1" + times("0", 39) + "... is beyond the numbers that a double has"},
+      {line_with("\"rest_s\":1e61"), "record: rest_s: 1e+61 is not a number from -1e+60 to 1e+60"},
+      {line_with("\"samples_ns\":[1,1e308]"), "record: samples_ns: 1e+308 is not a number from -1e+60 to 1e+60"},
+      {line_with("\"samples_ns\":[1,null]"), "record: samples_ns: null is not a number"},
+      {line_with("\"samples_ns\":{}"), "record: samples_ns: an object is not a list"},
+      {line_with("\"kernels\":[\"a\",[]]"), "record: kernels: a list is not a text"},
+      {line_with("\"near_floor\":1"), "record: near_floor: 1 is not true or false"},
+      {line_with("\"problem\":true"), "record: problem: true is not a text"},
+      {many_names(500), "record: it has over 500 names"}};
+  return all;
+}
+
+TEST(HostileRecord, is_a_sentence) {
+  for (const auto& [line, said] : hostile()) {
+    Record r;
+    EXPECT_EQ(from_json(line, r).message, said) << line.substr(0, 100);
+  }
+  Record r;
+  EXPECT_EQ(from_json(line_with("\"unknown\":" + nested(15)), r).message, "");
+  EXPECT_EQ(from_json(many_names(498), r).message, "");
+  EXPECT_EQ(from_json(line_with("\"message\":\"" + times(":[{\\\\\\\"", 1000) + "\""), r).message, "");  // it is a text
+}
+
+TEST(HostileRecord, costs_no_more_than_its_length) {
+  const std::string line = many_names(100000);
+  const auto before = std::chrono::steady_clock::now();
+  Record r;
+  EXPECT_FALSE(from_json(line, r).ok());
+  // By the square of the names it took half a minute and more.
+  EXPECT_LT(std::chrono::steady_clock::now() - before, std::chrono::seconds(5));
+}
+
+TEST(HostileRecord, with_numbers_at_the_limit_reads_back) {
+  Record r = record("cpu_forward", 512, 1000), again;
+  r.samples_ns = {1e60, -1e60, 1}, r.median_ns = r.rest_s = r.flops = 1e60, r.taken_bytes = -1e60;
+  ASSERT_EQ(from_json(to_json(r), again).message, "");
+  EXPECT_EQ(to_json(again), to_json(r));
+}
+
+// The lines of a file are good but for the second.
+std::string file_with(const std::string& line) {
+  const std::string path = temporary("records.jsonl");
+  std::ofstream file(path);
+  for (const std::string& each : {to_json(record("cpu_forward", 512, 1000)), line,
+                                  to_json(record("cpu_standard", 512, 2000))})
+    file << each << "\n";
+  return path;
+}
+
+TEST(HostileRecord, is_file_and_line_and_exit_code_1_in_every_command) {
+  const std::string good = temporary("good.jsonl"), prices = temporary("prices.tsv");
+  std::ofstream(good) << to_json(record("cpu_forward", 512, 1000)) << "\n";
+  std::ofstream(prices) << "attune-prices 1\noffer\ta cloud\tTest CPU\t1\t0.5\tUSD\t2026-01-01\n";
+  for (const auto& [line, said] : hostile()) {
+    const std::string path = file_with(line);
+    for (const std::vector<std::string>& words :
+         std::vector<std::vector<std::string>>{{"report", path, "--out", temporary("page.html")},
+                                               {"report", good, "--baseline", path, "--out", temporary("page.html")},
+                                               {"verify", path},
+                                               {"compare", path, good},
+                                               {"compare", good, path},
+                                               {"tune", path, "--out", temporary("tuned.tsv")},
+                                               {"tune", good, "--check", path, "--out", temporary("tuned.tsv")},
+                                               {"scaling", path},
+                                               {"cost", path, "--prices", prices},
+                                               {"store", path, "--db", temporary("records.db")},
+                                               {"serve", path, "--port", "0"},
+                                               {"bench", "forward f32 b1 h1 q16 k16 d8 full", "--out", path,
+                                                "--resume"}}) {
+      std::vector<std::string> all = {"timeout", "60", ATTUNE_BUILD_DIR "/attune"};  // `serve` would go on
+      all.insert(all.end(), words.begin(), words.end());
+      const Ran ran = spawn(all, {"XDG_CONFIG_HOME=" + temporary("")});
+      const std::string about = words[0] + ": " + line.substr(0, 60) + "\n" + ran.out + ran.err;
+      EXPECT_EQ(ran.code, 1) << about;
+      EXPECT_TRUE(has(ran.out + ran.err, said)) << about;
+      // `verify` has a table: the file is the one that was named.
+      EXPECT_TRUE(has(ran.err, path + ":2: ") || words[0] == "verify") << about;
+      EXPECT_FALSE(has(ran.out + ran.err, "exception")) << about;
+    }
+    // As the last line, with and without its end, it is no torn one that may be cut off.
+    for (const char* const end : {"", "\n"}) {
+      std::ofstream(path) << to_json(record("cpu_forward", 512, 1000)) << "\n" << line << end;
+      const std::string before = text_of(path);
+      const Ran ran = attune_says({"bench", "forward f32 b1 h1 q16 k16 d8 full", "--out", path});
+      EXPECT_EQ(ran.code, 1) << ran.err;
+      EXPECT_EQ(ran.err, join("attune bench: ", path, ":2: ", said, "; the file is left alone\n"));
+      EXPECT_EQ(text_of(path), before);
+      const Ran report = attune_says({"report", path, "--out", temporary("page.html")});
+      EXPECT_EQ(report.code, 1) << report.err;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace attune
