@@ -153,6 +153,7 @@ void history(const Asked& asked, Context& context) {
   } else if (const Status s = db.find({line.problem, asked.subject}, records); !s.ok()) {
     return no(kMachine, s);
   }
+  for (const std::string& sentence : db.left_out()) fmt::print(stderr, "attune history: {}\n", sentence);
   std::erase_if(records, [&](const Record& r) { return !line.is(r); });
   if (records.empty() && !is_line.ok()) return no(kUsage, is_line);
   if (records.empty()) return no(kFailed, Status::no("no record is of that"));

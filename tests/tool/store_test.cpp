@@ -168,6 +168,37 @@ TEST_F(StoreTest, a_name_with_a_byte_that_is_no_text_is_still_one_document) {
   EXPECT_EQ(json::parse(added.out)["records"], 1);
 }
 
+TEST_F(StoreTest, one_record_that_cannot_be_read_keeps_nobody_from_the_others) {
+  size_t added = 0;
+  ASSERT_EQ(db.add(three(), added).message, "");
+  Record bad = at("2026-01-04T00:00:00Z", 1000);
+  bad.samples_ns[7] = 1e308;  // finite, and ten times as much is not
+  ASSERT_EQ(db.set_baseline("bad", std::vector{three()[0], bad}).message, "");
+  const std::string said = path + ": record 4 is left out: record: samples_ns: null is not a number";
+  std::vector<Record> out;
+  ASSERT_EQ(db.find({}, out).message, "");
+  EXPECT_EQ(out.size(), 3u);
+  EXPECT_EQ(db.left_out(), std::vector{said});
+  const Ran all = attune_says({"history", "--db", path});
+  const Ran named = attune_says({"history", "--baseline", "bad", "--db", path});
+  EXPECT_EQ(all.code, 0) << all.err;
+  EXPECT_EQ(all.err, "attune history: " + said + "\n");
+  EXPECT_EQ(named.err, all.err);
+  std::ofstream(temporary("after.jsonl")) << to_json(three()[2]) << "\n";
+  const Ran compared =
+      attune_says({"compare", temporary("after.jsonl"), "--baseline", "bad"}, {"ATTUNE_STORE=" + path});
+  EXPECT_TRUE(has(compared.err, said)) << compared.out << compared.err;
+  // And none comes in by a file.
+  std::string line = to_json(three()[0]);
+  line.replace(line.find("\"samples_ns\":["), 14, "\"samples_ns\":[1e308,");
+  std::ofstream(temporary("poison.jsonl")) << line << "\n";
+  for (const char* const command : {"store", "verify"}) {
+    const Ran no = attune_says({command, temporary("poison.jsonl")}, {"ATTUNE_STORE=" + path});
+    EXPECT_EQ(no.code, 1) << no.out << no.err;
+    EXPECT_TRUE(has(no.out + no.err, "samples_ns: 1e+308 is not a number from -1e+60 to 1e+60")) << no.out << no.err;
+  }
+}
+
 TEST_F(StoreTest, the_commands_say_what_is_wrong) {
   const Ran none = attune_says({"history", "--db", temporary("nothing.db")});
   EXPECT_EQ(none.code, 3);

@@ -1,5 +1,6 @@
 #include "tool/compare/baseline.h"
 
+#include <cstdio>
 #include <filesystem>
 
 #include "plan/tuned.h"
@@ -28,7 +29,8 @@ Status read_baseline(const std::string& name, std::vector<Record>& out, std::str
   for (const std::string& folder : {project(), user()}) {
     if (folder.empty()) continue;
     where = folder + "/" + name + ".jsonl";
-    if (fs::exists(where)) return read_records(where, out);
+    std::error_code error;  // of a folder that may not be looked into: then reading says so
+    if (fs::exists(where, error) || error) return read_records(where, out);
     tried += (tried.empty() ? "" : " nor ") + where;
   }
   where = default_store();
@@ -36,6 +38,7 @@ Status read_baseline(const std::string& name, std::vector<Record>& out, std::str
   Store store;
   if (!where.empty()) s = store.open(where, false);
   if (s.ok()) s = store.baseline(name, out);
+  for (const std::string& sentence : store.left_out()) std::fputs((sentence + "\n").c_str(), stderr);
   if (s.ok()) return s;
   return Status::no("there is no baseline '", name, "': neither ", tried, ", nor in the store (", s.message,
                     "); --save stores one");
@@ -43,7 +46,8 @@ Status read_baseline(const std::string& name, std::vector<Record>& out, std::str
 
 Status save_baseline(const std::string& name, const std::string& text, std::string& path) {
   if (Status s = is_baseline_name(name); !s.ok()) return s;
-  const std::string folder = fs::is_directory(kProjectTunedFolder) ? project() : user();
+  std::error_code error;
+  const std::string folder = fs::is_directory(kProjectTunedFolder, error) ? project() : user();
   if (folder.empty()) return Status::no("neither XDG_CONFIG_HOME nor HOME is set, and there is no .attune here");
   path = folder + "/" + name + ".jsonl";
   return replace_file(path, text);

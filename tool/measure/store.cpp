@@ -170,24 +170,27 @@ Status Store::set_baseline(const std::string& name, std::span<const Record> reco
   return s.ok() ? run("commit") : ((void)run("rollback"), s);
 }
 
-Status Store::read(const Rows& rows, std::vector<Record>& out) const {
-  for (const auto& row : rows)
-    if (const Status s = from_json(row[0], out.emplace_back()); !s.ok()) return Status::no(path_, ": ", s.message);
-  return Status::good();
+void Store::read(const Rows& rows, std::vector<Record>& out) {
+  for (const auto& row : rows) {
+    Record r;
+    if (const Status s = from_json(row[1], r); s.ok()) out.push_back(std::move(r));
+    else left_out_.push_back(join(path_, ": record ", row[0], " is left out: ", s.message));
+  }
 }
 
 Status Store::find(const Filter& f, std::vector<Record>& out) {
   Rows rows;
-  if (Status s = each("select line from records where (?1 = '' or problem = ?1) and (?2 = '' or subject = ?2)"
+  if (Status s = each("select id, line from records where (?1 = '' or problem = ?1) and (?2 = '' or subject = ?2)"
                       " order by time, id", {f.problem, f.subject}, rows);
       !s.ok())
     return s;
-  return read(rows, out);
+  return read(rows, out), Status::good();
 }
 
 Status Store::baseline(const std::string& name, std::vector<Record>& out) {
   Rows rows;
-  constexpr const char* kQuery = "select line from records join baselines on record = id where name = ? order by id";
+  constexpr const char* kQuery =
+      "select id, line from records join baselines on record = id where name = ? order by id";
   if (Status s = each(kQuery, {name}, rows); !s.ok()) return s;
   if (rows.empty()) {
     std::vector<Named> all;
@@ -196,7 +199,7 @@ Status Store::baseline(const std::string& name, std::vector<Record>& out) {
     for (const Named& n : all) names += join(names.empty() ? "" : ", ", n.name);
     return Status::no("store: the baseline '", name, "' is not one of ", names.empty() ? "none at all" : names);
   }
-  return read(rows, out);
+  return read(rows, out), Status::good();
 }
 
 Status Store::baselines(std::vector<Named>& out) {

@@ -28,7 +28,8 @@ class Store {
   struct Filter {
     std::string problem{}, subject{};  // empty: all
   };
-  // By time, then in the order they were added.
+  // By time, then in the order they were added. One that cannot be read, which a newer version or another program may
+  // have added, keeps nobody from the others: left_out() has a sentence about it.
   Status find(const Filter&, std::vector<Record>& out);
 
   // Under this name from now on: these, which are added, and no others.
@@ -38,16 +39,18 @@ class Store {
   Status baselines(std::vector<Named>& out);
   struct Size { int64_t records = 0, runs = 0; std::string first{}, last{}; };
   Status size(Size& out);
+  const std::vector<std::string>& left_out() const { return left_out_; }
 
  private:
   void* db_ = nullptr;
   std::string path_{};
+  std::vector<std::string> left_out_{};
   Status no(std::string_view what) const;
   Status run(const char* sql) const;
   Status look(bool& is_made) const;
   using Rows = std::vector<std::vector<std::string>>;
   Status each(const char* sql, const std::vector<std::string>& values, Rows& out) const;
-  Status read(const Rows& rows, std::vector<Record>& out) const;
+  void read(const Rows& rows, std::vector<Record>& out);  // of id and line
   Status add_all(std::span<const Record>, size_t& added, std::string_view baseline) const;
 };
 
