@@ -67,7 +67,8 @@ Status read_file(const std::string& path, std::string& out) {
 
 Status read_whole(const std::string& path, std::string& out) {
   out.clear();
-  return fs::exists(path) ? read_file(path, out) : Status::good();
+  std::error_code error;  // of a folder that may not be looked into: then reading says so
+  return fs::exists(path, error) || error ? read_file(path, out) : Status::good();
 }
 
 }  // namespace attune

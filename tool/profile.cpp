@@ -13,6 +13,7 @@
 #include <memory>
 
 #include "machine/host.h"
+#include "machine/library.h"
 #include "plan/plan.h"
 #include "tool/cli.h"
 #include "tool/commands.h"
@@ -26,16 +27,20 @@ namespace attune {
 namespace {
 
 namespace fs = std::filesystem;
+constexpr const char* kNowhere = "nothing says where this program is: /proc is not here";
+constexpr const char* kNoFolder = "no temporary folder can be made";
+
 struct Asked {
   std::vector<std::string> files{};
   std::string kernel{}, line{}, backend{}, device{"cuda:0"};
   bool once = false;
 };
 
-// A folder that goes with it.
+// A folder that goes with it. TMPDIR may name one that is not there.
 struct Folder {
-  std::string path{(fs::temp_directory_path() / "attune_profile_XXXXXX").string()};
-  bool good = mkdtemp(path.data()) != nullptr;
+  std::error_code error{};
+  std::string path{(fs::temp_directory_path(error) / "attune_profile_XXXXXX").string()};
+  bool good = !error && mkdtemp(path.data()) != nullptr;
   ~Folder() {
     std::error_code ignored;
     if (good) fs::remove_all(path, ignored);
@@ -177,8 +182,10 @@ void run_problem(const Asked& asked, Context& context) {
     return;
   }
   const Folder folder;
-  if (!folder.good) return no(kMachine, "no temporary folder can be made");
-  std::vector<std::string> again = {fs::read_symlink("/proc/self/exe").string(), "profile", "--run", asked.line,
+  if (!folder.good) return no(kMachine, kNoFolder);
+  const std::string program = own_file();
+  if (program.empty()) return no(kMachine, kNowhere);
+  std::vector<std::string> again = {program, "profile", "--run", asked.line,
                                     "--device", asked.device, "--once"};
   if (!asked.backend.empty()) again.insert(again.end(), {"--backend", asked.backend});
   const std::string file = folder.path + "/ncu.csv";
@@ -202,21 +209,28 @@ void run(const Asked& asked, Context& context) {
   if (asked.once || !asked.backend.empty())
     return fail(context, kUsage, "attune profile: --once and --backend are of a problem: --run \"<problem line>\"");
   std::vector<std::string> files = asked.files;
-  if (files.empty()) files.push_back(fs::read_symlink("/proc/self/exe").string());
+  if (files.empty()) {
+    files.push_back(own_file());
+    if (files[0].empty()) return fail(context, kMachine, join("attune profile: ", kNowhere));
+  }
   std::vector<KernelUsage> all;
   for (const std::string& path : files) {
-    if (!fs::is_regular_file(path)) return fail(context, kFailed, join("attune profile: '", path, "' is not a file"));
+    std::error_code error;
+    const fs::path whole = fs::absolute(path, error);
+    if (error || !fs::is_regular_file(path, error))
+      return fail(context, kFailed, join("attune profile: '", path, "' is not a file"));
     if (path.ends_with(".cubin")) {
       if (const Status s = read_file(path, all); !s.ok()) return fail(context, kFailed, "attune profile: " + s.message);
       continue;
     }
     const Folder folder;
-    if (!folder.good) return fail(context, kMachine, "attune profile: no temporary folder can be made");
-    if (const Status s = unpack(fs::absolute(path).string(), folder.path); !s.ok())
+    if (!folder.good) return fail(context, kMachine, join("attune profile: ", kNoFolder));
+    if (const Status s = unpack(whole.string(), folder.path); !s.ok())
       return fail(context, kMachine, "attune profile: " + s.message);
-    for (const fs::directory_entry& e : fs::directory_iterator(folder.path))
-      if (const Status s = read_file(e.path(), all); !s.ok())
+    for (fs::directory_iterator e(folder.path, error); !error && e != fs::directory_iterator(); e.increment(error))
+      if (const Status s = read_file(e->path(), all); !s.ok())
         return fail(context, kFailed, "attune profile: " + s.message);
+    if (error) return fail(context, kMachine, join("attune profile: ", kNoFolder));
   }
   if (all.empty())
     return fail(context, kFailed, join("attune profile: ", files.front(), " has no GPU kernel: docs/building.md"));

@@ -40,7 +40,8 @@ Status target(const Asked& asked, const std::string& device, size_t devices, std
   const char* const variable = std::getenv("ATTUNE_TUNED");
   const std::string named = !asked.out.empty() ? asked.out : !asked.project && variable ? variable : "";
   if (!named.empty()) {
-    const bool is_file = named.ends_with(".tsv") || fs::is_regular_file(named);
+    std::error_code error;
+    const bool is_file = named.ends_with(".tsv") || fs::is_regular_file(named, error);
     if (is_file && devices > 1)
       return Status::no(named, " is one file, and the records are of ", devices, " devices: name a folder");
     out = is_file ? named : named + "/" + file;

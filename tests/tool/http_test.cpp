@@ -161,23 +161,72 @@ TEST(ServeCommand, wrong_input_is_one_sentence) {
   EXPECT_TRUE(has(twice.err, "cannot be served")) << twice.err;
 }
 
-TEST(Serve, a_file_that_has_gone_is_missed_and_what_was_read_stays) {
-  const std::string path = temporary("live.jsonl"), kUrl = "http://127.0.0.1:";
-  std::ofstream(path) << to_json(record("cpu_forward", 512, 1000)) << "\n";
-  const Background serving({"serve", path, "--port", "0"});
-  ASSERT_TRUE(comes([&] { return has(serving.says(), "until Ctrl-C\n"); })) << serving.says();
-  const int port = std::atoi(serving.says().c_str() + serving.says().find(kUrl) + kUrl.size());
-  const auto asked = [&](const char* what) {
+// The command over a file with one good record.
+struct Live {
+  std::string path;
+  Background serving;
+  int port = 0;
+  explicit Live(const std::string& at) : path(at), serving({"serve", written(at), "--port", "0"}) {
+    const std::string kUrl = "http://127.0.0.1:";
+    EXPECT_TRUE(comes([&] { return has(serving.says(), "until Ctrl-C\n"); })) << serving.says();
+    if (has(serving.says(), kUrl)) port = std::atoi(serving.says().c_str() + serving.says().find(kUrl) + kUrl.size());
+  }
+  static std::string written(const std::string& at) {
+    std::filesystem::create_directories(std::filesystem::path(at).parent_path());
+    std::ofstream(at) << to_json(record("cpu_forward", 512, 1000)) << "\n";
+    return at;
+  }
+  std::string asked(const char* what) const {
     const int s = Serving::connect(port);
     Serving::say(s, join("GET ", what, " HTTP/1.1\r\nHost: 127.0.0.1:", port, "\r\n\r\n"));
     return Serving::all(s);
-  };
-  const std::string rows = asked("/rows.csv");
+  }
+};
+
+TEST(Serve, a_file_that_has_gone_is_missed_and_what_was_read_stays) {
+  const Live live(temporary("live.jsonl"));
+  const std::string rows = live.asked("/rows.csv");
   ASSERT_TRUE(has(rows, "cpu_forward")) << rows;
-  std::filesystem::remove(path);
-  EXPECT_EQ(asked("/rows.csv"), rows);
-  const std::string now = asked("/revision");
-  EXPECT_TRUE(now.starts_with("HTTP/1.1 500 ") && has(now, join("records: '", path, "' cannot be read: "))) << now;
+  std::filesystem::remove(live.path);
+  EXPECT_EQ(live.asked("/rows.csv"), rows);
+  const std::string now = live.asked("/revision");
+  EXPECT_TRUE(now.starts_with("HTTP/1.1 500 ") && has(now, join("records: '", live.path, "' cannot be read: "))) << now;
+}
+
+TEST(Serve, goes_on_with_what_it_had_whatever_is_appended) {
+  Live live(temporary("appended.jsonl"));
+  const std::string rows = live.asked("/rows.csv"), before = text_of(live.path);
+  ASSERT_TRUE(has(rows, "cpu_forward")) << rows;
+  const std::string deep = std::string(100000, '[') + std::string(100000, ']');
+  for (const auto& [line, said] : std::vector<std::pair<std::string, std::string>>{
+           {"{\"attune_record\":2,\"rest_s\":1e999}", "record: 1e999 is beyond the numbers that a double has"},
+           {"{\"attune_record\":" + deep + "}", "record: lists and objects are over 16 deep in it"},
+           {"nothing", "record: it is not JSON, near its character 2"}}) {
+    std::ofstream(live.path) << before << line << "\n";
+    const std::string now = live.asked("/revision");
+    EXPECT_TRUE(now.starts_with("HTTP/1.1 500 ") && has(now, join("\r\n\r\n", live.path, ":2: ", said, "\n"))) << now;
+    EXPECT_EQ(live.asked("/rows.csv"), rows);
+    EXPECT_TRUE(live.asked("/").starts_with("HTTP/1.1 200 "));
+  }
+  std::ofstream(live.path) << before << before;  // and reads again what is right
+  EXPECT_TRUE(live.asked("/revision").starts_with("HTTP/1.1 200 "));
+  EXPECT_NE(live.asked("/rows.csv"), rows);
+  EXPECT_EQ(live.serving.ends(SIGTERM), 0) << live.serving.says();
+}
+
+TEST(Serve, goes_on_where_its_folder_can_no_longer_be_looked_into) {
+  namespace fs = std::filesystem;
+  Live live(temporary("watched/r.jsonl"));
+  const std::string rows = live.asked("/rows.csv");
+  fs::rename(temporary("watched"), temporary("away"));
+  fs::create_symlink("watched", temporary("watched"));  // a circle: a right that is missing does not keep root out
+  const std::string now = live.asked("/revision");
+  EXPECT_TRUE(now.starts_with("HTTP/1.1 500 ") &&
+              has(now, join("records: '", live.path, "' cannot be read: Too many levels"))) << now;
+  EXPECT_EQ(live.asked("/rows.csv"), rows);
+  fs::remove(temporary("watched")), fs::rename(temporary("away"), temporary("watched"));
+  EXPECT_TRUE(live.asked("/revision").starts_with("HTTP/1.1 200 "));
+  EXPECT_EQ(live.serving.ends(SIGTERM), 0) << live.serving.says();
 }
 
 }  // namespace

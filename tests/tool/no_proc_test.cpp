@@ -36,5 +36,13 @@ TEST_F(WithoutProc, no_peer_is_hosted_by_a_script_of_the_current_folder) {
   }
 }
 
+TEST_F(WithoutProc, profile_does_not_know_its_own_kernels) {
+  for (const char* const more : {"", " --run 'forward f32 b1 h1 q16 k16 d8 full'"}) {
+    const Ran ran = without_proc(std::string("attune profile") + more);
+    EXPECT_EQ(ran.code, 3) << ran.out << ran.err;
+    EXPECT_EQ(ran.err, "attune profile: nothing says where this program is: /proc is not here\n");
+  }
+}
+
 }  // namespace
 }  // namespace attune

@@ -69,7 +69,7 @@ inline Ran attune_says(std::vector<std::string> words, std::vector<std::string> 
 // The command while it runs: it is told to end, or ends with this.
 class Background {
  public:
-  explicit Background(std::vector<std::string> words) : out_(temporary("background")), child_(fork()) {
+  explicit Background(std::vector<std::string> words) : out_(next_file()), child_(fork()) {
     if (child_) return;
     const int to = open(out_.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
     dup2(to, STDOUT_FILENO), dup2(to, STDERR_FILENO);
@@ -96,6 +96,10 @@ class Background {
  private:
   std::string out_;
   pid_t child_;
+  static std::string next_file() {  // one each: what another said must not be taken for this one's
+    static int count = 0;
+    return temporary("background" + std::to_string(count++));
+  }
 };
 
 // Whether it becomes true. Two minutes are no bar: they keep a test that is broken from standing still.

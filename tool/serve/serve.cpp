@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <memory>
+#include <new>
 #include <set>
 #include <string>
 
@@ -40,14 +41,19 @@ class Pages {
     revision_ = now;
     SourceFiles there = files_;  // a run that has not written yet has no file; one that was there is missed
     std::erase_if(there.records, [&](const std::string& path) {
-      if (std::filesystem::exists(path)) seen_.insert(path);
+      std::error_code error;  // where nobody may look is not where nothing is
+      if (std::filesystem::exists(path, error) || error) seen_.insert(path);
       return !seen_.contains(path);
     });
-    Sources next;
-    status_ = read_sources(there, next);
-    if (!status_.ok()) return status_;  // what was read before stays
-    sources_ = std::move(next);
-    page_ = to_html(make_report(sources_), revision_);
+    try {
+      Sources next;
+      status_ = read_sources(there, next);
+      if (!status_.ok()) return status_;  // what was read before stays
+      std::string page = to_html(make_report(next), revision_);
+      sources_ = std::move(next), page_ = std::move(page);
+    } catch (const std::bad_alloc&) {
+      status_ = Status::no("this machine has not enough memory for that");
+    }
     return status_;
   }
 
@@ -88,8 +94,9 @@ class Pages {
 
 void run(const Asked& asked, Context& context) {
   for (const std::string& path : asked.from.records) {
-    const std::filesystem::path folder = std::filesystem::absolute(path).parent_path();
-    if (std::filesystem::is_directory(path) || !std::filesystem::is_directory(folder))
+    std::error_code error;
+    const std::filesystem::path folder = std::filesystem::absolute(path, error).parent_path();
+    if (std::filesystem::is_directory(path, error) || !std::filesystem::is_directory(folder, error))
       return fail(context, kFailed,
                   join("attune serve: '", path, "' is not a file, nor in a folder where one can come"));
   }
@@ -105,7 +112,8 @@ void run(const Asked& asked, Context& context) {
   } else {
     fmt::print("{}  until Ctrl-C\n", server.url());
     for (const std::string& path : asked.from.records)
-      if (!std::filesystem::exists(path)) fmt::print("{} is not here yet: it is waited for\n", path);
+      if (std::error_code error; !std::filesystem::exists(path, error))
+        fmt::print("{} is not here yet: it is waited for\n", path);
     if (!server.loopback()) fmt::print("everyone who reaches {} can read it\n", asked.address);
   }
   std::fflush(stdout);

@@ -89,8 +89,11 @@ bool read_call(std::string_view line, LoggedCall& out) {
 Status watch(const Watched& w, const std::function<void()>& tune) {
   const Signals signals;
   std::ifstream log(w.log);
-  if (std::filesystem::is_directory(w.log)) return Status::no("--watch: ", w.log, " cannot be read: it is a folder");
-  if (!log) return Status::no("--watch: ", w.log, " cannot be read: ", std::strerror(errno));
+  const int why = errno;
+  std::error_code error;
+  if (std::filesystem::is_directory(w.log, error))
+    return Status::no("--watch: ", w.log, " cannot be read: it is a folder");
+  if (!log) return Status::no("--watch: ", w.log, " cannot be read: ", std::strerror(why));
   Seen seen = measured_in(w.records);
   std::string line;
   bool any = !seen.empty();
