@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ._core import Error
 from .torch import attend
-from .torch._sdpa import added, new_seed
+from .torch._sdpa import added, new_seed, rows
 
 __all__ = ["attention", "register"]
 
@@ -44,17 +44,17 @@ def attention(module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor
             raise Error(f"attune: attention_mask has {attention_mask.shape[-2]} rows, and there are {len_q} queries")
         bias = added(attention_mask[..., :key.shape[2]], query.dtype)  # as "sdpa": masks may be of a longer cache
     if position_bias is not None:
-        bias = position_bias.contiguous() if bias is None else bias + position_bias
+        bias = position_bias if bias is None else bias + position_bias
     if bias is not None:
-        options["bias"] = bias
+        options["bias"] = rows(bias)  # a sum has the strides of T5's position bias, whose heads are the last axis
     if softcap:
         options["softcap"] = softcap
     if s_aux is not None:
         options["sinks"] = s_aux.float()
     if dropout:
         options.update(dropout=dropout, seed=new_seed(query.device))
-    rows = (t.transpose(1, 2) for t in (query, key, value))
-    return attend(*rows, layout="bshd", causal=causal, scale=scaling, **options).contiguous(), None
+    q, k, v = (rows(t.transpose(1, 2)) for t in (query, key, value))
+    return attend(q, k, v, layout="bshd", causal=causal, scale=scaling, **options).contiguous(), None
 
 
 def register(name: str = "attune") -> None:

@@ -197,6 +197,18 @@ class Transformers(unittest.TestCase):
         wanted = torch.nn.functional.scaled_dot_product_attention(q, k, k, attn_mask=mask[..., :7])
         torch.testing.assert_close(got.transpose(1, 2), wanted, rtol=1e-4, atol=1e-5)
 
+    def test_rows_of_any_stride_are_served(self):
+        q, v = torch.randn(2, 4, 8, 16), torch.randn(2, 4, 8, 16)
+        k = torch.randn(2, 4, 16, 8).transpose(2, 3)
+        bias = torch.randn(8, 8, 4).permute(2, 0, 1)[None]  # as T5 makes it
+        mask = torch.ones(2, 1, 8, 8, dtype=torch.bool).tril()
+        for given in (None, mask):
+            got, _ = attune.transformers.attention(torch.nn.Module(), q, k, v, given, is_causal=False,
+                                                   position_bias=bias)
+            both = bias.expand(2, 4, 8, 8) if given is None else bias.masked_fill(~given, -torch.inf)
+            wanted = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=both.contiguous())
+            torch.testing.assert_close(got.transpose(1, 2), wanted, rtol=1e-4, atol=1e-5)
+
     def test_what_weights_would_need_is_refused(self):
         _, model = self.pair(llama())
         with self.assertRaisesRegex(ValueError, "eager|output_attentions"):
