@@ -5,11 +5,13 @@
     model = AutoModelForCausalLM.from_pretrained(..., attn_implementation="attune")
 
 Logit softcap, attention sinks, position biases and keys that a model selected (indices, block_indices) are served; a
-keyword that nobody here knows is refused. Masks are those that transformers makes for "sdpa": none where the mask is
-plainly causal, else boolean."""
+keyword that nobody here knows is refused. Models that were made for "sdpa" get its masks: none where the mask is
+plainly causal, else boolean. Others add their masks to scores themselves and get those of "eager"."""
 
 from __future__ import annotations
 
+import sys
+import warnings
 from typing import Any
 
 import torch
@@ -61,8 +63,7 @@ def attention(module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor
     if indices is not None:
         attention_mask = _of_keys(query, key, attention_mask, indices)
     len_q = query.shape[2]
-    causal = len_q > 1 and attention_mask is None and (
-        getattr(module, "is_causal", True) if is_causal is None else is_causal)
+    causal = len_q > 1 and attention_mask is None and _means_causal(module, is_causal)
     options: dict[str, Any] = {}
     if causal and key.shape[2] > len_q:  # the first tokens of a static cache: the rest of it is still empty
         key, value = key[:, :, :len_q], value[:, :, :len_q]
@@ -139,10 +140,77 @@ def _of_blocks(module: torch.nn.Module, query: Tensor, key: Tensor, mask: Tensor
     return made
 
 
+def _means_causal(module: torch.nn.Module, is_causal: bool | None) -> bool:
+    """What it means that there is no mask. A model that has "eager" masks gets one wherever it asks: there no mask is
+    full attention, as in its own code, and is_causal is not what it goes by."""
+    config = getattr(module, "config", None)
+    if config is not None and _masks_of(type(config)) == "eager":
+        return False
+    return bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
+
+
+# They ask whether the implementation is called "sdpa" before they leave out all but the last queries, which an absent
+# mask would not show: with another name theirs must be there. (models/*/modeling_*.py, transformers 5.23.)
+_CUT_QUERIES = ("gemma4_text", "gemma4_unified_text")
+_kinds: dict[tuple[type, int], str] = {}
+
+
+def _masks_of(config: type) -> str:
+    """Which masks the models of a config take. "sdpa": boolean, and none where is_causal says it. "flash": none
+    where is_causal says it, else added ones. "always": boolean, and always one. "eager": always one, and added. "": no
+    model says, so that is done too.
+
+    A model that HF refuses "sdpa" for may add its mask to scores itself, and would add a boolean one as 0 and 1. It may
+    also use the interface: then it takes added masks as well."""
+    from transformers import PreTrainedModel
+
+    at = (config, len(PreTrainedModel.__subclasses__()))  # every file of models that is imported has one more
+    if at not in _kinds:
+        found: list[Any] = []
+        known: list[Any] = [PreTrainedModel]
+        while known:
+            one = known.pop()
+            known += one.__subclasses__()
+            if getattr(one, "config_class", None) is config:
+                found.append(one)
+        if not found:
+            kind = ""
+        elif all(m._supports_sdpa for m in found):
+            kind = "always" if getattr(config, "model_type", "") in _CUT_QUERIES else "sdpa"
+        elif all(m._supports_attention_backend and m._supports_flash_attn for m in found):
+            kind = "flash"
+        else:
+            kind = "eager"
+            if not any(hasattr(sys.modules[m.__module__], "ALL_ATTENTION_FUNCTIONS") for m in found):
+                warnings.warn(f"attune.transformers: models of {config.__name__} do not use the attention interface of "
+                              "transformers, and run their own attention as with attn_implementation=\"eager\"")
+        _kinds[at] = kind
+    return _kinds[at]
+
+
+# torch.compile takes its answer as a constant, and does not look inside.
+setattr(_masks_of, "_dynamo_marked_constant", True)
+
+
+def _mask(*args: Any, config: Any = None, **named: Any) -> Tensor | None:
+    """A mask function of transformers."""
+    from transformers.masking_utils import eager_mask, sdpa_mask
+
+    kind = "" if config is None else _masks_of(type(config))
+    if kind == "always":
+        named["allow_is_causal_skip"] = False
+    if kind in ("sdpa", "always", "flash"):
+        mask: Tensor | None = sdpa_mask(*args, config=config, **named)
+        if kind != "flash" or mask is None:
+            return mask
+    named["allow_is_bidirectional_skip"] = False
+    return eager_mask(*args, config=config, **named)  # type: ignore[no-any-return]
+
+
 def register(name: str = "attune") -> None:
     """Makes attn_implementation=name work, in training and in generate()."""
     from transformers import AttentionInterface
-    from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, sdpa_mask
+    from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 
     AttentionInterface.register(name, attention)
-    ALL_MASK_ATTENTION_FUNCTIONS.register(name, sdpa_mask)
+    ALL_MASK_ATTENTION_FUNCTIONS.register(name, _mask)

@@ -252,6 +252,48 @@ class Transformers(unittest.TestCase):
             wanted = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=both.contiguous())
             torch.testing.assert_close(got.transpose(1, 2), wanted, rtol=1e-4, atol=1e-5)
 
+    def masks(self, config, **named):
+        """What the attention of a model gets as masks."""
+        _, model = self.pair(config, other="eager")
+        seen = []
+
+        def noted(module, query, key, value, attention_mask, **more):
+            seen.append(attention_mask)
+            return attune.transformers.attention(module, query, key, value, attention_mask, **more)
+
+        transformers.AttentionInterface.register("noted", noted)
+        transformers.masking_utils.ALL_MASK_ATTENTION_FUNCTIONS.register("noted", attune.transformers._mask)
+        model.set_attn_implementation("noted")
+        with torch.no_grad():
+            model(torch.randint(1, 64, (2, 12)), **named)
+        return seen
+
+    def test_there_is_no_mask_where_it_is_plainly_causal(self):
+        mask = torch.ones(2, 12).long()
+        mask[0, :4] = 0
+        capped = transformers.Gemma2Config(vocab_size=64, hidden_size=64, intermediate_size=96, num_hidden_layers=2,
+                                           num_attention_heads=4, num_key_value_heads=2, head_dim=16, pad_token_id=0)
+        for config, dtype in ((llama(), torch.bool), (capped, torch.float32)):
+            self.assertEqual(self.masks(config), [None, None])
+            self.assertEqual([m.dtype for m in self.masks(config, attention_mask=mask)], [dtype] * 2)
+
+    def test_a_model_without_the_interface_says_that_its_own_attention_runs(self):
+        config = transformers.BloomConfig(vocab_size=64, hidden_size=64, n_layer=2, n_head=4)
+        _, model = self.pair(config, other="eager")
+        attune.transformers._kinds.clear()
+        with self.assertWarnsRegex(UserWarning, "models of BloomConfig do not use the attention interface"):
+            model(torch.ones(1, 4, dtype=torch.long))
+
+    def test_masks_are_made_in_one_graph(self):
+        for config in (llama(), transformers.BloomConfig(vocab_size=64, hidden_size=64, n_layer=2, n_head=4)):
+            _, model = self.pair(config, other="eager")
+            compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+            tokens, mask = torch.randint(1, 64, (2, 12)), torch.ones(2, 12).long()
+            mask[0, :4] = 0
+            with self.subTest(config.model_type), torch.no_grad():
+                wanted, got = (m(tokens, attention_mask=mask, use_cache=False).logits for m in (model, compiled))
+                torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-5)
+
     def test_what_weights_would_need_is_refused(self):
         _, model = self.pair(llama())
         with self.assertRaisesRegex(ValueError, "eager|output_attentions"):
