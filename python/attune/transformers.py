@@ -4,11 +4,14 @@
     attune.transformers.register()
     model = AutoModelForCausalLM.from_pretrained(..., attn_implementation="attune")
 
-Masks are those that transformers makes for "sdpa": none where the mask is plainly causal, else boolean. Logit softcap,
-attention sinks and position biases are served too."""
+Logit softcap, attention sinks, position biases and keys that a model selected (indices, block_indices) are served; a
+keyword that nobody here knows is refused. Models that were made for "sdpa" get its masks: none where the mask is
+plainly causal, else boolean. Others add their masks to scores themselves and get those of "eager"."""
 
 from __future__ import annotations
 
+import sys
+import warnings
 from typing import Any
 
 import torch
@@ -16,24 +19,51 @@ from torch import Tensor
 
 from ._core import Error
 from .torch import attend
-from .torch._sdpa import added, new_seed
+from .torch._sdpa import added, new_seed, rows
 
 __all__ = ["attention", "register"]
+
+# What models hand over, beside what attention() names, that changes no number: it is for other implementations, or was
+# in the forward of a layer that passes on what it does not know. Found in transformers 5.23 by reading (ast) every
+# models/*/modeling_*.py that calls get_interface(): the keywords of calls of attention_interface(), those of calls of
+# layers with **kwargs that the attention's forward does not name, and the fields of TransformersKwargs; and by noting
+# what came when small models of all architectures ran. No *attention_forward() of those files reads any of these but
+# sliding_window, which the mask has too. What is not here is refused: it may be the next `indices`.
+_HARMLESS = frozenset("""
+    use_cache position_ids position_embeddings past_key_values past_key_value cache_params cache_position
+    sliding_window cu_seq_lens_q cu_seq_lens_k max_length_q max_length_k seq_idx deterministic output_attentions
+    output_hidden_states output_router_logits return_dict logits_to_keep num_items_in_batch input_ids inputs_embeds
+    token_type_ids mm_token_type_ids grid_thw decoder_input_ids decoder_inputs_embeds decoder_attention_mask
+    decoder_position_ids encoder_outputs
+""".split())
 
 
 def attention(module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None,
               dropout: float = 0.0, scaling: float | None = None, is_causal: bool | None = None,
               softcap: float | None = None, s_aux: Tensor | None = None, position_bias: Tensor | None = None,
-              cache: Any = None, **kwargs: Any) -> tuple[Tensor, None]:
+              cache: Any = None, sinks: Tensor | None = None, indices: Tensor | None = None,
+              block_indices: Tensor | None = None, **kwargs: Any) -> tuple[Tensor, None]:
     """An attention function of transformers: query, key and value are [batch, head, seq, dim], and the answer is
-    ([batch, seq, head, dim], None)."""
+    ([batch, seq, head, dim], None).
+
+    s_aux is [head], sinks [batch, head, query, 1] or [head]; indices, [batch, query, n], are the keys that a query may
+    see among those that the mask shows, and block_indices blocks of them, of a model that makes a mask of them itself.
+    A keyword that is not known to change nothing is refused."""
     if cache is not None:
         raise Error("attune: continuous batching of transformers has a cache of its own, which attune does not serve")
     if kwargs.get("output_attentions"):
         raise Error("attune: output_attentions needs attn_implementation='eager': weights are never stored here")
+    for name, given in kwargs.items():
+        if given is not None and name not in _HARMLESS:
+            raise Error(f"attune.transformers: the keyword {name!r} may change which keys a query sees or how they "
+                        "count, and attune does not serve it; served are softcap, s_aux, sinks, position_bias, indices "
+                        "and block_indices, the rest by attn_implementation=\"eager\"")
+    if block_indices is not None:
+        attention_mask = _of_blocks(module, query, key, attention_mask, block_indices, kwargs.get("position_ids"))
+    if indices is not None:
+        attention_mask = _of_keys(query, key, attention_mask, indices)
     len_q = query.shape[2]
-    causal = len_q > 1 and attention_mask is None and (
-        getattr(module, "is_causal", True) if is_causal is None else is_causal)
+    causal = len_q > 1 and attention_mask is None and _means_causal(module, is_causal)
     options: dict[str, Any] = {}
     if causal and key.shape[2] > len_q:  # the first tokens of a static cache: the rest of it is still empty
         key, value = key[:, :, :len_q], value[:, :, :len_q]
@@ -44,23 +74,143 @@ def attention(module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor
             raise Error(f"attune: attention_mask has {attention_mask.shape[-2]} rows, and there are {len_q} queries")
         bias = added(attention_mask[..., :key.shape[2]], query.dtype)  # as "sdpa": masks may be of a longer cache
     if position_bias is not None:
-        bias = position_bias.contiguous() if bias is None else bias + position_bias
+        bias = position_bias if bias is None else bias + position_bias
     if bias is not None:
-        options["bias"] = bias
+        options["bias"] = rows(bias)  # a sum has the strides of T5's position bias, whose heads are the last axis
     if softcap:
         options["softcap"] = softcap
-    if s_aux is not None:
-        options["sinks"] = s_aux.float()
+    by_query = _sinks(query, s_aux, sinks, options)
     if dropout:
         options.update(dropout=dropout, seed=new_seed(query.device))
-    rows = (t.transpose(1, 2) for t in (query, key, value))
-    return attend(*rows, layout="bshd", causal=causal, scale=scaling, **options).contiguous(), None
+    q, k, v = (rows(t.transpose(1, 2)) for t in (query, key, value))
+    if by_query is None:
+        return attend(q, k, v, layout="bshd", causal=causal, scale=scaling, **options).contiguous(), None
+    # A sink is one more term of the softmax's sum: exp(lse) / (exp(lse) + exp(sink)) of the answer is left.
+    out, lse = attend(q, k, v, layout="bshd", causal=causal, scale=scaling, return_lse=True, **options)
+    left = torch.sigmoid(lse.transpose(1, 2).unsqueeze(-1) - by_query.transpose(1, 2).float())
+    return (out * left.to(out.dtype)).contiguous(), None
+
+
+def _sinks(query: Tensor, s_aux: Tensor | None, sinks: Tensor | None, options: dict[str, Any]) -> Tensor | None:
+    """Puts sinks of heads into options, and gives back those that every query has of its own."""
+    if s_aux is not None and sinks is not None:
+        raise Error("attune.transformers: s_aux and sinks are both given, and one of them is accepted")
+    name, given = ("s_aux", s_aux) if sinks is None else ("sinks", sinks)
+    if given is None:
+        return None
+    batch, heads, len_q = query.shape[:3]
+    if given.dim() == 1 and given.shape[0] == heads:
+        options["sinks"] = given.float()
+        return None
+    if name == "sinks" and given.dim() == 4 and tuple(given.shape) == (batch, heads, len_q, 1):
+        return given
+    raise Error(f"attune.transformers: {name} is {list(given.shape)}, and accepted are [{heads}], one for each head" +
+                (f", and [{batch}, {heads}, {len_q}, 1]" if name == "sinks" else ""))
+
+
+def _of_keys(query: Tensor, key: Tensor, mask: Tensor | None, indices: Tensor) -> Tensor:
+    """The mask with only the keys that were selected, as models with an indexer make it for "eager" and "sdpa"."""
+    batch, _, len_q, _ = query.shape
+    if indices.dim() != 3 or tuple(indices.shape[:2]) != (batch, len_q) or indices.is_floating_point():
+        raise Error(f"attune.transformers: indices are {list(indices.shape)} of {indices.dtype}, and accepted are "
+                    f"integers [{batch}, {len_q}, n]")
+    if mask is None:
+        raise Error("attune.transformers: indices are given without an attention_mask, which says what else is hidden; "
+                    "both are accepted together")
+    hidden = torch.ones(batch, len_q, mask.shape[-1], dtype=torch.bool, device=mask.device)
+    hidden = hidden.scatter(-1, indices.long(), False).unsqueeze(1)
+    if mask.dtype == torch.bool:
+        return mask & ~hidden
+    return mask.masked_fill(hidden, torch.finfo(query.dtype).min)
+
+
+def _of_blocks(module: torch.nn.Module, query: Tensor, key: Tensor, mask: Tensor | None, blocks: Tensor,
+               position_ids: Tensor | None) -> Tensor:
+    """The mask of the blocks that were selected. MiniMax-M3 makes it for "eager" and "sdpa", and is asked for it here:
+    how long a block is, and what -1 means, is the model's."""
+    make = getattr(getattr(module, "indexer", None), "build_block_mask", None)
+    if make is None:
+        raise Error(f"attune.transformers: block_indices are given by {type(module).__name__}, whose indexer has no "
+                    "build_block_mask; attune does not serve them, use attn_implementation=\"eager\"")
+    len_q, len_k = query.shape[2], key.shape[2]
+    if position_ids is None:
+        position_ids = torch.arange(len_k - len_q, len_k, device=query.device)
+    position_ids = (position_ids if position_ids.dim() > 1 else position_ids[None]).expand(query.shape[0], -1)
+    made: Tensor = make(blocks, mask, len_k, query.dtype, query.device, position_ids)
+    return made
+
+
+def _means_causal(module: torch.nn.Module, is_causal: bool | None) -> bool:
+    """What it means that there is no mask. A model that has "eager" masks gets one wherever it asks: there no mask is
+    full attention, as in its own code, and is_causal is not what it goes by."""
+    config = getattr(module, "config", None)
+    if config is not None and _masks_of(type(config)) == "eager":
+        return False
+    return bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
+
+
+# They ask whether the implementation is called "sdpa" before they leave out all but the last queries, which an absent
+# mask would not show: with another name theirs must be there. (models/*/modeling_*.py, transformers 5.23.)
+_CUT_QUERIES = ("gemma4_text", "gemma4_unified_text")
+_kinds: dict[tuple[type, int], str] = {}
+
+
+def _masks_of(config: type) -> str:
+    """Which masks the models of a config take. "sdpa": boolean, and none where is_causal says it. "flash": none
+    where is_causal says it, else added ones. "always": boolean, and always one. "eager": always one, and added. "": no
+    model says, so that is done too.
+
+    A model that HF refuses "sdpa" for may add its mask to scores itself, and would add a boolean one as 0 and 1. It may
+    also use the interface: then it takes added masks as well."""
+    from transformers import PreTrainedModel
+
+    at = (config, len(PreTrainedModel.__subclasses__()))  # every file of models that is imported has one more
+    if at not in _kinds:
+        found: list[Any] = []
+        known: list[Any] = [PreTrainedModel]
+        while known:
+            one = known.pop()
+            known += one.__subclasses__()
+            if getattr(one, "config_class", None) is config:
+                found.append(one)
+        if not found:
+            kind = ""
+        elif all(m._supports_sdpa for m in found):
+            kind = "always" if getattr(config, "model_type", "") in _CUT_QUERIES else "sdpa"
+        elif all(m._supports_attention_backend and m._supports_flash_attn for m in found):
+            kind = "flash"
+        else:
+            kind = "eager"
+            if not any(hasattr(sys.modules[m.__module__], "ALL_ATTENTION_FUNCTIONS") for m in found):
+                warnings.warn(f"attune.transformers: models of {config.__name__} do not use the attention interface of "
+                              "transformers, and run their own attention as with attn_implementation=\"eager\"")
+        _kinds[at] = kind
+    return _kinds[at]
+
+
+# torch.compile takes its answer as a constant, and does not look inside.
+setattr(_masks_of, "_dynamo_marked_constant", True)
+
+
+def _mask(*args: Any, config: Any = None, **named: Any) -> Tensor | None:
+    """A mask function of transformers."""
+    from transformers.masking_utils import eager_mask, sdpa_mask
+
+    kind = "" if config is None else _masks_of(type(config))
+    if kind == "always":
+        named["allow_is_causal_skip"] = False
+    if kind in ("sdpa", "always", "flash"):
+        mask: Tensor | None = sdpa_mask(*args, config=config, **named)
+        if kind != "flash" or mask is None:
+            return mask
+    named["allow_is_bidirectional_skip"] = False
+    return eager_mask(*args, config=config, **named)  # type: ignore[no-any-return]
 
 
 def register(name: str = "attune") -> None:
     """Makes attn_implementation=name work, in training and in generate()."""
     from transformers import AttentionInterface
-    from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, sdpa_mask
+    from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 
     AttentionInterface.register(name, attention)
-    ALL_MASK_ATTENTION_FUNCTIONS.register(name, sdpa_mask)
+    ALL_MASK_ATTENTION_FUNCTIONS.register(name, _mask)

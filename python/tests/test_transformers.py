@@ -197,6 +197,103 @@ class Transformers(unittest.TestCase):
         wanted = torch.nn.functional.scaled_dot_product_attention(q, k, k, attn_mask=mask[..., :7])
         torch.testing.assert_close(got.transpose(1, 2), wanted, rtol=1e-4, atol=1e-5)
 
+    def test_a_keyword_that_nobody_knows_is_refused_and_one_of_others_is_not(self):
+        q = torch.randn(2, 4, 8, 16)
+        module, mask = torch.nn.Module(), torch.ones(2, 1, 8, 8, dtype=torch.bool).tril()
+        keys = torch.zeros(2, 8, 2).long()
+        for named, sentence in (
+                (dict(sofcap=3.0), "the keyword 'sofcap' may change .* does not serve it; served are softcap, s_aux"),
+                (dict(head_mask=torch.ones(4)), "the keyword 'head_mask' may change"),
+                (dict(indices=keys, attention_mask=None), "indices are given without an attention_mask"),
+                (dict(indices=keys[:, :3]), r"indices are \[2, 3, 2\] of torch.int64, and .* integers \[2, 8, n\]"),
+                (dict(indices=keys.float()), "indices are .* of torch.float32, and accepted are integers"),
+                (dict(block_indices=torch.zeros(2, 2, 8, 1).long()), "block_indices are given by Module, whose"),
+                (dict(sinks=torch.zeros(1, 4, 8, 1)), r"sinks is \[1, 4, 8, 1\], and .* \[4\], .* \[2, 4, 8, 1\]"),
+                (dict(s_aux=torch.zeros(2, 4, 8, 1)), r"s_aux is \[2, 4, 8, 1\], and accepted are \[4\], one for each"),
+                (dict(s_aux=torch.zeros(4), sinks=torch.zeros(4)), "s_aux and sinks are both given")):
+            with self.subTest(sentence), self.assertRaisesRegex(attune.Error, sentence):
+                attune.transformers.attention(module, q, q, q, **{"attention_mask": mask, **named})
+        wanted, _ = attune.transformers.attention(module, q, q, q, mask)
+        got, _ = attune.transformers.attention(module, q, q, q, mask, use_cache=True, sliding_window=5, sofcap=None,
+                                               position_ids=torch.arange(8)[None], output_router_logits=False)
+        torch.testing.assert_close(got, wanted, rtol=0, atol=0)
+
+    def test_keys_that_were_selected_are_all_that_is_seen(self):
+        q, k, v = (torch.randn(2, 4, n, 16) for n in (8, 11, 11))
+        keys = torch.rand(2, 8, 11).argsort(-1)[..., :4]
+        seen = torch.zeros(2, 8, 11, dtype=torch.bool).scatter(-1, keys, True)[:, None]
+        mask = torch.ones(8, 11, dtype=torch.bool).tril(3)[None, None].expand(2, 1, 8, 11)
+        some = (seen & mask).any(-1)[:, 0]
+        wanted = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=seen & mask).transpose(1, 2)
+        for given in (mask, torch.zeros(mask.shape).masked_fill(~mask, torch.finfo(torch.float32).min)):
+            got, _ = attune.transformers.attention(torch.nn.Module(), q, k, v, given, indices=keys.int())
+            torch.testing.assert_close(got[some], wanted[some], rtol=1e-4, atol=1e-5)
+
+    def test_sinks_of_every_query_are_one_more_term_of_the_sum(self):
+        q, k, v = (torch.randn(2, 4, 8, 16, requires_grad=True) for _ in range(3))
+        sinks = torch.randn(2, 4, 8, 1, requires_grad=True)
+        scores = (q @ k.transpose(2, 3) / 4).masked_fill(torch.ones(8, 8).triu(1).bool(), -torch.inf)
+        wanted = (torch.cat([scores, sinks], -1).softmax(-1)[..., :-1] @ v).transpose(1, 2)
+        got, _ = attune.transformers.attention(torch.nn.Module(), q, k, v, None, sinks=sinks)
+        torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-5)
+        weights = torch.randn_like(wanted)
+        for g, w in zip(*(torch.autograd.grad((out * weights).sum(), (q, k, v, sinks)) for out in (got, wanted))):
+            torch.testing.assert_close(g, w, rtol=1e-4, atol=1e-5)
+
+    def test_rows_of_any_stride_are_served(self):
+        q, v = torch.randn(2, 4, 8, 16), torch.randn(2, 4, 8, 16)
+        k = torch.randn(2, 4, 16, 8).transpose(2, 3)
+        bias = torch.randn(8, 8, 4).permute(2, 0, 1)[None]  # as T5 makes it
+        mask = torch.ones(2, 1, 8, 8, dtype=torch.bool).tril()
+        for given in (None, mask):
+            got, _ = attune.transformers.attention(torch.nn.Module(), q, k, v, given, is_causal=False,
+                                                   position_bias=bias)
+            both = bias.expand(2, 4, 8, 8) if given is None else bias.masked_fill(~given, -torch.inf)
+            wanted = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=both.contiguous())
+            torch.testing.assert_close(got.transpose(1, 2), wanted, rtol=1e-4, atol=1e-5)
+
+    def masks(self, config, **named):
+        """What the attention of a model gets as masks."""
+        _, model = self.pair(config, other="eager")
+        seen = []
+
+        def noted(module, query, key, value, attention_mask, **more):
+            seen.append(attention_mask)
+            return attune.transformers.attention(module, query, key, value, attention_mask, **more)
+
+        transformers.AttentionInterface.register("noted", noted)
+        transformers.masking_utils.ALL_MASK_ATTENTION_FUNCTIONS.register("noted", attune.transformers._mask)
+        model.set_attn_implementation("noted")
+        with torch.no_grad():
+            model(torch.randint(1, 64, (2, 12)), **named)
+        return seen
+
+    def test_there_is_no_mask_where_it_is_plainly_causal(self):
+        mask = torch.ones(2, 12).long()
+        mask[0, :4] = 0
+        capped = transformers.Gemma2Config(vocab_size=64, hidden_size=64, intermediate_size=96, num_hidden_layers=2,
+                                           num_attention_heads=4, num_key_value_heads=2, head_dim=16, pad_token_id=0)
+        for config, dtype in ((llama(), torch.bool), (capped, torch.float32)):
+            self.assertEqual(self.masks(config), [None, None])
+            self.assertEqual([m.dtype for m in self.masks(config, attention_mask=mask)], [dtype] * 2)
+
+    def test_a_model_without_the_interface_says_that_its_own_attention_runs(self):
+        config = transformers.BloomConfig(vocab_size=64, hidden_size=64, n_layer=2, n_head=4)
+        _, model = self.pair(config, other="eager")
+        attune.transformers._kinds.clear()
+        with self.assertWarnsRegex(UserWarning, "models of BloomConfig do not use the attention interface"):
+            model(torch.ones(1, 4, dtype=torch.long))
+
+    def test_masks_are_made_in_one_graph(self):
+        for config in (llama(), transformers.BloomConfig(vocab_size=64, hidden_size=64, n_layer=2, n_head=4)):
+            _, model = self.pair(config, other="eager")
+            compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+            tokens, mask = torch.randint(1, 64, (2, 12)), torch.ones(2, 12).long()
+            mask[0, :4] = 0
+            with self.subTest(config.model_type), torch.no_grad():
+                wanted, got = (m(tokens, attention_mask=mask, use_cache=False).logits for m in (model, compiled))
+                torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-5)
+
     def test_what_weights_would_need_is_refused(self):
         _, model = self.pair(llama())
         with self.assertRaisesRegex(ValueError, "eager|output_attentions"):

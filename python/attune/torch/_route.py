@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import re
 import time
 from operator import index
 from typing import Any, Callable, Iterator, Literal
@@ -18,6 +19,11 @@ from .. import _core
 from . import _sdpa
 from ._attend import is_plain
 from ._sdpa import Counters, align_of, by_form, by_torch, counters, form_of, is_compiling, is_served, refusal
+
+try:
+    import torch.compiler.config as _compiler
+except ImportError:  # PyTorch 2.5
+    _compiler = None  # type: ignore[assignment]
 
 _grads = torch.is_grad_enabled
 _faster: dict[Any, bool] = {}  # what was measured, by _key and by the very shapes of a call: is attune the faster one?
@@ -235,6 +241,33 @@ def _is_faster(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | No
     return faster
 
 
+_ROUTES: dict[Any, str] = {_routed: "measured", _always: "always"}
+_TAG = re.compile(r" ?attune [^ ]+ (measured|always)$")
+_kept: list[bool] = []  # what enable_autograd_cache was before, where it had to be switched off
+
+
+def _put(function: Callable[..., Tensor]) -> None:
+    """Puts a function into PyTorch's place, and gives the programs that are compiled from now on a key of their own in
+    the caches on disk.
+
+    Those are found by the graph of Dynamo, in which F.multi_head_attention_forward is one node, whatever it calls: a
+    process without attune would find a program that calls attune::forward, and the other way round. A PyTorch that has
+    no tag for keys (2.5) keeps whole programs on disk only where it is asked to, and does not while attune is there."""
+    _sdpa.put(function)
+    route = _ROUTES.get(function)
+    if hasattr(_compiler, "cache_key_tag"):
+        own = _TAG.sub("", _compiler.cache_key_tag)  # the user's, which is there again afterwards
+        _compiler.cache_key_tag = f"{own} attune {_core.version()} {route}".lstrip() if route else own
+        return
+    from torch._functorch import config
+
+    if route and not _kept and hasattr(config, "enable_autograd_cache"):
+        _kept.append(config.enable_autograd_cache)
+        config.enable_autograd_cache = False
+    elif not route and _kept:
+        config.enable_autograd_cache = _kept.pop()
+
+
 def install(route: Literal["measured", "always"] = "measured") -> None:
     """Puts attune in the place of torch.nn.functional.scaled_dot_product_attention.
 
@@ -243,18 +276,22 @@ def install(route: Literal["measured", "always"] = "measured") -> None:
     tensors of such sizes and attune's operators, which the program calls.
     "always": attune runs whatever it serves.
     Where torch.nn.attention.sdpa_kernel chooses among PyTorch's own backends, PyTorch runs; programs of torch.compile
-    do not ask. Programs of torch.jit.script have PyTorch's."""
+    do not ask. Programs of torch.jit.script have PyTorch's.
+
+    A compiled program stays what it was when it was compiled; after torch.compiler.reset() it is compiled anew. Those
+    on disk have keys of their own by torch.compiler.config.cache_key_tag, to which this adds, and which uninstall()
+    puts back: a tag of one's own is set before."""
     if route not in ("measured", "always"):
         raise _core.Error(f"attune: route {route!r} is not one of measured, always")
     _usual[:] = [is_on() for is_on in _SWITCHES]  # what is switched off for good is no choice of a call
     function = _routed if route == "measured" else _always
     _register_builtin(function, "aten::scaled_dot_product_attention")
-    _sdpa.put(function)
+    _put(function)
 
 
 def uninstall() -> None:
     """PyTorch's own function is in its place again."""
-    _sdpa.put(_sdpa._torch_sdpa)
+    _put(_sdpa._torch_sdpa)
 
 
 @contextlib.contextmanager
@@ -265,4 +302,4 @@ def installed(route: Literal["measured", "always"] = "measured") -> Iterator[Cou
     try:
         yield counters
     finally:
-        _sdpa.put(before)
+        _put(before)

@@ -130,7 +130,8 @@ def _fold(t: Tensor, lead: torch.Size, axes: int) -> Tensor:
     return t if axes == 4 else t.reshape(-1, *t.shape[-3:])
 
 
-def _rows(t: Tensor) -> Tensor:
+def rows(t: Tensor) -> Tensor:
+    """With a last axis that is contiguous."""
     return t if t.stride(-1) == 1 or t.shape[-1] == 1 else t.contiguous()
 
 
@@ -140,14 +141,14 @@ def by_attune(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | Non
     axes = query.dim()
     if axes == 4 and query.shape[0] == key.shape[0] == value.shape[0] and (
             enable_gqa or query.shape[1] == key.shape[1] == value.shape[1]):
-        lead, q, k, v = query.shape[:1], _rows(query), _rows(key), _rows(value)
+        lead, q, k, v = query.shape[:1], rows(query), rows(key), rows(value)
     else:
         lead = torch.broadcast_shapes(*(t.shape[:-2] if axes == 3 else t.shape[:-3] for t in (query, key, value)))
         heads = query.shape[-3] if enable_gqa and axes > 3 else 0
         if axes > 3 and not heads:
             most = max(t.shape[-3] for t in (query, key, value))
             query, key, value = (t.expand(*t.shape[:-3], most, *t.shape[-2:]) for t in (query, key, value))
-        q, k, v = (_rows(_fold(t, lead, axes)) for t in (query, key, value))
+        q, k, v = (rows(_fold(t, lead, axes)) for t in (query, key, value))
     numbers = (scale or 0.0, 0.0, dropout_p)
     if attn_mask is None and not dropout_p:
         out = call(plain_spec("bhsd", is_causal, None, reproducible(), align), q, k, v, (), numbers, _WHOLE, False,
