@@ -59,6 +59,10 @@ FUNCTION = re.compile(r"__device__[^;{}()]*?(\w+)\(")
 EQUIVALENT = {
     ("forward.sm90.band.h", "have_left: __syncwarp()"):
         "each lane gives q back for itself, and one that has sent out has waited for its own stores",
+    ("forward.sm90.consumer.h", "finish: __syncwarp()"):
+        "store_matrix4 behind it is .sync.aligned: no lane writes before the one that waits for its stores has come",
+    ("forward.sm90.producer.h", "run: wait(shared + C::kNear + 8 * (tiles % 4), tiles / 4 & 1)"):
+        "orders time only, which block takes a tile: its slot is free when q of two tiles before has been given back",
 }
 
 

@@ -20,6 +20,7 @@ struct Asked {
   Blocks size{};              // of a list; 0: none
   std::vector<int> counts{};  // its key blocks, of one row of blocks after the other
   bool ahead = false;         // blocks begin before the table is there
+  bool accumulate = false;    // in f32, with the rows that are there
   int behind = 0;             // with lists: rows of the tensors behind the keys, which are no numbers
 };
 inline constexpr int kAll = 1 << 28;  // a side without end
@@ -31,7 +32,7 @@ struct Call {
   const Asked w;
   std::mt19937 random;
   std::vector<T> q, k, v, out;
-  std::vector<float> lse, sinks, wide;
+  std::vector<float> lse, sinks, wide, lse_before, wide_before;
   std::vector<float4> parts;
   std::vector<int32_t> begin, column;  // of lists: [head][blocks + 1]
   std::vector<QueryTile> table;
@@ -63,6 +64,11 @@ struct Call {
         std::fill_n(k.begin() + long(place(head, row, heads_kv(), stored(), kDim)), kDim, T(NAN));
         std::fill_n(v.begin() + long(place(head, row, heads_kv(), stored(), kDimV)), kDimV, T(NAN));
       }
+    if (w.accumulate) {
+      for (float& x : lse) x = normal(random);
+      for (float& x : wide) x = normal(random);
+      lse_before = lse, wide_before = wide;
+    }
     if (w.size.q) make_lists();
     if (w.share) {
       shares = {tiles_of_head() * w.heads, w.share, int(ceil_div(w.keys, C::kTileK))};
@@ -123,6 +129,7 @@ struct Call {
     x.lse = lse.data(), x.lse_stride.seq = 1, x.lse_stride.head = w.rows;
     x.dim_v = kDimV;
     x.shares = shares, x.parts = parts.data(), x.score.kept = 1;
+    x.accumulate = w.accumulate;
     if (is_wide()) {
       x.wide = wide.data();
       x.wide_stride.seq = int64_t(place(0, 1, w.heads, w.rows, kDimV));
@@ -220,6 +227,14 @@ struct Call {
           for (int d = 0; d < kDimV; ++d) want[d] += p * double(float(value[d]));
         }
         if (w.sinks) sum += std::exp(double(sinks[size_t(head)]) - top);
+        const size_t at_lse = size_t(head) * size_t(w.rows) + size_t(i);
+        if (w.accumulate) {
+          if (top == -INFINITY) top = 0;
+          const double before = std::exp(double(lse_before[at_lse]) - top);
+          sum += before;
+          for (int d = 0; d < kDimV; ++d)
+            want[d] += before * double(wide_before[place(head, i, w.heads, w.rows, kDimV) + size_t(d)]);
+        }
         const auto differ = [&](double got, double wanted) {
           const double off = std::abs(got - wanted) / std::max(1., std::abs(wanted));
           if (got != wanted) worst = off <= 1e30 ? std::max(worst, off) : INFINITY;
@@ -228,7 +243,7 @@ struct Call {
           const size_t at = place(head, i, w.heads, w.rows, kDimV) + size_t(d);
           differ(is_wide() ? double(wide[at]) : double(float(out[at])), sum > 0 ? want[d] / sum : 0);
         }
-        differ(lse[size_t(head) * size_t(w.rows) + size_t(i)], sum > 0 ? top + std::log(sum) : -INFINITY);
+        differ(lse[at_lse], sum > 0 ? top + std::log(sum) : -INFINITY);
       }
     return worst;
   }
