@@ -20,6 +20,8 @@ struct Asked {
   Blocks size{};              // of a list; 0: none
   std::vector<int> counts{};  // its key blocks, of one row of blocks after the other
   bool ahead = false;         // blocks begin before the table is there
+  bool accumulate = false;    // in f32, with the rows that are there
+  int behind = 0;             // with lists: rows of the tensors behind the keys, which are no numbers
 };
 inline constexpr int kAll = 1 << 28;  // a side without end
 
@@ -30,7 +32,7 @@ struct Call {
   const Asked w;
   std::mt19937 random;
   std::vector<T> q, k, v, out;
-  std::vector<float> lse, sinks, wide;
+  std::vector<float> lse, sinks, wide, lse_before, wide_before;
   std::vector<float4> parts;
   std::vector<int32_t> begin, column;  // of lists: [head][blocks + 1]
   std::vector<QueryTile> table;
@@ -44,18 +46,29 @@ struct Call {
     return at * size_t(dim);
   }
   int heads_kv() const { return w.heads / w.heads_per_key; }
+  int stored() const { return w.keys + w.behind; }
   bool is_wide() const { return C::kWide || w.wide; }
   int tiles_of_head() const { return int(ceil_div(w.rows, C::kTileQ)); }
 
   Call(const Asked& asked, unsigned seed)
-      : w(asked), random(seed), q(size(w.heads, w.rows, kDim)), k(size(heads_kv(), w.keys, kDim)),
-        v(size(heads_kv(), w.keys, kDimV)), out(size(w.heads, w.rows, kDimV), T(NAN)), lse(out.size() / kDimV, NAN),
+      : w(asked), random(seed), q(size(w.heads, w.rows, kDim)), k(size(heads_kv(), stored(), kDim)),
+        v(size(heads_kv(), stored(), kDimV)), out(size(w.heads, w.rows, kDimV), T(NAN)), lse(out.size() / kDimV, NAN),
         sinks(size_t(w.heads)), wide(out.size(), NAN) {
     std::normal_distribution<float> normal;
     for (T& x : q) x = T(normal(random) * float(w.larger));
     for (T& x : k) x = T(normal(random));
     for (T& x : v) x = T(normal(random));
     for (float& x : sinks) x = normal(random);
+    for (int head = 0; head < heads_kv(); ++head)
+      for (int row = w.keys; row < stored(); ++row) {
+        std::fill_n(k.begin() + long(place(head, row, heads_kv(), stored(), kDim)), kDim, T(NAN));
+        std::fill_n(v.begin() + long(place(head, row, heads_kv(), stored(), kDimV)), kDimV, T(NAN));
+      }
+    if (w.accumulate) {
+      for (float& x : lse) x = normal(random);
+      for (float& x : wide) x = normal(random);
+      lse_before = lse, wide_before = wide;
+    }
     if (w.size.q) make_lists();
     if (w.share) {
       shares = {tiles_of_head() * w.heads, w.share, int(ceil_div(w.keys, C::kTileK))};
@@ -104,18 +117,19 @@ struct Call {
     ForwardParams x{};
     x.q = map(q, w.heads, w.rows, kDim, C::kTileQ), x.out = map(out, w.heads, w.rows, kDimV, 16);
     x.out_row = map(out, w.heads, w.rows, kDimV, 1);
-    x.k = map(k, heads_kv(), w.keys, kDim, C::kTileK), x.v = map(v, heads_kv(), w.keys, kDimV, C::kTileK);
-    for (int n = 0; n < kParts; ++n) x.v_part[n] = map(v, heads_kv(), w.keys, kDimV, rows_of_part(n));
+    x.k = map(k, heads_kv(), stored(), kDim, C::kTileK), x.v = map(v, heads_kv(), stored(), kDimV, C::kTileK);
+    for (int n = 0; n < kParts; ++n) x.v_part[n] = map(v, heads_kv(), stored(), kDimV, rows_of_part(n));
     x.scale = kLog2e / std::sqrt(float(kDim));
     x.rows = w.rows, x.keys = w.keys, x.heads = x.units = x.section_heads = w.heads, x.heads_per_key = w.heads_per_key;
     x.packed = 1, x.row_mask = (1 << 28) - 1, x.row_shift = 31;
     x.left = w.left, x.right = w.right, x.offset = w.keys - w.rows;
     x.tiles_of_unit = tiles_of_head(), x.longest_first = !w.fixed && !w.share, x.fixed = w.fixed;
     x.epoch = 5, x.counters = counters;
-    x.k_rows = w.keys, x.k_heads = heads_kv(), x.k_batches = 1;
+    x.k_rows = stored(), x.k_heads = heads_kv(), x.k_batches = 1;
     x.lse = lse.data(), x.lse_stride.seq = 1, x.lse_stride.head = w.rows;
     x.dim_v = kDimV;
     x.shares = shares, x.parts = parts.data(), x.score.kept = 1;
+    x.accumulate = w.accumulate;
     if (is_wide()) {
       x.wide = wide.data();
       x.wide_stride.seq = int64_t(place(0, 1, w.heads, w.rows, kDimV));
@@ -198,7 +212,7 @@ struct Call {
         double top = w.sinks ? double(sinks[size_t(head)]) : -INFINITY, sum = 0, want[kDimV] = {};
         for (int j = begin; j < end; ++j) {
           if (!listed(head, i, j)) continue;
-          const T* const key = k.data() + place(k_head, j, heads_kv(), w.keys, kDim);
+          const T* const key = k.data() + place(k_head, j, heads_kv(), stored(), kDim);
           double s = 0;
           for (int d = 0; d < kDim; ++d) s += double(float(row[d]) * float(key[d]));
           s /= std::sqrt(double(kDim));
@@ -207,12 +221,20 @@ struct Call {
         }
         for (int j = begin; j < end; ++j) {
           if (!listed(head, i, j)) continue;
-          const T* const value = v.data() + place(k_head, j, heads_kv(), w.keys, kDimV);
+          const T* const value = v.data() + place(k_head, j, heads_kv(), stored(), kDimV);
           const double p = std::exp(weight[size_t(j)] - top);
           sum += p;
           for (int d = 0; d < kDimV; ++d) want[d] += p * double(float(value[d]));
         }
         if (w.sinks) sum += std::exp(double(sinks[size_t(head)]) - top);
+        const size_t at_lse = size_t(head) * size_t(w.rows) + size_t(i);
+        if (w.accumulate) {
+          if (top == -INFINITY) top = 0;
+          const double before = std::exp(double(lse_before[at_lse]) - top);
+          sum += before;
+          for (int d = 0; d < kDimV; ++d)
+            want[d] += before * double(wide_before[place(head, i, w.heads, w.rows, kDimV) + size_t(d)]);
+        }
         const auto differ = [&](double got, double wanted) {
           const double off = std::abs(got - wanted) / std::max(1., std::abs(wanted));
           if (got != wanted) worst = off <= 1e30 ? std::max(worst, off) : INFINITY;
@@ -221,7 +243,7 @@ struct Call {
           const size_t at = place(head, i, w.heads, w.rows, kDimV) + size_t(d);
           differ(is_wide() ? double(wide[at]) : double(float(out[at])), sum > 0 ? want[d] / sum : 0);
         }
-        differ(lse[size_t(head) * size_t(w.rows) + size_t(i)], sum > 0 ? top + std::log(sum) : -INFINITY);
+        differ(lse[at_lse], sum > 0 ? top + std::log(sum) : -INFINITY);
       }
     return worst;
   }

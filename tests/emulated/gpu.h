@@ -57,7 +57,7 @@ struct Warp : Meeting {
 };
 struct Thread;
 struct Block {
-  unsigned number = 0;
+  unsigned number = 0, place = 0;  // of the grid, and of those that run together
   int threads = 0, alive = 0;
   char* shared = nullptr;
   std::map<uint32_t, Barrier> barriers{};
@@ -147,7 +147,7 @@ inline void pause() {
 inline void wait_until(const char* what, std::function<bool()> ready, bool crossing = true) {
   const bool random = gpu.schedule.pace == Pace::random || !crossing;
   if (crossing && gpu.schedule.pace == Pace::ranked && gpu.random() % gpu.change == 0)
-    gpu.rank[gpu.now->block->number * unsigned(gpu.now->block->threads / 32) + gpu.now->number / 32] = --gpu.lowest;
+    gpu.rank[gpu.now->block->place * unsigned(gpu.now->block->threads / 32) + gpu.now->number / 32] = --gpu.lowest;
   if (ready() && random && gpu.random() % 8) return;
   gpu.now->waits = what, gpu.now->ready = std::move(ready);
   to_scheduler();

@@ -20,7 +20,8 @@ struct Running {
 
   Running(const Grid& grid, int first, int count, void (*begin)()) : blocks(size_t(count)) {
     for (Block& b : blocks) {
-      b.number = unsigned(first + (&b - blocks.data())), b.threads = b.alive = grid.threads, b.shared = grid.memory;
+      b.place = unsigned(&b - blocks.data()), b.number = unsigned(first) + b.place;
+      b.threads = b.alive = grid.threads, b.shared = grid.memory;
       for (uint32_t w = 0; w < kWarps; ++w) b.warps[w].clock.at[w] = 1;
       if (!grid.memory) {
         memory.emplace_back(static_cast<char*>(std::aligned_alloc(1024, kSharedBytes)), &std::free);

@@ -74,8 +74,10 @@ struct Call {
           const double off = std::abs(got - wanted) / std::max(1., std::abs(wanted));
           if (got != wanted) worst = off <= 1e30 ? std::max(worst, off) : INFINITY;
         };
-        for (size_t d = 0; d < kDim; ++d)
-          differ(w.wide ? double(wide[row * kDim + d]) : double(float(out[row * kDim + d])), sum > 0 ? want[d] / sum : 0);
+        for (size_t d = 0; d < kDim; ++d) {
+          const double got = w.wide ? double(wide[row * kDim + d]) : double(float(out[row * kDim + d]));
+          differ(got, sum > 0 ? want[d] / sum : 0);
+        }
         differ(lse[row], sum > 0 ? std::log(sum) : -INFINITY);
       }
     return worst;

@@ -18,7 +18,7 @@ using Shared64 =
 TEST(Sm90ForwardMatrix, d64) {
   unsigned n = 0;
   expect_matrix<Shape<Bf16, 64, 64, 128, 2, 2, false, true, false>>(n);
-  expect_matrix<Shape<Bf16, 64, 64, 128, 2, 2, false, true, true>>(n);
+  expect_matrix<Shape<Bf16, 64, 64, 128, 2, 2, false, true, true>>(n, [](Asked& w, unsigned) { w.accumulate = true; });
 }
 TEST(Sm90ForwardMatrix, d64_with_three_warpgroups) {
   unsigned n = 100;

@@ -26,6 +26,7 @@ void expect_lists(unsigned number, Blocks size) {
       Asked w = asked<C>(1, tiles, sees, n / 3 % 2);
       w.rows -= n % 2 * 70, w.keys = std::max(w.rows, (most + 2) * size.k - int(n % 3) * 13), w.fixed = false;
       w.size = size, w.counts = of, w.wide = C::kEither && n % 5 == 0, w.ahead = C::kAhead && n % 2;
+      w.behind = n % 3 ? 0 : 30;
       if (C::kOptions) w.cap = 5.f;
       expect_right<C>(w, emulated::Schedule::number(n), 7);
       if (testing::Test::HasFailure()) return;
