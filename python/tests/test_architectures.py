@@ -80,6 +80,9 @@ class Architectures(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         attune.transformers.register()
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)  # in models so small more would wait for each other
+        cls.addClassCleanup(torch.set_num_threads, threads)
 
     def agrees(self, name, more):
         config = config_of(name, more)
