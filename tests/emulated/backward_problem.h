@@ -220,7 +220,9 @@ struct Call {
       x.blocks = {w.block_q, C::kTileK, int(list_row.size())}, x.most_entries = w.most_entries;
     }
     const int blocks = w.blocks ? w.blocks : x.tiles * x.units;
+    emulated::gpu.taints = C::kApart;  // its first product of dQ is of whatever is there
     const std::string wrong = emulated::launch(blocks, C::kThreads, seed, [&] { backward_kernel<C>(x); });
+    emulated::gpu.taints = false;
     // Tiles, in no order but the first of a block, and an end for each block.
     const int works = x.tiles * x.units + w.divided * (w.pieces - 1);
     EXPECT_EQ(counts[0], C::kStays ? works + (C::kOrdered ? blocks : 0) : 0);

@@ -31,12 +31,14 @@ struct Piece {
   bool generic = false;                      // written by threads, for which the async proxy needs a fence
   uint32_t read[kWarps] = {};                // by threads, or by products that have been waited for
   uint32_t sent[kWarps] = {};                // by bulk stores
+  uint32_t spoiled = 0;                      // a bit for each warp: it was overwritten under a pending product
 };
 
 // Of a block. Each call says what is wrong, or nothing.
 struct Shadow {
   std::vector<Piece> pieces{size_t(kSharedBytes / 16)};
   uint32_t published[kWarps] = {};  // the last fence of each warp
+  bool taints = false;              // products that race have no numbers for sums, and are not wrong by themselves
 
   static std::string place(uint32_t address) { return " at byte " + std::to_string(address / 16 * 16); }
 
@@ -45,7 +47,7 @@ struct Shadow {
       return p.writer < kWarps ? "overwrites what a warp wrote, without word of it"
                                : "overwrites what a copy is still to bring";
     for (int w = 0; w < kWarps; ++w) {
-      if (p.read[w] > now.at[size_t(w)])
+      if (p.read[w] > now.at[size_t(w)] && !(taints && p.read[w] == Piece::kPending))
         return p.read[w] == Piece::kPending ? "overwrites what a product still reads"
                                             : "overwrites what a warp may still read";
       if (p.sent[w] > now.at[size_t(w)]) return "overwrites what a bulk store has not read yet";
@@ -57,6 +59,8 @@ struct Shadow {
       Piece& p = pieces[n];
       if (const char* const what = overwrites(p, now)) return what + place(n * 16) + of(p, now);
       p.writer = who, p.written = stamp, p.generic = who < kWarps;
+      for (int w = 0; w < kWarps; ++w)
+        if (p.read[w] == Piece::kPending) p.spoiled |= 1u << w;
     }
     return {};
   }

@@ -74,6 +74,7 @@ struct Issued {
   uint32_t a = 0, b = 0;
   bool add = false, weighs = false;  // weighs: by numbers in registers
   bool idle = false;                 // nothing of it is kept
+  bool tainted = false;              // it reads what another warp writes: its sums are no numbers
   float rows[2][16] = {};       // a, where it is in registers
   std::vector<float> before{};  // sums, which are no numbers until the product has been waited for
 };
@@ -108,6 +109,7 @@ struct Gpu {
   unsigned change = 64;    // how seldom one falls to it
   bool phases_once = false;  // no thread waits for a phase twice: then one that seems to has taken it for the next
   uint64_t events = 0;     // what others may wait for
+  bool taints = false;     // products whose sums nobody keeps may race: a kernel's first, of whatever is there
   std::string wrong;       // the first thing that may not be
   int64_t products = 0;    // groups of them, of all threads
   std::function<void(const char* data, int row, int head, int batch)> loads{};  // told of each tile, if not empty

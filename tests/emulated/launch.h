@@ -21,7 +21,7 @@ struct Running {
   Running(const Grid& grid, int first, int count, void (*begin)()) : blocks(size_t(count)) {
     for (Block& b : blocks) {
       b.place = unsigned(&b - blocks.data()), b.number = unsigned(first) + b.place;
-      b.threads = b.alive = grid.threads, b.shared = grid.memory;
+      b.threads = b.alive = grid.threads, b.shared = grid.memory, b.shadow.taints = gpu.taints;
       for (uint32_t w = 0; w < kWarps; ++w) b.warps[w].clock.at[w] = 1;
       if (!grid.memory) {
         memory.emplace_back(static_cast<char*>(std::aligned_alloc(1024, kSharedBytes)), &std::free);
@@ -185,7 +185,7 @@ std::string launch(const Grid& grid, const Schedule& schedule, Kernel kernel) {
 }
 template <class Kernel>
 std::string launch(int blocks, int threads, unsigned seed, Kernel kernel) {
-  return launch({blocks, threads}, Schedule{.seed = seed}, kernel);
+  return launch({blocks, threads}, Schedule::number(seed), kernel);
 }
 
 }  // namespace attune::emulated

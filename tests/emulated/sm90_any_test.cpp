@@ -56,11 +56,19 @@ struct AnyProblem : WideProblem<T> {
   int blocks_of_rows(const AnyParams& x) const { return row_tiles * x.of_rows.heads; }
 };
 
+// With lists the lanes of a warp stay together: in pass_over() nothing holds the lane that gives v back until the
+// others have waited for it. A GPU runs them as one there, but does not promise it.
+emulated::Schedule lanes_together(unsigned n) {
+  return {n + 1, emulated::Pace::ranked, emulated::Landing(n % 4)};
+}
+auto schedule_of(const Mask& mask) { return mask.blocks.q ? lanes_together : emulated::Schedule::number; }
+
 template <class T, int Dim>
 void expect_right(const Asked& w, unsigned seed) {
   using OfRows = AnyRowsShape<T, Dim, Dim>;
   using OfKeys = AnyKeysShape<T, Dim, Dim>;
-  sm90::expect_right<OfRows, OfKeys>(AnyProblem<T>(w, seed), any_rows_kernel<OfRows>, any_keys_kernel<OfKeys>);
+  sm90::expect_right<OfRows, OfKeys>(AnyProblem<T>(w, seed), any_rows_kernel<OfRows>, any_keys_kernel<OfKeys>, 1, 4,
+                                     schedule_of(w.mask));
 }
 constexpr Mask listed(Mask mask, int q, int k) {
   mask.blocks = {q, k, 0};
@@ -82,7 +90,7 @@ void expect_all_right(unsigned seed) {
     const int* const size = kBlocks[(unsigned(n) + seed) % 4];
     w.mask.blocks = {size[0], size[1], 0}, w.staying = 0;
     sm90::expect_right<OfRows, OfKeys>(AnyProblem<T>(w, seed + unsigned(n)), any_rows_kernel<OfRows>,
-                                       any_keys_kernel<OfKeys>, seed + unsigned(n), 1);
+                                       any_keys_kernel<OfKeys>, seed + unsigned(n), 1, schedule_of(w.mask));
   }
 }
 TEST(Sm90Any, every_number_of_steps_is_right_and_ends) {

@@ -150,16 +150,18 @@ struct WideProblem {
 
 // Both kernels, at several paces of warps and copies.
 template <class OfRows, class OfKeys, class AProblem, class Params>
-void expect_right(AProblem&& p, void (*rows)(Params), void (*keys)(Params), unsigned first = 1, unsigned paces = 4) {
+void expect_right(AProblem&& p, void (*rows)(Params), void (*keys)(Params), unsigned first = 1, unsigned paces = 4,
+                  emulated::Schedule (*schedule)(unsigned) = emulated::Schedule::number) {
   for (unsigned pace = first; pace < first + paces; ++pace) {
     SCOPED_TRACE("q" + std::to_string(p.w.rows) + " k" + std::to_string(p.w.keys) + " " + name(p.w.mask) + " blocks " +
                  std::to_string(p.w.staying) + " pace " + std::to_string(pace));
     Params x = p.params();
     x.k.box = x.v.box = OfRows::kTileK;
-    ASSERT_EQ(emulated::launch(p.blocks_of_rows(x), OfRows::kThreads, pace, [&] { rows(x); }), "") << "rows";
+    const emulated::Grid of_rows{p.blocks_of_rows(x), OfRows::kThreads};
+    ASSERT_EQ(emulated::launch(of_rows, schedule(pace), [&] { rows(x); }), "") << "rows";
     x.q.box = x.d_out.box = OfKeys::kTileQ, x.stats.box = 2 * OfKeys::kTileQ, x.k.box = x.v.box = OfKeys::kTileK;
     const int blocks = x.of_keys.tiles * x.of_keys.heads;
-    ASSERT_EQ(emulated::launch(blocks, OfKeys::kThreads, pace, [&] { keys(x); }), "") << "keys";
+    ASSERT_EQ(emulated::launch({blocks, OfKeys::kThreads}, schedule(pace), [&] { keys(x); }), "") << "keys";
     p.expect_right();
   }
 }

@@ -77,11 +77,16 @@ struct Product {
     const int first = warp % 4 * 16;
     const Issued& x = *lanes[0];
     const uint32_t time = block.warps[warp].clock.at[size_t(warp)];
+    bool tainted = x.tainted;
     each_of<of_a, turned_b>(x, warp, [&](uint32_t at, int k, int line, bool is_a) {
       T eight[8];
       std::memcpy(eight, block.shared + at, 16);
-      uint32_t& read = block.shadow.pieces[at / 16].read[warp];
-      if (read == emulated::Piece::kPending) read = time;
+      emulated::Piece& piece = block.shadow.pieces[at / 16];
+      if (piece.read[warp] == emulated::Piece::kPending) {
+        piece.read[warp] = time;
+        tainted |= block.shadow.taints && piece.spoiled >> warp & 1;
+        piece.spoiled &= ~(1u << warp);
+      }
       const bool along_k = is_a ? of_a == A::rows : !turned_b;
       for (int n = 0; n < 8; ++n) {
         const int row_k = along_k ? k + n : k, other = along_k ? line : line + n;
@@ -106,7 +111,7 @@ struct Product {
       Issued& to = *lanes[l];
       if (!to.before.empty()) std::copy(to.before.begin(), to.before.end(), to.to);
       for (int n = 0; n < N / 2; ++n) {
-        const float sum = d[l / 4 + n / 2 % 2 * 8][n / 4 * 8 + l % 4 * 2 + n % 2];
+        const float sum = tainted ? NAN : d[l / 4 + n / 2 % 2 * 8][n / 4 * 8 + l % 4 * 2 + n % 2];
         to.to[n] = (to.add ? to.to[n] : 0.f) + sum;
       }
     }
@@ -126,15 +131,21 @@ struct Product {
     return x;
   }
   template <A of_a, bool turned_b>
-  static void mark(const Issued& x) {
+  static void mark(Issued& x) {
     emulated::Shadow& shadow = emulated::gpu.now->block->shadow;
     const int warp = int(emulated::gpu.now->number / 32);
     const emulated::Clock& now = emulated::my_clock();
     each_of<of_a, turned_b>(x, warp, [&](uint32_t at, int, int, bool) {
+      const emulated::Piece& piece = shadow.pieces[at / 16];
+      if (!(piece.written > now.at[piece.writer] || piece.generic)) return;
+      const std::string what = shadow.unseen(piece, at, now, true);
+      if (what.empty()) return;
+      if (shadow.taints) x.tainted = true;
+      else emulated::may_not_be("a product " + what);
+    });
+    if (x.tainted) return;
+    each_of<of_a, turned_b>(x, warp, [&](uint32_t at, int, int, bool) {
       emulated::Piece& piece = shadow.pieces[at / 16];
-      if (piece.written > now.at[piece.writer] || piece.generic)
-        if (const std::string what = shadow.unseen(piece, at, now, true); !what.empty())
-          emulated::may_not_be("a product " + what);
       if (piece.written) piece.read[warp] = emulated::Piece::kPending;  // else no number, which nobody can keep
     });
   }
