@@ -63,6 +63,8 @@ EQUIVALENT = {
         "store_matrix4 behind it is .sync.aligned: no lane writes before the one that waits for its stores has come",
     ("forward.sm90.producer.h", "run: wait(shared + C::kNear + 8 * (tiles % 4), tiles / 4 & 1)"):
         "orders time only, which block takes a tile: its slot is free when q of two tiles before has been given back",
+    ("backward.sm90.wide.rows.h", "wide_rows_produce: wait(shared + C::kOEmpty, (round & 1) ^ 1)"):
+        "every warp gives d_out back right before q, and for q the producer has waited",
 }
 
 
