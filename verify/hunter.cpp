@@ -324,7 +324,8 @@ void shrink(const Hunt& asked, HuntFinding& f) {
   for (; f.tries < kTriesAgain && now() < until; ++f.tries)
     f.again += attempt(quick, *f.backend, f.drawn, why) == f.ending;
   if (!f.again) return;  // it need not happen every time: the drawn case stays
-  for (bool smaller = true; smaller;) {
+  bool smaller = true;
+  for (int step = 0; smaller && step < asked.shrink_steps; ++step) {
     smaller = false;
     for (const Case& c : smaller_cases(f.smallest)) {
       if (now() > until) return;

@@ -17,6 +17,7 @@ struct Hunt {
   double launch_seconds = 20;               // the watchdog: a run takes longer than this only if it hangs
   double max_seconds = 0;                   // no new cases after this; 0: no limit
   double shrink_seconds = 60;               // for each finding
+  int shrink_steps = 1000;                  // likewise: so many times a smaller case is taken
   std::function<void(uint64_t done, size_t found)> progress{};
 };
 

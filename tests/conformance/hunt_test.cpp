@@ -93,7 +93,9 @@ TEST(Hunt, what_is_wrong_is_found_and_made_small) {
     if (is_trouble(plan.problem)) wrong.scale = 3.f;
     return right(plan, wrong);
   });
-  const Hunted all = hunt(quick_hunt(b, 5));
+  Hunt asked = quick_hunt(b, 5);
+  asked.shrink_seconds = 600, asked.shrink_steps = 2;
+  const Hunted all = hunt(asked);
   ASSERT_FALSE(all.findings.empty());
   EXPECT_EQ(all.cases, 5u);
   const HuntFinding& f = all.findings[0];
@@ -110,7 +112,7 @@ TEST(Hunt, a_run_that_hangs_is_found_and_the_hunt_goes_on) {
     return right(plan, a);
   });
   Hunt asked = quick_hunt(b, 5);
-  asked.launch_seconds = 2, asked.shrink_seconds = 4;
+  asked.launch_seconds = 5, asked.shrink_seconds = 4;
   const Hunted all = hunt(asked);
   ASSERT_FALSE(all.findings.empty());
   EXPECT_EQ(all.cases, 5u);
