@@ -295,17 +295,17 @@ void add_parity(CLI::App& app, Context& context) {
       .excludes(ring)
       .excludes(kernels);
   const Argument hunt = command.add_option(
-      "--hunt", asked->hunt.cases, "So many random problems, biased to many short tiles; what fails is made smaller");
+      "--hunt", asked->hunt.cases, "Run this many random problems, biased to short tiles, and shrink what fails");
   hunt.between(1, 100000000).excludes(one).excludes(quick).excludes(kernels).excludes(ring).excludes("--coverage");
   hunt.excludes("--levels");
-  command.add_option("--seed", asked->hunt.seed, "Of a hunt: the same seed draws the same problems; else a fresh one")
+  command.add_option("--seed", asked->hunt.seed, "With --hunt: draw the problems of this seed; a fresh one unless given")
       .between(0, 2147483647)
       .needs(hunt);
-  command.add_option("--watchdog", asked->hunt.launch_seconds, "Of a hunt: seconds after which a run counts as hanging")
+  command.add_option("--watchdog", asked->hunt.launch_seconds, "With --hunt: seconds after which a run counts as hanging")
       .between(0.1, 1e6)
       .needs(hunt)
       .show_default();
-  command.add_option("--max-seconds", asked->hunt.max_seconds, "Of a hunt: begin no new problem after this")
+  command.add_option("--max-seconds", asked->hunt.max_seconds, "With --hunt: start no new problem after this many seconds")
       .between(0.1, 1e6)
       .needs(hunt);
   command.footer(

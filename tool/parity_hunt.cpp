@@ -45,7 +45,7 @@ void hunt_parity(const HuntAsked& asked, Context& context) {
   Hunt hunt{.device = asked.device, .cases = uint64_t(asked.cases), .threads = asked.threads,
             .launch_seconds = asked.launch_seconds, .max_seconds = asked.max_seconds};
   hunt.seed = asked.seed >= 0 ? uint64_t(asked.seed) : std::random_device{}() >> 1;
-  // Libraries of others are hunted where they are asked for.
+  // Vendor libraries take part only if --backend names them.
   for (const Backend* b : backends())
     if (asked.backend.empty() ? !b->only_by_name && !std::string_view(b->name).starts_with("vendor_")
                               : b->name == asked.backend)
@@ -58,7 +58,7 @@ void hunt_parity(const HuntAsked& asked, Context& context) {
     hunt.progress = [&](uint64_t done, size_t found) {
       fmt::print(stderr, "\r\033[K{} of {} problems, {} found", done, hunt.cases, found);
     };
-  fflush(stdout);  // what is in it would be the other process's, too
+  fflush(stdout);  // a forked process would print what is buffered a second time
   const Hunted all = attune::hunt(hunt);
   if (live) fmt::print(stderr, "\r\033[K");
   if (!all.status.ok())
@@ -73,8 +73,8 @@ void hunt_parity(const HuntAsked& asked, Context& context) {
       if (all.runs[n]) fmt::print("{:<22} {:>7} runs\n", hunt.backends[n]->name, all.runs[n]);
     for (const HuntFinding& f : all.findings) print_finding(asked, hunt, f);
     if (all.over)
-      fmt::print("\n{} runs are up to {:.2f} times the tolerance of parity off; over 3 times is a finding\n", all.over,
-                 all.most_over);
+      fmt::print("\n{} runs exceed parity's tolerance, by at most {:.2f} times; more than 3 times is a failure\n",
+                 all.over, all.most_over);
     size_t hangs = 0;
     for (const HuntFinding& f : all.findings) hangs += f.ending == Ending::hang;
     fmt::print("\n{} problems of seed {} on {} in {:.0f} s: {} hangs, {} other failures, {} compared nothing\n",

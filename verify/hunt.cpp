@@ -19,8 +19,8 @@ struct Draw {
   int between(int low, int high) { return low + random.below(high - low + 1); }
 };
 
-constexpr int kTile = 128;               // queries of most tiles
-constexpr double kPassesOfBackward = 4;  // of the reference, in forwards
+constexpr int kTile = 128;               // queries in most tiles
+constexpr double kPassesOfBackward = 4;  // what a backward costs the reference, in forwards
 
 int64_t tiles_of(const Problem& p, int tile) { return ceil_div(p.len_q, tile) * p.batch * p.heads_q; }
 
@@ -46,7 +46,7 @@ void draw_mask(Draw& d, Problem& p) {
   if (m.kind == MaskKind::window) {
     const auto side = [&] { return d.chance(70) ? d.of({0, 1, 3, 5, 31, 63, 64, 65, 127}) : d.between(0, 400); };
     m.left = d.chance(10) ? kNoLimit : side(), m.right = d.chance(8) ? kNoLimit : d.chance(50) ? 0 : side();
-    // Of a negative side the other one reaches further, or nothing is seen.
+    // A window with a negative side sees keys only if the other side reaches further.
     if (m.right != kNoLimit && d.chance(12)) m.right = -d.between(1, 20);
     else if (m.left != kNoLimit && d.chance(8)) m.left = -d.between(1, 20);
   }

@@ -12,18 +12,18 @@ namespace attune {
 // What one case may cost the reference, which computes in double and one query at a time.
 struct HuntLimits {
   double work = 1.5e8;      // pairs of a query and a key that it sees, times the dims of both products
-  double elements = 5.5e6;  // of all tensors
+  double elements = 5.5e6;  // in all tensors
   int units = 132;          // multiprocessors, or threads: a third of the cases have more query tiles than that
 };
 
-// Case `index` of a hunt. The same seed, index and limits give the same case on every machine. It is a valid problem
-// whose check compares something; `served` says whether some backend takes it, and draws go on until one does.
+// Case `index` of a hunt: a valid problem that some backend serves. The same seed, index, limits and `served` give the
+// same case on every machine. Lengths are drawn later, and all of them may be 0: then a check compares nothing.
 Case hunted_case(uint64_t seed, uint64_t index, const HuntLimits&, const std::function<bool(const Problem&)>& served);
 
-// Cases with one thing less, the boldest first: candidates for the smallest case that still fails. Each is valid.
+// Valid cases that are simpler in one respect, the largest simplification first: candidates for shrinking.
 std::vector<Case> smaller_cases(const Case&);
 
-// About what the reference has to do for it, in the units of HuntLimits.
+// Estimates of what the reference has to do, in the units of HuntLimits.
 double hunt_work(const Problem&);
 double hunt_elements(const Problem&);
 

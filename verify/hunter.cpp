@@ -23,10 +23,10 @@ namespace {
 constexpr size_t kMostShrunk = 12;     // findings that are made smaller
 constexpr int kTriesAgain = 3;
 constexpr double kShrinkLaunch = 3;    // seconds of the watchdog meanwhile: drawn cases take milliseconds
-constexpr size_t kMostText = 1000;     // of a sentence: a line that is one write() is not torn
+constexpr size_t kMostText = 1000;     // characters in a line: a write() this short is atomic on a pipe
 
-// A tolerance is three times what a naive computation strays in a few tries. Of many thousands of random cases some
-// stray a little further, and that is not a finding; one that is wrong is off by much more.
+// A tolerance is three times the error of a naive computation in a few tries. Among thousands of random cases some
+// exceed it a little, and that is not a finding: a wrong kernel is off by much more.
 constexpr double kSlack = 3;
 bool is_wrong(const Outcome& o) {
   return o.verdict == Verdict::fail && !(o.by_rounding && o.used() <= kSlack);
@@ -111,16 +111,16 @@ HuntLimits limits_of(const Device& d) {
   return limits;
 }
 
-// Draws are the child's, where the device is; the parent learns them from it by their line.
+// The child draws the cases, since only it opens the device. The parent reads each case as a line.
 struct Worker {
   const Hunt& asked;
   const std::set<uint64_t>& over;  // cases that need not be run
   const uint64_t first;
   const int to;
+  const double began;              // of the hunt: a new process does not start its time anew
   Device device{};
   std::atomic<uint64_t> next{0};
   std::mutex alone{};
-  double began = now();
 
   // False: nothing more can be run in this process.
   bool run_case(uint64_t index) {
@@ -153,8 +153,8 @@ struct Worker {
         say(to, join("pass ", index, " ", n, " ", o.verdict == Verdict::fail ? o.used() : 0.));
         continue;
       }
-      // An error of CUDA is repeated by every later call of the process, and by those of other threads: whose it is, a
-      // run alone says.
+      // After a CUDA error every later call of the process fails too, in all threads: the parent runs each suspect
+      // alone to find the one that caused it.
       const bool suspect = on_gpu && o.figures.empty();
       say(to, join(suspect ? "suspect " : "fail ", index, " ", n, " ", int(Ending::wrong), " ", name(c), "\t", o.why));
       if (suspect) return false;
@@ -277,7 +277,7 @@ struct Parent {
   bool run_child(uint64_t first) {
     open.clear(), suspects.clear();
     Child child;
-    if (!child.start([&](int to) { Worker{asked, over, first, to}.run(); })) {
+    if (!child.start([&](int to) { Worker{asked, over, first, to, began}.run(); })) {
       result.status = Status::no("no process for a hunt: ", std::strerror(errno));
       return true;
     }
