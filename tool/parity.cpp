@@ -298,14 +298,14 @@ void add_parity(CLI::App& app, Context& context) {
       "--hunt", asked->hunt.cases, "Run this many random problems, biased to short tiles, and shrink what fails");
   hunt.between(1, 100000000).excludes(one).excludes(quick).excludes(kernels).excludes(ring).excludes("--coverage");
   hunt.excludes("--levels");
-  command.add_option("--seed", asked->hunt.seed, "With --hunt: draw the problems of this seed; a fresh one unless given")
+  command.add_option("--seed", asked->hunt.seed, "With --hunt: draws the same problems each time")
       .between(0, 2147483647)
       .needs(hunt);
-  command.add_option("--watchdog", asked->hunt.launch_seconds, "With --hunt: seconds after which a run counts as hanging")
+  command.add_option("--watchdog", asked->hunt.launch_seconds, "With --hunt: seconds until a run counts as hanging")
       .between(0.1, 1e6)
       .needs(hunt)
       .show_default();
-  command.add_option("--max-seconds", asked->hunt.max_seconds, "With --hunt: start no new problem after this many seconds")
+  command.add_option("--max-seconds", asked->hunt.max_seconds, "With --hunt: start no new problem after this")
       .between(0.1, 1e6)
       .needs(hunt);
   command.footer(
