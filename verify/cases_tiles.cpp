@@ -315,6 +315,8 @@ constexpr std::string_view kLarge[] = {
     "backward bf16 b2 h96/6 q400 k1100 d8 causal repro=run | seed=3",
     // Heads of 256 with more query tiles than multiprocessors, of one to three key tiles each: these hung.
     "forward bf16 b3 h4 q1500 k1500 d256 window0,0",
+    "forward f16 b3 h4 q1500 k1500 d256/128 window0,0",
+    "forward bf16 b3 h4 q1500 k1500 d256/64 window0,0",
     "forward f16 b3 h4 q1500 k1500 d256/32 window0,0",
     "forward bf16 b1 h16/4 q1500 k1500 d128/256 window0,0",
     "forward bf16 b17 h14/2 q100 k1000 d256 window0,0",
