@@ -13,12 +13,12 @@
 #include <string>
 #include <vector>
 
-#include "core/cost.h"
-#include "core/nsa.h"
+#include "core/work.h"
+#include "core/variant/nsa.h"
 #include "machine/host.h"
 #include "plan/backend.h"
-#include "tool/measure/axes.h"
-#include "tool/measure/workload.h"
+#include "tool/bench/axes.h"
+#include "tool/subjects/workload.h"
 
 namespace {
 

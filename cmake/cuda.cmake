@@ -1,7 +1,7 @@
-# The GPU part. nvcc is used where it is found and never required. A file's suffix says what it is built for: *.sm80.cu
-# (and *.sm80.d64.cu, ...) for every GPU from Ampere on, *.cuda.cu for Turing too, *.sm90.cu for Hopper alone, whose
-# instructions no other GPU has. The runtime is linked statically and opens the driver by itself: one library file
-# serves machines with and without a GPU.
+# The GPU part. nvcc is used where it is found and never required. A file's folder is what it is built for:
+# attention/sm80 for every GPU from Ampere on, attention/sm90 for Hopper alone, whose instructions no other GPU has,
+# every other .cu file for Turing too. The runtime is linked statically and opens the driver by itself: one library
+# file serves machines with and without a GPU.
 set(ATTUNE_CUDA AUTO CACHE STRING "Build the GPU kernels: AUTO where nvcc is found, ON, OFF")
 set(ATTUNE_CUDA_ARCHS "75;80;89;90" CACHE STRING "Compute capabilities to build for")
 option(ATTUNE_CUDA_PTX "Also PTX of the newest of them, for GPUs to come" ON)
@@ -77,13 +77,14 @@ if(NOT ATTUNE_CUDA STREQUAL "OFF" AND ATTUNE_CUDA)
 endif()
 
 if(NOT attune_has_cuda)
-  list(FILTER sources EXCLUDE REGEX "machine/cuda/|\\.cuda\\.cpp$")
+  list(FILTER sources EXCLUDE REGEX "${needs_cuda}")
   # What refuses in its place, and what needs no CUDA to be compiled.
-  file(GLOB absent CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/machine/cuda/absent*.cpp)
-  list(APPEND sources ${absent} ${PROJECT_SOURCE_DIR}/src/machine/cuda/nvml.cpp)
+  foreach(name absent nvml)
+    list(APPEND sources ${PROJECT_SOURCE_DIR}/src/machine/cuda/${name}.cpp)
+  endforeach()
   return()
 endif()
-list(FILTER sources EXCLUDE REGEX "machine/cuda/absent")
+list(FILTER sources EXCLUDE REGEX "machine/cuda/absent\\.cpp$")
 list(TRANSFORM ATTUNE_CUDA_ARCHS PREPEND "sm_" OUTPUT_VARIABLE built_for)
 list(JOIN built_for ", " built_for)
 if(ATTUNE_CUDA_PTX)
@@ -112,12 +113,12 @@ function(gpu_library name regex)
     CUDA_COMPILER_LAUNCHER "${PROJECT_SOURCE_DIR}/scripts/nvcc_log.sh;${CMAKE_CXX_COMPILER_LAUNCHER}")
   set(gpu_objects ${gpu_objects} ${name} PARENT_SCOPE)
 endfunction()
-gpu_library(attune_sm80 "\\.sm80(\\.[a-z0-9_]+)?\\.cu$" ${from_ampere})
+gpu_library(attune_sm80 "/attention/sm80/" ${from_ampere})
 if("90" IN_LIST ATTUNE_CUDA_ARCHS)
-  gpu_library(attune_sm90 "\\.sm90(\\.[a-z0-9_]+)?\\.cu$" 90a-real)
+  gpu_library(attune_sm90 "/attention/sm90/" 90a-real)
   set_property(SOURCE src/plan/plan.cpp APPEND PROPERTY COMPILE_DEFINITIONS ATTUNE_SM90)
 endif()
-gpu_library(attune_cuda "\\.cuda(\\.[a-z0-9_]+)?\\.cu$|machine/cuda/" ${CMAKE_CUDA_ARCHITECTURES})
+gpu_library(attune_cuda "/attention/(gpu|cudnn)/|/machine/|/variants/" ${CMAKE_CUDA_ARCHITECTURES})
 
 find_program(attune_python python3)
 if(ATTUNE_TESTS AND attune_python)

@@ -15,7 +15,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 # What is compiled in a build with CUDA and in no other; what these include counts too.
-PATTERNS = ["src/**/*.cu", "src/**/*.cuda.cpp", "src/machine/cuda/*.cpp"]
+PATTERNS = ["src/**/*.cu", "src/attention/cudnn/*.cpp", "src/machine/cuda/*.cpp"]
 PART = re.compile(r"(?P<name>.*): (?P<passed>\d+) passed, (?P<failed>\d+) failed")
 INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
 

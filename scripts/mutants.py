@@ -5,25 +5,27 @@ outgrown are an error: a mutant that is not planted proves nothing.
 """
 
 MASK, ARGS, SOFTMAX = "src/core/mask.h", "src/core/args.h", "src/core/softmax.h"
-PROBLEM, COST, DROPOUT = "src/core/problem.cpp", "src/core/cost.cpp", "src/core/dropout.h"
+PROBLEM, COST, DROPOUT = "src/core/problem.cpp", "src/core/work.cpp", "src/core/dropout.h"
 PLAN, RULES, CHECK = "src/plan/plan.cpp", "src/plan/rules.cpp", "src/core/check.cpp"
-FORWARD, BACKWARD = "src/attention/forward.cpu.cpp", "src/attention/backward.cpu.cpp"
-GRADIENTS, PANELS = "src/attention/gradients.cpu.h", "src/attention/cpu.h"
+FORWARD, BACKWARD = "src/attention/cpu/forward.cpp", "src/attention/cpu/backward.cpp"
+GRADIENTS, PANELS = "src/attention/cpu/gradients.h", "src/attention/cpu/unit.h"
 SCALAR, NEON = "src/machine/cpu/scalar.cpp", "src/machine/cpu/neon.cpp"
-DILATED, DILATED_HEADS, OPS = "src/core/dilated.h", "src/core/dilated.cpp", "src/machine/ops.cpp"
-DILATED_CALLS, DILATED_SHAPE = "src/variants/dilated_calls.cpp", "src/variants/dilated_shape.cpp"
-DILATED_RUN = "src/variants/dilated.cpp"
-PATTERN, PATTERN_TEXT, BLOCKS = "src/core/pattern.h", "src/core/pattern.cpp", "src/variants/blocks.cpp"
-SCORER, CHOOSER, ADAPTIVE = "src/core/scorer.h", "src/variants/scorer.cpp", "src/variants/adaptive.cpp"
-ROWS, GRAPH, STEPS = "src/machine/rows.cpp", "src/modules/graph.cpp", "src/modules/steps.cpp"
-NSA_CACHE, NSA, NSA_COPIES = "src/capi/nsa_cache.cpp", "src/core/nsa.h", "src/machine/append_rows.cpp"
-NSA_SELECT, NSA_SELECTED = "src/attention/select.cpu.cpp", "src/attention/selected.cpu.cpp"
-NSA_BACKWARD, NSA_GATE = "src/attention/selected_backward.cpu.cpp", "src/attention/gate.cpu.cpp"
-NSA_COMPRESS, NSA_READS = "src/attention/compress.cpu.cpp", "src/attention/reads.cpu.cpp"
-NSA_STEPS, NSA_WHOLE, NSA_LENGTHS = "src/variants/nsa_steps.cpp", "src/variants/nsa.cpp", "src/machine/nsa_lengths.h"
+DILATED, DILATED_HEADS, OPS = "src/core/variant/dilated.h", "src/core/variant/dilated.cpp", "src/machine/tensor_ops.cpp"
+DILATED_CALLS, DILATED_SHAPE = "src/variants/dilated/calls.cpp", "src/variants/dilated/shape.cpp"
+DILATED_RUN = "src/variants/dilated/dilated.cpp"
+PATTERN, PATTERN_TEXT = "src/core/variant/pattern.h", "src/core/variant/pattern.cpp"
+BLOCKS, ADAPTIVE = "src/variants/blocks/blocks.cpp", "src/variants/adaptive/adaptive.cpp"
+SCORER, CHOOSER = "src/core/variant/scorer.h", "src/variants/adaptive/scorer.cpp"
+ROWS, GRAPH, STEPS = "src/machine/layer_ops.cpp", "src/modules/graph.cpp", "src/modules/steps.cpp"
+NSA_CACHE, NSA, NSA_COPIES = "src/capi/nsa_cache.cpp", "src/core/variant/nsa.h", "src/machine/append_rows.cpp"
+NSA_SELECT, NSA_SELECTED = "src/attention/cpu/nsa/select.cpp", "src/attention/cpu/nsa/selected.cpp"
+NSA_BACKWARD, NSA_GATE = "src/attention/cpu/nsa/selected_backward.cpp", "src/attention/cpu/nsa/gate.cpp"
+NSA_COMPRESS, NSA_READS = "src/attention/cpu/nsa/compress.cpp", "src/attention/cpu/nsa/count_reads.cpp"
+NSA_STEPS, NSA_WHOLE = "src/variants/nsa/steps.cpp", "src/variants/nsa/nsa.cpp"
+NSA_LENGTHS = "src/variants/nsa/lengths.h"
 ATTEND, BUILD, MODULE = "src/modules/attend.cpp", "src/modules/build.cpp", "src/modules/module.cpp"
-SHARD, RING_CALLS, RANKS = "src/core/shard.h", "src/variants/ring_calls.cpp", "src/transport/ranks.cpp"
-RING_ROTATE, RING_HEADS = "src/variants/ring_rotate.cpp", "src/variants/ring_heads.cpp"
+SHARD, RING_CALLS, RANKS = "src/core/variant/shard.h", "src/variants/ring/calls.cpp", "src/transport/ranks.cpp"
+RING_ROTATE, RING_HEADS = "src/variants/ring/rotate.cpp", "src/variants/ring/heads.cpp"
 
 CONFORMANCE = ["conformance_quick_test"]
 KERNELS = ["machine_kernels_test", *CONFORMANCE]
@@ -113,7 +115,7 @@ MUTANTS = [
     (CHECK, "bytes[n].meets(bytes[m]) && share_memory(", "bytes[n].meets(bytes[m]) && false && share_memory(",
      "an output may be an input", ["capi_misuse"]),
     # CPU forward and backward
-    ("src/attention/cpu.h", "if (!(top > ref + kLazy)) return 1.f;", "if (!(top > ref + 1000.f)) return 1.f;",
+    ("src/attention/cpu/unit.h", "if (!(top > ref + kLazy)) return 1.f;", "if (!(top > ref + 1000.f)) return 1.f;",
      "the reference of a row hardly ever moves", CONFORMANCE),
     (FORWARD, "      sum[r] *= factor[r];\n", "",
      "the sum is not rescaled when the reference moves", CONFORMANCE),
@@ -383,12 +385,12 @@ MUTANTS = [
     (RANKS, "if (g.gone[size_t(me.rank)].empty()) g.gone[size_t(me.rank)] = why;", "",
      "ring: a rank that fails does not tell the others", ["variants_ring_test", "transport_ranks_test"]),
     # The slow, obvious way
-    ("src/core/masked.h", "value ? value[all.entry(i / size.q) + n] : 0", "value ? value[n] : 0",
+    ("src/core/variant/masked.h", "value ? value[all.entry(i / size.q) + n] : 0", "value ? value[n] : 0",
      "masked: a block has the number of another row's", ["variants_masked_test"]),
-    ("src/core/masked.h", "j < s.len_k && s.band.visible(i, j) ? 0.f", "s.band.visible(i, j + 1) ? 0.f",
+    ("src/core/variant/masked.h", "j < s.len_k && s.band.visible(i, j) ? 0.f", "s.band.visible(i, j + 1) ? 0.f",
      "masked: a band is one key late", ["variants_masked_test"]),
-    ("src/core/masked.h", "first + n % width]", "n % width]",
+    ("src/core/variant/masked.h", "first + n % width]", "n % width]",
      "masked: a number of a block has the gradient of the first one's pairs", ["variants_masked_test"]),
-    ("src/variants/masked.cpp", 'step.empty() || step == "selected"', 'step == "selected"',
+    ("src/variants/masked/masked.cpp", 'step.empty() || step == "selected"', 'step == "selected"',
      "masked: branches that are not selected stay as fast as ever", ["variants_masked_test"]),
 ]

@@ -73,7 +73,8 @@ def configure():
 
 def build_core(program, jobs):
     """A test of src/core needs nothing but src/core: a header of it then costs seconds and not the whole library."""
-    sources = [TREE / "tests" / "core" / f"{program.removeprefix('core_')}.cpp", *sorted(TREE.glob("src/core/*.cpp"))]
+    test = TREE / "tests" / "core" / f"{program.removeprefix('core_')}.cpp"
+    sources = [test, *sorted(TREE.glob("src/core/**/*.cpp"))]
     compiler = (["ccache"] if shutil.which("ccache") else []) + [os.environ.get("CXX", "g++")]
     flags = ["-std=c++20", "-O1", f"-I{TREE}/src", f"-I{TREE}"]
     objects = [BUILD / "core" / f"{source.stem}.o" for source in sources]

@@ -3,7 +3,7 @@
 nobody misses is a hole in the tests, or does nothing (EQUIVALENT says why).
 
   scripts/protocol_mutants.py                      all of them; fails if one survives that is not in EQUIVALENT
-  scripts/protocol_mutants.py --only forward.sm90.band
+  scripts/protocol_mutants.py --only forward/consumer_band
   scripts/protocol_mutants.py --list
 
 A header is compiled once with each of its test programs: every call is behind a number that the program reads from
@@ -29,22 +29,22 @@ LIMIT_S = 600  # of a program; a mutant that never ends is seen, too
 FORWARD, BAND, LISTS = "sm90_forward_matrix_test", "sm90_band_matrix_test", "sm90_lists_matrix_test"
 BACKWARD, WIDE, ANY = "sm90_backward_test", "sm90_wide_test", "sm90_any_test"
 HEADERS = {  # and the programs that are asked, one after the other
-    "forward.sm90.band.h": [BAND],
-    "forward.sm90.lists.h": [LISTS + " *each_warpgroup*"],
-    "forward.sm90.few.h": ["sm90_few_test"],
-    "forward.sm90.producer.h": [FORWARD, LISTS + " *one_list*", BAND],
-    "forward.sm90.consumer.h": [FORWARD, LISTS + " *one_list*", BAND],
-    "forward.sm90.h": [FORWARD],
-    "backward.sm90.producer.h": [BACKWARD],
-    "backward.sm90.consumer.h": [BACKWARD],
-    "backward.sm90.ahead.h": [BACKWARD],
-    "backward.sm90.gradients.h": [BACKWARD],
-    "backward.sm90.walk.h": [BACKWARD],
-    "backward.sm90.h": [BACKWARD],
-    "backward.sm90.wide.rows.h": [WIDE],
-    "backward.sm90.wide.keys.h": [WIDE, ANY],
-    "backward.sm90.any.rows.h": [ANY],
-    "backward.sm90.any.keys.h": [ANY],
+    "sm90/forward/consumer_band.h": [BAND],
+    "sm90/forward/consumer_lists.h": [LISTS + " *each_warpgroup*"],
+    "sm90/forward/split_kv.h": ["sm90_few_test"],
+    "sm90/forward/producer.h": [FORWARD, LISTS + " *one_list*", BAND],
+    "sm90/forward/consumer.h": [FORWARD, LISTS + " *one_list*", BAND],
+    "sm90/forward/kernel.h": [FORWARD],
+    "sm90/backward/producer.h": [BACKWARD],
+    "sm90/backward/consumer.h": [BACKWARD],
+    "sm90/backward/prepare_ahead.h": [BACKWARD],
+    "sm90/backward/store_dkdv.h": [BACKWARD],
+    "sm90/backward/list_walk.h": [BACKWARD],
+    "sm90/backward/kernel.h": [BACKWARD],
+    "sm90/backward/two_kernel/kernel_dq.h": [WIDE],
+    "sm90/backward/two_kernel/kernel_dkdv.h": [WIDE, ANY],
+    "sm90/backward/general/kernel_dq.h": [ANY],
+    "sm90/backward/general/kernel_dkdv.h": [ANY],
 }
 # Calls that arrive, wait, fence or give back; a function made of them is one, too.
 CALLS = ("arrive arrive_expect wait named_sync named_arrive release release_q give_back give_back_passed wait_full "
@@ -57,13 +57,13 @@ FUNCTION = re.compile(r"__device__[^;{}()]*?(\w+)\(")
 
 # By header and "function: call", with #2 for the second of the same: why nobody can miss it.
 EQUIVALENT = {
-    ("forward.sm90.band.h", "have_left: __syncwarp()"):
+    ("sm90/forward/consumer_band.h", "have_left: __syncwarp()"):
         "each lane gives q back for itself, and one that has sent out has waited for its own stores",
-    ("forward.sm90.consumer.h", "finish: __syncwarp()"):
+    ("sm90/forward/consumer.h", "finish: __syncwarp()"):
         "store_matrix4 behind it is .sync.aligned: no lane writes before the one that waits for its stores has come",
-    ("forward.sm90.producer.h", "run: wait(shared + C::kNear + 8 * (tiles % 4), tiles / 4 & 1)"):
+    ("sm90/forward/producer.h", "run: wait(shared + C::kNear + 8 * (tiles % 4), tiles / 4 & 1)"):
         "orders time only, which block takes a tile: its slot is free when q of two tiles before has been given back",
-    ("backward.sm90.wide.rows.h", "wide_rows_produce: wait(shared + C::kOEmpty, (round & 1) ^ 1)"):
+    ("sm90/backward/two_kernel/kernel_dq.h", "wide_rows_produce: wait(shared + C::kOEmpty, (round & 1) ^ 1)"):
         "every warp gives d_out back right before q, and for q the producer has waited",
 }
 
@@ -109,17 +109,23 @@ def nested(sites):
     return any(a.end > b.begin for a, b in zip(sites, sites[1:]))
 
 
-def build(work, program):
+def compiled(work, name, *arguments):
     tree = work / "tree"
-    out = work / program
-    compiler = os.environ.get("CXX", "g++")
-    done = subprocess.run([compiler, *FLAGS, "-include", str(work / "mutant.h"), f"-I{tree}/tests/emulated/include",
-                           f"-I{tree}", f"-I{tree}/src", f"-I{tree}/include", f"{tree}/tests/emulated/{program}.cpp",
-                           "-lgtest", "-lgtest_main", "-o", str(out)], stdout=subprocess.PIPE,
+    done = subprocess.run([os.environ.get("CXX", "g++"), *FLAGS, f"-I{tree}/tests/emulated/include", f"-I{tree}",
+                           f"-I{tree}/src", f"-I{tree}/include", *arguments], stdout=subprocess.PIPE,
                           stderr=subprocess.STDOUT, text=True)
     if done.returncode:
-        sys.exit(f"{program} does not compile\n{done.stdout[:3000]}")
-    return out
+        sys.exit(f"{name} does not compile\n{done.stdout[:3000]}")
+
+
+def build_core(work, source):
+    """Tests name the problem they run."""
+    compiled(work, source.name, "-c", str(source), "-o", str(work / f"core_{source.stem}.o"))
+
+
+def build(work, program):
+    compiled(work, program, "-include", str(work / "mutant.h"), f"{work}/tree/tests/emulated/{program}.cpp",
+             *map(str, work.glob("core_*.o")), "-lgtest", "-lgtest_main", "-o", str(work / program))
 
 
 def ask(work, site, programs):
@@ -175,6 +181,7 @@ def main():
             "inline const int attune_mutant = attune_given ? std::atoi(attune_given) : 0;\n")
         programs = sorted({p.split()[0] for h in headers for p in HEADERS[h]})
         with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
+            list(pool.map(lambda s: build_core(work, s), (work / "tree" / "src" / "core").rglob("*.cpp")))
             list(pool.map(lambda p: build(work, p), programs))
             plain = Site("", 0, "", 0, 0, "")
             if said := None if arguments.green else ask(work, plain, programs)[0]:

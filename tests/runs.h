@@ -7,7 +7,7 @@
 #include <memory>
 
 #include "core/check.h"
-#include "core/passes.h"
+#include "core/forward_of.h"
 #include "machine/cuda/runtime.h"
 #include "machine/host.h"
 #include "tests/asked.h"

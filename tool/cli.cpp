@@ -13,7 +13,7 @@
 
 #include "build_info.h"
 #include "core/status.h"
-#include "tool/commands.h"
+#include "tool/commands/commands.h"
 
 namespace attune {
 namespace {

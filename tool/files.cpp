@@ -8,7 +8,7 @@
 #include <fstream>
 #include <iterator>
 
-#include "core/links.h"
+#include "machine/symlinks.h"
 
 namespace attune {
 

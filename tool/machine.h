@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "core/device.h"
-#include "tool/commands.h"
+#include "tool/commands/commands.h"
 
 namespace attune {
 

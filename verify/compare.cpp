@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "core/check.h"
-#include "core/passes.h"
+#include "core/forward_of.h"
 #include "verify/diagnose.h"
 #include "verify/on_gpu.h"
 

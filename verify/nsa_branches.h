@@ -1,7 +1,7 @@
 // The branches of native sparse attention for one head of one sequence, by the definition (docs/nsa.md) and in double:
 // which keys a query sees in each, and its gates. A mistake is another value of what is not const.
 #pragma once
-#include "core/nsa.h"
+#include "core/variant/nsa.h"
 #include "core/score.h"
 #include "verify/rows.h"
 

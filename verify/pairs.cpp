@@ -1,6 +1,6 @@
 #include "verify/pairs.h"
 
-#include "core/adaptive.h"
+#include "core/variant/adaptive.h"
 #include "core/args.h"
 #include "verify/rows.h"
 

@@ -2,7 +2,7 @@
 // dilated attention where it is one softmax over all its branches. For one head of one sequence, by the definition: it
 // shares nothing with kernels.
 #pragma once
-#include "core/dilated.h"
+#include "core/variant/dilated.h"
 #include "core/mask.h"
 
 namespace attune {

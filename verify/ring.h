@@ -2,7 +2,7 @@
 // thread, and what they give is joined again and judged like the result of one. A process of many (MPI) runs one rank
 // of the same world and gathers.
 #pragma once
-#include "core/ring.h"
+#include "core/variant/ring.h"
 #include "transport/communicator.h"
 #include "verify/compare.h"
 

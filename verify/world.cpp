@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "core/dtypes.h"
-#include "core/passes.h"
+#include "core/forward_of.h"
 
 namespace attune {
 namespace {

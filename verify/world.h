@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "core/variants.h"
+#include "core/variant/variants.h"
 
 namespace attune {
 

@@ -1,5 +1,5 @@
-// The tensors of a variant, as core/variants.h declares them: inputs and lists drawn, what is saved made room for, and
-// gradients of the inputs among the outputs.
+// The tensors of a variant, as core/variant/variants.h declares them: inputs and lists drawn, what is saved made room
+// for, and gradients of the inputs among the outputs.
 #include <algorithm>
 #include <cmath>
 

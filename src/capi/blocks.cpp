@@ -1,5 +1,5 @@
 // Block lists in the C interface: patterns and masks in, lists out.
-#include "variants/blocks.h"
+#include "variants/blocks/blocks.h"
 
 #include <cstddef>
 #include <cstring>

@@ -7,9 +7,9 @@
 #include "capi/local.h"
 #include "core/dtypes.h"
 #include "core/overlap.h"
-#include "core/ring.h"
+#include "core/variant/ring.h"
 #include "machine/host.h"
-#include "machine/ops.h"
+#include "machine/tensor_ops.h"
 
 using namespace attune;
 

@@ -9,7 +9,7 @@
 #include "capi/cache.h"
 #include "capi/storage.h"
 #include "core/check.h"
-#include "core/nsa.h"
+#include "core/variant/nsa.h"
 #include "machine/append_rows.h"
 
 using namespace attune;

@@ -9,7 +9,7 @@
 
 #include "core/overlap.h"
 #include "core/softmax.h"
-#include "core/variants.h"
+#include "core/variant/variants.h"
 
 namespace attune {
 namespace {

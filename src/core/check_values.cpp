@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "core/check.h"
-#include "core/variants.h"
+#include "core/variant/variants.h"
 
 namespace attune {
 namespace {

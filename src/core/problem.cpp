@@ -11,7 +11,7 @@
 #include <charconv>
 
 #include "core/dtypes.h"
-#include "core/variants.h"
+#include "core/variant/variants.h"
 
 namespace attune {
 namespace {

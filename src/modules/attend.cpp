@@ -4,9 +4,9 @@
 #include <array>
 
 #include "core/check.h"
-#include "core/variants.h"
+#include "core/variant/variants.h"
 #include "machine/cuda/nvtx.h"
-#include "machine/ops.h"
+#include "machine/tensor_ops.h"
 
 namespace attune {
 namespace {

@@ -2,7 +2,7 @@
 // its variant declares) is looked up by name among what the builder offers; what a forward saves for its backward goes
 // on the tape. Plans are made here, once; a backward that no backend has is refused when it is asked for, not before.
 #pragma once
-#include "core/variants.h"
+#include "core/variant/variants.h"
 #include "modules/graph.h"
 #include "plan/rules.h"
 

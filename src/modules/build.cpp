@@ -13,9 +13,9 @@
 
 #include <cmath>
 
-#include "core/adaptive.h"
-#include "core/nsa.h"
-#include "core/ring.h"
+#include "core/variant/adaptive.h"
+#include "core/variant/nsa.h"
+#include "core/variant/ring.h"
 #include "modules/attend.h"
 #include "modules/lists.h"
 #include "modules/steps.h"

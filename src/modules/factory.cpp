@@ -5,9 +5,9 @@
 #include <iterator>
 #include <vector>
 
-#include "core/cost.h"
-#include "core/pattern.h"
-#include "core/ring.h"
+#include "core/work.h"
+#include "core/variant/pattern.h"
+#include "core/variant/ring.h"
 #include "modules/settings.h"
 #include "plan/backend.h"
 #include "plan/tuned.h"

@@ -1,7 +1,7 @@
 #include "modules/lists.h"
 
-#include "core/ring.h"
-#include "variants/blocks.h"
+#include "core/variant/ring.h"
+#include "variants/blocks/blocks.h"
 
 namespace attune {
 

@@ -1,6 +1,6 @@
 // The block lists of a module's attention: built once from a named pattern, and constants of the module from then on.
 #pragma once
-#include "core/pattern.h"
+#include "core/variant/pattern.h"
 #include "modules/attend.h"
 
 namespace attune {

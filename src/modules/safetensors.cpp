@@ -12,7 +12,7 @@
 #include <set>
 #include <utility>
 
-#include "core/links.h"
+#include "machine/symlinks.h"
 #include "modules/module.h"
 
 namespace attune {

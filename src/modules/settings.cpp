@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "core/dtypes.h"
-#include "core/ring.h"
+#include "core/variant/ring.h"
 
 namespace attune {
 namespace {

@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "core/pattern.h"
+#include "core/variant/pattern.h"
 #include "core/problem.h"
-#include "machine/rows.h"
+#include "machine/layer_ops.h"
 
 namespace attune {
 

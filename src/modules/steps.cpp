@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "machine/gemm.h"
-#include "machine/ops.h"
-#include "variants/ring.h"
+#include "machine/tensor_ops.h"
+#include "variants/ring/ring.h"
 
 namespace attune {
 namespace {

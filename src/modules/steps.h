@@ -1,8 +1,8 @@
 // The steps that modules are made of, beside attention. Each says what it reads and writes when it is made; forward and
 // backward look the tensors up in the Run.
 #pragma once
-#include "core/shard.h"
-#include "machine/rows.h"
+#include "core/variant/shard.h"
+#include "machine/layer_ops.h"
 #include "modules/graph.h"
 
 namespace attune {

@@ -2,7 +2,7 @@
 // attention with a bias that is a block's score, or -inf where the block is not kept.
 #include <algorithm>
 
-#include "core/adaptive.h"
+#include "core/variant/adaptive.h"
 #include "reference/definition.h"
 #include "reference/variants.h"
 

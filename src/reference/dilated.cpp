@@ -4,7 +4,7 @@
 #include <cmath>
 #include <vector>
 
-#include "core/dilated.h"
+#include "core/variant/dilated.h"
 #include "reference/definition.h"
 
 namespace attune::reference_detail {

@@ -4,7 +4,7 @@
 #include <functional>
 #include <vector>
 
-#include "core/nsa.h"
+#include "core/variant/nsa.h"
 #include "reference/definition.h"
 
 namespace attune::reference_detail {

@@ -1,5 +1,5 @@
 // Attention over ranks is the attention of the whole stream: one rank is the definition of all.
-#include "core/ring.h"
+#include "core/variant/ring.h"
 #include "reference/variants.h"
 
 namespace attune {

@@ -1,5 +1,5 @@
 // Where new rows go when the numbers in the arguments are wrong: on a GPU nobody checked them.
-#include "attention/append.h"
+#include "attention/tile/append.h"
 
 #include <gtest/gtest.h>
 

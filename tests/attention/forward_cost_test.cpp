@@ -1,5 +1,5 @@
 // Which kernel of sm90_forward serves a problem of few queries, against what an H200 took.
-#include "attention/forward.sm90.cost.h"
+#include "attention/sm90/forward/cost.h"
 
 #include <gtest/gtest.h>
 
@@ -106,8 +106,8 @@ TEST(ForwardCost, only_kernels_that_serve_a_problem_are_chosen) {
   EXPECT_EQ(quickest_of(problem("forward bf16 b8 h16 q4096 k4096 d64 full")), nullptr);  // more than were timed
 }
 
-// Heads, queries, keys; microseconds with a block for each tile, or by forward.sm90.few.h if that is quicker, and with
-// all of them sharing. As the others, of an H200.
+// Heads, queries, keys; microseconds with a block for each tile, or by sm90/forward/split_kv.h if that is quicker, and
+// with all of them sharing. As the others, of an H200.
 TEST(ForwardCost, blocks_share_the_keys_of_few_tiles_where_that_was_quicker) {
   struct Row { int heads, queries, keys, dim; double other, shared; };
   constexpr Row kRows[] = {

@@ -1,6 +1,6 @@
 // The links of the GPU chain behind the fused kernels: what cuda_standard and vendor_cudnn take, in which words they
 // refuse, and how much memory they plan. Pure functions: no GPU is needed.
-#include "attention/cudnn_versions.h"
+#include "attention/cudnn/versions.h"
 #include "tests/attention/refusals.h"
 
 namespace attune {

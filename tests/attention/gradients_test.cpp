@@ -1,5 +1,5 @@
 // What a backward on the CPU does around its products.
-#include "attention/gradients.cpu.h"
+#include "attention/cpu/gradients.h"
 
 #include "tests/runs.h"
 

@@ -1,7 +1,7 @@
 // Into how many parts sm90_backward divides heads that share keys.
 #include <gtest/gtest.h>
 
-#include "attention/key_parts.h"
+#include "attention/sm90/backward/split_heads.h"
 #include "tests/asked.h"
 
 namespace attune::sm90 {

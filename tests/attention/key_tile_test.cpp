@@ -1,5 +1,5 @@
 // Tiles of keys from lengths in tensors, against the definition of the mask.
-#include "attention/key_tile.h"
+#include "attention/tile/key_tile.h"
 
 #include <gtest/gtest.h>
 

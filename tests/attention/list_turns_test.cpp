@@ -1,5 +1,5 @@
 // Two lists as one stream.
-#include "attention/list_turns.h"
+#include "attention/tile/list_interleave.h"
 
 #include <gtest/gtest.h>
 

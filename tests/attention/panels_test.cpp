@@ -1,7 +1,7 @@
 // How rows are cut into panels of two sizes.
 #include <gtest/gtest.h>
 
-#include "attention/queries.cpu.h"
+#include "attention/cpu/query_rows.h"
 #include "machine/host.h"
 
 namespace attune::cpu {

@@ -1,5 +1,5 @@
 // Tiles of queries from lengths and lists in tensors, against the definition of the mask.
-#include "attention/query_tile.h"
+#include "attention/tile/query_tile.h"
 
 #include <gtest/gtest.h>
 

@@ -2,7 +2,7 @@
 // how their last tiles are divided.
 #include <gtest/gtest.h>
 
-#include "attention/limits.sm90.h"
+#include "attention/sm90/schedule.h"
 #include "core/mask.h"
 
 namespace attune::sm90 {

@@ -1,5 +1,5 @@
 // The key tiles of the last query tiles, divided among blocks.
-#include "attention/shares.h"
+#include "attention/tile/stream_k.h"
 
 #include <gtest/gtest.h>
 

@@ -1,7 +1,7 @@
 // dQ multiplied turned, a warpgroup at a time: from dS in the registers of its threads to rows of dQ, with the layouts
 // of stmatrix, of swizzled operands and of the products as PTX describes them. Numbers are small integers, so sums are
 // exact.
-#include "attention/turned_tile.h"
+#include "attention/tile/transposed_tile.h"
 
 #include <gtest/gtest.h>
 

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <vector>
 
-#include "core/nsa.h"
+#include "core/variant/nsa.h"
 #include "tests/asked_case.h"
 #include "verify/diagnose.h"
 #include "verify/suite.h"

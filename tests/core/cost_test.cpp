@@ -1,5 +1,5 @@
 // Costs are counted, not estimated: pairs against brute force, and the identities that reports rely on.
-#include "core/cost.h"
+#include "core/work.h"
 
 #include <algorithm>
 #include <string>

@@ -1,8 +1,8 @@
-#include "core/dilated.h"
+#include "core/variant/dilated.h"
 
 #include <set>
 
-#include "core/cost.h"
+#include "core/work.h"
 #include "tests/asked.h"
 
 using namespace attune;

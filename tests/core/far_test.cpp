@@ -1,5 +1,5 @@
 // Weights of a backward where logits are far from 0.
-#include "core/far.h"
+#include "core/large_logit.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "core/nsa.h"
+#include "core/variant/nsa.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // The forward of a backward: what is asked of it, and what it is given.
-#include "core/passes.h"
+#include "core/forward_of.h"
 
 #include "core/check.h"
 #include "tests/asked.h"

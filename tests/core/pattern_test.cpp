@@ -1,4 +1,4 @@
-#include "core/pattern.h"
+#include "core/variant/pattern.h"
 
 #include <gtest/gtest.h>
 

@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "core/ring.h"
+#include "core/variant/ring.h"
 
 namespace attune {
 namespace {

@@ -9,7 +9,7 @@
 #include <memory>
 
 #include "core/check.h"
-#include "core/passes.h"
+#include "core/forward_of.h"
 #include "machine/cuda/runtime.h"
 #include "tests/asked_case.h"
 #include "verify/compare.h"

@@ -1,6 +1,6 @@
 // Native sparse attention's words on a GPU: what must not depend on who shares a launch. That they are right is for
 // `attune parity` to say.
-#include "core/nsa.h"
+#include "core/variant/nsa.h"
 #include "tests/cuda/gpu.h"
 
 namespace attune {

@@ -1,6 +1,6 @@
-// The loops of machine/ops.h on a GPU give what they give on the CPU: the same random numbers, strides of both kinds,
-// every dtype, and memory around the elements as it was.
-#include "machine/ops.h"
+// The loops of machine/tensor_ops.h on a GPU give what they give on the CPU: the same random numbers, strides of both
+// kinds, every dtype, and memory around the elements as it was.
+#include "machine/tensor_ops.h"
 
 #include <cmath>
 

@@ -1,11 +1,11 @@
-// A problem of the kernels of backward.sm90.h, with what attention in double says to it, and the shapes that are
+// A problem of the kernels of sm90/backward/kernel.h, with what attention in double says to it, and the shapes that are
 // compiled (backward.sm90.d*.cu).
 #pragma once
 #include <gtest/gtest.h>
 
 #include "tests/emulated/gpu.h"
 
-#include "attention/backward.sm90.h"
+#include "attention/sm90/backward/kernel.h"
 
 namespace attune::sm90 {
 

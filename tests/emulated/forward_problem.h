@@ -1,10 +1,10 @@
-// A problem of the kernels of forward.sm90.h, with what attention in double says to it.
+// A problem of the kernels of sm90/forward/kernel.h, with what attention in double says to it.
 #pragma once
 #include <gtest/gtest.h>
 
 #include "tests/emulated/gpu.h"
 
-#include "attention/forward.sm90.h"
+#include "attention/sm90/forward/kernel.h"
 
 namespace attune::sm90 {
 

@@ -1,9 +1,9 @@
-// Kernels of backward.sm90.any.rows.h and .keys.h thread by thread on a CPU, against attention in double, at several
-// paces of warps and copies: plain masks and lists, whose walk they have to themselves.
+// Kernels of sm90/backward/general/kernel_dq.h and kernel_dkdv.h thread by thread on a CPU, against attention in
+// double, at several paces of warps and copies: plain masks and lists, whose walk they have to themselves.
 #include "tests/emulated/wide_problem.h"
 
-#include "attention/backward.sm90.any.keys.h"
-#include "attention/backward.sm90.any.rows.h"
+#include "attention/sm90/backward/general/kernel_dkdv.h"
+#include "attention/sm90/backward/general/kernel_dq.h"
 
 namespace attune::sm90 {
 

@@ -1,6 +1,6 @@
-// Every compiled kernel of backward.sm90.h over query tiles of a tile of keys, from none to more than there are stages
-// and buffers; masks and lists; and tiles of keys below, at and above the blocks of a launch. What a ring may do wrong
-// it does where it begins, ends or wraps: sizes are the smallest that do so. Each case has a pace of its own.
+// Every compiled kernel of sm90/backward/kernel.h over query tiles of a tile of keys, from none to more than there are
+// stages and buffers; masks and lists; and tiles of keys below, at and above the blocks of a launch. What a ring may do
+// wrong it does where it begins, ends or wraps: sizes are the smallest that do so. Each case has a pace of its own.
 #include "tests/emulated/backward_problem.h"
 
 namespace attune::sm90 {

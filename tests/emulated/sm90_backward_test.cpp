@@ -1,6 +1,6 @@
-// Kernels of backward.sm90.h thread by thread on a CPU, against attention in double, at many paces of warps and copies:
-// turned tiles, blocks that stay and prepare heads to come, and heads divided among blocks, with the kernel behind that
-// adds up dK and dV.
+// Kernels of sm90/backward/kernel.h thread by thread on a CPU, against attention in double, at many paces of warps and
+// copies: turned tiles, blocks that stay and prepare heads to come, and heads divided among blocks, with the kernel
+// behind that adds up dK and dV.
 #include "tests/emulated/backward_problem.h"
 
 namespace attune::sm90 {

@@ -1,4 +1,5 @@
-// Kernels of forward.sm90.band.h, whose warpgroups walk key tiles of their own: as sm90_forward_matrix_test.cpp.
+// Kernels of sm90/forward/consumer_band.h, whose warpgroups walk key tiles of their own: as
+// sm90_forward_matrix_test.cpp.
 #include "tests/emulated/forward_matrix.h"
 
 namespace attune::sm90 {

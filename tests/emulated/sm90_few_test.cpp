@@ -1,10 +1,10 @@
-// Kernels of forward.sm90.few.h, as they are compiled: key tiles from none to a stage more than each warpgroup has,
-// tiles of queries below, at and above the grid, at all kinds of schedules.
+// Kernels of sm90/forward/split_kv.h, as they are compiled: key tiles from none to a stage more than each warpgroup
+// has, tiles of queries below, at and above the grid, at all kinds of schedules.
 #include <gtest/gtest.h>
 
 #include "tests/emulated/gpu.h"
 
-#include "attention/forward.sm90.few.h"
+#include "attention/sm90/forward/split_kv.h"
 #include "core/mask.h"
 
 namespace attune::sm90 {

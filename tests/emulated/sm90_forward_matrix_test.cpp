@@ -1,4 +1,4 @@
-// Kernels of forward.sm90.consumer.h and .producer.h, as they are compiled in forward.sm90.d#.cu: every number of key
+// Kernels of sm90/forward/consumer.h and .producer.h, as they are compiled in forward.sm90.d#.cu: every number of key
 // and query tiles that stages and grid tell apart, under all masks, at all kinds of schedules.
 #include "tests/emulated/forward_matrix.h"
 

@@ -1,5 +1,5 @@
-// Kernels of forward.sm90.h, thread by thread on a CPU: against attention in double, at many paces of their warps and
-// copies. Those of plain steps, and those of forward.sm90.band.h: d128 for windows, and d256.
+// Kernels of sm90/forward/kernel.h, thread by thread on a CPU: against attention in double, at many paces of their
+// warps and copies. Those of plain steps, and those of sm90/forward/consumer_band.h: d128 for windows, and d256.
 #include "tests/emulated/forward_problem.h"
 
 namespace attune::sm90 {

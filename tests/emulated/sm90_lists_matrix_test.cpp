@@ -1,4 +1,4 @@
-// Kernels whose key tiles come from lists, of forward.sm90.lists.h and of the plain consumer: as
+// Kernels whose key tiles come from lists, of sm90/forward/consumer_lists.h and of the plain consumer: as
 // sm90_forward_matrix_test.cpp, with lists of as many key tiles.
 #include "tests/emulated/forward_matrix.h"
 

@@ -1,9 +1,9 @@
-// Kernels of backward.sm90.wide.rows.h and .keys.h thread by thread on a CPU, against attention in double, at several
-// paces of warps and copies.
+// Kernels of sm90/backward/two_kernel/kernel_dq.h and kernel_dkdv.h thread by thread on a CPU, against attention in
+// double, at several paces of warps and copies.
 #include "tests/emulated/wide_problem.h"
 
-#include "attention/backward.sm90.wide.keys.h"
-#include "attention/backward.sm90.wide.rows.h"
+#include "attention/sm90/backward/two_kernel/kernel_dkdv.h"
+#include "attention/sm90/backward/two_kernel/kernel_dq.h"
 
 namespace attune::sm90 {
 

@@ -1,10 +1,10 @@
-// A problem of the kernels of backward.sm90.wide.h and .any.h, with what attention in double says to it.
+// A problem of the kernels of sm90/backward/two_kernel/common.h and .any.h, with what attention in double says to it.
 #pragma once
 #include <gtest/gtest.h>
 
 #include "tests/emulated/gpu.h"
 
-#include "attention/backward.sm90.wide.h"
+#include "attention/sm90/backward/two_kernel/common.h"
 #include "core/mask.h"
 #include "core/problem.h"
 

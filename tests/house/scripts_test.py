@@ -23,7 +23,7 @@ class GpuSources(unittest.TestCase):
     def setUp(self):
         self.folder = tempfile.TemporaryDirectory()
         self.root = pathlib.Path(self.folder.name)
-        self.write("src/attention/forward.sm80.cu", '#include "core/mask.h"\n#include <vector>\n')
+        self.write("src/attention/sm80/forward/host.cu", '#include "core/mask.h"\n#include <vector>\n')
         self.write("src/core/mask.h", '#include "core/number.h"\n')
         self.write("src/core/number.h", "int number;\n")
         self.write("src/core/problem.cpp", "int problem;\n")
@@ -51,7 +51,7 @@ class GpuSources(unittest.TestCase):
 
     def test_a_changed_kernel_is_seen(self):
         self.checked()
-        self.write("src/attention/forward.sm80.cu", "int other;\n")
+        self.write("src/attention/sm80/forward/host.cu", "int other;\n")
         self.assertIn("are not those that were checked on 2026-01-01 on a GPU", self.answer())
 
     def test_a_header_of_a_header_is_seen(self):
@@ -61,7 +61,7 @@ class GpuSources(unittest.TestCase):
 
     def test_a_new_kernel_is_seen(self):
         self.checked()
-        self.write("src/attention/decode.sm80.cu", "")
+        self.write("src/attention/sm80/decode/host.cu", "")
         self.assertIn("are not those that were checked", self.answer())
 
     def test_code_of_the_host_does_not_matter(self):
@@ -109,14 +109,14 @@ class GpuSources(unittest.TestCase):
 
 
 class BuildInfo(unittest.TestCase):
-    """tool/measure/build_info.cmake: the commit that a record names."""
+    """tool/record/build_info.cmake: the commit that a record names."""
     def written(self, environment="", configured=""):
         root = pathlib.Path(__file__).resolve().parents[2]
         with tempfile.TemporaryDirectory() as folder:
             header = pathlib.Path(folder) / "build_info.h"
             done = subprocess.run(
                 ["cmake", f"-Dsource={folder}", f"-Doutput={header}", "-Dversion=0.1.0", "-Dcompiler=GNU",
-                 "-Dflags=-O3", f"-Dgiven={configured}", "-P", root / "tool/measure/build_info.cmake"],
+                 "-Dflags=-O3", f"-Dgiven={configured}", "-P", root / "tool/record/build_info.cmake"],
                 env=os.environ | {"ATTUNE_COMMIT": environment}, capture_output=True, text=True)
             if done.returncode:
                 return " ".join(done.stderr.split())

@@ -5,7 +5,7 @@
 #include <random>
 #include <vector>
 
-#include "attention/gradients.cpu.h"
+#include "attention/cpu/gradients.h"
 #include "tests/machine/machines.h"
 
 namespace attune {

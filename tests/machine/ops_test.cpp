@@ -1,4 +1,4 @@
-#include "machine/ops.h"
+#include "machine/tensor_ops.h"
 
 #include <gtest/gtest.h>
 

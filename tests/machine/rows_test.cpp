@@ -1,5 +1,5 @@
 // What modules do not show of the row operations: views with gaps, what lies between rows, threads, dropout's share.
-#include "machine/rows.h"
+#include "machine/layer_ops.h"
 
 #include <gtest/gtest.h>
 

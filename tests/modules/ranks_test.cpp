@@ -3,7 +3,7 @@
 #include <list>
 #include <thread>
 
-#include "core/ring.h"
+#include "core/variant/ring.h"
 #include "tests/modules/world.h"
 #include "transport/communicator.h"
 

@@ -1,6 +1,6 @@
 // The gradients of `adaptive` against central differences of its own forward, all in f64: of the queries, keys and
 // values, and of every weight of the scorer. And what its choice is, on scores that are known.
-#include "core/adaptive.h"
+#include "core/variant/adaptive.h"
 
 #include <gtest/gtest.h>
 

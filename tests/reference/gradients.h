@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "core/check.h"
-#include "core/passes.h"
+#include "core/forward_of.h"
 #include "plan/plan.h"
 #include "tests/asked_case.h"
 

@@ -1,4 +1,4 @@
-#include "tool/measure/axes.h"
+#include "tool/bench/axes.h"
 
 #include <gtest/gtest.h>
 
@@ -7,8 +7,8 @@
 #include <map>
 
 #include "machine/host.h"
-#include "tool/measure/estimate.h"
-#include "tool/measure/suites.h"
+#include "tool/bench/estimate.h"
+#include "tool/bench/suites.h"
 
 namespace attune {
 namespace {

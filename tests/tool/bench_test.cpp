@@ -5,8 +5,8 @@
 #include <sstream>
 
 #include "tests/tool/spawn.h"
-#include "tool/measure/estimate.h"
-#include "tool/measure/suites.h"
+#include "tool/bench/estimate.h"
+#include "tool/bench/suites.h"
 
 namespace attune {
 namespace {

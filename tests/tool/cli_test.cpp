@@ -9,7 +9,7 @@
 #include "machine/host.h"
 #include "plan/rules.h"
 #include "tests/tool/spawn.h"
-#include "tool/commands.h"
+#include "tool/commands/commands.h"
 
 namespace attune {
 namespace {

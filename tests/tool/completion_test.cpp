@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/tool/spawn.h"
-#include "tool/commands.h"
+#include "tool/commands/commands.h"
 
 namespace attune {
 namespace {

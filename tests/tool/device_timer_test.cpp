@@ -1,12 +1,12 @@
 // What a measurement on a GPU decides on the host: sets to go round through, flushes, modes, what NVML's bits mean. And
 // that without a GPU all of it refuses with a sentence.
-#include "tool/measure/device_timer.h"
+#include "tool/timing/device_timer.h"
 
 #include <gtest/gtest.h>
 
 #include "machine/host.h"
-#include "tool/measure/ceilings.h"
-#include "tool/measure/gpu_workload.h"
+#include "tool/timing/ceilings.h"
+#include "tool/subjects/gpu_workload.h"
 
 namespace attune {
 namespace {

@@ -1,4 +1,4 @@
-#include "tool/fit.h"
+#include "tool/timing/fit.h"
 
 #include <gtest/gtest.h>
 

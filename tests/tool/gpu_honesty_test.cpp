@@ -8,8 +8,8 @@
 #include "machine/cuda/events.h"
 #include "plan/plan.h"
 #include "tests/asked.h"
-#include "tool/measure/audit.h"
-#include "tool/measure/row.h"
+#include "tool/check/audit.h"
+#include "tool/bench/row.h"
 
 namespace attune {
 namespace {

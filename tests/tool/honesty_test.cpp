@@ -10,12 +10,12 @@
 #include <set>
 #include <thread>
 
-#include "core/cost.h"
+#include "core/work.h"
 #include "machine/host.h"
 #include "tests/asked.h"
 #include "tests/tool/spawn.h"
-#include "tool/measure/audit.h"
-#include "tool/measure/row.h"
+#include "tool/check/audit.h"
+#include "tool/bench/row.h"
 
 namespace attune {
 namespace {

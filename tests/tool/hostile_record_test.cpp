@@ -6,7 +6,7 @@
 
 #include "tests/tool/records.h"
 #include "tests/tool/spawn.h"
-#include "tool/measure/store.h"
+#include "tool/record/store.h"
 
 namespace attune {
 namespace {

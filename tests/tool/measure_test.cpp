@@ -1,5 +1,5 @@
 // The engine on a clock that only moves when something works: every property of a measurement, and no wall time.
-#include "tool/measure/engine.h"
+#include "tool/timing/engine.h"
 
 #include <gtest/gtest.h>
 

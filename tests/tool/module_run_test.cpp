@@ -1,14 +1,14 @@
 // Modules as rows of a measurement: timed as a whole, and compared with themselves in f32.
-#include "tool/measure/module_run.h"
+#include "tool/subjects/module_run.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 
 #include "machine/host.h"
-#include "tool/measure/audit.h"
-#include "tool/measure/suites.h"
-#include "tool/measure/sweep.h"
+#include "tool/check/audit.h"
+#include "tool/bench/suites.h"
+#include "tool/bench/sweep.h"
 
 namespace attune {
 namespace {

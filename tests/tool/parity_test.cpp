@@ -6,7 +6,7 @@
 
 #include "machine/cuda/runtime.h"
 #include "plan/plan.h"
-#include "tool/commands.h"
+#include "tool/commands/commands.h"
 #include "verify/suite.h"
 
 namespace attune {

@@ -1,6 +1,6 @@
 // Peers as the tool sees them, with callbacks of make-believe in place of a Python host: which are asked for, what they
 // are told, that a missing one is said, and that none is timed whose result is wrong.
-#include "tool/measure/peer.h"
+#include "tool/subjects/peer.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "machine/host.h"
-#include "tool/measure/sweep.h"
+#include "tool/bench/sweep.h"
 
 namespace attune {
 namespace {

@@ -1,4 +1,4 @@
-#include "tool/measure/plot.h"
+#include "tool/record/plot.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "tool/prices.h"
+#include "tool/record/prices.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "tool/measure/record.h"
+#include "tool/record/record.h"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@
 #include <fstream>
 
 #include "tests/tool/spawn.h"
-#include "tool/measure/provenance.h"
+#include "tool/record/provenance.h"
 
 namespace attune {
 namespace {

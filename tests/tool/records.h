@@ -3,8 +3,8 @@
 #include <string>
 
 #include "core/status.h"
-#include "tool/measure/record.h"
-#include "tool/measure/statistics.h"
+#include "tool/record/record.h"
+#include "tool/timing/statistics.h"
 
 namespace attune {
 

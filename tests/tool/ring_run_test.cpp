@@ -1,15 +1,15 @@
 // Ranks of this process as a subject of the timer: every layout gives the whole result, and one that stops ends all.
-#include "tool/measure/ring_run.h"
+#include "tool/subjects/ring_run.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 
-#include "core/cost.h"
+#include "core/work.h"
 #include "machine/host.h"
 #include "tests/asked.h"
-#include "tool/measure/audit.h"
-#include "tool/measure/row.h"
+#include "tool/check/audit.h"
+#include "tool/bench/row.h"
 
 namespace attune {
 namespace {

@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/tool/spawn.h"
-#include "tool/measure/record.h"
+#include "tool/record/record.h"
 
 namespace attune {
 namespace {

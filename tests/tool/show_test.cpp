@@ -1,5 +1,5 @@
 // What a person reads of a row of a GPU.
-#include "tool/measure/show.h"
+#include "tool/record/show.h"
 
 #include <gtest/gtest.h>
 

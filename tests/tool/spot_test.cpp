@@ -1,18 +1,18 @@
 // The check of timed buffers: it must pass what is right in every dtype and option, and see what is wrong in few rows.
-#include "tool/measure/spot.h"
+#include "tool/check/spot.h"
 
 #include <malloc.h>
 
 #include <cmath>
 
-#include "core/nsa.h"
-#include "core/passes.h"
+#include "core/variant/nsa.h"
+#include "core/forward_of.h"
 #include "machine/host.h"
 #include "plan/plan.h"
 #include "tests/asked.h"
-#include "tool/measure/peak.h"
-#include "tool/measure/row.h"
-#include "tool/measure/workload.h"
+#include "tool/timing/peak.h"
+#include "tool/bench/row.h"
+#include "tool/subjects/workload.h"
 
 namespace attune {
 namespace {

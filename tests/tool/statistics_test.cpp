@@ -1,5 +1,5 @@
 // Statistics on synthetic samples: what a timing looks like is known, so what must be found in it is too.
-#include "tool/measure/statistics.h"
+#include "tool/timing/statistics.h"
 
 #include <gtest/gtest.h>
 

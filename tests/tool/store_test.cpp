@@ -1,6 +1,6 @@
 // The store: nothing is lost or kept twice, a baseline is exactly what it was set to, and what is not a store is left
 // alone.
-#include "tool/measure/store.h"
+#include "tool/record/store.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // A sweep that is killed at any moment loses at most the row in flight, and --resume completes it to the same table.
-#include "tool/measure/sweep.h"
+#include "tool/bench/sweep.h"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@
 #include "machine/host.h"
 #include "tests/asked.h"
 #include "tests/tool/spawn.h"
-#include "tool/measure/provenance.h"
+#include "tool/record/provenance.h"
 
 namespace attune {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "machine/host.h"
 #include "tests/tool/spawn.h"
-#include "tool/measure/record.h"
+#include "tool/record/record.h"
 
 namespace attune {
 namespace {

@@ -1,4 +1,4 @@
-#include "tool/measure/workload.h"
+#include "tool/subjects/workload.h"
 
 #include <cmath>
 #include <cstring>

@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "tests/runs.h"
-#include "variants/blocks.h"
+#include "variants/blocks/blocks.h"
 
 namespace attune {
 namespace {

@@ -1,6 +1,6 @@
 // Lists against what the patterns mean, written down here once more, token by token and without the library's index
 // arithmetic. The same lists on a GPU: tests/cuda/blocks_test.cpp.
-#include "variants/blocks.h"
+#include "variants/blocks/blocks.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // The calls of a branch, laid over a tensor in which every element knows where it is: together they are the pairs of
 // the definition, each once, wherever the sequence is cut.
-#include "variants/dilated_calls.h"
+#include "variants/dilated/calls.h"
 
 #include <algorithm>
 #include <map>

@@ -1,7 +1,7 @@
 // What dilated attention promises, on the CPU and on a GPU where there is one: where it is plain attention it is plain
 // attention, and what its parameters mean shows in the numbers. Whether it is right everywhere is `attune parity`.
 #include "tests/runs.h"
-#include "variants/dilated_shape.h"
+#include "variants/dilated/shape.h"
 
 namespace attune {
 namespace {

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "variants/blocks.h"
+#include "variants/blocks/blocks.h"
 
 namespace attune {
 

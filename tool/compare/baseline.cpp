@@ -5,7 +5,7 @@
 
 #include "plan/tuned.h"
 #include "tool/files.h"
-#include "tool/measure/store.h"
+#include "tool/record/store.h"
 
 namespace attune {
 namespace {

@@ -2,7 +2,7 @@
 // user's configuration; what `attune store` named is found too. A name that nobody stored is a failure, never the first
 // run.
 #pragma once
-#include "tool/measure/record.h"
+#include "tool/record/record.h"
 
 namespace attune {
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "tool/measure/record.h"
+#include "tool/record/record.h"
 
 namespace attune {
 

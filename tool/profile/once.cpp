@@ -3,7 +3,7 @@
 #include "machine/library.h"
 #include "plan/plan.h"
 #include "plan/tuned.h"
-#include "tool/measure/gpu_workload.h"
+#include "tool/subjects/gpu_workload.h"
 
 namespace attune {
 namespace {

@@ -2,7 +2,7 @@
 // else. The call before it loads what has to be loaded.
 #pragma once
 #include "core/device.h"
-#include "tool/measure/axes.h"
+#include "tool/bench/axes.h"
 
 namespace attune {
 

@@ -3,7 +3,7 @@
 
 #include <set>
 
-#include "tool/measure/workload.h"
+#include "tool/subjects/workload.h"
 #include "tool/report/rows.h"
 #include "tool/text.h"
 

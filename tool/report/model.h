@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "plan/rules.h"
-#include "tool/measure/record.h"
-#include "tool/prices.h"
+#include "tool/record/record.h"
+#include "tool/record/prices.h"
 #include "tool/report/svg.h"
 
 namespace attune {

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <set>
 
-#include "tool/measure/ring_run.h"
+#include "tool/subjects/ring_run.h"
 #include "tool/text.h"
 
 namespace attune {

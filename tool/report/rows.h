@@ -4,7 +4,7 @@
 #include <map>
 
 #include "core/problem.h"
-#include "tool/fit.h"
+#include "tool/timing/fit.h"
 #include "tool/report/model.h"
 
 namespace attune {

@@ -3,7 +3,7 @@
 #include <map>
 
 #include "plan/rules.h"
-#include "tool/measure/record.h"
+#include "tool/record/record.h"
 #include "tool/tune/threshold.h"
 
 namespace attune {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "tool/measure/statistics.h"
+#include "tool/timing/statistics.h"
 
 namespace attune {
 namespace {

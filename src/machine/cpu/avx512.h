@@ -57,8 +57,8 @@ struct Avx512 {
   }
 };
 
-// From 2^24 on (core/far.h) a reference was rounded by 1 and more, and a weight may not be what was lost by that: its
-// logit is rounded as well, before the reference is subtracted. Built with -ffp-contract=off.
+// From 2^24 on (core/large_logit.h) a reference was rounded by 1 and more, and a weight may not be what was lost by
+// that: its logit is rounded as well, before the reference is subtracted. Built with -ffp-contract=off.
 inline bool any_far(const float* ref, int n) {
   __mmask16 far = 0;
   for (int r = 0; r < n; r += 16) {

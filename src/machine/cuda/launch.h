@@ -11,6 +11,13 @@ namespace attune::cuda {
 // "sm80_forward: cudaMemsetAsync: out of memory (cudaErrorMemoryAllocation), in: forward bf16 ..."
 Status failed(std::string_view who, const char* call, cudaError_t, const Problem&);
 
+// The error of the launch before, where there was one.
+inline Status last_error(const char* kernel) {
+  const cudaError_t error = cudaGetLastError();
+  if (error == cudaSuccess) return Status::good();
+  return Status::no(kernel, ": ", cudaGetErrorString(error), " (", cudaGetErrorName(error), ")");
+}
+
 // On which GPUs the limit of dynamic shared memory of one kernel is already raised: a bit each. Two threads that raise
 // it at once do the same thing twice.
 struct Ready {

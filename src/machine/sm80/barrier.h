@@ -1,7 +1,7 @@
 // Barriers in shared memory that count arrivals: some warps fill a buffer, others empty it, and none waits for more
 // than the buffer it needs.
 #pragma once
-#include "machine/sm80/copy.h"
+#include "machine/sm80/cp_async.h"
 
 namespace attune::sm80 {
 

@@ -1,7 +1,7 @@
 // Between registers and memory: pairs of 16-bit numbers, shared memory by its address, and sums into global memory.
 // Pairs are made of PTX as in cuda_fp16.h and cuda_bf16.h, which cost every file that includes them 0.6 s.
 #pragma once
-#include "machine/sm80/matrix.h"
+#include "machine/sm80/mma.h"
 
 namespace attune::sm80 {
 

@@ -1,5 +1,5 @@
 #pragma once
-#include "machine/sm80/matrix.h"
+#include "machine/sm80/mma.h"
 
 namespace attune::sm80 {
 

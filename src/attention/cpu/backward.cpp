@@ -1,0 +1,598 @@
+// Gradients on the CPU, in linear memory and always in the same order:
+//   delta and lse of every row -> for each key tile: for each query tile: S, dP, then P and dS, dV += P^T dO,
+//   dK += dS^T Q, and dS exchanged, dQ += dS K
+// Five products, in the two forms the machine has: a panel's rows are keys and its "keys" are queries, so P and dS are
+// operands of dV and dK as they come; only dS is transposed, once, for dQ. A unit's dQ stays with its worker in f32.
+// Where units are fewer than threads, each is split by keys and the partial dQ are added up, in order.
+#include <atomic>
+#include <cfloat>
+#include <cmath>
+#include <numeric>
+
+#include "attention/cpu/unit.h"
+#include "attention/cpu/large_logits.h"
+#include "attention/cpu/gradients.h"
+#include "attention/cpu/block_lists.h"
+#include "attention/cpu/query_rows.h"
+
+namespace attune {
+namespace {
+
+using namespace cpu;
+
+constexpr int kMaxRows = 64;  // of a panel, on any machine
+constexpr int kAhead = 48;    // rows of dQ that are asked for before they are stored
+
+// How many units one head of keys has.
+int units_of_keys(const Problem& p) { return by_head(p) ? p.heads_q / p.heads_kv : 1; }
+
+// Query tiles that meet a key tile together. With a list a tile is a block: what is loaded and stored once a product,
+// the accumulators, is then shared by several.
+constexpr int kMaxTiles = 8;
+constexpr int kQueries = 128;  // of all of them, of 4 bytes an element
+int tiles_of(const Problem& p, const CpuKernels& m) {
+  if (!by_head(p)) return 1;
+  return std::clamp(kQueries * 4 / m.operand_bytes / std::min(p.mask.blocks.q, p.len_q), 1, kMaxTiles);
+}
+
+struct Scratch {
+  std::byte *k_q, *v_q, *k_v;        // a key tile: as panels for S and dP, and as a tile for dQ
+  Queries queries;                   // a query tile
+  float *dk, *dv, *dq;               // accumulators: of the key tile, and of all rows of the head of keys
+  float *s, *dp, *plain, *plain_dp;  // of a panel of keys
+  std::byte *p, *ds, *ds_t;          // ds_t: panels of queries, each with all keys of the tile
+  float *lse, *delta, *row;
+  const void** rows;
+  General* scores;
+  Unit* units;
+};
+
+// Rows of a unit's dQ. With a list every query tile begins a new panel.
+int64_t rows_of_dq(const Plan& plan, const CpuKernels& m, const PackedQueries& queries) {
+  const Problem& p = plan.problem;
+  return by_head(p) ? queries.slots * plan.tile_q : round_up(int64_t(p.len_q) * group(p), m.rows);
+}
+
+Scratch carve(Workspace& ws, const Plan& plan, const CpuKernels& m, const PackedQueries& queries) {
+  const Problem& p = plan.problem;
+  const size_t tk = size_t(plan.tile_k), tq = size_t(plan.tile_q), rows = size_t(m.rows),
+               all = tq * size_t(tiles_of(p, m)), bytes = size_t(m.operand_bytes);
+  const size_t dim_qk = size_t(padded(m, p.dim_qk)), dim_v = size_t(padded(m, p.dim_v));
+  const auto operand = [&](size_t count) { return ws.take<std::byte>(count * bytes); };
+  Scratch x{};
+  x.k_q = operand(tk * dim_qk), x.v_q = operand(tk * dim_v), x.k_v = operand(tk * dim_qk);
+  x.queries.q_k = operand(tq * dim_qk), x.queries.q_v = operand(tq * dim_qk);
+  x.queries.do_k = operand(tq * dim_v), x.queries.do_v = operand(tq * dim_v), x.queries.room = plan.tile_q;
+  x.dk = ws.take<float>(tk * dim_qk), x.dv = ws.take<float>(tk * dim_v);
+  x.dq = ws.take<float>(size_t(rows_of_dq(plan, m, queries) * units_of_keys(p)) * dim_qk);
+  x.s = ws.take<float>(all * rows), x.dp = ws.take<float>(all * rows);
+  x.plain = ws.take<float>(tq * rows), x.plain_dp = ws.take<float>(tq * rows);
+  x.p = operand(all * rows), x.ds = operand(all * rows), x.ds_t = operand(all * tk);
+  x.lse = ws.take<float>(all), x.delta = ws.take<float>(all), x.row = ws.take<float>(rows * std::max(dim_qk, dim_v));
+  x.rows = ws.take<const void*>(std::max(tk, tq));
+  x.scores = ws.take<General>(size_t(p.heads_q / p.heads_kv));
+  x.units = ws.take<Unit>(size_t(units_of_keys(p)));
+  return x;
+}
+
+// The gradients of one head of keys in one sequence, for its key tiles [first, last).
+class Task {
+ public:
+  Task(const Plan& plan, const Args& a, const CpuKernels& m, const Scratch& scratch, const RowState& rows,
+       const PackedQueries& queries, int b, int head_kv)
+      : plan_(plan),
+        p_(plan.problem),
+        a_(a),
+        m_(m),
+        x_(scratch),
+        rows_(rows),
+        queries_(queries),
+        dim_qk_(padded(m, p_.dim_qk)),
+        dim_v_(padded(m, p_.dim_v)),
+        numbers_(only_numbers(p_) ? a.row<const float>(Role::bias) : nullptr),
+        general_(needs_general(p_) && !numbers_),
+        wide_(p_.dtype.grad == DType::f32),
+        scale_(scale_of(p_, a)) {
+    for (int n = 0; n < units_of_keys(p_); ++n)
+      x_.units[n] = unit_of(p_, a, b, head_kv * units_of_keys(p_) + n, x_.scores + n * group(p_));
+    for (int n = 0; n < units_of_keys(p_); ++n)
+      std::fill_n(dq_of(n, 0), rows_of_dq(plan, m, queries) * dim_qk_, 0.f);
+  }
+
+  void run(const KeyTiles& tiles, int64_t first, int64_t last) {
+    for (int64_t n = first; n < last; ++n) key_tile(tiles.keys(n, x_.units[0].seq.len_k));
+  }
+
+  // dQ to the tensor, or to a split's share of it.
+  void store_dq(float* partial) {
+    if (!a_.given(Role::dq)) return;
+    for (int n = 0; n < units_of_keys(p_); ++n) {
+      const Unit& u = x_.units[n];
+      if (!by_head(p_)) store_dq(u, {0, u.rows()}, Panels(m_, u.rows(), false), dq_of(n, 0), partial);
+      for (int64_t slot = 0; slot < queries_.slots; ++slot)
+        if (const Rows rows = queries_.rows(plan_, u, slot); rows.first < rows.last)
+          store_dq(u, rows, panels_of(rows), dq_of(n, slot * plan_.tile_q), partial);
+    }
+  }
+
+ private:
+  int64_t row_index(const Unit& u, int row) const {
+    return (int64_t(u.b) * p_.heads_q + u.head(row)) * p_.len_q + u.position(row);
+  }
+  float* dq_of(int unit, int64_t row) const {
+    return x_.dq + (unit * rows_of_dq(plan_, m_, queries_) + row) * dim_qk_;
+  }
+  Panels panels_of(Rows rows) const { return {m_, int(round_up(rows.last - rows.first, m_.keys))}; }
+
+  void store_dq(const Unit& u, Rows rows, const Panels& panels, const float* dq, float* partial) {
+    for (int panel = 0; panel < panels.count(); ++panel) {
+      const int first = rows.first + panels.first(panel), count = std::min(panels[panel].rows, rows.last - first);
+      if (count <= 0) break;
+      for (int r = first + kAhead; wide_ && r < std::min(first + kAhead + count, rows.last); ++r)
+        fetch(u.address(Role::dq, r), p_.dim_qk * int64_t(sizeof(float)));
+      const float* from = dq + int64_t(panels.first(panel)) * dim_qk_;
+      char* to[kMaxRows];
+      if (!partial) {
+        u.addresses(Role::dq, first, count, to);
+        write_panel(panels[panel], p_, from, p_.dim_qk, scale_, count, x_.row, to);
+        continue;
+      }
+      float factor[kMaxRows];
+      std::fill_n(factor, count, scale_);
+      panels[panel].unpack(from, p_.dim_qk, factor, count, x_.row, p_.dim_qk);
+      for (int r = 0; r < count; ++r)
+        std::copy_n(x_.row + r * p_.dim_qk, p_.dim_qk, partial + row_index(u, first + r) * p_.dim_qk);
+    }
+  }
+
+  void key_tile(Rows keys) {
+    const int count = keys.last - keys.first;
+    if (count <= 0) return;
+    const Unit& any = x_.units[0];
+    const Panels panels = panels_of(keys);
+    fetched_ = false;
+    const float scale_k = m_.scale_in_q && !general_ ? scale_ * kLog2e : 1.f;
+    for (const Role role : {Role::k, Role::v}) {
+      const int dim = role == Role::k ? p_.dim_qk : p_.dim_v, wide = role == Role::k ? dim_qk_ : dim_v_;
+      gather_keys(any, role, keys.first, count, x_.rows);
+      for (int n = 0; n < panels.count(); ++n) {
+        const int first = panels.first(n), rows = clamp(count - first, 0, panels[n].rows);
+        panels[n].pack_q(x_.rows + first, rows, dim, role == Role::k ? scale_k : 1.f,
+                         at(role == Role::k ? x_.k_q : x_.v_q, m_, int64_t(first) * wide));
+      }
+      if (role == Role::k) m_.pack_v(x_.rows, count, dim, x_.k_v, plan_.tile_k);
+    }
+    std::fill_n(x_.dk, int64_t(panels.rows()) * dim_qk_, 0.f);
+    std::fill_n(x_.dv, int64_t(panels.rows()) * dim_v_, 0.f);
+    for (int n = 0; n < units_of_keys(p_); ++n) visit_queries(n, keys, panels);
+    store_keys(Role::dk, keys, panels, x_.dk, p_.dim_qk, dim_qk_, scale_);
+    store_keys(Role::dv, keys, panels, x_.dv, p_.dim_v, dim_v_, 1.f);
+  }
+
+  void visit_queries(int unit, Rows keys, const Panels& panels) {
+    const Unit& u = x_.units[unit];
+    const QueryWalk walk{u.seq.band, u.seq.len_q, 1};
+    const Rows seen{walk.first_query(keys.first) * u.group, walk.last_query(keys.last - 1) * u.group};
+    if (!p_.mask.blocks.q) return query_rows(unit, keys, panels, seen);
+    const BlockList list = list_of(p_, a_, u.b, u.head_q);
+    const int key_block = keys.first / p_.mask.blocks.k, size = p_.mask.blocks.q;
+    count_ = 0;
+    const auto visit = [&](int64_t block) { query_block(unit, keys, panels, seen, list, block, key_block); };
+    if (a_.given(Role::block_begin_k)) {
+      const BlockList by_key{p_.mask.blocks, a_.row<const int32_t>(Role::block_begin_k, u.b, 0, u.head_q),
+                             a_.row<const int32_t>(Role::block_row_k)};
+      for (int n = 0; n < by_key.count(key_block); ++n) visit(by_key.key_block(key_block, n));
+    } else {
+      for (int64_t block = seen.first / size; block * size < seen.last; ++block)
+        if (list.find(int(block), key_block) >= 0) visit(block);
+    }
+    query_tiles(u, keys, panels);
+  }
+
+  // Rows of a unit against the key tile. Tiles begin on a panel of dQ; rows before `rows.first` are hidden.
+  void query_rows(int unit, Rows keys, const Panels& panels, Rows rows) {
+    for (int64_t first = rows.first / m_.rows * m_.rows; first < rows.last; first += plan_.tile_q) {
+      const Rows tile{int(first), clamp(first + plan_.tile_q, 0, rows.last)};
+      // Whole panels of dQ: a row beyond the tile adds 0 to whoever owns it.
+      const int n = int(round_up(round_up(tile.last - tile.first, m_.rows), m_.keys));
+      pack_queries(p_, m_, x_.units[unit], tile, n, x_.rows, x_.queries);
+      tiles_[0] = {.rows = tile, .open = rows, .n = n, .packed = x_.queries,
+                   .panels = Panels(m_, tile.last - tile.first, false), .dq = dq_of(unit, first)};
+      count_ = 1;
+      query_tiles(x_.units[unit], keys, panels);
+    }
+  }
+  // Those of a block that are seen, whose tiles are packed. They wait until there are enough.
+  void query_block(int unit, Rows keys, const Panels& panels, Rows seen, const BlockList& list, int64_t block,
+                   int key_block) {
+    const Unit& u = x_.units[unit];
+    for (int64_t piece = 0; piece < queries_.pieces; ++piece) {
+      const int64_t slot = block * queries_.pieces + piece;
+      const Rows tile = queries_.rows(plan_, u, slot);
+      const Rows open{clamp(tile.first, seen.first, seen.last), clamp(tile.last, seen.first, seen.last)};
+      if (open.first >= open.last) continue;
+      QueryTile& t = tiles_[count_];
+      t = {.rows = tile, .open = open, .n = int(round_up(tile.last - tile.first, m_.keys)),
+           .at = count_ * plan_.tile_q, .packed = queries_.at(p_, u.b, u.head_q, slot), .panels = panels_of(tile),
+           .dq = dq_of(unit, slot * plan_.tile_q)};
+      if (p_.has(Option::block_bias)) t.entry = std::max(0, list.find(int(block), key_block));
+      if (++count_ == tiles_of(p_, m_)) query_tiles(u, keys, panels), count_ = 0;
+    }
+  }
+
+  // dS of a panel of queries, exchanged, from a key on.
+  std::byte* ds_of(const QueryTile& t, int panel_first, int64_t key_elements) const {
+    return at(x_.ds_t, m_, int64_t(t.at + panel_first) * plan_.tile_k + key_elements);
+  }
+
+  void query_tiles(const Unit& u, Rows keys, const Panels& panels) {
+    const QueryWalk walk{u.seq.band, u.seq.len_q, 1};
+    for (int g = 0; g < count_; ++g) {
+      QueryTile& t = tiles_[g];
+      const int count = t.rows.last - t.rows.first;
+      float *lse = x_.lse + t.at, *delta = x_.delta + t.at;
+      std::fill_n(lse, t.n, INFINITY), std::fill_n(delta, t.n, 0.f);
+      if (u.group == 1) {
+        std::copy_n(rows_.lse + row_index(u, t.rows.first), count, lse);
+        std::copy_n(rows_.delta + row_index(u, t.rows.first), count, delta);
+      } else {
+        for (int r = 0; r < count; ++r) {
+          lse[r] = rows_.lse[row_index(u, t.rows.first + r)];
+          delta[r] = rows_.delta[row_index(u, t.rows.first + r)];
+        }
+      }
+      t.far = std::any_of(lse, lse + count, is_far);
+      if (numbers_ && !t.far) lower(lse, count, number_of(t));
+      // The last panels, where no query of the tile sees a key: on the diagonal of a causal mask nearly half of them.
+      // As many are kept as fill a step of keys, for dQ.
+      t.seen = panels.count();
+      while (t.seen > 0 &&
+             int64_t(walk.first_query(keys.first + panels.first(t.seen - 1))) * u.group >= t.rows.last) --t.seen;
+      while (t.seen < panels.count() && panels.first(t.seen) % m_.keys) ++t.seen;
+      find_reads(u, keys, panels, t);
+      if (const int last = t.panels.count() - 1; t.panels.rows() > t.n)  // rows of dQ that are not there
+        std::memset(ds_of(t, t.panels.first(last), 0), 0,
+                    size_t(t.panels[last].rows) * size_t(plan_.tile_k) * size_t(m_.operand_bytes));
+    }
+    for (int panel = 0; panel < panels.count(); ++panel) {
+      if (wide_ && !fetched_) fetch_keys(keys, panels, panel);
+      key_panel(u, keys, panels, panel);
+    }
+    fetched_ |= count_ > 0;
+    for (int g = 0; a_.given(Role::dq) && g < count_; ++g) add_dq(tiles_[g]);
+  }
+
+  // Sums in f32 are far away, and touched once, when they are stored.
+  void fetch_keys(Rows keys, const Panels& panels, int panel) const {
+    const int first = keys.first + panels.first(panel), last = std::min(first + panels[panel].rows, keys.last);
+    for (const Role role : {Role::dk, Role::dv})
+      for (int key = first; a_.given(role) && key < last; ++key)
+        fetch(key_address(x_.units[0], role, key), (role == Role::dk ? p_.dim_qk : p_.dim_v) * int64_t(sizeof(float)));
+  }
+
+  void find_reads(const Unit& u, Rows keys, const Panels& panels, QueryTile& t) const {
+    const int many = std::min(int(round_up(keys.last - keys.first, m_.keys)), panels.first(t.seen));
+    const BandWalk back{u.seq.band, u.seq.len_k, 1};
+    for (int panel = 0; panel < t.panels.count(); ++panel) {
+      const CpuKernels& m = t.panels[panel];
+      const int first = t.panels.first(panel), last = std::min(first + m.rows, t.rows.last - t.rows.first) - 1;
+      t.reads[panel] = {0, 0};
+      if (last < first) continue;
+      const int from = clamp(back.first_key(u.position(t.rows.first + first)) - keys.first, 0, many) / m.keys * m.keys;
+      const int until = clamp(back.last_key(u.position(t.rows.first + last)) - keys.first, 0, many);
+      t.reads[panel] = {from, std::min(many, int(round_up(until, m.keys)))};
+    }
+  }
+  void add_dq(const QueryTile& t) {
+    for (int panel = 0; panel < t.panels.count(); ++panel) {
+      const CpuKernels& m = t.panels[panel];
+      const int first = t.panels.first(panel), from = t.reads[panel].first, n = t.reads[panel].last - from;
+      if (n > 0)
+        m.accumulate(ds_of(t, first, int64_t(from) * m.rows), x_.k_v, plan_.tile_k, from, n, dim_qk_,
+                     t.dq + int64_t(first) * dim_qk_);
+    }
+  }
+
+  // The queries of a tile that see a panel of keys: on a diagonal the others would be half of the work.
+  Rows seen_by(const Unit& u, const QueryTile& t, int first_key, int last_key) const {
+    if (first_key >= last_key) return {0, 0};
+    if (general_) return {0, t.n};
+    const QueryWalk walk{u.seq.band, u.seq.len_q, 1};
+    const int from = std::max(walk.first_query(first_key) * u.group, t.open.first) - t.rows.first;
+    const int until = std::min(walk.last_query(last_key - 1) * u.group, t.open.last) - t.rows.first;
+    const Rows seen{clamp(from, 0, t.n) / m_.keys * m_.keys, int(round_up(clamp(until, 0, t.n), m_.keys))};
+    return seen.first < seen.last ? seen : Rows{0, 0};
+  }
+  // With those around them that fill whole panels of queries.
+  Rows filled(const QueryTile& t, Rows seen) const {
+    if (seen.first >= seen.last) return seen;
+    return {t.panels.step_before(seen.first), std::min(t.n, t.panels.step_behind(seen.last))};
+  }
+
+  // A panel of keys against the query tiles. What follows each other in s, dp, p and ds are the queries that see it.
+  void key_panel(const Unit& u, Rows keys, const Panels& panels, int panel) {
+    const CpuKernels& m = panels[panel];
+    const int before = panels.first(panel), first_key = keys.first + before,
+              last_key = std::min(first_key + m.rows, keys.last);
+    Rows seen[kMaxTiles];
+    KeyRun d_out[kMaxTiles], q[kMaxTiles];
+    int many = 0;
+    int64_t to = 0, begin = 0;  // of P and dS
+    for (int g = 0; g < count_; ++g) {
+      const QueryTile& t = tiles_[g];
+      Rows of = panel < t.seen ? seen_by(u, t, first_key, last_key) : Rows{0, 0};
+      seen[g] = filled(t, of);
+      if (of.first >= of.last) continue;
+      // P of several tiles is one operand; of a single one it may begin and end anywhere, and dS is 0 around it.
+      if (count_ > 1) of = seen[g];
+      const auto clear = [&](int64_t from, int64_t until) {
+        std::memset(at(x_.ds, m, from), 0, size_t(until - from) * size_t(m.operand_bytes));
+      };
+      clear(to, to + int64_t(of.first - seen[g].first) * m.rows);
+      to += int64_t(of.first - seen[g].first) * m.rows;
+      const int n = of.last - of.first;
+      float top[kMaxRows];
+      m.scores(at(x_.k_q, m, int64_t(before) * dim_qk_), at(t.packed.q_k, m, int64_t(of.first) * dim_qk_), n, dim_qk_,
+               x_.s + to, top);
+      m.scores(at(x_.v_q, m, int64_t(before) * dim_v_), at(t.packed.do_k, m, int64_t(of.first) * dim_v_), n, dim_v_,
+               x_.dp + to, top);
+      gradients(u, t, m, of, first_key, last_key, to);
+      d_out[many] = {t.packed.do_v, of.first, n}, q[many] = {t.packed.q_v, of.first, n};
+      if (!many++) begin = to;
+      to += int64_t(n) * m.rows;
+      clear(to, to + int64_t(seen[g].last - of.last) * m.rows);
+    }
+    const int room = count_ ? tiles_[0].packed.room : 0;
+    float *const dv = x_.dv + int64_t(before) * dim_v_, *const dk = x_.dk + int64_t(before) * dim_qk_;
+    if (a_.given(Role::dv)) accumulate(m, at(x_.p, m, begin), d_out, many, room, dim_v_, dv);
+    if (a_.given(Role::dk)) accumulate(m, at(x_.ds, m, begin), q, many, room, dim_qk_, dk);
+    if (!a_.given(Role::dq)) return;
+    to = 0;
+    for (int g = 0; g < count_; to += int64_t(seen[g].last - seen[g].first) * m.rows, ++g)
+      if (panel < tiles_[g].seen) exchange(tiles_[g], m, seen[g], before, at(x_.ds, m, to));
+  }
+
+  // P and dS of a panel of keys and the queries `of` of a tile.
+  void gradients(const Unit& u, const QueryTile& t, const CpuKernels& m, Rows of, int first_key, int last_key,
+                 int64_t to) {
+    const QueryWalk walk{u.seq.band, u.seq.len_q, 1};
+    const int before = t.rows.first + of.first, count = std::min(of.last, t.rows.last - t.rows.first) - of.first;
+    int from[kMaxRows], until[kMaxRows];
+    bool partial = last_key - first_key < m.rows ||
+                   std::max(walk.first_query(last_key - 1) * u.group, t.open.first) > before ||
+                   std::min(walk.last_query(first_key) * u.group, t.open.last) < before + count;
+    if (partial || general_) {
+      const int rows = last_key - first_key;
+      auto begin = [&](int r) { return std::max(walk.first_query(first_key + r) * u.group, t.open.first) - before; };
+      const auto end = [&](int r) { return std::min(walk.last_query(first_key + r) * u.group, t.open.last) - before; };
+      const bool by_one = u.group == 1 && u.seq.band.k_step == 1;
+      by_one ? fill_steps(rows, begin, from) : fill_each(rows, begin, from);
+      by_one ? fill_steps(rows, end, until) : fill_each(rows, end, until);
+      std::fill(from + rows, from + m.rows, t.n), std::fill(until + rows, until + m.rows, 0);
+    }
+    if (general_) return general_gradients(u, t, m, first_key, last_key, from, until, to);
+    float top[kMaxRows];
+    if (partial) {
+      // On a diagonal only the first queries stand before a key of the panel.
+      const int most = *std::max_element(from, from + m.rows), least = *std::min_element(until, until + m.rows);
+      const int n = of.last - of.first;
+      m.hide(x_.s + to, least < count ? n : std::min(n, int(round_up(most, m.keys))), from, until, top);
+    }
+    const float sum = cpu::gradients(m, t.far, x_.s + to, x_.dp + to, of.last - of.first, scale_ * kLog2e,
+                                     x_.lse + t.at + of.first, x_.delta + t.at + of.first, at(x_.p, m, to),
+                                     at(x_.ds, m, to), numbers_ ? number_of(t) : 0.f, numbers_);
+    if (numbers_) add_to_number(t, sum);
+  }
+
+  // dS of a panel of keys and the queries `of` into the panels of queries; 0 for others that will take these keys.
+  void exchange(const QueryTile& t, const CpuKernels& m, Rows of, int key, const std::byte* ds) {
+    for (int panel = 0; panel < t.panels.count(); ++panel) {
+      const int first = t.panels.first(panel), rows = t.panels[panel].rows;
+      const bool taken = key < t.reads[panel].last && key + m.rows > t.reads[panel].first;
+      if (taken && (first < of.first || first >= of.last))
+        std::memset(ds_of(t, first, int64_t(key) * rows), 0, size_t(rows) * size_t(m.rows) * size_t(m.operand_bytes));
+    }
+    for (int panel = 0, next; panel < t.panels.count(); panel = next) {  // those of one size together
+      for (next = panel + 1; next < t.panels.count() && &t.panels[next] == &t.panels[panel];) ++next;
+      const int first = std::max(of.first, t.panels.first(panel));
+      const int last = next < t.panels.count() ? std::min(of.last, t.panels.first(next)) : of.last;
+      const int rows = t.panels[panel].rows;
+      if (first < last)
+        m.transpose(ds + int64_t(first - of.first) * m.rows * m.operand_bytes, last - first, ds_of(t, first, 0), rows,
+                    int64_t(plan_.tile_k) * rows, key);
+    }
+  }
+
+  // The general policy, on plain rows: one a key, its entries the queries of the tile.
+  void general_gradients(const Unit& u, const QueryTile& t, const CpuKernels& m, int first_key, int last_key,
+                         const int* from, const int* until, int64_t panel) {
+    const float *lse = x_.lse + t.at, *delta = x_.delta + t.at;
+    m.read_scores(x_.s + panel, t.n, x_.plain, plan_.tile_q);
+    m.read_scores(x_.dp + panel, t.n, x_.plain_dp, plan_.tile_q);
+    if (p_.has(Option::block_bias)) x_.scores[&u - x_.units].entry = t.entry;
+    const bool of_block = p_.has(Option::block_bias), of_pair = !of_block && a_.given(Role::d_bias);
+    float block = 0.f;
+    for (int r = 0; r < m.rows; ++r) {
+      float *p = x_.plain + int64_t(r) * plan_.tile_q, *ds = x_.plain_dp + int64_t(r) * plan_.tile_q;
+      const int j = first_key + r, count = t.rows.last - t.rows.first;
+      for (int q = 0; q < t.n; ++q) {
+        if (j >= last_key || q < from[r] || q >= std::min(until[r], count) || lse[q] == INFINITY) {
+          p[q] = ds[q] = 0.f;
+          continue;
+        }
+        const int row = t.rows.first + q, i = u.position(row);
+        const General& score = u.score(row);
+        const float x = exponent_of_weight(score.logit(p[q], i, j), lse[q]), weight = std::exp2(x);
+        const float keep = score.keep(i, j), d_logit = weight * (keep * ds[q] - delta[q]);
+        if (of_pair) *bias_gradient(u, i, row, j) += d_logit;
+        block += d_logit;
+        ds[q] = d_logit * score.slope_of_logit(p[q]);
+        p[q] = weight * keep;
+      }
+    }
+    m.write_weights(x_.plain, plan_.tile_q, t.n, at(x_.p, m, panel));
+    m.write_weights(x_.plain_dp, plan_.tile_q, t.n, at(x_.ds, m, panel));
+    if (of_block) add_to_number(t, block);
+  }
+  // Of a block, in base 2.
+  float number_of(const QueryTile& t) const { return std::clamp(numbers_[t.entry] * kLog2e, -FLT_MAX, FLT_MAX); }
+  void add_to_number(const QueryTile& t, float sum) const {  // lists of several heads may have the same entries
+    if (a_.given(Role::d_bias))
+      std::atomic_ref<float>(a_.row<float>(Role::d_bias)[t.entry]).fetch_add(sum, std::memory_order_relaxed);
+  }
+  float* bias_gradient(const Unit& u, int i, int row, int j) const {
+    const Tensor& t = a_[Role::d_bias];
+    return reinterpret_cast<float*>(row_address(t, u.b, i, u.head(row))) + (t.extent.dim == 1 ? 0 : j);
+  }
+
+  void store_keys(Role role, Rows keys, const Panels& panels, const float* acc, int dim, int wide, float factor) {
+    if (!a_.given(role)) return;
+    for (int panel = 0; panel < panels.count(); ++panel) {
+      const CpuKernels& m = panels[panel];
+      const int first = keys.first + panels.first(panel), count = std::min(m.rows, keys.last - first);
+      if (count <= 0) break;
+      const float* from = acc + int64_t(first - keys.first) * wide;
+      char* to[kMaxRows];
+      for (int r = 0; r < count; ++r) to[r] = key_address(x_.units[0], role, first + r);
+      if (!shares_keys(p_, a_) || accumulates(p_)) {
+        write_panel(m, p_, from, dim, factor, count, x_.row, to);
+        continue;
+      }
+      float factors[kMaxRows], before[256];
+      std::fill_n(factors, count, factor);
+      m.unpack(from, dim, factors, count, x_.row, dim);
+      for (int r = 0; r < count; ++r) {
+        read_row(m_, p_.dtype.grad, to[r], dim, before);
+        add_row(before, dim, x_.row + r * dim);
+        write_row(m_, p_.dtype.grad, x_.row + r * dim, dim, to[r]);
+      }
+    }
+  }
+
+  const Plan& plan_;
+  const Problem& p_;
+  const Args& a_;
+  const CpuKernels& m_;
+  const Scratch& x_;
+  const RowState& rows_;
+  const PackedQueries& queries_;
+  const int dim_qk_, dim_v_;
+  const float* const numbers_;  // of blocks, where nothing else is done to a logit
+  const bool general_, wide_;   // wide: gradients are f32
+  const float scale_;
+  QueryTile tiles_[kMaxTiles];
+  int count_ = 0;
+  bool fetched_ = false;  // the gradients of the key tile
+};
+
+Status supports(const Problem& p, const Device& d) {
+  if (Status s = cpu::supports("cpu_backward", Pass::backward, p, d); !s.ok()) return s;
+  if (p.dtype.out != p.dtype.q)
+    return Status::no("cpu_backward: out is ", name(p.dtype.out), " and q is ", name(p.dtype.q),
+                      ", they must be the same");
+  return Status::good();
+}
+
+Status shape(Plan& plan, const Planner&) {
+  const Problem& p = plan.problem;
+  const CpuKernels& m = kernels_of(p, plan.device);
+  const int step = std::lcm(m.rows, m.keys);
+  const int narrow = m.operand_bytes == 2 ? 2 : 1;
+  // In 16 bit two tiles serve a short sequence better than one: under a causal mask the second meets half the queries.
+  plan.tile_k = int(round_up(std::min(p.len_k, p.len_k > 264 * narrow ? 264 * narrow : 264), step));
+  plan.tile_q = int(round_up(std::min<int64_t>(int64_t(p.len_q) * group(p), 132 * narrow), step));
+  if (by_head(p)) {  // even pieces of a block
+    const int size = std::min(p.mask.blocks.q, p.len_q);
+    plan.tile_q = int(round_up(ceil_div(size, ceil_div(size, 128 * narrow)), step));
+    plan.tile_k = int(round_up(std::min({p.len_k, p.mask.blocks.k, 240 * narrow}), step));
+  }
+  const int64_t sets = int64_t(p.batch) * p.heads_kv;
+  if (sets < plan.device.units && p.reproducible != Reproducible::batch && !p.has(Option::bias) &&
+      !(p.has(Option::block_bias) && p.reproducible != Reproducible::no))
+    plan.splits = int(std::clamp<int64_t>(ceil_div(plan.device.units, sets), 1, KeyTiles(plan, p.len_k).count));
+  Workspace count;
+  carve_rows(count, p);
+  carve_partial(count, plan);
+  const PackedQueries queries = carve_queries(count, plan, m);
+  carve_list(count, p);
+  for (int n = 0; n < plan.device.units; ++n) carve(count, plan, m, queries);
+  plan.workspace_bytes = count.used;
+  return Status::good();
+}
+
+Status run(const Plan& plan, const Args& given, Workspace ws, Stream) {
+  const Problem& p = plan.problem;
+  Args a = given;
+  const CpuKernels& m = kernels_of(p, plan.device);
+  const RowState rows = carve_rows(ws, p);
+  const Partial partial = carve_partial(ws, plan);
+  const PackedQueries queries = carve_queries(ws, plan, m);
+  add_list_by_key(p, carve_list(ws, p), a);
+  const auto scratch_of = by_worker(ws, [&](Workspace& own) { return carve(own, plan, m, queries); });
+  std::atomic<int64_t> next{0};
+  const auto each = [&](int64_t tasks, int workers, auto f) {
+    next = 0;
+    auto work = [&](int worker) {
+      const Scratch scratch = scratch_of(worker);
+      for (int64_t n; (n = next.fetch_add(1, std::memory_order_relaxed)) < tasks;) f(scratch, n);
+    };
+    parallel(int(std::min<int64_t>(workers, tasks)), work);
+  };
+
+  const int64_t heads = int64_t(p.batch) * p.heads_q;
+  each(heads, plan.device.units,
+       [&](const Scratch&, int64_t n) { prepare(p, a, m, rows, int(n / p.heads_q), int(n % p.heads_q)); });
+  for (int h = 0; a.given(Role::d_sinks) && h < p.heads_q; ++h) {
+    double sum = 0;
+    for (int b = 0; b < p.batch; ++b) sum += rows.d_sink[int64_t(b) * p.heads_q + h];
+    float* to = a.row<float>(Role::d_sinks, 0, 0, h);
+    *to = float(sum + (accumulates(p) ? double(*to) : 0));
+  }
+  // Keys that no sequence has are 0 too.
+  for (const Role r : {Role::dk, Role::dv, Role::d_bias})
+    if (a.given(r) && !accumulates(p) && (r == Role::d_bias || !whole(p, a, a[r]))) clear(a[r]);
+
+  if (queries.slots) each(heads * queries.slots, plan.device.units, [&](const Scratch& x, int64_t n) {
+    const int64_t slot = n % queries.slots;
+    const Unit u = unit_of(p, a, int(n / queries.slots / p.heads_q), int(n / queries.slots % p.heads_q), x.scores);
+    const Rows tile = queries.rows(plan, u, slot);
+    const int count = tile.last - tile.first;
+    if (count > 0)
+      pack_queries(p, m, u, tile, int(round_up(count, m.keys)), x.rows, queries.at(p, u.b, u.head_q, slot));
+  });
+
+  // Where sequences share keys, one task has all of them.
+  const bool together = shares_keys(p, a);
+  const KeyTiles tiles(plan, longest(p, a).k);
+  const int64_t sequences = together ? 1 : p.batch;
+  each(sequences * p.heads_kv * plan.splits, shares_bias(p, a) ? 1 : plan.device.units,
+       [&](const Scratch& x, int64_t n) {
+         const int64_t split = n % plan.splits, set = n / plan.splits, head = set % p.heads_kv;
+         for (int64_t b = together ? 0 : set / p.heads_kv; b < (together ? p.batch : set / p.heads_kv + 1); ++b) {
+           Task task(plan, a, m, x, rows, queries, int(b), int(head));
+           task.run(tiles, tiles.count * split / plan.splits, tiles.count * (split + 1) / plan.splits);
+           task.store_dq(partial.dq ? partial.dq + split * partial.rows * p.dim_qk : nullptr);
+         }
+       });
+  if (plan.splits == 1 || !a.given(Role::dq)) return Status::good();
+
+  each(heads, plan.device.units, [&](const Scratch& x, int64_t n) {
+    const int b = int(n / p.heads_q), h = int(n % p.heads_q);
+    const Sequence seq = sequence(p, a, b);
+    for (int i = 0; i < seq.len_q; ++i) {
+      std::fill_n(x.row, p.dim_qk, 0.f);
+      for (int split = 0; split < plan.splits; ++split) {
+        const float* from = partial.dq + (split * partial.rows + n * p.len_q + i) * p.dim_qk;
+        for (int d = 0; d < p.dim_qk; ++d) x.row[d] += from[d];
+      }
+      write_gradient(m, p, x.row, p.dim_qk, row_address(a[Role::dq], seq.q_batch, seq.q_first + i, h));
+    }
+  });
+  return Status::good();
+}
+
+}  // namespace
+
+extern const Backend cpu_backward{.name = "cpu_backward", .supports = supports, .shape = shape, .run = run};
+
+}  // namespace attune

@@ -1,0 +1,556 @@
+// Forward attention on the CPU, flash-style and in linear memory:
+//   pack q -> for each key tile: pack, then for each panel of rows: scores, hide, admit, weights, accumulate -> store
+// The running reference of a row is an integer and moves only when the maximum grew by more than kLazy powers of two,
+// row by row: a row's bits depend on its own keys and nothing else, whatever shares its panel, its task or the batch.
+#include <atomic>
+#include <cmath>
+
+#include "attention/cpu/append.h"
+#include "attention/cpu/unit.h"
+#include "attention/cpu/row_io.h"
+
+namespace attune {
+namespace {
+
+using namespace cpu;
+
+// Rows a task: how often a packed tile is used again. Packing costs about 1 / kTaskRows of the products.
+constexpr int kTaskRows = 1024;
+constexpr int kMaxRows = 64;  // of a panel, on any machine
+constexpr float kLeastScale = 1e-6f;  // below, the number of a block by the scale is no number to move scores by
+
+// The results of one split of the keys, to be merged.
+struct Partial {
+  float *out, *lse;  // [split][batch][head][query], out with dim_v values each
+  int64_t rows;      // of one split
+};
+
+// What one worker needs; counted in `shape` and placed in `run`.
+struct Scratch {
+  std::byte *q, *k, *v, *p;
+  float *o, *s, *plain, *ref, *sum, *row;
+  const void** rows;
+  General* scores;
+};
+
+Scratch carve(Workspace& ws, const Plan& plan, const CpuKernels& m) {
+  const Problem& p = plan.problem;
+  const size_t rows = size_t(plan.tile_q), tile = size_t(m.tile), bytes = size_t(m.operand_bytes);
+  const size_t dim_qk = size_t(padded(m, p.dim_qk)), dim_v = size_t(padded(m, p.dim_v));
+  return {.q = ws.take<std::byte>(rows * dim_qk * bytes),
+          .k = ws.take<std::byte>(tile * dim_qk * bytes),
+          .v = ws.take<std::byte>(tile * dim_v * bytes),
+          .p = ws.take<std::byte>(tile * m.rows * bytes),
+          .o = ws.take<float>(rows * dim_v),
+          .s = ws.take<float>(tile * m.rows),
+          .plain = ws.take<float>(tile * m.rows),
+          .ref = ws.take<float>(rows),
+          .sum = ws.take<float>(rows),
+          .row = ws.take<float>(m.rows * dim_v),
+          .rows = ws.take<const void*>(tile),
+          .scores = ws.take<General>(group(p))};
+}
+
+Partial carve_partial(Workspace& ws, const Plan& plan) {
+  const Problem& p = plan.problem;
+  if (plan.splits == 1) return {};
+  const int64_t rows = int64_t(p.batch) * p.heads_q * p.len_q;
+  return {ws.take<float>(size_t(plan.splits * rows * p.dim_v)), ws.take<float>(size_t(plan.splits * rows)), rows};
+}
+
+// With a list, a block of queries has few rows to pay for the packing of its keys. Where lists have as many entries as
+// there are key blocks, all keys are packed once, before: block after block, in pieces of a tile at most.
+struct PackedKeys {
+  std::byte *k = nullptr, *v = nullptr;  // [batch][head of keys][block][piece]
+  int64_t k_bytes = 0, v_bytes = 0;      // of a piece
+  int64_t pieces = 1, slots = 0;         // of a block, of a head
+  int room = 0;                          // keys of a piece
+
+  explicit operator bool() const { return room > 0; }
+  int64_t slot(const Problem& p, int b, int head_kv, int64_t of_head) const {
+    return (int64_t(b) * p.heads_kv + head_kv) * slots + of_head;
+  }
+};
+
+PackedKeys carve_keys(Workspace& ws, const Plan& plan, const CpuKernels& m) {
+  const Problem& p = plan.problem;
+  const Blocks size = p.mask.blocks;
+  const int64_t blocks = by_head(p) ? ceil_div(p.len_k, size.k) : 0;
+  if (!blocks || size.bound < int64_t(p.batch) * p.heads_kv * blocks) return {};
+  PackedKeys all{.pieces = ceil_div(std::min(size.k, p.len_k), m.tile),
+                 .room = int(round_up(std::min({size.k, p.len_k, m.tile}), m.keys))};
+  all.slots = blocks * all.pieces;
+  all.k_bytes = packed_bytes(m, all.room, p.dim_qk), all.v_bytes = packed_bytes(m, all.room, p.dim_v);
+  const int64_t every = all.slot(p, p.batch, 0, 0);
+  all.k = ws.take<std::byte>(size_t(every * all.k_bytes));
+  all.v = ws.take<std::byte>(size_t(every * all.v_bytes));
+  return all;
+}
+
+// Keys of a tile that follow each other in the sequence. A band has one a tile; a block list several.
+struct Segment {
+  int key, count, at;   // first key, how many, and where in the tile (a multiple of m.keys)
+  int entry = 0;        // of the block list
+  int64_t packed = -1;  // their slot among the packed keys; -1: in the tile, packed for this task
+};
+struct Range { int first, last; };  // of a segment, in multiples of m.keys
+
+// Rows [first, first + rows) of a unit, from packing to storing.
+class Task {
+ public:
+  Task(const Plan& plan, const Unit& unit, const CpuKernels& m, const Scratch& scratch, const PackedKeys& keys,
+       int first, int rows)
+      : p_(plan.problem), u_(unit), m_(m), x_(scratch), keys_(keys), walk_{unit.seq.band, unit.seq.len_k, m.tile},
+        first_(first), rows_(rows), dim_qk_(padded(m, p_.dim_qk)), dim_v_(padded(m, p_.dim_v)), panels_(m, rows) {
+    const float scale = scale_of(p_, *u_.args);
+    // Rows in plain order where a loop of the machine would not do; a negative scale turns maxima into minima. The
+    // number of a block is the same for all of its scores, so these move by it as they are.
+    if (only_numbers(p_) && scale >= kLeastScale) numbers_ = u_.args->row<const float>(Role::bias);
+    general_ = (needs_general(p_) && !numbers_) || scale < 0.f;
+    scale_q_ = general_ || !m.scale_in_q ? 1.f : scale * kLog2e;
+    scale_s_ = general_ || m.scale_in_q ? 1.f : scale * kLog2e;
+  }
+
+  void run(int split, int splits, const Partial& partial) {
+    const Partial* to = splits > 1 ? &partial : nullptr;
+    for (int i = 0; i < panels_.count(); ++i) start(i);
+    p_.mask.blocks.q ? visit_list(split, splits) : visit_band(split, splits);
+    for (int i = 0; i < panels_.count(); ++i) store(i, to, split);
+  }
+
+ private:
+  int rows_in(int panel) const { return std::min(panels_[panel].rows, rows_ - panels_.first(panel)); }
+  int row(int panel, int r) const { return first_ + panels_.first(panel) + r; }
+  int position(int panel, int r) const { return u_.position(row(panel, r)); }
+  float* o_of(int panel) const { return x_.o + int64_t(panels_.first(panel)) * dim_v_; }
+  std::byte* q_of(int panel) const { return at(x_.q, m_, int64_t(panels_.first(panel)) * dim_qk_); }
+  float* ref_of(int panel) const { return x_.ref + panels_.first(panel); }
+  float* sum_of(int panel) const { return x_.sum + panels_.first(panel); }
+
+  void start(int panel) {
+    const void* rows[kMaxRows];
+    u_.addresses(Role::q, row(panel, 0), rows_in(panel), rows);
+    const CpuKernels& m = panels_[panel];
+    m.pack_q(rows, rows_in(panel), p_.dim_qk, scale_q_, q_of(panel));
+    std::fill_n(o_of(panel), m.rows * dim_v_, 0.f);
+    std::fill_n(ref_of(panel), m.rows, -INFINITY);
+    std::fill_n(sum_of(panel), m.rows, 0.f);
+  }
+
+  void visit_band(int split, int splits) {
+    const Rows queries{u_.position(first_), u_.position(first_ + rows_ - 1) + 1};
+    const int64_t tiles = walk_.tiles(queries);
+    for (int64_t n = tiles * split / splits; n < tiles * (split + 1) / splits; ++n) {
+      const Tile t = walk_.tile(queries, int(n));
+      segments_[0] = {t.first, t.last - t.first, 0};
+      count_ = t.first < t.last;
+      tile();
+    }
+  }
+
+  // Small blocks share a tile, large ones are cut: a tile is full before it is worked on.
+  void visit_list(int split, int splits) {
+    const BlockList list = list_of(p_, *u_.args, u_.b, u_.head_q);
+    const int block = first_ / list.blocks.q;
+    const int64_t entries = list.count(block);
+    int used = 0;
+    count_ = 0;
+    for (int64_t n = entries * split / splits; n < entries * (split + 1) / splits; ++n) {
+      const int64_t begin = int64_t(list.key_block(block, int(n))) * list.blocks.k;
+      const int first = clamp(begin, 0, u_.seq.len_k), last = clamp(begin + list.blocks.k, 0, u_.seq.len_k);
+      for (int key = first; key < last;) {
+        int count = std::min(last - key, m_.tile - used);
+        int64_t packed = -1;
+        if (keys_) {  // a piece is taken whole, or the tile is full
+          const int64_t piece = (key - begin) / m_.tile;
+          count = std::min<int64_t>(last - key, m_.tile);
+          if (round_up(count, m_.keys) > m_.tile - used) tile(), used = count_ = 0;
+          packed = keys_.slot(p_, u_.b, u_.head_kv, begin / list.blocks.k * keys_.pieces + piece);
+        }
+        segments_[count_++] = {key, count, used, list.entry(block) + int(n), packed};
+        used += int(round_up(count, m_.keys)), key += count;
+        if (used < m_.tile && count_ < kSegments) continue;
+        tile();
+        used = count_ = 0;
+      }
+    }
+    tile();
+  }
+
+  // Packs the segments, unless they are, and shows them to every panel.
+  void tile() {
+    if (!count_) return;
+    if (!keys_) pack();
+    for (int i = 0; i < panels_.count(); ++i) step(i);
+  }
+  void pack() {
+    for (const Role role : {Role::k, Role::v}) {
+      const int dim = role == Role::k ? p_.dim_qk : p_.dim_v;
+      int total = 0;
+      for (int n = 0; n < count_; ++n) {
+        const auto [key, count, place, entry, packed] = segments_[n];
+        gather_keys(u_, role, key, count, x_.rows + place);
+        total = place + count;
+        // A gap up to the next segment holds its neighbour: hidden in the scores, and a weight of 0 times it is 0.
+        for (int gap = total; n + 1 < count_ && gap < segments_[n + 1].at; ++gap) x_.rows[gap] = x_.rows[total - 1];
+      }
+      role == Role::k ? m_.pack_k(x_.rows, total, dim, x_.k) : m_.pack_v(x_.rows, total, dim, x_.v, m_.tile);
+    }
+  }
+  const std::byte* keys_of(const Segment& g, int first) const {
+    return g.packed < 0 ? at(x_.k, m_, int64_t(g.at + first) * dim_qk_)
+                        : at(keys_.k + g.packed * keys_.k_bytes, m_, int64_t(first) * dim_qk_);
+  }
+
+  // The part of a segment that some row of the panel sees, and the part of that which every row sees.
+  Range seen(int panel, const Segment& g) const {
+    const int first = walk_.first_key(position(panel, 0)) - g.key;
+    const int last = walk_.last_key(position(panel, rows_in(panel) - 1)) - g.key;
+    return {clamp(first, 0, g.count) / m_.keys * m_.keys, int(round_up(clamp(last, 0, g.count), m_.keys))};
+  }
+  Range open(int panel, const Segment& g) const {
+    const int first = walk_.first_key(position(panel, rows_in(panel) - 1)) - g.key;
+    const int last = walk_.last_key(position(panel, 0)) - g.key;
+    return {int(round_up(clamp(first, 0, g.count), m_.keys)), clamp(last, 0, g.count) / m_.keys * m_.keys};
+  }
+
+  // One panel against the tile.
+  void step(int panel) {
+    const CpuKernels& m = panels_[panel];
+    Range range[kSegments];
+    float top[kMaxRows];
+    int n = 0;
+    std::fill_n(top, m.rows, -INFINITY);
+    for (int g = 0; g < count_; ++g) {
+      range[g] = seen(panel, segments_[g]);
+      if (range[g].first >= range[g].last) continue;
+      scores(panel, segments_[g], range[g], x_.s + int64_t(n) * m.rows, top);
+      n += range[g].last - range[g].first;
+    }
+    if (!n) return;
+    // What is added to is far away when it is read, once, at the end.
+    if (p_.has(Option::accumulate)) {
+      const char* out[kMaxRows];
+      u_.addresses(Role::out, row(panel, 0), rows_in(panel), out);
+      for (int r = 0; r < rows_in(panel); ++r) fetch(out[r], p_.dim_v * int64_t(sizeof(float)));
+    }
+    if (general_) general_scores(panel, range, n, top);
+    admit(panel, top);
+    if (p_.has(Option::dropout)) dropped_weights(panel, range, n);
+    else m.weights(x_.s, n, scale_s_, ref_of(panel), sum_of(panel), x_.p);
+    KeyRun runs[kSegments];
+    int many = 0;
+    for (int g = 0; g < count_; ++g) {
+      const auto [first, last] = range[g];
+      if (first >= last) continue;
+      if (keys_) runs[many++] = {keys_.v + segments_[g].packed * keys_.v_bytes, first, last - first};
+      else runs[many++] = {x_.v, segments_[g].at + first, last - first};
+    }
+    accumulate(m, x_.p, runs, many, keys_ ? keys_.room : m.tile, dim_v_, o_of(panel));
+  }
+
+  // s of one segment. Only keys around the edges of what the rows see are hidden; most tiles have none.
+  void scores(int panel, const Segment& g, Range range, float* s, float* top) {
+    const CpuKernels& m = panels_[panel];
+    Range whole = open(panel, g);
+    if (whole.first >= whole.last) whole = {range.last, range.last};
+    for (const auto& [first, last] : {Range{range.first, whole.first}, whole, Range{whole.last, range.last}}) {
+      if (first >= last) continue;
+      float* part = s + int64_t(first - range.first) * m.rows;
+      float more[kMaxRows];
+      m.scores(q_of(panel), keys_of(g, first), last - first, dim_qk_, part, more);
+      if (!general_ && first != whole.first) {
+        int from[kMaxRows], until[kMaxRows];
+        const int rows = rows_in(panel), begin = g.key + first, end = g.key + g.count;
+        fill_steps(rows, [&](int r) { return walk_.first_key(position(panel, r)) - begin; }, from);
+        fill_steps(rows, [&](int r) { return std::min(walk_.last_key(position(panel, r)), end) - begin; }, until);
+        std::fill(from + rows, from + m.rows, from[rows - 1]);
+        std::fill(until + rows, until + m.rows, until[rows - 1]);
+        m.hide(part, last - first, from, until, more);
+      }
+      if (numbers_) {
+        const float by = numbers_[g.entry] * kLog2e / scale_s_;
+        for (int n = 0; n < (last - first) * m.rows; ++n) part[n] += by;
+        for (int r = 0; r < m.rows; ++r) more[r] += by;
+      }
+      for (int r = 0; r < m.rows; ++r) top[r] = more[r] > top[r] || more[r] != more[r] ? more[r] : top[r];
+    }
+  }
+
+  // The general policy: the whole of s to plain rows, logits and mask there, and back.
+  void general_scores(int panel, const Range* range, int n, float* top) {
+    const CpuKernels& m = panels_[panel];
+    m.read_scores(x_.s, n, x_.plain, m.tile);
+    std::fill_n(top, m.rows, -INFINITY);
+    for (int r = 0; r < m.rows; ++r) {
+      float* x = x_.plain + int64_t(r) * m.tile;
+      if (r >= rows_in(panel)) {
+        std::fill_n(x, n, -INFINITY);
+        continue;
+      }
+      each_key(range, [&](const Segment& g, Range keys, int offset) {
+        const int i = position(panel, r), key = g.key + keys.first, count = std::min(keys.last, g.count) - keys.first;
+        logits(u_.score(row(panel, r)), g.entry, i, key, count, x + offset);
+        const int from = clamp(walk_.first_key(i) - key, 0, count), until = clamp(walk_.last_key(i) - key, from, count);
+        std::fill(x + offset, x + offset + from, -INFINITY);
+        std::fill(x + offset + until, x + offset + keys.last - keys.first, -INFINITY);
+      });
+      for (int k = 0; k < n; ++k) top[r] = x[k] > top[r] || x[k] != x[k] ? x[k] : top[r];
+    }
+    m.write_scores(x_.plain, m.tile, n, x_.s);
+  }
+
+  // Dropout acts on the weight but not on the sum that normalises it.
+  void dropped_weights(int panel, const Range* range, int n) {
+    const CpuKernels& m = panels_[panel];
+    for (int r = 0; r < rows_in(panel); ++r) {
+      float* x = x_.plain + int64_t(r) * m.tile;
+      const float ref = ref_of(panel)[r];
+      for (int k = 0; k < n; ++k) {
+        x[k] = x[k] == -INFINITY ? 0.f : std::exp2(x[k] - (ref == -INFINITY ? 0.f : ref));
+        sum_of(panel)[r] += x[k];
+      }
+      each_key(range, [&](const Segment& g, Range keys, int offset) {
+        const General& score = u_.score(row(panel, r));
+        for (int k = keys.first; k < std::min(keys.last, g.count); ++k)
+          x[offset + k - keys.first] *= score.keep(position(panel, r), g.key + k);
+      });
+    }
+    for (int r = rows_in(panel); r < m.rows; ++r) std::fill_n(x_.plain + int64_t(r) * m.tile, n, 0.f);
+    m.write_weights(x_.plain, m.tile, n, x_.p);
+  }
+
+  template <class F>
+  void each_key(const Range* range, F f) {
+    int offset = 0;
+    for (int g = 0; g < count_; ++g) {
+      if (range[g].first >= range[g].last) continue;
+      f(segments_[g], range[g], offset);
+      offset += range[g].last - range[g].first;
+    }
+  }
+
+  void admit(int panel, const float* top) {
+    const CpuKernels& m = panels_[panel];
+    float *ref = ref_of(panel), *sum = sum_of(panel), factor[kMaxRows];
+    bool moved = false;
+    for (int r = 0; r < m.rows; ++r) {
+      const bool first = ref[r] == -INFINITY;  // nothing to rescale: o is 0
+      factor[r] = raise(ref[r], top[r] * scale_s_);
+      sum[r] *= factor[r];
+      moved |= factor[r] != 1.f && !first;
+    }
+    if (moved) m.rescale(o_of(panel), dim_v_, factor);
+  }
+
+  // The answer of a row that sees one key is its value, to the bit, where it is divided by the weight as p has it. The
+  // sum has that unrounded, which is what the lse needs.
+  void divide_one_key(int panel, float* now) const {
+    const int n = rows_in(panel);
+    const auto first = [&](int r) { return walk_.first_key(position(panel, r)); };
+    const auto last = [&](int r) { return walk_.last_key(position(panel, r)); };
+    if (!m_.rounded_weight || p_.has(Option::dropout) || last(0) - first(n - 1) > 1) return;
+    int from[kMaxRows], until[kMaxRows];
+    fill_steps(n, first, from);
+    fill_steps(n, last, until);
+    for (int r = 0; r < n; ++r)
+      if (until[r] - from[r] == 1 && now[r] != 0.f) now[r] *= sum_of(panel)[r] / m_.rounded_weight(sum_of(panel)[r]);
+  }
+
+  void store(int panel, const Partial* partial, int split) {
+    const CpuKernels& m = panels_[panel];
+    const int n = rows_in(panel);
+    float now[kMaxRows] = {}, before[kMaxRows];
+    for (int r = 0; r < n; ++r) {
+      RowEnd end(SoftmaxRow{ref_of(panel)[r], sum_of(panel)[r]});
+      float* lse = reinterpret_cast<float*>(u_.address(Role::lse, row(panel, r)));
+      if (!partial && p_.has(Option::accumulate)) end.merge_running(*lse);
+      if (!partial && p_.has(Option::sink))
+        end.merge_sink(*u_.args->row<const float>(Role::sinks, 0, 0, u_.head(row(panel, r))));
+      now[r] = end.now, before[r] = end.before;
+      if (partial) partial->lse[split * partial->rows + partial_row(panel, r)] = end.lse;
+      else if (u_.args->given(Role::lse)) *lse = end.lse;
+    }
+    divide_one_key(panel, now);
+    char* out[kMaxRows];
+    if (!partial) u_.addresses(Role::out, row(panel, 0), n, out);
+    if (!partial && !p_.has(Option::accumulate))
+      return store_panel(m, p_.dtype.out, o_of(panel), p_.dim_v, now, n, x_.row, out);
+    if (!partial && m.join) return m.join(o_of(panel), p_.dim_v, now, before, n, out);
+    m.unpack(o_of(panel), p_.dim_v, now, n, x_.row, p_.dim_v);
+    for (int r = 0; r < n; ++r) {
+      const float* from = x_.row + int64_t(r) * p_.dim_v;
+      if (partial)
+        std::copy_n(from, p_.dim_v, partial->out + (split * partial->rows + partial_row(panel, r)) * p_.dim_v);
+      else store_row(m_, p_, from, before[r], out[r]);
+    }
+  }
+  int64_t partial_row(int panel, int r) const {
+    return (int64_t(u_.b) * p_.heads_q + u_.head(row(panel, r))) * p_.len_q + position(panel, r);
+  }
+
+ public:
+  static void store_row(const CpuKernels& m, const Problem& p, const float* from, float before, char* out) {
+    if (p.dtype.out != DType::f32) return m.narrow(from, p.dim_v, out);
+    float* to = reinterpret_cast<float*>(out);
+    if (!p.has(Option::accumulate)) std::copy_n(from, p.dim_v, to);
+    else for (int d = 0; d < p.dim_v; ++d) to[d] = from[d] + (before == 0.f ? 0.f : to[d] * before);
+  }
+
+ private:
+  static constexpr int kSegments = 64;
+  const Problem& p_;
+  const Unit& u_;
+  const CpuKernels& m_;
+  const Scratch& x_;
+  const PackedKeys& keys_;
+  const BandWalk walk_;
+  const int first_, rows_, dim_qk_, dim_v_;
+  const Panels panels_;
+  float scale_q_, scale_s_;  // the softmax runs in base 2: exp(x scale) = exp2(x scale log2 e)
+  bool general_;
+  const float* numbers_ = nullptr;  // of blocks, where scores move by them
+  Segment segments_[kSegments];
+  int count_ = 0;
+};
+
+// The n-th piece of all keys, of which a head has `of_head`.
+void pack_keys(const Problem& p, const Args& a, const CpuKernels& m, const PackedKeys& to, const Scratch& x, int64_t n,
+               int64_t of_head) {
+  const int64_t slot = n % of_head, set = n / of_head;
+  const int b = int(set / p.heads_kv), head = int(set % p.heads_kv), tile = std::min(p.mask.blocks.k, m.tile);
+  const Unit u = unit_of(p, a, b, head * (p.heads_q / p.heads_kv), x.scores);
+  const int64_t start = slot / to.pieces * p.mask.blocks.k, first = start + slot % to.pieces * tile;
+  const int count = int(std::min({first + tile, start + p.mask.blocks.k, int64_t(u.seq.len_k)}) - first);
+  if (count <= 0) return;
+  const int64_t place = to.slot(p, b, head, slot);
+  gather_keys(u, Role::k, int(first), count, x.rows);
+  m.pack_k(x.rows, count, p.dim_qk, to.k + place * to.k_bytes);
+  gather_keys(u, Role::v, int(first), count, x.rows);
+  m.pack_v(x.rows, count, p.dim_v, to.v + place * to.v_bytes, to.room);
+}
+
+// The splits of a row, in order, then what is already there and the sink.
+void merge_splits(const Plan& plan, const Args& a, const CpuKernels& m, const Partial& part, float* row, int b, int h) {
+  const Problem& p = plan.problem;
+  const Sequence seq = sequence(p, a, b);
+  for (int i = 0; i < seq.len_q; ++i) {
+    const int64_t at = (int64_t(b) * p.heads_q + h) * p.len_q + i;
+    float lse = -INFINITY;
+    std::fill_n(row, p.dim_v, 0.f);
+    for (int n = 0; n < plan.splits; ++n) {
+      const Share share = merge(lse, part.lse[n * part.rows + at]);
+      const float* from = part.out + (n * part.rows + at) * p.dim_v;
+      for (int d = 0; d < p.dim_v; ++d) row[d] = row[d] * share.a + (share.b == 0.f ? 0.f : from[d] * share.b);
+      lse = share.lse;
+    }
+    RowEnd end(lse);
+    float* lse_at = a.row<float>(Role::lse, seq.q_batch, seq.q_first + i, h);
+    if (p.has(Option::accumulate)) end.merge_running(*lse_at);
+    if (p.has(Option::sink)) end.merge_sink(*a.row<const float>(Role::sinks, 0, 0, h));
+    for (int d = 0; d < p.dim_v; ++d) row[d] *= end.now;
+    Task::store_row(m, p, row, end.before, row_address(a[Role::out], seq.q_batch, seq.q_first + i, h));
+    if (lse_at) *lse_at = end.lse;
+  }
+}
+
+int task_rows(const Plan& plan) {
+  return by_head(plan.problem) ? std::min(plan.problem.mask.blocks.q, plan.tile_q) : plan.tile_q;
+}
+
+// Tasks of a unit with up to `len_q` queries: row blocks, and with a list the pieces of each query block.
+struct Tasks {
+  int64_t size, pieces, count;
+
+  Tasks(const Plan& plan, int len_q) : size(task_rows(plan)), pieces(1) {
+    const Problem& p = plan.problem;
+    if (by_head(p)) pieces = ceil_div(std::min(p.mask.blocks.q, len_q), size);
+    count = by_head(p) ? ceil_div(len_q, p.mask.blocks.q) * pieces : ceil_div(int64_t(len_q) * group(p), size);
+  }
+  // Of a unit that has `rows`.
+  Rows rows_of(const Problem& p, int64_t n, int rows) const {
+    if (!by_head(p)) return {clamp(n * size, 0, rows), clamp((n + 1) * size, 0, rows)};
+    const int64_t block = n / pieces * p.mask.blocks.q, first = block + n % pieces * size;
+    return {clamp(first, 0, rows), clamp(std::min(first + size, block + p.mask.blocks.q), 0, rows)};
+  }
+};
+
+Status supports(const Problem& p, const Device& d) { return cpu::supports("cpu_forward", Pass::forward, p, d); }
+
+Status shape(Plan& plan, const Planner&) {
+  const Problem& p = plan.problem;
+  const CpuKernels& m = kernels_of(p, plan.device);
+  const int64_t rows = int64_t(p.len_q) * group(p), sets = int64_t(p.batch) * units(p), threads = plan.device.units;
+  // Enough tasks for the threads, none larger than kTaskRows, all about equal.
+  int64_t blocks = ceil_div(rows, kTaskRows);
+  while (sets * blocks < 4 * threads && rows / (blocks + 1) >= 8 * m.rows) ++blocks;
+  plan.tile_q = int(round_up(ceil_div(rows, blocks), m.rows));
+  plan.tile_k = m.tile;
+  const int64_t tasks = sets * Tasks(plan, p.len_q).count, most = ceil_div(p.len_k, m.tile);
+  // Too few rows for the threads: split the keys. Never where a row's bits may not depend on the batch.
+  if (tasks < threads && p.reproducible != Reproducible::batch)
+    plan.splits = int(std::clamp<int64_t>(ceil_div(2 * threads, tasks), 1, most));
+  Workspace count;
+  carve_rotated(count, p);
+  carve_partial(count, plan);
+  carve_keys(count, plan, m);
+  for (int n = 0; n < plan.device.units; ++n) carve(count, plan, m);
+  plan.workspace_bytes = count.used;
+  return Status::good();
+}
+
+Status attend(const Plan& plan, const Args& a, Workspace ws, Stream) {
+  const Problem& p = plan.problem;
+  const CpuKernels& m = kernels_of(p, plan.device);
+  const Partial partial = carve_partial(ws, plan);
+  const PackedKeys keys = carve_keys(ws, plan, m);
+  const auto scratch_of = by_worker(ws, [&](Workspace& own) { return carve(own, plan, m); });
+  const Tasks of_unit(plan, longest(p, a).q);
+  const int64_t sets = int64_t(p.batch) * units(p), tasks = sets * of_unit.count * plan.splits;
+  if (!tasks) return Status::good();
+  std::atomic<int64_t> next{0};
+  auto work = [&](int worker) {
+    const Scratch scratch = scratch_of(worker);
+    for (int64_t n; (n = next.fetch_add(1, std::memory_order_relaxed)) < tasks;) {
+      const int split = int(n % plan.splits);
+      const int64_t set = n / plan.splits % sets, block = of_unit.count - 1 - n / plan.splits / sets;  // longest first
+      const Unit unit = unit_of(p, a, int(set / units(p)), int(set % units(p)), scratch.scores);
+      const Rows rows = of_unit.rows_of(p, block, unit.rows());
+      if (rows.first >= rows.last) continue;
+      Task task(plan, unit, m, scratch, keys, rows.first, rows.last - rows.first);
+      task.run(split, plan.splits, partial);
+    }
+  };
+  const int workers = int(std::min<int64_t>(plan.device.units, tasks));
+  if (keys) {
+    auto pack = [&](int worker) {
+      const Scratch scratch = scratch_of(worker);
+      const int64_t of_head = ceil_div(longest(p, a).k, p.mask.blocks.k) * keys.pieces;
+      for (int64_t n; (n = next.fetch_add(1, std::memory_order_relaxed)) < p.batch * p.heads_kv * of_head;)
+        pack_keys(p, a, m, keys, scratch, n, of_head);
+    };
+    parallel(plan.device.units, pack);
+    next = 0;
+  }
+  parallel(workers, work);
+  if (plan.splits == 1) return Status::good();
+
+  next = 0;
+  auto merge = [&](int worker) {
+    const Scratch scratch = scratch_of(worker);
+    for (int64_t n; (n = next.fetch_add(1, std::memory_order_relaxed)) < int64_t(p.batch) * p.heads_q;)
+      merge_splits(plan, a, m, partial, scratch.row, int(n / p.heads_q), int(n % p.heads_q));
+  };
+  parallel(workers, merge);
+  return Status::good();
+}
+
+Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
+  return append_then(attend, plan, a, ws, stream);
+}
+
+}  // namespace
+
+extern const Backend cpu_forward{.name = "cpu_forward", .supports = supports, .shape = shape, .run = run};
+
+}  // namespace attune

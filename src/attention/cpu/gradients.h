@@ -1,0 +1,138 @@
+// What a backward on the CPU does around its products: lse and delta of every row before them, how keys are cut into
+// tiles, and gradients between memory and f32.
+#pragma once
+#include <cmath>
+#include <cstring>
+
+#include "attention/cpu/large_logits.h"
+#include "attention/cpu/pow2.h"
+#include "attention/cpu/row_io.h"
+
+namespace attune::cpu {
+
+// Pools that several sequences may share: gradients of a key are added up, one sequence after the other.
+inline bool shares_keys(const Problem& p, const Args& a) {
+  return p.keys == KeySource::paged || a.given(Role::cache_index);
+}
+
+inline bool accumulates(const Problem& p) { return p.has(Option::accumulate); }
+
+// Of every row of the problem: [batch][head][query].
+struct RowState {
+  float *lse, *delta;  // base 2, +inf where a row sees nothing; sum dO O - dlse
+  double* d_sink;      // [batch][head]
+};
+
+inline RowState carve_rows(Workspace& ws, const Problem& p) {
+  const size_t heads = size_t(p.batch) * size_t(p.heads_q), rows = heads * size_t(p.len_q);
+  return {ws.take<float>(rows), ws.take<float>(rows), ws.take<double>(heads)};
+}
+
+struct Partial { float* dq; int64_t rows; };  // [split][batch][head][query][dim_qk]; one split needs none
+
+inline Partial carve_partial(Workspace& ws, const Plan& plan) {
+  const Problem& p = plan.problem;
+  const int64_t rows = int64_t(p.batch) * p.heads_q * p.len_q;
+  return {plan.splits == 1 ? nullptr : ws.take<float>(size_t(plan.splits * rows * p.dim_qk)), rows};
+}
+
+inline void read_row(const CpuKernels& m, DType t, const char* from, int n, float* to) {
+  if (t == DType::f32) std::copy_n(reinterpret_cast<const float*>(from), n, to);
+  else m.widen(from, n, to);
+}
+inline void write_row(const CpuKernels& m, DType t, const float* from, int n, char* to) {
+  if (t == DType::f32) std::copy_n(from, n, reinterpret_cast<float*>(to));
+  else m.narrow(from, n, to);
+}
+// A row of a gradient, which is f32 where the run accumulates.
+inline void write_gradient(const CpuKernels& m, const Problem& p, const float* from, int n, char* to) {
+  if (!accumulates(p)) return write_row(m, p.dtype.grad, from, n, to);
+  for (int d = 0; d < n; ++d) reinterpret_cast<float*>(to)[d] += from[d];
+}
+
+// A panel of a gradient, to rows that lie anywhere; `row` is room for a panel.
+inline void write_panel(const CpuKernels& m, const Problem& p, const float* o, int dim, float factor, int n, float* row,
+                        char* const* to) {
+  float *rows[64], factors[64];
+  if (accumulates(p)) {
+    for (int r = 0; r < n; ++r) rows[r] = reinterpret_cast<float*>(to[r]);
+    return add_panel(m, o, dim, factor, n, row, rows);
+  }
+  std::fill_n(factors, 64, factor);
+  store_panel(m, p.dtype.grad, o, dim, factors, n, row, to);
+}
+
+// The sum of a[i] b[i] of two rows of the kernels' dtype or of f32.
+inline float dot_of(const CpuKernels& m, DType t, const char* a, const char* b, int n) {
+  if (t == DType::f32) return dot_rows(reinterpret_cast<const float*>(a), reinterpret_cast<const float*>(b), n);
+  if (m.dot) return m.dot(a, b, n);
+  float x[256], y[256];
+  m.widen(a, n, x), m.widen(b, n, y);
+  return dot_rows(x, y, n);
+}
+
+// lse and delta of the rows of one head, and its share of the sink's gradient.
+inline void prepare(const Problem& p, const Args& a, const CpuKernels& m, const RowState& to, int b, int h) {
+  const Sequence seq = sequence(p, a, b);
+  const int64_t first = (int64_t(b) * p.heads_q + h) * p.len_q;
+  const bool has_sink = p.has(Option::sink);
+  const float sink = has_sink ? *a.row<const float>(Role::sinks, 0, 0, h) : -INFINITY;
+  double d_sink = 0;
+  for (int i = 0; i < seq.len_q; ++i) {
+    const int64_t at = seq.q_first + i;
+    float delta = dot_of(m, p.dtype.out, row_address(a[Role::out], seq.q_batch, at, h),
+                         row_address(a[Role::d_out], seq.q_batch, at, h), p.dim_v);
+    if (a.given(Role::d_lse)) delta -= *a.row<const float>(Role::d_lse, seq.q_batch, at, h);
+    const float lse = *a.row<const float>(Role::lse, seq.q_batch, at, h);
+    to.delta[first + i] = lse == -INFINITY ? 0.f : delta;
+    to.lse[first + i] = lse_of_weights(lse);
+    if (has_sink && lse != -INFINITY) d_sink -= std::exp(double(sink) - lse) * delta;
+  }
+  to.d_sink[int64_t(b) * p.heads_q + h] = d_sink;
+}
+
+// The key tiles of a sequence with up to `len_k` keys. They end where blocks of a list do.
+struct KeyTiles {
+  int64_t size, block, pieces, count;
+
+  KeyTiles(const Plan& plan, int len_k)
+      : size(plan.tile_k), block(plan.problem.mask.blocks.k), pieces(ceil_div(std::min<int64_t>(block, len_k), size)),
+        count(block ? ceil_div(len_k, block) * pieces : ceil_div(len_k, size)) {}
+  // Of a sequence that has `len`.
+  Rows keys(int64_t n, int len) const {
+    if (!block) return {clamp(n * size, 0, len), clamp((n + 1) * size, 0, len)};
+    const int64_t start = n / pieces * block, first = start + n % pieces * size;
+    return {clamp(first, 0, len), clamp(std::min(first + size, start + block), 0, len)};
+  }
+};
+
+// Every element 0, and nothing between them.
+inline void clear(const Tensor& t) {
+  for (int b = 0; b < t.extent.batch; ++b)
+    for (int s = 0; s < t.extent.seq; ++s)
+      for (int h = 0; h < t.extent.head; ++h)
+        std::memset(row_address(t, b, s, h), 0, size_t(t.extent.dim) * size_t(size_of(t.dtype)));
+}
+
+// Whether every key of a gradient is one of a sequence, whose task stores it.
+inline bool whole(const Problem& p, const Args& a, const Tensor& t) {
+  if (p.keys != KeySource::linear || shares_keys(p, a) || t.extent.batch != p.batch) return false;
+  for (int b = 0; b < p.batch; ++b)
+    if (const Sequence seq = sequence(p, a, b); seq.k_batch != b || seq.k_first || seq.len_k != t.extent.seq)
+      return false;
+  return true;
+}
+
+// Whether units of different sequences or heads add into the same elements of d_bias, and must not at the same time.
+inline bool shares_bias(const Problem& p, const Args& a) {
+  const Extents e = a[Role::d_bias].extent;
+  if (p.has(Option::block_bias) && p.reproducible == Reproducible::no) return false;
+  return a.given(Role::d_bias) && ((e.batch == 1 && p.batch > 1) || (e.head == 1 && p.heads_q > 1));
+}
+
+// A number that a block adds to each logit is taken off the log-sum-exps instead, both in base 2.
+inline void lower(float* lse, int n, float number) {
+  for (int r = 0; r < n; ++r) lse[r] = lse[r] == INFINITY ? lse[r] : lse[r] - number;
+}
+
+}  // namespace attune::cpu

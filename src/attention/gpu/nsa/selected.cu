@@ -1,0 +1,134 @@
+// cuda_selected: selected attention for what the tensor cores do not take, both passes: f32, head dims that are no
+// multiple of 8, rows that are not aligned.
+#include "attention/gpu/nsa/selected.h"
+
+#include "attention/gpu/backward_pre_post.h"
+#include "attention/gpu/nsa/transpose_lists.h"
+
+namespace attune {
+namespace {
+
+using cuda::PlainParams;
+using sm80::ListBounds;
+
+constexpr std::string_view kWho = "cuda_selected";
+
+int64_t rows_of(const Problem& p) { return int64_t(p.batch) * p.heads_q * p.len_q; }
+// Of one chunk: lists are walked whole.
+int64_t chunk_of(const Problem& p) { return p.len_q > 0 ? p.len_q : 1; }
+
+struct Scratch { float2* ends; sm80::SelectedLists lists; };
+Scratch carve(Workspace& ws, const Problem& p, const Nsa& nsa) {
+  if (p.pass == Pass::forward) return {};
+  Scratch s{};
+  s.ends = ws.take<float2>(size_t(rows_of(p)));
+  s.lists = sm80::carve_lists(ws, ListBounds(p, nsa), chunk_of(p));
+  return s;
+}
+
+Status supports(const Problem& p, const Device& d) {
+  const auto no = [](const auto&... why) { return Status::no(kWho, ": ", why...); };
+  if (d.kind != DeviceKind::cuda) return no("runs on a GPU, not on ", d.name.empty() ? "a CPU" : d.name);
+  if (d.arch < 75) return no("needs a GPU of arch 75 or later, ", d.name, " is ", d.arch);
+  if (word(p.variant) != "selected")
+    return no("computes selected attention, not ", word(p.variant).empty() ? "dense" : word(p.variant));
+  if (p.dtype.q != p.dtype.kv)
+    return no("q is ", name(p.dtype.q), " and kv is ", name(p.dtype.kv), ", they must be the same");
+  for (const DType t : {p.dtype.q, p.dtype.out, p.dtype.grad})
+    if (t == DType::f64 || t == DType::e4m3) return no("dtype ", name(t), " is not one of f32, f16, bf16");
+  for (const int dim : {p.dim_qk, p.dim_v})
+    if (dim > cuda::kPlainDim) return no("dim ", dim, " is over ", cuda::kPlainDim);
+  return Status::good();
+}
+
+Status shape(Plan& plan, const Planner&) {
+  const Problem& p = plan.problem;
+  const Nsa nsa = nsa_of(p);
+  const ListBounds lists(p, nsa);
+  plan.tile_q = plan.tile_k = plan.splits = 1;
+  const int64_t most = std::max({rows_of(p), lists.pairs, lists.lists * nsa.s});
+  if (most > INT32_MAX) return Status::no(kWho, ": ", most, " rows or choices are over 2^31 - 1");
+  Workspace count;
+  carve(count, p, nsa);
+  plan.workspace_bytes = count.used;
+  return Status::good();
+}
+
+Status fits(const Plan& plan, const Args& a) {
+  if (plan.problem.pass == Pass::backward && a.given(Role::cache_index))
+    return Status::no(kWho, ": cache_index is given, and sequences that share keys would write one gradient");
+  return Status::good();
+}
+
+class Run {
+ public:
+  Run(const Plan& plan, const Args& a, Workspace ws, Stream stream)
+      : p_(plan.problem), a_(a), nsa_(nsa_of(plan.problem)), stream_(stream) {
+    const Scratch s = carve(ws, p_, nsa_);
+    params_.ends = s.ends, params_.lists = s.lists;
+    sm80::SelectedParams& x = params_.x;
+    x.blocks = sm80::byte_rows(a[variant_tensor(0)]);
+    x.group = Divisor(uint32_t(sm80::heads_per_key(p_))), x.heads_kv = Divisor(uint32_t(p_.heads_kv));
+    x.n = nsa_.n, x.size = nsa_.s, x.scale = scale_of(p_, a) * kLog2e;
+    x.uniform = sm80::uniform_lengths(a);
+    if (x.uniform) x.seq = sequence(p_, a, 0);
+    x.problem = p_, x.args = dense(a);
+  }
+  Status run() const {
+    const bool f32 = p_.dtype.q == DType::f32;
+    if (p_.pass == Pass::forward)
+      return start(f32 ? cuda::plain_forward_kernel<float> : cuda::plain_forward_kernel<void>, 0, rows_of(p_));
+    if (Status s = start(cuda::plain_ends_kernel, 1, rows_of(p_)); !s.ok()) return s;
+    const auto rows = f32 ? cuda::plain_rows_kernel<float> : cuda::plain_rows_kernel<void>;
+    if (a_.given(Role::dq))
+      if (Status s = start(rows, 2, rows_of(p_)); !s.ok()) return s;
+    if (!a_.given(Role::dk) && !a_.given(Role::dv)) return Status::good();
+    for (const Role r : {Role::dk, Role::dv})
+      if (a_.given(r))
+        if (Status s = clear(a_[r]); !s.ok()) return s;
+    const int device = a_[Role::q].device_index;
+    if (Status s = sm80::turn_lists(kWho, params_.x, params_.lists, device, stream_); !s.ok()) return s;
+    return start(f32 ? cuda::plain_keys_kernel<float> : cuda::plain_keys_kernel<void>, 3,
+                 int64_t(params_.lists.lists) * nsa_.s);
+  }
+
+ private:
+  cuda::Launch launch(const void* kernel, cuda::Ready& ready, int64_t blocks, int threads) const {
+    return {.who = kWho, .kernel = kernel, .ready = &ready, .blocks = blocks, .threads = threads,
+            .device = a_[Role::q].device_index, .stream = stream_};
+  }
+  // A warp for each of `rows`. None of these kernels has dynamic shared memory, so they may share what is ready.
+  Status start(void (*kernel)(PlainParams), int step, int64_t rows) const {
+    static constinit cuda::Ready ready[4];
+    if (!rows) return Status::good();
+    const int64_t blocks = ceil_div(rows, cuda::kPlainWarps);
+    return cuda::launch(launch(reinterpret_cast<const void*>(kernel), ready[step], blocks, cuda::kPlainThreads), p_,
+                        &params_);
+  }
+  Status clear(const Tensor& t) const {
+    static constinit cuda::Ready ready;
+    const int64_t rows = int64_t(t.extent.batch) * t.extent.seq * t.extent.head;
+    if (!rows) return Status::good();
+    const int64_t blocks = std::min<int64_t>(ceil_div(rows, 8), 65535);
+    return cuda::launch(launch(reinterpret_cast<const void*>(sm80::clear_kernel), ready, blocks, 256), p_, &t);
+  }
+
+  const Problem& p_;
+  const Args& a_;
+  const Nsa nsa_;
+  const Stream stream_;
+  PlainParams params_{};
+};
+
+Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
+  if (Status s = fits(plan, a); !s.ok()) return s;
+  const cuda::Use use(a[Role::q].device_index);
+  if (!use.status.ok()) return Status::no(kWho, ": ", use.status.message, ", in: ", name(plan.problem));
+  return Run(plan, a, ws, stream).run();
+}
+
+}  // namespace
+
+extern const Backend cuda_selected{.name = kWho, .supports = supports, .shape = shape, .run = run, .fits = fits};
+
+}  // namespace attune

@@ -1,0 +1,364 @@
+// Attention as a textbook writes it, on a GPU, both passes: products by cuBLASLt and one softmax kernel between them.
+// The baseline that fused kernels are measured against, and the last link of the chain on GPUs from sm_75 on.
+//   forward   S = Q K'  ->  P = softmax(S)  ->  out = P V
+//   backward  S, dP = dO V'  ->  P, dS  ->  dV = P' dO, dK = dS' Q, dQ = dS K
+// Scores are f32, since a score rounded to bf16 is off by more than all of a fused kernel; P and dS take their place in
+// the dtype of the inputs. Units (a head of keys with its query heads) are worked off in chunks whose scores stay below
+// kBudget, all units of a chunk in one batched product.
+//
+// Where every sequence fills its tensors and rows are aligned, products read and write the tensors themselves. Else
+// (ragged, paged, used lengths, padding, grouped heads apart in memory, accumulate) rows are packed before and
+// unpacked after: that costs len * dim where the products cost len * len * dim.
+#include <cmath>
+
+#include "attention/gpu/append.h"
+#include "attention/gpu/standard_rows.h"
+#include "machine/cuda/blas.h"
+#include "machine/cuda/launch.h"
+#include "plan/backend.h"
+
+namespace attune {
+namespace {
+
+using standard::Params;
+
+constexpr std::string_view kWho = "cuda_standard";
+constexpr int64_t kBudget = int64_t(1) << 30;     // bytes of f32 scores at once; a backward has two such matrices
+constexpr int64_t kMostOfUnit = int64_t(1) << 36;  // bytes of one unit's scores: rows then fit a grid
+constexpr int kMostListed = 1 << 18;               // key blocks of a list: a bit each in shared memory
+
+int64_t unit_rows(const Problem& p) { return int64_t(p.heads_q / p.heads_kv) * p.len_q; }
+int64_t pitch_of(int64_t width) { return round_up(width, 8); }
+double unit_bytes(const Problem& p) { return double(unit_rows(p)) * double(pitch_of(p.len_k)) * 4; }
+int64_t all_units(const Problem& p) { return int64_t(p.batch) * p.heads_kv; }
+int64_t chunk_of(const Problem& p) {
+  const auto fit = int64_t(double(kBudget) / unit_bytes(p));
+  return fit < 1 ? 1 : fit < all_units(p) ? fit : all_units(p);
+}
+bool with_options(const Problem& p) { return needs_general(p) || p.mask.blocks.q > 0; }
+
+struct Carved {
+  Params params;
+  std::byte* scratch;  // of products
+};
+
+Carved carve(Workspace& w, const Problem& p) {
+  const size_t units = size_t(chunk_of(p)), rows = units * size_t(unit_rows(p)), keys = units * size_t(p.len_k);
+  const size_t pitch_s = size_t(pitch_of(p.len_k)), pitch_qk = size_t(pitch_of(p.dim_qk));
+  const size_t pitch_v = size_t(pitch_of(p.dim_v));
+  const size_t in = size_t(size_of(p.dtype.q)), grad = size_t(size_of(p.dtype.grad)), back = p.pass == Pass::backward;
+  Carved c{};
+  Params& x = c.params;
+  x.problem = p, x.group = p.heads_q / p.heads_kv;
+  x.pitch_s = int32_t(pitch_s), x.pitch_qk = int32_t(pitch_qk), x.pitch_v = int32_t(pitch_v);
+  c.scratch = w.take<std::byte>(cuda::kBlasBytes);
+  x.s = w.take<float>(rows * pitch_s), x.dp = w.take<float>(back * rows * pitch_s);
+  x.db = w.take<float>(back && (p.has(Option::bias) || p.has(Option::block_bias)) ? rows * pitch_s : 0);
+  x.q = w.take<char>(rows * pitch_qk * in), x.k = w.take<char>(keys * pitch_qk * in);
+  x.v = w.take<char>(keys * pitch_v * in);
+  x.out = w.take<char>((1 - back) * rows * pitch_v * size_t(size_of(p.dtype.out)));
+  x.before = w.take<float>((1 - back) * rows);
+  x.d_out = w.take<char>(back * rows * pitch_v * in), x.dq = w.take<char>(back * rows * pitch_qk * grad);
+  x.dk = w.take<char>(back * keys * pitch_qk * grad), x.dv = w.take<char>(back * keys * pitch_v * grad);
+  const bool sinks = back && p.has(Option::sink);
+  x.sink_part = w.take<float>(sinks ? size_t(p.batch) * size_t(p.heads_q) * size_t(p.len_q) : 0);
+  return c;
+}
+
+// A matrix a unit: rows of queries (of all heads of the group) or of keys.
+struct Operand {
+  char* data = nullptr;
+  DType type = DType::none;
+  int64_t pitch = 0;           // elements from row to row
+  int64_t unit = 0, batch = 0; // elements from head of keys to head of keys, and from sequence to sequence
+  bool packed = false;         // then `unit` leads from unit to unit of the chunk
+
+  int64_t to_sequence(const Problem& p) const { return packed ? p.heads_kv * unit : batch; }
+  bool even(const Problem& p) const { return packed || p.batch == 1 || batch == p.heads_kv * unit; }
+  char* at(const Problem& p, int64_t first, int64_t u) const {
+    const int64_t elements = packed ? (u - first) * unit : u / p.heads_kv * batch + u % p.heads_kv * unit;
+    return data + elements * size_of(type);
+  }
+};
+
+// A tensor as it lies, or false where its rows are not what a product can take.
+bool as_it_lies(const Problem& p, const Tensor& t, int len, int dim, int group, Operand& out) {
+  const int64_t size = size_of(t.dtype);
+  if (t.extent.seq != len || t.extent.batch != p.batch || dim % 8) return false;
+  int64_t pitch = len > 1 ? t.stride.seq : dim;
+  if (group > 1) {  // rows of the next head of the group follow those of this one
+    if (len == 1) pitch = t.stride.head;
+    else if (t.stride.head != len * t.stride.seq) return false;
+  }
+  out = {static_cast<char*>(t.data), t.dtype, pitch, p.heads_kv > 1 ? group * t.stride.head : t.stride.batch,
+         t.stride.batch, false};
+  const int64_t bytes = reinterpret_cast<intptr_t>(t.data) | pitch * size | out.unit * size | out.batch * size;
+  return bytes % 16 == 0 && pitch >= dim;
+}
+
+// One call: where its matrices are, and the products between them.
+struct Call {
+  const Plan& plan;
+  const Problem& p;
+  const Args& a;
+  Params x;
+  std::byte* scratch;
+  Stream stream;
+  bool direct = false;
+  float scale = 1.f;
+  Operand q{}, k{}, v{}, out{}, d_out{}, dq{}, dk{}, dv{}, s{}, dp{}, weights{}, ds{};
+
+  Call(const Plan& made, const Args& args, const Carved& c, Stream on)
+      : plan(made), p(made.problem), a(args), x(c.params), scratch(c.scratch), stream(on) {
+    x.args = dense(args);
+    if (!a.given(Role::d_sinks)) x.sink_part = nullptr;
+    if (!a.given(Role::d_bias) || (rows_own_bias() && !p.has(Option::accumulate))) x.db = nullptr;
+    x.uniform = p.keys == KeySource::linear && !any_length() && !a.given(Role::positions);
+    if (x.uniform) x.seq = sequence(p, a, 0);
+    // Half of the scale to dS, half to its products. Where logits are ordinary, queries and keys are of the size
+    // 1 / sqrt(scale): then dS as it is kept is of the size of dQ and dK, and in the reach of f16 where those are.
+    scale = scale_of(p, a), x.in_ds = std::sqrt(std::abs(scale));
+    direct = find_direct();
+    if (!direct) find_packed();
+    const int64_t rows = unit_rows(p);
+    const DType type = p.dtype.q;
+    const int64_t narrow = int64_t(x.pitch_s) * 4 / size_of(type);
+    s = {reinterpret_cast<char*>(x.s), DType::f32, x.pitch_s, rows * x.pitch_s, 0, true};
+    dp = {reinterpret_cast<char*>(x.dp), DType::f32, x.pitch_s, rows * x.pitch_s, 0, true};
+    weights = {s.data, type, narrow, rows * narrow, 0, true};
+    ds = {dp.data, type, narrow, rows * narrow, 0, true};
+  }
+
+  bool any_length() const {
+    for (const Role r : {Role::cu_q, Role::used_q, Role::used_k, Role::left_pad, Role::cache_index})
+      if (a.given(r)) return true;
+    return false;
+  }
+  // No two rows of scores add to the same row of d_bias.
+  bool rows_own_bias() const {
+    const Extents e = a[Role::d_bias].extent;
+    return !p.has(Option::block_bias) && e.batch == p.batch && e.seq == p.len_q && e.head == p.heads_q;
+  }
+  bool find_direct() {
+    if (p.keys != KeySource::linear || p.has(Option::accumulate) || any_length()) return false;
+    const auto queries = [&](Role r, int dim, Operand& o) {
+      return !a.given(r) || as_it_lies(p, a[r], p.len_q, dim, x.group, o);
+    };
+    const auto keys = [&](Role r, int dim, Operand& o) {
+      return !a.given(r) || as_it_lies(p, a[r], p.len_k, dim, 1, o);
+    };
+    return queries(Role::q, p.dim_qk, q) && keys(Role::k, p.dim_qk, k) && keys(Role::v, p.dim_v, v) &&
+           (p.pass == Pass::backward || queries(Role::out, p.dim_v, out)) && queries(Role::d_out, p.dim_v, d_out) &&
+           queries(Role::dq, p.dim_qk, dq) && keys(Role::dk, p.dim_qk, dk) && keys(Role::dv, p.dim_v, dv);
+  }
+  void find_packed() {
+    const int64_t rows = unit_rows(p), len_k = p.len_k;
+    const DType in = p.dtype.q, grad = p.dtype.grad;
+    const auto packed = [](char* data, DType type, int64_t len, int64_t pitch) {
+      return Operand{data, type, pitch, len * pitch, 0, true};
+    };
+    q = packed(x.q, in, rows, x.pitch_qk), k = packed(x.k, in, len_k, x.pitch_qk);
+    v = packed(x.v, in, len_k, x.pitch_v);
+    out = packed(x.out, p.dtype.out, rows, x.pitch_v), d_out = packed(x.d_out, in, rows, x.pitch_v);
+    dq = packed(x.dq, grad, rows, x.pitch_qk), dk = packed(x.dk, grad, len_k, x.pitch_qk);
+    dv = packed(x.dv, grad, len_k, x.pitch_v);
+  }
+
+  // to = left right, for the units of the chunk: in one call where every operand steps evenly; else one a sequence or
+  // one a head, whichever are fewer: a product of 16 heads of 512 x 512 lasts 10 us on an H200, and 4 of them are its
+  // beginning and its end.
+  Status multiply(int64_t m, int64_t n, int64_t depth, const Operand& left, bool left_turned, const Operand& right,
+                  bool right_turned, const Operand& to, float alpha = 1.f) const {
+    const bool even = left.even(p) && right.even(p) && to.even(p);
+    const bool whole = x.first_head == 0 && x.units % p.heads_kv == 0;  // all heads of every sequence
+    const bool by_head = !even && whole && x.units / p.heads_kv > p.heads_kv;
+    const auto step = [&](const Operand& o) { return by_head ? o.to_sequence(p) : o.unit; };
+    const int64_t last = x.first + (by_head ? p.heads_kv : x.units);
+    for (int64_t u = x.first; u < last;) {
+      const int64_t left_over = last - u, of_sequence = p.heads_kv - u % p.heads_kv;
+      const int64_t next = by_head ? 1 : even || left_over < of_sequence ? left_over : of_sequence;
+      const int64_t count = by_head ? x.units / p.heads_kv : next;
+      const cuda::Product product{
+          .in = left.type, .out = to.type, .m = int32_t(m), .n = int32_t(n), .k = int32_t(depth),
+          .batch = int32_t(count), .x_turned = left_turned, .y_turned = right_turned,
+          .tf32 = p.precision == Precision::tf32, .device = plan.device.index, .pitch_x = left.pitch,
+          .pitch_y = right.pitch, .pitch_to = to.pitch, .step_x = step(left), .step_y = step(right),
+          .step_to = step(to)};
+      const cuda::Factors factors{.x = left.at(p, x.first, u), .y = right.at(p, x.first, u),
+                                  .to = to.at(p, x.first, u), .alpha = alpha};
+      if (Status failed = cuda::multiply(product, factors, scratch, stream); !failed.ok())
+        return Status::no(kWho, ": ", failed.message, ", in: ", name(p));
+      u += next;
+    }
+    return Status::good();
+  }
+
+  Status start(const void* kernel, cuda::Ready& ready, int64_t blocks, int threads, int shared = 0) const {
+    if (!blocks) return Status::good();
+    return cuda::launch({.who = kWho, .kernel = kernel, .ready = &ready, .blocks = blocks, .threads = threads,
+                         .shared_bytes = shared, .device = plan.device.index, .stream = stream}, p, &x);
+  }
+  template <auto Kernel>
+  Status start(int64_t blocks, int threads, int shared = 0) const {
+    static cuda::Ready ready;
+    return start(reinterpret_cast<const void*>(Kernel), ready, blocks, threads, shared);
+  }
+  // A warp a row: `which` 0 for the rows of queries, 1 for those of keys.
+  template <auto Kernel>
+  Status each_row(int which) {
+    x.which = which, x.rows = x.units * (which == 0 ? unit_rows(p) : p.len_k);
+    return start<Kernel>(ceil_div(x.rows, standard::kWarpsOfCopy), standard::kWarpsOfCopy * 32);
+  }
+  Status clear(Role r) {
+    if (!a.given(r)) return Status::good();
+    const Extents e = a[r].extent;
+    x.cleared = r, x.rows = int64_t(e.batch) * e.seq * e.head;
+    return start<standard::clear_kernel>(ceil_div(x.rows, standard::kWarpsOfCopy), standard::kWarpsOfCopy * 32);
+  }
+  int list_bytes() const {
+    return p.mask.blocks.q ? int(ceil_div(ceil_div(p.len_k, p.mask.blocks.k), 32)) * 4 : 0;
+  }
+
+  template <class T, int Threads, int Vectors>
+  Status soften_plain() const {
+    constexpr int kRows = standard::rows_of_block(Threads);
+    return start<standard::soften_plain_kernel<T, Threads, Vectors>>(ceil_div(x.rows, kRows), Threads * kRows);
+  }
+  template <class T>
+  Status soften() {
+    x.rows = x.units * unit_rows(p);
+    if (with_options(p)) return start<standard::soften_kernel<T, General, 256>>(x.rows, 256, list_bytes());
+    if (p.len_k <= 512) return soften_plain<T, 32, 4>();
+    if (p.len_k <= 1024) return soften_plain<T, 32, 8>();
+    if (p.len_k <= 2048) return soften_plain<T, 64, 8>();
+    if (p.len_k <= 4096) return soften_plain<T, 128, 8>();
+    if (p.len_k <= 8192) return soften_plain<T, 256, 8>();
+    if (p.len_k <= 16384) return soften_plain<T, 512, 8>();
+    return start<standard::soften_kernel<T, Plain, 512>>(x.rows, 512);
+  }
+  template <class T>
+  Status differentiate() {
+    const int64_t rows = x.rows = x.units * unit_rows(p);
+    constexpr int kRows = standard::kRowsOfGradients;
+    if (!with_options(p))
+      return start<standard::differentiate_plain_kernel<T>>(ceil_div(rows, kRows), kRows * 32);
+    if (Status f = start<standard::differentiate_kernel<T, 256>>(rows, 256, list_bytes()); !f.ok()) return f;
+    if (!x.db) return Status::good();
+    if (p.has(Option::block_bias)) return start<standard::block_bias_kernel>(1, 256);
+    // Rows of d_bias that this chunk adds to, and how many of the chunk's there are for each.
+    const Extents e = a[Role::d_bias].extent;
+    const int64_t sequences = (x.first_head + x.units - 1) / p.heads_kv + 1;
+    const int64_t sums = (e.batch > 1 ? sequences : 1) * int64_t(e.seq) * e.head, of_each = ceil_div(rows, sums);
+    x.columns = e.dim == 1 ? 1 : of_each >= 16 ? 32 : 256;
+    return start<standard::bias_kernel>(sums * ceil_div(e.dim, x.columns), 256);
+  }
+
+  template <class T>
+  Status forward() {
+    const int64_t rows = unit_rows(p);
+    if (Status f = multiply(rows, p.len_k, p.dim_qk, q, false, k, true, s); !f.ok()) return f;
+    if (Status f = soften<T>(); !f.ok()) return f;
+    if (Status f = multiply(rows, p.dim_v, p.len_k, weights, false, v, false, out); !f.ok()) return f;
+    return direct ? Status::good() : each_row<standard::scatter_kernel>(0);
+  }
+
+  template <class T>
+  Status backward(bool shared) {
+    const int64_t rows = unit_rows(p);
+    if (Status f = multiply(rows, p.len_k, p.dim_qk, q, false, k, true, s); !f.ok()) return f;
+    if (Status f = multiply(rows, p.len_k, p.dim_v, d_out, false, v, true, dp); !f.ok()) return f;
+    if (Status f = differentiate<T>(); !f.ok()) return f;
+    if (a.given(Role::dv))
+      if (Status f = multiply(p.len_k, p.dim_v, rows, weights, true, d_out, false, dv); !f.ok()) return f;
+    if (a.given(Role::dk))
+      if (Status f = multiply(p.len_k, p.dim_qk, rows, ds, true, q, false, dk, scale / x.in_ds); !f.ok()) return f;
+    if (a.given(Role::dq)) {
+      if (Status f = multiply(rows, p.dim_qk, p.len_k, ds, false, k, false, dq, scale / x.in_ds); !f.ok()) return f;
+      if (!direct)
+        if (Status f = each_row<standard::scatter_kernel>(0); !f.ok()) return f;
+    }
+    if (direct || !(a.given(Role::dk) || a.given(Role::dv))) return Status::good();
+    if (!shared) return each_row<standard::scatter_kernel>(1);
+    return start<standard::add_keys_kernel>(2 * p.heads_kv * ceil_div(max(p.dim_qk, p.dim_v), 64), 64);
+  }
+
+  template <class T>
+  Status run() {
+    const bool back = p.pass == Pass::backward;
+    const bool clears = back && !p.has(Option::accumulate);
+    if (clears && !direct)
+      for (const Role r : {Role::dk, Role::dv})
+        if (Status f = clear(r); !f.ok()) return f;
+    if (clears)
+      if (Status f = clear(Role::d_bias); !f.ok()) return f;
+    const bool shared = p.keys == KeySource::paged || a.given(Role::cache_index);
+    const int64_t all = all_units(p), chunk = chunk_of(p);
+    for (x.first = 0; x.first < all; x.first += chunk) {
+      x.units = int32_t(all - x.first < chunk ? all - x.first : chunk);
+      x.first_b = int32_t(x.first / p.heads_kv), x.first_head = int32_t(x.first % p.heads_kv);
+      if (!direct)
+        for (const int which : {0, 1})
+          if (Status f = each_row<standard::gather_kernel>(which); !f.ok()) return f;
+      if (Status f = back ? backward<T>(shared) : forward<T>(); !f.ok()) return f;
+    }
+    return x.sink_part ? start<standard::sink_kernel>(p.heads_q, 256) : Status::good();
+  }
+};
+
+Status supports(const Problem& p, const Device& d) {
+  const auto no = [](const auto&... why) { return Status::no(kWho, ": ", why...); };
+  if (d.kind != DeviceKind::cuda) return no("runs on an NVIDIA GPU, not on ", d.name);
+  if (d.arch < 75) return no("needs an NVIDIA GPU of Turing (sm_75) or later, and ", d.name, " is sm_", d.arch);
+  const DType q = p.dtype.q;
+  if (q != DType::f32 && q != DType::f16 && q != DType::bf16)
+    return no("dtype ", name(q), " is not one of f32, f16, bf16");
+  if (q == DType::bf16 && d.arch < 80) return no("bf16 needs Ampere (sm_80) or later, and ", d.name, " is sm_", d.arch);
+  if (p.dtype.kv != q) return no("dtype ", name(p.dtype.kv), " of k and v is not that of q, ", name(q));
+  const bool backward = p.pass == Pass::backward;
+  if (p.dtype.out != q && (backward || p.dtype.out != DType::f32))
+    return no("dtype ", name(p.dtype.out), " of out is ", backward ? "" : "neither f32 nor ", backward ? "not " : "",
+              "that of q, ", name(q));
+  if (backward && p.dtype.grad != q && p.dtype.grad != DType::f32)
+    return no("dtype ", name(p.dtype.grad), " of gradients is neither f32 nor that of q, ", name(q));
+  if (p.has(Option::descale)) return no("does not know the option ", name(Option::descale));
+  if (const auto w = word(p.variant); !w.empty()) return no("does not know the variant ", w);
+  if (p.reproducible == Reproducible::batch) return no("cuBLASLt does not promise repro=batch; repro=run is kept");
+  if (unit_bytes(p) >= double(kMostOfUnit))
+    return no("h", p.heads_q / p.heads_kv, " x q", p.len_q, " x k", p.len_k, " scores take 2^36 bytes or more");
+  if (p.mask.blocks.q && ceil_div(p.len_k, p.mask.blocks.k) > kMostListed)
+    return no("k", p.len_k, " in blocks of ", p.mask.blocks.k, " are over 2^18 key blocks");
+  return Status::good();
+}
+
+Status shape(Plan& plan, const Planner&) {
+  if (plan.device.index >= 0)  // a GPU that is here, and not one that is only planned for
+    if (Status s = cuda::blas_found(); !s.ok()) return Status::no(kWho, ": ", s.message);
+  Workspace counting;
+  carve_rotated(counting, plan.problem);
+  carve(counting, plan.problem);
+  plan.workspace_bytes = counting.used;
+  return Status::good();
+}
+
+Status attend(const Plan& plan, const Args& a, Workspace workspace, Stream stream) {
+  const cuda::Use use(plan.device.index);
+  if (!use.status.ok()) return Status::no(kWho, ": ", use.status.message);
+  Call call(plan, a, carve(workspace, plan.problem), stream);
+  switch (plan.problem.dtype.q) {
+    case DType::f32: return call.run<float>();
+    case DType::f16: return call.run<F16>();
+    default: return call.run<Bf16>();
+  }
+}
+
+Status run(const Plan& plan, const Args& a, Workspace workspace, Stream stream) {
+  if (Status s = cuda::blas_found(); !s.ok()) return Status::no(kWho, ": ", s.message);
+  return cuda::append_then(attend, plan, a, workspace, stream);
+}
+
+}  // namespace
+
+extern const Backend cuda_standard;
+const Backend cuda_standard{.name = kWho, .supports = supports, .shape = shape, .run = run};
+
+}  // namespace attune

@@ -1,0 +1,400 @@
+// Attention as a textbook writes it, on a GPU: the kernels between the matrix products. A unit is a head of keys of one
+// sequence with the query heads that share it; its scores are [head of the group, query, key] in f32, and the softmax
+// leaves the weights in their place, in the dtype of the inputs, from the start of each row. Copies and sums
+// beside them are in gpu/standard_rows.h.
+#pragma once
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <type_traits>
+
+#include "core/large_logit.h"
+#include "core/score.h"
+
+namespace attune::standard {
+
+constexpr int kWarpsOfCopy = 8;  // a warp copies a row
+
+// What the kernels of one chunk of units share.
+struct Params {
+  Problem problem;
+  DenseArgs args;
+  int64_t first;                          // the chunk's first unit
+  int32_t first_b, first_head;            // and where it belongs
+  int32_t units;                          // how many
+  int32_t group;                          // query heads of a unit
+  int32_t uniform;                        // no lengths in tensors: every sequence is `seq`
+  Sequence seq;
+  int32_t pitch_s, pitch_qk, pitch_v;     // elements from row to row: of scores in f32, of packed rows
+  int32_t which;                          // of a copy: 0 the queries, 1 the keys
+  float in_ds;                            // the part of the scale that dS has; the products have the rest
+  int32_t columns;                        // of d_bias that a block adds up: 1, 32 or 256
+  float *s, *dp;                          // [unit][group][len_q][pitch_s]; dp of a backward
+  float* db;                              // the same of what d_bias adds up, or one a row; null unless rows share one
+  char *q, *k, *v, *out;                  // packed rows [unit][group][len_q] and [unit][len_k]
+  char *d_out, *dq, *dk, *dv;             // backward
+  float* before;                          // [unit][group][len_q]: factor of the running output
+  float* sink_part;                       // [batch][head][len_q]: what each row adds to d_sinks; null unless asked for
+  int64_t rows;                           // of a copy or a clear
+  Role cleared;
+};
+
+// Where a row of the chunk belongs.
+struct Row {
+  int b, head_kv, h, i;
+  Sequence seq;
+  Rows keys;  // that the band shows; empty where there is no such query
+};
+
+// Divisions are by 32 bits: those by 64 take longer than a row of 512 scores.
+__device__ inline Row row_of(const Params& x, uint32_t r) {
+  const Problem& p = x.problem;
+  Row at;
+  at.i = int(r % uint32_t(p.len_q)), r /= uint32_t(p.len_q);
+  const int n = int(r % uint32_t(x.group));
+  const uint32_t unit = uint32_t(x.first_head) + r / uint32_t(x.group);
+  at.b = x.first_b + int(unit / uint32_t(p.heads_kv)), at.head_kv = int(unit % uint32_t(p.heads_kv));
+  at.h = at.head_kv * x.group + n;
+  if (x.uniform) at.seq = x.seq, at.seq.q_batch = at.seq.k_batch = at.b;
+  else at.seq = sequence(p, x.args, at.b);
+  at.keys = {0, 0};
+  if (at.i < at.seq.len_q) {
+    const BandWalk walk{at.seq.band, at.seq.len_k, 1};
+    at.keys.first = walk.first_key(at.i), at.keys.last = max(at.keys.first, walk.last_key(at.i));
+  }
+  return at;
+}
+
+// Four neighbours in one store.
+__device__ inline void store4(float* to, float4 x) { *reinterpret_cast<float4*>(to) = x; }
+__device__ inline void store4(F16* to, float4 x) {
+  const __half2 two[2] = {__floats2half2_rn(x.x, x.y), __floats2half2_rn(x.z, x.w)};
+  *reinterpret_cast<uint2*>(to) = *reinterpret_cast<const uint2*>(two);
+}
+__device__ inline void store4(Bf16* to, float4 x) {
+  const __nv_bfloat162 two[2] = {__floats2bfloat162_rn(x.x, x.y), __floats2bfloat162_rn(x.z, x.w)};
+  *reinterpret_cast<uint2*>(to) = *reinterpret_cast<const uint2*>(two);
+}
+__device__ inline float load(const char* row, DType t, int d) {
+  if (t == DType::f32) return reinterpret_cast<const float*>(row)[d];
+  return t == DType::f16 ? float(reinterpret_cast<const F16*>(row)[d]) : float(reinterpret_cast<const Bf16*>(row)[d]);
+}
+__device__ inline void store(char* row, DType t, int d, float x) {
+  if (t == DType::f32) reinterpret_cast<float*>(row)[d] = x;
+  else if (t == DType::f16) reinterpret_cast<F16*>(row)[d] = F16(x);
+  else reinterpret_cast<Bf16*>(row)[d] = Bf16(x);
+}
+
+struct Larger { __device__ float operator()(float a, float b) const { return fmaxf(a, b); } };
+struct Plus { __device__ float operator()(float a, float b) const { return a + b; } };
+
+// Over the block, the same in every thread; the order is fixed. `room` has a number a warp.
+template <int Threads, class Combine>
+__device__ float reduce(float x, float* room, Combine combine) {
+  for (int step = 16; step; step /= 2) x = combine(x, __shfl_xor_sync(~0u, x, step));
+  if constexpr (Threads == 32) return x;
+  __syncthreads();  // the room may still be read from the last time
+  if (threadIdx.x % 32 == 0) room[threadIdx.x / 32] = x;
+  __syncthreads();
+  x = room[0];
+  for (int n = 1; n < Threads / 32; ++n) x = combine(x, room[n]);
+  return x;
+}
+
+// Key blocks in the list of a row's query block, a bit each, in shared memory. Null where the mask has no list.
+__device__ inline BlockList list_of(const Params& x, int b, int h) {
+  return {x.problem.mask.blocks, x.args.row<const int32_t>(Role::block_begin, b, 0, h),
+          x.args.row<const int32_t>(Role::block_column)};
+}
+__device__ inline const uint32_t* listed(const Params& x, const Row& at, uint32_t* bits) {
+  const Blocks size = x.problem.mask.blocks;
+  if (!size.q) return nullptr;
+  const int count = int(ceil_div(x.problem.len_k, size.k));
+  for (int n = threadIdx.x; n < (count + 31) / 32; n += blockDim.x) bits[n] = 0;
+  __syncthreads();
+  if (at.i < at.seq.len_q) {
+    const BlockList list = list_of(x, at.b, at.h);
+    const int row = at.i / size.q, entries = list.count(row);
+    for (int n = threadIdx.x; n < entries; n += blockDim.x)
+      if (const int block = list.key_block(row, n); block >= 0 && block < count)
+        atomicOr(bits + block / 32, 1u << block % 32);
+  }
+  __syncthreads();
+  return bits;
+}
+
+// Scores of one row, four at a time. General has options and block lists; Plain has neither.
+template <class Score>
+struct Logits {
+  Score score;
+  const Params& call;
+  const Row& at;
+  const uint32_t* bits;
+  int block_k;
+
+  __device__ Logits(const Params& x, const Row& row, const uint32_t* list)
+      : score(x.problem, x.args, row.seq, row.b, row.h), call(x), at(row), bits(list),
+        block_k(x.problem.mask.blocks.k) {}
+  __device__ bool seen(int j) const {
+    if (j < at.keys.first || j >= at.keys.last) return false;
+    return !bits || (bits[j / block_k / 32] >> (j / block_k % 32) & 1);
+  }
+  // Of a key that is seen. Where blocks have a bias, its list is searched for every key: what is simple here is slow.
+  __device__ float logit(float dot, int j) const {
+    if constexpr (std::is_same_v<Score, General>) {
+      if (score.block_bias) {
+        Score mine = score;
+        mine.entry = max(0, list_of(call, at.b, at.h).find(at.i / call.problem.mask.blocks.q, j / block_k));
+        return mine.logit(dot, at.i, j);
+      }
+    }
+    return score.logit(dot, at.i, j);
+  }
+  __device__ float operator()(float dot, int j) const { return seen(j) ? logit(dot, j) : -INFINITY; }
+};
+
+// The end of a row: its normalisation, its lse, and the factor of what was there before. `Threads` are at the row.
+template <int Threads>
+__device__ float end_row(const Params& x, const Row& at, int64_t r, float max, float sum) {
+  SoftmaxRow row;
+  row.max = max, row.sum = sum;
+  RowEnd end(row);
+  const int64_t token = at.seq.q_first + at.i;
+  float* lse = x.args.row<float>(Role::lse, at.seq.q_batch, token, at.h);
+  if (at.i < at.seq.len_q) {
+    if (x.problem.has(Option::accumulate)) end.merge_running(*lse);
+    if (x.problem.has(Option::sink)) end.merge_sink(*x.args.row<const float>(Role::sinks, 0, 0, at.h));
+  }
+  if constexpr (Threads == 32) __syncwarp();  // every thread has read lse
+  else __syncthreads();
+  if (threadIdx.x % Threads == 0) {
+    x.before[r] = end.before;
+    if (lse && at.i < at.seq.len_q) *lse = end.lse;
+  }
+  return end.now;
+}
+
+__device__ inline float largest(float4 x) { return fmaxf(fmaxf(x.x, x.y), fmaxf(x.z, x.w)); }
+__device__ inline float total(float4 x) { return (x.x + x.y) + (x.z + x.w); }
+__device__ inline float4 weights(float4 l, float reference, float factor) {
+  // Not joined with the product that made a logit: the largest of a row has exponent 0, however large it is.
+  const auto weight = [&](float logit) { return exp2f(__fsub_rn(logit, reference)) * factor; };
+  return {weight(l.x), weight(l.y), weight(l.z), weight(l.w)};
+}
+
+// Rows of a block of soften_plain_kernel: a row that a warp can hold needs no barrier.
+constexpr int rows_of_block(int threads) { return threads == 32 ? 4 : 1; }
+
+// Scores to normalised weights, without options: `Threads` have a row, 4 * Vectors scores each in registers, so the
+// matrix is read once and written once.
+template <class T, int Threads, int Vectors>
+__global__ void __launch_bounds__(Threads * rows_of_block(Threads))
+    soften_plain_kernel(const __grid_constant__ Params x) {
+  __shared__ float room[Threads / 32];
+  const int lane = int(threadIdx.x) % Threads;
+  const int64_t r = int64_t(blockIdx.x) * rows_of_block(Threads) + threadIdx.x / Threads;
+  if (r >= x.rows) return;
+  const Row at = row_of(x, uint32_t(r));
+  const float* s = x.s + r * x.pitch_s;
+  T* to = reinterpret_cast<T*>(x.s + r * x.pitch_s);
+  const float scale = scale_of(x.problem, x.args) * kLog2e;
+  const auto logit = [&](float dot, int j) {
+    return uint32_t(j - at.keys.first) < uint32_t(at.keys.last - at.keys.first) ? dot * scale : -INFINITY;
+  };
+  float4 l[Vectors];
+#pragma unroll
+  for (int n = 0; n < Vectors; ++n) {
+    const int j = (n * Threads + lane) * 4;
+    l[n] = {0.f, 0.f, 0.f, 0.f};
+    if (j < at.keys.last && j + 4 > at.keys.first) l[n] = __ldcs(reinterpret_cast<const float4*>(s + j));
+  }
+  float top = -INFINITY, sum = 0.f;
+#pragma unroll
+  for (int n = 0; n < Vectors; ++n) {
+    const int j = (n * Threads + lane) * 4;
+    l[n] = {logit(l[n].x, j), logit(l[n].y, j + 1), logit(l[n].z, j + 2), logit(l[n].w, j + 3)};
+    top = fmaxf(top, largest(l[n]));
+  }
+  top = reduce<Threads>(top, room, Larger());
+  const float reference = top == -INFINITY ? 0.f : top;
+#pragma unroll
+  for (int n = 0; n < Vectors; ++n) {
+    l[n] = weights(l[n], reference, 1.f);
+    sum += total(l[n]);
+  }
+  sum = reduce<Threads>(sum, room, Plus());
+  const float now = end_row<Threads>(x, at, r, top, sum);
+#pragma unroll
+  for (int n = 0; n < Vectors; ++n) {
+    const int j = (n * Threads + lane) * 4;
+    if (j < x.problem.len_k) store4(to + j, {l[n].x * now, l[n].y * now, l[n].z * now, l[n].w * now});
+  }
+}
+
+// The same for rows of any length and with every option, a block a row; scores are read twice.
+template <class T, class Score, int Threads>
+__global__ void __launch_bounds__(Threads) soften_kernel(const __grid_constant__ Params x) {
+  extern __shared__ uint32_t bits[];
+  __shared__ Row at;
+  __shared__ float room[Threads / 32];
+  const int64_t r = blockIdx.x;
+  if (threadIdx.x == 0) at = row_of(x, uint32_t(r));
+  __syncthreads();
+  float* s = x.s + r * x.pitch_s;
+  T* to = reinterpret_cast<T*>(s);
+  const Logits<Score> logit(x, at, listed(x, at, bits));
+  const int len_k = x.problem.len_k;
+  constexpr int kStripe = Threads * 4;
+  float top = -INFINITY, sum = 0.f;
+  for (int j = at.keys.first / 4 * 4 + int(threadIdx.x) * 4; j < at.keys.last; j += kStripe) {
+    const float4 dot = *reinterpret_cast<const float4*>(s + j);
+    const float4 l{logit(dot.x, j), logit(dot.y, j + 1), logit(dot.z, j + 2), logit(dot.w, j + 3)};
+    store4(s + j, l);
+    const float raised = fmaxf(top, largest(l)), reference = raised == -INFINITY ? 0.f : raised;
+    sum = sum * exp2f(top - reference) + total(weights(l, reference, 1.f));
+    top = raised;
+  }
+  const float all = reduce<Threads>(top, room, Larger()), reference = all == -INFINITY ? 0.f : all;
+  sum = reduce<Threads>(sum * exp2f(top - reference), room, Plus());
+  const float now = end_row<Threads>(x, at, r, all, sum);
+  // Weights lie where scores of the same or an earlier stripe were: all of a stripe is read before any is written.
+  for (int start = 0; start < len_k; start += kStripe) {
+    const int j = start + int(threadIdx.x) * 4;
+    float4 w{0.f, 0.f, 0.f, 0.f};
+    if (j < at.keys.last && j + 4 > at.keys.first) {
+      const float4 l = *reinterpret_cast<const float4*>(s + j);
+      w = weights(l, reference, now);
+      if (x.problem.has(Option::dropout)) {
+        w.x *= logit.score.keep(at.i, j), w.y *= logit.score.keep(at.i, j + 1);
+        w.z *= logit.score.keep(at.i, j + 2), w.w *= logit.score.keep(at.i, j + 3);
+      }
+    }
+    __syncthreads();
+    if (j < len_k) store4(to + j, w);
+  }
+}
+
+// What a row of a backward knows beside its scores: weight = exp2(logit - reference), cut where that is far
+// (core/large_logit.h); d_logit = weight (dp - delta).
+struct RowGradient {
+  float reference, delta;
+  bool empty;  // it sees nothing and has no gradient, or there is no such query
+};
+
+// Of the `Threads` at a row; also what the row adds to the gradient of its head's sink.
+template <int Threads>
+__device__ RowGradient row_gradient(const Params& x, const Row& at, float* room) {
+  const Problem& p = x.problem;
+  const DenseArgs& a = x.args;
+  const int lane = int(threadIdx.x) % Threads;
+  const bool there = at.i < at.seq.len_q;
+  const int64_t token = at.seq.q_first + at.i;
+  const float lse = there ? *a.row<const float>(Role::lse, at.seq.q_batch, token, at.h) : -INFINITY;
+  float delta = 0.f;
+  if (there) {
+    const char* o = row_address(a[Role::out], at.seq.q_batch, token, at.h);
+    const char* d_o = row_address(a[Role::d_out], at.seq.q_batch, token, at.h);
+    for (int d = lane; d < p.dim_v; d += Threads) delta += load(o, p.dtype.out, d) * load(d_o, p.dtype.out, d);
+  }
+  delta = reduce<Threads>(delta, room, Plus());
+  if (there && a.given(Role::d_lse)) delta -= *a.row<const float>(Role::d_lse, at.seq.q_batch, token, at.h);
+  const bool empty = lse == -INFINITY;
+  if (lane == 0 && x.sink_part)
+    x.sink_part[(int64_t(at.b) * p.heads_q + at.h) * p.len_q + at.i] =
+        empty ? 0.f : -expf(*a.row<const float>(Role::sinks, 0, 0, at.h) - lse) * delta;
+  return {lse_of_weights(lse), delta, empty};
+}
+
+constexpr int kRowsOfGradients = 8;  // rows of a block of differentiate_plain_kernel, a warp each
+
+// Scores and dp to weights and to the gradients of dot products, both in place and without options. A warp has a row:
+// it reads four stripes of 128 keys of both before it writes, and what it writes is never ahead of what it has read.
+template <class T>
+__global__ void __launch_bounds__(kRowsOfGradients * 32) differentiate_plain_kernel(const __grid_constant__ Params x) {
+  constexpr int kStripes = 4, kWidth = 128;
+  const int64_t r = int64_t(blockIdx.x) * kRowsOfGradients + threadIdx.x / 32;
+  if (r >= x.rows) return;
+  const Row at = row_of(x, uint32_t(r));
+  float *s = x.s + r * x.pitch_s, *dp = x.dp + r * x.pitch_s;
+  const RowGradient row = row_gradient<32>(x, at, nullptr);
+  const float scale = scale_of(x.problem, x.args) * kLog2e;
+  const int first = at.keys.first, last = row.empty ? first : at.keys.last, len_k = x.problem.len_k;
+  const int mine = int(threadIdx.x) % 32 * 4;
+  for (int start = 0; start < len_k; start += kStripes * kWidth) {
+    float4 dot[kStripes], d_weight[kStripes];
+#pragma unroll
+    for (int n = 0; n < kStripes; ++n) {
+      const int j = start + n * kWidth + mine;
+      dot[n] = d_weight[n] = {0.f, 0.f, 0.f, 0.f};
+      if (j >= last || j + 4 <= first) continue;
+      dot[n] = __ldcs(reinterpret_cast<const float4*>(s + j));
+      d_weight[n] = __ldcs(reinterpret_cast<const float4*>(dp + j));
+    }
+    __syncwarp();
+#pragma unroll
+    for (int n = 0; n < kStripes; ++n) {
+      const int j = start + n * kWidth + mine;
+      if (j >= len_k) continue;
+      const auto weight = [&](float x_dot, int key) {
+        const float exponent = exponent_of_weight(x_dot * scale, row.reference);
+        return uint32_t(key - first) < uint32_t(last - first) ? exp2f(exponent) : 0.f;
+      };
+      const float4 w{weight(dot[n].x, j), weight(dot[n].y, j + 1), weight(dot[n].z, j + 2), weight(dot[n].w, j + 3)};
+      const float4 d = d_weight[n];
+      store4(reinterpret_cast<T*>(s) + j, w);
+      store4(reinterpret_cast<T*>(dp) + j, {w.x * (d.x - row.delta) * x.in_ds, w.y * (d.y - row.delta) * x.in_ds,
+                                            w.z * (d.z - row.delta) * x.in_ds, w.w * (d.w - row.delta) * x.in_ds});
+    }
+  }
+}
+
+// The same with every option, a block a row.
+template <class T, int Threads>
+__global__ void __launch_bounds__(Threads, 4) differentiate_kernel(const __grid_constant__ Params x) {
+  extern __shared__ uint32_t bits[];
+  __shared__ Row at;
+  __shared__ float room[Threads / 32];
+  const int64_t r = blockIdx.x;
+  if (threadIdx.x == 0) at = row_of(x, uint32_t(r));
+  __syncthreads();
+  const Problem& p = x.problem;
+  const DenseArgs& a = x.args;
+  float *s = x.s + r * x.pitch_s, *dp = x.dp + r * x.pitch_s;
+  const Logits<General> logit(x, at, listed(x, at, bits));
+  const bool there = at.i < at.seq.len_q;
+  const auto [reference, delta, empty] = row_gradient<Threads>(x, at, room);
+  // Where rows share a gradient of bias, it is added up afterwards; else the row writes its own.
+  const bool one_key = a[Role::d_bias].extent.dim == 1 && !p.has(Option::block_bias);
+  float* d_bias = there ? a.row<float>(Role::d_bias, at.b, at.i, at.h) : nullptr;
+  if (x.db) d_bias = x.db + r * (one_key ? 1 : x.pitch_s);
+  float of_keys = 0.f;
+  for (int start = 0; start < p.len_k; start += Threads * 4) {
+    const int j = start + int(threadIdx.x) * 4;
+    float w[4] = {}, g[4] = {}, d[4] = {};
+    if (!empty && j < at.keys.last && j + 4 > at.keys.first) {
+      const float4 dot4 = *reinterpret_cast<const float4*>(s + j), dp4 = *reinterpret_cast<const float4*>(dp + j);
+      const float dot[4] = {dot4.x, dot4.y, dot4.z, dot4.w}, d_weight[4] = {dp4.x, dp4.y, dp4.z, dp4.w};
+#pragma unroll
+      for (int n = 0; n < 4; ++n) {
+        if (!logit.seen(j + n)) continue;
+        const float keep = logit.score.keep(at.i, j + n);
+        const float weight = exp2f(exponent_of_weight(logit.logit(dot[n], j + n), reference));
+        const float d_logit = weight * (d_weight[n] * keep - delta);
+        d[n] = d_logit, of_keys += d_logit;
+        w[n] = weight * keep, g[n] = d_logit * logit.score.slope_of_logit(dot[n]) * x.in_ds;
+      }
+    }
+    __syncthreads();  // as in the softmax: a stripe is read before it is written
+    if (j < p.len_k) {
+      store4(reinterpret_cast<T*>(s) + j, {w[0], w[1], w[2], w[3]});
+      store4(reinterpret_cast<T*>(dp) + j, {g[0], g[1], g[2], g[3]});
+    }
+    for (int n = 0; n < 4; ++n)
+      if (d_bias && !one_key && j + n < p.len_k) d_bias[j + n] = d[n];
+  }
+  if (!a.given(Role::d_bias) || !one_key) return;
+  of_keys = reduce<Threads>(of_keys, room, Plus());
+  if (threadIdx.x == 0 && d_bias) *d_bias = of_keys;
+}
+
+}  // namespace attune::standard

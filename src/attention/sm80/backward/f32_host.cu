@@ -1,0 +1,160 @@
+// sm80_backward_f32: the host side of sm80/backward/f32_kernel.h. A run is prepare, the rows' kernel and the keys'
+// kernel. Where sequences share keys, a reproducible run takes one sequence after the other.
+#include "attention/sm80/backward/f32_kernel.h"
+#include "attention/sm80/f32_host.h"
+
+namespace attune {
+namespace {
+
+using sm80::F32Gradients;
+
+constexpr std::string_view kWho = "sm80_backward_f32";
+
+struct Kernel {
+  int dim;                     // the widest it serves, of q and of v
+  int own, parts;              // rows or keys of a block; blocks that share keys
+  int threads, shared_bytes;
+  void (*rows[2])(F32Gradients);  // tf32, tf32x3
+  void (*keys[2])(F32Gradients);
+  cuda::Ready rows_ready[2]{}, keys_ready[2]{};
+};
+
+template <int Dim, int Own, int Other>
+constexpr Kernel kernel_row() {
+  using B = sm80::BackwardF32<Dim, Own, Other, false>;
+  static_assert(B::kSharedBytes <= cuda::shared_limit(89));
+  return {Dim, Own, B::kBoth ? 1 : 2, B::kThreads, B::kSharedBytes,
+          {sm80::backward_f32_rows_kernel<Dim, Own, Other, false>,
+           sm80::backward_f32_rows_kernel<Dim, Own, Other, true>},
+          {sm80::backward_f32_keys_kernel<Dim, Own, Other, false>,
+           sm80::backward_f32_keys_kernel<Dim, Own, Other, true>}};
+}
+
+constinit Kernel kKernels[] = {kernel_row<64, 64, 32>(), kernel_row<128, 64, 32>(), kernel_row<256, 32, 16>()};
+
+Kernel& kernel_of(const Problem& p) {
+  int n = 0;
+  while (kKernels[n].dim < std::max(p.dim_qk, p.dim_v)) ++n;
+  return kKernels[n];
+}
+
+int64_t padded(const Problem& p) { return round_up(p.len_q, sm80::kRowsOfPrepare); }
+int64_t heads(const Problem& p) { return int64_t(p.batch) * p.heads_q; }
+int64_t row_tiles(const Problem& p) { return sm80::f32_tiles(p.len_q, p.mask.blocks.q, kernel_of(p).own); }
+int64_t key_tiles(const Problem& p) { return sm80::f32_tiles(p.len_k, p.mask.blocks.k, kernel_of(p).own); }
+
+float2* carve(Workspace& ws, const Problem& p) { return ws.take<float2>(size_t(heads(p) * padded(p))); }
+
+Status supports(const Problem& p, const Device& d) {
+  if (Status s = sm80::f32_supports(kWho, Pass::backward, p, d); !s.ok()) return s;
+  if (p.reproducible != Reproducible::no && (p.has(Option::bias) || p.has(Option::block_bias)))
+    return Status::no(kWho, ": adds up the gradient of a bias in no fixed order, so a reproducible run has none");
+  return Status::good();
+}
+
+Status shape(Plan& plan, const Planner&) {
+  const Problem& p = plan.problem;
+  plan.tile_q = plan.tile_k = kernel_of(p).own;
+  const int64_t most = std::max({row_tiles(p) * heads(p), heads(p) * padded(p) / sm80::kRowsOfPrepare,
+                                 key_tiles(p) * p.heads_kv * p.batch * kernel_of(p).parts});
+  if (most > sm80::kF32MostBlocks) return Status::no(kWho, ": ", most, " blocks are over 2^31 - 1");
+  Workspace count;
+  carve(count, p);
+  plan.workspace_bytes = count.used;
+  return Status::good();
+}
+
+class Run {
+ public:
+  Run(const Problem& p, const Args& a, Workspace ws, Stream stream)
+      : p_(p), a_(a), kernel_(kernel_of(p)), stream_(stream), precision_(p.precision == Precision::tf32x3) {
+    x_.call = sm80::f32_call(p, a);
+    x_.rows = carve(ws, p), x_.padded = int(padded(p));
+    x_.shared_keys = p.keys == KeySource::paged || a.given(Role::cache_index);
+    x_.running = p.has(Option::accumulate);
+  }
+
+  Status run() {
+    static constinit cuda::Ready prepare;
+    if (Status s = start(address(sm80::prepare_f32_kernel), prepare, heads(p_) * x_.padded / sm80::kRowsOfPrepare, x_);
+        !s.ok())
+      return s;
+    if (a_.given(Role::d_sinks))
+      if (Status s = sinks(); !s.ok()) return s;
+    // Keys that no sequence has, and sums.
+    const bool every = x_.call.uniform && a_[Role::k].extent.seq <= p_.len_k;
+    for (const Role r : {Role::dk, Role::dv})
+      if (a_.given(r) && !every && !x_.running)
+        if (Status s = clear(a_[r]); !s.ok()) return s;
+    if (a_.given(Role::d_bias) && !x_.running)
+      if (Status s = clear(a_[Role::d_bias]); !s.ok()) return s;
+    if (sm80::any_given(a_, {Role::dq, Role::d_bias}))
+      if (Status s = rows(); !s.ok()) return s;
+    return sm80::any_given(a_, {Role::dk, Role::dv}) ? keys() : Status::good();
+  }
+
+ private:
+  static const void* address(auto* kernel) { return reinterpret_cast<const void*>(kernel); }
+  Status start(const void* kernel, cuda::Ready& ready, int64_t blocks, const auto& params, int threads = 256,
+               int shared_bytes = 0) const {
+    if (!blocks) return Status::good();
+    return cuda::launch({.who = kWho,
+                         .kernel = kernel,
+                         .ready = &ready,
+                         .blocks = blocks,
+                         .threads = threads,
+                         .shared_bytes = shared_bytes,
+                         .device = a_[Role::q].device_index,
+                         .stream = stream_},
+                        p_, &params);
+  }
+  Status sinks() const {
+    static constinit cuda::Ready ready;
+    sm80::BackwardParams x{};
+    x.problem = p_, x.args = x_.call.args, x.rows = x_.rows, x.padded = x_.padded, x.running = x_.running;
+    return start(address(sm80::sink_kernel), ready, p_.heads_q, x);
+  }
+  Status clear(const Tensor& t) const {
+    static constinit cuda::Ready ready;
+    const int64_t rows = int64_t(t.extent.batch) * t.extent.seq * t.extent.head;
+    return start(address(sm80::clear_kernel), ready, std::min<int64_t>(ceil_div(rows, 8), 65535), t);
+  }
+  Status rows() {
+    x_.call.tiles = int(row_tiles(p_));
+    return start(address(kernel_.rows[precision_]), kernel_.rows_ready[precision_], x_.call.tiles * heads(p_), x_,
+                 kernel_.threads, kernel_.shared_bytes);
+  }
+  Status keys() {
+    x_.call.tiles = int(key_tiles(p_));
+    const bool one_by_one = x_.shared_keys && p_.reproducible != Reproducible::no;
+    const int rounds = one_by_one ? p_.batch : 1;
+    const int64_t blocks = int64_t(x_.call.tiles) * p_.heads_kv * kernel_.parts * (one_by_one ? 1 : p_.batch);
+    for (int b = 0; b < rounds; ++b) {
+      x_.call.first_batch = b;
+      if (Status s = start(address(kernel_.keys[precision_]), kernel_.keys_ready[precision_], blocks, x_,
+                           kernel_.threads, kernel_.shared_bytes);
+          !s.ok())
+        return s;
+    }
+    return Status::good();
+  }
+
+  const Problem& p_;
+  const Args& a_;
+  Kernel& kernel_;
+  const Stream stream_;
+  const int precision_;
+  F32Gradients x_{};
+};
+
+Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
+  const cuda::Use use(a[Role::q].device_index);
+  if (!use.status.ok()) return Status::no(kWho, ": ", use.status.message, ", in: ", name(plan.problem));
+  return Run(plan.problem, a, ws, stream).run();
+}
+
+}  // namespace
+
+extern const Backend sm80_backward_f32{.name = kWho, .supports = supports, .shape = shape, .run = run};
+
+}  // namespace attune

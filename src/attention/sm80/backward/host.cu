@@ -1,0 +1,327 @@
+// sm80_backward: the host side of sm80/backward/kernel.h. Chooses a kernel by head dim and by the shared memory of the
+// machine. A run is prepare, the keys' kernel, then finish. In a reproducible one blocks add to dQ in turns; with a
+// block list the rows' kernel computes it instead; and where sequences share keys they come one after the other.
+#include <algorithm>
+#include <cmath>
+#include <initializer_list>
+
+#include "attention/gpu/backward_pre_post_host.h"
+#include "attention/sm80/backward/instances.h"
+#include "core/check.h"
+#include "attention/gpu/block_lists.h"
+#include "plan/backend.h"
+
+namespace attune {
+namespace {
+
+using sm80::BackwardKernel;
+using sm80::BackwardParams;
+using sm80::Room;
+
+constexpr std::string_view kWho = "sm80_backward";
+constexpr int64_t kMostBlocks = INT32_MAX;
+
+// The code that a machine runs: made for it or for an earlier one of its family, else the newest, as PTX.
+int code_for(int arch) {
+  constexpr int built[] = {__CUDA_ARCH_LIST__};  // 800, 890, 900
+  int family = 0, newest = 0;
+  for (const int code : built) {
+    if (code <= arch * 10 && code / 100 == arch / 10) family = std::max(family, code);
+    newest = std::max(newest, code);
+  }
+  return family ? family : newest;
+}
+
+Room room_of(int arch) {
+  const int bytes = cuda::shared_limit(arch), code = code_for(arch);
+  if (code >= sm80::kLargeFrom && bytes >= 200 * 1024) return Room::large;
+  return sm80::is_middle(code) && bytes >= 150 * 1024 ? Room::middle : Room::small;
+}
+
+// How much of the key tiles lies outside of the blocks of a list: all by what is inside.
+constexpr double kMostWasted = 1.3;
+double wasted(const Problem& p, const BackwardKernel& k) {
+  const int size = p.mask.blocks.k;
+  return size ? double(round_up(size, k.tile)) / size : 1;
+}
+
+struct Chosen { BackwardKernel *keys, *rows; };  // rows: where dQ has a kernel of its own
+
+Chosen choose(const Problem& p, const Device& d) {
+  const int dim = p.dim_qk > p.dim_v ? p.dim_qk : p.dim_v;
+  const Room room = room_of(d.arch);
+  const bool options = needs_general(p);
+  for (const auto kernels : {sm80::backward_kernels_64, sm80::backward_kernels_96, sm80::backward_kernels_128,
+                             sm80::backward_kernels_192, sm80::backward_kernels_256}) {
+    const sm80::BackwardKernels all = kernels();
+    if (all.keys[0].dim < dim) continue;
+    Chosen c{};
+    for (const Room wanted : {room, Room::small})
+      for (BackwardKernel& k : all.keys) {
+        if (k.with_options != options || (k.room != Room::any && k.room != wanted)) continue;
+        // Where blocks of a list leave much of a tile empty, a smaller one.
+        if (!c.keys || wasted(p, *c.keys) > kMostWasted * wasted(p, k)) c.keys = &k;
+      }
+    if (p.reproducible != Reproducible::no && p.mask.blocks.q) c.rows = all.rows;
+    return c;
+  }
+  return {};
+}
+
+// Tiles of `length` that end where blocks of a list do.
+int64_t tiles(int64_t length, int64_t block, int64_t tile) {
+  return block ? ceil_div(length, block) * ceil_div(block, tile) : ceil_div(length, tile);
+}
+
+// Of threads, in the keys' kernel.
+int64_t key_blocks(const Problem& p, const Chosen& c) {
+  return tiles(p.len_k, p.mask.blocks.k, c.keys->tile) * p.batch * p.heads_kv;
+}
+
+int64_t padded(const Problem& p) { return round_up(p.len_q, sm80::kRowsOfPrepare); }
+int64_t heads(const Problem& p) { return int64_t(p.batch) * p.heads_q; }
+
+// Without a list by key block a block of keys looks for itself in the lists of all blocks of queries; where those are
+// many, a run makes the list it was not given.
+constexpr int64_t kMostSearched = 1024;
+bool many_lists(const Problem& p) { return p.mask.blocks.q && ceil_div(p.len_q, p.mask.blocks.q) > kMostSearched; }
+
+struct Scratch { float2* rows; int32_t *order, *begin_k, *row_k; int* apart; float* dq; int* turns; uint64_t* far; };
+Scratch carve(Workspace& ws, const Problem& p, const Chosen& c) {
+  const size_t rows = size_t(heads(p) * padded(p));
+  Scratch s{.rows = ws.take<float2>(rows), .far = ws.take<uint64_t>(1)};
+  if (p.mask.blocks.q) s.order = ws.take<int32_t>(size_t(key_blocks(p, c)));
+  if (many_lists(p)) {
+    s.begin_k = ws.take<int32_t>(size_t(heads(p) * (ceil_div(p.len_k, p.mask.blocks.k) + 1)));
+    s.row_k = ws.take<int32_t>(size_t(p.mask.blocks.bound));
+    s.apart = ws.take<int>(1);
+  }
+  if (c.rows) return s;
+  s.dq = ws.take<float>(rows * size_t(c.keys->dim));
+  if (p.reproducible != Reproducible::no) s.turns = ws.take<int>(1 + rows / sm80::kTurnRows);
+  return s;
+}
+
+Status supports(const Problem& p, const Device& d) {
+  const auto no = [](const auto&... why) { return Status::no(kWho, ": ", why...); };
+  if (d.kind != DeviceKind::cuda) return no("runs on a GPU, not on ", d.name.empty() ? "a CPU" : d.name);
+  if (d.arch < 80) return no("needs a GPU of arch 80 or later, ", d.name, " is ", d.arch);
+  if (p.pass != Pass::backward) return no("computes a backward, not a ", name(p.pass));
+  if (!word(p.variant).empty()) return no("does not know the variant ", word(p.variant));
+  if (p.has(Option::descale)) return no("does not serve the option ", name(Option::descale));
+  if (p.dtype.q != p.dtype.kv || p.dtype.q != p.dtype.out)
+    return no("q is ", name(p.dtype.q), ", kv is ", name(p.dtype.kv), " and out is ", name(p.dtype.out),
+              ", they must be the same");
+  if (p.dtype.q != DType::f16 && p.dtype.q != DType::bf16)
+    return no("dtype ", name(p.dtype.q), " is not one of f16, bf16");
+  if (p.dtype.grad != p.dtype.q && p.dtype.grad != DType::f32)
+    return no("grad dtype ", name(p.dtype.grad), " is neither ", name(p.dtype.q), " nor f32");
+  for (const int dim : {p.dim_qk, p.dim_v})
+    if (dim % 8 || dim > 256) return no("dim ", dim, " is not a multiple of 8 up to 256");
+  if (p.reproducible != Reproducible::no && (p.has(Option::bias) || p.has(Option::block_bias)))
+    return no("adds up the gradient of a bias in no fixed order, so a reproducible run has none");
+  return Status::good();
+}
+
+Status shape(Plan& plan, const Planner&) {
+  const Problem& p = plan.problem;
+  const Chosen c = choose(p, plan.device);
+  plan.tile_k = c.keys->tile, plan.tile_q = c.rows ? c.rows->tile : 64;
+  const int64_t most = std::max({key_blocks(p, c),
+                                 c.rows ? tiles(p.len_q, p.mask.blocks.q, c.rows->tile) * heads(p) : int64_t(0),
+                                 heads(p) * padded(p) / sm80::kRowsOfPrepare});
+  if (most > kMostBlocks) return Status::no(kWho, ": ", most, " blocks are over 2^31 - 1");
+  Workspace count;
+  carve(count, p, c);
+  plan.workspace_bytes = count.used;
+  return Status::good();
+}
+
+// Loads and stores are 16 bytes wide.
+Status fits(const Plan&, const Args& a) {
+  return check_pieces(kWho, a, {Role::q, Role::k, Role::v, Role::out, Role::d_out, Role::dq, Role::dk, Role::dv});
+}
+
+bool any_given(const Args& a, std::initializer_list<Role> roles) {
+  for (const Role r : roles)
+    if (a.given(r)) return true;
+  return false;
+}
+
+const void* address(auto* kernel) { return reinterpret_cast<const void*>(kernel); }
+
+class Run {
+ public:
+  Run(const Plan& plan, const Args& a, Workspace ws, Stream stream)
+      : p_(plan.problem), a_(a), chosen_(choose(p_, plan.device)), stream_(stream), type_(p_.dtype.q == DType::bf16),
+        place_{a[Role::q].device_index, plan.device.arch}, early_(sm80::starts_early(plan.device.arch)) {
+    const Scratch scratch = carve(ws, p_, chosen_);
+    x_.problem = p_, x_.args = dense(a);
+    x_.uniform = p_.keys == KeySource::linear && !any_given(a, {Role::cu_q, Role::used_q, Role::used_k, Role::left_pad,
+                                                                Role::cache_index, Role::positions});
+    if (x_.uniform) x_.seq = sequence(p_, a, 0);
+    x_.rows = scratch.rows, x_.dq = a.given(Role::dq) ? scratch.dq : nullptr;
+    x_.turns = x_.dq ? scratch.turns : nullptr;
+    x_.padded = int(padded(p_)), x_.wide = chosen_.keys->dim;
+    x_.group = p_.heads_q / p_.heads_kv, x_.scale = scale_of(p_, a);
+    x_.kept = sm80::kept(x_.scale, p_.dim_qk);
+    x_.shared_keys = p_.keys == KeySource::paged || a.given(Role::cache_index);
+    x_.running = p_.has(Option::accumulate);
+    x_.far = scratch.far, x_.launch = sm80::next_launch(), x_.zero_far = !chosen_.keys->with_options;
+    x_.tiles = int(tiles(p_.len_k, p_.mask.blocks.k, chosen_.keys->tile));
+    one_by_one_ = x_.shared_keys && p_.reproducible != Reproducible::no;
+    if (many_lists(p_) && !a.given(Role::block_begin_k)) make_list(scratch);
+    // Where the list is there by key block, the longest first.
+    if (x_.args.given(Role::block_begin_k) && !x_.turns && (!one_by_one_ || x_.apart))
+      x_.order = {.place = scratch.order, .begin = Role::block_begin_k, .tiles = Divisor(uint32_t(x_.tiles)),
+                  .units = Divisor(uint32_t(p_.heads_kv)),
+                  .pieces = Divisor(uint32_t(ceil_div(p_.mask.blocks.k, chosen_.keys->tile))),
+                  .batch = uint32_t(p_.batch), .group = uint32_t(x_.group), .falling = false, .by_tile = false};
+  }
+
+  Status run() {
+    if (x_.apart)
+      if (Status s = cuda::build_blocks(list_, a_[Role::q].device_index, stream_); !s.ok()) return s;
+    if (Status s = sm80::backward_prepare(kWho, x_, place_, stream_); !s.ok()) return s;
+    // Keys that no sequence has, and sums.
+    const bool every = x_.uniform && a_[Role::k].extent.seq <= p_.len_k;
+    for (const Role r : {Role::dk, Role::dv})
+      if (a_.given(r) && !every && !x_.running)
+        if (Status s = sm80::backward_clear(kWho, p_, a_[r], place_, stream_); !s.ok()) return s;
+    if (a_.given(Role::d_bias) && !x_.running)
+      if (Status s = sm80::backward_clear(kWho, p_, a_[Role::d_bias], place_, stream_); !s.ok()) return s;
+    if (x_.dq || any_given(a_, {Role::dk, Role::dv, Role::d_bias}))
+      if (Status s = keys(); !s.ok()) return s;
+    if (!a_.given(Role::dq)) return Status::good();
+    return chosen_.rows ? rows() : sm80::backward_finish(kWho, x_, place_, stream_);
+  }
+
+ private:
+  // Early: a kernel that waits for the one before it by itself.
+  Status start(const void* kernel, cuda::Ready& ready, int64_t blocks, int threads, int shared_bytes,
+               const auto& params, bool early = false) const {
+    if (!blocks) return Status::good();
+    return cuda::launch({.who = kWho,
+                         .kernel = kernel,
+                         .ready = &ready,
+                         .blocks = blocks,
+                         .threads = threads,
+                         .shared_bytes = shared_bytes,
+                         .device = a_[Role::q].device_index,
+                         .stream = stream_,
+                         .early = early},
+                        p_, &params);
+  }
+  void make_list(const Scratch& scratch) {
+    const Tensor& by_query = a_[Role::block_begin];
+    const auto [batch, seq, head, dim] = by_query.extent;
+    const int columns = int(ceil_div(p_.len_k, p_.mask.blocks.k));
+    Tensor &begin = x_.args[Role::block_begin_k], &entries = x_.args[Role::block_row_k];
+    begin = entries = by_query;
+    begin.data = scratch.begin_k, begin.extent = {batch, 1, head, columns + 1};
+    begin.stride = {batch > 1 ? int64_t(head) * (columns + 1) : 0, 0, head > 1 ? columns + 1 : 0};
+    entries.data = scratch.row_k, entries.extent = {1, 1, 1, p_.mask.blocks.bound}, entries.stride = {};
+    x_.apart = scratch.apart;
+    list_ = {.problem = p_, .args = x_.args, .origin = BlockOrigin::lists, .batch = batch, .heads = head,
+             .rows = int32_t(ceil_div(p_.len_q, p_.mask.blocks.q)), .columns = columns};
+  }
+  Status keys() {
+    BackwardKernel& k = *chosen_.keys;
+    const int rounds = one_by_one_ ? p_.batch : 1;
+    if (one_by_one_) x_.order.place = nullptr;  // it is of the whole batch
+    for (int b = 0; b < rounds; ++b) {
+      x_.first_batch = b;
+      const int64_t blocks = int64_t(x_.tiles) * p_.heads_kv * (one_by_one_ ? 1 : p_.batch);
+      const bool early = early_ && b == 0;
+      if (Status s = start(address(k.function[type_]), k.ready[type_], blocks, k.threads, k.shared_bytes, x_, early);
+          !s.ok())
+        return s;
+    }
+    return Status::good();
+  }
+  Status rows() {
+    BackwardKernel& k = *chosen_.rows;
+    x_.tiles = int(tiles(p_.len_q, p_.mask.blocks.q, k.tile));
+    x_.args[Role::d_bias] = {};  // the keys' kernel has it
+    return start(address(k.function[type_]), k.ready[type_], x_.tiles * heads(p_), k.threads, k.shared_bytes, x_);
+  }
+
+  const Problem& p_;
+  const Args& a_;
+  const Chosen chosen_;
+  const Stream stream_;
+  const int type_;
+  const sm80::Place place_;
+  const bool early_;
+  BlockBuild list_{};        // by key block, where this run makes it
+  bool one_by_one_ = false;  // sequences share keys, and sums have a fixed order
+  BackwardParams x_{};
+};
+
+Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
+  if (Status s = fits(plan, a); !s.ok()) return s;
+  const cuda::Use use(a[Role::q].device_index);
+  if (!use.status.ok()) return Status::no(kWho, ": ", use.status.message, ", in: ", name(plan.problem));
+  return Run(plan, a, ws, stream).run();
+}
+
+}  // namespace
+
+namespace sm80 {
+namespace {
+
+int64_t row_blocks(const BackwardParams& x) { return heads(x.problem) * x.padded / kRowsOfPrepare; }
+
+Status start(std::string_view who, const void* kernel, cuda::Ready& ready, int64_t blocks, const BackwardParams& x,
+             Place place, Stream stream) {
+  if (!blocks) return Status::good();
+  return cuda::launch({.who = who, .kernel = kernel, .ready = &ready, .blocks = blocks, .threads = 256,
+                       .device = place.device, .stream = stream, .early = starts_early(place.arch)},
+                      x.problem, &x);
+}
+
+}  // namespace
+
+Kept kept(float scale, int dim) {
+  const float size = std::abs(scale) * std::sqrt(float(dim));
+  if (!std::isnormal(size)) return {};
+  const int power = std::clamp(int(std::lround(std::log2(size) / 2)), -40, 40);
+  return {std::ldexp(1.f, power), std::ldexp(1.f, -power)};
+}
+
+Status backward_prepare(std::string_view who, const BackwardParams& x, Place place, Stream stream) {
+  static constinit cuda::Ready ready[2][2], sink;
+  const void* const kernel[2][2] = {{address(prepare_kernel<F16, false>), address(prepare_kernel<Bf16, false>)},
+                                    {address(prepare_kernel<F16, true>), address(prepare_kernel<Bf16, true>)}};
+  const int order = x.order.place ? 1 : 0, type = x.problem.dtype.q == DType::bf16;  // order: a block of its own
+  const int64_t blocks = x.prepared ? int64_t(x.prepared) * (x.padded / kRowsOfPrepare) : row_blocks(x);
+  const Status s = start(who, kernel[order][type], ready[order][type], blocks + order, x, place, stream);
+  if (!s.ok() || !x.args.given(Role::d_sinks)) return s;
+  return start(who, address(sink_kernel), sink, x.problem.heads_q, x, place, stream);
+}
+
+uint64_t next_launch() { return cuda::launch_tag(); }
+
+Status backward_clear(std::string_view who, const Problem& p, const Tensor& t, Place place, Stream stream) {
+  static constinit cuda::Ready ready;
+  const int64_t rows = int64_t(t.extent.batch) * t.extent.seq * t.extent.head;
+  if (!rows) return Status::good();
+  return cuda::launch({.who = who, .kernel = address(clear_kernel), .ready = &ready,
+                       .blocks = std::min<int64_t>(ceil_div(rows, 8), 65535), .threads = 256, .device = place.device,
+                       .stream = stream},
+                      p, &t);
+}
+
+Status backward_finish(std::string_view who, const BackwardParams& x, Place place, Stream stream) {
+  static constinit cuda::Ready ready[2][2];
+  const void* const kernel[2][2] = {{address(finish_kernel<F16, false>), address(finish_kernel<Bf16, false>)},
+                                    {address(finish_kernel<F16, true>), address(finish_kernel<Bf16, true>)}};
+  const int turned = x.turned, type = x.problem.dtype.q == DType::bf16;
+  return start(who, kernel[turned][type], ready[turned][type], row_blocks(x), x, place, stream);
+}
+
+}  // namespace sm80
+
+extern const Backend sm80_backward{.name = kWho, .supports = supports, .shape = shape, .run = run, .fits = fits};
+
+}  // namespace attune

@@ -1,0 +1,217 @@
+// Where a block of the keys' kernel works: which keys are its own, and which query tiles of which heads it visits.
+// Visits come from a cursor that only adds, and those under way lie in shared memory: the loop has no division in it.
+#pragma once
+#include "attention/gpu/backward_pre_post.h"
+
+namespace attune::sm80 {
+
+// How a block's work is laid out over its warps.
+template <int tile_q, int tile_k, int warps_k, int warps_q, int step_q, int sum_warps_k, int dq_warps_q, int stages,
+          int blocks>
+struct KeyShape {
+  static constexpr int kTileQ = tile_q, kTileK = tile_k;
+  static constexpr int kWarpsK = warps_k, kWarpsQ = warps_q;  // of S: over keys, over queries
+  static constexpr int kStepQ = step_q;                       // queries that a warp has in registers at once
+  static constexpr int kSumWarpsK = sum_warps_k;              // of dK and dV: over keys; the others over columns
+  static constexpr int kDqWarpsQ = dq_warps_q;                // of dQ: over queries; the others over columns
+  static constexpr int kStages = stages;                      // of Q and dO
+  static constexpr int kBlocks = blocks;                      // on a multiprocessor
+  static constexpr int kWarps = warps_k * warps_q, kThreads = kWarps * 32;
+  static constexpr bool kTurns = warps_q > 1 && stages == 3;  // half of the warps a tile behind the others
+};
+
+// Addresses of 16-byte chunks of one row, from a warp's first column on, at multiples of 16. `kSpan`: how far.
+template <class Layout, int kSpan>
+struct Chunks {
+  uint32_t tile, first;
+  int row, column;
+  __device__ Chunks(uint32_t tile_address, int at_row, int at_column)
+      : tile(tile_address), first(tile_address + Layout::offset(at_row, at_column)), row(at_row), column(at_column) {}
+  __device__ uint32_t operator[](int further) const {
+    if constexpr ((kSpan & (kSpan - 1)) == 0) return Layout::further(first, further);
+    else return tile + Layout::offset(row, column + further);
+  }
+};
+
+// A query tile of a head of the group; only rows in [from, until) count. `partial`: it has pairs that are hidden, or a
+// row of the launch is far (core/large_logit.h) and this kernel has no way of its own for such rows.
+struct Visit {
+  uint32_t head : 31, partial : 1;
+  int first, from, until;
+};
+
+// Without a list `minor` is a query and `major` a head; with one, a piece of a query block and a place in `hit`.
+struct Cursor { int major, minor; };
+
+constexpr int kHits = 64;
+struct KeyPlace {
+  Sequence seq;
+  int b, head_kv, group, tile;
+  int first, count;            // keys
+  const char *q, *d_out;       // query 0 of the first head that shares them
+  int64_t row;                 // its place among the padded rows of all heads
+  int low, high;               // the queries that see one of them
+  int open_first, open_last;   // the queries that see all of them; empty where the tile is not whole
+  int start, limit, step;      // of a cursor
+  int head, block;             // of a list: which head of the group and which of its query blocks this round has
+  int of_warp[2], hit[kHits];  // those of them that list this key block
+  int by_key;                  // of a list: it is there by key block too
+  int visits;                  // of this round
+  int far;                     // a row of the launch is
+  Cursor next;                 // after those in `visit`
+  Visit visit[4];              // the n-th in place n % 4
+  int before[4];               // in a fixed order: how many blocks add to its rows of dQ before this one
+};
+static_assert(sizeof(KeyPlace) <= 512);
+
+// Of a block_bias, in kernels with options: the entries of the list that the hits of a round and the visits have.
+struct Entries { int of_hit[kHits], of_visit[4]; };
+
+template <class Shape>
+struct KeyWalk {
+  static constexpr int kTileQ = Shape::kTileQ, kTileK = Shape::kTileK;
+  const BackwardParams& x;
+  const Problem& p;
+  const DenseArgs& a;
+  KeyPlace& at;
+  int2* const seen;  // [kTileK]: the queries that see each key; kNone where there is no key
+  Entries* const entries;  // null without options
+  static constexpr int kNone = INT32_MAX;
+
+  __device__ QueryWalk walk() const { return {at.seq.band, at.seq.len_q, 1}; }
+
+  // By one thread.
+  __device__ void find_place() const {
+    uint32_t n = x.turns         ? uint32_t(atomicAdd(x.turns, 1)) % gridDim.x
+                 : x.order.place ? uint32_t(x.order.place[blockIdx.x])
+                                 : blockIdx.x;
+    int tile = int(n % x.tiles);             // causal: the longest first
+    if (x.turns) tile = x.tiles - 1 - tile;  // in a fixed order: the one whose queries come last, so that few wait
+    n /= x.tiles, at.tile = tile;
+    at.head_kv = int(n % p.heads_kv), at.b = x.first_batch + int(n / p.heads_kv), at.group = x.group;
+    at.seq = sequence_of(x, at.b);
+    const int head = at.head_kv * x.group;
+    at.q = row_address(a[Role::q], at.seq.q_batch, at.seq.q_first, head);
+    at.d_out = row_address(a[Role::d_out], at.seq.q_batch, at.seq.q_first, head);
+    at.row = (int64_t(at.b) * p.heads_q + head) * x.padded;
+    const Blocks size = p.mask.blocks;
+    int64_t first = int64_t(tile) * kTileK, last = first + kTileK;
+    if (size.k) {  // a tile lies in one key block
+      const int pieces = (size.k + kTileK - 1) / kTileK;
+      const int64_t start = int64_t(tile / pieces) * size.k;
+      first = start + tile % pieces * kTileK, last = min(first + kTileK, start + size.k);
+    }
+    at.first = clamp(first, 0, at.seq.len_k), at.count = clamp(last, 0, at.seq.len_k) - at.first;
+    if (at.count <= 0) return;
+    const int end = at.first + at.count - 1;
+    at.low = walk().first_query(at.first), at.high = walk().last_query(end);
+    at.open_first = walk().first_query(end), at.open_last = at.count == kTileK ? walk().last_query(at.first) : 0;
+    at.by_key = a.given(Role::block_begin_k) && (!x.apart || *x.apart);
+    at.head = 0, at.block = size.q ? first_block() : 0;
+    const int grid = x.turns ? kTileQ : 16;  // blocks that take turns have the same tiles
+    at.start = size.q ? 0 : at.low / grid * grid, at.limit = size.q ? pieces() : at.high;
+    at.step = size.q ? 1 : kTileQ;
+  }
+
+  __device__ void find_seen() const {
+    for (int n = thread_index(); n < kTileK; n += Shape::kThreads)
+      seen[n] =
+          n < at.count ? int2{walk().first_query(at.first + n), walk().last_query(at.first + n)} : int2{kNone, kNone};
+  }
+
+  // Without a list: tiles of one head.
+  __device__ int tiles() const { return at.high > at.low ? (at.high - at.start + kTileQ - 1) / kTileQ : 0; }
+  // Tiles of a block of queries. They begin at multiples of 16, blocks anywhere.
+  __device__ int pieces() const {
+    const int size = p.mask.blocks.q;
+    return (size + (size % 16 ? 15 : 0) + kTileQ - 1) / kTileQ;
+  }
+
+  // By one thread.
+  __device__ void begin(int visits) const {
+    at.visits = visits, at.next = {0, at.start};
+    at.far = __ldcg(reinterpret_cast<const unsigned long long*>(x.far)) == x.launch;
+    find_visit(0);
+  }
+  // The n-th, by one thread.
+  __device__ void find_visit(int n) const {
+    Cursor c = at.next;
+    Visit t = visit(c);
+    const bool lowers = !Shape::kTurns && at.far;
+    t.partial = lowers || t.first < max(t.from, at.open_first) || t.first + kTileQ > min(t.until, at.open_last);
+    at.visit[n % 4] = t;
+    if (entries && p.has(Option::block_bias)) entries->of_visit[n % 4] = entries->of_hit[min(c.major, kHits - 1)];
+    if (x.turns) {  // blocks add to a tile of dQ from its last key tile on
+      const BandWalk rows{at.seq.band, at.seq.len_k, kTileK};
+      at.before[n % 4] = (rows.last_key(min(c.minor + kTileQ, at.seq.len_q) - 1) - 1) / kTileK - at.tile;
+    }
+    c.minor += at.step;
+    if (c.minor >= at.limit) c.minor = at.start, ++c.major;
+    at.next = c;
+  }
+  // Of a row of a visit; beyond the last one, the last one's.
+  __device__ float lse(const Visit& t, int row) const {
+    const int64_t i = at.seq.q_first + int64_t(min(t.first + row, at.seq.len_q - 1));
+    return *a.row<const float>(Role::lse, at.seq.q_batch, i, at.head_kv * at.group + int(t.head));
+  }
+  // Of the n-th visit.
+  __device__ int* turn(int n) const {
+    const Visit& t = at.visit[n % 4];
+    return x.turns + 1 + (at.row + int64_t(t.head) * x.padded + t.first) / kTurnRows;
+  }
+  __device__ Visit visit(const Cursor& c) const {
+    if (!p.mask.blocks.q) return {.head = uint32_t(c.major), .first = c.minor, .from = 0, .until = at.seq.len_q};
+    const int64_t begin = int64_t(at.hit[min(c.major, kHits - 1)]) * p.mask.blocks.q,
+                  first = begin / 16 * 16 + c.minor * kTileQ;
+    const int until = clamp(begin + p.mask.blocks.q, 0, at.seq.len_q);
+    // A piece beyond the block has no rows of its own.
+    return {.head = uint32_t(at.head), .first = clamp(first, 0, until / 16 * 16),
+            .from = first < until ? int(begin) : INT32_MAX, .until = until};
+  }
+
+  // With a list all visits come in rounds: of a head, and of the query blocks from at.block on.
+  __device__ int first_block() const { return at.by_key ? 0 : at.low / p.mask.blocks.q; }
+  __device__ BlockList list_by_key() const {
+    return {p.mask.blocks, a.row<const int32_t>(Role::block_begin_k, at.b, 0, at.head_kv * at.group + at.head),
+            a.row<const int32_t>(Role::block_row_k)};
+  }
+  __device__ bool next_round() const {
+    __syncthreads();
+    if (thread_index() == 0) {
+      at.block += kHits;
+      const bool more = at.by_key ? at.block < list_by_key().count(at.first / p.mask.blocks.k)
+                                  : int64_t(at.block) * p.mask.blocks.q < at.high;
+      if (!more) ++at.head, at.block = first_block();
+    }
+    __syncthreads();
+    return at.head < at.group;
+  }
+  __device__ BlockList list() const {
+    return {p.mask.blocks, a.row<const int32_t>(Role::block_begin, at.b, 0, at.head_kv * at.group + at.head),
+            a.row<const int32_t>(Role::block_column)};
+  }
+  // The query blocks of this round that list this key block, in order. How many visits they make.
+  __device__ int find_hits() const {
+    const int key_block = at.first / p.mask.blocks.k, lane = thread_index() % 32, warp = thread_index() / 32;
+    const int64_t n = int64_t(at.block) + thread_index();
+    int block = -1;
+    if (thread_index() < kHits && at.by_key) {
+      if (n < list_by_key().count(key_block)) block = list_by_key().key_block(key_block, int(n));
+      if (int64_t(block) * p.mask.blocks.q >= at.high) block = -1;
+    } else if (thread_index() < kHits && n * p.mask.blocks.q < at.high) {
+      if (list().find(int(n), key_block) >= 0) block = int(n);
+    }
+    const uint32_t hits = __ballot_sync(~0u, block >= 0);
+    if (lane == 0 && warp < 2) at.of_warp[warp] = __popc(hits);
+    __syncthreads();
+    const int before = __popc(hits & ((1u << lane) - 1)) + (warp == 1 ? at.of_warp[0] : 0);
+    if (block >= 0) at.hit[before] = block;
+    if (block >= 0 && entries && p.has(Option::block_bias))
+      entries->of_hit[before] = max(0, list().find(block, key_block));
+    const int all = at.of_warp[0] + at.of_warp[1];
+    __syncthreads();
+    return all * pieces();
+  }
+};
+
+}  // namespace attune::sm80

@@ -1,0 +1,108 @@
+// The parts of a decode become rows: a block has one row, a thread four columns of every n-th part. A kernel of its own
+// and not the last block of the first one, whose counters would have to be cleared before every run. It is started
+// while the first one ends, and goes through its code once before it waits, so that the code is there by then; what
+// either saves has not been measured by itself.
+#pragma once
+#include "attention/sm80/decode/kernel.h"
+
+namespace attune::sm80 {
+
+constexpr int kMergeThreads = 256;
+
+template <int Columns>  // threads side by side on a row
+struct DecodeMerge {
+  static constexpr int kSlices = kMergeThreads / Columns, kAtOnce = 8;
+
+  const DecodeParams& x;
+  const Sequence& s;
+  const int b, head, query;
+  float* const weight;    // [kMostSplits]
+  float2* const factors;  // of what is merged and of what was there before
+  float4* const sums;     // [kMergeThreads]
+
+  // By a warp: the weights of the parts, and the end of the row.
+  __device__ void weigh(int splits, bool real) const {
+    const int lane = threadIdx.x;
+    float lse[kMostSplits / 32], top = -INFINITY, sum = 0.f;
+#pragma unroll
+    for (int i = 0; i < kMostSplits / 32; ++i) {
+      const int split = i * 32 + lane;
+      lse[i] = split < splits ? __ldcg(x.partial_lse + x.partial_row(split, b, head, query)) : -INFINITY;
+      top = fmaxf(top, lse[i]);
+    }
+#pragma unroll
+    for (int step = 16; step; step /= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, step));
+    const float shift = top == -INFINITY ? 0.f : top;
+#pragma unroll
+    for (int i = 0; i < kMostSplits / 32; ++i) lse[i] = expf(lse[i] - shift), sum += lse[i];
+#pragma unroll
+    for (int step = 16; step; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
+    const float each = sum == 0.f ? 0.f : 1.f / sum;
+#pragma unroll
+    for (int i = 0; i < kMostSplits / 32; ++i) weight[i * 32 + lane] = lse[i] * each;
+    const float finished = sum == 0.f ? -INFINITY : top + logf(sum);
+    if (lane == 0 && real) {
+      const RowEnd end = x.end_row(s, head, query, finished);
+      *factors = {end.now, end.before};
+    }
+  }
+
+  __device__ void run(int splits, bool real) const {
+    const int column = threadIdx.x % Columns * 4, slice = threadIdx.x / Columns;
+    float4 y{};
+    int first = slice;
+    do {
+      float4 part[kAtOnce];
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int split = first + i * kSlices;
+        part[i] = {};
+        if (split < splits && column < x.dim_v)
+          part[i] = __ldcg(reinterpret_cast<const float4*>(
+              x.partial_out + x.partial_row(split, b, head, query) * x.dim_v + column));
+      }
+      if (first == slice) {
+        if (threadIdx.x < 32) weigh(splits, real);
+        __syncthreads();
+      }
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const float w = weight[min(first + i * kSlices, kMostSplits - 1)];
+        y = {y.x + w * part[i].x, y.y + w * part[i].y, y.z + w * part[i].z, y.w + w * part[i].w};
+      }
+      first += kAtOnce * kSlices;
+    } while (first - slice < splits);
+    sums[threadIdx.x] = y;
+    __syncthreads();
+    if (slice == 0) {
+#pragma unroll
+      for (int i = 1; i < kSlices; ++i) {
+        const float4 z = sums[i * Columns + threadIdx.x];
+        y = {y.x + z.x, y.y + z.y, y.z + z.z, y.w + z.w};
+      }
+      if (real && column < x.dim_v) x.write(s, head, query, column, y, factors->x, factors->y);
+    }
+  }
+};
+
+template <int Columns>
+__global__ void __launch_bounds__(kMergeThreads) decode_merge_kernel(const __grid_constant__ DecodeParams params) {
+  __shared__ float weight[kMostSplits];
+  __shared__ float2 factors;
+  __shared__ float4 sums[kMergeThreads];
+  uint32_t n = blockIdx.x;
+  const int query = int(n % params.most_q);
+  n /= params.most_q;
+  const int head = int(n % params.problem.heads_q), b = int(n / params.problem.heads_q);
+  const Sequence s = params.sequence_of(b);
+  const DecodeMerge<Columns> merge{params, s, b, head, query, weight, &factors, sums};
+#pragma unroll 1
+  for (int real = 0; real < 2; ++real) {
+    if (real) wait_for_previous();
+    if (real && query >= s.len_q) return;
+    merge.run(real ? int(params.splits.by) : 0, real);
+    __syncthreads();
+  }
+}
+
+}  // namespace attune::sm80

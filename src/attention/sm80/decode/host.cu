@@ -1,0 +1,187 @@
+// The decode kernels of sm80_forward: the compiled ones, and the host side of sm80/decode/kernel.h. Keys are cut into
+// parts where the grid would leave multiprocessors idle.
+#include <algorithm>
+
+#include "attention/sm80/decode/combine.h"
+#include "attention/sm80/decode/instances.h"
+
+namespace attune::sm80 {
+
+std::span<DecodeKernel> decode_kernels() {
+  // dim, keys, stages, warps, warps of a team, blocks a multiprocessor: 192 KB in all of them, or 96 KB a block
+  static constinit DecodeKernel all[] = {
+      decode_kernel_row<64, 32, 3, 8, 1, 1>(),  decode_kernel_row<64, 32, 3, 4, 1, 1>(),
+      decode_kernel_row<64, 64, 6, 4, 4, 2>(),  decode_kernel_row<128, 16, 3, 8, 1, 1>(),
+      decode_kernel_row<128, 16, 3, 4, 1, 1>(), decode_kernel_row<128, 64, 3, 4, 4, 2>(),
+      decode_kernel_row<256, 16, 3, 4, 1, 1>(), decode_kernel_row<256, 16, 2, 3, 1, 1>(),
+  };
+  return all;
+}
+
+namespace {
+
+constexpr std::string_view kWho = "sm80_forward";
+// What starting a block and merging parts cost, as bytes that a block could have read meanwhile.
+constexpr double kStartBytes = 70e3, kMergeBytes = 120e3, kPartBytes = 512;
+constexpr int kLeastKeys = 128;  // of a part
+constexpr Role kLengths[] = {Role::cu_q,     Role::cu_k,        Role::used_q,     Role::used_k,
+                             Role::left_pad, Role::cache_index, Role::page_table, Role::positions};
+
+int group_of(const Problem& p) { return p.heads_q / p.heads_kv; }
+bool fixed(const Problem& p) { return p.reproducible == Reproducible::batch; }
+int64_t rows_of(const Problem& p) { return std::min<int64_t>(int64_t(p.len_q) * group_of(p), kMostRows); }
+int64_t row_blocks(const Problem& p, const DecodeKernel& k) { return ceil_div(rows_of(p), k.rows); }
+int most_q(const Problem& p) { return std::min(p.len_q, kMostRows / group_of(p)); }
+
+// The narrowest that holds the dims; of those the one whose block has all rows, or comes nearest. Where a row's bits
+// may not depend on the batch the choice may not either: 16 rows, and the smaller block, for there are many short parts
+// and one block starts behind the other.
+DecodeKernel* kernel_for(const Problem& p, const Device& d, int* number = nullptr) {
+  DecodeKernel* best = nullptr;
+  const auto all = decode_kernels();
+  for (DecodeKernel& k : all) {
+    if (k.dim < std::max(p.dim_qk, p.dim_v) || k.shared_bytes > cuda::shared_limit(d.arch)) continue;
+    if (best && k.dim > best->dim) break;
+    const bool more = best && k.rows > best->rows;
+    if (!best || (fixed(p) ? !more : more && best->rows < rows_of(p))) best = &k;
+  }
+  if (best && number) *number = int(best - all.data());
+  return best;
+}
+
+// The most keys that the rows of a sequence can see.
+int64_t keys_seen(const Problem& p) {
+  const Mask& m = p.mask;
+  if (m.kind != MaskKind::window || m.left == kNoLimit || m.right == kNoLimit) return p.len_k;
+  return std::min<int64_t>(p.len_k, (int64_t(m.left) + m.right + p.len_q) / m.k_step + 2);
+}
+
+// Fixed: as many parts as a sequence of the greatest length has. Else what a model of time says is shortest: blocks
+// come in waves, of which a part that is empty costs a quarter (the others have its bandwidth), and a part of the keys
+// more costs its merge.
+int splits_of(const Problem& p, const Device& d, const DecodeKernel& k) {
+  const int64_t keys = keys_seen(p);
+  if (fixed(p)) {
+    constexpr int64_t kPart = 1 << kFixedBits;
+    const int64_t parts = std::min(ceil_div(keys, kPart) + 1, ceil_div(p.len_k, kPart));
+    return int(std::clamp<int64_t>(parts, 1, kMostFixed));
+  }
+  const int64_t blocks = int64_t(p.batch) * p.heads_kv * row_blocks(p, k);
+  const int64_t room = d.units * std::clamp(cuda::shared_limit(d.arch) / k.shared_bytes, 1, k.blocks_per_sm);
+  int best = 1;
+  double least = INFINITY;
+  for (int64_t s = 1; s <= std::clamp<int64_t>(keys / kLeastKeys, 1, kMostSplits); ++s) {
+    const double bytes = double(ceil_div(keys, s)) * 2 * (p.dim_qk + p.dim_v) + kStartBytes;
+    const double waves = 0.75 * double(blocks * s) / double(room) + 0.25 * double(ceil_div(blocks * s, room));
+    const double cost = waves * bytes + (s > 1 ? kMergeBytes + double(s) * kPartBytes : 0);
+    if (cost < least) least = cost, best = int(s);
+  }
+  return best;
+}
+
+struct Partial { float *out, *lse; };
+Partial carve(Workspace& ws, const Problem& p, int splits) {
+  if (splits == 1) return {};
+  const size_t rows = size_t(splits) * size_t(p.batch) * size_t(p.heads_q) * size_t(most_q(p));
+  Partial made;
+  made.out = ws.take<float>(rows * size_t(p.dim_v));
+  made.lse = ws.take<float>(rows);
+  return made;
+}
+
+}  // namespace
+
+Few few_queries(const Problem& p) {
+  constexpr int kLongest = INT32_MAX - 4096;  // so that the end of a tile is an int
+  if (size_of(p.dtype.q) != 2 || needs_general(p) || p.mask.blocks.q) return Few::none;
+  if (group_of(p) > kMostRows || p.len_k > kLongest) return Few::none;
+  if (int64_t(p.len_q) * group_of(p) <= kMostRows) return Few::all;
+  return fixed(p) ? Few::some : Few::none;
+}
+
+Status decode_shape(Plan& plan, Workspace& count) {
+  const Problem& p = plan.problem;
+  int number = 0;
+  const DecodeKernel* k = kernel_for(p, plan.device, &number);
+  if (!k)
+    return Status::no(kWho, ": has no decode kernel for dims ", p.dim_qk, " and ", p.dim_v,
+                      " within the shared memory of ", plan.device.name);
+  const int splits = splits_of(p, plan.device, *k);
+  const int64_t blocks = int64_t(p.batch) * p.heads_kv * row_blocks(p, *k) * splits,
+                rows = int64_t(p.batch) * p.heads_q * most_q(p);
+  if (std::max(blocks, rows) > INT32_MAX)
+    return Status::no(kWho, ": ", std::max(blocks, rows), " blocks are over 2^31 - 1");
+  if (few_queries(p) == Few::all) {
+    plan.kernel = number, plan.tile_q = k->rows, plan.tile_k = k->keys, plan.splits = splits;
+  }
+  carve(count, p, splits);
+  return Status::good();
+}
+
+Status decode_run(const Plan& plan, const Args& a, Workspace& ws, Stream stream) {
+  const Problem& p = plan.problem;
+  DecodeKernel& k = *kernel_for(p, plan.device);
+  const int splits = few_queries(p) == Few::all ? plan.splits : splits_of(p, plan.device, k);
+  const int64_t blocks = int64_t(p.batch) * p.heads_kv * row_blocks(p, k) * splits;
+  const Partial partial = carve(ws, p, splits);
+  if (!blocks) return Status::good();
+  const bool uniform = std::none_of(std::begin(kLengths), std::end(kLengths), [&](Role r) { return a.given(r); });
+  const Sequence seq = uniform ? sequence(p, a, 0) : Sequence{};
+  if (uniform && int64_t(seq.len_q) * group_of(p) > kMostRows) return Status::good();
+  const Divisor group{uint32_t(group_of(p))};
+  DecodePlace place{.seq = seq};
+  const bool placed = uniform && row_blocks(p, k) == 1, paged = p.keys == KeySource::paged;
+  if (placed) place.find_rows(group, 0, k.rows);
+  const DecodeParams params{.q = byte_rows(a[Role::q]),
+                            .k = byte_rows(a[Role::k]),
+                            .v = byte_rows(a[Role::v]),
+                            .out = byte_rows(a[Role::out]),
+                            .group = group,
+                            .row_blocks = Divisor(uint32_t(row_blocks(p, k))),
+                            .splits = Divisor(uint32_t(splits)),
+                            .heads_kv = Divisor(uint32_t(p.heads_kv)),
+                            .page = Divisor(uint32_t(std::max(p.page, 1))),
+                            .pages = paged ? a.row<const int32_t>(Role::page_table) : nullptr,
+                            .pages_step = a[Role::page_table].stride.batch,
+                            .pool = a[Role::k].extent.batch,
+                            .dim_qk = p.dim_qk,
+                            .dim_v = p.dim_v,
+                            .scale = scale_of(p, a) * kLog2e,
+                            .uniform = uniform,
+                            .placed = placed,
+                            .fixed = fixed(p),
+                            .most_q = most_q(p),
+                            .place = place,
+                            .partial_out = partial.out,
+                            .partial_lse = partial.lse,
+                            .problem = p,
+                            .args = dense(a)};
+  const int device = a[Role::q].device_index, type = p.dtype.q == DType::bf16;
+  const cuda::Use use(device);
+  if (!use.status.ok()) return Status::no(kWho, ": ", use.status.message, ", in: ", name(p));
+  const Status first = cuda::launch({.who = kWho,
+                                     .kernel = reinterpret_cast<const void*>(k.function[type]),
+                                     .ready = &k.ready[type],
+                                     .blocks = blocks,
+                                     .threads = k.threads,
+                                     .shared_bytes = k.shared_bytes,
+                                     .device = device,
+                                     .stream = stream},
+                                    p, &params);
+  if (!first.ok() || splits == 1) return first;
+  const auto merge = p.dim_v <= 64    ? decode_merge_kernel<16>
+                     : p.dim_v <= 128 ? decode_merge_kernel<32>
+                                      : decode_merge_kernel<64>;
+  static constinit cuda::Ready ready;
+  return cuda::launch({.who = kWho,
+                       .kernel = reinterpret_cast<const void*>(merge),
+                       .ready = &ready,
+                       .blocks = int64_t(p.batch) * p.heads_q * most_q(p),
+                       .threads = kMergeThreads,
+                       .device = device,
+                       .stream = stream,
+                       .early = sm80::starts_early(plan.device.arch)},
+                      p, &params);
+}
+
+}  // namespace attune::sm80

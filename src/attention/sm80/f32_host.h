@@ -1,0 +1,60 @@
+// What the host sides of the two f32 backends share: what they take, and the call that their kernels get.
+#pragma once
+#include <algorithm>
+#include <initializer_list>
+
+#include "attention/sm80/f32.h"
+#include "core/check.h"
+#include "machine/cuda/launch.h"
+#include "plan/backend.h"
+
+namespace attune::sm80 {
+
+inline constexpr int kF32Widest = 256;
+inline constexpr int64_t kF32MostBlocks = INT32_MAX;
+
+inline Status f32_supports(std::string_view who, Pass pass, const Problem& p, const Device& d) {
+  const auto no = [&](const auto&... why) { return Status::no(who, ": ", why...); };
+  if (d.kind != DeviceKind::cuda) return no("runs on a GPU, not on ", d.name.empty() ? "a CPU" : d.name);
+  if (d.arch < 80) return no("needs a GPU of arch 80 or later, ", d.name, " is ", d.arch);
+  if (p.pass != pass) return no("computes a ", name(pass), ", not a ", name(p.pass));
+  if (!word(p.variant).empty()) return no("does not know the variant ", word(p.variant));
+  if (p.has(Option::descale)) return no("does not serve the option ", name(Option::descale));
+  for (const DType t : {p.dtype.q, p.dtype.kv, p.dtype.out, p.dtype.grad})
+    if (t != DType::f32 && t != DType::none) return no("dtypes ", name(p.dtype), " are not all f32");
+  if (p.precision == Precision::full) return no("multiplies with precision=tf32 or tf32x3, and full is asked for");
+  for (const int dim : {p.dim_qk, p.dim_v})
+    if (dim > kF32Widest) return no("dim ", dim, " is over ", kF32Widest);
+  return Status::good();
+}
+
+inline bool any_given(const Args& a, std::initializer_list<Role> roles) {
+  return std::any_of(roles.begin(), roles.end(), [&](Role r) { return a.given(r); });
+}
+
+// Whether every row that is loaded begins at a multiple of 16 bytes and is as long.
+inline bool rows_are_wide(const Args& a) {
+  for (const Role r : {Role::q, Role::k, Role::v, Role::d_out}) {
+    if (!a.given(r)) continue;
+    const Tensor& t = a[r];
+    if (reinterpret_cast<uintptr_t>(t.data) % 16) return false;
+    for (const int64_t step : {t.stride.batch, t.stride.seq, t.stride.head, int64_t(t.extent.dim)})
+      if (step % 4) return false;
+  }
+  return true;
+}
+
+// Tiles of `length` that end where blocks of a list do.
+inline int64_t f32_tiles(int64_t length, int64_t block, int64_t tile) {
+  return block ? ceil_div(length, block) * ceil_div(block, tile) : ceil_div(length, tile);
+}
+
+inline F32Call f32_call(const Problem& p, const Args& a) {
+  F32Call x{.problem = p, .args = dense(a), .wide = rows_are_wide(a), .options = needs_general(p)};
+  x.uniform = p.keys == KeySource::linear && !any_given(a, {Role::cu_q, Role::used_q, Role::used_k, Role::left_pad,
+                                                            Role::cache_index, Role::positions});
+  if (x.uniform) x.seq = sequence(p, a, 0);
+  return x;
+}
+
+}  // namespace attune::sm80

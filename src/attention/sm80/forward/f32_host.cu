@@ -1,0 +1,76 @@
+// sm80_forward_f32: the host side of sm80/forward/f32_kernel.h. A kernel for each of three widths and two precisions,
+// and one launch.
+#include "attention/gpu/append.h"
+#include "attention/sm80/f32_host.h"
+#include "attention/sm80/forward/f32_kernel.h"
+
+namespace attune {
+namespace {
+
+constexpr std::string_view kWho = "sm80_forward_f32";
+
+struct Kernel {
+  int dim, tile_q, tile_k, threads, shared_bytes;  // dim: the widest it serves, of q and of v
+  void (*function[2])(sm80::F32Call);              // tf32, tf32x3
+  cuda::Ready ready[2]{};
+};
+
+template <int Dim, int TileQ, int TileK>
+constexpr Kernel kernel_row() {
+  constexpr int warps = 4;
+  using F = sm80::ForwardF32<Dim, TileQ, TileK, warps, false>;
+  static_assert(F::kSharedBytes <= cuda::shared_limit(89));
+  return {Dim, TileQ, TileK, F::kThreads, F::kSharedBytes,
+          {sm80::forward_f32_kernel<Dim, TileQ, TileK, warps, false>,
+           sm80::forward_f32_kernel<Dim, TileQ, TileK, warps, true>}};
+}
+
+constinit Kernel kKernels[] = {kernel_row<64, 128, 64>(), kernel_row<128, 128, 32>(), kernel_row<256, 64, 16>()};
+
+int64_t tiles(const Problem& p, const Kernel& k) { return sm80::f32_tiles(p.len_q, p.mask.blocks.q, k.tile_q); }
+int64_t heads(const Problem& p) { return int64_t(p.batch) * p.heads_q; }
+
+Status supports(const Problem& p, const Device& d) { return sm80::f32_supports(kWho, Pass::forward, p, d); }
+
+Status shape(Plan& plan, const Planner&) {
+  const Problem& p = plan.problem;
+  while (kKernels[plan.kernel].dim < std::max(p.dim_qk, p.dim_v)) ++plan.kernel;
+  const Kernel& k = kKernels[plan.kernel];
+  plan.tile_q = k.tile_q, plan.tile_k = k.tile_k;
+  if (const int64_t blocks = tiles(p, k) * heads(p); blocks > sm80::kF32MostBlocks)
+    return Status::no(kWho, ": ", blocks, " blocks are over 2^31 - 1");
+  Workspace count;
+  carve_rotated(count, p);
+  plan.workspace_bytes = count.used;
+  return Status::good();
+}
+
+Status attend(const Plan& plan, const Args& a, Workspace, Stream stream) {
+  const Problem& p = plan.problem;
+  Kernel& k = kKernels[plan.kernel];
+  if (!tiles(p, k)) return Status::good();
+  sm80::F32Call call = sm80::f32_call(p, a);
+  call.tiles = int(tiles(p, k));
+  const cuda::Use use(a[Role::q].device_index);
+  if (!use.status.ok()) return Status::no(kWho, ": ", use.status.message, ", in: ", name(p));
+  const int precision = p.precision == Precision::tf32x3;
+  return cuda::launch({.who = kWho,
+                       .kernel = reinterpret_cast<const void*>(k.function[precision]),
+                       .ready = &k.ready[precision],
+                       .blocks = call.tiles * heads(p),
+                       .threads = k.threads,
+                       .shared_bytes = k.shared_bytes,
+                       .device = a[Role::q].device_index,
+                       .stream = stream},
+                      p, &call);
+}
+
+Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
+  return cuda::append_then(attend, plan, a, ws, stream);
+}
+
+}  // namespace
+
+extern const Backend sm80_forward_f32{.name = kWho, .supports = supports, .shape = shape, .run = run};
+
+}  // namespace attune

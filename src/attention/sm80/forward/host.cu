@@ -1,0 +1,256 @@
+// sm80_forward: the host side of sm80/forward/kernel.h. Chooses among the compiled kernels, packs the query heads of a
+// group into one block where there are few queries, and splits the keys where the grid would leave multiprocessors
+// idle.
+#include <algorithm>
+#include <cmath>
+
+#include "attention/gpu/append.h"
+#include "attention/sm80/decode/host.h"
+#include "attention/sm80/forward/instances.h"
+#include "attention/gpu/list_order.h"
+#include "core/check.h"
+#include "plan/backend.h"
+
+namespace attune {
+namespace {
+
+using sm80::ForwardKernel;
+
+struct OrderParams {
+  Problem problem;
+  DenseArgs args;
+  sm80::ListOrder order;
+};
+__global__ void __launch_bounds__(1024) order_kernel(const __grid_constant__ OrderParams x) {
+  sm80::find_order<1024>(x.order, x.problem, x.args);
+}
+
+constexpr std::string_view kWho = "sm80_forward";
+constexpr int kLeastKeysOfSplit = 256;  // below, merging costs more than the split saves
+constexpr int64_t kMostBlocks = INT32_MAX;
+constexpr double kMostWasted = 1.3;  // below, the larger tile is quicker all the same
+constexpr int64_t kShortDiagonal = 1 << 15;      // keys times dim: 512 of 64
+constexpr int64_t kShort = 512, kNarrow = 2048;  // keys
+// What `sequence` reads on the GPU.
+constexpr Role kLengths[] = {Role::cu_q,     Role::cu_k,        Role::used_q,     Role::used_k,
+                             Role::left_pad, Role::cache_index, Role::page_table, Role::positions};
+
+// A plan holds a number into them.
+constexpr cuda::KernelTable<ForwardKernel> kKernels[] = {sm80::forward_kernels_64, sm80::forward_kernels_96,
+                                                         sm80::forward_kernels_128, sm80::forward_kernels_192,
+                                                         sm80::forward_kernels_256};
+
+ForwardKernel& kernel_of(const Plan& plan) { return cuda::kernel_at(kKernels, plan.kernel); }
+
+int heads_per_key(const Problem& p) { return p.heads_q / p.heads_kv; }
+
+// Query heads that share a block. Options and lists differ by head. A row's bits do not depend on who shares its block.
+int group_of(const Problem& p, const ForwardKernel& k) {
+  return k.with_options || p.mask.blocks.q || p.len_q >= k.tile_q ? 1 : heads_per_key(p);
+}
+
+// Tiles of a block of queries of the list.
+int64_t row_pieces(const Problem& p, const ForwardKernel& k) {
+  return p.mask.blocks.q ? ceil_div(p.mask.blocks.q, k.tile_q) : 1;
+}
+
+int64_t row_blocks(const Problem& p, const ForwardKernel& k) {
+  if (const int size = p.mask.blocks.q) return ceil_div(p.len_q, size) * row_pieces(p, k);
+  return ceil_div(int64_t(p.len_q) * group_of(p, k), k.tile_q);
+}
+
+// Key tiles of a block of the list.
+int64_t list_pieces(const Problem& p, const ForwardKernel& k) {
+  return p.mask.blocks.k ? ceil_div(p.mask.blocks.k, k.tile_k) : 1;
+}
+
+int64_t units(const Problem& p, const ForwardKernel& k) { return int64_t(p.batch) * (p.heads_q / group_of(p, k)); }
+
+// The most keys that a block of rows can see.
+int64_t keys_seen(const Problem& p, const ForwardKernel& k) {
+  const Mask& m = p.mask;
+  if (m.kind != MaskKind::window || m.left == kNoLimit || m.right == kNoLimit) return p.len_k;
+  return std::min<int64_t>(p.len_k, (int64_t(m.left) + m.right + k.tile_q) / m.k_step + 2);
+}
+
+// Tiles are whole at both edges of a mask: of a narrow one, much of the larger tiles is hidden.
+bool is_narrow(const Mask& m) {
+  return m.kind == MaskKind::window && m.left != kNoLimit && m.right != kNoLimit &&
+         (int64_t(m.left) + m.right + 1) / m.k_step <= kNarrow;
+}
+
+// How much of a kernel's tiles lies outside of the blocks of a list: all by what is inside.
+double wasted(const Problem& p, const ForwardKernel& k) {
+  const Blocks size = p.mask.blocks;
+  if (!size.q) return 1;
+  return double(round_up(size.q, k.tile_q)) * double(round_up(size.k, k.tile_k)) / (double(size.q) * size.k);
+}
+
+int blocks_at_once(const ForwardKernel& k, const Device& d) {
+  return d.units * std::clamp(cuda::shared_limit(d.arch) / k.shared_bytes, 1, k.blocks_per_sm);
+}
+
+// One block merges all parts: a part takes it about half as long as a tile of keys, so there are at most so many that
+// both take the same time.
+int most_splits(int64_t keys, int tile_k, int64_t room) {
+  const auto even = int64_t(std::sqrt(2. * double(keys) / tile_k));
+  return int(std::clamp<int64_t>(std::min({room, keys / kLeastKeysOfSplit, even}), 1, sm80::kMostParts));
+}
+
+struct Partial { float *out, *lse; uint32_t* arrived; int32_t* order; };
+
+Partial carve(Workspace& ws, const Plan& plan) {
+  const Problem& p = plan.problem;
+  const ForwardKernel& k = kernel_of(plan);
+  const int64_t blocks = units(p, k) * row_blocks(p, k);
+  Partial made{};
+  // Rows of a list may be of any lengths, which matters where not all can begin at once.
+  if (plan.splits == 1 && p.mask.blocks.q && blocks > blocks_at_once(k, plan.device))
+    made.order = ws.take<int32_t>(size_t(blocks));
+  if (plan.splits == 1) return made;
+  const size_t rows = size_t(plan.splits) * size_t(p.batch) * size_t(p.heads_q) * size_t(p.len_q);
+  made.out = ws.take<float>(rows * size_t(p.dim_v));
+  made.lse = ws.take<float>(rows);
+  made.arrived = ws.take<uint32_t>(size_t(blocks));
+  return made;
+}
+
+Status supports(const Problem& p, const Device& d) {
+  const auto no = [](const auto&... why) { return Status::no(kWho, ": ", why...); };
+  if (d.kind != DeviceKind::cuda) return no("runs on a GPU, not on ", d.name.empty() ? "a CPU" : d.name);
+  if (d.arch < 80) return no("needs a GPU of arch 80 or later, ", d.name, " is ", d.arch);
+  if (p.pass != Pass::forward) return no("computes a forward, not a ", name(p.pass));
+  if (!word(p.variant).empty()) return no("does not know the variant ", word(p.variant));
+  if (p.has(Option::descale)) return no("does not serve the option ", name(Option::descale));
+  if (p.dtype.q != p.dtype.kv)
+    return no("q is ", name(p.dtype.q), " and kv is ", name(p.dtype.kv), ", they must be the same");
+  if (p.dtype.q != DType::f16 && p.dtype.q != DType::bf16)
+    return no("dtype ", name(p.dtype.q), " is not one of f16, bf16");
+  if (p.dtype.out != p.dtype.q && p.dtype.out != DType::f32)
+    return no("out dtype ", name(p.dtype.out), " is neither ", name(p.dtype.q), " nor f32");
+  for (const int dim : {p.dim_qk, p.dim_v})
+    if (dim % 8 || dim > 256) return no("dim ", dim, " is not a multiple of 8 up to 256");
+  return Status::good();
+}
+
+Status shape(Plan& plan, const Planner&) {
+  const Problem& p = plan.problem;
+  Workspace count;
+  carve_rotated(count, p);
+  const sm80::Few short_ones = sm80::few_queries(p);
+  if (short_ones != sm80::Few::none)
+    if (Status s = sm80::decode_shape(plan, count); !s.ok()) return s;
+  plan.workspace_bytes = count.used;
+  if (short_ones == sm80::Few::all) return Status::good();
+  const bool options = needs_general(p), few = int64_t(p.len_q) * (options ? 1 : heads_per_key(p)) <= 64;
+  const auto fits = [&](const ForwardKernel& k) {
+    return k.with_options == options && k.dim >= p.dim_qk && k.dim_v >= p.dim_v &&
+           k.shared_bytes <= cuda::shared_limit(plan.device.arch);
+  };
+  // The smaller tile: for few queries, and for a short causal mask, which wastes half of a large one on its diagonal.
+  // Not where a row's bits may not depend on the batch: bounds of lengths do.
+  const bool diagonal = p.mask.kind == MaskKind::causal && int64_t(p.len_k) * p.dim_qk <= kShortDiagonal;
+  const bool bounds = p.reproducible != Reproducible::batch, small = bounds && (few || diagonal);
+  const ForwardKernel *k = nullptr, *plain = cuda::find_kernel(kKernels, fits);
+  if (plain) {  // others of the same head dim
+    const auto other = [&](int tile_k, int threads) {
+      const auto wanted = [&](const ForwardKernel& x) {
+        return fits(x) && x.dim == plain->dim && x.tile_q <= 64 && x.tile_k == tile_k && x.threads == threads;
+      };
+      if (!k) k = cuda::find_kernel(kKernels, wanted, &plan.kernel);
+    };
+    // Those of two warps have 32 rows each, so that products wait less for shared memory, and blocks are many: one
+    // begins and ends beside the products of three others.
+    const bool list = p.mask.blocks.q > 0, lower = small || wasted(p, *plain) > kMostWasted;
+    if (list ? lower : is_narrow(p.mask)) other(64, 64);
+    if (lower) other(64, 128);
+    if (!list && bounds && p.mask.kind == MaskKind::full && p.len_k <= kShort) other(128, 64);
+  }
+  if (!k) k = cuda::find_kernel(kKernels, fits, &plan.kernel);
+  if (!k)
+    return Status::no(kWho, ": has no kernel for dims ", p.dim_qk, " and ", p.dim_v, " within the shared memory of ",
+                      plan.device.name);
+  plan.tile_q = k->tile_q, plan.tile_k = k->tile_k, plan.splits = 1;
+  const int64_t blocks = units(p, *k) * row_blocks(p, *k), room = blocks_at_once(*k, plan.device);
+  if (blocks > kMostBlocks) return Status::no(kWho, ": ", blocks, " blocks are over 2^31 - 1");
+  if (p.reproducible != Reproducible::batch && blocks > 0 && blocks * 5 < room * 4)
+    plan.splits = most_splits(keys_seen(p, *k), k->tile_k, room / blocks);
+  carve(count, plan);
+  plan.workspace_bytes = count.used;
+  return Status::good();
+}
+
+// Loads and stores are 16 bytes wide.
+Status fits(const Plan&, const Args& a) { return check_pieces(kWho, a, {Role::q, Role::k, Role::v, Role::out}); }
+
+Status attend(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
+  const Problem& p = plan.problem;
+  const sm80::Few short_ones = sm80::few_queries(p);
+  if (short_ones != sm80::Few::none)
+    if (Status s = sm80::decode_run(plan, a, ws, stream); !s.ok() || short_ones == sm80::Few::all) return s;
+  ForwardKernel& k = kernel_of(plan);
+  const int64_t counters = units(p, k) * row_blocks(p, k), blocks = counters * plan.splits;
+  if (!blocks) return Status::good();
+  const Partial partial = carve(ws, plan);
+  // Without lengths in tensors the host knows the one sequence that all are alike.
+  const bool uniform = std::none_of(std::begin(kLengths), std::end(kLengths), [&](Role r) { return a.given(r); });
+  const bool paged = p.keys == KeySource::paged;
+  const sm80::ForwardParams params{.q = sm80::byte_rows(a[Role::q]),
+                                   .k = paged ? sm80::ByteRows{} : sm80::byte_rows(a[Role::k]),
+                                   .v = paged ? sm80::ByteRows{} : sm80::byte_rows(a[Role::v]),
+                                   .out = sm80::byte_rows(a[Role::out]),
+                                   .group = Divisor(uint32_t(group_of(p, k))),
+                                   .row_blocks = Divisor(uint32_t(row_blocks(p, k))),
+                                   .splits = Divisor(uint32_t(plan.splits)),
+                                   .units = Divisor(uint32_t(p.heads_q / group_of(p, k))),
+                                   .batch = Divisor(uint32_t(p.batch)),
+                                   .heads_per_key = Divisor(uint32_t(heads_per_key(p))),
+                                   .pieces = Divisor(uint32_t(list_pieces(p, k))),
+                                   .order = partial.order,
+                                   .few_rows = short_ones == sm80::Few::some ? uint32_t(sm80::kMostRows) : 0u,
+                                   .uniform = uniform,
+                                   .seq = uniform ? sequence(p, a, 0) : Sequence{},
+                                   .problem = p,
+                                   .args = dense(a),
+                                   .partial_out = partial.out,
+                                   .partial_lse = partial.lse,
+                                   .arrived = partial.arrived};
+  const cuda::Use use(a[Role::q].device_index);
+  if (!use.status.ok()) return Status::no(kWho, ": ", use.status.message, ", in: ", name(p));
+  if (plan.splits > 1) {
+    const size_t bytes = size_t(counters) * sizeof(uint32_t);
+    const cudaError_t error = cudaMemsetAsync(partial.arrived, 0, bytes, static_cast<cudaStream_t>(stream));
+    if (error != cudaSuccess) return cuda::failed(kWho, "cudaMemsetAsync", error, p);
+  }
+  if (partial.order) {
+    static constinit cuda::Ready ready;
+    const OrderParams order{p, params.args,
+                                  {.place = partial.order, .begin = Role::block_begin, .tiles = params.row_blocks,
+                                   .units = params.units, .pieces = Divisor(uint32_t(row_pieces(p, k))),
+                                   .batch = uint32_t(p.batch), .group = 1, .falling = true, .by_tile = !uniform}};
+    if (Status s = cuda::launch({.who = kWho,
+                                 .kernel = reinterpret_cast<const void*>(order_kernel),
+                                 .ready = &ready,
+                                 .blocks = 1,
+                                 .threads = 1024,
+                                 .device = a[Role::q].device_index,
+                                 .stream = stream},
+                                p, &order);
+        !s.ok())
+      return s;
+  }
+  cuda::Launch launch = cuda::launch_of(k, p.dtype.q);
+  launch.who = kWho, launch.blocks = blocks, launch.device = a[Role::q].device_index, launch.stream = stream;
+  return cuda::launch(launch, p, &params);
+}
+
+Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
+  if (Status s = fits(plan, a); !s.ok()) return s;
+  return cuda::append_then(attend, plan, a, ws, stream);
+}
+
+}  // namespace
+
+extern const Backend sm80_forward{.name = kWho, .supports = supports, .shape = shape, .run = run, .fits = fits};
+
+}  // namespace attune

@@ -1,0 +1,16 @@
+#include "attention/sm80/forward/instances.h"
+
+namespace attune::sm80 {
+
+ForwardKernels forward_kernels_128() {
+  // dim, dim_v, tile_q, tile_k, warps, with options, blocks a multiprocessor
+  static constinit ForwardKernel all[] = {
+      forward_kernel_row<128, 128, 128, 64, 4, false, 2>(),
+      forward_kernel_row<128, 128, 64, 64, 4, false, 3>(),
+      forward_kernel_row<128, 128, 64, 64, 2, false, 4>(),  // for lists of small blocks and narrow windows
+      forward_kernel_row<128, 128, 128, 64, 8, true, 1>(),
+  };
+  return all;
+}
+
+}  // namespace attune::sm80

@@ -1,0 +1,114 @@
+// sm80_selected: the host side of sm80/nsa/selected.h. Cuts the lists into parts where the grid would leave
+// multiprocessors idle, as in decode, and has them merged as decode's are.
+#include "attention/sm80/decode/combine.h"
+#include "attention/sm80/nsa/selected_host.h"
+
+namespace attune {
+namespace {
+
+using sm80::SelectedKernel;
+
+constexpr std::string_view kWho = "sm80_selected";
+constexpr int64_t kMostBlocks = INT32_MAX;
+
+SelectedKernel* kernel_for(const Problem& p, const Nsa& nsa, int arch) {
+  static constexpr sm80::SelectedKernels (*kAll[])() = {sm80::selected_kernels_64, sm80::selected_kernels_128,
+                                                        sm80::selected_kernels_192, sm80::selected_kernels_256};
+  return sm80::selected_kernel_for(kAll, p, nsa, arch);
+}
+
+struct Partial { float *out, *lse; };
+Partial carve(Workspace& ws, const Plan& plan) {
+  if (plan.splits == 1) return {};
+  const Problem& p = plan.problem;
+  const size_t rows = size_t(plan.splits) * size_t(p.batch) * size_t(p.heads_q) * size_t(p.len_q);
+  Partial made;
+  made.out = ws.take<float>(rows * size_t(p.dim_v));
+  made.lse = ws.take<float>(rows);
+  return made;
+}
+
+Status supports(const Problem& p, const Device& d) {
+  if (Status s = sm80::selected_supports(kWho, Pass::forward, p, d); !s.ok()) return s;
+  if (p.dtype.out != p.dtype.q && p.dtype.out != DType::f32)
+    return Status::no(kWho, ": out dtype ", name(p.dtype.out), " is neither ", name(p.dtype.q), " nor f32");
+  return Status::good();
+}
+
+Status shape(Plan& plan, const Planner&) {
+  const Problem& p = plan.problem;
+  const Nsa nsa = nsa_of(p);
+  const SelectedKernel* k = kernel_for(p, nsa, plan.device.arch);
+  if (!k)
+    return Status::no(kWho, ": has no kernel for dims ", p.dim_qk, " and ", p.dim_v, " within the shared memory of ",
+                      plan.device.name);
+  plan.tile_q = sm80::selected_rows(p, nsa, *k), plan.tile_k = k->tile_k, plan.splits = 1;
+  const int64_t blocks = sm80::selected_blocks(p, nsa, *k), room = plan.device.units;
+  const int64_t entries = std::min<int64_t>(nsa.n, ceil_div(p.len_k, nsa.s));  // that can count
+  if (p.reproducible != Reproducible::batch && blocks > 0 && blocks < room)
+    plan.splits = int(std::max<int64_t>(1, std::min({room / blocks, entries, int64_t(sm80::kMostSplits)})));
+  if (std::max(blocks * plan.splits, int64_t(p.batch) * p.heads_q * p.len_q) > kMostBlocks)
+    return Status::no(kWho, ": ", blocks * plan.splits, " blocks are over 2^31 - 1");
+  Workspace count;
+  carve(count, plan);
+  plan.workspace_bytes = count.used;
+  return Status::good();
+}
+
+// Loads and stores are 16 bytes wide.
+Status fits(const Plan&, const Args& a) { return check_pieces(kWho, a, {Role::q, Role::k, Role::v, Role::out}); }
+
+Status merge(const Plan& plan, const Args& a, const sm80::SelectedParams& x, Stream stream) {
+  const Problem& p = plan.problem;
+  sm80::DecodeParams params{};
+  params.out = x.out, params.splits = x.splits, params.group = x.group;
+  params.dim_v = p.dim_v, params.most_q = p.len_q;
+  params.uniform = x.uniform, params.place.seq = x.seq;
+  params.partial_out = x.partial_out, params.partial_lse = x.partial_lse;
+  params.problem = p, params.args = x.args;
+  const auto kernel = p.dim_v <= 64    ? sm80::decode_merge_kernel<16>
+                      : p.dim_v <= 128 ? sm80::decode_merge_kernel<32>
+                                       : sm80::decode_merge_kernel<64>;
+  static constinit cuda::Ready ready;
+  return cuda::launch({.who = kWho,
+                       .kernel = reinterpret_cast<const void*>(kernel),
+                       .ready = &ready,
+                       .blocks = int64_t(p.batch) * p.heads_q * p.len_q,
+                       .threads = sm80::kMergeThreads,
+                       .device = a[Role::q].device_index,
+                       .stream = stream,
+                       .early = sm80::starts_early(plan.device.arch)},
+                      p, &params);
+}
+
+Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
+  if (Status s = fits(plan, a); !s.ok()) return s;
+  const Problem& p = plan.problem;
+  const Nsa nsa = nsa_of(p);
+  const int arch = plan.device.arch, type = p.dtype.q == DType::bf16;
+  SelectedKernel& k = *kernel_for(p, nsa, arch);
+  const int64_t blocks = sm80::selected_blocks(p, nsa, k) * plan.splits;
+  if (!blocks) return Status::good();
+  sm80::SelectedParams params = sm80::selected_params(p, a, nsa, k, arch);
+  const Partial partial = carve(ws, plan);
+  params.out = sm80::byte_rows(a[Role::out]), params.splits = Divisor(uint32_t(plan.splits));
+  params.partial_out = partial.out, params.partial_lse = partial.lse;
+  const cuda::Use use(a[Role::q].device_index);
+  if (!use.status.ok()) return Status::no(kWho, ": ", use.status.message, ", in: ", name(p));
+  const Status first = cuda::launch({.who = kWho,
+                                     .kernel = reinterpret_cast<const void*>(k.function[type]),
+                                     .ready = &k.ready[type],
+                                     .blocks = blocks,
+                                     .threads = k.threads,
+                                     .shared_bytes = cuda::shared_limit(arch),
+                                     .device = a[Role::q].device_index,
+                                     .stream = stream},
+                                    p, &params);
+  return !first.ok() || plan.splits == 1 ? first : merge(plan, a, params, stream);
+}
+
+}  // namespace
+
+extern const Backend sm80_selected{.name = kWho, .supports = supports, .shape = shape, .run = run, .fits = fits};
+
+}  // namespace attune

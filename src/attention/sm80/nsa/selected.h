@@ -1,0 +1,144 @@
+// Forward attention over every token's own list of key blocks (NSA's selected branch): the kernel, with mma.sync and
+// cp.async. Built for every GPU from sm_80 on.
+//   load q -> for each tile of the walk that this warp's tokens chose: scores, hide, admit; accumulate -> store
+// A warp owns 16 rows (token, head of the group). With 16 heads a group that is one token, and a tile is used whole or
+// not at all; with fewer heads a warp holds several tokens and hides a tile from those that did not choose it. A row's
+// bits depend on its own list alone: tiles that are hidden from it leave it as it is.
+#pragma once
+#include "attention/sm80/nsa/selected_instances.h"
+#include "attention/sm80/tile_steps.h"
+#include "machine/sm80/dependent_launch.h"
+
+namespace attune::sm80 {
+
+constexpr float kSelectedLazy = 8.f;  // the reference of a row moves when its maximum grew by more than 2^8
+
+template <class T, int Dim, int DimV, int TileK, int Warps>
+struct Selected {
+  using Walk = SelectedWalk<T, Dim, DimV, TileK, Warps>;
+  using TileOfQ = SharedTile<Walk::kRows, Dim>;
+  using TileOfK = typename Walk::TileOfK;
+  using TileOfV = typename Walk::TileOfV;
+  static constexpr int kFixedBytes = TileOfQ::kBytes, kStageBytes = Walk::kStageBytes;
+  static constexpr int kAhead = 3;
+
+  const SelectedParams& x;
+  const Walk& walk;
+  const int lane, warp;
+  const uint32_t q_shared;
+  Accumulator o[DimV / 8];
+  float ref[2], sum[2];
+
+  __device__ Selected(const Walk& w, uint32_t q)
+      : x(w.x), walk(w), lane(threadIdx.x % 32), warp(threadIdx.x / 32), q_shared(q) {}
+
+  __device__ int row_of(int half) const { return warp * 16 + half * 8 + lane / 4; }
+
+  // s = q k^T, fragments of k running ahead of the products that use them.
+  __device__ void scores(Accumulator (&s)[TileK / 8], uint32_t k_shared) const {
+    constexpr int kPairs = TileK / 16, kSteps = Dim / 16 * kPairs;
+    const uint32_t q_first = q_shared + TileOfQ::offset(warp * 16 + lane % 16, lane / 16 * 8);
+    const uint32_t k_first = k_shared + TileOfK::offset(lane / 16 * 8 + lane % 8, lane / 8 % 2 * 8);
+    uint32_t keys[kAhead][4];
+    FragmentA q[2];
+    const auto load_k = [&](int step) {
+      load_matrix4(keys[step % kAhead], TileOfK::further(k_first, step / kPairs * 16) + step % kPairs * 16 * 128);
+    };
+    load_matrix4(q[0].r, q_first);
+#pragma unroll
+    for (int step = 0; step < kAhead; ++step) load_k(step);
+#pragma unroll
+    for (int n = 0; n < TileK / 8; ++n) s[n] = {};
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      const int k = step / kPairs, n = step % kPairs * 2;
+      if (n == 0 && k + 1 < Dim / 16) load_matrix4(q[(k + 1) % 2].r, TileOfQ::further(q_first, (k + 1) * 16));
+      const uint32_t(&two)[4] = keys[step % kAhead];
+      multiply_add<T>(s[n], q[k % 2], {two[0], two[1]});
+      multiply_add<T>(s[n + 1], q[k % 2], {two[2], two[3]});
+      if (step + kAhead < kSteps) load_k(step + kAhead);
+    }
+  }
+  __device__ void hide(Accumulator (&s)[TileK / 8], const int (&seen)[2]) const {
+#pragma unroll
+    for (int n = 0; n < TileK / 8; ++n)
+#pragma unroll
+      for (int e = 0; e < 4; ++e)
+        if (n * 8 + lane % 4 * 2 + e % 2 >= seen[e / 2]) s[n].c[e] = -INFINITY;
+  }
+  __device__ void admit(Accumulator (&s)[TileK / 8]) { admit_tile(s, o, ref, sum, x.scale, kSelectedLazy); }
+  __device__ void accumulate(const Accumulator (&s)[TileK / 8], uint32_t v_shared) {
+    add_values<T, TileOfV, kAhead>(o, s, v_shared + TileOfV::offset(lane % 16, lane / 16 * 8));
+  }
+
+  __device__ void run() {
+    walk.template load_rows<TileOfQ>(q_shared, x.q, x.problem.dim_qk);
+    close_group();
+    walk.find_rows();
+    ref[0] = ref[1] = -INFINITY, sum[0] = sum[1] = 0.f;
+#pragma unroll
+    for (int d = 0; d < DimV / 8; ++d) o[d] = {};
+    wait_groups<0>();
+    __syncwarp();
+    walk.walk([&](const SelectedTile& t, int stage) {
+      Accumulator s[TileK / 8];
+      scores(s, walk.k_shared(stage));
+      const int seen[2] = {walk.seen(t, row_of(0)), walk.seen(t, row_of(1))};
+      if (__any_sync(~0u, seen[0] < TileK || seen[1] < TileK)) hide(s, seen);
+      admit(s);
+      accumulate(s, walk.v_shared(stage));
+    });
+    store();
+  }
+
+  // Rows leave through the warp's rows of q, which nobody reads any more.
+  __device__ void store() {
+    static_assert(DimV <= Dim);
+    const bool whole = x.splits.by == 1, wide = !whole || x.problem.dtype.out == DType::f32;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const RowEnd end(SoftmaxRow{ref[half], row_sum(sum[half])});
+      const int row = row_of(half);
+#pragma unroll
+      for (int d = 0; d < DimV / 8; ++d) o[d].c[2 * half] *= end.now, o[d].c[2 * half + 1] *= end.now;
+      const SelectedPlace& at = walk.shared.at;
+      if (row >= at.rows) continue;
+      const int token = walk.token_of(row), head = walk.head_of(row);
+      const int64_t part = x.partial_row(at.split, at.b, head, token);
+      if (lane % 4 == 0) {
+        float* lse = whole ? x.args.row<float>(Role::lse, at.seq.q_batch, at.seq.q_first + int64_t(token), head)
+                           : x.partial_lse + part;
+        if (lse) *lse = end.lse;
+      }
+      if (!wide) continue;
+      float* to = whole ? reinterpret_cast<float*>(walk.row_at(x.out, row)) : x.partial_out + part * x.problem.dim_v;
+      Walk::template store_wide<DimV>(o, half, to, x.problem.dim_v);
+    }
+    if (!wide) walk.template store_narrow<DimV>(o, q_shared, x.out, x.problem.dim_v);
+  }
+};
+
+template <class T, int Dim, int DimV, int TileK, int Warps>
+__global__ void __launch_bounds__((Warps + kLoaders) * 32, 1)
+    selected_kernel(const __grid_constant__ SelectedParams params) {
+  using S = Selected<T, Dim, DimV, TileK, Warps>;
+  extern __shared__ __align__(128) char memory[];
+  __shared__ SelectedShared shared;
+  admit_next();
+  const uint32_t q_shared = shared_address(memory);
+  const int lists = S::kFixedBytes + params.stages * S::kStageBytes;
+  const typename S::Walk walk{params, shared, reinterpret_cast<int32_t*>(memory + lists), q_shared + S::kFixedBytes};
+  if (!walk.begin()) return;
+  if (threadIdx.x >= Warps * 32) return walk.load();
+  S(walk, q_shared).run();
+}
+
+template <int Dim, int DimV, int TileK, int Warps>
+constexpr SelectedKernel selected_kernel_row() {
+  using S = Selected<F16, Dim, DimV, TileK, Warps>;
+  constexpr SelectedFunction f16 = selected_kernel<F16, Dim, DimV, TileK, Warps>;
+  constexpr SelectedFunction bf16 = selected_kernel<Bf16, Dim, DimV, TileK, Warps>;
+  return {Dim, DimV, TileK, S::Walk::kRows, S::Walk::kThreads, S::kFixedBytes, S::kStageBytes, {f16, bf16}};
+}
+
+}  // namespace attune::sm80

@@ -1,0 +1,191 @@
+// sm80_selected_backward: the host side. A run is prepare (log-sum-exp and delta of every row), dQ by the walk of the
+// forward, the lists turned round, dK and dV by key block, and the sum of parts. Every order is fixed, so every run is
+// reproducible; where a row's bits may not depend on the batch, chunks have a fixed size.
+#include "attention/gpu/backward_pre_post.h"
+#include "attention/sm80/nsa/selected_host.h"
+#include "attention/sm80/nsa/selected_backward_combine.h"
+#include "attention/gpu/nsa/transpose_lists.h"
+
+namespace attune {
+namespace {
+
+using sm80::ListBounds;
+using sm80::SelectedKernel;
+using sm80::SelectedKeysKernel;
+using sm80::SelectedLists;
+
+constexpr std::string_view kWho = "sm80_selected_backward";
+constexpr int64_t kMostBlocks = INT32_MAX;
+constexpr int64_t kLeastRows = 1024, kMostRows = 16384;  // (token, head) rows of a chunk
+constexpr int64_t kChunksAtOnce = 8;                     // of a multiprocessor: two run, the others even out
+
+SelectedKernel* dq_kernel_for(const Problem& p, const Nsa& nsa, int arch) {
+  static constexpr sm80::SelectedKernels (*kAll[])() = {
+      sm80::selected_dq_kernels_64, sm80::selected_dq_kernels_128, sm80::selected_dq_kernels_192,
+      sm80::selected_dq_kernels_256};
+  return sm80::selected_kernel_for(kAll, p, nsa, arch);
+}
+
+int key_stages(const SelectedKeysKernel& k, int arch) {
+  const int limit = cuda::shared_limit(arch), room = k.dim > 192 ? limit : limit / 2;  // two blocks, where they fit
+  const int stages = std::min((room - k.fixed_bytes) / k.stage_bytes, sm80::kMostKeyStages);
+  return stages >= 2 ? stages : std::min((limit - k.fixed_bytes) / k.stage_bytes, 2);
+}
+std::span<SelectedKeysKernel> key_kernels_for(const Problem& p, int arch) {
+  for (const auto kernels : {sm80::selected_keys_kernels_64, sm80::selected_keys_kernels_128,
+                             sm80::selected_keys_kernels_192, sm80::selected_keys_kernels_256}) {
+    const auto all = kernels();
+    if (all[0].dim >= p.dim_qk && all[0].dim_v >= p.dim_v && key_stages(all[0], arch) >= 2) return all;
+  }
+  return {};
+}
+
+int64_t padded(const Problem& p) { return round_up(p.len_q, sm80::kRowsOfPrepare); }
+int64_t heads(const Problem& p) { return int64_t(p.batch) * p.heads_q; }
+int pieces_of(const Nsa& nsa) { return int(ceil_div(nsa.s, sm80::kKeysOfBlock)); }
+
+int64_t chunk_of(const Problem& p, const ListBounds& most, const Device& d) {
+  const int64_t group = sm80::heads_per_key(p);
+  const int64_t even = ceil_div(most.pairs * group, std::max(d.units, 1) * kChunksAtOnce);
+  return ceil_div(p.reproducible == Reproducible::batch ? kMostRows : std::clamp(even, kLeastRows, kMostRows), group);
+}
+
+struct Scratch { float2* ends; SelectedLists lists; float* parts; };
+Scratch carve(Workspace& ws, const Plan& plan, const Nsa& nsa) {
+  const Problem& p = plan.problem;
+  const ListBounds most(p, nsa);
+  const int64_t chunk = chunk_of(p, most, plan.device), keys = most.parts(chunk) * pieces_of(nsa) * sm80::kKeysOfBlock;
+  Scratch s{};
+  s.ends = ws.take<float2>(size_t(heads(p) * padded(p)));
+  s.lists = carve_lists(ws, most, chunk);
+  s.parts = ws.take<float>(size_t(keys * (p.dim_qk + p.dim_v)));
+  return s;
+}
+
+Status supports(const Problem& p, const Device& d) {
+  if (Status s = sm80::selected_supports(kWho, Pass::backward, p, d); !s.ok()) return s;
+  if (p.dtype.out != p.dtype.q)
+    return Status::no(kWho, ": out is ", name(p.dtype.out), " and q is ", name(p.dtype.q), ", they must be the same");
+  if (p.dtype.grad != p.dtype.q && p.dtype.grad != DType::f32)
+    return Status::no(kWho, ": grad dtype ", name(p.dtype.grad), " is neither ", name(p.dtype.q), " nor f32");
+  return Status::good();
+}
+
+Status shape(Plan& plan, const Planner&) {
+  const Problem& p = plan.problem;
+  const Nsa nsa = nsa_of(p);
+  const int arch = plan.device.arch;
+  const SelectedKernel* k = dq_kernel_for(p, nsa, arch);
+  if (!k || key_kernels_for(p, arch).empty())
+    return Status::no(kWho, ": has no kernel for dims ", p.dim_qk, " and ", p.dim_v, " within the shared memory of ",
+                      plan.device.name);
+  plan.tile_q = sm80::selected_rows(p, nsa, *k), plan.tile_k = k->tile_k;
+  const ListBounds lists(p, nsa);
+  const int64_t most = std::max({sm80::selected_blocks(p, nsa, *k), lists.pairs, lists.lists * pieces_of(nsa),
+                                 lists.chunks(chunk_of(p, lists, plan.device)) * pieces_of(nsa),
+                                 heads(p) * padded(p) / sm80::kRowsOfPrepare});
+  if (most > kMostBlocks) return Status::no(kWho, ": ", most, " choices or blocks are over 2^31 - 1");
+  Workspace count;
+  carve(count, plan, nsa);
+  plan.workspace_bytes = count.used;
+  return Status::good();
+}
+
+Status fits(const Plan&, const Args& a) {
+  if (a.given(Role::cache_index))
+    return Status::no(kWho, ": cache_index is given, and sequences that share keys would write one gradient");
+  return check_pieces(kWho, a, {Role::q, Role::k, Role::v, Role::out, Role::d_out, Role::dq, Role::dk, Role::dv});
+}
+
+class Run {
+ public:
+  Run(const Plan& plan, const Args& a, Workspace ws, Stream stream)
+      : p_(plan.problem), a_(a), nsa_(nsa_of(plan.problem)), arch_(plan.device.arch), stream_(stream),
+        type_(plan.problem.dtype.q == DType::bf16), rows_(*dq_kernel_for(plan.problem, nsa_, arch_)),
+        scratch_(carve(ws, plan, nsa_)) {
+    x_ = sm80::selected_params(p_, a, nsa_, rows_, arch_);
+    x_.d_out = sm80::byte_rows(a[Role::d_out]);
+    if (a.given(Role::dq)) x_.out = sm80::byte_rows(a[Role::dq]);
+    x_.ends = scratch_.ends, x_.padded = int(padded(p_));
+  }
+  Status run() {
+    if (Status s = prepare(); !s.ok()) return s;
+    if (a_.given(Role::dq))
+      if (Status s = start(rows_.function[type_], rows_.ready[type_], sm80::selected_blocks(p_, nsa_, rows_),
+                           rows_.threads, cuda::shared_limit(arch_), x_);
+          !s.ok())
+        return s;
+    return a_.given(Role::dk) || a_.given(Role::dv) ? keys() : Status::good();
+  }
+
+ private:
+  template <class K, class Params>
+  Status start(K* kernel, cuda::Ready& ready, int64_t blocks, int threads, int shared_bytes,
+               const Params& params) const {
+    if (!blocks) return Status::good();
+    return cuda::launch({.who = kWho,
+                         .kernel = reinterpret_cast<const void*>(kernel),
+                         .ready = &ready,
+                         .blocks = blocks,
+                         .threads = threads,
+                         .shared_bytes = shared_bytes,
+                         .device = a_[Role::q].device_index,
+                         .stream = stream_},
+                        p_, &params);
+  }
+  Status prepare() const {
+    static constinit cuda::Ready ready[2];
+    sm80::BackwardParams x{};
+    x.problem = p_, x.args = x_.args, x.uniform = x_.uniform, x.seq = x_.seq;
+    x.rows = scratch_.ends, x.padded = x_.padded;
+    return start(type_ ? sm80::prepare_kernel<Bf16, false> : sm80::prepare_kernel<F16, false>, ready[type_],
+                 heads(p_) * padded(p_) / sm80::kRowsOfPrepare, 256, 0, x);
+  }
+  Status keys() {
+    static constinit cuda::Ready clear, sum[2];
+    for (const Role r : {Role::dk, Role::dv})
+      if (const Tensor& t = a_[r]; t.data) {
+        const int64_t rows = int64_t(t.extent.batch) * t.extent.seq * t.extent.head;
+        const int64_t blocks = std::min<int64_t>(ceil_div(rows, 8), 65535);
+        if (Status s = start(sm80::clear_kernel, clear, blocks, 256, 0, t); !s.ok()) return s;
+      }
+    const SelectedLists& lists = scratch_.lists;
+    if (Status s = turn_lists(kWho, x_, lists, a_[Role::q].device_index, stream_); !s.ok()) return s;
+    sm80::SelectedKeysParams y{x_, lists, pieces_of(nsa_), 0, scratch_.parts};
+    const int64_t chunks = ListBounds(p_, nsa_).chunks(lists.chunk) * y.pieces;
+    for (SelectedKeysKernel& k : key_kernels_for(p_, arch_)) {
+      if (!(k.with_k && a_.given(Role::dk)) && !(k.with_v && a_.given(Role::dv))) continue;
+      y.stages = key_stages(k, arch_);
+      if (Status s = start(k.function[type_], k.ready[type_], chunks, sm80::kKeyWarps * 32,
+                           k.fixed_bytes + y.stages * k.stage_bytes, y);
+          !s.ok())
+        return s;
+    }
+    return start(type_ ? sm80::selected_parts_kernel<Bf16> : sm80::selected_parts_kernel<F16>, sum[type_],
+                 int64_t(lists.lists) * y.pieces, 256, 0, y);
+  }
+
+  const Problem& p_;
+  const Args& a_;
+  const Nsa nsa_;
+  const int arch_;
+  const Stream stream_;
+  const int type_;
+  SelectedKernel& rows_;
+  const Scratch scratch_;
+  sm80::SelectedParams x_{};
+};
+
+Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
+  if (Status s = fits(plan, a); !s.ok()) return s;
+  const cuda::Use use(a[Role::q].device_index);
+  if (!use.status.ok()) return Status::no(kWho, ": ", use.status.message, ", in: ", name(plan.problem));
+  return Run(plan, a, ws, stream).run();
+}
+
+}  // namespace
+
+extern const Backend sm80_selected_backward{
+    .name = kWho, .supports = supports, .shape = shape, .run = run, .fits = fits};
+
+}  // namespace attune

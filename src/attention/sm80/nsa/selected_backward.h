@@ -1,0 +1,154 @@
+// dQ of selected attention: the same walk as the forward's, so that a token's rows are summed by one warp in the order
+// of its list, without atomics.
+//   load q, dO -> for each tile of the walk that this warp's tokens chose: S, dP, dS; dQ += dS K -> store
+#pragma once
+#include "attention/sm80/nsa/selected_instances.h"
+#include "core/large_logit.h"
+
+namespace attune::sm80 {
+
+template <class T, int Dim, int DimV, int TileK, int Warps>
+struct SelectedRows {
+  using Walk = SelectedWalk<T, Dim, DimV, TileK, Warps>;
+  using TileOfQ = SharedTile<Walk::kRows, Dim>;
+  using TileOfO = SharedTile<Walk::kRows, DimV>;
+  using TileOfK = typename Walk::TileOfK;
+  using TileOfV = typename Walk::TileOfV;
+  static constexpr int kFixedBytes = TileOfQ::kBytes + TileOfO::kBytes, kStageBytes = Walk::kStageBytes;
+  static constexpr int kPart = TileK < 32 || Dim > 128 ? 16 : 32;  // keys at once
+
+  const SelectedParams& x;
+  const Walk& walk;
+  const int lane, warp;
+  const uint32_t q_shared, o_shared;
+  Accumulator dq[Dim / 8];
+
+  __device__ SelectedRows(const Walk& w, uint32_t shared)
+      : x(w.x), walk(w), lane(threadIdx.x % 32), warp(threadIdx.x / 32), q_shared(shared),
+        o_shared(shared + TileOfQ::kBytes) {}
+
+  __device__ int row_of(int half) const { return warp * 16 + half * 8 + lane / 4; }
+
+  // s = rows columns^T, of kPart keys.
+  template <class Rows, class Columns, int kDepth>
+  __device__ void product(Accumulator (&s)[kPart / 8], uint32_t rows, uint32_t columns) const {
+#pragma unroll
+    for (int n = 0; n < kPart / 8; ++n) s[n] = {};
+    const uint32_t row = rows + Rows::offset(warp * 16 + lane % 16, lane / 16 * 8);
+    const uint32_t column = columns + Columns::offset(lane / 16 * 8 + lane % 8, lane / 8 % 2 * 8);
+#pragma unroll
+    for (int k = 0; k < kDepth; k += 16) {
+      FragmentA one;
+      load_matrix4(one.r, Rows::further(row, k));
+#pragma unroll
+      for (int n = 0; n < kPart / 8; n += 2) {
+        uint32_t two[4];
+        load_matrix4(two, Columns::further(column, k) + n * 8 * 128);
+        multiply_add<T>(s[n], one, {two[0], two[1]});
+        multiply_add<T>(s[n + 1], one, {two[2], two[3]});
+      }
+    }
+  }
+  // Keys `first` ... `first` + kPart of the tile.
+  __device__ void compute(int first, int stage, const float2 (&end)[2]) {
+    Accumulator s[kPart / 8], dp[kPart / 8];
+    product<TileOfQ, TileOfK, Dim>(s, q_shared, walk.k_shared(stage) + first * 128);
+    product<TileOfO, TileOfV, DimV>(dp, o_shared, walk.v_shared(stage) + first * 128);
+    const SelectedTile& t = walk.shared.tile[stage];
+    const int seen[2] = {walk.seen(t, row_of(0)) - first, walk.seen(t, row_of(1)) - first};
+#pragma unroll
+    for (int n = 0; n < kPart / 8; ++n)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) s[n].c[e] = exp2_fast(fmaf(s[n].c[e], x.scale, -end[e / 2].x));
+    if (is_lowered(end[0].x) || is_lowered(end[1].x)) {
+#pragma unroll
+      for (int n = 0; n < kPart / 8; ++n)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) s[n].c[e] = weight_of_far(s[n].c[e], end[e / 2].x);
+    }
+    uint32_t ds[kPart / 8][2];
+#pragma unroll
+    for (int n = 0; n < kPart / 8; ++n)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        float two[2];
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          two[e] = s[n].c[2 * half + e] * (dp[n].c[2 * half + e] - end[half].y);
+          if (n * 8 + lane % 4 * 2 + e >= seen[half]) two[e] = 0.f;
+        }
+        ds[n][half] = pack<T>(two[0], two[1]);
+      }
+    const uint32_t k_first = walk.k_shared(stage) + first * 128 + TileOfK::offset(lane % 16, lane / 16 * 8);
+#pragma unroll
+    for (int k = 0; k < kPart; k += 16) {
+      const FragmentA one{{ds[k / 8][0], ds[k / 8][1], ds[k / 8 + 1][0], ds[k / 8 + 1][1]}};
+#pragma unroll
+      for (int d = 0; d < Dim / 8; d += 2) {
+        uint32_t two[4];
+        load_matrix4_transposed(two, TileOfK::further(k_first, d * 8) + k * 128);
+        multiply_add<T>(dq[d], one, {two[0], two[1]});
+        multiply_add<T>(dq[d + 1], one, {two[2], two[3]});
+      }
+    }
+  }
+
+  __device__ void run() {
+    walk.template load_rows<TileOfQ>(q_shared, x.q, x.problem.dim_qk);
+    walk.template load_rows<TileOfO>(o_shared, x.d_out, x.problem.dim_v);
+    close_group();
+    walk.find_rows();
+    const SelectedPlace& at = walk.shared.at;
+    float2 end[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      end[half] = {INFINITY, 0.f};
+      if (const int row = row_of(half); row < at.rows)
+        end[half] =
+            x.ends[(int64_t(at.b) * x.problem.heads_q + walk.head_of(row)) * x.padded + walk.token_of(row)];
+    }
+#pragma unroll
+    for (int d = 0; d < Dim / 8; ++d) dq[d] = {};
+    wait_groups<0>();
+    __syncwarp();
+    walk.walk([&](const SelectedTile&, int stage) {
+#pragma unroll 1
+      for (int first = 0; first < TileK; first += kPart) compute(first, stage, end);
+    });
+    const float scale = x.scale * kLn2;  // without log2 e
+#pragma unroll
+    for (int d = 0; d < Dim / 8; ++d)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) dq[d].c[e] *= scale;
+    if (x.problem.dtype.grad != DType::f32)
+      return walk.template store_narrow<Dim>(dq, q_shared, x.out, x.problem.dim_qk);
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+      if (const int row = row_of(half); row < at.rows)
+        Walk::template store_wide<Dim>(dq, half, reinterpret_cast<float*>(walk.row_at(x.out, row)), x.problem.dim_qk);
+  }
+};
+
+template <class T, int Dim, int DimV, int TileK, int Warps>
+__global__ void __launch_bounds__((Warps + kLoaders) * 32, 1)
+    selected_dq_kernel(const __grid_constant__ SelectedParams params) {
+  using S = SelectedRows<T, Dim, DimV, TileK, Warps>;
+  extern __shared__ __align__(128) char memory[];
+  __shared__ SelectedShared shared;
+  const uint32_t first = shared_address(memory);
+  const int lists = S::kFixedBytes + params.stages * S::kStageBytes;
+  const typename S::Walk walk{params, shared, reinterpret_cast<int32_t*>(memory + lists), first + S::kFixedBytes};
+  if (!walk.begin()) return;
+  if (threadIdx.x >= Warps * 32) return walk.load();
+  S(walk, first).run();
+}
+
+template <int Dim, int DimV, int TileK, int Warps>
+constexpr SelectedKernel selected_dq_row() {
+  using S = SelectedRows<F16, Dim, DimV, TileK, Warps>;
+  constexpr SelectedFunction f16 = selected_dq_kernel<F16, Dim, DimV, TileK, Warps>;
+  constexpr SelectedFunction bf16 = selected_dq_kernel<Bf16, Dim, DimV, TileK, Warps>;
+  return {Dim, DimV, TileK, S::Walk::kRows, S::Walk::kThreads, S::kFixedBytes, S::kStageBytes, {f16, bf16}};
+}
+
+}  // namespace attune::sm80

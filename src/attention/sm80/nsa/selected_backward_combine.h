@@ -1,0 +1,38 @@
+// What follows the kernels of dK and dV: the sum of their parts.
+#pragma once
+#include "attention/sm80/nsa/selected_backward_instances.h"
+
+namespace attune::sm80 {
+
+// The parts of lists that have several chunks, added in their order: a block has one list and piece.
+template <class T>
+__global__ void __launch_bounds__(256) selected_parts_kernel(const __grid_constant__ SelectedKeysParams y) {
+  const SelectedParams& x = y.x;
+  const int list = int(blockIdx.x) / y.pieces, piece = int(blockIdx.x) % y.pieces;
+  const int2 slots = y.lists.slots[list];
+  if (!slots.y) return;
+  const int unit = list / y.lists.blocks, b = int(x.heads_kv.divide(unit)), head = int(x.heads_kv.rest(unit));
+  const Sequence s = x.sequence_of(b);
+  const int64_t begin = int64_t(list % y.lists.blocks) * x.size, first = begin + piece * kKeysOfBlock;
+  const int keys = clamp(begin + x.size, 0, s.len_k) - int(first);
+  const int wide = x.problem.dim_qk + x.problem.dim_v;
+  for (int n = threadIdx.x; n < min(keys, kKeysOfBlock) * wide / 2; n += 256) {
+    const int row = n / (wide / 2), column = n % (wide / 2) * 2;
+    const bool of_k = column < x.problem.dim_qk;
+    const Tensor& t = x.args[of_k ? Role::dk : Role::dv];
+    if (!t.data) continue;
+    float2 sum{};
+#pragma unroll 4
+    for (int part = 0; part < slots.y; ++part) {
+      const float2 more = *reinterpret_cast<const float2*>(
+          y.parts + ((int64_t(slots.x + part) * y.pieces + piece) * kKeysOfBlock + row) * wide + column);
+      sum = {sum.x + more.x, sum.y + more.y};
+    }
+    const int at = of_k ? column : column - x.problem.dim_qk;
+    char* to = row_address(t, s.k_batch, s.k_first + first + row, head) + at * size_of(t.dtype);
+    if (t.dtype == DType::f32) *reinterpret_cast<float2*>(to) = sum;
+    else *reinterpret_cast<uint32_t*>(to) = pack<T>(sum.x, sum.y);
+  }
+}
+
+}  // namespace attune::sm80

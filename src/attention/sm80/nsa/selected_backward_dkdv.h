@@ -1,0 +1,262 @@
+// dK and dV of selected attention: a block has up to 64 keys of one key block and a chunk of the tokens that chose it.
+//   load k, v -> for every 32 rows (token, head): S^T, P^T; dV += P^T dO; dP^T, dS^T; dK += dS^T Q -> store
+// A warp owns 16 keys, so P^T and dS^T come out of the first products in the form in which the others take them, and
+// sums stay in registers. Rows are gathered token by token: those of 16 heads lie side by side. Heads of more than 192
+// have too many sums for registers: dK and dV are then two kernels.
+#pragma once
+#include "attention/sm80/large_logits.h"
+#include "attention/sm80/nsa/selected_backward_instances.h"
+
+namespace attune::sm80 {
+
+struct SelectedKeysShared {
+  Sequence seq;
+  int4 chunk;             // list, first token, how many, part or -1
+  int b, head_kv, first, last;  // keys
+  float2 end[kMostKeyStages][kKeyRows];  // of a row: lse_of_weights(), base 2, and delta
+  int until[kMostKeyStages][kKeyRows];   // keys that it sees
+};
+
+template <class T, int Dim, int DimV, bool WithK, bool WithV>
+struct SelectedKeys {
+  using TileOfK = SharedTile<kKeysOfBlock, Dim>;
+  using TileOfV = SharedTile<kKeysOfBlock, DimV>;
+  using TileOfQ = SharedTile<kKeyRows, Dim>;
+  using TileOfO = SharedTile<kKeyRows, DimV>;
+  static constexpr int kThreads = kKeyWarps * 32;
+  static constexpr int kFixedBytes = TileOfK::kBytes + TileOfV::kBytes, kStageBytes = TileOfQ::kBytes + TileOfO::kBytes;
+
+  const SelectedKeysParams& y;
+  const SelectedParams& x;
+  SelectedKeysShared& shared;
+  const int lane, warp;
+  const uint32_t k_shared, v_shared, stage0;
+  Accumulator dk[WithK ? Dim / 8 : 1], dv[WithV ? DimV / 8 : 1];
+
+  __device__ SelectedKeys(const SelectedKeysParams& params, SelectedKeysShared& s, uint32_t memory)
+      : y(params), x(params.x), shared(s), lane(threadIdx.x % 32), warp(threadIdx.x / 32), k_shared(memory),
+        v_shared(memory + TileOfK::kBytes), stage0(memory + kFixedBytes) {}
+
+  __device__ uint32_t q_shared(int stage) const { return stage0 + stage * kStageBytes; }
+  __device__ uint32_t o_shared(int stage) const { return q_shared(stage) + TileOfQ::kBytes; }
+
+  // By one thread. False where there is no such chunk, or none of its keys are in this piece.
+  __device__ bool find_place() const {
+    const int n = int(blockIdx.x) / y.pieces, piece = int(blockIdx.x) % y.pieces;
+    if (n >= *y.lists.total) return false;
+    shared.chunk = y.lists.chunks[n];
+    const int unit = shared.chunk.x / y.lists.blocks, block = shared.chunk.x % y.lists.blocks;
+    shared.b = int(x.heads_kv.divide(unit)), shared.head_kv = int(x.heads_kv.rest(unit));
+    shared.seq = x.sequence_of(shared.b);
+    const int64_t begin = int64_t(block) * x.size, first = begin + piece * kKeysOfBlock;
+    const int end = clamp(begin + x.size, 0, shared.seq.len_k);
+    shared.first = clamp(first, 0, end), shared.last = clamp(first + kKeysOfBlock, 0, end);
+    return shared.first < shared.last;
+  }
+
+  // A thread has one column of 16 bytes in every panel and every 16th row.
+  template <class Layout>
+  __device__ void load_row(uint32_t to, const char* from, int row, int dim, bool there) const {
+    const int column = threadIdx.x % 8 * 8;
+#pragma unroll
+    for (int panel = 0; panel < Layout::kPanels; ++panel) {
+      const bool real = there && panel * 64 + column < dim;
+      copy16(to + Layout::offset(row, panel * 64 + column), real ? from + (panel * 64 + column) * sizeof(T) : x.q.data,
+             real);
+    }
+  }
+  __device__ void load_keys() const {
+    const char* k = x.k.row(shared.seq.k_batch, shared.seq.k_first, shared.head_kv);
+    const char* v = x.v.row(shared.seq.k_batch, shared.seq.k_first, shared.head_kv);
+    for (int row = threadIdx.x / 8; row < kKeysOfBlock; row += kThreads / 8) {
+      const int64_t key = shared.first + row;
+      load_row<TileOfK>(k_shared, k + key * x.k.seq, row, x.problem.dim_qk, key < shared.last);
+      load_row<TileOfV>(v_shared, v + key * x.v.seq, row, x.problem.dim_v, key < shared.last);
+    }
+  }
+  __device__ int rows() const { return shared.chunk.z * int(x.group.by); }
+  // Of a row of the chunk; 0 beyond the last.
+  __device__ int token_of(int row) const {
+    return row < rows() ? clamp(y.lists.tokens[shared.chunk.y + x.group.divide(row)], 0, shared.seq.len_q - 1) : 0;
+  }
+  __device__ void load_rows(int tile, int stage, const int (&token)[2]) const {
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
+      const int r = threadIdx.x / 8 + n * 16, row = tile * kKeyRows + r;
+      const bool there = row < rows();
+      const int head = shared.head_kv * int(x.group.by) + int(x.group.rest(there ? row : 0));
+      const int64_t at = shared.seq.q_first + int64_t(token[n]);
+      load_row<TileOfQ>(q_shared(stage), x.q.row(shared.seq.q_batch, at, head), r, x.problem.dim_qk, there);
+      load_row<TileOfO>(o_shared(stage), x.d_out.row(shared.seq.q_batch, at, head), r, x.problem.dim_v, there);
+      if (threadIdx.x % 8) continue;
+      // Of a row that is not there: zeros, and so is what it adds.
+      copy8(shared_address(&shared.end[stage][r]),
+            x.ends + (int64_t(shared.b) * x.problem.heads_q + head) * x.padded + token[n], there);
+      shared.until[stage][r] = BandWalk{shared.seq.band, shared.seq.len_k, 1}.last_key(token[n]);
+    }
+  }
+
+  // s = keys rows^T
+  template <class Keys, class Rows, int kDepth>
+  __device__ void product(Accumulator (&s)[kKeyRows / 8], uint32_t keys, uint32_t rows) const {
+#pragma unroll
+    for (int n = 0; n < kKeyRows / 8; ++n) s[n] = {};
+    const uint32_t key = keys + Keys::offset(warp * 16 + lane % 16, lane / 16 * 8);
+    const uint32_t row = rows + Rows::offset(lane / 16 * 8 + lane % 8, lane / 8 % 2 * 8);
+#pragma unroll
+    for (int k = 0; k < kDepth; k += 16) {
+      FragmentA one;
+      load_matrix4(one.r, Keys::further(key, k));
+#pragma unroll
+      for (int n = 0; n < kKeyRows / 8; n += 2) {
+        uint32_t two[4];
+        load_matrix4(two, Rows::further(row, k) + n * 8 * 128);
+        multiply_add<T>(s[n], one, {two[0], two[1]});
+        multiply_add<T>(s[n + 1], one, {two[2], two[3]});
+      }
+    }
+  }
+  // sums += weights rows
+  template <class Rows, int kColumns>
+  __device__ void add(Accumulator (&sums)[kColumns / 8], const uint32_t (&weights)[kKeyRows / 8][2],
+                      uint32_t rows) const {
+    const uint32_t first = rows + Rows::offset(lane % 16, lane / 16 * 8);
+#pragma unroll
+    for (int k = 0; k < kKeyRows; k += 16) {
+      const FragmentA one{{weights[k / 8][0], weights[k / 8][1], weights[k / 8 + 1][0], weights[k / 8 + 1][1]}};
+#pragma unroll
+      for (int d = 0; d < kColumns / 8; d += 2) {
+        uint32_t two[4];
+        load_matrix4_transposed(two, Rows::further(first, d * 8) + k * 128);
+        multiply_add<T>(sums[d], one, {two[0], two[1]});
+        multiply_add<T>(sums[d + 1], one, {two[2], two[3]});
+      }
+    }
+  }
+  __device__ void compute(int stage) {
+    const bool far = any_far<kKeyRows>(shared.end[stage], lane);
+    Accumulator one[1][kKeyRows / 8], (&s)[kKeyRows / 8] = one[0];
+    product<TileOfK, TileOfQ, Dim>(s, k_shared, q_shared(stage));
+    const int key = shared.first + warp * 16 + lane / 4;
+    uint32_t p[kKeyRows / 8][2];
+#pragma unroll
+    for (int n = 0; n < kKeyRows / 8; ++n) {
+      const int row = n * 8 + lane % 4 * 2;
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const float weight = exp2_fast(fmaf(s[n].c[e], x.scale, -shared.end[stage][row + e % 2].x));
+        s[n].c[e] = key + e / 2 * 8 < shared.until[stage][row + e % 2] ? weight : 0.f;
+      }
+    }
+    if (far) cut_far(one, shared.end[stage], lane);
+#pragma unroll
+    for (int n = 0; n < kKeyRows / 8; ++n)
+      p[n][0] = pack<T>(s[n].c[0], s[n].c[1]), p[n][1] = pack<T>(s[n].c[2], s[n].c[3]);
+    if constexpr (WithV) add<TileOfO, DimV>(dv, p, o_shared(stage));
+    if constexpr (WithK) {
+      Accumulator dp[kKeyRows / 8];
+      product<TileOfV, TileOfO, DimV>(dp, v_shared, o_shared(stage));
+#pragma unroll
+      for (int n = 0; n < kKeyRows / 8; ++n) {
+        const int row = n * 8 + lane % 4 * 2;
+#pragma unroll
+        for (int e = 0; e < 4; ++e) dp[n].c[e] = s[n].c[e] * (dp[n].c[e] - shared.end[stage][row + e % 2].y);
+        p[n][0] = pack<T>(dp[n].c[0], dp[n].c[1]), p[n][1] = pack<T>(dp[n].c[2], dp[n].c[3]);
+      }
+      add<TileOfQ, Dim>(dk, p, q_shared(stage));
+    }
+  }
+
+  // Tokens are known two tiles before their rows are used, rows one or two.
+  __device__ void run() {
+    load_keys();
+    const int tiles = (rows() + kKeyRows - 1) / kKeyRows, ahead = y.stages - 1;
+    int token[2];
+    const auto find = [&](int tile) {
+#pragma unroll
+      for (int n = 0; n < 2; ++n) token[n] = token_of(tile * kKeyRows + threadIdx.x / 8 + n * 16);
+    };
+    for (int tile = 0; tile < ahead; ++tile) {
+      find(tile);
+      if (tile < tiles) load_rows(tile, tile, token);
+      close_group();
+    }
+    find(ahead);
+#pragma unroll
+    for (int d = 0; d < int(sizeof dk / sizeof dk[0]); ++d) dk[d] = {};
+#pragma unroll
+    for (int d = 0; d < int(sizeof dv / sizeof dv[0]); ++d) dv[d] = {};
+    const bool busy = shared.first + warp * 16 < shared.last;
+    int stage = 0, next = ahead;
+    for (int tile = 0; tile < tiles; ++tile) {
+      if (ahead == 2) wait_groups<1>();
+      else wait_groups<0>();
+      __syncthreads();
+      if (tile + ahead < tiles) load_rows(tile + ahead, next, token);
+      close_group();
+      find(tile + ahead + 1);
+      if (busy) compute(stage);
+      if (++stage == y.stages) stage = 0;
+      if (++next == y.stages) next = 0;
+    }
+    wait_groups<0>();
+    if (busy) store();
+  }
+
+  __device__ void store() {
+    const float scale = x.scale * kLn2;  // without log2 e
+    if constexpr (WithK) {
+#pragma unroll
+      for (int d = 0; d < Dim / 8; ++d)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) dk[d].c[e] *= scale;
+      store<Dim>(dk, x.args[Role::dk], 0, x.problem.dim_qk);
+    }
+    if constexpr (WithV) store<DimV>(dv, x.args[Role::dv], x.problem.dim_qk, x.problem.dim_v);
+  }
+  template <int kColumns>
+  __device__ void store(const Accumulator (&sums)[kColumns / 8], const Tensor& t, int part_column, int dim) const {
+    if (!t.data) return;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int row = warp * 16 + half * 8 + lane / 4, key = shared.first + row;
+      if (key >= shared.last) continue;
+      const int64_t part = int64_t(shared.chunk.w) * y.pieces + blockIdx.x % y.pieces;
+      char* to = row_address(t, shared.seq.k_batch, shared.seq.k_first + int64_t(key), shared.head_kv);
+      float* wide = reinterpret_cast<float*>(to);
+      if (shared.chunk.w >= 0)
+        wide = y.parts + (part * kKeysOfBlock + row) * (x.problem.dim_qk + x.problem.dim_v) + part_column;
+      const bool narrow = shared.chunk.w < 0 && t.dtype != DType::f32;
+#pragma unroll
+      for (int d = 0; d < kColumns / 8; ++d) {
+        const int column = d * 8 + lane % 4 * 2;
+        if (column >= dim) break;
+        const float low = sums[d].c[2 * half], high = sums[d].c[2 * half + 1];
+        if (narrow) *reinterpret_cast<uint32_t*>(to + column * sizeof(T)) = pack<T>(low, high);
+        else *reinterpret_cast<float2*>(wide + column) = {low, high};
+      }
+    }
+  }
+};
+
+template <class T, int Dim, int DimV, bool WithK, bool WithV>
+__global__ void __launch_bounds__(kKeyWarps * 32, Dim > 192 ? 1 : 2)
+    selected_keys_kernel(const __grid_constant__ SelectedKeysParams params) {
+  extern __shared__ __align__(128) char memory[];
+  __shared__ SelectedKeysShared shared;
+  __shared__ bool there;
+  SelectedKeys<T, Dim, DimV, WithK, WithV> keys(params, shared, shared_address(memory));
+  if (threadIdx.x == 0) there = keys.find_place();
+  __syncthreads();
+  if (there) keys.run();
+}
+
+template <int Dim, int DimV, bool WithK, bool WithV>
+constexpr SelectedKeysKernel selected_keys_row() {
+  using S = SelectedKeys<F16, Dim, DimV, WithK, WithV>;
+  constexpr SelectedKeysFunction f16 = selected_keys_kernel<F16, Dim, DimV, WithK, WithV>;
+  constexpr SelectedKeysFunction bf16 = selected_keys_kernel<Bf16, Dim, DimV, WithK, WithV>;
+  return {Dim, DimV, WithK, WithV, S::kFixedBytes, S::kStageBytes, {f16, bf16}};
+}
+
+}  // namespace attune::sm80

@@ -1,0 +1,41 @@
+// The compiled kernels of the backward of selected attention as the host sees them;
+// sm80/nsa/selected_backward_instances.cu holds them.
+#pragma once
+#include "attention/sm80/nsa/selected_instances.h"
+#include "attention/gpu/nsa/selected_lists.h"
+
+namespace attune::sm80 {
+
+constexpr int kKeysOfBlock = 64, kKeyWarps = 4, kKeyRows = 32, kMostKeyStages = 3;
+
+struct SelectedKeysParams {
+  SelectedParams x;
+  SelectedLists lists;
+  int pieces;             // of kKeysOfBlock keys in a key block
+  int stages;
+  float* parts;           // [part][piece][kKeysOfBlock][dim_qk + dim_v]: sums of lists that have several chunks
+};
+
+using SelectedKeysFunction = void (*)(SelectedKeysParams);
+
+struct SelectedKeysKernel {
+  int dim, dim_v;                    // the widest it serves
+  bool with_k, with_v;               // which gradients it computes
+  int fixed_bytes, stage_bytes;      // of shared memory: for the keys, and for every stage
+  SelectedKeysFunction function[2];  // f16, bf16
+  cuda::Ready ready[2]{};            // theirs
+};
+
+// Of one head dim: one kernel, or one for each gradient.
+using SelectedKeysKernels = std::span<SelectedKeysKernel>;
+SelectedKeysKernels selected_keys_kernels_64();
+SelectedKeysKernels selected_keys_kernels_128();
+SelectedKeysKernels selected_keys_kernels_192();
+SelectedKeysKernels selected_keys_kernels_256();
+
+SelectedKernels selected_dq_kernels_64();
+SelectedKernels selected_dq_kernels_128();
+SelectedKernels selected_dq_kernels_192();
+SelectedKernels selected_dq_kernels_256();
+
+}  // namespace attune::sm80

@@ -1,0 +1,249 @@
+// Selected attention on a GPU: what a block of threads has to do, and its walk over keys.
+// A block has the rows (token, head) of a few neighbouring tokens and one head of keys, and visits the union of their
+// lists: a key block is loaded once for all tokens that chose it, and a warp whose tokens did not choose it passes on.
+// Four warps only load. They merge the sorted lists, a lane a token, and run as far ahead as there are stages; so warps
+// with different lists drift apart instead of waiting for each other at every key block.
+#pragma once
+#include "attention/gpu/nsa/selected_params.h"
+#include "machine/sm80/barrier.h"
+#include "machine/sm80/memory.h"
+
+namespace attune::sm80 {
+
+constexpr int kLoaders = 4;      // warps
+constexpr int kMostWarps = 8;    // that compute, 16 rows each
+constexpr int kMostTokens = 32;  // of a block: a lane each
+constexpr int kMostStages = 8;
+
+struct SelectedPlace {
+  Sequence seq;
+  int b, head_kv, split;
+  int first, rows;    // of the unit's rows (token, head)
+  int token, tokens;  // that they belong to
+  const char *k, *v;  // where key 0 of the sequence lies
+};
+
+// What is in a stage.
+struct SelectedTile {
+  int first, last;  // keys
+  uint32_t chosen;  // by which tokens of the block; 0: the walk has ended
+};
+
+// Static shared memory of a block.
+struct SelectedShared {
+  SelectedPlace at;
+  Barrier full[kMostStages], empty[kMostStages];
+  SelectedTile tile[kMostStages];
+  int2 span[kMostTokens];  // of a token's list: the entries that this split has
+  uint2 row[kMostWarps * 16];  // the bit of its token in `chosen`, 0 of a row that is not there; keys that it sees
+  uint32_t tokens[kMostWarps];  // the bits of a warp's rows
+};
+
+template <class T, int Dim, int DimV, int TileK, int Warps>
+struct SelectedWalk {
+  static constexpr int kRows = Warps * 16, kThreads = (Warps + kLoaders) * 32;
+  using TileOfK = SharedTile<TileK, Dim>;
+  using TileOfV = SharedTile<TileK, DimV>;
+  static constexpr int kStageBytes = TileOfK::kBytes + TileOfV::kBytes;
+  static_assert(Warps <= kMostWarps && TileK % 16 == 0 && Dim % 64 == 0 && DimV % 64 == 0);
+
+  const SelectedParams& x;
+  SelectedShared& shared;
+  int32_t* const lists;    // [tokens][n]
+  const uint32_t stages;   // [x.stages] of K and V, in shared memory
+
+  __device__ uint32_t k_shared(int stage) const { return stages + stage * kStageBytes; }
+  __device__ uint32_t v_shared(int stage) const { return k_shared(stage) + TileOfK::kBytes; }
+
+  // By all threads. False where the block has no rows.
+  __device__ bool begin() const {
+    if (threadIdx.x == 0) {
+      find_place();
+      for (int n = 0; n < x.stages; ++n)
+        start_barrier(shared.full + n, kLoaders * 32 + 1), start_barrier(shared.empty + n, Warps * 32);
+    }
+    __syncthreads();
+    const SelectedPlace& at = shared.at;
+    if (at.rows <= 0) return false;
+    for (int i = threadIdx.x; i < at.tokens * x.n; i += kThreads) {
+      const int token = i / x.n;
+      lists[i] = reinterpret_cast<const int32_t*>(
+          x.blocks.row(at.seq.q_batch, at.seq.q_first + int64_t(at.token + token), at.head_kv))[i - token * x.n];
+    }
+    __syncthreads();
+    if (threadIdx.x < at.tokens) {
+      const int64_t count = compact_blocks(lists + threadIdx.x * x.n, x.n, int(ceil_div(at.seq.len_k, x.size)));
+      shared.span[threadIdx.x] = {int(count * at.split / x.splits.by), int(count * (at.split + 1) / x.splits.by)};
+    }
+    __syncthreads();
+    return true;
+  }
+  __device__ void find_place() const {
+    SelectedPlace& at = shared.at;
+    uint32_t n = blockIdx.x;
+    const int block = int(x.row_blocks.rest(n));
+    n = x.row_blocks.divide(n);
+    at.split = int(x.splits.rest(n)), n = x.splits.divide(n);
+    at.head_kv = int(x.heads_kv.rest(n)), at.b = int(x.heads_kv.divide(n));
+    at.seq = x.sequence_of(at.b);
+    const int64_t all = int64_t(at.seq.len_q) * x.group.by;
+    at.first = clamp(int64_t(block) * x.rows, 0, all), at.rows = clamp(all - at.first, 0, x.rows);
+    if (!at.rows) return;
+    at.token = int(x.group.divide(at.first));
+    at.tokens = int(x.group.divide(at.first + at.rows - 1)) + 1 - at.token;
+    at.k = x.k.row(at.seq.k_batch, at.seq.k_first, at.head_kv);
+    at.v = x.v.row(at.seq.k_batch, at.seq.k_first, at.head_kv);
+  }
+
+  // Of a row of the block.
+  __device__ int token_of(int row) const { return int(x.group.divide(shared.at.first + row)); }
+  __device__ int head_of(int row) const {
+    return shared.at.head_kv * int(x.group.by) + int(x.group.rest(shared.at.first + row));
+  }
+  __device__ char* row_at(const ByteRows& rows, int row) const {
+    return rows.row(shared.at.seq.q_batch, shared.at.seq.q_first + int64_t(token_of(row)), head_of(row));
+  }
+
+  // The rows of a warp that computes. They lie in shared memory, since registers are dear.
+  __device__ void find_rows() const {
+    const int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16 + lane;
+    uint2 mine{};
+    if (lane < 16) {
+      const int token = token_of(row);
+      if (row < shared.at.rows) mine = {1u << (token - shared.at.token), uint32_t(keys_seen(shared.at.seq, token))};
+      shared.row[row] = mine;
+    }
+    mine.x = __reduce_or_sync(~0u, mine.x);
+    if (lane == 0) shared.tokens[threadIdx.x / 32] = mine.x;
+    __syncwarp();
+  }
+  // How many of the tile's first keys a row sees. A row that is not there sees all: it holds zeros and is not stored.
+  __device__ int seen(const SelectedTile& t, int row) const {
+    const uint2 r = shared.row[row];
+    if (!r.x) return TileK;
+    return t.chosen & r.x ? min(int(r.y), t.last) - t.first : 0;
+  }
+
+  // The 16 rows of a warp that computes, into the block's tile, which no other warp reads there.
+  template <class Layout>
+  __device__ void load_rows(uint32_t to, const ByteRows& rows, int dim) const {
+    constexpr int kChunks = Layout::kPanels * 8;
+#pragma unroll 4
+    for (int n = threadIdx.x % 32; n < 16 * kChunks; n += 32) {
+      const int row = threadIdx.x / 32 * 16 + n / kChunks, column = n % kChunks * 8;
+      const bool there = row < shared.at.rows && column < dim;
+      copy16(to + Layout::offset(row, column), there ? row_at(rows, row) + column * sizeof(T) : rows.data, there);
+    }
+  }
+  // The rows of a warp's accumulators to `rows`, `dim` columns of them: of 16 bits through shared memory that only this
+  // warp uses (16 rows of the block's tile), in chunks of 16 bytes.
+  template <int kColumns>
+  __device__ void store_narrow(const Accumulator (&from)[kColumns / 8], uint32_t through, const ByteRows& rows,
+                               int dim) const {
+    using Through = SharedTile<kRows, kColumns>;
+    constexpr int kChunks = kColumns / 8;
+    const int lane = threadIdx.x % 32, first = threadIdx.x / 32 * 16;
+    __syncwarp();
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+#pragma unroll
+      for (int d = 0; d < kColumns / 8; ++d)
+        store_shared(through + Through::offset(first + half * 8 + lane / 4, d * 8) + lane % 4 * 4,
+                     pack<T>(from[d].c[2 * half], from[d].c[2 * half + 1]));
+    __syncwarp();
+#pragma unroll 4
+    for (int n = lane; n < 16 * kChunks; n += 32) {
+      const int row = first + n / kChunks, column = n % kChunks * 8;
+      if (row < shared.at.rows && column < dim)
+        *reinterpret_cast<uint4*>(row_at(rows, row) + column * sizeof(T)) =
+            load_shared16(through + Through::offset(row, column));
+    }
+  }
+  // One of a thread's two rows, as f32.
+  template <int kColumns>
+  __device__ static void store_wide(const Accumulator (&from)[kColumns / 8], int half, float* to, int dim) {
+#pragma unroll
+    for (int d = 0; d < kColumns / 8; ++d) {
+      const int column = d * 8 + threadIdx.x % 4 * 2;
+      if (column < dim)
+        *reinterpret_cast<float2*>(to + column) = {from[d].c[2 * half], from[d].c[2 * half + 1]};
+    }
+  }
+
+  // By the warps that load.
+  __device__ void load() const {
+    const SelectedPlace& at = shared.at;
+    const int thread = threadIdx.x - Warps * 32, lane = threadIdx.x % 32;
+    const int column = thread % 8 * 8, row = thread / 8;
+    const int2 span = lane < at.tokens ? shared.span[lane] : int2{0, 0};
+    int cursor = span.x, stage = 0, filled = 0;
+    uint32_t parity = 1;  // the first round finds every stage empty
+    const auto entry = [&] { return cursor < span.y ? lists[lane * x.n + cursor] : INT32_MAX; };
+    const auto publish = [&](const SelectedTile& t) {
+      if (filled >= x.stages) wait(shared.empty + stage, parity);
+      if (t.chosen) {
+        copy<TileOfK>(k_shared(stage), at.k, x.k.seq, x.problem.dim_qk, t, row, column);
+        copy<TileOfV>(v_shared(stage), at.v, x.v.seq, x.problem.dim_v, t, row, column);
+      }
+      if (thread == 0) {
+        shared.tile[stage] = t;
+        arrive(shared.full + stage);
+      }
+      arrive_with_copies(shared.full + stage);
+      ++filled;
+      if (++stage == x.stages) stage = 0, parity ^= 1;
+    };
+    for (int next = entry();;) {
+      const int block = __reduce_min_sync(~0u, next);
+      if (block == INT32_MAX) break;
+      const uint32_t chosen = __ballot_sync(~0u, next == block);
+      if (next == block) ++cursor, next = entry();
+      const int64_t begin = int64_t(block) * x.size;
+      const int end = clamp(begin + x.size, 0, at.seq.len_k);
+      for (int64_t first = begin; first < end; first += TileK)
+        publish({int(first), clamp(first + TileK, 0, end), chosen});
+    }
+    publish({0, 0, 0});
+    close_group();
+    wait_groups<0>();
+  }
+  // A thread has one column of 16 bytes in every panel and every 16th row: so its place in a panel is always the same.
+  template <class Layout>
+  __device__ void copy(uint32_t to, const char* from, int64_t step, int dim, const SelectedTile& t, int row,
+                       int column) const {
+    constexpr int kStep = kLoaders * 4;  // rows
+    static_assert(kStep % 8 == 0 && TileK % kStep == 0);
+    to += Layout::offset(row, column);
+    const int count = t.last - t.first - row;
+    const char* const first = from + (t.first + row) * step + column * sizeof(T);
+#pragma unroll
+    for (int panel = 0; panel < Layout::kPanels; ++panel) {
+      const bool there = panel * 64 + column < dim;
+      const char* at = first + panel * 128;
+#pragma unroll
+      for (int n = 0; n < TileK; n += kStep, at += kStep * step) {
+        const bool real = there && n < count;
+        copy16(to + (panel * TileK + n) * 128, real ? at : from, real);
+      }
+    }
+  }
+
+  // By a warp that computes: `use` gets every tile that one of its tokens chose, and its stage. Every lane gives the
+  // stage back, after its own reads. One lane for its warp would do, behind the __syncwarp; but racecheck reports
+  // the reads of lanes that do not arrive.
+  template <class F>
+  __device__ void walk(F use) const {
+    uint32_t parity = 0;
+    for (int stage = 0;;) {
+      wait(shared.full + stage, parity);
+      const SelectedTile t = shared.tile[stage];
+      if (!t.chosen) return;
+      if (t.chosen & shared.tokens[threadIdx.x / 32]) use(t, stage);
+      __syncwarp();
+      arrive(shared.empty + stage);
+      if (++stage == x.stages) stage = 0, parity ^= 1;
+    }
+  }
+};
+
+}  // namespace attune::sm80

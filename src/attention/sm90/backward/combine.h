@@ -1,0 +1,82 @@
+// Backward attention for Hopper: heads that share keys divided among blocks. dK and dV of each part go to memory as
+// they lie in registers, and a kernel behind adds them up, part after part: the same bits in every run.
+#pragma once
+#include <vector_types.h>
+
+#include "core/number.h"
+#include "core/problem.h"
+#include "machine/sm80/mma.h"
+#include "machine/sm80/dependent_launch.h"
+
+namespace attune::sm90 {
+
+// Four numbers of a lane, as a fragment of 16 keys and 8 columns has them: [tile][warp][dK, dV][dim / 8][lane]. Tiles
+// have 128 keys, and are numbered [unit][tile of a head]; a unit is a part of a head of keys, of one sequence.
+inline constexpr int kPartWarps = 8;
+ATTUNE_HD constexpr int64_t key_part(int dim, int64_t tile, int warp, bool of_v) {
+  return ((tile * kPartWarps + warp) * 2 + of_v) * (dim / 8) * 32;
+}
+
+// By which the upper half of a product is a part's head of keys. A head that is whole has no use for it.
+ATTUNE_HD constexpr uint32_t of_part(int parts) { return parts > 1 ? uint32_t((1ull << 32) / uint32_t(parts)) + 1 : 0; }
+
+struct KeyPartsParams {
+  const float4* sums;
+  int parts, tiles;          // of a head of keys
+  int heads, keys;           // of a sequence
+  int dim, dim_qk, dim_v;    // of the kernel; of the gradients
+  float scale;               // of dK
+  Tensor dk, dv;
+};
+
+constexpr int kJoinedColumns = 32;  // of a tile, of dK or of dV: a block each
+ATTUNE_HD constexpr int joined_blocks(const KeyPartsParams& x, int batch) {
+  return batch * x.heads * x.tiles * 2 * (x.dim / kJoinedColumns);
+}
+
+// A warp has the keys of a warp of the kernel before it, and a lane what that lane had.
+template <class T>
+__global__ void __launch_bounds__(kPartWarps * 32) key_parts_kernel(const __grid_constant__ KeyPartsParams x) {
+  constexpr int kFragments = kJoinedColumns / 8;
+  sm80::wait_for_previous();
+  sm80::admit_next();
+  const int slices = x.dim / kJoinedColumns;
+  int n = int(blockIdx.x);
+  const int column = n % slices * kJoinedColumns;
+  n /= slices;
+  const bool of_v = n % 2;
+  n /= 2;
+  const int tile = n % x.tiles, unit = n / x.tiles, warp = int(threadIdx.x) / 32, lane = int(threadIdx.x) % 32;
+  const int dim = of_v ? x.dim_v : x.dim_qk;
+  float4 all[kFragments] = {};
+#pragma unroll 2
+  for (int part = 0; part < x.parts; ++part) {
+    const int64_t from = (int64_t(unit) * x.parts + part) * x.tiles + tile;
+    const float4* const sums = x.sums + key_part(x.dim, from, warp, of_v) + column / 8 * 32 + lane;
+#pragma unroll
+    for (int f = 0; f < kFragments; ++f) {
+      const float4 more = __ldcg(sums + 32 * f);
+      all[f].x += more.x, all[f].y += more.y, all[f].z += more.z, all[f].w += more.w;
+    }
+  }
+  const Tensor& to = of_v ? x.dv : x.dk;
+  const float scale = of_v ? 1.f : x.scale;
+  const int key = tile * kPartWarps * 16 + warp * 16 + lane / 4;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    if (key + 8 * half >= x.keys) continue;
+    T* const row = view<T>(to).row(unit / x.heads, key + 8 * half, unit % x.heads);
+#pragma unroll
+    for (int f = 0; f < kFragments; ++f) {
+      const int at = column + f * 8 + lane % 4 * 2;
+      const float4& sum = all[f];
+      if (at < dim)
+        *reinterpret_cast<uint32_t*>(row + at) = half ? sm80::pack<T>(sum.z * scale, sum.w * scale)
+                                                      : sm80::pack<T>(sum.x * scale, sum.y * scale);
+    }
+  }
+}
+
+Status join_key_parts(std::string_view who, const Problem&, const KeyPartsParams&, int device, void* stream);
+
+}  // namespace attune::sm90

@@ -1,0 +1,198 @@
+// sm90_backward of any problem: the host side of backward.sm90.any.*.h. A run is the tables of tiles, prepare, the
+// kernel that owns queries, then the one that owns keys, which starts as soon as the former leaves room. No sum is
+// shared between blocks but that of a broadcast bias, so the gradients are the same bits in every run.
+#include "attention/gpu/backward_pre_post_host.h"
+#include "attention/sm90/backward/general/instances.h"
+#include "attention/sm90/backward/tile_table.h"
+#include "attention/sm90/backward/two_kernel/instances.h"
+#include "attention/sm90/forward/tile_table.h"
+#include "attention/sm90/schedule.h"
+#include "core/check.h"
+#include "machine/cuda/tensor_map.h"
+
+namespace attune::sm90 {
+namespace {
+
+constexpr int kTileRows = 128, kTileKeys = 64;  // of what a block owns; steps are 64 x 64
+
+AnyKernel& kernel_of(const Problem& p) { return is_wide(p) ? any_kernel_256() : any_kernel_128(); }
+int64_t padded(const Problem& p) { return round_up(p.len_q, kTileRows); }
+
+struct Room { float2* stats; TileTable rows; KeyTile* keys; };
+Room carve(Workspace& ws, const Problem& p) {
+  return {ws.take<float2>(size_t(p.batch) * size_t(p.heads_q) * size_t(padded(p))),
+          {ws.take<QueryTile>(size_t(table_bound(p, kTileRows))), ws.take<int>(size_t(p.batch) + 1)},
+          ws.take<KeyTile>(size_t(key_table_size(p, kTileKeys)))};
+}
+
+class Run {
+ public:
+  Run(std::string_view who, const Plan& plan, const Args& a, Workspace ws, Stream stream)
+      : who_(who), p_(plan.problem), a_(a), kernel_(kernel_of(p_)), room_(carve(ws, p_)), lengths_(has_lengths(p_, a)),
+        place_{a[Role::q].device_index, plan.device.arch}, stream_(stream) {
+    ends_ = {.problem = p_, .args = dense(a), .uniform = !lengths_, .rows = room_.stats, .padded = int(padded(p_)),
+             .wide = kernel_.dim, .group = p_.heads_q / p_.heads_kv, .scale = scale_of(p_, a),
+             .kept = sm80::kept(scale_of(p_, a), p_.dim_qk), .running = p_.has(Option::accumulate)};
+    if (!lengths_) ends_.seq = sequence(p_, a, 0);
+  }
+
+  Status run() {
+    const auto any = [&](Role r) { return a_[r].extent.seq > 0 && a_[r].extent.batch > 0; };
+    any_rows_ = any(Role::q), any_keys_ = any(Role::k);
+    const bool rows = any_rows_ && (a_.given(Role::dq) || a_.given(Role::d_bias));
+    const bool keys = any_keys_ && (a_.given(Role::dk) || a_.given(Role::dv));
+    if (rows)
+      if (Status s = make_table(who_, {p_, ends_.args, room_.rows, kTileRows, kTileKeys}, place_.device, stream_);
+          !s.ok())
+        return s;
+    if (keys)
+      if (Status s = make_key_table(who_, {p_, ends_.args, room_.keys, kTileKeys, kTileKeys, false}, place_.device,
+                                    stream_);
+          !s.ok())
+        return s;
+    // Keys that no sequence has, those that nobody sees, and sums.
+    for (const Role r : {Role::dk, Role::dv, Role::d_bias})
+      if (a_.given(r) && !ends_.running && (lengths_ || r == Role::d_bias))
+        if (Status s = sm80::backward_clear(who_, p_, a_[r], place_, stream_); !s.ok()) return s;
+    if (Status s = sm80::backward_prepare(who_, ends_, place_, stream_); !s.ok()) return s;
+    if (!rows && !keys) return Status::good();
+    fill(rows);
+    if (Status s = make_maps(); !s.ok()) return s;
+    const int type = p_.dtype.q == DType::bf16;
+    if (rows) {
+      const int64_t blocks = table_bound(p_, kTileRows) * x_.of_rows.heads;
+      if (Status s = launch(kernel_.rows[type], kernel_.rows_ready[type], blocks, kernel_.rows_bytes); !s.ok())
+        return s;
+    }
+    if (!keys) return Status::good();
+    const int64_t blocks = int64_t(x_.of_keys.tiles) * x_.of_keys.heads;
+    return launch(kernel_.keys[type], kernel_.keys_ready[type], blocks, kernel_.keys_bytes);
+  }
+
+ private:
+  void fill(bool rows) {
+    const Tensor &q = a_[Role::q], &k = a_[Role::k], &list = a_[Role::block_begin_k];
+    const double row_bytes = 2. * (p_.dim_qk + p_.dim_v), all_q = double(q.extent.seq) * q.extent.batch,
+                 all_k = double(k.extent.seq) * k.extent.batch;
+    const bool listed = p_.mask.blocks.q;
+    int64_t tiles = key_table_size(p_, kTileKeys);
+    // All that are not empty come first, and each sequence has at most one that is not whole.
+    if (p_.keys == KeySource::ragged) tiles = std::min(tiles, k.extent.seq / kTileKeys + int64_t(p_.batch));
+    x_.row_stats = room_.stats, x_.scale2 = ends_.scale * kLog2e, x_.kept = ends_.kept.in;
+    x_.scale = ends_.scale * ends_.kept.out;
+    x_.heads = p_.heads_q, x_.heads_kv = p_.heads_kv, x_.group = ends_.group, x_.padded = ends_.padded;
+    x_.wants_dq = a_.given(Role::dq), x_.wants_dk = a_.given(Role::dk), x_.wants_dv = a_.given(Role::dv);
+    x_.alone = !rows;
+    x_.of_rows = {0, listed ? 1 : p_.heads_q, listed ? 1 : section_heads(row_bytes * all_k / ends_.group)};
+    x_.of_keys = {int(tiles), p_.heads_kv, section_heads(row_bytes * all_q * ends_.group)};
+    x_.row_table = room_.rows.tile, x_.row_tiles = room_.rows.begin + p_.batch, x_.key_table = room_.keys;
+    x_.rows_q = q.extent.seq, x_.rows_k = k.extent.seq, x_.dim_qk = p_.dim_qk, x_.dim_v = p_.dim_v;
+    x_.wide_dq = wide_rows(a_[Role::dq]), x_.wide_dk = wide_rows(a_[Role::dk]), x_.wide_dv = wide_rows(a_[Role::dv]);
+    x_.accumulate = ends_.running, x_.cleared = lengths_;
+    x_.column = a_.row<const int32_t>(Role::block_column), x_.list_begin = a_.row<const int32_t>(Role::block_begin_k);
+    x_.list_row = a_.row<const int32_t>(Role::block_row_k);
+    x_.list_batch = list.stride.batch, x_.list_head = list.stride.head, x_.blocks = p_.mask.blocks;
+    x_.options = needs_general(p_), x_.score = score_options(p_, a_);
+    x_.d_bias = a_[Role::d_bias], x_.kept_out = ends_.kept.out;
+  }
+  Status make_maps() {
+    // A map is of something: where there are no queries or no keys, of rows that nobody looks at.
+    const Tensor &q = a_[any_rows_ ? Role::q : Role::k], &d_out = a_[any_rows_ ? Role::d_out : Role::v];
+    const Tensor &k = a_[any_keys_ ? Role::k : Role::q], &v = a_[any_keys_ ? Role::v : Role::d_out];
+    const auto part = rows_of_end_part;
+    const bool narrow = p_.dtype.grad != DType::f32;
+    struct Map { Role role; const Tensor& of; CUtensorMap* map; int rows; bool wanted; };
+    const auto gradient = [&](Role r, CUtensorMap* map, int rows) {
+      const bool there = a_.given(r) && (r == Role::dq ? any_rows_ : any_keys_);
+      return Map{r, a_[r], map, rows, narrow && there};
+    };
+    const Map maps[] = {{Role::q, q, &x_.q, 64, true},
+                        {Role::d_out, d_out, &x_.d_out, 64, true},
+                        {Role::k, k, &x_.k, 64, true},
+                        {Role::v, v, &x_.v, 64, true},
+                        {Role::q, q, &x_.q_part[0], part(0), lengths_},
+                        {Role::q, q, &x_.q_part[1], part(1), lengths_},
+                        {Role::q, q, &x_.q_part[2], part(2), lengths_},
+                        {Role::d_out, d_out, &x_.d_out_part[0], part(0), lengths_},
+                        {Role::d_out, d_out, &x_.d_out_part[1], part(1), lengths_},
+                        {Role::d_out, d_out, &x_.d_out_part[2], part(2), lengths_},
+                        {Role::k, k, &x_.k_part[0], part(0), lengths_},
+                        {Role::k, k, &x_.k_part[1], part(1), lengths_},
+                        {Role::k, k, &x_.k_part[2], part(2), lengths_},
+                        gradient(Role::dq, &x_.dq, 16),
+                        gradient(Role::dk, &x_.dk, 16),
+                        gradient(Role::dv, &x_.dv, 16),
+                        gradient(Role::dq, &x_.dq_row, 1),
+                        gradient(Role::dk, &x_.dk_row, 1),
+                        gradient(Role::dv, &x_.dv_row, 1)};
+    for (const auto& [role, of, map, rows, wanted] : maps)
+      if (wanted)
+        if (Status s = cuda::tensor_map(of, rows, *map); !s.ok())
+          return Status::no(who_, ": ", name(role), ": ", s.message, ", in: ", name(p_));
+    // Not by plain bulk copies: racecheck takes those for writes of the thread that asks.
+    const int64_t line = 2 * int64_t(x_.padded);
+    if (Status s = cuda::line_map(&room_.stats->x, line, x_.heads, p_.batch, 2 * kTileKeys, x_.stats); !s.ok())
+      return Status::no(who_, ": statistics: ", s.message, ", in: ", name(p_));
+    return Status::good();
+  }
+  Status launch(void (*kernel)(AnyParams), cuda::Ready& ready, int64_t blocks, int shared_bytes) const {
+    return cuda::launch({.who = who_,
+                         .kernel = reinterpret_cast<const void*>(kernel),
+                         .ready = &ready,
+                         .blocks = blocks,
+                         .threads = kernel_.threads,
+                         .shared_bytes = shared_bytes,
+                         .device = place_.device,
+                         .stream = stream_,
+                         .early = true},
+                        p_, &x_);
+  }
+
+  const std::string_view who_;
+  const Problem& p_;
+  const Args& a_;
+  AnyKernel& kernel_;
+  const Room room_;
+  const bool lengths_;
+  const sm80::Place place_;
+  const Stream stream_;
+  bool any_rows_ = false, any_keys_ = false;
+  sm80::BackwardParams ends_{};
+  AnyParams x_{};
+};
+
+}  // namespace
+
+Status any_shape(std::string_view who, Plan& plan) {
+  const Problem& p = plan.problem;
+  const bool plain = is_wide(p) && !needs_table(p);
+  plan.tile_q = kTileRows, plan.tile_k = kTileKeys;
+  plan.kernel = plain ? wide_kernel_of(p).dim_qk + wide_kernel_of(p).dim_v : (256 << 10) + kernel_of(p).dim;
+  const int64_t most = std::max({ceil_div(p.len_k, kTileKeys) * p.batch * p.heads_kv,
+                                 ceil_div(p.len_q, kTileRows) * p.batch * p.heads_q,
+                                 int64_t(p.batch) * p.heads_q * (padded(p) / sm80::kRowsOfPrepare)});
+  if (most > INT32_MAX) return Status::no(who, ": ", most, " blocks are over 2^31 - 1");
+  Workspace count;
+  carve(count, p);
+  plan.workspace_bytes = count.used;
+  return Status::good();
+}
+
+Status any_fits(std::string_view who, const Plan& plan, const Args& a) {
+  const Problem& p = plan.problem;
+  const Tensor &bias = a[Role::bias], &sum = a[Role::d_bias];
+  const Extents& e = bias.extent;
+  const bool whole = e.batch == p.batch && e.head == p.heads_q && e.seq >= p.len_q && e.dim >= p.len_k;
+  if (p.reproducible != Reproducible::no && sum.data && !whole)
+    return Status::no(who, ": adds up the gradient of a bias that is broadcast (", e.batch, " x ", e.seq, " x ", e.head,
+                      " x ", e.dim, ") in no fixed order");
+  return Status::good();
+}
+
+Status any_run(std::string_view who, const Plan& plan, const Args& a, Workspace ws, Stream stream) {
+  const cuda::Use use(a[Role::q].device_index);
+  if (!use.status.ok()) return Status::no(who, ": ", use.status.message, ", in: ", name(plan.problem));
+  return Run(who, plan, a, ws, stream).run();
+}
+
+}  // namespace attune::sm90

@@ -1,0 +1,65 @@
+// The compiled kernels of any problem as the host sees them, and its side of them. A file backward.sm90.any_d#.cu holds
+// those of one head dim. Slower than kernels made for a problem: they serve what those do not.
+#pragma once
+#include <algorithm>
+#include <iterator>
+
+#include "attention/sm90/backward/general/kernel_dkdv.h"
+#include "attention/sm90/backward/general/kernel_dq.h"
+#include "machine/cuda/launch.h"
+#include "plan/backend.h"
+
+namespace attune::sm90 {
+
+struct AnyKernel {
+  int dim;                              // the widest it serves, of q and of v
+  int threads, rows_bytes, keys_bytes;  // of shared memory
+  void (*rows[2])(AnyParams);           // f16, bf16
+  void (*keys[2])(AnyParams);
+  cuda::Ready rows_ready[2]{}, keys_ready[2]{};
+};
+
+template <int Dim>
+constexpr AnyKernel any_kernel_row() {
+  using RowsF = AnyRowsShape<F16, Dim, Dim>;
+  using RowsB = AnyRowsShape<Bf16, Dim, Dim>;
+  using KeysF = AnyKeysShape<F16, Dim, Dim>;
+  using KeysB = AnyKeysShape<Bf16, Dim, Dim>;
+  static_assert(RowsF::kThreads == KeysF::kThreads);
+  return {Dim, RowsF::kThreads, RowsF::kSharedBytes, KeysF::kSharedBytes,
+          {any_rows_kernel<RowsF>, any_rows_kernel<RowsB>}, {any_keys_kernel<KeysF>, any_keys_kernel<KeysB>}};
+}
+
+AnyKernel& any_kernel_128();
+AnyKernel& any_kernel_256();
+
+inline bool is_wide(const Problem& p) { return p.dim_qk > 128 || p.dim_v > 128; }
+// Lists that the kernel of narrow heads walks.
+inline bool has_narrow_list(const Problem& p) {
+  const Blocks& size = p.mask.blocks;
+  return size.k == 128 && (size.q == 128 || (size.q == 64 && std::max(p.dim_qk, p.dim_v) > 64));
+}
+// Whatever the arguments, served by a kernel for queries and one for keys.
+inline bool is_divided(const Problem& p) {
+  const bool ordered = p.reproducible != Reproducible::no;
+  return is_wide(p) || (p.mask.blocks.q && (!has_narrow_list(p) || needs_general(p) || ordered)) ||
+         (ordered && p.has(Option::bias));
+}
+// Lengths are in tensors, or there are rows that no sequence has.
+inline bool has_lengths(const Problem& p, const Args& a) {
+  constexpr Role kLengths[] = {Role::cu_q, Role::cu_k, Role::used_q, Role::used_k, Role::left_pad, Role::positions};
+  return p.keys == KeySource::ragged || a[Role::q].extent.seq > p.len_q || a[Role::k].extent.seq > p.len_k ||
+         std::any_of(std::begin(kLengths), std::end(kLengths), [&](Role r) { return a.given(r); });
+}
+// Whatever the lengths, more than kernels without tables serve.
+inline bool needs_table(const Problem& p) {
+  return needs_general(p) || p.mask.blocks.q || p.dtype.grad == DType::f32;
+}
+
+// Of divided problems. The workspace of a plan is enough for lengths in tensors.
+Status any_shape(std::string_view who, Plan&);
+Status any_fits(std::string_view who, const Plan&, const Args&);
+// Gradients that are not given are not computed.
+Status any_run(std::string_view who, const Plan&, const Args&, Workspace, Stream);
+
+}  // namespace attune::sm90

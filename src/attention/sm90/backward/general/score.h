@@ -1,0 +1,115 @@
+// Backward attention for Hopper of any problem: what options do to the 32 scores of a 64 x 64 tile that a thread holds.
+// The same as General of core/score.h. Both kernels have two rows or keys of a thread and of every eight of the others
+// two: `turned` where the two are keys.
+#pragma once
+#include <type_traits>
+
+#include "attention/sm90/backward/general/common.h"
+#include "attention/sm90/backward/score.h"
+#include "attention/sm90/forward/score.h"
+
+namespace attune::sm90 {
+
+// Of s[n], c = n / 4 * 8 + n % 2 and r = n / 2 % 2 * 8: it is of query `query + r` and key `key + c`, turned of query
+// `query + c` and key `key + r`. It is seen where c is one of count[n / 2 % 2] from from[n / 2 % 2] on.
+struct PairSpot {
+  int batch, head;
+  int query, key;
+  int rows, keys;            // of the sequence
+  int64_t query_0, key_0;    // where they stand
+  int from[2], count[2];
+};
+
+__device__ inline void stand_where_given(const ScoreOptions& x, PairSpot& at) {
+  if (!x.positions) return;
+  const int64_t* given = x.positions + at.batch * x.position_stride;
+  at.query_0 = clamp_position(given[0]), at.key_0 = clamp_position(given[1]);
+}
+
+template <bool turned>
+struct PairScore {
+  static constexpr int kCount = 32, kPiece = 4;
+  const AnyParams& x;
+  uint32_t kept[1];  // a bit for each score
+
+  static __device__ constexpr int bit(int n) { return turned ? n : 8 * (n / 2 % 2 * 2 + n % 2) + n / 4; }
+
+  // Before the products are there.
+  __device__ void draw_kept(const PairSpot& at) {
+    if (!x.score.drop_below) return;
+    const Dropout dropout{uint64_t(x.score.seed[0]), uint64_t(x.score.seed[1]), x.score.drop_below};
+    const uint32_t stream = uint32_t(at.batch) * uint32_t(x.heads) + uint32_t(at.head);
+    const int64_t row = at.query_0 + at.query;
+    if constexpr (turned) draw_turned<kCount>(kept, dropout, stream, row, at.key_0 + at.key - threadIdx.x % 32 / 4);
+    else draw<kCount>(kept, dropout, stream, row, at.key_0 + (at.key & ~3));
+  }
+  // Where a bias has the pair of s[n], bytes from the row of the batch and head; of what is not there, the last.
+  static __device__ int64_t offset(const Tensor& t, const PairSpot& at, int n) {
+    const int c = n / 4 * 8 + n % 2, r = n / 2 % 2 * 8;
+    const int i = min(at.query + (turned ? c : r), at.rows - 1), j = min(at.key + (turned ? r : c), at.keys - 1);
+    return (t.stride.seq * i + (t.extent.dim == 1 ? 0 : j)) * int(size_of(t.dtype));
+  }
+  __device__ void load_bias(float (&to)[kPiece], const char* first, const PairSpot& at, int piece) const {
+    const DType type = x.score.bias.dtype;
+#pragma unroll
+    for (int n = 0; n < kPiece; ++n) {
+      const char* from = first + offset(x.score.bias, at, piece * kPiece + n);
+      if (type == DType::f32) to[n] = *reinterpret_cast<const float*>(from);
+      else if (type == DType::f16) to[n] = sm80::unpack<F16>(*reinterpret_cast<const uint16_t*>(from)).x;
+      else to[n] = sm80::unpack<Bf16>(*reinterpret_cast<const uint16_t*>(from)).x;
+    }
+  }
+
+  static __device__ bool seen(const PairSpot& at, int n) {
+    const int r = n / 2 % 2;
+    return uint32_t(n / 4 * 8 + n % 2 - at.from[r]) < uint32_t(at.count[r]);
+  }
+
+  struct Weighed {
+    float weight;  // before dropout, as if it were seen
+    float keep;    // what dropout multiplies it by
+    float slope;   // of the capped score by the score
+  };
+  // take(whether there is a bias, n, Weighed) for each score, done(piece) after each four. lse(n): of its row. Scores
+  // are lost.
+  template <class Lse, class Take, class Done>
+  __device__ void apply(float (&s)[kCount], const PairSpot& at, Lse lse, Take take, Done done) const {
+    if (x.score.cap != 0.f) cap_scores(s, x.score.cap_factor);
+    if (x.score.bias.data && at.keys > 0) weigh<true>(s, at, lse, take, done);
+    else weigh<false>(s, at, lse, take, done);
+  }
+
+ private:
+  // A branch for each score would cost more than the arithmetic: what is not asked for multiplies by one, or adds zero.
+  template <bool biased, class Lse, class Take, class Done>
+  __device__ void weigh(const float (&s)[kCount], const PairSpot& at, Lse lse, Take take, Done done) const {
+    const bool capped = x.score.cap != 0.f;
+    const float scale = capped ? x.score.cap : x.scale2;
+    const float slope = x.score.slopes ? -kLog2e * x.score.slopes[at.head * x.score.slope_stride] : 0.f;
+    const float ahead = float(at.key_0 + at.key - at.query_0 - at.query);
+    const uint32_t bits = x.score.drop_below ? kept[0] : ~0u;
+    const char* const bias = biased ? row_address(x.score.bias, at.batch, 0, at.head) : nullptr;
+    float now[kPiece] = {}, next[kPiece] = {};
+    if constexpr (biased) load_bias(next, bias, at, 0);
+#pragma unroll
+    for (int piece = 0; piece < kCount / kPiece; ++piece) {
+      if constexpr (biased) {
+#pragma unroll
+        for (int n = 0; n < kPiece; ++n) now[n] = next[n] * kLog2e;
+        if (piece + 1 < kCount / kPiece) load_bias(next, bias, at, piece + 1);
+      }
+#pragma unroll
+      for (int n = piece * kPiece; n < (piece + 1) * kPiece; ++n) {
+        const int c = n / 4 * 8 + n % 2, r = n / 2 % 2 * 8;
+        const float more = fmaf(fabsf(ahead + float(turned ? r - c : c - r)), slope, now[n % kPiece] - lse(n));
+        const Weighed w{.weight = at_most_one(sm80::exp2_fast(fmaf(s[n], scale, more))),
+                        .keep = bits >> bit(n) & 1 ? x.score.kept : 0.f,
+                        .slope = capped ? fmaf(-s[n], s[n], 1.f) : 1.f};
+        take(std::bool_constant<biased>{}, n, w);
+      }
+      done(piece);
+    }
+  }
+};
+
+}  // namespace attune::sm90

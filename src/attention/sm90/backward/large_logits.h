@@ -1,0 +1,44 @@
+// Backward attention for Hopper: rows whose log-sum-exp is so large that what is lost in its last place is more than a
+// weight. prepare has lowered those (lse_of_weights), so weights of their largest scores come out far above 1, maybe
+// infinite, and end at 1 then. A kernel asks once a launch whether there is such a row, or once a tile, of its rows or
+// of its weights: whichever its time and registers allow.
+#pragma once
+#include "core/large_logit.h"
+#include "machine/sm80/mma.h"
+#include "machine/sm90/memory.h"
+#include "machine/sm90/scalar.h"
+
+namespace attune::sm90 {
+
+// Of statistics in shared memory, a log-sum-exp and a delta of each row. A lane looks at two of 64 rows.
+template <int Rows>
+__device__ inline bool has_lowered(uint32_t stats) {
+  const int lane = int(threadIdx.x % 32);
+  bool lowered = false;
+#pragma unroll
+  for (int first = 0; first < Rows; first += 64) {
+    if (first + 64 > Rows && first + 2 * lane >= Rows) continue;
+    const float4 two = load_shared4(stats + first * 8 + lane * 16);
+    lowered |= is_lowered(two.x) || is_lowered(two.z);
+  }
+  return __any_sync(~0u, lowered);
+}
+
+// Of a warp's weights in pairs of f16 or bf16: one is 2 or more, or a NaN.
+template <int N>
+__device__ inline bool has_above_one(const uint32_t (&pairs)[N]) {
+  uint32_t bits = 0;
+#pragma unroll
+  for (int n = 0; n < N; ++n) bits |= pairs[n];
+  return __any_sync(~0u, (bits & 0x40004000u) != 0);
+}
+
+// A NaN stays one; of fminf it would be 1, and the row a row like any other.
+__device__ inline float at_most_one(float weight) { return sm80::min_or_nan(weight, 1.f); }
+template <int N>
+__device__ inline void end_at_one(float (&weights)[N]) {
+#pragma unroll
+  for (int n = 0; n < N; ++n) weights[n] = at_most_one(weights[n]);
+}
+
+}  // namespace attune::sm90

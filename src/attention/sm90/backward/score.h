@@ -1,0 +1,131 @@
+// Backward attention for Hopper: what options do between the products and the sums, to the scores that a thread holds.
+// The same as General of core/score.h. Scores are turned: a thread has two keys, lane / 4 and 8 further, and of every
+// eight queries two. All of a pair is done at once, in one pass: the logit, its weight, dS and the gradient of a bias.
+#pragma once
+#include "attention/sm90/backward/large_logits.h"
+#include "attention/sm90/backward/config.h"
+#include "core/dropout.h"
+#include "machine/sm80/memory.h"
+#include "machine/sm90/memory.h"
+
+namespace attune::sm90 {
+
+// Where the scores lie: s[n] is that of query `query + n / 4 * 8 + n % 2` and of key `key`, 8 further where n / 2 is
+// odd. A query at or behind from[n / 2 % 2], up to and with last[], sees it.
+struct TurnedSpot {
+  int batch, head;
+  int query, key;
+  int rows, keys;  // of the sequence
+  int from[2], last[2];
+  int64_t stand;   // how far ahead of query 0 key 0 stands
+};
+
+// A bit for each score that is kept, in their order. One call of philox serves four neighbouring keys, which four lanes
+// have: of four scores each of them calls for one and they exchange bits. Where key 0 does not stand at a multiple of
+// four, the four are of two calls. `row` and `key` are positions: of the thread's first query, and of the warp's first
+// key.
+template <int N>
+__device__ void draw_turned(uint32_t (&kept)[N / 32], const Dropout& dropout, uint32_t stream, int64_t row,
+                            int64_t key) {
+  const int lane = threadIdx.x % 32, mine = lane / 4 % 4, first = lane & 0x13;  // of the four lanes
+  const int64_t four = key + mine / 2 * 8 + lane / 16 * 4;
+  const int before = int(four & 3);
+#pragma unroll
+  for (int part = 0; part < N / 32; ++part) {
+    uint32_t bits = 0;
+#pragma unroll 1
+    for (int n = 0; n < 8; ++n) {
+      uint32_t drawn = 0;
+#pragma unroll 1
+      for (int at = -before; at < 4; at += 4) {
+        const Words4 words = dropout.words(stream, row + mine % 2 + part * 64 + n * 8, four + at);
+        uint32_t some = 0;
+#pragma unroll
+        for (int k = 0; k < 4; ++k)
+          if (words.w[k] >= dropout.below) some |= 1u << k;
+        drawn |= at < 0 ? some >> -at : some << at;
+      }
+      bits >>= 4;
+#pragma unroll
+      for (int k = 0; k < 4; ++k) bits |= (__shfl_sync(~0u, drawn, first + 4 * k) >> mine & 1) << (28 + k);
+    }
+    kept[part] = bits;
+  }
+}
+
+template <int N>
+struct TurnedScore {
+  const TabledParams& x;
+  static constexpr int kPiece = 4;  // scores whose bias is asked for at once
+  uint32_t kept[N / 32];
+
+  __device__ void prepare(const TurnedSpot& at) {
+    if (!x.score.drop_below) return;
+    const Dropout dropout{uint64_t(x.score.seed[0]), uint64_t(x.score.seed[1]), x.score.drop_below};
+    int64_t row = at.query - at.stand, key = at.key - threadIdx.x % 32 / 4;
+    if (x.score.positions) {
+      const int64_t* given = x.score.positions + at.batch * x.score.position_stride;
+      row = clamp_position(given[0]) + at.query, key += clamp_position(given[1]);
+    }
+    draw_turned<N>(kept, dropout, uint32_t(at.batch) * uint32_t(x.heads) + uint32_t(at.head), row, key);
+  }
+
+  // Where a bias has the pair of s[n]; of what is not there, the last. Bytes from the row of the batch and head.
+  static __device__ int64_t offset(const Tensor& t, const TurnedSpot& at, int n) {
+    const int size = int(size_of(t.dtype));
+    const int i = min(at.query + n / 4 * 8 + n % 2, at.rows - 1), j = min(at.key + n / 2 % 2 * 8, at.keys - 1);
+    return (t.stride.seq * i + (t.extent.dim == 1 ? 0 : j)) * size;
+  }
+  __device__ void load_bias(float (&to)[kPiece], const char* first, const TurnedSpot& at, int piece) const {
+    const DType type = x.score.bias.dtype;
+#pragma unroll
+    for (int n = 0; n < kPiece; ++n) {
+      const char* from = first + offset(x.score.bias, at, piece * kPiece + n);
+      if (type == DType::f32) to[n] = *reinterpret_cast<const float*>(from);
+      else if (type == DType::f16) to[n] = sm80::unpack<F16>(*reinterpret_cast<const uint16_t*>(from)).x;
+      else to[n] = sm80::unpack<Bf16>(*reinterpret_cast<const uint16_t*>(from)).x;
+    }
+  }
+
+  // Scores become weights that multiply dO, and dP becomes dS. `stats(i)`: of queries 8 i and the next of the thread's
+  // two, as BackwardConsumer has them.
+  template <class Stats>
+  __device__ void apply(float (&s)[N], float (&dp)[N], const TurnedSpot& at, Stats stats) const {
+    const bool capped = x.score.cap != 0.f, drops = x.score.drop_below, biased = x.score.bias.data;
+    const float scale = capped ? x.score.cap : x.scale2;
+    const float slope = x.score.slopes ? -kLog2e * x.score.slopes[at.head * x.score.slope_stride] : 0.f;
+    // How far ahead of the thread's first query its keys stand.
+    const float ahead = float(at.key - at.query + at.stand);
+    const char* const bias = biased ? row_address(x.score.bias, at.batch, 0, at.head) : nullptr;
+    char* const d_bias = x.d_bias.data ? row_address(x.d_bias, at.batch, 0, at.head) : nullptr;
+    float now[kPiece] = {}, next[kPiece] = {};
+    if (biased) load_bias(next, bias, at, 0);
+#pragma unroll
+    for (int piece = 0; piece < N / kPiece; ++piece) {
+#pragma unroll
+      for (int n = 0; n < kPiece; ++n) now[n] = next[n];
+      if (biased && piece + 1 < N / kPiece) load_bias(next, bias, at, piece + 1);
+      if (capped)
+#pragma unroll
+        for (int n = piece * kPiece; n < (piece + 1) * kPiece; ++n)
+          s[n] = fmaf(-2.f, reciprocal_fast(1.f + sm80::exp2_fast(s[n] * x.score.cap_factor)), 1.f);
+#pragma unroll
+      for (int n = piece * kPiece; n < (piece + 1) * kPiece; ++n) {
+        const float4 two = stats(n / 4);
+        const int c = n / 4 * 8 + n % 2, r = n / 2 % 2;
+        const float lse = n % 2 ? two.z : two.x, delta = n % 2 ? two.w : two.y;
+        const float more = fmaf(now[n % kPiece], kLog2e, slope * fabsf(ahead + float(8 * r - c)));
+        const bool seen = c >= at.from[r] && c <= at.last[r] && lse != INFINITY;
+        const float weight = seen ? at_most_one(sm80::exp2_fast(fmaf(s[n], scale, more) - lse)) : 0.f;
+        const float keep = !drops ? 1.f : kept[n / 32] >> n % 32 & 1 ? x.score.kept : 0.f;
+        const float d_logit = seen ? weight * fmaf(keep * x.kept, dp[n], -delta) : 0.f;
+        if (d_bias && seen)
+          atomicAdd(reinterpret_cast<float*>(d_bias + offset(x.d_bias, at, n)), d_logit * x.kept_out);
+        dp[n] = capped ? d_logit * fmaf(-s[n], s[n], 1.f) : d_logit;
+        s[n] = weight * keep;
+      }
+    }
+  }
+};
+
+}  // namespace attune::sm90

@@ -1,0 +1,124 @@
+// sm90_backward at heads of more than 128 columns: the host side of backward.sm90.wide.*.h. A run is prepare, the
+// kernel that owns queries, then the one that owns keys, which starts as soon as the former leaves room. No sum is
+// shared between blocks, so the gradients are the same bits in every run.
+#include <algorithm>
+
+#include "attention/gpu/backward_pre_post_host.h"
+#include "attention/sm90/backward/two_kernel/instances.h"
+#include "attention/sm90/schedule.h"
+#include "core/check.h"
+#include "core/score.h"
+#include "machine/cuda/tensor_map.h"
+
+namespace attune::sm90 {
+namespace {
+
+constexpr int kTileRows = 128, kTileKeys = 64, kMostSectionHeads = 64;
+constexpr int kShort = 1024;   // keys, up to which blocks of rows stay
+constexpr double kSectionBytes = 32 << 20;
+
+int64_t padded(const Problem& p) { return round_up(p.len_q, kTileRows); }
+
+float2* carve(Workspace& ws, const Problem& p) {
+  return ws.take<float2>(size_t(p.batch) * size_t(p.heads_q) * size_t(padded(p)));
+}
+
+// With a band, blocks differ in length: the longest of a section of heads come first, and what they walk, `rows` rows a
+// head, stays in the second-level cache. Without one, head after head.
+int section(const Problem& p, const WideKernel& k, int64_t rows) {
+  if (p.mask.kind == MaskKind::full) return 1;
+  const double bytes = double(rows) * (k.dim_qk + k.dim_v) * 2;
+  int heads = 1;
+  while (heads < kMostSectionHeads && 2 * heads * bytes <= kSectionBytes) heads *= 2;
+  return heads;
+}
+
+struct Map {
+  Role role;
+  const Tensor& of;
+  CUtensorMap* map;
+  int rows;
+};
+Status make(std::string_view who, const Problem& p, std::initializer_list<Map> maps) {
+  for (const auto& [role, of, map, rows] : maps)
+    if (Status s = cuda::tensor_map(of, rows, *map); !s.ok())
+      return Status::no(who, ": ", name(role), ": ", s.message, ", in: ", name(p));
+  return Status::good();
+}
+
+}  // namespace
+
+WideKernel& wide_kernel_of(const Problem& p) {
+  if (p.dim_qk > 192 || p.dim_v > 192) return wide_kernel_256();
+  return p.dim_v > 128 ? wide_kernel_192() : wide_kernel_192_128();
+}
+
+Status wide_run(std::string_view who, const Plan& plan, const Args& a, Workspace ws, Stream stream) {
+  const Problem& p = plan.problem;
+  WideKernel& kernel = wide_kernel_of(p);
+  const int rows = a[Role::q].extent.seq, keys = a[Role::k].extent.seq, device = a[Role::q].device_index;
+  const int type = p.dtype.q == DType::bf16;
+  const cuda::Use use(device);
+  if (!use.status.ok()) return Status::no(who, ": ", use.status.message, ", in: ", name(p));
+  float2* const stats = carve(ws, p);
+  const sm80::BackwardParams ends{.problem = p, .args = dense(a), .uniform = true, .seq = sequence(p, a, 0),
+                                  .rows = stats, .dq = nullptr, .padded = int(padded(p)), .wide = kernel.dim_qk,
+                                  .group = p.heads_q / p.heads_kv, .scale = scale_of(p, a),
+                                  .kept = sm80::kept(scale_of(p, a), p.dim_qk)};
+  if (Status s = sm80::backward_prepare(who, ends, {device, plan.device.arch}, stream); !s.ok()) return s;
+  const Band& band = ends.seq.band;
+  const bool any_keys = keys > 0 && a[Role::k].extent.batch > 0;
+  WideParams x{.row_stats = stats,
+               .scale2 = ends.scale * kLog2e,
+               .kept = ends.kept.in,
+               .scale = ends.scale * ends.kept.out,
+               .rows = rows,
+               .keys = keys,
+               .heads = p.heads_q,
+               .heads_kv = p.heads_kv,
+               .group = ends.group,
+               .left = far(band.left),
+               .right = far(band.right),
+               .offset = far(band.q_first - band.k_first),
+               .padded = ends.padded,
+               .wants_dk = a.given(Role::dk),
+               .wants_dv = a.given(Role::dv),
+               .alone = rows == 0 || !a.given(Role::dq),
+               .of_rows = {int(ceil_div(rows, kTileRows)), p.batch * p.heads_q, section(p, kernel, keys)},
+               .of_keys = {int(ceil_div(keys, kTileKeys)), p.batch * p.heads_kv,
+                           section(p, kernel, int64_t(rows) * ends.group)}};
+  // A map is of something: where there are no queries or no keys, of rows that nobody looks at.
+  const Tensor &q = a[rows ? Role::q : Role::k], &d_out = a[rows ? Role::d_out : Role::v];
+  const Tensor &k = a[any_keys ? Role::k : Role::q], &v = a[any_keys ? Role::v : Role::d_out];
+  cuda::Launch launch{.who = who, .threads = kernel.threads, .device = device, .stream = stream, .early = true};
+  if (rows == 0 && !any_keys) return Status::good();
+  const auto make_maps = [&](int rows_q, int rows_k) {
+    return make(who, p, {{Role::q, q, &x.q, rows_q}, {Role::d_out, d_out, &x.d_out, rows_q},
+                         {Role::k, k, &x.k, rows_k}, {Role::v, v, &x.v, rows_k}});
+  };
+  if (!x.alone) {
+    if (Status s = make_maps(64, kernel.keys_of_rows); !s.ok()) return s;
+    if (Status s = make(who, p, {{Role::dq, a[Role::dq], &x.dq, 16}}); !s.ok()) return s;
+    launch.kernel = reinterpret_cast<const void*>(kernel.rows[type]), launch.ready = &kernel.rows_ready[type];
+    launch.blocks = int64_t(x.of_rows.tiles) * x.of_rows.heads, launch.shared_bytes = kernel.rows_bytes;
+    if (p.mask.kind == MaskKind::full && any_keys && keys <= kShort)
+      launch.blocks = std::min<int64_t>(launch.blocks, plan.device.units);
+    if (Status s = cuda::launch(launch, p, &x); !s.ok()) return s;
+  }
+  if (!any_keys || !(x.wants_dk || x.wants_dv)) return Status::good();
+  if (x.wants_dk)
+    if (Status s = make(who, p, {{Role::dk, a[Role::dk], &x.dk, 16}}); !s.ok()) return s;
+  if (x.wants_dv)
+    if (Status s = make(who, p, {{Role::dv, a[Role::dv], &x.dv, 16}}); !s.ok()) return s;
+  if (x.alone || kernel.queries != 64 || kernel.keys_of_rows != kTileKeys)  // else they are there
+    if (Status s = make_maps(kernel.queries, kTileKeys); !s.ok()) return s;
+  // Not by plain bulk copies: racecheck takes those for writes of the thread that asks.
+  if (Status s = cuda::line_map(&stats->x, 2 * int64_t(x.padded), x.heads, p.batch, 2 * kernel.queries, x.stats);
+      !s.ok())
+    return Status::no(who, ": statistics: ", s.message, ", in: ", name(p));
+  launch.kernel = reinterpret_cast<const void*>(kernel.keys[type]), launch.ready = &kernel.keys_ready[type];
+  launch.blocks = int64_t(x.of_keys.tiles) * x.of_keys.heads, launch.shared_bytes = kernel.keys_bytes;
+  return cuda::launch(launch, p, &x);
+}
+
+}  // namespace attune::sm90

@@ -1,0 +1,247 @@
+// Wide heads, the kernel that owns queries: dQ. Each of two warpgroups has 64 queries and nothing to tell the other:
+//   S = Q K^T | dP = dO V^T | P and dS in registers | dQ += dS K, and only then the next key tile
+// so that k is loaded a whole step ahead; one warpgroup multiplies while the other has its exponentials. Q and dO stay
+// in shared memory, which leaves three tiles at d256: two of k, one of v that is given back in halves.
+#pragma once
+#include "attention/sm90/backward/two_kernel/common.h"
+
+namespace attune::sm90 {
+
+template <class Number, int DimQk, int DimV, int TileK = 64>
+struct WideRowsShape {
+  using T = Number;
+  static constexpr int kDimQk = DimQk, kDimV = DimV, kTileQ = 128, kTileK = TileK, kGroups = 2, kWarps = 4 * kGroups;
+  static constexpr int kThreads = 128 * (1 + kGroups), kProducerRegisters = 24, kConsumerRegisters = 240;
+  static constexpr int kPanelsQk = DimQk / 64, kPanelsV = DimV / 64, kPanelQ = kTileQ * 128, kPanelK = kTileK * 128;
+  static constexpr int kParts = DimV == 256 ? 2 : 1, kPanelsPart = kPanelsV / kParts;  // of a tile of v; of one part
+  static constexpr int kStagesK = 2, kStagesV = 2;                                     // of parts
+  static constexpr int kBytesQ = kPanelsQk * kPanelQ, kBytesO = kPanelsV * kPanelQ, kBytesK = kPanelsQk * kPanelK;
+  static constexpr int kBytesV = kPanelsPart * kPanelK;
+  static constexpr int kQ = 0, kO = kBytesQ, kK = kO + kBytesO, kV = kK + kStagesK * kBytesK;
+  static constexpr int kQFull = kV + kStagesV * kBytesV, kOFull = kQFull + 8, kQEmpty = kOFull + 8;
+  static constexpr int kOEmpty = kQEmpty + 8, kKFull = kOEmpty + 8;
+  static constexpr int kKEmpty = kKFull + 8 * kStagesK, kVFull = kKEmpty + 8 * kStagesK;
+  static constexpr int kVEmpty = kVFull + 8 * kStagesV, kSharedBytes = kVEmpty + 8 * kStagesV;
+  static_assert(kSharedBytes <= 227 * 1024);
+  static constexpr bool kKeepsRows = DimQk <= 192 && DimV <= 192;  // d_out in registers, where there is room
+};
+
+// Which queries a block has, and the key tiles that they see. With a band the last queries come first.
+struct WideQueryTile {
+  int query, head, batch;
+  int first, tiles;  // the first key, a multiple of kWideStart; key tiles from there on
+  template <class C>
+  static __device__ WideQueryTile find(const WideParams& x, int n) {
+    const BlockPlace at = find_block(x.of_rows, n);
+    WideQueryTile t{(x.of_rows.tiles - 1 - at.tile) * C::kTileQ, at.head % x.heads, at.head / x.heads, 0, 0};
+    const int from = max(0, t.query + x.offset - x.left);
+    const int last = min(x.keys - 1, min(t.query + C::kTileQ, x.rows) - 1 + x.offset + x.right);
+    if (last < from) return t;
+    t.first = from / kWideStart * kWideStart, t.tiles = (last - t.first) / C::kTileK + 1;
+    return t;
+  }
+};
+
+template <class C>
+__device__ inline void wide_rows_produce(const WideParams& x, uint32_t shared, const WideQueryTile& t, uint32_t round,
+                                         uint32_t step) {
+  const int head_kv = t.head / x.group;
+  const uint32_t q = shared + C::kQFull, o = shared + C::kOFull;
+  uint32_t part = step * C::kParts;
+  const auto load_k = [&](uint32_t n) {
+    const uint32_t stage = (step + n) % C::kStagesK, full = shared + C::kKFull + 8 * stage;
+    wait(shared + C::kKEmpty + 8 * stage, ((step + n) / C::kStagesK & 1) ^ 1);
+    arrive_expect(full, C::kBytesK);
+    load_panels<C::kTileK, C::kPanelsQk, C::kTileK>(shared + C::kK + stage * C::kBytesK, x.k, full, 0,
+                                                    t.first + int(n) * C::kTileK, head_kv, t.batch,
+                                                    Keep::last_to_go);
+  };
+  wait(shared + C::kQEmpty, (round & 1) ^ 1);
+  arrive_expect(q, C::kBytesQ);
+  load_panels<C::kTileQ, C::kPanelsQk>(shared + C::kQ, x.q, q, 0, t.query, t.head, t.batch, Keep::first_to_go);
+  load_k(0);
+  wait(shared + C::kOEmpty, (round & 1) ^ 1);
+  arrive_expect(o, C::kBytesO);
+  load_panels<C::kTileQ, C::kPanelsV>(shared + C::kO, x.d_out, o, 0, t.query, t.head, t.batch, Keep::first_to_go);
+  for (uint32_t n = 0; n < uint32_t(t.tiles); ++n) {
+    if (n > 0) load_k(n);
+#pragma unroll 1
+    for (int p = 0; p < C::kParts; ++p, ++part) {
+      const uint32_t stage = part % C::kStagesV, full = shared + C::kVFull + 8 * stage;
+      wait(shared + C::kVEmpty + 8 * stage, (part / C::kStagesV & 1) ^ 1);
+      arrive_expect(full, C::kBytesV);
+      load_panels<C::kTileK, C::kPanelsPart, C::kTileK>(shared + C::kV + stage * C::kBytesV, x.v, full,
+                                                        p * C::kPanelsPart, t.first + int(n) * C::kTileK, head_kv,
+                                                        t.batch, Keep::last_to_go);
+    }
+  }
+}
+
+template <class C>
+struct WideRowsConsumer {
+  using T = typename C::T;
+  const WideParams& x;
+  const uint32_t shared;
+  const int group, warp, lane;
+  WideQueryTile t;
+  uint32_t round, start;  // this tile's number, and its first step, among those of the block
+
+  float dq[C::kDimQk / 2];
+  float s[C::kTileK / 2], dp[C::kTileK / 2];
+  uint32_t ds[C::kTileK / 4];                        // pairs, as products want them
+  uint32_t d_out[C::kKeepsRows ? C::kDimV / 4 : 1];  // likewise
+  float lse[2], delta[2];                            // of this lane's rows
+  bool far;                                          // some row of the warp
+
+  __device__ void release(int barrier) const {
+    if (lane == 0) arrive(shared + barrier);
+  }
+  // Steps are counted over all tiles of the block.
+  __device__ void issue_scores(uint32_t n) {
+    const uint32_t stage = n % C::kStagesK;
+    wait(shared + C::kKFull + 8 * stage, n / C::kStagesK & 1);
+    const uint32_t a = operand(shared + C::kQ + group * 64 * 128, 0);
+    const uint32_t b = operand(shared + C::kK + stage * C::kBytesK, 0);
+    forget(s);
+    begin_products();
+#pragma unroll
+    for (int i = 0; i < C::kDimQk / 16; ++i)
+      Product<T, C::kTileK>::shared(s, a + (i / 4 * C::kPanelQ + i % 4 * 32) / 16,
+                                    b + (i / 4 * C::kPanelK + i % 4 * 32) / 16, i > 0);
+    close_products();
+    if (n == start) {
+      wait(shared + C::kOFull, round & 1);
+      if constexpr (C::kKeepsRows) keep_rows<C::kPanelQ>(d_out, shared + C::kO, group * 64 + warp * 16, lane);
+    }
+    const uint32_t c = operand(shared + C::kO + group * 64 * 128, 0);
+    forget(dp);
+#pragma unroll
+    for (int p = 0; p < C::kParts; ++p) {
+      const uint32_t part = n * C::kParts + p, at = part % C::kStagesV;
+      wait(shared + C::kVFull + 8 * at, part / C::kStagesV & 1);
+      const uint32_t d = operand(shared + C::kV + at * C::kBytesV, 0);
+      begin_products();
+#pragma unroll
+      for (int i = 0; i < C::kPanelsPart * 4; ++i) {
+        const uint32_t of_a = c + ((p * C::kPanelsPart + i / 4) * C::kPanelQ + i % 4 * 32) / 16;
+        const uint32_t of_b = d + (i / 4 * C::kPanelK + i % 4 * 32) / 16;
+        if constexpr (C::kKeepsRows) Product<T, C::kTileK>::by_rows(dp, d_out + 4 * i, of_b, i > 0);
+        else Product<T, C::kTileK>::shared(dp, of_a, of_b, p + i > 0);
+      }
+      close_products();
+    }
+  }
+  __device__ void issue_dq(uint32_t n) {
+    const uint32_t b = operand(shared + C::kK + n % C::kStagesK * C::kBytesK, C::kPanelK);
+    begin_products();
+#pragma unroll
+    for (int i = 0; i < C::kTileK / 16; ++i) Product<T, C::kDimQk>::registers(dq, ds + 4 * i, b + i * 16 * 128 / 16, 1);
+    close_products();
+  }
+  __device__ bool has_far() const { return __any_sync(~0u, is_lowered(lse[0]) || is_lowered(lse[1])); }
+  __device__ void hide(float (&to)[C::kTileK / 2], int key) const {
+    const int row = t.query + group * 64 + warp * 16 + lane / 4 + x.offset;
+    const int first = key + lane % 4 * 2;
+#pragma unroll
+    for (int n = 0; n < C::kTileK / 2; ++n) {
+      const int c = first + n / 4 * 8 + n % 2, r = row + n / 2 % 2 * 8;
+      if (c < r - x.left || c > r + x.right || c >= x.keys) to[n] = 0.f;
+    }
+  }
+  // From the scores of key tile n to dS, in pairs.
+  __device__ void differentiate(uint32_t n) {
+    const int key = t.first + int(n - start) * C::kTileK, row = t.query + group * 64 + x.offset;
+    const bool partial = key + C::kTileK > x.keys || key + C::kTileK - 1 > row + x.right || key < row + 63 - x.left;
+    wait_products<C::kParts>();
+    pin(s);
+#pragma unroll
+    for (int i = 0; i < C::kTileK / 2; ++i) s[i] = sm80::exp2_fast(fmaf(s[i], x.scale2, -lse[i / 2 % 2]));
+    if (far) end_at_one(s);
+    if (partial) hide(s, key);
+    if constexpr (C::kParts == 2) {
+      wait_products<1>();
+      release(C::kVEmpty + 8 * (n * 2 % C::kStagesV));
+    }
+    wait_products<0>();
+    pin(dp);
+    release(C::kVEmpty + 8 * ((n * C::kParts + C::kParts - 1) % C::kStagesV));
+#pragma unroll
+    for (int i = 0; i < C::kTileK / 2; ++i) dp[i] = s[i] * fmaf(dp[i], x.kept, -delta[i / 2 % 2]);
+    if (partial) hide(dp, key);
+#pragma unroll
+    for (int i = 0; i < C::kTileK / 4; ++i) ds[i] = sm80::pack<T>(dp[2 * i], dp[2 * i + 1]);
+  }
+  __device__ void run() {
+    const int first = group * 64 + warp * 16;
+#pragma unroll
+    for (int n = 0; n < C::kDimQk / 2; ++n) dq[n] = 0.f;
+    if (t.tiles > 0) {
+      const float2* stats = x.row_stats + (int64_t(t.batch) * x.heads + t.head) * x.padded + t.query + first + lane / 4;
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const float2 one = stats[8 * r];
+        lse[r] = one.x, delta[r] = one.y;
+      }
+      far = has_far();
+      wait(shared + C::kQFull, round & 1);
+      const uint32_t end = start + uint32_t(t.tiles);
+#pragma unroll 1
+      for (uint32_t n = start; n < end; ++n) {
+        pin(dq);
+        issue_scores(n);
+        differentiate(n);
+        issue_dq(n);
+        wait_products<0>();
+        pin(dq);
+        release(C::kKEmpty + 8 * (n % C::kStagesK));
+      }
+      release(C::kOEmpty);
+    }
+    store_warp_rows<T, C::kTileQ>(dq, x.scale, shared + C::kQ, first, x.dq, t.query + first, t.head, t.batch);
+    release(C::kQEmpty);
+  }
+};
+
+// A block stays, and takes each gridDim.x-th tile, where all are alike and short: what the next one needs is loaded
+// while dQ of this one leaves. Otherwise there is one for each tile.
+template <class C>
+__global__ void __launch_bounds__(C::kThreads, 1) wide_rows_kernel(const __grid_constant__ WideParams x) {
+  extern __shared__ __align__(1024) char memory[];
+  const uint32_t shared = shared_address(memory);
+  const int group = __shfl_sync(~0u, int(threadIdx.x) / 128, 0), warp = __shfl_sync(~0u, int(threadIdx.x) / 32 % 4, 0);
+  if (threadIdx.x == 0) {
+    barrier_init(shared + C::kQFull, 1), barrier_init(shared + C::kOFull, 1);
+    barrier_init(shared + C::kQEmpty, C::kWarps), barrier_init(shared + C::kOEmpty, C::kWarps);
+    for (int n = 0; n < C::kStagesK; ++n)
+      barrier_init(shared + C::kKFull + 8 * n, 1), barrier_init(shared + C::kKEmpty + 8 * n, C::kWarps);
+    for (int n = 0; n < C::kStagesV; ++n)
+      barrier_init(shared + C::kVFull + 8 * n, 1), barrier_init(shared + C::kVEmpty + 8 * n, C::kWarps);
+    barrier_init_done();
+  }
+  __syncthreads();
+  sm80::wait_for_previous();
+  sm80::admit_next();
+  const int tiles = x.of_rows.tiles * x.of_rows.heads;
+  uint32_t round = 0, step = 0;
+  if (group == 0) {
+    shrink_registers<C::kProducerRegisters>();
+    if (threadIdx.x > 0) return;
+#pragma unroll 1
+    for (int n = int(blockIdx.x); n < tiles; n += int(gridDim.x), ++round) {
+      const WideQueryTile t = WideQueryTile::find<C>(x, n);
+      if (t.tiles > 0) wide_rows_produce<C>(x, shared, t, round, step);
+      step += uint32_t(t.tiles);
+    }
+  } else {
+    grow_registers<C::kConsumerRegisters>();
+    WideRowsConsumer<C> consumer{x, shared, group - 1, warp, int(threadIdx.x % 32)};
+#pragma unroll 1
+    for (int n = int(blockIdx.x); n < tiles; n += int(gridDim.x), ++round) {
+      consumer.t = WideQueryTile::find<C>(x, n), consumer.round = round, consumer.start = step;
+      consumer.run();
+      step += uint32_t(consumer.t.tiles);
+    }
+  }
+}
+
+}  // namespace attune::sm90

@@ -1,0 +1,188 @@
+// Forward attention for Hopper: what options do between the products and the softmax, to the two rows that a thread
+// holds. The same as General of core/score.h, in an order that suits registers: each option goes over the scores in
+// place, and what is left to multiply them by (scale and log2 e, or the cap) is carried on into the softmax.
+#pragma once
+#include "attention/sm90/forward/config.h"
+#include "core/dropout.h"
+#include "core/softmax.h"
+#include "machine/sm80/memory.h"
+#include "machine/sm90/memory.h"
+
+namespace attune::sm90 {
+
+// Where a thread's scores lie: s[n] is that of row `row` (8 further where n / 2 is odd) and of column
+// `column + n / 4 * 8 + n % 2` of the sequence.
+struct Spot {
+  int batch, head;
+  int row, column;
+  int position;    // of the row, where key 0 stands at 0
+  int rows, keys;  // of the sequence
+};
+
+// s = tanh(s * scale / cap), of a factor of 2 log2 e * scale / cap: 1 - 2 / (1 + exp(2 x)), with an error of 2^-23.
+// Five instructions that need no register of their own; a reciprocal for four scores makes fewer slow ones, and long
+// chains.
+template <int N>
+__device__ void cap_scores(float (&s)[N], float factor) {
+#pragma unroll
+  for (int n = 0; n < N; ++n) s[n] = fmaf(-2.f, reciprocal_fast(1.f + sm80::exp2_fast(s[n] * factor)), 1.f);
+}
+
+// `first`: how far ahead of the row the thread's first key stands.
+template <int N>
+__device__ void add_alibi(float (&s)[N], float scale, float slope, int64_t first) {
+  const float ahead[2] = {float(first), float(first - 8)};
+#pragma unroll
+  for (int n = 0; n < N; ++n)
+    s[n] = fmaf(s[n], scale, fabsf(ahead[n / 2 % 2] + float(n / 4 * 8 + n % 2)) * slope);
+}
+
+// A bias is read where it lies: by pairs where it is f32 or T, its rows allow that and all keys of the tile exist.
+// Pieces of it are asked for before the scores are there, and then one ahead of where they are added.
+template <class B, int kPiece>
+struct BiasPairs {
+  static constexpr int kBytes = sizeof(B);
+  template <int piece>
+  static __device__ void load(uint32_t (&word)[2][kPiece], const char* const (&row)[2]) {
+#pragma unroll
+    for (int n = 0; n < kPiece; n += 2) {
+      const char* from = row[n / 2 % 2] + (piece * kPiece + n) / 4 * 8 * kBytes;
+      if constexpr (kBytes == 4) load_global(from, word[piece % 2][n], word[piece % 2][n + 1]);
+      else load_global(from, word[piece % 2][n]);
+    }
+  }
+  template <int piece = 0, int N>
+  static __device__ void add(float (&s)[N], float scale, uint32_t (&word)[2][kPiece], const char* const (&row)[2]) {
+    if constexpr (piece + 1 < N / kPiece) load<piece + 1>(word, row);
+#pragma unroll
+    for (int n = 0; n < kPiece; n += 2) {
+      const uint32_t(&w)[kPiece] = word[piece % 2];
+      float2 two;
+      if constexpr (kBytes == 4) two = {__uint_as_float(w[n]), __uint_as_float(w[n + 1])};
+      else two = sm80::unpack<B>(w[n]);
+      float *x = s + piece * kPiece + n, *y = x + 1;
+      *x = fmaf(two.x, kLog2e, *x * scale), *y = fmaf(two.y, kLog2e, *y * scale);
+    }
+    if constexpr (piece + 1 < N / kPiece) add<piece + 1>(s, scale, word, row);
+  }
+};
+
+// Any dtype, place and broadcast. Keys that are not there read the last one, and are hidden later.
+template <int N>
+__device__ void add_bias_singly(float (&s)[N], float scale, const Tensor& bias, const char* const (&row)[2],
+                                const Spot& at) {
+  const int size = int(size_of(bias.dtype)), step = bias.extent.dim == 1 ? 0 : size, last = max(at.keys - 1, 0);
+#pragma unroll
+  for (int n = 0; n < N; ++n) {
+    const char* from = row[n / 2 % 2] + int64_t(min(at.column + n / 4 * 8 + n % 2, last)) * step;
+    float x;
+    if (size == 4) {
+      x = *reinterpret_cast<const float*>(from);
+    } else {
+      const uint32_t bits = *reinterpret_cast<const uint16_t*>(from);
+      x = bias.dtype == DType::f16 ? sm80::unpack<F16>(bits).x : sm80::unpack<Bf16>(bits).x;
+    }
+    s[n] = fmaf(x, kLog2e, s[n] * scale);
+  }
+}
+
+// A bit for each score that is kept: a word for 64 columns, a byte for each of (upper row, even column), (upper, odd),
+// (lower, even), (lower, odd). One call of philox serves four neighbouring keys, which two lanes share: the even lane
+// calls for its upper row, the odd one for its lower row, and they exchange halves. Where key 0 does not stand at a
+// multiple of four, the four are of two calls. `row` and `key` are positions: of the thread's first row, and of the
+// first of the four.
+template <int N>
+__device__ void draw(uint32_t (&kept)[N / 32], const Dropout& dropout, uint32_t stream, int64_t row, int64_t key) {
+  const bool odd = threadIdx.x & 1;
+  const int before = int(key & 3);
+#pragma unroll
+  for (int part = 0; part < N / 32; ++part) {
+    uint32_t mine = 0;
+#pragma unroll 1
+    for (int n = 0; n < 8; ++n) {
+      mine = mine >> 1 & 0x7F7F7F7Fu;
+#pragma unroll 1
+      for (int at = -before; at < 4; at += 4) {
+        const Words4 words = dropout.words(stream, row + 8 * odd, key + at + part * 64 + n * 8);
+        uint32_t four = 0;
+#pragma unroll
+        for (int k = 0; k < 4; ++k)
+          if (words.w[k] >= dropout.below) four |= 0x80u << 8 * k;
+        mine |= at < 0 ? four >> -8 * at : four << 8 * at;
+      }
+    }
+    const uint32_t theirs = __shfl_xor_sync(~0u, mine, 1);
+    kept[part] = odd ? (mine & 0xFFFF0000u) | theirs >> 16 : (mine & 0xFFFFu) | theirs << 16;
+  }
+}
+
+// The options of one key tile. prepare() before its scores are there, apply() after; what it returns is what is left to
+// multiply them by. drop() once they are weights, summed and packed. Where the tile lies is asked for again, not kept:
+// between the two there are products under way, and few registers.
+template <class T, int N>
+struct Score {
+  const ScoreOptions& x;
+  static constexpr int kPiece = 8;
+  uint32_t word[2][kPiece];
+  uint32_t kept[N / 32];
+
+  enum class Bias { none, wide, same, singly };
+  __device__ Bias bias(const Spot& at) const {
+    if (!x.bias.data) return Bias::none;
+    if (!x.bias_pairs || at.column - at.column % 8 + 2 * N > at.keys) return Bias::singly;
+    return x.bias.dtype == DType::f32 ? Bias::wide : Bias::same;
+  }
+  __device__ void bias_rows(const Spot& at, const char* (&row)[2], int bytes) const {
+#pragma unroll
+    for (int r = 0; r < 2; ++r)
+      row[r] = row_address(x.bias, at.batch, min(at.row + 8 * r, at.rows - 1), at.head) + int64_t(at.column) * bytes;
+  }
+  struct Stand { int64_t row, key; };  // of the thread's first row, and of key 0
+  __device__ Stand stand(const Spot& at) const {
+    if (!x.positions) return {at.position, 0};
+    const int64_t* given = x.positions + at.batch * x.position_stride;
+    return {clamp_position(given[0]) + at.row, clamp_position(given[1])};
+  }
+  // `more`: another key tile follows, to the left.
+  __device__ void prepare(const Spot& at, int heads, bool more) {
+    if (x.drop_below) {
+      const Dropout dropout{uint64_t(x.seed[0]), uint64_t(x.seed[1]), x.drop_below};
+      const auto [row, key] = stand(at);
+      draw<N>(kept, dropout, uint32_t(at.batch) * uint32_t(heads) + uint32_t(at.head), row, key + (at.column & ~3));
+    }
+    const Bias kind = bias(at);
+    if (kind != Bias::wide && kind != Bias::same) return;
+    const int bytes = kind == Bias::wide ? 4 : 2, tile = 2 * N * bytes;
+    const char* row[2];
+    bias_rows(at, row, bytes);
+    if (kind == Bias::wide) BiasPairs<float, kPiece>::template load<0>(word, row);
+    else BiasPairs<T, kPiece>::template load<0>(word, row);
+    if (more && at.column % 8 < 4)  // two of the four lanes that share rows
+      prefetch_global((at.column % 8 ? row[1] : row[0]) - at.column % 8 * bytes - tile, tile);
+  }
+  __device__ float apply(float (&s)[N], const Spot& at, float scale, float slope) {
+    if (x.cap != 0.f) cap_scores(s, x.cap_factor), scale = x.cap;
+    if (slope != 0.f) {
+      const auto [row, key] = stand(at);
+      add_alibi(s, scale, -slope, key + at.column - row), scale = 1.f;
+    }
+    const Bias kind = bias(at);
+    if (kind == Bias::none) return scale;
+    const char* row[2];
+    bias_rows(at, row, kind == Bias::singly ? 0 : kind == Bias::wide ? 4 : 2);
+    if (kind == Bias::wide) BiasPairs<float, kPiece>::add(s, scale, word, row);
+    else if (kind == Bias::same) BiasPairs<T, kPiece>::add(s, scale, word, row);
+    else add_bias_singly(s, scale, x.bias, row, at);
+    return 1.f;
+  }
+  __device__ void drop(uint32_t (&p)[N / 2]) const {
+    if (!x.drop_below) return;
+#pragma unroll
+    for (int n = 0; n < N / 4; ++n) {
+      const uint32_t here = kept[n / 8] << (7 - n % 8);
+      p[2 * n] &= spread_bits<0>(here), p[2 * n + 1] &= spread_bits<2>(here);
+    }
+  }
+};
+
+}  // namespace attune::sm90

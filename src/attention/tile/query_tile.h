@@ -1,0 +1,117 @@
+// One tile of queries, as a kernel that takes them one after the other is told of it: which rows, which key tiles, what
+// its rows see. Here is how it follows from lengths and lists in tensors; a plain problem needs less
+// (sm90/forward/kernel.h).
+#pragma once
+#include "core/args.h"
+#include "core/divisor.h"
+
+namespace attune {
+
+inline constexpr int kFarTile = 1 << 29;  // further than any key, and a sum of two is an int
+
+// Key tiles run from last down to first.
+struct alignas(16) QueryTile {
+  int row, end, head, batch;   // of q and out: its first row, and the end of its sequence
+  int first, last;             // key tiles; of a list: places in it; of two lists: from first on it is the second
+  int keys;                    // of its sequence
+  int from, until;             // its first row sees the keys from..until - 1, the next row those a key further
+  int query, sequence;         // its first row and its place in the batch, as the problem counts them
+  int k_row, k_head, k_batch;  // where key 0 of its sequence lies
+  int column;                  // of a list: its first entry; of a part of the keys: the place it goes to, plus one
+  int stand;                   // where its first row stands, and key 0 at 0
+};
+
+ATTUNE_HD inline int query_tiles(const Sequence& s, int tile_q) { return int(ceil_div(s.len_q, tile_q)); }
+
+// Its key tiles are those of a list. Blocks of a list are whole numbers of tiles, or half a tile of queries: then a
+// tile has the lists of two rows of blocks, one behind the other. An empty list is one key tile, all of it hidden.
+ATTUNE_HD inline void set_list(QueryTile& t, const BlockList& list, int rows, int tile_q, int tile_k) {
+  const Blocks size = list.blocks;
+  const int pieces = size.k / tile_k, first = t.query / size.q;
+  t.first = 0, t.column = list.entry(first), t.last = list.count(first) * pieces - 1;
+  if (size.q < tile_q) {
+    const int begun = t.column + list.count(first), there = rows > size.q ? list.entry(first + 2) - begun : 0;
+    t.first = t.last + 1, t.last += (there > 0 ? there : 0) * pieces;
+  }
+  if (t.last < 0) t.last = t.keys = 0;
+}
+
+// The n-th of a sequence. Where nothing is seen there is one key tile, all of it hidden.
+template <int Roles>
+ATTUNE_HD QueryTile query_tile(const Problem& p, const ArgsOf<Roles>& a, int b, const Sequence& s, int head, int n,
+                               int tile_q, int tile_k) {
+  constexpr int64_t kFar = kFarTile;
+  const int row = n * tile_q, rows = s.len_q - row < tile_q ? s.len_q - row : tile_q;
+  const int64_t stand = s.band.q_first - s.band.k_first + row;
+  QueryTile t{.row = s.q_first + row,
+              .end = s.q_first + s.len_q,
+              .head = head,
+              .batch = s.q_batch,
+              .first = 0,
+              .last = 0,
+              .keys = s.len_k,
+              .from = clamp(stand - s.band.left, -kFar, kFar),
+              .until = clamp(stand + s.band.right + 1, -kFar, kFar),
+              .query = row,
+              .sequence = b,
+              .k_row = s.k_first,
+              .k_head = head / (p.heads_q / p.heads_kv),
+              .k_batch = s.k_batch,
+              .column = 0,
+              .stand = clamp(stand, -kFar, kFar)};
+  const int begin = clamp(t.from, 0, s.len_k), end = clamp(t.until + rows - 1, 0, s.len_k);
+  if (const Blocks size = p.mask.blocks; size.q) {
+    set_list(t, {size, a.template row<const int32_t>(Role::block_begin, b, 0, head), nullptr}, rows, tile_q, tile_k);
+  } else if (begin < end) {
+    t.first = begin / tile_k, t.last = (end - 1) / tile_k;
+  }
+  return t;
+}
+
+// Tiles of lists where lengths are the same for all sequences, from few numbers: a kernel that runs once reads them and
+// its code from memory, and Problem and Args are kilobytes.
+struct ListTiles {
+  QueryTile first;                      // of the first sequence and head, whatever its list
+  Blocks blocks;
+  const int32_t* begin;                 // Role::block_begin, and its strides
+  int64_t begin_batch, begin_head;
+  Divisor tiles_of_head, heads, heads_per_key;
+  int count, tile_q, tile_k;            // count: of all
+
+  // The same bytes as query_tile() of its sequence, head and number.
+  ATTUNE_HD QueryTile tile(int n) const {
+    const int unit = int(tiles_of_head.divide(n)), row = int(tiles_of_head.rest(n)) * tile_q;
+    const int b = int(heads.divide(unit)), head = int(heads.rest(unit));
+    QueryTile t = first;
+    t.row += row, t.query = row, t.head = head, t.k_head = int(heads_per_key.divide(head));
+    t.batch = t.sequence = t.k_batch = b;
+    if (t.from > -kFarTile) t.from += row;
+    if (t.until < kFarTile) t.until += row;
+    t.stand += row;
+    const BlockList list{blocks, begin + b * begin_batch + head * begin_head, nullptr};
+    set_list(t, list, t.end - row < tile_q ? t.end - row : tile_q, tile_q, tile_k);
+    return t;
+  }
+};
+
+// Only where lists are, no length or position is in a tensor, and keys are linear.
+inline ListTiles list_tiles(const Problem& p, const Args& a, int tile_q, int tile_k) {
+  const Sequence s = sequence(p, a, 0);
+  Problem whole = p;
+  whole.mask.blocks = {};
+  const Tensor& begin = a[Role::block_begin];
+  const int tiles = query_tiles(s, tile_q);
+  return {.first = query_tile(whole, a, 0, s, 0, 0, tile_q, tile_k),
+          .blocks = p.mask.blocks,
+          .begin = static_cast<const int32_t*>(begin.data),
+          .begin_batch = begin.stride.batch,
+          .begin_head = begin.stride.head,
+          .tiles_of_head = Divisor(uint32_t(tiles > 0 ? tiles : 1)),
+          .heads = Divisor(uint32_t(p.heads_q)),
+          .heads_per_key = Divisor(uint32_t(p.heads_q / p.heads_kv)),
+          .count = p.batch * p.heads_q * tiles,
+          .tile_q = tile_q,
+          .tile_k = tile_k};
+}
+
+}  // namespace attune

@@ -1,0 +1,140 @@
+#include "core/variant/dilated.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace attune {
+namespace {
+
+using Word = std::string_view;
+
+template <class E, size_t N>
+Status read_word(const Variant& v, Word name, const Word (&words)[N], Word said, E& out) {
+  const Word text = value(v, name);
+  for (size_t n = 0; n < N; ++n)
+    if (words[n] == text) return out = E(n), Status::good();
+  return text.empty() ? Status::good() : Status::no("dilated: ", name, " = ", text, " is not one of ", said);
+}
+
+Status read_names(const Variant& v) {
+  Word rest = v.text;
+  rest.remove_prefix(word(v).size());
+  while (!rest.empty()) {
+    rest.remove_prefix(1);
+    const Word one = rest.substr(0, rest.find(' ')), name = one.substr(0, one.find('='));
+    if (name != "gradient" && name != "mode" && name != "norm" && name != "rates" && name != "segments")
+      return Status::no("dilated: '", name, "' is not one of its parameters: gradient, mode, norm, rates, segments");
+    rest.remove_prefix(one.size());
+  }
+  return Status::good();
+}
+
+Status read_branches(const Variant& v, Dilated& out) {
+  const auto no = [](const auto&... why) { return Status::no("dilated: ", why...); };
+  const Numbers segments = numbers(v, "segments"), rates = numbers(v, "rates");
+  if (!segments.count) return no("segments = '", value(v, "segments"), "' is not a list of 1 ... 32 numbers");
+  if (!rates.count) return no("rates = '", value(v, "rates"), "' is not a list of 1 ... 32 numbers");
+  if (segments.count != rates.count)
+    return no(segments.count, " segments and ", rates.count, " rates: they go in pairs");
+  out.branches = rates.count;
+  for (int n = 0; n < rates.count; ++n) {
+    if (rates[n] < 1 || rates[n] > segments[n])
+      return no("rate ", rates[n], " is not in 1 ... its segment ", segments[n]);
+    out.segment[n] = segments[n], out.rate[n] = rates[n];
+  }
+  return Status::good();
+}
+
+// After how many heads the remainders and the heads of keys repeat together, so that a step through both is a view.
+int period(const Problem& p, int rate) {
+  const int group = p.heads_q / p.heads_kv;
+  return group % rate == 0 ? rate : int(std::min<int64_t>(std::lcm(int64_t(rate), int64_t(group)), p.heads_q));
+}
+
+HeadSet longnet_set(const Problem& p, int rate, int i) {
+  const int group = p.heads_q / p.heads_kv, step = period(p, rate), count = (p.heads_q - i + step - 1) / step;
+  HeadSet s{i % rate, i, i / group, std::max(count, 0), std::max(count, 0), step, std::max(step / group, 1)};
+  if (group % rate == 0) s.heads_kv = p.heads_kv, s.step_kv = 1;
+  return s;
+}
+
+HeadSet group_set(const Dilated& d, const Problem& p, int n, int i) {
+  const int group = p.heads_q / p.heads_kv;
+  const Rows all = group_heads(p.heads_q, d.branches, n);
+  // Where the whole groups of query heads begin and end; both in the middle of one: there is none.
+  int first = int(round_up(all.first, group)), last = all.last / group * group;
+  if (first > last) first = last = all.last;
+  const Rows parts[] = {{all.first, first}, {first, last}, {last, all.last}};
+  const Rows part = parts[i];
+  const int heads = part.last - part.first;
+  return {n % d.rate[n], part.first, part.first / group, heads, i == 1 ? heads / group : std::min(heads, 1), 1, 1};
+}
+
+}  // namespace
+
+Status read_dilated(const Problem& p, Dilated& out) {
+  constexpr Word kMode[] = {"longnet", "headgroup"}, kNorm[] = {"lse", "divide", "none"},
+                 kGradient[] = {"exact", "detached"};
+  const auto no = [](const auto&... why) { return Status::no("dilated: ", why...); };
+  Dilated d;
+  if (Status s = read_names(p.variant); !s.ok()) return s;
+  if (Status s = read_word(p.variant, "mode", kMode, "longnet, headgroup", d.mode); !s.ok()) return s;
+  if (Status s = read_word(p.variant, "norm", kNorm, "lse, divide, none", d.norm); !s.ok()) return s;
+  if (Status s = read_word(p.variant, "gradient", kGradient, "exact, detached", d.detached); !s.ok()) return s;
+  if (Status s = read_branches(p.variant, d); !s.ok()) return s;
+  if (d.detached && !(d.mode == Dilated::Mode::longnet && d.norm == Dilated::Norm::lse))
+    return no("gradient=detached leaves out the shares of norm=lse in mode=longnet; there are none here");
+  if (d.mode == Dilated::Mode::headgroup && p.heads_q < d.branches)
+    return no("mode=headgroup gives every branch a head: ", d.branches, " branches, heads_q = ", p.heads_q);
+  if (p.options) return no("takes no options of dense attention");
+  if (p.keys != KeySource::linear) return no("keys are linear, not ", name(p.keys));
+  if (p.len_q != p.len_k) return no("q", p.len_q, " and k", p.len_k, " differ: queries and keys are the same rows");
+  // A branch's queries and keys are the same rows, so causal is causal there too; a window would need dividing.
+  const Mask& m = p.mask;
+  if (m.kind == MaskKind::window || m.align == Align::absolute || m.blocks.q || m.k_step != 1 || m.k_phase)
+    return no("mask ", name(m), " is not full or causal");
+  out = d;
+  return Status::good();
+}
+
+Status valid_dilated(const Problem& p) {
+  Dilated d;
+  return read_dilated(p, d);
+}
+
+void declare_dilated(const Problem& p, const Args& a, Declared& d) {
+  const bool backward = p.pass == Pass::backward, joined = dilated_of(p).norm == Dilated::Norm::lse;
+  d.dense = false;
+  d.required = roles(Role::q, Role::k, Role::v, Role::out) |
+               roles_if(backward, roles(Role::lse, Role::d_out, Role::dq, Role::dk, Role::dv));
+  // The lse of a sum of softmaxes says how many keys there were, and no more: it has no gradient.
+  d.optional = roles(Role::lse) | roles_if(backward && joined, roles(Role::d_lse));
+  d.self = true;
+  d.k.seq = a[Role::q].extent.seq;
+}
+
+int head_sets(const Dilated& d, const Problem& p, int n) {
+  return d.mode == Dilated::Mode::headgroup ? 3 : period(p, d.rate[n]);
+}
+
+HeadSet head_set(const Dilated& d, const Problem& p, int n, int i) {
+  return d.mode == Dilated::Mode::headgroup ? group_set(d, p, n, i) : longnet_set(p, d.rate[n], i);
+}
+
+double dilated_pairs(const Problem& p, int64_t length) {
+  const Dilated d = dilated_of(p);
+  double pairs = 0;
+  for (int n = 0; n < d.branches; ++n)
+    for (int i = 0; i < head_sets(d, p, n); ++i) {
+      const HeadSet s = head_set(d, p, n, i);
+      const int64_t whole = length / d.segment[n], rest = length % d.segment[n];
+      const auto of_segment = [&](int64_t rows) {
+        const auto count = double(pick(s.offset, d.rate[n], 0, rows).count);
+        return p.mask.kind == MaskKind::causal ? count * (count + 1) / 2 : count * count;
+      };
+      pairs += s.heads_q * (double(whole) * of_segment(d.segment[n]) + of_segment(rest));
+    }
+  return pairs;
+}
+
+}  // namespace attune

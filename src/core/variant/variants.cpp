@@ -1,0 +1,37 @@
+#include "core/variant/variants.h"
+
+#include <iterator>
+
+#include "core/variant/adaptive.h"
+#include "core/variant/dilated.h"
+#include "core/variant/nsa.h"
+#include "core/variant/ring.h"
+
+namespace attune {
+namespace {
+
+// One line a variant. Its functions are declared in the header of the variant, next to its parameters.
+constexpr VariantWord kWords[] = {
+    {"compress", valid_nsa, declare_nsa}, {"select", valid_nsa, declare_nsa}, {"selected", valid_nsa, declare_nsa},
+    {"gate", valid_nsa, declare_nsa},     {"reads", valid_nsa, declare_nsa},  {"nsa", valid_nsa, declare_nsa},
+    {"dilated", valid_dilated, declare_dilated},
+    {"ring", valid_ring, declare_ring},
+    {"adaptive", valid_adaptive, declare_adaptive},
+};
+
+}  // namespace
+
+const VariantWord* find_variant(std::string_view word) {
+  for (const VariantWord& w : kWords)
+    if (!word.empty() && w.word == word) return &w;
+  return nullptr;
+}
+
+Declared declared(const Problem& p, const Args& a) {
+  Declared d;
+  if (!p.variant.text[0]) return d;
+  if (const VariantWord* w = find_variant(word(p.variant))) w->declare(p, a, d);
+  return d;
+}
+
+}  // namespace attune

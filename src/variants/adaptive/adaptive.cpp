@@ -1,0 +1,171 @@
+// Content-adaptive block-sparse attention, as adaptive.h defines it: place the rows of the lists, score and choose,
+// then attend over these lists with the scores as the bias of their blocks. Backward: the gradient of that bias is the
+// gradient of the scores. One composition for CPU and GPU: only the scorer's steps are run by different hands.
+#include <algorithm>
+
+#include "core/dtypes.h"
+#include "core/variant/scorer.h"
+#include "variants/adaptive/gpu.h"
+#include "variants/blocks/blocks.h"
+#include "variants/sub_plans.h"
+#include "variants/adaptive/scorer.h"
+
+namespace attune {
+namespace {
+
+using T = AdaptiveTensor;
+
+// The attention with the lists that the scorer makes.
+Problem attention(const Problem& p, const Adaptive& say) {
+  Problem part = p;
+  part.variant = {};
+  part.mask.blocks = {say.block, say.block, int32_t(adaptive_bound(p, say))};
+  part.set(Option::block_bias);
+  return part;
+}
+
+Tensor compact(const Plan& plan, void* data, DType dtype, Extents e) {
+  const Strides stride{e.batch > 1 ? int64_t(e.seq) * e.head * e.dim : 0, e.seq > 1 ? int64_t(e.head) * e.dim : 0,
+                       e.head > 1 ? e.dim : 0};
+  return {data, dtype, plan.device.kind, plan.device.index, e, stride};
+}
+
+// Everything between the arguments and the attention. What the caller keeps (the saved tensors) is not counted there.
+struct Room {
+  Scorer x{};
+  Tensor begin, column, scores, begin_k, row_k, d_entry;
+  cpu::ChooserRoom* chooser = nullptr;  // of each worker, on a CPU
+  int workers = 0;
+};
+
+Weights weights(const Tensor& t) {
+  return {static_cast<float*>(t.data), t.stride.seq, t.stride.head};
+}
+
+Room carve(Workspace& ws, const Plan& plan, const Args& a) {
+  const Problem& p = plan.problem;
+  const bool backward = p.pass == Pass::backward, on_cpu = plan.device.kind == DeviceKind::cpu;
+  Room room;
+  Scorer& x = room.x;
+  x.say = adaptive_of(p);
+  x.problem = attention(p, x.say);
+  x.args = dense(a);
+  const int dim = p.dim_qk, hidden = x.say.hidden, bound = x.problem.mask.blocks.bound;
+  x.rows = int(ceil_div(p.len_q, x.say.block)), x.columns = int(ceil_div(p.len_k, x.say.block));
+  x.nets = x.say.per_head ? p.heads_q : 1, x.units = x.say.per_head ? p.heads_q : p.heads_kv;
+
+  const auto saved = [&](T t, DType dtype, Extents e) {
+    void* const place = ws.take<int32_t>(size_t(int64_t(e.batch) * e.head * e.dim));
+    return a.given(role(t)) ? a[role(t)] : compact(plan, place, dtype, e);
+  };
+  room.begin = saved(T::begin, DType::i32, {p.batch, 1, p.heads_q, x.rows + 1});
+  room.column = saved(T::column, DType::i32, {1, 1, 1, bound});
+  room.scores = saved(T::scores, DType::f32, {1, 1, 1, bound});
+  for (int side = 0; side < 2; ++side) {
+    x.mix[side] = ws.take<float>(size_t(x.nets) * dim * hidden);
+    x.offset[side] = ws.take<float>(size_t(x.nets) * hidden);
+    const size_t blocks = size_t(p.batch) * x.blocks(side);
+    x.mean[side] = ws.take<float>(blocks * x.heads(side) * dim);
+    x.term[side] = ws.take<float>(blocks * x.sides(side) * hidden);
+    if (!backward) continue;
+    x.d_mix[side] = ws.take<float>(size_t(x.nets) * dim * hidden);
+    x.d_offset[side] = ws.take<float>(size_t(x.nets) * hidden);
+    x.d_term[side] = ws.take<float>(blocks * x.sides(side) * hidden);
+  }
+  if (backward) {
+    x.partial = ws.take<float>(size_t(p.batch) * x.rows * p.heads_q * (hidden + 2));
+    const Extents first_k{p.batch, 1, p.heads_q, x.columns + 1}, entries{1, 1, 1, bound};
+    room.begin_k = compact(plan, ws.take<int32_t>(size_t(p.batch) * p.heads_q * (x.columns + 1)), DType::i32, first_k);
+    room.row_k = compact(plan, ws.take<int32_t>(size_t(bound)), DType::i32, entries);
+    room.d_entry = compact(plan, ws.take<float>(size_t(bound)), DType::f32, entries);
+  } else if (on_cpu) {
+    room.workers = std::max(1, plan.device.units);
+    room.chooser = ws.take<cpu::ChooserRoom>(size_t(room.workers));
+    float* const numbers = ws.take<float>(size_t(room.workers) * x.columns * 3);
+    for (int n = 0; room.chooser && n < room.workers; ++n) {
+      float* const mine = numbers + int64_t(n) * x.columns * 3;
+      room.chooser[n] = {mine, mine + x.columns, reinterpret_cast<int32_t*>(mine + 2 * x.columns)};
+    }
+  }
+
+  x.project[0] = weights(a[role(T::wq)]), x.project_bias[0] = weights(a[role(T::bq)]);
+  x.project[1] = weights(a[role(T::wk)]), x.project_bias[1] = weights(a[role(T::bk)]);
+  x.w1 = weights(a[role(T::w1)]), x.b1 = weights(a[role(T::b1)]);
+  x.w2 = weights(a[role(T::w2)]), x.b2 = weights(a[role(T::b2)]);
+  x.d_project[0] = weights(a[d_role(T::wq)]), x.d_project_bias[0] = weights(a[d_role(T::bq)]);
+  x.d_project[1] = weights(a[d_role(T::wk)]), x.d_project_bias[1] = weights(a[d_role(T::bk)]);
+  x.d_w1 = weights(a[d_role(T::w1)]), x.d_b1 = weights(a[d_role(T::b1)]);
+  x.d_w2 = weights(a[d_role(T::w2)]), x.d_b2 = weights(a[d_role(T::b2)]);
+  x.log_temperature = static_cast<const float*>(a[role(T::log_temperature)].data);
+  x.d_log_temperature = static_cast<float*>(a[d_role(T::log_temperature)].data);
+  x.noise = static_cast<const int64_t*>(a[role(T::noise)].data);
+  x.begin = static_cast<int32_t*>(room.begin.data), x.column = static_cast<int32_t*>(room.column.data);
+  x.begin_batch = room.begin.stride.batch, x.begin_head = room.begin.stride.head;
+  x.scores = static_cast<float*>(room.scores.data);
+  x.begin_k = static_cast<int32_t*>(room.begin_k.data), x.row_k = static_cast<int32_t*>(room.row_k.data);
+  x.d_entry = static_cast<float*>(room.d_entry.data);
+  return room;
+}
+
+Status supports(const Problem& p, const Device& d) {
+  const auto no = [](const auto&... why) { return Status::no("adaptive: ", why...); };
+  if (word(p.variant) != "adaptive") return no("is for the variant adaptive");
+  if (!is_f32_or_half(p.dtype.q) || !is_f32_or_half(p.dtype.kv)) return no("q and k are not f32, f16 or bf16");
+  if (p.pass == Pass::backward && !is_f32_or_half(p.dtype.grad)) return no("gradients are not f32, f16 or bf16");
+  const Adaptive say = adaptive_of(p);
+  if (d.kind == DeviceKind::cpu) return Status::good();
+  const int64_t columns = ceil_div(p.len_k, say.block), most = cuda::most_columns(say.hidden);
+  return columns <= most ? Status::good() : no(columns, " key blocks are over the ", most, " of a row on a GPU");
+}
+
+Status shape(Plan& plan, const Planner& planner) {
+  const Problem part = attention(plan.problem, adaptive_of(plan.problem));
+  if (Status s = plan_part("adaptive", part, planner, plan); !s.ok()) return s;
+  Workspace count;
+  carve(count, plan, {});
+  count.take<std::byte>(plan.parts[0].workspace_bytes);
+  plan.workspace_bytes = count.used;
+  return Status::good();
+}
+
+Status fits(const Plan& plan, const Args& a) {
+  return plan.problem.pass == Pass::backward && a.given(Role::cache_index)
+             ? Status::no("adaptive: a backward does not take cache_index, which may share keys")
+             : Status::good();
+}
+
+Status steps(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
+  const Plan& part = plan.parts[0];
+  const bool backward = plan.problem.pass == Pass::backward, on_cpu = plan.device.kind == DeviceKind::cpu;
+  const Room room = carve(ws, plan, a);
+  const Scorer& x = room.x;
+  Args with = a;
+  for (int n = int(Role::variant); n < int(Role::count); ++n) with[Role(n)] = {};
+  with[Role::block_begin] = room.begin, with[Role::block_column] = room.column, with[Role::bias] = room.scores;
+  BlockSource lists{.origin = backward ? BlockOrigin::lists : BlockOrigin::best};
+  lists.pattern.density = x.say.density;
+  if (backward) {
+    with[Role::block_begin_k] = room.begin_k, with[Role::block_row_k] = room.row_k;
+    with[Role::d_bias] = room.d_entry;
+  }
+  if (Status s = build_blocks(x.problem, with, lists, stream); !s.ok()) return s;
+  if (!backward) {
+    if (on_cpu) cpu::score_blocks(x, room.chooser, room.workers);
+    else if (Status s = cuda::score_blocks(x, plan.device.index, stream); !s.ok()) return s;
+  }
+  if (Status s = part.backend->run(part, with, {ws.take<std::byte>(part.workspace_bytes)}, stream); !s.ok()) return s;
+  if (!backward) return Status::good();
+  if (!on_cpu) return cuda::score_gradients(x, plan.device.index, stream);
+  return cpu::score_gradients(x), Status::good();
+}
+
+Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
+  return of_whole(plan, steps(plan, a, ws, stream));
+}
+
+}  // namespace
+
+extern const Backend adaptive;
+const Backend adaptive{.name = "adaptive", .supports = supports, .shape = shape, .run = run, .fits = fits};
+
+}  // namespace attune

@@ -1,0 +1,225 @@
+// dilated: plain attention on the views of dilated_calls.h, joined. No kernel of its own, on CPUs and GPUs alike.
+//   forward   norm=lse: the branches accumulate into one running f32 (out, lse): one softmax over all their keys
+//             norm=divide, none: each branch by itself, then added
+//   backward  of the joined softmax: every branch is a plain backward that is given the joined out and lse, so its
+//             weights are those of the union and its D is the row's; gradients accumulate in f32. Where D or the
+//             weights are a branch's own (norm=divide, none, gradient=detached), its forward runs again before it.
+//
+// Sums are wider than what is asked for (an f32 row beside an f16 one), so they exist for a chunk of the sequence at a
+// time: memory stays linear with a small factor at any length. Where the tensors themselves are f32 they are the sums.
+#include <algorithm>
+#include <cmath>
+
+#include "machine/tensor_ops.h"
+#include "variants/dilated/shape.h"
+#include "variants/sub_plans.h"
+
+namespace attune {
+namespace {
+
+constexpr std::string_view kWho = "dilated";
+
+// The plan of a problem of this size with the nearest bounds of lengths, or of lengths up to an eighth more.
+const Plan* find(const std::vector<Plan>& plans, const Problem& wanted, bool near) {
+  const Plan* best = nullptr;
+  const auto length = [](const Problem& p) { return int64_t(p.len_q) + p.len_k; };
+  for (const Plan& plan : plans) {
+    const Problem& p = plan.problem;
+    const bool serves = p.pass == wanted.pass && p.options == wanted.options && p.dtype.out == wanted.dtype.out &&
+                        p.dtype.grad == wanted.dtype.grad && p.batch == wanted.batch && p.heads_q == wanted.heads_q &&
+                        p.heads_kv == wanted.heads_kv && p.len_q >= wanted.len_q && p.len_k >= wanted.len_k;
+    if (!serves || (near && length(p) * 8 > length(wanted) * 9)) continue;
+    if (!best || length(p) < length(best->problem)) best = &plan;
+  }
+  return best;
+}
+
+Status supports(const Problem& p, const Device&) {
+  if (word(p.variant) != kWho) return Status::no(kWho, ": is not asked for");
+  return valid_dilated(p);
+}
+
+// A tensor of which row 0 is row `base` of the sequence.
+struct Based {
+  Tensor t{};
+  int64_t base = 0;
+  explicit operator bool() const { return t.data != nullptr; }
+};
+
+class Run {
+ public:
+  Run(const Plan& plan, const Args& a, Workspace ws, Stream stream)
+      : plan_(plan), p_(plan.problem), a_(a), s_(p_), ws_(ws), stream_(stream), length_(a[Role::q].extent.seq) {
+    s_.chunk = plan.tile_q;
+    between_ = carve_dilated(ws_, p_, s_, a[Role::q]);
+  }
+
+  Status run() {
+    for (first_ = 0; first_ < length_; first_ = last_) {
+      last_ = std::min(first_ + s_.chunk, length_);
+      if (Status s = s_.backward ? backward() : forward(); !s.ok()) return s;
+    }
+    return Status::good();
+  }
+
+ private:
+  // The rows of the chunk.
+  Tensor rows(const Based& x) const { return pick_rows(x.t, first_ - x.base, int32_t(last_ - first_)); }
+  Based given(Role r) const { return {a_[r], 0}; }
+  // Sums of a chunk where they are apart, else the tensor itself.
+  Based sums(Role r, const Tensor& apart) const { return s_.sums_apart ? Based{apart, first_} : given(r); }
+  Status clear(const Based& x, float value) { return x ? fill(rows(x), value, stream_) : Status::good(); }
+  // From the sums to what was asked for.
+  Status finish(Role r, const Based& x) {
+    const float factor = s_.d.factor();
+    if (!a_.given(r) || (!s_.sums_apart && factor == 1.f)) return Status::good();
+    return scale_add(rows(x), factor, rows(given(r)), 0.f, stream_);
+  }
+
+  Status forward() {
+    const Based out = sums(Role::out, between_.out);
+    const Based lse = a_.given(Role::lse) ? given(Role::lse) : Based{between_.lse, first_};
+    if (s_.clears) {
+      if (Status s = clear(out, 0.f); !s.ok()) return s;
+      if (Status s = clear(lse, -INFINITY); !s.ok()) return s;
+    }
+    const Based own{between_.own_out, first_}, own_lse{between_.own_lse, first_};
+    const Status done = each_call(s_.d, p_, length_, first_, last_, [&](const DilatedCall& call) {
+      if (!own) return attend(call, s_.parts(call.branch).part[0], out, lse);
+      if (Status s = attend(call, DilatedPart::write, own, own_lse); !s.ok()) return s;
+      const auto view = [&](const Based& x) { return call.q.of(x.t, x.base); };
+      if (Status s = add(view(own), view(out), stream_); !s.ok()) return s;
+      return merge({}, view(own_lse), {}, view(lse), stream_);
+    });
+    return done.ok() ? finish(Role::out, out) : done;
+  }
+
+  Status backward() {
+    gradients_[0] = sums(Role::dq, between_.dq);
+    gradients_[1] = sums(Role::dk, between_.dk), gradients_[2] = sums(Role::dv, between_.dv);
+    for (const Based& x : gradients_)
+      if (Status s = s_.clears ? clear(x, 0.f) : Status::good(); !s.ok()) return s;
+    const Based own{between_.own_out, first_}, own_lse{between_.own_lse, first_};
+    if (own && !own_lse)  // the given out is a fraction of it
+      if (Status s = scale_add(rows(given(Role::out)), 1 / s_.d.factor(), rows(own), 0.f, stream_); !s.ok()) return s;
+    const Based out = own ? own : given(Role::out);
+    const Based lse = own_lse && s_.d.norm != Dilated::Norm::lse ? own_lse : given(Role::lse);
+    const Status done = each_call(s_.d, p_, length_, first_, last_, [&](const DilatedCall& call) {
+      const DilatedShape::Parts parts = s_.parts(call.branch);
+      for (int n = 0; n < parts.count; ++n) {
+        const bool again = parts.part[n] == DilatedPart::again;
+        if (Status s = attend(call, parts.part[n], out, again ? own_lse : lse); !s.ok()) return s;
+      }
+      return Status::good();
+    });
+    if (!done.ok()) return done;
+    constexpr Role kRoles[] = {Role::dq, Role::dk, Role::dv};
+    for (int n = 0; n < 3; ++n)
+      if (Status s = finish(kRoles[n], gradients_[n]); !s.ok()) return s;
+    return Status::good();
+  }
+
+  Status attend(const DilatedCall& call, DilatedPart part, const Based& out, const Based& lse) {
+    const Plan* plan = find(plan_.parts, s_.problem(p_, call, part), false);
+    if (plan) return attend(*plan, call, out, lse);
+    for (int b = 0; b < call.q.along_batch.count; ++b)
+      for (int h = 0; h < call.q.along_head.count; ++h) {
+        const DilatedCall one = single(call, b, h);
+        plan = find(plan_.parts, s_.problem(p_, one, part), false);
+        if (!plan) return Status::no(kWho, ": has no plan for ", name(s_.problem(p_, one, part)));
+        if (Status s = attend(*plan, one, out, lse); !s.ok()) return s;
+      }
+    return Status::good();
+  }
+
+  Status attend(const Plan& plan, const DilatedCall& call, const Based& out, const Based& lse) {
+    Args part;
+    part.scale = a_.scale;
+    const auto put = [&](Role r, const ViewOf& view, const Based& x) {
+      if (x) part[r] = view.of(x.t, x.base);
+    };
+    put(Role::q, call.q, given(Role::q)), put(Role::k, call.k, given(Role::k)), put(Role::v, call.k, given(Role::v));
+    put(Role::out, call.q, out), put(Role::lse, call.q, lse);
+    if (plan.problem.pass == Pass::backward) {
+      put(Role::d_out, call.q, given(Role::d_out)), put(Role::d_lse, call.q, given(Role::d_lse));
+      put(Role::dq, call.q, gradients_[0]), put(Role::dk, call.k, gradients_[1]), put(Role::dv, call.k, gradients_[2]);
+    }
+    return plan.backend->run(plan, part, ws_, stream_);
+  }
+
+  const Plan& plan_;
+  const Problem& p_;
+  const Args& a_;
+  DilatedShape s_;
+  Workspace ws_;
+  const Stream stream_;
+  const int64_t length_;
+  int64_t first_ = 0, last_ = 0;  // the chunk
+  DilatedBetween between_{};
+  Based gradients_[3]{};
+};
+
+// Steps of views are sums of steps of the tensors, so what is aligned in these is in those.
+Status fits(const Plan& plan, const Args& a) {
+  Args seen = a;
+  if (DilatedShape(plan.problem).sums_apart)
+    for (const Role r : {Role::dq, Role::dk, Role::dv}) seen[r] = {};
+  for (const Plan& part : plan.parts)
+    if (part.backend->fits)
+      if (Status s = part.backend->fits(part, seen); !s.ok()) return Status::no(kWho, ": a part of it: ", s.message);
+  return Status::good();
+}
+
+Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
+  return of_whole(plan, Run(plan, a, ws, stream).run());
+}
+
+Status shape(Plan& plan, const Planner& planner) { return shape_dilated(plan, planner, kLeastSums); }
+
+}  // namespace
+
+// A plan for every call of a sequence as long as the problem says. A shorter one has other numbers of segments: where
+// no plan has that number, its calls go one head and one sequence at a time, and there is a plan for that too.
+Status shape_dilated(Plan& plan, const Planner& planner, int64_t least_sums) {
+  const Problem& p = plan.problem;
+  const DilatedShape s(p, least_sums);
+  plan.tile_q = int(s.chunk);
+  const int64_t length = p.len_q;
+  // Rules are measured on tensors as they come; these are views with strides of their own.
+  const Planner plain{.device = planner.device};
+  const auto need = [&](const DilatedCall& call, bool near) {
+    const DilatedShape::Parts parts = s.parts(call.branch);
+    for (int n = 0; n < parts.count; ++n) {
+      const Problem part = s.problem(p, call, parts.part[n]);
+      if (find(plan.parts, part, near)) continue;
+      if (Status t = add_part(kWho, part, plain, plan); !t.ok()) return t;
+    }
+    return Status::good();
+  };
+  DilatedCall longest[2]{};  // of the first branch to run, and of the others
+  for (int64_t first = 0; first < length; first += s.chunk) {
+    const int64_t last = std::min(first + s.chunk, length);
+    const Status t = each_call(s.d, p, length, first, last, [&](const DilatedCall& call) {
+      DilatedCall& most = longest[call.branch != branch_at(s.d, 0)];
+      const int q = std::max(most.q.rows, call.q.rows), k = std::max(most.k.rows, call.k.rows);
+      most = single(call, 0, 0);
+      most.q.rows = q, most.k.rows = k;
+      return need(call, true);
+    });
+    if (!t.ok()) return t;
+  }
+  for (const DilatedCall& call : longest)
+    if (call.q.rows)
+      if (Status t = need(call, false); !t.ok()) return t;
+  Workspace count;
+  carve_dilated(count, p, s, {});
+  size_t scratch = 0;
+  for (const Plan& part : plan.parts) scratch = std::max(scratch, part.workspace_bytes);
+  count.take<std::byte>(scratch);
+  plan.workspace_bytes = count.used;
+  return Status::good();
+}
+
+extern const Backend dilated{.name = kWho, .supports = supports, .shape = shape, .run = run, .fits = fits};
+
+}  // namespace attune

@@ -1,0 +1,177 @@
+#include "tool/bench/axes.h"
+
+#include <algorithm>
+#include <charconv>
+#include <sstream>
+
+#include "core/variant/pattern.h"
+#include "tool/files.h"
+#include "tool/subjects/module_run.h"
+#include "tool/subjects/ring_run.h"
+
+namespace attune {
+namespace {
+
+constexpr size_t kMost = 100000;  // rows: more is a slip of the pen
+
+std::vector<std::string> split(std::string_view text, char at) {
+  std::vector<std::string> parts;
+  for (;;) {
+    const size_t end = text.find(at);
+    parts.emplace_back(text.substr(0, end));
+    if (end == std::string_view::npos) return parts;
+    text.remove_prefix(end + 1);
+  }
+}
+
+// A number from the left of `text`, at least 1.
+bool take(std::string_view& text, int32_t& out) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), out);
+  if (error != std::errc{} || out < 1) return false;
+  text.remove_prefix(size_t(end - text.data()));
+  return true;
+}
+
+Status range_of(std::string_view what, std::string_view text, std::vector<int32_t>& out) {
+  const auto no = [&, whole = text] {
+    return Status::no("--", what, ": '", whole,
+                      "' is not a number, a range a-b*factor or a range a-b+step, all at least 1");
+  };
+  int32_t first = 0, last = 0, step = 0;
+  if (!take(text, first)) return no();
+  if (text.empty()) return out.push_back(first), Status::good();
+  if (text[0] != '-') return no();
+  text.remove_prefix(1);
+  if (!take(text, last) || text.size() < 2 || (text[0] != '*' && text[0] != '+')) return no();
+  const bool multiply = text[0] == '*';
+  text.remove_prefix(1);
+  if (!take(text, step) || !text.empty() || (multiply && step == 1) || last < first) return no();
+  for (int64_t n = first; n <= last; n = multiply ? n * step : n + step) {
+    if (out.size() >= kMost) return Status::no("--", what, ": more than ", kMost, " values");
+    out.push_back(int32_t(n));
+  }
+  return Status::good();
+}
+
+}  // namespace
+
+Status numbers_of(std::string_view what, std::string_view text, std::vector<int32_t>& out) {
+  for (const std::string& part : split(text, ','))
+    if (Status s = range_of(what, part, out); !s.ok()) return s;
+  return Status::good();
+}
+
+std::vector<std::string> masks_of(std::string_view text) {
+  std::vector<std::string> masks;
+  bool half = false;  // a window whose right side is still to come
+  for (const std::string& part : split(text, ',')) {
+    if (half) masks.back() += "," + part, half = false;
+    else masks.push_back(part), half = part.starts_with("window");
+  }
+  return masks;
+}
+
+Status bound_by(std::string_view pattern, Problem& p) {
+  const Problem whole = whole_problem(p);
+  Pattern read;
+  if (Status s = parse(pattern, whole, read); !s.ok()) return s;
+  const int64_t most = bound(read, whole, p.batch, p.heads_q, true);
+  if (most > INT32_MAX) return Status::no("pattern '", pattern, "': ", most, " entries are over 2^31 - 1");
+  p.mask.blocks.bound = int32_t(most > 0 ? most : 1);
+  return Status::good();
+}
+
+Status parse_row(std::string_view text, BenchRow& out) {
+  if (is_module_row(text)) return parse_module_row(text, out);
+  constexpr std::string_view kBar = " | ";
+  const size_t bar = text.find(kBar);
+  out = {};
+  if (Status s = parse(text.substr(0, bar), out.problem); !s.ok()) return s;
+  if (bar == std::string_view::npos) return Status::good();
+  out.pattern = text.substr(bar + kBar.size());
+  return bound_by(out.pattern, out.problem);
+}
+
+Status problems_of(const Axes& a, std::vector<BenchRow>& out) {
+  std::vector<int32_t> batches, lengths, queries, dims;
+  if (Status s = numbers_of("batch", a.batch, batches); !s.ok()) return s;
+  if (Status s = numbers_of("len", a.len, lengths); !s.ok()) return s;
+  if (!a.len_q.empty())
+    if (Status s = numbers_of("len-q", a.len_q, queries); !s.ok()) return s;
+  if (queries.empty()) queries.push_back(0);  // as many as keys
+  std::vector<std::string> dim_words;         // "64" or "192/128"
+  for (const std::string& word : split(a.dim, ',')) {
+    if (word.find('/') != std::string::npos) { dim_words.push_back(word); continue; }
+    dims.clear();
+    if (Status s = numbers_of("dim", word, dims); !s.ok()) return s;
+    for (const int32_t d : dims) dim_words.push_back(join(d));
+  }
+  // Through the one parser of problem lines, so every value of an axis means what it means in a line.
+  for (const std::string& pass : split(a.pass, ','))
+    for (const std::string& dtype : split(a.dtype, ','))
+      for (const std::string& mask : masks_of(a.mask))
+        for (const std::string& dim : dim_words)
+          for (const int32_t batch : batches)
+            for (const std::string& heads : split(a.heads, ','))
+              for (const int32_t len_q : queries)
+                for (const int32_t len : lengths) {
+                  const std::string line =
+                      join(pass, " ", dtype, " b", batch, " h", heads, " q", len_q ? len_q : len, " k", len, " d", dim,
+                           " ", mask, a.options.empty() ? "" : " ", a.options);
+                  BenchRow row;
+                  if (Status s = parse_row(line, row); !s.ok()) return Status::no("'", line, "': ", s.message);
+                  if (out.size() >= kMost) return Status::no("the axes make more than ", kMost, " rows");
+                  out.push_back(row);
+                }
+  return Status::good();
+}
+
+Status keep_rows(const Axes& a, const std::vector<std::string>& given, std::vector<BenchRow>& rows) {
+  std::vector<Pass> passes;
+  std::vector<int32_t> lengths;
+  for (const std::string& axis : given) {
+    if (axis == "--len") {
+      if (Status s = numbers_of("len", a.len, lengths); !s.ok()) return s;
+    } else if (axis == "--pass") {
+      for (const std::string& word : split(a.pass, ',')) {
+        if (word != "forward" && word != "backward")
+          return Status::no("--pass: '", word, "' is not one of forward, backward");
+        passes.push_back(word == "forward" ? Pass::forward : Pass::backward);
+      }
+    } else {
+      return Status::no(axis, ": rows of a suite, a file or the command line say it themselves; --pass and --len "
+                              "choose among them");
+    }
+  }
+  const auto has = [](const auto& all, auto one) {
+    return all.empty() || std::find(all.begin(), all.end(), one) != all.end();
+  };
+  std::erase_if(rows, [&](const BenchRow& row) {
+    if (!row.not_built.empty()) return !given.empty();
+    return !has(passes, row.problem.pass) || !has(lengths, whole_problem(row.problem).len_k);
+  });
+  return rows.empty() ? Status::no("--pass and --len leave none of the rows") : Status::good();
+}
+
+std::string name(const BenchRow& row) {
+  if (!row.label.empty()) return row.label;
+  return row.pattern.empty() ? name(row.problem) : join(name(row.problem), " | ", row.pattern);
+}
+
+Status problems_in(const std::string& path, std::vector<BenchRow>& out) {
+  std::string text;
+  if (Status s = read_file(path, text); !s.ok()) return Status::no("--lines: ", s.message);
+  std::istringstream file(text);
+  const size_t before = out.size();
+  std::string line;
+  for (int number = 1; std::getline(file, line); ++number) {
+    while (!line.empty() && (line.back() == ' ' || line.back() == '\r')) line.pop_back();
+    if (line.empty() || line[0] == '#') continue;
+    BenchRow row;
+    if (Status s = parse_row(line, row); !s.ok()) return Status::no(path, ":", number, ": ", s.message);
+    out.push_back(row);
+  }
+  return out.size() > before ? Status::good() : Status::no("--lines: '", path, "' has no problem lines");
+}
+
+}  // namespace attune

@@ -1,0 +1,67 @@
+#include "tool/bench/estimate.h"
+
+#include <algorithm>
+#include <fstream>
+#include <string>
+
+#include "core/work.h"
+#include "tool/subjects/ring_run.h"
+
+namespace attune {
+namespace {
+
+// Of block lists what fits into their bound, where the mask shows more: nothing else is known before there are lists.
+double flops_of(const Problem& p) {
+  const Cost all = cost(p);
+  const Blocks& b = p.mask.blocks;
+  const double listed = double(b.bound) * b.q * b.k;
+  return b.q && listed < all.pairs ? all.flops * listed / all.pairs : all.flops;
+}
+
+// What the slow, obvious way computes: every pair, of native sparse attention once a branch.
+double pairs_seconds(const Problem& p, double call) {
+  Problem all = p;
+  all.variant = {}, all.mask = {};
+  const double flops = flops_of(p), factor = word(p.variant) == "nsa" ? 3 : 1;
+  return flops > 0 ? factor * call * cost(all).flops / flops : call;
+}
+
+}  // namespace
+
+double call_seconds(const Problem& p, const Bench& bench) {
+  // A modest kernel, before anything is known; once there are ceilings, half of theirs.
+  const bool gpu = bench.device.kind == DeviceKind::cuda;
+  const double assumed = (gpu ? 1000.0 : 25.0) * bench.device.units * (p.dtype.kv == DType::bf16 ? 3 : 1);
+  const double rate = bench.ceilings ? 0.5 * bench.ceilings->of(p.dtype.kv).gflops : assumed;
+  return flops_of(whole_problem(p)) / std::max(rate, 1.0) * 1e-9;
+}
+
+double estimated_seconds(const Problem& p, const Bench& bench, size_t peers) {
+  const double one = call_seconds(p, bench);
+  // Rest is part of a subject's time, and so is work before a batch; but some of each there is in any case.
+  const double before = bench.timing.rest_seconds + bench.timing.heat_seconds;
+  const auto subject = [&](double call) {
+    const double wanted = std::max(0.2, 60 * call) + 4 * before;
+    return call + std::max(std::min(wanted, bench.timing.max_seconds), bench.timing.few * call + call + before) +
+           bench.energy_seconds;
+  };
+  double seconds = double(peers) * subject(one);
+  for (const std::string& backend : wanted_backends(p, bench))
+    seconds += subject(backend == "masked_dense" ? pairs_seconds(p, one) : one);
+  const bool gpu = bench.device.kind == DeviceKind::cuda;
+  return 0.2 + estimated_bytes(p) * (gpu ? 3e-9 : 15e-9) + seconds;
+}
+
+bool is_too_slow(const BenchRow& row, const Bench& bench) {
+  return row.most_call_s > 0 && row.not_built.empty() && call_seconds(row.problem, bench) > row.most_call_s;
+}
+
+double available_memory() {
+  std::ifstream file("/proc/meminfo");
+  std::string word;
+  for (double kib; file >> word;)
+    if (word == "MemAvailable:" && file >> kib) return kib * 1024;
+  return INFINITY;
+}
+
+}  // namespace attune

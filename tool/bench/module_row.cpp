@@ -1,0 +1,117 @@
+// A row of a module, measured: made, compared with the same module in f32 by all its results, timed, and compared once
+// more with other inputs.
+#include <algorithm>
+#include <cmath>
+#include <new>
+#include <optional>
+
+#include "machine/cpu/kernels.h"
+#include "tool/bench/estimate.h"
+#include "tool/subjects/module_run.h"
+#include "tool/timing/peak.h"
+
+namespace attune {
+namespace {
+
+Checked compared(const ModuleRun& run, const ModuleRun& wide, int rows) {
+  Checked c{.verdict = "PASS", .rows = rows};
+  std::string where;
+  if (const Status s = run.compare(wide, c.error, where); !s.ok())
+    return c.verdict = "FAIL", c.error = INFINITY, c.message = s.message, c;
+  if (!(c.error <= 1))
+    c.verdict = "FAIL", c.message = join(where, " is ", c.error, " times as far from that in f32 as is allowed");
+  return c;
+}
+
+Status judge(ModuleRun& run, ModuleRun& wide, int rows, Checked& out) {
+  if (Status s = run.once(); !s.ok()) return s;
+  if (Status s = wide.once(); !s.ok()) return Status::no("in f32: ", s.message);
+  out = compared(run, wide, rows);
+  return out.verdict == "PASS" ? Status::good() : Status::no("wrong result: ", out.message);
+}
+
+void measure_into(Record& r, const BenchRow& row, Bench& bench) {
+  const auto end = [&](const char* status, std::string message) {
+    std::replace(message.begin(), message.end(), '\n', ' ');
+    r.status = status, r.message = std::move(message);
+  };
+  const bool gpu = bench.timer != nullptr;
+  if (const Status s = can_time_module(row, bench.device, bench.mode); !s.ok()) return end("unsupported", s.message);
+  std::optional<cuda::Use> use;
+  if (gpu) use.emplace(bench.device.index);
+  ModuleRun run, wide;
+  ModulePlace place{.word = bench.device_word};
+  if (gpu) place.gpu = bench.device.index, place.stream = bench.timer->stream();
+  if (const Status s = run.make(row, place); !s.ok())
+    return end(status_word(s, "unsupported"), s.message);
+  const double needed = 3 * (gpu ? run.tensor_bytes() : run.bytes()), there = available_memory();  // f32: twice of it
+  const auto no_room = [&] {
+    end("oom", join("not enough memory: ", std::ceil(needed / 1e6), " MB of tensors, ", std::floor(there / 1e6),
+                    " MB available"));
+  };
+  if (needed > there) return no_room();
+  try {
+    const PeakMemory taken(gpu ? bench.device.index : -1);
+    Status s = run.open();
+    if (s.ok()) s = run.fill(bench.distribution, bench.seed, r.input_rms);
+    if (s.ok()) s = run.once();
+    if (!s.ok()) return end(status_word(s), join("attune: ", s.message));
+    if (const double bytes = taken.bytes(); bytes >= 0) r.taken_bytes = std::max(0., bytes - run.tensor_bytes());
+    if (bench.check) s = wide.make_wide(run);
+    if (bench.check && s.ok()) s = wide.open();
+    if (bench.check && s.ok()) s = wide.take_inputs(run);
+    if (!s.ok()) return end(status_word(s), join("in f32: ", s.message));
+  } catch (const std::bad_alloc&) {
+    return no_room();
+  }
+  r.why = join(run.why(), "; the module as a whole, compared with the same in f32");
+  std::replace(r.why.begin(), r.why.end(), '\n', ' ');
+  r.workspace_bytes = run.workspace_bytes();
+  if (const CpuKernels* k = gpu ? nullptr : best_kernels(row.problem.dtype.kv, bench.device.features))
+    r.kernels = {k->isa};
+  const int rows = row.problem.batch * row.problem.len_q;
+  r.parity = {.verdict = "UNCHECKED", .message = "not asked for"};
+  if (const Status s = bench.check ? judge(run, wide, rows, r.parity) : Status::good(); !s.ok())
+    return end(status_word(s), join("attune: ", s.message));
+  const Subject subject{.name = r.subject,
+                        .context = &run,
+                        .run = [](void* c) { return static_cast<ModuleRun*>(c)->run(); },
+                        .why = [](void* c) { return static_cast<ModuleRun*>(c)->status().message; }};
+  if (gpu) {
+    bench.timer->begin(bench.mode);
+    bench.timing.stopwatch = &bench.timer->stopwatch();
+    r.kernels = bench.timer->kernels(subject);
+  }
+  know_machine(bench);
+  const std::vector<Timing> timings = measure({&subject, 1}, bench.timing, host_clock());
+  note_readings(r, subject, bench);
+  note_timing(r, timings[0], module_cost(row), row.problem.dtype.kv, bench);
+  sustain(r, subject, bench);
+  if (r.status != "ok" || !bench.check || bench.distribution == Distribution::zeros) return;
+  Checked again;
+  Status s = run.negate_input();
+  if (s.ok()) s = wide.negate_input();
+  if (s.ok()) s = judge(run, wide, rows, again);
+  if (!s.ok()) {
+    r.parity = again, r.parity.verdict = "FAIL", r.parity.mistake = "cached-result";
+    end("failed", join("attune: with other inputs, after the timing: ", s.message));
+  }
+}
+
+}  // namespace
+
+std::vector<Record> measure_module(const BenchRow& row, Bench& bench) {
+  std::vector<Record> all(1, blank_record(row, bench));
+  all[0].subject = "attune", all[0].row_records = 1;
+  all[0].tensor_bytes = module_cost(row).bytes;
+  BlockCounts counts;
+  (void)module_attention_cost(row, counts);
+  if (const int64_t shown = counts[size_t(BlockCount::shown)]) {
+    all[0].active_blocks = counts[size_t(BlockCount::active)], all[0].shown_blocks = shown;
+    all[0].density = double(all[0].active_blocks) / double(shown);
+  }
+  measure_into(all[0], row, bench);
+  return all;
+}
+
+}  // namespace attune

@@ -1,0 +1,592 @@
+#include "tool/bench/row.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <memory>
+#include <new>
+
+#include "core/variant/adaptive.h"
+#include "core/work.h"
+#include "core/variant/nsa.h"
+#include "machine/cpu/kernels.h"
+#include "machine/cuda/nvtx.h"
+#include "plan/plan.h"
+#include "tool/bench/estimate.h"
+#include "tool/subjects/gpu_workload.h"
+#include "tool/timing/peak.h"
+#include "tool/record/provenance.h"
+#include "tool/subjects/ring_run.h"
+#include "tool/check/spot.h"
+#include "tool/text.h"
+#include "verify/diagnose.h"
+
+namespace attune {
+namespace {
+
+constexpr double kPracticalMargin = 0.01;  // a smaller difference is nobody's concern
+
+// A backend, its plan and its workspace, as a subject. Its calls go round through the sets of arguments.
+struct BackendRun {
+  Plan plan;
+  std::vector<Args> sets;
+  std::optional<Memory> workspace{};  // of a CPU
+  cuda::Memory gpu_workspace{};
+  void* stream = nullptr;
+  size_t turn = 0;
+  Status status{};
+
+  BackendRun(Plan p, std::vector<Args> s, void* on) : plan(std::move(p)), sets(std::move(s)), stream(on) {
+    if (plan.device.kind == DeviceKind::cpu) workspace.emplace(plan.workspace_bytes);
+    else status = gpu_workspace.allocate(plan.device.index, plan.workspace_bytes);
+  }
+  bool run() {
+    std::byte* const place = workspace ? workspace->data() : gpu_workspace.data();
+    const cuda::Range range(workspace ? nullptr : &plan.problem);
+    status = plan.backend->run(plan, sets[turn++ % sets.size()], Workspace{place}, stream);
+    return status.ok();
+  }
+  Subject subject() {
+    return {.name = std::string(plan.backend->name),
+            .context = this,
+            .run = [](void* c) { return static_cast<BackendRun*>(c)->run(); },
+            .why = [](void* c) { return static_cast<BackendRun*>(c)->status.message; }};
+  }
+};
+
+// One line: the first sentence of a refusal by all, and the reasons behind it.
+std::string one_line(std::string text) {
+  for (size_t at; (at = text.find("\n  ")) != std::string::npos;) text.replace(at, 3, "; ");
+  std::replace(text.begin(), text.end(), '\n', ' ');
+  return text;
+}
+
+// Of up to a few thousand elements, spread over the whole tensor.
+double input_rms(const Tensor& t) {
+  const Extents& e = t.extent;
+  const int64_t all = int64_t(e.batch) * e.seq * e.head * e.dim, step = std::max<int64_t>(1, all / 4096) | 1;
+  double sum = 0;
+  int64_t count = 0;
+  for (int64_t n = 0; n < all; n += step, ++count) {
+    const int64_t d = n % e.dim, h = n / e.dim % e.head, row = n / e.dim / e.head;
+    const double x = load(t, row / e.seq, row % e.seq, h, d);
+    if (std::isfinite(x)) sum += x * x;  // rows that no sequence owns are NaN
+  }
+  return count ? std::sqrt(sum / double(count)) : 0;
+}
+
+bool is_planned(const std::vector<Plan>& made, const Backend* backend) {
+  return std::any_of(made.begin(), made.end(), [&](const Plan& p) { return p.backend == backend; });
+}
+
+struct RowRun {
+  const Problem& problem;
+  Bench& bench;
+  const Problem whole = whole_problem(problem);  // what is computed: of ranks, all of it
+  std::vector<Record> records{};
+  std::vector<Subject> subjects{};
+  std::vector<size_t> record_of{};  // of each subject
+  struct Once {
+    std::function<Status(int rows)> run;  // into poison, and so many rows of it fetched, or all
+    Args results;                         // what is then judged
+  };
+  std::vector<Once> onces{};      // of each subject
+  std::unique_ptr<Workload> work{};
+  std::unique_ptr<GpuWorkload> gpu{};  // null: a CPU
+  std::vector<std::unique_ptr<BackendRun>> ours{};
+  std::vector<std::unique_ptr<RingRun>> rings{};
+  std::vector<std::unique_ptr<PeerRun>> theirs{};
+  Args peer_results{};  // on the GPU, one for all: results are fetched before the next peer runs
+  size_t peers = 0;     // how many of the subjects, the first ones
+  bool skipped = false;  // a backend, as a shorter row did not fit: peers may still
+
+  bool on_gpu() const { return bench.timer != nullptr; }
+  void* stream() const { return on_gpu() ? bench.timer->stream() : nullptr; }
+
+  Record& add(std::string subject) {
+    Record& r = records.emplace_back(blank_record({problem, bench.pattern}, bench));
+    if (work && !bench.pattern.empty()) {
+      r.active_blocks = work->blocks()[size_t(BlockCount::active)];
+      r.shown_blocks = work->blocks()[size_t(BlockCount::shown)];
+      r.density = r.shown_blocks ? double(r.active_blocks) / double(r.shown_blocks) : 0;
+    }
+    r.subject = std::move(subject);
+    r.sets = gpu ? gpu->sets() : 1;
+    if (work) r.input_rms = input_rms(work->args[Role::q]);
+    return r;
+  }
+  void end(Record& r, const char* status, const std::string& message) {
+    r.status = status, r.message = one_line(message);
+  }
+  bool failed(const Status& s, const char* what) {
+    if (s.ok()) return false;
+    end(add("attune"), status_word(s), join(what, s.message));
+    return true;
+  }
+
+  Planner planner(std::string_view forced = {}) const {
+    return {.device = bench.device, .rules = bench.rules, .forced = forced};
+  }
+
+  // A shorter one did not fit: a record that says which, and no attempt.
+  bool skip_too_long(std::string_view subject) {
+    const TooLong* const shorter = no_room_for(problem, subject, bench.too_long);
+    if (!shorter) return false;
+    skipped = true;
+    const std::string line = name(shorter->problem);
+    end(add(std::string(subject)), "oom", join(subject, ": not tried: there was no room for ", line));
+    return true;
+  }
+
+  // The plans of this row; what is not supported is a record.
+  std::vector<Plan> plans() {
+    std::vector<Plan> made;
+    const Status ranks = is_ring(problem) ? can_time_ring(problem, bench.device, bench.mode) : Status::good();
+    if (!ranks.ok()) return end(add("attune"), "unsupported", ranks.message), made;
+    for (const std::string& word : wanted_backends(problem, bench)) {
+      Plan plan;
+      Planner by = planner(word);
+      if (is_ring(problem)) by.device = rank_device(bench.device, problem);
+      if (const Status s = by.plan(problem, plan); !s.ok())
+        end(add(word.empty() ? "attune" : word), "unsupported", s.message);
+      else if (is_planned(made, plan.backend)) continue;  // one that is named is the planner's choice, too
+      else if (!skip_too_long(plan.backend->name)) made.push_back(std::move(plan));
+    }
+    return made;
+  }
+
+  bool make_workload() {
+    const double needed = estimated_bytes(problem), there = available_memory();
+    std::optional<double> of_gpu;
+    if (on_gpu()) of_gpu = double(bench.timer->facts().free_bytes);
+    const auto no_room = [&] {
+      end(add("attune"), "oom",
+          join("not enough memory: ", std::ceil(needed / 1e6), " MB of tensors, ", std::floor(there / 1e6),
+               " MB available", of_gpu ? join(", ", std::floor(*of_gpu / 1e6), " MB on the GPU") : ""));
+      return false;
+    };
+    if (!fits(needed, there, of_gpu)) return no_room();
+    try {
+      work = std::make_unique<Workload>(whole, bench.layout, bench.seed, bench.distribution, bench.lengths,
+                                        bench.pattern, !on_gpu());
+    } catch (const std::bad_alloc&) {
+      return no_room();
+    }
+    const bool backward = problem.pass == Pass::backward;
+    if (on_gpu()) return make_gpu_workload(backward);
+    return !backward || !failed(work->run_forward(planner()), "the forward before it: ");
+  }
+
+  bool make_gpu_workload(bool backward) {
+    gpu = std::make_unique<GpuWorkload>();
+    if (failed(gpu->open(bench.device.index, stream(), *work), "the tensors: ")) return false;
+    if (backward && failed(gpu->run_forward(planner()), "the forward before it: ")) return false;
+    int calls = 1;
+    if (bench.mode == Mode::graph) {
+      const cuda::Facts& facts = bench.timer->facts();
+      const int sets = rotation(gpu->set_bytes(), double(facts.l2_bytes), 0.3 * double(facts.free_bytes));
+      if (failed(gpu->replicate(sets), "sets of tensors to go round through: ")) return false;
+      // Enough calls that one launch for all of them costs nothing.
+      constexpr int kEnough = 8;
+      calls = sets >= kEnough ? sets : sets * int(std::ceil(double(kEnough) / sets));
+    }
+    bench.timer->begin(bench.mode, calls);
+    return bench.peers.empty() || !failed(gpu->other_outputs(peer_results), "the results of peers: ");
+  }
+
+  // What a forward of adaptive blocks kept: its list is among the results.
+  void count_adaptive(Record& r, const Args& results) const {
+    const Tensor& begin = results[role(AdaptiveTensor::begin)];
+    if (word(problem.variant) != "adaptive" || problem.pass != Pass::forward || !begin.data) return;
+    const Adaptive say = adaptive_of(problem);
+    const int rows = begin.extent.dim - 1;
+    r.active_blocks = view<const int32_t>(begin).row(problem.batch - 1, 0, problem.heads_q - 1)[rows];
+    for (int b = 0; b < problem.batch; ++b) {
+      const Sequence s = sequence(problem, results, b);
+      const BlockGrid grid{s.band, s.len_q, s.len_k, {say.block, say.block, 1}};
+      for (int row = 0; row < rows; ++row)
+        r.shown_blocks += int64_t(problem.heads_q) * (grid.shown(row).last - grid.shown(row).first);
+    }
+    r.density = r.shown_blocks ? double(r.active_blocks) / double(r.shown_blocks) : 0;
+  }
+
+  // What native sparse attention says that it read.
+  void count_reads(Record& r, const Args& results) const {
+    if (word(problem.variant) != "nsa" || problem.pass != Pass::forward) return;
+    if (const int64_t* const read = results.row<const int64_t>(variant_tensor(kNsaReads)))
+      r.tokens_read.assign(read, read + results[variant_tensor(kNsaReads)].extent.dim);
+  }
+
+  // Which mistake it was. A result that is there a moment later was only enqueued when the call returned.
+  void explain(Record& r, const std::function<Status()>& fetch, const Args& results) {
+    if (gpu)
+      if (const Status s = fetch(); !s.ok()) return end(r, "failed", join(r.subject, ": wrong result: ", s.message));
+    const Mistake m = diagnose(whole, results);
+    r.parity.mistake = m.name;
+    std::string sentence = m.sentence;
+    host_clock().rest(50e6);
+    const bool drained = !gpu || cuda::wait_all(bench.device.index).ok();
+    if (drained && fetch().ok() && spot_check(whole, results, bench.seed, 6).verdict == "PASS")
+      r.parity.mistake = "enqueue-only",
+      sentence = gpu ? "its work is not on the stream that it was given" : "the call returns before its work is done";
+    end(r, "failed", join(r.subject, ": wrong result: ", r.parity.message,
+                          r.parity.mistake.empty() ? "" : join("; explained by ", r.parity.mistake, ": ", sentence)));
+  }
+
+  // A row costs a walk over the keys in double: of long sequences fewer are drawn, of each subject the same.
+  int rows_drawn() const {
+    constexpr double kElements = 2e7;
+    const double walk = double(whole.len_k) * (whole.dim_qk + whole.dim_v);
+    return int(std::clamp(kElements / walk, 6.0, 24.0));
+  }
+
+  // A subject that is right is timed; one that is not is a record of a failure.
+  void take(Record& r, Subject subject, Once once, const std::function<Status()>& fetch) {
+    r.parity = bench.check ? spot_check(whole, once.results, bench.seed, rows_drawn())
+                           : Checked{.verdict = "UNCHECKED", .message = "not asked for"};
+    count_adaptive(r, once.results);
+    count_reads(r, once.results);
+    if (r.parity.verdict == "FAIL") return explain(r, fetch, once.results);
+    record_of.push_back(size_t(&r - records.data()));
+    subjects.push_back(std::move(subject));
+    onces.push_back(std::move(once));
+  }
+
+  // Changes an input where it lies: q, or of a backward d_out, so that every result is another one. The sign is the
+  // highest bit of every floating type.
+  Status negate_input() {
+    const Role role = problem.pass == Pass::forward ? Role::q : Role::d_out;
+    const Tensor& t = work->args[role];
+    const int size = size_of(t.dtype);
+    for (int b = 0; b < t.extent.batch; ++b)
+      for (int s = 0; s < t.extent.seq; ++s)
+        for (int h = 0; h < t.extent.head; ++h) {
+          auto* const row = static_cast<unsigned char*>(t.data) +
+                            (b * t.stride.batch + s * t.stride.seq + h * t.stride.head) * size;
+          for (int d = 0; d < t.extent.dim; ++d) row[(d + 1) * size - 1] ^= 0x80;
+        }
+    return gpu ? gpu->send(role) : Status::good();
+  }
+
+  // After the timing, with other inputs in the same memory: a result that was kept from before is now wrong.
+  void check_again() {
+    if (!bench.check || (bench.timing.stop && *bench.timing.stop) || bench.distribution == Distribution::zeros) return;
+    if (!negate_input().ok()) return;
+    constexpr int kRows = 3;
+    for (size_t n = 0; n < onces.size(); ++n) {
+      Record& r = records[record_of[n]];
+      if (r.status != "ok" || r.parity.verdict != "PASS") continue;
+      if (const Status s = onces[n].run(kRows); !s.ok()) { end(r, "failed", s.message); continue; }
+      const Checked again = spot_check(whole, onces[n].results, bench.seed, kRows);
+      if (again.verdict != "FAIL") continue;
+      r.parity.verdict = "FAIL", r.parity.message = again.message, r.parity.error = again.error;
+      r.parity.mistake = "cached-result";
+      end(r, "failed", join(r.subject, ": with other inputs, after the timing, the result is wrong: cached-result: ",
+                            again.message));
+    }
+  }
+
+  // Of the GPU's results what a check of so many rows reads. A hundred megabytes more take longer than the check.
+  Status fetch_rows(const Args& results, int rows) {
+    const std::vector<ResultRow> read = rows_read(whole, work->args, bench.seed, rows);
+    if (read.empty()) return gpu->fetch(results);
+    return gpu->fetch(results, bench.check ? read : std::vector<ResultRow>{});
+  }
+
+  Status set_up(PeerRun& run, const Args& results) {
+    if (!gpu) return run.setup(whole, results, {.threads = bench.device.units});
+    for (int n = 0; n < gpu->sets(); ++n) {
+      Args args = gpu->args(n);
+      for (const Role role : work->outputs()) args[role] = results[role];
+      if (Status s = run.setup(whole, args, {.gpu = bench.device.index, .stream = stream()}); !s.ok()) return s;
+    }
+    return gpu->poison(results);
+  }
+
+  void add_peer(const attune_peer& peer) {
+    if (skip_too_long(peer.name)) return;
+    Record& r = add(peer.name);
+    const Args results = gpu ? peer_results : work->other_outputs();
+    Args judged = gpu ? work->args : results;
+    if (problem.pass == Pass::forward) judged[Role::lse] = {};  // peers are asked for out alone
+    PeerRun& run = *theirs.emplace_back(std::make_unique<PeerRun>(peer));
+    auto no = [&](const Status& s, const char* word) { end(r, status_word(s, word), s.message), theirs.pop_back(); };
+    if (const Status s = set_up(run, results); !s.ok()) return no(s, "unsupported");
+    r.why = join("a peer", run.note().empty() ? "" : ": ", run.note());
+    r.provenance.peers = peer.version;
+    const auto fetch = [this, &run, results] {
+      if (Status s = run.fetch(); !s.ok() || !gpu) return s;
+      return gpu->fetch(results);
+    };
+    const auto once = [this, &run, results](int rows) {
+      if (gpu)
+        if (Status s = gpu->poison(results); !s.ok()) return s;
+      if (!gpu) work->poison(results);
+      if (Status s = run.run_once(); !s.ok()) return s;
+      if (Status s = run.fetch(); !s.ok() || !gpu) return s;
+      return fetch_rows(results, rows);
+    };
+    if (const Status s = once(rows_drawn()); !s.ok()) return no(s, "failed");
+    r.taken_bytes = run.taken_bytes();
+    if (on_gpu()) r.kernels = bench.timer->kernels(run.subject());
+    take(r, run.subject(), {once, judged}, fetch);
+    if (!record_of.empty() && record_of.back() == size_t(&r - records.data())) ++peers;
+  }
+
+  std::vector<Args> sets() const {
+    if (!gpu) return {work->args};
+    std::vector<Args> all;
+    for (int n = 0; n < gpu->sets(); ++n) all.push_back(gpu->args(n));
+    return all;
+  }
+
+  void add_backend(Plan plan) {
+    Record& r = add(std::string(plan.backend->name));
+    r.why = plan.why;
+    if (!on_gpu())
+      if (const CpuKernels* k = best_kernels(problem.dtype.kv, bench.device.features)) r.kernels = {k->isa};
+    r.workspace_bytes = plan.workspace_bytes;
+    // The system lends a CPU more than it has, and kills whoever uses it.
+    if (!on_gpu() && double(r.workspace_bytes) > available_memory())
+      return end(r, "oom", join(r.subject, ": not enough memory for a workspace of ", r.workspace_bytes, " bytes"));
+    const PeakMemory taken(on_gpu() ? bench.device.index : -1);
+    try {
+      ours.push_back(std::make_unique<BackendRun>(std::move(plan), sets(), stream()));
+    } catch (const std::bad_alloc&) {
+      return end(r, "oom", join(r.subject, ": not enough memory for a workspace of ", r.workspace_bytes, " bytes"));
+    }
+    BackendRun& run = *ours.back();
+    if (!run.status.ok())
+      return end(r, status_word(run.status), join(r.subject, ": a workspace of ", r.workspace_bytes, " bytes: ",
+                                                  run.status.message));
+    const auto fetch = [this] { return gpu ? gpu->fetch(gpu->args()) : Status::good(); };
+    const auto once = [this, &run](int rows) {
+      if (!gpu) work->poison_outputs();
+      else if (Status s = gpu->poison(gpu->args()); !s.ok()) return s;
+      run.turn = 0;
+      if (!run.run()) return run.status;
+      run.turn = 0;
+      return gpu ? fetch_rows(gpu->args(), rows) : Status::good();
+    };
+    if (const Status s = once(rows_drawn()); !s.ok()) return end(r, status_word(s), s.message);
+    r.taken_bytes = taken.bytes();
+    if (on_gpu()) r.kernels = bench.timer->kernels(run.subject()), run.turn = 0;
+    take(r, run.subject(), {once, work->args}, fetch);
+  }
+
+  // Ranks of this process: cut and gathered outside of the timed window.
+  void add_ring(Plan plan) {
+    Record& r = add(std::string(plan.backend->name));
+    if (!on_gpu())
+      if (const CpuKernels* k = best_kernels(problem.dtype.kv, bench.device.features)) r.kernels = {k->isa};
+    try {
+      rings.push_back(std::make_unique<RingRun>(std::move(plan), work->args, work->outputs(), bench.layout,
+                                                gpu ? &gpu->args() : nullptr, stream()));
+    } catch (const std::bad_alloc&) {
+      return end(r, "oom", join(r.subject, ": not enough memory for the shards of all ranks"));
+    }
+    RingRun& run = *rings.back();
+    r.workspace_bytes = run.workspace_bytes();
+    Status ready = run.open();
+    if (ready.ok()) ready = run.cut();  // shards are inputs and outputs, and not what a call takes beside them
+    if (!ready.ok()) return end(r, status_word(ready), join(r.subject, ": ", ready.message));
+    const PeakMemory taken(on_gpu() ? bench.device.index : -1);
+    const auto once = [this, &run](int) {
+      work->poison_outputs();
+      if (Status s = run.cut(); !s.ok()) return s;
+      if (!run.run()) return run.status();
+      return run.gather();
+    };
+    if (const Status s = once(0); !s.ok()) return end(r, status_word(s), s.message);
+    r.taken_bytes = taken.bytes();
+    if (on_gpu() && r.taken_bytes >= 0) r.taken_bytes += double(run.workspace_bytes());  // it was there before
+    r.why = join(run.plan().why, "; ranks are threads of this process, with ",
+                 on_gpu() ? "a stream each on one GPU" : join(run.plan().device.units, " of the CPU's each"),
+                 ", and send ", run.sent(), " bytes a call");
+    const Subject subject{.name = r.subject,
+                          .context = &run,
+                          .run = [](void* c) { return static_cast<RingRun*>(c)->run(); },
+                          .why = [](void* c) { return static_cast<RingRun*>(c)->status().message; }};
+    if (on_gpu()) r.kernels = bench.timer->kernels(subject);
+    take(r, subject, {once, work->args}, [] { return Status::good(); });
+  }
+
+  void measure_machine() {
+    const Clock clock = host_clock();
+    know_machine(bench);
+    if (on_gpu()) bench.peer_floor_ns = bench.floor_ns;
+    if (!bench.peers.empty() && !bench.peer_floor_ns) {
+      const Subject empty = empty_call(*bench.peers[0]);
+      bench.peer_floor_ns = floor_ns(bench.timing, clock, &empty);
+    }
+    if ((on_gpu() || subjects.size() > 1) && !bench.aa_spread) {
+      TimingSettings set = bench.timing;
+      set.max_seconds = std::min(set.max_seconds, 3.0);
+      bench.aa_spread = spread(against_itself(subjects.back(), set, clock));
+    }
+  }
+
+  // A GPU's clock saw less work than there is: who did the rest, while one call is watched from outside.
+  void explain_rate(Record& r, const Subject& subject) {
+    const Clock clock = host_clock();
+    if (!cuda::wait_all(bench.device.index).ok()) return;
+    const int64_t start = clock.now();
+    if (!subject.run(subject.context)) return;
+    const double host = double(clock.now() - start);
+    if (!cuda::wait_all(bench.device.index).ok()) return;
+    const double all = double(clock.now() - start);
+    if (all < 10 * r.median_ns) return;  // nobody did
+    r.parity.mistake = host > 0.5 * all ? "cpu-on-gpu" : "enqueue-only";
+    r.message += join("; explained by ", r.parity.mistake, ": a call takes ", seconds_text(1e-9 * all), ", of which ",
+                      host > 0.5 * all ? "the host works " : "other streams than its own work ",
+                      seconds_text(1e-9 * std::max(host, all - host)));
+  }
+
+  void compare() {
+    const auto is_good = [](const Record& r) {
+      return !r.samples_ns.empty() && (r.status == "ok" || r.status == "interrupted");
+    };
+    const Record* base = nullptr;
+    for (size_t n = 0; n < subjects.size(); ++n) {
+      const Record& r = records[record_of[n]];
+      if (is_good(r) && (!base || (n < peers && r.median_ns < base->median_ns))) base = &r;
+    }
+    for (const Record& r : records)
+      if (r.subject == bench.baseline && r.status != "unsupported") base = &r;
+    if (!base || !is_good(*base)) return;
+    for (const size_t n : record_of) {
+      Record& r = records[n];
+      if (&r == base || r.samples_ns.empty() || r.status == "failed") continue;
+      r.baseline = base->subject;
+      r.ratio = median_ratio(base->samples_ns, r.samples_ns);
+      r.verdict = name(verdict(r.ratio, kPracticalMargin, r.aa_spread));
+    }
+  }
+
+  void run() {
+    std::optional<cuda::Use> use;
+    if (on_gpu()) use.emplace(bench.device.index);
+    if (skip_too_long("attune")) return;
+    std::vector<Plan> planned = plans();
+    if (planned.empty() && (!skipped || bench.peers.empty())) return;
+    if (!make_workload()) return;
+    records.reserve(records.size() + planned.size() +
+                    bench.peers.size());  // take() keeps places, and add() must not move them
+    for (const attune_peer* peer : bench.peers) add_peer(*peer);
+    for (Plan& plan : planned) is_ring(problem) ? add_ring(std::move(plan)) : add_backend(std::move(plan));
+    if (subjects.empty()) return;
+    if (on_gpu()) bench.timing.stopwatch = &bench.timer->stopwatch();
+    measure_machine();
+    const std::vector<Timing> timings = measure(subjects, bench.timing, host_clock());
+    const Cost c = cost(whole, &work->args);
+    for (size_t n = 0; n < subjects.size(); ++n) {
+      Record& r = records[record_of[n]];
+      note_readings(r, subjects[n], bench);
+      note_timing(r, timings[n], c, problem.dtype.kv, bench, n < peers);
+      if (on_gpu() && r.status == "refused") explain_rate(r, subjects[n]);
+      sustain(r, subjects[n], bench);
+    }
+    check_again();
+    compare();
+  }
+};
+
+}  // namespace
+
+void know_machine(Bench& bench) {
+  const bool gpu = bench.timer != nullptr;
+  if (!bench.ceilings)
+    bench.ceilings = gpu ? measure_gpu_ceilings(*bench.timer) : measure_ceilings(bench.device, bench.device.units);
+  if (!bench.floor_ns) {
+    const Subject empty = gpu ? bench.timer->empty_kernel() : Subject{};
+    bench.floor_ns = floor_ns(bench.timing, host_clock(), gpu ? &empty : nullptr);
+  }
+}
+
+void note_readings(Record& r, const Subject& subject, const Bench& bench) {
+  if (!bench.timer) return;
+  const Readings seen = bench.timer->readings(subject);
+  r.watts = seen.watts, r.celsius = seen.celsius, r.slowed_by = cuda::slowed_by(seen.reasons);
+  constexpr uint64_t kSetByUser = 0x02;  // a bit of nvmlClocksEventReasons
+  if (!r.provenance.clocks.empty())
+    r.provenance.clocks = join(seen.reasons & kSetByUser ? "set by a user, " : "free, ", r.provenance.clocks);
+}
+
+void sustain(Record& r, const Subject& subject, Bench& bench) {
+  if (!bench.timer || bench.energy_seconds <= 0 || r.status != "ok") return;
+  Sustained s;
+  if (const Status ran = bench.timer->sustain(subject, bench.energy_seconds, s); !ran.ok()) {
+    r.status = "failed", r.message = one_line(join(r.subject, ": ", ran.message));
+    return;
+  }
+  r.sustained_ns = s.ns, r.joules = s.joules, r.sustained_watts = s.watts;
+}
+
+void note_timing(Record& r, const Timing& t, const Cost& c, DType of_keys, const Bench& bench, bool peer) {
+  r.samples_ns = t.samples, r.samples_mhz = t.mhz;
+  r.calls = t.calls, r.late_batches = t.late_batches;
+  r.ended_by = t.ended_by;
+  r.warm_up_s = t.warm_up_s;
+  r.flops = c.flops, r.bytes = c.bytes;
+  const Ceiling& ceiling = bench.ceilings->of(of_keys);
+  r.ceiling = ceiling.instruction, r.ceiling_gflops = ceiling.gflops, r.copy_gbs = bench.ceilings->copy_gbs;
+  r.floor_ns = peer ? *bench.peer_floor_ns : *bench.floor_ns;
+  r.aa_spread = bench.aa_spread.value_or(0);
+  if (!t.status.ok()) { r.status = "failed", r.message = one_line(t.status.message); return; }
+  if (t.ended_by == "interrupt") r.status = "interrupted";
+  derive(r);
+}
+
+std::vector<std::string> wanted_backends(const Problem& p, const Bench& bench) {
+  std::vector<std::string> wanted;
+  for (const std::string& word : bench.backends) {
+    if (word != "all") { wanted.push_back(word); continue; }
+    for (const Backend* b : backends())
+      if (!b->only_by_name && b->supports(p, bench.device).ok()) wanted.emplace_back(b->name);
+  }
+  if (wanted.empty()) {
+    wanted.emplace_back();
+    if (bench.beside)
+      for (const Backend* b : backends())
+        if (bench.beside(p, b->name) && b->supports(p, bench.device).ok()) wanted.emplace_back(b->name);
+  }
+  // What ratios refer to is measured with them, asked for or not.
+  if (const Backend* base = find_backend(bench.baseline); base && base->supports(p, bench.device).ok())
+    if (std::find(wanted.begin(), wanted.end(), base->name) == wanted.end()) wanted.emplace_back(base->name);
+  return wanted;
+}
+
+const char* status_word(const Status& s, const char* otherwise) {
+  for (const char* lack : {"out of memory", "could not be allocated", "can't allocate memory", "MemoryError"})
+    if (s.message.find(lack) != s.message.npos) return "oom";
+  return otherwise;
+}
+
+Record blank_record(const BenchRow& row, const Bench& bench) {
+  Record r;
+  r.run = bench.run;
+  r.problem = row.label.empty() ? name(row.problem) : row.label, r.pattern = row.pattern;
+  r.device = bench.device_word;
+  r.mode = name(bench.mode), r.rest_s = bench.timing.rest_seconds, r.heat_s = bench.timing.heat_seconds;
+  r.layout = name(bench.layout), r.distribution = name(bench.distribution);
+  r.seed = bench.seed;
+  r.threads = bench.device.kind == DeviceKind::cuda ? 0 : bench.device.units;
+  const Problem whole = whole_problem(row.problem);
+  r.tensor_bytes = estimated_bytes(whole), r.scores_bytes = scores_bytes(whole), r.cache_bytes = cache_bytes(whole);
+  r.provenance = bench.provenance;
+  r.provenance.time = utc_now();
+  return r;
+}
+
+std::vector<Record> measure_row(const Problem& problem, Bench& bench) {
+  RowRun row{problem, bench};
+  row.run();
+  for (Record& r : row.records) {
+    r.row_records = int(row.records.size());
+    if (r.status == "oom" && !no_room_for(problem, r.subject, bench.too_long))
+      bench.too_long.push_back({problem, r.subject});
+  }
+  return std::move(row.records);
+}
+
+}  // namespace attune

@@ -1,0 +1,138 @@
+#include "tool/bench/sweep.h"
+
+#include <algorithm>
+
+#include "plan/plan.h"
+#include "tool/bench/estimate.h"
+#include "tool/text.h"
+
+namespace attune {
+namespace {
+
+double seconds_now() {
+  static const Clock clock = host_clock();
+  return double(clock.now()) * 1e-9;
+}
+
+// The subject of a record of the planner's choice.
+std::string chosen(const Problem& p, const Bench& b) {
+  Plan plan;
+  const Planner planner{.device = b.device, .rules = b.rules};
+  return planner.plan(p, plan).ok() ? std::string(plan.backend->name) : "attune";
+}
+
+bool is_left_out(const Record& r) {
+  return r.message.starts_with("not built: ") || r.message.starts_with("not tried: ");
+}
+
+// Whether there is a record for each that is asked for now. One of "attune" is of the whole row, which did not fit or
+// failed; the planner's refusal only of rows that leave the choice to it. Where nobody took a row, no peer was asked.
+bool has_all_subjects(const std::vector<Record>& made, const BenchRow& row, const Bench& b) {
+  const auto find = [&](std::string_view name) -> const Record* {
+    const auto it = std::find_if(made.begin(), made.end(), [&](const Record& r) { return r.subject == name; });
+    return it == made.end() ? nullptr : &*it;
+  };
+  const Record* const whole = find("attune");
+  if (whole && (whole->status != "unsupported" || is_left_out(*whole))) return true;
+  if (!row.label.empty()) return false;
+  bool taken = false;
+  for (const std::string& word : wanted_backends(row.problem, b)) {
+    const Record* const r = find(word.empty() ? chosen(row.problem, b) : word);
+    if (!r) return false;
+    taken = taken || r->status != "unsupported";
+  }
+  return !taken || std::all_of(b.peers.begin(), b.peers.end(), [&](const attune_peer* p) { return find(p->name); });
+}
+
+double seconds_of(const BenchRow& row, const Bench& b) {
+  if (!row.not_built.empty() || is_too_slow(row, b)) return 0;
+  return estimated_seconds(row.problem, b, b.peers.size());
+}
+
+Record left_out(const BenchRow& row, const Bench& b, std::string why) {
+  Record r = blank_record(row, b);
+  r.subject = "attune", r.status = "unsupported", r.message = std::move(why), r.row_records = 1;
+  return r;
+}
+
+std::vector<Record> not_built(const BenchRow& row, const Bench& b) {
+  Record r = left_out(row, b, join("not built: ", row.not_built));
+  r.tensor_bytes = r.scores_bytes = r.cache_bytes = 0;
+  return {std::move(r)};
+}
+
+std::vector<Record> too_slow(const BenchRow& row, const Bench& b) {
+  return {left_out(row, b, join("not tried: a call is reckoned at ", seconds_text(call_seconds(row.problem, b)),
+                                ", and a suite waits ", seconds_text(row.most_call_s),
+                                "; given as a line it is measured"))};
+}
+
+}  // namespace
+
+void Sweep::keep(std::vector<Record> records) {
+  for (Record& r : records) {
+    std::vector<Record>& row = kept[resume_key(r)];
+    if (!row.empty() && row[0].run != r.run) row.clear();
+    row.push_back(std::move(r));
+  }
+}
+
+std::vector<Record> Sweep::kept_of(const BenchRow& row, const Bench& b) const {
+  if (kept.empty()) return {};
+  const auto it = kept.find(resume_key(blank_record(row, b)));
+  return it != kept.end() && has_all_subjects(it->second, row, b) ? it->second : std::vector<Record>{};
+}
+
+size_t Sweep::done() const {
+  size_t count = 0;
+  for (const Bench& b : benches)
+    for (const BenchRow& row : rows) count += !kept_of(row, b).empty();
+  return count;
+}
+
+bool Sweep::changed_sources() const {
+  for (const Bench& b : benches)
+    for (const BenchRow& row : rows)
+      for (const Record& r : kept_of(row, b))
+        if (r.provenance.dirty || b.provenance.dirty) return true;
+  return false;
+}
+
+double Sweep::seconds_left() const {
+  double seconds = 0;
+  for (const Bench& b : benches)
+    for (const BenchRow& row : rows)
+      if (kept_of(row, b).empty()) seconds += seconds_of(row, b);
+  return seconds;
+}
+
+Status Sweep::run(std::vector<Record>& out) {
+  for (Bench& b : benches) {
+    if (progress) {
+      b.timing.progress = [](void* p, double share) { static_cast<Progress*>(p)->share(share, seconds_now()); };
+      b.timing.progress_context = progress;
+    }
+    for (const BenchRow& row : rows) {
+      std::vector<Record> made = kept_of(row, b);
+      if (made.empty()) {
+        if (b.timing.stop && *b.timing.stop) continue;  // rows that were kept are still part of the table
+        if (progress) progress->begin(name(row), seconds_of(row, b), seconds_now());
+        b.pattern = row.pattern;
+        made = is_too_slow(row, b)    ? too_slow(row, b)
+               : row.label.empty()    ? measure_row(row.problem, b)
+               : row.module.empty()   ? not_built(row, b)
+                                      : measure_module(row, b);
+        if (file)
+          if (Status s = file->write(made); !s.ok()) return s;
+        if (progress) progress->clear(), progress->end(made);
+      }
+      for (Record& r : made) {
+        if (each) each(r);
+        out.push_back(std::move(r));
+      }
+    }
+  }
+  return Status::good();
+}
+
+}  // namespace attune

@@ -1,0 +1,511 @@
+// `attune bench`: problems as lines or as axes, each measured by the one timer, every row a record. Peers are timed in
+// the same process: the command then starts itself again inside of theirs. A GPU is timed by its own clock, see
+// timing/device_timer.h.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <memory>
+#include <optional>
+#include <set>
+
+#include "machine/cuda/runtime.h"
+#include "machine/host.h"
+#include "plan/plan.h"
+#include "plan/tuned.h"
+#include "tool/cli.h"
+#include "tool/commands/commands.h"
+#include "tool/machine.h"
+#include "tool/bench/axes.h"
+#include "tool/bench/estimate.h"
+#include "tool/record/plot.h"
+#include "tool/record/provenance.h"
+#include "tool/bench/suites.h"
+#include "tool/bench/sweep.h"
+#include "tool/text.h"
+
+namespace attune {
+namespace {
+
+constexpr double kBurstRest = 200, kSustainedHeat = 1000;  // ms
+
+struct Asked {
+  std::vector<std::string> lines{};
+  std::string file{};
+  Axes axes{};
+  std::vector<std::string> backends{}, peers{}, modes{};
+  std::string python{"python3"}, device{"cpu"}, threads{}, layout{"bhsd"}, distribution{"normal"}, out{}, baseline{};
+  std::string lengths{}, suite{};
+  std::vector<std::string> axes_given{};  // as on the command line: "--pass"
+  bool cold = false, warm = false, dry_run = false, no_check = false, resume = false;
+  bool plot = false, burst = false, sustained = false;
+  double energy_seconds = 0;
+  std::optional<double> max_seconds{}, rest_ms{}, heat_ms{};  // the suite's, or the engine's own, unless given
+  TimingSettings timing{};
+  uint32_t seed = 1;
+};
+
+std::atomic<bool> interrupted{false};
+
+// The first interrupt ends the run with what is there; a second one ends the process.
+struct Interrupts {
+  struct sigaction old_int{}, old_term{};
+  Interrupts() {
+    struct sigaction action{};
+    action.sa_handler = [](int) { interrupted = true; };
+    action.sa_flags = static_cast<int>(SA_RESETHAND);
+    sigaction(SIGINT, &action, &old_int);
+    sigaction(SIGTERM, &action, &old_term);
+  }
+  ~Interrupts() {
+    sigaction(SIGINT, &old_int, nullptr);
+    sigaction(SIGTERM, &old_term, nullptr);
+  }
+};
+
+Status problems(const Asked& asked, std::vector<BenchRow>& out) {
+  for (const std::string& line : asked.lines) {
+    BenchRow row;
+    if (Status s = parse_row(line, row); !s.ok()) return s;
+    out.push_back(row);
+  }
+  if (!asked.suite.empty())
+    if (Status s = suite_rows(asked.suite, out); !s.ok()) return s;
+  if (!asked.file.empty())
+    if (Status s = problems_in(asked.file, out); !s.ok()) return s;
+  const bool by_axes = asked.lines.empty() && asked.file.empty() && asked.suite.empty();
+  if (Status s = by_axes ? problems_of(asked.axes, out) : keep_rows(asked.axes, asked.axes_given, out); !s.ok())
+    return s;
+  // A row is known by its line: of a second one a resumed run would say that it is done.
+  std::set<std::string> seen;
+  std::erase_if(out, [&](const BenchRow& row) { return !seen.insert(name(row)).second; });
+  return Status::good();
+}
+
+// How each row is timed. A GPU's headline is cold: nobody finds his keys in its cache.
+Status modes_of(const Asked& asked, bool gpu, std::vector<Mode>& out) {
+  for (const std::string& word : asked.modes) {
+    Mode mode;
+    if (Status s = parse(word, mode); !s.ok()) return s;
+    out.push_back(mode);
+  }
+  if (asked.warm) out.push_back(Mode::warm);
+  if (asked.cold) out.push_back(Mode::cold);
+  if (out.empty()) out.push_back(gpu ? Mode::cold : Mode::warm);
+  std::sort(out.begin(), out.end());
+  out.erase(std::unique(out.begin(), out.end()), out.end());
+  if (!gpu && out.back() == Mode::graph) return Status::no("--timing: graph is for GPUs, --device is ", asked.device);
+  return Status::good();
+}
+
+// What is the same for every row, and one Bench for each mode and number of threads: their ceilings differ.
+Status benches(const Asked& asked, std::vector<Bench>& out, Exit& code) {
+  Bench common;
+  if (const BenchSuite* suite = find_suite(asked.suite)) {
+    if (suite->all_backends) common.backends = {"all"};
+    if (suite->samples) common.timing.min_samples = suite->samples;
+    common.timing.warm_up_calls = suite->warm_up_calls;
+    if (suite->max_seconds > 0) common.timing.max_seconds = suite->max_seconds;
+    if (suite->few) common.timing.few = suite->few;
+    common.beside = suite->beside;
+  }
+  if (asked.max_seconds) common.timing.max_seconds = *asked.max_seconds;
+  if (!asked.backends.empty()) common.backends.clear();
+  code = exit_of_device(asked.device);
+  if (Status s = device_named(asked.device, common.device); !s.ok()) return s;
+  const bool gpu = common.device.kind == DeviceKind::cuda;
+  if (common.device.index < 0)
+    return Status::no("--device: ", asked.device, " can be planned for, and is not here to run on");
+  code = kUsage;
+  for (const std::string& word : asked.backends) {
+    if (word != "all" && !find_backend(word))
+      return Status::no("--backend: '", word, "' is not one of all, ", backend_names());
+    common.backends.push_back(word);
+  }
+  if (Status s = parse(asked.distribution, common.distribution); !s.ok()) return s;
+  if (asked.layout != "bhsd" && asked.layout != "bshd")
+    return Status::no("--layout: '", asked.layout, "' is not one of bhsd, bshd");
+  if (!(asked.timing.precision > 0) || !(common.timing.max_seconds > 0))
+    return Status::no("--precision and --max-seconds are above 0");
+  constexpr double kHour = 3600;  // and a nan is in no range
+  const auto within = [](double x, double most) { return x >= 0 && x <= most; };
+  if (!within(asked.energy_seconds, kHour) || (asked.energy_seconds > 0 && !gpu))
+    return Status::no("--energy is a time above 0, an hour at most, and for GPUs");
+  if (!within(asked.rest_ms.value_or(0), kHour * 1e3) || !within(asked.heat_ms.value_or(0), kHour * 1e3))
+    return Status::no("--rest and --hot are milliseconds, 0 or more, an hour at most");
+  if (asked.burst && asked.rest_ms == 0.0)
+    return Status::no("--burst rests before every batch, and --rest 0 says not to");
+  if (asked.sustained && asked.heat_ms == 0.0)
+    return Status::no("--sustained works before every batch, and --hot 0 says not to");
+  if (!asked.lengths.empty())
+    if (Status s = numbers_of("lengths", asked.lengths, common.lengths); !s.ok()) return s;
+  common.layout = asked.layout == "bhsd" ? Layout::bhsd : Layout::bshd;
+  common.device_word = asked.device, common.seed = asked.seed, common.check = !asked.no_check;
+  common.baseline = asked.baseline, common.energy_seconds = asked.energy_seconds;
+  common.timing.precision = asked.timing.precision;
+  common.timing.seed = asked.seed;
+  common.timing.stop = &interrupted;
+  std::vector<int32_t> threads;
+  if (asked.threads.empty()) threads.push_back(common.device.units);
+  else if (gpu) return Status::no("--threads is for CPUs, --device is ", asked.device);
+  else if (Status s = numbers_of("threads", asked.threads, threads); !s.ok()) return s;
+  for (const int32_t n : threads)
+    if (n > kMostThreads) return Status::no("--threads: ", n, " is not from 1 to ", kMostThreads);
+  std::vector<Mode> modes;
+  if (Status s = modes_of(asked, gpu, modes); !s.ok()) return s;
+  struct State { double rest_ms, heat_ms; };  // before every block of samples; both asked for: one after the other
+  std::vector<State> states;
+  const BenchSuite* const suite = find_suite(asked.suite);
+  const double heat_ms = asked.heat_ms.value_or(asked.sustained ? kSustainedHeat : 0);
+  const bool as_suite = gpu && suite && heat_ms == 0;
+  const double rest_ms = asked.rest_ms.value_or(asked.burst ? kBurstRest : as_suite ? suite->rest_ms : 0);
+  if (rest_ms > 0 || heat_ms == 0) states.push_back({rest_ms, 0});
+  if (heat_ms > 0) states.push_back({0, heat_ms});
+  for (const int32_t n : threads)
+    for (const Mode mode : modes)
+      for (const State& state : states) {
+        Bench b = common;
+        b.device.units = n;
+        b.mode = mode;
+        b.timing.cold = mode == Mode::cold;
+        b.timing.rest_seconds = 1e-3 * state.rest_ms, b.timing.heat_seconds = 1e-3 * state.heat_ms;
+        out.push_back(std::move(b));
+      }
+  return Status::good();
+}
+
+// Explicit lengths fit every problem of ragged keys, and there is one, or the run does not start.
+Status lengths_fit(const std::vector<BenchRow>& rows, const std::vector<int32_t>& lengths) {
+  const auto is_ragged = [](const BenchRow& row) { return row.problem.keys == KeySource::ragged; };
+  if (!lengths.empty() && !rows.empty() && std::none_of(rows.begin(), rows.end(), is_ragged))
+    return Status::no("--lengths is for ragged keys, not: ", name(rows[0].problem));
+  for (const BenchRow& row : rows) {
+    const Problem& p = row.problem;
+    if (lengths.empty() || !is_ragged(row)) continue;
+    if (int(lengths.size()) != p.batch)
+      return Status::no("--lengths: ", lengths.size(), " of them for ", p.batch, " sequences in: ", name(p));
+    for (const int32_t n : lengths)
+      if (n > p.len_q || n > p.len_k) return Status::no("--lengths: ", n, " is over the bound in: ", name(p));
+  }
+  return Status::good();
+}
+
+void tell_dry_run(const std::vector<BenchRow>& all, const std::vector<Bench>& benches, size_t peers,
+                  Context& context) {
+  double seconds = 0, most = 0;
+  size_t not_built = 0, too_large = 0, too_slow = 0;
+  const double there = available_memory();
+  const Device& device = benches[0].device;
+  size_t of_gpu = 0;
+  if (device.kind == DeviceKind::cuda)
+    if (const Status s = cuda::memory_of(device.index, of_gpu); !s.ok())
+      return fail(context, kMachine, join("attune bench: ", s.message));
+  const std::optional<double> gpu =
+      device.kind == DeviceKind::cuda ? std::optional(of_gpu ? double(of_gpu) : INFINITY) : std::nullopt;
+  const auto too_large_for = [&](const BenchRow& r) {
+    return r.not_built.empty() && !fits(estimated_bytes(r.problem), there, gpu);
+  };
+  for (const BenchRow& r : all) {
+    if (!r.not_built.empty()) { ++not_built; continue; }
+    const double bytes = estimated_bytes(r.problem);
+    if (too_large_for(r)) { ++too_large; continue; }
+    most = std::max(most, bytes);
+    for (const Bench& b : benches) {
+      if (is_too_slow(r, b)) ++too_slow;
+      else seconds += estimated_seconds(r.problem, b, peers);
+    }
+  }
+  const size_t rows = all.size() * benches.size();
+  if (context.json) {
+    fmt::print("{{\"rows\":{},\"estimated_minutes\":{:.2f},\"largest_row_bytes\":{:.0f},\"not_built\":{},"
+               "\"too_large\":{},\"too_slow\":{}}}\n", rows, seconds / 60, most, not_built * benches.size(),
+               too_large * benches.size(), too_slow);
+    return;
+  }
+  for (const BenchRow& r : all)
+    fmt::print("{}{}{}{}\n", name(r), r.not_built.empty() ? "" : ": not built: ", r.not_built,
+               too_large_for(r) ? ": does not fit into memory" : is_too_slow(r, benches[0]) ? ": takes too long" : "");
+  fmt::print("{} rows, about {:.1f} minutes, at most {} of tensors at once ({} available{})\n", rows, seconds / 60,
+             bytes_text(most), bytes_text(there), of_gpu ? join(", ", bytes_text(*gpu), " on the GPU") : "");
+  if (too_large) fmt::print("{} do not fit into memory, and will say so\n", too_large * benches.size());
+  if (too_slow)
+    fmt::print("{} take more than {} a call, which a suite does not wait for, and will say so\n", too_slow,
+               seconds_text(kMostCallSeconds));
+  if (not_built) fmt::print("{} are of what is not built yet, and will say so\n", not_built * benches.size());
+}
+
+// Once for a run; the table has the rest.
+void tell_machine(const Bench& b) {
+  if (!b.ceilings) return;
+  const bool gpu = b.timer != nullptr;
+  const std::string timing = timing_text(name(b.mode), b.timing.rest_seconds, b.timing.heat_seconds);
+  if (gpu) fmt::print("{}, {}", b.device.name, timing);
+  else fmt::print("{}, {} thread{}, {}", b.device.name, b.device.units, b.device.units == 1 ? "" : "s", timing);
+  const char* before = ": ";
+  for (const auto& [type, ceiling] : {std::pair("f32", &b.ceilings->f32), {"f16", &b.ceilings->f16},
+                                      {"bf16", &b.ceilings->bf16}})
+    if (ceiling->gflops > 0) {
+      fmt::print("{}{} GFLOP/s {} ({})", before, digits_text(ceiling->gflops), type, ceiling->instruction);
+      before = ", ";
+    }
+  fmt::print("{}copy {} GB/s, empty {} {}", before, digits_text(b.ceilings->copy_gbs), gpu ? "kernel" : "call",
+             seconds_text(b.floor_ns.value_or(0) * 1e-9));
+  if (b.aa_spread) fmt::print(", A/A spread {:.1f} %", 100 * *b.aa_spread);
+  fmt::print("\n");
+  if (!b.ceilings->missed.empty()) fmt::print("no ceiling: {}\n", b.ceilings->missed);
+  if (gpu && !b.timer->no_nvml().ok()) fmt::print("no clocks and powers: {}\n", b.timer->no_nvml().message);
+}
+
+// Where the card is to be told from others of its name.
+void add_gpu(Provenance& p, const Device& device, const DeviceTimer& timer) {
+  const cuda::GpuIdentity id = timer.nvml().identity();
+  p.gpu = device.name, p.gpu_uuid = id.uuid, p.gpu_vbios = id.vbios, p.gpu_driver = id.driver;
+  p.gpu_power_limit_w = id.power_limit_w, p.gpu_most_mhz = id.most_sm_mhz, p.gpu_ecc = id.ecc, p.gpu_mig = id.mig;
+  if (id.pcie_generation) p.gpu_pcie = join("generation ", id.pcie_generation, ", ", id.pcie_lanes, " lanes");
+  p.clocks = id.most_sm_mhz > 0 ? join("up to ", id.most_sm_mhz, " MHz") : "";  // who sets them is seen at work
+  p.cuda = join(timer.facts().runtime, ", driver for ", timer.facts().driver);
+}
+
+// Every peer that was asked for, and the versions of those that are here.
+Status hosted(const std::vector<std::string>& names, std::vector<const attune_peer*>& out, std::string& versions) {
+  for (const std::string& name : names) {
+    const attune_peer* const peer = find_peer(name);
+    if (!peer) return Status::no("--peer: its host does not know ", name);
+    out.push_back(peer);
+    const std::string_view version = peer->version;
+    if (!version.empty() && versions.find(version) == versions.npos)
+      versions += join(versions.empty() ? "" : ", ", version);
+  }
+  return Status::good();
+}
+
+struct Tally {
+  size_t ok = 0, unsupported = 0, not_built = 0, oom = 0, bad = 0;
+  void count(const Record& r) {
+    if (r.status == "ok") ++ok;
+    else if (r.status == "oom") ++oom;
+    else if (r.status == "unsupported") ++(r.message.starts_with("not built: ") ? not_built : unsupported);
+    else if (r.status != "interrupted") ++bad;
+  }
+  // What was not measured, and is no failure: "3 unsupported, 2 out of memory".
+  std::string rest() const {
+    std::string text;
+    const auto add = [&](size_t count, const char* what) {
+      if (count) text += join(text.empty() ? "" : ", ", count, " ", what);
+    };
+    add(unsupported, "unsupported"), add(oom, "out of memory"), add(not_built, "not built");
+    return text;
+  }
+};
+
+// What the source report of this suite counts: whole sequences.
+void tell_queries(const std::vector<Record>& records) {
+  for (const Record& r : records)
+    if (Problem p; r.status == "ok" && parse(r.problem, p).ok())
+      fmt::print("{} | {}: {} queries/s\n", r.problem, r.subject, digits_text(p.batch / (r.median_ns * 1e-9)));
+}
+
+void run(Asked& asked, Context& context) {
+  const auto no = [&](Exit code, const Status& s) { fail(context, code, join("attune bench: ", s.message)); };
+  std::vector<BenchRow> rows;
+  std::vector<Bench> all;
+  if (const Status s = problems(asked, rows); !s.ok()) return no(kUsage, s);
+  Exit code = kUsage;
+  if (const Status s = benches(asked, all, code); !s.ok()) return no(code, s);
+  if (const Status s = lengths_fit(rows, all[0].lengths); !s.ok()) return no(kUsage, s);
+  if (asked.resume && asked.out.empty()) return no(kUsage, Status::no("--resume needs the file to go on with: --out"));
+  if (asked.resume && !asked.lengths.empty())
+    return no(kUsage, Status::no("--resume is not with --lengths: no record says which it was measured with"));
+  const bool gpu = all[0].device.kind == DeviceKind::cuda;
+  std::vector<std::string> names;
+  if (const Status s = peers_named(asked.peers, gpu, names); !s.ok()) return no(kUsage, s);
+  if (const std::string& base = asked.baseline;
+      !base.empty() && !find_backend(base) && std::find(names.begin(), names.end(), base) == names.end())
+    return no(kUsage, Status::no("--baseline: '", base, "' is neither one of --peer nor one of ", backend_names()));
+  if (asked.dry_run && asked.resume)
+    fmt::print(stderr, "rows that are in {} already are reckoned too\n", asked.out);
+  if (asked.dry_run) return tell_dry_run(rows, all, names.size(), context);
+  std::vector<const attune_peer*> peers;
+  Provenance from = provenance();
+  if (!names.empty() && !is_hosted()) return no(kMachine, become_host(names, asked.python));
+  if (const Status s = hosted(names, peers, from.peers); !s.ok()) return no(kMachine, s);
+  RecordFile file;
+  if (!asked.out.empty())
+    if (const Status s = file.open(asked.out); !s.ok()) return no(file.is_foreign() ? kFailed : kMachine, s);
+  if (file.was_torn()) fmt::print(stderr, "an unfinished line is cut off the end of {}\n", asked.out);
+
+  Tuned tuned;
+  if (const Status s = load_tuned(all[0].device, tuned); !s.ok()) return no(kFailed, s);
+  std::unique_ptr<CacheFlush> flush;
+  DeviceTimer timer;
+  if (gpu) {
+    if (const Status s = timer.open(all[0].device.index); !s.ok()) return no(kMachine, s);
+    add_gpu(from, all[0].device, timer);
+  } else if (std::any_of(all.begin(), all.end(), [](const Bench& b) { return b.mode == Mode::cold; })) {
+    flush = std::make_unique<CacheFlush>(2 * last_level_cache_bytes());
+  }
+  const std::string this_run = new_run();
+  for (Bench& b : all) {
+    b.peers = peers, b.rules = tuned.rules, b.provenance = from, b.run = this_run, b.timer = gpu ? &timer : nullptr;
+    b.timing.flush = [](void* f) { (*static_cast<CacheFlush*>(f))(); };
+    b.timing.flush_context = flush.get();
+  }
+  Tally tally;
+  Sweep sweep{.rows = std::move(rows), .benches = std::move(all), .file = file.is_open() ? &file : nullptr};
+  if (asked.resume) {
+    std::vector<Record> before;
+    size_t cut = 0;
+    if (const Status s = file.resume(before, &cut); !s.ok()) return no(kFailed, s);
+    if (cut)
+      fmt::print(stderr, "{} record{} of an unfinished row {} cut off the end of {}\n", cut, cut == 1 ? "" : "s",
+                 cut == 1 ? "is" : "are", asked.out);
+    sweep.keep(std::move(before));
+  }
+  sweep.each = [&](const Record& r) {
+    tally.count(r);
+    if (context.json) fmt::print("{}\n", to_json(r)), std::fflush(stdout);
+  };
+  const size_t total = sweep.rows.size() * sweep.benches.size(), done = sweep.done();
+  if (done) fmt::print(stderr, "{} of {} rows are in {} already\n", done, total, asked.out);
+  if (sweep.changed_sources())
+    fmt::print(stderr, "they, or this build, are of changed files, which no commit names: whether both are of the same "
+                       "sources is not known\n");
+  Progress progress(isatty(STDERR_FILENO) == 1, sweep.seconds_left(), total - done);
+  sweep.progress = &progress;
+  const Interrupts interrupts;
+  std::vector<Record> records;
+  if (const Status s = sweep.run(records); !s.ok()) return no(kMachine, s);
+  if (!context.json) {
+    fmt::print("{}", table(records, colour_wanted(context.terminal)));
+    for (const Bench& b : sweep.benches) tell_machine(b);
+    if (const std::string rest = tally.rest(); !rest.empty()) fmt::print("{} measured, {}\n", tally.ok, rest);
+    if (asked.suite == "sdpa-small") tell_queries(records);
+    if (const std::string drawn = asked.plot ? plot(records) : ""; !drawn.empty()) fmt::print("\n{}", drawn);
+    else if (asked.plot) fmt::print("nothing is plotted: no problem was measured at two lengths\n");
+  }
+  if (interrupted)
+    no(kFailed, Status::no("interrupted after ", records.size(), records.size() == 1 ? " record" : " records"));
+  else if (tally.bad) no(kFailed, Status::no(tally.bad, " of ", records.size(), " records failed or were refused"));
+  else if (!tally.ok)
+    no(kFailed, Status::no("nothing was measured: ", tally.rest().empty() ? "no row is left" : tally.rest()));
+}
+
+}  // namespace
+
+void add_bench(CLI::App& app, Context& context) {
+  const Command sub =
+      add_command(app, "bench", "Measure problems, against each other, a peer and the machine's ceilings");
+  const auto asked = std::make_shared<Asked>();
+  Axes& axes = asked->axes;
+  sub.add_option("problems", asked->lines,
+                 "Problem lines, of block lists with a pattern behind a bar; without any, the axes below are combined")
+      .type_name("LINE");
+  sub.add_option("--suite", asked->suite, join("Rows that belong together: ", suite_names())).type_name("NAME");
+  sub.add_option("--lines", asked->file, "A file of problem lines").type_name("FILE");
+  const auto axis = [&](const char* name, std::string& value, const char* help) {
+    sub.add_option(name, value, help).type_name("LIST").show_default().group("Axes");
+  };
+  axis("--pass", axes.pass, "forward, backward; with rows given otherwise, those to keep");
+  axis("--dtype", axes.dtype, "f32, f16, bf16");
+  axis("--batch", axes.batch, "Sequences");
+  axis("--heads", axes.heads, "Heads, or heads/of keys: 8,8/2");
+  axis("--len", axes.len, "Keys: 512,1024 or 512-8192*2 or 512-2048+512; likewise");
+  axis("--len-q", axes.len_q, "Queries; as many as keys unless given");
+  axis("--dim", axes.dim, "Head dims: 64,128 or 192/128");
+  axis("--mask", axes.mask, "full, causal, window<left>,<right>");
+  sub.add_option("--options", axes.options, "Options of every problem, as in a line: \"softcap sink\"")
+      .type_name("TEXT")
+      .group("Axes");
+
+  sub.add_option("--backend", asked->backends,
+                 "By name, several with commas, or all; the planner's choice unless given")
+      .delimiter(',')
+      .one_word()
+      .type_name("LIST");
+  sub.add_option("--peer", asked->peers,
+                 "Compare with: torch (of a GPU its flash, cudnn and efficient, of a CPU its sdpa and math), "
+                 "torch:sdpa, torch:math, torch:flash, torch:cudnn, torch:efficient, torch:flex, flash_attn, fa3; "
+                 "several with commas")
+      .delimiter(',')
+      .one_word()
+      .type_name("LIST");
+  sub.add_option("--baseline", asked->baseline,
+                 "The subject that ratios refer to, a backend, which is then measured too, or one of --peer; the "
+                 "fastest peer that is right, or the first backend, unless given")
+      .type_name("NAME");
+  sub.add_option("--python", asked->python, "The Python that has the peers")
+      .type_name("PROGRAM")
+      .show_default();
+  sub.add_option("--device", asked->device, "cpu, cpu:<isa> for less than it can, or a GPU: cuda:0")
+      .type_name("NAME")
+      .show_default();
+  sub.add_option("--threads", asked->threads, "Numbers of threads; all of this process unless given")
+      .type_name("LIST");
+  sub.add_option("--timing", asked->modes,
+                 "cold: caches flushed before every sample (a GPU's default); warm: as the last run left them (a "
+                 "CPU's); graph: replayed from a CUDA graph, going round through inputs so that it is cold")
+      .delimiter(',')
+      .one_word()
+      .type_name("LIST");
+  sub.add_flag("--warm", asked->warm, "As --timing warm");
+  sub.add_flag("--cold", asked->cold, "As --timing cold; with --warm: both");
+  sub.add_option("--rest", asked->rest_ms,
+                 "Milliseconds of rest before every batch of samples: all begin with a machine that is as cool; 0, or "
+                 "of a GPU what the suite says, unless given")
+      .type_name("MS");
+  sub.add_option("--hot", asked->heat_ms,
+                 "Milliseconds of its own work before every batch, untimed: a machine at its power limit; with --rest "
+                 "a second time over all rows")
+      .type_name("MS");
+  sub.add_flag("--burst", asked->burst, "At most 10 samples after a rest: as --rest 200");
+  sub.add_flag("--sustained", asked->sustained,
+               "Samples only after a second of the same work: as --hot 1000; with --burst both");
+  sub.add_option("--lengths", asked->lengths, "Of the sequences, where keys are ragged; one for each of the batch")
+      .type_name("LIST");
+  sub.add_option("--energy", asked->energy_seconds,
+                 "Then run each subject of a GPU this many seconds back to back: joules of a call, mean power")
+      .type_name("SECONDS");
+  sub.add_option("--layout", asked->layout, "bhsd or bshd: order of the axes in memory")
+      .type_name("NAME")
+      .show_default();
+  sub.add_option("--dist", asked->distribution, "normal, uniform or zeros: values of the inputs")
+      .type_name("NAME")
+      .show_default();
+  sub.add_option("--seed", asked->seed, "Of inputs, order and drawn rows").show_default();
+  sub.add_flag("--no-check", asked->no_check, "Do not check results");
+  sub.add_option("--precision", asked->timing.precision,
+                 "Stop where half the interval of the median is below this share")
+      .type_name("SHARE")
+      .show_default();
+  sub.add_option("--max-seconds", asked->max_seconds,
+                 join("Stop after this time for each subject; ", TimingSettings{}.max_seconds,
+                      ", or what the suite says, unless given"))
+      .type_name("SECONDS");
+  sub.add_option("--out", asked->out, "Append a record a row to this file").type_name("FILE.jsonl");
+  sub.add_flag("--resume", asked->resume,
+               "Go on where a run ended: rows that are whole in --out, of this machine and commit, are not measured "
+               "again");
+  sub.add_flag("--plot", asked->plot, "Also draw time against length, for terminals");
+  sub.add_flag("--dry-run", asked->dry_run, "Only say which rows, how long, how much memory and what does not fit");
+  sub.footer(
+      "Examples:\n"
+      "  attune bench --len 512-8192*2 --dim 64,128 --mask full,causal --dtype f32,bf16\n"
+      "  attune bench --pass forward,backward --peer torch --out records.jsonl\n"
+      "  attune bench --suite regress --out records.jsonl --resume --plot\n"
+      "  attune bench --device cuda:0 --backend sm80_forward,vendor_cudnn --peer torch:flash,torch:cudnn\n"
+      "  attune bench \"forward bf16 b1 h32/8 q1 k8192 d128 full\" --backend all --cold --warm\n"
+      "  attune bench \"forward bf16 b1 h8 q8192 k8192 d64 causal blocks64x64x1 | random density=0.1\" \\\n"
+      "    --backend cpu_forward,masked_dense\n\n"
+      "The time is a median with its 95 % interval; a ratio is the baseline's time by this one's, so above 1 is "
+      "faster.\n"
+      "FASTER and SLOWER need the whole interval beyond the A/A spread, SAME within it and within 5 %; everything else "
+      "is UNCLEAR.\n"
+      "Exit code 1 where a result was wrong, a run failed, or a rate is above what the machine can do.");
+  sub.callback([asked, sub, &context] {
+    asked->axes_given = sub.given("Axes");
+    run(*asked, context);
+  });
+}
+
+}  // namespace attune

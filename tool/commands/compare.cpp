@@ -1,0 +1,177 @@
+// `attune compare`: whether a change made something slower. Two files of records go in, a verdict for every row and one
+// exit code come out: a CI job needs no more. It measures nothing.
+#include <fmt/format.h>
+
+#include <cmath>
+#include <memory>
+
+#include "tool/cli.h"
+#include "tool/commands/commands.h"
+#include "tool/compare/baseline.h"
+#include "tool/compare/write.h"
+#include "tool/files.h"
+#include "tool/json.h"
+#include "tool/record/show.h"
+#include "tool/record/read.h"
+
+namespace attune {
+namespace {
+
+struct Asked {
+  std::vector<std::string> files{};
+  std::string baseline{}, save{}, markdown{}, junit{};
+  double margin_percent = 1, agree_percent = -1, bar_percent = 95;
+  bool github = false;
+  CompareSettings settings{};
+};
+
+Json ratio_json(const Ratio& r) {
+  if (r.interval.confidence <= 0) return nullptr;
+  return {{"value", r.value}, {"low", r.interval.low}, {"high", r.interval.high},
+          {"confidence", r.interval.confidence}};
+}
+
+Json as_json(const Changes& changes, const CompareSettings& settings) {
+  Json j = {{"regressions", changes.regressions(settings)}, {"summary", summary(changes)}, {"rows", Json::array()},
+            {"caveats", changes.caveats}};
+  for (const ChangedRow& r : changes.rows)
+    j["rows"].push_back({{"problem", r.problem}, {"subject", r.subject}, {"setting", r.setting},
+                         {"verdict", name(r.change)}, {"before_ns", r.before_ns}, {"after_ns", r.after_ns},
+                         {"runs_before", r.runs_before}, {"runs_after", r.runs_after},
+                         {"times_as_fast", ratio_json(r.ratio)}, {"in_cycles", ratio_json(r.cycles)},
+                         {"margin", r.margin}, {"note", r.note}});
+  return j;
+}
+
+Json as_json(const Agreement& a, const Asked& asked) {
+  Json j = {{"within", asked.agree_percent / 100}, {"bar", asked.bar_percent / 100}, {"rows", a.rows},
+            {"agreeing", a.agreeing()}, {"farthest", a.farthest}, {"apart", Json::array()}};
+  for (const auto& [r, apart] : a.apart)
+    j["apart"].push_back({{"problem", r->problem}, {"subject", r->subject}, {"setting", r->setting},
+                          {"before_ns", r->before_ns}, {"after_ns", r->after_ns},
+                          {"apart", std::isinf(apart) ? Json(nullptr) : Json(apart)}, {"note", r->note}});
+  return j;
+}
+
+// Two runs of the same: not which is faster, but whether they say the same.
+void tell_agreement(const Changes& changes, const Asked& asked, Context& context) {
+  const Agreement a = agreement(changes, asked.agree_percent / 100, asked.settings);
+  if (context.json) fmt::print("{}\n", as_json(a, asked).dump(2));
+  else fmt::print("{}", to_text(a, asked.agree_percent / 100));
+  if (!a.rows) return fail(context, kFailed, "attune compare: the two have no row in common");
+  if (100. * a.agreeing() < asked.bar_percent * a.rows)
+    fail(context, kFailed, fmt::format("attune compare: {} of {} rows agree, below {:g} %", a.agreeing(), a.rows,
+                                       asked.bar_percent));
+}
+
+// One question at least: two files, or one with a name to compare it with or to store it under.
+Status is_asked(const Asked& asked) {
+  if (asked.files.size() > 2 || (asked.files.size() == 2 && !asked.baseline.empty()))
+    return Status::no("it takes the records before and after, or those after with --baseline NAME");
+  if (asked.files.size() == 1 && asked.baseline.empty() && asked.save.empty())
+    return Status::no("one file alone needs --baseline NAME or --save NAME");
+  return asked.save.empty() ? Status::good() : is_baseline_name(asked.save);
+}
+
+Status records_of(const std::string& path, std::vector<Record>& out, std::string* text = nullptr) {
+  if (Status s = read_files("attune compare", {path}, out, text); !s.ok()) return s;
+  return out.empty() ? Status::no(path, " holds no record") : Status::good();
+}
+
+void save(const Asked& asked, const std::string& text, Context& context) {
+  std::string path;
+  if (const Status s = save_baseline(asked.save, text, path); !s.ok())
+    return fail(context, kMachine, join("attune compare: ", s.message));
+  std::fputs(join("baseline ", asked.save, ": ", path, "\n").c_str(), context.json ? stderr : stdout);
+}
+
+void run(Asked& asked, Context& context) {
+  asked.settings.margin = asked.margin_percent / 100;
+  if (const Status s = is_asked(asked); !s.ok()) return fail(context, kUsage, join("attune compare: ", s.message));
+  const std::string& second = asked.files.back();
+  std::string first = asked.files[0], text;
+  std::vector<Record> before, after;
+  Status s = records_of(second, after, &text);
+  if (s.ok() && !asked.baseline.empty()) s = read_baseline(asked.baseline, before, first);
+  else if (s.ok() && asked.files.size() == 2) s = records_of(first, before);
+  if (!s.ok()) return fail(context, kFailed, join("attune compare: ", s.message));
+  if (s = are_apart({asked.markdown, asked.junit}, {first, second}); !s.ok())
+    return fail(context, kUsage, join("attune compare: ", s.message));
+  if (asked.files.size() == 1 && asked.baseline.empty()) return save(asked, text, context);
+  const Changes changes = compare(before, after, asked.settings);
+  if (asked.agree_percent >= 0) return tell_agreement(changes, asked, context);
+  if (!asked.markdown.empty()) s = write_file(asked.markdown, to_markdown(changes));
+  if (s.ok() && !asked.junit.empty()) s = write_file(asked.junit, to_junit(changes, asked.settings));
+  if (!s.ok()) return fail(context, kMachine, join("attune compare: ", s.message));
+  if (context.json)
+    fmt::print("{}\n", as_json(changes, asked.settings).dump(2));
+  else fmt::print("{}", to_text(changes, colour_wanted(context.terminal)));
+  if (asked.github) {
+    // With --json stdout is one document; GitHub reads annotations from either stream.
+    std::fflush(stdout);
+    std::fputs(to_annotations(changes, asked.settings).c_str(), context.json ? stderr : stdout);
+  }
+  const int compared = int(changes.rows.size()) - changes.count(Change::added) - changes.count(Change::missing);
+  if (const int bad = changes.regressions(asked.settings))
+    fail(context, kFailed, fmt::format("attune compare: {} of {} rows are regressions", bad, changes.rows.size()));
+  else if (!compared)
+    fail(context, kFailed, fmt::format("attune compare: no row of {} is in {}: nothing was compared", second, first));
+  else if (!asked.save.empty()) save(asked, text, context);
+}
+
+}  // namespace
+
+void add_compare(CLI::App& app, Context& context) {
+  const Command sub = add_command(app, "compare", "Two sets of records: what became faster, slower, broken");
+  const auto asked = std::make_shared<Asked>();
+  sub.add_option("records", asked->files, "The records to compare with, and those in question")
+      .required()
+      .type_name("FILE");
+  sub.add_option("--baseline", asked->baseline, "Compare with what was stored under this name").type_name("NAME");
+  sub.add_option("--save", asked->save,
+                 "Store the records in question under this name; of a comparison only without a regression")
+      .type_name("NAME");
+  sub.add_option("--margin", asked->margin_percent,
+                 "The smallest difference that matters, in percent; the A/A spread where that is larger")
+      .type_name("PERCENT")
+      .between(0.0, 1000.0)
+      .show_default();
+  sub.add_flag("--strict", asked->settings.strict, "UNCLEAR is a regression too");
+  sub.add_flag("--missing-is-fine", asked->settings.missing_is_fine,
+               "A row that was measured before and not now is no regression");
+  sub.add_option("--markdown", asked->markdown, "Write a Markdown table").type_name("FILE");
+  sub.add_option("--junit", asked->junit, "Write JUnit XML: a case for every row").type_name("FILE");
+  sub.add_flag("--github", asked->github, "Also print annotations that GitHub shows beside the change");
+  const Argument agree = sub.add_option("--agree", asked->agree_percent,
+                                        "Only whether two runs say the same: at how many rows their times are "
+                                        "within so many percent")
+      .type_name("PERCENT")
+      .between(0.0, 1000.0)
+      .excludes("--margin")
+      .excludes("--strict")
+      .excludes("--save")
+      .excludes("--markdown")
+      .excludes("--junit")
+      .excludes("--github");
+  sub.add_option("--bar", asked->bar_percent, "With --agree: of all rows, how many percent must be")
+      .type_name("PERCENT")
+      .between(0.0, 100.0)
+      .needs(agree)
+      .show_default();
+  sub.footer(
+      "Examples:\n"
+      "  attune compare before.jsonl after.jsonl\n"
+      "  attune compare monday.jsonl --save release\n"
+      "  attune compare after.jsonl --baseline release\n"
+      "  attune compare before.jsonl after.jsonl --margin 2 --junit compare.xml --markdown compare.md --github\n"
+      "  attune compare first.jsonl second.jsonl --agree 2\n\n"
+      "The ratio is the time before by the time after, so above 1 is faster. FASTER and SLOWER need its whole 95 % "
+      "interval\nbeyond the margin, and where the records have clocks, in cycles as well; SAME needs all of it within, "
+      "of an A/A\nspread within 5 %; the rest is UNCLEAR. Several runs in a file make one row, and their spread is in "
+      "the interval.\n"
+      "Exit code 1 where a row is SLOWER, BROKEN (it failed, or its result was wrong) or MISSING, or nothing matched;\n"
+      "with --agree where fewer rows than --bar are within it.");
+  sub.callback([asked, &context] { run(*asked, context); });
+}
+
+}  // namespace attune

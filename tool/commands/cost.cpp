@@ -1,0 +1,103 @@
+// `attune cost`: what records cost with the offers of a price file: the run as billed, a million calls, work a dollar.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <set>
+
+#include "tool/cli.h"
+#include "tool/commands/commands.h"
+#include "tool/json.h"
+#include "tool/record/read.h"
+#include "tool/report/rows.h"
+#include "tool/text.h"
+
+namespace attune {
+namespace {
+
+struct Asked {
+  std::vector<std::string> files{};
+  std::string prices{};
+  std::optional<double> seconds{};
+};
+
+void print_runs(const std::vector<Offer>& offers, const std::vector<double>& seconds, bool at_least) {
+  size_t name = 5, device = 6;
+  for (const Offer& o : offers) name = std::max(name, o.name.size()), device = std::max(device, o.device.size());
+  fmt::print("the run{}\n", at_least ? ", by its samples and warm-up: it took at least that" : "");
+  for (size_t n = 0; n < offers.size(); ++n)
+    fmt::print("  {:<{}}  {:<{}}  {:>9}  {:>9} an hour  {:>9} as billed\n", offers[n].name, name, offers[n].device,
+               device, seconds_text(seconds[n]), usd_text(offers[n].usd_an_hour), usd_text(offers[n].usd(seconds[n])));
+}
+
+void print_rows(const std::vector<RowCost>& costs) {
+  size_t problem = 7, series = 7, offer = 5;
+  for (const RowCost& c : costs)
+    problem = std::max(problem, line_text(*c.row->record).size()), series = std::max(series, c.row->series.size()),
+    offer = std::max(offer, c.offer->name.size());
+  fmt::print("\n{:<{}}  {:<{}}  {:<{}}  {:>15}  {:>17}  {:>9}\n", "problem", problem, "subject", series, "offer", offer,
+             "$ a million", "M tokens a $", "PFLOP a $");
+  for (const RowCost& c : costs)
+    fmt::print("{:<{}}  {:<{}}  {:<{}}  {:>15}  {:>17}  {:>9}\n", line_text(*c.row->record), problem, c.row->series,
+               series, c.offer->name, offer, usd_text(c.usd_a_million),
+               c.tokens_a_usd > 0 ? digits_text(c.tokens_a_usd * 1e-6) : "-", digits_text(c.flops_a_usd * 1e-15));
+}
+
+void run(const Asked& asked, Context& context) {
+  std::vector<Record> records;
+  if (const Status s = read_files("attune cost", asked.files, records); !s.ok())
+    return fail(context, kFailed, join("attune cost: ", s.message));
+  std::vector<Offer> offers;
+  if (const Status s = load_prices(asked.prices, offers); !s.ok())
+    return fail(context, kFailed, join("attune cost: ", s.message));
+  const Measurements rows = rows_of(records);
+  const std::vector<RowCost> costs = costs_of(rows, offers);
+  if (costs.empty()) {
+    std::set<std::string> devices;
+    for (const Record& r : records) devices.insert(device_of(r));
+    if (devices.empty()) devices.insert("nothing");
+    return fail(context, kFailed, fmt::format("attune cost: no offer of {} is for what was measured: {}", asked.prices,
+                                              fmt::join(devices, ", ")));
+  }
+  std::erase_if(offers, [&](const Offer& o) {
+    return std::none_of(records.begin(), records.end(), [&](const Record& r) { return o.fits(device_of(r)); });
+  });
+  const std::vector<RowCost> fitting = costs_of(rows, offers);
+  std::vector<double> seconds;  // of each offer
+  for (const Offer& o : offers) seconds.push_back(asked.seconds ? *asked.seconds : measured_seconds(rows, o));
+  if (!context.json) {
+    print_runs(offers, seconds, !asked.seconds);
+    return print_rows(fitting);
+  }
+  Json runs = Json::array(), calls = Json::array();
+  for (size_t n = 0; n < offers.size(); ++n)
+    runs.push_back({{"offer", offers[n].name}, {"device", offers[n].device}, {"usd_an_hour", offers[n].usd_an_hour},
+                    {"seconds", seconds[n]}, {"usd", offers[n].usd(seconds[n])}});
+  for (const RowCost& c : fitting)
+    calls.push_back({{"problem", c.row->record->problem}, {"pattern", c.row->record->pattern},
+                     {"subject", c.row->series}, {"offer", c.offer->name}, {"usd_a_million_calls", c.usd_a_million},
+                     {"tokens_a_usd", c.tokens_a_usd}, {"flops_a_usd", c.flops_a_usd}});
+  fmt::print("{}\n", Json{{"runs", runs}, {"calls", calls}}.dump(2));
+}
+
+}  // namespace
+
+void add_cost(CLI::App& app, Context& context) {
+  const Command sub = add_command(app, "cost", "What records cost: the run, a million calls, work a dollar");
+  const auto asked = std::make_shared<Asked>();
+  sub.add_option("records", asked->files, "Files that attune bench wrote, one record a line")
+      .required()
+      .type_name("FILE");
+  sub.add_option("--prices", asked->prices, "A price file: docs/report.md").required().type_name("FILE");
+  sub.add_option("--seconds", asked->seconds, "How long the run was; else what its samples and warm-up took")
+      .type_name("N")
+      .between(0.0, 1e9);
+  sub.footer(
+      "Examples:\n"
+      "  attune cost run.jsonl --prices prices.tsv\n"
+      "  attune cost run.jsonl --prices prices.tsv --seconds 240 --json");
+  sub.callback([asked, &context] { run(*asked, context); });
+}
+
+}  // namespace attune

@@ -1,0 +1,88 @@
+#include "tool/commands/parity_hunt.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <random>
+
+#include "plan/plan.h"
+#include "tool/json.h"
+#include "tool/machine.h"
+#include "verify/hunter.h"
+
+namespace attune {
+namespace {
+
+std::string command_of(const HuntAsked& asked, const HuntFinding& f) {
+  return fmt::format("attune parity --device {} --backend {} --case \"{}\"", asked.device, f.backend->name,
+                     name(f.smallest));
+}
+
+Json as_json(const HuntAsked& asked, const Hunt& hunt, const Hunted& all, uint64_t runs) {
+  Json backends = Json::array(), findings = Json::array();
+  for (size_t n = 0; n < hunt.backends.size(); ++n)
+    if (all.runs[n]) backends.push_back({{"backend", hunt.backends[n]->name}, {"runs", all.runs[n]}});
+  for (const HuntFinding& f : all.findings)
+    findings.push_back({{"ending", name(f.ending)}, {"backend", f.backend->name}, {"why", f.why}, {"index", f.index},
+                        {"case", name(f.drawn)}, {"smallest", name(f.smallest)}, {"command", command_of(asked, f)},
+                        {"failed_again", f.again}, {"tries", f.tries}});
+  return {{"device", asked.device}, {"name", all.device_name}, {"seed", hunt.seed}, {"cases", all.cases},
+          {"empty", all.empty}, {"over_tolerance", all.over}, {"most_over", all.most_over}, {"seconds", all.seconds},
+          {"backends", backends}, {"findings", findings},
+          {"passed", runs - all.findings.size()}, {"failed", all.findings.size()}};
+}
+
+void print_finding(const HuntAsked& asked, const Hunt& hunt, const HuntFinding& f) {
+  fmt::print("\n{}  {}: {}\n", name(f.ending), f.backend->name, f.why);
+  fmt::print("      {}\n", command_of(asked, f));
+  fmt::print("      drawn as number {} of seed {}: {}\n", f.index, hunt.seed, name(f.drawn));
+  if (f.tries) fmt::print("      run {} times more, it failed {} times\n", f.tries, f.again);
+}
+
+}  // namespace
+
+void hunt_parity(const HuntAsked& asked, Context& context) {
+  Hunt hunt{.device = asked.device, .cases = uint64_t(asked.cases), .threads = asked.threads,
+            .launch_seconds = asked.launch_seconds, .max_seconds = asked.max_seconds};
+  hunt.seed = asked.seed >= 0 ? uint64_t(asked.seed) : std::random_device{}() >> 1;
+  // Vendor libraries take part only if --backend names them.
+  for (const Backend* b : backends())
+    if (asked.backend.empty() ? !b->only_by_name && !std::string_view(b->name).starts_with("vendor_")
+                              : b->name == asked.backend)
+      hunt.backends.push_back(b);
+  if (hunt.backends.empty())
+    return fail(context, kUsage,
+                join("attune parity: backend '", asked.backend, "' is not one of ", backend_names()));
+  const bool live = isatty(STDERR_FILENO) == 1;
+  if (live)
+    hunt.progress = [&](uint64_t done, size_t found) {
+      fmt::print(stderr, "\r\033[K{} of {} problems, {} found", done, hunt.cases, found);
+    };
+  fflush(stdout);  // a forked process would print what is buffered a second time
+  const Hunted all = attune::hunt(hunt);
+  if (live) fmt::print(stderr, "\r\033[K");
+  if (!all.status.ok())
+    return fail(context, all.device_is_wrong ? exit_of_device(asked.device) : kMachine,
+                join("attune parity: ", all.status.message));
+  uint64_t runs = 0;
+  for (const uint64_t n : all.runs) runs += n;
+  if (context.json) {
+    fmt::print("{}\n", as_json(asked, hunt, all, runs).dump(2));
+  } else {
+    for (size_t n = 0; n < hunt.backends.size(); ++n)
+      if (all.runs[n]) fmt::print("{:<22} {:>7} runs\n", hunt.backends[n]->name, all.runs[n]);
+    for (const HuntFinding& f : all.findings) print_finding(asked, hunt, f);
+    if (all.over)
+      fmt::print("\n{} runs exceed parity's tolerance, by at most {:.2f} times; more than 3 times is a failure\n",
+                 all.over, all.most_over);
+    size_t hangs = 0;
+    for (const HuntFinding& f : all.findings) hangs += f.ending == Ending::hang;
+    fmt::print("\n{} problems of seed {} on {} in {:.0f} s: {} hangs, {} other failures, {} compared nothing\n",
+               all.cases, hunt.seed, all.device_name, all.seconds, hangs, all.findings.size() - hangs, all.empty);
+  }
+  if (!runs) fail(context, kFailed, join("attune parity: no backend ran any of ", all.cases, " problems"));
+  if (!all.findings.empty() && context.exit_code == kOk) context.exit_code = kFailed;
+  if (!context.json) fmt::print("{} passed, {} failed\n", runs - all.findings.size(), all.findings.size());
+}
+
+}  // namespace attune

@@ -1,0 +1,20 @@
+// `attune parity --hunt`: random problems, each launch under a watchdog. A problem that fails is shrunk, and printed
+// with its seed.
+#pragma once
+#include <string>
+
+#include "tool/commands/commands.h"
+
+namespace attune {
+
+struct HuntAsked {
+  std::string device = "cpu", backend;
+  int cases = 0;
+  int seed = -1;            // -1: draw one
+  int threads = 0;
+  double launch_seconds = 20, max_seconds = 0;
+};
+
+void hunt_parity(const HuntAsked&, Context&);
+
+}  // namespace attune

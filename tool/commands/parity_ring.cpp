@@ -1,0 +1,132 @@
+#include "tool/commands/parity_ring.h"
+
+#include <fmt/format.h>
+
+#include <cstdlib>
+#include <map>
+#include <optional>
+
+#include "machine/host.h"
+#include "tool/json.h"
+#include "tool/machine.h"
+#include "verify/ring.h"
+
+namespace attune {
+namespace {
+
+// What the launchers of Open MPI, MPICH and Slurm tell their processes.
+bool started_by_mpi() {
+  for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK"})
+    if (std::getenv(name)) return true;
+  return false;
+}
+
+struct Tally {
+  int runs = 0, verdicts[3] = {};
+  double mae = 0, used = 0;
+  uint64_t sent = 0;  // bytes, by all ranks
+};
+using Tallies = std::map<std::pair<Cut, int>, Tally>;
+
+struct Failure {
+  std::string line, why;
+  Cutting cut;
+};
+
+struct Ran {
+  Tallies tallies{};
+  std::vector<Failure> failures{};
+  Json runs = Json::array();
+  int passed = 0;
+};
+
+std::string repeat(const RingAsked& asked, const Failure& f, bool mpi) {
+  const std::string end = fmt::format("attune parity --ring --device {} --case \"{}\"", asked.device, f.line);
+  return mpi ? fmt::format("mpirun -n {} {}", f.cut.ranks, end) : fmt::format("{} --ranks {}", end, f.cut.ranks);
+}
+
+void record(Ran& ran, const Case& dense, const Cutting& cut, const Outcome& o, uint64_t sent) {
+  Tally& t = ran.tallies[{cut.cut, cut.ranks}];
+  ++t.runs, ++t.verdicts[int(o.verdict)], t.sent += sent;
+  t.mae = std::max(t.mae, o.mae()), t.used = std::max(t.used, o.used());
+  if (o.verdict == Verdict::fail) ran.failures.push_back({name(dense), o.why, cut});
+  else ++ran.passed;
+  ran.runs.push_back({{"case", name(dense)}, {"layout", name(cut.cut)}, {"ranks", cut.ranks},
+                      {"verdict", name(o.verdict)}, {"why", o.why}, {"mae", o.mae()}, {"max", o.max()},
+                      {"tolerance_used", o.used()}, {"bytes_sent", sent}});
+}
+
+void print(const RingAsked& asked, const Ran& ran, bool mpi) {
+  fmt::print("{:<9} {:>5} {:>5} {:>5} {:>13} {:>5} {:>10} {:>9} {:>12}\n", "layout", "ranks", "runs", "PASS",
+             "PASS-AT-FLOOR", "FAIL", "worst MAE", "tolerance", "bytes moved");
+  for (const auto& [key, t] : ran.tallies)
+    fmt::print("{:<9} {:>5} {:>5} {:>5} {:>13} {:>5} {:>10.2e} {:>8.0f}% {:>12}\n", name(key.first), key.second, t.runs,
+               t.verdicts[0], t.verdicts[1], t.verdicts[2], t.mae, 100 * t.used, t.sent);
+  constexpr size_t kMost = 20;
+  for (size_t n = 0; n < ran.failures.size() && n < kMost; ++n)
+    fmt::print("\nFAIL  {}, {} ranks: {}\n      {}\n", name(ran.failures[n].cut.cut), ran.failures[n].cut.ranks,
+               ran.failures[n].why, repeat(asked, ran.failures[n], mpi));
+  if (ran.failures.size() > kMost) fmt::print("\nand {} more failures\n", ran.failures.size() - kMost);
+}
+
+}  // namespace
+
+void ring_parity(const RingAsked& asked, Context& context) {
+  Device device;
+  if (Status s = device_named(asked.device, device); !s.ok())
+    return fail(context, exit_of_device(asked.device), join("attune parity: ", s.message));
+  if (device.index < 0)
+    return fail(context, kMachine, join("attune parity: ", asked.device, " can be planned for, and is not here"));
+  if (device.kind == DeviceKind::cpu) device.units = 1;  // ranks are the threads
+  std::vector<Case> cases = ring_cases(asked.quick);
+  if (!asked.text.empty()) {
+    cases.assign(1, {});
+    if (Status s = parse(asked.text, cases[0]); !s.ok())
+      return fail(context, kUsage, join("attune parity: ", s.message));
+  }
+  std::optional<Communicator> here;
+  std::vector<int> ranks = asked.ranks;
+  if (started_by_mpi()) {
+    Transport transport;
+    if (Status s = open_mpi(nullptr, transport); !s.ok())
+      return fail(context, kMachine, join("attune parity: ", s.message));
+    here.emplace(transport, asked.seconds);
+    ranks = {here->ranks()};
+  }
+  const bool speaks = !here || !here->rank();
+  Ran ran;
+  for (const Case& dense : cases) {
+    Case whole;
+    if (Status s = whole_case(dense, whole); !s.ok()) return fail(context, kUsage, s.message);
+    Trial trial(whole);
+    if (Status s = trial.prepare(); !s.ok()) return fail(context, kUsage, s.message);
+    for (const Cut cut : all_cuts())
+      for (const int count : ranks) {
+        Problem p;
+        const Cutting cutting{cut, count};
+        const Status served = shard_problem(trial.world, cutting, p);
+        if (!served.ok() && !asked.text.empty() && speaks && !context.json)
+          fmt::print("{}, {} ranks: {}\n", name(cut), count, served.message);
+        if (!served.ok()) continue;
+        std::vector<RankRun> each;
+        const uint64_t before = here ? here->traffic().sent : 0;
+        const Outcome o = here ? run_here(trial, cutting, device, *here)
+                               : run_ranks(trial, cutting, device, each, asked.seconds);
+        uint64_t sent = here ? here->traffic().sent - before : 0;
+        for (const RankRun& r : each) sent += r.traffic.sent;
+        record(ran, dense, cutting, o, sent);
+        // A group that broke stays broken: there is nothing more to learn from it.
+        if (here && o.verdict == Verdict::fail && !here->barrier().ok())
+          return fail(context, kFailed, join("attune parity: ", o.why));
+      }
+  }
+  if (speaks && context.json)
+    fmt::print("{}\n", Json{{"device", asked.device}, {"name", device.name}, {"passed", ran.passed},
+                            {"failed", ran.failures.size()}, {"runs", ran.runs}}.dump(2));
+  if (speaks && !context.json) print(asked, ran, here.has_value());
+  if (!ran.passed && ran.failures.empty()) fail(context, kFailed, "attune parity: no layout serves it");
+  if (!ran.failures.empty() && context.exit_code == kOk) context.exit_code = kFailed;
+  if (speaks && !context.json) fmt::print("\n{} passed, {} failed\n", ran.passed, ran.failures.size());
+}
+
+}  // namespace attune

@@ -1,0 +1,145 @@
+// `attune plan`: what would run, and why, for one problem on a device that need not be here. Nothing is executed:
+// planning is pure, so the answer for an H200 is the same on a laptop.
+#include <fmt/format.h>
+
+#include <memory>
+
+#include "core/work.h"
+#include "machine/cpu/kernels.h"
+#include "machine/host.h"
+#include "plan/plan.h"
+#include "plan/tuned.h"
+#include "tool/cli.h"
+#include "tool/commands/commands.h"
+#include "tool/json.h"
+#include "tool/machine.h"
+#include "tool/text.h"
+
+namespace attune {
+namespace {
+
+struct Asked {
+  std::string line{}, device{"cpu"}, backend{};
+};
+
+// The instruction set whose loops a CPU plan would run; empty for backends that have none of their own.
+std::string isa_of(const Plan& plan) {
+  const std::string_view name = plan.backend->name;
+  if (plan.device.kind != DeviceKind::cpu || (name != "cpu_forward" && name != "cpu_backward")) return "";
+  const CpuKernels* kernels = best_kernels(plan.problem.dtype.q, plan.device.features);
+  return kernels ? kernels->isa : "";
+}
+
+// The planner's sentences come as lines with two spaces before them.
+std::vector<std::string> sentences(std::string_view lines) {
+  std::vector<std::string> all;
+  while (!lines.empty()) {
+    std::string_view line = lines.substr(0, lines.find('\n'));
+    lines.remove_prefix(std::min(lines.size(), line.size() + 1));
+    while (line.starts_with(' ')) line.remove_prefix(1);
+    if (!line.empty()) all.emplace_back(line);
+  }
+  return all;
+}
+
+std::string device_text(const Device& d) {
+  return d.kind == DeviceKind::cpu ? fmt::format("{}, {} thread{}", d.name, d.units, d.units == 1 ? "" : "s")
+                                   : fmt::format("{}, arch {}, {} multiprocessors", d.name, d.arch, d.units);
+}
+
+Json as_json(const Plan& plan, const std::string& links) {
+  const Cost c = cost(plan.problem);
+  Json j = {{"problem", name(plan.problem)},
+            {"device", plan.device.name},
+            {"backend", plan.backend->name},
+            {"isa", isa_of(plan)},
+            {"kernel", plan.kernel},
+            {"tile_q", plan.tile_q},
+            {"tile_k", plan.tile_k},
+            {"splits", plan.splits},
+            {"workspace_bytes", plan.workspace_bytes},
+            {"why", plan.why},
+            {"refused", sentences(plan.refused)},
+            {"otherwise", links},
+            {"cost", {{"pairs", c.pairs}, {"flops", c.flops}, {"bytes", c.bytes}}},
+            {"parts", Json::array()}};
+  for (const Plan& part : plan.parts) j["parts"].push_back(as_json(part, ""));
+  return j;
+}
+
+void print(const Plan& plan, const std::string& links, int depth) {
+  const std::string margin(size_t(depth) * 2, ' ');
+  const auto row = [&](std::string_view what, std::string_view value) {
+    fmt::print("{}  {:<10} {}\n", margin, what, value);
+  };
+  const Cost c = cost(plan.problem);
+  const std::string isa = isa_of(plan);
+  fmt::print("{}{}\n", margin, name(plan.problem));
+  row("backend",
+      isa.empty() ? std::string(plan.backend->name) : fmt::format("{} ({} kernels)", plan.backend->name, isa));
+  row("why", plan.why);
+  if (!depth) row("device", device_text(plan.device));
+  row("shape", fmt::format("tiles of {} queries x {} keys, {} split{}, kernel {}", plan.tile_q, plan.tile_k,
+                           plan.splits, plan.splits == 1 ? "" : "s", plan.kernel));
+  row("workspace", bytes_text(double(plan.workspace_bytes)));
+  row("work", fmt::format("{} over {} that are visible", count_text(c.flops, "FLOP"), count_text(c.pairs, "pairs")));
+  row("traffic", fmt::format("{} at least, {} FLOP a byte", bytes_text(c.bytes), digits_text(c.flops / c.bytes)));
+  for (const std::string& line : sentences(plan.refused)) row("refused", line);
+  if (!links.empty()) row("otherwise", links + ", for a call whose arguments do not fit");
+  for (const Plan& part : plan.parts) print(part, "", depth + 1);
+}
+
+void run(const Asked& asked, Context& context) {
+  Problem problem;
+  if (const Status s = parse(asked.line, problem); !s.ok())
+    return fail(context, kUsage, join("attune plan: ", s.message, "; see attune plan --help"));
+  Device device;
+  if (const Status s = device_named(asked.device, device); !s.ok())
+    return fail(context, exit_of_device(asked.device), join("attune plan: ", s.message));
+  if (!asked.backend.empty() && !find_backend(asked.backend))
+    return fail(context, kUsage, join("attune plan: backend '", asked.backend, "' is not one of ", backend_names()));
+  Tuned tuned;
+  if (const Status s = load_tuned(device, tuned); !s.ok())
+    return fail(context, kFailed, join("attune plan: ", s.message));
+
+  Plan plan;
+  const Planner planner{.device = device, .rules = tuned.rules, .forced = asked.backend};
+  const Status status = planner.plan(problem, plan);
+  if (context.json) {
+    Json j = status.ok() ? as_json(plan, links_after(plan, planner))
+                         : Json{{"problem", name(problem)}, {"device", device.name}, {"backend", nullptr}};
+    if (!status.ok()) {
+      auto why = sentences(status.message);
+      j["error"] = why.front();
+      why.erase(why.begin());
+      j["refused"] = why;
+    }
+    fmt::print("{}\n", j.dump(2));
+  } else if (status.ok()) {
+    print(plan, links_after(plan, planner), 0);
+  }
+  if (!status.ok()) fail(context, kFailed, status.message);
+}
+
+}  // namespace
+
+void add_plan(CLI::App& app, Context& context) {
+  const Command sub = add_command(app, "plan", "What would run for a problem, and why");
+  const auto asked = std::make_shared<Asked>();
+  sub.add_option("problem", asked->line, "The problem line").required().type_name("LINE");
+  sub.add_option("--device", asked->device,
+                 join("cpu, cpu:<isa>, or one of ", known_devices(), "; it need not be here"))
+      .type_name("NAME")
+      .show_default();
+  sub.add_option("--backend", asked->backend, "Only this backend: its refusal is an error").type_name("NAME");
+  sub.footer(
+      "Examples:\n"
+      "  attune plan \"forward bf16 b2 h32/8 q4096 k4096 d128 causal\"\n"
+      "  attune plan \"backward f32 b1 h8 q1024 k1024 d64 window255,0\" --device cpu:scalar\n"
+      "  attune plan \"forward bf16 b1 h8 q1 k65536 d128 full paged64\" --device h200 --json\n\n"
+      "ATTUNE_TUNED names a file of tuned rules, or a folder of them, to plan with.\n"
+      "Exit code 1, with every backend's reason, where nothing supports the problem.");
+  sub.callback([asked, &context] { run(*asked, context); });
+}
+
+}  // namespace attune

@@ -1,0 +1,284 @@
+// `attune profile`: what the binary says of every GPU kernel: registers, stack, shared memory, threads, and how much of
+// a multiprocessor they can fill. Nothing runs, so no GPU is needed; cuobjdump, of the CUDA toolkit, unpacks kernels.
+// With --run it starts itself again under ncu, which then says what the kernels of one call did with the GPU.
+#include <fmt/format.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <memory>
+
+#include "machine/host.h"
+#include "machine/library.h"
+#include "plan/plan.h"
+#include "tool/cli.h"
+#include "tool/commands/commands.h"
+#include "tool/json.h"
+#include "tool/profile/counters.h"
+#include "tool/profile/cubin.h"
+#include "tool/profile/once.h"
+#include "tool/text.h"
+
+namespace attune {
+namespace {
+
+namespace fs = std::filesystem;
+constexpr const char* kNowhere = "nothing says where this program is: /proc is not here";
+constexpr const char* kNoFolder = "no temporary folder can be made";
+
+struct Asked {
+  std::vector<std::string> files{};
+  std::string kernel{}, line{}, backend{}, device{"cuda:0"};
+  bool once = false;
+};
+
+// A folder that goes with it. TMPDIR may name one that is not there.
+struct Folder {
+  std::error_code error{};
+  std::string path{(fs::temp_directory_path(error) / "attune_profile_XXXXXX").string()};
+  bool good = !error && mkdtemp(path.data()) != nullptr;
+  ~Folder() {
+    std::error_code ignored;
+    if (good) fs::remove_all(path, ignored);
+  }
+};
+
+// `cuobjdump -xelf all` writes a file for every cubin into its working folder.
+Status unpack(const std::string& binary, const std::string& folder) {
+  const pid_t child = fork();
+  if (child == 0) {
+    if (chdir(folder.c_str()) || !freopen("/dev/null", "w", stdout) || !freopen("/dev/null", "w", stderr)) _exit(126);
+    execlp("cuobjdump", "cuobjdump", "-xelf", "all", binary.c_str(), static_cast<char*>(nullptr));
+    _exit(127);
+  }
+  int status = 0;
+  if (child < 0 || waitpid(child, &status, 0) < 0) return Status::no("cuobjdump cannot be started");
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 127)
+    return Status::no("cuobjdump, of the CUDA toolkit, is not here; a .cubin file is read without it");
+  return Status::good();  // of a file without kernels it fails, and leaves none
+}
+
+// Runs a program to its end; what it prints goes to `to`.
+Status run_program(std::vector<std::string> words, const std::string& to, int& code) {
+  const pid_t child = fork();
+  if (child == 0) {
+    if (!freopen(to.c_str(), "w", stdout) || dup2(STDOUT_FILENO, STDERR_FILENO) < 0) _exit(126);
+    std::vector<char*> argv;
+    for (std::string& w : words) argv.push_back(w.data());
+    argv.push_back(nullptr);
+    execvp(argv[0], argv.data());
+    _exit(127);
+  }
+  int status = 0;
+  if (child < 0 || waitpid(child, &status, 0) < 0) return Status::no(words[0], " cannot be started");
+  code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  if (code == 127) return Status::no(words[0], ", of Nsight Compute, is not here: --run needs it");
+  return Status::good();
+}
+
+std::string text_in(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// What ncu said where it measured nothing: its own sentence, or that of the program; else `ours`.
+std::string complaint(const std::string& text, const std::string& ours) {
+  for (const std::string_view mark : {"attune profile: ", "==ERROR== "})
+    if (const size_t at = text.find(mark); at != text.npos)
+      return text.substr(at + mark.size(), text.find('\n', at) - at - mark.size());
+  return ours;
+}
+
+Status read_file(const fs::path& path, std::vector<KernelUsage>& out) {
+  std::ifstream file(path, std::ios::binary);
+  const std::string bytes{std::istreambuf_iterator<char>(file), {}};
+  if (!file) return Status::no("'", path.string(), "' cannot be read");
+  const Status s = read_cubin(bytes, out);
+  return s.ok() ? s : Status::no(path.string(), ": ", s.message);
+}
+
+bool has_words(const std::string& name, const std::string& words) {
+  for (size_t at = 0; at < words.size();) {
+    const size_t end = std::min(words.find(' ', at), words.size());
+    if (name.find(words.substr(at, end - at)) == name.npos) return false;
+    at = end + 1;
+  }
+  return true;
+}
+bool wanted(const KernelUsage& k, const std::string& words) {
+  return has_words(join(short_name(k.symbol), " sm_", k.arch), words);
+}
+
+void print(const std::vector<KernelUsage>& all) {
+  fmt::print("{:>5}  {:>9}  {:>7}  {:>7}  {:>10}  {:>14}  {:<13}  {}\n", "arch", "registers", "threads", "stack",
+             "shared", "occupancy", "bound by", "kernel");
+  int spilling = 0;
+  for (const KernelUsage& k : all) {
+    const Occupancy o = occupancy(k);
+    spilling += k.stack_bytes > 0;
+    fmt::print("{:>5}  {:>9}  {:>7}  {:>7}  {:>10}  {:>14}  {:<13}  {}\n", fmt::format("sm_{}", k.arch), k.registers,
+               k.threads ? fmt::format("{}", k.threads) : "-", k.stack_bytes, bytes_text(k.shared_bytes),
+               o.blocks ? fmt::format("{} of {} warps", o.warps, o.most_warps) : "-", o.bound.empty() ? "-" : o.bound,
+               short_name(k.symbol));
+  }
+  fmt::print("{} kernels, {} with a stack. Threads are of a block at most; occupancy is an upper bound, since shared\n"
+             "memory that a launch asks for is not in the binary.\n", all.size(), spilling);
+}
+
+void print(const std::vector<KernelCounters>& all) {
+  const auto percent = [](double x) { return x < 0 ? std::string("-") : fmt::format("{:.1f} %", x); };
+  fmt::print("{:>9}  {:>7}  {:>7}  {:>7}  {:>7}  {:>17}  {:>9}  {:>9}  {:<26}  {:<44}  {}\n", "time", "SM", "tensor",
+             "DRAM", "L2", "warps (possible)", "registers", "shared", "grid, block", "waits, warps an instruction",
+             "kernel");
+  for (const KernelCounters& k : all) {
+    std::string waits;
+    for (size_t n = 0; n < std::min<size_t>(3, k.waits.size()); ++n)
+      waits += fmt::format("{}{} {:.2f}", n ? ", " : "", k.waits[n].first, k.waits[n].second);
+    fmt::print("{:>9}  {:>7}  {:>7}  {:>7}  {:>7}  {:>17}  {:>9}  {:>9}  {:<26}  {:<44}  {}\n",
+               seconds_text(1e-6 * k.us), percent(k.sm), percent(k.tensor), percent(k.dram), percent(k.l2),
+               fmt::format("{} ({})", percent(k.occupancy), percent(k.most_occupancy)), k.registers,
+               bytes_text(k.shared_bytes), fmt::format("{}, {}", k.grid, k.block), waits, k.kernel);
+  }
+  fmt::print("{} kernels of one call, as ncu saw them: it runs each many times over, and its times are no benchmark.\n",
+             all.size());
+}
+
+Json as_json(const KernelCounters& k) {
+  const auto said = [](double x) { return x < 0 ? Json(nullptr) : Json(x); };
+  Json waits = Json::object();
+  for (const auto& [reason, warps] : k.waits) waits[reason] = warps;
+  return {{"kernel", k.kernel},        {"grid", k.grid},         {"block", k.block},
+          {"microseconds", k.us},      {"registers", k.registers}, {"shared_bytes", k.shared_bytes},
+          {"sm_percent", said(k.sm)},  {"tensor_percent", said(k.tensor)}, {"dram_percent", said(k.dram)},
+          {"l2_percent", said(k.l2)},  {"occupancy_percent", said(k.occupancy)},
+          {"possible_occupancy_percent", said(k.most_occupancy)}, {"waits", waits}};
+}
+
+// Of a problem: one call, here where `once`, else as ncu sees it.
+void run_problem(const Asked& asked, Context& context) {
+  const auto no = [&](Exit code, const std::string& message) { fail(context, code, "attune profile: " + message); };
+  BenchRow row;
+  Device device;
+  if (const Status s = parse_row(asked.line, row); !s.ok()) return no(kUsage, s.message);
+  if (!row.module.empty()) return no(kUsage, join("--run is of a problem, and '", asked.line, "' is a module"));
+  if (!asked.files.empty()) return no(kUsage, "--run is of this program, and of no file");
+  if (!asked.backend.empty() && !find_backend(asked.backend))
+    return no(kUsage, join("backend '", asked.backend, "' is not one of ", backend_names()));
+  if (!asked.device.starts_with("cuda"))
+    return no(kUsage, join("--run needs a GPU that is here (cuda:0), and ", asked.device, " is none"));
+  // A problem that no backend takes is an answer; everything else that keeps a call from being seen is the machine.
+  const auto cannot = [&](const std::string& why) {
+    const Status there = device_named(asked.device, device);
+    const Status taken = there.ok() ? can_run_once(row, device, asked.backend) : Status::good();
+    taken.ok() ? no(kMachine, why) : no(kFailed, taken.message);
+  };
+  if (asked.once) {
+    if (const Status s = device_named(asked.device, device); !s.ok()) return no(kMachine, s.message);
+    if (const Status s = run_once(row, device, asked.backend); !s.ok()) cannot(s.message);
+    return;
+  }
+  const Folder folder;
+  if (!folder.good) return no(kMachine, kNoFolder);
+  const std::string program = own_file();
+  if (program.empty()) return no(kMachine, kNowhere);
+  std::vector<std::string> again = {program, "profile", "--run", asked.line,
+                                    "--device", asked.device, "--once"};
+  if (!asked.backend.empty()) again.insert(again.end(), {"--backend", asked.backend});
+  const std::string file = folder.path + "/ncu.csv";
+  int code = 0;
+  if (const Status s = run_program(ncu_command(again), file, code); !s.ok()) return no(kMachine, s.message);
+  const std::string text = text_in(file);
+  std::vector<KernelCounters> all;
+  if (const Status s = read_ncu(text, all); !s.ok() || all.empty())
+    return cannot(complaint(text, s.ok() ? "ncu measured no kernel" : s.message));
+  if (code) return cannot(complaint(text, join("ncu ended with ", code)));
+  std::erase_if(all, [&](const KernelCounters& k) { return !has_words(k.kernel, asked.kernel); });
+  if (all.empty()) return no(kFailed, join("no kernel of it has '", asked.kernel, "' in its name"));
+  if (!context.json) return print(all);
+  Json j = Json::array();
+  for (const KernelCounters& k : all) j.push_back(as_json(k));
+  fmt::print("{}\n", j.dump(2));
+}
+
+void run(const Asked& asked, Context& context) {
+  if (!asked.line.empty()) return run_problem(asked, context);
+  if (asked.once || !asked.backend.empty())
+    return fail(context, kUsage, "attune profile: --once and --backend are of a problem: --run \"<problem line>\"");
+  std::vector<std::string> files = asked.files;
+  if (files.empty()) {
+    files.push_back(own_file());
+    if (files[0].empty()) return fail(context, kMachine, join("attune profile: ", kNowhere));
+  }
+  std::vector<KernelUsage> all;
+  for (const std::string& path : files) {
+    std::error_code error;
+    const fs::path whole = fs::absolute(path, error);
+    if (error || !fs::is_regular_file(path, error))
+      return fail(context, kFailed, join("attune profile: '", path, "' is not a file"));
+    if (path.ends_with(".cubin")) {
+      if (const Status s = read_file(path, all); !s.ok()) return fail(context, kFailed, "attune profile: " + s.message);
+      continue;
+    }
+    const Folder folder;
+    if (!folder.good) return fail(context, kMachine, join("attune profile: ", kNoFolder));
+    if (const Status s = unpack(whole.string(), folder.path); !s.ok())
+      return fail(context, kMachine, "attune profile: " + s.message);
+    for (fs::directory_iterator e(folder.path, error); !error && e != fs::directory_iterator(); e.increment(error))
+      if (const Status s = read_file(e->path(), all); !s.ok())
+        return fail(context, kFailed, "attune profile: " + s.message);
+    if (error) return fail(context, kMachine, join("attune profile: ", kNoFolder));
+  }
+  if (all.empty())
+    return fail(context, kFailed, join("attune profile: ", files.front(), " has no GPU kernel: docs/building.md"));
+  std::erase_if(all, [&](const KernelUsage& k) { return !wanted(k, asked.kernel); });
+  if (all.empty())
+    return fail(context, kFailed, join("attune profile: no kernel has '", asked.kernel, "' in its name"));
+  std::sort(all.begin(), all.end(), [](const KernelUsage& a, const KernelUsage& b) {
+    return std::pair(a.arch, short_name(a.symbol)) < std::pair(b.arch, short_name(b.symbol));
+  });
+  if (!context.json) return print(all);
+  Json j = Json::array();
+  for (const KernelUsage& k : all) {
+    const Occupancy o = occupancy(k);
+    j.push_back({{"kernel", short_name(k.symbol)}, {"symbol", k.symbol}, {"arch", k.arch}, {"registers", k.registers},
+                 {"threads", k.threads}, {"stack_bytes", k.stack_bytes}, {"shared_bytes", k.shared_bytes},
+                 {"code_bytes", k.code_bytes}, {"blocks", o.blocks}, {"warps", o.warps},
+                 {"most_warps", o.most_warps}, {"bound_by", o.bound}});
+  }
+  fmt::print("{}\n", j.dump(2));
+}
+
+}  // namespace
+
+void add_profile(CLI::App& app, Context& context) {
+  const Command sub =
+      add_command(app, "profile", "Registers, shared memory and occupancy of every GPU kernel; ncu's counters");
+  const auto asked = std::make_shared<Asked>();
+  sub.add_option("files", asked->files, "Cubins, or programs and libraries that have some; this program unless given")
+      .type_name("FILE");
+  sub.add_option("--kernel", asked->kernel, "Only kernels that have these words in their name: \"backward sm_90\"")
+      .type_name("WORDS");
+  sub.add_option("--run", asked->line, "Counters of one call of this problem, by ncu").type_name("LINE");
+  sub.add_option("--backend", asked->backend, "With --run: only this backend; its refusal is an error")
+      .type_name("NAME");
+  sub.add_option("--device", asked->device, "With --run: a GPU").type_name("NAME").show_default();
+  sub.add_flag("--once", asked->once,
+               "With --run: only run it, between cuProfilerStart and cuProfilerStop, for a profiler of your own");
+  sub.footer(
+      "Examples:\n"
+      "  attune profile\n"
+      "  attune profile --kernel \"forward sm_90\" --json\n"
+      "  attune profile mine.cubin\n"
+      "  attune profile --run \"forward bf16 b1 h16 q4096 k4096 d128 causal\" --backend sm90_forward\n"
+      "  nsys profile --capture-range=cudaProfilerApi attune profile \\\n"
+      "    --run \"forward bf16 b1 h16 q512 k512 d64 full\" --once\n\n"
+      "Exit code 1 where there is no such kernel, a file is no cubin, or no backend takes the problem; 3 where\n"
+      "cuobjdump, ncu, the right to count or the GPU is missing, or the call fails on it.");
+  sub.callback([asked, &context] { run(*asked, context); });
+}
+
+}  // namespace attune

@@ -1,0 +1,67 @@
+// `attune scaling`: from records to exponents: how time and memory grow with the length, with intervals.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+
+#include "tool/cli.h"
+#include "tool/commands/commands.h"
+#include "tool/json.h"
+#include "tool/record/read.h"
+#include "tool/report/rows.h"
+
+namespace attune {
+namespace {
+
+Json as_json(const Fit& f) {
+  if (!f.points) return nullptr;
+  const bool sure = std::isfinite(f.low);
+  return {{"exponent", f.exponent}, {"low", sure ? Json(f.low) : Json(nullptr)},
+          {"high", sure ? Json(f.high) : Json(nullptr)}, {"factor", f.factor}, {"points", f.points},
+          {"worst", f.worst}};
+}
+
+std::string text(const Fit& f) {
+  if (!f.points) return "-";
+  return fmt::format("{:.2f} [{:.2f}, {:.2f}]", f.exponent, f.low, f.high);
+}
+
+void run(const std::vector<std::string>& files, Context& context) {
+  std::vector<Record> records;
+  if (const Status s = read_files("attune scaling", files, records); !s.ok())
+    return fail(context, kFailed, join("attune scaling: ", s.message));
+  const Measurements rows = rows_of(records);
+  const std::vector<Growth> all = growth_of(rows);
+  if (all.empty())
+    return fail(context, kFailed, "attune scaling: no subject was measured at three lengths or more of one problem");
+  if (context.json) {
+    Json j = Json::array();
+    for (const Growth& g : all)
+      j.push_back({{"problems", g.family}, {"subject", g.series}, {"time", as_json(g.time)},
+                   {"time_a_token", as_json(g.time_a_token)}, {"memory", as_json(g.memory)}});
+    return fmt::print("{}\n", j.dump(2));
+  }
+  size_t family = 8, series = 7;
+  for (const Growth& g : all) family = std::max(family, g.family.size()), series = std::max(series, g.series.size());
+  fmt::print("{:<{}}  {:<{}}  {:>7}  {:<18}  {:<18}  {}\n", "problems", family, "subject", series, "lengths", "time",
+             "time a token", "memory");
+  for (const Growth& g : all)
+    fmt::print("{:<{}}  {:<{}}  {:>7}  {:<18}  {:<18}  {}\n", g.family, family, g.series, series, g.time.points,
+               text(g.time), text(g.time_a_token), text(g.memory));
+  fmt::print("Exponents of the number of keys, with 95 % intervals: 2 is attention over all pairs, 1 is linear.\n");
+}
+
+}  // namespace
+
+void add_scaling(CLI::App& app, Context& context) {
+  const Command sub = add_command(app, "scaling", "How time and memory grow with the length: fitted exponents");
+  const auto files = std::make_shared<std::vector<std::string>>();
+  sub.add_option("records", *files, "Files that attune bench wrote, one record a line").required().type_name("FILE");
+  sub.footer(
+      "Examples:\n"
+      "  attune bench --len 512-16384*2 --out run.jsonl && attune scaling run.jsonl\n"
+      "  attune scaling run.jsonl --json");
+  sub.callback([files, &context] { run(*files, context); });
+}
+
+}  // namespace attune

@@ -1,0 +1,147 @@
+// `attune serve`: the page of `attune report` over files that still grow, for watching a run here or one that is synced
+// here. On loopback unless told otherwise, since a page of records says what machine this is.
+#include <fmt/format.h>
+
+#include <sys/stat.h>
+
+#include <atomic>
+#include <csignal>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <new>
+#include <set>
+#include <string>
+
+#include "tool/cli.h"
+#include "tool/commands/commands.h"
+#include "tool/json.h"
+#include "tool/report/sources.h"
+#include "tool/serve/http.h"
+
+namespace attune {
+namespace {
+
+struct Asked {
+  SourceFiles from{};
+  std::string address{"127.0.0.1"};
+  int port = 8017;
+};
+
+std::atomic<bool> stop{false};
+
+// What is read anew only where a file has changed.
+class Pages {
+ public:
+  explicit Pages(SourceFiles files) : files_(std::move(files)) {}
+
+  Status refresh() {
+    const std::string now = revision_of_files();
+    if (now == revision_) return status_;
+    revision_ = now;
+    SourceFiles there = files_;  // a run that has not written yet has no file; one that was there is missed
+    std::erase_if(there.records, [&](const std::string& path) {
+      std::error_code error;  // where nobody may look is not where nothing is
+      if (std::filesystem::exists(path, error) || error) seen_.insert(path);
+      return !seen_.contains(path);
+    });
+    try {
+      Sources next;
+      status_ = read_sources(there, next);
+      if (!status_.ok()) return status_;  // what was read before stays
+      std::string page = to_html(make_report(next), revision_);
+      sources_ = std::move(next), page_ = std::move(page);
+    } catch (const std::bad_alloc&) {
+      status_ = Status::no("this machine has not enough memory for that");
+    }
+    return status_;
+  }
+
+  HttpResponse answer(const HttpRequest& request) {
+    const Status s = refresh();
+    const auto wrong = [&] { return HttpResponse{.code = 500, .body = s.message + "\n"}; };
+    if (request.path == "/revision") return s.ok() ? HttpResponse{.body = revision_ + "\n"} : wrong();
+    if (request.path == "/") {
+      if (page_.empty()) return wrong();
+      return {.type = "text/html; charset=utf-8", .body = page_};
+    }
+    if (request.path == "/report.md")
+      return {.type = "text/markdown; charset=utf-8", .body = to_markdown(make_report(sources_))};
+    if (request.path == "/rows.csv") return {.type = "text/csv; charset=utf-8", .body = to_csv(sources_.records)};
+    return {.code = 404, .body = "there is /, /report.md, /rows.csv and /revision\n"};
+  }
+
+ private:
+  std::string revision_of_files() const {
+    std::string all;
+    std::vector<std::string> paths = files_.records;
+    paths.insert(paths.end(), {files_.baseline, files_.tuned, files_.prices});
+    for (const std::string& path : paths) {
+      struct stat s{};
+      if (path.empty()) continue;
+      if (stat(path.c_str(), &s)) all += "none.";
+      else all += fmt::format("{}-{}-{}.", s.st_size, s.st_mtim.tv_sec, s.st_mtim.tv_nsec);
+    }
+    return all;
+  }
+
+  SourceFiles files_;
+  Sources sources_{};
+  Status status_{};
+  std::string revision_{}, page_{};
+  std::set<std::string> seen_{};  // files of records that were there once
+};
+
+void run(const Asked& asked, Context& context) {
+  for (const std::string& path : asked.from.records) {
+    std::error_code error;
+    const std::filesystem::path folder = std::filesystem::absolute(path, error).parent_path();
+    if (std::filesystem::is_directory(path, error) || !std::filesystem::is_directory(folder, error))
+      return fail(context, kFailed,
+                  join("attune serve: '", path, "' is not a file, nor in a folder where one can come"));
+  }
+  Pages pages(asked.from);
+  if (const Status s = pages.refresh(); !s.ok()) return fail(context, kFailed, join("attune serve: ", s.message));
+  HttpServer server;
+  if (const Status s = server.open(asked.address, asked.port); !s.ok())
+    return fail(context, s.message.starts_with("address") ? kUsage : kMachine, join("attune serve: ", s.message));
+  stop = false;
+  for (const int signal : {SIGINT, SIGTERM}) std::signal(signal, [](int) { stop = true; });
+  if (context.json) {
+    fmt::print("{}\n", Json{{"url", server.url()}}.dump());
+  } else {
+    fmt::print("{}  until Ctrl-C\n", server.url());
+    for (const std::string& path : asked.from.records)
+      if (std::error_code error; !std::filesystem::exists(path, error))
+        fmt::print("{} is not here yet: it is waited for\n", path);
+    if (!server.loopback()) fmt::print("everyone who reaches {} can read it\n", asked.address);
+  }
+  std::fflush(stdout);
+  server.run(
+      [&](const HttpRequest& request) -> HttpResponse {
+        if (!server.answers_to(request.host))
+          return {.code = 403, .body = "this is served to this machine alone, under its own name\n"};
+        return pages.answer(request);
+      },
+      stop);
+}
+
+}  // namespace
+
+void add_serve(CLI::App& app, Context& context) {
+  const Command sub = add_command(app, "serve", "The report as a live page over files of records that still grow");
+  const auto asked = std::make_shared<Asked>();
+  add_sources(sub, asked->from);
+  sub.add_option("--port", asked->port, "0 takes a free one").type_name("N").between(0, 65535).show_default();
+  sub.add_option("--bind", asked->address, "A numeric address; others than loopback let other machines read it")
+      .type_name("ADDRESS")
+      .show_default();
+  sub.footer(
+      "Examples:\n"
+      "  attune bench --suite nsa --out run.jsonl & attune serve run.jsonl\n"
+      "  attune serve today.jsonl --baseline monday.jsonl --port 0\n\n"
+      "A file that is not here yet is waited for. Ctrl-C ends it.");
+  sub.callback([asked, &context] { run(*asked, context); });
+}
+
+}  // namespace attune

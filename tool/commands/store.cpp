@@ -1,0 +1,219 @@
+// `attune store` and `attune history`: records of all times, and what became of a row.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <memory>
+
+#include "tool/cli.h"
+#include "tool/commands/commands.h"
+#include "tool/json.h"
+#include "tool/bench/axes.h"
+#include "tool/record/store.h"
+#include "tool/record/read.h"
+#include "tool/text.h"
+
+namespace attune {
+namespace {
+
+struct Asked {
+  std::vector<std::string> files{};
+  std::string db{}, baseline{}, problem{}, subject{};
+  bool records = false;
+};
+
+std::string path_of(const Asked& asked) { return asked.db.empty() ? default_store() : asked.db; }
+
+void store(const Asked& asked, Context& context) {
+  const auto no = [&](Exit code, const Status& s) { fail(context, code, join("attune store: ", s.message)); };
+  if (asked.files.empty() && !asked.baseline.empty())
+    return no(kUsage, Status::no("--baseline is for the records of files, and no file is given"));
+  std::vector<Record> records;
+  if (const Status s = read_files("attune store", asked.files, records); !s.ok()) return no(kFailed, s);
+  if (records.empty() && !asked.files.empty())
+    return no(kFailed, Status::no("the files hold no record; attune bench --json writes them"));
+  Store db;
+  if (const Status s = db.open(path_of(asked), !asked.files.empty()); !s.ok()) return no(kMachine, s);
+  size_t added = 0;
+  if (const Status s = db.add(records, added); !s.ok()) return no(kMachine, s);
+  if (!asked.baseline.empty())
+    if (const Status s = db.set_baseline(asked.baseline, records); !s.ok()) return no(kFailed, s);
+  Store::Size size;
+  std::vector<Store::Named> names;
+  if (const Status s = db.size(size); !s.ok()) return no(kMachine, s);
+  if (const Status s = db.baselines(names); !s.ok()) return no(kMachine, s);
+  if (context.json) {
+    Json all = Json::object();
+    for (const Store::Named& n : names) all[n.name] = n.records;
+    fmt::print("{}\n", Json{{"store", path_of(asked)}, {"added", added}, {"records", size.records},
+                            {"runs", size.runs}, {"first", size.first}, {"last", size.last}, {"baselines", all}}
+                           .dump(2));
+    return;
+  }
+  if (!asked.files.empty()) fmt::print("{} added, {} were there\n", added, records.size() - added);
+  fmt::print("{}: {} record{} of {} run{}", path_of(asked), size.records,
+             size.records == 1 ? "" : "s", size.runs, size.runs == 1 ? "" : "s");
+  if (size.records) fmt::print(", {} to {}", size.first, size.last);
+  fmt::print("\n");
+  for (const Store::Named& n : names) fmt::print("baseline {}: {} records\n", n.name, n.records);
+}
+
+// Eight heights, the slowest the highest.
+std::string sparkline(const std::vector<const Record*>& series) {
+  static const char* const bars[] = {"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
+  double low = INFINITY, high = 0;
+  for (const Record* r : series) low = std::min(low, r->median_ns), high = std::max(high, r->median_ns);
+  std::string text;
+  for (const Record* r : series)
+    text += bars[high > 1.001 * low ? int(7.999 * (r->median_ns - low) / (high - low)) : 3];
+  return text;
+}
+
+struct Step {
+  Ratio ratio{};
+  Speed speed = Speed::same;
+};
+Step step(const Record& before, const Record& after) {
+  Step s{.ratio = median_ratio(before.samples_ns, after.samples_ns)};
+  s.speed = verdict(s.ratio, 0.01, std::max(before.aa_spread, after.aa_spread));
+  return s;
+}
+
+Json as_json(const std::vector<const Record*>& series) {
+  const Record& first = *series.front();
+  Json points = Json::array();
+  for (size_t n = 0; n < series.size(); ++n) {
+    const Record& r = *series[n];
+    Json point = {{"time", r.provenance.time}, {"commit", r.provenance.commit}, {"run", r.run},
+                  {"median_ns", r.median_ns}, {"low_ns", r.interval.low}, {"high_ns", r.interval.high}};
+    if (n) {
+      const Step s = step(*series[n - 1], r);
+      point["ratio_to_previous"] = s.ratio.value, point["verdict"] = name(s.speed);
+    }
+    points.push_back(std::move(point));
+  }
+  return {{"problem", first.problem}, {"pattern", first.pattern}, {"subject", first.subject},
+          {"device", first.device}, {"machine", device_of(first)}, {"card", first.provenance.gpu_uuid},
+          {"timing", timing_text(first)}, {"threads", first.threads}, {"layout", first.layout},
+          {"distribution", first.distribution}, {"points", points}};
+}
+
+// All that sets one apart from another: trend_key().
+std::string heading(const Record& r) {
+  const std::string& card = r.provenance.gpu_uuid;
+  return join(line_text(r), " | ", r.subject, " | ", device_of(r), card.empty() ? "" : ", ", card, " | ",
+              setting_text(r));
+}
+
+void print(const std::vector<const Record*>& series) {
+  const Record& first = *series.front();
+  fmt::print("{}\n", heading(first));
+  for (size_t n = 0; n < series.size(); ++n) {
+    const Record& r = *series[n];
+    fmt::print("  {}  {:<10.10}  {:>10}", r.provenance.time, r.provenance.commit, seconds_text(r.median_ns * 1e-9));
+    if (n) {
+      const Step s = step(*series[n - 1], r);
+      fmt::print("  {} [{}, {}] {}", factor_text(s.ratio.value), digits_text(s.ratio.interval.low),
+                 digits_text(s.ratio.interval.high), name(s.speed));
+    }
+    fmt::print("\n");
+  }
+  if (series.size() > 1) {
+    const Step whole = step(first, *series.back());
+    fmt::print("  {}  since the first: {} {}\n", sparkline(series), factor_text(whole.ratio.value), name(whole.speed));
+  }
+}
+
+// What a line that bench takes is called in records: with the bound of its pattern.
+struct Line {
+  std::string problem{}, pattern{};
+  bool is(const Record& r) const {
+    return (problem.empty() || r.problem == problem) && (pattern.empty() || r.pattern == pattern);
+  }
+};
+Status line_of(const std::string& text, Line& out) {
+  out = {.problem = text};
+  BenchRow row;
+  if (text.empty()) return Status::good();
+  if (Status s = parse_row(text, row); !s.ok()) return s;
+  out = {.problem = row.label.empty() ? name(row.problem) : row.label, .pattern = row.pattern};
+  return Status::good();
+}
+
+void history(const Asked& asked, Context& context) {
+  const auto no = [&](Exit code, const Status& s) { fail(context, code, join("attune history: ", s.message)); };
+  Line line;
+  const Status is_line = line_of(asked.problem, line);
+  Store db;
+  if (const Status s = db.open(path_of(asked), false); !s.ok()) return no(kMachine, s);
+  std::vector<Record> records;
+  if (!asked.baseline.empty()) {
+    if (const Status s = db.baseline(asked.baseline, records); !s.ok()) return no(kFailed, s);
+    std::erase_if(records, [&](const Record& r) { return !asked.subject.empty() && r.subject != asked.subject; });
+  } else if (const Status s = db.find({line.problem, asked.subject}, records); !s.ok()) {
+    return no(kMachine, s);
+  }
+  for (const std::string& sentence : db.left_out()) fmt::print(stderr, "attune history: {}\n", sentence);
+  std::erase_if(records, [&](const Record& r) { return !line.is(r); });
+  if (records.empty() && !is_line.ok()) return no(kUsage, is_line);
+  if (records.empty()) return no(kFailed, Status::no("no record is of that"));
+  if (asked.records) {
+    for (const Record& r : records) fmt::print("{}\n", to_json(r));
+    return;
+  }
+  std::vector<std::string> order;
+  std::map<std::string, std::vector<const Record*>> series;
+  for (const Record& r : records) {
+    if (r.status != "ok" || r.samples_ns.empty()) continue;
+    const std::string key = trend_key(r);
+    if (!series.contains(key)) order.push_back(key);
+    series[key].push_back(&r);
+  }
+  if (order.empty())
+    return no(kFailed, Status::no("none of ", records.size(), " records has a time; --records has them"));
+  Json document = Json::array();
+  for (const std::string& key : order) {
+    if (context.json) document.push_back(as_json(series[key]));
+    else print(series[key]);
+  }
+  if (context.json) fmt::print("{}\n", document.dump(2));
+}
+
+}  // namespace
+
+void add_store(CLI::App& app, Context& context) {
+  const Command sub = add_command(app, "store", "Keep records: for history, trends and baselines");
+  const auto asked = std::make_shared<Asked>();
+  sub.add_option("files", asked->files, "Files of records to add; without any, what is there").type_name("FILE.jsonl");
+  sub.add_option("--db", asked->db,
+                 "The store; ATTUNE_STORE or attune/records.db in the user's data folder unless given")
+      .type_name("FILE");
+  sub.add_option("--baseline", asked->baseline, "These records are the baseline of this name from now on")
+      .type_name("NAME");
+  sub.footer(
+      "A record that is there already is kept once.\n\n"
+      "Examples:\n"
+      "  attune store records.jsonl\n"
+      "  attune store main.jsonl --baseline main\n"
+      "  attune store --json");
+  sub.callback([asked, &context] { store(*asked, context); });
+}
+
+void add_history(CLI::App& app, Context& context) {
+  const Command sub = add_command(app, "history", "What became of a row: every time it was stored, and each step");
+  const auto asked = std::make_shared<Asked>();
+  sub.add_option("problem", asked->problem, "Only this problem line").type_name("LINE");
+  sub.add_option("--subject", asked->subject, "Only this backend or peer").type_name("NAME");
+  sub.add_option("--baseline", asked->baseline, "Only the records of this baseline").type_name("NAME");
+  sub.add_flag("--records", asked->records, "The records themselves, one a line, as bench writes them");
+  sub.add_option("--db", asked->db, "The store; as for attune store unless given").type_name("FILE");
+  sub.footer(
+      "A ratio is the time before by the time after, so above 1 is faster.\n\n"
+      "Examples:\n"
+      "  attune history \"forward bf16 b1 h8 q1024 k1024 d64 causal\"\n"
+      "  attune history --subject cpu_forward --json\n"
+      "  attune history --baseline main --records > main.jsonl");
+  sub.callback([asked, &context] { history(*asked, context); });
+}
+
+}  // namespace attune

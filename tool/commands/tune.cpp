@@ -1,0 +1,276 @@
+// `attune tune`: from records to the rules that the planner follows. It measures nothing but with --watch: the same
+// records and the same file before give the same file, anywhere.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+
+#include "plan/plan.h"
+#include "plan/tuned.h"
+#include "tool/cli.h"
+#include "tool/commands/commands.h"
+#include "tool/files.h"
+#include "tool/json.h"
+#include "tool/record/read.h"
+#include "tool/text.h"
+#include "tool/tune/check.h"
+#include "tool/tune/file.h"
+#include "tool/tune/watch.h"
+
+namespace attune {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Asked {
+  std::vector<std::string> files{};
+  std::string out{}, yaml{}, check{}, watch{};
+  double margin_percent = 20, hysteresis_percent = 5, bar_percent = 98;
+  bool project = false, fresh = false, dry_run = false, once = false;
+  GatherSettings gathering{};
+  TuneSettings settings() const { return {margin_percent / 100, hysteresis_percent / 100}; }
+};
+
+// Where the file of a device goes: where it is asked to, else where ATTUNE_TUNED says, else to the user's
+// configuration. The planner may look elsewhere before: Done::is_read.
+Status target(const Asked& asked, const std::string& device, size_t devices, std::string& out) {
+  const std::string file = file_word(Device{.name = device}) + ".tsv";
+  const char* const variable = std::getenv("ATTUNE_TUNED");
+  const std::string named = !asked.out.empty() ? asked.out : !asked.project && variable ? variable : "";
+  if (!named.empty()) {
+    std::error_code error;
+    const bool is_file = named.ends_with(".tsv") || fs::is_regular_file(named, error);
+    if (is_file && devices > 1)
+      return Status::no(named, " is one file, and the records are of ", devices, " devices: name a folder");
+    out = is_file ? named : named + "/" + file;
+    return Status::good();
+  }
+  const std::string folder = asked.project ? kProjectTunedFolder : user_tuned_folder();
+  if (folder.empty()) return Status::no("neither XDG_CONFIG_HOME nor HOME is set; --out names a file or a folder");
+  out = folder + "/" + file;
+  return Status::good();
+}
+
+struct Done {
+  std::string device{}, path{};
+  std::string planner_reads{};  // from this folder; "": no file
+  bool changed = false, is_read = true;  // is_read: that file is the one at `path`, or there is none at `path`
+  TunedFile file{};
+  std::vector<CheckedChoice> checked{}, own{};  // other rows; those that the rules were made from
+  int right() const {
+    return int(std::count_if(checked.begin(), checked.end(), [](const CheckedChoice& c) { return c.right(); }));
+  }
+};
+
+// `code`: of what goes wrong.
+Status tune_device(const Asked& asked, const DeviceCurves& curves, size_t devices, Done& done, Exit& code) {
+  done.device = curves.device;
+  if (Status s = target(asked, curves.device, devices, done.path); !s.ok()) return s;
+  std::string old_text;
+  if (Status s = read_whole(done.path, old_text); !s.ok()) return s;
+  TunedFile before;
+  if (!asked.fresh && !old_text.empty()) {
+    if (Status s = from_text(old_text, done.path, before); !s.ok())
+      return Status::no(s.message, "; --fresh replaces the file");
+    if (before.device != curves.device)
+      return Status::no(done.path, ": was measured on '", before.device, "', and the records are of '", curves.device,
+                        "'");
+  }
+  done.file = tune(curves, before.rules(), asked.settings());
+  keep(before, done.file);
+  const std::string text = to_text(done.file);
+  done.changed = text != old_text;
+  Tuned again;  // what is written must be what the planner reads
+  if (Status s = read_tuned(text, done.path, again); !s.ok()) return s;
+  if (!asked.dry_run && done.changed)
+    if (Status s = replace_file(done.path, text); !s.ok()) return code = kMachine, s;
+  std::error_code error;
+  done.planner_reads = tuned_path(Device{.name = curves.device});
+  done.is_read = !fs::exists(done.path, error) || fs::equivalent(done.planner_reads, done.path, error);
+  return Status::good();
+}
+
+Json as_json(const std::vector<Done>& all, const Gathered& gathered) {
+  Json j = {{"devices", Json::array()}, {"left_out", Json::object()}};
+  for (const auto& [why, n] : gathered.left_out) j["left_out"][why] = n;
+  for (const Done& d : all) {
+    Json keys = Json::array(), wrong = Json::array();
+    for (const TunedKey& k : d.file.keys) {
+      Json rules = Json::array();
+      for (const Rule& r : k.rules) {
+        Json rule = {{"len", r.min_len}, {"backend", r.backend}};
+        if (r.min_work) rule["work"] = r.min_work;
+        rules.push_back(std::move(rule));
+      }
+      keys.push_back({{"key", name(k.key)}, {"sentence", k.sentence}, {"rules", rules}, {"rows", k.rows.size()}});
+    }
+    for (const CheckedChoice& c : d.checked)
+      if (!c.right())
+        wrong.push_back({{"problem", c.problem}, {"chosen", c.chosen}, {"fastest", c.fastest}, {"slower", c.slower},
+                         {"spread", c.spread}});
+    j["devices"].push_back({{"device", d.device}, {"file", d.path}, {"changed", d.changed},
+                            {"planner_reads", d.planner_reads.empty() ? Json(nullptr) : Json(d.planner_reads)},
+                            {"keys", keys},
+                            {"checked", d.checked.size()}, {"right", d.right()}, {"wrong", wrong}});
+  }
+  return j;
+}
+
+void print(const std::vector<Done>& all, const Gathered& gathered, const Asked& asked) {
+  const char* const wrote = asked.dry_run ? "would write" : "wrote";
+  for (const Done& d : all) {
+    fmt::print("{}\n", d.device);
+    for (const TunedKey& k : d.file.keys) fmt::print("  {}: {}\n", name(k.key), k.sentence);
+    fmt::print("  {} {}\n", !d.changed ? "nothing changes in" : wrote, d.path);
+    if (!d.is_read)
+      fmt::print("  here the planner reads {}\n", d.planner_reads.empty()
+                                                      ? "no file for this device; ATTUNE_TUNED names one"
+                                                      : d.planner_reads + ", not that file");
+    // A backend whose interval is wide at one length alone may be used at none, and what is chosen then is slower.
+    const auto slow = std::count_if(d.own.begin(), d.own.end(), [&](const CheckedChoice& c) {
+      return c.by_rule && c.slower > asked.settings().margin;
+    });
+    if (slow)
+      fmt::print("  at {} of the {} rows that it was made from the choice is more than {:g} % slower than the fastest: "
+                 "their intervals are wide, measure longer\n", slow, d.own.size(), asked.margin_percent);
+    if (!d.checked.empty())
+      fmt::print("  checked at {} other rows: the choice is the fastest or within the A/A spread at {} ({:.1f} %)\n",
+                 d.checked.size(), d.right(), 100.0 * d.right() / double(d.checked.size()));
+    for (const CheckedChoice& c : d.checked)
+      if (!c.right())
+        fmt::print("    {}: {} by {}, {:.1f} % slower than {}, A/A spread {:.1f} %\n", c.problem, c.chosen,
+                   c.by_rule ? "a rule" : "the order", 100 * c.slower, c.fastest, 100 * c.spread);
+  }
+  if (!asked.yaml.empty()) fmt::print("{} {}\n", wrote, asked.yaml);
+  for (const auto& [why, n] : gathered.left_out) fmt::print("left out {} record{}: {}\n", n, n == 1 ? "" : "s", why);
+}
+
+void tune_once(const Asked& asked, Context& context) {
+  const auto no = [&](Exit code, const Status& s) { fail(context, code, join("attune tune: ", s.message)); };
+  std::vector<Record> records, other;
+  if (const Status s = read_files("attune tune", asked.files, records); !s.ok()) return no(kFailed, s);
+  if (!asked.check.empty())
+    if (const Status s = read_files("attune tune", {asked.check}, other); !s.ok()) return no(kFailed, s);
+  const Gathered gathered = gather(records, asked.gathering);
+  if (gathered.devices.empty()) {
+    std::string why;
+    for (const auto& [reason, n] : gathered.left_out)
+      why += join(why.empty() ? ": " : "; ", n, n == 1 ? " record: " : " records: ", reason);
+    return no(kFailed, Status::no("no record can be tuned on", why));
+  }
+  std::vector<Done> all;
+  for (const DeviceCurves& d : gathered.devices) {
+    Done& done = all.emplace_back();
+    Exit code = kFailed;
+    if (const Status s = tune_device(asked, d, gathered.devices.size(), done, code); !s.ok()) return no(code, s);
+    done.own = check_choices(records, done.file.rules(), d.device, asked.gathering);
+    if (!asked.check.empty()) done.checked = check_choices(other, done.file.rules(), d.device, asked.gathering);
+  }
+  if (!asked.yaml.empty()) {
+    GatherSettings windows = asked.gathering;
+    windows.by_window = true;
+    const Gathered by_window = gather(records, windows);
+    if (by_window.devices.size() != 1)
+      return no(kFailed, Status::no("--yaml: the records are of ", by_window.devices.size(), " devices, not of one"));
+    const std::string text = to_yaml(tune(by_window.devices[0], {}, asked.settings()), asked.settings());
+    if (!asked.dry_run)
+      if (const Status s = replace_file(asked.yaml, text); !s.ok()) return no(kMachine, s);
+  }
+  if (context.json)
+    fmt::print("{}\n", as_json(all, gathered).dump(2));
+  else print(all, gathered, asked);
+  if (asked.check.empty()) return;
+  size_t checked = 0, right = 0;
+  for (const Done& d : all) checked += d.checked.size(), right += size_t(d.right());
+  if (!checked) no(kFailed, Status::no("--check: ", asked.check, " has no row with two backends of these devices"));
+  else if (100. * double(right) < asked.bar_percent * double(checked))
+    no(kFailed,
+       Status::no("the choice is right at ", right, " of ", checked, " rows, below ", asked.bar_percent, " %"));
+}
+
+void run(Asked& asked, Context& context) {
+  for (size_t n = 0; n < asked.gathering.buckets.size(); ++n)
+    if (asked.gathering.buckets[n] < 1 || (n && asked.gathering.buckets[n] <= asked.gathering.buckets[n - 1]))
+      return fail(context, kUsage, "attune tune: --buckets are numbers from 1 on, each above the one before: 1,17,65");
+  if (const std::string& name = asked.gathering.against; !name.empty()) {
+    const Backend* const baseline = find_backend(name);
+    if (!baseline)
+      return fail(context, kUsage, join("attune tune: --against: '", name, "' is not one of ", backend_names()));
+    if (baseline->only_by_name)
+      return fail(context, kUsage,
+                  join("attune tune: --against: ", name, " is for checking, and no record of it counts"));
+  }
+  if (asked.watch.empty()) return tune_once(asked, context);
+  if (asked.files.size() != 1)
+    return fail(context, kUsage, "attune tune: --watch takes one file of records, to which it appends");
+  const Status s = watch({.log = asked.watch, .records = asked.files[0], .once = asked.once},
+                         [&] { tune_once(asked, context); });
+  if (!s.ok()) fail(context, kMachine, join("attune tune: ", s.message));
+}
+
+}  // namespace
+
+void add_tune(CLI::App& app, Context& context) {
+  const Command sub = add_command(app, "tune", "From records to the rules that choose backends on this device");
+  const auto asked = std::make_shared<Asked>();
+  sub.add_option("records", asked->files, "Files that attune bench --backend all wrote").required().type_name("FILE");
+  sub.add_option("--margin", asked->margin_percent,
+                 "By how many percent the lower bound of a speed-up over the baseline must be above 1")
+      .type_name("PERCENT")
+      .between(0.0, 1000.0)
+      .show_default();
+  sub.add_option("--hysteresis", asked->hysteresis_percent,
+                 "How many percent less a backend needs where the file so far chooses it")
+      .type_name("PERCENT")
+      .between(0.0, 1000.0)
+      .show_default();
+  sub.add_option("--buckets", asked->gathering.buckets, "Where ranges of batch times heads begin: 1,17,65,257")
+      .delimiter(',')
+      .one_word()
+      .type_name("LIST");
+  sub.add_option("--against", asked->gathering.against,
+                 "The baseline, and no rule where it was not measured; unless given the standard one where it was, "
+                 "else the first in the order of the backends")
+      .type_name("NAME");
+  sub.add_option("--timing", asked->gathering.timing,
+                 "Rows that count: cold, warm or graph; unless given, cold of a GPU and warm of a CPU")
+      .one_of({"cold", "warm", "graph"});
+  sub.add_option("--out", asked->out,
+                 "A .tsv file, or a folder; ATTUNE_TUNED or the user's configuration unless given")
+      .type_name("PATH");
+  sub.add_flag("--project", asked->project, "Write .attune/<device>.tsv of this folder").excludes("--out");
+  sub.add_flag("--fresh", asked->fresh, "Forget what the file has: no hysteresis, and no rule is kept");
+  sub.add_flag("--dry-run", asked->dry_run, "Only say what would be written");
+  const Argument check =
+      sub.add_option("--check", asked->check, "Then ask the rules about these records, which they were not made from")
+          .type_name("FILE");
+  sub.add_option("--bar", asked->bar_percent, "Of the rows of --check, how many percent must be right")
+      .type_name("PERCENT")
+      .between(0.0, 100.0)
+      .needs(check)
+      .show_default();
+  sub.add_option("--yaml", asked->yaml,
+                 "Also write fa2_min_len_win and fa2_min_len_cmp, for systems that have such keys")
+      .type_name("FILE");
+  const Argument watch =
+      sub.add_option("--watch", asked->watch,
+                     "Measure every new problem in this log of a process with ATTUNE_LOG=1, append to the records, "
+                     "tune")
+          .type_name("LOG");
+  sub.add_flag("--once", asked->once, "With --watch: end where the log ends").needs(watch);
+  sub.footer(
+      "Examples:\n"
+      "  attune bench --backend all --len 256-8192*2 --mask full,causal --out records.jsonl\n"
+      "  attune tune records.jsonl\n"
+      "  attune tune records.jsonl --project --margin 10 --check other.jsonl\n"
+      "  ATTUNE_LOG=1 ./my_program 2> calls.log & attune tune live.jsonl --watch calls.log\n\n"
+      "A backend is used from the smallest length at which the lower bound of its speed-up is at least 1 + margin,\n"
+      "there and at every longer length, if two lengths or more say so; else never. Of those that may be used the "
+      "fastest is.\n"
+      "Exit code 1 where nothing can be tuned on, the file that is there cannot be read, or --check is below the bar.");
+  sub.callback([asked, &context] { run(*asked, context); });
+}
+
+}  // namespace attune

@@ -1,0 +1,113 @@
+// `attune why`: the rows behind a choice. The tuned file holds them beside its rules, so nothing else is needed, and a
+// rule that somebody wrote by hand is seen to have none.
+#include <fmt/format.h>
+
+#include <fstream>
+#include <memory>
+
+#include "machine/host.h"
+#include "plan/plan.h"
+#include "plan/tuned.h"
+#include "tool/cli.h"
+#include "tool/commands/commands.h"
+#include "tool/json.h"
+#include "tool/machine.h"
+#include "tool/tune/file.h"
+
+namespace attune {
+namespace {
+
+struct Asked {
+  std::string line{}, device{"cpu"};
+};
+
+std::vector<std::string> fields(std::string_view row) {
+  std::vector<std::string> all(1);
+  for (const char c : row) {
+    if (c == '\t') all.emplace_back();
+    else all.back() += c;
+  }
+  return all;
+}
+
+void print_rows(const std::vector<std::string>& rows) {
+  std::vector<std::vector<std::string>> cells = {{"problem", "timing", "backend", "median", "over the baseline"}};
+  std::vector<size_t> width;
+  for (const std::string& row : rows) cells.push_back(fields(row));
+  for (const auto& row : cells)
+    for (size_t n = 0; n < row.size(); ++n) {
+      width.resize(std::max(width.size(), n + 1));
+      width[n] = std::max(width[n], row[n].size());
+    }
+  for (const auto& row : cells) {
+    std::string line = "  ";
+    for (size_t n = 0; n < row.size(); ++n) line += fmt::format("{:<{}}  ", row[n], width[n]);
+    while (line.ends_with(' ')) line.pop_back();
+    fmt::print("{}\n", line);
+  }
+}
+
+void run(const Asked& asked, Context& context) {
+  Problem problem;
+  if (const Status s = parse(asked.line, problem); !s.ok())
+    return fail(context, kUsage, join("attune why: ", s.message, "; see attune plan --help"));
+  Device device;
+  if (const Status s = device_named(asked.device, device); !s.ok())
+    return fail(context, exit_of_device(asked.device), join("attune why: ", s.message));
+  const std::string path = tuned_path(device);
+  TunedFile file;
+  Tuned tuned;
+  if (const Status s = load_tuned(device, tuned); !s.ok())
+    return fail(context, kFailed, join("attune why: ", s.message));
+  if (!path.empty()) {
+    std::ifstream in(path, std::ios::binary);
+    const std::string text{std::istreambuf_iterator<char>(in), {}};
+    if (const Status s = from_text(text, path, file); !s.ok())
+      return fail(context, kFailed, join("attune why: ", s.message));
+  }
+  Plan plan;
+  if (const Status s = Planner{.device = device, .rules = tuned.rules}.plan(problem, plan); !s.ok())
+    return fail(context, kFailed, s.message);
+  const Rule* const rule = match(problem, tuned.rules);
+  const TunedKey* const key = find(file, problem);
+  const std::string line = rule ? line_of(*rule) : "";
+  if (context.json) {
+    Json j = {{"problem", name(problem)}, {"device", device.name}, {"backend", plan.backend->name},
+              {"why", plan.why}, {"file", path}, {"rule", line},
+              {"key", key ? name(key->key) : ""}, {"sentence", key ? key->sentence : ""},
+              {"rows", Json::array()}};
+    if (key)
+      for (const std::string& row : key->rows) j["rows"].push_back(fields(row));
+    fmt::print("{}\n", j.dump(2));
+    return;
+  }
+  fmt::print("{}\n  {} on {}: {}\n", name(problem), plan.backend->name, device.name, plan.why);
+  if (rule && rule->backend != plan.backend->name)
+    fmt::print("  the rule at {} says {}, which does not take it:{}\n", rule->source, rule->backend, plan.refused);
+  if (path.empty()) fmt::print("  there is no tuned file for this device; attune tune writes one\n");
+  else if (!key) fmt::print("  {} has no rule for this kind of problem\n", path);
+  else if (key->rows.empty())
+    fmt::print("  {} has no rows beside this rule: it was not written by attune tune\n", path);
+  if (!key || key->rows.empty()) return;
+  fmt::print("  {}: {}\n", name(key->key), key->sentence);
+  if (!rule) fmt::print("  shorter than what was measured: no rule holds\n");
+  print_rows(key->rows);
+}
+
+}  // namespace
+
+void add_why(CLI::App& app, Context& context) {
+  const Command sub = add_command(app, "why", "The measured rows behind the choice of a backend");
+  const auto asked = std::make_shared<Asked>();
+  sub.add_option("problem", asked->line, "The problem line").required().type_name("LINE");
+  sub.add_option("--device", asked->device, "cpu, cuda:0, or a GPU by name that need not be here: h200")
+      .type_name("NAME")
+      .show_default();
+  sub.footer(
+      "Examples:\n"
+      "  attune why \"forward bf16 b2 h32/8 q4096 k4096 d128 causal\" --device h200\n"
+      "  attune why \"forward f32 b1 h8 q1024 k1024 d64 full\" --json");
+  sub.callback([asked, &context] { run(*asked, context); });
+}
+
+}  // namespace attune

@@ -1,0 +1,419 @@
+#include "tool/record/record.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <cstring>
+#include <fstream>
+#include <limits>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <type_traits>
+#include <utility>
+
+namespace attune {
+namespace {
+
+using json = nlohmann::ordered_json;
+
+// One list of fields for both directions: what is written is what is read.
+struct Writer {
+  json& j;
+  template <class T>
+  void operator()(const char* name, const T& value) const { j[name] = value; }
+};
+// A record is flat and has some hundred names. nlohmann's library takes time by the square of the names of an object,
+// and recurses where a value is printed: what is beyond is not given to it.
+constexpr int kMostDepth = 16, kMostNames = 500;
+// Sums and products of two are finite, so what was read can be written and read again.
+constexpr double kMostNumber = 1e60;
+
+struct WrongField { std::string why; };
+
+// What an error says of a value: a number as it stands, of all else the kind. A text or a list may be long.
+std::string text_of(const json& j) {
+  if (j.is_number()) return j.dump();
+  if (j.is_boolean()) return j.get<bool>() ? "true" : "false";
+  return j.is_null() ? "null" : j.is_string() ? "a text" : j.is_array() ? "a list" : "an object";
+}
+
+struct Reader {
+  const json& j;
+  template <class T>
+  void operator()(const char* name, T& value) const {
+    const auto it = j.find(name);
+    if (it != j.end() && !it->is_null()) read(name, *it, value);
+  }
+
+ private:
+  [[noreturn]] static void wrong(const char* name, const json& j, const auto&... wanted) {
+    throw WrongField{join(name, ": ", text_of(j), " is not ", wanted...)};
+  }
+  static void read(const char* name, const json& j, bool& out) {
+    j.is_boolean() ? void(out = j.get<bool>()) : wrong(name, j, "true or false");
+  }
+  static void read(const char* name, const json& j, std::string& out) {
+    j.is_string() ? void(out = j.get_ref<const std::string&>()) : wrong(name, j, "a text");
+  }
+  static void read(const char* name, const json& j, double& out) {
+    if (!j.is_number()) wrong(name, j, "a number");
+    out = j.get<double>();
+    if (std::abs(out) > kMostNumber) wrong(name, j, "a number from ", -kMostNumber, " to ", kMostNumber);
+  }
+  template <class T>
+    requires std::is_integral_v<T>
+  static void read(const char* name, const json& j, T& out) {
+    using Limits = std::numeric_limits<T>;
+    const bool holds = j.is_number_unsigned() ? std::in_range<T>(j.get<uint64_t>())
+                                              : j.is_number_integer() && std::in_range<T>(j.get<int64_t>());
+    if (!holds) wrong(name, j, "a whole number from ", Limits::min(), " to ", Limits::max());
+    out = j.get<T>();
+  }
+  template <class T>
+  static void read(const char* name, const json& j, std::vector<T>& out) {
+    if (!j.is_array()) wrong(name, j, "a list");
+    out.resize(j.size());
+    for (size_t n = 0; n < out.size(); ++n) read(name, j[n], out[n]);
+  }
+};
+
+// Whether there is less in a line than a record may have, by its brackets and colons outside of texts.
+Status is_small(std::string_view line) {
+  int depth = 0, names = 0;
+  bool in_text = false;
+  for (size_t n = 0; n < line.size(); ++n) {
+    const char c = line[n];
+    if (in_text && c == '\\') ++n;
+    else if (c == '"') in_text = !in_text;
+    else if (in_text) continue;
+    else if ((c == '[' || c == '{') && ++depth > kMostDepth)
+      return Status::no("record: lists and objects are over ", kMostDepth, " deep in it");
+    else if (c == ']' || c == '}') --depth;
+    else if (c == ':' && ++names > kMostNames) return Status::no("record: it has over ", kMostNames, " names");
+  }
+  return Status::good();
+}
+
+// "[json.exception.out_of_range.406] number overflow parsing '1e999'": what was to be a number.
+std::string number_in(std::string_view what) {
+  constexpr size_t kShown = 40;
+  const size_t from = what.find('\''), until = what.rfind('\'');
+  if (from == what.npos || until == from) return "a number";
+  const std::string_view digits = what.substr(from + 1, until - from - 1);
+  return digits.size() > kShown ? join(digits.substr(0, kShown), "...") : std::string(digits);
+}
+
+template <class Each, class R>
+void fields(R& r, const Each& each) {
+  each("status", r.status), each("message", r.message), each("problem", r.problem), each("subject", r.subject);
+  each("run", r.run), each("row_records", r.row_records);
+  each("device", r.device), each("mode", r.mode), each("rest_s", r.rest_s), each("heat_s", r.heat_s);
+  each("layout", r.layout), each("distribution", r.distribution);
+  each("pattern", r.pattern), each("active_blocks", r.active_blocks), each("shown_blocks", r.shown_blocks);
+  each("density", r.density);
+  each("seed", r.seed), each("threads", r.threads), each("sets", r.sets), each("why", r.why);
+  each("workspace_bytes", r.workspace_bytes), each("tensor_bytes", r.tensor_bytes);
+  each("taken_bytes", r.taken_bytes);
+  each("scores_bytes", r.scores_bytes), each("cache_bytes", r.cache_bytes);
+  each("kernels", r.kernels), each("input_rms", r.input_rms);
+  each("median_ns", r.median_ns), each("calls", r.calls), each("ended_by", r.ended_by), each("modes", r.modes);
+  each("warm_up_s", r.warm_up_s), each("floor_ns", r.floor_ns), each("near_floor", r.near_floor);
+  each("mhz", r.mhz), each("watts", r.watts), each("celsius", r.celsius), each("slowed_by", r.slowed_by);
+  each("late_batches", r.late_batches), each("sustained_ns", r.sustained_ns), each("joules", r.joules);
+  each("sustained_watts", r.sustained_watts);
+  each("flops", r.flops), each("bytes", r.bytes), each("gflops", r.gflops), each("gbs", r.gbs);
+  each("ceiling", r.ceiling), each("ceiling_gflops", r.ceiling_gflops), each("copy_gbs", r.copy_gbs);
+  each("baseline", r.baseline), each("aa_spread", r.aa_spread), each("verdict", r.verdict);
+}
+template <class Each, class I>
+void interval_fields(I& i, const Each& each) {
+  each("low", i.low), each("high", i.high), each("confidence", i.confidence);
+}
+template <class Each, class O>
+void outlier_fields(O& o, const Each& each) {
+  each("low_severe", o.low_severe), each("low_mild", o.low_mild);
+  each("high_mild", o.high_mild), each("high_severe", o.high_severe);
+}
+template <class Each, class C>
+void parity_fields(C& c, const Each& each) {
+  each("verdict", c.verdict), each("error", c.error), each("rows", c.rows), each("message", c.message);
+  each("mistake", c.mistake);
+}
+template <class Each, class P>
+void provenance_fields(P& p, const Each& each) {
+  each("time", p.time), each("commit", p.commit), each("dirty", p.dirty), each("version", p.version);
+  each("compiler", p.compiler), each("flags", p.flags), each("cpu", p.cpu), each("features", p.features);
+  each("governor", p.governor), each("kernel", p.kernel), each("cores", p.cores), each("peers", p.peers);
+  each("gpu", p.gpu), each("gpu_uuid", p.gpu_uuid), each("gpu_vbios", p.gpu_vbios), each("gpu_driver", p.gpu_driver);
+  each("cuda", p.cuda), each("gpu_power_limit_w", p.gpu_power_limit_w), each("gpu_most_mhz", p.gpu_most_mhz);
+  each("gpu_ecc", p.gpu_ecc), each("gpu_mig", p.gpu_mig), each("gpu_pcie", p.gpu_pcie), each("clocks", p.clocks);
+  each("binary", p.binary);
+}
+
+// A tenth of a nanosecond is below every timer, and half of the file otherwise.
+double kept(double ns) { return std::round(ns * 10) / 10; }
+
+// Whole, if not a record: nothing is kept, so that it may be as deep and as long as it likes.
+bool is_json(std::string_view line) {
+  try {
+    const json nothing = json::parse(line, [](int, json::parse_event_t, json&) { return false; });
+    return true;
+  } catch (const json::parse_error&) {
+    return false;
+  } catch (const json::exception&) {  // a number is too large
+    return true;
+  }
+}
+
+const json& part(const json& j, const char* name) {
+  static const json nothing = json::object();
+  const auto it = j.find(name);
+  return it != j.end() && it->is_object() ? *it : nothing;
+}
+
+}  // namespace
+
+std::string to_json(const Record& r) {
+  json j;
+  j["attune_record"] = r.version;
+  fields(r, Writer{j});
+  interval_fields(r.interval, Writer{j["interval_ns"]});
+  outlier_fields(r.outliers, Writer{j["outliers"]});
+  parity_fields(r.parity, Writer{j["parity"]});
+  if (!r.baseline.empty()) {
+    j["ratio"]["value"] = r.ratio.value;
+    interval_fields(r.ratio.interval, Writer{j["ratio"]});
+  }
+  provenance_fields(r.provenance, Writer{j["provenance"]});
+  json& samples = j["samples_ns"] = json::array();
+  for (const double s : r.samples_ns) samples.push_back(kept(s));
+  if (!r.samples_mhz.empty()) {
+    json& clocks = j["samples_mhz"] = json::array();
+    for (const double m : r.samples_mhz) clocks.push_back(std::lround(m));
+  }
+  if (!r.tokens_read.empty()) j["tokens_read"] = r.tokens_read;
+  // What is not UTF-8 (a message of the operating system) must not end a run.
+  return j.dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+Status from_json(std::string_view line, Record& out) {
+  if (Status s = is_small(line); !s.ok()) return s;
+  try {
+    const json j = json::parse(line);
+    if (!j.is_object() || !j.contains("attune_record")) return Status::no("record: the field attune_record is missing");
+    Record r;
+    Reader{j}("attune_record", r.version);
+    if (r.version < 1 || r.version > kRecordVersion)
+      return Status::no("record: version ", r.version, " is not one of 1 to ", kRecordVersion);
+    fields(r, Reader{j});
+    interval_fields(r.interval, Reader{part(j, "interval_ns")});
+    outlier_fields(r.outliers, Reader{part(j, "outliers")});
+    parity_fields(r.parity, Reader{part(j, "parity")});
+    Reader{part(j, "ratio")}("value", r.ratio.value);
+    interval_fields(r.ratio.interval, Reader{part(j, "ratio")});
+    provenance_fields(r.provenance, Reader{part(j, "provenance")});
+    Reader{j}("samples_ns", r.samples_ns);
+    Reader{j}("samples_mhz", r.samples_mhz);
+    Reader{j}("tokens_read", r.tokens_read);
+    out = std::move(r);
+    return Status::good();
+  } catch (const json::parse_error& e) {
+    return Status::no("record: it is not JSON, near its character ", e.byte);
+  } catch (const json::exception& e) {  // out of range: parsing has no other
+    return Status::no("record: ", number_in(e.what()), " is beyond the numbers that a double has");
+  } catch (const WrongField& field) {
+    return Status::no("record: ", field.why);
+  }
+}
+
+size_t first_missing(std::string_view line, std::span<const char* const> fields) {
+  const json j = json::parse(line, nullptr, false);
+  return size_t(std::find_if(fields.begin(), fields.end(), [&](const char* f) { return !j.contains(f); }) -
+                fields.begin());
+}
+
+Status read_records(const std::string& path, std::vector<Record>& out, std::vector<std::string>* unfinished,
+                    std::string* text) {
+  std::ifstream file(path);
+  if (!file) return Status::no("records: '", path, "' cannot be read: ", std::strerror(errno));
+  std::string line;
+  for (int number = 1; std::getline(file, line); ++number) {
+    if (text) text->append(line).append(file.eof() ? "" : "\n");
+    if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
+    Record r;
+    if (const Status s = from_json(line, r); !s.ok()) {
+      if (!file.eof() || is_json(line)) return Status::no(path, ":", number, ": ", s.message);
+      if (unfinished) unfinished->push_back(join(path, ":", number, ": the line is unfinished, and is left out"));
+      break;
+    }
+    out.push_back(std::move(r));
+  }
+  if (file.bad()) return Status::no("records: '", path, "' cannot be read: ", std::strerror(errno));  // a folder
+  return Status::good();
+}
+
+RecordFile::~RecordFile() {
+  if (file_ >= 0) ::close(file_);
+}
+
+Status RecordFile::no(std::string_view what) const {
+  return Status::no("records: '", path_, "' ", what, ": ", std::strerror(errno));
+}
+
+Status RecordFile::text(std::string& out) const {
+  struct stat about{};
+  if (fstat(file_, &about) != 0) return no("cannot be read");
+  if (!S_ISREG(about.st_mode)) return Status::good();  // a pipe has no past
+  out.resize(size_t(about.st_size));
+  for (size_t have = 0; have < out.size();) {
+    const ssize_t n = ::pread(file_, out.data() + have, out.size() - have, off_t(have));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return no("cannot be read");
+    if (n == 0) out.resize(have);
+    have += size_t(n);
+  }
+  return Status::good();
+}
+
+Status RecordFile::cut(size_t bytes) const {
+  return ::ftruncate(file_, off_t(bytes)) == 0 ? Status::good() : no("cannot be cut");
+}
+
+Status RecordFile::add(std::string_view bytes) const {
+  while (!bytes.empty()) {
+    const ssize_t n = ::write(file_, bytes.data(), bytes.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return no("cannot be written");
+    bytes.remove_prefix(size_t(n));
+  }
+  return Status::good();
+}
+
+Status RecordFile::open(const std::string& path) {
+  path_ = path;
+  file_ = ::open(path.c_str(), O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
+  if (file_ < 0 && errno == EACCES) file_ = ::open(path.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC);  // a pipe, a device
+  if (file_ < 0) return no("cannot be written");
+  if (::flock(file_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
+    return Status::no("records: '", path, "' is being written by another run");
+  std::string all;
+  if (Status s = text(all); !s.ok()) return s;
+  const size_t end = all.find_last_not_of(" \t\r\n");
+  if (end == all.npos) return Status::good();
+  const size_t before = all.rfind('\n', end), first = before == all.npos ? 0 : before + 1;
+  const std::string_view last = std::string_view(all).substr(first, end + 1 - first);
+  const bool is_ended = all.back() == '\n';
+  constexpr std::string_view kBegin = "{\"attune_record\":";
+  if (last.substr(0, kBegin.size()) != kBegin.substr(0, last.size()))
+    return foreign_ = true,
+           Status::no("records: '", path, "' ends in something that is not a record, and is left alone");
+  Record r;
+  const Status read = from_json(last, r);
+  if (read.ok()) return is_ended ? read : add("\n");  // nothing was torn: some editors end a file so
+  if (is_ended || is_json(last))
+    return foreign_ = true, Status::no(path, ":", 1 + std::count(all.begin(), all.begin() + int64_t(first), '\n'), ": ",
+                                       read.message, "; the file is left alone");
+  killed_ = true;
+  return cut(first);
+}
+
+Status RecordFile::write(std::span<const Record> row) {
+  std::string lines;
+  for (const Record& r : row) lines += to_json(r) + "\n";
+  if (Status s = add(lines); !s.ok()) return s;
+  if (::fsync(file_) != 0 && errno != EINVAL && errno != EROFS) return no("cannot be written");  // a pipe has no disk
+  return Status::good();
+}
+
+Status RecordFile::resume(std::vector<Record>& out, size_t* cut_records) {
+  std::string all;
+  if (Status s = text(all); !s.ok()) return s;
+  struct Placed {
+    size_t at;
+    Record record;
+  };
+  std::vector<Placed> lines;
+  int number = 0;
+  for (size_t at = 0; at < all.size();) {
+    const size_t end = all.find('\n', at);
+    const std::string_view line = std::string_view(all).substr(at, end - at);
+    ++number;
+    if (line.find_first_not_of(" \t\r") != line.npos) {
+      Placed p{at, {}};
+      if (const Status s = from_json(line, p.record); !s.ok()) return Status::no(path_, ":", number, ": ", s.message);
+      lines.push_back(std::move(p));
+    }
+    at = end + 1;
+  }
+  std::map<std::string, int> have;
+  const auto key = [](const Record& r) { return join(r.run, "|", resume_key(r)); };
+  for (const Placed& p : lines) have[key(p.record)] += p.record.status == "interrupted" ? -1000 : 1;
+  const auto is_whole = [&](const Record& r) { return have[key(r)] >= r.row_records; };
+  size_t keep = lines.size();
+  if (keep > 0 && have[key(lines.back().record)] < (killed_ ? lines.back().record.row_records : 0))
+    while (keep > 0 && key(lines[keep - 1].record) == key(lines.back().record)) --keep;
+  if (keep < lines.size())
+    if (Status s = cut(lines[keep].at); !s.ok()) return s;
+  if (cut_records) *cut_records = lines.size() - keep;
+  for (size_t n = 0; n < keep; ++n)
+    if (is_whole(lines[n].record)) out.push_back(std::move(lines[n].record));
+  return Status::good();
+}
+
+std::string resume_key(const Record& r) {
+  const Provenance& p = r.provenance;
+  return join(r.problem, "|", r.pattern, "|", r.device, "|", timing_text(r), "|", r.threads, "|", r.layout, "|",
+              r.distribution, "|", r.seed, "|", p.commit, "|", p.cpu, "|", p.gpu_uuid);
+}
+
+std::string timing_text(std::string_view mode, double rest_s, double heat_s) {
+  std::string text(mode);
+  if (rest_s > 0) text += join(", rested ", 1e3 * rest_s, " ms");
+  if (heat_s > 0) text += join(", hot ", 1e3 * heat_s, " ms");
+  return text;
+}
+
+std::string setting_text(const Record& r) {
+  std::string s = timing_text(r);
+  s += r.threads ? join(", ", r.threads, r.threads == 1 ? " thread" : " threads") : ", " + r.device;
+  if (r.layout != "bhsd") s += ", " + r.layout;
+  return r.distribution == "normal" ? s : s + ", " + r.distribution;
+}
+
+void derive(Record& r) {
+  r.median_ns = median(r.samples_ns);
+  r.interval = median_interval(r.samples_ns);
+  r.outliers = outliers(r.samples_ns);
+  std::vector<double> as_kept = r.samples_ns;  // a peak more or less by rounding, and a reader would call it forged
+  for (double& s : as_kept) s = kept(s);
+  r.modes = modes(as_kept);
+  r.mhz = median(r.samples_mhz);
+  if (r.median_ns <= 0 && !r.samples_ns.empty() && r.flops > 0) {
+    r.status = "refused", r.near_floor = true;
+    r.message = join(r.subject, ": its work took no time: it was not done, or not waited for");
+  }
+  if (r.median_ns <= 0) return;
+  r.near_floor = r.median_ns < 5 * r.floor_ns;
+  r.gflops = r.flops / r.median_ns;
+  r.gbs = r.bytes / r.median_ns;
+  // A ceiling is measured on a machine that is never quite quiet: a tenth above it may still be true. Reading alone is
+  // faster than copying, where half of the traffic is written.
+  constexpr double kDoubt = 1.1, kReadDoubt = 1.25;
+  const auto refuse = [&](const char* what, double rate, double ceiling, const char* unit) {
+    r.status = "refused";
+    r.message = join(r.subject, ": ", what, " of ", std::round(rate), " ", unit, " is above what was measured here, ",
+                     std::round(ceiling), " ", unit, ": the work was not done, or not waited for");
+  };
+  if (r.ceiling_gflops > 0 && r.gflops > kDoubt * r.ceiling_gflops)
+    refuse("a rate", r.gflops, r.ceiling_gflops, "GFLOP/s");
+  // Memory bounds only what comes from memory: warm, it may all be in a cache.
+  else if (r.mode != "warm" && r.copy_gbs > 0 && r.gbs > kReadDoubt * r.copy_gbs)
+    refuse("a traffic", r.gbs, r.copy_gbs, "GB/s");
+}
+
+}  // namespace attune

@@ -1,0 +1,33 @@
+// What a person sees of a benchmark: progress while it runs, one line a row where nobody watches, a table at the end.
+#pragma once
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "tool/record/record.h"
+
+namespace attune {
+
+bool colour_wanted(bool terminal);  // NO_COLOR, as no-color.org asks
+
+// On a terminal a table that grows, and below it one line that is overwritten; otherwise one line a record.
+class Progress {
+ public:
+  Progress(bool live, double total_weight, size_t rows) : live_(live), total_(total_weight), rows_(rows) {}
+  void begin(const std::string& row, double weight, double now_s);
+  void share(double part, double now_s);  // of the row, 0 ... 1
+  void end(const std::vector<Record>&);
+  void clear() const;
+
+ private:
+  bool live_;
+  double total_, done_ = 0, weight_ = 0, start_s_ = -1, shown_s_ = -1;
+  size_t rows_, row_ = 0;
+  std::string name_{};
+};
+
+std::string row_text(const Record&);  // one line, for logs
+std::string table(const std::vector<Record>&, bool colour);
+std::string duration_text(double seconds);  // "1:05", "2:03:04"
+
+}  // namespace attune

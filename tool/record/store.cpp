@@ -1,0 +1,226 @@
+#include "tool/record/store.h"
+
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+
+#include "machine/library.h"
+
+namespace attune {
+namespace {
+
+constexpr int kRow = 100, kDone = 101;           // SQLITE_ROW, SQLITE_DONE
+constexpr int kReadWrite = 2, kCreate = 4;       // SQLITE_OPEN_*
+constexpr int64_t kId = 0x6174746e;              // "attn": application_id, by which a store is known
+const auto kCopy = reinterpret_cast<void (*)(void*)>(intptr_t(-1));  // SQLITE_TRANSIENT
+
+// The few functions of it that are needed.
+struct Sqlite {
+  int (*open)(const char*, void**, int, const char*) = nullptr;
+  int (*close)(void*) = nullptr;
+  int (*exec)(void*, const char*, int (*)(void*, int, char**, char**), void*, char**) = nullptr;
+  int (*prepare)(void*, const char*, int, void**, const char**) = nullptr;
+  int (*bind)(void*, int, const char*, int, void (*)(void*)) = nullptr;
+  int (*step)(void*) = nullptr;
+  int (*finish)(void*) = nullptr;
+  int (*columns)(void*) = nullptr;
+  const unsigned char* (*text)(void*, int) = nullptr;
+  int (*changes)(void*) = nullptr;
+  const char* (*message)(void*) = nullptr;
+  int (*wait)(void*, int) = nullptr;
+  std::string missed{};
+};
+
+const Sqlite& sqlite() {
+  static const Sqlite all = [] {
+    const Library l({"libsqlite3.so.0", "libsqlite3.so"},
+                    {"sqlite3_open_v2", "sqlite3_close_v2", "sqlite3_exec", "sqlite3_prepare_v2", "sqlite3_bind_text",
+                     "sqlite3_step", "sqlite3_finalize", "sqlite3_column_count", "sqlite3_column_text",
+                     "sqlite3_changes", "sqlite3_errmsg", "sqlite3_busy_timeout"});
+    Sqlite s;
+    const auto take = [&](auto& to, const char* name) { to = reinterpret_cast<decltype(+to)>(l.symbol(name)); };
+    if (!l.ok()) return s.missed = l.missed(), s;
+    take(s.open, "sqlite3_open_v2"), take(s.close, "sqlite3_close_v2"), take(s.exec, "sqlite3_exec");
+    take(s.prepare, "sqlite3_prepare_v2"), take(s.bind, "sqlite3_bind_text"), take(s.step, "sqlite3_step");
+    take(s.finish, "sqlite3_finalize"), take(s.columns, "sqlite3_column_count"), take(s.text, "sqlite3_column_text");
+    take(s.changes, "sqlite3_changes"), take(s.message, "sqlite3_errmsg"), take(s.wait, "sqlite3_busy_timeout");
+    return s;
+  }();
+  return all;
+}
+
+constexpr const char* kSchema =
+    "create table records (id integer primary key, line text unique not null, time text not null, run text not null,"
+    " problem text not null, subject text not null);"
+    "create index by_problem on records (problem, subject, time);"
+    "create table baselines (name text not null, record integer not null references records (id),"
+    " primary key (name, record));";
+
+}  // namespace
+
+std::string default_store() {
+  const auto said = [](const char* name) {
+    const char* value = std::getenv(name);
+    return std::string(value ? value : "");
+  };
+  if (std::string path = said("ATTUNE_STORE"); !path.empty()) return path;
+  if (const std::string data = said("XDG_DATA_HOME"); !data.empty()) return data + "/attune/records.db";
+  const std::string home = said("HOME");
+  return home.empty() ? "" : home + "/.local/share/attune/records.db";
+}
+
+Store::~Store() {
+  if (db_) sqlite().close(db_);
+}
+
+Status Store::no(std::string_view what) const {
+  return Status::no("store: '", path_, "' ", what, ": ", db_ ? sqlite().message(db_) : "not enough memory");
+}
+
+Status Store::run(const char* sql) const {
+  return sqlite().exec(db_, sql, nullptr, nullptr, nullptr) == 0 ? Status::good() : no("cannot be used");
+}
+
+Status Store::each(const char* sql, const std::vector<std::string>& values, Rows& out) const {
+  const Sqlite& s = sqlite();
+  void* query = nullptr;
+  if (s.prepare(db_, sql, -1, &query, nullptr) != 0) return no("cannot be read");
+  for (size_t n = 0; n < values.size(); ++n)
+    (void)s.bind(query, int(n) + 1, values[n].data(), int(values[n].size()), kCopy);
+  int code;
+  while ((code = s.step(query)) == kRow) {
+    std::vector<std::string>& row = out.emplace_back();
+    for (int c = 0; c < s.columns(query); ++c) {
+      const unsigned char* text = s.text(query, c);
+      row.emplace_back(text ? reinterpret_cast<const char*>(text) : "");
+    }
+  }
+  const Status status = code == kDone ? Status::good() : no("cannot be used");
+  (void)s.finish(query);
+  return status;
+}
+
+Status Store::open(const std::string& path, bool create) {
+  path_ = path;
+  if (path.empty()) return Status::no("store: nothing says where it is: give --db, or set ATTUNE_STORE or HOME");
+  const Sqlite& s = sqlite();
+  if (!s.missed.empty()) return Status::no("store: SQLite is not here: ", s.missed);
+  std::error_code error;
+  const bool is_new = !std::filesystem::exists(path, error);
+  if (is_new && !create) return Status::no("store: '", path, "' is not there yet: attune store FILE makes it");
+  if (const auto folder = std::filesystem::path(path).parent_path(); is_new && !folder.empty()) {
+    std::filesystem::create_directories(folder, error);
+    if (error) return Status::no("store: '", folder.string(), "' cannot be made: ", error.message());
+  }
+  if (s.open(path.c_str(), &db_, kReadWrite | (create ? kCreate : 0), nullptr) != 0) return no("cannot be opened");
+  constexpr int kPatience = 10000;  // ms, for another process that writes
+  (void)s.wait(db_, kPatience);
+  bool is_made = false;
+  if (Status bad = look(is_made); !bad.ok() || is_made) return bad;
+  if (Status bad = run("begin immediate"); !bad.ok()) return bad;
+  Status made = look(is_made);  // another process may have made it meanwhile
+  if (made.ok() && !is_made)
+    made = run(join(kSchema, "pragma application_id = ", kId, "; pragma user_version = 1;").c_str());
+  return made.ok() ? run("commit") : ((void)run("rollback"), made);
+}
+
+// The tables first: a store that is made between the two questions has its name by the second.
+Status Store::look(bool& is_made) const {
+  Rows id, tables;
+  if (Status bad = each("select count(*) from sqlite_master", {}, tables); !bad.ok()) return bad;
+  if (Status bad = each("pragma application_id", {}, id); !bad.ok()) return bad;
+  is_made = id[0][0] == join(kId);
+  if (is_made || tables[0][0] == "0") return Status::good();
+  return Status::no("store: '", path_, "' is a database of something else, and is left alone");
+}
+
+Status Store::add_all(std::span<const Record> records, size_t& added, std::string_view baseline) const {
+  added = 0;
+  Rows nothing;
+  for (const Record& r : records) {
+    const std::string line = to_json(r);
+    if (Status s = each("insert or ignore into records (line, time, run, problem, subject) values (?, ?, ?, ?, ?)",
+                        {line, r.provenance.time, r.run, r.problem, r.subject}, nothing);
+        !s.ok())
+      return s;
+    added += size_t(sqlite().changes(db_));
+    if (baseline.empty()) continue;
+    if (Status s = each("insert or ignore into baselines select ?, id from records where line = ?",
+                        {std::string(baseline), line}, nothing);
+        !s.ok())
+      return s;
+  }
+  return Status::good();
+}
+
+Status Store::add(std::span<const Record> records, size_t& added) {
+  if (Status s = run("begin immediate"); !s.ok()) return s;
+  if (Status s = add_all(records, added, {}); !s.ok()) return (void)run("rollback"), s;
+  return run("commit");
+}
+
+Status Store::set_baseline(const std::string& name, std::span<const Record> records) {
+  if (name.empty()) return Status::no("store: a baseline has a name");
+  if (records.empty()) return Status::no("store: a baseline has records, and there are none");
+  if (Status s = run("begin immediate"); !s.ok()) return s;
+  Rows nothing;
+  size_t added = 0;
+  Status s = each("delete from baselines where name = ?", {name}, nothing);
+  if (s.ok()) s = add_all(records, added, name);
+  return s.ok() ? run("commit") : ((void)run("rollback"), s);
+}
+
+void Store::read(const Rows& rows, std::vector<Record>& out) {
+  for (const auto& row : rows) {
+    Record r;
+    if (const Status s = from_json(row[1], r); s.ok()) out.push_back(std::move(r));
+    else left_out_.push_back(join(path_, ": record ", row[0], " is left out: ", s.message));
+  }
+}
+
+Status Store::find(const Filter& f, std::vector<Record>& out) {
+  Rows rows;
+  if (Status s = each("select id, line from records where (?1 = '' or problem = ?1) and (?2 = '' or subject = ?2)"
+                      " order by time, id", {f.problem, f.subject}, rows);
+      !s.ok())
+    return s;
+  return read(rows, out), Status::good();
+}
+
+Status Store::baseline(const std::string& name, std::vector<Record>& out) {
+  Rows rows;
+  constexpr const char* kQuery =
+      "select id, line from records join baselines on record = id where name = ? order by id";
+  if (Status s = each(kQuery, {name}, rows); !s.ok()) return s;
+  if (rows.empty()) {
+    std::vector<Named> all;
+    if (Status s = baselines(all); !s.ok()) return s;
+    std::string names;
+    for (const Named& n : all) names += join(names.empty() ? "" : ", ", n.name);
+    return Status::no("store: the baseline '", name, "' is not one of ", names.empty() ? "none at all" : names);
+  }
+  return read(rows, out), Status::good();
+}
+
+Status Store::baselines(std::vector<Named>& out) {
+  Rows rows;
+  if (Status s = each("select name, count(*) from baselines group by name order by name", {}, rows); !s.ok()) return s;
+  for (const auto& row : rows) out.push_back({row[0], std::atoll(row[1].c_str())});
+  return Status::good();
+}
+
+Status Store::size(Size& out) {
+  Rows rows;
+  if (Status s = each("select count(*), count(distinct run), min(time), max(time) from records", {}, rows); !s.ok())
+    return s;
+  out = {std::atoll(rows[0][0].c_str()), std::atoll(rows[0][1].c_str()), rows[0][2], rows[0][3]};
+  return Status::good();
+}
+
+std::string trend_key(const Record& r) {
+  const Provenance& p = r.provenance;
+  return join(r.problem, "|", r.pattern, "|", r.subject, "|", r.device, "|", timing_text(r), "|", r.threads, "|",
+              r.layout, "|", r.distribution, "|", p.gpu_uuid.empty() ? p.cpu : p.gpu_uuid);
+}
+
+}  // namespace attune

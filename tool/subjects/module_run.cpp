@@ -1,0 +1,298 @@
+#include "tool/subjects/module_run.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <list>
+
+#include "attune/attune.h"
+#include "machine/cuda/events.h"
+#include "modules/settings.h"
+
+namespace attune {
+namespace {
+
+constexpr unsigned char kPoison = 0xFF;  // NaN in every floating type
+
+Status said(int code) { return code ? Status::no(attune_last_error()) : Status::good(); }
+
+int64_t count(const attune_tensor& t) {
+  int64_t n = 1;
+  for (int i = 0; i < t.ndim; ++i) n *= t.shape[i];
+  return n;
+}
+DType dtype_of(const attune_tensor& t) {
+  return t.dtype.bits == 32 ? DType::f32 : t.dtype.code == 4 ? DType::bf16 : DType::f16;
+}
+std::byte* address(const attune_tensor& t) { return static_cast<std::byte*>(t.data) + t.byte_offset; }
+
+// Elements of a parameter or its gradient on the host, one after the other.
+struct Flat {
+  std::vector<std::byte> bytes{};
+  Tensor t{};
+
+  explicit Flat(const attune_tensor& like) : bytes(size_t(count(like)) * size_t(size_of(dtype_of(like)))) {
+    t = {.data = bytes.data(), .dtype = dtype_of(like), .extent = {1, 1, 1, int(count(like))}};
+  }
+};
+
+// Values that a module reads or writes: on the host, and where the module has them; on a CPU that is the same.
+struct Values {
+  Tensor here{};
+  std::byte* there = nullptr;
+  attune_tensor given{};
+};
+
+// Sums over elements: of squares of the f32 result, and of the differences from it.
+struct Distance {
+  double size = 0, off = 0;
+  void add(double got, double want) { size += want * want, off += (got - want) * (got - want); }
+};
+
+template <class F>
+void each(const Tensor& t, F f) {
+  for (int b = 0; b < t.extent.batch; ++b)
+    for (int s = 0; s < t.extent.seq; ++s)
+      for (int d = 0; d < t.extent.dim; ++d) f(b, s, d);
+}
+
+}  // namespace
+
+struct ModuleRun::Parts {
+  std::string line{};
+  ModulePlace place{};
+  Settings set{};
+  Pass pass = Pass::forward;
+  attune_module* module = nullptr;
+  attune_module_sizes needs{};
+  std::vector<Memory> memory{};
+  std::list<cuda::Memory> on_gpu{};
+  Values x{}, out{}, d_out{}, dx{};
+  int64_t shape[3] = {};
+  attune_module_args args{};
+
+  ~Parts() { attune_module_destroy(module); }
+  bool gpu() const { return place.gpu >= 0; }
+  bool backward() const { return pass == Pass::backward; }
+  size_t room() const { return size_t(backward() ? std::max(needs.forward, needs.backward) : needs.forward_only); }
+  size_t values() const {  // bytes of x, and of each that has its shape
+    return size_t(set.batch) * size_t(set.len) * size_t(set.embed) * size_t(size_of(set.dtype));
+  }
+  Status make() {
+    attune_module_options options{};
+    options.size = sizeof options, options.device = place.word.c_str();
+    if (Status s = read_settings(line, set); !s.ok()) return s;
+    if (Status s = said(attune_module_create(line.c_str(), &options, &module)); !s.ok()) return s;
+    needs.size = sizeof needs;
+    if (Status s = said(attune_module_measure(module, &needs)); !s.ok() || !backward()) return s;
+    attune_tensor gradient{};  // the first that is asked for brings all of them
+    return said(attune_module_gradient(module, attune_module_parameter_name(module, 0), &gradient));
+  }
+
+  // Memory where the module is.
+  Status take(size_t bytes, std::byte*& out_to) {
+    if (!gpu()) return out_to = memory.emplace_back(bytes).data(), Status::good();
+    if (Status s = on_gpu.emplace_back().allocate(place.gpu, bytes); !s.ok()) return s;
+    return out_to = on_gpu.back().data(), Status::good();
+  }
+  Status to_module(std::byte* to, const void* from, size_t bytes) const {
+    if (gpu()) return cuda::copy_to(to, from, bytes, place.stream);
+    if (to != from) std::memcpy(to, from, bytes);
+    return Status::good();
+  }
+  Status from_module(void* to, const std::byte* from, size_t bytes) const {
+    if (gpu()) return cuda::copy_from(to, from, bytes, place.stream);
+    if (to != from) std::memcpy(to, from, bytes);
+    return Status::good();
+  }
+  Status poison(std::byte* to, size_t bytes) const {
+    if (gpu()) return cuda::fill(to, kPoison, bytes, place.stream);
+    std::memset(to, kPoison, bytes);
+    return Status::good();
+  }
+  Status send(const Values& v) const { return to_module(v.there, v.here.data, values()); }
+  Status fetch(const Values& v) const { return from_module(v.here.data, v.there, values()); }
+  Status read(const attune_tensor& from, Flat& to) const {
+    return from_module(to.bytes.data(), address(from), to.bytes.size());
+  }
+  // f(name) of every parameter, up to the first refusal.
+  template <class F>
+  Status each_parameter(F f) const {
+    const char* name = nullptr;
+    for (int n = 0; (name = attune_module_parameter_name(module, n)) != nullptr; ++n)
+      if (Status s = f(name); !s.ok()) return s;
+    return Status::good();
+  }
+};
+
+ModuleRun::ModuleRun() : parts_(std::make_unique<Parts>()) {}
+ModuleRun::~ModuleRun() = default;
+
+Status ModuleRun::make(const BenchRow& row, const ModulePlace& place) {
+  parts_->place = place, parts_->pass = row.problem.pass, parts_->line = row.module;
+  return parts_->make();
+}
+
+Status ModuleRun::make_wide(const ModuleRun& narrow) {
+  const Parts& from = *narrow.parts_;
+  parts_->place = from.place, parts_->pass = from.pass;
+  Settings wide = from.set;
+  wide.dtype = DType::f32;
+  parts_->line = name(wide);
+  if (Status s = parts_->make(); !s.ok()) return s;
+  return from.each_parameter([&](const char* name) {
+    attune_tensor have{}, want{};
+    if (Status s = said(attune_module_parameter(from.module, name, &have)); !s.ok()) return s;
+    if (Status s = said(attune_module_parameter(parts_->module, name, &want)); !s.ok()) return s;
+    if (count(have) != count(want)) return Status::no("in f32 the module has another ", name);
+    Flat a(have), b(want);
+    if (Status s = from.read(have, a); !s.ok()) return s;
+    for (int i = 0; i < a.t.extent.dim; ++i) store(b.t, 0, 0, 0, i, load(a.t, 0, 0, 0, i));
+    return parts_->to_module(address(want), b.bytes.data(), b.bytes.size());
+  });
+}
+
+double ModuleRun::tensor_bytes() const { return double(parts_->values()) * (parts_->backward() ? 4 : 2); }
+
+double ModuleRun::bytes() const {
+  const Parts& p = *parts_;
+  return double(p.room() + (p.backward() ? p.needs.tape : 0)) + tensor_bytes();
+}
+
+Status ModuleRun::open() {
+  Parts& p = *parts_;
+  const Settings& s = p.set;
+  p.shape[0] = s.batch, p.shape[1] = s.len, p.shape[2] = s.embed;
+  const auto value = [&](Values& v, const attune_tensor*& to) {
+    v.here = {.data = p.memory.emplace_back(p.values()).data(), .dtype = s.dtype};
+    v.here.extent = {s.batch, s.len, 1, s.embed}, v.here.stride = {int64_t(s.len) * s.embed, s.embed, 0};
+    std::memset(v.here.data, 0, p.values());
+    v.there = static_cast<std::byte*>(v.here.data);
+    if (p.gpu())
+      if (Status bad = p.take(p.values(), v.there); !bad.ok()) return bad;
+    v.given.data = v.there, v.given.ndim = 3, v.given.shape = p.shape, v.given.axes = "bsd";
+    v.given.device.type = p.gpu() ? 2 : 1, v.given.device.id = p.gpu() ? p.place.gpu : 0;
+    v.given.dtype.code = s.dtype == DType::bf16 ? 4 : 2, v.given.dtype.lanes = 1;
+    v.given.dtype.bits = uint8_t(8 * size_of(s.dtype));
+    return to = &v.given, Status::good();
+  };
+  const auto room = [&](size_t bytes, void*& to) {
+    std::byte* place = nullptr;
+    const Status taken = p.take(bytes, place);
+    return to = place, taken;
+  };
+  p.args.size = sizeof p.args;
+  if (Status bad = value(p.x, p.args.x); !bad.ok()) return bad;
+  if (Status bad = value(p.out, p.args.out); !bad.ok()) return bad;
+  if (p.backward()) {
+    if (Status bad = value(p.d_out, p.args.d_out); !bad.ok()) return bad;
+    if (Status bad = value(p.dx, p.args.dx); !bad.ok()) return bad;
+    if (Status bad = room(p.needs.tape, p.args.tape); !bad.ok()) return bad;
+  }
+  p.args.workspace_bytes = p.room();
+  return room(p.room(), p.args.workspace);
+}
+
+Status ModuleRun::fill(Distribution distribution, uint32_t seed, double& rms) {
+  Parts& p = *parts_;
+  Random random{seed};
+  double sum = 0;
+  for (const Values* v : {&p.x, &p.d_out}) {
+    if (!v->there) continue;
+    each(v->here, [&](int b, int s, int d) {
+      const double x = distribution == Distribution::normal    ? random.normal()
+                       : distribution == Distribution::uniform ? 2 * random.uniform() - 1
+                                                               : 0;
+      store(v->here, b, s, 0, d, x);
+      if (v == &p.x) sum += x * x;
+    });
+    if (Status s = p.send(*v); !s.ok()) return s;
+  }
+  rms = std::sqrt(sum / (double(p.set.batch) * p.set.len * p.set.embed));
+  return Status::good();
+}
+
+Status ModuleRun::take_inputs(const ModuleRun& narrow) {
+  const Parts &from = *narrow.parts_, &to = *parts_;
+  for (const auto& both : {std::pair{&from.x, &to.x}, {&from.d_out, &to.d_out}}) {
+    const Tensor &a = both.first->here, &b = both.second->here;
+    if (!both.second->there) continue;
+    each(b, [&](int i, int s, int d) { store(b, i, s, 0, d, load(a, i, s, 0, d)); });
+    if (Status s = to.send(*both.second); !s.ok()) return s;
+  }
+  return Status::good();
+}
+
+Status ModuleRun::negate_input() {
+  const Values& v = parts_->backward() ? parts_->d_out : parts_->x;
+  each(v.here, [&](int b, int s, int d) { store(v.here, b, s, 0, d, -load(v.here, b, s, 0, d)); });
+  return parts_->send(v);
+}
+
+Status ModuleRun::once() {
+  Parts& p = *parts_;
+  const Values& result = p.backward() ? p.dx : p.out;
+  if (Status s = p.poison(result.there, p.values()); !s.ok()) return s;
+  if (p.backward()) {
+    const Status poisoned = p.each_parameter([&](const char* name) {
+      attune_tensor g{};
+      if (Status s = said(attune_module_gradient(p.module, name, &g)); !s.ok()) return s;
+      return p.poison(address(g), size_t(count(g)) * sizeof(float));
+    });
+    if (!poisoned.ok()) return poisoned;
+    if (Status s = said(attune_module_forward(p.module, &p.args, p.place.stream)); !s.ok()) return s;
+  }
+  return run() ? p.fetch(result) : status_;
+}
+
+bool ModuleRun::run() {
+  const auto call = parts_->backward() ? attune_module_backward : attune_module_forward;
+  status_ = said(call(parts_->module, &parts_->args, parts_->place.stream));
+  return status_.ok();
+}
+
+std::string ModuleRun::why() const { return attune_module_why(parts_->module); }
+
+size_t ModuleRun::workspace_bytes() const {
+  return size_t(parts_->backward() ? parts_->needs.backward : parts_->needs.forward_only);
+}
+
+Status ModuleRun::compare(const ModuleRun& wide, double& error, std::string& where) const {
+  const Parts &mine = *parts_, &theirs = *wide.parts_;
+  const bool backward = mine.backward();
+  struct Result { std::string name; Distance d; };
+  std::vector<Result> all;
+  const Tensor &got = (backward ? mine.dx : mine.out).here, &want = (backward ? theirs.dx : theirs.out).here;
+  Distance rows;
+  each(want, [&](int b, int s, int d) { rows.add(load(got, b, s, 0, d), load(want, b, s, 0, d)); });
+  // Gradients that are 0 but for rounding (of the bias of keys) are measured by all of them together.
+  Distance parameters;
+  if (backward) {
+    const Status read = mine.each_parameter([&](const char* name) {
+      attune_tensor g{}, w{};
+      if (Status s = said(attune_module_gradient(mine.module, name, &g)); !s.ok()) return s;
+      if (Status s = said(attune_module_gradient(theirs.module, name, &w)); !s.ok()) return s;
+      Flat a(g), b(w);
+      if (Status s = mine.read(g, a); !s.ok()) return s;
+      if (Status s = theirs.read(w, b); !s.ok()) return s;
+      Distance& d = all.emplace_back(Result{name, {}}).d;
+      for (int i = 0; i < a.t.extent.dim; ++i) d.add(load(a.t, 0, 0, 0, i), load(b.t, 0, 0, 0, i));
+      parameters.size += d.size;
+      return Status::good();
+    });
+    if (!read.ok()) return read;
+  }
+  // By dtype: so far a result in it may be from that in f32, in the norm.
+  const double allowed = (mine.set.dtype == DType::bf16 ? 0.02 : 0.003) * (backward ? 2 : 1);
+  constexpr double kShare = 0.05;
+  const auto share = [&](double off, double size) { return off == 0 ? 0 : std::sqrt(off) / size / allowed; };
+  error = share(rows.off, std::sqrt(rows.size)), where = backward ? "dx" : "out";
+  for (const Result& r : all) {
+    if (std::isnan(error)) break;  // poison that is still there
+    const double e = share(r.d.off, std::sqrt(r.d.size) + kShare * std::sqrt(parameters.size));
+    if (!(e <= error)) error = e, where = join("the gradient of ", r.name);
+  }
+  return Status::good();
+}
+
+}  // namespace attune

@@ -1,0 +1,176 @@
+#include "tool/subjects/peer.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <span>
+
+#include "core/score.h"
+#include "machine/library.h"
+#include "tool/json.h"
+
+namespace attune {
+namespace {
+
+std::vector<attune_peer>& registered() {
+  static std::vector<attune_peer> peers;
+  return peers;
+}
+
+// {"problem": line, "pass", "causal", "scale", "threads", "gpu": index or -1, "stream": address, "tensors": {role: t},
+// "results": {role: t}} with
+// t = {"data": address, "dtype", "extent": [batch, seq, head, dim], "stride": [batch, seq, head], in elements}.
+Json tensor_json(const Tensor& t) {
+  return {{"data", reinterpret_cast<uintptr_t>(t.data)},
+          {"dtype", name(t.dtype)},
+          {"extent", {t.extent.batch, t.extent.seq, t.extent.head, t.extent.dim}},
+          {"stride", {t.stride.batch, t.stride.seq, t.stride.head}}};
+}
+
+std::string problem_json(const Problem& p, const Args& a, const PeerPlace& place) {
+  // Bottom-right and top-left are one where both lengths are.
+  const bool causal = p.mask.kind == MaskKind::causal && p.len_q == p.len_k && p.mask.align != Align::absolute;
+  const bool plain = p.options == 0 && p.keys == KeySource::linear && word(p.variant).empty() && !p.mask.blocks.q &&
+                     p.mask.k_step == 1 && p.mask.k_phase == 0 && (p.mask.kind == MaskKind::full || causal);
+  Json j = {{"problem", name(p)},  {"pass", name(p.pass)},    {"mask", name(p.mask)},
+            {"causal", causal},    {"scale", scale_of(p, a)}, {"threads", place.threads},
+            {"gpu", place.gpu},    {"stream", reinterpret_cast<uintptr_t>(place.stream)},
+            {"plain", plain},      {"tensors", Json::object()}, {"results", Json::object()}};
+  const bool backward = p.pass == Pass::backward;
+  const struct { const char* part; Role role; const char* name;
+  } tensors[] = {{"tensors", Role::q, "q"},
+                 {"tensors", Role::k, "k"},
+                 {"tensors", Role::v, "v"},
+                 {"tensors", Role::d_out, "d_out"},
+                 {backward ? "" : "results", Role::out, "out"},
+                 {"results", Role::dq, "dq"},
+                 {"results", Role::dk, "dk"},
+                 {"results", Role::dv, "dv"}};
+  for (const auto& [part, role, word] : tensors)
+    if (*part && a.given(role)) j[part][word] = tensor_json(a[role]);
+  return j.dump();
+}
+
+// In the order of the help text.
+constexpr std::string_view kPeers[] = {"torch:sdpa",      "torch:math", "torch:flash", "torch:cudnn",
+                                       "torch:efficient", "torch:flex", "flash_attn",  "fa3"};
+constexpr std::string_view kOnCpu[] = {"torch:sdpa", "torch:math"};
+constexpr std::string_view kOnGpu[] = {"torch:flash", "torch:cudnn", "torch:efficient"};
+
+}  // namespace
+
+bool is_hosted() { return !registered().empty(); }
+
+const attune_peer* find_peer(std::string_view name) {
+  for (const attune_peer& p : registered())
+    if (name == p.name) return &p;
+  return nullptr;
+}
+
+std::string peer_names() {
+  std::string all = "torch";
+  for (const std::string_view name : kPeers) all += join(", ", name);
+  return all;
+}
+
+Status peers_named(const std::vector<std::string>& words, bool gpu, std::vector<std::string>& out) {
+  const auto add = [&](std::string_view name) {
+    if (std::find(out.begin(), out.end(), name) == out.end()) out.emplace_back(name);
+  };
+  for (const std::string& word : words) {
+    if (word == "torch") {
+      for (const std::string_view name : gpu ? std::span<const std::string_view>(kOnGpu) : kOnCpu) add(name);
+    } else if (std::find(std::begin(kPeers), std::end(kPeers), word) != std::end(kPeers)) {
+      add(word);
+    } else {
+      return Status::no("--peer: '", word, "' is not one of ", peer_names());
+    }
+  }
+  return Status::good();
+}
+
+std::string peer_message(const attune_peer& p) {
+  char text[1000] = "";
+  p.message(text, sizeof text);
+  text[sizeof text - 1] = 0;
+  return text;
+}
+
+PeerRun::~PeerRun() {
+  for (const int64_t handle : handles_) peer_.teardown(handle);
+}
+
+Status PeerRun::setup(const Problem& p, const Args& results, const PeerPlace& place) {
+  const int64_t handle = peer_.setup(problem_json(p, results, place).c_str());
+  const std::string said = peer_message(peer_);
+  if (handle <= 0) return Status::no(peer_.name, ": ", said);
+  handles_.push_back(handle);
+  note_ = said;
+  return Status::good();
+}
+
+Status PeerRun::run_once() {
+  if (peer_.run(handles_[0]) != 0) return Status::no(peer_.name, ": ", peer_message(peer_));
+  return Status::good();
+}
+
+Status PeerRun::fetch() {
+  if (peer_.fetch(handles_[0]) != 0) return Status::no(peer_.name, ": ", peer_message(peer_));
+  return Status::good();
+}
+
+double PeerRun::taken_bytes() { return peer_.memory ? double(peer_.memory(handles_[0])) : -1; }
+
+Subject PeerRun::subject() {
+  return {.name = peer_.name,
+          .context = this,
+          .run = [](void* c) {
+            auto* r = static_cast<PeerRun*>(c);
+            return r->peer_.run(r->handles_[r->turn_++ % r->handles_.size()]) == 0;
+          },
+          .why = [](void* c) { return peer_message(static_cast<PeerRun*>(c)->peer_); }};
+}
+
+Subject empty_call(const attune_peer& p) {
+  return {.name = "nothing", .context = const_cast<attune_peer*>(&p),
+          .run = [](void* c) { return static_cast<const attune_peer*>(c)->run(0) == 0; }};
+}
+
+Status become_host(const std::vector<std::string>& peers, const std::string& python) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  const fs::path here = fs::path(own_file()).parent_path();
+  std::ifstream file("/proc/self/cmdline", std::ios::binary);
+  const std::string line((std::istreambuf_iterator<char>(file)), {});
+  if (here.empty() || line.empty())
+    return Status::no("--peer: nothing says where this program is and how it was called: /proc is not here");
+  const auto first_of = [&](std::initializer_list<fs::path> places) {
+    for (const fs::path& place : places)
+      if (fs::exists(here / place, error)) return (here / place).lexically_normal().string();
+    return std::string();
+  };
+  // In the build folder, and as installed.
+  const std::string library = first_of({"libattune_tool.so", fs::path("..") / ATTUNE_LIBDIR / "libattune_tool.so"});
+  const std::string script = first_of({"peers/torch_peer.py", "../share/attune/torch_peer.py"});
+  if (library.empty())
+    return Status::no("--peer: libattune_tool.so is neither beside ", here.string(), "/attune nor installed with it");
+  if (script.empty()) return Status::no("--peer: torch_peer.py is neither in ", here.string(), "/peers nor installed");
+
+  std::string names;
+  for (const std::string& name : peers) names += join(names.empty() ? "" : ",", name);
+  std::vector<std::string> words = {python, script, names, library};
+  for (size_t at = 0; at < line.size(); at += std::strlen(line.c_str() + at) + 1) words.emplace_back(line.c_str() + at);
+  std::vector<char*> argv;
+  for (std::string& w : words) argv.push_back(w.data());
+  argv.push_back(nullptr);
+  execvp(python.c_str(), argv.data());
+  return Status::no("--peer: '", python, "' cannot be started: ", std::strerror(errno));
+}
+
+}  // namespace attune
+
+extern "C" void attune_peer_register(const attune_peer* peer) { attune::registered().push_back(*peer); }
