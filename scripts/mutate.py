@@ -2,9 +2,10 @@
 """Plants the bugs of mutants.py one at a time in a copy of the tree and asks the tests: a bug that no test sees
 survives, and that is a hole in the tests.
 
-  scripts/mutate.py                     all of them; writes docs/mutation.md; fails if one survives
-  scripts/mutate.py --since COMMIT      those whose file is not as it was there, and those that are new since; puts
-                                        their rows into docs/mutation.md and leaves the others
+  scripts/mutate.py                     all of them; writes build/mutation.md; fails if one survives
+  scripts/mutate.py --since COMMIT      those whose file has changed since, and those that are new since; replaces
+                                        their rows in build/mutation.md, where it exists, and keeps the others
+  scripts/mutate.py --out FILE          writes there instead
   scripts/mutate.py --only core/mask    those whose file or description contains the text; writes nothing
   scripts/mutate.py --list
 """
@@ -170,6 +171,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="mutants whose file or description contains this")
     parser.add_argument("--since", default="", help="mutants whose file is not as it was at this commit")
+    parser.add_argument("--out", default=str(ROOT / "build" / "mutation.md"), help="the page; build/mutation.md")
     parser.add_argument("--jobs", default=str(os.cpu_count()), help="of the build")
     parser.add_argument("--list", action="store_true")
     options = parser.parse_args()
@@ -205,10 +207,13 @@ def main():
               flush=True)
     killed = sum(result == "killed" for _, result, _ in results)
     if not options.only:
-        document = ROOT / "docs" / "mutation.md"
-        old = document.read_text() if options.since else ""
+        document = pathlib.Path(options.out)
+        document.parent.mkdir(parents=True, exist_ok=True)
+        old = document.read_text() if options.since and document.exists() else ""
         minutes = f"{(time.time() - started) / 60:.0f} minutes"
-        ran = f"{len(results)} of them, of files that changed since {options.since}, in {minutes}" if old else minutes
+        ran = minutes
+        if options.since:
+            ran = f"{len(results)} of them, of files that changed since {options.since}, in {minutes}"
         document.write_text(page(merged(old, MUTANTS if old else chosen, results), ran))
     print(f"{killed} of {len(results)} killed in {time.time() - started:.0f} s")
     return 0 if killed == len(results) else 1

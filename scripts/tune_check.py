@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # How often the planner's choice is the fastest, or within the A/A spread of it, at shapes that `attune tune` has not
-# seen: measures a grid, tunes on it, measures other shapes and asks the rules about them. docs/tuned_files.md has what
+# seen: measures a grid, tunes on it, measures other shapes and asks the rules about them. docs/measuring.md has what
 # came out.
 #   tune_check.py BUILD                    exit code 1 where the choice is right at less than 98 % of the rows
 #   tune_check.py BUILD --show             only the rows, to tune on and to ask about, and how long they take

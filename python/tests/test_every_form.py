@@ -16,7 +16,6 @@ import torch
 import torch._inductor.config
 from torch.utils.checkpoint import checkpoint
 
-import attune
 import attune.torch as at
 import forms
 from attune import _spec

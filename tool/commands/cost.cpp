@@ -89,7 +89,7 @@ void add_cost(CLI::App& app, Context& context) {
   sub.add_option("records", asked->files, "Files that attune bench wrote, one record a line")
       .required()
       .type_name("FILE");
-  sub.add_option("--prices", asked->prices, "A price file: docs/report.md").required().type_name("FILE");
+  sub.add_option("--prices", asked->prices, "A price file: docs/measuring.md").required().type_name("FILE");
   sub.add_option("--seconds", asked->seconds, "How long the run was; else what its samples and warm-up took")
       .type_name("N")
       .between(0.0, 1e9);

@@ -1,4 +1,5 @@
-// What a machine costs: a text file that people edit, one offer a line, tabs between fields. docs/report.md shows one.
+// What a machine costs: a text file that people edit, one offer a line, tabs between fields:
+// docs/measuring.md shows one.
 #pragma once
 #include <string>
 #include <string_view>
