@@ -32,7 +32,7 @@ if(attune_has_cuda)
   target_include_directories(call_overhead PRIVATE ${PROJECT_SOURCE_DIR})
   target_compile_definitions(call_overhead PRIVATE ATTUNE_CUDA)
   target_link_libraries(call_overhead PRIVATE CUDA::cudart_static)
-  # A token of native sparse attention over a full cache: docs/nsa_gpu.md.
+  # A token of native sparse attention over a full cache: docs/kernels/nsa.md.
   add_executable(nsa_decode EXCLUDE_FROM_ALL bench/nsa_decode.cpp)
   target_link_libraries(nsa_decode PRIVATE attune_shared CUDA::cudart_static)
   # Our memory pool against the driver's: docs/memory.md.

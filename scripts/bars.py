@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # What the library is to reach on an H200, one name a bar: runs the measurement that belongs to it, in one process with
-# its peers, and says what came out beside what was asked for. docs/bars.md has the last figures.
+# its peers, and says what came out beside what was asked for. docs/notes/bars.md has the last figures.
 #   bars.py BUILD NAME...            measures; exit code 1 where a bar is missed
 #   bars.py BUILD NAME... -- WORDS   the same with other words for `attune bench`: --no-check --max-seconds 0.3 --hot 0
 #                                    (--out FILE keeps the records there)

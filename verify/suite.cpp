@@ -11,7 +11,7 @@ namespace attune {
 namespace {
 
 // Large cases are not for a CPU. cuDNN's backward takes weights from an f32 log-sum-exp as it is, so where that is far
-// its gradients are not finite (docs/gpu_chain.md). Of this library's kernels none is left out here.
+// its gradients are not finite (docs/kernels/sm80.md). Of this library's kernels none is left out here.
 bool is_let_off(const Backend& b, const Case& c, const Device& d) {
   return (c.large && d.kind == DeviceKind::cpu) ||
          (b.name == std::string_view("vendor_cudnn") && c.variation.far && c.problem.pass == Pass::backward);

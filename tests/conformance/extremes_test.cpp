@@ -1,5 +1,5 @@
 // What a NaN does to results, and logits at the bound of core/far.h to gradients: of every backend, on the CPU with
-// each instruction set and on a GPU where there is one. cuDNN's kernels are not ours to mend (docs/gpu_chain.md).
+// each instruction set and on a GPU where there is one. cuDNN's kernels are not ours to mend (docs/kernels/sm80.md).
 #include "core/far.h"
 #include "tests/runs.h"
 #include "verify/suite.h"
