@@ -1,5 +1,5 @@
 // What a token of native sparse attention costs in a decode: one query of each sequence over a full cache, through the
-// C interface. Prints the median with the second-level cache emptied before each token, and the mean of tokens one
+// C interface. Prints the median with the L2 cache emptied before each token, and the mean of tokens one
 // after the other.
 //   nsa_decode [tokens in the cache = 65536] [sequences = 1] [dim of queries and keys = 128]
 #include <cuda_runtime.h>

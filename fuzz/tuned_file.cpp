@@ -12,7 +12,7 @@ namespace {
 
 bool same(const Rule& a, const Rule& b) {  // but for the line it came from
   return a.pass == b.pass && a.dtype == b.dtype && a.dim_qk == b.dim_qk && a.dim_v == b.dim_v && a.mask == b.mask &&
-         a.min_heads == b.min_heads && a.max_heads == b.max_heads && a.min_len == b.min_len && a.few == b.few &&
+         a.min_heads == b.min_heads && a.max_heads == b.max_heads && a.min_len == b.min_len && a.decode == b.decode &&
          a.min_work == b.min_work && a.backend == b.backend;
 }
 

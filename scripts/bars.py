@@ -19,7 +19,7 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)
 # cuDNN 9.19's time by FlashAttention-3's on an H200, b x s = 16384, h x d = 2048, bf16, at those lengths: both in one
-# process with ours, after 150 ms of rest, with a cold second-level cache (2026-11-16, kernels of 34c1474; hopper/ of
+# process with ours, after 150 ms of rest, with a cold L2 cache (2026-11-16, kernels of 34c1474; hopper/ of
 # flash-attention at c75d019, built with CUDA 13.0 beside torch 2.11, its backward as a captured graph). Forward at d256
 # is older: measured once by November 2026, its commit and the day were not written down.
 FA3 = {"forward": {

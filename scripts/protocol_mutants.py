@@ -27,11 +27,11 @@ LIMIT_S = 600  # of a program; a mutant that never ends is seen, too
 
 # Programs, and which of their tests.
 FORWARD, BAND, LISTS = "sm90_forward_matrix_test", "sm90_band_matrix_test", "sm90_lists_matrix_test"
-BACKWARD, WIDE, ANY = "sm90_backward_test", "sm90_wide_test", "sm90_any_test"
+BACKWARD, WIDE, ANY = "sm90_backward_test", "sm90_two_kernel_test", "sm90_general_test"
 HEADERS = {  # and the programs that are asked, one after the other
     "sm90/forward/consumer_band.h": [BAND],
     "sm90/forward/consumer_lists.h": [LISTS + " *each_warpgroup*"],
-    "sm90/forward/split_kv.h": ["sm90_few_test"],
+    "sm90/forward/split_kv.h": ["sm90_split_kv_test"],
     "sm90/forward/producer.h": [FORWARD, LISTS + " *one_list*", BAND],
     "sm90/forward/consumer.h": [FORWARD, LISTS + " *one_list*", BAND],
     "sm90/forward/kernel.h": [FORWARD],

@@ -167,9 +167,9 @@ Case append_case_of(const AppendSetting& at, uint32_t seed) {
   if (at[S::options] == 5) p.mask.blocks = blocks_of(p, 48, 32);
   p.set(Option::append);
   if (at[S::rotary]) p.set(at[S::rotary] == 1 ? Option::rotary : Option::rotary_half);
-  const bool wide = at[S::dtype] == 3 || p.has(Option::accumulate);
+  const bool f32 = at[S::dtype] == 3 || p.has(Option::accumulate);
   const DType type = kTypes[at[S::dtype]];
-  p.dtype = {type, type, wide ? DType::f32 : type, DType::none, p.has(Option::bias) ? DType::f32 : DType::none};
+  p.dtype = {type, type, f32 ? DType::f32 : type, DType::none, p.has(Option::bias) ? DType::f32 : DType::none};
 
   Variation& v = c.variation;
   v.seed = seed, v.lengths = Lengths(at[S::lengths]), v.layout = Layout(at[S::layout]), v.pad = kPad[at[S::pad]];
@@ -323,7 +323,7 @@ void add_precisions(std::vector<Case>& all) {
     if (c.problem.dtype.q != DType::f32 || c.problem.dtype.kv != DType::f32) continue;
     if (c.problem.precision != Precision::full) continue;
     // Where a row is one key, tf32 may take another.
-    c.problem.precision = all.size() % 2 && !c.variation.far ? Precision::tf32 : Precision::tf32x3;
+    c.problem.precision = all.size() % 2 && !c.variation.large_logits ? Precision::tf32 : Precision::tf32x3;
     c.quick = c.quick && all.size() % 3 == 0;
     all.push_back(c);
   }
@@ -343,7 +343,7 @@ bool number(std::string_view text, auto& out) {
 bool read_word(std::string_view word, Variation& v) {
   const auto flag = [&](std::string_view text, bool& on) { return word == text && (on = true); };
   if (flag("cu_q", v.cu_q) || flag("cache", v.cache) || flag("shared", v.shared) || flag("used_q", v.used_q) ||
-      flag("d_lse", v.d_lse) || flag("lean", v.lean) || flag("far", v.far))
+      flag("d_lse", v.d_lse) || flag("lean", v.lean) || flag("far", v.large_logits))
     return true;
   for (const Lengths l : {Lengths::drawn, Lengths::odd})
     if (word == name(l)) return v.lengths = l, true;
@@ -372,7 +372,7 @@ std::string name(const Variation& v) {
   };
   say(v.seed != plain.seed, "seed=", v.seed);
   say(v.lengths != plain.lengths, name(v.lengths));
-  say(v.magnitude != 0, "x1e", v.magnitude), say(v.far, "far");
+  say(v.magnitude != 0, "x1e", v.magnitude), say(v.large_logits, "far");
   say(v.layout != plain.layout, name(v.layout));
   say(v.pad != plain.pad, "pad=", v.pad);
   say(v.cu_q, "cu_q"), say(v.cache, "cache"), say(v.shared, "shared"), say(v.used_q, "used_q");
@@ -510,10 +510,10 @@ std::vector<Case> cases(bool quick) {
   }
   for (const auto& row : pairwise(AppendSetting::levels(), 1))
     all.push_back(append_case_of({row}, uint32_t(all.size())));
-  for (const std::span lines : {nasty_lines(), nsa_lines(), tile_lines(), far_lines()})
+  for (const std::span lines : {nasty_lines(), nsa_lines(), tile_lines(), large_logit_lines()})
     for (const std::string_view line : lines) {
       Case c;
-      const bool some = lines.data() == far_lines().data() && all.size() % 4;
+      const bool some = lines.data() == large_logit_lines().data() && all.size() % 4;
       if (parse(line, c).ok()) c.quick = lines.data() != tile_lines().data() && !some, all.push_back(c);
     }
   add_precisions(all);

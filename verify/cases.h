@@ -30,7 +30,7 @@ std::span<const std::string_view> nasty_lines();  // the last of these, as they 
 std::span<const std::string_view> nsa_lines();    // native sparse attention, its words and the whole
 std::span<const std::string_view> tile_lines();   // what large tiles notice
 std::span<const std::string_view> large_lines();  // what as many of them notice as a GPU has under way
-std::span<const std::string_view> far_lines();    // logits whose last place is worth many weights
+std::span<const std::string_view> large_logit_lines();    // logits whose last place is worth many weights
 
 // Those of a variant, in its own file: each is run with both passes and with f32, f16 and bf16.
 struct VariantLine { std::string_view sizes, variant, variation; };

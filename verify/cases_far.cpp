@@ -5,7 +5,7 @@
 namespace attune {
 namespace {
 
-constexpr std::string_view kFar[] = {
+constexpr std::string_view kLargeLogit[] = {
     "forward bf16 b1 h2 q200 k150 d64 full | far",
     "forward f16 b1 h2 q200 k150 d64 causal | far",
     "forward bf16 b2 h4/2 q130 k300 d128 causal | seed=2 far",
@@ -63,6 +63,6 @@ constexpr std::string_view kFar[] = {
 
 }  // namespace
 
-std::span<const std::string_view> far_lines() { return kFar; }
+std::span<const std::string_view> large_logit_lines() { return kLargeLogit; }
 
 }  // namespace attune

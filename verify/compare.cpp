@@ -209,8 +209,10 @@ Outcome Trial::compare(const Outputs& got) const {
     if (!mine.surroundings_intact()) fail(join("writes outside ", name(r)));
     if (std::string why = misplaced(r, wanted_.at(r), mine); !why.empty()) fail(std::move(why));
     const Judged j = attune::judge(golden_.at(r), values_of(golden, wanted_.at(r), mine.t),
-                                   {.dtype = mine.t.dtype, .scaled = world.variation.magnitude || world.variation.far,
-                                    .terms = terms(world.problem, r, mine.t.extent), .shake = world.largest_shake(),
+                                   {.dtype = mine.t.dtype,
+                                    .scaled = world.variation.magnitude || world.variation.large_logits,
+                                    .terms = terms(world.problem, r, mine.t.extent),
+                                    .shake = world.largest_shake(),
                                     .weights = r == Role::lse ? world.problem.dtype.kv : DType::none});
     o.figures.push_back({r, j});
     o.verdict = std::max(o.verdict, j.verdict);

@@ -136,19 +136,19 @@ struct Reader {
     as.mask = r.mask;
     const Sequence s = sequence(as, a, b);
     const bool swapped = r.order == Order::inputs_swapped || r.order == Order::all_swapped;
-    const bool turned = r.order == Order::heads_as_sequence;
-    if ((swapped || turned) && (p.keys != KeySource::linear || p.heads_q != p.heads_kv || s.len_q != s.len_k))
+    const bool exchanged = r.order == Order::heads_as_sequence;
+    if ((swapped || exchanged) && (p.keys != KeySource::linear || p.heads_q != p.heads_kv || s.len_q != s.len_k))
       return {};
     if (swapped && (s.q_first || s.k_first)) return {};
     const bool by_head = p.has(Option::bias) || p.mask.blocks.q || !word(p.variant).empty();
-    if (turned && by_head) return {};  // there is no head where a key is read
+    if (exchanged && by_head) return {};  // there is no head where a key is read
     if (r.tail != Tail::none && s.len_k % r.tile == 0) return {};
     const int group = p.heads_q / p.heads_kv, head = r.heads_modulo ? h % p.heads_kv : h / group;
     const Row q = read(a[Role::q], s.q_batch, s.q_first + i, h, swapped);
-    const int keys = turned ? p.heads_kv : s.len_k;
-    const Band band = turned ? band_of(r.mask, p.heads_q, p.heads_kv, 0, 0) : s.band;
+    const int keys = exchanged ? p.heads_kv : s.len_k;
+    const Band band = exchanged ? band_of(r.mask, p.heads_q, p.heads_kv, 0, 0) : s.band;
     const auto key_row = [&](Role role, int64_t j) {
-      return turned ? read(a[role], s.k_batch, s.k_first + i, j, false) : key(role, s, j, head, swapped);
+      return exchanged ? read(a[role], s.k_batch, s.k_first + i, j, false) : key(role, s, j, head, swapped);
     };
     // v as its transpose: element (j, d) of [keys, dim] is what lies at d * keys + j.
     const auto value = [&](int64_t j) {
@@ -173,10 +173,10 @@ struct Reader {
       for (size_t d = 0; d < q.size(); ++d) sum += q[d] * k[d];
       return sum;
     };
-    const int at = turned ? h : i;
+    const int at = exchanged ? h : i;
     const int only = r.keys == Keys::first_only ? 0 : r.keys == Keys::last_only ? keys - 1 : -1;
     for (int j = 0; j < keys; ++j) {
-      const int count = only >= 0 ? j == only : !band.visible(at, j) ? 0 : turned ? 1 : pairs.times(i, j);
+      const int count = only >= 0 ? j == only : !band.visible(at, j) ? 0 : exchanged ? 1 : pairs.times(i, j);
       if (count) add(logit(product(key_row(Role::k, j)), r.scale, band, j) + std::log(count), j);
     }
     if (r.tail != Tail::none && keys > 0) {

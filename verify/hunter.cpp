@@ -42,16 +42,16 @@ class Child {
   // Runs work(write_end) in it. False: no process could be made.
   template <class Work>
   bool start(Work work) {
-    int ends[2];
-    if (pipe(ends) != 0) return false;
+    int pipe_ends[2];
+    if (pipe(pipe_ends) != 0) return false;
     pid_ = fork();
     if (pid_ == 0) {
-      close(ends[0]);
-      work(ends[1]);
+      close(pipe_ends[0]);
+      work(pipe_ends[1]);
       _exit(0);  // no destructors: those of the parent are not this process's
     }
-    close(ends[1]);
-    read_ = ends[0];
+    close(pipe_ends[1]);
+    read_ = pipe_ends[0];
     if (pid_ < 0) close(read_);
     return pid_ > 0;
   }

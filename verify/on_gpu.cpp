@@ -30,7 +30,7 @@ bool rows_aligned(const Tensor& t) {
 }
 
 // Those that kernels load and store in wide pieces.
-bool is_wide(Role r) {
+bool is_f32(Role r) {
   const Role all[] = {Role::q,     Role::k,     Role::v,  Role::out, Role::k_new,
                       Role::v_new, Role::d_out, Role::dq, Role::dk,  Role::dv};
   return std::find(std::begin(all), std::end(all), r) != std::end(all);
@@ -76,7 +76,7 @@ Status run_on_gpu(const Plan& plan, const World& world, Outputs& got, std::strin
       if (o.t.data == got.args[r].data) p.output = &o, p.original = &o;
     if (!p.original) p.original = owner(world.inputs(), got.args[r]);
     if (!p.original) return Status::no("parity: ", name(r), " is neither an input nor an output");
-    if (is_wide(r) && !rows_aligned(p.original->t)) p.anew.push_back(aligned_copy(*p.original, world.variation.layout));
+    if (is_f32(r) && !rows_aligned(p.original->t)) p.anew.push_back(aligned_copy(*p.original, world.variation.layout));
     p.at = take(p.sent().memory.size());
   }
   total += kGuard;
@@ -84,7 +84,7 @@ Status run_on_gpu(const Plan& plan, const World& world, Outputs& got, std::strin
   std::vector<unsigned char> arena(total + kGuard, kPoison);
   for (const Placed& p : all) std::copy(p.sent().memory.begin(), p.sent().memory.end(), arena.begin() + int64_t(p.at));
 
-  const cuda::Use use(index);
+  const cuda::DeviceGuard use(index);
   if (!use.status.ok()) return use.status;
   // Kept from run to run: an allocation takes longer than most of them. All of it is written before it is read.
   thread_local struct { cuda::Memory memory; int device = -1; } kept;

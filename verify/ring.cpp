@@ -176,7 +176,7 @@ Status Shard::run_on_gpu(const Plan& plan, const Args& args) {
     std::copy(o.memory.begin(), o.memory.end(), arena.begin() + int64_t(places.back().second));
   }
   const size_t workspace = arena.size();
-  const cuda::Use use(plan.device.index);
+  const cuda::DeviceGuard use(plan.device.index);
   if (!use.status.ok()) return use.status;
   cuda::Memory gpu;
   cuda::OwnStream stream;

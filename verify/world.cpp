@@ -201,7 +201,7 @@ void World::draw_tables(int pages) {
 
 // Of q and k. f16 ends at 2^16: there a part of what is far comes from the scale.
 double World::size_of_factors() const {
-  if (variation.far) return problem.dtype.q == DType::f16 ? 0x1p12 : 0x1p17;
+  if (variation.large_logits) return problem.dtype.q == DType::f16 ? 0x1p12 : 0x1p17;
   return std::pow(10., variation.magnitude);
 }
 
@@ -292,7 +292,7 @@ void World::add_options() {
   args.softcap = p.has(Option::softcap) ? 2.f : 0.f;
   args.dropout = p.has(Option::dropout) ? 0.25f : 0.f;
   args.scale = variation.seed % 2 ? 0.f : 0.2f;
-  if (variation.far && p.dtype.q == DType::f16) args.scale = 37.f;
+  if (variation.large_logits && p.dtype.q == DType::f16) args.scale = 37.f;
   // Gradients of a softmax that is one key and nothing else are all cancellation: a backward's logits stay ordinary
   // whatever the size of its values.
   if (p.pass == Pass::backward && variation.magnitude)
@@ -435,7 +435,7 @@ Outputs World::shaken(uint32_t seed) const {
   // Where a row is one key, dS is dP less itself: nothing but what the two lost, each a sum of many products, and a
   // naive computation keeps dP in the dtype of the values.
   const bool backward = problem.pass == Pass::backward;
-  for (const Role r : {Role::v, Role::v_new}) shake(r, !backward ? low : variation.far ? 4 * low : work);
+  for (const Role r : {Role::v, Role::v_new}) shake(r, !backward ? low : variation.large_logits ? 4 * low : work);
   for (const Role r : {Role::d_out, Role::d_lse}) shake(r, low);
   const Declared variant = declared(problem, args);
   for (int n = 0; n < kVariantTensors; ++n)

@@ -14,8 +14,8 @@ struct Known {
   PyTypeObject* type = nullptr;
   Lender lender;
 };
-constexpr int kKnown = 8;
-Known known[kKnown];
+constexpr int kTileReady = 8;
+Known known[kTileReady];
 
 const Exchange* table_of(PyTypeObject* type) {
   Ref capsule(PyObject_GetAttrString(reinterpret_cast<PyObject*>(type), "__dlpack_c_exchange_api__"));
@@ -83,10 +83,10 @@ bool not_lent(PyObject* object, const char* role, bool pytorch) {
 Lender lender_of(PyObject* object) {
   PyTypeObject* type = Py_TYPE(object);
   int n = 0;
-  for (; n < kKnown && known[n].type; ++n)
+  for (; n < kTileReady && known[n].type; ++n)
     if (known[n].type == type) return known[n].lender;
   const Lender l{.table = table_of(type), .pytorch = is_pytorch(type)};
-  if (n < kKnown) {
+  if (n < kTileReady) {
     Py_INCREF(reinterpret_cast<PyObject*>(type));
     known[n] = {type, l};
   }

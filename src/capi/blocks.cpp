@@ -111,7 +111,7 @@ int attune_blocks_counts(const char* device, const int64_t* counts, int64_t* out
     if (Status s = device_named(device ? device : "cpu", d); !s.ok()) return s;
     constexpr size_t kBytes = ATTUNE_BLOCK_COUNTS * sizeof(int64_t);
     if (d.kind == DeviceKind::cpu) return std::memcpy(out, counts, kBytes), Status::good();
-    const cuda::Use use(d.index);
+    const cuda::DeviceGuard use(d.index);
     return use.status.ok() ? cuda::copy_from(out, counts, kBytes, stream) : use.status;
   });
 }

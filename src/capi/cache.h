@@ -77,7 +77,7 @@ inline attune_tensor numbers_beside(const attune_tensor& beside, int32_t* data, 
 template <class C>
 Status store(const C& c, std::string_view who, std::span<const cuda::Number> fresh, int32_t* to, void* stream) {
   if (c.gpu) {
-    const cuda::Use use(c.index);
+    const cuda::DeviceGuard use(c.index);
     const Status s = use.status.ok() ? cuda::scatter(to, fresh, stream) : use.status;
     return s.ok() ? s : Status::no(who, ": ", s.message);
   }

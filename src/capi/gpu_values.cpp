@@ -11,7 +11,7 @@ namespace attune {
 
 Status check_values_on_gpu(const Problem& p, const Args& a) {
   const int index = a[Role::q].device_index;
-  const cuda::Use use(index);
+  const cuda::DeviceGuard use(index);
   if (!use.status.ok()) return use.status;
   if (Status s = cuda::wait_all(index); !s.ok()) return s;
   Args here = a;

@@ -67,9 +67,9 @@ bool bytes_of(const Tensor& t, Bytes& out) {
   int64_t bytes = row_bytes(t);
   const std::pair<int64_t, int64_t> axes[] = {{t.stride.batch, batch}, {t.stride.seq, seq}, {t.stride.head, head}};
   for (const auto& [stride, extent] : axes) {
-    int64_t far;
-    if (__builtin_mul_overflow(stride, (extent - 1) * size_of(t.dtype), &far) || far > kMaxBytes) return false;
-    bytes += far;
+    int64_t span;
+    if (__builtin_mul_overflow(stride, (extent - 1) * size_of(t.dtype), &span) || span > kMaxBytes) return false;
+    bytes += span;
   }
   out.last = first + uintptr_t(bytes);
   return bytes <= kMaxBytes && out.last >= first;

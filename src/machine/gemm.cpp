@@ -29,13 +29,13 @@ void typed(const void* data, DType t, F f) {
 // A piece of a factor as f32: to[r * width + c] = element (first_row + r, first_column + c), 0 beyond `rows`,
 // `columns`.
 template <int Width>
-void pack(const void* from, DType type, bool turned, int64_t pitch, int64_t row, int64_t column, int rows, int columns,
-          int all_rows, float* to) {
+void pack(const void* from, DType type, bool transposed, int64_t pitch, int64_t row, int64_t column, int rows,
+          int columns, int all_rows, float* to) {
   typed(from, type, [&](const auto* x) {
     for (int r = 0; r < rows; ++r)
       for (int c = 0; c < Width; ++c)
         to[r * Width + c] = c >= columns ? 0.f
-                                         : float(turned ? x[(column + c) * pitch + row + r]
+                                         : float(transposed ? x[(column + c) * pitch + row + r]
                                                         : x[(row + r) * pitch + column + c]);
   });
   std::fill(to + int64_t(rows) * Width, to + int64_t(all_rows) * Width, 0.f);
@@ -79,8 +79,8 @@ void tile_product(const Gemm& g, int64_t row, int64_t column) {
   const int rows = int(std::min<int64_t>(kTile, g.m - row)), columns = int(std::min<int64_t>(kTile, g.n - column));
   for (int p = 0; p < g.k; p += kDepth) {
     const int depth = std::min(kDepth, g.k - p);
-    pack<kDepth>(g.x, g.in, g.x_turned, g.pitch_x, row, p, rows, depth, kTile, x);
-    pack<kTile>(g.y, g.in, g.y_turned, g.pitch_y, p, column, depth, columns, depth, y);
+    pack<kDepth>(g.x, g.in, g.x_transposed, g.pitch_x, row, p, rows, depth, kTile, x);
+    pack<kTile>(g.y, g.in, g.y_transposed, g.pitch_y, p, column, depth, columns, depth, y);
     multiply_piece(x, y, depth, sum);
   }
   store_tile(g, row, column, rows, columns, sum);
@@ -115,9 +115,9 @@ void by_blas(const Blas& blas, const Gemm& g, int units) {
       const int64_t first = piece * step, row = by_rows ? first : 0, column = by_rows ? 0 : first;
       const int rows = by_rows ? int(std::min<int64_t>(step, g.m - first)) : g.m;
       const int columns = by_rows ? g.n : int(std::min<int64_t>(step, g.n - first));
-      blas.sgemm(kRowMajor, g.x_turned ? kTransposed : kAsIs, g.y_turned ? kTransposed : kAsIs, rows, columns, g.k,
-                 g.alpha, g.x_turned ? x + row : x + row * g.pitch_x, int(g.pitch_x),
-                 g.y_turned ? y + column * g.pitch_y : y + column, int(g.pitch_y), g.beta,
+      blas.sgemm(kRowMajor, g.x_transposed ? kTransposed : kAsIs, g.y_transposed ? kTransposed : kAsIs, rows, columns,
+                 g.k, g.alpha, g.x_transposed ? x + row : x + row * g.pitch_x, int(g.pitch_x),
+                 g.y_transposed ? y + column * g.pitch_y : y + column, int(g.pitch_y), g.beta,
                  to + row * g.pitch_to + column, int(g.pitch_to));
     }
   };
@@ -141,14 +141,14 @@ Status gemm(const Device& d, const Gemm& g, void* scratch, void* stream) {
     return Status::no("gemm: ", name(g.in), " to ", name(g.out), " is not f32, f16 or bf16 to f32 or the same");
   if (!g.m || !g.n) return Status::good();
   if (d.kind == DeviceKind::cuda) {
-    const cuda::Product p{.in = g.in, .out = g.out, .m = g.m, .n = g.n, .k = g.k, .x_turned = g.x_turned,
-                          .y_turned = g.y_turned, .tf32 = g.tf32, .device = d.index, .pitch_x = g.pitch_x,
+    const cuda::Product p{.in = g.in, .out = g.out, .m = g.m, .n = g.n, .k = g.k, .x_transposed = g.x_transposed,
+                          .y_transposed = g.y_transposed, .tf32 = g.tf32, .device = d.index, .pitch_x = g.pitch_x,
                           .pitch_y = g.pitch_y, .pitch_to = g.pitch_to, .align = alignment(g)};
     return cuda::multiply(p, {.x = g.x, .y = g.y, .to = g.to, .plus = g.plus, .alpha = g.alpha, .beta = g.beta},
                           scratch, stream);
   }
-  const bool wide = g.in == DType::f32 && g.out == DType::f32;
-  if (const Blas* library = wide && g.k && d.has(Feature::blas) ? blas() : nullptr) by_blas(*library, g, d.units);
+  const bool all_f32 = g.in == DType::f32 && g.out == DType::f32;
+  if (const Blas* library = all_f32 && g.k && d.has(Feature::blas) ? blas() : nullptr) by_blas(*library, g, d.units);
   else by_tiles(g, d.units);
   return Status::good();
 }

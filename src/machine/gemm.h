@@ -12,7 +12,7 @@ namespace attune {
 struct Gemm {
   DType in = DType::f32, out = DType::f32;         // f32, f16 or bf16; out: f32, or as in
   int32_t m = 0, n = 0, k = 0;
-  bool x_turned = false, y_turned = false;         // [k, m] and [n, k] in memory
+  bool x_transposed = false, y_transposed = false;         // [k, m] and [n, k] in memory
   int64_t pitch_x = 0, pitch_y = 0, pitch_to = 0;  // elements from row to row; that of plus is to's
   const void *x = nullptr, *y = nullptr;
   const void* plus = nullptr;                      // as `to`; null: `to` itself. Not read where beta is 0

@@ -109,13 +109,13 @@ void sum_columns(const Tensor& x, float* scratch, const Tensor (&to)[Sums], floa
 }
 
 template <class T>
-void turn_rows(const Rotate& a) {
-  const int turned = a.cos.extent.dim, next = a.halves ? turned : 1, step = a.halves ? 1 : 2;
+void rotate_rows(const Rotate& a) {
+  const int rotated = a.cos.extent.dim, next = a.halves ? rotated : 1, step = a.halves ? 1 : 2;
   each_row(a.x, [&](int64_t n) {
     const int64_t s = n / a.x.extent.head % a.x.extent.seq;
     const float *cos = row<const float>(a.cos, s), *sin = row<const float>(a.sin, s);
     T* x = row<T>(a.x, n);
-    for (int i = 0; i < turned; ++i) {
+    for (int i = 0; i < rotated; ++i) {
       const float first = float(x[i * step]), second = float(x[i * step + next]), si = a.inverse ? -sin[i] : sin[i];
       x[i * step] = T(first * cos[i] - second * si);
       x[i * step + next] = T(second * cos[i] + first * si);
@@ -197,7 +197,7 @@ Status column_sum(const ColumnSum& a, void* stream) {
 
 Status rotate(const Rotate& a, void* stream) {
   if (a.x.device == DeviceKind::cuda) return cuda::rotate(a, stream);
-  return typed("rotate", a.x.dtype, [&]<class T>(T) { turn_rows<T>(a); });
+  return typed("rotate", a.x.dtype, [&]<class T>(T) { rotate_rows<T>(a); });
 }
 
 Status activate(const Activate& a, void* stream) {

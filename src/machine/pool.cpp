@@ -218,7 +218,7 @@ Status Pool::free(void* data, PoolStream stream) {
   kept_live_ -= block->bytes;
   home->count += 1;
   Status s = Status::good();
-  const bool marks = block->bytes >= policy_.mark_from || homes_.size() > policy_.few;
+  const bool marks = block->bytes >= policy_.mark_from || homes_.size() > policy_.min_homes;
   if (marks) s = mark(*home, stream.handle, lock);
   if (!marks || !s.ok()) home->bare += 1;
   block->freed = ++frees_;

@@ -46,7 +46,7 @@ struct PoolPolicy {
   size_t keep_most = size_t(4) << 20;   // larger ones do too: the work on them takes longer than the driver
   size_t slack = size_t(16) << 20;      // bytes that may be kept beyond the recent peak
   size_t mark_from = size_t(1) << 20;   // blocks from here on are freed with an event
-  size_t few = 8;                       // smaller ones too once more streams than these have free blocks
+  size_t min_homes = 8;                       // smaller ones too once more streams than these have free blocks
   uint64_t epoch = 1024;                // frees; the recent peak is that of this epoch and the one before
 };
 

@@ -124,8 +124,8 @@ bool narrowed(const Combine& c) {
 Status combine(const Combine& c, void* stream) {
   if (!rows_of(c.to) || !c.to.extent.dim) return Status::good();
   if (c.to.device == DeviceKind::cuda) return cuda::combine(c, stream);
-  const bool wide = c.to.dtype == DType::f64 || (c.factor != 0.f && c.from.dtype == DType::f64);
-  if (wide) combine<double>(c);
+  const bool f64 = c.to.dtype == DType::f64 || (c.factor != 0.f && c.from.dtype == DType::f64);
+  if (f64) combine<double>(c);
   else if (!narrowed(c)) combine<float>(c);
   return Status::good();
 }

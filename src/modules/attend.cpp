@@ -43,7 +43,7 @@ Role gradient_of(Role r) {
   }
 }
 
-Problem turned_back(Problem p) {
+Problem backward_of(Problem p) {
   p.pass = Pass::backward, p.dtype.grad = p.dtype.q;
   return p;
 }
@@ -101,7 +101,7 @@ Status Attend::make(Graph& g, const Problem& p, std::span<const Rule> rules, con
     step.lse_ = g.value({p.batch, g.values[size_t(out)].extent.seq, p.heads_q, 1}, DType::f32);
     step.outputs.push_back(step.lse_);
   }
-  const Declared back = declared(turned_back(p), step.args(pretended(g)));
+  const Declared back = declared(backward_of(p), step.args(pretended(g)));
   if (!back.dense) step.backward_roles_ = back.required | back.optional;
   for (const Bound& b : step.bound_)
     step.weight_bytes_.push_back(
@@ -116,7 +116,7 @@ Status Attend::plan(const Graph& g, std::span<const Rule> rules) {
   const Run r = pretended(g);
   std::vector<Apart> apart;
   if (Status s = plan_that_fits(g.device, rules, problem_, forward_args(r), forward_); !s.ok()) return s;
-  no_backward_ = plan_that_fits(g.device, rules, turned_back(problem_), gradient_args(r, apart), backward_);
+  no_backward_ = plan_that_fits(g.device, rules, backward_of(problem_), gradient_args(r, apart), backward_);
   return Status::good();
 }
 
@@ -180,7 +180,7 @@ Status Attend::check(const Run& r) const {
   if (Status s = attune::check(problem_, forward_args(r)); !s.ok()) return Status::no("module: ", s.message);
   std::vector<Apart> apart;
   if (!no_backward_.ok()) return Status::good();
-  if (Status s = attune::check(turned_back(problem_), gradient_args(r, apart)); !s.ok())
+  if (Status s = attune::check(backward_of(problem_), gradient_args(r, apart)); !s.ok())
     return Status::no("module: backward: ", s.message);
   return Status::good();
 }

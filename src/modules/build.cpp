@@ -74,7 +74,7 @@ struct Builder {
   }
 
   // cos and sin of position / rope_scale * theta^(-2i / dim), one row a position, of the whole sequence.
-  void turn(int x) {
+  void rotate(int x) {
     if (s.rope == Rope::no) return;
     if (cos < 0) {
       const int half = s.dim / 2;
@@ -165,7 +165,7 @@ struct Builder {
     const int from = memory >= 0 ? linear(memory, {of_k, of_v}, s.bias) : all;
     const int64_t first = memory >= 0 ? 0 : q_width;
     const int q = g.piece(all, 0, s.heads, s.dim), k = g.piece(from, first, s.heads_kv, s.dim);
-    if (memory < 0) turn(q), turn(k);
+    if (memory < 0) rotate(q), rotate(k);
     sources.push_back({.name = "q", .value = q});
     sources.push_back({.name = "k", .value = k});
     sources.push_back({.name = "v", .value = g.piece(from, first + k_width, s.heads_kv, s.dim_v)});
@@ -183,12 +183,12 @@ struct Builder {
       parts.push_back({join(at, "v_", b.name, "_proj"), v_width, gain});
     }
     const int all = linear(x, parts, s.bias), q = g.piece(all, 0, s.heads, s.dim);
-    turn(q);
+    rotate(q);
     sources.push_back({.name = "q", .value = q});
     int64_t column = q_width;
     for (const Branch& b : branches) {
       const int k = g.piece(all, column, s.heads_kv, s.dim);
-      turn(k);
+      rotate(k);
       sources.push_back({.name = b.k, .value = k});
       sources.push_back({.name = b.v, .value = g.piece(all, column + k_width, s.heads_kv, s.dim_v)});
       column += k_width + v_width;

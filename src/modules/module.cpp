@@ -27,7 +27,7 @@ class Current {
   Status status() const { return use_ ? use_->status : Status::good(); }
 
  private:
-  std::optional<cuda::Use> use_{};
+  std::optional<cuda::DeviceGuard> use_{};
 };
 
 // A standard normal number as a function of a seed, a name and a place: the same on every device, and no parameter's
@@ -58,7 +58,7 @@ Status Storage::allocate(const Device& d, size_t bytes) {
   if (d.kind == DeviceKind::cuda) {
     if (Status s = there_.allocate(d.index, std::max(bytes, kAlign)); !s.ok()) return no(s.message);
     data_ = there_.data();
-    const cuda::Use use(d.index);
+    const cuda::DeviceGuard use(d.index);
     if (!use.status.ok()) return no(use.status.message);
     constexpr size_t kPiece = size_t(1) << 24;
     const std::vector<std::byte> zeros(std::min(bytes, kPiece));
@@ -111,7 +111,7 @@ Status Module::prepare() {
       std::memcpy(constants_.data() + c.at, c.bytes.data(), c.bytes.size());
       continue;
     }
-    const cuda::Use use(graph_.device.index);
+    const cuda::DeviceGuard use(graph_.device.index);
     if (!use.status.ok()) return no(use.status.message);
     if (Status s = cuda::copy_to(constants_.data() + c.at, c.bytes.data(), c.bytes.size(), nullptr); !s.ok()) return s;
   }
@@ -178,14 +178,14 @@ Status Module::tape(std::byte*& out) const {
 Status Module::write(const Parameter& p, const void* from) const {
   const size_t bytes = size_t(p.count()) * size_t(size_of(p.dtype));
   if (graph_.device.kind == DeviceKind::cpu) return std::memcpy(data(p), from, bytes), Status::good();
-  const cuda::Use use(graph_.device.index);
+  const cuda::DeviceGuard use(graph_.device.index);
   return use.status.ok() ? cuda::copy_to(data(p), from, bytes, nullptr) : use.status;
 }
 
 Status Module::read(const Parameter& p, void* to) const {
   const size_t bytes = size_t(p.count()) * size_t(size_of(p.dtype));
   if (graph_.device.kind == DeviceKind::cpu) return std::memcpy(to, data(p), bytes), Status::good();
-  const cuda::Use use(graph_.device.index);
+  const cuda::DeviceGuard use(graph_.device.index);
   return use.status.ok() ? cuda::copy_from(to, data(p), bytes, nullptr) : use.status;
 }
 

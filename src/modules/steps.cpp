@@ -34,7 +34,7 @@ Linear::Linear(const Graph& g, int x, int weight, int bias, int plus, int out)
 Status Linear::forward(const Run& r) const {
   const Tensor x = r.value(x_), w = r.weight(weight_), out = r.value(out_);
   const Gemm product{.in = x.dtype, .out = out.dtype, .m = int32_t(rows_of(x)), .n = w.extent.seq, .k = w.extent.dim,
-                     .y_turned = true, .pitch_x = pitch(x), .pitch_y = w.extent.dim, .pitch_to = w.extent.seq,
+                     .y_transposed = true, .pitch_x = pitch(x), .pitch_y = w.extent.dim, .pitch_to = w.extent.seq,
                      .x = x.data, .y = w.data, .plus = plus_ >= 0 ? r.value(plus_).data : nullptr, .to = out.data,
                      .beta = plus_ >= 0 ? 1.f : 0.f, .tf32 = r.graph.tf32};
   if (Status s = gemm(r.graph.device, product, r.scratch, r.stream); !s.ok() || bias_ < 0) return s;
@@ -60,7 +60,7 @@ Status Linear::backward(const Run& r) const {
                   .tf32 = r.graph.tf32};
   if (Status s = gemm(r.graph.device, of_x, scratch, r.stream); !s.ok()) return s;
   if (r.parameter_gradients) {
-    const Gemm of_w{.in = x.dtype, .out = DType::f32, .m = outputs, .n = inputs, .k = rows, .x_turned = true,
+    const Gemm of_w{.in = x.dtype, .out = DType::f32, .m = outputs, .n = inputs, .k = rows, .x_transposed = true,
                     .pitch_x = outputs, .pitch_y = pitch(x), .pitch_to = inputs, .x = dy.data, .y = x.data,
                     .to = r.weight_gradient(weight_).data, .beta = r.keep, .tf32 = r.graph.tf32};
     if (Status s = gemm(r.graph.device, of_w, scratch, r.stream); !s.ok()) return s;
@@ -104,7 +104,7 @@ Rotary::Rotary(const Graph&, int x, int cos, int sin, bool halves, const Shards&
   inputs = {x}, outputs = {x}, in_place = true;
 }
 
-Status Rotary::turn(const Tensor& x, const Run& r, bool inverse) const {
+Status Rotary::apply(const Tensor& x, const Run& r, bool inverse) const {
   const auto rows = [](Tensor t, int64_t first, int count, int step) {
     t.data = row_address(t, 0, first, 0), t.extent.seq = count, t.stride.seq *= step;
     return t;

@@ -40,11 +40,11 @@ class Norm : public Step {
 class Rotary : public Step {
  public:
   Rotary(const Graph&, int x, int cos, int sin, bool halves, const Shards&);
-  Status forward(const Run& r) const override { return turn(r.value(x_), r, false); }
-  Status backward(const Run& r) const override { return turn(r.gradient(x_), r, true); }
+  Status forward(const Run& r) const override { return apply(r.value(x_), r, false); }
+  Status backward(const Run& r) const override { return apply(r.gradient(x_), r, true); }
 
  private:
-  Status turn(const Tensor&, const Run&, bool inverse) const;
+  Status apply(const Tensor&, const Run&, bool inverse) const;
   int x_, cos_, sin_;
   bool halves_;
   Shards shards_;

@@ -95,8 +95,8 @@ Status read_rule(Text line, Rule& r) {
   const size_t work = std::min(text.find(" work "), text.size());
   Text length = text.substr(0, work);
   text.remove_prefix(work);
-  r.few = take(length, "few ");
-  if ((!r.few && !take(length, "len ")) || !read_number(length, INT32_MAX, len))
+  r.decode = take(length, "few ");
+  if ((!r.decode && !take(length, "len ")) || !read_number(length, INT32_MAX, len))
     return Status::no(quoted(field[6]), " is not 'len #' or 'few #' with a number in 1 ... 2^31 - 1");
   if (take(text, " work ") && !read_number(text, INT64_MAX, r.min_work))
     return Status::no(quoted(field[6]), " has no number in 1 ... 2^63 - 1 after 'work'");
@@ -114,7 +114,7 @@ std::string condition(const Rule& r) {
   if (r.dim_v != r.dim_qk) s += join("/", r.dim_v);
   s += join("\t", kMask[int(r.mask)], "\theads ", r.min_heads, "-");
   s += r.max_heads == INT64_MAX ? "*" : join(r.max_heads);
-  s += join(r.few ? "\tfew " : "\tlen ", r.min_len);
+  s += join(r.decode ? "\tfew " : "\tlen ", r.min_len);
   return s + (r.min_work ? join(" work ", r.min_work) : "") + "\t";
 }
 
@@ -208,7 +208,7 @@ const Rule* match(const Problem& p, std::span<const Rule> rules) {
   const Rule* best = nullptr;
   for (const Rule& r : rules) {
     const bool same = r.pass == p.pass && r.dtype == p.dtype.q && r.dim_qk == p.dim_qk && r.dim_v == p.dim_v &&
-                      r.mask == p.mask.kind && r.few == (p.len_q <= kFewQueries);
+                      r.mask == p.mask.kind && r.decode == (p.len_q <= kDecodeQueries);
     if (same && r.min_heads <= heads && heads <= r.max_heads && least_keys(r, heads) <= p.len_k &&
         (!best || std::pair(r.min_len, r.min_work) >= std::pair(best->min_len, best->min_work)))
       best = &r;

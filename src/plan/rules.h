@@ -1,4 +1,4 @@
-// Tuned rules: what was measured on a machine, as a file the planner loads: docs/tuned_files.md.
+// Tuned rules: what was measured on a machine, as a file the planner loads: docs/measuring.md.
 #pragma once
 #include <span>
 #include <string>
@@ -10,7 +10,7 @@
 namespace attune {
 
 // Up to this many queries a forward is a decode step: other kernels win there than where queries are as many as keys.
-inline constexpr int32_t kFewQueries = 16;
+inline constexpr int32_t kDecodeQueries = 16;
 
 // "On this device, problems of this kind with at least `min_len` keys, and `min_work` of them in all heads, go to
 // `backend`." Of block lists, keys that stand apart and variants a rule says nothing.
@@ -20,7 +20,7 @@ struct Rule {
   int32_t dim_qk = 0, dim_v = 0;
   MaskKind mask = MaskKind::full;
   int64_t min_heads = 1, max_heads = INT64_MAX; // batch * heads_q, inclusive
-  bool few = false;                             // at most kFewQueries queries, or more
+  bool decode = false;                             // at most kFewQueries queries, or more
   int32_t min_len = 1;                          // len_k from which the rule holds
   int64_t min_work = 0;                         // batch * heads_q * len_k from which it does; 0: any
   std::string backend{};

@@ -28,7 +28,8 @@ double rounded(DType t, double x) {
 }
 
 // Element d of a row that stands at `position`, turned.
-double turned(const Problem& p, const Args& a, const Tensor& t, Place at, int64_t h, int64_t d, int64_t position) {
+double rotated_element(const Problem& p, const Args& a, const Tensor& t, Place at, int64_t h, int64_t d,
+                       int64_t position) {
   const double x = load(t, at.batch, at.seq, h, d);
   const int64_t half = a[Role::rotary_cos].extent.dim;
   if (d >= 2 * half) return x;
@@ -61,9 +62,9 @@ Appended::Appended(const Problem& p, const Args& given) : args(given) {
       const Place from{b, n}, to = one.key(j);
       for (int64_t h = 0; h < p.heads_kv; ++h) {
         for (int64_t d = 0; d < p.dim_qk; ++d) {
-          const double x = p.rotates()
-                               ? rounded(p.dtype.kv, turned(p, given, given[Role::k_new], from, h, d, position))
-                               : load(given[Role::k_new], b, n, h, d);
+          const double x =
+              p.rotates() ? rounded(p.dtype.kv, rotated_element(p, given, given[Role::k_new], from, h, d, position))
+                          : load(given[Role::k_new], b, n, h, d);
           save(given[Role::k], to.batch, to.seq, h, d, x);
         }
         for (int64_t d = 0; d < p.dim_v; ++d)
@@ -74,7 +75,7 @@ Appended::Appended(const Problem& p, const Args& given) : args(given) {
       for (int64_t h = 0; h < p.heads_q; ++h)
         for (int64_t d = 0; d < p.dim_qk; ++d) {
           const Place at = one.query(i);
-          const double x = turned(p, given, q, at, h, d, base + one.q_position(i));
+          const double x = rotated_element(p, given, q, at, h, d, base + one.q_position(i));
           save(args[Role::q], at.batch, at.seq, h, d, rounded(p.dtype.q, x));
         }
   }

@@ -68,8 +68,8 @@ auto with_row(const Tensor& t, Place at, int64_t h, F f) {
 
 // A number of a row, quickly: most of a run is this.
 template <class T>
-double wide(T x) { return double(x); }
-inline double wide(F16 x) {  // without a branch
+double to_double(T x) { return double(x); }
+inline double to_double(F16 x) {  // without a branch
   const uint32_t magnitude = uint32_t(x.bits & 0x7FFF) << 13;
   const uint32_t finite = std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) * 0x1p112f);
   const uint32_t infinite = (0u - uint32_t(magnitude >= 0x7C00u << 13)) & 0x7F800000;
@@ -82,8 +82,8 @@ inline double dot(const Tensor& x, Place at_x, int64_t head_x, const Tensor& y, 
       double sum[8] = {};  // one would wait for itself
       int d = 0;
       for (; d + 8 <= dim; d += 8)
-        for (int n = 0; n < 8; ++n) sum[n] += wide(a[d + n]) * wide(b[d + n]);
-      for (; d < dim; ++d) sum[0] += wide(a[d]) * wide(b[d]);
+        for (int n = 0; n < 8; ++n) sum[n] += to_double(a[d + n]) * to_double(b[d + n]);
+      for (; d < dim; ++d) sum[0] += to_double(a[d]) * to_double(b[d]);
       return ((sum[0] + sum[1]) + (sum[2] + sum[3])) + ((sum[4] + sum[5]) + (sum[6] + sum[7]));
     });
   });
@@ -92,7 +92,7 @@ inline double dot(const Tensor& x, Place at_x, int64_t head_x, const Tensor& y, 
 // to += factor * row
 inline void add_row(double* to, double factor, const Tensor& t, Place at, int64_t h, int dim) {
   with_row(t, at, h, [&](const auto* x) {
-    for (int d = 0; d < dim; ++d) to[d] += factor * wide(x[d]);
+    for (int d = 0; d < dim; ++d) to[d] += factor * to_double(x[d]);
   });
 }
 

@@ -91,7 +91,7 @@ Status join_group(const Nccl& nccl, const Id& id, int rank, int ranks, int devic
   const auto joining = std::make_shared<Joining>();
   std::thread([joining, &nccl, id, rank, ranks, device] {
     Comm comm = nullptr;
-    const cuda::Use use(device);
+    const cuda::DeviceGuard use(device);
     const int code = nccl.init(&comm, ranks, id, rank);
     const std::lock_guard lock(joining->mutex);
     if (joining->given_up && !code) nccl.abort(comm);
@@ -116,7 +116,7 @@ int start(void* self, const Transfer* transfers, int32_t count, int32_t device, 
   Ticket* t = me.tickets;
   while (t != std::end(me.tickets) && t->open) ++t;
   if (t == std::end(me.tickets)) return me.said("too many transfers are under way");
-  const cuda::Use use(device);
+  const cuda::DeviceGuard use(device);
   Status s = use.status;
   if (s.ok()) s = t->ready.open(device);
   if (s.ok()) s = t->moved.open(device);
@@ -189,7 +189,7 @@ Status open_nccl(std::span<const std::byte, kNcclIdBytes> id, int rank, int rank
   auto me = std::make_unique<Rank>();
   if (Status s = nccl(me->nccl); !s.ok()) return s;
   me->device = device;
-  const cuda::Use use(device);
+  const cuda::DeviceGuard use(device);
   if (!use.status.ok()) return use.status;
   if (Status s = me->stream.open(device); !s.ok()) return s;
   Id theirs;

@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kUnits = 132;
 
-// Microseconds of each row of kWays for this head dim, one below the other.
+// Microseconds of each row of kTimeModels for this head dim, one below the other.
 struct Timed { const char* line; double us[4]; };
 constexpr Timed kTimed[] = {
     {"b1 h8 q128 k128 d64 full", {7.6, 8.3, 7.1, 6.6}},
@@ -65,16 +65,16 @@ constexpr Timed kTimed[] = {
     {"b8 h8 q128 k1024 d128 full", {24.2, 22.5}},
 };
 
-const Way* quickest_of(const Problem& p) { return quickest(p, kUnits, true, true); }
+const TimeModel* quickest_of(const Problem& p) { return quickest(p, kUnits, true, true); }
 
 TEST(ForwardCost, the_chosen_kernel_is_within_a_tenth_of_the_quickest_that_was_timed) {
   for (const auto& [line, us] : kTimed) {
     const Problem p = problem(std::string("forward bf16 ") + line);
-    const Way* chosen = quickest_of(p);
+    const TimeModel* chosen = quickest_of(p);
     ASSERT_TRUE(chosen) << line;
     double least = 1e9, mine = 0;
     int n = 0;
-    for (const Way& way : kWays)
+    for (const TimeModel& way : kTimeModels)
       if (way.dim == p.dim_qk) {
         least = std::min(least, us[n]);
         if (&way == chosen) mine = us[n];
@@ -86,7 +86,7 @@ TEST(ForwardCost, the_chosen_kernel_is_within_a_tenth_of_the_quickest_that_was_t
 }
 
 TEST(ForwardCost, a_wave_more_is_a_tile_more) {
-  const Way& four = kWays[2];
+  const TimeModel& four = kTimeModels[2];
   const double one = time_of(problem("forward bf16 b1 h8 q1024 k1024 d64 full"), four, kUnits);  // 128 tiles
   const double two = time_of(problem("forward bf16 b1 h12 q1024 k1024 d64 full"), four, kUnits);  // 192
   EXPECT_NEAR(two - one, four.cost.tile + 4 * four.cost.step, 1e-9);
@@ -95,7 +95,7 @@ TEST(ForwardCost, a_wave_more_is_a_tile_more) {
 
 TEST(ForwardCost, only_kernels_that_serve_a_problem_are_chosen) {
   const Problem shared = problem("forward bf16 b1 h8 q1024 k1024 d64 full");
-  EXPECT_EQ(quickest(shared, kUnits, true, true)->tile_q, kFewQueries);
+  EXPECT_EQ(quickest(shared, kUnits, true, true)->tile_q, kSplitKvRows);
   EXPECT_EQ(quickest(shared, kUnits, false, true)->tile_q, 128);
   const Problem large = problem("forward bf16 b1 h12 q2048 k2048 d64 full");  // 132 tiles of 192, 192 of 128
   EXPECT_EQ(quickest(large, kUnits, true, true)->tile_q, 192);
@@ -119,7 +119,7 @@ TEST(ForwardCost, blocks_share_the_keys_of_few_tiles_where_that_was_quicker) {
       {16, 512, 8192, 256, 162.2, 114.2}};
   for (const Row& r : kRows) {
     const Problem p = problem(join("forward bf16 b1 h", r.heads, " q", r.queries, " k", r.keys, " d", r.dim, " full"));
-    const Shares s = shared_by_all(p, 128, r.dim == 256 ? 64 : 128, r.dim, kUnits);
+    const StreamK s = shared_by_all(p, 128, r.dim == 256 ? 64 : 128, r.dim, kUnits);
     EXPECT_EQ(s.steps, ceil_div(r.keys, r.dim == 256 ? 64 : 128)) << name(p);
     EXPECT_LE(ceil_div(s.tiles * s.steps, s.share), kUnits) << name(p);
     EXPECT_LE(ceil_div(s.steps, s.share), std::max(16, r.dim / 8)) << name(p);
@@ -128,7 +128,7 @@ TEST(ForwardCost, blocks_share_the_keys_of_few_tiles_where_that_was_quicker) {
   }
 }
 
-// Shares counts key tiles from the end of each query tile's, so none may have more than it is told.
+// StreamK counts key tiles from the end of each query tile's, so none may have more than it is told.
 TEST(ForwardCost, no_query_tile_sees_more_key_tiles_than_are_shared) {
   for (const char* mask : {"full", "causal", "causal@top_left", "window511,0", "window100,30", "window*,-700@top_left",
                            "window700,-300", "window5,-9", "window*,40"})

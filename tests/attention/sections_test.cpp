@@ -53,21 +53,21 @@ TEST(Sections, of_a_backward_follow_from_how_its_blocks_differ) {
 // B x S = 16k, H x D = 2048: rows that see a key are S, or half of it with a diagonal.
 TEST(Staying, is_for_tiles_of_keys_that_few_rows_see) {
   for (const double rows : {1., 256., 513., 1024., 2048., 4096., 16384., 32768.}) {
-    const auto stays = [&](KeyWalk walk) {
+    const auto persistent = [&](KeyWalk walk) {
       walk.rows = rows, walk.tiles = 2048;
-      return may_stay(walk, kUnits);
+      return may_persist(walk, kUnits);
     };
-    EXPECT_EQ(stays({}), rows <= 2048) << rows;
-    EXPECT_EQ(stays({.prepares = true}), rows <= 16384) << rows;
-    EXPECT_EQ(stays({.turned = true}), rows <= 16384) << rows;
-    EXPECT_EQ(stays({.in_order = true}), rows <= 513) << rows;
-    EXPECT_EQ(stays({.in_order = true, .narrow = true}), rows <= 16384) << rows;
+    EXPECT_EQ(persistent({}), rows <= 2048) << rows;
+    EXPECT_EQ(persistent({.prepares = true}), rows <= 16384) << rows;
+    EXPECT_EQ(persistent({.transposed = true}), rows <= 16384) << rows;
+    EXPECT_EQ(persistent({.in_order = true}), rows <= 513) << rows;
+    EXPECT_EQ(persistent({.in_order = true, .narrow = true}), rows <= 16384) << rows;
   }
 }
 TEST(Staying, is_not_for_as_many_tiles_as_multiprocessors) {
-  EXPECT_FALSE(may_stay({.rows = 256, .tiles = kUnits}, kUnits));
-  EXPECT_TRUE(may_stay({.rows = 256, .tiles = kUnits + 1}, kUnits));
-  EXPECT_TRUE(may_stay({.rows = 256, .tiles = kUnits, .pieced = true}, kUnits));
+  EXPECT_FALSE(may_persist({.rows = 256, .tiles = kUnits}, kUnits));
+  EXPECT_TRUE(may_persist({.rows = 256, .tiles = kUnits + 1}, kUnits));
+  EXPECT_TRUE(may_persist({.rows = 256, .tiles = kUnits, .pieced = true}, kUnits));
 }
 
 int alike(int64_t tiles, int query_tiles, int group = 1, bool narrow = false) {

@@ -40,7 +40,7 @@ class Environment : public testing::Test {
   // A tuned file of one rule, for this CPU unless said otherwise.
   void write(const fs::path& file, const std::string& backend, const std::string& device = this_cpu().name) {
     Tuned tuned{.device = device, .measured = "by this test"};
-    tuned.rules.push_back({.dtype = DType::f32, .dim_qk = 8, .dim_v = 8, .few = true, .backend = backend});
+    tuned.rules.push_back({.dtype = DType::f32, .dim_qk = 8, .dim_v = 8, .decode = true, .backend = backend});
     std::ofstream(file) << write_tuned(tuned);
   }
   std::string why() {

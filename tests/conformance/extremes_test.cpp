@@ -1,5 +1,6 @@
 // What a NaN does to results, and logits at the bound of core/large_logit.h to gradients: of every backend, on the CPU
-// with each instruction set and on a GPU where there is one. cuDNN's kernels are not ours to mend (docs/kernels/sm80.md).
+// with each instruction set and on a GPU where there is one. cuDNN's kernels are not ours to mend
+// (docs/kernels/sm80.md).
 #include "core/large_logit.h"
 #include "tests/runs.h"
 #include "verify/suite.h"
@@ -143,7 +144,7 @@ TEST(Extremes, a_row_just_behind_2_to_the_24_is_like_any_other) {
         std::string wrong;  // the last of them
         each(dv, [&](int b, int i, int h, int d) {
           double most = 0, least = 0, room = 0;  // of the sum over the heads that share the key
-          const double base2 = logit(i) * std::log2(std::exp(1.)), off = base2 - kFar;
+          const double base2 = logit(i) * std::log2(std::exp(1.)), off = base2 - kLargeLogit;
           const bool exact = base2 < 1e4 || off > 2;
           for (int head = 0; head < world.problem.heads_q; ++head) {
             const double x = load(d_out, b, i, head, d), half = exact ? x : x / 2, twice = exact ? x : 2 * x;

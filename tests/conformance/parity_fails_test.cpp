@@ -292,7 +292,7 @@ TEST(cases, every_name_reads_back_and_no_two_are_the_same) {
     EXPECT_TRUE(again.problem == c.problem && again.variation == c.variation) << name(c);
     names.push_back(name(c));
   }
-  for (const std::span lines : {nasty_lines(), nsa_lines(), tile_lines(), large_lines(), far_lines()})
+  for (const std::span lines : {nasty_lines(), nsa_lines(), tile_lines(), large_lines(), large_logit_lines()})
     for (const std::string_view line : lines) case_of(line);
   for (const std::string& line : with_passes("dilated", dilated_lines())) case_of(line);
   for (const std::string& line : with_passes("adaptive", adaptive_lines())) case_of(line);

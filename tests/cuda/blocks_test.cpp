@@ -34,7 +34,7 @@ class BlocksOnGpu : public OnGpu {
     Lists& l = t.lists;
     void* stream = stream_.get();
     const size_t bytes = (l.begin.size() + l.begin_k.size() + 2 * l.column.size() + 16) * sizeof(int32_t) + mask.size();
-    const cuda::Use use(0);
+    const cuda::DeviceGuard use(0);
     ASSERT_EQ(t.memory.allocate(0, bytes + 4096).message, "");
     l.place();
     l.args[Role::block_begin].data = t.send(l.begin, stream);
@@ -48,7 +48,7 @@ class BlocksOnGpu : public OnGpu {
   }
   void fetch(Twin& t) {
     Lists& l = t.lists;
-    const cuda::Use use(0);
+    const cuda::DeviceGuard use(0);
     void* stream = stream_.get();
     t.fetch(l.begin, l.args[Role::block_begin].data, stream);
     t.fetch(l.column, l.args[Role::block_column].data, stream);

@@ -51,7 +51,7 @@ class Placed {
         pieces_.push_back({Role(n), owner(args_[Role(n)]), total});
         total += (pieces_.back().owner->memory.size() + 255) / 256 * 256;
       }
-    const cuda::Use use(device_);
+    const cuda::DeviceGuard use(device_);
     status_ = memory_.allocate(device_, total);
     if (!status_.ok()) return;
     for (const Piece& piece : pieces_) {
@@ -71,7 +71,7 @@ class Placed {
   Status plan_for(const Backend& b, const Device& d) {
     if (!status_.ok()) return status_;
     if (Status s = plan_on(b, case_.problem, d, plan_); !s.ok()) return s;
-    const cuda::Use use(device_);
+    const cuda::DeviceGuard use(device_);
     if (Status s = scratch_.allocate(device_, plan_.workspace_bytes); !s.ok()) return s;
     cudaError_t error = cudaMemset(scratch_.data(), 0xFF, plan_.workspace_bytes);
     // Streams of tests do not wait for the default one: without this the poison may come after a run has begun.
@@ -149,7 +149,7 @@ class Placed {
   }
   template <class F>
   Written read(void* stream, F wanted) const {
-    const cuda::Use use(device_);
+    const cuda::DeviceGuard use(device_);
     Written all;
     for (const Piece& piece : pieces_) {
       if (!wanted(piece.role)) continue;
@@ -161,7 +161,7 @@ class Placed {
     return all;
   }
   void send(const Piece& piece, void* stream = nullptr) const {
-    const cuda::Use use(device_);
+    const cuda::DeviceGuard use(device_);
     const Written& from = piece.owner->memory;
     const Status s = cuda::copy_to(memory_.data() + piece.at, from.data(), from.size(), stream);
     EXPECT_EQ(s.message, "");

@@ -18,7 +18,7 @@ struct Asked {
   int section = 1;
   int blocks = 0;  // that stay; 0: one for each tile of keys
   int ready = 0;   // heads that are prepared; 0: all
-  enum { none, far, d_lse } late = none;  // what the others have: logits of 2^26; or all: a gradient of lse
+  enum { none, large_logits, d_lse } late = none;  // what the others have: logits of 2^26; or all: a gradient of lse
   int divided = 0, pieces = 1;            // the first tiles of keys, with a full mask the last
   int block_q = 0;                        // queries of a list's blocks, which have 128 keys; 0: no list
   double density = 0.5;                   // of the list
@@ -31,7 +31,7 @@ struct Call {
   static constexpr int kMore = 8;  // columns behind those of a head, which nobody reads or writes
   const Asked w;
   const int pitch = w.dim + kMore, tiles = int(ceil_div(w.keys, C::kTileK));
-  const int padded = int(round_up(C::kTurned ? w.rows + C::kTileQ : w.rows, 128));
+  const int padded = int(round_up(C::kTransposed ? w.rows + C::kTileQ : w.rows, 128));
   const double scale = 1 / std::sqrt(double(w.dim));
   const int ready = w.ready ? w.ready : w.batch * w.heads;
   std::vector<T> q, d_out, k, v, dk, dv, out;
@@ -39,7 +39,7 @@ struct Call {
   std::vector<double> want_dq, want_dk, want_dv;
   std::vector<float> stats, sums;            // log-sum-exps and deltas; dQ
   std::vector<float4> parts;
-  std::vector<int> turns;
+  std::vector<int> tickets;
   const Band band = band_of(w.mask, w.rows, w.keys, 0, 0);
   std::vector<int32_t> list_begin, list_row;  // [batch][head][key blocks + 1]; query blocks
   std::vector<KeyTile> table;                 // of one head of keys
@@ -79,7 +79,7 @@ struct Call {
     q = filled(w.rows, w.heads, random), d_out = filled(w.rows, w.heads, random);
     k = filled(w.keys, w.heads_kv, random), v = filled(w.keys, w.heads_kv, random);
     if (w.block_q) make_list(random);
-    if (w.late == Asked::far)  // batches are one, and heads share no keys
+    if (w.late == Asked::large_logits)  // batches are one, and heads share no keys
       for (int h = ready; h < w.heads; ++h) enlarge(q, w.rows, h), enlarge(k, w.keys, h);
     out.assign(q.size(), T(NAN)), lse.assign(size_t(w.batch * w.heads * line()), NAN);
     d_lse.resize(size_t(w.batch * w.rows * w.heads));
@@ -88,14 +88,14 @@ struct Call {
     dk.assign(k.size(), T(7.f)), dv = dk;
     want_dq.resize(q.size()), want_dk.resize(k.size()), want_dv.resize(k.size());
     const size_t all = size_t(w.batch * w.heads * padded);
-    stats.resize(2 * all), sums.resize(all * C::kWide), turns.resize(1 + all / kTurnRows);
+    stats.resize(2 * all), sums.resize(all * C::kDqPitch), tickets.resize(1 + all / kTicketRows);
     parts.assign(size_t(key_part(C::kDim, int64_t(w.batch) * w.heads_kv * w.parts * tiles, 0, false)),
                  {NAN, NAN, NAN, NAN});
     for (size_t n = 0; n < all; ++n) stats[stat(n, 0)] = INFINITY;
     const size_t late = size_t(ready) * size_t(padded);  // as memory is that nobody has prepared
     std::fill(stats.begin() + long(2 * late), stats.end(), NAN);
-    std::fill(sums.begin() + long(late * C::kWide), sums.end(), NAN);
-    if (C::kOrdered && every_query_sees(key_tile_of({.len_q = w.rows, .len_k = w.keys, .band = band}, 0)))
+    std::fill(sums.begin() + long(late * C::kDqPitch), sums.end(), NAN);
+    if (C::kDeterministic && every_query_sees(key_tile_of({.len_q = w.rows, .len_k = w.keys, .band = band}, 0)))
       std::fill(sums.begin(), sums.end(), NAN);  // nor has it been cleared
     for (int b = 0; b < w.batch; ++b)
       for (int h = 0; h < w.heads; ++h)
@@ -116,7 +116,7 @@ struct Call {
   }
   // Of a row its log-sum-exp or delta.
   static size_t stat(size_t row, size_t which) {
-    return C::kTurned ? row / 2 * 4 + which * 2 + row % 2 : row * 2 + which;
+    return C::kTransposed ? row / 2 * 4 + which * 2 + row % 2 : row * 2 + which;
   }
   double dot(const std::vector<T>& x, size_t at, const std::vector<T>& y, size_t from) const {
     double sum = 0;
@@ -157,7 +157,7 @@ struct Call {
     for (int b = 0; b < w.batch; ++b)
       for (int n = 0; n < tiles; ++n) {
         table.push_back(key_tile_of({.q_batch = b, .k_batch = b, .len_q = w.rows, .len_k = w.keys, .band = band}, b));
-        cut_key_tile(table.back(), C::kOrdered ? tiles - 1 - n : n, C::kTileQ, C::kTileK, C::kGrain);
+        cut_key_tile(table.back(), C::kDeterministic ? tiles - 1 - n : n, C::kTileQ, C::kTileK, C::kGrain);
       }
   }
   CUtensorMap map(std::vector<T>& t, int rows, int heads, int box) const {
@@ -177,7 +177,7 @@ struct Call {
   }
   std::string run(unsigned seed) {
     const KeyTile all = key_tile_of(Sequence{.len_q = w.rows, .len_k = w.keys, .band = band}, 0);
-    uint64_t far = 3;
+    uint64_t large_logits = 3;
     typename C::Params x{};
     x.q = map(q, w.rows, w.heads, C::kTileQ), x.d_out = map(d_out, w.rows, w.heads, C::kTileQ);
     x.k = map(k, w.keys, w.heads_kv, C::kTileK), x.v = map(v, w.keys, w.heads_kv, C::kTileK);
@@ -190,12 +190,13 @@ struct Call {
     x.rows = w.rows, x.keys = w.keys, x.heads = w.heads, x.low = all.low, x.high = all.high;
     x.heads_kv = w.heads_kv * w.parts, x.group = w.heads / x.heads_kv, x.units = w.batch * x.heads_kv;
     x.tiles = tiles, x.section = w.section, x.padded = padded, x.dq = sums.data(), x.rows_of_dq = w.rows;
-    x.turns = turns.data(), x.far = &far, x.launch = 4, x.of_part = of_part(w.parts), x.sums = parts.data();
+    x.tickets = tickets.data(), x.large_logits = &large_logits, x.launch = 4, x.of_part = of_part(w.parts),
+    x.sums = parts.data();
     std::vector<int> counts(size_t(kJobsDone + w.batch * w.heads));
     x.taken = counts.data();
     x.ahead = {.ready = ready, .jobs = (w.batch * w.heads - ready) * (padded / kJobRows), .dim_v = w.dim,
-               .out_step = int64_t(place_of_out(0, 256 / C::kWide, 0)) * 2,
-               .d_out_step = x.d_out.row * (512 / C::kWide),
+               .out_step = int64_t(place_of_out(0, 256 / C::kDqPitch, 0)) * 2,
+               .d_out_step = x.d_out.row * (512 / C::kDqPitch),
                .stats = reinterpret_cast<float2*>(stats.data()),
                .out = {.data = out.data(), .stride = {int64_t(place_of_out(1, 0, 0)), int64_t(place_of_out(0, 1, 0)),
                                                       int64_t(place_of_out(0, 0, 1))}},
@@ -220,18 +221,18 @@ struct Call {
       x.blocks = {w.block_q, C::kTileK, int(list_row.size())}, x.most_entries = w.most_entries;
     }
     const int blocks = w.blocks ? w.blocks : x.tiles * x.units;
-    emulated::gpu.taints = C::kApart;  // its first product of dQ is of whatever is there
+    emulated::gpu.taints = C::kIndependent;  // its first product of dQ is of whatever is there
     const std::string wrong = emulated::launch(blocks, C::kThreads, seed, [&] { backward_kernel<C>(x); });
     emulated::gpu.taints = false;
     // Tiles, in no order but the first of a block, and an end for each block.
     const int works = x.tiles * x.units + w.divided * (w.pieces - 1);
-    EXPECT_EQ(counts[0], C::kStays ? works + (C::kOrdered ? blocks : 0) : 0);
+    EXPECT_EQ(counts[0], C::kPersistent ? works + (C::kDeterministic ? blocks : 0) : 0);
     EXPECT_EQ(std::count(left.begin(), left.end(), w.pieces), w.divided * kPartWarps);
     const int idle = C::kWalks ? 2 : 3;  // warps of a block, and an end for each
     EXPECT_EQ(counts[kJobsTaken], x.ahead.jobs ? x.ahead.jobs + idle * blocks : 0);
     for (int head = 0; head < w.batch * w.heads; ++head)
       EXPECT_EQ(counts[size_t(kJobsDone + head)], head < ready ? 0 : padded / kJobRows) << head;
-    EXPECT_EQ(far, w.late == Asked::far ? 4u : 3u);
+    EXPECT_EQ(large_logits, w.late == Asked::large_logits ? 4u : 3u);
     if (!wrong.empty() || !C::kParts) return wrong;
     const KeyPartsParams y{.sums = parts.data(), .parts = w.parts, .tiles = tiles, .heads = w.heads_kv, .keys = w.keys,
                            .dim = C::kDim, .dim_qk = w.dim, .dim_v = w.dim, .scale = float(scale), .dk = tensor(dk),
@@ -253,9 +254,9 @@ struct Call {
   }
   // Of a query's column among the sums of a head: in fragments of 16 x 8, turned of 8 x 16.
   size_t sum_of(int i, int d) const {
-    if constexpr (C::kTurned)
-      return size_t(TurnedTile{padded}.fragment(i, d) + (d % 8 * 4 + i % 8 / 2) * 4 + d % 16 / 8 * 2 + i % 2);
-    return size_t(i / 16 * 16 * C::kWide + d / 8 * 128 + (i % 8 * 4 + d % 8 / 2) * 4 + i % 16 / 8 * 2 + d % 2);
+    if constexpr (C::kTransposed)
+      return size_t(TransposedTile{padded}.fragment(i, d) + (d % 8 * 4 + i % 8 / 2) * 4 + d % 16 / 8 * 2 + i % 2);
+    return size_t(i / 16 * 16 * C::kDqPitch + d / 8 * 128 + (i % 8 * 4 + d % 8 / 2) * 4 + i % 16 / 8 * 2 + d % 2);
   }
   double error_of_dq() const {
     std::vector<float> dq(want_dq.size(), 7.f);
@@ -263,38 +264,46 @@ struct Call {
       for (int h = 0; h < w.heads; ++h)
         for (int i = 0; i < w.rows; ++i)
           for (int d = 0; d < w.dim; ++d) {
-            const size_t head = size_t((b * w.heads + h) * padded) * C::kWide;
+            const size_t head = size_t((b * w.heads + h) * padded) * C::kDqPitch;
             dq[place(b, i, h, w.rows, w.heads) + size_t(d)] = sums[head + sum_of(i, d)] * float(scale);
           }
     return error(want_dq, [&](size_t n) { return dq[n]; });
   }
 };
 
-template <class T, int Dim, bool Ordered = false>
-using Tabled = BackwardShape<T, Dim, Dim == 64 ? 128 : 64, Dim == 64, true, Ordered>;
-template <class T, int Dim, bool Ordered = false>
-using WithOptions = BackwardShape<T, Dim, Dim == 64 ? 128 : 64, Dim == 64, true, Ordered, true>;
+constexpr int tile_of(int dim) { return dim == 64 ? 128 : 64; }
+template <class T, int Dim, bool Deterministic = false>
+using Tabled = BackwardLayout<T, BackwardConfig{
+    .dim = Dim, .tile_q = tile_of(Dim), .tabled = true, .deterministic = Deterministic}>;
+template <class T, int Dim, bool Deterministic = false>
+using WithOptions = BackwardLayout<T, BackwardConfig{
+    .dim = Dim, .tile_q = tile_of(Dim), .tabled = true, .deterministic = Deterministic, .options = true}>;
 template <class T, int Dim>
-using Listed = BackwardShape<T, Dim, Dim == 64 ? 128 : 64, Dim == 64, true, false, false, true>;
+using Listed =
+    BackwardLayout<T, BackwardConfig{.dim = Dim, .tile_q = tile_of(Dim), .tabled = true, .listed = true}>;
 template <class T, int Dim>
-using Plain = BackwardShape<T, Dim, Dim == 64 ? 128 : 64, Dim == 64>;
-template <class T, int Dim, bool Ordered = false>
-using Divided =
-    BackwardShape<T, Dim, Dim == 64 ? 128 : 64, Dim == 64, false, Ordered, false, false, false, Share::parts>;
+using Plain = BackwardLayout<T, BackwardConfig{.dim = Dim, .tile_q = tile_of(Dim)}>;
+template <class T, int Dim, bool Deterministic = false>
+using Divided = BackwardLayout<T, BackwardConfig{
+    .dim = Dim, .tile_q = tile_of(Dim), .deterministic = Deterministic, .share = Share::parts}>;
 template <class T, int Dim>
-using InOrder = BackwardShape<T, Dim, Dim == 64 ? 128 : 64, Dim == 64, false, true>;
+using Deterministic = BackwardLayout<T, BackwardConfig{.dim = Dim, .tile_q = tile_of(Dim), .deterministic = true}>;
 template <class T>
-using Turned = BackwardShape<T, 128, 80, false>;
+using Transposed = BackwardLayout<T, BackwardConfig{.dim = 128, .tile_q = 80}>;
 template <class T, int Dim, int TileQ>
-using Staying = BackwardShape<T, Dim, TileQ, Dim == 64, false, false, false, false, true>;
+using Persistent = BackwardLayout<T, BackwardConfig{.dim = Dim, .tile_q = TileQ, .persistent = true}>;
 template <class T, int Dim, int TileQ>
-using InPieces = BackwardShape<T, Dim, TileQ, Dim == 64, false, false, false, false, true, Share::pieces>;
+using InPieces = BackwardLayout<T, BackwardConfig{
+    .dim = Dim, .tile_q = TileQ, .persistent = true, .share = Share::pieces}>;
 template <class T>
-using StayingDivided = BackwardShape<T, 128, 80, false, false, false, false, false, true, Share::parts>;
+using PersistentDivided =
+    BackwardLayout<T, BackwardConfig{.dim = 128, .tile_q = 80, .persistent = true, .share = Share::parts}>;
 template <class T>
-using StayingListed = BackwardShape<T, 128, 64, false, false, false, false, true, true, Share::pieces>;
+using PersistentListed =
+    BackwardLayout<T, BackwardConfig{.dim = 128, .listed = true, .persistent = true, .share = Share::pieces}>;
 template <class T, int Dim>
-using StayingInOrder = BackwardShape<T, Dim, Dim == 64 ? 128 : 64, Dim == 64, false, true, false, false, true>;
+using PersistentDeterministic = BackwardLayout<T, BackwardConfig{
+    .dim = Dim, .tile_q = tile_of(Dim), .deterministic = true, .persistent = true}>;
 
 template <class C>
 void expect_right(const Asked& w, unsigned seed) {

@@ -14,7 +14,7 @@ struct Asked {
   bool bhsd = false, sinks = false;
   int larger = 1;      // q, so that maxima move
   bool fixed = false;  // tiles that are all alike, without a counter
-  bool wide = false;   // out in f32, of kernels that have either
+  bool f32 = false;   // out in f32, of kernels that have either
   int share = 0;       // key tiles of a block, where blocks share all query tiles
   float cap = 0;
   Blocks size{};              // of a list; 0: none
@@ -32,12 +32,12 @@ struct Call {
   const Asked w;
   std::mt19937 random;
   std::vector<T> q, k, v, out;
-  std::vector<float> lse, sinks, wide, lse_before, wide_before;
+  std::vector<float> lse, sinks, f32, lse_before, f32_before;
   std::vector<float4> parts;
   std::vector<int32_t> begin, column;  // of lists: [head][blocks + 1]
   std::vector<QueryTile> table;
   int table_tiles = 0;
-  Shares shares{};
+  StreamK stream_k{};
   unsigned long long counters[2] = {0x1234567890, 77};  // of any content
 
   static size_t size(int heads, int rows, int dim) { return size_t(heads) * size_t(rows) * size_t(dim); }
@@ -47,13 +47,13 @@ struct Call {
   }
   int heads_kv() const { return w.heads / w.heads_per_key; }
   int stored() const { return w.keys + w.behind; }
-  bool is_wide() const { return C::kWide || w.wide; }
+  bool is_f32() const { return C::kF32Out || w.f32; }
   int tiles_of_head() const { return int(ceil_div(w.rows, C::kTileQ)); }
 
   Call(const Asked& asked, unsigned seed)
       : w(asked), random(seed), q(size(w.heads, w.rows, kDim)), k(size(heads_kv(), stored(), kDim)),
         v(size(heads_kv(), stored(), kDimV)), out(size(w.heads, w.rows, kDimV), T(NAN)), lse(out.size() / kDimV, NAN),
-        sinks(size_t(w.heads)), wide(out.size(), NAN) {
+        sinks(size_t(w.heads)), f32(out.size(), NAN) {
     std::normal_distribution<float> normal;
     for (T& x : q) x = T(normal(random) * float(w.larger));
     for (T& x : k) x = T(normal(random));
@@ -66,13 +66,13 @@ struct Call {
       }
     if (w.accumulate) {
       for (float& x : lse) x = normal(random);
-      for (float& x : wide) x = normal(random);
-      lse_before = lse, wide_before = wide;
+      for (float& x : f32) x = normal(random);
+      lse_before = lse, f32_before = f32;
     }
     if (w.size.q) make_lists();
     if (w.share) {
-      shares = {tiles_of_head() * w.heads, w.share, int(ceil_div(w.keys, C::kTileK))};
-      parts.resize(size_t(shares.tiles + w.blocks) * size_t(C::kTileQ / 16 * part_size(kDimV)), {NAN, NAN, NAN, NAN});
+      stream_k = {tiles_of_head() * w.heads, w.share, int(ceil_div(w.keys, C::kTileK))};
+      parts.resize(size_t(stream_k.tiles + w.blocks) * size_t(C::kTileQ / 16 * part_size(kDimV)), {NAN, NAN, NAN, NAN});
     }
   }
   // Keys of a row of blocks: as many as `counts` has it, any of them.
@@ -128,12 +128,12 @@ struct Call {
     x.k_rows = stored(), x.k_heads = heads_kv(), x.k_batches = 1;
     x.lse = lse.data(), x.lse_stride.seq = 1, x.lse_stride.head = w.rows;
     x.dim_v = kDimV;
-    x.shares = shares, x.parts = parts.data(), x.score.kept = 1;
+    x.stream_k = stream_k, x.parts = parts.data(), x.score.kept = 1;
     x.accumulate = w.accumulate;
-    if (is_wide()) {
-      x.wide = wide.data();
-      x.wide_stride.seq = int64_t(place(0, 1, w.heads, w.rows, kDimV));
-      x.wide_stride.head = int64_t(place(1, 0, w.heads, w.rows, kDimV));
+    if (is_f32()) {
+      x.f32_out = f32.data();
+      x.f32_stride.seq = int64_t(place(0, 1, w.heads, w.rows, kDimV));
+      x.f32_stride.head = int64_t(place(1, 0, w.heads, w.rows, kDimV));
     }
     if (w.sinks) x.sinks = sinks.data(), x.sink_stride = 1;
     if (w.cap != 0) x.score.cap = w.cap * kLog2e, x.score.cap_factor = 2 * kLog2e / std::sqrt(float(kDim)) / w.cap;
@@ -165,7 +165,7 @@ struct Call {
     const struct { const char* name; int begin, count; } all[] = {
         {"q full", C::kQFull, C::kQStages}, {"q empty", C::kQEmpty, C::kQStages}, {"k full", C::kKFull, C::kStages},
         {"k empty", C::kKEmpty, C::kStages}, {"v full", C::kVFull, C::kStages}, {"v empty", C::kVEmpty, C::kStages},
-        {"tile known", C::kKnown, 4}, {"tile near its end", C::kNear, 4}};
+        {"tile known", C::kTileReady, 4}, {"tile near its end", C::kPrefetchNext, 4}};
     for (const auto& one : all)
       if (int(at) >= one.begin && int(at) < one.begin + 8 * one.count)
         return std::string("barrier \"") + one.name + "\" " + std::to_string((int(at) - one.begin) / 8);
@@ -173,7 +173,7 @@ struct Call {
   }
   // What the kernel behind it does: parts of a query tile become out and lse.
   void join() {
-    for (int tile = 0; tile < shares.tiles; ++tile)
+    for (int tile = 0; tile < stream_k.tiles; ++tile)
       for (int r = 0; r < C::kTileQ; ++r) {
         const int head = tile / tiles_of_head(), i = tile % tiles_of_head() * C::kTileQ + r;
         if (i >= w.rows) continue;
@@ -181,12 +181,12 @@ struct Call {
         double sum = 0, all[kDimV] = {};
         float top = -INFINITY;
         const auto of = [&](int b, int n, int of_lane) {
-          const int64_t warp = int64_t(Shares::place(b, tile)) * (C::kTileQ / 16) + r / 16;
+          const int64_t warp = int64_t(StreamK::place(b, tile)) * (C::kTileQ / 16) + r / 16;
           return parts[size_t(warp * part_size(kDimV) + 32 * n + of_lane)];
         };
         const auto top_of = [&](int b) { return lower ? of(b, kDimV / 8, lane).y : of(b, kDimV / 8, lane).x; };
-        for (int b = shares.first_block(tile); b <= shares.last_block(tile); ++b) top = std::max(top, top_of(b));
-        for (int b = shares.first_block(tile); b <= shares.last_block(tile); ++b) {
+        for (int b = stream_k.first_block(tile); b <= stream_k.last_block(tile); ++b) top = std::max(top, top_of(b));
+        for (int b = stream_k.first_block(tile); b <= stream_k.last_block(tile); ++b) {
           const double weight = std::exp2(double(top_of(b)) - top);
           sum += weight * double(lower ? of(b, kDimV / 8, lane).w : of(b, kDimV / 8, lane).z);
           for (int d = 0; d < kDimV; ++d) {
@@ -233,7 +233,7 @@ struct Call {
           const double before = std::exp(double(lse_before[at_lse]) - top);
           sum += before;
           for (int d = 0; d < kDimV; ++d)
-            want[d] += before * double(wide_before[place(head, i, w.heads, w.rows, kDimV) + size_t(d)]);
+            want[d] += before * double(f32_before[place(head, i, w.heads, w.rows, kDimV) + size_t(d)]);
         }
         const auto differ = [&](double got, double wanted) {
           const double off = std::abs(got - wanted) / std::max(1., std::abs(wanted));
@@ -241,7 +241,7 @@ struct Call {
         };
         for (int d = 0; d < kDimV; ++d) {
           const size_t at = place(head, i, w.heads, w.rows, kDimV) + size_t(d);
-          differ(is_wide() ? double(wide[at]) : double(float(out[at])), sum > 0 ? want[d] / sum : 0);
+          differ(is_f32() ? double(f32[at]) : double(float(out[at])), sum > 0 ? want[d] / sum : 0);
         }
         differ(lse[at_lse], sum > 0 ? top + std::log(sum) : -INFINITY);
       }

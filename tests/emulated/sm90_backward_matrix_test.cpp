@@ -9,8 +9,8 @@ namespace {
 // Those of a block that stays: one has all, each has one; in a fixed order one comes too late and has none.
 template <class C>
 int blocks_of(unsigned n, int tiles) {
-  if (!C::kStays) return 0;
-  return n % 3 == 0 ? 1 : n % 3 == 1 || !C::kOrdered ? tiles : tiles + 1;
+  if (!C::kPersistent) return 0;
+  return n % 3 == 0 ? 1 : n % 3 == 1 || !C::kDeterministic ? tiles : tiles + 1;
 }
 
 // A block that stays has only keys that some query sees.
@@ -18,7 +18,7 @@ template <class C>
 void expect_all_right(unsigned seed) {
   constexpr int kTileQ = C::kTileQ, kKeys = 150;  // two tiles, of which one is short
   unsigned n = seed;
-  for (int tiles = 1; tiles <= (C::kApart ? C::kBuffers : C::kStages) + 1; ++tiles) {
+  for (int tiles = 1; tiles <= (C::kIndependent ? C::kBuffers : C::kStages) + 1; ++tiles) {
     const int rows = tiles * kTileQ - 9;
     const struct { int rows, keys; Mask mask; } cases[] = {
         {rows, kKeys, kFull},
@@ -27,7 +27,7 @@ void expect_all_right(unsigned seed) {
         {rows + 60, std::min(rows, kKeys), kCausal},  // the first rows see nothing
     };
     for (const auto& c : cases) {
-      const bool alone = C::kStays && !(C::kOrdered || C::kParts), later = alone && n % 4 == 1;
+      const bool alone = C::kPersistent && !(C::kDeterministic || C::kParts), later = alone && n % 4 == 1;
       Asked w{.batch = 1, .heads = C::kParts || later ? 2 : 1, .heads_kv = later ? 2 : 1, .parts = C::kParts ? 2 : 1,
               .rows = c.rows, .keys = c.keys, .dim = C::kDim, .mask = c.mask};
       const int all = int(ceil_div(c.keys, C::kTileK)) * w.heads_kv * w.parts;
@@ -37,13 +37,13 @@ void expect_all_right(unsigned seed) {
       expect_right<C>(w, ++n);
     }
   }
-  if (!C::kStays) expect_right<C>({1, C::kParts ? 2 : 1, 1, C::kParts ? 2 : 1, 60, 300, C::kDim, kTopLeft}, ++n);
+  if (!C::kPersistent) expect_right<C>({1, C::kParts ? 2 : 1, 1, C::kParts ? 2 : 1, 60, 300, C::kDim, kTopLeft}, ++n);
 }
 // All blocks of a list, some, and none.
 template <class C>
 void expect_lists_right(unsigned seed) {
   unsigned n = seed;
-  for (int tiles = 1; tiles <= (C::kStays ? kVisitsAhead : C::kStages) + 1; ++tiles)
+  for (int tiles = 1; tiles <= (C::kPersistent ? kVisitsAhead : C::kStages) + 1; ++tiles)
     for (const double density : {1., 0.4, 0.}) {
       if (density < 1 && tiles > 2) continue;
       Asked w{1, 1, 1, 1, tiles * C::kTileQ - 9, 150, C::kDim, n % 2 ? kCausal : kFull};
@@ -56,12 +56,12 @@ TEST(Sm90BackwardMatrix, plain) {
   expect_all_right<Plain<Bf16, 64>>(100);
   expect_all_right<Plain<F16, 96>>(200);
   expect_all_right<Plain<Bf16, 128>>(300);
-  expect_all_right<Turned<Bf16>>(400);
+  expect_all_right<Transposed<Bf16>>(400);
 }
 TEST(Sm90BackwardMatrix, in_a_fixed_order) {
-  expect_all_right<InOrder<F16, 64>>(500);
-  expect_all_right<InOrder<Bf16, 96>>(600);
-  expect_all_right<InOrder<Bf16, 128>>(700);
+  expect_all_right<Deterministic<F16, 64>>(500);
+  expect_all_right<Deterministic<Bf16, 96>>(600);
+  expect_all_right<Deterministic<Bf16, 128>>(700);
 }
 TEST(Sm90BackwardMatrix, with_a_table) {
   expect_all_right<Tabled<Bf16, 64>>(800);
@@ -76,13 +76,13 @@ TEST(Sm90BackwardMatrix, with_options) {
   expect_all_right<WithOptions<Bf16, 128, true>>(1500);
 }
 TEST(Sm90BackwardMatrix, blocks_that_stay) {
-  expect_all_right<Staying<Bf16, 64, 128>>(1600);
-  expect_all_right<Staying<Bf16, 128, 64>>(1700);
-  expect_all_right<Staying<Bf16, 128, 80>>(1800);
+  expect_all_right<Persistent<Bf16, 64, 128>>(1600);
+  expect_all_right<Persistent<Bf16, 128, 64>>(1700);
+  expect_all_right<Persistent<Bf16, 128, 80>>(1800);
 }
 TEST(Sm90BackwardMatrix, blocks_that_stay_in_a_fixed_order) {
-  expect_all_right<StayingInOrder<Bf16, 64>>(1900);
-  expect_all_right<StayingInOrder<F16, 128>>(2000);
+  expect_all_right<PersistentDeterministic<Bf16, 64>>(1900);
+  expect_all_right<PersistentDeterministic<F16, 128>>(2000);
 }
 TEST(Sm90BackwardMatrix, pieces) {
   expect_all_right<InPieces<F16, 64, 128>>(2100);
@@ -94,12 +94,12 @@ TEST(Sm90BackwardMatrix, divided_heads) {
   expect_all_right<Divided<Bf16, 64, true>>(2500);
   expect_all_right<Divided<F16, 128>>(2600);
   expect_all_right<Divided<Bf16, 128, true>>(2700);
-  expect_all_right<StayingDivided<Bf16>>(2800);
+  expect_all_right<PersistentDivided<Bf16>>(2800);
 }
 TEST(Sm90BackwardMatrix, lists) {
   expect_lists_right<Listed<Bf16, 64>>(2900);
   expect_lists_right<Listed<Bf16, 128>>(3000);
-  expect_lists_right<StayingListed<Bf16>>(3100);
+  expect_lists_right<PersistentListed<Bf16>>(3100);
 }
 
 }  // namespace

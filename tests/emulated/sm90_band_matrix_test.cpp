@@ -8,9 +8,11 @@ alignas(1024) char memory[1];  // the kernel's name for shared memory: its addre
 
 namespace {
 
-using OfWindows = ForwardShape<Bf16, 128, 128, 64, 3, 2, 4, false, false, false, Lists::none, false, true>;
+using OfWindows =
+    ForwardLayout<Bf16,
+                  ForwardConfig{.dim = 128, .tile_k = 64, .warpgroups = 3, .kv_stages = 4, .own_key_tiles = true}>;
 template <class T>
-using Heads256 = ForwardShape<T, 256, 256, 64, 2, 1, 2, false, false, false, Lists::none, false, true>;
+using Heads256 = ForwardLayout<T, ForwardConfig{.dim = 256, .tile_k = 64, .own_key_tiles = true}>;
 
 TEST(Sm90BandMatrix, d128_with_three_warpgroups) {
   unsigned n = 0;

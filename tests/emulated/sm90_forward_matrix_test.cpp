@@ -1,4 +1,4 @@
-// Kernels of sm90/forward/consumer.h and .producer.h, as they are compiled in forward.sm90.d#.cu: every number of key
+// Kernels of sm90/forward/consumer.h and .producer.h, as instances/ compiles them: every number of key
 // and query tiles that stages and grid tell apart, under all masks, at all kinds of schedules.
 #include "tests/emulated/forward_matrix.h"
 
@@ -8,49 +8,43 @@ alignas(1024) char memory[1];  // the kernel's name for shared memory: its addre
 
 namespace {
 
-template <class T, int Dim, int DimV, int TileK, int Groups, int QStages, bool InPlace, bool Turns, bool Wide>
-using Shape = ForwardShape<T, Dim, DimV, TileK, Groups, QStages, 2, InPlace, Turns, Wide>;
-template <int Dim, int TileK, int QStages>
-using Options = ForwardShape<Bf16, Dim, Dim, TileK, 2, QStages, 2, false, false, false, Lists::none, true>;
-using Shared64 =
-    ForwardShape<Bf16, 64, 64, 128, 2, 2, 2, false, true, false, Lists::none, false, false, true>;
-
 TEST(Sm90ForwardMatrix, d64) {
   unsigned n = 0;
-  expect_matrix<Shape<Bf16, 64, 64, 128, 2, 2, false, true, false>>(n);
-  expect_matrix<Shape<Bf16, 64, 64, 128, 2, 2, false, true, true>>(n, [](Asked& w, unsigned) { w.accumulate = true; });
+  expect_matrix<ForwardLayout<Bf16, ForwardConfig{.dim = 64, .ping_pong = true}>>(n);
+  expect_matrix<ForwardLayout<Bf16, ForwardConfig{.dim = 64, .ping_pong = true, .f32_out = true}>>(
+      n, [](Asked& w, unsigned) { w.accumulate = true; });
 }
 TEST(Sm90ForwardMatrix, d64_with_three_warpgroups) {
   unsigned n = 100;
-  expect_matrix<Shape<F16, 64, 64, 128, 3, 2, true, true, false>>(n);
+  expect_matrix<ForwardLayout<F16, ForwardConfig{.dim = 64, .warpgroups = 3, .in_place = true, .ping_pong = true}>>(n);
 }
 TEST(Sm90ForwardMatrix, d96) {
   unsigned n = 200;
-  expect_matrix<Shape<Bf16, 96, 96, 128, 2, 2, false, false, false>>(n);
-  expect_matrix<Shape<Bf16, 96, 96, 128, 2, 2, false, false, true>>(n);
+  expect_matrix<ForwardLayout<Bf16, ForwardConfig{.dim = 96}>>(n);
+  expect_matrix<ForwardLayout<Bf16, ForwardConfig{.dim = 96, .f32_out = true}>>(n);
 }
 TEST(Sm90ForwardMatrix, d128) {
   unsigned n = 300;
-  expect_matrix<Shape<Bf16, 128, 128, 128, 2, 2, false, false, false>>(n);
-  expect_matrix<Shape<Bf16, 128, 128, 128, 2, 2, false, false, true>>(n);
+  expect_matrix<ForwardLayout<Bf16, ForwardConfig{.dim = 128}>>(n);
+  expect_matrix<ForwardLayout<Bf16, ForwardConfig{.dim = 128, .f32_out = true}>>(n);
 }
 TEST(Sm90ForwardMatrix, d192) {
   unsigned n = 400;
-  expect_matrix<Shape<Bf16, 192, 128, 128, 2, 1, false, false, false>>(n);
-  expect_matrix<Shape<Bf16, 192, 128, 128, 2, 1, false, false, true>>(n);
-  expect_matrix<Shape<Bf16, 192, 192, 96, 2, 1, false, false, false>>(n);
-  expect_matrix<Shape<Bf16, 192, 192, 96, 2, 1, false, false, true>>(n);
+  expect_matrix<ForwardLayout<Bf16, ForwardConfig{.dim = 192, .dim_v = 128}>>(n);
+  expect_matrix<ForwardLayout<Bf16, ForwardConfig{.dim = 192, .dim_v = 128, .f32_out = true}>>(n);
+  expect_matrix<ForwardLayout<Bf16, ForwardConfig{.dim = 192, .tile_k = 96}>>(n);
+  expect_matrix<ForwardLayout<Bf16, ForwardConfig{.dim = 192, .tile_k = 96, .f32_out = true}>>(n);
 }
 TEST(Sm90ForwardMatrix, d256_in_f32) {
   unsigned n = 500;
-  expect_matrix<Shape<Bf16, 256, 256, 64, 2, 1, false, false, true>>(n);
+  expect_matrix<ForwardLayout<Bf16, ForwardConfig{.dim = 256, .tile_k = 64, .f32_out = true}>>(n);
 }
 TEST(Sm90ForwardMatrix, options) {
   unsigned n = 600;
-  const auto capped = [](Asked& w, unsigned number) { w.cap = number % 3 ? 5.f : 0.f, w.wide = number % 5 == 0; };
-  expect_matrix<Options<64, 128, 2>>(n, capped);
-  expect_matrix<Options<128, 128, 2>>(n, capped);
-  expect_matrix<Options<256, 64, 1>>(n, capped);
+  const auto capped = [](Asked& w, unsigned number) { w.cap = number % 3 ? 5.f : 0.f, w.f32 = number % 5 == 0; };
+  expect_matrix<ForwardLayout<Bf16, ForwardConfig{.dim = 64, .options = true}>>(n, capped);
+  expect_matrix<ForwardLayout<Bf16, ForwardConfig{.dim = 128, .options = true}>>(n, capped);
+  expect_matrix<ForwardLayout<Bf16, ForwardConfig{.dim = 256, .tile_k = 64, .options = true}>>(n, capped);
 }
 // Blocks that share the keys of all query tiles, or of none.
 template <class C>
@@ -66,10 +60,10 @@ void expect_shared(unsigned n) {
       }
 }
 TEST(Sm90ForwardMatrix, shares) {
-  expect_shared<Shared64>(700);
-  expect_shared<Shape<Bf16, 128, 128, 128, 2, 2, false, false, false>>(720);
+  expect_shared<ForwardLayout<Bf16, ForwardConfig{.dim = 64, .ping_pong = true, .stream_k = true}>>(700);
+  expect_shared<ForwardLayout<Bf16, ForwardConfig{.dim = 128}>>(720);
   unsigned n = 740;
-  expect_matrix<Shared64>(n);
+  expect_matrix<ForwardLayout<Bf16, ForwardConfig{.dim = 64, .ping_pong = true, .stream_k = true}>>(n);
 }
 
 }  // namespace

@@ -9,15 +9,16 @@ alignas(1024) char memory[1];  // the kernel's name for shared memory: its addre
 namespace {
 
 template <class T>
-using Plain = ForwardShape<T, 128, 128, 128, 2, 2, 2, false, false, false>;
+using Plain = ForwardLayout<T, ForwardConfig{.dim = 128}>;
 template <class T>
-using Narrow = ForwardShape<T, 64, 64, 128, 2, 2, 2, false, true, false>;
+using Narrow = ForwardLayout<T, ForwardConfig{.dim = 64, .ping_pong = true}>;
 template <class T>
-using InPlace = ForwardShape<T, 64, 64, 128, 3, 2, 2, true, true, false>;
+using InPlace = ForwardLayout<T, ForwardConfig{.dim = 64, .warpgroups = 3, .in_place = true, .ping_pong = true}>;
 template <class T>
-using OfWindows = ForwardShape<T, 128, 128, 64, 3, 2, 4, false, false, false, Lists::none, false, true>;
+using OfWindows =
+    ForwardLayout<T, ForwardConfig{.dim = 128, .tile_k = 64, .warpgroups = 3, .kv_stages = 4, .own_key_tiles = true}>;
 template <class T>
-using Heads256 = ForwardShape<T, 256, 256, 64, 2, 1, 2, false, false, false, Lists::none, false, true>;
+using Heads256 = ForwardLayout<T, ForwardConfig{.dim = 256, .tile_k = 64, .own_key_tiles = true}>;
 
 TEST(Sm90Forward, tiles_of_one_key_tile_and_of_many_are_right) {
   expect_right<Plain<Bf16>>({1, 1, 700, 700, kAll, 0, 2}, 1);

@@ -43,7 +43,7 @@ struct Rows {
 struct Asked {
   int batch, heads, heads_kv, rows, keys, dim_qk, dim_v;
   Mask mask{};      // with blocks: half of them are listed
-  int staying = 0;  // blocks of the kernel of rows; 0: one for each tile
+  int persistent = 0;  // blocks of the kernel of rows; 0: one for each tile
 };
 
 template <class T>
@@ -123,7 +123,7 @@ struct WideProblem {
     }
   }
   // Of a run; gradients are as if nobody had written them.
-  WideParams params() {
+  TwoKernelParams params() {
     for (Rows<T>* const x : {&dq, &dk, &dv}) std::fill(x->x.begin(), x->x.end(), T(7.f));
     const auto end = [](int64_t side) { return int(std::clamp<int64_t>(side, -(1 << 28), 1 << 28)); };
     return {.q = q.map(64), .d_out = d_out.map(64), .k = k.map(64), .v = v.map(64),
@@ -139,7 +139,9 @@ struct WideProblem {
             .of_keys = {int(ceil_div(w.keys, 64)), w.batch * w.heads_kv, 1}};
   }
   // How many blocks the kernel of rows has.
-  int blocks_of_rows(const WideParams& x) const { return w.staying ? w.staying : x.of_rows.tiles * x.of_rows.heads; }
+  int blocks_of_rows(const TwoKernelParams& x) const {
+    return w.persistent ? w.persistent : x.of_rows.tiles * x.of_rows.heads;
+  }
   void expect_right() const {
     const double most = std::is_same_v<T, Bf16> ? 8e-3 : 1e-3;
     EXPECT_LT(dq.error(want_dq), most);
@@ -154,7 +156,7 @@ void expect_right(AProblem&& p, void (*rows)(Params), void (*keys)(Params), unsi
                   emulated::Schedule (*schedule)(unsigned) = emulated::Schedule::number) {
   for (unsigned pace = first; pace < first + paces; ++pace) {
     SCOPED_TRACE("q" + std::to_string(p.w.rows) + " k" + std::to_string(p.w.keys) + " " + name(p.w.mask) + " blocks " +
-                 std::to_string(p.w.staying) + " pace " + std::to_string(pace));
+                 std::to_string(p.w.persistent) + " pace " + std::to_string(pace));
     Params x = p.params();
     x.k.box = x.v.box = OfRows::kTileK;
     const emulated::Grid of_rows{p.blocks_of_rows(x), OfRows::kThreads};

@@ -34,16 +34,33 @@ struct Numbers {
   void* data() { return type == DType::f32 ? static_cast<void*>(wide.data()) : narrow.data(); }
 };
 
-void compare(const Device& d, int m, int n, int k, bool x_turned, bool y_turned, DType in, DType out, float beta,
-             bool apart) {
-  const int pitch_x = (x_turned ? m : k) + 3, pitch_y = (y_turned ? k : n) + 1, pitch_to = n + 2;
-  Numbers x(size_t(pitch_x) * size_t(x_turned ? k : m), in, 1), y(size_t(pitch_y) * size_t(y_turned ? n : k), in, 2);
+void compare(const Device& d, int m, int n, int k, bool x_transposed, bool y_transposed, DType in, DType out,
+             float beta, bool apart) {
+  const int pitch_x = (x_transposed ? m : k) + 3, pitch_y = (y_transposed ? k : n) + 1, pitch_to = n + 2;
+  Numbers x(size_t(pitch_x) * size_t(x_transposed ? k : m), in, 1),
+      y(size_t(pitch_y) * size_t(y_transposed ? n : k), in, 2);
   Numbers to(size_t(pitch_to) * size_t(m), out, 3), plus(size_t(pitch_to) * size_t(m), out, 4);
   const Numbers before = to;
-  ASSERT_EQ(gemm(d, {.in = in, .out = out, .m = m, .n = n, .k = k, .x_turned = x_turned, .y_turned = y_turned,
-                     .pitch_x = pitch_x, .pitch_y = pitch_y, .pitch_to = pitch_to, .x = x.data(), .y = y.data(),
-                     .plus = apart ? plus.data() : nullptr, .to = to.data(), .alpha = 0.5f, .beta = beta},
-                 nullptr, nullptr).message, "");
+  ASSERT_EQ(gemm(d,
+                 {.in = in,
+                  .out = out,
+                  .m = m,
+                  .n = n,
+                  .k = k,
+                  .x_transposed = x_transposed,
+                  .y_transposed = y_transposed,
+                  .pitch_x = pitch_x,
+                  .pitch_y = pitch_y,
+                  .pitch_to = pitch_to,
+                  .x = x.data(),
+                  .y = y.data(),
+                  .plus = apart ? plus.data() : nullptr,
+                  .to = to.data(),
+                  .alpha = 0.5f,
+                  .beta = beta},
+                 nullptr, nullptr)
+                .message,
+            "");
   for (int i = 0; i < m; ++i)
     for (int j = 0; j < pitch_to; ++j) {
       const size_t at = size_t(i) * size_t(pitch_to) + size_t(j);
@@ -53,8 +70,8 @@ void compare(const Device& d, int m, int n, int k, bool x_turned, bool y_turned,
       }
       double sum = 0;
       for (int p = 0; p < k; ++p)
-        sum += x.get(size_t(x_turned ? p * pitch_x + i : i * pitch_x + p)) *
-               y.get(size_t(y_turned ? j * pitch_y + p : p * pitch_y + j));
+        sum += x.get(size_t(x_transposed ? p * pitch_x + i : i * pitch_x + p)) *
+               y.get(size_t(y_transposed ? j * pitch_y + p : p * pitch_y + j));
       const double want = 0.5 * sum + (beta != 0.f ? beta * (apart ? plus : before).get(at) : 0);
       ASSERT_NEAR(to.get(at), want, (1 + std::abs(want)) * (rounding_of(out) + 1e-6 * std::sqrt(k)))
           << m << " x " << n << " x " << k << " at " << i << ", " << j;

@@ -221,7 +221,7 @@ TEST(Pool, rather_grows_than_waits_while_little_is_kept) {
 TEST(Pool, a_block_without_an_event_stays_with_its_stream) {
   Model m;
   m.passes = 100;
-  Pool pool(m.driver(), {.slack = 0, .few = 1});
+  Pool pool(m.driver(), {.slack = 0, .min_homes = 1});
   const PoolStream a = m.open(handle(0)), b = m.open(handle(1));
   char* block = m.get(pool, 1024, a);
   m.put(pool, block, a);  // small, and the only stream with free blocks: no event
@@ -448,7 +448,7 @@ TEST(Pool, no_two_live_buffers_alias_and_no_block_comes_too_early) {
     Pool pool(m.driver(), {.keep_most = keeps_all ? 4 * kMiB : 32 * 1024,
                            .slack = slack,
                            .mark_from = size_t(seed % 2 ? 0 : 64 * 1024),
-                           .few = seed % 4,
+                           .min_homes = seed % 4,
                            .epoch = 64});
     std::vector<PoolStream> streams;
     for (int n = 0; n < 1 + int(seed % 5); ++n) streams.push_back(m.open(handle(n)));

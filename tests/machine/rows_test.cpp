@@ -58,8 +58,8 @@ TEST(Rows, rotary_turns_the_first_dims_of_a_piece_and_back) {
       const size_t pair = halves ? d % 3 : d / 2, other = halves ? (d < 3 ? n + 3 : n - 3) : n ^ 1;
       const bool first = halves ? d < 3 : d % 2 == 0;
       const float angle = 0.3f * float(place * 3 + pair);
-      const float turned = before[n] * std::cos(angle) + (first ? -1.f : 1.f) * before[other] * std::sin(angle);
-      EXPECT_NEAR(x[n], head == 0 || d >= 6 ? before[n] : turned, 1e-6) << n;
+      const float rotated = before[n] * std::cos(angle) + (first ? -1.f : 1.f) * before[other] * std::sin(angle);
+      EXPECT_NEAR(x[n], head == 0 || d >= 6 ? before[n] : rotated, 1e-6) << n;
     }
     ASSERT_EQ(rotate({.x = piece, .cos = c, .sin = s, .halves = halves, .inverse = 1}, nullptr).message, "");
     for (size_t n = 0; n < x.size(); ++n) EXPECT_NEAR(x[n], before[n], 1e-6);

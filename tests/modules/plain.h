@@ -59,7 +59,7 @@ inline double active(const std::string& act, double x) {
 }
 
 // [tokens, heads, dim] by the angle of each token's place.
-inline void turn(Vector& x, const Shape& s, int heads) {
+inline void rotate(Vector& x, const Shape& s, int heads) {
   if (!s.pairs && !s.half) return;
   for (size_t r = 0; r < x.size() / size_t(heads * s.dim); ++r)
     for (int h = 0; h < heads; ++h)
@@ -68,9 +68,9 @@ inline void turn(Vector& x, const Shape& s, int heads) {
         const size_t at = (r * size_t(heads) + size_t(h)) * size_t(s.dim);
         double& a = x[at + size_t(s.pairs ? 2 * i : i)];
         double& b = x[at + size_t(s.pairs ? 2 * i + 1 : i + s.dim / 2)];
-        const double turned = a * std::cos(angle) - b * std::sin(angle);
+        const double rotated = a * std::cos(angle) - b * std::sin(angle);
         b = b * std::cos(angle) + a * std::sin(angle);
-        a = turned;
+        a = rotated;
       }
 }
 
@@ -103,7 +103,7 @@ inline Vector multihead(const Vector& x, const Vector* memory, const Parameters&
   const Vector& from = memory ? *memory : x;
   Vector q = linear(x, p, at + "q_proj", s.embed), k = linear(from, p, at + "k_proj", s.embed);
   const Vector v = linear(from, p, at + "v_proj", s.embed);
-  if (!memory) turn(q, s, s.heads), turn(k, s, s.heads_kv);
+  if (!memory) rotate(q, s, s.heads), rotate(k, s, s.heads_kv);
   Vector merged = attend(q, k, v, s, memory ? s.memory : s.len, causal);
   if (with_norm) merged = norm(merged, p, at + "norm", s.eps, false);
   return linear(merged, p, at + out, s.heads * s.dim_v);

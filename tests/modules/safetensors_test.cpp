@@ -201,8 +201,8 @@ TEST_F(Safetensors, what_cannot_be_written_leaves_the_old_file) {
   const auto handler = std::signal(SIGXFSZ, SIG_IGN);
   rlimit all{};
   getrlimit(RLIMIT_FSIZE, &all);
-  const rlimit few{.rlim_cur = 4096, .rlim_max = all.rlim_max};
-  setrlimit(RLIMIT_FSIZE, &few);
+  const rlimit decode{.rlim_cur = 4096, .rlim_max = all.rlim_max};
+  setrlimit(RLIMIT_FSIZE, &decode);
   EXPECT_EQ(save(*large, file("a"), "").message, file("a") + ": File too large");
   setrlimit(RLIMIT_FSIZE, &all);
   std::signal(SIGXFSZ, handler);

@@ -95,9 +95,9 @@ TEST_F(Sm90Forward, is_the_first_link_for_plain_problems_that_fill_the_gpu) {
   EXPECT_EQ(chosen("forward bf16 b2 h64/8 q4096 k4096 d64 window127,0 sink"), "sm90_forward");
   EXPECT_EQ(chosen("forward bf16 b16 h16 q8192 k8192 d128 causal ragged"), "sm90_forward");
   EXPECT_EQ(chosen("forward bf16 b1 h16 q16384 k16384 d64 full blocks128x128x99999"), "sm90_forward");
-  for (const char* few : {"d64 full", "d64 causal", "d128 full", "d128 causal", "d192 full", "d192/128 full",
+  for (const char* decode : {"d64 full", "d64 causal", "d128 full", "d128 causal", "d192 full", "d192/128 full",
                           "d256 full", "d256 causal"})  // blocks share the keys of few tiles
-    EXPECT_EQ(chosen(join("forward bf16 b1 h2 q128 k8192 ", few)), "sm90_forward") << few;
+    EXPECT_EQ(chosen(join("forward bf16 b1 h2 q128 k8192 ", decode)), "sm90_forward") << decode;
   EXPECT_EQ(chosen("forward bf16 b1 h2 q128 k8192 d128 full sink"), "sm80_forward");  // it splits the keys
   EXPECT_EQ(chosen("forward bf16 b1 h2 q128 k8192 d256 full ragged"), "sm80_forward");
   EXPECT_EQ(chosen("forward bf16/bf16/f32 b1 h2 q512 k4096 d128 causal"), "sm90_forward");  // warpgroups share them
@@ -361,13 +361,13 @@ TEST_F(Sm80Forward, reproducible_by_batch_takes_one_way_for_every_length_of_the_
   EXPECT_EQ(many.workspace_bytes, 0u) << "128 keys are one part";
   const size_t rows_of_few = 64 * 32 * 16;
   EXPECT_GE(others.workspace_bytes, 32 * rows_of_few * (128 + 1) * 4) << "room for the parts of those that have few";
-  const Plan few = planned("forward bf16 b1 h32/8 q1 k128 d128 full repro=batch", "h200");
+  const Plan decode = planned("forward bf16 b1 h32/8 q1 k128 d128 full repro=batch", "h200");
   const Plan fews = planned("forward bf16 b64 h32/8 q16 k65536 d128 full repro=batch", "h200");
-  EXPECT_EQ(few.kernel, fews.kernel);
-  EXPECT_EQ(few.tile_q, fews.tile_q);
-  EXPECT_EQ(few.tile_k, fews.tile_k);
-  EXPECT_NE(few.tile_q, many.tile_q);
-  EXPECT_EQ(few.splits, 1);
+  EXPECT_EQ(decode.kernel, fews.kernel);
+  EXPECT_EQ(decode.tile_q, fews.tile_q);
+  EXPECT_EQ(decode.tile_k, fews.tile_k);
+  EXPECT_NE(decode.tile_q, many.tile_q);
+  EXPECT_EQ(decode.splits, 1);
   EXPECT_EQ(planned("forward bf16 b1 h32/8 q1 k1025 d128 full repro=batch", "h200").splits, 3);
   EXPECT_EQ(planned("forward bf16 b1 h32/8 q1 k1025 d128 full repro=batch", "l4").splits, 3) << "whatever the GPU";
   EXPECT_EQ(planned("forward bf16 b9 h32/8 q1 k1025 d128 full repro=batch", "h200").splits, 3);

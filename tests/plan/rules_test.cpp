@@ -81,7 +81,7 @@ TEST(Rules, written_and_read_again_is_the_same) {
         for (const int64_t heads : {int64_t(1), int64_t(77), INT64_MAX})
           t.rules.push_back({.pass = pass, .dtype = dtype, .dim_qk = 192, .dim_v = mask == MaskKind::full ? 192 : 128,
                              .mask = mask, .min_heads = heads == 77 ? 5 : 1, .max_heads = heads,
-                             .few = heads == 77, .min_len = 4096, .min_work = heads == 1 ? 0 : 123456789012,
+                             .decode = heads == 77, .min_len = 4096, .min_work = heads == 1 ? 0 : 123456789012,
                              .backend = "cpu_forward"});
   const std::string text = write_tuned(t);
   const Tuned again = good(text);
@@ -93,7 +93,7 @@ TEST(Rules, written_and_read_again_is_the_same) {
     const Rule &a = t.rules[n], &b = again.rules[n];
     EXPECT_TRUE(a.pass == b.pass && a.dtype == b.dtype && a.dim_qk == b.dim_qk && a.dim_v == b.dim_v &&
                 a.mask == b.mask && a.min_heads == b.min_heads && a.max_heads == b.max_heads &&
-                a.min_len == b.min_len && a.min_work == b.min_work && a.few == b.few && a.backend == b.backend)
+                a.min_len == b.min_len && a.min_work == b.min_work && a.decode == b.decode && a.backend == b.backend)
         << b.source;
   }
 }
@@ -197,8 +197,8 @@ TEST(Match, every_part_of_the_condition_counts) {
 TEST(Match, a_decode_step_has_rules_of_its_own) {
   const Rule rules[] = {rule("rule\tforward\tbf16\td64\tfull\theads 1-*\tlen 1\tcpu_forward\n"),
                         rule("rule\tforward\tbf16\td64\tfull\theads 1-*\tfew 512\tcpu_standard\n")};
-  EXPECT_FALSE(rules[0].few);
-  EXPECT_TRUE(rules[1].few);
+  EXPECT_FALSE(rules[0].decode);
+  EXPECT_TRUE(rules[1].decode);
   EXPECT_EQ(match(problem("forward bf16 b1 h8 q17 k4096 d64 full"), rules), &rules[0]);
   EXPECT_EQ(match(problem("forward bf16 b1 h8 q16 k4096 d64 full"), rules), &rules[1]);
   EXPECT_EQ(match(problem("forward bf16 b1 h8 q1 k512 d64 full"), rules), &rules[1]);

@@ -136,12 +136,12 @@ TEST_F(Sm90Backward, divides_heads_that_share_keys_where_blocks_are_few) {
     EXPECT_EQ(parts(line), 1) << line;
 }
 TEST_F(Sm90Backward, with_a_diagonal_divides_heads_so_that_the_cache_holds_what_is_under_way) {
-  constexpr int kOfTurned = 8 << 10, kOfParts = 16 << 10, kCounted = 32 << 10, kPreparing = 64 << 10;
+  constexpr int kOfTransposed = 8 << 10, kOfParts = 16 << 10, kCounted = 32 << 10, kPreparing = 64 << 10;
   for (const char* line : {"bf16 b1 h64/8 q2048 k2048 d128 causal", "f16 b1 h64/8 q8192 k8192 d128 causal",
                            "bf16 b1 h64/8 q32768 k32768 d128 causal sink"}) {
     const Plan plan = planned(join("backward ", line));
     EXPECT_EQ(plan.splits, 4) << line;
-    EXPECT_EQ(plan.kernel, 128 + kOfTurned + kOfParts + kCounted + kPreparing) << line;
+    EXPECT_EQ(plan.kernel, 128 + kOfTransposed + kOfParts + kCounted + kPreparing) << line;
   }
   EXPECT_EQ(planned("backward bf16 b8 h32/8 q2048 k2048 d128 causal").splits, 2);
   int backwards = 0;
@@ -205,7 +205,7 @@ TEST_F(Sm90Backward, its_workspace_has_the_sums_of_parts) {
 }
 
 TEST_F(Sm90Backward, many_tiles_of_keys_that_few_rows_see_have_blocks_that_stay) {
-  const auto stays = [](std::string_view line) { return planned(join("backward ", line)).kernel & 32 << 10; };
+  const auto persistent = [](std::string_view line) { return planned(join("backward ", line)).kernel & 32 << 10; };
   for (const char* line :
        {"bf16 b32 h32 q512 k512 d64 causal", "bf16 b4 h32 q4096 k4096 d64 causal", "f16 b8 h32 q2048 k2048 d40 full",
         "bf16 b2 h32 q8192 k8192 d64 full", "bf16 b1 h32 q16384 k16384 d64 causal",
@@ -225,7 +225,7 @@ TEST_F(Sm90Backward, many_tiles_of_keys_that_few_rows_see_have_blocks_that_stay)
         "bf16 b1 h1 q2100 k2100 d8/104 causal", "bf16 b9 h15 q775 k129 d104 full blocks64x128x3510",
         "f16 b24 h4 q200 k300 d128 window150,-3 blocks64x128x1152 sink",
         "bf16 b17 h4 q400 k260 d128 causal blocks128x128x12"})
-    EXPECT_TRUE(stays(line)) << line;
+    EXPECT_TRUE(persistent(line)) << line;
   for (const char* line :
        {"bf16 b1 h32 q32768 k32768 d64 full", "bf16 b1 h16 q32768 k32768 d128 full",
         "bf16 b4 h32/4 q2048 k2048 d64 causal",  // eight heads walk each tile of keys
@@ -243,7 +243,7 @@ TEST_F(Sm90Backward, many_tiles_of_keys_that_few_rows_see_have_blocks_that_stay)
         "bf16/bf16/bf16/f32 b32 h32 q512 k512 d64 causal", "bf16 b32 h32 q512 k512 d256 causal",
         "bf16 b32 h32 q200 k512 d64 window64,0",      // the first keys are seen by nobody,
         "bf16 b32 h32 q200 k512 d64 causal@top_left"})  // the last
-    EXPECT_FALSE(stays(line)) << line;
+    EXPECT_FALSE(persistent(line)) << line;
 }
 TEST_F(Sm90Backward, of_few_keys_a_fixed_order_is_the_quickest) {
   const auto same = [](const char* line) {

@@ -307,7 +307,7 @@ TEST(Reference, reads_every_f16_as_it_is) {
   for (uint32_t bits = 0; bits < 0x10000; ++bits) {
     F16 x;
     x.bits = uint16_t(bits);
-    const double got = reference_detail::wide(x), wanted = double(float(x));
+    const double got = reference_detail::to_double(x), wanted = double(float(x));
     ASSERT_TRUE(got == wanted ? std::signbit(got) == std::signbit(wanted) : got != got && wanted != wanted) << bits;
   }
 }

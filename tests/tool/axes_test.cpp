@@ -221,7 +221,7 @@ TEST(Suites, memory_and_extreme_go_on_to_where_the_memory_of_a_gpu_ends) {
       EXPECT_GT(bytes.back(), 150.8e9) << kind;
       for (size_t n = 1; n < bytes.size(); ++n) EXPECT_LT(bytes[n], 2.1 * bytes[n - 1]) << kind;
     }
-    EXPECT_EQ(find_suite(suite)->few, 1) << "of calls that take half a minute";
+    EXPECT_EQ(find_suite(suite)->min_early, 1) << "of calls that take half a minute";
   }
 }
 

@@ -138,7 +138,7 @@ TEST(ModuleRun, results_of_other_inputs_are_found) {
   for (const char* pass : {"forward ", "backward "}) {
     ModuleRun run, wide;
     ASSERT_EQ(run.make(row_of(join(pass, kDilated)), {}).message, "");
-    ASSERT_EQ(wide.make_wide(run).message, "");
+    ASSERT_EQ(wide.make_f32(run).message, "");
     ASSERT_EQ(run.open().message, "");
     ASSERT_EQ(wide.open().message, "");
     double error = 9, rms = 0;

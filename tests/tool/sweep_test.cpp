@@ -144,8 +144,8 @@ std::vector<Record> measured(std::vector<std::string> backends) {
 }
 
 TEST(Sweep, all_is_done_where_every_backend_that_takes_the_row_is_there) {
-  const std::vector<Record> few = measured({"reference", "cpu_standard"}), all = measured({"all"});
-  EXPECT_EQ(sweep_with(few, {"all"}).done(), 0u);
+  const std::vector<Record> decode = measured({"reference", "cpu_standard"}), all = measured({"all"});
+  EXPECT_EQ(sweep_with(decode, {"all"}).done(), 0u);
   EXPECT_EQ(sweep_with(all, {"all"}).done(), 1u);
   EXPECT_EQ(sweep_with(all, {"all", "reference"}).done(), 0u);
 }

@@ -42,7 +42,7 @@ double estimated_seconds(const Problem& p, const Bench& bench, size_t peers) {
   const double before = bench.timing.rest_seconds + bench.timing.heat_seconds;
   const auto subject = [&](double call) {
     const double wanted = std::max(0.2, 60 * call) + 4 * before;
-    return call + std::max(std::min(wanted, bench.timing.max_seconds), bench.timing.few * call + call + before) +
+    return call + std::max(std::min(wanted, bench.timing.max_seconds), bench.timing.min_early * call + call + before) +
            bench.energy_seconds;
   };
   double seconds = double(peers) * subject(one);

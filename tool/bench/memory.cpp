@@ -18,7 +18,7 @@ Status measure_memory(const BenchRow& row, const Device& device, const std::stri
     b.timer = &timer, b.mode = Mode::cold;
   }
   // One sample, and nothing of the machine: nobody looks at the time.
-  b.timing.max_seconds = 1e-6, b.timing.warm_up_seconds = 0, b.timing.few = b.timing.min_samples = 1;
+  b.timing.max_seconds = 1e-6, b.timing.warm_up_seconds = 0, b.timing.min_early = b.timing.min_samples = 1;
   b.ceilings.emplace(), b.floor_ns = b.peer_floor_ns = 1, b.aa_spread = 0;
   const Problem& p = row.problem;
   b.pattern = row.pattern;

@@ -13,20 +13,20 @@
 namespace attune {
 namespace {
 
-Checked compared(const ModuleRun& run, const ModuleRun& wide, int rows) {
+Checked compared(const ModuleRun& run, const ModuleRun& in_f32, int rows) {
   Checked c{.verdict = "PASS", .rows = rows};
   std::string where;
-  if (const Status s = run.compare(wide, c.error, where); !s.ok())
+  if (const Status s = run.compare(in_f32, c.error, where); !s.ok())
     return c.verdict = "FAIL", c.error = INFINITY, c.message = s.message, c;
   if (!(c.error <= 1))
     c.verdict = "FAIL", c.message = join(where, " is ", c.error, " times as far from that in f32 as is allowed");
   return c;
 }
 
-Status judge(ModuleRun& run, ModuleRun& wide, int rows, Checked& out) {
+Status judge(ModuleRun& run, ModuleRun& in_f32, int rows, Checked& out) {
   if (Status s = run.once(); !s.ok()) return s;
-  if (Status s = wide.once(); !s.ok()) return Status::no("in f32: ", s.message);
-  out = compared(run, wide, rows);
+  if (Status s = in_f32.once(); !s.ok()) return Status::no("in f32: ", s.message);
+  out = compared(run, in_f32, rows);
   return out.verdict == "PASS" ? Status::good() : Status::no("wrong result: ", out.message);
 }
 
@@ -37,9 +37,9 @@ void measure_into(Record& r, const BenchRow& row, Bench& bench) {
   };
   const bool gpu = bench.timer != nullptr;
   if (const Status s = can_time_module(row, bench.device, bench.mode); !s.ok()) return end("unsupported", s.message);
-  std::optional<cuda::Use> use;
+  std::optional<cuda::DeviceGuard> use;
   if (gpu) use.emplace(bench.device.index);
-  ModuleRun run, wide;
+  ModuleRun run, in_f32;
   ModulePlace place{.word = bench.device_word};
   if (gpu) place.gpu = bench.device.index, place.stream = bench.timer->stream();
   if (const Status s = run.make(row, place); !s.ok())
@@ -57,9 +57,9 @@ void measure_into(Record& r, const BenchRow& row, Bench& bench) {
     if (s.ok()) s = run.once();
     if (!s.ok()) return end(status_word(s), join("attune: ", s.message));
     if (const double bytes = taken.bytes(); bytes >= 0) r.taken_bytes = std::max(0., bytes - run.tensor_bytes());
-    if (bench.check) s = wide.make_wide(run);
-    if (bench.check && s.ok()) s = wide.open();
-    if (bench.check && s.ok()) s = wide.take_inputs(run);
+    if (bench.check) s = in_f32.make_f32(run);
+    if (bench.check && s.ok()) s = in_f32.open();
+    if (bench.check && s.ok()) s = in_f32.take_inputs(run);
     if (!s.ok()) return end(status_word(s), join("in f32: ", s.message));
   } catch (const std::bad_alloc&) {
     return no_room();
@@ -71,7 +71,7 @@ void measure_into(Record& r, const BenchRow& row, Bench& bench) {
     r.kernels = {k->isa};
   const int rows = row.problem.batch * row.problem.len_q;
   r.parity = {.verdict = "UNCHECKED", .message = "not asked for"};
-  if (const Status s = bench.check ? judge(run, wide, rows, r.parity) : Status::good(); !s.ok())
+  if (const Status s = bench.check ? judge(run, in_f32, rows, r.parity) : Status::good(); !s.ok())
     return end(status_word(s), join("attune: ", s.message));
   const Subject subject{.name = r.subject,
                         .context = &run,
@@ -90,8 +90,8 @@ void measure_into(Record& r, const BenchRow& row, Bench& bench) {
   if (r.status != "ok" || !bench.check || bench.distribution == Distribution::zeros) return;
   Checked again;
   Status s = run.negate_input();
-  if (s.ok()) s = wide.negate_input();
-  if (s.ok()) s = judge(run, wide, rows, again);
+  if (s.ok()) s = in_f32.negate_input();
+  if (s.ok()) s = judge(run, in_f32, rows, again);
   if (!s.ok()) {
     r.parity = again, r.parity.verdict = "FAIL", r.parity.mistake = "cached-result";
     end("failed", join("attune: with other inputs, after the timing: ", s.message));

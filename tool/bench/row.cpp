@@ -33,7 +33,7 @@ struct BackendRun {
   std::optional<Memory> workspace{};  // of a CPU
   cuda::Memory gpu_workspace{};
   void* stream = nullptr;
-  size_t turn = 0;
+  size_t next = 0;
   Status status{};
 
   BackendRun(Plan p, std::vector<Args> s, void* on) : plan(std::move(p)), sets(std::move(s)), stream(on) {
@@ -43,7 +43,7 @@ struct BackendRun {
   bool run() {
     std::byte* const place = workspace ? workspace->data() : gpu_workspace.data();
     const cuda::Range range(workspace ? nullptr : &plan.problem);
-    status = plan.backend->run(plan, sets[turn++ % sets.size()], Workspace{place}, stream);
+    status = plan.backend->run(plan, sets[next++ % sets.size()], Workspace{place}, stream);
     return status.ok();
   }
   Subject subject() {
@@ -363,14 +363,14 @@ struct RowRun {
     const auto once = [this, &run](int rows) {
       if (!gpu) work->poison_outputs();
       else if (Status s = gpu->poison(gpu->args()); !s.ok()) return s;
-      run.turn = 0;
+      run.next = 0;
       if (!run.run()) return run.status;
-      run.turn = 0;
+      run.next = 0;
       return gpu ? fetch_rows(gpu->args(), rows) : Status::good();
     };
     if (const Status s = once(rows_drawn()); !s.ok()) return end(r, status_word(s), s.message);
     r.taken_bytes = taken.bytes();
-    if (on_gpu()) r.kernels = bench.timer->kernels(run.subject()), run.turn = 0;
+    if (on_gpu()) r.kernels = bench.timer->kernels(run.subject()), run.next = 0;
     take(r, run.subject(), {once, work->args}, fetch);
   }
 
@@ -464,7 +464,7 @@ struct RowRun {
   }
 
   void run() {
-    std::optional<cuda::Use> use;
+    std::optional<cuda::DeviceGuard> use;
     if (on_gpu()) use.emplace(bench.device.index);
     if (skip_too_long("attune")) return;
     std::vector<Plan> planned = plans();

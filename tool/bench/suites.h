@@ -13,7 +13,7 @@ struct BenchSuite {
   bool all_backends = false;  // side by side, where nobody names some
   int samples = 0, warm_up_calls = 0;  // at least; 0: as always
   double max_seconds = 0;     // of a subject, where nobody says; 0: as always
-  int few = 0;                // samples are enough where the time is up; 0: as always
+  int min_early = 0;                // samples are enough where the time is up; 0: as always
   bool (*beside)(const Problem&, std::string_view backend) = nullptr;  // also, where nobody names some
   double rest_ms = 0;         // of a GPU before every batch, where nobody says how it is to rest or to be heated
 };

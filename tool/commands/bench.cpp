@@ -107,7 +107,7 @@ Status benches(const Asked& asked, std::vector<Bench>& out, Exit& code) {
     if (suite->samples) common.timing.min_samples = suite->samples;
     common.timing.warm_up_calls = suite->warm_up_calls;
     if (suite->max_seconds > 0) common.timing.max_seconds = suite->max_seconds;
-    if (suite->few) common.timing.few = suite->few;
+    if (suite->min_early) common.timing.min_early = suite->min_early;
     common.beside = suite->beside;
   }
   if (asked.max_seconds) common.timing.max_seconds = *asked.max_seconds;

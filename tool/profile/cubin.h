@@ -20,7 +20,7 @@ struct KernelUsage {
 };
 Status read_cubin(std::string_view bytes, std::vector<KernelUsage>& out);  // appends
 
-// "sm90::backward_kernel<BackwardShape<Bf16, 128, 64, false>>": demangled, without what every name has.
+// "sm90::backward_kernel<BackwardLayout<Bf16, 128, 64, false>>": demangled, without what every name has.
 std::string short_name(const std::string& symbol);
 
 // Blocks and warps that a multiprocessor holds at once, by registers, threads and static shared memory: an upper bound.

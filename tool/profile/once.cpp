@@ -34,7 +34,7 @@ Status run_once(const BenchRow& row, const Device& device, std::string_view back
   Planner planner;
   Plan plan;
   if (Status s = plan_once(row, device, backend, planner, plan); !s.ok()) return s;
-  const cuda::Use use(device.index);
+  const cuda::DeviceGuard use(device.index);
   if (!use.status.ok()) return use.status;
   Workload host(row.problem, Layout::bshd, 1, Distribution::normal, {}, row.pattern, false);
   cuda::OwnStream stream;

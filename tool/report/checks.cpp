@@ -102,16 +102,17 @@ Section trace_section(const Measurements& rows) {
     const Record& r = *row.record;
     if (!row.ok() || (r.mhz <= 0 && r.watts <= 0)) continue;
     const bool many = !r.samples_mhz.empty();
-    const auto ends = std::minmax_element(r.samples_mhz.begin(), r.samples_mhz.end());
-    f.table.rows.push_back({number_cell(x, fmt::format("{:.0f}", x)),
-                            {line_text(r)},
-                            {row.series},
-                            r.mhz > 0 ? number_cell(r.mhz, fmt::format("{:.0f}", r.mhz)) : empty_cell(),
-                            many ? number_cell(*ends.first, fmt::format("{:.0f} ... {:.0f}", *ends.first, *ends.second))
-                                 : empty_cell(),
-                            r.watts > 0 ? number_cell(r.watts, fmt::format("{:.0f}", r.watts)) : empty_cell(),
-                            r.celsius > 0 ? number_cell(r.celsius, fmt::format("{:.0f}", r.celsius)) : empty_cell(),
-                            {r.slowed_by}});
+    const auto extremes = std::minmax_element(r.samples_mhz.begin(), r.samples_mhz.end());
+    f.table.rows.push_back(
+        {number_cell(x, fmt::format("{:.0f}", x)),
+         {line_text(r)},
+         {row.series},
+         r.mhz > 0 ? number_cell(r.mhz, fmt::format("{:.0f}", r.mhz)) : empty_cell(),
+         many ? number_cell(*extremes.first, fmt::format("{:.0f} ... {:.0f}", *extremes.first, *extremes.second))
+              : empty_cell(),
+         r.watts > 0 ? number_cell(r.watts, fmt::format("{:.0f}", r.watts)) : empty_cell(),
+         r.celsius > 0 ? number_cell(r.celsius, fmt::format("{:.0f}", r.celsius)) : empty_cell(),
+         {r.slowed_by}});
   }
   if (f.table.rows.empty()) return section;
   Chart clock = trace(rows, "Clock", "MHz", [](const Record& r) { return r.mhz; });

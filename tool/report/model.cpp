@@ -98,10 +98,10 @@ std::vector<Fact> facts_of(const Measurements& rows, const Summary& s, const std
     const bool of_peer = std::any_of(rows.all.begin(), rows.all.end(), [&](const Measurement& row) {
       return row.peer() && row.record->subject == widest->baseline;
     });
-    const bool turned = widest->mean < 1 && !of_peer && !widest->peer;
-    const double mean = turned ? 1 / widest->mean : widest->mean;
-    facts.push_back({factor_text(mean), "as fast as " + (turned ? widest->subject : widest->baseline),
-                     fmt::format("{}, geometric mean of {}", turned ? widest->baseline : widest->subject,
+    const bool inverted = widest->mean < 1 && !of_peer && !widest->peer;
+    const double mean = inverted ? 1 / widest->mean : widest->mean;
+    facts.push_back({factor_text(mean), "as fast as " + (inverted ? widest->subject : widest->baseline),
+                     fmt::format("{}, geometric mean of {}", inverted ? widest->baseline : widest->subject,
                                  counted(widest->problems, "problem")),
                      mean > 1 ? Tone::good : Tone::bad});
   }

@@ -43,7 +43,7 @@ Status GpuWorkload::run_forward(const Planner& planner) {
     out.data = unused.data(), out.device = DeviceKind::cuda, out.device_index = index_;
     inputs[Role::out] = out;
   }
-  const cuda::Use use(index_);
+  const cuda::DeviceGuard use(index_);
   if (Status s = plan.backend->run(plan, inputs, Workspace{workspace.data()}, stream_); !s.ok()) return s;
   if (unused.data())
     if (Status s = cuda::wait(stream_); !s.ok()) return s;

@@ -133,12 +133,12 @@ Status ModuleRun::make(const BenchRow& row, const ModulePlace& place) {
   return parts_->make();
 }
 
-Status ModuleRun::make_wide(const ModuleRun& narrow) {
+Status ModuleRun::make_f32(const ModuleRun& narrow) {
   const Parts& from = *narrow.parts_;
   parts_->place = from.place, parts_->pass = from.pass;
-  Settings wide = from.set;
-  wide.dtype = DType::f32;
-  parts_->line = name(wide);
+  Settings in_f32 = from.set;
+  in_f32.dtype = DType::f32;
+  parts_->line = name(in_f32);
   if (Status s = parts_->make(); !s.ok()) return s;
   return from.each_parameter([&](const char* name) {
     attune_tensor have{}, want{};
@@ -257,8 +257,8 @@ size_t ModuleRun::workspace_bytes() const {
   return size_t(parts_->backward() ? parts_->needs.backward : parts_->needs.forward_only);
 }
 
-Status ModuleRun::compare(const ModuleRun& wide, double& error, std::string& where) const {
-  const Parts &mine = *parts_, &theirs = *wide.parts_;
+Status ModuleRun::compare(const ModuleRun& in_f32, double& error, std::string& where) const {
+  const Parts &mine = *parts_, &theirs = *in_f32.parts_;
   const bool backward = mine.backward();
   struct Result { std::string name; Distance d; };
   std::vector<Result> all;

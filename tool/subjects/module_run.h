@@ -37,7 +37,7 @@ class ModuleRun {
   ModuleRun();
   ~ModuleRun();
   Status make(const BenchRow&, const ModulePlace&);   // parameters by the seed of the line
-  Status make_wide(const ModuleRun& narrow);          // the same in f32, with the parameters of `narrow`
+  Status make_f32(const ModuleRun& narrow);          // the same in f32, with the parameters of `narrow`
   double bytes() const;                               // that open() takes
   double tensor_bytes() const;                        // of them, those of inputs and outputs
   Status open();                                      // throws std::bad_alloc
@@ -51,7 +51,7 @@ class ModuleRun {
   std::string why() const;
   size_t workspace_bytes() const;
   // The largest distance of a result from that in f32, as a share of what is allowed, and whose it is.
-  Status compare(const ModuleRun& wide, double& error, std::string& where) const;
+  Status compare(const ModuleRun& in_f32, double& error, std::string& where) const;
 
  private:
   struct Parts;

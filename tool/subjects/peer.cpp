@@ -130,7 +130,7 @@ Subject PeerRun::subject() {
           .context = this,
           .run = [](void* c) {
             auto* r = static_cast<PeerRun*>(c);
-            return r->peer_.run(r->handles_[r->turn_++ % r->handles_.size()]) == 0;
+            return r->peer_.run(r->handles_[r->next_++ % r->handles_.size()]) == 0;
           },
           .why = [](void* c) { return peer_message(static_cast<PeerRun*>(c)->peer_); }};
 }

@@ -58,7 +58,7 @@ class PeerRun {
  private:
   const attune_peer& peer_;
   std::vector<int64_t> handles_{};
-  size_t turn_ = 0;
+  size_t next_ = 0;
   std::string note_{};
 };
 

@@ -110,7 +110,7 @@ Status RingRun::open() {
 
 Status RingRun::work(Rank& rank) {
   if (!gpu()) return plan_.backend->run(plan_, rank.args, Workspace{rank.workspace->data()}, nullptr);
-  const cuda::Use use(plan_.device.index);
+  const cuda::DeviceGuard use(plan_.device.index);
   if (!use.status.ok()) return use.status;
   void* const stream = rank.stream.get();
   if (Status s = begun_.before(stream); !s.ok()) return s;
@@ -122,9 +122,9 @@ void RingRun::serve(Rank& rank) {
   uint64_t done = 0;
   std::unique_lock lock(mutex_);
   for (;;) {
-    begin_.wait(lock, [&] { return stop_ || turn_ != done; });
+    begin_.wait(lock, [&] { return stop_ || round_ != done; });
     if (stop_) return;
-    done = turn_;
+    done = round_;
     lock.unlock();
     rank.status = rank.comm->fail(work(rank));  // or the others would wait for it
     lock.lock();
@@ -136,7 +136,7 @@ bool RingRun::run() {
   if (!status_.ok()) return false;  // a group that broke stays broken
   if (gpu() && !(status_ = begun_.set(stream_)).ok()) return false;
   std::unique_lock lock(mutex_);
-  ++turn_, busy_ = ranks_.size();
+  ++round_, busy_ = ranks_.size();
   begin_.notify_all();
   end_.wait(lock, [&] { return busy_ == 0; });
   for (const Rank& rank : ranks_)

@@ -75,7 +75,7 @@ class RingRun {
 
   std::mutex mutex_{};
   std::condition_variable begin_{}, end_{};
-  uint64_t turn_ = 0;
+  uint64_t round_ = 0;
   size_t busy_ = 0;
   bool stop_ = false;
 };

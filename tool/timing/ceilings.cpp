@@ -29,7 +29,7 @@ struct Spin {
   const char* instruction;
   uint32_t needs;         // feature bits
   double flops;           // of one turn
-  void (*run)(long turns);
+  void (*run)(long iterations);
 };
 
 #if defined(__aarch64__)
@@ -125,23 +125,23 @@ double thread_ns() {
 // that each thread had at another moment were perhaps never there at once, and equal shares of work would measure the
 // slowest thread. Processor time, because a busy neighbour's share is not the machine's limit. A guest's CPUs are not
 // steady: 16 of a Xeon gave 2141 to 2747 GFLOP/s within minutes, and a share of a ceiling is no better than that.
-double window_rate(const Spin& s, long turns, int threads, double seconds) {
+double window_rate(const Spin& s, long iterations, int threads, double seconds) {
   const Clock clock = host_clock();
   std::atomic<int> ready{0};
   std::atomic<bool> stop{false};
   std::vector<double> rates(static_cast<size_t>(threads));
   on_threads(threads, [&](int t) {
-    s.run(turns);  // wakes the unit up: wide vectors start at a lower clock
+    s.run(iterations);  // wakes the unit up: wide vectors start at a lower clock
     ++ready;
     while (ready.load() < threads) {}
     const int64_t begin = clock.now();
     const double start = thread_ns();
     double done = 0;
     while (!stop.load(std::memory_order_relaxed)) {
-      s.run(turns), ++done;
+      s.run(iterations), ++done;
       if (t == 0 && double(clock.now() - begin) > seconds * 1e9) stop = true;
     }
-    rates[size_t(t)] = done * double(turns) * s.flops / (thread_ns() - start);
+    rates[size_t(t)] = done * double(iterations) * s.flops / (thread_ns() - start);
   });
   return std::accumulate(rates.begin(), rates.end(), 0.0);
 }
@@ -152,10 +152,10 @@ Ceiling spin_rate(const Spin (&spins)[N], uint32_t features, int threads, double
     if (!s.run || (features & s.needs) != s.needs) continue;
     constexpr double kPiece = 100e3;  // ns: short against a window, so that all end together
     constexpr int kWindows = 5;       // the best of them: threads are not placed equally well each time
-    long turns = 100;
-    while (turns < (1L << 40) && best_ns(0, [&] { s.run(turns); }) < kPiece) turns *= 2;
+    long iterations = 100;
+    while (iterations < (1L << 40) && best_ns(0, [&] { s.run(iterations); }) < kPiece) iterations *= 2;
     double best = 0;
-    for (int n = 0; n < kWindows; ++n) best = std::max(best, window_rate(s, turns, threads, seconds / kWindows));
+    for (int n = 0; n < kWindows; ++n) best = std::max(best, window_rate(s, iterations, threads, seconds / kWindows));
     return {s.instruction, best};
   }
   return {};

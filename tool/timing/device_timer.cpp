@@ -83,7 +83,7 @@ Status DeviceTimer::captured(const Subject& s, const cuda::Graph*& out) {
 }
 
 std::vector<std::string> DeviceTimer::kernels(const Subject& s) {
-  const cuda::Use use(index_);
+  const cuda::DeviceGuard use(index_);
   cuda::Graph graph;
   if (!cuda::Graph::begin(stream()).ok()) return {};
   const bool ran = s.run(s.context);
@@ -123,7 +123,7 @@ Status DeviceTimer::enqueue(const Subject& s, int calls, size_t samples, double 
 }
 
 Status DeviceTimer::take(const Subject& s, int calls, Batch& batch) {
-  const cuda::Use use(index_);
+  const cuda::DeviceGuard use(index_);
   if (!use.status.ok()) return use.status;
   if (batch.ns.size() > size_t(kMostSamples))
     return Status::no("a batch of ", batch.ns.size(), " samples is over ", kMostSamples);
@@ -160,7 +160,7 @@ Sustained sustained_of(double ns, int64_t calls, double joules_before, double jo
 }
 
 Status DeviceTimer::sustain(const Subject& s, double seconds, Sustained& out) {
-  const cuda::Use use(index_);
+  const cuda::DeviceGuard use(index_);
   const Clock clock = host_clock();
   const int64_t start = clock.now();
   const double before = nvml_.joules();

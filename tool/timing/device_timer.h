@@ -1,6 +1,6 @@
 // The stopwatch of a GPU: a batch is [flush, mark, work, mark] again and again behind a gate on one stream, then one
 // wait. The gate keeps the host's launches out of the time, the flush stands before the first mark. Replayed graphs are
-// cold without a flush: they go round through as many sets of inputs as five second-level caches hold.
+// cold without a flush: they go round through as many sets of inputs as five L2 caches hold.
 #pragma once
 #include <map>
 #include <memory>

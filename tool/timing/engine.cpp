@@ -153,12 +153,12 @@ struct Engine {
   double judge(State& s) {
     Timing& t = s.timing;
     const int n = int(t.samples.size());
-    const double width = n >= set.few ? half_width(median_interval(t.samples), median(t.samples)) : INFINITY;
+    const double width = n >= set.min_early ? half_width(median_interval(t.samples), median(t.samples)) : INFINITY;
     const auto end = [&](const char* why) { return t.ended_by = why, s.done = true, 1.0; };
     if (n >= set.min_samples && width <= set.precision) return end("precision");
     if (n >= set.max_samples) return end("samples");
     const double share = s.spent / (set.max_seconds * kSecond);
-    if (n >= set.few && share + s.estimate * t.calls / (set.max_seconds * kSecond) > 1) return end("time");
+    if (n >= set.min_early && share + s.estimate * t.calls / (set.max_seconds * kSecond) > 1) return end("time");
     // Width falls with the root of the samples, so its square is the share of the way.
     const double by_width = std::min(double(n) / set.min_samples, std::min(1.0, std::pow(set.precision / width, 2)));
     return std::clamp(std::max(share, by_width), 0.0, 0.99);

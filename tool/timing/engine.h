@@ -40,7 +40,7 @@ struct Stopwatch {
 struct TimingSettings {
   double precision = 0.01;     // stop where half the interval of the median is within this share of it
   double max_seconds = 10;     // for each subject, warm-up included; then at least `few` samples are there, and no more
-  int min_samples = 30, max_samples = 10000, few = 3;
+  int min_samples = 30, max_samples = 10000, min_early = 3;
   double warm_up_seconds = 0.1;  // at least, and until the samples settle
   int warm_up_calls = 0;         // at least
   // How fast a machine at its power limit is depends on what it did just before, so every block of samples begins in

@@ -7,10 +7,10 @@ namespace attune {
 
 double student_t(int n) {
   // Tables have these; above, an expansion around the normal quantile is right to four digits.
-  constexpr double kFew[] = {INFINITY, 12.706205, 4.302653, 3.182446, 2.776445, 2.570582,
+  constexpr double kSmallSamples[] = {INFINITY, 12.706205, 4.302653, 3.182446, 2.776445, 2.570582,
                              2.446912, 2.364624,  2.306004, 2.262157, 2.228139};
   if (n <= 0) return INFINITY;
-  if (n <= 10) return kFew[n];
+  if (n <= 10) return kSmallSamples[n];
   const double z = 1.959963985, v = n;
   const double z3 = z * z * z, z5 = z3 * z * z, z7 = z5 * z * z;
   return z + (z3 + z) / (4 * v) + (5 * z5 + 16 * z3 + 3 * z) / (96 * v * v) +

@@ -50,7 +50,7 @@ Status fill_normal(const DeviceTimer& timer, std::byte* gpu, size_t bytes, DType
 Ceiling product_rate(const DeviceTimer& timer, cuda::Marks& marks, std::byte* memory, DType type, std::string& missed) {
   const size_t bytes = kMatrix * size_t(size_of(type));
   if (const Status s = fill_normal(timer, memory, 2 * bytes, type); !s.ok()) return missed = s.message, Ceiling{};
-  const cuda::Product product{.in = type, .out = type, .m = kSide, .n = kSide, .k = kSide, .y_turned = 1,
+  const cuda::Product product{.in = type, .out = type, .m = kSide, .n = kSide, .k = kSide, .y_transposed = 1,
                               .tf32 = type == DType::f32, .device = timer.index(), .pitch_x = kSide,
                               .pitch_y = kSide, .pitch_to = kSide};
   const cuda::Factors factors{.x = memory, .y = memory + bytes, .to = memory + 2 * bytes};
@@ -65,7 +65,7 @@ Ceiling product_rate(const DeviceTimer& timer, cuda::Marks& marks, std::byte* me
 
 Ceilings measure_gpu_ceilings(const DeviceTimer& timer) {
   Ceilings c{.threads = 0};
-  const cuda::Use use(timer.index());
+  const cuda::DeviceGuard use(timer.index());
   cuda::Marks marks;
   cuda::Memory memory;
   const size_t bytes = 3 * kMatrix * sizeof(float) + cuda::kBlasBytes;

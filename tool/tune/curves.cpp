@@ -140,8 +140,8 @@ std::string name(const RuleKey& k) {
   constexpr const char* kMask[] = {"full", "causal", "window"};
   std::string s = join(name(k.pass), " ", name(k.dtype), " d", k.dim_qk);
   if (k.dim_v != k.dim_qk) s += join("/", k.dim_v);
-  s += join(" ", kMask[int(k.mask)], k.apart ? " compressed" : "", k.few ? " few queries" : "", " heads ", k.min_heads,
-            "-");
+  s += join(" ", kMask[int(k.mask)], k.apart ? " compressed" : "", k.decode ? " few queries" : "", " heads ",
+            k.min_heads, "-");
   return s + (k.max_heads == INT64_MAX ? "*" : join(k.max_heads));
 }
 
@@ -154,7 +154,7 @@ Status key_of(const Problem& p, const std::vector<int>& buckets, RuleKey& out) {
     return Status::no("another precision, or asked to be reproducible");
   if (p.dtype.kv != p.dtype.q) return Status::no("two dtypes");
   out = {.pass = p.pass, .dtype = p.dtype.q, .dim_qk = p.dim_qk, .dim_v = p.dim_v, .mask = p.mask.kind,
-         .few = p.len_q <= kFewQueries, .apart = p.mask.k_step > 1};
+         .decode = p.len_q <= kDecodeQueries, .apart = p.mask.k_step > 1};
   const int64_t heads = int64_t(p.batch) * p.heads_q;
   for (const int first : buckets) {
     if (first <= heads) out.min_heads = first;

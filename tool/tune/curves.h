@@ -14,7 +14,7 @@ struct RuleKey {
   DType dtype = DType::none;
   int32_t dim_qk = 0, dim_v = 0;
   MaskKind mask = MaskKind::full;
-  bool few = false;    // queries
+  bool decode = false;    // queries
   bool apart = false;  // compressed keys: no rule holds for them, and an export does
   int64_t min_heads = 1, max_heads = INT64_MAX;
   auto operator<=>(const RuleKey&) const = default;

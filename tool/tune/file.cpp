@@ -13,19 +13,20 @@ namespace {
 constexpr std::string_view kKeyMark = "# key\t", kRowMark = "# row\t";
 
 RuleKey key_of(const Rule& r) {
-  return {.pass = r.pass, .dtype = r.dtype, .dim_qk = r.dim_qk, .dim_v = r.dim_v, .mask = r.mask, .few = r.few,
+  return {.pass = r.pass, .dtype = r.dtype, .dim_qk = r.dim_qk, .dim_v = r.dim_v, .mask = r.mask, .decode = r.decode,
           .min_heads = r.min_heads, .max_heads = r.max_heads};
 }
 Rule rule_of(const RuleKey& k, int length, const std::string& backend, int64_t work = 0) {
   return {.pass = k.pass, .dtype = k.dtype, .dim_qk = k.dim_qk, .dim_v = k.dim_v, .mask = k.mask,
-          .min_heads = k.min_heads, .max_heads = k.max_heads, .few = k.few, .min_len = length, .min_work = work,
+          .min_heads = k.min_heads, .max_heads = k.max_heads, .decode = k.decode, .min_len = length, .min_work = work,
           .backend = backend};
 }
 // A problem that the key's rules decide, of that length.
 Problem sample_of(const RuleKey& k, int length) {
   Problem p{.pass = k.pass};
   p.dtype.q = k.dtype, p.dim_qk = k.dim_qk, p.dim_v = k.dim_v, p.mask.kind = k.mask;
-  p.len_q = k.few ? 1 : kFewQueries + 1, p.len_k = length, p.batch = int32_t(std::min<int64_t>(k.min_heads, INT32_MAX));
+  p.len_q = k.decode ? 1 : kDecodeQueries + 1, p.len_k = length,
+  p.batch = int32_t(std::min<int64_t>(k.min_heads, INT32_MAX));
   return p;
 }
 bool overlaps(const RuleKey& a, const RuleKey& b) {

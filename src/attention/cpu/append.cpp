@@ -24,18 +24,18 @@ struct Rotation {
       : p(problem), m(kernels), cos(rotary_row(a, Role::rotary_cos, position)),
         sin(rotary_row(a, Role::rotary_sin, position)), pairs(cos ? a[Role::rotary_cos].extent.dim : 0) {}
 
-  void turn(const char* from, char* to) const {
+  void rotate(const char* from, char* to) const {
     const int size = size_of(m.dtype);
     for (int first = 0; first < pairs; first += kPairs) {
       const int n = std::min(kPairs, pairs - first);
-      p.has(Option::rotary_half) ? turn_apart(from, to, first, n, size) : turn_beside(from, to, first, n, size);
+      p.has(Option::rotary_half) ? rotate_halves(from, to, first, n, size) : rotate_pairs(from, to, first, n, size);
     }
-    const int64_t turned = int64_t(2) * pairs;
-    std::memcpy(to + turned * size, from + turned * size, size_t(p.dim_qk - turned) * size_t(size));
+    const int64_t rotated = int64_t(2) * pairs;
+    std::memcpy(to + rotated * size, from + rotated * size, size_t(p.dim_qk - rotated) * size_t(size));
   }
 
  private:
-  void turn_beside(const char* from, char* to, int first, int n, int size) const {  // (2i, 2i + 1)
+  void rotate_pairs(const char* from, char* to, int first, int n, int size) const {  // (2i, 2i + 1)
     float x[2 * kPairs];
     m.widen(from + int64_t(2) * first * size, 2 * n, x);
     for (int i = 0; i < n; ++i) {
@@ -44,7 +44,7 @@ struct Rotation {
     }
     m.narrow(x, 2 * n, to + int64_t(2) * first * size);
   }
-  void turn_apart(const char* from, char* to, int first, int n, int size) const {  // (i, i + pairs)
+  void rotate_halves(const char* from, char* to, int first, int n, int size) const {  // (i, i + pairs)
     float low[kPairs], high[kPairs];
     m.widen(from + int64_t(first) * size, n, low);
     m.widen(from + int64_t(pairs + first) * size, n, high);
@@ -65,7 +65,7 @@ void append_row(const Problem& p, const Args& a, const CpuKernels& m, const Sequ
       const char* from = row_address(a[key ? Role::k_new : Role::v_new], b, n, h);
       char* to = appended_row(p, a, r, b, n, h);
       if (!to) continue;
-      if (key && p.rotates()) rotation.turn(from, to);
+      if (key && p.rotates()) rotation.rotate(from, to);
       else std::memcpy(to, from, size_t(key ? p.dim_qk : p.dim_v) * size_t(size_of(p.dtype.kv)));
     }
 }
@@ -73,7 +73,7 @@ void append_row(const Problem& p, const Args& a, const CpuKernels& m, const Sequ
 void rotate_query(const Problem& p, const Args& a, const CpuKernels& m, const Sequence& s, const Tensor& to, int i) {
   const Rotation rotation(p, a, m, query_position(p, s, i));
   for (int h = 0; h < p.heads_q; ++h)
-    rotation.turn(row_address(a[Role::q], s.q_batch, s.q_first + i, h),
+    rotation.rotate(row_address(a[Role::q], s.q_batch, s.q_first + i, h),
                   row_address(to, s.q_batch, s.q_first + i, h));
 }
 

@@ -91,7 +91,7 @@ class Task {
         dim_v_(padded(m, p_.dim_v)),
         numbers_(only_numbers(p_) ? a.row<const float>(Role::bias) : nullptr),
         general_(needs_general(p_) && !numbers_),
-        wide_(p_.dtype.grad == DType::f32),
+        f32_(p_.dtype.grad == DType::f32),
         scale_(scale_of(p_, a)) {
     for (int n = 0; n < units_of_keys(p_); ++n)
       x_.units[n] = unit_of(p_, a, b, head_kv * units_of_keys(p_) + n, x_.scores + n * group(p_));
@@ -128,7 +128,7 @@ class Task {
     for (int panel = 0; panel < panels.count(); ++panel) {
       const int first = rows.first + panels.first(panel), count = std::min(panels[panel].rows, rows.last - first);
       if (count <= 0) break;
-      for (int r = first + kAhead; wide_ && r < std::min(first + kAhead + count, rows.last); ++r)
+      for (int r = first + kAhead; f32_ && r < std::min(first + kAhead + count, rows.last); ++r)
         fetch(u.address(Role::dq, r), p_.dim_qk * int64_t(sizeof(float)));
       const float* from = dq + int64_t(panels.first(panel)) * dim_qk_;
       char* to[kMaxRows];
@@ -153,12 +153,12 @@ class Task {
     fetched_ = false;
     const float scale_k = m_.scale_in_q && !general_ ? scale_ * kLog2e : 1.f;
     for (const Role role : {Role::k, Role::v}) {
-      const int dim = role == Role::k ? p_.dim_qk : p_.dim_v, wide = role == Role::k ? dim_qk_ : dim_v_;
+      const int dim = role == Role::k ? p_.dim_qk : p_.dim_v, pitch = role == Role::k ? dim_qk_ : dim_v_;
       gather_keys(any, role, keys.first, count, x_.rows);
       for (int n = 0; n < panels.count(); ++n) {
         const int first = panels.first(n), rows = clamp(count - first, 0, panels[n].rows);
         panels[n].pack_q(x_.rows + first, rows, dim, role == Role::k ? scale_k : 1.f,
-                         at(role == Role::k ? x_.k_q : x_.v_q, m_, int64_t(first) * wide));
+                         at(role == Role::k ? x_.k_q : x_.v_q, m_, int64_t(first) * pitch));
       }
       if (role == Role::k) m_.pack_v(x_.rows, count, dim, x_.k_v, plan_.tile_k);
     }
@@ -241,8 +241,8 @@ class Task {
           delta[r] = rows_.delta[row_index(u, t.rows.first + r)];
         }
       }
-      t.far = std::any_of(lse, lse + count, is_far);
-      if (numbers_ && !t.far) lower(lse, count, number_of(t));
+      t.large_logits = std::any_of(lse, lse + count, is_large_logit);
+      if (numbers_ && !t.large_logits) lower(lse, count, number_of(t));
       // The last panels, where no query of the tile sees a key: on the diagonal of a causal mask nearly half of them.
       // As many are kept as fill a step of keys, for dQ.
       t.seen = panels.count();
@@ -255,7 +255,7 @@ class Task {
                     size_t(t.panels[last].rows) * size_t(plan_.tile_k) * size_t(m_.operand_bytes));
     }
     for (int panel = 0; panel < panels.count(); ++panel) {
-      if (wide_ && !fetched_) fetch_keys(keys, panels, panel);
+      if (f32_ && !fetched_) fetch_keys(keys, panels, panel);
       key_panel(u, keys, panels, panel);
     }
     fetched_ |= count_ > 0;
@@ -378,7 +378,7 @@ class Task {
       const int n = of.last - of.first;
       m.hide(x_.s + to, least < count ? n : std::min(n, int(round_up(most, m.keys))), from, until, top);
     }
-    const float sum = cpu::gradients(m, t.far, x_.s + to, x_.dp + to, of.last - of.first, scale_ * kLog2e,
+    const float sum = cpu::gradients(m, t.large_logits, x_.s + to, x_.dp + to, of.last - of.first, scale_ * kLog2e,
                                      x_.lse + t.at + of.first, x_.delta + t.at + of.first, at(x_.p, m, to),
                                      at(x_.ds, m, to), numbers_ ? number_of(t) : 0.f, numbers_);
     if (numbers_) add_to_number(t, sum);
@@ -445,13 +445,13 @@ class Task {
     return reinterpret_cast<float*>(row_address(t, u.b, i, u.head(row))) + (t.extent.dim == 1 ? 0 : j);
   }
 
-  void store_keys(Role role, Rows keys, const Panels& panels, const float* acc, int dim, int wide, float factor) {
+  void store_keys(Role role, Rows keys, const Panels& panels, const float* acc, int dim, int pitch, float factor) {
     if (!a_.given(role)) return;
     for (int panel = 0; panel < panels.count(); ++panel) {
       const CpuKernels& m = panels[panel];
       const int first = keys.first + panels.first(panel), count = std::min(m.rows, keys.last - first);
       if (count <= 0) break;
-      const float* from = acc + int64_t(first - keys.first) * wide;
+      const float* from = acc + int64_t(first - keys.first) * pitch;
       char* to[kMaxRows];
       for (int r = 0; r < count; ++r) to[r] = key_address(x_.units[0], role, first + r);
       if (!shares_keys(p_, a_) || accumulates(p_)) {
@@ -478,7 +478,7 @@ class Task {
   const PackedQueries& queries_;
   const int dim_qk_, dim_v_;
   const float* const numbers_;  // of blocks, where nothing else is done to a logit
-  const bool general_, wide_;   // wide: gradients are f32
+  const bool general_, f32_;   // wide: gradients are f32
   const float scale_;
   QueryTile tiles_[kMaxTiles];
   int count_ = 0;

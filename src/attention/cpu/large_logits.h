@@ -12,12 +12,12 @@ namespace attune::cpu {
 // `scale` is used unless packed q has it. `number`, of a block, is added to each logit of far rows; others have it off
 // their log-sum-exps already. Returns the sum of dS; `summed`: somebody
 // wants it, so exponentials are as near as f32 has them.
-inline float gradients(const CpuKernels& m, bool far, const float* s, const float* dp, int n, float scale,
+inline float gradients(const CpuKernels& m, bool large_logits, const float* s, const float* dp, int n, float scale,
                       const float* lse, const float* delta, std::byte* p, std::byte* ds, float number = 0.f,
                       bool summed = false) {
   CpuKernels::Gradients* const run = summed && m.summed_gradients ? m.summed_gradients : m.gradients;
   if (m.scale_in_q) scale = 1.f;
-  if (!far) return run(s, dp, n, scale, lse, delta, p, ds);
+  if (!large_logits) return run(s, dp, n, scale, lse, delta, p, ds);
   constexpr int kMostRows = 64, kMostKeys = 32;  // on any machine
   constexpr float kZeros[kMostKeys] = {};
   float plain[kMostRows * kMostKeys], exponents[kMostRows * kMostKeys], sum = 0.f;

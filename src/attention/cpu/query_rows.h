@@ -59,7 +59,7 @@ struct QueryTile {
   int entry = 0;     // of the list of blocks
   int seen = 0;      // panels of keys, from the first on, that any of the queries sees
   Rows reads[kMaxPanels]{};  // keys of the tile that dQ of a panel takes, in whole steps
-  bool far = false;  // some query's lse is
+  bool large_logits = false;  // some query's lse is
 };
 
 // Rows of a unit as a query tile of n rows; those beyond `tile` are 0.

@@ -87,11 +87,11 @@ void each_key(const Problem& p, const Args& a, Role role, const Sequence& s, int
   const auto walk = [&](const auto& rows) {
     for (int j = 0; j < s.len_k; ++j) f(j, rows.row(j));
   };
-  const bool wide = a[role].dtype == DType::f32;
+  const bool f32 = a[role].dtype == DType::f32;
   if (p.keys == KeySource::paged)
-    wide ? walk(PagedRows<float>(p, a, role, s, b, head)) : walk(PagedRows<uint16_t>(p, a, role, s, b, head));
+    f32 ? walk(PagedRows<float>(p, a, role, s, b, head)) : walk(PagedRows<uint16_t>(p, a, role, s, b, head));
   else
-    wide ? walk(LinearRows<float>(p, a, role, s, b, head)) : walk(LinearRows<uint16_t>(p, a, role, s, b, head));
+    f32 ? walk(LinearRows<float>(p, a, role, s, b, head)) : walk(LinearRows<uint16_t>(p, a, role, s, b, head));
 }
 
 // One worker: a sequence and a head at a time.
@@ -104,10 +104,10 @@ struct Worker {
   double* d_sink;  // [batch, head]; null unless asked for
 
   // to (+)= x y, [m, n] = [m, k] [k, n]; either factor may lie in memory the other way round.
-  void multiply(int m, int n, int k, const float* x, bool x_turned, const float* y, bool y_turned, float* to,
+  void multiply(int m, int n, int k, const float* x, bool x_transposed, const float* y, bool y_transposed, float* to,
                 bool add = false) const {
-    blas.sgemm(kRowMajor, x_turned ? kTransposed : kAsIs, y_turned ? kTransposed : kAsIs, m, n, k, 1.f, x,
-               x_turned ? m : k, y, y_turned ? k : n, add ? 1.f : 0.f, to, n);
+    blas.sgemm(kRowMajor, x_transposed ? kTransposed : kAsIs, y_transposed ? kTransposed : kAsIs, m, n, k, 1.f, x,
+               x_transposed ? m : k, y, y_transposed ? k : n, add ? 1.f : 0.f, to, n);
   }
 
   void load_queries(Role role, const CpuKernels& as, const Sequence& s, int h, int dim, float* to) const {

@@ -169,7 +169,7 @@ inline std::byte* at(void* operand, const CpuKernels& k, int64_t element) {
   return static_cast<std::byte*>(operand) + element * k.operand_bytes;
 }
 
-// Asks for memory that is needed soon, into the second-level cache. The empty statement is for g++ 12, which takes a
+// Asks for memory that is needed soon, into the L2 cache. The empty statement is for g++ 12, which takes a
 // function that does nothing but prefetch for one without effect and drops its calls.
 inline void fetch(const void* from, int64_t bytes) {
   const char* at = static_cast<const char*>(from);

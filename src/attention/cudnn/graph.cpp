@@ -129,7 +129,7 @@ int64_t version() { return cudnn().version; }
 Shape packed(int64_t b, int64_t h, int64_t rows, int64_t columns) {
   return {{b, h, rows, columns}, {h * rows * columns, rows * columns, columns, 1}};
 }
-Shape turned(Shape s) {
+Shape transposed(Shape s) {
   std::swap(s.dim[2], s.dim[3]), std::swap(s.stride[2], s.stride[3]);
   return s;
 }

@@ -26,7 +26,7 @@ enum class Fold : int32_t { add = 0, max = 3 };                                 
 
 struct Shape { int64_t dim[4] = {}, stride[4] = {}; };  // [batch, head, row, column]; strides in elements
 Shape packed(int64_t b, int64_t h, int64_t rows, int64_t columns);
-Shape turned(Shape);  // rows and columns exchanged
+Shape transposed(Shape);  // rows and columns exchanged
 
 // A tensor of a graph: given by the caller under its number, or virtual, which no memory ever holds.
 struct Node {

@@ -87,7 +87,7 @@ void write_forward(Graph& g, const Problem& p, const Args& a) {
   const Type in = type_of(p.dtype.q);
   const Shape row = cudnn::packed(p.batch, p.heads_q, p.len_q, 1);
   const Node scale = g.value(kScale), q = g.given(kQ, in, shape_of(a[Role::q]));
-  const Node k = g.given(kK, in, cudnn::turned(shape_of(a[Role::k]))), v = g.given(kV, in, shape_of(a[Role::v]));
+  const Node k = g.given(kK, in, cudnn::transposed(shape_of(a[Role::k]))), v = g.given(kV, in, shape_of(a[Role::v]));
   const Node dots = g.matmul(q, k);
   const Node s = hide(g, p, g.pointwise(Op::multiply, dots, &scale));
   const Node top = g.reduce(Fold::max, s, row);
@@ -104,10 +104,10 @@ void write_backward(Graph& g, const Problem& p, const Args& a) {
   const Type in = type_of(p.dtype.q), grad = type_of(p.dtype.grad);
   const int64_t b = p.batch, h = p.heads_q, len_q = p.len_q, len_k = p.len_k;
   const Shape row = cudnn::packed(b, h, len_q, 1);
-  const Shape pairs_turned = cudnn::turned(cudnn::packed(b, h, len_q, len_k));
+  const Shape pairs_transposed = cudnn::transposed(cudnn::packed(b, h, len_q, len_k));
   const Node scale = g.value(kScale), q = g.given(kQ, in, shape_of(a[Role::q]));
-  const Node k = g.given(kK, in, cudnn::turned(shape_of(a[Role::k])));
-  const Node v = g.given(kV, in, cudnn::turned(shape_of(a[Role::v])));
+  const Node k = g.given(kK, in, cudnn::transposed(shape_of(a[Role::k])));
+  const Node v = g.given(kV, in, cudnn::transposed(shape_of(a[Role::v])));
   const Node out = g.given(kOut, in, shape_of(a[Role::out])), d_out = g.given(kDOut, in, shape_of(a[Role::d_out]));
   const Node stats = g.given(kStats, Type::f32, packs_lse(p, a[Role::lse]) ? row : shape_of(a[Role::lse]));
 
@@ -125,10 +125,10 @@ void write_backward(Graph& g, const Problem& p, const Args& a) {
   const Node dots = g.matmul(q, k), scaled = g.pointwise(Op::multiply, dots, &scale);
   const Node s = hide(g, p, g.pointwise(Op::subtract, scaled, &stats));
   const Node weights = g.pointwise(Op::exp, s);
-  to_keys(g.reshape(weights, pairs_turned, in), d_out, kDV, a[Role::dv]);
+  to_keys(g.reshape(weights, pairs_transposed, in), d_out, kDV, a[Role::dv]);
   const Node dp = g.matmul(d_out, v), centred = g.pointwise(Op::subtract, dp, &delta);
   const Node d_logit = g.pointwise(Op::multiply, centred, &weights), ds = g.pointwise(Op::multiply, d_logit, &scale);
-  to_keys(g.reshape(ds, pairs_turned, in), q, kDK, a[Role::dk]);
+  to_keys(g.reshape(ds, pairs_transposed, in), q, kDK, a[Role::dk]);
   const Node sum = g.given(kSum, Type::f32, cudnn::packed(b, h, len_q, p.dim_qk));
   g.matmul_to(ds, g.reshape(k, shape_of(a[Role::k]), in), sum);
   g.pointwise_to(Op::identity, sum, nullptr, g.given(kDQ, grad, shape_of(a[Role::dq])));
@@ -279,7 +279,7 @@ Status run(const Plan& plan, const Args& a, Workspace workspace, Stream stream) 
   const auto no = [&](const auto&... why) { return Status::no(kWho, ": ", why..., ", in: ", name(p)); };
   if (Status s = cudnn::found(); !s.ok()) return no(s.message);
   if (Status s = fits(plan, a); !s.ok()) return Status::no(s.message, ", in: ", name(p));
-  const cuda::Use use(plan.device.index);
+  const cuda::DeviceGuard use(plan.device.index);
   if (!use.status.ok()) return no(use.status.message);
   const cudnn::Program* program = nullptr;
   if (Status s = program_of(plan, a, program); !s.ok()) return no(s.message);

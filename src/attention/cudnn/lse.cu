@@ -31,7 +31,7 @@ __global__ void __launch_bounds__(kTile* kRows) pack_lse_kernel(const __grid_con
 }  // namespace
 
 Status pack_lse(std::string_view who, const Plan& plan, const Tensor& lse, float* to, Stream stream) {
-  static constinit cuda::Ready ready;
+  static constinit cuda::SharedMemoryOptIn ready;
   const Params params{.lse = view<const float>(lse), .to = to, .tiles_q = int(ceil_div(lse.extent.seq, kTile)),
                       .tiles_h = int(ceil_div(lse.extent.head, kTile))};
   return cuda::launch({.who = who, .kernel = reinterpret_cast<const void*>(pack_lse_kernel), .ready = &ready,

@@ -17,9 +17,9 @@ struct Params {
   uint32_t new_tokens, q_tokens;   // of all sequences: blocks
 };
 
-template <class T, int Wide>
-struct alignas(sizeof(T) * Wide) Piece {
-  T at[Wide];
+template <class T, int Vec>
+struct alignas(sizeof(T) * Vec) Piece {
+  T at[Vec];
 };
 
 // Where the heads of a token are.
@@ -36,26 +36,26 @@ struct Angles {
 };
 
 // The heads of a token, their first 2 * pairs dims turned.
-template <class T, int Wide>
+template <class T, int Vec>
 __device__ void copy_token(const Heads& from, const Heads& to, const Angles& angles) {
-  using P = Piece<T, Wide>;
-  const int pieces = from.dim / Wide, pairs = angles.pairs;
+  using P = Piece<T, Vec>;
+  const int pieces = from.dim / Vec, pairs = angles.pairs;
   for (int i = int(threadIdx.x); i < from.count * pieces; i += kThreads) {
-    const int h = i / pieces, d = (i - h * pieces) * Wide;
+    const int h = i / pieces, d = (i - h * pieces) * Vec;
     const T* x = reinterpret_cast<const T*>(from.first + h * from.step);
     const P mine = *reinterpret_cast<const P*>(x + d);
     P made = mine;
     if (d < 2 * pairs) {
       // The partner of d: its neighbour, in this piece unless pieces are single; or one half further on, or back.
       const bool apart = angles.apart, high = apart && d >= pairs;
-      const int other = apart ? (high ? d - pairs : d + pairs) : Wide == 1 ? d ^ 1 : d;
+      const int other = apart ? (high ? d - pairs : d + pairs) : Vec == 1 ? d ^ 1 : d;
       const P theirs = *reinterpret_cast<const P*>(x + other);
 #pragma unroll
-      for (int n = 0; n < Wide; ++n) {
+      for (int n = 0; n < Vec; ++n) {
         const bool second = apart ? high : (d + n) % 2;
         const int pair = apart ? (high ? d - pairs : d) + n : (d + n) / 2;
-        const float a = float(mine.at[n]), in_step = float(theirs.at[n]), beside = float(theirs.at[(n ^ 1) % Wide]);
-        const float b = apart || Wide == 1 ? in_step : beside, c = angles.cos[pair], s = angles.sin[pair];
+        const float a = float(mine.at[n]), in_step = float(theirs.at[n]), beside = float(theirs.at[(n ^ 1) % Vec]);
+        const float b = apart || Vec == 1 ? in_step : beside, c = angles.cos[pair], s = angles.sin[pair];
         made.at[n] = T(second ? b * s + a * c : a * c - b * s);
       }
     }
@@ -67,7 +67,7 @@ __device__ Heads heads_of(const Tensor& t, char* first) {
   return {first, t.stride.head * size_of(t.dtype), t.extent.head, t.extent.dim};
 }
 
-template <class T, int Wide>
+template <class T, int Vec>
 __global__ void __launch_bounds__(kThreads) append_kernel(const __grid_constant__ Params x) {
   const Problem& p = x.problem;
   const DenseArgs& a = x.args;
@@ -85,44 +85,44 @@ __global__ void __launch_bounds__(kThreads) append_kernel(const __grid_constant_
   }
   if (!is_new) {
     const int64_t row = s.q_first + n;
-    copy_token<T, Wide>(heads_of(a[Role::q], row_address(a[Role::q], s.q_batch, row, 0)),
+    copy_token<T, Vec>(heads_of(a[Role::q], row_address(a[Role::q], s.q_batch, row, 0)),
                         heads_of(x.rotated, row_address(x.rotated, s.q_batch, row, 0)), angles);
     return;
   }
   char *k = appended_row(p, a, Role::k, b, n, 0), *v = appended_row(p, a, Role::v, b, n, 0);
   if (!k || !v) return;
-  copy_token<T, Wide>(heads_of(a[Role::k_new], row_address(a[Role::k_new], b, n, 0)), heads_of(a[Role::k], k), angles);
-  copy_token<T, Wide>(heads_of(a[Role::v_new], row_address(a[Role::v_new], b, n, 0)), heads_of(a[Role::v], v), {});
+  copy_token<T, Vec>(heads_of(a[Role::k_new], row_address(a[Role::k_new], b, n, 0)), heads_of(a[Role::k], k), angles);
+  copy_token<T, Vec>(heads_of(a[Role::v_new], row_address(a[Role::v_new], b, n, 0)), heads_of(a[Role::v], v), {});
 }
 
 // Whether rows can be taken 16 bytes at a time.
 bool in_pieces(const Problem& p, const Args& a) {
-  const int wide = 16 / size_of(p.dtype.q);
+  const int aligned16 = 16 / size_of(p.dtype.q);
   for (const Role r : {Role::q, Role::k, Role::v, Role::k_new, Role::v_new}) {
     const Tensor& t = a[r];
     const int64_t steps = t.stride.batch | t.stride.seq | t.stride.head | t.extent.dim;
-    if (reinterpret_cast<uintptr_t>(t.data) % 16 || steps % wide) return false;
+    if (reinterpret_cast<uintptr_t>(t.data) % 16 || steps % aligned16) return false;
   }
   const int pairs = p.rotates() ? a[Role::rotary_cos].extent.dim : 0;
-  return (p.has(Option::rotary_half) ? pairs : 2 * pairs) % wide == 0;
+  return (p.has(Option::rotary_half) ? pairs : 2 * pairs) % aligned16 == 0;
 }
 
-template <class T, int Wide>
+template <class T, int Vec>
 Status start(const Plan& plan, const Params& params, Stream stream) {
-  static Ready ready;
+  static SharedMemoryOptIn ready;
   const int64_t blocks = int64_t(params.new_tokens) + params.q_tokens;
   if (!blocks) return Status::good();
-  return launch({.who = plan.backend->name, .kernel = reinterpret_cast<const void*>(append_kernel<T, Wide>),
+  return launch({.who = plan.backend->name, .kernel = reinterpret_cast<const void*>(append_kernel<T, Vec>),
                  .ready = &ready, .blocks = blocks, .threads = kThreads, .device = plan.device.index,
                  .stream = stream},
                 plan.problem, &params);
 }
 
-Status append(const Plan& plan, const Params& x, bool wide, Stream stream) {
+Status append(const Plan& plan, const Params& x, bool aligned16, Stream stream) {
   switch (plan.problem.dtype.q) {
-    case DType::f32: return wide ? start<float, 4>(plan, x, stream) : start<float, 1>(plan, x, stream);
-    case DType::f16: return wide ? start<F16, 8>(plan, x, stream) : start<F16, 1>(plan, x, stream);
-    default: return wide ? start<Bf16, 8>(plan, x, stream) : start<Bf16, 1>(plan, x, stream);
+    case DType::f32: return aligned16 ? start<float, 4>(plan, x, stream) : start<float, 1>(plan, x, stream);
+    case DType::f16: return aligned16 ? start<F16, 8>(plan, x, stream) : start<F16, 1>(plan, x, stream);
+    default: return aligned16 ? start<Bf16, 8>(plan, x, stream) : start<Bf16, 1>(plan, x, stream);
   }
 }
 

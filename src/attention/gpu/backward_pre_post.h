@@ -21,9 +21,9 @@ struct BackwardParams {
   Sequence seq;
   float2* rows;      // [batch][head][padded]: lse_of_weights(), base 2, +inf where a row sees nothing; delta * kept.in
   float* dq;         // [batch][head][padded / 16][Dim / 8] fragments, or turned; null where the keys' kernel has none
-  int* turns;        // null, or of a fixed order: [0] blocks begun, [1 + padded row / 32] blocks that added to the tile
+  int* tickets;      // null, or of a fixed order: [0] blocks begun, [1 + padded row / 32] blocks that added to the tile
   int padded;        // rows of a head, a multiple of 64
-  int wide;          // Dim
+  int dq_pitch;          // Dim
   int group;         // query heads that share a head of keys
   int tiles;         // of keys (of rows, in the rows' kernel) in one sequence
   int first_batch;   // the sequence of block 0
@@ -34,17 +34,18 @@ struct BackwardParams {
   int* apart;        // null, or of a list by key block that this run made: whether no two lists share entries, and it
                      // holds
   bool running;      // the run accumulates: gradients are f32 and added to what was there before it
-  uint64_t* far;     // null, or where prepare leaves the number of the launch if a row is far (core/large_logit.h)
+  uint64_t*
+      large_logits;  // null, or where prepare leaves the number of the launch if a row is far (core/large_logit.h)
   uint64_t launch;
-  bool zero_far;     // rows of far log-sum-exps have 0 in `rows`: kernels that meet one take it from lse
-  bool turned;       // sums of dQ of a head lie as one turned tile, and rows paired; then `uniform` too
+  bool zero_large_logits;     // rows of far log-sum-exps have 0 in `rows`: kernels that meet one take it from lse
+  bool transposed;       // sums of dQ of a head lie as one turned tile, and rows paired; then `uniform` too
   int* taken;        // null, or so many counts of the kernel behind, which prepare clears
   int counts;
   bool stores_first; // the kernel behind stores every query tile of dQ before it adds to it: prepare need not clear it
   int prepared;      // query heads that prepare has; 0: all. The kernel behind has the others
 };
 
-constexpr int kRowsOfPrepare = 64, kTurnRows = 32;
+constexpr int kRowsOfPrepare = 64, kTicketRows = 32;
 
 __device__ inline Sequence sequence_of(const BackwardParams& x, int b) {
   if (!x.uniform) return sequence(x.problem, x.args, b);
@@ -147,20 +148,20 @@ __global__ void __launch_bounds__(256) prepare_kernel(const __grid_constant__ Ba
       const float lse = *a.row<const float>(Role::lse, seq.q_batch, seq.q_first + int64_t(i), at.head);
       if (a.given(Role::d_lse)) sum -= *a.row<const float>(Role::d_lse, seq.q_batch, seq.q_first + int64_t(i), at.head);
       if (lse != -INFINITY) row = {lse_of_weights(lse), sum * x.kept.in};
-      if (x.far && is_far(row.x)) {
-        *x.far = x.launch;
-        if (x.zero_far) row.x = 0.f;
+      if (x.large_logits && is_large_logit(row.x)) {
+        *x.large_logits = x.launch;
+        if (x.zero_large_logits) row.x = 0.f;
       }
     }
-    store_statistics(x.rows, at.index + r, x.turned, row);
+    store_statistics(x.rows, at.index + r, x.transposed, row);
   }
   if (x.taken && at.index == 0)
     for (int n = threadIdx.x; n < x.counts; n += 256) x.taken[n] = 0;
-  if (x.turns && threadIdx.x < kRowsOfPrepare / kTurnRows)
-    x.turns[1 + at.index / kTurnRows + threadIdx.x] = 0, x.turns[0] = 0;
-  if (!x.dq || x.stores_first || (at.first >= seq.len_q && !x.turned)) return;  // turned, rows lie among others
-  float4* to = reinterpret_cast<float4*>(x.dq + at.index * x.wide);
-  for (int n = threadIdx.x; n < kRowsOfPrepare * x.wide / 4; n += 256) to[n] = {};
+  if (x.tickets && threadIdx.x < kRowsOfPrepare / kTicketRows)
+    x.tickets[1 + at.index / kTicketRows + threadIdx.x] = 0, x.tickets[0] = 0;
+  if (!x.dq || x.stores_first || (at.first >= seq.len_q && !x.transposed)) return;  // turned, rows lie among others
+  float4* to = reinterpret_cast<float4*>(x.dq + at.index * x.dq_pitch);
+  for (int n = threadIdx.x; n < kRowsOfPrepare * x.dq_pitch / 4; n += 256) to[n] = {};
 }
 
 // Eight neighbours of a row to a tensor of T or f32; `add`: to what is there, in f32.
@@ -179,38 +180,39 @@ __device__ inline void store8(const Tensor& t, int64_t b, int64_t s, int64_t h, 
 }
 
 // dQ from fragments to its tensor: a warp takes 16 rows of 32 columns. The last rows first, which are still in cache.
-template <class T, bool turned>
+template <class T, bool transposed>
 __global__ void __launch_bounds__(256) finish_kernel(const __grid_constant__ BackwardParams x) {
   const Problem& p = x.problem;
   const DenseArgs& a = x.args;
   const RowBlock at(x, gridDim.x - 1 - blockIdx.x);
   const Sequence seq = sequence_of(x, at.batch);
   wait_for_previous();
-  if (x.far && blockIdx.x == 0 && threadIdx.x == 0) *x.far = 0;  // a graph has the same number again
+  if (x.large_logits && blockIdx.x == 0 && threadIdx.x == 0) *x.large_logits = 0;  // a graph has the same number again
   if (at.first >= seq.len_q) return;
   constexpr int kPitch = 36;
   __shared__ __align__(16) float all[8][16 * kPitch];
   const float scale = x.scale * x.kept.out;
-  const int lane = threadIdx.x % 32, across = x.wide / 32;
+  const int lane = threadIdx.x % 32, across = x.dq_pitch / 32;
   float* const tile = all[threadIdx.x / 32];
   for (int n = threadIdx.x / 32; n < kRowsOfPrepare / 16 * across; n += 8) {
     const int row0 = n / across * 16, column0 = n % across * 32;
     Accumulator part[4];
-    if constexpr (turned) {
-      const TurnedTile sums{x.padded};
+    if constexpr (transposed) {
+      const TransposedTile sums{x.padded};
       const int query = at.first + row0;
-      const float* from = x.dq + (at.index - at.first) * x.wide;
+      const float* from = x.dq + (at.index - at.first) * x.dq_pitch;
 #pragma unroll
       for (int f = 0; f < 4; ++f)
-        part[f] = read_fragment(from + sums.fragment(query + f % 2 * 8, column0 + f / 2 * TurnedTile::kColumns), lane);
+        part[f] =
+            read_fragment(from + sums.fragment(query + f % 2 * 8, column0 + f / 2 * TransposedTile::kColumns), lane);
 #pragma unroll
       for (int f = 0; f < 4; ++f)
 #pragma unroll
         for (int e = 0; e < 4; ++e)
-          tile[(f % 2 * 8 + sums.query(lane, e)) * kPitch + f / 2 * TurnedTile::kColumns + sums.column(lane, e)] =
+          tile[(f % 2 * 8 + sums.query(lane, e)) * kPitch + f / 2 * TransposedTile::kColumns + sums.column(lane, e)] =
               part[f].c[e] * scale;
     } else {
-      const float* from = x.dq + (at.index + row0) * x.wide + column0 / 8 * kFragment;
+      const float* from = x.dq + (at.index + row0) * x.dq_pitch + column0 / 8 * kFragment;
 #pragma unroll
       for (int f = 0; f < 4; ++f) part[f] = read_fragment(from + f * kFragment, lane);
 #pragma unroll
@@ -244,7 +246,7 @@ static __global__ void __launch_bounds__(256) sink_kernel(const __grid_constant_
   for (int b = 0; b < p.batch; ++b) {
     const Sequence seq = sequence_of(x, b);
     for (int i = threadIdx.x; i < seq.len_q; i += 256) {
-      const float2 row = load_statistics(x.rows, (int64_t(b) * p.heads_q + h) * x.padded + i, x.turned);
+      const float2 row = load_statistics(x.rows, (int64_t(b) * p.heads_q + h) * x.padded + i, x.transposed);
       const float lse =
           lse_of_weights(*x.args.row<const float>(Role::lse, seq.q_batch, seq.q_first + int64_t(i), h));
       if (lse != INFINITY) sum -= exp2f(exponent_of_weight(sink, lse)) * row.y;
@@ -278,7 +280,7 @@ static __global__ void __launch_bounds__(256) clear_kernel(const __grid_constant
 // One pair without options: from a dot product and dP to the weight that multiplies dO, and to dS as it is kept.
 struct Pair { float p, ds; };
 __device__ inline Pair differentiate(float scale, Kept kept, float dot, float dp, float2 row) {
-  const float weight = weight_of_far(exp2_fast(fmaf(dot, scale, -row.x)), row.x);
+  const float weight = weight_of_large_logit(exp2_fast(fmaf(dot, scale, -row.x)), row.x);
   return {weight, weight * fmaf(dp, kept.in, -row.y)};
 }
 

@@ -8,15 +8,15 @@ namespace attune::cuda {
 namespace {
 
 constexpr int kThreads = 256, kWarp = 32;
-constexpr int kWide = 512;
+constexpr int kScanWidth = 512;
 
 __device__ void add(const BlockBuild& x, BlockCount which, int64_t n) {
   if (x.counts && n) atomicAdd(reinterpret_cast<unsigned long long*>(x.counts + int(which)), (unsigned long long)n);
 }
 
-// The sum of `value` over this thread and those before it; all of kWide threads call it. `total`: over all.
+// The sum of `value` over this thread and those before it; all of kScanWidth threads call it. `total`: over all.
 __device__ int64_t sum_before(int64_t value, int64_t& total) {
-  __shared__ int64_t of_warp[kWide / kWarp];
+  __shared__ int64_t of_warp[kScanWidth / kWarp];
   const int lane = int(threadIdx.x) % kWarp, warp = int(threadIdx.x) / kWarp;
 #pragma unroll
   for (int step = 1; step < kWarp; step *= 2) {
@@ -27,7 +27,7 @@ __device__ int64_t sum_before(int64_t value, int64_t& total) {
   __syncthreads();
   int64_t before = 0;
   total = 0;
-  for (int w = 0; w < kWide / kWarp; ++w) {
+  for (int w = 0; w < kScanWidth / kWarp; ++w) {
     if (w < warp) before += of_warp[w];
     total += of_warp[w];
   }
@@ -56,11 +56,11 @@ __global__ void __launch_bounds__(kThreads) count_rows(const __grid_constant__ B
 }
 
 // begin[row + 1] = of this row and those before it.
-__global__ void __launch_bounds__(kWide) sum_rows(const __grid_constant__ BlockBuild x) {
+__global__ void __launch_bounds__(kScanWidth) sum_rows(const __grid_constant__ BlockBuild x) {
   const int list = int(blockIdx.x);
   int32_t* begin = x.begin(Role::block_begin, list);
   int64_t before = 0;
-  for (int first = 0; first < x.rows; first += kWide) {
+  for (int first = 0; first < x.rows; first += kScanWidth) {
     const int row = first + int(threadIdx.x);
     int64_t total;
     const int64_t sum = before + sum_before(row < x.rows ? begin[row + 1] : 0, total);
@@ -71,13 +71,13 @@ __global__ void __launch_bounds__(kWide) sum_rows(const __grid_constant__ BlockB
 }
 
 // Lists one behind the other, cut at the bound.
-__global__ void __launch_bounds__(kWide) place_lists(const __grid_constant__ BlockBuild x) {
+__global__ void __launch_bounds__(kScanWidth) place_lists(const __grid_constant__ BlockBuild x) {
   int64_t before = 0;
   for (int list = 0; list < x.lists(); ++list) {
     int32_t* begin = x.begin(Role::block_begin, list);
     const int64_t total = begin[x.rows];
     __syncthreads();  // everyone has read it
-    for (int row = int(threadIdx.x); row < x.rows; row += kWide) begin[row + 1] = x.limit(before + begin[row + 1]);
+    for (int row = int(threadIdx.x); row < x.rows; row += kScanWidth) begin[row + 1] = x.limit(before + begin[row + 1]);
     if (!threadIdx.x) begin[0] = x.limit(before);
     before += total;
   }
@@ -132,19 +132,19 @@ __global__ void __launch_bounds__(kThreads) count_lists(const __grid_constant__ 
 
 // The same list by key block: begin_k[j + 1] is where the next entry of block j goes, and thus ends as the start of the
 // block behind it.
-__global__ void __launch_bounds__(kWide) transpose(const __grid_constant__ BlockBuild x) {
+__global__ void __launch_bounds__(kScanWidth) transpose(const __grid_constant__ BlockBuild x) {
   const int list = int(blockIdx.x);
   const int32_t* begin = x.begin(Role::block_begin, list);
   const int32_t* column = x.entries(Role::block_column);
   int32_t *begin_k = x.begin(Role::block_begin_k, list), *row_k = x.entries(Role::block_row_k);
   const int first = x.limit(begin[0]), last = x.limit(begin[x.rows]);
-  for (int j = int(threadIdx.x); j <= x.columns; j += kWide) begin_k[j] = 0;
+  for (int j = int(threadIdx.x); j <= x.columns; j += kScanWidth) begin_k[j] = 0;
   __syncthreads();
-  for (int n = first + int(threadIdx.x); n < last; n += kWide)
+  for (int n = first + int(threadIdx.x); n < last; n += kScanWidth)
     if (const int j = column[n]; j >= 0 && j < x.columns) atomicAdd(begin_k + j + 1, 1);
   __syncthreads();
   int64_t before = first;
-  for (int from = 0; from < x.columns; from += kWide) {
+  for (int from = 0; from < x.columns; from += kScanWidth) {
     const int j = from + int(threadIdx.x);
     const int mine = j < x.columns ? begin_k[j + 1] : 0;
     int64_t total;
@@ -156,7 +156,7 @@ __global__ void __launch_bounds__(kWide) transpose(const __grid_constant__ Block
   __syncthreads();
   for (int row = 0; row < x.rows; ++row) {
     const int end = x.limit(begin[row + 1]);
-    for (int n = x.limit(begin[row]) + int(threadIdx.x); n < end; n += kWide)
+    for (int n = x.limit(begin[row]) + int(threadIdx.x); n < end; n += kScanWidth)
       if (const int j = column[n]; j >= 0 && j < x.columns)
         if (const int place = begin_k[j + 1]; place < last) row_k[place] = row, begin_k[j + 1] = place + 1;
     __syncthreads();
@@ -166,10 +166,10 @@ __global__ void __launch_bounds__(kWide) transpose(const __grid_constant__ Block
 }  // namespace
 
 Status build_blocks(const BlockBuild& x, int device, void* stream) {
-  static Ready count_ready, lists_ready, sum_ready, place_ready, write_ready, transpose_ready;
-  const Use use(device);
+  static SharedMemoryOptIn count_ready, lists_ready, sum_ready, place_ready, write_ready, transpose_ready;
+  const DeviceGuard use(device);
   if (!use.status.ok()) return use.status;
-  const auto start = [&](auto* kernel, Ready& ready, int64_t blocks, int threads) {
+  const auto start = [&](auto* kernel, SharedMemoryOptIn& ready, int64_t blocks, int threads) {
     return blocks ? launch({.who = "blocks", .kernel = reinterpret_cast<const void*>(kernel), .ready = &ready,
                             .blocks = blocks, .threads = threads, .device = device, .stream = stream},
                            x.problem, &x)
@@ -184,13 +184,13 @@ Status build_blocks(const BlockBuild& x, int device, void* stream) {
     if (Status s = start(count_lists, lists_ready, warps, kThreads); !s.ok()) return s;
   if (x.origin != BlockOrigin::lists) {
     if (Status s = start(count_rows, count_ready, warps, kThreads); !s.ok()) return s;
-    if (Status s = start(sum_rows, sum_ready, x.lists(), kWide); !s.ok()) return s;
-    if (Status s = start(place_lists, place_ready, 1, kWide); !s.ok()) return s;
+    if (Status s = start(sum_rows, sum_ready, x.lists(), kScanWidth); !s.ok()) return s;
+    if (Status s = start(place_lists, place_ready, 1, kScanWidth); !s.ok()) return s;
   }
   if (x.origin == BlockOrigin::best) return Status::good();
   if (x.origin != BlockOrigin::lists)
     if (Status s = start(write_rows, write_ready, warps, kThreads); !s.ok()) return s;
-  return x.args.given(Role::block_begin_k) ? start(transpose, transpose_ready, x.lists(), kWide) : Status::good();
+  return x.args.given(Role::block_begin_k) ? start(transpose, transpose_ready, x.lists(), kScanWidth) : Status::good();
 }
 
 }  // namespace attune::cuda

@@ -1,6 +1,6 @@
 // Things in an order by length, the longest first, so that a long one does not begin when all others have ended.
 // Lengths are sorted by half powers of two only; within a class, things of a warp keep their order, in which
-// neighbours find each other's keys in the second-level cache.
+// neighbours find each other's keys in the L2 cache.
 #pragma once
 #include <cstdint>
 

@@ -167,8 +167,8 @@ struct Call {
   // to = left right, for the units of the chunk: in one call where every operand steps evenly; else one a sequence or
   // one a head, whichever are fewer: a product of 16 heads of 512 x 512 lasts 10 us on an H200, and 4 of them are its
   // beginning and its end.
-  Status multiply(int64_t m, int64_t n, int64_t depth, const Operand& left, bool left_turned, const Operand& right,
-                  bool right_turned, const Operand& to, float alpha = 1.f) const {
+  Status multiply(int64_t m, int64_t n, int64_t depth, const Operand& left, bool left_transposed, const Operand& right,
+                  bool right_transposed, const Operand& to, float alpha = 1.f) const {
     const bool even = left.even(p) && right.even(p) && to.even(p);
     const bool whole = x.first_head == 0 && x.units % p.heads_kv == 0;  // all heads of every sequence
     const bool by_head = !even && whole && x.units / p.heads_kv > p.heads_kv;
@@ -180,7 +180,7 @@ struct Call {
       const int64_t count = by_head ? x.units / p.heads_kv : next;
       const cuda::Product product{
           .in = left.type, .out = to.type, .m = int32_t(m), .n = int32_t(n), .k = int32_t(depth),
-          .batch = int32_t(count), .x_turned = left_turned, .y_turned = right_turned,
+          .batch = int32_t(count), .x_transposed = left_transposed, .y_transposed = right_transposed,
           .tf32 = p.precision == Precision::tf32, .device = plan.device.index, .pitch_x = left.pitch,
           .pitch_y = right.pitch, .pitch_to = to.pitch, .step_x = step(left), .step_y = step(right),
           .step_to = step(to)};
@@ -193,14 +193,14 @@ struct Call {
     return Status::good();
   }
 
-  Status start(const void* kernel, cuda::Ready& ready, int64_t blocks, int threads, int shared = 0) const {
+  Status start(const void* kernel, cuda::SharedMemoryOptIn& ready, int64_t blocks, int threads, int shared = 0) const {
     if (!blocks) return Status::good();
     return cuda::launch({.who = kWho, .kernel = kernel, .ready = &ready, .blocks = blocks, .threads = threads,
                          .shared_bytes = shared, .device = plan.device.index, .stream = stream}, p, &x);
   }
   template <auto Kernel>
   Status start(int64_t blocks, int threads, int shared = 0) const {
-    static cuda::Ready ready;
+    static cuda::SharedMemoryOptIn ready;
     return start(reinterpret_cast<const void*>(Kernel), ready, blocks, threads, shared);
   }
   // A warp a row: `which` 0 for the rows of queries, 1 for those of keys.
@@ -341,7 +341,7 @@ Status shape(Plan& plan, const Planner&) {
 }
 
 Status attend(const Plan& plan, const Args& a, Workspace workspace, Stream stream) {
-  const cuda::Use use(plan.device.index);
+  const cuda::DeviceGuard use(plan.device.index);
   if (!use.status.ok()) return Status::no(kWho, ": ", use.status.message);
   Call call(plan, a, carve(workspace, plan.problem), stream);
   switch (plan.problem.dtype.q) {

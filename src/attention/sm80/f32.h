@@ -12,7 +12,7 @@ struct F32Call {
   DenseArgs args;
   bool uniform;     // every sequence is `seq` but for its place in the batch: no lengths in tensors
   Sequence seq;
-  bool wide;        // rows of all tensors begin at multiples of 16 bytes and are as long: copies of 16 bytes
+  bool aligned16;        // rows of all tensors begin at multiples of 16 bytes and are as long: copies of 16 bytes
   bool options;     // the general policy
   int tiles;        // of what blocks own in one sequence: of queries, or of keys in the keys' kernel
   int first_batch;  // the sequence of block 0
@@ -81,7 +81,7 @@ struct QueryRows {
 // `count` rows to shared memory by cp.async; rows and columns that are not there become 0. `row_at(r)` is where a row
 // begins; `anywhere` is an address that is never read.
 template <class Layout, int kThreads, class Row>
-__device__ inline void load_tile(uint32_t tile, int dim, int count, bool wide, const void* anywhere, Row row_at) {
+__device__ inline void load_tile(uint32_t tile, int dim, int count, bool aligned16, const void* anywhere, Row row_at) {
   constexpr int kChunks = Layout::kColumns / 4;
   const auto each = [&](int n, auto copy) {
     const int row = n / kChunks, column = n % kChunks * 4, there = row < count ? dim - column : 0;  // columns
@@ -89,7 +89,7 @@ __device__ inline void load_tile(uint32_t tile, int dim, int count, bool wide, c
     copy(tile + Layout::offset(row, column), from, there);
   };
   static_assert(Layout::kRows * kChunks % kThreads == 0);
-  if (wide) {
+  if (aligned16) {
 #pragma unroll 4
     for (int n = 0; n < Layout::kRows * kChunks / kThreads; ++n)
       each(threadIdx.x + n * kThreads,
@@ -116,7 +116,7 @@ __device__ inline void load_queries(const F32Call& x, Role role, const Sequence&
                                     uint32_t tile) {
   const Tensor& t = x.args[role];
   const float* from = x.args.row<const float>(role, s.q_batch, s.q_first + int64_t(first), head);
-  load_tile<Layout, kThreads>(tile, t.extent.dim, count, x.wide, t.data,
+  load_tile<Layout, kThreads>(tile, t.extent.dim, count, x.aligned16, t.data,
                               [&](int r) { return from + r * t.stride.seq; });
 }
 template <class Layout, int kThreads>
@@ -126,7 +126,7 @@ __device__ inline void load_keys(const F32Call& x, Role role, const Sequence& s,
   const bool paged = x.problem.keys == KeySource::paged;
   const PagedRows<const float> pages(x.problem, x.args, role, s, b, head_kv);
   const LinearRows<const float> lines(x.problem, x.args, role, s, b, head_kv);
-  load_tile<Layout, kThreads>(tile, t.extent.dim, count, x.wide, t.data,
+  load_tile<Layout, kThreads>(tile, t.extent.dim, count, x.aligned16, t.data,
                               [&](int r) { return paged ? pages.row(first + r) : lines.row(first + r); });
 }
 
@@ -197,7 +197,7 @@ __device__ inline void add_rows(Accumulator (&acc)[kM][Y::kColumns / 8], const A
       for (int d = 0; d < kSpan; ++d) {
         OperandB<three> two;
         const int column = (first + d) * 8;
-        load_turned<three>(two, Y::further(even, column) + k * 1024, Y::further(odd, column) + k * 1024);
+        load_transposed<three>(two, Y::further(even, column) + k * 1024, Y::further(odd, column) + k * 1024);
 #pragma unroll
         for (int m = 0; m < kM; ++m) {
           if constexpr (three) multiply_add<three>(part[m][d], one[m], two);
@@ -218,9 +218,9 @@ __device__ inline void add_rows(Accumulator (&acc)[kM][Y::kColumns / 8], const A
 // are turned round once. So code that is long, such as that of all options, is there once and not for every element,
 // and the arrays stay in registers.
 template <int N, class F, class... Array>
-__device__ inline void each_turning(F f, Array&... arrays) {
-  const auto turn_one = [](Accumulator& x) { x = {{x.c[1], x.c[2], x.c[3], x.c[0]}}; };
-  const auto turn_all = [](Accumulator(&s)[N]) {
+__device__ inline void each_rotating(F f, Array&... arrays) {
+  const auto rotate_one = [](Accumulator& x) { x = {{x.c[1], x.c[2], x.c[3], x.c[0]}}; };
+  const auto rotate_all = [](Accumulator(&s)[N]) {
     const Accumulator first = s[0];
 #pragma unroll
     for (int n = 0; n + 1 < N; ++n) s[n] = s[n + 1];
@@ -229,8 +229,8 @@ __device__ inline void each_turning(F f, Array&... arrays) {
 #pragma unroll 1
   for (int n = 0; n < N; ++n) {
 #pragma unroll 1
-    for (int e = 0; e < 4; ++e) f(n, e), (turn_one(arrays[0]), ...);
-    (turn_all(arrays), ...);
+    for (int e = 0; e < 4; ++e) f(n, e), (rotate_one(arrays[0]), ...);
+    (rotate_all(arrays), ...);
   }
 }
 

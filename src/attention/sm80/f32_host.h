@@ -10,7 +10,7 @@
 
 namespace attune::sm80 {
 
-inline constexpr int kF32Widest = 256;
+inline constexpr int kF32MaxDim = 256;
 inline constexpr int64_t kF32MostBlocks = INT32_MAX;
 
 inline Status f32_supports(std::string_view who, Pass pass, const Problem& p, const Device& d) {
@@ -24,7 +24,7 @@ inline Status f32_supports(std::string_view who, Pass pass, const Problem& p, co
     if (t != DType::f32 && t != DType::none) return no("dtypes ", name(p.dtype), " are not all f32");
   if (p.precision == Precision::full) return no("multiplies with precision=tf32 or tf32x3, and full is asked for");
   for (const int dim : {p.dim_qk, p.dim_v})
-    if (dim > kF32Widest) return no("dim ", dim, " is over ", kF32Widest);
+    if (dim > kF32MaxDim) return no("dim ", dim, " is over ", kF32MaxDim);
   return Status::good();
 }
 
@@ -33,7 +33,7 @@ inline bool any_given(const Args& a, std::initializer_list<Role> roles) {
 }
 
 // Whether every row that is loaded begins at a multiple of 16 bytes and is as long.
-inline bool rows_are_wide(const Args& a) {
+inline bool rows_aligned16(const Args& a) {
   for (const Role r : {Role::q, Role::k, Role::v, Role::d_out}) {
     if (!a.given(r)) continue;
     const Tensor& t = a[r];
@@ -50,7 +50,7 @@ inline int64_t f32_tiles(int64_t length, int64_t block, int64_t tile) {
 }
 
 inline F32Call f32_call(const Problem& p, const Args& a) {
-  F32Call x{.problem = p, .args = dense(a), .wide = rows_are_wide(a), .options = needs_general(p)};
+  F32Call x{.problem = p, .args = dense(a), .aligned16 = rows_aligned16(a), .options = needs_general(p)};
   x.uniform = p.keys == KeySource::linear && !any_given(a, {Role::cu_q, Role::used_q, Role::used_k, Role::left_pad,
                                                             Role::cache_index, Role::positions});
   if (x.uniform) x.seq = sequence(p, a, 0);

@@ -31,7 +31,7 @@ __device__ void admit_tile(Accumulator (&s)[N], Accumulator (&o)[D], float (&ref
     ref[half] = grew ? top : before;
     factor[half] = grew ? exp2_fast(before - top) : 1.f;
     const float shift = ref[half] == -INFINITY ? 0.f : ref[half];
-    rare |= grew || (!cut && fabsf(shift) >= kFar);
+    rare |= grew || (!cut && fabsf(shift) >= kLargeLogit);
 #pragma unroll
     for (int n = 0; n < N; ++n)
 #pragma unroll
@@ -46,7 +46,7 @@ __device__ void admit_tile(Accumulator (&s)[N], Accumulator (&o)[D], float (&ref
     for (int d = 0; d < D; ++d)
 #pragma unroll
       for (int e = 0; e < 4; ++e) o[d].c[e] *= factor[e / 2];
-    if (!cut && __any_sync(~0u, fmaxf(fabsf(ref[0]), fabsf(ref[1])) >= kFar)) {
+    if (!cut && __any_sync(~0u, fmaxf(fabsf(ref[0]), fabsf(ref[1])) >= kLargeLogit)) {
       total[0] = total[1] = 0.f;
 #pragma unroll
       for (int n = 0; n < N; ++n)
@@ -80,7 +80,7 @@ __device__ void admit_tiles(Accumulator (&s)[M][N], Accumulator (&o)[M][D], floa
       before[m][half] = ref[m][half];
       if (top > ref[m][half] + lazy) ref[m][half] = top, rare = true;
       shift[m][half] = ref[m][half] == -INFINITY ? 0.f : ref[m][half];
-      rare |= is_far(shift[m][half]);
+      rare |= is_large_logit(shift[m][half]);
     }
   if (__any_sync(~0u, rare)) {
     constexpr float kMost = 12.f;  // the exponent of kMostWeight
@@ -100,7 +100,7 @@ __device__ void admit_tiles(Accumulator (&s)[M][N], Accumulator (&o)[M][D], floa
         for (int e = 0; e < 4; ++e) o[m][d].c[e] *= factor[e / 2];
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        if (!is_far(shift[m][half])) continue;
+        if (!is_large_logit(shift[m][half])) continue;
 #pragma unroll
         for (int n = 0; n < N; ++n)
 #pragma unroll

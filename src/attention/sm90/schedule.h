@@ -5,11 +5,11 @@
 
 namespace attune::sm90 {
 
-constexpr int kFar = 1 << 28;  // a side without end; also the longest sequence
-inline int far(int64_t x) { return int(std::clamp<int64_t>(x, -kFar, kFar)); }
+constexpr int kMaxLen = 1 << 28;  // a side without end; also the longest sequence
+inline int clamp_len(int64_t x) { return int(std::clamp<int64_t>(x, -kMaxLen, kMaxLen)); }
 
 // Of heads of keys whose tiles are taken together, the longest first: so many that what they read and write, `bytes` a
-// head, stays in the second-level cache.
+// head, stays in the L2 cache.
 constexpr double kSectionBytes = 32 << 20;
 inline int section_heads(double bytes, double most_bytes = kSectionBytes) {
   constexpr int kMost = 64;
@@ -19,19 +19,20 @@ inline int section_heads(double bytes, double most_bytes = kSectionBytes) {
 }
 // Of a backward, whose heads of keys have `bytes` each. With a band, blocks differ in length: the longest of a section
 // come first. In a fixed order each waits for the one before it in its head. Blocks that are alike go head after head.
-// In no order half of that: on an H200 1 to 2 % quicker at 2048 and 4096 queries, as quick elsewhere (docs/sm90.md).
+// In no order half of that: on an H200 1 to 2 % quicker at 2048 and 4096 queries, as quick elsewhere
+// (docs/notes/sm90.md).
 constexpr double kSectionOfBackward = 16 << 20;
 constexpr int kSectionInOrder = 16;  // heads at most, in a fixed order: blocks of a head begin together
 // Of `units` heads with `tiles` each. Where a section has fewer tiles than there are multiprocessors, several are under
 // way and share the cache all the same, and the longest tile of the last begins late: where tiles are few, all heads
 // are one section then, and the shortest tiles of all come last. Few are fewer if the cache holds a section, and that
 // is nearly as many tiles: on an H200 2.9 for each multiprocessor won 8 to 15 % as one section, 5.8 lost 2 to 5.
-constexpr double kFewTiles = 8, kFewTilesHeld = 3.5, kNearly = 0.9;
+constexpr double kMinTiles = 8, kMinTilesHeld = 3.5, kNearly = 0.9;
 inline int joined_section(double bytes, int64_t tiles, int units, int multiprocessors) {
   const int heads = section_heads(bytes, kSectionOfBackward);
   const double filled = double(heads * tiles) / multiprocessors, all = double(tiles * units) / multiprocessors;
   const bool held = heads * bytes <= kSectionOfBackward && filled >= kNearly;
-  return filled < 1 && all <= (held ? kFewTilesHeld : kFewTiles) ? std::max(units, heads) : heads;
+  return filled < 1 && all <= (held ? kMinTilesHeld : kMinTiles) ? std::max(units, heads) : heads;
 }
 struct KeyOrder { bool alike, in_order; };
 inline int section_of(KeyOrder by, double bytes, int64_t tiles, int units, int multiprocessors) {
@@ -46,22 +47,22 @@ inline int section_of_parts(double bytes, int64_t tiles, int multiprocessors) {
 // Of a backward: blocks stay and take tiles of keys from a counter. That saves most of a tile's beginning and end, and
 // costs a little in every step, so it counts how many rows see a key: in the mean, of all heads that share it. On an
 // H200 2048 rows won and 4096 did not; with steps of 80 queries, or where idle warps prepare, 8192 won, and 16384 were
-// as quick either way; in a fixed order 512 won and 1024 did not (docs/sm90.md), but at d64, where only blocks that
-// stay add from registers.
-constexpr double kRowsOfStaying = 3072, kRowsOfStayingLonger = 24576, kRowsOfStayingInOrder = 768;
+// as quick either way; in a fixed order 512 won and 1024 did not (docs/notes/sm90.md), but at d64, where only blocks
+// that stay add from registers.
+constexpr double kPersistentRows = 3072, kPersistentRowsLonger = 24576, kPersistentRowsDeterministic = 768;
 struct KeyWalk {
   double rows = 0;
   int64_t tiles = 0;  // of keys, of all heads
-  bool turned = false, prepares = false, in_order = false, pieced = false, narrow = false;  // the last: d64
+  bool transposed = false, prepares = false, in_order = false, pieced = false, narrow = false;  // the last: d64
 };
-inline bool may_stay(KeyWalk w, int multiprocessors) {
-  const bool longer = w.in_order ? w.narrow : w.turned || w.prepares;
-  const double most = longer ? kRowsOfStayingLonger : w.in_order ? kRowsOfStayingInOrder : kRowsOfStaying;
+inline bool may_persist(KeyWalk w, int multiprocessors) {
+  const bool longer = w.in_order ? w.narrow : w.transposed || w.prepares;
+  const double most = longer ? kPersistentRowsLonger : w.in_order ? kPersistentRowsDeterministic : kPersistentRows;
   return w.tiles > multiprocessors ? w.rows <= most : w.pieced;
 }
 // Tiles come in waves, and of the last wave not all blocks have one; with a diagonal the first tiles are long, and
 // others wait for them. So those are divided into pieces, which have as many of a tile's query tiles as the others or
-// one more. Into how many is reckoned in steps, by times of an H200 (docs/sm90.md).
+// one more. Into how many is reckoned in steps, by times of an H200 (docs/notes/sm90.md).
 struct KeySteps {
   int64_t tiles, units;  // of a head; heads
   int group;             // steps of a tile for each of its query tiles

@@ -19,15 +19,27 @@ struct alignas(16) KeyTile {
 };
 
 // Longer than any sequence, and a sum of two is an int.
-inline constexpr int64_t kFarKey = 1 << 29;
+inline constexpr int64_t kUnboundedKey = 1 << 29;
 
 // What all key tiles of a sequence have in common.
 ATTUNE_HD inline KeyTile key_tile_of(const Sequence& s, int b) {
   const int64_t stand = s.band.q_first - s.band.k_first;
-  return {.key = 0, .head = 0, .batch = b, .rows = s.len_q, .keys = s.len_k,
-          .low = clamp(stand - s.band.left, -kFarKey, kFarKey), .high = clamp(stand + s.band.right, -kFarKey, kFarKey),
-          .q_row = s.q_first, .q_batch = s.q_batch, .k_row = s.k_first, .k_batch = s.k_batch,
-          .tiles = 0, .start = 0, .stop = 0, .number = 0, .stand = clamp(-stand, -kFarKey, kFarKey)};
+  return {.key = 0,
+          .head = 0,
+          .batch = b,
+          .rows = s.len_q,
+          .keys = s.len_k,
+          .low = clamp(stand - s.band.left, -kUnboundedKey, kUnboundedKey),
+          .high = clamp(stand + s.band.right, -kUnboundedKey, kUnboundedKey),
+          .q_row = s.q_first,
+          .q_batch = s.q_batch,
+          .k_row = s.k_first,
+          .k_batch = s.k_batch,
+          .tiles = 0,
+          .start = 0,
+          .stop = 0,
+          .number = 0,
+          .stand = clamp(-stand, -kUnboundedKey, kUnboundedKey)};
 }
 
 // The n-th of the sequence. Query tiles begin at multiples of `grain`.

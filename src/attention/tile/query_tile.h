@@ -7,7 +7,7 @@
 
 namespace attune {
 
-inline constexpr int kFarTile = 1 << 29;  // further than any key, and a sum of two is an int
+inline constexpr int kUnboundedTile = 1 << 29;  // further than any key, and a sum of two is an int
 
 // Key tiles run from last down to first.
 struct alignas(16) QueryTile {
@@ -40,7 +40,7 @@ ATTUNE_HD inline void set_list(QueryTile& t, const BlockList& list, int rows, in
 template <int Roles>
 ATTUNE_HD QueryTile query_tile(const Problem& p, const ArgsOf<Roles>& a, int b, const Sequence& s, int head, int n,
                                int tile_q, int tile_k) {
-  constexpr int64_t kFar = kFarTile;
+  constexpr int64_t kUnbounded = kUnboundedTile;
   const int row = n * tile_q, rows = s.len_q - row < tile_q ? s.len_q - row : tile_q;
   const int64_t stand = s.band.q_first - s.band.k_first + row;
   QueryTile t{.row = s.q_first + row,
@@ -50,15 +50,15 @@ ATTUNE_HD QueryTile query_tile(const Problem& p, const ArgsOf<Roles>& a, int b, 
               .first = 0,
               .last = 0,
               .keys = s.len_k,
-              .from = clamp(stand - s.band.left, -kFar, kFar),
-              .until = clamp(stand + s.band.right + 1, -kFar, kFar),
+              .from = clamp(stand - s.band.left, -kUnbounded, kUnbounded),
+              .until = clamp(stand + s.band.right + 1, -kUnbounded, kUnbounded),
               .query = row,
               .sequence = b,
               .k_row = s.k_first,
               .k_head = head / (p.heads_q / p.heads_kv),
               .k_batch = s.k_batch,
               .column = 0,
-              .stand = clamp(stand, -kFar, kFar)};
+              .stand = clamp(stand, -kUnbounded, kUnbounded)};
   const int begin = clamp(t.from, 0, s.len_k), end = clamp(t.until + rows - 1, 0, s.len_k);
   if (const Blocks size = p.mask.blocks; size.q) {
     set_list(t, {size, a.template row<const int32_t>(Role::block_begin, b, 0, head), nullptr}, rows, tile_q, tile_k);
@@ -85,8 +85,8 @@ struct ListTiles {
     QueryTile t = first;
     t.row += row, t.query = row, t.head = head, t.k_head = int(heads_per_key.divide(head));
     t.batch = t.sequence = t.k_batch = b;
-    if (t.from > -kFarTile) t.from += row;
-    if (t.until < kFarTile) t.until += row;
+    if (t.from > -kUnboundedTile) t.from += row;
+    if (t.until < kUnboundedTile) t.until += row;
     t.stand += row;
     const BlockList list{blocks, begin + b * begin_batch + head * begin_head, nullptr};
     set_list(t, list, t.end - row < tile_q ? t.end - row : tile_q, tile_q, tile_k);

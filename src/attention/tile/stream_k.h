@@ -6,7 +6,7 @@
 
 namespace attune {
 
-struct Shares {
+struct StreamK {
   // Query tiles, none: nothing is shared; key tiles of a block, and of a query tile. All key tiles are under 2^31.
   int tiles, share, steps;
 

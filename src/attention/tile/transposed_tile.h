@@ -9,7 +9,7 @@
 
 namespace attune {
 
-struct TurnedTile {
+struct TransposedTile {
   int queries;
   static constexpr int kColumns = 16, kFragment = 128;
 

@@ -235,7 +235,8 @@ void weights_by(const float* s, int n, float scale, const float* ref, float* sum
                                             fold(total + r, [](F a, F b) { return _mm512_add_ps(a, b); })));
 }
 void weights(const float* s, int n, float scale, const float* ref, float* sum, void* p) {
-  any_far(ref, kSide) ? weights_by<true>(s, n, scale, ref, sum, p) : weights_by<false>(s, n, scale, ref, sum, p);
+  any_large_logit(ref, kSide) ? weights_by<true>(s, n, scale, ref, sum, p)
+                              : weights_by<false>(s, n, scale, ref, sum, p);
 }
 
 void rescale(float* o, int dim, const float* factor) {

@@ -8,7 +8,7 @@ namespace {
 
 struct Avx2 {
   using F = __m256;
-  static constexpr int kLanes = 8, kWide = 4;
+  static constexpr int kLanes = 8, kTileN = 4;
 
   static F load(const float* x) { return _mm256_loadu_ps(x); }
   static void store(float* to, F x) { _mm256_storeu_ps(to, x); }

@@ -17,7 +17,7 @@ inline float rounded_weight(float x) { return float(Bf16(x)); }
 
 struct Avx512 {
   using F = __m512;
-  static constexpr int kLanes = 16, kWide = 8;
+  static constexpr int kLanes = 16, kTileN = 8;
 
   static F load(const float* x) { return _mm512_loadu_ps(x); }
   static void store(float* to, F x) { _mm512_storeu_ps(to, x); }
@@ -59,14 +59,14 @@ struct Avx512 {
 
 // From 2^24 on (core/large_logit.h) a reference was rounded by 1 and more, and a weight may not be what was lost by
 // that: its logit is rounded as well, before the reference is subtracted. Built with -ffp-contract=off.
-inline bool any_far(const float* ref, int n) {
-  __mmask16 far = 0;
+inline bool any_large_logit(const float* ref, int n) {
+  __mmask16 large = 0;
   for (int r = 0; r < n; r += 16) {
     const __m512 x = _mm512_loadu_ps(ref + r);
-    far |= _mm512_mask_cmp_ps_mask(_mm512_cmp_ps_mask(x, _mm512_set1_ps(x86::minus_inf()), _CMP_NEQ_UQ),
+    large |= _mm512_mask_cmp_ps_mask(_mm512_cmp_ps_mask(x, _mm512_set1_ps(x86::minus_inf()), _CMP_NEQ_UQ),
                                    _mm512_abs_ps(x), _mm512_set1_ps(0x1p24f), _CMP_GE_OQ);
   }
-  return far;
+  return large;
 }
 template <bool Far>
 [[gnu::always_inline]] inline __m512 exponent(__m512 s, __m512 scale, __m512 ref) {

@@ -11,7 +11,7 @@ using x86::kVectors;
 using V = Avx512;
 using F = Avx512::F;
 using P = x86::Panels<Avx512>;
-constexpr int kLanes = V::kLanes, kWide = V::kWide, R = x86::kRows<V>;
+constexpr int kLanes = V::kLanes, kTileN = V::kTileN, R = x86::kRows<V>;
 
 struct Pairs {
   static constexpr int kBytes = 4, kDepth = 2;
@@ -53,13 +53,13 @@ void pack_q(const void* const* rows, int n, int dim, float, void* to) {
   for (int r = 0; r < R; r += 8) pack_rows(rows, r, n, dim, static_cast<float*>(to) + r, R);
 }
 void pack_k(const void* const* rows, int n, int dim, void* to) {
-  for (int j = 0; j < n; j += 8) pack_rows(rows, j, n, dim, static_cast<float*>(to) + int64_t(j) * dim / 2, kWide);
+  for (int j = 0; j < n; j += 8) pack_rows(rows, j, n, dim, static_cast<float*>(to) + int64_t(j) * dim / 2, kTileN);
 }
 void pack_v(const void* const* rows, int n, int dim, void* to, int room) {
   for (int j = 0; j < (n + 7) / 8 * 8; j += 2) {
     const auto *x = x86::row_or_zeros<Bf16>(rows, j, n), *y = x86::row_or_zeros<Bf16>(rows, j + 1, n);
-    char* v = static_cast<char*>(to) + int64_t(j) * kWide * 2;
-    for (int d = 0; d < dim; d += 8, v += int64_t(room) * kWide * 2) {
+    char* v = static_cast<char*>(to) + int64_t(j) * kTileN * 2;
+    for (int d = 0; d < dim; d += 8, v += int64_t(room) * kTileN * 2) {
       const __m128i a = _mm_loadu_si128(reinterpret_cast<const __m128i*>(x + d));
       const __m128i b = _mm_loadu_si128(reinterpret_cast<const __m128i*>(y + d));
       _mm_storeu_si128(reinterpret_cast<__m128i*>(v), _mm_unpacklo_epi16(a, b));
@@ -93,7 +93,7 @@ void weights_by(const float* s, int n, float scale, const float* ref, float* sum
   for (int c = 0; c < kVectors; ++c) V::store(sum + c * kLanes, total[c]);
 }
 void weights(const float* s, int n, float scale, const float* ref, float* sum, void* p) {
-  any_far(ref, R) ? weights_by<true>(s, n, scale, ref, sum, p) : weights_by<false>(s, n, scale, ref, sum, p);
+  any_large_logit(ref, R) ? weights_by<true>(s, n, scale, ref, sum, p) : weights_by<false>(s, n, scale, ref, sum, p);
 }
 
 float gradients(const float* s, const float* dp, int n, float scale, const float* lse, const float* delta, void* p_to,

@@ -113,16 +113,16 @@ struct Panels {
 
   template <bool Far>
   static void weights_by(const float* s, int n, const float* ref, float* sum, float* p) {
-    float32x4_t far_ref[V], total[V];
+    float32x4_t large_ref[V], total[V];
     Exp2Row row[V];
     unroll<V>([&](auto c) {
-      far_ref[c] = finite_ref(vld1q_f32(ref + 4 * c)), total[c] = vld1q_f32(sum + 4 * c);
-      row[c] = Exp2Row(Far ? vdupq_n_f32(0) : far_ref[c]);
+      large_ref[c] = finite_ref(vld1q_f32(ref + 4 * c)), total[c] = vld1q_f32(sum + 4 * c);
+      row[c] = Exp2Row(Far ? vdupq_n_f32(0) : large_ref[c]);
     });
     for (int j = 0; j < n; j += kExp / V, s += 4 * kExp, p += 4 * kExp) {
       float32x4_t x[kExp];
       unroll<kExp>([&](auto i) { x[i] = vld1q_f32(s + 4 * i); });
-      if constexpr (Far) unroll<kExp>([&](auto i) { x[i] = vsubq_f32(x[i], far_ref[i % V]); });
+      if constexpr (Far) unroll<kExp>([&](auto i) { x[i] = vsubq_f32(x[i], large_ref[i % V]); });
       exp2<5>(x, row);
       unroll<kExp>([&](auto i) { vst1q_f32(p + 4 * i, x[i]); });
       unroll<kExp>([&](auto i) { total[i % V] = vaddq_f32(total[i % V], x[i]); });
@@ -131,7 +131,7 @@ struct Panels {
   }
 
   static void weights(const float* s, int n, float, const float* ref, float* sum, void* p) {
-    any_far(ref, kRows) ? weights_by<true>(s, n, ref, sum, static_cast<float*>(p))
+    any_large_logit(ref, kRows) ? weights_by<true>(s, n, ref, sum, static_cast<float*>(p))
                         : weights_by<false>(s, n, ref, sum, static_cast<float*>(p));
   }
 

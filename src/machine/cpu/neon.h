@@ -36,11 +36,11 @@ struct Exp2Row {
   return vbslq_f32(vceqq_f32(ref, minus_inf()), vdupq_n_f32(0), ref);
 }
 // Beyond 2^20 a reference would cost the shift its last bits: it is then subtracted first.
-inline bool any_far(const float* ref, int n) {
-  bool far = false;
+inline bool any_large_logit(const float* ref, int n) {
+  bool large = false;
   for (int r = 0; r < n; ++r)
-    far |= ref[r] > 0x1p20f || (ref[r] < -0x1p20f && ref[r] != -std::numeric_limits<float>::infinity());
-  return far;
+    large |= ref[r] > 0x1p20f || (ref[r] < -0x1p20f && ref[r] != -std::numeric_limits<float>::infinity());
+  return large;
 }
 
 // Degree 5: 7.5e-8 relative. Degree 3: 7.5e-5, far below the 2e-3 of rounding P to bf16.

@@ -310,11 +310,11 @@ struct Panels {
     const float32x4_t scales = vdupq_n_f32(scale);
     for (int c = 0; c < kPairs; c += kExp) {
       Exp2Row row[kExp];
-      float32x4_t total[kExp], far_ref[kExp];
+      float32x4_t total[kExp], large_ref[kExp];
       unroll<kExp>([&](auto i) {
         const float* r = ref + 2 * (c + i);
-        far_ref[i] = finite_ref(float32x4_t{r[0], r[0], r[1], r[1]});
-        row[i] = Exp2Row(Far ? vdupq_n_f32(0) : far_ref[i]);
+        large_ref[i] = finite_ref(float32x4_t{r[0], r[0], r[1], r[1]});
+        row[i] = Exp2Row(Far ? vdupq_n_f32(0) : large_ref[i]);
         total[i] = vdupq_n_f32(0);
       });
       const float* from = s + 4 * c;
@@ -324,7 +324,7 @@ struct Panels {
         float32x4_t e[kAll];
         unroll<kAll>([&](auto i) { e[i] = vld1q_f32(from + 2 * kRows * (i / kExp) + 4 * (i % kExp)); });
         unroll<kAll>([&](auto i) { e[i] = vmulq_f32(e[i], scales); });
-        if constexpr (Far) unroll<kAll>([&](auto i) { e[i] = vsubq_f32(e[i], far_ref[i % kExp]); });
+        if constexpr (Far) unroll<kAll>([&](auto i) { e[i] = vsubq_f32(e[i], large_ref[i % kExp]); });
         exp2<3>(e, row);
         unroll<kExp * kFours>([&](auto i) {
           constexpr int kFour = i / kExp, kPair = i % kExp;
@@ -341,7 +341,8 @@ struct Panels {
   }
 
   static void weights(const float* s, int n, float scale, const float* ref, float* sum, void* p) {
-    any_far(ref, kRows) ? weights_by<true>(s, n, scale, ref, sum, p) : weights_by<false>(s, n, scale, ref, sum, p);
+    any_large_logit(ref, kRows) ? weights_by<true>(s, n, scale, ref, sum, p)
+                                : weights_by<false>(s, n, scale, ref, sum, p);
   }
 
   // o: [dim / 8][4 pairs][pairs][2 rows][2 dims]

@@ -1,12 +1,12 @@
 // What the x86 machines share: everything but the width of a vector and its exponential. A machine is a type V with
-//   F, kLanes, kWide                                        a vector of floats, its lanes, and the tile's width
+//   F, kLanes, kTileN                                        a vector of floats, its lanes, and the tile's width
 //   load, store, broadcast, set1, add, sub, mul, max        the obvious
 //   fma(a, b, c)                                            a b + c
 //   between(first, j, last, x)                              x where first <= j < last, else -inf
 //   zero_if_minus_inf(x), exp2(x)
-// Rows lie along lanes everywhere, three vectors of them, so one register tile of 3 x kWide accumulators serves both
+// Rows lie along lanes everywhere, three vectors of them, so one register tile of 3 x kTileN accumulators serves both
 // products: p as it is stored is an operand of the second, and nothing is transposed after packing.
-//   q [dim][rows]   k [n / kWide][dim][kWide]   v [dim / kWide][room][kWide]   s, p [key][rows]   o [dim][rows]
+//   q [dim][rows]   k [n / kTileN][dim][kTileN]   v [dim / kTileN][room][kTileN]   s, p [key][rows]   o [dim][rows]
 // Everything has internal linkage, and no function of another header is called: code that was compiled for wide
 // vectors and shared by the linker would crash on a machine without them.
 #pragma once
@@ -41,8 +41,8 @@ float sum_of_lanes(typename V::F x) {
 inline __m256 load8(const float* x) { return _mm256_loadu_ps(x); }
 inline __m256 load8(const F16* x) { return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(x))); }
 inline __m256 load8(const Bf16* x) {
-  const __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(x)));
-  return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
+  const __m256i f32 = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(x)));
+  return _mm256_castsi256_ps(_mm256_slli_epi32(f32, 16));
 }
 inline __m256i bf16_bits(__m256 x) {  // in the low half of each lane
   const __m256i u = _mm256_castps_si256(x);
@@ -70,10 +70,10 @@ void widen(const void* from, int64_t n, float* to) {
   for (; i + 8 <= n; i += 8) _mm256_storeu_ps(to + i, load8(reinterpret_cast<const T*>(x) + i));
   if (i == n) return;
   alignas(32) char last[8 * sizeof(float)] = {};
-  alignas(32) float wide[8];
+  alignas(32) float f32[8];
   std::memcpy(last, x + i * int64_t(sizeof(T)), size_t(n - i) * sizeof(T));
-  _mm256_store_ps(wide, load8(reinterpret_cast<const T*>(last)));
-  std::memcpy(to + i, wide, size_t(n - i) * sizeof(float));
+  _mm256_store_ps(f32, load8(reinterpret_cast<const T*>(last)));
+  std::memcpy(to + i, f32, size_t(n - i) * sizeof(float));
 }
 template <class T>
 void narrow(const float* from, int64_t n, void* to) {
@@ -130,17 +130,17 @@ inline float minus_inf() { return -__builtin_inff(); }
 template <class V>
 struct Panels {
   using F = typename V::F;
-  static constexpr int kLanes = V::kLanes, kWide = V::kWide, R = kRows<V>;
+  static constexpr int kLanes = V::kLanes, kTileN = V::kTileN, R = kRows<V>;
 
-  // to (+)= A B over `steps`: a register tile of kVectors x kWide, A [steps][rows], B [steps][kWide].
+  // to (+)= A B over `steps`: a register tile of kVectors x kTileN, A [steps][rows], B [steps][kTileN].
   template <class Operand>
   [[gnu::always_inline]] static inline void product(const char* a, const char* b, int steps,
-                                                    F (&acc)[kWide][kVectors]) {
-    for (int step = 0; step < steps; ++step, a += R * Operand::kBytes, b += kWide * Operand::kBytes) {
+                                                    F (&acc)[kTileN][kVectors]) {
+    for (int step = 0; step < steps; ++step, a += R * Operand::kBytes, b += kTileN * Operand::kBytes) {
       F x[kVectors];
       for (int c = 0; c < kVectors; ++c) x[c] = Operand::load(a + c * kLanes * Operand::kBytes);
 #pragma GCC unroll 8
-      for (int n = 0; n < kWide; ++n) {
+      for (int n = 0; n < kTileN; ++n) {
         const F y = Operand::broadcast(b + n * Operand::kBytes);
         for (int c = 0; c < kVectors; ++c) Operand::multiply(acc[n][c], x[c], y);
       }
@@ -153,12 +153,12 @@ struct Panels {
     const int steps = dim / Operand::kDepth;
     F best[kVectors];
     for (F& x : best) x = V::set1(minus_inf());
-    for (int j = 0; j < n; j += kWide, s += kWide * R, k += int64_t(steps) * kWide * Operand::kBytes) {
-      F acc[kWide][kVectors];
+    for (int j = 0; j < n; j += kTileN, s += kTileN * R, k += int64_t(steps) * kTileN * Operand::kBytes) {
+      F acc[kTileN][kVectors];
       for (auto& row : acc)
         for (F& x : row) x = V::set1(0.f);
       product<Operand>(static_cast<const char*>(q), k, steps, acc);
-      for (int a = 0; a < kWide; ++a)
+      for (int a = 0; a < kTileN; ++a)
         for (int c = 0; c < kVectors; ++c) {
           V::store(s + a * R + c * kLanes, acc[a][c]);
           best[c] = V::max(best[c], acc[a][c]);
@@ -169,14 +169,14 @@ struct Panels {
 
   template <class Operand>
   static void accumulate(const void* p, const void* v_tile, int room, int first, int n, int dim, float* o) {
-    const int64_t key = kWide * Operand::kBytes / Operand::kDepth;  // bytes of kWide dims of one key
+    const int64_t key = kTileN * Operand::kBytes / Operand::kDepth;  // bytes of kTileN dims of one key
     const char* v = static_cast<const char*>(v_tile) + first * key;
-    for (int d = 0; d < dim; d += kWide, o += kWide * R, v += room * key) {
-      F acc[kWide][kVectors];
-      for (int a = 0; a < kWide; ++a)
+    for (int d = 0; d < dim; d += kTileN, o += kTileN * R, v += room * key) {
+      F acc[kTileN][kVectors];
+      for (int a = 0; a < kTileN; ++a)
         for (int c = 0; c < kVectors; ++c) acc[a][c] = V::load(o + a * R + c * kLanes);
       product<Operand>(static_cast<const char*>(p), v, n / Operand::kDepth, acc);
-      for (int a = 0; a < kWide; ++a)
+      for (int a = 0; a < kTileN; ++a)
         for (int c = 0; c < kVectors; ++c) V::store(o + a * R + c * kLanes, acc[a][c]);
     }
   }
@@ -232,7 +232,7 @@ template <class V>
 struct Float32 {
   using F = typename V::F;
   using P = Panels<V>;
-  static constexpr int kLanes = V::kLanes, kWide = V::kWide, R = kRows<V>;
+  static constexpr int kLanes = V::kLanes, kTileN = V::kTileN, R = kRows<V>;
 
   static constexpr int kBytes = sizeof(float), kDepth = 1;  // of a step: bytes of a row, terms of its dot product
   [[gnu::always_inline]] static inline F load(const char* x) { return V::load(reinterpret_cast<const float*>(x)); }
@@ -257,8 +257,8 @@ struct Float32 {
       for (int d = 0; d < dim; d += 8) {
         __m256 x[8];
         load_block<T>(rows, j, n, d, x);
-        float* k = static_cast<float*>(to) + int64_t(j) * dim + d * kWide;
-        for (int a = 0; a < 8; ++a, k += kWide) store_wide(k, int64_t(kWide) * dim, x[a]);
+        float* k = static_cast<float*>(to) + int64_t(j) * dim + d * kTileN;
+        for (int a = 0; a < 8; ++a, k += kTileN) store_f32(k, int64_t(kTileN) * dim, x[a]);
       }
   }
   template <class T>
@@ -270,7 +270,7 @@ struct Float32 {
       for (int j = 0; j < (n + 7) / 8 * 8; ++j) {
         const T* x = row_or_zeros<T>(rows, j, n);
         for (int d = from; d < dim && d < from + kDims; d += 8)
-          store_wide(static_cast<float*>(to) + int64_t(d) * room + j * kWide, int64_t(kWide) * room, load8(x + d));
+          store_f32(static_cast<float*>(to) + int64_t(d) * room + j * kTileN, int64_t(kTileN) * room, load8(x + d));
       }
   }
 
@@ -328,9 +328,9 @@ struct Float32 {
   }
 
  private:
-  // Eight floats as one group of kWide, or as two that lie `apart`.
-  [[gnu::always_inline]] static inline void store_wide(float* to, int64_t apart, __m256 x) {
-    if constexpr (kWide == 8) {
+  // Eight floats as one group of kTileN, or as two that lie `apart`.
+  [[gnu::always_inline]] static inline void store_f32(float* to, int64_t apart, __m256 x) {
+    if constexpr (kTileN == 8) {
       _mm256_storeu_ps(to, x);
     } else {
       _mm_storeu_ps(to, _mm256_castps256_ps128(x));

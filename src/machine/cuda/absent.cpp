@@ -28,8 +28,8 @@ Status has_code(int) { return none(); }
 Status count(int& out) { return out = 0, none(); }
 Status device(int, Device&) { return none(); }
 Status memory_of(int, size_t&) { return none(); }
-Use::Use(int) : status(none()) {}
-Use::~Use() = default;
+DeviceGuard::DeviceGuard(int) : status(none()) {}
+DeviceGuard::~DeviceGuard() = default;
 Memory::~Memory() = default;
 Status Memory::allocate(int, size_t) { return none(); }
 OwnStream::~OwnStream() = default;

@@ -19,7 +19,7 @@ struct One {
   Strides from_step, to_step;  // bytes
   uint32_t seq, head, rows;
   int32_t bytes;               // of a row
-  int32_t wide;                // at once
+  int32_t unit;                // at once
 };
 struct Params {
   uint32_t blocks;             // of each copy
@@ -40,7 +40,7 @@ __global__ void __launch_bounds__(kThreads) copy_kernel(const __grid_constant__ 
     const int64_t h = row - token * c.head, s = token % c.seq, b = token / c.seq;
     const char* from = c.from + b * c.from_step.batch + s * c.from_step.seq + h * c.from_step.head;
     char* to = c.to + b * c.to_step.batch + s * c.to_step.seq + h * c.to_step.head;
-    if (c.wide == 16) copy_row<uint4>(from, to, c.bytes);
+    if (c.unit == 16) copy_row<uint4>(from, to, c.bytes);
     else copy_row<char>(from, to, c.bytes);
   }
 }
@@ -59,15 +59,15 @@ One one_of(const Copy& c) {
   One x{.from = static_cast<const char*>(c.from.data), .to = static_cast<char*>(c.to.data),
         .from_step = in_bytes(c.from), .to_step = in_bytes(c.to), .seq = uint32_t(c.to.extent.seq),
         .head = uint32_t(c.to.extent.head), .rows = uint32_t(rows_of(c.to)),
-        .bytes = c.to.extent.dim * size_of(c.to.dtype), .wide = 1};
-  if (aligned(x.from, x.from_step, x.bytes) && aligned(x.to, x.to_step, x.bytes)) x.wide = 16;
+        .bytes = c.to.extent.dim * size_of(c.to.dtype), .unit = 1};
+  if (aligned(x.from, x.from_step, x.bytes) && aligned(x.to, x.to_step, x.bytes)) x.unit = 16;
   return x;
 }
 
 }  // namespace
 
 Status copy_all(std::span<const Copy> all, void* stream) {
-  const Use use(all[0].to.device_index);
+  const DeviceGuard use(all[0].to.device_index);
   if (!use.status.ok()) return Status::no("copy: ", use.status.message);
   for (size_t first = 0; first < all.size(); first += kMost) {
     Params x{};

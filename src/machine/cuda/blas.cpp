@@ -98,11 +98,11 @@ Status make_layout(const Product& p, Descriptor& out, DType type, int64_t rows, 
 Status prepare(const Product& p, Handle handle, Prepared& out) {
   const Lt& f = lt();
   int error = f.product_create(&out.product, p.tf32 ? kComputeTf32 : kCompute32, kReal32);
-  if (!error && p.y_turned) error = f.product_set(out.product, kTransposeA, &kTransposed, sizeof kTransposed);
-  if (!error && p.x_turned) error = f.product_set(out.product, kTransposeB, &kTransposed, sizeof kTransposed);
+  if (!error && p.y_transposed) error = f.product_set(out.product, kTransposeA, &kTransposed, sizeof kTransposed);
+  if (!error && p.x_transposed) error = f.product_set(out.product, kTransposeB, &kTransposed, sizeof kTransposed);
   if (error) return failed("cublasLtMatmulDescCreate", error, p);
-  const int64_t y_rows = p.y_turned ? p.k : p.n, y_columns = p.y_turned ? p.n : p.k;
-  const int64_t x_rows = p.x_turned ? p.m : p.k, x_columns = p.x_turned ? p.k : p.m;
+  const int64_t y_rows = p.y_transposed ? p.k : p.n, y_columns = p.y_transposed ? p.n : p.k;
+  const int64_t x_rows = p.x_transposed ? p.m : p.k, x_columns = p.x_transposed ? p.k : p.m;
   if (Status s = make_layout(p, out.a, p.in, y_rows, y_columns, p.pitch_y, p.step_y); !s.ok()) return s;
   if (Status s = make_layout(p, out.b, p.in, x_rows, x_columns, p.pitch_x, p.step_x); !s.ok()) return s;
   if (Status s = make_layout(p, out.to, p.out, p.n, p.m, p.pitch_to, p.step_to); !s.ok()) return s;

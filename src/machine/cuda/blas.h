@@ -14,7 +14,7 @@ namespace attune::cuda {
 struct Product {
   DType in = DType::f32, out = DType::f32;           // out: f32, or as in
   int32_t m = 0, n = 0, k = 0, batch = 1;
-  int32_t x_turned = 0, y_turned = 0;                // [k, m] and [n, k] in memory
+  int32_t x_transposed = 0, y_transposed = 0;                // [k, m] and [n, k] in memory
   int32_t tf32 = 0;                                  // f32 factors may be rounded to 11 bits
   int32_t device = 0;                                // the current one
   int64_t pitch_x = 0, pitch_y = 0, pitch_to = 0;    // elements from row to row

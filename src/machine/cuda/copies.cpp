@@ -20,13 +20,13 @@ cudaEvent_t of(void* event) { return static_cast<cudaEvent_t>(event); }
 
 Mark::~Mark() {
   if (!event_) return;
-  const Use use(index_);
+  const DeviceGuard use(index_);
   (void)cudaEventDestroy(of(event_));
 }
 
 Status Mark::open(int index) {
   if (event_ && index_ == index) return Status::good();
-  const Use use(index);
+  const DeviceGuard use(index);
   if (!use.status.ok()) return use.status;
   cudaEvent_t made = nullptr;
   if (Status s = said("cudaEventCreateWithFlags", cudaEventCreateWithFlags(&made, cudaEventDisableTiming)); !s.ok())

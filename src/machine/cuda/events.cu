@@ -21,7 +21,7 @@ cudaStream_t on(void* stream) { return static_cast<cudaStream_t>(stream); }
 
 // Memory of the host that the GPU reads and writes in place, filled with 0.
 Status share(int index, size_t bytes, void*& out) {
-  const Use use(index);
+  const DeviceGuard use(index);
   if (!use.status.ok()) return use.status;
   constexpr unsigned kHow = cudaHostAllocMapped | cudaHostAllocPortable;
   if (Status s = said("cudaHostAlloc", cudaHostAlloc(&out, bytes, kHow)); !s.ok()) return s;
@@ -31,7 +31,7 @@ Status share(int index, size_t bytes, void*& out) {
 
 void unshare(int index, void* shared) {
   if (!shared) return;
-  const Use use(index);
+  const DeviceGuard use(index);
   (void)cudaFreeHost(shared);
 }
 
@@ -74,7 +74,7 @@ std::string version_text(int v) { return join(v / 1000, ".", v % 1000 / 10); }
 }  // namespace
 
 Status facts_of(int index, Facts& out) {
-  const Use use(index);
+  const DeviceGuard use(index);
   if (!use.status.ok()) return use.status;
   int l2 = 0, units = 0, driver = 0;
   size_t all = 0;
@@ -112,13 +112,13 @@ Status launch_nothing(void* stream) {
 
 Marks::~Marks() {
   if (!events_) return;
-  const Use use(index_);
+  const DeviceGuard use(index_);
   for (int n = 0; n < count_; ++n) (void)cudaEventDestroy(static_cast<cudaEvent_t>(events_[n]));
   delete[] events_;
 }
 
 Status Marks::open(int index, int count) {
-  const Use use(index);
+  const DeviceGuard use(index);
   if (!use.status.ok()) return use.status;
   events_ = new void*[size_t(count)];
   index_ = index;

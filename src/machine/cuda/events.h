@@ -23,7 +23,7 @@ Status facts_of(int index, Facts& out);
 Status fill(void* gpu, unsigned char value, size_t bytes, void* stream);
 Status copy_inside(void* to, const void* from, size_t bytes, void* stream);
 Status launch_nothing(void* stream);  // an empty kernel
-// Lines of the second-level cache that somebody asked to be kept become ordinary ones: a flush leaves them where they
+// Lines of the L2 cache that somebody asked to be kept become ordinary ones: a flush leaves them where they
 // are otherwise. Of the current GPU. It does not wait: 3 us on an H200, 4 to 8 us where it works (CUDA 13.0).
 Status release_kept_lines();
 

@@ -20,7 +20,7 @@ inline Status last_error(const char* kernel) {
 
 // On which GPUs the limit of dynamic shared memory of one kernel is already raised: a bit each. Two threads that raise
 // it at once do the same thing twice.
-struct Ready {
+struct SharedMemoryOptIn {
   uint64_t devices = 0;  // touched only through std::atomic_ref: g++ 12 puts no std::atomic into a constant table
 };
 
@@ -28,7 +28,7 @@ struct Ready {
 struct Launch {
   std::string_view who{};  // the backend
   const void* kernel = nullptr;
-  Ready* ready = nullptr;
+  SharedMemoryOptIn* ready = nullptr;
   int64_t blocks = 0;      // along x, at most 2^31 - 1
   int threads = 0;
   int shared_bytes = 0;    // dynamic

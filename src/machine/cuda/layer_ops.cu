@@ -237,17 +237,17 @@ __global__ void __launch_bounds__(kThreads) rotate_halves_kernel(const __grid_co
   const Rotate& a = p.a;
   p.each<Width>([&](uint32_t row, int64_t i) {
     const uint32_t place = p.rows.place(row);
-    float c[Width], s[Width], first[Width], second[Width], turned[Width];
+    float c[Width], s[Width], first[Width], second[Width], rotated[Width];
     read(view<const float>(a.cos).row(0, place, 0) + i, c), read(view<const float>(a.sin).row(0, place, 0) + i, s);
     T *x = p.rows.find<T>(a.x, row) + i, *y = x + a.cos.extent.dim;
     read(x, first), read(y, second);
 #pragma unroll
     for (int n = 0; n < Width; ++n) {
       const float sine = a.inverse ? -s[n] : s[n];
-      turned[n] = first[n] * c[n] - second[n] * sine;
+      rotated[n] = first[n] * c[n] - second[n] * sine;
       second[n] = second[n] * c[n] + first[n] * sine;
     }
-    write(turned, x), write(second, y);
+    write(rotated, x), write(second, y);
   });
 }
 
@@ -378,10 +378,10 @@ struct Moves {
   static constexpr int width = Width;
 };
 template <class F>
-auto kernel_of(DType t, bool wide, F f) {
-  if (t == DType::f32) return wide ? f(Moves<float, 4>()) : f(Moves<float, 1>());
-  if (t == DType::f16) return wide ? f(Moves<F16, 8>()) : f(Moves<F16, 1>());
-  return wide ? f(Moves<Bf16, 8>()) : f(Moves<Bf16, 1>());
+auto kernel_of(DType t, bool aligned16, F f) {
+  if (t == DType::f32) return aligned16 ? f(Moves<float, 4>()) : f(Moves<float, 1>());
+  if (t == DType::f16) return aligned16 ? f(Moves<F16, 8>()) : f(Moves<F16, 1>());
+  return aligned16 ? f(Moves<Bf16, 8>()) : f(Moves<Bf16, 1>());
 }
 template <class F>
 auto kernel_of(DType t, F f) {
@@ -391,7 +391,7 @@ auto kernel_of(DType t, F f) {
 template <class P>
 Status start(void (*kernel)(P), const P& p, int64_t blocks, const Tensor& on, void* stream, const char* what) {
   if (!blocks) return Status::good();
-  const Use use(on.device_index);
+  const DeviceGuard use(on.device_index);
   if (!use.status.ok()) return Status::no(what, ": ", use.status.message);
   kernel<<<unsigned(blocks), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(p);
   const cudaError_t error = cudaGetLastError();
@@ -450,32 +450,33 @@ Status column_sum(const ColumnSum& a, void* stream) {
 
 Status rotate(const Rotate& a, void* stream) {
   if (Status s = too_many("rotate", a.x); !s.ok()) return s;
-  const int turned = a.cos.extent.dim, wide_by = 16 / size_of(a.x.dtype);
+  const int rotated = a.cos.extent.dim, vec = 16 / size_of(a.x.dtype);
   // Tables are read in pieces of as many numbers, and the second half begins at a piece too.
-  const bool wide = even(a.x) && turned % wide_by == 0 && even(a.cos, a.sin);
-  const int pairs = !wide ? 1 : a.halves ? wide_by : wide_by / 2;
-  const auto p = params(a, a.x, turned / pairs);
+  const bool aligned16 = even(a.x) && rotated % vec == 0 && even(a.cos, a.sin);
+  const int pairs = !aligned16 ? 1 : a.halves ? vec : vec / 2;
+  const auto p = params(a, a.x, rotated / pairs);
   const auto halves = [](auto m) { return rotate_halves_kernel<typename decltype(m)::type, m.width>; };
   const auto side_by_side = [](auto m) { return rotate_pairs_kernel<typename decltype(m)::type, m.width>; };
-  const auto kernel = a.halves ? kernel_of(a.x.dtype, wide, halves) : kernel_of(a.x.dtype, wide, side_by_side);
+  const auto kernel =
+      a.halves ? kernel_of(a.x.dtype, aligned16, halves) : kernel_of(a.x.dtype, aligned16, side_by_side);
   return start(kernel, p, grid_of(p.all), a.x, stream, "rotate");
 }
 
 Status activate(const Activate& a, void* stream) {
   if (Status s = too_many("activate", a.out); !s.ok()) return s;
-  const bool wide = even(a.x, a.out);
-  const auto p = params(a, a.out, a.out.extent.dim / (wide ? 16 / size_of(a.x.dtype) : 1));
+  const bool aligned16 = even(a.x, a.out);
+  const auto p = params(a, a.out, a.out.extent.dim / (aligned16 ? 16 / size_of(a.x.dtype) : 1));
   const auto kernel =
-      kernel_of(a.x.dtype, wide, [](auto m) { return activate_kernel<typename decltype(m)::type, m.width>; });
+      kernel_of(a.x.dtype, aligned16, [](auto m) { return activate_kernel<typename decltype(m)::type, m.width>; });
   return start(kernel, p, grid_of(p.all), a.x, stream, "activate");
 }
 
 Status activate_backward(const Activate& a, void* stream) {
   if (Status s = too_many("activate_backward", a.d_out); !s.ok()) return s;
-  const bool wide = even(a.x, a.d_out, a.dx);
-  const auto p = params(a, a.d_out, a.d_out.extent.dim / (wide ? 16 / size_of(a.x.dtype) : 1));
-  const auto kernel =
-      kernel_of(a.x.dtype, wide, [](auto m) { return activate_backward_kernel<typename decltype(m)::type, m.width>; });
+  const bool aligned16 = even(a.x, a.d_out, a.dx);
+  const auto p = params(a, a.d_out, a.d_out.extent.dim / (aligned16 ? 16 / size_of(a.x.dtype) : 1));
+  const auto kernel = kernel_of(a.x.dtype, aligned16,
+                                [](auto m) { return activate_backward_kernel<typename decltype(m)::type, m.width>; });
   return start(kernel, p, grid_of(p.all), a.x, stream, "activate_backward");
 }
 

@@ -177,7 +177,7 @@ Status identify(PoolStream& stream) {
 // Calls f(pool) with the GPU as the current one.
 template <class F>
 Status with(int index, F f) {
-  const Use use(index);
+  const DeviceGuard use(index);
   if (!use.status.ok()) return Status::no("memory: cuda:", index, ": ", use.status.message);
   GpuPool* pool = nullptr;
   if (Status s = find(index, pool); !s.ok()) return s;

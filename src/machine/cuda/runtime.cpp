@@ -63,31 +63,31 @@ Status device(int index, Device& out) {
 }
 
 Status memory_of(int index, size_t& bytes) {
-  const Use use(index);
+  const DeviceGuard use(index);
   size_t free = 0;
   if (!use.status.ok()) return use.status;
   return said("cudaMemGetInfo", cudaMemGetInfo(&free, &bytes));
 }
 
-Use::Use(int index) {
+DeviceGuard::DeviceGuard(int index) {
   int now = 0;
   if (status = said("cudaGetDevice", cudaGetDevice(&now)); !status.ok() || now == index) return;
   if (status = said("cudaSetDevice", cudaSetDevice(index)); status.ok()) before_ = now;
 }
 
-Use::~Use() {
+DeviceGuard::~DeviceGuard() {
   if (before_ >= 0) (void)cudaSetDevice(before_);
 }
 
 Memory::~Memory() {
   if (!data_) return;
-  const Use use(index_);
+  const DeviceGuard use(index_);
   (void)cudaFree(data_);
 }
 
 Status Memory::allocate(int index, size_t bytes) {
   *this = Memory();
-  const Use use(index);
+  const DeviceGuard use(index);
   if (!use.status.ok()) return use.status;
   void* place = nullptr;
   if (Status s = said("cudaMalloc", cudaMalloc(&place, bytes ? bytes : 1)); !s.ok())
@@ -98,12 +98,12 @@ Status Memory::allocate(int index, size_t bytes) {
 
 OwnStream::~OwnStream() {
   if (!stream_) return;
-  const Use use(index_);
+  const DeviceGuard use(index_);
   (void)cudaStreamDestroy(static_cast<cudaStream_t>(stream_));
 }
 
 Status OwnStream::open(int index) {
-  const Use use(index);
+  const DeviceGuard use(index);
   if (!use.status.ok()) return use.status;
   cudaStream_t made = nullptr;
   const Status s = said("cudaStreamCreateWithFlags", cudaStreamCreateWithFlags(&made, cudaStreamNonBlocking));
@@ -130,7 +130,7 @@ Status wait(void* stream) {
 }
 
 Status wait_all(int index) {
-  const Use use(index);
+  const DeviceGuard use(index);
   return use.status.ok() ? said("cudaDeviceSynchronize", cudaDeviceSynchronize()) : use.status;
 }
 

@@ -23,12 +23,12 @@ Status device(int index, Device& out);
 Status memory_of(int index, size_t& bytes);
 
 // Makes a GPU the current one of this thread while it lives. Costs two short calls into the runtime.
-class Use {
+class DeviceGuard {
  public:
-  explicit Use(int index);
-  ~Use();
-  Use(const Use&) = delete;
-  Use& operator=(const Use&) = delete;
+  explicit DeviceGuard(int index);
+  ~DeviceGuard();
+  DeviceGuard(const DeviceGuard&) = delete;
+  DeviceGuard& operator=(const DeviceGuard&) = delete;
   Status status{};
 
  private:

@@ -104,7 +104,7 @@ __global__ void __launch_bounds__(kThreads) merge_kernel(const __grid_constant__
 }
 
 // Whether every piece of 4 elements begins at a multiple of its own size.
-bool wide(const Tensor& t) {
+bool aligned16(const Tensor& t) {
   const auto whole = [](int64_t n) { return n % 4 == 0; };
   return t.dtype != DType::f64 && whole(t.extent.dim) && whole(t.stride.batch) && whole(t.stride.seq) &&
          whole(t.stride.head) && reinterpret_cast<uintptr_t>(t.data) % uintptr_t(4 * size_of(t.dtype)) == 0;
@@ -114,7 +114,7 @@ int64_t rows_of(const Tensor& t) { return int64_t(t.extent.batch) * t.extent.seq
 
 template <class Params>
 Status start(void (*kernel)(Params), const Params& params, int64_t blocks, int device, void* stream, const char* who) {
-  const Use use(device);
+  const DeviceGuard use(device);
   if (!use.status.ok()) return Status::no(who, ": ", use.status.message);
   kernel<<<unsigned(std::min(blocks, kMostBlocks)), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(params);
   const cudaError_t error = cudaGetLastError();
@@ -126,7 +126,7 @@ Status start(void (*kernel)(Params), const Params& params, int64_t blocks, int d
 
 Status combine(const Combine& c, void* stream) {
   if (rows_of(c.to) > kMostRows) return Status::no("combine: ", rows_of(c.to), " rows are over 2^31 - 1");
-  const bool reads = c.factor != 0.f, fast = wide(c.to) && (!reads || wide(c.from));
+  const bool reads = c.factor != 0.f, fast = aligned16(c.to) && (!reads || aligned16(c.from));
   const bool twice = c.to.dtype == DType::f64 || (reads && c.from.dtype == DType::f64);
   const int64_t pieces = c.to.extent.dim / (fast ? 4 : 1), all = rows_of(c.to) * pieces;
   const CombineParams x{.c = c, .rows = Rows(c.to), .pieces = Divisor(uint32_t(pieces)), .all = all};
@@ -138,7 +138,7 @@ Status combine(const Combine& c, void* stream) {
 
 Status merge(const Merge& m, void* stream) {
   if (rows_of(m.out) > kMostRows) return Status::no("merge: ", rows_of(m.out), " rows are over 2^31 - 1");
-  const bool fast = wide(m.out) && wide(m.out_part);
+  const bool fast = aligned16(m.out) && aligned16(m.out_part);
   MergeParams x{.m = m, .rows = Rows(m.out), .lanes = 1};
   while (x.lanes < 32 && x.lanes * (fast ? 4 : 1) < m.out.extent.dim) x.lanes *= 2;
   return start(fast ? merge_kernel<4> : merge_kernel<1>, x, ceil_div(rows_of(m.out), kThreads / x.lanes),

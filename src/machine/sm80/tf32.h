@@ -10,7 +10,7 @@ namespace attune::sm80 {
 
 // A tile of floats in shared memory: rows of `columns` in panels of 32 (128 bytes). Inside a panel the 16-byte chunk of
 // a row is exchanged with its number modulo 8. So eight rows of one chunk lie in different banks (ldmatrix, cp.async),
-// and so do eight neighbours in each of the rows 0, 2, 4, 6 or 1, 3, 5, 7 (load_turned).
+// and so do eight neighbours in each of the rows 0, 2, 4, 6 or 1, 3, 5, 7 (load_transposed).
 template <int rows, int columns>
 struct FloatTile {
   static constexpr int kRows = rows, kColumns = columns;
@@ -114,7 +114,7 @@ __device__ inline void load_columns(OperandB<three> (&to)[2], uint32_t address) 
 // which an accumulator, taken as a left operand by weights(), has its columns. `even` and `odd`: the addresses of rows
 // 2 (lane % 4) and 2 (lane % 4) + 1, column lane / 4.
 template <bool three>
-__device__ inline void load_turned(OperandB<three>& to, uint32_t even, uint32_t odd) {
+__device__ inline void load_transposed(OperandB<three>& to, uint32_t even, uint32_t odd) {
   to.set(0, load_shared(even)), to.set(1, load_shared(odd));
 }
 template <bool three>

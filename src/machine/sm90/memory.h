@@ -27,7 +27,7 @@ __device__ inline void store_shared4(uint32_t to, float a, float b, float c, flo
 __device__ inline void add_global4(float* to, float a, float b, float c, float d) {
   asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(a), "f"(b), "f"(c), "f"(d) : "memory");
 }
-// Into the second-level cache: about `bytes`, a multiple of 16, from about `from` on, and nothing past its end.
+// Into the L2 cache: about `bytes`, a multiple of 16, from about `from` on, and nothing past its end.
 __device__ inline void prefetch_global(const char* from, int bytes) {
   asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(reinterpret_cast<uintptr_t>(from) & ~uintptr_t(15)),
                "r"(bytes));

@@ -7,7 +7,7 @@
 
 namespace attune::sm90 {
 
-// What the second-level cache should keep: q is read once, keys and values by many blocks.
+// What the L2 cache should keep: q is read once, keys and values by many blocks.
 enum class Keep : uint64_t { first_to_go = 0x12F0000000000000u, last_to_go = 0x14F0000000000000u };
 
 __device__ inline void prefetch_map(const CUtensorMap& map) {
@@ -21,7 +21,7 @@ __device__ inline void load_tile(uint32_t to, const CUtensorMap& map, uint32_t b
       "l"(&map), "r"(barrier), "r"(column), "r"(row), "r"(head), "r"(batch), "l"(uint64_t(keep))
       : "memory");
 }
-// Into the second-level cache.
+// Into the L2 cache.
 __device__ inline void prefetch_tile(const CUtensorMap& map, int column, int row, int head, int batch) {
   asm volatile("cp.async.bulk.prefetch.tensor.4d.L2.global [%0, {%1, %2, %3, %4}];" ::"l"(&map), "r"(column), "r"(row),
                "r"(head), "r"(batch)
@@ -56,9 +56,9 @@ __device__ inline void publish_global() { asm volatile("fence.proxy.async.global
 
 // Four 8x8 matrices of 16-bit numbers from registers; lane l says where row l % 8 of matrix l / 8 goes. Turned: where
 // that column goes.
-template <bool turned = false>
+template <bool transposed = false>
 __device__ inline void store_matrix4(uint32_t to, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
-  if constexpr (turned)
+  if constexpr (transposed)
     asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(a), "r"(b),
                  "r"(c), "r"(d)
                  : "memory");

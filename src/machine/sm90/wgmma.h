@@ -4,7 +4,7 @@
 //   registers  a in registers, four pairs a lane; b [16 rows of k, N contiguous] in shared memory
 //   by_rows    a in registers, too; b [N rows, k contiguous] in shared memory
 //   turned     a [16 rows of k, 64 contiguous] and b [16 rows of k, N contiguous] in shared memory
-//   turned_a   a [16 rows of k, 64 contiguous] and b [N rows, k contiguous] in shared memory
+//   transposed_a   a [16 rows of k, 64 contiguous] and b [N rows, k contiguous] in shared memory
 // Lane l of warp w holds rows 16 w + l / 4 (d[4 n], d[4 n + 1]) and 8 below (d[4 n + 2], d[4 n + 3]), columns
 // 8 n + 2 (l % 4) and the next.
 #pragma once
@@ -101,8 +101,8 @@ struct Product;
   template <> \
   struct Product<T, N> { \
     ATTUNE_PRODUCT_SHARED(shared, type, N, i0, i1, i2, "0, 0") \
-    ATTUNE_PRODUCT_SHARED(turned, type, N, i0, i1, i2, "1, 1") \
-    ATTUNE_PRODUCT_SHARED(turned_a, type, N, i0, i1, i2, "1, 0") \
+    ATTUNE_PRODUCT_SHARED(transposed, type, N, i0, i1, i2, "1, 1") \
+    ATTUNE_PRODUCT_SHARED(transposed_a, type, N, i0, i1, i2, "1, 0") \
     ATTUNE_PRODUCT_REGISTERS(registers, type, N, i0, i1, i2, i3, i4, i5, "1") \
     ATTUNE_PRODUCT_REGISTERS(by_rows, type, N, i0, i1, i2, i3, i4, i5, "0") \
   };

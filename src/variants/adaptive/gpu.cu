@@ -105,7 +105,7 @@ struct Start {
   int device;
   void* stream;
 
-  Status operator()(const void* kernel, Ready& ready, int64_t blocks, int bytes = 0) const {
+  Status operator()(const void* kernel, SharedMemoryOptIn& ready, int64_t blocks, int bytes = 0) const {
     return blocks ? launch({.who = "adaptive", .kernel = kernel, .ready = &ready, .blocks = blocks, .threads = kThreads,
                             .shared_bytes = bytes, .device = device, .stream = stream},
                            x.problem, &x)
@@ -113,7 +113,7 @@ struct Start {
   }
   template <class Step>
   Status step() const {
-    static Ready ready;
+    static SharedMemoryOptIn ready;
     return (*this)(reinterpret_cast<const void*>(step_kernel<Step>), ready, Step::tasks(x));
   }
   template <class First, class... Rest>
@@ -127,8 +127,8 @@ struct Start {
 }  // namespace
 
 Status score_blocks(const Scorer& x, int device, void* stream) {
-  static Ready choose_ready, tail_ready;
-  const Use use(device);
+  static SharedMemoryOptIn choose_ready, tail_ready;
+  const DeviceGuard use(device);
   if (!use.status.ok()) return use.status;
   const Start start{x, device, stream};
   if (Status s = start.steps<scorer::Mix, scorer::Mean, scorer::Term>(); !s.ok()) return s;
@@ -140,7 +140,7 @@ Status score_blocks(const Scorer& x, int device, void* stream) {
 }
 
 Status score_gradients(const Scorer& x, int device, void* stream) {
-  const Use use(device);
+  const DeviceGuard use(device);
   if (!use.status.ok()) return use.status;
   return Start{x, device, stream}
       .steps<scorer::Mix, scorer::Mean, scorer::Term, scorer::RowGradient, scorer::KeyGradient, scorer::MixGradient,

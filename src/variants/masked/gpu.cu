@@ -28,8 +28,9 @@ __global__ void __launch_bounds__(kThreads) masked_sums_kernel(const __grid_cons
   }
 }
 
-Status launch_masked(const void* kernel, Ready& ready, int64_t tasks, const MaskedRows& x, int device, void* stream) {
-  const Use use(device);
+Status launch_masked(const void* kernel, SharedMemoryOptIn& ready, int64_t tasks, const MaskedRows& x, int device,
+                     void* stream) {
+  const DeviceGuard use(device);
   if (!use.status.ok()) return use.status;
   constexpr int64_t kMostBlocks = 1 << 20;
   return launch({.who = "masked_dense", .kernel = kernel, .ready = &ready,
@@ -41,12 +42,12 @@ Status launch_masked(const void* kernel, Ready& ready, int64_t tasks, const Mask
 }  // namespace
 
 Status fill_masked(const MaskedRows& x, int device, void* stream) {
-  static Ready ready;
+  static SharedMemoryOptIn ready;
   return launch_masked(reinterpret_cast<const void*>(masked_kernel), ready, x.tasks(), x, device, stream);
 }
 
 Status sum_masked(const MaskedRows& x, int device, void* stream) {
-  static Ready ready;
+  static SharedMemoryOptIn ready;
   const int64_t entries = x.problem.mask.blocks.bound;
   return launch_masked(reinterpret_cast<const void*>(masked_sums_kernel), ready, entries, x, device, stream);
 }

@@ -15,7 +15,7 @@ __global__ void __launch_bounds__(kThreads) lengths_kernel(const __grid_constant
 }  // namespace
 
 Status nsa_lengths(const NsaLengths& x, void* stream) {
-  const Use use(x.used.device_index);
+  const DeviceGuard use(x.used.device_index);
   if (!use.status.ok()) return use.status;
   const int blocks = int(ceil_div(int64_t(x.batch) + 1, kThreads));
   lengths_kernel<<<blocks, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(x);

@@ -46,7 +46,7 @@ __global__ void lists_kernel(const __grid_constant__ ListCut x) {
 }  // namespace
 
 Status fill_tables(const ShardTables& x, int index, void* stream) {
-  const Use use(index);
+  const DeviceGuard use(index);
   if (!use.status.ok()) return use.status;
   const int64_t blocks = ceil_div(x.items(), kThreads);
   tables_kernel<<<unsigned(blocks < 64 ? blocks : 64), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(x);
@@ -54,7 +54,7 @@ Status fill_tables(const ShardTables& x, int index, void* stream) {
 }
 
 Status cut_lists(const ListCut& x, int index, void* stream) {
-  const Use use(index);
+  const DeviceGuard use(index);
   if (!use.status.ok()) return use.status;
   lists_kernel<<<unsigned(x.batches * x.heads), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(x);
   return last_error("lists_kernel");

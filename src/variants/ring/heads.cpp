@@ -94,9 +94,9 @@ Room carve(Workspace& ws, const Plan& plan, const Ring& ring) {
   return room;
 }
 
-class Turn {
+class HeadExchange {
  public:
-  Turn(const Plan& plan, const Args& args, const Ring& ring, Communicator* comm, int rank, const Room& room,
+  HeadExchange(const Plan& plan, const Args& args, const Ring& ring, Communicator* comm, int rank, const Room& room,
        Stream stream)
       : plan_(plan), p_(plan.problem), a_(args), s_(ring.shards), comm_(comm), rank_(rank), room_(room),
         stream_(stream), lane_(lane_of(args, stream)), batch_(p_.keys == KeySource::ragged ? 1 : p_.batch) {}
@@ -249,7 +249,7 @@ Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
   Communicator* comm = nullptr;
   int rank = 0;
   Status s = joined(kWho, plan.problem, ring.shards, a, comm, rank);
-  if (s.ok()) s = of_whole(plan, Turn(plan, a, ring, comm, rank, carve(ws, plan, ring), stream).run());
+  if (s.ok()) s = of_whole(plan, HeadExchange(plan, a, ring, comm, rank, carve(ws, plan, ring), stream).run());
   return comm ? comm->fail(std::move(s)) : s;
 }
 

@@ -68,9 +68,9 @@ Room carve(Workspace& ws, const Plan& plan, const Shards& shards) {
 }
 
 // One run of one rank.
-class Turn {
+class RingPass {
  public:
-  Turn(const Plan& plan, const Args& args, const RingCalls& calls, Communicator* comm, int rank, const Room& room,
+  RingPass(const Plan& plan, const Args& args, const RingCalls& calls, Communicator* comm, int rank, const Room& room,
        Stream stream)
       : plan_(plan), p_(plan.problem), a_(args), calls_(calls), s_(calls.shards()), comm_(comm), rank_(rank),
         room_(room), stream_(stream), lane_(lane_of(args, stream)) {
@@ -127,7 +127,7 @@ class Turn {
   Tensor out_{}, lse_{}, dq_{};
 };
 
-Status Turn::make_tables() {
+Status RingPass::make_tables() {
   if (calls_.dilated()) return Status::good();
   const ShardTables tables{.shards = s_, .rank = rank_, .batch = ragged(p_) ? p_.batch : 1, .left = left_of(p_.mask),
                            .right = right_of(p_.mask),
@@ -139,7 +139,7 @@ Status Turn::make_tables() {
 }
 
 // Starts to bring the keys of the next step, and to send on those of this one.
-Status Turn::send_keys(int step, Communicator::Ticket& ticket, bool& under_way) {
+Status RingPass::send_keys(int step, Communicator::Ticket& ticket, bool& under_way) {
   Transfer both[2];
   size_t count = 0;
   if (const int of = owner(step); travels(of, step + 1)) {
@@ -158,7 +158,7 @@ Status Turn::send_keys(int step, Communicator::Ticket& ticket, bool& under_way) 
 
 // The gradients of this step's keys go to the rank that has them next, after the last step home; the sum so far of the
 // next step's keys, or of this rank's own, comes in return.
-Status Turn::send_sums(int step, Communicator::Ticket& ticket) {
+Status RingPass::send_sums(int step, Communicator::Ticket& ticket) {
   const bool home = step == last_step_;
   const int to = home ? owner(step) : next(), from = home ? (rank_ + step) % s_.ranks : before();
   const int incoming = home ? rank_ : owner(step + 1);
@@ -168,7 +168,7 @@ Status Turn::send_sums(int step, Communicator::Ticket& ticket) {
 }
 
 // Cuts the block lists to the pieces of a call. Calls follow each other, so all have the same room for theirs.
-Status Turn::cut_lists(const RingCall& call, int of) const {
+Status RingPass::cut_lists(const RingCall& call, int of) const {
   if (!p_.mask.blocks.q) return Status::good();
   const Tensor& begin = a_[Role::block_begin];
   const Piece mine = s_.piece(rank_, call.q_piece), theirs = s_.piece(of, call.k_piece);
@@ -185,7 +185,7 @@ Status Turn::cut_lists(const RingCall& call, int of) const {
   return Status::good();
 }
 
-Args Turn::part_args(const RingCall& call, int of, const Keys& keys) const {
+Args RingPass::part_args(const RingCall& call, int of, const Keys& keys) const {
   Args x;
   x.scale = a_.scale, x.softcap = a_.softcap, x.dropout = a_.dropout;
   x[Role::q] = call.q.of(a_[Role::q]);
@@ -211,13 +211,13 @@ Args Turn::part_args(const RingCall& call, int of, const Keys& keys) const {
   return x;
 }
 
-Status Turn::run(const Problem& part, const Args& x) const {
+Status RingPass::run(const Problem& part, const Args& x) const {
   for (const Plan& plan : plan_.parts)
     if (plan.problem == part) return run_part(kWho, plan, x, room_.scratch, stream_);
   return Status::no(kWho, ": has no plan for ", name(part));
 }
 
-Status Turn::attend(int step, const Keys& keys) {
+Status RingPass::attend(int step, const Keys& keys) {
   const int of = owner(step);
   return calls_.each(rank_, of, [&](const RingCall& call) {
     if (Status s = cut_lists(call, of); !s.ok()) return s;
@@ -227,7 +227,7 @@ Status Turn::attend(int step, const Keys& keys) {
   });
 }
 
-Status Turn::forward() {
+Status RingPass::forward() {
   out_ = room_.out ? compact(room_.out, DType::f32, rows(rank_, p_.heads_q, p_.dim_v), a_[Role::q]) : a_[Role::out];
   lse_ = a_.given(Role::lse) ? a_[Role::lse]
                              : compact(room_.lse, DType::f32, rows(rank_, p_.heads_q, 1), a_[Role::q]);
@@ -250,7 +250,7 @@ Status Turn::forward() {
   return room_.out ? convert(out_, a_[Role::out], stream_) : Status::good();
 }
 
-Status Turn::differentiate(int step, const Keys& keys, const Keys& sums) {
+Status RingPass::differentiate(int step, const Keys& keys, const Keys& sums) {
   const int of = owner(step);
   if (Status s = fill(sums.k, 0.f, stream_); !s.ok()) return s;
   if (Status s = fill(sums.v, 0.f, stream_); !s.ok()) return s;
@@ -267,7 +267,7 @@ Status Turn::differentiate(int step, const Keys& keys, const Keys& sums) {
   });
 }
 
-Status Turn::backward() {
+Status RingPass::backward() {
   out_ = a_[Role::out], lse_ = a_[Role::lse];
   dq_ = room_.dq ? compact(room_.dq, DType::f32, rows(rank_, p_.heads_q, p_.dim_qk), a_[Role::q]) : a_[Role::dq];
   if (Status s = make_tables(); !s.ok()) return s;
@@ -328,8 +328,8 @@ Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
   Communicator* comm = nullptr;
   int rank = 0;
   if (Status s = joined(kWho, plan.problem, calls.shards(), a, comm, rank); !s.ok()) return comm ? comm->fail(s) : s;
-  Turn turn(plan, a, calls, comm, rank, carve(ws, plan, calls.shards()), stream);
-  Status s = of_whole(plan, backward(plan.problem) ? turn.backward() : turn.forward());
+  RingPass pass(plan, a, calls, comm, rank, carve(ws, plan, calls.shards()), stream);
+  Status s = of_whole(plan, backward(plan.problem) ? pass.backward() : pass.forward());
   return comm ? comm->fail(std::move(s)) : s;
 }
 

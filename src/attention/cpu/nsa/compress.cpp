@@ -56,8 +56,8 @@ struct Job {
 
 struct Scratch { float *window, *row, *other; };
 Scratch carve(Workspace& ws, const Problem& p, const Nsa& nsa) {
-  const size_t dim = size_t(p.dim_qk), wide = std::max(dim, size_t(nsa.width(p.dim_qk)));
-  return {ws.take<float>(size_t(nsa.l) * dim), ws.take<float>(wide), ws.take<float>(wide)};
+  const size_t dim = size_t(p.dim_qk), pitch = std::max(dim, size_t(nsa.width(p.dim_qk)));
+  return {ws.take<float>(size_t(nsa.l) * dim), ws.take<float>(pitch), ws.take<float>(pitch)};
 }
 
 // Of the mlp's backward, a row a slot: silu of the hidden values, and their gradients.

@@ -20,7 +20,7 @@ constexpr int kTaskRows = 512, kMaxRows = 64;
 // to += 2^(from * scale - lse), lse of weights. In a far row nearly all weights are 0, and must be: of blocks
 // whose score is 0 the lower one wins, and not the one that has more of the smallest power.
 void add_powers(const float* __restrict from, float scale, float lse, int n, float* __restrict to) {
-  if (is_far(lse)) {
+  if (is_large_logit(lse)) {
     for (int j = 0; j < n; ++j) {
       const float x = exponent_of_weight(from[j] * scale, lse);
       to[j] += x < -126.f ? 0.f : power_of_two(x);
@@ -66,12 +66,12 @@ class Task {
        int last)
       : p_(plan.problem), a_(a), m_(m), nsa_(nsa), x_(x), seq_(select_sequence(p_, a, nsa, b)), g_(g), first_(first),
         last_(std::min(last, seq_.len_q)), group_(group(p_)), dim_(padded(m, p_.dim_qk)),
-        wide_(row_of_sums(plan, nsa)), scale_(scale_of(p_, a) * kLog2e) {}
+        pitch_(row_of_sums(plan, nsa)), scale_(scale_of(p_, a) * kLog2e) {}
 
   void run() {
     if (first_ >= last_) return;
     const int keys = int(std::min<int64_t>(nsa_.visible(seq_.position + last_ - 1), seq_.keys));
-    std::fill_n(x_.sums, (last_ - first_) * wide_, 0.f);
+    std::fill_n(x_.sums, (last_ - first_) * pitch_, 0.f);
     pack_queries();
     const auto walk = [&](auto each_row) {
       for (int key = 0; key < keys; key += m_.tile) tile(key, std::min(m_.tile, keys - key), each_row);
@@ -81,7 +81,7 @@ class Task {
       for (int row = 0; row < rows(); ++row) x_.lse[row] = lse_of_weights(x_.state[row].lse());
     }
     walk([&](int row, int key, const float* from, int count) {
-      add_powers(from, scale_, x_.lse[row], count, x_.sums + (token(row) - first_) * wide_ + key);
+      add_powers(from, scale_, x_.lse[row], count, x_.sums + (token(row) - first_) * pitch_ + key);
     });
     for (int i = first_; i < last_; ++i) choose(i);
   }
@@ -113,7 +113,7 @@ class Task {
     if (top == -INFINITY) return;
     state.admit(top);
     // One multiply-add does not round as the product did that is the maximum: in a far row the difference may be large.
-    if (is_far(state.max))
+    if (is_large_logit(state.max))
       for (int j = 0; j < count; ++j) state.sum += power_of_two(exponent_of_weight(from[j] * scale_, state.max));
     else
       for (int j = 0; j < count; ++j) state.sum += power_of_two(from[j] * scale_ - state.max);
@@ -148,7 +148,7 @@ class Task {
   void choose(int i) {
     const int64_t t = seq_.position + i;
     int32_t* to = a_.row<int32_t>(variant_tensor(0), seq_.batch, seq_.first + i, g_);
-    const float* sums = x_.sums + (i - first_) * wide_;
+    const float* sums = x_.sums + (i - first_) * pitch_;
     const int64_t visible = std::min<int64_t>(nsa_.visible(t), seq_.keys);
     const int wanted = nsa_.chosen(t), taps = nsa_.taps();
     int have = 0;  // in a heap whose first is the worst
@@ -183,7 +183,7 @@ class Task {
   const Scratch& x_;
   const SelectSequence seq_;
   const int g_, first_, last_, group_, dim_;
-  const int64_t wide_;
+  const int64_t pitch_;
   const float scale_;
 };
 

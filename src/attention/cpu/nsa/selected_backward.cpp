@@ -121,13 +121,13 @@ class Task {
     const int count = keys.last - keys.first;
     const Panels of_keys = panels(count);
     for (const Role role : {Role::k, Role::v}) {
-      const int dim = role == Role::k ? p_.dim_qk : p_.dim_v, wide = role == Role::k ? dim_qk_ : dim_v_;
+      const int dim = role == Role::k ? p_.dim_qk : p_.dim_v, pitch = role == Role::k ? dim_qk_ : dim_v_;
       const float scale = role == Role::k && m_.scale_in_q ? scale_ * kLog2e : 1.f;
       gather_keys(u_, role, keys.first, count, x_.rows);
       for (int n = 0; n < of_keys.count(); ++n) {
         const int first = of_keys.first(n), rows = clamp(count - first, 0, of_keys[n].rows);
         of_keys[n].pack_q(x_.rows + first, rows, dim, scale,
-                          at(role == Role::k ? x_.k_q : x_.v_q, m_, int64_t(first) * wide));
+                          at(role == Role::k ? x_.k_q : x_.v_q, m_, int64_t(first) * pitch));
       }
       if (role == Role::k) m_.pack_v(x_.rows, count, dim, x_.k_v, plan_.tile_k);
     }
@@ -163,7 +163,7 @@ class Task {
     });
     for (int q = count; q < n; ++q)
       x_.rows[q] = x_.more[q] = kZeroRow, x_.lse[q] = INFINITY, x_.delta[q] = 0.f;
-    far_ = std::any_of(x_.lse, x_.lse + count, is_far);
+    large_logits_ = std::any_of(x_.lse, x_.lse + count, is_large_logit);
     m_.pack_k(x_.rows, n, p_.dim_qk, x_.tile.q_k);
     m_.pack_v(x_.rows, n, p_.dim_qk, x_.tile.q_v, plan_.tile_q);
     m_.pack_k(x_.more, n, p_.dim_v, x_.tile.do_k);
@@ -190,7 +190,7 @@ class Task {
       m.scores(at(x_.v_q, m, int64_t(first) * dim_v_), at(x_.tile.do_k, m, int64_t(from) * dim_v_), seen, dim_v_,
                x_.dp, top);
       hide({keys.first + first, keys.first + last}, m, {from, count}, before, seen);
-      gradients(m, far_, x_.s, x_.dp, seen, scale_ * kLog2e, x_.lse + from, x_.delta + from, x_.p, x_.ds);
+      gradients(m, large_logits_, x_.s, x_.dp, seen, scale_ * kLog2e, x_.lse + from, x_.delta + from, x_.p, x_.ds);
       if (a_.given(Role::dv))
         m.accumulate(x_.p, x_.tile.do_v, plan_.tile_q, from, seen, dim_v_, x_.dv + int64_t(first) * dim_v_);
       if (a_.given(Role::dk))
@@ -297,7 +297,7 @@ class Task {
     }
   }
 
-  void store_keys(Role role, Rows keys, const Panels& panels, const float* acc, int dim, int wide,
+  void store_keys(Role role, Rows keys, const Panels& panels, const float* acc, int dim, int pitch,
                   float factor_of_all) {
     if (!a_.given(role)) return;
     float factor[kSelectedMaxRows], before[256];
@@ -305,7 +305,7 @@ class Task {
     for (int panel = 0; panel < panels.count(); ++panel) {
       const int first = keys.first + panels.first(panel), count = std::min(panels[panel].rows, keys.last - first);
       if (count <= 0) break;
-      panels[panel].unpack(acc + int64_t(first - keys.first) * wide, dim, factor, count, x_.row, dim);
+      panels[panel].unpack(acc + int64_t(first - keys.first) * pitch, dim, factor, count, x_.row, dim);
       for (int r = 0; r < count; ++r) {
         char* to = key_address(u_, role, first + r);
         float* from = x_.row + int64_t(r) * dim;
@@ -329,7 +329,7 @@ class Task {
   float* sum_;
   const RowsAs grad_;
   const bool own_;
-  bool far_ = false;  // some row of the query tile has an lse that is
+  bool large_logits_ = false;  // some row of the query tile has an lse that is
   const Panels token_;  // panels of a token's rows, where they are its own
   const int dim_qk_, dim_v_;
   const float scale_;

@@ -145,21 +145,21 @@ Status shape(Plan& plan, const Planner&) {
 }
 
 template <class... T>
-bool all_wide(const T&... t) { return ((!t.data || cuda::has_pieces(t, kWide)) && ...); }
+bool all_aligned(const T&... t) { return ((!t.data || cuda::has_pieces(t, kVec)) && ...); }
 
 Status run_filter(Params& x, Stream stream) {
   const Problem& p = x.problem;
-  const bool backward = p.pass == Pass::backward, wide = all_wide(x.raw, x.out, x.d_raw);
-  const int64_t pieces = p.dim_qk / (wide ? kWide : 1);
-  constexpr Function kForward[] = {forward_kernel<void, 1>, forward_kernel<void, kWide>, forward_kernel<F16, kWide>,
-                                   forward_kernel<Bf16, kWide>};
-  constexpr Function kBackward[] = {backward_kernel<void, 1>, backward_kernel<void, kWide>,
-                                    backward_kernel<F16, kWide>, backward_kernel<Bf16, kWide>};
-  constexpr Function kTaps[] = {taps_kernel<void, 1>, taps_kernel<void, kWide>, taps_kernel<F16, kWide>,
-                                taps_kernel<Bf16, kWide>};
+  const bool backward = p.pass == Pass::backward, aligned16 = all_aligned(x.raw, x.out, x.d_raw);
+  const int64_t pieces = p.dim_qk / (aligned16 ? kVec : 1);
+  constexpr Function kForward[] = {forward_kernel<void, 1>, forward_kernel<void, kVec>, forward_kernel<F16, kVec>,
+                                   forward_kernel<Bf16, kVec>};
+  constexpr Function kBackward[] = {backward_kernel<void, 1>, backward_kernel<void, kVec>,
+                                    backward_kernel<F16, kVec>, backward_kernel<Bf16, kVec>};
+  constexpr Function kTaps[] = {taps_kernel<void, 1>, taps_kernel<void, kVec>, taps_kernel<F16, kVec>,
+                                taps_kernel<Bf16, kVec>};
   const bool alike = !backward || x.out.dtype == x.raw.dtype;
   const int typed = !alike ? 0 : x.raw.dtype == DType::f16 ? 1 : x.raw.dtype == DType::bf16 ? 2 : 0;
-  const int which = wide ? 1 + typed : 0;
+  const int which = aligned16 ? 1 + typed : 0;
   const auto of_rows = [&](int rows) {
     x.rows = Divisor(uint32_t(rows)), x.all = int64_t(p.batch) * rows * p.heads_kv * pieces;
   };
@@ -190,7 +190,7 @@ Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
     x.weights[n] = a[variant_tensor(n)];
     if (backward) x.gradients[n] = a[d_variant_tensor(n)];
   }
-  const cuda::Use use(x.raw.device_index);
+  const cuda::DeviceGuard use(x.raw.device_index);
   if (!use.status.ok()) return Status::no(kWho, ": ", use.status.message, ", in: ", name(p));
   return x.nsa.phi == Phi::mlp ? mlp_run(plan, x, scratch, stream) : run_filter(x, stream);
 }
@@ -198,7 +198,7 @@ Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
 }  // namespace
 
 Status launch(Function f, const Params& x, int64_t blocks, Stream stream) {
-  static constinit cuda::Ready ready{};
+  static constinit cuda::SharedMemoryOptIn ready{};
   if (!blocks) return Status::good();
   return cuda::launch({.who = kWho,
                        .kernel = reinterpret_cast<const void*>(f),

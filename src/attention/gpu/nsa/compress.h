@@ -10,7 +10,7 @@
 namespace attune::compress {
 
 inline constexpr std::string_view kWho = "cuda_compress";
-inline constexpr int kThreads = 256, kWide = 8;
+inline constexpr int kThreads = 256, kVec = 8;
 inline constexpr int64_t kMostBlocks = 132 * 64;  // then threads take several pieces
 
 struct Params {

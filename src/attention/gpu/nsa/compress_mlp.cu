@@ -13,14 +13,14 @@ namespace attune::compress {
 namespace {
 
 constexpr int kMostParts = 64;
-constexpr int64_t kFewBlocks = 64;  // then slices of a sum have blocks of their own
+constexpr int64_t kMinBlocks = 64;  // then slices of a sum have blocks of their own
 
 int64_t pieces_of_window(const Params& x) { return x.nsa.l / x.nsa.d; }
 int64_t chunks_of(const Params& x) { return std::max(1, x.problem.len_q / x.nsa.d); }  // of a sequence
 int64_t rows_of(const Params& x) { return int64_t(x.problem.heads_kv) * x.problem.batch * chunks_of(x); }
 int64_t width_of(const Params& x) { return x.nsa.width(x.problem.dim_qk); }
 bool slices_apart(const Params& x) {
-  return ceil_div(rows_of(x), kTileM) * ceil_div(width_of(x), kTileN) <= kFewBlocks && x.problem.pass == Pass::forward;
+  return ceil_div(rows_of(x), kTileM) * ceil_div(width_of(x), kTileN) <= kMinBlocks && x.problem.pass == Pass::forward;
 }
 
 // Row of (head, sequence, chunk or token); x.rows is chunks_of.
@@ -205,10 +205,10 @@ struct Run {
     x.all = all, x.rows = Divisor(uint32_t(std::max<int64_t>(1, rows_of_sequence)));
     return launch(f, x, ceil_div(all, kThreads), stream);
   }
-  struct Matrix { float* data; int64_t pitch; bool turned = false; };
+  struct Matrix { float* data; int64_t pitch; bool transposed = false; };
   Status multiply(int64_t m, int64_t n, int64_t k, Matrix left, Matrix right, Matrix to, float beta = 0.f) {
-    const cuda::Product product{.m = int32_t(m), .n = int32_t(n), .k = int32_t(k), .x_turned = left.turned,
-                                .y_turned = right.turned, .device = x.raw.device_index, .pitch_x = left.pitch,
+    const cuda::Product product{.m = int32_t(m), .n = int32_t(n), .k = int32_t(k), .x_transposed = left.transposed,
+                                .y_transposed = right.transposed, .device = x.raw.device_index, .pitch_x = left.pitch,
                                 .pitch_y = right.pitch, .pitch_to = to.pitch};
     const cuda::Factors factors{.x = left.data, .y = right.data, .to = to.data, .beta = beta};
     const Status s = cuda::multiply(product, factors, scratch, stream);
@@ -217,7 +217,7 @@ struct Run {
 
   // The product of gpu/nsa/compress_product.h.
   Status product(int64_t k, const float* left, int64_t pitch, const float* right, int64_t n, float* to, bool apart) {
-    static constinit cuda::Ready ready{};
+    static constinit cuda::SharedMemoryOptIn ready{};
     ProductParams p{.x = left, .y = right, .to = to, .pitch_x = pitch, .m = int32_t(rows), .n = int32_t(n),
                     .k = int32_t(k), .blocks_n = int32_t(ceil_div(n, kTileN)), .slices = slices_of(k), .apart = apart};
     return cuda::launch({.who = kWho,

@@ -87,12 +87,12 @@ Status run(const Plan& plan, const Args& a, Workspace, Stream stream) {
            .groups = Divisor(uint32_t(p.heads_kv)),
            .tokens = Divisor(uint32_t(std::max(1, p.len_q))),
            .all = int64_t(p.batch) * p.len_q * p.heads_kv};
-  const cuda::Use use(to.device_index);
+  const cuda::DeviceGuard use(to.device_index);
   if (!use.status.ok()) return Status::no(kWho, ": ", use.status.message, ", in: ", name(p));
   const cudaError_t error = cudaMemsetAsync(to.data, 0, 4 * sizeof(int64_t), static_cast<cudaStream_t>(stream));
   if (error != cudaSuccess) return cuda::failed(kWho, "cudaMemsetAsync", error, p);
   if (!x.all) return Status::good();
-  static constinit cuda::Ready ready{};
+  static constinit cuda::SharedMemoryOptIn ready{};
   return cuda::launch({.who = kWho,
                        .kernel = reinterpret_cast<const void*>(reads_kernel),
                        .ready = &ready,

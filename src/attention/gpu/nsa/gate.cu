@@ -14,7 +14,7 @@ namespace attune {
 namespace {
 
 constexpr std::string_view kWho = "cuda_gate";
-constexpr int kThreads = 256, kWide = 8;
+constexpr int kThreads = 256, kVec = 8;
 constexpr int64_t kMostBlocks = 132 * 64;  // then threads take several pieces
 
 struct Params {
@@ -145,9 +145,9 @@ Status run(const Plan& plan, const Args& a, Workspace, Stream stream) {
   x.nsa = nsa_of(p), x.problem = p, x.args = dense(a);
   x.uniform = !a.given(Role::cu_q) && !a.given(Role::used_q);
   x.heads = p.heads_kv, x.per_gate = p.heads_kv / std::max(1, x.gates.extent.head);
-  const bool wide = cuda::has_pieces(x.q, kWide) && cuda::has_pieces(x.out, kWide) &&
-                    (!x.dq.data || cuda::has_pieces(x.dq, kWide));
-  const int64_t tokens = int64_t(p.batch) * p.len_q, pieces = p.dim_v / (wide ? kWide : 1);
+  const bool aligned16 = cuda::has_pieces(x.q, kVec) && cuda::has_pieces(x.out, kVec) &&
+                    (!x.dq.data || cuda::has_pieces(x.dq, kVec));
+  const int64_t tokens = int64_t(p.batch) * p.len_q, pieces = p.dim_v / (aligned16 ? kVec : 1);
   x.pieces = Divisor(uint32_t(pieces)), x.tokens = Divisor(uint32_t(std::max(1, p.len_q)));
   x.units = Divisor(uint32_t(backward ? x.gates.extent.head : x.heads));
   x.lanes = 1;
@@ -155,17 +155,17 @@ Status run(const Plan& plan, const Args& a, Workspace, Stream stream) {
   x.all = tokens * (backward ? x.gates.extent.head : x.heads * pieces);
   if (!x.all) return Status::good();
   const int device = x.q.device_index;
-  const cuda::Use use(device);
+  const cuda::DeviceGuard use(device);
   if (!use.status.ok()) return Status::no(kWho, ": ", use.status.message, ", in: ", name(p));
-  static constinit cuda::Ready ready{};
+  static constinit cuda::SharedMemoryOptIn ready{};
   using Function = void (*)(Params);
   constexpr Function kFunctions[2][4] = {
-      {gate_kernel<void, 1>, gate_kernel<void, kWide>, gate_kernel<F16, kWide>, gate_kernel<Bf16, kWide>},
-      {gate_backward_kernel<void, 1>, gate_backward_kernel<void, kWide>, gate_backward_kernel<F16, kWide>,
-       gate_backward_kernel<Bf16, kWide>}};
+      {gate_kernel<void, 1>, gate_kernel<void, kVec>, gate_kernel<F16, kVec>, gate_kernel<Bf16, kVec>},
+      {gate_backward_kernel<void, 1>, gate_backward_kernel<void, kVec>, gate_backward_kernel<F16, kVec>,
+       gate_backward_kernel<Bf16, kVec>}};
   const bool alike = !backward || x.out.dtype == x.q.dtype;
   const int typed = !alike ? 0 : x.q.dtype == DType::f16 ? 1 : x.q.dtype == DType::bf16 ? 2 : 0;
-  const Function function = kFunctions[backward][wide ? 1 + typed : 0];
+  const Function function = kFunctions[backward][aligned16 ? 1 + typed : 0];
   return cuda::launch({.who = kWho,
                        .kernel = reinterpret_cast<const void*>(function),
                        .ready = &ready,

@@ -17,11 +17,11 @@ int64_t rows_of(const Problem& p) { return int64_t(p.batch) * p.heads_q * p.len_
 // Of one chunk: lists are walked whole.
 int64_t chunk_of(const Problem& p) { return p.len_q > 0 ? p.len_q : 1; }
 
-struct Scratch { float2* ends; sm80::SelectedLists lists; };
+struct Scratch { float2* row_stats; sm80::SelectedLists lists; };
 Scratch carve(Workspace& ws, const Problem& p, const Nsa& nsa) {
   if (p.pass == Pass::forward) return {};
   Scratch s{};
-  s.ends = ws.take<float2>(size_t(rows_of(p)));
+  s.row_stats = ws.take<float2>(size_t(rows_of(p)));
   s.lists = sm80::carve_lists(ws, ListBounds(p, nsa), chunk_of(p));
   return s;
 }
@@ -65,7 +65,7 @@ class Run {
   Run(const Plan& plan, const Args& a, Workspace ws, Stream stream)
       : p_(plan.problem), a_(a), nsa_(nsa_of(plan.problem)), stream_(stream) {
     const Scratch s = carve(ws, p_, nsa_);
-    params_.ends = s.ends, params_.lists = s.lists;
+    params_.row_stats = s.row_stats, params_.lists = s.lists;
     sm80::SelectedParams& x = params_.x;
     x.blocks = sm80::byte_rows(a[variant_tensor(0)]);
     x.group = Divisor(uint32_t(sm80::heads_per_key(p_))), x.heads_kv = Divisor(uint32_t(p_.heads_kv));
@@ -78,7 +78,7 @@ class Run {
     const bool f32 = p_.dtype.q == DType::f32;
     if (p_.pass == Pass::forward)
       return start(f32 ? cuda::plain_forward_kernel<float> : cuda::plain_forward_kernel<void>, 0, rows_of(p_));
-    if (Status s = start(cuda::plain_ends_kernel, 1, rows_of(p_)); !s.ok()) return s;
+    if (Status s = start(cuda::plain_row_stats_kernel, 1, rows_of(p_)); !s.ok()) return s;
     const auto rows = f32 ? cuda::plain_rows_kernel<float> : cuda::plain_rows_kernel<void>;
     if (a_.given(Role::dq))
       if (Status s = start(rows, 2, rows_of(p_)); !s.ok()) return s;
@@ -87,26 +87,26 @@ class Run {
       if (a_.given(r))
         if (Status s = clear(a_[r]); !s.ok()) return s;
     const int device = a_[Role::q].device_index;
-    if (Status s = sm80::turn_lists(kWho, params_.x, params_.lists, device, stream_); !s.ok()) return s;
+    if (Status s = sm80::transpose_lists(kWho, params_.x, params_.lists, device, stream_); !s.ok()) return s;
     return start(f32 ? cuda::plain_keys_kernel<float> : cuda::plain_keys_kernel<void>, 3,
                  int64_t(params_.lists.lists) * nsa_.s);
   }
 
  private:
-  cuda::Launch launch(const void* kernel, cuda::Ready& ready, int64_t blocks, int threads) const {
+  cuda::Launch launch(const void* kernel, cuda::SharedMemoryOptIn& ready, int64_t blocks, int threads) const {
     return {.who = kWho, .kernel = kernel, .ready = &ready, .blocks = blocks, .threads = threads,
             .device = a_[Role::q].device_index, .stream = stream_};
   }
   // A warp for each of `rows`. None of these kernels has dynamic shared memory, so they may share what is ready.
   Status start(void (*kernel)(PlainParams), int step, int64_t rows) const {
-    static constinit cuda::Ready ready[4];
+    static constinit cuda::SharedMemoryOptIn ready[4];
     if (!rows) return Status::good();
     const int64_t blocks = ceil_div(rows, cuda::kPlainWarps);
     return cuda::launch(launch(reinterpret_cast<const void*>(kernel), ready[step], blocks, cuda::kPlainThreads), p_,
                         &params_);
   }
   Status clear(const Tensor& t) const {
-    static constinit cuda::Ready ready;
+    static constinit cuda::SharedMemoryOptIn ready;
     const int64_t rows = int64_t(t.extent.batch) * t.extent.seq * t.extent.head;
     if (!rows) return Status::good();
     const int64_t blocks = std::min<int64_t>(ceil_div(rows, 8), 65535);
@@ -122,7 +122,7 @@ class Run {
 
 Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
   if (Status s = fits(plan, a); !s.ok()) return s;
-  const cuda::Use use(a[Role::q].device_index);
+  const cuda::DeviceGuard use(a[Role::q].device_index);
   if (!use.status.ok()) return Status::no(kWho, ": ", use.status.message, ", in: ", name(plan.problem));
   return Run(plan, a, ws, stream).run();
 }

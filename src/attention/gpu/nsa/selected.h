@@ -10,22 +10,22 @@
 
 namespace attune::cuda {
 
-constexpr int kPlainWide = 8, kPlainDim = kPlainWide * 32;  // dims of a lane, and of a head at most
+constexpr int kPlainVec = 8, kPlainDim = kPlainVec * 32;  // dims of a lane, and of a head at most
 constexpr int kPlainWarps = 4, kPlainThreads = kPlainWarps * 32;
 
 struct PlainParams {
   sm80::SelectedParams x;
   sm80::SelectedLists lists;
-  float2* ends;  // [batch][head][len_q]: lse_of_weights(), base 2, +inf where a row sees nothing; delta
+  float2* row_stats;  // [batch][head][len_q]: lse_of_weights(), base 2, +inf where a row sees nothing; delta
 };
 
-using PlainRow = float[kPlainWide];  // elements lane, lane + 32, ...
+using PlainRow = float[kPlainVec];  // elements lane, lane + 32, ...
 
 template <class T>
 __device__ inline void load(PlainRow& to, const Tensor& t, int64_t b, int64_t s, int64_t h, int dim) {
   const char* row = row_address(t, b, s, h);
 #pragma unroll
-  for (int n = 0; n < kPlainWide; ++n) {
+  for (int n = 0; n < kPlainVec; ++n) {
     const int d = int(threadIdx.x % 32) + n * 32;
     float one[1] = {0.f};
     if (d < dim) load_piece<T>(row + int64_t(d) * size_of(t.dtype), t.dtype, one);
@@ -36,7 +36,7 @@ __device__ inline void store(const PlainRow& from, float factor, const Tensor& t
                              int dim) {
   char* row = row_address(t, b, s, h);
 #pragma unroll
-  for (int n = 0; n < kPlainWide; ++n) {
+  for (int n = 0; n < kPlainVec; ++n) {
     const int d = int(threadIdx.x % 32) + n * 32;
     const float one[1] = {from[n] * factor};
     if (d < dim) write(one, t.dtype, row + int64_t(d) * size_of(t.dtype));
@@ -46,14 +46,14 @@ __device__ inline void store(const PlainRow& from, float factor, const Tensor& t
 __device__ inline float dot(const PlainRow& a, const PlainRow& b) {
   float sum = 0.f;
 #pragma unroll
-  for (int n = 0; n < kPlainWide; ++n) sum = fmaf(a[n], b[n], sum);
+  for (int n = 0; n < kPlainVec; ++n) sum = fmaf(a[n], b[n], sum);
 #pragma unroll
   for (int step = 16; step; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
   return sum;
 }
 __device__ inline void add(PlainRow& to, float factor, const PlainRow& x) {
 #pragma unroll
-  for (int n = 0; n < kPlainWide; ++n) to[n] = fmaf(factor, x[n], to[n]);
+  for (int n = 0; n < kPlainVec; ++n) to[n] = fmaf(factor, x[n], to[n]);
 }
 
 // Of all warps of a launch, below 2^32.
@@ -108,7 +108,7 @@ __global__ void __launch_bounds__(kPlainThreads, 4) plain_forward_kernel(const _
     const float factor = row.admit(logit), weight = row.weight(logit);
     row.sum += weight;
 #pragma unroll
-    for (int n = 0; n < kPlainWide; ++n) o[n] = fmaf(weight, v[n], o[n] * factor);
+    for (int n = 0; n < kPlainVec; ++n) o[n] = fmaf(weight, v[n], o[n] * factor);
   });
   const RowEnd end(row);
   store(o, end.now, a[Role::out], at.seq.q_batch, at.at, at.head, p.dim_v);
@@ -117,7 +117,7 @@ __global__ void __launch_bounds__(kPlainThreads, 4) plain_forward_kernel(const _
 }
 
 static __global__ void __launch_bounds__(kPlainThreads, 4)
-    plain_ends_kernel(const __grid_constant__ PlainParams params) {
+    plain_row_stats_kernel(const __grid_constant__ PlainParams params) {
   const Problem& p = params.x.problem;
   const DenseArgs& a = params.x.args;
   const PlainPlace at(params.x);
@@ -129,7 +129,7 @@ static __global__ void __launch_bounds__(kPlainThreads, 4)
   const float lse = *a.row<const float>(Role::lse, at.seq.q_batch, at.at, at.head);
   if (a.given(Role::d_lse)) delta -= *a.row<const float>(Role::d_lse, at.seq.q_batch, at.at, at.head);
   const float2 end = lse == -INFINITY ? float2{INFINITY, 0.f} : float2{lse_of_weights(lse), delta};
-  if (threadIdx.x % 32 == 0) params.ends[at.end(p)] = end;
+  if (threadIdx.x % 32 == 0) params.row_stats[at.end(p)] = end;
 }
 
 template <class T>
@@ -142,11 +142,11 @@ __global__ void __launch_bounds__(kPlainThreads, 4) plain_rows_kernel(const __gr
   PlainRow q, d_out, k, v, dq = {};
   load<T>(q, a[Role::q], at.seq.q_batch, at.at, at.head, p.dim_qk);
   load<void>(d_out, a[Role::d_out], at.seq.q_batch, at.at, at.head, p.dim_v);
-  const float2 end = params.ends[at.end(p)];
+  const float2 end = params.row_stats[at.end(p)];
   each_key(x, at, [&](int64_t key) {
     load<T>(k, a[Role::k], at.seq.k_batch, key, at.head_kv, p.dim_qk);
     load<T>(v, a[Role::v], at.seq.k_batch, key, at.head_kv, p.dim_v);
-    const float weight = weight_of_far(exp2f(fmaf(dot(q, k), x.scale, -end.x)), end.x);
+    const float weight = weight_of_large_logit(exp2f(fmaf(dot(q, k), x.scale, -end.x)), end.x);
     add(dq, weight * (dot(d_out, v) - end.y), k);
   });
   store(dq, x.scale * kLn2, a[Role::dq], at.seq.q_batch, at.at, at.head, p.dim_qk);
@@ -176,8 +176,8 @@ __global__ void __launch_bounds__(kPlainThreads, 4) plain_keys_kernel(const __gr
     for (int head = head_kv * group; head < (head_kv + 1) * group; ++head) {
       load<T>(q, a[Role::q], s.q_batch, s.q_first + int64_t(token), head, p.dim_qk);
       load<void>(d_out, a[Role::d_out], s.q_batch, s.q_first + int64_t(token), head, p.dim_v);
-      const float2 end = params.ends[(int64_t(b) * p.heads_q + head) * p.len_q + token];
-      const float weight = weight_of_far(exp2f(fmaf(dot(q, k), x.scale, -end.x)), end.x);
+      const float2 end = params.row_stats[(int64_t(b) * p.heads_q + head) * p.len_q + token];
+      const float weight = weight_of_large_logit(exp2f(fmaf(dot(q, k), x.scale, -end.x)), end.x);
       add(dv, weight, d_out);
       add(dk, weight * (dot(d_out, v) - end.y), q);
     }

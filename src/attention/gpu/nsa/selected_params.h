@@ -24,7 +24,7 @@ struct SelectedParams {
   Sequence seq;
   float* partial_out;     // [split][batch][head][token][dim_v], where splits > 1
   float* partial_lse;     // [split][batch][head][token]
-  const float2* ends;     // of a backward: [batch][head][padded] lse_of_weights(), base 2, and delta
+  const float2* row_stats;     // of a backward: [batch][head][padded] lse_of_weights(), base 2, and delta
   int padded;
   Problem problem;
   DenseArgs args;

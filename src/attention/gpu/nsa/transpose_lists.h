@@ -140,7 +140,7 @@ inline SelectedLists carve_lists(Workspace& ws, const ListBounds& most, int64_t 
   return x;
 }
 
-inline Status turn_lists(std::string_view who, const SelectedParams& x, const SelectedLists& lists, int device,
+inline Status transpose_lists(std::string_view who, const SelectedParams& x, const SelectedLists& lists, int device,
                          void* stream) {
   const Problem& p = x.problem;
   const cudaError_t error =
@@ -148,7 +148,7 @@ inline Status turn_lists(std::string_view who, const SelectedParams& x, const Se
   if (error != cudaSuccess) return cuda::failed(who, "cudaMemsetAsync", error, p);
   const SelectedListParams params{x, lists};
   const int64_t each = ceil_div(int64_t(p.batch) * p.heads_kv * p.len_q, 256);
-  static constinit cuda::Ready ready[4];
+  static constinit cuda::SharedMemoryOptIn ready[4];
   const struct { void (*kernel)(SelectedListParams); int64_t blocks; int threads; } steps[] = {
       {selected_count_kernel, each, 256},
       {selected_place_kernel, 1, 1024},

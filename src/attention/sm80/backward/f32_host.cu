@@ -16,7 +16,7 @@ struct Kernel {
   int threads, shared_bytes;
   void (*rows[2])(F32Gradients);  // tf32, tf32x3
   void (*keys[2])(F32Gradients);
-  cuda::Ready rows_ready[2]{}, keys_ready[2]{};
+  cuda::SharedMemoryOptIn rows_ready[2]{}, keys_ready[2]{};
 };
 
 template <int Dim, int Own, int Other>
@@ -75,7 +75,7 @@ class Run {
   }
 
   Status run() {
-    static constinit cuda::Ready prepare;
+    static constinit cuda::SharedMemoryOptIn prepare;
     if (Status s = start(address(sm80::prepare_f32_kernel), prepare, heads(p_) * x_.padded / sm80::kRowsOfPrepare, x_);
         !s.ok())
       return s;
@@ -95,8 +95,8 @@ class Run {
 
  private:
   static const void* address(auto* kernel) { return reinterpret_cast<const void*>(kernel); }
-  Status start(const void* kernel, cuda::Ready& ready, int64_t blocks, const auto& params, int threads = 256,
-               int shared_bytes = 0) const {
+  Status start(const void* kernel, cuda::SharedMemoryOptIn& ready, int64_t blocks, const auto& params,
+               int threads = 256, int shared_bytes = 0) const {
     if (!blocks) return Status::good();
     return cuda::launch({.who = kWho,
                          .kernel = kernel,
@@ -109,13 +109,13 @@ class Run {
                         p_, &params);
   }
   Status sinks() const {
-    static constinit cuda::Ready ready;
+    static constinit cuda::SharedMemoryOptIn ready;
     sm80::BackwardParams x{};
     x.problem = p_, x.args = x_.call.args, x.rows = x_.rows, x.padded = x_.padded, x.running = x_.running;
     return start(address(sm80::sink_kernel), ready, p_.heads_q, x);
   }
   Status clear(const Tensor& t) const {
-    static constinit cuda::Ready ready;
+    static constinit cuda::SharedMemoryOptIn ready;
     const int64_t rows = int64_t(t.extent.batch) * t.extent.seq * t.extent.head;
     return start(address(sm80::clear_kernel), ready, std::min<int64_t>(ceil_div(rows, 8), 65535), t);
   }
@@ -148,7 +148,7 @@ class Run {
 };
 
 Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
-  const cuda::Use use(a[Role::q].device_index);
+  const cuda::DeviceGuard use(a[Role::q].device_index);
   if (!use.status.ok()) return Status::no(kWho, ": ", use.status.message, ", in: ", name(plan.problem));
   return Run(plan.problem, a, ws, stream).run();
 }

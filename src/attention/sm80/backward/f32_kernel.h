@@ -140,7 +140,7 @@ struct BackwardF32 {
     if (x.options) {
       General score(p, a, q, b, head);
       if (score.block_bias) score.entry = entry(b, head, keys ? t.first : first, keys ? first : t.first);
-      each_turning<kN>(
+      each_rotating<kN>(
           [&](int n, int e) {
             const int c = n * 8 + e % 2, half = e / 2, mine = first + row_of(half), walked = start + c;
             const int i = keys ? walked : mine, j = keys ? mine : walked;
@@ -148,7 +148,7 @@ struct BackwardF32 {
             float weight = 0.f, d_logit = 0.f, ds = 0.f;
             if (c >= (half ? from[1] : from[0]) && c < (half ? until[1] : until[0]) && of.x != INFINITY) {
               const float keep = score.keep(i, j);
-              weight = weight_of_far(exp2_fast(score.logit(s[0].c[0], i, j) - of.x), of.x);
+              weight = weight_of_large_logit(exp2_fast(score.logit(s[0].c[0], i, j) - of.x), of.x);
               d_logit = weight * (keep * dp[0].c[0] - of.y), ds = d_logit * score.slope_of_logit(s[0].c[0]);
               weight *= keep;
             }

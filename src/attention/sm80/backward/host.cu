@@ -86,10 +86,17 @@ int64_t heads(const Problem& p) { return int64_t(p.batch) * p.heads_q; }
 constexpr int64_t kMostSearched = 1024;
 bool many_lists(const Problem& p) { return p.mask.blocks.q && ceil_div(p.len_q, p.mask.blocks.q) > kMostSearched; }
 
-struct Scratch { float2* rows; int32_t *order, *begin_k, *row_k; int* apart; float* dq; int* turns; uint64_t* far; };
+struct Scratch {
+  float2* rows;
+  int32_t *order, *begin_k, *row_k;
+  int* apart;
+  float* dq;
+  int* tickets;
+  uint64_t* large_logits;
+};
 Scratch carve(Workspace& ws, const Problem& p, const Chosen& c) {
   const size_t rows = size_t(heads(p) * padded(p));
-  Scratch s{.rows = ws.take<float2>(rows), .far = ws.take<uint64_t>(1)};
+  Scratch s{.rows = ws.take<float2>(rows), .large_logits = ws.take<uint64_t>(1)};
   if (p.mask.blocks.q) s.order = ws.take<int32_t>(size_t(key_blocks(p, c)));
   if (many_lists(p)) {
     s.begin_k = ws.take<int32_t>(size_t(heads(p) * (ceil_div(p.len_k, p.mask.blocks.k) + 1)));
@@ -98,7 +105,7 @@ Scratch carve(Workspace& ws, const Problem& p, const Chosen& c) {
   }
   if (c.rows) return s;
   s.dq = ws.take<float>(rows * size_t(c.keys->dim));
-  if (p.reproducible != Reproducible::no) s.turns = ws.take<int>(1 + rows / sm80::kTurnRows);
+  if (p.reproducible != Reproducible::no) s.tickets = ws.take<int>(1 + rows / sm80::kTicketRows);
   return s;
 }
 
@@ -161,18 +168,19 @@ class Run {
                                                                 Role::cache_index, Role::positions});
     if (x_.uniform) x_.seq = sequence(p_, a, 0);
     x_.rows = scratch.rows, x_.dq = a.given(Role::dq) ? scratch.dq : nullptr;
-    x_.turns = x_.dq ? scratch.turns : nullptr;
-    x_.padded = int(padded(p_)), x_.wide = chosen_.keys->dim;
+    x_.tickets = x_.dq ? scratch.tickets : nullptr;
+    x_.padded = int(padded(p_)), x_.dq_pitch = chosen_.keys->dim;
     x_.group = p_.heads_q / p_.heads_kv, x_.scale = scale_of(p_, a);
     x_.kept = sm80::kept(x_.scale, p_.dim_qk);
     x_.shared_keys = p_.keys == KeySource::paged || a.given(Role::cache_index);
     x_.running = p_.has(Option::accumulate);
-    x_.far = scratch.far, x_.launch = sm80::next_launch(), x_.zero_far = !chosen_.keys->with_options;
+    x_.large_logits = scratch.large_logits, x_.launch = sm80::next_launch(),
+    x_.zero_large_logits = !chosen_.keys->with_options;
     x_.tiles = int(tiles(p_.len_k, p_.mask.blocks.k, chosen_.keys->tile));
     one_by_one_ = x_.shared_keys && p_.reproducible != Reproducible::no;
     if (many_lists(p_) && !a.given(Role::block_begin_k)) make_list(scratch);
     // Where the list is there by key block, the longest first.
-    if (x_.args.given(Role::block_begin_k) && !x_.turns && (!one_by_one_ || x_.apart))
+    if (x_.args.given(Role::block_begin_k) && !x_.tickets && (!one_by_one_ || x_.apart))
       x_.order = {.place = scratch.order, .begin = Role::block_begin_k, .tiles = Divisor(uint32_t(x_.tiles)),
                   .units = Divisor(uint32_t(p_.heads_kv)),
                   .pieces = Divisor(uint32_t(ceil_div(p_.mask.blocks.k, chosen_.keys->tile))),
@@ -198,7 +206,7 @@ class Run {
 
  private:
   // Early: a kernel that waits for the one before it by itself.
-  Status start(const void* kernel, cuda::Ready& ready, int64_t blocks, int threads, int shared_bytes,
+  Status start(const void* kernel, cuda::SharedMemoryOptIn& ready, int64_t blocks, int threads, int shared_bytes,
                const auto& params, bool early = false) const {
     if (!blocks) return Status::good();
     return cuda::launch({.who = kWho,
@@ -260,7 +268,7 @@ class Run {
 
 Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
   if (Status s = fits(plan, a); !s.ok()) return s;
-  const cuda::Use use(a[Role::q].device_index);
+  const cuda::DeviceGuard use(a[Role::q].device_index);
   if (!use.status.ok()) return Status::no(kWho, ": ", use.status.message, ", in: ", name(plan.problem));
   return Run(plan, a, ws, stream).run();
 }
@@ -272,8 +280,8 @@ namespace {
 
 int64_t row_blocks(const BackwardParams& x) { return heads(x.problem) * x.padded / kRowsOfPrepare; }
 
-Status start(std::string_view who, const void* kernel, cuda::Ready& ready, int64_t blocks, const BackwardParams& x,
-             Place place, Stream stream) {
+Status start(std::string_view who, const void* kernel, cuda::SharedMemoryOptIn& ready, int64_t blocks,
+             const BackwardParams& x, Place place, Stream stream) {
   if (!blocks) return Status::good();
   return cuda::launch({.who = who, .kernel = kernel, .ready = &ready, .blocks = blocks, .threads = 256,
                        .device = place.device, .stream = stream, .early = starts_early(place.arch)},
@@ -290,7 +298,7 @@ Kept kept(float scale, int dim) {
 }
 
 Status backward_prepare(std::string_view who, const BackwardParams& x, Place place, Stream stream) {
-  static constinit cuda::Ready ready[2][2], sink;
+  static constinit cuda::SharedMemoryOptIn ready[2][2], sink;
   const void* const kernel[2][2] = {{address(prepare_kernel<F16, false>), address(prepare_kernel<Bf16, false>)},
                                     {address(prepare_kernel<F16, true>), address(prepare_kernel<Bf16, true>)}};
   const int order = x.order.place ? 1 : 0, type = x.problem.dtype.q == DType::bf16;  // order: a block of its own
@@ -303,7 +311,7 @@ Status backward_prepare(std::string_view who, const BackwardParams& x, Place pla
 uint64_t next_launch() { return cuda::launch_tag(); }
 
 Status backward_clear(std::string_view who, const Problem& p, const Tensor& t, Place place, Stream stream) {
-  static constinit cuda::Ready ready;
+  static constinit cuda::SharedMemoryOptIn ready;
   const int64_t rows = int64_t(t.extent.batch) * t.extent.seq * t.extent.head;
   if (!rows) return Status::good();
   return cuda::launch({.who = who, .kernel = address(clear_kernel), .ready = &ready,
@@ -313,11 +321,11 @@ Status backward_clear(std::string_view who, const Problem& p, const Tensor& t, P
 }
 
 Status backward_finish(std::string_view who, const BackwardParams& x, Place place, Stream stream) {
-  static constinit cuda::Ready ready[2][2];
+  static constinit cuda::SharedMemoryOptIn ready[2][2];
   const void* const kernel[2][2] = {{address(finish_kernel<F16, false>), address(finish_kernel<Bf16, false>)},
                                     {address(finish_kernel<F16, true>), address(finish_kernel<Bf16, true>)}};
-  const int turned = x.turned, type = x.problem.dtype.q == DType::bf16;
-  return start(who, kernel[turned][type], ready[turned][type], row_blocks(x), x, place, stream);
+  const int transposed = x.transposed, type = x.problem.dtype.q == DType::bf16;
+  return start(who, kernel[transposed][type], ready[transposed][type], row_blocks(x), x, place, stream);
 }
 
 }  // namespace sm80

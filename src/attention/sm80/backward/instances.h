@@ -1,5 +1,5 @@
-// The compiled backward kernels as the host sees them. A file backward.sm80.d#.cu holds those of one head dim, so that
-// a build compiles them side by side.
+// The compiled backward kernels as the host sees them. A file of instances/ holds those of one head dim,
+// so that a build compiles them side by side.
 #pragma once
 #include <span>
 
@@ -18,18 +18,23 @@ struct BackwardKernel {
   Room room;
   int shared_bytes;
   BackwardFunction function[2];     // f16, bf16
-  cuda::Ready ready[2]{};           // theirs
+  cuda::SharedMemoryOptIn ready[2]{};           // theirs
 };
 
-template <int Dim, class Shape, bool WithOptions, Room room>
-constexpr BackwardKernel backward_keys_row() {
-  using K = BackwardKeys<F16, Dim, Dim, Shape, WithOptions>;
-  constexpr BackwardFunction f16 = backward_keys_kernel<F16, Dim, Dim, Shape, WithOptions, room>;
-  constexpr BackwardFunction bf16 = backward_keys_kernel<Bf16, Dim, Dim, Shape, WithOptions, room>;
-  return {Dim, Shape::kTileK, Shape::kThreads, WithOptions, room, K::kSharedBytes, {f16, bf16}};
+template <KeysConfig C>
+constexpr BackwardKernel keys_instance() {
+  using F = BackwardKeys<F16, C>;
+  using B = BackwardKeys<Bf16, C>;
+  return {.dim = C.dim,
+          .tile = C.tile_k,
+          .threads = F::kThreads,
+          .with_options = C.options,
+          .room = C.room,
+          .shared_bytes = F::kSharedBytes,
+          .function = {backward_keys_kernel<F>, backward_keys_kernel<B>}};
 }
 template <int Dim, class Shape>
-constexpr BackwardKernel backward_rows_row() {
+constexpr BackwardKernel rows_instance() {
   using R = BackwardRows<F16, Dim, Dim, Shape>;
   constexpr BackwardFunction f16 = backward_rows_kernel<F16, Dim, Dim, Shape>;
   constexpr BackwardFunction bf16 = backward_rows_kernel<Bf16, Dim, Dim, Shape>;

@@ -15,30 +15,34 @@
 
 namespace attune::sm80 {
 
-template <class T, int Dim, int DimV, class Shape, bool WithOptions>
-struct BackwardKeys : KeyWalk<Shape> {
+template <class T, KeysConfig C>
+struct BackwardKeys : KeyWalk<KeyShape<C>> {
+  using Shape = KeyShape<C>;
   using Walk = KeyWalk<Shape>;
   using Walk::x, Walk::p, Walk::a, Walk::at, Walk::seen;
   static constexpr int kTileQ = Shape::kTileQ, kTileK = Shape::kTileK, kWarpsQ = Shape::kWarpsQ, kStep = Shape::kStepQ;
+  static constexpr int kDim = C.dim;
+  static constexpr bool kOptions = C.options;
+  static constexpr int kBlocks = Shape::kBlocks;  // a multiprocessor
   static constexpr int kThreads = Shape::kThreads, kKeys = kTileK / Shape::kWarpsK, kM = kKeys / 16;
   static constexpr int kSumWarps = Shape::kWarps / Shape::kSumWarpsK;  // of dK and dV, over columns
   static constexpr int kSumKeys = kTileK / Shape::kSumWarpsK, kSumM = kSumKeys / 16;
-  static constexpr int kSpan = Dim / kSumWarps, kSpanV = DimV / kSumWarps;  // columns of dK and dV that a warp has
-  static constexpr int kDqRows = kTileQ / Shape::kDqWarpsQ, kDqSpan = Dim / (Shape::kWarps / Shape::kDqWarpsQ);
+  static constexpr int kSpan = kDim / kSumWarps, kSpanV = kDim / kSumWarps;  // columns of dK and dV that a warp has
+  static constexpr int kDqRows = kTileQ / Shape::kDqWarpsQ, kDqSpan = kDim / (Shape::kWarps / Shape::kDqWarpsQ);
   static_assert(kKeys % 16 == 0 && kStep % 16 == 0 && kTileQ % (kStep * kWarpsQ) == 0 && kTileK % 16 == 0);
   static_assert(kSpan % 16 == 0 && kSpanV % 16 == 0 && kDqRows % 16 == 0 && kDqSpan % 16 == 0 && kSumKeys % 16 == 0);
   static constexpr bool kShareP = kWarpsQ > 1;
   static_assert(kShareP || kSumKeys == kKeys);
   static constexpr bool kOneBarrier = !kShareP && Shape::kStages == 2;
-  static constexpr bool kTurns = Shape::kTurns;                   // one barrier too
+  static constexpr bool kPingPong = Shape::kPingPong;                   // one barrier too
   static constexpr bool kLate = kShareP && Shape::kStages == 2;   // two; dQ is computed beside the next scores
-  using TileOfK = SharedTile<kTileK, Dim>;
-  using TileOfV = SharedTile<kTileK, DimV>;
-  using TileOfQ = SharedTile<kTileQ, Dim>;
-  using TileOfO = SharedTile<kTileQ, DimV>;
+  using TileOfK = SharedTile<kTileK, kDim>;
+  using TileOfV = SharedTile<kTileK, kDim>;
+  using TileOfQ = SharedTile<kTileQ, kDim>;
+  using TileOfO = SharedTile<kTileQ, kDim>;
   using TileOfS = SharedTile<kTileK, kTileQ>;  // dS^T, P^T: [key][query]
-  static constexpr int kBuffers = kOneBarrier || kTurns || kLate ? 2 : 1;  // of dS
-  static constexpr int kBuffersP = kTurns ? 2 : kShareP ? 1 : 0;
+  static constexpr int kBuffers = kOneBarrier || kPingPong || kLate ? 2 : 1;  // of dS
+  static constexpr int kBuffersP = kPingPong ? 2 : kShareP ? 1 : 0;
   static constexpr int kV = TileOfK::kBytes, kDs = kV + TileOfV::kBytes, kP = kDs + TileOfS::kBytes * kBuffers;
   static constexpr int kStage0 = kP + TileOfS::kBytes * kBuffersP;
   static constexpr int kO = TileOfQ::kBytes, kRows = kO + TileOfO::kBytes, kStageBytes = kRows + kTileQ * 8;
@@ -64,7 +68,7 @@ struct BackwardKeys : KeyWalk<Shape> {
   __device__ int warp_k() const { return warp % Shape::kWarpsK; }
   __device__ int warp_q() const { return warp / Shape::kWarpsK; }
   __device__ uint32_t ds_shared(int buffer) const { return shared + kDs + buffer * TileOfS::kBytes; }
-  __device__ uint32_t p_shared(int buffer) const { return shared + kP + (kTurns ? buffer * TileOfS::kBytes : 0); }
+  __device__ uint32_t p_shared(int buffer) const { return shared + kP + (kPingPong ? buffer * TileOfS::kBytes : 0); }
   __device__ uint32_t q_shared(int stage) const { return shared + kStage0 + stage * kStageBytes; }
   static __device__ const float2* two_of(const float4* rows) { return reinterpret_cast<const float2*>(rows); }
   __device__ const float4* rows_at(int stage) const {  // two rows each
@@ -125,8 +129,8 @@ struct BackwardKeys : KeyWalk<Shape> {
   __device__ void load(int n, int stage) {
     refresh();
     const Visit t = at.visit[n % 4];
-    load_queries<TileOfQ, Dim>(Role::q, at.q, q_shared(stage), p.dim_qk, t);
-    load_queries<TileOfO, DimV>(Role::d_out, at.d_out, q_shared(stage) + kO, p.dim_v, t);
+    load_queries<TileOfQ, kDim>(Role::q, at.q, q_shared(stage), p.dim_qk, t);
+    load_queries<TileOfO, kDim>(Role::d_out, at.d_out, q_shared(stage) + kO, p.dim_v, t);
     const float2* rows = x.rows + at.row + int64_t(t.head) * x.padded + t.first;
     if (const int pair = warp * 32 + lane; pair < kTileQ / 2)
       copy16(q_shared(stage) + kRows + pair * 16, rows + pair * 2, t.first + pair * 2 < x.padded);
@@ -168,7 +172,7 @@ struct BackwardKeys : KeyWalk<Shape> {
   }
   __device__ void hide(Part& s, const Visit& t, int first) const {
     const float hidden = copysignf(INFINITY, -x.scale);
-    if (!kTurns && at.far) lower_far(s, x.scale, lse_of(t, first));
+    if (!kPingPong && at.large_logits) lower_large_logits(s, x.scale, lse_of(t, first));
 #pragma unroll
     for (int m = 0; m < kM; ++m)
 #pragma unroll
@@ -309,20 +313,20 @@ struct BackwardKeys : KeyWalk<Shape> {
     }
   }
   __device__ void add_dq(int n, uint32_t ds) const {
-    int done = x.turns ? load_count(this->turn(n)) : 0;
+    int done = x.tickets ? load_count(this->ticket(n)) : 0;
     Accumulator dq[kDqParts][kDqSpan / 8] = {};
     multiply_dq<kTileK>(dq, ds, 0);
-    if (x.turns)
-      while (done < at.before[n % 4]) done = load_count(this->turn(n));
+    if (x.tickets)
+      while (done < at.before[n % 4]) done = load_count(this->ticket(n));
     const Visit t = at.visit[n % 4];
     const int part = warp % Shape::kDqWarpsQ, column = warp / Shape::kDqWarpsQ * kDqSpan;
     const int row = t.first + part * kDqRows;
-    float* to = x.dq + (at.row + int64_t(t.head) * x.padded + row) * Dim + column / 8 * kFragment;
+    float* to = x.dq + (at.row + int64_t(t.head) * x.padded + row) * kDim + column / 8 * kFragment;
 #pragma unroll
     for (int m = 0; m < kDqParts; ++m) {
       if (row + m * 16 >= at.seq.len_q) continue;
 #pragma unroll
-      for (int d = 0; d < kDqSpan / 8; ++d) add_fragment(to + m * 16 * Dim + d * kFragment, lane, dq[m][d]);
+      for (int d = 0; d < kDqSpan / 8; ++d) add_fragment(to + m * 16 * kDim + d * kFragment, lane, dq[m][d]);
     }
   }
 
@@ -331,19 +335,20 @@ struct BackwardKeys : KeyWalk<Shape> {
     refresh();
 #pragma unroll 1
     for (int first = warp_q() * kStep; first < kTileQ; first += kStep * kWarpsQ) {
-      const bool partial = at.visit[n % 4].partial, far = kTurns && at.far;
+      const bool partial = at.visit[n % 4].partial, large_logits = kPingPong && at.large_logits;
       Part s, dp;
-      product<TileOfK, TileOfQ, Dim>(s, shared, q_shared(stage), first);
-      product<TileOfV, TileOfO, DimV>(dp, shared + kV, q_shared(stage) + kO, first);
+      product<TileOfK, TileOfQ, kDim>(s, shared, q_shared(stage), first);
+      product<TileOfV, TileOfO, kDim>(dp, shared + kV, q_shared(stage) + kO, first);
       refresh();
       stage = opaque(stage);
       const float4* rows = rows_at(stage) + first / 2;
-      if constexpr (WithOptions) {
+      if constexpr (kOptions) {
         weigh_with_options(s, dp, n, first, rows);
       } else {
         if (partial) hide(s, at.visit[n % 4], first);
-        if (far) {
-          differentiate_far(s, dp, two_of(rows), lane, x.scale * kLog2e, x.kept.in, lse_of(at.visit[n % 4], first));
+        if (large_logits) {
+          differentiate_large_logits(s, dp, two_of(rows), lane, x.scale * kLog2e, x.kept.in,
+                                     lse_of(at.visit[n % 4], first));
         } else {
           weigh(s, rows);
           differ(dp, s, rows);
@@ -385,13 +390,13 @@ struct BackwardKeys : KeyWalk<Shape> {
   }
 
   // Once all warps have added what they have for the n-th visit.
-  __device__ void pass_turn(int n) const {
-    if (x.turns && thread_index() == 0) add_count(this->turn(n));
+  __device__ void pass_ticket(int n) const {
+    if (x.tickets && thread_index() == 0) add_count(this->ticket(n));
   }
 
   __device__ void run() {
-    load_keys<TileOfK, Dim>(Role::k, shared, p.dim_qk);
-    load_keys<TileOfV, DimV>(Role::v, shared + kV, p.dim_v);
+    load_keys<TileOfK, kDim>(Role::k, shared, p.dim_qk);
+    load_keys<TileOfV, kDim>(Role::v, shared + kV, p.dim_v);
     close_group();
     wait_for_previous();  // from here on: what prepare wrote
 #pragma unroll
@@ -409,14 +414,14 @@ struct BackwardKeys : KeyWalk<Shape> {
       __syncthreads();
       load(0, 0);
       __syncthreads();
-      if ((kOneBarrier || kTurns) && at.visits > 1) load(1, 1), wait_groups<1>();
+      if ((kOneBarrier || kPingPong) && at.visits > 1) load(1, 1), wait_groups<1>();
       else wait_groups<0>();
       __syncthreads();
-      if constexpr (kTurns) run_in_turns();
+      if constexpr (kPingPong) run_ping_pong();
       else if constexpr (kLate) run_late();
       else run_visits();
       __syncthreads();
-      if (kOneBarrier || kTurns) pass_turn(at.visits - 1);
+      if (kOneBarrier || kPingPong) pass_ticket(at.visits - 1);
     } while (p.mask.blocks.q && this->next_round());
     wait_groups<0>();
     __syncthreads();
@@ -430,7 +435,7 @@ struct BackwardKeys : KeyWalk<Shape> {
       first_half(n, stage, buffer);
       if (kOneBarrier) wait_groups<0>();
       __syncthreads();
-      if (kOneBarrier && n) pass_turn(n - 1);
+      if (kOneBarrier && n) pass_ticket(n - 1);
       if (kOneBarrier && n + 2 < at.visits) load(n + 2, stage);
       second_half(n, stage, buffer);
       if (kOneBarrier) continue;
@@ -438,7 +443,7 @@ struct BackwardKeys : KeyWalk<Shape> {
       if (n + 1 < at.visits) load(n + 1, 0);
       wait_groups<0>();
       __syncthreads();
-      pass_turn(n);
+      pass_ticket(n);
     }
   }
 
@@ -448,16 +453,16 @@ struct BackwardKeys : KeyWalk<Shape> {
     for (int n = 0; n <= at.visits; ++n) {
       if (n + 1 < at.visits) load(n + 1, (n + 1) % 2);
 #pragma unroll 1
-      for (int turn = 0; turn < 2; ++turn) {
+      for (int ticket = 0; ticket < 2; ++ticket) {
         refresh();
-        if (warp / 4 != turn) {
+        if (warp / 4 != ticket) {
           if (n < at.visits) first_half(n, n % 2, n % 2);
         } else if (n && x.dq) {
           add_dq(n - 1, ds_shared((n - 1) % 2));
         }
       }
       __syncthreads();
-      if (n) pass_turn(n - 1);
+      if (n) pass_ticket(n - 1);
       if (n == at.visits) break;
       sum(n, n % 2, n % 2);
       wait_groups<0>();
@@ -466,16 +471,16 @@ struct BackwardKeys : KeyWalk<Shape> {
   }
 
   // Likewise between two barriers: the sums of one tile and the scores of the next, in different orders.
-  __device__ void run_in_turns() {
+  __device__ void run_ping_pong() {
     first_half(0, 0, 0);
     for (uint32_t n = 0; n < uint32_t(at.visits); ++n) {
       wait_groups<0>();
       __syncthreads();
-      if (n) pass_turn(n - 1);
+      if (n) pass_ticket(n - 1);
       if (n + 2 < uint32_t(at.visits)) load(n + 2, (n + 2) % 3);
 #pragma unroll 1
-      for (int turn = 0; turn < 2; ++turn) {
-        if (warp / 4 == turn) second_half(n, n % 3, n % 2);
+      for (int ticket = 0; ticket < 2; ++ticket) {
+        if (warp / 4 == ticket) second_half(n, n % 3, n % 2);
         else if (n + 1 < uint32_t(at.visits)) first_half(n + 1, (n + 1) % 3, (n + 1) % 2);
       }
     }
@@ -486,8 +491,8 @@ struct BackwardKeys : KeyWalk<Shape> {
   // accumulator: a block runs this once, and waits for every instruction.
   __device__ void store() const {
     if (p.dtype.grad == DType::f32 || x.shared_keys) {
-      store_wide(Role::dk, dk, p.dim_qk, x.scale * x.kept.out);
-      store_wide(Role::dv, dv, p.dim_v, 1.f);
+      store_f32(Role::dk, dk, p.dim_qk, x.scale * x.kept.out);
+      store_f32(Role::dv, dv, p.dim_v, 1.f);
       return;
     }
     put_gradient<TileOfK>(shared, dk, x.scale * x.kept.out);
@@ -524,9 +529,9 @@ struct BackwardKeys : KeyWalk<Shape> {
     }
   }
   template <int kColumns>
-  __device__ void store_wide(Role role, const Accumulator (&acc)[kSumM][kColumns], int dim, float factor) const {
+  __device__ void store_f32(Role role, const Accumulator (&acc)[kSumM][kColumns], int dim, float factor) const {
     if (!a.given(role)) return;
-    float* const sums = reinterpret_cast<float*>(memory);  // [kTileK][Dim]
+    float* const sums = reinterpret_cast<float*>(memory);  // [kTileK][kDim]
     __syncthreads();
 #pragma unroll
     for (int m = 0; m < kSumM; ++m)
@@ -534,20 +539,20 @@ struct BackwardKeys : KeyWalk<Shape> {
       for (int d = 0; d < kColumns; ++d)
 #pragma unroll
         for (int e = 0; e < 4; ++e)
-          sums[(first_key() + m * 16 + e / 2 * 8) * Dim + (first_part() * kColumns + d) * 8 + lane % 4 * 2 + e % 2] =
+          sums[(first_key() + m * 16 + e / 2 * 8) * kDim + (first_part() * kColumns + d) * 8 + lane % 4 * 2 + e % 2] =
               acc[m][d].c[e] * factor;
     __syncthreads();
     if (!x.shared_keys)
-      return store_sums<Dim, kThreads>(sums, LinearRows<float>(p, a, role, at.seq, at.b, at.head_kv).row(at.first),
+      return store_sums<kDim, kThreads>(sums, LinearRows<float>(p, a, role, at.seq, at.b, at.head_kv).row(at.first),
                                        a[role].stride.seq, at.count, dim, x.running);
     const auto row_of = [&]<class G>(int key, G*) {
       return p.keys == KeySource::paged ? PagedRows<G>(p, a, role, at.seq, at.b, at.head_kv).row(at.first + key)
                                         : LinearRows<G>(p, a, role, at.seq, at.b, at.head_kv).row(at.first + key);
     };
 #pragma unroll 1
-    for (int n = thread_index(); n < at.count * (Dim / 2); n += kThreads) {
-      const int key = n / (Dim / 2), column = n % (Dim / 2) * 2;
-      const float low = sums[key * Dim + column], high = sums[key * Dim + column + 1];
+    for (int n = thread_index(); n < at.count * (kDim / 2); n += kThreads) {
+      const int key = n / (kDim / 2), column = n % (kDim / 2) * 2;
+      const float low = sums[key * kDim + column], high = sums[key * kDim + column + 1];
       if (column >= dim) continue;
       if (p.dtype.grad != DType::f32) add_pair(row_of(key, static_cast<T*>(nullptr)) + column, low, high);
       else if (float* to = row_of(key, static_cast<float*>(nullptr)) + column)
@@ -556,9 +561,6 @@ struct BackwardKeys : KeyWalk<Shape> {
   }
 };
 
-// Which machines choose a kernel: those whose blocks may have this much shared memory. Code that only others run leaves
-// it empty. Every code has the kernels of small machines: sm_86 runs that of sm_80, and sm_120 that of sm_90.
-enum class Room { any, small, middle, large };
 constexpr int kLargeFrom = 900;
 constexpr bool is_middle(int code) { return code == 800 || code == 870; }
 __device__ constexpr bool compiled([[maybe_unused]] Room room) {
@@ -569,21 +571,21 @@ __device__ constexpr bool compiled([[maybe_unused]] Room room) {
 #endif
 }
 
-template <class T, int Dim, int DimV, class Shape, bool WithOptions, Room room = Room::any>
-__global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
+template <class K>
+__global__ void __launch_bounds__(K::kThreads, K::kBlocks)
     backward_keys_kernel(const __grid_constant__ BackwardParams params) {
-  if constexpr (compiled(room)) {
+  if constexpr (compiled(K::Shape::kRoom)) {
     extern __shared__ __align__(128) char shared[];
     __shared__ KeyPlace place;
-    __shared__ int2 seen[Shape::kTileK];
+    __shared__ int2 seen[K::kTileK];
     Entries* entries_of = nullptr;
-    if constexpr (WithOptions) {
+    if constexpr (K::kOptions) {
       __shared__ Entries entries;
       entries_of = &entries;
     }
-    BackwardKeys<T, Dim, DimV, Shape, WithOptions> keys(params, shared, place, seen, entries_of);
+    K keys(params, shared, place, seen, entries_of);
     admit_next();
-    if (params.order.place || params.turns || params.apart) wait_for_previous();  // places come from there
+    if (params.order.place || params.tickets || params.apart) wait_for_previous();  // places come from there
     if (threadIdx.x == 0) keys.find_place();
     __syncthreads();
     if (place.count > 0) keys.run();

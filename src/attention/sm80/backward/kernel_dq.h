@@ -232,9 +232,9 @@ struct BackwardRows {
         const int column = d * 8 + lane % 4 * 2;
         const float low = dq[d].c[2 * half] * scale, high = dq[d].c[2 * half + 1] * scale;
         if (column >= p.dim_qk) continue;
-        float2* wide = reinterpret_cast<float2*>(to + column * 4);
-        if (x.running) *wide = {wide->x + low, wide->y + high};
-        else if (p.dtype.grad == DType::f32) *wide = {low, high};
+        float2* f32 = reinterpret_cast<float2*>(to + column * 4);
+        if (x.running) *f32 = {f32->x + low, f32->y + high};
+        else if (p.dtype.grad == DType::f32) *f32 = {low, high};
         else *reinterpret_cast<uint32_t*>(to + column * 2) = pack<T>(low, high);
       }
     }

@@ -5,19 +5,32 @@
 
 namespace attune::sm80 {
 
-// How a block's work is laid out over its warps.
-template <int tile_q, int tile_k, int warps_k, int warps_q, int step_q, int sum_warps_k, int dq_warps_q, int stages,
-          int blocks>
+// Which machines choose a kernel: those whose blocks may have this much shared memory. Code that only others run leaves
+// it empty. Every code has the kernels of small machines: sm_86 runs that of sm_80, and sm_120 that of sm_90.
+enum class Room { any, small, middle, large };
+
+// What a kernel is compiled for: how a block's work is laid out over its warps.
+struct KeysConfig {
+  int dim = 128;
+  int tile_q = 64, tile_k = 64;
+  int warps_k = 4, warps_q = 2;  // of S: over keys, over queries
+  int step_q = 32;               // queries that a warp has in registers at once
+  int sum_warps_k = 4;           // of dK and dV: over keys; the others over columns
+  int dq_warps_q = 2;            // of dQ: over queries; the others over columns
+  int stages = 1;                // of Q and dO
+  int blocks = 1;                // on a multiprocessor
+  bool options = false;          // those that change scores
+  Room room = Room::any;
+};
+
+template <KeysConfig C>
 struct KeyShape {
-  static constexpr int kTileQ = tile_q, kTileK = tile_k;
-  static constexpr int kWarpsK = warps_k, kWarpsQ = warps_q;  // of S: over keys, over queries
-  static constexpr int kStepQ = step_q;                       // queries that a warp has in registers at once
-  static constexpr int kSumWarpsK = sum_warps_k;              // of dK and dV: over keys; the others over columns
-  static constexpr int kDqWarpsQ = dq_warps_q;                // of dQ: over queries; the others over columns
-  static constexpr int kStages = stages;                      // of Q and dO
-  static constexpr int kBlocks = blocks;                      // on a multiprocessor
-  static constexpr int kWarps = warps_k * warps_q, kThreads = kWarps * 32;
-  static constexpr bool kTurns = warps_q > 1 && stages == 3;  // half of the warps a tile behind the others
+  static constexpr int kTileQ = C.tile_q, kTileK = C.tile_k, kWarpsK = C.warps_k, kWarpsQ = C.warps_q;
+  static constexpr int kStepQ = C.step_q, kSumWarpsK = C.sum_warps_k, kDqWarpsQ = C.dq_warps_q;
+  static constexpr int kStages = C.stages, kBlocks = C.blocks;
+  static constexpr int kWarps = kWarpsK * kWarpsQ, kThreads = kWarps * 32;
+  static constexpr bool kPingPong = kWarpsQ > 1 && kStages == 3;  // half of the warps a tile behind the others
+  static constexpr Room kRoom = C.room;
 };
 
 // Addresses of 16-byte chunks of one row, from a warp's first column on, at multiples of 16. `kSpan`: how far.
@@ -57,7 +70,7 @@ struct KeyPlace {
   int of_warp[2], hit[kHits];  // those of them that list this key block
   int by_key;                  // of a list: it is there by key block too
   int visits;                  // of this round
-  int far;                     // a row of the launch is
+  int large_logits;                     // a row of the launch is
   Cursor next;                 // after those in `visit`
   Visit visit[4];              // the n-th in place n % 4
   int before[4];               // in a fixed order: how many blocks add to its rows of dQ before this one
@@ -82,11 +95,11 @@ struct KeyWalk {
 
   // By one thread.
   __device__ void find_place() const {
-    uint32_t n = x.turns         ? uint32_t(atomicAdd(x.turns, 1)) % gridDim.x
+    uint32_t n = x.tickets         ? uint32_t(atomicAdd(x.tickets, 1)) % gridDim.x
                  : x.order.place ? uint32_t(x.order.place[blockIdx.x])
                                  : blockIdx.x;
     int tile = int(n % x.tiles);             // causal: the longest first
-    if (x.turns) tile = x.tiles - 1 - tile;  // in a fixed order: the one whose queries come last, so that few wait
+    if (x.tickets) tile = x.tiles - 1 - tile;  // in a fixed order: the one whose queries come last, so that few wait
     n /= x.tiles, at.tile = tile;
     at.head_kv = int(n % p.heads_kv), at.b = x.first_batch + int(n / p.heads_kv), at.group = x.group;
     at.seq = sequence_of(x, at.b);
@@ -108,7 +121,7 @@ struct KeyWalk {
     at.open_first = walk().first_query(end), at.open_last = at.count == kTileK ? walk().last_query(at.first) : 0;
     at.by_key = a.given(Role::block_begin_k) && (!x.apart || *x.apart);
     at.head = 0, at.block = size.q ? first_block() : 0;
-    const int grid = x.turns ? kTileQ : 16;  // blocks that take turns have the same tiles
+    const int grid = x.tickets ? kTileQ : 16;  // blocks that take turns have the same tiles
     at.start = size.q ? 0 : at.low / grid * grid, at.limit = size.q ? pieces() : at.high;
     at.step = size.q ? 1 : kTileQ;
   }
@@ -130,18 +143,18 @@ struct KeyWalk {
   // By one thread.
   __device__ void begin(int visits) const {
     at.visits = visits, at.next = {0, at.start};
-    at.far = __ldcg(reinterpret_cast<const unsigned long long*>(x.far)) == x.launch;
+    at.large_logits = __ldcg(reinterpret_cast<const unsigned long long*>(x.large_logits)) == x.launch;
     find_visit(0);
   }
   // The n-th, by one thread.
   __device__ void find_visit(int n) const {
     Cursor c = at.next;
     Visit t = visit(c);
-    const bool lowers = !Shape::kTurns && at.far;
+    const bool lowers = !Shape::kPingPong && at.large_logits;
     t.partial = lowers || t.first < max(t.from, at.open_first) || t.first + kTileQ > min(t.until, at.open_last);
     at.visit[n % 4] = t;
     if (entries && p.has(Option::block_bias)) entries->of_visit[n % 4] = entries->of_hit[min(c.major, kHits - 1)];
-    if (x.turns) {  // blocks add to a tile of dQ from its last key tile on
+    if (x.tickets) {  // blocks add to a tile of dQ from its last key tile on
       const BandWalk rows{at.seq.band, at.seq.len_k, kTileK};
       at.before[n % 4] = (rows.last_key(min(c.minor + kTileQ, at.seq.len_q) - 1) - 1) / kTileK - at.tile;
     }
@@ -155,9 +168,9 @@ struct KeyWalk {
     return *a.row<const float>(Role::lse, at.seq.q_batch, i, at.head_kv * at.group + int(t.head));
   }
   // Of the n-th visit.
-  __device__ int* turn(int n) const {
+  __device__ int* ticket(int n) const {
     const Visit& t = at.visit[n % 4];
-    return x.turns + 1 + (at.row + int64_t(t.head) * x.padded + t.first) / kTurnRows;
+    return x.tickets + 1 + (at.row + int64_t(t.head) * x.padded + t.first) / kTicketRows;
   }
   __device__ Visit visit(const Cursor& c) const {
     if (!p.mask.blocks.q) return {.head = uint32_t(c.major), .first = c.minor, .from = 0, .until = at.seq.len_q};

@@ -80,7 +80,7 @@ __device__ float differentiate_pairs(const Pairs& at, const DenseArgs& a, const 
     const float2 row = at.row(m, n, e);
     const bool there = !at.hidden(m, n, e) && row.x != INFINITY;
     const float keep = bits >> (m * 4 * N + n * 4 + e) & 1 ? score.dropout.kept : 0.f;
-    const float w = weight_of_far(exp2_fast(weight[m][n].c[e] * kLog2e - row.x), row.x);
+    const float w = weight_of_large_logit(exp2_fast(weight[m][n].c[e] * kLog2e - row.x), row.x);
     const float ds = there ? w * fmaf(keep * kept.in, dp[m][n].c[e], -row.y) : 0.f;
     weight[m][n].c[e] = there ? w * keep : 0.f, dp[m][n].c[e] = ds, d_block += ds * kept.out;
   });

@@ -10,10 +10,14 @@ namespace attune::sm80 {
 std::span<DecodeKernel> decode_kernels() {
   // dim, keys, stages, warps, warps of a team, blocks a multiprocessor: 192 KB in all of them, or 96 KB a block
   static constinit DecodeKernel all[] = {
-      decode_kernel_row<64, 32, 3, 8, 1, 1>(),  decode_kernel_row<64, 32, 3, 4, 1, 1>(),
-      decode_kernel_row<64, 64, 6, 4, 4, 2>(),  decode_kernel_row<128, 16, 3, 8, 1, 1>(),
-      decode_kernel_row<128, 16, 3, 4, 1, 1>(), decode_kernel_row<128, 64, 3, 4, 4, 2>(),
-      decode_kernel_row<256, 16, 3, 4, 1, 1>(), decode_kernel_row<256, 16, 2, 3, 1, 1>(),
+      instance<DecodeConfig{.dim = 64, .keys = 32, .warps = 8}>(),
+      instance<DecodeConfig{.dim = 64, .keys = 32}>(),
+      instance<DecodeConfig{.dim = 64, .keys = 64, .stages = 6, .team = 4, .blocks_per_sm = 2}>(),
+      instance<DecodeConfig{.dim = 128, .warps = 8}>(),
+      instance<DecodeConfig{.dim = 128}>(),
+      instance<DecodeConfig{.dim = 128, .keys = 64, .team = 4, .blocks_per_sm = 2}>(),
+      instance<DecodeConfig{.dim = 256}>(),
+      instance<DecodeConfig{.dim = 256, .stages = 2, .warps = 3}>(),
   };
   return all;
 }
@@ -91,7 +95,7 @@ Partial carve(Workspace& ws, const Problem& p, int splits) {
 
 }  // namespace
 
-Few few_queries(const Problem& p) {
+Few decode(const Problem& p) {
   constexpr int kLongest = INT32_MAX - 4096;  // so that the end of a tile is an int
   if (size_of(p.dtype.q) != 2 || needs_general(p) || p.mask.blocks.q) return Few::none;
   if (group_of(p) > kMostRows || p.len_k > kLongest) return Few::none;
@@ -111,7 +115,7 @@ Status decode_shape(Plan& plan, Workspace& count) {
                 rows = int64_t(p.batch) * p.heads_q * most_q(p);
   if (std::max(blocks, rows) > INT32_MAX)
     return Status::no(kWho, ": ", std::max(blocks, rows), " blocks are over 2^31 - 1");
-  if (few_queries(p) == Few::all) {
+  if (decode(p) == Few::all) {
     plan.kernel = number, plan.tile_q = k->rows, plan.tile_k = k->keys, plan.splits = splits;
   }
   carve(count, p, splits);
@@ -121,7 +125,7 @@ Status decode_shape(Plan& plan, Workspace& count) {
 Status decode_run(const Plan& plan, const Args& a, Workspace& ws, Stream stream) {
   const Problem& p = plan.problem;
   DecodeKernel& k = *kernel_for(p, plan.device);
-  const int splits = few_queries(p) == Few::all ? plan.splits : splits_of(p, plan.device, k);
+  const int splits = decode(p) == Few::all ? plan.splits : splits_of(p, plan.device, k);
   const int64_t blocks = int64_t(p.batch) * p.heads_kv * row_blocks(p, k) * splits;
   const Partial partial = carve(ws, p, splits);
   if (!blocks) return Status::good();
@@ -157,7 +161,7 @@ Status decode_run(const Plan& plan, const Args& a, Workspace& ws, Stream stream)
                             .problem = p,
                             .args = dense(a)};
   const int device = a[Role::q].device_index, type = p.dtype.q == DType::bf16;
-  const cuda::Use use(device);
+  const cuda::DeviceGuard use(device);
   if (!use.status.ok()) return Status::no(kWho, ": ", use.status.message, ", in: ", name(p));
   const Status first = cuda::launch({.who = kWho,
                                      .kernel = reinterpret_cast<const void*>(k.function[type]),
@@ -172,7 +176,7 @@ Status decode_run(const Plan& plan, const Args& a, Workspace& ws, Stream stream)
   const auto merge = p.dim_v <= 64    ? decode_merge_kernel<16>
                      : p.dim_v <= 128 ? decode_merge_kernel<32>
                                       : decode_merge_kernel<64>;
-  static constinit cuda::Ready ready;
+  static constinit cuda::SharedMemoryOptIn ready;
   return cuda::launch({.who = kWho,
                        .kernel = reinterpret_cast<const void*>(merge),
                        .ready = &ready,

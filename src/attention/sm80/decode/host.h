@@ -9,7 +9,7 @@ constexpr int kMostRows = 64;  // (position, head) rows of a sequence and key he
 // Whether the decode kernels serve all sequences of a problem; or, where a row's bits may not depend on the batch and
 // some sequence may have too many queries for them, those sequences that have few.
 enum class Few { none, some, all };
-Few few_queries(const Problem&);
+Few decode(const Problem&);
 
 // Tiles, splits and workspace. Of some: only the workspace.
 Status decode_shape(Plan&, Workspace& count);

@@ -15,15 +15,20 @@ struct DecodeKernel {
   int blocks_per_sm;             // that it is compiled for; shared memory may allow fewer
   int shared_bytes;
   DecodeFunction function[2];    // f16, bf16
-  cuda::Ready ready[2]{};        // theirs
+  cuda::SharedMemoryOptIn ready[2]{};        // theirs
 };
 
-template <int Dim, int Keys, int Stages, int Warps, int Team, int BlocksPerSm>
-constexpr DecodeKernel decode_kernel_row() {
-  using D = Decode<F16, Dim, Keys, Stages, Warps, Team>;
-  constexpr DecodeFunction f16 = decode_kernel<F16, Dim, Keys, Stages, Warps, Team, BlocksPerSm>;
-  constexpr DecodeFunction bf16 = decode_kernel<Bf16, Dim, Keys, Stages, Warps, Team, BlocksPerSm>;
-  return {Dim, D::kRows, Keys, D::kThreads, BlocksPerSm, D::kSharedBytes, {f16, bf16}};
+template <DecodeConfig C>
+constexpr DecodeKernel instance() {
+  using F = Decode<F16, C>;
+  using B = Decode<Bf16, C>;
+  return {.dim = C.dim,
+          .rows = F::kRows,
+          .keys = C.keys,
+          .threads = F::kThreads,
+          .blocks_per_sm = C.blocks_per_sm,
+          .shared_bytes = F::kSharedBytes,
+          .function = {decode_kernel<F>, decode_kernel<B>}};
 }
 
 // The narrowest first, of one dim the one of fewest rows, of those the one with most shared memory.

@@ -120,15 +120,25 @@ struct DecodeParams {
   }
 };
 
-template <class T, int Dim, int Keys, int Stages, int Warps, int Team>
+// What a kernel is compiled for.
+struct DecodeConfig {
+  int dim = 128;
+  int keys = 16, stages = 3;  // of a tile, and tiles of a team
+  int warps = 4, team = 1;    // of a team: warps that share rows
+  int blocks_per_sm = 1;
+};
+
+template <class T, DecodeConfig C>
 struct Decode {
-  static constexpr int kThreads = Warps * 32, kTeams = Warps / Team, kRows = Team * 16;
-  static constexpr int kOwn = Keys / Team;  // keys of a tile that a warp loads
-  using TileOfK = SharedTile<Keys, Dim>;
-  static constexpr int kStageBytes = 2 * TileOfK::kBytes, kTeamBytes = Stages * kStageBytes;
-  static constexpr int kSharedBytes = kTeams * kTeamBytes, kWarpBytes = kTeamBytes / Team;
-  static_assert(Team == 1 || Team == Warps, "a team syncs as a warp or as a block");
-  static_assert(kOwn % 16 == 0 && kOwn <= 32 && Dim % 64 == 0 && kWarpBytes >= 16 * Dim * 4);
+  static constexpr int kDim = C.dim, kKeys = C.keys, kStages = C.stages, kWarps = C.warps, kTeam = C.team;
+  static constexpr int kBlocksPerSm = C.blocks_per_sm;
+  static constexpr int kThreads = kWarps * 32, kTeams = kWarps / kTeam, kRows = kTeam * 16;
+  static constexpr int kOwn = kKeys / kTeam;  // keys of a tile that a warp loads
+  using TileOfK = SharedTile<kKeys, kDim>;
+  static constexpr int kStageBytes = 2 * TileOfK::kBytes, kTeamBytes = kStages * kStageBytes;
+  static constexpr int kSharedBytes = kTeams * kTeamBytes, kWarpBytes = kTeamBytes / kTeam;
+  static_assert(kTeam == 1 || kTeam == kWarps, "a team syncs as a warp or as a block");
+  static_assert(kOwn % 16 == 0 && kOwn <= 32 && kDim % 64 == 0 && kWarpBytes >= 16 * kDim * 4);
 
   const DecodeParams& x;
   const DecodePlace& at;
@@ -136,20 +146,20 @@ struct Decode {
   const int until, begin, end;  // of the place
   const uint32_t stages;  // this team's, in shared memory
   int2 seen[2];           // the keys that this thread's two rows see, from x until y
-  FragmentA q[Dim / 16];
-  Accumulator o[Dim / 8];
+  FragmentA q[kDim / 16];
+  Accumulator o[kDim / 8];
   float ref[2], sum[2];
   const char *k, *v;      // this thread's chunk of key 0 of the sequence; paged: of slot 0 in page 0
 
-  static constexpr int kChunks = Dim / 8, kRowsAtOnce = 32 / kChunks;
+  static constexpr int kChunks = kDim / 8, kRowsAtOnce = 32 / kChunks;
 
   __device__ Decode(const DecodeParams& params, const DecodePlace& place, char* shared)
       : x(params),
         at(place),
         lane(threadIdx.x % 32),
         warp(threadIdx.x / 32),
-        team(warp / Team),
-        member(warp % Team),
+        team(warp / kTeam),
+        member(warp % kTeam),
         until(place.until),
         begin(place.begin),
         end(place.end),
@@ -159,7 +169,7 @@ struct Decode {
   __device__ int head(int row) const { return at.head_kv * int(x.group.by) + int(x.group.rest(at.first + row)); }
 
   __device__ static void sync_team() {
-    if constexpr (Team == 1) __syncwarp();
+    if constexpr (kTeam == 1) __syncwarp();
     else __syncthreads();
   }
   // Row of the block that this thread's accumulators hold.
@@ -168,7 +178,7 @@ struct Decode {
   // The page of one of this warp's keys in tile n, a key a thread.
   __device__ int page_of(int n) const {
     if (!x.pages || until <= n) return 0;
-    const uint32_t slot = uint32_t(at.seq.k_first + min(n * Keys + member * kOwn + lane % kOwn, end - 1));
+    const uint32_t slot = uint32_t(at.seq.k_first + min(n * kKeys + member * kOwn + lane % kOwn, end - 1));
     return x.pages[at.b * x.pages_step + x.page.divide(slot)];
   }
 
@@ -179,7 +189,7 @@ struct Decode {
   __device__ void load(int n, int stage, int page) const {
     if (n >= until) return;
     const uint32_t to = stages + stage * kStageBytes;
-    const int mine = member * kOwn, row = lane / kChunks, column = lane % kChunks * 8, first = n * Keys + mine;
+    const int mine = member * kOwn, row = lane / kChunks, column = lane % kChunks * 8, first = n * kKeys + mine;
     if (!x.pages) {
       const char *from_k = k + (first + row) * x.k.seq, *from_v = v + (first + row) * x.v.seq;
 #pragma unroll
@@ -210,14 +220,14 @@ struct Decode {
       const int r = there ? row : 0;
       const char* from = x.q.row(at.seq.q_batch, at.seq.q_first + position(r), head(r));
 #pragma unroll
-      for (int n = 0; n < Dim / 8; ++n) {
+      for (int n = 0; n < kDim / 8; ++n) {
         const int column = n * 8 + lane % 4 * 2;
         q[n / 2].r[n % 2 * 2 + half] =
             there && column < x.dim_qk ? *reinterpret_cast<const uint32_t*>(from + column * sizeof(T)) : 0;
       }
     }
     // Divisions are long: a lane does those of one row.
-    const BandWalk walk{at.seq.band, at.seq.len_k, Keys};
+    const BandWalk walk{at.seq.band, at.seq.len_k, kKeys};
     const int i = position(min(member * 16 + lane % 16, at.rows - 1));
     const int first = walk.first_key(i), last = walk.last_key(i);
 #pragma unroll
@@ -226,8 +236,8 @@ struct Decode {
   }
 
   // s = q k^T, fragments of k running ahead of the products that use them.
-  __device__ void scores(uint32_t shared, Accumulator (&s)[Keys / 8]) const {
-    constexpr int kPairs = Keys / 16, kSteps = Dim / 16 * kPairs, kAhead = Dim > 128 ? 3 : 4;
+  __device__ void scores(uint32_t shared, Accumulator (&s)[kKeys / 8]) const {
+    constexpr int kPairs = kKeys / 16, kSteps = kDim / 16 * kPairs, kAhead = kDim > 128 ? 3 : 4;
     const uint32_t first = shared + TileOfK::offset(lane / 16 * 8 + lane % 8, lane / 8 % 2 * 8);
     uint32_t keys[kAhead][4];
     const auto load_k = [&](int step) {
@@ -236,7 +246,7 @@ struct Decode {
 #pragma unroll
     for (int step = 0; step < kAhead; ++step) load_k(step);
 #pragma unroll
-    for (int n = 0; n < Keys / 8; ++n) s[n] = {};
+    for (int n = 0; n < kKeys / 8; ++n) s[n] = {};
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
       const int n = step % kPairs * 2;
@@ -247,10 +257,10 @@ struct Decode {
     }
   }
 
-  __device__ void hide(Accumulator (&s)[Keys / 8], int first) const {
+  __device__ void hide(Accumulator (&s)[kKeys / 8], int first) const {
     const int column = first + lane % 4 * 2;
 #pragma unroll
-    for (int n = 0; n < Keys / 8; ++n)
+    for (int n = 0; n < kKeys / 8; ++n)
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
         const int key = column + n * 8 + e % 2;
@@ -258,9 +268,9 @@ struct Decode {
       }
   }
 
-  __device__ void admit(Accumulator (&s)[Keys / 8], float scale) { admit_tile(s, o, ref, sum, scale, 8.f); }
-  __device__ void accumulate(uint32_t shared, const Accumulator (&s)[Keys / 8]) {
-    constexpr int kAhead = Dim > 128 ? 3 : 4;
+  __device__ void admit(Accumulator (&s)[kKeys / 8], float scale) { admit_tile(s, o, ref, sum, scale, 8.f); }
+  __device__ void accumulate(uint32_t shared, const Accumulator (&s)[kKeys / 8]) {
+    constexpr int kAhead = kDim > 128 ? 3 : 4;
     add_values<T, TileOfK, kAhead>(o, s, shared + TileOfK::offset(lane % 16, lane / 16 * 8));
   }
 
@@ -269,35 +279,35 @@ struct Decode {
     k = x.k.row(batch, first, at.head_kv) + lane % kChunks * 16;
     v = x.v.row(batch, first, at.head_kv) + lane % kChunks * 16;
     int n = at.from + (team + kTeams - at.from % kTeams) % kTeams;  // the first tile of this team
-    int page[Stages + 1];
+    int page[kStages + 1];
 #pragma unroll
-    for (int stage = 0; stage <= Stages; ++stage) page[stage] = page_of(n + stage * kTeams);
+    for (int stage = 0; stage <= kStages; ++stage) page[stage] = page_of(n + stage * kTeams);
 #pragma unroll 1  // long code is slow the first time
-    for (int stage = 0; stage < Stages; ++stage) {
+    for (int stage = 0; stage < kStages; ++stage) {
       load(n + stage * kTeams, stage, page[0]), close_group();
 #pragma unroll
-      for (int i = 0; i < Stages; ++i) page[i] = page[i + 1];
+      for (int i = 0; i < kStages; ++i) page[i] = page[i + 1];
     }
     load_q();
 #pragma unroll
     for (int half = 0; half < 2; ++half) ref[half] = -INFINITY, sum[half] = 0.f;
 #pragma unroll
-    for (int d = 0; d < Dim / 8; ++d) o[d] = {};
+    for (int d = 0; d < kDim / 8; ++d) o[d] = {};
 #pragma unroll 1
     for (int stage = 0; n < until; n += kTeams) {
-      wait_groups<Stages - 1>();
+      wait_groups<kStages - 1>();
       sync_team();
       const uint32_t shared = stages + stage * kStageBytes;
-      Accumulator s[Keys / 8];
+      Accumulator s[kKeys / 8];
       scores(shared, s);
-      if (at.open_first > n * Keys || at.open_last < (n + 1) * Keys) hide(s, n * Keys);
+      if (at.open_first > n * kKeys || at.open_last < (n + 1) * kKeys) hide(s, n * kKeys);
       admit(s, x.scale);
       accumulate(shared + TileOfK::kBytes, s);
       sync_team();
-      load(n + Stages * kTeams, stage, page[0]);
+      load(n + kStages * kTeams, stage, page[0]);
       close_group();
-      page[0] = page_of(n + (Stages + 1) * kTeams);
-      stage = stage + 1 == Stages ? 0 : stage + 1;
+      page[0] = page_of(n + (kStages + 1) * kTeams);
+      stage = stage + 1 == kStages ? 0 : stage + 1;
     }
     wait_groups<0>();
     sync_team();
@@ -306,39 +316,39 @@ struct Decode {
   __device__ int64_t partial_row(int row) const { return x.partial_row(at.split, at.b, head(row), position(row)); }
   __device__ void leave_empty() const {
     if (const int row = threadIdx.x; row < at.rows) x.partial_lse[partial_row(row)] = -INFINITY;
-    for (int row = warp; row < at.rows; row += Warps)
+    for (int row = warp; row < at.rows; row += kWarps)
       for (int column = lane * 4; column < x.dim_v; column += 128)
         *reinterpret_cast<float4*>(x.partial_out + partial_row(row) * x.dim_v + column) = {};
   }
 
   // 16-byte chunks are exchanged by row, so that the rows of a fragment lie in different banks.
-  __device__ static int o_at(int row, int column) { return row * Dim + (column ^ ((row & 7) * 4)); }
+  __device__ static int o_at(int row, int column) { return row * kDim + (column ^ ((row & 7) * 4)); }
 
   // `ends`, [kTeams][kRows]: reference and sum of a team's row, then its factor; `last`: factors of the row.
-  __device__ void merge_teams(char* shared, float2* ends, float2* last) {
+  __device__ void merge_teams(char* shared, float2* team_stats, float2* last) {
     float* mine = reinterpret_cast<float*>(shared + warp * kWarpBytes);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int row = row_of(half);
       const float total = row_sum(sum[half]);
-      if (lane % 4 == 0) ends[team * kRows + row] = {ref[half], total};
+      if (lane % 4 == 0) team_stats[team * kRows + row] = {ref[half], total};
       if (row >= at.rows) continue;
 #pragma unroll
-      for (int d = 0; d < Dim / 8; ++d)
+      for (int d = 0; d < kDim / 8; ++d)
         reinterpret_cast<float2*>(mine)[o_at(row % 16, d * 8 + lane % 4 * 2) / 2] = {o[d].c[2 * half],
                                                                                      o[d].c[2 * half + 1]};
     }
     __syncthreads();
     if (const int row = threadIdx.x; row < at.rows) {
       SoftmaxRow all;
-      for (int t = 0; t < kTeams; ++t) all.max = fmaxf(all.max, ends[t * kRows + row].x);
+      for (int t = 0; t < kTeams; ++t) all.max = fmaxf(all.max, team_stats[t * kRows + row].x);
       const float shift = all.max == -INFINITY ? 0.f : all.max;
       float factor[kTeams];
       for (int t = 0; t < kTeams; ++t) {
-        factor[t] = exp2f(ends[t * kRows + row].x - shift);
-        all.sum += ends[t * kRows + row].y * factor[t];
+        factor[t] = exp2f(team_stats[t * kRows + row].x - shift);
+        all.sum += team_stats[t * kRows + row].y * factor[t];
       }
-      for (int t = 0; t < kTeams; ++t) ends[t * kRows + row].x = factor[t] * all.normaliser();
+      for (int t = 0; t < kTeams; ++t) team_stats[t * kRows + row].x = factor[t] * all.normaliser();
       if (x.splits.by == 1) {
         const RowEnd end = x.end_row(at.seq, head(row), position(row), all.lse());
         last[row] = {end.now, end.before};
@@ -348,14 +358,14 @@ struct Decode {
     }
     __syncthreads();
 #pragma unroll 1
-    for (int n = threadIdx.x; n < at.rows * (Dim / 4); n += kThreads) {
-      const int row = n / (Dim / 4), column = n % (Dim / 4) * 4;
+    for (int n = threadIdx.x; n < at.rows * (kDim / 4); n += kThreads) {
+      const int row = n / (kDim / 4), column = n % (kDim / 4) * 4;
       if (column >= x.dim_v) continue;
       float4 y{};
 #pragma unroll
       for (int t = 0; t < kTeams; ++t) {
-        const float factor = ends[t * kRows + row].x;
-        const char* from = shared + (t * Team + row / 16) * kWarpBytes;
+        const float factor = team_stats[t * kRows + row].x;
+        const char* from = shared + (t * kTeam + row / 16) * kWarpBytes;
         const float4 z = reinterpret_cast<const float4*>(from)[o_at(row % 16, column) / 4];
         y = {y.x + z.x * factor, y.y + z.y * factor, y.z + z.z * factor, y.w + z.w * factor};
       }
@@ -384,20 +394,20 @@ __device__ inline void find_place(const DecodeParams& x, DecodePlace& at) {
   if (at.rows) at.cut(x.fixed, x.splits, Keys);
 }
 
-template <class T, int Dim, int Keys, int Stages, int Warps, int Team, int BlocksPerSm>
-__global__ void __launch_bounds__(Warps * 32, BlocksPerSm) decode_kernel(const __grid_constant__ DecodeParams params) {
+template <class D>
+__global__ void __launch_bounds__(D::kThreads, D::kBlocksPerSm)
+    decode_kernel(const __grid_constant__ DecodeParams params) {
   extern __shared__ __align__(128) char shared[];
   __shared__ DecodePlace place;
-  using D = Decode<T, Dim, Keys, Stages, Warps, Team>;
-  __shared__ float2 ends[D::kTeams * D::kRows], last[D::kRows];
+  __shared__ float2 team_stats[D::kTeams * D::kRows], last[D::kRows];
   admit_next();
-  if (threadIdx.x < 32) find_place<D::kRows, Keys>(params, place);
+  if (threadIdx.x < 32) find_place<D::kRows, D::kKeys>(params, place);
   __syncthreads();
   if (!place.rows) return;
   D d(params, place, shared);
   if (params.splits.by > 1 && place.from >= place.until) return d.leave_empty();
   d.walk_keys();
-  d.merge_teams(shared, ends, last);
+  d.merge_teams(shared, team_stats, last);
 }
 
 }  // namespace attune::sm80

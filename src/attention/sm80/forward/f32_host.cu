@@ -12,20 +12,26 @@ constexpr std::string_view kWho = "sm80_forward_f32";
 struct Kernel {
   int dim, tile_q, tile_k, threads, shared_bytes;  // dim: the widest it serves, of q and of v
   void (*function[2])(sm80::F32Call);              // tf32, tf32x3
-  cuda::Ready ready[2]{};
+  cuda::SharedMemoryOptIn ready[2]{};
 };
 
-template <int Dim, int TileQ, int TileK>
-constexpr Kernel kernel_row() {
-  constexpr int warps = 4;
-  using F = sm80::ForwardF32<Dim, TileQ, TileK, warps, false>;
-  static_assert(F::kSharedBytes <= cuda::shared_limit(89));
-  return {Dim, TileQ, TileK, F::kThreads, F::kSharedBytes,
-          {sm80::forward_f32_kernel<Dim, TileQ, TileK, warps, false>,
-           sm80::forward_f32_kernel<Dim, TileQ, TileK, warps, true>}};
+template <sm80::ForwardF32Config C>
+constexpr Kernel instance() {
+  using One = sm80::ForwardF32<C, false>;
+  using Three = sm80::ForwardF32<C, true>;
+  static_assert(One::kSharedBytes <= cuda::shared_limit(89));
+  return {.dim = C.dim,
+          .tile_q = C.tile_q,
+          .tile_k = C.tile_k,
+          .threads = One::kThreads,
+          .shared_bytes = One::kSharedBytes,
+          .function = {sm80::forward_f32_kernel<One>, sm80::forward_f32_kernel<Three>}};
 }
 
-constinit Kernel kKernels[] = {kernel_row<64, 128, 64>(), kernel_row<128, 128, 32>(), kernel_row<256, 64, 16>()};
+using Config = sm80::ForwardF32Config;
+constinit Kernel kKernels[] = {instance<Config{.dim = 64, .tile_q = 128, .tile_k = 64, .warps = 4}>(),
+                               instance<Config{.dim = 128, .tile_q = 128, .tile_k = 32, .warps = 4}>(),
+                               instance<Config{.dim = 256, .tile_q = 64, .tile_k = 16, .warps = 4}>()};
 
 int64_t tiles(const Problem& p, const Kernel& k) { return sm80::f32_tiles(p.len_q, p.mask.blocks.q, k.tile_q); }
 int64_t heads(const Problem& p) { return int64_t(p.batch) * p.heads_q; }
@@ -51,7 +57,7 @@ Status attend(const Plan& plan, const Args& a, Workspace, Stream stream) {
   if (!tiles(p, k)) return Status::good();
   sm80::F32Call call = sm80::f32_call(p, a);
   call.tiles = int(tiles(p, k));
-  const cuda::Use use(a[Role::q].device_index);
+  const cuda::DeviceGuard use(a[Role::q].device_index);
   if (!use.status.ok()) return Status::no(kWho, ": ", use.status.message, ", in: ", name(p));
   const int precision = p.precision == Precision::tf32x3;
   return cuda::launch({.who = kWho,

@@ -7,14 +7,20 @@
 
 namespace attune::sm80 {
 
-template <int Dim, int TileQ, int TileK, int Warps, bool three>
+// What a kernel is compiled for. `three`: products in three parts of tf32, as exact as f32.
+struct ForwardF32Config {
+  int dim, tile_q, tile_k, warps;
+};
+
+template <ForwardF32Config C, bool three>
 struct ForwardF32 {
-  static constexpr int kThreads = Warps * 32, kRowsOfWarp = TileQ / Warps, kM = kRowsOfWarp / 16, kN = TileK / 8;
-  static_assert(kRowsOfWarp % 16 == 0 && TileK % 16 == 0);
+  static constexpr int kDim = C.dim, kTileQ = C.tile_q, kTileK = C.tile_k, kWarps = C.warps;
+  static constexpr int kThreads = kWarps * 32, kRowsOfWarp = kTileQ / kWarps, kM = kRowsOfWarp / 16, kN = kTileK / 8;
+  static_assert(kRowsOfWarp % 16 == 0 && kTileK % 16 == 0);
   static constexpr float kLazy = 8.f;  // a row's reference moves only when its maximum grew by more than 2^kLazy
-  using TileOfQ = FloatTile<TileQ, Dim>;
-  using TileOfK = FloatTile<TileK, Dim>;
-  using Place = QueryRows<TileQ, TileK>;
+  using TileOfQ = FloatTile<kTileQ, kDim>;
+  using TileOfK = FloatTile<kTileK, kDim>;
+  using Place = QueryRows<kTileQ, kTileK>;
   static constexpr int kSharedBytes = TileOfQ::kBytes + 2 * TileOfK::kBytes;
 
   const F32Call& x;
@@ -23,8 +29,8 @@ struct ForwardF32 {
   const int lane, warp;
   const uint32_t q_shared, k_shared, v_shared;
   Place& at;
-  int2* const seen;  // [TileQ]: the keys that each row sees
-  Accumulator o[kM][Dim / 8];
+  int2* const seen;  // [kTileQ]: the keys that each row sees
+  Accumulator o[kM][kDim / 8];
   float ref[kM][2], sum[kM][2];
 
   __device__ ForwardF32(const F32Call& call, char* shared, Place& place, int2* seen_keys)
@@ -51,7 +57,7 @@ struct ForwardF32 {
       General score(p, a, at.seq, at.b, at.head);
       if (const Blocks size = p.mask.blocks; score.block_bias)
         score.entry = max(0, at.list(x).find(at.first / size.q, t.first / size.k));
-      each_turning<kM * kN>(
+      each_rotating<kM * kN>(
           [&](int n, int e) {
             const int row = row_of(n / kN, e / 2), j = t.first + n % kN * 8 + lane % 4 * 2 + e % 2;
             const bool hidden = j < seen[row].x || j >= min(seen[row].y, t.last);
@@ -108,7 +114,7 @@ struct ForwardF32 {
       }
       if (__any_sync(~0u, factor[0] != 1.f || factor[1] != 1.f)) {
 #pragma unroll
-        for (int d = 0; d < Dim / 8; ++d)
+        for (int d = 0; d < kDim / 8; ++d)
 #pragma unroll
           for (int e = 0; e < 4; ++e) o[m][d].c[e] *= factor[e / 2];
       }
@@ -117,7 +123,7 @@ struct ForwardF32 {
 
   __device__ void drop(Accumulator (&s)[kM * kN], const Tile& t) const {
     const General score(p, a, at.seq, at.b, at.head);
-    each_turning<kM * kN>(
+    each_rotating<kM * kN>(
         [&](int n, int e) {
           s[0].c[0] *= score.keep(at.first + row_of(n / kN, e / 2), t.first + n % kN * 8 + lane % 4 * 2 + e % 2);
         },
@@ -128,13 +134,13 @@ struct ForwardF32 {
     load_queries<TileOfQ, kThreads>(x, Role::q, at.seq, at.head, at.first, at.rows, q_shared);
     if (at.tiles > 0) load(Role::k, k_shared, at.tile(x, at.tiles - 1));
     close_group();
-    for (int r = threadIdx.x; r < TileQ; r += kThreads) seen[r] = at.seen(min(r, at.rows - 1));
+    for (int r = threadIdx.x; r < kTileQ; r += kThreads) seen[r] = at.seen(min(r, at.rows - 1));
 #pragma unroll
     for (int m = 0; m < kM; ++m) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) ref[m][half] = -INFINITY, sum[m][half] = 0.f;
 #pragma unroll
-      for (int d = 0; d < Dim / 8; ++d) o[m][d] = {};
+      for (int d = 0; d < kDim / 8; ++d) o[m][d] = {};
     }
     wait_groups<0>();
     round_loaded<three, TileOfQ, kThreads>(q_shared);
@@ -180,7 +186,7 @@ struct ForwardF32 {
         if (row >= at.rows) continue;
         float* to = a.row<float>(Role::out, at.seq.q_batch, token, at.head);
 #pragma unroll
-        for (int d = 0; d < Dim / 8; ++d)
+        for (int d = 0; d < kDim / 8; ++d)
 #pragma unroll
           for (int e = 0; e < 2; ++e)
             if (const int column = d * 8 + lane % 4 * 2 + e; column < p.dim_v)
@@ -189,12 +195,11 @@ struct ForwardF32 {
   }
 };
 
-template <int Dim, int TileQ, int TileK, int Warps, bool three>
-__global__ void __launch_bounds__(Warps * 32, 2) forward_f32_kernel(const __grid_constant__ F32Call call) {
-  using F = ForwardF32<Dim, TileQ, TileK, Warps, three>;
+template <class F>
+__global__ void __launch_bounds__(F::kThreads, 2) forward_f32_kernel(const __grid_constant__ F32Call call) {
   extern __shared__ __align__(128) char shared[];
   __shared__ typename F::Place place;
-  __shared__ int2 seen[TileQ];
+  __shared__ int2 seen[F::kTileQ];
   if (threadIdx.x == 0) place.find(call);
   __syncthreads();
   if (place.rows > 0) F(call, shared, place, seen).run();

@@ -137,12 +137,12 @@ Status shape(Plan& plan, const Planner&) {
   const Problem& p = plan.problem;
   Workspace count;
   carve_rotated(count, p);
-  const sm80::Few short_ones = sm80::few_queries(p);
+  const sm80::Few short_ones = sm80::decode(p);
   if (short_ones != sm80::Few::none)
     if (Status s = sm80::decode_shape(plan, count); !s.ok()) return s;
   plan.workspace_bytes = count.used;
   if (short_ones == sm80::Few::all) return Status::good();
-  const bool options = needs_general(p), few = int64_t(p.len_q) * (options ? 1 : heads_per_key(p)) <= 64;
+  const bool options = needs_general(p), decode = int64_t(p.len_q) * (options ? 1 : heads_per_key(p)) <= 64;
   const auto fits = [&](const ForwardKernel& k) {
     return k.with_options == options && k.dim >= p.dim_qk && k.dim_v >= p.dim_v &&
            k.shared_bytes <= cuda::shared_limit(plan.device.arch);
@@ -150,7 +150,7 @@ Status shape(Plan& plan, const Planner&) {
   // The smaller tile: for few queries, and for a short causal mask, which wastes half of a large one on its diagonal.
   // Not where a row's bits may not depend on the batch: bounds of lengths do.
   const bool diagonal = p.mask.kind == MaskKind::causal && int64_t(p.len_k) * p.dim_qk <= kShortDiagonal;
-  const bool bounds = p.reproducible != Reproducible::batch, small = bounds && (few || diagonal);
+  const bool bounds = p.reproducible != Reproducible::batch, small = bounds && (decode || diagonal);
   const ForwardKernel *k = nullptr, *plain = cuda::find_kernel(kKernels, fits);
   if (plain) {  // others of the same head dim
     const auto other = [&](int tile_k, int threads) {
@@ -185,7 +185,7 @@ Status fits(const Plan&, const Args& a) { return check_pieces(kWho, a, {Role::q,
 
 Status attend(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
   const Problem& p = plan.problem;
-  const sm80::Few short_ones = sm80::few_queries(p);
+  const sm80::Few short_ones = sm80::decode(p);
   if (short_ones != sm80::Few::none)
     if (Status s = sm80::decode_run(plan, a, ws, stream); !s.ok() || short_ones == sm80::Few::all) return s;
   ForwardKernel& k = kernel_of(plan);
@@ -207,7 +207,7 @@ Status attend(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
                                    .heads_per_key = Divisor(uint32_t(heads_per_key(p))),
                                    .pieces = Divisor(uint32_t(list_pieces(p, k))),
                                    .order = partial.order,
-                                   .few_rows = short_ones == sm80::Few::some ? uint32_t(sm80::kMostRows) : 0u,
+                                   .decode_rows = short_ones == sm80::Few::some ? uint32_t(sm80::kMostRows) : 0u,
                                    .uniform = uniform,
                                    .seq = uniform ? sequence(p, a, 0) : Sequence{},
                                    .problem = p,
@@ -215,7 +215,7 @@ Status attend(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
                                    .partial_out = partial.out,
                                    .partial_lse = partial.lse,
                                    .arrived = partial.arrived};
-  const cuda::Use use(a[Role::q].device_index);
+  const cuda::DeviceGuard use(a[Role::q].device_index);
   if (!use.status.ok()) return Status::no(kWho, ": ", use.status.message, ", in: ", name(p));
   if (plan.splits > 1) {
     const size_t bytes = size_t(counters) * sizeof(uint32_t);
@@ -223,7 +223,7 @@ Status attend(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
     if (error != cudaSuccess) return cuda::failed(kWho, "cudaMemsetAsync", error, p);
   }
   if (partial.order) {
-    static constinit cuda::Ready ready;
+    static constinit cuda::SharedMemoryOptIn ready;
     const OrderParams order{p, params.args,
                                   {.place = partial.order, .begin = Role::block_begin, .tiles = params.row_blocks,
                                    .units = params.units, .pieces = Divisor(uint32_t(row_pieces(p, k))),

@@ -1,5 +1,5 @@
 // The compiled forward kernels as the host sees them: a row of numbers and two functions each. A file
-// forward.sm80.d#.cu holds those of one head dim, so that a build compiles them side by side.
+// of instances/ holds those of one head dim, so that a build compiles them side by side.
 #pragma once
 #include <span>
 
@@ -17,15 +17,22 @@ struct ForwardKernel {
   int blocks_per_sm;               // that it is compiled for; shared memory may allow fewer
   int shared_bytes;
   ForwardFunction function[2];     // f16, bf16
-  cuda::Ready ready[2]{};          // theirs
+  cuda::SharedMemoryOptIn ready[2]{};          // theirs
 };
 
-template <int Dim, int DimV, int TileQ, int TileK, int Warps, bool WithOptions, int BlocksPerSm>
-constexpr ForwardKernel forward_kernel_row() {
-  using F = Forward<F16, Dim, DimV, TileQ, TileK, Warps, WithOptions>;
-  constexpr ForwardFunction f16 = forward_kernel<F16, Dim, DimV, TileQ, TileK, Warps, WithOptions, BlocksPerSm>;
-  constexpr ForwardFunction bf16 = forward_kernel<Bf16, Dim, DimV, TileQ, TileK, Warps, WithOptions, BlocksPerSm>;
-  return {Dim, DimV, TileQ, TileK, F::kThreads, WithOptions, BlocksPerSm, F::kSharedBytes, {f16, bf16}};
+template <ForwardConfig C>
+constexpr ForwardKernel instance() {
+  using F = Forward<F16, C>;
+  using B = Forward<Bf16, C>;
+  return {.dim = C.dim,
+          .dim_v = C.dim_v,
+          .tile_q = C.tile_q,
+          .tile_k = C.tile_k,
+          .threads = F::kThreads,
+          .with_options = C.options,
+          .blocks_per_sm = C.blocks_per_sm,
+          .shared_bytes = F::kSharedBytes,
+          .function = {forward_kernel<F>, forward_kernel<B>}};
 }
 
 // Of one head dim, the preferred first.

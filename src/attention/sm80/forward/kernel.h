@@ -13,13 +13,24 @@ constexpr float kLazy = 8.f;
 constexpr int kMostParts = 128;
 constexpr int kAhead = 3;  // 2 to 4 compile to the same schedule
 
-template <class T, int Dim, int DimV, int TileQ, int TileK, int Warps, bool WithOptions>
+// What a kernel is compiled for.
+struct ForwardConfig {
+  int dim = 128, dim_v = dim;
+  int tile_q = 128, tile_k = 64, warps = 4;
+  bool options = false;   // those that change scores
+  int blocks_per_sm = 2;
+};
+
+template <class T, ForwardConfig C>
 struct Forward {
-  static constexpr int kThreads = Warps * 32, kRowsOfWarp = TileQ / Warps, kM = kRowsOfWarp / 16;
-  static_assert(kRowsOfWarp % 16 == 0 && TileK % 16 == 0 && Dim % 16 == 0 && DimV % 16 == 0);
-  using TileOfQ = SharedTile<TileQ, Dim>;
-  using TileOfK = SharedTile<TileK, Dim>;
-  using TileOfV = SharedTile<TileK, DimV>;
+  static constexpr int kDim = C.dim, kDimV = C.dim_v, kTileQ = C.tile_q, kTileK = C.tile_k, kWarps = C.warps;
+  static constexpr int kBlocksPerSm = C.blocks_per_sm;
+  static constexpr bool kOptions = C.options;
+  static constexpr int kThreads = kWarps * 32, kRowsOfWarp = kTileQ / kWarps, kM = kRowsOfWarp / 16;
+  static_assert(kRowsOfWarp % 16 == 0 && kTileK % 16 == 0 && kDim % 16 == 0 && kDimV % 16 == 0);
+  using TileOfQ = SharedTile<kTileQ, kDim>;
+  using TileOfK = SharedTile<kTileK, kDim>;
+  using TileOfV = SharedTile<kTileK, kDimV>;
   static constexpr int kSharedBytes = TileOfQ::kBytes + TileOfK::kBytes + TileOfV::kBytes;
 
   const ForwardParams& x;
@@ -28,9 +39,9 @@ struct Forward {
   const int lane, warp;
   const uint32_t q_shared, k_shared, v_shared;
   ForwardPlace& at;
-  int2* const seen;     // [TileQ]: the keys that each row sees, from x until y
+  int2* const seen;     // [kTileQ]: the keys that each row sees, from x until y
   float* const weights; // of parts of split keys, in the place of the tiles
-  Accumulator o[kM][DimV / 8];
+  Accumulator o[kM][kDimV / 8];
   float ref[kM][2], sum[kM][2];
 
   __device__ Forward(const ForwardParams& params, char* shared, ForwardPlace& place, int2* seen_keys)
@@ -54,7 +65,7 @@ struct Forward {
   __device__ int row_of(int m, int half) const { return warp * kRowsOfWarp + m * 16 + half * 8 + lane / 4; }
   // The keys that query i sees: from x until y.
   __device__ int2 keys_seen(const ForwardPlace& at, int i) const {
-    const BandWalk walk{at.seq.band, at.seq.len_k, TileK};
+    const BandWalk walk{at.seq.band, at.seq.len_k, kTileK};
     if (at.seq.band.k_step != 1) return {walk.first_key(i), walk.last_key(i)};
     return {clamp(i + at.from, 0, at.seq.len_k), clamp(i + at.until, 0, at.seq.len_k)};
   }
@@ -62,7 +73,7 @@ struct Forward {
   // By every thread, so that none waits before its first load.
   __device__ ForwardPlace find_place() const {
     ForwardPlace at;
-    // The blocks of a unit follow each other and find its keys in the second-level cache, the longest of a causal mask
+    // The blocks of a unit follow each other and find its keys in the L2 cache, the longest of a causal mask
     // first. Where lengths differ, the last row blocks of all sequences come first: only long ones have such rows.
     uint32_t n = x.order ? uint32_t(x.order[blockIdx.x]) : blockIdx.x;
     if (x.uniform) at.block = int(x.row_blocks.rest(n)), n = x.row_blocks.divide(n);
@@ -74,7 +85,7 @@ struct Forward {
     at.head_q = at.unit * int(x.group.by), at.head_kv = int(x.heads_per_key.divide(at.head_q));
     at.seq = x.uniform ? x.seq : sequence(p, a, at.b);
     if (x.uniform) at.seq.q_batch = at.seq.k_batch = at.b;
-    if (uint64_t(at.seq.len_q) * x.heads_per_key.by <= x.few_rows) at.seq.len_q = 0;
+    if (uint64_t(at.seq.len_q) * x.heads_per_key.by <= x.decode_rows) at.seq.len_q = 0;
     at.from = at.seq.band.q_first - at.seq.band.left - at.seq.band.k_first;
     at.until = at.seq.band.q_first + at.seq.band.right - at.seq.band.k_first + 1;
     at.k = x.k.row(at.seq.k_batch, at.seq.k_first, at.head_kv);
@@ -82,13 +93,13 @@ struct Forward {
     const Blocks size = p.mask.blocks;
     int last;
     if (size.q) {  // a block of rows lies in one query block
-      const int pieces = (size.q + TileQ - 1) / TileQ, piece = at.block % pieces;
+      const int pieces = (size.q + kTileQ - 1) / kTileQ, piece = at.block % pieces;
       const int64_t start = int64_t(at.block / pieces) * size.q;
-      at.first = clamp(start + piece * TileQ, 0, at.seq.len_q);
-      last = clamp(start + min((piece + 1) * TileQ, size.q), 0, at.seq.len_q);
+      at.first = clamp(start + piece * kTileQ, 0, at.seq.len_q);
+      last = clamp(start + min((piece + 1) * kTileQ, size.q), 0, at.seq.len_q);
     } else {
       const uint32_t count = at.seq.len_q * x.group.by;
-      at.first = int(min(uint32_t(at.block) * TileQ, count)), last = int(min(uint32_t(at.first) + TileQ, count));
+      at.first = int(min(uint32_t(at.block) * kTileQ, count)), last = int(min(uint32_t(at.first) + kTileQ, count));
     }
     at.rows = last - at.first;
     if (at.rows <= 0) return at;
@@ -102,7 +113,7 @@ struct Forward {
       at.column = list(at).column + list(at).entry(row);
       at.first_tile = 0, all = list(at).count(row) * int(x.pieces.by);
     } else {
-      at.first_tile = top.x / TileK, all = max(0, (bottom.y + TileK - 1) / TileK - at.first_tile);
+      at.first_tile = top.x / kTileK, all = max(0, (bottom.y + kTileK - 1) / kTileK - at.first_tile);
     }
     const int each = int(x.splits.divide(all)), more = int(x.splits.rest(all));  // the first splits have one tile more
     at.first_tile += at.split * each + min(at.split, more), at.tiles = each + (at.split < more);
@@ -115,13 +126,13 @@ struct Forward {
   // The n-th tile; `partial` where some pair in it is hidden.
   __device__ Tile tile(const ForwardPlace& at, int n) const {
     n += at.first_tile;
-    int first = n * TileK, last = min(first + TileK, at.seq.len_k);
+    int first = n * kTileK, last = min(first + kTileK, at.seq.len_k);
     if (p.mask.blocks.q) {
       const int block = int(x.pieces.divide(n)), piece = n - block * int(x.pieces.by), size = p.mask.blocks.k;
-      const int64_t begin = int64_t(at.column[block]) * size, start = begin + piece * TileK;
-      last = clamp(min(start + int64_t(TileK), begin + size), 0, at.seq.len_k), first = clamp(start, 0, last);
+      const int64_t begin = int64_t(at.column[block]) * size, start = begin + piece * kTileK;
+      last = clamp(min(start + int64_t(kTileK), begin + size), 0, at.seq.len_k), first = clamp(start, 0, last);
     }
-    return {first, last, at.open_first > first || at.open_last < first + TileK || last < first + TileK};
+    return {first, last, at.open_first > first || at.open_last < first + kTileK || last < first + kTileK};
   }
 
   // Of the list: that of the n-th tile.
@@ -143,16 +154,16 @@ struct Forward {
   __device__ void load_q(const ForwardPlace& at) const {
     constexpr int kChunks = TileOfQ::kPanels * 8, kStep = kThreads / kChunks;
     const int row = threadIdx.x / kChunks, column = threadIdx.x % kChunks * 8;
-    if (at.rows == TileQ && p.dim_qk == TileOfQ::kPanels * 64 && x.group.by == 1) {
+    if (at.rows == kTileQ && p.dim_qk == TileOfQ::kPanels * 64 && x.group.by == 1) {
       const char* from = at.q + row * x.q.seq + column * sizeof(T);
 #pragma unroll
-      for (int n = 0; n < TileQ / kStep; ++n, from += kStep * x.q.seq)
+      for (int n = 0; n < kTileQ / kStep; ++n, from += kStep * x.q.seq)
         copy16(q_shared + TileOfQ::offset(row + n * kStep, column), from);
       return;
     }
     const int count = column < p.dim_qk ? at.rows : 0;
 #pragma unroll 1
-    for (int n = 0; n < TileQ / kStep; ++n) {
+    for (int n = 0; n < kTileQ / kStep; ++n) {
       const int r = row + n * kStep;
       copy16(q_shared + TileOfQ::offset(r, column), r < count ? row_at(at, Role::q, r) + column * sizeof(T) : at.q,
              r < count);
@@ -163,7 +174,7 @@ struct Forward {
   template <class Layout>
   __device__ void load_keys(const ForwardPlace& at, Role role, uint32_t shared, int dim, Tile t) const {
     constexpr int kChunks = Layout::kPanels * 8, kStep = kThreads / kChunks;
-    static_assert(kThreads % kChunks == 0 && TileK % kStep == 0);
+    static_assert(kThreads % kChunks == 0 && kTileK % kStep == 0);
     const int row = threadIdx.x / kChunks, column = threadIdx.x % kChunks * 8;
     const int count = column < dim ? t.last - t.first : 0;
     const uint32_t to = shared + Layout::offset(row, column);
@@ -171,18 +182,18 @@ struct Forward {
     const int64_t stride = role == Role::k ? x.k.seq : x.v.seq;
     const char* from = (role == Role::k ? at.k : at.v) + (t.first + row) * stride + column * sizeof(T);
     // Rows 8 apart have the same place in their swizzle: one address and constants, or two of them.
-    constexpr bool kTwo = Warps == 2 && kStep == 4, kQuick = kStep % 8 == 0 || kTwo;
+    constexpr bool kTwo = kWarps == 2 && kStep == 4, kQuick = kStep % 8 == 0 || kTwo;
     const uint32_t odd = kTwo ? shared + Layout::offset(row + kStep, column) - kStep * 128 : 0;
     const auto place = [&](int n) {
       if (!kQuick) return shared + Layout::offset(row + n * kStep, column);
       return (kTwo && n % 2 ? odd : to) + n * kStep * 128;
     };
-    if (kQuick && t.last - t.first == TileK && dim == Layout::kPanels * 64) {
+    if (kQuick && t.last - t.first == kTileK && dim == Layout::kPanels * 64) {
 #pragma unroll
-      for (int n = 0; n < TileK / kStep; ++n, from += kStep * stride) copy16(place(n), from);
+      for (int n = 0; n < kTileK / kStep; ++n, from += kStep * stride) copy16(place(n), from);
     } else {
 #pragma unroll
-      for (int n = 0; n < TileK / kStep; ++n, from += kStep * stride) copy16(place(n), from, row + n * kStep < count);
+      for (int n = 0; n < kTileK / kStep; ++n, from += kStep * stride) copy16(place(n), from, row + n * kStep < count);
     }
   }
   template <class Layout, int kStep>
@@ -190,7 +201,7 @@ struct Forward {
                              int count) const {
     const PagedRows<const T> rows(p, a, role, at.seq, at.b, at.head_kv);
 #pragma unroll 1
-    for (int n = 0; n < TileK / kStep; ++n) {
+    for (int n = 0; n < kTileK / kStep; ++n) {
       const bool there = row + n * kStep < count;
       copy16(shared + Layout::offset(row + n * kStep, column),
              there ? rows.row(first + row + n * kStep) + column : rows.pool.data, there);
@@ -199,8 +210,8 @@ struct Forward {
 
   // s = q k^T. Fragments of k run kAhead loads ahead of the products that use them: with eight warps a multiprocessor
   // nobody else hides the latency of shared memory.
-  __device__ void scores(Accumulator (&s)[kM][TileK / 8]) const {
-    constexpr int kPairs = TileK / 16, kSteps = Dim / 16 * kPairs;
+  __device__ void scores(Accumulator (&s)[kM][kTileK / 8]) const {
+    constexpr int kPairs = kTileK / 16, kSteps = kDim / 16 * kPairs;
     const uint32_t q_first = q_shared + TileOfQ::offset(warp * kRowsOfWarp + lane % 16, lane / 16 * 8);
     const uint32_t k_first = k_shared + TileOfK::offset(lane / 16 * 8 + lane % 8, lane / 8 % 2 * 8);
     uint32_t keys[kAhead][4];
@@ -218,11 +229,11 @@ struct Forward {
 #pragma unroll
     for (int m = 0; m < kM; ++m)
 #pragma unroll
-      for (int n = 0; n < TileK / 8; ++n) s[m][n] = {};
+      for (int n = 0; n < kTileK / 8; ++n) s[m][n] = {};
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
       const int k = step / kPairs, n = step % kPairs * 2;
-      if (n == 0 && k + 1 < Dim / 16) load_q(k + 1);
+      if (n == 0 && k + 1 < kDim / 16) load_q(k + 1);
       const uint32_t(&two)[4] = keys[step % kAhead];
 #pragma unroll
       for (int m = 0; m < kM; ++m) {
@@ -234,7 +245,7 @@ struct Forward {
   }
 
   // What a row does not see. Without options only tiles at the edge come here.
-  __device__ void hide(Accumulator (&s)[kM][TileK / 8], Tile t) const {
+  __device__ void hide(Accumulator (&s)[kM][kTileK / 8], Tile t) const {
 #pragma unroll
     for (int m = 0; m < kM; ++m)
 #pragma unroll
@@ -242,7 +253,7 @@ struct Forward {
         const int2 keys = seen[row_of(m, half)];
         const int column = t.first + lane % 4 * 2, from = keys.x - column, until = min(keys.y, t.last) - column;
 #pragma unroll
-        for (int n = 0; n < TileK / 8; ++n)
+        for (int n = 0; n < kTileK / 8; ++n)
 #pragma unroll
           for (int e = 0; e < 2; ++e) {
             float& y = s[m][n].c[2 * half + e];
@@ -251,15 +262,15 @@ struct Forward {
       }
   }
 
-  __device__ void admit(Accumulator (&s)[kM][TileK / 8], float scale) {
-    if constexpr (kM > 1 && TileK <= 64 && !WithOptions) return admit_tiles(s, o, ref, sum, scale, kLazy);
+  __device__ void admit(Accumulator (&s)[kM][kTileK / 8], float scale) {
+    if constexpr (kM > 1 && kTileK <= 64 && !kOptions) return admit_tiles(s, o, ref, sum, scale, kLazy);
 #pragma unroll
-    for (int m = 0; m < kM; ++m) admit_tile<WithOptions>(s[m], o[m], ref[m], sum[m], scale, kLazy);
+    for (int m = 0; m < kM; ++m) admit_tile<kOptions>(s[m], o[m], ref[m], sum[m], scale, kLazy);
   }
 
   // o += p v, fragments of v running ahead likewise.
-  __device__ void accumulate(const Accumulator (&s)[kM][TileK / 8]) {
-    constexpr int kPairs = DimV / 16, kSteps = TileK / 16 * kPairs;
+  __device__ void accumulate(const Accumulator (&s)[kM][kTileK / 8]) {
+    constexpr int kPairs = kDimV / 16, kSteps = kTileK / 16 * kPairs;
     const uint32_t v_first = v_shared + TileOfV::offset(lane % 16, lane / 16 * 8);
     uint32_t values[kAhead][4];
     const auto load_v = [&](int step) {
@@ -304,23 +315,23 @@ struct Forward {
 #pragma unroll
       for (int half = 0; half < 2; ++half) ref[m][half] = -INFINITY, sum[m][half] = 0.f;
 #pragma unroll
-      for (int d = 0; d < DimV / 8; ++d) o[m][d] = {};
+      for (int d = 0; d < kDimV / 8; ++d) o[m][d] = {};
     }
-    const float scale = WithOptions ? 1.f : scale_of(p, a) * kLog2e;
+    const float scale = kOptions ? 1.f : scale_of(p, a) * kLog2e;
     General score(p, a, at.seq, at.b, at.head_q);
     for (int n = at.tiles - 1; n >= 0; --n) {
       const Tile t = tile(at, n);
-      if (WithOptions && score.block_bias) score.entry = entry(at, n);
+      if (kOptions && score.block_bias) score.entry = entry(at, n);
       wait_groups<0>();
       __syncthreads();
       load_keys<TileOfV>(at, Role::v, v_shared, p.dim_v, t);
       close_group();
-      Accumulator s[kM][TileK / 8];
+      Accumulator s[kM][kTileK / 8];
       scores(s);
-      if constexpr (WithOptions) apply_options(*this, s, t, score);
-      if (WithOptions || t.partial) hide(s, t);
+      if constexpr (kOptions) apply_options(*this, s, t, score);
+      if (kOptions || t.partial) hide(s, t);
       admit(s, scale);
-      if constexpr (WithOptions)
+      if constexpr (kOptions)
         if (p.has(Option::dropout)) drop_weights(*this, s, t, score);
       wait_groups<0>();
       __syncthreads();
@@ -339,7 +350,7 @@ struct Forward {
   // Of the four lanes that share rows, each ends one. Rows of 16 bits then leave through the warp's own rows of q,
   // which nobody reads any more, in chunks of 16 bytes; f32 rows leave as they are, 32 bytes by four lanes.
   __device__ void store() {
-    const bool whole = x.splits.by == 1, wide = !whole || p.dtype.out == DType::f32;
+    const bool whole = x.splits.by == 1, f32 = !whole || p.dtype.out == DType::f32;
     const int mine = lane % 4, row = row_of(mine / 2, mine % 2);
     SoftmaxRow state;
 #pragma unroll
@@ -354,21 +365,21 @@ struct Forward {
     for (int n = 0; n < 2 * kM; ++n) {
       const float now = __shfl_sync(~0u, end.now, lane / 4 * 4 + n);
 #pragma unroll
-      for (int d = 0; d < DimV / 8; ++d)
+      for (int d = 0; d < kDimV / 8; ++d)
 #pragma unroll
         for (int e = n % 2 * 2; e < n % 2 * 2 + 2; ++e) o[n / 2][d].c[e] *= now;
     }
-    if (!wide) {
+    if (!f32) {
       store_narrow();
     } else {
 #pragma unroll
-      for (int n = 0; n < 2 * kM; ++n) store_wide(n / 2, n % 2, __shfl_sync(~0u, end.before, lane / 4 * 4 + n));
+      for (int n = 0; n < 2 * kM; ++n) store_f32(n / 2, n % 2, __shfl_sync(~0u, end.before, lane / 4 * 4 + n));
     }
     if (!there) return;
     if (whole) write_lse(end, row);
     else x.partial_lse[at.split * split_rows() + row_index(row)] = end.lse;
   }
-  __device__ void store_wide(int m, int half, float before) const {
+  __device__ void store_f32(int m, int half, float before) const {
     const int row = row_of(m, half);
     if (row >= at.rows) return;
     float* to = x.splits.by == 1 ? reinterpret_cast<float*>(row_at(at, Role::out, row))
@@ -376,39 +387,39 @@ struct Forward {
     // What is there is read eight places at a time before any of them is written: else each waits for the one before.
     constexpr int kAtOnce = 8;
 #pragma unroll
-    for (int first = 0; first < DimV / 8; first += kAtOnce) {
+    for (int first = 0; first < kDimV / 8; first += kAtOnce) {
       float2 was[kAtOnce] = {};
       const auto place = [&](int d) { return reinterpret_cast<float2*>(to + d * 8 + lane % 4 * 2); };
-      const auto there = [&](int d) { return d < DimV / 8 && d * 8 < p.dim_v; };
+      const auto there = [&](int d) { return d < kDimV / 8 && d * 8 < p.dim_v; };
 #pragma unroll
       for (int n = 0; n < kAtOnce; ++n)
         if (before != 0.f && there(first + n)) was[n] = *place(first + n);
 #pragma unroll
       for (int n = 0; n < kAtOnce; ++n) {
         const int d = first + n;
-        if (d >= DimV / 8) break;
+        if (d >= kDimV / 8) break;
         if (there(d))
           *place(d) = {o[m][d].c[2 * half] + was[n].x * before, o[m][d].c[2 * half + 1] + was[n].y * before};
       }
     }
   }
   __device__ void store_narrow() const {
-    using TileOfO = SharedTile<TileQ, DimV>;
-    static_assert(DimV <= Dim);  // so that a warp's rows of o lie in its rows of q
-    constexpr int kChunks = DimV / 8, kSteps = kRowsOfWarp * kChunks / 32;
+    using TileOfO = SharedTile<kTileQ, kDimV>;
+    static_assert(kDimV <= kDim);  // so that a warp's rows of o lie in its rows of q
+    constexpr int kChunks = kDimV / 8, kSteps = kRowsOfWarp * kChunks / 32;
 #pragma unroll
     for (int m = 0; m < kM; ++m)
 #pragma unroll
       for (int half = 0; half < 2; ++half)
 #pragma unroll
-        for (int d = 0; d < DimV / 8; ++d)
+        for (int d = 0; d < kDimV / 8; ++d)
           store_shared(q_shared + TileOfO::offset(row_of(m, half), d * 8) + lane % 4 * 4,
                        pack<T>(o[m][d].c[2 * half], o[m][d].c[2 * half + 1]));
     __syncwarp();
     const auto row = [&](int n) { return warp * kRowsOfWarp + (n * 32 + lane) / kChunks; };
     const auto column = [&](int n) { return (n * 32 + lane) % kChunks * 8; };
     const auto chunk = [&](int n) { return load_shared16(q_shared + TileOfO::offset(row(n), column(n))); };
-    if (at.rows == TileQ && p.dim_v == DimV && x.group.by == 1 && 32 % kChunks == 0) {
+    if (at.rows == kTileQ && p.dim_v == kDimV && x.group.by == 1 && 32 % kChunks == 0) {
       // All of a lane's chunks are read before the first is written: else every one waits for the one before.
       char* to = at.out + row(0) * x.out.seq + column(0) * sizeof(T);
       const int64_t step = 32 / kChunks * x.out.seq;
@@ -464,12 +475,15 @@ struct Forward {
     if (!is_last) return;
     __threadfence();
     if (threadIdx.x == 0) *counter = 0;
-    for (int first = warp * kRowsMerged; first < at.rows; first += Warps * kRowsMerged) merge_rows(first);
+    for (int first = warp * kRowsMerged; first < at.rows; first += kWarps * kRowsMerged) merge_rows(first);
   }
   // A warp merges as many rows at once as it has lanes for: first the weights of all parts, into its share of the
   // tiles' memory, then the parts, so that many loads are on their way.
-  static constexpr int kLanesOfRow = DimV <= 64 ? 8 : DimV <= 128 ? 16 : 32, kRowsMerged = 32 / kLanesOfRow, kParts = 8;
-  static_assert(kSharedBytes / Warps >= kRowsMerged * kMostParts * 4);
+  static constexpr int kLanesOfRow = kDimV <= 64    ? 8
+                                     : kDimV <= 128 ? 16
+                                                    : 32,
+                       kRowsMerged = 32 / kLanesOfRow, kParts = 8;
+  static_assert(kSharedBytes / kWarps >= kRowsMerged * kMostParts * 4);
   __device__ void merge_rows(int first) const {
     const int mine = lane % kLanesOfRow, column = mine * 8, row = min(first + lane / kLanesOfRow, at.rows - 1);
     const bool there = first + lane / kLanesOfRow < at.rows, inside = column < p.dim_v;
@@ -518,13 +532,13 @@ struct Forward {
   }
 };
 
-template <class T, int Dim, int DimV, int TileQ, int TileK, int Warps, bool WithOptions, int BlocksPerSm>
-__global__ void __launch_bounds__(Warps * 32, BlocksPerSm)
+template <class F>
+__global__ void __launch_bounds__(F::kThreads, F::kBlocksPerSm)
     forward_kernel(const __grid_constant__ ForwardParams params) {
   extern __shared__ __align__(128) char shared[];
   __shared__ ForwardPlace place;
-  __shared__ int2 seen[TileQ];
-  Forward<T, Dim, DimV, TileQ, TileK, Warps, WithOptions> f(params, shared, place, seen);
+  __shared__ int2 seen[F::kTileQ];
+  F f(params, shared, place, seen);
   f.run();
 }
 

@@ -18,7 +18,7 @@ struct ForwardParams {
   Divisor heads_per_key;
   Divisor pieces;         // key tiles of a block of the list
   const int32_t* order;   // of a list: which place a block takes; null: its own
-  uint32_t few_rows;      // sequences of at most so many (position, head of a key head) rows are the decode kernels'
+  uint32_t decode_rows;      // sequences of at most so many (position, head of a key head) rows are the decode kernels'
   bool uniform;           // every sequence is `seq` but for its place in the batch: no lengths in tensors
   Sequence seq;
   Problem problem;

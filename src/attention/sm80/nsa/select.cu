@@ -24,7 +24,7 @@ using SelectFunction = void (*)(sm80::SelectParams);
 struct SelectKernel {
   int dim;
   SelectFunction select[2], lse[2];  // f16, bf16
-  cuda::Ready ready[2][2]{};
+  cuda::SharedMemoryOptIn ready[2][2]{};
 };
 
 template <int Dim>
@@ -140,14 +140,14 @@ Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
   x.blocks = sm80::byte_rows(a[variant_tensor(0)]);
   x.scale = scale_of(p, a) * kLog2e, x.args = dense(a);
   x.candidates = c.candidates, x.parts = c.parts, x.arrived = c.arrived;
-  x.own_lse = !a.given(Role::lse), x.wide = p.dim_qk % 4 == 0 && aligned(a[Role::q]) && aligned(a[Role::k]);
+  x.own_lse = !a.given(Role::lse), x.aligned16 = p.dim_qk % 4 == 0 && aligned(a[Role::q]) && aligned(a[Role::k]);
   const int64_t row = int64_t(p.heads_q) * 4;
   x.lse = x.own_lse ? sm80::ByteRows{reinterpret_cast<char*>(c.lse), p.len_q * row, row, 4}
                     : sm80::byte_rows(a[Role::lse]);
   const int64_t blocks = blocks_of(x);
   if (!blocks || !p.len_q) return Status::good();
   const int device = a[Role::q].device_index, type = p.dtype.q == DType::bf16;
-  const cuda::Use use(device);
+  const cuda::DeviceGuard use(device);
   if (!use.status.ok()) return Status::no(kWho, ": ", use.status.message, ", in: ", name(p));
   if (plan.splits > 1) {
     const cudaError_t error =
@@ -155,7 +155,7 @@ Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
     if (error != cudaSuccess) return cuda::failed(kWho, "cudaMemsetAsync", error, p);
   }
   SelectKernel& kernel = kernel_of(p);
-  const auto launch = [&](SelectFunction (&function)[2], cuda::Ready (&ready)[2], int splits) {
+  const auto launch = [&](SelectFunction (&function)[2], cuda::SharedMemoryOptIn (&ready)[2], int splits) {
     x.splits = Divisor(uint32_t(splits));
     return cuda::launch({.who = kWho,
                          .kernel = reinterpret_cast<const void*>(function[type]),

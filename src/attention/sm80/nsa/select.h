@@ -37,7 +37,7 @@ struct Select : SelectRows<T, Dim> {
   float *const rings, *const waiting;  // [ring], [token][kept]
   uint64_t* const lists;               // [turn][token][room]
   SelectState* const states;
-  int turn = 0;                        // which lists are the latest
+  int latest = 0;                        // which lists are the latest
   int base = 0, filled = 0;            // of the scores that wait: the block of the first, and how many
 
   __device__ Select(const SelectParams& params, char* memory)
@@ -49,7 +49,7 @@ struct Select : SelectRows<T, Dim> {
 
   // Of a query at position t: then no score is needed.
   __device__ bool all_taken(int t) const { return t < 0 || this->own(t) < nsa.n; }
-  __device__ uint64_t* list_of(int token) const { return lists + (turn * x.tokens() + token) * x.room; }
+  __device__ uint64_t* list_of(int token) const { return lists + (latest * x.tokens() + token) * x.room; }
 
   // Sums over the heads of each token into its ring; columns that a token does not see are 0.
   __device__ void sum_heads(const Accumulator (&p)[kM][kN], int first) {
@@ -100,19 +100,19 @@ struct Select : SelectRows<T, Dim> {
   }
   __device__ void put(int row, int column, float low, float high) const {
     const int token = token_of(row), seen = states[token].seen;
-    float* to = rings + (x.is_wide() ? warp : token) * x.ring + (column & (x.ring - 1));
+    float* to = rings + (x.is_shared_ring() ? warp : token) * x.ring + (column & (x.ring - 1));
     *reinterpret_cast<float2*>(to) = {column < seen ? low : 0.f, column + 1 < seen ? high : 0.f};
   }
 
   // Eq. 9: a short filter over the ring, in the order of the columns.
   __device__ float score_of(int token, int block) const {
     const int first = block * int(x.columns.by) + x.first_tap, mask = x.ring - 1;
-    const float* ring = rings + (x.is_wide() ? warp : token) * x.ring;
+    const float* ring = rings + (x.is_shared_ring() ? warp : token) * x.ring;
     float sum = 0.f;
 #pragma unroll 4
     for (int k = first < 0 ? -first : 0; k < x.taps; ++k) {
       float p = ring[(first + k) & mask];
-      if (x.is_wide())
+      if (x.is_shared_ring())
         for (int n = 1; n < 1 << (x.shift - 5); ++n) p += ring[n * x.ring + ((first + k) & mask)];
       sum = fmaf(float(min(min(k + 1, x.taps - k), x.most_tap)), p, sum);
     }
@@ -160,7 +160,7 @@ struct Select : SelectRows<T, Dim> {
       if (!most) continue;
       const float* scores = waiting + token * x.kept;
       const uint64_t* list = list_of(token);
-      uint64_t* to = lists + ((1 - turn) * x.tokens() + token) * x.room;
+      uint64_t* to = lists + ((1 - latest) * x.tokens() + token) * x.room;
       const auto better = [&](uint64_t limit) {
         uint64_t found = 0;
         for (int i = lane; i < count; i += 32)
@@ -177,7 +177,7 @@ struct Select : SelectRows<T, Dim> {
       __syncwarp();  // every lane has read the count
       if (lane == 0) states[token].count = now;
     }
-    turn ^= 1, filled = 0;
+    latest ^= 1, filled = 0;
     __syncwarp();
   }
 
@@ -232,17 +232,17 @@ struct Select : SelectRows<T, Dim> {
     if (x.splits.by == 1) return store(at, tokens);
     merge_splits(at, tokens);
   }
-  __device__ static void cut_far(Accumulator (&p)[kM][kN], const float (&shift)[kM][2]) {
+  __device__ static void cut_large_logits(Accumulator (&p)[kM][kN], const float (&shift)[kM][2]) {
 #pragma unroll
     for (int m = 0; m < kM; ++m)
 #pragma unroll
       for (int n = 0; n < kN; ++n)
 #pragma unroll
-        for (int e = 0; e < 4; ++e) p[m][n].c[e] = weight_of_far(p[m][n].c[e], shift[m][e / 2]);
+        for (int e = 0; e < 4; ++e) p[m][n].c[e] = weight_of_large_logit(p[m][n].c[e], shift[m][e / 2]);
   }
   __device__ void walk(const SelectPlace& at, int2 tokens) {
     float shift[kM][2];
-    bool far = false;
+    bool large_logits = false;
 #pragma unroll
     for (int m = 0; m < kM; ++m)
 #pragma unroll
@@ -251,7 +251,7 @@ struct Select : SelectRows<T, Dim> {
         shift[m][half] = INFINITY;  // a row that is not there, or sees nothing: p = 0
         if (!there(at, row)) continue;
         const float lse = *this->lse_of(at, row);
-        shift[m][half] = lse_of_weights(lse), far |= is_far(shift[m][half]);
+        shift[m][half] = lse_of_weights(lse), large_logits |= is_large_logit(shift[m][half]);
       }
     this->load_q(at);
     const int end = at.first_tile + at.tiles;
@@ -272,10 +272,10 @@ struct Select : SelectRows<T, Dim> {
           for (int n = 0; n < kN; ++n)
 #pragma unroll
             for (int e = 0; e < 4; ++e) p[m][n].c[e] = exp2_fast(fmaf(p[m][n].c[e], x.scale, -shift[m][e / 2]));
-        if (far) cut_far(p, shift);
+        if (large_logits) cut_large_logits(p, shift);
         sum_heads(p, first);
       }
-      if (x.is_wide()) __syncthreads();
+      if (x.is_shared_ring()) __syncthreads();
       __syncwarp();
       if (tile >= at.first_tile) {
         score_blocks(tokens, first);

@@ -22,7 +22,7 @@ struct SelectRows<float, 0> : SelectBase {
   // Four dims of a row, 0 behind the last.
   __device__ float4 four(const float* row, int column) const {
     if (!row) return {};
-    if (x.wide) return *reinterpret_cast<const float4*>(row + column);
+    if (x.aligned16) return *reinterpret_cast<const float4*>(row + column);
     const int left = x.problem.dim_qk - column;
     return {row[column], left > 1 ? row[column + 1] : 0.f, left > 2 ? row[column + 2] : 0.f,
             left > 3 ? row[column + 3] : 0.f};

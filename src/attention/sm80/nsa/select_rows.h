@@ -32,7 +32,7 @@ struct SelectParams {
   int32_t kept;                // scores of blocks that wait for their list, a token
   int32_t chunks;              // of a log-sum-exp, at most
   bool own_lse;                // lse was made here: packed by the problem's bounds, [batch, token, head]
-  bool wide;                   // rows of q and k can be read by 16 bytes; asked of f32 only
+  bool aligned16;                   // rows of q and k can be read by 16 bytes; asked of f32 only
   float scale;                 // log2 e folded in
   Nsa nsa;
   Problem problem;
@@ -44,7 +44,7 @@ struct SelectParams {
   __host__ __device__ int tokens() const { return kSelectRows >> shift; }  // of a block
   // Rings of a block: a token each, or a warp each where a token has more rows than a warp.
   __host__ __device__ int rings() const { return tokens() > kSelectWarps ? tokens() : kSelectWarps; }
-  __device__ bool is_wide() const { return shift > 5; }
+  __device__ bool is_shared_ring() const { return shift > 5; }
 };
 
 // In shared memory: it is read at the edges of the loop, where registers are dear.

@@ -69,7 +69,7 @@ Status merge(const Plan& plan, const Args& a, const sm80::SelectedParams& x, Str
   const auto kernel = p.dim_v <= 64    ? sm80::decode_merge_kernel<16>
                       : p.dim_v <= 128 ? sm80::decode_merge_kernel<32>
                                        : sm80::decode_merge_kernel<64>;
-  static constinit cuda::Ready ready;
+  static constinit cuda::SharedMemoryOptIn ready;
   return cuda::launch({.who = kWho,
                        .kernel = reinterpret_cast<const void*>(kernel),
                        .ready = &ready,
@@ -93,7 +93,7 @@ Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
   const Partial partial = carve(ws, plan);
   params.out = sm80::byte_rows(a[Role::out]), params.splits = Divisor(uint32_t(plan.splits));
   params.partial_out = partial.out, params.partial_lse = partial.lse;
-  const cuda::Use use(a[Role::q].device_index);
+  const cuda::DeviceGuard use(a[Role::q].device_index);
   if (!use.status.ok()) return Status::no(kWho, ": ", use.status.message, ", in: ", name(p));
   const Status first = cuda::launch({.who = kWho,
                                      .kernel = reinterpret_cast<const void*>(k.function[type]),

@@ -13,10 +13,11 @@ namespace attune::sm80 {
 
 constexpr float kSelectedLazy = 8.f;  // the reference of a row moves when its maximum grew by more than 2^8
 
-template <class T, int Dim, int DimV, int TileK, int Warps>
+template <class T, SelectedConfig C>
 struct Selected {
-  using Walk = SelectedWalk<T, Dim, DimV, TileK, Warps>;
-  using TileOfQ = SharedTile<Walk::kRows, Dim>;
+  static constexpr int kDim = C.dim, kDimV = C.dim_v, kTileK = C.tile_k, kWarps = C.warps;
+  using Walk = SelectedWalk<T, C>;
+  using TileOfQ = SharedTile<Walk::kRows, kDim>;
   using TileOfK = typename Walk::TileOfK;
   using TileOfV = typename Walk::TileOfV;
   static constexpr int kFixedBytes = TileOfQ::kBytes, kStageBytes = Walk::kStageBytes;
@@ -26,7 +27,7 @@ struct Selected {
   const Walk& walk;
   const int lane, warp;
   const uint32_t q_shared;
-  Accumulator o[DimV / 8];
+  Accumulator o[kDimV / 8];
   float ref[2], sum[2];
 
   __device__ Selected(const Walk& w, uint32_t q)
@@ -35,8 +36,8 @@ struct Selected {
   __device__ int row_of(int half) const { return warp * 16 + half * 8 + lane / 4; }
 
   // s = q k^T, fragments of k running ahead of the products that use them.
-  __device__ void scores(Accumulator (&s)[TileK / 8], uint32_t k_shared) const {
-    constexpr int kPairs = TileK / 16, kSteps = Dim / 16 * kPairs;
+  __device__ void scores(Accumulator (&s)[kTileK / 8], uint32_t k_shared) const {
+    constexpr int kPairs = kTileK / 16, kSteps = kDim / 16 * kPairs;
     const uint32_t q_first = q_shared + TileOfQ::offset(warp * 16 + lane % 16, lane / 16 * 8);
     const uint32_t k_first = k_shared + TileOfK::offset(lane / 16 * 8 + lane % 8, lane / 8 % 2 * 8);
     uint32_t keys[kAhead][4];
@@ -48,26 +49,26 @@ struct Selected {
 #pragma unroll
     for (int step = 0; step < kAhead; ++step) load_k(step);
 #pragma unroll
-    for (int n = 0; n < TileK / 8; ++n) s[n] = {};
+    for (int n = 0; n < kTileK / 8; ++n) s[n] = {};
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
       const int k = step / kPairs, n = step % kPairs * 2;
-      if (n == 0 && k + 1 < Dim / 16) load_matrix4(q[(k + 1) % 2].r, TileOfQ::further(q_first, (k + 1) * 16));
+      if (n == 0 && k + 1 < kDim / 16) load_matrix4(q[(k + 1) % 2].r, TileOfQ::further(q_first, (k + 1) * 16));
       const uint32_t(&two)[4] = keys[step % kAhead];
       multiply_add<T>(s[n], q[k % 2], {two[0], two[1]});
       multiply_add<T>(s[n + 1], q[k % 2], {two[2], two[3]});
       if (step + kAhead < kSteps) load_k(step + kAhead);
     }
   }
-  __device__ void hide(Accumulator (&s)[TileK / 8], const int (&seen)[2]) const {
+  __device__ void hide(Accumulator (&s)[kTileK / 8], const int (&seen)[2]) const {
 #pragma unroll
-    for (int n = 0; n < TileK / 8; ++n)
+    for (int n = 0; n < kTileK / 8; ++n)
 #pragma unroll
       for (int e = 0; e < 4; ++e)
         if (n * 8 + lane % 4 * 2 + e % 2 >= seen[e / 2]) s[n].c[e] = -INFINITY;
   }
-  __device__ void admit(Accumulator (&s)[TileK / 8]) { admit_tile(s, o, ref, sum, x.scale, kSelectedLazy); }
-  __device__ void accumulate(const Accumulator (&s)[TileK / 8], uint32_t v_shared) {
+  __device__ void admit(Accumulator (&s)[kTileK / 8]) { admit_tile(s, o, ref, sum, x.scale, kSelectedLazy); }
+  __device__ void accumulate(const Accumulator (&s)[kTileK / 8], uint32_t v_shared) {
     add_values<T, TileOfV, kAhead>(o, s, v_shared + TileOfV::offset(lane % 16, lane / 16 * 8));
   }
 
@@ -77,14 +78,14 @@ struct Selected {
     walk.find_rows();
     ref[0] = ref[1] = -INFINITY, sum[0] = sum[1] = 0.f;
 #pragma unroll
-    for (int d = 0; d < DimV / 8; ++d) o[d] = {};
+    for (int d = 0; d < kDimV / 8; ++d) o[d] = {};
     wait_groups<0>();
     __syncwarp();
     walk.walk([&](const SelectedTile& t, int stage) {
-      Accumulator s[TileK / 8];
+      Accumulator s[kTileK / 8];
       scores(s, walk.k_shared(stage));
       const int seen[2] = {walk.seen(t, row_of(0)), walk.seen(t, row_of(1))};
-      if (__any_sync(~0u, seen[0] < TileK || seen[1] < TileK)) hide(s, seen);
+      if (__any_sync(~0u, seen[0] < kTileK || seen[1] < kTileK)) hide(s, seen);
       admit(s);
       accumulate(s, walk.v_shared(stage));
     });
@@ -93,14 +94,14 @@ struct Selected {
 
   // Rows leave through the warp's rows of q, which nobody reads any more.
   __device__ void store() {
-    static_assert(DimV <= Dim);
-    const bool whole = x.splits.by == 1, wide = !whole || x.problem.dtype.out == DType::f32;
+    static_assert(kDimV <= kDim);
+    const bool whole = x.splits.by == 1, f32 = !whole || x.problem.dtype.out == DType::f32;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const RowEnd end(SoftmaxRow{ref[half], row_sum(sum[half])});
       const int row = row_of(half);
 #pragma unroll
-      for (int d = 0; d < DimV / 8; ++d) o[d].c[2 * half] *= end.now, o[d].c[2 * half + 1] *= end.now;
+      for (int d = 0; d < kDimV / 8; ++d) o[d].c[2 * half] *= end.now, o[d].c[2 * half + 1] *= end.now;
       const SelectedPlace& at = walk.shared.at;
       if (row >= at.rows) continue;
       const int token = walk.token_of(row), head = walk.head_of(row);
@@ -110,18 +111,17 @@ struct Selected {
                            : x.partial_lse + part;
         if (lse) *lse = end.lse;
       }
-      if (!wide) continue;
+      if (!f32) continue;
       float* to = whole ? reinterpret_cast<float*>(walk.row_at(x.out, row)) : x.partial_out + part * x.problem.dim_v;
-      Walk::template store_wide<DimV>(o, half, to, x.problem.dim_v);
+      Walk::template store_f32<kDimV>(o, half, to, x.problem.dim_v);
     }
-    if (!wide) walk.template store_narrow<DimV>(o, q_shared, x.out, x.problem.dim_v);
+    if (!f32) walk.template store_narrow<kDimV>(o, q_shared, x.out, x.problem.dim_v);
   }
 };
 
-template <class T, int Dim, int DimV, int TileK, int Warps>
-__global__ void __launch_bounds__((Warps + kLoaders) * 32, 1)
+template <class S>
+__global__ void __launch_bounds__(S::Walk::kThreads, 1)
     selected_kernel(const __grid_constant__ SelectedParams params) {
-  using S = Selected<T, Dim, DimV, TileK, Warps>;
   extern __shared__ __align__(128) char memory[];
   __shared__ SelectedShared shared;
   admit_next();
@@ -129,16 +129,22 @@ __global__ void __launch_bounds__((Warps + kLoaders) * 32, 1)
   const int lists = S::kFixedBytes + params.stages * S::kStageBytes;
   const typename S::Walk walk{params, shared, reinterpret_cast<int32_t*>(memory + lists), q_shared + S::kFixedBytes};
   if (!walk.begin()) return;
-  if (threadIdx.x >= Warps * 32) return walk.load();
+  if (threadIdx.x >= S::kWarps * 32) return walk.load();
   S(walk, q_shared).run();
 }
 
-template <int Dim, int DimV, int TileK, int Warps>
-constexpr SelectedKernel selected_kernel_row() {
-  using S = Selected<F16, Dim, DimV, TileK, Warps>;
-  constexpr SelectedFunction f16 = selected_kernel<F16, Dim, DimV, TileK, Warps>;
-  constexpr SelectedFunction bf16 = selected_kernel<Bf16, Dim, DimV, TileK, Warps>;
-  return {Dim, DimV, TileK, S::Walk::kRows, S::Walk::kThreads, S::kFixedBytes, S::kStageBytes, {f16, bf16}};
+template <SelectedConfig C>
+constexpr SelectedKernel instance() {
+  using F = Selected<F16, C>;
+  using B = Selected<Bf16, C>;
+  return {.dim = C.dim,
+          .dim_v = C.dim_v,
+          .tile_k = C.tile_k,
+          .rows = F::Walk::kRows,
+          .threads = F::Walk::kThreads,
+          .fixed_bytes = F::kFixedBytes,
+          .stage_bytes = F::kStageBytes,
+          .function = {selected_kernel<F>, selected_kernel<B>}};
 }
 
 }  // namespace attune::sm80

@@ -50,13 +50,13 @@ int64_t chunk_of(const Problem& p, const ListBounds& most, const Device& d) {
   return ceil_div(p.reproducible == Reproducible::batch ? kMostRows : std::clamp(even, kLeastRows, kMostRows), group);
 }
 
-struct Scratch { float2* ends; SelectedLists lists; float* parts; };
+struct Scratch { float2* row_stats; SelectedLists lists; float* parts; };
 Scratch carve(Workspace& ws, const Plan& plan, const Nsa& nsa) {
   const Problem& p = plan.problem;
   const ListBounds most(p, nsa);
   const int64_t chunk = chunk_of(p, most, plan.device), keys = most.parts(chunk) * pieces_of(nsa) * sm80::kKeysOfBlock;
   Scratch s{};
-  s.ends = ws.take<float2>(size_t(heads(p) * padded(p)));
+  s.row_stats = ws.take<float2>(size_t(heads(p) * padded(p)));
   s.lists = carve_lists(ws, most, chunk);
   s.parts = ws.take<float>(size_t(keys * (p.dim_qk + p.dim_v)));
   return s;
@@ -106,7 +106,7 @@ class Run {
     x_ = sm80::selected_params(p_, a, nsa_, rows_, arch_);
     x_.d_out = sm80::byte_rows(a[Role::d_out]);
     if (a.given(Role::dq)) x_.out = sm80::byte_rows(a[Role::dq]);
-    x_.ends = scratch_.ends, x_.padded = int(padded(p_));
+    x_.row_stats = scratch_.row_stats, x_.padded = int(padded(p_));
   }
   Status run() {
     if (Status s = prepare(); !s.ok()) return s;
@@ -120,7 +120,7 @@ class Run {
 
  private:
   template <class K, class Params>
-  Status start(K* kernel, cuda::Ready& ready, int64_t blocks, int threads, int shared_bytes,
+  Status start(K* kernel, cuda::SharedMemoryOptIn& ready, int64_t blocks, int threads, int shared_bytes,
                const Params& params) const {
     if (!blocks) return Status::good();
     return cuda::launch({.who = kWho,
@@ -134,15 +134,15 @@ class Run {
                         p_, &params);
   }
   Status prepare() const {
-    static constinit cuda::Ready ready[2];
+    static constinit cuda::SharedMemoryOptIn ready[2];
     sm80::BackwardParams x{};
     x.problem = p_, x.args = x_.args, x.uniform = x_.uniform, x.seq = x_.seq;
-    x.rows = scratch_.ends, x.padded = x_.padded;
+    x.rows = scratch_.row_stats, x.padded = x_.padded;
     return start(type_ ? sm80::prepare_kernel<Bf16, false> : sm80::prepare_kernel<F16, false>, ready[type_],
                  heads(p_) * padded(p_) / sm80::kRowsOfPrepare, 256, 0, x);
   }
   Status keys() {
-    static constinit cuda::Ready clear, sum[2];
+    static constinit cuda::SharedMemoryOptIn clear, sum[2];
     for (const Role r : {Role::dk, Role::dv})
       if (const Tensor& t = a_[r]; t.data) {
         const int64_t rows = int64_t(t.extent.batch) * t.extent.seq * t.extent.head;
@@ -150,7 +150,7 @@ class Run {
         if (Status s = start(sm80::clear_kernel, clear, blocks, 256, 0, t); !s.ok()) return s;
       }
     const SelectedLists& lists = scratch_.lists;
-    if (Status s = turn_lists(kWho, x_, lists, a_[Role::q].device_index, stream_); !s.ok()) return s;
+    if (Status s = transpose_lists(kWho, x_, lists, a_[Role::q].device_index, stream_); !s.ok()) return s;
     sm80::SelectedKeysParams y{x_, lists, pieces_of(nsa_), 0, scratch_.parts};
     const int64_t chunks = ListBounds(p_, nsa_).chunks(lists.chunk) * y.pieces;
     for (SelectedKeysKernel& k : key_kernels_for(p_, arch_)) {
@@ -178,7 +178,7 @@ class Run {
 
 Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
   if (Status s = fits(plan, a); !s.ok()) return s;
-  const cuda::Use use(a[Role::q].device_index);
+  const cuda::DeviceGuard use(a[Role::q].device_index);
   if (!use.status.ok()) return Status::no(kWho, ": ", use.status.message, ", in: ", name(plan.problem));
   return Run(plan, a, ws, stream).run();
 }

@@ -7,21 +7,22 @@
 
 namespace attune::sm80 {
 
-template <class T, int Dim, int DimV, int TileK, int Warps>
+template <class T, SelectedConfig C>
 struct SelectedRows {
-  using Walk = SelectedWalk<T, Dim, DimV, TileK, Warps>;
-  using TileOfQ = SharedTile<Walk::kRows, Dim>;
-  using TileOfO = SharedTile<Walk::kRows, DimV>;
+  static constexpr int kDim = C.dim, kDimV = C.dim_v, kTileK = C.tile_k, kWarps = C.warps;
+  using Walk = SelectedWalk<T, C>;
+  using TileOfQ = SharedTile<Walk::kRows, kDim>;
+  using TileOfO = SharedTile<Walk::kRows, kDimV>;
   using TileOfK = typename Walk::TileOfK;
   using TileOfV = typename Walk::TileOfV;
   static constexpr int kFixedBytes = TileOfQ::kBytes + TileOfO::kBytes, kStageBytes = Walk::kStageBytes;
-  static constexpr int kPart = TileK < 32 || Dim > 128 ? 16 : 32;  // keys at once
+  static constexpr int kPart = kTileK < 32 || kDim > 128 ? 16 : 32;  // keys at once
 
   const SelectedParams& x;
   const Walk& walk;
   const int lane, warp;
   const uint32_t q_shared, o_shared;
-  Accumulator dq[Dim / 8];
+  Accumulator dq[kDim / 8];
 
   __device__ SelectedRows(const Walk& w, uint32_t shared)
       : x(w.x), walk(w), lane(threadIdx.x % 32), warp(threadIdx.x / 32), q_shared(shared),
@@ -52,8 +53,8 @@ struct SelectedRows {
   // Keys `first` ... `first` + kPart of the tile.
   __device__ void compute(int first, int stage, const float2 (&end)[2]) {
     Accumulator s[kPart / 8], dp[kPart / 8];
-    product<TileOfQ, TileOfK, Dim>(s, q_shared, walk.k_shared(stage) + first * 128);
-    product<TileOfO, TileOfV, DimV>(dp, o_shared, walk.v_shared(stage) + first * 128);
+    product<TileOfQ, TileOfK, kDim>(s, q_shared, walk.k_shared(stage) + first * 128);
+    product<TileOfO, TileOfV, kDimV>(dp, o_shared, walk.v_shared(stage) + first * 128);
     const SelectedTile& t = walk.shared.tile[stage];
     const int seen[2] = {walk.seen(t, row_of(0)) - first, walk.seen(t, row_of(1)) - first};
 #pragma unroll
@@ -64,7 +65,7 @@ struct SelectedRows {
 #pragma unroll
       for (int n = 0; n < kPart / 8; ++n)
 #pragma unroll
-        for (int e = 0; e < 4; ++e) s[n].c[e] = weight_of_far(s[n].c[e], end[e / 2].x);
+        for (int e = 0; e < 4; ++e) s[n].c[e] = weight_of_large_logit(s[n].c[e], end[e / 2].x);
     }
     uint32_t ds[kPart / 8][2];
 #pragma unroll
@@ -84,7 +85,7 @@ struct SelectedRows {
     for (int k = 0; k < kPart; k += 16) {
       const FragmentA one{{ds[k / 8][0], ds[k / 8][1], ds[k / 8 + 1][0], ds[k / 8 + 1][1]}};
 #pragma unroll
-      for (int d = 0; d < Dim / 8; d += 2) {
+      for (int d = 0; d < kDim / 8; d += 2) {
         uint32_t two[4];
         load_matrix4_transposed(two, TileOfK::further(k_first, d * 8) + k * 128);
         multiply_add<T>(dq[d], one, {two[0], two[1]});
@@ -105,50 +106,55 @@ struct SelectedRows {
       end[half] = {INFINITY, 0.f};
       if (const int row = row_of(half); row < at.rows)
         end[half] =
-            x.ends[(int64_t(at.b) * x.problem.heads_q + walk.head_of(row)) * x.padded + walk.token_of(row)];
+            x.row_stats[(int64_t(at.b) * x.problem.heads_q + walk.head_of(row)) * x.padded + walk.token_of(row)];
     }
 #pragma unroll
-    for (int d = 0; d < Dim / 8; ++d) dq[d] = {};
+    for (int d = 0; d < kDim / 8; ++d) dq[d] = {};
     wait_groups<0>();
     __syncwarp();
     walk.walk([&](const SelectedTile&, int stage) {
 #pragma unroll 1
-      for (int first = 0; first < TileK; first += kPart) compute(first, stage, end);
+      for (int first = 0; first < kTileK; first += kPart) compute(first, stage, end);
     });
     const float scale = x.scale * kLn2;  // without log2 e
 #pragma unroll
-    for (int d = 0; d < Dim / 8; ++d)
+    for (int d = 0; d < kDim / 8; ++d)
 #pragma unroll
       for (int e = 0; e < 4; ++e) dq[d].c[e] *= scale;
     if (x.problem.dtype.grad != DType::f32)
-      return walk.template store_narrow<Dim>(dq, q_shared, x.out, x.problem.dim_qk);
+      return walk.template store_narrow<kDim>(dq, q_shared, x.out, x.problem.dim_qk);
 #pragma unroll
     for (int half = 0; half < 2; ++half)
       if (const int row = row_of(half); row < at.rows)
-        Walk::template store_wide<Dim>(dq, half, reinterpret_cast<float*>(walk.row_at(x.out, row)), x.problem.dim_qk);
+        Walk::template store_f32<kDim>(dq, half, reinterpret_cast<float*>(walk.row_at(x.out, row)), x.problem.dim_qk);
   }
 };
 
-template <class T, int Dim, int DimV, int TileK, int Warps>
-__global__ void __launch_bounds__((Warps + kLoaders) * 32, 1)
+template <class S>
+__global__ void __launch_bounds__(S::Walk::kThreads, 1)
     selected_dq_kernel(const __grid_constant__ SelectedParams params) {
-  using S = SelectedRows<T, Dim, DimV, TileK, Warps>;
   extern __shared__ __align__(128) char memory[];
   __shared__ SelectedShared shared;
   const uint32_t first = shared_address(memory);
   const int lists = S::kFixedBytes + params.stages * S::kStageBytes;
   const typename S::Walk walk{params, shared, reinterpret_cast<int32_t*>(memory + lists), first + S::kFixedBytes};
   if (!walk.begin()) return;
-  if (threadIdx.x >= Warps * 32) return walk.load();
+  if (threadIdx.x >= S::kWarps * 32) return walk.load();
   S(walk, first).run();
 }
 
-template <int Dim, int DimV, int TileK, int Warps>
-constexpr SelectedKernel selected_dq_row() {
-  using S = SelectedRows<F16, Dim, DimV, TileK, Warps>;
-  constexpr SelectedFunction f16 = selected_dq_kernel<F16, Dim, DimV, TileK, Warps>;
-  constexpr SelectedFunction bf16 = selected_dq_kernel<Bf16, Dim, DimV, TileK, Warps>;
-  return {Dim, DimV, TileK, S::Walk::kRows, S::Walk::kThreads, S::kFixedBytes, S::kStageBytes, {f16, bf16}};
+template <SelectedConfig C>
+constexpr SelectedKernel dq_instance() {
+  using F = SelectedRows<F16, C>;
+  using B = SelectedRows<Bf16, C>;
+  return {.dim = C.dim,
+          .dim_v = C.dim_v,
+          .tile_k = C.tile_k,
+          .rows = F::Walk::kRows,
+          .threads = F::Walk::kThreads,
+          .fixed_bytes = F::kFixedBytes,
+          .stage_bytes = F::kStageBytes,
+          .function = {selected_dq_kernel<F>, selected_dq_kernel<B>}};
 }
 
 }  // namespace attune::sm80

@@ -17,12 +17,20 @@ struct SelectedKeysShared {
   int until[kMostKeyStages][kKeyRows];   // keys that it sees
 };
 
-template <class T, int Dim, int DimV, bool WithK, bool WithV>
+// What a kernel is compiled for.
+struct SelectedKeysConfig {
+  int dim = 128, dim_v = dim;
+  bool dk = true, dv = true;  // which gradients it computes
+};
+
+template <class T, SelectedKeysConfig C>
 struct SelectedKeys {
-  using TileOfK = SharedTile<kKeysOfBlock, Dim>;
-  using TileOfV = SharedTile<kKeysOfBlock, DimV>;
-  using TileOfQ = SharedTile<kKeyRows, Dim>;
-  using TileOfO = SharedTile<kKeyRows, DimV>;
+  static constexpr int kDim = C.dim, kDimV = C.dim_v;
+  static constexpr bool kWithDk = C.dk, kWithDv = C.dv;
+  using TileOfK = SharedTile<kKeysOfBlock, kDim>;
+  using TileOfV = SharedTile<kKeysOfBlock, kDimV>;
+  using TileOfQ = SharedTile<kKeyRows, kDim>;
+  using TileOfO = SharedTile<kKeyRows, kDimV>;
   static constexpr int kThreads = kKeyWarps * 32;
   static constexpr int kFixedBytes = TileOfK::kBytes + TileOfV::kBytes, kStageBytes = TileOfQ::kBytes + TileOfO::kBytes;
 
@@ -31,7 +39,7 @@ struct SelectedKeys {
   SelectedKeysShared& shared;
   const int lane, warp;
   const uint32_t k_shared, v_shared, stage0;
-  Accumulator dk[WithK ? Dim / 8 : 1], dv[WithV ? DimV / 8 : 1];
+  Accumulator dk[kWithDk ? kDim / 8 : 1], dv[kWithDv ? kDimV / 8 : 1];
 
   __device__ SelectedKeys(const SelectedKeysParams& params, SelectedKeysShared& s, uint32_t memory)
       : y(params), x(params.x), shared(s), lane(threadIdx.x % 32), warp(threadIdx.x / 32), k_shared(memory),
@@ -91,7 +99,7 @@ struct SelectedKeys {
       if (threadIdx.x % 8) continue;
       // Of a row that is not there: zeros, and so is what it adds.
       copy8(shared_address(&shared.end[stage][r]),
-            x.ends + (int64_t(shared.b) * x.problem.heads_q + head) * x.padded + token[n], there);
+            x.row_stats + (int64_t(shared.b) * x.problem.heads_q + head) * x.padded + token[n], there);
       shared.until[stage][r] = BandWalk{shared.seq.band, shared.seq.len_k, 1}.last_key(token[n]);
     }
   }
@@ -134,9 +142,9 @@ struct SelectedKeys {
     }
   }
   __device__ void compute(int stage) {
-    const bool far = any_far<kKeyRows>(shared.end[stage], lane);
+    const bool large_logits = any_large_logit<kKeyRows>(shared.end[stage], lane);
     Accumulator one[1][kKeyRows / 8], (&s)[kKeyRows / 8] = one[0];
-    product<TileOfK, TileOfQ, Dim>(s, k_shared, q_shared(stage));
+    product<TileOfK, TileOfQ, kDim>(s, k_shared, q_shared(stage));
     const int key = shared.first + warp * 16 + lane / 4;
     uint32_t p[kKeyRows / 8][2];
 #pragma unroll
@@ -148,14 +156,14 @@ struct SelectedKeys {
         s[n].c[e] = key + e / 2 * 8 < shared.until[stage][row + e % 2] ? weight : 0.f;
       }
     }
-    if (far) cut_far(one, shared.end[stage], lane);
+    if (large_logits) cut_large_logits(one, shared.end[stage], lane);
 #pragma unroll
     for (int n = 0; n < kKeyRows / 8; ++n)
       p[n][0] = pack<T>(s[n].c[0], s[n].c[1]), p[n][1] = pack<T>(s[n].c[2], s[n].c[3]);
-    if constexpr (WithV) add<TileOfO, DimV>(dv, p, o_shared(stage));
-    if constexpr (WithK) {
+    if constexpr (kWithDv) add<TileOfO, kDimV>(dv, p, o_shared(stage));
+    if constexpr (kWithDk) {
       Accumulator dp[kKeyRows / 8];
-      product<TileOfV, TileOfO, DimV>(dp, v_shared, o_shared(stage));
+      product<TileOfV, TileOfO, kDimV>(dp, v_shared, o_shared(stage));
 #pragma unroll
       for (int n = 0; n < kKeyRows / 8; ++n) {
         const int row = n * 8 + lane % 4 * 2;
@@ -163,7 +171,7 @@ struct SelectedKeys {
         for (int e = 0; e < 4; ++e) dp[n].c[e] = s[n].c[e] * (dp[n].c[e] - shared.end[stage][row + e % 2].y);
         p[n][0] = pack<T>(dp[n].c[0], dp[n].c[1]), p[n][1] = pack<T>(dp[n].c[2], dp[n].c[3]);
       }
-      add<TileOfQ, Dim>(dk, p, q_shared(stage));
+      add<TileOfQ, kDim>(dk, p, q_shared(stage));
     }
   }
 
@@ -205,14 +213,14 @@ struct SelectedKeys {
 
   __device__ void store() {
     const float scale = x.scale * kLn2;  // without log2 e
-    if constexpr (WithK) {
+    if constexpr (kWithDk) {
 #pragma unroll
-      for (int d = 0; d < Dim / 8; ++d)
+      for (int d = 0; d < kDim / 8; ++d)
 #pragma unroll
         for (int e = 0; e < 4; ++e) dk[d].c[e] *= scale;
-      store<Dim>(dk, x.args[Role::dk], 0, x.problem.dim_qk);
+      store<kDim>(dk, x.args[Role::dk], 0, x.problem.dim_qk);
     }
-    if constexpr (WithV) store<DimV>(dv, x.args[Role::dv], x.problem.dim_qk, x.problem.dim_v);
+    if constexpr (kWithDv) store<kDimV>(dv, x.args[Role::dv], x.problem.dim_qk, x.problem.dim_v);
   }
   template <int kColumns>
   __device__ void store(const Accumulator (&sums)[kColumns / 8], const Tensor& t, int part_column, int dim) const {
@@ -223,9 +231,9 @@ struct SelectedKeys {
       if (key >= shared.last) continue;
       const int64_t part = int64_t(shared.chunk.w) * y.pieces + blockIdx.x % y.pieces;
       char* to = row_address(t, shared.seq.k_batch, shared.seq.k_first + int64_t(key), shared.head_kv);
-      float* wide = reinterpret_cast<float*>(to);
+      float* f32 = reinterpret_cast<float*>(to);
       if (shared.chunk.w >= 0)
-        wide = y.parts + (part * kKeysOfBlock + row) * (x.problem.dim_qk + x.problem.dim_v) + part_column;
+        f32 = y.parts + (part * kKeysOfBlock + row) * (x.problem.dim_qk + x.problem.dim_v) + part_column;
       const bool narrow = shared.chunk.w < 0 && t.dtype != DType::f32;
 #pragma unroll
       for (int d = 0; d < kColumns / 8; ++d) {
@@ -233,30 +241,30 @@ struct SelectedKeys {
         if (column >= dim) break;
         const float low = sums[d].c[2 * half], high = sums[d].c[2 * half + 1];
         if (narrow) *reinterpret_cast<uint32_t*>(to + column * sizeof(T)) = pack<T>(low, high);
-        else *reinterpret_cast<float2*>(wide + column) = {low, high};
+        else *reinterpret_cast<float2*>(f32 + column) = {low, high};
       }
     }
   }
 };
 
-template <class T, int Dim, int DimV, bool WithK, bool WithV>
-__global__ void __launch_bounds__(kKeyWarps * 32, Dim > 192 ? 1 : 2)
+template <class S>
+__global__ void __launch_bounds__(kKeyWarps * 32, S::kDim > 192 ? 1 : 2)
     selected_keys_kernel(const __grid_constant__ SelectedKeysParams params) {
   extern __shared__ __align__(128) char memory[];
   __shared__ SelectedKeysShared shared;
   __shared__ bool there;
-  SelectedKeys<T, Dim, DimV, WithK, WithV> keys(params, shared, shared_address(memory));
+  S keys(params, shared, shared_address(memory));
   if (threadIdx.x == 0) there = keys.find_place();
   __syncthreads();
   if (there) keys.run();
 }
 
-template <int Dim, int DimV, bool WithK, bool WithV>
-constexpr SelectedKeysKernel selected_keys_row() {
-  using S = SelectedKeys<F16, Dim, DimV, WithK, WithV>;
-  constexpr SelectedKeysFunction f16 = selected_keys_kernel<F16, Dim, DimV, WithK, WithV>;
-  constexpr SelectedKeysFunction bf16 = selected_keys_kernel<Bf16, Dim, DimV, WithK, WithV>;
-  return {Dim, DimV, WithK, WithV, S::kFixedBytes, S::kStageBytes, {f16, bf16}};
+template <SelectedKeysConfig C>
+constexpr SelectedKeysKernel dkdv_instance() {
+  using F = SelectedKeys<F16, C>;
+  using B = SelectedKeys<Bf16, C>;
+  return {
+      C.dim, C.dim_v, C.dk, C.dv, F::kFixedBytes, F::kStageBytes, {selected_keys_kernel<F>, selected_keys_kernel<B>}};
 }
 
 }  // namespace attune::sm80

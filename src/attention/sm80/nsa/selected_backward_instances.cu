@@ -5,63 +5,61 @@
 namespace attune::sm80 {
 
 SelectedKernels selected_dq_kernels_64() {
-  // dim, dim_v, tile_k, warps that compute
   static constinit SelectedKernel all[] = {
-      selected_dq_row<64, 64, 64, 8>(),
-      selected_dq_row<64, 64, 16, 8>(),
+      dq_instance<SelectedConfig{.dim = 64}>(),
+      dq_instance<SelectedConfig{.dim = 64, .tile_k = 16}>(),
   };
   return all;
 }
 
 SelectedKeysKernels selected_keys_kernels_64() {
-  // dim, dim_v, with dK, with dV
   static constinit SelectedKeysKernel all[] = {
-      selected_keys_row<64, 64, true, true>(),
+      dkdv_instance<SelectedKeysConfig{.dim = 64}>(),
   };
   return all;
 }
 
 SelectedKernels selected_dq_kernels_128() {
   static constinit SelectedKernel all[] = {
-      selected_dq_row<128, 128, 64, 8>(),
-      selected_dq_row<128, 128, 16, 8>(),
+      dq_instance<SelectedConfig{.dim = 128}>(),
+      dq_instance<SelectedConfig{.dim = 128, .tile_k = 16}>(),
   };
   return all;
 }
 
 SelectedKeysKernels selected_keys_kernels_128() {
   static constinit SelectedKeysKernel all[] = {
-      selected_keys_row<128, 128, true, true>(),
+      dkdv_instance<SelectedKeysConfig{.dim = 128}>(),
   };
   return all;
 }
 
 SelectedKernels selected_dq_kernels_192() {
   static constinit SelectedKernel all[] = {
-      selected_dq_row<192, 128, 64, 8>(),
-      selected_dq_row<192, 128, 16, 8>(),
+      dq_instance<SelectedConfig{.dim = 192, .dim_v = 128}>(),
+      dq_instance<SelectedConfig{.dim = 192, .dim_v = 128, .tile_k = 16}>(),
   };
   return all;
 }
 
 SelectedKeysKernels selected_keys_kernels_192() {
   static constinit SelectedKeysKernel all[] = {
-      selected_keys_row<192, 128, true, true>(),
+      dkdv_instance<SelectedKeysConfig{.dim = 192, .dim_v = 128}>(),
   };
   return all;
 }
 
 SelectedKernels selected_dq_kernels_256() {
   static constinit SelectedKernel all[] = {
-      selected_dq_row<256, 256, 16, 4>(),
+      dq_instance<SelectedConfig{.dim = 256, .tile_k = 16, .warps = 4}>(),
   };
   return all;
 }
 
 SelectedKeysKernels selected_keys_kernels_256() {
   static constinit SelectedKeysKernel all[] = {
-      selected_keys_row<256, 256, true, false>(),
-      selected_keys_row<256, 256, false, true>(),
+      dkdv_instance<SelectedKeysConfig{.dim = 256, .dv = false}>(),
+      dkdv_instance<SelectedKeysConfig{.dim = 256, .dk = false}>(),
   };
   return all;
 }

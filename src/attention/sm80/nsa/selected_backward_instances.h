@@ -23,7 +23,7 @@ struct SelectedKeysKernel {
   bool with_k, with_v;               // which gradients it computes
   int fixed_bytes, stage_bytes;      // of shared memory: for the keys, and for every stage
   SelectedKeysFunction function[2];  // f16, bf16
-  cuda::Ready ready[2]{};            // theirs
+  cuda::SharedMemoryOptIn ready[2]{};            // theirs
 };
 
 // Of one head dim: one kernel, or one for each gradient.

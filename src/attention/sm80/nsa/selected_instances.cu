@@ -5,33 +5,32 @@
 namespace attune::sm80 {
 
 SelectedKernels selected_kernels_64() {
-  // dim, dim_v, tile_k, warps that compute
   static constinit SelectedKernel all[] = {
-      selected_kernel_row<64, 64, 64, 8>(),
-      selected_kernel_row<64, 64, 16, 8>(),
+      instance<SelectedConfig{.dim = 64}>(),
+      instance<SelectedConfig{.dim = 64, .tile_k = 16}>(),
   };
   return all;
 }
 
 SelectedKernels selected_kernels_128() {
   static constinit SelectedKernel all[] = {
-      selected_kernel_row<128, 128, 64, 8>(),
-      selected_kernel_row<128, 128, 16, 8>(),
+      instance<SelectedConfig{.dim = 128}>(),
+      instance<SelectedConfig{.dim = 128, .tile_k = 16}>(),
   };
   return all;
 }
 
 SelectedKernels selected_kernels_192() {
   static constinit SelectedKernel all[] = {
-      selected_kernel_row<192, 128, 64, 8>(),
-      selected_kernel_row<192, 128, 16, 8>(),
+      instance<SelectedConfig{.dim = 192, .dim_v = 128}>(),
+      instance<SelectedConfig{.dim = 192, .dim_v = 128, .tile_k = 16}>(),
   };
   return all;
 }
 
 SelectedKernels selected_kernels_256() {
   static constinit SelectedKernel all[] = {
-      selected_kernel_row<256, 256, 16, 4>(),
+      instance<SelectedConfig{.dim = 256, .tile_k = 16, .warps = 4}>(),
   };
   return all;
 }

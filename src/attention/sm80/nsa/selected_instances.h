@@ -14,7 +14,7 @@ struct SelectedKernel {
   int tile_k, rows, threads;      // of a block
   int fixed_bytes, stage_bytes;   // of shared memory: for the rows, and for every stage
   SelectedFunction function[2];   // f16, bf16
-  cuda::Ready ready[2]{};         // theirs
+  cuda::SharedMemoryOptIn ready[2]{};         // theirs
 };
 
 // Of one head dim, the largest tile of keys first.

@@ -39,13 +39,20 @@ struct SelectedShared {
   uint32_t tokens[kMostWarps];  // the bits of a warp's rows
 };
 
-template <class T, int Dim, int DimV, int TileK, int Warps>
+// What a kernel is compiled for.
+struct SelectedConfig {
+  int dim = 128, dim_v = dim;
+  int tile_k = 64, warps = 8;  // that compute
+};
+
+template <class T, SelectedConfig C>
 struct SelectedWalk {
-  static constexpr int kRows = Warps * 16, kThreads = (Warps + kLoaders) * 32;
-  using TileOfK = SharedTile<TileK, Dim>;
-  using TileOfV = SharedTile<TileK, DimV>;
+  static constexpr int kDim = C.dim, kDimV = C.dim_v, kTileK = C.tile_k, kWarps = C.warps;
+  static constexpr int kRows = kWarps * 16, kThreads = (kWarps + kLoaders) * 32;
+  using TileOfK = SharedTile<kTileK, kDim>;
+  using TileOfV = SharedTile<kTileK, kDimV>;
   static constexpr int kStageBytes = TileOfK::kBytes + TileOfV::kBytes;
-  static_assert(Warps <= kMostWarps && TileK % 16 == 0 && Dim % 64 == 0 && DimV % 64 == 0);
+  static_assert(kWarps <= kMostWarps && kTileK % 16 == 0 && kDim % 64 == 0 && kDimV % 64 == 0);
 
   const SelectedParams& x;
   SelectedShared& shared;
@@ -60,7 +67,7 @@ struct SelectedWalk {
     if (threadIdx.x == 0) {
       find_place();
       for (int n = 0; n < x.stages; ++n)
-        start_barrier(shared.full + n, kLoaders * 32 + 1), start_barrier(shared.empty + n, Warps * 32);
+        start_barrier(shared.full + n, kLoaders * 32 + 1), start_barrier(shared.empty + n, kWarps * 32);
     }
     __syncthreads();
     const SelectedPlace& at = shared.at;
@@ -120,7 +127,7 @@ struct SelectedWalk {
   // How many of the tile's first keys a row sees. A row that is not there sees all: it holds zeros and is not stored.
   __device__ int seen(const SelectedTile& t, int row) const {
     const uint2 r = shared.row[row];
-    if (!r.x) return TileK;
+    if (!r.x) return kTileK;
     return t.chosen & r.x ? min(int(r.y), t.last) - t.first : 0;
   }
 
@@ -161,7 +168,7 @@ struct SelectedWalk {
   }
   // One of a thread's two rows, as f32.
   template <int kColumns>
-  __device__ static void store_wide(const Accumulator (&from)[kColumns / 8], int half, float* to, int dim) {
+  __device__ static void store_f32(const Accumulator (&from)[kColumns / 8], int half, float* to, int dim) {
 #pragma unroll
     for (int d = 0; d < kColumns / 8; ++d) {
       const int column = d * 8 + threadIdx.x % 4 * 2;
@@ -173,7 +180,7 @@ struct SelectedWalk {
   // By the warps that load.
   __device__ void load() const {
     const SelectedPlace& at = shared.at;
-    const int thread = threadIdx.x - Warps * 32, lane = threadIdx.x % 32;
+    const int thread = threadIdx.x - kWarps * 32, lane = threadIdx.x % 32;
     const int column = thread % 8 * 8, row = thread / 8;
     const int2 span = lane < at.tokens ? shared.span[lane] : int2{0, 0};
     int cursor = span.x, stage = 0, filled = 0;
@@ -200,8 +207,8 @@ struct SelectedWalk {
       if (next == block) ++cursor, next = entry();
       const int64_t begin = int64_t(block) * x.size;
       const int end = clamp(begin + x.size, 0, at.seq.len_k);
-      for (int64_t first = begin; first < end; first += TileK)
-        publish({int(first), clamp(first + TileK, 0, end), chosen});
+      for (int64_t first = begin; first < end; first += kTileK)
+        publish({int(first), clamp(first + kTileK, 0, end), chosen});
     }
     publish({0, 0, 0});
     close_group();
@@ -212,7 +219,7 @@ struct SelectedWalk {
   __device__ void copy(uint32_t to, const char* from, int64_t step, int dim, const SelectedTile& t, int row,
                        int column) const {
     constexpr int kStep = kLoaders * 4;  // rows
-    static_assert(kStep % 8 == 0 && TileK % kStep == 0);
+    static_assert(kStep % 8 == 0 && kTileK % kStep == 0);
     to += Layout::offset(row, column);
     const int count = t.last - t.first - row;
     const char* const first = from + (t.first + row) * step + column * sizeof(T);
@@ -221,9 +228,9 @@ struct SelectedWalk {
       const bool there = panel * 64 + column < dim;
       const char* at = first + panel * 128;
 #pragma unroll
-      for (int n = 0; n < TileK; n += kStep, at += kStep * step) {
+      for (int n = 0; n < kTileK; n += kStep, at += kStep * step) {
         const bool real = there && n < count;
-        copy16(to + (panel * TileK + n) * 128, real ? at : from, real);
+        copy16(to + (panel * kTileK + n) * 128, real ? at : from, real);
       }
     }
   }

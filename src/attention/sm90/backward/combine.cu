@@ -5,7 +5,7 @@
 namespace attune::sm90 {
 
 Status join_key_parts(std::string_view who, const Problem& p, const KeyPartsParams& x, int device, void* stream) {
-  static constinit cuda::Ready ready[2];
+  static constinit cuda::SharedMemoryOptIn ready[2];
   const bool bf16 = p.dtype.q == DType::bf16;
   return cuda::launch({.who = who,
                        .kernel = bf16 ? reinterpret_cast<const void*>(key_parts_kernel<Bf16>)

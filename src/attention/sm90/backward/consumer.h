@@ -71,13 +71,13 @@ struct BackwardConsumer : KeyGradients<C> {
     const uint32_t weights = operand(shared + C::kDs + buffer * C::kBytesDs + group % kBlocks * C::kPanelK, 0);
     const int from = C::kCarries ? C::kK + int(last_place) * C::kBytesK : keys_at();
     const uint32_t keys = operand(shared + from + group / kBlocks * C::kPanelK, 0);
-    if constexpr (!C::kTurned) forget(to);
+    if constexpr (!C::kTransposed) forget(to);
     begin_products();
 #pragma unroll
     for (int n = 0; n < C::kTileK / 16; ++n)
-      if constexpr (C::kTurned)
-        Product<T, C::kTileQ>::turned_a(to, keys + n * 16 * 128 / 16, weights + C::tile().keys(n) / 16, n > 0);
-      else Product<T, 64>::turned(to, weights + n * 16 * 128 / 16, keys + n * 16 * 128 / 16, n > 0);
+      if constexpr (C::kTransposed)
+        Product<T, C::kTileQ>::transposed_a(to, keys + n * 16 * 128 / 16, weights + C::tile().keys(n) / 16, n > 0);
+      else Product<T, 64>::transposed(to, weights + n * 16 * 128 / 16, keys + n * 16 * 128 / 16, n > 0);
     close_products();
   }
   // Some pair of this warpgroup's keys and this query tile is hidden.
@@ -103,13 +103,13 @@ struct BackwardConsumer : KeyGradients<C> {
   // With options: S and dP, both there, become P and dS. Numbers are drawn while dP is under way.
   __device__ void weigh_with_options(uint32_t stage) {
     const int key = t.key + group * 64 + warp * 16 + lane / 4, row = query + lane % 4 * 2;
-    TurnedSpot at{.batch = t.batch, .head = head, .query = row, .key = key, .rows = t.rows, .keys = t.keys,
+    TransposedSpot at{.batch = t.batch, .head = head, .query = row, .key = key, .rows = t.rows, .keys = t.keys,
                   .from = {}, .last = {}, .stand = t.stand};
     if (x.score.positions) {
       const int64_t* given = x.score.positions + at.batch * x.score.position_stride;
       at.stand = clamp_position(given[1]) - clamp_position(given[0]);
     }
-    TurnedScore<C::kTileQ / 2> score{x};
+    TransposedScore<C::kTileQ / 2> score{x};
     score.prepare(at);
     wait_products<0>();
     pin(dp);
@@ -123,22 +123,22 @@ struct BackwardConsumer : KeyGradients<C> {
   // Of two neighbouring queries: log-sum-exp, delta, log-sum-exp, delta.
   __device__ float4 stats(int stage, int n) const {
     const float4 two = load_shared4(shared + C::kStats + stage * C::kBytesStats + lane % 4 * 16 + n * 64);
-    return C::kTurned ? float4{two.x, two.z, two.y, two.w} : two;  // there they are paired
+    return C::kTransposed ? float4{two.x, two.z, two.y, two.w} : two;  // there they are paired
   }
   __device__ void store_ds(int buffer) const {
     const int r = warp * 16 + group * 64 + lane % 16, half = lane / 16;
 #pragma unroll
     for (int n = 0; n < C::kTileQ / 16; ++n)
-      store_matrix4<C::kTurned>(shared + C::kDs + buffer * C::kBytesDs +
-                                    (C::kTurned ? C::tile().store(group, warp, lane, n)
+      store_matrix4<C::kTransposed>(shared + C::kDs + buffer * C::kBytesDs +
+                                    (C::kTransposed ? C::tile().store(group, warp, lane, n)
                                                 : n / 4 * C::kPanelK + r * 128 + (((n % 4 * 2 + half) ^ (r & 7)) << 4)),
                                 ds[4 * n], ds[4 * n + 1], ds[4 * n + 2], ds[4 * n + 3]);
   }
   // Where a warp's part of dQ lies in its place: in a fixed order as in memory.
   __device__ int part_of_dq() const {
     constexpr int kBlocks = C::kTileQ / 64;
-    if constexpr (!C::kOrdered) return (group * 4 + warp) * C::kBytesDq;
-    return (group % kBlocks * 64 + warp * 16) * C::kWide * 4 + group / kBlocks * C::kBytesDq;
+    if constexpr (!C::kDeterministic) return (group * 4 + warp) * C::kBytesDq;
+    return (group % kBlocks * 64 + warp * 16) * C::kDqPitch * 4 + group / kBlocks * C::kBytesDq;
   }
   // To the adder.
   __device__ void hand_dq(const float (&dq)[C::kSumsDq], uint32_t n) const {
@@ -158,9 +158,9 @@ struct BackwardConsumer : KeyGradients<C> {
       add_global4(to + n * 128 + lane * 4, dq[4 * n], dq[4 * n + 1], dq[4 * n + 2], dq[4 * n + 3]);
   }
   // When the block's turn has come. The thread that passes it on waits for all warps, and for what they wrote.
-  __device__ void add_in_turn(const float (&dq)[C::kSumsDq], uint32_t n, float* to) const {
+  __device__ void add_by_ticket(const float (&dq)[C::kSumsDq], uint32_t n, float* to) const {
     const uint32_t place = n % 2;
-    wait(shared + C::kTurn + 8 * place, n / 2 & 1);
+    wait(shared + C::kTicket + 8 * place, n / 2 & 1);
     if (last_is_first) {
 #pragma unroll
       for (int i = 0; i < 8; ++i)
@@ -173,15 +173,16 @@ struct BackwardConsumer : KeyGradients<C> {
   }
   // The n-th. In no order rows past the end have nothing to add, nor a place that is cleared.
   __device__ void add_dq(const float (&dq)[C::kSumsDq], uint32_t n, int of_query, int of_head) const {
-    if constexpr (C::kOrdered && !C::kTakesTurns) return hand_dq(dq, n);
+    if constexpr (C::kDeterministic && !C::kTakesTickets) return hand_dq(dq, n);
     constexpr int kBlocks = C::kTileQ / 64;
-    if constexpr (!C::kOrdered)
+    if constexpr (!C::kDeterministic)
       if (of_query + group % kBlocks * 64 >= rows_of_dq()) return;
-    float* to = x.dq + (int64_t(C::kCarries ? 0 : t.batch) * x.heads + of_head) * x.padded * C::kWide;
-    if constexpr (C::kTurned) to += TurnedTile{x.padded}.fragment(of_query, (group * 4 + warp) * TurnedTile::kColumns);
-    else to += int64_t(of_query + group % kBlocks * 64 + warp * 16) * C::kWide + group / kBlocks * 64 * 16;
-    if constexpr (C::kTakesTurns) return add_in_turn(dq, n, to);
-    if constexpr (C::kApart) return add_from_registers(dq, to);
+    float* to = x.dq + (int64_t(C::kCarries ? 0 : t.batch) * x.heads + of_head) * x.padded * C::kDqPitch;
+    if constexpr (C::kTransposed)
+      to += TransposedTile{x.padded}.fragment(of_query, (group * 4 + warp) * TransposedTile::kColumns);
+    else to += int64_t(of_query + group % kBlocks * 64 + warp * 16) * C::kDqPitch + group / kBlocks * 64 * 16;
+    if constexpr (C::kTakesTickets) return add_by_ticket(dq, n, to);
+    if constexpr (C::kIndependent) return add_from_registers(dq, to);
     const uint32_t from = shared + C::kDq + part_of_dq();
     if (lane == 0) wait_stores_read();  // of the tile before
     __syncwarp();
@@ -219,16 +220,17 @@ struct BackwardConsumer : KeyGradients<C> {
     }
   }
   // Whether a row of the launch is far, in shared memory: registers are too few. Asked once a block; told with a tile.
-  __device__ uint32_t place_of_far() const { return shared + C::kFarOfWarp + (group * 4 + warp) * 4; }
-  __device__ void ask_far() const {
+  __device__ uint32_t place_of_large_logits() const { return shared + C::kLargeLogitsOfWarp + (group * 4 + warp) * 4; }
+  __device__ void ask_large_logits() const {
     if constexpr (!C::kAsksLaunch) return;
-    const bool far = !C::kStays && __ldcg(reinterpret_cast<const unsigned long long*>(x.far)) == x.launch;
-    const uint32_t told = shared + C::kFarOfTile + 4 * place;
-    if (lane == 0) sm80::store_shared(place_of_far(), C::kStays ? load_shared(told) : far);
+    const bool large_logits =
+        !C::kPersistent && __ldcg(reinterpret_cast<const unsigned long long*>(x.large_logits)) == x.launch;
+    const uint32_t told = shared + C::kLargeLogitsOfTile + 4 * place;
+    if (lane == 0) sm80::store_shared(place_of_large_logits(), C::kPersistent ? load_shared(told) : large_logits);
     __syncwarp();
   }
   // Log-sum-exps come from shared memory again: kept for this, they would be in the way of all other tiles.
-  __device__ void cut_far(uint32_t stage) {
+  __device__ void cut_large_logits(uint32_t stage) {
 #pragma unroll
     for (int i = 0; i < C::kTileQ / 2; ++i) {
       const float4 two = stats(stage, i / 4);
@@ -247,13 +249,13 @@ struct BackwardConsumer : KeyGradients<C> {
   // S and dP become P and dS; apart, dV is issued between. Statistics are loaded before a product is waited for, but
   // apart, where registers are too few.
   __device__ void weigh(uint32_t stage, int d_out) {
-    const bool partial = edge(), far = C::kAsksLaunch && load_shared(place_of_far());
-    if constexpr (C::kApart) load_sums(stage);
+    const bool partial = edge(), large_logits = C::kAsksLaunch && load_shared(place_of_large_logits());
+    if constexpr (C::kIndependent) load_sums(stage);
 #pragma unroll
     for (int i = 0; i < C::kTileQ / 2; ++i)
       s[i] = sm80::exp2_fast(fmaf(s[i], x.scale2, -row[i / 4 * 2 + i % 2]));
-    if (partial || far) {
-      if (far) cut_far(stage);
+    if (partial || large_logits) {
+      if (large_logits) cut_large_logits(stage);
       if (partial) hide(s);
     }
     pack(p, s);
@@ -262,7 +264,7 @@ struct BackwardConsumer : KeyGradients<C> {
         end_at_one(s);
         pack(p, s);
       }
-    if constexpr (C::kApart) {
+    if constexpr (C::kIndependent) {
       issue_sums(dv, p, d_out);
       wait_products<1>();
       pin(dp);
@@ -278,7 +280,7 @@ struct BackwardConsumer : KeyGradients<C> {
   }
 
   // Turned: registers are too few for P as pairs beside S and dP, so those come behind dS.
-  __device__ void weigh_turned(uint32_t stage) {
+  __device__ void weigh_transposed(uint32_t stage) {
 #pragma unroll
     for (int i = 0; i < C::kTileQ / 8; ++i) {
       const float4 two = i < C::kRowsAhead ? float4{row[2 * i], 0.f, row[2 * i + 1], 0.f} : stats(stage, i);
@@ -286,9 +288,9 @@ struct BackwardConsumer : KeyGradients<C> {
       for (int e = 0; e < 4; ++e)
         s[4 * i + e] = sm80::exp2_fast(fmaf(s[4 * i + e], x.scale2, -(e % 2 ? two.z : two.x)));
     }
-    const bool partial = edge(), far = load_shared(place_of_far());
-    if (partial || far) {
-      if (far) cut_far(stage);
+    const bool partial = edge(), large_logits = load_shared(place_of_large_logits());
+    if (partial || large_logits) {
+      if (large_logits) cut_large_logits(stage);
       if (partial) hide(s);
     }
     wait_products<0>();
@@ -300,12 +302,12 @@ struct BackwardConsumer : KeyGradients<C> {
   // Turned, dQ takes the registers of S: for others ptxas finds no place, and serialises all products (13.0, C7512).
   template <int N>
   __device__ auto& sums_of_dq(float (&own)[N]) {
-    if constexpr (C::kTurned) return s;
+    if constexpr (C::kTransposed) return s;
     else return own;
   }
 
   // The first step that has none before it, of these keys; of all keys where dQ goes on from keys to keys.
-  __device__ uint32_t first() const { return C::kStays && !C::kCarries ? begin : 0; }
+  __device__ uint32_t first() const { return C::kPersistent && !C::kCarries ? begin : 0; }
   // Under way before and after: dK of the step before.
   __device__ void step(uint32_t n) {
     const uint32_t stage = n % 2, round = n / 2 % 2;
@@ -315,22 +317,22 @@ struct BackwardConsumer : KeyGradients<C> {
     wait_products<1>();
     pin(dk);
     if (n > first()) release(C::kQEmpty + 8 * (stage ^ 1));
-    if constexpr (C::kTurned) load_both(stage);
+    if constexpr (C::kTransposed) load_both(stage);
     wait(shared + C::kOFull + 8 * stage, round);
-    issue_scores<C::kTurned>(dp, values_at(), d_out);
-    if constexpr (!(C::kApart || C::kOptions || C::kTurned)) load_sums(stage);
+    issue_scores<C::kTransposed>(dp, values_at(), d_out);
+    if constexpr (!(C::kIndependent || C::kOptions || C::kTransposed)) load_sums(stage);
     if constexpr (C::kWalks) take_visit(n);
     wait_products<1>();
     pin(s);
     if constexpr (C::kOptions) weigh_with_options(stage);
-    else if constexpr (C::kTurned) weigh_turned(stage);
+    else if constexpr (C::kTransposed) weigh_transposed(stage);
     else weigh(stage, d_out);
     if constexpr (C::kOptions) pack(p, s);
-    if constexpr (!C::kTurned) pack(ds, dp);
+    if constexpr (!C::kTransposed) pack(ds, dp);
     float own[C::kSumsDq];
     auto& dq = sums_of_dq(own);
     await_places(n);
-    if constexpr (C::kApart) {
+    if constexpr (C::kIndependent) {
       wait(shared + C::kDsEmpty + 8 * buffer, again ^ 1);
       store_ds(buffer);
       if constexpr (C::kOptions) issue_sums(dv, p, d_out);
@@ -344,26 +346,26 @@ struct BackwardConsumer : KeyGradients<C> {
     } else {
       // Its place is free: both warpgroups had dQ of two steps ago before they met in the last.
       store_ds(stage);
-      if constexpr (C::kTurned) pack(p, s);
+      if constexpr (C::kTransposed) pack(p, s);
       issue_sums(dv, p, d_out);
       publish_shared();
       meet(n);
       wait_products<0>();
       release(C::kOEmpty + 8 * stage);
-      if (C::kStays && is_last(n)) release(C::kVEmpty);
+      if (C::kPersistent && is_last(n)) release(C::kVEmpty);
       issue_dq(dq, stage);
     }
     issue_sums(dk, ds, q);
     wait_products<1>();
     pin(dq);
-    if constexpr (C::kApart) {
+    if constexpr (C::kIndependent) {
       if (n > first()) {
         release(C::kDsEmpty + 8 * last());
         if (C::kCarries && place != last_place) release(C::kKEmpty + 8 * last_place);
         add_dq(dq, n - 1, last_query, last_head);
       }
       last_query = query, last_head = head, last_place = place;
-      if constexpr (C::kTakesTurns) last_is_first = is_first_to_add(t, query, C::kTileQ, C::kTileK);
+      if constexpr (C::kTakesTickets) last_is_first = is_first_to_add(t, query, C::kTileQ, C::kTileK);
       if (++buffer == C::kBuffers) buffer = 0, again ^= 1;
     } else {
       add_dq(dq, n, query, head);
@@ -376,10 +378,10 @@ struct BackwardConsumer : KeyGradients<C> {
   }
   // Staying: the gradients of the keys before have left through the places of dS and dQ.
   __device__ void await_places(uint32_t n) const {
-    if (C::kCarries ? place != last_place : C::kStays && n == begin) {
+    if (C::kCarries ? place != last_place : C::kPersistent && n == begin) {
       if (lane == 0) wait_stores_read();
       __syncwarp();
-      if constexpr (C::kTurned) named_sync(1, 256);  // through those of all warps
+      if constexpr (C::kTransposed) named_sync(1, 256);  // through those of all warps
     }
   }
   // dS of both warpgroups is there. In the first step one of them may be in step_hidden, and compute-sanitizer says of
@@ -430,7 +432,7 @@ struct BackwardConsumer : KeyGradients<C> {
   }
   // Of a block that stays, not apart: of these keys.
   __device__ bool is_last(uint32_t n) const {
-    if constexpr (C::kWalks) return marks & ListedVisit::kEnds;
+    if constexpr (C::kWalks) return marks & ListedVisit::kListEnd;
     return n + 1 == behind;
   }
 
@@ -453,7 +455,7 @@ struct BackwardConsumer : KeyGradients<C> {
 #pragma unroll 1
       for (uint32_t n = 0; n < steps; ++n) step(n);
     }
-    if constexpr (C::kApart) {
+    if constexpr (C::kIndependent) {
       wait_last();
       float dq[C::kSumsDq];
       issue_dq(dq, last());
@@ -474,7 +476,7 @@ struct BackwardConsumer : KeyGradients<C> {
     if (lane == 0) wait_stores();
   }
   // Of these keys, the round-th of the block; what counts steps and buffers goes on from keys to keys.
-  __device__ void run_staying(uint32_t round, int tile) {
+  __device__ void run_persistent(uint32_t round, int tile) {
     uint32_t steps = uint32_t(t.tiles) * uint32_t(x.group);
     if constexpr (C::kCarries) steps = __reduce_or_sync(~0u, steps);  // of its own, ptxas 13.0 counts in vectors
     const uint32_t end = begin + steps;
@@ -527,9 +529,9 @@ struct BackwardConsumer : KeyGradients<C> {
     }
     pin(dk), pin(dv);
     // dQ has left the place that dK takes.
-    if constexpr (C::kOrdered && !C::kApart)
+    if constexpr (C::kDeterministic && !C::kIndependent)
       wait(shared + C::kDqEmpty + 8 * ((end - 1) % C::kAdders), (end - 1) / C::kAdders & 1);
-    else if (!C::kApart && lane == 0)
+    else if (!C::kIndependent && lane == 0)
       wait_stores_read();
     __syncwarp();
     if constexpr (!C::kCarries) named_sync(1, 256);  // the other warpgroup has multiplied with this one's dS
@@ -538,13 +540,13 @@ struct BackwardConsumer : KeyGradients<C> {
     if constexpr (C::kPieces)
       if (!join_pieces(tile, dk, dv)) return;
     // Through the warp's own rows of dS, and of dQ where that has a place; turned, through an eighth of each.
-    constexpr int kPanel = C::kTurned ? 2048 : C::kPanelK;
+    constexpr int kPanel = C::kTransposed ? 2048 : C::kPanelK;
     int first = group * 64 + warp * 16;
     own_register(first);  // addresses are made here and not kept from before the steps
-    const uint32_t to_v = shared + C::kDs + free * C::kBytesDs + (C::kTurned ? part_of_dq() : first * 128);
-    const uint32_t to_k = C::kApart ? to_v + kPanel : shared + C::kDq + part_of_dq();
+    const uint32_t to_v = shared + C::kDs + free * C::kBytesDs + (C::kTransposed ? part_of_dq() : first * 128);
+    const uint32_t to_k = C::kIndependent ? to_v + kPanel : shared + C::kDq + part_of_dq();
     stage(dv, 1.f, to_v, kPanel);
-    stage(dk, x.scale_k, to_k, C::kApart ? kPanel : 2048);
+    stage(dk, x.scale_k, to_k, C::kIndependent ? kPanel : 2048);
     publish_shared();
     __syncwarp();
     if (lane == 0) {
@@ -552,21 +554,21 @@ struct BackwardConsumer : KeyGradients<C> {
       for (int n = 0; n < C::kPanels; ++n) {
         const int row = t.k_row + t.key + first;
         store_tile(x.dv, to_v + n * kPanel, n * 64, row, t.head, t.k_batch);
-        store_tile(x.dk, to_k + n * (C::kApart ? kPanel : 2048), n * 64, row, t.head, t.k_batch);
+        store_tile(x.dk, to_k + n * (C::kIndependent ? kPanel : 2048), n * 64, row, t.head, t.k_batch);
       }
       close_stores();
     }
   }
   __device__ void wait_keys(uint32_t round, uint32_t end) {
-    if constexpr (!C::kApart) behind = end;
+    if constexpr (!C::kIndependent) behind = end;
     place = round % C::kPlacesK;
-    wait(shared + C::kKFull + 8 * place, round / C::kPlacesK & 1), ask_far();
+    wait(shared + C::kKFull + 8 * place, round / C::kPlacesK & 1), ask_large_logits();
     wait(shared + C::kVFull + 8 * (round % C::kPlacesV), round / C::kPlacesV & 1);
   }
   // Carried: that of the last step of all. In a fixed order there may be none: others had taken every tile of keys when
   // this block began.
   __device__ void add_last_dq() {
-    if (C::kOrdered && begin == 0) return;
+    if (C::kDeterministic && begin == 0) return;
     wait_last();
     float dq[C::kSumsDq];
     issue_dq(dq, last());

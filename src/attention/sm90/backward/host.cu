@@ -29,14 +29,15 @@ constexpr int kShort = 512, kShortCausal = 1024, kShortNarrow = 256, kShortCausa
 constexpr int kManyTiles = 1024, kTileK = 128, kManyHeads = 256;
 constexpr int kLong = 1024, kLongCausal = 2048;   // keys from which on tiles are turned, of a full and a causal mask,
 constexpr double kLongRows = 3072;                // and with a window rows that see a key, in the mean
-constexpr int kTurned = 80;                       // queries of such a tile
-constexpr int kMostTurned = 1 << 23;              // queries: places in a head's sums are 32 bits
+constexpr int kTransposedTileQ = 80;                       // queries of such a tile
+constexpr int kMostTransposed = 1 << 23;              // queries: places in a head's sums are 32 bits
 // Of Plan::kernel, beside the head dim.
-constexpr int kInOrder = 1 << 10, kWithOptions = 2 << 10, kWithList = 4 << 10, kOfTurned = 8 << 10, kOfParts = 16 << 10;
+constexpr int kInOrder = 1 << 10, kWithOptions = 2 << 10, kWithList = 4 << 10, kOfTransposed = 8 << 10,
+              kOfParts = 16 << 10;
 constexpr int kCounted = 32 << 10;    // blocks stay, and take tiles from a counter;
 constexpr int kPreparing = 64 << 10;  // their idle warps prepare heads to come
 constexpr int kWithTable = 128 << 10;
-static_assert(sm90::kTurnRows == sm80::kTurnRows);
+static_assert(sm90::kTicketRows == sm80::kTicketRows);
 
 // Of the plan's lengths, which a run may fall short of.
 KeyTile keys_of(const Problem& p) {
@@ -65,14 +66,14 @@ double rows_of_key(const Problem& p) {
 
 // Where keys are many: steps of 80 queries instead of 64, which take a twentieth less for each, but for those that no
 // sequence has.
-bool turns(const Problem& p) {
+bool transposes(const Problem& p) {
   const int dim = std::max(p.dim_qk, p.dim_v);
   const bool full = p.mask.kind == MaskKind::full, causal = p.mask.kind == MaskKind::causal;
   const bool many = full     ? p.len_k >= kLong
                     : causal ? p.len_k >= kLongCausal
                              : rows_of_key(p) >= kLongRows;
-  return dim > 96 && dim <= 128 && many && p.len_q <= kMostTurned && p.keys == KeySource::linear && !ordered(p) &&
-         !sm90::needs_table(p) && round_up(p.len_q, kTurned) * 19 <= round_up(p.len_q, 64) * 20;
+  return dim > 96 && dim <= 128 && many && p.len_q <= kMostTransposed && p.keys == KeySource::linear && !ordered(p) &&
+         !sm90::needs_table(p) && round_up(p.len_q, kTransposedTileQ) * 19 <= round_up(p.len_q, 64) * 20;
 }
 
 // How much of the mask is in the list, if that is full and no other head has it too.
@@ -83,29 +84,32 @@ double part_of_list(const Problem& p) {
   return std::min(size.bound / std::max(all, 1.), 1.);
 }
 // Lists by blocks that stay. Heads that share keys won nothing by it.
-bool stays_with_list(const Problem& p) {
+bool persistent_with_list(const Problem& p) {
   const int dim = std::max(p.dim_qk, p.dim_v);
   return p.mask.blocks.q && dim > 64 && dim <= 128 && p.heads_q == p.heads_kv && p.keys == KeySource::linear &&
          p.mask.align != Align::absolute && p.dtype.grad == p.dtype.q && !needs_general(p) && !ordered(p);
 }
 
-struct Taken { bool lengths, in_order, stays = false, turned = false, parted = false, pieced = false; };
+struct Taken { bool lengths, in_order, persistent = false, transposed = false, parted = false, pieced = false; };
 BackwardKernel& kernel_of(const Problem& p, Taken by) {
   const int dim = std::max(p.dim_qk, p.dim_v);
-  sm90::TurnedKernels& turned = sm90::turned_kernels_128();
-  if (by.parted && by.turned) return turned.parted;
+  sm90::TransposedKernels& transposed = sm90::transposed_kernels_128();
+  if (by.parted && by.transposed) return transposed.parted;
   if (by.parted) return (dim <= 64 ? sm90::backward_kernels_64() : sm90::backward_kernels_128()).parted[by.in_order];
-  if (by.turned) return by.pieced ? turned.pieced : by.stays ? turned.staying : turned.plain;
+  if (by.transposed) return by.pieced ? transposed.pieced : by.persistent ? transposed.persistent : transposed.plain;
   const bool tabled = by.lengths || sm90::needs_table(p);
   if (dim > 64 && dim <= 96 && !tabled) return sm90::backward_kernel_96(by.in_order);
   sm90::BackwardKernels& all = dim <= 64 ? sm90::backward_kernels_64() : sm90::backward_kernels_128();
-  if (p.mask.blocks.q) return by.stays ? sm90::staying_listed_kernel_128() : all.listed;
+  if (p.mask.blocks.q) return by.persistent ? sm90::persistent_listed_kernel_128() : all.listed;
   if (by.pieced) return all.pieced;
-  return (by.stays ? all.staying : needs_general(p) ? all.with_options : tabled ? all.tabled : all.plain)[by.in_order];
+  return (by.persistent      ? all.persistent
+          : needs_general(p) ? all.with_options
+          : tabled           ? all.tabled
+                             : all.plain)[by.in_order];
 }
 
 // What a query head reads and adds to: q, d_out and dQ in f32.
-double bytes_of_head(const BackwardKernel& k, int64_t rows) { return double(rows) * k.wide * 8; }
+double bytes_of_head(const BackwardKernel& k, int64_t rows) { return double(rows) * k.dq_pitch * 8; }
 
 // Some query sees each tile of keys: then the first and the last, whatever the mask.
 bool all_seen(KeyTile t, int tile_k) {
@@ -119,7 +123,7 @@ bool all_seen(KeyTile t, int tile_k) {
 // Into how many the heads that share keys are divided: so that multiprocessors are not idle, or with a diagonal so that
 // the cache holds what is under way, and tiles are turned and blocks stay then but in a fixed order. Not where bits may
 // not depend on how many sequences there are.
-struct Parts { int parts = 1; bool turned = false; };
+struct Parts { int parts = 1; bool transposed = false; };
 Parts parts_of(const Problem& p, int units) {
   if (p.heads_q == p.heads_kv || sm90::needs_table(p) || p.keys != KeySource::linear ||
       p.mask.align == Align::absolute || p.reproducible == Reproducible::batch)
@@ -133,7 +137,7 @@ Parts parts_of(const Problem& p, int units) {
                                .bytes = bytes_of_head(k, p.len_q),
                                .order = {.alike = p.mask.kind == MaskKind::full, .in_order = ordered(p)}};
   const int busy = sm90::parts_of(blocks, units), dim = std::max(p.dim_qk, p.dim_v);
-  const bool may = ordered(p) ? dim <= 64 || dim > 96 : turns(p);
+  const bool may = ordered(p) ? dim <= 64 || dim > 96 : transposes(p);
   if (!may || p.mask.kind != MaskKind::causal || !all_seen(blocks.sequence, k.tile_k)) return {busy};
   const int in_cache = sm90::parts_in_cache(blocks, rows_of_key(p), units);
   if (ordered(p)) return {std::max(busy, in_cache)};
@@ -152,7 +156,7 @@ sm90::KeySteps steps_of(const Plan& plan) {
 }
 auto query_tiles_of(const Plan& plan) {
   return [&plan, t = keys_of(plan.problem)](int64_t n) mutable {
-    cut_key_tile(t, int(n), plan.tile_q, plan.tile_k, plan.tile_q == kTurned ? 16 : plan.tile_q);
+    cut_key_tile(t, int(n), plan.tile_q, plan.tile_k, plan.tile_q == kTransposedTileQ ? 16 : plan.tile_q);
     return t.tiles;
   };
 }
@@ -167,7 +171,8 @@ int pieces_of(const Plan& plan) {
   }
   if (p.mask.blocks.q) return 1;
   if (p.mask.kind != MaskKind::causal || steps.tiles * steps.units > 2 * units) return 1;
-  const BackwardKernel& k = kernel_of(p, {.lengths = false, .in_order = false, .turned = plan.tile_q == kTurned});
+  const BackwardKernel& k =
+      kernel_of(p, {.lengths = false, .in_order = false, .transposed = plan.tile_q == kTransposedTileQ});
   const double bytes = bytes_of_head(k, p.len_q) * steps.group;
   if (sm90::section_of({.alike = false, .in_order = false}, bytes, steps.tiles, int(steps.units), units) < steps.units)
     return 1;
@@ -183,8 +188,12 @@ Pieced pieced(const Plan& plan) {
 
 sm90::KeyWalk walk_of(const Plan& plan, bool prepares) {
   const Problem& p = plan.problem;
-  return {.rows = rows_of_key(p) * p.heads_q / p.heads_kv, .tiles = tiles_of(plan), .turned = plan.tile_q == kTurned,
-          .prepares = prepares, .in_order = ordered(p), .pieced = plan.splits > 1,
+  return {.rows = rows_of_key(p) * p.heads_q / p.heads_kv,
+          .tiles = tiles_of(plan),
+          .transposed = plan.tile_q == kTransposedTileQ,
+          .prepares = prepares,
+          .in_order = ordered(p),
+          .pieced = plan.splits > 1,
           .narrow = std::max(p.dim_qk, p.dim_v) <= 64};
 }
 
@@ -202,7 +211,7 @@ int counted(const Plan& plan, const BackwardKernel& k, int units) {
   const int section = sm90::section_of(by, bytes_of_head(k, p.len_q), tiles, int(heads), units);
   walk.prepares = !ordered(p) && p.heads_q == p.heads_kv && walk.rows >= sm90::kRowsOfPreparing &&
                   sm90::heads_before(section, tiles, units) < heads;
-  if (!sm90::may_stay(walk, units) || !all_seen(keys_of(p), k.tile_k)) return 0;
+  if (!sm90::may_persist(walk, units) || !all_seen(keys_of(p), k.tile_k)) return 0;
   return kCounted + kPreparing * walk.prepares;
 }
 
@@ -230,20 +239,20 @@ Status supports(const Problem& p, const Device& d) {
     return no("grad dtype ", name(p.dtype.grad), " is neither ", name(p.dtype.q), " nor f32");
   for (const int dim : {p.dim_qk, p.dim_v})
     if (dim % 8 || dim > 256) return no("dim ", dim, " is not a multiple of 8 up to 256");
-  if (p.len_q > sm90::kFar || p.len_k > sm90::kFar) return no("lengths are at most 2^28");
+  if (p.len_q > sm90::kMaxLen || p.len_k > sm90::kMaxLen) return no("lengths are at most 2^28");
   return Status::good();
 }
 
 int64_t padded(const Problem& p, const BackwardKernel& k) {
-  const bool turned = k.tile_q == kTurned;  // its tiles begin at any 16 queries
-  return round_up(turned ? p.len_q + int64_t(kTurned) : round_up(p.len_q, k.tile_q), sm80::kRowsOfPrepare);
+  const bool transposed = k.tile_q == kTransposedTileQ;  // its tiles begin at any 16 queries
+  return round_up(transposed ? p.len_q + int64_t(kTransposedTileQ) : round_up(p.len_q, k.tile_q), sm80::kRowsOfPrepare);
 }
 
-struct Marks { uint64_t far; int taken; };  // see sm90/backward/config.h
+struct Marks { uint64_t large_logits; int taken; };  // see sm90/backward/config.h
 struct Room {
   float2* stats;
   float* dq;
-  int* turns;
+  int* tickets;
   KeyTile* table;
   Marks* marks;
   float4* sums;    // of parts, or of pieces
@@ -253,10 +262,10 @@ int64_t counts_of(const Problem& p) { return sm90::kJobsDone + int64_t(p.batch) 
 Room carve(Workspace& ws, const Plan& plan, const BackwardKernel& k, int parts) {
   const Problem& p = plan.problem;
   const size_t rows = size_t(p.batch) * size_t(p.heads_q) * size_t(padded(p, k));
-  Room room{.stats = ws.take<float2>(rows), .dq = ws.take<float>(rows * size_t(k.wide)), .turns = nullptr,
+  Room room{.stats = ws.take<float2>(rows), .dq = ws.take<float>(rows * size_t(k.dq_pitch)), .tickets = nullptr,
             .table = ws.take<KeyTile>(size_t(sm90::key_table_size(p, k.tile_k))), .marks = ws.take<Marks>(1),
             .sums = nullptr, .counts = nullptr};
-  if (ordered(p)) room.turns = ws.take<int>(1 + rows / sm80::kTurnRows);
+  if (ordered(p)) room.tickets = ws.take<int>(1 + rows / sm80::kTicketRows);
   const size_t tiles = size_t(p.batch) * size_t(p.heads_kv) * size_t(ceil_div(p.len_k, k.tile_k));
   if (parts > 1) room.sums = ws.take<float4>(size_t(sm90::key_part(k.dim, int64_t(tiles) * parts, 0, false)));
   const Pieced by = pieced(plan);
@@ -269,27 +278,27 @@ Room carve(Workspace& ws, const Plan& plan, const BackwardKernel& k, int parts) 
 
 Status shape(Plan& plan, const Planner&) {
   const Problem& p = plan.problem;
-  if (sm90::is_divided(p)) return sm90::any_shape(kWho, plan);
-  const auto [parts, turned_parts] = parts_of(p, std::max(plan.device.units, 1));
-  const bool parted = parts > 1, turned = parted ? turned_parts : turns(p);
+  if (sm90::is_divided(p)) return sm90::general_shape(kWho, plan);
+  const auto [parts, transposed_parts] = parts_of(p, std::max(plan.device.units, 1));
+  const bool parted = parts > 1, transposed = parted ? transposed_parts : transposes(p);
   // A table or a scale may take it back to tiles of 64, whose rows are no more, and to whole groups of heads.
   const BackwardKernel& k =
-      kernel_of(p, {.lengths = false, .in_order = ordered(p), .turned = turned, .parted = parted});
+      kernel_of(p, {.lengths = false, .in_order = ordered(p), .transposed = transposed, .parted = parted});
   const int64_t most = std::max(ceil_div(p.len_k, k.tile_k) * p.batch * p.heads_kv * parts,
                                 int64_t(p.batch) * p.heads_q * (padded(p, k) / sm80::kRowsOfPrepare));
   if (most > INT32_MAX) return Status::no(kWho, ": ", most, " blocks are over 2^31 - 1");
   plan.tile_q = k.tile_q, plan.tile_k = k.tile_k, plan.splits = parts;
   plan.kernel = k.dim + kInOrder * ordered(p) + kWithOptions * needs_general(p) + kWithList * (p.mask.blocks.q > 0) +
-                kOfTurned * turned + kOfParts * parted + kWithTable * sm90::needs_table(p);
-  if (parted && turned) {
+                kOfTransposed * transposed + kOfParts * parted + kWithTable * sm90::needs_table(p);
+  if (parted && transposed) {
     plan.kernel += kCounted + kPreparing * (rows_of_key(p) >= sm90::kRowsOfPreparing);
   } else if (!parted) {
     plan.splits = pieces_of(plan);
     const bool prepares = rows_of_key(p) * part_of_list(p) >= sm90::kRowsOfPreparing;
-    const int stays = stays_with_list(p) ? kCounted + kPreparing * prepares
+    const int persistent = persistent_with_list(p) ? kCounted + kPreparing * prepares
                                          : counted(plan, k, std::max(plan.device.units, 1));
-    plan.kernel += stays;
-    if (!stays) plan.splits = 1;
+    plan.kernel += persistent;
+    if (!persistent) plan.splits = 1;
   }
   Workspace count;
   carve(count, plan, k, parts);
@@ -305,7 +314,7 @@ Status fits(const Plan& plan, const Args& a) {
     if (!a.given(r)) continue;
     if (Status s = cuda::mappable(kWho, r, a[r]); !s.ok()) return s;
   }
-  return sm90::is_divided(plan.problem) ? sm90::any_fits(kWho, plan, a) : Status::good();
+  return sm90::is_divided(plan.problem) ? sm90::general_fits(kWho, plan, a) : Status::good();
 }
 
 // Kernels with a table serve more lengths, and gradients of keys that are not wanted.
@@ -318,45 +327,56 @@ class Run {
   Run(const Plan& plan, const Args& a, Workspace ws, Stream stream)
       : p_(plan.problem), a_(a), lengths_(beyond_plain(p_, a)), in_order_(in_order()),
         units_(std::max(plan.device.units, 1)), parts_(!lengths_ && plan.kernel & kOfParts ? plan.splits : 1),
-        turned_(plan.tile_q == kTurned && !lengths_ && may_keep_one() && (parts_ == 1 || sees_all(plan))),
+        transposed_(plan.tile_q == kTransposedTileQ && !lengths_ && may_keep_one() && (parts_ == 1 || sees_all(plan))),
         walks_(p_.mask.blocks.q && plan.kernel & kCounted && !lengths_ && a[Role::q].extent.batch > 0),
-        stays_(stays(plan)), pieced_(pieces(plan)),
-        kernel_(kernel_of(p_, {lengths_, in_order_, stays_, turned_, parts_ > 1, pieced_.pieces > 1})),
+        persistent_(persistent(plan)), pieced_(pieces(plan)),
+        kernel_(kernel_of(p_, {lengths_, in_order_, persistent_, transposed_, parts_ > 1, pieced_.pieces > 1})),
         room_(carve(ws, plan, kernel_, parts_)),
         place_{a[Role::q].device_index, plan.device.arch}, stream_(stream) {
-    ends_ = {.problem = p_, .args = dense(a), .uniform = !lengths_, .rows = room_.stats,
-             .dq = a.given(Role::dq) ? room_.dq : nullptr, .turns = in_order_ ? room_.turns : nullptr,
-             .padded = int(padded(p_, kernel_)), .wide = kernel_.wide, .group = p_.heads_q / p_.heads_kv,
-             .scale = scale_of(p_, a), .kept = turned_ ? sm80::Kept{} : kept(), .running = p_.has(Option::accumulate),
-             .far = &room_.marks->far, .launch = sm80::next_launch(), .turned = turned_,
-             .taken = stays_ ? &room_.marks->taken : nullptr, .counts = 1};
-    if (!lengths_) ends_.seq = sequence(p_, a, 0);
-    ends_.stores_first = in_order_ && !tabled() && every_query_sees(key_tile_of(ends_.seq, 0));
+    pre_post_ = {.problem = p_,
+                 .args = dense(a),
+                 .uniform = !lengths_,
+                 .rows = room_.stats,
+                 .dq = a.given(Role::dq) ? room_.dq : nullptr,
+                 .tickets = in_order_ ? room_.tickets : nullptr,
+                 .padded = int(padded(p_, kernel_)),
+                 .dq_pitch = kernel_.dq_pitch,
+                 .group = p_.heads_q / p_.heads_kv,
+                 .scale = scale_of(p_, a),
+                 .kept = transposed_ ? sm80::Kept{} : kept(),
+                 .running = p_.has(Option::accumulate),
+                 .large_logits = &room_.marks->large_logits,
+                 .launch = sm80::next_launch(),
+                 .transposed = transposed_,
+                 .taken = persistent_ ? &room_.marks->taken : nullptr,
+                 .counts = 1};
+    if (!lengths_) pre_post_.seq = sequence(p_, a, 0);
+    pre_post_.stores_first = in_order_ && !tabled() && every_query_sees(key_tile_of(pre_post_.seq, 0));
     // d_sinks are made of all statistics, before the kernel that would prepare.
-    const int heads = p_.batch * p_.heads_q, before = stays_ && plan.kernel & kPreparing ? heads_before() : heads;
+    const int heads = p_.batch * p_.heads_q, before = persistent_ && plan.kernel & kPreparing ? heads_before() : heads;
     const bool prepares = before < heads && wanted() && !a.given(Role::d_sinks);
-    if (prepares) ends_.prepared = before;
+    if (prepares) pre_post_.prepared = before;
     if (prepares || pieced_.pieces > 1) {
-      ends_.taken = room_.counts, ends_.counts = int(counts_of(p_) + pieced_.divided * sm90::kPartWarps);
+      pre_post_.taken = room_.counts, pre_post_.counts = int(counts_of(p_) + pieced_.divided * sm90::kPartWarps);
     }
   }
 
   Status run() {
     const bool any = wanted();
     if (any && tabled()) {
-      const sm90::KeyTableParams table{p_, ends_.args, room_.table, kernel_.tile_q, kernel_.tile_k, in_order_};
+      const sm90::KeyTableParams table{p_, pre_post_.args, room_.table, kernel_.tile_q, kernel_.tile_k, in_order_};
       if (Status s = sm90::make_key_table(kWho, table, place_.device, stream_); !s.ok()) return s;
     }
     // Keys that no sequence has, those that nobody sees, and sums.
     for (const Role r : {Role::dk, Role::dv, Role::d_bias})
-      if (a_.given(r) && !ends_.running && (lengths_ || r == Role::d_bias))
+      if (a_.given(r) && !pre_post_.running && (lengths_ || r == Role::d_bias))
         if (Status s = sm80::backward_clear(kWho, p_, a_[r], place_, stream_); !s.ok()) return s;
-    if (Status s = sm80::backward_prepare(kWho, ends_, place_, stream_); !s.ok()) return s;
+    if (Status s = sm80::backward_prepare(kWho, pre_post_, place_, stream_); !s.ok()) return s;
     if (any)
       if (Status s = own_keys(); !s.ok()) return s;
     if (any && parts_ > 1)
       if (Status s = join(); !s.ok()) return s;
-    return a_.given(Role::dq) ? sm80::backward_finish(kWho, ends_, place_, stream_) : Status::good();
+    return a_.given(Role::dq) ? sm80::backward_finish(kWho, pre_post_, place_, stream_) : Status::good();
   }
 
  private:
@@ -372,14 +392,14 @@ class Run {
   sm80::Kept kept() const { return sm80::kept(scale_of(p_, a_), p_.dim_qk); }
   bool may_keep_one() const { return p_.dtype.q == DType::bf16 || kept().in == 1.f; }  // bf16 reaches as far as f32
   bool tabled() const { return lengths_ || (sm90::needs_table(p_) && !walks_); }
-  bool stays(const Plan& plan) const {
+  bool persistent(const Plan& plan) const {
     if (tabled() || a_[Role::q].extent.batch == 0) return false;
     if (walks_) return true;
-    if (parts_ > 1) return turned_;
+    if (parts_ > 1) return transposed_;
     // The plan does not know of d_sinks, nor whether tiles are turned.
     sm90::KeyWalk walk = walk_of(plan, plan.kernel & kPreparing && !a_.given(Role::d_sinks));
-    walk.turned = turned_, walk.in_order = in_order_, walk.pieced &= has_planned_lengths();
-    return plan.kernel & kCounted && sm90::may_stay(walk, units_) && sees_all(plan);
+    walk.transposed = transposed_, walk.in_order = in_order_, walk.pieced &= has_planned_lengths();
+    return plan.kernel & kCounted && sm90::may_persist(walk, units_) && sees_all(plan);
   }
   bool sees_all(const Plan& plan) const {
     return all_seen(key_tile_of(sequence(p_, a_, 0), 0), plan.tile_k);
@@ -389,31 +409,31 @@ class Run {
     return all.len_q == p_.len_q && all.len_k == p_.len_k;
   }
   Pieced pieces(const Plan& plan) const {
-    return stays_ && parts_ == 1 && !in_order_ && has_planned_lengths() ? pieced(plan) : Pieced{};
+    return persistent_ && parts_ == 1 && !in_order_ && has_planned_lengths() ? pieced(plan) : Pieced{};
   }
   int heads_of_section(int group, int tiles, int units) const {
     const sm90::KeyOrder by{.alike = !tabled() && p_.mask.kind == MaskKind::full, .in_order = in_order_};
     const Tensor& q = a_[Role::q];
     const int64_t rows = tabled() ? int64_t(q.extent.seq) * q.extent.batch : p_.len_q;
-    if (parts_ > 1 && stays_) return sm90::section_of_parts(bytes_of_head(kernel_, rows) * group, tiles, units_);
+    if (parts_ > 1 && persistent_) return sm90::section_of_parts(bytes_of_head(kernel_, rows) * group, tiles, units_);
     return sm90::section_of(by, bytes_of_head(kernel_, rows) * group, tiles, units, units_);
   }
   int heads_before() const {  // by idle warps: of heads that share no keys, or of parts
-    const int tiles = int(ceil_div(ends_.seq.len_k, kernel_.tile_k)), group = ends_.group / parts_;
+    const int tiles = int(ceil_div(pre_post_.seq.len_k, kernel_.tile_k)), group = pre_post_.group / parts_;
     const int units = p_.batch * p_.heads_kv * parts_;
     const int64_t before = sm90::heads_before(heads_of_section(group, tiles, units), tiles, units_);
     return int(std::min<int64_t>(before, units)) * group;
   }
   sm90::AheadParams ahead() const {
-    const auto step = [this](Role r) { return a_[r].stride.seq * size_of(p_.dtype.q) * (256 / kernel_.wide); };
-    const int heads = p_.batch * p_.heads_q, ready = ends_.prepared ? ends_.prepared : heads;
-    return {.ready = ready, .jobs = (heads - ready) * (ends_.padded / sm90::kJobRows), .dim_v = p_.dim_v,
+    const auto step = [this](Role r) { return a_[r].stride.seq * size_of(p_.dtype.q) * (256 / kernel_.dq_pitch); };
+    const int heads = p_.batch * p_.heads_q, ready = pre_post_.prepared ? pre_post_.prepared : heads;
+    return {.ready = ready, .jobs = (heads - ready) * (pre_post_.padded / sm90::kJobRows), .dim_v = p_.dim_v,
             .out_step = step(Role::out), .d_out_step = step(Role::d_out), .stats = room_.stats,
             .out = a_[Role::out], .d_out = a_[Role::d_out], .lse = a_[Role::lse], .d_lse = a_[Role::d_lse]};
   }
   int64_t blocks(const TabledParams& x) const {
     const int64_t all = int64_t(x.tiles) * x.units;
-    return stays_ ? std::min<int64_t>(all + pieced_.divided * (pieced_.pieces - 1), units_) : all;
+    return persistent_ ? std::min<int64_t>(all + pieced_.divided * (pieced_.pieces - 1), units_) : all;
   }
   // Of a list, by blocks that stay: a tile of keys that has more is long, over twice the mean and an eighth of what a
   // block has in all. INT32_MAX: none can be.
@@ -427,39 +447,39 @@ class Run {
   Status own_keys() {
     const Tensor &q = a_[Role::q], &k = a_[Role::k];
     const int type = p_.dtype.q == DType::bf16;
-    const KeyTile all = lengths_ ? KeyTile{} : key_tile_of(ends_.seq, 0);
+    const KeyTile all = lengths_ ? KeyTile{} : key_tile_of(pre_post_.seq, 0);
     TabledParams x{};  // of which a kernel without a table takes the first part
-    static_cast<sm90::BackwardParams&>(x) = {.scale2 = ends_.scale * kLog2e,
-                                             .kept = ends_.kept.in,
-                                             .scale_k = ends_.scale * ends_.kept.out,
+    static_cast<sm90::BackwardParams&>(x) = {.scale2 = pre_post_.scale * kLog2e,
+                                             .kept = pre_post_.kept.in,
+                                             .scale_k = pre_post_.scale * pre_post_.kept.out,
                                              .rows = all.rows,
                                              .keys = all.keys,
                                              .heads = p_.heads_q,
                                              .heads_kv = p_.heads_kv * parts_,
-                                             .group = ends_.group / parts_,
+                                             .group = pre_post_.group / parts_,
                                              .low = all.low,
                                              .high = all.high,
                                              .tiles = int(ceil_div(all.keys, kernel_.tile_k)),
                                              .units = p_.batch * p_.heads_kv * parts_,
-                                             .padded = ends_.padded,
-                                             .dq = ends_.dq,
-                                             .rows_of_dq = !ends_.dq ? 0 : lengths_ ? p_.len_q : all.rows,
-                                             .turns = ends_.turns,
-                                             .far = ends_.far,
-                                             .launch = ends_.launch,
+                                             .padded = pre_post_.padded,
+                                             .dq = pre_post_.dq,
+                                             .rows_of_dq = !pre_post_.dq ? 0 : lengths_ ? p_.len_q : all.rows,
+                                             .tickets = pre_post_.tickets,
+                                             .large_logits = pre_post_.large_logits,
+                                             .launch = pre_post_.launch,
                                              .of_part = sm90::of_part(parts_),
                                              .sums = room_.sums,
-                                             .taken = ends_.taken,
+                                             .taken = pre_post_.taken,
                                              .ahead = ahead()};
     x.has_dk = a_.given(Role::dk), x.has_dv = a_.given(Role::dv);
     x.rows_q = q.extent.seq, x.rows_k = k.extent.seq;
-    x.wide_dk = sm90::wide_rows(a_[Role::dk]), x.wide_dv = sm90::wide_rows(a_[Role::dv]);
-    x.dim_qk = p_.dim_qk, x.dim_v = p_.dim_v, x.accumulate = ends_.running, x.cleared = lengths_;
+    x.f32_dk = sm90::f32_rows(a_[Role::dk]), x.f32_dv = sm90::f32_rows(a_[Role::dv]);
+    x.dim_qk = p_.dim_qk, x.dim_v = p_.dim_v, x.accumulate = pre_post_.running, x.cleared = lengths_;
     const Tensor& list = a_[Role::block_begin_k];
     x.list_begin = a_.row<const int32_t>(Role::block_begin_k), x.list_row = a_.row<const int32_t>(Role::block_row_k);
     x.list_batch = list.stride.batch, x.list_head = list.stride.head, x.blocks = p_.mask.blocks;
     if (walks_) x.most_entries = most_entries(list);
-    x.score = sm90::score_options(p_, a_), x.d_bias = a_[Role::d_bias], x.kept_out = ends_.kept.out;
+    x.score = sm90::score_options(p_, a_), x.d_bias = a_[Role::d_bias], x.kept_out = pre_post_.kept.out;
     if (tabled()) {
       x.table = room_.table, x.units = p_.heads_kv;
       int64_t tiles = sm90::key_table_size(p_, kernel_.tile_k);
@@ -488,13 +508,13 @@ class Run {
   Status join() const {
     const sm90::KeyPartsParams x{.sums = room_.sums,
                                  .parts = parts_,
-                                 .tiles = int(ceil_div(ends_.seq.len_k, kernel_.tile_k)),
+                                 .tiles = int(ceil_div(pre_post_.seq.len_k, kernel_.tile_k)),
                                  .heads = p_.heads_kv,
-                                 .keys = ends_.seq.len_k,
+                                 .keys = pre_post_.seq.len_k,
                                  .dim = kernel_.dim,
                                  .dim_qk = p_.dim_qk,
                                  .dim_v = p_.dim_v,
-                                 .scale = ends_.scale * ends_.kept.out,
+                                 .scale = pre_post_.scale * pre_post_.kept.out,
                                  .dk = a_[Role::dk],
                                  .dv = a_[Role::dv]};
     return sm90::join_key_parts(kWho, p_, x, place_.device, stream_);
@@ -541,24 +561,24 @@ class Run {
   const bool lengths_, in_order_;
   const int units_;  // multiprocessors
   const int parts_;  // of a head of keys
-  const bool turned_;
+  const bool transposed_;
   const bool walks_;  // lists, by blocks that stay
-  const bool stays_;
+  const bool persistent_;
   const Pieced pieced_;
   BackwardKernel& kernel_;
   const Room room_;
   const sm80::Place place_;
   const Stream stream_;
-  sm80::BackwardParams ends_{};
+  sm80::BackwardParams pre_post_{};
 };
 
 Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
   if (Status s = fits(plan, a); !s.ok()) return s;
   if (const Problem& p = plan.problem; sm90::is_divided(p)) {
-    const bool plain = sm90::is_wide(p) && !sm90::needs_table(p) && !sm90::has_lengths(p, a);
-    return plain ? sm90::wide_run(kWho, plan, a, ws, stream) : sm90::any_run(kWho, plan, a, ws, stream);
+    const bool plain = sm90::is_large_head(p) && !sm90::needs_table(p) && !sm90::has_lengths(p, a);
+    return plain ? sm90::two_kernel_run(kWho, plan, a, ws, stream) : sm90::general_run(kWho, plan, a, ws, stream);
   }
-  const cuda::Use use(a[Role::q].device_index);
+  const cuda::DeviceGuard use(a[Role::q].device_index);
   if (!use.status.ok()) return Status::no(kWho, ": ", use.status.message, ", in: ", name(plan.problem));
   return Run(plan, a, ws, stream).run();
 }

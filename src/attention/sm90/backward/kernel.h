@@ -13,26 +13,26 @@ namespace attune::sm90 {
 // A block that stays, and takes the next tile that nobody has. Heads of the first tiles are ready. In a fixed order the
 // first is from the counter too: who waits for another tile must know that it has begun.
 template <class C>
-__device__ void stay(const typename C::Params& x, uint32_t shared, int group, int warp) {
+__device__ void persist(const typename C::Params& x, uint32_t shared, int group, int warp) {
   KeyTile t;
   if (group == 0) {
     shrink_registers<C::kProducerRegisters>();
     if constexpr (C::kWalks) return walk_lists<C>(x, shared);
-    if constexpr (C::kOrdered) {
-      if (threadIdx.x >= 32) return add_of_staying<C>(x, shared);
+    if constexpr (C::kDeterministic) {
+      if (threadIdx.x >= 32) return add_persistent<C>(x, shared);
     } else {
       if (threadIdx.x >= 32) return prepare_others<C>(x);
     }
     if (threadIdx.x > 0) return;
     const BackwardProducer<C> producer{x, shared, t};
     uint32_t step = 0, round = 0;
-    const auto next = [&] { return (C::kOrdered ? 0 : grid_size()) + atomicAdd(x.taken, 1); };
-    int tile = C::kOrdered ? next() : int(blockIdx.x);
+    const auto next = [&] { return (C::kDeterministic ? 0 : grid_size()) + atomicAdd(x.taken, 1); };
+    int tile = C::kDeterministic ? next() : int(blockIdx.x);
 #pragma unroll 1
     for (; tile < works<C>(x); ++round) {
       t = find_work<C>(x, tile);
-      if constexpr (!C::kOrdered) wait_ready<C>(x, t);
-      step = producer.run_staying(step, round, tile);
+      if constexpr (!C::kDeterministic) wait_ready<C>(x, t);
+      step = producer.run_persistent(step, round, tile);
       // Two steps before its keys are wanted: earlier, a block would hold one that another has time for.
       tile = next();
     }
@@ -47,7 +47,7 @@ __device__ void stay(const typename C::Params& x, uint32_t shared, int group, in
       if (tile >= works<C>(x)) break;
       t = find_work<C>(x, tile);
       if constexpr (C::kWalks) consumer.run_listed(round, tile);
-      else consumer.run_staying(round, tile);
+      else consumer.run_persistent(round, tile);
     }
     if constexpr (C::kCarries) consumer.add_last_dq();
     if (threadIdx.x % 32 == 0) wait_stores();
@@ -58,9 +58,9 @@ __device__ void stay(const typename C::Params& x, uint32_t shared, int group, in
 template <class C>
 __device__ void own_one_tile(const typename C::Params& x, uint32_t shared, int group, int warp) {
   int block = int(blockIdx.x);
-  if constexpr (C::kOrdered) {  // a block waits for those before it, so they must have begun
+  if constexpr (C::kDeterministic) {  // a block waits for those before it, so they must have begun
     int* const shared_block = static_cast<int*>(__cvta_shared_to_generic(shared + C::kBlock));
-    if (threadIdx.x == 0) *shared_block = int(uint32_t(atomicAdd(x.turns, 1)) % gridDim.x);
+    if (threadIdx.x == 0) *shared_block = int(uint32_t(atomicAdd(x.tickets, 1)) % gridDim.x);
     __syncthreads();
     block = *shared_block;
   }
@@ -74,13 +74,13 @@ __device__ void own_one_tile(const typename C::Params& x, uint32_t shared, int g
       if constexpr (C::kListed) producer.run_listed();
       else producer.run();
     }
-    if constexpr (C::kOrdered)
+    if constexpr (C::kDeterministic)
       if (threadIdx.x % 32 == 0 && threadIdx.x > 0 && threadIdx.x <= 32 * C::kAdders && t.tiles > 0)
         BackwardAdder<C>{x, shared, t, threadIdx.x / 32 - 1}.run(0);
   } else {
     grow_registers<C::kConsumerRegisters>();
     BackwardConsumer<C> consumer{x, shared, t, group - 1, warp, int(threadIdx.x % 32)};
-    consumer.ask_far();
+    consumer.ask_large_logits();
     consumer.run();
   }
 }
@@ -93,12 +93,12 @@ __global__ void __launch_bounds__(C::kThreads, 1) backward_kernel(const __grid_c
   if (threadIdx.x == 0) {
     for (int n = 0; n < C::kPlacesK; ++n) {
       barrier_init(shared + C::kKFull + 8 * n, 1);
-      if constexpr (C::kStays) {
+      if constexpr (C::kPersistent) {
         barrier_init(shared + C::kKEmpty + 8 * n, C::kWarps + C::kAdders);
         barrier_init(shared + C::kTileFull + 8 * n, 1);
       }
     }
-    if constexpr (C::kStays)
+    if constexpr (C::kPersistent)
       for (int n = 0; n < C::kPlacesV; ++n)
         barrier_init(shared + C::kVFull + 8 * n, 1), barrier_init(shared + C::kVEmpty + 8 * n, C::kWarps);
     for (int n = 0; n < C::kBuffers; ++n)
@@ -109,8 +109,8 @@ __global__ void __launch_bounds__(C::kThreads, 1) backward_kernel(const __grid_c
     }
     for (int n = 0; n < 2; ++n)
       barrier_init(shared + C::kDqFull + 8 * n, C::kWarps), barrier_init(shared + C::kDqEmpty + 8 * n, 1);
-    if constexpr (C::kTakesTurns)
-      for (int n = 0; n < 2; ++n) barrier_init(shared + C::kTurn + 8 * n, 1);
+    if constexpr (C::kTakesTickets)
+      for (int n = 0; n < 2; ++n) barrier_init(shared + C::kTicket + 8 * n, 1);
     if constexpr (C::kWalks)
       for (int n = 0; n < kVisitsAhead; ++n)
         barrier_init(shared + C::kVisitFull + 8 * n, 1), barrier_init(shared + C::kVisitEmpty + 8 * n, 1);
@@ -119,7 +119,7 @@ __global__ void __launch_bounds__(C::kThreads, 1) backward_kernel(const __grid_c
   __syncthreads();
   sm80::wait_for_previous();
   sm80::admit_next();
-  if constexpr (C::kStays) stay<C>(x, shared, group, warp);
+  if constexpr (C::kPersistent) persist<C>(x, shared, group, warp);
   else own_one_tile<C>(x, shared, group, warp);
 }
 

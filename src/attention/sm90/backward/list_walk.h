@@ -72,10 +72,10 @@ struct ListWalker {
     marks = ListedVisit::kBegins;
     walk(tile, at, at + count);
     if (open) {
-      tell(ListedVisit::kEnds);
+      tell(ListedVisit::kListEnd);
     } else {
       begin(0, 0, tile);
-      tell(ListedVisit::kEnds | ListedVisit::kNothing);
+      tell(ListedVisit::kListEnd | ListedVisit::kNothing);
     }
     ++round;
   }

@@ -24,9 +24,9 @@ __device__ inline Job find_job(const BackwardParams& x, int job) {
 
 template <class C>
 __device__ void clear_dq(const typename C::Params& x, Job job) {
-  float4* const to = reinterpret_cast<float4*>(x.dq + (int64_t(job.head) * x.padded + job.first) * C::kWide);
+  float4* const to = reinterpret_cast<float4*>(x.dq + (int64_t(job.head) * x.padded + job.first) * C::kDqPitch);
 #pragma unroll 4
-  for (int n = lane_id(); n < kJobRows * C::kWide / 4; n += 32) to[n] = {};
+  for (int n = lane_id(); n < kJobRows * C::kDqPitch / 4; n += 32) to[n] = {};
 }
 
 // Sums of out * d_out of a job's rows, each to the lane of its number. One row after the other: with 24 registers there
@@ -34,7 +34,7 @@ __device__ void clear_dq(const typename C::Params& x, Job job) {
 template <class C>
 __device__ float sum_rows(const typename C::Params& x, Job job) {
   using T = typename C::T;
-  constexpr int kLanes = C::kWide / 8, kRows = 32 / kLanes;  // of a row; at once
+  constexpr int kLanes = C::kDqPitch / 8, kRows = 32 / kLanes;  // of a row; at once
   const uint32_t batch = uint32_t(job.head) / x.heads, head = job.head - batch * x.heads;
   const int row = job.first + lane_id() / kLanes, column = lane_id() % kLanes * 8;
   const char* out = reinterpret_cast<const char*>(view<const T>(x.ahead.out).row(batch, row, head) + column);
@@ -73,9 +73,9 @@ __device__ void leave_statistics(const typename C::Params& x, Job job, float sum
     const float lse = *view<const float>(x.ahead.lse).row(batch, i, head);
     if (x.ahead.d_lse.data) sum -= *view<const float>(x.ahead.d_lse).row(batch, i, head);
     if (lse != -INFINITY) row = {lse_of_weights(lse), sum * x.kept};
-    if (is_far(row.x)) *x.far = x.launch;  // before the count, so whoever waits for the head finds it
+    if (is_large_logit(row.x)) *x.large_logits = x.launch;  // before the count, so whoever waits for the head finds it
   }
-  sm80::store_statistics(x.ahead.stats, int64_t(job.head) * x.padded + i, C::kTurned, row);
+  sm80::store_statistics(x.ahead.stats, int64_t(job.head) * x.padded + i, C::kTransposed, row);
 }
 
 template <class C>

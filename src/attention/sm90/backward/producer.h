@@ -24,7 +24,7 @@ __device__ KeyTile keys_of(const typename C::Params& x, int tile, int unit) {
     const int batch = unit / x.heads_kv;
     t = {.key = 0, .head = unit % x.heads_kv, .batch = batch, .rows = x.rows, .keys = x.keys, .low = x.low,
          .high = x.high, .q_row = 0, .q_batch = batch, .k_row = 0, .k_batch = batch};
-    cut_key_tile(t, C::kOrdered ? x.tiles - 1 - tile : tile, C::kTileQ, C::kTileK, C::kGrain);
+    cut_key_tile(t, C::kDeterministic ? x.tiles - 1 - tile : tile, C::kTileQ, C::kTileK, C::kGrain);
   }
   return t;
 }
@@ -164,7 +164,7 @@ struct BackwardProducer {
     const uint32_t place = round % C::kPlacesK, full = shared + C::kKFull + 8 * place;
     if constexpr (C::kPlacesK == 1) load_values(round);  // whoever gave their place back has asked for far rows
     else wait_place(round);
-    sm80::store_shared(shared + C::kFarOfTile + 4 * place, sm80::load_mark(x.far) == x.launch);
+    sm80::store_shared(shared + C::kLargeLogitsOfTile + 4 * place, sm80::load_mark(x.large_logits) == x.launch);
     tell_tile(round, tile);
     arrive_expect(full, C::kBytesK);
     load_keys(full, C::kK + int(place) * C::kBytesK);
@@ -176,13 +176,13 @@ struct BackwardProducer {
     const uint32_t stage = step % C::kStages, parity = (step / C::kStages & 1) ^ 1;
     const uint32_t q = shared + C::kQFull + 8 * stage, o = shared + C::kOFull + 8 * stage;
     wait(shared + C::kQEmpty + 8 * stage, parity);
-    if constexpr (C::kListed && !C::kStays) *visit<C>(shared, stage) = {query, h};
+    if constexpr (C::kListed && !C::kPersistent) *visit<C>(shared, stage) = {query, h};
     arrive_expect(q, C::kBytesQ + C::kBytesStats);
     load_queries(false, C::kQ + stage * C::kBytesQ, q, query, h);
     load_tile(shared + C::kStats + stage * C::kBytesStats, x.stats, q, 2 * query, h, t.batch, 0, Keep::last_to_go);
-    if (C::kStays && C::kPlacesK == 1 && first) load_round(int(round), tile);
+    if (C::kPersistent && C::kPlacesK == 1 && first) load_round(int(round), tile);
     // Its foreign keys have rows of their own, which are not stored.
-    if (!C::kStays && first)
+    if (!C::kPersistent && first)
       load<C::kBytesK>(x.v, C::kV, keys, t.k_row + t.key, head_of_keys(), t.k_batch, Keep::first_to_go);
     wait(shared + C::kOEmpty + 8 * stage, parity);
     arrive_expect(o, C::kBytesQ);
@@ -202,7 +202,7 @@ struct BackwardProducer {
     return (head + 1) * x.group;
   }
   // Returns the step behind its last.
-  __device__ uint32_t run_staying(uint32_t step, uint32_t round, int tile) const {
+  __device__ uint32_t run_persistent(uint32_t step, uint32_t round, int tile) const {
     if constexpr (C::kPlacesK > 1) load_round(int(round), tile);
     else prefetch_keys();
     for (int h = t.head * x.group; h < behind_heads(); ++h)
@@ -252,10 +252,10 @@ struct DqOrder {
     const uint32_t unit = uint32_t(t.batch) * uint32_t(x.heads) + uint32_t(head);
     return int64_t(uint64_t(unit) * uint32_t(x.padded)) + uint32_t(query);
   }
-  __device__ int* turn_of(int head, int query) const { return x.turns + 1 + row_of(head, query) / kTurnRows; }
-  __device__ void wait_turn(int head, int query) const {
+  __device__ int* ticket_of(int head, int query) const { return x.tickets + 1 + row_of(head, query) / kTicketRows; }
+  __device__ void wait_for_ticket(int head, int query) const {
     const int before = key_tiles_behind(t, query, C::kTileQ, C::kTileK);
-    while (sm80::load_count(turn_of(head, query)) < before) {}
+    while (sm80::load_count(ticket_of(head, query)) < before) {}
   }
 };
 
@@ -264,7 +264,7 @@ struct DqOrder {
 template <class C>
 struct BackwardAdder : DqOrder<C> {
   using Base = DqOrder<C>;
-  using Base::number, Base::row_of, Base::shared, Base::t, Base::turn_of, Base::wait_turn, Base::x;
+  using Base::number, Base::row_of, Base::shared, Base::t, Base::ticket_of, Base::wait_for_ticket, Base::x;
 
   // Returns the step behind its last.
   __device__ uint32_t run(uint32_t step) const {
@@ -272,17 +272,17 @@ struct BackwardAdder : DqOrder<C> {
       for (int query = t.start; query != t.stop; query += C::kTileQ, ++step) {
         if (step % C::kAdders != number) continue;
         const uint32_t sums = shared + C::kDq + step % C::kPlacesDq * C::kWarps * C::kBytesDq;
-        constexpr int kBytes = C::kTileQ * C::kWide * 4;
-        wait_turn(h, query), publish_global();
+        constexpr int kBytes = C::kTileQ * C::kDqPitch * 4;
+        wait_for_ticket(h, query), publish_global();
         wait(shared + C::kDqFull + 8 * number, step / C::kAdders & 1);
-        float* const to = x.dq + row_of(h, query) * C::kWide;
+        float* const to = x.dq + row_of(h, query) * C::kDqPitch;
         if (is_first_to_add(t, query, C::kTileQ, C::kTileK)) store_floats(to, sums, kBytes, Keep::last_to_go);
         else add_floats(to, sums, kBytes, Keep::last_to_go);
         close_stores();
         wait_stores_read();
         arrive(shared + C::kDqEmpty + 8 * number);
         wait_stores();
-        sm80::add_count(turn_of(h, query));
+        sm80::add_count(ticket_of(h, query));
       }
     return step;
   }
@@ -290,34 +290,34 @@ struct BackwardAdder : DqOrder<C> {
 // Where the warps add from registers: the first of two threads tells them that it is their turn; the other, when they
 // have added, the block that waits for them. The first is two steps ahead of it at most.
 template <class C>
-struct TurnKeeper : DqOrder<C> {
+struct TicketKeeper : DqOrder<C> {
   using Base = DqOrder<C>;
-  using Base::number, Base::shared, Base::t, Base::turn_of, Base::wait_turn, Base::x;
+  using Base::number, Base::shared, Base::t, Base::ticket_of, Base::wait_for_ticket, Base::x;
 
-  __device__ void tell_turn(uint32_t step, int head, int query) const {
+  __device__ void announce_ticket(uint32_t step, int head, int query) const {
     const uint32_t place = step % 2;
-    wait_turn(head, query);
+    wait_for_ticket(head, query);
     wait(shared + C::kDqEmpty + 8 * place, (step / 2 & 1) ^ 1);
-    arrive(shared + C::kTurn + 8 * place);
+    arrive(shared + C::kTicket + 8 * place);
   }
   __device__ void pass_on(uint32_t step, int head, int query) const {
     const uint32_t place = step % 2;
     wait(shared + C::kDqFull + 8 * place, step / 2 & 1);
     arrive(shared + C::kDqEmpty + 8 * place);
-    sm80::add_count(turn_of(head, query));
+    sm80::add_count(ticket_of(head, query));
   }
   // Returns the step behind its last.
   __device__ uint32_t run(uint32_t step) const {
     for (int h = t.head * x.group; h < (t.head + 1) * x.group; ++h)
       for (int query = t.start; query != t.stop; query += C::kTileQ, ++step)
-        if (number == 0) tell_turn(step, h, query);
+        if (number == 0) announce_ticket(step, h, query);
         else pass_on(step, h, query);
     return step;
   }
 };
 // Of a block that stays and takes tiles from a counter.
 template <class C>
-__device__ void add_of_staying(const typename C::Params& x, uint32_t shared) {
+__device__ void add_persistent(const typename C::Params& x, uint32_t shared) {
   const uint32_t number = threadIdx.x / 32 - 1;
   if (threadIdx.x % 32 > 0 || number >= C::kAdders) return;
   uint32_t step = 0;
@@ -327,7 +327,7 @@ __device__ void add_of_staying(const typename C::Params& x, uint32_t shared) {
     if (tile >= works<C>(x)) return;
     arrive(shared + C::kKEmpty + 8 * (round % C::kPlacesK));  // the number's place is free when that of its keys is
     const KeyTile t = find_work<C>(x, tile);
-    if constexpr (C::kTakesTurns) step = TurnKeeper<C>{x, shared, t, number}.run(step);
+    if constexpr (C::kTakesTickets) step = TicketKeeper<C>{x, shared, t, number}.run(step);
     else step = BackwardAdder<C>{x, shared, t, number}.run(step);
   }
 }

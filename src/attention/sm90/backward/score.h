@@ -12,7 +12,7 @@ namespace attune::sm90 {
 
 // Where the scores lie: s[n] is that of query `query + n / 4 * 8 + n % 2` and of key `key`, 8 further where n / 2 is
 // odd. A query at or behind from[n / 2 % 2], up to and with last[], sees it.
-struct TurnedSpot {
+struct TransposedSpot {
   int batch, head;
   int query, key;
   int rows, keys;  // of the sequence
@@ -25,7 +25,7 @@ struct TurnedSpot {
 // four, the four are of two calls. `row` and `key` are positions: of the thread's first query, and of the warp's first
 // key.
 template <int N>
-__device__ void draw_turned(uint32_t (&kept)[N / 32], const Dropout& dropout, uint32_t stream, int64_t row,
+__device__ void draw_transposed(uint32_t (&kept)[N / 32], const Dropout& dropout, uint32_t stream, int64_t row,
                             int64_t key) {
   const int lane = threadIdx.x % 32, mine = lane / 4 % 4, first = lane & 0x13;  // of the four lanes
   const int64_t four = key + mine / 2 * 8 + lane / 16 * 4;
@@ -54,12 +54,12 @@ __device__ void draw_turned(uint32_t (&kept)[N / 32], const Dropout& dropout, ui
 }
 
 template <int N>
-struct TurnedScore {
+struct TransposedScore {
   const TabledParams& x;
   static constexpr int kPiece = 4;  // scores whose bias is asked for at once
   uint32_t kept[N / 32];
 
-  __device__ void prepare(const TurnedSpot& at) {
+  __device__ void prepare(const TransposedSpot& at) {
     if (!x.score.drop_below) return;
     const Dropout dropout{uint64_t(x.score.seed[0]), uint64_t(x.score.seed[1]), x.score.drop_below};
     int64_t row = at.query - at.stand, key = at.key - threadIdx.x % 32 / 4;
@@ -67,16 +67,16 @@ struct TurnedScore {
       const int64_t* given = x.score.positions + at.batch * x.score.position_stride;
       row = clamp_position(given[0]) + at.query, key += clamp_position(given[1]);
     }
-    draw_turned<N>(kept, dropout, uint32_t(at.batch) * uint32_t(x.heads) + uint32_t(at.head), row, key);
+    draw_transposed<N>(kept, dropout, uint32_t(at.batch) * uint32_t(x.heads) + uint32_t(at.head), row, key);
   }
 
   // Where a bias has the pair of s[n]; of what is not there, the last. Bytes from the row of the batch and head.
-  static __device__ int64_t offset(const Tensor& t, const TurnedSpot& at, int n) {
+  static __device__ int64_t offset(const Tensor& t, const TransposedSpot& at, int n) {
     const int size = int(size_of(t.dtype));
     const int i = min(at.query + n / 4 * 8 + n % 2, at.rows - 1), j = min(at.key + n / 2 % 2 * 8, at.keys - 1);
     return (t.stride.seq * i + (t.extent.dim == 1 ? 0 : j)) * size;
   }
-  __device__ void load_bias(float (&to)[kPiece], const char* first, const TurnedSpot& at, int piece) const {
+  __device__ void load_bias(float (&to)[kPiece], const char* first, const TransposedSpot& at, int piece) const {
     const DType type = x.score.bias.dtype;
 #pragma unroll
     for (int n = 0; n < kPiece; ++n) {
@@ -90,7 +90,7 @@ struct TurnedScore {
   // Scores become weights that multiply dO, and dP becomes dS. `stats(i)`: of queries 8 i and the next of the thread's
   // two, as BackwardConsumer has them.
   template <class Stats>
-  __device__ void apply(float (&s)[N], float (&dp)[N], const TurnedSpot& at, Stats stats) const {
+  __device__ void apply(float (&s)[N], float (&dp)[N], const TransposedSpot& at, Stats stats) const {
     const bool capped = x.score.cap != 0.f, drops = x.score.drop_below, biased = x.score.bias.data;
     const float scale = capped ? x.score.cap : x.scale2;
     const float slope = x.score.slopes ? -kLog2e * x.score.slopes[at.head * x.score.slope_stride] : 0.f;

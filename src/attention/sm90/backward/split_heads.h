@@ -66,10 +66,10 @@ inline int parts_of(const KeyBlocks& b, int multiprocessors) {
 }
 
 // With a diagonal, blocks of later keys come to their next head of queries earlier, so soon all heads of a group are
-// under way. Where what they read and add to is more than the second-level cache holds: as many parts as may be; at
+// under way. Where what they read and add to is more than the L2 cache holds: as many parts as may be; at
 // most one for two heads, so that sums of parts take no more memory than those of dQ, and each with so many rows that a
 // key sees, in the mean, that leaving them costs little. Not where the blocks are few. On an H200 1.45 for each
-// multiprocessor won, and 0.97 lost (docs/sm90.md).
+// multiprocessor won, and 0.97 lost (docs/notes/sm90.md).
 constexpr double kUnderWay = 40 << 20;
 constexpr double kRowsOfPart = 2000, kBlocksOfParts = 1.4;
 inline int parts_in_cache(const KeyBlocks& b, double rows_of_key, int multiprocessors) {

@@ -29,7 +29,7 @@ struct KeyGradients {
   }
   // In order it is asked though it is so: else ptxas 13.0 adds an arrive between products of dV at d128 (C7519).
   __device__ bool leaves_part() const {
-    if constexpr (C::kParts && C::kOrdered) return x.sums != nullptr;
+    if constexpr (C::kParts && C::kDeterministic) return x.sums != nullptr;
     return C::kParts;
   }
   // As it lies in registers: heads of other blocks share these keys.
@@ -90,13 +90,13 @@ struct KeyGradients {
   }
   __device__ void store_gradient(const float (&sums)[C::kDim / 2], float factor, int place, bool of_v) const {
     if constexpr (C::kTabled) {
-      const WideRows& wide = of_v ? x.wide_dv : x.wide_dk;
-      if (wide.data) return store_wide(sums, factor, wide, of_v ? x.dim_v : x.dim_qk);
+      const F32Rows& f32 = of_v ? x.f32_dv : x.f32_dk;
+      if (f32.data) return store_f32(sums, factor, f32, of_v ? x.dim_v : x.dim_qk);
     }
     store(sums, factor, place, of_v);
   }
   // In f32, from where it is.
-  __device__ void store_wide(const float (&sums)[C::kDim / 2], float factor, const WideRows& to, int dim) const {
+  __device__ void store_f32(const float (&sums)[C::kDim / 2], float factor, const F32Rows& to, int dim) const {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int key = t.key + group * 64 + warp * 16 + lane / 4 + 8 * r;
@@ -158,11 +158,11 @@ struct KeyGradients {
       return leave_part(nothing, nothing);
     }
     if constexpr (C::kTabled)
-      if (x.wide_dk.data || x.wide_dv.data) {
+      if (x.f32_dk.data || x.f32_dv.data) {
         if (x.accumulate) return;
         const float nothing[C::kDim / 2] = {};
-        if (wants_dv()) store_wide(nothing, 1.f, x.wide_dv, x.dim_v);
-        if (wants_dk()) store_wide(nothing, 1.f, x.wide_dk, x.dim_qk);
+        if (wants_dv()) store_f32(nothing, 1.f, x.f32_dv, x.dim_v);
+        if (wants_dk()) store_f32(nothing, 1.f, x.f32_dk, x.dim_qk);
         return;
       }
 #pragma unroll

@@ -34,7 +34,7 @@ __global__ void __launch_bounds__(kThreads) key_table_kernel(const __grid_consta
 }  // namespace
 
 Status make_key_table(std::string_view who, const KeyTableParams& x, int device, Stream stream) {
-  static constinit cuda::Ready ready;
+  static constinit cuda::SharedMemoryOptIn ready;
   return cuda::launch({.who = who,
                        .kernel = reinterpret_cast<const void*>(key_table_kernel),
                        .ready = &ready,

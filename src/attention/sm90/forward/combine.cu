@@ -18,9 +18,9 @@ __global__ void __launch_bounds__(256) parts_kernel(const __grid_constant__ Part
   sm80::admit_next();
   const int slices = x.dim / (8 * kMatrices), tile = int(blockIdx.x) / slices, slice = int(blockIdx.x) % slices;
   const int warp = int(threadIdx.x) / 32, lane = int(threadIdx.x) % 32;
-  const int first = x.shares.first_block(tile), last = x.shares.last_block(tile);
+  const int first = x.stream_k.first_block(tile), last = x.stream_k.last_block(tile);
   const auto part = [&](int block, int n) {
-    return __ldcg(x.parts + (int64_t(Shares::place(block, tile)) * x.warps + warp) * part_size(x.dim) + 32 * n + lane);
+    return __ldcg(x.parts + (int64_t(StreamK::place(block, tile)) * x.warps + warp) * part_size(x.dim) + 32 * n + lane);
   };
   // Keys are walked from the end: the last block has the first ones. Unrolled, so that many reads are under way.
   float top[2] = {kNone, kNone}, sum[2] = {};
@@ -67,13 +67,13 @@ __global__ void __launch_bounds__(256) parts_kernel(const __grid_constant__ Part
 }  // namespace
 
 Status join_parts(std::string_view who, const Problem& p, const PartsParams& x, int device, Stream stream) {
-  static constinit cuda::Ready ready[2];
+  static constinit cuda::SharedMemoryOptIn ready[2];
   const bool bf16 = p.dtype.q == DType::bf16;
   return cuda::launch({.who = who,
                        .kernel = bf16 ? reinterpret_cast<const void*>(parts_kernel<Bf16>)
                                       : reinterpret_cast<const void*>(parts_kernel<F16>),
                        .ready = &ready[bf16],
-                       .blocks = int64_t(x.shares.tiles) * (x.dim / (8 * kMatrices)),
+                       .blocks = int64_t(x.stream_k.tiles) * (x.dim / (8 * kMatrices)),
                        .threads = x.warps * 32,
                        .device = device,
                        .stream = stream,

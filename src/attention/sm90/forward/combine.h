@@ -14,7 +14,7 @@ namespace attune::sm90 {
 ATTUNE_HD constexpr int part_size(int dim_v) { return (dim_v / 8 + 1) * 32; }
 
 struct PartsParams {
-  Shares shares;
+  StreamK stream_k;
   const float4* parts;
   int warps, dim;                 // of a query tile; of the kernel's values
   int first, tiles_of_unit;       // the first shared tile of queries, as the kernel counts them

@@ -27,7 +27,7 @@ struct ForwardParams {
   int tiles_of_unit;                  // of queries
   int section_heads;                  // tiles are taken section by section of heads, so that their keys stay in cache
   bool longest_first;
-  Shares shares;                      // of the last tiles; their parts, where blocks leave them
+  StreamK stream_k;                      // of the last tiles; their parts, where blocks leave them
   float4* parts;
   bool fixed;                         // block n has the tiles n, n + blocks, ...: no counter
   unsigned long long epoch;           // of this launch, in the upper bits of both counters
@@ -42,8 +42,8 @@ struct ForwardParams {
   Strides lse_stride;
   const float* sinks;                 // of a query head, natural; null: none
   int64_t sink_stride;
-  float* wide;                        // out in f32
-  Strides wide_stride;
+  float* f32_out;                        // out in f32
+  Strides f32_stride;
   int dim_v;
   bool accumulate;                    // merge with the rows that are there
   ScoreOptions score;
@@ -56,44 +56,56 @@ inline constexpr int kCountBits = 24;  // of a counter; the rest is the epoch
 enum class Lists { none, one, each };
 inline constexpr int kListBlock = 128;  // queries and keys of the blocks of one list
 
-// InPlace: scores become weights where they are, and every key tile looks for its maximum: fewer registers.
-// Turns: warpgroups issue products one after the other. Wide: out in f32, straight from registers.
-// Options: those that change scores. Own: warpgroups walk key tiles of their own; three of them, at d128, store out
-// through q's place. Parts: blocks may share the keys of a query tile.
-template <class T_, int Dim, int DimV, int TileK, int Groups, int QStages, int Stages, bool InPlace, bool Turns,
-          bool Wide, Lists From = Lists::none, bool Options = false, bool Own = false,
-          bool Parts = Dim == 128 || Dim == 256>
-struct ForwardShape {
+// What a kernel is compiled for.
+struct ForwardConfig {
+  int dim = 128, dim_v = dim;
+  int tile_k = 128;           // keys of a tile
+  int warpgroups = 2;         // that compute, of 64 queries each
+  int q_stages = dim <= 128 ? 2 : 1;
+  int kv_stages = 2;
+  bool in_place = false;      // scores become weights where they are, and every key tile looks for its maximum
+  bool ping_pong = false;     // warpgroups issue products one after the other
+  bool f32_out = false;       // straight from registers
+  Lists lists = Lists::none;  // where key tiles come from
+  bool options = false;       // those that change scores
+  bool own_key_tiles = false; // warpgroups walk key tiles of their own; three of them store out through q's place
+  bool stream_k = dim == 128 || dim == 256;  // blocks may share the keys of a query tile
+};
+
+// How it divides registers and shared memory.
+template <class T_, ForwardConfig C>
+struct ForwardLayout {
   using T = T_;
-  static constexpr Lists kLists = From;
-  static constexpr bool kWide = Wide, kListed = kLists != Lists::none, kOptions = Options, kOwn = Own;
-  static constexpr bool kThrough = Own && Groups == 3;
+  static constexpr int kDim = C.dim, kDimV = C.dim_v, kTileK = C.tile_k, kGroups = C.warpgroups;
+  static constexpr int kQStages = C.q_stages, kStages = C.kv_stages;
+  static constexpr Lists kLists = C.lists;
+  static constexpr bool kListed = kLists != Lists::none, kOptions = C.options, kF32Out = C.f32_out;
+  static constexpr bool kInPlace = C.in_place, kPingPong = C.ping_pong, kOwnKeyTiles = C.own_key_tiles;
+  static constexpr bool kOutThroughQ = kOwnKeyTiles && kGroups == 3;
   // Out is what is asked at run time; with one list and dims over 128 there are no registers for both.
-  static constexpr bool kEither = Options || From == Lists::each || (kListed && !Wide && Dim <= 128);
-  static constexpr int kDim = Dim, kDimV = DimV, kTileK = TileK, kGroups = Groups, kQStages = QStages, kStages = Stages;
-  static constexpr bool kInPlace = InPlace, kTurns = Turns;
-  static constexpr bool kShares = Parts && DimV == Dim && !kListed && !Wide && !Options && !kThrough;
+  static constexpr bool kRuntimeOutType = kOptions || kLists == Lists::each || (kListed && !kF32Out && kDim <= 128);
+  static constexpr bool kStreamK = C.stream_k && kDimV == kDim && !kListed && !kF32Out && !kOptions && !kOutThroughQ;
   // A query tile's end is spread over the products of the next one; options leave no registers for that.
-  static constexpr bool kSpread = !Options;
+  static constexpr bool kSpread = !kOptions;
   // A block begins while the table of lists is being made: its first tile is not in there. Timed at d128 only.
-  static constexpr bool kAhead = From == Lists::one && Dim == 128;
+  static constexpr bool kAhead = kLists == Lists::one && kDim == 128;
   // Steps that are products and softmax alone have a loop of their own.
   static constexpr bool kSteady =
-      (Dim == 64 || Dim == 128) && DimV == Dim && From != Lists::each && !Options && !Own;
+      (kDim == 64 || kDim == 128) && kDimV == kDim && kLists != Lists::each && !kOptions && !kOwnKeyTiles;
   // Steps that are not plain are there once, and leave P where they found it: half of the code, 32 moves a step.
-  static constexpr bool kMoves = (kSteady && Dim == 128) || (Own && !kThrough);
+  static constexpr bool kMoves = (kSteady && kDim == 128) || (kOwnKeyTiles && !kOutThroughQ);
   // The first scores of a block are those of a step behind nothing: less code. With lists there are no registers for
   // that, and at d64 it costs 2 % of a short causal mask.
-  static constexpr bool kBegins = kSteady && Dim == 128 && !kListed;
+  static constexpr bool kBegins = kSteady && kDim == 128 && !kListed;
   // Exponentials of half a key tile are left out where no row sees it: at d64 a step is as much of them as of products.
-  static constexpr bool kHalves = Turns && !InPlace && !kListed && !Options;
+  static constexpr bool kHalves = kPingPong && !kInPlace && !kListed && !kOptions;
   static constexpr int kTileQ = 64 * kGroups, kThreads = 128 * (kGroups + 1);
   static constexpr int kPanels = (kDim + 63) / 64, kPanelsV = (kDimV + 63) / 64;  // of 96 columns: one and a half
-  static constexpr int kProducerRegisters = From == Lists::each ? 40 : kGroups == 3 ? 32 : 24;
-  static constexpr int kConsumerRegisters = From == Lists::each ? 232 : kGroups == 3 ? 160 : 240;
+  static constexpr int kProducerRegisters = kLists == Lists::each ? 40 : kGroups == 3 ? 32 : 24;
+  static constexpr int kConsumerRegisters = kLists == Lists::each ? 232 : kGroups == 3 ? 160 : 240;
   static constexpr int kPieces = kListBlock / kTileK;  // key tiles of a block of a list
-  static_assert(From != Lists::one || (kListBlock % kTileK == 0 && kListBlock % kTileQ == 0));
-  static_assert(From != Lists::each || (kTileK == 64 && kGroups == 2 && !InPlace && !Turns && !Wide));
+  static_assert(kLists != Lists::one || (kListBlock % kTileK == 0 && kListBlock % kTileQ == 0));
+  static_assert(kLists != Lists::each || (kTileK == 64 && kGroups == 2 && !kInPlace && !kPingPong && !kF32Out));
   static constexpr int kReleases = kGroups * 4;  // arrivals that give a buffer back: a warp each
   // Shared memory: q, k, v, out, barriers, query tiles, numbers of key tiles. A tile is panels of 64
   // columns, rows 128 bytes apart.
@@ -102,18 +114,18 @@ struct ForwardShape {
   // Out leaves so many panels at a time.
   static constexpr int kPanelsOut = kDim <= 128 ? kPanelsV : kPanelsV == 4 ? 2 : 1;
   static constexpr int kQ = 0, kK = kQ + kQStages * kBytesQ, kV = kK + kStages * kBytesK,
-                       kOut = kV + kStages * kBytesV, kBarriers = kOut + (kThrough ? 0 : kPanelsOut * kPanelQ),
+                       kOut = kV + kStages * kBytesV, kBarriers = kOut + (kOutThroughQ ? 0 : kPanelsOut * kPanelQ),
                        kTiles = kBarriers + 512,
                        kTileBytes = sizeof(QueryTile), kNumbers = kTiles + kTileBytes * 4,
                        kSharedBytes = kNumbers + 4 * kStages;
   static constexpr int kQFull = kBarriers, kQEmpty = kQFull + 8 * kQStages, kKFull = kQEmpty + 8 * kQStages,
                        kKEmpty = kKFull + 8 * kStages, kVFull = kKEmpty + 8 * kStages, kVEmpty = kVFull + 8 * kStages,
-                       kKnown = kVEmpty + 8 * kStages,  // a tile of queries, before q is there
-                       kNear = kKnown + 8 * 4;         // its keys are nearly all asked for
-  static_assert(kNear + 8 * 4 <= kTiles);
+                       kTileReady = kVEmpty + 8 * kStages,  // a tile of queries, before q is there
+                       kPrefetchNext = kTileReady + 8 * 4;         // its keys are nearly all asked for
+  static_assert(kPrefetchNext + 8 * 4 <= kTiles);
   static_assert(kSharedBytes <= 227 * 1024);
-  static_assert(!kOwn || (kTileK == 64 && kGroups <= kStages && !(kInPlace || kTurns || kWide)));
-  static_assert(!kThrough || (kQStages == 2 && kDim == kDimV));
+  static_assert(!kOwnKeyTiles || (kTileK == 64 && kGroups <= kStages && !(kInPlace || kPingPong || kF32Out)));
+  static_assert(!kOutThroughQ || (kQStages == 2 && kDim == kDimV));
   static_assert(kInPlace || kStages % 2 == 0, "the two P take turns with the slots");
   static_assert(!kBegins || (kMoves && kSpread && !kInPlace && kStages == 2));
 };

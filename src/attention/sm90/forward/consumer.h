@@ -87,7 +87,7 @@ struct Consumer {
   }
 
   // Of its keys: goes to memory as it is.
-  __device__ static bool is_part(const QueryTile& t) { return C::kShares && t.column; }
+  __device__ static bool is_part(const QueryTile& t) { return C::kStreamK && t.column; }
   __device__ void store_part(int place) const {
     float4* const to = x.parts + (int64_t(place) * (C::kGroups * 4) + group * 4 + warp) * part_size(C::kDimV) + lane;
 #pragma unroll
@@ -95,10 +95,10 @@ struct Consumer {
     to[C::kDimV * 4] = {done.max[0], done.max[1], sm80::row_sum(done.sum[0]), sm80::row_sum(done.sum[1])};
   }
 
-  __device__ bool wide() const { return C::kWide || (C::kEither && x.wide); }
+  __device__ bool f32_out() const { return C::kF32Out || (C::kRuntimeOutType && x.f32_out); }
   // A query tile ends in three parts. `done` has seen all keys; its sum becomes what O is multiplied by, not in f32.
   __device__ void seal(const QueryTile& t) {
-    if (wide() || is_part(t)) return;
+    if (f32_out() || is_part(t)) return;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const float sum = sm80::row_sum(done.sum[r]);
@@ -115,7 +115,7 @@ struct Consumer {
   }
   // Each warp stores its own 16 rows. O is free on return; not in f32: the last panels are still to be sent.
   __device__ void finish(const QueryTile& t) {
-    if (wide()) return finish_wide(t, done);
+    if (f32_out()) return finish_f32(t, done);
     if (is_part(t)) return store_part(t.column - 1);
     const int r = lane % 16, half = lane / 16;
 #pragma unroll
@@ -136,10 +136,10 @@ struct Consumer {
     }
   }
   __device__ uint32_t out_rows() const {
-    return shared + (C::kThrough ? out_place : C::kOut) + (group * 64 + warp * 16) * 128;
+    return shared + (C::kOutThroughQ ? out_place : C::kOut) + (group * 64 + warp * 16) * 128;
   }
   __device__ void send(const QueryTile& t, int panel = C::kPanelsV - C::kPanelsOut) const {
-    if (wide() || is_part(t)) return;
+    if (f32_out() || is_part(t)) return;
     publish_shared();
     __syncwarp();
     // Behind the end of a sequence come rows of another; behind that of the tensor nothing is written.
@@ -172,7 +172,7 @@ struct Consumer {
     lse = sink - lse > 64.f ? sink : lse + __log2f(1.f + more);
     return __fdividef(1.f, 1.f + more);
   }
-  __device__ void finish_wide(const QueryTile t, const Rows& rows) {
+  __device__ void finish_f32(const QueryTile t, const Rows& rows) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const float sum = sm80::row_sum(rows.sum[r]);
@@ -190,8 +190,8 @@ struct Consumer {
       if (!there) continue;
       if (x.lse && lane % 4 == 0) *lse_at(t, i) = share.lse;
       const float now = any ? share.b / sum * (C::kOptions ? x.score.kept : 1.f) : 0.f;
-      float* to = x.wide + t.batch * x.wide_stride.batch + i * x.wide_stride.seq +
-                  (t.head + warp_head()) * x.wide_stride.head;
+      float* to = x.f32_out + t.batch * x.f32_stride.batch + i * x.f32_stride.seq +
+                  (t.head + warp_head()) * x.f32_stride.head;
 #pragma unroll
       for (int n = 0; n < C::kDimV / 8; ++n) {
         const int column = n * 8 + lane % 4 * 2;
@@ -204,11 +204,11 @@ struct Consumer {
     }
   }
 
-  __device__ void turn_begin() const {
-    if (C::kTurns) named_sync(1 + group, 256);
+  __device__ void ping_pong_begin() const {
+    if (C::kPingPong) named_sync(1 + group, 256);
   }
-  __device__ void turn_end() const {
-    if (C::kTurns) named_arrive(1 + (group + 1) % C::kGroups, 256);
+  __device__ void ping_pong_end() const {
+    if (C::kPingPong) named_arrive(1 + (group + 1) % C::kGroups, 256);
   }
   __device__ const QueryTile& tile(uint32_t n) const {
     return *reinterpret_cast<const QueryTile*>(__cvta_shared_to_generic(shared + C::kTiles + C::kTileBytes * (n % 4)));
@@ -259,12 +259,12 @@ struct Consumer {
       }
     }
     wait(shared + C::kKFull + 8 * next, round ^ (next == 0));
-    turn_begin();
+    ping_pong_begin();
     issue_scores(tiles % C::kQStages, next);
     clear_o(leaving, tiles - 1 - last);
     if (!begins) wait(shared + C::kVFull + 8 * slot, round);
     issue_sums(now, slot, Plain || !fresh);
-    turn_end();
+    ping_pong_end();
     if (C::kSpread && leaving) send(tile(tiles - 1 - last));
     if (last && !begins) {
       done = rows;
@@ -374,7 +374,7 @@ struct Consumer {
     }
   }
   __device__ void run() {
-    if (C::kTurns && group == C::kGroups - 1) named_arrive(1, 256);  // group 0 goes first
+    if (C::kPingPong && group == C::kGroups - 1) named_arrive(1, 256);  // group 0 goes first
     any_done = false;
     if constexpr (C::kBegins) {
       tiles = kNoTile, round = 1, fresh = false, j = first = 0, rows = {};  // slot 1 comes before slot 0
@@ -383,7 +383,7 @@ struct Consumer {
 #pragma unroll
       for (float& y : o) y = 0.f;
       run_steady();
-      if (!C::kWide) wait_stores();
+      if (!C::kF32Out) wait_stores();
       return;
     }
     tiles = round = 0, fresh = true;
@@ -414,7 +414,7 @@ struct Consumer {
     } else {
       while (advance_all()) {}
     }
-    if (!C::kWide) wait_stores();
+    if (!C::kF32Out) wait_stores();
   }
 };
 

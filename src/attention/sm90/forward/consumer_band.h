@@ -34,7 +34,7 @@ struct BandConsumer : Consumer<C> {
   }
   // Of the query tile's key tiles those that are seen here, one at least; through q's place two, so that out of the
   // tile before has left when the next q is wanted.
-  static constexpr int kMore = C::kThrough ? 1 : 0;
+  static constexpr int kMore = C::kOutThroughQ ? 1 : 0;
   __device__ int last_of(const QueryTile& t) const {
     return min(max((min(t.keys, t.until + this->last_row()) - 1) / C::kTileK, t.first + kMore), t.last);
   }
@@ -99,14 +99,14 @@ struct BandConsumer : Consumer<C> {
       this->seal(tile(tiles - 1));
     }
     have_left(tiles - 1);
-    sent = C::kThrough && leaving;
+    sent = C::kOutThroughQ && leaving;
     wait_products<1>();  // the scores
     pin(s);
     give_back(C::kKEmpty, step);
     --j;
     if (!Plain) fresh = last, any_done |= last;
     if (last) enter_tile();
-    if (!C::kThrough && j == first) this->release_q(tiles % C::kQStages);
+    if (!C::kOutThroughQ && j == first) this->release_q(tiles % C::kQStages);
     if (!Plain) this->hide();
     this->admit(then, !Plain && fresh, [&] {
       wait_products<0>();
@@ -116,7 +116,7 @@ struct BandConsumer : Consumer<C> {
     return true;
   }
   __device__ bool advance_both() {
-    if constexpr (!C::kThrough) {
+    if constexpr (!C::kOutThroughQ) {
 #pragma unroll 1
       while (!fresh && j > max(first, this->plain_first) + 1 && j <= this->plain_last + 1) {
         advance<true>(p[0], p[1]);
@@ -141,7 +141,7 @@ struct BandConsumer : Consumer<C> {
     wait_products<0>();
     pin(s);
     give_back(C::kKEmpty, step);
-    if (!C::kThrough && j == first) this->release_q(0);
+    if (!C::kOutThroughQ && j == first) this->release_q(0);
     this->hide();
     rows = {};
     this->admit(p[0], true, [] {});

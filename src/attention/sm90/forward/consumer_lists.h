@@ -56,15 +56,15 @@ struct ListProducer : Producer<C> {
     uint32_t step = 0;
     for (uint32_t tiles = 0;; ++tiles) {
       const QueryTile& t = *tile_slot<C>(shared, tiles);
-      wait(shared + C::kKnown + 8 * (tiles % 4), tiles / 4 & 1);
-      if (!kValues) arrive(shared + C::kNear + 8 * (tiles % 4));
+      wait(shared + C::kTileReady + 8 * (tiles % 4), tiles / 4 & 1);
+      if (!kValues) arrive(shared + C::kPrefetchNext + 8 * (tiles % 4));
       if (t.last < 0) break;
       Walk a = begin(t, 0, x.one_list ? t.last : t.first - 1), b = begin(t, x.one_list ? 0 : t.first, t.last);
-      ListTurns turns{.most = C::kStages - 1};
+      ListInterleave interleave{.most = C::kStages - 1};
 #pragma unroll 1
       for (; a.open() || b.open(); ++step) {
         const int of_a = number(t, a), of_b = number(t, b);
-        const auto [for_a, for_b] = turns.next(of_a, of_b);
+        const auto [for_a, for_b] = interleave.next(of_a, of_b);
         const int here = for_a ? of_a : of_b;
         const int tag = ListTag::of(here, for_a, for_b, for_a && a.at == a.low, for_b && b.at == b.low);
         // The next entries are on their way while this one waits.

@@ -12,7 +12,7 @@
 
 namespace attune::sm90 {
 
-inline constexpr int kFewQueries = 64;    // of a tile of split_kv.h; kernels of kernel.h have more
+inline constexpr int kSplitKvRows = 64;    // of a tile of split_kv.h; kernels of kernel.h have more
 inline constexpr int kTimedTiles = 1024;  // of 64 queries, of all heads together: up to here kernels were timed
 inline constexpr int kColdSteps = 4;
 
@@ -23,29 +23,29 @@ struct Cost {
 };
 
 // A kernel: the widest head it serves, its tile, the warpgroups that share the keys of a tile, blocks a multiprocessor.
-struct Way {
+struct TimeModel {
   int dim, tile_q, tile_k, splits, blocks_per_sm;
   Cost cost;
   Cost crowded;  // where blocks share a multiprocessor
 };
 
 // Fitted to 690 problems on an H200, 2026-11-15: 1 ... 512 heads in all, 64 ... 4096 queries, 128 ... 16384 keys, full
-// and causal, bf16, each kernel alone in batches, with the second-level cache emptied before each launch. Least squares
+// and causal, bf16, each kernel alone in batches, with the L2 cache emptied before each launch. Least squares
 // of the relative error, which is 5 to 7 %; the first row's edge and the third's start were then set by the choices.
-inline constexpr Way kWays[] = {
+inline constexpr TimeModel kTimeModels[] = {
     {64, 128, 128, 1, 1, {4.54, 1.5, 2.10, 0.97, 0.28}, {}},
     {64, 192, 128, 1, 1, {4.57, 1.5, 2.75, 1.30, 0}, {}},
-    {64, kFewQueries, 64, 4, 1, {3.95, 0, 2.65, 1.535, 0}, {}},
-    {64, kFewQueries, 64, 2, 2, {3.52, 0, 2.14, 1.174, 0}, {3.52, 0, 3.56, 1.444, 0}},
+    {64, kSplitKvRows, 64, 4, 1, {3.95, 0, 2.65, 1.535, 0}, {}},
+    {64, kSplitKvRows, 64, 2, 2, {3.52, 0, 2.14, 1.174, 0}, {3.52, 0, 3.56, 1.444, 0}},
     {96, 128, 128, 1, 1, {3.99, 0.26, 3.17, 1.331, 0.29}, {}},
-    {96, kFewQueries, 64, 2, 1, {3.45, 0, 3.19, 1.342, 0}, {}},
+    {96, kSplitKvRows, 64, 2, 1, {3.45, 0, 3.19, 1.342, 0}, {}},
     {128, 128, 128, 1, 1, {4.13, 0.29, 3.71, 1.375, 0.45}, {}},
-    {128, kFewQueries, 64, 2, 1, {3.12, 0, 3.73, 1.358, 0}, {}},
+    {128, kSplitKvRows, 64, 2, 1, {3.12, 0, 3.73, 1.358, 0}, {}},
 };
 
-// Few queries of heads that share keys are one tile of a kernel of sm90/forward/kernel.h: of how many heads. The rows
-// of one are a power of two, 16 at least, as many as a warp stores, and heads of different keys never meet in a tile. 1
-// unless that takes fewer waves.
+// SplitKv queries of heads that share keys are one tile of a kernel of sm90/forward/kernel.h: of how many heads. The
+// rows of one are a power of two, 16 at least, as many as a warp stores, and heads of different keys never meet in a
+// tile. 1 unless that takes fewer waves.
 inline int packed_heads(const Problem& p, int rows, int tile_q, int units) {
   const int group = p.heads_q / p.heads_kv;
   int heads = tile_q == 128 ? group & -group : 1;  // the largest power of two that divides it
@@ -55,7 +55,7 @@ inline int packed_heads(const Problem& p, int rows, int tile_q, int units) {
 }
 
 // Blocks take the longest tile that is left, whoever is free.
-inline double time_of(const Problem& p, const Way& way, int units) {
+inline double time_of(const Problem& p, const TimeModel& way, int units) {
   const BandWalk walk{band_of(p.mask, p.len_q, p.len_k, 0, 0), p.len_k, way.tile_k};
   std::vector<int> steps;  // of the tiles of a head
   for (int row = 0; row < p.len_q; row += way.tile_q) {
@@ -86,14 +86,14 @@ inline double time_of(const Problem& p, const Way& way, int units) {
 
 // The quickest for a problem of so many rows. `shared`: sm90/forward/split_kv.h serves it; `large`: tiles of 192 do,
 // which with an edge in the band lose what they win unless keys are many. Null: none was timed.
-inline const Way* quickest(const Problem& p, int units, bool shared, bool large) {
+inline const TimeModel* quickest(const Problem& p, int units, bool shared, bool large) {
   const int dim = std::max(p.dim_qk, p.dim_v);
-  if (int64_t(p.batch) * p.heads_q * ceil_div(p.len_q, kFewQueries) > kTimedTiles) return nullptr;
-  const Way* best = nullptr;
+  if (int64_t(p.batch) * p.heads_q * ceil_div(p.len_q, kSplitKvRows) > kTimedTiles) return nullptr;
+  const TimeModel* best = nullptr;
   double least = 0;
-  for (const Way& way : kWays) {
+  for (const TimeModel& way : kTimeModels) {
     if (way.dim < dim || (best && way.dim != best->dim)) continue;
-    if (way.tile_q == kFewQueries && !shared) continue;
+    if (way.tile_q == kSplitKvRows && !shared) continue;
     if (way.tile_q == 192 && (!large || (p.mask.kind != MaskKind::full && p.len_k < 2048))) continue;
     const double time = time_of(p, way, units);
     if (!best || time < least) best = &way, least = time;
@@ -123,7 +123,7 @@ inline int64_t most_steps(const Problem& p, int tile_q, int tile_k) {
 
 // Parts of a tile are at most an eighth of the columns, or 16: more take longer to add up than they save. With a band
 // every tile is billed and divided as the one that sees most.
-inline Shares shared_by_all(const Problem& p, int tile_q, int tile_k, int dim, int units) {
+inline StreamK shared_by_all(const Problem& p, int tile_q, int tile_k, int dim, int units) {
   const int64_t steps = most_steps(p, tile_q, tile_k);
   const int64_t tiles = ceil_div(p.len_q, tile_q) * p.batch * p.heads_q;
   const int64_t share = std::max(ceil_div(tiles * steps, units), ceil_div(steps, std::max(16, dim / 8)));
@@ -140,7 +140,7 @@ inline double next_link_time(const Problem& p, int dim) {
 }
 
 // Whether that is quicker than `way`, or than a block for each tile where none was timed.
-inline bool sharing_pays(const Problem& p, const Shares& s, int dim, const Way* way, int units) {
+inline bool sharing_pays(const Problem& p, const StreamK& s, int dim, const TimeModel* way, int units) {
   for (const SharedCost& cost : kSharedCosts)
     if (cost.dim == dim) {
       const double other = way ? time_of(p, *way, units) : cost.alone + cost.alone_step * s.steps;

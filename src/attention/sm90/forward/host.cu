@@ -24,8 +24,8 @@ constexpr int kFixedKeys = 1024;                 // up to here an answer of the 
 // Steps of values of 128 that sharing must save. What idles gives its power to the others, the more so the more waves
 // came before.
 constexpr int64_t shared_steps(int64_t waves) { return std::min<int64_t>(24, 6 + 2 * waves); }
-constexpr double kFarSlower = 1.3;               // than the next link: it is told to serve
-constexpr int kFewRows = 64;                     // of a head of keys: there are kernels for that
+constexpr double kMuchSlower = 1.3;               // than the next link: it is told to serve
+constexpr int kSplitKvRowsOfHead = 64;                     // of a head of keys: there are kernels for that
 // What `sequence` reads on the GPU.
 constexpr Role kLengths[] = {Role::cu_q,     Role::cu_k,        Role::used_q,   Role::used_k,
                              Role::left_pad, Role::cache_index, Role::positions};
@@ -60,7 +60,7 @@ Status supports(const Problem& p, const Device& d) {
     return no("out dtype ", name(p.dtype.out), " is neither ", name(p.dtype.q), " nor f32");
   for (const int dim : {p.dim_qk, p.dim_v})
     if (dim % 8 || dim > 256) return no("dim ", dim, " is not a multiple of 8 up to 256");
-  if (p.len_q > sm90::kFar || p.len_k > sm90::kFar) return no("lengths are at most 2^28");
+  if (p.len_q > sm90::kMaxLen || p.len_k > sm90::kMaxLen) return no("lengths are at most 2^28");
   return Status::good();
 }
 
@@ -70,19 +70,19 @@ int64_t tiles_of(const Problem& p, const ForwardKernel& k) {
 // Lengths and positions are the call's own, in no tensor, as far as the problem tells.
 bool in_arguments(const Problem& p) { return p.keys == KeySource::linear && p.mask.align != Align::absolute; }
 bool may_share(const Problem& p, const ForwardKernel& k) {
-  return k.shares && !p.has(Option::sink) && p.len_k > 0 && in_arguments(p);
+  return k.stream_k && !p.has(Option::sink) && p.len_k > 0 && in_arguments(p);
 }
 // The tiles that are left when every multiprocessor has had as many as the others are shared, where that saves steps
 // enough to pay for another kernel; only of a full mask, whose tiles are all alike. Where no multiprocessor has a whole
 // one, all are, if shape() says so.
-Shares shares_of(const Plan& plan, const ForwardKernel& k) {
+StreamK stream_k_of(const Plan& plan, const ForwardKernel& k) {
   const Problem& p = plan.problem;
   const int64_t units = plan.device.units, tiles = tiles_of(p, k), steps = ceil_div(p.len_k, k.tile_k);
   const int64_t rest = tiles % units, share = ceil_div(rest * steps, units);
   if (!may_share(p, k) || rest == 0) return {};
   if (tiles < units) {
     const bool all = plan.splits > 1 && plan.tile_q == k.tile_q;
-    return all ? sm90::shared_by_all(p, k.tile_q, k.tile_k, k.dim_v, int(units)) : Shares{};
+    return all ? sm90::shared_by_all(p, k.tile_q, k.tile_k, k.dim_v, int(units)) : StreamK{};
   }
   if (p.mask.kind != MaskKind::full || steps - share < shared_steps(tiles / units) * k.dim_v / 128) return {};
   return {int(rest), int(share), int(steps)};
@@ -92,8 +92,8 @@ struct Room { unsigned long long* counters; sm90::TileTable table; float4* parts
 
 Room carve(Workspace& ws, const Plan& plan, const ForwardKernel& k) {
   const Problem& p = plan.problem;
-  const Shares shares = shares_of(plan, k);
-  const size_t parts = shares.tiles ? size_t(shares.tiles + plan.device.units) * size_t(k.tile_q / 16) : 0;
+  const StreamK stream_k = stream_k_of(plan, k);
+  const size_t parts = stream_k.tiles ? size_t(stream_k.tiles + plan.device.units) * size_t(k.tile_q / 16) : 0;
   return {ws.take<unsigned long long>(2),
           {ws.take<QueryTile>(size_t(sm90::table_bound(p, k.tile_q))), ws.take<int>(size_t(p.batch) + 1)},
           ws.take<float4>(parts * size_t(sm90::part_size(k.dim_v)))};
@@ -123,19 +123,20 @@ Status shape(Plan& plan, const Planner& planner) {
   // of 192 queries has keys enough, from 512 on, with a diagonal from 2048 on, if there are tiles enough that no
   // multiprocessor waits long for the last, and if the rows that a last tile does not have cost less than the eighth
   // that is won.
-  const bool full = p.mask.kind == MaskKind::full, wide = p.dtype.out == DType::f32;
+  const bool full = p.mask.kind == MaskKind::full, f32_out = p.dtype.out == DType::f32;
   const bool listed = p.mask.blocks.q, options = needs_general(p);
   const int dim = std::max(p.dim_qk, p.dim_v);
-  const bool plain = !wide && !listed && !options;
+  const bool plain = !f32_out && !listed && !options;
   const bool many = ceil_div(p.len_q, 192) * p.batch * p.heads_q >= 3 * plan.device.units;
   const bool often = many && p.len_k >= (full ? 512 : 2048) &&
                      ceil_div(p.len_q, 192) * 192 * 7 < ceil_div(p.len_q, 128) * 128 * 8;
-  const sm90::Way* way = listed || options ? nullptr : sm90::quickest(p, plan.device.units, shares_queries(p), plain);
+  const sm90::TimeModel* way =
+      listed || options ? nullptr : sm90::quickest(p, plan.device.units, shares_queries(p), plain);
   const bool large = (dim <= 64 && plain && (way ? way->tile_q == 192 : often)) ||
                      (dim > 96 && dim <= 128 && plain && many && banded(p));
   const auto serves = [&](const ForwardKernel& x) {
     return x.dim >= p.dim_qk && x.dim_v >= p.dim_v && x.lists == lists_of(p) && x.options == options &&
-           (x.wide == wide || x.either);
+           (x.f32_out == f32_out || x.runtime_out_type);
   };
   int sharing = 0;
   const ForwardKernel& k = *cuda::find_kernel(
@@ -145,19 +146,20 @@ Status shape(Plan& plan, const Planner& planner) {
   plan.tile_q = k.tile_q, plan.tile_k = k.tile_k, plan.splits = 1;
   const int64_t tiles = tiles_of(p, k);
   if (parts && tiles_of(p, *parts) < plan.device.units) {
-    const Shares all = sm90::shared_by_all(p, parts->tile_q, parts->tile_k, parts->dim_v, plan.device.units);
+    const StreamK all = sm90::shared_by_all(p, parts->tile_q, parts->tile_k, parts->dim_v, plan.device.units);
     if (sm90::sharing_pays(p, all, parts->dim_v, way, plan.device.units)) {
       plan.kernel = sharing, plan.splits = int(ceil_div(all.steps, all.share));
       plan.tile_q = parts->tile_q, plan.tile_k = parts->tile_k;
     }
   }
-  if (plan.splits == 1 && way && way->tile_q == sm90::kFewQueries) {
+  if (plan.splits == 1 && way && way->tile_q == sm90::kSplitKvRows) {
     plan.tile_q = way->tile_q, plan.tile_k = way->tile_k, plan.splits = way->splits;
-    if (planner.forced != kWho && sm90::time_of(p, *way, plan.device.units) > kFarSlower * sm90::next_link_time(p, dim))
+    if (planner.forced != kWho &&
+        sm90::time_of(p, *way, plan.device.units) > kMuchSlower * sm90::next_link_time(p, dim))
       return Status::no(kWho, ": keys of ", tiles, " tiles of queries are not split, and ", p.len_k, " are many");
   }
   // Both would be right, and slow.
-  if (planner.forced != kWho && int64_t(p.len_q) * (p.heads_q / p.heads_kv) <= kFewRows)
+  if (planner.forced != kWho && int64_t(p.len_q) * (p.heads_q / p.heads_kv) <= kSplitKvRowsOfHead)
     return Status::no(kWho, ": ", p.len_q, " queries are few, and a tile has ", k.tile_q);
   if (planner.forced != kWho && plan.splits == 1 && 2 * tiles < plan.device.units)
     return Status::no(kWho, ": ", tiles, " tiles of queries leave most of ", plan.device.units,
@@ -200,12 +202,12 @@ Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
   const bool lengths = empty || std::any_of(std::begin(kLengths), std::end(kLengths), given);
   const bool tabled = lengths || listed;
   const bool plain = !tabled && k_all.extent.head == p.heads_kv && k_all.extent.batch == p.batch;
-  if (sm90::is_few(plan) && plain) return sm90::few_run(kWho, plan, a, stream);
+  if (sm90::is_split_kv(plan) && plain) return sm90::split_kv_run(kWho, plan, a, stream);
   const Band band = band_of(p.mask, rows, keys, 0, 0);
   const int packed = tabled || k.options ? 1 : sm90::packed_heads(p, rows, k.tile_q, plan.device.units);
   const int packed_rows = k.tile_q / packed;
   const bool whole = !tabled && packed == 1 && rows == p.len_q && keys == p.len_k;
-  const Shares shares = whole ? shares_of(plan, k) : Shares{};
+  const StreamK stream_k = whole ? stream_k_of(plan, k) : StreamK{};
   ForwardParams x{.scale = scale_of(p, a) * kLog2e,
                   .rows = rows,
                   .keys = keys,
@@ -213,12 +215,12 @@ Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
                   .units = listed ? 1 : tabled ? p.heads_q : p.batch * p.heads_q / packed,
                   .heads_per_key = p.heads_q / p.heads_kv / packed,
                   .packed = packed,
-                  .row_mask = packed > 1 ? packed_rows - 1 : sm90::kFar - 1,
+                  .row_mask = packed > 1 ? packed_rows - 1 : sm90::kMaxLen - 1,
                   .row_shift = packed > 1 ? std::countr_zero(unsigned(packed_rows)) : 31,
-                  .left = sm90::far(band.left),
-                  .right = sm90::far(band.right),
-                  .offset = sm90::far(band.q_first - band.k_first),
-                  .shares = shares,
+                  .left = sm90::clamp_len(band.left),
+                  .right = sm90::clamp_len(band.right),
+                  .offset = sm90::clamp_len(band.q_first - band.k_first),
+                  .stream_k = stream_k,
                   .parts = room.parts,
                   .epoch = cuda::launch_tag() >> sm90::kCountBits | 1,  // 0 is what the last block leaves
                   .counters = room.counters,
@@ -243,10 +245,10 @@ Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
       {Role::v, v_all, &x.v_part[2], sm90::rows_of_part(2), false},
       {Role::out, out, &x.out, 16, true},
       {Role::out, out, &x.out_row, 1, false}};
-  const bool wide = p.dtype.out == DType::f32;
-  if (wide) x.wide = static_cast<float*>(a[Role::out].data), x.wide_stride = a[Role::out].stride;
+  const bool f32_out = p.dtype.out == DType::f32;
+  if (f32_out) x.f32_out = static_cast<float*>(a[Role::out].data), x.f32_stride = a[Role::out].stride;
   for (const auto& [role, of, map, tile, always, heads] : maps) {
-    if ((wide && role == Role::out) || !(always || tabled)) continue;
+    if ((f32_out && role == Role::out) || !(always || tabled)) continue;
     if (Status s = cuda::tensor_map(of, tile, *map, heads); !s.ok())
       return Status::no(kWho, ": ", name(role), ": ", s.message, ", in: ", name(p));
   }
@@ -254,7 +256,7 @@ Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
   const int64_t tiles = tabled ? sm90::table_bound(p, k.tile_q) * x.units : int64_t(x.tiles_of_unit) * x.units;
   // With a band, tiles differ in length: the longest of a section of heads come first, and its keys stay in cache.
   // Tiles that are shared are counted as they lie.
-  x.longest_first = p.mask.kind != MaskKind::full && !shares.tiles;
+  x.longest_first = p.mask.kind != MaskKind::full && !stream_k.tiles;
   x.fixed = !x.longest_first && !tabled && keys <= kFixedKeys;
   const double keys_of_unit = tabled ? double(keys) * a[Role::k].extent.batch : keys;
   const int heads = sm90::section_heads(keys_of_unit * (p.dim_qk + p.dim_v) * 2);
@@ -263,9 +265,9 @@ Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
     x.lse = static_cast<float*>(a[Role::lse].data), x.lse_stride = a[Role::lse].stride;
   }
   if (p.has(Option::sink)) x.sinks = a.row<const float>(Role::sinks), x.sink_stride = a[Role::sinks].stride.head;
-  const cuda::Use use(a[Role::q].device_index);
+  const cuda::DeviceGuard use(a[Role::q].device_index);
   if (!use.status.ok()) return Status::no(kWho, ": ", use.status.message, ", in: ", name(p));
-  const int64_t blocks = shares.tiles ? plan.device.units : std::min<int64_t>(plan.device.units, tiles);
+  const int64_t blocks = stream_k.tiles ? plan.device.units : std::min<int64_t>(plan.device.units, tiles);
   if (tabled) {
     const int device = a[Role::q].device_index;
     const auto make = [&] {
@@ -281,12 +283,12 @@ Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
   cuda::Launch launch = cuda::launch_of(k, p.dtype.q);
   launch.who = kWho, launch.early = true;
   launch.blocks = blocks, launch.device = a[Role::q].device_index, launch.stream = stream;
-  if (Status s = cuda::launch(launch, p, &x); !s.ok() || !shares.tiles) return s;
-  const sm90::PartsParams parts{.shares = shares,
+  if (Status s = cuda::launch(launch, p, &x); !s.ok() || !stream_k.tiles) return s;
+  const sm90::PartsParams parts{.stream_k = stream_k,
                                 .parts = room.parts,
                                 .warps = k.tile_q / 16,
                                 .dim = k.dim_v,
-                                .first = int(tiles) - shares.tiles,
+                                .first = int(tiles) - stream_k.tiles,
                                 .tiles_of_unit = x.tiles_of_unit,
                                 .heads = p.heads_q,
                                 .rows = rows,

@@ -1,5 +1,5 @@
-// The compiled Hopper forward kernels as the host sees them: a row of numbers and two functions each. A file
-// forward.sm90.d#.cu holds those of one head dim, so that a build compiles them side by side.
+// The compiled Hopper forward kernels as the host sees them: a row of numbers and two functions each. A file of
+// instances/ holds those of one head dim, so that a build compiles them side by side.
 #pragma once
 #include <span>
 
@@ -13,26 +13,34 @@ using ForwardFunction = void (*)(ForwardParams);
 struct ForwardKernel {
   int dim, dim_v;               // the widest it serves
   int tile_q, tile_k, threads;
-  bool wide;                    // out in f32
+  bool f32_out;                    // out in f32
   Lists lists;                  // where key tiles come from
   bool options;                 // those that change scores
-  bool either;                  // out as q or in f32
-  bool shares;                  // blocks may share the keys of a query tile
+  bool runtime_out_type;                  // out as q or in f32
+  bool stream_k;                  // blocks may share the keys of a query tile
   bool ahead;                   // with lists: blocks begin before the table is there
   int shared_bytes;
   ForwardFunction function[2];  // f16, bf16
-  cuda::Ready ready[2]{};       // theirs
+  cuda::SharedMemoryOptIn ready[2]{};       // theirs
 };
 
-template <int Dim, int DimV, int TileK, int Groups, int QStages, int Stages, bool InPlace, bool Turns, bool Wide,
-          Lists From = Lists::none, bool Options = false, bool Own = false, bool Parts = Dim == 128 || Dim == 256>
-constexpr ForwardKernel forward_kernel_row() {
-  using F =
-      ForwardShape<F16, Dim, DimV, TileK, Groups, QStages, Stages, InPlace, Turns, Wide, From, Options, Own, Parts>;
-  using B =
-      ForwardShape<Bf16, Dim, DimV, TileK, Groups, QStages, Stages, InPlace, Turns, Wide, From, Options, Own, Parts>;
-  return {Dim,     DimV,       F::kTileQ,  TileK,     F::kThreads,     Wide, From,
-          Options, F::kEither, F::kShares, F::kAhead, F::kSharedBytes, {forward_kernel<F>, forward_kernel<B>}};
+template <ForwardConfig C>
+constexpr ForwardKernel instance() {
+  using F = ForwardLayout<F16, C>;
+  using B = ForwardLayout<Bf16, C>;
+  return {.dim = C.dim,
+          .dim_v = C.dim_v,
+          .tile_q = F::kTileQ,
+          .tile_k = C.tile_k,
+          .threads = F::kThreads,
+          .f32_out = C.f32_out,
+          .lists = C.lists,
+          .options = C.options,
+          .runtime_out_type = F::kRuntimeOutType,
+          .stream_k = F::kStreamK,
+          .ahead = F::kAhead,
+          .shared_bytes = F::kSharedBytes,
+          .function = {forward_kernel<F>, forward_kernel<B>}};
 }
 
 // Of one head dim, the preferred first.

@@ -17,7 +17,7 @@ namespace attune::sm90 {
 
 template <class C>
 using OwnerOf = std::conditional_t<C::kLists == Lists::each, ListConsumer<C>,
-                                   std::conditional_t<C::kOwn, BandConsumer<C>, Consumer<C>>>;
+                                   std::conditional_t<C::kOwnKeyTiles, BandConsumer<C>, Consumer<C>>>;
 
 template <class C>
 __global__ void __launch_bounds__(C::kThreads, 1) forward_kernel(const __grid_constant__ ForwardParams x) {
@@ -31,11 +31,11 @@ __global__ void __launch_bounds__(C::kThreads, 1) forward_kernel(const __grid_co
       barrier_init(shared + C::kKFull + 8 * n, 1), barrier_init(shared + C::kKEmpty + 8 * n, C::kReleases);
       barrier_init(shared + C::kVFull + 8 * n, 1), barrier_init(shared + C::kVEmpty + 8 * n, C::kReleases);
     }
-    for (int n = 0; n < 8; ++n) barrier_init(shared + C::kKnown + 8 * n, 1);  // and kNear
+    for (int n = 0; n < 8; ++n) barrier_init(shared + C::kTileReady + 8 * n, 1);  // and kPrefetchNext
     barrier_init_done();
   }
-  // Started while the kernel before it ends; if that one makes a table, TileTaker waits for it. The next one may be,
-  // unless it could find old rows in a cache.
+  // Started while the kernel before it ends; if that one makes a table, TileScheduler waits for it. The next one may
+  // be, unless it could find old rows in a cache.
   if (!(C::kAhead && x.lists.count)) sm80::wait_for_previous();
   if (!x.accumulate) sm80::admit_next();
   __syncthreads();
@@ -47,7 +47,7 @@ __global__ void __launch_bounds__(C::kThreads, 1) forward_kernel(const __grid_co
     } else {
       if (threadIdx.x == 0) Producer<C>{x, shared}.run();
     }
-    if (threadIdx.x == 32) TileTaker<C>{x, shared}.run();
+    if (threadIdx.x == 32) TileScheduler<C>{x, shared}.run();
   } else {
     grow_registers<C::kConsumerRegisters>();
     OwnerOf<C> consumer{x, shared, group - 1, warp, int(threadIdx.x % 32)};

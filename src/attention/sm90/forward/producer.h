@@ -70,7 +70,7 @@ __device__ void load_panels(uint32_t shared, const CUtensorMap& map, int to, int
 }
 
 template <class C>
-struct TileTaker {
+struct TileScheduler {
   const ForwardParams& x;
   const uint32_t shared;
 
@@ -93,7 +93,8 @@ struct TileTaker {
     // Nobody asks for the first two tiles of a block, a long one, then from the end a short one, nor for short ones
     // that are all alike.
     // Tiles that blocks share come last.
-    const int every = per_unit * x.units, all = every - (C::kShares ? x.shares.tiles : 0), known = 2 * int(gridDim.x);
+    const int every = per_unit * x.units, all = every - (C::kStreamK ? x.stream_k.tiles : 0),
+              known = 2 * int(gridDim.x);
     const bool more = !x.fixed && all > known;
     unsigned long long taken = 0;
     uint32_t tiles = 0;
@@ -108,27 +109,27 @@ struct TileTaker {
       const int asked = more ? known + int(taken & ((1 << kCountBits) - 1)) : all;
       const int back = tiles == 1 ? known - 1 - int(blockIdx.x) : asked;
       int index = tiles == 0 || x.fixed ? int(tiles * gridDim.x + blockIdx.x) : back;
-      if (C::kShares && x.shares.tiles && index >= all) index = all + x.shares.tile(blockIdx.x, parts++);
+      if (C::kStreamK && x.stream_k.tiles && index >= all) index = all + x.stream_k.tile(blockIdx.x, parts++);
       const bool over = index >= every;
       if (over) t->last = -1;
       else if (tiles > 0 || !ahead()) find_tile<C>(x, per_unit, index, t);
-      if (C::kShares && !over && index >= all) {
+      if (C::kStreamK && !over && index >= all) {
         // Of the key tiles that it sees, from the last on. With a band that may be none: then one that is hidden.
-        const Shares::Part part = x.shares.part(blockIdx.x, index - all);
-        const int end = t->last, up = end - (x.shares.steps - 1);
+        const StreamK::Part part = x.stream_k.part(blockIdx.x, index - all);
+        const int end = t->last, up = end - (x.stream_k.steps - 1);
         const bool some = part.last + up >= t->first;
         t->first = some ? max(t->first, part.first + up) : end + 1, t->last = some ? part.last + up : end + 1;
-        t->column = 1 + Shares::place(blockIdx.x, index - all);
+        t->column = 1 + StreamK::place(blockIdx.x, index - all);
       }
-      if (C::kThrough && !over) t->last = max(t->last, t->first + 1);
-      arrive(shared + C::kKnown + 8 * (tiles % 4));
+      if (C::kOutThroughQ && !over) t->last = max(t->last, t->first + 1);
+      arrive(shared + C::kTileReady + 8 * (tiles % 4));
       if (C::kQStages == 1) wait(empty, parity);
       if (over) break;
       load_panels<C::kPanels>(shared, x.q, C::kQ + q * C::kBytesQ, C::kQFull + 8 * q, C::kPanelQ, t->row, t->head,
                               t->batch, Keep::first_to_go);
       // Not before the end of this tile is near: what is taken early no idle block can have, which costs a causal mask
       // up to an eighth.
-      wait(shared + C::kNear + 8 * (tiles % 4), tiles / 4 & 1);
+      wait(shared + C::kPrefetchNext + 8 * (tiles % 4), tiles / 4 & 1);
       if (tiles == 0 && ahead()) sm80::wait_for_previous();
       if (more && tiles > 0) taken = tiles == 1 ? take(x.counters, x.epoch) : take_next(x.counters);
     }
@@ -181,7 +182,7 @@ struct Producer {
     bool over = false, ahead = false;
     for (uint32_t tiles = 0; !over; ++tiles) {
       const QueryTile* t = tile_slot<C>(shared, tiles);
-      wait(shared + C::kKnown + 8 * (tiles % 4), tiles / 4 & 1);
+      wait(shared + C::kTileReady + 8 * (tiles % 4), tiles / 4 & 1);
       int j = t->last;
       over = j < 0;
       const int near = C::kListed ? j : min(j, t->first + kNearEnd);  // lists leave no register for it
@@ -190,7 +191,7 @@ struct Producer {
       do {
         const uint32_t k = step % C::kStages;
         int number = j;
-        if (j == near) arrive(shared + C::kNear + 8 * (tiles % 4));
+        if (j == near) arrive(shared + C::kPrefetchNext + 8 * (tiles % 4));
         if (!over) {
           if (C::kListed) {
             const uint32_t behind = uint32_t(t->keys + C::kTileK - 1) / C::kTileK;

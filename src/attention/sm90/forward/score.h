@@ -126,11 +126,11 @@ struct Score {
   uint32_t word[2][kPiece];
   uint32_t kept[N / 32];
 
-  enum class Bias { none, wide, same, singly };
+  enum class Bias { none, f32, same, singly };
   __device__ Bias bias(const Spot& at) const {
     if (!x.bias.data) return Bias::none;
     if (!x.bias_pairs || at.column - at.column % 8 + 2 * N > at.keys) return Bias::singly;
-    return x.bias.dtype == DType::f32 ? Bias::wide : Bias::same;
+    return x.bias.dtype == DType::f32 ? Bias::f32 : Bias::same;
   }
   __device__ void bias_rows(const Spot& at, const char* (&row)[2], int bytes) const {
 #pragma unroll
@@ -151,11 +151,11 @@ struct Score {
       draw<N>(kept, dropout, uint32_t(at.batch) * uint32_t(heads) + uint32_t(at.head), row, key + (at.column & ~3));
     }
     const Bias kind = bias(at);
-    if (kind != Bias::wide && kind != Bias::same) return;
-    const int bytes = kind == Bias::wide ? 4 : 2, tile = 2 * N * bytes;
+    if (kind != Bias::f32 && kind != Bias::same) return;
+    const int bytes = kind == Bias::f32 ? 4 : 2, tile = 2 * N * bytes;
     const char* row[2];
     bias_rows(at, row, bytes);
-    if (kind == Bias::wide) BiasPairs<float, kPiece>::template load<0>(word, row);
+    if (kind == Bias::f32) BiasPairs<float, kPiece>::template load<0>(word, row);
     else BiasPairs<T, kPiece>::template load<0>(word, row);
     if (more && at.column % 8 < 4)  // two of the four lanes that share rows
       prefetch_global((at.column % 8 ? row[1] : row[0]) - at.column % 8 * bytes - tile, tile);
@@ -169,8 +169,8 @@ struct Score {
     const Bias kind = bias(at);
     if (kind == Bias::none) return scale;
     const char* row[2];
-    bias_rows(at, row, kind == Bias::singly ? 0 : kind == Bias::wide ? 4 : 2);
-    if (kind == Bias::wide) BiasPairs<float, kPiece>::add(s, scale, word, row);
+    bias_rows(at, row, kind == Bias::singly ? 0 : kind == Bias::f32 ? 4 : 2);
+    if (kind == Bias::f32) BiasPairs<float, kPiece>::add(s, scale, word, row);
     else if (kind == Bias::same) BiasPairs<T, kPiece>::add(s, scale, word, row);
     else add_bias_singly(s, scale, x.bias, row, at);
     return 1.f;

@@ -15,7 +15,7 @@
 
 namespace attune::sm90 {
 
-struct FewParams {
+struct SplitKvParams {
   CUtensorMap q, k, v;
   float scale;                  // of the products, in base 2
   int rows, keys;               // queries and keys of a sequence
@@ -23,7 +23,7 @@ struct FewParams {
   int tiles_of_head, tiles;     // of queries
   Divisor units, heads;         // heads of all sequences, and of one
   Divisor heads_per_key;
-  bool longest_first, wide;     // wide: out is f32
+  bool longest_first, f32_out;     // wide: out is f32
   char* out;
   Strides out_stride;           // in elements
   int dim_v;
@@ -32,7 +32,7 @@ struct FewParams {
 };
 
 template <class T_, int Dim, int TileK, int Groups>
-struct FewShape {
+struct SplitKvLayout {
   using T = T_;
   static constexpr int kDim = Dim, kTileK = TileK, kGroups = Groups, kTileQ = 64, kStages = 2;
   static constexpr int kThreads = 128 * kGroups, kPanels = kDim / 64;
@@ -48,11 +48,11 @@ struct FewShape {
 };
 
 template <class C>
-struct Few {
+struct SplitKv {
   using T = typename C::T;
   struct Tile { int row, head, batch, first, last; };  // key tiles from first to last
 
-  const FewParams& x;
+  const SplitKvParams& x;
   char* const memory;
   const uint32_t shared;
   const int group, warp, lane;
@@ -234,7 +234,7 @@ struct Few {
     if (i >= x.rows) return;
     const int64_t at =
         t.batch * x.out_stride.batch + i * x.out_stride.seq + t.head * x.out_stride.head + column;
-    if (x.wide) *reinterpret_cast<float2*>(x.out + 4 * at) = {a, b};
+    if (x.f32_out) *reinterpret_cast<float2*>(x.out + 4 * at) = {a, b};
     else *reinterpret_cast<uint32_t*>(x.out + 2 * at) = sm80::pack<T>(a, b);
   }
 
@@ -268,11 +268,11 @@ struct Few {
 };
 
 template <class C, int BlocksPerSm>
-__global__ void __launch_bounds__(C::kThreads, BlocksPerSm) few_kernel(const __grid_constant__ FewParams x) {
+__global__ void __launch_bounds__(C::kThreads, BlocksPerSm) split_kv_kernel(const __grid_constant__ SplitKvParams x) {
   extern __shared__ __align__(1024) char memory[];
   const int group = __shfl_sync(~0u, int(threadIdx.x) / 128, 0), warp = __shfl_sync(~0u, int(threadIdx.x) / 32 % 4, 0);
-  Few<C> few{x, memory, shared_address(memory), group, warp, int(threadIdx.x % 32)};
-  few.run();
+  SplitKv<C> split_kv{x, memory, shared_address(memory), group, warp, int(threadIdx.x % 32)};
+  split_kv.run();
 }
 
 }  // namespace attune::sm90

@@ -7,7 +7,7 @@
 
 namespace attune::sm90 {
 
-inline bool is_few(const Plan& plan) { return plan.tile_q == kFewQueries; }
-Status few_run(std::string_view who, const Plan&, const Args&, Stream);
+inline bool is_split_kv(const Plan& plan) { return plan.tile_q == kSplitKvRows; }
+Status split_kv_run(std::string_view who, const Plan&, const Args&, Stream);
 
 }  // namespace attune::sm90

@@ -81,8 +81,8 @@ __global__ void __launch_bounds__(kThreads) list_table_kernel(const __grid_const
       [&](int place, const QueryTile& t) { x.table[x.ahead + place] = t; });
 }
 
-Status launch_table(std::string_view who, const void* kernel, cuda::Ready& ready, const Problem& p, const void* params,
-                    int device, Stream stream) {
+Status launch_table(std::string_view who, const void* kernel, cuda::SharedMemoryOptIn& ready, const Problem& p,
+                    const void* params, int device, Stream stream) {
   return cuda::launch({.who = who,
                        .kernel = kernel,
                        .ready = &ready,
@@ -96,12 +96,12 @@ Status launch_table(std::string_view who, const void* kernel, cuda::Ready& ready
 }  // namespace
 
 Status make_table(std::string_view who, const TableParams& x, int device, Stream stream) {
-  static constinit cuda::Ready ready;
+  static constinit cuda::SharedMemoryOptIn ready;
   return launch_table(who, reinterpret_cast<const void*>(table_kernel), ready, x.problem, &x, device, stream);
 }
 
 Status make_table(std::string_view who, const Problem& p, const ListTableParams& x, int device, Stream stream) {
-  static constinit cuda::Ready ready;
+  static constinit cuda::SharedMemoryOptIn ready;
   return launch_table(who, reinterpret_cast<const void*>(list_table_kernel), ready, p, &x, device, stream);
 }
 

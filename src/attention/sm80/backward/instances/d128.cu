@@ -3,16 +3,14 @@
 namespace attune::sm80 {
 
 BackwardKernels backward_kernels_128() {
-  // queries, keys; warps over keys, over queries; queries of a step; warps of dK and dV over keys, of dQ over queries;
-  // stages; blocks
   static constinit BackwardKernel keys[] = {
-      backward_keys_row<128, KeyShape<64, 128, 4, 2, 32, 4, 2, 3, 1>, false, Room::large>(),
-      backward_keys_row<128, KeyShape<64, 128, 4, 2, 32, 4, 2, 1, 1>, false, Room::middle>(),
-      backward_keys_row<128, KeyShape<64, 64, 2, 2, 32, 2, 2, 1, 1>, false, Room::small>(),
-      backward_keys_row<128, KeyShape<64, 64, 4, 2, 32, 4, 2, 1, 1>, true, Room::any>(),
+      keys_instance<KeysConfig{.dim = 128, .tile_k = 128, .stages = 3, .room = Room::large}>(),
+      keys_instance<KeysConfig{.dim = 128, .tile_k = 128, .room = Room::middle}>(),
+      keys_instance<KeysConfig{.dim = 128, .warps_k = 2, .sum_warps_k = 2, .room = Room::small}>(),
+      keys_instance<KeysConfig{.dim = 128, .options = true}>(),
   };
   // queries, keys, stages, blocks
-  static constinit BackwardKernel rows = backward_rows_row<128, RowShape<64, 64, 1, 2>>();
+  static constinit BackwardKernel rows = rows_instance<128, RowShape<64, 64, 1, 2>>();
   return {keys, &rows};
 }
 

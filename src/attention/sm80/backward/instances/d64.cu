@@ -3,16 +3,17 @@
 namespace attune::sm80 {
 
 BackwardKernels backward_kernels_64() {
-  // queries, keys; warps over keys, over queries; queries of a step; warps of dK and dV over keys, of dQ over queries;
-  // stages; blocks
   static constinit BackwardKernel keys[] = {
-      backward_keys_row<64, KeyShape<64, 128, 4, 1, 32, 4, 2, 2, 2>, false, Room::large>(),
-      backward_keys_row<64, KeyShape<64, 64, 2, 1, 32, 2, 2, 2, 3>, false, Room::large>(),  // for lists of small blocks
-      backward_keys_row<64, KeyShape<64, 128, 4, 1, 32, 4, 2, 1, 2>, false, Room::small>(),
-      backward_keys_row<64, KeyShape<64, 64, 4, 2, 32, 4, 2, 1, 1>, true, Room::any>(),
+      keys_instance<KeysConfig{.dim = 64, .tile_k = 128, .warps_q = 1, .stages = 2, .blocks = 2,
+                               .room = Room::large}>(),
+      // For lists of small blocks.
+      keys_instance<KeysConfig{.dim = 64, .warps_k = 2, .warps_q = 1, .sum_warps_k = 2, .stages = 2, .blocks = 3,
+                               .room = Room::large}>(),
+      keys_instance<KeysConfig{.dim = 64, .tile_k = 128, .warps_q = 1, .blocks = 2, .room = Room::small}>(),
+      keys_instance<KeysConfig{.dim = 64, .options = true}>(),
   };
   // queries, keys, stages, blocks
-  static constinit BackwardKernel rows = backward_rows_row<64, RowShape<64, 64, 2, 2>>();
+  static constinit BackwardKernel rows = rows_instance<64, RowShape<64, 64, 2, 2>>();
   return {keys, &rows};
 }
 

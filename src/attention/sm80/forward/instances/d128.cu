@@ -3,12 +3,12 @@
 namespace attune::sm80 {
 
 ForwardKernels forward_kernels_128() {
-  // dim, dim_v, tile_q, tile_k, warps, with options, blocks a multiprocessor
   static constinit ForwardKernel all[] = {
-      forward_kernel_row<128, 128, 128, 64, 4, false, 2>(),
-      forward_kernel_row<128, 128, 64, 64, 4, false, 3>(),
-      forward_kernel_row<128, 128, 64, 64, 2, false, 4>(),  // for lists of small blocks and narrow windows
-      forward_kernel_row<128, 128, 128, 64, 8, true, 1>(),
+      instance<ForwardConfig{.dim = 128}>(),
+      instance<ForwardConfig{.dim = 128, .tile_q = 64, .blocks_per_sm = 3}>(),
+      // For lists of small blocks and narrow windows.
+      instance<ForwardConfig{.dim = 128, .tile_q = 64, .warps = 2, .blocks_per_sm = 4}>(),
+      instance<ForwardConfig{.dim = 128, .warps = 8, .options = true, .blocks_per_sm = 1}>(),
   };
   return all;
 }

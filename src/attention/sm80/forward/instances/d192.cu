@@ -3,11 +3,10 @@
 namespace attune::sm80 {
 
 ForwardKernels forward_kernels_192() {
-  // dim, dim_v, tile_q, tile_k, warps, with options, blocks a multiprocessor
   static constinit ForwardKernel all[] = {
-      forward_kernel_row<192, 128, 96, 48, 6, false, 1>(),
-      forward_kernel_row<192, 192, 96, 64, 6, false, 1>(),
-      forward_kernel_row<192, 192, 96, 64, 6, true, 1>(),
+      instance<ForwardConfig{.dim = 192, .dim_v = 128, .tile_q = 96, .tile_k = 48, .warps = 6, .blocks_per_sm = 1}>(),
+      instance<ForwardConfig{.dim = 192, .tile_q = 96, .warps = 6, .blocks_per_sm = 1}>(),
+      instance<ForwardConfig{.dim = 192, .tile_q = 96, .warps = 6, .options = true, .blocks_per_sm = 1}>(),
   };
   return all;
 }

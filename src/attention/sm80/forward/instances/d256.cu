@@ -3,10 +3,9 @@
 namespace attune::sm80 {
 
 ForwardKernels forward_kernels_256() {
-  // dim, dim_v, tile_q, tile_k, warps, with options, blocks a multiprocessor
   static constinit ForwardKernel all[] = {
-      forward_kernel_row<256, 256, 64, 64, 4, false, 2>(),
-      forward_kernel_row<256, 256, 64, 64, 4, true, 1>(),
+      instance<ForwardConfig{.dim = 256, .tile_q = 64}>(),
+      instance<ForwardConfig{.dim = 256, .tile_q = 64, .options = true, .blocks_per_sm = 1}>(),
   };
   return all;
 }

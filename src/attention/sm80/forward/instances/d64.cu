@@ -3,12 +3,12 @@
 namespace attune::sm80 {
 
 ForwardKernels forward_kernels_64() {
-  // dim, dim_v, tile_q, tile_k, warps, with options, blocks a multiprocessor
   static constinit ForwardKernel all[] = {
-      forward_kernel_row<64, 64, 128, 128, 4, false, 2>(),
-      forward_kernel_row<64, 64, 64, 64, 4, false, 4>(),
-      forward_kernel_row<64, 64, 64, 128, 2, false, 4>(),  // for short sequences
-      forward_kernel_row<64, 64, 128, 64, 4, true, 2>(),
+      instance<ForwardConfig{.dim = 64, .tile_k = 128}>(),
+      instance<ForwardConfig{.dim = 64, .tile_q = 64, .blocks_per_sm = 4}>(),
+      // For short sequences.
+      instance<ForwardConfig{.dim = 64, .tile_q = 64, .tile_k = 128, .warps = 2, .blocks_per_sm = 4}>(),
+      instance<ForwardConfig{.dim = 64, .options = true}>(),
   };
   return all;
 }

@@ -3,10 +3,9 @@
 namespace attune::sm80 {
 
 ForwardKernels forward_kernels_96() {
-  // dim, dim_v, tile_q, tile_k, warps, with options, blocks a multiprocessor
   static constinit ForwardKernel all[] = {
-      forward_kernel_row<96, 96, 128, 64, 4, false, 2>(),
-      forward_kernel_row<96, 96, 128, 64, 8, true, 1>(),
+      instance<ForwardConfig{.dim = 96}>(),
+      instance<ForwardConfig{.dim = 96, .warps = 8, .options = true, .blocks_per_sm = 1}>(),
   };
   return all;
 }

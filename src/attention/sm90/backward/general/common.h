@@ -10,7 +10,7 @@
 
 namespace attune::sm90 {
 
-struct AnyParams : WideParams {
+struct GeneralParams : TwoKernelParams {
   const QueryTile* row_table;  // of one head, or, of lists, of all
   const int* row_tiles;        // how many
   const KeyTile* key_table;    // of one head: of_keys.tiles
@@ -18,7 +18,7 @@ struct AnyParams : WideParams {
   CUtensorMap q_part[kEndParts], d_out_part[kEndParts], k_part[kEndParts];
   CUtensorMap dq_row, dk_row, dv_row;
   int rows_q, rows_k;          // of the tensors
-  WideRows wide_dq, wide_dk, wide_dv;
+  F32Rows f32_dq, f32_dk, f32_dv;
   int dim_qk, dim_v;
   bool wants_dq;
   bool accumulate;             // gradients are added to what is there, in f32
@@ -64,7 +64,7 @@ __device__ inline void load_end(uint32_t to, const CUtensorMap (&parts)[kEndPart
 // Where 16 rows of a warp go: `row` of the tensor is the first, `end` past the last of their sequence.
 struct RowsPlace {
   const CUtensorMap &map, &one;  // boxes of 16 rows, of one
-  const WideRows& wide;
+  const F32Rows& f32;
   int row, end, rows;            // rows of the tensor
   int head, batch, dim;
   bool accumulate;
@@ -75,13 +75,13 @@ template <class T, int Rows, int N>
 __device__ inline void store_own_rows(const float (&sums)[N], float factor, uint32_t place, int first,
                                       const RowsPlace& to) {
   const int lane = int(threadIdx.x % 32);
-  if (to.wide.data) {
+  if (to.f32.data) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int row = to.row + lane / 4 + 8 * r;
       if (row >= to.end) continue;
       float* const at_row =
-          to.wide.data + to.batch * to.wide.batch + int64_t(row) * to.wide.seq + to.head * to.wide.head;
+          to.f32.data + to.batch * to.f32.batch + int64_t(row) * to.f32.seq + to.head * to.f32.head;
 #pragma unroll
       for (int n = 0; n < N / 4; ++n) {
         const int column = n * 8 + lane % 4 * 2;

@@ -15,7 +15,7 @@ namespace {
 
 constexpr int kTileRows = 128, kTileKeys = 64;  // of what a block owns; steps are 64 x 64
 
-AnyKernel& kernel_of(const Problem& p) { return is_wide(p) ? any_kernel_256() : any_kernel_128(); }
+GeneralKernel& kernel_of(const Problem& p) { return is_large_head(p) ? general_kernel_256() : general_kernel_128(); }
 int64_t padded(const Problem& p) { return round_up(p.len_q, kTileRows); }
 
 struct Room { float2* stats; TileTable rows; KeyTile* keys; };
@@ -30,31 +30,31 @@ class Run {
   Run(std::string_view who, const Plan& plan, const Args& a, Workspace ws, Stream stream)
       : who_(who), p_(plan.problem), a_(a), kernel_(kernel_of(p_)), room_(carve(ws, p_)), lengths_(has_lengths(p_, a)),
         place_{a[Role::q].device_index, plan.device.arch}, stream_(stream) {
-    ends_ = {.problem = p_, .args = dense(a), .uniform = !lengths_, .rows = room_.stats, .padded = int(padded(p_)),
-             .wide = kernel_.dim, .group = p_.heads_q / p_.heads_kv, .scale = scale_of(p_, a),
+    pre_post_ = {.problem = p_, .args = dense(a), .uniform = !lengths_, .rows = room_.stats, .padded = int(padded(p_)),
+             .dq_pitch = kernel_.dim, .group = p_.heads_q / p_.heads_kv, .scale = scale_of(p_, a),
              .kept = sm80::kept(scale_of(p_, a), p_.dim_qk), .running = p_.has(Option::accumulate)};
-    if (!lengths_) ends_.seq = sequence(p_, a, 0);
+    if (!lengths_) pre_post_.seq = sequence(p_, a, 0);
   }
 
   Status run() {
     const auto any = [&](Role r) { return a_[r].extent.seq > 0 && a_[r].extent.batch > 0; };
-    any_rows_ = any(Role::q), any_keys_ = any(Role::k);
-    const bool rows = any_rows_ && (a_.given(Role::dq) || a_.given(Role::d_bias));
-    const bool keys = any_keys_ && (a_.given(Role::dk) || a_.given(Role::dv));
+    general_dq_ = any(Role::q), general_dkdv_ = any(Role::k);
+    const bool rows = general_dq_ && (a_.given(Role::dq) || a_.given(Role::d_bias));
+    const bool keys = general_dkdv_ && (a_.given(Role::dk) || a_.given(Role::dv));
     if (rows)
-      if (Status s = make_table(who_, {p_, ends_.args, room_.rows, kTileRows, kTileKeys}, place_.device, stream_);
+      if (Status s = make_table(who_, {p_, pre_post_.args, room_.rows, kTileRows, kTileKeys}, place_.device, stream_);
           !s.ok())
         return s;
     if (keys)
-      if (Status s = make_key_table(who_, {p_, ends_.args, room_.keys, kTileKeys, kTileKeys, false}, place_.device,
+      if (Status s = make_key_table(who_, {p_, pre_post_.args, room_.keys, kTileKeys, kTileKeys, false}, place_.device,
                                     stream_);
           !s.ok())
         return s;
     // Keys that no sequence has, those that nobody sees, and sums.
     for (const Role r : {Role::dk, Role::dv, Role::d_bias})
-      if (a_.given(r) && !ends_.running && (lengths_ || r == Role::d_bias))
+      if (a_.given(r) && !pre_post_.running && (lengths_ || r == Role::d_bias))
         if (Status s = sm80::backward_clear(who_, p_, a_[r], place_, stream_); !s.ok()) return s;
-    if (Status s = sm80::backward_prepare(who_, ends_, place_, stream_); !s.ok()) return s;
+    if (Status s = sm80::backward_prepare(who_, pre_post_, place_, stream_); !s.ok()) return s;
     if (!rows && !keys) return Status::good();
     fill(rows);
     if (Status s = make_maps(); !s.ok()) return s;
@@ -78,32 +78,32 @@ class Run {
     int64_t tiles = key_table_size(p_, kTileKeys);
     // All that are not empty come first, and each sequence has at most one that is not whole.
     if (p_.keys == KeySource::ragged) tiles = std::min(tiles, k.extent.seq / kTileKeys + int64_t(p_.batch));
-    x_.row_stats = room_.stats, x_.scale2 = ends_.scale * kLog2e, x_.kept = ends_.kept.in;
-    x_.scale = ends_.scale * ends_.kept.out;
-    x_.heads = p_.heads_q, x_.heads_kv = p_.heads_kv, x_.group = ends_.group, x_.padded = ends_.padded;
+    x_.row_stats = room_.stats, x_.scale2 = pre_post_.scale * kLog2e, x_.kept = pre_post_.kept.in;
+    x_.scale = pre_post_.scale * pre_post_.kept.out;
+    x_.heads = p_.heads_q, x_.heads_kv = p_.heads_kv, x_.group = pre_post_.group, x_.padded = pre_post_.padded;
     x_.wants_dq = a_.given(Role::dq), x_.wants_dk = a_.given(Role::dk), x_.wants_dv = a_.given(Role::dv);
     x_.alone = !rows;
-    x_.of_rows = {0, listed ? 1 : p_.heads_q, listed ? 1 : section_heads(row_bytes * all_k / ends_.group)};
-    x_.of_keys = {int(tiles), p_.heads_kv, section_heads(row_bytes * all_q * ends_.group)};
+    x_.of_rows = {0, listed ? 1 : p_.heads_q, listed ? 1 : section_heads(row_bytes * all_k / pre_post_.group)};
+    x_.of_keys = {int(tiles), p_.heads_kv, section_heads(row_bytes * all_q * pre_post_.group)};
     x_.row_table = room_.rows.tile, x_.row_tiles = room_.rows.begin + p_.batch, x_.key_table = room_.keys;
     x_.rows_q = q.extent.seq, x_.rows_k = k.extent.seq, x_.dim_qk = p_.dim_qk, x_.dim_v = p_.dim_v;
-    x_.wide_dq = wide_rows(a_[Role::dq]), x_.wide_dk = wide_rows(a_[Role::dk]), x_.wide_dv = wide_rows(a_[Role::dv]);
-    x_.accumulate = ends_.running, x_.cleared = lengths_;
+    x_.f32_dq = f32_rows(a_[Role::dq]), x_.f32_dk = f32_rows(a_[Role::dk]), x_.f32_dv = f32_rows(a_[Role::dv]);
+    x_.accumulate = pre_post_.running, x_.cleared = lengths_;
     x_.column = a_.row<const int32_t>(Role::block_column), x_.list_begin = a_.row<const int32_t>(Role::block_begin_k);
     x_.list_row = a_.row<const int32_t>(Role::block_row_k);
     x_.list_batch = list.stride.batch, x_.list_head = list.stride.head, x_.blocks = p_.mask.blocks;
     x_.options = needs_general(p_), x_.score = score_options(p_, a_);
-    x_.d_bias = a_[Role::d_bias], x_.kept_out = ends_.kept.out;
+    x_.d_bias = a_[Role::d_bias], x_.kept_out = pre_post_.kept.out;
   }
   Status make_maps() {
     // A map is of something: where there are no queries or no keys, of rows that nobody looks at.
-    const Tensor &q = a_[any_rows_ ? Role::q : Role::k], &d_out = a_[any_rows_ ? Role::d_out : Role::v];
-    const Tensor &k = a_[any_keys_ ? Role::k : Role::q], &v = a_[any_keys_ ? Role::v : Role::d_out];
+    const Tensor &q = a_[general_dq_ ? Role::q : Role::k], &d_out = a_[general_dq_ ? Role::d_out : Role::v];
+    const Tensor &k = a_[general_dkdv_ ? Role::k : Role::q], &v = a_[general_dkdv_ ? Role::v : Role::d_out];
     const auto part = rows_of_end_part;
     const bool narrow = p_.dtype.grad != DType::f32;
     struct Map { Role role; const Tensor& of; CUtensorMap* map; int rows; bool wanted; };
     const auto gradient = [&](Role r, CUtensorMap* map, int rows) {
-      const bool there = a_.given(r) && (r == Role::dq ? any_rows_ : any_keys_);
+      const bool there = a_.given(r) && (r == Role::dq ? general_dq_ : general_dkdv_);
       return Map{r, a_[r], map, rows, narrow && there};
     };
     const Map maps[] = {{Role::q, q, &x_.q, 64, true},
@@ -135,7 +135,7 @@ class Run {
       return Status::no(who_, ": statistics: ", s.message, ", in: ", name(p_));
     return Status::good();
   }
-  Status launch(void (*kernel)(AnyParams), cuda::Ready& ready, int64_t blocks, int shared_bytes) const {
+  Status launch(void (*kernel)(GeneralParams), cuda::SharedMemoryOptIn& ready, int64_t blocks, int shared_bytes) const {
     return cuda::launch({.who = who_,
                          .kernel = reinterpret_cast<const void*>(kernel),
                          .ready = &ready,
@@ -151,23 +151,23 @@ class Run {
   const std::string_view who_;
   const Problem& p_;
   const Args& a_;
-  AnyKernel& kernel_;
+  GeneralKernel& kernel_;
   const Room room_;
   const bool lengths_;
   const sm80::Place place_;
   const Stream stream_;
-  bool any_rows_ = false, any_keys_ = false;
-  sm80::BackwardParams ends_{};
-  AnyParams x_{};
+  bool general_dq_ = false, general_dkdv_ = false;
+  sm80::BackwardParams pre_post_{};
+  GeneralParams x_{};
 };
 
 }  // namespace
 
-Status any_shape(std::string_view who, Plan& plan) {
+Status general_shape(std::string_view who, Plan& plan) {
   const Problem& p = plan.problem;
-  const bool plain = is_wide(p) && !needs_table(p);
+  const bool plain = is_large_head(p) && !needs_table(p);
   plan.tile_q = kTileRows, plan.tile_k = kTileKeys;
-  plan.kernel = plain ? wide_kernel_of(p).dim_qk + wide_kernel_of(p).dim_v : (256 << 10) + kernel_of(p).dim;
+  plan.kernel = plain ? two_kernel_of(p).dim_qk + two_kernel_of(p).dim_v : (256 << 10) + kernel_of(p).dim;
   const int64_t most = std::max({ceil_div(p.len_k, kTileKeys) * p.batch * p.heads_kv,
                                  ceil_div(p.len_q, kTileRows) * p.batch * p.heads_q,
                                  int64_t(p.batch) * p.heads_q * (padded(p) / sm80::kRowsOfPrepare)});
@@ -178,7 +178,7 @@ Status any_shape(std::string_view who, Plan& plan) {
   return Status::good();
 }
 
-Status any_fits(std::string_view who, const Plan& plan, const Args& a) {
+Status general_fits(std::string_view who, const Plan& plan, const Args& a) {
   const Problem& p = plan.problem;
   const Tensor &bias = a[Role::bias], &sum = a[Role::d_bias];
   const Extents& e = bias.extent;
@@ -189,8 +189,8 @@ Status any_fits(std::string_view who, const Plan& plan, const Args& a) {
   return Status::good();
 }
 
-Status any_run(std::string_view who, const Plan& plan, const Args& a, Workspace ws, Stream stream) {
-  const cuda::Use use(a[Role::q].device_index);
+Status general_run(std::string_view who, const Plan& plan, const Args& a, Workspace ws, Stream stream) {
+  const cuda::DeviceGuard use(a[Role::q].device_index);
   if (!use.status.ok()) return Status::no(who, ": ", use.status.message, ", in: ", name(plan.problem));
   return Run(who, plan, a, ws, stream).run();
 }

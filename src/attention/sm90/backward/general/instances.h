@@ -11,29 +11,33 @@
 
 namespace attune::sm90 {
 
-struct AnyKernel {
+struct GeneralKernel {
   int dim;                              // the widest it serves, of q and of v
   int threads, rows_bytes, keys_bytes;  // of shared memory
-  void (*rows[2])(AnyParams);           // f16, bf16
-  void (*keys[2])(AnyParams);
-  cuda::Ready rows_ready[2]{}, keys_ready[2]{};
+  void (*rows[2])(GeneralParams);           // f16, bf16
+  void (*keys[2])(GeneralParams);
+  cuda::SharedMemoryOptIn rows_ready[2]{}, keys_ready[2]{};
 };
 
 template <int Dim>
-constexpr AnyKernel any_kernel_row() {
-  using RowsF = AnyRowsShape<F16, Dim, Dim>;
-  using RowsB = AnyRowsShape<Bf16, Dim, Dim>;
-  using KeysF = AnyKeysShape<F16, Dim, Dim>;
-  using KeysB = AnyKeysShape<Bf16, Dim, Dim>;
+constexpr GeneralKernel general_instance() {
+  using RowsF = GeneralDqLayout<F16, Dim, Dim>;
+  using RowsB = GeneralDqLayout<Bf16, Dim, Dim>;
+  using KeysF = GeneralDkDvLayout<F16, Dim, Dim>;
+  using KeysB = GeneralDkDvLayout<Bf16, Dim, Dim>;
   static_assert(RowsF::kThreads == KeysF::kThreads);
-  return {Dim, RowsF::kThreads, RowsF::kSharedBytes, KeysF::kSharedBytes,
-          {any_rows_kernel<RowsF>, any_rows_kernel<RowsB>}, {any_keys_kernel<KeysF>, any_keys_kernel<KeysB>}};
+  return {Dim,
+          RowsF::kThreads,
+          RowsF::kSharedBytes,
+          KeysF::kSharedBytes,
+          {general_dq_kernel<RowsF>, general_dq_kernel<RowsB>},
+          {general_dkdv_kernel<KeysF>, general_dkdv_kernel<KeysB>}};
 }
 
-AnyKernel& any_kernel_128();
-AnyKernel& any_kernel_256();
+GeneralKernel& general_kernel_128();
+GeneralKernel& general_kernel_256();
 
-inline bool is_wide(const Problem& p) { return p.dim_qk > 128 || p.dim_v > 128; }
+inline bool is_large_head(const Problem& p) { return p.dim_qk > 128 || p.dim_v > 128; }
 // Lists that the kernel of narrow heads walks.
 inline bool has_narrow_list(const Problem& p) {
   const Blocks& size = p.mask.blocks;
@@ -42,7 +46,7 @@ inline bool has_narrow_list(const Problem& p) {
 // Whatever the arguments, served by a kernel for queries and one for keys.
 inline bool is_divided(const Problem& p) {
   const bool ordered = p.reproducible != Reproducible::no;
-  return is_wide(p) || (p.mask.blocks.q && (!has_narrow_list(p) || needs_general(p) || ordered)) ||
+  return is_large_head(p) || (p.mask.blocks.q && (!has_narrow_list(p) || needs_general(p) || ordered)) ||
          (ordered && p.has(Option::bias));
 }
 // Lengths are in tensors, or there are rows that no sequence has.
@@ -57,9 +61,9 @@ inline bool needs_table(const Problem& p) {
 }
 
 // Of divided problems. The workspace of a plan is enough for lengths in tensors.
-Status any_shape(std::string_view who, Plan&);
-Status any_fits(std::string_view who, const Plan&, const Args&);
+Status general_shape(std::string_view who, Plan&);
+Status general_fits(std::string_view who, const Plan&, const Args&);
 // Gradients that are not given are not computed.
-Status any_run(std::string_view who, const Plan&, const Args&, Workspace, Stream);
+Status general_run(std::string_view who, const Plan&, const Args&, Workspace, Stream);
 
 }  // namespace attune::sm90

@@ -7,8 +7,8 @@
 namespace attune::sm90 {
 
 template <class Number, int DimQk, int DimV>
-struct AnyKeysShape : WideKeysShape<Number, DimQk, DimV> {
-  using Base = WideKeysShape<Number, DimQk, DimV>;
+struct GeneralDkDvLayout : DkDvLayout<Number, DimQk, DimV> {
+  using Base = DkDvLayout<Number, DimQk, DimV>;
   static constexpr int kVisits = Base::kSharedBytes, kSharedBytes = kVisits + 8 * Base::kStatsStages;
   static constexpr int kProducerRegisters = 40, kConsumerRegisters = 232;  // walking lists takes some
   static_assert(kSharedBytes <= 227 * 1024);
@@ -20,8 +20,8 @@ __device__ KeyVisit* key_visit(uint32_t shared, uint32_t step) {
 }
 
 template <class C>
-struct AnyKeysProducer {
-  const AnyParams& x;
+struct GeneralDkDvProducer {
+  const GeneralParams& x;
   const uint32_t shared;
   const KeyTile& t;
 
@@ -90,11 +90,11 @@ struct AnyKeysProducer {
 };
 
 template <class C, bool Values>
-struct AnyKeysConsumer : WideKeysConsumer<C, Values> {
-  using Base = WideKeysConsumer<C, Values>;
+struct GeneralDkDvConsumer : DkDvConsumer<C, Values> {
+  using Base = DkDvConsumer<C, Values>;
   using T = typename C::T;
   using Base::shared, Base::warp, Base::lane, Base::sums, Base::s, Base::pairs, Base::query;
-  const AnyParams& y;
+  const GeneralParams& y;
   const KeyTile& own;
   int head;
 
@@ -152,7 +152,7 @@ struct AnyKeysConsumer : WideKeysConsumer<C, Values> {
         for (int e = 0; e < 4; ++e)
           s[4 * i + e] = sm80::exp2_fast(fmaf(s[4 * i + e], y.scale2, -(e % 2 ? two.z : two.x)));
       }
-      if (this->has_far(n)) end_at_one(s);
+      if (this->has_large_logits(n)) end_at_one(s);
       if (edge()) hide(at);
 #pragma unroll
       for (int i = 0; i < C::kTileQ / 8; ++i)
@@ -219,14 +219,14 @@ struct AnyKeysConsumer : WideKeysConsumer<C, Values> {
     if (own.key >= own.keys || (own.tiles == 0 && y.cleared) || !(Values ? y.wants_dv : y.wants_dk)) return;
     const int first = own.k_row + own.key + warp * 16;
     store_own_rows<T, C::kTileK>(sums, Values ? 1.f : y.scale, shared + (Values ? C::kV : C::kK), warp * 16,
-                                 {Values ? y.dv : y.dk, Values ? y.dv_row : y.dk_row, Values ? y.wide_dv : y.wide_dk,
+                                 {Values ? y.dv : y.dk, Values ? y.dv_row : y.dk_row, Values ? y.f32_dv : y.f32_dk,
                                   first, own.k_row + own.keys, y.rows_k, own.head, own.k_batch,
                                   Values ? y.dim_v : y.dim_qk, y.accumulate});
   }
 };
 
 template <class C>
-__global__ void __launch_bounds__(C::kThreads, 1) any_keys_kernel(const __grid_constant__ AnyParams x) {
+__global__ void __launch_bounds__(C::kThreads, 1) general_dkdv_kernel(const __grid_constant__ GeneralParams x) {
   extern __shared__ __align__(1024) char memory[];
   const uint32_t shared = shared_address(memory);
   const int group = __shfl_sync(~0u, int(threadIdx.x) / 128, 0), warp = __shfl_sync(~0u, int(threadIdx.x) / 32 % 4, 0);
@@ -240,22 +240,22 @@ __global__ void __launch_bounds__(C::kThreads, 1) any_keys_kernel(const __grid_c
     barrier_init_done();
   }
   __syncthreads();
-  // As in wide_keys_kernel: the kernel that owns queries began when statistics and tables were there.
+  // As in dkdv_kernel: the kernel that owns queries began when statistics and tables were there.
   if (x.alone) sm80::wait_for_previous();
   const BlockPlace place = find_block(x.of_keys, int(blockIdx.x));
   KeyTile t = load_entry(x.key_table, place.tile);
   t.head = place.head;
   if (group == 0) {
     shrink_registers<C::kProducerRegisters>();
-    if (threadIdx.x == 0 && t.tiles > 0) AnyKeysProducer<C>{x, shared, t}.run();
+    if (threadIdx.x == 0 && t.tiles > 0) GeneralDkDvProducer<C>{x, shared, t}.run();
   } else {
     grow_registers<C::kConsumerRegisters>();
-    const WideKeyTile none{};  // of the plain walk
+    const TwoKernelKeyTile none{};  // of the plain walk
     if (group == 1) {
-      AnyKeysConsumer<C, true> consumer{{x, shared, none, warp, int(threadIdx.x % 32)}, x, t};
+      GeneralDkDvConsumer<C, true> consumer{{x, shared, none, warp, int(threadIdx.x % 32)}, x, t};
       consumer.run();
     } else {
-      AnyKeysConsumer<C, false> consumer{{x, shared, none, warp, int(threadIdx.x % 32)}, x, t};
+      GeneralDkDvConsumer<C, false> consumer{{x, shared, none, warp, int(threadIdx.x % 32)}, x, t};
       consumer.run();
     }
   }

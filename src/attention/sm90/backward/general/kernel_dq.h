@@ -9,8 +9,8 @@
 namespace attune::sm90 {
 
 template <class Number, int DimQk, int DimV>
-struct AnyRowsShape : WideRowsShape<Number, DimQk, DimV> {
-  using Base = WideRowsShape<Number, DimQk, DimV>;
+struct GeneralDqLayout : DqLayout<Number, DimQk, DimV> {
+  using Base = DqLayout<Number, DimQk, DimV>;
   static constexpr int kTags = Base::kSharedBytes, kSharedBytes = kTags + 4 * Base::kStagesK;
   static_assert(kSharedBytes <= 227 * 1024);
 };
@@ -26,8 +26,8 @@ __device__ int* rows_tag(uint32_t shared, uint32_t step) {
 }
 
 template <class C>
-struct AnyRowsProducer {
-  const AnyParams& x;
+struct GeneralDqProducer {
+  const GeneralParams& x;
   const uint32_t shared;
   const QueryTile& t;
 
@@ -72,13 +72,13 @@ struct AnyRowsProducer {
     load_panels<C::kTileQ, C::kPanelsQk>(shared + C::kQ, x.q, q, 0, t.row, t.head, t.batch, Keep::first_to_go);
     const bool two = x.blocks.q && x.blocks.q < C::kTileQ;
     Walk a{two ? t.first - 1 : t.last, x.blocks.q ? 0 : t.first}, b = two ? Walk{t.last, t.first} : Walk{-1, 0};
-    ListTurns turns{.most = INT32_MAX};  // nobody holds a tile while he looks for his next
+    ListInterleave interleave{.most = INT32_MAX};  // nobody holds a tile while he looks for his next
     uint32_t step = 0;
 #pragma unroll 1
     for (;; ++step) {
       const int of_a = number(a), of_b = two ? number(b) : of_a;
       if (of_a < 0 && of_b < 0) break;
-      const auto [for_a, for_b] = turns.next(of_a, of_b);
+      const auto [for_a, for_b] = interleave.next(of_a, of_b);
       if (for_a) --a.at;
       if (for_b) --b.at;
       const int tag = RowsTag::of(for_a ? of_a : of_b, for_a, for_b);
@@ -94,12 +94,12 @@ struct AnyRowsProducer {
 };
 
 template <class C>
-struct AnyRowsConsumer : WideRowsConsumer<C> {
-  using Base = WideRowsConsumer<C>;
+struct GeneralDqConsumer : DqConsumer<C> {
+  using Base = DqConsumer<C>;
   using T = typename C::T;
   using Base::shared, Base::group, Base::warp, Base::lane;
   using Base::dq, Base::s, Base::dp, Base::ds, Base::lse, Base::delta;
-  const AnyParams& y;
+  const GeneralParams& y;
   const QueryTile& at_tile;
 
   // Read by the lane that gives the place back: racecheck follows no other.
@@ -152,7 +152,7 @@ struct AnyRowsConsumer : WideRowsConsumer<C> {
     if (!y.options) {
 #pragma unroll
       for (int i = 0; i < C::kTileK / 2; ++i) s[i] = sm80::exp2_fast(fmaf(s[i], y.scale2, -lse[i / 2 % 2]));
-      if (this->has_far()) end_at_one(s);
+      if (this->has_large_logits()) end_at_one(s);
       if (partial) hide(s, at);
     }
     wait_products<0>();
@@ -214,13 +214,13 @@ struct AnyRowsConsumer : WideRowsConsumer<C> {
     }
     if (!y.wants_dq) return;
     store_own_rows<T, C::kTileQ>(dq, y.scale, shared + C::kQ, first,
-                                 {y.dq, y.dq_row, y.wide_dq, t.row + first, t.end, y.rows_q, t.head, t.batch, y.dim_qk,
+                                 {y.dq, y.dq_row, y.f32_dq, t.row + first, t.end, y.rows_q, t.head, t.batch, y.dim_qk,
                                   y.accumulate});
   }
 };
 
 template <class C>
-__global__ void __launch_bounds__(C::kThreads, 1) any_rows_kernel(const __grid_constant__ AnyParams x) {
+__global__ void __launch_bounds__(C::kThreads, 1) general_dq_kernel(const __grid_constant__ GeneralParams x) {
   extern __shared__ __align__(1024) char memory[];
   const uint32_t shared = shared_address(memory);
   const int group = __shfl_sync(~0u, int(threadIdx.x) / 128, 0), warp = __shfl_sync(~0u, int(threadIdx.x) / 32 % 4, 0);
@@ -242,10 +242,10 @@ __global__ void __launch_bounds__(C::kThreads, 1) any_rows_kernel(const __grid_c
   if (!x.blocks.q) t.head = at.head, t.k_head = at.head / x.group;
   if (group == 0) {
     shrink_registers<C::kProducerRegisters>();
-    if (threadIdx.x == 0 && t.keys > 0) AnyRowsProducer<C>{x, shared, t}.run();
+    if (threadIdx.x == 0 && t.keys > 0) GeneralDqProducer<C>{x, shared, t}.run();
   } else {
     grow_registers<C::kConsumerRegisters>();
-    AnyRowsConsumer<C> consumer{{x, shared, group - 1, warp, int(threadIdx.x % 32), {}, 0, 0}, x, t};
+    GeneralDqConsumer<C> consumer{{x, shared, group - 1, warp, int(threadIdx.x % 32), {}, 0, 0}, x, t};
     consumer.run();
   }
 }

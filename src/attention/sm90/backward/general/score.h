@@ -26,13 +26,13 @@ __device__ inline void stand_where_given(const ScoreOptions& x, PairSpot& at) {
   at.query_0 = clamp_position(given[0]), at.key_0 = clamp_position(given[1]);
 }
 
-template <bool turned>
+template <bool transposed>
 struct PairScore {
   static constexpr int kCount = 32, kPiece = 4;
-  const AnyParams& x;
+  const GeneralParams& x;
   uint32_t kept[1];  // a bit for each score
 
-  static __device__ constexpr int bit(int n) { return turned ? n : 8 * (n / 2 % 2 * 2 + n % 2) + n / 4; }
+  static __device__ constexpr int bit(int n) { return transposed ? n : 8 * (n / 2 % 2 * 2 + n % 2) + n / 4; }
 
   // Before the products are there.
   __device__ void draw_kept(const PairSpot& at) {
@@ -40,13 +40,15 @@ struct PairScore {
     const Dropout dropout{uint64_t(x.score.seed[0]), uint64_t(x.score.seed[1]), x.score.drop_below};
     const uint32_t stream = uint32_t(at.batch) * uint32_t(x.heads) + uint32_t(at.head);
     const int64_t row = at.query_0 + at.query;
-    if constexpr (turned) draw_turned<kCount>(kept, dropout, stream, row, at.key_0 + at.key - threadIdx.x % 32 / 4);
+    if constexpr (transposed)
+      draw_transposed<kCount>(kept, dropout, stream, row, at.key_0 + at.key - threadIdx.x % 32 / 4);
     else draw<kCount>(kept, dropout, stream, row, at.key_0 + (at.key & ~3));
   }
   // Where a bias has the pair of s[n], bytes from the row of the batch and head; of what is not there, the last.
   static __device__ int64_t offset(const Tensor& t, const PairSpot& at, int n) {
     const int c = n / 4 * 8 + n % 2, r = n / 2 % 2 * 8;
-    const int i = min(at.query + (turned ? c : r), at.rows - 1), j = min(at.key + (turned ? r : c), at.keys - 1);
+    const int i = min(at.query + (transposed ? c : r), at.rows - 1),
+              j = min(at.key + (transposed ? r : c), at.keys - 1);
     return (t.stride.seq * i + (t.extent.dim == 1 ? 0 : j)) * int(size_of(t.dtype));
   }
   __device__ void load_bias(float (&to)[kPiece], const char* first, const PairSpot& at, int piece) const {
@@ -101,7 +103,7 @@ struct PairScore {
 #pragma unroll
       for (int n = piece * kPiece; n < (piece + 1) * kPiece; ++n) {
         const int c = n / 4 * 8 + n % 2, r = n / 2 % 2 * 8;
-        const float more = fmaf(fabsf(ahead + float(turned ? r - c : c - r)), slope, now[n % kPiece] - lse(n));
+        const float more = fmaf(fabsf(ahead + float(transposed ? r - c : c - r)), slope, now[n % kPiece] - lse(n));
         const Weighed w{.weight = at_most_one(sm80::exp2_fast(fmaf(s[n], scale, more))),
                         .keep = bits >> bit(n) & 1 ? x.score.kept : 0.f,
                         .slope = capped ? fmaf(-s[n], s[n], 1.f) : 1.f};

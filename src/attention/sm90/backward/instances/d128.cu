@@ -3,14 +3,13 @@
 namespace attune::sm90 {
 
 BackwardKernels& backward_kernels_128() {
-  // dim, queries of a step, warpgroups apart
-  static constinit BackwardKernels kernels = backward_kernel_rows<128, 64, false>();
+  static constinit BackwardKernels kernels = backward_instances<128, 64>();
   return kernels;
 }
 
-BackwardKernel& staying_listed_kernel_128() {
+BackwardKernel& persistent_listed_kernel_128() {
   static constinit BackwardKernel kernel =
-      backward_kernel_row<128, 64, false, false, false, false, true, true, Share::pieces>();
+      instance<BackwardConfig{.dim = 128, .listed = true, .persistent = true, .share = Share::pieces}>();
   return kernel;
 }
 

@@ -2,13 +2,12 @@
 
 namespace attune::sm90 {
 
-TurnedKernels& turned_kernels_128() {
-  // dim, queries of a step, warpgroups apart, no table, in no order, no options
-  static constinit TurnedKernels kernels = {
-      backward_kernel_row<128, 80, false, false, false, false>(),
-      backward_kernel_row<128, 80, false, false, false, false, false, true>(),
-      backward_kernel_row<128, 80, false, false, false, false, false, true, Share::pieces>(),
-      backward_kernel_row<128, 80, false, false, false, false, false, true, Share::parts>()};
+TransposedKernels& transposed_kernels_128() {
+  static constinit TransposedKernels kernels = {
+      instance<BackwardConfig{.dim = 128, .tile_q = 80}>(),
+      instance<BackwardConfig{.dim = 128, .tile_q = 80, .persistent = true}>(),
+      instance<BackwardConfig{.dim = 128, .tile_q = 80, .persistent = true, .share = Share::pieces}>(),
+      instance<BackwardConfig{.dim = 128, .tile_q = 80, .persistent = true, .share = Share::parts}>()};
   return kernels;
 }
 

@@ -3,8 +3,7 @@
 namespace attune::sm90 {
 
 BackwardKernels& backward_kernels_64() {
-  // dim, queries of a step, warpgroups apart
-  static constinit BackwardKernels kernels = backward_kernel_rows<64, 128, true>();
+  static constinit BackwardKernels kernels = backward_instances<64, 128>();
   return kernels;
 }
 

@@ -18,7 +18,7 @@
 namespace attune::sm90 {
 
 // What a block walks begins at the first row that its own see, rounded down to this: copies may begin anywhere.
-inline constexpr int kWideStart = 16;
+inline constexpr int kTwoKernelStart = 16;
 
 // Blocks go section by section of heads, tile by tile of all heads of one, head by head.
 struct BlockOrder {
@@ -27,7 +27,7 @@ struct BlockOrder {
   int section;
 };
 
-struct WideParams {
+struct TwoKernelParams {
   CUtensorMap q, d_out, k, v;  // boxes of 64 rows; of what a kernel walks, of a step's
   CUtensorMap dq, dk, dv;      // of 16 rows
   CUtensorMap stats;           // of a step's

@@ -24,8 +24,8 @@ float2* carve(Workspace& ws, const Problem& p) {
 }
 
 // With a band, blocks differ in length: the longest of a section of heads come first, and what they walk, `rows` rows a
-// head, stays in the second-level cache. Without one, head after head.
-int section(const Problem& p, const WideKernel& k, int64_t rows) {
+// head, stays in the L2 cache. Without one, head after head.
+int section(const Problem& p, const TwoKernel& k, int64_t rows) {
   if (p.mask.kind == MaskKind::full) return 1;
   const double bytes = double(rows) * (k.dim_qk + k.dim_v) * 2;
   int heads = 1;
@@ -48,50 +48,50 @@ Status make(std::string_view who, const Problem& p, std::initializer_list<Map> m
 
 }  // namespace
 
-WideKernel& wide_kernel_of(const Problem& p) {
-  if (p.dim_qk > 192 || p.dim_v > 192) return wide_kernel_256();
-  return p.dim_v > 128 ? wide_kernel_192() : wide_kernel_192_128();
+TwoKernel& two_kernel_of(const Problem& p) {
+  if (p.dim_qk > 192 || p.dim_v > 192) return two_kernel_256();
+  return p.dim_v > 128 ? two_kernel_192() : two_kernel_192_128();
 }
 
-Status wide_run(std::string_view who, const Plan& plan, const Args& a, Workspace ws, Stream stream) {
+Status two_kernel_run(std::string_view who, const Plan& plan, const Args& a, Workspace ws, Stream stream) {
   const Problem& p = plan.problem;
-  WideKernel& kernel = wide_kernel_of(p);
+  TwoKernel& kernel = two_kernel_of(p);
   const int rows = a[Role::q].extent.seq, keys = a[Role::k].extent.seq, device = a[Role::q].device_index;
   const int type = p.dtype.q == DType::bf16;
-  const cuda::Use use(device);
+  const cuda::DeviceGuard use(device);
   if (!use.status.ok()) return Status::no(who, ": ", use.status.message, ", in: ", name(p));
   float2* const stats = carve(ws, p);
-  const sm80::BackwardParams ends{.problem = p, .args = dense(a), .uniform = true, .seq = sequence(p, a, 0),
-                                  .rows = stats, .dq = nullptr, .padded = int(padded(p)), .wide = kernel.dim_qk,
+  const sm80::BackwardParams pre_post{.problem = p, .args = dense(a), .uniform = true, .seq = sequence(p, a, 0),
+                                  .rows = stats, .dq = nullptr, .padded = int(padded(p)), .dq_pitch = kernel.dim_qk,
                                   .group = p.heads_q / p.heads_kv, .scale = scale_of(p, a),
                                   .kept = sm80::kept(scale_of(p, a), p.dim_qk)};
-  if (Status s = sm80::backward_prepare(who, ends, {device, plan.device.arch}, stream); !s.ok()) return s;
-  const Band& band = ends.seq.band;
-  const bool any_keys = keys > 0 && a[Role::k].extent.batch > 0;
-  WideParams x{.row_stats = stats,
-               .scale2 = ends.scale * kLog2e,
-               .kept = ends.kept.in,
-               .scale = ends.scale * ends.kept.out,
+  if (Status s = sm80::backward_prepare(who, pre_post, {device, plan.device.arch}, stream); !s.ok()) return s;
+  const Band& band = pre_post.seq.band;
+  const bool general_dkdv = keys > 0 && a[Role::k].extent.batch > 0;
+  TwoKernelParams x{.row_stats = stats,
+               .scale2 = pre_post.scale * kLog2e,
+               .kept = pre_post.kept.in,
+               .scale = pre_post.scale * pre_post.kept.out,
                .rows = rows,
                .keys = keys,
                .heads = p.heads_q,
                .heads_kv = p.heads_kv,
-               .group = ends.group,
-               .left = far(band.left),
-               .right = far(band.right),
-               .offset = far(band.q_first - band.k_first),
-               .padded = ends.padded,
+               .group = pre_post.group,
+               .left = clamp_len(band.left),
+               .right = clamp_len(band.right),
+               .offset = clamp_len(band.q_first - band.k_first),
+               .padded = pre_post.padded,
                .wants_dk = a.given(Role::dk),
                .wants_dv = a.given(Role::dv),
                .alone = rows == 0 || !a.given(Role::dq),
                .of_rows = {int(ceil_div(rows, kTileRows)), p.batch * p.heads_q, section(p, kernel, keys)},
                .of_keys = {int(ceil_div(keys, kTileKeys)), p.batch * p.heads_kv,
-                           section(p, kernel, int64_t(rows) * ends.group)}};
+                           section(p, kernel, int64_t(rows) * pre_post.group)}};
   // A map is of something: where there are no queries or no keys, of rows that nobody looks at.
   const Tensor &q = a[rows ? Role::q : Role::k], &d_out = a[rows ? Role::d_out : Role::v];
-  const Tensor &k = a[any_keys ? Role::k : Role::q], &v = a[any_keys ? Role::v : Role::d_out];
+  const Tensor &k = a[general_dkdv ? Role::k : Role::q], &v = a[general_dkdv ? Role::v : Role::d_out];
   cuda::Launch launch{.who = who, .threads = kernel.threads, .device = device, .stream = stream, .early = true};
-  if (rows == 0 && !any_keys) return Status::good();
+  if (rows == 0 && !general_dkdv) return Status::good();
   const auto make_maps = [&](int rows_q, int rows_k) {
     return make(who, p, {{Role::q, q, &x.q, rows_q}, {Role::d_out, d_out, &x.d_out, rows_q},
                          {Role::k, k, &x.k, rows_k}, {Role::v, v, &x.v, rows_k}});
@@ -101,11 +101,11 @@ Status wide_run(std::string_view who, const Plan& plan, const Args& a, Workspace
     if (Status s = make(who, p, {{Role::dq, a[Role::dq], &x.dq, 16}}); !s.ok()) return s;
     launch.kernel = reinterpret_cast<const void*>(kernel.rows[type]), launch.ready = &kernel.rows_ready[type];
     launch.blocks = int64_t(x.of_rows.tiles) * x.of_rows.heads, launch.shared_bytes = kernel.rows_bytes;
-    if (p.mask.kind == MaskKind::full && any_keys && keys <= kShort)
+    if (p.mask.kind == MaskKind::full && general_dkdv && keys <= kShort)
       launch.blocks = std::min<int64_t>(launch.blocks, plan.device.units);
     if (Status s = cuda::launch(launch, p, &x); !s.ok()) return s;
   }
-  if (!any_keys || !(x.wants_dk || x.wants_dv)) return Status::good();
+  if (!general_dkdv || !(x.wants_dk || x.wants_dv)) return Status::good();
   if (x.wants_dk)
     if (Status s = make(who, p, {{Role::dk, a[Role::dk], &x.dk, 16}}); !s.ok()) return s;
   if (x.wants_dv)

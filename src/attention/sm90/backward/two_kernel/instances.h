@@ -8,32 +8,32 @@
 
 namespace attune::sm90 {
 
-struct WideKernel {
+struct TwoKernel {
   int dim_qk, dim_v;                     // the widest it serves
   int queries, keys_of_rows;             // of a step of the kernel that owns keys; of that which owns queries
   int threads, rows_bytes, keys_bytes;   // of shared memory
-  void (*rows[2])(WideParams);           // f16, bf16
-  void (*keys[2])(WideParams);
-  cuda::Ready rows_ready[2]{}, keys_ready[2]{};
+  void (*rows[2])(TwoKernelParams);           // f16, bf16
+  void (*keys[2])(TwoKernelParams);
+  cuda::SharedMemoryOptIn rows_ready[2]{}, keys_ready[2]{};
 };
 
 template <int DimQk, int DimV, int Queries = 64, int Keys = 64>
-constexpr WideKernel wide_kernel_row() {
-  using RowsF = WideRowsShape<F16, DimQk, DimV, Keys>;
-  using RowsB = WideRowsShape<Bf16, DimQk, DimV, Keys>;
-  using KeysF = WideKeysShape<F16, DimQk, DimV, Queries>;
-  using KeysB = WideKeysShape<Bf16, DimQk, DimV, Queries>;
+constexpr TwoKernel two_kernel_instance() {
+  using RowsF = DqLayout<F16, DimQk, DimV, Keys>;
+  using RowsB = DqLayout<Bf16, DimQk, DimV, Keys>;
+  using KeysF = DkDvLayout<F16, DimQk, DimV, Queries>;
+  using KeysB = DkDvLayout<Bf16, DimQk, DimV, Queries>;
   static_assert(RowsF::kThreads == KeysF::kThreads);
   return {DimQk, DimV, Queries, Keys, RowsF::kThreads, RowsF::kSharedBytes, KeysF::kSharedBytes,
-          {wide_rows_kernel<RowsF>, wide_rows_kernel<RowsB>}, {wide_keys_kernel<KeysF>, wide_keys_kernel<KeysB>}};
+          {dq_kernel<RowsF>, dq_kernel<RowsB>}, {dkdv_kernel<KeysF>, dkdv_kernel<KeysB>}};
 }
 
-WideKernel& wide_kernel_192_128();
-WideKernel& wide_kernel_192();
-WideKernel& wide_kernel_256();
+TwoKernel& two_kernel_192_128();
+TwoKernel& two_kernel_192();
+TwoKernel& two_kernel_256();
 
-WideKernel& wide_kernel_of(const Problem&);
+TwoKernel& two_kernel_of(const Problem&);
 // Of problems with a head dim over 128 that need no table. Gradients that are not given are not computed.
-Status wide_run(std::string_view who, const Plan&, const Args&, Workspace, Stream);
+Status two_kernel_run(std::string_view who, const Plan&, const Args&, Workspace, Stream);
 
 }  // namespace attune::sm90

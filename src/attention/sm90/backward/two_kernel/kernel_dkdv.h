@@ -11,7 +11,7 @@ namespace attune::sm90 {
 // Tiles of q and of d_out take turns in four places. Those of d_out are free sooner: so the next of q but one goes
 // where one of d_out was, and the other way round, and both are loaded two products before they are needed.
 template <class Number, int DimQk, int DimV, int TileQ = 64>
-struct WideKeysShape {
+struct DkDvLayout {
   using T = Number;
   static constexpr int kDimQk = DimQk, kDimV = DimV, kTileQ = TileQ, kTileK = 64, kGroups = 2;
   static constexpr int kPlaces = 4, kStages = 2, kStatsStages = 4;  // of tiles; of P; of statistics
@@ -38,23 +38,23 @@ struct WideKeysShape {
 };
 
 // Which keys a block has, and the query tiles that see them.
-struct WideKeyTile {
+struct TwoKernelKeyTile {
   int key, head_kv, batch;
-  int first, tiles;  // the first query of a head, a multiple of kWideStart; query tiles from there on
+  int first, tiles;  // the first query of a head, a multiple of kTwoKernelStart; query tiles from there on
   template <class C>
-  static __device__ WideKeyTile find(const WideParams& x) {
+  static __device__ TwoKernelKeyTile find(const TwoKernelParams& x) {
     const BlockPlace at = find_block(x.of_keys, int(blockIdx.x));
-    WideKeyTile t{at.tile * C::kTileK, at.head % x.heads_kv, at.head / x.heads_kv, 0, 0};
+    TwoKernelKeyTile t{at.tile * C::kTileK, at.head % x.heads_kv, at.head / x.heads_kv, 0, 0};
     const int from = max(0, t.key - x.offset - x.right);
     const int last = min(x.rows, min(t.key + C::kTileK, x.keys) - x.offset + x.left) - 1;
     if (last < from) return t;
-    t.first = from / kWideStart * kWideStart, t.tiles = (last - t.first) / C::kTileQ + 1;
+    t.first = from / kTwoKernelStart * kTwoKernelStart, t.tiles = (last - t.first) / C::kTileQ + 1;
     return t;
   }
 };
 
 template <class C>
-__device__ inline void wide_keys_produce(const WideParams& x, uint32_t shared, const WideKeyTile& t) {
+__device__ inline void dkdv_produce(const TwoKernelParams& x, uint32_t shared, const TwoKernelKeyTile& t) {
   arrive_expect(shared + C::kKFull, C::kBytesK);
   load_panels<C::kTileK, C::kPanelsQk>(shared + C::kK, x.k, shared + C::kKFull, 0, t.key, t.head_kv, t.batch,
                                        Keep::first_to_go);
@@ -84,13 +84,13 @@ __device__ inline void wide_keys_produce(const WideParams& x, uint32_t shared, c
 
 // One of the two: `Values` has S^T and dV, the other dP^T and dK.
 template <class C, bool Values>
-struct WideKeysConsumer {
+struct DkDvConsumer {
   using T = typename C::T;
   static constexpr int kDimIn = Values ? C::kDimQk : C::kDimV, kDimOut = Values ? C::kDimV : C::kDimQk;
   static constexpr int kKeys = Values ? C::kK : C::kV;
-  const WideParams& x;
+  const TwoKernelParams& x;
   const uint32_t shared;
-  const WideKeyTile& t;
+  const TwoKernelKeyTile& t;
   const int warp, lane;
 
   float sums[kDimOut / 2];
@@ -136,7 +136,7 @@ struct WideKeysConsumer {
     const int row = query + x.offset;
     return t.key + C::kTileK > x.keys || t.key + C::kTileK - 1 > row + x.right || t.key < row + C::kTileQ - 1 - x.left;
   }
-  __device__ bool has_far(uint32_t step) const {
+  __device__ bool has_large_logits(uint32_t step) const {
     return has_lowered<C::kTileQ>(shared + C::kStats + step % C::kStatsStages * C::kBytesStats);
   }
   __device__ void hide() {
@@ -166,7 +166,7 @@ struct WideKeysConsumer {
   template <bool First>
   __device__ void weigh(uint32_t n) {
     const uint32_t stage = n % C::kStages, parity = n / C::kStages & 1;
-    const bool far = Values && has_far(n);
+    const bool large_logits = Values && has_large_logits(n);
     wait_products<0>();
     pin(s), pin(sums);
     if constexpr (!First) release(C::kEmpty + 8 * out_place(n - 1));
@@ -179,7 +179,7 @@ struct WideKeysConsumer {
         for (int e = 0; e < 4; ++e)
           s[4 * i + e] = sm80::exp2_fast(fmaf(s[4 * i + e], x.scale2, -(e % 2 ? two.z : two.x)));
       }
-      if (far) end_at_one(s);
+      if (large_logits) end_at_one(s);
       if (edge()) hide();
       wait(shared + C::kPEmpty + 8 * stage, parity ^ 1);
 #pragma unroll
@@ -239,7 +239,7 @@ struct WideKeysConsumer {
 };
 
 template <class C>
-__global__ void __launch_bounds__(C::kThreads, 1) wide_keys_kernel(const __grid_constant__ WideParams x) {
+__global__ void __launch_bounds__(C::kThreads, 1) dkdv_kernel(const __grid_constant__ TwoKernelParams x) {
   extern __shared__ __align__(1024) char memory[];
   const uint32_t shared = shared_address(memory);
   const int group = __shfl_sync(~0u, int(threadIdx.x) / 128, 0), warp = __shfl_sync(~0u, int(threadIdx.x) / 32 % 4, 0);
@@ -256,17 +256,17 @@ __global__ void __launch_bounds__(C::kThreads, 1) wide_keys_kernel(const __grid_
   // The kernel that owns queries began when the statistics were there, and nothing of its own is needed here: it is
   // waited for at the end, so that who comes next has all gradients.
   if (x.alone) sm80::wait_for_previous();
-  const WideKeyTile t = WideKeyTile::find<C>(x);
+  const TwoKernelKeyTile t = TwoKernelKeyTile::find<C>(x);
   if (group == 0) {
     shrink_registers<C::kProducerRegisters>();
-    if (threadIdx.x == 0 && t.tiles > 0) wide_keys_produce<C>(x, shared, t);
+    if (threadIdx.x == 0 && t.tiles > 0) dkdv_produce<C>(x, shared, t);
   } else {
     grow_registers<C::kConsumerRegisters>();
     if (group == 1) {
-      WideKeysConsumer<C, true> consumer{x, shared, t, warp, int(threadIdx.x % 32)};
+      DkDvConsumer<C, true> consumer{x, shared, t, warp, int(threadIdx.x % 32)};
       consumer.run();
     } else {
-      WideKeysConsumer<C, false> consumer{x, shared, t, warp, int(threadIdx.x % 32)};
+      DkDvConsumer<C, false> consumer{x, shared, t, warp, int(threadIdx.x % 32)};
       consumer.run();
     }
   }

@@ -8,7 +8,7 @@
 namespace attune::sm90 {
 
 template <class Number, int DimQk, int DimV, int TileK = 64>
-struct WideRowsShape {
+struct DqLayout {
   using T = Number;
   static constexpr int kDimQk = DimQk, kDimV = DimV, kTileQ = 128, kTileK = TileK, kGroups = 2, kWarps = 4 * kGroups;
   static constexpr int kThreads = 128 * (1 + kGroups), kProducerRegisters = 24, kConsumerRegisters = 240;
@@ -27,24 +27,24 @@ struct WideRowsShape {
 };
 
 // Which queries a block has, and the key tiles that they see. With a band the last queries come first.
-struct WideQueryTile {
+struct TwoKernelQueryTile {
   int query, head, batch;
-  int first, tiles;  // the first key, a multiple of kWideStart; key tiles from there on
+  int first, tiles;  // the first key, a multiple of kTwoKernelStart; key tiles from there on
   template <class C>
-  static __device__ WideQueryTile find(const WideParams& x, int n) {
+  static __device__ TwoKernelQueryTile find(const TwoKernelParams& x, int n) {
     const BlockPlace at = find_block(x.of_rows, n);
-    WideQueryTile t{(x.of_rows.tiles - 1 - at.tile) * C::kTileQ, at.head % x.heads, at.head / x.heads, 0, 0};
+    TwoKernelQueryTile t{(x.of_rows.tiles - 1 - at.tile) * C::kTileQ, at.head % x.heads, at.head / x.heads, 0, 0};
     const int from = max(0, t.query + x.offset - x.left);
     const int last = min(x.keys - 1, min(t.query + C::kTileQ, x.rows) - 1 + x.offset + x.right);
     if (last < from) return t;
-    t.first = from / kWideStart * kWideStart, t.tiles = (last - t.first) / C::kTileK + 1;
+    t.first = from / kTwoKernelStart * kTwoKernelStart, t.tiles = (last - t.first) / C::kTileK + 1;
     return t;
   }
 };
 
 template <class C>
-__device__ inline void wide_rows_produce(const WideParams& x, uint32_t shared, const WideQueryTile& t, uint32_t round,
-                                         uint32_t step) {
+__device__ inline void dq_produce(const TwoKernelParams& x, uint32_t shared, const TwoKernelQueryTile& t,
+                                  uint32_t round, uint32_t step) {
   const int head_kv = t.head / x.group;
   const uint32_t q = shared + C::kQFull, o = shared + C::kOFull;
   uint32_t part = step * C::kParts;
@@ -78,12 +78,12 @@ __device__ inline void wide_rows_produce(const WideParams& x, uint32_t shared, c
 }
 
 template <class C>
-struct WideRowsConsumer {
+struct DqConsumer {
   using T = typename C::T;
-  const WideParams& x;
+  const TwoKernelParams& x;
   const uint32_t shared;
   const int group, warp, lane;
-  WideQueryTile t;
+  TwoKernelQueryTile t;
   uint32_t round, start;  // this tile's number, and its first step, among those of the block
 
   float dq[C::kDimQk / 2];
@@ -91,7 +91,7 @@ struct WideRowsConsumer {
   uint32_t ds[C::kTileK / 4];                        // pairs, as products want them
   uint32_t d_out[C::kKeepsRows ? C::kDimV / 4 : 1];  // likewise
   float lse[2], delta[2];                            // of this lane's rows
-  bool far;                                          // some row of the warp
+  bool large_logits;                                          // some row of the warp
 
   __device__ void release(int barrier) const {
     if (lane == 0) arrive(shared + barrier);
@@ -138,7 +138,7 @@ struct WideRowsConsumer {
     for (int i = 0; i < C::kTileK / 16; ++i) Product<T, C::kDimQk>::registers(dq, ds + 4 * i, b + i * 16 * 128 / 16, 1);
     close_products();
   }
-  __device__ bool has_far() const { return __any_sync(~0u, is_lowered(lse[0]) || is_lowered(lse[1])); }
+  __device__ bool has_large_logits() const { return __any_sync(~0u, is_lowered(lse[0]) || is_lowered(lse[1])); }
   __device__ void hide(float (&to)[C::kTileK / 2], int key) const {
     const int row = t.query + group * 64 + warp * 16 + lane / 4 + x.offset;
     const int first = key + lane % 4 * 2;
@@ -156,7 +156,7 @@ struct WideRowsConsumer {
     pin(s);
 #pragma unroll
     for (int i = 0; i < C::kTileK / 2; ++i) s[i] = sm80::exp2_fast(fmaf(s[i], x.scale2, -lse[i / 2 % 2]));
-    if (far) end_at_one(s);
+    if (large_logits) end_at_one(s);
     if (partial) hide(s, key);
     if constexpr (C::kParts == 2) {
       wait_products<1>();
@@ -182,7 +182,7 @@ struct WideRowsConsumer {
         const float2 one = stats[8 * r];
         lse[r] = one.x, delta[r] = one.y;
       }
-      far = has_far();
+      large_logits = has_large_logits();
       wait(shared + C::kQFull, round & 1);
       const uint32_t end = start + uint32_t(t.tiles);
 #pragma unroll 1
@@ -205,7 +205,7 @@ struct WideRowsConsumer {
 // A block stays, and takes each gridDim.x-th tile, where all are alike and short: what the next one needs is loaded
 // while dQ of this one leaves. Otherwise there is one for each tile.
 template <class C>
-__global__ void __launch_bounds__(C::kThreads, 1) wide_rows_kernel(const __grid_constant__ WideParams x) {
+__global__ void __launch_bounds__(C::kThreads, 1) dq_kernel(const __grid_constant__ TwoKernelParams x) {
   extern __shared__ __align__(1024) char memory[];
   const uint32_t shared = shared_address(memory);
   const int group = __shfl_sync(~0u, int(threadIdx.x) / 128, 0), warp = __shfl_sync(~0u, int(threadIdx.x) / 32 % 4, 0);
@@ -228,16 +228,16 @@ __global__ void __launch_bounds__(C::kThreads, 1) wide_rows_kernel(const __grid_
     if (threadIdx.x > 0) return;
 #pragma unroll 1
     for (int n = int(blockIdx.x); n < tiles; n += int(gridDim.x), ++round) {
-      const WideQueryTile t = WideQueryTile::find<C>(x, n);
-      if (t.tiles > 0) wide_rows_produce<C>(x, shared, t, round, step);
+      const TwoKernelQueryTile t = TwoKernelQueryTile::find<C>(x, n);
+      if (t.tiles > 0) dq_produce<C>(x, shared, t, round, step);
       step += uint32_t(t.tiles);
     }
   } else {
     grow_registers<C::kConsumerRegisters>();
-    WideRowsConsumer<C> consumer{x, shared, group - 1, warp, int(threadIdx.x % 32)};
+    DqConsumer<C> consumer{x, shared, group - 1, warp, int(threadIdx.x % 32)};
 #pragma unroll 1
     for (int n = int(blockIdx.x); n < tiles; n += int(gridDim.x), ++round) {
-      consumer.t = WideQueryTile::find<C>(x, n), consumer.round = round, consumer.start = step;
+      consumer.t = TwoKernelQueryTile::find<C>(x, n), consumer.round = round, consumer.start = step;
       consumer.run();
       step += uint32_t(consumer.t.tiles);
     }

@@ -4,7 +4,7 @@ namespace attune::sm90 {
 
 ForwardKernels forward_kernels_256_options() {
   static constinit ForwardKernel all[] = {
-      forward_kernel_row<256, 256, 64, 2, 1, 2, false, false, false, Lists::none, true>(),
+      instance<ForwardConfig{.dim = 256, .tile_k = 64, .options = true}>(),
   };
   return all;
 }

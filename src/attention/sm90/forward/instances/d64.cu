@@ -3,15 +3,13 @@
 namespace attune::sm90 {
 
 ForwardKernels forward_kernels_64() {
-  // dims of keys and of values, keys a tile, warpgroups, tiles of q and of k and v in shared memory, weights in place,
-  // products in turns, f32, lists
   static constinit ForwardKernel all[] = {
-      forward_kernel_row<64, 64, 128, 2, 2, 2, false, true, false>(),
-      forward_kernel_row<64, 64, 128, 3, 2, 2, true, true, false>(),
-      forward_kernel_row<64, 64, 128, 2, 2, 2, false, true, true>(),
-      forward_kernel_row<64, 64, 128, 2, 2, 2, false, true, false, Lists::one>(),
+      instance<ForwardConfig{.dim = 64, .ping_pong = true}>(),
+      instance<ForwardConfig{.dim = 64, .warpgroups = 3, .in_place = true, .ping_pong = true}>(),
+      instance<ForwardConfig{.dim = 64, .ping_pong = true, .f32_out = true}>(),
+      instance<ForwardConfig{.dim = 64, .ping_pong = true, .lists = Lists::one}>(),
       // Blocks share keys: 2 % slower where they do not, so a kernel of its own.
-      forward_kernel_row<64, 64, 128, 2, 2, 2, false, true, false, Lists::none, false, false, true>(),
+      instance<ForwardConfig{.dim = 64, .ping_pong = true, .stream_k = true}>(),
   };
   return all;
 }

@@ -5,7 +5,7 @@ namespace attune::sm90 {
 ForwardKernels forward_kernels_64_options() {
   // As without options, but for fewer tiles of k and v at d64: each is one more copy of the options.
   static constinit ForwardKernel all[] = {
-      forward_kernel_row<64, 64, 128, 2, 2, 2, false, false, false, Lists::none, true>(),
+      instance<ForwardConfig{.dim = 64, .options = true}>(),
   };
   return all;
 }

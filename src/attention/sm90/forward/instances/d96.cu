@@ -3,11 +3,9 @@
 namespace attune::sm90 {
 
 ForwardKernels forward_kernels_96() {
-  // dims of keys and of values, keys a tile, warpgroups, tiles of q and of k and v in shared memory, weights in place,
-  // products in turns, f32
   static constinit ForwardKernel all[] = {
-      forward_kernel_row<96, 96, 128, 2, 2, 2, false, false, false>(),
-      forward_kernel_row<96, 96, 128, 2, 2, 2, false, false, true>(),
+      instance<ForwardConfig{.dim = 96}>(),
+      instance<ForwardConfig{.dim = 96, .f32_out = true}>(),
   };
   return all;
 }

@@ -6,24 +6,24 @@ namespace attune::sm90 {
 
 ForwardKernels forward_kernels_64_lists() {
   static constinit ForwardKernel all[] = {
-      forward_kernel_row<64, 64, 64, 2, 2, 8, false, false, false, Lists::each>(),
-      forward_kernel_row<64, 64, 64, 2, 2, 8, false, false, false, Lists::each, true>(),
+      instance<ForwardConfig{.dim = 64, .tile_k = 64, .kv_stages = 8, .lists = Lists::each}>(),
+      instance<ForwardConfig{.dim = 64, .tile_k = 64, .kv_stages = 8, .lists = Lists::each, .options = true}>(),
   };
   return all;
 }
 
 ForwardKernels forward_kernels_128_lists() {
   static constinit ForwardKernel all[] = {
-      forward_kernel_row<128, 128, 64, 2, 2, 4, false, false, false, Lists::each>(),
-      forward_kernel_row<128, 128, 64, 2, 2, 4, false, false, false, Lists::each, true>(),
+      instance<ForwardConfig{.dim = 128, .tile_k = 64, .kv_stages = 4, .lists = Lists::each}>(),
+      instance<ForwardConfig{.dim = 128, .tile_k = 64, .kv_stages = 4, .lists = Lists::each, .options = true}>(),
   };
   return all;
 }
 
 ForwardKernels forward_kernels_256_lists() {
   static constinit ForwardKernel all[] = {
-      forward_kernel_row<256, 256, 64, 2, 1, 2, false, false, false, Lists::each>(),
-      forward_kernel_row<256, 256, 64, 2, 1, 2, false, false, false, Lists::each, true>(),
+      instance<ForwardConfig{.dim = 256, .tile_k = 64, .lists = Lists::each}>(),
+      instance<ForwardConfig{.dim = 256, .tile_k = 64, .lists = Lists::each, .options = true}>(),
   };
   return all;
 }

@@ -71,7 +71,7 @@ inline void wait_stores_read() { emulated::wait_stores_until("its bulk stores to
 inline void wait_stores() { emulated::wait_stores_until("its bulk stores to write", &emulated::Thread::unwritten); }
 inline void publish_shared() { emulated::publish(); }
 inline void publish_global() {}
-template <bool turned = false>
+template <bool transposed = false>
 void store_matrix4(uint32_t to, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
   const auto said = emulated::tell(&to, 1);
   const uint32_t of[] = {a, b, c, d};
@@ -81,7 +81,7 @@ void store_matrix4(uint32_t to, uint32_t a, uint32_t b, uint32_t c, uint32_t d) 
     for (int half = 0; half < 2; ++half) {
       const int row = lane / 4, column = lane % 4 * 2 + half;
       const uint16_t x = uint16_t(of[m] >> (16 * half));
-      const uint32_t at = said[m * 8 + (turned ? column : row)][0] + uint32_t(turned ? row : column) * 2;
+      const uint32_t at = said[m * 8 + (transposed ? column : row)][0] + uint32_t(transposed ? row : column) * 2;
       std::memcpy(emulated::shared(at), &x, 2);
     }
 }

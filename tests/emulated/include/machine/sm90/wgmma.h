@@ -46,13 +46,13 @@ void forget(float (&d)[N]) { std::fill(d, d + N, NAN); }
 template <class T, int N>
 struct Product {
   using Issued = emulated::Issued;
-  enum class A { registers, rows, turned };  // where it lies; turned: rows are of k
+  enum class A { registers, rows, transposed };  // where it lies; turned: rows are of k
 
   static uint32_t address(uint32_t operand) { return (operand & 0x3FFF) << 4; }
   // 8 numbers are of one k where it is turned, else of one row of A or column of B.
-  template <bool turned, class Do>
+  template <bool transposed, class Do>
   static void each_chunk(uint32_t at, uint32_t panel, int first, int count, Do do_it) {
-    if (turned) {
+    if (transposed) {
       for (int k = 0; k < 16; ++k)
         for (int c = first; c < first + count; c += 8)
           do_it(emulated::swizzled(at + uint32_t(c / 64) * panel + uint32_t(k * 128 + c % 64 * 2)), k, c);
@@ -66,7 +66,7 @@ struct Product {
     const int row = warp % 4 * 16;
     const auto of_rows = [&](uint32_t at, int k, int r) { do_it(at, k, r, true); };
     if (of_a == A::rows) each_chunk<false>(address(x.a), 0, row, 16, of_rows);
-    if (of_a == A::turned) each_chunk<true>(address(x.a), 0, row, 16, of_rows);
+    if (of_a == A::transposed) each_chunk<true>(address(x.a), 0, row, 16, of_rows);
     each_chunk<turned_b>(address(x.b), x.b >> 16 << 4, 0, N,
                          [&](uint32_t at, int k, int c) { do_it(at, k, c, false); });
   }
@@ -151,18 +151,22 @@ struct Product {
   }
   static void shared(float (&d)[N / 2], uint32_t a, uint32_t b, int add) { issue<A::rows, false>(d, a, b, add); }
   // Rows are of k: of both, or of a alone.
-  static void turned(float (&d)[N / 2], uint32_t a, uint32_t b, int add) { issue<A::turned, true>(d, a, b, add); }
-  static void turned_a(float (&d)[N / 2], uint32_t a, uint32_t b, int add) { issue<A::turned, false>(d, a, b, add); }
+  static void transposed(float (&d)[N / 2], uint32_t a, uint32_t b, int add) {
+    issue<A::transposed, true>(d, a, b, add);
+  }
+  static void transposed_a(float (&d)[N / 2], uint32_t a, uint32_t b, int add) {
+    issue<A::transposed, false>(d, a, b, add);
+  }
   // Rows of b are of k, or columns.
   static void registers(float (&d)[N / 2], const uint32_t* a, uint32_t b, int add) { of_registers<true>(d, a, b, add); }
   static void by_rows(float (&d)[N / 2], const uint32_t* a, uint32_t b, int add) { of_registers<false>(d, a, b, add); }
-  template <bool turned>
+  template <bool transposed>
   static void of_registers(float (&d)[N / 2], const uint32_t* a, uint32_t b, int add) {
     const auto said = emulated::tell(a, 4);
     // A first product by weights that are all zero, of which nothing is kept, may read what it likes.
     const auto none = [](const uint32_t* of_lane) { return !(of_lane[0] | of_lane[1] | of_lane[2] | of_lane[3]); };
     const bool idle = !emulated::my_warp().weighed && std::all_of(said, said + 32, none);
-    Issued& x = issue<A::registers, turned>(d, 0, b, add, idle);
+    Issued& x = issue<A::registers, transposed>(d, 0, b, add, idle);
     for (int q = 0; q < 4; ++q)
       for (int i = 0; i < 4; ++i)
         for (int half = 0; half < 2; ++half) {

@@ -2,8 +2,8 @@
 
 namespace attune::sm90 {
 
-AnyKernel& any_kernel_128() {
-  static constinit AnyKernel kernel = any_kernel_row<128>();
+GeneralKernel& general_kernel_128() {
+  static constinit GeneralKernel kernel = general_instance<128>();
   return kernel;
 }
 

@@ -2,8 +2,8 @@
 
 namespace attune::sm90 {
 
-AnyKernel& any_kernel_256() {
-  static constinit AnyKernel kernel = any_kernel_row<256>();
+GeneralKernel& general_kernel_256() {
+  static constinit GeneralKernel kernel = general_instance<256>();
   return kernel;
 }
 

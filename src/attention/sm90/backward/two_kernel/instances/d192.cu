@@ -2,12 +2,12 @@
 
 namespace attune::sm90 {
 
-WideKernel& wide_kernel_192() {
-  static constinit WideKernel kernel = wide_kernel_row<192, 192>();
+TwoKernel& two_kernel_192() {
+  static constinit TwoKernel kernel = two_kernel_instance<192, 192>();
   return kernel;
 }
-WideKernel& wide_kernel_192_128() {
-  static constinit WideKernel kernel = wide_kernel_row<192, 128, 96, 80>();
+TwoKernel& two_kernel_192_128() {
+  static constinit TwoKernel kernel = two_kernel_instance<192, 128, 96, 80>();
   return kernel;
 }
 

@@ -2,8 +2,8 @@
 
 namespace attune::sm90 {
 
-WideKernel& wide_kernel_256() {
-  static constinit WideKernel kernel = wide_kernel_row<256, 256>();
+TwoKernel& two_kernel_256() {
+  static constinit TwoKernel kernel = two_kernel_instance<256, 256>();
   return kernel;
 }
 

@@ -14,7 +14,7 @@ alignas(1024) char memory[emulated::kSharedBytes];
 
 namespace {
 
-struct Asked { int heads, heads_per_key, rows, keys, left, right, blocks; bool wide = false; };
+struct Asked { int heads, heads_per_key, rows, keys, left, right, blocks; bool f32 = false; };
 constexpr int kAll = 1 << 28;
 
 template <class C>
@@ -23,13 +23,13 @@ struct Call {
   static constexpr int kDim = C::kDim;
   const Asked w;
   std::vector<T> q, k, v, out;
-  std::vector<float> wide, lse;
+  std::vector<float> f32, lse;
 
   Call(const Asked& asked, unsigned seed) : w(asked) {
     std::mt19937 random(seed);
     std::normal_distribution<float> normal;
     q.resize(size_t(w.heads * w.rows * kDim)), k.resize(size_t(w.heads / w.heads_per_key * w.keys * kDim));
-    v.resize(k.size()), out.assign(q.size(), T(NAN)), wide.assign(q.size(), NAN), lse.assign(q.size() / kDim, NAN);
+    v.resize(k.size()), out.assign(q.size(), T(NAN)), f32.assign(q.size(), NAN), lse.assign(q.size() / kDim, NAN);
     for (auto* const all : {&q, &k, &v})
       for (T& x : *all) x = T(normal(random));
   }
@@ -39,19 +39,19 @@ struct Call {
   }
   std::string run(const emulated::Schedule& schedule) {
     const int tiles = int(ceil_div(w.rows, C::kTileQ));
-    FewParams x{};
+    SplitKvParams x{};
     x.q = map(q, w.heads, w.rows, C::kTileQ), x.k = map(k, w.heads / w.heads_per_key, w.keys, C::kTileK);
     x.v = map(v, w.heads / w.heads_per_key, w.keys, C::kTileK);
     x.scale = kLog2e / std::sqrt(float(kDim)), x.rows = w.rows, x.keys = w.keys;
     x.left = w.left, x.right = w.right, x.offset = w.keys - w.rows;
     x.tiles_of_head = tiles, x.tiles = tiles * w.heads, x.units = x.heads = Divisor(uint32_t(w.heads));
-    x.heads_per_key = Divisor(uint32_t(w.heads_per_key)), x.longest_first = w.right < kAll, x.wide = w.wide;
-    x.out = w.wide ? reinterpret_cast<char*>(wide.data()) : reinterpret_cast<char*>(out.data());
+    x.heads_per_key = Divisor(uint32_t(w.heads_per_key)), x.longest_first = w.right < kAll, x.f32_out = w.f32;
+    x.out = w.f32 ? reinterpret_cast<char*>(f32.data()) : reinterpret_cast<char*>(out.data());
     x.out_stride.seq = kDim, x.out_stride.head = int64_t(w.rows) * kDim, x.dim_v = kDim;
     x.lse = lse.data(), x.lse_stride.seq = 1, x.lse_stride.head = w.rows;
     emulated::gpu.phases_once = true;
     const std::string wrong =
-        emulated::launch({w.blocks, C::kThreads, memory}, schedule, [&] { few_kernel<C, 1>(x); });
+        emulated::launch({w.blocks, C::kThreads, memory}, schedule, [&] { split_kv_kernel<C, 1>(x); });
     emulated::gpu.phases_once = false;
     return wrong;
   }
@@ -75,7 +75,7 @@ struct Call {
           if (got != wanted) worst = off <= 1e30 ? std::max(worst, off) : INFINITY;
         };
         for (size_t d = 0; d < kDim; ++d) {
-          const double got = w.wide ? double(wide[row * kDim + d]) : double(float(out[row * kDim + d]));
+          const double got = w.f32 ? double(f32[row * kDim + d]) : double(float(out[row * kDim + d]));
           differ(got, sum > 0 ? want[d] / sum : 0);
         }
         differ(lse[row], sum > 0 ? std::log(sum) : -INFINITY);
@@ -102,9 +102,9 @@ void expect_right(unsigned number) {
     }
 }
 
-TEST(Sm90Few, d64_by_four_warpgroups) { expect_right<FewShape<Bf16, 64, 64, 4>>(0); }
-TEST(Sm90Few, d64_by_two_warpgroups) { expect_right<FewShape<F16, 64, 64, 2>>(100); }
-TEST(Sm90Few, d128) { expect_right<FewShape<Bf16, 128, 64, 2>>(200); }
+TEST(Sm90SplitKv, d64_by_four_warpgroups) { expect_right<SplitKvLayout<Bf16, 64, 64, 4>>(0); }
+TEST(Sm90SplitKv, d64_by_two_warpgroups) { expect_right<SplitKvLayout<F16, 64, 64, 2>>(100); }
+TEST(Sm90SplitKv, d128) { expect_right<SplitKvLayout<Bf16, 128, 64, 2>>(200); }
 
 }  // namespace
 }  // namespace attune::sm90

@@ -18,12 +18,12 @@ struct Stream {
 
 Stream merged(const std::vector<int>& first, const std::vector<int>& second, int most) {
   Stream out;
-  ListTurns turns{.most = most};
+  ListInterleave interleave{.most = most};
   size_t left[2] = {first.size(), second.size()};
   int since[2] = {0, 0};
   while (left[0] || left[1]) {
     const int of_first = left[0] ? first[left[0] - 1] : -1, of_second = left[1] ? second[left[1] - 1] : -1;
-    const auto [a, b] = turns.next(of_first, of_second);
+    const auto [a, b] = interleave.next(of_first, of_second);
     EXPECT_TRUE(a || b);
     if (!(a || b)) return out;
     EXPECT_TRUE(!(a && b) || of_first == of_second);
@@ -45,7 +45,7 @@ std::vector<int> reversed(std::vector<int> list) {
   return list;
 }
 
-TEST(ListTurns, each_list_gets_its_key_tiles_once_from_its_end_and_waits_for_no_more_than_the_most) {
+TEST(ListInterleave, each_list_gets_its_key_tiles_once_from_its_end_and_waits_for_no_more_than_the_most) {
   std::mt19937 random(5);
   for (int round = 0; round < 200; ++round) {
     std::vector<int> list[2];
@@ -66,7 +66,7 @@ TEST(ListTurns, each_list_gets_its_key_tiles_once_from_its_end_and_waits_for_no_
   }
 }
 
-TEST(ListTurns, what_both_want_is_loaded_once) {
+TEST(ListInterleave, what_both_want_is_loaded_once) {
   EXPECT_EQ(merged({1, 4, 6, 9}, {1, 4, 6, 9}, 3).loads, 4);
   EXPECT_EQ(merged({0, 1, 2, 3}, {1, 3, 5}, 3).loads, 5);
   EXPECT_EQ(merged({}, {1, 3, 5}, 3).loads, 3);

@@ -14,7 +14,7 @@ namespace attune {
 namespace {
 
 constexpr int kQueries = 80, kKeys = 128, kColumns = 128, kPanelK = kKeys * 128;
-constexpr TurnedTile kTile{kQueries};
+constexpr TransposedTile kTile{kQueries};
 
 // Shared memory of 16-bit numbers by the byte, with what the hardware does to addresses of 128-byte rows.
 struct Shared {
@@ -34,7 +34,7 @@ int number(int key, int column) { return (key * 3 + column * 13 + key * column) 
 // stmatrix.x4.trans by one warp: the pairs of matrix j are in register j, lane r * 4 + c / 2 has row r, columns c and
 // c + 1, and column c goes to the address of lane 8 j + c.
 template <class Address, class Pair>
-void store_turned(Shared& to, Address address, Pair pair) {
+void store_transposed(Shared& to, Address address, Pair pair) {
   for (int j = 0; j < 4; ++j)
     for (int c = 0; c < 8; ++c)
       for (int r = 0; r < 8; ++r) to.write(address(8 * j + c) + 2 * r, pair(r * 4 + c / 2, j)[size_t(c) % 2]);
@@ -45,7 +45,7 @@ Shared stored_ds() {
   for (int group = 0; group < 2; ++group)
     for (int warp = 0; warp < 4; ++warp)
       for (int n = 0; n < kQueries / 16; ++n)
-        store_turned(
+        store_transposed(
             ds, [&](int lane) { return kTile.store(group, warp, lane, n); },
             [&](int lane, int j) {  // register 4 n + j of the lane: two sums of the product S^T, neighbours
               const int first = 2 * (4 * n + j), key = group * 64 + warp * 16 + lane / 4 + first / 2 % 2 * 8;
@@ -94,12 +94,12 @@ std::vector<int> added_sums(const Shared& ds, const Shared& k) {
   return memory;
 }
 
-TEST(TurnedTile, every_number_of_ds_has_one_place) {
+TEST(TransposedTile, every_number_of_ds_has_one_place) {
   const Shared ds = stored_ds();
   for (const int count : ds.writes) ASSERT_EQ(count, 1);
 }
 
-TEST(TurnedTile, a_store_of_ds_meets_every_bank_once) {
+TEST(TransposedTile, a_store_of_ds_meets_every_bank_once) {
   for (int warp = 0; warp < 4; ++warp)
     for (int n = 0; n < kQueries / 16; ++n)
       for (int j = 0; j < 4; ++j) {
@@ -109,13 +109,13 @@ TEST(TurnedTile, a_store_of_ds_meets_every_bank_once) {
       }
 }
 
-TEST(TurnedTile, sums_are_read_back_as_rows_of_dq) {
+TEST(TransposedTile, sums_are_read_back_as_rows_of_dq) {
   const std::vector<int> memory = added_sums(stored_ds(), loaded_k());
   for (int first = 0; first < kQueries; first += 8)
-    for (int column0 = 0; column0 < kColumns; column0 += TurnedTile::kColumns)
+    for (int column0 = 0; column0 < kColumns; column0 += TransposedTile::kColumns)
       for (int lane = 0; lane < 32; ++lane)
         for (int e = 0; e < 4; ++e) {
-          const int query = first + TurnedTile::query(lane, e), column = column0 + TurnedTile::column(lane, e);
+          const int query = first + TransposedTile::query(lane, e), column = column0 + TransposedTile::column(lane, e);
           int dq = 0;
           for (int key = 0; key < kKeys; ++key) dq += weight(key, query) * number(key, column);
           ASSERT_EQ(memory.at(size_t(kTile.fragment(first, column0) + lane * 4 + e)), dq) << query << ", " << column;

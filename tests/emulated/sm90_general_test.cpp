@@ -14,14 +14,14 @@ namespace {
 constexpr int kTileRows = 128, kTileKeys = 64;  // of a block, as the host has it
 
 template <class T>
-struct AnyProblem : WideProblem<T> {
+struct GeneralProblem : WideProblem<T> {
   using Base = WideProblem<T>;
   using Base::w;
   std::vector<QueryTile> row_table;
   std::vector<KeyTile> key_table;
   int row_tiles = 0;
 
-  AnyProblem(const Asked& asked, unsigned seed) : Base(asked, seed) {
+  GeneralProblem(const Asked& asked, unsigned seed) : Base(asked, seed) {
     Problem p{};
     p.batch = w.batch, p.heads_q = w.heads, p.heads_kv = w.heads_kv, p.mask = w.mask, p.mask.blocks = this->blocks;
     Args a;
@@ -40,9 +40,9 @@ struct AnyProblem : WideProblem<T> {
     }
     row_tiles = int(row_table.size());
   }
-  AnyParams params() {
-    AnyParams x{};
-    static_cast<WideParams&>(x) = Base::params();
+  GeneralParams params() {
+    GeneralParams x{};
+    static_cast<TwoKernelParams&>(x) = Base::params();
     const bool listed = this->blocks.q;
     x.row_table = row_table.data(), x.row_tiles = &row_tiles, x.key_table = key_table.data();
     x.dq_row = this->dq.map(1), x.dk_row = this->dk.map(1), x.dv_row = this->dv.map(1);
@@ -53,7 +53,7 @@ struct AnyProblem : WideProblem<T> {
     x.blocks = this->blocks, x.score.kept = 1, x.kept_out = 1;
     return x;
   }
-  int blocks_of_rows(const AnyParams& x) const { return row_tiles * x.of_rows.heads; }
+  int blocks_of_rows(const GeneralParams& x) const { return row_tiles * x.of_rows.heads; }
 };
 
 // With lists the lanes of a warp stay together: in pass_over() nothing holds the lane that gives v back until the
@@ -65,41 +65,41 @@ auto schedule_of(const Mask& mask) { return mask.blocks.q ? lanes_together : emu
 
 template <class T, int Dim>
 void expect_right(const Asked& w, unsigned seed) {
-  using OfRows = AnyRowsShape<T, Dim, Dim>;
-  using OfKeys = AnyKeysShape<T, Dim, Dim>;
-  sm90::expect_right<OfRows, OfKeys>(AnyProblem<T>(w, seed), any_rows_kernel<OfRows>, any_keys_kernel<OfKeys>, 1, 4,
-                                     schedule_of(w.mask));
+  using OfRows = GeneralDqLayout<T, Dim, Dim>;
+  using OfKeys = GeneralDkDvLayout<T, Dim, Dim>;
+  sm90::expect_right<OfRows, OfKeys>(GeneralProblem<T>(w, seed), general_dq_kernel<OfRows>, general_dkdv_kernel<OfKeys>,
+                                     1, 4, schedule_of(w.mask));
 }
 constexpr Mask listed(Mask mask, int q, int k) {
   mask.blocks = {q, k, 0};
   return mask;
 }
 
-TEST(Sm90Any, gradients_of_plain_masks_are_right) {
+TEST(Sm90General, gradients_of_plain_masks_are_right) {
   expect_right<Bf16, 128>({1, 2, 1, 150, 130, 128, 72, kCausal}, 1);
   expect_right<F16, 256>({2, 1, 1, 70, 100, 200, 256, kFull}, 2);
 }
 // With lists too: a list for each warpgroup, one for both, and blocks of two key tiles.
 template <class T, int Dim>
 void expect_all_right(unsigned seed) {
-  using OfRows = AnyRowsShape<T, Dim, Dim>;
-  using OfKeys = AnyKeysShape<T, Dim, Dim>;
+  using OfRows = GeneralDqLayout<T, Dim, Dim>;
+  using OfKeys = GeneralDkDvLayout<T, Dim, Dim>;
   constexpr int kBlocks[][2] = {{0, 0}, {64, 64}, {128, 64}, {64, 128}};
   for (int n = 0; n < kMatrix; ++n) {
     Asked w = matrix_case(n, Dim, Dim, 64, 64);
     const int* const size = kBlocks[(unsigned(n) + seed) % 4];
-    w.mask.blocks = {size[0], size[1], 0}, w.staying = 0;
-    sm90::expect_right<OfRows, OfKeys>(AnyProblem<T>(w, seed + unsigned(n)), any_rows_kernel<OfRows>,
-                                       any_keys_kernel<OfKeys>, seed + unsigned(n), 1, schedule_of(w.mask));
+    w.mask.blocks = {size[0], size[1], 0}, w.persistent = 0;
+    sm90::expect_right<OfRows, OfKeys>(GeneralProblem<T>(w, seed + unsigned(n)), general_dq_kernel<OfRows>,
+                                       general_dkdv_kernel<OfKeys>, seed + unsigned(n), 1, schedule_of(w.mask));
   }
 }
-TEST(Sm90Any, every_number_of_steps_is_right_and_ends) {
+TEST(Sm90General, every_number_of_steps_is_right_and_ends) {
   for (unsigned seed = 100; seed < 500; seed += 101) {  // each with other lists
     expect_all_right<Bf16, 128>(seed);
     expect_all_right<F16, 256>(seed + 1000);
   }
 }
-TEST(Sm90Any, gradients_of_lists_are_right) {
+TEST(Sm90General, gradients_of_lists_are_right) {
   expect_right<F16, 128>({1, 2, 1, 200, 140, 104, 128, listed(kFull, 64, 64)}, 3);
   expect_right<Bf16, 128>({2, 1, 1, 140, 200, 128, 128, listed(kCausal, 128, 128)}, 4);
   expect_right<Bf16, 256>({1, 1, 1, 150, 150, 256, 136, listed(kCausal, 64, 128)}, 5);

@@ -10,13 +10,13 @@
 namespace attune {
 namespace {
 
-Shares shares(int tiles, int steps, int blocks) { return {tiles, (tiles * steps + blocks - 1) / blocks, steps}; }
+StreamK stream_k(int tiles, int steps, int blocks) { return {tiles, (tiles * steps + blocks - 1) / blocks, steps}; }
 
-TEST(Shares, every_key_tile_of_every_query_tile_has_one_block) {
+TEST(StreamK, every_key_tile_of_every_query_tile_has_one_block) {
   for (const int blocks : {2, 78, 132})
     for (const int tiles : {1, 2, blocks / 2, blocks - 1})
       for (const int steps : {1, 13, 128}) {
-        const Shares s = shares(tiles, steps, blocks);
+        const StreamK s = stream_k(tiles, steps, blocks);
         std::vector<int> seen(size_t(tiles) * size_t(steps));
         std::set<int> places;
         for (int b = 0; b < blocks; ++b) {
@@ -29,8 +29,8 @@ TEST(Shares, every_key_tile_of_every_query_tile_has_one_block) {
             ASSERT_TRUE(0 <= first && first <= last && last < steps) << tiles << " x " << steps << ", block " << b;
             for (int j = first; j <= last; ++j) ++seen[size_t(tile) * size_t(steps) + size_t(j)];
             mine += last - first + 1;
-            EXPECT_TRUE(places.insert(Shares::place(b, tile)).second);
-            EXPECT_LT(Shares::place(b, tile), blocks + tiles);
+            EXPECT_TRUE(places.insert(StreamK::place(b, tile)).second);
+            EXPECT_LT(StreamK::place(b, tile), blocks + tiles);
             EXPECT_TRUE(s.first_block(tile) <= b && b <= s.last_block(tile));
           }
           EXPECT_LE(mine, s.share);
@@ -42,8 +42,8 @@ TEST(Shares, every_key_tile_of_every_query_tile_has_one_block) {
       }
 }
 
-TEST(Shares, a_block_beyond_the_last_key_tile_has_none) {
-  const Shares s = shares(3, 10, 20);  // two each: fifteen blocks
+TEST(StreamK, a_block_beyond_the_last_key_tile_has_none) {
+  const StreamK s = stream_k(3, 10, 20);  // two each: fifteen blocks
   EXPECT_EQ(s.tile(14, 0), 2);
   EXPECT_EQ(s.tile(15, 0), 3);
   EXPECT_EQ(s.tile(19, 0), 3);
