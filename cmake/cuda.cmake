@@ -123,5 +123,5 @@ gpu_library(attune_cuda "/attention/(gpu|cudnn)/|/machine/|/variants/" ${CMAKE_C
 find_program(attune_python python3)
 if(ATTUNE_TESTS AND attune_python)
   add_test(NAME cuda_ptxas COMMAND ${attune_python} ${PROJECT_SOURCE_DIR}/scripts/check_ptxas.py ${CMAKE_BINARY_DIR}
-    ${PROJECT_SOURCE_DIR}/cuda_exceptions.txt)
+    ${PROJECT_SOURCE_DIR}/tests/gpu/spills.txt)
 endif()

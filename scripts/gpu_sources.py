@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Whether the GPU was checked since its sources changed. CI has no GPU, so it looks at the record of the last check.
 
-    gpu_sources.py hash            of every file that GPU code is made of
+    gpu_sources.py hash            of every file that GPU code is made of, comments left out
     gpu_sources.py list            those files
-    gpu_sources.py check RECORD    fails where the record is of other sources, or of a check that failed
+    gpu_sources.py check RECORD    fails where the record is of other sources, or of a check that failed. Sources whose
+                                   machine code is the same count as those that were checked (scripts/machine_code.py)
     gpu_sources.py failed RECORD   what failed in a check of these sources: the sanitizer's tool and backend, CUDA tests
     gpu_sources.py again RECORD    what they gave when they ran again, from stdin, in the record
 """
@@ -33,15 +34,26 @@ def sources(root=ROOT):
     return sorted(found)
 
 
+# A comment, or what looks like one within a string.
+COMMENT = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:[^"\\\n]|\\.)*"|\'(?:[^\'\\\n]|\\.)*\'', re.DOTALL)
+
+
+def code_of(text):
+    """Without comments, and with any white space as one blank: words about code do not change it."""
+    kept = COMMENT.sub(lambda m: " " if m.group().startswith("/") else m.group(), text)
+    return " ".join(kept.split())
+
+
 def source_hash(root=ROOT):
     whole = hashlib.sha256()
     for path in sources(root):
-        whole.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes() + b"\0")
+        code = code_of(path.read_text(errors="replace"))
+        whole.update(str(path.relative_to(root)).encode() + b"\0" + code.encode() + b"\0")
     return whole.hexdigest()[:24]
 
 
 ALONE = ("compute-sanitizer ", "CUDA tests ")  # parts that can be run again
-AGAIN = "run scripts/gpu_check on a machine with a GPU and commit docs/gpu_check.json"
+AGAIN = "run scripts/gpu_check on a machine with a GPU and commit tests/gpu/record.json"
 
 
 def read(record):
@@ -57,7 +69,8 @@ def check(record, root=ROOT):
     if last.get("failed") != 0 or not last.get("passed"):
         return (f"the GPU check of {last.get('date')} passed {last.get('passed')} and failed {last.get('failed')}: "
                 f"{AGAIN}")
-    if last.get("sources") != source_hash(root):
+    same = {entry["sources"] for entry in last.get("same_code", [])}
+    if source_hash(root) not in {last.get("sources"), *same}:
         return (f"GPU sources are not those that were checked on {last.get('date')} on {last.get('device')} "
                 f"(commit {last.get('commit')}): {AGAIN}")
     return None

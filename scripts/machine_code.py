@@ -4,6 +4,9 @@
   scripts/machine_code.py list BUILD            a line for each kernel: hash, bytes, registers, shared memory, name
   scripts/machine_code.py compare OLD NEW       two build folders; fails where the multisets differ
   scripts/machine_code.py compare OLD NEW --host   host functions too; -ffunction-sections gives each its own section
+  scripts/machine_code.py compare OLD NEW --host --record tests/gpu/record.json
+                                                and, where every kernel is the same, names the sources that are here in
+                                                the record of the last GPU check: gpu_sources.py accepts them then
 
 Build both folders with one compiler, for one architecture and without PTX, so that cubins are not compressed:
 
@@ -18,10 +21,17 @@ compared without relocations, so a call of another function is not seen; the tes
 
 import argparse
 import collections
+import datetime
 import hashlib
+import json
 import pathlib
+import re
 import struct
+import subprocess
 import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+import gpu_sources  # noqa: E402
 
 ELF = b"\x7fELF"
 
@@ -155,6 +165,7 @@ def main():
     parser.add_argument("action", choices=("list", "compare"))
     parser.add_argument("folders", nargs="+")
     parser.add_argument("--host", action="store_true", help="host functions too")
+    parser.add_argument("--record", help="the record of the last GPU check, to name these sources in")
     options = parser.parse_args()
     if len(options.folders) != (1 if options.action == "list" else 2):
         parser.error("list takes one build folder, compare two")
@@ -166,9 +177,29 @@ def main():
     if not old or not new:
         sys.exit("no kernels: an object folder has no cubins, or they are compressed")
     count = different(old, new, "kernel")
-    if options.host:
-        count += different(host_code(options.folders[0]), host_code(options.folders[1]), "host")
-    return 1 if count else 0
+    host = different(host_code(options.folders[0]), host_code(options.folders[1]), "host") if options.host else None
+    if options.record and not count:
+        write_record(options.record, kernels=len(new), architecture=architecture(options.folders[1]), host=host)
+    return 1 if count or host else 0
+
+
+def architecture(folder):
+    found = re.search(r"^ATTUNE_CUDA_ARCHS:\w+=(.*)$", (pathlib.Path(folder) / "CMakeCache.txt").read_text(), re.M)
+    return f"sm_{found.group(1)}" if found else "unknown"
+
+
+def write_record(path, kernels, architecture, host):
+    """Sources once, with what was compared for each architecture."""
+    record = json.loads(pathlib.Path(path).read_text())
+    sources = gpu_sources.source_hash()
+    entries = record.setdefault("same_code", [])
+    entry = next((e for e in entries if e["sources"] == sources), None)
+    if entry is None:
+        commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
+        entry = {"sources": sources, "commit": commit, "date": datetime.date.today().isoformat(), "compared": {}}
+        entries.append(entry)
+    entry["compared"][architecture] = {"kernels": kernels, "host_functions_that_differ": host}
+    pathlib.Path(path).write_text(json.dumps(record, indent=2) + "\n")
 
 
 if __name__ == "__main__":

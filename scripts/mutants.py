@@ -238,7 +238,7 @@ MUTANTS = [
      "gradients of an attention's weights are not added", ["modules_module_test"]),
     (ATTEND, "return s.name == name && !before--;", "return s.name == name;",
      "values are compressed with the weights of keys", ["modules_variants_test"]),
-    (BUILD, "if (memory < 0) turn(q), turn(k);", "turn(q), turn(k);",
+    (BUILD, "if (memory < 0) rotate(q), rotate(k);", "rotate(q), rotate(k);",
      "cross-attention is turned", ["modules_module_test"]),
     (MODULE, "place & 1 ? std::sin(turn) : std::cos(turn)", "std::cos(turn)",
      "parameters begin in equal pairs", ["modules_module_test"]),

@@ -54,9 +54,25 @@ class GpuSources(unittest.TestCase):
         self.write("src/attention/sm80/forward/host.cu", "int other;\n")
         self.assertIn("are not those that were checked on 2026-01-01 on a GPU", self.answer())
 
+    def test_sources_of_the_same_machine_code_are_good_and_others_are_not(self):
+        self.checked()
+        self.write("src/core/number.h", "int renamed;\n")
+        self.checked(sources="others", same_code=[{"sources": gpu_sources.source_hash(self.root)}])
+        self.assertIsNone(self.answer())
+        self.write("src/core/number.h", "int other;\n")
+        self.assertIn("are not those that were checked", self.answer())
+
     def test_a_header_of_a_header_is_seen(self):
         self.checked()
         self.write("src/core/number.h", "int other;\n")
+        self.assertIn("are not those that were checked", self.answer())
+
+    def test_comments_do_not_matter_and_strings_do(self):
+        self.write("src/core/number.h", 'int number; /* of */ char* at = "//x";\n')
+        self.checked()
+        self.write("src/core/number.h", '// A number.\nint number;\n\nchar* at = "//x";  // where\n')
+        self.assertIsNone(self.answer())
+        self.write("src/core/number.h", 'int number; char* at = "//y";\n')
         self.assertIn("are not those that were checked", self.answer())
 
     def test_a_new_kernel_is_seen(self):
