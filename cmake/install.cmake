@@ -24,6 +24,10 @@ string(REGEX REPLACE "/$" "" pc_up ${pc_up})
 configure_file(cmake/attune.pc.in ${CMAKE_BINARY_DIR}/attune.pc @ONLY)
 install(FILES ${CMAKE_BINARY_DIR}/attune.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig COMPONENT library)
 
+# Prints how every case is planned, for any machine: build-folder/plans.
+add_executable(plans EXCLUDE_FROM_ALL bench/plans.cpp)
+target_include_directories(plans PRIVATE ${PROJECT_SOURCE_DIR})
+target_link_libraries(plans PRIVATE attune_verify attune_inside)
 # Prints what a call costs: build-folder/call_overhead.
 add_executable(call_overhead EXCLUDE_FROM_ALL bench/call_overhead.cpp)
 target_link_libraries(call_overhead PRIVATE attune_shared)

@@ -2,7 +2,7 @@
 #pragma once
 #include <gtest/gtest.h>
 
-#include "verify/cases.h"
+#include "verify/cases/cases.h"
 
 namespace attune {
 

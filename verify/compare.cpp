@@ -6,7 +6,7 @@
 
 #include "core/check.h"
 #include "core/forward_of.h"
-#include "verify/diagnose.h"
+#include "verify/diagnose/diagnose.h"
 #include "verify/on_gpu.h"
 
 namespace attune {

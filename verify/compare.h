@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "plan/plan.h"
-#include "verify/cases.h"
+#include "verify/cases/cases.h"
 #include "verify/tolerance.h"
 
 namespace attune {

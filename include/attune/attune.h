@@ -432,7 +432,7 @@ ATTUNE_API const char* attune_choice_pattern(const attune_choice* choice); /* of
 ATTUNE_API const char* attune_choice_why(const attune_choice* choice);
 
 ATTUNE_API const char* attune_last_error(void); /* of this thread's last call; a sentence; "" after a success */
-ATTUNE_API const char* attune_version(void);    /* "0.1.0" */
+ATTUNE_API const char* attune_version(void);    /* "0.2.0" */
 
 #ifdef __cplusplus
 }

@@ -7,7 +7,7 @@
 #include <map>
 #include <vector>
 
-#include "verify/cases.h"
+#include "verify/cases/cases.h"
 
 namespace attune {
 namespace {

@@ -1,6 +1,6 @@
 // Nine planted mistakes, each named. The kernel that makes them is written here, over plain arrays and as its author
 // might have, and shares nothing with what finds them.
-#include "verify/diagnose.h"
+#include "verify/diagnose/diagnose.h"
 
 #include <gtest/gtest.h>
 

@@ -7,7 +7,7 @@
 
 #include "core/variant/nsa.h"
 #include "tests/asked_case.h"
-#include "verify/diagnose.h"
+#include "verify/diagnose/diagnose.h"
 #include "verify/suite.h"
 
 namespace attune {

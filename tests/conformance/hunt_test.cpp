@@ -8,7 +8,7 @@
 
 #include "machine/host.h"
 #include "tests/asked_case.h"
-#include "verify/hunter.h"
+#include "verify/hunt/hunter.h"
 
 namespace attune {
 namespace {

@@ -1,5 +1,5 @@
 // The short list for slow tools: it leaves out no kernel that the long one runs.
-#include "verify/kernels.h"
+#include "verify/cases/kernels.h"
 
 #include <gtest/gtest.h>
 

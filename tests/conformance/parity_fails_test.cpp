@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "tests/asked_case.h"
-#include "verify/coverage.h"
+#include "verify/cases/coverage.h"
 #include "verify/suite.h"
 
 namespace attune {

@@ -3,7 +3,7 @@
 
 #include "plan/plan.h"
 #include "tests/asked.h"
-#include "verify/cases.h"
+#include "verify/cases/cases.h"
 
 namespace attune {
 namespace {
@@ -220,7 +220,7 @@ TEST_F(Sm90Backward, many_tiles_of_keys_that_few_rows_see_have_blocks_that_stay)
         "bf16 b1 h4 q2048 k2048 d128 full", "bf16 b2 h2 q2048 k2048 d64 full",  // 64 tiles, in pieces
         "bf16 b1 h8 q2048 k2048 d128 causal", "bf16 b1 h4 q2048 k2048 d64 causal",
         "bf16 b32 h16 q512 k512 d128 full blocks128x128x9000", "f16 b1 h2 q512 k512 d96 causal blocks64x128x9",
-        // Of verify/cases_tiles.cpp.
+        // Of verify/cases/tiles.cpp.
         "bf16 b1 h2 q1200 k1200 d8 causal", "f16 b1 h2 q1300 k700 d104/8 causal",
         "bf16 b1 h1 q2100 k2100 d8/104 causal", "bf16 b9 h15 q775 k129 d104 full blocks64x128x3510",
         "f16 b24 h4 q200 k300 d128 window150,-3 blocks64x128x1152 sink",
@@ -253,7 +253,7 @@ TEST_F(Sm90Backward, of_few_keys_a_fixed_order_is_the_quickest) {
   for (const char* line : {"bf16 b32 h16 q512 k512 d128 full", "f16 b32 h16 q512 k512 d72 causal",
                            "bf16 b16 h16 q1024 k1024 d128 causal", "bf16 b64 h16 q200 k256 d8/128 causal",
                            "bf16 b64 h16 q256 k200 d128 causal@top_left",
-                           // Of verify/cases_tiles.cpp.
+                           // Of verify/cases/tiles.cpp.
                            "bf16 b16 h16 q70 k400 d8/104 causal", "f16 b8 h32 q150 k500 d104/8 full",
                            "f16 b8 h32 q80 k500 d72/8 causal",
                            "bf16 b64 h32 q256 k256 d64 full", "f16 b32 h32 q512 k512 d40 causal"})  // to d64
@@ -294,7 +294,7 @@ TEST_F(Sm90Backward, tiles_are_divided_into_pieces_where_blocks_would_wait) {
         "bf16 b1 h4 q2048 k2048 d128 full", "bf16 b1 h4 q2048 k2048 d64 full", "bf16 b1 h8 q2048 k2048 d128 causal",
         "bf16 b1 h4 q2048 k2048 d64 causal", "bf16 b1 h2 q4096 k4096 d128 causal",
         "bf16 b1 h16 q16384 k16384 d128 full blocks128x128x65536",
-        // Of verify/cases_tiles.cpp and tests/cuda/graph_test.cpp.
+        // Of verify/cases/tiles.cpp and tests/cuda/graph_test.cpp.
         "bf16 b7 h19 q1500 k128 d8 full", "f16 b5 h28 q1000 k100 d104/8 full",
         "bf16 b3 h5 q1300 k1150 d8/104 full sink", "bf16 b5 h54/27 q1000 k100 d8 full",
         "bf16 b1 h2 q1200 k1200 d8 causal", "f16 b1 h2 q1300 k700 d104/8 causal",
@@ -323,7 +323,7 @@ TEST_F(Sm90Backward, of_blocks_that_stay_idle_warps_prepare_heads_where_many_row
         "f16 b8 h16 q2048 k2048 d104 full", "bf16 b1 h16 q16384 k16384 d128 window1024,0",
         "bf16 b1 h32 q16384 k16384 d64 window1024,1024", "bf16 b16 h16 q1024 k1024 d128 full",
         "bf16 b1 h16 q16384 k16384 d128 full blocks128x128x13200",  // 825 rows see a key
-        // Of tests/cuda/graph_test.cpp and verify/cases_tiles.cpp.
+        // Of tests/cuda/graph_test.cpp and verify/cases/tiles.cpp.
         "bf16 b10 h30 q770 k16 d8 full", "f16 b10 h30 q770 k16 d8/104 full", "f16 b5 h27 q770 k130 d16/8 full",
         "bf16 b9 h15 q775 k129 d8 full", "bf16 b5 h27 q770 k130 d8/104 full", "f16 b4 h8 q775 k1030 d8/104 full",
         "bf16 b11 h18 q770 k130 d8 full", "bf16 b11 h18 q770 k130 d8/104 full", "f16 b12 h3 q775 k1400 d104/8 full"})

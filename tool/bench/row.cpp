@@ -19,7 +19,7 @@
 #include "tool/subjects/ring_run.h"
 #include "tool/check/spot.h"
 #include "tool/text.h"
-#include "verify/diagnose.h"
+#include "verify/diagnose/diagnose.h"
 
 namespace attune {
 namespace {

@@ -9,7 +9,7 @@
 #include "core/score.h"
 #include "machine/host.h"
 #include "tool/check/spot_row.h"
-#include "verify/pairs.h"
+#include "verify/cases/pairs.h"
 
 namespace attune {
 namespace {

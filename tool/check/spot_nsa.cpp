@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "tool/check/spot_row.h"
-#include "verify/nsa_branches.h"
+#include "verify/diagnose/nsa_branches.h"
 
 namespace attune {
 namespace {

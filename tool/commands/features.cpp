@@ -14,7 +14,7 @@
 #include "tool/commands/commands.h"
 #include "tool/json.h"
 #include "tool/machine.h"
-#include "verify/cases.h"
+#include "verify/cases/cases.h"
 
 namespace attune {
 namespace {

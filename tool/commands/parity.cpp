@@ -15,8 +15,8 @@
 #include "tool/machine.h"
 #include "tool/commands/parity_hunt.h"
 #include "tool/commands/parity_ring.h"
-#include "verify/coverage.h"
-#include "verify/kernels.h"
+#include "verify/cases/coverage.h"
+#include "verify/cases/kernels.h"
 
 namespace attune {
 namespace {

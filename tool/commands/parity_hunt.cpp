@@ -8,7 +8,7 @@
 #include "plan/plan.h"
 #include "tool/json.h"
 #include "tool/machine.h"
-#include "verify/hunter.h"
+#include "verify/hunt/hunter.h"
 
 namespace attune {
 namespace {

@@ -38,7 +38,7 @@ struct Checked {
   double error = 0;       // the largest over the rows, as a share of what is allowed: above 1 fails
   int rows = 0;
   std::string message{};  // where it failed, or why it was not checked
-  std::string mistake{};  // of a FAIL: the usual mistake that explains the result; verify/diagnose.h
+  std::string mistake{};  // of a FAIL: the usual mistake that explains the result; verify/diagnose/diagnose.h
 };
 
 struct Record {

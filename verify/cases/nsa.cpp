@@ -1,6 +1,6 @@
 // Native sparse attention, word by word and whole: lengths below a compressed token and across the edges of blocks,
 // groups of every size, packed and used lengths, every phi and gate, one branch alone, caches.
-#include "verify/cases.h"
+#include "verify/cases/cases.h"
 
 namespace attune {
 namespace {

@@ -1,4 +1,4 @@
-#include "verify/hunter.h"
+#include "verify/hunt/hunter.h"
 
 #include <poll.h>
 #include <signal.h>

@@ -1,4 +1,4 @@
-#include "verify/coverage.h"
+#include "verify/cases/coverage.h"
 
 namespace attune {
 namespace {

@@ -1,6 +1,6 @@
 // Cases of dilated attention: every mode, norm and gradient with lengths that no segment divides, segments that no rate
 // divides, grouped heads in all the ways that groups and rates can meet, rows that no branch has, keys that two have.
-#include "verify/cases.h"
+#include "verify/cases/cases.h"
 
 namespace attune {
 namespace {

@@ -1,4 +1,4 @@
-#include "verify/cases.h"
+#include "verify/cases/cases.h"
 
 #include <algorithm>
 #include <array>

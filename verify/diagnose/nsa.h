@@ -1,6 +1,6 @@
 // Which of the usual mistakes explains a wrong forward of native sparse attention; diagnose() asks it.
 #pragma once
-#include "verify/diagnose.h"
+#include "verify/diagnose/diagnose.h"
 
 namespace attune {
 

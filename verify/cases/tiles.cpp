@@ -1,6 +1,6 @@
 // Cases that large tiles of a GPU notice: their edges and ends, every kernel and what it is chosen by. None is small,
 // so the short list has none.
-#include "verify/cases.h"
+#include "verify/cases/cases.h"
 
 namespace attune {
 namespace {

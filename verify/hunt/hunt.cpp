@@ -1,4 +1,4 @@
-#include "verify/hunt.h"
+#include "verify/hunt/hunt.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "verify/pairs.h"
+#include "verify/cases/pairs.h"
 
 #include "core/variant/adaptive.h"
 #include "core/args.h"

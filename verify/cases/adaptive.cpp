@@ -1,7 +1,7 @@
 // Cases of content-adaptive blocks: blocks that no length divides, rows of one block, every band, grouped heads,
 // lengths by sequence, networks that heads share or own, noisy choices. All with a gradient of lse: without one that of
 // b2 is a sum of large terms that is 0, and says nothing.
-#include "verify/cases.h"
+#include "verify/cases/cases.h"
 
 namespace attune {
 namespace {

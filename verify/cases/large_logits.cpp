@@ -1,6 +1,6 @@
 // Logits of the order of 2^33, where one f32 rounding is worth many weights: every row is one key, and finite. A kernel
 // that scales before it subtracts, or trusts the last places of a log-sum-exp, shows here and nowhere else.
-#include "verify/cases.h"
+#include "verify/cases/cases.h"
 
 namespace attune {
 namespace {

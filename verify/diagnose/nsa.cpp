@@ -1,11 +1,11 @@
 // Readings of native sparse attention. Its branches have one scale, one order of heads and one place of a query, so
 // that a mistake is made in all of them at once.
-#include "verify/diagnose_nsa.h"
+#include "verify/diagnose/nsa.h"
 
 #include <algorithm>
 #include <cmath>
 
-#include "verify/nsa_branches.h"
+#include "verify/diagnose/nsa_branches.h"
 
 namespace attune {
 namespace {

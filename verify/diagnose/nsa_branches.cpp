@@ -1,4 +1,4 @@
-#include "verify/nsa_branches.h"
+#include "verify/diagnose/nsa_branches.h"
 
 #include <algorithm>
 #include <cmath>

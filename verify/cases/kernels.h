@@ -3,7 +3,7 @@
 #include <span>
 #include <vector>
 
-#include "verify/cases.h"
+#include "verify/cases/cases.h"
 
 namespace attune {
 

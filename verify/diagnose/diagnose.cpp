@@ -1,4 +1,4 @@
-#include "verify/diagnose.h"
+#include "verify/diagnose/diagnose.h"
 
 #include <algorithm>
 #include <cmath>
@@ -6,8 +6,8 @@
 
 #include "core/check.h"
 #include "core/score.h"
-#include "verify/diagnose_nsa.h"
-#include "verify/pairs.h"
+#include "verify/diagnose/nsa.h"
+#include "verify/cases/pairs.h"
 #include "verify/rows.h"
 
 namespace attune {

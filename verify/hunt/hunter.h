@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "verify/hunt.h"
+#include "verify/hunt/hunt.h"
 #include "verify/suite.h"
 
 namespace attune {

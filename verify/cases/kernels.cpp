@@ -1,4 +1,4 @@
-#include "verify/kernels.h"
+#include "verify/cases/kernels.h"
 
 #include <algorithm>
 #include <map>

@@ -5,7 +5,7 @@
 #include <functional>
 #include <vector>
 
-#include "verify/cases.h"
+#include "verify/cases/cases.h"
 
 namespace attune {
 
