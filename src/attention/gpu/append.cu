@@ -140,7 +140,7 @@ Status append_then(Attend attend, const Plan& plan, const Args& a, Workspace ws,
                       " tokens to append or rotate are over 2^31 - 1, in: ", name(p));
   const Params x{.problem = p, .args = dense(a), .rotated = with[Role::q], .added = added, .queries = queries,
                  .new_tokens = uint32_t(p.batch) * added, .q_tokens = uint32_t(p.batch) * queries};
-  const Use use(plan.device.index);
+  const DeviceGuard use(plan.device.index);
   if (!use.status.ok()) return Status::no(plan.backend->name, ": ", use.status.message, ", in: ", name(p));
   if (Status s = append(plan, x, in_pieces(p, a), stream); !s.ok()) return s;
   return attend(plan, with, ws, stream);

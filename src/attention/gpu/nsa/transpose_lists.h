@@ -4,6 +4,7 @@
 
 #include "attention/gpu/nsa/selected_lists.h"
 #include "core/variant/nsa.h"
+#include "core/workspace.h"
 #include "machine/cuda/launch.h"
 
 namespace attune::sm80 {

@@ -38,9 +38,9 @@ class Run {
 
   Status run() {
     const auto any = [&](Role r) { return a_[r].extent.seq > 0 && a_[r].extent.batch > 0; };
-    general_dq_ = any(Role::q), general_dkdv_ = any(Role::k);
-    const bool rows = general_dq_ && (a_.given(Role::dq) || a_.given(Role::d_bias));
-    const bool keys = general_dkdv_ && (a_.given(Role::dk) || a_.given(Role::dv));
+    has_rows_ = any(Role::q), has_keys_ = any(Role::k);
+    const bool rows = has_rows_ && (a_.given(Role::dq) || a_.given(Role::d_bias));
+    const bool keys = has_keys_ && (a_.given(Role::dk) || a_.given(Role::dv));
     if (rows)
       if (Status s = make_table(who_, {p_, pre_post_.args, room_.rows, kTileRows, kTileKeys}, place_.device, stream_);
           !s.ok())
@@ -97,13 +97,13 @@ class Run {
   }
   Status make_maps() {
     // A map is of something: where there are no queries or no keys, of rows that nobody looks at.
-    const Tensor &q = a_[general_dq_ ? Role::q : Role::k], &d_out = a_[general_dq_ ? Role::d_out : Role::v];
-    const Tensor &k = a_[general_dkdv_ ? Role::k : Role::q], &v = a_[general_dkdv_ ? Role::v : Role::d_out];
+    const Tensor &q = a_[has_rows_ ? Role::q : Role::k], &d_out = a_[has_rows_ ? Role::d_out : Role::v];
+    const Tensor &k = a_[has_keys_ ? Role::k : Role::q], &v = a_[has_keys_ ? Role::v : Role::d_out];
     const auto part = rows_of_end_part;
     const bool narrow = p_.dtype.grad != DType::f32;
     struct Map { Role role; const Tensor& of; CUtensorMap* map; int rows; bool wanted; };
     const auto gradient = [&](Role r, CUtensorMap* map, int rows) {
-      const bool there = a_.given(r) && (r == Role::dq ? general_dq_ : general_dkdv_);
+      const bool there = a_.given(r) && (r == Role::dq ? has_rows_ : has_keys_);
       return Map{r, a_[r], map, rows, narrow && there};
     };
     const Map maps[] = {{Role::q, q, &x_.q, 64, true},
@@ -156,7 +156,7 @@ class Run {
   const bool lengths_;
   const sm80::Place place_;
   const Stream stream_;
-  bool general_dq_ = false, general_dkdv_ = false;
+  bool has_rows_ = false, has_keys_ = false;
   sm80::BackwardParams pre_post_{};
   GeneralParams x_{};
 };

@@ -67,7 +67,7 @@ Status two_kernel_run(std::string_view who, const Plan& plan, const Args& a, Wor
                                   .kept = sm80::kept(scale_of(p, a), p.dim_qk)};
   if (Status s = sm80::backward_prepare(who, pre_post, {device, plan.device.arch}, stream); !s.ok()) return s;
   const Band& band = pre_post.seq.band;
-  const bool general_dkdv = keys > 0 && a[Role::k].extent.batch > 0;
+  const bool has_keys = keys > 0 && a[Role::k].extent.batch > 0;
   TwoKernelParams x{.row_stats = stats,
                .scale2 = pre_post.scale * kLog2e,
                .kept = pre_post.kept.in,
@@ -89,9 +89,9 @@ Status two_kernel_run(std::string_view who, const Plan& plan, const Args& a, Wor
                            section(p, kernel, int64_t(rows) * pre_post.group)}};
   // A map is of something: where there are no queries or no keys, of rows that nobody looks at.
   const Tensor &q = a[rows ? Role::q : Role::k], &d_out = a[rows ? Role::d_out : Role::v];
-  const Tensor &k = a[general_dkdv ? Role::k : Role::q], &v = a[general_dkdv ? Role::v : Role::d_out];
+  const Tensor &k = a[has_keys ? Role::k : Role::q], &v = a[has_keys ? Role::v : Role::d_out];
   cuda::Launch launch{.who = who, .threads = kernel.threads, .device = device, .stream = stream, .early = true};
-  if (rows == 0 && !general_dkdv) return Status::good();
+  if (rows == 0 && !has_keys) return Status::good();
   const auto make_maps = [&](int rows_q, int rows_k) {
     return make(who, p, {{Role::q, q, &x.q, rows_q}, {Role::d_out, d_out, &x.d_out, rows_q},
                          {Role::k, k, &x.k, rows_k}, {Role::v, v, &x.v, rows_k}});
@@ -101,11 +101,11 @@ Status two_kernel_run(std::string_view who, const Plan& plan, const Args& a, Wor
     if (Status s = make(who, p, {{Role::dq, a[Role::dq], &x.dq, 16}}); !s.ok()) return s;
     launch.kernel = reinterpret_cast<const void*>(kernel.rows[type]), launch.ready = &kernel.rows_ready[type];
     launch.blocks = int64_t(x.of_rows.tiles) * x.of_rows.heads, launch.shared_bytes = kernel.rows_bytes;
-    if (p.mask.kind == MaskKind::full && general_dkdv && keys <= kShort)
+    if (p.mask.kind == MaskKind::full && has_keys && keys <= kShort)
       launch.blocks = std::min<int64_t>(launch.blocks, plan.device.units);
     if (Status s = cuda::launch(launch, p, &x); !s.ok()) return s;
   }
-  if (!general_dkdv || !(x.wants_dk || x.wants_dv)) return Status::good();
+  if (!has_keys || !(x.wants_dk || x.wants_dv)) return Status::good();
   if (x.wants_dk)
     if (Status s = make(who, p, {{Role::dk, a[Role::dk], &x.dk, 16}}); !s.ok()) return s;
   if (x.wants_dv)
