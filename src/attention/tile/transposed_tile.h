@@ -3,8 +3,8 @@
 // tests share it.
 //
 // dS in shared memory: [query][key], in panels of 64 keys, one per warpgroup; rows of 128 bytes, swizzled.
-// Sums in memory: [tile][column / 16][query / 8] fragments of 16 columns x 8 queries, 128 floats each, four per lane, as
-// a warp holds them.
+// Sums in memory: [tile][column / 16][query / 8] fragments of 16 columns x 8 queries, 128 floats each, four per lane,
+// as a warp holds them.
 #pragma once
 #include "core/number.h"
 
