@@ -1,6 +1,6 @@
-// Scheduling constants and formulas shared by the host sides of the Hopper kernels: how many heads form a section that
-// stays in L2, when the backward runs persistent CTAs, and into how many query splits a long key tile is divided. Host
-// code without CUDA.
+// Scheduling constants and formulas for the host sides of the Hopper kernels. They determine how many heads form a
+// section that stays in L2, when the backward runs persistent CTAs, and how many query splits a key tile has. Host code
+// without CUDA.
 #pragma once
 #include <algorithm>
 #include <cstdint>

@@ -85,7 +85,7 @@ struct ListWalker {
     const uint32_t turn = uint32_t(n) * 2654435761u >> 16;
     return n * grid_size() + int((blockIdx.x + turn) % uint32_t(grid_size()));
   }
-  // Run by a warp, whose first lane walks. Of its share of all tiles a CTA starts the long ones first.
+  // Run by a warp, whose first lane walks. A CTA starts the long tiles of its share first.
   __device__ void run() {
     const int lane = int(threadIdx.x) % 32;
 #pragma unroll 1

@@ -17,7 +17,7 @@ inline constexpr int kTimedTiles = 1024;  // tiles of 64 queries over all heads:
 inline constexpr int kColdSteps = 4;
 
 // Microseconds per launch, extra per launch whose band has an edge, per query tile and per key step. `cold`: extra for
-// each of the first steps of a CTA, whose instructions come from far away.
+// each of the first steps of a CTA, whose instructions are not cached yet.
 struct Cost {
   double start, edge, tile, step, cold;
 };

@@ -1,5 +1,5 @@
 // Forward attention for Hopper: the thread that takes query tiles and loads q, and the thread that streams k and v.
-// They are two threads, in separate warps, because a thread of this warpgroup has 24 registers.
+// They are two threads, in separate warps, because a producer thread may have only 24 registers.
 #pragma once
 #include "attention/sm90/forward/config.h"
 #include "machine/sm80/memory.h"

@@ -1,6 +1,6 @@
-// Two-kernel backward for Hopper, for head dims over 128: what its two kernels share. Sums of dK and dV of 64 keys fill
-// the registers of a CTA, and dQ added to memory from so few keys would take longer than the products. So there are two
-// kernels, with seven products instead of five, and CTAs share no sums:
+// Two-kernel backward for Hopper, for head dims over 128 (192, 256): what its two kernels share. Sums of dK and dV of
+// 64 keys fill the registers of a CTA, and dQ added to memory from so few keys would take longer than the products. So
+// there are two kernels, with seven products instead of five, and CTAs share no sums:
 //   rows  a CTA owns 128 queries and walks keys: S, dP, dQ (kernel_dq.h)
 //   keys  a CTA owns 64 keys and walks queries: S^T, dP^T, dV, dK (kernel_dkdv.h)
 #pragma once
