@@ -1,15 +1,17 @@
-// Numbers that hosts of Hopper kernels share.
+// Scheduling constants and formulas for the host sides of the Hopper kernels. They determine how many heads form a
+// section that stays in L2, when the backward runs persistent CTAs, and how many query splits a key tile has. Host code
+// without CUDA.
 #pragma once
 #include <algorithm>
 #include <cstdint>
 
 namespace attune::sm90 {
 
-constexpr int kMaxLen = 1 << 28;  // a side without end; also the longest sequence
+constexpr int kMaxLen = 1 << 28;  // an unbounded side of a band; also the longest sequence
 inline int clamp_len(int64_t x) { return int(std::clamp<int64_t>(x, -kMaxLen, kMaxLen)); }
 
-// Of heads of keys whose tiles are taken together, the longest first: so many that what they read and write, `bytes` a
-// head, stays in the L2 cache.
+// KV heads per section. The tiles of a section are taken together, longest first. A section has as many heads as keep
+// in L2 what they read and write, `bytes` per head.
 constexpr double kSectionBytes = 32 << 20;
 inline int section_heads(double bytes, double most_bytes = kSectionBytes) {
   constexpr int kMost = 64;
@@ -17,16 +19,16 @@ inline int section_heads(double bytes, double most_bytes = kSectionBytes) {
   while (heads < kMost && 2 * heads * bytes <= most_bytes) heads *= 2;
   return heads;
 }
-// Of a backward, whose heads of keys have `bytes` each. With a band, blocks differ in length: the longest of a section
-// come first. In a fixed order each waits for the one before it in its head. Blocks that are alike go head after head.
-// In no order half of that: on an H200 1 to 2 % quicker at 2048 and 4096 queries, as quick elsewhere
-// (docs/notes/sm90.md).
+// The same for the nondeterministic backward: half of kSectionBytes. On an H200 that is 1 to 2 % faster at 2048 and
+// 4096 queries and equal elsewhere (docs/notes/sm90.md). With a band, key tiles differ in length, and the longest of a
+// section come first. In a deterministic order each key tile waits for the one before it in its head. Tiles of equal
+// length go head after head.
 constexpr double kSectionOfBackward = 16 << 20;
-constexpr int kSectionInOrder = 16;  // heads at most, in a fixed order: blocks of a head begin together
-// Of `units` heads with `tiles` each. Where a section has fewer tiles than there are multiprocessors, several are under
-// way and share the cache all the same, and the longest tile of the last begins late: where tiles are few, all heads
-// are one section then, and the shortest tiles of all come last. Few are fewer if the cache holds a section, and that
-// is nearly as many tiles: on an H200 2.9 for each multiprocessor won 8 to 15 % as one section, 5.8 lost 2 to 5.
+constexpr int kSectionInOrder = 16;  // most heads in a deterministic order: the tiles of a head start together
+// Section size for `units` heads of `tiles` key tiles each. If a section has fewer tiles than there are SMs, several
+// sections run at once and share L2 anyway, and the longest tile of the last section starts late. So if there are few
+// tiles in all, all heads form one section, and the shortest tiles come last. The limit is lower if L2 holds a section
+// of nearly one tile per SM: on an H200, 2.9 tiles per SM gained 8 to 15 % as one section, 5.8 lost 2 to 5.
 constexpr double kMinTiles = 8, kMinTilesHeld = 3.5, kNearly = 0.9;
 inline int joined_section(double bytes, int64_t tiles, int units, int multiprocessors) {
   const int heads = section_heads(bytes, kSectionOfBackward);
@@ -40,42 +42,44 @@ inline int section_of(KeyOrder by, double bytes, int64_t tiles, int units, int m
   if (by.in_order) return std::min(kSectionInOrder, section_heads(bytes));
   return joined_section(bytes, tiles, units, multiprocessors);
 }
-// Of parts of heads that share keys, by blocks that stay: as many as are under way at once, or as the cache holds.
+// Section size for head splits of a GQA group, run by persistent CTAs: as many heads as run at once or as L2 holds,
+// whichever is more.
 inline int section_of_parts(double bytes, int64_t tiles, int multiprocessors) {
   return std::max(section_heads(bytes, kSectionOfBackward), int(multiprocessors / std::max<int64_t>(tiles, 1)));
 }
-// Of a backward: blocks stay and take tiles of keys from a counter. That saves most of a tile's beginning and end, and
-// costs a little in every step, so it counts how many rows see a key: in the mean, of all heads that share it. On an
-// H200 2048 rows won and 4096 did not; with steps of 80 queries, or where idle warps prepare, 8192 won, and 16384 were
-// as quick either way; in a fixed order 512 won and 1024 did not (docs/notes/sm90.md), but at d64, where only blocks
-// that stay add from registers.
+// Persistent backward: CTAs stay resident and take key tiles from a counter. That saves most of a tile's prologue and
+// epilogue and costs a little in every step. So the limit is the mean number of rows that see a key, summed over the
+// GQA group. On an H200, 2048 rows gained and 4096 did not. With steps of 80 queries, or where idle warps prepare
+// ahead, 8192 gained and 16384 broke even. In a deterministic order 512 gained and 1024 did not (docs/notes/sm90.md),
+// except at d64, where only persistent CTAs add from registers.
 constexpr double kPersistentRows = 3072, kPersistentRowsLonger = 24576, kPersistentRowsDeterministic = 768;
 struct KeyWalk {
   double rows = 0;
-  int64_t tiles = 0;  // of keys, of all heads
-  bool transposed = false, prepares = false, in_order = false, pieced = false, narrow = false;  // the last: d64
+  int64_t tiles = 0;  // key tiles of all heads
+  bool transposed = false, prepares = false, in_order = false, pieced = false, narrow = false;  // narrow: d64
 };
 inline bool may_persist(KeyWalk w, int multiprocessors) {
   const bool longer = w.in_order ? w.narrow : w.transposed || w.prepares;
   const double most = longer ? kPersistentRowsLonger : w.in_order ? kPersistentRowsDeterministic : kPersistentRows;
   return w.tiles > multiprocessors ? w.rows <= most : w.pieced;
 }
-// Tiles come in waves, and of the last wave not all blocks have one; with a diagonal the first tiles are long, and
-// others wait for them. So those are divided into pieces, which have as many of a tile's query tiles as the others or
-// one more. Into how many is reckoned in steps, by times of an H200 (docs/notes/sm90.md).
+// Tiles come in waves, and the last wave is partly empty. With a diagonal the first tiles are long, and others wait for
+// them. Such tiles are divided into query splits (pieces), whose numbers of query tiles differ by at most one. The
+// number of splits is estimated in steps, from times on an H200 (docs/notes/sm90.md).
 struct KeySteps {
-  int64_t tiles, units;  // of a head; heads
-  int group;             // steps of a tile for each of its query tiles
-  bool narrow;           // d64: sums are half as wide, and a kernel with pieces takes 3 % more for each step
+  int64_t tiles, units;  // key tiles per head; heads
+  int group;             // steps of a key tile per query tile
+  bool narrow;           // d64: sums are half as wide, and a kernel with splits takes 3 % more per step
 };
-constexpr double kStepsOfTile = 2, kStepsOfAdding = 0.6, kStepsOfLeaving = 0.03;  // beside its own; a piece's sums
+// In steps: overhead of a tile; adding up a split's sums and storing them.
+constexpr double kStepsOfTile = 2, kStepsOfAdding = 0.6, kStepsOfLeaving = 0.03;
 constexpr double kStepsSaved = 0.75, kPartSaved = 1. / 128, kPartSavedNarrow = 1. / 24, kPartSavedByLength = 1. / 8;
-constexpr int kMostPieces = 16, kPiecesOfBlock = 2;  // of a tile; of a block, in the mean: bounds the memory they take
+constexpr int kMostPieces = 16, kPiecesOfBlock = 2;  // per tile; mean per CTA, which bounds their memory
 inline double steps_of_sums(const KeySteps& w, int pieces, int64_t divided) {
   return pieces * (kStepsOfAdding + double(divided) * (w.narrow ? kStepsOfLeaving / 2 : kStepsOfLeaving));
 }
 
-// Tiles that all have as many query tiles: those behind the last whole wave are divided.
+// Tiles with equally many query tiles: those after the last full wave are divided.
 inline int64_t behind_waves(const KeySteps& w, int multiprocessors) { return w.tiles * w.units % multiprocessors; }
 inline int pieces_alike(const KeySteps& w, int query_tiles, int multiprocessors) {
   const auto waves = [=](int64_t works) { return double((works + multiprocessors - 1) / multiprocessors); };
@@ -91,8 +95,8 @@ inline int pieces_alike(const KeySteps& w, int query_tiles, int multiprocessors)
   return best;
 }
 
-// Tiles of which the n-th of a head has query_tiles(n), no more than the one before, where all heads are one section:
-// those that are longer than a piece of the first are divided.
+// Tile n of a head has query_tiles(n) query tiles, no more than tile n - 1, and all heads form one section. Tiles
+// longer than a split of the first one are divided.
 template <class QueryTiles>
 int64_t longer_than_pieces(const KeySteps& w, QueryTiles query_tiles, int pieces) {
   const int least = std::max((query_tiles(0) + pieces - 1) / pieces + 1, pieces);
@@ -120,11 +124,12 @@ int pieces_by_length(const KeySteps& w, QueryTiles query_tiles, int multiprocess
   }
   return best;
 }
-// Where blocks stay, their idle warps may prepare heads to come, which takes them some time: where few rows see a key,
-// tiles would wait for that. On an H200 512 rows lost or won nothing and 1024 won; heads that share keys did not.
+// Idle warps of persistent CTAs may prepare later heads, which takes time: where few rows see a key, tiles would wait
+// for it. On an H200, 512 rows lost or broke even and 1024 gained; GQA groups did not gain.
 constexpr double kRowsOfPreparing = 768;
-// Heads that are prepared before, of heads of `tiles` in such sections: those of the first tile of each block, which
-// nobody waits for, and about as many, while the others are begun.
+// Heads that are prepared before the launch, for heads of `tiles` key tiles in sections of `section`. These are the
+// heads of each CTA's first tile, which does not wait for preparation, and about as many again, to cover the start of
+// the others.
 inline int64_t heads_before(int section, int64_t tiles, int multiprocessors) {
   return std::max<int64_t>(2 * section, 2 * multiprocessors / std::max<int64_t>(tiles, 1) + 2);
 }

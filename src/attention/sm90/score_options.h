@@ -1,21 +1,22 @@
-// Options that change scores, as the Hopper kernels take them: forward and backward alike.
+// Options that change scores, as the forward and backward Hopper kernels receive them: a plain struct, and the function
+// that fills it from a problem and its arguments.
 #pragma once
 #include "core/score.h"
 
 namespace attune::sm90 {
 
-// What kernels with options do to scores. All members zero: nothing.
+// Parameters of the options. All members zero: scores stay unchanged.
 struct ScoreOptions {
-  float cap, cap_factor;   // of a softcap: log2 e * cap, and 2 log2 e * scale / cap
-  const float* slopes;     // of ALiBi, by query head; null: none
+  float cap, cap_factor;     // softcap: log2 e * cap, and 2 log2 e * scale / cap
+  const float* slopes;       // ALiBi slopes by query head; null: none
   int64_t slope_stride;
-  Tensor bias;             // of one batch, row, head or key where it is broadcast; no data: none
-  bool bias_pairs;         // two neighbouring keys may be read at once, in the dtype of q or f32
-  const int64_t* seed;     // [2]: seed and offset of dropout; null: none
+  Tensor bias;               // extent 1 on a broadcast axis (batch, row, head or key); no data: none
+  bool bias_pairs;           // two adjacent keys may be read at once, in the dtype of q or f32
+  const int64_t* seed;       // [2]: seed and offset of dropout; null: none
   uint32_t drop_below;
-  const int64_t* positions;  // [batch, 2]: where query 0 and key 0 stand; null: as the band has it, key 0 at 0
+  const int64_t* positions;  // [batch, 2]: positions of query 0 and key 0; null: the band's, key 0 at 0
   int64_t position_stride;
-  float kept;              // what kept weights are multiplied by, when the row ends; 1 without dropout
+  float kept;                // factor of kept weights, applied in the epilogue; 1 without dropout
 };
 
 inline ScoreOptions score_options(const Problem& p, const Args& a) {
@@ -30,7 +31,7 @@ inline ScoreOptions score_options(const Problem& p, const Args& a) {
                    (t.dtype == DType::f32 || t.dtype == p.dtype.q);
   }
   if (p.has(Option::dropout)) {
-    x.seed = a.row<const int64_t>(Role::seed);  // read on the GPU; the rest as dropout_of has it
+    x.seed = a.row<const int64_t>(Role::seed);  // read on the GPU; the rest as in dropout_of
     x.drop_below = uint32_t(a.dropout * 4294967296.0), x.kept = 1.f / (1.f - a.dropout);
   }
   if (p.mask.align == Align::absolute)

@@ -1,21 +1,22 @@
-// Appending to a cache, as every backend does it before it attends: new keys and values go behind the used ones, keys
-// turned by rotary, and queries are turned into a workspace that takes the place of q. All new rows are written before
-// any of them is read. What is turned is computed in f32 and rounded to its dtype: kernels read it like any other row.
+// Appending to a KV cache, as every backend does it before it attends. New keys and values go behind the used ones;
+// keys are rotated by rotary embedding, and rotated queries go to a workspace that replaces q. All new rows are written
+// before any of them is read. Rotation is computed in f32 and rounded to the dtype, so kernels read the result like any
+// other row.
 #pragma once
 #include "core/args.h"
 #include "core/workspace.h"
 
 namespace attune {
 
-// Rotated queries: as many tokens as q can have, compact. Nothing where the problem rotates nothing.
+// Rotated queries, compact, for as many tokens as q can have. Null if the problem does not rotate.
 inline std::byte* carve_rotated(Workspace& ws, const Problem& p) {
   if (!p.rotates()) return nullptr;
-  constexpr double kMost = 0x1p60;  // beyond any machine, and no count of bytes overflows
+  constexpr double kMost = 0x1p60;  // beyond any machine, and small enough that no byte count overflows
   const double bytes = double(p.batch) * p.len_q * p.heads_q * p.dim_qk * size_of(p.dtype.q);
   return ws.take<std::byte>(size_t(bytes < kMost ? bytes : kMost));
 }
 
-// The tensor that takes the place of q: its extents, in the workspace.
+// The tensor that replaces q: the extents of q, in the workspace.
 inline Tensor rotated_queries(const Tensor& q, std::byte* place) {
   Tensor t = q;
   const auto [batch, seq, head, dim] = q.extent;
@@ -24,8 +25,8 @@ inline Tensor rotated_queries(const Tensor& q, std::byte* place) {
   return t;
 }
 
-// Where new row `n` of sequence b goes, in k or v: null where it would lie outside the cache. Nothing is clamped here:
-// a wrong length or page must not write over somebody else's row.
+// Address of new row `n` of sequence b in k or v; null if it lies outside the cache. Nothing is clamped here: a wrong
+// length or page must not overwrite a row of another sequence.
 template <int Roles>
 ATTUNE_HD char* appended_row(const Problem& p, const ArgsOf<Roles>& a, Role r, int b, int n, int head) {
   const Tensor& t = a[r];
@@ -40,7 +41,7 @@ ATTUNE_HD char* appended_row(const Problem& p, const ArgsOf<Roles>& a, Role r, i
   return row_address(t, place, paged ? at % p.page : at, head);
 }
 
-// The row of the tables of cos and sin for something that stands at `position`; null where there is none.
+// Row of the cos and sin tables for `position`; null if there is no table.
 template <int Roles>
 ATTUNE_HD const float* rotary_row(const ArgsOf<Roles>& a, Role r, int64_t position) {
   const int rows = a[r].extent.seq;

@@ -1,27 +1,27 @@
-// One tile of keys, as a block of a backward that owns it is told of it: which keys, and which query tiles see one of
-// them. Here is how it follows from a sequence; kernels walk the query tiles of every head that shares the keys.
+// One key tile, as the CTA of a backward that owns it sees it: which keys it has, and which query tiles see one of
+// them. This header derives it from a sequence. Kernels walk its query tiles for every query head of the GQA group.
 #pragma once
 #include "core/args.h"
 
 namespace attune {
 
 struct alignas(16) KeyTile {
-  int key, head;               // its first, and its head of keys
-  int batch;                   // its sequence, as the problem counts them
-  int rows, keys;              // of the sequence
-  int low, high;               // key j is seen by query i where i + low <= j <= i + high
-  int q_row, q_batch;          // where query 0 of the sequence lies
-  int k_row, k_batch;          // and key 0
-  int tiles;                   // of queries, in each head
-  int start, stop;             // the first query of the first of them, and past the last
-  int number;                  // among the key tiles of its sequence
-  int stand;                   // how far ahead of query 0 key 0 stands, where positions are not given
+  int key, head;       // first key; KV head
+  int batch;           // index of the sequence in the problem
+  int rows, keys;      // queries and keys of the sequence
+  int low, high;       // query i sees key j if i + low <= j <= i + high
+  int q_row, q_batch;  // location of query 0 of the sequence
+  int k_row, k_batch;  // location of key 0
+  int tiles;           // query tiles per head
+  int start, stop;     // first query of the first query tile; one past the last
+  int number;          // index among the key tiles of its sequence
+  int stand;           // position of key 0 minus that of query 0, if positions are not given
 };
 
-// Longer than any sequence, and a sum of two is an int.
+// Longer than any sequence; the sum of two fits in an int.
 inline constexpr int64_t kUnboundedKey = 1 << 29;
 
-// What all key tiles of a sequence have in common.
+// The fields that all key tiles of a sequence share.
 ATTUNE_HD inline KeyTile key_tile_of(const Sequence& s, int b) {
   const int64_t stand = s.band.q_first - s.band.k_first;
   return {.key = 0,
@@ -42,7 +42,7 @@ ATTUNE_HD inline KeyTile key_tile_of(const Sequence& s, int b) {
           .stand = clamp(-stand, -kUnboundedKey, kUnboundedKey)};
 }
 
-// The n-th of the sequence. Query tiles begin at multiples of `grain`.
+// Sets key tile n of the sequence. Query tiles start at multiples of `grain`.
 ATTUNE_HD inline void cut_key_tile(KeyTile& t, int n, int tile_q, int tile_k, int grain) {
   t.number = n, t.key = n * tile_k;
   const int end = t.key + tile_k < t.keys ? t.key + tile_k : t.keys;
@@ -54,26 +54,27 @@ ATTUNE_HD inline void cut_key_tile(KeyTile& t, int n, int tile_q, int tile_k, in
   t.stop = t.start + t.tiles * tile_q;
 }
 
-// How many key tiles of the sequence behind this one have a query tile, which this one has too.
+// Number of later key tiles of the sequence that also see this query tile.
 ATTUNE_HD inline int key_tiles_behind(const KeyTile& t, int query, int tile_q, int tile_k) {
   const int row = (query + tile_q < t.rows ? query + tile_q : t.rows) - 1;
   const int last = row + t.high < t.keys - 1 ? row + t.high : t.keys - 1;
   return last / tile_k - t.number;
 }
 
-// There are none: in a fixed order this one is the first to add to the query tile. Fewer registers than their number.
+// True if there are none: in a deterministic order this key tile is the first to add to the query tile. Takes fewer
+// registers than the count.
 ATTUNE_HD inline bool is_first_to_add(const KeyTile& t, int query, int tile_q, int tile_k) {
   const int row = (query + tile_q < t.rows ? query + tile_q : t.rows) - 1, end = t.key + tile_k;
   return end >= t.keys || row + t.high < end;
 }
 
-// Of its query tiles one of so many equal shares. There are as many query tiles at least; pieces are few.
+// Keeps one of `pieces` nearly equal splits of the query tiles. Requires tiles >= pieces; pieces is small.
 ATTUNE_HD inline void cut_piece(KeyTile& t, int piece, int pieces, int tile_q) {
   const int from = t.tiles * piece / pieces, to = t.tiles * (piece + 1) / pieces;
   t.start += from * tile_q, t.tiles = to - from, t.stop = t.start + t.tiles * tile_q;
 }
 
-// Each query of the sequence sees a key: then so do the first and the last, and those between them.
+// True if every query of the sequence sees a key. It suffices that the first and the last do.
 ATTUNE_HD inline bool every_query_sees(const KeyTile& t) {
   return t.keys > 0 && t.low <= t.high && t.high >= 0 && t.rows - 1 + t.low < t.keys;
 }

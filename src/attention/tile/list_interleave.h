@@ -1,6 +1,6 @@
-// Two lists of key tiles, each walked from its end, as one stream: what both want next comes once, else the further of
-// the two. Who wants a key tile keeps something of it until he finds his next, so neither waits for more than `most`
-// key tiles of the other alone; out of order, if need be.
+// Merges two lists of key tiles, each walked from its end, into one stream. A key tile that both lists need next comes
+// once; otherwise the one with the higher number comes. A consumer holds on to its key tile until it finds its next
+// one. So neither list waits for more than `most` consecutive key tiles of the other, out of order if necessary.
 #pragma once
 #include "core/tensor.h"
 
@@ -8,10 +8,10 @@ namespace attune {
 
 struct ListInterleave {
   int most;
-  int alone = 0;  // key tiles in a row that only the first list wanted; below zero: only the second
+  int alone = 0;  // consecutive key tiles for the first list only; negative: for the second only
 
   struct Step { bool first, second; };
-  // Of the next key tile of each; below zero: it has no more. One of them has.
+  // Takes the next key tile of each list; negative if the list has ended. At least one has not.
   ATTUNE_HD Step next(int of_first, int of_second) {
     Step t{of_first >= of_second, of_second >= of_first};
     if (t.first != t.second && of_first >= 0 && of_second >= 0 && (t.first ? alone : -alone) >= most)

@@ -1,30 +1,30 @@
-// One tile of queries, as a kernel that takes them one after the other is told of it: which rows, which key tiles, what
-// its rows see. Here is how it follows from lengths and lists in tensors; a plain problem needs less
-// (sm90/forward/kernel.h).
+// One query tile, as a kernel that takes tiles one after another sees it: which rows, which key tiles, and which keys
+// its rows see. This header derives it from lengths and block lists in tensors. A plain problem needs less (find_tile
+// in sm90/forward/producer.h).
 #pragma once
 #include "core/args.h"
 #include "core/divisor.h"
 
 namespace attune {
 
-inline constexpr int kUnboundedTile = 1 << 29;  // further than any key, and a sum of two is an int
+inline constexpr int kUnboundedTile = 1 << 29;  // beyond any key; the sum of two fits in an int
 
 // Key tiles run from last down to first.
 struct alignas(16) QueryTile {
-  int row, end, head, batch;   // of q and out: its first row, and the end of its sequence
-  int first, last;             // key tiles; of a list: places in it; of two lists: from first on it is the second
-  int keys;                    // of its sequence
-  int from, until;             // its first row sees the keys from..until - 1, the next row those a key further
-  int query, sequence;         // its first row and its place in the batch, as the problem counts them
-  int k_row, k_head, k_batch;  // where key 0 of its sequence lies
-  int column;                  // of a list: its first entry; of a part of the keys: the place it goes to, plus one
-  int stand;                   // where its first row stands, and key 0 at 0
+  int row, end, head, batch;   // in q and out: first row, end of its sequence, head, batch
+  int first, last;             // key tiles; of a list: positions in it; of two lists: the second starts at first
+  int keys;                    // keys of its sequence
+  int from, until;             // the first row sees keys from..until - 1, each next row one key further
+  int query, sequence;         // first row and batch entry, as the problem counts them
+  int k_row, k_head, k_batch;  // location of key 0 of its sequence
+  int column;                  // of a list: its first entry; of a stream-K part: its slot plus one
+  int stand;                   // position of the first row, with key 0 at 0
 };
 
 ATTUNE_HD inline int query_tiles(const Sequence& s, int tile_q) { return int(ceil_div(s.len_q, tile_q)); }
 
-// Its key tiles are those of a list. Blocks of a list are whole numbers of tiles, or half a tile of queries: then a
-// tile has the lists of two rows of blocks, one behind the other. An empty list is one key tile, all of it hidden.
+// Takes the key tiles from a block list. A block has a whole number of tiles, or half a query tile: then the tile has
+// the lists of two block rows, back to back. An empty list becomes one fully masked key tile.
 ATTUNE_HD inline void set_list(QueryTile& t, const BlockList& list, int rows, int tile_q, int tile_k) {
   const Blocks size = list.blocks;
   const int pieces = size.k / tile_k, first = t.query / size.q;
@@ -36,7 +36,7 @@ ATTUNE_HD inline void set_list(QueryTile& t, const BlockList& list, int rows, in
   if (t.last < 0) t.last = t.keys = 0;
 }
 
-// The n-th of a sequence. Where nothing is seen there is one key tile, all of it hidden.
+// Query tile n of a sequence. If it sees nothing, it has one fully masked key tile.
 template <int Roles>
 ATTUNE_HD QueryTile query_tile(const Problem& p, const ArgsOf<Roles>& a, int b, const Sequence& s, int head, int n,
                                int tile_q, int tile_k) {
@@ -68,17 +68,17 @@ ATTUNE_HD QueryTile query_tile(const Problem& p, const ArgsOf<Roles>& a, int b, 
   return t;
 }
 
-// Tiles of lists where lengths are the same for all sequences, from few numbers: a kernel that runs once reads them and
-// its code from memory, and Problem and Args are kilobytes.
+// Tiles of block lists if all sequences have the same lengths, from a few numbers. A kernel that runs once reads its
+// parameters and its code from memory, and Problem and Args are kilobytes.
 struct ListTiles {
-  QueryTile first;                      // of the first sequence and head, whatever its list
+  QueryTile first;            // of the first sequence and head, without its list
   Blocks blocks;
-  const int32_t* begin;                 // Role::block_begin, and its strides
+  const int32_t* begin;       // Role::block_begin, and its strides
   int64_t begin_batch, begin_head;
   Divisor tiles_of_head, heads, heads_per_key;
-  int count, tile_q, tile_k;            // count: of all
+  int count, tile_q, tile_k;  // count: tiles in all
 
-  // The same bytes as query_tile() of its sequence, head and number.
+  // The same bytes as query_tile() for this sequence, head and number.
   ATTUNE_HD QueryTile tile(int n) const {
     const int unit = int(tiles_of_head.divide(n)), row = int(tiles_of_head.rest(n)) * tile_q;
     const int b = int(heads.divide(unit)), head = int(heads.rest(unit));
@@ -94,7 +94,7 @@ struct ListTiles {
   }
 };
 
-// Only where lists are, no length or position is in a tensor, and keys are linear.
+// Requires block lists, linear keys, and no length or position in a tensor.
 inline ListTiles list_tiles(const Problem& p, const Args& a, int tile_q, int tile_k) {
   const Sequence s = sequence(p, a, 0);
   Problem whole = p;

@@ -1,5 +1,5 @@
-// Statistics of rows of a backward as they lie in memory: a log-sum-exp and a delta each; or, paired, of two rows both
-// log-sum-exps and then both deltas, so that a thread that has two neighbouring rows loads either with one instruction.
+// Memory layout of the row statistics of a backward: a log-sum-exp and a delta per row. Paired: two log-sum-exps, then
+// two deltas, for each two rows. A thread that has two adjacent rows then loads either with one instruction.
 #pragma once
 #include <cstdint>
 

@@ -1,22 +1,21 @@
-// The last tiles of queries, where they would leave multiprocessors idle: their key tiles, all of them one behind the
-// other, are divided evenly among the blocks of a kernel that stays. With more blocks than query tiles, a block has
-// parts of two at most.
+// Stream-K for the last query tiles, which would leave SMs idle. Their key tiles, all of them back to back, are divided
+// evenly among the persistent CTAs of a kernel. With more CTAs than query tiles, a CTA has parts of at most two.
 #pragma once
 #include "core/number.h"
 
 namespace attune {
 
 struct StreamK {
-  // Query tiles, none: nothing is shared; key tiles of a block, and of a query tile. All key tiles are under 2^31.
+  // Query tiles (0: no stream-K), key tiles per CTA, key tiles per query tile. All key tiles together are under 2^31.
   int tiles, share, steps;
 
-  // The query tile of which this block has its first (number 0), second ... part; `tiles`: it has none.
+  // Query tile of this CTA's part `number`, counted from 0; `tiles` if there is no such part.
   ATTUNE_HD int tile(int block, int number) const {
     const int begin = block * share, all = tiles * steps, tile = begin / steps + number;
     const int end = begin + share < all ? begin + share : all;
     return tile * steps >= end || begin >= end ? tiles : tile;
   }
-  // Key tiles of that part: first..last, counted from the end of the keys, as they are walked.
+  // Key tiles first..last of that part, counted from the end of the keys, the order in which they are walked.
   struct Part { int first, last; };
   ATTUNE_HD Part part(int block, int tile) const {
     const int begin = block * share - tile * steps, end = begin + share;
@@ -24,7 +23,7 @@ struct StreamK {
   }
   ATTUNE_HD int first_block(int tile) const { return tile * steps / share; }
   ATTUNE_HD int last_block(int tile) const { return ((tile + 1) * steps - 1) / share; }
-  // Where that part goes, no two the same: fewer than blocks + tiles.
+  // Slot of that part, unique, less than CTAs + tiles.
   ATTUNE_HD static int place(int block, int tile) { return block + tile; }
 };
 

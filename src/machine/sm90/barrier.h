@@ -1,5 +1,5 @@
-// How threads of a Hopper block wait for each other and for copies: mbarriers, which count arrivals and bytes, named
-// barriers, and registers that one warpgroup gives to another. Addresses are those of the shared window.
+// Synchronization within a Hopper CTA: mbarriers, which count arrivals and bytes, named barriers, and registers that
+// one warpgroup hands to another. Addresses are 32-bit shared-memory addresses.
 #pragma once
 #include <cstdint>
 
@@ -10,16 +10,16 @@ __device__ inline uint32_t shared_address(const void* p) { return uint32_t(__cvt
 __device__ inline void barrier_init(uint32_t barrier, int arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
 }
-// After the last init: copies see the barriers too.
+// Call after the last init: makes the barriers visible to copies.
 __device__ inline void barrier_init_done() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 __device__ inline void arrive(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
-// Arrives, and lets the phase wait for so many bytes of copies.
+// Arrives, and makes the phase wait for `bytes` of copies.
 __device__ inline void arrive_expect(uint32_t barrier, uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
-// Until the phase of this parity is complete.
+// Waits until the phase of this parity is complete.
 __device__ inline void wait(uint32_t barrier, uint32_t parity) {
   uint32_t done;
   do {
@@ -31,7 +31,7 @@ __device__ inline void wait(uint32_t barrier, uint32_t parity) {
   } while (!done);
 }
 
-// Number 0 is __syncthreads.
+// Barrier 0 is __syncthreads.
 __device__ inline void named_sync(int number, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(threads) : "memory");
 }

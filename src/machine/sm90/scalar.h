@@ -1,4 +1,4 @@
-// Single numbers: instructions that C++ has no name for.
+// Scalar instructions that have no name in C++.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@ __device__ inline uint32_t load_shared(uint32_t from) {
   return x;
 }
 
-// Not kept in a register between two calls: of the warp, and how many blocks there are.
+// Lane in the warp, and number of CTAs. Volatile: read anew at each call instead of being kept in a register.
 __device__ inline int lane_id() {
   int x;
   asm volatile("mov.u32 %0, %%laneid;" : "=r"(x));

@@ -1,5 +1,6 @@
-// Copies of whole tiles by the tensor memory accelerator, over maps of four axes {column, row, head, batch}: one thread
-// asks, a barrier counts the bytes. What lies outside the tensor reads as zero and is not written.
+// Copies of whole tiles by TMA, with tensor maps of four axes {column, row, head, batch}. One thread issues a copy, and
+// an mbarrier counts its bytes. Elements outside the tensor read as zero and are not written. Also the proxy fences and
+// stmatrix, which copies and products need.
 #pragma once
 #include <cuda.h>
 
@@ -7,7 +8,7 @@
 
 namespace attune::sm90 {
 
-// What the L2 cache should keep: q is read once, keys and values by many blocks.
+// L2 eviction priority: q is read once, keys and values by many CTAs.
 enum class Keep : uint64_t { first_to_go = 0x12F0000000000000u, last_to_go = 0x14F0000000000000u };
 
 __device__ inline void prefetch_map(const CUtensorMap& map) {
@@ -21,13 +22,13 @@ __device__ inline void load_tile(uint32_t to, const CUtensorMap& map, uint32_t b
       "l"(&map), "r"(barrier), "r"(column), "r"(row), "r"(head), "r"(batch), "l"(uint64_t(keep))
       : "memory");
 }
-// Into the L2 cache.
+// Prefetches into L2.
 __device__ inline void prefetch_tile(const CUtensorMap& map, int column, int row, int head, int batch) {
   asm volatile("cp.async.bulk.prefetch.tensor.4d.L2.global [%0, {%1, %2, %3, %4}];" ::"l"(&map), "r"(column), "r"(row),
                "r"(head), "r"(batch)
                : "memory");
 }
-// Adds f32 numbers in a row to those in global memory, in no order among blocks.
+// Adds contiguous floats to global memory. The order among CTAs is undefined.
 __device__ inline void add_floats(float* to, uint32_t from, int bytes, Keep keep) {
   asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.L2::cache_hint.add.f32 [%0], [%1], %2, %3;" ::"l"(
                    to),
@@ -45,17 +46,17 @@ __device__ inline void store_tile(const CUtensorMap& map, uint32_t from, int col
                : "memory");
 }
 __device__ inline void close_stores() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
-// Of the thread that asked: its stores have read shared memory; or are done.
+// For the issuing thread: waits until its stores have read shared memory; until they are complete.
 __device__ inline void wait_stores_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
 __device__ inline void wait_stores() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
-// Ordinary writes of this thread to shared memory, before copies and products that read it.
+// Orders this thread's ordinary writes to shared memory before copies and products that read it.
 __device__ inline void publish_shared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-// What this thread has seen of global memory, before its copies that add there.
+// Orders this thread's view of global memory before its copies that add there.
 __device__ inline void publish_global() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
 
-// Four 8x8 matrices of 16-bit numbers from registers; lane l says where row l % 8 of matrix l / 8 goes. Turned: where
-// that column goes.
+// Stores four 8x8 matrices of 16-bit elements from registers. Lane l holds the address of row l % 8 of matrix l / 8;
+// transposed: of that column.
 template <bool transposed = false>
 __device__ inline void store_matrix4(uint32_t to, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
   if constexpr (transposed)

@@ -1,47 +1,49 @@
-// Products of a warpgroup: d[64 x N] (+)= a[64 x 16] b[16 x N], 16-bit operands, f32 sums in registers. The instruction
-// names every register, so each N has its own text, which macros put together.
-//   shared     a [64 rows, k contiguous] and b [N rows, k contiguous] in shared memory
-//   registers  a in registers, four pairs a lane; b [16 rows of k, N contiguous] in shared memory
-//   by_rows    a in registers, too; b [N rows, k contiguous] in shared memory
-//   turned     a [16 rows of k, 64 contiguous] and b [16 rows of k, N contiguous] in shared memory
-//   transposed_a   a [16 rows of k, 64 contiguous] and b [N rows, k contiguous] in shared memory
-// Lane l of warp w holds rows 16 w + l / 4 (d[4 n], d[4 n + 1]) and 8 below (d[4 n + 2], d[4 n + 3]), columns
-// 8 n + 2 (l % 4) and the next.
+// WGMMA: d[64 x N] (+)= a[64 x 16] b[16 x N], 16-bit operands, f32 sums in registers. The instruction names every
+// register, so each N has its own text, which macros assemble.
+//   shared        a [64 rows, k contiguous] and b [N rows, k contiguous] in shared memory
+//   registers     a in registers, four pairs per lane; b [16 rows of k, N contiguous] in shared memory
+//   by_rows       a in registers too; b [N rows, k contiguous] in shared memory
+//   transposed    a [16 rows of k, 64 contiguous] and b [16 rows of k, N contiguous] in shared memory
+//   transposed_a  a [16 rows of k, 64 contiguous] and b [N rows, k contiguous] in shared memory
+// Lane l of warp w holds rows 16 w + l / 4 (d[4 n], d[4 n + 1]) and 8 below (d[4 n + 2], d[4 n + 3]), columns 8 n + 2
+// (l % 4) and the next.
 #pragma once
 #include "core/number.h"
 
 namespace attune::sm90 {
 
-// A tile in shared memory: panels of 64 columns, rows 128 bytes apart, swizzled by 128 bytes. `panel`: bytes from one
-// panel to the next, where columns are the N side. This is the low word of the descriptor; the high one is the same for
-// all, 0x40000040: that swizzle, and eight rows in 1024 bytes. One more is 16 bytes further.
+// Descriptor of a tile in shared memory: panels of 64 columns, rows 128 bytes apart, 128-byte swizzle. `panel`: bytes
+// between panels, if the columns are the N side. This is the low word. The high word is always 0x40000040: that
+// swizzle, and eight rows in 1024 bytes. Adding 1 advances the address by 16 bytes.
 __device__ inline uint32_t operand(uint32_t address, uint32_t panel) {
   return (address & 0x3FFFF) >> 4 | panel >> 4 << 16;
 }
 __device__ inline void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ inline void close_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-// Until at most so many groups are under way.
+// Waits until at most `Pending` groups are in flight.
 template <int Pending>
 __device__ inline void wait_products() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(Pending) : "memory"); }
-// The compiler moves no use of these registers across this: after every wait, before what was waited for is read.
+// Keeps the compiler from moving uses of these registers across this point. Call it after every wait, before reading
+// the results.
 template <int N>
 __device__ inline void pin(float (&d)[N]) {
 #pragma unroll
   for (int n = 0; n < N; ++n) asm volatile("" : "+f"(d[n])::"memory");
 }
 
-// An input of products to come. Copied plainly, the compiler does it when they have begun, and serialises all of them
-// (ptxas 13.0, C7513).
+// Copies an input of later products. A plain copy is moved by the compiler past the start of the products, which
+// serializes all of them (ptxas 13.0, C7513).
 template <int N>
 __device__ inline void move(uint32_t (&to)[N], const uint32_t (&from)[N]) {
 #pragma unroll
   for (int n = 0; n < N; ++n) asm volatile("mov.b32 %0, %1;" : "=r"(to[n]) : "r"(from[n]));
 }
 
-// What follows from this is computed by every thread, not once for the warp: ptxas then places products otherwise.
+// Makes values that depend on x per-thread rather than warp-uniform: ptxas then places products differently.
 __device__ inline void own_register(int& x) { asm volatile("" : "+r"(x)); }
 
-// What is in these registers is not needed: before products that begin anew, else the compiler keeps it.
+// Marks these registers as dead. Call it before products that start from zero; otherwise the compiler preserves the
+// contents.
 template <int N>
 __device__ inline void forget(float (&d)[N]) {
 #pragma unroll
@@ -51,7 +53,7 @@ __device__ inline void forget(float (&d)[N]) {
 template <class T, int N>
 struct Product;
 
-// The registers of d: as the instruction's text names them, and as operands.
+// The registers of d: their names in the instruction's text, and the operands.
 #define ATTUNE_NAMES_64 \
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15" \
   ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
@@ -78,7 +80,7 @@ struct Product;
 #define ATTUNE_SUMS_OF_128 ATTUNE_SUMS_OF_96, ATTUNE_SUMS_16(48)
 #define ATTUNE_SUMS_OF_192 ATTUNE_SUMS_OF_128, ATTUNE_SUMS_16(64), ATTUNE_SUMS_16(80)
 #define ATTUNE_SUMS_OF_256 ATTUNE_SUMS_OF_192, ATTUNE_SUMS_16(96), ATTUNE_SUMS_16(112)
-// i0, i1, ...: the numbers of the operands behind those of d.
+// i0, i1, ...: numbers of the operands that follow those of d.
 #define ATTUNE_PRODUCT_SHARED(name, type, N, i0, i1, i2, majors) \
   static __device__ void name(float (&d)[N / 2], uint32_t a, uint32_t b, int add) { \
     asm volatile("{\n.reg .pred p;\n.reg .b64 a, b;\nsetp.ne.b32 p, %" #i2 ", 0;\n" \

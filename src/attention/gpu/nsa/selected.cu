@@ -4,6 +4,7 @@
 
 #include "attention/gpu/backward_pre_post.h"
 #include "attention/gpu/nsa/transpose_lists.h"
+#include "plan/backend.h"
 
 namespace attune {
 namespace {

@@ -1,5 +1,5 @@
-// Backward attention for Hopper: heads that share keys divided among blocks. dK and dV of each part go to memory as
-// they lie in registers, and a kernel behind adds them up, part after part: the same bits in every run.
+// Backward attention for Hopper: head splits, GQA groups divided among CTAs. dK and dV of each split go to memory in
+// register order. A second kernel adds them, split after split: the same bits in every run.
 #pragma once
 #include <vector_types.h>
 
@@ -10,31 +10,31 @@
 
 namespace attune::sm90 {
 
-// Four numbers of a lane, as a fragment of 16 keys and 8 columns has them: [tile][warp][dK, dV][dim / 8][lane]. Tiles
-// have 128 keys, and are numbered [unit][tile of a head]; a unit is a part of a head of keys, of one sequence.
+// Offset of four numbers of a lane, as in a fragment of 16 keys and 8 columns: [tile][warp][dK, dV][dim / 8][lane].
+// Tiles have 128 keys and are numbered [unit][tile of a head]; a unit is a split of a KV head, of one sequence.
 inline constexpr int kPartWarps = 8;
 ATTUNE_HD constexpr int64_t key_part(int dim, int64_t tile, int warp, bool of_v) {
   return ((tile * kPartWarps + warp) * 2 + of_v) * (dim / 8) * 32;
 }
 
-// By which the upper half of a product is a part's head of keys. A head that is whole has no use for it.
+// Factor whose product with a split's number has the KV head in its upper half. Not used without splits.
 ATTUNE_HD constexpr uint32_t of_part(int parts) { return parts > 1 ? uint32_t((1ull << 32) / uint32_t(parts)) + 1 : 0; }
 
 struct KeyPartsParams {
   const float4* sums;
-  int parts, tiles;          // of a head of keys
+  int parts, tiles;          // per KV head
   int heads, keys;           // of a sequence
   int dim, dim_qk, dim_v;    // of the kernel; of the gradients
   float scale;               // of dK
   Tensor dk, dv;
 };
 
-constexpr int kJoinedColumns = 32;  // of a tile, of dK or of dV: a block each
+constexpr int kJoinedColumns = 32;  // columns of dK or dV of a tile, per CTA
 ATTUNE_HD constexpr int joined_blocks(const KeyPartsParams& x, int batch) {
   return batch * x.heads * x.tiles * 2 * (x.dim / kJoinedColumns);
 }
 
-// A warp has the keys of a warp of the kernel before it, and a lane what that lane had.
+// A warp has the keys of the corresponding warp of the backward kernel, and a lane what that lane had.
 template <class T>
 __global__ void __launch_bounds__(kPartWarps * 32) key_parts_kernel(const __grid_constant__ KeyPartsParams x) {
   constexpr int kFragments = kJoinedColumns / 8;

@@ -1,8 +1,8 @@
-// Backward attention for Hopper: a warpgroup of sm90/backward/kernel.h, which owns 64 keys. Scores are turned, rows are
-// keys:
-//   S^T = K Q^T, dP^T = V dO^T -> P^T, dS^T in registers, as dV += P^T dO and dK += dS^T Q want them
-// Only dS goes through shared memory, for dQ = dS K, of which each warpgroup has 64 x 64, added to f32 sums in global
-// memory. Turned, of 80 queries: dQ^T = K^T dS^T, of which each warpgroup has 64 columns of dQ.
+// Backward attention for Hopper: a consumer warpgroup of sm90/backward/kernel.h, which owns 64 keys. Scores are
+// transposed, rows are keys:
+//   S^T = K Q^T, dP^T = V dO^T -> P^T, dS^T in registers, as operands of dV += P^T dO and dK += dS^T Q
+// Only dS goes through shared memory, for dQ = dS K. Each warpgroup computes 64 x 64 of it and adds to f32 sums in
+// global memory. Transposed, with 80 queries: dQ^T = K^T dS^T, of which each warpgroup has 64 columns of dQ.
 #pragma once
 #include "attention/sm90/backward/large_logits.h"
 #include "attention/sm90/backward/store_dkdv.h"
@@ -23,18 +23,18 @@ struct BackwardConsumer : KeyGradients<C> {
   using Base = KeyGradients<C>;
   using Base::clear, Base::group, Base::join_pieces, Base::lane, Base::leave_part, Base::leaves_part, Base::shared,
       Base::stage, Base::store_gradient, Base::t, Base::wants_dk, Base::wants_dv, Base::warp, Base::x;
-  uint32_t begin = 0, behind = 0;      // the first step of these keys; staying, not apart: that behind their last
-  uint32_t place = 0, last_place = 0;  // staying: of these keys; of those whose dQ is next
+  uint32_t begin = 0, behind = 0;      // first step of these keys; persistent, not independent: one past their last
+  uint32_t place = 0, last_place = 0;  // persistent: buffer of these keys; of the keys whose dQ is next
 
   float dk[C::kDim / 2], dv[C::kDim / 2];
   float s[C::kTileQ / 2], dp[C::kTileQ / 2];
-  float row[C::kTileQ / 4];       // log-sum-exps, then deltas, of the lane's queries
-  uint32_t p[C::kTileQ / 4], ds[C::kTileQ / 4];  // pairs, as products want them
-  int query, head;                // of this step
-  int marks;                      // of a list, staying: those of the visit
-  int last_query, last_head;      // apart: of the step before, whose dQ this one has
-  bool last_is_first;             // in turns: nobody adds to its query tile before
-  uint32_t buffer, again;         // apart: of dS, and how often it was used before, modulo 2
+  float row[C::kTileQ / 4];                      // log-sum-exps, then deltas, of the lane's queries
+  uint32_t p[C::kTileQ / 4], ds[C::kTileQ / 4];  // pairs, as operands of products
+  int query, head;                               // of this step
+  int marks;                                     // persistent with lists: those of the visit
+  int last_query, last_head;                     // independent: of the previous step, whose dQ this step computes
+  bool last_is_first;                            // tickets: no CTA adds to its query tile before
+  uint32_t buffer, again;                        // independent: of dS, and its previous uses modulo 2
 
   __device__ int rows_of_dq() const { return C::kTabled ? min(t.rows, x.rows_of_dq) : x.rows_of_dq; }
   __device__ int keys() const { return C::kTabled ? t.keys : x.keys; }
@@ -45,8 +45,7 @@ struct BackwardConsumer : KeyGradients<C> {
   }
   __device__ int keys_at() const { return C::kPlacesK > 1 ? C::kK + int(place) * C::kBytesK : C::kK; }
   __device__ int values_at() const { return C::kPlacesV > 1 ? C::kV + int(place) * C::kBytesK : C::kV; }
-  // [64 keys x kTileQ] = own rows of `keys`, rows of a query tile.
-  // Added: to what is in the registers.
+  // [64 keys x kTileQ] = own rows of `keys`, rows of a query tile. Added: accumulates onto the registers.
   template <bool Added = false>
   __device__ void issue_scores(float (&to)[C::kTileQ / 2], int keys, int queries) {
     const uint32_t a = operand(shared + keys + group * 64 * 128, 0), b = operand(shared + queries, 0);
@@ -80,7 +79,7 @@ struct BackwardConsumer : KeyGradients<C> {
       else Product<T, 64>::transposed(to, weights + n * 16 * 128 / 16, keys + n * 16 * 128 / 16, n > 0);
     close_products();
   }
-  // Some pair of this warpgroup's keys and this query tile is hidden.
+  // True if some pair of this warpgroup's keys and this query tile is masked.
   __device__ bool edge() const {
     int key = t.key + group * 64;
     own_register(key);
@@ -100,7 +99,7 @@ struct BackwardConsumer : KeyGradients<C> {
       if (c < from[r] || c > last[r]) to[n] = 0.f;
     }
   }
-  // With options: S and dP, both there, become P and dS. Numbers are drawn while dP is under way.
+  // With options: turns S and dP, both complete, into P and dS. Random numbers are drawn while dP is in flight.
   __device__ void weigh_with_options(uint32_t stage) {
     const int key = t.key + group * 64 + warp * 16 + lane / 4, row = query + lane % 4 * 2;
     TransposedSpot at{.batch = t.batch, .head = head, .query = row, .key = key, .rows = t.rows, .keys = t.keys,
@@ -120,7 +119,7 @@ struct BackwardConsumer : KeyGradients<C> {
     }
     score.apply(s, dp, at, [&](int n) { return stats(stage, n); });
   }
-  // Of two neighbouring queries: log-sum-exp, delta, log-sum-exp, delta.
+  // For two adjacent queries: log-sum-exp, delta, log-sum-exp, delta.
   __device__ float4 stats(int stage, int n) const {
     const float4 two = load_shared4(shared + C::kStats + stage * C::kBytesStats + lane % 4 * 16 + n * 64);
     return C::kTransposed ? float4{two.x, two.z, two.y, two.w} : two;  // there they are paired
@@ -134,16 +133,16 @@ struct BackwardConsumer : KeyGradients<C> {
                                                 : n / 4 * C::kPanelK + r * 128 + (((n % 4 * 2 + half) ^ (r & 7)) << 4)),
                                 ds[4 * n], ds[4 * n + 1], ds[4 * n + 2], ds[4 * n + 3]);
   }
-  // Where a warp's part of dQ lies in its place: in a fixed order as in memory.
+  // Offset of a warp's part of dQ in its buffer; in a deterministic order the same as in memory.
   __device__ int part_of_dq() const {
     constexpr int kBlocks = C::kTileQ / 64;
     if constexpr (!C::kDeterministic) return (group * 4 + warp) * C::kBytesDq;
     return (group % kBlocks * 64 + warp * 16) * C::kDqPitch * 4 + group / kBlocks * C::kBytesDq;
   }
-  // To the adder.
+  // Hands dQ to the adder thread.
   __device__ void hand_dq(const float (&dq)[C::kSumsDq], uint32_t n) const {
     const uint32_t to = shared + C::kDq + n % C::kPlacesDq * C::kWarps * C::kBytesDq + part_of_dq();
-    const uint32_t before = n - C::kPlacesDq + C::kAdders;  // the step that had this place, a round of barriers on
+    const uint32_t before = n - C::kPlacesDq + C::kAdders;  // step that had this buffer, one round of barriers later
     wait(shared + C::kDqEmpty + 8 * (before % C::kAdders), (before / C::kAdders & 1) ^ 1);
 #pragma unroll
     for (int i = 0; i < 8; ++i)
@@ -157,7 +156,7 @@ struct BackwardConsumer : KeyGradients<C> {
     for (int n = 0; n < 8; ++n)
       add_global4(to + n * 128 + lane * 4, dq[4 * n], dq[4 * n + 1], dq[4 * n + 2], dq[4 * n + 3]);
   }
-  // When the block's turn has come. The thread that passes it on waits for all warps, and for what they wrote.
+  // Adds when the CTA has the ticket. The thread that passes it on waits for all warps and for their writes.
   __device__ void add_by_ticket(const float (&dq)[C::kSumsDq], uint32_t n, float* to) const {
     const uint32_t place = n % 2;
     wait(shared + C::kTicket + 8 * place, n / 2 & 1);
@@ -171,7 +170,7 @@ struct BackwardConsumer : KeyGradients<C> {
     __syncwarp();
     release(C::kDqFull + 8 * place);
   }
-  // The n-th. In no order rows past the end have nothing to add, nor a place that is cleared.
+  // Adds dQ of step n. If not deterministic, rows past the end have nothing to add and no cleared sums.
   __device__ void add_dq(const float (&dq)[C::kSumsDq], uint32_t n, int of_query, int of_head) const {
     if constexpr (C::kDeterministic && !C::kTakesTickets) return hand_dq(dq, n);
     constexpr int kBlocks = C::kTileQ / 64;
@@ -184,7 +183,7 @@ struct BackwardConsumer : KeyGradients<C> {
     if constexpr (C::kTakesTickets) return add_by_ticket(dq, n, to);
     if constexpr (C::kIndependent) return add_from_registers(dq, to);
     const uint32_t from = shared + C::kDq + part_of_dq();
-    if (lane == 0) wait_stores_read();  // of the tile before
+    if (lane == 0) wait_stores_read();  // of the previous tile
     __syncwarp();
 #pragma unroll
     for (int n = 0; n < C::kSumsDq / 4; ++n)
@@ -201,7 +200,7 @@ struct BackwardConsumer : KeyGradients<C> {
 #pragma unroll
     for (int n = 0; n < C::kTileQ / 4; ++n) to[n] = sm80::pack<T>(from[2 * n], from[2 * n + 1]);
   }
-  // Apart: the buffer of dS of the step before; until both warpgroups have written it.
+  // Independent: the dS buffer of the previous step; waits until both warpgroups have written it.
   __device__ uint32_t last() const { return buffer == 0 ? C::kBuffers - 1 : buffer - 1; }
   __device__ void wait_last() const { wait(shared + C::kDsFull + 8 * last(), buffer == 0 ? again ^ 1 : again); }
 
@@ -219,7 +218,8 @@ struct BackwardConsumer : KeyGradients<C> {
       row[2 * i] = two.y, row[2 * i + 1] = two.w;
     }
   }
-  // Whether a row of the launch is far, in shared memory: registers are too few. Asked once a block; told with a tile.
+  // Whether the launch has a row with large logits. Kept in shared memory, because registers are scarce. Read once per
+  // CTA; persistent CTAs receive it with each tile.
   __device__ uint32_t place_of_large_logits() const { return shared + C::kLargeLogitsOfWarp + (group * 4 + warp) * 4; }
   __device__ void ask_large_logits() const {
     if constexpr (!C::kAsksLaunch) return;
@@ -229,7 +229,7 @@ struct BackwardConsumer : KeyGradients<C> {
     if (lane == 0) sm80::store_shared(place_of_large_logits(), C::kPersistent ? load_shared(told) : large_logits);
     __syncwarp();
   }
-  // Log-sum-exps come from shared memory again: kept for this, they would be in the way of all other tiles.
+  // Log-sum-exps are read from shared memory again: keeping them would cost registers in all other tiles.
   __device__ void cut_large_logits(uint32_t stage) {
 #pragma unroll
     for (int i = 0; i < C::kTileQ / 2; ++i) {
@@ -237,7 +237,7 @@ struct BackwardConsumer : KeyGradients<C> {
       if (is_lowered(i % 2 ? two.z : two.x)) s[i] = at_most_one(s[i]);
     }
   }
-  // Turned: -delta, where dP begins, and those log-sum-exps that there are registers for.
+  // Transposed: loads -delta, where dP starts, and as many log-sum-exps as there are registers for.
   __device__ void load_both(uint32_t stage) {
 #pragma unroll
     for (int i = 0; i < C::kTileQ / 8; ++i) {
@@ -246,8 +246,8 @@ struct BackwardConsumer : KeyGradients<C> {
       dp[4 * i] = dp[4 * i + 2] = -two.y, dp[4 * i + 1] = dp[4 * i + 3] = -two.w;
     }
   }
-  // S and dP become P and dS; apart, dV is issued between. Statistics are loaded before a product is waited for, but
-  // apart, where registers are too few.
+  // Turns S and dP into P and dS; independent kernels issue dV in between. Statistics are loaded before waiting for a
+  // product, except in independent kernels, which lack the registers.
   __device__ void weigh(uint32_t stage, int d_out) {
     const bool partial = edge(), large_logits = C::kAsksLaunch && load_shared(place_of_large_logits());
     if constexpr (C::kIndependent) load_sums(stage);
@@ -279,7 +279,7 @@ struct BackwardConsumer : KeyGradients<C> {
     if (partial) hide(dp);
   }
 
-  // Turned: registers are too few for P as pairs beside S and dP, so those come behind dS.
+  // Transposed: there are too few registers for P as pairs beside S and dP, so P is packed after dS.
   __device__ void weigh_transposed(uint32_t stage) {
 #pragma unroll
     for (int i = 0; i < C::kTileQ / 8; ++i) {
@@ -295,20 +295,21 @@ struct BackwardConsumer : KeyGradients<C> {
     }
     wait_products<0>();
     pin(dp);
-    if (partial) hide(dp);  // of a hidden pair it may be no number
+    if (partial) hide(dp);  // a masked pair may be NaN
 #pragma unroll
     for (int i = 0; i < C::kTileQ / 4; ++i) ds[i] = sm80::pack<T>(s[2 * i] * dp[2 * i], s[2 * i + 1] * dp[2 * i + 1]);
   }
-  // Turned, dQ takes the registers of S: for others ptxas finds no place, and serialises all products (13.0, C7512).
+  // Transposed: dQ takes the registers of S. With others, ptxas runs out of registers and serializes all products
+  // (13.0, C7512).
   template <int N>
   __device__ auto& sums_of_dq(float (&own)[N]) {
     if constexpr (C::kTransposed) return s;
     else return own;
   }
 
-  // The first step that has none before it, of these keys; of all keys where dQ goes on from keys to keys.
+  // The first step without a predecessor: among these keys, or among all keys if dQ is carried over.
   __device__ uint32_t first() const { return C::kPersistent && !C::kCarries ? begin : 0; }
-  // Under way before and after: dK of the step before.
+  // In flight on entry and on return: dK of the previous step.
   __device__ void step(uint32_t n) {
     const uint32_t stage = n % 2, round = n / 2 % 2;
     const int q = C::kQ + stage * C::kBytesQ, d_out = C::kO + stage * C::kBytesQ;
@@ -342,9 +343,9 @@ struct BackwardConsumer : KeyGradients<C> {
       wait_products<0>();
       release(C::kOEmpty + 8 * stage);
       if (n > first()) wait_last();
-      issue_dq(dq, last());  // at first of whatever is there
+      issue_dq(dq, last());  // of arbitrary content at first
     } else {
-      // Its place is free: both warpgroups had dQ of two steps ago before they met in the last.
+      // The buffer is free: both warpgroups had dQ of two steps ago before they met in the last step.
       store_ds(stage);
       if constexpr (C::kTransposed) pack(p, s);
       issue_sums(dv, p, d_out);
@@ -376,7 +377,7 @@ struct BackwardConsumer : KeyGradients<C> {
     query += C::kTileQ;
     if (query == t.stop) query = t.start, ++head;
   }
-  // Staying: the gradients of the keys before have left through the places of dS and dQ.
+  // Persistent: waits until the gradients of the previous keys have left through the buffers of dS and dQ.
   __device__ void await_places(uint32_t n) const {
     if (C::kCarries ? place != last_place : C::kPersistent && n == begin) {
       if (lane == 0) wait_stores_read();
@@ -384,20 +385,20 @@ struct BackwardConsumer : KeyGradients<C> {
       if constexpr (C::kTransposed) named_sync(1, 256);  // through those of all warps
     }
   }
-  // dS of both warpgroups is there. In the first step one of them may be in step_hidden, and compute-sanitizer says of
-  // threads that wait for a named barrier at two places that they diverge.
+  // dS of both warpgroups is complete. In the first step one of them may be in step_hidden, and compute-sanitizer
+  // reports divergence if threads wait for a named barrier at two places.
   __device__ void meet(uint32_t n) const {
     if (!C::kSkips || n != begin) return named_sync(1, 256);
     __syncwarp();
     release(C::kDsFull);
-    wait(shared + C::kDsFull, place);  // a phase for each tile of keys
+    wait(shared + C::kDsFull, place);  // one phase per key tile
   }
-  // All pairs of this warpgroup's keys and this query tile are hidden.
+  // True if all pairs of this warpgroup's keys and this query tile are masked.
   __device__ bool is_hidden() const {
     const int key = t.key + group * 64;
     return key > query + C::kTileQ - 1 + high() || key + 63 < query + low();
   }
-  // The first step of these keys, where this warpgroup's pairs are hidden: it has its columns of dQ only.
+  // The first step of these keys if this warpgroup's pairs are masked: it only computes its columns of dQ.
   __device__ void step_hidden(uint32_t n) {
     const uint32_t stage = n % 2, round = n / 2 % 2;
     wait(shared + C::kQFull + 8 * stage, round), wait(shared + C::kOFull + 8 * stage, round);
@@ -416,21 +417,21 @@ struct BackwardConsumer : KeyGradients<C> {
     add_dq(dq, n, query, head);
     advance();
   }
-  // Of a list: the n-th visit; false where there is none. Read by the lane that gives the stage back: racecheck follows
-  // no other.
+  // Lists: the n-th visit; false if there is none. Read by the lane that releases the stage: racecheck tracks no other
+  // way.
   __device__ bool next(uint32_t n) {
     wait(shared + C::kQFull + 8 * (n % 2), n / 2 % 2);
     const KeyVisit now = lane == 0 ? *visit<C>(shared, n % 2) : KeyVisit{};
     query = __shfl_sync(~0u, now.query, 0), head = __shfl_sync(~0u, now.head, 0);
     return query >= 0;
   }
-  // The same where blocks stay; q of the step is there.
+  // The same for persistent CTAs, after q of the step has arrived.
   __device__ void take_visit(uint32_t n) {
     const ListedVisit now = lane == 0 ? listed_visit<C>(shared, n % 2) : ListedVisit{};
     query = __shfl_sync(~0u, now.query, 0), head = __shfl_sync(~0u, now.head, 0);
     marks = __shfl_sync(~0u, now.marks, 0);
   }
-  // Of a block that stays, not apart: of these keys.
+  // Persistent, not independent: the last step of these keys.
   __device__ bool is_last(uint32_t n) const {
     if constexpr (C::kWalks) return marks & ListedVisit::kListEnd;
     return n + 1 == behind;
@@ -475,26 +476,27 @@ struct BackwardConsumer : KeyGradients<C> {
     }
     if (lane == 0) wait_stores();
   }
-  // Of these keys, the round-th of the block; what counts steps and buffers goes on from keys to keys.
+  // The CTA's round-th keys. Counts of steps and buffers continue from keys to keys.
   __device__ void run_persistent(uint32_t round, int tile) {
     uint32_t steps = uint32_t(t.tiles) * uint32_t(x.group);
-    if constexpr (C::kCarries) steps = __reduce_or_sync(~0u, steps);  // of its own, ptxas 13.0 counts in vectors
+    if constexpr (C::kCarries) steps = __reduce_or_sync(~0u, steps);  // otherwise ptxas 13.0 counts in vector registers
     const uint32_t end = begin + steps;
 #pragma unroll
     for (int n = 0; n < C::kDim / 2; ++n) dk[n] = dv[n] = 0.f;
     wait_keys(round, end);
     query = t.start, head = t.head * x.group;
-    if constexpr (C::kCarries) head += t.batch * x.heads;  // they are the next when dQ is added
+    if constexpr (C::kCarries) head += t.batch * x.heads;  // t is the next tile when dQ is added
     uint32_t n = begin;
     if constexpr (C::kSkips) {
-      n = __reduce_or_sync(~0u, n);  // else ptxas 13.0 counts in vectors, and has an arrive between products (C7519)
+      // Otherwise ptxas 13.0 counts in vector registers and puts an arrive between products (C7519).
+      n = __reduce_or_sync(~0u, n);
       if (__reduce_or_sync(~0u, is_hidden())) step_hidden(n++);
     }
 #pragma unroll 1
     for (; n < end; ++n) step(n);
     leave_keys(end, tile);
   }
-  // A step without products: of keys that nobody sees.
+  // A step without products, for keys that no query sees.
   __device__ void pass_over(uint32_t n) {
     wait(shared + C::kOFull + 8 * (n % 2), n / 2 % 2);
     release(C::kVEmpty), release(C::kOEmpty + 8 * (n % 2));
@@ -516,7 +518,7 @@ struct BackwardConsumer : KeyGradients<C> {
     leave_keys(end, tile);
   }
   __device__ void leave_keys(uint32_t end, int tile) {
-    uint32_t free = 0;  // a buffer of dS that nobody has
+    uint32_t free = 0;  // a dS buffer that is not in use
     if constexpr (C::kCarries) {
       wait_products<0>();
       release(C::kVEmpty + 8 * place);
@@ -528,7 +530,7 @@ struct BackwardConsumer : KeyGradients<C> {
       release(C::kQEmpty + 8 * ((end - 1) % 2));
     }
     pin(dk), pin(dv);
-    // dQ has left the place that dK takes.
+    // Waits until dQ has left the buffer that dK takes.
     if constexpr (C::kDeterministic && !C::kIndependent)
       wait(shared + C::kDqEmpty + 8 * ((end - 1) % C::kAdders), (end - 1) / C::kAdders & 1);
     else if (!C::kIndependent && lane == 0)
@@ -539,10 +541,10 @@ struct BackwardConsumer : KeyGradients<C> {
     if constexpr (C::kParts) return leave_part(dk, dv);
     if constexpr (C::kPieces)
       if (!join_pieces(tile, dk, dv)) return;
-    // Through the warp's own rows of dS, and of dQ where that has a place; turned, through an eighth of each.
+    // Stores through the warp's own rows of dS, and of dQ if that has a buffer; transposed: through an eighth of each.
     constexpr int kPanel = C::kTransposed ? 2048 : C::kPanelK;
     int first = group * 64 + warp * 16;
-    own_register(first);  // addresses are made here and not kept from before the steps
+    own_register(first);  // computes addresses here instead of keeping them across the steps
     const uint32_t to_v = shared + C::kDs + free * C::kBytesDs + (C::kTransposed ? part_of_dq() : first * 128);
     const uint32_t to_k = C::kIndependent ? to_v + kPanel : shared + C::kDq + part_of_dq();
     stage(dv, 1.f, to_v, kPanel);
@@ -565,8 +567,8 @@ struct BackwardConsumer : KeyGradients<C> {
     wait(shared + C::kKFull + 8 * place, round / C::kPlacesK & 1), ask_large_logits();
     wait(shared + C::kVFull + 8 * (round % C::kPlacesV), round / C::kPlacesV & 1);
   }
-  // Carried: that of the last step of all. In a fixed order there may be none: others had taken every tile of keys when
-  // this block began.
+  // Carried over: dQ of the very last step. In a deterministic order there may be none: other CTAs had taken every key
+  // tile when this one started.
   __device__ void add_last_dq() {
     if (C::kDeterministic && begin == 0) return;
     wait_last();

@@ -1,7 +1,7 @@
-// sm90_backward: the host side of sm90/backward/kernel.h. A run is prepare, the kernel that owns keys, then finish,
-// each of which starts while the one before it ends; where lengths are in tensors, a kernel ahead of them finds the key
-// tiles; where heads that share keys are divided, one before finish adds up their dK and dV. Everything else is the
-// next link's.
+// sm90_backward: the host side of sm90/backward/kernel.h. A run is the preprocessing, the kernel that owns keys, then
+// the postprocessing, each of which starts while the one before it ends. If lengths are in tensors, another kernel
+// builds the table of key tiles first. If GQA groups are divided, a combine kernel adds up their dK and dV. All other
+// problems go to the next backend in the chain.
 #include <algorithm>
 
 #include "attention/gpu/backward_pre_post_host.h"
@@ -23,28 +23,28 @@ using sm90::BackwardKernel;
 using sm90::TabledParams;
 
 constexpr std::string_view kWho = "sm90_backward";
-// Queries and keys up to which a fixed order is the quickest, with a full and a causal mask, over d64 and to d64: of so
-// many tiles of 128 keys and heads.
+// Longest sequence for which the deterministic kernel is fastest: full and causal mask, over d64 and up to d64.
+// Requires kManyTiles tiles of 128 keys and kManyHeads heads.
 constexpr int kShort = 512, kShortCausal = 1024, kShortNarrow = 256, kShortCausalNarrow = 512;
 constexpr int kManyTiles = 1024, kTileK = 128, kManyHeads = 256;
-constexpr int kLong = 1024, kLongCausal = 2048;   // keys from which on tiles are turned, of a full and a causal mask,
-constexpr double kLongRows = 3072;                // and with a window rows that see a key, in the mean
-constexpr int kTransposedTileQ = 80;                       // queries of such a tile
-constexpr int kMostTransposed = 1 << 23;              // queries: places in a head's sums are 32 bits
-// Of Plan::kernel, beside the head dim.
+constexpr int kLong = 1024, kLongCausal = 2048;  // keys from which tiles are transposed: full and causal mask
+constexpr double kLongRows = 3072;               // with a window: the mean number of rows that see a key
+constexpr int kTransposedTileQ = 80;             // queries of a transposed tile
+constexpr int kMostTransposed = 1 << 23;         // queries: offsets into a head's sums are 32 bits
+// Bits of Plan::kernel above the head dim.
 constexpr int kInOrder = 1 << 10, kWithOptions = 2 << 10, kWithList = 4 << 10, kOfTransposed = 8 << 10,
               kOfParts = 16 << 10;
-constexpr int kCounted = 32 << 10;    // blocks stay, and take tiles from a counter;
-constexpr int kPreparing = 64 << 10;  // their idle warps prepare heads to come
+constexpr int kCounted = 32 << 10;    // persistent CTAs take tiles from a counter
+constexpr int kPreparing = 64 << 10;  // their idle warps prepare later heads
 constexpr int kWithTable = 128 << 10;
 static_assert(sm90::kTicketRows == sm80::kTicketRows);
 
-// Of the plan's lengths, which a run may fall short of.
+// For the lengths of the plan; those of a run may be shorter.
 KeyTile keys_of(const Problem& p) {
   return key_tile_of({.len_q = p.len_q, .len_k = p.len_k, .band = band_of(p.mask, p.len_q, p.len_k, 0, 0)}, 0);
 }
 
-// Where keys are few, a fixed order costs less than it would to clear the sums of dQ.
+// With few keys, a deterministic order costs less than clearing the sums of dQ.
 bool is_quicker_in_order(const Problem& p) {
   const int dim = std::max(p.dim_qk, p.dim_v);
   const bool plain = !sm90::needs_table(p) && p.keys == KeySource::linear && p.heads_q == p.heads_kv &&
@@ -58,14 +58,14 @@ bool is_quicker_in_order(const Problem& p) {
 }
 bool ordered(const Problem& p) { return p.reproducible != Reproducible::no || is_quicker_in_order(p); }
 
-// That see a key, in the mean.
+// Mean number of rows that see a key.
 double rows_of_key(const Problem& p) {
   const Band band = band_of(p.mask, p.len_q, p.len_k, 0, 0);
   return visible_pairs(band, {0, p.len_q}, {0, p.len_k}) / std::max(p.len_k, 1);
 }
 
-// Where keys are many: steps of 80 queries instead of 64, which take a twentieth less for each, but for those that no
-// sequence has.
+// With many keys, steps have 80 queries instead of 64. They take a twentieth less time per query, unless rounding up to
+// whole steps adds more than that.
 bool transposes(const Problem& p) {
   const int dim = std::max(p.dim_qk, p.dim_v);
   const bool full = p.mask.kind == MaskKind::full, causal = p.mask.kind == MaskKind::causal;
@@ -76,14 +76,14 @@ bool transposes(const Problem& p) {
          !sm90::needs_table(p) && round_up(p.len_q, kTransposedTileQ) * 19 <= round_up(p.len_q, 64) * 20;
 }
 
-// How much of the mask is in the list, if that is full and no other head has it too.
+// Fraction of the mask in the list, if the list is full and not shared with other heads.
 double part_of_list(const Problem& p) {
   const Blocks& size = p.mask.blocks;
   if (!size.q) return 1;
   const double all = double(p.batch) * p.heads_q * double(ceil_div(p.len_q, size.q) * ceil_div(p.len_k, size.k));
   return std::min(size.bound / std::max(all, 1.), 1.);
 }
-// Lists by blocks that stay. Heads that share keys won nothing by it.
+// Lists with persistent CTAs. GQA groups gained nothing from it.
 bool persistent_with_list(const Problem& p) {
   const int dim = std::max(p.dim_qk, p.dim_v);
   return p.mask.blocks.q && dim > 64 && dim <= 128 && p.heads_q == p.heads_kv && p.keys == KeySource::linear &&
@@ -111,7 +111,7 @@ BackwardKernel& kernel_of(const Problem& p, Taken by) {
 // What a query head reads and adds to: q, d_out and dQ in f32.
 double bytes_of_head(const BackwardKernel& k, int64_t rows) { return double(rows) * k.dq_pitch * 8; }
 
-// Some query sees each tile of keys: then the first and the last, whatever the mask.
+// True if some query sees each key tile. It suffices that the first and the last are seen, whatever the mask.
 bool all_seen(KeyTile t, int tile_k) {
   for (const int n : {0, int(ceil_div(t.keys, tile_k)) - 1}) {
     cut_key_tile(t, n, tile_k, tile_k, 1);
@@ -120,9 +120,9 @@ bool all_seen(KeyTile t, int tile_k) {
   return true;
 }
 
-// Into how many the heads that share keys are divided: so that multiprocessors are not idle, or with a diagonal so that
-// the cache holds what is under way, and tiles are turned and blocks stay then but in a fixed order. Not where bits may
-// not depend on how many sequences there are.
+// Number of head splits of a GQA group: to keep all SMs busy, or with a diagonal to fit into L2 what is in flight. In
+// the latter case tiles are transposed and CTAs are persistent, unless deterministic. No splits if bits must not depend
+// on the number of sequences.
 struct Parts { int parts = 1; bool transposed = false; };
 Parts parts_of(const Problem& p, int units) {
   if (p.heads_q == p.heads_kv || sm90::needs_table(p) || p.keys != KeySource::linear ||
@@ -147,7 +147,7 @@ Parts parts_of(const Problem& p, int units) {
 int64_t tiles_of(const Plan& plan) {
   return ceil_div(plan.problem.len_k, plan.tile_k) * plan.problem.batch * plan.problem.heads_kv;
 }
-// Where blocks stay: into how many pieces tiles of keys are divided, how many tiles, and how many are before them.
+// Persistent CTAs: query splits per divided key tile, number of divided tiles, number of tiles before them.
 struct Pieced { int pieces = 1; int64_t divided = 0, begin = 0; };
 sm90::KeySteps steps_of(const Plan& plan) {
   const Problem& p = plan.problem;
@@ -197,8 +197,8 @@ sm90::KeyWalk walk_of(const Plan& plan, bool prepares) {
           .narrow = std::max(p.dim_qk, p.dim_v) <= 64};
 }
 
-// Whether blocks of a plain run stay, of these tiles, and prepare heads to come: what is added to Plan::kernel. d96 has
-// no kernel for it.
+// Bits of Plan::kernel: whether a plain run has persistent CTAs, and whether they prepare ahead. There is no such
+// kernel for d96.
 int counted(const Plan& plan, const BackwardKernel& k, int units) {
   const Problem& p = plan.problem;
   const int dim = std::max(p.dim_qk, p.dim_v);
@@ -244,7 +244,7 @@ Status supports(const Problem& p, const Device& d) {
 }
 
 int64_t padded(const Problem& p, const BackwardKernel& k) {
-  const bool transposed = k.tile_q == kTransposedTileQ;  // its tiles begin at any 16 queries
+  const bool transposed = k.tile_q == kTransposedTileQ;  // its tiles start at any multiple of 16
   return round_up(transposed ? p.len_q + int64_t(kTransposedTileQ) : round_up(p.len_q, k.tile_q), sm80::kRowsOfPrepare);
 }
 
@@ -255,8 +255,8 @@ struct Room {
   int* tickets;
   KeyTile* table;
   Marks* marks;
-  float4* sums;    // of parts, or of pieces
-  int* counts;     // of tiles and jobs taken, and done of each head; then of pieces that have left their sums
+  float4* sums;    // of head splits, or of query splits
+  int* counts;     // tiles and jobs taken, jobs done per head; then pieces that have stored their sums
 };
 int64_t counts_of(const Problem& p) { return sm90::kJobsDone + int64_t(p.batch) * p.heads_q; }
 Room carve(Workspace& ws, const Plan& plan, const BackwardKernel& k, int parts) {
@@ -281,7 +281,7 @@ Status shape(Plan& plan, const Planner&) {
   if (sm90::is_divided(p)) return sm90::general_shape(kWho, plan);
   const auto [parts, transposed_parts] = parts_of(p, std::max(plan.device.units, 1));
   const bool parted = parts > 1, transposed = parted ? transposed_parts : transposes(p);
-  // A table or a scale may take it back to tiles of 64, whose rows are no more, and to whole groups of heads.
+  // A table or a scale may force a run back to tiles of 64, which need no more rows, and to whole GQA groups.
   const BackwardKernel& k =
       kernel_of(p, {.lengths = false, .in_order = ordered(p), .transposed = transposed, .parted = parted});
   const int64_t most = std::max(ceil_div(p.len_k, k.tile_k) * p.batch * p.heads_kv * parts,
@@ -317,7 +317,7 @@ Status fits(const Plan& plan, const Args& a) {
   return sm90::is_divided(plan.problem) ? sm90::general_fits(kWho, plan, a) : Status::good();
 }
 
-// Kernels with a table serve more lengths, and gradients of keys that are not wanted.
+// Kernels with a table serve more lengths, and calls without dk or dv.
 bool beyond_plain(const Problem& p, const Args& a) {
   return sm90::has_lengths(p, a) || !a.given(Role::dk) || !a.given(Role::dv);
 }
@@ -352,7 +352,7 @@ class Run {
                  .counts = 1};
     if (!lengths_) pre_post_.seq = sequence(p_, a, 0);
     pre_post_.stores_first = in_order_ && !tabled() && every_query_sees(key_tile_of(pre_post_.seq, 0));
-    // d_sinks are made of all statistics, before the kernel that would prepare.
+    // d_sinks are computed from all statistics, before the kernel that would prepare ahead.
     const int heads = p_.batch * p_.heads_q, before = persistent_ && plan.kernel & kPreparing ? heads_before() : heads;
     const bool prepares = before < heads && wanted() && !a.given(Role::d_sinks);
     if (prepares) pre_post_.prepared = before;
@@ -367,7 +367,7 @@ class Run {
       const sm90::KeyTableParams table{p_, pre_post_.args, room_.table, kernel_.tile_q, kernel_.tile_k, in_order_};
       if (Status s = sm90::make_key_table(kWho, table, place_.device, stream_); !s.ok()) return s;
     }
-    // Keys that no sequence has, those that nobody sees, and sums.
+    // Clears keys outside all sequences, keys that no query sees, and sums.
     for (const Role r : {Role::dk, Role::dv, Role::d_bias})
       if (a_.given(r) && !pre_post_.running && (lengths_ || r == Role::d_bias))
         if (Status s = sm80::backward_clear(kWho, p_, a_[r], place_, stream_); !s.ok()) return s;
@@ -390,13 +390,13 @@ class Run {
     return a_.given(Role::dq) && (lengths_ ? p_.reproducible != Reproducible::no : ordered(p_));
   }
   sm80::Kept kept() const { return sm80::kept(scale_of(p_, a_), p_.dim_qk); }
-  bool may_keep_one() const { return p_.dtype.q == DType::bf16 || kept().in == 1.f; }  // bf16 reaches as far as f32
+  bool may_keep_one() const { return p_.dtype.q == DType::bf16 || kept().in == 1.f; }  // bf16 has the range of f32
   bool tabled() const { return lengths_ || (sm90::needs_table(p_) && !walks_); }
   bool persistent(const Plan& plan) const {
     if (tabled() || a_[Role::q].extent.batch == 0) return false;
     if (walks_) return true;
     if (parts_ > 1) return transposed_;
-    // The plan does not know of d_sinks, nor whether tiles are turned.
+    // The plan does not include d_sinks, nor whether tiles are transposed in this run.
     sm90::KeyWalk walk = walk_of(plan, plan.kernel & kPreparing && !a_.given(Role::d_sinks));
     walk.transposed = transposed_, walk.in_order = in_order_, walk.pieced &= has_planned_lengths();
     return plan.kernel & kCounted && sm90::may_persist(walk, units_) && sees_all(plan);
@@ -418,7 +418,7 @@ class Run {
     if (parts_ > 1 && persistent_) return sm90::section_of_parts(bytes_of_head(kernel_, rows) * group, tiles, units_);
     return sm90::section_of(by, bytes_of_head(kernel_, rows) * group, tiles, units, units_);
   }
-  int heads_before() const {  // by idle warps: of heads that share no keys, or of parts
+  int heads_before() const {  // when idle warps prepare the rest: no GQA, or head splits
     const int tiles = int(ceil_div(pre_post_.seq.len_k, kernel_.tile_k)), group = pre_post_.group / parts_;
     const int units = p_.batch * p_.heads_kv * parts_;
     const int64_t before = sm90::heads_before(heads_of_section(group, tiles, units), tiles, units_);
@@ -435,8 +435,8 @@ class Run {
     const int64_t all = int64_t(x.tiles) * x.units;
     return persistent_ ? std::min<int64_t>(all + pieced_.divided * (pieced_.pieces - 1), units_) : all;
   }
-  // Of a list, by blocks that stay: a tile of keys that has more is long, over twice the mean and an eighth of what a
-  // block has in all. INT32_MAX: none can be.
+  // Lists with persistent CTAs: a key tile with more entries is long, over twice the mean and over an eighth of what a
+  // CTA has in all. INT32_MAX: none can be.
   int most_entries(const Tensor& list) const {
     const double heads = list.stride.head == 0 ? p_.heads_q : 1, batch = list.stride.batch == 0 ? p_.batch : 1;
     const double tiles = double(ceil_div(p_.len_k, kernel_.tile_k)) * p_.heads_q * p_.batch;
@@ -448,7 +448,7 @@ class Run {
     const Tensor &q = a_[Role::q], &k = a_[Role::k];
     const int type = p_.dtype.q == DType::bf16;
     const KeyTile all = lengths_ ? KeyTile{} : key_tile_of(pre_post_.seq, 0);
-    TabledParams x{};  // of which a kernel without a table takes the first part
+    TabledParams x{};  // a kernel without a table takes the first part
     static_cast<sm90::BackwardParams&>(x) = {.scale2 = pre_post_.scale * kLog2e,
                                              .kept = pre_post_.kept.in,
                                              .scale_k = pre_post_.scale * pre_post_.kept.out,
@@ -483,7 +483,7 @@ class Run {
     if (tabled()) {
       x.table = room_.table, x.units = p_.heads_kv;
       int64_t tiles = sm90::key_table_size(p_, kernel_.tile_k);
-      // All that are not empty come first, and each sequence has at most one that is not whole.
+      // Tiles that are not empty come first, and each sequence has at most one partial tile.
       if (p_.keys == KeySource::ragged && !in_order_)
         tiles = std::min(tiles, k.extent.seq / kernel_.tile_k + int64_t(p_.batch));
       x.tiles = int(tiles);
@@ -521,7 +521,7 @@ class Run {
   }
 
   Status make_maps(TabledParams& x) const {
-    // A map is of something: where there are no queries, of a row of keys that nobody looks at.
+    // A tensor map cannot be empty; with no queries, map rows of keys that are never read.
     const bool rows = a_[Role::q].extent.seq > 0 && a_[Role::q].extent.batch > 0;
     const Tensor &q = a_[rows ? Role::q : Role::k], &d_out = a_[rows ? Role::d_out : Role::v];
     const Tensor &k = a_[Role::k], &v = a_[Role::v], &dk = a_[Role::dk], &dv = a_[Role::dv];
@@ -549,7 +549,7 @@ class Run {
       if (wanted)
         if (Status s = cuda::tensor_map(of, tile, *map); !s.ok())
           return Status::no(kWho, ": ", name(role), ": ", s.message, ", in: ", name(p_));
-    // Not by plain bulk copies: racecheck takes those for writes of the thread that asks.
+    // Not by plain bulk copies: racecheck treats those as writes of the issuing thread.
     const int64_t line = 2 * int64_t(x.padded);
     if (Status s = cuda::line_map(&room_.stats->x, line, x.heads, p_.batch, 2 * kernel_.tile_q, x.stats); !s.ok())
       return Status::no(kWho, ": statistics: ", s.message, ", in: ", name(p_));
@@ -559,10 +559,10 @@ class Run {
   const Problem& p_;
   const Args& a_;
   const bool lengths_, in_order_;
-  const int units_;  // multiprocessors
-  const int parts_;  // of a head of keys
+  const int units_;  // SMs
+  const int parts_;  // head splits of a KV head
   const bool transposed_;
-  const bool walks_;  // lists, by blocks that stay
+  const bool walks_;  // lists, with persistent CTAs
   const bool persistent_;
   const Pieced pieced_;
   BackwardKernel& kernel_;

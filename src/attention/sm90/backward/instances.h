@@ -1,5 +1,5 @@
-// The compiled Hopper backward kernels as the host sees them. A file of instances/ holds those of one head
-// dim, so that a build compiles them side by side.
+// The compiled Hopper backward kernels as the host sees them. A file of instances/ holds the kernels of one head dim,
+// so that a build compiles them in parallel.
 #pragma once
 #include "attention/sm90/backward/kernel.h"
 #include "machine/cuda/launch.h"
@@ -7,10 +7,10 @@
 namespace attune::sm90 {
 
 struct BackwardKernel {
-  int dim, dq_pitch;                             // the widest it serves, of q and of v; columns of dQ's sums
+  int dim, dq_pitch;                   // largest head dim, of q and of v; columns of dQ's sums
   int tile_q, tile_k, threads, shared_bytes;
-  const void* (*function[2])();              // f16, bf16; those with a table have other parameters
-  cuda::SharedMemoryOptIn ready[2]{};                    // theirs
+  const void* (*function[2])();        // f16, bf16; kernels with a table have other parameters
+  cuda::SharedMemoryOptIn ready[2]{};  // of these functions
 };
 
 template <class Shape>
@@ -29,13 +29,13 @@ constexpr BackwardKernel instance() {
           .function = {backward_function<F>, backward_function<B>}};
 }
 
-// Of one head dim. Each in no order, and with dQ added up in a fixed one.
+// Kernels of one head dim. Pairs: nondeterministic, deterministic.
 struct BackwardKernels {
   BackwardKernel plain[2], tabled[2], with_options[2];  // those with options have a table too
-  BackwardKernel persistent[2];                            // plain, by blocks that stay
-  BackwardKernel pieced;                                // staying in no order, of query tiles divided among blocks
-  BackwardKernel parted[2];                             // plain, of heads divided among blocks
-  BackwardKernel listed;                                // has a table, and no order
+  BackwardKernel persistent[2];                         // plain, with persistent CTAs
+  BackwardKernel pieced;                                // persistent, nondeterministic, with query splits
+  BackwardKernel parted[2];                             // plain, with head splits
+  BackwardKernel listed;                                // has a table; nondeterministic
 };
 template <int dim, int tile_q>
 constexpr BackwardKernels backward_instances() {
@@ -58,10 +58,11 @@ constexpr BackwardKernels backward_instances() {
 BackwardKernels& backward_kernels_64();
 BackwardKernel& backward_kernel_96(bool in_order);  // plain; its tiles and sums are those of 128
 BackwardKernels& backward_kernels_128();
-BackwardKernel& persistent_listed_kernel_128();  // in no order, pieces too
+BackwardKernel& persistent_listed_kernel_128();  // nondeterministic, with query splits
 struct TransposedKernels {
   BackwardKernel plain, persistent, pieced, parted;
-};  // in no order; the last by blocks that stay
-TransposedKernels& transposed_kernels_128();                                      // their sums are turned
+};
+// Nondeterministic; `parted` is persistent. Their dQ sums are transposed.
+TransposedKernels& transposed_kernels_128();
 
 }  // namespace attune::sm90

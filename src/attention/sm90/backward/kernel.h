@@ -1,7 +1,7 @@
-// Backward attention for Hopper: the kernel between prepare and finish of gpu/backward_pre_post.h.
+// Backward attention for Hopper: the fused kernel, between the pre- and postprocessing of gpu/backward_pre_post.h.
 //
-// A block owns 128 keys and walks the tiles of queries that see one of them, of all heads that share the keys: dK and
-// dV stay in registers and are summed without atomics. One thread streams Q, dO and the rows' statistics; each of two
+// A CTA owns 128 keys and walks the query tiles that see one of them, for all heads of the GQA group. dK and dV stay in
+// registers and are summed without atomics. One thread streams Q, dO and the rows' statistics. Each of two consumer
 // warpgroups owns 64 keys.
 #pragma once
 #include "attention/sm90/backward/prepare_ahead.h"
@@ -10,8 +10,9 @@
 
 namespace attune::sm90 {
 
-// A block that stays, and takes the next tile that nobody has. Heads of the first tiles are ready. In a fixed order the
-// first is from the counter too: who waits for another tile must know that it has begun.
+// A persistent CTA, which takes the next free tile. The heads of the first tiles are already prepared. In a
+// deterministic order the first tile comes from the counter too: a CTA that waits for another tile must be sure that it
+// has started.
 template <class C>
 __device__ void persist(const typename C::Params& x, uint32_t shared, int group, int warp) {
   KeyTile t;
@@ -33,7 +34,7 @@ __device__ void persist(const typename C::Params& x, uint32_t shared, int group,
       t = find_work<C>(x, tile);
       if constexpr (!C::kDeterministic) wait_ready<C>(x, t);
       step = producer.run_persistent(step, round, tile);
-      // Two steps before its keys are wanted: earlier, a block would hold one that another has time for.
+      // Two steps before its keys are needed: earlier, a CTA would hold a tile that another one has time for.
       tile = next();
     }
     producer.tell_tile(round, tile);
@@ -54,11 +55,11 @@ __device__ void persist(const typename C::Params& x, uint32_t shared, int group,
   }
 }
 
-// A block of one tile.
+// A CTA with one tile.
 template <class C>
 __device__ void own_one_tile(const typename C::Params& x, uint32_t shared, int group, int warp) {
   int block = int(blockIdx.x);
-  if constexpr (C::kDeterministic) {  // a block waits for those before it, so they must have begun
+  if constexpr (C::kDeterministic) {  // a CTA waits for earlier ones, so those must have started
     int* const shared_block = static_cast<int*>(__cvta_shared_to_generic(shared + C::kBlock));
     if (threadIdx.x == 0) *shared_block = int(uint32_t(atomicAdd(x.tickets, 1)) % gridDim.x);
     __syncthreads();

@@ -1,7 +1,7 @@
-// Backward attention for Hopper: rows whose log-sum-exp is so large that what is lost in its last place is more than a
-// weight. prepare has lowered those (lse_of_weights), so weights of their largest scores come out far above 1, maybe
-// infinite, and end at 1 then. A kernel asks once a launch whether there is such a row, or once a tile, of its rows or
-// of its weights: whichever its time and registers allow.
+// Backward attention for Hopper: rows with large logits, whose log-sum-exp loses more to rounding in its last place
+// than a weight. The preprocessing has lowered it (lse_of_weights), so the weights of their largest scores come out far
+// above 1, possibly infinite, and are limited to 1. A kernel checks for such rows once per launch, or once per tile, by
+// its rows or its weights, as its time and registers allow.
 #pragma once
 #include "core/large_logit.h"
 #include "machine/sm80/mma.h"
@@ -10,7 +10,7 @@
 
 namespace attune::sm90 {
 
-// Of statistics in shared memory, a log-sum-exp and a delta of each row. A lane looks at two of 64 rows.
+// Checks statistics in shared memory, a log-sum-exp and a delta per row. A lane reads two of 64 rows.
 template <int Rows>
 __device__ inline bool has_lowered(uint32_t stats) {
   const int lane = int(threadIdx.x % 32);
@@ -24,7 +24,7 @@ __device__ inline bool has_lowered(uint32_t stats) {
   return __any_sync(~0u, lowered);
 }
 
-// Of a warp's weights in pairs of f16 or bf16: one is 2 or more, or a NaN.
+// Checks a warp's weights, in pairs of f16 or bf16: true if one is 2 or more, or NaN.
 template <int N>
 __device__ inline bool has_above_one(const uint32_t (&pairs)[N]) {
   uint32_t bits = 0;
@@ -33,7 +33,7 @@ __device__ inline bool has_above_one(const uint32_t (&pairs)[N]) {
   return __any_sync(~0u, (bits & 0x40004000u) != 0);
 }
 
-// A NaN stays one; of fminf it would be 1, and the row a row like any other.
+// Propagates NaN. fminf would return 1, and the row would look like any other.
 __device__ inline float at_most_one(float weight) { return sm80::min_or_nan(weight, 1.f); }
 template <int N>
 __device__ inline void end_at_one(float (&weights)[N]) {

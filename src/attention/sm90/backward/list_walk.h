@@ -1,5 +1,5 @@
-// Backward attention for Hopper, of lists, by blocks that stay: a thread walks the lists and says what a step visits,
-// another loads that. There are 24 registers, too few for one that does both. Heads share no keys.
+// Backward attention for Hopper with block lists and persistent CTAs. One thread walks the lists and publishes what a
+// step visits; another loads it. With 24 registers, one thread cannot do both. Requires one query head per KV head.
 #pragma once
 #include "attention/sm90/backward/prepare_ahead.h"
 #include "attention/sm90/backward/producer.h"
@@ -11,19 +11,19 @@ __device__ WalkedVisit& walked_visit(uint32_t shared, uint32_t step) {
   return static_cast<WalkedVisit*>(__cvta_shared_to_generic(shared + C::kWalkedVisits))[step % kVisitsAhead];
 }
 
-// Takes tiles of keys as blocks that stay do, and is a few steps ahead of the products. A step is told of when the next
-// begins: it may be the last of its tile.
+// Takes key tiles as persistent CTAs do, a few steps ahead of the products. A step is published when the next one
+// begins, because it may be the last of its tile.
 template <class C>
 struct ListWalker {
   const typename C::Params& x;
   const uint32_t shared;
   uint32_t step = 0;
-  int round = 0;  // of tiles
+  int round = 0;  // key tiles so far
   int marks = 0;
-  bool open = false;  // a step that is not told of
+  bool open = false;  // a step that is not published yet
 
   __device__ WalkedVisit& now() const { return walked_visit<C>(shared, step); }
-  // The tile of keys, in shared memory.
+  // The current key tile, in shared memory.
   __device__ WalkedKeys& own() const {
     return *static_cast<WalkedKeys*>(__cvta_shared_to_generic(shared + C::kWalked));
   }
@@ -45,17 +45,17 @@ struct ListWalker {
   __device__ BlockList list(int batch, int head) const {
     return {x.blocks, x.list_begin + batch * x.list_batch + head * x.list_head, x.list_row};
   }
-  // One that would end last, begun in its turn.
+  // True for a tile that would end last if it started in its turn.
   __device__ bool is_long(int tile) const {
     const KeyTile t = find_work<C>(x, tile);
     return list(t.batch, t.head).count(t.number) > x.most_entries;
   }
-  // Those that the band shows.
+  // Visits the query tiles within the band.
   __device__ void walk(int tile, int at, int end) {
 #pragma unroll 1
     for (; at < end; ++at) {
       const int64_t first = int64_t(x.list_row[at]) * x.blocks.q;
-      if (first < 0 || first >= own().stop) continue;  // no block of this sequence: nobody checked the list
+      if (first < 0 || first >= own().stop) continue;  // not a block of this sequence: the list is not validated
       const int stop = int(min(first + x.blocks.q, int64_t(own().stop)));
 #pragma unroll 1
       for (int query = int(max(first, int64_t(own().start))); query < stop; query += C::kTileQ) {
@@ -79,12 +79,13 @@ struct ListWalker {
     }
     ++round;
   }
-  // One tile of each `grid_size()`, another of the next: long tiles lie at like distances, as the first of every head.
+  // One tile out of each `grid_size()`, with an offset that varies: long tiles lie at regular distances, such as the
+  // first of every head.
   __device__ int share(int n) const {
     const uint32_t turn = uint32_t(n) * 2654435761u >> 16;
     return n * grid_size() + int((blockIdx.x + turn) % uint32_t(grid_size()));
   }
-  // By a warp, whose first lane walks. Of its share of all tiles a block begins the long ones first.
+  // Run by a warp, whose first lane walks. A CTA starts the long tiles of its share first.
   __device__ void run() {
     const int lane = int(threadIdx.x) % 32;
 #pragma unroll 1
@@ -108,7 +109,7 @@ struct ListProducer {
   const typename C::Params& x;
   const uint32_t shared;
 
-  // What the consumers are told of is there when q is.
+  // The visit is visible to the consumers when q arrives.
   __device__ void tell(uint32_t step, const WalkedVisit& v) const {
     const uint32_t stage = step % C::kStages;
     wait(shared + C::kQEmpty + 8 * stage, (step / C::kStages & 1) ^ 1);
@@ -146,7 +147,7 @@ struct ListProducer {
   }
 };
 
-// The warps beside the warpgroups.
+// The warps of the producer warpgroup.
 template <class C>
 __device__ void walk_lists(const typename C::Params& x, uint32_t shared) {
   if (threadIdx.x >= 64) return prepare_others<C>(x);

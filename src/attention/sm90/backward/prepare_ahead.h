@@ -1,9 +1,9 @@
-// Backward attention for Hopper: what warps without other work do where blocks stay. prepare has the first heads only;
-// of the others they clear dQ and make the statistics, while products of heads before are under way.
+// Backward attention for Hopper: prepare ahead, the work of idle warps of persistent CTAs. The preprocessing covers the
+// first heads only. For the others, these warps clear dQ and compute the statistics while products of earlier heads
+// run.
 //
-// Warps take jobs in order, and wait for nobody while they have one; a block begins a tile of keys when all jobs of its
-// head are done. No wait is without end, however few blocks there are at a time: the warps of the block that waits take
-// the jobs that nobody has.
+// Warps take jobs in order and wait for nothing while they have one. A CTA starts a key tile when all jobs of its head
+// are done. Every wait ends, however few CTAs run at a time: the idle warps of the waiting CTA take the remaining jobs.
 #pragma once
 #include "attention/sm90/backward/config.h"
 #include "attention/tile/row_statistics.h"
@@ -16,7 +16,7 @@
 
 namespace attune::sm90 {
 
-struct Job { int head, first; };  // of all sequences; row
+struct Job { int head, first; };  // head among all sequences; row
 __device__ inline Job find_job(const BackwardParams& x, int job) {
   const uint32_t jobs = uint32_t(x.padded) / kJobRows, head = uint32_t(job) / jobs;
   return {x.ahead.ready + int(head), int((uint32_t(job) - head * jobs) * kJobRows)};
@@ -29,12 +29,12 @@ __device__ void clear_dq(const typename C::Params& x, Job job) {
   for (int n = lane_id(); n < kJobRows * C::kDqPitch / 4; n += 32) to[n] = {};
 }
 
-// Sums of out * d_out of a job's rows, each to the lane of its number. One row after the other: with 24 registers there
-// are none for more loads.
+// Sums of out * d_out for the rows of a job, each to the lane of its number. One row after another: 24 registers leave
+// none for more loads.
 template <class C>
 __device__ float sum_rows(const typename C::Params& x, Job job) {
   using T = typename C::T;
-  constexpr int kLanes = C::kDqPitch / 8, kRows = 32 / kLanes;  // of a row; at once
+  constexpr int kLanes = C::kDqPitch / 8, kRows = 32 / kLanes;  // per row; at once
   const uint32_t batch = uint32_t(job.head) / x.heads, head = job.head - batch * x.heads;
   const int row = job.first + lane_id() / kLanes, column = lane_id() % kLanes * 8;
   const char* out = reinterpret_cast<const char*>(view<const T>(x.ahead.out).row(batch, row, head) + column);
@@ -63,7 +63,7 @@ __device__ float sum_rows(const typename C::Params& x, Job job) {
   return own;
 }
 
-// As prepare does it: statistics of a lane's row.
+// Stores the statistics of a lane's row, as the preprocessing does.
 template <class C>
 __device__ void leave_statistics(const typename C::Params& x, Job job, float sum) {
   const int i = job.first + lane_id();
@@ -73,7 +73,7 @@ __device__ void leave_statistics(const typename C::Params& x, Job job, float sum
     const float lse = *view<const float>(x.ahead.lse).row(batch, i, head);
     if (x.ahead.d_lse.data) sum -= *view<const float>(x.ahead.d_lse).row(batch, i, head);
     if (lse != -INFINITY) row = {lse_of_weights(lse), sum * x.kept};
-    if (is_large_logit(row.x)) *x.large_logits = x.launch;  // before the count, so whoever waits for the head finds it
+    if (is_large_logit(row.x)) *x.large_logits = x.launch;  // before the count that publishes the head
   }
   sm80::store_statistics(x.ahead.stats, int64_t(job.head) * x.padded + i, C::kTransposed, row);
 }
@@ -88,7 +88,7 @@ __device__ void prepare_others(const typename C::Params& x) {
     int job = __shfl_sync(~0u, taken, 0);
     if (job >= x.ahead.jobs) return;
     if (x.dq) clear_dq<C>(x, find_job(x, job));
-    own_register(job);  // what follows from it is made again, not kept: there are 24 registers
+    own_register(job);  // recomputes what depends on it instead of keeping it: there are 24 registers
     const float sum = sum_rows<C>(x, find_job(x, job));
     own_register(job);
     leave_statistics<C>(x, find_job(x, job), sum);
@@ -99,8 +99,8 @@ __device__ void prepare_others(const typename C::Params& x) {
   }
 }
 
-// By the thread that loads: until the head of a tile is ready, or all of a part: where heads that share keys are whole
-// there are no jobs, and those that are ready are of whole parts.
+// For the thread that loads: waits until the head of a tile is ready, or all heads of a head split. Undivided GQA
+// groups have no jobs, and the heads that are ready form whole splits.
 template <class C>
 __device__ void wait_ready(const typename C::Params& x, const KeyTile& t) {
   const int heads = C::kParts ? x.group : 1, head = t.batch * x.heads + t.head * heads;

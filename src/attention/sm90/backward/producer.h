@@ -1,5 +1,5 @@
-// Backward attention for Hopper: the threads beside the warpgroups of sm90/backward/kernel.h. One streams keys, Q, dO
-// and the rows' statistics; in a fixed order others add dQ to memory. And how a block finds its keys.
+// Backward attention for Hopper: the producer threads of sm90/backward/kernel.h. One streams keys, Q, dO and the rows'
+// statistics; in a deterministic order others add dQ to memory. This file also defines how a CTA finds its keys.
 #pragma once
 #include "attention/sm90/backward/config.h"
 #include "machine/sm80/memory.h"
@@ -12,12 +12,12 @@
 
 namespace attune::sm90 {
 
-// A tile of keys. Lengths that all sequences share are constants of the launch, not here.
+// A key tile. Without a table, consumers take the lengths from the launch parameters, not from here.
 template <class C>
 __device__ KeyTile keys_of(const typename C::Params& x, int tile, int unit) {
   KeyTile t;
   if constexpr (C::kTabled) {
-    const int4* from = reinterpret_cast<const int4*>(x.table + tile);  // past a cache that may be old
+    const int4* from = reinterpret_cast<const int4*>(x.table + tile);  // bypasses L1, which may be stale
     for (int n = 0; n < int(sizeof(KeyTile) / 16); ++n) reinterpret_cast<int4*>(&t)[n] = __ldcg(from + n);
     t.head = unit;
   } else {
@@ -28,7 +28,7 @@ __device__ KeyTile keys_of(const typename C::Params& x, int tile, int unit) {
   }
   return t;
 }
-// Which keys a block has.
+// The keys of a CTA.
 template <class C>
 __device__ KeyTile find_keys(const typename C::Params& x, int block) {
   const int per_section = x.section * x.tiles, section = block / per_section;
@@ -36,7 +36,7 @@ __device__ KeyTile find_keys(const typename C::Params& x, int block) {
   const int tile = rest / here;
   return keys_of<C>(x, tile, section * x.section + rest - tile * here);
 }
-// Of blocks that take tiles from a counter: how many, pieces counted, and the n-th.
+// Work items of CTAs that take tiles from a counter: their number, query splits counted, and the n-th.
 template <class C>
 __device__ int works(const typename C::Params& x) {
   const int tiles = x.tiles * x.units;
@@ -49,12 +49,12 @@ __device__ KeyTile find_work(const typename C::Params& x, int n) {
   n -= begin;
   const int ahead = n < 0 ? n : n < divided * each ? int(uint32_t(n) / uint32_t(each)) : n - divided * (each - 1);
   KeyTile t = find_keys<C>(x, begin + ahead);
-  own_register(n);  // what follows from it is made again, not kept
+  own_register(n);  // recomputes what depends on it instead of keeping it
   if (uint32_t(n) < uint32_t(divided * each)) cut_piece(t, int(uint32_t(n) % uint32_t(each)), each, C::kTileQ);
   return t;
 }
 
-// Of a block that stays: which tile is the round-th, as its producer says. Read by the lane that gives the place back.
+// Persistent: the round-th tile of a CTA, as announced by its producer. Read by the lane that releases the slot.
 template <class C>
 __device__ uint32_t told_to_lane(uint32_t shared, uint32_t round) {
   const uint32_t at = round % C::kPlacesK;
@@ -64,10 +64,10 @@ __device__ uint32_t told_to_lane(uint32_t shared, uint32_t round) {
 template <class C>
 __device__ int told_tile(uint32_t shared, uint32_t round) {
   const uint32_t tile = told_to_lane<C>(shared, round);
-  return int(__reduce_or_sync(~0u, tile));  // into a uniform register, which a shuffle is not
+  return int(__reduce_or_sync(~0u, tile));  // into a uniform register, unlike a shuffle
 }
 
-// Of a list: what the step of a stage visits.
+// Lists: what the step of a stage visits.
 template <class C>
 __device__ KeyVisit* visit(uint32_t shared, uint32_t stage) {
   return static_cast<KeyVisit*>(__cvta_shared_to_generic(shared + C::kVisits + 8 * stage));
@@ -90,8 +90,9 @@ struct BackwardProducer {
     for (int n = 0; n < C::kPanels; ++n)
       load_tile(shared + to + n * (Bytes / C::kPanels), map, full, n * 64, row, head, batch, keep);
   }
-  // The end of a sequence within the tensor: the rows behind it are not its own and may be no numbers, and a weight of
-  // zero does not help there. Those that are its own come a few at a time, zeros from outside of the tensor.
+  // Loads the end of a sequence inside the tensor. The rows behind it belong to another sequence and may be NaN, which
+  // a weight of zero does not cancel. The sequence's own rows come in boxes of a few rows, the rest as zeros from
+  // outside the tensor.
   template <int Rows>
   __device__ void load_end(const CUtensorMap (&parts)[kEndParts], int to, uint32_t full, int row, int there,
                            int outside, int head, int batch) const {
@@ -109,7 +110,7 @@ struct BackwardProducer {
   __device__ int head_of_keys() const {
     if constexpr (!C::kParts) return t.head;
     int head = t.head;
-    own_register(head);  // what follows from it is not kept
+    own_register(head);  // does not keep what depends on it
     return int(__umulhi(uint32_t(head), x.of_part));
   }
   __device__ void load_keys(uint32_t full, int to = C::kK) const {
@@ -118,7 +119,7 @@ struct BackwardProducer {
         return load_end<C::kTileK>(x.k_part, C::kK, full, t.k_row + t.key, t.keys - t.key, x.rows_k, t.head, t.k_batch);
     load<C::kBytesK>(x.k, to, full, t.k_row + t.key, head_of_keys(), t.k_batch, Keep::first_to_go);
   }
-  // False: no part of it.
+  // False if the tile does not need it.
   __device__ bool load_end_of_queries(bool d_out, int to, uint32_t full, int query, int head) const {
     if constexpr (C::kTabled) {
       if (query + C::kTileQ <= t.rows || t.q_row + t.rows >= x.rows_q) return false;
@@ -135,7 +136,7 @@ struct BackwardProducer {
   __device__ void wait_place(uint32_t round) const {
     wait(shared + C::kKEmpty + 8 * (round % C::kPlacesK), (round / C::kPlacesK & 1) ^ 1);
   }
-  // Staying: which tile the block's round-th keys are; none behind the last. Its place is given back with the keys.
+  // Persistent: announces the tile of the CTA's round-th keys; none after the last. Its slot is released with the keys.
   __device__ void tell_tile(uint32_t round, int tile) const {
     const uint32_t place = round % C::kPlacesK;
     wait_place(round);
@@ -149,7 +150,7 @@ struct BackwardProducer {
     load<C::kBytesK>(x.v, C::kV + int(place) * C::kBytesK, full, t.k_row + t.key, head_of_keys(), t.k_batch,
                      Keep::first_to_go);
   }
-  // Their places are taken for two steps more, but nobody has read them from memory yet.
+  // Prefetches into L2. The buffers stay occupied for two more steps, and no CTA has read these keys from memory yet.
   __device__ void prefetch_keys() const {
 #pragma unroll
     for (int n = 0; n < C::kPanels; ++n) {
@@ -157,12 +158,12 @@ struct BackwardProducer {
       prefetch_tile(x.k, n * 64, t.k_row + t.key, head_of_keys(), t.k_batch);
     }
   }
-  // In the order in which places come free: before the first step if K has two, else behind its q.
+  // Loads in the order in which buffers become free: before the first step if K has two, otherwise after its q.
   __device__ void load_round(int round_here, int tile) const {
-    own_register(round_here);  // what follows from it is not kept
+    own_register(round_here);  // does not keep what depends on it
     const uint32_t round = uint32_t(round_here);
     const uint32_t place = round % C::kPlacesK, full = shared + C::kKFull + 8 * place;
-    if constexpr (C::kPlacesK == 1) load_values(round);  // whoever gave their place back has asked for far rows
+    if constexpr (C::kPlacesK == 1) load_values(round);  // its release follows the read of the large-logits flag
     else wait_place(round);
     sm80::store_shared(shared + C::kLargeLogitsOfTile + 4 * place, sm80::load_mark(x.large_logits) == x.launch);
     tell_tile(round, tile);
@@ -170,7 +171,7 @@ struct BackwardProducer {
     load_keys(full, C::kK + int(place) * C::kBytesK);
     if constexpr (C::kPlacesK > 1) load_values(round);
   }
-  // The step-th of the block; `first`: of its keys, the `round`-th.
+  // Step `step` of the CTA. `first`: the first one of its `round`-th keys.
   __device__ void load_step(uint32_t step, int query, int h, bool first, uint32_t round = 0, int tile = 0) const {
     const uint32_t keys = shared + C::kKFull;
     const uint32_t stage = step % C::kStages, parity = (step / C::kStages & 1) ^ 1;
@@ -181,7 +182,7 @@ struct BackwardProducer {
     load_queries(false, C::kQ + stage * C::kBytesQ, q, query, h);
     load_tile(shared + C::kStats + stage * C::kBytesStats, x.stats, q, 2 * query, h, t.batch, 0, Keep::last_to_go);
     if (C::kPersistent && C::kPlacesK == 1 && first) load_round(int(round), tile);
-    // Its foreign keys have rows of their own, which are not stored.
+    // Keys of other sequences only affect rows that are not stored.
     if (!C::kPersistent && first)
       load<C::kBytesK>(x.v, C::kV, keys, t.k_row + t.key, head_of_keys(), t.k_batch, Keep::first_to_go);
     wait(shared + C::kOEmpty + 8 * stage, parity);
@@ -198,22 +199,22 @@ struct BackwardProducer {
   }
   __device__ int behind_heads() const {
     int head = t.head;
-    if constexpr (C::kParts) own_register(head);  // the product is made again, not kept
+    if constexpr (C::kParts) own_register(head);  // recomputes the product instead of keeping it
     return (head + 1) * x.group;
   }
-  // Returns the step behind its last.
+  // Returns the step after its last.
   __device__ uint32_t run_persistent(uint32_t step, uint32_t round, int tile) const {
     if constexpr (C::kPlacesK > 1) load_round(int(round), tile);
     else prefetch_keys();
     for (int h = t.head * x.group; h < behind_heads(); ++h)
       for (int query = t.start; query != t.stop; query += C::kTileQ, ++step) {
-        // The number of the first step would be one register more than there are.
+        // The number of the first step would be one register too many.
         const bool first = query == t.start && h == t.head * x.group;
         load_step(step, query, h, first, round, tile);
       }
     return step;
   }
-  // Query tiles from lists: those that the band shows, and none twice.
+  // Query tiles from lists: those within the band, each once.
   __device__ void run_listed() const {
     uint32_t step = 0;
     for (int h = t.head * x.group; h < (t.head + 1) * x.group; ++h) {
@@ -238,7 +239,7 @@ struct BackwardProducer {
   }
 };
 
-// In a fixed order blocks add to a query tile of dQ when all key tiles behind theirs have; the first to come stores it.
+// Deterministic order: a CTA adds to a query tile of dQ after all later key tiles have. The first one stores.
 template <class C>
 struct DqOrder {
   const typename C::Params& x;
@@ -246,7 +247,7 @@ struct DqOrder {
   const KeyTile& t;
   const uint32_t number;  // of the thread, among kAdders
 
-  // A row of all; made anew where it is wanted, since there are 24 registers.
+  // Row among all heads. Recomputed where it is needed, since there are 24 registers.
   __device__ int64_t row_of(int head, int query) const {
     own_register(query);
     const uint32_t unit = uint32_t(t.batch) * uint32_t(x.heads) + uint32_t(head);
@@ -259,14 +260,14 @@ struct DqOrder {
   }
 };
 
-// A thread adds what the warps have handed to it. Two take turns: one waits until its sums are in memory while the
+// A thread that adds what the warps have handed to it. Two alternate: one waits until its sums are in memory while the
 // other adds.
 template <class C>
 struct BackwardAdder : DqOrder<C> {
   using Base = DqOrder<C>;
   using Base::number, Base::row_of, Base::shared, Base::t, Base::ticket_of, Base::wait_for_ticket, Base::x;
 
-  // Returns the step behind its last.
+  // Returns the step after its last.
   __device__ uint32_t run(uint32_t step) const {
     for (int h = t.head * x.group; h < (t.head + 1) * x.group; ++h)
       for (int query = t.start; query != t.stop; query += C::kTileQ, ++step) {
@@ -287,8 +288,8 @@ struct BackwardAdder : DqOrder<C> {
     return step;
   }
 };
-// Where the warps add from registers: the first of two threads tells them that it is their turn; the other, when they
-// have added, the block that waits for them. The first is two steps ahead of it at most.
+// For warps that add from registers. The first of two threads announces their ticket; the other, after they have added,
+// passes it on to the CTA that waits. The first is at most two steps ahead.
 template <class C>
 struct TicketKeeper : DqOrder<C> {
   using Base = DqOrder<C>;
@@ -306,7 +307,7 @@ struct TicketKeeper : DqOrder<C> {
     arrive(shared + C::kDqEmpty + 8 * place);
     sm80::add_count(ticket_of(head, query));
   }
-  // Returns the step behind its last.
+  // Returns the step after its last.
   __device__ uint32_t run(uint32_t step) const {
     for (int h = t.head * x.group; h < (t.head + 1) * x.group; ++h)
       for (int query = t.start; query != t.stop; query += C::kTileQ, ++step)
@@ -315,7 +316,7 @@ struct TicketKeeper : DqOrder<C> {
     return step;
   }
 };
-// Of a block that stays and takes tiles from a counter.
+// For a persistent CTA that takes tiles from a counter.
 template <class C>
 __device__ void add_persistent(const typename C::Params& x, uint32_t shared) {
   const uint32_t number = threadIdx.x / 32 - 1;
@@ -325,7 +326,7 @@ __device__ void add_persistent(const typename C::Params& x, uint32_t shared) {
   for (uint32_t round = 0;; ++round) {
     const int tile = int(told_to_lane<C>(shared, round));
     if (tile >= works<C>(x)) return;
-    arrive(shared + C::kKEmpty + 8 * (round % C::kPlacesK));  // the number's place is free when that of its keys is
+    arrive(shared + C::kKEmpty + 8 * (round % C::kPlacesK));  // the slot of the number is free when that of its keys is
     const KeyTile t = find_work<C>(x, tile);
     if constexpr (C::kTakesTickets) step = TicketKeeper<C>{x, shared, t, number}.run(step);
     else step = BackwardAdder<C>{x, shared, t, number}.run(step);

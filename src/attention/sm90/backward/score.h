@@ -1,6 +1,7 @@
-// Backward attention for Hopper: what options do between the products and the sums, to the scores that a thread holds.
-// The same as General of core/score.h. Scores are turned: a thread has two keys, lane / 4 and 8 further, and of every
-// eight queries two. All of a pair is done at once, in one pass: the logit, its weight, dS and the gradient of a bias.
+// Backward attention for Hopper: the options, applied between the products and the sums to the scores that a thread
+// holds. The result equals General of core/score.h. Scores are transposed: a thread has two keys, lane / 4 and 8
+// further, and two of every eight queries. Each pair is processed at once, in one pass: the logit, its weight, dS and
+// the gradient of a bias.
 #pragma once
 #include "attention/sm90/backward/large_logits.h"
 #include "attention/sm90/backward/config.h"
@@ -10,20 +11,20 @@
 
 namespace attune::sm90 {
 
-// Where the scores lie: s[n] is that of query `query + n / 4 * 8 + n % 2` and of key `key`, 8 further where n / 2 is
-// odd. A query at or behind from[n / 2 % 2], up to and with last[], sees it.
+// Location of the scores: s[n] belongs to query `query + n / 4 * 8 + n % 2` and to key `key`, 8 further where n / 2 is
+// odd. Queries from from[n / 2 % 2] up to and including last[n / 2 % 2] see it.
 struct TransposedSpot {
   int batch, head;
   int query, key;
   int rows, keys;  // of the sequence
   int from[2], last[2];
-  int64_t stand;   // how far ahead of query 0 key 0 stands
+  int64_t stand;   // position of key 0 minus that of query 0
 };
 
-// A bit for each score that is kept, in their order. One call of philox serves four neighbouring keys, which four lanes
-// have: of four scores each of them calls for one and they exchange bits. Where key 0 does not stand at a multiple of
-// four, the four are of two calls. `row` and `key` are positions: of the thread's first query, and of the warp's first
-// key.
+// Draws one bit per score, set if it is kept, in the order of the scores. One Philox call serves four adjacent keys,
+// which four lanes have. Of four scores, each lane calls for one, and they exchange bits. If the position of key 0 is
+// not a multiple of four, the four keys need two calls. `row` and `key` are positions: of the thread's first query, and
+// of the warp's first key.
 template <int N>
 __device__ void draw_transposed(uint32_t (&kept)[N / 32], const Dropout& dropout, uint32_t stream, int64_t row,
                             int64_t key) {
@@ -56,7 +57,7 @@ __device__ void draw_transposed(uint32_t (&kept)[N / 32], const Dropout& dropout
 template <int N>
 struct TransposedScore {
   const TabledParams& x;
-  static constexpr int kPiece = 4;  // scores whose bias is asked for at once
+  static constexpr int kPiece = 4;  // scores whose bias is loaded at once
   uint32_t kept[N / 32];
 
   __device__ void prepare(const TransposedSpot& at) {
@@ -70,7 +71,7 @@ struct TransposedScore {
     draw_transposed<N>(kept, dropout, uint32_t(at.batch) * uint32_t(x.heads) + uint32_t(at.head), row, key);
   }
 
-  // Where a bias has the pair of s[n]; of what is not there, the last. Bytes from the row of the batch and head.
+  // Byte offset of the pair of s[n] in a bias, from the row of the batch and head. Missing pairs read the last one.
   static __device__ int64_t offset(const Tensor& t, const TransposedSpot& at, int n) {
     const int size = int(size_of(t.dtype));
     const int i = min(at.query + n / 4 * 8 + n % 2, at.rows - 1), j = min(at.key + n / 2 % 2 * 8, at.keys - 1);
@@ -87,14 +88,14 @@ struct TransposedScore {
     }
   }
 
-  // Scores become weights that multiply dO, and dP becomes dS. `stats(i)`: of queries 8 i and the next of the thread's
-  // two, as BackwardConsumer has them.
+  // Scores become the weights that multiply dO, and dP becomes dS. `stats(i)`: of queries 8 i and the next, among the
+  // thread's two, as in BackwardConsumer.
   template <class Stats>
   __device__ void apply(float (&s)[N], float (&dp)[N], const TransposedSpot& at, Stats stats) const {
     const bool capped = x.score.cap != 0.f, drops = x.score.drop_below, biased = x.score.bias.data;
     const float scale = capped ? x.score.cap : x.scale2;
     const float slope = x.score.slopes ? -kLog2e * x.score.slopes[at.head * x.score.slope_stride] : 0.f;
-    // How far ahead of the thread's first query its keys stand.
+    // Position of the thread's first key minus that of its first query.
     const float ahead = float(at.key - at.query + at.stand);
     const char* const bias = biased ? row_address(x.score.bias, at.batch, 0, at.head) : nullptr;
     char* const d_bias = x.d_bias.data ? row_address(x.d_bias, at.batch, 0, at.head) : nullptr;

@@ -1,6 +1,6 @@
-// Into how many parts sm90_backward divides the query heads that share a head of keys, each with blocks of its own.
-// Where blocks are few, those of whole groups leave multiprocessors idle: with a diagonal the longest takes twice the
-// mean. Host code without CUDA, and pure.
+// Head splits: into how many parts sm90_backward divides the query heads of a GQA group, each with CTAs of its own. If
+// there are few CTAs, those of whole groups leave SMs idle: with a diagonal the longest takes twice the mean. Pure host
+// code without CUDA.
 #pragma once
 #include <algorithm>
 #include <functional>
@@ -12,26 +12,26 @@
 
 namespace attune::sm90 {
 
-constexpr bool kDividesHeads = true;    // false: a block has all heads that share its keys, always
-constexpr int kMostBlocks = 4;          // of parts, a multiprocessor: bounds the memory that their sums take
-constexpr double kWorthParts = 0.9;     // of the time without them, or less,
-constexpr double kWorthSteps = 4;       // and so much less at least;
-constexpr double kWorthMore = 0.95;     // more parts: of the time with fewer, or less
+constexpr bool kDividesHeads = true;    // false: a CTA always has all heads of the GQA group
+constexpr int kMostBlocks = 4;          // CTAs of splits per SM: bounds the memory of their sums
+constexpr double kWorthParts = 0.9;     // splits: at most this fraction of the time without them,
+constexpr double kWorthSteps = 4;       // and at least this many steps less
+constexpr double kWorthMore = 0.95;     // more splits: at most this fraction of the time with fewer
 
-// Reckoned and not measured, in steps of a query tile and a key tile (about 2.3 us): what a block takes beside them,
-// what it takes more to leave its sums, the kernel behind, and what that reads of each block.
+// Estimated, not measured, in steps of a query tile and a key tile (about 2.3 us): the overhead of a CTA, the extra
+// time to store its sums, the combine kernel, and its reads per CTA.
 constexpr double kBlockSteps = 2, kPartSteps = 1, kJoinSteps = 2, kReadSteps = 1. / 64;
 
 struct KeyBlocks {
-  KeyTile sequence{};             // as every sequence is
+  KeyTile sequence{};  // the same for every sequence
   int tile_q = 64, tile_k = 128;
-  int64_t units = 1;              // heads of keys, of all sequences
-  int group = 1;                  // query heads of each
-  double bytes = 0;               // that a query head reads and adds to
+  int64_t units = 1;   // KV heads of all sequences
+  int group = 1;       // query heads of each
+  double bytes = 0;    // that a query head reads and adds to
   KeyOrder order{};
 };
 
-// In steps: blocks begin one after the other, each where one has ended first.
+// In steps: CTAs start in order, each on the SM that is free first.
 inline double time_of(const KeyBlocks& b, int parts, int multiprocessors) {
   const int tiles = int(ceil_div(b.sequence.keys, b.tile_k)), units = int(b.units) * parts, heads = b.group / parts;
   const int section = section_of(b.order, b.bytes * heads, tiles, units, multiprocessors);
@@ -65,11 +65,10 @@ inline int parts_of(const KeyBlocks& b, int multiprocessors) {
   return best;
 }
 
-// With a diagonal, blocks of later keys come to their next head of queries earlier, so soon all heads of a group are
-// under way. Where what they read and add to is more than the L2 cache holds: as many parts as may be; at
-// most one for two heads, so that sums of parts take no more memory than those of dQ, and each with so many rows that a
-// key sees, in the mean, that leaving them costs little. Not where the blocks are few. On an H200 1.45 for each
-// multiprocessor won, and 0.97 lost (docs/notes/sm90.md).
+// With a diagonal, CTAs of later keys reach their next query head earlier, so soon all heads of a group are in flight.
+// If what they read and add to exceeds L2, use as many splits as allowed. There is at most one per two heads, so that
+// their sums take no more memory than those of dQ. Each must have enough rows per key, on average, that storing the
+// sums costs little. Not with few CTAs: on an H200 1.45 per SM gained, and 0.97 lost (docs/notes/sm90.md).
 constexpr double kUnderWay = 40 << 20;
 constexpr double kRowsOfPart = 2000, kBlocksOfParts = 1.4;
 inline int parts_in_cache(const KeyBlocks& b, double rows_of_key, int multiprocessors) {

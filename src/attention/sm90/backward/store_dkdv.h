@@ -1,4 +1,5 @@
-// Backward attention for Hopper: how dK and dV of a warpgroup leave its registers.
+// Backward attention for Hopper: how dK and dV leave the registers of a warpgroup. They go through shared memory by
+// TMA, as f32 straight from registers, or as partial sums of head splits and query splits.
 #pragma once
 #include "attention/sm90/backward/config.h"
 #include "machine/sm80/mma.h"
@@ -9,7 +10,7 @@
 
 namespace attune::sm90 {
 
-// Of one warp: 16 rows of the 64 keys that its warpgroup owns.
+// For one warp: 16 rows of the 64 keys that its warpgroup owns.
 template <class C>
 struct KeyGradients {
   using T = typename C::T;
@@ -18,7 +19,8 @@ struct KeyGradients {
   const KeyTile& t;
   const int group, warp, lane;
 
-  // Without a table both are: ptxas then schedules the loop before the question better, by 4 % of the time.
+  // Without a table both are always requested: ptxas then schedules the loop before this test better, by 4 % of the
+  // time.
   __device__ bool wants_dk() const {
     if constexpr (C::kTabled) return x.has_dk;
     return true;
@@ -27,12 +29,13 @@ struct KeyGradients {
     if constexpr (C::kTabled) return x.has_dv;
     return true;
   }
-  // In order it is asked though it is so: else ptxas 13.0 adds an arrive between products of dV at d128 (C7519).
+  // The deterministic kernel tests this although it is always true: otherwise ptxas 13.0 adds an arrive between
+  // products of dV at d128 (C7519).
   __device__ bool leaves_part() const {
     if constexpr (C::kParts && C::kDeterministic) return x.sums != nullptr;
     return C::kParts;
   }
-  // As it lies in registers: heads of other blocks share these keys.
+  // Stores the sums in register order: other CTAs have other heads of these keys.
   __device__ void leave_part(const float (&of_k)[C::kDim / 2], const float (&of_v)[C::kDim / 2]) const {
     leave(x.sums, (int64_t(t.batch) * x.heads_kv + t.head) * x.tiles + t.number, of_k, of_v);
   }
@@ -47,8 +50,8 @@ struct KeyGradients {
       to_v[32 * n] = {of_v[4 * n], of_v[4 * n + 1], of_v[4 * n + 2], of_v[4 * n + 3]};
     }
   }
-  // A piece leaves its sums, and is told whether all others of the tile have; then they become those of the tile, added
-  // up in the order of pieces. n: of the launch's tiles and pieces; one that is whole has all.
+  // Stores the sums of a piece. The last piece of a tile replaces its sums by those of the tile, added in the order of
+  // pieces, and returns true. n: index among the launch's tiles and pieces; a tile that is not divided returns true.
   __device__ bool join_pieces(int n, float (&of_k)[C::kDim / 2], float (&of_v)[C::kDim / 2]) const {
     n -= x.pieces.begin;
     if (uint32_t(n) >= uint32_t(x.pieces.divided * x.pieces.each)) return true;
@@ -77,7 +80,7 @@ struct KeyGradients {
       }
     }
   }
-  // 16 rows of a warp, in panels of 64 columns.
+  // Writes a warp's 16 rows to shared memory, in panels of 64 columns.
   __device__ void stage(const float (&sums)[C::kDim / 2], float factor, uint32_t to, int panel) const {
     const int r = lane % 16, half = lane / 16;
 #pragma unroll
@@ -95,7 +98,7 @@ struct KeyGradients {
     }
     store(sums, factor, place, of_v);
   }
-  // In f32, from where it is.
+  // Stores f32 straight from registers.
   __device__ void store_f32(const float (&sums)[C::kDim / 2], float factor, const F32Rows& to, int dim) const {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
@@ -112,7 +115,7 @@ struct KeyGradients {
       }
     }
   }
-  // Each warp its 16 rows, through the place of its own keys.
+  // Each warp stores its 16 rows through the buffer of its own keys.
   __device__ void store(const float (&sums)[C::kDim / 2], float factor, int place, bool of_v) const {
     const int first = group * 64 + warp * 16, r = first + lane % 16, half = lane / 16;
 #pragma unroll
@@ -124,7 +127,7 @@ struct KeyGradients {
     }
     send(place, of_v);
   }
-  // Behind the end of a sequence may lie another's: there rows leave one by one.
+  // Rows past the end of a sequence may belong to another: there rows leave one by one.
   __device__ void send(int place, bool of_v) const {
     const int first = group * 64 + warp * 16;
     publish_shared();
@@ -151,7 +154,7 @@ struct KeyGradients {
     }
     return false;
   }
-  // Keys that nobody sees.
+  // For keys that no query sees.
   __device__ void clear() const {
     if (leaves_part()) {
       const float nothing[C::kDim / 2] = {};

@@ -19,13 +19,13 @@ __device__ KeyTile tile(const KeyTableParams& x, int n) {
 
 __global__ void __launch_bounds__(kThreads) key_table_kernel(const __grid_constant__ KeyTableParams x) {
   sm80::wait_for_previous();
-  sm80::admit_next();  // it waits until the table is there
+  sm80::admit_next();  // the next kernel waits until the table is ready
   const int count = int(key_table_size(x.problem, x.tile_k));
   if (x.ordered) {
     for (int n = threadIdx.x; n < count; n += kThreads) x.table[n] = tile(x, n);
     return;
   }
-  // Twice its length: one tile is longer than none.
+  // Twice the length: put_by_length() does not tell a length of 1 from 0.
   sm80::put_by_length<kThreads>(
       count, [&](int n) { return tile(x, n); }, [](const KeyTile& t) { return uint32_t(2 * t.tiles); },
       [&](int place, const KeyTile& t) { x.table[place] = t; });

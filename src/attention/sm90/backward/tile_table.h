@@ -1,7 +1,7 @@
-// Which tiles of keys there are where lengths are in tensors, and so unknown to the host: a kernel of one block writes
-// those of one head into the workspace for sm90/backward/kernel.h. Those that no query sees are empty. The longest come
-// first, the empty last; in a fixed order those of a sequence come from its end on, since a tile waits for those behind
-// it.
+// The key tiles of a problem whose lengths are in tensors, and so unknown to the host. A kernel of one CTA writes those
+// of one head to the workspace for sm90/backward/kernel.h. Tiles that no query sees are empty. The longest come first,
+// the empty ones last. In a deterministic order the tiles of a sequence come from its end on, since a tile waits for
+// those behind it.
 #pragma once
 #include "attention/tile/key_tile.h"
 #include "plan/backend.h"

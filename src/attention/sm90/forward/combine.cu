@@ -9,9 +9,9 @@
 namespace attune::sm90 {
 namespace {
 
-constexpr int kMatrices = 2;  // of eight columns, of a tile: a block each
+constexpr int kMatrices = 2;  // 8-column matrices per CTA
 
-// A warp has the rows of a warp of the kernel before it, and a lane what that lane had.
+// A warp has the rows of the corresponding warp of the forward kernel, and a lane what that lane had.
 template <class T>
 __global__ void __launch_bounds__(256) parts_kernel(const __grid_constant__ PartsParams x) {
   sm80::wait_for_previous();
@@ -22,7 +22,7 @@ __global__ void __launch_bounds__(256) parts_kernel(const __grid_constant__ Part
   const auto part = [&](int block, int n) {
     return __ldcg(x.parts + (int64_t(StreamK::place(block, tile)) * x.warps + warp) * part_size(x.dim) + 32 * n + lane);
   };
-  // Keys are walked from the end: the last block has the first ones. Unrolled, so that many reads are under way.
+  // Keys are walked from the end, so the last CTA has the first ones. Unrolled to keep many loads in flight.
   float top[2] = {kNone, kNone}, sum[2] = {};
 #pragma unroll 8
   for (int b = last; b >= first; --b) {
@@ -44,7 +44,8 @@ __global__ void __launch_bounds__(256) parts_kernel(const __grid_constant__ Part
   const int index = x.first + tile, unit = index / x.tiles_of_unit, batch = unit / x.heads, head = unit % x.heads;
   const int row = (index - unit * x.tiles_of_unit) * x.warps * 16 + warp * 16 + lane / 4;
   T* const out = reinterpret_cast<T*>(x.out) + batch * x.out_stride.batch + head * x.out_stride.head;
-  const float by[2] = {sum[0] == 0.f ? 0.f : 1.f / sum[0], sum[1] == 0.f ? 0.f : 1.f / sum[1]};  // 0: sees nothing
+  // 0: the row sees nothing.
+  const float by[2] = {sum[0] == 0.f ? 0.f : 1.f / sum[0], sum[1] == 0.f ? 0.f : 1.f / sum[1]};
 #pragma unroll
   for (int n = 0; n < kMatrices; ++n) {
     const int column = (slice * kMatrices + n) * 8 + lane % 4 * 2;

@@ -1,5 +1,5 @@
-// Forward attention for Hopper: parts of the last tiles of queries (shares.h). What a block has of one goes to memory
-// as it lies in registers, and a kernel behind it adds the parts up, in the order of the keys.
+// Forward attention for Hopper: stream-K parts of the last query tiles (tile/stream_k.h). A CTA writes its part to
+// memory in register order. A second kernel adds the parts, in the order of the keys.
 #pragma once
 #include <vector_types.h>
 
@@ -9,19 +9,19 @@
 
 namespace attune::sm90 {
 
-// Of a warp's 16 rows: the sums as a lane holds them, four at a time, [dim_v / 8][lane], then maxima and sums of its
-// two rows. [place][warp]
+// Size of a part of a warp's 16 rows, in float4: the sums as a lane holds them, four at a time, [dim_v / 8][lane], then
+// the maxima and sums of its two rows. Layout: [slot][warp].
 ATTUNE_HD constexpr int part_size(int dim_v) { return (dim_v / 8 + 1) * 32; }
 
 struct PartsParams {
   StreamK stream_k;
   const float4* parts;
-  int warps, dim;                 // of a query tile; of the kernel's values
-  int first, tiles_of_unit;       // the first shared tile of queries, as the kernel counts them
+  int warps, dim;            // per query tile; head dim of the kernel's values
+  int first, tiles_of_unit;  // first stream-K query tile, as the kernel counts them; query tiles per unit
   int heads, rows, dim_v;
   char* out;
   Strides out_stride;
-  float* lse;                     // null: not wanted
+  float* lse;                // null: not requested
   Strides lse_stride;
 };
 

@@ -1,4 +1,5 @@
-// Forward attention for Hopper: a warpgroup that owns 64 queries.
+// Forward attention for Hopper: a consumer warpgroup, which owns 64 queries. It issues both products, computes the
+// softmax and runs the epilogue. consumer_band.h and consumer_lists.h derive from it.
 #pragma once
 #include "attention/sm90/forward/score.h"
 #include "attention/sm90/forward/softmax.h"
@@ -19,26 +20,26 @@ struct Consumer {
   float s[C::kTileK / 2];
   float o[C::kDimV / 2];
   static constexpr int kSpare = C::kInPlace ? 0 : 1;
-  uint32_t p[1 + kSpare][C::kTileK / 4];  // pairs, as the product wants them: one being multiplied, one being made
-  Rows rows, done;                        // of this query tile, and of the one before, as seal() left them
+  uint32_t p[1 + kSpare][C::kTileK / 4];  // pairs, as WGMMA operands: one being multiplied, one being computed
+  Rows rows, done;                        // of this query tile; of the previous one, as seal() left them
   float alpha[2];
-  uint32_t tiles;                         // query tiles begun, less one
-  uint32_t round;                         // parity of key tiles begun / kStages; their slot is a template argument
-  bool any_done;                          // a query tile came before this one
-  int j, first;                           // this key tile, and the last one of the query tile; of a list: places in it
+  uint32_t tiles;                         // query tiles started, minus one
+  uint32_t round;                         // parity of key tiles started / kStages; their slot is a template argument
+  bool any_done;                          // there is a previous query tile
+  int j, first;                           // this key tile; the last one of the query tile; of a list: positions in it
   int number;                             // of a list: this key tile
-  int plain_first, plain_last;            // key tiles of this query tile of which every row sees all
+  int plain_first, plain_last;            // key tiles of this query tile that every row sees completely
   bool fresh;
-  bool raised;                            // with weights in place: O is to be rescaled by alpha
+  bool raised;                            // with weights in place: O must be rescaled by alpha
   float slope;                            // with options only: of this query tile's head, in base 2
-  uint32_t out_place;                     // where key tiles are a warpgroup's own: q's, of the query tile that leaves
+  uint32_t out_place;                     // kOutThroughQ: q buffer of the query tile that leaves
 
   static constexpr uint32_t kNoTile = ~0u;
 
   __device__ void release(int barrier) const {
     if (lane == 0) arrive(shared + barrier);
   }
-  // Each lane, since each has read the tile whose place is then free: racecheck follows no other.
+  // Every lane arrives, because each has read the tile whose slot becomes free: racecheck tracks no other way.
   __device__ void release_q(uint32_t stage) const { arrive(shared + C::kQEmpty + 8 * stage); }
   __device__ void issue_scores(uint32_t q_stage, uint32_t k_slot) {
     const uint32_t k = operand(shared + C::kK + k_slot * C::kBytesK, 0);
@@ -59,14 +60,14 @@ struct Consumer {
     close_products();
   }
 
-  // The first row and the head of this warp's 16 rows, counted from those of the query tile.
+  // First row and head of this warp's 16 rows, relative to the query tile.
   __device__ int warp_row() const { return (group * 64 + warp * 16) & x.row_mask; }
   __device__ int warp_head() const { return (group * 64 + warp * 16) >> x.row_shift; }
-  // The first and last row of this warpgroup.
+  // First and last row of this warpgroup.
   __device__ int first_row() const { return group * 64 & x.row_mask; }
   __device__ int last_row() const { return first_row() + min(63, x.row_mask); }
   __device__ int key_tile() const { return C::kListed ? number : j; }
-  // Only key tiles that cross an edge of the band, or the end of the keys, have something to hide.
+  // Masks scores. Only key tiles that cross an edge of the band or the end of the keys need it.
   __device__ void hide() {
     const int here = key_tile();
     if (here >= plain_first && here <= plain_last) return;
@@ -81,12 +82,12 @@ struct Consumer {
     }
   }
 
-  // Whether the last row here sees a key of the upper half of key tile j.
+  // True if the last row of this warpgroup sees a key in the upper half of key tile j.
   __device__ bool sees_upper() const {
     return min(tile(tiles).keys, tile(tiles).until + last_row()) > j * C::kTileK + C::kTileK / 2;
   }
 
-  // Of its keys: goes to memory as it is.
+  // True for a stream-K part, which goes to memory unnormalized.
   __device__ static bool is_part(const QueryTile& t) { return C::kStreamK && t.column; }
   __device__ void store_part(int place) const {
     float4* const to = x.parts + (int64_t(place) * (C::kGroups * 4) + group * 4 + warp) * part_size(C::kDimV) + lane;
@@ -96,13 +97,14 @@ struct Consumer {
   }
 
   __device__ bool f32_out() const { return C::kF32Out || (C::kRuntimeOutType && x.f32_out); }
-  // A query tile ends in three parts. `done` has seen all keys; its sum becomes what O is multiplied by, not in f32.
+  // The epilogue of a query tile has three steps: seal, finish, send. `done` has seen all keys. seal() replaces its sum
+  // by the factor of O, except for f32 output.
   __device__ void seal(const QueryTile& t) {
     if (f32_out() || is_part(t)) return;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const float sum = sm80::row_sum(done.sum[r]);
-      const bool any = sum != 0.f;  // some key was seen; of a NaN too, which no maximum shows
+      const bool any = sum != 0.f;  // some key was seen, or a NaN, which no maximum shows
       const int i = t.row + warp_row() + lane / 4 + 8 * r;
       done.sum[r] = any ? reciprocal_fast(sum) : 0.f;
       if (x.lse || x.sinks) {
@@ -113,7 +115,8 @@ struct Consumer {
       if (C::kOptions) done.sum[r] *= x.score.kept;
     }
   }
-  // Each warp stores its own 16 rows. O is free on return; not in f32: the last panels are still to be sent.
+  // Each warp stores its own 16 rows. O is free on return. Except for f32 output, send() still has to send the last
+  // panels.
   __device__ void finish(const QueryTile& t) {
     if (f32_out()) return finish_f32(t, done);
     if (is_part(t)) return store_part(t.column - 1);
@@ -121,7 +124,7 @@ struct Consumer {
 #pragma unroll
     for (int panel = 0; panel < C::kPanelsV; panel += C::kPanelsOut) {
       if (panel > 0) send(t, panel - C::kPanelsOut);
-      wait_stores_read();  // of the rows before
+      wait_stores_read();  // of the previous rows
       __syncwarp();
 #pragma unroll
       for (int n = 0; n < C::kPanelsOut * 4; ++n) {
@@ -142,7 +145,7 @@ struct Consumer {
     if (f32_out() || is_part(t)) return;
     publish_shared();
     __syncwarp();
-    // Behind the end of a sequence come rows of another; behind that of the tensor nothing is written.
+    // Past the end of a sequence come rows of another one; past the end of the tensor nothing is written.
     const int row = t.row + warp_row();
     const bool end = x.table && row + 16 > t.end;
     if (end ? row + lane < t.end && lane < 16 : lane == 0) {
@@ -164,11 +167,11 @@ struct Consumer {
     return x.lse + t.batch * x.lse_stride.batch + i * x.lse_stride.seq +
            (t.head + warp_head()) * x.lse_stride.head;
   }
-  // One more term of the row's sum; returns what is left of the others. In base 2; merge() needs more registers.
+  // Adds the sink to the row's sum, in base 2. Returns the factor of the other terms. merge() needs more registers.
   __device__ float merge_sink(const QueryTile& t, float& lse) const {
     const float sink = x.sinks[(t.head + warp_head()) * x.sink_stride] * kLog2e;
     if (sink == -INFINITY) return 1.f;
-    const float more = sm80::exp2_fast(sink - lse);  // against what is there
+    const float more = sm80::exp2_fast(sink - lse);  // relative to the sum so far
     lse = sink - lse > 64.f ? sink : lse + __log2f(1.f + more);
     return __fdividef(1.f, 1.f + more);
   }
@@ -216,28 +219,28 @@ struct Consumer {
   __device__ void wait_q() const { wait(shared + C::kQFull + 8 * (tiles % C::kQStages), tiles / C::kQStages & 1); }
   __device__ void enter_tile() {
     const QueryTile& t = tile(tiles);
-    j = t.last, first = C::kLists == Lists::one ? 0 : t.first;  // of one list always 0: a register less
+    j = t.last, first = C::kLists == Lists::one ? 0 : t.first;  // with one list always 0: saves a register
     plain_first = max(0, t.from + last_row() + C::kTileK - 1) / C::kTileK;
     plain_last = min(t.keys, t.until + first_row()) / C::kTileK - 1;
     if (C::kOptions && x.score.slopes) slope = x.score.slopes[t.head * x.score.slope_stride] * kLog2e;
   }
 
-  // Read by the lane that gives the slot back: racecheck follows no other.
+  // Read by the lane that releases the slot: racecheck tracks no other way.
   __device__ int number_in(int slot) const {
     if (!C::kListed) return 0;
     const int* const number = static_cast<const int*>(__cvta_shared_to_generic(shared + C::kNumbers + 4 * slot));
     return __shfl_sync(~0u, lane == 0 ? *number : 0, 0);
   }
 
-  // One key tile, in slot `slot` of v, mostly a constant. On entry its P is in `now` and no product is under way; on
-  // return P of the next step is in `then`. False after the last tile. Plain: the next key tile is one more of the same
-  // rows, which all see all of it; of a list, whatever they see.
+  // One key tile, in slot `slot` of v, mostly a constant. On entry its P is in `now` and no product is in flight; on
+  // return P of the next step is in `then`. Returns false after the last tile. Plain: the next key tile belongs to the
+  // same rows, and all of them see all of it; with a list, whatever they see.
   template <bool Plain = false>
   __device__ bool advance(int slot, uint32_t (&now)[C::kTileK / 4], uint32_t (&then)[C::kTileK / 4]) {
     const int next = (slot + 1) % C::kStages;
     const bool last = !Plain && j == first;
-    const bool begins = C::kBegins && !Plain && tiles == kNoTile;  // what is multiplied is nobody's, and is not kept
-    const bool leaving = !Plain && fresh && any_done;  // O is still that of the query tile before
+    const bool begins = C::kBegins && !Plain && tiles == kNoTile;  // this product belongs to no tile and is discarded
+    const bool leaving = !Plain && fresh && any_done;              // O still belongs to the previous query tile
     if (last) {
       ++tiles;
       wait_q();
@@ -272,7 +275,7 @@ struct Consumer {
     }
     Score<T, C::kTileK / 2> score{x.score};
     if constexpr (C::kOptions) prepare(score, last ? tile(tiles).last : j - 1);
-    number = number_in(next);  // not before the products: they would wait for it
+    number = number_in(next);  // after the products, which would otherwise wait for it
     wait_products<1>();        // the scores
     pin(s);
     release(C::kKEmpty + 8 * next);
@@ -301,7 +304,7 @@ struct Consumer {
   __device__ void prepare(Score<T, C::kTileK / 2>& score, int here) const {
     score.prepare(spot(here), x.heads, !C::kListed && here > tile(tiles).first);
   }
-  // With options. What is hidden stays out of their arithmetic, and is hidden again after it.
+  // With options. Masked scores stay out of their arithmetic and are masked again after it.
   template <class Done>
   __device__ void admit(uint32_t (&to)[C::kTileK / 4], bool first_of_rows, Score<T, C::kTileK / 2>& score,
                         Done product_done) {
@@ -320,7 +323,7 @@ struct Consumer {
     else
       softmax<T>(s, to, rows, o, x.scale, first_of_rows, product_done, upper);
   }
-  // What O needs before P V is added to it: the query tile before leaves, or a rescale.
+  // Frees O for the next P V: stores the previous query tile, or rescales.
   __device__ void clear_o(bool leaving, uint32_t before) {
     if (leaving) {
       if (C::kSpread) finish(tile(before));
@@ -329,7 +332,7 @@ struct Consumer {
       rescale(o, alpha);
     }
   }
-  // The last product of all, and what is left of O; that of the query tile before first, where it has not left yet.
+  // The last product of the CTA and the rest of O, after the previous query tile if that has not left yet.
   __device__ void end(int slot, uint32_t (&now)[C::kTileK / 4], bool leaving) {
 #pragma unroll 1
     for (uint32_t n = tiles - 1 - leaving; n != tiles; ++n) {
@@ -352,8 +355,8 @@ struct Consumer {
     else return true;
   }
 
-  // Pairs of plain steps have a loop of their own, so that their instructions are nearly in one piece. The other steps
-  // are many instructions, which a short launch reads from memory: with kMoves there is one of them for both slots.
+  // Pairs of plain steps have their own loop, so that their instructions are nearly contiguous. The other steps are
+  // many instructions, which a short launch reads from memory: with kMoves they are compiled once for both slots.
   __device__ void run_steady() {
     int slot = C::kBegins ? 1 : 0;
 #pragma unroll 1

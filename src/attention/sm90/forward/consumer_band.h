@@ -1,10 +1,10 @@
-// Forward attention for Hopper by key tiles of 64, of which a warpgroup passes over those that none of its 64 queries
-// sees: at d256, where a step is all products, half a step of every tile at the diagonal; at d128, where the band is
-// narrow, with three warpgroups: a window of 512 keys is 9 tiles of 64 for each, where tiles of 128 x 128 are 10. There
-// out leaves through the place of its q: that makes room for two q and four stages of k and v.
+// Forward attention for Hopper with key tiles of 64, where a warpgroup skips those that none of its 64 queries sees. At
+// d256, where a step is all products, that saves half a step of every tile at the diagonal. At d128 it serves narrow
+// bands, with three warpgroups: a window of 512 keys is 9 tiles of 64 for each, where tiles of 128 x 128 are 10. There,
+// out leaves through the buffer of its q, which makes room for two q and four stages of k and v.
 //
-// A warpgroup holds v of its last key tile of a query tile until the scores of the next query tile are issued, and
-// passes over kGroups - 1 key tiles in between: fewer than there are slots.
+// A warpgroup holds v of its last key tile of a query tile until the scores of the next query tile are issued. In
+// between it skips kGroups - 1 key tiles, fewer than there are slots.
 #pragma once
 #include "attention/sm90/forward/consumer.h"
 
@@ -16,24 +16,24 @@ struct BandConsumer : Consumer<C> {
   using Base::any_done, Base::done, Base::first, Base::fresh, Base::group, Base::j, Base::lane, Base::o,
       Base::out_place, Base::p, Base::rows, Base::s, Base::shared, Base::tile, Base::tiles;
   using Weights = uint32_t[C::kTileK / 4];
-  uint32_t step;  // the key tile of the stream that this warpgroup is at
-  int passed;     // key tiles right before it that no query here sees
-  bool sent;      // out of the query tile before, through the place of its q
+  uint32_t step;  // this warpgroup's key tile in the stream
+  int passed;     // key tiles directly before it that no query here sees
+  bool sent;      // out of the previous query tile, through the buffer of its q
 
   __device__ void wait_full(int barrier, uint32_t n) const {
     wait(shared + barrier + 8 * (n % C::kStages), n / C::kStages & 1);
   }
   __device__ void give_back(int barrier, uint32_t n) const { this->release(barrier + 8 * (n % C::kStages)); }
-  // Those before `n` that were passed over. Only when they are there: before that their places may be other key tiles',
-  // and who waits for the next one in a place would take them for it.
+  // Releases the skipped tiles before `n`, only after they have arrived. Before that their slots may hold other key
+  // tiles, and a warpgroup that waits for the next one in a slot would take them for it.
   __device__ void give_back_passed(int full, int empty, uint32_t n, int count) const {
     if (lane >= count) return;
     const uint32_t passed_over = n - 1 - lane;
     wait_full(full, passed_over);
     arrive(shared + empty + 8 * (passed_over % C::kStages));
   }
-  // Of the query tile's key tiles those that are seen here, one at least; through q's place two, so that out of the
-  // tile before has left when the next q is wanted.
+  // The key tiles of the query tile that this warpgroup sees, at least one. With kOutThroughQ at least two, so that out
+  // of the previous tile has left when the next q is needed.
   static constexpr int kMore = C::kOutThroughQ ? 1 : 0;
   __device__ int last_of(const QueryTile& t) const {
     return min(max((min(t.keys, t.until + this->last_row()) - 1) / C::kTileK, t.first + kMore), t.last);
@@ -47,7 +47,7 @@ struct BandConsumer : Consumer<C> {
   }
 
   __device__ static uint32_t place(uint32_t n) { return C::kQ + n % C::kQStages * C::kBytesQ; }
-  // Out of query tile n has left: its place is q's again.
+  // Out of query tile n has left: its buffer is q's again.
   __device__ void have_left(uint32_t n) {
     if (!sent) return;
     sent = false;
@@ -56,7 +56,7 @@ struct BandConsumer : Consumer<C> {
     this->release_q(n % C::kQStages);
   }
 
-  // As that of Consumer.
+  // Like Consumer::advance.
   template <bool Plain = false>
   __device__ bool advance(Weights& now, Weights& then) {
     const bool last = !Plain && j == first, leaving = !Plain && fresh && any_done;
@@ -70,7 +70,7 @@ struct BandConsumer : Consumer<C> {
       this->wait_q();
       if (tile(tiles).last < 0) {
         this->clear_o(leaving, tiles - 2);
-        // Also those passed over before the last product: another warpgroup may still wait for v in their place.
+        // Also releases those skipped before the last product: another warpgroup may still wait for v in their slots.
         give_back_passed(C::kVFull, C::kVEmpty, v_step, v_passed);
         wait_full(C::kVFull, v_step);
         this->issue_sums(now, v_step % C::kStages, !fresh);

@@ -1,10 +1,10 @@
-// Forward attention for Hopper where each warpgroup of a block has a list of its own: the 64 queries of one are a row
-// of blocks of 64. Key tiles of 64 keys, those of both lists in one stream: what both want is loaded once, and each
-// passes over what is the other's alone.
+// Forward attention for Hopper with a block list per warpgroup: its 64 queries are one row of blocks of 64. The key
+// tiles of both lists, 64 keys each, form one stream. A tile that both need is loaded once, and each warpgroup skips
+// the tiles of the other.
 //
-// A warpgroup holds v of its last key tile until it has found its next, so that is never further away than there are
-// slots. Its last key tile of a query tile is multiplied before it looks for the next query tile: of two lists one may
-// be longer by any number of tiles.
+// A warpgroup holds v of its last key tile until it has found its next one, which is never further away than there are
+// slots. The last key tile of a query tile is multiplied before the search for the next query tile, because one of the
+// two lists may be longer by any number of tiles.
 #pragma once
 #include "attention/sm90/forward/consumer.h"
 #include "attention/sm90/forward/producer.h"
@@ -12,9 +12,9 @@
 
 namespace attune::sm90 {
 
-// What lies beside a key tile: its number, and a bit for each warpgroup that wants it and that wants no more.
+// Tag of a key tile: its number, a bit per warpgroup that needs it, and a bit per warpgroup for which it is the last.
 struct ListTag {
-  static constexpr int kOver = -1;  // no key tile: there are no more query tiles
+  static constexpr int kOver = -1;  // not a key tile: there are no more query tiles
   static constexpr int kBits = 4;
   static __device__ int of(int number, bool mine0, bool mine1, bool last0, bool last1) {
     return number << kBits | last1 << 3 | last0 << 2 | mine1 << 1 | int(mine0);
@@ -28,7 +28,7 @@ struct ListProducer : Producer<C> {
   using Producer<C>::x;
   using Producer<C>::shared;
 
-  // A list from its end: the key tile at place `at`; it is over below `low`.
+  // Walks a list from its end: the key tile at position `at`; the list ends below `low`.
   struct Walk {
     int at, low, block;
     __device__ bool open() const { return at >= low; }
@@ -36,20 +36,20 @@ struct ListProducer : Producer<C> {
   __device__ void look(const QueryTile& t, Walk& w) const {
     if (w.open() && t.keys > 0) w.block = __ldcg(x.column + t.column + (w.at >> x.pieces_shift));
   }
-  // An empty list is one key tile behind all keys.
+  // An empty list becomes one key tile past all keys.
   __device__ Walk begin(const QueryTile& t, int low, int last) const {
     Walk w{last, low, INT32_MAX};
     look(t, w);
     w.at = max(w.at, low);
     return w;
   }
-  // -1 after the last. An entry that is no block of the sequence is behind all keys too.
+  // -1 after the last. An entry that is not a block of the sequence also maps past all keys.
   __device__ int number(const QueryTile& t, const Walk& w) const {
     const uint32_t behind = uint32_t(t.keys + C::kTileK - 1) / C::kTileK, piece = w.at & ((1 << x.pieces_shift) - 1);
     return w.open() ? int(min((min(uint32_t(w.block), behind) << x.pieces_shift) + piece, behind)) : -1;
   }
 
-  // Keys and values are two threads' work: v waits for the products, k for the scores only.
+  // Keys and values are loaded by two threads: v waits for the products, k only for the scores.
   template <bool kValues>
   __device__ void run() const {
     prefetch_map(kValues ? x.v : x.k);
@@ -67,7 +67,7 @@ struct ListProducer : Producer<C> {
         const auto [for_a, for_b] = interleave.next(of_a, of_b);
         const int here = for_a ? of_a : of_b;
         const int tag = ListTag::of(here, for_a, for_b, for_a && a.at == a.low, for_b && b.at == b.low);
-        // The next entries are on their way while this one waits.
+        // The next entries load while this one waits.
         if (for_a) --a.at, look(t, a);
         if (for_b) --b.at, look(t, b);
         if (kValues) {
@@ -97,15 +97,15 @@ struct ListConsumer : Consumer<C> {
   using T = typename C::T;
   using Base::group, Base::number, Base::o, Base::p, Base::rows, Base::s, Base::shared, Base::tiles, Base::x;
   uint32_t step;  // key tiles seen
-  int tag;        // of this one
-  int more;       // O holds something
+  int tag;        // of this key tile
+  int more;       // 1 if O holds sums
 
   __device__ uint32_t slot() const { return step % C::kStages; }
   __device__ void wait_full(int barrier, uint32_t n) const {
     wait(shared + barrier + 8 * (n % C::kStages), n / C::kStages & 1);
   }
-  // This warpgroup's next key tile, from `step` on. Those of the other are given back; v only when it is there, since
-  // before that its place may be another key tile's.
+  // Finds this warpgroup's next key tile, from `step` on. Tiles of the other warpgroup are released; v only after it
+  // has arrived, because before that its slot may still hold another key tile.
   __device__ bool seek() {
     for (;; ++step) {
       wait_full(C::kKFull, step);
@@ -114,13 +114,13 @@ struct ListConsumer : Consumer<C> {
       if (ListTag::mine(tag, group)) break;
       this->release(C::kKEmpty + 8 * slot());
       wait_full(C::kVFull, step);
-      __syncwarp();  // a lane that comes later would find the place two phases on, and wait for ever
+      __syncwarp();  // a lane that comes later would find the slot two phases on, and wait forever
       this->release(C::kVEmpty + 8 * slot());
     }
     number = tag >> ListTag::kBits;
     return true;
   }
-  // The scores are there: they become weights.
+  // The scores are ready: turns them into weights.
   template <class Score, class Done>
   __device__ void weigh(uint32_t (&to)[C::kTileK / 4], Score& score, bool first_of_rows, Done product_done) {
     pin(s);
@@ -140,8 +140,8 @@ struct ListConsumer : Consumer<C> {
     this->release(C::kVEmpty + 8 * (held % C::kStages));
   }
 
-  // One key tile. On entry its P is in `now` and no product is under way; on return that of the next is in `then`.
-  // False after the last of the query tile.
+  // One key tile. On entry its P is in `now` and no product is in flight; on return that of the next is in `then`.
+  // Returns false after the last of the query tile.
   __device__ bool advance(uint32_t (&now)[C::kTileK / 4], uint32_t (&then)[C::kTileK / 4]) {
     const uint32_t held = step++;
     if (ListTag::last(tag, group)) {

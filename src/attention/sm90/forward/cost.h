@@ -1,5 +1,5 @@
-// How long the kernels of sm90_forward take where queries are few, so that shape() can choose: counts of tiles and
-// steps, with costs fitted to what an H200 took. Host code without CUDA, and pure.
+// Time models of the kernels of sm90_forward for problems with few queries, so that shape() can choose. They count
+// tiles and steps, with costs fitted to times on an H200. Pure host code without CUDA.
 #pragma once
 #include <algorithm>
 #include <functional>
@@ -12,26 +12,26 @@
 
 namespace attune::sm90 {
 
-inline constexpr int kSplitKvRows = 64;    // of a tile of split_kv.h; kernels of kernel.h have more
-inline constexpr int kTimedTiles = 1024;  // of 64 queries, of all heads together: up to here kernels were timed
+inline constexpr int kSplitKvRows = 64;   // rows per tile of split_kv.h; kernels of kernel.h have more
+inline constexpr int kTimedTiles = 1024;  // tiles of 64 queries over all heads: kernels were timed up to here
 inline constexpr int kColdSteps = 4;
 
-// Microseconds. A launch, one whose band has an edge; a tile of queries; a step of keys; and each of the first steps of
-// a block, whose instructions come from far away.
+// Microseconds per launch, extra per launch whose band has an edge, per query tile and per key step. `cold`: extra for
+// each of the first steps of a CTA, whose instructions are not cached yet.
 struct Cost {
   double start, edge, tile, step, cold;
 };
 
-// A kernel: the widest head it serves, its tile, the warpgroups that share the keys of a tile, blocks a multiprocessor.
+// A kernel: the largest head dim it serves, its tile, the warpgroups that share the keys of a tile, CTAs per SM.
 struct TimeModel {
   int dim, tile_q, tile_k, splits, blocks_per_sm;
   Cost cost;
-  Cost crowded;  // where blocks share a multiprocessor
+  Cost crowded;  // if CTAs share an SM
 };
 
 // Fitted to 690 problems on an H200, 2026-11-15: 1 ... 512 heads in all, 64 ... 4096 queries, 128 ... 16384 keys, full
-// and causal, bf16, each kernel alone in batches, with the L2 cache emptied before each launch. Least squares
-// of the relative error, which is 5 to 7 %; the first row's edge and the third's start were then set by the choices.
+// and causal, bf16. Each kernel was timed alone in batches, with L2 flushed before each launch. Least squares of the
+// relative error, which is 5 to 7 %; the first row's edge and the third's start were then set by the choices.
 inline constexpr TimeModel kTimeModels[] = {
     {64, 128, 128, 1, 1, {4.54, 1.5, 2.10, 0.97, 0.28}, {}},
     {64, 192, 128, 1, 1, {4.57, 1.5, 2.75, 1.30, 0}, {}},
@@ -43,9 +43,9 @@ inline constexpr TimeModel kTimeModels[] = {
     {128, kSplitKvRows, 64, 2, 1, {3.12, 0, 3.73, 1.358, 0}, {}},
 };
 
-// SplitKv queries of heads that share keys are one tile of a kernel of sm90/forward/kernel.h: of how many heads. The
-// rows of one are a power of two, 16 at least, as many as a warp stores, and heads of different keys never meet in a
-// tile. 1 unless that takes fewer waves.
+// Packed GQA: number of heads of a GQA group whose few queries share a tile of sm90/forward/kernel.h. The rows per head
+// are a power of two, at least 16, as many as a warp stores. A tile never mixes heads of different keys. Returns 1
+// unless packing takes fewer waves.
 inline int packed_heads(const Problem& p, int rows, int tile_q, int units) {
   const int group = p.heads_q / p.heads_kv;
   int heads = tile_q == 128 ? group & -group : 1;  // the largest power of two that divides it
@@ -54,7 +54,7 @@ inline int packed_heads(const Problem& p, int rows, int tile_q, int units) {
   return ceil_div(tiles / heads, units) < ceil_div(tiles, units) ? heads : 1;
 }
 
-// Blocks take the longest tile that is left, whoever is free.
+// Simulates CTAs that take the longest remaining tile as soon as they are free.
 inline double time_of(const Problem& p, const TimeModel& way, int units) {
   const BandWalk walk{band_of(p.mask, p.len_q, p.len_k, 0, 0), p.len_k, way.tile_k};
   std::vector<int> steps;  // of the tiles of a head
@@ -84,8 +84,8 @@ inline double time_of(const Problem& p, const TimeModel& way, int units) {
   return start + last.end + cost.cold * std::min(last.steps, kColdSteps);
 }
 
-// The quickest for a problem of so many rows. `shared`: sm90/forward/split_kv.h serves it; `large`: tiles of 192 do,
-// which with an edge in the band lose what they win unless keys are many. Null: none was timed.
+// The fastest kernel for a problem. `shared`: sm90/forward/split_kv.h serves it. `large`: tiles of 192 queries serve
+// it; with an edge in the band they lose what they gain unless there are many keys. Returns null if none was timed.
 inline const TimeModel* quickest(const Problem& p, int units, bool shared, bool large) {
   const int dim = std::max(p.dim_qk, p.dim_v);
   if (int64_t(p.batch) * p.heads_q * ceil_div(p.len_q, kSplitKvRows) > kTimedTiles) return nullptr;
@@ -101,19 +101,19 @@ inline const TimeModel* quickest(const Problem& p, int units, bool shared, bool 
   return best;
 }
 
-// Where tiles of 128 queries are fewer than multiprocessors, blocks may share the keys of all of them (shares.h), in
-// parts that another kernel adds up.
+// If there are fewer tiles of 128 queries than SMs, CTAs may share the keys of all tiles (tile/stream_k.h), in parts
+// that another kernel adds.
 struct SharedCost {
-  int dim;                          // of the kernel
-  double alone, alone_step;         // the same kernel with a block for each tile
-  double start, step, part, tile;   // of all; a step of a block; a part of a tile; a tile
+  int dim;                          // head dim of the kernel
+  double alone, alone_step;         // the same kernel with one CTA per tile
+  double start, step, part, tile;   // per launch; per step of a CTA; per part of a tile; per tile
 };
 // Fitted likewise, to 110, 142 and 131 problems of 1 ... 100 tiles and 1024 ... 32768 keys, all with a full mask.
 inline constexpr SharedCost kSharedCosts[] = {{64, 7.5, 0.96, 12.2, 1.07, 0.28, 0.02},
                                               {128, 10.3, 1.32, 11.4, 1.69, 0.52, 0.08},
                                               {256, 10.6, 1.16, 18.2, 1.51, 0.35, 0}};
 
-// Key tiles of the query tile that sees most of them, or one more.
+// Key tiles of the query tile that sees the most, or one more.
 inline int64_t most_steps(const Problem& p, int tile_q, int tile_k) {
   const BandWalk walk{band_of(p.mask, p.len_q, p.len_k, 0, 0), p.len_k, tile_k};
   const int64_t seen = std::min(walk.band.left, kMaxPosition) + std::min(walk.band.right, kMaxPosition) + tile_q;
@@ -121,8 +121,8 @@ inline int64_t most_steps(const Problem& p, int tile_q, int tile_k) {
   return std::max<int64_t>(1, std::min(all, some));
 }
 
-// Parts of a tile are at most an eighth of the columns, or 16: more take longer to add up than they save. With a band
-// every tile is billed and divided as the one that sees most.
+// A tile has at most as many parts as an eighth of its columns, or 16: more take longer to add than they save. With a
+// band every tile is charged and divided like the one that sees the most.
 inline StreamK shared_by_all(const Problem& p, int tile_q, int tile_k, int dim, int units) {
   const int64_t steps = most_steps(p, tile_q, tile_k);
   const int64_t tiles = ceil_div(p.len_q, tile_q) * p.batch * p.heads_q;
@@ -130,8 +130,8 @@ inline StreamK shared_by_all(const Problem& p, int tile_q, int tile_k, int dim, 
   return {int(tiles), int(share), int(steps)};
 }
 
-// About what the next link takes for a problem that fills no GPU, by the pairs of tiles of 128 that it splits. As timed
-// with 8 ... 64 tiles and 2048 ... 16384 keys, d64 and d128, where it takes 0.8 to 1.4 times that.
+// Approximate time of the next backend for a problem that does not fill the GPU, by the pairs of tiles of 128 that it
+// splits. Timed with 8 ... 64 tiles and 2048 ... 16384 keys, d64 and d128, where it takes 0.8 to 1.4 times that.
 inline double next_link_time(const Problem& p, int dim) {
   const BandWalk walk{band_of(p.mask, p.len_q, p.len_k, 0, 0), p.len_k, 128};
   int64_t pairs = 0;
@@ -139,7 +139,7 @@ inline double next_link_time(const Problem& p, int dim) {
   return ceil_div(dim, 64) * (27 + 0.012 * double(pairs * p.batch * p.heads_q));
 }
 
-// Whether that is quicker than `way`, or than a block for each tile where none was timed.
+// True if stream-K is faster than `way`, or than one CTA per tile if none was timed.
 inline bool sharing_pays(const Problem& p, const StreamK& s, int dim, const TimeModel* way, int units) {
   for (const SharedCost& cost : kSharedCosts)
     if (cost.dim == dim) {

@@ -1,5 +1,6 @@
-// sm90_forward: the host side of sm90/forward/kernel.h. Serves queries enough to fill the GPU; where lengths or lists
-// are in tensors, a kernel ahead of it finds the tiles. Everything else is the next link's.
+// sm90_forward: the host side of sm90/forward/kernel.h. It serves problems with enough queries to fill the GPU. If
+// lengths or block lists are in tensors, another kernel builds the tile table first. All other problems go to the next
+// backend in the chain.
 #include <algorithm>
 #include <bit>
 
@@ -20,17 +21,17 @@ using sm90::ForwardKernel;
 using sm90::ForwardParams;
 
 constexpr std::string_view kWho = "sm90_forward";
-constexpr int kFixedKeys = 1024;                 // up to here an answer of the counter is waited for
-// Steps of values of 128 that sharing must save. What idles gives its power to the others, the more so the more waves
-// came before.
+constexpr int kFixedKeys = 1024;  // up to here tiles are static: the counter's latency would show
+// Steps, at a value head dim of 128, that stream-K must save. Idle SMs leave their power to the others, the more so the
+// more waves came before.
 constexpr int64_t shared_steps(int64_t waves) { return std::min<int64_t>(24, 6 + 2 * waves); }
-constexpr double kMuchSlower = 1.3;               // than the next link: it is told to serve
-constexpr int kSplitKvRowsOfHead = 64;                     // of a head of keys: there are kernels for that
-// What `sequence` reads on the GPU.
+constexpr double kMuchSlower = 1.3;     // than the next backend: then that one serves
+constexpr int kSplitKvRowsOfHead = 64;  // rows per KV head up to which decode kernels serve
+// The roles that sequence() reads on the GPU.
 constexpr Role kLengths[] = {Role::cu_q,     Role::cu_k,        Role::used_q,   Role::used_k,
                              Role::left_pad, Role::cache_index, Role::positions};
 
-// A plan holds a number into them.
+// A plan holds an index into these tables.
 constexpr cuda::KernelTable<ForwardKernel> kKernels[] = {
     sm90::forward_kernels_64,          sm90::forward_kernels_96,          sm90::forward_kernels_128,
     sm90::forward_kernels_192,         sm90::forward_kernels_256,         sm90::forward_kernels_64_options,
@@ -67,14 +68,13 @@ Status supports(const Problem& p, const Device& d) {
 int64_t tiles_of(const Problem& p, const ForwardKernel& k) {
   return ceil_div(p.len_q, k.tile_q) * p.batch * p.heads_q;
 }
-// Lengths and positions are the call's own, in no tensor, as far as the problem tells.
+// True if lengths and positions are in the arguments, not in tensors, as far as the problem shows.
 bool in_arguments(const Problem& p) { return p.keys == KeySource::linear && p.mask.align != Align::absolute; }
 bool may_share(const Problem& p, const ForwardKernel& k) {
   return k.stream_k && !p.has(Option::sink) && p.len_k > 0 && in_arguments(p);
 }
-// The tiles that are left when every multiprocessor has had as many as the others are shared, where that saves steps
-// enough to pay for another kernel; only of a full mask, whose tiles are all alike. Where no multiprocessor has a whole
-// one, all are, if shape() says so.
+// Stream-K for the tiles left over after the last full wave, if it saves enough steps to pay for another kernel. Only
+// with a full mask, whose tiles are all alike. With less than one wave, all tiles are divided if shape() chose that.
 StreamK stream_k_of(const Plan& plan, const ForwardKernel& k) {
   const Problem& p = plan.problem;
   const int64_t units = plan.device.units, tiles = tiles_of(p, k), steps = ceil_div(p.len_k, k.tile_k);
@@ -106,7 +106,7 @@ sm90::Lists lists_of(const Problem& p) {
                                                                                       : sm90::Lists::each;
 }
 
-// A window of some hundred keys in longer sequences: at d128 three warpgroups pay, each with key tiles of its own.
+// A window of some hundred keys in longer sequences: at d128 three warpgroups with their own key tiles pay off.
 bool banded(const Problem& p) {
   const Mask& m = p.mask;
   if (m.kind != MaskKind::window || m.left == kNoLimit || m.right == kNoLimit || p.len_k < 2048) return false;
@@ -114,15 +114,15 @@ bool banded(const Problem& p) {
   return seen > 256 && seen <= 1536;
 }
 
-// What the kernels of sm90/forward/split_kv.h serve.
+// True if the kernels of sm90/forward/split_kv.h serve the problem.
 bool shares_queries(const Problem& p) { return !p.options && in_arguments(p); }
 
 Status shape(Plan& plan, const Planner& planner) {
   const Problem& p = plan.problem;
-  // Which tiles are the quickest was timed where queries are few. Where they are many, three warpgroups pay if a tile
-  // of 192 queries has keys enough, from 512 on, with a diagonal from 2048 on, if there are tiles enough that no
-  // multiprocessor waits long for the last, and if the rows that a last tile does not have cost less than the eighth
-  // that is won.
+  // With few queries, the choice of the fastest tile follows measured times. With many, three warpgroups pay off under
+  // three conditions. A tile of 192 queries must have enough keys: 512, with a diagonal 2048. There must be enough
+  // tiles that no SM waits long for the last. And the rows missing in the last tile must cost less than the eighth that
+  // is gained.
   const bool full = p.mask.kind == MaskKind::full, f32_out = p.dtype.out == DType::f32;
   const bool listed = p.mask.blocks.q, options = needs_general(p);
   const int dim = std::max(p.dim_qk, p.dim_v);
@@ -158,7 +158,7 @@ Status shape(Plan& plan, const Planner& planner) {
         sm90::time_of(p, *way, plan.device.units) > kMuchSlower * sm90::next_link_time(p, dim))
       return Status::no(kWho, ": keys of ", tiles, " tiles of queries are not split, and ", p.len_k, " are many");
   }
-  // Both would be right, and slow.
+  // Both would be correct, but slow.
   if (planner.forced != kWho && int64_t(p.len_q) * (p.heads_q / p.heads_kv) <= kSplitKvRowsOfHead)
     return Status::no(kWho, ": ", p.len_q, " queries are few, and a tile has ", k.tile_q);
   if (planner.forced != kWho && plan.splits == 1 && 2 * tiles < plan.device.units)
@@ -171,7 +171,7 @@ Status shape(Plan& plan, const Planner& planner) {
   return Status::good();
 }
 
-// Keys and values of one head, or of one sequence, that all of them see.
+// True if k and v are broadcast over this axis: one head, or one sequence, for all.
 bool shared(const Args& a, int64_t Strides::*axis) { return !(a[Role::k].stride.*axis || a[Role::v].stride.*axis); }
 
 Status fits(const Plan&, const Args& a) {
@@ -193,7 +193,7 @@ Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
   const Room room = carve(ws, plan, k);
   Tensor k_all = a[Role::k], v_all = a[Role::v];
   const bool empty = keys == 0 || k_all.extent.batch == 0;
-  // A map is of something: where there are no keys, of a row that nobody sees.
+  // A tensor map cannot be empty; with no keys, map one dummy row that is never read.
   if (empty) k_all = v_all = {.data = room.counters, .dtype = p.dtype.kv, .extent = {1, 1, 1, 64}};
   if (shared(a, &Strides::head)) k_all.extent.head = v_all.extent.head = 1;
   if (shared(a, &Strides::batch)) k_all.extent.batch = v_all.extent.batch = 1;
@@ -222,7 +222,7 @@ Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
                   .offset = sm90::clamp_len(band.q_first - band.k_first),
                   .stream_k = stream_k,
                   .parts = room.parts,
-                  .epoch = cuda::launch_tag() >> sm90::kCountBits | 1,  // 0 is what the last block leaves
+                  .epoch = cuda::launch_tag() >> sm90::kCountBits | 1,  // 0 is what the last CTA leaves
                   .counters = room.counters,
                   .table = tabled ? room.table.tile : nullptr,
                   .table_tiles = room.table.begin + p.batch,
@@ -254,8 +254,8 @@ Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
   }
   x.tiles_of_unit = int(ceil_div(rows, k.tile_q));
   const int64_t tiles = tabled ? sm90::table_bound(p, k.tile_q) * x.units : int64_t(x.tiles_of_unit) * x.units;
-  // With a band, tiles differ in length: the longest of a section of heads come first, and its keys stay in cache.
-  // Tiles that are shared are counted as they lie.
+  // With a band, tiles differ in length: the longest of a section of heads come first, and its keys stay in L2.
+  // Stream-K requires the natural order of tiles.
   x.longest_first = p.mask.kind != MaskKind::full && !stream_k.tiles;
   x.fixed = !x.longest_first && !tabled && keys <= kFixedKeys;
   const double keys_of_unit = tabled ? double(keys) * a[Role::k].extent.batch : keys;

@@ -1,5 +1,5 @@
 // The compiled Hopper forward kernels as the host sees them: a row of numbers and two functions each. A file of
-// instances/ holds those of one head dim, so that a build compiles them side by side.
+// instances/ holds the kernels of one head dim, so that a build compiles them in parallel.
 #pragma once
 #include <span>
 
@@ -11,17 +11,17 @@ namespace attune::sm90 {
 using ForwardFunction = void (*)(ForwardParams);
 
 struct ForwardKernel {
-  int dim, dim_v;               // the widest it serves
+  int dim, dim_v;                      // the largest head dims it serves
   int tile_q, tile_k, threads;
-  bool f32_out;                    // out in f32
-  Lists lists;                  // where key tiles come from
-  bool options;                 // those that change scores
-  bool runtime_out_type;                  // out as q or in f32
-  bool stream_k;                  // blocks may share the keys of a query tile
-  bool ahead;                   // with lists: blocks begin before the table is there
+  bool f32_out;                        // output in f32
+  Lists lists;                         // source of the key tiles
+  bool options;                        // options that change scores
+  bool runtime_out_type;               // output as q or in f32
+  bool stream_k;                       // CTAs may share the keys of a query tile
+  bool ahead;                          // with lists: CTAs start before the table is ready
   int shared_bytes;
-  ForwardFunction function[2];  // f16, bf16
-  cuda::SharedMemoryOptIn ready[2]{};       // theirs
+  ForwardFunction function[2];         // f16, bf16
+  cuda::SharedMemoryOptIn ready[2]{};  // of these functions
 };
 
 template <ForwardConfig C>
@@ -43,7 +43,7 @@ constexpr ForwardKernel instance() {
           .function = {forward_kernel<F>, forward_kernel<B>}};
 }
 
-// Of one head dim, the preferred first.
+// Kernels of one head dim, the preferred one first.
 using ForwardKernels = std::span<ForwardKernel>;
 ForwardKernels forward_kernels_64();
 ForwardKernels forward_kernels_96();

@@ -1,10 +1,10 @@
-// Forward attention for Hopper: the kernel. Plain scores, 16-bit in, f32 softmax and sums; out as q, or f32, which may
-// be a running result.
+// Forward attention for Hopper: the kernel entry point. Plain scores, 16-bit inputs, f32 softmax and sums. The output
+// has the dtype of q, or is f32, which may be a running result.
 //
-// A block a multiprocessor goes from tile of queries to tile of queries, longest first, by a counter. Two threads
-// stream tiles of q, k and v into shared memory; each of the other warpgroups owns 64 queries and does for key tile j
-//   issue S(j+1) = Q K(j+1)^T | issue O += P(j) V(j) | softmax of S(j+1) while P(j) V(j) is still under way
-// The key tiles of successive query tiles are one unbroken sequence of such steps: the first S of the next query tile
+// One persistent CTA per SM takes query tiles, longest first, from a counter. Two threads stream tiles of q, k and v
+// into shared memory. Each consumer warpgroup owns 64 queries and does for key tile j
+//   issue S(j+1) = Q K(j+1)^T | issue O += P(j) V(j) | softmax of S(j+1) while P(j) V(j) is in flight
+// The key tiles of successive query tiles form one unbroken sequence of such steps. The first S of the next query tile
 // is issued with the last P V of this one, and O leaves while the second S of the next one runs.
 #pragma once
 #include <type_traits>
@@ -34,8 +34,8 @@ __global__ void __launch_bounds__(C::kThreads, 1) forward_kernel(const __grid_co
     for (int n = 0; n < 8; ++n) barrier_init(shared + C::kTileReady + 8 * n, 1);  // and kPrefetchNext
     barrier_init_done();
   }
-  // Started while the kernel before it ends; if that one makes a table, TileScheduler waits for it. The next one may
-  // be, unless it could find old rows in a cache.
+  // Starts while the previous kernel ends. If that one builds a tile table, TileScheduler waits for it. The next kernel
+  // may start early too, unless it could find stale rows in a cache.
   if (!(C::kAhead && x.lists.count)) sm80::wait_for_previous();
   if (!x.accumulate) sm80::admit_next();
   __syncthreads();

@@ -1,5 +1,5 @@
-// Forward attention for Hopper: the thread that takes tiles of queries and loads q, and the one that streams k and v.
-// Two, in warps of their own, because a thread here has 24 registers.
+// Forward attention for Hopper: the thread that takes query tiles and loads q, and the thread that streams k and v.
+// They are two threads, in separate warps, because a producer thread may have only 24 registers.
 #pragma once
 #include "attention/sm90/forward/config.h"
 #include "machine/sm80/memory.h"
@@ -9,7 +9,8 @@
 
 namespace attune::sm90 {
 
-// A number that is taken once: the first to come finds memory of any content and makes it this launch's.
+// Takes the next number. The counter's initial content is arbitrary: the first thread to arrive sets it to this
+// launch's epoch.
 __device__ inline int take(unsigned long long* counter, unsigned long long epoch) {
   unsigned long long now = *static_cast<volatile unsigned long long*>(counter);
   while (now >> kCountBits != epoch) {
@@ -19,14 +20,14 @@ __device__ inline int take(unsigned long long* counter, unsigned long long epoch
   }
   return int(atomicAdd(counter, 1) & ((1 << kCountBits) - 1));
 }
-// Of a counter that is this launch's already: one request, whose answer is waited for where it is looked at.
+// Takes from a counter that already has this launch's epoch: one atomic, waited for where its result is used.
 __device__ inline unsigned long long take_next(unsigned long long* counter) { return atomicAdd(counter, 1); }
 
-// So many key tiles before the last one of a query tile the next query tile is asked for: the answer takes a step or
+// The next query tile is requested this many key tiles before the last one of a query tile: the answer takes a step or
 // two.
 constexpr int kNearEnd = 4;
 
-// Of `per_unit` tiles a unit, the one that is taken as number `index`.
+// The tile with number `index` in the order of the schedule, for `per_unit` tiles per unit.
 template <class C>
 __device__ void find_tile(const ForwardParams& x, int per_unit, int index, QueryTile* to) {
   const int per_section = x.section_heads * per_unit;
@@ -39,7 +40,7 @@ __device__ void find_tile(const ForwardParams& x, int per_unit, int index, Query
       sm80::copy16(shared_address(to) + n, reinterpret_cast<const char*>(x.table + rank) + n);
     sm80::close_group();
     sm80::wait_groups<0>();
-    if (!C::kListed) to->head = unit;  // a table of lengths is that of one head
+    if (!C::kListed) to->head = unit;  // a table of lengths covers one head
     to->k_head = min(to->head / x.heads_per_key, x.k_heads - 1), to->k_batch = min(to->k_batch, x.k_batches - 1);
     return;
   }
@@ -49,10 +50,10 @@ __device__ void find_tile(const ForwardParams& x, int per_unit, int index, Query
   to->batch = to->sequence = batch, to->head = head * x.packed;
   to->k_head = min(head / x.heads_per_key, x.k_heads - 1), to->k_batch = min(batch, x.k_batches - 1);
   const int from = row + x.offset - x.left, until = row + x.offset + x.right + 1;
-  const int end = min(x.keys, until + rows - 1), begin = max(0, from);  // of the keys that are seen
+  const int end = min(x.keys, until + rows - 1), begin = max(0, from);  // range of visible keys
   to->from = from, to->until = until, to->column = 0;
   if (C::kOptions) to->stand = row + x.offset;
-  const bool any = end > begin;  // else one key tile, all of it hidden
+  const bool any = end > begin;  // otherwise one fully masked key tile
   to->first = any ? begin / C::kTileK : 0, to->last = any ? (end - 1) / C::kTileK : 0;
 }
 
@@ -74,11 +75,11 @@ struct TileScheduler {
   const ForwardParams& x;
   const uint32_t shared;
 
-  // The table is being made by the kernel before, and what came before that one has ended.
+  // The previous kernel is building the table; the kernel before that one has ended.
   __device__ bool ahead() const { return C::kAhead && x.lists.count; }
   __device__ int tiles_of_unit() const {
     if (ahead()) return x.lists.count;
-    return x.table ? __ldcg(x.table_tiles) : x.tiles_of_unit;  // past a cache that may be old
+    return x.table ? __ldcg(x.table_tiles) : x.tiles_of_unit;  // bypasses L1, which may be stale
   }
   __device__ void find_first() const {
     if (!ahead() || int(blockIdx.x) >= x.lists.count) return;
@@ -90,21 +91,20 @@ struct TileScheduler {
     prefetch_map(x.q);
     find_first();
     const int per_unit = tiles_of_unit();
-    // Nobody asks for the first two tiles of a block, a long one, then from the end a short one, nor for short ones
-    // that are all alike.
-    // Tiles that blocks share come last.
+    // The first two tiles of a CTA are static: a long one, then a short one from the end. Short tiles of equal length
+    // are all static. Stream-K tiles come last.
     const int every = per_unit * x.units, all = every - (C::kStreamK ? x.stream_k.tiles : 0),
               known = 2 * int(gridDim.x);
     const bool more = !x.fixed && all > known;
     unsigned long long taken = 0;
     uint32_t tiles = 0;
-    int parts = 0;  // of shared tiles
+    int parts = 0;  // stream-K parts so far
     for (;; ++tiles) {
       const uint32_t q = tiles % C::kQStages, empty = shared + C::kQEmpty + 8 * q;
       const uint32_t parity = (tiles / C::kQStages & 1) ^ 1;
       QueryTile* t = tile_slot<C>(shared, tiles);
-      // With one q the next tile is known before its q has room, so that its keys are on their way. A place for tile n
-      // is that of n - 4, whose rows have left when all have done the scores of n - 2.
+      // With one q stage, the next tile is published before its q has space, so that its keys are on their way. Tile n
+      // takes the slot of tile n - 4, whose rows have left when all warpgroups have computed the scores of n - 2.
       if (C::kQStages > 1) wait(empty, parity);
       const int asked = more ? known + int(taken & ((1 << kCountBits) - 1)) : all;
       const int back = tiles == 1 ? known - 1 - int(blockIdx.x) : asked;
@@ -114,7 +114,8 @@ struct TileScheduler {
       if (over) t->last = -1;
       else if (tiles > 0 || !ahead()) find_tile<C>(x, per_unit, index, t);
       if (C::kStreamK && !over && index >= all) {
-        // Of the key tiles that it sees, from the last on. With a band that may be none: then one that is hidden.
+        // The part is counted from the last key tile that the query tile sees. With a band the part may be empty: then
+        // it is one masked key tile.
         const StreamK::Part part = x.stream_k.part(blockIdx.x, index - all);
         const int end = t->last, up = end - (x.stream_k.steps - 1);
         const bool some = part.last + up >= t->first;
@@ -127,14 +128,14 @@ struct TileScheduler {
       if (over) break;
       load_panels<C::kPanels>(shared, x.q, C::kQ + q * C::kBytesQ, C::kQFull + 8 * q, C::kPanelQ, t->row, t->head,
                               t->batch, Keep::first_to_go);
-      // Not before the end of this tile is near: what is taken early no idle block can have, which costs a causal mask
-      // up to an eighth.
+      // Not before the end of this tile is near: an idle CTA cannot have a tile that is taken early, which costs a
+      // causal mask up to an eighth.
       wait(shared + C::kPrefetchNext + 8 * (tiles % 4), tiles / 4 & 1);
       if (tiles == 0 && ahead()) sm80::wait_for_previous();
       if (more && tiles > 0) taken = tiles == 1 ? take(x.counters, x.epoch) : take_next(x.counters);
     }
     arrive(shared + C::kQFull + 8 * (tiles % C::kQStages));
-    // The last block leaves nothing of this epoch behind: a graph launches it again.
+    // The last CTA clears this epoch: a graph launches the kernel again with the same one.
     if (more && take(x.counters + 1, x.epoch) == int(gridDim.x) - 1) x.counters[0] = 0, x.counters[1] = 0;
   }
 };
@@ -144,8 +145,9 @@ struct Producer {
   const ForwardParams& x;
   const uint32_t shared;
 
-  // The end of a sequence within the tensor: the rows behind it are not its own and may be no numbers, and a weight of
-  // zero does not help there. Those that are its own come a few at a time, zeros from outside of the tensor.
+  // Loads v at the end of a sequence inside the tensor. The rows behind it belong to another sequence and may be NaN,
+  // which a weight of zero does not cancel. The sequence's own rows come in boxes of a few rows, the rest as zeros from
+  // outside the tensor.
   __device__ void load_end(uint32_t slot, const QueryTile& t, int key) const {
     const uint32_t full = shared + C::kVFull + 8 * slot;
     arrive_expect(full, C::kBytesV);
@@ -171,13 +173,14 @@ struct Producer {
     load_panels<C::kPanelsV>(shared, x.v, C::kV + slot * C::kBytesV, C::kVFull + 8 * slot, C::kPanelK, t.k_row + key,
                              t.k_head, t.k_batch, Keep::last_to_go);
   }
-  // Of a list: its key block at place j of the tile's key tiles. A block that is not there is behind all keys.
+  // With a list: the key block at position j of the tile's key tiles. The caller maps entries outside the sequence to a
+  // tile past all keys.
   __device__ int block_at(const QueryTile& t, int j) const {
     return t.keys > 0 ? __ldcg(x.column + t.column + j / C::kPieces) : 0;
   }
   __device__ void run() const {
     prefetch_map(x.k), prefetch_map(x.v);
-    uint32_t step = 0, before = 0;  // v is a step behind k: the order in which they are asked for
+    uint32_t step = 0, before = 0;  // v is one step behind k: the order in which they are needed
     int before_key = 0;
     bool over = false, ahead = false;
     for (uint32_t tiles = 0; !over; ++tiles) {
@@ -196,7 +199,7 @@ struct Producer {
           if (C::kListed) {
             const uint32_t behind = uint32_t(t->keys + C::kTileK - 1) / C::kTileK;
             number = int(min(min(uint32_t(block), behind) * C::kPieces + j % C::kPieces, behind));
-            if (j > t->first) block = block_at(*t, j - 1);  // on its way while this one waits
+            if (j > t->first) block = block_at(*t, j - 1);  // loads while this one waits
           }
           wait_k(step);
           if (C::kListed) *static_cast<int*>(__cvta_shared_to_generic(shared + C::kNumbers + 4 * k)) = number;
@@ -205,7 +208,7 @@ struct Producer {
         }
         if (step > 0 && !ahead) load_v(step - 1, *tile_slot<C>(shared, before), before_key);
         before = tiles, before_key = number * C::kTileK, ++step;
-        ahead = !C::kListed && !over && tiles == 0 && j == t->first;  // nobody knows the second tile yet
+        ahead = !C::kListed && !over && tiles == 0 && j == t->first;  // the second tile is not known yet
         if (ahead) load_v(step - 1, *t, before_key);
       } while (!over && --j >= t->first);
     }

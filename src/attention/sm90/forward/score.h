@@ -1,6 +1,6 @@
-// Forward attention for Hopper: what options do between the products and the softmax, to the two rows that a thread
-// holds. The same as General of core/score.h, in an order that suits registers: each option goes over the scores in
-// place, and what is left to multiply them by (scale and log2 e, or the cap) is carried on into the softmax.
+// Forward attention for Hopper: the options, applied between the products and the softmax to the two rows that a thread
+// holds. The result equals General of core/score.h, in an order that suits registers. Each option modifies the scores
+// in place, and the remaining factor (scale and log2 e, or the cap) is carried on into the softmax.
 #pragma once
 #include "attention/sm90/forward/config.h"
 #include "core/dropout.h"
@@ -10,25 +10,25 @@
 
 namespace attune::sm90 {
 
-// Where a thread's scores lie: s[n] is that of row `row` (8 further where n / 2 is odd) and of column
-// `column + n / 4 * 8 + n % 2` of the sequence.
+// Location of a thread's scores: s[n] belongs to row `row` (8 further where n / 2 is odd) and to column `column + n / 4
+// * 8 + n % 2` of the sequence.
 struct Spot {
   int batch, head;
   int row, column;
-  int position;    // of the row, where key 0 stands at 0
+  int position;    // of the row, with key 0 at 0
   int rows, keys;  // of the sequence
 };
 
-// s = tanh(s * scale / cap), of a factor of 2 log2 e * scale / cap: 1 - 2 / (1 + exp(2 x)), with an error of 2^-23.
-// Five instructions that need no register of their own; a reciprocal for four scores makes fewer slow ones, and long
-// chains.
+// s = tanh(s * scale / cap), with factor = 2 log2 e * scale / cap: 1 - 2 / (1 + exp(2 x)), with an error of 2^-23. It
+// takes five instructions and no extra register. One reciprocal for four scores takes fewer slow instructions, but
+// makes long dependency chains.
 template <int N>
 __device__ void cap_scores(float (&s)[N], float factor) {
 #pragma unroll
   for (int n = 0; n < N; ++n) s[n] = fmaf(-2.f, reciprocal_fast(1.f + sm80::exp2_fast(s[n] * factor)), 1.f);
 }
 
-// `first`: how far ahead of the row the thread's first key stands.
+// `first`: position of the thread's first key minus that of the row.
 template <int N>
 __device__ void add_alibi(float (&s)[N], float scale, float slope, int64_t first) {
   const float ahead[2] = {float(first), float(first - 8)};
@@ -37,8 +37,8 @@ __device__ void add_alibi(float (&s)[N], float scale, float slope, int64_t first
     s[n] = fmaf(s[n], scale, fabsf(ahead[n / 2 % 2] + float(n / 4 * 8 + n % 2)) * slope);
 }
 
-// A bias is read where it lies: by pairs where it is f32 or T, its rows allow that and all keys of the tile exist.
-// Pieces of it are asked for before the scores are there, and then one ahead of where they are added.
+// Adds a bias straight from its tensor: in pairs if it is f32 or T, its rows allow that and all keys of the tile exist.
+// The first piece is loaded before the scores are ready, later ones one piece ahead of their addition.
 template <class B, int kPiece>
 struct BiasPairs {
   static constexpr int kBytes = sizeof(B);
@@ -67,7 +67,7 @@ struct BiasPairs {
   }
 };
 
-// Any dtype, place and broadcast. Keys that are not there read the last one, and are hidden later.
+// Handles any dtype, address and broadcast. Missing keys read the last one and are masked later.
 template <int N>
 __device__ void add_bias_singly(float (&s)[N], float scale, const Tensor& bias, const char* const (&row)[2],
                                 const Spot& at) {
@@ -86,11 +86,11 @@ __device__ void add_bias_singly(float (&s)[N], float scale, const Tensor& bias, 
   }
 }
 
-// A bit for each score that is kept: a word for 64 columns, a byte for each of (upper row, even column), (upper, odd),
-// (lower, even), (lower, odd). One call of philox serves four neighbouring keys, which two lanes share: the even lane
-// calls for its upper row, the odd one for its lower row, and they exchange halves. Where key 0 does not stand at a
-// multiple of four, the four are of two calls. `row` and `key` are positions: of the thread's first row, and of the
-// first of the four.
+// Draws one bit per score, set if it is kept: a word per 64 columns, with a byte for each of (upper row, even column),
+// (upper, odd), (lower, even), (lower, odd). One Philox call serves four adjacent keys, which two lanes share. The even
+// lane calls for its upper row, the odd one for its lower row, and they exchange halves. If the position of key 0 is
+// not a multiple of four, the four keys need two calls. `row` and `key` are positions: of the thread's first row, and
+// of the first of the four keys.
 template <int N>
 __device__ void draw(uint32_t (&kept)[N / 32], const Dropout& dropout, uint32_t stream, int64_t row, int64_t key) {
   const bool odd = threadIdx.x & 1;
@@ -116,9 +116,9 @@ __device__ void draw(uint32_t (&kept)[N / 32], const Dropout& dropout, uint32_t 
   }
 }
 
-// The options of one key tile. prepare() before its scores are there, apply() after; what it returns is what is left to
-// multiply them by. drop() once they are weights, summed and packed. Where the tile lies is asked for again, not kept:
-// between the two there are products under way, and few registers.
+// The options of one key tile. prepare() runs before its scores are ready, apply() after; apply() returns the remaining
+// factor of the scores. drop() runs when they are weights, summed and packed. The location is passed again, not stored:
+// products are in flight between the two calls, and registers are few.
 template <class T, int N>
 struct Score {
   const ScoreOptions& x;
@@ -137,7 +137,7 @@ struct Score {
     for (int r = 0; r < 2; ++r)
       row[r] = row_address(x.bias, at.batch, min(at.row + 8 * r, at.rows - 1), at.head) + int64_t(at.column) * bytes;
   }
-  struct Stand { int64_t row, key; };  // of the thread's first row, and of key 0
+  struct Stand { int64_t row, key; };  // positions of the thread's first row and of key 0
   __device__ Stand stand(const Spot& at) const {
     if (!x.positions) return {at.position, 0};
     const int64_t* given = x.positions + at.batch * x.position_stride;

@@ -1,4 +1,5 @@
-// Forward attention for Hopper: the softmax of the two rows that a thread holds, in base 2.
+// Forward attention for Hopper: the online softmax of the two rows that a thread holds, in base 2. One version keeps
+// the scores and rarely needs a maximum; the other overwrites them to save registers.
 #pragma once
 #include <cfloat>
 
@@ -8,14 +9,14 @@
 
 namespace attune::sm90 {
 
-constexpr float kLargest = 4096.f;     // weight, and share of a thread in a row and key tile: more raise the maximum
-constexpr float kGrown = 7.f;          // in base 2: in place, scores this far over the maximum raise it
-constexpr float kNone = -FLT_MAX;      // the maximum of a row that has seen no key
+constexpr float kLargest = 4096.f;     // limit of a weight and of a thread's sum per row and key tile; more raises max
+constexpr float kGrown = 7.f;          // in base 2: in place, scores this far above the maximum raise it
+constexpr float kNone = -FLT_MAX;      // maximum of a row that has seen no key
 
-// `max` is that of the row's first key tile, and is raised only where weights of a later one grow too large: most tiles
-// need no maximum at all. It is rounded down, and all weights of a row are too large by what it lost: no matter, until
-// that is 12 and more in base 2, at maxima over 2^27. What is over kLargest there is kLargest, in every key tile alike:
-// weights of scores that are no further apart than a maximum is rounded.
+// `max` is the maximum of the row's first key tile. It is raised only if weights of a later tile grow too large, so
+// most tiles need no maximum at all. It is rounded down, and all weights of a row are too large by what it lost. That
+// does not matter until the loss is 12 or more in base 2, at maxima over 2^27. There, weights over kLargest become
+// kLargest, in every key tile alike: their scores are no further apart than the rounding of a maximum.
 struct Rows { float max[2], sum[2]; };
 
 template <int N>
@@ -29,8 +30,8 @@ __device__ void largest(const float (&s)[N], float (&top)[2]) {
   top[0] = fmaxf(a[0][0], a[0][1]), top[1] = fmaxf(a[1][0], a[1][1]);
 }
 
-// The same where some score is positive, else a negative number: bits of positive numbers are in order, and integers
-// have an instruction for three.
+// The same if some score is positive, otherwise a negative number. The bits of positive floats are ordered like
+// integers, which have an instruction for three operands.
 template <int N>
 __device__ void largest_bits(const float (&s)[N], float (&top)[2]) {
   const auto bits = [&](int n) { return __float_as_int(s[n]); };
@@ -45,7 +46,7 @@ __device__ void largest_bits(const float (&s)[N], float (&top)[2]) {
   }
 }
 
-// What was summed so far is to be multiplied by `alpha`.
+// Raises the maximum to `top`. The sums so far must be multiplied by `alpha`.
 __device__ inline void raise_max(const float (&top)[2], Rows& rows, float (&alpha)[2], float scale) {
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
@@ -55,7 +56,7 @@ __device__ inline void raise_max(const float (&top)[2], Rows& rows, float (&alph
   }
 }
 
-// Of a NaN that NaN.
+// Propagates NaN.
 __device__ inline float bounded(float weight) { return weight > kLargest ? kLargest : weight; }
 
 template <class T, int From, int To, bool Bounded = false, int N>
@@ -72,12 +73,12 @@ __device__ void weights(const float (&s)[N], uint32_t (&p)[N / 2], const Rows& r
   }
 }
 
-// In a warp. Of a NaN in both rows of a thread too; of one row alone fmaxf passes over it.
+// True if any lane of the warp has a sum over kLargest, or NaN in both rows. fmaxf ignores a NaN in one row alone.
 __device__ inline bool too_large(const float (&sum)[4]) {
   return __any_sync(~0u, !(fmaxf(sum[0] + sum[1], sum[2] + sum[3]) <= kLargest));
 }
 
-// Weights of which some are too large, where the scores are gone.
+// Bounds weights that are too large, after the scores are gone.
 template <class T, int N>
 __device__ void bound(uint32_t (&p)[N], float (&sum)[4]) {
   sum[0] = sum[1] = sum[2] = sum[3] = 0.f;
@@ -90,15 +91,16 @@ __device__ void bound(uint32_t (&p)[N], float (&sum)[4]) {
   }
 }
 
-// O goes with the sums.
+// O is rescaled along with the sums.
 template <int N>
 __device__ void rescale(float (&o)[N], const float (&alpha)[2]) {
 #pragma unroll
   for (int n = 0; n < N; ++n) o[n] *= alpha[n / 2 % 2];
 }
 
-// One key tile. `fresh`: the first of new rows. product_done() is called in the middle, once: all warps of a warpgroup
-// go through the same waits, and O is whole behind it. Not `upper`: of the keys of the upper half none is seen.
+// One key tile. `fresh`: the first one of new rows. product_done() is called once, in the middle: all warps of a
+// warpgroup go through the same waits, and O is complete after it. `upper` is false if no key of the upper half is
+// seen.
 template <class T, int N, int M, class Done>
 __device__ void softmax(const float (&s)[N], uint32_t (&p)[N / 2], Rows& rows, float (&o)[M], float scale, bool fresh,
                         Done product_done, bool upper = true) {
@@ -117,20 +119,20 @@ __device__ void softmax(const float (&s)[N], uint32_t (&p)[N / 2], Rows& rows, f
 #pragma unroll
     for (int n = kHalf / 2; n < N / 2; ++n) p[n] = 0;
   }
-  // A weight that grew too large for the old maximum: once more, with the true one.
+  // A weight is too large for the old maximum: repeat with the true one.
   if (too_large(sum)) {
     largest(s, top);
     raise_max(top, rows, alpha, scale);
-    if (!fresh) rescale(o, alpha);  // else O is still that of other rows: an infinite score here is not theirs
+    if (!fresh) rescale(o, alpha);  // else O still belongs to other rows, which an infinite score must not touch
     sum[0] = sum[1] = sum[2] = sum[3] = 0.f;
     weights<T, 0, N, true>(s, p, rows, scale, sum);
   }
   rows.sum[0] += sum[0] + sum[1], rows.sum[1] += sum[2] + sum[3];
 }
 
-// The same where there are no registers for a second P: scores are overwritten, so the maximum comes first. P may be
-// written only after product_done(). Returns whether O must be rescaled before more is added to it: a branch here would
-// hold the wait for the products back.
+// The same without registers for a second P: scores are overwritten, so the maximum comes first. P may be written only
+// after product_done(). Returns whether O must be rescaled before the next sum: a branch here would delay the wait for
+// the products.
 template <class T, int N, class Done>
 __device__ bool softmax_in_place(float (&s)[N], uint32_t (&p)[N / 2], Rows& rows, float (&alpha)[2], float scale,
                                  bool fresh, Done product_done) {
@@ -139,7 +141,8 @@ __device__ bool softmax_in_place(float (&s)[N], uint32_t (&p)[N / 2], Rows& rows
   float top[2], sum[4] = {};
   bool raised = fresh;
   if (!fresh) {
-    // Bits of negative scores say nothing: enough, unless the maximum is so far below zero that one may outgrow it.
+    // The bits of negative scores are not ordered. That suffices, unless the maximum is so far below zero that a
+    // negative score may outgrow it.
     largest_bits(s, top);
     const float over = fmaxf(fmaf(top[0], scale, -rows.max[0]), fmaf(top[1], scale, -rows.max[1]));
     raised = __any_sync(~0u, over > kGrown || fminf(rows.max[0], rows.max[1]) < -kGrown);
@@ -156,7 +159,7 @@ __device__ bool softmax_in_place(float (&s)[N], uint32_t (&p)[N / 2], Rows& rows
     sum[0] += s[n], sum[1] += s[n + 1], sum[2] += s[n + 2], sum[3] += s[n + 3];
   }
   product_done();
-  pin(s);  // else packing is moved above the wait
+  pin(s);  // else packing moves above the wait
 #pragma unroll
   for (int n = 0; n < N / 2; ++n) p[n] = sm80::pack<T>(s[2 * n], s[2 * n + 1]);
   if (raised && too_large(sum)) bound<T>(p, sum);

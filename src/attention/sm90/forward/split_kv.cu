@@ -17,8 +17,8 @@ using SplitKvFunction = void (*)(SplitKvParams);
 
 struct SplitKvKernel {
   int dim, tile_k, groups, blocks_per_sm, threads, shared_bytes;
-  SplitKvFunction function[2];  // f16, bf16
-  cuda::SharedMemoryOptIn ready[2]{};   // theirs
+  SplitKvFunction function[2];         // f16, bf16
+  cuda::SharedMemoryOptIn ready[2]{};  // of these functions
 };
 
 template <int Dim, int TileK, int Groups, int BlocksPerSm>
@@ -29,7 +29,7 @@ constexpr SplitKvKernel split_kv_instance() {
           {split_kv_kernel<F, BlocksPerSm>, split_kv_kernel<B, BlocksPerSm>}};
 }
 
-// dim, keys a tile, warpgroups, blocks a multiprocessor; kWays has the time of each.
+// Head dim, keys per tile, warpgroups, CTAs per SM; kTimeModels has the time of each.
 constinit SplitKvKernel kKernels[] = {
     split_kv_instance<64, 64, 4, 1>(),
     split_kv_instance<64, 64, 2, 2>(),

@@ -1,9 +1,9 @@
-// Forward attention for Hopper where tiles of queries are few: the warpgroups of a block share 64 queries and divide
-// their keys, so that the way of a row is as many times shorter.
-//   each warpgroup  loads k and v of its own key tiles, two ahead; S = Q K^T | softmax | O += P V, one after the other
-//   then all        tell each other maxima and sums, and each adds up its share of the columns
-// Warpgroups hide each other's waits. No warp only loads and nothing is unrolled by a stage: a small problem goes
-// through this code once, and most of its time is the way to the first byte.
+// Forward attention for Hopper with few query tiles: the warpgroups of a CTA share 64 queries and divide their keys,
+// which shortens the serial chain of a row by their number.
+//   each warpgroup  loads k and v of its own key tiles, two ahead; S = Q K^T | softmax | O += P V, one after another
+//   then all        exchange maxima and sums, and each adds up its share of the columns
+// Warpgroups hide each other's waits. There is no producer warp and no unrolling by stages: a small problem runs this
+// code once, and most of its time is the latency of the first byte.
 #pragma once
 #include "attention/sm90/forward/softmax.h"
 #include "core/divisor.h"
@@ -19,15 +19,15 @@ struct SplitKvParams {
   CUtensorMap q, k, v;
   float scale;                  // of the products, in base 2
   int rows, keys;               // queries and keys of a sequence
-  int left, right, offset;      // key j is seen by query i where i + offset - left <= j <= i + offset + right
-  int tiles_of_head, tiles;     // of queries
+  int left, right, offset;      // query i sees key j if i + offset - left <= j <= i + offset + right
+  int tiles_of_head, tiles;     // query tiles
   Divisor units, heads;         // heads of all sequences, and of one
   Divisor heads_per_key;
-  bool longest_first, f32_out;     // wide: out is f32
+  bool longest_first, f32_out;  // f32_out: output in f32
   char* out;
   Strides out_stride;           // in elements
   int dim_v;
-  float* lse;                   // null: not wanted
+  float* lse;                   // null: not requested
   Strides lse_stride;
 };
 
@@ -36,10 +36,10 @@ struct SplitKvLayout {
   using T = T_;
   static constexpr int kDim = Dim, kTileK = TileK, kGroups = Groups, kTileQ = 64, kStages = 2;
   static constexpr int kThreads = 128 * kGroups, kPanels = kDim / 64;
-  static constexpr int kShare = kDim / 2 / kGroups;  // of the sums of a thread: columns that its warpgroup ends
+  static constexpr int kShare = kDim / 2 / kGroups;  // per thread: sums of the columns that its warpgroup finishes
   static constexpr int kPanelQ = kTileQ * 128, kPanelK = kTileK * 128;
   static constexpr int kBytesQ = kPanelQ * kPanels, kBytesK = kPanelK * kPanels;
-  // Shared memory: q of this tile and the next, k and v of each warpgroup, sums on their way, rows, barriers.
+  // Shared memory: q of this tile and the next, k and v of each warpgroup, sums in transit, rows, barriers.
   static constexpr int kQ = 0, kK = kQ + 2 * kBytesQ, kSums = kK + 2 * kGroups * kStages * kBytesK,
                        kRows = kSums + kGroups * (kGroups - 1) * kShare * 4 * 128, kBarriers = kRows + kGroups * 64 * 8,
                        kSharedBytes = kBarriers + 8 * (2 + 4 * kGroups * kStages);
@@ -61,20 +61,20 @@ struct SplitKv {
   uint32_t p[C::kTileK / 4];
   float o[C::kDim / 2];
   Rows rows;
-  uint32_t step;        // key tiles of this warpgroup, over all tiles of queries
-  // Of the threads that load: a key tile ahead of the products or two.
+  uint32_t step;  // key tiles of this warpgroup, over all query tiles
+  // State of the loading threads, one or two key tiles ahead of the products.
   Tile load;
   int load_pass, load_key;
   uint32_t load_step;
 
-  // A thread of warp 0 loads k, one of warp 1 v, and one of warp 2 of the first warpgroup q. K has the first half of
-  // the slots and of their barriers, v the second.
+  // One thread of warp 0 loads k, one of warp 1 loads v, and one of warp 2 of the first warpgroup loads q. k has the
+  // first half of the slots and of their barriers, v the second.
   __device__ bool loads(int who) const { return warp == who && lane == 0; }
   __device__ uint32_t slot_of(int who, uint32_t n) const {
     return (who * C::kGroups + group) * C::kStages + n % C::kStages;
   }
 
-  // Which tile a block takes as its n-th: the longest first, then back, so that a long one and a short one go together.
+  // The n-th tile of a CTA: the longest first, then in reverse, so that a long one and a short one go together.
   __device__ int index(int pass) const {
     const int grid = int(gridDim.x), mine = int(blockIdx.x);
     return pass * grid + (pass % 2 ? grid - 1 - mine : mine);
@@ -84,7 +84,7 @@ struct SplitKv {
     Tile t;
     t.row = (x.longest_first ? x.tiles_of_head - 1 - rank : rank) * C::kTileQ;
     t.batch = int(x.heads.divide(unit)), t.head = int(x.heads.rest(unit));
-    const int end = min(x.keys, min(t.row + C::kTileQ, x.rows) + x.offset + x.right);  // one past the last key seen
+    const int end = min(x.keys, min(t.row + C::kTileQ, x.rows) + x.offset + x.right);  // one past the last visible key
     const int begin = max(0, t.row + x.offset - x.left);
     t.first = begin / C::kTileK, t.last = end > begin ? (end - 1) / C::kTileK : t.first - 1;
     return t;
@@ -103,7 +103,7 @@ struct SplitKv {
     load_panels(x.q, shared + C::kQ + pass % 2 * C::kBytesQ, shared + C::kQFull + 8 * (pass % 2), C::kPanelQ, t.row,
                 t.head, t.batch, Keep::first_to_go);
   }
-  // The next key tile of this warpgroup, where there is one more.
+  // Loads the next key tile of this warpgroup, if there is one.
   __device__ void load_next() {
     while (load_key > load.last) {
       const int n = index(++load_pass);
@@ -118,7 +118,7 @@ struct SplitKv {
     ++load_step, load_key += C::kGroups;
   }
 
-  // Only key tiles that cross an edge of the band, or the end of the keys, have something to hide.
+  // Masks scores. Only key tiles that cross an edge of the band or the end of the keys need it.
   __device__ void hide(const Tile& t, int j) {
     const int low = t.row + x.offset, first = j * C::kTileK;
     if (first >= low + 63 - x.left && first + C::kTileK <= min(x.keys, low + x.right + 1)) return;
@@ -176,7 +176,7 @@ struct SplitKv {
     const int place = to * (C::kGroups - 1) + from - (from > to);
     return reinterpret_cast<float4*>(memory + C::kSums) + (place * (C::kShare / 4) + n) * 128 + warp * 32 + lane;
   }
-  // What the warpgroups have found of the rows becomes out and lse, in the order of the warpgroups.
+  // Merges the results of the warpgroups into out and lse, in the order of the warpgroups.
   __device__ void merge_groups(const Tile& t, int pass) {
     float2* parts = reinterpret_cast<float2*>(memory + C::kRows);  // [group][64]: maximum and sum
     const int row = warp * 16 + lane / 4;
@@ -186,7 +186,7 @@ struct SplitKv {
       if (lane % 4 == 0) parts[group * 64 + row + 8 * r] = {rows.max[r], sum};
     }
     __syncthreads();
-    if (group == 0 && loads(2)) load_q(pass + 2);  // nobody reads this tile's any more
+    if (group == 0 && loads(2)) load_q(pass + 2);  // this tile's q is no longer read
     float share[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {

@@ -1,6 +1,6 @@
-// The kernels of sm90/forward/split_kv.h as sm90_forward's host side sees them: their launch. Splits of such a plan are
-// the warpgroups that share the queries of a tile; its kernel is that of a call that has lengths, which they do not
-// serve.
+// Launch of the kernels of sm90/forward/split_kv.h, for the host side of sm90_forward. Plan::splits is the number of
+// warpgroups that share a query tile. Plan::kernel is the kernel for calls with lengths in tensors, which these kernels
+// do not serve.
 #pragma once
 #include "attention/sm90/forward/cost.h"
 #include "plan/backend.h"

@@ -9,7 +9,7 @@ namespace {
 
 constexpr int kThreads = 1024, kWarps = kThreads / 32;
 
-// What comes before this thread's number, and in `all` the sum over the block.
+// Exclusive prefix sum over the CTA; `all` receives the total.
 __device__ int sum_before(int mine, int& all) {
   __shared__ int of_warp[kWarps];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -18,7 +18,7 @@ __device__ int sum_before(int mine, int& all) {
     const int other = __shfl_up_sync(~0u, sum, step);
     if (lane >= step) sum += other;
   }
-  __syncthreads();  // those of the call before are read
+  __syncthreads();  // the values of the previous call have been read
   if (lane == 31) of_warp[warp] = sum;
   __syncthreads();
   int before = 0;
@@ -33,10 +33,10 @@ __device__ int sum_before(int mine, int& all) {
 struct Maker {
   const TableParams& x;
 
-  // Tile n of those that `begin` counts.
+  // Tile n, in the order of `begin`.
   __device__ QueryTile tile(int n) const {
     const Problem& p = x.problem;
-    int low = 0, high = p.batch;  // the last sequence that begins at n or before
+    int low = 0, high = p.batch;  // the last sequence that starts at or before n
     while (high - low > 1) {
       const int middle = (low + high) / 2;
       (x.table.begin[middle] <= n ? low : high) = middle;
@@ -51,7 +51,7 @@ struct Maker {
   }
 
   __device__ void run() const {
-    sm80::admit_next();  // it waits until the table is there
+    sm80::admit_next();  // the next kernel waits until the table is ready
     const Problem& p = x.problem;
     int count = 0;
     for (int first = 0; first < p.batch; first += kThreads) {

@@ -1,6 +1,6 @@
-// Which tiles of queries there are where lengths or lists are in tensors, and so unknown to the host: a kernel of one
-// block writes them into the workspace, those with most keys first, for sm90/forward/kernel.h to take one after the
-// other. Sequences that end early leave no empty tiles.
+// The query tiles of a problem whose lengths or block lists are in tensors, and so unknown to the host. A kernel of one
+// CTA writes them to the workspace, those with most keys first. sm90/forward/kernel.h takes them one after another.
+// Sequences that end early leave no empty tiles.
 #pragma once
 #include "attention/sm90/forward/config.h"
 #include "plan/backend.h"
@@ -8,8 +8,8 @@
 namespace attune::sm90 {
 
 struct TileTable {
-  QueryTile* tile;  // [bound]: of one head, or, of lists, of all
-  int* begin;       // [batch + 1]: a sequence's first, as they were before they were put in order; the last: how many
+  QueryTile* tile;  // [bound]: tiles of one head; with lists, of all heads
+  int* begin;       // [batch + 1]: first tile of each sequence before sorting; the last: number of tiles
 };
 
 struct TableParams {
@@ -19,19 +19,19 @@ struct TableParams {
   int tile_q, tile_k;
 };
 
-// The most tiles that lengths in tensors can make.
+// Upper bound on the tiles for any lengths in tensors.
 inline int64_t table_bound(const Problem& p, int tile_q) {
   return p.batch * ceil_div(p.len_q, tile_q) * (p.mask.blocks.q ? p.heads_q : 1);
 }
 
 Status make_table(std::string_view who, const TableParams&, int device, Stream);
 
-// The same where only the lists are in tensors.
+// The same if only the block lists are in tensors.
 struct ListTableParams {
   ListTiles tiles;
   QueryTile* table;
-  int* count;  // how many there are
-  int ahead;   // the first so many stay out: blocks find them themselves
+  int* count;  // number of tiles
+  int ahead;   // the first `ahead` tiles are left out: CTAs find them on their own
 };
 Status make_table(std::string_view who, const Problem&, const ListTableParams&, int device, Stream);
 

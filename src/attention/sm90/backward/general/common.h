@@ -1,7 +1,7 @@
-// Backward attention for Hopper of any problem: what its two kernels share. They divide the work as those of wide heads
-// do (sm90/backward/two_kernel/common.h) and multiply by the same code, but find their tiles in tables, so that lengths
-// may be in tensors; they walk block lists, serve options that change scores and gradients in f32. No sum is shared
-// between blocks but that of a bias that is broadcast, so a run has the same bits every time.
+// General backward for Hopper: what its two kernels share. They divide the work like the two-kernel backward
+// (sm90/backward/two_kernel/common.h) and use its products, but find their tiles in tables, so that lengths may be in
+// tensors. They walk block lists and serve options that change scores and gradients in f32. CTAs share no sums except
+// that of a broadcast bias, so all other gradients have the same bits in every run.
 #pragma once
 #include "attention/sm90/backward/config.h"
 #include "attention/sm90/backward/two_kernel/common.h"
@@ -11,29 +11,29 @@
 namespace attune::sm90 {
 
 struct GeneralParams : TwoKernelParams {
-  const QueryTile* row_table;  // of one head, or, of lists, of all
-  const int* row_tiles;        // how many
-  const KeyTile* key_table;    // of one head: of_keys.tiles
-  // The end of a sequence within the tensors; a row at its end.
+  const QueryTile* row_table;  // tiles of one head; with lists, of all heads
+  const int* row_tiles;        // number of tiles
+  const KeyTile* key_table;    // of_keys.tiles tiles of one head
+  // Boxes at the end of a sequence inside the tensors; one row at its end.
   CUtensorMap q_part[kEndParts], d_out_part[kEndParts], k_part[kEndParts];
   CUtensorMap dq_row, dk_row, dv_row;
-  int rows_q, rows_k;          // of the tensors
+  int rows_q, rows_k;  // of the tensors
   F32Rows f32_dq, f32_dk, f32_dv;
   int dim_qk, dim_v;
   bool wants_dq;
-  bool accumulate;             // gradients are added to what is there, in f32
-  bool cleared;                // dK and dV are 0 where nobody sees a key
-  // Lists: by query block, `column`; by key block, the others.
+  bool accumulate;     // gradients are added to the existing values, in f32
+  bool cleared;        // dK and dV are already 0 for keys that no query sees
+  // Lists by query block: `column`. Lists by key block: the others.
   const int32_t *column, *list_begin, *list_row;
   int64_t list_batch, list_head;  // strides of list_begin
   Blocks blocks;
-  bool options;                // some option changes scores
+  bool options;                   // some option changes scores
   ScoreOptions score;
-  Tensor d_bias;               // f32, added to; no data: not wanted
-  float kept_out;              // 1 / kept
+  Tensor d_bias;                  // f32, added to; no data: not requested
+  float kept_out;                 // 1 / kept
 };
 
-// An entry of a table, past a cache that may be old.
+// Loads an entry of a table, bypassing L1, which may be stale.
 template <class Tile>
 __device__ inline Tile load_entry(const Tile* table, int n) {
   static_assert(sizeof(Tile) % 16 == 0);
@@ -44,8 +44,8 @@ __device__ inline Tile load_entry(const Tile* table, int n) {
   return t;
 }
 
-// A tile of `Panels` panels of 64 rows, of which `there` are its sequence's own. What lies behind them is another's and
-// may be no numbers, which a weight of zero does not undo: those come as zeros, from `outside` of the tensor.
+// Loads a tile of `Panels` panels of 64 rows, of which `there` belong to its sequence. The rows behind them belong to
+// another and may be NaN, which a weight of zero does not cancel. They come as zeros, from `outside` the tensor.
 template <int Panels>
 __device__ inline void load_end(uint32_t to, const CUtensorMap (&parts)[kEndParts], uint32_t full, int row, int there,
                                 int outside, int head, int batch) {
@@ -61,16 +61,16 @@ __device__ inline void load_end(uint32_t to, const CUtensorMap (&parts)[kEndPart
   }
 }
 
-// Where 16 rows of a warp go: `row` of the tensor is the first, `end` past the last of their sequence.
+// Destination of a warp's 16 rows: `row` of the tensor is the first, `end` one past the last of their sequence.
 struct RowsPlace {
   const CUtensorMap &map, &one;  // boxes of 16 rows, of one
   const F32Rows& f32;
-  int row, end, rows;            // rows of the tensor
+  int row, end, rows;            // rows: of the tensor
   int head, batch, dim;
   bool accumulate;
 };
 
-// As store_warp_rows, but rows that are another's stay as they are; f32 leaves straight from registers.
+// Like store_warp_rows, but does not touch rows of other sequences. f32 leaves straight from registers.
 template <class T, int Rows, int N>
 __device__ inline void store_own_rows(const float (&sums)[N], float factor, uint32_t place, int first,
                                       const RowsPlace& to) {

@@ -1,6 +1,6 @@
-// sm90_backward of any problem: the host side of backward.sm90.any.*.h. A run is the tables of tiles, prepare, the
-// kernel that owns queries, then the one that owns keys, which starts as soon as the former leaves room. No sum is
-// shared between blocks but that of a broadcast bias, so the gradients are the same bits in every run.
+// General sm90_backward: the host side of general/kernel_dq.h and kernel_dkdv.h. A run is the tile tables, the
+// preprocessing, the kernel that owns queries, then the one that owns keys, which starts as soon as the former leaves
+// room. CTAs share no sums except that of a broadcast bias, so all other gradients have the same bits in every run.
 #include "attention/gpu/backward_pre_post_host.h"
 #include "attention/sm90/backward/general/instances.h"
 #include "attention/sm90/backward/tile_table.h"
@@ -13,7 +13,7 @@
 namespace attune::sm90 {
 namespace {
 
-constexpr int kTileRows = 128, kTileKeys = 64;  // of what a block owns; steps are 64 x 64
+constexpr int kTileRows = 128, kTileKeys = 64;  // what a CTA owns; steps are 64 x 64
 
 GeneralKernel& kernel_of(const Problem& p) { return is_large_head(p) ? general_kernel_256() : general_kernel_128(); }
 int64_t padded(const Problem& p) { return round_up(p.len_q, kTileRows); }
@@ -50,7 +50,7 @@ class Run {
                                     stream_);
           !s.ok())
         return s;
-    // Keys that no sequence has, those that nobody sees, and sums.
+    // Clears keys outside all sequences, keys that no query sees, and sums.
     for (const Role r : {Role::dk, Role::dv, Role::d_bias})
       if (a_.given(r) && !pre_post_.running && (lengths_ || r == Role::d_bias))
         if (Status s = sm80::backward_clear(who_, p_, a_[r], place_, stream_); !s.ok()) return s;
@@ -76,7 +76,7 @@ class Run {
                  all_k = double(k.extent.seq) * k.extent.batch;
     const bool listed = p_.mask.blocks.q;
     int64_t tiles = key_table_size(p_, kTileKeys);
-    // All that are not empty come first, and each sequence has at most one that is not whole.
+    // Tiles that are not empty come first, and each sequence has at most one partial tile.
     if (p_.keys == KeySource::ragged) tiles = std::min(tiles, k.extent.seq / kTileKeys + int64_t(p_.batch));
     x_.row_stats = room_.stats, x_.scale2 = pre_post_.scale * kLog2e, x_.kept = pre_post_.kept.in;
     x_.scale = pre_post_.scale * pre_post_.kept.out;
@@ -96,7 +96,7 @@ class Run {
     x_.d_bias = a_[Role::d_bias], x_.kept_out = pre_post_.kept.out;
   }
   Status make_maps() {
-    // A map is of something: where there are no queries or no keys, of rows that nobody looks at.
+    // A tensor map cannot be empty; with no queries or no keys, map other rows, which are never read.
     const Tensor &q = a_[has_rows_ ? Role::q : Role::k], &d_out = a_[has_rows_ ? Role::d_out : Role::v];
     const Tensor &k = a_[has_keys_ ? Role::k : Role::q], &v = a_[has_keys_ ? Role::v : Role::d_out];
     const auto part = rows_of_end_part;
@@ -129,7 +129,7 @@ class Run {
       if (wanted)
         if (Status s = cuda::tensor_map(of, rows, *map); !s.ok())
           return Status::no(who_, ": ", name(role), ": ", s.message, ", in: ", name(p_));
-    // Not by plain bulk copies: racecheck takes those for writes of the thread that asks.
+    // Not by plain bulk copies: racecheck treats those as writes of the issuing thread.
     const int64_t line = 2 * int64_t(x_.padded);
     if (Status s = cuda::line_map(&room_.stats->x, line, x_.heads, p_.batch, 2 * kTileKeys, x_.stats); !s.ok())
       return Status::no(who_, ": statistics: ", s.message, ", in: ", name(p_));

@@ -1,5 +1,5 @@
-// The compiled kernels of any problem as the host sees them, and its side of them. A file backward.sm90.any_d#.cu holds
-// those of one head dim. Slower than kernels made for a problem: they serve what those do not.
+// The compiled general kernels as the host sees them, and their host side. A file of instances/ holds the kernels of
+// one head dim. They are slower than specialized kernels and serve what those do not.
 #pragma once
 #include <algorithm>
 #include <iterator>
@@ -12,9 +12,9 @@
 namespace attune::sm90 {
 
 struct GeneralKernel {
-  int dim;                              // the widest it serves, of q and of v
-  int threads, rows_bytes, keys_bytes;  // of shared memory
-  void (*rows[2])(GeneralParams);           // f16, bf16
+  int dim;                              // largest head dim, of q and of v
+  int threads, rows_bytes, keys_bytes;  // shared memory of the kernel that owns queries; of the one that owns keys
+  void (*rows[2])(GeneralParams);       // f16, bf16
   void (*keys[2])(GeneralParams);
   cuda::SharedMemoryOptIn rows_ready[2]{}, keys_ready[2]{};
 };
@@ -38,29 +38,29 @@ GeneralKernel& general_kernel_128();
 GeneralKernel& general_kernel_256();
 
 inline bool is_large_head(const Problem& p) { return p.dim_qk > 128 || p.dim_v > 128; }
-// Lists that the kernel of narrow heads walks.
+// Lists that the fused kernel walks.
 inline bool has_narrow_list(const Problem& p) {
   const Blocks& size = p.mask.blocks;
   return size.k == 128 && (size.q == 128 || (size.q == 64 && std::max(p.dim_qk, p.dim_v) > 64));
 }
-// Whatever the arguments, served by a kernel for queries and one for keys.
+// True if a kernel for queries and one for keys serve the problem, whatever the arguments.
 inline bool is_divided(const Problem& p) {
   const bool ordered = p.reproducible != Reproducible::no;
   return is_large_head(p) || (p.mask.blocks.q && (!has_narrow_list(p) || needs_general(p) || ordered)) ||
          (ordered && p.has(Option::bias));
 }
-// Lengths are in tensors, or there are rows that no sequence has.
+// True if lengths are in tensors, or there are rows outside all sequences.
 inline bool has_lengths(const Problem& p, const Args& a) {
   constexpr Role kLengths[] = {Role::cu_q, Role::cu_k, Role::used_q, Role::used_k, Role::left_pad, Role::positions};
   return p.keys == KeySource::ragged || a[Role::q].extent.seq > p.len_q || a[Role::k].extent.seq > p.len_k ||
          std::any_of(std::begin(kLengths), std::end(kLengths), [&](Role r) { return a.given(r); });
 }
-// Whatever the lengths, more than kernels without tables serve.
+// True if the problem needs more than kernels without tables serve, whatever the lengths.
 inline bool needs_table(const Problem& p) {
   return needs_general(p) || p.mask.blocks.q || p.dtype.grad == DType::f32;
 }
 
-// Of divided problems. The workspace of a plan is enough for lengths in tensors.
+// For problems with is_divided(). The workspace of a plan suffices for lengths in tensors.
 Status general_shape(std::string_view who, Plan&);
 Status general_fits(std::string_view who, const Plan&, const Args&);
 // Gradients that are not given are not computed.

@@ -1,5 +1,6 @@
-// Any problem, the kernel that owns keys: dK and dV, of all query heads that share them. A block has one tile of 64
-// keys from the table. The thread that loads leaves each query tile's place beside it, and what is no place at the end.
+// General backward, the kernel that owns keys: dK and dV, for all query heads of the GQA group. A CTA has one tile of
+// 64 keys from the table. The producer thread stores the location of each query tile beside it, and a query of -1 at
+// the end.
 #pragma once
 #include "attention/sm90/backward/general/score.h"
 #include "attention/sm90/backward/two_kernel/kernel_dkdv.h"
@@ -10,7 +11,7 @@ template <class Number, int DimQk, int DimV>
 struct GeneralDkDvLayout : DkDvLayout<Number, DimQk, DimV> {
   using Base = DkDvLayout<Number, DimQk, DimV>;
   static constexpr int kVisits = Base::kSharedBytes, kSharedBytes = kVisits + 8 * Base::kStatsStages;
-  static constexpr int kProducerRegisters = 40, kConsumerRegisters = 232;  // walking lists takes some
+  static constexpr int kProducerRegisters = 40, kConsumerRegisters = 232;  // walking lists needs more
   static_assert(kSharedBytes <= 227 * 1024);
 };
 
@@ -36,7 +37,7 @@ struct GeneralDkDvProducer {
   __device__ void load_step(uint32_t step, int query, int head) const {
     const uint32_t q = C::q_place(step), o = C::o_place(step), parity = (step / 2 & 1) ^ 1;
     const uint32_t q_full = shared + C::kFull + 8 * q, o_full = shared + C::kFull + 8 * o;
-    // Foreign keys have rows of their own, which are not stored.
+    // Keys of other sequences only affect rows that are not stored.
     if (step == 0) {
       arrive_expect(shared + C::kKFull, C::kBytesK);
       load_panels<C::kTileK, C::kPanelsQk>(shared + C::kK, x.k, shared + C::kKFull, 0, t.k_row + t.key, t.head,
@@ -57,7 +58,7 @@ struct GeneralDkDvProducer {
     arrive_expect(o_full, C::kBytesO);
     load_queries<C::kPanelsV>(shared + C::kTiles + o * C::kBytesTile, x.d_out, x.d_out_part, o_full, query, head);
   }
-  // Those of a list that the band shows.
+  // Query tiles of a list that are within the band.
   __device__ uint32_t load_listed(uint32_t step, int head) const {
     const BlockList list{x.blocks, x.list_begin + t.batch * x.list_batch + head * x.list_head, x.list_row};
     const int row = t.key / x.blocks.k, count = list.count(row);
@@ -98,7 +99,7 @@ struct GeneralDkDvConsumer : DkDvConsumer<C, Values> {
   const KeyTile& own;
   int head;
 
-  // The n-th visit; false where there is none. Read by the lane that gives the place back: racecheck follows no other.
+  // The n-th visit; false if there is none. Read by the lane that releases the slot: racecheck tracks no other way.
   __device__ bool next(uint32_t n) {
     this->wait_tile(Base::in_place(n), n);
     const KeyVisit now = lane == 0 ? *key_visit<C>(shared, n) : KeyVisit{};
@@ -125,8 +126,8 @@ struct GeneralDkDvConsumer : DkDvConsumer<C, Values> {
     for (int n = 0; n < C::kTileQ / 2; ++n)
       if (!PairScore<true>::seen(at, n)) s[n] = 0.f;
   }
-  // Scores become P, and what the other warpgroup multiplies with: P before dropout, times the slope of a cap, below
-  // zero where it is dropped.
+  // Turns scores into P. The other warpgroup receives P before dropout, times the slope of a cap, negative if it is
+  // dropped.
   __device__ void weigh_scores(uint32_t n, PairSpot& at, const PairScore<true>& score) {
     const uint32_t stage = n % C::kStages;
     wait(shared + C::kPEmpty + 8 * stage, (n / C::kStages & 1) ^ 1);
@@ -160,7 +161,7 @@ struct GeneralDkDvConsumer : DkDvConsumer<C, Values> {
     }
     arrive(shared + C::kPFull + 8 * stage);
   }
-  // dP becomes dS.
+  // Turns dP into dS.
   __device__ void differentiate(uint32_t n, const PairSpot& at) {
     const uint32_t stage = n % C::kStages;
     this->wait_tile(Base::out_place(n), n);
@@ -180,7 +181,7 @@ struct GeneralDkDvConsumer : DkDvConsumer<C, Values> {
     arrive(shared + C::kPEmpty + 8 * stage);
     if (edge()) hide(at);
   }
-  // From the products of step n to pairs. Sums of the step before are done then.
+  // Turns the products of step n into pairs. The sums of the previous step are complete then.
   template <bool First>
   __device__ void weigh(uint32_t n) {
     PairSpot at = spot();
@@ -215,7 +216,7 @@ struct GeneralDkDvConsumer : DkDvConsumer<C, Values> {
       pin(sums);
     }
     this->release(C::kDone);
-    wait(shared + C::kDone, 0);  // the other has multiplied with the keys whose place this one takes
+    wait(shared + C::kDone, 0);  // the other has multiplied with the keys whose buffer this one takes
     if (own.key >= own.keys || (own.tiles == 0 && y.cleared) || !(Values ? y.wants_dv : y.wants_dk)) return;
     const int first = own.k_row + own.key + warp * 16;
     store_own_rows<T, C::kTileK>(sums, Values ? 1.f : y.scale, shared + (Values ? C::kV : C::kK), warp * 16,
@@ -240,7 +241,7 @@ __global__ void __launch_bounds__(C::kThreads, 1) general_dkdv_kernel(const __gr
     barrier_init_done();
   }
   __syncthreads();
-  // As in dkdv_kernel: the kernel that owns queries began when statistics and tables were there.
+  // As in dkdv_kernel: the kernel that owns queries started when statistics and tables were ready.
   if (x.alone) sm80::wait_for_previous();
   const BlockPlace place = find_block(x.of_keys, int(blockIdx.x));
   KeyTile t = load_entry(x.key_table, place.tile);

@@ -1,6 +1,6 @@
-// Any problem, the kernel that owns queries: dQ, and the gradient of a bias. A block has one tile of queries from the
-// table. Where blocks of a list have 64 queries, each warpgroup has a list of its own: key tiles of both come in one
-// stream, what both want once, and each passes over what is the other's alone.
+// General backward, the kernel that owns queries: dQ, and the gradient of a bias. A CTA has one query tile from the
+// table. If blocks of a list have 64 queries, each warpgroup has its own list. The key tiles of both come in one
+// stream: a tile that both need comes once, and each skips the tiles of the other.
 #pragma once
 #include "attention/sm90/backward/general/score.h"
 #include "attention/sm90/backward/two_kernel/kernel_dq.h"
@@ -15,7 +15,7 @@ struct GeneralDqLayout : DqLayout<Number, DimQk, DimV> {
   static_assert(kSharedBytes <= 227 * 1024);
 };
 
-// What lies beside a key tile: its number, and a bit for each warpgroup that wants it.
+// Tag of a key tile: its number, and a bit per warpgroup that needs it.
 struct RowsTag {
   static constexpr int kOver = -1;
   static __device__ int of(int number, bool first, bool second) { return number << 2 | second << 1 | int(first); }
@@ -31,10 +31,10 @@ struct GeneralDqProducer {
   const uint32_t shared;
   const QueryTile& t;
 
-  // A list from its end: the key tile at place `at`; it is over below `low`.
+  // Walks a list from its end: the key tile at position `at`; the list ends below `low`.
   struct Walk { int at, low; };
   __device__ int pieces_shift() const { return x.blocks.k > C::kTileK; }
-  // -1 after the last. An entry that is no block of the sequence is a tile behind all keys.
+  // -1 after the last. An entry that is not a block of the sequence maps to a tile past all keys.
   __device__ int number(const Walk& w) const {
     if (w.at < w.low) return -1;
     if (!x.blocks.q) return w.at;
@@ -55,7 +55,7 @@ struct GeneralDqProducer {
     else
       load_panels<C::kTileK, C::kPanelsQk>(to, x.k, full, 0, t.k_row + key, t.k_head, t.k_batch, Keep::last_to_go);
   }
-  // Its foreign keys have columns of their own, which are hidden.
+  // Keys of other sequences only affect columns that are masked.
   __device__ void load_v(uint32_t step, int tag) const {
 #pragma unroll 1
     for (int p = 0; p < C::kParts; ++p) {
@@ -72,7 +72,7 @@ struct GeneralDqProducer {
     load_panels<C::kTileQ, C::kPanelsQk>(shared + C::kQ, x.q, q, 0, t.row, t.head, t.batch, Keep::first_to_go);
     const bool two = x.blocks.q && x.blocks.q < C::kTileQ;
     Walk a{two ? t.first - 1 : t.last, x.blocks.q ? 0 : t.first}, b = two ? Walk{t.last, t.first} : Walk{-1, 0};
-    ListInterleave interleave{.most = INT32_MAX};  // nobody holds a tile while he looks for his next
+    ListInterleave interleave{.most = INT32_MAX};  // no warpgroup holds a tile while it looks for its next
     uint32_t step = 0;
 #pragma unroll 1
     for (;; ++step) {
@@ -102,14 +102,14 @@ struct GeneralDqConsumer : DqConsumer<C> {
   const GeneralParams& y;
   const QueryTile& at_tile;
 
-  // Read by the lane that gives the place back: racecheck follows no other.
+  // Read by the lane that releases the slot: racecheck tracks no other way.
   __device__ int tag_of(uint32_t n) const {
     wait(shared + C::kKFull + 8 * (n % C::kStagesK), n / C::kStagesK & 1);
     return __shfl_sync(~0u, lane == 0 ? *rows_tag<C>(shared, n) : 0, 0);
   }
   __device__ void release_k(uint32_t n) const { this->release(C::kKEmpty + 8 * (n % C::kStagesK)); }
   __device__ void release_part(uint32_t part) const { this->release(C::kVEmpty + 8 * (part % C::kStagesV)); }
-  // v is given back when it is there: before that its place may be another key tile's.
+  // v is released only after it has arrived: before that its slot may still hold another key tile.
   __device__ void pass_over(uint32_t n) const {
     release_k(n);
 #pragma unroll 1
@@ -140,7 +140,7 @@ struct GeneralDqConsumer : DqConsumer<C> {
     char* const to = row_address(y.d_bias, at.batch, 0, at.head) + PairScore<false>::offset(y.d_bias, at, n);
     atomicAdd(reinterpret_cast<float*>(to), d_logit * y.kept_out);
   }
-  // From the scores of step n to dS, in pairs.
+  // Turns the scores of step n into dS, in pairs.
   __device__ void differentiate(uint32_t n, int key) {
     PairSpot at = spot(key);
     PairScore<false> score{y, {}};

@@ -1,6 +1,6 @@
-// Backward attention for Hopper of any problem: what options do to the 32 scores of a 64 x 64 tile that a thread holds.
-// The same as General of core/score.h. Both kernels have two rows or keys of a thread and of every eight of the others
-// two: `turned` where the two are keys.
+// General backward for Hopper: the options, applied to the 32 scores of a 64 x 64 tile that a thread holds. The result
+// equals General of core/score.h. A thread has two rows on one side of the tile, and two of every eight on the other.
+// `transposed`: the two rows are keys.
 #pragma once
 #include <type_traits>
 
@@ -10,13 +10,14 @@
 
 namespace attune::sm90 {
 
-// Of s[n], c = n / 4 * 8 + n % 2 and r = n / 2 % 2 * 8: it is of query `query + r` and key `key + c`, turned of query
-// `query + c` and key `key + r`. It is seen where c is one of count[n / 2 % 2] from from[n / 2 % 2] on.
+// For s[n], let c = n / 4 * 8 + n % 2 and r = n / 2 % 2 * 8. It belongs to query `query + r` and key `key + c`;
+// transposed, to query `query + c` and key `key + r`. It is visible if c is one of count[n / 2 % 2] from from[n / 2 %
+// 2] on.
 struct PairSpot {
   int batch, head;
   int query, key;
   int rows, keys;            // of the sequence
-  int64_t query_0, key_0;    // where they stand
+  int64_t query_0, key_0;    // positions of query 0 and key 0
   int from[2], count[2];
 };
 
@@ -30,11 +31,11 @@ template <bool transposed>
 struct PairScore {
   static constexpr int kCount = 32, kPiece = 4;
   const GeneralParams& x;
-  uint32_t kept[1];  // a bit for each score
+  uint32_t kept[1];  // one bit per score
 
   static __device__ constexpr int bit(int n) { return transposed ? n : 8 * (n / 2 % 2 * 2 + n % 2) + n / 4; }
 
-  // Before the products are there.
+  // Called before the products are complete.
   __device__ void draw_kept(const PairSpot& at) {
     if (!x.score.drop_below) return;
     const Dropout dropout{uint64_t(x.score.seed[0]), uint64_t(x.score.seed[1]), x.score.drop_below};
@@ -44,7 +45,7 @@ struct PairScore {
       draw_transposed<kCount>(kept, dropout, stream, row, at.key_0 + at.key - threadIdx.x % 32 / 4);
     else draw<kCount>(kept, dropout, stream, row, at.key_0 + (at.key & ~3));
   }
-  // Where a bias has the pair of s[n], bytes from the row of the batch and head; of what is not there, the last.
+  // Byte offset of the pair of s[n] in a bias, from the row of the batch and head. Missing pairs read the last one.
   static __device__ int64_t offset(const Tensor& t, const PairSpot& at, int n) {
     const int c = n / 4 * 8 + n % 2, r = n / 2 % 2 * 8;
     const int i = min(at.query + (transposed ? c : r), at.rows - 1),
@@ -68,12 +69,12 @@ struct PairScore {
   }
 
   struct Weighed {
-    float weight;  // before dropout, as if it were seen
-    float keep;    // what dropout multiplies it by
-    float slope;   // of the capped score by the score
+    float weight;  // before dropout, as if the pair were visible
+    float keep;    // factor of dropout
+    float slope;   // derivative of the capped score
   };
-  // take(whether there is a bias, n, Weighed) for each score, done(piece) after each four. lse(n): of its row. Scores
-  // are lost.
+  // Calls take(whether there is a bias, n, Weighed) for each score and done(piece) after every four. lse(n): of its
+  // row. Overwrites the scores.
   template <class Lse, class Take, class Done>
   __device__ void apply(float (&s)[kCount], const PairSpot& at, Lse lse, Take take, Done done) const {
     if (x.score.cap != 0.f) cap_scores(s, x.score.cap_factor);
@@ -82,7 +83,7 @@ struct PairScore {
   }
 
  private:
-  // A branch for each score would cost more than the arithmetic: what is not asked for multiplies by one, or adds zero.
+  // A branch per score would cost more than the arithmetic: an option that is not used multiplies by one, or adds zero.
   template <bool biased, class Lse, class Take, class Done>
   __device__ void weigh(const float (&s)[kCount], const PairSpot& at, Lse lse, Take take, Done done) const {
     const bool capped = x.score.cap != 0.f;

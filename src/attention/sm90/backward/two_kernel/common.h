@@ -1,8 +1,8 @@
-// Backward attention for Hopper at wide heads (192, 256): what its two kernels share. Sums of dK and dV of 64 keys fill
-// the registers of a block, and dQ added to memory from so few keys would take longer than the products. So there are
-// two kernels, seven products instead of five, and no sum is shared between blocks:
-//   rows  a block owns 128 queries and walks keys: S, dP, dQ
-//   keys  a block owns 64 keys and walks queries: S^T, dP^T, dV, dK
+// Two-kernel backward for Hopper, for head dims over 128 (192, 256): what its two kernels share. Sums of dK and dV of
+// 64 keys fill the registers of a CTA, and dQ added to memory from so few keys would take longer than the products. So
+// there are two kernels, with seven products instead of five, and CTAs share no sums:
+//   rows  a CTA owns 128 queries and walks keys: S, dP, dQ (kernel_dq.h)
+//   keys  a CTA owns 64 keys and walks queries: S^T, dP^T, dV, dK (kernel_dkdv.h)
 #pragma once
 #include <cuda.h>
 
@@ -17,29 +17,29 @@
 
 namespace attune::sm90 {
 
-// What a block walks begins at the first row that its own see, rounded down to this: copies may begin anywhere.
+// The walk of a CTA starts at the first visible row, rounded down to a multiple of this: copies may start anywhere.
 inline constexpr int kTwoKernelStart = 16;
 
-// Blocks go section by section of heads, tile by tile of all heads of one, head by head.
+// CTAs go section by section of heads, then tile by tile over all heads of a section.
 struct BlockOrder {
-  int tiles;  // of a head
+  int tiles;  // per head
   int heads;  // of all sequences
   int section;
 };
 
 struct TwoKernelParams {
-  CUtensorMap q, d_out, k, v;  // boxes of 64 rows; of what a kernel walks, of a step's
+  CUtensorMap q, d_out, k, v;  // boxes of 64 rows; of a tensor that a kernel walks, of a step's rows
   CUtensorMap dq, dk, dv;      // of 16 rows
-  CUtensorMap stats;           // of a step's
-  const float2* row_stats;     // [batch][head][padded]: lse_of_weights(), base 2, +inf of no keys; delta * kept
+  CUtensorMap stats;           // of a step's rows
+  const float2* row_stats;     // [batch][head][padded]: lse_of_weights(), base 2, +inf without keys; delta * kept
   float scale2;                // of the products, in base 2
-  float kept, scale;           // a power of two that dS is kept times; the scale of dQ and dK, without it
+  float kept, scale;           // power of two that multiplies dS; factor of dQ and dK, which removes it
   int rows, keys;              // of a sequence
   int heads, heads_kv, group;
-  int left, right, offset;     // key j is seen by query i where i + offset - left <= j <= i + offset + right
-  int padded;                  // rows of a head in the statistics, a multiple of 128
-  bool wants_dk, wants_dv;     // someone takes it
-  bool alone;                  // the kernel that owns keys comes right behind prepare
+  int left, right, offset;     // query i sees key j if i + offset - left <= j <= i + offset + right
+  int padded;                  // rows per head in the statistics, a multiple of 128
+  bool wants_dk, wants_dv;     // requested
+  bool alone;                  // the kernel that owns keys directly follows the preprocessing
   BlockOrder of_rows, of_keys;
 };
 
@@ -50,7 +50,7 @@ __device__ inline BlockPlace find_block(const BlockOrder& o, int n) {
   return {rest / here, section * o.section + rest % here};
 }
 
-// A tile of `Panels` panels of 64 columns, `Rows` rows each, by boxes of `Box` rows.
+// Loads a tile of `Panels` panels of 64 columns, `Rows` rows each, in boxes of `Box` rows.
 template <int Rows, int Panels, int Box = 64>
 __device__ inline void load_panels(uint32_t to, const CUtensorMap& map, uint32_t full, int first_panel, int row,
                                    int head, int batch, Keep keep) {
@@ -61,8 +61,8 @@ __device__ inline void load_panels(uint32_t to, const CUtensorMap& map, uint32_t
       load_tile(to + (n * Rows + r) * 128, map, full, (first_panel + n) * 64, row + r, head, batch, keep);
 }
 
-// A warp's 16 rows of a tile, from `first` on, as products take them from registers: shared memory, which would give
-// them to every product anew, is what those wait for.
+// Loads a warp's 16 rows of a tile, from `first` on, as register operands. Products are limited by shared memory, from
+// which each one would read these rows again.
 template <int PanelBytes, int N>
 __device__ inline void keep_rows(uint32_t (&to)[N], uint32_t tile, int first, int lane) {
   const int row = first + lane % 16;
@@ -76,8 +76,8 @@ __device__ inline void keep_rows(uint32_t (&to)[N], uint32_t tile, int first, in
   }
 }
 
-// Sums of a warp's 16 rows to a tensor, through shared memory: `place` is row 0 of panels of `Rows` rows, `first` the
-// warp's first row there. The place is free when it returns.
+// Stores the sums of a warp's 16 rows to a tensor, through shared memory: `place` is row 0 of panels of `Rows` rows,
+// `first` the warp's first row there. The buffer is free on return.
 template <class T, int Rows, int N>
 __device__ inline void store_warp_rows(const float (&sums)[N], float factor, uint32_t place, int first,
                                        const CUtensorMap& map, int row, int head, int batch) {

@@ -1,6 +1,6 @@
-// sm90_backward at heads of more than 128 columns: the host side of backward.sm90.wide.*.h. A run is prepare, the
-// kernel that owns queries, then the one that owns keys, which starts as soon as the former leaves room. No sum is
-// shared between blocks, so the gradients are the same bits in every run.
+// sm90_backward at head dims over 128: the host side of two_kernel/kernel_dq.h and kernel_dkdv.h. A run is the
+// preprocessing, the kernel that owns queries, then the one that owns keys, which starts as soon as the former leaves
+// room. CTAs share no sums, so the gradients have the same bits in every run.
 #include <algorithm>
 
 #include "attention/gpu/backward_pre_post_host.h"
@@ -14,7 +14,7 @@ namespace attune::sm90 {
 namespace {
 
 constexpr int kTileRows = 128, kTileKeys = 64, kMostSectionHeads = 64;
-constexpr int kShort = 1024;   // keys, up to which blocks of rows stay
+constexpr int kShort = 1024;  // keys up to which CTAs that own queries are persistent
 constexpr double kSectionBytes = 32 << 20;
 
 int64_t padded(const Problem& p) { return round_up(p.len_q, kTileRows); }
@@ -23,8 +23,8 @@ float2* carve(Workspace& ws, const Problem& p) {
   return ws.take<float2>(size_t(p.batch) * size_t(p.heads_q) * size_t(padded(p)));
 }
 
-// With a band, blocks differ in length: the longest of a section of heads come first, and what they walk, `rows` rows a
-// head, stays in the L2 cache. Without one, head after head.
+// With a band, CTAs differ in length: the longest of a section of heads come first, and what they walk, `rows` rows per
+// head, stays in L2. Without one, head after head.
 int section(const Problem& p, const TwoKernel& k, int64_t rows) {
   if (p.mask.kind == MaskKind::full) return 1;
   const double bytes = double(rows) * (k.dim_qk + k.dim_v) * 2;
@@ -87,7 +87,7 @@ Status two_kernel_run(std::string_view who, const Plan& plan, const Args& a, Wor
                .of_rows = {int(ceil_div(rows, kTileRows)), p.batch * p.heads_q, section(p, kernel, keys)},
                .of_keys = {int(ceil_div(keys, kTileKeys)), p.batch * p.heads_kv,
                            section(p, kernel, int64_t(rows) * pre_post.group)}};
-  // A map is of something: where there are no queries or no keys, of rows that nobody looks at.
+  // A tensor map cannot be empty; with no queries or no keys, map other rows, which are never read.
   const Tensor &q = a[rows ? Role::q : Role::k], &d_out = a[rows ? Role::d_out : Role::v];
   const Tensor &k = a[has_keys ? Role::k : Role::q], &v = a[has_keys ? Role::v : Role::d_out];
   cuda::Launch launch{.who = who, .threads = kernel.threads, .device = device, .stream = stream, .early = true};
@@ -110,9 +110,9 @@ Status two_kernel_run(std::string_view who, const Plan& plan, const Args& a, Wor
     if (Status s = make(who, p, {{Role::dk, a[Role::dk], &x.dk, 16}}); !s.ok()) return s;
   if (x.wants_dv)
     if (Status s = make(who, p, {{Role::dv, a[Role::dv], &x.dv, 16}}); !s.ok()) return s;
-  if (x.alone || kernel.queries != 64 || kernel.keys_of_rows != kTileKeys)  // else they are there
+  if (x.alone || kernel.queries != 64 || kernel.keys_of_rows != kTileKeys)  // else they exist already
     if (Status s = make_maps(kernel.queries, kTileKeys); !s.ok()) return s;
-  // Not by plain bulk copies: racecheck takes those for writes of the thread that asks.
+  // Not by plain bulk copies: racecheck treats those as writes of the issuing thread.
   if (Status s = cuda::line_map(&stats->x, 2 * int64_t(x.padded), x.heads, p.batch, 2 * kernel.queries, x.stats);
       !s.ok())
     return Status::no(who, ": statistics: ", s.message, ", in: ", name(p));

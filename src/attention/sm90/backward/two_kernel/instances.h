@@ -1,5 +1,5 @@
-// The compiled kernels of wide heads as the host sees them, and its side of them. A file backward.sm90.d#.cu holds
-// those of one head dim.
+// The compiled kernels of the two-kernel backward as the host sees them, and its host side. A file of instances/ holds
+// the kernels of one head dim.
 #pragma once
 #include "attention/sm90/backward/two_kernel/kernel_dkdv.h"
 #include "attention/sm90/backward/two_kernel/kernel_dq.h"
@@ -9,10 +9,10 @@
 namespace attune::sm90 {
 
 struct TwoKernel {
-  int dim_qk, dim_v;                     // the widest it serves
-  int queries, keys_of_rows;             // of a step of the kernel that owns keys; of that which owns queries
-  int threads, rows_bytes, keys_bytes;   // of shared memory
-  void (*rows[2])(TwoKernelParams);           // f16, bf16
+  int dim_qk, dim_v;                    // the largest head dims it serves
+  int queries, keys_of_rows;            // per step of the kernel that owns keys; per step of the one that owns queries
+  int threads, rows_bytes, keys_bytes;  // shared memory of the kernel that owns queries; of the one that owns keys
+  void (*rows[2])(TwoKernelParams);     // f16, bf16
   void (*keys[2])(TwoKernelParams);
   cuda::SharedMemoryOptIn rows_ready[2]{}, keys_ready[2]{};
 };
@@ -33,7 +33,7 @@ TwoKernel& two_kernel_192();
 TwoKernel& two_kernel_256();
 
 TwoKernel& two_kernel_of(const Problem&);
-// Of problems with a head dim over 128 that need no table. Gradients that are not given are not computed.
+// For problems with a head dim over 128 that need no table. Gradients that are not given are not computed.
 Status two_kernel_run(std::string_view who, const Plan&, const Args&, Workspace, Stream);
 
 }  // namespace attune::sm90

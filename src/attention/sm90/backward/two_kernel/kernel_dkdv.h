@@ -1,15 +1,15 @@
-// Wide heads, the kernel that owns keys: dK and dV, of all query heads that share the keys. The warpgroups have the
-// same 64 keys and divide the gradients. Scores are turned, rows are keys:
-//   one      S^T = K Q^T -> P^T, in f32 through shared memory to the other; dV += P^T dO
-//   another  dP^T = V dO^T, with P^T -> dS^T; dK += dS^T Q
-// What the second products take from registers comes out of the first as they want it.
+// Two-kernel backward, the kernel that owns keys: dK and dV, for all query heads of the GQA group. The warpgroups have
+// the same 64 keys and divide the gradients. Scores are transposed, rows are keys:
+//   first   S^T = K Q^T -> P^T, in f32 through shared memory to the other; dV += P^T dO
+//   second  dP^T = V dO^T, with P^T -> dS^T; dK += dS^T Q
+// The results of the first products have the register layout that the second products need.
 #pragma once
 #include "attention/sm90/backward/two_kernel/common.h"
 
 namespace attune::sm90 {
 
-// Tiles of q and of d_out take turns in four places. Those of d_out are free sooner: so the next of q but one goes
-// where one of d_out was, and the other way round, and both are loaded two products before they are needed.
+// Tiles of q and d_out alternate in four buffers. Those of d_out are free sooner. So the q tile after the next goes
+// where a d_out tile was, and vice versa, and both are loaded two products before they are needed.
 template <class Number, int DimQk, int DimV, int TileQ = 64>
 struct DkDvLayout {
   using T = Number;
@@ -21,9 +21,9 @@ struct DkDvLayout {
   static constexpr int kBytesV = kPanelsV * kPanelK, kBytesStats = kTileQ * 8, kBytesP = kTileQ * kTileK * 4;
   static constexpr int kBytesTile = kBytesQ > kBytesO ? kBytesQ : kBytesO;
   static constexpr int kK = 0, kV = kBytesK, kTiles = kV + kBytesV, kP = kTiles + kPlaces * kBytesTile;
-  static constexpr bool kKeepsKeys = DimQk <= 192 && DimV <= 192;  // in registers, where there is room
+  static constexpr bool kKeepsKeys = DimQk <= 192 && DimV <= 192;  // in registers, if there is room
   static constexpr int kAfterP = kP + kStages * kBytesP, kBytesOfStats = kStatsStages * kBytesStats;
-  // Where two P do not fit, with a KB for barriers, the second lies where k was.
+  // If two P do not fit, with a KB for barriers, the second one reuses the buffer of k.
   static constexpr bool kReusesKeys = kAfterP + kBytesOfStats > 226 * 1024;
   static_assert(!kReusesKeys || (kKeepsKeys && kBytesP <= kBytesK));
   static constexpr uint32_t kStepP = uint32_t(kReusesKeys ? kK - kP : kBytesP);  // modulo 2^32
@@ -31,13 +31,13 @@ struct DkDvLayout {
   static constexpr int kVFull = kKFull + 8, kDone = kVFull + 8, kFull = kDone + 8, kEmpty = kFull + 8 * kPlaces;
   static constexpr int kPFull = kEmpty + 8 * kPlaces, kPEmpty = kPFull + 8 * kStages;
   static constexpr int kSharedBytes = kPEmpty + 8 * kStages;
-  // Where q of a step lies, and d_out.
+  // Buffers of q and of d_out of a step.
   static __device__ uint32_t q_place(uint32_t step) { return step % 2 * 2 + step / 2 % 2; }
   static __device__ uint32_t o_place(uint32_t step) { return step % 2 * 2 + (step / 2 % 2 ^ 1); }
   static_assert(kSharedBytes <= 227 * 1024);
 };
 
-// Which keys a block has, and the query tiles that see them.
+// The keys of a CTA, and the query tiles that see them.
 struct TwoKernelKeyTile {
   int key, head_kv, batch;
   int first, tiles;  // the first query of a head, a multiple of kTwoKernelStart; query tiles from there on
@@ -82,7 +82,7 @@ __device__ inline void dkdv_produce(const TwoKernelParams& x, uint32_t shared, c
     }
 }
 
-// One of the two: `Values` has S^T and dV, the other dP^T and dK.
+// One of the two warpgroups: `Values` has S^T and dV, the other dP^T and dK.
 template <class C, bool Values>
 struct DkDvConsumer {
   using T = typename C::T;
@@ -95,14 +95,14 @@ struct DkDvConsumer {
 
   float sums[kDimOut / 2];
   float s[C::kTileQ / 2];
-  uint32_t pairs[C::kTileQ / 4];                  // as products want them
+  uint32_t pairs[C::kTileQ / 4];                  // as operands of products
   uint32_t keys[C::kKeepsKeys ? kDimIn / 4 : 1];  // k, or v, likewise
   int query;                                      // of this step
 
   __device__ void release(int barrier) const {
     if (lane == 0) arrive(shared + barrier);
   }
-  // The tiles of the first product, and of the second.
+  // Buffers of the tiles of the first product, and of the second.
   static __device__ uint32_t in_place(uint32_t n) { return Values ? C::q_place(n) : C::o_place(n); }
   static __device__ uint32_t out_place(uint32_t n) { return Values ? C::o_place(n) : C::q_place(n); }
   __device__ void wait_tile(uint32_t place, uint32_t n) const { wait(shared + C::kFull + 8 * place, n / 2 & 1); }
@@ -153,16 +153,16 @@ struct DkDvConsumer {
       if (c < from[r] || c > last[r]) s[n] = 0.f;
     }
   }
-  // Of two neighbouring queries: log-sum-exp, delta, log-sum-exp, delta.
+  // For two adjacent queries: log-sum-exp, delta, log-sum-exp, delta.
   __device__ float4 stats(uint32_t step, int n) const {
     return load_shared4(shared + C::kStats + step % C::kStatsStages * C::kBytesStats + lane % 4 * 16 + n * 64);
   }
-  // What one lane has of P the same lane of the other warpgroup wants.
+  // Address where a lane exchanges P with the same lane of the other warpgroup.
   __device__ uint32_t exchange(uint32_t stage, int n) const {
     return shared + C::kP + stage * C::kStepP + n * 2048 + (warp * 32 + lane) * 16;
   }
-  // From the scores of step n to pairs. Sums of the step before are done then. P is handed over by all threads, not by
-  // one of each warp: racecheck follows a barrier only for those who arrive.
+  // Turns the scores of step n into pairs. The sums of the previous step are complete then. All threads hand P over,
+  // not one per warp: racecheck tracks a barrier only for threads that arrive.
   template <bool First>
   __device__ void weigh(uint32_t n) {
     const uint32_t stage = n % C::kStages, parity = n / C::kStages & 1;
@@ -218,7 +218,7 @@ struct DkDvConsumer {
       weigh<true>(0);
 #pragma unroll 1
       for (uint32_t n = 1; n < steps; ++n) {
-        // In turns: one multiplies while the other has its exponentials.
+        // Ping-pong: one multiplies while the other computes exponentials.
         named_sync(Values ? 1 : 2, 256);
         issue_sums(n - 1);
         issue_scores(n);
@@ -229,9 +229,9 @@ struct DkDvConsumer {
       wait_products<0>();
       pin(sums);
     }
-    if constexpr (C::kReusesKeys) arrive(shared + C::kDone);  // all, as P is handed over
+    if constexpr (C::kReusesKeys) arrive(shared + C::kDone);  // all threads, as for P
     else release(C::kDone);
-    wait(shared + C::kDone, 0);  // the other has multiplied with the keys whose place this one takes
+    wait(shared + C::kDone, 0);  // the other has multiplied with the keys whose buffer this one takes
     if (Values ? x.wants_dv : x.wants_dk)
       store_warp_rows<T, C::kTileK>(sums, Values ? 1.f : x.scale, shared + (Values ? C::kV : C::kK), warp * 16,
                                     Values ? x.dv : x.dk, t.key + warp * 16, t.head_kv, t.batch);
@@ -253,8 +253,8 @@ __global__ void __launch_bounds__(C::kThreads, 1) dkdv_kernel(const __grid_const
     barrier_init_done();
   }
   __syncthreads();
-  // The kernel that owns queries began when the statistics were there, and nothing of its own is needed here: it is
-  // waited for at the end, so that who comes next has all gradients.
+  // The kernel that owns queries started when the statistics were ready, and this kernel needs none of its results. It
+  // is waited for at the end, so that the next kernel finds all gradients.
   if (x.alone) sm80::wait_for_previous();
   const TwoKernelKeyTile t = TwoKernelKeyTile::find<C>(x);
   if (group == 0) {

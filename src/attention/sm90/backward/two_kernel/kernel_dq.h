@@ -1,7 +1,8 @@
-// Wide heads, the kernel that owns queries: dQ. Each of two warpgroups has 64 queries and nothing to tell the other:
+// Two-kernel backward, the kernel that owns queries: dQ. Each of two warpgroups has 64 queries and exchanges nothing
+// with the other:
 //   S = Q K^T | dP = dO V^T | P and dS in registers | dQ += dS K, and only then the next key tile
-// so that k is loaded a whole step ahead; one warpgroup multiplies while the other has its exponentials. Q and dO stay
-// in shared memory, which leaves three tiles at d256: two of k, one of v that is given back in halves.
+// So k is loaded a whole step ahead, and one warpgroup multiplies while the other computes exponentials. Q and dO stay
+// in shared memory, which leaves three tiles at d256: two of k, and one of v that is released in halves.
 #pragma once
 #include "attention/sm90/backward/two_kernel/common.h"
 
@@ -13,7 +14,7 @@ struct DqLayout {
   static constexpr int kDimQk = DimQk, kDimV = DimV, kTileQ = 128, kTileK = TileK, kGroups = 2, kWarps = 4 * kGroups;
   static constexpr int kThreads = 128 * (1 + kGroups), kProducerRegisters = 24, kConsumerRegisters = 240;
   static constexpr int kPanelsQk = DimQk / 64, kPanelsV = DimV / 64, kPanelQ = kTileQ * 128, kPanelK = kTileK * 128;
-  static constexpr int kParts = DimV == 256 ? 2 : 1, kPanelsPart = kPanelsV / kParts;  // of a tile of v; of one part
+  static constexpr int kParts = DimV == 256 ? 2 : 1, kPanelsPart = kPanelsV / kParts;  // of a v tile; of one part
   static constexpr int kStagesK = 2, kStagesV = 2;                                     // of parts
   static constexpr int kBytesQ = kPanelsQk * kPanelQ, kBytesO = kPanelsV * kPanelQ, kBytesK = kPanelsQk * kPanelK;
   static constexpr int kBytesV = kPanelsPart * kPanelK;
@@ -23,10 +24,11 @@ struct DqLayout {
   static constexpr int kKEmpty = kKFull + 8 * kStagesK, kVFull = kKEmpty + 8 * kStagesK;
   static constexpr int kVEmpty = kVFull + 8 * kStagesV, kSharedBytes = kVEmpty + 8 * kStagesV;
   static_assert(kSharedBytes <= 227 * 1024);
-  static constexpr bool kKeepsRows = DimQk <= 192 && DimV <= 192;  // d_out in registers, where there is room
+  static constexpr bool kKeepsRows = DimQk <= 192 && DimV <= 192;  // d_out in registers, if there is room
 };
 
-// Which queries a block has, and the key tiles that they see. With a band the last queries come first.
+// The queries of a CTA, and the key tiles that they see. The last queries come first, which are the longest with a
+// diagonal.
 struct TwoKernelQueryTile {
   int query, head, batch;
   int first, tiles;  // the first key, a multiple of kTwoKernelStart; key tiles from there on
@@ -84,19 +86,19 @@ struct DqConsumer {
   const uint32_t shared;
   const int group, warp, lane;
   TwoKernelQueryTile t;
-  uint32_t round, start;  // this tile's number, and its first step, among those of the block
+  uint32_t round, start;  // index of this tile and of its first step in the CTA
 
   float dq[C::kDimQk / 2];
   float s[C::kTileK / 2], dp[C::kTileK / 2];
-  uint32_t ds[C::kTileK / 4];                        // pairs, as products want them
+  uint32_t ds[C::kTileK / 4];                        // pairs, as operands of products
   uint32_t d_out[C::kKeepsRows ? C::kDimV / 4 : 1];  // likewise
   float lse[2], delta[2];                            // of this lane's rows
-  bool large_logits;                                          // some row of the warp
+  bool large_logits;                                 // in some row of the warp
 
   __device__ void release(int barrier) const {
     if (lane == 0) arrive(shared + barrier);
   }
-  // Steps are counted over all tiles of the block.
+  // Steps are counted over all tiles of the CTA.
   __device__ void issue_scores(uint32_t n) {
     const uint32_t stage = n % C::kStagesK;
     wait(shared + C::kKFull + 8 * stage, n / C::kStagesK & 1);
@@ -148,7 +150,7 @@ struct DqConsumer {
       if (c < r - x.left || c > r + x.right || c >= x.keys) to[n] = 0.f;
     }
   }
-  // From the scores of key tile n to dS, in pairs.
+  // Turns the scores of key tile n into dS, in pairs.
   __device__ void differentiate(uint32_t n) {
     const int key = t.first + int(n - start) * C::kTileK, row = t.query + group * 64 + x.offset;
     const bool partial = key + C::kTileK > x.keys || key + C::kTileK - 1 > row + x.right || key < row + 63 - x.left;
@@ -202,8 +204,8 @@ struct DqConsumer {
   }
 };
 
-// A block stays, and takes each gridDim.x-th tile, where all are alike and short: what the next one needs is loaded
-// while dQ of this one leaves. Otherwise there is one for each tile.
+// If all tiles are alike and short, CTAs are persistent and take every gridDim.x-th tile: data of the next one loads
+// while dQ of this one leaves. Otherwise there is one CTA per tile.
 template <class C>
 __global__ void __launch_bounds__(C::kThreads, 1) dq_kernel(const __grid_constant__ TwoKernelParams x) {
   extern __shared__ __align__(1024) char memory[];

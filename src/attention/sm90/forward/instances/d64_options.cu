@@ -3,7 +3,7 @@
 namespace attune::sm90 {
 
 ForwardKernels forward_kernels_64_options() {
-  // As without options, but for fewer tiles of k and v at d64: each is one more copy of the options.
+  // Only two stages of k and v: each stage compiles one more copy of the options.
   static constinit ForwardKernel all[] = {
       instance<ForwardConfig{.dim = 64, .options = true}>(),
   };

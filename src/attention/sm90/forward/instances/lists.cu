@@ -1,5 +1,5 @@
-// Kernels whose warpgroups have a list each, of all dims. One file: three times the headers cost more than compiling
-// them side by side gains.
+// Kernels with a list per warpgroup, for all head dims. They share one file: parsing the headers three times costs more
+// than compiling in parallel gains.
 #include "attention/sm90/forward/instances.h"
 
 namespace attune::sm90 {
