@@ -49,8 +49,7 @@ struct Declared {
 struct VariantWord {
   std::string_view word;
   Status (*valid)(const Problem&);                          // checks parameters and compatible features
-  void (*declare)(const Problem&, const Args&, Declared&);  // requires a valid problem; extents of q and k are those
-                                                            // given
+  void (*declare)(const Problem&, const Args&, Declared&);  // requires a valid problem; uses extents of given q and k
 };
 const VariantWord* find_variant(std::string_view word);  // null for an unknown word
 
