@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::string_view kWho = "dilated";
 
-// Finds the plan for a problem of this size with the nearest length bounds; `near` also accepts lengths up to 1/8 more.
+// Finds the plan of this size with the tightest length bounds; with `near`, bounds at most 1/8 above the lengths.
 const Plan* find(const std::vector<Plan>& plans, const Problem& wanted, bool near) {
   const Plan* best = nullptr;
   const auto length = [](const Problem& p) { return int64_t(p.len_q) + p.len_k; };
