@@ -8,7 +8,7 @@
 namespace attune {
 namespace {
 
-constexpr std::string_view kAxes = "bqhk";  // of a bias
+constexpr std::string_view kAxes = "bqhk";  // axes of a bias
 
 // The maximum number of entries in block lists of this problem.
 Blocks blocks_of(const Problem& p, int q, int k) {

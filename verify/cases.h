@@ -26,11 +26,11 @@ Status parse(std::string_view text, Case& out);
 // First one setting at a time (every option and mask with every pass, dtype and key source), then every two settings of
 // any two axes together (pairwise, from several seeds), then lines that caused or may cause trouble.
 std::vector<Case> cases(bool quick = false);
-std::span<const std::string_view> nasty_lines();  // the last of these, as written
-std::span<const std::string_view> nsa_lines();    // Native Sparse Attention, its words and the whole
-std::span<const std::string_view> tile_lines();   // lines that exercise large tiles
-std::span<const std::string_view> large_lines();  // lines that exercise as many tiles as a GPU has in flight
-std::span<const std::string_view> large_logit_lines();    // logits whose ulp is worth many weights
+std::span<const std::string_view> nasty_lines();        // the last of these, as written
+std::span<const std::string_view> nsa_lines();          // Native Sparse Attention, its words and the whole
+std::span<const std::string_view> tile_lines();         // lines that exercise large tiles
+std::span<const std::string_view> large_lines();        // lines that exercise as many tiles as a GPU has in flight
+std::span<const std::string_view> large_logit_lines();  // logits whose ulp is worth many weights
 
 // Lines of a variant, in its own file: each runs with both passes and with f32, f16 and bf16.
 struct VariantLine { std::string_view sizes, variant, variation; };

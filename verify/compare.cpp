@@ -84,7 +84,7 @@ std::string element(const Owned& golden, const Owned& got, int64_t worst) {
 
 // The maximum number of products summed into one element of an output.
 double terms(const Problem& p, Role r, const Extents& e) {
-  const double rows = double(p.len_q) * p.batch;  // of one head; sequences may share their keys
+  const double rows = double(p.len_q) * p.batch;  // per head; sequences may share their keys
   if (r == Role::dk || r == Role::dv) return rows * (p.heads_q / p.heads_kv);
   if (r == Role::d_sinks) return rows;
   if (r == Role::d_bias && p.has(Option::block_bias))  // lists may be shared

@@ -25,7 +25,7 @@ enum class Ending { pass, wrong, hang, crash, refused };
 std::string name(Ending);
 
 struct HuntFinding {
-  uint64_t index = 0;       // of the case in the hunt
+  uint64_t index = 0;       // case number in the hunt
   const Backend* backend = nullptr;
   Ending ending = Ending::wrong;
   std::string why{};        // a sentence

@@ -11,7 +11,7 @@ class Pairs {
   Pairs(const Problem&, const Args&, int b, int h);
   int times(int i, int j) const;      // 0: the pair does not count
   double score(int i, int j) const;   // the block's addition to the logits of its pairs; 0 if no block contains it
-  double factor() const { return factor_; }  // of all weights
+  double factor() const { return factor_; }  // factor of all weights
 
  private:
   int heads_, h_;

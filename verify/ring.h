@@ -20,7 +20,7 @@ Status whole_case(const Case& dense, Case& out);
 Status shard_problem(const World& whole, const Cutting&, Problem& out);
 
 struct RankRun {
-  Status status{};      // of this rank
+  Status status{};      // result of this rank
   Traffic traffic{};
   double seconds = 0;
 };

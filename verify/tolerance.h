@@ -50,7 +50,7 @@ struct Judged {
 };
 
 struct Yardstick {
-  DType dtype = DType::f32;     // of the output
+  DType dtype = DType::f32;     // dtype of the output
   bool scaled = false;          // the case scales its values
   double terms = 1;             // number of terms summed into one element
   double shake = 0;             // relative perturbation of the inputs for the naive computation; 0: none

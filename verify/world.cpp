@@ -13,7 +13,7 @@ namespace attune {
 namespace {
 
 constexpr int kLengths[] = {1, 31, 33, 65, 127, 1025};
-constexpr int kMostPad = 5;  // of left padding, and spare rows at the end of a cache
+constexpr int kMostPad = 5;  // maximum left padding, and spare rows at the end of a cache
 
 uint64_t mix(uint64_t x) {  // splitmix64's finaliser
   x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9u;

@@ -19,7 +19,7 @@ enum class Layout : int32_t { bshd, bhsd };  // order of the axes in memory
 struct Variation {
   uint32_t seed = 1;
   int32_t magnitude = 0;      // values are N(0, 1) times 10 to this power
-  bool large_logits = false;           // q and k give logits of the order of 2^33
+  bool large_logits = false;  // q and k give logits of the order of 2^33
   Lengths lengths = Lengths::full;
   Layout layout = Layout::bshd;
   int32_t pad = 8;            // elements between consecutive rows

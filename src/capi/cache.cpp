@@ -28,10 +28,10 @@ struct attune_cache {
   DType dtype = DType::none;
   int32_t heads = 0, dim_qk = 0, dim_v = 0, sequences = 0, capacity = 0, page = 0, pages = 0;
   bool gpu = false;
-  int index = 0;                   // of the GPU
+  int index = 0;                   // GPU index
   int32_t most = 0;                // maximum pages per sequence
   CacheStorage k{}, v{};
-  std::vector<int32_t> length{};   // of each sequence
+  std::vector<int32_t> length{};   // length of each sequence
   std::vector<int32_t> table{};    // [sequences][most]: the pages of a sequence, held(length) of them
   std::vector<int32_t> unused{};   // free pages, the next one last
   OfCall numbers{};

@@ -20,7 +20,7 @@ constexpr int kRaw = ATTUNE_NSA_K_COMPRESSED;  // streams of raw tokens come fir
 // The role that holds the new tokens of a raw stream.
 constexpr int kNew[kRaw] = {ATTUNE_K_NEW,       ATTUNE_V_NEW,       ATTUNE_VARIANT,
                             ATTUNE_VARIANT + 1, ATTUNE_VARIANT + 2, ATTUNE_VARIANT + 3};
-constexpr int kFirstWeight[] = {ATTUNE_VARIANT + 5, ATTUNE_VARIANT + 10}, kWeights = 5;  // of K and of V
+constexpr int kFirstWeight[] = {ATTUNE_VARIANT + 5, ATTUNE_VARIANT + 10}, kWeights = 5;  // for K and for V
 
 constexpr std::string_view kWho = "nsa cache";
 Status no(const auto&... why) { return Status::no(kWho, ": ", why...); }
@@ -33,11 +33,11 @@ struct attune_nsa_cache {
   DType dtype = DType::none;
   int32_t heads = 0, dim_qk = 0, dim_v = 0, sequences = 0, capacity = 0;
   bool gpu = false;
-  int index = 0;                          // of the GPU
+  int index = 0;                          // GPU index
   CacheStorage stream[ATTUNE_NSA_STREAMS]{};
   int64_t shape[ATTUNE_NSA_STREAMS][4] = {};
   CacheStorage numbers{};                 // used_k [sequences], cache_index [sequences]
-  std::vector<int32_t> length{};          // of each sequence, in raw tokens
+  std::vector<int32_t> length{};          // length of each sequence in raw tokens
   std::vector<int32_t> order{};           // the sequences of the call
   std::vector<char> taken{};              // marks sequences in the call
   std::vector<Copy> copies{};

@@ -10,7 +10,7 @@ enum class MaskKind : int32_t { full, causal, window };
 // Position of query 0: the last query at the last key; at key 0; or taken from Role::positions.
 enum class Align : int32_t { bottom_right, top_left, absolute };
 
-inline constexpr int32_t kNoLimit = INT32_MAX;  // an unlimited window side
+inline constexpr int32_t kNoLimit = INT32_MAX;       // an unlimited window side
 struct Blocks { int32_t q = 0, k = 0, bound = 0; };  // block sizes and maximum number of entries; 0: no list
 
 struct Mask {

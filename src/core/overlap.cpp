@@ -20,7 +20,7 @@ struct Term { int64_t stride, lo, hi; };
 struct Search {
   Term term[6]{};
   int64_t reach_lo[7]{}, reach_hi[7]{};  // sums over terms n and later
-  int64_t before = 0, after = 0;  // row size in bytes of each tensor
+  int64_t before = 0, after = 0;         // row size in bytes of each tensor
   int count = 0, budget = 1 << 12;
 
   void add(int64_t stride, int64_t lo, int64_t hi) {

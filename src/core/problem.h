@@ -14,13 +14,13 @@ namespace attune {
 
 enum class Pass : int32_t { forward, backward };
 enum class KeySource : int32_t { linear, ragged, paged };
-enum class Reproducible : int32_t { no, run, batch };  // batch: a row's bits do not depend on the other rows
+enum class Reproducible : int32_t { no, run, batch };   // batch: a row's bits do not depend on the other rows
 enum class Precision : int32_t { full, tf32, tf32x3 };  // how f32 inputs may be multiplied
 enum class Option : uint32_t {
   softcap, alibi, bias, dropout, sink,
   accumulate,           // a forward merges with out and lse, a backward adds to its gradients: read and written
   append,               // k_new and v_new are written after the used keys of the cache, then attended
-  rotary, rotary_half,  // of q and k_new, with append: pairs (2i, 2i + 1), or (i, i + rotated dims / 2)
+  rotary, rotary_half,  // q and k_new, with append: pairs (2i, 2i + 1), or (i, i + rotated dims / 2)
   descale,              // q, k and v have a scale per (batch, KV head)
   block_bias,           // a value per entry of the block list, added to the logits of its pairs
   count

@@ -33,7 +33,7 @@ struct Builder {
   double gain = 1;
   int layer = 0;                    // numbers the uses of dropout
   int cos = -1, sin = -1;           // rotary tables, shared by all layers
-  Shards shards{};                  // of the tokens; one rank holds all of them
+  Shards shards{};                  // division of the tokens; one rank holds all
 
   int tokens(int v) const { return g.values[size_t(v)].extent.seq; }
   int width(int v) const { return g.values[size_t(v)].extent.head * g.values[size_t(v)].extent.dim; }

@@ -85,7 +85,7 @@ class Step {
 
 class Graph {
  public:
-  int batch = 1, len = 1;        // of x
+  int batch = 1, len = 1;        // extents of x
   Device device{};
   bool tf32 = false;             // f32 products may be rounded
   std::vector<Value> values{};
@@ -113,8 +113,8 @@ class Graph {
   void finish(int out);  // `out` is the value returned to the caller
 
   size_t parameter_bytes = 0, gradient_bytes = 0, constant_bytes = 0;
-  size_t tape_bytes = 0;                       // memory that a forward saves for its backward
-  size_t forward_bytes = 0, lean_bytes = 0;    // workspace of a forward with a tape, and of one without
+  size_t tape_bytes = 0;                         // memory that a forward saves for its backward
+  size_t forward_bytes = 0, lean_bytes = 0;      // workspace of a forward with a tape, and of one without
   size_t gradients_end = 0, backward_bytes = 0;  // workspace of a backward: gradients of values, then scratch
 
  private:

@@ -13,7 +13,7 @@ namespace attune {
 // Device memory owned by the module.
 class Storage {
  public:
-  Status allocate(const Device&, size_t bytes);  // cleared
+  Status allocate(const Device&, size_t bytes);  // zeroed
   std::byte* data() const { return data_; }
 
  private:

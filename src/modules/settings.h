@@ -17,7 +17,7 @@ enum class Rope : int32_t { no, pairs, half };
 
 struct Settings {
   ModuleKind kind = ModuleKind::multihead;
-  DType dtype = DType::f32;            // of values and parameters
+  DType dtype = DType::f32;            // values and parameters
   int batch = 1, len = 1, embed = 1, heads = 1, heads_kv = 1;
   int dim = 0, dim_v = 0;              // per head
   int memory = 0;                      // tokens of the cross-attention memory; 0: none

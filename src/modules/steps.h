@@ -18,7 +18,7 @@ class Linear : public Step {
 
  private:
   int x_, weight_, bias_, plus_, out_;
-  size_t copy_bytes_ = 0, scratch_ = 0;  // of a gradient in x's dtype
+  size_t copy_bytes_ = 0, scratch_ = 0;  // for a gradient in x's dtype
 };
 
 class Norm : public Step {

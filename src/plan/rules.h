@@ -16,7 +16,7 @@ inline constexpr int32_t kDecodeQueries = 16;
 // `backend`." Rules do not cover block lists, keys with a step or phase, and variants.
 struct Rule {
   Pass pass = Pass::forward;
-  DType dtype = DType::none;                    // of q
+  DType dtype = DType::none;                    // dtype of q
   int32_t dim_qk = 0, dim_v = 0;
   MaskKind mask = MaskKind::full;
   int64_t min_heads = 1, max_heads = INT64_MAX; // batch * heads_q, inclusive

@@ -187,7 +187,7 @@ Status adaptive_backward(const Problem& p, const Args& a) {
     d_score /= net.temperature();
     const auto q_mean = net.mean(one, Role::q, h, i), k_mean = net.mean(one, Role::k, one.kv_head(h), j);
     const auto q = net.projected(T::wq, T::bq, q_mean), k = net.projected(T::wk, T::bk, k_mean);
-    std::vector<double> d_q(q.size()), d_k(k.size());  // of the projected summaries
+    std::vector<double> d_q(q.size()), d_k(k.size());  // gradients of the projected summaries
     d_weight(T::b2, 0, h, 0) += d_score;
     for (int64_t unit = 0; unit < net.say.hidden; ++unit) {
       const double x = net.before(h, unit, q, k);

@@ -10,7 +10,7 @@ namespace attune {
 
 struct Ring {
   Shards shards{};
-  Variant inner{};  // of the whole problem; "" for plain attention
+  Variant inner{};  // variant of the whole problem; "" for plain attention
 };
 
 // Reads the parameters, or explains what is wrong. Allocates nothing on success.

@@ -48,10 +48,10 @@ struct Scorer {
   ATTUNE_HD int dim() const { return problem.dim_qk; }
   ATTUNE_HD int group() const { return problem.heads_q / problem.heads_kv; }
   ATTUNE_HD int blocks(int side) const { return side ? columns : rows; }
-  ATTUNE_HD int heads(int side) const { return side ? problem.heads_kv : problem.heads_q; }  // of the means
-  ATTUNE_HD int sides(int side) const { return side ? units : problem.heads_q; }             // of the terms
+  ATTUNE_HD int heads(int side) const { return side ? problem.heads_kv : problem.heads_q; }  // heads in mean
+  ATTUNE_HD int sides(int side) const { return side ? units : problem.heads_q; }             // vectors in term
   ATTUNE_HD int net(int head) const { return say.per_head ? head : 0; }
-  ATTUNE_HD int unit(int head) const { return say.per_head ? head : head / group(); }        // of a query head
+  ATTUNE_HD int unit(int head) const { return say.per_head ? head : head / group(); }        // for a query head
   ATTUNE_HD int mean_head(int side, int n) const { return side && say.per_head ? n / group() : n; }
   ATTUNE_HD int64_t vector(int side, int b, int block, int n) const {  // index of a term
     return (int64_t(b) * blocks(side) + block) * sides(side) + n;

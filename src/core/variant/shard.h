@@ -122,10 +122,10 @@ ATTUNE_HD constexpr Sight sight_in(const Shards& s, int64_t left, int64_t right,
 struct ShardTables {
   Shards shards{};
   int32_t rank = 0, batch = 1;         // batch: 1 if all batch rows are divided alike
-  int64_t left = 0, right = 0;         // of the mask
+  int64_t left = 0, right = 0;         // mask window
   const int32_t* sequences = nullptr;  // [batch + 1], packed streams; else null
   int64_t* positions = nullptr;        // [pieces][ranks][pieces][batch][2]: by query piece, other rank, key piece
-  int32_t* starts = nullptr;  // [ranks][pieces][batch + 1]: row in a piece where a sequence starts; packed only
+  int32_t* starts = nullptr;           // [ranks][pieces][batch + 1]: first row of a sequence in a piece; packed only
 
   ATTUNE_HD constexpr int64_t pairs() const { return int64_t(shards.pieces()) * shards.ranks * shards.pieces(); }
   ATTUNE_HD constexpr int64_t pair(int q_piece, int other, int k_piece) const {

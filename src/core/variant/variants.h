@@ -21,11 +21,11 @@ struct VariantTensor {
   std::string_view name{};
   Use use = Use::none;
   DType dtype = DType::none;
-  Extents extent{};                     // exact
+  Extents extent{};                   // exact
   RowsOf rows = RowsOf::nobody;
-  bool optional = false;                // for inputs, lists and results; saved tensors are optional in a forward
-  std::array<int32_t, 2> or_heads{};    // alternative extents of the head axis; 0: none
-  double inputs = 1;  // for weights: the number of values in one sum, which scales random test weights
+  bool optional = false;              // for inputs, lists and results; saved tensors are optional in a forward
+  std::array<int32_t, 2> or_heads{};  // alternative extents of the head axis; 0: none
+  double inputs = 1;                  // for weights: the number of values in one sum, which scales random test weights
 };
 
 // Dense roles, one bit each.
@@ -35,14 +35,14 @@ constexpr Roles roles(R... r) { return (Roles(0) | ... | (Roles(1) << int(r))); 
 constexpr Roles roles_if(bool condition, Roles r) { return condition ? r : 0; }
 
 struct Declared {
-  bool dense = true;               // takes the dense roles of a problem without variant, except for these:
+  bool dense = true;                 // takes the dense roles of a problem without variant, except for these:
   Roles required = 0, optional = 0;  // all roles, if not dense
-  Roles read = 0;                  // roles that are inputs here but outputs otherwise: lse
-  Extents out{0, 0, 0, 0};         // nonzero extents replace those of a dense problem
+  Roles read = 0;                    // roles that are inputs here but outputs otherwise: lse
+  Extents out{0, 0, 0, 0};           // nonzero extents replace those of a dense problem
   Extents k{0, 0, 0, 0};
-  bool self = false;               // as many keys as queries, in every sequence
-  bool lengths_of_k = true;        // cu_k and used_k count rows of k
-  int32_t listed = 0;              // tokens that block lists cover, if not len_q and len_k
+  bool self = false;                 // as many keys as queries, in every sequence
+  bool lengths_of_k = true;          // cu_k and used_k count rows of k
+  int32_t listed = 0;                // tokens that block lists cover, if not len_q and len_k
   VariantTensor tensor[kVariantTensors]{};
 };
 

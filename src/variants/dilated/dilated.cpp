@@ -196,7 +196,7 @@ Status shape_dilated(Plan& plan, const Planner& planner, int64_t least_sums) {
     }
     return Status::good();
   };
-  DilatedCall longest[2]{};  // of the first branch to run, and of the others
+  DilatedCall longest[2]{};  // first branch to run, and the others
   for (int64_t first = 0; first < length; first += s.chunk) {
     const int64_t last = std::min(first + s.chunk, length);
     const Status t = each_call(s.d, p, length, first, last, [&](const DilatedCall& call) {

@@ -34,7 +34,7 @@ struct DilatedShape {
 struct DilatedBetween {
   Tensor out{}, dq{}, dk{}, dv{};  // running sums
   Tensor lse{};                    // for a forward without a given lse
-  Tensor own_out{}, own_lse{};     // of one branch
+  Tensor own_out{}, own_lse{};     // one branch
 };
 DilatedBetween carve_dilated(Workspace&, const Problem&, const DilatedShape&, const Tensor& q);
 

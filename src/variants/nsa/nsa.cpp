@@ -28,9 +28,9 @@ Tensor pick_heads(Tensor t, int first, int count) {
 // Intermediate tensors between the steps. Counted by the problem's bounds, created with the extents of a call.
 struct Between {
   Tensor k, v;                   // compressed, [batch, tokens, head, dim]; ragged batches use one row
-  Tensor out, lse, blocks;       // of the branches, if the caller does not keep them
+  Tensor out, lse, blocks;       // branches, if the caller does not keep them
   Tensor cu, used, positions;    // variants/nsa/lengths.h
-  Tensor d_out;                  // of the branches
+  Tensor d_out;                  // branches
   Tensor dq, dk, dv, dk_compressed, dv_compressed;  // sums, f32
 };
 

@@ -30,8 +30,8 @@ struct NsaShape {
 
   bool has(Branch b) const { return nsa.only == Branch::all || nsa.only == b; }
   bool takes(NsaStep) const;
-  int index(NsaStep) const;       // among the parts of a plan
-  Problem problem(NsaStep) const;  // of a step that is taken
+  int index(NsaStep) const;        // among the parts of a plan
+  Problem problem(NsaStep) const;  // for a step that is taken
 
   // Bounds on rows, over all sequences.
   int64_t queries() const { return int64_t(p.batch) * p.len_q; }

@@ -71,7 +71,7 @@ Problem RingCalls::dense_part(int mask, bool first) const {
   if (p_.mask.kind == MaskKind::full && !p_.has(Option::alibi) && !p_.has(Option::dropout))
     part.mask.align = Align::bottom_right;
   const Shards& s = shards();
-  const int most = int(ceil_div(s.tokens, int64_t(s.pieces()) * s.ranks));  // of a piece
+  const int most = int(ceil_div(s.tokens, int64_t(s.pieces()) * s.ranks));  // tokens per piece
   part.len_q = part.len_k = std::min(p_.len_q, most);
   widen(part);
   if (backward(p_) || !first) part.set(Option::accumulate);
