@@ -3,9 +3,11 @@
  * of every field: clear a struct, set its size, then set the fields you need. Fields and roles are only ever appended.
  * All functions may be called from any thread at any time; many threads may run one plan concurrently.
  *
- * Environment variables, read when a device is first used: ATTUNE_BACKEND (a backend by name; its refusal is an error),
- * ATTUNE_TUNED (a tuned file, or a folder of <device>.tsv), ATTUNE_LOG=1 (one line on stderr for every new plan),
- * ATTUNE_POOL=attune (attune keeps freed GPU memory; default: driver, which leaves it to the driver's pool). */
+ * Environment variables, read when a device is first used:
+ *   ATTUNE_BACKEND      a backend by name; its refusal is an error
+ *   ATTUNE_TUNED        a tuned file, or a folder of <device>.tsv
+ *   ATTUNE_LOG=1        prints one line on stderr for every new plan
+ *   ATTUNE_POOL=attune  keeps freed GPU memory; default: driver, which leaves it to the driver's pool */
 #ifndef ATTUNE_H
 #define ATTUNE_H
 #include <stddef.h>

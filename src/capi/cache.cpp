@@ -45,7 +45,7 @@ struct attune_cache {
   bool has(int32_t s) const { return s >= 0 && s < sequences; }
   int32_t* pages_of(int32_t s) { return table.data() + int64_t(s) * most; }
 
-  // Takes pages as a sequence grows from one length to the other.
+  // Takes or returns pages as a sequence changes from one length to the other.
   void take_pages(int32_t s, int64_t from, int64_t to) {
     for (int32_t n = held(from); n < held(to); ++n) pages_of(s)[n] = unused.back(), unused.pop_back();
   }

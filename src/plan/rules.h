@@ -13,7 +13,7 @@ namespace attune {
 inline constexpr int32_t kDecodeQueries = 16;
 
 // "On this device, problems of this kind with at least `min_len` keys, and `min_work` keys over all heads, go to
-// `backend`." Rules do not cover block lists, keys with a step or phase, and variants.
+// `backend`." Rules do not cover block lists, keys with a k_step above 1, and variants.
 struct Rule {
   Pass pass = Pass::forward;
   DType dtype = DType::none;                    // dtype of q

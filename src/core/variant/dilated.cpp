@@ -107,7 +107,7 @@ void declare_dilated(const Problem& p, const Args& a, Declared& d) {
   d.dense = false;
   d.required = roles(Role::q, Role::k, Role::v, Role::out) |
                roles_if(backward, roles(Role::lse, Role::d_out, Role::dq, Role::dk, Role::dv));
-  // The lse of a sum of softmaxes only counts the keys, so it has no gradient.
+  // The lse of a sum of softmaxes only reflects the number of keys, so it has no gradient.
   d.optional = roles(Role::lse) | roles_if(backward && joined, roles(Role::d_lse));
   d.self = true;
   d.k.seq = a[Role::q].extent.seq;

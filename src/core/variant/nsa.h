@@ -1,9 +1,9 @@
 // Parameters of Native Sparse Attention (arXiv 2502.11089), for the words compress, select, selected, gate, reads and
-// nsa, and the index arithmetic that their kernels share on host and device. docs/nsa.md has the definition; the
+// nsa. Also the index arithmetic that their kernels share on host and device. docs/nsa.md has the definition; the
 // reference shares only the parameters with this file.
 //
-// Names follow the paper: l tokens form one compressed token, at stride d; selection blocks have s tokens (the paper's
-// l') and a query selects n of them; the window has w tokens. d divides l and s, so a selection block is scored by a
+// Names follow the paper. l tokens form one compressed token, at stride d. Selection blocks have s tokens (the paper's
+// l'), and a query selects n of them. The window has w tokens. d divides l and s, so a selection block is scored by a
 // fixed short filter over compressed tokens.
 #pragma once
 #include "core/args.h"

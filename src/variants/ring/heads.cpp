@@ -160,7 +160,7 @@ class HeadExchange {
     return Status::good();
   }
 
-  // The inverse: the other ranks' rows are contiguous already. Returns where they will place this rank's rows.
+  // The inverse: the other ranks' rows are contiguous already. Returns where this rank's rows will arrive.
   std::byte* take_back(const Moving& m, const Tensor& from, Workspace& stage) {
     std::byte* const first = stage.take<std::byte>(elements(piece(m)) * size_t(size_of(m.dtype)) * size_t(s_.ranks));
     const size_t one = row_bytes(m);
