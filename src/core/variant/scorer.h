@@ -23,7 +23,7 @@ struct Scorer {
   DenseArgs args{};   // q, k and lengths; in a backward also dq and dk, which are added to
   Adaptive say{};
   int32_t rows = 0, columns = 0;     // blocks, by the bounds
-  int32_t nets = 1, units = 1;       // networks; and terms per key block: one for each network and KV head
+  int32_t nets = 1, units = 1;       // networks; and terms per key block: heads_q if per_head, else heads_kv
   Weights project[2]{}, project_bias[2]{}, w1{}, b1{}, w2{}, b2{};
   const float* log_temperature = nullptr;
   const int64_t* noise = nullptr;    // seed and offset, or null
