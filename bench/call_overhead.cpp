@@ -1,6 +1,6 @@
-// What attune_call costs beside the work: nanoseconds a call with a warm cache, lookup and all checks included.
-// Prints a line a problem: the median of rounds of many calls, and the fastest and slowest round. Time is that of the
-// calling thread on its CPU, so a busy machine shows in the spread and not in the median.
+// Measures the overhead of attune_call: nanoseconds per call with a warm cache, including lookup and all checks. Prints
+// one line per problem: the median over rounds of many calls, and the fastest and slowest round. Time is CPU time of
+// the calling thread, so a busy machine shows in the spread and not in the median.
 #include <time.h>
 
 #include <algorithm>
@@ -34,7 +34,7 @@ double now_ns() {
 }
 
 struct Measure {
-  int calls = 20000;              // a round
+  int calls = 20000;              // per round
   bool (*between)() = nullptr;    // after each round, not timed
 };
 
@@ -62,8 +62,8 @@ int measure_calls(const char* what, const char* line, const attune_args& args, v
 }
 
 #ifdef ATTUNE_CUDA
-// A call returns when its kernels are in the stream's queue. Rounds are short enough that the queue never fills: then a
-// launch would wait for the GPU.
+// A call returns when its kernels are queued on the stream. Rounds are short enough that the queue never fills, which
+// would make a launch wait for the GPU.
 int on_gpu() {
   int gpus = 0;
   if (cudaGetDeviceCount(&gpus) != cudaSuccess || !gpus) return std::puts("there is no GPU here"), 0;

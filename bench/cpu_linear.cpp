@@ -1,8 +1,8 @@
-// How near a variant comes to time in proportion to its pairs: cpu_linear LINE LINE ... [SECONDS]
-// The first line is dense attention; every line takes its turn in one process, round after round, on one thread. Prints
-// GFLOP/s of visible pairs and their share of the first line's, by the best round of each. Time is that of the thread
-// on its CPU, so a machine that others use too shows less than it would on a clock.
-// For lists: "forward bf16 b1 h1 q8192 k8192 d128 full" and the same with "blocks64x64x1 | random density=0.1".
+// Measures how close a variant comes to time proportional to its pairs: cpu_linear LINE LINE ... [SECONDS] The first
+// line is dense attention. All lines run in turn in one process, round after round, on one thread. Prints GFLOP/s of
+// visible pairs and the ratio to the first line, from the best round of each. Time is CPU time of the thread, so other
+// load on the machine has less effect than on wall-clock time. For lists:
+//   "forward bf16 b1 h1 q8192 k8192 d128 full" and the same with "blocks64x64x1 | random density=0.1".
 #include <time.h>
 
 #include <algorithm>
@@ -40,7 +40,7 @@ struct Subject {
   std::vector<double> ns{};
 };
 
-// Lists of `selected` as a selection makes them: the first block, a token's own and the one before, and any of those
+// Lists of `selected` as a selection makes them: the first block, a token's own, the one before, and random ones in
 // between.
 void draw_lists(const Problem& p, const Args& a) {
   const Nsa nsa = nsa_of(p);
@@ -81,7 +81,7 @@ Status prepare(std::string_view line, const Device& device, Subject& to) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  double seconds = 10;  // of all lines together
+  double seconds = 10;  // for all lines together
   Device device;
   if (Status s = device_named("cpu", device); !s.ok()) return std::puts(s.message.c_str()), 1;
   device.units = 1;

@@ -1,4 +1,4 @@
-// The floor of a GPU call: a kernel that does nothing, with as many parameters as ours have.
+// The floor of a GPU call: an empty kernel with as many parameters as the library's kernels.
 #include "bench/launch.h"
 
 #include <cuda_runtime.h>

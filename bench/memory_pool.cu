@@ -1,6 +1,6 @@
-// What a buffer costs the host, and how much memory it takes: our pool against the driver's alone, as it comes (it
-// gives unused memory back at every synchronisation) and told to keep all. The three take turns in every round; a line
-// is the median over rounds. `memory_pool [part of a pattern's name]`; prints Markdown.
+// Measures the host time and memory of a buffer: attune's pool against the driver's pool alone, with its default (it
+// returns unused memory at every synchronisation) and set to keep everything. The three alternate in every round; a
+// line is the median over rounds. `memory_pool [part of a pattern's name]`; prints Markdown.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -44,10 +44,10 @@ double at(std::vector<double>& all, double share) {
   return all[n];
 }
 
-// One of the three ways to get memory.
+// One of the three allocators.
 struct Way {
   const char* name;
-  cudaMemPool_t driver;  // null: ours
+  cudaMemPool_t driver;  // null: attune's pool
 
   void* get(size_t bytes, cudaStream_t s) const {
     void* out = nullptr;
@@ -90,8 +90,8 @@ __global__ void nothing() {}
 
 struct Pattern {
   const char* name;
-  int live;        // buffers at once, a thread
-  bool mixed;      // sizes drawn from 4 KiB ... 64 MiB, else three that come again and again
+  int live;        // concurrent buffers per thread
+  bool mixed;      // sizes drawn from 4 KiB ... 64 MiB; otherwise three recurring sizes
   bool launches;   // a kernel with every buffer
 };
 constexpr Pattern kPatterns[] = {{"one buffer a launch", 1, false, true},
@@ -100,10 +100,10 @@ constexpr Pattern kPatterns[] = {{"one buffer a launch", 1, false, true},
 
 struct Result {
   std::vector<double> get{}, put{};  // ns
-  size_t peak = 0;                   // of live bytes of this thread
+  size_t peak = 0;                   // live bytes of this thread
 };
 
-// Threads have a stream each, as far as there are enough; a single one goes from stream to stream.
+// Each thread has its own stream, as far as there are enough; a single thread cycles through all streams.
 void work(const Way& way, const Pattern& p, const std::vector<cudaStream_t>& streams, unsigned seed, int steps,
           int thread, Result& out) {
   require(cudaSetDevice(0));
@@ -133,7 +133,7 @@ void work(const Way& way, const Pattern& p, const std::vector<cudaStream_t>& str
       way.put(b.data, streams[b.on]);
       out.put.push_back((now() - begin) * 1e9);
     }
-    // As a program that reads a result now and then.
+    // Synchronises now and then, like a program that reads a result.
     if (step % 256 == 255) require(cudaStreamSynchronize(streams[size_t(std::max(thread, 0)) % streams.size()]));
   }
   for (const Buffer& b : live) way.put(b.data, streams[b.on]);
@@ -193,7 +193,7 @@ void cost(const char* what, F f) {
   std::printf("| %s | %.0f |\n", what, at(ns, 0.5));
 }
 
-// What the pool's own steps ask of the runtime.
+// Times the runtime calls that the pool makes.
 void costs() {
   cudaStream_t s = nullptr, other = nullptr;
   cudaEvent_t e = nullptr;

@@ -1,6 +1,5 @@
-// What a token of native sparse attention costs in a decode: one query of each sequence over a full cache, through the
-// C interface. Prints the median with the L2 cache emptied before each token, and the mean of tokens one
-// after the other.
+// Measures the cost of a decoded token with Native Sparse Attention: one query of each sequence over a full cache,
+// through the C interface. Prints the median with L2 flushed before each token, and the mean of back-to-back tokens.
 //   nsa_decode [tokens in the cache = 65536] [sequences = 1] [dim of queries and keys = 128]
 #include <cuda_runtime.h>
 
@@ -26,7 +25,7 @@ bool failed(const char* what, cudaError_t code) {
   return code != cudaSuccess;
 }
 
-// [sequences, rows, heads, dim] of numbers between -1 and 1; rows of a call are its first ones.
+// [sequences, rows, heads, dim] of numbers between -1 and 1; a call uses the first rows.
 struct Rows {
   int64_t shape[4];
   attune_tensor t{};
@@ -50,7 +49,7 @@ struct Decode {
   Rows q{}, out{}, gates{}, k[3]{}, v[3]{};
   cudaStream_t stream = nullptr;
 
-  // `count` new tokens of every sequence; of a decode with a query.
+  // Adds `count` new tokens to every sequence; in a decode with a query.
   bool step(int count, bool query) {
     const std::string line = "forward bf16 b" + std::to_string(sequences) + " h64/4 q" + std::to_string(count) +
                              " k1 d" + std::to_string(dim) + "/128 causal";
@@ -101,7 +100,7 @@ int main(int count, char** words) {
   for (cudaEvent_t& mark : marks)
     if (failed("cudaEventCreate", cudaEventCreate(&mark))) return 1;
   if (!d.make(tokens) || failed("cudaMalloc", cudaMalloc(&flush, kFlush))) return 1;
-  for (int n = 0; n < kSteps; ++n) {  // the flush is long enough for the host to be ahead
+  for (int n = 0; n < kSteps; ++n) {  // the flush takes long enough for the host to run ahead
     if (failed("cudaMemset", cudaMemsetAsync(flush, n, kFlush, d.stream))) return 1;
     if (failed("a mark", cudaEventRecord(marks[size_t(2 * n)], d.stream)) || !d.step(1, true) ||
         failed("a mark", cudaEventRecord(marks[size_t(2 * n + 1)], d.stream)))

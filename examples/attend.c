@@ -1,4 +1,4 @@
-/* Causal attention from C: two query heads share one head of keys. Checked against the formula, written out. */
+/* Causal attention from C: two query heads share one KV head. Checked against the formula, written out. */
 #include <attune/attune.h>
 #include <math.h>
 #include <stdio.h>

@@ -1,4 +1,4 @@
-// Attention from C++: a held plan that says why it was chosen, a sliding window, and an error as an exception.
+// Attention from C++: a plan that explains its choice, a sliding window, and an error as an exception.
 #include <attune/attune.hpp>
 #include <cmath>
 #include <cstdio>
@@ -10,7 +10,7 @@ int main() try {
   const attune::Plan plan(problem);
   std::printf("%s\n  %s\n", problem.line().c_str(), plan.why().c_str());
 
-  // Keys are all zero, so every visible value weighs the same; value j holds j.
+  // Keys are all zero, so every visible value has the same weight; value j holds j.
   std::vector<float> q(kBatch * kLen * kHeads * kDim, 1.f), k(q.size()), v(q.size()), out(q.size());
   for (size_t n = 0; n < v.size(); ++n) v[n] = float(n / (kHeads * kDim) % kLen);
   const attune::Tensor::Sizes shape{kBatch, kLen, kHeads, kDim};
@@ -21,7 +21,7 @@ int main() try {
       .set(ATTUNE_OUT, {out.data(), "bshd", shape});
   plan.run(args);
   for (int i = 0; i < kLen; ++i) {
-    const float first = std::fmax(0.f, float(i - 15)), mean = (first + float(i)) / 2;  // of first ... i
+    const float first = std::fmax(0.f, float(i - 15)), mean = (first + float(i)) / 2;  // mean of first ... i
     if (!(std::fabs(out[size_t(i * kHeads * kDim)] - mean) < 1e-4f)) return std::printf("row %d is wrong\n", i), 1;
   }
 

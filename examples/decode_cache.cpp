@@ -1,6 +1,6 @@
-// A decode loop over a cache object: prompts of different length go in, then one token a step for all of them, keys and
-// queries turned by rotary on the way; a sequence ends, its pages serve the next one, and a draft is taken back. What
-// does not fit is refused before anything is written.
+// A decode loop over a cache object. Prompts of different lengths go in, then one token per step for all of them, with
+// rotary applied to keys and queries. A sequence ends, its pages serve the next one, and a draft is rejected. A call
+// that does not fit is refused before anything is written.
 #include <attune/attune.hpp>
 #include <cmath>
 #include <cstdio>
@@ -11,7 +11,7 @@ namespace {
 
 constexpr int kSlots = 3, kHeads = 4, kHeadsKv = 2, kDim = 64, kPositions = 64;
 
-// Tokens are made up as they come.
+// Synthetic tokens.
 std::vector<float> numbers(int seed, int count) {
   std::vector<float> x(static_cast<size_t>(count));
   for (int n = 0; n < count; ++n) x[size_t(n)] = std::sin(float(seed * 131 + n) * 0.37f);
@@ -34,7 +34,7 @@ int main() try {
       sin[size_t(position * kDim / 2 + pair)] = float(std::sin(angle));
     }
 
-  // `count` new tokens for each of these sequences; gives the first number of the output.
+  // Adds `count` new tokens to each of these sequences; returns the first number of the output.
   const auto step = [&](const std::vector<int32_t>& sequences, int count, int seed) {
     const int batch = int(sequences.size());
     attune::Problem problem("forward f32 b" + std::to_string(batch) + " h4/2 q" + std::to_string(count) +
@@ -54,7 +54,7 @@ int main() try {
   };
 
   for (int s = 0; s < kSlots; ++s) step({s}, 5 + 7 * s, s);          // the prompts
-  for (int n = 0; n < 20; ++n) step({0, 1, 2}, 1, 100 + n);          // a token each
+  for (int n = 0; n < 20; ++n) step({0, 1, 2}, 1, 100 + n);          // one token each
   std::printf("lengths %d, %d, %d; %d of 28 pages free\n", cache.length(0), cache.length(1), cache.length(2),
               cache.free_pages());
 

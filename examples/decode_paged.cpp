@@ -1,5 +1,5 @@
-// A decode loop over a paged cache: two sequences of different length take pages from one pool, one token a step.
-// Every step is compared with the same attention over the keys in one piece.
+// A decode loop over a paged KV cache: two sequences of different lengths take pages from one pool, one token per step.
+// Every step is compared with the same attention over contiguous keys.
 #include <attune/attune.hpp>
 #include <cmath>
 #include <cstdio>
@@ -10,7 +10,7 @@ namespace {
 constexpr int kBatch = 2, kHeads = 4, kHeadsKv = 2, kDim = 64, kPage = 16, kPages = 12, kTable = 5, kSteps = 40;
 constexpr int kRow = kHeadsKv * kDim;
 
-// Tokens are made up as they come.
+// Synthetic tokens.
 float number(int step, int batch, int n) { return std::sin(float(step * 131 + batch * 17 + n) * 0.37f); }
 
 }  // namespace
@@ -19,8 +19,8 @@ int main() try {
   std::vector<float> pool_k(kPages * kPage * kRow), pool_v(pool_k.size());
   std::vector<float> plain_k(kBatch * kTable * kPage * kRow), plain_v(plain_k.size());
   std::vector<float> q(kBatch * kHeads * kDim), out(q.size()), expected(q.size());
-  std::vector<int32_t> table(kBatch * kTable, -1), used{0, 21};  // the second sequence is already 21 tokens long
-  int next_page = kPages;                                        // pages are given out from the end
+  std::vector<int32_t> table(kBatch * kTable, -1), used{0, 21};  // the second sequence already has 21 tokens
+  int next_page = kPages;                                        // pages are allocated from the end
 
   const auto append = [&](int b, int at) {
     if (int32_t& page = table[size_t(b * kTable + at / kPage)]; page < 0) page = --next_page;
@@ -55,7 +55,7 @@ int main() try {
   for (int step = 0; step < kSteps; ++step) {
     for (int b = 0; b < kBatch; ++b) append(b, used[size_t(b)]++);
     for (size_t n = 0; n < q.size(); ++n) q[n] = number(step, 7, int(n));
-    attune::call(paged, on_pages);  // the plan is made once: lengths are no part of it
+    attune::call(paged, on_pages);  // the plan is made once: lengths are not part of it
     attune::call(plain, on_plain);
     for (size_t n = 0; n < out.size(); ++n) worst = std::fmax(worst, std::fabs(out[n] - expected[n]));
   }

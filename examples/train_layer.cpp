@@ -1,4 +1,4 @@
-// Trains one Llama-shaped block on the CPU to turn a sequence round by one place, saves it and loads it again.
+// Trains one Llama-shaped block on the CPU to shift a sequence by one position, saves it and loads it again.
 #include <attune/attune.hpp>
 #include <cmath>
 #include <cstdio>
@@ -9,7 +9,7 @@ int main() try {
   attune::Module block("llama f32 b4 s16 e32 h4/2 seed=1");
   std::printf("%s\n%s\n", block.text().c_str(), block.why().c_str());
 
-  // x is random; what is wanted of token t is token t - 1, which only attention can bring there.
+  // x is random. The target of token t is token t - 1, which only attention can move there.
   std::vector<float> x(kBatch * kLen * kWidth), y(x.size()), dy(x.size());
   uint32_t random = 1;
   for (float& v : x) random = random * 1664525u + 1013904223u, v = float(random >> 8) / float(1 << 23) - 1.f;

@@ -1,7 +1,7 @@
-// The C interface with hostile arguments. A small problem and the tensors that fit it are made from the first bytes;
-// the rest of the bytes change fields of both. Behind every tensor lies exactly the memory it describes, so a read or
-// write outside shows under AddressSanitizer. What must hold: no crash; an error has a sentence and no output was
-// touched; a success has none.
+// Fuzzes the C interface with hostile arguments. The first bytes define a small problem and the tensors that fit it;
+// the remaining bytes change fields of both. Every tensor has exactly the memory it describes, so AddressSanitizer
+// catches any access outside. Invariants: no crash; an error has a message and leaves every output untouched; a success
+// has no message.
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
@@ -21,13 +21,13 @@
 #endif
 #endif
 
-#ifdef ATTUNE_ASAN  // a plan for absurd lengths may ask for absurd scratch memory: that is a sentence, not an abort
+#ifdef ATTUNE_ASAN  // a plan for absurd lengths may request absurd scratch memory: that must be an error, not an abort
 extern "C" const char* __asan_default_options() { return "allocator_may_return_null=1:max_allocation_size_mb=512"; }
 #endif
 
 namespace {
 
-constexpr size_t kRoom = 1 << 16;  // bytes of one tensor; a tensor that says it is larger has no memory
+constexpr size_t kRoom = 1 << 16;  // bytes per tensor; a tensor that claims more has no memory
 constexpr char kPoison = 0x5A;
 
 struct Bytes {
@@ -42,7 +42,7 @@ struct Bytes {
     for (size_t n = 0; n < sizeof x; ++n) x = T(uint64_t(x) << 8 | byte());
     return x;
   }
-  // Small, near a limit, or anything.
+  // Small, near a limit, or arbitrary.
   int64_t number() {
     switch (up_to(5)) {
       case 0: return up_to(40);
@@ -155,7 +155,7 @@ struct World {
       give(ATTUNE_D_BIAS, ATTUNE_F32, "hqk", {given[ATTUNE_BIAS].shape[0], q, k});
   }
 
-  // One of those given, or any.
+  // A given role, or any.
   int some_role() {
     if (in.up_to(7) == 7) return in.up_to(ATTUNE_ROLES - 1);
     int there[ATTUNE_ROLES] = {}, count = 0;
@@ -191,7 +191,7 @@ struct World {
     }
   }
 
-  // How many bytes a tensor says it has, from its first; -1 where that is nonsense the library has to refuse.
+  // The bytes that a tensor claims, from its first; -1 for nonsense that the library has to refuse.
   static int64_t extent_of(const Given& g) {
     const attune_tensor& t = g.tensor;
     if (t.ndim < 1 || t.ndim > 4) return -1;
@@ -220,7 +220,7 @@ struct World {
       g.bytes = size_t(std::max<int64_t>(bytes, 1)) + (t.byte_offset <= 64 ? size_t(t.byte_offset) : 0);
       g.memory = std::make_unique<char[]>(g.bytes);
       t.data = g.memory.get();
-      if (t.byte_offset > 64 && bytes >= 0) t.byte_offset = UINT64_MAX - 8;  // past the end, and not into strangers
+      if (t.byte_offset > 64 && bytes >= 0) t.byte_offset = UINT64_MAX - 8;  // past the end, but not into other memory
       fill(role, g);
     }
   }
@@ -247,7 +247,7 @@ struct World {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  static const bool one_thread = attune_set_threads(1) == 0;  // a fuzzer wants the same path for the same bytes
+  static const bool one_thread = attune_set_threads(1) == 0;  // the same bytes must take the same path
   auto w = std::make_unique<World>();
   w->in = {data, size};
   w->args.size = sizeof w->args;

@@ -1,5 +1,5 @@
-// Any bytes as a problem line: reading ends, what it accepts prints to a line that reads back as the same problem, in
-// the core and through the C interface, and planning it on machines that are not here ends too.
+// Parses arbitrary bytes as a problem line. Parsing terminates. An accepted line prints to a line that parses to the
+// same problem, in core and through the C interface. Planning it for absent devices terminates too.
 #include <cstdint>
 #include <cstring>
 #include <string>

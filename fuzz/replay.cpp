@@ -1,4 +1,4 @@
-// Runs a fuzz target over the files of folders, without libFuzzer: what was found once is tested in every build.
+// Runs a fuzz target over the files of folders, without libFuzzer, so every build tests past findings.
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>

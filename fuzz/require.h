@@ -1,4 +1,4 @@
-// What a fuzz target holds to be true. Never compiled out, whatever the build.
+// The assertion of the fuzz targets. Never compiled out, in any build.
 #pragma once
 #include <cstdio>
 #include <cstdlib>

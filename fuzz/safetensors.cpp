@@ -1,5 +1,5 @@
-// Any bytes as the header of a safetensors file: reading ends, and what is accepted covers its data without gaps and is
-// written to a header that reads back as the same tensors. The first two bytes say how much data the file has.
+// Parses arbitrary bytes as a safetensors header. Parsing terminates. An accepted header covers its data without gaps
+// and is written to a header that parses to the same tensors. The first two bytes are the size of the file's data.
 #include <cstdint>
 #include <string>
 

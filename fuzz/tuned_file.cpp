@@ -1,5 +1,5 @@
-// Any bytes as a tuned file: reading ends, a refusal names the file, and what is accepted is written to a file that
-// reads back as the same rules.
+// Parses arbitrary bytes as a tuned file. Parsing terminates, a refusal names the file, and an accepted file is written
+// to one that parses to the same rules.
 #include <cstdint>
 #include <string>
 
@@ -10,7 +10,7 @@ using namespace attune;
 
 namespace {
 
-bool same(const Rule& a, const Rule& b) {  // but for the line it came from
+bool same(const Rule& a, const Rule& b) {  // except for the source line
   return a.pass == b.pass && a.dtype == b.dtype && a.dim_qk == b.dim_qk && a.dim_v == b.dim_v && a.mask == b.mask &&
          a.min_heads == b.min_heads && a.max_heads == b.max_heads && a.min_len == b.min_len && a.decode == b.decode &&
          a.min_work == b.min_work && a.backend == b.backend;

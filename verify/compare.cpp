@@ -14,7 +14,7 @@ namespace {
 
 constexpr uint32_t kMostShakes = 8;
 
-// Scratch memory with guards at both ends, all of it poison: what a backend reads before writing shows as NaN.
+// Scratch memory with guards at both ends, all poisoned: a read before the first write shows as NaN.
 struct Scratch {
   static constexpr size_t kGuard = 4096, kAlign = 256;
   size_t bytes;
@@ -40,7 +40,7 @@ Status run_reference(const Problem& p, const Args& args) {
   return reference->run(plan, args, {}, nullptr);
 }
 
-// Of each element, in the order of the axes, whether the golden run wrote it; what it left alone is nobody's to write.
+// For each element, in axis order, whether the golden run wrote it. Other elements must not be written.
 std::vector<char> wanted_of(const Owned& golden) {
   std::vector<char> wanted;
   golden.each([&](int b, int s, int h, int d) { wanted.push_back(!golden.untouched(b, s, h, d)); });
@@ -57,7 +57,7 @@ std::vector<double> values_of(const Owned& golden, const std::vector<char>& want
 
 std::string place(int b, int s, int h, int d) { return join("[", b, ", ", s, ", ", h, ", ", d, "]"); }
 
-// The first element that is written on one side only, as a sentence; or "".
+// The first element written on one side only, as a sentence; or "".
 std::string misplaced(Role r, const std::vector<char>& wanted, const Owned& got) {
   std::string why;
   size_t n = 0;
@@ -82,9 +82,9 @@ std::string element(const Owned& golden, const Owned& got, int64_t worst) {
   return text;
 }
 
-// How many products are summed to make one element of an output, at most.
+// The maximum number of products summed into one element of an output.
 double terms(const Problem& p, Role r, const Extents& e) {
-  const double rows = double(p.len_q) * p.batch;  // of one head; sequences may share their keys
+  const double rows = double(p.len_q) * p.batch;  // per head; sequences may share their keys
   if (r == Role::dk || r == Role::dv) return rows * (p.heads_q / p.heads_kv);
   if (r == Role::d_sinks) return rows;
   if (r == Role::d_bias && p.has(Option::block_bias))  // lists may be shared
@@ -189,7 +189,7 @@ size_t Trial::compared() const {
 
 Outcome Trial::judge(const Outputs& got) {
   Outcome o = compare(got);
-  // One shake of a small output can be small by luck: before that counts as a failure, more are asked.
+  // One perturbation of a small output may be small by chance, so more are drawn before this counts as a failure.
   while (o.verdict == Verdict::fail && o.used() > 1 && o.used() < 10 && shakes_ < kMostShakes && shake().ok())
     o = compare(got);
   if (world.fingerprint() != inputs_)

@@ -1,5 +1,5 @@
-// One case against the golden reference. The golden result and its tolerance are made once a case; any number of
-// backends and devices are then held against it, each into fresh poison.
+// Compares one case with the golden reference. The golden result and its tolerance are computed once per case. Any
+// number of backends and devices are then compared with it, each into freshly poisoned outputs.
 #pragma once
 #include <functional>
 #include <map>
@@ -18,37 +18,37 @@ struct Figures { Role role; Judged judged; };
 
 struct Outcome {
   Verdict verdict = Verdict::pass;
-  std::string why{};               // of a failure: a sentence
-  bool by_rounding = false;        // of a failure: all that is wrong is that an error is over its tolerance
-  std::string mistake{};           // of a failure: the usual mistake that explains it, name and sentence
-  std::string unfit{};             // why the backend is not for these arguments; nothing was run
-  std::vector<Figures> figures{};  // one an output
+  std::string why{};               // for a failure: a sentence
+  bool by_rounding = false;        // for a failure: the only fault is an error above its tolerance
+  std::string mistake{};           // for a failure: the common mistake that explains it, name and sentence
+  std::string unfit{};             // why the backend does not fit these arguments; nothing was run
+  std::vector<Figures> figures{};  // one per output
 
-  double mae() const;  // the worst of all outputs
+  double mae() const;  // worst over all outputs
   double max() const;
   double relative_l2() const;
   double used() const;
 };
 
-// The plan of a given backend, as Planner makes it for one that is asked for by name. Takes the table and not a name,
-// so that a test can judge a backend that is deliberately wrong.
+// Plans a given backend, as Planner does for one selected by name. Takes the table and not a name, so a test can judge
+// a deliberately wrong backend.
 Status plan_on(const Backend&, const Problem&, const Device&, Plan& out);
 
 class Trial {
  public:
   explicit Trial(const Case&);
-  // Makes the golden result. A refusal: the arguments do not fit, or the reference does not know the problem.
+  // Computes the golden result. Refuses if the arguments do not fit, or if the reference does not support the problem.
   Status prepare();
-  // Plans, runs and judges. A refusal of the backend is a failure here, but for one of its `fits`: plan before. `alone`
-  // is held while the backend runs, and not while its outputs are judged.
+  // Plans, runs and judges. A refusal by the backend is a failure, except one by `fits`, so plan first. Holds `alone`
+  // while the backend runs, but not while its outputs are judged.
   Outcome run(const Backend&, const Device&, std::mutex* alone = nullptr);
-  // Judges outputs that somebody else filled.
+  // Judges outputs that were filled elsewhere.
   Outcome judge(const Outputs&);
-  // Elements that a run is compared in. None: the case proves nothing.
+  // The number of elements compared in a run. 0: the case proves nothing.
   size_t compared() const;
 
   World world;
-  // Told right before a backend runs and right after, with `alone` held: for a watchdog.
+  // Called right before and right after a backend runs, with `alone` held: for a watchdog.
   std::function<void(bool running)> watch{};
 
  private:
@@ -62,7 +62,7 @@ class Trial {
   Outcome compare(const Outputs&) const;
 };
 
-// Whether the reference computes this problem, as a sentence where it does not.
+// Whether the reference supports this problem; if not, a sentence.
 Status golden_supports(const Problem&);
 
 }  // namespace attune

@@ -13,13 +13,13 @@ namespace {
 constexpr size_t kAlign = 256, kGuard = 4096;  // bytes
 constexpr unsigned char kPoison = 0xFF;
 
-// One tensor and its place on the GPU.
+// One tensor and its location on the GPU.
 struct Placed {
   Role role;
   Owned* output = nullptr;        // null: an input
   const Owned* original = nullptr;
-  std::list<Owned> anew{};        // one, where the original's rows are not aligned
-  size_t at = 0;                  // of its memory, in the arena
+  std::list<Owned> anew{};        // one element if the original's rows are not aligned
+  size_t at = 0;                  // offset of its memory in the arena
 
   const Owned& sent() const { return anew.empty() ? *original : anew.front(); }
 };
@@ -29,7 +29,7 @@ bool rows_aligned(const Tensor& t) {
   return t.stride.batch * size % 16 == 0 && t.stride.seq * size % 16 == 0 && t.stride.head * size % 16 == 0;
 }
 
-// Those that kernels load and store in wide pieces.
+// Roles that kernels access in 16-byte vectors.
 bool is_f32(Role r) {
   const Role all[] = {Role::q,     Role::k,     Role::v,  Role::out, Role::k_new,
                       Role::v_new, Role::d_out, Role::dq, Role::dk,  Role::dv};
@@ -86,7 +86,7 @@ Status run_on_gpu(const Plan& plan, const World& world, Outputs& got, std::strin
 
   const cuda::DeviceGuard use(index);
   if (!use.status.ok()) return use.status;
-  // Kept from run to run: an allocation takes longer than most of them. All of it is written before it is read.
+  // Reused between runs: an allocation takes longer than most of them. All of it is written before it is read.
   thread_local struct { cuda::Memory memory; int device = -1; } kept;
   if (kept.device != index || kept.memory.bytes() < arena.size()) {
     kept.device = -1;
@@ -113,7 +113,7 @@ Status run_on_gpu(const Plan& plan, const World& world, Outputs& got, std::strin
   if (Status s = cuda::copy_from(arena.data(), gpu.data(), arena.size(), stream.get()); !s.ok())
     return Status::no(plan.backend->name, ": ", s.message, ", in: ", name(plan.problem));
 
-  // Everything but the outputs and the workspace is as it was.
+  // Checks that everything but the outputs and the workspace is unchanged.
   size_t next = 0;
   const auto same_until = [&](size_t until) {
     const bool same = !std::memcmp(arena.data() + next, before.data() + next, until - next);

@@ -1,6 +1,5 @@
-// A run on a GPU as the comparison sees it: inputs, poisoned outputs and workspace go there in one piece of memory,
-// come back in one, and are judged like those of a CPU. No CUDA header: machine/cuda/runtime.h refuses where there is
-// no GPU.
+// A GPU run for the comparison: inputs, poisoned outputs and workspace are copied there and back as one block of
+// memory, then judged like those of a CPU. Uses no CUDA header: machine/cuda/runtime.h refuses if there is no GPU.
 #pragma once
 #include "plan/backend.h"
 #include "verify/world.h"
@@ -8,9 +7,9 @@
 namespace attune {
 
 // Runs the plan on copies of everything in `got.args` (inputs of the world, outputs of `got`) and leaves the outputs in
-// `got`. Loads of a GPU are 16 bytes wide, so tensors whose rows begin elsewhere are laid out anew there. A refusal: of
-// the backend, of CUDA, or a sentence on what was written that should not be. Where the backend says that it is not for
-// these arguments, `unfit` has its sentence and nothing is run.
+// `got`. GPU loads are 16 bytes wide, so tensors with unaligned rows get a new layout there. Refuses if the backend or
+// CUDA refuses, or if memory was written that should not be. If the backend does not fit these arguments, `unfit` holds
+// its sentence and nothing is run.
 Status run_on_gpu(const Plan&, const World&, Outputs& got, std::string& unfit);
 
 }  // namespace attune

@@ -25,7 +25,7 @@ Shards shards_of(const World& whole, const Cutting& c) {
   return {.cut = c.cut, .tokens = std::max(1, whole.args[Role::q].extent.seq), .ranks = c.ranks};
 }
 
-// Roles whose rows are tokens, those that every rank has whole, and the rest that a rank makes anew.
+// Roles whose rows are tokens, roles that every rank has whole, and the rest, which a rank creates.
 bool by_token(Role r) {
   const Role all[] = {Role::q, Role::k, Role::v, Role::out, Role::lse, Role::d_out, Role::d_lse, Role::dq, Role::dk,
                       Role::dv};
@@ -45,7 +45,7 @@ void each_row(const Shards& s, int rank, int batch, F f) {
     for (int row = 0; row < s.count(rank); ++row) f(b, row, int(s.token(rank, row)));
 }
 
-// Lengths that do not divide, windows on either side, groups of heads, empty shards, every option that travels.
+// Lengths that do not divide, windows on either side, GQA, empty shards, every option that travels.
 constexpr std::string_view kLines[] = {
     "forward f32 b1 h8/8 q64 k64 d16 causal",
     "forward f32 b2 h8/2 q65 k65 d32 causal",
@@ -209,7 +209,7 @@ void Shard::join(Outputs& whole) const {
       each_row(shards_, rank_, from.extent.batch, [&](int b, int row, int t) { copy_row(from, b, row, to, b, t); });
       continue;
     }
-    for (int h = 0; h < from.extent.head; ++h)  // this rank's share of d_sinks
+    for (int h = 0; h < from.extent.head; ++h)  // this rank's contribution to d_sinks
       store(to, 0, 0, h, 0, load(from, 0, 0, h, 0) + (rank_ ? load(to, 0, 0, h, 0) : 0));
   }
 }

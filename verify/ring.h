@@ -1,6 +1,6 @@
-// Attention over ranks against the golden result of the whole: a world is cut into shards, every rank runs its own in a
-// thread, and what they give is joined again and judged like the result of one. A process of many (MPI) runs one rank
-// of the same world and gathers.
+// Attention over ranks, compared with the golden result of the whole: a world is divided into shards, every rank runs
+// its own in a thread, and their results are joined and judged like a single one. With several processes (MPI), each
+// runs one rank of the same world and gathers.
 #pragma once
 #include "core/variant/ring.h"
 #include "transport/communicator.h"
@@ -8,19 +8,19 @@
 
 namespace attune {
 
-// How a case is cut.
+// How a case is divided.
 struct Cutting {
   Cut cut = Cut::ring;
   int ranks = 1;
 };
 
-// A case of the whole problem, dense or dilated, as the problem of one rank: what a Trial of it takes.
+// A case of the whole problem, dense or dilated, as a single-rank problem for a Trial.
 Status whole_case(const Case& dense, Case& out);
-// The problem of every rank of so many. A refusal: the layout does not serve it.
+// The problem of each rank. Refuses if the layout does not support it.
 Status shard_problem(const World& whole, const Cutting&, Problem& out);
 
 struct RankRun {
-  Status status{};      // of this rank
+  Status status{};      // result of this rank
   Traffic traffic{};
   double seconds = 0;
 };
@@ -30,7 +30,7 @@ class Shard {
  public:
   Shard(const World& whole, const Problem&, const Shards&, int rank);
   Status run(const Device&, Communicator*);        // plans, runs, checks that nothing else was written
-  void join(Outputs& whole) const;                 // rows to their tokens; gradients of sinks are added
+  void join(Outputs& whole) const;                 // copies rows to their tokens; adds gradients of sinks
   std::vector<unsigned char> packed() const;       // the outputs, as bytes
   void unpack(const std::vector<unsigned char>&);
 
@@ -47,17 +47,17 @@ class Shard {
   Status run_on_gpu(const Plan&, const Args&);
 };
 
-// All ranks, each in a thread of its own. `each` says what became of every rank.
+// Runs all ranks, each in its own thread. `each` holds the result of every rank.
 Outcome run_ranks(Trial&, const Cutting&, const Device&, std::vector<RankRun>& each, double seconds = kPatience);
-// The same over transports of the caller's, one for each rank; they are destroyed.
+// The same over the caller's transports, one per rank; destroys them.
 Outcome run_over(Trial&, const Cutting&, const Device&, std::span<const Transport>, std::vector<RankRun>& each,
                  double seconds = kPatience);
-// One rank of several processes that all do this. Rank 0 has the outcome; the others have only what went wrong there.
+// Runs one rank in each of several processes. Rank 0 has the outcome; the others have only their errors.
 Outcome run_here(Trial&, const Cutting&, const Device&, Communicator&);
 
-// Whole problems that decide whether a ring is right, and how they are cut.
+// Whole problems that define the correctness of a ring, and how they are divided.
 std::vector<Case> ring_cases(bool quick);
-std::span<const std::string_view> ring_lines();  // of their forwards; each has a backward too
+std::span<const std::string_view> ring_lines();  // forwards only; each has a backward too
 std::vector<Cut> all_cuts();
 
 }  // namespace attune

@@ -1,4 +1,4 @@
-// Rows of tensors as numbers, for what computes a few of them by the definition and in double.
+// Rows of tensors as numbers, for code that computes a few of them by the definition and in double.
 #pragma once
 #include <vector>
 
@@ -20,7 +20,7 @@ inline Row read_row(const Tensor& t, int64_t batch, int64_t seq, int64_t head) {
   return x;
 }
 
-// Where row (seq, head) lies for one who takes the two axes in the other order: rows of memory are counted there.
+// The location of row (seq, head) for a reader that swaps the two axes, counting rows in memory.
 void swap_axes(const Tensor&, int64_t& seq, int64_t& head);
 inline Row read_swapped(const Tensor& t, int64_t batch, int64_t seq, int64_t head) {
   swap_axes(t, seq, head);

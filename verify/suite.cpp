@@ -10,14 +10,14 @@
 namespace attune {
 namespace {
 
-// Large cases are not for a CPU. cuDNN's backward takes weights from an f32 log-sum-exp as it is, so where that is far
-// its gradients are not finite (docs/kernels/sm80.md). Of this library's kernels none is left out here.
+// Large cases are not for CPUs. cuDNN's backward uses an f32 log-sum-exp as is, so with large logits its gradients are
+// not finite (docs/kernels/sm80.md). No kernel of this library is excluded here.
 bool is_let_off(const Backend& b, const Case& c, const Device& d) {
   return (c.large && d.kind == DeviceKind::cpu) ||
          (b.name == std::string_view("vendor_cudnn") && c.variation.large_logits && c.problem.pass == Pass::backward);
 }
 
-// Backends run one at a time, so that each has the library's threads to itself.
+// Backends run one at a time, so each has all of the library's threads.
 std::vector<Attempt> run_case(const Suite& suite, size_t index, std::mutex& alone) {
   const Case& c = suite.cases[index];
   std::vector<Attempt> wanted;

@@ -1,4 +1,4 @@
-// Many cases on many backends and devices: what the conformance test and `attune parity` both do.
+// Many cases on many backends and devices, for the conformance test and `attune parity`.
 #pragma once
 #include <functional>
 #include <span>
@@ -7,15 +7,15 @@
 
 namespace attune {
 
-// A device and the words that name it on a command line.
+// A device and its name on a command line.
 struct Place {
   std::string word{};  // "cpu:neon"
   Device device{};
-  int threads = 0;     // where they are not the machine's
+  int threads = 0;     // if not the machine's
 };
-// Every level of this CPU that differs from the others: "cpu", then what is left without its best instructions.
+// Every distinct level of this CPU: "cpu", then those without its best instructions.
 std::vector<Place> cpu_places();
-// "cpu" with more threads than rows, heads or cores divide by: other splits, other tasks.
+// "cpu" with a thread count that divides no rows, heads or cores: other splits, other tasks.
 Place busy_cpu();
 
 struct Attempt {
@@ -31,9 +31,9 @@ struct Suite {
   std::vector<Place> places{};
   // Called after each case, from one thread at a time.
   std::function<void(size_t done, size_t failed)> progress{};
-  int threads = 0;  // for the golden results; 0: as many as the CPU has. Backends run one at a time.
+  int threads = 0;  // for the golden results; 0: all of the CPU's. Backends run one at a time
 
-  // Every backend on every place and case that it supports and the reference knows; in the order of the cases.
+  // Runs every backend on every place and case that it and the reference support, in case order.
   std::vector<Attempt> run() const;
 };
 

@@ -8,7 +8,7 @@ namespace {
 
 constexpr double kTimes = 3, kRoundings = 2, kWorkRoundings = 8, kOfWeights = 1. / 16;
 
-// What rounding to a format costs at most at this size: f16 and e4m3 have a last step that one soon comes to.
+// Largest rounding error of a format at this size: f16 and e4m3 have a smallest step that is soon reached.
 double rounding(DType t, double size) {
   const double half_step = t == DType::f16 ? 0x1p-25 : t == DType::e4m3 ? 0x1p-10 : 0;
   return std::max(rounding_of(t) * size, half_step);
@@ -19,7 +19,7 @@ struct Sums {
   int64_t worst = -1;
 };
 
-// Of f(n) over all elements; a NaN stays one.
+// Sums f(n) over all elements; propagates NaN.
 template <class F>
 Sums sums(size_t count, F f) {
   Sums s;
@@ -51,7 +51,7 @@ Judged judge(const Golden& golden, const std::vector<double>& got, const Yardsti
   const Sums strayed = sums(want.size(), [&](size_t n) { return error(want[n], got[n]); });
   const DType arithmetic = by.dtype == DType::f64 ? DType::f64 : DType::f32;
   const double work = (kWorkRoundings + std::sqrt(by.terms)) * rounding_of(arithmetic);
-  // The arithmetic of a log-sum-exp is relative to 1, not to a value that may be near 0.
+  // The error of a log-sum-exp is relative to 1, not to a value that may be near 0.
   const double least = by.weights == DType::none ? 0 : 1, weights = kOfWeights * rounding_of(by.weights);
   const auto limit = [&](double naive, double size) {
     return kTimes * naive + kRoundings * rounding(by.dtype, size) + work * std::max(size, least) + weights;

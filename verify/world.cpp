@@ -13,7 +13,7 @@ namespace attune {
 namespace {
 
 constexpr int kLengths[] = {1, 31, 33, 65, 127, 1025};
-constexpr int kMostPad = 5;  // of left padding, and spare room at the end of a cache
+constexpr int kMostPad = 5;  // maximum left padding, and spare rows at the end of a cache
 
 uint64_t mix(uint64_t x) {  // splitmix64's finaliser
   x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9u;
@@ -21,18 +21,18 @@ uint64_t mix(uint64_t x) {  // splitmix64's finaliser
   return x ^ x >> 31;
 }
 
-// A few roundings of the arithmetic: f32, or better where the values are. tf32 is rounded once, tf32x3 as good as f32.
+// A few roundings of the arithmetic: f32, or better if the values are. tf32 rounds once; tf32x3 counts as f32.
 double work_shake(const Problem& p) {
   return p.precision == Precision::tf32 ? 0x1p-11 : 4 * std::min(rounding_of(p.dtype.kv), rounding_of(DType::f32));
 }
 
-// Whether the problem has a use for a dense role that every plain problem has.
+// Whether the problem uses a dense role that every plain problem has.
 bool takes(const Problem& p, Role r) {
   const Declared variant = declared(p, {});
   return variant.dense || (variant.required | variant.optional) >> int(r) & 1;
 }
 
-// used_k is given: keys lie in a cache, or the variant cannot do without.
+// Whether used_k is given: keys are in a cache, or the variant requires it.
 bool counts_keys(const Problem& p, const Variation& v) {
   const bool needed = declared(p, {}).required >> int(Role::used_k) & 1;
   return needed || ((v.cache || p.keys == KeySource::paged) && takes(p, Role::used_k));
@@ -48,7 +48,7 @@ Extents out_extent(const World& world) {
 
 uint64_t Random::next() { return mix(state += 0x9E3779B97F4A7C15u); }
 
-double Random::normal() {  // Box and Muller, one of the two
+double Random::normal() {  // Box-Muller, one of the two
   const double radius = std::sqrt(-2 * std::log(1 - uniform()));
   return radius * std::cos(6.283185307179586 * uniform());
 }
@@ -129,20 +129,20 @@ World::World(const Problem& p, const Variation& v)
   const bool ragged = p.keys == KeySource::ragged, paged = p.keys == KeySource::paged;
   const bool packed = v.cu_q || ragged, roomy = v.cache && !ragged && takes(p, Role::left_pad);
   if (p.has(Option::append)) added_ = std::min(p.len_k, v.added < 0 ? p.len_q : v.added), least_k_ = added_;
-  // Rotary has no row for a query that stands before the first key.
+  // Rotary has no table row for a query before the first key.
   if (p.rotates() && p.mask.align == Align::bottom_right) least_k_ = std::max(least_k_, std::min(p.len_q, p.len_k));
   draw_lengths();
   const bool self = declared(p, args).self;
   if (self) cu_k_ = cu_q_;
   const int capacity = p.len_k + (roomy ? kMostPad : 0), pages = paged ? int(ceil_div(capacity, p.page)) : 0;
   draw_tables(pages);
-  // Rows without a table of lengths are all there is: as many for every sequence.
+  // Without a length tensor all rows are used: the same number for every sequence.
   const bool any = v.lengths == Lengths::drawn;
   const int rows_q = any && !v.used_q ? length(p.len_q, 0) : p.len_q;
   const int rows_k = any && !roomy && !counts_keys(p, v) ? std::max(length(p.len_k, 1), least_k_) : capacity;
   const Extents q{packed ? 1 : p.batch, packed ? cu_q_.back() : rows_q, p.heads_q, p.dim_qk};
   normal(add(Role::q, p.dtype.q, q), size_of_factors());
-  const Extents own = declared(p, args).k;  // now that q is there
+  const Extents own = declared(p, args).k;  // requires q
   if (own.seq)
     add_keys({own.batch ? own.batch : p.batch, own.seq, p.heads_kv, p.dim_qk});
   else if (self && !ragged)
@@ -172,14 +172,14 @@ void World::draw_lengths() {
   for (int b = 0; b < p.batch; ++b) {
     cu_q_.push_back(cu_q_.back() + length(p.len_q, first + b));
     cu_k_.push_back(cu_k_.back() + length(p.len_k, first + 2 * b + 1));
-    // Within a packed sequence, padding and unused keys are taken from its own; a cache has room beyond the bound.
+    // In a packed sequence, padding and unused keys are part of its length; a cache has room beyond the bound.
     const int own = cu_k_[size_t(b) + 1] - cu_k_[size_t(b)];
     const bool ragged = p.keys == KeySource::ragged;
     const int most_pad = std::min(kMostPad, ragged ? own : kMostPad);
     left_pad_.push_back(variation.cache && takes(p, Role::left_pad) ? random_.below(most_pad + 1) : 0);
     used_k_.push_back(ragged ? left_pad_.back() + random_.below(own - left_pad_.back() + 1)
                              : std::max(length(p.len_k, first + b), least_k_) - added_ + left_pad_.back());
-    // A row of q may hold fewer queries than there is room for.
+    // A row of q may hold fewer queries than it has room for.
     const int room = variation.cu_q || p.keys == KeySource::ragged ? cu_q_[size_t(b) + 1] - cu_q_[size_t(b)] : p.len_q;
     used_q_.push_back(room - std::min(room, random_.below(3) * random_.below(room + 1)));
   }
@@ -187,19 +187,19 @@ void World::draw_lengths() {
 
 void World::draw_tables(int pages) {
   const Problem& p = problem;
-  // What is appended to is nobody else's: neither a row of the cache nor a page that is not full yet.
+  // The target of an append must not be shared: neither a cache row nor a page that is not full.
   const bool append = p.has(Option::append), share = variation.shared && !append;
   const int least = *std::min_element(used_k_.begin(), used_k_.end());
   for (int b = 0; b < p.batch; ++b) index_.push_back(share ? 1 : p.batch - b);
-  // Pages in a shuffled order, so that neighbours in a sequence are not neighbours in memory; the first three are
-  // nobody's.
+  // Pages in shuffled order, so neighbours in a sequence are not neighbours in memory. The first three pages are
+  // unused.
   for (int n = 0; n < p.batch * pages; ++n) table_.push_back(n + 3);
   for (size_t n = table_.size(); n > 1; --n) std::swap(table_[n - 1], table_[size_t(random_.below(int(n)))]);
   const bool share_page = share || (variation.shared && least >= p.page);
   for (int b = 0; share_page && b < p.batch && pages; ++b) table_[size_t(b * pages)] = table_[0];
 }
 
-// Of q and k. f16 ends at 2^16: there a part of what is far comes from the scale.
+// Scale of q and k. f16 ends at 2^16, so part of a large logit comes from the scale there.
 double World::size_of_factors() const {
   if (variation.large_logits) return problem.dtype.q == DType::f16 ? 0x1p12 : 0x1p17;
   return std::pow(10., variation.magnitude);
@@ -217,7 +217,7 @@ void World::add_new_keys() {
   normal(add(Role::k_new, p.dtype.kv, {p.batch, added_, p.heads_kv, p.dim_qk}), size_of_factors());
   normal(add(Role::v_new, p.dtype.kv, {p.batch, added_, p.heads_kv, p.dim_v}), scale);
   if (!p.rotates()) return;
-  // Every position that something can stand at, by any alignment.
+  // Every position that any alignment can produce.
   const int rows = (p.len_k + kMostPad) * p.mask.k_step + p.mask.k_phase + p.len_q + 5 * p.batch + 17;
   const int pairs = variation.pairs ? std::min(variation.pairs, p.dim_qk / 2) : p.dim_qk / 2;
   const auto table = [&](Role r, double (*f)(double)) {
@@ -244,7 +244,7 @@ void World::add_integers() {
 void World::add_mask() {
   const Problem& p = problem;
   if (p.mask.align == Align::absolute) {
-    // Far beyond 32 bits, and every sequence elsewhere; but rotary has tables of positions.
+    // Far beyond 32 bits and different for every sequence, except that rotary has tables of positions.
     const int64_t first = p.rotates() ? 0 : int64_t(1) << 33;
     std::vector<int64_t> at;
     for (int b = 0; b < p.batch; ++b) at.push_back(first + 17), at.push_back(first + 5 * b);
@@ -270,7 +270,7 @@ void World::add_mask() {
     }
   }
   column.resize(size_t(size.bound), -1), row_k.resize(size_t(size.bound), -1);  // never read
-  // The lists are written head by head; the head axis comes after seq, which is 1: the same order.
+  // Lists are written head by head. The head axis comes after seq, which is 1, so the order is the same.
   add(Role::block_begin, DType::i32, {batch, 1, heads, rows + 1}).set(begin);
   add(Role::block_column, DType::i32, {1, 1, 1, size.bound}).set(column);
   if (p.pass == Pass::forward || variation.lean) return;
@@ -293,8 +293,8 @@ void World::add_options() {
   args.dropout = p.has(Option::dropout) ? 0.25f : 0.f;
   args.scale = variation.seed % 2 ? 0.f : 0.2f;
   if (variation.large_logits && p.dtype.q == DType::f16) args.scale = 37.f;
-  // Gradients of a softmax that is one key and nothing else are all cancellation: a backward's logits stay ordinary
-  // whatever the size of its values.
+  // Gradients of a softmax dominated by one key are all cancellation, so a backward's logits stay moderate whatever the
+  // size of its values.
   if (p.pass == Pass::backward && variation.magnitude)
     args.scale = float(std::pow(10., -2. * variation.magnitude) / std::sqrt(p.dim_qk));
 }
@@ -302,7 +302,7 @@ void World::add_options() {
 void World::add_gradients() {
   const Extents q = args[Role::q].extent;
   normal(add(Role::d_out, problem.dtype.out, out_extent(*this)), 1);
-  // As large as what is subtracted from it, or a row that sees one key has nothing but rounding.
+  // As large as the value subtracted from it; otherwise a row that sees one key has nothing but rounding.
   if (variation.d_lse && takes(problem, Role::d_lse))
     normal(add(Role::d_lse, DType::f32, {q.batch, q.seq, q.head, 1}), std::pow(10., variation.magnitude));
 }
@@ -407,7 +407,7 @@ Args World::forward_result() {
   if (keeps_lse) add(Role::lse, DType::f32, {q.batch, q.seq, q.head, 1});
   if (problem.variant.text[0]) add_saved();
   Args forward = forward_of(args);
-  if (!keeps_out && takes(forward_of(problem), Role::out)) {  // of no use to the backward
+  if (!keeps_out && takes(forward_of(problem), Role::out)) {  // not used by the backward
     add(Role::out, problem.dtype.out, out_extent(*this));
     forward[Role::out] = std::exchange(args[Role::out], Tensor{});
   }
@@ -429,11 +429,11 @@ Outputs World::shaken(uint32_t seed) const {
     });
     made.args[r] = o.t;
   };
-  // What rotary turns is rounded once more, and f32 may round it the other way.
+  // Rotated values are rounded once more, and f32 may round them the other way.
   for (const Role r : {Role::q, Role::k_new}) shake(r, problem.rotates() ? low : work);
   for (const Role r : {Role::k, Role::bias}) shake(r, work);
-  // Where a row is one key, dS is dP less itself: nothing but what the two lost, each a sum of many products, and a
-  // naive computation keeps dP in the dtype of the values.
+  // With one dominant key, dS is dP minus itself: pure cancellation error of two long sums, and a naive computation
+  // keeps dP in the dtype of the values.
   const bool backward = problem.pass == Pass::backward;
   for (const Role r : {Role::v, Role::v_new}) shake(r, !backward ? low : variation.large_logits ? 4 * low : work);
   for (const Role r : {Role::d_out, Role::d_lse}) shake(r, low);
@@ -461,8 +461,8 @@ Owned& World::add(Role r, DType dtype, Extents e) {
 }
 
 void World::normal(Owned& o, double scale, bool keep_sign) {
-  // Benchmarks have tensors of 10^8 values, which would take longer to draw than to use. Without padding, the values of
-  // a large one come again after a prime number of them: no row, head or tile is like another.
+  // Benchmarks have tensors of 10^8 values, which take longer to draw than to use. Without padding, the values of a
+  // large tensor repeat with a prime period, so that no two rows, heads or tiles are alike.
   constexpr size_t kPeriod = 1048573;
   const Extents& e = o.t.extent;
   const size_t size = size_t(size_of(o.t.dtype));

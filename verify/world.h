@@ -1,6 +1,6 @@
-// Everything a problem needs to run: inputs made from a seed, outputs full of poison. Memory that no sequence owns
-// (guards, padding, unused rows and pages) is 0xFF: NaN in every floating type and -1 in every integer. So whoever
-// reads what is not theirs shows. What is to be written is another poison, because a NaN that was read keeps its bits.
+// Everything a problem needs to run: inputs generated from a seed, and poisoned outputs. Memory outside every sequence
+// (guards, padding, unused rows and pages) is 0xFF: NaN in every floating dtype and -1 in every integer, so a stray
+// read shows. Outputs have another poison, because a NaN that was read keeps its bits.
 #pragma once
 #include <list>
 #include <string>
@@ -10,28 +10,28 @@
 
 namespace attune {
 
-// Of the sequences: all as long as the problem's bounds say; drawn up to them, empty ones among them; or taken from
-// 1, 31, 33, 65, 127, 1025, where tiles have their edges.
+// Sequence lengths: all at the problem's bounds; random up to them, including 0; or from 1, 31, 33, 65, 127, 1025, at
+// the edges of tiles.
 enum class Lengths : int32_t { full, drawn, odd };
 enum class Layout : int32_t { bshd, bhsd };  // order of the axes in memory
 
-// What a case says beside its problem: the parts of the arguments that the plan's key does not know.
+// The arguments of a case that are not part of the plan key.
 struct Variation {
   uint32_t seed = 1;
-  int32_t magnitude = 0;      // values are N(0, 1) times 10 to this
-  bool large_logits = false;           // q and k are so large that logits are of the order of 2^33
+  int32_t magnitude = 0;      // values are N(0, 1) times 10 to this power
+  bool large_logits = false;  // q and k give logits of the order of 2^33
   Lengths lengths = Lengths::full;
   Layout layout = Layout::bshd;
-  int32_t pad = 8;            // elements between one row and the next
-  bool cu_q = false;          // packed queries; ragged keys have them anyway
-  bool cache = false;         // keys lie in a larger cache, or between others: used_k, left_pad, cache_index
-  bool shared = false;        // sequences share a row of that cache, their first page, the block lists
+  int32_t pad = 8;            // elements between consecutive rows
+  bool cu_q = false;          // packed queries; ragged keys always have them
+  bool cache = false;         // keys are in a larger cache, or between others: used_k, left_pad, cache_index
+  bool shared = false;        // sequences share a cache row, their first page, the block lists
   bool used_q = false;
   uint32_t bias_once = 0;     // axes along which the bias is broadcast, one bit each: batch, query, head, key
   bool d_lse = false;         // a backward gets a gradient of lse
-  bool lean = false;          // optional outputs are not asked for
+  bool lean = false;          // optional outputs are omitted
   int32_t added = -1;         // new keys of an append; -1: as many as queries
-  int32_t pairs = 0;          // of dims that rotary turns; 0: all
+  int32_t pairs = 0;          // rotated pairs of dims; 0: all
 
   bool operator==(const Variation&) const = default;
 };
@@ -49,14 +49,14 @@ struct Random {
 double load(const Tensor&, int64_t b, int64_t s, int64_t h, int64_t d);
 void store(const Tensor&, int64_t b, int64_t s, int64_t h, int64_t d, double);
 
-// A tensor and its memory, guards at both ends and padding behind each row. The state is all in `memory`, a plain
-// piece of bytes, so that a device can be given a copy of it and asked to give one back.
+// A tensor and its memory, with guards at both ends and padding after each row. All state is in `memory`, plain bytes,
+// so it can be copied to a device and back.
 struct Owned {
   static constexpr int kGuard = 64;  // elements
   static constexpr unsigned char kUnread = 0xFF, kUnwritten = 0x7E;
   unsigned char filler = kUnread;
   std::vector<unsigned char> memory;
-  std::vector<unsigned char> before{};  // what was there, where not all of it is poison: a cache that is appended to
+  std::vector<unsigned char> before{};  // previous contents, if not all poison: a cache that is appended to
   Tensor t;
 
   Owned(DType, Extents, Layout = Layout::bshd, int pad = 8, unsigned char filler = kUnread);
@@ -64,7 +64,7 @@ struct Owned {
   Owned(const Owned&) = delete;
 
   template <class F>
-  void each(F f) const {  // f(b, s, h, d), in the order of the axes
+  void each(F f) const {  // f(b, s, h, d), in axis order
     for (int b = 0; b < t.extent.batch; ++b)
       for (int s = 0; s < t.extent.seq; ++s)
         for (int h = 0; h < t.extent.head; ++h)
@@ -76,11 +76,11 @@ struct Owned {
     each([&](int b, int s, int h, int d) { store(t, b, s, h, d, double(values[n++])); });
   }
   void poison(int b, int s);                            // a row, all its heads
-  bool untouched(int b, int s, int h, int d) const;     // still poison, or what was there before
-  bool surroundings_intact() const;                     // all that is not an element is still poison
+  bool untouched(int b, int s, int h, int d) const;     // still poison, or the previous contents
+  bool surroundings_intact() const;                     // everything outside the elements is still poison
 };
 
-// Outputs of one run, and the arguments with them in place.
+// Outputs of one run, and the arguments that include them.
 struct Outputs {
   std::list<Owned> owned{};
   Args args{};
@@ -96,26 +96,26 @@ class World {
 
   Problem problem;
   Variation variation;
-  Args args{};  // inputs; of a backward also out and lse, once forward_result() made room for them
+  Args args{};  // inputs; for a backward also out and lse, after forward_result()
 
-  // What the problem writes, poisoned, or a running result where it accumulates (the same each time). Golden ones
-  // are f64, so that nothing is rounded.
+  // The outputs of the problem, poisoned, or a running result if it accumulates (the same each time). Golden outputs
+  // are f64, so nothing is rounded.
   Outputs outputs(bool golden) const;
-  // A backward's out and lse: given their place here, for a forward to fill.
+  // Adds a backward's out and lse for a forward to fill.
   Args forward_result();
-  // The same inputs with every value moved by up to one rounding of what a naive computation would keep it in; see
-  // tolerance.h.
+  // The same inputs with every value moved by up to one rounding of the dtype in which a naive computation keeps it;
+  // see tolerance.h.
   Outputs shaken(uint32_t seed) const;
   double largest_shake() const;  // relative
   const std::list<Owned>& inputs() const { return owned_; }
-  // Changes when any byte of the inputs does.
+  // Changes if any byte of the inputs does.
   uint64_t fingerprint() const;
 
  private:
   std::list<Owned> owned_{};
   Random random_;
   std::vector<int> cu_q_{0}, cu_k_{0}, used_q_{}, used_k_{}, left_pad_{}, index_{}, table_{};
-  int added_ = 0, least_k_ = 0;  // new keys, and the fewest keys of a sequence with them
+  int added_ = 0, least_k_ = 0;  // new keys, and the minimum keys of a sequence including them
 
   void draw_lengths();
   void draw_tables(int pages);
@@ -126,7 +126,7 @@ class World {
   void add_mask();
   void add_options();
   void add_gradients();
-  void add_variant();  // in world_variants.cpp, and so the next
+  void add_variant();  // this and the next: in world_variants.cpp
   void add_saved();
   void poison_unused();
   int length(int bound, int n);

@@ -1,5 +1,5 @@
-// The tensors of a variant, as core/variant/variants.h declares them: inputs and lists drawn, what is saved made room
-// for, and gradients of the inputs among the outputs.
+// The tensors of a variant, as core/variant/variants.h declares them: random inputs and lists, memory for saved
+// tensors, and gradients of the inputs among the outputs.
 #include <algorithm>
 #include <cmath>
 
@@ -24,8 +24,8 @@ void World::add_variant() {
   }
 }
 
-// Numbers of blocks, ascending, and -1 behind them: one row in eight has none at all. From an even seed some entries
-// are what nobody should write: repetitions, blocks that are not there, the smallest number.
+// Block numbers, ascending, followed by -1; one row in eight is empty. With an even seed some entries are invalid:
+// repetitions, nonexistent blocks, the smallest integer.
 void World::draw_list(Owned& o, const VariantTensor& t) {
   const int size = std::max(1, numbers(problem.variant, "s").count ? numbers(problem.variant, "s")[0] : 1);
   const int blocks = int(ceil_div(problem.len_k, size));

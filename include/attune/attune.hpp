@@ -1,5 +1,5 @@
-// attune for C++20, over the C interface and header-only: plans that free themselves, tensors from a pointer and a
-// shape, and errors as exceptions that carry the library's sentence.
+// attune for C++20: a header-only wrapper of the C interface. It has plans that free themselves, tensors from a pointer
+// and a shape, and exceptions that carry the library's message.
 #ifndef ATTUNE_HPP
 #define ATTUNE_HPP
 #include <cstdint>
@@ -24,7 +24,7 @@ inline void require(int code) {
   if (code) throw Error(attune_last_error());
 }
 
-// A number format as DLPack codes it.
+// A number format in DLPack's encoding.
 struct DataType {
   uint8_t code = 2, bits = 32;
 };
@@ -59,7 +59,7 @@ class Tensor {
       throw Error("tensor: axes '" + axes_ + "', shape and strides are not of one length");
   }
 
-  // Valid as long as this tensor is neither moved nor destroyed.
+  // Valid until this tensor is moved or destroyed.
   attune_tensor c() const {
     attune_tensor t{};
     t.data = data_;
@@ -97,7 +97,7 @@ struct Problem {
   }
 };
 
-// What is given to a call, by role: Args().set(ATTUNE_Q, q).set(ATTUNE_K, k) ...
+// The arguments of a call, by role: Args().set(ATTUNE_Q, q).set(ATTUNE_K, k) ...
 class Args {
  public:
   float scale = 0, softcap = 0, dropout = 0;
@@ -113,7 +113,7 @@ class Args {
     return *this;
   }
 
-  // Calls f with the struct of the C interface, which lives no longer than that.
+  // Calls f with the struct of the C interface, which is valid only during the call.
   template <class F>
   auto with_c(F f) const {
     attune_tensor tensor[ATTUNE_ROLES];
@@ -129,7 +129,7 @@ class Args {
   std::vector<std::pair<int, Tensor>> tensors_;
 };
 
-// Plans from the library's cache: the ordinary way.
+// Runs with a plan from the library's cache: the usual way.
 inline void call(const Problem& problem, const Args& args, void* stream = nullptr) {
   require(args.with_c([&](const attune_args* a) { return attune_call(&problem.c, a, stream); }));
 }
@@ -142,7 +142,7 @@ inline size_t workspace(const Problem& problem, const char* device = nullptr) {
   return bytes;
 }
 
-// What a device's memory pool holds; "cpu": the buffers that are lent to threads.
+// Statistics of a device's memory pool; "cpu": of the buffers lent to threads.
 inline attune_memory memory(const char* device = nullptr) {
   attune_memory m{};
   m.size = sizeof m;
@@ -150,7 +150,7 @@ inline attune_memory memory(const char* device = nullptr) {
   return m;
 }
 
-// Memory from the pool of a GPU, freed in the order of the stream it was made on.
+// Memory from the pool of a GPU, freed in the order of its allocation stream.
 class Buffer {
  public:
   Buffer(std::string device, size_t bytes, void* stream = nullptr) : device_(std::move(device)), stream_(stream) {
@@ -170,7 +170,7 @@ class Buffer {
   void* data_ = nullptr;
 };
 
-// A plan to hold, or to ask why.
+// A plan to keep, or to inspect.
 class Plan {
  public:
   explicit Plan(const Problem& problem, const char* device = nullptr, const char* backend = nullptr) {
@@ -192,12 +192,12 @@ class Plan {
   std::unique_ptr<attune_plan, Free> plan_;
 };
 
-// Block lists of a pattern, in memory of their own: they set the problem's bound, give themselves to arguments, and
-// know how dense they came out. One list for each batch row and head, by query and by key block.
+// Block lists of a pattern, in their own memory. They set the problem's bound, add themselves to arguments and report
+// their density. There is one list for each batch row and head, by query block and by key block.
 class Blocks {
  public:
-  // The problem has its block sizes; sequences may be shorter than its lengths where `full` is false, and `lengths`
-  // then has what says so (used_q, cu_k, ...).
+  // The problem has its block sizes. With `full` false, sequences may be shorter than the problem's lengths, and
+  // `lengths` holds the roles that define them (used_q, cu_k, ...).
   Blocks(Problem& problem, const std::string& pattern, std::string device = "cpu", void* stream = nullptr,
          bool full = true, Args lengths = {})
       : device_(std::move(device)), stream_(stream), batch_(problem.c.batch), heads_(problem.c.heads_q) {
@@ -215,7 +215,7 @@ class Blocks {
     blocks.size = sizeof blocks, blocks.pattern = pattern.c_str(), blocks.counts = reinterpret_cast<int64_t*>(at(0));
     require(lengths.with_c([&](const attune_args* a) { return attune_blocks_build(&problem.c, a, &blocks, stream); }));
   }
-  // Into the arguments of an attention of that problem; by_key: also the list that only a backward takes.
+  // Adds the lists to the arguments of an attention. by_key: also the list that only a backward uses.
   Args& set(Args& args, bool by_key = false) const {
     const int64_t first = 2 * ATTUNE_BLOCK_COUNTS, column = first + lists() * rows_, first_k = column + bound_;
     args.set(ATTUNE_BLOCK_BEGIN, list(first, rows_)).set(ATTUNE_BLOCK_COLUMN, entries(column));
@@ -251,7 +251,7 @@ class Blocks {
   Tensor entries(int64_t n) const { return Tensor(at(n), kI32, "n", {bound_}, {}, gpu()); }
 };
 
-// One rank's end of a group, for args.communicator: Communicator::ranks(4) has four, each for a thread.
+// One rank's endpoint of a group, for args.communicator: Communicator::ranks(4) makes four, one per thread.
 class Communicator {
  public:
   static std::vector<Communicator> ranks(int32_t count) {
@@ -290,7 +290,7 @@ class Communicator {
   std::unique_ptr<attune_communicator, Free> handle_;
 };
 
-// The tokens of a rank, row by row: its positions.
+// The tokens of a rank in row order, which are also their positions.
 inline std::vector<int64_t> shard_tokens(const char* layout, int32_t tokens, int32_t ranks, int32_t rank) {
   int32_t count = 0;
   require(attune_shard_tokens(layout, tokens, ranks, rank, &count, nullptr));
@@ -299,7 +299,7 @@ inline std::vector<int64_t> shard_tokens(const char* layout, int32_t tokens, int
   return all;
 }
 
-// A cache that knows the lengths of its sequences: Cache({.dtype = ATTUNE_BF16, .heads = 8, .dim_qk = 128, ...}).
+// A KV cache that tracks sequence lengths: Cache({.dtype = ATTUNE_BF16, .heads = 8, .dim_qk = 128, ...}).
 class Cache {
  public:
   explicit Cache(attune_cache_options options) {
@@ -308,7 +308,7 @@ class Cache {
     require(attune_cache_create(&options, &made));
     cache_.reset(made);
   }
-  // With the sequences that are named, batch of them; none: those from 0 on.
+  // Attends with the given sequences, `batch` of them; empty: sequences from 0 on.
   void attend(const Problem& problem, const Args& args, const std::vector<int32_t>& sequences = {},
               void* stream = nullptr) {
     if (!sequences.empty() && sequences.size() != static_cast<size_t>(problem.c.batch))
@@ -387,12 +387,12 @@ class Module {
     require(attune_module_save(module_.get(), path.c_str(), prefix.c_str()));
   }
 
-  // What a call takes. A workspace may be given; without one the library lends it.
+  // The arguments of a call. The workspace is optional: the library lends one.
   struct Call {
     const Tensor *x = nullptr, *memory = nullptr, *out = nullptr, *d_out = nullptr, *dx = nullptr, *d_memory = nullptr;
     const Tensor* seed = nullptr;
     void* tape = nullptr;  // null in a forward: no backward follows
-    bool add = false;      // to parameter gradients
+    bool add = false;      // add to parameter gradients
     void* workspace = nullptr;
     size_t workspace_bytes = 0;
     void* communicator = nullptr;
@@ -420,7 +420,7 @@ class Module {
   std::unique_ptr<attune_module, Free> module_;
 };
 
-// Native sparse attention over a cache of its streams: docs/nsa.md.
+// Native Sparse Attention over a cache of its streams: docs/nsa.md.
 class NsaCache {
  public:
   explicit NsaCache(attune_nsa_cache_options options) {
@@ -429,7 +429,7 @@ class NsaCache {
     require(attune_nsa_cache_create(&options, &made));
     cache_.reset(made);
   }
-  // With the sequences that are named, batch of them; none: those from 0 on.
+  // Attends with the given sequences, `batch` of them; empty: sequences from 0 on.
   void attend(const Problem& problem, const Args& args, const std::vector<int32_t>& sequences = {},
               void* stream = nullptr) {
     if (!sequences.empty() && sequences.size() != static_cast<size_t>(problem.c.batch))
@@ -463,7 +463,7 @@ class NsaCache {
   std::unique_ptr<attune_nsa_cache, Free> cache_;
 };
 
-// What make() may be told; attune_make_options says what each is, and what 0 and "" stand for.
+// Options of make(); attune_make_options documents each of them and its default.
 struct MakeOptions {
   int32_t dtype = 0, batch = 0, len = 0, heads = 0, heads_kv = 0, dim = 0, dim_v = 0, embed = 0;
   bool causal = false, backward = false;
@@ -472,7 +472,7 @@ struct MakeOptions {
   std::string device = "cpu", segments{}, rates{}, pattern{}, nsa{};
 };
 
-// What make() found: a problem for call() and Plan, or the text of a Module; and why.
+// The result of make(): a problem for call() and Plan, or the text of a Module, with the reason.
 class Made {
  public:
   Made(const std::string& name, const MakeOptions& wanted) : device_(wanted.device) {

@@ -27,7 +27,7 @@ Status blocks_problem(const attune_problem* given, bool bounded, Problem& p) {
   return valid(checked);
 }
 
-// The roles that a build looks at.
+// Reads the roles that a build uses.
 Status roles_of(const attune_args* given, Args& out) {
   if (!given) return Status::no("args is null");
   const size_t size = given->size;
@@ -42,14 +42,14 @@ Status roles_of(const attune_args* given, Args& out) {
   return Status::good();
 }
 
-// bhqk of bytes. Whatever a byte is called, not 0 is active.
+// A bhqk mask of bytes. A nonzero byte is active, whatever its dtype is called.
 Status mask_of(const Problem& p, const attune_tensor& given, const Tensor& lists, BlockMask& out) {
   const auto no = [](const auto&... why) { return Status::no("mask: ", why...); };
   const auto [code, bits, lanes] = given.dtype;
   if (bits != 8 || lanes > 1 || (code != 0 && code != 1 && code != 6))
     return no("dtype of code ", code, ", ", bits, " bits and ", lanes, " lanes is not a bool or an integer of 8 bits");
   attune_tensor bytes = given;
-  bytes.dtype.code = 10;  // any format of one byte
+  bytes.dtype.code = 10;  // stands for any 1-byte format
   Tensor t;
   if (Status s = tensor_of(bytes, Role::bias, t); !s.ok())
     return no(std::string_view(s.message).substr(s.message.find(": ") + 2));

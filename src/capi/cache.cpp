@@ -1,5 +1,5 @@
-// The cache object of the C interface. The host knows every length and page, so what does not fit is refused before
-// anything happens; kernels read their own copy of the few numbers of a call, which follows in the order of the stream.
+// The cache object of the C interface. The host tracks every length and page, so a call that does not fit is refused
+// before anything is written. Kernels read their own copy of the call's lengths and pages, updated in stream order.
 #include <algorithm>
 #include <vector>
 
@@ -14,10 +14,10 @@ namespace {
 
 constexpr int64_t kMostNumbers = INT32_MAX;
 
-// What a call reads, one piece of memory: used_k [sequences], cache_index [sequences], page_table [sequences][most].
+// The data a call reads, in one allocation: used_k [sequences], cache_index [sequences], page_table [sequences][most].
 struct OfCall {
   CacheStorage memory{};
-  std::vector<cuda::Number> fresh{};  // to be stored before the next call
+  std::vector<cuda::Number> fresh{};  // values to store before the next call
 
   int32_t* data() const { return reinterpret_cast<int32_t*>(memory.data); }
 };
@@ -28,24 +28,24 @@ struct attune_cache {
   DType dtype = DType::none;
   int32_t heads = 0, dim_qk = 0, dim_v = 0, sequences = 0, capacity = 0, page = 0, pages = 0;
   bool gpu = false;
-  int index = 0;                   // of the GPU
-  int32_t most = 0;                // pages of a sequence
+  int index = 0;                   // GPU index
+  int32_t most = 0;                // maximum pages per sequence
   CacheStorage k{}, v{};
-  std::vector<int32_t> length{};   // of each sequence
-  std::vector<int32_t> table{};    // [sequences][most]: pages of a sequence, held(length) of them
-  std::vector<int32_t> unused{};   // pages, the next one last
+  std::vector<int32_t> length{};   // length of each sequence
+  std::vector<int32_t> table{};    // [sequences][most]: the pages of a sequence, held(length) of them
+  std::vector<int32_t> unused{};   // free pages, the next one last
   OfCall numbers{};
-  std::vector<int32_t> row_of{};   // which sequence row b of the numbers describes, and
-  std::vector<int32_t> known{};    // how many of its pages are there already
+  std::vector<int32_t> row_of{};   // the sequence that row b of the numbers describes,
+  std::vector<int32_t> known{};    // and how many of its pages are stored already
   std::vector<int32_t> order{};    // the sequences of the call
-  std::vector<char> taken{};       // those that are in it
+  std::vector<char> taken{};       // marks sequences in the call
   int64_t k_shape[4] = {}, v_shape[4] = {};
 
   int32_t held(int64_t keys) const { return page ? int32_t(ceil_div(keys, page)) : 0; }
   bool has(int32_t s) const { return s >= 0 && s < sequences; }
   int32_t* pages_of(int32_t s) { return table.data() + int64_t(s) * most; }
 
-  // Pages of a sequence between two lengths, one of which it has now.
+  // Takes or returns pages as a sequence changes from one length to the other.
   void take_pages(int32_t s, int64_t from, int64_t to) {
     for (int32_t n = held(from); n < held(to); ++n) pages_of(s)[n] = unused.back(), unused.pop_back();
   }
@@ -99,11 +99,11 @@ Status fill(attune_cache& c, const attune_cache_options& o) {
   c.length.assign(sequences, 0), c.row_of.assign(sequences, -1), c.known.assign(sequences, 0);
   c.order.assign(sequences, 0), c.taken.assign(sequences, 0), c.table.assign(size_t(needed), -1);
   for (int32_t n = c.pages; n-- > 0;) c.unused.push_back(n);
-  c.numbers.fresh.reserve(numbers);  // no call allocates
+  c.numbers.fresh.reserve(numbers);  // calls do not allocate
   return c.numbers.memory.allocate(c.gpu, c.index, numbers * sizeof(int32_t));
 }
 
-// Whether `added` more keys have a place, in every sequence of the call.
+// Whether every sequence of the call has room for `added` more keys.
 Status has_room(const attune_cache& c, const Problem& p, int64_t added) {
   int64_t pages = 0;
   for (int32_t b = 0; b < p.batch; ++b) {
@@ -118,7 +118,7 @@ Status has_room(const attune_cache& c, const Problem& p, int64_t added) {
   return Status::good();
 }
 
-// Brings the numbers of the call to where the kernels read them.
+// Copies the call's lengths and pages to the kernels' memory.
 Status send(attune_cache& c, int32_t batch, int64_t added, void* stream) {
   std::vector<cuda::Number>& fresh = c.numbers.fresh;
   fresh.clear();
@@ -132,11 +132,11 @@ Status send(attune_cache& c, int32_t batch, int64_t added, void* stream) {
     known = pages;
   }
   Status s = store(c, kWho, fresh, c.numbers.data(), stream);
-  if (!s.ok()) std::fill(c.row_of.begin(), c.row_of.end(), -1);  // what is there now is not known
+  if (!s.ok()) std::fill(c.row_of.begin(), c.row_of.end(), -1);  // the stored values are now unknown
   return s;
 }
 
-// The problem as the cache completes it.
+// Completes the problem with the fields that the cache determines.
 Status complete(const attune_cache& c, const attune_problem* given, Problem& p) {
   if (Status s = problem_of(given, p); !s.ok()) return s;
   const KeySource keys = c.page ? KeySource::paged : KeySource::linear;

@@ -1,5 +1,5 @@
-// What the two cache objects of the C interface share: how one is made, where its memory lies, which sequences a call
-// has, and how the numbers of a call reach the kernels. C is either: it has dtype, gpu, index, sequences, order, taken.
+// The common part of the two cache objects of the C interface: creation, memory, the sequences of a call, and the
+// transfer of a call's numbers to the kernels. C is either type: it has dtype, gpu, index, sequences, order, taken.
 #pragma once
 #include <cstring>
 #include <memory>
@@ -12,7 +12,7 @@
 
 namespace attune {
 
-// From options that are given; `least` is the size of the first version's.
+// Creates a cache from the given options; `least` is their size in the first version.
 template <class C, class O>
 int create_cache(const O* given, const char* type, size_t least, Status (*fill)(C&, const O&), C** out) {
   return answer([&] {
@@ -37,7 +37,7 @@ Status place(C& c, std::string_view who, const char* device) {
   return c.gpu && d.index < 0 ? Status::no(who, ": device '", device, "' is not here") : Status::good();
 }
 
-// The sequences of a call, in c.order: each is there, once.
+// Stores the sequences of a call in c.order and checks that each exists and occurs once.
 template <class C>
 Status choose(C& c, std::string_view who, const int32_t* sequences, int32_t batch) {
   const auto no = [&](const auto&... why) { return Status::no(who, ": ", why...); };
@@ -52,7 +52,7 @@ Status choose(C& c, std::string_view who, const int32_t* sequences, int32_t batc
   return Status::good();
 }
 
-// Keys or values that the cache keeps, compact. `shape` stays the caller's.
+// Keys or values stored in the cache, compact. `shape` remains owned by the caller.
 template <class C>
 attune_tensor kept(const C& c, std::byte* data, const int64_t (&shape)[4], const char* axes) {
   attune_tensor t{};
@@ -65,7 +65,7 @@ attune_tensor kept(const C& c, std::byte* data, const int64_t (&shape)[4], const
   return t;
 }
 
-// A number for each sequence of a call, where `beside` lies. `batch` stays the caller's.
+// One number per sequence of a call, on the device of `beside`. `batch` remains owned by the caller.
 inline attune_tensor numbers_beside(const attune_tensor& beside, int32_t* data, const int64_t& batch) {
   attune_tensor t{};
   t.device = beside.device, t.dtype.bits = 32, t.dtype.lanes = 1;
@@ -73,7 +73,7 @@ inline attune_tensor numbers_beside(const attune_tensor& beside, int32_t* data, 
   return t;
 }
 
-// Brings the numbers of a call to where the kernels read them, in the order of the stream.
+// Copies the numbers of a call to the kernels' memory, in stream order.
 template <class C>
 Status store(const C& c, std::string_view who, std::span<const cuda::Number> fresh, int32_t* to, void* stream) {
   if (c.gpu) {

@@ -1,5 +1,5 @@
-// The C interface: the only place that sees user input. Everything behind it may trust what it is given.
-// A warm attune_call allocates nothing and builds no text: what it needs is kept per thread.
+// The core of the C interface, the only place that sees user input. All code behind it may trust its arguments. A warm
+// attune_call allocates nothing and builds no text: each thread keeps what it needs.
 #include "attune/attune.h"
 
 #include <algorithm>
@@ -57,7 +57,8 @@ Status args_of(const attune_args* given, const Args*& out) {
   return Status::good();
 }
 
-// Why a plan needs more than attune_workspace said: ", cuda_standard: the next that supports it where ..."
+// Explains why a plan needs more workspace than attune_workspace returned: ", cuda_standard: the next that supports it
+// where ..."
 std::string stands_in(const Plan& plan) {
   return plan.instead_of ? join(", ", plan.backend->name, ": ", plan.why, plan.refused) : "";
 }
@@ -86,7 +87,7 @@ Status workspace_of(const Plan& plan, const attune_args& given, Workspace& out) 
   return Status::good();
 }
 
-// Values on a GPU are not looked at: that would stop the stream. Kernels clamp what they read there.
+// Does not check values on a GPU: that would stall the stream. Kernels clamp the values they read.
 Status check_all(const Problem& p, const Args& args) {
   if (Status s = check(p, args); !s.ok()) return s;
   return args[Role::q].device == DeviceKind::cpu ? check_values(p, args) : Status::good();
@@ -112,12 +113,12 @@ Status run(const Plan& plan, const Args& args, const attune_args& given, void* s
   }
   const cuda::Range range(plan.device.kind == DeviceKind::cuda ? &plan.problem : nullptr);
   Status ran = plan.backend->run(plan, args, scratch, stream);
-  const Status returned = borrowed.give_back();  // in the order of the stream: after the launches
+  const Status returned = borrowed.give_back();  // in stream order: after the launches
   if (ran.ok() && !returned.ok()) return Status::no("workspace: ", returned.message, ", in: ", name(plan.problem));
   return ran;
 }
 
-// What planning for a device takes from the environment, read once.
+// The planning inputs from the environment, read once.
 struct Setting {
   Device device;
   Tuned tuned;
@@ -137,7 +138,7 @@ void log(const Plan& plan) {
   std::fputs(line.c_str(), stderr);
 }
 
-// The plans of one device and number of threads. Never destroyed: another thread may be inside at exit.
+// The plans of one device and thread count. Never destroyed: another thread may still use them at exit.
 class Plans {
  public:
   explicit Plans(const Device& d) : setting_(d), cache_(setting_.planner()) {
@@ -151,7 +152,7 @@ class Plans {
     log_once(out);
     return Status::good();
   }
-  // The plan that these arguments fit: `plan` or one of a later link of the chain.
+  // Finds the plan that fits these arguments: `plan` or that of a later link of the chain.
   Status fit(const Args& args, const Plan*& plan) {
     const Plan* const first = plan;
     if (Status s = cache_.fit(args, plan); !s.ok()) return s;
@@ -183,13 +184,13 @@ Plans& plans_of(const Device& d) {
 
 Status plans_for(const Tensor& q, Plans*& out) {
   if (q.device == DeviceKind::cpu) {
-    static std::atomic<Plans*> last{nullptr};  // so that a warm call takes no lock of all devices
+    static std::atomic<Plans*> last{nullptr};  // avoids a global lock on warm calls
     Plans* cpu = last.load(std::memory_order_acquire);
     if (!cpu || cpu->units() != default_threads()) last.store(cpu = &plans_of(this_cpu()), std::memory_order_release);
     return out = cpu, Status::good();
   }
   constexpr int kMostGpus = 64;
-  static std::atomic<Plans*> known[kMostGpus] = {};  // a warm call asks nothing about the GPU
+  static std::atomic<Plans*> known[kMostGpus] = {};  // avoids device queries on warm calls
   std::atomic<Plans*>* slot = q.device_index >= 0 && q.device_index < kMostGpus ? &known[q.device_index] : nullptr;
   Plans* gpu = slot ? slot->load(std::memory_order_acquire) : nullptr;
   if (!gpu) {

@@ -1,4 +1,4 @@
-// Ranks and shards in the C interface. An attune_communicator is a Communicator: what args.communicator points at.
+// Ranks and shards in the C interface. An attune_communicator is a Communicator; args.communicator points to one.
 #include "transport/communicator.h"
 
 #include <cmath>
@@ -26,7 +26,7 @@ attune_communicator* handle(Communicator* c) { return reinterpret_cast<attune_co
 Communicator* inside(attune_communicator* c) { return reinterpret_cast<Communicator*>(c); }
 const Communicator* inside(const attune_communicator* c) { return reinterpret_cast<const Communicator*>(c); }
 
-// A transport of the caller's: its table is of C, and is kept beside the self that it is called with.
+// A transport implemented by the caller: its C table, stored next to the self pointer that it is called with.
 struct Callers {
   attune_transport c;
 };
@@ -63,7 +63,7 @@ Status shards_of(const char* layout, int32_t tokens, int32_t ranks, int32_t rank
   return out = ring.shards, Status::good();
 }
 
-// A tensor of a copy, by the name that the interface gives it.
+// A tensor of a copy, under its name in the interface.
 Status tensor_named(std::string_view name, const attune_tensor* given, Tensor& out) {
   const auto no = [&](const auto&... why) { return Status::no(name, ": ", why...); };
   if (!given) return Status::no(name, " is null");
@@ -75,7 +75,7 @@ Status tensor_named(std::string_view name, const attune_tensor* given, Tensor& o
   return Status::good();
 }
 
-// Whether rows of `whole` go into a shard, or the other way: everything but how many they are.
+// Checks everything but the number of rows for a copy from `whole` into a shard, or back.
 Status check_copy(const Tensor& whole, const Tensor& shard, bool back) {
   const auto no = [](const auto&... why) { return Status::no("shard: ", why...); };
   const Extents &w = whole.extent, &s = shard.extent;

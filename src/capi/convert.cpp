@@ -11,7 +11,7 @@
 namespace attune {
 namespace {
 
-// attune_problem is `size` and then the bytes of a Problem; both are all 32-bit fields and one text.
+// attune_problem is `size` followed by the bytes of a Problem; both consist of 32-bit fields and one text.
 static_assert(sizeof(attune_problem) == sizeof(uint32_t) + sizeof(Problem));
 static_assert(offsetof(attune_problem, dtype_bias) == sizeof(uint32_t) + offsetof(Problem, dtype.bias));
 static_assert(offsetof(attune_problem, dim_v) == sizeof(uint32_t) + offsetof(Problem, dim_v));
@@ -46,7 +46,7 @@ int axis_of(char letter) {
   }
 }
 
-// An empty tensor is given although it has no address: it gets one that is never read.
+// An empty tensor counts as given although it has no address: it gets this one, which is never read.
 alignas(16) char nowhere[16];
 
 }  // namespace
@@ -62,7 +62,7 @@ Status problem_of(const attune_problem* given, Problem& out) {
   std::array<char, sizeof(Problem)> fields{};
   std::memcpy(fields.data(), bytes + head, known - head);
   out = filled(std::bit_cast<Problem>(fields));
-  // Here and not in valid() alone: some callers say what the variant is before they ask whether the rest is right.
+  // Checked here, not only in valid(): some callers read the variant before they validate the rest.
   if (out.variant.text[sizeof out.variant.text - 1]) return Status::no("problem: variant is not terminated");
   return Status::good();
 }
@@ -89,7 +89,7 @@ Status tensor_of(const attune_tensor& given, Role role, Tensor& out) {
               " axes of its shape");
   int64_t extent[kAxes] = {1, 1, 1, 1}, stride[kAxes] = {0, 0, 0, 1}, compact = 1;
   bool seen[kAxes] = {};
-  // Strides of nothing do not matter: NumPy's are 0, the last one too.
+  // Strides of an empty tensor do not matter: NumPy sets them to 0, including the last.
   const bool empty = std::find(given.shape, given.shape + given.ndim, 0) != given.shape + given.ndim;
   for (int n = given.ndim - 1; n >= 0; --n) {
     const int axis = axis_of(axes[n]);

@@ -14,7 +14,7 @@ struct attune_choice {
 };
 
 namespace {
-// A float's 0.1 as a tenth; what would become 0, which means "not given", stays as it is and is refused.
+// A float's 0.1 becomes one tenth. A value that would round to 0, which means "not given", is kept and refused later.
 double tidy(float density) {
   const double rounded = std::round(double(density) * 1e6) / 1e6;
   return rounded == 0 ? double(density) : rounded;

@@ -1,5 +1,5 @@
-// What a thread keeps between calls, and how an answer becomes a number and a sentence. Shared by the files of the C
-// interface.
+// Per-thread state that is kept between calls, and the conversion of a Status to a return code and a message. Shared by
+// the files of the C interface.
 #pragma once
 #include <atomic>
 #include <cstddef>
@@ -14,22 +14,22 @@
 
 namespace attune {
 
-inline constexpr size_t kWorkspaceAlign = 64;  // a cache line; the pieces inside are 256 apart
+inline constexpr size_t kWorkspaceAlign = 64;  // a cache line; buffers inside are 256 bytes apart
 
-// Of the buffers that all threads keep now.
+// Totals over the buffers that all threads currently keep.
 struct LentTotals {
   std::atomic<uint64_t> buffers{0}, bytes{0}, high_buffers{0}, high_bytes{0};
 };
 LentTotals& lent_totals();
 
-// Scratch memory of the CPU, lent to callers without their own. It only grows, and goes with its thread.
+// CPU scratch memory, lent to callers that provide none. It only grows and is freed with its thread.
 class Lent {
  public:
   Lent() = default;
   Lent(const Lent&) = delete;
   Lent& operator=(const Lent&) = delete;
   ~Lent() { release(); }
-  std::byte* at_least(size_t wanted) { return bytes_ >= wanted ? data_ : grown(wanted); }  // null: there is no memory
+  std::byte* at_least(size_t wanted) { return bytes_ >= wanted ? data_ : grown(wanted); }  // null: out of memory
   size_t bytes() const { return bytes_; }
   void release();
 
@@ -41,7 +41,7 @@ class Lent {
 
 struct Local {
   std::string error;
-  const char* last = "";  // of `error`, or a literal where there was no memory for it
+  const char* last = "";  // points into `error`, or to a literal if memory ran out
   Args args;
   int given[ATTUNE_ROLES] = {}, count = 0;  // roles that are set in args
   Lent lent;
@@ -51,7 +51,7 @@ inline Local& local() {
   return mine;
 }
 
-// No exception leaves the library: what a caller sees is a sentence.
+// No exception leaves the library: the caller gets a message.
 template <class F>
 int answer(F f) noexcept {
   Local& mine = local();

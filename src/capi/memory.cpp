@@ -1,4 +1,4 @@
-// Memory in the C interface: the pools of the GPUs, and the buffers that are lent to threads on the CPU.
+// Memory in the C interface: the pools of the GPUs, and the CPU buffers lent to threads.
 #include <algorithm>
 #include <charconv>
 #include <cstddef>
@@ -15,7 +15,7 @@ namespace {
 
 constexpr int kCpu = -1;
 
-// "cuda:0", "cuda" for the first, "cpu" or null. Asks no driver: a buffer costs less than that.
+// "cuda:0", "cuda" for the first, "cpu" or null. Does not call the driver, which would cost more than a buffer.
 Status index_of(const char* device, int& out) {
   const std::string_view word = device ? device : "cpu";
   out = word == "cpu" ? kCpu : 0;

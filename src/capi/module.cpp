@@ -1,4 +1,4 @@
-// Modules in the C interface: versions of structs, tensors and memory; everything else is src/modules.
+// Modules in the C interface: struct versions, tensors and memory. Everything else is in src/modules.
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
@@ -23,7 +23,7 @@ namespace {
 
 Status no(const auto&... why) { return Status::no("module: ", why...); }
 
-// A tensor of a call; a null one stays empty.
+// A tensor of a call; null leaves it empty.
 Status tensor_of(const attune_tensor* given, const char* name, Tensor& out) {
   if (!given) return Status::good();
   Status s = attune::tensor_of(*given, Role::q, out);
@@ -31,7 +31,7 @@ Status tensor_of(const attune_tensor* given, const char* name, Tensor& out) {
   return s;
 }
 
-// A parameter's memory as the interface describes it. The shape lives in the module.
+// Describes a parameter's memory as an attune_tensor. The shape is stored in the module.
 attune_tensor described(const attune_module& m, const Parameter& p, void* data, DType dtype) {
   constexpr const char* kAxes[] = {"", "d", "sd", "shd"};
   const Device& d = m.module->graph().device;
@@ -84,7 +84,7 @@ Status run(const attune_module* m, const attune_module_args* given, Pass pass, v
     if (!c.workspace) return no("workspace: ", needed, " bytes could not be allocated");
   }
   Status ran = pass == Pass::forward ? module.forward(c) : module.backward(c);
-  Status returned = borrowed.give_back();  // in the order of the stream: after the launches
+  Status returned = borrowed.give_back();  // in stream order: after the launches
   return ran.ok() ? returned : ran;
 }
 

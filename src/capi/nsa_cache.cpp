@@ -1,6 +1,6 @@
-// The cache object of native sparse attention. It composes what the library has: copies of new tokens, `compress` over
-// the tokens whose windows became complete, and `nsa phi=none` over the streams. The host knows every length, so what
-// does not fit is refused before anything is written; kernels read their own copy of the lengths.
+// The cache object of Native Sparse Attention. It is composed of copies of new tokens, `compress` over the tokens whose
+// windows became complete, and `nsa phi=none` over the streams. The host tracks every length, so a call that does not
+// fit is refused before anything is written. Kernels read their own copy of the lengths.
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -17,10 +17,10 @@ using namespace attune;
 namespace {
 
 constexpr int kRaw = ATTUNE_NSA_K_COMPRESSED;  // streams of raw tokens come first
-// The role that has the new tokens of a raw stream.
+// The role that holds the new tokens of a raw stream.
 constexpr int kNew[kRaw] = {ATTUNE_K_NEW,       ATTUNE_V_NEW,       ATTUNE_VARIANT,
                             ATTUNE_VARIANT + 1, ATTUNE_VARIANT + 2, ATTUNE_VARIANT + 3};
-constexpr int kFirstWeight[] = {ATTUNE_VARIANT + 5, ATTUNE_VARIANT + 10}, kWeights = 5;  // of K and of V
+constexpr int kFirstWeight[] = {ATTUNE_VARIANT + 5, ATTUNE_VARIANT + 10}, kWeights = 5;  // for K and for V
 
 constexpr std::string_view kWho = "nsa cache";
 Status no(const auto&... why) { return Status::no(kWho, ": ", why...); }
@@ -29,17 +29,17 @@ Status no(const auto&... why) { return Status::no(kWho, ": ", why...); }
 
 struct attune_nsa_cache {
   Nsa nsa{};
-  Variant given{}, compress{}, attend{};  // as asked for; and those of the two calls
+  Variant given{}, compress{}, attend{};  // as given; and for the two calls
   DType dtype = DType::none;
   int32_t heads = 0, dim_qk = 0, dim_v = 0, sequences = 0, capacity = 0;
   bool gpu = false;
-  int index = 0;                          // of the GPU
+  int index = 0;                          // GPU index
   CacheStorage stream[ATTUNE_NSA_STREAMS]{};
   int64_t shape[ATTUNE_NSA_STREAMS][4] = {};
-  CacheStorage numbers{};                      // used_k [sequences], cache_index [sequences]
-  std::vector<int32_t> length{};          // of each sequence, in raw tokens
+  CacheStorage numbers{};                 // used_k [sequences], cache_index [sequences]
+  std::vector<int32_t> length{};          // length of each sequence in raw tokens
   std::vector<int32_t> order{};           // the sequences of the call
-  std::vector<char> taken{};              // those that are in it
+  std::vector<char> taken{};              // marks sequences in the call
   std::vector<Copy> copies{};
   std::vector<cuda::Number> fresh{};
 
@@ -51,7 +51,7 @@ struct attune_nsa_cache {
   attune_tensor tensor(int n) const {
     return kept(*this, stream[n].data, shape[n], "bshd");
   }
-  // `count` rows of some sequences that follow each other.
+  // `count` rows of consecutive sequences.
   Tensor rows(int n, int32_t sequence, int32_t batch, int64_t first, int64_t count) const {
     const int64_t row = int64_t(heads) * dim(n), all = shape[n][1] * row;
     Tensor t{.data = stream[n].data + (sequence * all + first * row) * size_of(dtype),
@@ -66,7 +66,7 @@ struct attune_nsa_cache {
 
 namespace {
 
-// A tensor of the core as the C interface says it.
+// A core tensor in the form of the C interface.
 struct Said {
   int64_t shape[4], strides[4];
   attune_tensor t{};
@@ -119,11 +119,11 @@ Status fill(attune_nsa_cache& c, const attune_nsa_cache_options& o) {
   }
   const size_t sequences = size_t(c.sequences);
   c.length.assign(sequences, 0), c.order.assign(sequences, 0), c.taken.assign(sequences, 0);
-  c.fresh.reserve(2 * sequences), c.copies.reserve(kRaw * sequences);  // no call allocates
+  c.fresh.reserve(2 * sequences), c.copies.reserve(kRaw * sequences);  // calls do not allocate
   return c.numbers.allocate(c.gpu, c.index, 2 * sequences * sizeof(int32_t));
 }
 
-// The problem of the attention, as the cache completes it.
+// Completes the problem of the attention with the fields that the cache determines.
 Status complete(const attune_nsa_cache& c, const attune_problem* given, Problem& p) {
   if (Status s = problem_of(given, p); !s.ok()) return s;
   if (p.pass != Pass::forward) return no("serves a forward, not a ", name(p.pass));
@@ -137,7 +137,7 @@ Status complete(const attune_nsa_cache& c, const attune_problem* given, Problem&
   return Status::good();
 }
 
-// What is new: c.copies into the streams, and how many tokens a sequence gets.
+// Collects the new tokens: c.copies into the streams, and the number added per sequence.
 Status find_new(attune_nsa_cache& c, const Problem& p, const attune_args& args, int64_t& added) {
   c.copies.clear();
   added = 0;
@@ -171,7 +171,7 @@ Status find_new(attune_nsa_cache& c, const Problem& p, const attune_args& args, 
   return Status::good();
 }
 
-// The compressed tokens that sequences `first` ... get by `added` raw ones; all have the same length now.
+// Computes the compressed tokens that sequences `first` ... gain from `added` raw ones. All have the same length.
 Status compress(const attune_nsa_cache& c, const attune_args& args, Reproducible reproducible, int32_t first,
                 int32_t batch, int64_t added, void* stream) {
   const int64_t now = c.length[size_t(first)], before = c.nsa.compressed(now), after = c.nsa.compressed(now + added);
@@ -180,7 +180,7 @@ Status compress(const attune_nsa_cache& c, const attune_args& args, Reproducible
   for (const int n : {ATTUNE_NSA_K, ATTUNE_NSA_V}) {
     Problem p{.batch = batch, .heads_q = c.heads, .heads_kv = c.heads, .dim_qk = c.dim(n), .dim_v = c.dim(n)};
     p.dtype = {c.dtype, c.dtype, c.dtype, DType::none, DType::none};
-    // A bound that few values have, so that few plans are made.
+    // A bound with few distinct values, so that few plans are made.
     p.len_q = int32_t(std::min<uint64_t>(std::bit_ceil(uint64_t(raw)), uint64_t(std::max<int64_t>(raw, c.capacity))));
     p.len_k = int32_t(c.nsa.compressed(p.len_q));
     p.reproducible = reproducible, p.variant = c.compress;

@@ -1,4 +1,4 @@
-// Memory that an object of the C interface keeps: bytes on the CPU or on a GPU, owned or borrowed.
+// Memory kept by an object of the C interface: bytes on the CPU or on a GPU, owned or borrowed.
 #pragma once
 #include <memory>
 

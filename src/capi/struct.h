@@ -1,4 +1,4 @@
-// A struct of this version from one of any: what the caller's does not have is zero, and what it has more must be.
+// Copies a struct of any version into this version's: missing fields become zero, additional ones must be zero.
 #pragma once
 #include <algorithm>
 #include <cstring>
@@ -7,8 +7,8 @@
 
 namespace attune {
 
-// Null stands for all defaults. T's first field is `size`; no version's ends inside a pointer, so it is a multiple of
-// what those are aligned to.
+// Null stands for all defaults. The first field of T is `size`. No version ends inside a pointer, so `size` is a
+// multiple of the pointer alignment.
 template <class T>
 Status copied(const T* given, const char* what, T& out) {
   out = {};

@@ -1,5 +1,5 @@
-// What is given: tensors by role and the numbers of one call. Nothing here is part of the plan's key.
-// The small integer tensors live where the data lives, so a captured graph replays with new lengths.
+// The arguments of one call: tensors by role, and numbers. Nothing here is part of the plan key. Small integer tensors
+// reside on the device of the data, so a captured graph replays with new lengths.
 #pragma once
 #include "core/problem.h"
 
@@ -9,26 +9,26 @@ inline constexpr int kVariantTensors = 24;
 
 enum class Role : int32_t {
   q, k, v, out,             // [batch, seq, head, dim]; ragged: batch 1, all tokens; paged k, v: [page, slot, head, dim]
-  lse,                      // [batch, seq, head] f32, natural; optional unless accumulating
-  cu_q, cu_k,               // [batch + 1] i32: first token of each sequence. cu_q goes with any key source
+  lse,                      // [batch, seq, head] f32, natural log; optional unless accumulating
+  cu_q, cu_k,               // [batch + 1] i32: first token of each sequence; cu_q works with any key source
   used_q, used_k,           // [batch] i32: queries and keys present (with append: before it)
-  left_pad,                 // [batch] i32: how many of the first keys are padding
-  cache_index,              // [batch] i32: which batch row of k and v; linear keys
+  left_pad,                 // [batch] i32: number of leading keys that are padding
+  cache_index,              // [batch] i32: batch row of k and v to use; linear keys only
   page_table,               // [batch, pages] i32
-  positions,                // [batch, 2] i64: where query 0 and key 0 stand; absolute masks
-  block_begin,              // [batch, head, query blocks + 1] i32 into
+  positions,                // [batch, 2] i64: positions of query 0 and key 0; absolute masks
+  block_begin,              // [batch, head, query blocks + 1] i32: offsets into block_column
   block_column,             // [entries] i32
-  block_begin_k,            // the same list by key block, for a backward that wants it: [batch, head, key blocks + 1]
+  block_begin_k,            // the same list by key block, for backwards that use it: [batch, head, key blocks + 1]
   block_row_k,              // [entries] i32
   slopes, sinks,            // [head] f32
-  bias,                     // [batch, seq, head, key]; any axis may be 1 and is then broadcast. Of a block_bias:
-                            // [entries] f32, by the places of block_column
-  seed,                     // [2] i64: seed and offset of dropout
+  bias,                     // [batch, seq, head, key]; an axis of extent 1 is broadcast. With block_bias: [entries]
+                            // f32, in the order of block_column
+  seed,                     // [2] i64: dropout seed and offset
   k_new, v_new,             // [batch, seq, head, dim]: appended to the cache
-  rotary_cos, rotary_sin,   // [position, half of the rotated dims] f32
-  descale_q, descale_k, descale_v,            // [batch, head of keys] f32
-  d_out, d_lse, dq, dk, dv, d_bias, d_sinks,  // backward; d_bias f32, as broadcast as bias
-  variant,                                    // kVariantTensors of them: weights and streams, as its page says
+  rotary_cos, rotary_sin,   // [position, rotated dims / 2] f32
+  descale_q, descale_k, descale_v,            // [batch, KV head] f32
+  d_out, d_lse, dq, dk, dv, d_bias, d_sinks,  // backward; d_bias is f32 and broadcasts like bias
+  variant,                                    // kVariantTensors weights and streams, defined by the variant
   d_variant = variant + kVariantTensors,      // their gradients
   count = d_variant + kVariantTensors
 };
@@ -36,15 +36,15 @@ enum class Role : int32_t {
 constexpr Role variant_tensor(int n) { return Role(int(Role::variant) + n); }
 constexpr Role d_variant_tensor(int n) { return Role(int(Role::d_variant) + n); }
 
-// The first `Roles` roles. A kernel takes the dense ones by value, as one of its parameters; a call has all of them.
+// Arguments for the first `Roles` roles. A kernel takes the dense roles by value as one parameter; a call has all.
 template <int Roles>
 struct ArgsOf {
   Tensor tensor[Roles];
-  // The scale is here and not in the key: no code and no choice depends on it. The same holds for the
-  // values of softcap and dropout, whose presence does change code and is in Problem::options.
+  // The scale is not part of the plan key: no code and no choice depends on it. The same holds for the values of
+  // softcap and dropout. Their presence does change code and is recorded in Problem::options.
   float scale = 0.f;             // 0: 1 / sqrt(dim_qk)
   float softcap = 0.f, dropout = 0.f;
-  void* communicator = nullptr;  // of variants that span ranks
+  void* communicator = nullptr;  // for variants that span ranks
 
   ATTUNE_HD Tensor& operator[](Role r) { return tensor[int(r)]; }
   ATTUNE_HD const Tensor& operator[](Role r) const { return tensor[int(r)]; }
@@ -68,24 +68,24 @@ inline DenseArgs dense(const Args& a) {
 }
 
 // What a run writes, for every backend:
-//   forward   the rows of out and lse of the queries a sequence has. Rows beyond used_q, or in no sequence of cu_q,
-//             stay as they are; a row that sees no key is written: 0 and -inf. With append also the rows of k and v
-//             that the new keys and values take, and no other row of the cache.
-//   backward  the same rows of dq, and no others. dk, dv, d_bias and d_sinks have the shape of k, v, bias and sinks
-//             (k and v with their whole cache or pool of pages), are written whole and need not be cleared before:
-//             0 where no query sees a key, the sum where sequences share a cache row or a page, or where a bias is
-//             broadcast. A gradient that is not given is not computed. With accumulate every gradient is added to what
-//             is there: then all of dk, dv, d_bias and d_sinks is read, and of dq the rows that are written.
+//   forward   Rows of out and lse for the queries of each sequence. Rows beyond used_q, or outside every sequence of
+//             cu_q, are left untouched. A row that sees no key is written as 0 and -inf. With append, also the rows of
+//             k and v for the new keys and values, and no other row of the cache.
+//   backward  The same rows of dq, and no others. dk, dv, d_bias and d_sinks have the shapes of k, v, bias and sinks
+//             (k and v with their whole cache or page pool). They are written completely and need not be cleared first:
+//             0 where no query sees a key, a sum where sequences share a cache row or page, or where bias is broadcast.
+//             A gradient that is not given is not computed. With accumulate, every gradient is added to the existing
+//             values: all of dk, dv, d_bias and d_sinks is then read, and the rows of dq that are written.
 
-// One sequence of the batch: where its rows are and what its queries see.
+// One sequence of the batch: the location of its rows and the band of its queries.
 struct Sequence {
   int q_batch = 0, k_batch = 0;  // index on the batch axis
-  int q_first = 0, k_first = 0;  // its first row there; of paged keys, in its own list of pages
+  int q_first = 0, k_first = 0;  // first row there; for paged keys, within the sequence's own page list
   int len_q = 0, len_k = 0;
   Band band{};
 };
 
-// Every value read from a tensor is clamped into the buffers it indexes: on a GPU nobody checked it.
+// Clamps every value read from a tensor to the buffer it indexes: values on a GPU are not checked beforehand.
 template <int Roles>
 ATTUNE_HD Sequence sequence(const Problem& p, const ArgsOf<Roles>& a, int b) {
   Sequence s{.q_batch = b, .k_batch = b};
@@ -118,14 +118,14 @@ ATTUNE_HD Sequence sequence(const Problem& p, const ArgsOf<Roles>& a, int b) {
   return s;
 }
 
-// Where rotary counts from: what it turns stands `rotary_base` further than its Band says. A key stands at its row of
-// the cache, padding included, as in flash-attention; absolute positions are taken as they are given.
+// Offset of rotary positions: a token is rotated at its Band position plus `rotary_base`. A key's position is its cache
+// row, padding included, as in FlashAttention. Absolute positions are used as given.
 ATTUNE_HD inline int64_t rotary_base(const Problem& p, const Sequence& s) {
   return p.mask.align == Align::absolute ? 0 : int64_t(s.k_first) * p.mask.k_step;
 }
 
-// Key sources: the load policy of a kernel. `row(j)` is where key (or value) j of the sequence lies.
-// Ragged keys are linear ones that start elsewhere, so two policies serve the three sources.
+// Key sources: the load policy of a kernel. `row(j)` points to key (or value) j of the sequence. Ragged keys are linear
+// keys with a different start, so two policies serve three sources.
 template <class T>
 struct LinearRows {
   T* first;

@@ -50,7 +50,7 @@ Needs needs(const Problem& p, Roles given, const Declared& variant) {
   return {required, required | optional};
 }
 
-// Whether a problem has a use for the variant's tensor n, or for its gradient; and whether it cannot do without.
+// Which variant tensors, and which of their gradients, the problem accepts and requires.
 Needs needs(const Problem& p, const Declared& variant) {
   Needs all{};
   const bool backward = p.pass == Pass::backward;
@@ -68,7 +68,7 @@ static_assert(2 * kVariantTensors <= 64);
 
 struct Axis {
   int64_t least, most;
-  bool or_one = false;  // broadcast
+  bool or_one = false;  // accepts 1 as a broadcast axis
   constexpr bool holds(int64_t n) const { return (n >= least && n <= most) || (or_one && n == 1); }
 };
 constexpr Axis exactly(int64_t n) { return {n, n}; }
@@ -89,7 +89,7 @@ Wanted same(DType dtype, const Extents& e, Axis head, Axis dim) {
   return {dtype, exactly(e.batch), exactly(e.seq), head, dim};
 }
 
-// What the tensor of a role must be. Later roles take their sizes from q and k, which are checked first.
+// The required dtype and extents of a role's tensor. Later roles take sizes from q and k, which are checked first.
 Wanted wanted(Role r, const Problem& p, const Args& a, const Declared& variant) {
   constexpr DType i32 = DType::i32, i64 = DType::i64, f32 = DType::f32;
   constexpr Axis one = exactly(1), any = at_least(0);
@@ -99,7 +99,7 @@ Wanted wanted(Role r, const Problem& p, const Args& a, const Declared& variant) 
   const bool packed = a.given(Role::cu_q), linear = p.keys == KeySource::linear, paged = p.keys == KeySource::paged;
   switch (r) {
     case Role::q: {
-      // Rotated queries lie in a workspace, which is counted before anybody knows how many tokens there are.
+      // Rotated queries go into the workspace, whose size is fixed before the number of tokens is known.
       const Axis tokens = p.rotates() ? at_most(std::min<int64_t>(int64_t(p.batch) * p.len_q, INT32_MAX)) : any;
       return {p.dtype.q, packed ? one : batch, packed ? tokens : at_most(p.len_q), heads, dim};
     }
@@ -145,7 +145,7 @@ Wanted wanted(Role r, const Problem& p, const Args& a, const Declared& variant) 
   }
   const bool gradient = r >= Role::d_variant;
   const VariantTensor& t = variant.tensor[int(r) - int(gradient ? Role::d_variant : Role::variant)];
-  if (t.use == Use::none) return {a[r].dtype, any, any, any, any};  // of a variant that nobody knows
+  if (t.use == Use::none) return {a[r].dtype, any, any, any, any};  // an unknown variant
   Axis head = exactly(t.extent.head);
   for (const int32_t other : t.or_heads)
     if (other && a[r].extent.head == other) head = exactly(other);
@@ -154,7 +154,7 @@ Wanted wanted(Role r, const Problem& p, const Args& a, const Declared& variant) 
   return {dtype, exactly(t.extent.batch), exactly(t.extent.seq), head, exactly(t.extent.dim)};
 }
 
-// The same where a variant has its own extents for a dense role.
+// The same, with the variant's own extents for dense roles.
 Wanted wanted_here(Role r, const Problem& p, const Args& a, const Declared& variant) {
   Wanted w = wanted(r, p, a, variant);
   const bool out = r == Role::out || r == Role::d_out, k = r == Role::k;
@@ -175,7 +175,7 @@ std::string name_here(Role r, const Declared& variant) {
 bool aligned(const Tensor& t) { return reinterpret_cast<uintptr_t>(t.data) % uintptr_t(size_of(t.dtype)) == 0; }
 std::string place(const Tensor& t) { return t.device == DeviceKind::cpu ? "the CPU" : join("cuda:", t.device_index); }
 
-// The sentence for a tensor that does not fit.
+// Builds the message for a tensor that does not fit.
 Status refuse(const Wanted& w, Role r, const Args& a, const Declared& variant) {
   const auto no = [&](const auto&... why) { return Status::no(name_here(r, variant), ": ", why...); };
   const Tensor &t = a[r], &q = a[Role::q];
@@ -198,10 +198,10 @@ bool fits(const Wanted& w, const Tensor& t, const Tensor& q) {
 }
 
 Status check_numbers(const Problem& p, const Args& a) {
-  // A kernel takes the largest product before it scales: a negative factor would turn the order round.
+  // Kernels take the maximum before they scale; a negative factor would reverse the order.
   if (!(a.scale >= 0 && std::isfinite(a.scale)))
     return Status::no("scale = ", a.scale, " is not finite and at least 0");
-  if (!std::isfinite(a.scale * kLog2e))  // a softmax is one of powers of 2
+  if (!std::isfinite(a.scale * kLog2e))  // the softmax uses powers of 2
     return Status::no("scale = ", a.scale, " is too large: times log2(e) it is not finite");
   if (!p.has(Option::softcap) && a.softcap != 0)
     return Status::no("softcap = ", a.softcap, " is given, but the problem has no use for it");
@@ -226,7 +226,7 @@ bool writes(const Problem& p, const Declared& variant, Role r) {
   return r == Role::out || r == Role::lse || (p.has(Option::append) && (r == Role::k || r == Role::v));
 }
 
-// Spans of the tensors given, and that nothing else lies where a run writes.
+// Checks that the given tensors have valid spans and that no tensor overlaps an output.
 Status check_memory(const Problem& p, const Args& a, const Declared& variant, const Role* role, int count) {
   Bytes bytes[int(Role::count)];
   for (int n = 0; n < count; ++n)
@@ -263,7 +263,7 @@ Status check(const Problem& p, const Args& a) {
   Roles given = 0;
   for (int r = 0; r < int(Role::variant); ++r)
     if (a.tensor[r].data) given |= roles(Role(r)), role[count++] = Role(r);
-  static constexpr Declared kNothing{};  // a call without variant, the common one, makes none
+  static constexpr Declared kNothing{};  // avoids building one for calls without a variant, the common case
   const bool plain = !p.variant.text[0], known = !plain && find_variant(word(p.variant));
   std::optional<Declared> own_tensors;
   if (known) own_tensors.emplace(declared(p, a));

@@ -1,5 +1,5 @@
-// What is inside the small integer tensors, on the CPU. Kernels clamp what they read and so stay inside the buffers
-// whatever is there; a wrong number would only give a wrong result, and here it gives a sentence instead.
+// Checks the contents of the small integer tensors on the CPU. Kernels clamp the values they read and so stay inside
+// their buffers. A wrong value would therefore produce a wrong result; here it produces an error message.
 #include <algorithm>
 #include <vector>
 
@@ -13,7 +13,7 @@ Status bad(Role r, int b, int64_t x, const auto&... why) {
   return Status::no(name(r), " of sequence ", b, ": ", x, " ", why...);
 }
 
-// Of a row of numbers, sorted into a buffer that the thread keeps: -1, or one that is there twice.
+// Sorts the row and returns a value that occurs twice, or -1. The buffer is reused by the thread.
 int32_t twice(std::vector<int32_t>& row) {
   std::sort(row.begin(), row.end());
   const auto at = std::adjacent_find(row.begin(), row.end());
@@ -26,7 +26,7 @@ std::vector<int32_t>& scratch() {
   return numbers;
 }
 
-// First token of each sequence: from 0 on, never falling, no sequence over the bound or past the end.
+// First token of each sequence: starts at 0, never decreases, no sequence over the bound or past the end.
 Status check_starts(const Args& a, int b, Role role, Role data, int bound) {
   const int32_t* cu = a.row<const int32_t>(role);
   if (!cu) return Status::good();
@@ -74,7 +74,7 @@ Status check_keys(const Problem& p, const Args& a, int b) {
   return Status::good();
 }
 
-// Two sequences may read the same keys, but not append to the same place.
+// Two sequences may read the same keys but must not append to the same place.
 Status check_append(const Problem& p, const Args& a) {
   const bool paged = p.keys == KeySource::paged;
   if (!p.has(Option::append) || !a[Role::k_new].extent.seq || (!paged && !a.given(Role::cache_index)))
@@ -116,8 +116,8 @@ Status check_positions(const Problem& p, const Args& a, int b) {
   return Status::good();
 }
 
-// One list of blocks. `sum` becomes a sum over its entries that does not depend on their order, so that the list by
-// query block and the list by key block can be compared without sorting either.
+// One block list. `sum` is an order-independent sum over its entries, so the list by query block and the list by key
+// block can be compared without sorting.
 struct List {
   Role begin, entry;
   int64_t rows, columns, bound;

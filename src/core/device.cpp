@@ -8,7 +8,7 @@ namespace {
 constexpr std::string_view kFeature[] = {"neon", "neon_bf16", "avx2", "avx512", "avx512_bf16", "amx_bf16", "blas"};
 static_assert(std::size(kFeature) == size_t(Feature::count));
 
-// Compute capability and multiprocessors, from NVIDIA's data sheets.
+// Compute capability and SM count, from NVIDIA's data sheets.
 constexpr struct { std::string_view word, name; int arch, units; } kKnown[] = {
     {"t4", "NVIDIA T4", 75, 40},          {"a100", "NVIDIA A100", 80, 108},    {"a10g", "NVIDIA A10G", 86, 80},
     {"rtx3090", "NVIDIA RTX 3090", 86, 82}, {"l4", "NVIDIA L4", 89, 58},       {"rtx4090", "NVIDIA RTX 4090", 89, 128},

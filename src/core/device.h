@@ -1,5 +1,5 @@
-// What a machine is, as far as choosing needs to know. A plain description: planning for a machine that is not here
-// takes the same struct as planning for this one.
+// A description of a device, as far as the planner needs it. It is plain data: planning for a device that is not
+// present uses the same struct as planning for one that is.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -10,14 +10,14 @@
 
 namespace attune {
 
-// What a CPU, or the software beside it, can do.
+// Capabilities of a CPU or of the software on it.
 enum class Feature : uint32_t {
   neon,         // with half-precision conversions
   neon_bf16,    // BFMMLA, BFDOT
   avx2,         // with FMA and F16C
   avx512,       // F, BW, DQ, VL
   avx512_bf16,  // VDPBF16PS
-  amx_bf16,     // TDPBF16PS, and the system lets this process use tiles
+  amx_bf16,     // TDPBF16PS, with OS permission to use tiles
   blas,         // a BLAS library can be opened
   count
 };
@@ -25,18 +25,18 @@ constexpr uint32_t bit(Feature f) { return 1u << int(f); }
 
 struct Device {
   DeviceKind kind = DeviceKind::cpu;
-  int32_t index = 0;      // among those of its kind; -1: not here, only planned for
+  int32_t index = 0;      // index among devices of its kind; -1: not present, planned for only
   int32_t arch = 0;       // 90 for Hopper; 0 for a CPU
-  int32_t units = 1;      // multiprocessors, or threads to use
-  uint32_t features = 0;  // bits, of a CPU
+  int32_t units = 1;      // SMs, or CPU threads to use
+  uint32_t features = 0;  // bits of Feature; CPU only
   std::string name{};     // "NVIDIA H200", "Neoverse-V1"
 
   bool has(Feature f) const { return features & bit(f); }
 };
 
 std::string name(Feature);
-// Devices one can plan for without having them: "h200", "a100", ... The CPU of this machine, and restrictions of it
-// ("cpu:scalar"), are machine/host.h's to say.
+// Devices that can be planned for without being present: "h200", "a100", ... The CPU of this machine and restrictions
+// of it ("cpu:scalar") are in machine/host.h.
 Status known_device(std::string_view word, Device& out);
 std::string known_devices();  // "a100, h100, ..."
 

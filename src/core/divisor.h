@@ -1,11 +1,11 @@
-// A division that the host prepared: a multiplication and a shift where a GPU would take twenty instructions. Kernels
-// find their place by it, and short ones are mostly that.
+// Division by a divisor that the host prepared: one multiplication and one shift instead of about twenty GPU
+// instructions. Kernels use it to decode their coordinates, which dominates short kernels.
 #pragma once
 #include "core/number.h"
 
 namespace attune {
 
-// Of numbers below 2^31 by 1 ... 2^31 - 1 (Granlund and Montgomery's round-up method).
+// Divides numbers below 2^31 by 1 ... 2^31 - 1 (Granlund and Montgomery's round-up method).
 struct Divisor {
   uint32_t by = 1, factor = 1, shift = 0;
 

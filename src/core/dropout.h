@@ -1,5 +1,5 @@
-// The one dropout mask: a counter-based function of positions, and not of indices in a tile, a chunk or a shard.
-// Backward, other tilings, other machines, chunked prefill and every rank of a ring see the same one.
+// The dropout mask: a counter-based function of token positions, not of indices in a tile, chunk or shard. Backward,
+// other tilings, other machines, chunked prefill and every rank of a ring therefore see the same mask.
 #pragma once
 #include "core/args.h"
 
@@ -17,10 +17,10 @@ ATTUNE_HD constexpr Words4 philox(Words4 c, uint32_t key0, uint32_t key1) {
 
 struct Dropout {
   uint64_t seed = 0, offset = 0;
-  uint32_t below = 0;  // dropped where the random word is below this; 0 drops nothing
-  float kept = 1.f;    // what a kept weight is multiplied by
+  uint32_t below = 0;  // drops where the random word is below this; 0 drops nothing
+  float kept = 1.f;    // scale of a kept weight
 
-  // Four neighbouring keys share one call of philox, a word each.
+  // Four adjacent keys share one philox call, one word each.
   ATTUNE_HD Words4 words(uint32_t batch_head, int64_t q_position, int64_t k_position) const {
     return philox({{uint32_t(k_position >> 2), uint32_t(q_position), batch_head, uint32_t(offset)}}, uint32_t(seed),
                   uint32_t(seed >> 32) ^ uint32_t(offset >> 32));
@@ -30,7 +30,7 @@ struct Dropout {
   }
 };
 
-// Seed and offset are read where the kernel runs, so a captured graph replays with new ones.
+// Reads seed and offset on the device that runs the kernel, so a captured graph replays with new values.
 template <int Roles>
 ATTUNE_HD Dropout dropout_of(const Problem& p, const ArgsOf<Roles>& a) {
   if (!p.has(Option::dropout)) return {};

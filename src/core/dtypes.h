@@ -1,13 +1,13 @@
-// The two questions that are asked of a dtype: can a tensor of numbers have it, and can a kernel multiply it.
+// Two predicates on dtypes: whether a numeric tensor may have it, and whether kernels multiply it.
 #pragma once
 #include "core/number.h"
 
 namespace attune {
 
-// f64, f32, f16, bf16 or e4m3: neither an integer nor none.
+// f64, f32, f16, bf16 or e4m3.
 constexpr bool is_floating(DType t) { return t >= DType::f64 && t <= DType::e4m3; }
 
-// f32, f16 or bf16: what the loops of every machine multiply.
+// f32, f16 or bf16: the dtypes that kernels on every machine multiply.
 constexpr bool is_f32_or_half(DType t) { return t == DType::f32 || t == DType::f16 || t == DType::bf16; }
 
 }  // namespace attune

@@ -1,11 +1,11 @@
-// What a backward is the backward of. Its forward is derived here and nowhere else.
+// The forward that a backward belongs to. This is the only place that derives it.
 #pragma once
 #include "core/args.h"
 #include "core/problem.h"
 
 namespace attune {
 
-// What a backward accumulates are gradients, so its forward does not accumulate.
+// Accumulate in a backward applies to gradients, so its forward does not accumulate.
 inline Problem forward_of(Problem backward) {
   backward.pass = Pass::forward;
   backward.dtype.grad = DType::none;
@@ -13,7 +13,7 @@ inline Problem forward_of(Problem backward) {
   return backward;
 }
 
-// Without the gradients, and without the lists by key block that only a backward walks.
+// Removes the gradients and the lists by key block, which only a backward walks.
 inline Args forward_of(Args backward) {
   for (int n = 0; n < int(Role::count); ++n) {
     const bool gradient = (n >= int(Role::d_out) && n <= int(Role::d_sinks)) || n >= int(Role::d_variant);

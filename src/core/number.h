@@ -1,5 +1,5 @@
-// The number formats of tensors. Storage only: arithmetic is done in f32 or f64. Conversions round to nearest
-// even and keep NaN a NaN; f16 and bf16 overflow to infinity, e4m3 (which has none) saturates to 448.
+// The number formats of tensors. They are storage only: arithmetic uses f32 or f64. Conversions round to nearest even
+// and preserve NaN. f16 and bf16 overflow to infinity; e4m3, which has no infinity, saturates to 448.
 #pragma once
 #include <bit>
 #include <cstdint>
@@ -14,13 +14,13 @@ namespace attune {
 
 enum class DType : int32_t { none, f64, f32, f16, bf16, e4m3, i32, i64 };
 
-// A digit an entry, the first lowest: a table would lie in slow memory on a GPU.
+// One hex digit per dtype, lowest first: a table would sit in slow memory on a GPU.
 constexpr int size_of(DType t) { return int(0x84122480u >> (4 * int(t)) & 15); }
 static_assert(size_of(DType::none) == 0 && size_of(DType::f64) == 8 && size_of(DType::f32) == 4 &&
               size_of(DType::f16) == 2 && size_of(DType::bf16) == 2 && size_of(DType::e4m3) == 1 &&
               size_of(DType::i32) == 4 && size_of(DType::i64) == 8);
 
-// Half of one unit in the last place, relative to the value: what rounding to the format costs at most.
+// Half an ulp relative to the value: the largest relative rounding error of the format.
 constexpr double rounding_of(DType t) {
   constexpr double half_ulp[] = {0, 0x1p-53, 0x1p-24, 0x1p-11, 0x1p-8, 0x1p-4, 0, 0};
   return half_ulp[int(t)];
@@ -28,16 +28,16 @@ constexpr double rounding_of(DType t) {
 
 namespace detail {
 
-// A float with `mantissa` stored bits and exponent bias `bias`, from the bits of an f32, sign removed.
-// The result may carry into the exponent: that is the right rounding. Infinity and NaN are the caller's.
+// Converts the bits of an f32 without its sign to a float with `mantissa` stored bits and exponent bias `bias`. A carry
+// into the exponent is the correct rounding. The caller handles infinity and NaN.
 constexpr uint32_t narrow(uint32_t magnitude, int mantissa, int bias) {
   const int drop = 23 - mantissa;
-  const int exponent = int(magnitude >> 23) - 127 + bias;  // in the target
+  const int exponent = int(magnitude >> 23) - 127 + bias;  // in the target format
   if (exponent >= 1) {
     const uint32_t rebased = magnitude - (uint32_t(127 - bias) << 23);
     return (rebased + (1u << (drop - 1)) - 1 + (rebased >> drop & 1)) >> drop;
   }
-  const int shift = drop + 1 - exponent;  // subnormal: the implicit one becomes visible
+  const int shift = drop + 1 - exponent;  // subnormal: the implicit one becomes explicit
   if (shift > 24 + 1) return 0;
   const uint32_t whole = (magnitude & 0x7FFFFF) | 0x800000;
   return (whole + (1u << (shift - 1)) - 1 + (whole >> shift & 1)) >> shift;
@@ -87,7 +87,7 @@ struct E4m3 {
   constexpr explicit E4m3(float x) {
     const uint32_t u = std::bit_cast<uint32_t>(x), magnitude = u & 0x7FFFFFFF, sign = u >> 24 & 0x80;
     const uint32_t small = magnitude > 0x7F800000 ? 0x7F
-                           : magnitude >= 0x43E80000 ? 0x7E  // 464 is half way to what 0x7F would be
+                           : magnitude >= 0x43E80000 ? 0x7E  // 464 is half way to the value that 0x7F would encode
                                                      : detail::narrow(magnitude, 3, 7);
     bits = uint8_t(sign | (small == 0x7F && magnitude <= 0x7F800000 ? 0x7E : small));
   }

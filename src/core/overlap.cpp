@@ -12,15 +12,15 @@ namespace {
 bool empty(const Tensor& t) { return !t.extent.batch || !t.extent.seq || !t.extent.head || !t.extent.dim; }
 int64_t row_bytes(const Tensor& t) { return int64_t(t.extent.dim) * size_of(t.dtype); }
 
-// One axis, in bytes: it moves the distance of two rows by stride * x, lo <= x <= hi.
+// One axis, in bytes: it changes the distance of two rows by stride * x, with lo <= x <= hi.
 struct Term { int64_t stride, lo, hi; };
 
-// Whether some choice of an x for each term brings the distance strictly between -before and after. Terms by falling
-// stride: what the inner ones can still move bounds an outer one to two or three candidates where axes nest.
+// Finds whether some choice of x for each term brings the distance strictly between -before and after. Terms are sorted
+// by decreasing stride. The reach of the inner terms limits an outer one to two or three candidates if axes nest.
 struct Search {
   Term term[6]{};
-  int64_t reach_lo[7]{}, reach_hi[7]{};  // of the terms from n on
-  int64_t before = 0, after = 0;  // the bytes of a row of each tensor
+  int64_t reach_lo[7]{}, reach_hi[7]{};  // sums over terms n and later
+  int64_t before = 0, after = 0;         // row size in bytes of each tensor
   int count = 0, budget = 1 << 12;
 
   void add(int64_t stride, int64_t lo, int64_t hi) {
@@ -88,10 +88,10 @@ bool overlaps_itself(const Tensor& t) {
   if (empty(t)) return false;
   std::pair<int64_t, int64_t> axes[] = {
       {t.stride.batch, t.extent.batch}, {t.stride.seq, t.extent.seq}, {t.stride.head, t.extent.head}};
-  if (axes[0] < axes[1]) std::swap(axes[0], axes[1]);  // three axes, the largest stride first
+  if (axes[0] < axes[1]) std::swap(axes[0], axes[1]);  // three axes, largest stride first
   if (axes[1] < axes[2]) std::swap(axes[1], axes[2]);
   if (axes[0] < axes[1]) std::swap(axes[0], axes[1]);
-  int64_t inside = t.extent.dim;  // elements from the first to the last of the axes seen so far
+  int64_t inside = t.extent.dim;  // elements spanned by the axes handled so far
   for (int n = 2; n >= 0; --n) {
     const auto [stride, extent] = axes[n];
     if (extent == 1) continue;

@@ -1,10 +1,10 @@
-// Problem <-> one line. Printing and reading follow one grammar in one order:
+// Problem <-> one line. Printing and parsing follow one grammar in one order:
 //   pass dtype b# h#[/#] q# k# d#[/#] mask {option} [ragged|paged#] [repro=run|batch] [precision=tf32|tf32x3]
 //   [: variant]
 //   dtype   bf16, or q/kv/out, or q/kv/out/grad in a backward
 //   mask    full | causal | window#,#   then [@top_left|@absolute] [/step+phase] [ blocks#x#x#]
 //   option  softcap | alibi | bias[.dtype] | dropout | ...: in the order of enum Option
-// What has its default is not printed, so the common line is short and a new field breaks no old line.
+// Defaults are not printed, so the common line is short and a new field breaks no existing line.
 #include "core/problem.h"
 
 #include <algorithm>
@@ -33,7 +33,7 @@ std::string text(E e, const Word (&words)[N]) { return size_t(e) < N ? std::stri
 std::string side(int x) { return x == kNoLimit ? "*" : join(x); }
 std::string pair(int a, int b) { return a == b ? join(a) : join(a, "/", b); }
 
-// Reads from the left. After the first mistake every step does nothing, so the grammar below has no ifs.
+// Reads from the left. After the first error every step is a no-op, so the grammar below needs no branches.
 struct Cursor {
   std::string_view rest;
   std::string wrong{};
@@ -46,7 +46,7 @@ struct Cursor {
     rest.remove_prefix(text.size());
     return true;
   }
-  // A whole word: "rotary" is not the beginning of "rotary_half". Digits and '.' may follow a word.
+  // Takes a whole word: "rotary" does not match the start of "rotary_half". Digits and '.' may follow a word.
   bool take_word(std::string_view before, std::string_view word) {
     const std::string whole = join(before, word);
     const char next = rest.size() > whole.size() ? rest[whole.size()] : ' ';
@@ -64,7 +64,7 @@ struct Cursor {
   int32_t after(std::string_view word) { return expect(word), number(); }
   template <class E, size_t N>
   bool maybe(E& e, std::string_view before, const Word (&words)[N]) {
-    for (size_t n = N; n-- > 0;)  // backwards: "precision=tf32x3" before its beginning "precision=tf32"
+    for (size_t n = N; n-- > 0;)  // reversed: "precision=tf32x3" before its prefix "precision=tf32"
       if (take_word(before, words[n])) return e = E(n), true;
     return false;
   }
@@ -174,9 +174,9 @@ Status valid_variant(const Problem& p) {
   if (Status s = assign(again, v.text); !s.ok()) return s;
   if (std::memcmp(&again, &v, sizeof again))
     return Status::no("problem: variant is not in its one spelling '", again.text, "'");
-  const VariantWord* known = find_variant(word(v));  // others are refused by every backend
+  const VariantWord* known = find_variant(word(v));  // unknown variants are refused by every backend
   if (!known) return Status::good();
-  // So that no count of rows and bytes, of several tensors together, overflows.
+  // Bounds the problem so that no count of rows or bytes, summed over several tensors, overflows.
   const double numbers = double(p.batch) * std::max(p.len_q, p.len_k) * std::max(p.heads_q, p.heads_kv) *
                          std::max(p.dim_qk, p.dim_v);
   if (numbers > 0x1p48)
@@ -282,8 +282,8 @@ Status valid(const Problem& p) {
   return valid_variant(p);
 }
 
-// Eight bytes a step, multiply and fold: the cache is probed on every call, and std::hash over bytes costs more
-// than the probe.
+// Eight bytes per step, multiply and fold. The cache is probed on every call, and std::hash over bytes costs more than
+// the probe.
 size_t HashBytes::operator()(const Problem& p) const {
   static_assert(sizeof(Problem) % 4 == 0);
   const char* at = reinterpret_cast<const char*>(&p);

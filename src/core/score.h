@@ -1,6 +1,6 @@
-// From a dot product to a logit. Two policies per kernel: Plain is scale and nothing else; General has every
-// option as a run-time switch. So an option nobody asked for costs nothing, and kernels do not multiply with options.
-// A sink and accumulate change only the end of a row (softmax.h) and belong to both.
+// From a dot product to a logit. Each kernel has two policies: Plain only scales; General has every option as a
+// run-time switch. An unused option therefore costs nothing, and the number of kernels does not grow with the options.
+// Sink and accumulate affect only the end of a row (softmax.h) and work with both.
 #pragma once
 #include "core/dropout.h"
 #include "core/softmax.h"
@@ -18,7 +18,7 @@ inline bool needs_general(const Problem& p) {
 }
 
 struct Plain {
-  float scale;  // log2 e folded in
+  float scale;  // includes log2 e
 
   template <int Roles>
   ATTUNE_HD Plain(const Problem& p, const ArgsOf<Roles>& a, const Sequence&, int, int)
@@ -43,9 +43,9 @@ ATTUNE_HD inline float bias_at(const Tensor& t, int64_t b, int64_t i, int64_t h,
 struct General {
   Band band;
   float scale, softcap, slope;
-  const Tensor* bias;       // null without one
-  const float* block_bias;  // likewise; by entries of the list
-  int entry = 0;            // that of the pairs asked for: kernels know it, a tile at a time
+  const Tensor* bias;       // null without the option
+  const float* block_bias;  // null without the option; indexed by list entry
+  int entry = 0;            // list entry of the current pairs; set by the kernel for each tile
   Dropout dropout;
   int batch, head;
   uint32_t stream;  // batch and head, for dropout
@@ -69,7 +69,7 @@ struct General {
   ATTUNE_HD float keep(int i, int j) const {
     return dropout.below ? dropout.factor(stream, band.q_position(i), band.k_position(j)) : 1.f;
   }
-  // d logit / d (scale * dot), natural on both sides: 1 - tanh^2 where a softcap is.
+  // d logit / d (scale * dot), natural on both sides: 1 - tanh^2 with softcap, else 1.
   ATTUNE_HD float slope_of_logit(float dot) const {
     if (softcap <= 0.f) return 1.f;
     const float t = tanhf(dot * scale / softcap);

@@ -1,10 +1,8 @@
-// The algebra of attention: a running softmax that can absorb a tile and merge with another.
-// Splits of one decode, chunks of one tile loop and ranks of one ring are all the same merge, and an
-// attention sink is one more part whose output is 0.
+// Online softmax: a running state that absorbs tiles and merges with other states. KV splits of a decode, chunks of a
+// tile loop and ranks of a ring all use the same merge. An attention sink is one more part whose output is 0.
 //
-// Conventions, for the whole library: logits are in base 2 inside (scale * log2 e folded in);
-// the log-sum-exp that leaves the library is natural; a row that sees no key has
-// output 0 and log-sum-exp -inf.
+// Conventions for the whole library: logits are in base 2 internally (scale * log2 e folded in); the log-sum-exp that
+// leaves the library is natural; a row that sees no key has output 0 and log-sum-exp -inf.
 #pragma once
 #include <cmath>
 
@@ -19,8 +17,8 @@ struct SoftmaxRow {
   float max = -INFINITY;
   float sum = 0.f;
 
-  // Lets in a tile whose largest logit is `tile_max`; what was accumulated so far must be
-  // multiplied by the returned factor.
+  // Admits a tile whose largest logit is `tile_max`. The caller multiplies what it has accumulated by the returned
+  // factor.
   ATTUNE_HD float admit(float tile_max) {
     const float raised = fmaxf(max, tile_max);
     const float factor = max == -INFINITY ? 0.f : exp2f(max - raised);
@@ -29,11 +27,11 @@ struct SoftmaxRow {
     return factor;
   }
   ATTUNE_HD float weight(float logit) const { return logit == -INFINITY ? 0.f : exp2f(logit - max); }
-  ATTUNE_HD float normaliser() const { return sum == 0.f ? 0.f : 1.f / sum; }  // of a NaN: a NaN, never hidden
+  ATTUNE_HD float normaliser() const { return sum == 0.f ? 0.f : 1.f / sum; }  // propagates NaN
   ATTUNE_HD float lse() const { return sum == 0.f ? -INFINITY : (max + log2f(sum)) * kLn2; }
 };
 
-// Shares of two finished parts, given their natural log-sum-exps: out = a * share.a + b * share.b.
+// Merge weights of two finished parts from their natural log-sum-exps: out = a * share.a + b * share.b.
 struct Share { float a, b, lse; };
 ATTUNE_HD inline Share merge(float lse_a, float lse_b) {
   const float top = lse_a > lse_b || lse_a != lse_a ? lse_a : lse_b;
@@ -43,10 +41,10 @@ ATTUNE_HD inline Share merge(float lse_a, float lse_b) {
   return {ea / (ea + eb), eb / (ea + eb), top + logf(ea + eb)};
 }
 
-// The end of a row: merge with what is already there, then with the sink. In a chain of accumulating runs
-// only the last one has the sink option, so it is merged once.
+// The end of a row: merges with the existing output, then with the sink. In a chain of accumulating runs only the last
+// has the sink option, so the sink is merged once.
 struct RowEnd {
-  float before = 0.f;  // factor of the running output; it is not read unless accumulating
+  float before = 0.f;  // factor of the existing output, which is read only when accumulating
   float now = 0.f;     // factor of this run's unnormalised sum
   float lse = -INFINITY;
 

@@ -1,4 +1,4 @@
-// Why something cannot be done, as a sentence. Empty means it can.
+// Success, or a sentence that explains why something cannot be done. An empty message means success.
 #pragma once
 #include <charconv>
 #include <concepts>
@@ -10,12 +10,12 @@ namespace attune {
 inline void append(std::string& s, std::string_view text) { s += text; }
 inline void append(std::string& s, char letter) { s += letter; }
 inline void append(std::string& s, std::integral auto number) { s += std::to_string(number); }
-inline void append(std::string& s, std::floating_point auto number) {  // the shortest text that reads back as it
+inline void append(std::string& s, std::floating_point auto number) {  // shortest text that parses back to the value
   char text[40];
   s.append(text, std::to_chars(text, text + sizeof text, number).ptr);
 }
 
-// Text and numbers in a row: join("dim ", 80, " is not 64").
+// Concatenates text and numbers: join("dim ", 80, " is not 64").
 template <class... Part>
 std::string join(const Part&... part) {
   std::string s;

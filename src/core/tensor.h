@@ -1,5 +1,5 @@
-// Tensors as attune sees them: borrowed memory with named axes and explicit strides.
-// Every tensor has the same four axes; a vector or a table is one whose other axes are 1.
+// Tensors: borrowed memory with named axes and explicit strides. Every tensor has the same four axes; a vector or a
+// matrix has extent 1 on the others.
 #pragma once
 #include "core/number.h"
 
@@ -7,12 +7,12 @@ namespace attune {
 
 enum class DeviceKind : int32_t { cpu, cuda };
 
-// Axes are always named in this order; memory order is whatever the strides say.
+// Axes are always named in this order; the strides define the memory order.
 struct Extents { int32_t batch = 1, seq = 1, head = 1, dim = 1; };
 // In elements; dim is contiguous. An axis of extent 1 has stride 0, so indexing past it broadcasts.
 struct Strides { int64_t batch = 0, seq = 0, head = 0; };
 
-// What crosses the API: untyped, so it can be built from DLPack.
+// The tensor at the API: untyped, so it can be built from DLPack.
 struct Tensor {
   void* data = nullptr;
   DType dtype = DType::none;
@@ -22,7 +22,7 @@ struct Tensor {
   Strides stride{};
 };
 
-// What kernels index: the same thing with a type.
+// The tensor that kernels index: the same, typed.
 template <class T>
 struct View {
   T* data;
@@ -37,12 +37,12 @@ struct View {
 template <class T>
 ATTUNE_HD View<T> view(const Tensor& t) { return {static_cast<T*>(t.data), t.extent, t.stride}; }
 
-// Where row (b, s, h) starts, without its type.
+// Address of row (b, s, h), untyped.
 ATTUNE_HD inline char* row_address(const Tensor& t, int64_t b, int64_t s, int64_t h) {
   return static_cast<char*>(t.data) + (b * t.stride.batch + s * t.stride.seq + h * t.stride.head) * size_of(t.dtype);
 }
 
-// `count` rows, `rate` apart, from row `first`: a segment or a dilated sequence is a view, not a copy.
+// `count` rows, `rate` apart, starting at row `first`: a segment or a dilated sequence is a view, not a copy.
 inline Tensor pick_rows(Tensor t, int64_t first, int32_t count, int64_t rate = 1) {
   t.data = row_address(t, 0, first, 0);
   t.extent.seq = count;

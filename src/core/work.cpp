@@ -9,7 +9,7 @@
 namespace attune {
 namespace {
 
-// Sums in integers that may wrap: only differences of them are used, and those are below 2^63.
+// Integer sums that may wrap: only their differences are used, and those are below 2^63.
 
 // The sum of floor(x / step) for x in [0, n); n / step is below 2^32.
 uint64_t floor_sum(int64_t n, int64_t step) {
@@ -28,7 +28,7 @@ uint64_t clamped_sum(int64_t first, int64_t last, int64_t step, int64_t most) {
 double pairs_of(const Problem& p, const Args* a, int b, const Sequence& s) {
   const Blocks blocks = p.mask.blocks;
   if (word(p.variant) == "dilated") return dilated_pairs(p, s.len_q);
-  if (word(p.variant) == "adaptive")  // to a block, whose share the row rounds
+  if (word(p.variant) == "adaptive")  // accurate to one block, because each row rounds its count
     return adaptive_of(p).density * 1e-6 * p.heads_q * visible_pairs(s.band, {0, s.len_q}, {0, s.len_k});
   if (!blocks.q || !a) return p.heads_q * visible_pairs(s.band, {0, s.len_q}, {0, s.len_k});
   double pairs = 0;
@@ -63,7 +63,7 @@ Cost cost(const Problem& p, const Args* a) {
   for (int b = 0; b < (a ? p.batch : 1); ++b) {
     Mask mask = p.mask;
     if (mask.align == Align::absolute) mask.align = Align::bottom_right;
-    const bool own = is_nsa(word(p.variant)) && word(p.variant) != "selected";  // keys are not those of the sequence
+    const bool own = is_nsa(word(p.variant)) && word(p.variant) != "selected";  // k does not hold the sequence's keys
     const Sequence s = a && !own ? sequence(p, *a, b)
                          : Sequence{.len_q = p.len_q, .len_k = p.len_k, .band = band_of(mask, p.len_q, p.len_k, 0, 0)};
     const double times = a ? 1 : p.batch;
@@ -74,7 +74,7 @@ Cost cost(const Problem& p, const Args* a) {
   const double q = rows_q * p.heads_q, kv = rows_k * p.heads_kv;
   const double grad = backward ? size_of(p.dtype.grad) : 0, dims = double(p.dim_qk) + p.dim_v;
   c.flops = 2 * c.pairs * (backward ? 3.0 * p.dim_qk + 2.0 * p.dim_v : dims);
-  if (word(p.variant) == "select") c.flops = 2 * c.pairs * p.dim_qk;  // scores alone
+  if (word(p.variant) == "select") c.flops = 2 * c.pairs * p.dim_qk;  // scores only
   c.bytes =
       q * (p.dim_qk * size_of(p.dtype.q) + p.dim_v * size_of(p.dtype.out) + 4.0) + kv * dims * size_of(p.dtype.kv);
   if (backward) c.bytes += q * (p.dim_qk * grad + p.dim_v * size_of(p.dtype.out)) + kv * dims * grad;

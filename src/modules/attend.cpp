@@ -16,13 +16,13 @@ size_t bytes_of(const Extents& e, DType t) {
   return rounded(size_t(e.batch) * size_t(e.seq) * size_t(e.head) * size_t(e.dim) * size_t(size_of(t)));
 }
 
-// A GPU's profiler sees it under the line of its problem.
+// A GPU profiler shows the run under its problem line.
 Status run(const Plan& plan, const Args& a, const Run& r) {
   const cuda::Range range(plan.device.kind == DeviceKind::cuda ? &plan.problem : nullptr);
   return plan.backend->run(plan, a, {.data = r.scratch}, r.stream);
 }
 
-// Memory that is never read: addresses with the alignment of the real ones, for what only looks at those.
+// Memory that is never read: fake addresses with the real alignment, for checks that only look at addresses.
 Run pretended(const Graph& g) {
   std::byte* somewhere = reinterpret_cast<std::byte*>(uintptr_t(1) << 40);
   Run r{.graph = g};
@@ -48,7 +48,7 @@ Problem backward_of(Problem p) {
   return p;
 }
 
-// The plan of a problem on a device, by the first backend that takes these arguments too.
+// Plans a problem on a device with the first backend that also accepts these arguments.
 Status plan_that_fits(const Device& d, std::span<const Rule> rules, const Problem& p, const Args& a, Plan& out) {
   std::vector<const Backend*> unfit;
   for (;;) {
@@ -63,7 +63,7 @@ Status plan_that_fits(const Device& d, std::span<const Rule> rules, const Proble
 
 Status Attend::make(Graph& g, const Problem& p, std::span<const Rule> rules, const std::vector<Source>& sources,
                     AttendNumbers numbers, int out, Attend*& made) {
-  // The weights of two compressions have the same names: the sources with a name are taken in order.
+  // The weights of the two compressions have the same names: sources with equal names are taken in order.
   const auto find = [&](std::string_view name, int before = 0) {
     return std::find_if(sources.begin(), sources.end(), [&](const Source& s) { return s.name == name && !before--; });
   };
@@ -122,7 +122,7 @@ Status Attend::plan(const Graph& g, std::span<const Rule> rules) {
 
 Args Attend::forward_args(const Run& r) const {
   Args a = args(r);
-  a[Role::block_begin_k] = a[Role::block_row_k] = {};  // of a backward
+  a[Role::block_begin_k] = a[Role::block_row_k] = {};  // backward only
   return a;
 }
 
@@ -137,7 +137,7 @@ Args Attend::args(const Run& r) const {
   if (lse_ >= 0) a[Role::lse] = r.value(lse_);
   a.softcap = numbers_.softcap, a.dropout = numbers_.dropout, a.communicator = r.communicator;
   if (no_seed_ < 0) return a;
-  // No seed: nothing is dropped, but a backend reads one all the same.
+  // Without a seed nothing is dropped, but backends still read one.
   a[Role::seed] = r.seed.data ? r.seed : r.constant(no_seed_);
   if (!r.seed.data) a.dropout = 0;
   return a;
@@ -162,7 +162,7 @@ Args Attend::gradient_args(const Run& r, std::vector<Apart>& apart) const {
     }
     a[b.gradient] = to;
   }
-  for (int role = 0; role < int(Role::variant); ++role)  // a variant may not want out or lse again
+  for (int role = 0; role < int(Role::variant); ++role)  // a variant may not take out or lse in its backward
     if (!(backward_roles_ >> role & 1)) a[Role(role)] = {};
   return a;
 }

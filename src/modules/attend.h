@@ -1,6 +1,7 @@
-// Attention as a step: any problem, with or without a variant. What the problem needs (dense roles, the tensors that
-// its variant declares) is looked up by name among what the builder offers; what a forward saves for its backward goes
-// on the tape. Plans are made here, once; a backward that no backend has is refused when it is asked for, not before.
+// Attention as a step: any problem, with or without a variant. The tensors that the problem needs (dense roles, and
+// those that its variant declares) are looked up by name among the builder's sources. What a forward saves for its
+// backward goes on the tape. Plans are made here, once. A backward without a backend is refused when it is requested,
+// not before.
 #pragma once
 #include "core/variant/variants.h"
 #include "modules/graph.h"
@@ -8,14 +9,14 @@
 
 namespace attune {
 
-// Something that may be bound to a role, by the role's name or the variant's name for it. One of the four.
+// A tensor that can be bound to a role, by the role's name or the variant's name for it. Exactly one field is set.
 struct Source {
   std::string name{};
   int value = -1, weight = -1, constant = -1;
-  bool seed = false;  // that of the call; without one it is null, which is no noise
+  bool seed = false;  // the seed of the call; null without one, which means no noise
 };
 
-// Numbers of a call that are not in the problem.
+// Numbers of a call that are not part of the problem.
 struct AttendNumbers { float softcap = 0.f, dropout = 0.f; };
 
 class Attend : public Step {
@@ -35,12 +36,12 @@ class Attend : public Step {
     Role role;
     Source from;
     Role gradient = Role::count;
-    int input = -1;  // its number among the inputs
+    int input = -1;  // index among the inputs
   };
-  // A gradient that is made apart, because the step cannot add to what is there.
+  // A gradient that is computed separately, because the step cannot add to the existing one.
   struct Apart { Tensor made, to; };
 
-  Args args(const Run&) const;  // what both passes take
+  Args args(const Run&) const;  // arguments of both passes
   Args forward_args(const Run&) const;
   Args gradient_args(const Run&, std::vector<Apart>&) const;
   Status plan(const Graph&, std::span<const Rule>);
@@ -50,12 +51,12 @@ class Attend : public Step {
   AttendNumbers numbers_{};
   std::vector<Bound> bound_{};
   int out_ = -1, lse_ = -1;
-  int no_seed_ = -1;                    // a constant of zeros, where there is dropout
+  int no_seed_ = -1;                    // a constant of zeros, with dropout only
   Roles backward_roles_ = ~Roles(0);    // dense roles that a backward takes
   Plan forward_{}, backward_{};
   Status no_backward_{};
-  std::vector<size_t> weight_bytes_{};  // of the f32 gradient of each bound weight
-  std::vector<size_t> value_bytes_{};   // of the gradient of each input
+  std::vector<size_t> weight_bytes_{};  // size of the f32 gradient of each bound weight
+  std::vector<size_t> value_bytes_{};   // size of the gradient of each input
 };
 
 }  // namespace attune

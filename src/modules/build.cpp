@@ -1,13 +1,12 @@
-// The modules, each a few lines of steps. Parameters are named as Hugging Face's Llama and PyTorch's transformer layers
-// name theirs, so that a checkpoint of those is loaded by name; what is multiplied together lies together: q, k and v
-// of one input are one matrix, and so are gate and up of SwiGLU.
+// The modules, each a few lines of steps. Parameters have the names of Hugging Face's Llama and PyTorch's transformer
+// layers, so checkpoints load by name. Matrices with a common input are stored together: q, k and v are one matrix, and
+// so are gate and up of SwiGLU.
 //
 //   multihead        y = W_o LN?(attention(W_q x, W_k x, W_v x))
 //   feed_forward     y = W_2 LN(drop(act(W_1 LN(x))))
 //   longnet_encoder  y = x + multihead(LN(x));  z = y + feed_forward(y)
-//   longnet_decoder  the same with y' = y + cross(LN(y), memory) between the two. The LayerNorm after attention is in
-//   the
-//                    self-attention and not in the cross-attention, as MAGNETO has it
+//   longnet_decoder  the same with y' = y + cross(LN(y), memory) in between. As in MAGNETO, the LayerNorm after
+//                    attention is in the self-attention and not in the cross-attention
 //   llama            y = x + multihead(RMS(x));  z = y + W_down (silu(W_gate RMS(y)) * W_up RMS(y))
 #include "modules/build.h"
 
@@ -32,16 +31,16 @@ struct Builder {
   std::string& why;
   Status failed{};
   double gain = 1;
-  int layer = 0;                    // numbers the places of dropout
-  int cos = -1, sin = -1;           // rotary tables, once for all
-  Shards shards{};                  // of the tokens; one rank has all of them
+  int layer = 0;                    // numbers the uses of dropout
+  int cos = -1, sin = -1;           // rotary tables, shared by all layers
+  Shards shards{};                  // division of the tokens; one rank holds all
 
   int tokens(int v) const { return g.values[size_t(v)].extent.seq; }
   int width(int v) const { return g.values[size_t(v)].extent.head * g.values[size_t(v)].extent.dim; }
   static Init xavier(int in, int out, double by = 1) { return {Init::xavier, double(in) + out, by}; }
 
   struct Part { std::string name; int rows; double gain = 1; };
-  // x times the parts' matrices, side by side in the result.
+  // x times the matrices of all parts, concatenated in the result.
   int linear(int x, const std::vector<Part>& parts, bool bias, int plus = -1, DType type = DType::none, int in = 0) {
     std::vector<Graph::Named> weights, biases;
     int out = 0;
@@ -73,7 +72,7 @@ struct Builder {
     return to;
   }
 
-  // cos and sin of position / rope_scale * theta^(-2i / dim), one row a position, of the whole sequence.
+  // cos and sin of position / rope_scale * theta^(-2i / dim), one row per position of the whole sequence.
   void rotate(int x) {
     if (s.rope == Rope::no) return;
     if (cos < 0) {
@@ -91,8 +90,8 @@ struct Builder {
     g.step<Rotary>(g, x, cos, sin, s.rope == Rope::half, shards);
   }
 
-  // The gates of native sparse attention, as logits: of the mean query of a group through a small MLP where they are a
-  // softmax, of the input through one matrix where they are sigmoids.
+  // The gate logits of Native Sparse Attention. Softmax gates come from the mean query of a GQA group through a small
+  // MLP; sigmoid gates come from the input through one matrix.
   int gates(const Nsa& nsa, const std::string& at, int x, int q) {
     if (nsa.gate == GateOf::sigmoid) {
       const int all = linear(x, {{at + "gate", 3 * s.heads}}, true, -1, DType::f32);
@@ -104,7 +103,7 @@ struct Builder {
     return linear(activated(inside, Activation::silu), {{at + "gate.fc2", 3}}, true, -1, DType::f32,
                   std::max(1, s.dim / 2));
   }
-  // The weights of a compression, as the variant names them.
+  // The weights of a compression, under the variant's names.
   void compression(const Nsa& nsa, const std::string& at, const std::string& suffix, int dim,
                    std::vector<Source>& sources) {
     const int hidden = nsa.width(dim), l = nsa.l;
@@ -122,7 +121,7 @@ struct Builder {
     add("b2", {dim}, {1, 1, 1, dim}, kZero);
   }
 
-  // The network that scores blocks, of content-adaptive attention.
+  // The network that scores blocks in content-adaptive attention.
   void scorer(const Problem& p, const std::string& at, std::vector<Source>& sources) {
     const Adaptive a = adaptive_of(p);
     const int nets = a.per_head ? p.heads_q : 1, dim = s.dim, hidden = a.hidden;
@@ -143,7 +142,7 @@ struct Builder {
     if (a.gumbel) sources.push_back({.name = "noise", .seed = true});
   }
 
-  // What else an attention needs: slopes, sinks, block lists, a scorer.
+  // The other inputs of an attention: slopes, sinks, block lists, a scorer.
   void options(const Problem& p, const Pattern& pattern, const std::string& at, std::vector<Source>& sources) {
     const Extents heads{1, 1, p.heads_q, 1};
     if (p.has(Option::alibi)) {
@@ -171,7 +170,7 @@ struct Builder {
     sources.push_back({.name = "v", .value = g.piece(from, first + k_width, s.heads_kv, s.dim_v)});
   }
 
-  // The same of native sparse attention: branches with keys and values of their own, one matrix for all.
+  // The same for Native Sparse Attention: each branch has its own keys and values, from one matrix.
   void project_branches(const Nsa& nsa, const std::string& at, int x, std::vector<Source>& sources) {
     const int q_width = s.heads * s.dim, k_width = s.heads_kv * s.dim, v_width = s.heads_kv * s.dim_v;
     struct Branch { const char *name, *k, *v; };
@@ -197,7 +196,7 @@ struct Builder {
     compression(nsa, at, "k", s.dim, sources), compression(nsa, at, "v", s.dim_v, sources);
   }
 
-  // Self-attention of x, or of x over `memory`. `plus` is the residual.
+  // Self-attention of x, or cross-attention of x over `memory`. `plus` is the residual.
   int multihead(const std::string& at, int x, int memory, int plus, bool with_norm, std::string_view tail,
                 const std::string& out_name) {
     Problem p;
@@ -218,7 +217,7 @@ struct Builder {
     const int rows = g.value(row_extent(s.batch, s.len, s.heads * s.dim_v), s.dtype);
     const int out = g.piece(rows, 0, s.heads, s.dim_v);
     Attend* attend = nullptr;
-    // A LongNet layer's feed-forward has a use for the dropout, whether this attention has one or not.
+    // The feed-forward of a LongNet layer uses the dropout, whether this attention does or not.
     const bool layer = s.kind == ModuleKind::longnet_encoder || s.kind == ModuleKind::longnet_decoder;
     const AttendNumbers numbers{.softcap = float(s.softcap),
                                 .dropout = layer && !p.has(Option::dropout) ? 0.f : float(s.dropout)};

@@ -1,4 +1,4 @@
-// From settings to a graph: what each kind of module is, in order.
+// From settings to a graph: the steps of each kind of module.
 #pragma once
 #include "modules/graph.h"
 #include "modules/settings.h"
@@ -6,7 +6,7 @@
 
 namespace attune {
 
-// `why` gets a paragraph for every attention: its problem, and the backends that were chosen for both passes.
+// `why` gets a paragraph for every attention: its problem, and the backends chosen for both passes.
 Status build(const Settings&, std::span<const Rule>, Graph& out, std::string& why);
 
 }  // namespace attune

@@ -21,9 +21,9 @@ enum class Form { dense, dilated, longnet, lists, adaptive, nsa };
 struct Implementation {
   Word name;
   Form form;
-  bool ranks;       // spread over ranks
-  Word norm;        // of dilated
-  Word pattern;     // of lists; "": by density
+  bool ranks;       // distributed over ranks
+  Word norm;        // for dilated
+  Word pattern;     // for lists; "": from density
 };
 constexpr Implementation kImplementations[] = {
     {"dense", Form::dense, false, "", ""},
@@ -58,14 +58,14 @@ constexpr Implementation kImplementations[] = {
 constexpr Word kMultihead = "multihead_";
 constexpr Word kPaper = "d=16 gate=sigmoid l=32 n=16 phi=mean s=64 w=512";  // arXiv 2502.11089
 constexpr int kMostRanks = 1 << 16;
-constexpr int kDenseUpTo = 32768;  // tokens: auto takes plain attention up to here
+constexpr int kDenseUpTo = 32768;  // tokens: auto selects plain attention up to here
 
 Status no(const auto&... why) { return Status::no("make: ", why...); }
 double tera(double flops) { return std::round(flops / 1e9) / 1e3; }
 
-// A density as patterns read it: digits and no exponent.
+// A density in the form that patterns parse: digits without exponent.
 std::string millionths(double x) {
-  std::string text = std::to_string(int64_t(std::llround(x * 1e6)) + 10000000);  // the first digit is no part of it
+  std::string text = std::to_string(int64_t(std::llround(x * 1e6)) + 10000000);  // the first digit is a placeholder
   text = join(text[1], ".", text.substr(2));
   text.resize(text.find_last_not_of('0') + 1);
   if (text.back() == '.') text.pop_back();
@@ -83,7 +83,7 @@ struct Maker {
       : o(options), device(d), segments(options.segments), rates(options.rates) {
     if (segments.empty() != rates.empty()) failed = no("segments and rates are given together, or neither");
     if (!segments.empty() || !failed.ok()) return;
-    // 2048, 4096, ... up to the length, five at most, each with twice the rate of the one before.
+    // 2048, 4096, ... up to the length, at most five, each with twice the rate of the previous one.
     int64_t segment = std::min(2048, o.len), rate = 1;
     for (int n = 0; n < 5 && (n == 0 || segment <= o.len); ++n, segment *= 2, rate *= 2) {
       segments += join(n ? "," : "", segment);
@@ -95,8 +95,9 @@ struct Maker {
     return join("dilated mode=", i.form == Form::longnet ? "longnet" : "headgroup", " norm=", i.norm, " rates=", rates,
                 " segments=", segments);
   }
-  // How the ranks share the tokens. Of lists heads travel where they divide among the ranks, so that a rank sees the
-  // whole sequence of some; else keys, where the pieces begin with a block. Of the rest keys travel.
+  // How the ranks divide the tokens. With block lists, ranks exchange heads if these divide evenly, so each rank sees
+  // the whole sequence for some heads. Otherwise they exchange keys, if pieces start at block boundaries. All other
+  // forms exchange keys.
   Shards shards(const Implementation& i) const {
     const bool lists = i.form == Form::lists;
     const auto cut = [&](Cut c) { return Shards{.cut = c, .tokens = o.len, .ranks = o.ranks}; };
@@ -110,7 +111,7 @@ struct Maker {
     }
     return cut(Cut::ulysses);
   }
-  // What stands behind the head dim: mask and variant. Of ranks: inside attention that spans them.
+  // The text after the head dim: mask and variant. Over ranks: inside the attention that spans them.
   std::string tail(const Implementation& i, const Shards& by) const {
     std::string variant = i.form == Form::dilated || i.form == Form::longnet ? dilated(i)
                           : i.form == Form::nsa ? join("nsa ", o.nsa.empty() ? kPaper : Word(o.nsa))
@@ -155,7 +156,7 @@ struct Maker {
     if (Status s = valid(p); !s.ok()) return no(s.message);
     return out = p, Status::good();
   }
-  // What the planner says.
+  // Appends the planner's choice to `why`.
   Status planned(const Problem& p, std::string& why) const {
     Tuned tuned;
     Plan plan;
@@ -171,7 +172,7 @@ struct Maker {
   }
 };
 
-// What is given and changes nothing, and what is computed though it was not asked for; "" where there is neither.
+// Lists options that have no effect, and computations that were not requested; "" if there are none.
 std::string beside(const Implementation& i, const MakeOptions& o) {
   const bool segments = i.form == Form::dilated || i.form == Form::longnet, lists = i.form == Form::lists;
   const bool drawn = i.form == Form::adaptive || (lists && o.pattern.empty() && i.pattern.empty());
@@ -196,7 +197,7 @@ const Implementation* find(Word name) {
   return it == std::end(kImplementations) ? nullptr : it;
 }
 
-// The name that the options ask for, and why.
+// Selects a name from the options, with the reason.
 Word automatic(const MakeOptions& o, const Maker& m, std::string& why) {
   const bool lists = !o.pattern.empty() || (o.density > 0 && o.density < 1);
   const bool ranks = o.ranks > 1;
@@ -276,7 +277,7 @@ Status choose(Word name, const MakeOptions& o, const Device& device, Choice& out
   c.pattern = c.module ? "" : m.pattern(*i);
   c.line = attune::name(p);
   std::string said;
-  (void)m.planned(p, said);  // a refusal is said, and is an error only when it is run
+  (void)m.planned(p, said);  // a refusal is reported here and becomes an error only in a run
   c.why = join(c.name, ": ", c.why, "\n  ", c.line, ": ", said);
   if (c.module)
     if (Status s = module_line(*i, m, o, c.line); !s.ok()) return s;

@@ -1,7 +1,7 @@
-// Attention and modules by the name of an implementation: a name and some sizes become a problem line or a module's
-// line, with the reason in a sentence. Every name of the tables of dilated-attention-pytorch has its counterpart here;
-// where several of its classes compute the same thing by other means, they are one line, because how it is computed is
-// the planner's choice. docs/modules.md has the table.
+// Attention and modules by name: the name of an implementation and some sizes become a problem line or a module line,
+// with the reason in a sentence. Every name in the tables of dilated-attention-pytorch has a counterpart here. Classes
+// that compute the same thing in different ways share one line, because the method is the planner's choice.
+// docs/modules.md has the table.
 #pragma once
 #include <string>
 
@@ -12,24 +12,24 @@ namespace attune {
 
 struct MakeOptions {
   DType dtype = DType::f32;
-  int batch = 1, len = 1024;                        // tokens of the whole sequence, whatever ranks have of it
+  int batch = 1, len = 1024;                        // len: tokens of the whole sequence over all ranks
   int heads = 8, heads_kv = 0, dim = 64, dim_v = 0; // 0: as the one before
-  int embed = 0;                                    // of modules; 0: heads * dim
-  bool causal = false, backward = false;            // backward: of a problem; a module has both passes
+  int embed = 0;                                    // modules; 0: heads * dim
+  bool causal = false, backward = false;            // backward: for a problem; a module has both passes
   int ranks = 1, rank = 0;                          // rank: whose shard a module over ranks has
-  int block = 64;                                   // tokens of a block, of block lists
-  double density = 0;                               // kept fraction of blocks; 0: 0.25 where there are lists
-  std::string segments{}, rates{};                  // "2048,4096" and "1,2"; "": by len
-  std::string pattern{};                            // of block lists: "local_window window=512"; "": random by density
+  int block = 64;                                   // tokens per block of block lists
+  double density = 0;                               // kept fraction of blocks; 0: 0.25 if there are lists
+  std::string segments{}, rates{};                  // "2048,4096" and "1,2"; "": from len
+  std::string pattern{};                            // block lists: "local_window window=512"; "": random by density
   std::string nsa{};                                // parameters of nsa; "": the paper's
 };
 
 struct Choice {
-  std::string name{};      // of the implementation: what `auto` became
-  bool module = false;     // `line` is a module's, and else a problem's
+  std::string name{};      // the implementation; for `auto`, the selected one
+  bool module = false;     // `line` is a module line; otherwise a problem line
   std::string line{};
-  std::string pattern{};   // of a problem with block lists: what they are built from
-  std::string why{};       // a sentence, then what the planner says
+  std::string pattern{};   // for a problem with block lists: their pattern
+  std::string why{};       // a sentence, then the planner's explanation
 };
 
 Status choose(std::string_view name, const MakeOptions&, const Device&, Choice& out);

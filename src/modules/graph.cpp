@@ -12,7 +12,7 @@ constexpr size_t kAlign = 256;
 size_t rounded(size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
 int64_t elements(const Extents& e) { return int64_t(e.batch) * e.seq * e.head * e.dim; }
 
-// Pieces of memory that come and go: the first gap that is large enough, else the end.
+// An allocator for temporary buffers: takes the first gap that is large enough, else the end.
 class Gaps {
  public:
   size_t most() const { return most_; }
@@ -69,7 +69,7 @@ int Graph::value(Extents e, DType t) {
 int Graph::piece(int of, int64_t first, int heads, int dim) {
   Value v = values[size_t(of)];
   v.offset += first;
-  // Rows keep their distance, so an axis of extent 1 may have any stride: 0.
+  // Rows keep their pitch, so an axis of extent 1 may have any stride: 0.
   const int64_t pitch = int64_t(values[size_t(v.root)].extent.dim) * values[size_t(v.root)].extent.head;
   v.extent = {v.extent.batch, v.extent.seq, heads, dim};
   v.stride = {v.extent.batch == 1 ? 0 : pitch * v.extent.seq, v.extent.seq == 1 ? 0 : pitch, heads == 1 ? 0 : dim};
@@ -128,7 +128,7 @@ void Graph::finish(int out) {
 
 void Graph::place_values() {
   const auto root = [&](int v) { return size_t(values[size_t(v)].root); };
-  std::vector<int> last(values.size(), -1);  // the step that uses a root last
+  std::vector<int> last(values.size(), -1);  // the last step that uses a root
   for (int n = 0; n < int(steps.size()); ++n)
     for (const auto* list : {&steps[size_t(n)]->inputs, &steps[size_t(n)]->outputs})
       for (const int v : *list) last[root(v)] = n;
@@ -156,7 +156,7 @@ void Graph::place_gradients() {
   const auto root = [&](int v) { return size_t(values[size_t(v)].root); };
   Gaps gaps;
   std::vector<bool> begun(values.size(), false), placed(values.size(), false);
-  std::vector<int> first(values.size(), -1);  // the step that writes a root first
+  std::vector<int> first(values.size(), -1);  // the first step that writes a root
   for (int n = int(steps.size()); n-- > 0;)
     for (const int v : steps[size_t(n)]->outputs)
       if (!steps[size_t(n)]->in_place) first[root(v)] = n;
@@ -174,7 +174,7 @@ void Graph::place_gradients() {
       if (placed[root(v)]) continue;
       placed[root(v)] = true;
       Value& r = values[root(v)];
-      // A residual's gradient is where the sum's was: nobody needs that one any more.
+      // A residual's gradient reuses the memory of the sum's gradient, which is no longer needed.
       const bool this_one = int(i) == s.passes && root(v) == size_t(v) && values[from].argument == Argument::none;
       r.gradient_at = this_one ? values[from].gradient_at : gaps.take(bytes(r));
       handed_on |= this_one;

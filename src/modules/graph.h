@@ -1,10 +1,10 @@
-// A module as a list of steps over values. Builders (build.cpp) write the steps down; everything else follows from the
-// list: where each value and each gradient lies and for how long, and the backward, which is the steps in reverse.
-// Sizes are known once it is finished, and a run allocates nothing.
+// A module as a list of steps over values. Builders (build.cpp) record the steps; everything else follows from the
+// list: the location and lifetime of each value and gradient, and the backward, which is the steps in reverse. All
+// sizes are known once the graph is finished, and a run allocates nothing.
 //
-// A value is a tensor [batch, seq, head, dim] on the tape, a piece of another value (q of a fused projection), or what
-// the caller gives. Each value has one step that writes it; steps that change a value in place (rotary) follow it. No
-// two pieces of a value that overlap are both inputs of steps.
+// A value is a tensor [batch, seq, head, dim] on the tape, a piece of another value (q of a fused projection), or a
+// tensor of the caller. One step writes each value; steps that modify it in place (rotary) follow. Overlapping pieces
+// of a value are never both inputs of steps.
 #pragma once
 #include <memory>
 #include <string>
@@ -23,21 +23,21 @@ struct Value {
   Extents extent{};
   DType dtype = DType::f32;
   Strides stride{};
-  int root = -1;                         // the value it is a piece of; itself if it is none
+  int root = -1;                         // the value it is a piece of; itself if it is not a piece
   int64_t offset = 0;                    // elements from the root's first
-  Argument argument = Argument::none;    // of a root: the caller's
-  size_t tape_at = 0, lean_at = 0;       // of a root: bytes on the tape, and in the memory of a run without one
-  size_t gradient_at = 0;                // of a root: bytes in the workspace of a backward
+  Argument argument = Argument::none;    // roots: the caller's argument
+  size_t tape_at = 0, lean_at = 0;       // roots: bytes on the tape, and in the memory of a run without one
+  size_t gradient_at = 0;                // roots: bytes in the workspace of a backward
 };
 
-// How a parameter begins.
+// The initial value of a parameter.
 struct Init {
   enum Kind { zero, one, xavier, constant } kind = zero;
-  double fan = 0;     // in + out, of xavier: normal with deviation value * sqrt(2 / fan)
+  double fan = 0;     // xavier: in + out; normal with deviation value * sqrt(2 / fan)
   double value = 1;   // the gain of xavier, or the constant
 };
 
-// What has a name: a weight or some rows of one.
+// A named parameter: a weight or some of its rows.
 struct Parameter {
   std::string name{};
   DType dtype = DType::f32;
@@ -51,14 +51,14 @@ struct Parameter {
   }
 };
 
-// What a step multiplies by: one compact tensor, of one parameter or several one after the other.
+// The operand of a step: one compact tensor, made of one parameter or several consecutive ones.
 struct Weight {
   DType dtype = DType::f32;
   Extents extent{};
   size_t at = 0, gradient_at = 0;
 };
 
-// What a module brings along and never changes: rotary tables, block lists. Bytes as on the device.
+// Immutable data of a module: rotary tables, block lists. Bytes as on the device.
 struct Constant {
   DType dtype = DType::f32;
   Extents extent{};
@@ -73,21 +73,21 @@ class Step {
   virtual ~Step() = default;
   virtual Status forward(const Run&) const = 0;
   virtual Status backward(const Run&) const = 0;
-  virtual size_t scratch(Pass) const { return 0; }  // bytes; of a backward, asked once `keep` is known
-  virtual Status check(const Run&) const { return Status::good(); }  // once all is placed; reads no memory
+  virtual size_t scratch(Pass) const { return 0; }  // bytes; for a backward, called once `keep` is known
+  virtual Status check(const Run&) const { return Status::good(); }  // after placement; reads no memory
 
-  std::vector<int> inputs{};     // values that get a gradient from it
-  std::vector<float> keep{};     // of each: 1 where its gradient has begun, 0 where this step writes the first part
-  std::vector<int> outputs{};    // values it writes; the gradient of the first comes to it
-  int passes = -1;               // which input's gradient is the output's as it is (a residual), or none
-  bool in_place = false;         // it changes its input, which is its output
+  std::vector<int> inputs{};     // values that receive a gradient from it
+  std::vector<float> keep{};     // for each input: 1 to add to its gradient, 0 if this step writes it first
+  std::vector<int> outputs{};    // values it writes; it reads the gradient of the first
+  int passes = -1;               // the input whose gradient equals the output's (a residual), or -1
+  bool in_place = false;         // modifies its input, which is its output
 };
 
 class Graph {
  public:
-  int batch = 1, len = 1;        // of x
+  int batch = 1, len = 1;        // extents of x
   Device device{};
-  bool tf32 = false;             // products of f32 may be rounded
+  bool tf32 = false;             // f32 products may be rounded
   std::vector<Value> values{};
   std::vector<Weight> weights{};
   std::vector<Parameter> parameters{};
@@ -99,9 +99,9 @@ class Graph {
   // Elements first ... of each row of a value [batch, seq, 1, dim], as [batch, seq, head, dim].
   int piece(int of, int64_t first, int heads, int dim);
   int constant(DType, Extents, const void* data);
-  // Names with their shares of the rows of [rows, columns], one after the other; or one name of any shape.
+  // Names with their shares of the rows of [rows, columns], in order; or one name of any shape.
   struct Named { std::string name; int rows; Init init; };
-  int matrix(const std::vector<Named>&, int columns, DType);  // 1-d where columns is 0
+  int matrix(const std::vector<Named>&, int columns, DType);  // 1-d if columns is 0
   int weight(const std::string& name, std::vector<int64_t> shape, Extents, DType, Init);
   template <class S, class... A>
   S& step(A&&... a) {
@@ -110,11 +110,11 @@ class Graph {
     steps.push_back(std::move(made));
     return s;
   }
-  void finish(int out);  // this value is what the caller gets
+  void finish(int out);  // `out` is the value returned to the caller
 
   size_t parameter_bytes = 0, gradient_bytes = 0, constant_bytes = 0;
-  size_t tape_bytes = 0;                       // what a backward needs of a forward
-  size_t forward_bytes = 0, lean_bytes = 0;    // workspace of a forward with a tape, and of one without
+  size_t tape_bytes = 0;                         // memory that a forward saves for its backward
+  size_t forward_bytes = 0, lean_bytes = 0;      // workspace of a forward with a tape, and of one without
   size_t gradients_end = 0, backward_bytes = 0;  // workspace of a backward: gradients of values, then scratch
 
  private:
@@ -127,16 +127,16 @@ class Graph {
 struct Run {
   const Graph& graph;
   void* stream = nullptr;
-  Tensor given[int(Argument::count)]{};     // the caller's values, and
+  Tensor given[int(Argument::count)]{};     // the caller's values,
   Tensor gradient_given[int(
-      Argument::count)]{};  // their gradients; out's is read. One that is not given lies in the workspace
-  std::byte* tape = nullptr;                // of values
-  bool lean = false;                        // values share memory as soon as they can
+      Argument::count)]{};  // and their gradients; out's is read. Missing ones are in the workspace
+  std::byte* tape = nullptr;                // values
+  bool lean = false;                        // values share memory as early as possible
   std::byte* workspace = nullptr;           // gradients of values, then
-  std::byte* scratch = nullptr;             // of one step at a time
+  std::byte* scratch = nullptr;             // scratch for one step at a time
   std::byte *parameters = nullptr, *parameter_gradients = nullptr, *constants = nullptr;
-  float keep = 0.f;                         // parameter gradients: 0 overwritten, 1 added to
-  Tensor seed{};                            // of dropout: [2] i64
+  float keep = 0.f;                         // parameter gradients: 0 overwrites, 1 adds
+  Tensor seed{};                            // dropout: [2] i64
   void* communicator = nullptr;
 
   Tensor value(int) const;

@@ -18,7 +18,7 @@ constexpr size_t kAlign = 256;
 
 Status no(const auto&... why) { return Status::no("module: ", why...); }
 
-// Makes a GPU the current one while it lives.
+// Makes a GPU current for its lifetime.
 class Current {
  public:
   explicit Current(const Device& d) {
@@ -30,8 +30,8 @@ class Current {
   std::optional<cuda::DeviceGuard> use_{};
 };
 
-// A standard normal number as a function of a seed, a name and a place: the same on every device, and no parameter's
-// beginning depends on which others there are.
+// A standard normal number as a function of seed, name and index. It is the same on every device, and the initial value
+// of a parameter does not depend on which others exist.
 double normal(uint64_t seed, uint64_t name, uint64_t place) {
   const Words4 w = philox({{uint32_t(place >> 1), uint32_t(place >> 33), uint32_t(name), uint32_t(name >> 32)}},
                           uint32_t(seed), uint32_t(seed >> 32));
@@ -115,7 +115,7 @@ Status Module::prepare() {
     if (!use.status.ok()) return no(use.status.message);
     if (Status s = cuda::copy_to(constants_.data() + c.at, c.bytes.data(), c.bytes.size(), nullptr); !s.ok()) return s;
   }
-  // Addresses that nothing reads, far enough apart.
+  // Addresses that are never read, far enough apart.
   const auto place = [](int n) { return reinterpret_cast<std::byte*>(uintptr_t(n) << 48); };
   ModuleCall pretended;
   pretended.tape = place(1), pretended.workspace = place(2);
@@ -218,7 +218,7 @@ Status Module::check(const ModuleCall& c, Pass pass) const {
   return check_memory(c, pass);
 }
 
-// That nothing else lies where a call writes.
+// Checks that nothing overlaps the outputs of a call.
 Status Module::check_memory(const ModuleCall& c, Pass pass) const {
   struct Part { std::string_view name; Bytes bytes; bool written, tensor; } part[11];
   int count = 0;
@@ -235,7 +235,7 @@ Status Module::check_memory(const ModuleCall& c, Pass pass) const {
   area("workspace", c.workspace, workspace_bytes(pass, c.tape), true), area("tape", c.tape, graph_.tape_bytes, true);
   const std::byte* gradients = nullptr;
   {
-    const std::lock_guard lock(shared_->mutex);  // another thread may be the first to ask for them
+    const std::lock_guard lock(shared_->mutex);  // another thread may allocate them first
     gradients = shared_->gradients.data();
   }
   area("gradients", gradients, graph_.gradient_bytes, pass == Pass::backward && c.parameters);

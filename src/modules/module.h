@@ -1,6 +1,6 @@
-// A module: parameters by name, a forward that keeps what its backward needs on a tape, and a backward. Shapes are
-// fixed when it is made, so every size is known before a call; modules of other shapes may share its parameters. Calls
-// of one module from many threads are safe as long as nobody changes its parameters or gradients meanwhile.
+// A module: named parameters, a forward that saves what its backward needs on a tape, and a backward. Shapes are fixed
+// at creation, so every size is known before a call; modules of other shapes may share its parameters. Concurrent calls
+// on one module are safe while no thread changes its parameters or gradients.
 #pragma once
 #include <mutex>
 
@@ -10,10 +10,10 @@
 
 namespace attune {
 
-// Memory of a device that the module owns.
+// Device memory owned by the module.
 class Storage {
  public:
-  Status allocate(const Device&, size_t bytes);  // cleared
+  Status allocate(const Device&, size_t bytes);  // zeroed
   std::byte* data() const { return data_; }
 
  private:
@@ -24,34 +24,34 @@ class Storage {
 
 struct ModuleCall {
   Tensor x{}, memory{}, out{};             // [batch, seq, embed], compact
-  Tensor d_out{}, dx{}, d_memory{};        // backward; the last two may be left out
-  Tensor seed{};                           // [2] i64 of dropout; none: nothing is dropped
+  Tensor d_out{}, dx{}, d_memory{};        // backward; the last two are optional
+  Tensor seed{};                           // dropout: [2] i64; none: no dropout
   std::byte* tape = nullptr;               // tape_bytes; null in a forward: no backward follows
   std::byte* workspace = nullptr;
-  bool add = false;                        // to parameter gradients, instead of overwriting them
-  bool parameters = true;                  // their gradients are wanted
+  bool add = false;                        // add to parameter gradients instead of overwriting them
+  bool parameters = true;                  // compute parameter gradients
   void* communicator = nullptr;
   void* stream = nullptr;
 };
 
 class Module {
  public:
-  // With the parameters of another module of the same names and shapes, or its own, initialised by the seed.
+  // Uses the parameters of another module with the same names and shapes, or its own, initialised from the seed.
   static Status make(const Settings&, const Device&, const Module* shares, std::unique_ptr<Module>& out);
 
   const Settings& settings() const { return settings_; }
   const Graph& graph() const { return graph_; }
   const std::string& why() const { return why_; }
-  // Bytes of the workspace: of a backward, of a forward with a tape, and of one without.
+  // Workspace bytes of a backward, of a forward with a tape, or of a forward without one.
   size_t workspace_bytes(Pass, bool tape) const;
 
-  const Parameter* find(std::string_view name) const;  // null where there is none
+  const Parameter* find(std::string_view name) const;  // null if there is none
   void* data(const Parameter& p) const { return shared_->parameters.data() + p.at; }
-  // The f32 gradients, of the same shapes: allocated, and 0, when first asked for or written.
+  // The f32 gradients, with the same shapes. Allocated and cleared on first use.
   Status gradients(std::byte*& out) const;
-  // Memory for one tape, the module's own: for callers who have one forward and its backward at a time.
+  // The module's own tape memory, for callers with one forward and its backward at a time.
   Status tape(std::byte*& out) const;
-  // Between the host and a parameter, whole, in its dtype.
+  // Copies a whole parameter between host and device, in its dtype.
   Status write(const Parameter&, const void* from) const;
   Status read(const Parameter&, void* to) const;
 

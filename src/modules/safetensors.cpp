@@ -28,7 +28,7 @@ constexpr Known kKnown[] = {{"F64", 64, DType::f64},  {"F32", 32, DType::f32},  
                             {"I8", 8, DType::none},   {"U64", 64, DType::none},  {"U32", 32, DType::none},
                             {"U16", 16, DType::none}, {"U8", 8, DType::none},    {"BOOL", 8, DType::none}};
 
-// JSON as the header uses it: objects, strings, arrays of numbers. After the first mistake every step does nothing.
+// The JSON subset of the header: objects, strings, arrays of numbers. After the first error every step is a no-op.
 struct Json {
   std::string_view text;
   size_t at = 0;
@@ -84,7 +84,7 @@ struct Json {
         s += kMeant[n];
       } else if (e == 'u') {
         uint32_t code = hex4();
-        if (code >= 0xD800 && code < 0xDC00) {  // half of a pair
+        if (code >= 0xD800 && code < 0xDC00) {  // half of a surrogate pair
           if (text.substr(at, 2) != "\\u") return miss("the second half of a character"), s;
           at += 2;
           const uint32_t low = hex4();
@@ -93,7 +93,7 @@ struct Json {
         } else if (code >= 0xDC00 && code < 0xE000) {
           return miss("the first half of a character"), s;
         }
-        if (!code) return miss("a character that is not 0"), s;  // a sentence with it would end there
+        if (!code) return miss("a character that is not 0"), s;  // a message would end at a NUL
         append_code(s, code);
       } else {
         return miss("an escape"), s;
@@ -148,7 +148,7 @@ Status read_tensor(Json& j, FileTensor& t) {
     else if (name == "data_offsets") once(2), offsets = j.numbers();
     else j.miss("dtype, shape or data_offsets");
   });
-  if (!j.fine()) return Status::good();  // said by the caller
+  if (!j.fine()) return Status::good();  // reported by the caller
   if (!has[0] || !has[1] || !has[2]) return Status::no("'", t.name, "' lacks dtype, shape or data_offsets");
   if (offsets.size() != 2 || offsets[0] > offsets[1])
     return Status::no("'", t.name, "': data_offsets are not [first, last]");
@@ -221,8 +221,8 @@ Status put(int file, const void* data, uint64_t bytes) {
   return Status::good();
 }
 
-// A file that takes the place of another at once, at the end, and until then has a name that nobody else has. Behind a
-// link it is the file there that is replaced, and it keeps its mode.
+// Writes a file under a unique temporary name and atomically replaces the target at the end. Follows symlinks to the
+// target and keeps its mode.
 class Replacement {
  public:
   Replacement() = default;
@@ -243,7 +243,7 @@ class Replacement {
     const mode_t mode = there ? old.st_mode & 0777 : 0666;
     for (int n = 0; n < kMostTries && file_ < 0; ++n) {
       beside_ = join(target_, ".", getpid(), ".", n, ".part");
-      // Not mkostemp: its mode is 0600, and to ask for the umask is to change it under other threads.
+      // Not mkostemp: it uses mode 0600, and reading the umask would change it for other threads.
       file_ = ::open(beside_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
       if (file_ < 0 && errno != EEXIST) break;
     }
@@ -254,7 +254,7 @@ class Replacement {
     return Status::good();
   }
   Status finish() {
-    if (fsync(file_)) return Status::no(system_error());  // else a crash may leave the name without the data
+    if (fsync(file_)) return Status::no(system_error());  // otherwise a crash may leave the name without the data
     if (::close(std::exchange(file_, -1))) return Status::no(system_error());
     if (std::rename(beside_.c_str(), target_.c_str())) return Status::no(system_error());
     return beside_.clear(), Status::good();
@@ -333,7 +333,7 @@ Status TensorFile::open(const std::string& path) {
   const auto no = [&](const auto&... why) { return Status::no(path, ": ", why...); };
   path_ = path;
   if (file_ >= 0) ::close(file_);
-  file_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a pipe would be waited for
+  file_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // would block on a pipe
   struct stat about{};
   if (file_ < 0 || fstat(file_, &about)) return no(system_error());
   const auto bytes = uint64_t(about.st_size);

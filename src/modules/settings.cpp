@@ -18,7 +18,7 @@ constexpr Word kAct[] = {"relu", "gelu", "silu"};
 constexpr Word kRope[] = {"no", "pairs", "half"};
 constexpr Word kYes[] = {"0", "1"};
 
-// Which kinds know a setting.
+// The kinds that have a setting.
 constexpr int of(ModuleKind k) { return 1 << int(k); }
 constexpr int kMultihead = of(ModuleKind::multihead), kFeed = of(ModuleKind::feed_forward),
               kLlama = of(ModuleKind::llama);
@@ -44,7 +44,7 @@ bool one_of(Word text, const Word (&words)[N], T& out) {
   return it != std::end(words);
 }
 
-// One entry a setting: who knows it, what is accepted, how it is read and printed.
+// One entry per setting: the kinds that have it, accepted values, reading and printing.
 struct Entry {
   Word name;
   int kinds;
@@ -93,9 +93,9 @@ constexpr Entry kEntries[] = {
     real_of_name<&Settings::theta>("theta", kAttends),
 };
 
-constexpr int kMostFfn = (1 << 30) - 1;  // a llama block has twice as many columns, which are an int
+constexpr int kMostFfn = (1 << 30) - 1;  // a llama block has twice as many columns, in an int
 
-// Of a kind whose sizes are known. ffn is -1 where the usual one is more than there may be.
+// For a kind whose sizes are set. ffn is -1 if the default exceeds the limit.
 Settings with_defaults(Settings s) {
   const bool llama = s.kind == ModuleKind::llama;
   s.dim = s.dim_v = 0;
@@ -250,7 +250,7 @@ Status attention_of(const Settings& s, Word tail, Word blocks, int keys, Problem
   const Word rows = next(columns, 'x');
   if (!number(rows, p.mask.blocks.q) || !number(columns, p.mask.blocks.k) || p.mask.blocks.q < 1 || p.mask.blocks.k < 1)
     return Status::no("module: block list '", blocks, "' does not begin with #x#, the tokens of a block");
-  // Of ranks that exchange heads the lists are those of the whole sequence.
+  // If ranks exchange heads, the lists are those of the whole sequence.
   const Problem whole = word(p.variant) == "ring" ? whole_of(p, ring_of(p)) : p;
   if (Status e = parse(words, whole, pattern); !e.ok()) return Status::no("module: ", e.message);
   const int64_t most = bound(pattern, whole, 1, pattern.by_head() ? p.heads_q : 1, true);
@@ -264,7 +264,7 @@ Status attention_of(const Settings& s, Word tail, Word blocks, int keys, Problem
 double magneto_gain(bool decoder, int encoder_layers, int decoder_layers) {
   const double n = encoder_layers, m = decoder_layers;
   if (n == 0 && m == 0) return 1;
-  if (n == 0 || m == 0) return std::sqrt(std::log(2 * std::max(n, m)));  // one stack alone
+  if (n == 0 || m == 0) return std::sqrt(std::log(2 * std::max(n, m)));  // only one stack
   return decoder ? std::sqrt(std::log(3 * m)) : std::sqrt(std::log(3 * m) * std::log(2 * n) / 3);
 }
 

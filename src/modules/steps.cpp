@@ -10,7 +10,7 @@ namespace attune {
 namespace {
 
 int64_t rows_of(const Tensor& t) { return int64_t(t.extent.batch) * t.extent.seq * t.extent.head; }
-// From row to row of a tensor whose rows follow each other evenly, as those of all values do.
+// The row pitch of a tensor with evenly spaced rows, as all values have.
 int64_t pitch(const Tensor& t) {
   return t.extent.head > 1 ? t.stride.head : t.extent.seq > 1 ? t.stride.seq : t.extent.batch > 1 ? t.stride.batch
                                                                                                  : t.extent.dim;
@@ -144,7 +144,7 @@ Dropped::Dropped(const Graph&, int x, int out, float p, uint32_t layer) : x_(x),
   inputs = {x}, outputs = {out};
 }
 Status Dropped::forward(const Run& r) const {
-  if (!r.seed.data) return scale_add(r.value(x_), 1.f, r.value(out_), 0.f, r.stream);  // no seed: nothing is dropped
+  if (!r.seed.data) return scale_add(r.value(x_), 1.f, r.value(out_), 0.f, r.stream);  // no seed: no dropout
   return drop({.x = r.value(x_), .out = r.value(out_), .seed = r.seed, .p = p_, .layer = layer_}, r.stream);
 }
 Status Dropped::backward(const Run& r) const {

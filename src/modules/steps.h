@@ -1,5 +1,5 @@
-// The steps that modules are made of, beside attention. Each says what it reads and writes when it is made; forward and
-// backward look the tensors up in the Run.
+// The steps of modules other than attention. Each declares its inputs and outputs at construction; forward and backward
+// look up the tensors in the Run.
 #pragma once
 #include "core/variant/shard.h"
 #include "machine/layer_ops.h"
@@ -7,8 +7,8 @@
 
 namespace attune {
 
-// out = x weight' + bias + plus: [rows, outputs] = [rows, inputs] [outputs, inputs]'. out may be f32 where x is
-// not. `bias` and `plus` (a value: the residual) may be -1.
+// out = x weight' + bias + plus: [rows, outputs] = [rows, inputs] [outputs, inputs]'. out may be f32 if x is not.
+// `bias` and `plus` (a value: the residual) may be -1.
 class Linear : public Step {
  public:
   Linear(const Graph&, int x, int weight, int bias, int plus, int out);
@@ -18,7 +18,7 @@ class Linear : public Step {
 
  private:
   int x_, weight_, bias_, plus_, out_;
-  size_t copy_bytes_ = 0, scratch_ = 0;  // of a gradient in x's dtype
+  size_t copy_bytes_ = 0, scratch_ = 0;  // for a gradient in x's dtype
 };
 
 class Norm : public Step {
@@ -35,8 +35,8 @@ class Norm : public Step {
   size_t scratch_ = 0;
 };
 
-// In place: turns the queries and keys of a projection. Tables have all tokens; of several ranks each has those of its
-// shard, which the call's communicator says.
+// Rotates the queries and keys of a projection in place. Tables cover all tokens. Over several ranks each uses the
+// tokens of its shard, which the call's communicator determines.
 class Rotary : public Step {
  public:
   Rotary(const Graph&, int x, int cos, int sin, bool halves, const Shards&);

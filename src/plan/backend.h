@@ -1,4 +1,4 @@
-// A backend is one file that fills in this table and one line in backends.def.
+// A backend is one file that fills in this table, and one line in backends.def.
 #pragma once
 #include <span>
 #include <string_view>
@@ -15,37 +15,37 @@ using Stream = void*;  // cudaStream_t; ignored on the CPU
 struct Backend;
 struct Rule;
 
-// Everything decided before any work is done. A plain value: print it, compare it, store it.
+// Everything decided before a run. A plain value that can be printed, compared and stored.
 struct Plan {
   const Backend* backend = nullptr;
   Problem problem{};
   Device device{};
   int tile_q = 64, tile_k = 64, splits = 1;
-  int kernel = 0;             // which of the backend's kernels, where it has several
+  int kernel = 0;             // index of the backend's kernel, if it has several
   size_t workspace_bytes = 0;
   std::string why{};          // "h200.tsv:7", or the order of backends.def
-  std::string refused{};      // a line for each backend that was asked before and said no
-  const Backend* instead_of = nullptr;  // the link before it, where that did not fit the arguments of a call
-  std::vector<Plan> parts{};  // a variant composed of simpler problems: theirs
+  std::string refused{};      // one line for each backend that refused before
+  const Backend* instead_of = nullptr;  // the previous link of the chain, if it did not fit the arguments of a call
+  std::vector<Plan> parts{};  // the plans of the simpler problems that a composition runs
 };
 
-// What planning may look at. Nothing here touches a device.
+// The inputs of planning. Nothing here touches a device.
 struct Planner {
   Device device{};
   std::span<const Rule> rules{};
-  std::string_view forced{};  // a backend by name; its refusal is an error, never a substitute
-  std::span<const Backend* const> unfit{};  // backends that the arguments of a call have ruled out
+  std::string_view forced{};  // a backend by name; its refusal is an error, with no substitute
+  std::span<const Backend* const> unfit{};  // backends ruled out by the arguments of a call
   Status plan(const Problem&, Plan& out) const;
 };
 
 struct Backend {
   std::string_view name;
-  bool only_by_name = false;                          // the reference: for checking, never chosen
+  bool only_by_name = false;                          // never chosen by the planner: the reference, for checking
   Status (*supports)(const Problem&, const Device&);  // pure; a refusal is a sentence
   Status (*shape)(Plan&, const Planner&);             // pure: tiles, splits, parts, workspace
   Status (*run)(const Plan&, const Args&, Workspace, Stream);
-  // What only arguments tell: alignment, lengths, gradients that are not wanted. Pure and quick, since every call asks;
-  // a refusal sends the call to the next link of the chain. Null: every valid call fits.
+  // Checks what only the arguments show: alignment, lengths, unused gradients. Pure and fast, because every call runs
+  // it. A refusal sends the call to the next link of the chain. Null: every valid call fits.
   Status (*fits)(const Plan&, const Args&) = nullptr;
 };
 

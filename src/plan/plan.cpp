@@ -34,7 +34,7 @@ std::string backend_names() {
 
 namespace {
 
-// Backends of a GPU would say themselves why they refuse; those that were not built cannot.
+// Explains missing GPU backends: those that were not built cannot refuse with a reason.
 std::string_view absent_for(const Device& d) {
   const bool absent = d.kind == DeviceKind::cuda && !find_backend("cuda_standard");
   return absent ? "\n  this build of attune has no GPU code: it was left out, or nvcc was not there" : "";
@@ -80,12 +80,12 @@ Status PlanCache::find(const Problem& p, const Plan*& out) {
   auto made = std::make_unique<Plan>();
   if (Status s = planner_.plan(p, *made); !s.ok()) return s;
   const std::unique_lock writing(mutex_);
-  // Another thread may have been first: keep its plan.
+  // Another thread may have been first; keep its plan.
   out = plans_.try_emplace(p, std::move(made)).first->second.get();
   return Status::good();
 }
 
-// Sentences are those of the first call that went this way: a plan is made once.
+// Messages come from the first call that took this link: each plan is made once.
 Status PlanCache::next(const Plan& from, const Status& refusal, std::span<const Backend* const> unfit,
                        const Plan*& out) {
   {

@@ -1,4 +1,4 @@
-// From a problem to a plan: keep what supports it, rank by what was measured, remember.
+// From a problem to a plan: keeps the backends that support it, ranks them by measurements and caches the result.
 #pragma once
 #include <memory>
 #include <shared_mutex>
@@ -12,17 +12,17 @@ std::span<const Backend* const> backends();
 const Backend* find_backend(std::string_view name);
 std::string backend_names();  // "cpu_forward, cpu_backward, ..."
 
-// The links that a call may go on to, in order, where its arguments do not fit the plan's backend: "vendor_cudnn,
-// cuda_standard". Empty where every call fits, or the backend was asked for by name. Opens no library.
+// The links that a call may fall back to, in order, if its arguments do not fit the plan's backend: "vendor_cudnn,
+// cuda_standard". Empty if every call fits, or if the backend was selected by name. Opens no library.
 std::string links_after(const Plan&, const Planner&);
 
-// Plans of one device, by the bytes of their problem. A plan never moves and lives as long as the cache.
+// The plans of one device, keyed by the bytes of their problem. A plan never moves and lives as long as the cache.
 class PlanCache {
  public:
   explicit PlanCache(Planner planner) : planner_(std::move(planner)) {}
   Status find(const Problem&, const Plan*& out);
-  // `plan`, or where its backend does not fit the arguments the plan of the next link that does. Of a backend asked for
-  // by name the refusal is an error. Costs nothing where the first link fits, and two lookups where it does not.
+  // Sets `plan` to the plan of the first link that fits the arguments, starting with `plan` itself. For a backend
+  // selected by name, a refusal is an error. Free if the first link fits; otherwise costs two lookups.
   Status fit(const Args&, const Plan*& plan);
 
  private:
@@ -30,7 +30,7 @@ class PlanCache {
   Planner planner_;
   std::shared_mutex mutex_;
   std::unordered_map<Problem, std::unique_ptr<const Plan>, HashBytes> plans_;
-  std::unordered_map<const Plan*, std::unique_ptr<const Plan>> next_;  // by the plan whose backend did not fit
+  std::unordered_map<const Plan*, std::unique_ptr<const Plan>> next_;  // keyed by the plan whose backend did not fit
 };
 
 }  // namespace attune

@@ -1,12 +1,12 @@
-// A tuned file is text with one fact a line and a tab between fields, so that a new measurement is a readable diff:
+// A tuned file is text with one fact per line and tabs between fields, so a new measurement is a readable diff:
 //   attune-tuned 1
 //   device    NVIDIA H200
 //   measured  2026-11-14 commit abc1234 attune bench --lines rows.txt --backend all
 //   rule      forward  bf16  d128  causal  heads 1-16  len 512  sm90_forward
-// The version comes first, device and measured once each and before the rules; lines that begin with # and empty ones
-// say nothing. "d192/128" is dim_qk/dim_v, "heads 17-*" has no upper end, "few 512" is "len 512" of at most 16 queries,
-// and "len 512 work 16384" holds where batch x heads x keys is 16384 or more too.
-// A mistake refuses the whole file: half of a measurement is not one.
+// The version comes first; device and measured appear once each, before the rules. Empty lines and lines that start
+// with # are ignored. "d192/128" is dim_qk/dim_v. "heads 17-*" has no upper end. "few 512" is "len 512" with at most
+// 16 queries. "len 512 work 16384" also requires batch x heads x keys of at least 16384.
+// Any mistake refuses the whole file, because half a measurement is useless.
 #include "plan/rules.h"
 
 #include <algorithm>
@@ -26,9 +26,9 @@ constexpr Text kVersion = "attune-tuned 1";
 constexpr Text kMask[] = {"full", "causal", "window"};
 constexpr int kFields = 8;
 constexpr Text kShape = "rule, pass, dtype, d#, mask, heads #-#, len # or few #, backend";
-constexpr int32_t kMaxDim = 1 << 16;  // as valid() of a problem
+constexpr int32_t kMaxDim = 1 << 16;  // as in valid() for problems
 
-// What was given, on one line of a message: never longer than a line, never a control character.
+// Quotes user text for a message: limited in length, without control characters.
 std::string quoted(Text given) {
   constexpr size_t kMost = 60;
   std::string s = "'";
@@ -108,7 +108,7 @@ Status read_rule(Text line, Rule& r) {
   return Status::good();
 }
 
-// Everything but the backend: two rules may not agree in it.
+// Everything but the backend. Two rules must not have the same condition.
 std::string condition(const Rule& r) {
   std::string s = join("rule\t", name(r.pass), "\t", name(r.dtype), "\td", r.dim_qk);
   if (r.dim_v != r.dim_qk) s += join("/", r.dim_v);
@@ -118,7 +118,7 @@ std::string condition(const Rule& r) {
   return s + (r.min_work ? join(" work ", r.min_work) : "") + "\t";
 }
 
-// Free text on one line of the file.
+// Free text as one line of the file.
 std::string line_of(Text word, Text text) {
   std::string s = join(word, "\t", text);
   for (char& c : s)
@@ -126,10 +126,10 @@ std::string line_of(Text word, Text text) {
   return s + "\n";
 }
 
-// Reads a file line by line and remembers where the facts stood that may stand only once.
+// Reads a file line by line and records the lines of facts that may occur only once.
 struct Reader {
   Tuned tuned{};
-  int device_at = 0, measured_at = 0;  // line, 0 before it was seen
+  int device_at = 0, measured_at = 0;  // line number; 0: not seen
   std::unordered_map<std::string, int> conditions{};
 
   Status fact(Text word, Text text, int line, int& at, std::string& to) {
@@ -174,7 +174,7 @@ Status read_tuned(std::string_view text, std::string_view file, Tuned& out) {
   while (!text.empty()) {
     ++line;
     Text one = cut(text, '\n');
-    if (one.ends_with('\r')) one.remove_suffix(1);  // a checkout may have turned line ends
+    if (one.ends_with('\r')) one.remove_suffix(1);  // a checkout may have converted line ends
     const size_t before = reader.tuned.rules.size();
     if (Status s = reader.read(one, line); !s.ok()) return Status::no(file, ":", line, ": ", s.message);
     if (reader.tuned.rules.size() > before) reader.tuned.rules.back().source = join(file, ":", line);
@@ -198,7 +198,7 @@ bool is_ruled(const Problem& p) {
 }
 
 int64_t least_keys(const Rule& r, int64_t heads) {
-  const int64_t by_work = r.min_work / heads + (r.min_work % heads ? 1 : 0);  // heads * keys may be beyond an int64_t
+  const int64_t by_work = r.min_work / heads + (r.min_work % heads ? 1 : 0);  // heads * keys may overflow an int64_t
   return std::max<int64_t>(r.min_len, by_work);
 }
 

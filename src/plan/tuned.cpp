@@ -14,7 +14,7 @@ std::string variable(const char* name) {
   return value ? value : "";
 }
 
-// 0: it is not there.
+// 0: does not exist.
 mode_t mode_of(const std::string& path) {
   struct stat about;
   return stat(path.c_str(), &about) == 0 ? about.st_mode : 0;
@@ -59,7 +59,7 @@ Status load_tuned(const Device& d, Tuned& out) {
   out = {};
   const std::string path = tuned_path(d);
   if (path.empty()) return Status::good();
-  if (const mode_t mode = mode_of(path); mode && !S_ISREG(mode))  // a device may have no end, a pipe is waited for
+  if (const mode_t mode = mode_of(path); mode && !S_ISREG(mode))  // a device may be endless, a pipe may block
     return Status::no(path, ": is no regular file, and a tuned file is one");
   std::ifstream file(path, std::ios::binary);
   const std::string text{std::istreambuf_iterator<char>(file), {}};

@@ -1,15 +1,15 @@
-// Where the tuned rules of a device are found: ATTUNE_TUNED (a file, or a folder of <device>.tsv), else
-// .attune/<device>.tsv of the current folder, else $XDG_CONFIG_HOME/attune/<device>.tsv or
-// ~/.config/attune/<device>.tsv where that is there, else none.
+// Locates the tuned rules of a device: ATTUNE_TUNED (a file, or a folder of <device>.tsv), else .attune/<device>.tsv in
+// the current folder, else $XDG_CONFIG_HOME/attune/<device>.tsv or ~/.config/attune/<device>.tsv if it exists, else
+// none.
 #pragma once
 #include "plan/rules.h"
 
 namespace attune {
 
-std::string file_word(const Device&);      // "h200" of "NVIDIA H200", "neoverse-v1"
-std::string tuned_path(const Device&);     // "" where there is none
-std::string user_tuned_folder();           // "" where the environment names no home
+std::string file_word(const Device&);      // "h200" for "NVIDIA H200", "neoverse-v1"
+std::string tuned_path(const Device&);     // "" if there is none
+std::string user_tuned_folder();           // "" if the environment names no home
 inline constexpr const char* kProjectTunedFolder = ".attune";
-Status load_tuned(const Device&, Tuned& out);  // no rules where there is no file; a file of another device is an error
+Status load_tuned(const Device&, Tuned& out);  // no rules without a file; another device's file is an error
 
 }  // namespace attune

@@ -1,5 +1,5 @@
-// The definition of `adaptive`: every score by the network as it is written down, pair of blocks by pair of blocks, and
-// attention with a bias that is a block's score, or -inf where the block is not kept.
+// The definition of `adaptive`: every score from the network as written, one block pair at a time, and attention with a
+// bias that is the block's score, or -inf for a block that is not kept.
 #include <algorithm>
 
 #include "core/variant/adaptive.h"
@@ -20,7 +20,7 @@ void save_number(const Tensor& t, int64_t b, int64_t h, int64_t n, int64_t x) {
   else save(t, b, 0, h, n, double(x));
 }
 
-// A tensor of doubles with the extents of another, or with its own.
+// A tensor of doubles with the extents of another tensor, or with its own.
 struct Doubles {
   std::vector<double> values{};
   Tensor t{};
@@ -62,7 +62,7 @@ struct Network {
     }
     return y;
   }
-  // What goes into relu, of two projected summaries.
+  // The input of relu for two projected summaries.
   double before(int64_t h, int64_t unit, const std::vector<double>& q, const std::vector<double>& k) const {
     double x = weight(T::b1, 0, h, unit);
     for (size_t e = 0; e < q.size(); ++e)
@@ -146,7 +146,7 @@ Status adaptive_forward(const Problem& p, const Args& a) {
   return run_dense(p, a, bias.t, {});
 }
 
-// The lists and scores are those that the forward saved; what a score depends on is computed again.
+// Uses the lists and scores that the forward saved; recomputes the inputs of the scores.
 Status adaptive_backward(const Problem& p, const Args& a) {
   const Network net(p, a);
   const int64_t dim = p.dim_qk, block = net.say.block;
@@ -158,7 +158,7 @@ Status adaptive_backward(const Problem& p, const Args& a) {
   const auto d_weight = [&](T t, int64_t row, int64_t h, int64_t d) -> double& {
     return grad[size_t(t)].at(0, row, net.say.per_head && t >= T::w1 && t <= T::b2 ? h : 0, d);
   };
-  // f(b, h, i, j, entry, definition) for every entry.
+  // Calls f(b, h, i, j, entry, definition) for every entry.
   const auto each = [&](auto f) {
     for (int64_t b = 0; b < p.batch; ++b) {
       const Definition one(p, a, b);
@@ -187,7 +187,7 @@ Status adaptive_backward(const Problem& p, const Args& a) {
     d_score /= net.temperature();
     const auto q_mean = net.mean(one, Role::q, h, i), k_mean = net.mean(one, Role::k, one.kv_head(h), j);
     const auto q = net.projected(T::wq, T::bq, q_mean), k = net.projected(T::wk, T::bk, k_mean);
-    std::vector<double> d_q(q.size()), d_k(k.size());  // of the projected summaries
+    std::vector<double> d_q(q.size()), d_k(k.size());  // gradients of the projected summaries
     d_weight(T::b2, 0, h, 0) += d_score;
     for (int64_t unit = 0; unit < net.say.hidden; ++unit) {
       const double x = net.before(h, unit, q, k);

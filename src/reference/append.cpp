@@ -1,17 +1,17 @@
-// What append and rotary mean, for reading.
+// The definition of append and rotary.
 //
 // Keys and values: row n of k_new and v_new becomes row used_k + n of the sequence's cache (without used_k: the last
 // rows). All sequences append before any attends. No other row of the cache is touched.
 //
-// Rotary turns pairs of the first 2 R dims of q and k_new, R being the width of the tables, by the angle at the row of
-// the tables where the token stands. A new key stands at its row of the cache, padding included, and a query where the
-// mask puts it among them: with bottom_right the last query on the last new key, with top_left query 0 on the first key
-// behind the padding. Where positions are given (absolute) they hold instead. flash_attn_with_kvcache counts the same
-// way where there are as many queries as new keys and a causal mask or a window; without either it turns all queries by
-// one angle, and attune each by its own.
+// Rotary rotates pairs of the first 2 R dims of q and k_new, where R is the width of the tables, by the angle in the
+// table row of the token's position. A new key's position is its cache row, padding included. A query's position
+// follows the mask: bottom_right puts the last query at the last new key, top_left puts query 0 at the first key after
+// the padding. Given positions (absolute) replace both. flash_attn_with_kvcache uses the same positions if there are as
+// many queries as new keys and a causal mask or a window. Without either it rotates all queries by one angle, while
+// attune rotates each by its own.
 //
-// A turned number is rounded to the dtype of its tensor in the problem, even where this run's tensors are f64: what is
-// attended is what a cache can hold.
+// A rotated number is rounded to the dtype of its tensor in the problem, even if this run's tensors are f64: attention
+// sees what a cache can hold.
 #include "reference/definition.h"
 
 namespace attune::reference_detail {
@@ -27,7 +27,7 @@ double rounded(DType t, double x) {
   }
 }
 
-// Element d of a row that stands at `position`, turned.
+// Element d of a row at `position`, rotated.
 double rotated_element(const Problem& p, const Args& a, const Tensor& t, Place at, int64_t h, int64_t d,
                        int64_t position) {
   const double x = load(t, at.batch, at.seq, h, d);
@@ -55,7 +55,7 @@ Appended::Appended(const Problem& p, const Args& given) : args(given) {
   }
   for (int64_t b = 0; b < p.batch; ++b) {
     const Definition one(p, given, b);
-    // Positions of the mask count from the first key behind the padding; rows of the cache from its first row.
+    // Mask positions count from the first key after the padding; cache rows count from the first row.
     const int64_t base = p.mask.align == Align::absolute ? 0 : one.padding * p.mask.k_step;
     for (int64_t n = 0; n < one.added; ++n) {
       const int64_t j = one.len_k - one.added + n, position = base + one.k_position(j);

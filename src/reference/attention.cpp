@@ -1,8 +1,9 @@
-// The golden reference: the definition in double, one query at a time, never optimised, and chosen only by name.
-// A running result and a sink are one more term of the same sum.
+// The golden reference: the definition in double, one query at a time, never optimised, and selected only by name. A
+// running result and a sink are one more term of the same sum.
 //
-// What a run writes is part of the definition (core/args.h), and every backend does the same. A forward writes the
-// rows of out and lse that belong to queries of its sequences; rows beyond used_q, or of no sequence, are left alone.
+// What a run writes is part of the definition (core/args.h), the same for every backend. A forward writes the rows of
+// out and lse that belong to queries of its sequences; rows beyond used_q, or outside every sequence, are left
+// untouched.
 #include <vector>
 
 #include "reference/definition.h"
@@ -15,7 +16,7 @@ using namespace reference_detail;
 
 struct Term { int64_t key; double logit; };  // one summand of the softmax
 
-// Room for one query, kept from query to query.
+// Buffers for one query, reused for the next.
 struct Room {
   std::vector<Term> terms;
   std::vector<double> out;
@@ -36,14 +37,14 @@ void attend(const Definition& one, int64_t h, int64_t i, Room& room) {
 
   double sum = weight(running) + weight(sink);
   room.out.assign(size_t(p.dim_v), 0.0);
-  if (running != -INFINITY) add_row(room.out.data(), weight(running), a[Role::out], at, h, p.dim_v);  // else not read
+  if (running != -INFINITY) add_row(room.out.data(), weight(running), a[Role::out], at, h, p.dim_v);  // else unread
   for (const Term& t : room.terms) {
     const double kept = weight(t.logit) * one.keep(h, i, t.key);
     sum += weight(t.logit);
     add_row(room.out.data(), kept, a[Role::v], one.key(t.key), one.kv_head(h), p.dim_v);
   }
 
-  const bool nothing = sum == 0;  // a NaN is not nothing
+  const bool nothing = sum == 0;  // false for NaN
   for (int d = 0; d < p.dim_v; ++d)
     save(a[Role::out], at.batch, at.seq, h, d, nothing ? 0 : room.out[size_t(d)] / sum);
   if (a.given(Role::lse)) save(a[Role::lse], at.batch, at.seq, h, 0, nothing ? -INFINITY : top + std::log(sum));
@@ -60,7 +61,7 @@ Status supports(const Problem& p, const Device& d) {
   return Status::good();
 }
 
-// The one backend that allocates in `run`: how many keys a cache or a pool of pages holds is known only here.
+// The only backend that allocates in `run`: the number of keys in a cache or page pool is known only here.
 Status run(const Plan& plan, const Args& args, Workspace, Stream) {
   const Problem& p = plan.problem;
   const bool backward = p.pass == Pass::backward;

@@ -1,10 +1,10 @@
 // The gradients of the definition, one query at a time, in double. Like every backward it takes out, lse and d_out as
 // given and recomputes the weights from lse: P = e^(logit - lse). Each gradient is computed only if it is given.
 //
-// What a run writes (core/args.h): the rows of dq that belong to queries of its sequences; rows beyond used_q stay as
-// they are. The gradients that queries share (dk, dv, d_bias, d_sinks) are written whole and need not be cleared
-// before: 0 where no query sees the key (padding, beyond used_k, pages in no table), the sum where sequences share a
-// cache row or a page. With accumulate all of it is added to what is there.
+// What a run writes (core/args.h): the rows of dq that belong to queries of its sequences; rows beyond used_q are left
+// untouched. The gradients that queries share (dk, dv, d_bias, d_sinks) are written completely and need not be cleared
+// first: 0 where no query sees the key (padding, beyond used_k, pages in no table), a sum where sequences share a cache
+// row or page. With accumulate, all of it is added to the existing values.
 #include <vector>
 
 #include "reference/definition.h"
@@ -12,7 +12,7 @@
 namespace attune::reference_detail {
 namespace {
 
-// A gradient while it is being summed: the elements of a tensor, in double.
+// A gradient under summation: the elements of a tensor, in double.
 struct Sum {
   Tensor to{}, memory{};
   std::vector<double> values{};
@@ -31,7 +31,7 @@ struct Sum {
     return view<double>(memory).row(b, s, h)[d];
   }
   double* row(Place place, int64_t h) { return &at(place.batch, place.seq, h, 0); }
-  // Along an axis of extent 1 the input was broadcast, so its gradient is the sum.
+  // An input with extent 1 on an axis was broadcast, so its gradient is a sum over that axis.
   double& broadcast_at(int64_t b, int64_t s, int64_t h, int64_t d) {
     const Extents& e = to.extent;
     return at(e.batch == 1 ? 0 : b, e.seq == 1 ? 0 : s, e.head == 1 ? 0 : h, e.dim == 1 ? 0 : d);
@@ -50,7 +50,7 @@ struct Sum {
 
 struct Gradients {
   Sum dk, dv, d_bias, d_sinks;
-  std::vector<double> dq;  // of one query
+  std::vector<double> dq;  // for one query
 
   Gradients(const Problem& p, const Args& a)
       : Gradients(a, p.has(Option::accumulate)) {
@@ -81,7 +81,7 @@ struct Gradients {
     const double lse = load(a[Role::lse], at.batch, at.seq, h, 0);
     dq.assign(dq.size(), 0.0);
     if (one.p.has(Option::accumulate) && a.given(Role::dq)) add_row(dq.data(), 1, a[Role::dq], at, h, one.p.dim_qk);
-    if (lse != -INFINITY) {  // a row that sees nothing has no gradient
+    if (lse != -INFINITY) {  // a row that sees no key has no gradient
       double D = a.given(Role::d_lse) ? -load(a[Role::d_lse], at.batch, at.seq, h, 0) : 0;
       D += dot(a[Role::d_out], at, h, a[Role::out], at, h, one.p.dim_v);
       if (d_sinks) d_sinks.at(0, 0, h, 0) -= std::exp(load(a[Role::sinks], 0, 0, h, 0) - lse) * D;

@@ -1,7 +1,7 @@
-// The definition of attention on one sequence, in double and for reading: where its rows lie, which keys a query sees,
-// what a logit is. It shares no index arithmetic with the kernels: no walk, no Band, no Sequence, no merge, no score
-// policy; a reference that shared them could not see their mistakes. What it does share is itself a definition: the
-// number formats and the dropout mask. Values in tensors are believed: they are checked before a run.
+// The definition of attention on one sequence, in double and written to be read: the location of its rows, the keys
+// that a query sees, the value of a logit. It shares no index arithmetic with the kernels (no walk, Band, Sequence,
+// merge or score policy), because then it could not reveal their bugs. It shares only other definitions: the number
+// formats and the dropout mask. Values in tensors are trusted: they are checked before a run.
 #pragma once
 #include <bit>
 #include <cmath>
@@ -42,18 +42,18 @@ inline int64_t integer(const Tensor& t, int64_t b, int64_t h, int64_t n) {
   return t.dtype == DType::i64 ? static_cast<const int64_t*>(t.data)[at] : static_cast<const int32_t*>(t.data)[at];
 }
 
-// P of a backward, which is given lse in f32. Where one rounding of that is a weight and more, lse counts as lower by
-// some of them and P as at most 1: so it is 1 for the largest logit of a row, where there is one.
+// P in a backward, which is given lse in f32. Where one ulp of lse changes a weight substantially, lse is lowered by
+// several ulps and P is capped at 1. The largest logit of a row then has P = 1.
 inline double weight_given(double lse, double logit) {
   if (std::fabs(lse) < 0x1p24 / 1.4426950408889634) return std::exp(logit - lse);
   const double x = logit - lse + std::fabs(lse) * 0x1p-19;
-  return std::exp(x > 0 ? 0 : x);  // a NaN stays one
+  return std::exp(x > 0 ? 0 : x);  // propagates NaN
 }
 
 struct Place { int64_t batch, seq; };  // a row on these two axes
 
-// f of the numbers of a row, in their own type, so that a sum over a row asks for the dtype once. Problems have
-// floating types only.
+// Calls f with the elements of a row in their own type, so a sum over a row switches on the dtype once. Problems have
+// floating dtypes only.
 template <class F>
 auto with_row(const Tensor& t, Place at, int64_t h, F f) {
   const int64_t first = at.batch * t.stride.batch + at.seq * t.stride.seq + h * t.stride.head;
@@ -66,10 +66,10 @@ auto with_row(const Tensor& t, Place at, int64_t h, F f) {
   }
 }
 
-// A number of a row, quickly: most of a run is this.
+// Fast conversion of one element, which dominates a run.
 template <class T>
 double to_double(T x) { return double(x); }
-inline double to_double(F16 x) {  // without a branch
+inline double to_double(F16 x) {  // branch-free
   const uint32_t magnitude = uint32_t(x.bits & 0x7FFF) << 13;
   const uint32_t finite = std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) * 0x1p112f);
   const uint32_t infinite = (0u - uint32_t(magnitude >= 0x7C00u << 13)) & 0x7F800000;
@@ -79,7 +79,7 @@ inline double to_double(F16 x) {  // without a branch
 inline double dot(const Tensor& x, Place at_x, int64_t head_x, const Tensor& y, Place at_y, int64_t head_y, int dim) {
   return with_row(x, at_x, head_x, [&](const auto* a) {
     return with_row(y, at_y, head_y, [&](const auto* b) {
-      double sum[8] = {};  // one would wait for itself
+      double sum[8] = {};  // breaks the dependency chain
       int d = 0;
       for (; d + 8 <= dim; d += 8)
         for (int n = 0; n < 8; ++n) sum[n] += to_double(a[d + n]) * to_double(b[d + n]);
@@ -96,14 +96,14 @@ inline void add_row(double* to, double factor, const Tensor& t, Place at, int64_
   });
 }
 
-// Queries are numbered i = 0 ... len_q - 1, keys j = 0 ... len_k - 1, within the sequence and behind its padding.
+// Queries are numbered i = 0 ... len_q - 1, keys j = 0 ... len_k - 1, within the sequence and after its padding.
 struct Definition {
   const Problem& p;
   const Args& a;
   int64_t b;
-  int64_t q_row = 0, len_q = 0;                // where its queries begin
-  int64_t k_row = 0, padding = 0, len_k = 0;   // where its keys begin, padding included
-  int64_t added = 0;                           // how many of its keys, the last ones, are appended
+  int64_t q_row = 0, len_q = 0;                // first row of its queries
+  int64_t k_row = 0, padding = 0, len_k = 0;   // first row of its keys, padding included
+  int64_t added = 0;                           // number of appended keys, which are the last ones
   double scale = 0;
   Dropout dropout{};
 
@@ -138,7 +138,7 @@ struct Definition {
   int64_t q_position(int64_t i) const {
     if (p.mask.align == Align::absolute) return i + integer(a[Role::positions], b, 0, 0);
     if (p.mask.align == Align::top_left) return i;
-    return k_position(len_k - 1) - (len_q - 1 - i);  // the last query stands on the last key
+    return k_position(len_k - 1) - (len_q - 1 - i);  // the last query is at the last key
   }
   bool sees(int64_t h, int64_t i, int64_t j) const {
     const Mask& m = p.mask;
@@ -148,7 +148,7 @@ struct Definition {
     if (m.kind == MaskKind::window && m.right != kNoLimit && ahead > m.right) return false;
     return !m.blocks.q || entry(h, i, j) >= 0;
   }
-  // Which entry of the block list a pair belongs to; -1: none.
+  // The entry of the block list that contains a pair; -1: none.
   int64_t entry(int64_t h, int64_t i, int64_t j) const {
     const int64_t q_block = i / p.mask.blocks.q, k_block = j / p.mask.blocks.k;
     const int64_t end = integer(a[Role::block_begin], b, h, q_block + 1);
@@ -177,7 +177,7 @@ struct Definition {
     const Extents& e = a[Role::bias].extent;
     return load(a[Role::bias], e.batch == 1 ? 0 : b, e.seq == 1 ? 0 : i, e.head == 1 ? 0 : h, e.dim == 1 ? 0 : j);
   }
-  double keep(int64_t h, int64_t i, int64_t j) const {  // what dropout multiplies a weight by
+  double keep(int64_t h, int64_t i, int64_t j) const {  // factor of a weight under dropout
     if (!p.has(Option::dropout)) return 1;
     return dropout.factor(uint32_t(b * p.heads_q + h), q_position(i), k_position(j));
   }
@@ -189,7 +189,7 @@ struct Definition {
   }
 };
 
-// Appends and rotates as the problem asks, and attends with what that made; in append.cpp.
+// Appends and rotates if the problem has the options, and holds the resulting arguments; in append.cpp.
 struct Appended {
   Args args;  // with rotated queries in place of q
   std::vector<double> rotated{};

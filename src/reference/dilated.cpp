@@ -1,6 +1,6 @@
-// The definition of dilated attention, in double: for every query of a head the keys of each branch are looked for one
-// by one, by asking of two positions whether they lie in one segment and on the head's remainder. No views, no classes
-// of heads, no merge. A key that two branches have counts twice, once in each.
+// The definition of dilated attention, in double. For every query of a head, the keys of each branch are found one by
+// one, by testing whether two positions share a segment and the head's offset. It uses no views, no head classes and no
+// merge. A key in two branches counts twice, once in each.
 #include <cmath>
 #include <vector>
 
@@ -16,7 +16,7 @@ namespace {
 
 struct Term { int64_t key; double product; };
 
-// One branch as one query of one head sees it.
+// One branch as seen by one query of one head.
 struct Part {
   std::vector<Term> terms{};
   double lse = -INFINITY;
@@ -36,7 +36,7 @@ struct Reading {
   }
 
   int64_t kv_head(int64_t h) const { return h * p.heads_kv / p.heads_q; }
-  // The branch that a head belongs to, where heads are dealt out: the extra heads go to the first branches.
+  // The branch of a head, in mode headgroup: the extra heads go to the first branches.
   int64_t branch_of_head(int64_t h) const {
     int64_t first = 0;
     for (int64_t n = 0; n < d.branches; ++n) {
@@ -88,7 +88,7 @@ double lse_of(const std::vector<Part>& parts) {
   return top + std::log(sum);
 }
 
-// dk or dv while it is being summed.
+// dk or dv under summation.
 struct Sum {
   Tensor to;
   std::vector<double> values;
@@ -157,8 +157,8 @@ Status forward_dilated(const Problem& p, const Args& a) {
   return Status::good();
 }
 
-// Like every backward it takes out and lse as given. What depends on one branch alone (all but norm=lse with the exact
-// gradient) is of that branch, computed anew.
+// Like every backward it takes out and lse as given. Quantities that depend on a single branch (all but norm=lse with
+// the exact gradient) are recomputed for that branch.
 Status backward_dilated(const Problem& p, const Args& a) {
   const Reading one(p, a);
   Sum dk(a[Role::dk]), dv(a[Role::dv]);

@@ -1,6 +1,6 @@
-// The words of native sparse attention, sequence by sequence: streams are loaded whole, the parts of nsa_parts.cpp work
-// on them, and what belongs to the sequence is written back. Compressed tokens are kept in the dtype of the keys, as in
-// a cache: that rounding is part of the definition, since a choice among blocks depends on it.
+// The words of Native Sparse Attention, one sequence at a time: streams are loaded whole, the parts in nsa_parts.cpp
+// process them, and the rows of the sequence are written back. Compressed tokens are kept in the dtype of the keys, as
+// in a cache. That rounding is part of the definition, because the selection of blocks depends on it.
 #include "reference/nsa.h"
 
 #include <algorithm>
@@ -32,7 +32,7 @@ double round_to(DType t, double x) {
   }
 }
 
-// Where the rows of one sequence lie.
+// The location of one sequence's rows.
 struct Sequences {
   const Problem& p;
   const Args& a;
@@ -71,7 +71,7 @@ void clear(const Tensor& t) {
   for (int b = 0; t.data && b < t.extent.batch; ++b) write(t, {b, 0}, Grid(t.extent.seq, t.extent.head, t.extent.dim));
 }
 
-// Of tensors that are written whole, having been cleared.
+// For tensors that are cleared first and written completely.
 void accumulate(const Tensor& t, Place first, const Grid& g) {
   if (!t.data) return;
   Grid sum = grid(t, first, g.tokens);
@@ -97,7 +97,7 @@ Weights weights(const Args& a, int first) {
   return w;
 }
 
-// Sets of keys: what every branch of the query at position t sees.
+// Sets of keys: what each branch of the query at position t sees.
 Keys compressed_keys(const Nsa& nsa, int64_t t) {
   Keys keys;
   for (int64_t i = 0; i * nsa.d + nsa.l - 1 <= t; ++i) keys.push_back(i);
@@ -108,7 +108,7 @@ Keys window_keys(const Nsa& nsa, int64_t t) {
   for (int64_t j = std::max<int64_t>(0, t - nsa.w + 1); j <= t; ++j) keys.push_back(j);
   return keys;
 }
-// An entry counts if it is above all before it; its keys are those that there are, up to the query.
+// An entry is valid if it exceeds all before it; it contributes its existing keys up to the query.
 Keys selected_keys(const Nsa& nsa, const double* blocks, int64_t t, int64_t len_k) {
   Keys keys;
   double most = -1;
@@ -169,7 +169,7 @@ void forward_select(const Problem& p, const Args& a, const Nsa& nsa) {
   }
 }
 
-// Selected attention is dense but for the set of keys, so its rows are found as in a dense problem.
+// Selected attention is dense except for the set of keys, so its rows are found as in a dense problem.
 struct SelectedRows {
   const Definition one;
   Grid q, k, v, blocks;
@@ -212,7 +212,7 @@ void backward_selected(const Problem& p, const Args& a, const Nsa& nsa) {
   }
 }
 
-// What query i of head h makes of its gates: f(gate, logits, d_logits) with branch outputs at heads h, H + h, 2 H + h.
+// The gates of query i of head h, applied to branch outputs at heads h, H + h, 2 H + h.
 void forward_gates(const Nsa& nsa, const Grid& logits, const Grid& branches, Grid& out) {
   for (int64_t i = 0; i < out.tokens; ++i)
     for (int64_t h = 0; h < out.heads; ++h) {
@@ -291,7 +291,7 @@ void forward_reads(const Problem& p, const Args& a, const Nsa& nsa) {
   write_reads(a[variant_tensor(1)], sum);
 }
 
-// The streams of one sequence of the whole, and what the branches see of them. Streams that are not given are empty.
+// The streams of one sequence of the whole variant, and what the branches see of them. Missing streams are empty.
 struct Whole {
   const Problem& p;
   const Args& a;
@@ -299,7 +299,7 @@ struct Whole {
   const Sequences at;
   const double scale;
   const int64_t tokens;
-  Grid q, k[3], v[3];  // keys and values of the branches, in the order of the paper
+  Grid q, k[3], v[3];  // keys and values of the branches, in the paper's order
 
   Whole(const Problem& problem, const Args& args, const Nsa& parameters, int64_t b)
       : p(problem), a(args), nsa(parameters), at{problem, args, b, parameters.d}, scale(scale_of(problem, args)),
@@ -330,7 +330,7 @@ struct Whole {
 
 constexpr Branch kBranches[] = {Branch::compressed, Branch::selected, Branch::window};
 
-// Branch n of `from`, or put into it: heads n H ... (n + 1) H.
+// Branch n of `from`, or stored into it: heads n H ... (n + 1) H.
 Grid branch(const Grid& from, int n) {
   const int64_t heads = from.heads / 3;
   Grid g(from.tokens, heads, from.dim);
@@ -351,7 +351,7 @@ void forward_nsa(const Problem& p, const Args& a, const Nsa& nsa) {
     const int64_t len = x.q.tokens;
     Grid blocks(len, p.heads_kv, nsa.n), outs(len, 3 * p.heads_q, p.dim_v), lses(len, 3 * p.heads_q, 1);
     if (x.wants(Branch::selected)) {
-      // Probabilities need no values: the keys stand in for them.
+      // Probabilities need no values, so the keys stand in for them.
       Grid unused(len, p.heads_q, p.dim_qk), lse(len, p.heads_q, 1);
       attend(x.q, x.k[0], x.k[0], x.scale, x.seen(Branch::compressed, blocks), unused, lse);
       blocks = blocks_of(nsa, x.q, x.k[0], lse, x.scale, x.at);
@@ -380,7 +380,7 @@ void forward_nsa(const Problem& p, const Args& a, const Nsa& nsa) {
 void backward_nsa(const Problem& p, const Args& a, const Nsa& nsa) {
   for (const Role r : {Role::dk, Role::dv}) clear(a[r]);
   for (int n = 0; n < 15; ++n)
-    if (n != kNsaGates) clear(a[d_variant_tensor(n)]);  // gates belong to queries, and are written like dq
+    if (n != kNsaGates) clear(a[d_variant_tensor(n)]);  // gates belong to queries and are written like dq
   for (int64_t b = 0; b < p.batch; ++b) {
     const Whole x(p, a, nsa, b);
     const Place at = x.at.query();

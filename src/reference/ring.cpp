@@ -1,4 +1,4 @@
-// Attention over ranks is the attention of the whole stream: one rank is the definition of all.
+// Attention over ranks equals attention over the whole stream, so the definition runs as a single rank.
 #include "core/variant/ring.h"
 #include "reference/variants.h"
 

@@ -12,7 +12,7 @@ Status adaptive_backward(const Problem&, const Args&);
 
 namespace {
 
-// One line a variant; its functions are declared above the table and defined in the variant's file.
+// One line per variant; its functions are declared above the table and defined in the variant's file.
 constexpr VariantDefinition kDefinitions[] = {
     {"compress", nsa_forward, nsa_backward}, {"select", nsa_forward, nullptr},
     {"selected", nsa_forward, nsa_backward}, {"gate", nsa_forward, nsa_backward},

@@ -1,4 +1,4 @@
-// The definitions of variants, in double and for reading: a line in variants.cpp each.
+// The definitions of variants, in double and written to be read: one line each in variants.cpp.
 #pragma once
 #include "plan/backend.h"
 
@@ -9,6 +9,6 @@ struct VariantDefinition {
   Status (*forward)(const Problem&, const Args&);
   Status (*backward)(const Problem&, const Args&);  // null: it has no gradient
 };
-const VariantDefinition* find_definition(std::string_view word);  // null where the reference does not know it
+const VariantDefinition* find_definition(std::string_view word);  // null if the reference does not have it
 
 }  // namespace attune::reference_detail

@@ -10,14 +10,14 @@
 
 namespace attune {
 
-// Of transfers on a GPU through the host: two pieces of pinned memory, one for each that may be under way, and a stream
-// of its own, so that copies run beside the kernels of the caller's stream.
+// Staging of GPU transfers through the host: two pinned buffers, one for each open transfer, and a separate stream, so
+// that copies overlap with the kernels of the caller's stream.
 struct Communicator::Staging {
   cuda::OwnStream stream;
   bool open = false;
   struct Slot {
     cuda::Pinned memory;
-    cuda::Mark ready, copied;  // of the caller's stream when it started; of the copies
+    cuda::Mark ready, copied;  // events: the caller's stream at start; the copies
   } slot[2];
 
   Status prepare(int index) {
@@ -41,7 +41,7 @@ size_t padded(size_t bytes) { return (bytes + 255) / 256 * 256; }
 Communicator::Communicator(const Transport& transport, double seconds) : transport_(transport), seconds_(seconds) {}
 
 Communicator::~Communicator() {
-  for (Open& o : open_)  // nobody writes into memory that its owner may free after this
+  for (Open& o : open_)  // nothing may write to memory that its owner may free next
     if (o.begun && transport_.fail) transport_.fail(transport_.self, "it ended with transfers under way");
   if (transport_.destroy) transport_.destroy(transport_.self);
 }
@@ -60,15 +60,15 @@ Status Communicator::fail(Status why) {
   return why;
 }
 
-// Copies what is to be sent to the host, behind what the caller's stream has to do so far. The transport begins in
-// finish(): until then nobody waits, and the kernels that the caller starts meanwhile run beside the copies.
+// Copies outgoing data to the host, after the work already on the caller's stream. The transport starts in finish().
+// Until then nothing waits, and kernels that the caller launches overlap with the copies.
 Status Communicator::stage(Open& o, int slot, const CopyLane& lane) {
   if (!staging_) staging_ = std::make_unique<Staging>();
   if (Status s = staging_->prepare(lane.index); !s.ok()) return s;
   Staging::Slot& mine = staging_->slot[slot];
   size_t bytes = 0;
   for (const Transfer& t : o.asked) bytes += padded(t.bytes);
-  // What grows is first let go, and the last copies out of it may still run.
+  // A buffer is freed before it grows, and the last copies out of it may still run.
   if (bytes > mine.memory.bytes())
     if (Status s = cuda::wait(staging_->stream.get()); !s.ok()) return s;
   if (Status s = mine.memory.at_least(bytes); !s.ok()) return s;

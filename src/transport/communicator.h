@@ -1,7 +1,6 @@
-// One rank's end of a group, as a variant sees it: transfers that begin and end, on either device. It adds to a
-// transport what all of them need: a limit for every wait, an error that stays, pinned memory to stage what lies on a
-// GPU where the transport knows only the host, exchanges among all ranks, and a count of what was moved. One thread at
-// a time.
+// One rank's endpoint of a group, as a variant sees it: transfers that start and finish, on either device. It adds what
+// all transports need: a timeout for every wait, a sticky error, pinned memory to stage GPU data for host-only
+// transports, collective exchanges, and traffic counters. Used by one thread at a time.
 #pragma once
 #include <memory>
 #include <span>
@@ -16,7 +15,7 @@ namespace attune {
 
 inline constexpr double kPatience = 60;  // seconds
 
-// Where the memory of transfers lies, and in which order it is used.
+// The device of the memory in transfers, and the stream that orders its use.
 struct CopyLane {
   DeviceKind device = DeviceKind::cpu;
   int32_t index = 0;
@@ -25,7 +24,7 @@ struct CopyLane {
 
 struct Traffic {
   uint64_t sent = 0, received = 0;  // bytes
-  uint64_t messages = 0;            // that were sent
+  uint64_t messages = 0;            // number sent
 };
 
 class Communicator {
@@ -41,14 +40,14 @@ class Communicator {
   void set_seconds(double s) { seconds_ = s; }
   const Traffic& traffic() const { return traffic_; }
 
-  // Two may be under way at once, and each is finished.
+  // Two transfers may be open at once; each must be finished.
   using Ticket = int;
   Status start(std::span<const Transfer>, const CopyLane&, Ticket& out);
   Status finish(Ticket, const CopyLane&);
-  // Where `why` is an error: tells the others that this rank stops. Returns it.
+  // If `why` is an error, tells the other ranks that this one stops. Returns `why`.
   Status fail(Status why);
 
-  // To every rank, itself included, and from it.
+  // Data to and from every rank, including this one.
   struct Both { const void* from = nullptr; void* to = nullptr; size_t send_bytes = 0, receive_bytes = 0; };
   Status all_to_all(std::span<const Both> by_rank, const CopyLane&);
   Status barrier();
@@ -57,8 +56,8 @@ class Communicator {
   struct Staging;
   struct Open {
     void* ticket = nullptr;
-    bool begun = false;     // a ticket of the transport's
-    bool waiting = false;   // started here; begins at the host when the GPU has copied its part there
+    bool begun = false;     // has a ticket of the transport
+    bool waiting = false;   // started here; the transport starts when the GPU has copied its data to the host
     std::vector<Transfer> asked{}, staged{};
   };
   Status said(std::string_view doing);
@@ -74,14 +73,14 @@ class Communicator {
   std::unique_ptr<Staging> staging_;
 };
 
-// `count` ranks in this process, each for a thread of the caller's: memory of the host, or of GPUs.
+// `count` ranks in this process, each for one thread of the caller: host or GPU memory.
 Status make_ranks(int count, std::vector<Transport>& out);
 
-// A rank of MPI, through the plug-in libattune_mpi. `comm` is an MPI_Comm*, null for all that were started.
+// An MPI rank, through the plug-in libattune_mpi. `comm` is an MPI_Comm*, null for MPI_COMM_WORLD.
 Status open_mpi(const void* comm, Transport& out);
 
-// A rank of NCCL, one a GPU. Rank 0 makes the id, and the caller brings it to the others; all are there within the
-// limit, or none is.
+// An NCCL rank, one per GPU. Rank 0 makes the id, and the caller distributes it. Either all ranks join within the
+// timeout, or none does.
 inline constexpr size_t kNcclIdBytes = 128;
 Status make_nccl_id(std::span<std::byte, kNcclIdBytes> out);
 Status open_nccl(std::span<const std::byte, kNcclIdBytes> id, int rank, int ranks, int device, Transport& out,

@@ -1,6 +1,6 @@
-// Finds the plug-in that was built with the MPI of this machine: beside this library or program, in the library folder
-// of its installed tree, or where the system looks. A launcher starts programs in folders that anybody may have filled,
-// so all is taken from where this code is, and nothing from the current folder.
+// Finds the plug-in that was built with this machine's MPI: next to this library or program, in the library folder of
+// its installed tree, or on the system's search path. A launcher may start programs in untrusted folders. All paths are
+// therefore relative to this code, and the current folder is never searched.
 #include <filesystem>
 
 #include "machine/library.h"

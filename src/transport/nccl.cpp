@@ -1,7 +1,8 @@
-// A transport over NCCL, opened at run time: one rank a GPU. Transfers of one start() are one group, on a stream of the
-// rank's own between marks of the caller's; finish() polls its mark, so that a peer that is gone is a sentence within
-// the limit and not a stream that never ends. While a stream is captured nobody can poll, and the graph just waits.
-// ncclCommInitRank waits for every rank and has no limit: it runs in a thread that is left behind if one never comes.
+// A transport over NCCL, opened at run time: one rank per GPU. The transfers of one start() form one group, on the
+// rank's own stream between events of the caller's stream. finish() polls its event, so a lost peer yields an error
+// within the timeout instead of a stream that never ends. Polling is impossible during stream capture, where the graph
+// just waits. ncclCommInitRank waits for every rank without a timeout; it runs in a thread that is abandoned if a rank
+// never joins.
 #include <chrono>
 #include <condition_variable>
 #include <cstring>
@@ -71,14 +72,14 @@ struct Rank {
 
   int said(std::string why) { return error = std::move(why), 1; }
   int said(const char* call, int code) { return said(join(call, ": ", nccl->text(code))); }
-  // What was started touches no memory any more.
+  // After this, started transfers no longer touch memory.
   void abort() {
     if (comm) nccl->abort(comm);
     comm = nullptr;
   }
 };
 
-// Between the thread that makes a communicator and the one that asked for it, which may have gone.
+// Shared by the thread that makes a communicator and its requester, which may have given up.
 struct Joining {
   std::mutex mutex;
   std::condition_variable changed;

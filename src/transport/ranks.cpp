@@ -1,7 +1,7 @@
-// Virtual ranks: threads of one process, so that everything above a transport is tested where there is one machine, and
-// bit by bit the same each time. A send and a receive meet in a queue for each pair of ranks; whoever comes second
-// copies. On a GPU the copy is enqueued on a stream of the receiver's own, between marks of both sides' streams, and
-// nobody waits but for the other thread to come.
+// Virtual ranks: threads of one process, so that all code above a transport can be tested on one machine, bitwise
+// reproducibly. A send and a receive meet in a queue per pair of ranks; the second to arrive copies. On a GPU the copy
+// is enqueued on the receiver's own stream, between events of both sides' streams. The only wait is for the other
+// thread to arrive.
 #include <chrono>
 #include <condition_variable>
 #include <cstring>
@@ -25,7 +25,7 @@ struct Post {
   int rank = 0;
   int device = -1;
   State state = State::posted;
-  cuda::Mark ready{}, moved{};  // of its rank's stream when it was posted; of the copy
+  cuda::Mark ready{}, moved{};  // events: its rank's stream when it was posted; the copy
   std::string why{};
 };
 
@@ -40,7 +40,7 @@ struct Group {
   std::condition_variable changed;
   int ranks = 0;
   std::vector<std::deque<Post*>> sends, receives;  // [from][to]
-  std::vector<std::string> gone;                   // why a rank stopped; "" while it goes on
+  std::vector<std::string> gone;                   // why a rank stopped; "" while it runs
 
   std::deque<Post*>& queue(const Post& p) {
     const bool in = p.what.receive;
@@ -58,14 +58,14 @@ struct Rank {
   std::shared_ptr<Group> group;
   int rank = 0;
   Ticket tickets[4];
-  cuda::OwnStream stream;  // of copies to this rank
+  cuda::OwnStream stream;  // for copies to this rank
   bool has_stream = false;
   std::string error;
 };
 
 using Lock = std::unique_lock<std::mutex>;
 
-// Both sides are here: moves the bytes. The lock is let go while that lasts; neither post goes away meanwhile.
+// Both sides have arrived: moves the bytes. Releases the lock meanwhile; neither post can go away.
 Status move(Rank& me, Post& send, Post& receive, Lock& lock) {
   if (send.what.bytes != receive.what.bytes)
     return Status::no("rank ", send.rank, " sends ", send.what.bytes, " bytes, and rank ", receive.rank, " expects ",
@@ -97,7 +97,7 @@ void drop(Group& g, Post& p) {
     if (*it == &p) return void(q.erase(it));
 }
 
-// Posts that have not met are taken back; those that are being copied are waited for, which takes no peer.
+// Takes back posts that have not met, and waits for those being copied, which does not depend on a peer.
 void withdraw(Group& g, Ticket& t, Lock& lock) {
   for (size_t n = 0; n < t.used; ++n) {
     Post& p = *t.posts[n];
@@ -202,7 +202,7 @@ void destroy(void* self) {
     Lock lock(me->group->mutex);
     stop(*me, "it ended", lock);
   }
-  // A copy that was enqueued reads memory of its rank and a mark of this one.
+  // An enqueued copy reads memory of its rank and an event of this one.
   if (me->has_stream) (void)cuda::wait(me->stream.get());
   delete me;
 }

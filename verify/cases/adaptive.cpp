@@ -1,6 +1,6 @@
-// Cases of content-adaptive blocks: blocks that no length divides, rows of one block, every band, grouped heads,
-// lengths by sequence, networks that heads share or own, noisy choices. All with a gradient of lse: without one that of
-// b2 is a sum of large terms that is 0, and says nothing.
+// Cases of content-adaptive blocks: blocks that divide no length, rows of one block, every band, GQA, per-sequence
+// lengths, networks shared by heads or per head, noisy selection. All have a gradient of lse: without one, the gradient
+// of b2 is a sum of large terms that cancel to 0, which tests nothing.
 #include "verify/cases/cases.h"
 
 namespace attune {

@@ -8,9 +8,9 @@
 namespace attune {
 namespace {
 
-constexpr std::string_view kAxes = "bqhk";  // of a bias
+constexpr std::string_view kAxes = "bqhk";  // axes of a bias
 
-// The most entries that block lists of this problem can have.
+// The maximum number of entries in block lists of this problem.
 Blocks blocks_of(const Problem& p, int q, int k) {
   return {q, k, int(p.batch * p.heads_q * ceil_div(p.len_q, q) * ceil_div(p.len_k, k))};
 }
@@ -27,7 +27,7 @@ constexpr Topic topic(std::string_view word) {
           }};
 }
 
-// Rows of settings such that every pair of settings of every two axes is in some row: greedy, from a seed.
+// Rows of settings in which every pair of settings of any two axes occurs: greedy, from a seed.
 std::vector<std::vector<int>> pairwise(const std::vector<int>& levels, uint64_t seed) {
   Random random{seed};
   std::set<std::array<int, 4>> open;
@@ -47,7 +47,7 @@ std::vector<std::vector<int>> pairwise(const std::vector<int>& levels, uint64_t 
     for (int tries = 0; tries < 30; ++tries) {
       std::vector<int> row;
       for (const int l : levels) row.push_back(random.below(l));
-      const auto& pair = *open.begin();  // so that every row makes progress
+      const auto& pair = *open.begin();  // guarantees that every row makes progress
       row[size_t(pair[0])] = pair[1], row[size_t(pair[2])] = pair[3];
       int gain = 0;
       each_pair(row, [&](const auto& p) { gain += int(open.count(p)); });
@@ -59,7 +59,7 @@ std::vector<std::vector<int>> pairwise(const std::vector<int>& levels, uint64_t 
   return rows;
 }
 
-// The axes of the pairwise lists, in the order of the levels given to pairwise().
+// The axes of the pairwise lists, in the order of the levels passed to pairwise().
 struct Setting {
   enum Axis { len, head, dims, mask, align, source, dtype, blocks, lengths, magnitude, layout, pad, broadcast, repro,
               softcap, alibi, bias, dropout, sink, last, cache, cu_q, used_q, seed_even, d_lse, lean, count };
@@ -104,7 +104,7 @@ Case case_of(const Setting& at, Pass pass, uint32_t seed) {
                                      {S::bias, Option::bias}, {S::dropout, Option::dropout}, {S::sink, Option::sink}})
     if (at[axis]) p.set(option);
   p.dtype.bias = kBias[at[S::bias]];
-  if (p.mask.blocks.q && p.dtype.bias == DType::f16)  // where there is a list, one bias of three is its own
+  if (p.mask.blocks.q && p.dtype.bias == DType::f16)  // with a list, one bias in three is a block_bias
     p.clear(Option::bias), p.set(Option::block_bias), p.dtype.bias = DType::none;
   const DType type = kTypes[at[S::dtype]], f32 = DType::f32;
   const bool backward = pass == Pass::backward, accumulate = at[S::last] && !backward;
@@ -117,7 +117,7 @@ Case case_of(const Setting& at, Pass pass, uint32_t seed) {
   Variation& v = c.variation;
   v.seed = 2 * seed + uint32_t(at[S::seed_even]);
   v.magnitude = kMagnitudes[at[S::magnitude]];
-  // A kernel that keeps dS in f16 would overflow where values are of the order of 1e4.
+  // A kernel that keeps dS in f16 would overflow with values of the order of 1e4.
   if (backward && type == DType::f16 && v.magnitude > 0) v.magnitude = 0;
   v.lengths = Lengths(at[S::lengths]), v.layout = Layout(at[S::layout]), v.pad = kPad[at[S::pad]];
   v.cache = at[S::cache], v.cu_q = at[S::cu_q] && p.keys != KeySource::ragged, v.used_q = at[S::used_q];
@@ -128,7 +128,7 @@ Case case_of(const Setting& at, Pass pass, uint32_t seed) {
   return c;
 }
 
-// Appending to a cache, with axes of its own: where the new rows go, how they are turned, how many there are.
+// Appending to a cache, with its own axes: where new rows go, how they are rotated, how many there are.
 struct AppendSetting {
   enum Axis { len, head, dims, mask, align, source, dtype, options, lengths, layout, pad, rotary, pairs, added, cache,
               cu_q, used_q, shared, repro, count };
@@ -178,8 +178,8 @@ Case append_case_of(const AppendSetting& at, uint32_t seed) {
   return c;
 }
 
-// Lines that are hard on their own: rows that see nothing, more queries than keys, one query, long and odd lengths,
-// values far from 1.
+// Individually hard lines: rows that see nothing, more queries than keys, one query, long and odd lengths, values far
+// from 1.
 constexpr std::string_view kNasty[] = {
     "forward f32 b1 h1 q1 k1 d8 full",
     "forward f32 b1 h1 q1 k1 d8 causal@top_left",
@@ -299,14 +299,14 @@ constexpr std::string_view kNasty[] = {
     "backward bf16/bf16/bf16/f32 b2 h2 q200 k200 d64 full blocks64x64x128 accumulate block_bias | lean",
     "backward bf16 b2 h4/2 q1100 k70 d64 full blocks1x32x9000 | lean",
     "backward bf16 b2 h4/2 q1100 k70 d128 causal blocks1x32x2000 paged16 repro=run | seed=2 lean shared cache",
-    "backward bf16 b1 h2/1 q1030 k64 d128 full blocks1x32x40 paged16 repro=run | lean shared",  // all but empty
-    "backward f16 b2 h2 q64 k300 d64 full bias repro=run | seed=3 x1e4 d_lse",  // dS where it is kept in f16
+    "backward bf16 b1 h2/1 q1030 k64 d128 full blocks1x32x40 paged16 repro=run | lean shared",  // nearly empty
+    "backward f16 b2 h2 q64 k300 d64 full bias repro=run | seed=3 x1e4 d_lse",  // dS kept in f16
     "backward f16 b2 h2 q64 k300 d64 full | seed=3 x1e-4 d_lse",
     "backward f16 b2 h4/2 q130 k300 d128 causal sink repro=run | seed=3 x1e-4 d_lse",
     "backward f32 b2 h3/1 q65 k70 d13/7 causal precision=tf32",
     "backward f32 b2 h2 q65 k70 d130/1 window9,3 precision=tf32x3 | bhsd pad=3",
     "backward f32 b1 h2 q130 k300 d256 causal precision=tf32x3",
-    // One rank of a ring is the whole of it.
+    // A ring of one rank is the whole problem.
     "forward f32 b2 h4/2 q65 k65 d32 causal : ring layout=ring ranks=1 tokens=65",
     "backward f32 b2 h4/2 q65 k65 d32 causal : ring layout=zigzag ranks=1 tokens=65",
     "forward bf16 b2 h4/2 q65 k65 d64 window9,3 sink : ring layout=zigzag ranks=1 tokens=65",
@@ -315,14 +315,14 @@ constexpr std::string_view kNasty[] = {
     "backward f16 b2 h4/2 q65 k65 d64 causal sink : ring layout=ulysses ranks=1 tokens=65",
 };
 
-// f32 once more as tensor cores may multiply it: the two precisions by turns.
+// Repeats f32 cases with the precisions that tensor cores allow, alternately.
 void add_precisions(std::vector<Case>& all) {
   const size_t count = all.size();
   for (size_t n = 0; n < count; ++n) {
     Case c = all[n];
     if (c.problem.dtype.q != DType::f32 || c.problem.dtype.kv != DType::f32) continue;
     if (c.problem.precision != Precision::full) continue;
-    // Where a row is one key, tf32 may take another.
+    // Where one key dominates a row, tf32 may select another key.
     c.problem.precision = all.size() % 2 && !c.variation.large_logits ? Precision::tf32 : Precision::tf32x3;
     c.quick = c.quick && all.size() % 3 == 0;
     all.push_back(c);
@@ -465,11 +465,11 @@ Problem plainest(const Topic& t, Pass pass, DType dtype, KeySource keys) {
 
 namespace {
 
-// Every head dim that the fused kernels of a GPU take, in both passes and with one query: kernels are made for a few
-// widths and serve what is between them with the rest of a row left out.
+// Every head dim that the fused GPU kernels accept, in both passes and with one query. Kernels exist for a few widths
+// and serve dims in between with the rest of a row unused.
 void add_head_dims(std::vector<Case>& all) {
   for (int dim = 8; dim <= 256; dim += 8) {
-    const bool a_width = dim == 64 || dim == 96 || dim == 128 || dim == 192 || dim == 256;  // has cases above
+    const bool a_width = dim == 64 || dim == 96 || dim == 128 || dim == 192 || dim == 256;  // covered above
     for (const std::string_view line : {"forward ? b1 h2/1 q66 k134 d? causal", "backward ? b1 h2/1 q66 k134 d? causal",
                                         "forward ? b2 h4/2 q1 k200 d? full"}) {
       Case c;
@@ -520,7 +520,7 @@ std::vector<Case> cases(bool quick) {
   add_head_dims(all);
   add_lines("dilated", dilated_lines(), all);
   add_lines("adaptive", adaptive_lines(), all);
-  for (const std::string_view line : large_lines())  // they take longest, so they begin first
+  for (const std::string_view line : large_lines())  // slowest cases start first
     if (Case c; parse(line, c).ok()) c.large = true, all.insert(all.begin(), c);
   if (quick) std::erase_if(all, [](const Case& c) { return !c.quick; });
   return all;

@@ -20,7 +20,7 @@ std::vector<Cell> coverage(const Suite& suite, const std::vector<Attempt>& runs,
           for (const Attempt& r : runs)
             c.runs += r.backend == &backend && r.place_index == place_index &&
                       belongs(suite.cases[r.case_index].problem, t, c);
-          // Also what only its plan refuses: a library that this machine lacks.
+          // Includes refusals that only planning reveals: a library missing on this machine.
           Plan plan;
           const Problem p = plainest(t, pass, dtype, keys);
           if (!c.runs) c.refusal = plan_on(backend, p, suite.places[place_index].device, plan).message;

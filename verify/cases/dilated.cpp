@@ -1,5 +1,5 @@
 // Cases of dilated attention: every mode, norm and gradient with lengths that no segment divides, segments that no rate
-// divides, grouped heads in all the ways that groups and rates can meet, rows that no branch has, keys that two have.
+// divides, GQA groups in every relation to rates, rows in no branch, keys in two branches.
 #include "verify/cases/cases.h"
 
 namespace attune {
@@ -12,7 +12,7 @@ constexpr VariantLine kLines[] = {
     {"b2 h4 q61 k61 d16 full", "rates=1,2,3 segments=8,16,40", ""},
     {"b2 h4 q61 k61 d16 causal", "rates=1,2,3 segments=8,16,40", "seed=7 bhsd d_lse"},
     {"b3 h4 q61 k61 d16 causal", "rates=1,2,3 segments=8,16,40", "seed=3 drawn lean"},
-    // No branch of rate 1: rows that nobody has. Heads that no rate divides; dims that differ.
+    // No branch of rate 1: rows in no branch. Head counts that no rate divides; different dims.
     {"b2 h5 q67 k67 d16/24 causal", "rates=2,3 segments=7,20", ""},
     {"b2 h5 q67 k67 d24/16 full", "rates=2,3 segments=7,20", "bhsd"},
     {"b1 h4 q5 k5 d16 full", "rates=8 segments=8", ""},
@@ -21,9 +21,9 @@ constexpr VariantLine kLines[] = {
     {"b2 h3 q33 k33 d16 causal", "rates=1,2 segments=64,4096", ""},
     {"b1 h3 q1 k1 d16 causal", "rates=1,2 segments=4,8", ""},
     {"b1 h3 q1 k1 d16 full", "rates=2,3 segments=4,8", ""},
-    // Keys that several branches have count in each.
+    // Keys in several branches count in each.
     {"b1 h4 q50 k50 d16 causal", "rates=1,1,1 segments=16,16,50", ""},
-    // Groups of heads: rates that divide them, that they divide, and neither.
+    // GQA groups: rates that divide them, that they divide, and neither.
     {"b1 h6/2 q50 k50 d16 causal", "rates=1,2,4 segments=10,25,50", ""},
     {"b2 h8/2 q50 k50 d16 full", "rates=2,3,4,8 segments=12,25,30,50", ""},
     {"b2 h8/2 q50 k50 d16 full", "rates=3 segments=25", ""},
@@ -38,7 +38,7 @@ constexpr VariantLine kLines[] = {
     {"b2 h7 q50 k50 d16 full", "mode=headgroup norm=none rates=4,2,3 segments=12,25,30", "drawn seed=4"},
     {"b2 h4/2 q50 k50 d16 causal", "gradient=detached rates=1,3 segments=12,25", "d_lse"},
     {"b2 h5 q50 k50 d16 full", "gradient=detached rates=2,3 segments=12,25", ""},
-    // As LongNet has it, a few tiles long.
+    // As in LongNet, a few tiles long.
     {"b1 h12 q700 k700 d64 causal", "rates=1,2,4,6,12 segments=64,128,256,512,1024", "seed=2"},
     {"b2 h4 q300 k300 d128 full", "rates=1,2,4 segments=100,200,300", "seed=2"},
 };

@@ -11,7 +11,7 @@
 namespace attune {
 namespace {
 
-// Kernels are made for head dims up to one of these.
+// Kernels are compiled for head dims up to one of these.
 int dim_class(const Problem& p) {
   const int dim = std::max(p.dim_qk, p.dim_v);
   for (const int most : {64, 96, 128, 192})
@@ -19,7 +19,7 @@ int dim_class(const Problem& p) {
   return 256;
 }
 
-// What makes a plan run other code: the kernel, and each way that the kernel may take, by itself.
+// Everything that makes a plan run different code: the kernel, and each of its code paths separately.
 std::vector<std::string> codes_of(const Plan& plan) {
   const Problem& p = plan.problem;
   const std::string_view who = plan.backend->name;
@@ -33,8 +33,8 @@ double work(const Problem& p) {
   return double(p.batch) * p.heads_q * p.len_q * p.len_k * (p.dim_qk + p.dim_v);
 }
 
-// Rows that do not begin at multiples of 16 bytes last: a backend may refuse them when it is run, and then its kernel
-// would have no case at all.
+// Rows that are not 16-byte aligned come last: a backend may refuse them at run time, and its kernel would then have no
+// case at all.
 bool before(const Case& a, const Case& b) {
   const auto order = [](const Case& c) { return std::pair(c.variation.pad % 8 != 0, work(c.problem)); };
   return order(a) < order(b);

@@ -1,5 +1,5 @@
-// Logits of the order of 2^33, where one f32 rounding is worth many weights: every row is one key, and finite. A kernel
-// that scales before it subtracts, or trusts the last places of a log-sum-exp, shows here and nowhere else.
+// Large logits, of the order of 2^33, where one f32 rounding is worth many weights: every row is one key, and finite. A
+// kernel that scales before it subtracts, or trusts the last bits of a log-sum-exp, fails here and nowhere else.
 #include "verify/cases/cases.h"
 
 namespace attune {
@@ -15,7 +15,7 @@ constexpr std::string_view kLargeLogit[] = {
     "forward bf16 b1 h2 q140 k260 d256 full | far",
     "forward f16 b1 h2 q140 k260 d256 causal sink | seed=3 far",
     "forward f16 b3 h2 q70 k90 d40/24 causal ragged | seed=2 drawn far",
-    "forward bf16 b1 h1 q64 k2100 d128 full | far",  // keys in parts
+    "forward bf16 b1 h1 q64 k2100 d128 full | far",  // split-KV
     "forward bf16 b2 h8/2 q1 k1025 d128 causal | far",
     "forward f16 b2 h4/1 q1 k1500 d64 full paged16 | seed=3 drawn far",
     "forward bf16 b3 h16/2 q5 k700 d256 causal | seed=2 drawn cache far",
@@ -56,7 +56,7 @@ constexpr std::string_view kLargeLogit[] = {
     "backward f16 b1 h8/2 q90 k150 d128 causal : selected n=4 s=32 | seed=3 far",
     "backward f32 b2 h4/2 q65 k65 d16 causal : selected n=4 s=8 | far d_lse",
 
-    // lean: a log-sum-exp that is drawn has nothing to do with these logits.
+    // lean: a random log-sum-exp would be unrelated to these logits.
     "forward bf16 b1 h4/1 q200 k200 d64 causal : select d=4 l=8 n=4 s=8 | lean far",
     "forward f16 b2 h8/2 q3 k300 d64 causal : select d=8 l=16 n=6 s=16 | lean cache used_q far",
 };

@@ -1,5 +1,5 @@
-// Native sparse attention, word by word and whole: lengths below a compressed token and across the edges of blocks,
-// groups of every size, packed and used lengths, every phi and gate, one branch alone, caches.
+// Native Sparse Attention, word by word and whole: lengths below a compressed token and across block edges, groups of
+// every size, packed and used lengths, every phi and gate, single branches, caches.
 #include "verify/cases/cases.h"
 
 namespace attune {
@@ -138,7 +138,7 @@ Topic topic_of_word() {
   return {kWords[N], [](const Problem& p) { return word(p.variant) == kWords[N]; },
           [](Problem& p) {
             (void)assign(p.variant, kPlainest[N]);
-            if (kWords[N] == "compress") return void(p.len_k = 3);  // of 19 tokens
+            if (kWords[N] == "compress") return void(p.len_k = 3);  // from 19 tokens
             if (kWords[N] == "gate") return void(p.heads_q = 3 * p.heads_kv);
             p.mask.kind = MaskKind::causal, p.len_k = p.len_q;
           }};

@@ -18,7 +18,7 @@ Pairs::Pairs(const Problem& p, const Args& a, int b, int h) : heads_(p.heads_q),
   if (word(p.variant) == "dilated") dilated_ = dilated_of(p), factor_ = double(dilated_.factor());
 }
 
-// The branch that a head belongs to, where heads are dealt out: the first ones have one more.
+// The branch of a head, in mode headgroup: the first branches have one head more.
 int Pairs::own_branch() const {
   int n = 0;
   for (int first = 0; n < dilated_.branches; ++n) {

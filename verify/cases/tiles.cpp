@@ -1,5 +1,5 @@
-// Cases that large tiles of a GPU notice: their edges and ends, every kernel and what it is chosen by. None is small,
-// so the short list has none.
+// Cases that exercise the large tiles of a GPU: their edges and ends, every kernel and its selection criteria. None is
+// small, so the short list has none.
 #include "verify/cases/cases.h"
 
 namespace attune {
@@ -15,8 +15,8 @@ constexpr std::string_view kTiles[] = {
     "backward f16 b1 h2 q385 k385 d40/56 causal@top_left | bhsd",
     "backward bf16 b1 h2 q150 k130 d96 causal | seed=2 bhsd",
     "backward f16 b2 h4/2 q130 k200 d80/96 window60,10 sink",
-    // Full masks of 1024 keys and more at these widths: tiles of 80 queries, whose last ends within 64, 128 and more
-    // rows, keys that end within both halves of a tile, rows far from their logits; then what keeps tiles of 64.
+    // Full masks with 1024 keys and more at these widths: tiles of 80 queries, the last of which ends within 64, 128
+    // and more rows, keys that end in either half of a tile, rows with large logits; then cases that keep tiles of 64.
     "backward bf16 b1 h2 q150 k1030 d128 full | d_lse",
     "backward f16 b2 h4/2 q330 k1100 d128 full sink | bhsd",
     "backward bf16 b2 h2/1 q75 k1024 d104 full | pad=8",
@@ -28,19 +28,19 @@ constexpr std::string_view kTiles[] = {
     "backward f16 b1 h2 q150 k1030 d128 full | seed=2",
     "backward f16 b3 h2 q150 k1030 d128 full | seed=3 drawn used_q",
     "backward bf16 b17 h2/1 q80 k2060 d128 full sink",
-    // With a diagonal from 2048 keys on: tiles that begin at any 16 queries.
+    // With a diagonal from 2048 keys on: tiles that start at any multiple of 16 queries.
     "backward bf16 b1 h2 q470 k2200 d128 causal | d_lse",
     "backward f16 b1 h2 q2170 k2050 d128 causal sink | bhsd",
     "backward f16 b17 h2/1 q150 k2050 d128 causal",
     "backward bf16 b1 h2 q950 k2048 d104 causal@top_left | seed=2 pad=8",
     "backward bf16 b1 h2 q310 k2111 d128/112 causal | seed=3 x1e4",
     "backward bf16 b1 h2 q800 k2048 d128 causal | far",
-    // Few keys of many heads: in a fixed order, which is the quickest there; not where lengths are in tensors.
+    // Few keys of many heads: deterministic, which is fastest there, except with lengths in tensors.
     "backward bf16 b16 h16 q70 k400 d8/104 causal | seed=2",
     "backward f16 b8 h32 q150 k500 d104/8 full | bhsd",
     "backward f16 b8 h32 q80 k500 d72/8 causal | seed=4",
     "backward bf16 b16 h16 q60 k400 d104/8 full | seed=3 drawn used_q",
-    // 133 to 140 tiles of keys, alike: those of the last wave are divided; steps of 64, 80 and 128 queries.
+    // 133 to 140 equal key tiles: those of the last wave are split; steps of 64, 80 and 128 queries.
     "backward bf16 b7 h19 q1500 k128 d8 full | seed=2",
     "backward f16 b5 h28 q1000 k100 d104/8 full | bhsd",
     "backward bf16 b3 h5 q1300 k1150 d8/104 full sink",
@@ -48,14 +48,14 @@ constexpr std::string_view kTiles[] = {
     "backward bf16 b1 h2 q1200 k1200 d8 causal",  // with a diagonal, the longest
     "backward f16 b1 h2 q1300 k700 d104/8 causal | seed=2",
     "backward bf16 b1 h1 q2100 k2100 d8/104 causal | bhsd",
-    "backward bf16 b1 h3 q2000 k500 d8 full | seed=4",  // 12 or 18 tiles, all of them
+    "backward bf16 b1 h3 q2000 k500 d8 full | seed=4",  // 12 or 18 tiles, all of them split
     "backward f16 b2 h2 q1700 k300 d104/8 full | bhsd",
     "backward bf16 b1 h2 q2000 k1100 d8/104 full | seed=5",
-    "backward f16 b1 h2 q2000 k1100 d104/8 full | seed=2",  // its scale takes it from steps of 80 to 64
-    "backward bf16 b7 h19 q1500 k128 d8 full | seed=3 drawn",  // shorter than the plan: whole
+    "backward f16 b1 h2 q2000 k1100 d104/8 full | seed=2",  // its scale reduces steps from 80 to 64
+    "backward bf16 b7 h19 q1500 k128 d8 full | seed=3 drawn",  // shorter than the plan: not split
     "backward f16 b3 h5 q1300 k1150 d104/8 full | seed=4 drawn",
-    // In a fixed order at d64: more tiles than multiprocessors, whose warps add dQ in turns; heads that share keys, far
-    // rows, rows that see nothing, heads of one tile.
+    // Deterministic at d64: more tiles than SMs, with warps that add dQ by ticket; GQA groups, rows with large logits,
+    // rows that see nothing, heads of one tile.
     "backward bf16 b7 h10/5 q300 k600 d8 full repro=run",
     "backward f16 b2 h15 q700 k700 d8 window200,100 sink repro=run | bhsd",
     "backward bf16 b4 h9 q530 k640 d8 causal repro=run | seed=2 far",
@@ -64,11 +64,12 @@ constexpr std::string_view kTiles[] = {
     "backward bf16 b10 h16 q260 k100 d8 full repro=run",
     "backward bf16 b12 h10 q70 k130 d40 full repro=run | seed=3",
     "backward f16 b30 h8/4 q130 k130 d16 causal repro=run | d_lse",
-    // With a window where 3072 rows see a key.
+    // With a window in which 3072 rows see a key.
     "backward bf16 b1 h1 q3300 k3300 d104/8 window3000,3000 | seed=2",
     "backward bf16/bf16/bf16/f32 b1 h2 q240 k2050 d128 causal accumulate",
-    // Many heads share few keys: they are divided among blocks. Ends within tiles of both sides, keys that nobody sees,
-    // rows that see none, parts of several heads, far rows, a fixed order; then what keeps them whole.
+    // Many query heads share few keys: the heads are split among CTAs. Ends within tiles of both sides, keys that no
+    // row sees, rows that see no key, splits of several heads, large logits, deterministic; then cases that are not
+    // split.
     "backward bf16 b1 h8/1 q130 k200 d128 causal | d_lse",
     "backward f16 b2 h12/2 q140 k300 d104/128 full sink | seed=2 bhsd",
     "backward bf16 b1 h9/1 q200 k129 d96/72 window100,20 | seed=2 pad=8",
@@ -85,7 +86,7 @@ constexpr std::string_view kTiles[] = {
     "backward f16 b2 h16/1 q160 k280 d64 full | seed=3 lean",
     "backward bf16 b3 h8/1 q200 k300 d128 causal | seed=3 drawn used_q",
     "backward f16 b3 h8/1 q130 k200 d128 causal repro=batch",
-    // Wide heads: a kernel that owns 128 queries and one that owns 64 keys.
+    // Large head dims: a kernel that owns 128 queries and one that owns 64 keys.
     "backward bf16 b2 h4/2 q300 k513 d256 causal | d_lse",
     "backward f16 b1 h2 q513 k300 d256 causal | seed=2 bhsd",
     "backward f16 b1 h4/1 q200 k129 d200/256 window100,20 sink | seed=2",
@@ -95,19 +96,19 @@ constexpr std::string_view kTiles[] = {
     "backward f16 b1 h3 q385 k385 d192/128 full | seed=3 bhsd",
     "backward f16 b1 h2 q130 k333 d136/104 causal@top_left",
     "backward bf16 b1 h4/2 q333 k260 d192 window99,20",
-    // More tiles of queries than a GPU has multiprocessors: blocks that stay.
+    // More query tiles than SMs: persistent CTAs.
     "backward bf16 b12 h12 q5 k70 d192/128 full",
     "backward f16 b18 h8/4 q3 k130 d256 full | bhsd",
     "backward f16 b1 h2 q257 k385 d192/184 causal repro=run | bhsd",
-    // Values of 1e4 and 1e-4 in f16, whose dS is kept times a power of two.
+    // Values of 1e4 and 1e-4 in f16, whose dS is scaled by a power of two.
     "backward f16 b1 h2 q129 k260 d64 causal repro=batch | seed=2 x1e4",
     "backward f16 b1 h2 q129 k260 d96 causal repro=batch | seed=2 x1e4",
     "backward f16 b1 h2 q129 k260 d128 causal repro=batch | seed=2 x1e4",
     "backward f16 b1 h2 q129 k260 d192/128 causal repro=batch | seed=2 x1e4",
     "backward f16 b1 h2 q129 k260 d256 causal repro=batch | seed=2 x1e4",
     "backward f16 b1 h2 q129 k260 d256 window90,20 repro=batch | seed=2 x1e-4 d_lse",
-    // Lengths in tensors: sequences that end within tiles of both sides, behind them what is no number; one after the
-    // other in a fixed order; each gradient in f32, added to, or not wanted.
+    // Lengths in tensors: sequences that end within tiles of both sides, followed by NaN; deterministic; each gradient
+    // in f32, accumulated, or not requested.
     "backward bf16 b6 h2/1 q300 k400 d128 causal ragged | seed=2 odd",
     "backward f16 b5 h4/2 q260 k300 d64 full ragged | seed=3 drawn cache used_q",
     "backward f16 b4 h2 q150 k290 d128 window70,3 | seed=5 drawn cu_q",
@@ -123,8 +124,8 @@ constexpr std::string_view kTiles[] = {
     "backward bf16 b5 h4/2 q300 k400 d64 window150,-3 sink ragged repro=batch | seed=2 drawn used_q",
     "backward bf16 b6 h2/1 q300 k400 d128 causal ragged repro=run | seed=4 odd lean",
     "backward bf16/bf16/bf16/f32 b2 h4/2 q300 k333 d128 causal accumulate repro=run | seed=5 drawn",
-    // Options that change scores: each alone and all at once; key 0 at every remainder of four; rows and keys that end
-    // within tiles; a bias of every dtype and broadcast, with its gradient.
+    // Options that change scores: each alone and all together; key 0 at every remainder mod four; rows and keys that
+    // end within tiles; a bias of every dtype and broadcast, with its gradient.
     "backward bf16 b2 h4/2 q200 k300 d64 causal softcap",
     "backward f16 b1 h2 q130 k260 d128 full softcap | seed=2 x1e1",
     "backward f16 b2 h4/2 q200 k300 d128 causal alibi",
@@ -140,7 +141,7 @@ constexpr std::string_view kTiles[] = {
     "backward bf16/bf16/bf16/f32 b2 h4/2 q150 k300 d128 causal softcap alibi bias dropout sink accumulate | seed=2",
     "backward bf16 b5 h4/2 q300 k300 d64 causal softcap alibi bias dropout ragged | seed=3 drawn",
     "backward f16 b5 h4/2 q200 k300 d64 window90,-3 softcap alibi dropout ragged repro=run | seed=3 drawn used_q lean",
-    // Lists by key block: entries that the band hides, key blocks that nobody lists, ends within blocks.
+    // Lists by key block: masked entries, key blocks in no list, ends within blocks.
     "backward bf16 b2 h4/2 q700 k900 d128 causal blocks128x128x400",
     "backward f16 b3 h2 q300 k260 d64 full blocks128x128x72 | seed=2 drawn",
     "backward bf16 b1 h2 q512 k500 d96 window100,60 blocks128x128x32 | seed=2",
@@ -149,13 +150,13 @@ constexpr std::string_view kTiles[] = {
     "backward bf16/bf16/bf16/f32 b2 h4/2 q300 k400 d64 causal blocks128x128x96 sink accumulate | seed=3",
     "backward f16 b2 h2 q200 k500 d128 full blocks64x128x64 | seed=5",
     "backward bf16 b2 h4/2 q700 k900 d128 causal blocks64x64x700 | seed=2 drawn",
-    // And by blocks that stay, of more tiles than there are multiprocessors: in some heads that idle warps prepare,
-    // with entries that a window cuts, in one list for all heads, with long tiles: lists are dense up to the bound.
+    // The same with persistent CTAs and more tiles than SMs: some heads prepared ahead by idle warps, entries cut by a
+    // window, one list for all heads, long tiles: lists are dense up to the bound.
     "backward bf16 b9 h15 q775 k129 d104 full blocks64x128x3510 | seed=2 d_lse",
     "backward f16 b24 h4 q200 k300 d128 window150,-3 blocks64x128x1152 sink | seed=2 bhsd",
     "backward bf16 b17 h4 q400 k260 d128 causal blocks128x128x12 | shared seed=3",
     "backward bf16 b12 h6 q300 k260 d128 full blocks64x128x150 | seed=3",
-    // More tiles of keys than a GPU has multiprocessors, by blocks that stay: an odd number of them, ends within tiles.
+    // More key tiles than SMs, with persistent CTAs: an odd number of tiles, ends within tiles.
     "backward bf16 b23 h6/3 q20 k130 d40 full | seed=3",
     "backward f16 b5 h7 q400 k400 d16 causal sink | d_lse",
     "backward bf16 b35 h4/2 q20 k130 d128 full | bhsd",
@@ -165,17 +166,17 @@ constexpr std::string_view kTiles[] = {
     "backward bf16 b12 h6 q130 k130 d128 causal | far",
     "backward bf16 b12 h6 q130 k130 d64 causal | seed=2 far",
     "backward bf16 b9 h1 q80 k2060 d128 full | far",
-    // And 768 rows and more see a key: idle warps prepare heads to come.
+    // At least 768 rows see a key: idle warps prepare later heads.
     "backward f16 b5 h27 q770 k130 d16/8 full | d_lse bhsd",
     "backward bf16 b9 h15 q775 k129 d8 full | seed=2 far",
     "backward bf16 b5 h27 q770 k130 d8/104 full | d_lse pad=8",
     "backward f16 b4 h8 q775 k1030 d8/104 full | seed=2 bhsd",
-    "backward bf16 b11 h18 q770 k130 d8 full | seed=3",  // waves are whole: no pieces
+    "backward bf16 b11 h18 q770 k130 d8 full | seed=3",  // whole waves: no query splits
     "backward bf16 b11 h18 q770 k130 d8/104 full | d_lse",
     "backward f16 b12 h3 q775 k1400 d104/8 full | seed=4",
-    "backward bf16 b35 h2 q40 k300 d64 window30,0",  // the first keys are seen by nobody: they do not stay
-    // Wide heads with lengths in tensors, options, gradients in f32; then lists of every size, with options, in a fixed
-    // order, with wide heads; a bias whose gradient has one.
+    "backward bf16 b35 h2 q40 k300 d64 window30,0",  // no row sees the first keys: not persistent
+    // Large head dims with lengths in tensors, options, gradients in f32; then lists of every size, with options,
+    // deterministic, with large head dims; a bias with its gradient.
     "backward bf16 b5 h2/1 q200 k300 d256 causal ragged | seed=2 odd",
     "backward f16 b4 h2 q150 k290 d192/128 window70,3 | seed=5 drawn cu_q",
     "backward bf16 b4 h2 q260 k190 d200 full ragged | seed=3 drawn cache used_q",
@@ -210,7 +211,7 @@ constexpr std::string_view kTiles[] = {
     "forward f16 b1 h4/2 q190 k300 d128 causal | bhsd",
     "forward bf16 b1 h2 q100 k260 d96/104 window70,9",
     "forward bf16 b32 h8/2 q130 k150 d64 causal",
-    // Tiles of 192 queries on a GPU of up to 133 multiprocessors.
+    // Tiles of 192 queries on a GPU with up to 133 SMs.
     "forward bf16 b1 h400/1 q130 k2050 d64 window330,0 sink",
     "forward bf16 b1 h67/1 q130 k130 d64 full sink",
     "forward f16 b2 h200/2 q140 k2050 d64/56 window100,20 | seed=2 x1e1 bhsd",
@@ -218,19 +219,20 @@ constexpr std::string_view kTiles[] = {
     "forward f16 b2 h200/2 q20 k2060 d128 window300,-5 sink | seed=2 bhsd",
     "forward bf16 b4 h100/1 q40 k2050 d104 window250,20 ragged | seed=2 drawn",
     "forward f16 b4 h100/1 q25 k2050 d128 window290,3 | seed=5 drawn cu_q cache",
-    // Query tiles that are left when all of 132 multiprocessors have had as many: their keys are shared.
+    // Query tiles left over after all of 132 SMs have an equal number: their keys are split.
     "forward bf16 b1 h2/1 q130 k3200 d256 full",
     "forward bf16 b1 h4/2 q130 k1500 d128 full",
     "forward f16 b2 h1 q70 k2100 d128/120 full | bhsd",
     "forward f16 b1 h133/1 q2 k3200 d256/248 full | bhsd",
-    // All of few tiles, with a band too: parts that see nothing, rows that do not, heads padded to a wider kernel.
+    // All of few tiles split, with a band too: splits that see nothing, rows that see nothing, heads padded to a wider
+    // kernel.
     "forward bf16 b1 h2/1 q140 k2600 d64 full",
     "forward f16 b1 h2 q130 k2500 d64/56 causal | bhsd",
     "forward bf16 b1 h1 q1300 k1200 d128 causal",
     "forward bf16 b1 h1 q300 k2500 d256 window900,30",
     "forward f16 b1 h1 q200 k2000 d96 causal",
     "forward bf16 b1 h1 q140 k1500 d192/128 full | seed=2",
-    // Few queries of heads that share keys are one tile, on a GPU of up to 190 multiprocessors.
+    // Few queries of a GQA group form one tile, on a GPU with up to 190 SMs.
     "forward bf16 b3 h64/8 q9 k150 d128 causal sink",
     "forward f16 b2 h96/8 q30 k260 d64/56 window40,7 sink | seed=2 bhsd",
     "forward f16 b3 h64/1 q20 k11 d128 causal sink",
@@ -259,8 +261,8 @@ constexpr std::string_view kTiles[] = {
     "forward bf16/bf16/f32 b2 h2 q300 k400 d128 causal blocks128x128x48 accumulate | seed=3",
     "forward f16/f16/f32 b1 h2 q200 k300 d64 full blocks128x128x12 sink | seed=4",
     "forward bf16/bf16/f32 b1 h2 q260 k300 d256 full blocks128x128x18 | seed=5",
-    // Two rows of a list in one tile of queries: one empty or behind the end, far longer than the other, in any order;
-    // each option on top.
+    // Two rows of a list in one query tile: one empty or past the end, much longer than the other, in any order; each
+    // option on top.
     "forward bf16 b1 h2 q300 k500 d128 full blocks64x64x99 | seed=3",
     "forward f16 b2 h4/2 q190 k700 d64 causal blocks64x64x400 | seed=2",
     "forward bf16 b2 h2 q700 k900 d128 causal blocks64x64x9",
@@ -281,8 +283,8 @@ constexpr std::string_view kTiles[] = {
     "forward bf16 b2 h4/2 q300 k260 d64 causal sink | seed=2",
     "forward f16 b1 h4/2 q200 k2100 d64 window300,0 sink",
     "forward f16/f16/f32 b2 h4/2 q130 k150 d128 window*,-20 sink accumulate | seed=3",
-    // Options that change scores, on tensor cores: tiles inside, at the diagonal and at the end of the keys; a bias by
-    // pairs and one by one; rows that see nothing; each head dim of a kernel.
+    // Options that change scores, on tensor cores: tiles inside, at the diagonal and at the end of the keys; a bias
+    // loaded in pairs and one by one; rows that see nothing; each head dim of a kernel.
     "forward bf16 b2 h4/2 q200 k300 d64 causal softcap",
     "forward f16 b1 h2 q130 k260 d128 full softcap | seed=2 x1e1",
     "forward bf16 b1 h2 q130 k200 d256 window70,3 softcap alibi",
@@ -294,7 +296,7 @@ constexpr std::string_view kTiles[] = {
     "forward f16 b2 h2 q150 k300 d96 full bias | bias=k",
     "forward f16 b2 h2 q150 k301 d64 causal softcap alibi bias dropout sink | pad=0 bias=q",
     "forward bf16 b2 h4/2 q150 k300 d64 causal dropout",
-    "forward f16 b4 h2 q150 k300 d64 window*,40@absolute dropout | drawn",  // key 0 at every remainder of four
+    "forward f16 b4 h2 q150 k300 d64 window*,40@absolute dropout | drawn",  // key 0 at every remainder mod four
     "forward bf16 b4 h2 q150 k300 d128 causal@absolute alibi | drawn used_q cache",
     "forward bf16 b4 h2 q130 k200 d256 full@absolute alibi bias dropout | seed=2",
     "forward f16 b4 h2 q200 k300 d64 full@absolute blocks64x64x140 alibi dropout | seed=3 drawn",
@@ -307,13 +309,13 @@ constexpr std::string_view kTiles[] = {
     "forward bf16 b3 h2 q150 k260 d256 full softcap bias dropout | seed=4 drawn cache pad=0",
 };
 
-// With a diagonal, heads that share keys are divided so that a cache holds what is under way; in no order by blocks
-// that stay.
+// Causal backwards with GQA: query heads are split so that the working set stays in L2. Without a fixed order they run
+// on persistent CTAs.
 constexpr std::string_view kLarge[] = {
     "backward f16 b2 h12/1 q1750 k2050 d72/128 causal | bhsd",
     "backward bf16 b1 h24/3 q1250 k3700 d104/8 causal | seed=2 d_lse",
     "backward bf16 b2 h96/6 q400 k1100 d8 causal repro=run | seed=3",
-    // Heads of 256 with more query tiles than multiprocessors, of one to three key tiles each: these hung.
+    // Head dim 256 with more query tiles than SMs and one to three key tiles each: these used to hang.
     "forward bf16 b3 h4 q1500 k1500 d256 window0,0",
     "forward f16 b3 h4 q1500 k1500 d256/128 window0,0",
     "forward bf16 b3 h4 q1500 k1500 d256/64 window0,0",

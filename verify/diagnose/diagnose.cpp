@@ -19,7 +19,7 @@ enum class Order { said, inputs_swapped, all_swapped, heads_as_sequence };
 enum class Keys { said, first_only, last_only };
 enum class Tail { none, zeros, last_again };
 
-// One way to read a problem. The first of the list is the right one.
+// One way to read a problem. The first in the list is the correct one.
 struct Reading {
   const char* name;
   const char* sentence;
@@ -28,11 +28,11 @@ struct Reading {
   Order order = Order::said;
   Keys keys = Keys::said;
   Tail tail = Tail::none;
-  int tile = 0;              // the tail is filled up to a multiple of it
+  int tile = 0;              // pads the tail to a multiple of this
   bool heads_modulo = false;
   bool transposed_v = false;
-  double gradient_scale = 0; // of a backward: what its gradients of scores are multiplied by
-  double lse_by = 1;         // and what it takes the lse it was given times
+  double gradient_scale = 0; // backward: factor of its score gradients
+  double lse_by = 1;         // backward: factor of the given lse
 };
 
 struct Answer {
@@ -130,7 +130,7 @@ struct Reader {
     return x + pairs.score(i, j);
   }
 
-  // The row as this reading has it; an empty `out` where it has no meaning here.
+  // The row under this reading; an empty `out` if the reading does not apply.
   Answer row(const Reading& r) const {
     Problem as = p;
     as.mask = r.mask;
@@ -141,7 +141,7 @@ struct Reader {
       return {};
     if (swapped && (s.q_first || s.k_first)) return {};
     const bool by_head = p.has(Option::bias) || p.mask.blocks.q || !word(p.variant).empty();
-    if (exchanged && by_head) return {};  // there is no head where a key is read
+    if (exchanged && by_head) return {};  // no head exists at the row of a key
     if (r.tail != Tail::none && s.len_k % r.tile == 0) return {};
     const int group = p.heads_q / p.heads_kv, head = r.heads_modulo ? h % p.heads_kv : h / group;
     const Row q = read(a[Role::q], s.q_batch, s.q_first + i, h, swapped);
@@ -150,7 +150,7 @@ struct Reader {
     const auto key_row = [&](Role role, int64_t j) {
       return exchanged ? read(a[role], s.k_batch, s.k_first + i, j, false) : key(role, s, j, head, swapped);
     };
-    // v as its transpose: element (j, d) of [keys, dim] is what lies at d * keys + j.
+    // v as its transpose: element (j, d) of [keys, dim] is at d * keys + j.
     const auto value = [&](int64_t j) {
       Row v = key_row(Role::v, j);
       if (!r.transposed_v) return v;
@@ -195,8 +195,8 @@ struct Reader {
     }
     return answer;
   }
-  // The row of dq as this reading has it, from the out and lse that were given. `size`: that of the terms it is the sum
-  // of, which cancel; an empty `out` where the reading has no meaning here.
+  // The row of dq under this reading, from the given out and lse. `size` is the size of its terms, which cancel. An
+  // empty `out` if the reading does not apply.
   Answer gradient(const Reading& r, double& size) const {
     Problem as = p;
     as.mask = r.mask;
@@ -246,8 +246,8 @@ struct Reader {
   }
 };
 
-// The distance of two rows relative to the second, or to `least` where that is larger; infinite where there is nothing
-// to compare.
+// The distance of two rows relative to the second, or to `least` if that is larger; infinite if there is nothing to
+// compare.
 double distance(const Row& got, const Row& expected, double least = 1e-6) {
   if (got.size() != expected.size()) return INFINITY;
   double error = 0, size = 0;
@@ -257,7 +257,7 @@ double distance(const Row& got, const Row& expected, double least = 1e-6) {
   return std::isfinite(all) ? all : INFINITY;
 }
 
-// Poison is NaN, or larger than anything that was ever computed.
+// Poison is NaN, or larger than any computed value.
 bool is_unwritten(const Row& row) {
   return std::any_of(row.begin(), row.end(), [](double x) { return !(std::abs(x) < 1e37); });
 }
@@ -273,7 +273,7 @@ bool is_askable(const Problem& p, const Args& a) {
   return p.pass == Pass::forward || (a.given(Role::lse) && a.given(Role::d_out) && a.given(Role::dq));
 }
 
-// Rows at both ends and between them; few where keys are many.
+// Rows at both ends and in between; fewer if there are many keys.
 std::vector<Reader> drawn(const Problem& p, const Args& a) {
   const double walk = double(p.len_k) * (p.dim_qk + p.dim_v);
   const int count = int(std::clamp(4e6 / walk, 6.0, 24.0));
@@ -288,8 +288,8 @@ std::vector<Reader> drawn(const Problem& p, const Args& a) {
   return rows;
 }
 
-// Of a backward: by its dq, whose rows the usual mistakes move as they move those of out. Where dq is right and dk or
-// dv is not, only what was never written is named.
+// For a backward: uses dq, whose rows the common mistakes affect as they affect those of out. If dq is right but dk or
+// dv is not, only unwritten values are reported.
 Mistake diagnose_gradient(const Problem& p, const Args& a, const std::vector<Reader>& rows,
                           const std::vector<Reading>& all, double close) {
   for (const Role role : {Role::dk, Role::dv})
@@ -301,7 +301,7 @@ Mistake diagnose_gradient(const Problem& p, const Args& a, const std::vector<Rea
         return {"unwritten-output", join(name(role), " row ", j, " of batch ", r.b, ", head ", head,
                                          " was not written, or is NaN")};
     }
-  // A row that sees one key has a gradient of nothing but rounding: it is judged by the size of its terms.
+  // The gradient of a row that sees one key is pure rounding, so it is judged by the size of its terms.
   const auto worst = [&](const Reading& reading, double limit) {
     double error = 0;
     for (size_t n = 0; n < rows.size() && error <= limit; ++n) {
@@ -327,7 +327,7 @@ Mistake diagnose(const Problem& p, const Args& a) {
   if (!is_askable(p, a)) return {};
   const std::vector<Reader> rows = drawn(p, a);
   const bool exact = size_of(p.dtype.kv) >= 4 && size_of(p.dtype.out) >= 4 && p.precision != Precision::tf32;
-  const double close = exact ? 1e-4 : 0.04;  // a mistake moves a row by a good part of its size
+  const double close = exact ? 1e-4 : 0.04;  // a mistake changes a row by a large fraction of its size
   for (const Reader& r : rows)
     if (is_unwritten(r.written(Order::said)))
       return {"unwritten-output", join("row ", r.i, " of batch ", r.b, ", head ", r.h, " was not written, or is NaN")};

@@ -1,6 +1,6 @@
-// Which of the usual mistakes explains a wrong result. Each of them is a way to read the problem or its tensors; rows
-// of the output are computed so, by the definition and in double, and the reading that gives what is there is the
-// answer.
+// Finds the common mistake that explains a wrong result. Each mistake is a way to misread the problem or its tensors.
+// Rows of the output are computed under each reading, by the definition and in double. The reading that reproduces the
+// result is the diagnosis.
 #pragma once
 #include <string>
 
@@ -9,16 +9,16 @@
 namespace attune {
 
 struct Mistake {
-  std::string name{};      // "swapped-layout"; empty: none of the usual ones
+  std::string name{};      // "swapped-layout"; empty: none of the common ones
   std::string sentence{};  // what was done instead
 };
 
-// Of a forward whose `out` or `lse` is wrong, or of a backward whose `dq` is; CPU tensors. With lists of blocks,
-// adaptive ones (forward), dilated attention that is one softmax, and native sparse attention (forward, its `out`).
-// Nothing where the result is right.
+// For a forward with a wrong `out` or `lse`, or a backward with a wrong `dq`; CPU tensors. Supports block lists,
+// adaptive ones (forward), dilated attention that is one softmax, and Native Sparse Attention (forward, its `out`).
+// Empty if the result is right.
 Mistake diagnose(const Problem&, const Args&);
 
-// The names that diagnose() has, with commas: for the help and the documents.
+// The names that diagnose() may return, comma-separated: for the help text and the documentation.
 std::string mistake_names();
 
 }  // namespace attune

@@ -1,5 +1,5 @@
-// Readings of native sparse attention. Its branches have one scale, one order of heads and one place of a query, so
-// that a mistake is made in all of them at once.
+// Readings of Native Sparse Attention. Its branches share one scale, one head order and one query position, so a
+// mistake affects all of them at once.
 #include "verify/diagnose/nsa.h"
 
 #include <algorithm>
@@ -60,7 +60,7 @@ double distance(const Row& got, const Row& expected) {
   return std::isfinite(all) ? all : INFINITY;
 }
 
-// Rows are read by their place in a tensor, all of them: not where a sequence has fewer, or lies elsewhere.
+// Rows are read by their index in a tensor, so every sequence must be complete and in place.
 bool is_askable(const Problem& p, const Args& a) {
   if (a.given(Role::used_q) || a.given(Role::cu_q) || a.given(Role::cache_index)) return false;
   const Nsa nsa = nsa_of(p);
@@ -77,7 +77,7 @@ Mistake diagnose_nsa(const Problem& p, const Args& a) {
   struct Place { int b, h, i; };
   std::vector<Place> places;
   Random random{7};
-  for (int n = 0; n < 12 && len_q > 0; ++n)  // both ends, and some between
+  for (int n = 0; n < 12 && len_q > 0; ++n)  // both ends, and some in between
     places.push_back({n == 0 ? 0 : n == 1 ? p.batch - 1 : random.below(p.batch),
                       n == 0 ? 0 : n == 1 ? p.heads_q - 1 : random.below(p.heads_q),
                       n == 0 ? 0 : n == 1 ? len_q - 1 : random.below(len_q)});

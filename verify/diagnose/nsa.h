@@ -1,10 +1,10 @@
-// Which of the usual mistakes explains a wrong forward of native sparse attention; diagnose() asks it.
+// The common mistake that explains a wrong forward of Native Sparse Attention; called by diagnose().
 #pragma once
 #include "verify/diagnose/diagnose.h"
 
 namespace attune {
 
-// Of what is compressed by the mean, or before the call. The blocks that were chosen are taken as they were written.
+// Requires compression by the mean, or before the call. Takes the selected blocks as written.
 Mistake diagnose_nsa(const Problem&, const Args&);
 
 }  // namespace attune

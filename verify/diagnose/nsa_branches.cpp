@@ -34,7 +34,7 @@ Row NsaBranches::key(int branch, int64_t j, bool value) const {
     const Row x = read(t, j * nsa.d + n, kv_head);
     for (size_t d = 0; d < mean.size(); ++d) mean[d] += x[d] / nsa.l;
   }
-  for (double& x : mean) x = rounded(x, p.dtype.kv);  // as a cache keeps it
+  for (double& x : mean) x = rounded(x, p.dtype.kv);  // as stored in a cache
   return mean;
 }
 

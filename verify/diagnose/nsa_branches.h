@@ -1,5 +1,5 @@
-// The branches of native sparse attention for one head of one sequence, by the definition (docs/nsa.md) and in double:
-// which keys a query sees in each, and its gates. A mistake is another value of what is not const.
+// The branches of Native Sparse Attention for one head of one sequence, by the definition (docs/nsa.md) and in double:
+// the keys that a query sees in each, and its gates. A mistake is a different value of a non-const member.
 #pragma once
 #include "core/variant/nsa.h"
 #include "core/score.h"
@@ -15,10 +15,10 @@ struct NsaBranches {
   int kv_head;
   double scale;
   int window;              // tokens
-  bool swapped = false;    // q, k and v in the other order of heads and sequence
-  bool top_left = false;   // the first query stands on the first key
-  bool tail = false;       // a selected block is read to its end, behind the query too
-  int only_key = 0;        // 1: of every branch the first key alone; -1: the last
+  bool swapped = false;    // q, k and v with heads and sequence swapped
+  bool top_left = false;   // the first query is aligned with the first key
+  bool tail = false;       // a selected block is read to its end, past the query
+  int only_key = 0;        // 1: only the first key of every branch; -1: the last
 
   NsaBranches(const Problem&, const Args&, int batch, int head);
 
@@ -30,7 +30,7 @@ struct NsaBranches {
 
   Row query(int i) const;
   Row key(int branch, int64_t j, bool value) const;
-  std::vector<int64_t> keys(int branch, int i) const;  // that query i sees
+  std::vector<int64_t> keys(int branch, int i) const;  // visible to query i
   void gates(int i, double gate[3]) const;
 
  private:

@@ -9,7 +9,7 @@
 namespace attune {
 namespace {
 
-// Draws from small tables. Chances are in percent.
+// Draws from small tables. Probabilities are in percent.
 struct Draw {
   Random random;
 
@@ -20,11 +20,11 @@ struct Draw {
 };
 
 constexpr int kTile = 128;               // queries in most tiles
-constexpr double kPassesOfBackward = 4;  // what a backward costs the reference, in forwards
+constexpr double kPassesOfBackward = 4;  // cost of a backward in the reference, in forwards
 
 int64_t tiles_of(const Problem& p, int tile) { return ceil_div(p.len_q, tile) * p.batch * p.heads_q; }
 
-// Around the edges of tiles of 64, 80, 96, 128 and 192, or any number.
+// Lengths around the edges of tiles of 64, 80, 96, 128 and 192, or any length.
 int edge_length(Draw& d, int most) {
   const int edge = d.of({1, 2, 16, 31, 33, 63, 64, 65, 80, 81, 96, 97, 100, 127, 128, 129, 130, 191, 192, 193, 200, 256,
                          257, 300, 385, 513});
@@ -35,7 +35,7 @@ void draw_dims(Draw& d, Problem& p) {
   static constexpr int kPairs[][2] = {{64, 64},   {96, 96},   {128, 128}, {256, 256}, {192, 128}, {192, 192}, {256, 64},
                                       {256, 128}, {256, 32},  {128, 256}, {64, 128},  {40, 24},   {80, 80},   {8, 8},
                                       {160, 160}, {224, 200}, {112, 112}, {32, 96},   {72, 256},  {248, 8}};
-  const int n = d.chance(30) ? 3 : d.random.below(int(std::size(kPairs)));  // heads of 256 more often than others
+  const int n = d.chance(30) ? 3 : d.random.below(int(std::size(kPairs)));  // head dim 256 more often than others
   p.dim_qk = kPairs[n][0], p.dim_v = kPairs[n][1];
   if (d.chance(8)) p.dim_qk = 8 * d.between(1, 32), p.dim_v = 8 * d.between(1, 32);
 }
@@ -54,7 +54,7 @@ void draw_mask(Draw& d, Problem& p) {
   if (m.kind != MaskKind::full && d.chance(5)) m.k_step = d.of({2, 4, 16}), m.k_phase = d.of({0, 3, 31});
 }
 
-// More query tiles than multiprocessors in half of the cases, about as many, or a few. Returns how many are wanted.
+// More query tiles than SMs, about as many, or fewer. Returns the requested number.
 int64_t draw_sizes(Draw& d, Problem& p, int units) {
   p.heads_kv = d.of({1, 1, 2, 2, 3, 4, 8, 16});
   p.heads_q = p.heads_kv * d.of({1, 1, 2, 3, 4, 5, 7, 8});
@@ -70,8 +70,8 @@ int64_t draw_sizes(Draw& d, Problem& p, int units) {
   return wanted;
 }
 
-// Makes a problem that is too much for the reference a smaller one. Where many tiles are wanted they stay as long as
-// anything else can go: keys, then the reach of the mask, then rows of a tile.
+// Shrinks a problem that is too large for the reference. If many tiles are requested, their number is kept as long as
+// anything else can shrink: keys, then the reach of the mask, then rows of a tile.
 void fit(Draw& d, Problem& p, const HuntLimits& limits, int64_t wanted) {
   const auto over = [&] { return hunt_work(p) > limits.work || hunt_elements(p) > limits.elements; };
   const auto narrow = [&] {
@@ -90,7 +90,7 @@ void fit(Draw& d, Problem& p, const HuntLimits& limits, int64_t wanted) {
     else if (p.pass == Pass::backward) p.pass = Pass::forward, p.dtype.grad = DType::none;
     else break;
   }
-  // Few tiles need no large problem, and small ones are quick: there can be more of them.
+  // Few tiles need no large problem, and small problems are fast, so more of them can run.
   const double part = wanted > limits.units && tiles_of(p, kTile) > limits.units ? 1 : 0.2;
   while (hunt_work(p) > part * limits.work || hunt_elements(p) > part * limits.elements) {
     if (p.batch > 1) p.batch -= (p.batch + 3) / 4;
@@ -158,7 +158,7 @@ Case drawn(Draw& d, const HuntLimits& limits) {
   return c;
 }
 
-// Some element of the output depends on a key: a check of nothing but zeros would pass a kernel that does nothing.
+// Some output element must depend on a key: comparing only zeros would pass a kernel that does nothing.
 bool sees_something(const Case& c) {
   const Problem& p = c.problem;
   if (p.mask.blocks.q || p.keys != KeySource::linear) return true;  // lengths and lists are drawn later
@@ -177,7 +177,7 @@ double hunt_work(const Problem& p) {
   if (m.kind == MaskKind::window && m.left != kNoLimit && m.right != kNoLimit && m.k_step == 1)
     seen = std::clamp<double>(double(m.left) + m.right + 1, 1, p.len_k);
   const double rows = double(p.batch) * p.heads_q * p.len_q;
-  const double pairs = rows * (seen * (p.dim_qk + p.dim_v) + 4. * p.len_k);  // a hidden pair is looked at, too
+  const double pairs = rows * (seen * (p.dim_qk + p.dim_v) + 4. * p.len_k);  // masked pairs are visited too
   return pairs * (p.pass == Pass::backward ? kPassesOfBackward : 1);
 }
 
@@ -192,7 +192,7 @@ Case hunted_case(uint64_t seed, uint64_t index, const HuntLimits& limits,
   Draw d{{seed * 0x9E3779B97F4A7C15u ^ (index + 1) * 0xD1B54A32D192ED03u}};
   for (int tries = 0;; ++tries) {
     Case c = drawn(d, limits);
-    if (tries > 1000) return c;  // nothing is served here: the caller finds out
+    if (tries > 1000) return c;  // no backend serves anything here; the caller reports it
     if (valid(c.problem).ok() && golden_supports(c.problem).ok() && sees_something(c) && served(c.problem)) return c;
   }
 }
@@ -209,7 +209,7 @@ std::vector<Case> smaller_cases(const Case& from) {
     const bool same = c.problem == from.problem && c.variation == from.variation;
     if (!same && valid(c.problem).ok() && golden_supports(c.problem).ok()) all.push_back(c);
   };
-  // What the problem says, from the largest part to the smallest.
+  // The problem, from the largest simplification to the smallest.
   add([](Problem&, Variation& v) { v = {.seed = v.seed}; });
   add([](Problem& p, Variation&) { p.keys = KeySource::linear, p.page = 0; });
   add([](Problem& p, Variation&) { p.mask.blocks = {}, p.clear(Option::block_bias); });
@@ -228,7 +228,7 @@ std::vector<Case> smaller_cases(const Case& from) {
   add([](Problem& p, Variation&) { p.mask.k_step = 1, p.mask.k_phase = 0; });
   add([](Problem& p, Variation&) { p.mask = {.kind = MaskKind::causal, .blocks = p.mask.blocks}; });
   add([](Problem& p, Variation&) { p.mask = {.blocks = p.mask.blocks}; });
-  // Sizes: halves, then one less.
+  // Sizes: halved, then reduced by one.
   for (const int part : {2, 1}) {
     const auto less = [part](int n) { return part == 2 ? (n + 1) / 2 : std::max(1, n - 1); };
     add([&](Problem& p, Variation&) { p.batch = less(p.batch); });
@@ -252,7 +252,7 @@ std::vector<Case> smaller_cases(const Case& from) {
   const auto nearer = [](int side) { return side == kNoLimit ? kNoLimit : side / 2; };
   add([&](Problem& p, Variation&) { p.mask.left = nearer(p.mask.left); });
   add([&](Problem& p, Variation&) { p.mask.right = nearer(p.mask.right); });
-  // What the arguments say.
+  // The arguments.
   add([](Problem&, Variation& v) { v.lengths = Lengths::full; });
   add([](Problem&, Variation& v) { v.layout = Layout::bshd, v.pad = 8; });
   add([](Problem&, Variation& v) { v.cu_q = false; });

@@ -1,5 +1,5 @@
-// Random cases for `attune parity --hunt`: drawn over the whole grammar, biased to many short tiles, where persistent
-// kernels go wrong; and how a case that fails is made smaller.
+// Random cases for `attune parity --hunt`: drawn over the whole grammar, biased towards many short tiles, where
+// persistent kernels fail; and the shrinking of failing cases.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -11,19 +11,19 @@ namespace attune {
 
 // What one case may cost the reference, which computes in double and one query at a time.
 struct HuntLimits {
-  double work = 1.5e8;      // pairs of a query and a key that it sees, times the dims of both products
+  double work = 1.5e8;      // visible (query, key) pairs times the dims of both products
   double elements = 5.5e6;  // in all tensors
-  int units = 132;          // multiprocessors, or threads: a third of the cases have more query tiles than that
+  int units = 132;          // SMs or threads: a third of the cases have more query tiles than that
 };
 
 // Case `index` of a hunt: a valid problem that some backend serves. The same seed, index, limits and `served` give the
-// same case on every machine. Lengths are drawn later, and all of them may be 0: then a check compares nothing.
+// same case on every machine. Lengths are drawn later, and all may be 0: then the check compares nothing.
 Case hunted_case(uint64_t seed, uint64_t index, const HuntLimits&, const std::function<bool(const Problem&)>& served);
 
-// Valid cases that are simpler in one respect, the largest simplification first: candidates for shrinking.
+// Valid cases that are simpler in one respect, largest simplification first: candidates for shrinking.
 std::vector<Case> smaller_cases(const Case&);
 
-// Estimates of what the reference has to do, in the units of HuntLimits.
+// Estimates of the reference's work, in the units of HuntLimits.
 double hunt_work(const Problem&);
 double hunt_elements(const Problem&);
 

@@ -20,13 +20,13 @@
 namespace attune {
 namespace {
 
-constexpr size_t kMostShrunk = 12;     // findings that are made smaller
+constexpr size_t kMostShrunk = 12;     // findings that are shrunk
 constexpr int kTriesAgain = 3;
-constexpr double kShrinkLaunch = 3;    // seconds of the watchdog meanwhile: drawn cases take milliseconds
-constexpr size_t kMostText = 1000;     // characters in a line: a write() this short is atomic on a pipe
+constexpr double kShrinkLaunch = 3;    // watchdog seconds while shrinking: drawn cases take milliseconds
+constexpr size_t kMostText = 1000;     // characters per line: a write() this short is atomic on a pipe
 
 // A tolerance is three times the error of a naive computation in a few tries. Among thousands of random cases some
-// exceed it a little, and that is not a finding: a wrong kernel is off by much more.
+// exceed it slightly, which is not a finding: a wrong kernel is off by much more.
 constexpr double kSlack = 3;
 bool is_wrong(const Outcome& o) {
   return o.verdict == Verdict::fail && !(o.by_rounding && o.used() <= kSlack);
@@ -36,10 +36,10 @@ double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// A child process and the lines that it writes.
+// A child process and the lines it writes.
 class Child {
  public:
-  // Runs work(write_end) in it. False: no process could be made.
+  // Runs work(write_end) in the child. False: no process could be created.
   template <class Work>
   bool start(Work work) {
     int pipe_ends[2];
@@ -48,14 +48,14 @@ class Child {
     if (pid_ == 0) {
       close(pipe_ends[0]);
       work(pipe_ends[1]);
-      _exit(0);  // no destructors: those of the parent are not this process's
+      _exit(0);  // no destructors: they belong to the parent
     }
     close(pipe_ends[1]);
     read_ = pipe_ends[0];
     if (pid_ < 0) close(read_);
     return pid_ > 0;
   }
-  // The next line; false: none within so many seconds, or none any more (`ended`).
+  // Reads the next line; false: none within `seconds`, or the stream ended (`ended`).
   bool line(std::string& to, double seconds) {
     const double until = now() + seconds;
     for (;;) {
@@ -75,7 +75,7 @@ class Child {
       text_.append(piece, size_t(got));
     }
   }
-  // Its exit as a sentence; "" where it ended by itself and well.
+  // Its exit status as a sentence; "" if it ended normally.
   std::string stop() {
     if (!ended) kill(pid_, SIGKILL);
     int status = 0;
@@ -111,18 +111,18 @@ HuntLimits limits_of(const Device& d) {
   return limits;
 }
 
-// The child draws the cases, since only it opens the device. The parent reads each case as a line.
+// The child draws the cases, because only it opens the device. The parent reads each case as a line.
 struct Worker {
   const Hunt& asked;
-  const std::set<uint64_t>& over;  // cases that need not be run
+  const std::set<uint64_t>& over;  // cases that need not run
   const uint64_t first;
   const int to;
-  const double began;              // of the hunt: a new process does not start its time anew
+  const double began;              // start of the hunt: a new process does not reset the clock
   Device device{};
   std::atomic<uint64_t> next{0};
   std::mutex alone{};
 
-  // False: nothing more can be run in this process.
+  // False: nothing more can run in this process.
   bool run_case(uint64_t index) {
     const auto served = [&](const Problem& p) {
       return std::any_of(asked.backends.begin(), asked.backends.end(),
@@ -145,7 +145,7 @@ struct Worker {
       trial.watch = [&, n](bool running) {
         say(to, running ? join("run ", index, " ", n, " ", name(c)) : join("ran ", index));
       };
-      // Backends of a CPU share the library's threads, and run one at a time; launches on a GPU may overlap.
+      // CPU backends share the library's threads and run one at a time; GPU launches may overlap.
       const bool on_gpu = device.kind == DeviceKind::cuda;
       const Outcome o = trial.run(b, device, on_gpu ? nullptr : &alone);
       if (!o.unfit.empty()) continue;
@@ -153,7 +153,7 @@ struct Worker {
         say(to, join("pass ", index, " ", n, " ", o.verdict == Verdict::fail ? o.used() : 0.));
         continue;
       }
-      // After a CUDA error every later call of the process fails too, in all threads: the parent runs each suspect
+      // After a CUDA error every later call of the process fails too, in all threads. The parent runs each suspect
       // alone to find the one that caused it.
       const bool suspect = on_gpu && o.figures.empty();
       say(to, join(suspect ? "suspect " : "fail ", index, " ", n, " ", int(Ending::wrong), " ", name(c), "\t", o.why));
@@ -187,7 +187,7 @@ struct Worker {
   }
 };
 
-// The parent's side: one child after the other until every case is over.
+// The parent's side: runs one child after another until every case is done.
 struct Parent {
   const Hunt& asked;
   Hunted result{};
@@ -195,8 +195,8 @@ struct Parent {
   double began = now();
 
   struct Launch { size_t backend = 0; std::string line, why; double since = 0; };
-  std::map<uint64_t, Launch> open{};      // launches under way, by their case
-  std::map<uint64_t, Launch> suspects{};  // that ended in an error which may be another's
+  std::map<uint64_t, Launch> open{};      // launches in flight, by case
+  std::map<uint64_t, Launch> suspects{};  // launches that ended in an error another may have caused
 
   void found(uint64_t index, size_t backend, Ending ending, const std::string& line, std::string why) {
     HuntFinding f{.index = index, .backend = asked.backends[backend], .ending = ending, .why = std::move(why)};
@@ -209,7 +209,7 @@ struct Parent {
     if (asked.progress) asked.progress(result.cases, result.findings.size());
   }
 
-  // One line of the child. False: it is the last.
+  // Handles one line of the child. False: it is the last.
   bool heard(const std::string& text) {
     std::istringstream in(text);
     std::string word;
@@ -250,8 +250,8 @@ struct Parent {
     return true;
   }
 
-  // Launches that were under way when the process ended badly, or that ended in an error: each alone, in a process of
-  // its own. Those that fail there are findings; if none does, the one that began first is, and need not happen again.
+  // Runs launches that were in flight when the process died, or that ended in an error, each in its own process. Those
+  // that fail there are findings. If none does, the first to start is the finding, which may not be reproducible.
   void try_alone(std::map<uint64_t, Launch> all, Ending seen, const std::string& why) {
     const size_t before = result.findings.size();
     for (const auto& [index, launch] : all) {
@@ -291,7 +291,7 @@ struct Parent {
         return text != "again";
       }
       const auto late = [&](const auto& one) { return now() >= one.second.since + asked.launch_seconds; };
-      if (!child.ended && std::none_of(open.begin(), open.end(), late)) continue;  // golden results take their time
+      if (!child.ended && std::none_of(open.begin(), open.end(), late)) continue;  // golden results take time
       const bool hangs = !child.ended;
       const std::string end = child.stop();
       const std::string why = hangs ? join("a run did not end in ", asked.launch_seconds, " s") : end;
@@ -315,7 +315,7 @@ struct Parent {
   }
 };
 
-// The same ending, by a smaller case: candidates are tried until none of them fails any more, or time is over.
+// Finds a smaller case with the same ending: tries candidates until none fails or time runs out.
 void shrink(const Hunt& asked, HuntFinding& f) {
   Hunt quick = asked;
   quick.launch_seconds = std::min(asked.launch_seconds, kShrinkLaunch);
@@ -323,7 +323,7 @@ void shrink(const Hunt& asked, HuntFinding& f) {
   std::string why;
   for (; f.tries < kTriesAgain && now() < until; ++f.tries)
     f.again += attempt(quick, *f.backend, f.drawn, why) == f.ending;
-  if (!f.again) return;  // it need not happen every time: the drawn case stays
+  if (!f.again) return;  // not reproducible every time: keep the drawn case
   bool smaller = true;
   for (int step = 0; smaller && step < asked.shrink_steps; ++step) {
     smaller = false;

@@ -76,9 +76,10 @@ void declare_adaptive(const Problem& p, const Args&, Declared& d) {
 int64_t adaptive_bound(const Problem& p, const Adaptive& a) {
   const int64_t rows = ceil_div(p.len_q, a.block), columns = ceil_div(p.len_k, a.block);
   const bool falls = p.mask.kind == MaskKind::causal && p.mask.align == Align::bottom_right && p.mask.k_step == 1;
-  constexpr int64_t kMost = 1 << 16;  // rows that are looked at one by one
+  constexpr int64_t kMost = 1 << 16;  // limit for counting row by row
   int64_t all = falls && rows <= kMost ? 0 : rows * a.kept(int(columns));
-  // Causal: the n-th row from the end sees n blocks less than the last one, or one of them more where it is astride.
+  // Causal: the n-th row from the end sees n blocks fewer than the last row, or n - 1 fewer where it straddles a
+  // boundary.
   for (int64_t n = 0; falls && rows <= kMost && n < rows; ++n)
     all += a.kept(int(std::clamp<int64_t>(columns - n + 1, 0, columns)));
   constexpr double kTooMany = 0x1p62;  // beyond any list, and no product overflows

@@ -1,36 +1,36 @@
-// Building block lists: what is asked for, and the row that CPU and GPU walk alike. Lists are built where the data
-// lives, from a pattern or from a dense mask, in ascending order; and the list by key block from the one by query
+// Building block lists: the request, and the row that CPU and GPU code walk alike. Lists are built on the device of the
+// data, in ascending order, from a pattern or from a dense mask. The list by key block is built from the list by query
 // block.
 #pragma once
 #include "core/variant/adaptive.h"
 
 namespace attune {
 
-// A block is active where its byte is not 0: [batch | 1, head | 1, query blocks, key blocks], key blocks contiguous.
+// A block is active if its byte is nonzero: [batch | 1, head | 1, query blocks, key blocks], key blocks contiguous.
 struct BlockMask {
   const uint8_t* data = nullptr;
-  int64_t batch = 0, head = 0, row = 0;  // strides; 0 where the axis is broadcast
+  int64_t batch = 0, head = 0, row = 0;  // strides; 0 for a broadcast axis
 
   ATTUNE_HD bool active(int b, int h, int i, int j) const { return data[b * batch + h * head + i * row + j] != 0; }
 };
 
 enum class BlockOrigin : int32_t {
   pattern, mask,
-  lists,  // by query block they are there already
+  lists,  // the lists by query block already exist
   best,   // as many as adaptive.h keeps at the pattern's density: only the rows are placed, a scorer writes the entries
 };
 
-// Numbers that a build leaves where the lists are, each an int64.
+// Statistics that a build writes next to the lists, each an int64.
 enum class BlockCount : int32_t {
   active,   // entries of all lists
-  shown,    // blocks that the band shows, of all lists: density is active / shown
+  shown,    // visible blocks of all lists: density is active / shown
   longest,  // entries of the longest row
-  dropped,  // entries that the bound had no room for; never of a pattern whose bound was asked for
+  dropped,  // entries beyond the bound; always 0 for a pattern that is built with its own bound
   count
 };
 
-// All that a build needs, as one parameter of its kernels. Lengths come from the arguments of the attention; lists with
-// one batch row for many sequences are those of the problem's bounds.
+// Everything a build needs, as one kernel parameter. Lengths come from the arguments of the attention. Lists with one
+// batch row for many sequences use the problem's bounds.
 struct BlockBuild {
   Problem problem{};
   DenseArgs args{};
@@ -38,7 +38,7 @@ struct BlockBuild {
   Pattern pattern{};
   BlockMask mask{};
   int64_t* counts = nullptr;  // [BlockCount::count]; may be null
-  int32_t batch = 1, heads = 1, rows = 0, columns = 0;  // of the lists, and of each by the problem's bounds
+  int32_t batch = 1, heads = 1, rows = 0, columns = 0;  // numbers of lists, and of blocks by the bounds
 
   ATTUNE_HD int lists() const { return batch * heads; }
   ATTUNE_HD int32_t* begin(Role r, int list) const { return args.row<int32_t>(r, list / heads, 0, list % heads); }
@@ -51,7 +51,7 @@ struct BlockBuild {
     const Sequence s = sequence(p, args, list / heads);
     return {s.band, s.len_q, s.len_k, p.mask.blocks};
   }
-  // Whether a row has as many entries as its blocks that are shown make it, whichever those are.
+  // The entries of a row with `shown` visible blocks, where the count alone decides (see by_count()).
   ATTUNE_HD int counted(int shown) const {
     return origin == BlockOrigin::best ? Adaptive{.density = pattern.density}.kept(shown) : shown;
   }
@@ -59,7 +59,7 @@ struct BlockBuild {
   ATTUNE_HD bool draws(int list) const { return origin == BlockOrigin::pattern && pattern.draws(list % heads); }
 };
 
-// A row of a list that is being built.
+// One row of a list under construction.
 struct BlockRow {
   const BlockBuild& build;
   int list, row;
@@ -68,7 +68,7 @@ struct BlockRow {
   ATTUNE_HD BlockRow(const BlockBuild& x, const BlockGrid& grid, int l, int r, int drawn = 0)
       : build(x), list(l), row(r), by_pattern(x.pattern, grid, l, l % x.heads, r, drawn) {}
   ATTUNE_HD Rows shown() const { return by_pattern.shown; }
-  ATTUNE_HD bool active(int j) const {  // of what is shown
+  ATTUNE_HD bool active(int j) const {  // requires a visible block
     return build.origin == BlockOrigin::mask ? build.mask.active(list / build.heads, list % build.heads, row, j)
                                              : by_pattern.active(j);
   }

@@ -45,7 +45,7 @@ Status read_branches(const Variant& v, Dilated& out) {
   return Status::good();
 }
 
-// After how many heads the remainders and the heads of keys repeat together, so that a step through both is a view.
+// The number of heads after which offsets and KV heads repeat together, so that a stride through both is a view.
 int period(const Problem& p, int rate) {
   const int group = p.heads_q / p.heads_kv;
   return group % rate == 0 ? rate : int(std::min<int64_t>(std::lcm(int64_t(rate), int64_t(group)), p.heads_q));
@@ -61,7 +61,7 @@ HeadSet longnet_set(const Problem& p, int rate, int i) {
 HeadSet group_set(const Dilated& d, const Problem& p, int n, int i) {
   const int group = p.heads_q / p.heads_kv;
   const Rows all = group_heads(p.heads_q, d.branches, n);
-  // Where the whole groups of query heads begin and end; both in the middle of one: there is none.
+  // The range of complete GQA groups. If both ends fall inside one group, there is no complete group.
   int first = int(round_up(all.first, group)), last = all.last / group * group;
   if (first > last) first = last = all.last;
   const Rows parts[] = {{all.first, first}, {first, last}, {last, all.last}};
@@ -89,7 +89,7 @@ Status read_dilated(const Problem& p, Dilated& out) {
   if (p.options) return no("takes no options of dense attention");
   if (p.keys != KeySource::linear) return no("keys are linear, not ", name(p.keys));
   if (p.len_q != p.len_k) return no("q", p.len_q, " and k", p.len_k, " differ: queries and keys are the same rows");
-  // A branch's queries and keys are the same rows, so causal is causal there too; a window would need dividing.
+  // Queries and keys of a branch are the same rows, so causal stays causal; a window would have to be divided.
   const Mask& m = p.mask;
   if (m.kind == MaskKind::window || m.align == Align::absolute || m.blocks.q || m.k_step != 1 || m.k_phase)
     return no("mask ", name(m), " is not full or causal");
@@ -107,7 +107,7 @@ void declare_dilated(const Problem& p, const Args& a, Declared& d) {
   d.dense = false;
   d.required = roles(Role::q, Role::k, Role::v, Role::out) |
                roles_if(backward, roles(Role::lse, Role::d_out, Role::dq, Role::dk, Role::dv));
-  // The lse of a sum of softmaxes says how many keys there were, and no more: it has no gradient.
+  // The lse of a sum of softmaxes only reflects the number of keys, so it has no gradient.
   d.optional = roles(Role::lse) | roles_if(backward && joined, roles(Role::d_lse));
   d.self = true;
   d.k.seq = a[Role::q].extent.seq;

@@ -1,6 +1,6 @@
-// What a sparse problem shows, as a bias on dense attention: 0 where a pair is seen, -inf where it is not, log n where
-// n branches of dilated attention have it, and its block's number where blocks have one. A row of the bias is a task,
-// shared by lanes: the threads of a block on a GPU, one on a CPU.
+// A sparse problem as a bias on dense attention: 0 for a visible pair, -inf for a masked pair, log n for a pair in n
+// branches of dilated attention, and the block's value with block_bias. Each row of the bias is a task, shared by
+// lanes: the threads of a CTA on a GPU, one lane on a CPU.
 #pragma once
 #include <cmath>
 
@@ -13,13 +13,13 @@ namespace attune {
 enum class MaskedBy : int32_t { blocks, dilated, selected, band };
 
 struct MaskedRows {
-  Problem problem{};   // as it was asked for
+  Problem problem{};   // the original sparse problem
   DenseArgs args{};
   MaskedBy by = MaskedBy::blocks;
-  Tensor selected{};   // every token's list of blocks
+  Tensor selected{};   // each token's block list
   int32_t selected_size = 1;
-  int32_t branches = 0, groups = 0, segment[32] = {}, rate[32] = {};  // of dilated; groups: heads are dealt out to them
-  float *bias = nullptr, *d_bias = nullptr;  // [batch, len_q, heads_q, len_k]; the gradient where blocks want theirs
+  int32_t branches = 0, groups = 0, segment[32] = {}, rate[32] = {};  // dilated; groups: head groups
+  float *bias = nullptr, *d_bias = nullptr;  // [batch, len_q, heads_q, len_k]; d_bias for gradients of block_bias
 
   ATTUNE_HD int64_t tasks() const { return int64_t(problem.batch) * problem.len_q * problem.heads_q; }
   ATTUNE_HD float* row(int64_t task) const { return bias + task * problem.len_k; }
@@ -28,7 +28,7 @@ struct MaskedRows {
             args.row<const int32_t>(Role::block_column)};
   }
 
-  // Whether dilated branch n has row i of head h; its segment is `i / width`.
+  // Whether dilated branch n keeps row i of head h. Its segment is `i / segment[n]`.
   ATTUNE_HD bool has(int n, int h, int i) const {
     if (groups) {
       const Rows heads = group_heads(problem.heads_q, groups, n);
@@ -37,7 +37,7 @@ struct MaskedRows {
     return i % segment[n] % rate[n] == h % rate[n];
   }
 
-  // sync() is between what lanes write and what others write over it.
+  // sync() separates writes of different lanes to the same element.
   template <class Sync>
   ATTUNE_HD void run(int64_t task, int lane, int lanes, Sync sync) const {
     const int h = int(task % problem.heads_q), i = int(task / problem.heads_q % problem.len_q);
@@ -78,7 +78,8 @@ struct MaskedRows {
       if (blocks[n] > last) show(last = blocks[n], selected_size);
   }
 
-  // One lane's share of the gradient of entry `e` of a block_bias: of all pairs of its block, in all lists with it.
+  // One lane's part of the gradient of block_bias entry `e`: sums over all pairs of its block, in all lists that
+  // contain it.
   ATTUNE_HD double entry_gradient(int e, int lane, int lanes) const {
     const Blocks size = problem.mask.blocks;
     double sum = 0;

@@ -9,7 +9,7 @@ namespace {
 
 using Word = std::string_view;
 
-// One row a word: the parameters it needs, and those it may have. "hidden" only goes with phi=mlp.
+// One row per word: required parameters and optional ones. "hidden" is valid only with phi=mlp.
 struct Known { Word word, needs, may; };
 constexpr Known kKnown[] = {
     {"compress", " d l phi ", " hidden "}, {"select", " d l n s ", " "},
@@ -21,7 +21,7 @@ const Known* known(Word word) {
   return it == std::end(kKnown) ? nullptr : it;
 }
 
-// Whether `name` is in a list of words with a space on either side.
+// Whether `name` is in a list of words delimited by spaces.
 bool listed(Word names, Word name) {
   for (size_t at = names.find(name); at != Word::npos; at = names.find(name, at + 1))
     if (at > 0 && names[at - 1] == ' ' && names.substr(at + name.size()).starts_with(' ')) return true;

@@ -1,5 +1,5 @@
-// How many (query, key) pairs the words of native sparse attention really compute: of lists that are given, what they
-// hold; else what a selection of the problem's sizes takes.
+// The number of (query, key) pairs that the words of Native Sparse Attention actually compute: from the lists if they
+// are given, otherwise from a selection with the problem's sizes.
 #include <algorithm>
 
 #include "core/variant/nsa.h"
@@ -7,7 +7,7 @@
 namespace attune {
 namespace {
 
-// Of one query at position t, for one head.
+// For one query at position t and one head.
 double chosen_tokens(const Nsa& nsa, int64_t t) {
   return t < 0 ? 0 : double(nsa.forced(t) + nsa.chosen(t) - 1) * nsa.s + double(t % nsa.s + 1);
 }

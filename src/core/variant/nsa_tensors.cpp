@@ -1,4 +1,4 @@
-// What the words of native sparse attention take and give, beside their parameters.
+// The tensors that the words of Native Sparse Attention take and return.
 #include <algorithm>
 
 #include "core/variant/nsa.h"
@@ -19,7 +19,7 @@ struct Shape {
         packed(args.given(Role::cu_q)), ragged(problem.keys == KeySource::ragged),
         backward(problem.pass == Pass::backward) {}
 
-  // Rows of compressed tokens that raw rows make, at least one: a tensor without rows is none.
+  // Rows of compressed tokens for the given raw rows, at least one: a tensor must not be empty.
   int compressed_rows(int rows, bool together) const {
     return int(std::max<int64_t>(1, together ? rows / nsa.d : nsa.compressed(rows)));
   }
@@ -28,7 +28,7 @@ struct Shape {
   }
 };
 
-// The weights of a phi, at tensors `first` ... `first` + 4.
+// The weights of a phi, in tensors `first` ... `first` + 4.
 void declare_phi(const Shape& x, int dim, VariantTensor* to) {
   const Nsa& nsa = x.nsa;
   const int hidden = nsa.width(dim);
@@ -61,8 +61,8 @@ void declare_select(const Shape& x, Declared& out) {
   out.dense = false;
   out.required = roles(Role::q, Role::k) | roles_if(x.ragged, roles(Role::cu_q)) |
                  roles_if(x.p.len_q != x.p.len_k, roles(Role::used_k));
-  // Without lse a backend makes it, of the scores alone and in one order: then a query selects the same blocks, to the
-  // bit, whatever comes with it in a call.
+  // Without lse, a backend computes it from the scores alone, in a fixed order. A query then selects the same blocks,
+  // bit for bit, regardless of what else is in the call.
   out.optional =
       roles(Role::lse, Role::cu_q, Role::used_q, Role::used_k) | roles_if(!x.ragged, roles(Role::cache_index));
   out.read = roles(Role::lse);
@@ -82,7 +82,7 @@ void declare_gate(const Shape& x, Declared& out) {
   out.lengths_of_k = false;
   out.out.head = heads;
   out.tensor[0] = x.of_query("gates", Use::input, DType::f32, heads, 3);
-  const int fewer = given > 0 ? given : heads % 2 == 0 ? heads / 2 : 1;  // any number that divides the heads
+  const int fewer = given > 0 ? given : heads % 2 == 0 ? heads / 2 : 1;  // any divisor of the head count
   out.tensor[0].or_heads = {heads % fewer == 0 ? fewer : 1, 1};
 }
 
@@ -119,7 +119,7 @@ void declare_nsa(const Shape& x, Declared& out) {
     else if (!x.a.given(Role::k)) out.k.seq = x.compressed_rows(p.len_k, false);
   }
 
-  // Streams of raw tokens have the rows of q; with used_k they are caches with rows of their own.
+  // Streams of raw tokens have the rows of q; with used_k they are caches with their own rows.
   const auto stream = [&](int n, std::string_view name, int dim) {
     const Extents given = x.a[variant_tensor(n)].extent;
     Extents e{x.q.batch, x.q.seq, p.heads_kv, dim};

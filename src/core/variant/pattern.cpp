@@ -1,4 +1,4 @@
-// The texts of patterns, and how many blocks each can list.
+// Parsing of patterns, and bounds on the blocks that each can list.
 #include "core/variant/pattern.h"
 
 #include <algorithm>
@@ -14,13 +14,13 @@ constexpr std::string_view kNames[] = {"dense", "local_window", "dilated_rates",
                                        "global_local", "strided", "random", "hierarchical", "streaming"};
 static_assert(std::size(kNames) == size_t(PatternKind::count));
 constexpr std::string_view kHeadKinds[] = {"sparse", "dense", "streaming"};
-// What each takes beside `kinds`, and beside `sink` and `local` where kinds have streaming heads.
+// Parameters of each pattern, besides `kinds`, and besides `sink` and `local` for streaming heads in kinds.
 constexpr std::string_view kTakes[] = {"", "window", "rates", "rates ratio reach", "strides", "global window rows",
                                        "stride", "density seed", "preset strides windows", "sink local"};
 static_assert(std::size(kTakes) == size_t(PatternKind::count));
 
-// Levels of the published presets: strides in blocks, windows in tokens, 0 for all. Those of `standard` are published
-// in tokens; those of the others are said to be tokens, where every block would see everything.
+// Levels of the published presets: strides in blocks, windows in tokens, 0 for all. The strides of `standard` are
+// published in tokens. The others are described as tokens too, but then every block would see everything.
 struct Preset {
   std::string_view name;
   bool stride_tokens;
@@ -79,7 +79,7 @@ struct Reader {
     return Status::good();
   }
 
-  // Only names that the pattern knows.
+  // Rejects names that the pattern does not have.
   Status known() const {
     const bool streams = value("kinds").find("streaming") != std::string_view::npos;
     const std::string all = join(kTakes[int(out.kind)], " kinds", streams ? " sink local" : "");
@@ -101,7 +101,7 @@ struct Reader {
       return no(name, "=", value(name), " is not a number of at least ", least);
     return Status::good();
   }
-  // Tokens as blocks: rounded down, or up where something that was asked for may not vanish.
+  // Converts tokens to blocks: rounded down, or up where a requested feature must not vanish.
   Status tokens(std::string_view name, int32_t otherwise, bool up, int32_t& blocks) const {
     int32_t x = 0;
     if (Status s = integer(name, otherwise, up ? 1 : 0, x); !s.ok()) return s;
@@ -211,7 +211,7 @@ struct Reader {
   }
 };
 
-// The most blocks of a row that is shown `shown` of them and stands on `homes`. Never below what it really has.
+// Upper bound on the blocks listed by a row with `shown` visible blocks that spans `homes` key blocks.
 int64_t row_bound(const Pattern& p, HeadKind head, int64_t shown, int64_t homes) {
   const auto window = [&](int64_t half) { return 2 * half + homes; };
   const int64_t streaming = p.sink + window(p.local - 1);
@@ -268,7 +268,7 @@ int64_t bound(const Pattern& p, const Problem& problem, int batch, int heads, bo
   const BlockGrid grid{band_of(problem.mask, problem.len_q, problem.len_k, 0, 0), problem.len_q, problem.len_k, size};
   const bool known = full && problem.mask.align != Align::absolute;
   const int64_t columns = grid.columns();
-  // Where the lengths are not known, a block of queries may stand astride.
+  // With unknown lengths, a query block may straddle key blocks.
   const int64_t astride = std::min<int64_t>(columns, (size.q - 1) / size.k + 2);
   int64_t all = 0;
   for (int h = 0; h < heads; ++h) {
@@ -279,7 +279,7 @@ int64_t bound(const Pattern& p, const Problem& problem, int batch, int heads, bo
       shown += seen;
       listed += row_bound(p, p.kind_of(h), seen, known ? at.last - at.first : astride);
     }
-    // What is drawn is drawn of the sum; rounding is monotone, so fewer shown are never more drawn.
+    // Blocks are drawn from the sum; rounding is monotone, so fewer visible blocks never draw more.
     all += p.draws(h) ? p.drawn(shown) : listed;
   }
   constexpr double kTooMany = 0x1p62;

@@ -1,8 +1,8 @@
-// Which key blocks a block of queries attends, as named patterns: predicates that CPU and GPU share, so that a list is
-// the same bit for bit wherever it is built. A pattern speaks of key blocks on both sides: a query block stands on the
-// key blocks that its tokens' positions fall into (one where the sides are as long and the blocks as large), and takes
-// what the pattern gives to any of them. What the band hides is never listed: `shown` is what it leaves.
-// Density is the kept fraction of the blocks that the band shows.
+// Named patterns: which key blocks a query block attends to. They are predicates shared by CPU and GPU, so a list is
+// the same bit for bit wherever it is built. Patterns are defined on key blocks for both sides: a query block covers
+// the key blocks that its tokens' positions fall into (one if both sides have equal length and block size). It takes
+// what the pattern gives to any of them. Blocks hidden by the band are never listed; `shown` is the range of visible
+// blocks. Density is the kept fraction of the visible blocks.
 #pragma once
 #include <string_view>
 
@@ -11,7 +11,7 @@
 
 namespace attune {
 
-// The blocks of one sequence.
+// The block grid of one sequence.
 struct BlockGrid {
   Band band{};
   int len_q = 0, len_k = 0;
@@ -22,7 +22,7 @@ struct BlockGrid {
   ATTUNE_HD Rows queries(int row) const {
     return {clamp(int64_t(row) * size.q, 0, len_q), clamp(int64_t(row + 1) * size.q, 0, len_q)};
   }
-  // Key blocks of which the band shows some pair to the row; half open, empty for a row that is not there.
+  // Key blocks with at least one pair visible to the row: half-open, empty for a row outside the sequence.
   ATTUNE_HD Rows shown(int row) const {
     const Rows q = queries(row);
     if (q.first >= q.last) return {0, 0};
@@ -30,7 +30,7 @@ struct BlockGrid {
     const int first = walk.first_key(q.first), last = walk.last_key(q.last - 1);
     return first < last ? Rows{first / size.k, int(ceil_div(last, size.k))} : Rows{0, 0};
   }
-  // Key blocks on which the row's queries stand; those before the first key stand on it, those behind the last on that.
+  // Key blocks at the row's query positions. Positions before the first key or after the last one are clamped.
   ATTUNE_HD Rows homes(int row) const {
     const Rows q = queries(row);
     if (q.first >= q.last || !len_k) return {0, 0};
@@ -42,11 +42,11 @@ struct BlockGrid {
 };
 
 // A keyed permutation of 0 ... count - 1 without a table, so that a row draws exactly as many blocks as it may: a
-// Feistel network over the next power of two, repeated while the result lies outside. Ten rounds: with four, small
+// Feistel network over the next power of two, repeated while the result is out of range. Ten rounds: with four, small
 // counts favour some pairs.
 struct Shuffle {
   uint32_t key[4];
-  int high, low;  // bits of the halves
+  int high, low;  // bits of the two halves
   uint32_t count;
 
   ATTUNE_HD Shuffle(uint64_t seed, uint32_t list, uint32_t row, uint32_t n) : count(n) {
@@ -80,27 +80,27 @@ enum class PatternKind : int32_t {
   streaming,
   count
 };
-enum class HeadKind : int32_t { sparse, dense, streaming };  // sparse: as the pattern says
+enum class HeadKind : int32_t { sparse, dense, streaming };  // sparse: follows the pattern
 
-// What a text says, in key blocks: `local_window window=512` of blocks of 64 is half = 4. No pointers, so that it is a
-// parameter of a kernel.
+// A parsed pattern, in key blocks: `local_window window=512` with blocks of 64 is half = 4. It has no pointers, so it
+// can be a kernel parameter.
 struct Pattern {
   static constexpr int kMost = 8, kHeads = 256;
-  static constexpr int kEverywhere = 1 << 30;  // half of a window without end
-  static constexpr int64_t kWhole = 1000000;   // a density of 1
+  static constexpr int kEverywhere = 1 << 30;  // half width of an unlimited window
+  static constexpr int64_t kWhole = 1000000;   // density 1
 
   PatternKind kind = PatternKind::dense;
-  int32_t half = 0;                // how far a window goes to either side
-  int32_t first = 0;               // global columns
-  int32_t global_rows = 0;         // 1: their rows see everything too
-  int32_t count = 0;               // of rate
+  int32_t half = 0;                // half width of a window
+  int32_t first = 0;               // number of global columns
+  int32_t global_rows = 0;         // 1: global rows see everything too
+  int32_t count = 0;               // entries of rate
   int32_t rate[kMost] = {};        // rates, strides, or strides of levels
   int32_t reach[kMost] = {};       // half windows of levels
-  int32_t steps = 0;               // of dilated_offsets: how many steps to either side
-  int32_t density = 0;             // millionths, of random
+  int32_t steps = 0;               // dilated_offsets: steps to either side
+  int32_t density = 0;             // random: density in millionths
   uint32_t seed[2] = {};
-  int32_t sink = 0, local = 0;     // of streaming: first blocks, and blocks up to its own, that one included
-  int32_t head_kinds = 0;          // how many are said; head h is of kind h mod that; 0: all sparse
+  int32_t sink = 0, local = 0;     // streaming: leading blocks, and blocks up to and including its own
+  int32_t head_kinds = 0;          // number of given kinds; head h has kind h mod that; 0: all sparse
   uint32_t head_kind[kHeads / 16] = {};  // two bits each
 
   ATTUNE_HD HeadKind kind_of(int head) const {
@@ -113,10 +113,10 @@ struct Pattern {
     return head_kinds > 1 || kind == PatternKind::random || (kind == PatternKind::dilated_offsets && count > 1);
   }
   ATTUNE_HD bool draws(int head) const { return kind == PatternKind::random && kind_of(head) == HeadKind::sparse; }
-  // How many of the first `shown` blocks of a list are drawn: rows are the differences, so that the sum is exact.
+  // How many of the first `shown` blocks of a list are drawn. Rows take differences, so the total is exact.
   ATTUNE_HD int64_t drawn(int64_t shown) const { return (shown * density + kWhole / 2) / kWhole; }
 
-  // Whether a query block that stands on key block i attends key block j. Not of patterns that draw.
+  // Whether a query block at key block i attends to key block j. Not for patterns that draw.
   ATTUNE_HD bool active(int head, int i, int j) const {
     const int apart = j > i ? j - i : i - j;
     switch (kind_of(head)) {
@@ -150,12 +150,12 @@ struct Pattern {
   }
 };
 
-// One row of one list, ready to be asked block by block.
+// One row of one list, ready for queries block by block.
 struct PatternRow {
   const Pattern& pattern;
   int head;
   Rows shown, homes;
-  int keep;  // of a row that draws: how many
+  int keep;  // drawing rows: the number of blocks
   Shuffle shuffle;
 
   ATTUNE_HD PatternRow(const Pattern& p, const BlockGrid& grid, int list, int h, int row, int drawn = 0)
@@ -172,14 +172,14 @@ struct PatternRow {
 };
 
 std::string name(PatternKind);
-// "0.125" as millionths; false where it is not a number of 0 ... 1 with at most six digits behind the point.
+// Parses "0.125" as millionths; false unless it is a number in 0 ... 1 with at most six decimals.
 bool parse_millionths(std::string_view text, int32_t& out);
-// "random density=0.1 seed=7", "global_local global=64 window=512 kinds=30*sparse,2*dense". Tokens become blocks of
-// mask.blocks, whose bound is not looked at. Bad text is one sentence. The grammar is in docs/block_sparse.md.
+// Parses "random density=0.1 seed=7", "global_local global=64 window=512 kinds=30*sparse,2*dense". Tokens become blocks
+// of mask.blocks, whose bound is ignored. Invalid text yields one sentence. docs/block_sparse.md has the grammar.
 Status parse(std::string_view text, const Problem&, Pattern& out);
 
-// The most entries that `batch` x `heads` lists of the pattern have: at the bounds of the problem's lengths where
-// `full`, else whatever the lengths of its sequences are.
+// The maximum number of entries in `batch` x `heads` lists of the pattern: at the bounds of the problem's lengths if
+// `full`, otherwise for any sequence lengths.
 int64_t bound(const Pattern&, const Problem&, int batch, int heads, bool full);
 
 }  // namespace attune

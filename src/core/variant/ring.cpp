@@ -18,7 +18,7 @@ bool one_of(std::string_view s, const auto& words) {
   return false;
 }
 
-// The parameters that are not the ring's own belong to the inner variant: "dilated rates=1,2 segments=8,16".
+// Parameters that do not belong to ring belong to the inner variant: "dilated rates=1,2 segments=8,16".
 Status read_inner(const Variant& v, Variant& out) {
   std::string text(value(v, "inner"));
   std::string_view rest = v.text;
@@ -34,8 +34,8 @@ Status read_inner(const Variant& v, Variant& out) {
   return assign(out, text + others);
 }
 
-// Whether lists of the whole cut into lists of the pieces, none of which then begins inside of a block; or, where
-// single tokens are dealt out, whether every rank gets as many of each block.
+// Whether the lists of the whole divide into lists of the pieces, so that no piece starts inside a block. For striped
+// tokens: whether every rank gets the same number of each block.
 Status blocks_fit(const Problem& p, const Shards& shards) {
   const auto no = [&](const auto&... why) { return Status::no("ring: ", why...); };
   const Blocks size = p.mask.blocks;

@@ -1,7 +1,7 @@
 // Attention over ranks: `ring layout=ring|zigzag|striped|ulysses ranks=R tokens=N [inner=dilated ...]`. Every rank has
-// its shard (shard.h) of a stream of N tokens, q and k cut alike, and a communicator in its arguments. The number of
-// ranks is part of the problem because it is part of the code that runs: the heads of a rank, the masks of its parts,
-// what travels. docs/ring.md is its page.
+// its shard (shard.h) of a stream of N tokens, with q and k divided alike, and a communicator in its arguments. The
+// number of ranks is part of the problem because it determines the code that runs: the heads of a rank, the masks of
+// its parts, the data exchanged. See docs/ring.md.
 #pragma once
 #include "core/variant/shard.h"
 #include "core/variant/variants.h"
@@ -10,12 +10,12 @@ namespace attune {
 
 struct Ring {
   Shards shards{};
-  Variant inner{};  // of the whole problem, "" for plain attention
+  Variant inner{};  // variant of the whole problem; "" for plain attention
 };
 
-// Parameters, or a sentence. Allocates nothing where they are right.
+// Reads the parameters, or explains what is wrong. Allocates nothing on success.
 Status read_ring(const Variant&, Ring& out);
-inline Ring ring_of(const Problem& p) {  // of a valid problem
+inline Ring ring_of(const Problem& p) {  // requires a valid problem
   Ring r;
   (void)read_ring(p.variant, r);
   return r;
@@ -25,10 +25,10 @@ std::string_view name(Cut);
 Status valid_ring(const Problem&);
 void declare_ring(const Problem&, const Args&, Declared&);
 
-// Tensor 0 of the variant, of ragged problems: where the sequences of the whole stream begin, batch + 1 numbers.
+// Variant tensor 0 of ragged problems: the first token of each sequence of the whole stream, batch + 1 numbers.
 inline constexpr int kRingSequences = 0;
 
-// The problem of all ranks together, as one rank would run it: no variant but the inner one, and every token.
+// The problem of all ranks together, as one rank would run it: only the inner variant, and every token.
 Problem whole_of(const Problem&, const Ring&);
 
 }  // namespace attune

@@ -1,6 +1,6 @@
-// The scorer of adaptive.h, step by step. A step is so many tasks that do not touch each other, and a task is shared by
-// lanes: the threads of a block on a GPU, one on a CPU. So the arithmetic is here once, in f32, and the order of every
-// sum is fixed: results are the same bits in every run. Only choosing the best of a row differs by machine.
+// The scorer of adaptive.h, step by step. A step is a set of independent tasks, and each task is shared by lanes: the
+// threads of a CTA on a GPU, one lane on a CPU. The arithmetic is here once, in f32, with a fixed order for every sum,
+// so results are bitwise reproducible. Only the selection of a row's best entries differs by machine.
 #pragma once
 #include <cmath>
 
@@ -8,7 +8,7 @@
 
 namespace attune {
 
-// Rows of f32 with a stride, and one such matrix a network.
+// Strided rows of f32, one such matrix per network.
 struct Weights {
   float* data = nullptr;
   int64_t row = 0, head = 0;
@@ -17,43 +17,43 @@ struct Weights {
 
 struct Lane { int at = 0, count = 1; };
 
-// One parameter of all its kernels. Arrays are compact; `side` is 0 for queries and 1 for keys.
+// One parameter of all scorer kernels. Arrays are compact; `side` is 0 for queries and 1 for keys.
 struct Scorer {
-  Problem problem{};  // of the attention with the lists that come out: mask.blocks is set, and no variant
-  DenseArgs args{};   // q, k and lengths; of a backward dq and dk, to which is added
+  Problem problem{};  // the attention over the resulting lists: mask.blocks is set, no variant
+  DenseArgs args{};   // q, k and lengths; in a backward also dq and dk, which are added to
   Adaptive say{};
   int32_t rows = 0, columns = 0;     // blocks, by the bounds
-  int32_t nets = 1, units = 1;       // networks; and how many sides a key block has: one a network's head of keys
+  int32_t nets = 1, units = 1;       // networks; and terms per key block: heads_q if per_head, else heads_kv
   Weights project[2]{}, project_bias[2]{}, w1{}, b1{}, w2{}, b2{};
   const float* log_temperature = nullptr;
   const int64_t* noise = nullptr;    // seed and offset, or null
-  int32_t *begin = nullptr, *column = nullptr;  // the list: begin is [batch, heads, rows + 1] with these strides
+  int32_t *begin = nullptr, *column = nullptr;  // the list: begin is [batch, heads, rows + 1] with the strides below
   int64_t begin_batch = 0, begin_head = 0;
-  float* scores = nullptr;           // of its entries
+  float* scores = nullptr;           // score of each entry
 
   float* mix[2] = {};                // [nets, dim, hidden]: w1 times the projection
-  float* offset[2] = {};             // [nets, hidden]: what that adds whatever the summary is; b1 with the queries
-  float* mean[2] = {};               // [batch, blocks, heads or heads of keys, dim]
-  float* term[2] = {};               // [batch, blocks, heads or units, hidden]: what goes into relu, but for the other
+  float* offset[2] = {};             // [nets, hidden]: the constant part of the projection; includes b1 for queries
+  float* mean[2] = {};               // [batch, blocks, heads or KV heads, dim]
+  float* term[2] = {};               // [batch, blocks, heads or units, hidden]: this side's summand in relu
 
   const float* d_entry = nullptr;    // backward: gradient of each entry's score
   const int32_t *begin_k = nullptr, *row_k = nullptr;  // the list by key block, compact
   float* d_term[2] = {};
   float* d_mix[2] = {};
   float* d_offset[2] = {};
-  float* partial = nullptr;          // [batch, rows, heads, hidden + 2]: of w2, then of b2 and of log_temperature
+  float* partial = nullptr;          // [batch, rows, heads, hidden + 2]: for w2, then b2 and log_temperature
   Weights d_project[2]{}, d_project_bias[2]{}, d_w1{}, d_b1{}, d_w2{}, d_b2{};
   float* d_log_temperature = nullptr;
 
   ATTUNE_HD int dim() const { return problem.dim_qk; }
   ATTUNE_HD int group() const { return problem.heads_q / problem.heads_kv; }
   ATTUNE_HD int blocks(int side) const { return side ? columns : rows; }
-  ATTUNE_HD int heads(int side) const { return side ? problem.heads_kv : problem.heads_q; }  // of the means
-  ATTUNE_HD int sides(int side) const { return side ? units : problem.heads_q; }             // of the terms
+  ATTUNE_HD int heads(int side) const { return side ? problem.heads_kv : problem.heads_q; }  // heads in mean
+  ATTUNE_HD int sides(int side) const { return side ? units : problem.heads_q; }             // vectors in term
   ATTUNE_HD int net(int head) const { return say.per_head ? head : 0; }
-  ATTUNE_HD int unit(int head) const { return say.per_head ? head : head / group(); }        // of a query head
+  ATTUNE_HD int unit(int head) const { return say.per_head ? head : head / group(); }        // for a query head
   ATTUNE_HD int mean_head(int side, int n) const { return side && say.per_head ? n / group() : n; }
-  ATTUNE_HD int64_t vector(int side, int b, int block, int n) const {  // which term
+  ATTUNE_HD int64_t vector(int side, int b, int block, int n) const {  // index of a term
     return (int64_t(b) * blocks(side) + block) * sides(side) + n;
   }
   ATTUNE_HD float* mean_of(int side, int b, int block, int head) const {
@@ -70,7 +70,7 @@ struct Scorer {
     const float t = expf(*log_temperature);
     return t > kLeastTemperature ? t : kLeastTemperature;
   }
-  // The rows of a block that the sequence has.
+  // The rows of a block that exist in the sequence.
   ATTUNE_HD Rows tokens(int side, const Sequence& s, int block) const {
     const int length = side ? s.len_k : s.len_q;
     return {clamp(int64_t(block) * say.block, 0, length), clamp(int64_t(block + 1) * say.block, 0, length)};
@@ -98,7 +98,7 @@ ATTUNE_HD inline void add_number(DType t, char* row, int d, float x) {
   }
 }
 
-// A task of either side, the queries' first: `per_block` things of a block of a side.
+// A task of either side, queries first: `per_block` items for each block of a side.
 struct Task { int side, b, block, n; };
 template <class F>
 ATTUNE_HD Task task(const Scorer& x, int64_t at, F per_block) {
@@ -113,7 +113,7 @@ ATTUNE_HD int64_t tasks(const Scorer& x, F per_block) {
   return int64_t(x.problem.batch) * (int64_t(x.rows) * per_block(0) + int64_t(x.columns) * per_block(1));
 }
 
-// w1 and the projections as one matrix a side: 2 x nets x hidden tasks.
+// w1 and the projections as one matrix per side: 2 x nets x hidden tasks.
 struct Mix {
   ATTUNE_HD static int64_t tasks(const Scorer& x) { return int64_t(2) * x.nets * x.say.hidden; }
   ATTUNE_HD static void run(const Scorer& x, int64_t at, Lane lane) {
@@ -133,7 +133,7 @@ struct Mix {
   }
 };
 
-// The mean of a block's tokens; 0 where it has none.
+// The mean of a block's tokens; 0 if it has none.
 struct Mean {
   struct Each {
     const Scorer& x;
@@ -160,7 +160,7 @@ struct EachTerm {
   ATTUNE_HD int operator()(int side) const { return x.sides(side); }
 };
 
-// What each side brings to relu.
+// Each side's summand in relu.
 struct Term {
   ATTUNE_HD static int64_t tasks(const Scorer& x) { return scorer::tasks(x, EachTerm{x}); }
   ATTUNE_HD static void run(const Scorer& x, int64_t at, Lane lane) {
@@ -177,7 +177,7 @@ struct Term {
   }
 };
 
-// A row of blocks: the gradient of its queries' term, and its part of those of w2, b2 and the temperature.
+// A block row: the gradient of its query term, and its contribution to those of w2, b2 and the temperature.
 struct RowGradient {
   ATTUNE_HD static int64_t tasks(const Scorer& x) {
     return int64_t(x.problem.batch) * x.rows * x.problem.heads_q;
@@ -189,7 +189,7 @@ struct RowGradient {
     const int first = clamp(begin[row], 0, bound), last = clamp(begin[row + 1], first, bound);
     const float *mine = x.term_of(0, b, row, head), *w2 = x.w2.at(0, x.net(head));
     float *d_term = x.d_term[0] + at * hidden, *partial = x.partial + at * (hidden + 2);
-    const float scale = 1.f / x.temperature();  // from the gradient of a score to that of what w2 and b2 make
+    const float scale = 1.f / x.temperature();  // from the gradient of a score to that of the output of w2 and b2
     for (int unit = lane.at; unit < hidden; unit += lane.count) {
       float d_mine = 0, d_w2 = 0;
       for (int n = first; n < last; ++n) {
@@ -206,7 +206,7 @@ struct RowGradient {
   }
 };
 
-// The first of a row's entries, which ascend, that is not below block j.
+// The first entry of a row, whose entries ascend, that is not below block j.
 ATTUNE_HD inline int find_entry(const Scorer& x, int first, int last, int j) {
   while (first < last) {
     const int middle = first + (last - first) / 2;
@@ -216,7 +216,7 @@ ATTUNE_HD inline int find_entry(const Scorer& x, int first, int last, int j) {
   return first;
 }
 
-// A key block: the gradient of its term, over the rows and the heads that have it.
+// A key block: the gradient of its term, over all rows and heads that list it.
 struct KeyGradient {
   ATTUNE_HD static int64_t tasks(const Scorer& x) { return int64_t(x.problem.batch) * x.columns * x.units; }
   ATTUNE_HD static void run(const Scorer& x, int64_t at, Lane lane) {
@@ -264,7 +264,7 @@ struct MixGradient {
   }
 };
 
-// d_w1 and d_b1, a row of each a task: 2 x nets x hidden.
+// d_w1 and d_b1, one row of each per task: 2 x nets x hidden tasks.
 struct FirstLayerGradient {
   ATTUNE_HD static int64_t tasks(const Scorer& x) { return int64_t(2) * x.nets * x.say.hidden; }
   ATTUNE_HD static void run(const Scorer& x, int64_t at, Lane lane) {
@@ -281,7 +281,7 @@ struct FirstLayerGradient {
   }
 };
 
-// d_wq, d_bq and those of the keys, a row of each a task: 2 x dim.
+// d_wq, d_bq, d_wk and d_bk, one row of each per task: 2 x dim tasks.
 struct ProjectionGradient {
   ATTUNE_HD static int64_t tasks(const Scorer& x) { return int64_t(2) * x.dim(); }
   ATTUNE_HD static void run(const Scorer& x, int64_t at, Lane lane) {
@@ -302,7 +302,7 @@ struct ProjectionGradient {
   }
 };
 
-// d_w2, d_b2 and the temperature's: nets tasks, each a sum over all rows.
+// d_w2, d_b2 and d_log_temperature: nets tasks, each a sum over all rows.
 struct LastLayerGradient {
   ATTUNE_HD static int64_t tasks(const Scorer& x) { return x.nets; }
   ATTUNE_HD static void run(const Scorer& x, int64_t at, Lane lane) {
@@ -310,7 +310,7 @@ struct LastLayerGradient {
     const int first = x.say.per_head ? net : 0, last = x.say.per_head ? net + 1 : heads;
     for (int unit = lane.at; unit < hidden + 2; unit += lane.count) {
       const bool temperature = unit == hidden + 1;
-      if (temperature && net) continue;  // one for all
+      if (temperature && net) continue;  // one for all networks
       float sum = 0;
       for (int64_t row = 0; row < int64_t(x.problem.batch) * x.rows; ++row)
         for (int h = temperature ? 0 : first; h < (temperature ? heads : last); ++h)

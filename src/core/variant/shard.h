@@ -1,9 +1,9 @@
-// Which tokens a rank has, and what its queries see of another rank's keys. A stream of tokens (every row of the batch,
-// or all sequences packed) is cut into pieces of equal size, as far as that goes: sizes differ by one at most.
-//   ring, ulysses   rank r has one piece in a row: tokens [r N / R, (r + 1) N / R)
-//   zigzag          2 R pieces, of which rank r has numbers r and 2 R - 1 - r: equal work where the mask is causal
+// Which tokens a rank has, and which of another rank's keys its queries see. A stream of tokens (every row of the
+// batch, or all sequences packed) is divided into pieces whose sizes differ by at most one.
+//   ring, ulysses   rank r has one contiguous piece: tokens [r N / R, (r + 1) N / R)
+//   zigzag          2 R pieces, of which rank r has numbers r and 2 R - 1 - r: equal work under a causal mask
 //   striped         tokens r, r + R, r + 2 R, ...
-// Pure arithmetic, on both devices: transports and kernels never decide what is where.
+// Pure arithmetic, on host and device: transports and kernels never decide placement.
 #pragma once
 #include "core/mask.h"
 
@@ -12,12 +12,12 @@ namespace attune {
 enum class Cut : int32_t { ring, zigzag, striped, ulysses };
 
 struct Piece {
-  int64_t first = 0;   // token
-  int32_t count = 0;   // tokens
-  int32_t step = 1;    // from one token to the next
+  int64_t first = 0;   // first token
+  int32_t count = 0;   // number of tokens
+  int32_t step = 1;    // distance between tokens
 
   ATTUNE_HD constexpr int64_t token(int64_t row) const { return first + row * step; }
-  // How many of its tokens come before token t of the stream.
+  // The number of its tokens before token t of the stream.
   ATTUNE_HD constexpr int32_t before(int64_t t) const { return clamp(ceil_div(t - first, step), 0, count); }
 };
 
@@ -36,7 +36,7 @@ struct Shards {
   ATTUNE_HD constexpr int count(int rank) const {
     return piece(rank, 0).count + (pieces() == 2 ? piece(rank, 1).count : 0);
   }
-  // The row of the shard where its n-th piece begins.
+  // The shard row at which its n-th piece starts.
   ATTUNE_HD constexpr int first_row(int rank, int n) const { return n ? piece(rank, 0).count : 0; }
   ATTUNE_HD constexpr int64_t token(int rank, int row) const {
     const int n = row >= piece(rank, 0).count && pieces() == 2;
@@ -49,13 +49,14 @@ struct Shards {
   }
 };
 
-// What the queries of one piece see of the keys of another, said of their rows: the mask of a part (a number into
-// part_masks) and where query 0 and key 0 stand. Rows of striped pieces are R tokens apart. With key token
-// t' = j R + r' and query token t = i R + r, a window t - left <= t' <= t + right is
+// Which keys of one piece the queries of another see, in terms of their rows: the mask of a part (an index into
+// part_masks) and the positions of query 0 and key 0. Rows of striped pieces are R tokens apart. With key token t' = j
+// R + r' and query token t = i R + r, a window t - left <= t' <= t + right is
 //   i - floor((left + r' - r) / R)  <=  j  <=  i + floor((right + r - r') / R)
-// which is a window again, whose width is floor((left + right) / R) or one less. So two masks serve all pairs of ranks.
+// which is again a window, of width floor((left + right) / R) or one less. Two masks therefore serve all pairs of
+// ranks.
 struct Sight {
-  bool any = false;  // some query may see some key: some do, unless sequences of a packed stream part them
+  bool any = false;  // some query sees some key, unless sequence boundaries of a packed stream separate them
   int mask = 0;
   int64_t q_at = 0, k_at = 0;
 };
@@ -67,7 +68,7 @@ constexpr int64_t right_of(const Mask& m) {
   return m.kind == MaskKind::causal ? 0 : m.kind == MaskKind::window && m.right != kNoLimit ? m.right : kUnbounded;
 }
 
-// Of striped pieces that begin at tokens q and k of a sequence, R apart.
+// For striped pieces that start at tokens q and k of a sequence, with stride R.
 ATTUNE_HD constexpr Sight striped_sight(int64_t left, int64_t right, int64_t q, int64_t k, int ranks) {
   const bool from = left != kUnbounded, to = right != kUnbounded;
   const int64_t back = from ? floor_div(left + k - q, ranks) : 0, ahead = to ? floor_div(right + q - k, ranks) : 0;
@@ -78,7 +79,7 @@ ATTUNE_HD constexpr Sight striped_sight(int64_t left, int64_t right, int64_t q, 
   return {.q_at = to ? ahead : -back};
 }
 
-// The masks of the parts; returns how many.
+// Fills the masks of the parts and returns their number.
 constexpr int part_masks(const Mask& m, const Shards& s, Mask out[2]) {
   const int64_t left = left_of(m), right = right_of(m);
   const bool from = left != kUnbounded, to = right != kUnbounded;
@@ -95,7 +96,7 @@ constexpr int part_masks(const Mask& m, const Shards& s, Mask out[2]) {
 // Whether a key of `k` lies in the window of a query of `q`; both have the same step.
 ATTUNE_HD constexpr bool meets(const Piece& q, const Piece& k, int64_t left, int64_t right) {
   if (!q.count || !k.count) return false;
-  // Distances from -> to, a step apart: those at least -left begin at `least`.
+  // Distances run from `from` to `to`, one step apart; `least` is the first that is at least -left.
   const int64_t from = k.first - q.token(q.count - 1), to = k.token(k.count - 1) - q.first;
   const int64_t least = from >= -left ? from : from + ceil_div(-left - from, q.step) * q.step;
   return least <= to && least <= right;
@@ -108,8 +109,8 @@ ATTUNE_HD constexpr Sight sight(const Shards& s, int64_t left, int64_t right, co
   return at;
 }
 
-// The same for the sequence of a packed stream that begins at token `start`: positions count from there. Inside a
-// sequence tokens are as far apart as in the stream, so sight() says whether any is seen at all.
+// The same for the sequence of a packed stream that starts at token `start`: positions count from there. Distances
+// within a sequence equal those in the stream, so sight() decides whether any key is seen at all.
 ATTUNE_HD constexpr Sight sight_in(const Shards& s, int64_t left, int64_t right, const Piece& q, const Piece& k,
                                    int64_t start) {
   const int64_t q_at = q.token(q.before(start)) - start, k_at = k.token(k.before(start)) - start;
@@ -117,14 +118,14 @@ ATTUNE_HD constexpr Sight sight_in(const Shards& s, int64_t left, int64_t right,
   return {.q_at = q_at, .k_at = k_at};
 }
 
-// The small tables that parts read, for one rank: made where the data is, once a run.
+// The small tables that parts read, for one rank: built on the device of the data, once per run.
 struct ShardTables {
   Shards shards{};
-  int32_t rank = 0, batch = 1;         // batch: 1 where all rows of the batch are cut alike
-  int64_t left = 0, right = 0;         // of the mask
-  const int32_t* sequences = nullptr;  // [batch + 1], of a packed stream; or null
-  int64_t* positions = nullptr;        // [pieces][ranks][pieces][batch][2]: of query piece, other rank, key piece
-  int32_t* starts = nullptr;           // [ranks][pieces][batch + 1]: rows of a piece where sequences begin; packed only
+  int32_t rank = 0, batch = 1;         // batch: 1 if all batch rows are divided alike
+  int64_t left = 0, right = 0;         // mask window
+  const int32_t* sequences = nullptr;  // [batch + 1], packed streams; else null
+  int64_t* positions = nullptr;        // [pieces][ranks][pieces][batch][2]: by query piece, other rank, key piece
+  int32_t* starts = nullptr;           // [ranks][pieces][batch + 1]: first row of a sequence in a piece; packed only
 
   ATTUNE_HD constexpr int64_t pairs() const { return int64_t(shards.pieces()) * shards.ranks * shards.pieces(); }
   ATTUNE_HD constexpr int64_t pair(int q_piece, int other, int k_piece) const {
@@ -133,7 +134,7 @@ struct ShardTables {
   ATTUNE_HD constexpr int64_t start(int other, int piece) const {
     return (int64_t(other) * shards.pieces() + piece) * (batch + 1);
   }
-  // Item n of `items()`: one sequence of one pair, and what goes with it.
+  // Fills item n of `items()`: one sequence of one pair, with its table entries.
   ATTUNE_HD constexpr int64_t items() const { return pairs() * (batch + 1); }
   ATTUNE_HD void fill(int64_t n) const {
     const int b = int(n % (batch + 1)), k_piece = int(n / (batch + 1) % shards.pieces());
@@ -149,8 +150,8 @@ struct ShardTables {
   }
 };
 
-// Block lists of all tokens, cut to some rows and to key blocks [first, last), which then count from 0. A list keeps
-// its place among the entries: what is left of it begins where its first row began.
+// Block lists of all tokens, restricted to some rows and to key blocks [first, last), renumbered from 0. A list keeps
+// its place among the entries: its remainder starts where its first row started.
 struct ListCut {
   const int32_t* begin = nullptr;   // [batches, heads, all rows + 1]
   int64_t stride_batch = 0, stride_head = 0;

@@ -10,7 +10,7 @@
 namespace attune {
 namespace {
 
-// One line a variant. Its functions are declared in the header of the variant, next to its parameters.
+// One line per variant. Its functions are declared in the variant's header, next to its parameters.
 constexpr VariantWord kWords[] = {
     {"compress", valid_nsa, declare_nsa}, {"select", valid_nsa, declare_nsa}, {"selected", valid_nsa, declare_nsa},
     {"gate", valid_nsa, declare_nsa},     {"reads", valid_nsa, declare_nsa},  {"nsa", valid_nsa, declare_nsa},

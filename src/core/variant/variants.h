@@ -1,5 +1,5 @@
-// What a variant takes and gives beside the dense roles, declared once: the check of arguments, the worlds that verify
-// makes and the sentences about them all read it. A new variant is an entry in variants.cpp.
+// The tensors that a variant takes and returns besides the dense roles, declared once. The argument check, the test
+// inputs of verify and the error messages all use it. A new variant is an entry in variants.cpp.
 #pragma once
 #include <array>
 
@@ -8,24 +8,24 @@
 namespace attune {
 
 enum class Use : int32_t {
-  none,    // the variant has no tensor of this number
+  none,    // the variant has no tensor with this number
   input,   // read; its gradient is the d_variant tensor of the same number
   list,    // integers, read; no gradient
-  saved,   // a forward writes it where it is given; a backward reads it and needs it
-  result,  // only written, by a forward
+  saved,   // written by a forward if given; read and required by a backward
+  result,  // written only, by a forward
 };
-// Whose rows a tensor has: those of no sequence are never read there, as they are not in q or k.
+// Which rows a tensor has. Rows outside every sequence are never read, as in q or k.
 enum class RowsOf : int32_t { nobody, q, k };
 
 struct VariantTensor {
   std::string_view name{};
   Use use = Use::none;
   DType dtype = DType::none;
-  Extents extent{};                     // exactly
+  Extents extent{};                   // exact
   RowsOf rows = RowsOf::nobody;
-  bool optional = false;                // of inputs, lists and results; what is saved is optional in a forward
-  std::array<int32_t, 2> or_heads{};    // other extents that the head axis may have; 0: none
-  double inputs = 1;                    // of weights: how many values one sum of them takes; a trial draws them so
+  bool optional = false;              // for inputs, lists and results; saved tensors are optional in a forward
+  std::array<int32_t, 2> or_heads{};  // alternative extents of the head axis; 0: none
+  double inputs = 1;                  // for weights: the number of values in one sum, which scales random test weights
 };
 
 // Dense roles, one bit each.
@@ -35,23 +35,23 @@ constexpr Roles roles(R... r) { return (Roles(0) | ... | (Roles(1) << int(r))); 
 constexpr Roles roles_if(bool condition, Roles r) { return condition ? r : 0; }
 
 struct Declared {
-  bool dense = true;               // takes the dense roles as a problem without variant does, but for these:
-  Roles required = 0, optional = 0;  // all of them, where it is not dense
-  Roles read = 0;                  // of the roles that are written otherwise: lse, where it is an input
-  Extents out{0, 0, 0, 0};         // what is not 0 is not as in a dense problem
+  bool dense = true;                 // takes the dense roles of a problem without variant, except for these:
+  Roles required = 0, optional = 0;  // all roles, if not dense
+  Roles read = 0;                    // roles that are inputs here but outputs otherwise: lse
+  Extents out{0, 0, 0, 0};           // nonzero extents replace those of a dense problem
   Extents k{0, 0, 0, 0};
-  bool self = false;               // keys are as many as queries, sequence by sequence
-  bool lengths_of_k = true;        // cu_k and used_k count rows of k
-  int32_t listed = 0;              // tokens that block lists are of, where these are not len_q and len_k
+  bool self = false;                 // as many keys as queries, in every sequence
+  bool lengths_of_k = true;          // cu_k and used_k count rows of k
+  int32_t listed = 0;                // tokens that block lists cover, if not len_q and len_k
   VariantTensor tensor[kVariantTensors]{};
 };
 
 struct VariantWord {
   std::string_view word;
-  Status (*valid)(const Problem&);                          // its parameters and what it goes together with
-  void (*declare)(const Problem&, const Args&, Declared&);  // of a valid problem; extents of q and k are those given
+  Status (*valid)(const Problem&);                          // checks parameters and compatible features
+  void (*declare)(const Problem&, const Args&, Declared&);  // requires a valid problem; uses extents of given q and k
 };
-const VariantWord* find_variant(std::string_view word);  // null where no such word is known
+const VariantWord* find_variant(std::string_view word);  // null for an unknown word
 
 Declared declared(const Problem&, const Args&);
 

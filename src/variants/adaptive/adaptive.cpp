@@ -1,6 +1,6 @@
-// Content-adaptive block-sparse attention, as adaptive.h defines it: place the rows of the lists, score and choose,
-// then attend over these lists with the scores as the bias of their blocks. Backward: the gradient of that bias is the
-// gradient of the scores. One composition for CPU and GPU: only the scorer's steps are run by different hands.
+// Content-adaptive block-sparse attention, as core/variant/adaptive.h defines it: places the rows of the lists, scores
+// and selects, then attends over these lists with the scores as block bias. In a backward, the gradient of that bias is
+// the gradient of the scores. CPU and GPU share one composition; only the scorer's steps run on different machines.
 #include <algorithm>
 
 #include "core/dtypes.h"
@@ -15,7 +15,7 @@ namespace {
 
 using T = AdaptiveTensor;
 
-// The attention with the lists that the scorer makes.
+// The attention over the lists that the scorer makes.
 Problem attention(const Problem& p, const Adaptive& say) {
   Problem part = p;
   part.variant = {};
@@ -30,11 +30,11 @@ Tensor compact(const Plan& plan, void* data, DType dtype, Extents e) {
   return {data, dtype, plan.device.kind, plan.device.index, e, stride};
 }
 
-// Everything between the arguments and the attention. What the caller keeps (the saved tensors) is not counted there.
+// Everything between the arguments and the attention, without the caller's saved tensors.
 struct Room {
   Scorer x{};
   Tensor begin, column, scores, begin_k, row_k, d_entry;
-  cpu::ChooserRoom* chooser = nullptr;  // of each worker, on a CPU
+  cpu::ChooserRoom* chooser = nullptr;  // one per worker, CPU only
   int workers = 0;
 };
 

@@ -1,5 +1,5 @@
-// A step is a kernel, a task a block of threads. The best blocks of a row are found by a radix select over the scores,
-// which stay in shared memory: what leaves is only the entries that are kept.
+// A step is a kernel, a task is a CTA. A radix select over the scores, which stay in shared memory, finds the best
+// blocks of a row. Only the kept entries are written out.
 #include "machine/cuda/launch.h"
 #include "variants/adaptive/gpu.h"
 
@@ -13,7 +13,7 @@ __global__ void __launch_bounds__(kThreads, 8) step_kernel(const __grid_constant
   Step::run(x, int64_t(blockIdx.x), {int(threadIdx.x), kThreads});
 }
 
-// Integers in the order of floats.
+// Maps floats to integers with the same order.
 __device__ uint32_t ordered(float x) {
   const uint32_t bits = __float_as_uint(x);
   return bits >> 31 ? ~bits : bits | 0x80000000u;
@@ -22,7 +22,7 @@ __device__ uint32_t ordered(float x) {
 struct Chooser {
   const Scorer& x;
   int list, row;
-  const float* score;  // of block j
+  const float* score;  // score of block j
   __device__ uint32_t key(int j) const {
     if (!x.noise) return ordered(score[j]);
     const float u = (float(noise_word(uint64_t(x.noise[0]), uint64_t(x.noise[1]), list, row, j)) + 0.5f) * 0x1p-32f;
@@ -31,9 +31,9 @@ struct Chooser {
 };
 
 __global__ void __launch_bounds__(kThreads) choose_kernel(const __grid_constant__ Scorer x) {
-  extern __shared__ float memory[];  // scores of the blocks that are shown, then the row's term and w2
+  extern __shared__ float memory[];  // scores of the visible blocks, then the row's term and w2
   __shared__ int bins[kBins];
-  __shared__ uint32_t chosen;        // the digits of the least key that is kept, as far as they are known
+  __shared__ uint32_t chosen;        // the digits of the smallest kept key that are known so far
   __shared__ int missing;            // how many keys with these digits are kept
   const int heads = x.problem.heads_q, list = int(blockIdx.x) / x.rows, row = int(blockIdx.x) % x.rows;
   const int b = list / heads, head = list % heads, hidden = x.say.hidden, bound = x.problem.mask.blocks.bound;
@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(kThreads) choose_kernel(const __grid_constant_
   }
 }
 
-// Behind the last entry.
+// Fills the space after the last entry.
 __global__ void __launch_bounds__(kThreads) tail_kernel(const __grid_constant__ Scorer x) {
   const int bound = x.problem.mask.blocks.bound;
   const int end = clamp(x.list(x.problem.batch - 1, x.problem.heads_q - 1)[x.rows], 0, bound);

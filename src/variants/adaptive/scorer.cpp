@@ -13,8 +13,8 @@ void steps(const Scorer& x) {
   (each_task(Step::tasks(x), 4, [&](int64_t n) { Step::run(x, n, {}); }), ...);
 }
 
-// Steps of core/variant/scorer.h with their loops exchanged: many sums at once, in vectors, and each has its terms in
-// the order it has there.
+// Steps of core/variant/scorer.h with their loops exchanged: many sums at once, in vectors. Each sum keeps its order of
+// terms.
 constexpr int kSums = 64;
 
 template <class Init, class Add>
@@ -53,7 +53,7 @@ void mean_of_rows(const Scorer& x, const scorer::Task& t, const Sequence& s, Row
       return reinterpret_cast<const T*>(x.token(t.side, t.side ? Role::k : Role::q, s, i, t.n)) + first;
     };
     int i = rows.first;
-    for (; i + 4 <= rows.last; i += 4) {  // a sum is loaded and stored once for four
+    for (; i + 4 <= rows.last; i += 4) {  // loads and stores each sum once per four terms
       const T* const four[4] = {row(i), row(i + 1), row(i + 2), row(i + 3)};
       for (int d = 0; d < n; ++d)
         sums[d] = sums[d] + float(four[0][d]) + float(four[1][d]) + float(four[2][d]) + float(four[3][d]);
@@ -110,7 +110,7 @@ struct MixGradient : scorer::MixGradient {
     };
     many_sums(hidden, [](int) { return 0.f; }, [&](float* __restrict sums, int first, int n) {
       int64_t term = 0;
-      for (; term + 4 <= terms; term += 4) {  // a sum is loaded and stored once for four
+      for (; term + 4 <= terms; term += 4) {  // loads and stores each sum once per four terms
         const Factor f[4] = {factor(term), factor(term + 1), factor(term + 2), factor(term + 3)};
         for (int i = first; i < first + n; ++i) {
           float sum = sums[i - first];
@@ -134,10 +134,10 @@ struct MixGradient : scorer::MixGradient {
   }
 };
 
-// sums[d] += the product of row d and a vector, whose numbers are vector(i).
+// sums[d] += the product of row d and a vector with elements vector(i).
 template <class Vector>
 void add_products(const float* matrix, int64_t stride, int rows, int columns, Vector vector, float* sums) {
-  constexpr int kAtOnce = 8;  // sums that do not wait for each other
+  constexpr int kAtOnce = 8;  // independent sums
   for (int first = 0; first < rows; first += kAtOnce) {
     const float* row[kAtOnce];
     float sum[kAtOnce];
@@ -260,7 +260,7 @@ void choose(const Scorer& x, int list, int row, const ChooserRoom& room) {
   if (!keep) return;
   const float *mine = x.term_of(0, b, row, head), *w2 = x.w2.at(0, x.net(head));
   const float offset = *x.b2.at(0, x.net(head)), temperature = x.temperature();
-  constexpr int kAtOnce = 4;  // sums that do not wait for each other
+  constexpr int kAtOnce = 4;  // independent sums
   for (int first = shown.first; first < shown.last; first += kAtOnce) {
     const float* theirs[kAtOnce];
     float sum[kAtOnce] = {};

@@ -1,5 +1,5 @@
-// The CPU's build, and the choice between that and a GPU's. The passes are those of attention/gpu/block_lists.cu: count
-// the rows, place them, write them, and turn the list round.
+// The CPU build of block lists, and the dispatch between CPU and GPU. The passes are those of
+// attention/gpu/block_lists.cu: count the rows, place them, write them, and transpose the list.
 #include "variants/blocks/blocks.h"
 
 #include <algorithm>
@@ -63,7 +63,7 @@ void write_rows(const BlockBuild& x) {
   });
 }
 
-// Of lists that are the caller's: entries that the band hides, or that are no block, are there and count for nothing.
+// For the caller's lists: entries that are masked, or that are not a block, may be present and are not counted.
 void count_lists(const BlockBuild& x) {
   std::fill_n(x.counts, int(BlockCount::count), 0);
   const auto count = [&](BlockCount which) -> int64_t& { return x.counts[int(which)]; };
@@ -93,7 +93,7 @@ void transpose(const BlockBuild& x) {
     for (int n = first; n < last; ++n)
       if (there(column[n])) ++begin_k[column[n] + 1];
     begin_k[0] = first;
-    // begin_k[j + 1] is where the next entry of block j goes, and so ends as the start of the block behind it.
+    // begin_k[j + 1] is the position of the next entry of block j, and so ends as the start of the following block.
     for (int j = 0, start = first; j < x.columns; ++j) {
       const int mine = begin_k[j + 1];
       begin_k[j + 1] = start;
@@ -107,7 +107,7 @@ void transpose(const BlockBuild& x) {
 
 Status no(const auto&... why) { return Status::no("blocks: ", why...); }
 
-// The tensors of a list fit the problem and those of the list by query block, `like`.
+// Checks that the tensors of a list fit the problem and those of the list by query block, `like`.
 Status check_list(const Problem& p, const Args& a, Role begin, Role entry, int64_t rows, const Tensor& like) {
   const std::string_view side = begin == Role::block_begin ? " by query block" : " by key block";
   for (const Role r : {begin, entry}) {
@@ -139,8 +139,8 @@ Status check_source(const Problem& p, const Args& a, const BlockSource& from, bo
   return Status::good();
 }
 
-// The values of lists that are there, as a check of the attention sees them. Counts say what is beyond the bound: where
-// nothing else is asked for it may be there.
+// Checks the values of existing lists as the attention would. Entries beyond the bound are allowed if only counts are
+// requested, because the counts report them.
 Status check_lists(const Problem& p, const Args& a, bool by_key) {
   Problem plain = p;
   Args lists;
@@ -150,7 +150,7 @@ Status check_lists(const Problem& p, const Args& a, bool by_key) {
   return check_values(plain, lists);
 }
 
-// That nothing else lies where a build writes.
+// Checks that nothing overlaps the outputs of a build.
 Status check_memory(const Args& a, const BlockSource& from, int64_t rows, int64_t columns) {
   const Extents lists = a[Role::block_begin].extent;
   std::vector<Placed> parts;
@@ -171,7 +171,7 @@ Status check_memory(const Args& a, const BlockSource& from, int64_t rows, int64_
   return check_places(parts);
 }
 
-// Without tensors to count, sequences are as long as their lengths or the problem's bounds say.
+// Without q and k, sequence lengths follow from the length tensors or the problem's bounds.
 void complete(const Problem& p, DenseArgs& a) {
   for (const Role r : {Role::q, Role::k})
     if (!a.given(r)) a[r].extent = {p.batch, INT32_MAX, 1, 1};

@@ -1,7 +1,7 @@
-// Block lists, built where the data lives: from a named pattern, from a dense mask of blocks, or, of lists that are
-// there, by key block. The arguments are those of the attention that follows: block_begin and block_column are written
-// (of BlockOrigin::lists read), block_begin_k and block_row_k where they are given; lengths are read as an attention
-// reads them, and q and k are only looked at for their extents.
+// Block lists, built on the device of the data: from a named pattern, from a dense block mask, or, for existing lists,
+// by key block. The arguments are those of the attention that follows. block_begin and block_column are written (read
+// with BlockOrigin::lists), block_begin_k and block_row_k are written if given. Lengths are read as in an attention;
+// only the extents of q and k are used.
 #pragma once
 #include "core/variant/blocks.h"
 #include "plan/backend.h"
@@ -12,11 +12,11 @@ struct BlockSource {
   BlockOrigin origin = BlockOrigin::pattern;
   Pattern pattern{};
   BlockMask mask{};
-  int64_t* counts = nullptr;  // [BlockCount::count] beside the lists, or null
-  bool checked = false;       // of a user: values of lists that are there, and what lies where; on the CPU
+  int64_t* counts = nullptr;  // [BlockCount::count] on the device of the lists, or null
+  bool checked = false;       // user input: checks existing lists and overlaps; CPU only
 };
 
-// On the CPU done when it returns; on a GPU ordered on the stream, without waiting and without reading back.
+// On the CPU complete on return; on a GPU ordered on the stream, without waiting and without reading back.
 Status build_blocks(const Problem&, const Args&, const BlockSource&, Stream);
 
 }  // namespace attune

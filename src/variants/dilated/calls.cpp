@@ -56,18 +56,18 @@ Span next_span(const Dilated& d, const Problem& p, int branch, int64_t length, i
 }
 
 bool Run::take(const HeadSet& next, const Picked& next_q, const Picked& next_k) {
-  if (!next.heads_q || !next_q.count) return count == 0;  // nothing to do: it ends a run and begins none
+  if (!next.heads_q || !next_q.count) return count == 0;  // no work: ends a run and starts none
   if (!count) return set = next, q = next_q, k = next_k, count = 1, true;
   const auto same = [](const HeadSet& a, const HeadSet& b) {
     return a.heads_q == b.heads_q && a.heads_kv == b.heads_kv && a.step_q == b.step_q && a.step_kv == b.step_kv;
   };
-  // How far the last one of the run is from the first, and the next one from the last.
+  // Distance from the first to the last of the run, and from the last to the next.
   const int64_t before = count - 1, more_rows = next_q.first - (q.first + before * rows);
   const int more_q = next.head_q - (set.head_q + int(before) * heads_q);
   const int more_kv = next.head_kv - (set.head_kv + int(before) * heads_kv);
   const bool alike = same(set, next) && next_q.count == q.count && next_k.count == k.count &&
                      next_k.first - (k.first + before * rows) == more_rows;
-  const bool back = more_rows < 0 || more_q < 0 || more_kv < 0;  // some kernels take no negative stride
+  const bool back = more_rows < 0 || more_q < 0 || more_kv < 0;  // some kernels require nonnegative strides
   if (!alike || back || (count > 1 && (more_rows != rows || more_q != heads_q || more_kv != heads_kv))) return false;
   rows = more_rows, heads_q = more_q, heads_kv = more_kv;
   return ++count, true;
@@ -95,7 +95,7 @@ Folded fold(const Dilated& d, const Problem& p, int branch, const Span& span, co
   larger_first(loops[0], loops[1]), larger_first(loops[0], loops[2]), larger_first(loops[1], loops[2]);
   const HeadSet& s = run.set;
   Loop heads{{s.heads_q, 0, 0, s.step_q}, {s.heads_kv, 0, 0, s.step_kv}};
-  // Heads that share keys stay together; others make room for what is more than they are.
+  // GQA groups keep the head axis. Otherwise the longer of the heads and the second loop takes it.
   if (s.heads_q == s.heads_kv && heads.q.count < loops[1].q.count) std::swap(heads, loops[1]);
   Folded made;
   made.first.branch = branch;

@@ -1,28 +1,27 @@
-// A dilated branch as calls of plain attention on strided views, without a gathered row: which rows, heads, segments
-// and sequences one call takes. Heads of one remainder are a step through the head axis, rows one through the sequence.
-// What is left to repeat (sequences, segments, remainders) is folded into the batch axis of the view, whichever is the
-// most, and the next into its head axis where that is more than the heads of a remainder: few calls, each large enough
-// for a GPU.
+// A dilated branch as calls of plain attention on strided views, without gathering: the rows, heads, segments and
+// sequences that each call covers. Heads of one offset are a stride on the head axis, rows a stride on the sequence
+// axis. The remaining loops (sequences, segments, offsets) are folded: the longest into the batch axis of the view, the
+// next into its head axis if it exceeds the number of heads. The result is few calls, each large enough for a GPU.
 #pragma once
 #include "core/variant/dilated.h"
 
 namespace attune {
 
-// How an axis of a view moves through a tensor.
+// How a view axis moves through a tensor.
 struct ViewAxis {
   int count = 1;
   int64_t batches = 0, rows = 0;
   int heads = 0;
 };
 
-// The part of a view that q, out, lse and their gradients share, or that k, v and theirs do.
+// The part of a view that is common to q, out, lse and their gradients, or to k, v and theirs.
 struct ViewOf {
-  int64_t batch = 0, row = 0;  // where it begins
+  int64_t batch = 0, row = 0;  // its origin
   int head = 0;
   int rows = 0, rate = 1;
   ViewAxis along_batch{}, along_head{};
 
-  // Of a tensor whose row 0 is row `base` of the sequence.
+  // The view of a tensor whose row 0 is row `base` of the sequence.
   Tensor of(const Tensor&, int64_t base) const;
 };
 
@@ -31,25 +30,25 @@ struct DilatedCall {
   ViewOf q{}, k{};
 };
 
-// One sequence, one head of a call.
+// One sequence and one head of a call.
 DilatedCall single(const DilatedCall&, int batch, int head);
 
-// Branches in the order they run: one of rate 1, which has every row of every head, comes first if there is one.
+// Branches in execution order: a branch of rate 1, which has every row of every head, comes first if there is one.
 int branch_at(const Dilated&, int n);
 bool first_has_all(const Dilated&);
 
-// The calls for the queries in rows [first, last) of a sequence of `length` rows. A causal call ends its keys where its
-// queries end, so the last of both stand at one place; else its keys are the whole segment.
+// The calls for the queries in rows [first, last) of a sequence of `length` rows. In a causal call keys end where
+// queries end, so the last of both are aligned. Otherwise the keys are the whole segment.
 template <class F>
 Status each_call(const Dilated&, const Problem&, int64_t length, int64_t first, int64_t last, F f);
 
 namespace detail {
 
-// Segments that are alike: `count` whole ones from `segment` on, or one of which the queries are [q_first, q_last).
+// Equal segments: `count` whole ones starting at `segment`, or one of which the queries are [q_first, q_last).
 struct Span { int64_t segment, q_first, q_last, k_last; int count; };
 Span next_span(const Dilated&, const Problem&, int branch, int64_t length, int64_t first, int64_t last);
 
-// Head sets with views alike but for where they begin, a constant step apart.
+// Head sets whose views differ only in their origin, by a constant step.
 struct Run {
   HeadSet set{};
   Picked q{}, k{};
@@ -61,7 +60,7 @@ struct Run {
 };
 Run run_from(const Dilated&, const Problem&, int branch, const Span&, int set, int sets, int& next);
 
-// The calls of a run: `loops` of them, the n-th.
+// The calls of a run: the n-th of `loops`.
 struct Folded {
   DilatedCall first{};
   ViewAxis loop_q[2]{}, loop_k[2]{};

@@ -1,12 +1,12 @@
-// dilated: plain attention on the views of dilated_calls.h, joined. No kernel of its own, on CPUs and GPUs alike.
+// dilated: plain attention on the views of calls.h, merged. It has no kernels of its own, on CPUs and GPUs alike.
 //   forward   norm=lse: the branches accumulate into one running f32 (out, lse): one softmax over all their keys
-//             norm=divide, none: each branch by itself, then added
-//   backward  of the joined softmax: every branch is a plain backward that is given the joined out and lse, so its
+//             norm=divide, none: each branch separately, then summed
+//   backward  of the merged softmax: every branch is a plain backward that is given the merged out and lse, so its
 //             weights are those of the union and its D is the row's; gradients accumulate in f32. Where D or the
-//             weights are a branch's own (norm=divide, none, gradient=detached), its forward runs again before it.
+//             weights belong to one branch (norm=divide, none, gradient=detached), its forward is recomputed first.
 //
-// Sums are wider than what is asked for (an f32 row beside an f16 one), so they exist for a chunk of the sequence at a
-// time: memory stays linear with a small factor at any length. Where the tensors themselves are f32 they are the sums.
+// Sums are wider than the results (f32 rows for f16 tensors), so they exist for one chunk of the sequence at a time.
+// Memory stays linear, with a small factor, at any length. If the tensors are f32, they hold the sums themselves.
 #include <algorithm>
 #include <cmath>
 
@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::string_view kWho = "dilated";
 
-// The plan of a problem of this size with the nearest bounds of lengths, or of lengths up to an eighth more.
+// Finds the plan of this size with the tightest length bounds; with `near`, bounds at most 1/8 above the lengths.
 const Plan* find(const std::vector<Plan>& plans, const Problem& wanted, bool near) {
   const Plan* best = nullptr;
   const auto length = [](const Problem& p) { return int64_t(p.len_q) + p.len_k; };
@@ -39,7 +39,7 @@ Status supports(const Problem& p, const Device&) {
   return valid_dilated(p);
 }
 
-// A tensor of which row 0 is row `base` of the sequence.
+// A tensor whose row 0 is row `base` of the sequence.
 struct Based {
   Tensor t{};
   int64_t base = 0;
@@ -66,10 +66,10 @@ class Run {
   // The rows of the chunk.
   Tensor rows(const Based& x) const { return pick_rows(x.t, first_ - x.base, int32_t(last_ - first_)); }
   Based given(Role r) const { return {a_[r], 0}; }
-  // Sums of a chunk where they are apart, else the tensor itself.
+  // The sums of a chunk if they are separate, else the tensor itself.
   Based sums(Role r, const Tensor& apart) const { return s_.sums_apart ? Based{apart, first_} : given(r); }
   Status clear(const Based& x, float value) { return x ? fill(rows(x), value, stream_) : Status::good(); }
-  // From the sums to what was asked for.
+  // Converts the sums to the result.
   Status finish(Role r, const Based& x) {
     const float factor = s_.d.factor();
     if (!a_.given(r) || (!s_.sums_apart && factor == 1.f)) return Status::good();
@@ -100,7 +100,7 @@ class Run {
     for (const Based& x : gradients_)
       if (Status s = s_.clears ? clear(x, 0.f) : Status::good(); !s.ok()) return s;
     const Based own{between_.own_out, first_}, own_lse{between_.own_lse, first_};
-    if (own && !own_lse)  // the given out is a fraction of it
+    if (own && !own_lse)  // the given out is a scaled copy
       if (Status s = scale_add(rows(given(Role::out)), 1 / s_.d.factor(), rows(own), 0.f, stream_); !s.ok()) return s;
     const Based out = own ? own : given(Role::out);
     const Based lse = own_lse && s_.d.norm != Dilated::Norm::lse ? own_lse : given(Role::lse);
@@ -159,7 +159,7 @@ class Run {
   Based gradients_[3]{};
 };
 
-// Steps of views are sums of steps of the tensors, so what is aligned in these is in those.
+// Strides of views are sums of the tensors' strides, so alignment carries over.
 Status fits(const Plan& plan, const Args& a) {
   Args seen = a;
   if (DilatedShape(plan.problem).sums_apart)
@@ -178,14 +178,14 @@ Status shape(Plan& plan, const Planner& planner) { return shape_dilated(plan, pl
 
 }  // namespace
 
-// A plan for every call of a sequence as long as the problem says. A shorter one has other numbers of segments: where
-// no plan has that number, its calls go one head and one sequence at a time, and there is a plan for that too.
+// Makes a plan for every call of a sequence of the problem's length. A shorter sequence has other numbers of segments.
+// If no plan matches, its calls run one head and one sequence at a time, and there is a plan for that too.
 Status shape_dilated(Plan& plan, const Planner& planner, int64_t least_sums) {
   const Problem& p = plan.problem;
   const DilatedShape s(p, least_sums);
   plan.tile_q = int(s.chunk);
   const int64_t length = p.len_q;
-  // Rules are measured on tensors as they come; these are views with strides of their own.
+  // Rules are measured on compact tensors; these are strided views.
   const Planner plain{.device = planner.device};
   const auto need = [&](const DilatedCall& call, bool near) {
     const DilatedShape::Parts parts = s.parts(call.branch);
@@ -196,7 +196,7 @@ Status shape_dilated(Plan& plan, const Planner& planner, int64_t least_sums) {
     }
     return Status::good();
   };
-  DilatedCall longest[2]{};  // of the first branch to run, and of the others
+  DilatedCall longest[2]{};  // first branch to run, and the others
   for (int64_t first = 0; first < length; first += s.chunk) {
     const int64_t last = std::min(first + s.chunk, length);
     const Status t = each_call(s.d, p, length, first, last, [&](const DilatedCall& call) {

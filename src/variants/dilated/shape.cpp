@@ -10,7 +10,7 @@ namespace {
 
 using Norm = Dilated::Norm;
 
-// Whether heads of different calls share the rows of a head of keys.
+// Whether heads in different calls share the rows of a KV head.
 bool shares_keys(const Dilated& d, const Problem& p) {
   const int group = p.heads_q / p.heads_kv;
   if (d.mode == Dilated::Mode::headgroup) return group > 1;
@@ -30,8 +30,8 @@ int64_t bytes_of_row(const DilatedShape& s, const Problem& p) {
   return p.batch * bytes;
 }
 
-// Queries of a forward may be cut anywhere, best where segments begin. Keys of a backward gather what all queries of
-// their segment add, so it is cut only where every branch begins one.
+// The queries of a forward may be split anywhere, preferably at segment starts. The keys of a backward accumulate over
+// all queries of their segment, so it is split only where every branch starts a segment.
 int64_t rows_of_chunk(const DilatedShape& s, const Problem& p, int64_t least_sums) {
   const Dilated& d = s.d;
   const int64_t length = p.len_q, row = bytes_of_row(s, p);
@@ -43,9 +43,9 @@ int64_t rows_of_chunk(const DilatedShape& s, const Problem& p, int64_t least_sum
   int64_t unit = 1;
   for (int n = 0; n < d.branches && unit < length; ++n) {
     if (s.backward) unit = std::lcm(unit, int64_t(d.segment[n]));
-    else if (d.segment[n] <= most) unit = std::max(unit, int64_t(d.segment[n]));  // only longer segments are cut
+    else if (d.segment[n] <= most) unit = std::max(unit, int64_t(d.segment[n]));  // only longer segments are split
   }
-  // As few chunks as there must be, all about equal.
+  // As few chunks as possible, of about equal size.
   const int64_t chunks = ceil_div(length, std::max(unit, most / unit * unit));
   return std::min(length, round_up(ceil_div(length, chunks), unit));
 }
@@ -57,7 +57,7 @@ DilatedShape::DilatedShape(const Problem& p, int64_t least_sums)
   adds = d.sums() || (backward && shares_keys(d, p));
   own_parts = d.sums() && (d.norm != Norm::lse || (backward && d.detached));
   sums_apart = adds && (backward ? p.dtype.grad : p.dtype.out) != DType::f32;
-  const bool joins = backward || d.norm == Norm::lse;  // parts add by themselves
+  const bool joins = backward || d.norm == Norm::lse;  // parts accumulate anyway
   clears = !has_every_row(d) || (adds && (!joins || !d.sums()));
   chunk = rows_of_chunk(*this, p, least_sums);
 }
@@ -105,7 +105,7 @@ DilatedBetween carve_dilated(Workspace& ws, const Problem& p, const DilatedShape
     b.own_out = make(s.backward ? p.dtype.out : DType::f32, p.heads_q, p.dim_v);
     b.own_lse = make(DType::f32, p.heads_q, 1);
   } else if (s.backward && s.d.factor() != 1.f) {
-    b.own_out = make(p.dtype.out, p.heads_q, p.dim_v);  // the given out is a fraction of the branch's own
+    b.own_out = make(p.dtype.out, p.heads_q, p.dim_v);  // the given out is a scaled copy of the branch's own
   }
   return b;
 }

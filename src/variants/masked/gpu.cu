@@ -1,4 +1,4 @@
-// The bias that stands for a mask, filled on a GPU.
+// Fills, on a GPU, the bias that represents a mask.
 #include "machine/cuda/launch.h"
 #include "variants/masked/gpu.h"
 
@@ -7,13 +7,13 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// A block of threads a row of the bias.
+// One CTA per row of the bias.
 __global__ void __launch_bounds__(kThreads) masked_kernel(const __grid_constant__ MaskedRows x) {
   for (int64_t task = blockIdx.x; task < x.tasks(); task += gridDim.x)
     x.run(task, int(threadIdx.x), kThreads, [] { __syncthreads(); });
 }
 
-// A block of threads an entry of a block_bias.
+// One CTA per entry of a block_bias.
 __global__ void __launch_bounds__(kThreads) masked_sums_kernel(const __grid_constant__ MaskedRows x) {
   __shared__ double room[kThreads];
   const int me = int(threadIdx.x), entries = x.problem.mask.blocks.bound;

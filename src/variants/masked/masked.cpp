@@ -1,7 +1,7 @@
-// The slow, obvious way: dense attention with a bias that hides what a sparse problem does not show. It needs memory
-// for every pair, and is there to be compared with: chosen only by name. Block lists and their numbers, bands, dilated
-// attention that is one softmax, attention over every token's own list. Adaptive and native sparse attention choose
-// their lists as ever, and then every attention in them is done so.
+// The slow and obvious method: dense attention with a bias that hides every pair that a sparse problem masks. It needs
+// memory for every pair and exists for comparison, so it is selected only by name. It covers block lists with
+// block_bias, bands, dilated attention that is one softmax, and attention over per-token lists. Adaptive and native
+// sparse attention select their lists as usual, and every attention inside them then runs this way.
 #include <algorithm>
 
 #include "core/variant/masked.h"
@@ -17,7 +17,7 @@ constexpr std::string_view kWho = "masked_dense";
 
 Status no(const auto&... why) { return Status::no(kWho, ": ", why...); }
 
-// A variant that finds out by itself what is seen, and then attends to it.
+// A variant that first selects what is visible and then attends to it.
 bool chooses(const Problem& p) { return word(p.variant) == "adaptive" || word(p.variant) == "nsa"; }
 bool by_band(const Problem& p) { return word(p.variant).empty() && !p.mask.blocks.q; }
 
@@ -71,14 +71,14 @@ MaskedRows carve(Workspace& ws, const Problem& p, const Args& a) {
   return x;
 }
 
-// The variant's own composition, with this backend in place of whoever would attend.
+// The variant's own composition, with this backend for every attention inside.
 Status shape_chooser(Plan& plan, const Planner& planner) {
   const std::string_view w = word(plan.problem.variant);
   if (Status s = add_part(kWho, plan.problem, {.device = planner.device, .rules = planner.rules, .forced = w}, plan);
       !s.ok())
     return s;
   Plan& inside = plan.parts[0];
-  size_t scratch = 0, was = 0;  // the last piece of a composition's workspace is what its largest part takes
+  size_t scratch = 0, was = 0;  // the last buffer of a composition's workspace is the scratch of its largest part
   for (Plan& part : inside.parts) {
     was = std::max(was, part.workspace_bytes);
     const std::string_view step = word(part.problem.variant);

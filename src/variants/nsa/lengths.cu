@@ -1,4 +1,4 @@
-// lengths.h on a GPU: a thread a sequence.
+// lengths.h on a GPU: one thread per sequence.
 #include "machine/cuda/launch.h"
 #include "variants/nsa/lengths.h"
 

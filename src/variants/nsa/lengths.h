@@ -1,5 +1,5 @@
-// Lengths of compressed tokens, made where the raw ones lie: a composition may not read them on the host. One small
-// launch on a GPU.
+// Lengths of compressed tokens, computed on the device of the raw lengths: a composition must not read them on the
+// host. One small launch on a GPU.
 #pragma once
 #include "core/variant/nsa.h"
 
@@ -7,14 +7,14 @@ namespace attune {
 
 struct NsaLengths {
   Nsa nsa{};
-  int batch = 0, rows_q = 0;        // rows_q: queries of a sequence where neither cu_q nor used_q says otherwise
+  int batch = 0, rows_q = 0;        // rows_q: queries per sequence without cu_q and used_q
   Tensor cu_q{}, used_q{}, used_k{};  // as in Args; any may be missing
   Tensor cu{};                      // [batch + 1] i32: first compressed row of each sequence, floor(cu_q / d); or none
-  Tensor used{};                    // [batch] i32: how many it has
-  Tensor positions{};               // [batch, 2] i64: where query 0 and raw token 0 stand
+  Tensor used{};                    // [batch] i32: its number of compressed rows
+  Tensor positions{};               // [batch, 2] i64: positions of query 0 and raw token 0
 };
 
-// Of one sequence; b == batch has a cu and nothing else.
+// Computes one sequence; b == batch has only a cu.
 ATTUNE_HD inline void nsa_lengths_of(const NsaLengths& x, int b) {
   const int32_t* cu = static_cast<const int32_t*>(x.cu_q.data);
   if (x.cu.data) static_cast<int32_t*>(x.cu.data)[b] = (cu[b] > 0 ? cu[b] : 0) / x.nsa.d;

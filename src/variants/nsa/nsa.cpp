@@ -1,10 +1,10 @@
-// nsa: native sparse attention from its parts, on CPUs and GPUs alike.
-//   forward   compress k and v -> attend to compressed tokens -> select blocks by its probabilities -> attend to their
-//             raw tokens -> attend to the window -> gated sum
+// nsa: Native Sparse Attention composed of its parts, on CPUs and GPUs alike.
+//   forward   compress k and v -> attend to compressed tokens -> select blocks by their probabilities -> attend to the
+//             blocks' raw tokens -> attend to the window -> gated sum
 //   backward  of the gates, then of the three branches from what the forward saved, then of the compression. dq is one
-//             f32 sum over the branches; the choice of blocks has no gradient.
-// A query without a compressed token, block or window has 0 there, and its gates still apply. Branches lie side by side
-// as heads n H ... (n + 1) H of one tensor, so a branch is a view. With only= one branch runs, into out and lse.
+//             f32 sum over the branches; the selection of blocks has no gradient.
+// A query without a compressed token, block or window has 0 there, and its gates still apply. Branches are heads
+// n H ... (n + 1) H of one tensor, so a branch is a view. With only= one branch runs, into out and lse.
 #include <algorithm>
 
 #include "variants/nsa/lengths.h"
@@ -25,19 +25,19 @@ Tensor pick_heads(Tensor t, int first, int count) {
   return t;
 }
 
-// What lies between the steps. Counted by the problem's bounds, made to the extents of a call.
+// Intermediate tensors between the steps. Counted by the problem's bounds, created with the extents of a call.
 struct Between {
-  Tensor k, v;                   // compressed, [batch, tokens, head, dim]; of ragged batches all in one row
-  Tensor out, lse, blocks;       // of the branches, where the caller does not keep them
+  Tensor k, v;                   // compressed, [batch, tokens, head, dim]; ragged batches use one row
+  Tensor out, lse, blocks;       // branches, if the caller does not keep them
   Tensor cu, used, positions;    // variants/nsa/lengths.h
-  Tensor d_out;                  // of the branches
+  Tensor d_out;                  // branches
   Tensor dq, dk, dv, dk_compressed, dv_compressed;  // sums, f32
 };
 
 class Carver {
  public:
   Carver(Workspace& ws, const Tensor& like) : ws_(ws), like_(like) {}
-  // Room for `rows` rows, of which the tensor takes what its extents say.
+  // Reserves `rows` rows; the tensor uses as many as its extents need.
   Tensor take(DType dtype, int64_t rows, const Extents& e) {
     Tensor t{.data = ws_.take<std::byte>(size_t(rows) * size_t(e.head) * size_t(e.dim) * size_t(size_of(dtype))),
              .dtype = dtype, .device = like_.device, .device_index = like_.device_index, .extent = e};
@@ -51,7 +51,7 @@ class Carver {
   const Tensor& like_;
 };
 
-// Of all sequences; packed ones may begin a row later than they need.
+// For all sequences; packed ones may start one row later than necessary.
 int64_t compressed_rows(const NsaShape& s) {
   return s.p.batch * std::max<int64_t>(s.compressed_bound(), s.p.len_k / s.nsa.d + 1);
 }
@@ -68,7 +68,7 @@ Between carve(Workspace& ws, const NsaShape& s, const Args& a) {
   };
   const bool all = s.nsa.only == Branch::all;
   Between x{};
-  // Of a ragged batch floor(tokens / d) rows; else each sequence has as many as the bound allows.
+  // A ragged batch has floor(tokens / d) rows; otherwise each sequence has as many as the bound allows.
   Extents compressed{p.batch, int(s.compressed_bound()), 0, 0};
   if (s.ragged) compressed = {1, std::max(1, a[Role::k].extent.seq / s.nsa.d), 0, 0};
   if (s.takes(NsaStep::compress_k)) x.k = keys(p.dtype.kv, compressed, compressed_rows(s), p.dim_qk);
@@ -84,7 +84,7 @@ Between carve(Workspace& ws, const NsaShape& s, const Args& a) {
   if (all) x.d_out = queries(p.dtype.out, 3 * p.heads_q, p.dim_v);
   if (s.sums_apart) {
     x.dq = queries(DType::f32, p.heads_q, p.dim_qk);
-    // Of one stream of raw keys at a time.
+    // For one stream of raw keys at a time.
     const Extents raw = a[variant_tensor(s.has(Branch::selected) ? kNsaSelect : kNsaWindow)].extent;
     const int64_t rows = int64_t(p.batch) * p.len_k;
     if (s.takes(NsaStep::selected_backward) || s.takes(NsaStep::window_backward))
@@ -134,7 +134,7 @@ class Run {
   }
 
  private:
-  // The workspace was counted by the problem's bounds; a cache may have more rows, which a backward has no sums for.
+  // The workspace is sized by the problem's bounds. A cache may have more rows, for which a backward has no sums.
   Status room() const {
     const auto within = [&](std::string_view what, const Tensor& t, int64_t most) {
       const int64_t rows = int64_t(t.extent.batch) * t.extent.seq;
@@ -160,7 +160,7 @@ class Run {
     const Plan& plan = plan_.parts[size_t(s_.index(n))];
     return plan.backend->run(plan, part, ws_, stream_);
   }
-  // Arguments that every step of queries has.
+  // Arguments common to every step with queries.
   Args queries() const {
     Args part;
     part.scale = a_.scale;
@@ -180,7 +180,7 @@ class Run {
     return part;
   }
   Tensor keys() const { return s_.takes(NsaStep::compress_k) ? x_.k : a_[Role::k]; }
-  // Where branch b has its output and lse: its heads of what is kept, or of the workspace; alone, the call's own.
+  // Output or lse of branch b: its heads of the kept tensor or of the workspace; with only=, the call's own tensor.
   Tensor of_branch(Branch b, Role alone, int kept, const Tensor& between) const {
     if (s_.nsa.only != Branch::all) return a_[alone];
     return pick_heads(a_.given(variant_tensor(kept)) ? a_[variant_tensor(kept)] : between, int(b) * p_.heads_q,
@@ -189,7 +189,7 @@ class Run {
   Tensor out_of(Branch b) const { return of_branch(b, Role::out, kNsaBranchOut, x_.out); }
   Tensor lse_of(Branch b) const { return of_branch(b, Role::lse, kNsaBranchLse, x_.lse); }
   Tensor blocks() const { return a_.given(variant_tensor(kNsaBlocks)) ? a_[variant_tensor(kNsaBlocks)] : x_.blocks; }
-  // Of the streams, those of a window that has no tokens are not given: none of their rows is read.
+  // Streams of an empty window are not given; none of their rows is read.
   Tensor stream(int n) const { return a_[variant_tensor(a_.given(variant_tensor(n)) ? n : n - 2)]; }
   Args attention_to(int first) const { return attention(stream(first), stream(first + 1)); }
 
@@ -219,8 +219,8 @@ class Run {
     if (s_.takes(NsaStep::select)) {
       Args part = attention(keys(), {});
       part[Role::cu_k] = {};
-      // Without it a selection makes its own, at the price of one more pass: the same bits whatever comes with a query,
-      // which those of an attention with split keys are not.
+      // Without lse, a selection computes its own in one more pass. Its bits do not depend on the other queries in the
+      // call, unlike those of an attention with KV splits.
       if (s_.takes(NsaStep::compressed) && p_.reproducible != Reproducible::batch)
         part[Role::lse] = lse_of(Branch::compressed);
       part[variant_tensor(0)] = blocks();
@@ -254,7 +254,7 @@ class Run {
       if (Status s = step(NsaStep::gate_backward, part); !s.ok()) return s;
     }
     dq_ = s_.sums_apart ? x_.dq : a_[Role::dq];
-    // Rows that no sequence has are not written by the branches.
+    // The branches do not write rows outside every sequence.
     if (s_.sums_apart && s_.ragged)
       if (Status s = fill(dq_, 0.f, stream_); !s.ok()) return s;
     if (s_.takes(NsaStep::selected_backward)) {
@@ -280,7 +280,7 @@ class Run {
   }
   bool adds(NsaStep n) const { return plan_.parts[size_t(s_.index(n))].problem.has(Option::accumulate); }
 
-  // Into sums `dk`, `dv` and from there to where they are wanted, if anywhere.
+  // Computes sums `dk`, `dv` and converts them to their destinations, if any.
   Status keys_backward(NsaStep n, Args part, const Tensor& dk, const Tensor& dv, const Tensor& to_k,
                        const Tensor& to_v) {
     part[Role::dk] = dk, part[Role::dv] = dv;
@@ -322,7 +322,7 @@ class Run {
       any |= part.given(d_variant_tensor(w));
     }
     if (!any) return Status::good();
-    // Tokens that no sequence has are 0 too.
+    // Tokens outside every sequence are 0 too.
     if (a_.given(to) && (s_.ragged || a_.given(Role::used_k)))
       if (Status s = fill(a_[to], 0.f, stream_); !s.ok()) return s;
     return step(n, part);

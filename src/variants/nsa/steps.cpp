@@ -52,7 +52,7 @@ Problem NsaShape::problem(NsaStep s) const {
     part.heads_q = p.heads_kv, part.len_q = p.len_k, part.len_k = int(compressed_bound());
     part.dim_qk = part.dim_v = dim;
     part.dtype.q = part.dtype.out = p.dtype.kv;
-    if (gradient) part.dtype.out = DType::f32, part.dtype.grad = p.dtype.grad;  // of the sums over queries
+    if (gradient) part.dtype.out = DType::f32, part.dtype.grad = p.dtype.grad;  // for the sums over queries
     variant("compress d=", nsa.d, " l=", nsa.l, " phi=", kPhi[int(nsa.phi)],
             nsa.hidden ? join(" hidden=", nsa.hidden) : std::string());
   };
@@ -61,7 +61,7 @@ Problem NsaShape::problem(NsaStep s) const {
     case NsaStep::compress_v: case NsaStep::compress_v_backward: compress(p.dim_v); break;
     case NsaStep::compressed: case NsaStep::compressed_backward:
       part.len_k = int(compressed_bound());
-      // Compressed token i stands on the last of its l tokens.
+      // Compressed token i has the position of the last of its l tokens.
       part.mask = {.kind = MaskKind::causal, .align = Align::absolute, .k_step = nsa.d, .k_phase = nsa.l - 1};
       break;
     case NsaStep::select:
@@ -70,7 +70,7 @@ Problem NsaShape::problem(NsaStep s) const {
       break;
     case NsaStep::selected: case NsaStep::selected_backward: variant("selected n=", nsa.n, " s=", nsa.s); break;
     case NsaStep::window: case NsaStep::window_backward:
-      // A window of no tokens is one that begins behind its end: every row sees nothing.
+      // An empty window starts after its end: every row sees nothing.
       part.mask = {.kind = MaskKind::window, .left = std::max(0, nsa.w - 1), .right = nsa.w ? 0 : -1};
       break;
     case NsaStep::gate: case NsaStep::gate_backward: {

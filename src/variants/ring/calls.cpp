@@ -32,15 +32,15 @@ bool RingCalls::sees(int rank, int other) const {
 
 Rows RingCalls::segments(int branch, const Piece& q, const Piece& k) const {
   if (!q.count || !k.count || (causal() && k.first > q.token(q.count - 1))) return {0, 0};
-  // Striped pieces whose tokens never have one remainder.
+  // Striped pieces whose tokens never share an offset.
   if (striped() && (q.first - k.first) % std::gcd(dilated_.rate[branch], shards().ranks)) return {0, 0};
   const int64_t width = dilated_.segment[branch];
   return {int(std::max(q.first, k.first) / width),
           int(std::min(q.token(q.count - 1), k.token(k.count - 1)) / width) + 1};
 }
 
-// Where tokens of one piece lie between those of another, both L apart, the i-th query sees the keys up to the i-th, or
-// up to the one before where the keys begin later: then the first query sees none and is left out.
+// If the tokens of two pieces interleave, both with the same stride, query i sees the keys up to key i. If the keys
+// start later, it sees one key less: the first query then sees none and is left out.
 bool RingCalls::in_segment(int rank, int other, int branch, int64_t segment, const HeadSet& set, RingCall& call) const {
   const Piece mine = shards().piece(rank, call.q_piece), theirs = shards().piece(other, call.k_piece);
   const int64_t width = dilated_.segment[branch], first = segment * width;
@@ -60,18 +60,18 @@ bool RingCalls::in_segment(int rank, int other, int branch, int64_t segment, con
   return true;
 }
 
-// Forward: the first of a chain, and those that accumulate onto it. Backward: all accumulate; the first gives the
-// gradient of the sink, which is one more part of the softmax and belongs to one call.
+// Forward: the first call of a chain, or those that accumulate onto it. Backward: all accumulate; the first computes
+// the gradient of the sink, which is one more part of the softmax and belongs to one call.
 Problem RingCalls::dense_part(int mask, bool first) const {
   Problem part = p_;
   part.variant = {};
   part.mask = masks_[mask];
   part.mask.blocks = blocks_in_rows(p_.mask.blocks, shards());
-  // Of a full mask nobody asks where tokens stand, unless a score or a random number depends on it.
+  // A full mask needs no positions, unless a score or a random number depends on them.
   if (p_.mask.kind == MaskKind::full && !p_.has(Option::alibi) && !p_.has(Option::dropout))
     part.mask.align = Align::bottom_right;
   const Shards& s = shards();
-  const int most = int(ceil_div(s.tokens, int64_t(s.pieces()) * s.ranks));  // of a piece
+  const int most = int(ceil_div(s.tokens, int64_t(s.pieces()) * s.ranks));  // tokens per piece
   part.len_q = part.len_k = std::min(p_.len_q, most);
   widen(part);
   if (backward(p_) || !first) part.set(Option::accumulate);
@@ -79,8 +79,8 @@ Problem RingCalls::dense_part(int mask, bool first) const {
   return part;
 }
 
-// Of an earlier piece's keys a causal query sees all of its segment; of its own piece, and of one whose tokens lie
-// between its own, those up to itself.
+// A causal query sees its whole segment of an earlier piece's keys. Of its own piece, and of one whose tokens
+// interleave with its own, it sees keys up to itself.
 Problem RingCalls::dilated_part(int branch, const HeadSet& set, bool masked) const {
   Problem part = p_;
   part.variant = {};

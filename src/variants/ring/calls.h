@@ -1,6 +1,6 @@
-// What a rank computes of another rank's keys, as plain attentions on views: for each pair of pieces that see each
-// other and, of a dilated problem, for each segment, rate and remainder that both have rows of. Pure: planning and
-// running ask the same.
+// What a rank computes with another rank's keys, as plain attentions on views: one for each pair of pieces that see
+// each other and, for a dilated problem, for each segment, rate and offset in which both have rows. Pure: planning and
+// running use the same calls.
 #pragma once
 #include <algorithm>
 #include <numeric>
@@ -11,7 +11,7 @@
 
 namespace attune {
 
-// Rows `rate` apart and heads `step` apart: of q and what has its rows, or of k.
+// Rows `rate` apart and heads `step` apart: of q and tensors with its rows, or of k.
 struct Cutout {
   int64_t row = 0, rate = 1;
   int32_t count = 0;
@@ -25,14 +25,13 @@ struct Cutout {
   }
 };
 
-// Sizes of blocks in rows of a piece: of striped ones every rank has as many tokens of each block.
+// Block sizes in rows of a piece: with striping, every rank has the same number of tokens of each block.
 constexpr Blocks blocks_in_rows(const Blocks& size, const Shards& s) {
   return s.cut == Cut::striped ? Blocks{size.q / s.ranks, size.k / s.ranks, size.bound} : size;
 }
 
-// What a piece has of the tokens `rate` apart from `origin` on, in [first, last): the first of them, how far they are
-// apart, and how many. A piece of striped tokens has those that two remainders agree on: one in every least common
-// multiple, or none.
+// The tokens of a piece among those `rate` apart starting at `origin`, in [first, last): the first of them, their
+// distance and their number. A striped piece has those in both residue classes: one per least common multiple, or none.
 struct Chosen { int64_t token = 0, step = 1, count = 0; };
 constexpr Chosen choose(const Piece& p, int64_t origin, int64_t rate, int64_t first, int64_t last) {
   const int64_t end = std::min(last, p.token(p.count - 1) + 1), step = std::lcm(rate, int64_t(p.step));
@@ -45,7 +44,7 @@ constexpr Chosen choose(const Piece& p, int64_t origin, int64_t rate, int64_t fi
 struct RingCall {
   Cutout q{}, k{};
   int q_piece = 0, k_piece = 0;
-  bool first = false;  // of these queries: nothing to accumulate onto, and the place of the sink
+  bool first = false;  // first of these queries: nothing to accumulate onto; includes the sink
   Problem problem{};
 };
 
@@ -60,7 +59,7 @@ class RingCalls {
   // Every problem that a call may have, each once.
   std::vector<Problem> parts() const;
 
-  // f(RingCall) until it fails. Of its own keys a piece sees itself first.
+  // Calls f(RingCall) until it fails. For a rank's own keys, a piece attends to itself first.
   template <class F>
   Status each(int rank, int other, F f) const {
     return dilated() ? each_segment(rank, other, f) : each_pair(rank, other, f);
@@ -79,7 +78,7 @@ class RingCalls {
   bool causal() const { return p_.mask.kind == MaskKind::causal; }
   bool striped() const { return shards().cut == Cut::striped; }
   Problem dilated_part(int branch, const HeadSet&, bool masked) const;
-  // Segments of a branch that both pieces have rows of, as queries and as keys.
+  // Segments of a branch in which both pieces have rows, as queries and as keys.
   Rows segments(int branch, const Piece& q, const Piece& k) const;
 
   template <class F>
@@ -116,7 +115,7 @@ class RingCalls {
     return Status::good();
   }
 
-  // The views of a call, of its pieces, and its problem; false: there is nothing to do.
+  // Sets the views of a call, within its pieces, and its problem; false: there is no work.
   bool in_segment(int rank, int other, int branch, int64_t segment, const HeadSet&, RingCall&) const;
 };
 

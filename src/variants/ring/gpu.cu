@@ -1,4 +1,4 @@
-// The tables and lists of a shard, filled on a GPU.
+// Fills the tables and lists of a shard on a GPU.
 #include "machine/cuda/launch.h"
 #include "variants/ring/gpu.h"
 
@@ -12,8 +12,8 @@ __global__ void tables_kernel(const __grid_constant__ ShardTables x) {
   for (int64_t n = int64_t(blockIdx.x) * kThreads + threadIdx.x; n < x.items(); n += step) x.fill(n);
 }
 
-// One block a list. Rows are taken kThreads at a time: each thread counts what is left of its row, a sum over the
-// threads before it says where that goes.
+// One CTA per list. Takes kThreads rows at a time: each thread counts the kept entries of its row, and a prefix sum
+// over the threads gives their location.
 __global__ void lists_kernel(const __grid_constant__ ListCut x) {
   __shared__ int32_t sum[kThreads];
   const int me = int(threadIdx.x), list = int(blockIdx.x);

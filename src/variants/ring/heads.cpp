@@ -1,7 +1,7 @@
-// Attention over ranks by heads (DeepSpeed-Ulysses): every rank gets the whole sequence of some heads, attends as one
-// rank alone would, and gives the rows back. Two exchanges among all ranks a pass and no step between them, so whatever
-// one rank can do goes: block lists, dilated, any backend. Where there are fewer heads of keys than ranks, ranks share
-// one, and its gradients are added up in f32.
+// Attention over ranks by heads (DeepSpeed-Ulysses): every rank receives the whole sequence for some heads, attends
+// like a single rank, and returns the rows. A pass has two all-to-all exchanges and no steps in between, so everything
+// that one rank supports works: block lists, dilated, any backend. With fewer KV heads than ranks, ranks share a KV
+// head, and its gradients are summed in f32.
 #include "machine/tensor_ops.h"
 #include "variants/sub_plans.h"
 #include "variants/ring/ring.h"
@@ -31,7 +31,7 @@ Problem part_of(const Problem& p, const Ring& ring) {
   return part;
 }
 
-// A tensor that changes places: in the caller's memory by rows, in the workspace by heads.
+// A tensor that is redistributed: by rows in the caller's memory, by heads in the workspace.
 struct Moving {
   Role role;
   Heads heads;
@@ -62,9 +62,9 @@ Movings movings(const Problem& p, const Shards& s) {
 }
 
 struct Room {
-  std::byte *in[7] = {}, *out[3] = {};  // by heads: all tokens of the heads of this rank
-  std::byte *stage = nullptr;           // pieces for the others, then from them
-  float* sums = nullptr;                // of heads of keys that ranks share: dk, then dv
+  std::byte *in[7] = {}, *out[3] = {};  // by heads: all tokens of this rank's heads
+  std::byte *stage = nullptr;           // pieces for the other ranks, then from them
+  float* sums = nullptr;                // for KV heads shared by ranks: dk, then dv
   std::byte* scratch = nullptr;
 };
 
@@ -131,7 +131,7 @@ class HeadExchange {
   }
   Extents piece(const Moving& m) const { return {batch_, s_.count(rank_), m.heads.count, m.dim}; }
   size_t row_bytes(const Moving& m) const { return size_t(m.heads.count) * size_t(m.dim) * size_t(size_of(m.dtype)); }
-  // Row b of a compact tensor of `rows` rows each, from row `first` on.
+  // Row b of a compact tensor with `rows` rows each, starting at row `first`.
   static void* at(const Tensor& t, int b, int64_t first, size_t row_bytes) {
     return static_cast<char*>(t.data) + (int64_t(b) * t.extent.seq + first) * int64_t(row_bytes);
   }
@@ -139,7 +139,7 @@ class HeadExchange {
     if (bytes) list_.push_back({peer, receive, data, bytes});
   }
 
-  // The rows of this rank, heads of the others to the others, and room for the rows of the others.
+  // Distributes this rank's rows: the other ranks' heads go to them, with space for their rows in return.
   Status give(const Moving& m, const Tensor& to, Workspace& stage) {
     const Tensor& from = a_[m.role];
     const size_t one = row_bytes(m);
@@ -160,7 +160,7 @@ class HeadExchange {
     return Status::good();
   }
 
-  // The other way round: rows of the others lie in a row already. Returns where theirs of this rank's rows will be.
+  // The inverse: the other ranks' rows are contiguous already. Returns where this rank's rows will arrive.
   std::byte* take_back(const Moving& m, const Tensor& from, Workspace& stage) {
     std::byte* const first = stage.take<std::byte>(elements(piece(m)) * size_t(size_of(m.dtype)) * size_t(s_.ranks));
     const size_t one = row_bytes(m);
@@ -190,7 +190,7 @@ class HeadExchange {
     return adds ? convert(to, a_[m.role], stream_) : Status::good();
   }
 
-  // What belongs to heads, and lists, which are of the whole sequence.
+  // Per-head arguments, and lists, which cover the whole sequence.
   Status by_head(Args& x) {
     const Heads heads = query_heads(p_, s_);
     const auto mine = [&](Role r) {
@@ -201,7 +201,7 @@ class HeadExchange {
     x[Role::block_column] = a_[Role::block_column], x[Role::block_row_k] = a_[Role::block_row_k];
     if (p_.keys == KeySource::ragged) x[Role::cu_q] = x[Role::cu_k] = a_[variant_tensor(kRingSequences)];
     if (!a_.given(Role::d_sinks)) return Status::good();
-    // Those of other heads are not this rank's.
+    // The other heads do not belong to this rank.
     if (Status s = fill(a_[Role::d_sinks], 0.f, stream_); !s.ok()) return s;
     x[Role::d_sinks] = pick_heads(a_[Role::d_sinks], heads.first(rank_), heads.count);
     return Status::good();
@@ -225,7 +225,7 @@ class HeadExchange {
   const Stream stream_;
   const CopyLane lane_;
   const int batch_;
-  std::vector<Transfer> list_{};  // messages are few and long: one for each rank, tensor and row of the batch
+  std::vector<Transfer> list_{};  // few long messages: one per rank, tensor and batch row
 };
 
 Status supports(const Problem& p, const Device&) {

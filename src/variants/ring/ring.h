@@ -1,4 +1,4 @@
-// What the two ways of attention over ranks share: the checks of a call and tensors in a workspace.
+// The common part of the two methods of attention over ranks: checks of a call, and tensors in a workspace.
 #pragma once
 #include <algorithm>
 
@@ -30,7 +30,7 @@ inline Tensor pick_heads(Tensor t, int64_t first, int32_t count) {
   return t;
 }
 
-// What the sequences of a packed stream must be. On a GPU nobody looks, and what is read there is clamped.
+// Checks the sequences of a packed stream. On a GPU they are not checked; the values read there are clamped.
 inline Status check_sequences(std::string_view who, const Problem& p, const Shards& shards, const Args& a) {
   const int32_t* at = a.row<const int32_t>(variant_tensor(kRingSequences));
   if (!at || a[Role::q].device != DeviceKind::cpu) return Status::good();
@@ -43,7 +43,7 @@ inline Status check_sequences(std::string_view who, const Problem& p, const Shar
   return Status::good();
 }
 
-// Whether a communicator, null for one rank, is of so many; `rank` is its own.
+// Checks that a communicator, null for one rank, has the right number of ranks, and sets `rank`.
 inline Status rank_of(std::string_view who, const Shards& shards, void* given, Communicator*& comm, int& rank) {
   const auto no = [&](const auto&... why) {
     return Status::no(who, ": the problem is for ", shards.ranks, " ranks, and ", why...);
@@ -54,7 +54,7 @@ inline Status rank_of(std::string_view who, const Shards& shards, void* given, C
   return rank = comm ? comm->rank() : 0, Status::good();
 }
 
-// Whether the call fits the shard of its rank.
+// Checks that the call fits the shard of its rank.
 inline Status joined(std::string_view who, const Problem& p, const Shards& shards, const Args& a, Communicator*& comm,
                      int& rank) {
   const auto no = [&](const auto&... why) { return Status::no(who, ": ", why...); };
@@ -69,7 +69,7 @@ inline Status joined(std::string_view who, const Problem& p, const Shards& shard
   return check_sequences(who, p, shards, a);
 }
 
-// A part of a plan, where it fits the arguments.
+// Runs a part of a plan if it fits the arguments.
 inline Status run_part(std::string_view who, const Plan& part, const Args& args, std::byte* scratch, Stream stream) {
   if (part.backend->fits)
     if (Status s = part.backend->fits(part, args); !s.ok()) return Status::no(who, ": ", s.message);

@@ -1,9 +1,9 @@
-// Ring attention: keys and values go round, queries stay. In step s a rank has the keys of rank r - s; it sends them
-// on and asks for the next before it attends, so that the transfer runs beside the work. Partial results meet in f32
-// (out, lse) by `accumulate`; a backward has the merged out and lse, with which every part gives exact gradients of
-// the whole, dq adds up at home and f32 dk, dv follow the keys and return at the end. Steps in which no rank sees
-// anything are not made, keys that nobody further on sees are not sent, and pairs of pieces that the band parts are
-// not computed.
+// Ring attention: keys and values rotate, queries stay. In step s a rank has the keys of rank r - s. It sends them on
+// and requests the next ones before it attends, so transfers overlap with compute. Partial results merge in f32 (out,
+// lse) by `accumulate`. A backward has the merged out and lse, with which every part yields exact gradients of the
+// whole. dq accumulates locally; f32 dk and dv travel with the keys and return at the end. Steps in which no rank sees
+// anything are skipped. Keys that no later rank sees are not sent, and pairs of pieces outside the band are not
+// computed.
 #include <cmath>
 
 #include "variants/ring/gpu.h"
@@ -21,20 +21,20 @@ constexpr std::string_view kWho = "ring_rotate";
 
 bool backward(const Problem& p) { return p.pass == Pass::backward; }
 bool ragged(const Problem& p) { return p.keys == KeySource::ragged; }
-// Keys and values, or their gradients, as they travel: k before v, compact.
+// Keys and values, or their gradients, in transit: k before v, compact.
 struct Keys { Tensor k{}, v{}; };
 
 struct Room {
-  std::byte* moving[2] = {};          // keys and values on their way
-  float *mine = nullptr, *sum[2] = {};  // backward: of one step, and what travels with the keys
-  float *out = nullptr, *lse = nullptr, *dq = nullptr;  // where the caller's are not f32, or not given
+  std::byte* moving[2] = {};          // keys and values in transit
+  float *mine = nullptr, *sum[2] = {};  // backward: for one step, and the sum that travels with the keys
+  float *out = nullptr, *lse = nullptr, *dq = nullptr;  // if the caller's are not f32, or not given
   int64_t* positions = nullptr;
   int32_t* starts = nullptr;
   int32_t *list_begin = nullptr, *list_column = nullptr;  // block lists of one call
-  std::byte* scratch = nullptr;       // of the parts, which run one after the other
+  std::byte* scratch = nullptr;       // for the parts, which run one after the other
 };
 
-// Block lists of all tokens, cut to the rows of one piece.
+// Rows of the block lists of all tokens, restricted to one piece.
 int64_t list_rows(const Problem& p, const Shards& shards) {
   return ceil_div(shards.most(), blocks_in_rows(p.mask.blocks, shards).q);
 }
@@ -86,7 +86,7 @@ class RingPass {
   int owner(int step) const { return (rank_ - step + s_.ranks) % s_.ranks; }
   int next() const { return (rank_ + 1) % s_.ranks; }
   int before() const { return (rank_ - 1 + s_.ranks) % s_.ranks; }
-  // Whether the keys of `of` are brought to the rank that has them in this step: it, or one after it, sees them.
+  // Whether the keys of `of` travel to the rank of this step: it, or a later one, sees them.
   bool travels(int of, int step) const {
     for (; step <= last_step_; ++step)
       if (calls_.sees((of + step) % s_.ranks, of)) return true;
@@ -138,7 +138,7 @@ Status RingPass::make_tables() {
   return Status::good();
 }
 
-// Starts to bring the keys of the next step, and to send on those of this one.
+// Starts receiving the keys of the next step and sending those of this one.
 Status RingPass::send_keys(int step, Communicator::Ticket& ticket, bool& under_way) {
   Transfer both[2];
   size_t count = 0;
@@ -156,8 +156,8 @@ Status RingPass::send_keys(int step, Communicator::Ticket& ticket, bool& under_w
   return count ? comm_->start({both, count}, lane_, ticket) : Status::good();
 }
 
-// The gradients of this step's keys go to the rank that has them next, after the last step home; the sum so far of the
-// next step's keys, or of this rank's own, comes in return.
+// The gradients of this step's keys go to the next rank that has them, or home after the last step. In return comes the
+// partial sum for the next step's keys, or for this rank's own.
 Status RingPass::send_sums(int step, Communicator::Ticket& ticket) {
   const bool home = step == last_step_;
   const int to = home ? owner(step) : next(), from = home ? (rank_ + step) % s_.ranks : before();
@@ -167,7 +167,7 @@ Status RingPass::send_sums(int step, Communicator::Ticket& ticket) {
   return comm_->start(both, lane_, ticket);
 }
 
-// Cuts the block lists to the pieces of a call. Calls follow each other, so all have the same room for theirs.
+// Restricts the block lists to the pieces of a call. Calls are sequential, so they share one buffer.
 Status RingPass::cut_lists(const RingCall& call, int of) const {
   if (!p_.mask.blocks.q) return Status::good();
   const Tensor& begin = a_[Role::block_begin];
@@ -232,7 +232,7 @@ Status RingPass::forward() {
   lse_ = a_.given(Role::lse) ? a_[Role::lse]
                              : compact(room_.lse, DType::f32, rows(rank_, p_.heads_q, 1), a_[Role::q]);
   if (Status s = make_tables(); !s.ok()) return s;
-  if (calls_.dilated()) {  // a row may be in no segment's choice
+  if (calls_.dilated()) {  // a row may be in no segment's selection
     if (Status s = fill(out_, 0.f, stream_); !s.ok()) return s;
     if (Status s = fill(lse_, -INFINITY, stream_); !s.ok()) return s;
   }
@@ -282,7 +282,7 @@ Status RingPass::backward() {
     bool under_way = false;
     if (step < last_step_)
       if (Status s = send_keys(step, moving, under_way); !s.ok()) return s;
-    // The sum so far is still on its way while this step's share is made.
+    // The partial sum is still in transit while this step's contribution is computed.
     const bool any = !step || calls_.sees(rank_, of);
     const Keys share = step ? keys_at(room_.mine, DType::f32, of) : sums;
     if (any)
