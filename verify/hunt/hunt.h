@@ -13,7 +13,7 @@ namespace attune {
 struct HuntLimits {
   double work = 1.5e8;      // visible (query, key) pairs times the dims of both products
   double elements = 5.5e6;  // in all tensors
-  int units = 132;          // SMs or threads: a third of the cases have more query tiles than that
+  int units = 132;          // SMs or threads: 40 % of the draws have more query tiles than that
 };
 
 // Case `index` of a hunt: a valid problem that some backend serves. The same seed, index, limits and `served` give the
