@@ -87,7 +87,7 @@ struct KeyWalk {
   const Problem& p;
   const DenseArgs& a;
   KeyPlace& at;
-  int2* const seen;        // [kTileK]: queries that see each key; kNone if there is no key
+  int2* const seen;        // [kTileK]: queries that see each key; kNone beyond the last key
   Entries* const entries;  // null without options
   static constexpr int kNone = INT32_MAX;
 
