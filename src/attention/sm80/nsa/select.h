@@ -35,8 +35,8 @@ struct Select : SelectRows<T, Dim> {
   using Base::kM, Base::kN, Base::lane, Base::nsa, Base::warp, Base::x;
   using Base::head_of, Base::position, Base::row_of, Base::there, Base::token_of;
 
-  float *const rings, *const waiting;  // [0 or 1][token][room]
-  uint64_t* const lists;               // [turn][token][room]
+  float *const rings, *const waiting;  // [ring], [token][kept]
+  uint64_t* const lists;               // [0 or 1][token][room]
   SelectState* const states;
   int latest = 0;            // index of the current lists
   int base = 0, filled = 0;  // pending scores: block of the first, and count
@@ -249,7 +249,7 @@ struct Select : SelectRows<T, Dim> {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int row = row_of(m, half);
-        shift[m][half] = INFINITY;  // a missing row, or one that sees no key: p = 0
+        shift[m][half] = INFINITY;  // missing, or sees no key: p = 0
         if (!there(at, row)) continue;
         const float lse = *this->lse_of(at, row);
         shift[m][half] = lse_of_weights(lse), large_logits |= is_large_logit(shift[m][half]);

@@ -61,8 +61,8 @@ struct SelectLse : SelectRows<T, Dim> {
   __device__ void walk(const SelectPlace& at, float2* total, const int* last) {
     this->load_q(at);
     float ref[kM][2], sum[kM][2];
-    const int end = at.first_tile + at.tiles, open = this->seen_from(at, position(at, 0));  // open: keys that every row
-                                                                                            // sees
+    // `open`: keys that every row sees.
+    const int end = at.first_tile + at.tiles, open = this->seen_from(at, position(at, 0));
     this->load_keys(at, at.first_tile);
     for (int tile = at.first_tile; tile < end; ++tile) {
       wait_groups<0>();
