@@ -1,4 +1,5 @@
-// KV-cache append on a GPU: one small kernel before the attention, on the same stream and just as capturable.
+// The append of attention/tile/append.h on a GPU: one small kernel before the attention, on the same stream and just as
+// capturable.
 #pragma once
 #include "attention/tile/append.h"
 #include "plan/backend.h"
