@@ -15,7 +15,7 @@ inline ListByKey carve_list(Workspace& ws, const Problem& p) {
   return {ws.take<int32_t>(lists * (columns + 1)), ws.take<int32_t>(size_t(p.mask.blocks.bound))};
 }
 
-// True if the lists are stored one after another. If two share entries, there is no room for both by key block.
+// True if the lists are stored one after another. Lists that share entries have no room for both by key block.
 inline bool lists_apart(const Problem& p, const Args& a, int rows) {
   const Extents e = a[Role::block_begin].extent;
   for (int n = 0; n + 1 < e.batch * e.head; ++n) {
@@ -28,7 +28,7 @@ inline bool lists_apart(const Problem& p, const Args& a, int rows) {
 
 // Adds the list to the arguments, unless it is given or cannot be built.
 inline void add_list_by_key(const Problem& p, const ListByKey& to, Args& a) {
-  if (!to.begin || a.given(Role::block_begin_k)) return;  // without a list there is no block size to divide by
+  if (!to.begin || a.given(Role::block_begin_k)) return;  // without a list, there is no block size
   const int rows = int(ceil_div(p.len_q, p.mask.blocks.q)), columns = int(ceil_div(p.len_k, p.mask.blocks.k));
   if (!lists_apart(p, a, rows)) return;
   const Extents e = a[Role::block_begin].extent;

@@ -17,7 +17,7 @@ using namespace cpu;
 // Rows per task: how often a packed tile is reused. Packing costs about 1 / kTaskRows of the products.
 constexpr int kTaskRows = 1024;
 constexpr int kMaxRows = 64;          // per panel, for all instruction sets
-constexpr float kLeastScale = 1e-6f;  // below, dividing a block bias by the scale cannot shift scores reliably
+constexpr float kLeastScale = 1e-6f;  // below, a block bias divided by the scale cannot shift scores
 
 // Results of one KV split, before the merge.
 struct Partial {
@@ -103,7 +103,7 @@ class Task {
       : p_(plan.problem), u_(unit), m_(m), x_(scratch), keys_(keys), walk_{unit.seq.band, unit.seq.len_k, m.tile},
         first_(first), rows_(rows), dim_qk_(padded(m, p_.dim_qk)), dim_v_(padded(m, p_.dim_v)), panels_(m, rows) {
     const float scale = scale_of(p_, *u_.args);
-    // Plain rows are used where no loop of the instruction set applies; a negative scale turns maxima into minima. A
+    // Plain rows are used where no loop of the instruction set applies; a negative scale swaps maxima and minima. A
     // block bias is constant over a block, so its scores can be shifted in place.
     if (only_numbers(p_) && scale >= kLeastScale) numbers_ = u_.args->row<const float>(Role::bias);
     general_ = (needs_general(p_) && !numbers_) || scale < 0.f;

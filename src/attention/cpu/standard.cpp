@@ -51,8 +51,8 @@ int workers_of(const Plan& plan) {
 }
 
 // 2^x, relative error 1.2e-7, exactly 0 from 2^-127 down. Adding 1.5 * 2^23 + 127 rounds x to an integer n and leaves
-// the exponent bits of 2^n at the bottom; a minimax polynomial handles the rest. There is no branch and no call, so a
-// loop over it vectorizes.
+// the exponent bits of 2^n at the bottom; a minimax polynomial handles the rest. A loop over this code vectorizes,
+// since it has neither branches nor calls.
 inline float fast_exp2(float x) {
   constexpr float kShift = 12582912.f + 127.f;
   x = x < -127.f ? -127.f : x;  // propagates NaN
