@@ -28,7 +28,7 @@ inline bool lists_apart(const Problem& p, const Args& a, int rows) {
 
 // Adds the list to the arguments, unless it is given or cannot be built.
 inline void add_list_by_key(const Problem& p, const ListByKey& to, Args& a) {
-  if (!to.begin || a.given(Role::block_begin_k)) return;  // without a list, there is no block size
+  if (!to.begin || a.given(Role::block_begin_k)) return;  // the block size is 0 without a list
   const int rows = int(ceil_div(p.len_q, p.mask.blocks.q)), columns = int(ceil_div(p.len_k, p.mask.blocks.k));
   if (!lists_apart(p, a, rows)) return;
   const Extents e = a[Role::block_begin].extent;
