@@ -1,6 +1,6 @@
 // Batched small copies on the device of the tensors: new tokens into the streams of a cache. From and to have the same
-// extents and dtype, and any strides. On a GPU, one launch on `stream` handles some fifty copies and waits for nothing;
-// a build without CUDA refuses GPU tensors.
+// extents and dtype, and any strides. On a GPU, one launch on `stream` handles up to 40 copies and waits for nothing; a
+// build without CUDA refuses GPU tensors.
 #pragma once
 #include <span>
 
