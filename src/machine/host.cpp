@@ -182,8 +182,7 @@ void set_threads(int threads) { asked_threads.store(std::max(0, threads), std::m
 void* take_scratch(size_t bytes) {
   constexpr size_t kLine = 64, kLarge = size_t(2) << 20;
   const size_t align = bytes < kLarge ? kLine : kLarge;
-  if (bytes > size_t(PTRDIFF_MAX) - align) return nullptr;  // larger than any object; a sanitizer would abort on the
-                                                            // request
+  if (bytes > size_t(PTRDIFF_MAX) - align) return nullptr;  // larger than any object; a sanitizer would abort
   void* const data = std::aligned_alloc(align, (bytes + align - 1) / align * align);
 #ifdef MADV_HUGEPAGE
   if (data && align == kLarge) madvise(data, bytes, MADV_HUGEPAGE);  // advisory: it may be refused

@@ -37,9 +37,9 @@ struct PoolDriver {
   Status (*mark)(void* self, void* stream, void*& event) = nullptr;  // records; creates a null event first
   Status (*wait)(void* self, void* stream, void* event) = nullptr;   // the stream waits, not the caller
   bool (*passed)(void* self, void* event) = nullptr;
-  Status (*finish)(void* self) = nullptr;               // the caller waits for all streams
-  Status (*shrink)(void* self, size_t keep) = nullptr;  // returns unused memory to the system
-  size_t (*held)(void* self) = nullptr;                 // bytes held from the system
+  Status (*finish)(void* self) = nullptr;                            // the caller waits for all streams
+  Status (*shrink)(void* self, size_t keep) = nullptr;               // returns unused memory to the system
+  size_t (*held)(void* self) = nullptr;                              // bytes held from the system
 };
 
 struct PoolPolicy {

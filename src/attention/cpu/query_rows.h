@@ -51,10 +51,10 @@ constexpr int kMaxPanels = 80;  // per query tile, for all instruction sets
 
 // Consecutive rows of a unit, as operands.
 struct QueryTile {
-  Rows rows, open;    // of the unit; those that see any of the keys
-  int n = 0, at = 0;  // queries including padding; offset in lse, delta and ds_t
+  Rows rows, open;            // of the unit; those that see any of the keys
+  int n = 0, at = 0;          // queries including padding; offset in lse, delta and ds_t
   Queries packed{};
-  Panels panels;  // of dS and dQ
+  Panels panels;              // of dS and dQ
   float* dq = nullptr;
   int entry = 0;              // in the block list
   int seen = 0;               // leading key panels that any of the queries sees

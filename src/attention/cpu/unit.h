@@ -30,7 +30,7 @@ struct Unit {
   const Problem* problem;
   const Args* args;
   int b, head_kv;
-  int head_q, group;  // first query head, and their number
+  int head_q, group;      // first query head, and their number
   Sequence seq;
   const General* scores;  // one per head of the unit
 

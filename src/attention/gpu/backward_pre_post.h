@@ -17,24 +17,21 @@ struct Kept { float in = 1.f, out = 1.f; };
 struct BackwardParams {
   Problem problem;
   DenseArgs args;
-  bool uniform;  // all sequences equal `seq` except for the batch index: no lengths in tensors
+  bool uniform;      // all sequences equal `seq` except for the batch index: no lengths in tensors
   Sequence seq;
-  float2* rows;     // [batch][head][padded]: lse_of_weights() in base 2, +inf if a row sees no key; delta * kept.in
-  float* dq;        // [batch][head][padded / 16][Dim / 8] fragments, or transposed; null if the dK/dV kernel does not
-                    // compute dQ
-  int* tickets;     // null, or for deterministic runs: [0] CTAs started, [1 + padded row / 32] CTAs that added to the
-                    // tile
-  int padded;       // rows per head, a multiple of 64
-  int dq_pitch;     // Dim
-  int group;        // query heads per KV head
-  int tiles;        // key tiles per sequence (query tiles in the dQ kernel)
-  int first_batch;  // sequence of CTA 0
-  float scale;      // of dot products
+  float2* rows;      // [batch][head][padded]: lse_of_weights() in base 2, +inf if a row sees no key; delta * kept.in
+  float* dq;         // [batch][head][padded / 16][Dim / 8] fragments, or transposed; null if the dK/dV kernel skips dQ
+  int* tickets;      // null, or deterministic: [0] CTAs started, [1 + padded row / 32] CTAs that added to the tile
+  int padded;        // rows per head, a multiple of 64
+  int dq_pitch;      // Dim
+  int group;         // query heads per KV head
+  int tiles;         // key tiles per sequence (query tiles in the dQ kernel)
+  int first_batch;   // sequence of CTA 0
+  float scale;       // of dot products
   Kept kept;
   bool shared_keys;  // sequences may share keys: gradients are added to the existing values
   ListOrder order;   // order of the CTAs of the dK/dV kernel; prepare computes it
-  int* apart;        // null, or a flag for a list by key block built by this run: no two lists share entries, so it is
-                     // valid
+  int* apart;        // null, or a flag: no two lists share entries, so the list by key block of this run is valid
   bool running;      // the run accumulates: gradients are f32 and added to the previous ones
   uint64_t*
       large_logits;  // null, or receives `launch` from prepare if a row has large logits (core/large_logit.h)
@@ -43,8 +40,8 @@ struct BackwardParams {
   bool transposed;         // dQ sums of a head form one transposed tile, and rows are paired; implies `uniform`
   int* taken;              // null, or `counts` counters of the next kernel, which prepare clears
   int counts;
-  bool stores_first;  // the next kernel stores every query tile of dQ before adding to it: prepare need not clear it
-  int prepared;       // query heads that prepare handles; 0: all. The next kernel handles the others
+  bool stores_first;       // the next kernel stores every query tile of dQ before adding to it: no clear needed
+  int prepared;            // query heads that prepare handles; 0: all. The next kernel handles the others
 };
 
 constexpr int kRowsOfPrepare = 64, kTicketRows = 32;

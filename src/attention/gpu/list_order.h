@@ -14,7 +14,7 @@ struct ListOrder {
   Divisor tiles, units;  // tiles per unit; units per sequence
   Divisor pieces;        // tiles per block of the list
   uint32_t batch;
-  uint32_t group;  // query heads per unit
+  uint32_t group;        // query heads per unit
   bool falling, by_tile;
 
   __host__ __device__ uint32_t count() const { return batch * units.by * tiles.by; }

@@ -18,11 +18,11 @@ constexpr int kWarpsOfCopy = 8;  // one warp per row
 struct Params {
   Problem problem;
   DenseArgs args;
-  int64_t first;                // first unit of the chunk
-  int32_t first_b, first_head;  // its sequence and KV head
-  int32_t units;                // number of units
-  int32_t group;                // query heads per unit
-  int32_t uniform;              // no lengths in tensors: every sequence is `seq`
+  int64_t first;                       // first unit of the chunk
+  int32_t first_b, first_head;         // its sequence and KV head
+  int32_t units;                       // number of units
+  int32_t group;                       // query heads per unit
+  int32_t uniform;                     // no lengths in tensors: every sequence is `seq`
   Sequence seq;
   int32_t pitch_s, pitch_qk, pitch_v;  // row pitch in elements: of f32 scores, of packed rows
   int32_t which;                       // of a copy: 0 queries, 1 keys
@@ -33,8 +33,7 @@ struct Params {
   char *q, *k, *v, *out;               // packed rows [unit][group][len_q] and [unit][len_k]
   char *d_out, *dq, *dk, *dv;          // backward
   float* before;                       // [unit][group][len_q]: factor of the running output
-  float* sink_part;                    // [batch][head][len_q]: contribution of each row to d_sinks; null unless
-                                       // requested
+  float* sink_part;                    // [batch][head][len_q]: contribution of each row to d_sinks, or null
   int64_t rows;                        // of a copy or a clear
   Role cleared;
 };

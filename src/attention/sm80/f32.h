@@ -10,7 +10,7 @@ namespace attune::sm80 {
 struct F32Call {
   Problem problem;
   DenseArgs args;
-  bool uniform;  // all sequences equal `seq` except for the batch index: no lengths in tensors
+  bool uniform;     // all sequences equal `seq` except for the batch index: no lengths in tensors
   Sequence seq;
   bool aligned16;   // rows of all tensors start at multiples of 16 bytes, as do their lengths: 16-byte copies
   bool options;     // general score policy

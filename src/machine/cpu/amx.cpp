@@ -12,10 +12,10 @@ namespace {
 using x86::minus_inf, x86::row_or_zeros;
 using F = __m512;
 
-constexpr int kSide = 32;                                        // side of a block, two tiles each way: rows of a
-                                                                 // panel, keys, and the step of dims
-constexpr int kTile = 256;                                       // s and p of a panel are 48 KB, all of L1; with fewer
-                                                                 // keys, o is loaded and stored more often
+// The side of a block, two tiles each way: rows of a panel, keys, and the step of dims.
+constexpr int kSide = 32;
+// s and p of a panel are 48 KB, all of L1; with fewer keys, o is loaded and stored more often.
+constexpr int kTile = 256;
 constexpr int kRow = 64, kHalf = 16 * kRow, kBlock = 2 * kHalf;  // bytes of a tile's row, a tile, an operand's block
 
 // Eight full tiles. The configuration belongs to the thread, and other code on it may have changed it since. Every loop

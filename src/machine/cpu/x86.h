@@ -25,8 +25,7 @@ constexpr int kVectors = 3;  // a panel's rows, in vectors
 constexpr int kKeys = 8;     // both widths divide it, and 8 x 8 transposes fit
 constexpr int kTile = 128;   // s and p of a panel stay in L1: 24 KB each at 48 rows
 constexpr int kMaxDim = 256;
-alignas(64) constexpr float kZeros[kMaxDim] = {};  // stands in for rows beyond the end of a panel or tile, for any
-                                                   // stored dtype
+alignas(64) constexpr float kZeros[kMaxDim] = {};  // rows beyond the end of a panel or tile, for any stored dtype
 
 template <class V>
 constexpr int kRows = kVectors * V::kLanes;

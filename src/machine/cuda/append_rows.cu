@@ -18,8 +18,8 @@ struct One {
   char* to;
   Strides from_step, to_step;  // bytes
   uint32_t seq, head, rows;
-  int32_t bytes;  // per row
-  int32_t unit;   // bytes at once
+  int32_t bytes;               // per row
+  int32_t unit;                // bytes at once
 };
 struct Params {
   uint32_t blocks;  // per copy

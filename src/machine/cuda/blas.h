@@ -13,7 +13,7 @@ namespace attune::cuda {
 // transposed. Sums are f32. It holds everything that the choice of a kernel depends on, without padding: its bytes are
 // a key.
 struct Product {
-  DType in = DType::f32, out = DType::f32;  // out: f32, or as in
+  DType in = DType::f32, out = DType::f32;         // out: f32, or as in
   int32_t m = 0, n = 0, k = 0, batch = 1;
   int32_t x_transposed = 0, y_transposed = 0;      // [k, m] and [n, k] in memory
   int32_t tf32 = 0;                                // f32 factors may be rounded to 11 bits

@@ -46,7 +46,7 @@ __global__ void nothing() {}
 struct Held {
   volatile uint32_t* shared;  // of Gate
   uint32_t number;
-  uint64_t patience;  // ns
+  uint64_t patience;          // ns
 };
 __global__ void wait_for_go(const __grid_constant__ Held h) {
   const uint64_t start = nanoseconds();

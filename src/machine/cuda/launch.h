@@ -29,13 +29,13 @@ struct Launch {
   std::string_view who{};  // the backend
   const void* kernel = nullptr;
   SharedMemoryOptIn* ready = nullptr;
-  int64_t blocks = 0;  // along x, at most 2^31 - 1
+  int64_t blocks = 0;      // along x, at most 2^31 - 1
   int threads = 0;
-  int shared_bytes = 0;  // dynamic
-  int shared_most = 0;   // largest request of any launch of this kernel, if they differ
-  int device = 0;        // the current one
+  int shared_bytes = 0;    // dynamic
+  int shared_most = 0;     // largest request of any launch of this kernel, if they differ
+  int device = 0;          // the current one
   void* stream = nullptr;
-  bool early = false;  // may start while the previous kernel ends, and waits for it itself; from sm_90 on
+  bool early = false;      // may start while the previous kernel ends, and waits for it itself; from sm_90 on
 };
 // `params` is the single parameter of the kernel.
 Status launch(const Launch&, const Problem&, const void* params);

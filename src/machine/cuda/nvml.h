@@ -9,7 +9,7 @@
 namespace attune::cuda {
 
 struct GpuIdentity {
-  std::string uuid{}, vbios{}, driver{};  // "GPU-...", "96.00.74.00.01", "580.65.06"
+  std::string uuid{}, vbios{}, driver{};    // "GPU-...", "96.00.74.00.01", "580.65.06"
   double power_limit_w = 0;
   double most_sm_mhz = 0;
   int ecc = -1, mig = -1;                   // 1: on, 0: off, -1: unknown

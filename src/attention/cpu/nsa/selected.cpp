@@ -24,7 +24,7 @@ constexpr int kRowsOfBlock = 160;
 
 struct Scratch {
   std::byte *q, *k, *v, *p;
-  float *o, *s, *row;  // o: a panel that several tokens share
+  float *o, *s, *row;      // o: a panel that several tokens share
   const void** rows;
   float *out, *ref, *sum;  // running, for all rows of the task
   Choosers choosers;

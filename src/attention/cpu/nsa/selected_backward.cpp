@@ -21,7 +21,7 @@ struct RowState { float *lse, *delta; };  // base 2, lse +inf if a row sees no k
 struct Queries { std::byte *q_k, *q_v, *do_k, *do_v; };  // operands for S, dK, dP, dV
 
 struct Scratch {
-  std::byte *k_q, *v_q, *k_v;  // a key tile: as panels for S and dP, and as a tile for dQ
+  std::byte *k_q, *v_q, *k_v;    // a key tile: as panels for S and dP, and as a tile for dQ
   Queries tile;
   float *dk, *dv, *dq, *s, *dp;  // dq: of one panel
   std::byte *p, *ds, *ds_t;      // ds_t: panels of queries, each with all keys of the tile

@@ -20,10 +20,10 @@ struct Params {
   Tensor raw, out;  // q, and out or d_out
   Tensor d_raw;     // dq
   Tensor weights[5], gradients[5];
-  Divisor pieces;  // of a row of one head
+  Divisor pieces;   // of a row of one head
   Divisor heads;
-  Divisor rows;  // per sequence, upper bound: compressed tokens, raw tokens, or groups of d raw tokens
-  int64_t all;   // chunks of all rows
+  Divisor rows;     // per sequence, upper bound: compressed tokens, raw tokens, or groups of d raw tokens
+  int64_t all;      // chunks of all rows
 
   // Gradient of the taps: stages of a sum.
   float* parts;  // [part][head][l][dim]
@@ -33,10 +33,10 @@ struct Params {
   // + l / d - 1. Rows are (head, sequence, chunk).
   float *chunks, *hidden, *tokens;  // [row][d dim], [row][width], [row][dim]
   float *d_chunks, *d_hidden;
-  float *w1, *w2;  // [width][l dim], [dim][width]
+  float *w1, *w2;                   // [width][l dim], [dim][width]
   float *d_w1, *d_w2;
-  float *offset;           // [width]: b1 + w1 position
-  float *sum_b1, *sum_b2;  // [part][width], [part][dim]: partial gradients of b1 and b2
+  float *offset;                    // [width]: b1 + w1 position
+  float *sum_b1, *sum_b2;           // [part][width], [part][dim]: partial gradients of b1 and b2
 };
 
 using Function = void (*)(Params);

@@ -9,18 +9,18 @@ namespace attune::sm80 {
 
 struct SelectedParams {
   ByteRows q, k, v;
-  ByteRows out;        // backward: dq
-  ByteRows d_out;      // backward
-  ByteRows blocks;     // [batch, token, KV head][n] i32
-  Divisor group;       // query heads per KV head
-  Divisor row_blocks;  // per unit: a sequence and a KV head
-  Divisor splits;      // splits of every token's list
+  ByteRows out;             // backward: dq
+  ByteRows d_out;           // backward
+  ByteRows blocks;          // [batch, token, KV head][n] i32
+  Divisor group;            // query heads per KV head
+  Divisor row_blocks;       // per unit: a sequence and a KV head
+  Divisor splits;           // splits of every token's list
   Divisor heads_kv;
-  int rows;     // per CTA, at most the rows of its warps; whole tokens unless a token has more
-  int n, size;  // entries per token's list, and keys per block
+  int rows;                 // per CTA, at most the rows of its warps; whole tokens unless a token has more
+  int n, size;              // entries per token's list, and keys per block
   int stages;
-  float scale;   // includes log2(e)
-  bool uniform;  // all sequences equal `seq` except for the batch index: no lengths in tensors
+  float scale;              // includes log2(e)
+  bool uniform;             // all sequences equal `seq` except for the batch index: no lengths in tensors
   Sequence seq;
   float* partial_out;       // [split][batch][head][token][dim_v], if splits > 1
   float* partial_lse;       // [split][batch][head][token]

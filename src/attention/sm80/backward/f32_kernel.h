@@ -54,7 +54,7 @@ static __global__ void __launch_bounds__(256) prepare_f32_kernel(const __grid_co
 struct KeyRows {
   Sequence seq;
   int b, head_kv;
-  int part;  // if dK and dV do not fit in registers together: 0 computes dV, 1 dK
+  int part;       // if dK and dV do not fit in registers together: 0 computes dV, 1 dK
   int first, count;
   int low, high;  // range of queries that see any of these keys
 

@@ -11,8 +11,8 @@ namespace attune::sm80 {
 using BackwardFunction = void (*)(BackwardParams);
 
 struct BackwardKernel {
-  int dim;   // largest head dim it serves, of q and v
-  int tile;  // keys per CTA; query rows per CTA in a dQ kernel
+  int dim;                             // largest head dim it serves, of q and v
+  int tile;                            // keys per CTA; query rows per CTA in a dQ kernel
   int threads;
   bool with_options;
   Room room;

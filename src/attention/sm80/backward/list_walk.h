@@ -99,8 +99,7 @@ struct KeyWalk {
                  : x.order.place ? uint32_t(x.order.place[blockIdx.x])
                                  : blockIdx.x;
     int tile = int(n % x.tiles);               // causal: longest first
-    if (x.tickets) tile = x.tiles - 1 - tile;  // deterministic: the tile with the last queries first, so that few CTAs
-                                               // wait
+    if (x.tickets) tile = x.tiles - 1 - tile;  // deterministic: last queries first, so that few CTAs wait
     n /= x.tiles, at.tile = tile;
     at.head_kv = int(n % p.heads_kv), at.b = x.first_batch + int(n / p.heads_kv), at.group = x.group;
     at.seq = sequence_of(x, at.b);

@@ -10,9 +10,9 @@ namespace attune::sm80 {
 using DecodeFunction = void (*)(DecodeParams);
 
 struct DecodeKernel {
-  int dim;                  // largest head dim it serves, of keys and values
-  int rows, keys, threads;  // per CTA
-  int blocks_per_sm;        // compile-time bound; shared memory may allow fewer
+  int dim;                             // largest head dim it serves, of keys and values
+  int rows, keys, threads;             // per CTA
+  int blocks_per_sm;                   // compile-time bound; shared memory may allow fewer
   int shared_bytes;
   DecodeFunction function[2];          // f16, bf16
   cuda::SharedMemoryOptIn ready[2]{};  // per function

@@ -26,7 +26,7 @@ struct DecodePlace {
   int begin, end;             // range of keys that some row sees
   int open_first, open_last;  // range of keys that every row sees
   int b, split, head_kv;
-  int from, until;  // range of key tiles
+  int from, until;            // range of key tiles
 
   // Finds the rows of the n-th CTA of `most` rows, and the keys they see.
   ATTUNE_HD void find_rows(const Divisor& group, int n, int most) {
@@ -66,18 +66,18 @@ struct DecodeParams {
   Divisor group;          // query heads per KV head; they share a CTA
   Divisor row_blocks;     // per (sequence, KV head)
   Divisor splits, heads_kv, page;
-  const int32_t* pages;  // null unless paged
-  int64_t pages_step;    // stride from sequence to sequence
-  int pool;              // number of pages
+  const int32_t* pages;   // null unless paged
+  int64_t pages_step;     // stride from sequence to sequence
+  int pool;               // number of pages
   int dim_qk, dim_v;
-  float scale;   // includes log2(e)
-  bool uniform;  // all sequences equal that of `place` except for the batch index: no lengths in tensors
-  bool placed;   // rows and keys are uniform too: one row block
-  bool fixed;    // splits have fixed size, and sequences of more than kMostRows rows go to another kernel
-  int most_q;    // queries per sequence that have partial results
+  float scale;            // includes log2(e)
+  bool uniform;           // all sequences equal that of `place` except for the batch index: no lengths in tensors
+  bool placed;            // rows and keys are uniform too: one row block
+  bool fixed;             // splits have fixed size, and sequences of more than kMostRows rows go to another kernel
+  int most_q;             // queries per sequence that have partial results
   DecodePlace place;
-  float* partial_out;  // [split][batch][head][query][dim_v], where splits > 1
-  float* partial_lse;  // [split][batch][head][query]
+  float* partial_out;     // [split][batch][head][query][dim_v], where splits > 1
+  float* partial_lse;     // [split][batch][head][query]
   Problem problem;
   DenseArgs args;
 
@@ -149,7 +149,7 @@ struct Decode {
   FragmentA q[kDim / 16];
   Accumulator o[kDim / 8];
   float ref[2], sum[2];
-  const char *k, *v;  // this thread's chunk of key 0 of the sequence; paged: of slot 0 in page 0
+  const char *k, *v;            // this thread's chunk of key 0 of the sequence; paged: of slot 0 in page 0
 
   static constexpr int kChunks = kDim / 8, kRowsAtOnce = 32 / kChunks;
 

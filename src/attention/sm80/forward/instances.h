@@ -11,10 +11,10 @@ namespace attune::sm80 {
 using ForwardFunction = void (*)(ForwardParams);
 
 struct ForwardKernel {
-  int dim, dim_v;  // largest head dims it serves
+  int dim, dim_v;                      // largest head dims it serves
   int tile_q, tile_k, threads;
   bool with_options;
-  int blocks_per_sm;  // compile-time bound; shared memory may allow fewer
+  int blocks_per_sm;                   // compile-time bound; shared memory may allow fewer
   int shared_bytes;
   ForwardFunction function[2];         // f16, bf16
   cuda::SharedMemoryOptIn ready[2]{};  // per function

@@ -116,8 +116,8 @@ struct Forward {
     } else {
       at.first_tile = top.x / kTileK, all = max(0, (bottom.y + kTileK - 1) / kTileK - at.first_tile);
     }
-    const int each = int(x.splits.divide(all)), more = int(x.splits.rest(all));  // the first `more` splits get one
-                                                                                 // extra tile
+    // The first `more` splits get one extra tile.
+    const int each = int(x.splits.divide(all)), more = int(x.splits.rest(all));
     at.first_tile += at.split * each + min(at.split, more), at.tiles = each + (at.split < more);
     return at;
   }

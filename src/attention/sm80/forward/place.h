@@ -13,26 +13,26 @@ struct ForwardParams {
   Divisor group;          // query heads packed into a CTA's rows, ordered (position, head); 1: one head per CTA
   Divisor row_blocks;     // per unit; a unit is `group` heads of one sequence
   Divisor splits;
-  Divisor units;  // per sequence
+  Divisor units;          // per sequence
   Divisor batch;
   Divisor heads_per_key;
-  Divisor pieces;        // key tiles per key block of the list
-  const int32_t* order;  // block list: work item of each CTA; null: its own index
-  uint32_t decode_rows;  // sequences with at most this many (position, head of the group) rows go to the decode kernels
-  bool uniform;          // all sequences equal `seq` except for the batch index: no lengths in tensors
+  Divisor pieces;         // key tiles per key block of the list
+  const int32_t* order;   // block list: work item of each CTA; null: its own index
+  uint32_t decode_rows;   // sequences of at most this many (position, head) rows go to the decode kernels
+  bool uniform;           // all sequences equal `seq` except for the batch index: no lengths in tensors
   Sequence seq;
   Problem problem;
   DenseArgs args;
-  float* partial_out;  // [split][batch][head][query][dim_v], where splits > 1
-  float* partial_lse;  // [split][batch][head][query]
-  uint32_t* arrived;   // [batch][unit][row block], 0 before and after
+  float* partial_out;     // [split][batch][head][query][dim_v], where splits > 1
+  float* partial_lse;     // [split][batch][head][query]
+  uint32_t* arrived;      // [batch][unit][row block], 0 before and after
 };
 
 // The rows and keys of a CTA. Moves to shared memory once the first loads are in flight: it is read only at the edges
 // of the loop, where registers are scarce.
 struct ForwardPlace {
   Sequence seq;
-  int64_t from, until;  // query i sees keys [i + from, i + until) if k_step is 1
+  int64_t from, until;        // query i sees keys [i + from, i + until) if k_step is 1
   int b, unit, split, block;
   int head_q, head_kv;
   int first, rows;            // range within the unit's rows

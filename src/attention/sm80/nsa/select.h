@@ -38,8 +38,8 @@ struct Select : SelectRows<T, Dim> {
   float *const rings, *const waiting;  // [ring], [token][kept]
   uint64_t* const lists;               // [0 or 1][token][room]
   SelectState* const states;
-  int latest = 0;            // index of the current lists
-  int base = 0, filled = 0;  // pending scores: block of the first, and count
+  int latest = 0;                      // index of the current lists
+  int base = 0, filled = 0;            // pending scores: block of the first, and count
 
   __device__ Select(const SelectParams& params, char* memory)
       : Base(params, memory),

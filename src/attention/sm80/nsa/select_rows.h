@@ -20,26 +20,26 @@ struct SelectParams {
   ByteRows q, k, lse, blocks;  // lse f32, blocks i32 [batch, token, group, n]
   Divisor token_blocks;        // per (sequence, group)
   Divisor splits, groups;
-  Divisor columns;         // compressed tokens per selection block: s / d
-  Divisor d, s;            // of nsa
-  Divisor each;            // blocks that a tile completes, if constant; otherwise by 0
-  int32_t taps, most_tap;  // filter of nsa: number of taps, and the largest
-  int32_t first_tap;       // of block 0
-  int32_t group;           // heads
-  int32_t shift;           // log2 of the rows per token
-  int32_t ring;            // columns kept, a power of two
-  int32_t room;            // capacity of a list
-  int32_t kept;            // pending block scores per token
-  int32_t chunks;          // partial log-sum-exps, upper bound
-  bool own_lse;            // lse was computed here: packed by the problem's bounds, [batch, token, head]
-  bool aligned16;          // rows of q and k allow 16-byte reads; used for f32 only
-  float scale;             // includes log2(e)
+  Divisor columns;             // compressed tokens per selection block: s / d
+  Divisor d, s;                // of nsa
+  Divisor each;                // blocks that a tile completes, if constant; otherwise by 0
+  int32_t taps, most_tap;      // filter of nsa: number of taps, and the largest
+  int32_t first_tap;           // of block 0
+  int32_t group;               // heads
+  int32_t shift;               // log2 of the rows per token
+  int32_t ring;                // columns kept, a power of two
+  int32_t room;                // capacity of a list
+  int32_t kept;                // pending block scores per token
+  int32_t chunks;              // partial log-sum-exps, upper bound
+  bool own_lse;                // lse was computed here: packed by the problem's bounds, [batch, token, head]
+  bool aligned16;              // rows of q and k allow 16-byte reads; used for f32 only
+  float scale;                 // includes log2(e)
   Nsa nsa;
   Problem problem;
   DenseArgs args;
-  uint64_t* candidates;  // [batch][group][token][split][room], 0 if a split has fewer; only if splits > 1
-  float2* parts;         // partial log-sum-exps: [batch][head][token][chunk]; only if splits > 1
-  uint32_t* arrived;     // [batch][group][token block], 0 before and after
+  uint64_t* candidates;        // [batch][group][token][split][room], 0 if a split has fewer; only if splits > 1
+  float2* parts;               // partial log-sum-exps: [batch][head][token][chunk]; only if splits > 1
+  uint32_t* arrived;           // [batch][group][token block], 0 before and after
 
   __host__ __device__ int tokens() const { return kSelectRows >> shift; }  // per CTA
   // Rings per CTA: one per token, or one per warp if a token has more rows than a warp.

@@ -11,7 +11,7 @@ constexpr int kKeysOfBlock = 64, kKeyWarps = 4, kKeyRows = 32, kMostKeyStages = 
 struct SelectedKeysParams {
   SelectedParams x;
   SelectedLists lists;
-  int pieces;  // pieces of kKeysOfBlock keys per key block
+  int pieces;    // pieces of kKeysOfBlock keys per key block
   int stages;
   float* parts;  // [part][piece][kKeysOfBlock][dim_qk + dim_v]: sums of lists with several chunks
 };
