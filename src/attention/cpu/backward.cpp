@@ -1,10 +1,9 @@
 // Gradients on the CPU, in linear memory and a fixed order:
 //   delta and lse of every row -> for each key tile: for each query tile: S, dP, then P and dS, dV += P^T dO,
 //   dK += dS^T Q, and dS transposed, dQ += dS K
-// The five products use the two forms that an instruction set provides. A panel's rows are keys and its "keys" are
-// queries, so P and dS come out as operands of dV and dK; only dS is transposed, once, for dQ. The dQ of a unit stays
-// with its worker, in f32. Where units are fewer than threads, each is split by keys, and the partial dQ are added in
-// order.
+// The five products use the two forms of an instruction set. A panel's rows are keys and its "keys" are queries, so P
+// and dS come out as operands of dV and dK; only dS is transposed, once, for dQ. The dQ of a unit stays with its
+// worker, in f32. Where units are fewer than threads, each is split by keys, and the partial dQ are added in order.
 #include <atomic>
 #include <cfloat>
 #include <cmath>
@@ -190,7 +189,7 @@ class Task {
     query_tiles(u, keys, panels);
   }
 
-  // Processes rows of a unit against the key tile. Tiles begin at a panel of dQ; rows before `rows.first` are masked.
+  // Rows of a unit against the key tile. Tiles begin at a panel of dQ; rows before `rows.first` are masked.
   void query_rows(int unit, Rows keys, const Panels& panels, Rows rows) {
     for (int64_t first = rows.first / m_.rows * m_.rows; first < rows.last; first += plan_.tile_q) {
       const Rows tile{int(first), clamp(first + plan_.tile_q, 0, rows.last)};
@@ -244,8 +243,8 @@ class Task {
       }
       t.large_logits = std::any_of(lse, lse + count, is_large_logit);
       if (numbers_ && !t.large_logits) lower(lse, count, number_of(t));
-      // Drops the last panels if no query of the tile sees a key of theirs: on the diagonal of a causal mask nearly
-      // half of them. For dQ, enough panels are kept to fill a step of keys.
+      // Drops the last panels if no query sees a key of theirs: on the diagonal of a causal mask nearly half of them.
+      // For dQ, enough panels are kept to fill a step of keys.
       t.seen = panels.count();
       while (t.seen > 0 &&
              int64_t(walk.first_query(keys.first + panels.first(t.seen - 1))) * u.group >= t.rows.last) --t.seen;
@@ -385,8 +384,7 @@ class Task {
     if (numbers_) add_to_number(t, sum);
   }
 
-  // Writes dS of a panel of keys and the queries `of` into the panels of queries; 0 for other queries that read these
-  // keys.
+  // Writes dS of a panel of keys and the queries `of` into the panels of queries; 0 for others that read these keys.
   void exchange(const QueryTile& t, const CpuKernels& m, Rows of, int key, const std::byte* ds) {
     for (int panel = 0; panel < t.panels.count(); ++panel) {
       const int first = t.panels.first(panel), rows = t.panels[panel].rows;
