@@ -449,7 +449,7 @@ struct BackwardKeys : KeyWalk<KeyShape<C>> {
     }
   }
 
-  // Warps w and w + 4 share a scheduler: one computes dQ of the last tile while the other computes scores.
+  // Warps w and w + 4 share a scheduler: one computes dQ of the previous tile while the other computes scores.
   __device__ void run_late() {
     for (int n = 0; n <= at.visits; ++n) {
       if (n + 1 < at.visits) load(n + 1, (n + 1) % 2);
