@@ -1,6 +1,6 @@
-// Many small copies at once, on the device where the tensors lie: new tokens into the streams of a cache. From and to
-// have the same extents and dtype, and any strides. On a GPU it is a launch for some fifty of them, on `stream`, which
-// waits for nothing; in a build without CUDA it refuses there.
+// Batched small copies on the device of the tensors: new tokens into the streams of a cache. From and to have the same
+// extents and dtype, and any strides. On a GPU, one launch on `stream` handles up to 40 copies and waits for nothing; a
+// build without CUDA refuses GPU tensors.
 #pragma once
 #include <span>
 

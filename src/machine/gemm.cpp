@@ -14,11 +14,11 @@
 namespace attune {
 namespace {
 
-constexpr int kTile = 64;      // rows and columns of a task
-constexpr int kDepth = 128;    // of one packed piece: 64 KB for both factors
-constexpr int kRows = 4, kColumns = 16;  // kept in registers
+constexpr int kTile = 64;                // rows and columns per task
+constexpr int kDepth = 128;              // per packed piece: 64 KB for both factors
+constexpr int kRows = 4, kColumns = 16;  // held in registers
 
-// f(pointer of the right type)
+// Calls f with a pointer of the right type.
 template <class F>
 void typed(const void* data, DType t, F f) {
   if (t == DType::f32) f(static_cast<const float*>(data));
@@ -26,7 +26,7 @@ void typed(const void* data, DType t, F f) {
   else f(static_cast<const Bf16*>(data));
 }
 
-// A piece of a factor as f32: to[r * width + c] = element (first_row + r, first_column + c), 0 beyond `rows`,
+// Packs a piece of a factor as f32: to[r * width + c] = element (first_row + r, first_column + c), 0 beyond `rows`,
 // `columns`.
 template <int Width>
 void pack(const void* from, DType type, bool transposed, int64_t pitch, int64_t row, int64_t column, int rows,
@@ -41,7 +41,7 @@ void pack(const void* from, DType type, bool transposed, int64_t pitch, int64_t 
   std::fill(to + int64_t(rows) * Width, to + int64_t(all_rows) * Width, 0.f);
 }
 
-// sum[kTile][kTile] += x y for one piece of the depth. Unknown to the compiler only through `depth`.
+// sum[kTile][kTile] += x y for one piece of the depth. Only `depth` is not a compile-time constant.
 void multiply_piece(const float* x, const float* y, int depth, float* sum) {
   for (int i = 0; i < kTile; i += kRows)
     for (int j = 0; j < kTile; j += kColumns) {
@@ -96,7 +96,7 @@ void by_tiles(const Gemm& g, int units) {
   parallel(clamp(tasks, 1, units), work);
 }
 
-// Rows of the result, or its columns where there are more of them, in equal pieces, one BLAS thread each.
+// Divides the rows of the result, or its columns if more, into equal pieces, with one BLAS thread each.
 void by_blas(const Blas& blas, const Gemm& g, int units) {
   constexpr int kRowMajor = 101, kAsIs = 111, kTransposed = 112;
   const auto* x = static_cast<const float*>(g.x);
@@ -106,7 +106,7 @@ void by_blas(const Blas& blas, const Gemm& g, int units) {
     for (int64_t r = 0; r < g.m; ++r)
       std::memcpy(to + r * g.pitch_to, static_cast<const float*>(g.plus) + r * g.pitch_to, size_t(g.n) * sizeof(float));
   const bool by_rows = g.m >= g.n;
-  // At most 32 of them, by the shape alone: so the bits do not depend on the number of threads.
+  // At most 32 pieces, by the shape alone: the bits do not depend on the number of threads.
   const int64_t all = by_rows ? g.m : g.n, step = round_up(ceil_div(all, 32), kTile), pieces = ceil_div(all, step);
   std::atomic<int64_t> next{0};
   auto work = [&](int) {
@@ -124,7 +124,7 @@ void by_blas(const Blas& blas, const Gemm& g, int units) {
   parallel(clamp(pieces, 1, units), work);
 }
 
-// The largest power of two up to 16 that every address and pitch is a multiple of, in bytes.
+// The largest power of two up to 16 that divides every address and pitch, in bytes.
 int64_t alignment(const Gemm& g) {
   const auto address = [](const void* p) { return reinterpret_cast<intptr_t>(p); };
   const int64_t all = address(g.x) | address(g.y) | address(g.to) | address(g.plus) | g.pitch_x * size_of(g.in) |

@@ -60,7 +60,7 @@ constexpr struct { std::string_view implementer, part, name; } kCores[] = {
 };
 
 #if defined(__x86_64__)
-// Tiles are 8 KB that the system saves only for processes that asked, once and for all their threads.
+// The system saves the 8 KB of tiles only for processes that requested it, once for all their threads.
 bool may_use_tiles() {
   unsigned a = 0, b = 0, c = 0, d = 0;
   constexpr unsigned kBf16 = 1u << 22, kTile = 1u << 24;
@@ -70,19 +70,19 @@ bool may_use_tiles() {
 }
 #endif
 
-// Everything this CPU has.
+// All features of this CPU.
 uint32_t supported() {
   uint32_t bits = 0;
   const auto set = [&](Feature f, bool there) { bits |= there ? bit(f) : 0; };
 #if defined(__aarch64__)
-  constexpr unsigned long kBf16 = 1ul << 14;  // HWCAP2_BF16, absent from older headers
-  set(Feature::neon, getauxval(AT_HWCAP) & 1ul << 1);  // HWCAP_ASIMD; its conversions of f16 need no extension
+  constexpr unsigned long kBf16 = 1ul << 14;           // HWCAP2_BF16, absent from older headers
+  set(Feature::neon, getauxval(AT_HWCAP) & 1ul << 1);  // HWCAP_ASIMD; its f16 conversions need no extension
   set(Feature::neon_bf16, getauxval(AT_HWCAP2) & kBf16);
 #elif defined(__x86_64__)
-  // The compiler's run-time library reads CPUID and asks XGETBV whether the system saves the wide registers.
+  // The compiler's run-time library reads CPUID and checks by XGETBV that the system saves the wide registers.
   __builtin_cpu_init();
   unsigned a = 0, b = 0, c = 0, d = 0;
-  const bool f16c = __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);  // clang 14 does not know its name
+  const bool f16c = __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);  // clang 14 lacks the name f16c
   const bool avx2 = f16c && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
   const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
@@ -96,7 +96,7 @@ uint32_t supported() {
   return bits;
 }
 
-// What it has and does slower than what it had before.
+// Features that are slower than the level below them.
 uint32_t slow() {
 #if defined(__x86_64__)
   __builtin_cpu_init();
@@ -116,7 +116,7 @@ int affinity_threads() {
   return 1;
 }
 
-// The tightest limit among this process's cgroups: version 2 limits every level from its own up to the root.
+// The tightest limit of this process's cgroups: version 2 limits every level up to the root.
 int cgroup_threads() {
   int least = 0;
   const auto take = [&](int limit) {
@@ -131,7 +131,7 @@ int cgroup_threads() {
       if (path.empty()) break;
     }
   }
-  const std::string folder = "/sys/fs/cgroup/cpu/cpu.cfs_";  // version 1; -1 is no limit
+  const std::string folder = "/sys/fs/cgroup/cpu/cpu.cfs_";  // version 1; -1 means unlimited
   take(quota_threads(read(folder + "quota_us") + " " + read(folder + "period_us")));
   return least;
 }
@@ -170,7 +170,7 @@ int quota_threads(std::string_view cpu_max) {
   for (int64_t& v : value) {
     while (at < end && (*at == ' ' || *at == '\n')) ++at;
     const auto [next, error] = std::from_chars(at, end, v);
-    if (error != std::errc{}) return 0;  // "max", or no such file
+    if (error != std::errc{}) return 0;  // "max", or a missing file
     at = next;
   }
   if (value[0] <= 0 || value[1] <= 0) return 0;
@@ -182,10 +182,10 @@ void set_threads(int threads) { asked_threads.store(std::max(0, threads), std::m
 void* take_scratch(size_t bytes) {
   constexpr size_t kLine = 64, kLarge = size_t(2) << 20;
   const size_t align = bytes < kLarge ? kLine : kLarge;
-  if (bytes > size_t(PTRDIFF_MAX) - align) return nullptr;  // no object is larger: a sanitizer stops at the question
+  if (bytes > size_t(PTRDIFF_MAX) - align) return nullptr;  // larger than any object; a sanitizer would abort
   void* const data = std::aligned_alloc(align, (bytes + align - 1) / align * align);
 #ifdef MADV_HUGEPAGE
-  if (data && align == kLarge) madvise(data, bytes, MADV_HUGEPAGE);  // advice: it may be refused
+  if (data && align == kLarge) madvise(data, bytes, MADV_HUGEPAGE);  // advisory: it may be refused
 #endif
   return data;
 }
@@ -208,7 +208,7 @@ Device this_cpu() {
 
 namespace {
 
-// "cuda", "cuda:1": one that is here.
+// "cuda", "cuda:1": a GPU that is present.
 Status gpu_named(std::string_view word, Device& out) {
   int index = 0;
   if (word != "cuda") {
@@ -241,7 +241,7 @@ Status device_named(std::string_view word, Device& out) {
       return Status::no("device '", word, "': ", level, " is not one of ", levels(bit(Feature::blas) - 1));
     if (top && !(cpu.features & top))
       return Status::no("device '", word, "': this CPU (", cpu.name, ") has only ", levels(cpu.features));
-    const uint32_t below = top ? top - 1 : 0;  // features are in order: a level has what is below it
+    const uint32_t below = top ? top - 1 : 0;  // features are ordered: a level includes all below it
     cpu.features &= top | below | bit(Feature::blas);
     cpu.name += join(" (", level, ")");
   }

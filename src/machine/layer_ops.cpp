@@ -1,4 +1,4 @@
-// rows.h on the CPU, and the way to a GPU: rows are shared out among the library's threads in equal pieces.
+// layer_ops.h on the CPU, and the dispatch to a GPU. Rows are divided into equal pieces over the library's threads.
 #include "machine/layer_ops.h"
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 namespace attune {
 namespace {
 
-constexpr int64_t kLeast = 1 << 13;  // elements that are worth a thread
+constexpr int64_t kLeast = 1 << 13;  // elements that justify a thread
 
 int64_t rows_of(const Tensor& t) { return int64_t(t.extent.batch) * t.extent.seq * t.extent.head; }
 
@@ -20,7 +20,7 @@ T* row(const Tensor& t, int64_t n) {
   return view<T>(t).row(n / heads / seq, n / heads % seq, n % heads);
 }
 
-// f(first, last) of equal pieces of 0 ... count
+// Calls f(first, last) for equal pieces of 0 ... count.
 template <class F>
 void pieces(int64_t count, int64_t width, F f) {
   const int workers = int(std::clamp<int64_t>(count * width / kLeast, 1, std::min<int64_t>(default_threads(), 1024)));
@@ -71,7 +71,7 @@ void normalize_gradient(const NormalizeBackward& a) {
   each_row(a.x, [&](int64_t n) {
     const T *x = row<const T>(a.x, n), *dy = row<const T>(a.d_out, n);
     const float mean = row<const float>(a.stat, n)[0], rstd = row<const float>(a.stat, n)[1];
-    float sum = 0.f, product = 0.f;  // of the gradient of the normalised row, and of its product with that row
+    float sum = 0.f, product = 0.f;  // of the gradient of the normalized row, and of its product with that row
     for (int d = 0; d < width; ++d) {
       const float g = float(dy[d]) * float(weight[d]);
       sum += g, product += g * (float(x[d]) - mean) * rstd;
@@ -170,7 +170,7 @@ Status normalize(const Normalize& a, void* stream) {
 Status normalize_backward(const NormalizeBackward& a, void* stream) {
   if (a.x.device == DeviceKind::cuda) return cuda::normalize_backward(a, stream);
   return typed("normalize_backward", a.x.dtype, [&]<class T>(T) {
-    // The sums first: dx may lie where d_out does.
+    // Computes the sums first: dx may alias d_out.
     const int width = a.x.extent.dim;
     if (a.d_weight.data || a.d_bias.data)
       sum_columns<2>(a.x, a.scratch, {a.d_weight, a.d_bias}, a.keep_sums, [&](int64_t n, float* sum) {
@@ -226,7 +226,7 @@ Status group_mean(const GroupMean& a, void* stream) {
   if (a.x.device == DeviceKind::cuda) return cuda::group_mean(a, stream);
   const int heads = a.x.extent.head / a.out.extent.head;
   return typed("group_mean", a.x.dtype, [&]<class T>(T) {
-    each_row(a.out, [&](int64_t n) {  // heads of a group follow each other
+    each_row(a.out, [&](int64_t n) {  // heads of a group are adjacent
       T* out = row<T>(a.out, n);
       for (int d = 0; d < a.out.extent.dim; ++d) {
         float sum = 0.f;

@@ -1,7 +1,7 @@
-// What a transformer does to rows between two products: norms, rotary, activations, biases, dropout and their
-// gradients, on the device where the tensors lie. A row is the last axis of a tensor. Tensors of a call that are not
-// said to be f32 share one dtype (f32, f16 or bf16); arithmetic is f32. Sums over rows are made in an order that
-// depends on the shape alone. On a GPU all are launches on `stream` that wait for nothing.
+// Transformer operations on rows between two products: norms, rotary, activations, biases, dropout and their gradients,
+// on the device of the tensors. A row is the last axis of a tensor. Unless stated to be f32, the tensors of a call
+// share one dtype (f32, f16 or bf16); arithmetic is f32. The order of sums over rows depends on the shape alone. On a
+// GPU, all are launches on `stream` that wait for nothing.
 #pragma once
 #include <cmath>
 
@@ -12,15 +12,16 @@
 namespace attune {
 
 enum class NormKind : int32_t { layer, rms };
-enum class Activation : int32_t { relu, gelu, silu, swiglu };  // gelu is erf's; swiglu: silu(first half) * second half
+enum class Activation : int32_t { relu, gelu, silu, swiglu };  // gelu uses erf; swiglu: silu(first half) * second half
 
-// out = (x - mean) * rstd * weight + bias; rms has no mean. stat [.., 2] f32 keeps mean and rstd of each row.
+// out = (x - mean) * rstd * weight + bias; rms has no mean. stat [.., 2] f32 holds mean and rstd of each row.
 struct Normalize {
-  Tensor x{}, weight{}, bias{}, out{}, stat{};  // no bias: its data is null
+  Tensor x{}, weight{}, bias{}, out{}, stat{};  // bias is optional: null data
   NormKind kind = NormKind::layer;
   float eps = 1e-5f;
 };
-// dx = gradient + keep_dx * dx, and the same with the f32 sums d_weight and d_bias. What is not given is not computed.
+// dx = gradient + keep_dx * dx, and likewise for the f32 sums d_weight and d_bias. Outputs that are not given are
+// skipped.
 struct NormalizeBackward {
   Tensor x{}, weight{}, stat{}, d_out{}, dx{}, d_weight{}, d_bias{};
   NormKind kind = NormKind::layer;
@@ -35,32 +36,32 @@ struct ColumnSum {
 };
 size_t column_bytes(const Tensor& x);
 
-// In place, of x [batch, seq, head, dim]: the first 2 R dims turn by the angles of the row's place in its sequence, R
-// being the width of cos and sin [seq, R] f32. Pairs are (2i, 2i + 1), or with `halves` (i, i + R).
+// Rotates x [batch, seq, head, dim] in place: the first 2 R dims, by the angles of the row's position in its sequence.
+// R is the width of cos and sin [seq, R] f32. Pairs are (2i, 2i + 1), or with `halves` (i, i + R).
 struct Rotate {
   Tensor x{}, cos{}, sin{};
   int32_t halves = 0, inverse = 0;
 };
 
-// Of swiglu x and dx are twice as wide as out. With d_out: dx = gradient + keep * dx.
+// For swiglu, x and dx are twice as wide as out. With d_out: dx = gradient + keep * dx.
 struct Activate {
   Tensor x{}, out{}, d_out{}, dx{};
   Activation kind = Activation::gelu;
   float keep = 0.f;
 };
 
-// Elements that are dropped become 0, others are divided by 1 - p; the same ones in a backward, by seed [2] i64 and
-// `layer`, which tells the places of one model apart.
+// Dropped elements become 0, others are divided by 1 - p. A backward drops the same ones, by seed [2] i64 and `layer`,
+// which distinguishes the dropouts of one model.
 struct Drop {
   Tensor x{}, out{}, seed{};
   float p = 0.f;
   uint32_t layer = 0;
 };
 
-// out [.., groups, dim] = mean over the heads of a group of x; or back, dx = d_out spread + keep * dx.
+// out [.., groups, dim] = mean of x over the heads of a group; backward: dx = d_out spread over the heads + keep * dx.
 struct GroupMean {
   Tensor x{}, out{};
-  int32_t backward = 0;  // x is written from out
+  int32_t backward = 0;  // writes x from out
   float keep = 0.f;
 };
 
@@ -75,7 +76,7 @@ Status group_mean(const GroupMean&, void* stream);
 
 namespace detail {
 
-// Parts of a sum over rows: each is summed by itself, then all in order.
+// Parts of a sum over rows: each is summed separately, then all in order.
 constexpr int kMostParts = 128;
 constexpr int column_parts(int64_t rows) { return int(rows < 32 * kMostParts ? (rows + 31) / 32 : kMostParts); }
 

@@ -19,7 +19,8 @@ std::string own_file() {
     if (std::sscanf(line.c_str(), "%lx-%lx", &from, &until) == 2 && from <= here && here < until && path != line.npos)
       return line.substr(path);
   }
-  // Without /proc. Of a program this is its argv[0], and of a library what it was opened by: either may be relative.
+  // Fallback without /proc. For a program this is argv[0], for a library the name it was opened by: either may be
+  // relative.
   Dl_info known{};
   if (!dladdr(reinterpret_cast<const void*>(&own_file), &known) || !known.dli_fname) return {};
   return known.dli_fname[0] == '/' ? known.dli_fname : "";

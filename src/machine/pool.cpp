@@ -6,7 +6,7 @@
 namespace attune {
 namespace {
 
-constexpr size_t kUnit = 512;  // bytes: the grain of the driver's pool
+constexpr size_t kUnit = 512;  // bytes: the granularity of the driver's pool
 
 }  // namespace
 
@@ -30,7 +30,7 @@ int Pool::Home::first(int bucket) const {
   return -1;
 }
 
-// The lock is held for a tenth of a microsecond: sleeping at once would cost more than a few tries.
+// The lock is held for a tenth of a microsecond: sleeping at once would cost more than a few retries.
 Pool::Lock Pool::locked() {
   Lock lock(mutex_, std::defer_lock);
   for (int tries = 0; tries < 100; ++tries)
@@ -53,8 +53,8 @@ Pool::Home& Pool::home_of(PoolStream stream) {
   return home;
 }
 
-// Records the home's event, without the lock once there is one: an event moves only forward on its stream, so two
-// threads that record it at once do no harm. The caller has counted a block, so the home stays that of its stream.
+// Records the home's event, without the lock once there is one. An event only moves forward on its stream, so two
+// threads may record it at once. The caller has counted a block, so the home cannot move to another stream.
 Status Pool::mark(Home& home, void* stream, Lock& lock) {
   const uint64_t before = home.bare;
   const bool is_new = !home.event;
@@ -65,7 +65,7 @@ Status Pool::mark(Home& home, void* stream, Lock& lock) {
   return s;
 }
 
-// What kept blocks may have in all, so that `wanted` more bytes can be live.
+// Limit on the bytes of kept blocks, such that `wanted` more bytes can be live.
 size_t Pool::limit(size_t wanted) const {
   return std::max({peak_, peak_before_, kept_live_ + wanted}) + policy_.slack;
 }
@@ -90,7 +90,7 @@ void* Pool::out_of(Home& home, int bucket, size_t asked) {
   return block.data;
 }
 
-// A block of a stream that is done with it. `later`: a home whose block would have to be waited for.
+// Takes a block that another stream is done with. `later`: a home whose block would have to be waited for.
 bool Pool::from_others(int bucket, size_t asked, PoolStream stream, Home*& later, void*& out) {
   for (const auto& home : homes_) {
     if (home->id == stream.id || !home->marked() || home->first(bucket) < 0) continue;
@@ -104,8 +104,8 @@ bool Pool::from_others(int bucket, size_t asked, PoolStream stream, Home*& later
   return false;
 }
 
-// Gives free blocks back, the longest unused first, until that many bytes are left or no block may be touched: those
-// whose home has no event must have been freed by `done_until`, when the whole device was waited for.
+// Gives back free blocks, least recently used first, until `bytes` are left or the rest may not be touched. Blocks of a
+// home without an event must have been freed by `done_until`, when the whole device was waited for.
 void Pool::release_to(size_t bytes, uint64_t done_until) {
   while (now_.free_bytes > bytes) {
     Home* home = nullptr;
@@ -119,7 +119,7 @@ void Pool::release_to(size_t bytes, uint64_t done_until) {
     }
     if (!from) return;
     const Block& block = from->back();
-    // A stream that cannot be made to wait gives nothing back: the block stays where it is.
+    // If the stream cannot be made to wait, nothing is given back and the block stays.
     if (block.freed > done_until && !driver_.wait(driver_.self, driver_.side, home->event).ok()) return;
     if (!driver_.give(driver_.self, block.data, driver_.side).ok()) return;
     now_.free_blocks -= 1, now_.free_bytes -= block.bytes, now_.given_back += 1;
@@ -129,9 +129,9 @@ void Pool::release_to(size_t bytes, uint64_t done_until) {
   }
 }
 
-// The own stream has no block of that size. In this order: one that another stream is done with; a new one, while
-// little is kept; one that another stream will be done with, for which this one waits; a new one, for which old ones
-// are given back. True: `out` is one of the old ones.
+// Called if the stream has no block of that size. Tries, in order: a block that another stream is done with; a new one,
+// while little is kept; a block that another stream will be done with, for which this stream waits; a new one, for
+// which old ones are given back. Returns true if `out` is an old block.
 bool Pool::crossed(int bucket, size_t asked, PoolStream stream, Lock& lock, void*& out) {
   Home* later = nullptr;
   if (from_others(bucket, asked, stream, later, out)) return true;
@@ -142,7 +142,7 @@ bool Pool::crossed(int bucket, size_t asked, PoolStream stream, Lock& lock, void
     now_.crossed += 1, now_.waited += 1;
     return true;
   }
-  if (Home* mine = find(stream.id); mine && !mine->marked()) {  // its own blocks can be given back then
+  if (Home* mine = find(stream.id); mine && !mine->marked()) {  // so that its own blocks can be given back
     mine->count += 1;
     (void)mark(*mine, stream.handle, lock);
     mine->count -= 1;
@@ -154,7 +154,7 @@ bool Pool::crossed(int bucket, size_t asked, PoolStream stream, Lock& lock, void
 
 Status Pool::grow(int bucket, size_t asked, PoolStream stream, Lock& lock, void*& out) {
   const size_t bytes = bucket >= 0 ? pool_bytes(bucket) : (asked + kUnit - 1) / kUnit * kUnit;
-  // The record first, under a key that cannot be an address of the driver: after this nothing can fail but the driver.
+  // Creates the record first, under a key that cannot be a driver address: after this only the driver can fail.
   live_.push_front({.data = nullptr, .bytes = bytes, .asked = asked, .bucket = bucket, .live = true});
   const Blocks::iterator block = live_.begin();
   auto record = blocks_.extract(blocks_.emplace(&*block, block).first);
@@ -208,7 +208,7 @@ Status Pool::free(void* data, PoolStream stream) {
   const Blocks::iterator block = found->second;
   Home* const home = block->bucket >= 0 ? &home_of(stream) : nullptr;
   now_.live_buffers -= 1, now_.live_bytes -= block->asked, now_.block_bytes -= block->bytes;
-  if (!home) {  // the record goes first: the driver may give the address to somebody else at once
+  if (!home) {  // erase the record first: the driver may reuse the address at once
     blocks_.erase(found);
     live_.erase(block);
     lock.unlock();

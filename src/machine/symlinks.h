@@ -1,12 +1,13 @@
-// The file that a name is of.
+// Resolves symlinks.
 #pragma once
 #include <filesystem>
 
 namespace attune {
 
-// Where a link leads, and what that leads to; what is no link is itself. Not realpath(): its end need not be there.
+// Follows links to their end; returns the path itself if it is not a link. Unlike realpath(), the target need not
+// exist.
 inline std::filesystem::path behind_links(std::filesystem::path at) {
-  constexpr int kMostLinks = 40;  // as the kernel follows
+  constexpr int kMostLinks = 40;  // the kernel's limit
   std::error_code none;
   for (int n = 0; n < kMostLinks && std::filesystem::is_symlink(at, none); ++n) {
     const std::filesystem::path to = std::filesystem::read_symlink(at, none);

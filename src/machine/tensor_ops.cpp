@@ -1,5 +1,5 @@
-// ops.h on the CPU: rows are shared out among the library's threads in equal pieces, so a result has the same bits
-// however many there are.
+// tensor_ops.h on the CPU. Rows are divided into equal pieces over the library's threads, so a result has the same bits
+// for any number of threads.
 #include "machine/tensor_ops.h"
 
 #include <algorithm>
@@ -17,13 +17,13 @@ namespace {
 using detail::Combine;
 using detail::Merge;
 
-constexpr int64_t kLeast = 1 << 14;  // elements that are worth a thread
-constexpr int kPiece = 256;          // of a row, kept in registers and the first cache
+constexpr int64_t kLeast = 1 << 14;  // elements that justify a thread
+constexpr int kPiece = 256;          // elements of a row, kept in registers and L1
 
 std::string text(const Extents& e) { return join("[", e.batch, ", ", e.seq, ", ", e.head, ", ", e.dim, "]"); }
 int64_t rows_of(const Tensor& t) { return int64_t(t.extent.batch) * t.extent.seq * t.extent.head; }
 
-// Whether `from` can be read wherever `to` is written.
+// Checks that `from` can be read wherever `to` is written.
 Status matches(std::string_view who, const Tensor& from, const Tensor& to, int dim) {
   const auto no = [&](const auto&... why) { return Status::no(who, ": ", why...); };
   if (!is_floating(from.dtype)) return no("dtype number ", int(from.dtype), " is not a floating one");
@@ -35,7 +35,7 @@ Status matches(std::string_view who, const Tensor& from, const Tensor& to, int d
   return Status::good();
 }
 
-// An axis of extent 1 is broadcast whatever its stride says.
+// An axis of extent 1 is broadcast, whatever its stride.
 Tensor broadcast(Tensor t) {
   if (t.extent.batch == 1) t.stride.batch = 0;
   if (t.extent.seq == 1) t.stride.seq = 0;
@@ -74,7 +74,7 @@ void write(const Real* from, DType dtype, int first, int n, char* to) {
   }
 }
 
-// f(batch, seq, head) of every row of `to`.
+// Calls f(batch, seq, head) for every row of `to`.
 template <class F>
 void each_row(const Tensor& to, F f) {
   const int64_t rows = rows_of(to), heads = to.extent.head, seq = to.extent.seq;
@@ -109,7 +109,7 @@ void combine(const Combine& c) {
   });
 }
 
-// Rows of f32 sums as they leave the library, by the machine's own loop.
+// Fast path for plain rounding of f32 rows, by the instruction set's own loop.
 bool narrowed(const Combine& c) {
   if (c.constant != 0.f || c.factor != 1.f || c.keep != 0.f || c.from.dtype != DType::f32) return false;
   const CpuKernels* const m = best_kernels(c.to.dtype, this_cpu().features);
@@ -173,7 +173,7 @@ Status scale_add(const Tensor& from, float factor, const Tensor& to, float keep,
 Status merge(const Tensor& out_part, const Tensor& lse_part, const Tensor& out, const Tensor& lse, void* stream) {
   if ((out.data && out.dtype != DType::f32) || lse.dtype != DType::f32 || lse_part.dtype != DType::f32)
     return Status::no("merge: the running out and both lse are f32");
-  if (!out.data) {  // rows of no elements, where those of lse are
+  if (!out.data) {  // rows without elements, in the layout of lse
     Tensor none = lse;
     none.extent.dim = 0;
     if (Status s = matches("merge", lse_part, lse, 1); !s.ok()) return s;

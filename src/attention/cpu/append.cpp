@@ -11,12 +11,12 @@ namespace attune::cpu {
 namespace {
 
 constexpr int64_t kElementsOfWorker = 1 << 16;  // below, waking a thread costs more than it saves
-constexpr int kPairs = 64;                      // turned at once
+constexpr int kPairs = 64;                      // rotated at once
 
-// One row, heads and all, of the new keys or of the queries.
+// Rotates one row of the new keys or of the queries.
 struct Rotation {
   const Problem& p;
-  const CpuKernels& m;  // how to read and write the dtype
+  const CpuKernels& m;  // converts the dtype
   const float *cos, *sin;
   int pairs;
 

@@ -1,4 +1,4 @@
-// append.h on the CPU.
+// The append of attention/tile/append.h on the CPU.
 #pragma once
 #include "attention/tile/append.h"
 #include "plan/backend.h"
@@ -7,8 +7,8 @@ namespace attune::cpu {
 
 using Attend = Status (*)(const Plan&, const Args&, Workspace, Stream);
 
-// Appends and rotates where the problem asks for it, then attends with what that made: the whole `run` of a backend
-// whose `shape` counted carve_rotated() first.
+// Appends and rotates where the problem requires it, then attends with the result: the whole `run` of a backend whose
+// `shape` counted carve_rotated() first.
 Status append_then(Attend, const Plan&, const Args&, Workspace, Stream);
 
 }  // namespace attune::cpu

@@ -1,9 +1,9 @@
-// Gradients on the CPU, in linear memory and always in the same order:
+// Gradients on the CPU, in linear memory and a fixed order:
 //   delta and lse of every row -> for each key tile: for each query tile: S, dP, then P and dS, dV += P^T dO,
-//   dK += dS^T Q, and dS exchanged, dQ += dS K
-// Five products, in the two forms the machine has: a panel's rows are keys and its "keys" are queries, so P and dS are
-// operands of dV and dK as they come; only dS is transposed, once, for dQ. A unit's dQ stays with its worker in f32.
-// Where units are fewer than threads, each is split by keys and the partial dQ are added up, in order.
+//   dK += dS^T Q, and dS transposed, dQ += dS K
+// The five products use the two forms of an instruction set. A panel's rows are keys and its "keys" are queries, so P
+// and dS come out as operands of dV and dK; only dS is transposed, once, for dQ. The dQ of a unit stays with its
+// worker, in f32. Where units are fewer than threads, each is split by keys, and the partial dQ are added in order.
 #include <atomic>
 #include <cfloat>
 #include <cmath>
@@ -20,16 +20,16 @@ namespace {
 
 using namespace cpu;
 
-constexpr int kMaxRows = 64;  // of a panel, on any machine
-constexpr int kAhead = 48;    // rows of dQ that are asked for before they are stored
+constexpr int kMaxRows = 64;  // per panel, for all instruction sets
+constexpr int kAhead = 48;    // rows of dQ to prefetch before they are stored
 
-// How many units one head of keys has.
+// Units per KV head.
 int units_of_keys(const Problem& p) { return by_head(p) ? p.heads_q / p.heads_kv : 1; }
 
-// Query tiles that meet a key tile together. With a list a tile is a block: what is loaded and stored once a product,
-// the accumulators, is then shared by several.
+// Query tiles that meet a key tile together. With a list, a tile is a block; several tiles then share the accumulators,
+// which are loaded and stored once per product.
 constexpr int kMaxTiles = 8;
-constexpr int kQueries = 128;  // of all of them, of 4 bytes an element
+constexpr int kQueries = 128;  // in all tiles together, for 4-byte elements
 int tiles_of(const Problem& p, const CpuKernels& m) {
   if (!by_head(p)) return 1;
   return std::clamp(kQueries * 4 / m.operand_bytes / std::min(p.mask.blocks.q, p.len_q), 1, kMaxTiles);
@@ -38,7 +38,7 @@ int tiles_of(const Problem& p, const CpuKernels& m) {
 struct Scratch {
   std::byte *k_q, *v_q, *k_v;        // a key tile: as panels for S and dP, and as a tile for dQ
   Queries queries;                   // a query tile
-  float *dk, *dv, *dq;               // accumulators: of the key tile, and of all rows of the head of keys
+  float *dk, *dv, *dq;               // accumulators: of the key tile, and of all rows of the KV head
   float *s, *dp, *plain, *plain_dp;  // of a panel of keys
   std::byte *p, *ds, *ds_t;          // ds_t: panels of queries, each with all keys of the tile
   float *lse, *delta, *row;
@@ -47,7 +47,7 @@ struct Scratch {
   Unit* units;
 };
 
-// Rows of a unit's dQ. With a list every query tile begins a new panel.
+// Rows of a unit's dQ. With a list, every query tile begins a new panel.
 int64_t rows_of_dq(const Plan& plan, const CpuKernels& m, const PackedQueries& queries) {
   const Problem& p = plan.problem;
   return by_head(p) ? queries.slots * plan.tile_q : round_up(int64_t(p.len_q) * group(p), m.rows);
@@ -75,7 +75,7 @@ Scratch carve(Workspace& ws, const Plan& plan, const CpuKernels& m, const Packed
   return x;
 }
 
-// The gradients of one head of keys in one sequence, for its key tiles [first, last).
+// The gradients of one KV head in one sequence, for its key tiles [first, last).
 class Task {
  public:
   Task(const Plan& plan, const Args& a, const CpuKernels& m, const Scratch& scratch, const RowState& rows,
@@ -103,7 +103,7 @@ class Task {
     for (int64_t n = first; n < last; ++n) key_tile(tiles.keys(n, x_.units[0].seq.len_k));
   }
 
-  // dQ to the tensor, or to a split's share of it.
+  // Stores dQ to the tensor, or to a split's partial result.
   void store_dq(float* partial) {
     if (!a_.given(Role::dq)) return;
     for (int n = 0; n < units_of_keys(p_); ++n) {
@@ -189,11 +189,11 @@ class Task {
     query_tiles(u, keys, panels);
   }
 
-  // Rows of a unit against the key tile. Tiles begin on a panel of dQ; rows before `rows.first` are hidden.
+  // Rows of a unit against the key tile. Tiles begin at a panel of dQ; rows before `rows.first` are masked.
   void query_rows(int unit, Rows keys, const Panels& panels, Rows rows) {
     for (int64_t first = rows.first / m_.rows * m_.rows; first < rows.last; first += plan_.tile_q) {
       const Rows tile{int(first), clamp(first + plan_.tile_q, 0, rows.last)};
-      // Whole panels of dQ: a row beyond the tile adds 0 to whoever owns it.
+      // Whole panels of dQ: a row beyond the tile adds 0 to its owner.
       const int n = int(round_up(round_up(tile.last - tile.first, m_.rows), m_.keys));
       pack_queries(p_, m_, x_.units[unit], tile, n, x_.rows, x_.queries);
       tiles_[0] = {.rows = tile, .open = rows, .n = n, .packed = x_.queries,
@@ -202,7 +202,7 @@ class Task {
       query_tiles(x_.units[unit], keys, panels);
     }
   }
-  // Those of a block that are seen, whose tiles are packed. They wait until there are enough.
+  // Collects the visible rows of a block, whose tiles are already packed, until there are enough tiles.
   void query_block(int unit, Rows keys, const Panels& panels, Rows seen, const BlockList& list, int64_t block,
                    int key_block) {
     const Unit& u = x_.units[unit];
@@ -220,7 +220,7 @@ class Task {
     }
   }
 
-  // dS of a panel of queries, exchanged, from a key on.
+  // Transposed dS of a panel of queries, starting at a key.
   std::byte* ds_of(const QueryTile& t, int panel_first, int64_t key_elements) const {
     return at(x_.ds_t, m_, int64_t(t.at + panel_first) * plan_.tile_k + key_elements);
   }
@@ -243,14 +243,14 @@ class Task {
       }
       t.large_logits = std::any_of(lse, lse + count, is_large_logit);
       if (numbers_ && !t.large_logits) lower(lse, count, number_of(t));
-      // The last panels, where no query of the tile sees a key: on the diagonal of a causal mask nearly half of them.
-      // As many are kept as fill a step of keys, for dQ.
+      // Drops the last panels if no query sees a key of theirs: on the diagonal of a causal mask nearly half of them.
+      // For dQ, enough panels are kept to fill a step of keys.
       t.seen = panels.count();
       while (t.seen > 0 &&
              int64_t(walk.first_query(keys.first + panels.first(t.seen - 1))) * u.group >= t.rows.last) --t.seen;
       while (t.seen < panels.count() && panels.first(t.seen) % m_.keys) ++t.seen;
       find_reads(u, keys, panels, t);
-      if (const int last = t.panels.count() - 1; t.panels.rows() > t.n)  // rows of dQ that are not there
+      if (const int last = t.panels.count() - 1; t.panels.rows() > t.n)  // rows of dQ beyond the tile
         std::memset(ds_of(t, t.panels.first(last), 0), 0,
                     size_t(t.panels[last].rows) * size_t(plan_.tile_k) * size_t(m_.operand_bytes));
     }
@@ -262,7 +262,7 @@ class Task {
     for (int g = 0; a_.given(Role::dq) && g < count_; ++g) add_dq(tiles_[g]);
   }
 
-  // Sums in f32 are far away, and touched once, when they are stored.
+  // f32 sums are not in cache, and are touched only once, when stored.
   void fetch_keys(Rows keys, const Panels& panels, int panel) const {
     const int first = keys.first + panels.first(panel), last = std::min(first + panels[panel].rows, keys.last);
     for (const Role role : {Role::dk, Role::dv})
@@ -293,7 +293,7 @@ class Task {
     }
   }
 
-  // The queries of a tile that see a panel of keys: on a diagonal the others would be half of the work.
+  // The queries of a tile that see a panel of keys; on a diagonal, the others would be half of the work.
   Rows seen_by(const Unit& u, const QueryTile& t, int first_key, int last_key) const {
     if (first_key >= last_key) return {0, 0};
     if (general_) return {0, t.n};
@@ -303,13 +303,13 @@ class Task {
     const Rows seen{clamp(from, 0, t.n) / m_.keys * m_.keys, int(round_up(clamp(until, 0, t.n), m_.keys))};
     return seen.first < seen.last ? seen : Rows{0, 0};
   }
-  // With those around them that fill whole panels of queries.
+  // Extends a range to whole panels of queries.
   Rows filled(const QueryTile& t, Rows seen) const {
     if (seen.first >= seen.last) return seen;
     return {t.panels.step_before(seen.first), std::min(t.n, t.panels.step_behind(seen.last))};
   }
 
-  // A panel of keys against the query tiles. What follows each other in s, dp, p and ds are the queries that see it.
+  // Processes a panel of keys against the query tiles. s, dp, p and ds hold only the queries that see it, contiguously.
   void key_panel(const Unit& u, Rows keys, const Panels& panels, int panel) {
     const CpuKernels& m = panels[panel];
     const int before = panels.first(panel), first_key = keys.first + before,
@@ -323,7 +323,7 @@ class Task {
       Rows of = panel < t.seen ? seen_by(u, t, first_key, last_key) : Rows{0, 0};
       seen[g] = filled(t, of);
       if (of.first >= of.last) continue;
-      // P of several tiles is one operand; of a single one it may begin and end anywhere, and dS is 0 around it.
+      // P of several tiles is one operand. With a single tile, it may begin and end anywhere, with dS zero around it.
       if (count_ > 1) of = seen[g];
       const auto clear = [&](int64_t from, int64_t until) {
         std::memset(at(x_.ds, m, from), 0, size_t(until - from) * size_t(m.operand_bytes));
@@ -373,7 +373,7 @@ class Task {
     if (general_) return general_gradients(u, t, m, first_key, last_key, from, until, to);
     float top[kMaxRows];
     if (partial) {
-      // On a diagonal only the first queries stand before a key of the panel.
+      // On a diagonal, only the first queries precede a key of the panel.
       const int most = *std::max_element(from, from + m.rows), least = *std::min_element(until, until + m.rows);
       const int n = of.last - of.first;
       m.hide(x_.s + to, least < count ? n : std::min(n, int(round_up(most, m.keys))), from, until, top);
@@ -384,7 +384,7 @@ class Task {
     if (numbers_) add_to_number(t, sum);
   }
 
-  // dS of a panel of keys and the queries `of` into the panels of queries; 0 for others that will take these keys.
+  // Writes dS of a panel of keys and the queries `of` into the panels of queries; 0 for others that read these keys.
   void exchange(const QueryTile& t, const CpuKernels& m, Rows of, int key, const std::byte* ds) {
     for (int panel = 0; panel < t.panels.count(); ++panel) {
       const int first = t.panels.first(panel), rows = t.panels[panel].rows;
@@ -392,7 +392,7 @@ class Task {
       if (taken && (first < of.first || first >= of.last))
         std::memset(ds_of(t, first, int64_t(key) * rows), 0, size_t(rows) * size_t(m.rows) * size_t(m.operand_bytes));
     }
-    for (int panel = 0, next; panel < t.panels.count(); panel = next) {  // those of one size together
+    for (int panel = 0, next; panel < t.panels.count(); panel = next) {  // panels of one size together
       for (next = panel + 1; next < t.panels.count() && &t.panels[next] == &t.panels[panel];) ++next;
       const int first = std::max(of.first, t.panels.first(panel));
       const int last = next < t.panels.count() ? std::min(of.last, t.panels.first(next)) : of.last;
@@ -403,7 +403,7 @@ class Task {
     }
   }
 
-  // The general policy, on plain rows: one a key, its entries the queries of the tile.
+  // The general policy, on plain rows: one per key, whose elements are the queries of the tile.
   void general_gradients(const Unit& u, const QueryTile& t, const CpuKernels& m, int first_key, int last_key,
                          const int* from, const int* until, int64_t panel) {
     const float *lse = x_.lse + t.at, *delta = x_.delta + t.at;
@@ -434,9 +434,9 @@ class Task {
     m.write_weights(x_.plain_dp, plan_.tile_q, t.n, at(x_.ds, m, panel));
     if (of_block) add_to_number(t, block);
   }
-  // Of a block, in base 2.
+  // Bias of a block, in base 2.
   float number_of(const QueryTile& t) const { return std::clamp(numbers_[t.entry] * kLog2e, -FLT_MAX, FLT_MAX); }
-  void add_to_number(const QueryTile& t, float sum) const {  // lists of several heads may have the same entries
+  void add_to_number(const QueryTile& t, float sum) const {  // lists of several heads may share entries
     if (a_.given(Role::d_bias))
       std::atomic_ref<float>(a_.row<float>(Role::d_bias)[t.entry]).fetch_add(sum, std::memory_order_relaxed);
   }
@@ -477,12 +477,12 @@ class Task {
   const RowState& rows_;
   const PackedQueries& queries_;
   const int dim_qk_, dim_v_;
-  const float* const numbers_;  // of blocks, where nothing else is done to a logit
-  const bool general_, f32_;   // wide: gradients are f32
+  const float* const numbers_;  // block biases, if they are the only change to a logit
+  const bool general_, f32_;    // f32: gradients are f32
   const float scale_;
   QueryTile tiles_[kMaxTiles];
   int count_ = 0;
-  bool fetched_ = false;  // the gradients of the key tile
+  bool fetched_ = false;  // gradients of the key tile are prefetched
 };
 
 Status supports(const Problem& p, const Device& d) {
@@ -498,10 +498,10 @@ Status shape(Plan& plan, const Planner&) {
   const CpuKernels& m = kernels_of(p, plan.device);
   const int step = std::lcm(m.rows, m.keys);
   const int narrow = m.operand_bytes == 2 ? 2 : 1;
-  // In 16 bit two tiles serve a short sequence better than one: under a causal mask the second meets half the queries.
+  // In 16 bit, two tiles suit a short sequence better than one: under a causal mask the second meets half the queries.
   plan.tile_k = int(round_up(std::min(p.len_k, p.len_k > 264 * narrow ? 264 * narrow : 264), step));
   plan.tile_q = int(round_up(std::min<int64_t>(int64_t(p.len_q) * group(p), 132 * narrow), step));
-  if (by_head(p)) {  // even pieces of a block
+  if (by_head(p)) {  // equal pieces of a block
     const int size = std::min(p.mask.blocks.q, p.len_q);
     plan.tile_q = int(round_up(ceil_div(size, ceil_div(size, 128 * narrow)), step));
     plan.tile_k = int(round_up(std::min({p.len_k, p.mask.blocks.k, 240 * narrow}), step));
@@ -548,7 +548,7 @@ Status run(const Plan& plan, const Args& given, Workspace ws, Stream) {
     float* to = a.row<float>(Role::d_sinks, 0, 0, h);
     *to = float(sum + (accumulates(p) ? double(*to) : 0));
   }
-  // Keys that no sequence has are 0 too.
+  // Clears keys that no sequence owns.
   for (const Role r : {Role::dk, Role::dv, Role::d_bias})
     if (a.given(r) && !accumulates(p) && (r == Role::d_bias || !whole(p, a, a[r]))) clear(a[r]);
 
@@ -561,7 +561,7 @@ Status run(const Plan& plan, const Args& given, Workspace ws, Stream) {
       pack_queries(p, m, u, tile, int(round_up(count, m.keys)), x.rows, queries.at(p, u.b, u.head_q, slot));
   });
 
-  // Where sequences share keys, one task has all of them.
+  // If sequences share keys, one task handles all of them.
   const bool together = shares_keys(p, a);
   const KeyTiles tiles(plan, longest(p, a).k);
   const int64_t sequences = together ? 1 : p.batch;

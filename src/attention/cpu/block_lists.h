@@ -1,5 +1,5 @@
-// The list of blocks by key block, made of the one by query block: a backward that is given only the latter would look
-// for every key block in every row of it.
+// Builds the block list by key block from the list by query block. A backward with only the latter would search every
+// row of it for every key block.
 #pragma once
 #include "attention/cpu/unit.h"
 
@@ -15,7 +15,7 @@ inline ListByKey carve_list(Workspace& ws, const Problem& p) {
   return {ws.take<int32_t>(lists * (columns + 1)), ws.take<int32_t>(size_t(p.mask.blocks.bound))};
 }
 
-// Whether the lists lie one behind the other. Where two share entries there is no room for both by key block.
+// True if the lists are stored one after another. Lists that share entries have no room for both by key block.
 inline bool lists_apart(const Problem& p, const Args& a, int rows) {
   const Extents e = a[Role::block_begin].extent;
   for (int n = 0; n + 1 < e.batch * e.head; ++n) {
@@ -26,9 +26,9 @@ inline bool lists_apart(const Problem& p, const Args& a, int rows) {
   return true;
 }
 
-// Adds the list to the arguments, unless it is there or there can be none.
+// Adds the list to the arguments, unless it is given or cannot be built.
 inline void add_list_by_key(const Problem& p, const ListByKey& to, Args& a) {
-  if (!to.begin || a.given(Role::block_begin_k)) return;  // without a list there are no blocks to divide by
+  if (!to.begin || a.given(Role::block_begin_k)) return;  // the block size is 0 without a list
   const int rows = int(ceil_div(p.len_q, p.mask.blocks.q)), columns = int(ceil_div(p.len_k, p.mask.blocks.k));
   if (!lists_apart(p, a, rows)) return;
   const Extents e = a[Role::block_begin].extent;
@@ -40,7 +40,8 @@ inline void add_list_by_key(const Problem& p, const ListByKey& to, Args& a) {
         for (int m = 0; m < list.count(row); ++m)
           if (const int block = list.key_block(row, m); block >= 0 && block < columns) f(row, block);
     };
-    // begin[j + 1] counts block j, then is where its next entry goes, and so ends as the start of the block behind it.
+    // begin[j + 1] first counts block j, then is the position of its next entry, and so ends as the start of the next
+    // block.
     std::fill_n(begin, columns + 1, 0);
     each([&](int, int block) { ++begin[block + 1]; });
     begin[0] = list.entry(0);

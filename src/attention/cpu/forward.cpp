@@ -1,7 +1,7 @@
 // Forward attention on the CPU, flash-style and in linear memory:
 //   pack q -> for each key tile: pack, then for each panel of rows: scores, hide, admit, weights, accumulate -> store
-// The running reference of a row is an integer and moves only when the maximum grew by more than kLazy powers of two,
-// row by row: a row's bits depend on its own keys and nothing else, whatever shares its panel, its task or the batch.
+// The running reference of a row is an integer. It moves only when the maximum of that row grew by more than kLazy
+// powers of two, so the bits of a row depend on its own keys alone, whatever shares its panel, task or batch.
 #include <atomic>
 #include <cmath>
 
@@ -14,18 +14,18 @@ namespace {
 
 using namespace cpu;
 
-// Rows a task: how often a packed tile is used again. Packing costs about 1 / kTaskRows of the products.
+// Rows per task: how often a packed tile is reused. Packing costs about 1 / kTaskRows of the products.
 constexpr int kTaskRows = 1024;
-constexpr int kMaxRows = 64;  // of a panel, on any machine
-constexpr float kLeastScale = 1e-6f;  // below, the number of a block by the scale is no number to move scores by
+constexpr int kMaxRows = 64;          // per panel, for all instruction sets
+constexpr float kLeastScale = 1e-6f;  // below, a block bias divided by the scale cannot shift scores
 
-// The results of one split of the keys, to be merged.
+// Results of one KV split, before the merge.
 struct Partial {
   float *out, *lse;  // [split][batch][head][query], out with dim_v values each
-  int64_t rows;      // of one split
+  int64_t rows;      // per split
 };
 
-// What one worker needs; counted in `shape` and placed in `run`.
+// Scratch of one worker; counted in `shape` and placed in `run`.
 struct Scratch {
   std::byte *q, *k, *v, *p;
   float *o, *s, *plain, *ref, *sum, *row;
@@ -58,13 +58,13 @@ Partial carve_partial(Workspace& ws, const Plan& plan) {
   return {ws.take<float>(size_t(plan.splits * rows * p.dim_v)), ws.take<float>(size_t(plan.splits * rows)), rows};
 }
 
-// With a list, a block of queries has few rows to pay for the packing of its keys. Where lists have as many entries as
-// there are key blocks, all keys are packed once, before: block after block, in pieces of a tile at most.
+// With a block list, a query block has too few rows to amortize the packing of its keys. If lists have as many entries
+// as there are key blocks, all keys are packed once in advance: block after block, in pieces of at most one tile.
 struct PackedKeys {
-  std::byte *k = nullptr, *v = nullptr;  // [batch][head of keys][block][piece]
-  int64_t k_bytes = 0, v_bytes = 0;      // of a piece
-  int64_t pieces = 1, slots = 0;         // of a block, of a head
-  int room = 0;                          // keys of a piece
+  std::byte *k = nullptr, *v = nullptr;  // [batch][KV head][block][piece]
+  int64_t k_bytes = 0, v_bytes = 0;      // per piece
+  int64_t pieces = 1, slots = 0;         // pieces per block, per head
+  int room = 0;                          // keys per piece
 
   explicit operator bool() const { return room > 0; }
   int64_t slot(const Problem& p, int b, int head_kv, int64_t of_head) const {
@@ -87,13 +87,13 @@ PackedKeys carve_keys(Workspace& ws, const Plan& plan, const CpuKernels& m) {
   return all;
 }
 
-// Keys of a tile that follow each other in the sequence. A band has one a tile; a block list several.
+// Consecutive keys within a tile. A band has one segment per tile, a block list several.
 struct Segment {
-  int key, count, at;   // first key, how many, and where in the tile (a multiple of m.keys)
-  int entry = 0;        // of the block list
-  int64_t packed = -1;  // their slot among the packed keys; -1: in the tile, packed for this task
+  int key, count, at;   // first key, count, and offset in the tile (a multiple of m.keys)
+  int entry = 0;        // in the block list
+  int64_t packed = -1;  // slot in the packed keys; -1: in the tile, packed for this task
 };
-struct Range { int first, last; };  // of a segment, in multiples of m.keys
+struct Range { int first, last; };  // range of a segment, in multiples of m.keys
 
 // Rows [first, first + rows) of a unit, from packing to storing.
 class Task {
@@ -103,8 +103,8 @@ class Task {
       : p_(plan.problem), u_(unit), m_(m), x_(scratch), keys_(keys), walk_{unit.seq.band, unit.seq.len_k, m.tile},
         first_(first), rows_(rows), dim_qk_(padded(m, p_.dim_qk)), dim_v_(padded(m, p_.dim_v)), panels_(m, rows) {
     const float scale = scale_of(p_, *u_.args);
-    // Rows in plain order where a loop of the machine would not do; a negative scale turns maxima into minima. The
-    // number of a block is the same for all of its scores, so these move by it as they are.
+    // Plain rows are used where no loop of the instruction set applies; a negative scale swaps maxima and minima. A
+    // block bias is constant over a block, so its scores can be shifted in place.
     if (only_numbers(p_) && scale >= kLeastScale) numbers_ = u_.args->row<const float>(Role::bias);
     general_ = (needs_general(p_) && !numbers_) || scale < 0.f;
     scale_q_ = general_ || !m.scale_in_q ? 1.f : scale * kLog2e;
@@ -148,7 +148,7 @@ class Task {
     }
   }
 
-  // Small blocks share a tile, large ones are cut: a tile is full before it is worked on.
+  // Small blocks share a tile and large ones are divided: a tile is filled before it is processed.
   void visit_list(int split, int splits) {
     const BlockList list = list_of(p_, *u_.args, u_.b, u_.head_q);
     const int block = first_ / list.blocks.q;
@@ -177,7 +177,7 @@ class Task {
     tile();
   }
 
-  // Packs the segments, unless they are, and shows them to every panel.
+  // Packs the segments, unless already packed, and processes every panel against them.
   void tile() {
     if (!count_) return;
     if (!keys_) pack();
@@ -191,7 +191,7 @@ class Task {
         const auto [key, count, place, entry, packed] = segments_[n];
         gather_keys(u_, role, key, count, x_.rows + place);
         total = place + count;
-        // A gap up to the next segment holds its neighbour: hidden in the scores, and a weight of 0 times it is 0.
+        // A gap before the next segment repeats its neighbour: masked in the scores, and a weight of 0 times it is 0.
         for (int gap = total; n + 1 < count_ && gap < segments_[n + 1].at; ++gap) x_.rows[gap] = x_.rows[total - 1];
       }
       role == Role::k ? m_.pack_k(x_.rows, total, dim, x_.k) : m_.pack_v(x_.rows, total, dim, x_.v, m_.tile);
@@ -202,7 +202,7 @@ class Task {
                         : at(keys_.k + g.packed * keys_.k_bytes, m_, int64_t(first) * dim_qk_);
   }
 
-  // The part of a segment that some row of the panel sees, and the part of that which every row sees.
+  // The range of a segment that some row of the panel sees (seen), and the range that every row sees (open).
   Range seen(int panel, const Segment& g) const {
     const int first = walk_.first_key(position(panel, 0)) - g.key;
     const int last = walk_.last_key(position(panel, rows_in(panel) - 1)) - g.key;
@@ -214,7 +214,7 @@ class Task {
     return {int(round_up(clamp(first, 0, g.count), m_.keys)), clamp(last, 0, g.count) / m_.keys * m_.keys};
   }
 
-  // One panel against the tile.
+  // Processes one panel against the tile.
   void step(int panel) {
     const CpuKernels& m = panels_[panel];
     Range range[kSegments];
@@ -228,7 +228,7 @@ class Task {
       n += range[g].last - range[g].first;
     }
     if (!n) return;
-    // What is added to is far away when it is read, once, at the end.
+    // The previous output is not in cache when it is read, once, at the end; prefetch it.
     if (p_.has(Option::accumulate)) {
       const char* out[kMaxRows];
       u_.addresses(Role::out, row(panel, 0), rows_in(panel), out);
@@ -249,7 +249,7 @@ class Task {
     accumulate(m, x_.p, runs, many, keys_ ? keys_.room : m.tile, dim_v_, o_of(panel));
   }
 
-  // s of one segment. Only keys around the edges of what the rows see are hidden; most tiles have none.
+  // Scores of one segment. Only keys around the edges of the visible range are masked; most tiles have none.
   void scores(int panel, const Segment& g, Range range, float* s, float* top) {
     const CpuKernels& m = panels_[panel];
     Range whole = open(panel, g);
@@ -277,7 +277,7 @@ class Task {
     }
   }
 
-  // The general policy: the whole of s to plain rows, logits and mask there, and back.
+  // The general policy: copies all of s to plain rows, applies logits and mask there, and copies it back.
   void general_scores(int panel, const Range* range, int n, float* top) {
     const CpuKernels& m = panels_[panel];
     m.read_scores(x_.s, n, x_.plain, m.tile);
@@ -300,7 +300,7 @@ class Task {
     m.write_scores(x_.plain, m.tile, n, x_.s);
   }
 
-  // Dropout acts on the weight but not on the sum that normalises it.
+  // Dropout changes the weight but not the sum that normalizes it.
   void dropped_weights(int panel, const Range* range, int n) {
     const CpuKernels& m = panels_[panel];
     for (int r = 0; r < rows_in(panel); ++r) {
@@ -343,8 +343,8 @@ class Task {
     if (moved) m.rescale(o_of(panel), dim_v_, factor);
   }
 
-  // The answer of a row that sees one key is its value, to the bit, where it is divided by the weight as p has it. The
-  // sum has that unrounded, which is what the lse needs.
+  // The output of a row that sees one key is its value, to the bit, if it is divided by the weight as rounded in p. The
+  // sum holds the unrounded weight, which the lse needs.
   void divide_one_key(int panel, float* now) const {
     const int n = rows_in(panel);
     const auto first = [&](int r) { return walk_.first_key(position(panel, r)); };
@@ -409,12 +409,12 @@ class Task {
   const Panels panels_;
   float scale_q_, scale_s_;  // the softmax runs in base 2: exp(x scale) = exp2(x scale log2 e)
   bool general_;
-  const float* numbers_ = nullptr;  // of blocks, where scores move by them
+  const float* numbers_ = nullptr;  // block biases, if scores are shifted by them
   Segment segments_[kSegments];
   int count_ = 0;
 };
 
-// The n-th piece of all keys, of which a head has `of_head`.
+// Packs the n-th piece of all keys; a head has `of_head` pieces.
 void pack_keys(const Problem& p, const Args& a, const CpuKernels& m, const PackedKeys& to, const Scratch& x, int64_t n,
                int64_t of_head) {
   const int64_t slot = n % of_head, set = n / of_head;
@@ -430,7 +430,7 @@ void pack_keys(const Problem& p, const Args& a, const CpuKernels& m, const Packe
   m.pack_v(x.rows, count, p.dim_v, to.v + place * to.v_bytes, to.room);
 }
 
-// The splits of a row, in order, then what is already there and the sink.
+// Merges the splits of a row, in order, then the previous output and the sink.
 void merge_splits(const Plan& plan, const Args& a, const CpuKernels& m, const Partial& part, float* row, int b, int h) {
   const Problem& p = plan.problem;
   const Sequence seq = sequence(p, a, b);
@@ -458,7 +458,7 @@ int task_rows(const Plan& plan) {
   return by_head(plan.problem) ? std::min(plan.problem.mask.blocks.q, plan.tile_q) : plan.tile_q;
 }
 
-// Tasks of a unit with up to `len_q` queries: row blocks, and with a list the pieces of each query block.
+// Tasks of a unit with up to `len_q` queries: row blocks, or with a list the pieces of each query block.
 struct Tasks {
   int64_t size, pieces, count;
 
@@ -467,7 +467,7 @@ struct Tasks {
     if (by_head(p)) pieces = ceil_div(std::min(p.mask.blocks.q, len_q), size);
     count = by_head(p) ? ceil_div(len_q, p.mask.blocks.q) * pieces : ceil_div(int64_t(len_q) * group(p), size);
   }
-  // Of a unit that has `rows`.
+  // The rows of task n in a unit of `rows` rows.
   Rows rows_of(const Problem& p, int64_t n, int rows) const {
     if (!by_head(p)) return {clamp(n * size, 0, rows), clamp((n + 1) * size, 0, rows)};
     const int64_t block = n / pieces * p.mask.blocks.q, first = block + n % pieces * size;
@@ -487,7 +487,7 @@ Status shape(Plan& plan, const Planner&) {
   plan.tile_q = int(round_up(ceil_div(rows, blocks), m.rows));
   plan.tile_k = m.tile;
   const int64_t tasks = sets * Tasks(plan, p.len_q).count, most = ceil_div(p.len_k, m.tile);
-  // Too few rows for the threads: split the keys. Never where a row's bits may not depend on the batch.
+  // If there are too few rows for the threads, split the keys; never with repro=batch.
   if (tasks < threads && p.reproducible != Reproducible::batch)
     plan.splits = int(std::clamp<int64_t>(ceil_div(2 * threads, tasks), 1, most));
   Workspace count;
@@ -513,7 +513,8 @@ Status attend(const Plan& plan, const Args& a, Workspace ws, Stream) {
     const Scratch scratch = scratch_of(worker);
     for (int64_t n; (n = next.fetch_add(1, std::memory_order_relaxed)) < tasks;) {
       const int split = int(n % plan.splits);
-      const int64_t set = n / plan.splits % sets, block = of_unit.count - 1 - n / plan.splits / sets;  // longest first
+      // Longest first.
+      const int64_t set = n / plan.splits % sets, block = of_unit.count - 1 - n / plan.splits / sets;
       const Unit unit = unit_of(p, a, int(set / units(p)), int(set % units(p)), scratch.scores);
       const Rows rows = of_unit.rows_of(p, block, unit.rows());
       if (rows.first >= rows.last) continue;

@@ -1,5 +1,5 @@
-// What a backward on the CPU does around its products: lse and delta of every row before them, how keys are cut into
-// tiles, and gradients between memory and f32.
+// Helpers around the products of a CPU backward: lse and delta of every row, the division of keys into tiles, and
+// conversion of gradients between memory and f32.
 #pragma once
 #include <cmath>
 #include <cstring>
@@ -10,16 +10,16 @@
 
 namespace attune::cpu {
 
-// Pools that several sequences may share: gradients of a key are added up, one sequence after the other.
+// True if several sequences may share pools: gradients of a key are then summed, one sequence after another.
 inline bool shares_keys(const Problem& p, const Args& a) {
   return p.keys == KeySource::paged || a.given(Role::cache_index);
 }
 
 inline bool accumulates(const Problem& p) { return p.has(Option::accumulate); }
 
-// Of every row of the problem: [batch][head][query].
+// State of every row of the problem: [batch][head][query].
 struct RowState {
-  float *lse, *delta;  // base 2, +inf where a row sees nothing; sum dO O - dlse
+  float *lse, *delta;  // base 2, +inf if a row sees no key; sum dO O - dlse
   double* d_sink;      // [batch][head]
 };
 
@@ -28,7 +28,7 @@ inline RowState carve_rows(Workspace& ws, const Problem& p) {
   return {ws.take<float>(rows), ws.take<float>(rows), ws.take<double>(heads)};
 }
 
-struct Partial { float* dq; int64_t rows; };  // [split][batch][head][query][dim_qk]; one split needs none
+struct Partial { float* dq; int64_t rows; };  // [split][batch][head][query][dim_qk]; not needed for one split
 
 inline Partial carve_partial(Workspace& ws, const Plan& plan) {
   const Problem& p = plan.problem;
@@ -44,13 +44,13 @@ inline void write_row(const CpuKernels& m, DType t, const float* from, int n, ch
   if (t == DType::f32) std::copy_n(from, n, reinterpret_cast<float*>(to));
   else m.narrow(from, n, to);
 }
-// A row of a gradient, which is f32 where the run accumulates.
+// Writes a gradient row, which is f32 if the run accumulates.
 inline void write_gradient(const CpuKernels& m, const Problem& p, const float* from, int n, char* to) {
   if (!accumulates(p)) return write_row(m, p.dtype.grad, from, n, to);
   for (int d = 0; d < n; ++d) reinterpret_cast<float*>(to)[d] += from[d];
 }
 
-// A panel of a gradient, to rows that lie anywhere; `row` is room for a panel.
+// Writes a gradient panel to rows at any addresses; `row` is scratch for a panel.
 inline void write_panel(const CpuKernels& m, const Problem& p, const float* o, int dim, float factor, int n, float* row,
                         char* const* to) {
   float *rows[64], factors[64];
@@ -62,7 +62,7 @@ inline void write_panel(const CpuKernels& m, const Problem& p, const float* o, i
   store_panel(m, p.dtype.grad, o, dim, factors, n, row, to);
 }
 
-// The sum of a[i] b[i] of two rows of the kernels' dtype or of f32.
+// Dot product of two rows of the kernels' dtype or f32.
 inline float dot_of(const CpuKernels& m, DType t, const char* a, const char* b, int n) {
   if (t == DType::f32) return dot_rows(reinterpret_cast<const float*>(a), reinterpret_cast<const float*>(b), n);
   if (m.dot) return m.dot(a, b, n);
@@ -71,7 +71,7 @@ inline float dot_of(const CpuKernels& m, DType t, const char* a, const char* b, 
   return dot_rows(x, y, n);
 }
 
-// lse and delta of the rows of one head, and its share of the sink's gradient.
+// Computes lse and delta of the rows of one head, and its share of the sink gradient.
 inline void prepare(const Problem& p, const Args& a, const CpuKernels& m, const RowState& to, int b, int h) {
   const Sequence seq = sequence(p, a, b);
   const int64_t first = (int64_t(b) * p.heads_q + h) * p.len_q;
@@ -91,14 +91,14 @@ inline void prepare(const Problem& p, const Args& a, const CpuKernels& m, const 
   to.d_sink[int64_t(b) * p.heads_q + h] = d_sink;
 }
 
-// The key tiles of a sequence with up to `len_k` keys. They end where blocks of a list do.
+// The key tiles of a sequence of up to `len_k` keys. Tiles do not cross blocks of a list.
 struct KeyTiles {
   int64_t size, block, pieces, count;
 
   KeyTiles(const Plan& plan, int len_k)
       : size(plan.tile_k), block(plan.problem.mask.blocks.k), pieces(ceil_div(std::min<int64_t>(block, len_k), size)),
         count(block ? ceil_div(len_k, block) * pieces : ceil_div(len_k, size)) {}
-  // Of a sequence that has `len`.
+  // The keys of tile n in a sequence of `len` keys.
   Rows keys(int64_t n, int len) const {
     if (!block) return {clamp(n * size, 0, len), clamp((n + 1) * size, 0, len)};
     const int64_t start = n / pieces * block, first = start + n % pieces * size;
@@ -106,7 +106,7 @@ struct KeyTiles {
   }
 };
 
-// Every element 0, and nothing between them.
+// Sets every element to 0 and touches nothing between rows.
 inline void clear(const Tensor& t) {
   for (int b = 0; b < t.extent.batch; ++b)
     for (int s = 0; s < t.extent.seq; ++s)
@@ -114,7 +114,7 @@ inline void clear(const Tensor& t) {
         std::memset(row_address(t, b, s, h), 0, size_t(t.extent.dim) * size_t(size_of(t.dtype)));
 }
 
-// Whether every key of a gradient is one of a sequence, whose task stores it.
+// True if every key of a gradient belongs to a sequence, whose task stores it.
 inline bool whole(const Problem& p, const Args& a, const Tensor& t) {
   if (p.keys != KeySource::linear || shares_keys(p, a) || t.extent.batch != p.batch) return false;
   for (int b = 0; b < p.batch; ++b)
@@ -123,14 +123,14 @@ inline bool whole(const Problem& p, const Args& a, const Tensor& t) {
   return true;
 }
 
-// Whether units of different sequences or heads add into the same elements of d_bias, and must not at the same time.
+// True if units of different sequences or heads add to the same elements of d_bias and must not run concurrently.
 inline bool shares_bias(const Problem& p, const Args& a) {
   const Extents e = a[Role::d_bias].extent;
   if (p.has(Option::block_bias) && p.reproducible == Reproducible::no) return false;
   return a.given(Role::d_bias) && ((e.batch == 1 && p.batch > 1) || (e.head == 1 && p.heads_q > 1));
 }
 
-// A number that a block adds to each logit is taken off the log-sum-exps instead, both in base 2.
+// Subtracts a block bias from the log-sum-exps instead of adding it to each logit, both in base 2.
 inline void lower(float* lse, int n, float number) {
   for (int r = 0; r < n; ++r) lse[r] = lse[r] == INFINITY ? lse[r] : lse[r] - number;
 }

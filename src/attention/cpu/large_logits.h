@@ -1,6 +1,6 @@
-// Rows whose log-sum-exp is far (core/large_logit.h). P and dS of a panel of keys and n queries, as
-// CpuKernels::gradients makes them: exponents are then made here, on plain rows, for no machine has a loop for what is
-// so rare.
+// P and dS for rows with a large log-sum-exp (core/large_logit.h), for a panel of keys and n queries, as
+// CpuKernels::gradients computes them. The exponents are computed here, on plain rows: the case is too rare for a loop
+// per instruction set.
 #pragma once
 #include <cstddef>
 
@@ -9,16 +9,16 @@
 
 namespace attune::cpu {
 
-// `scale` is used unless packed q has it. `number`, of a block, is added to each logit of far rows; others have it off
-// their log-sum-exps already. Returns the sum of dS; `summed`: somebody
-// wants it, so exponentials are as near as f32 has them.
+// `scale` is used unless packed q contains it. `number`, a block bias, is added to each logit of large rows; other rows
+// have it subtracted from their log-sum-exps already. Returns the sum of dS. `summed`: the sum is needed, so
+// exponentials are as accurate as f32 allows.
 inline float gradients(const CpuKernels& m, bool large_logits, const float* s, const float* dp, int n, float scale,
                       const float* lse, const float* delta, std::byte* p, std::byte* ds, float number = 0.f,
                       bool summed = false) {
   CpuKernels::Gradients* const run = summed && m.summed_gradients ? m.summed_gradients : m.gradients;
   if (m.scale_in_q) scale = 1.f;
   if (!large_logits) return run(s, dp, n, scale, lse, delta, p, ds);
-  constexpr int kMostRows = 64, kMostKeys = 32;  // on any machine
+  constexpr int kMostRows = 64, kMostKeys = 32;  // upper bounds for all instruction sets
   constexpr float kZeros[kMostKeys] = {};
   float plain[kMostRows * kMostKeys], exponents[kMostRows * kMostKeys], sum = 0.f;
   for (int j = 0; j < n; j += m.keys) {

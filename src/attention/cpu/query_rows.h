@@ -1,30 +1,30 @@
-// Query tiles of a backward as operands, packed for one tile or, with a list of blocks, all of them before.
+// Query tiles of a backward as operands, packed one tile at a time or, with a block list, all in advance.
 #pragma once
 #include "attention/cpu/unit.h"
 
 namespace attune::cpu {
 
-alignas(64) inline constexpr char kZeroRow[256 * sizeof(float)] = {};  // of any dtype
+alignas(64) inline constexpr char kZeroRow[256 * sizeof(float)] = {};  // for any dtype
 
-// Operands of a query tile: for S, dK, dP, dV.
+// Operands of a query tile, for S, dK, dP and dV.
 struct Queries {
   std::byte *q_k, *q_v, *do_k, *do_v;
   int room;
 };
 
-// With a list, a block of keys has few rows to pay for the packing of its queries: all are packed once, before, in
-// pieces of the blocks, each a query tile.
+// With a block list, a key block has too few rows to amortize the packing of its queries. All queries are packed once
+// in advance, in pieces of the blocks, one query tile each.
 struct PackedQueries {
-  Queries first{};                      // of all
-  int64_t q_bytes = 0, do_bytes = 0;    // of a piece
-  int64_t size = 0, pieces = 1, slots = 0;  // queries of a block, pieces of a block, of a head
+  Queries first{};                          // of the first piece
+  int64_t q_bytes = 0, do_bytes = 0;        // per piece
+  int64_t size = 0, pieces = 1, slots = 0;  // queries per block, pieces per block, pieces per head
 
   Queries at(const Problem& p, int b, int h, int64_t slot) const {
     const int64_t n = (int64_t(b) * p.heads_q + h) * slots + slot;
     return {first.q_k + n * q_bytes, first.q_v + n * q_bytes, first.do_k + n * do_bytes, first.do_v + n * do_bytes,
             first.room};
   }
-  // Those of a piece, in a unit.
+  // The rows of a piece within a unit.
   Rows rows(const Plan& plan, const Unit& u, int64_t slot) const {
     const int64_t block = slot / pieces * size, begin = block + slot % pieces * plan.tile_q;
     return {int(std::min<int64_t>(begin, u.rows())),
@@ -47,22 +47,22 @@ inline PackedQueries carve_queries(Workspace& ws, const Plan& plan, const CpuKer
   return all;
 }
 
-constexpr int kMaxPanels = 80;  // of a query tile, on any machine
+constexpr int kMaxPanels = 80;  // per query tile, for all instruction sets
 
-// Rows of a unit that follow each other, as operands.
+// Consecutive rows of a unit, as operands.
 struct QueryTile {
-  Rows rows, open;   // of the unit; those of them that see any of the keys
-  int n = 0, at = 0; // queries, with those that fill it up; how many come before in lse, delta and ds_t
+  Rows rows, open;            // of the unit; those that see any of the keys
+  int n = 0, at = 0;          // queries including padding; offset in lse, delta and ds_t
   Queries packed{};
-  Panels panels;     // of dS and dQ
+  Panels panels;              // of dS and dQ
   float* dq = nullptr;
-  int entry = 0;     // of the list of blocks
-  int seen = 0;      // panels of keys, from the first on, that any of the queries sees
-  Rows reads[kMaxPanels]{};  // keys of the tile that dQ of a panel takes, in whole steps
-  bool large_logits = false;  // some query's lse is
+  int entry = 0;              // in the block list
+  int seen = 0;               // leading key panels that any of the queries sees
+  Rows reads[kMaxPanels]{};   // keys of the tile that dQ of a panel reads, in whole steps
+  bool large_logits = false;  // some query has a large log-sum-exp
 };
 
-// Rows of a unit as a query tile of n rows; those beyond `tile` are 0.
+// Packs rows of a unit as a query tile of n rows; those beyond `tile` are 0.
 inline void pack_queries(const Problem& p, const CpuKernels& m, const Unit& u, Rows tile, int n, const void** rows,
                   const Queries& to) {
   const int count = tile.last - tile.first;

@@ -1,5 +1,5 @@
-// What the CPU parts of native sparse attention share: rows of any dtype as f32, tasks shared out among threads, and
-// the loops over rows that compilers turn into vectors.
+// Helpers of the CPU backends: rows of any dtype as f32, tasks distributed over threads, and row loops that compilers
+// vectorize.
 #pragma once
 #include <algorithm>
 #include <atomic>
@@ -9,7 +9,7 @@
 
 namespace attune::cpu {
 
-// Rows of one dtype between memory and f32.
+// Converts rows of one dtype to and from f32.
 struct RowsAs {
   const CpuKernels* kernels;
   RowsAs(DType t, const Device& d) : kernels(best_kernels(t, d.features)) {}
@@ -17,7 +17,7 @@ struct RowsAs {
   void write(const float* from, int n, void* to) const { kernels->narrow(from, n, to); }
 };
 
-// Of a backend for one variant that reads and writes rows, whatever their dtypes.
+// Common checks of a backend that serves one variant and converts rows of any dtype.
 inline Status supports_rows(std::string_view who, std::string_view variant, const Problem& p, const Device& d) {
   const auto no = [&](const auto&... why) { return Status::no(who, ": ", why...); };
   if (word(p.variant) != variant) return no("is for the variant ", variant);
@@ -28,7 +28,7 @@ inline Status supports_rows(std::string_view who, std::string_view variant, cons
   return Status::good();
 }
 
-// f(worker, n) for n = 0 ... tasks - 1, whoever is free.
+// Calls f(worker, n) for n = 0 ... tasks - 1, on the next free worker.
 template <class F>
 void each_task(int64_t tasks, int units, F f) {
   if (tasks <= 0) return;
@@ -44,12 +44,12 @@ inline void add_scaled(const float* from, float factor, int64_t n, float* to) {
   for (int64_t d = 0; d < n; ++d) to[d] += factor * from[d];
 }
 
-// to += from, which do not overlap.
+// to += from; they must not overlap.
 inline void add_row(const float* __restrict from, int n, float* __restrict to) {
   for (int d = 0; d < n; ++d) to[d] += from[d];
 }
 
-// to[r] += factor * row r of a panel, for the first n rows; `row` is room for a panel.
+// to[r] += factor * row r of a panel, for the first n rows; `row` is scratch for a panel.
 inline void add_panel(const CpuKernels& m, const float* o, int dim, float factor, int n, float* row, float* const* to) {
   if (m.add) return m.add(o, dim, factor, n, to);
   float factors[64];
@@ -58,7 +58,7 @@ inline void add_panel(const CpuKernels& m, const float* o, int dim, float factor
   for (int r = 0; r < n; ++r) add_row(row + int64_t(r) * dim, dim, to[r]);
 }
 
-// In sixteen sums, so that it can be done in vectors.
+// Uses sixteen partial sums, so that it vectorizes.
 inline float dot_rows(const float* a, const float* b, int64_t n) {
   float part[16] = {}, sum = 0.f;
   int64_t d = 0;
@@ -70,7 +70,7 @@ inline float dot_rows(const float* a, const float* b, int64_t n) {
   return sum + part[0];
 }
 
-// Whether all that is done to a logit is that the number of its block is added.
+// True if block_bias is the only option that changes a logit.
 inline bool only_numbers(const Problem& p) {
   return p.has(Option::block_bias) && !p.has(Option::softcap) && !p.has(Option::alibi) && !p.has(Option::dropout);
 }

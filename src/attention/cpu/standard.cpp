@@ -1,9 +1,9 @@
-// Attention as a textbook writes it, both passes: the whole matrix of scores in memory, a BLAS for the products, a
-// softmax between them. The baseline that fused kernels are measured against, so it is made to be fair: loops that the
-// compiler turns into vectors, a task for each (sequence, head), one BLAS thread a task. Its memory is quadratic.
+// Textbook attention on the CPU, both passes: the whole score matrix in memory, a BLAS for the products, and a softmax
+// between them. It is the baseline for the fused kernels, so it is written to be fair: loops that compilers vectorize,
+// one task per (sequence, head), one BLAS thread per task. Its memory is quadratic.
 //
-// Everything is copied to f32 rows first: that costs len * dim where the products cost len * len * dim. The order of
-// every sum is fixed, whatever the threads do.
+// All inputs are first copied to f32 rows, which costs len * dim where the products cost len * len * dim. The order of
+// every sum is fixed, independent of the threads.
 #include <algorithm>
 #include <atomic>
 #include <bit>
@@ -21,10 +21,10 @@
 namespace attune {
 namespace {
 
-constexpr double kMostScores = 0x1p44;  // beyond any machine, and no count of bytes overflows
+constexpr double kMostScores = 0x1p44;  // beyond any machine, and byte counts do not overflow
 constexpr int kRowMajor = 101, kAsIs = 111, kTransposed = 112;
 
-// Memory of one worker. Rows are packed: the stride of a matrix is its width.
+// Scratch of one worker. Rows are packed: the stride of a matrix is its width.
 struct Room {
   float *q, *k, *v, *out;            // [len, dim]
   float* s;                          // [len_q, len_k]: scores, then weights
@@ -35,7 +35,7 @@ struct Room {
 
 Room carve_room(Workspace& w, const Problem& p) {
   const size_t len_q = size_t(p.len_q), len_k = size_t(p.len_k), dim_qk = size_t(p.dim_qk), dim_v = size_t(p.dim_v);
-  const size_t back = p.pass == Pass::backward;  // 0 or 1: what a forward does not need takes no room
+  const size_t back = p.pass == Pass::backward;  // 0 or 1: a forward reserves nothing for the backward
   const auto take = [&](size_t count) { return w.take<float>(count); };
   return {.q = take(len_q * dim_qk), .k = take(len_k * dim_qk), .v = take(len_k * dim_v), .out = take(len_q * dim_v),
           .s = take(len_q * len_k), .before = take(len_q), .now = take(len_q), .d_out = take(back * len_q * dim_v),
@@ -50,12 +50,12 @@ int workers_of(const Plan& plan) {
   return clamp(plan.device.units, 1, tasks);
 }
 
-// 2^x, 1.2e-7 relative, exactly 0 from 2^-127 down. Adding 1.5 * 2^23 + 127 rounds x to an integer n and leaves the
-// exponent bits of 2^n at the bottom; the rest of x goes through a minimax polynomial. No branch and no call: a loop of
-// it becomes vectors.
+// 2^x, relative error 1.2e-7, exactly 0 from 2^-127 down. Adding 1.5 * 2^23 + 127 rounds x to an integer n and leaves
+// the exponent bits of 2^n at the bottom; a minimax polynomial handles the rest. A loop over this code vectorizes,
+// since it has neither branches nor calls.
 inline float fast_exp2(float x) {
   constexpr float kShift = 12582912.f + 127.f;
-  x = x < -127.f ? -127.f : x;  // a NaN stays one
+  x = x < -127.f ? -127.f : x;  // propagates NaN
   x = x > 128.f ? 128.f : x;
   const float rounded = x + kShift, f = x - (rounded - kShift);
   float y = 1.327647198e-03f * f + 9.675541334e-03f;
@@ -66,7 +66,7 @@ inline float fast_exp2(float x) {
   return y * std::bit_cast<float>(std::bit_cast<uint32_t>(rounded) << 23);
 }
 
-// Eight partial results side by side: one after the other they could not be vectors. `step` gives the value of key j.
+// Keeps eight independent partial results; a single chain would not vectorize. `step` returns the value of key j.
 template <class Step, class Combine>
 float reduce(Rows keys, float start, Step step, Combine combine) {
   float lane[8];
@@ -81,7 +81,7 @@ float reduce(Rows keys, float start, Step step, Combine combine) {
 float larger(float a, float b) { return a > b ? a : b; }
 float plus(float a, float b) { return a + b; }
 
-// f(j, address) for every key (or value, or gradient of one) of a sequence.
+// Calls f(j, address) for every key (or value, or gradient of one) of a sequence.
 template <class F>
 void each_key(const Problem& p, const Args& a, Role role, const Sequence& s, int b, int head, F f) {
   const auto walk = [&](const auto& rows) {
@@ -94,16 +94,16 @@ void each_key(const Problem& p, const Args& a, Role role, const Sequence& s, int
     f32 ? walk(LinearRows<float>(p, a, role, s, b, head)) : walk(LinearRows<uint16_t>(p, a, role, s, b, head));
 }
 
-// One worker: a sequence and a head at a time.
+// One worker: one sequence and head at a time.
 struct Worker {
   const Problem& p;
   const Args& a;
   const Blas& blas;
-  const CpuKernels &in, &out, &grad;  // how to read q, k, v and d_out, and to write out and gradients
+  const CpuKernels &in, &out, &grad;  // read q, k, v and d_out; write out and gradients
   Room room;
-  double* d_sink;  // [batch, head]; null unless asked for
+  double* d_sink;  // [batch, head]; null unless requested
 
-  // to (+)= x y, [m, n] = [m, k] [k, n]; either factor may lie in memory the other way round.
+  // to (+)= x y, [m, n] = [m, k] [k, n]; either factor may be stored transposed.
   void multiply(int m, int n, int k, const float* x, bool x_transposed, const float* y, bool y_transposed, float* to,
                 bool add = false) const {
     blas.sgemm(kRowMajor, x_transposed ? kTransposed : kAsIs, y_transposed ? kTransposed : kAsIs, m, n, k, 1.f, x,
@@ -122,8 +122,8 @@ struct Worker {
     load(Role::v, p.dim_v, room.v);
   }
 
-  // f(i, keys) for every query in order: `keys` are those its band shows; which of them its block list has is then in
-  // room.entry.
+  // Calls f(i, keys) for every query in order. `keys` is the range within its band; room.entry then holds which of
+  // their blocks are listed.
   template <class F>
   void each_query(const Sequence& s, int b, int h, F f) const {
     const BandWalk walk{s.band, s.len_k, 1};
@@ -144,12 +144,12 @@ struct Worker {
     for (int n = first; n < first + list.count(row); ++n)
       if (const int block = list.column[n]; block >= 0 && block < count) room.entry[block] = n;
   }
-  // Of a key whose block is not listed: any entry.
+  // Any entry will do for a key whose block is not listed.
   void enter(Plain&, int) const {}
   void enter(General& score, int j) const {
     if (score.block_bias) score.entry = std::max(0, room.entry[j / p.mask.blocks.k]);
   }
-  // Logits of the keys in `keys`, in place; -inf where the block list hides one.
+  // Computes the logits of `keys` in place; -inf where the block list hides one.
   template <class Score>
   void make_logits(Score score, int i, Rows keys, float* s) const {
     for (int j = keys.first; j < keys.last; ++j) {
@@ -177,7 +177,8 @@ struct Worker {
     for (int i = 0; i < s.len_q; ++i) store_out(i, h, s);
   }
 
-  // Scores to weights, relative to their maximum; a hidden key's is 0. What dropout drops still counts in the sum.
+  // Converts scores to weights relative to their maximum; the weight of a hidden key is 0. Dropped weights still count
+  // in the sum.
   template <class Score>
   SoftmaxRow soften(const Score& score, int i, Rows keys, int len_k, float* x) const {
     std::fill(x, x + keys.first, 0.f);
@@ -205,12 +206,12 @@ struct Worker {
     char* to = row_address(a[Role::out], s.q_batch, s.q_first + i, h);
     const float before = room.before[i], now = room.now[i];
     for (int d = 0; d < p.dim_v; ++d) x[d] = now == 0.f ? 0.f : x[d] * now;
-    if (before != 0.f)  // accumulating, and out is f32; a row that saw nothing yet is not read
+    if (before != 0.f)  // accumulating, and out is f32; a row that saw no key yet is not read
       for (int d = 0; d < p.dim_v; ++d) x[d] += before * reinterpret_cast<const float*>(to)[d];
     out.narrow(x, p.dim_v, to);
   }
 
-  // All query heads of a head of keys, in order: their dk and dv are one sum.
+  // Processes all query heads of a KV head, in order: their dk and dv are one sum.
   template <class Score>
   void backward(int b, int head_kv) const {
     const Sequence s = sequence(p, a, b);
@@ -239,12 +240,12 @@ struct Worker {
     if (a.given(Role::dv)) add_keys(Role::dv, s, b, head_kv, p.dim_v, room.dv, room.v);
   }
 
-  // A row of scores and of dp to dropped weights and to the gradients of dot products.
+  // Converts a row of scores and dp to dropped weights and gradients of dot products.
   template <class Score>
   void differentiate(Score score, int i, Rows keys, const Sequence& s, int b, int h) const {
     float *x = room.s + int64_t(i) * s.len_k, *dp = room.dp + int64_t(i) * s.len_k;
     const float lse = *a.row<const float>(Role::lse, s.q_batch, s.q_first + i, h);
-    if (lse == -INFINITY) keys = {0, 0};  // a row that sees nothing has no gradient
+    if (lse == -INFINITY) keys = {0, 0};  // a row that sees no key has no gradient
     for (float* row : {x, dp}) {
       std::fill(row, row + keys.first, 0.f);
       std::fill(row + keys.last, row + s.len_k, 0.f);
@@ -258,7 +259,8 @@ struct Worker {
       for (int j = keys.first; j < keys.last; ++j) dp[j] = x[j] * (dp[j] - delta) * scale;
     } else {
       const bool of_block = p.has(Option::block_bias);
-      float* d_bias = of_block ? a.row<float>(Role::d_bias) : a.row<float>(Role::d_bias, b, i, h);  // stride 0: sums
+      // A stride of 0 sums over its axis.
+      float* d_bias = of_block ? a.row<float>(Role::d_bias) : a.row<float>(Role::d_bias, b, i, h);
       for (int j = keys.first; j < keys.last; ++j) {
         const bool seen = !p.mask.blocks.q || room.entry[j / p.mask.blocks.k] >= 0;
         enter(score, j);
@@ -287,8 +289,8 @@ struct Worker {
       grad.narrow(x, p.dim_qk, to);
     }
   }
-  // dk or dv, cleared before unless the run accumulates: several sequences may share a cache row or a page, and then
-  // their sum is rounded to the gradient's type after each.
+  // Adds to dk or dv, which are cleared first unless the run accumulates. Several sequences may share a cache row or a
+  // page; their sum is then rounded to the gradient's dtype after each.
   void add_keys(Role role, const Sequence& s, int b, int head, int dim, const float* from, float* before) const {
     each_key(p, a, role, s, b, head, [&](int64_t j, void* to) {
       grad.widen(to, dim, before);
@@ -306,10 +308,10 @@ void clear(const Tensor& t) {
         std::memset(row_address(t, b, s, h), 0, size_t(t.extent.dim) * size_t(size_of(t.dtype)));
 }
 
-// Tasks that write to the same place are one task, or one worker does them all.
+// Tasks that write to the same place form one task, or a single worker runs them all.
 struct Split {
   int64_t tasks;
-  bool whole_head;  // a task is a head of keys with every sequence, in order
+  bool whole_head;  // a task is a KV head with every sequence, in order
   int workers;
 
   explicit Split(const Plan& plan, const Args& a) : workers(workers_of(plan)) {
@@ -325,7 +327,7 @@ struct Split {
 };
 
 struct Carved {
-  double* d_sink;  // [batch, head], of a backward with sinks
+  double* d_sink;  // [batch, head], in a backward with sinks
   std::byte* rooms;
   size_t room_bytes;
 };

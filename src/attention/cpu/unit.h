@@ -1,4 +1,4 @@
-// What the CPU passes share: the rows of a unit of work, where its keys lie, and scores on plain rows.
+// Code shared by the CPU passes: the rows of a unit of work, the addresses of its keys, and scores on plain rows.
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -12,7 +12,8 @@
 
 namespace attune::cpu {
 
-// What carve(workspace) places, by worker: each has its own, behind those of the workers before it, as `shape` counted.
+// Returns a function from worker to the result of carve(workspace). The workers' scratch lies one after another, as
+// counted in `shape`.
 template <class Carve>
 auto by_worker(Workspace ws, Carve carve) {
   return [=](int worker) {
@@ -22,26 +23,26 @@ auto by_worker(Workspace ws, Carve carve) {
   };
 }
 
-// The query heads that share one head of keys, in one sequence. Their rows are ordered (position, head), so that they
-// share packed tiles and panels; with one query a head they share a single panel. Block lists differ by head: there a
-// unit is one query head.
+// The query heads of one KV head (a GQA group) in one sequence. Their rows are ordered (position, head), so that they
+// share packed tiles and panels; with one query per head they share a single panel. Block lists differ by head, so with
+// a list a unit is one query head.
 struct Unit {
   const Problem* problem;
   const Args* args;
   int b, head_kv;
-  int head_q, group;      // the first query head, and how many
+  int head_q, group;      // first query head, and their number
   Sequence seq;
-  const General* scores;  // one a head of the unit
+  const General* scores;  // one per head of the unit
 
   int rows() const { return seq.len_q * group; }
-  // Without a division where one head is alone: they are asked row by row.
+  // Avoids a division for a single head, since these functions are called per row.
   int position(int row) const { return group == 1 ? row : row / group; }
   int head(int row) const { return group == 1 ? head_q : head_q + row % group; }
   const General& score(int row) const { return scores[row % group]; }
   char* address(Role r, int row) const {
     return row_address((*args)[r], seq.q_batch, seq.q_first + position(row), head(row));
   }
-  // Of n rows from `row` on.
+  // Addresses of n rows, starting at `row`.
   template <class Pointer>
   void addresses(Role r, int row, int n, Pointer* to) const {
     char* at = n > 0 ? address(r, row) : nullptr;
@@ -54,7 +55,7 @@ inline bool by_head(const Problem& p) { return p.mask.blocks.q > 0; }
 inline int units(const Problem& p) { return by_head(p) ? p.heads_q : p.heads_kv; }
 inline int group(const Problem& p) { return by_head(p) ? 1 : p.heads_q / p.heads_kv; }
 
-// The longest sequence that is really there: a problem's lengths are only bounds, and may be far above.
+// The longest actual sequence: lengths in a problem are only bounds, and may be much larger.
 struct Longest { int q = 0, k = 0; };
 inline Longest longest(const Problem& p, const Args& a) {
   Longest most;
@@ -77,7 +78,7 @@ inline BlockList list_of(const Problem& p, const Args& a, int b, int head) {
   return {p.mask.blocks, a.row<const int32_t>(Role::block_begin, b, 0, head), a.row<const int32_t>(Role::block_column)};
 }
 
-// Where key j of the unit lies, in k, v or a gradient of theirs.
+// Address of key j of the unit, in k, v or their gradients.
 inline char* key_address(const Unit& u, Role r, int64_t j) {
   const Tensor& t = (*u.args)[r];
   const int64_t at = u.seq.k_first + j;
@@ -87,7 +88,7 @@ inline char* key_address(const Unit& u, Role r, int64_t j) {
   return row_address(t, clamp(table[at / page], 0, t.extent.batch - 1), at % page, u.head_kv);
 }
 
-// The addresses of keys first ... first + n.
+// Addresses of keys [first, first + n).
 inline void gather_keys(const Unit& u, Role r, int first, int n, const void** rows) {
   const Tensor& t = (*u.args)[r];
   if (u.problem->keys == KeySource::paged) {
@@ -99,7 +100,7 @@ inline void gather_keys(const Unit& u, Role r, int first, int n, const void** ro
   for (int j = 0; j < n; ++j, at += step) rows[j] = at;
 }
 
-// From dot products to base-2 logits: row i against n keys from j on. `entry`: theirs in the block list.
+// Converts dot products to base-2 logits: row i against n keys from j on. `entry`: their index in the block list.
 inline void logits(const General& g, int entry, int i, int j, int n, float* x) {
   for (int k = 0; k < n; ++k) x[k] *= g.scale;
   if (g.softcap > 0.f)
@@ -115,8 +116,8 @@ inline void logits(const General& g, int entry, int i, int j, int n, float* x) {
 
 inline const CpuKernels& kernels_of(const Problem& p, const Device& d) { return *best_kernels(p.dtype.q, d.features); }
 
-// Rows cut into panels. Where a machine has two sizes, the larger come first and the smaller fill what those would
-// leave empty: 64 rows are 4 x 12 and 2 x 8. All rows, panel after panel, are never more than whole large panels.
+// Divides rows into panels. If an instruction set has two panel sizes, the larger come first and the smaller fill the
+// remainder: 64 rows are 4 x 12 and 2 x 8. The total never exceeds that of large panels alone.
 class Panels {
  public:
   Panels() = default;
@@ -131,7 +132,7 @@ class Panels {
   }
   int count() const { return many_large_ + many_small_; }
   const CpuKernels& operator[](int panel) const { return panel < many_large_ ? *large_ : *small_; }
-  // Of all rows, the first of a panel.
+  // First row of a panel.
   int first(int panel) const {
     if (panel <= many_large_) return panel * large_->rows;
     return large_rows() + (panel - many_large_) * small_->rows;
@@ -139,8 +140,8 @@ class Panels {
   int rows() const { return first(count()); }
   int large_rows() const { return many_large_ * large_->rows; }
 
-  // The nearest row not behind, or not before, this one at which both a panel and a step of keys begin: if all rows are
-  // whole steps of keys, the small panels begin with one, too.
+  // The nearest row at or before (at or after) this one where both a panel and a step of keys begin. If all rows form
+  // whole steps of keys, the small panels also begin at one.
   int step_before(int row) const { return row / step(row) * step(row); }
   int step_behind(int row) const {
     const int before = step_before(row);
@@ -148,7 +149,7 @@ class Panels {
   }
 
  private:
-  static constexpr double kSmallPanel = 1.05;  // what a row costs in a smaller panel
+  static constexpr double kSmallPanel = 1.05;  // cost of a row in a smaller panel
   int step(int row) const {
     return std::lcm(row < large_rows() || !many_small_ ? large_->rows : small_->rows, large_->keys);
   }
@@ -157,20 +158,20 @@ class Panels {
 };
 
 // Bytes of n packed keys of a block. Blocks of 64 keys would be a multiple of 16 KiB long, and the same dims of all
-// blocks that a product adds up would share a few sets of the first-level cache: each begins a little further on.
+// blocks in a product would share a few L1 sets; the padding offsets each block.
 inline int64_t packed_bytes(const CpuKernels& m, int n, int dim) {
   return round_up(dim, m.dim_step) * n * m.operand_bytes + 1024;
 }
 
 inline int padded(const CpuKernels& k, int dim) { return int(round_up(dim, k.dim_step)); }
 
-// Elements of packed operands are bytes to the algorithm.
+// Packed operands are opaque bytes to the algorithm.
 inline std::byte* at(void* operand, const CpuKernels& k, int64_t element) {
   return static_cast<std::byte*>(operand) + element * k.operand_bytes;
 }
 
-// Asks for memory that is needed soon, into the L2 cache. The empty statement is for g++ 12, which takes a
-// function that does nothing but prefetch for one without effect and drops its calls.
+// Prefetches memory into L2. The empty asm statement is for g++ 12, which treats a function that only prefetches as
+// having no effect and drops its calls.
 inline void fetch(const void* from, int64_t bytes) {
   const char* at = static_cast<const char*>(from);
   for (int64_t n = 0; n < bytes; n += 64) __builtin_prefetch(at + n, 0, 2);
@@ -185,7 +186,7 @@ inline void accumulate(const CpuKernels& m, const std::byte* p, const KeyRun* ru
     m.accumulate(p, runs[n].v, room, runs[n].first, runs[n].n, dim, o);
 }
 
-// o[r] * factor[r] to rows that lie anywhere, in the kernels' dtype or in f32; `row` is room for a panel.
+// Stores o[r] * factor[r] to rows at any addresses, in the kernels' dtype or f32; `row` is scratch for a panel.
 inline void store_panel(const CpuKernels& m, DType t, const float* o, int dim, const float* factor, int n, float* row,
                         char* const* to) {
   if (t != DType::f32 && m.store) return m.store(o, dim, factor, n, to);
@@ -208,7 +209,7 @@ template <class F>
 void fill_each(int n, F f, int* to) {
   for (int r = 0; r < n; ++r) to[r] = f(r);
 }
-// The same where f grows by 0 or 1 from a row to the next: mostly its ends say all.
+// The same if f grows by 0 or 1 from row to row: usually its two ends determine all values.
 template <class F>
 void fill_steps(int n, F f, int* to) {
   const int first = f(0), last = f(n - 1), step = last == first ? 0 : 1;
@@ -216,11 +217,11 @@ void fill_steps(int n, F f, int* to) {
   for (int r = 0; r < n; ++r) to[r] = first + step * r;
 }
 
-// P stays below 2^8, harmless in f32 and bf16 alike, and most tiles need no rescale.
+// P stays below 2^8, which is safe in f32 and bf16 alike, and most tiles need no rescale.
 inline constexpr float kLazy = 8.f;
 
-// The reference of a row, an integer, moves where a logit in base 2 outgrew it. Returns what the sums so far are to be
-// multiplied by: 1 where it stays, 0 the first time.
+// Moves the integer reference of a row if a base-2 logit exceeds it by more than kLazy. Returns the factor for the
+// existing sums: 1 if it did not move, 0 the first time.
 inline float raise(float& ref, float top) {
   if (!(top > ref + kLazy)) return 1.f;
   const float from = ref;
@@ -228,7 +229,7 @@ inline float raise(float& ref, float top) {
   return from == -INFINITY ? 0.f : std::exp2(from - ref);
 }
 
-// What every CPU kernel of ours refuses. `who` begins each sentence.
+// Checks common to all CPU kernels. `who` begins each message.
 Status supports(std::string_view who, Pass, const Problem&, const Device&);
 
 }  // namespace attune::cpu

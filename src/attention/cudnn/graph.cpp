@@ -11,7 +11,7 @@
 namespace attune::cudnn {
 namespace {
 
-// Of cudnn_graph.h, the same in every cuDNN 9.
+// From cudnn_graph.h, the same in every cuDNN 9.
 namespace kind {  // cudnnBackendDescriptorType_t
 constexpr int pointwise = 0, engine_config = 3, heuristics = 4, plan = 5, operation_pointwise = 13, graph = 15,
               variant_pack = 16, tensor = 17, matmul = 18, operation_matmul = 19, reduction = 21,
@@ -33,7 +33,7 @@ constexpr int handle = 0, data_type = 1, boolean = 2, int64 = 3, pointer = 6, he
               descriptor = 15, reduction_operator = 18;
 }
 constexpr int kModeFallback = 2, kModeA = 3;  // cudnnBackendHeurMode_t
-constexpr int kConfigs = 16;                  // how many the heuristics are asked for
+constexpr int kConfigs = 16;                  // number requested from the heuristics
 constexpr int64_t kAlignment = 16;
 
 struct Functions {
@@ -75,7 +75,7 @@ const Functions& cudnn() {
   return opened;
 }
 
-// With cuDNN's own words.
+// Includes cuDNN's own message.
 Status failed(std::string_view call, int status) {
   char message[512] = "";
   cudnn().last_error(message, sizeof message);
@@ -85,8 +85,8 @@ Status failed(std::string_view call, int status) {
   return Status::no(call, ": ", cudnn().text(status), said.empty() ? "" : ": ", said);
 }
 
-// A handle serves one stream at a time: a call takes one, or makes one, and puts it back. None is ever destroyed, since
-// that would wait for the GPU.
+// A handle serves one stream at a time: a call takes one from the pool, or creates one, and puts it back. Handles are
+// never destroyed, since that would wait for the GPU.
 class Lent {
  public:
   explicit Lent(int device) : device_(device) {
@@ -251,7 +251,7 @@ Node Graph::reshape(const Node& x, const Shape& shape, Type t) {
   return to;
 }
 
-// The first of the heuristics' configurations that becomes a plan.
+// Keeps the first of the heuristics' configurations that becomes a plan.
 Status Graph::plan_of(void* handle, void* graph, int mode) {
   const Functions& f = cudnn();
   void* heuristics = make(kind::heuristics);

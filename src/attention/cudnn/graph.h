@@ -1,7 +1,7 @@
-// cuDNN's graph interface, as much of it as attention needs: tensors, four kinds of operation, and a plan that cuDNN's
-// heuristics choose for them. cuDNN is opened at run time and no header of it is used: the numbers it gives its enums
-// are part of its ABI and are written in the .cpp. A graph is the textbook's attention, operation by operation; cuDNN
-// recognises the pattern and answers with its fused kernel, or refuses.
+// The part of cuDNN's graph API that attention needs: tensors, four kinds of operation, and a plan that cuDNN's
+// heuristics select for them. cuDNN is opened at run time without its headers: the values of its enums are part of its
+// ABI and are listed in the .cpp. A graph is textbook attention, operation by operation; cuDNN recognizes the pattern
+// and returns its fused kernel, or refuses.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -13,29 +13,29 @@
 
 namespace attune::cudnn {
 
-// Good where cuDNN can be opened. `version` is 91500 for 9.15.0.
+// Good if cuDNN can be opened. `version` is 91500 for 9.15.0.
 Status found();
 int64_t version();
 
 enum class Type : int32_t { f32 = 0, f16 = 2, i32 = 4, bf16 = 9, boolean = 11 };  // cudnnDataType_t
-enum class Op : int32_t {                                                          // cudnnPointwiseMode_t
+enum class Op : int32_t {                                                         // cudnnPointwiseMode_t
   add = 0, multiply = 1, divide = 6, subtract = 9, exp = 13, log = 15, identity = 21,
   greater = 302, at_least = 303, index = 501, select = 601
 };
-enum class Fold : int32_t { add = 0, max = 3 };                                    // cudnnReduceTensorOp_t
+enum class Fold : int32_t { add = 0, max = 3 };  // cudnnReduceTensorOp_t
 
 struct Shape { int64_t dim[4] = {}, stride[4] = {}; };  // [batch, head, row, column]; strides in elements
 Shape packed(int64_t b, int64_t h, int64_t rows, int64_t columns);
-Shape transposed(Shape);  // rows and columns exchanged
+Shape transposed(Shape);  // exchanges rows and columns
 
-// A tensor of a graph: given by the caller under its number, or virtual, which no memory ever holds.
+// A tensor of a graph: given by the caller under its number, or virtual and never stored in memory.
 struct Node {
   void* descriptor = nullptr;
   Shape shape{};
   Type type = Type::f32;
 };
 
-// A graph that cuDNN has made into a kernel. Any thread may run it; what a call brings is in `Bindings`.
+// A graph that cuDNN has compiled to a kernel. Any thread may run it; `Bindings` holds the addresses of one call.
 struct Bindings {
   static constexpr int kMost = 32;
   int64_t numbers[kMost] = {};
@@ -48,7 +48,7 @@ class Program {
  public:
   ~Program() = default;
   size_t workspace_bytes() const { return workspace_bytes_; }
-  // On the current GPU, which is `device`. Starts the kernels on the stream; `scratch` has workspace_bytes().
+  // Requires `device` to be the current GPU. Launches the kernels on the stream; `scratch` has workspace_bytes().
   Status run(int device, Bindings, void* scratch, void* stream) const;
 
  private:
@@ -62,11 +62,11 @@ class Program {
   size_t workspace_bytes_ = 0;
 };
 
-// After the first mistake every step does nothing, so that building a graph has no ifs.
+// After the first error every step does nothing, so building a graph needs no checks.
 class Graph {
  public:
   Node given(int64_t number, Type, const Shape&);
-  Node value(int64_t number);   // one f32 that a call brings, in host memory
+  Node value(int64_t number);  // one f32 in host memory, passed per call
   Node constant(float);
   Node constant(int32_t);
   Node matmul(const Node& a, const Node& b, Type = Type::f32);
@@ -80,7 +80,7 @@ class Graph {
   Node indices(const Node& like, int axis);
   Node reshape(const Node& x, const Shape&, Type);
 
-  // Asks the heuristics of the current GPU and keeps the first plan that can be made.
+  // Queries the heuristics of the current GPU and keeps the first plan that can be built.
   Status build(int device, std::unique_ptr<const Program>& out);
 
  private:

@@ -1,10 +1,10 @@
-// The vendor's fused attention: cuDNN's kernels behind the library's interface, a link of the chain and a peer in it.
-// Attention is written as cuDNN's graph interface wants it (the operations of a textbook, in the order that its pattern
-// matcher knows), and the plan that its heuristics choose is kept for each problem and layout of tensors. Making one
-// takes up to a second on the host, once; a later call is one lookup and the launch.
+// vendor_cudnn: cuDNN's fused attention as a backend, both part of the chain and a peer for comparison. Attention is
+// written for cuDNN's graph API: the operations of a textbook, in the order of its pattern matcher. The plan that its
+// heuristics select is cached per problem and tensor layout. Building one takes up to a second on the host, once; a
+// later call is one lookup and the launch.
 //
-// What cuDNN can do but is not asked for here (lengths per sequence, pages, bias, dropout, sinks) is refused, and so is
-// what it gets wrong: rows that see no key.
+// Features that cuDNN has but this backend does not use (lengths per sequence, pages, bias, dropout, sinks) are
+// refused. So is the case that cuDNN gets wrong: rows that see no key.
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -31,13 +31,13 @@ using cudnn::Type;
 
 constexpr std::string_view kWho = "vendor_cudnn";
 constexpr int64_t kScale = 1, kQ = 2, kK = 3, kV = 4, kOut = 5, kStats = 6, kDOut = 7, kDQ = 8, kDK = 9, kDV = 10,
-                  kDelta = 11, kSum = 12;          // numbers of the tensors that a call brings
-constexpr size_t kSpare = size_t(16) << 20;        // what a plan may want beside what is counted in carve()
-constexpr int kLongOfLse = 2048;                   // keys from which lse is worth packing
+                  kDelta = 11, kSum = 12;  // numbers of the tensors that a call passes
+constexpr size_t kSpare = size_t(16) << 20;  // headroom for a plan beyond the bytes counted in carve()
+constexpr int kLongOfLse = 2048;             // keys from which packing lse pays off
 
 Type type_of(DType t) { return t == DType::f32 ? Type::f32 : t == DType::f16 ? Type::f16 : Type::bf16; }
 
-// cuDNN's axes are [batch, head, row, column]. An axis of extent 1 has stride 0 here; there, what it would have packed.
+// cuDNN's axes are [batch, head, row, column]. An axis of extent 1 has stride 0 here; cuDNN gets its packed stride.
 Shape shape_of(const Tensor& t) {
   const auto [batch, seq, head, dim] = t.extent;
   const int64_t by_head = head > 1 ? t.stride.head : dim;
@@ -46,11 +46,11 @@ Shape shape_of(const Tensor& t) {
   return {{batch, head, seq, dim}, {by_batch, by_head, by_seq, 1}};
 }
 
-// The scores with hidden pairs at minus infinity. The comparisons are written as cuDNN's kernels look for them: the
-// right bound first, whole numbers on the side of the rows; the left bound as one addition to the columns.
+// Sets hidden scores to minus infinity. The comparisons have the form that cuDNN's kernels match: the right bound
+// first, with integers on the side of the rows; the left bound as one addition to the columns.
 Node hide(Graph& g, const Problem& p, Node s) {
   const Mask& m = p.mask;
-  const bool last_on_last = m.align == Align::bottom_right && p.len_q != p.len_k;  // else both ways mean the same
+  const bool last_on_last = m.align == Align::bottom_right && p.len_q != p.len_k;  // otherwise both alignments agree
   const float hidden = cudnn::version() < 91000 ? std::numeric_limits<float>::lowest() : -INFINITY;
   const auto select = [&](const Node& seen) {
     const Node away = g.constant(hidden);
@@ -77,8 +77,8 @@ Node hide(Graph& g, const Problem& p, Node s) {
   return s;
 }
 
-// A backward reads lse once a tile of keys. Where heads lie closer than queries (bsh) that costs 4 % at d64 causal and
-// 8192 keys on an H200, so it is packed before. Known from the problem and the strides alone.
+// A backward reads lse once per key tile. If heads are closer in memory than queries (bsh), that costs 4 % at d64
+// causal and 8192 keys on an H200, so lse is packed first. The decision depends on the problem and the strides alone.
 bool packs_lse(const Problem& p, const Tensor& lse) {
   return p.pass == Pass::backward && p.len_k >= kLongOfLse && p.len_q > 1 && lse.stride.seq != 1;
 }
@@ -111,12 +111,12 @@ void write_backward(Graph& g, const Problem& p, const Args& a) {
   const Node out = g.given(kOut, in, shape_of(a[Role::out])), d_out = g.given(kDOut, in, shape_of(a[Role::d_out]));
   const Node stats = g.given(kStats, Type::f32, packs_lse(p, a[Role::lse]) ? row : shape_of(a[Role::lse]));
 
-  // delta, through memory
+  // delta, through memory.
   const Node products = g.pointwise(Op::multiply, d_out, &out), one = g.constant(1.f);
   const Node rows = g.reduce(Fold::add, products, row), delta = g.given(kDelta, Type::f32, row);
   g.pointwise_to(Op::multiply, rows, &one, delta);
 
-  // A gradient of keys or values: where heads share them, the sum over each group.
+  // A gradient of keys or values; with GQA, the sum over each group.
   const auto to_keys = [&](const Node& pairs, const Node& other, int64_t number, const Tensor& t) {
     const Node to = g.given(number, grad, shape_of(t));
     if (p.heads_q == p.heads_kv) return g.matmul_to(pairs, other, to);
@@ -134,13 +134,13 @@ void write_backward(Graph& g, const Problem& p, const Args& a) {
   g.pointwise_to(Op::identity, sum, nullptr, g.given(kDQ, grad, shape_of(a[Role::dq])));
 }
 
-// Problem, GPU and layout of the tensors: what a program is made for.
+// The key of a program: problem, GPU and layout of the tensors.
 constexpr Role kLaidOut[] = {Role::q,     Role::k,  Role::v,  Role::out, Role::lse,
                              Role::d_out, Role::dq, Role::dk, Role::dv};
 struct Key {
   Problem problem;
   int32_t device;
-  int64_t strides[std::size(kLaidOut)][4];  // and whether it is given
+  int64_t strides[std::size(kLaidOut)][4];  // and whether the tensor is given
   bool operator<(const Key& other) const { return std::memcmp(this, &other, sizeof *this) < 0; }
 };
 static_assert(std::has_unique_object_representations_v<Key>);
@@ -155,7 +155,7 @@ Key key_of(const Plan& plan, const Args& a) {
   return key;
 }
 
-// Programs by key. One that cuDNN refused is remembered with its reason.
+// Programs by key. A refused program is stored with its reason.
 struct Made {
   Status status{};
   std::unique_ptr<const cudnn::Program> program{};
@@ -166,7 +166,7 @@ struct Programs {
 };
 
 Status program_of(const Plan& plan, const Args& a, const cudnn::Program*& out) {
-  static Programs& programs = *new Programs;  // never destroyed: a thread may still be in it when the process ends
+  static Programs& programs = *new Programs;  // never destroyed: a thread may still use it at process exit
   const Key key = key_of(plan, a);
   const auto answer = [&](const Made& made) { return out = made.program.get(), made.status; };
   {
@@ -184,15 +184,15 @@ Status program_of(const Plan& plan, const Args& a, const cudnn::Program*& out) {
 }
 
 struct Carved {
-  float *delta, *lse;  // [batch, head, query], of a backward
-  float* sum;          // and that with [dim]
+  float *delta, *lse;  // [batch, head, query], in a backward
+  float* sum;          // the same with [dim]
   std::byte* scratch;  // of the plan
   size_t scratch_bytes;
 };
 Carved carve(Workspace& w, const Problem& p) {
   const size_t back = p.pass == Pass::backward, rows = size_t(p.batch) * size_t(p.heads_q) * size_t(p.len_q);
-  // Seen of cuDNN 9.26: dk and dv of every query head in 16 bits where heads share keys, one more sum of dq in f32, and
-  // partial results of a forward with few rows, which it splits over keys.
+  // Observed with cuDNN 9.26: dk and dv of every query head in 16 bits with GQA, one more f32 sum of dq, and partial
+  // results of a forward with few rows, which it splits over keys.
   const size_t keys = p.heads_q == p.heads_kv ? 0 : size_t(p.batch) * size_t(p.heads_q) * size_t(p.len_k);
   const size_t splits = p.len_q <= 128 ? 16 : 0;
   Carved c{};
@@ -242,7 +242,7 @@ Status supports(const Problem& p, const Device& d) {
 }
 
 Status shape(Plan& plan, const Planner&) {
-  if (plan.device.index >= 0) {  // a GPU that is here, and not one that is only planned for
+  if (plan.device.index >= 0) {  // a GPU that is present, not only planned for
     Status s = cudnn::found();
     if (s.ok()) s = cudnn::serves(cudnn::version(), plan.problem, plan.device);
     if (!s.ok()) return Status::no(kWho, ": ", s.message);

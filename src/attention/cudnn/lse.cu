@@ -1,5 +1,5 @@
-// A transposition through shared memory: 32 queries of 32 heads a block, both sides in lines of 128 bytes where heads
-// are neighbours.
+// Transposes lse through shared memory: 32 queries of 32 heads per CTA. Both sides use 128-byte lines if heads are
+// adjacent in memory.
 #include "attention/cudnn/lse.h"
 #include "machine/cuda/launch.h"
 

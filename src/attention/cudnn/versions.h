@@ -1,12 +1,12 @@
-// What a version of cuDNN cannot do, or gets wrong: refused when a plan is made. Most of it is written in the checks of
-// NVIDIA's cudnn-frontend; what was seen here says where. A pure function, since no machine has every version.
+// Limits and errors of each cuDNN version, refused during planning. Most come from the checks of NVIDIA's
+// cudnn-frontend; those observed here name the place. A pure function, since no machine has every version.
 #pragma once
 #include "core/device.h"
 #include "core/problem.h"
 
 namespace attune::cudnn {
 
-// `version` is 91500 for 9.15.0. Without the name of the backend.
+// `version` is 91500 for 9.15.0. The message does not include the backend's name.
 inline Status serves(int64_t version, const Problem& p, const Device& d) {
   const auto no = [&](const auto&... why) {
     return Status::no("cuDNN ", version / 10000, ".", version / 100 % 100, ".", version % 100, " ", why...);
@@ -26,7 +26,7 @@ inline Status serves(int64_t version, const Problem& p, const Device& d) {
     return no("is before 9.10, the first with dims over 128 on sm_", d.arch);
   if (!backward) return Status::good();
   if (p.len_q == 1 && p.len_k == 1) return no("has no backward of one query and one key");
-  // Of 9.14 on an H200: wrong gradients, in five cases of parity. cudnn-frontend adds a padding mask instead.
+  // Observed with 9.14 on an H200: wrong gradients in five parity cases. cudnn-frontend adds a padding mask instead.
   if (version <= 91500 && p.len_k % 128) return no("gets k", p.len_k, " wrong, which is no multiple of 128");
   return Status::good();
 }

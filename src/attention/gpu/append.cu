@@ -1,6 +1,7 @@
-// The kernel of gpu/append.h: a block a token, be it a new key with its value or a query to be turned, all its heads.
-// Pieces of 16 bytes where every row is aligned and pairs do not straddle pieces, else one element at a time. A warp a
-// row took 475 us instead of 138 for 16384 queries of 32 heads of 128 (H200): each looked its sequence and angles up.
+// The kernel of gpu/append.h: one CTA per token, with all its heads. The token is a new key with its value, or a query
+// to rotate. It copies 16-byte chunks where every row is aligned and pairs do not straddle chunks, otherwise single
+// elements. One warp per row took 475 us instead of 138 for 16384 queries of 32 heads of 128 (H200), because each warp
+// looked up its sequence and angles.
 #include "attention/gpu/append.h"
 #include "machine/cuda/launch.h"
 
@@ -12,9 +13,9 @@ constexpr int kThreads = 128;
 struct Params {
   Problem problem;
   DenseArgs args;
-  Tensor rotated;                  // takes the place of q
-  uint32_t added, queries;         // of a sequence; no queries where they are not turned
-  uint32_t new_tokens, q_tokens;   // of all sequences: blocks
+  Tensor rotated;                 // replaces q
+  uint32_t added, queries;        // per sequence; queries is 0 if they are not rotated
+  uint32_t new_tokens, q_tokens;  // CTAs, over all sequences
 };
 
 template <class T, int Vec>
@@ -22,7 +23,7 @@ struct alignas(sizeof(T) * Vec) Piece {
   T at[Vec];
 };
 
-// Where the heads of a token are.
+// The heads of a token.
 struct Heads {
   char* first;
   int64_t step;  // bytes from head to head
@@ -30,12 +31,12 @@ struct Heads {
 };
 
 struct Angles {
-  int pairs = 0;  // 0: nothing turns
+  int pairs = 0;  // 0: no rotation
   bool apart = false;
   const float *cos = nullptr, *sin = nullptr;
 };
 
-// The heads of a token, their first 2 * pairs dims turned.
+// Copies the heads of a token, with their first 2 * pairs dims rotated.
 template <class T, int Vec>
 __device__ void copy_token(const Heads& from, const Heads& to, const Angles& angles) {
   using P = Piece<T, Vec>;
@@ -46,7 +47,7 @@ __device__ void copy_token(const Heads& from, const Heads& to, const Angles& ang
     const P mine = *reinterpret_cast<const P*>(x + d);
     P made = mine;
     if (d < 2 * pairs) {
-      // The partner of d: its neighbour, in this piece unless pieces are single; or one half further on, or back.
+      // The partner of d is its neighbour, in the same chunk unless Vec is 1; or it lies one half further on, or back.
       const bool apart = angles.apart, high = apart && d >= pairs;
       const int other = apart ? (high ? d - pairs : d + pairs) : Vec == 1 ? d ^ 1 : d;
       const P theirs = *reinterpret_cast<const P*>(x + other);
@@ -95,7 +96,7 @@ __global__ void __launch_bounds__(kThreads) append_kernel(const __grid_constant_
   copy_token<T, Vec>(heads_of(a[Role::v_new], row_address(a[Role::v_new], b, n, 0)), heads_of(a[Role::v], v), {});
 }
 
-// Whether rows can be taken 16 bytes at a time.
+// True if rows can be copied 16 bytes at a time.
 bool in_pieces(const Problem& p, const Args& a) {
   const int aligned16 = 16 / size_of(p.dtype.q);
   for (const Role r : {Role::q, Role::k, Role::v, Role::k_new, Role::v_new}) {

@@ -1,4 +1,5 @@
-// append.h on a GPU: one small kernel in front of the attention, on the same stream and as capturable as that.
+// The append of attention/tile/append.h on a GPU: one small kernel before the attention, on the same stream and just as
+// capturable.
 #pragma once
 #include "attention/tile/append.h"
 #include "plan/backend.h"
@@ -7,8 +8,8 @@ namespace attune::cuda {
 
 using Attend = Status (*)(const Plan&, const Args&, Workspace, Stream);
 
-// Appends and rotates where the problem asks for it, then attends with what that made: the whole `run` of a backend
-// whose `shape` counted carve_rotated() first. q and kv of one dtype: f32, f16 or bf16.
+// Appends and rotates where the problem requires it, then attends with the result: the whole `run` of a backend whose
+// `shape` counted carve_rotated() first. q and kv have one dtype: f32, f16 or bf16.
 Status append_then(Attend, const Plan&, const Args&, Workspace, Stream);
 
 }  // namespace attune::cuda

@@ -1,5 +1,5 @@
-// What surrounds the large kernels of sm80/backward/kernel.h: their parameters, what comes before and after them, and
-// the derivative of one pair.
+// Pre- and postprocessing of the backward kernels that own keys (sm80/backward/kernel.h): their parameters, the kernels
+// before and after them, and the derivative of one pair.
 #pragma once
 #include "attention/gpu/list_order.h"
 #include "attention/tile/row_statistics.h"
@@ -11,38 +11,37 @@
 
 namespace attune::sm80 {
 
-// dS is kept in 16 bits times `in`, a power of two; out = 1 / in.
+// dS is stored in 16 bits, multiplied by `in`, a power of two; out = 1 / in.
 struct Kept { float in = 1.f, out = 1.f; };
 
 struct BackwardParams {
   Problem problem;
   DenseArgs args;
-  bool uniform;      // every sequence is `seq` but for its place in the batch: no lengths in tensors
+  bool uniform;      // all sequences equal `seq` except for the batch index: no lengths in tensors
   Sequence seq;
-  float2* rows;      // [batch][head][padded]: lse_of_weights(), base 2, +inf where a row sees nothing; delta * kept.in
-  float* dq;         // [batch][head][padded / 16][Dim / 8] fragments, or turned; null where the keys' kernel has none
-  int* tickets;      // null, or of a fixed order: [0] blocks begun, [1 + padded row / 32] blocks that added to the tile
-  int padded;        // rows of a head, a multiple of 64
-  int dq_pitch;          // Dim
-  int group;         // query heads that share a head of keys
-  int tiles;         // of keys (of rows, in the rows' kernel) in one sequence
-  int first_batch;   // the sequence of block 0
+  float2* rows;      // [batch][head][padded]: lse_of_weights() in base 2, +inf if a row sees no key; delta * kept.in
+  float* dq;         // [batch][head][padded / 16][Dim / 8] fragments, or transposed; null if the dK/dV kernel skips dQ
+  int* tickets;      // null, or deterministic: [0] CTAs started, [1 + padded row / 32] CTAs that added to the tile
+  int padded;        // rows per head, a multiple of 64
+  int dq_pitch;      // Dim
+  int group;         // query heads per KV head
+  int tiles;         // key tiles per sequence (query tiles in the dQ kernel)
+  int first_batch;   // sequence of CTA 0
   float scale;       // of dot products
   Kept kept;
-  bool shared_keys;  // sequences may have the same keys: gradients are added to what is there
-  ListOrder order;   // of blocks of the keys' kernel; prepare finds it
-  int* apart;        // null, or of a list by key block that this run made: whether no two lists share entries, and it
-                     // holds
-  bool running;      // the run accumulates: gradients are f32 and added to what was there before it
+  bool shared_keys;  // sequences may share keys: gradients are added to the existing values
+  ListOrder order;   // order of the CTAs of the dK/dV kernel; prepare computes it
+  int* apart;        // null, or a flag: no two lists share entries, so the list by key block of this run is valid
+  bool running;      // the run accumulates: gradients are f32 and added to the previous ones
   uint64_t*
-      large_logits;  // null, or where prepare leaves the number of the launch if a row is far (core/large_logit.h)
+      large_logits;  // null, or receives `launch` from prepare if a row has large logits (core/large_logit.h)
   uint64_t launch;
-  bool zero_large_logits;     // rows of far log-sum-exps have 0 in `rows`: kernels that meet one take it from lse
-  bool transposed;       // sums of dQ of a head lie as one turned tile, and rows paired; then `uniform` too
-  int* taken;        // null, or so many counts of the kernel behind, which prepare clears
+  bool zero_large_logits;  // rows with a large log-sum-exp have 0 in `rows`: kernels read it from lse
+  bool transposed;         // dQ sums of a head form one transposed tile, and rows are paired; implies `uniform`
+  int* taken;              // null, or `counts` counters of the next kernel, which prepare clears
   int counts;
-  bool stores_first; // the kernel behind stores every query tile of dQ before it adds to it: prepare need not clear it
-  int prepared;      // query heads that prepare has; 0: all. The kernel behind has the others
+  bool stores_first;       // the next kernel stores every query tile of dQ before adding to it: no clear needed
+  int prepared;            // query heads that prepare handles; 0: all. The next kernel handles the others
 };
 
 constexpr int kRowsOfPrepare = 64, kTicketRows = 32;
@@ -54,10 +53,10 @@ __device__ inline Sequence sequence_of(const BackwardParams& x, int b) {
   return s;
 }
 
-// Block n of prepare and finish: rows of one head.
+// The n-th CTA of prepare and finish: rows of one head.
 struct RowBlock {
   int first, head, batch;
-  int64_t index;  // of its first row, among the padded rows of all heads
+  int64_t index;  // of its first row, in the padded rows of all heads
   __device__ RowBlock(const BackwardParams& x, uint32_t n) {
     const uint32_t blocks = x.padded / kRowsOfPrepare;
     first = int(n % blocks) * kRowsOfPrepare, n /= blocks;
@@ -66,8 +65,8 @@ struct RowBlock {
   }
 };
 
-// A block's sums [count][Dim] in shared memory, into f32 rows that no other block has, or added to them. Four places
-// are read before one is written: else each waits for the one before.
+// Stores a CTA's sums [count][Dim] from shared memory to f32 rows that no other CTA writes, or adds them. Four values
+// are read before one is written; otherwise each read waits for the previous write.
 template <int Dim, int kThreads>
 __device__ inline void store_sums(const float* sums, float* rows, int64_t stride, int count, int dim, bool running) {
   constexpr int kChunks = Dim / 4, kAtOnce = 4;
@@ -89,7 +88,7 @@ __device__ inline void store_sums(const float* sums, float* rows, int64_t stride
   }
 }
 
-// Lists that lie one behind the other have an entry in common with no other. By one block.
+// Lists that are stored one after another share no entries. Called by one CTA.
 __device__ inline void find_apart(const BackwardParams& x) {
   const Tensor& t = x.args[Role::block_begin];
   const int rows = int(ceil_div(x.problem.len_q, x.problem.mask.blocks.q)), lists = t.extent.batch * t.extent.head;
@@ -106,7 +105,7 @@ __device__ inline void find_apart(const BackwardParams& x) {
   if (threadIdx.x == 0) *x.apart = all;
 }
 
-// Ordered: block 0 finds the order of the blocks that own keys.
+// ordered: CTA 0 computes the order of the CTAs that own keys.
 template <class T, bool ordered>
 __global__ void __launch_bounds__(256) prepare_kernel(const __grid_constant__ BackwardParams x) {
   const Problem& p = x.problem;
@@ -159,12 +158,12 @@ __global__ void __launch_bounds__(256) prepare_kernel(const __grid_constant__ Ba
     for (int n = threadIdx.x; n < x.counts; n += 256) x.taken[n] = 0;
   if (x.tickets && threadIdx.x < kRowsOfPrepare / kTicketRows)
     x.tickets[1 + at.index / kTicketRows + threadIdx.x] = 0, x.tickets[0] = 0;
-  if (!x.dq || x.stores_first || (at.first >= seq.len_q && !x.transposed)) return;  // turned, rows lie among others
+  if (!x.dq || x.stores_first || (at.first >= seq.len_q && !x.transposed)) return;  // transposed rows are interleaved
   float4* to = reinterpret_cast<float4*>(x.dq + at.index * x.dq_pitch);
   for (int n = threadIdx.x; n < kRowsOfPrepare * x.dq_pitch / 4; n += 256) to[n] = {};
 }
 
-// Eight neighbours of a row to a tensor of T or f32; `add`: to what is there, in f32.
+// Stores eight adjacent columns of a row to a tensor of T or f32; `add`: adds to the existing values, in f32.
 template <class T>
 __device__ inline void store8(const Tensor& t, int64_t b, int64_t s, int64_t h, int column, const float (&x)[8],
                               bool add) {
@@ -179,7 +178,8 @@ __device__ inline void store8(const Tensor& t, int64_t b, int64_t s, int64_t h, 
   }
 }
 
-// dQ from fragments to its tensor: a warp takes 16 rows of 32 columns. The last rows first, which are still in cache.
+// Converts dQ from fragments to its tensor: a warp takes 16 rows of 32 columns. The last rows, still in cache, come
+// first.
 template <class T, bool transposed>
 __global__ void __launch_bounds__(256) finish_kernel(const __grid_constant__ BackwardParams x) {
   const Problem& p = x.problem;
@@ -187,7 +187,8 @@ __global__ void __launch_bounds__(256) finish_kernel(const __grid_constant__ Bac
   const RowBlock at(x, gridDim.x - 1 - blockIdx.x);
   const Sequence seq = sequence_of(x, at.batch);
   wait_for_previous();
-  if (x.large_logits && blockIdx.x == 0 && threadIdx.x == 0) *x.large_logits = 0;  // a graph has the same number again
+  // A replayed graph uses the same launch number again.
+  if (x.large_logits && blockIdx.x == 0 && threadIdx.x == 0) *x.large_logits = 0;
   if (at.first >= seq.len_q) return;
   constexpr int kPitch = 36;
   __shared__ __align__(16) float all[8][16 * kPitch];
@@ -236,7 +237,7 @@ __global__ void __launch_bounds__(256) finish_kernel(const __grid_constant__ Bac
   }
 }
 
-// d_sinks of one head a block: sums in a fixed order.
+// d_sinks, one head per CTA; sums have a fixed order.
 static __global__ void __launch_bounds__(256) sink_kernel(const __grid_constant__ BackwardParams x) {
   const Problem& p = x.problem;
   const int h = blockIdx.x;
@@ -264,7 +265,7 @@ static __global__ void __launch_bounds__(256) sink_kernel(const __grid_constant_
   *to = x.running ? *to + all : all;
 }
 
-// Rows of a tensor set to 0; bytes between them are left alone.
+// Sets the rows of a tensor to 0; bytes between them are not touched.
 static __global__ void __launch_bounds__(256) clear_kernel(const __grid_constant__ Tensor t) {
   const int64_t rows = int64_t(t.extent.batch) * t.extent.seq * t.extent.head;
   const int bytes = t.extent.dim * size_of(t.dtype), words = bytes / 16;
@@ -277,7 +278,7 @@ static __global__ void __launch_bounds__(256) clear_kernel(const __grid_constant
   }
 }
 
-// One pair without options: from a dot product and dP to the weight that multiplies dO, and to dS as it is kept.
+// One pair without options: computes the weight that multiplies dO and the scaled dS from a dot product and dP.
 struct Pair { float p, ds; };
 __device__ inline Pair differentiate(float scale, Kept kept, float dot, float dp, float2 row) {
   const float weight = weight_of_large_logit(exp2_fast(fmaf(dot, scale, -row.x)), row.x);

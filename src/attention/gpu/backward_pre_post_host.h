@@ -1,24 +1,25 @@
-// What comes before and after the kernels that own keys, for every backend that has such: launches of the kernels of
-// gpu/backward_pre_post.h. Those are compiled once, here, since two copies would share one name on the host.
+// Launches of the pre- and postprocessing kernels (gpu/backward_pre_post.h), for every backend with kernels that own
+// keys. The kernels are compiled in one place, since two copies would have the same host symbol.
 #pragma once
 #include "attention/gpu/backward_pre_post.h"
 #include "plan/backend.h"
 
 namespace attune::sm80 {
 
-// Where logits are ordinary, queries and keys are of the size 1 / sqrt(scale * sqrt(dim)): dS times the inverse of it
-// is of the size of dQ and dK, and in the reach of f16 where those are. Under the usual scale it is 1.
+// For ordinary logits, queries and keys have magnitude 1 / sqrt(scale * sqrt(dim)). dS times the inverse of that has
+// the magnitude of dQ and dK, and lies within the range of f16 if they do. With the usual scale the factor is 1.
 Kept kept(float scale, int dim);
 
 struct Place { int device, arch; };
 
-// Of BackwardParams: memory of any content has it by chance only, and the run is then slower.
+// BackwardParams::launch. Uninitialized memory matches it only by chance; the run is then merely slower.
 uint64_t next_launch();
-// Statistics of all rows, dQ cleared, of the first heads if it has no others; d_sinks where it is wanted, and all are.
+// Computes the statistics of all rows and clears dQ, for the first x.prepared heads if that is set. Also computes
+// d_sinks if requested, which requires all heads.
 Status backward_prepare(std::string_view who, const BackwardParams&, Place, Stream);
-// Rows of a tensor set to 0; bytes between them are left alone.
+// Sets the rows of a tensor to 0; bytes between them are not touched.
 Status backward_clear(std::string_view who, const Problem&, const Tensor&, Place, Stream);
-// dQ to its tensor.
+// Converts dQ to its tensor.
 Status backward_finish(std::string_view who, const BackwardParams&, Place, Stream);
 
 }  // namespace attune::sm80

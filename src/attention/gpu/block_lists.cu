@@ -1,6 +1,6 @@
-// Small kernels: a warp counts a row, a block of threads sums the rows of a list, one block places the lists
-// behind each other, and a warp writes a row. The list by key block is made by one block of threads a list, which goes
-// through the rows in order: so its entries ascend without a sort, whatever order the rows have.
+// Small kernels that build block lists: a warp counts a row, a CTA sums the rows of a list, one CTA places the lists
+// one after another, and a warp writes a row. The list by key block is built by one CTA per list. It walks the rows in
+// order, so entries ascend without a sort, whatever the order within the rows.
 #include "attention/gpu/block_lists.h"
 #include "machine/cuda/launch.h"
 
@@ -14,7 +14,7 @@ __device__ void add(const BlockBuild& x, BlockCount which, int64_t n) {
   if (x.counts && n) atomicAdd(reinterpret_cast<unsigned long long*>(x.counts + int(which)), (unsigned long long)n);
 }
 
-// The sum of `value` over this thread and those before it; all of kScanWidth threads call it. `total`: over all.
+// Inclusive prefix sum of `value`; all kScanWidth threads call it. `total`: sum over all threads.
 __device__ int64_t sum_before(int64_t value, int64_t& total) {
   __shared__ int64_t of_warp[kScanWidth / kWarp];
   const int lane = int(threadIdx.x) % kWarp, warp = int(threadIdx.x) / kWarp;
@@ -35,7 +35,7 @@ __device__ int64_t sum_before(int64_t value, int64_t& total) {
   return value + before;
 }
 
-// begin[row + 1] = how many; of a row that draws, how many it is shown.
+// begin[row + 1] = entries of the row; for a row with random entries, the blocks visible to it.
 __global__ void __launch_bounds__(kThreads) count_rows(const __grid_constant__ BlockBuild x) {
   const int64_t at = (int64_t(blockIdx.x) * kThreads + threadIdx.x) / kWarp;
   const int lane = int(threadIdx.x) % kWarp;
@@ -55,7 +55,7 @@ __global__ void __launch_bounds__(kThreads) count_rows(const __grid_constant__ B
   add(x, BlockCount::shown, shown.last - shown.first);
 }
 
-// begin[row + 1] = of this row and those before it.
+// begin[row + 1] = entries of this row and all before it.
 __global__ void __launch_bounds__(kScanWidth) sum_rows(const __grid_constant__ BlockBuild x) {
   const int list = int(blockIdx.x);
   int32_t* begin = x.begin(Role::block_begin, list);
@@ -70,13 +70,13 @@ __global__ void __launch_bounds__(kScanWidth) sum_rows(const __grid_constant__ B
   if (!threadIdx.x) begin[0] = 0;
 }
 
-// Lists one behind the other, cut at the bound.
+// Places the lists one after another, truncated at the bound.
 __global__ void __launch_bounds__(kScanWidth) place_lists(const __grid_constant__ BlockBuild x) {
   int64_t before = 0;
   for (int list = 0; list < x.lists(); ++list) {
     int32_t* begin = x.begin(Role::block_begin, list);
     const int64_t total = begin[x.rows];
-    __syncthreads();  // everyone has read it
+    __syncthreads();  // every thread has read it
     for (int row = int(threadIdx.x); row < x.rows; row += kScanWidth) begin[row + 1] = x.limit(before + begin[row + 1]);
     if (!threadIdx.x) begin[0] = x.limit(before);
     before += total;
@@ -110,7 +110,7 @@ __global__ void __launch_bounds__(kThreads) write_rows(const __grid_constant__ B
   }
 }
 
-// Of lists that are the caller's: entries that the band hides, or that are no block, count for nothing.
+// For lists given by the caller: entries outside the band, or not a valid block, do not count.
 __global__ void __launch_bounds__(kThreads) count_lists(const __grid_constant__ BlockBuild x) {
   const int64_t at = (int64_t(blockIdx.x) * kThreads + threadIdx.x) / kWarp;
   const int lane = int(threadIdx.x) % kWarp;
@@ -130,8 +130,8 @@ __global__ void __launch_bounds__(kThreads) count_lists(const __grid_constant__ 
   atomicMax(reinterpret_cast<unsigned long long*>(x.counts + int(BlockCount::longest)), (unsigned long long)kept);
 }
 
-// The same list by key block: begin_k[j + 1] is where the next entry of block j goes, and thus ends as the start of the
-// block behind it.
+// Builds the same list by key block. begin_k[j + 1] is the position of the next entry of block j, so it ends as the
+// start of the next block.
 __global__ void __launch_bounds__(kScanWidth) transpose(const __grid_constant__ BlockBuild x) {
   const int list = int(blockIdx.x);
   const int32_t* begin = x.begin(Role::block_begin, list);

@@ -1,11 +1,11 @@
-// Block lists on a GPU: core/variant/blocks.h by kernels, on the caller's stream. Nothing waits and nothing is read
-// back, so a captured graph builds new lists at every replay.
+// Builds block lists on a GPU: the kernels of core/variant/blocks.h, on the caller's stream. Nothing is waited for or
+// read back, so a captured graph builds new lists at every replay.
 #pragma once
 #include "core/variant/blocks.h"
 
 namespace attune::cuda {
 
-// The list by query block, unless it is there; the list by key block, where its roles are given; the counts.
+// Builds the list by query block, unless given; the list by key block, if its roles are given; and the counts.
 Status build_blocks(const BlockBuild&, int device, void* stream);
 
 }  // namespace attune::cuda

@@ -1,4 +1,4 @@
-// Rows of a tensor as kernels address them: strides in bytes, side by side.
+// Rows of a tensor as kernels address them: contiguous fields, strides in bytes.
 #pragma once
 #include "core/tensor.h"
 

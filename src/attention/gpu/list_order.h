@@ -1,4 +1,4 @@
-// In which order blocks of threads take rows of block lists: the longest first. Order changes no result.
+// The order in which CTAs take rows of block lists: longest first. The order does not change results.
 #pragma once
 #include "attention/gpu/sort_by_length.h"
 #include "core/args.h"
@@ -6,15 +6,15 @@
 
 namespace attune::sm80 {
 
-// Tiles of rows (of lists by query block) or of keys (by key block), as a grid without order would take them: tile
-// after tile of a unit, the last first where `falling`, or, where lengths differ, unit after unit of a tile.
+// Query tiles (lists by query block) or key tiles (by key block), in the order of an unsorted grid: tile after tile of
+// a unit, last first if `falling`; or, where lengths differ, unit after unit of a tile.
 struct ListOrder {
-  int32_t* place;         // [units * tiles]: which a block takes; null: its own
-  Role begin;             // block_begin or block_begin_k
-  Divisor tiles, units;   // tiles of a unit; units of a sequence
-  Divisor pieces;         // tiles of a block of the list
+  int32_t* place;        // [units * tiles]: work item of each CTA; null: its own index
+  Role begin;            // block_begin or block_begin_k
+  Divisor tiles, units;  // tiles per unit; units per sequence
+  Divisor pieces;        // tiles per block of the list
   uint32_t batch;
-  uint32_t group;         // query heads of a unit
+  uint32_t group;        // query heads per unit
   bool falling, by_tile;
 
   __host__ __device__ uint32_t count() const { return batch * units.by * tiles.by; }
@@ -33,7 +33,7 @@ struct ListOrder {
   }
 };
 
-// By one block of kThreads.
+// Called by one CTA of kThreads.
 template <int kThreads>
 __device__ inline void find_order(const ListOrder& order, const Problem& p, const DenseArgs& a) {
   put_by_length<kThreads>(

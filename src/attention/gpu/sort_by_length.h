@@ -1,6 +1,6 @@
-// Things in an order by length, the longest first, so that a long one does not begin when all others have ended.
-// Lengths are sorted by half powers of two only; within a class, things of a warp keep their order, in which
-// neighbours find each other's keys in the L2 cache.
+// Sorts items by length, longest first, so that a long item does not start when all others have ended. Lengths are
+// classified by half powers of two only. Within a class, the items of a warp keep their order, so neighbours find each
+// other's keys in L2.
 #pragma once
 #include <cstdint>
 
@@ -14,7 +14,8 @@ __device__ inline int length_class(uint32_t length) {
   return kLengthClasses - 2 - (2 * top + int(length >> (top - 1) & 1));
 }
 
-// The next place of a class, by all lanes of a warp; -1: of none. Lanes of a class ask once.
+// Returns the next place of a class; -1 for lanes without a class. Called by all lanes of a warp; the lanes of a class
+// share one atomic.
 __device__ inline int take_place(int* next, int of_class) {
   const int lane = threadIdx.x % 32;
   const uint32_t same = __match_any_sync(~0u, of_class);
@@ -24,10 +25,10 @@ __device__ inline int take_place(int* next, int of_class) {
   return __shfl_sync(~0u, first, leader) + __popc(same & ((1u << lane) - 1));
 }
 
-// By one block of kThreads: put(place, find(n)) for each n below `count`. find() is asked twice.
+// Called by one CTA of kThreads: calls put(place, find(n)) for each n below `count`. find() is called twice per item.
 template <int kThreads, class Find, class Length, class Put>
 __device__ void put_by_length(int count, Find find, Length length, Put put) {
-  __shared__ int next[kLengthClasses];  // how many of a class there are, then the place of its next
+  __shared__ int next[kLengthClasses];  // items per class, then the next place of each class
   for (int n = threadIdx.x; n < kLengthClasses; n += kThreads) next[n] = 0;
   __syncthreads();
   for (int first = 0; first < count; first += kThreads) {
@@ -51,7 +52,7 @@ __device__ void put_by_length(int count, Find find, Length length, Put put) {
     for (int n = 0; n < kLane; ++n) next[threadIdx.x * kLane + n] = before, before += mine[n];
   }
   for (int first = 0; first < count; first += kThreads) {
-    __syncthreads();  // those before it have their places
+    __syncthreads();  // earlier items have their places
     const int n = first + int(threadIdx.x);
     const auto item = find(n < count ? n : count - 1);
     const int place = take_place(next, n < count ? length_class(length(item)) : -1);

@@ -1,14 +1,14 @@
-// Attention as a textbook writes it, on a GPU, both passes: products by cuBLASLt and one softmax kernel between them.
-// The baseline that fused kernels are measured against, and the last link of the chain on GPUs from sm_75 on.
+// cuda_standard: textbook attention on a GPU, both passes. cuBLASLt computes the products, with one softmax kernel
+// between them. It is the baseline for the fused kernels, and the last backend of the chain on GPUs from sm_75 on.
 //   forward   S = Q K'  ->  P = softmax(S)  ->  out = P V
 //   backward  S, dP = dO V'  ->  P, dS  ->  dV = P' dO, dK = dS' Q, dQ = dS K
-// Scores are f32, since a score rounded to bf16 is off by more than all of a fused kernel; P and dS take their place in
-// the dtype of the inputs. Units (a head of keys with its query heads) are worked off in chunks whose scores stay below
-// kBudget, all units of a chunk in one batched product.
+// Scores are f32, since rounding a score to bf16 loses more than a whole fused kernel does; P and dS replace them in
+// the dtype of the inputs. Units (a KV head with its query heads) are processed in chunks whose scores stay below
+// kBudget, with all units of a chunk in one batched product.
 //
-// Where every sequence fills its tensors and rows are aligned, products read and write the tensors themselves. Else
-// (ragged, paged, used lengths, padding, grouped heads apart in memory, accumulate) rows are packed before and
-// unpacked after: that costs len * dim where the products cost len * len * dim.
+// Where every sequence fills its tensors and rows are aligned, products read and write the tensors directly. Otherwise
+// (ragged, paged, used lengths, padding, query heads not contiguous, accumulate) rows are packed before and unpacked
+// after, which costs len * dim where the products cost len * len * dim.
 #include <cmath>
 
 #include "attention/gpu/append.h"
@@ -23,9 +23,9 @@ namespace {
 using standard::Params;
 
 constexpr std::string_view kWho = "cuda_standard";
-constexpr int64_t kBudget = int64_t(1) << 30;     // bytes of f32 scores at once; a backward has two such matrices
-constexpr int64_t kMostOfUnit = int64_t(1) << 36;  // bytes of one unit's scores: rows then fit a grid
-constexpr int kMostListed = 1 << 18;               // key blocks of a list: a bit each in shared memory
+constexpr int64_t kBudget = int64_t(1) << 30;      // bytes of f32 scores per chunk; a backward has two such matrices
+constexpr int64_t kMostOfUnit = int64_t(1) << 36;  // bytes of one unit's scores; keeps the rows within a grid
+constexpr int kMostListed = 1 << 18;               // key blocks of a list: one bit each in shared memory
 
 int64_t unit_rows(const Problem& p) { return int64_t(p.heads_q / p.heads_kv) * p.len_q; }
 int64_t pitch_of(int64_t width) { return round_up(width, 8); }
@@ -65,13 +65,13 @@ Carved carve(Workspace& w, const Problem& p) {
   return c;
 }
 
-// A matrix a unit: rows of queries (of all heads of the group) or of keys.
+// One matrix per unit: query rows (of all heads of the group) or key rows.
 struct Operand {
   char* data = nullptr;
   DType type = DType::none;
-  int64_t pitch = 0;           // elements from row to row
-  int64_t unit = 0, batch = 0; // elements from head of keys to head of keys, and from sequence to sequence
-  bool packed = false;         // then `unit` leads from unit to unit of the chunk
+  int64_t pitch = 0;            // elements from row to row
+  int64_t unit = 0, batch = 0;  // elements from KV head to KV head, and from sequence to sequence
+  bool packed = false;          // `unit` is then the stride between units of the chunk
 
   int64_t to_sequence(const Problem& p) const { return packed ? p.heads_kv * unit : batch; }
   bool even(const Problem& p) const { return packed || p.batch == 1 || batch == p.heads_kv * unit; }
@@ -81,12 +81,12 @@ struct Operand {
   }
 };
 
-// A tensor as it lies, or false where its rows are not what a product can take.
+// Describes a tensor in place. Returns false if a product cannot take its rows.
 bool as_it_lies(const Problem& p, const Tensor& t, int len, int dim, int group, Operand& out) {
   const int64_t size = size_of(t.dtype);
   if (t.extent.seq != len || t.extent.batch != p.batch || dim % 8) return false;
   int64_t pitch = len > 1 ? t.stride.seq : dim;
-  if (group > 1) {  // rows of the next head of the group follow those of this one
+  if (group > 1) {  // the rows of the group's heads are contiguous
     if (len == 1) pitch = t.stride.head;
     else if (t.stride.head != len * t.stride.seq) return false;
   }
@@ -96,7 +96,7 @@ bool as_it_lies(const Problem& p, const Tensor& t, int len, int dim, int group, 
   return bytes % 16 == 0 && pitch >= dim;
 }
 
-// One call: where its matrices are, and the products between them.
+// One call: its matrices and the products between them.
 struct Call {
   const Plan& plan;
   const Problem& p;
@@ -115,8 +115,8 @@ struct Call {
     if (!a.given(Role::d_bias) || (rows_own_bias() && !p.has(Option::accumulate))) x.db = nullptr;
     x.uniform = p.keys == KeySource::linear && !any_length() && !a.given(Role::positions);
     if (x.uniform) x.seq = sequence(p, a, 0);
-    // Half of the scale to dS, half to its products. Where logits are ordinary, queries and keys are of the size
-    // 1 / sqrt(scale): then dS as it is kept is of the size of dQ and dK, and in the reach of f16 where those are.
+    // Half of the scale goes to dS, half to its products. For ordinary logits, queries and keys have magnitude 1 /
+    // sqrt(scale). The stored dS then has the magnitude of dQ and dK, and lies within the range of f16 if they do.
     scale = scale_of(p, a), x.in_ds = std::sqrt(std::abs(scale));
     direct = find_direct();
     if (!direct) find_packed();
@@ -134,7 +134,7 @@ struct Call {
       if (a.given(r)) return true;
     return false;
   }
-  // No two rows of scores add to the same row of d_bias.
+  // True if no two rows of scores add to the same row of d_bias.
   bool rows_own_bias() const {
     const Extents e = a[Role::d_bias].extent;
     return !p.has(Option::block_bias) && e.batch == p.batch && e.seq == p.len_q && e.head == p.heads_q;
@@ -164,9 +164,9 @@ struct Call {
     dv = packed(x.dv, grad, len_k, x.pitch_v);
   }
 
-  // to = left right, for the units of the chunk: in one call where every operand steps evenly; else one a sequence or
-  // one a head, whichever are fewer: a product of 16 heads of 512 x 512 lasts 10 us on an H200, and 4 of them are its
-  // beginning and its end.
+  // to = left right, for the units of the chunk. One call if every operand has a constant stride; otherwise one per
+  // sequence or one per head, whichever is fewer. A product of 16 heads of 512 x 512 takes 10 us on an H200, and 4 of
+  // them are its prologue and epilogue.
   Status multiply(int64_t m, int64_t n, int64_t depth, const Operand& left, bool left_transposed, const Operand& right,
                   bool right_transposed, const Operand& to, float alpha = 1.f) const {
     const bool even = left.even(p) && right.even(p) && to.even(p);
@@ -203,7 +203,7 @@ struct Call {
     static cuda::SharedMemoryOptIn ready;
     return start(reinterpret_cast<const void*>(Kernel), ready, blocks, threads, shared);
   }
-  // A warp a row: `which` 0 for the rows of queries, 1 for those of keys.
+  // One warp per row: `which` is 0 for query rows, 1 for key rows.
   template <auto Kernel>
   Status each_row(int which) {
     x.which = which, x.rows = x.units * (which == 0 ? unit_rows(p) : p.len_k);
@@ -245,7 +245,7 @@ struct Call {
     if (Status f = start<standard::differentiate_kernel<T, 256>>(rows, 256, list_bytes()); !f.ok()) return f;
     if (!x.db) return Status::good();
     if (p.has(Option::block_bias)) return start<standard::block_bias_kernel>(1, 256);
-    // Rows of d_bias that this chunk adds to, and how many of the chunk's there are for each.
+    // Rows of d_bias that this chunk adds to, and the number of chunk rows for each.
     const Extents e = a[Role::d_bias].extent;
     const int64_t sequences = (x.first_head + x.units - 1) / p.heads_kv + 1;
     const int64_t sums = (e.batch > 1 ? sequences : 1) * int64_t(e.seq) * e.head, of_each = ceil_div(rows, sums);
@@ -331,7 +331,7 @@ Status supports(const Problem& p, const Device& d) {
 }
 
 Status shape(Plan& plan, const Planner&) {
-  if (plan.device.index >= 0)  // a GPU that is here, and not one that is only planned for
+  if (plan.device.index >= 0)  // a GPU that is present, not only planned for
     if (Status s = cuda::blas_found(); !s.ok()) return Status::no(kWho, ": ", s.message);
   Workspace counting;
   carve_rotated(counting, plan.problem);

@@ -1,7 +1,6 @@
-// Attention as a textbook writes it, on a GPU: the kernels between the matrix products. A unit is a head of keys of one
-// sequence with the query heads that share it; its scores are [head of the group, query, key] in f32, and the softmax
-// leaves the weights in their place, in the dtype of the inputs, from the start of each row. Copies and sums
-// beside them are in gpu/standard_rows.h.
+// Textbook attention on a GPU: the kernels between the matrix products. A unit is a KV head of one sequence with its
+// query heads. Its scores are [head of the group, query, key] in f32; the softmax replaces them in place by weights in
+// the dtype of the inputs, from the start of each row. Copies and sums are in gpu/standard_rows.h.
 #pragma once
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -13,40 +12,40 @@
 
 namespace attune::standard {
 
-constexpr int kWarpsOfCopy = 8;  // a warp copies a row
+constexpr int kWarpsOfCopy = 8;  // one warp per row
 
-// What the kernels of one chunk of units share.
+// Parameters shared by the kernels of one chunk of units.
 struct Params {
   Problem problem;
   DenseArgs args;
-  int64_t first;                          // the chunk's first unit
-  int32_t first_b, first_head;            // and where it belongs
-  int32_t units;                          // how many
-  int32_t group;                          // query heads of a unit
-  int32_t uniform;                        // no lengths in tensors: every sequence is `seq`
+  int64_t first;                       // first unit of the chunk
+  int32_t first_b, first_head;         // its sequence and KV head
+  int32_t units;                       // number of units
+  int32_t group;                       // query heads per unit
+  int32_t uniform;                     // no lengths in tensors: every sequence is `seq`
   Sequence seq;
-  int32_t pitch_s, pitch_qk, pitch_v;     // elements from row to row: of scores in f32, of packed rows
-  int32_t which;                          // of a copy: 0 the queries, 1 the keys
-  float in_ds;                            // the part of the scale that dS has; the products have the rest
-  int32_t columns;                        // of d_bias that a block adds up: 1, 32 or 256
-  float *s, *dp;                          // [unit][group][len_q][pitch_s]; dp of a backward
-  float* db;                              // the same of what d_bias adds up, or one a row; null unless rows share one
-  char *q, *k, *v, *out;                  // packed rows [unit][group][len_q] and [unit][len_k]
-  char *d_out, *dq, *dk, *dv;             // backward
-  float* before;                          // [unit][group][len_q]: factor of the running output
-  float* sink_part;                       // [batch][head][len_q]: what each row adds to d_sinks; null unless asked for
-  int64_t rows;                           // of a copy or a clear
+  int32_t pitch_s, pitch_qk, pitch_v;  // row pitch in elements: of f32 scores, of packed rows
+  int32_t which;                       // of a copy: 0 queries, 1 keys
+  float in_ds;                         // the part of the scale folded into dS; the products apply the rest
+  int32_t columns;                     // columns of d_bias that a CTA sums: 1, 32 or 256
+  float *s, *dp;                       // [unit][group][len_q][pitch_s]; dp only in a backward
+  float* db;                           // terms of d_bias, in the same layout or one per row; null unless rows share one
+  char *q, *k, *v, *out;               // packed rows [unit][group][len_q] and [unit][len_k]
+  char *d_out, *dq, *dk, *dv;          // backward
+  float* before;                       // [unit][group][len_q]: factor of the running output
+  float* sink_part;                    // [batch][head][len_q]: contribution of each row to d_sinks, or null
+  int64_t rows;                        // of a copy or a clear
   Role cleared;
 };
 
-// Where a row of the chunk belongs.
+// Position of a row of the chunk.
 struct Row {
   int b, head_kv, h, i;
   Sequence seq;
-  Rows keys;  // that the band shows; empty where there is no such query
+  Rows keys;  // keys within the band; empty if the query does not exist
 };
 
-// Divisions are by 32 bits: those by 64 take longer than a row of 512 scores.
+// Uses 32-bit divisions: 64-bit ones take longer than a row of 512 scores.
 __device__ inline Row row_of(const Params& x, uint32_t r) {
   const Problem& p = x.problem;
   Row at;
@@ -65,7 +64,7 @@ __device__ inline Row row_of(const Params& x, uint32_t r) {
   return at;
 }
 
-// Four neighbours in one store.
+// Stores four adjacent elements at once.
 __device__ inline void store4(float* to, float4 x) { *reinterpret_cast<float4*>(to) = x; }
 __device__ inline void store4(F16* to, float4 x) {
   const __half2 two[2] = {__floats2half2_rn(x.x, x.y), __floats2half2_rn(x.z, x.w)};
@@ -88,12 +87,12 @@ __device__ inline void store(char* row, DType t, int d, float x) {
 struct Larger { __device__ float operator()(float a, float b) const { return fmaxf(a, b); } };
 struct Plus { __device__ float operator()(float a, float b) const { return a + b; } };
 
-// Over the block, the same in every thread; the order is fixed. `room` has a number a warp.
+// Reduces over the CTA in a fixed order; every thread gets the result. `room` has one element per warp.
 template <int Threads, class Combine>
 __device__ float reduce(float x, float* room, Combine combine) {
   for (int step = 16; step; step /= 2) x = combine(x, __shfl_xor_sync(~0u, x, step));
   if constexpr (Threads == 32) return x;
-  __syncthreads();  // the room may still be read from the last time
+  __syncthreads();  // `room` may still be in use by the previous call
   if (threadIdx.x % 32 == 0) room[threadIdx.x / 32] = x;
   __syncthreads();
   x = room[0];
@@ -101,7 +100,7 @@ __device__ float reduce(float x, float* room, Combine combine) {
   return x;
 }
 
-// Key blocks in the list of a row's query block, a bit each, in shared memory. Null where the mask has no list.
+// A bit per key block in the list of a row's query block, in shared memory. Null if the mask has no list.
 __device__ inline BlockList list_of(const Params& x, int b, int h) {
   return {x.problem.mask.blocks, x.args.row<const int32_t>(Role::block_begin, b, 0, h),
           x.args.row<const int32_t>(Role::block_column)};
@@ -139,7 +138,7 @@ struct Logits {
     if (j < at.keys.first || j >= at.keys.last) return false;
     return !bits || (bits[j / block_k / 32] >> (j / block_k % 32) & 1);
   }
-  // Of a key that is seen. Where blocks have a bias, its list is searched for every key: what is simple here is slow.
+  // Logit of a visible key. With block_bias, the list is searched for every key: simple but slow.
   __device__ float logit(float dot, int j) const {
     if constexpr (std::is_same_v<Score, General>) {
       if (score.block_bias) {
@@ -153,7 +152,7 @@ struct Logits {
   __device__ float operator()(float dot, int j) const { return seen(j) ? logit(dot, j) : -INFINITY; }
 };
 
-// The end of a row: its normalisation, its lse, and the factor of what was there before. `Threads` are at the row.
+// Finishes a row: its normalization, its lse, and the factor of the previous result. `Threads` threads share the row.
 template <int Threads>
 __device__ float end_row(const Params& x, const Row& at, int64_t r, float max, float sum) {
   SoftmaxRow row;
@@ -177,16 +176,16 @@ __device__ float end_row(const Params& x, const Row& at, int64_t r, float max, f
 __device__ inline float largest(float4 x) { return fmaxf(fmaxf(x.x, x.y), fmaxf(x.z, x.w)); }
 __device__ inline float total(float4 x) { return (x.x + x.y) + (x.z + x.w); }
 __device__ inline float4 weights(float4 l, float reference, float factor) {
-  // Not joined with the product that made a logit: the largest of a row has exponent 0, however large it is.
+  // Not fused with the product that made the logit: the largest logit of a row has exponent 0, however large it is.
   const auto weight = [&](float logit) { return exp2f(__fsub_rn(logit, reference)) * factor; };
   return {weight(l.x), weight(l.y), weight(l.z), weight(l.w)};
 }
 
-// Rows of a block of soften_plain_kernel: a row that a warp can hold needs no barrier.
+// Rows per CTA of soften_plain_kernel: a row that fits in one warp needs no barrier.
 constexpr int rows_of_block(int threads) { return threads == 32 ? 4 : 1; }
 
-// Scores to normalised weights, without options: `Threads` have a row, 4 * Vectors scores each in registers, so the
-// matrix is read once and written once.
+// Converts scores to normalized weights, without options. `Threads` threads share a row and hold 4 * Vectors scores
+// each in registers, so the matrix is read once and written once.
 template <class T, int Threads, int Vectors>
 __global__ void __launch_bounds__(Threads * rows_of_block(Threads))
     soften_plain_kernel(const __grid_constant__ Params x) {
@@ -231,7 +230,7 @@ __global__ void __launch_bounds__(Threads * rows_of_block(Threads))
   }
 }
 
-// The same for rows of any length and with every option, a block a row; scores are read twice.
+// The same for rows of any length and with every option, one CTA per row; scores are read twice.
 template <class T, class Score, int Threads>
 __global__ void __launch_bounds__(Threads) soften_kernel(const __grid_constant__ Params x) {
   extern __shared__ uint32_t bits[];
@@ -257,7 +256,7 @@ __global__ void __launch_bounds__(Threads) soften_kernel(const __grid_constant__
   const float all = reduce<Threads>(top, room, Larger()), reference = all == -INFINITY ? 0.f : all;
   sum = reduce<Threads>(sum * exp2f(top - reference), room, Plus());
   const float now = end_row<Threads>(x, at, r, all, sum);
-  // Weights lie where scores of the same or an earlier stripe were: all of a stripe is read before any is written.
+  // Weights overwrite scores of the same or an earlier stripe: a stripe is read entirely before any of it is written.
   for (int start = 0; start < len_k; start += kStripe) {
     const int j = start + int(threadIdx.x) * 4;
     float4 w{0.f, 0.f, 0.f, 0.f};
@@ -274,14 +273,14 @@ __global__ void __launch_bounds__(Threads) soften_kernel(const __grid_constant__
   }
 }
 
-// What a row of a backward knows beside its scores: weight = exp2(logit - reference), cut where that is far
-// (core/large_logit.h); d_logit = weight (dp - delta).
+// Statistics of a backward row: weight = exp2(logit - reference), clamped for large logits (core/large_logit.h);
+// d_logit = weight (dp - delta).
 struct RowGradient {
   float reference, delta;
-  bool empty;  // it sees nothing and has no gradient, or there is no such query
+  bool empty;  // the row sees no key and has no gradient, or the query does not exist
 };
 
-// Of the `Threads` at a row; also what the row adds to the gradient of its head's sink.
+// Computed by the `Threads` threads of a row; also writes the row's contribution to the gradient of its sink.
 template <int Threads>
 __device__ RowGradient row_gradient(const Params& x, const Row& at, float* room) {
   const Problem& p = x.problem;
@@ -305,10 +304,10 @@ __device__ RowGradient row_gradient(const Params& x, const Row& at, float* room)
   return {lse_of_weights(lse), delta, empty};
 }
 
-constexpr int kRowsOfGradients = 8;  // rows of a block of differentiate_plain_kernel, a warp each
+constexpr int kRowsOfGradients = 8;  // rows per CTA of differentiate_plain_kernel, one warp each
 
-// Scores and dp to weights and to the gradients of dot products, both in place and without options. A warp has a row:
-// it reads four stripes of 128 keys of both before it writes, and what it writes is never ahead of what it has read.
+// Converts scores and dp in place to weights and gradients of dot products, without options. One warp per row: it reads
+// four stripes of 128 keys of both before it writes, and writes never overtake reads.
 template <class T>
 __global__ void __launch_bounds__(kRowsOfGradients * 32) differentiate_plain_kernel(const __grid_constant__ Params x) {
   constexpr int kStripes = 4, kWidth = 128;
@@ -348,7 +347,7 @@ __global__ void __launch_bounds__(kRowsOfGradients * 32) differentiate_plain_ker
   }
 }
 
-// The same with every option, a block a row.
+// The same with every option, one CTA per row.
 template <class T, int Threads>
 __global__ void __launch_bounds__(Threads, 4) differentiate_kernel(const __grid_constant__ Params x) {
   extern __shared__ uint32_t bits[];
@@ -363,7 +362,7 @@ __global__ void __launch_bounds__(Threads, 4) differentiate_kernel(const __grid_
   const Logits<General> logit(x, at, listed(x, at, bits));
   const bool there = at.i < at.seq.len_q;
   const auto [reference, delta, empty] = row_gradient<Threads>(x, at, room);
-  // Where rows share a gradient of bias, it is added up afterwards; else the row writes its own.
+  // If rows share a bias gradient, it is summed afterwards; otherwise each row writes its own.
   const bool one_key = a[Role::d_bias].extent.dim == 1 && !p.has(Option::block_bias);
   float* d_bias = there ? a.row<float>(Role::d_bias, at.b, at.i, at.h) : nullptr;
   if (x.db) d_bias = x.db + r * (one_key ? 1 : x.pitch_s);

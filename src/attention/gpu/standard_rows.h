@@ -1,11 +1,11 @@
-// Attention as a textbook writes it, on a GPU: rows to packed rows and back, and the sums over many rows. Every sum has
-// a fixed order, so that a run can be repeated to the bit.
+// Textbook attention on a GPU: packing and unpacking of rows, and the sums over many rows. Every sum has a fixed order,
+// so runs are repeatable to the bit.
 #pragma once
 #include "attention/gpu/standard.h"
 
 namespace attune::standard {
 
-// A row by a warp, 16 bytes a lane where both ends allow it; null `from`: zeros.
+// A warp copies a row, 16 bytes per lane where both addresses allow it; null `from`: zeros.
 __device__ inline void copy_row(char* to, const char* from, int bytes) {
   const int lane = threadIdx.x % 32;
   const uintptr_t all = reinterpret_cast<uintptr_t>(to) | reinterpret_cast<uintptr_t>(from) | uintptr_t(bytes);
@@ -17,7 +17,7 @@ __device__ inline void copy_row(char* to, const char* from, int bytes) {
       *reinterpret_cast<uint16_t*>(to + n) = from ? *reinterpret_cast<const uint16_t*>(from + n) : uint16_t(0);
 }
 
-// A row of f32 by a warp, added to what is there.
+// A warp adds an f32 row to the existing values.
 __device__ inline void add_row(char* to, const char* from, int dim) {
   for (int d = threadIdx.x % 32; d < dim; d += 32)
     reinterpret_cast<float*>(to)[d] += reinterpret_cast<const float*>(from)[d];
@@ -32,7 +32,7 @@ __device__ inline char* key_address(const Params& x, Role role, const Sequence& 
   return row_address(t, clamp(table[page], 0, t.extent.batch - 1), slot, head);
 }
 
-// Where a packed row of keys belongs. As in row_of, divisions are by 32 bits: those by 64 are calls, and spill.
+// Position of a packed key row. As in row_of, divisions use 32 bits: 64-bit ones are calls and cause register spills.
 struct Key { int b, head, j; };
 __device__ inline Key key_of(const Params& x, uint32_t r) {
   const uint32_t len_k = uint32_t(x.problem.len_k), heads = uint32_t(x.problem.heads_kv);
@@ -40,7 +40,7 @@ __device__ inline Key key_of(const Params& x, uint32_t r) {
   return {x.first_b + int(unit / heads), int(unit % heads), int(r % len_k)};
 }
 
-// Rows that no sequence has become zeros, so that they add nothing to a product.
+// Rows that no sequence owns become zeros, so that they add nothing to a product.
 __global__ void __launch_bounds__(kWarpsOfCopy * 32) gather_kernel(const __grid_constant__ Params x) {
   const int64_t r = int64_t(blockIdx.x) * kWarpsOfCopy + threadIdx.x / 32;
   if (r >= x.rows) return;
@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(kWarpsOfCopy * 32) gather_kernel(const __grid_
   }
 }
 
-// out of a forward, dq of a backward, or the rows of dk and dv where no two sequences share one.
+// Writes out of a forward, dq of a backward, or the rows of dk and dv if no two sequences share one.
 __global__ void __launch_bounds__(kWarpsOfCopy * 32, 4) scatter_kernel(const __grid_constant__ Params x) {
   const int64_t r = int64_t(blockIdx.x) * kWarpsOfCopy + threadIdx.x / 32;
   if (r >= x.rows) return;
@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(kWarpsOfCopy * 32, 4) scatter_kernel(const __g
     if (!p.has(Option::accumulate)) return copy_row(to, from, p.dim_v * size_of(p.dtype.out));
     const float before = x.before[r];
     for (int d = threadIdx.x % 32; d < p.dim_v; d += 32) {
-      float* place = reinterpret_cast<float*>(to) + d;  // a row that saw nothing yet is not read
+      float* place = reinterpret_cast<float*>(to) + d;  // a row that saw no key yet is not read
       *place = reinterpret_cast<const float*>(from)[d] + (before == 0.f ? 0.f : before * *place);
     }
   } else {
@@ -98,7 +98,7 @@ __global__ void __launch_bounds__(kWarpsOfCopy * 32, 4) scatter_kernel(const __g
 }
 
 // dk and dv where sequences may share a cache row or a page: a thread owns a column and adds rows in order, rounding to
-// the gradient's type after each. Slow and always the same.
+// the gradient's dtype after each. Slow but deterministic.
 __global__ void __launch_bounds__(64) add_keys_kernel(const __grid_constant__ Params x) {
   const Problem& p = x.problem;
   const int head = blockIdx.x / 2 % p.heads_kv, d = int(blockIdx.x / 2 / p.heads_kv) * 64 + int(threadIdx.x);
@@ -120,7 +120,7 @@ __global__ void __launch_bounds__(64) add_keys_kernel(const __grid_constant__ Pa
   }
 }
 
-// Zeros in every row of a tensor.
+// Sets every row of a tensor to zero.
 __global__ void __launch_bounds__(kWarpsOfCopy * 32) clear_kernel(const __grid_constant__ Params x) {
   const int64_t r = int64_t(blockIdx.x) * kWarpsOfCopy + threadIdx.x / 32;
   if (r >= x.rows) return;
@@ -129,7 +129,7 @@ __global__ void __launch_bounds__(kWarpsOfCopy * 32) clear_kernel(const __grid_c
   copy_row(row_address(t, b, s, h), nullptr, t.extent.dim * size_of(t.dtype));
 }
 
-// One head's gradient of its sink, a block a head: rows in a fixed order.
+// The sink gradient, one head per CTA; rows in a fixed order.
 __global__ void __launch_bounds__(256) sink_kernel(const __grid_constant__ Params x) {
   __shared__ double room[256];
   const Problem& p = x.problem;
@@ -148,9 +148,9 @@ __global__ void __launch_bounds__(256) sink_kernel(const __grid_constant__ Param
   *to = float(room[0] + (p.has(Option::accumulate) ? double(*to) : 0.));
 }
 
-// The chunk's rows that share one row of d_bias: `count` of them, in a fixed order.
+// The rows of the chunk that share one row of d_bias: `count` of them, in a fixed order.
 struct Folded {
-  int first_unit, units, step, first_head, heads, first_i, rows;  // of the chunk, of the group, of the queries
+  int first_unit, units, step, first_head, heads, first_i, rows;  // ranges within the chunk, the group and the queries
 
   __device__ int count() const { return units * heads * rows; }
   __device__ int64_t row(const Params& x, int m) const {
@@ -176,8 +176,8 @@ __device__ inline Folded folded(const Params& x, Extents shape, int b, int i, in
   return f;
 }
 
-// Adds to d_bias what the chunk's rows have for it: a block has some columns of one row, in doubles since what is added
-// up mostly cancels.
+// Adds the chunk's contribution to d_bias: a CTA has some columns of one row. Sums are doubles, since most terms
+// cancel.
 __global__ void __launch_bounds__(256) bias_kernel(const __grid_constant__ Params x) {
   __shared__ double room[256];
   const Tensor& t = x.args[Role::d_bias];
@@ -203,8 +203,8 @@ __global__ void __launch_bounds__(256) bias_kernel(const __grid_constant__ Param
     view<float>(t).row(b, i, h)[column] += float(room[threadIdx.x]);
 }
 
-// Adds to the gradient of a block_bias what the chunk's pairs have for it. Any lists may have the same entries, so one
-// block does all of it, in order: slow and always the same.
+// Adds the chunk's contribution to the gradient of block_bias. Any two lists may share entries, so one CTA does all of
+// it, in order: slow but deterministic.
 __global__ void __launch_bounds__(256) block_bias_kernel(const __grid_constant__ Params x) {
   __shared__ float room[8];
   const Problem& p = x.problem;

@@ -1,6 +1,6 @@
-// What the f32 kernels of both passes share: their call, the rows a block owns, tiles of floats, and the two products
-// S = X Y^T and A += W Y on them. Options are looked at while running: f32 is for checking and small models, and a
-// second set of kernels would cost every build more than it gives.
+// Code shared by the f32 kernels of both passes: call parameters, the rows that a CTA owns, tiles of floats, and the
+// two products S = X Y^T and A += W Y. Options are evaluated at run time: f32 serves checks and small models, and a
+// second set of kernels would cost every build more than it gains.
 #pragma once
 #include "core/score.h"
 #include "machine/sm80/tf32.h"
@@ -10,12 +10,12 @@ namespace attune::sm80 {
 struct F32Call {
   Problem problem;
   DenseArgs args;
-  bool uniform;     // every sequence is `seq` but for its place in the batch: no lengths in tensors
+  bool uniform;     // all sequences equal `seq` except for the batch index: no lengths in tensors
   Sequence seq;
-  bool aligned16;        // rows of all tensors begin at multiples of 16 bytes and are as long: copies of 16 bytes
-  bool options;     // the general policy
-  int tiles;        // of what blocks own in one sequence: of queries, or of keys in the keys' kernel
-  int first_batch;  // the sequence of block 0
+  bool aligned16;   // rows of all tensors start at multiples of 16 bytes, as do their lengths: 16-byte copies
+  bool options;     // general score policy
+  int tiles;        // tiles of one sequence that CTAs own: of queries, or of keys in the dK/dV kernel
+  int first_batch;  // sequence of CTA 0
 };
 
 __device__ inline Sequence sequence_of(const F32Call& x, int b) {
@@ -25,14 +25,14 @@ __device__ inline Sequence sequence_of(const F32Call& x, int b) {
   return s;
 }
 
-// The rows of queries that a block owns, and the key tiles they see. In shared memory, found by one thread.
+// The query rows that a CTA owns, and the key tiles they see. Lives in shared memory; one thread fills it in.
 template <int TileQ, int TileK>
 struct QueryRows {
   Sequence seq;
   int b, head, head_kv;
   int first, rows;
-  int first_tile, tiles;      // of keys
-  int open_first, open_last;  // keys that every row sees
+  int first_tile, tiles;      // key tiles
+  int open_first, open_last;  // range of keys that every row sees
 
   __device__ BandWalk walk() const { return {seq.band, seq.len_k, TileK}; }
   __device__ BlockList list(const F32Call& x) const {
@@ -44,13 +44,13 @@ struct QueryRows {
   __device__ void find(const F32Call& x) {
     const Problem& p = x.problem;
     uint32_t n = blockIdx.x;
-    const int own = x.tiles - 1 - int(n % x.tiles);  // causal: the longest first
+    const int own = x.tiles - 1 - int(n % x.tiles);  // causal: longest first
     n /= x.tiles;
     head = int(n % p.heads_q), b = int(n / p.heads_q), head_kv = head / (p.heads_q / p.heads_kv);
     seq = sequence_of(x, b);
     const Blocks size = p.mask.blocks;
     int64_t from = int64_t(own) * TileQ, until = from + TileQ;
-    if (size.q) {  // the rows lie in one query block
+    if (size.q) {  // the rows lie within one query block
       const int parts = (size.q + TileQ - 1) / TileQ;
       const int64_t start = int64_t(own / parts) * size.q;
       from = start + own % parts * TileQ, until = min(from + TileQ, start + size.q);
@@ -72,19 +72,20 @@ struct QueryRows {
     const int end = clamp(until, 0, seq.len_k), start = clamp(from, 0, end);
     return {start, end, open_first > start || open_last < start + TileK || end < start + TileK};
   }
-  // The keys that row r sees, of all: from x until y.
+  // Half-open range [x, y) of the keys that row r sees.
   __device__ int2 seen(int r) const {
     return r < rows ? int2{walk().first_key(first + r), walk().last_key(first + r)} : int2{INT32_MAX, 0};
   }
 };
 
-// `count` rows to shared memory by cp.async; rows and columns that are not there become 0. `row_at(r)` is where a row
-// begins; `anywhere` is an address that is never read.
+// Copies `count` rows to shared memory by cp.async; missing rows and columns become 0. `row_at(r)` returns the address
+// of row r; `anywhere` is a valid address that is never read.
 template <class Layout, int kThreads, class Row>
 __device__ inline void load_tile(uint32_t tile, int dim, int count, bool aligned16, const void* anywhere, Row row_at) {
   constexpr int kChunks = Layout::kColumns / 4;
   const auto each = [&](int n, auto copy) {
-    const int row = n / kChunks, column = n % kChunks * 4, there = row < count ? dim - column : 0;  // columns
+    // `there`: columns left in the row.
+    const int row = n / kChunks, column = n % kChunks * 4, there = row < count ? dim - column : 0;
     const float* from = there > 0 ? row_at(row) + column : static_cast<const float*>(anywhere);
     copy(tile + Layout::offset(row, column), from, there);
   };
@@ -103,7 +104,8 @@ __device__ inline void load_tile(uint32_t tile, int dim, int count, bool aligned
       });
   }
 }
-// What this thread loaded of a tile, and waited for, rounded in its place: before anybody takes it by load_rows.
+// Rounds the part of a tile that this thread loaded, in place. Call after waiting for the loads and before load_rows
+// reads the tile.
 template <bool three, class Layout, int kThreads>
 __device__ inline void round_loaded(uint32_t tile) {
   constexpr int kChunks = Layout::kColumns / 4;
@@ -130,11 +132,11 @@ __device__ inline void load_keys(const F32Call& x, Role role, const Sequence& s,
                               [&](int r) { return paged ? pages.row(first + r) : lines.row(first + r); });
 }
 
-// s = x y^T: a warp's rows of one tile from `row` on against kN * 8 rows of another.
+// s = x y^T: the warp's rows of one tile, starting at `row`, times kN * 8 rows of another tile.
 template <bool three, class X, class Y, int kM, int kN>
 __device__ inline void dot_rows(Accumulator (&s)[kM * kN], uint32_t x, uint32_t y, int row, int lane) {
-  // Threefold: fragments whose partial sums fit into registers beside the sums, and terms of a partial sum. They are
-  // few: an error of a score is one of its exponential, and grows with the score.
+  // tf32x3: kPart fragments have partial sums that fit in registers beside the sums; kSpan is the number of terms of a
+  // partial sum. It is small, because an error in a score is an error in its exponential and grows with the score.
   constexpr int kPart = three && kM * kN > 8 ? kN / 2 : kN, kSpan = three ? 32 : X::kColumns;
   constexpr int kTogether = three ? 2 : 4;
   static_assert(X::kColumns == Y::kColumns && kPart % 2 == 0);
@@ -179,12 +181,12 @@ __device__ inline void dot_rows(Accumulator (&s)[kM * kN], uint32_t x, uint32_t 
   }
 }
 
-// acc += w y: weights of a warp's rows and of the kN * 8 rows of a tile. Threefold: a partial sum has a tile's terms.
+// acc += w y: weights of the warp's rows times the kN * 8 rows of a tile. tf32x3: a partial sum covers one tile.
 template <bool three, class Y, int kM, int kN>
 __device__ inline void add_rows(Accumulator (&acc)[kM][Y::kColumns / 8], const Accumulator (&w)[kM * kN], uint32_t y,
                                 int lane) {
   const uint32_t even = y + Y::offset(lane % 4 * 2, lane / 4), odd = y + Y::offset(lane % 4 * 2 + 1, lane / 4);
-  constexpr int kColumns = Y::kColumns / 8, kSpan = three ? 2 : kColumns;  // of fragments at once
+  constexpr int kColumns = Y::kColumns / 8, kSpan = three ? 2 : kColumns;  // fragments at once
 #pragma unroll
   for (int first = 0; first < kColumns; first += kSpan) {
     Accumulator part[three ? kM : 1][three ? kSpan : 1] = {};
@@ -214,9 +216,9 @@ __device__ inline void add_rows(Accumulator (&acc)[kM][Y::kColumns / 8], const A
   }
 }
 
-// f(n, e) for every element e of every fragment n, which is then the first element of the first fragment: the arrays
-// are turned round once. So code that is long, such as that of all options, is there once and not for every element,
-// and the arrays stay in registers.
+// Calls f(n, e) for every element e of every fragment n. The arrays are rotated once around, so the current element is
+// always element 0 of fragment 0. Long code, such as that of all options, is therefore instantiated once instead of per
+// element, and the arrays stay in registers.
 template <int N, class F, class... Array>
 __device__ inline void each_rotating(F f, Array&... arrays) {
   const auto rotate_one = [](Accumulator& x) { x = {{x.c[1], x.c[2], x.c[3], x.c[0]}}; };

@@ -1,4 +1,4 @@
-// What the host sides of the two f32 backends share: what they take, and the call that their kernels get.
+// Host code shared by the two f32 backends: the problems they support and the parameters of their kernels.
 #pragma once
 #include <algorithm>
 #include <initializer_list>
@@ -32,7 +32,7 @@ inline bool any_given(const Args& a, std::initializer_list<Role> roles) {
   return std::any_of(roles.begin(), roles.end(), [&](Role r) { return a.given(r); });
 }
 
-// Whether every row that is loaded begins at a multiple of 16 bytes and is as long.
+// True if every loaded row starts at a multiple of 16 bytes and its length is a multiple of 16 bytes.
 inline bool rows_aligned16(const Args& a) {
   for (const Role r : {Role::q, Role::k, Role::v, Role::d_out}) {
     if (!a.given(r)) continue;
@@ -44,7 +44,7 @@ inline bool rows_aligned16(const Args& a) {
   return true;
 }
 
-// Tiles of `length` that end where blocks of a list do.
+// Number of tiles in `length`; with a block list, tiles do not cross blocks.
 inline int64_t f32_tiles(int64_t length, int64_t block, int64_t tile) {
   return block ? ceil_div(length, block) * ceil_div(block, tile) : ceil_div(length, tile);
 }

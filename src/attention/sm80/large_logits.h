@@ -1,12 +1,13 @@
-// Weights of a backward where the log-sum-exp of a row is far (core/large_logit.h), for a warp's M * 16 keys and N * 8
-// rows. Whether one is, a warp knows before its products: where none is, that is all it costs.
+// Backward weights for rows with a large log-sum-exp (core/large_logit.h), for the M * 16 keys and N * 8 rows of a
+// warp. A warp tests its rows before the products; if none is large, this test is the only cost.
 #pragma once
 #include "core/large_logit.h"
 #include "machine/sm80/mma.h"
 
 namespace attune::sm80 {
 
-// Of rows in shared memory, log-sum-exp and delta each; those that see nothing count too. By a whole warp.
+// True if any row in shared memory (log-sum-exp, delta) has a large log-sum-exp; rows that see no key count too. Called
+// by a whole warp.
 template <int kRows>
 __device__ inline bool any_large_logit(const float2* rows, int lane) {
   static_assert(kRows <= 32);
@@ -24,8 +25,8 @@ __device__ inline void cut_large_logits(Accumulator (&weight)[M][N], const float
         weight[m][n].c[e] = weight_of_large_logit(weight[m][n].c[e], rows[n * 8 + lane % 4 * 2 + e % 2].x);
 }
 
-// Dot products of rows that count as having a log-sum-exp of 0, so that their weights come out the usual way and are 1
-// at most. lse: of a thread's row 0, 1, 8, 9, 16, ...
+// Shifts the dot products of large rows as if their log-sum-exp were 0, so the usual code computes weights of at most
+// 1. lse(i): log-sum-exp of the thread's rows i = 0, 1, 8, 9, 16, ...
 template <int M, int N, class Lse>
 __device__ inline void lower_large_logits(Accumulator (&s)[M][N], float scale, Lse lse) {
   const float base2 = scale * kLog2e, inverse = 1.f / base2;
@@ -42,8 +43,8 @@ __device__ inline void lower_large_logits(Accumulator (&s)[M][N], float scale, L
     }
 }
 
-// Scores to P and dP to dS of such rows: another way beside the usual one, which so has no branch between weights and
-// dS. scale: base 2; in: Kept::in, which delta is times in `rows`.
+// Computes P from scores and dS from dP for tiles with large rows. A separate path keeps the usual one free of branches
+// between weights and dS. scale: base 2; in: Kept::in, which delta in `rows` already contains.
 template <int M, int N, class Lse>
 __device__ inline void differentiate_large_logits(Accumulator (&s)[M][N], Accumulator (&dp)[M][N], const float2* rows,
                                                   int lane, float scale, float in, Lse lse) {

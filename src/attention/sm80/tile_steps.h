@@ -1,20 +1,21 @@
-// What forward kernels of mma.sync do with a tile of keys and the 16 rows of a warp, once its scores are there. s has a
-// fragment for every 8 keys, o for every 8 columns of v.
+// Steps of the mma.sync forward kernels on one key tile and the 16 rows of a warp, once the scores are computed: the
+// online softmax and O += P V. s has one fragment per 8 keys, o one per 8 columns of v.
 #pragma once
 #include "core/large_logit.h"
 #include "machine/sm80/memory.h"
 
 namespace attune::sm80 {
 
-// A weight that is worth no more than the roundings of its logit is no larger than this: what f16 holds, and far above
+// Upper bound of a weight that differs from 1 only by the rounding of its logit. It fits in f16 and is well above
 // 2^lazy.
 constexpr float kMostWeight = 4096.f;
 
-// The running softmax: references, sums, and p in place of s. A reference moves only when its maximum grew by more than
-// 2^lazy, and o is rescaled only where one moved. It is rounded down, so the largest logit has an exponent from 0 up to
-// the reference's last place, whatever that is; where logits are 2^27 and more, that leaves what a weight can be, and
-// such weights end at kMostWeight: as if their logits were rounded once more. A row's bits are still its own.
-// `cut`: every weight ends there as it comes, where there are no registers to do it behind them.
+// Online softmax: updates references and sums, and replaces s by p. A reference moves only when its maximum grew by
+// more than 2^lazy, and o is rescaled only where one moved. The reference is rounded down, so the exponent of the
+// largest logit lies between 0 and the reference's last place. For logits of 2^27 and more that exponent can exceed the
+// range of a weight, so weights are clamped to kMostWeight, as if their logits were rounded once more. The bits of a
+// row still depend on that row alone. `cut`: clamps every weight as it is computed, for kernels without the registers
+// to do it afterwards.
 template <bool cut = false, int N, int D>
 __device__ void admit_tile(Accumulator (&s)[N], Accumulator (&o)[D], float (&ref)[2], float (&sum)[2], float scale,
                            float lazy) {
@@ -61,9 +62,10 @@ __device__ void admit_tile(Accumulator (&s)[N], Accumulator (&o)[D], float (&ref
   for (int half = 0; half < 2; ++half) sum[half] = sum[half] * factor[half] + total[half];
 }
 
-// The same of M times 16 rows at once, rescaled before the weights: one branch and none behind them. 2 % faster at
-// d128 (H200), but with 16 fragments of s, or with options, there are no registers for it. Scores of a row with a far
-// reference are lowered by it, so that their weights come out the usual way and end at kMostWeight.
+// admit_tile for M * 16 rows at once. It rescales before computing the weights: one branch, and none after them. This
+// is 2 % faster at d128 (H200), but 16 fragments of s, or options, leave too few registers for it. In a row with a
+// large reference, the reference is first subtracted from the scores; the usual code then computes weights of at most
+// kMostWeight.
 template <int M, int N, int D>
 __device__ void admit_tiles(Accumulator (&s)[M][N], Accumulator (&o)[M][D], float (&ref)[M][2], float (&sum)[M][2],
                             float scale, float lazy) {
@@ -83,7 +85,7 @@ __device__ void admit_tiles(Accumulator (&s)[M][N], Accumulator (&o)[M][D], floa
       rare |= is_large_logit(shift[m][half]);
     }
   if (__any_sync(~0u, rare)) {
-    constexpr float kMost = 12.f;  // the exponent of kMostWeight
+    constexpr float kMost = 12.f;  // exponent of kMostWeight
     const float inverse = 1.f / scale;
 #pragma unroll
     for (int m = 0; m < M; ++m) {
@@ -124,7 +126,7 @@ __device__ void admit_tiles(Accumulator (&s)[M][N], Accumulator (&o)[M][D], floa
     }
 }
 
-// o += p v, fragments of v running kAhead loads ahead of the products that use them; `first` is the lane's own.
+// o += p v. Fragments of v are loaded kAhead steps before the products that use them; `first` is the lane's address.
 template <class T, class Layout, int kAhead, int N, int D>
 __device__ void add_values(Accumulator (&o)[D], const Accumulator (&s)[N], uint32_t first) {
   constexpr int kPairs = D / 2, kSteps = N / 2 * kPairs;

@@ -1,7 +1,7 @@
 // x86 AMX: bf16 operands, f32 accumulation, P (and dS) rounded to bf16. TDPBF16PS multiplies 16 rows of 32 by 32 x 16,
-// the second operand as pairs that follow each other in the sum. A 32 x 32 result is four of the eight tiles, so each
-// operand tile that is loaded is used twice. Rows lie across vectors here, and keys or dims along lanes: the weights of
-// a row leave their vectors as the row of an operand, and only k is transposed, once a tile.
+// the second operand as pairs of consecutive terms. A 32 x 32 result takes four of the eight tiles, so each loaded
+// operand tile is used twice. Rows lie across vectors here, and keys or dims along lanes: the weights of a row are
+// stored as the row of an operand, and only k is transposed, once per tile.
 //   q [dim / 32][rows][32]   k [n / 32][dim / 32][2][16 pairs of dims][16 keys][2]   s, p [key / 32][rows][32 keys]
 //   v [dim / 32][room / 32][2][16 pairs of keys][16 dims][2]                         o [dim / 32][rows][32 dims]
 #include "machine/cpu/avx512.h"
@@ -12,13 +12,15 @@ namespace {
 using x86::minus_inf, x86::row_or_zeros;
 using F = __m512;
 
-constexpr int kSide = 32;   // of a block, two tiles each way: rows of a panel, keys, and the step of dims
-constexpr int kTile = 256;  // s and p of a panel are 48 KB, all of L1; with fewer keys o comes and goes more often
+// The side of a block, two tiles each way: rows of a panel, keys, and the step of dims.
+constexpr int kSide = 32;
+// s and p of a panel are 48 KB, all of L1; with fewer keys, o is loaded and stored more often.
+constexpr int kTile = 256;
 constexpr int kRow = 64, kHalf = 16 * kRow, kBlock = 2 * kHalf;  // bytes of a tile's row, a tile, an operand's block
 
-// Eight whole tiles. The configuration belongs to the thread, and whoever ran on it since may have changed it: every
-// loop that uses tiles loads it first, some hundred cycles before thousands. Nothing is released afterwards: tiles are
-// nobody's across a call, and others load their own configuration too.
+// Eight full tiles. The configuration belongs to the thread, and other code on it may have changed it since. Every loop
+// that uses tiles therefore loads it first, some hundred cycles before thousands. It is not released afterwards: tiles
+// are not preserved across calls, and other code loads its own configuration too.
 struct alignas(64) TileConfig {
   uint8_t palette = 1, start_row = 0, reserved[14] = {};
   uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
@@ -53,7 +55,7 @@ constexpr TileConfig kConfig;
   _tile_loadd(3, from + 16 * kSide + 16, 128);
 }
 
-// 16 vectors to one: lane i combines the lanes of x[i].
+// Folds 16 vectors into one: lane i combines the lanes of x[i].
 template <class Op>
 [[gnu::always_inline]] inline F fold(const F* x, Op op) {
   F quad[4], half[2];
@@ -103,7 +105,7 @@ void store_top(const F* best, float* top) {
   return _mm512_maskz_loadu_epi16(there, row + d);
 }
 
-// Two rows of 32 to two vectors of 16 pairs.
+// Interleaves two rows of 32 into two vectors of 16 pairs.
 struct Pairs { __m512i first, second; };
 [[gnu::always_inline]] inline Pairs paired(__m512i even, __m512i odd) {
   const __m512i low = _mm512_unpacklo_epi16(even, odd), high = _mm512_unpackhi_epi16(even, odd);
@@ -111,7 +113,7 @@ struct Pairs { __m512i first, second; };
           _mm512_permutex2var_epi64(low, _mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15), high)};
 }
 
-// The scale is not folded in: q would be rounded a second time.
+// The scale is not folded in, since q would be rounded a second time.
 void pack_q(const void* const* rows, int n, int dim, float, void* to) {
   char* q = static_cast<char*>(to);
   for (int d = 0; d < dim; d += kSide)
@@ -119,7 +121,7 @@ void pack_q(const void* const* rows, int n, int dim, float, void* to) {
       _mm512_storeu_si512(q, load_dims(row_or_zeros<Bf16>(rows, r, n), d, dim));
 }
 
-// A pair of dims is one word to move.
+// A pair of dims moves as one word.
 void pack_k(const void* const* rows, int n, int dim, void* to) {
   char* k = static_cast<char*>(to);
   for (int j = 0; j < n; j += kSide)
@@ -150,7 +152,7 @@ void pack_v(const void* const* rows, int n, int dim, void* to, int room) {
     best[r] = _mm512_max_ps(best[r], _mm512_max_ps(_mm512_loadu_ps(s), _mm512_loadu_ps(s + 16)));
 }
 
-// The maxima of a block are taken while the next one is multiplied: at once they would wait for its tiles.
+// The maxima of a block are taken while the next one is multiplied; taken at once, they would wait for its tiles.
 void scores(const void* q, const void* k_tile, int n, int dim, float* s, float* top) {
   const char* k = static_cast<const char*>(k_tile);
   const int steps = dim / kSide;
@@ -198,8 +200,8 @@ void hide(float* s, int n, const int* first, const int* last, float* top) {
   store_top(best, top);
 }
 
-// 7.5e-5 relative, far below the 2e-3 of rounding P to bf16: a minimax polynomial on [0, 1). VREDUCE leaves what is
-// above the next lower integer, and 0 of an infinity; VSCALEF multiplies by two to that integer, 0 at -inf.
+// Relative error 7.5e-5, well below the 2e-3 of rounding P to bf16: a minimax polynomial on [0, 1). VREDUCE returns the
+// fraction above the next lower integer, and 0 for infinity; VSCALEF multiplies by two to that integer, 0 at -inf.
 [[gnu::always_inline]] inline F exp2(F x) {
   const F f = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
   F y = _mm512_fmadd_ps(_mm512_set1_ps(7.802452266e-02f), f, _mm512_set1_ps(2.260671554e-01f));
@@ -208,13 +210,13 @@ void hide(float* s, int n, const int* first, const int* last, float* top) {
   return _mm512_scalef_ps(y, x);
 }
 
-// 32 numbers of a row, rounded to nearest even.
+// Stores 32 numbers of a row, rounded to nearest even.
 [[gnu::always_inline]] inline void store_operand(char* to, F low, F high) {
   const __m512bh both = _mm512_cvtne2ps_pbh(high, low);
   _mm512_storeu_si512(to, reinterpret_cast<const __m512i&>(both));
 }
 
-// The sum is of the weights before they are rounded.
+// The sum uses the weights before rounding.
 template <bool Far>
 void weights_by(const float* s, int n, float scale, const float* ref, float* sum, void* to) {
   char* p = static_cast<char*>(to);

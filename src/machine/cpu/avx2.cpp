@@ -1,6 +1,6 @@
-// x86 AVX2 with FMA, f32 arithmetic whatever is stored. A 24 x 4 register tile: 12 accumulators, three vectors of rows
-// and one broadcast fill the 16 registers exactly; 7 loads for 12 multiply-adds leave a load port idle, and 12 chains
-// cover a latency of 4 at two a cycle (they need 8).
+// x86 AVX2 with FMA; arithmetic is f32 for every stored dtype. The register tile is 24 x 4: 12 accumulators, three
+// vectors of rows and one broadcast fill the 16 registers exactly. 7 loads for 12 multiply-adds leave a load port idle,
+// and 12 chains cover a latency of 4 at two per cycle (they need 8).
 #include "machine/cpu/x86.h"
 
 namespace attune {
@@ -18,8 +18,7 @@ struct Avx2 {
   static F sub(F a, F b) { return _mm256_sub_ps(a, b); }
   static F mul(F a, F b) { return _mm256_mul_ps(a, b); }
   static F max(F a, F b) { return _mm256_max_ps(a, b); }
-  // In assembly, so that the accumulator is what is overwritten: g++ 12 chooses a form that overwrites a factor, and
-  // then copies.
+  // Assembly, so that the accumulator is overwritten: g++ 12 selects a form that overwrites a factor, and then copies.
   [[gnu::always_inline]] static inline F fma(F a, F b, F c) {
     asm("vfmadd231ps %2, %1, %0" : "+x"(c) : "x"(a), "x"(b));
     return c;
@@ -35,9 +34,9 @@ struct Avx2 {
     return _mm256_and_ps(x, _mm256_cmp_ps(x, set1(x86::minus_inf()), _CMP_NEQ_UQ));
   }
 
-  // 7.5e-8 relative, exactly 0 from 2^-127 down. Adding 1.5 * 2^23 + 127 rounds x to an integer n and leaves the biased
-  // exponent of 2^n in the low bits; the rest of x goes through a minimax polynomial. The bounds come first in max and
-  // min, which give their second operand where one is NaN.
+  // Relative error 7.5e-8, exactly 0 from 2^-127 down. Adding 1.5 * 2^23 + 127 rounds x to an integer n and leaves the
+  // biased exponent of 2^n in the low bits; a minimax polynomial handles the rest. The bounds come first in max and
+  // min, which return their second operand if either is NaN.
   static F exp2(F x) {
     const F shift = set1(12582912.f + 127.f);
     x = _mm256_min_ps(set1(128.f), _mm256_max_ps(set1(-127.f), x));

@@ -1,4 +1,4 @@
-// x86 AVX-512 with f32 arithmetic, whatever is stored.
+// x86 AVX-512; arithmetic is f32 for every stored dtype.
 #include "machine/cpu/avx512.h"
 
 namespace attune {

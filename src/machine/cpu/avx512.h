@@ -1,10 +1,10 @@
-// A vector of 16 floats, for the AVX-512 machines. A 48 x 8 register tile: 24 accumulators, three vectors of rows and a
-// broadcast, 28 of 32 registers; 11 loads for 24 multiply-adds fit two load ports.
+// A vector of 16 floats, for the AVX-512 kernels. The register tile is 48 x 8: 24 accumulators, three vectors of rows
+// and a broadcast, 28 of 32 registers; 11 loads for 24 multiply-adds fit two load ports.
 #pragma once
 #include "machine/cpu/x86.h"
 
 #if defined(__GNUC__) && !defined(__clang__)
-// g++ 12 warns of `__Y = __Y` in its own _mm512_undefined_ps, wherever an intrinsic that uses it is inlined.
+// g++ 12 warns about `__Y = __Y` in its own _mm512_undefined_ps, wherever an intrinsic that uses it is inlined.
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #endif
@@ -12,7 +12,7 @@
 namespace attune {
 namespace {
 
-// As _mm512_cvtne2ps_pbh does it.
+// Rounds like _mm512_cvtne2ps_pbh.
 inline float rounded_weight(float x) { return float(Bf16(x)); }
 
 struct Avx512 {
@@ -27,9 +27,9 @@ struct Avx512 {
   static F sub(F a, F b) { return _mm512_sub_ps(a, b); }
   static F mul(F a, F b) { return _mm512_mul_ps(a, b); }
   static F max(F a, F b) { return _mm512_max_ps(a, b); }
-  // In assembly, so that the accumulator is what is overwritten: g++ 12 chooses a form that overwrites a factor, and
-  // then copies (63 instructions for 24 multiply-adds). A broadcast stays a register of its own: as a memory operand of
-  // each of its three multiply-adds it would take three loads.
+  // Assembly, so that the accumulator is overwritten: g++ 12 selects a form that overwrites a factor, and then copies
+  // (63 instructions for 24 multiply-adds). A broadcast stays in its own register: as a memory operand of its three
+  // multiply-adds it would take three loads.
   [[gnu::always_inline]] static inline F fma(F a, F b, F c) {
     asm("vfmadd231ps %2, %1, %0" : "+v"(c) : "v"(a), "v"(b));
     return c;
@@ -45,8 +45,9 @@ struct Avx512 {
     return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, set1(x86::minus_inf()), _CMP_NEQ_UQ), x);
   }
 
-  // 7.5e-8 relative. VSCALEF multiplies by 2^n, goes to 0 and infinity by itself, and takes no exponent apart; the
-  // bound only keeps -inf from becoming -inf + inf. It comes first: max gives its second operand where one is NaN.
+  // Relative error 7.5e-8. VSCALEF multiplies by 2^n and saturates to 0 and infinity without separate exponent
+  // handling. The bound only keeps -inf from becoming -inf + inf. It comes first: max returns its second operand if
+  // either is NaN.
   static F exp2(F x) {
     x = _mm512_max_ps(set1(-1e4f), x);
     const F n = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC), f = sub(x, n);
@@ -57,8 +58,8 @@ struct Avx512 {
   }
 };
 
-// From 2^24 on (core/large_logit.h) a reference was rounded by 1 and more, and a weight may not be what was lost by
-// that: its logit is rounded as well, before the reference is subtracted. Built with -ffp-contract=off.
+// From 2^24 on (core/large_logit.h) a reference is rounded by 1 or more, and that error must not reach a weight: its
+// logit is rounded as well, before the reference is subtracted. Built with -ffp-contract=off.
 inline bool any_large_logit(const float* ref, int n) {
   __mmask16 large = 0;
   for (int r = 0; r < n; r += 16) {

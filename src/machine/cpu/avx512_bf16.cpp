@@ -1,6 +1,6 @@
 // x86 AVX-512 with VDPBF16PS: bf16 operands, f32 accumulation, P (and dS) rounded to bf16. A lane of the instruction
-// adds the products of a pair, so operands are the f32 machine's with pairs for elements: of dims in the first product,
-// of keys in the second. s and o are the same.
+// adds the products of a pair, so operands are those of the f32 kernels with pairs for elements: of dims in the first
+// product, of keys in the second. s and o are the same.
 //   q [dim / 2][rows][2]   k [n / 8][dim / 2][8][2]   v [dim / 8][room / 2][8][2]   p [key / 2][rows][2]
 #include "machine/cpu/avx512.h"
 
@@ -24,13 +24,13 @@ struct Pairs {
   }
 };
 
-// Eight rows (a lane each) of 16 bf16: their pairs, a vector a pair of dims. A pair is one 32-bit word to move.
+// Loads pairs from eight rows (one per lane) of 16 bf16, one vector per pair of dims. A pair moves as one 32-bit word.
 [[gnu::always_inline]] inline void load_pairs(const void* const* rows, int first, int n, int d, __m256 (&x)[8]) {
   for (int a = 0; a < 8; ++a)
     x[a] = _mm256_loadu_ps(reinterpret_cast<const float*>(x86::row_or_zeros<Bf16>(rows, first + a, n) + d));
   x86::transpose8(x);
 }
-// The same for the last 8 of a dim that is not a multiple of 16: four pairs, the rest is not used.
+// The same for the last 8 of a dim that is not a multiple of 16: four pairs, the rest is unused.
 [[gnu::always_inline]] inline void load_half_pairs(const void* const* rows, int first, int n, int d, __m256 (&x)[8]) {
   for (int a = 0; a < 8; ++a)
     x[a] = _mm256_castps128_ps256(
@@ -38,7 +38,7 @@ struct Pairs {
   x86::transpose8(x);
 }
 
-// Eight rows to [dim / 2][8] words, `step` words from one pair of dims to the next.
+// Packs eight rows to [dim / 2][8] words, `step` words from one pair of dims to the next.
 void pack_rows(const void* const* rows, int first, int n, int dim, float* to, int step) {
   for (int d = 0; d < dim; d += 16) {
     const bool half = d + 8 == dim;
@@ -48,7 +48,7 @@ void pack_rows(const void* const* rows, int first, int n, int dim, float* to, in
   }
 }
 
-// The scale is not folded in: q would be rounded a second time.
+// The scale is not folded in, since q would be rounded a second time.
 void pack_q(const void* const* rows, int n, int dim, float, void* to) {
   for (int r = 0; r < R; r += 8) pack_rows(rows, r, n, dim, static_cast<float*>(to) + r, R);
 }
@@ -68,7 +68,7 @@ void pack_v(const void* const* rows, int n, int dim, void* to, int room) {
   }
 }
 
-// Two vectors of consecutive keys to one of pairs, rounded to nearest even.
+// Converts two vectors of consecutive keys to one of pairs, rounded to nearest even.
 [[gnu::always_inline]] inline __m512i paired(F even, F odd) {
   alignas(64) static constexpr uint16_t kOrder[32] = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
                                                       8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
@@ -76,7 +76,7 @@ void pack_v(const void* const* rows, int n, int dim, void* to, int room) {
   return _mm512_permutexvar_epi16(_mm512_load_si512(kOrder), reinterpret_cast<const __m512i&>(both));
 }
 
-// The sum is of the weights before they are rounded.
+// The sum uses the weights before rounding.
 template <bool Far>
 void weights_by(const float* s, int n, float scale, const float* ref, float* sum, void* to) {
   char* p = static_cast<char*>(to);
@@ -115,7 +115,7 @@ float gradients(const float* s, const float* dp, int n, float scale, const float
 }
 
 // A word of `ds` is a pair of queries of one key; a word of the result is a pair of keys of one query. Sixteen queries
-// by eight keys at a time: the words are transposed, then the halves of two neighbouring keys' words exchanged.
+// by eight keys at a time: the words are transposed, then the halves of two adjacent keys' words are exchanged.
 void transpose(const void* ds_panel, int n, void* to_panels, int, int64_t panel, int at) {
   const float* ds = static_cast<const float*>(ds_panel);
   for (int j = 0; j < n; j += 16)

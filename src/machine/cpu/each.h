@@ -9,7 +9,7 @@
 
 namespace attune {
 
-// f(n, worker) for 0 <= n < count, `piece` of them at a time. `workers` is the most that work at once.
+// Calls f(n, worker) for 0 <= n < count, `piece` of them at a time. `workers` bounds the concurrency.
 template <class F>
 void each_task(int64_t count, int64_t piece, int workers, const F& f) {
   std::atomic<int64_t> next{0};

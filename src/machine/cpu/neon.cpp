@@ -1,6 +1,6 @@
-// Arm NEON with f32 arithmetic, whatever is stored. A 12 x 8 register tile: 24 accumulators, 24 multiply-adds by
-// element for 5 loads, and 24 independent chains cover the latency at 4 a cycle. Rows in sets of 8, 16 or 64 that share
-// nothing with others leave panels of 12 unfilled: for them there is an 8 x 8 tile, 16 chains and 4 loads.
+// Arm NEON; arithmetic is f32 for every stored dtype. The register tile is 12 x 8: 24 accumulators, 24 multiply-adds by
+// element for 5 loads, and 24 independent chains cover the latency at 4 per cycle. Row sets of 8, 16 or 64 that share
+// nothing with others would leave panels of 12 unfilled: for them there is an 8 x 8 tile, 16 chains and 4 loads.
 // Queries lie along vector lanes in s, so the softmax needs no horizontal step, and s[key][query] is already the
 // operand order of the second product: nothing is transposed after packing.
 #include "machine/cpu/neon.h"
@@ -13,7 +13,7 @@ namespace {
 using namespace neon;
 
 constexpr int kKeys = 8;
-// A packed K and V tile is streamed from L2 once a panel, so both must fit there (512 KB at d128); s and p of a panel
+// Each panel streams a packed K and V tile from L2 once, so both must fit there (512 KB at d128); s and p of a panel
 // stay in L1 (24 KB each).
 constexpr int kTile = 512;
 
@@ -22,7 +22,7 @@ const T* row_or_zeros(const void* const* rows, int r, int n) {
   return r < n ? static_cast<const T*>(rows[r]) : reinterpret_cast<const T*>(kZeros);
 }
 
-// 4 V rows from `first` on to [dim][4 V]: four dims of all of them at a time, so that whole lines are written.
+// Packs 4 V rows from `first` on to [dim][4 V]: four dims of all of them at a time, so that whole lines are written.
 template <class T, int V>
 [[gnu::always_inline]] inline void interleave(const void* const* rows, int first, int n, int dim, float* to,
                                               float scale) {

@@ -1,4 +1,4 @@
-// What the NEON machines share: unrolling, exp2, small transposes, loads of every stored type.
+// Code shared by the NEON kernels: unrolling, exp2, small transposes, loads of every stored dtype.
 #pragma once
 #include <arm_neon.h>
 
@@ -8,9 +8,9 @@
 #include "core/number.h"
 
 namespace attune::neon {
-namespace {  // every machine file is built with flags of its own and must keep its code to itself
+namespace {  // each file is built with its own flags, so its code needs internal linkage
 
-// A loop the compiler must unroll, with a constant index (vfmaq_laneq needs constant lanes).
+// A loop that the compiler must unroll, with a constant index (vfmaq_laneq needs constant lanes).
 template <int N, class F>
 [[gnu::always_inline]] inline void unroll(F&& f) {
   [&]<int... I>(std::integer_sequence<int, I...>) __attribute__((always_inline)) {
@@ -20,9 +20,10 @@ template <int N, class F>
 
 [[gnu::always_inline]] inline float32x4_t minus_inf() { return vdupq_n_f32(-std::numeric_limits<float>::infinity()); }
 
-// exp2(x - ref) for an integer ref that is not `far`, exact 0 far below it. Adding shift = 1.5 * 2^23 + 127 - ref
-// rounds x to an integer and leaves the biased exponent of 2^n in the low bits; f = x - ref - n is then exact, and 2^f
-// is a minimax polynomial on [-1/2, 1/2]. x is clamped so that n >= -127, whose exponent bits are those of 0.
+// exp2(x - ref) for an integer ref that is not large (any_large_logit), exactly 0 at 2^-127 and below. Adding shift =
+// 1.5 * 2^23 + 127 - ref rounds x to an integer and leaves the biased exponent of 2^n in the low bits; f = x - ref - n
+// is then exact, and 2^f is a minimax polynomial on [-1/2, 1/2]. x is clamped so that n >= -127, whose exponent bits
+// are those of 0.
 struct Exp2Row {
   float32x4_t shift, floor;
   Exp2Row() = default;
@@ -43,11 +44,12 @@ inline bool any_large_logit(const float* ref, int n) {
   return large;
 }
 
-// Degree 5: 7.5e-8 relative. Degree 3: 7.5e-5, far below the 2e-3 of rounding P to bf16.
-// Vector i belongs to row set i % G. N vectors go through in step: one vector is a chain of about 35 cycles, and the
-// scheduler does not look far enough ahead to overlap chains that are written one after the other. c + y f is a
-// multiply and an add on purpose (built with -ffp-contract=off): FMLA overwrites its addend, so a constant addend
-// costs a move, and on Neoverse-V1 a move feeding FMLA runs at one pair a cycle, a multiply and an add at 1.6.
+// Degree 5: relative error 7.5e-8. Degree 3: 7.5e-5, well below the 2e-3 of rounding P to bf16.
+//
+// Vector i belongs to row set i % G. N vectors advance in step: one vector is a chain of about 35 cycles, and the
+// scheduler does not look ahead enough to overlap chains written one after the other. c + y f is deliberately a
+// multiply and an add (built with -ffp-contract=off): FMLA overwrites its addend, so a constant addend costs a move. On
+// Neoverse-V1 a move feeding FMLA runs at one pair per cycle, a multiply and an add at 1.6.
 template <int Degree, int N, int G>
 [[gnu::always_inline]] inline void exp2(float32x4_t (&x)[N], const Exp2Row (&row)[G]) {
   float32x4_t f[N], two_n[N], lo[N], hi[N];
@@ -97,7 +99,7 @@ struct Four { float32x4_t row[4]; };
 [[gnu::always_inline]] inline void store4(F16* to, float32x4_t x) {
   vst1_f16(reinterpret_cast<float16_t*>(to), vcvt_f16_f32(x));
 }
-// To nearest even, NaN kept.
+// Rounds to nearest even and keeps NaN.
 [[gnu::always_inline]] inline void store4(Bf16* to, float32x4_t x) {
   const uint32x4_t u = vreinterpretq_u32_f32(x), odd = vandq_u32(vshrq_n_u32(u, 16), vdupq_n_u32(1));
   const uint32x4_t rounded = vaddq_u32(vaddq_u32(u, vdupq_n_u32(0x7FFF)), odd);
@@ -105,7 +107,7 @@ struct Four { float32x4_t row[4]; };
   vst1_u16(&to->bits, vshrn_n_u32(kept, 16));
 }
 
-// Rows of numbers between memory and f32; n is any.
+// Converts rows to and from f32, for any n.
 template <class T>
 void widen(const void* from, int64_t n, float* to) {
   const T* x = static_cast<const T*>(from);
@@ -121,7 +123,7 @@ void narrow(const float* from, int64_t n, void* to) {
   for (; i < n; ++i) x[i] = T(from[i]);
 }
 
-// In four sums of four, which the scheduler can overlap.
+// Uses four sums of four, which the scheduler can overlap.
 template <class T>
 float dot(const void* a, const void* b, int n) {
   const T *x = static_cast<const T*>(a), *y = static_cast<const T*>(b);
@@ -135,7 +137,7 @@ float dot(const void* a, const void* b, int n) {
   return sum;
 }
 
-// Stands in for rows beyond the end of a panel or tile, of any stored type.
+// Stands in for rows beyond the end of a panel or tile, for any stored dtype.
 inline constexpr int kMaxDim = 256;
 alignas(64) inline constexpr float kZeros[kMaxDim] = {};
 

@@ -1,7 +1,7 @@
 // Arm NEON with BFMMLA: bf16 operands, f32 accumulation, P (and dS) rounded to bf16. BFMMLA multiplies 2 x 4 by 4 x 2,
-// so everything comes in 2 x 2 blocks: a vector of s is [r0k0 r0k1 r1k0 r1k1]. The softmax does not care; row maxima
-// and sums fold lane pairs at the end. A 12 x 8 tile again: 24 accumulators, 24 products for 10 loads; and for
-// rows that come in eights 8 x 8: 16 accumulators, 16 products for 8 loads; in fours 4 x 16: the same for 10 loads.
+// so everything comes in 2 x 2 blocks: a vector of s is [r0k0 r0k1 r1k0 r1k1]. The softmax is unaffected; row maxima
+// and sums fold lane pairs at the end. The tile is 12 x 8 as well: 24 accumulators, 24 products for 10 loads. Rows in
+// eights use 8 x 8: 16 accumulators, 16 products for 8 loads; rows in fours use 4 x 16: the same for 10 loads.
 #include <algorithm>
 #include <bit>
 #include <limits>
@@ -20,8 +20,8 @@ const Bf16* row_or_zeros(const void* const* rows, int r, int n) {
   return r < n ? static_cast<const Bf16*>(rows[r]) : reinterpret_cast<const Bf16*>(kZeros);
 }
 
-// 2 Pairs rows from `first` on to [dim / 4][Pairs][2][4]: eight dims of all of them at a time, so that whole lines are
-// written.
+// Packs 2 Pairs rows from `first` on to [dim / 4][Pairs][2][4]: eight dims of all of them at a time, so that whole
+// lines are written.
 template <int Pairs>
 [[gnu::always_inline]] inline void interleave(const void* const* rows, int first, int n, int dim, Bf16* to) {
   const Bf16* x[2 * Pairs];
@@ -40,8 +40,8 @@ void pack_k(const void* const* rows, int n, int dim, void* to) {
   for (int j = 0; j < n; j += 8) interleave<4>(rows, j, n, dim, static_cast<Bf16*>(to) + int64_t(j) * dim);
 }
 
-// [dim / 8][room / 4][8 dims][4 keys]; the four keys in the order 0 2 1 3, in which `joined` leaves P. Transposed by
-// zips: ST4 would issue once in several cycles.
+// [dim / 8][room / 4][8 dims][4 keys]; the four keys have the order 0 2 1 3, in which `joined` leaves P. Transposed by
+// zips: ST4 would issue only once in several cycles.
 void pack_v(const void* const* rows, int n, int dim, void* to, int room) {
   for (int j = 0; j < (n + 7) / 8 * 8; j += 4) {
     const Bf16* x[4];
@@ -62,19 +62,21 @@ void pack_v(const void* const* rows, int n, int dim, void* to, int room) {
   }
 }
 
-// Some of the second product's B: how many pairs of groups of four, and where they begin.
+// A part of B of the second product: its start, and its number of pairs of groups of four.
 struct Part {
   const Bf16* b;
   long pairs;
 };
 
-// acc[b][a] (+)= A_a B_b^T over groups of four: A is [groups][Pairs][8], B [groups][4][8] in `count` parts that each
-// begin `offset` bytes behind where they say, acc 4 Pairs vectors in memory, which stay in registers from part to part.
-// What lies `ahead` bytes behind a line of B is fetched: parts are too short for the machine to guess what follows.
-// In assembly because 24 accumulators and ten operands do not fit 32 registers at once: compilers hoist the loads and
-// spill (g++ 12 loses half the speed). With 16 accumulators everything fits.
-// Scores start from zero and fold their maximum over b into best[a] while still in registers.
-// Apart: twelve rows that are three panels of four, of which the operands, or the sums, lie anywhere.
+// acc[b][a] (+)= A_a B_b^T over groups of four. A is [groups][Pairs][8]; B is [groups][4][8] in `count` parts, each
+// `offset` bytes after its address; acc is 4 Pairs vectors in memory, which stay in registers from part to part. The
+// line `ahead` bytes after a line of B is prefetched: parts are too short for the hardware prefetcher.
+//
+// Written in assembly because 24 accumulators and ten operands do not fit in 32 registers at once: compilers hoist the
+// loads and spill (g++ 12 loses half the speed). With 16 accumulators everything fits.
+//
+// Scores: starts from zero and folds the maximum over b into best[a] while still in registers. Apart: twelve rows as
+// three panels of four, whose operands, or sums, lie at any addresses.
 template <int Pairs, bool Scores, bool Apart = false>
 [[gnu::always_inline]] inline void product(const Bf16* a, const Part* parts, long count, int64_t offset, int64_t ahead,
                                             float* acc, float* best, const Bf16* a1 = nullptr, const Bf16* a2 = nullptr,
@@ -168,8 +170,8 @@ template <int Pairs, bool Scores, bool Apart = false>
 #undef OPERANDS
 }
 
-// The same for two pairs of rows. Their eight accumulators would not cover the latency, so there are two Bs, the other
-// one `apart` bytes behind, whose accumulators follow; or one, at an end.
+// The same for two pairs of rows. Their eight accumulators would not cover the latency, so there are two Bs, the second
+// `apart` bytes further, with its accumulators following; or one B, at the end.
 template <bool Scores, bool Both>
 [[gnu::always_inline]] inline void product_of_4(const Bf16* a, const Part* parts, long count, int64_t offset,
                                                 int64_t apart, float* acc, float* best) {
@@ -223,7 +225,7 @@ template <bool Scores, bool Both>
 #undef OPERANDS
 }
 
-// Over `many` (a multiple of 8) keys of k, or dims of v, whose eights lie `apart` bytes behind each other.
+// Processes `many` (a multiple of 8) keys of k, or dims of v, whose groups of eight are `apart` bytes apart.
 template <int Pairs, bool Scores>
 [[gnu::always_inline]] inline void products(const Bf16* a, const Part* parts, long count, int many, int64_t apart,
                                              int64_t ahead, float* acc, float* best) {
@@ -239,7 +241,7 @@ template <int Pairs, bool Scores>
   }
 }
 
-// To nearest even, NaN kept, as neon::narrow does it.
+// Rounds to nearest even and keeps NaN, like neon::narrow.
 void narrow_by_instruction(const float* from, int64_t n, void* to) {
   uint16_t* x = static_cast<uint16_t*>(to);
   int64_t i = 0;
@@ -250,16 +252,16 @@ void narrow_by_instruction(const float* from, int64_t n, void* to) {
   neon::narrow<Bf16>(from + i, n - i, x + i);
 }
 
-// Two vectors [r0k0 r0k1 r1k0 r1k1] [r0k2 r0k3 r1k2 r1k3] to one operand of the second product,
-// [r0: k0 k2 k1 k3 | r1: k0 k2 k1 k3]: a bf16 is the upper half of a float, so after rounding (half away from zero)
-// one TRN2 both narrows and interleaves. BFCVTN would issue once a cycle and need a shuffle on top.
+// Converts two vectors [r0k0 r0k1 r1k0 r1k1] [r0k2 r0k3 r1k2 r1k3] to one operand of the second product, [r0: k0 k2 k1
+// k3 | r1: k0 k2 k1 k3]. A bf16 is the upper half of a float, so after rounding (half away from zero) one TRN2 both
+// narrows and interleaves. BFCVTN would issue only once per cycle and need a shuffle in addition.
 [[gnu::always_inline]] inline uint16x8_t joined(float32x4_t a, float32x4_t b) {
   const uint32x4_t half = vdupq_n_u32(0x8000);
   return vtrn2q_u16(vreinterpretq_u16_u32(vaddq_u32(vreinterpretq_u32_f32(a), half)),
                     vreinterpretq_u16_u32(vaddq_u32(vreinterpretq_u32_f32(b), half)));
 }
 
-// As `joined` does it.
+// Rounds like `joined`.
 float rounded_weight(float x) { return std::bit_cast<float>((std::bit_cast<uint32_t>(x) + 0x8000) & 0xFFFF0000); }
 
 template <int P>  // pairs of rows in a panel
@@ -301,7 +303,7 @@ struct Panels {
     }
   }
 
-  // Through exp2 at a time: pairs of rows, and of each so many fours of keys.
+  // Through exp2 at a time: kExp pairs of rows, and kFours groups of four keys of each.
   static constexpr int kExp = kPairs == 6 ? 3 : kPairs, kFours = kPairs == 2 ? 2 : 1;
 
   // p: [n / 4][pairs][2 rows][4 keys]
@@ -367,7 +369,7 @@ struct Panels {
         parts[i] = {static_cast<const Bf16*>(run.v) + 8 * run.first, run.n / 8};
         n += run.n;
       }
-      // The same keys' next dims, which simply follow where all keys of the tile are taken.
+      // The next dims of the same keys, which are contiguous if all keys of the tile are used.
       const int64_t ahead = n < room ? 16 * room : 1024;
       products<kPairs, false>(static_cast<const Bf16*>(p), parts, many, dim, int64_t(16) * room, ahead, o, nullptr);
       p = static_cast<const Bf16*>(p) + n * kRows;
@@ -378,7 +380,7 @@ struct Panels {
     accumulate_runs(p, &run, 1, room, dim, o);
   }
 
-  // Of a panel of twelve rows, which are three panels of four.
+  // For a panel of twelve rows composed of three panels of four.
   static void scores_apart(const void* const* q, const void* k, int n, int dim, float* s, float* top) {
     float best[2 * kRows];
     std::fill_n(best, 2 * kRows, -std::numeric_limits<float>::infinity());
@@ -396,13 +398,13 @@ struct Panels {
                               nullptr, nullptr, o[1] + 4 * d, o[2] + 4 * d);
   }
 
-  // f(r, d, x, y) for rows and eights of their dims. Two rows are the halves of the same vectors.
+  // Calls f(r, d, x, y) for each row and group of eight dims. Two rows are the halves of the same vectors.
   template <class F>
   [[gnu::always_inline]] static void each_eight(const float* o, int dim, int n, const F& f) {
     for (int r = 0; r < n; r += 2) {
       const float* from = o + 2 * r;
       for (int d = 0; d < dim; d += 8, from += 8 * kRows) {
-        float64x2_t x[4];  // two dims of both
+        float64x2_t x[4];  // two dims of both rows
         unroll<4>([&](auto i) { x[i] = vreinterpretq_f64_f32(vld1q_f32(from + 2 * kRows * i)); });
         f(r, d, vreinterpretq_f32_f64(vzip1q_f64(x[0], x[1])), vreinterpretq_f32_f64(vzip1q_f64(x[2], x[3])));
         if (r + 1 < n)

@@ -1,5 +1,5 @@
-// The machine every compiler knows: plain loops, row-major panels, f32 arithmetic whatever is stored. The model for a
-// new machine, and what the others are tested against.
+// The portable kernels: plain loops, row-major panels, f32 arithmetic for every stored dtype. The model for a new
+// instruction set, and the reference that the others are tested against.
 #include <algorithm>
 #include <cmath>
 

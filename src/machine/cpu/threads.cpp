@@ -1,6 +1,6 @@
-// A job is a function and a number of workers; helper n waits for its own ticket to change, so a small job wakes
-// nobody it does not need. Everybody spins for 20 us before sleeping: a short problem takes a millisecond, and a
-// sleeping thread takes 50 us to come.
+// The thread pool. A job is a function and a number of workers; helper n waits for its own ticket to change, so a small
+// job wakes only the threads it needs. Every thread spins for 20 us before sleeping: a short problem takes a
+// millisecond, and a sleeping thread takes 50 us to wake.
 #include "machine/cpu/threads.h"
 
 #include <pthread.h>
@@ -22,11 +22,11 @@ void relax() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
 #elif defined(__aarch64__)
-  asm volatile("isb");  // `yield` is a no-op on most cores; this one waits about as long as x86's pause
+  asm volatile("isb");  // `yield` is a no-op on most cores; isb takes about as long as x86's pause
 #endif
 }
 
-// Until `ready(value)` holds of what is in `from`.
+// Waits until `ready` holds for the value of `from`.
 template <class T, class Ready>
 T await(const std::atomic<T>& from, Ready ready) {
   using Clock = std::chrono::steady_clock;
@@ -40,8 +40,8 @@ T await(const std::atomic<T>& from, Ready ready) {
 
 struct alignas(64) Helper { std::atomic<uint32_t> ticket{0}; };
 
-// Never destroyed: helpers may outlive every static object of the process. After fork() the child has the pool's
-// memory and none of its threads, so a pool belongs to the process that made it; an older one stays reachable.
+// Never destroyed: helpers may outlive every static object of the process. After fork() the child has the pool's memory
+// but none of its threads, so a pool belongs to the process that created it; an older one stays reachable.
 struct Pool {
   pid_t process = getpid();
   Pool* older = nullptr;
@@ -59,8 +59,8 @@ struct Pool {
     }
   }
 
-  // As many as asked for, or as the system allows. Helpers take no signals: handlers are the application's, and run
-  // in its threads.
+  // As many as requested, or as the system allows. Helpers block all signals: handlers belong to the application, and
+  // run in its threads.
   int grow(int wanted) {
     if (int(helpers.size()) >= wanted) return wanted;
     sigset_t all, before;
@@ -102,7 +102,7 @@ Pool* pool() {
   Pool* made = new (std::nothrow) Pool{.older = at};
   if (!made) return nullptr;
   if (current.compare_exchange_strong(at, made, std::memory_order_acq_rel)) return made;
-  delete made;  // another thread was first, and made its pool in this process
+  delete made;  // another thread of this process created the pool first
   return at;
 }
 

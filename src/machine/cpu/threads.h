@@ -1,11 +1,11 @@
-// The library's threads: one pool a process, made on first use.
+// The library's threads: one pool per process, created on first use.
 #pragma once
 
 namespace attune {
 
-// Runs work(context, worker) on `workers` threads, the caller among them (worker 0), and returns when all are done.
-// While another call holds the pool, the workers run one after the other on the caller's thread: every call makes
-// progress whatever else is going on, and none waits for a stranger. Safe from any thread, and after fork().
+// Runs work(context, worker) on `workers` threads, including the caller (worker 0), and returns when all are done.
+// While another call holds the pool, the workers run one after another on the caller's thread: every call makes
+// progress, and none waits for an unrelated call. Thread-safe, also after fork().
 void parallel(int workers, void (*work)(void* context, int worker), void* context);
 
 template <class F>

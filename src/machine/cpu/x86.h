@@ -1,14 +1,15 @@
-// What the x86 machines share: everything but the width of a vector and its exponential. A machine is a type V with
-//   F, kLanes, kTileN                                        a vector of floats, its lanes, and the tile's width
+// Code shared by the x86 kernels: everything but the width of a vector and its exponential. An instruction set is a
+// type V with
+//   F, kLanes, kTileN                                       a vector of floats, its lanes, and the tile's width
 //   load, store, broadcast, set1, add, sub, mul, max        the obvious
 //   fma(a, b, c)                                            a b + c
 //   between(first, j, last, x)                              x where first <= j < last, else -inf
 //   zero_if_minus_inf(x), exp2(x)
 // Rows lie along lanes everywhere, three vectors of them, so one register tile of 3 x kTileN accumulators serves both
-// products: p as it is stored is an operand of the second, and nothing is transposed after packing.
+// products: p is stored as an operand of the second, and nothing is transposed after packing.
 //   q [dim][rows]   k [n / kTileN][dim][kTileN]   v [dim / kTileN][room][kTileN]   s, p [key][rows]   o [dim][rows]
-// Everything has internal linkage, and no function of another header is called: code that was compiled for wide
-// vectors and shared by the linker would crash on a machine without them.
+// Everything has internal linkage, and no function of another header is called: code compiled for wide vectors and
+// shared by the linker would crash on a CPU without them.
 #pragma once
 #include <immintrin.h>
 
@@ -24,7 +25,7 @@ constexpr int kVectors = 3;  // a panel's rows, in vectors
 constexpr int kKeys = 8;     // both widths divide it, and 8 x 8 transposes fit
 constexpr int kTile = 128;   // s and p of a panel stay in L1: 24 KB each at 48 rows
 constexpr int kMaxDim = 256;
-alignas(64) constexpr float kZeros[kMaxDim] = {};  // rows beyond the end of a panel or tile, of any stored type
+alignas(64) constexpr float kZeros[kMaxDim] = {};  // rows beyond the end of a panel or tile, for any stored dtype
 
 template <class V>
 constexpr int kRows = kVectors * V::kLanes;
@@ -37,7 +38,7 @@ float sum_of_lanes(typename V::F x) {
   return sum;
 }
 
-// Eight numbers of any stored type, and back; bf16 rounds to nearest even and keeps NaN.
+// Loads and stores eight numbers of any stored dtype; bf16 rounds to nearest even and keeps NaN.
 inline __m256 load8(const float* x) { return _mm256_loadu_ps(x); }
 inline __m256 load8(const F16* x) { return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(x))); }
 inline __m256 load8(const Bf16* x) {
@@ -62,7 +63,7 @@ inline void store8(Bf16* to, __m256 x) {
                    _mm_packus_epi32(_mm256_castsi256_si128(u), _mm256_extracti128_si256(u, 1)));
 }
 
-// Rows of numbers between memory and f32; n is any, and the last few go through a whole vector of their own.
+// Converts rows to and from f32, for any n; the last few go through a separate whole vector.
 template <class T>
 void widen(const void* from, int64_t n, float* to) {
   const char* x = static_cast<const char*>(from);
@@ -109,7 +110,7 @@ template <class T>
 const T* row_or_zeros(const void* const* rows, int r, int n) {
   return r < n ? static_cast<const T*>(rows[r]) : reinterpret_cast<const T*>(kZeros);
 }
-// Dims d ... d + 7 of eight rows, a vector a dim.
+// Dims d ... d + 7 of eight rows, one vector per dim.
 template <class T>
 [[gnu::always_inline]] inline void load_block(const void* const* rows, int first, int n, int d, __m256 (&x)[8]) {
   for (int a = 0; a < 8; ++a) x[a] = load8(row_or_zeros<T>(rows, first + a, n) + d);
@@ -126,7 +127,7 @@ template <class T>
 
 inline float minus_inf() { return -__builtin_inff(); }
 
-// What does not depend on how operands are stored: s and o are floats in every machine.
+// The part that does not depend on how operands are stored: s and o are always floats.
 template <class V>
 struct Panels {
   using F = typename V::F;
@@ -227,14 +228,14 @@ struct Panels {
   }
 };
 
-// Operands as f32, whatever is stored. The scale is in q, so the argument `scale` is not needed again.
+// Operands in f32 for every stored dtype. q includes the scale, so the argument `scale` is unused.
 template <class V>
 struct Float32 {
   using F = typename V::F;
   using P = Panels<V>;
   static constexpr int kLanes = V::kLanes, kTileN = V::kTileN, R = kRows<V>;
 
-  static constexpr int kBytes = sizeof(float), kDepth = 1;  // of a step: bytes of a row, terms of its dot product
+  static constexpr int kBytes = sizeof(float), kDepth = 1;  // per step: bytes of a row, terms of its dot product
   [[gnu::always_inline]] static inline F load(const char* x) { return V::load(reinterpret_cast<const float*>(x)); }
   [[gnu::always_inline]] static inline F broadcast(const char* x) {
     return V::broadcast(reinterpret_cast<const float*>(x));
@@ -263,8 +264,8 @@ struct Float32 {
   }
   template <class T>
   static void pack_v(const void* const* rows, int n, int dim, void* to, int room) {
-    // A tile's groups of dims lie 4 KB apart, so that stores to all of them would meet in one set of the L1 cache (two
-    // to three times slower at 128 dims): a few groups at a time.
+    // A tile's groups of dims lie 4 KB apart, so stores to all of them would fall into one L1 set (two to three times
+    // slower at 128 dims): process a few groups at a time.
     constexpr int kDims = 64;
     for (int from = 0; from < dim; from += kDims)
       for (int j = 0; j < (n + 7) / 8 * 8; ++j) {
@@ -328,7 +329,7 @@ struct Float32 {
   }
 
  private:
-  // Eight floats as one group of kTileN, or as two that lie `apart`.
+  // Stores eight floats as one group of kTileN, or as two that are `apart`.
   [[gnu::always_inline]] static inline void store_f32(float* to, int64_t apart, __m256 x) {
     if constexpr (kTileN == 8) {
       _mm256_storeu_ps(to, x);

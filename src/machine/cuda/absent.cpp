@@ -1,4 +1,4 @@
-// Every function of the GPU in a build without CUDA: each refuses with one sentence.
+// Every GPU function in a build without CUDA: each refuses with the same sentence.
 #include "attention/gpu/block_lists.h"
 #include "machine/append_rows.h"
 #include "machine/cuda/blas.h"

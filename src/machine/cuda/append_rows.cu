@@ -1,5 +1,5 @@
-// append_rows.h on a GPU. What is copied travels as the parameter of a kernel: a warp takes a row, 16 bytes a lane
-// where all rows are aligned, else 1.
+// append_rows.h on a GPU. The copies are the parameter of a kernel: a warp takes a row, 16 bytes per lane if all rows
+// are aligned, otherwise 1.
 #include <algorithm>
 
 #include <cuda_runtime.h>
@@ -11,18 +11,18 @@ namespace attune::cuda {
 namespace {
 
 constexpr int kMost = 40, kThreads = 256, kWarps = kThreads / 32;
-constexpr int64_t kMostBlocks = 512;  // of a copy: then warps take several rows
+constexpr int64_t kMostBlocks = 512;  // per copy; above, warps take several rows
 
 struct One {
   const char* from;
   char* to;
   Strides from_step, to_step;  // bytes
   uint32_t seq, head, rows;
-  int32_t bytes;               // of a row
-  int32_t unit;                // at once
+  int32_t bytes;               // per row
+  int32_t unit;                // bytes at once
 };
 struct Params {
-  uint32_t blocks;             // of each copy
+  uint32_t blocks;  // per copy
   One copy[kMost];
 };
 static_assert(sizeof(Params) <= 4096);

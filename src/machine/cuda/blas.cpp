@@ -1,4 +1,4 @@
-// cuBLASLt is column-major: [m, n] = x y by rows is its [n, m] = y' x' by columns, so its A is our y and its B our x.
+// cuBLASLt is column-major: the row-major [m, n] = x y is its [n, m] = y' x', so its A is our y and its B our x.
 #include "machine/cuda/blas.h"
 
 #include <cstdint>
@@ -14,12 +14,12 @@
 namespace attune::cuda {
 namespace {
 
-// Of cublasLt.h and library_types.h, unchanged since CUDA 11.
-constexpr int kReal32 = 0, kReal16 = 2, kRealB16 = 14;          // cudaDataType
-constexpr int kCompute32 = 68, kComputeTf32 = 77;               // cublasComputeType_t
-constexpr int kTransposeA = 3, kTransposeB = 4;                 // cublasLtMatmulDescAttributes_t
-constexpr int kBatchCount = 5, kBatchStep = 6;                  // cublasLtMatrixLayoutAttribute_t
-constexpr int kMostScratch = 1, kAlignmentOfA = 5;              // cublasLtMatmulPreferenceAttributes_t; B, C, D follow
+// From cublasLt.h and library_types.h, unchanged since CUDA 11.
+constexpr int kReal32 = 0, kReal16 = 2, kRealB16 = 14;  // cudaDataType
+constexpr int kCompute32 = 68, kComputeTf32 = 77;       // cublasComputeType_t
+constexpr int kTransposeA = 3, kTransposeB = 4;         // cublasLtMatmulDescAttributes_t
+constexpr int kBatchCount = 5, kBatchStep = 6;          // cublasLtMatrixLayoutAttribute_t
+constexpr int kMostScratch = 1, kAlignmentOfA = 5;      // cublasLtMatmulPreferenceAttributes_t; B, C, D follow
 constexpr int kTransposed = 1;
 
 struct Algorithm { uint64_t data[8]; };
@@ -80,7 +80,7 @@ Status failed(const char* call, int error, const Product& p) {
 
 int type_of(DType t) { return t == DType::f32 ? kReal32 : t == DType::f16 ? kReal16 : kRealB16; }
 
-// A product that cuBLASLt has been asked about. It stays: there are as many as shapes in use.
+// A product with its kernel from cuBLASLt. Never evicted: there are as many as shapes in use.
 struct Prepared {
   Descriptor product = nullptr, a = nullptr, b = nullptr, to = nullptr;
   Algorithm algorithm{};
@@ -132,7 +132,7 @@ struct HashOfBytes {
   }
 };
 
-// Handles by device and prepared products, for all threads.
+// Handles by device and prepared products, shared by all threads.
 struct Cache {
   std::shared_mutex mutex{};
   std::unordered_map<int, Handle> handles{};
@@ -167,7 +167,7 @@ Status blas_found() { return lt().missed.empty() ? Status::good() : Status::no(l
 
 Status multiply(const Product& p, const Factors& f, void* scratch, void* stream) {
   if (Status s = blas_found(); !s.ok()) return s;
-  static Cache& cache = *new Cache;  // never destroyed: a thread may still be in it when the process ends
+  static Cache& cache = *new Cache;  // never destroyed: a thread may still use it at process exit
   Handle handle = nullptr;
   const Prepared* ready = nullptr;
   if (Status s = cache.find(p, handle, ready); !s.ok()) return s;

@@ -1,5 +1,5 @@
-// Copies that do not wait, and the marks that order them between streams: what moves data from rank to rank. Plain
-// types and no CUDA header; in a build without CUDA all of it exists and refuses with a sentence.
+// Asynchronous copies, and the marks that order them between streams: they move data from rank to rank. Plain types and
+// no CUDA header; a build without CUDA has all of it, and each function refuses with a sentence.
 #pragma once
 #include <cstddef>
 #include <utility>
@@ -8,7 +8,7 @@
 
 namespace attune::cuda {
 
-// A point of a stream. Made for one GPU, used again and again.
+// A point in a stream. Created for one GPU and reused.
 class Mark {
  public:
   Mark() = default;
@@ -17,9 +17,9 @@ class Mark {
     return std::swap(event_, other.event_), std::swap(index_, other.index_), *this;
   }
   ~Mark();
-  Status open(int index);              // nothing to do where it is open already
-  Status set(void* stream);            // here
-  Status before(void* stream) const;   // `stream` goes on after the mark; nobody waits
+  Status open(int index);             // does nothing if already open
+  Status set(void* stream);           // marks this point of the stream
+  Status before(void* stream) const;  // `stream` continues after the mark; the host does not wait
   Status passed(bool& out) const;
 
  private:
@@ -27,18 +27,18 @@ class Mark {
   [[maybe_unused]] int index_ = 0;
 };
 
-// Host and GPU memory in any direction, in the order of the stream. Between GPUs too.
+// Copies between host and GPU memory in any direction, also between GPUs, in stream order.
 Status copy_later(void* to, const void* from, size_t bytes, void* stream);
 bool capturing(void* stream);
 
-// Memory of the host that a GPU copies from and to by itself.
+// Pinned host memory, which a GPU copies from and to directly.
 class Pinned {
  public:
   Pinned() = default;
   Pinned(const Pinned&) = delete;
   Pinned& operator=(const Pinned&) = delete;
   ~Pinned();
-  Status at_least(size_t bytes);  // what was there is lost where it grows
+  Status at_least(size_t bytes);  // contents are lost when it grows
   std::byte* data() const { return data_; }
   size_t bytes() const { return bytes_; }
 

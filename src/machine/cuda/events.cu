@@ -19,7 +19,7 @@ Status said(const char* what, cudaError_t error) {
 }
 cudaStream_t on(void* stream) { return static_cast<cudaStream_t>(stream); }
 
-// Memory of the host that the GPU reads and writes in place, filled with 0.
+// Host memory that the GPU reads and writes in place, filled with 0.
 Status share(int index, size_t bytes, void*& out) {
   const DeviceGuard use(index);
   if (!use.status.ok()) return use.status;
@@ -101,7 +101,7 @@ Status release_kept_lines() {
   int index = 0, most = 0;
   if (const cudaError_t error = cudaGetDevice(&index); error != cudaSuccess) return said("cudaGetDevice", error);
   (void)cudaDeviceGetAttribute(&most, cudaDevAttrMaxPersistingL2CacheSize, index);
-  if (most == 0) return Status::good();  // before sm_80 no line is kept
+  if (most == 0) return Status::good();  // GPUs before sm_80 have no persisting lines
   return said("cudaCtxResetPersistingL2Cache", cudaCtxResetPersistingL2Cache());
 }
 
@@ -180,7 +180,7 @@ Status Ticks::set(int which, void* stream) {
 }
 
 double Ticks::megahertz() const {
-  std::vector<double> seen;  // of those that had a block at both points
+  std::vector<double> seen;  // SMs that had a CTA at both points
   for (int n = 0; n < units_; ++n) {
     const uint64_t *first = shared_ + 2 * n, *second = first + 2 * units_;
     if (first[1] && second[1] > first[1] && second[0] > first[0])
@@ -193,8 +193,8 @@ double Ticks::megahertz() const {
 
 namespace {
 
-// The runtime knows only its own kernels, the driver those of every library in the process. Its functions are found at
-// run time: cuFuncGetName is of CUDA 12.3.
+// The runtime returns names only for its own kernels, the driver for those of every library in the process. The
+// driver's functions are looked up at run time: cuFuncGetName requires CUDA 12.3.
 std::vector<std::string> kernels_of(cudaGraph_t graph) {
   static const Library driver({"libcuda.so.1", "libcuda.so"},
                               {"cuGraphKernelNodeGetParams_v2", "cuFuncGetName", "cuKernelGetName"});
@@ -227,7 +227,7 @@ Graph::~Graph() {
 }
 
 Status Graph::begin(void* stream) {
-  // Relaxed: others in this process may allocate meanwhile.
+  // Relaxed: other threads of this process may allocate meanwhile.
   return said("cudaStreamBeginCapture", cudaStreamBeginCapture(on(stream), cudaStreamCaptureModeRelaxed));
 }
 

@@ -1,6 +1,6 @@
-// What a timer needs of a GPU: marks on a stream, a gate that holds the stream while work is enqueued behind it, the
-// clock of the multiprocessors, captured graphs. Plain types and no CUDA header; in a build without CUDA all of it
-// exists and refuses with a sentence. The GPU that is meant is the current one wherever no index is given.
+// GPU support for a timer: marks on a stream, a gate that holds the stream while work is enqueued behind it, the SM
+// clock, and captured graphs. Plain types and no CUDA header; a build without CUDA has all of it, and each function
+// refuses with a sentence. Functions without an index use the current GPU.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -13,21 +13,21 @@ namespace attune::cuda {
 
 struct Facts {
   size_t l2_bytes = 0, free_bytes = 0;
-  int units = 0;           // multiprocessors
-  std::string pci{};       // "0000:17:00.0": how NVML finds it
-  std::string runtime{};   // "13.0", of this build
-  std::string driver{};    // the newest CUDA that the driver knows
+  int units = 0;          // SMs
+  std::string pci{};      // "0000:17:00.0": the address that NVML uses
+  std::string runtime{};  // "13.0", of this build
+  std::string driver{};   // the newest CUDA version that the driver supports
 };
 Status facts_of(int index, Facts& out);
 
 Status fill(void* gpu, unsigned char value, size_t bytes, void* stream);
 Status copy_inside(void* to, const void* from, size_t bytes, void* stream);
 Status launch_nothing(void* stream);  // an empty kernel
-// Lines of the L2 cache that somebody asked to be kept become ordinary ones: a flush leaves them where they
-// are otherwise. Of the current GPU. It does not wait: 3 us on an H200, 4 to 8 us where it works (CUDA 13.0).
+// Makes persisting L2 lines of the current GPU ordinary ones; otherwise a flush leaves them in place. It does not wait:
+// 3 us on an H200, 4 to 8 us if lines were persisting (CUDA 13.0).
 Status release_kept_lines();
 
-// Times between marks are taken by the GPU itself, in steps of about half a microsecond.
+// The GPU itself measures the times between marks, in steps of about half a microsecond.
 class Marks {
  public:
   Marks() = default;
@@ -37,15 +37,16 @@ class Marks {
   Status open(int index, int count);
   int count() const { return count_; }
   Status set(int n, void* stream);
-  Status between(int from, int to, double& ns) const;  // once the stream was waited for
+  Status between(int from, int to, double& ns) const;  // after waiting for the stream
 
  private:
   [[maybe_unused]] void** events_ = nullptr;
   [[maybe_unused]] int count_ = 0, index_ = 0;
 };
 
-// Holds a stream until the host says go, so that everything enqueued behind it runs without a gap. A host that cannot
-// (a full queue, a module that is loaded first) would wait for ever: the gate opens by itself after kPatience.
+// Holds a stream until the host releases it, so that everything enqueued behind it runs without a gap. A host that
+// cannot release it (a full queue, a module that is loaded first) would wait forever, so the gate opens automatically
+// after kPatience.
 class Gate {
  public:
   static constexpr double kPatience = 0.1;  // seconds
@@ -56,16 +57,16 @@ class Gate {
   Status open(int index);
   Status hold(void* stream);
   void release();
-  bool gave_up() const;  // of the last hold, once the stream was waited for
+  bool gave_up() const;  // for the last hold, after waiting for the stream
 
  private:
-  // Seen by both sides: [0] the hold that may go, [1] the last that gave up.
+  // Visible to both sides: [0] the hold that may go, [1] the last hold that gave up.
   [[maybe_unused]] uint32_t* shared_ = nullptr;
   [[maybe_unused]] uint32_t held_ = 0;
   [[maybe_unused]] int index_ = 0;
 };
 
-// The clock that the multiprocessors really had between two points of a stream: cycles by nanoseconds, on each.
+// The actual SM clock between two points of a stream: cycles divided by nanoseconds, on each SM.
 class Ticks {
  public:
   Ticks() = default;
@@ -74,24 +75,24 @@ class Ticks {
   ~Ticks();
   Status open(int index);
   Status set(int which, void* stream);  // 0: the first point, 1: the second
-  double megahertz() const;             // once the stream was waited for; 0: not known
+  double megahertz() const;             // after waiting for the stream; 0: unknown
 
  private:
   [[maybe_unused]] uint64_t* shared_ = nullptr;  // [2][units] of cycles, nanoseconds
   [[maybe_unused]] int units_ = 0, index_ = 0;
 };
 
-// Work of a stream, recorded once and replayed with one launch.
+// Work of a stream, captured once and replayed with one launch.
 class Graph {
  public:
   Graph() = default;
   Graph(Graph&& other) noexcept : ready_(other.ready_), kernels_(std::move(other.kernels_)) { other.ready_ = nullptr; }
   Graph& operator=(const Graph&) = delete;
   ~Graph();
-  static Status begin(void* stream);  // what is enqueued from here on is recorded and not run
-  Status end(void* stream);           // always after begin(), also where the recorded work failed
+  static Status begin(void* stream);  // work enqueued from here on is captured and not run
+  Status end(void* stream);           // always after begin(), even if the captured work failed
   Status launch(void* stream) const;
-  // Its kernels by the names in the binary; none where the driver does not say them (before CUDA 12.3).
+  // Its kernels by their names in the binary; empty if the driver does not return them (before CUDA 12.3).
   const std::vector<std::string>& kernels() const { return kernels_; }
 
  private:

@@ -1,6 +1,6 @@
-// Compiled kernels in tables, a row each: numbers that `shape` chooses by, `threads`, `shared_bytes`, and functions for
-// f16 and bf16 with what is ready of them. Tables lie in files of their own, so that a build compiles them side by
-// side; a plan holds a number that counts through all of them.
+// Tables of compiled kernels, one row each: numbers that `shape` selects by, `threads`, `shared_bytes`, and the
+// functions for f16 and bf16 with their opt-in state. Tables are in separate files, so that a build compiles them in
+// parallel. A plan holds an index that counts through all of them.
 #pragma once
 #include <span>
 
@@ -11,7 +11,7 @@ namespace attune::cuda {
 template <class Kernel>
 using KernelTable = std::span<Kernel> (*)();
 
-// The first that is wanted, and its number; null where none is.
+// The first kernel that satisfies `wanted`, and its index; null if none does.
 template <class Kernel, size_t N, class F>
 Kernel* find_kernel(const KernelTable<Kernel> (&tables)[N], F wanted, int* number = nullptr) {
   int n = 0;
@@ -28,7 +28,7 @@ Kernel& kernel_at(const KernelTable<Kernel> (&tables)[N], int number) {
   return *find_kernel(tables, [&](const Kernel&) { return number-- == 0; });
 }
 
-// For the caller to say who, how many blocks, where and in which stream.
+// The caller fills in who, blocks, device and stream.
 template <class Kernel>
 Launch launch_of(Kernel& k, DType q) {
   const int type = q == DType::bf16;

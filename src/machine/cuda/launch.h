@@ -1,5 +1,5 @@
-// Starting kernels: for .cu files. A backend makes its GPU the current one, places its workspace and launches; every
-// error of the runtime becomes a sentence with the call, CUDA's own text and the problem.
+// Kernel launches, for .cu files. A backend makes its GPU current, places its workspace and launches. Every runtime
+// error becomes a sentence with the call, CUDA's own text and the problem.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -11,20 +11,20 @@ namespace attune::cuda {
 // "sm80_forward: cudaMemsetAsync: out of memory (cudaErrorMemoryAllocation), in: forward bf16 ..."
 Status failed(std::string_view who, const char* call, cudaError_t, const Problem&);
 
-// The error of the launch before, where there was one.
+// The error of the previous launch, if any.
 inline Status last_error(const char* kernel) {
   const cudaError_t error = cudaGetLastError();
   if (error == cudaSuccess) return Status::good();
   return Status::no(kernel, ": ", cudaGetErrorString(error), " (", cudaGetErrorName(error), ")");
 }
 
-// On which GPUs the limit of dynamic shared memory of one kernel is already raised: a bit each. Two threads that raise
-// it at once do the same thing twice.
+// The GPUs on which the dynamic shared memory limit of one kernel is already raised, one bit each. Two threads that
+// raise it at once do the same work twice.
 struct SharedMemoryOptIn {
-  uint64_t devices = 0;  // touched only through std::atomic_ref: g++ 12 puts no std::atomic into a constant table
+  uint64_t devices = 0;  // accessed only through std::atomic_ref: g++ 12 puts no std::atomic into a constant table
 };
 
-// What a launch says beside its parameters.
+// Launch settings beside the parameters.
 struct Launch {
   std::string_view who{};  // the backend
   const void* kernel = nullptr;
@@ -32,20 +32,21 @@ struct Launch {
   int64_t blocks = 0;      // along x, at most 2^31 - 1
   int threads = 0;
   int shared_bytes = 0;    // dynamic
-  int shared_most = 0;     // that any launch of this kernel asks for, where they differ
+  int shared_most = 0;     // largest request of any launch of this kernel, if they differ
   int device = 0;          // the current one
   void* stream = nullptr;
-  bool early = false;      // may start while the kernel before it ends, and waits for it by itself; from sm_90 on
+  bool early = false;      // may start while the previous kernel ends, and waits for it itself; from sm_90 on
 };
-// `params` is the one parameter of the kernel.
+// `params` is the single parameter of the kernel.
 Status launch(const Launch&, const Problem&, const void* params);
 
-// A number for one launch, by which a kernel tells its own marks and counters from what a workspace held before. It
-// looks like noise: memory of any content holds counts, indices and floats, and a plain count of launches is one too.
+// A number for one launch, by which a kernel distinguishes its own marks and counters from the previous contents of a
+// workspace. It is random-looking: uninitialized memory holds counts, indices and floats, and a plain launch count
+// could match.
 uint64_t launch_tag();
 
-// The dynamic shared memory that a block may have, less what the kernels of this library have as static: from the CUDA
-// programming guide's table of compute capabilities.
+// Dynamic shared memory available to a CTA, minus the static part of this library's kernels. From the table of compute
+// capabilities in the CUDA programming guide.
 constexpr int shared_limit(int arch) {
   constexpr int kStatic = 2560;
   const bool large = arch == 90 || arch == 100 || arch == 103, middle = arch == 80 || arch == 87;

@@ -1,5 +1,5 @@
-// rows.h on a GPU. All of it is bound by memory: a thread takes 16 bytes at once where rows and addresses allow it, a
-// block of threads takes a row of a norm, and sums over rows are made in parts, so that their order is fixed.
+// layer_ops.h on a GPU. Everything is bound by memory: a thread takes 16 bytes at once where rows and addresses allow
+// it, a CTA takes a row of a norm, and sums over rows are computed in parts, so that their order is fixed.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
@@ -13,8 +13,8 @@ namespace attune::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int64_t kMostBlocks = 132 * 32;  // then threads take several pieces
-constexpr int kColumns = 64, kLanes = kThreads / kColumns;  // of a sum over rows: columns of a block, rows at once
+constexpr int64_t kMostBlocks = 132 * 32;                   // above, threads take several chunks
+constexpr int kColumns = 64, kLanes = kThreads / kColumns;  // sum over rows: columns per CTA, rows at once
 
 template <class T>
 __device__ float widen(T x) {
@@ -47,7 +47,7 @@ __device__ void write(const float (&from)[Width], T* to) {
   *reinterpret_cast<Piece<T, Width>*>(to) = p;
 }
 
-// Where the rows of tensors of one shape are, by number.
+// Addresses of the rows of tensors of one shape, by index.
 struct Rows {
   uint32_t count = 0;
   Divisor heads, seq;
@@ -55,7 +55,7 @@ struct Rows {
   explicit Rows(const Tensor& t)
       : count(uint32_t(t.extent.batch) * uint32_t(t.extent.seq) * uint32_t(t.extent.head)),
         heads(uint32_t(t.extent.head)), seq(uint32_t(t.extent.seq)) {}
-  __device__ uint32_t place(uint32_t row) const { return seq.rest(heads.divide(row)); }  // in its sequence
+  __device__ uint32_t place(uint32_t row) const { return seq.rest(heads.divide(row)); }  // position in its sequence
   template <class T>
   __device__ T* find(const Tensor& t, uint32_t row) const {
     const uint32_t token = heads.divide(row);
@@ -67,11 +67,11 @@ template <class Args>
 struct Params {
   Args a;
   Rows rows;
-  Divisor pieces;  // of a row
-  int64_t all = 0; // pieces of all rows
-  int parts = 1;   // of a sum over rows
+  Divisor pieces;   // chunks per row
+  int64_t all = 0;  // chunks of all rows
+  int parts = 1;    // of a sum over rows
 
-  // f(row, element) for every piece of `Width` elements, shared out among all threads of the grid.
+  // Calls f(row, element) for every chunk of `Width` elements, distributed over all threads of the grid.
   template <int Width, class F>
   __device__ void each(F f) const {
     for (int64_t n = int64_t(blockIdx.x) * kThreads + threadIdx.x; n < all; n += int64_t(gridDim.x) * kThreads) {
@@ -81,12 +81,12 @@ struct Params {
   }
 };
 
-// The sum over a block, in every thread.
+// Sum over a CTA, returned to every thread.
 __device__ float2 block_sum(float2 x) {
   __shared__ float2 of_warp[kThreads / 32];
 #pragma unroll
   for (int n = 16; n; n /= 2) x.x += __shfl_xor_sync(~0u, x.x, n), x.y += __shfl_xor_sync(~0u, x.y, n);
-  __syncthreads();  // the sums before this one have been read
+  __syncthreads();  // previous sums have been read
   if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = x;
   __syncthreads();
   float2 all = of_warp[0];
@@ -95,7 +95,7 @@ __device__ float2 block_sum(float2 x) {
   return all;
 }
 
-// A block a row.
+// One CTA per row.
 template <class T, int Width>
 __global__ void __launch_bounds__(kThreads) normalize_kernel(const __grid_constant__ Params<Normalize> p) {
   const Normalize& a = p.a;
@@ -147,7 +147,7 @@ __global__ void __launch_bounds__(kThreads) normalize_backward_kernel(
   for (uint32_t row = blockIdx.x; row < p.rows.count; row += gridDim.x) {
     const T *x = p.rows.find<const T>(a.x, row), *dy = p.rows.find<const T>(a.d_out, row);
     const float2 stat = *reinterpret_cast<const float2*>(p.rows.find<const float>(a.stat, row));
-    // f(d, gradient of the normalised row, the normalised row)
+    // f(d, gradient of the normalized row, the normalized row)
     const auto each = [&](auto f) {
       for (int d = int(threadIdx.x) * Width; d < width; d += kThreads * Width) {
         float value[Width], g[Width], w[Width];
@@ -176,7 +176,7 @@ __global__ void __launch_bounds__(kThreads) normalize_backward_kernel(
   }
 }
 
-// A block: kColumns columns of one part of the rows, kLanes rows at once. scratch [part][which][width]
+// A CTA sums kColumns columns of one part of the rows, kLanes rows at once. scratch [part][which][width]
 template <int Sums, class Value>
 __device__ void sum_part(uint32_t rows, int parts, int width, float* scratch, Value value) {
   __shared__ float lane_sum[Sums][kLanes][kColumns];
@@ -231,7 +231,7 @@ __global__ void __launch_bounds__(kThreads) join_kernel(const __grid_constant__ 
   p.to[which][d] = all + (p.keep != 0.f ? p.keep * p.to[which][d] : 0.f);
 }
 
-// A piece is `Width` pairs of halves, or `Width` elements of pairs side by side.
+// A chunk is `Width` pairs of halves, or `Width` elements of adjacent pairs.
 template <class T, int Width>
 __global__ void __launch_bounds__(kThreads) rotate_halves_kernel(const __grid_constant__ Params<Rotate> p) {
   const Rotate& a = p.a;
@@ -253,7 +253,7 @@ __global__ void __launch_bounds__(kThreads) rotate_halves_kernel(const __grid_co
 
 template <class T, int Width>
 __global__ void __launch_bounds__(kThreads) rotate_pairs_kernel(const __grid_constant__ Params<Rotate> p) {
-  constexpr int kPairs = Width < 2 ? 1 : Width / 2;  // one element at once is one pair at once
+  constexpr int kPairs = Width < 2 ? 1 : Width / 2;  // a single element at once means one pair at once
   const Rotate& a = p.a;
   p.each<kPairs>([&](uint32_t row, int64_t i) {
     const uint32_t place = p.rows.place(row);
@@ -345,7 +345,7 @@ __global__ void __launch_bounds__(kThreads) group_mean_kernel(const __grid_const
   });
 }
 
-// Whether all of these rows begin at multiples of 16 bytes.
+// True if all rows start at multiples of 16 bytes.
 template <class... T>
 bool even(const T&... tensor) {
   const auto one = [](const Tensor& t) {
@@ -371,7 +371,7 @@ Status too_many(const char* what, const Tensor& t) {
   return rows <= INT32_MAX ? Status::good() : Status::no(what, ": ", rows, " rows are over 2^31 - 1");
 }
 
-// The kernel of a dtype, and of 16 bytes at once or one element.
+// The kernel for a dtype, with 16 bytes at once or single elements.
 template <class T, int Width>
 struct Moves {
   using type = T;
@@ -451,7 +451,7 @@ Status column_sum(const ColumnSum& a, void* stream) {
 Status rotate(const Rotate& a, void* stream) {
   if (Status s = too_many("rotate", a.x); !s.ok()) return s;
   const int rotated = a.cos.extent.dim, vec = 16 / size_of(a.x.dtype);
-  // Tables are read in pieces of as many numbers, and the second half begins at a piece too.
+  // Tables are read in chunks of as many numbers, and the second half must start at a chunk too.
   const bool aligned16 = even(a.x) && rotated % vec == 0 && even(a.cos, a.sin);
   const int pairs = !aligned16 ? 1 : a.halves ? vec : vec / 2;
   const auto p = params(a, a.x, rotated / pairs);

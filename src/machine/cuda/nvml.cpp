@@ -11,7 +11,7 @@ constexpr int kSmClock = 1, kMemoryClock = 2, kChip = 0;  // nvmlClockType_t, nv
 
 struct Functions {
   std::string missed{};
-  int start = 0;  // what nvmlInit answered
+  int start = 0;  // result of nvmlInit
   const char* (*text)(int) = nullptr;
   int (*by_pci)(const char*, void**) = nullptr;
   int (*clock)(void*, int, unsigned*) = nullptr;
@@ -34,7 +34,7 @@ struct Functions {
                           {"nvmlInit_v2", "nvmlDeviceGetHandleByPciBusId_v2", "nvmlErrorString"});
     missed = library.missed();
     if (!library.ok()) return;
-    // All but the needed ones may be missing: an old driver tells less.
+    // All but the required ones may be missing: an old driver provides less.
     const auto get = [&](auto*& f, const char* name) {
       f = library.function<std::remove_pointer_t<std::remove_reference_t<decltype(f)>>>(name);
     };
@@ -56,7 +56,7 @@ const Functions& nvml() {
   return opened;
 }
 
-// 0 where the function is missing or refuses.
+// 0 if the function is missing or refuses.
 template <class T, class F, class... Before>
 T value_of(F* f, Before... before) {
   T value = 0;
@@ -72,7 +72,7 @@ std::string text_of(F* f, Before... before) {
 }  // namespace
 
 std::string slowed_by(uint64_t reasons) {
-  // Bits of nvmlClocksEventReasons. An idle GPU and clocks that a user set are no slow-down.
+  // Bits of nvmlClocksEventReasons. An idle GPU and user-set clocks do not count as a slow-down.
   const struct { uint64_t bit; const char* name; } all[] = {{0x04, "power cap"},
                                                             {0x08, "hardware slowdown"},
                                                             {0x20, "thermal slowdown"},

@@ -1,8 +1,8 @@
 #include "machine/cuda/nvtx.h"
 
-// Header-only, part of the toolkit; a compiler from PyPI may come without it, and the build then has no ranges.
+// Header-only, part of the toolkit. A compiler from PyPI may lack it; the build then has no ranges.
 #if __has_include(<nvtx3/nvToolsExt.h>)
-#define NVTX_SUPPORT_STATIC_INJECTION_LIBRARY 0  // else it defines a weak symbol that another copy could take
+#define NVTX_SUPPORT_STATIC_INJECTION_LIBRARY 0  // otherwise it defines a weak symbol that another copy could take
 #include <nvtx3/nvToolsExt.h>
 
 namespace attune::cuda {

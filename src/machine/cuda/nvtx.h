@@ -1,5 +1,5 @@
-// Ranges for NVIDIA's profilers: what is started on a GPU while a Range lives is shown under the line of its problem,
-// in the domain "attune". Without a tool attached it costs a branch, and no text is made.
+// Ranges for NVIDIA's profilers: work launched on a GPU during the lifetime of a Range is shown under its problem line,
+// in the domain "attune". Without a tool attached it costs a branch and builds no text.
 #pragma once
 #include "core/problem.h"
 
@@ -7,7 +7,7 @@ namespace attune::cuda {
 
 class Range {
  public:
-  // Null: no range. The problem's line is made here, and only if somebody looks.
+  // Null: no range. The problem line is built here, and only if a tool is attached.
   explicit Range(const Problem*);
   ~Range();
   Range(const Range&) = delete;

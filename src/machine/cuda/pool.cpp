@@ -14,7 +14,7 @@
 namespace attune::cuda {
 namespace {
 
-// Leaves no error behind for the next call to find.
+// Clears the runtime's last error, so that the next call does not see it.
 Status said(const char* call, cudaError_t error) {
   if (error == cudaSuccess) return Status::good();
   (void)cudaGetLastError();
@@ -24,8 +24,8 @@ Status said(const char* call, cudaError_t error) {
 cudaStream_t stream_of(void* handle) { return static_cast<cudaStream_t>(handle); }
 cudaEvent_t event_of(void* handle) { return static_cast<cudaEvent_t>(handle); }
 
-// While one lives, a capture anywhere in the process forbids nothing to this thread: what the pool does concerns
-// streams that are not captured.
+// During its lifetime, a capture elsewhere in the process does not restrict this thread: the pool only touches streams
+// that are not captured.
 struct Relaxed {
   cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
   Relaxed() { (void)cudaThreadExchangeStreamCaptureMode(&mode); }
@@ -44,7 +44,7 @@ struct GpuPool {
 };
 GpuPool& of(void* self) { return *static_cast<GpuPool*>(self); }
 
-// The GPU is the current one in all of these.
+// All of these require the GPU to be current.
 Status driver_take(void* self, size_t bytes, void* stream, void*& out, bool& full) {
   const Relaxed relaxed;
   const cudaError_t error = cudaMallocFromPoolAsync(&out, bytes, of(self).from, stream_of(stream));
@@ -70,7 +70,7 @@ Status driver_wait(void*, void* stream, void* event) {
 bool driver_passed(void*, void* event) {
   const Relaxed relaxed;
   const cudaError_t error = cudaEventQuery(event_of(event));
-  if (error != cudaSuccess) (void)cudaGetLastError();  // "not ready" is left behind too
+  if (error != cudaSuccess) (void)cudaGetLastError();  // "not ready" also sets the last error
   return error == cudaSuccess;
 }
 Status driver_finish(void*) {
@@ -113,8 +113,8 @@ Status open(int index, std::unique_ptr<GpuPool>& out) {
   props.location.type = cudaMemLocationTypeDevice;
   props.location.id = index;
   if (Status s = said("cudaMemPoolCreate", cudaMemPoolCreate(&pool->from, &props)); !s.ok()) return s;
-  // What the driver holds unused beyond this goes back to the system at its next synchronisation. Its default is 0:
-  // then large buffers are mapped anew after every one.
+  // Unused memory beyond this threshold goes back to the system at the driver's next synchronization. The default is 0,
+  // which would map large buffers anew after each one.
   uint64_t threshold = all / 16;
   (void)cudaMemPoolSetAttribute(pool->from, cudaMemPoolAttrReleaseThreshold, &threshold);
   const cudaError_t streamed = cudaStreamCreateWithFlags(&pool->side, cudaStreamNonBlocking);
@@ -131,7 +131,7 @@ Status open(int index, std::unique_ptr<GpuPool>& out) {
   return Status::good();
 }
 
-// The pool of a GPU, which is the current one.
+// The pool of a GPU, which must be current.
 Status find(int index, GpuPool*& out) {
   constexpr int kMostGpus = 64;
   static std::atomic<GpuPool*> known[kMostGpus] = {};
@@ -157,8 +157,8 @@ Status is_captured(void* stream, bool& out) {
   return Status::good();
 }
 
-// cudaStreamPerThread is one handle for a stream in every thread; CUDA's guide does not say that it has many ids, so
-// the thread's number stands for it.
+// cudaStreamPerThread is one handle for a stream in every thread. CUDA's guide does not guarantee separate ids for
+// these, so the thread's number is the id.
 uint64_t thread_id() {
   static std::atomic<uint64_t> last{0};
   thread_local const uint64_t mine = uint64_t(1) << 63 | ++last;
@@ -174,7 +174,7 @@ Status identify(PoolStream& stream) {
   return Status::good();
 }
 
-// Calls f(pool) with the GPU as the current one.
+// Calls f(pool) with the GPU current.
 template <class F>
 Status with(int index, F f) {
   const DeviceGuard use(index);

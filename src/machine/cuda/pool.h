@@ -1,10 +1,10 @@
-// The memory pools of the GPUs, one a GPU, made when first used and never destroyed: machine/pool.h over a pool of the
-// driver's that is ours alone. Blocks are kept only with ATTUNE_POOL=attune, read at that moment; otherwise all is left
-// to the driver, and only the counting is ours. docs/memory.md says why.
+// The memory pools of the GPUs, one per GPU, created on first use and never destroyed: machine/pool.h over a driver
+// pool of our own. Blocks are kept only with ATTUNE_POOL=attune, read at that moment; otherwise the driver manages them
+// and only the counting is ours. docs/memory.md explains why.
 //
-// Captured streams. A graph keeps its addresses, so it gets no block that anybody else may get: a Borrowed buffer
-// becomes an allocation and a free of the graph itself, made by the driver; a buffer that would outlive the capture is
-// refused.
+// Captured streams: a graph keeps its addresses, so it never gets a block that may be reused elsewhere. A Borrowed
+// buffer becomes an allocation and a free inside the graph, made by the driver. A buffer that would outlive the capture
+// is refused.
 #pragma once
 #include <cstddef>
 
@@ -19,12 +19,12 @@ Status reset_marks(int index);
 
 struct PoolState {
   PoolStatistics counts{};
-  bool keeps = false;          // blocks
+  bool keeps = false;          // keeps freed blocks
   uint64_t graph_buffers = 0;  // borrowed inside captures
 };
 Status pool_state(int index, PoolState& out);
 
-// Memory for one run: taken before its launches, given back after them, both in the order of the stream.
+// Memory for one run: taken before its launches and given back after them, both in stream order.
 class Borrowed {
  public:
   Borrowed() = default;

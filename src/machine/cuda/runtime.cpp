@@ -10,7 +10,7 @@
 namespace attune::cuda {
 namespace {
 
-// Leaves no error behind for the next call to find.
+// Clears the runtime's last error, so that the next call does not see it.
 Status said(std::string_view what, cudaError_t error) {
   if (error == cudaSuccess) return Status::good();
   (void)cudaGetLastError();
@@ -163,7 +163,7 @@ Status launch(const Launch& l, const Problem& p, const void* params) {
   // Beyond 64 GPUs the limit is raised each time.
   const uint64_t mine = l.device < 64 ? uint64_t(1) << l.device : 0;
   const std::atomic_ref<uint64_t> ready(l.ready->devices);
-  // Without it a block has 48 KB in all; kernels have up to 4 KB of static memory beside what is asked for here.
+  // Without the opt-in a CTA has 48 KB in total; kernels have up to 4 KB of static memory beside the dynamic part.
   const int most = l.shared_most > l.shared_bytes ? l.shared_most : l.shared_bytes;
   if (most > 44 * 1024 && !(ready.load(std::memory_order_acquire) & mine)) {
     constexpr auto kWhat = cudaFuncAttributeMaxDynamicSharedMemorySize;
@@ -176,7 +176,7 @@ Status launch(const Launch& l, const Problem& p, const void* params) {
   config.blockDim = dim3(unsigned(l.threads));
   config.dynamicSmemBytes = size_t(l.shared_bytes);
   config.stream = static_cast<cudaStream_t>(l.stream);
-  // As much shared memory as the kernel before it is likely to have asked for: so that both may share a multiprocessor.
+  // Requests the shared-memory carve-out that the previous kernel probably has, so that both can share an SM.
   cudaLaunchAttribute early[2]{};
   early[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   early[0].val.programmaticStreamSerializationAllowed = 1;

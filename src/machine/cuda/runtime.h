@@ -1,5 +1,6 @@
-// NVIDIA GPUs as the rest of the library sees them: plain types and no CUDA header. In a build without CUDA and on a
-// machine without a driver all of this exists and refuses with a sentence. What .cu files need beside it is launch.h.
+// NVIDIA GPUs as the rest of the library sees them: plain types and no CUDA header. A build without CUDA, or a machine
+// without a driver, has all of it, and each function refuses with a sentence. launch.h has the rest that .cu files
+// need.
 #pragma once
 #include <cstddef>
 #include <span>
@@ -10,19 +11,19 @@
 
 namespace attune::cuda {
 
-// "sm_80, sm_89, sm_90 and PTX of sm_90"; "" where this build has no GPU code.
+// "sm_80, sm_89, sm_90 and PTX of sm_90"; "" if this build has no GPU code.
 std::string_view built_for();
 
-// Whether this build has code that a GPU of this compute capability (90) runs: made for it or for an earlier one of its
-// family, or PTX. Refuses in words that say what would help.
+// Good if this build has code for a GPU of this compute capability (90): built for it, for an earlier member of its
+// family, or as PTX. The refusal names a remedy.
 Status has_code(int arch);
 
-// How many GPUs there are, and the index-th of them. A refusal says why there is none.
+// The number of GPUs, and the index-th of them. A refusal gives the reason.
 Status count(int& out);
 Status device(int index, Device& out);
 Status memory_of(int index, size_t& bytes);
 
-// Makes a GPU the current one of this thread while it lives. Costs two short calls into the runtime.
+// Makes a GPU the current one of this thread during its lifetime. Costs two short runtime calls.
 class DeviceGuard {
  public:
   explicit DeviceGuard(int index);
@@ -32,10 +33,10 @@ class DeviceGuard {
   Status status{};
 
  private:
-  int before_ = -1;  // the one to go back to; -1: it is the same
+  int before_ = -1;  // GPU to restore; -1: unchanged
 };
 
-// Memory of one GPU and a stream of its own, for whoever brings data there: parity, benchmarks, checks. No backend
+// Memory of one GPU and a stream of its own, for code that brings data there: parity, benchmarks, checks. No backend
 // allocates.
 class Memory {
  public:
@@ -43,7 +44,7 @@ class Memory {
   Memory(Memory&& other) noexcept { swap(other); }
   Memory& operator=(Memory&& other) noexcept { return swap(other), *this; }
   ~Memory();
-  Status allocate(int index, size_t bytes);  // instead of what it had
+  Status allocate(int index, size_t bytes);  // replaces the previous memory
   std::byte* data() const { return data_; }
   size_t bytes() const { return bytes_; }
 
@@ -70,19 +71,19 @@ class OwnStream {
   int index_ = 0;
 };
 
-// Ordered on `stream`. Both return when the bytes have arrived; the second thus waits for what ran before it.
+// Ordered on `stream`. Both return when the bytes have arrived, so the second also waits for earlier work.
 Status copy_to(void* gpu, const void* host, size_t bytes, void* stream);
 Status copy_from(void* host, const void* gpu, size_t bytes, void* stream);
 Status wait(void* stream);
 Status wait_all(int index);  // for all work on the GPU
 
-// gpu[at] = value for each of them, in the order of the stream. Does not wait, and has read `numbers` when it returns;
-// `at` must differ from one to the next.
+// gpu[at] = value for each number, in stream order. Does not wait, and has read `numbers` when it returns; every `at`
+// must be different.
 struct Number { int32_t at = 0, value = 0; };
 Status scatter(int32_t* gpu, std::span<const Number> numbers, void* stream);
 
-// Whether a GPU can reach this address: memory of that GPU, managed memory, or pinned memory of the host. `what` begins
-// the refusal.
+// Good if the GPU can access this address: its own memory, managed memory, or pinned host memory. `what` begins the
+// refusal.
 Status reachable(const void* address, int index, std::string_view what);
 
 }  // namespace attune::cuda

@@ -1,4 +1,4 @@
-// scatter() of runtime.h: a few numbers of the host, written in the order of a stream.
+// scatter() of runtime.h: writes a few numbers from the host in stream order.
 #include <algorithm>
 
 #include "machine/cuda/launch.h"
@@ -6,9 +6,9 @@
 namespace attune::cuda {
 namespace {
 
-// Numbers travel as parameters of the kernel, so nothing waits and no memory of the host has to live
-// until the GPU has read it, as it would behind a copy.
-constexpr int kMost = 480;  // numbers a launch: parameters are at most 4 KB
+// Numbers are kernel parameters, so nothing waits, and no host memory must stay valid until the GPU has read it, as
+// with a copy.
+constexpr int kMost = 480;  // numbers per launch: parameters take at most 4 KB
 
 struct ScatterParams {
   int32_t* to;

@@ -34,7 +34,7 @@ Status tensor_map(const Tensor& t, int rows, CUtensorMap& out, int heads) {
   if (Status s = find(encode); !s.ok()) return s;
   constexpr int64_t kSize = 2;
   const Extents& e = t.extent;
-  // An axis of extent 1 has stride 0, which the driver refuses; what is there is never used.
+  // An axis of extent 1 has stride 0, which the driver refuses; any valid stride will do.
   const auto bytes = [](int64_t stride) { return cuuint64_t(stride ? stride * kSize : 16); };
   const cuuint64_t extent[] = {cuuint64_t(e.dim), cuuint64_t(e.seq), cuuint64_t(e.head), cuuint64_t(e.batch)};
   const cuuint64_t stride[] = {bytes(t.stride.seq), bytes(t.stride.head), bytes(t.stride.batch)};

@@ -1,5 +1,5 @@
-// ops.h on a GPU. All of it is bound by memory: a thread takes 4 elements at once where rows and addresses allow it,
-// and asks for the dtype at run time, the same for all threads of a launch.
+// tensor_ops.h on a GPU. Everything is bound by memory: a thread takes 4 elements at once where rows and addresses
+// allow it, and switches on the dtype at run time, uniformly over a launch.
 #include <algorithm>
 
 #include <cuda_runtime.h>
@@ -18,10 +18,10 @@ using detail::Combine;
 using detail::Merge;
 
 constexpr int kThreads = 256;
-constexpr int64_t kMostBlocks = 132 * 16 * 4;  // then threads take several pieces
+constexpr int64_t kMostBlocks = 132 * 16 * 4;  // above, threads take several chunks
 constexpr int64_t kMostRows = INT32_MAX;
 
-// Where the rows of `to` are, by number.
+// Addresses of the rows of `to`, by index.
 struct Rows {
   uint32_t count;
   Divisor heads, seq;
@@ -38,15 +38,15 @@ struct Rows {
 struct CombineParams {
   Combine c;
   Rows rows;
-  Divisor pieces;    // of a row
-  int64_t all;       // pieces of all rows
+  Divisor pieces;  // chunks per row
+  int64_t all;     // chunks of all rows
 };
 
 template <int Width, class Real>
 __global__ void __launch_bounds__(kThreads) combine_kernel(const __grid_constant__ CombineParams x) {
   const Combine& c = x.c;
   for (int64_t n = int64_t(blockIdx.x) * kThreads + threadIdx.x; n < x.all; n += int64_t(gridDim.x) * kThreads) {
-    // Below 2^31 a prepared division; rows are below 2^31 always.
+    // Below 2^31, a precomputed divisor; the row count is always below 2^31.
     const bool small = x.all <= INT32_MAX;
     const uint32_t row = small ? x.pieces.divide(uint32_t(n)) : uint32_t(n / x.pieces.by);
     const int64_t element = (n - int64_t(row) * x.pieces.by) * Width;
@@ -71,13 +71,13 @@ __global__ void __launch_bounds__(kThreads) combine_kernel(const __grid_constant
 struct MergeParams {
   Merge m;
   Rows rows;
-  int lanes;  // of a warp that share a row: 1, 2, ... 32
+  int lanes;  // lanes of a warp per row: 1, 2, ... 32
 };
 
 template <int Width>
 __global__ void __launch_bounds__(kThreads) merge_kernel(const __grid_constant__ MergeParams x) {
   const Merge& m = x.m;
-  const uint32_t rows = kThreads / uint32_t(x.lanes);  // of a block
+  const uint32_t rows = kThreads / uint32_t(x.lanes);  // per CTA
   const uint32_t lane = threadIdx.x % uint32_t(x.lanes);
   for (uint64_t first = uint64_t(blockIdx.x) * rows; first < x.rows.count; first += uint64_t(gridDim.x) * rows) {
     const uint64_t row = first + threadIdx.x / uint32_t(x.lanes);
@@ -88,7 +88,7 @@ __global__ void __launch_bounds__(kThreads) merge_kernel(const __grid_constant__
       running = reinterpret_cast<float*>(x.rows.find(m.lse, uint32_t(row), 0));
       share = attune::merge(*running, *reinterpret_cast<float*>(x.rows.find(m.lse_part, uint32_t(row), 0)));
     }
-    __syncwarp();  // all lanes have read what the first one writes
+    __syncwarp();  // all lanes have read the value that the first one writes
     if (!real) continue;
     if (lane == 0) *running = share.lse;
     for (int d = int(lane) * Width; d < m.out.extent.dim; d += x.lanes * Width) {
@@ -103,7 +103,7 @@ __global__ void __launch_bounds__(kThreads) merge_kernel(const __grid_constant__
   }
 }
 
-// Whether every piece of 4 elements begins at a multiple of its own size.
+// True if every chunk of 4 elements starts at a multiple of its own size.
 bool aligned16(const Tensor& t) {
   const auto whole = [](int64_t n) { return n % 4 == 0; };
   return t.dtype != DType::f64 && whole(t.extent.dim) && whole(t.stride.batch) && whole(t.stride.seq) &&

@@ -1,5 +1,5 @@
-// A few neighbours of a row at once, of any floating dtype: for kernels that memory bounds and that ask for the dtype
-// at run time, the same for all threads of a launch.
+// A few adjacent elements of a row at once, of any floating dtype. For memory-bound kernels that switch on the dtype at
+// run time, uniformly over a launch.
 #pragma once
 #include <bit>
 #include <type_traits>
@@ -11,13 +11,13 @@ namespace attune::cuda {
 template <class T, int Width>
 struct alignas(sizeof(T) * Width) Piece { T x[Width]; };
 
-// A load or a store has at most 16 bytes.
+// A load or a store covers at most 16 bytes.
 template <class T>
 constexpr int pieces_of(int width) {
   return width * int(sizeof(T)) <= 16 ? width : 16 / int(sizeof(T));
 }
 
-// In one instruction where the GPU has it: number.h's way takes fifteen, and f16 is common.
+// One instruction where the GPU has it: the code of core/number.h takes fifteen, and f16 is common.
 template <class Real, class T>
 __device__ inline Real widen(T x) {
   if constexpr (std::is_same_v<T, F16>) {
@@ -41,7 +41,8 @@ __device__ inline T narrow(Real x) {
   }
 }
 
-// A piece of a known dtype. Several of these are on their way at once, which is not so where the dtype is asked for.
+// A chunk of a dtype fixed at compile time. Several loads can be in flight, which a run-time switch on the dtype
+// prevents.
 template <class T, int Width, class Real>
 __device__ inline void read_as(const char* at, Real (&to)[Width]) {
   constexpr int kEach = pieces_of<T>(Width);
@@ -84,14 +85,14 @@ __device__ inline void write(const Real (&from)[Width], DType dtype, char* at) {
     default: return write_as<E4m3>(from, at);
   }
 }
-// The same for kernels that have a type, or void: then the dtype is asked for.
+// The same for kernels with a compile-time type, or void for a run-time dtype.
 template <class T, int Width>
 __device__ inline void load_piece(const char* at, DType dtype, float (&to)[Width]) {
   if constexpr (std::is_void_v<T>) read(at, dtype, to);
   else read_as<T>(at, to);
 }
 
-// Whether every piece of `width` elements of every row begins at a multiple of its own size, or of 16 bytes.
+// True if every chunk of `width` elements of every row starts at a multiple of its own size, or of 16 bytes.
 inline bool has_pieces(const Tensor& t, int width) {
   const auto whole = [&](int64_t n) { return n % width == 0; };
   const int64_t bytes = int64_t(width) * size_of(t.dtype);

@@ -1,5 +1,5 @@
-// Between registers and memory: pairs of 16-bit numbers, shared memory by its address, and sums into global memory.
-// Pairs are made of PTX as in cuda_fp16.h and cuda_bf16.h, which cost every file that includes them 0.6 s.
+// Transfers between registers and memory: pairs of 16-bit numbers, shared memory by address, and additions in global
+// memory. Pairs use PTX like cuda_fp16.h and cuda_bf16.h, which would cost every including file 0.6 s of compile time.
 #pragma once
 #include "machine/sm80/mma.h"
 
@@ -30,22 +30,23 @@ __device__ inline uint4 load_shared16(uint32_t from) {
   return x;
 }
 
-// The same number, but the compiler no longer knows what it came from: so it computes addresses where they are used
-// instead of keeping dozens of them in registers around a loop.
+// Returns x, but hides its origin from the compiler. Addresses are then computed where they are used instead of being
+// kept by the dozen in registers around a loop.
 __device__ inline int opaque(int x) {
   asm volatile("" : "+r"(x));
   return x;
 }
 
-// threadIdx.x, read anew: it need not stay in a register.
+// threadIdx.x, read again, so that it need not stay in a register.
 __device__ inline int thread_index() {
   int x;
   asm volatile("mov.u32 %0, %%tid.x;" : "=r"(x));
   return x;
 }
 
-// A matrix in global memory that only these functions lay out: fragments of 16 x 8, an Accumulator each, 128 numbers.
-// A warp adds one with a single instruction where the machine has 16-byte sums, and with four whole lines elsewhere.
+// A matrix in global memory whose layout only these functions use: fragments of 16 x 8, one Accumulator each, 128
+// numbers. A warp adds a fragment with a single instruction on GPUs with 16-byte reductions, and with four full lines
+// elsewhere.
 constexpr int kFragment = 128;
 __device__ inline void add_fragment(float* to, int lane, const Accumulator& x) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
@@ -66,14 +67,13 @@ __device__ inline Accumulator read_fragment(const float* from, int lane) {
 #endif
 }
 
-// A count in global memory that passes between blocks: whoever reads n has before it what was written before the n-th
-// add.
+// A counter in global memory shared by CTAs: a thread that reads n sees everything written before the n-th add.
 __device__ inline int load_count(const int* from) {
   int x;
   asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(x) : "l"(from) : "memory");
   return x;
 }
-// Asked anew each time, as the compiler need not do otherwise.
+// Reads memory every time; the compiler may not cache the value.
 __device__ inline uint64_t load_mark(const uint64_t* from) {
   uint64_t x;
   asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(x) : "l"(from) : "memory");
@@ -82,14 +82,14 @@ __device__ inline uint64_t load_mark(const uint64_t* from) {
 __device__ inline void add_count(int* to) {
   asm volatile("red.release.gpu.global.add.s32 [%0], 1;" ::"l"(to) : "memory");
 }
-// The same, and how many there were: behind all that others did before theirs.
+// The same, and returns the previous count; ordered after everything that other threads did before theirs.
 __device__ inline int next_count(int* to) {
   int before;
   asm volatile("atom.acq_rel.gpu.global.add.s32 %0, [%1], 1;" : "=r"(before) : "l"(to) : "memory");
   return before;
 }
 
-// Two neighbours of 16 bits, added as one.
+// Adds two adjacent 16-bit numbers in one operation.
 template <class T>
 __device__ inline void add_pair(T* to, float low, float high) {
   const uint32_t two = pack<T>(low, high);

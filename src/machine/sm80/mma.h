@@ -8,20 +8,20 @@
 
 namespace attune::sm80 {
 
-// A tile of 16-bit elements in shared memory: rows of `kColumns`, in panels of 64 columns (128 bytes). Inside a panel
-// the 16-byte chunk of a row is exchanged with its number modulo 8, so that eight rows of one chunk lie in different
-// banks: ldmatrix and cp.async both run without conflicts.
+// A tile of 16-bit elements in shared memory: rows of `kColumns`, in panels of 64 columns (128 bytes). Within a panel
+// the 16-byte chunks of a row are swizzled by the row index modulo 8, so that eight rows of one chunk lie in different
+// banks: ldmatrix and cp.async are both free of bank conflicts.
 template <int kRows, int kColumns>
 struct SharedTile {
   static constexpr int kPanels = (kColumns + 63) / 64, kPitch = 64;
   static constexpr int kElements = kRows * kPanels * kPitch;
   static constexpr int kBytes = kElements * 2;
-  // Of the chunk that begins at `column`, a multiple of 8; in bytes.
+  // Byte offset of the chunk at `column`, a multiple of 8.
   __device__ static constexpr uint32_t offset(int row, int column) {
     return uint32_t((column / 64 * kRows + row) * 128 + ((column % 64 / 8) ^ (row & 7)) * 16);
   }
-  // From the address of (row, column of 0 or 8) in a tile that is aligned to 128 bytes: the same row, `columns` (a
-  // multiple of 16) further. The exchange is bitwise, so one exclusive or does it.
+  // Moves from the address of (row, column 0 or 8), in a tile aligned to 128 bytes, to the same row `columns` (a
+  // multiple of 16) further. The swizzle is bitwise, so one exclusive or suffices.
   __device__ static constexpr uint32_t further(uint32_t address, int columns) {
     return (address ^ uint32_t(columns % 64 * 2)) + uint32_t(columns / 64 * kRows * 128);
   }
@@ -53,7 +53,7 @@ __device__ inline void multiply_add(Accumulator& d, const FragmentA& a, const Fr
                  : "r"(a.r[0]), "r"(a.r[1]), "r"(a.r[2]), "r"(a.r[3]), "r"(b.r[0]), "r"(b.r[1]));
 }
 
-// Two numbers rounded to T in one register, the first in the low half.
+// Rounds two numbers to T and packs them in one register, the first in the low half.
 template <class T>
 __device__ inline uint32_t pack(float low, float high) {
   uint32_t r;
@@ -68,13 +68,13 @@ __device__ inline float exp2_fast(float x) {
   return y;
 }
 
-// The smaller of two, and a NaN where one is: fminf gives the other one then.
+// The smaller of two numbers. Propagates NaN, unlike fminf.
 __device__ inline float min_or_nan(float a, float b) {
   asm("min.NaN.f32 %0, %0, %1;" : "+f"(a) : "f"(b));
   return a;
 }
 
-// Over the four lanes that share a row of an accumulator.
+// Reductions over the four lanes that share a row of an accumulator.
 __device__ inline float row_max(float x) {
   x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
   return fmaxf(x, __shfl_xor_sync(~0u, x, 2));

@@ -1,16 +1,16 @@
-// f32 on tensor cores by mma.sync. They take tf32, which has 10 stored bits of the mantissa instead of 23: a number is
-// rounded to it, or split into two of them whose sum is the number to within 2^-21. Then three products make one
-// (small big + big small + big big; small small is below 2^-22 of it). Tensor cores cut their sums off instead of
-// rounding them, and over thousands of terms that shows (1.5e-5 after 2048): threefold products are summed there for a
-// few terms only, and then by ordinary, rounded additions.
+// f32 on tensor cores by mma.sync. They take tf32, which stores 10 bits of the mantissa instead of 23. A number is
+// rounded to tf32, or split into two tf32 numbers whose sum is exact to within 2^-21. In the second case (tf32x3),
+// three products make one (small big + big small + big big; small small is below 2^-22 of it). Tensor cores truncate
+// their sums instead of rounding them, which shows over thousands of terms (1.5e-5 after 2048). tf32x3 products are
+// therefore summed there for a few terms only, and then by ordinary, rounded additions.
 #pragma once
 #include "machine/sm80/memory.h"
 
 namespace attune::sm80 {
 
-// A tile of floats in shared memory: rows of `columns` in panels of 32 (128 bytes). Inside a panel the 16-byte chunk of
-// a row is exchanged with its number modulo 8. So eight rows of one chunk lie in different banks (ldmatrix, cp.async),
-// and so do eight neighbours in each of the rows 0, 2, 4, 6 or 1, 3, 5, 7 (load_transposed).
+// A tile of floats in shared memory: rows of `columns` in panels of 32 (128 bytes). Within a panel the 16-byte chunks
+// of a row are swizzled by the row index modulo 8. Eight rows of one chunk then lie in different banks (ldmatrix,
+// cp.async), and so do eight neighbours in each of the rows 0, 2, 4, 6 or 1, 3, 5, 7 (load_transposed).
 template <int rows, int columns>
 struct FloatTile {
   static constexpr int kRows = rows, kColumns = columns;
@@ -19,8 +19,8 @@ struct FloatTile {
   __device__ static constexpr uint32_t offset(int row, int column) {
     return uint32_t((column / 32 * kRows + row) * 128 + ((column % 32 / 4) ^ (row & 7)) * 16 + column % 4 * 4);
   }
-  // From an address in the first eight columns of a tile that is aligned to 128 bytes: the same row, `columns` (a
-  // multiple of 8) further.
+  // Moves from an address in the first eight columns of a tile aligned to 128 bytes to the same row `by` (a multiple of
+  // 8) columns further.
   __device__ static constexpr uint32_t further(uint32_t address, int by) {
     return (address ^ uint32_t(by % 32 * 4)) + uint32_t(by / 32 * kRows * 128);
   }
@@ -36,15 +36,15 @@ __device__ inline float load_shared(uint32_t from) {
   return x;
 }
 
-// To nearest, ties away from 0; a NaN stays one.
+// Rounds to nearest, ties away from 0. Propagates NaN.
 __device__ inline uint32_t round_tf32(float x) {
   uint32_t r;
   asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(r) : "f"(x));
   return r;
 }
 
-// N numbers of an operand; `small` is what the rounding left, where products are threefold. Then the rounding need not
-// know a NaN, since `small` is one; tensor cores cut `small` off by themselves, to either side alike.
+// N numbers of an operand; `small` is the rounding remainder, for tf32x3. The rounding then need not handle NaN, since
+// `small` is NaN; tensor cores truncate `small` themselves, symmetrically.
 template <bool three, int N>
 struct Operand {
   uint32_t big[N], small[three ? N : 1];
@@ -83,8 +83,8 @@ __device__ inline void add(Accumulator& to, const Accumulator& x) {
   for (int n = 0; n < 4; ++n) to.c[n] += x.c[n];
 }
 
-// 16 rows by 8 columns of a tile as the left operand. `address` of lane: row lane % 16, column lane / 16 * 4. Where
-// products are single, the tile is rounded already: every tile of the other operand meets it again.
+// Loads 16 rows by 8 columns of a tile as the left operand. Address of a lane: row lane % 16, column lane / 16 * 4.
+// Without tf32x3 the tile is already rounded: every tile of the other operand reuses it.
 template <bool three>
 __device__ inline void load_rows(OperandA<three>& to, uint32_t address) {
   uint32_t r[4];
@@ -101,8 +101,8 @@ __device__ inline void round_shared16(uint32_t at) {
 #pragma unroll
   for (int n = 0; n < 4; ++n) store_shared(at + n * 4, round_tf32(__uint_as_float(four[n])));
 }
-// 16 rows by 8 columns as two right operands, turned: depth runs along the rows. `address` of lane: row
-// lane / 16 * 8 + lane % 8, column lane / 8 % 2 * 4.
+// Loads 16 rows by 8 columns as two right operands, transposed: depth runs along the rows. Address of a lane: row lane
+// / 16 * 8 + lane % 8, column lane / 8 % 2 * 4.
 template <bool three>
 __device__ inline void load_columns(OperandB<three> (&to)[2], uint32_t address) {
   uint32_t r[4];
@@ -110,9 +110,9 @@ __device__ inline void load_columns(OperandB<three> (&to)[2], uint32_t address) 
 #pragma unroll
   for (int n = 0; n < 4; ++n) to[n / 2].set_bits(n % 2, r[n]);
 }
-// 8 rows by 8 columns as the right operand, depth running down the rows in the order 0, 2, 4, 6, 1, 3, 5, 7: that in
-// which an accumulator, taken as a left operand by weights(), has its columns. `even` and `odd`: the addresses of rows
-// 2 (lane % 4) and 2 (lane % 4) + 1, column lane / 4.
+// Loads 8 rows by 8 columns as the right operand. Depth runs down the rows in the order 0, 2, 4, 6, 1, 3, 5, 7: the
+// column order of an accumulator that weights() converts to a left operand. `even` and `odd`: addresses of rows 2 (lane
+// % 4) and 2 (lane % 4) + 1, column lane / 4.
 template <bool three>
 __device__ inline void load_transposed(OperandB<three>& to, uint32_t even, uint32_t odd) {
   to.set(0, load_shared(even)), to.set(1, load_shared(odd));

@@ -1,6 +1,7 @@
-// cpu_compress: l tokens become one, d apart; by their mean, by a filter per channel, or by an mlp. A backward gathers:
-// a raw token sums what the windows that it is in hand back, and a weight's gradient is one task, so that every sum has
-// one order whatever the number of threads. The mlp keeps its hidden values, and their gradients, of all tokens.
+// cpu_compress: maps every window of l tokens, d apart, to one token: by their mean, by a filter per channel, or by an
+// MLP. A backward gathers: a raw token sums the gradients of the windows that contain it, and a weight's gradient is
+// one task. Every sum therefore has one order, independent of the number of threads. The MLP stores its hidden values,
+// and their gradients, for all tokens.
 #include <cmath>
 
 #include "attention/cpu/row_io.h"
@@ -11,7 +12,7 @@ namespace {
 
 using namespace cpu;
 
-// A compressed token: which sequence, and its number there.
+// A compressed token: its sequence, its index there, and its head.
 struct Token {
   CompressSequence seq;
   int i, h;
@@ -22,7 +23,7 @@ struct Job {
   const Problem& p;
   const Args& a;
   const Nsa nsa;
-  const int dim, width;       // of a token and of the hidden layer
+  const int dim, width;  // of a token and of the hidden layer
   const RowsAs raw, out, grad;
 
   Job(const Plan& made, const Args& args)
@@ -44,7 +45,7 @@ struct Job {
     const int i = int(slot % p.len_k), h = int(slot / p.len_k % p.heads_q);
     return {sequence(int(slot / p.len_k / p.heads_q)), i, h};
   }
-  // The l raw tokens, in a row.
+  // The l raw tokens, one after another.
   void window(const Token& t, float* to) const {
     for (int k = 0; k < nsa.l; ++k)
       raw.read(row_address(a[Role::q], t.seq.batch, t.seq.first + t.i * nsa.d + k, t.h), dim, to + int64_t(k) * dim);
@@ -60,7 +61,7 @@ Scratch carve(Workspace& ws, const Problem& p, const Nsa& nsa) {
   return {ws.take<float>(size_t(nsa.l) * dim), ws.take<float>(pitch), ws.take<float>(pitch)};
 }
 
-// Of the mlp's backward, a row a slot: silu of the hidden values, and their gradients.
+// MLP backward, one row per slot: silu of the hidden values, and their gradients.
 struct Hidden { float *active, *d; };
 Hidden carve_hidden(Workspace& ws, const Problem& p, const Nsa& nsa) {
   if (nsa.phi != Phi::mlp || p.pass == Pass::forward) return {};
@@ -74,7 +75,7 @@ float silu_slope(float x) {
   return y * (1.f + x * (1.f - y));
 }
 
-// What goes into silu, from the window of a token.
+// The argument of silu, from the window of a token.
 void hidden(const Job& job, const Token& t, const Scratch& x, float* to) {
   job.window(t, x.window);
   for (int k = 0; k < job.nsa.l; ++k) add_scaled(job.weight(0, k), 1.f, job.dim, x.window + int64_t(k) * job.dim);
@@ -105,7 +106,7 @@ void forward(const Job& job, const Token& t, const Scratch& x) {
   job.out.write(x.other, dim, row_address(job.a[Role::out], t.seq.batch, t.seq.out_first + t.i, t.h));
 }
 
-// The gradient of one raw token, from the windows that it is in.
+// The gradient of one raw token, from the windows that contain it.
 void backward_token(const Job& job, const CompressSequence& seq, int token, int h, const Hidden& kept, int64_t slot,
                     const Scratch& x) {
   const Nsa& nsa = job.nsa;
@@ -126,7 +127,7 @@ void backward_token(const Job& job, const CompressSequence& seq, int token, int 
   job.grad.write(x.row, job.dim, row_address(job.a[Role::dq], seq.batch, seq.first + token, h));
 }
 
-// f(token, slot) for every compressed token that there is, of head `only` or of all, in one order.
+// Calls f(token, slot) for every existing compressed token of head `only`, or of all heads, in a fixed order.
 template <class F>
 void each_token(const Job& job, int only, F f) {
   for (int b = 0; b < job.p.batch; ++b) {
@@ -137,7 +138,7 @@ void each_token(const Job& job, int only, F f) {
   }
 }
 
-// Filter: one tap of one head, or of all that share it.
+// Filter: one tap of one head, or of all heads that share it.
 void backward_tap(const Job& job, int64_t n, const Scratch& x) {
   const int heads = job.a[d_variant_tensor(0)].extent.head, k = int(n / heads), h = int(n % heads);
   float* to = job.d_weight(0, k, h);
@@ -149,7 +150,7 @@ void backward_tap(const Job& job, int64_t n, const Scratch& x) {
   });
 }
 
-// The mlp's hidden values and their gradients, of one token.
+// The MLP's hidden values and their gradients, for one token.
 void backward_hidden(const Job& job, const Token& t, const Hidden& kept, int64_t slot, const Scratch& x) {
   float *active = kept.active + slot * job.width, *d = kept.d + slot * job.width;
   hidden(job, t, x, x.row);
@@ -159,7 +160,8 @@ void backward_hidden(const Job& job, const Token& t, const Hidden& kept, int64_t
   for (int j = 0; j < job.width; ++j) active[j] = silu(x.row[j]), d[j] *= silu_slope(x.row[j]);
 }
 
-// Row j of w1, with its bias; the position's gradient is the bias's times w1, since both are added to all tokens.
+// Row j of w1, with its bias. The gradient of the position is that of the bias times w1, since both are added to all
+// tokens.
 void backward_w1(const Job& job, int j, const Hidden& kept, const Scratch& x, float* d_bias) {
   for (int k = 0; job.wants(1) && k < job.nsa.l; ++k) std::fill_n(job.d_weight(1, j, k), job.dim, 0.f);
   double sum = 0;

@@ -1,5 +1,5 @@
-// cpu_reads: how many tokens the branches of native sparse attention really read, counted from the lists that were
-// used and not from a formula: compressed, selected, in the window, and distinct raw ones.
+// cpu_reads: counts the tokens that the branches of native sparse attention read: compressed, selected, in the window,
+// and distinct raw ones. It counts from the lists in use, not by a formula.
 #include <algorithm>
 
 #include "core/variant/nsa.h"

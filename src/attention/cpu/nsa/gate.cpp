@@ -29,7 +29,7 @@ void gates_backward(GateOf kind, const float gate[3], const float d_gate[3], flo
                                             : gate[n] * (d_gate[n] - mean);
 }
 
-// Queries of one sequence, and where they lie.
+// Queries of one sequence, and their position.
 struct Queries { int batch, first, count; };
 Queries queries_of(const Problem& p, const Args& a, int b) {
   Queries s{b, 0, a[Role::q].extent.seq};
@@ -80,7 +80,7 @@ struct Job {
         for (int d = 0; d < dim; ++d) branch[d] = gate[n] * x.out[d];
         if (a.given(Role::dq)) grad.write(branch, dim, row_address(a[Role::dq], batch, row, n * heads + h));
       }
-      // Heads that share gates follow each other.
+      // Heads that share gates are adjacent.
       gates_backward(kind, gate, d_gate, d_logit);
       if (h + 1 < heads && int64_t(h + 1) * gates / heads == of) continue;
       if (float* to = a.row<float>(d_variant_tensor(0), batch, row, of)) std::copy_n(d_logit, 3, to);

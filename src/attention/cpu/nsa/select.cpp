@@ -1,7 +1,7 @@
-// cpu_select: the n key blocks of every token and group, by the probabilities of compressed keys. Compressed keys go
-// by in tiles; a task has the tokens of one group in a run, keeps for each of them one sum over its heads for every
-// compressed key (a row, never a matrix of all queries), filters that to blocks and keeps the best. Sums are f32 and
-// always in the same order, so equal keys have equal scores and the lower block wins.
+// cpu_select: selects n key blocks for every token and group, by the probabilities of compressed keys. Compressed keys
+// are processed in tiles. A task has a run of tokens of one group. For each token it keeps one sum over its heads per
+// compressed key (a row, never a matrix of all queries), filters these to blocks and keeps the best. Sums are f32 in a
+// fixed order, so equal keys have equal scores and the lower block wins.
 #include <cmath>
 
 #include "attention/cpu/pow2.h"
@@ -17,8 +17,8 @@ using namespace cpu;
 
 constexpr int kTaskRows = 512, kMaxRows = 64;
 
-// to += 2^(from * scale - lse), lse of weights. In a far row nearly all weights are 0, and must be: of blocks
-// whose score is 0 the lower one wins, and not the one that has more of the smallest power.
+// to += 2^(from * scale - lse), with lse as lowered for weights. In a row with large logits nearly all weights are 0,
+// and must be exactly 0: among blocks of score 0 the lower one wins, not the one with more terms of the smallest power.
 void add_powers(const float* __restrict from, float scale, float lse, int n, float* __restrict to) {
   if (is_large_logit(lse)) {
     for (int j = 0; j < n; ++j) {
@@ -35,7 +35,7 @@ struct Best { float score; int block; };
 struct Scratch {
   std::byte *q, *k;
   float *s, *plain, *sums, *lse;  // sums: [token of the task][compressed key]
-  SoftmaxRow* state;              // of a row, where its lse is made here
+  SoftmaxRow* state;              // per row, if its lse is computed here
   const void** rows;
   Best* best;
 };
@@ -106,20 +106,21 @@ class Task {
     }
   }
 
-  // In the order of the keys: a row's bits do not depend on what comes with it.
+  // Adds keys in order: the bits of a row do not depend on its neighbours.
   void admit(SoftmaxRow& state, const float* from, int count) const {
     float top = -INFINITY;
     for (int j = 0; j < count; ++j) top = std::max(top, from[j] * scale_);
     if (top == -INFINITY) return;
     state.admit(top);
-    // One multiply-add does not round as the product did that is the maximum: in a far row the difference may be large.
+    // A fused multiply-add does not round like the product that is the maximum; with large logits the difference may be
+    // large.
     if (is_large_logit(state.max))
       for (int j = 0; j < count; ++j) state.sum += power_of_two(exponent_of_weight(from[j] * scale_, state.max));
     else
       for (int j = 0; j < count; ++j) state.sum += power_of_two(from[j] * scale_ - state.max);
   }
 
-  // Scores of a tile of keys: each_row(row, key, scores, how many of them the row sees).
+  // Scores of a key tile; calls each_row(row, key, scores, number of visible keys).
   template <class F>
   void tile(int key, int count, F each_row) {
     for (int j = 0; j < count; ++j)
@@ -140,7 +141,7 @@ class Task {
     }
   }
 
-  // Whether x is a better block than y: the higher score, and of equal ones the lower number.
+  // True if x is a better block than y: a higher score, or the lower index if equal.
   static bool better(const Best& x, const Best& y) {
     return x.score > y.score || (x.score == y.score && x.block < y.block);
   }
@@ -151,7 +152,7 @@ class Task {
     const float* sums = x_.sums + (i - first_) * pitch_;
     const int64_t visible = std::min<int64_t>(nsa_.visible(t), seq_.keys);
     const int wanted = nsa_.chosen(t), taps = nsa_.taps();
-    int have = 0;  // in a heap whose first is the worst
+    int have = 0;  // in a heap with the worst on top
     for (int m = 1; wanted && m <= nsa_.candidates(t); ++m) {
       float score = 0.f;
       const int64_t first = nsa_.first_tap(m);
@@ -199,7 +200,7 @@ Status shape(Plan& plan, const Planner&) {
   const CpuKernels& m = *best_kernels(p.dtype.q, plan.device.features);
   const Nsa nsa = nsa_of(p);
   const int64_t sets = int64_t(p.batch) * p.heads_kv, least = ceil_div(m.rows, group(p));
-  const int64_t fair = ceil_div(p.len_q * sets, 4 * plan.device.units);  // four tasks a thread, at least
+  const int64_t fair = ceil_div(p.len_q * sets, 4 * plan.device.units);  // at least four tasks per thread
   plan.tile_q = int(std::max<int64_t>(std::min<int64_t>(fair, kTaskRows / group(p)), least));
   plan.tile_k = m.tile;
   Workspace count;
@@ -216,7 +217,7 @@ Status run(const Plan& plan, const Args& a, Workspace ws, Stream) {
   const auto scratch_of = by_worker(ws, [&](Workspace& own) { return carve(own, plan, m, nsa); });
   each_task(sets * pieces, plan.device.units, [&](int worker, int64_t n) {
     const Scratch x = scratch_of(worker);
-    const int64_t set = n % sets, piece = pieces - 1 - n / sets;  // the longest first
+    const int64_t set = n % sets, piece = pieces - 1 - n / sets;  // longest first
     Task(plan, a, m, nsa, x, int(set / p.heads_kv), int(set % p.heads_kv), int(piece * plan.tile_q),
          clamp((piece + 1) * plan.tile_q, 0, p.len_q)).run();
   });

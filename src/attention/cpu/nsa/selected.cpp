@@ -1,10 +1,10 @@
 // cpu_selected: attention in which every token has its own list of key blocks, shared by the heads of a group. Block by
 // block, for all tokens of a task that chose it:
 //   scores, hide, admit, weights, accumulate
-// Where the heads of a group fill panels, a token's queries are packed once and its running sums are the panels that
-// are accumulated into. Else rows of several tokens share panels, which differ from block to block: their queries are
-// packed and their sums fetched and put back each time.
-// A row meets its blocks in rising order and by itself, so its bits depend on nothing else.
+// If the heads of a group fill panels, a token's queries are packed once, and its running sums are the panels to
+// accumulate into. Otherwise rows of several tokens share panels that differ from block to block; their queries are
+// packed, and their sums loaded and stored, each time. A row meets its blocks in ascending order, independent of other
+// rows, so its bits depend on nothing else.
 #include <cmath>
 
 #include "attention/cpu/nsa/selected.h"
@@ -14,29 +14,29 @@ namespace {
 
 using namespace cpu;
 
-// Rows a task: their queries and running sums stay in L2 (at d128 in f32, 1 MiB), and a packed block is used by all
-// that chose it. With 16 times as many the sums come from memory, block after block: 0.72 of a dense kernel's rate, not
-// 0.81 (Neoverse-V1, f32, d128, 16 heads a group, blocks of 64 at random).
+// Rows per task: their queries and running sums stay in L2 (at d128 in f32, 1 MiB), and all tokens that chose a packed
+// block use it. With 16 times as many rows, the sums come from memory, block after block: 0.72 of a dense kernel's rate
+// instead of 0.81 (Neoverse-V1, f32, d128, 16 heads per group, random blocks of 64).
 constexpr int kTaskRows = 1024;
-// But in a long sequence few of them choose the same block, and fetching it is not for a handful of rows: where blocks
-// are chosen at random, at least so many rows come to each.
+// In a long sequence few of them choose the same block, and loading a block for a handful of rows is wasteful. With
+// random blocks, this many rows or more choose each.
 constexpr int kRowsOfBlock = 160;
 
 struct Scratch {
   std::byte *q, *k, *v, *p;
   float *o, *s, *row;      // o: a panel that several tokens share
   const void** rows;
-  float *out, *ref, *sum;  // running, of all rows of the task
+  float *out, *ref, *sum;  // running, for all rows of the task
   Choosers choosers;
 };
 
-// Keys that are packed at a time: a block, or a piece of it.
+// Keys packed at a time: a block, or a piece of it.
 int piece_of(const CpuKernels& m, const Nsa& nsa) { return int(std::min<int64_t>(round_up(nsa.s, m.keys), m.tile)); }
 
-// All keys, packed once for all tasks; none where a task that packs what was chosen does less.
+// All keys, packed once for all tasks; empty if packing the chosen blocks per task is less work.
 struct PackedKeys {
-  std::byte *k = nullptr, *v = nullptr;  // [batch][head of keys][block][piece]
-  int64_t pieces = 1, slots = 0;         // of a block, of a head
+  std::byte *k = nullptr, *v = nullptr;  // [batch][KV head][block][piece]
+  int64_t pieces = 1, slots = 0;         // pieces per block, per head
 
   explicit operator bool() const { return slots > 0; }
   int64_t first(int64_t set, int64_t slot, int64_t piece) const { return (set * slots + slot) * piece; }
@@ -117,9 +117,9 @@ class Task {
   }
 
  private:
-  struct Keys { int first, count; const std::byte *k, *v; };  // a block, or a piece of it, packed
+  struct Keys { int first, count; const std::byte *k, *v; };  // a packed block, or a piece of one
 
-  // Row `row` of a block's choosers: which token, and which running row of the task.
+  // Row `row` of a block's choosers: its token, and its head.
   int token(int block, int row) const { return x_.choosers.token[x_.choosers.begin[block] + row / u_.group]; }
   int head(int row) const { return u_.head_q + row % u_.group; }
 
@@ -139,7 +139,7 @@ class Task {
         const int32_t* i = x_.choosers.token + x_.choosers.begin[block];
         const int32_t* const end = i + x_.choosers.count(block);
         for (const int many = m_.rows / 4; shares_ && end - i >= many; i += many) {
-          if (seen(i[0], keys) == keys.count) own_together(i, keys);  // tokens rise: the others see no less
+          if (seen(i[0], keys) == keys.count) own_together(i, keys);  // tokens ascend: the others see at least as much
           else std::for_each(i, i + many, [&](int one) { own(one, keys); });
         }
         for (; i < end; ++i) own(*i, keys);
@@ -149,7 +149,7 @@ class Task {
     }
   }
 
-  // The heads of a token, from running row `row` on.
+  // Packs the heads of a token, starting at running row `row`.
   void pack_own(int row) {
     const void* rows[kSelectedMaxRows];
     const int i = tokens_.first + row / u_.group;
@@ -166,8 +166,8 @@ class Task {
     return clamp(u_.seq.band.q_position(i) + 1 - keys.first, 0, keys.count);
   }
 
-  // The panels of as many tokens as fill a large one, each a small panel and all seeing all keys: a packed key is then
-  // loaded for twelve rows and not for four.
+  // Processes the panels of as many tokens as fill a large one. Each has a small panel and sees all keys; a packed key
+  // is then loaded for twelve rows instead of four.
   void own_together(const int32_t* tokens, const Keys& keys) {
     const int n = int(round_up(keys.count, m_.keys)), many = m_.rows / 4;
     const void* q[kSelectedMaxRows / 4];
@@ -189,7 +189,7 @@ class Task {
     for (int r = 0; r < m_.rows; ++r) x_.sum[(tokens[r / 4] - tokens_.first) * 4 + r % 4] += sum[r];
   }
 
-  // The references of a panel of running rows move where their logits outgrew them, and so do their sums.
+  // Moves the references of a panel of running rows that their logits exceed, and rescales their sums.
   void raise_own(const CpuKernels& m, int row, const float* top) {
     float factor[kSelectedMaxRows];
     bool moved = false;
@@ -203,7 +203,7 @@ class Task {
     if (moved) m.rescale(x_.out + int64_t(row) * dim_v_, dim_v_, factor);
   }
 
-  // The panels of token i against keys.
+  // Processes the panels of token i against the keys.
   void own(int i, const Keys& keys) {
     const int seen = this->seen(i, keys);
     if (!seen) return;
@@ -224,7 +224,7 @@ class Task {
     }
   }
 
-  // Rows of several tokens against keys.
+  // Processes rows of several tokens against the keys.
   void panel(int block, int row, int count, const Keys& keys) {
     const void* at[kSelectedMaxRows];
     int mine[kSelectedMaxRows], from[kSelectedMaxRows] = {}, until[kSelectedMaxRows];
@@ -264,7 +264,7 @@ class Task {
     add_panel(m_, x_.o, p_.dim_v, 1.f, count, x_.row, to);
   }
 
-  // Rows of the task, up to a panel of them.
+  // Stores rows of the task, at most one panel.
   void store(const CpuKernels& m, int first, int count) {
     float now[kSelectedMaxRows];
     for (int r = 0; r < count; ++r) {
@@ -292,8 +292,8 @@ class Task {
   const PackedKeys& keys_;
   const Unit& u_;
   const Rows tokens_;
-  const bool own_, shares_;  // shares_: a token's panel is a part of a large one
-  const Panels panels_;  // of a token's heads
+  const bool own_, shares_;  // shares_: a token's panel is part of a large one
+  const Panels panels_;      // of a token's heads
   const int piece_, dim_qk_, dim_v_;
   float scale_q_, scale_s_;
 };

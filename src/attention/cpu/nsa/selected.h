@@ -1,7 +1,7 @@
-// What both passes of attention over lists of key blocks share on the CPU: the lists turned round (which tokens chose a
-// block), and which kernels suit a group. Where the heads of a group fill whole panels, a token has panels of its own:
-// its operands are packed once and its sums stay in them. Else its heads alone would leave most of a panel empty, and
-// the heads of all tokens that chose a block fill panels together.
+// Code shared by both passes of selected attention on the CPU: the transposed lists (tokens that chose each block), and
+// the panel size for a group. If the heads of a group fill whole panels, a token has its own panels: its operands are
+// packed once and its sums stay in them. Otherwise its heads would leave most of a panel empty, and the heads of all
+// tokens that chose a block fill panels together.
 #pragma once
 #include <algorithm>
 #include <cstring>
@@ -12,12 +12,12 @@
 
 namespace attune::cpu {
 
-inline constexpr int kSelectedMaxRows = 64;  // of a panel, on any machine
+inline constexpr int kSelectedMaxRows = 64;  // per panel, for all instruction sets
 
-// Of tokens [first, last) of one sequence and group, for blocks [low, high).
+// The choosers among tokens [first, last) of one sequence and group, for blocks [low, high).
 struct Choosers {
-  int32_t* begin;  // [high - low + 1] into
-  int32_t* token;  // rising for each block
+  int32_t* begin;  // [high - low + 1] offsets into
+  int32_t* token;  // ascending for each block
 
   static Choosers carve(Workspace& ws, int64_t tokens, int64_t blocks, int n) {
     return {ws.take<int32_t>(size_t(blocks + 1)), ws.take<int32_t>(size_t(tokens) * size_t(n))};
@@ -43,13 +43,13 @@ struct Choosers {
     each(a, nsa, seq, g, tokens, blocks, [&](int, int block) { ++begin[block + 1]; });
     for (int m = 0; m < many; ++m) begin[m + 1] += begin[m];
     each(a, nsa, seq, g, tokens, blocks, [&](int i, int block) { token[begin[block]++] = i; });
-    for (int m = many; m > 0; --m) begin[m] = begin[m - 1];  // they had moved on to the next block's
+    for (int m = many; m > 0; --m) begin[m] = begin[m - 1];  // they had advanced to the next block's
     begin[0] = 0;
   }
   int count(int block) const { return begin[block + 1] - begin[block]; }
 };
 
-// The panels of a token's heads: two sizes that fill them, or the smallest where it alone does.
+// The panels of a token's heads: two sizes that fill them, or the smallest if it alone does.
 inline Panels token_panels(const CpuKernels& m, int heads) {
   if (Panels(m, heads).rows() == heads) return {m, heads};
   const CpuKernels* least = &m;
@@ -60,7 +60,7 @@ inline bool own_panels(const Problem& p, const CpuKernels& m) { return token_pan
 
 inline int64_t blocks_of(const Problem& p, const Nsa& nsa) { return ceil_div(p.len_k, nsa.s); }
 
-// What both passes refuse.
+// Checks common to both passes.
 inline Status selected_supports(std::string_view who, Pass pass, const Problem& p, const Device& d) {
   if (word(p.variant) != "selected") return Status::no(who, ": is for the variant selected");
   Problem dense = p;

@@ -1,8 +1,7 @@
-// cpu_selected_backward: gradients of attention over lists of key blocks, by key block: the rows of all tokens that
-// chose a block are its query tiles, so dK and dV of a block are one sum, in one order. Five products as in
-// cpu_backward; dQ of a row is added up over its blocks, in rising order, and in place where the heads of a group fill
-// whole panels. Where groups are fewer than threads, each is split by key blocks and the partial dQ are added up, in
-// order.
+// cpu_selected_backward: gradients of attention over lists of key blocks, by key block. The rows of all tokens that
+// chose a block are its query tiles, so dK and dV of a block are one sum, in a fixed order. It has the five products of
+// cpu_backward. dQ of a row is summed over its blocks in ascending order, in place if the heads of a group fill whole
+// panels. Where groups are fewer than threads, each is split by key blocks, and the partial dQ are added in order.
 #include <cmath>
 #include <numeric>
 
@@ -14,25 +13,25 @@ namespace {
 
 using namespace cpu;
 
-alignas(64) constexpr char kZeroRow[256 * sizeof(float)] = {};  // of any dtype
+alignas(64) constexpr char kZeroRow[256 * sizeof(float)] = {};  // for any dtype
 
-// Rows are [batch][head of keys][query][head of the group].
-struct RowState { float *lse, *delta; };  // base 2, lse +inf where a row sees nothing
+// Rows are [batch][KV head][query][head of the group].
+struct RowState { float *lse, *delta; };  // base 2, lse +inf if a row sees no key
 
 struct Queries { std::byte *q_k, *q_v, *do_k, *do_v; };  // operands for S, dK, dP, dV
 
 struct Scratch {
-  std::byte *k_q, *v_q, *k_v;          // a key tile: as panels for S and dP, and as a tile for dQ
+  std::byte *k_q, *v_q, *k_v;    // a key tile: as panels for S and dP, and as a tile for dQ
   Queries tile;
-  float *dk, *dv, *dq, *s, *dp;        // dq: of one panel
-  std::byte *p, *ds, *ds_t;            // ds_t: panels of queries, each with all keys of the tile
+  float *dk, *dv, *dq, *s, *dp;  // dq: of one panel
+  std::byte *p, *ds, *ds_t;      // ds_t: panels of queries, each with all keys of the tile
   float *lse, *delta, *row;
   const void **rows, **more;
-  int* mine;  // of the query tile: token * heads + head, in the group
+  int* mine;  // rows of the query tile: token * heads + head, in the group
   Choosers choosers;
 };
 
-// A token's rows are whole panels, and where there is one size of them whole steps of a tile.
+// True if a token's rows are whole panels and, if there is only one panel size, whole steps of a tile.
 bool own_rows(const Problem& p, const CpuKernels& m) {
   return own_panels(p, m) && (group(p) % m.keys == 0 || (smaller_panels(m) && group(p) % 4 == 0));
 }
@@ -63,8 +62,7 @@ Scratch carve(Workspace& ws, const Plan& plan, const CpuKernels& m, const Nsa& n
   return x;
 }
 
-// Sums of dQ in f32, [split][row], as panels where a token has its own; the splits of a set are not more than needed to
-// keep the threads busy.
+// dQ sums in f32, [split][row], as panels if a token has its own. A set has no more splits than keep the threads busy.
 int width_of_dq(const Problem& p, const CpuKernels& m) { return own_rows(p, m) ? padded(m, p.dim_qk) : p.dim_qk; }
 float* carve_dq(Workspace& ws, const Plan& plan, const CpuKernels& m) {
   const Problem& p = plan.problem;
@@ -77,7 +75,7 @@ RowState carve_rows(Workspace& ws, const Problem& p) {
   return {ws.take<float>(rows), ws.take<float>(rows)};
 }
 
-// lse and delta of the rows of token i.
+// Computes lse and delta of the rows of token i.
 void prepare(const Problem& p, const Args& a, const RowsAs& io, const RowState& to, const Unit& u, int i) {
   const int64_t at = u.seq.q_first + i;
   float out[256], d_out[256];
@@ -140,7 +138,7 @@ class Task {
     store_keys(Role::dv, keys, of_keys, x_.dv, p_.dim_v, dim_v_, 1.f);
   }
 
-  // f(q, token, head of the group) for rows row + q of a block's choosers.
+  // Calls f(q, token, head of the group) for rows row + q of a block's choosers.
   template <class F>
   void each_row(int block, int row, int count, F f) const {
     const int32_t* i = x_.choosers.token + x_.choosers.begin[block - first_] + row / u_.group;
@@ -153,7 +151,7 @@ class Task {
     return row_address(a_[r], u_.seq.q_batch, u_.seq.q_first + token, u_.head_q + head);
   }
 
-  // Rows of a block's choosers as a query tile of n rows; those beyond `count` are 0.
+  // Packs rows of a block's choosers as a query tile of n rows; those beyond `count` are 0.
   void pack_queries(int block, int row, int count, int n) {
     const int64_t set = (int64_t(u_.b) * p_.heads_kv + u_.head_kv) * rows_of_set(p_);
     each_row(block, row, count, [&](int q, int token, int head) {
@@ -174,7 +172,7 @@ class Task {
     const Panels of_queries = panels(count);
     const int n = int(round_up(of_queries.rows(), m_.keys)), all = of_keys.count();
     pack_queries(block, row, count, n);
-    int before = 0;  // queries that stand before the panel's first key
+    int before = 0;  // queries before the panel's first key
     for (int panel = 0; panel < all; ++panel) {
       const CpuKernels& m = of_keys[panel];
       const int first = of_keys.first(panel), last = std::min(first + m.rows, keys.last - keys.first);
@@ -200,25 +198,26 @@ class Task {
     if (a_.given(Role::dq)) add_dq(keys, of_queries, count);
   }
 
-  // Tokens rise, so those that stand before a key come first: how many rows of the tile, which are at least `least`.
+  // Returns the number of rows of the tile before a key, at least `least`. Tokens ascend, so these rows come first.
   int first_query(int64_t key, int least, int count) const {
     while (least < count && position(least) < key) ++least;
     return least;
   }
   int64_t position(int q) const { return u_.seq.band.q_position(x_.mine[q] / u_.group); }
-  // Keys of the tile, in whole steps, that row q sees.
+  // Keys of the tile that row q sees, in whole steps.
   int keys_seen(Rows keys, int q) const {
     return int(round_up(clamp(position(q) + 1 - keys.first, 0, keys.last - keys.first), m_.keys));
   }
-  // The nearest row not behind this one at which products may begin: a step of queries, and panels of dQ.
+  // The nearest row at or before this one where products may begin: at a step of queries and at panels of dQ.
   int start_of(const Panels& of_queries, int row) const {
     const int step = std::lcm(u_.group, m_.keys);
     return own_ ? row / step * step : of_queries.step_before(row);
   }
 
-  // dS of a panel of keys, from its key `key` on, and queries `of` of some panels, of which the first query is q.
+  // Transposes dS of a panel of keys, starting at its key `key`, for queries `of` of some panels whose first query is
+  // q.
   void exchange(const Panels& to, const CpuKernels& m, const std::byte* ds, Rows of, int q, int key) {
-    for (int panel = 0, next; panel < to.count(); panel = next) {  // those of one size together
+    for (int panel = 0, next; panel < to.count(); panel = next) {  // panels of one size together
       for (next = panel + 1; next < to.count() && &to[next] == &to[panel];) ++next;
       const int first = std::max(of.first, to.first(panel)), rows = to[panel].rows;
       const int last = next < to.count() ? std::min(of.last, to.first(next)) : of.last;
@@ -232,7 +231,7 @@ class Task {
     for (int q = of.first; q < count; q += u_.group)
       exchange(token_, m, x_.ds + int64_t(q - of.first) * m.rows * m.operand_bytes, {0, u_.group}, q, key);
   }
-  // dS of queries before `from`, which see nothing of a panel of keys: 0 where a step of keys for dQ reaches into it.
+  // Clears dS of queries before `from`, which see no key of a panel, if a step of keys for dQ reaches into it.
   void clear_before(int from, Rows keys, const Panels& of_queries, const CpuKernels& m, int key, int count) {
     const auto clear = [&](int q, int rows) {
       std::memset(at(x_.ds_t, m, int64_t(q) * plan_.tile_k + int64_t(key) * rows), 0,
@@ -246,8 +245,8 @@ class Task {
       clear(of_queries.first(panel), of_queries[panel].rows);
   }
 
-  // Rows that lie wherever their tokens do are asked for a while before: the sums of this tile, and the next one's
-  // queries; of each, part number `part` of `parts`.
+  // Prefetches rows, which lie wherever their tokens do: the sums of this tile, and the queries of the next. Each call
+  // handles part number `part` of `parts`.
   void fetch_dq(int count, int part, int parts) const {
     for (int q = count * part / parts; q < count * (part + 1) / parts; ++q)
       fetch(sum_ + int64_t(x_.mine[q]) * width_of_dq(p_, m_), width_of_dq(p_, m_) * int64_t(sizeof(float)));
@@ -261,7 +260,7 @@ class Task {
     });
   }
 
-  // Queries that stand before a key of a panel, in x_.s, which begins with query of.first; `least` are before all keys.
+  // Masks queries before a key of a panel in x_.s, which begins with query of.first; `least` queries precede all keys.
   void hide(Rows keys, const CpuKernels& m, Rows of, int least, int n) {
     int from[kSelectedMaxRows], until[kSelectedMaxRows];
     bool partial = keys.last - keys.first < m.rows;
@@ -309,7 +308,7 @@ class Task {
       for (int r = 0; r < count; ++r) {
         char* to = key_address(u_, role, first + r);
         float* from = x_.row + int64_t(r) * dim;
-        if (a_.given(Role::cache_index)) {  // of several sequences
+        if (a_.given(Role::cache_index)) {  // several sequences share rows
           grad_.read(to, dim, before);
           add_scaled(before, 1.f, dim, from);
         }
@@ -329,8 +328,8 @@ class Task {
   float* sum_;
   const RowsAs grad_;
   const bool own_;
-  bool large_logits_ = false;  // some row of the query tile has an lse that is
-  const Panels token_;  // panels of a token's rows, where they are its own
+  bool large_logits_ = false;  // some row of the query tile has a large log-sum-exp
+  const Panels token_;         // panels of a token's rows, if they are its own
   const int dim_qk_, dim_v_;
   const float scale_;
   int first_ = 0;
@@ -355,7 +354,7 @@ Status shape(Plan& plan, const Planner&) {
   const int step = std::lcm(m.rows, m.keys), narrow = m.operand_bytes == 2 ? 2 : 1;
   plan.tile_k = int(round_up(std::min({nsa.s, p.len_k, 240 * narrow}), step));
   const int together = own_rows(p, m) ? std::lcm(group(p), m.keys) : step;
-  // Many: their products begin and end in sums of keys that are loaded and stored.
+  // A large tile: each product loads and stores the sums of the keys.
   plan.tile_q = int(round_up(std::min<int64_t>(rows_of_set(p), 256 * narrow), together));
   const int64_t sets = int64_t(p.batch) * p.heads_kv;
   if (sets < plan.device.units && p.reproducible != Reproducible::batch)
@@ -388,7 +387,7 @@ Status run(const Plan& plan, const Args& a, Workspace ws, Stream) {
   for (const Role r : {Role::dk, Role::dv})
     if (a.given(r)) clear(a[r], units);
 
-  // Where sequences share rows of a cache, one task has all of them.
+  // If sequences share rows of a cache, one task handles all of them.
   const bool together = a.given(Role::cache_index);
   const int64_t sets = (together ? 1 : int64_t(p.batch)) * p.heads_kv, width = width_of_dq(p, m);
   const auto sum_of = [&](int64_t split, int64_t b, int64_t g) {
@@ -412,7 +411,7 @@ Status run(const Plan& plan, const Args& a, Workspace ws, Stream) {
     const Panels token = token_panels(m, heads);
     float factor[kSelectedMaxRows];
     std::fill_n(factor, m.rows, scale);
-    for (int row = 0; row < unit.rows(); row += heads) {  // a token's
+    for (int row = 0; row < unit.rows(); row += heads) {  // rows of one token
       float* sum = sum_of(0, unit.b, unit.head_kv) + row * width;
       for (int split = 1; split < plan.splits; ++split)
         add_scaled(sum_of(split, unit.b, unit.head_kv) + row * width, 1.f, heads * width, sum);

@@ -1,7 +1,7 @@
-// cuda_compress: l tokens become one, d apart; by their mean, by a filter per channel, or by an mlp
-// (gpu/nsa/compress_mlp.cu). Mean and filter are bound by memory: a thread has 16 bytes of one row and walks along the
-// tokens. Windows overlap; a backward gathers what it needs of them, and adds nothing by atomics. The gradient of the
-// filter is summed in two stages, always the same.
+// cuda_compress: maps every window of l tokens, d apart, to one token: by their mean, by a filter per channel, or by an
+// MLP (gpu/nsa/compress_mlp.cu). Mean and filter are bound by memory: a thread has 16 bytes of one row and walks along
+// the tokens. Windows overlap, so a backward gathers from them and needs no atomics. The gradient of the filter is
+// summed in two stages, in a fixed order.
 #include <algorithm>
 
 #include "attention/gpu/nsa/compress.h"
@@ -14,9 +14,9 @@ namespace {
 
 constexpr int kMostParts = 256, kRowsOfPart = 64;
 
-// In the kernels below T is the dtype of raw tokens and gradients, or void where they differ or are rare.
+// In the kernels below, T is the dtype of raw tokens and gradients, or void if they differ or are rare.
 
-// The filter at tap t: 1 / l, or weights that all heads share or not.
+// Reads tap t of the filter: 1 / l, or weights, which heads may share.
 template <int Width>
 __device__ void read_tap(const Params& x, int t, int h, int column, float (&to)[Width]) {
   if (x.nsa.phi == Phi::mean) {
@@ -24,7 +24,7 @@ __device__ void read_tap(const Params& x, int t, int h, int column, float (&to)[
     for (int e = 0; e < Width; ++e) to[e] = 1.f / float(x.nsa.l);
     return;
   }
-  const float* from = view<const float>(x.weights[0]).row(0, t, h) + column;  // a head of extent 1 has stride 0
+  const float* from = view<const float>(x.weights[0]).row(0, t, h) + column;  // a head extent of 1 has stride 0
 #pragma unroll
   for (int e = 0; e < Width; ++e) to[e] = from[e];
 }
@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(const __grid_constant
   }
 }
 
-// A raw token from the windows that it is in.
+// Gathers the gradient of a raw token from the windows that contain it.
 template <class T, int Width>
 __global__ void __launch_bounds__(kThreads) backward_kernel(const __grid_constant__ Params x) {
   for (int64_t n = int64_t(blockIdx.x) * kThreads + threadIdx.x; n < x.all; n += int64_t(gridDim.x) * kThreads) {
@@ -70,7 +70,7 @@ __global__ void __launch_bounds__(kThreads) backward_kernel(const __grid_constan
   }
 }
 
-// The first stage: a thread has a piece of one tap of one head, and the rows of one part.
+// First stage: a thread has a 16-byte chunk of one tap of one head, and the rows of one part.
 template <class T, int Width>
 __global__ void __launch_bounds__(kThreads) taps_kernel(const __grid_constant__ Params x) {
   const int dim = x.problem.dim_qk, heads = x.problem.heads_kv;
@@ -97,7 +97,7 @@ __global__ void __launch_bounds__(kThreads) taps_kernel(const __grid_constant__ 
     for (int e = 0; e < Width; ++e) to[e] = sum[e];
   }
 }
-// The second: over parts, and over heads where they share the filter.
+// Second stage: sums over parts, and over heads if they share the filter.
 __global__ void __launch_bounds__(kThreads) taps_sum_kernel(const __grid_constant__ Params x) {
   const int dim = x.problem.dim_qk, heads = x.problem.heads_kv, shared = x.gradients[0].extent.head == 1 ? heads : 1;
   for (int64_t n = int64_t(blockIdx.x) * kThreads + threadIdx.x; n < x.all; n += int64_t(gridDim.x) * kThreads) {
@@ -135,7 +135,7 @@ Params carve(Workspace& ws, const Problem& p, std::byte*& scratch) {
 
 Status shape(Plan& plan, const Planner&) {
   const bool products = plan.problem.pass == Pass::backward && nsa_of(plan.problem).phi == Phi::mlp;
-  if (products && plan.device.index >= 0)  // a GPU that is here, and not one that is only planned for
+  if (products && plan.device.index >= 0)  // a GPU that is present, not only planned for
     if (Status s = cuda::blas_found(); !s.ok()) return Status::no(kWho, ": ", s.message);
   Workspace count;
   std::byte* scratch = nullptr;

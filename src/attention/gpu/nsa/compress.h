@@ -1,4 +1,4 @@
-// Compression of native sparse attention on a GPU: what its kernels share. A row is one compressed token of one
+// Compression of native sparse attention on a GPU: code shared by its kernels. A row is one compressed token of one
 // sequence, numbered (sequence, token) by the problem's bounds.
 #pragma once
 #include "core/divisor.h"
@@ -11,32 +11,32 @@ namespace attune::compress {
 
 inline constexpr std::string_view kWho = "cuda_compress";
 inline constexpr int kThreads = 256, kVec = 8;
-inline constexpr int64_t kMostBlocks = 132 * 64;  // then threads take several pieces
+inline constexpr int64_t kMostBlocks = 132 * 64;  // above, threads take several chunks
 
 struct Params {
   Nsa nsa;
   Problem problem;
   DenseArgs args;
-  Tensor raw, out;       // q, and out or d_out
-  Tensor d_raw;          // dq
+  Tensor raw, out;  // q, and out or d_out
+  Tensor d_raw;     // dq
   Tensor weights[5], gradients[5];
-  Divisor pieces;        // of a row of one head
+  Divisor pieces;   // of a row of one head
   Divisor heads;
-  Divisor rows;          // of one sequence, at most: compressed tokens, raw ones, or chunks of d raw ones
-  int64_t all;           // pieces of all rows
+  Divisor rows;     // per sequence, upper bound: compressed tokens, raw tokens, or groups of d raw tokens
+  int64_t all;      // chunks of all rows
 
-  // Of the gradient of taps: stages of a sum.
-  float* parts;          // [part][head][l][dim]
+  // Gradient of the taps: stages of a sum.
+  float* parts;  // [part][head][l][dim]
   int32_t part_count, part_rows;
 
-  // Of the mlp, f32 and without gaps: a chunk is d raw tokens of one head, and the token at row n sees the chunks n ...
-  // n + l / d - 1. Rows are (head, sequence, chunk).
+  // The MLP, f32 and without gaps: a chunk is d raw tokens of one head, and the token at row n sees the chunks n ... n
+  // + l / d - 1. Rows are (head, sequence, chunk).
   float *chunks, *hidden, *tokens;  // [row][d dim], [row][width], [row][dim]
   float *d_chunks, *d_hidden;
   float *w1, *w2;                   // [width][l dim], [dim][width]
   float *d_w1, *d_w2;
   float *offset;                    // [width]: b1 + w1 position
-  float *sum_b1, *sum_b2;           // [part][width], [part][dim]: parts of the gradients of b1 and b2
+  float *sum_b1, *sum_b2;           // [part][width], [part][dim]: partial gradients of b1 and b2
 };
 
 using Function = void (*)(Params);
@@ -45,7 +45,7 @@ __device__ inline CompressSequence sequence_of(const Params& x, int b) {
   return compress_sequence(x.problem, x.args, x.nsa, b, x.out.extent.seq);
 }
 
-// Which piece of which row of which head a thread has.
+// The chunk, row and head of a thread.
 struct Spot { int b, i, h, column; };
 template <int Width>
 __device__ inline Spot spot_of(const Params& x, int64_t n) {
@@ -60,7 +60,7 @@ __device__ inline char* piece_at(const Tensor& t, int b, int s, int h, int colum
 
 Status launch(Function, const Params&, int64_t blocks, Stream);
 
-// The mlp, in gpu/nsa/compress_mlp.cu.
+// The MLP, in gpu/nsa/compress_mlp.cu.
 Status mlp_supports(const Problem&);
 void mlp_carve(Workspace&, const Problem&, Params&, std::byte*& scratch);
 Status mlp_run(const Plan&, Params&, std::byte* scratch, Stream);

@@ -1,6 +1,6 @@
-// The mlp of cuda_compress: phi(X) = w2 silu(w1 (X + position) + b1) + b2 over windows of l tokens that overlap. Raw
-// tokens are laid out in chunks of d, a row each, so that window n is the chunks n ... n + l / d - 1 and no window is
-// copied: rows of the first product overlap. All f32, as the weights are.
+// The MLP of cuda_compress: phi(X) = w2 silu(w1 (X + position) + b1) + b2 over overlapping windows of l tokens. Raw
+// tokens are laid out in chunks of d, one row each. Window n is then the chunks n ... n + l / d - 1, and no window is
+// copied: rows of the first product overlap. Everything is f32, like the weights.
 //   forward   chunks -> hidden = windows w1' -> silu -> tokens = hidden w2' -> out   (gpu/nsa/compress_product.h)
 //   backward  the same up to silu; d_w2, d_hidden, d_w1, d_chunks -> dq by cuBLASLt; sums over rows in two stages
 #include <algorithm>
@@ -13,24 +13,24 @@ namespace attune::compress {
 namespace {
 
 constexpr int kMostParts = 64;
-constexpr int64_t kMinBlocks = 64;  // then slices of a sum have blocks of their own
+constexpr int64_t kMinBlocks = 64;  // up to this many, each slice of a sum gets its own CTA
 
 int64_t pieces_of_window(const Params& x) { return x.nsa.l / x.nsa.d; }
-int64_t chunks_of(const Params& x) { return std::max(1, x.problem.len_q / x.nsa.d); }  // of a sequence
+int64_t chunks_of(const Params& x) { return std::max(1, x.problem.len_q / x.nsa.d); }  // per sequence
 int64_t rows_of(const Params& x) { return int64_t(x.problem.heads_kv) * x.problem.batch * chunks_of(x); }
 int64_t width_of(const Params& x) { return x.nsa.width(x.problem.dim_qk); }
 bool slices_apart(const Params& x) {
   return ceil_div(rows_of(x), kTileM) * ceil_div(width_of(x), kTileN) <= kMinBlocks && x.problem.pass == Pass::forward;
 }
 
-// Row of (head, sequence, chunk or token); x.rows is chunks_of.
+// Decodes a row of (head, sequence, chunk or token); x.rows is chunks_of.
 struct Line { int h, b, i; };
 __device__ Line line_of(const Params& x, uint32_t row) {
   const uint32_t unit = x.rows.divide(row), batch = uint32_t(x.problem.batch);
   return {int(unit / batch), int(unit % batch), int(x.rows.rest(row))};
 }
 
-// Over all elements of rows of `width`: f(row, column).
+// Calls f(row, column) for all elements of rows of `width`.
 template <class F>
 __device__ void each(const Params& x, int width, F f) {
   for (int64_t n = int64_t(blockIdx.x) * kThreads + threadIdx.x; n < x.all; n += int64_t(gridDim.x) * kThreads)
@@ -46,7 +46,7 @@ __device__ void store(const Tensor& t, int b, int s, int h, int c, float y) {
   cuda::write(one, t.dtype, piece_at(t, b, s, h, c));
 }
 
-// Chunks that are not whole, and the rows behind the last, are 0: they are multiplied too.
+// Incomplete chunks and the rows after the last are 0: they take part in the product too.
 __global__ void __launch_bounds__(kThreads) lay_kernel(const __grid_constant__ Params x) {
   const int dim = x.problem.dim_qk, width = x.nsa.d * dim;
   const int64_t rows = int64_t(x.problem.heads_kv) * x.problem.batch * x.rows.by;
@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(kThreads) lay_weights_kernel(const __grid_cons
     if (c < dim) x.w2[c * width + j] = view<const float>(x.weights[3]).row(0, c, 0)[j];
   });
 }
-// What the positions add: a warp for each hidden value.
+// Contribution of the positions: one warp per hidden value.
 __global__ void __launch_bounds__(kThreads) offset_kernel(const __grid_constant__ Params x) {
   const int dim = x.problem.dim_qk, width = x.nsa.width(dim), lane = threadIdx.x % 32;
   for (int j = int(blockIdx.x) * (kThreads / 32) + threadIdx.x / 32; j < width; j += gridDim.x * (kThreads / 32)) {
@@ -94,12 +94,12 @@ __global__ void __launch_bounds__(kProductThreads, 2) product_kernel(const __gri
   const int n = int(blockIdx.x), slices = p.apart ? p.slices : 1, slice = n % slices, block = n / slices;
   product_block(p, tiles, block / p.blocks_n, block % p.blocks_n, slice, p.apart ? slice + 1 : p.slices);
 }
-// Slices of hidden to one. hidden is the first of them.
+// Adds the slices of hidden into the first.
 __global__ void __launch_bounds__(kThreads) add_kernel(const __grid_constant__ Params x) {
   each(x, 1, [&](int64_t n, int) { x.hidden[n] = add_slices(x.hidden + n, x.all, x.part_count); });
 }
 
-// hidden becomes silu(hidden + offset).
+// Replaces hidden by silu(hidden + offset).
 __global__ void __launch_bounds__(kThreads) silu_kernel(const __grid_constant__ Params x) {
   const int width = x.nsa.width(x.problem.dim_qk);
   each(x, width, [&](int64_t row, int j) {
@@ -107,7 +107,7 @@ __global__ void __launch_bounds__(kThreads) silu_kernel(const __grid_constant__ 
     x.hidden[row * width + j] = y / (1.f + expf(-y));
   });
 }
-// d_hidden becomes the gradient of what silu is taken of, which is still in hidden: before silu_kernel.
+// Multiplies d_hidden by the derivative of silu. Must run before silu_kernel, while hidden holds the argument.
 __global__ void __launch_bounds__(kThreads) slope_kernel(const __grid_constant__ Params x) {
   const int width = x.nsa.width(x.problem.dim_qk);
   each(x, width, [&](int64_t row, int j) {
@@ -140,7 +140,7 @@ __global__ void __launch_bounds__(kThreads) store_raw_kernel(const __grid_consta
   });
 }
 
-// Sums down the columns, a part of the rows a block of x.part_rows.
+// Sums columns over blocks of x.part_rows rows.
 __device__ void sum_columns(const Params& x, const float* from, int width, int64_t rows, float* to) {
   each(x, width, [&](int64_t part, int c) {
     const int64_t last = (part + 1) * x.part_rows;
@@ -164,7 +164,7 @@ __global__ void __launch_bounds__(kThreads) sums_of_parts_kernel(const __grid_co
     float* parts = first ? x.sum_b1 : x.sum_b2;
     float sum = 0.f;
     for (int part = 0; part < x.part_count; ++part) sum += parts[int64_t(part) * of + c];
-    if (first) x.sum_b1[c] = sum;  // the next kernel reads it there; nobody else has this column
+    if (first) x.sum_b1[c] = sum;  // the next kernel reads it there; no other thread uses this column
     const Tensor& to = x.gradients[first ? 2 : 4];
     if (to.data) view<float>(to).row(0, 0, 0)[c] = sum;
   });
@@ -230,7 +230,7 @@ struct Run {
                         x.problem, &p);
   }
 
-  // hidden, before silu.
+  // Computes hidden, before silu.
   Status begin() {
     const int64_t chunks = chunks_of(x);
     if (Status s = start(lay_kernel, (rows + steps - 1) * chunk, chunks); !s.ok()) return s;
@@ -265,7 +265,7 @@ struct Run {
         return s;
     if (Status s = start(store_weights_kernel, std::max(width * window, dim * width), chunks); !s.ok()) return s;
     if (!x.d_raw.data) return Status::good();
-    if (steps > 1) {  // the rows that the first product does not write
+    if (steps > 1) {  // rows that the first product does not write
       const size_t bytes = size_t((steps - 1) * chunk) * sizeof(float);
       const cudaError_t error =
           cudaMemsetAsync(x.d_chunks + rows * chunk, 0, bytes, static_cast<cudaStream_t>(stream));

@@ -1,8 +1,8 @@
-// to = x y' in f32, [m, n] = [m, k] [n, k]', whose rows do not depend on how many there are: a token that a decode
-// compresses alone has the bits that it has among thousands, which cuBLASLt does not promise. Rows of x may overlap
-// (their pitch may be less than k). An element is summed in slices of kSlice terms, each in order, then slice by slice:
-// one block does all slices of its elements where there are rows enough, else a block has one slice and the last step
-// is add_slices.
+// to = x y' in f32, [m, n] = [m, k] [n, k]', with rows whose bits do not depend on m. A token that a decode compresses
+// alone has the bits that it has among thousands, which cuBLASLt does not guarantee. Rows of x may overlap (their pitch
+// may be less than k). An element is summed in slices of kSlice terms, each in order, then slice by slice. One CTA
+// computes all slices of its elements if there are enough rows; otherwise a CTA has one slice, and add_slices is the
+// last step.
 #pragma once
 #include <cstdint>
 
@@ -11,8 +11,8 @@ namespace attune::compress {
 inline constexpr int kTileM = 128, kTileN = 64, kTileK = 16, kSlice = 512, kProductThreads = 256;
 
 struct ProductParams {
-  const float *x, *y;  // rows of 16 bytes; k is a multiple of 4
-  float* to;           // [m][n], or [slice][m][n] where `apart`
+  const float *x, *y;  // 16-byte rows; k is a multiple of 4
+  float* to;           // [m][n], or [slice][m][n] if `apart`
   int64_t pitch_x;
   int32_t m, n, k;
   int32_t blocks_n, slices;  // slices: of all terms
@@ -27,7 +27,8 @@ __device__ inline float add_slices(const float* parts, int64_t step, int count) 
 }
 
 struct ProductTiles {
-  float x[2][kTileK][kTileM + 4], y[2][kTileK][kTileN + 4];  // terms by rows, so that a thread's rows are neighbours
+  // Terms by rows, so that the rows of a thread are contiguous.
+  float x[2][kTileK][kTileM + 4], y[2][kTileK][kTileN + 4];
 };
 
 __device__ inline void product_block(const ProductParams& p, ProductTiles& tiles, int block_m, int block_n,
@@ -76,7 +77,7 @@ __device__ inline void product_block(const ProductParams& p, ProductTiles& tiles
 #pragma unroll
         for (int j = 0; j < 4; ++j) sum[i][j] = fmaf(left[i], right[j], sum[i][j]);
     }
-    if ((k + kTileK) % kSlice == 0 || k + kTileK >= last) {  // what was before is kept in memory
+    if ((k + kTileK) % kSlice == 0 || k + kTileK >= last) {  // earlier slices are kept in memory
 #pragma unroll
       for (int i = 0; i < 8; ++i)
 #pragma unroll

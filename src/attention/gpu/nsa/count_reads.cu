@@ -1,5 +1,6 @@
-// cuda_reads: how many tokens each branch of native sparse attention reads, and how many distinct raw ones the selected
-// and the window branch read together; summed over queries and groups. Integers, so the order of the sums is no matter.
+// cuda_reads: counts the tokens that each branch of native sparse attention reads, and the distinct raw tokens that the
+// selected and window branches read together, summed over queries and groups. Integer sums do not depend on their
+// order.
 #include <algorithm>
 
 #include "core/divisor.h"

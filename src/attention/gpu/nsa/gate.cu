@@ -1,6 +1,6 @@
-// cuda_gate: the branches of native sparse attention added by their gates, out = sum over branches of g_b out_b, and
-// the gradients of both. Bound by memory: every branch is read once. A backward has some lanes for each gate, which
-// sum over the heads that share it in a fixed order.
+// cuda_gate: the branches of native sparse attention weighted by their gates, out = sum over branches of g_b out_b, and
+// the gradients of both. Bound by memory: every branch is read once. A backward has several lanes per gate, which sum
+// over the heads of that gate in a fixed order.
 #include <algorithm>
 
 #include "core/divisor.h"
@@ -15,23 +15,23 @@ namespace {
 
 constexpr std::string_view kWho = "cuda_gate";
 constexpr int kThreads = 256, kVec = 8;
-constexpr int64_t kMostBlocks = 132 * 64;  // then threads take several pieces
+constexpr int64_t kMostBlocks = 132 * 64;  // above, threads take several chunks
 
 struct Params {
   Tensor q, gates, out, dq, d_gates;  // out: d_out in a backward
   Nsa nsa;
   Problem problem;
   DenseArgs args;
-  bool uniform;              // every sequence fills its rows: no lengths in tensors
-  int32_t heads, per_gate;   // of out, and how many of them share a gate
-  Divisor pieces;            // of a row
-  Divisor units;             // of a token: heads, or gates in a backward
-  Divisor tokens;            // of a sequence, at most
-  int64_t all;               // pieces of all rows, or gates of all tokens
-  int32_t lanes;             // of a warp that work for one gate: 1, 2, ... 32
+  bool uniform;             // every sequence fills its rows: no lengths in tensors
+  int32_t heads, per_gate;  // heads of out, and heads per gate
+  Divisor pieces;           // per row
+  Divisor units;            // per token: heads, or gates in a backward
+  Divisor tokens;           // per sequence, upper bound
+  int64_t all;              // chunks of all rows, or gates of all tokens
+  int32_t lanes;            // lanes of a warp per gate: 1, 2, ... 32
 };
 
-// A token of the problem's bounds: where it lies, if it is there.
+// Position of a token numbered by the problem's bounds, if it exists.
 struct Token { int b, s; bool there; };
 __device__ Token find_token(const Params& x, uint32_t n) {
   const int b = int(x.tokens.divide(n)), i = int(x.tokens.rest(n));
@@ -60,7 +60,7 @@ __device__ char* piece_at(const Tensor& t, const Token& at, int head, int column
   return row_address(t, at.b, at.s, head) + int64_t(column) * size_of(t.dtype);
 }
 
-// T: of all branches (and d_out in a backward), or void where they differ or are rare.
+// T: dtype of all branches (and of d_out in a backward), or void if they differ or are rare.
 template <class T, int Width>
 __global__ void __launch_bounds__(kThreads) gate_kernel(const __grid_constant__ Params x) {
   for (int64_t n = int64_t(blockIdx.x) * kThreads + threadIdx.x; n < x.all; n += int64_t(gridDim.x) * kThreads) {

@@ -1,5 +1,5 @@
-// cuda_selected: selected attention for what the tensor cores do not take, both passes: f32, head dims that are no
-// multiple of 8, rows that are not aligned.
+// cuda_selected: selected attention for inputs that tensor cores cannot take, both passes: f32, head dims that are not
+// a multiple of 8, unaligned rows.
 #include "attention/gpu/nsa/selected.h"
 
 #include "attention/gpu/backward_pre_post.h"
@@ -15,7 +15,7 @@ using sm80::ListBounds;
 constexpr std::string_view kWho = "cuda_selected";
 
 int64_t rows_of(const Problem& p) { return int64_t(p.batch) * p.heads_q * p.len_q; }
-// Of one chunk: lists are walked whole.
+// One chunk per list: lists are walked whole.
 int64_t chunk_of(const Problem& p) { return p.len_q > 0 ? p.len_q : 1; }
 
 struct Scratch { float2* row_stats; sm80::SelectedLists lists; };
@@ -98,7 +98,7 @@ class Run {
     return {.who = kWho, .kernel = kernel, .ready = &ready, .blocks = blocks, .threads = threads,
             .device = a_[Role::q].device_index, .stream = stream_};
   }
-  // A warp for each of `rows`. None of these kernels has dynamic shared memory, so they may share what is ready.
+  // One warp per row. None of these kernels uses dynamic shared memory, so they may share `ready`.
   Status start(void (*kernel)(PlainParams), int step, int64_t rows) const {
     static constinit cuda::SharedMemoryOptIn ready[4];
     if (!rows) return Status::good();

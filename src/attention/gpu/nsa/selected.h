@@ -1,5 +1,5 @@
-// Selected attention by ordinary multiply-adds: the kernels of cuda_selected. A warp has a row and its lanes the head
-// dim, so rows may lie anywhere and have any dtype; every sum has a fixed order.
+// Selected attention by ordinary multiply-adds: the kernels of cuda_selected. A warp has a row, and its lanes share the
+// head dim, so rows may have any alignment and any dtype. Every sum has a fixed order.
 //   forward  for each key of the token's list: q k, admit, o += p v
 //   dQ       the same walk: q k, dO v, dQ += dS k
 //   dK, dV   a warp has a key and walks the tokens that chose its block, and their heads
@@ -10,13 +10,13 @@
 
 namespace attune::cuda {
 
-constexpr int kPlainVec = 8, kPlainDim = kPlainVec * 32;  // dims of a lane, and of a head at most
+constexpr int kPlainVec = 8, kPlainDim = kPlainVec * 32;  // dims per lane, and largest head dim
 constexpr int kPlainWarps = 4, kPlainThreads = kPlainWarps * 32;
 
 struct PlainParams {
   sm80::SelectedParams x;
   sm80::SelectedLists lists;
-  float2* row_stats;  // [batch][head][len_q]: lse_of_weights(), base 2, +inf where a row sees nothing; delta
+  float2* row_stats;  // [batch][head][len_q]: lse_of_weights() in base 2, +inf if a row sees no key; delta
 };
 
 using PlainRow = float[kPlainVec];  // elements lane, lane + 32, ...
@@ -42,7 +42,7 @@ __device__ inline void store(const PlainRow& from, float factor, const Tensor& t
     if (d < dim) write(one, t.dtype, row + int64_t(d) * size_of(t.dtype));
   }
 }
-// The dot product, in all lanes.
+// Dot product, returned to all lanes.
 __device__ inline float dot(const PlainRow& a, const PlainRow& b) {
   float sum = 0.f;
 #pragma unroll
@@ -56,14 +56,14 @@ __device__ inline void add(PlainRow& to, float factor, const PlainRow& x) {
   for (int n = 0; n < kPlainVec; ++n) to[n] = fmaf(factor, x[n], to[n]);
 }
 
-// Of all warps of a launch, below 2^32.
+// Index over all warps of a launch, below 2^32.
 __device__ inline uint32_t warp_number() { return blockIdx.x * kPlainWarps + threadIdx.x / 32; }
 
-// The row of a warp. Not there: len_q is 0.
+// The row of a warp. If it does not exist, len_q is 0.
 struct PlainPlace {
   Sequence seq;
   int b, token, head, head_kv;
-  int64_t at;  // in its tensors
+  int64_t at;  // index in its tensors
   __device__ explicit PlainPlace(const sm80::SelectedParams& x) {
     const Problem& p = x.problem;
     const uint32_t n = warp_number(), rest = n / uint32_t(p.heads_q);
@@ -76,7 +76,7 @@ struct PlainPlace {
   __device__ int64_t end(const Problem& p) const { return (int64_t(b) * p.heads_q + head) * p.len_q + token; }
 };
 
-// The keys of a token's list, in order.
+// Calls use() for the keys of a token's list, in order.
 template <class F>
 __device__ inline void each_key(const sm80::SelectedParams& x, const PlainPlace& at, F use) {
   const int32_t* list = reinterpret_cast<const int32_t*>(x.blocks.row(at.seq.q_batch, at.at, at.head_kv));
@@ -104,7 +104,7 @@ __global__ void __launch_bounds__(kPlainThreads, 4) plain_forward_kernel(const _
   each_key(x, at, [&](int64_t key) {
     load<T>(k, a[Role::k], at.seq.k_batch, key, at.head_kv, p.dim_qk);
     load<T>(v, a[Role::v], at.seq.k_batch, key, at.head_kv, p.dim_v);
-    const float logit = __fmul_rn(dot(q, k), x.scale);  // rounded before the largest is taken from it
+    const float logit = __fmul_rn(dot(q, k), x.scale);  // rounded before the largest is subtracted
     const float factor = row.admit(logit), weight = row.weight(logit);
     row.sum += weight;
 #pragma unroll
@@ -152,7 +152,7 @@ __global__ void __launch_bounds__(kPlainThreads, 4) plain_rows_kernel(const __gr
   store(dq, x.scale * kLn2, a[Role::dq], at.seq.q_batch, at.at, at.head, p.dim_qk);
 }
 
-// A list of tokens has as many warps as its block has keys.
+// A list of tokens has one warp per key of its block.
 template <class T>
 __global__ void __launch_bounds__(kPlainThreads, 4) plain_keys_kernel(const __grid_constant__ PlainParams params) {
   const sm80::SelectedParams& x = params.x;

@@ -1,25 +1,25 @@
-// The lists of selected attention the other way round: which tokens chose a key block. Built on the device in memory
-// that is linear in tokens: count, place, fill, then sort, so that the order of tokens, and with it every bit of dK and
-// dV, does not depend on timing. A list is cut into chunks, since block 0 is everybody's: a chunk is the work of one
-// block of threads, and where a list has several, each writes a part and the parts are added in their order.
+// The transposed lists of selected attention: the tokens that chose each key block. Built on the device in memory
+// linear in the tokens: count, place, fill, then sort. The order of tokens, and with it every bit of dK and dV, is
+// therefore independent of timing. Lists are divided into chunks, since every token chooses block 0. A chunk is the
+// work of one CTA; if a list has several, each writes a partial result, and these are added in order.
 #pragma once
 #include "attention/gpu/nsa/selected_params.h"
 
 namespace attune::sm80 {
 
-// A list: a sequence, a head of keys, a key block.
+// A list belongs to a sequence, a KV head and a key block.
 struct SelectedLists {
-  int lists;       // batch * heads_kv * blocks
-  int blocks;      // of a sequence, at most
-  int chunk;       // tokens, at most
-  int* count;      // [lists] tokens of a list, 0 before
-  int* begin;      // [lists] where its tokens are
-  int* cursor;     // [lists] where the next one goes
-  int2* slots;     // [lists] its first part and how many; none where one chunk is all
-  int* unsorted;   // [pairs] tokens
-  int* tokens;     // [pairs] tokens, rising in a list
-  int4* chunks;    // [chunks] list, first token, how many, part or -1
-  int* total;      // [1] chunks there are
+  int lists;      // batch * heads_kv * blocks
+  int blocks;     // per sequence, upper bound
+  int chunk;      // tokens per chunk, upper bound
+  int* count;     // [lists] tokens per list, initially 0
+  int* begin;     // [lists] position of its tokens
+  int* cursor;    // [lists] position of the next token
+  int2* slots;    // [lists] its first partial result and their number; none if one chunk suffices
+  int* unsorted;  // [pairs] tokens
+  int* tokens;    // [pairs] tokens, ascending within a list
+  int4* chunks;   // [chunks] list, first token, token count, partial result or -1
+  int* total;     // [1] number of chunks
 };
 
 struct SelectedListParams {

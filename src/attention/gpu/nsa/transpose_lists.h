@@ -1,4 +1,4 @@
-// The lists of selected attention turned round: the kernels, how much memory they take, and their launch.
+// Transposes the lists of selected attention: the kernels, their memory and their launch.
 #pragma once
 #include <algorithm>
 
@@ -9,7 +9,7 @@
 
 namespace attune::sm80 {
 
-// What follows for every list entry that counts: a thread has one token and one head of keys.
+// Calls use() for every list entry that counts; a thread has one token and one KV head.
 template <class F>
 __device__ inline void each_choice(const SelectedListParams& params, F use) {
   const SelectedParams& x = params.x;
@@ -40,14 +40,14 @@ static __global__ void __launch_bounds__(256) selected_fill_kernel(const __grid_
   });
 }
 
-// Sums of what comes before: one block, a thread a list.
+// Exclusive prefix sums: one CTA, one list per thread.
 static __global__ void __launch_bounds__(1024)
     selected_place_kernel(const __grid_constant__ SelectedListParams params) {
   const SelectedLists& x = params.lists;
   __shared__ int3 warps[32];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const auto sum = [](int3 a, int3 b) { return int3{a.x + b.x, a.y + b.y, a.z + b.z}; };
-  int3 base{};  // tokens, chunks and parts so far
+  int3 base{};  // running totals of tokens, chunks and partial results
   for (int64_t start = 0; start < x.lists; start += 1024) {
     const int64_t list = start + threadIdx.x;
     const int count = list < x.lists ? x.count[list] : 0, pieces = (count + x.chunk - 1) / x.chunk;
@@ -79,7 +79,7 @@ static __global__ void __launch_bounds__(1024)
   if (threadIdx.x == 0) *x.total = base.y;
 }
 
-// A block sorts one list: its tokens are different numbers, so they are bits of a map, which is read in order.
+// A CTA sorts one list. Its tokens are distinct, so it sets one bit each in a bitmap and reads that in order.
 static __global__ void __launch_bounds__(256) selected_sort_kernel(const __grid_constant__ SelectedListParams params) {
   constexpr int kWords = 8192;  // 262,144 tokens at once
   __shared__ uint32_t map[kWords];
@@ -90,7 +90,7 @@ static __global__ void __launch_bounds__(256) selected_sort_kernel(const __grid_
   int written = begin;
   for (int64_t window = 0; window < params.x.problem.len_q; window += kWords * 32) {
     const int words = int(min(int64_t(kWords), (params.x.problem.len_q - window + 31) / 32));
-    const int own = (words + 255) / 256;  // a thread's words follow each other
+    const int own = (words + 255) / 256;  // a thread's words are contiguous
     for (int n = threadIdx.x; n < own * 256; n += 256) map[n] = 0;
     __syncthreads();
     for (int n = threadIdx.x; n < count; n += 256) {
@@ -117,16 +117,16 @@ static __global__ void __launch_bounds__(256) selected_sort_kernel(const __grid_
   }
 }
 
-// How many there are at most, by the bounds of a problem. A token chooses a block at most once.
+// Upper bounds, from the bounds of a problem. A token chooses a block at most once.
 struct ListBounds {
   int64_t tokens, blocks, lists, pairs;
 
   ListBounds(const Problem& p, const Nsa& nsa)
       : tokens(int64_t(p.batch) * p.heads_kv * p.len_q), blocks(ceil_div(p.len_k, nsa.s)),
         lists(int64_t(p.batch) * p.heads_kv * blocks), pairs(tokens * std::min<int64_t>(nsa.n, blocks)) {}
-  // A list has at most one chunk that is not full.
+  // At most one chunk of a list is not full.
   int64_t chunks(int64_t chunk) const { return pairs / chunk + std::min(lists, pairs); }
-  // A list of several chunks has a full one, so its chunks are at most twice those.
+  // A list of several chunks has a full one, so its chunks number at most twice its full ones.
   int64_t parts(int64_t chunk) const { return 2 * (pairs / chunk); }
 };
 

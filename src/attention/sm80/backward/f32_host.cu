@@ -1,5 +1,5 @@
-// sm80_backward_f32: the host side of sm80/backward/f32_kernel.h. A run is prepare, the rows' kernel and the keys'
-// kernel. Where sequences share keys, a reproducible run takes one sequence after the other.
+// sm80_backward_f32: host side of sm80/backward/f32_kernel.h. A run launches prepare, the dQ kernel and the dK/dV
+// kernel. Where sequences share keys, a deterministic run processes one sequence after another.
 #include "attention/sm80/backward/f32_kernel.h"
 #include "attention/sm80/f32_host.h"
 
@@ -11,8 +11,8 @@ using sm80::F32Gradients;
 constexpr std::string_view kWho = "sm80_backward_f32";
 
 struct Kernel {
-  int dim;                     // the widest it serves, of q and of v
-  int own, parts;              // rows or keys of a block; blocks that share keys
+  int dim;         // largest head dim it serves, of q and v
+  int own, parts;  // query rows or keys per CTA; CTAs per key tile
   int threads, shared_bytes;
   void (*rows[2])(F32Gradients);  // tf32, tf32x3
   void (*keys[2])(F32Gradients);
@@ -81,7 +81,7 @@ class Run {
       return s;
     if (a_.given(Role::d_sinks))
       if (Status s = sinks(); !s.ok()) return s;
-    // Keys that no sequence has, and sums.
+    // Clears keys that no sequence owns, and sums.
     const bool every = x_.call.uniform && a_[Role::k].extent.seq <= p_.len_k;
     for (const Role r : {Role::dk, Role::dv})
       if (a_.given(r) && !every && !x_.running)

@@ -1,9 +1,9 @@
-// Gradients of f32 with mma.sync on tf32: the kernels. Built for every GPU from sm_80 on.
-//   prepare: lse and delta of every row -> rows: a block owns queries and walks keys, dQ += dS K
-//                                       -> keys: a block owns keys and walks queries, dV += P^T dO, dK += dS^T Q
-// Seven products instead of five, and in return no sum depends on timing, memory is linear, and both kernels are one:
-// S, dP and dS of owned rows against walked ones, then dS times the walked rows. A warp owns 16 rows, so P and dS come
-// out of the first two products in the form in which the others take them.
+// Gradients in f32 by mma.sync on tf32, for every GPU from sm_80 on.
+//   prepare: lse and delta of every row -> rows: a CTA owns queries and walks keys, dQ += dS K
+//                                       -> keys: a CTA owns keys and walks queries, dV += P^T dO, dK += dS^T Q
+// This takes seven products instead of five. In return, no sum depends on timing, memory is linear, and both kernels
+// share one scheme: S, dP and dS of owned rows against walked rows, then dS times the walked rows. A warp owns 16 rows,
+// so P and dS leave the first two products as operands of the others.
 #pragma once
 #include "attention/gpu/backward_pre_post.h"
 #include "attention/sm80/f32.h"
@@ -12,13 +12,13 @@ namespace attune::sm80 {
 
 struct F32Gradients {
   F32Call call;
-  float2* rows;      // [batch][head][padded]: lse_of_weights(), base 2, +inf where a row sees nothing; delta
-  int padded;        // rows of a head, a multiple of kRowsOfPrepare
-  bool shared_keys;  // sequences may have the same keys: gradients are added to what is there
-  bool running;      // the run accumulates: they are added to what was there before it
+  float2* rows;      // [batch][head][padded]: lse_of_weights() in base 2, +inf if a row sees no key; delta
+  int padded;        // rows per head, a multiple of kRowsOfPrepare
+  bool shared_keys;  // sequences may share keys: gradients are added to the existing values
+  bool running;      // the run accumulates: adds to the previous gradients
 };
 
-// A block has kRowsOfPrepare rows of a head, eight lanes a row.
+// A CTA handles kRowsOfPrepare rows of a head, eight lanes per row.
 static __global__ void __launch_bounds__(256) prepare_f32_kernel(const __grid_constant__ F32Gradients x) {
   const Problem& p = x.call.problem;
   const DenseArgs& a = x.call.args;
@@ -50,25 +50,25 @@ static __global__ void __launch_bounds__(256) prepare_f32_kernel(const __grid_co
   }
 }
 
-// The keys that a block owns. In shared memory, found by one thread.
+// The keys that a CTA owns. Lives in shared memory; one thread fills it in.
 struct KeyRows {
   Sequence seq;
   int b, head_kv;
-  int part;          // where dK and dV do not fit into the registers together: 0 for dV, 1 for dK
+  int part;       // if dK and dV do not fit in registers together: 0 computes dV, 1 dK
   int first, count;
-  int low, high;     // the queries that see one of them
+  int low, high;  // range of queries that see any of these keys
 
   template <int TileK>
   __device__ void find(const F32Call& x, int parts) {
     const Problem& p = x.problem;
     uint32_t n = blockIdx.x;
-    const int own = int(n % x.tiles);  // causal: the longest first
+    const int own = int(n % x.tiles);  // causal: longest first
     n /= x.tiles;
     part = int(n % parts), n /= parts;
     head_kv = int(n % p.heads_kv), b = x.first_batch + int(n / p.heads_kv);
     seq = sequence_of(x, b);
     int64_t from = int64_t(own) * TileK, until = from + TileK;
-    if (const Blocks size = p.mask.blocks; size.k) {  // a tile lies in one key block
+    if (const Blocks size = p.mask.blocks; size.k) {  // a tile lies within one key block
       const int pieces = (size.k + TileK - 1) / TileK;
       const int64_t start = int64_t(own / pieces) * size.k;
       from = start + own % pieces * TileK, until = min(from + TileK, start + size.k);
@@ -80,12 +80,12 @@ struct KeyRows {
   __device__ QueryWalk walk() const { return {seq.band, seq.len_q, 1}; }
 };
 
-// Own: rows that a block owns; Other: rows that it walks, a tile at a time.
+// Own: rows that a CTA owns; Other: rows per tile that it walks.
 template <int Dim, int Own, int Other, bool three>
 struct BackwardF32 {
   static constexpr int kWarps = Own / 16, kThreads = kWarps * 32;
   static constexpr int kN = Other / 8;
-  static constexpr bool kBoth = Dim <= 128;  // dK and dV at once
+  static constexpr bool kBoth = Dim <= 128;  // dK and dV together
   using OwnTile = FloatTile<Own, Dim>;
   using OtherTile = FloatTile<Other, Dim>;
   using Place = QueryRows<Own, Other>;
@@ -96,9 +96,9 @@ struct BackwardF32 {
   const Problem& p;
   const DenseArgs& a;
   const int lane, warp;
-  const uint32_t own, own_y, other, other_y;  // q and dO, k and v; or the other way round
-  int2* const seen;                           // [Own]: which of the others see or are seen by each row
-  float2* const info;                         // [Other]: of walked queries, what prepare left
+  const uint32_t own, own_y, other, other_y;  // q and dO, k and v; swapped in the dK/dV kernel
+  int2* const seen;                           // [Own]: range of walked rows that see each row or that it sees
+  float2* const info;                         // [Other]: lse and delta of walked queries
 
   __device__ BackwardF32(const F32Gradients& gradients, char* shared, int2* seen_rows, float2* row_info)
       : g(gradients),
@@ -119,19 +119,19 @@ struct BackwardF32 {
     return g.rows + (int64_t(b) * p.heads_q + head) * g.padded;
   }
 
-  // Of the block list: that of a tile's pairs.
+  // Block list entry of the pairs of a tile.
   __device__ int entry(int b, int head, int i, int j) const {
     const BlockList list{p.mask.blocks, a.row<const int32_t>(Role::block_begin, b, 0, head),
                          a.row<const int32_t>(Role::block_column)};
     return max(0, list.find(i / p.mask.blocks.q, j / p.mask.blocks.k));
   }
 
-  // From dots and dP to P and dS, in their place. `keys`: owned rows are keys, walked ones queries. Where they are not,
-  // nobody needs P: with options there is the gradient of the logits instead.
+  // Replaces dot products by P and dP by dS. `keys`: owned rows are keys and walked rows queries. Otherwise P is not
+  // needed; with options, the gradient of the logits takes its place.
   template <bool keys>
   __device__ void weigh(Accumulator (&s)[kN], Accumulator (&dp)[kN], const Tile& t, int first, const Sequence& q, int b,
                         int head, const float2 (&row)[2]) const {
-    const int start = t.first + lane % 4 * 2;  // of the first column
+    const int start = t.first + lane % 4 * 2;  // first column
     int from[2], until[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half)
@@ -170,8 +170,8 @@ struct BackwardF32 {
       }
   }
 
-  // The gradient of the bias: what the warp's rows and a tile have of it. Along axes that it does not have it is summed
-  // before it is added: one number may take all of it, and the fewer sums meet there, the less is lost.
+  // Adds the warp's share of the bias gradient for one tile. It first sums over axes that the bias broadcasts: a single
+  // element may receive everything, and fewer additions there lose less precision.
   __device__ void add_bias(const Accumulator (&d_logit)[kN], const Place& at, const Tile& t) const {
     const Tensor& to = a[Role::d_bias];
     const bool one_key = to.extent.dim == 1, one_query = to.extent.seq == 1;
@@ -208,7 +208,7 @@ struct BackwardF32 {
     if (!one_query && lane % 4 == 0) add_one(low, 0, t.first), add_one(high, 1, t.first);
   }
 
-  // The lane is made opaque: addresses are computed where they are used, not kept in registers around the walk.
+  // `opaque` hides the lane, so that addresses are computed where they are used instead of kept in registers.
   __device__ void dot(Accumulator (&s)[kN], uint32_t mine, uint32_t walked) const {
     dot_rows<three, OwnTile, OtherTile, 1, kN>(s, mine, walked, warp * 16, opaque(lane));
   }
@@ -294,7 +294,7 @@ struct BackwardF32 {
     if (wants_k) store_keys(at, Role::dk, acc[kBoth ? 1 : 0][0], p.dim_qk, scale_of(p, a));
   }
 
-  // Whether this thread finds the owned keys' block in the list of a block of queries.
+  // True if this thread finds the owned key block in the list of a query block.
   __device__ bool listed(const KeyRows& at, int head, int block) const {
     const BlockList list{p.mask.blocks, a.row<const int32_t>(Role::block_begin, at.b, 0, head),
                          a.row<const int32_t>(Role::block_column)};

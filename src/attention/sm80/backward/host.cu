@@ -1,6 +1,6 @@
-// sm80_backward: the host side of sm80/backward/kernel.h. Chooses a kernel by head dim and by the shared memory of the
-// machine. A run is prepare, the keys' kernel, then finish. In a reproducible one blocks add to dQ in turns; with a
-// block list the rows' kernel computes it instead; and where sequences share keys they come one after the other.
+// sm80_backward: host side of sm80/backward/kernel.h. It selects a kernel by head dim and shared memory. A run launches
+// prepare, the dK/dV kernel and finish. In a deterministic run CTAs add to dQ in ticket order; with a block list, the
+// dQ kernel computes it instead. Where sequences share keys, a deterministic run processes them one after another.
 #include <algorithm>
 #include <cmath>
 #include <initializer_list>
@@ -21,7 +21,7 @@ using sm80::Room;
 constexpr std::string_view kWho = "sm80_backward";
 constexpr int64_t kMostBlocks = INT32_MAX;
 
-// The code that a machine runs: made for it or for an earlier one of its family, else the newest, as PTX.
+// The code that a GPU runs: built for it or for an earlier member of its family; otherwise the newest, as PTX.
 int code_for(int arch) {
   constexpr int built[] = {__CUDA_ARCH_LIST__};  // 800, 890, 900
   int family = 0, newest = 0;
@@ -38,14 +38,14 @@ Room room_of(int arch) {
   return sm80::is_middle(code) && bytes >= 150 * 1024 ? Room::middle : Room::small;
 }
 
-// How much of the key tiles lies outside of the blocks of a list: all by what is inside.
+// Ratio of the keys in all tiles to the keys of the list's blocks.
 constexpr double kMostWasted = 1.3;
 double wasted(const Problem& p, const BackwardKernel& k) {
   const int size = p.mask.blocks.k;
   return size ? double(round_up(size, k.tile)) / size : 1;
 }
 
-struct Chosen { BackwardKernel *keys, *rows; };  // rows: where dQ has a kernel of its own
+struct Chosen { BackwardKernel *keys, *rows; };  // rows: separate dQ kernel, if needed
 
 Chosen choose(const Problem& p, const Device& d) {
   const int dim = p.dim_qk > p.dim_v ? p.dim_qk : p.dim_v;
@@ -59,7 +59,7 @@ Chosen choose(const Problem& p, const Device& d) {
     for (const Room wanted : {room, Room::small})
       for (BackwardKernel& k : all.keys) {
         if (k.with_options != options || (k.room != Room::any && k.room != wanted)) continue;
-        // Where blocks of a list leave much of a tile empty, a smaller one.
+        // Prefers a smaller tile if the list's blocks leave much of this one empty.
         if (!c.keys || wasted(p, *c.keys) > kMostWasted * wasted(p, k)) c.keys = &k;
       }
     if (p.reproducible != Reproducible::no && p.mask.blocks.q) c.rows = all.rows;
@@ -68,12 +68,12 @@ Chosen choose(const Problem& p, const Device& d) {
   return {};
 }
 
-// Tiles of `length` that end where blocks of a list do.
+// Number of tiles in `length`; with a block list, tiles do not cross blocks.
 int64_t tiles(int64_t length, int64_t block, int64_t tile) {
   return block ? ceil_div(length, block) * ceil_div(block, tile) : ceil_div(length, tile);
 }
 
-// Of threads, in the keys' kernel.
+// CTAs of the dK/dV kernel.
 int64_t key_blocks(const Problem& p, const Chosen& c) {
   return tiles(p.len_k, p.mask.blocks.k, c.keys->tile) * p.batch * p.heads_kv;
 }
@@ -81,8 +81,8 @@ int64_t key_blocks(const Problem& p, const Chosen& c) {
 int64_t padded(const Problem& p) { return round_up(p.len_q, sm80::kRowsOfPrepare); }
 int64_t heads(const Problem& p) { return int64_t(p.batch) * p.heads_q; }
 
-// Without a list by key block a block of keys looks for itself in the lists of all blocks of queries; where those are
-// many, a run makes the list it was not given.
+// Without a list by key block, a CTA searches the lists of all query blocks for its key block. If there are many, the
+// run builds the missing list.
 constexpr int64_t kMostSearched = 1024;
 bool many_lists(const Problem& p) { return p.mask.blocks.q && ceil_div(p.len_q, p.mask.blocks.q) > kMostSearched; }
 
@@ -179,7 +179,7 @@ class Run {
     x_.tiles = int(tiles(p_.len_k, p_.mask.blocks.k, chosen_.keys->tile));
     one_by_one_ = x_.shared_keys && p_.reproducible != Reproducible::no;
     if (many_lists(p_) && !a.given(Role::block_begin_k)) make_list(scratch);
-    // Where the list is there by key block, the longest first.
+    // With a list by key block, longest first.
     if (x_.args.given(Role::block_begin_k) && !x_.tickets && (!one_by_one_ || x_.apart))
       x_.order = {.place = scratch.order, .begin = Role::block_begin_k, .tiles = Divisor(uint32_t(x_.tiles)),
                   .units = Divisor(uint32_t(p_.heads_kv)),
@@ -191,7 +191,7 @@ class Run {
     if (x_.apart)
       if (Status s = cuda::build_blocks(list_, a_[Role::q].device_index, stream_); !s.ok()) return s;
     if (Status s = sm80::backward_prepare(kWho, x_, place_, stream_); !s.ok()) return s;
-    // Keys that no sequence has, and sums.
+    // Clears keys that no sequence owns, and sums.
     const bool every = x_.uniform && a_[Role::k].extent.seq <= p_.len_k;
     for (const Role r : {Role::dk, Role::dv})
       if (a_.given(r) && !every && !x_.running)
@@ -205,7 +205,7 @@ class Run {
   }
 
  private:
-  // Early: a kernel that waits for the one before it by itself.
+  // early: programmatic dependent launch; the kernel waits for its predecessor itself.
   Status start(const void* kernel, cuda::SharedMemoryOptIn& ready, int64_t blocks, int threads, int shared_bytes,
                const auto& params, bool early = false) const {
     if (!blocks) return Status::good();
@@ -236,7 +236,7 @@ class Run {
   Status keys() {
     BackwardKernel& k = *chosen_.keys;
     const int rounds = one_by_one_ ? p_.batch : 1;
-    if (one_by_one_) x_.order.place = nullptr;  // it is of the whole batch
+    if (one_by_one_) x_.order.place = nullptr;  // the order covers the whole batch
     for (int b = 0; b < rounds; ++b) {
       x_.first_batch = b;
       const int64_t blocks = int64_t(x_.tiles) * p_.heads_kv * (one_by_one_ ? 1 : p_.batch);
@@ -250,7 +250,7 @@ class Run {
   Status rows() {
     BackwardKernel& k = *chosen_.rows;
     x_.tiles = int(tiles(p_.len_q, p_.mask.blocks.q, k.tile));
-    x_.args[Role::d_bias] = {};  // the keys' kernel has it
+    x_.args[Role::d_bias] = {};  // the dK/dV kernel computes it
     return start(address(k.function[type_]), k.ready[type_], x_.tiles * heads(p_), k.threads, k.shared_bytes, x_);
   }
 
@@ -261,8 +261,8 @@ class Run {
   const int type_;
   const sm80::Place place_;
   const bool early_;
-  BlockBuild list_{};        // by key block, where this run makes it
-  bool one_by_one_ = false;  // sequences share keys, and sums have a fixed order
+  BlockBuild list_{};        // list by key block, if this run builds it
+  bool one_by_one_ = false;  // sequences share keys and sums must have a fixed order
   BackwardParams x_{};
 };
 
@@ -301,7 +301,7 @@ Status backward_prepare(std::string_view who, const BackwardParams& x, Place pla
   static constinit cuda::SharedMemoryOptIn ready[2][2], sink;
   const void* const kernel[2][2] = {{address(prepare_kernel<F16, false>), address(prepare_kernel<Bf16, false>)},
                                     {address(prepare_kernel<F16, true>), address(prepare_kernel<Bf16, true>)}};
-  const int order = x.order.place ? 1 : 0, type = x.problem.dtype.q == DType::bf16;  // order: a block of its own
+  const int order = x.order.place ? 1 : 0, type = x.problem.dtype.q == DType::bf16;  // sorting takes one extra CTA
   const int64_t blocks = x.prepared ? int64_t(x.prepared) * (x.padded / kRowsOfPrepare) : row_blocks(x);
   const Status s = start(who, kernel[order][type], ready[order][type], blocks + order, x, place, stream);
   if (!s.ok() || !x.args.given(Role::d_sinks)) return s;

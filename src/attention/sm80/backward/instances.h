@@ -1,5 +1,5 @@
-// The compiled backward kernels as the host sees them. A file of instances/ holds those of one head dim,
-// so that a build compiles them side by side.
+// Host view of the compiled backward kernels. Each file in instances/ holds one head dim, so that a build compiles them
+// in parallel.
 #pragma once
 #include <span>
 
@@ -11,14 +11,14 @@ namespace attune::sm80 {
 using BackwardFunction = void (*)(BackwardParams);
 
 struct BackwardKernel {
-  int dim;                          // the widest it serves, of q and of v
-  int tile;                         // keys of a block; of a kernel for dQ, rows
+  int dim;                             // largest head dim it serves, of q and v
+  int tile;                            // keys per CTA; query rows per CTA in a dQ kernel
   int threads;
   bool with_options;
   Room room;
   int shared_bytes;
-  BackwardFunction function[2];     // f16, bf16
-  cuda::SharedMemoryOptIn ready[2]{};           // theirs
+  BackwardFunction function[2];        // f16, bf16
+  cuda::SharedMemoryOptIn ready[2]{};  // per function
 };
 
 template <KeysConfig C>
@@ -41,7 +41,7 @@ constexpr BackwardKernel rows_instance() {
   return {Dim, Shape::kTileQ, Shape::kThreads, true, Room::any, R::kSharedBytes, {f16, bf16}};
 }
 
-// Of one head dim. That of dQ is for reproducible runs with a block list.
+// The kernels of one head dim. The dQ kernel serves deterministic runs with a block list.
 struct BackwardKernels {
   std::span<BackwardKernel> keys;
   BackwardKernel* rows;

@@ -1,13 +1,15 @@
-// Gradients with mma.sync and cp.async: the kernels. Built for every GPU from sm_80 on.
+// Gradients with mma.sync and cp.async, for every GPU from sm_80 on.
 //   prepare: lse and delta of every row, dQ cleared -> keys: for each query tile: S^T, dP^T, P^T, dS^T; dV += P^T dO,
 //   dK += dS^T Q, dQ += dS K -> finish: dQ to its dtype
-// A block owns a key tile and walks the queries of all heads that share the keys: dK and dV stay in registers and are
-// summed in f32 without atomics. Scores are transposed, rows are keys: so P^T and dS^T come out of the first two
-// products in the form in which the next two take them, and only dS goes through shared memory, for dQ. Where a warp's
-// share of dK and dV would not fit in its registers, warps share keys, and P goes through shared memory too. Then, with
-// three buffers of Q and dO, half of the warps sum one tile while the others compute the scores of the next; with two,
-// dQ of one tile is beside the scores of the next: exponentials and barriers of one warp are covered by products of
-// another. dQ is added up in global memory, in fragments; in a reproducible run block after block, in turns.
+// A CTA owns a key tile and walks the queries of all heads of the GQA group, so dK and dV stay in registers and are
+// summed in f32 without atomics. Scores are transposed (rows are keys): P^T and dS^T leave the first two products as
+// operands of the next two, and only dS goes through shared memory, for dQ.
+//
+// Where a warp's share of dK and dV would not fit in its registers, warps share keys, and P goes through shared memory
+// too. With three buffers of Q and dO, half of the warps sum one tile while the others compute the scores of the next.
+// With two, dQ of one tile runs beside the scores of the next. Either way, products of one warp cover exponentials and
+// barriers of another. dQ is summed in global memory, in fragments; a deterministic run adds CTA after CTA, in ticket
+// order.
 #pragma once
 #include "attention/sm80/backward/options.h"
 #include "attention/sm80/backward/list_walk.h"
@@ -23,24 +25,24 @@ struct BackwardKeys : KeyWalk<KeyShape<C>> {
   static constexpr int kTileQ = Shape::kTileQ, kTileK = Shape::kTileK, kWarpsQ = Shape::kWarpsQ, kStep = Shape::kStepQ;
   static constexpr int kDim = C.dim;
   static constexpr bool kOptions = C.options;
-  static constexpr int kBlocks = Shape::kBlocks;  // a multiprocessor
+  static constexpr int kBlocks = Shape::kBlocks;  // per SM
   static constexpr int kThreads = Shape::kThreads, kKeys = kTileK / Shape::kWarpsK, kM = kKeys / 16;
   static constexpr int kSumWarps = Shape::kWarps / Shape::kSumWarpsK;  // of dK and dV, over columns
   static constexpr int kSumKeys = kTileK / Shape::kSumWarpsK, kSumM = kSumKeys / 16;
-  static constexpr int kSpan = kDim / kSumWarps, kSpanV = kDim / kSumWarps;  // columns of dK and dV that a warp has
+  static constexpr int kSpan = kDim / kSumWarps, kSpanV = kDim / kSumWarps;  // columns of dK and dV per warp
   static constexpr int kDqRows = kTileQ / Shape::kDqWarpsQ, kDqSpan = kDim / (Shape::kWarps / Shape::kDqWarpsQ);
   static_assert(kKeys % 16 == 0 && kStep % 16 == 0 && kTileQ % (kStep * kWarpsQ) == 0 && kTileK % 16 == 0);
   static_assert(kSpan % 16 == 0 && kSpanV % 16 == 0 && kDqRows % 16 == 0 && kDqSpan % 16 == 0 && kSumKeys % 16 == 0);
   static constexpr bool kShareP = kWarpsQ > 1;
   static_assert(kShareP || kSumKeys == kKeys);
   static constexpr bool kOneBarrier = !kShareP && Shape::kStages == 2;
-  static constexpr bool kPingPong = Shape::kPingPong;                   // one barrier too
-  static constexpr bool kLate = kShareP && Shape::kStages == 2;   // two; dQ is computed beside the next scores
+  static constexpr bool kPingPong = Shape::kPingPong;            // one barrier too
+  static constexpr bool kLate = kShareP && Shape::kStages == 2;  // two barriers; dQ is computed beside the next scores
   using TileOfK = SharedTile<kTileK, kDim>;
   using TileOfV = SharedTile<kTileK, kDim>;
   using TileOfQ = SharedTile<kTileQ, kDim>;
   using TileOfO = SharedTile<kTileQ, kDim>;
-  using TileOfS = SharedTile<kTileK, kTileQ>;  // dS^T, P^T: [key][query]
+  using TileOfS = SharedTile<kTileK, kTileQ>;                                 // dS^T, P^T: [key][query]
   static constexpr int kBuffers = kOneBarrier || kPingPong || kLate ? 2 : 1;  // of dS
   static constexpr int kBuffersP = kPingPong ? 2 : kShareP ? 1 : 0;
   static constexpr int kV = TileOfK::kBytes, kDs = kV + TileOfV::kBytes, kP = kDs + TileOfS::kBytes * kBuffers;
@@ -49,7 +51,7 @@ struct BackwardKeys : KeyWalk<KeyShape<C>> {
   static constexpr int kSharedBytes = kStage0 + Shape::kStages * kStageBytes;
 
   int lane, warp;      // refreshed for every tile: opaque()
-  char* const memory;  // K, V; dS^T and P^T, as often as there are buffers; the stages: Q, dO, rows
+  char* const memory;  // K, V; buffers of dS^T and P^T; stages of Q, dO and rows
   uint32_t shared;
   Accumulator dk[kSumM][kSpan / 8], dv[kSumM][kSpanV / 8];
 
@@ -75,8 +77,8 @@ struct BackwardKeys : KeyWalk<KeyShape<C>> {
     return reinterpret_cast<const float4*>(memory + kStage0 + stage * kStageBytes + kRows);
   }
 
-  // Each thread has one chunk of a panel, in every kRound-th row: so all its addresses in shared memory are one and
-  // constants. Tiles that are whole go the short way.
+  // Each thread copies one chunk of a panel in every kRound-th row, so its shared-memory addresses are one base plus
+  // constants. Whole tiles take the fast path.
   template <class Layout, int kCount, int kWidth>
   __device__ void load_tile(uint32_t tile, const T* first, int64_t stride, int dim, int count) const {
     constexpr int kRound = kThreads / 8;
@@ -125,7 +127,7 @@ struct BackwardKeys : KeyWalk<KeyShape<C>> {
     const T* first = reinterpret_cast<const T*>(query0) + t.head * a[role].stride.head + t.first * stride;
     load_tile<Layout, kTileQ, kWidth>(tile, first, stride, dim, at.seq.len_q - t.first);
   }
-  // The n-th visit; the one after it is found on the way.
+  // Loads the n-th visit and finds the one after it.
   __device__ void load(int n, int stage) {
     refresh();
     const Visit t = at.visit[n % 4];
@@ -138,7 +140,7 @@ struct BackwardKeys : KeyWalk<KeyShape<C>> {
     if (thread_index() == 0) this->find_visit(n + 1);
   }
 
-  // s = keys queries^T: the warp's keys against kStep rows from `first` on.
+  // s = keys queries^T: the warp's keys times kStep query rows, starting at `first`.
   template <class Rows, class Columns, int kDepth>
   __device__ void product(Accumulator (&s)[kM][kStep / 8], uint32_t keys, uint32_t queries, int first) const {
 #pragma unroll
@@ -165,7 +167,7 @@ struct BackwardKeys : KeyWalk<KeyShape<C>> {
     }
   }
 
-  // S of a step becomes P, and dP becomes dS. Then both are packed as operands: [m][n] has rows lane / 4 and + 8.
+  // Computes P from S and dS from dP for one step, then packs both as operands: [m][n] holds rows lane / 4 and + 8.
   using Part = Accumulator[kM][kStep / 8];
   __device__ auto lse_of(const Visit& t, int first) const {
     return [this, &t, i = first + lane % 4 * 2](int row) { return this->lse(t, i + row); };
@@ -213,7 +215,7 @@ struct BackwardKeys : KeyWalk<KeyShape<C>> {
     const BackwardKeys& of;
     const Visit& t;
     const float4* rows;
-    int query, key;  // of (0, 0, 0); key in its tile
+    int query, key;  // position of element (0, 0, 0); key within its tile
     int last_i, last_j;
     __device__ int i(int, int n, int e) const { return query + n * 8 + e % 2; }
     __device__ int in_tile(int m, int e) const { return key + m * 16 + e / 2 * 8; }
@@ -261,7 +263,7 @@ struct BackwardKeys : KeyWalk<KeyShape<C>> {
               w[m][n][half]);
   }
 
-  // acc += weights queries: the warp's keys, its columns, kDepth queries from `first` on; `weight(k)` is an operand.
+  // acc += weights queries: the warp's keys and columns, kDepth queries starting at `first`; `weight(k)` is an operand.
   template <class Layout, int kColumns, int kDepth, class Weight>
   __device__ void accumulate(Accumulator (&acc)[kSumM][kColumns / 8], uint32_t queries, int first,
                              Weight weight) const {
@@ -288,7 +290,7 @@ struct BackwardKeys : KeyWalk<KeyShape<C>> {
     f = {{w[k / 8][0], w[k / 8][1], w[k / 8 + 1][0], w[k / 8 + 1][1]}};
   }
 
-  // dQ += dS K, of the tile's rows; into global memory. In a fixed order: when it is this block's turn.
+  // dQ += dS K for the rows of the tile, into global memory. Deterministic runs wait for this CTA's ticket.
   static constexpr int kDqParts = kDqRows / 16;
   template <int kDepth>
   __device__ void multiply_dq(Accumulator (&dq)[kDqParts][kDqSpan / 8], uint32_t ds, int first) const {
@@ -330,7 +332,7 @@ struct BackwardKeys : KeyWalk<KeyShape<C>> {
     }
   }
 
-  // S to dS, in a buffer; and dV and dK, where P is not shared.
+  // Computes dS from S into a buffer; also dV and dK, if P is not shared.
   __device__ void first_half(int n, int stage, int buffer) {
     refresh();
 #pragma unroll 1
@@ -371,7 +373,7 @@ struct BackwardKeys : KeyWalk<KeyShape<C>> {
     }
   }
 
-  // dV and dK, where P is shared.
+  // dV and dK, if P is shared.
   __device__ void sum(int n, int stage, int buffer) {
     refresh();
     const uint32_t row = TileOfS::offset(warp % Shape::kSumWarpsK * kSumKeys + lane % 16, lane / 16 * 8);
@@ -389,7 +391,7 @@ struct BackwardKeys : KeyWalk<KeyShape<C>> {
     if (x.dq) add_dq(n, ds_shared(buffer));
   }
 
-  // Once all warps have added what they have for the n-th visit.
+  // Advances the ticket once all warps have added the n-th visit.
   __device__ void pass_ticket(int n) const {
     if (x.tickets && thread_index() == 0) add_count(this->ticket(n));
   }
@@ -398,7 +400,7 @@ struct BackwardKeys : KeyWalk<KeyShape<C>> {
     load_keys<TileOfK, kDim>(Role::k, shared, p.dim_qk);
     load_keys<TileOfV, kDim>(Role::v, shared + kV, p.dim_v);
     close_group();
-    wait_for_previous();  // from here on: what prepare wrote
+    wait_for_previous();  // the code below reads the results of prepare
 #pragma unroll
     for (int m = 0; m < kSumM; ++m) {
 #pragma unroll
@@ -447,8 +449,7 @@ struct BackwardKeys : KeyWalk<KeyShape<C>> {
     }
   }
 
-  // Warps w and w + 4 are in the same quarter of a multiprocessor: one has dQ of the tile before to do while the other
-  // has scores.
+  // Warps w and w + 4 share a scheduler: one computes dQ of the previous tile while the other computes scores.
   __device__ void run_late() {
     for (int n = 0; n <= at.visits; ++n) {
       if (n + 1 < at.visits) load(n + 1, (n + 1) % 2);
@@ -470,7 +471,7 @@ struct BackwardKeys : KeyWalk<KeyShape<C>> {
     }
   }
 
-  // Likewise between two barriers: the sums of one tile and the scores of the next, in different orders.
+  // Ping-pong between two barriers: the sums of one tile and the scores of the next, in opposite orders.
   __device__ void run_ping_pong() {
     first_half(0, 0, 0);
     for (uint32_t n = 0; n < uint32_t(at.visits); ++n) {
@@ -486,9 +487,9 @@ struct BackwardKeys : KeyWalk<KeyShape<C>> {
     }
   }
 
-  // Gradients go through the shared memory of K and V: packed, in the tile they belong to; one after the other as f32
-  // where they are stored so or added to what is there. What is done to each row is in a loop and not beside each
-  // accumulator: a block runs this once, and waits for every instruction.
+  // Gradients leave through the shared memory of K and V: packed, each in its own tile; or one after the other as f32,
+  // if they are stored as f32 or added to existing values. Per-row work is a loop instead of being unrolled per
+  // accumulator: a CTA runs it once and waits for every instruction fetch.
   __device__ void store() const {
     if (p.dtype.grad == DType::f32 || x.shared_keys) {
       store_f32(Role::dk, dk, p.dim_qk, x.scale * x.kept.out);
@@ -585,7 +586,7 @@ __global__ void __launch_bounds__(K::kThreads, K::kBlocks)
     }
     K keys(params, shared, place, seen, entries_of);
     admit_next();
-    if (params.order.place || params.tickets || params.apart) wait_for_previous();  // places come from there
+    if (params.order.place || params.tickets || params.apart) wait_for_previous();  // prepare computes places
     if (threadIdx.x == 0) keys.find_place();
     __syncthreads();
     if (place.count > 0) keys.run();

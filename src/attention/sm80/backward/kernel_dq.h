@@ -1,7 +1,7 @@
-// dQ in a fixed order, for reproducible runs with a block list: a block owns query rows and walks their keys.
+// dQ in a fixed order, for deterministic runs with a block list: a CTA owns query rows and walks their keys.
 //   load q, dO -> for each key tile: S, dP, dS; dQ += dS K -> store
-// A warp owns 16 rows, so dS comes out of the first two products in the form in which the third takes it, and nothing
-// passes between warps. S and dP are computed a second time: memory stays linear and no sum depends on timing.
+// A warp owns 16 rows, so dS leaves the first two products as an operand of the third, and warps exchange nothing. S
+// and dP are computed a second time; memory stays linear and no sum depends on timing.
 #pragma once
 #include "attention/sm80/backward/kernel.h"
 
@@ -17,8 +17,8 @@ struct RowPlace {
   Sequence seq;
   int b, head, head_kv;
   int first, rows;
-  int first_tile, tiles;      // of keys
-  int open_first, open_last;  // keys that every row sees
+  int first_tile, tiles;      // key tiles
+  int open_first, open_last;  // range of keys that every row sees
 };
 
 template <class T, int Dim, int DimV, class Shape>
@@ -39,7 +39,7 @@ struct BackwardRows {
   char* const memory;
   uint32_t shared;
   RowPlace& at;
-  int2* const seen;  // [kTileQ]: the keys that each row sees
+  int2* const seen;  // [kTileQ]: keys that each row sees
   Accumulator dq[Dim / 8];
 
   __device__ BackwardRows(const BackwardParams& params, char* shared_memory, RowPlace& place, int2* seen_keys)
@@ -60,16 +60,16 @@ struct BackwardRows {
   }
   __device__ int key_pieces() const { return (p.mask.blocks.k + kTileK - 1) / kTileK; }
 
-  // By one thread.
+  // Called by one thread.
   __device__ void find_place() {
     uint32_t n = blockIdx.x;
-    const int tile = x.tiles - 1 - int(n % x.tiles);  // causal: the longest first
+    const int tile = x.tiles - 1 - int(n % x.tiles);  // causal: longest first
     n /= x.tiles;
     at.head = int(n % p.heads_q), at.b = int(n / p.heads_q), at.head_kv = at.head / (p.heads_q / p.heads_kv);
     at.seq = sequence_of(x, at.b);
     const Blocks size = p.mask.blocks;
     int64_t first = int64_t(tile) * kTileQ, last = first + kTileQ;
-    if (size.q) {  // the rows lie in one query block
+    if (size.q) {  // the rows lie within one query block
       const int pieces = (size.q + kTileQ - 1) / kTileQ;
       const int64_t start = int64_t(tile / pieces) * size.q;
       first = start + tile % pieces * kTileQ, last = min(first + kTileQ, start + size.q);
@@ -148,7 +148,7 @@ struct BackwardRows {
     const BackwardRows& of;
     const Tile& t;
     const float2 (&rows)[2];
-    int first, key;  // of (0, 0, 0): the row in its tile, the key
+    int first, key;  // position of element (0, 0, 0): row within its tile, key
     int last_i, last_j;
     __device__ int in_tile(int e) const { return first + e / 2 * 8; }
     __device__ int i(int, int, int e) const { return of.at.first + in_tile(e); }
@@ -165,7 +165,7 @@ struct BackwardRows {
     product<TileOfO, TileOfV, DimV>(dp[0], shared + kO, v_shared(stage));
     refresh();
     General score(p, a, at.seq, at.b, at.head);
-    score.bias = nullptr, score.block_bias = nullptr;  // a reproducible run has none, so their code is not compiled
+    score.bias = nullptr, score.block_bias = nullptr;  // a deterministic run has none; removes their code
     const Pairs pairs{*this, t, row, warp * 16 + lane / 4, t.first + lane % 4 * 2, at.seq.len_q - 1, at.seq.len_k - 1};
     differentiate_pairs(pairs, a, score, x.kept, s, dp);
     uint32_t ds[kTileK / 8][2];

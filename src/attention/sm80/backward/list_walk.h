@@ -1,25 +1,25 @@
-// Where a block of the keys' kernel works: which keys are its own, and which query tiles of which heads it visits.
-// Visits come from a cursor that only adds, and those under way lie in shared memory: the loop has no division in it.
+// The work of a CTA of the dK/dV kernel: the keys it owns, and the query tiles and heads it visits. Visits come from a
+// cursor that only adds, and those in flight lie in shared memory: the loop contains no division.
 #pragma once
 #include "attention/gpu/backward_pre_post.h"
 
 namespace attune::sm80 {
 
-// Which machines choose a kernel: those whose blocks may have this much shared memory. Code that only others run leaves
-// it empty. Every code has the kernels of small machines: sm_86 runs that of sm_80, and sm_120 that of sm_90.
+// The shared memory per CTA that a kernel requires. Code for GPUs that never select a kernel leaves it empty. Every
+// architecture has the small kernels: sm_86 runs the code of sm_80, and sm_120 that of sm_90.
 enum class Room { any, small, middle, large };
 
-// What a kernel is compiled for: how a block's work is laid out over its warps.
+// Compile-time configuration: how the work of a CTA is divided over its warps.
 struct KeysConfig {
   int dim = 128;
   int tile_q = 64, tile_k = 64;
-  int warps_k = 4, warps_q = 2;  // of S: over keys, over queries
-  int step_q = 32;               // queries that a warp has in registers at once
-  int sum_warps_k = 4;           // of dK and dV: over keys; the others over columns
-  int dq_warps_q = 2;            // of dQ: over queries; the others over columns
-  int stages = 1;                // of Q and dO
-  int blocks = 1;                // on a multiprocessor
-  bool options = false;          // those that change scores
+  int warps_k = 4, warps_q = 2;  // S: warps over keys, over queries
+  int step_q = 32;               // queries that a warp holds in registers at once
+  int sum_warps_k = 4;           // dK and dV: warps over keys; the rest over columns
+  int dq_warps_q = 2;            // dQ: warps over queries; the rest over columns
+  int stages = 1;                // stages of Q and dO
+  int blocks = 1;                // CTAs per SM
+  bool options = false;          // options that change scores
   Room room = Room::any;
 };
 
@@ -29,11 +29,11 @@ struct KeyShape {
   static constexpr int kStepQ = C.step_q, kSumWarpsK = C.sum_warps_k, kDqWarpsQ = C.dq_warps_q;
   static constexpr int kStages = C.stages, kBlocks = C.blocks;
   static constexpr int kWarps = kWarpsK * kWarpsQ, kThreads = kWarps * 32;
-  static constexpr bool kPingPong = kWarpsQ > 1 && kStages == 3;  // half of the warps a tile behind the others
+  static constexpr bool kPingPong = kWarpsQ > 1 && kStages == 3;  // half of the warps run one tile behind the others
   static constexpr Room kRoom = C.room;
 };
 
-// Addresses of 16-byte chunks of one row, from a warp's first column on, at multiples of 16. `kSpan`: how far.
+// Addresses of the 16-byte chunks of one row at multiples of 16, from a warp's first column on. `kSpan`: their extent.
 template <class Layout, int kSpan>
 struct Chunks {
   uint32_t tile, first;
@@ -46,14 +46,14 @@ struct Chunks {
   }
 };
 
-// A query tile of a head of the group; only rows in [from, until) count. `partial`: it has pairs that are hidden, or a
-// row of the launch is far (core/large_logit.h) and this kernel has no way of its own for such rows.
+// A query tile of one head of the group; only rows in [from, until) count. `partial`: it has hidden pairs, or a row of
+// the launch has large logits (core/large_logit.h) and this kernel has no separate path for them.
 struct Visit {
   uint32_t head : 31, partial : 1;
   int first, from, until;
 };
 
-// Without a list `minor` is a query and `major` a head; with one, a piece of a query block and a place in `hit`.
+// Without a list, `minor` is a query and `major` a head; with one, a tile of a query block and an index into `hit`.
 struct Cursor { int major, minor; };
 
 constexpr int kHits = 64;
@@ -61,23 +61,23 @@ struct KeyPlace {
   Sequence seq;
   int b, head_kv, group, tile;
   int first, count;            // keys
-  const char *q, *d_out;       // query 0 of the first head that shares them
-  int64_t row;                 // its place among the padded rows of all heads
-  int low, high;               // the queries that see one of them
-  int open_first, open_last;   // the queries that see all of them; empty where the tile is not whole
-  int start, limit, step;      // of a cursor
-  int head, block;             // of a list: which head of the group and which of its query blocks this round has
-  int of_warp[2], hit[kHits];  // those of them that list this key block
-  int by_key;                  // of a list: it is there by key block too
+  const char *q, *d_out;       // query 0 of the first head of the GQA group
+  int64_t row;                 // its index in the padded rows of all heads
+  int low, high;               // range of queries that see any of the keys
+  int open_first, open_last;   // range of queries that see all keys; empty unless the tile is whole
+  int start, limit, step;      // cursor
+  int head, block;             // list: head of the group and first query block of this round
+  int of_warp[2], hit[kHits];  // query blocks of the round that list this key block
+  int by_key;                  // list by key block is available
   int visits;                  // of this round
-  int large_logits;                     // a row of the launch is
-  Cursor next;                 // after those in `visit`
-  Visit visit[4];              // the n-th in place n % 4
-  int before[4];               // in a fixed order: how many blocks add to its rows of dQ before this one
+  int large_logits;            // a row of the launch has large logits
+  Cursor next;                 // cursor after those in `visit`
+  Visit visit[4];              // the n-th visit at n % 4
+  int before[4];               // deterministic: CTAs that add to its rows of dQ before this one
 };
 static_assert(sizeof(KeyPlace) <= 512);
 
-// Of a block_bias, in kernels with options: the entries of the list that the hits of a round and the visits have.
+// For block_bias in kernels with options: list entries of the hits of a round and of the visits.
 struct Entries { int of_hit[kHits], of_visit[4]; };
 
 template <class Shape>
@@ -87,19 +87,19 @@ struct KeyWalk {
   const Problem& p;
   const DenseArgs& a;
   KeyPlace& at;
-  int2* const seen;  // [kTileK]: the queries that see each key; kNone where there is no key
+  int2* const seen;        // [kTileK]: queries that see each key; kNone beyond the last key
   Entries* const entries;  // null without options
   static constexpr int kNone = INT32_MAX;
 
   __device__ QueryWalk walk() const { return {at.seq.band, at.seq.len_q, 1}; }
 
-  // By one thread.
+  // Called by one thread.
   __device__ void find_place() const {
     uint32_t n = x.tickets         ? uint32_t(atomicAdd(x.tickets, 1)) % gridDim.x
                  : x.order.place ? uint32_t(x.order.place[blockIdx.x])
                                  : blockIdx.x;
-    int tile = int(n % x.tiles);             // causal: the longest first
-    if (x.tickets) tile = x.tiles - 1 - tile;  // in a fixed order: the one whose queries come last, so that few wait
+    int tile = int(n % x.tiles);               // causal: longest first
+    if (x.tickets) tile = x.tiles - 1 - tile;  // deterministic: last queries first, so that few CTAs wait
     n /= x.tiles, at.tile = tile;
     at.head_kv = int(n % p.heads_kv), at.b = x.first_batch + int(n / p.heads_kv), at.group = x.group;
     at.seq = sequence_of(x, at.b);
@@ -109,7 +109,7 @@ struct KeyWalk {
     at.row = (int64_t(at.b) * p.heads_q + head) * x.padded;
     const Blocks size = p.mask.blocks;
     int64_t first = int64_t(tile) * kTileK, last = first + kTileK;
-    if (size.k) {  // a tile lies in one key block
+    if (size.k) {  // a tile lies within one key block
       const int pieces = (size.k + kTileK - 1) / kTileK;
       const int64_t start = int64_t(tile / pieces) * size.k;
       first = start + tile % pieces * kTileK, last = min(first + kTileK, start + size.k);
@@ -121,7 +121,7 @@ struct KeyWalk {
     at.open_first = walk().first_query(end), at.open_last = at.count == kTileK ? walk().last_query(at.first) : 0;
     at.by_key = a.given(Role::block_begin_k) && (!x.apart || *x.apart);
     at.head = 0, at.block = size.q ? first_block() : 0;
-    const int grid = x.tickets ? kTileQ : 16;  // blocks that take turns have the same tiles
+    const int grid = x.tickets ? kTileQ : 16;  // CTAs that share tickets need the same tiles
     at.start = size.q ? 0 : at.low / grid * grid, at.limit = size.q ? pieces() : at.high;
     at.step = size.q ? 1 : kTileQ;
   }
@@ -134,19 +134,19 @@ struct KeyWalk {
 
   // Without a list: tiles of one head.
   __device__ int tiles() const { return at.high > at.low ? (at.high - at.start + kTileQ - 1) / kTileQ : 0; }
-  // Tiles of a block of queries. They begin at multiples of 16, blocks anywhere.
+  // Tiles of a query block. Tiles begin at multiples of 16, blocks anywhere.
   __device__ int pieces() const {
     const int size = p.mask.blocks.q;
     return (size + (size % 16 ? 15 : 0) + kTileQ - 1) / kTileQ;
   }
 
-  // By one thread.
+  // Called by one thread.
   __device__ void begin(int visits) const {
     at.visits = visits, at.next = {0, at.start};
     at.large_logits = __ldcg(reinterpret_cast<const unsigned long long*>(x.large_logits)) == x.launch;
     find_visit(0);
   }
-  // The n-th, by one thread.
+  // Finds the n-th visit. Called by one thread.
   __device__ void find_visit(int n) const {
     Cursor c = at.next;
     Visit t = visit(c);
@@ -154,7 +154,7 @@ struct KeyWalk {
     t.partial = lowers || t.first < max(t.from, at.open_first) || t.first + kTileQ > min(t.until, at.open_last);
     at.visit[n % 4] = t;
     if (entries && p.has(Option::block_bias)) entries->of_visit[n % 4] = entries->of_hit[min(c.major, kHits - 1)];
-    if (x.tickets) {  // blocks add to a tile of dQ from its last key tile on
+    if (x.tickets) {  // CTAs add to a tile of dQ in order, from its last key tile down
       const BandWalk rows{at.seq.band, at.seq.len_k, kTileK};
       at.before[n % 4] = (rows.last_key(min(c.minor + kTileQ, at.seq.len_q) - 1) - 1) / kTileK - at.tile;
     }
@@ -162,12 +162,12 @@ struct KeyWalk {
     if (c.minor >= at.limit) c.minor = at.start, ++c.major;
     at.next = c;
   }
-  // Of a row of a visit; beyond the last one, the last one's.
+  // Log-sum-exp of a row of a visit; rows beyond the last use the last.
   __device__ float lse(const Visit& t, int row) const {
     const int64_t i = at.seq.q_first + int64_t(min(t.first + row, at.seq.len_q - 1));
     return *a.row<const float>(Role::lse, at.seq.q_batch, i, at.head_kv * at.group + int(t.head));
   }
-  // Of the n-th visit.
+  // Ticket of the n-th visit.
   __device__ int* ticket(int n) const {
     const Visit& t = at.visit[n % 4];
     return x.tickets + 1 + (at.row + int64_t(t.head) * x.padded + t.first) / kTicketRows;
@@ -177,12 +177,12 @@ struct KeyWalk {
     const int64_t begin = int64_t(at.hit[min(c.major, kHits - 1)]) * p.mask.blocks.q,
                   first = begin / 16 * 16 + c.minor * kTileQ;
     const int until = clamp(begin + p.mask.blocks.q, 0, at.seq.len_q);
-    // A piece beyond the block has no rows of its own.
+    // A tile beyond the end of the block has no rows of its own.
     return {.head = uint32_t(at.head), .first = clamp(first, 0, until / 16 * 16),
             .from = first < until ? int(begin) : INT32_MAX, .until = until};
   }
 
-  // With a list all visits come in rounds: of a head, and of the query blocks from at.block on.
+  // With a list, visits come in rounds: one head, and the query blocks from at.block on.
   __device__ int first_block() const { return at.by_key ? 0 : at.low / p.mask.blocks.q; }
   __device__ BlockList list_by_key() const {
     return {p.mask.blocks, a.row<const int32_t>(Role::block_begin_k, at.b, 0, at.head_kv * at.group + at.head),
@@ -203,7 +203,7 @@ struct KeyWalk {
     return {p.mask.blocks, a.row<const int32_t>(Role::block_begin, at.b, 0, at.head_kv * at.group + at.head),
             a.row<const int32_t>(Role::block_column)};
   }
-  // The query blocks of this round that list this key block, in order. How many visits they make.
+  // Finds the query blocks of this round that list this key block, in order. Returns the number of visits.
   __device__ int find_hits() const {
     const int key_block = at.first / p.mask.blocks.k, lane = thread_index() % 32, warp = thread_index() / 32;
     const int64_t n = int64_t(at.block) + thread_index();

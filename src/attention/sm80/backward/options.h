@@ -1,11 +1,11 @@
-// Gradients of a thread's pairs where logits have options: an option at a time goes over all of them, for branches to
-// stand beside all pairs and not beside each, and philox is compiled once (as in sm80/forward/options.h).
+// Gradients of a thread's pairs for logits with options. Each option is one pass over all pairs, so branches stand
+// outside the pair loop, and Philox is compiled once (as in sm80/forward/options.h).
 #pragma once
 #include "attention/gpu/backward_pre_post.h"
 
 namespace attune::sm80 {
 
-// f(fragment, its tile of 8 columns, element), for all of a thread's pairs.
+// Calls f(fragment, tile of 8 columns, element) for every pair of a thread.
 template <int M, int N, class F>
 __device__ void each_pair(F f) {
 #pragma unroll
@@ -16,24 +16,24 @@ __device__ void each_pair(F f) {
       for (int e = 0; e < 4; ++e) f(m, n, e);
 }
 
-// Pairs know of each (m, n, e) its query i and key j, both inside of the sequence or hidden, and how far those reach.
+// `Pairs` maps each (m, n, e) to its query i and key j, both inside the sequence or hidden, and holds the last of each.
 template <class B, class Pairs, int M, int N>
 __device__ void add_bias(const Pairs& at, Accumulator (&to)[M][N], const General& score) {
   const Tensor& t = *score.bias;
   const B* first = reinterpret_cast<const B*>(row_address(t, score.batch, 0, score.head));
   const int step = t.extent.dim == 1 ? 0 : 1;
-  each_pair<M, N>([&](int m, int n, int e) {  // what is not there reads what is
+  each_pair<M, N>([&](int m, int n, int e) {  // out-of-range pairs read a valid address
     to[m][n].c[e] += float(first[min(at.i(m, n, e), at.last_i) * t.stride.seq + min(at.j(m, n, e), at.last_j) * step]);
   });
 }
 
-// Bit m * 4 N + n * 4 + e: whether dropout keeps the weight.
+// Bit m * 4 N + n * 4 + e is set if dropout keeps the weight.
 template <int M, int N, class Pairs>
 __device__ uint64_t kept_pairs(const Pairs& at, const General& score) {
   static_assert(M * N * 4 <= 64);
   uint64_t bits = 0;
   Words4 words{};
-  int64_t query = INT64_MIN, four = INT64_MIN;  // keys of one query share a call of philox
+  int64_t query = INT64_MIN, four = INT64_MIN;  // four keys of one query share a Philox call
 #pragma unroll 1
   for (int c = 0; c < M * N * 4; ++c) {
     const int m = c / (N * 4), n = c / 4 % N, e = c % 4;
@@ -45,12 +45,12 @@ __device__ uint64_t kept_pairs(const Pairs& at, const General& score) {
   return bits;
 }
 
-// Dot products and dP become the weights that multiply dO, and dS as it is kept. The gradient of a bias is added to,
-// but for a block's: the sum of this thread's part of it is the answer.
+// Replaces dot products by the weights that multiply dO, and dP by the scaled dS. Adds to the gradient of a bias. For
+// block_bias it returns this thread's part of the sum instead.
 template <class Pairs, int M, int N>
 __device__ float differentiate_pairs(const Pairs& at, const DenseArgs& a, const General& score, Kept kept,
                                      Accumulator (&s)[M][N], Accumulator (&dp)[M][N]) {
-  Accumulator weight[M][N];  // logits first
+  Accumulator weight[M][N];  // holds logits first
   const float block_bias = score.block_bias ? score.block_bias[score.entry] : 0.f;
   each_pair<M, N>([&](int m, int n, int e) { weight[m][n].c[e] = block_bias; });
   if (score.bias) {

@@ -1,7 +1,7 @@
-// The parts of a decode become rows: a block has one row, a thread four columns of every n-th part. A kernel of its own
-// and not the last block of the first one, whose counters would have to be cleared before every run. It is started
-// while the first one ends, and goes through its code once before it waits, so that the code is there by then; what
-// either saves has not been measured by itself.
+// Combines the KV splits of a decode into rows: one row per CTA; each thread adds four columns of every n-th split. It
+// is a separate kernel rather than the last CTA of the first kernel, whose counters would have to be cleared before
+// every run. It launches while the first kernel ends and runs its code once before it waits, so that the instructions
+// are cached by then. The benefit of neither has been measured separately.
 #pragma once
 #include "attention/sm80/decode/kernel.h"
 
@@ -9,7 +9,7 @@ namespace attune::sm80 {
 
 constexpr int kMergeThreads = 256;
 
-template <int Columns>  // threads side by side on a row
+template <int Columns>  // threads per row
 struct DecodeMerge {
   static constexpr int kSlices = kMergeThreads / Columns, kAtOnce = 8;
 
@@ -17,10 +17,10 @@ struct DecodeMerge {
   const Sequence& s;
   const int b, head, query;
   float* const weight;    // [kMostSplits]
-  float2* const factors;  // of what is merged and of what was there before
+  float2* const factors;  // of the combined row and of the previous result
   float4* const sums;     // [kMergeThreads]
 
-  // By a warp: the weights of the parts, and the end of the row.
+  // Called by one warp: computes the weights of the splits and finishes the row.
   __device__ void weigh(int splits, bool real) const {
     const int lane = threadIdx.x;
     float lse[kMostSplits / 32], top = -INFINITY, sum = 0.f;

@@ -1,5 +1,5 @@
-// The decode kernels of sm80_forward: the compiled ones, and the host side of sm80/decode/kernel.h. Keys are cut into
-// parts where the grid would leave multiprocessors idle.
+// Decode kernels of sm80_forward: the instances and the host side of sm80/decode/kernel.h. The keys are split where the
+// grid would leave SMs idle.
 #include <algorithm>
 
 #include "attention/sm80/decode/combine.h"
@@ -8,7 +8,7 @@
 namespace attune::sm80 {
 
 std::span<DecodeKernel> decode_kernels() {
-  // dim, keys, stages, warps, warps of a team, blocks a multiprocessor: 192 KB in all of them, or 96 KB a block
+  // Shared memory: 192 KB per SM for one or two CTAs, or a single CTA of 96 KB.
   static constinit DecodeKernel all[] = {
       instance<DecodeConfig{.dim = 64, .keys = 32, .warps = 8}>(),
       instance<DecodeConfig{.dim = 64, .keys = 32}>(),
@@ -25,9 +25,9 @@ std::span<DecodeKernel> decode_kernels() {
 namespace {
 
 constexpr std::string_view kWho = "sm80_forward";
-// What starting a block and merging parts cost, as bytes that a block could have read meanwhile.
+// Cost of starting a CTA and of combining splits, in bytes that a CTA could have read meanwhile.
 constexpr double kStartBytes = 70e3, kMergeBytes = 120e3, kPartBytes = 512;
-constexpr int kLeastKeys = 128;  // of a part
+constexpr int kLeastKeys = 128;  // per split
 constexpr Role kLengths[] = {Role::cu_q,     Role::cu_k,        Role::used_q,     Role::used_k,
                              Role::left_pad, Role::cache_index, Role::page_table, Role::positions};
 
@@ -37,9 +37,9 @@ int64_t rows_of(const Problem& p) { return std::min<int64_t>(int64_t(p.len_q) * 
 int64_t row_blocks(const Problem& p, const DecodeKernel& k) { return ceil_div(rows_of(p), k.rows); }
 int most_q(const Problem& p) { return std::min(p.len_q, kMostRows / group_of(p)); }
 
-// The narrowest that holds the dims; of those the one whose block has all rows, or comes nearest. Where a row's bits
-// may not depend on the batch the choice may not either: 16 rows, and the smaller block, for there are many short parts
-// and one block starts behind the other.
+// Selects the smallest head dim that fits, then the kernel whose CTA holds all rows, or comes closest. With repro=batch
+// the choice must not depend on the batch: 16 rows and the smaller CTA, because short splits are many and CTAs start
+// one after another.
 DecodeKernel* kernel_for(const Problem& p, const Device& d, int* number = nullptr) {
   DecodeKernel* best = nullptr;
   const auto all = decode_kernels();
@@ -53,16 +53,16 @@ DecodeKernel* kernel_for(const Problem& p, const Device& d, int* number = nullpt
   return best;
 }
 
-// The most keys that the rows of a sequence can see.
+// Upper bound on the keys that the rows of a sequence see.
 int64_t keys_seen(const Problem& p) {
   const Mask& m = p.mask;
   if (m.kind != MaskKind::window || m.left == kNoLimit || m.right == kNoLimit) return p.len_k;
   return std::min<int64_t>(p.len_k, (int64_t(m.left) + m.right + p.len_q) / m.k_step + 2);
 }
 
-// Fixed: as many parts as a sequence of the greatest length has. Else what a model of time says is shortest: blocks
-// come in waves, of which a part that is empty costs a quarter (the others have its bandwidth), and a part of the keys
-// more costs its merge.
+// Fixed: as many splits as a sequence of maximum length has. Otherwise a time model selects the fastest count. CTAs run
+// in waves; an empty slot in the last wave costs a quarter, since the other CTAs get its bandwidth. Each further split
+// costs its combine.
 int splits_of(const Problem& p, const Device& d, const DecodeKernel& k) {
   const int64_t keys = keys_seen(p);
   if (fixed(p)) {
@@ -96,7 +96,7 @@ Partial carve(Workspace& ws, const Problem& p, int splits) {
 }  // namespace
 
 Few decode(const Problem& p) {
-  constexpr int kLongest = INT32_MAX - 4096;  // so that the end of a tile is an int
+  constexpr int kLongest = INT32_MAX - 4096;  // keeps the end of a tile within int
   if (size_of(p.dtype.q) != 2 || needs_general(p) || p.mask.blocks.q) return Few::none;
   if (group_of(p) > kMostRows || p.len_k > kLongest) return Few::none;
   if (int64_t(p.len_q) * group_of(p) <= kMostRows) return Few::all;

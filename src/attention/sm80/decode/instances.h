@@ -1,4 +1,4 @@
-// The compiled decode kernels as the host sees them: a row of numbers and two functions each.
+// Host view of the compiled decode kernels: a row of numbers and two functions each.
 #pragma once
 #include <span>
 
@@ -10,12 +10,12 @@ namespace attune::sm80 {
 using DecodeFunction = void (*)(DecodeParams);
 
 struct DecodeKernel {
-  int dim;                       // the widest it serves, of keys and of values
-  int rows, keys, threads;       // of a block
-  int blocks_per_sm;             // that it is compiled for; shared memory may allow fewer
+  int dim;                             // largest head dim it serves, of keys and values
+  int rows, keys, threads;             // per CTA
+  int blocks_per_sm;                   // compile-time bound; shared memory may allow fewer
   int shared_bytes;
-  DecodeFunction function[2];    // f16, bf16
-  cuda::SharedMemoryOptIn ready[2]{};        // theirs
+  DecodeFunction function[2];          // f16, bf16
+  cuda::SharedMemoryOptIn ready[2]{};  // per function
 };
 
 template <DecodeConfig C>
@@ -31,7 +31,7 @@ constexpr DecodeKernel instance() {
           .function = {decode_kernel<F>, decode_kernel<B>}};
 }
 
-// The narrowest first, of one dim the one of fewest rows, of those the one with most shared memory.
+// Ordered by head dim, then by rows, then by shared memory, largest first.
 std::span<DecodeKernel> decode_kernels();
 
 }  // namespace attune::sm80

@@ -1,9 +1,9 @@
-// Forward attention of few queries over many keys, bound by memory: the kernel. Built for every GPU from sm_80 on.
-//   a block has rows (position, head of the group) and a range of keys; a team of warps, one for every 16 rows, has
-//   every n-th tile of it, loads it for itself with cp.async and waits for nobody else: Stages tiles are on their way
-// Up to 16 rows a team is one warp. Teams merge in shared memory at the end, in their order; parts of the keys merge in
-// a second small kernel, in theirs.
-// Tiles are counted from key 0 of the sequence: a row's bits depend on where its keys are cut and on nothing else.
+// Forward attention of few queries over many keys, bound by memory, for every GPU from sm_80 on.
+//   A CTA has rows (position, head of the GQA group) and a range of keys. A team of warps, one per 16 rows, takes every
+//   n-th key tile, loads it with cp.async and waits for no other team: `stages` tiles are in flight.
+// Up to 16 rows, a team is one warp. At the end, teams merge in shared memory, in order; a second small kernel combines
+// the KV splits, also in order. Tiles are counted from key 0 of the sequence: the bits of a row depend only on where
+// its keys are split.
 #pragma once
 #include "attention/sm80/decode/host.h"
 #include "attention/gpu/byte_rows.h"
@@ -15,34 +15,34 @@
 
 namespace attune::sm80 {
 
-constexpr int kFixedBits = 9;      // parts of 512 keys where a row's bits may not depend on the batch, or of 1024, ...:
-constexpr int kMostFixed = 32;     // so large that a row has at most this many
+constexpr int kFixedBits = 9;   // repro=batch: splits of 512 keys, or 1024, 2048, ...:
+constexpr int kMostFixed = 32;  // large enough that a row has at most this many
 constexpr int kMostSplits = 128;
 
-// Which rows and keys a block has.
+// The rows and keys of a CTA.
 struct DecodePlace {
   Sequence seq;
-  int first, rows;            // of the (position, head) rows of the sequence and key head
-  int begin, end;             // keys that some row sees
-  int open_first, open_last;  // keys that every row sees
+  int first, rows;            // range within the (position, head) rows of the sequence and KV head
+  int begin, end;             // range of keys that some row sees
+  int open_first, open_last;  // range of keys that every row sees
   int b, split, head_kv;
-  int from, until;            // tiles of keys
+  int from, until;            // range of key tiles
 
-  // The rows of the n-th block of `most`, and what they see.
+  // Finds the rows of the n-th CTA of `most` rows, and the keys they see.
   ATTUNE_HD void find_rows(const Divisor& group, int n, int most) {
     const int all = seq.len_q * int(group.by);
     first = clamp(int64_t(n) * most, 0, all), rows = clamp(all - first, 0, most);
     if (!rows) return;
     const BandWalk walk{seq.band, seq.len_k, 1};
     const int top = int(group.divide(first)), bottom = int(group.divide(first + rows - 1));
-    for (int i = top;; i = bottom) {  // one division in the code, which is long
+    for (int i = top;; i = bottom) {  // a loop, so that the long division code is instantiated once
       const int from_key = walk.first_key(i), until_key = walk.last_key(i);
       if (i == top) begin = from_key, open_last = until_key;
       open_first = from_key, end = until_key;
       if (i == bottom) break;
     }
   }
-  // Its tiles: a part of fixed size, counted from key 0, or one of `splits` parts alike.
+  // Finds the key tiles: a split of fixed size, counted from key 0, or one of `splits` equal splits.
   __device__ void cut(bool fixed, const Divisor& splits, int keys) {
     const int first_tile = begin / keys, last_tile = max(first_tile, (end + keys - 1) / keys);
     if (fixed) {
@@ -60,21 +60,21 @@ struct DecodePlace {
   }
 };
 
-// What a block needs to find its first key comes first, side by side: constants are fetched by the line.
+// The fields that lead to a CTA's first key come first and contiguously: constants are fetched by cache line.
 struct DecodeParams {
-  ByteRows q, k, v, out;  // of paged keys, `batch` is the step from page to page
-  Divisor group;          // query heads of a key head: they share a block
-  Divisor row_blocks;     // of one (sequence, key head)
+  ByteRows q, k, v, out;  // paged keys: `batch` is the stride from page to page
+  Divisor group;          // query heads per KV head; they share a CTA
+  Divisor row_blocks;     // per (sequence, KV head)
   Divisor splits, heads_kv, page;
   const int32_t* pages;   // null unless paged
-  int64_t pages_step;     // from sequence to sequence
-  int pool;               // pages there are
+  int64_t pages_step;     // stride from sequence to sequence
+  int pool;               // number of pages
   int dim_qk, dim_v;
-  float scale;            // log2 e folded in
-  bool uniform;           // every sequence is that of `place` but for the batch: no lengths in tensors
-  bool placed;            // so are rows and keys: there is one block of rows
-  bool fixed;             // parts are fixed in size, and sequences of more than kMostRows rows are another kernel's
-  int most_q;             // queries of a sequence that have partial results
+  float scale;            // includes log2(e)
+  bool uniform;           // all sequences equal that of `place` except for the batch index: no lengths in tensors
+  bool placed;            // rows and keys are uniform too: one row block
+  bool fixed;             // splits have fixed size, and sequences of more than kMostRows rows go to another kernel
+  int most_q;             // queries per sequence that have partial results
   DecodePlace place;
   float* partial_out;     // [split][batch][head][query][dim_v], where splits > 1
   float* partial_lse;     // [split][batch][head][query]
@@ -90,7 +90,7 @@ struct DecodeParams {
   __device__ int64_t partial_row(int split, int b, int head, int query) const {
     return ((int64_t(split) * problem.batch + b) * problem.heads_q + head) * most_q + query;
   }
-  // What ends a row, once all its keys are in: running results, the sink, and the lse where it goes.
+  // Finishes a row once all its keys are in: merges the running result and the sink, and writes the lse.
   __device__ RowEnd end_row(const Sequence& s, int head, int query, float finished) const {
     RowEnd end(finished);
     float* lse = args.row<float>(Role::lse, s.q_batch, s.q_first + query, head);
@@ -99,11 +99,11 @@ struct DecodeParams {
     if (lse) *lse = end.lse;
     return end;
   }
-  // Four columns of a row, merged with what is there where the run accumulates.
+  // Writes four columns of a row; adds the old values if the run accumulates.
   __device__ void write(const Sequence& s, int head, int query, int column, float4 x, float now, float before) const {
     char* row = out.row(s.q_batch, s.q_first + query, head);
     const DType dtype = problem.dtype.out;
-    // Plus 0: a zero leaves without a sign, whatever the number of parts was.
+    // Adding 0 clears the sign of a zero, which would otherwise depend on the number of splits.
     x = {fmaf(x.x, now, 0.f), fmaf(x.y, now, 0.f), fmaf(x.z, now, 0.f), fmaf(x.w, now, 0.f)};
     if (dtype == DType::f32) {
       float4* to = reinterpret_cast<float4*>(row) + column / 4;
@@ -120,11 +120,11 @@ struct DecodeParams {
   }
 };
 
-// What a kernel is compiled for.
+// Compile-time configuration.
 struct DecodeConfig {
   int dim = 128;
-  int keys = 16, stages = 3;  // of a tile, and tiles of a team
-  int warps = 4, team = 1;    // of a team: warps that share rows
+  int keys = 16, stages = 3;  // keys per tile, tiles per team
+  int warps = 4, team = 1;    // team: warps that share a key tile
   int blocks_per_sm = 1;
 };
 
@@ -133,7 +133,7 @@ struct Decode {
   static constexpr int kDim = C.dim, kKeys = C.keys, kStages = C.stages, kWarps = C.warps, kTeam = C.team;
   static constexpr int kBlocksPerSm = C.blocks_per_sm;
   static constexpr int kThreads = kWarps * 32, kTeams = kWarps / kTeam, kRows = kTeam * 16;
-  static constexpr int kOwn = kKeys / kTeam;  // keys of a tile that a warp loads
+  static constexpr int kOwn = kKeys / kTeam;  // keys of a tile that one warp loads
   using TileOfK = SharedTile<kKeys, kDim>;
   static constexpr int kStageBytes = 2 * TileOfK::kBytes, kTeamBytes = kStages * kStageBytes;
   static constexpr int kSharedBytes = kTeams * kTeamBytes, kWarpBytes = kTeamBytes / kTeam;
@@ -143,13 +143,13 @@ struct Decode {
   const DecodeParams& x;
   const DecodePlace& at;
   const int lane, warp, team, member;
-  const int until, begin, end;  // of the place
-  const uint32_t stages;  // this team's, in shared memory
-  int2 seen[2];           // the keys that this thread's two rows see, from x until y
+  const int until, begin, end;  // copies from the place
+  const uint32_t stages;        // this team's shared memory
+  int2 seen[2];                 // half-open ranges [x, y) of the keys that this thread's two rows see
   FragmentA q[kDim / 16];
   Accumulator o[kDim / 8];
   float ref[2], sum[2];
-  const char *k, *v;      // this thread's chunk of key 0 of the sequence; paged: of slot 0 in page 0
+  const char *k, *v;            // this thread's chunk of key 0 of the sequence; paged: of slot 0 in page 0
 
   static constexpr int kChunks = kDim / 8, kRowsAtOnce = 32 / kChunks;
 
@@ -172,10 +172,10 @@ struct Decode {
     if constexpr (kTeam == 1) __syncwarp();
     else __syncthreads();
   }
-  // Row of the block that this thread's accumulators hold.
+  // Row of the CTA that this thread's accumulators hold.
   __device__ int row_of(int half) const { return member * 16 + half * 8 + lane / 4; }
 
-  // The page of one of this warp's keys in tile n, a key a thread.
+  // The page of one of this warp's keys in tile n; each lane handles one key.
   __device__ int page_of(int n) const {
     if (!x.pages || until <= n) return 0;
     const uint32_t slot = uint32_t(at.seq.k_first + min(n * kKeys + member * kOwn + lane % kOwn, end - 1));
@@ -184,8 +184,8 @@ struct Decode {
 
   __device__ bool sees(int key) const { return uint32_t(key - begin) < uint32_t(end - begin); }
 
-  // Tile n into a stage: a thread has one chunk of 16 bytes of every kRowsAtOnce-th row. What no row sees is zeros:
-  // hidden, and 0 times a value that is not there is 0. `page` is page_of(n), read long before.
+  // Loads tile n into a stage: a thread copies one 16-byte chunk of every kRowsAtOnce-th row. Keys that no row sees are
+  // filled with zeros: they are masked, and 0 times a missing value is then 0. `page` is page_of(n), read long before.
   __device__ void load(int n, int stage, int page) const {
     if (n >= until) return;
     const uint32_t to = stages + stage * kStageBytes;
@@ -211,7 +211,7 @@ struct Decode {
     copy16(to + TileOfK::kBytes + TileOfK::offset(row, column), from_v, there && column < x.dim_v);
   }
 
-  // Straight into fragments: every warp needs all of q, once.
+  // Loads q directly into fragments: every warp needs all of q, once.
   __device__ void load_q() {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -226,7 +226,7 @@ struct Decode {
             there && column < x.dim_qk ? *reinterpret_cast<const uint32_t*>(from + column * sizeof(T)) : 0;
       }
     }
-    // Divisions are long: a lane does those of one row.
+    // Divisions are long code, so each lane computes one row.
     const BandWalk walk{at.seq.band, at.seq.len_k, kKeys};
     const int i = position(min(member * 16 + lane % 16, at.rows - 1));
     const int first = walk.first_key(i), last = walk.last_key(i);
@@ -235,7 +235,7 @@ struct Decode {
       seen[half] = {__shfl_sync(~0u, first, half * 8 + lane / 4), __shfl_sync(~0u, last, half * 8 + lane / 4)};
   }
 
-  // s = q k^T, fragments of k running ahead of the products that use them.
+  // s = q k^T. Fragments of k are loaded ahead of the products that use them.
   __device__ void scores(uint32_t shared, Accumulator (&s)[kKeys / 8]) const {
     constexpr int kPairs = kKeys / 16, kSteps = kDim / 16 * kPairs, kAhead = kDim > 128 ? 3 : 4;
     const uint32_t first = shared + TileOfK::offset(lane / 16 * 8 + lane % 8, lane / 8 % 2 * 8);
@@ -278,11 +278,11 @@ struct Decode {
     const int batch = x.pages ? 0 : at.seq.k_batch, first = x.pages ? 0 : at.seq.k_first;
     k = x.k.row(batch, first, at.head_kv) + lane % kChunks * 16;
     v = x.v.row(batch, first, at.head_kv) + lane % kChunks * 16;
-    int n = at.from + (team + kTeams - at.from % kTeams) % kTeams;  // the first tile of this team
+    int n = at.from + (team + kTeams - at.from % kTeams) % kTeams;  // first tile of this team
     int page[kStages + 1];
 #pragma unroll
     for (int stage = 0; stage <= kStages; ++stage) page[stage] = page_of(n + stage * kTeams);
-#pragma unroll 1  // long code is slow the first time
+#pragma unroll 1  // long code is slow on its first execution
     for (int stage = 0; stage < kStages; ++stage) {
       load(n + stage * kTeams, stage, page[0]), close_group();
 #pragma unroll
@@ -321,10 +321,10 @@ struct Decode {
         *reinterpret_cast<float4*>(x.partial_out + partial_row(row) * x.dim_v + column) = {};
   }
 
-  // 16-byte chunks are exchanged by row, so that the rows of a fragment lie in different banks.
+  // 16-byte chunks are swizzled by row, so that the rows of a fragment lie in different banks.
   __device__ static int o_at(int row, int column) { return row * kDim + (column ^ ((row & 7) * 4)); }
 
-  // `ends`, [kTeams][kRows]: reference and sum of a team's row, then its factor; `last`: factors of the row.
+  // `team_stats`, [kTeams][kRows]: reference and sum of a team's row, later its factor; `last`: factors of the row.
   __device__ void merge_teams(char* shared, float2* team_stats, float2* last) {
     float* mine = reinterpret_cast<float*>(shared + warp * kWarpBytes);
 #pragma unroll
@@ -377,7 +377,7 @@ struct Decode {
   }
 };
 
-// By one warp. The heads of a sequence are side by side in time as they often are in memory.
+// Called by one warp. The heads of a sequence run next to each other in time, as they often lie in memory.
 template <int Rows, int Keys>
 __device__ inline void find_place(const DecodeParams& x, DecodePlace& at) {
   static_assert(sizeof(DecodePlace) <= 128);

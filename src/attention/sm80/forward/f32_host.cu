@@ -1,5 +1,5 @@
-// sm80_forward_f32: the host side of sm80/forward/f32_kernel.h. A kernel for each of three widths and two precisions,
-// and one launch.
+// sm80_forward_f32: host side of sm80/forward/f32_kernel.h. One kernel for each of three widths and two precisions; one
+// launch.
 #include "attention/gpu/append.h"
 #include "attention/sm80/f32_host.h"
 #include "attention/sm80/forward/f32_kernel.h"
@@ -10,7 +10,7 @@ namespace {
 constexpr std::string_view kWho = "sm80_forward_f32";
 
 struct Kernel {
-  int dim, tile_q, tile_k, threads, shared_bytes;  // dim: the widest it serves, of q and of v
+  int dim, tile_q, tile_k, threads, shared_bytes;  // dim: largest head dim of q and v
   void (*function[2])(sm80::F32Call);              // tf32, tf32x3
   cuda::SharedMemoryOptIn ready[2]{};
 };

@@ -1,13 +1,13 @@
-// Forward attention of f32 with mma.sync on tf32: the kernel. Built for every GPU from sm_80 on.
+// Forward attention in f32 by mma.sync on tf32, for every GPU from sm_80 on.
 //   load q -> for each key tile: wait k, load v; scores, hide, admit; wait v, load next k; accumulate -> store
-// The 16-bit kernel without its splits and grouped heads. Tiles fit the 99 KB of the smallest machine, so there is one
-// kernel a width and precision. A row's bits do not depend on what shares its tile or batch.
+// It follows the 16-bit kernel without split-KV and packed heads. Tiles fit in 99 KB of shared memory, so one kernel
+// per width and precision serves all GPUs. The bits of a row do not depend on the rest of its tile or batch.
 #pragma once
 #include "attention/sm80/f32.h"
 
 namespace attune::sm80 {
 
-// What a kernel is compiled for. `three`: products in three parts of tf32, as exact as f32.
+// Compile-time configuration. `three`: tf32x3, three tf32 products per product, as exact as f32.
 struct ForwardF32Config {
   int dim, tile_q, tile_k, warps;
 };
@@ -29,7 +29,7 @@ struct ForwardF32 {
   const int lane, warp;
   const uint32_t q_shared, k_shared, v_shared;
   Place& at;
-  int2* const seen;  // [kTileQ]: the keys that each row sees
+  int2* const seen;  // [kTileQ]: keys that each row sees
   Accumulator o[kM][kDim / 8];
   float ref[kM][2], sum[kM][2];
 
@@ -45,13 +45,13 @@ struct ForwardF32 {
         at(place),
         seen(seen_keys) {}
 
-  // Row of the block that this thread's accumulators hold: m-th fragment, half 0 or 1.
+  // Row of the CTA that this thread's accumulators hold, for fragment m and half 0 or 1.
   __device__ int row_of(int m, int half) const { return warp * kRowsOfWarp + m * 16 + half * 8 + lane / 4; }
   __device__ void load(Role role, uint32_t tile, const Tile& t) const {
     load_keys<TileOfK, kThreads>(x, role, at.seq, at.b, at.head_kv, t.first, t.last - t.first, tile);
   }
 
-  // From dot products to logits in base 2; -inf where a row does not see a key.
+  // Converts dot products to logits in base 2; -inf where a row does not see a key.
   __device__ void hide(Accumulator (&s)[kM * kN], const Tile& t) const {
     if (x.options) {
       General score(p, a, at.seq, at.b, at.head);
@@ -86,7 +86,7 @@ struct ForwardF32 {
       }
   }
 
-  // The running softmax: references, sums, and p in place of s. Rescales o only where a reference moved.
+  // Online softmax: updates references and sums, replaces s by p, and rescales o only where a reference moved.
   __device__ void admit(Accumulator (&s)[kM * kN]) {
 #pragma unroll
     for (int m = 0; m < kM; ++m) {
@@ -107,7 +107,7 @@ struct ForwardF32 {
         for (int n = 0; n < kN; ++n)
 #pragma unroll
           for (int e = 2 * half; e < 2 * half + 2; ++e) {
-            s[m * kN + n].c[e] = exp2_fast(__fsub_rn(s[m * kN + n].c[e], shift));  // not joined with scaling
+            s[m * kN + n].c[e] = exp2_fast(__fsub_rn(s[m * kN + n].c[e], shift));  // not fused with scaling
             total += s[m * kN + n].c[e];
           }
         sum[m][half] = sum[m][half] * factor[half] + total;
@@ -174,7 +174,7 @@ struct ForwardF32 {
         const int64_t token = at.seq.q_first + int64_t(at.first + row);
         const float total = row_sum(sum[m][half]);
         float now = 0.f, before = 0.f;
-        if (lane % 4 == 0 && row < at.rows) {  // one lane of a row: it reads and writes the running lse
+        if (lane % 4 == 0 && row < at.rows) {  // one lane per row reads and writes the running lse
           RowEnd end(SoftmaxRow{ref[m][half], total});
           float* lse = a.row<float>(Role::lse, at.seq.q_batch, token, at.head);
           if (p.has(Option::accumulate)) end.merge_running(*lse);

@@ -1,6 +1,5 @@
-// sm80_forward: the host side of sm80/forward/kernel.h. Chooses among the compiled kernels, packs the query heads of a
-// group into one block where there are few queries, and splits the keys where the grid would leave multiprocessors
-// idle.
+// sm80_forward: host side of sm80/forward/kernel.h. It selects a compiled kernel, packs the query heads of a GQA group
+// into one CTA where queries are few, and splits the keys where the grid would leave SMs idle.
 #include <algorithm>
 #include <cmath>
 
@@ -26,16 +25,16 @@ __global__ void __launch_bounds__(1024) order_kernel(const __grid_constant__ Ord
 }
 
 constexpr std::string_view kWho = "sm80_forward";
-constexpr int kLeastKeysOfSplit = 256;  // below, merging costs more than the split saves
+constexpr int kLeastKeysOfSplit = 256;  // below, the combine costs more than the split saves
 constexpr int64_t kMostBlocks = INT32_MAX;
-constexpr double kMostWasted = 1.3;  // below, the larger tile is quicker all the same
-constexpr int64_t kShortDiagonal = 1 << 15;      // keys times dim: 512 of 64
+constexpr double kMostWasted = 1.3;              // below, the larger tile is still faster
+constexpr int64_t kShortDiagonal = 1 << 15;      // keys * dim: 512 keys at d64
 constexpr int64_t kShort = 512, kNarrow = 2048;  // keys
-// What `sequence` reads on the GPU.
+// Roles that `sequence` reads on the GPU.
 constexpr Role kLengths[] = {Role::cu_q,     Role::cu_k,        Role::used_q,     Role::used_k,
                              Role::left_pad, Role::cache_index, Role::page_table, Role::positions};
 
-// A plan holds a number into them.
+// Plan::kernel is an index into these tables.
 constexpr cuda::KernelTable<ForwardKernel> kKernels[] = {sm80::forward_kernels_64, sm80::forward_kernels_96,
                                                          sm80::forward_kernels_128, sm80::forward_kernels_192,
                                                          sm80::forward_kernels_256};
@@ -44,12 +43,13 @@ ForwardKernel& kernel_of(const Plan& plan) { return cuda::kernel_at(kKernels, pl
 
 int heads_per_key(const Problem& p) { return p.heads_q / p.heads_kv; }
 
-// Query heads that share a block. Options and lists differ by head. A row's bits do not depend on who shares its block.
+// Query heads packed into one CTA: 1 with options and lists, which differ by head. The bits of a row do not depend on
+// the other rows of its CTA.
 int group_of(const Problem& p, const ForwardKernel& k) {
   return k.with_options || p.mask.blocks.q || p.len_q >= k.tile_q ? 1 : heads_per_key(p);
 }
 
-// Tiles of a block of queries of the list.
+// Query tiles per query block of the list.
 int64_t row_pieces(const Problem& p, const ForwardKernel& k) {
   return p.mask.blocks.q ? ceil_div(p.mask.blocks.q, k.tile_q) : 1;
 }
@@ -59,27 +59,27 @@ int64_t row_blocks(const Problem& p, const ForwardKernel& k) {
   return ceil_div(int64_t(p.len_q) * group_of(p, k), k.tile_q);
 }
 
-// Key tiles of a block of the list.
+// Key tiles per key block of the list.
 int64_t list_pieces(const Problem& p, const ForwardKernel& k) {
   return p.mask.blocks.k ? ceil_div(p.mask.blocks.k, k.tile_k) : 1;
 }
 
 int64_t units(const Problem& p, const ForwardKernel& k) { return int64_t(p.batch) * (p.heads_q / group_of(p, k)); }
 
-// The most keys that a block of rows can see.
+// Upper bound on the keys that one query tile sees.
 int64_t keys_seen(const Problem& p, const ForwardKernel& k) {
   const Mask& m = p.mask;
   if (m.kind != MaskKind::window || m.left == kNoLimit || m.right == kNoLimit) return p.len_k;
   return std::min<int64_t>(p.len_k, (int64_t(m.left) + m.right + k.tile_q) / m.k_step + 2);
 }
 
-// Tiles are whole at both edges of a mask: of a narrow one, much of the larger tiles is hidden.
+// Tiles are computed whole at both edges of a mask, so with a narrow window much of a large tile is masked.
 bool is_narrow(const Mask& m) {
   return m.kind == MaskKind::window && m.left != kNoLimit && m.right != kNoLimit &&
          (int64_t(m.left) + m.right + 1) / m.k_step <= kNarrow;
 }
 
-// How much of a kernel's tiles lies outside of the blocks of a list: all by what is inside.
+// Ratio of the area of a kernel's tiles to the area of the list's blocks that they cover.
 double wasted(const Problem& p, const ForwardKernel& k) {
   const Blocks size = p.mask.blocks;
   if (!size.q) return 1;
@@ -90,8 +90,8 @@ int blocks_at_once(const ForwardKernel& k, const Device& d) {
   return d.units * std::clamp(cuda::shared_limit(d.arch) / k.shared_bytes, 1, k.blocks_per_sm);
 }
 
-// One block merges all parts: a part takes it about half as long as a tile of keys, so there are at most so many that
-// both take the same time.
+// One CTA combines all splits. A split takes it about half as long as a key tile, so the number of splits is bounded
+// where both take the same time.
 int most_splits(int64_t keys, int tile_k, int64_t room) {
   const auto even = int64_t(std::sqrt(2. * double(keys) / tile_k));
   return int(std::clamp<int64_t>(std::min({room, keys / kLeastKeysOfSplit, even}), 1, sm80::kMostParts));
@@ -104,7 +104,7 @@ Partial carve(Workspace& ws, const Plan& plan) {
   const ForwardKernel& k = kernel_of(plan);
   const int64_t blocks = units(p, k) * row_blocks(p, k);
   Partial made{};
-  // Rows of a list may be of any lengths, which matters where not all can begin at once.
+  // Row lengths of a list vary, which matters when not all CTAs are resident at once.
   if (plan.splits == 1 && p.mask.blocks.q && blocks > blocks_at_once(k, plan.device))
     made.order = ws.take<int32_t>(size_t(blocks));
   if (plan.splits == 1) return made;
@@ -147,20 +147,20 @@ Status shape(Plan& plan, const Planner&) {
     return k.with_options == options && k.dim >= p.dim_qk && k.dim_v >= p.dim_v &&
            k.shared_bytes <= cuda::shared_limit(plan.device.arch);
   };
-  // The smaller tile: for few queries, and for a short causal mask, which wastes half of a large one on its diagonal.
-  // Not where a row's bits may not depend on the batch: bounds of lengths do.
+  // The smaller tile serves few queries and short causal masks, where the diagonal wastes half of a large tile. Not
+  // with repro=batch: the choice depends on length bounds, which depend on the batch.
   const bool diagonal = p.mask.kind == MaskKind::causal && int64_t(p.len_k) * p.dim_qk <= kShortDiagonal;
   const bool bounds = p.reproducible != Reproducible::batch, small = bounds && (decode || diagonal);
   const ForwardKernel *k = nullptr, *plain = cuda::find_kernel(kKernels, fits);
-  if (plain) {  // others of the same head dim
+  if (plain) {  // other kernels of the same head dim
     const auto other = [&](int tile_k, int threads) {
       const auto wanted = [&](const ForwardKernel& x) {
         return fits(x) && x.dim == plain->dim && x.tile_q <= 64 && x.tile_k == tile_k && x.threads == threads;
       };
       if (!k) k = cuda::find_kernel(kKernels, wanted, &plan.kernel);
     };
-    // Those of two warps have 32 rows each, so that products wait less for shared memory, and blocks are many: one
-    // begins and ends beside the products of three others.
+    // Kernels of two warps give each warp 32 rows, so products wait less for shared memory. With four CTAs per SM, one
+    // runs its prologue or epilogue beside the products of the other three.
     const bool list = p.mask.blocks.q > 0, lower = small || wasted(p, *plain) > kMostWasted;
     if (list ? lower : is_narrow(p.mask)) other(64, 64);
     if (lower) other(64, 128);
@@ -192,7 +192,7 @@ Status attend(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
   const int64_t counters = units(p, k) * row_blocks(p, k), blocks = counters * plan.splits;
   if (!blocks) return Status::good();
   const Partial partial = carve(ws, plan);
-  // Without lengths in tensors the host knows the one sequence that all are alike.
+  // Without lengths in tensors, all sequences are alike and the host computes the one description.
   const bool uniform = std::none_of(std::begin(kLengths), std::end(kLengths), [&](Role r) { return a.given(r); });
   const bool paged = p.keys == KeySource::paged;
   const sm80::ForwardParams params{.q = sm80::byte_rows(a[Role::q]),

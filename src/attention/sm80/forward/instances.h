@@ -1,5 +1,5 @@
-// The compiled forward kernels as the host sees them: a row of numbers and two functions each. A file
-// of instances/ holds those of one head dim, so that a build compiles them side by side.
+// Host view of the compiled forward kernels: a row of numbers and two functions each. Each file in instances/ holds one
+// head dim, so that a build compiles them in parallel.
 #pragma once
 #include <span>
 
@@ -11,13 +11,13 @@ namespace attune::sm80 {
 using ForwardFunction = void (*)(ForwardParams);
 
 struct ForwardKernel {
-  int dim, dim_v;                  // the widest it serves
+  int dim, dim_v;                      // largest head dims it serves
   int tile_q, tile_k, threads;
   bool with_options;
-  int blocks_per_sm;               // that it is compiled for; shared memory may allow fewer
+  int blocks_per_sm;                   // compile-time bound; shared memory may allow fewer
   int shared_bytes;
-  ForwardFunction function[2];     // f16, bf16
-  cuda::SharedMemoryOptIn ready[2]{};          // theirs
+  ForwardFunction function[2];         // f16, bf16
+  cuda::SharedMemoryOptIn ready[2]{};  // per function
 };
 
 template <ForwardConfig C>
@@ -35,7 +35,7 @@ constexpr ForwardKernel instance() {
           .function = {forward_kernel<F>, forward_kernel<B>}};
 }
 
-// Of one head dim, the preferred first.
+// The kernels of one head dim, preferred first.
 using ForwardKernels = std::span<ForwardKernel>;
 ForwardKernels forward_kernels_64();
 ForwardKernels forward_kernels_96();

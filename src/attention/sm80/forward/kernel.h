@@ -1,8 +1,9 @@
-// Forward attention with mma.sync and cp.async: the kernel. Built for every GPU from sm_80 on.
+// Forward attention with mma.sync and cp.async, for every GPU from sm_80 on.
 //   load q -> for each key tile: wait k, load v; scores, hide, admit; wait v, load next k; accumulate -> store
-// K and V have one buffer each and a load hides behind the other's product; two blocks a multiprocessor hide the rest.
-// A warp owns 16 or 32 rows: with 32, every fragment of K and V feeds two products. The reference of a row moves only
-// when its maximum grew by more than 2^kLazy, row by row: a row's bits do not depend on what shares its tile.
+// K and V have one buffer each: the load of one overlaps the product of the other, and two CTAs per SM hide the rest. A
+// warp owns 16 or 32 rows; with 32, every fragment of K and V feeds two products. The reference of a row moves only
+// when its maximum grew by more than 2^kLazy. The decision is per row, so the bits of a row do not depend on the rest
+// of its tile.
 #pragma once
 #include "attention/sm80/forward/options.h"
 #include "attention/sm80/tile_steps.h"
@@ -13,11 +14,11 @@ constexpr float kLazy = 8.f;
 constexpr int kMostParts = 128;
 constexpr int kAhead = 3;  // 2 to 4 compile to the same schedule
 
-// What a kernel is compiled for.
+// Compile-time configuration.
 struct ForwardConfig {
   int dim = 128, dim_v = dim;
   int tile_q = 128, tile_k = 64, warps = 4;
-  bool options = false;   // those that change scores
+  bool options = false;  // options that change scores
   int blocks_per_sm = 2;
 };
 
@@ -39,8 +40,8 @@ struct Forward {
   const int lane, warp;
   const uint32_t q_shared, k_shared, v_shared;
   ForwardPlace& at;
-  int2* const seen;     // [kTileQ]: the keys that each row sees, from x until y
-  float* const weights; // of parts of split keys, in the place of the tiles
+  int2* const seen;      // [kTileQ]: half-open range [x, y) of the keys that each row sees
+  float* const weights;  // weights of KV splits; overlays the tiles
   Accumulator o[kM][kDimV / 8];
   float ref[kM][2], sum[kM][2];
 
@@ -59,22 +60,22 @@ struct Forward {
 
   __device__ int position(int row) const { return int(x.group.divide(row)); }
   __device__ int head(const ForwardPlace& at, int row) const { return at.head_q + int(x.group.rest(row)); }
-  // Of a row of the block.
+  // Token of a row of the CTA.
   __device__ int64_t token(const ForwardPlace& at, int row) const { return at.seq.q_first + position(at.first + row); }
-  // Row of the block that this thread's accumulators hold: m-th fragment, half 0 or 1.
+  // Row of the CTA that this thread's accumulators hold, for fragment m and half 0 or 1.
   __device__ int row_of(int m, int half) const { return warp * kRowsOfWarp + m * 16 + half * 8 + lane / 4; }
-  // The keys that query i sees: from x until y.
+  // Half-open range [x, y) of the keys that query i sees.
   __device__ int2 keys_seen(const ForwardPlace& at, int i) const {
     const BandWalk walk{at.seq.band, at.seq.len_k, kTileK};
     if (at.seq.band.k_step != 1) return {walk.first_key(i), walk.last_key(i)};
     return {clamp(i + at.from, 0, at.seq.len_k), clamp(i + at.until, 0, at.seq.len_k)};
   }
 
-  // By every thread, so that none waits before its first load.
+  // Called by every thread, so that no thread waits before its first load.
   __device__ ForwardPlace find_place() const {
     ForwardPlace at;
-    // The blocks of a unit follow each other and find its keys in the L2 cache, the longest of a causal mask
-    // first. Where lengths differ, the last row blocks of all sequences come first: only long ones have such rows.
+    // The CTAs of a unit follow each other, so its keys stay in L2; causal masks start with the longest. Where lengths
+    // differ, the last row blocks of all sequences come first: only long sequences have them.
     uint32_t n = x.order ? uint32_t(x.order[blockIdx.x]) : blockIdx.x;
     if (x.uniform) at.block = int(x.row_blocks.rest(n)), n = x.row_blocks.divide(n);
     at.split = int(x.splits.rest(n)), n = x.splits.divide(n);
@@ -92,7 +93,7 @@ struct Forward {
     at.v = x.v.row(at.seq.k_batch, at.seq.k_first, at.head_kv);
     const Blocks size = p.mask.blocks;
     int last;
-    if (size.q) {  // a block of rows lies in one query block
+    if (size.q) {  // the rows of a CTA lie within one query block
       const int pieces = (size.q + kTileQ - 1) / kTileQ, piece = at.block % pieces;
       const int64_t start = int64_t(at.block / pieces) * size.q;
       at.first = clamp(start + piece * kTileQ, 0, at.seq.len_q);
@@ -115,7 +116,8 @@ struct Forward {
     } else {
       at.first_tile = top.x / kTileK, all = max(0, (bottom.y + kTileK - 1) / kTileK - at.first_tile);
     }
-    const int each = int(x.splits.divide(all)), more = int(x.splits.rest(all));  // the first splits have one tile more
+    // The first `more` splits get one extra tile.
+    const int each = int(x.splits.divide(all)), more = int(x.splits.rest(all));
     at.first_tile += at.split * each + min(at.split, more), at.tiles = each + (at.split < more);
     return at;
   }
@@ -123,7 +125,7 @@ struct Forward {
     return {p.mask.blocks, a.row<const int32_t>(Role::block_begin, at.b, 0, at.head_q),
             a.row<const int32_t>(Role::block_column)};
   }
-  // The n-th tile; `partial` where some pair in it is hidden.
+  // The n-th tile; `partial` if any pair in it is hidden.
   __device__ Tile tile(const ForwardPlace& at, int n) const {
     n += at.first_tile;
     int first = n * kTileK, last = min(first + kTileK, at.seq.len_k);
@@ -135,7 +137,7 @@ struct Forward {
     return {first, last, at.open_first > first || at.open_last < first + kTileK || last < first + kTileK};
   }
 
-  // Of the list: that of the n-th tile.
+  // List entry of the n-th tile.
   __device__ int entry(const ForwardPlace& at, int n) const {
     return int(at.column - list(at).column) + int(x.pieces.divide(n + at.first_tile));
   }
@@ -145,7 +147,7 @@ struct Forward {
     if (lane < kRowsOfWarp) seen[row] = row < at.rows ? keys_seen(at, position(at.first + row)) : int2{0, 0};
   }
 
-  // A row of q or out.
+  // Address of a row of q or out.
   __device__ char* row_at(const ForwardPlace& at, Role role, int row) const {
     const ByteRows& rows = role == Role::q ? x.q : x.out;
     if (x.group.by == 1) return (role == Role::q ? at.q : at.out) + row * rows.seq;
@@ -170,7 +172,7 @@ struct Forward {
     }
   }
 
-  // A thread has one column of 16 bytes and every kStep-th row.
+  // Each thread copies one 16-byte column of every kStep-th row.
   template <class Layout>
   __device__ void load_keys(const ForwardPlace& at, Role role, uint32_t shared, int dim, Tile t) const {
     constexpr int kChunks = Layout::kPanels * 8, kStep = kThreads / kChunks;
@@ -181,7 +183,7 @@ struct Forward {
     if (p.keys == KeySource::paged) return load_pages<Layout, kStep>(at, role, shared, t.first, row, column, count);
     const int64_t stride = role == Role::k ? x.k.seq : x.v.seq;
     const char* from = (role == Role::k ? at.k : at.v) + (t.first + row) * stride + column * sizeof(T);
-    // Rows 8 apart have the same place in their swizzle: one address and constants, or two of them.
+    // Rows 8 apart have the same swizzle: one address (or two) and constant offsets suffice.
     constexpr bool kTwo = kWarps == 2 && kStep == 4, kQuick = kStep % 8 == 0 || kTwo;
     const uint32_t odd = kTwo ? shared + Layout::offset(row + kStep, column) - kStep * 128 : 0;
     const auto place = [&](int n) {
@@ -208,8 +210,8 @@ struct Forward {
     }
   }
 
-  // s = q k^T. Fragments of k run kAhead loads ahead of the products that use them: with eight warps a multiprocessor
-  // nobody else hides the latency of shared memory.
+  // s = q k^T. Fragments of k are loaded kAhead steps before their products: with eight warps per SM, no other warp
+  // hides the latency of shared memory.
   __device__ void scores(Accumulator (&s)[kM][kTileK / 8]) const {
     constexpr int kPairs = kTileK / 16, kSteps = kDim / 16 * kPairs;
     const uint32_t q_first = q_shared + TileOfQ::offset(warp * kRowsOfWarp + lane % 16, lane / 16 * 8);
@@ -244,7 +246,7 @@ struct Forward {
     }
   }
 
-  // What a row does not see. Without options only tiles at the edge come here.
+  // Masks the keys that a row does not see. Without options, only edge tiles need it.
   __device__ void hide(Accumulator (&s)[kM][kTileK / 8], Tile t) const {
 #pragma unroll
     for (int m = 0; m < kM; ++m)
@@ -268,7 +270,7 @@ struct Forward {
     for (int m = 0; m < kM; ++m) admit_tile<kOptions>(s[m], o[m], ref[m], sum[m], scale, kLazy);
   }
 
-  // o += p v, fragments of v running ahead likewise.
+  // o += p v. Fragments of v are loaded ahead in the same way.
   __device__ void accumulate(const Accumulator (&s)[kM][kTileK / 8]) {
     constexpr int kPairs = kDimV / 16, kSteps = kTileK / 16 * kPairs;
     const uint32_t v_first = v_shared + TileOfV::offset(lane % 16, lane / 16 * 8);
@@ -339,7 +341,7 @@ struct Forward {
       close_group();
       accumulate(s);
     }
-    if (at.tiles == 0) {  // then nobody has waited for q, through whose memory rows leave
+    if (at.tiles == 0) {  // q has not been waited for yet, and rows leave through its memory
       wait_groups<0>();
       __syncthreads();
     }
@@ -347,8 +349,8 @@ struct Forward {
     if (x.splits.by > 1) merge_splits();
   }
 
-  // Of the four lanes that share rows, each ends one. Rows of 16 bits then leave through the warp's own rows of q,
-  // which nobody reads any more, in chunks of 16 bytes; f32 rows leave as they are, 32 bytes by four lanes.
+  // Each of the four lanes that share rows finishes one row. 16-bit rows then leave through the warp's own rows of q,
+  // which are no longer needed, in 16-byte chunks. f32 rows are stored directly, 32 bytes by four lanes.
   __device__ void store() {
     const bool whole = x.splits.by == 1, f32 = !whole || p.dtype.out == DType::f32;
     const int mine = lane % 4, row = row_of(mine / 2, mine % 2);
@@ -384,7 +386,8 @@ struct Forward {
     if (row >= at.rows) return;
     float* to = x.splits.by == 1 ? reinterpret_cast<float*>(row_at(at, Role::out, row))
                                  : x.partial_out + (at.split * split_rows() + row_index(row)) * p.dim_v;
-    // What is there is read eight places at a time before any of them is written: else each waits for the one before.
+    // Reads the old values eight at a time before writing any of them; otherwise each read waits for the previous
+    // write.
     constexpr int kAtOnce = 8;
 #pragma unroll
     for (int first = 0; first < kDimV / 8; first += kAtOnce) {
@@ -405,7 +408,7 @@ struct Forward {
   }
   __device__ void store_narrow() const {
     using TileOfO = SharedTile<kTileQ, kDimV>;
-    static_assert(kDimV <= kDim);  // so that a warp's rows of o lie in its rows of q
+    static_assert(kDimV <= kDim);  // keeps a warp's rows of o within its rows of q
     constexpr int kChunks = kDimV / 8, kSteps = kRowsOfWarp * kChunks / 32;
 #pragma unroll
     for (int m = 0; m < kM; ++m)
@@ -420,7 +423,7 @@ struct Forward {
     const auto column = [&](int n) { return (n * 32 + lane) % kChunks * 8; };
     const auto chunk = [&](int n) { return load_shared16(q_shared + TileOfO::offset(row(n), column(n))); };
     if (at.rows == kTileQ && p.dim_v == kDimV && x.group.by == 1 && 32 % kChunks == 0) {
-      // All of a lane's chunks are read before the first is written: else every one waits for the one before.
+      // Reads all chunks of a lane before writing the first; otherwise each read waits for the previous write.
       char* to = at.out + row(0) * x.out.seq + column(0) * sizeof(T);
       const int64_t step = 32 / kChunks * x.out.seq;
       uint4 all[kSteps];
@@ -435,7 +438,7 @@ struct Forward {
       if (row(n) < at.rows && column(n) < p.dim_v)
         *reinterpret_cast<uint4*>(row_at(at, Role::out, row(n)) + column(n) * sizeof(T)) = chunk(n);
   }
-  // Running results and the sink.
+  // Merges the running result and the sink.
   __device__ void merge_end(RowEnd& end, int row) const {
     const int h = head(at, at.first + row);
     if (p.has(Option::accumulate))
@@ -446,7 +449,7 @@ struct Forward {
     if (!a.given(Role::lse)) return;
     *a.row<float>(Role::lse, at.seq.q_batch, token(at, row), head(at, at.first + row)) = end.lse;
   }
-  // Eight columns of a merged row, merged again with what is there where the run accumulates.
+  // Writes eight columns of a combined row; adds the old values if the run accumulates.
   __device__ void write(int row, int column, const float (&eight)[8], float before) const {
     if (p.dtype.out != DType::f32) {
       *reinterpret_cast<uint4*>(row_at(at, Role::out, row) + column * sizeof(T)) = {
@@ -464,7 +467,7 @@ struct Forward {
   }
   __device__ int64_t split_rows() const { return int64_t(p.batch) * p.heads_q * p.len_q; }
 
-  // The last split to arrive merges the parts, in their order.
+  // The last split to arrive combines all splits, in order.
   __device__ void merge_splits() const {
     __shared__ bool is_last;
     __threadfence();
@@ -477,8 +480,8 @@ struct Forward {
     if (threadIdx.x == 0) *counter = 0;
     for (int first = warp * kRowsMerged; first < at.rows; first += kWarps * kRowsMerged) merge_rows(first);
   }
-  // A warp merges as many rows at once as it has lanes for: first the weights of all parts, into its share of the
-  // tiles' memory, then the parts, so that many loads are on their way.
+  // A warp combines as many rows at once as its lanes cover. It first writes the weights of all splits to its share of
+  // the tile memory, then adds the splits with many loads in flight.
   static constexpr int kLanesOfRow = kDimV <= 64    ? 8
                                      : kDimV <= 128 ? 16
                                                     : 32,
@@ -516,7 +519,7 @@ struct Forward {
 #pragma unroll
       for (int u = 0; u < kParts; ++u) {
         const float share = n + u < splits ? weight[n + u] : 0.f;
-        if (share == 0.f) continue;  // an empty part
+        if (share == 0.f) continue;  // empty split
         const float eight[8] = {low[u].x, low[u].y, low[u].z, low[u].w, high[u].x, high[u].y, high[u].z, high[u].w};
 #pragma unroll
         for (int d = 0; d < 8; ++d) acc[d] = fmaf(eight[d], share, acc[d]);

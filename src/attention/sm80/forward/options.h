@@ -1,6 +1,6 @@
-// What options do to a tile of scores, for kernels of Forward. An option at a time goes over all scores: branches stand
-// beside all of them and not beside each, and philox is compiled once and not as often as a thread has weights, which
-// would be most of a kernel.
+// Score options on a tile of scores, for the Forward kernels. Each option is one pass over all scores of a thread, so
+// branches stand outside the score loop. Philox is compiled once instead of once per weight of a thread, which would be
+// most of the kernel.
 #pragma once
 #include "attention/sm80/forward/place.h"
 #include "core/score.h"
@@ -8,7 +8,7 @@
 
 namespace attune::sm80 {
 
-// change(score, fragment, half, columns further than the thread's first), for all of a thread's scores.
+// Calls change(score, fragment, half, column offset from the thread's first) for every score of a thread.
 template <int M, int N, class Change>
 __device__ void change_scores(Accumulator (&s)[M][N], Change change) {
 #pragma unroll
@@ -19,7 +19,7 @@ __device__ void change_scores(Accumulator (&s)[M][N], Change change) {
       for (int n = 0; n < 2 * N; ++n) change(s[m][n / 2].c[2 * half + n % 2], m, half, n / 2 * 8 + n % 2);
 }
 
-// What is not there reads what is, and is hidden later.
+// Out-of-range positions read a valid address and are masked later.
 template <class B, class F, int M, int N>
 __device__ void add_bias(const F& f, Accumulator (&s)[M][N], Tile t, const General& score) {
   const int step = score.bias->extent.dim == 1 ? 0 : 1, last = max(t.last - 1, 0), column = t.first + f.lane % 4 * 2;
@@ -34,8 +34,8 @@ __device__ void add_bias(const F& f, Accumulator (&s)[M][N], Tile t, const Gener
   });
 }
 
-// As General::logit, base 2 already here: where logits are 10^8, a factor in the exponent's fma would leave the largest
-// weight of a row far from 1.
+// Like General::logit, but in base 2 already here: at logits of 10^8, a factor in the exponent's fma would move the
+// largest weight of a row away from 1.
 template <class F, int M, int N>
 __device__ void apply_options(const F& f, Accumulator (&s)[M][N], Tile t, const General& score) {
   if (score.softcap > 0.f) {
@@ -66,11 +66,11 @@ __device__ void apply_options(const F& f, Accumulator (&s)[M][N], Tile t, const 
   }
 }
 
-// Which of a thread's weights in query i's row dropout keeps: bit n is that of key j + n / 2 * 8 + n % 2.
+// Dropout mask of a thread's weights in the row of query i: bit n is set if key j + n / 2 * 8 + n % 2 is kept.
 __device__ inline uint64_t kept_bits(const General& score, int i, int j, int count) {
   uint64_t bits = 0;
   Words4 words{};
-  int64_t four = INT64_MIN;  // keys share a call of philox
+  int64_t four = INT64_MIN;  // group of four keys that share a Philox call
 #pragma unroll 1
   for (int n = 0; n < count; ++n) {
     const int64_t k = score.band.k_position(j + n / 2 * 8 + n % 2);

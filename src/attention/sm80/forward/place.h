@@ -1,4 +1,4 @@
-// What the forward kernels of sm80 are given, and which rows and keys a block of threads has.
+// Parameters of the sm80 forward kernels, and the rows and keys of one CTA.
 #pragma once
 #include "attention/gpu/byte_rows.h"
 #include "core/args.h"
@@ -6,20 +6,20 @@
 
 namespace attune::sm80 {
 
-// What a block needs to find its place comes first, side by side: constants are fetched by the line, and a short
-// sequence is mostly the way to its first load.
+// The fields that locate a CTA's work come first and contiguously: constants are fetched by cache line, and for short
+// sequences the time to the first load dominates.
 struct ForwardParams {
-  ByteRows q, k, v, out;  // of paged keys: data only
-  Divisor group;          // query heads that share a block's rows, ordered (position, head); 1: a block has one head
-  Divisor row_blocks;     // of one unit; a unit is `group` heads of one sequence
+  ByteRows q, k, v, out;  // paged keys: data pointer only
+  Divisor group;          // query heads packed into a CTA's rows, ordered (position, head); 1: one head per CTA
+  Divisor row_blocks;     // per unit; a unit is `group` heads of one sequence
   Divisor splits;
-  Divisor units;          // of one sequence
+  Divisor units;          // per sequence
   Divisor batch;
   Divisor heads_per_key;
-  Divisor pieces;         // key tiles of a block of the list
-  const int32_t* order;   // of a list: which place a block takes; null: its own
-  uint32_t decode_rows;      // sequences of at most so many (position, head of a key head) rows are the decode kernels'
-  bool uniform;           // every sequence is `seq` but for its place in the batch: no lengths in tensors
+  Divisor pieces;         // key tiles per key block of the list
+  const int32_t* order;   // block list: work item of each CTA; null: its own index
+  uint32_t decode_rows;   // sequences of at most this many (position, head) rows go to the decode kernels
+  bool uniform;           // all sequences equal `seq` except for the batch index: no lengths in tensors
   Sequence seq;
   Problem problem;
   DenseArgs args;
@@ -28,19 +28,19 @@ struct ForwardParams {
   uint32_t* arrived;      // [batch][unit][row block], 0 before and after
 };
 
-// Which rows and keys a block has. In shared memory once the first loads are on their way: it is read at the edges of
-// the loop, where registers are dear.
+// The rows and keys of a CTA. Moves to shared memory once the first loads are in flight: it is read only at the edges
+// of the loop, where registers are scarce.
 struct ForwardPlace {
   Sequence seq;
-  int64_t from, until;        // query i sees the keys from i + from until i + until, where they stand one apart
+  int64_t from, until;        // query i sees keys [i + from, i + until) if k_step is 1
   int b, unit, split, block;
   int head_q, head_kv;
-  int first, rows;            // of the unit's rows
+  int first, rows;            // range within the unit's rows
   int first_tile, tiles;      // key tiles of this split
-  int open_first, open_last;  // keys that every row of the block sees
-  const int32_t* column;      // of a list: the key blocks of the rows
-  const char *k, *v;          // where key 0 of the sequence lies, unless keys are paged
-  char *q, *out;              // where row `first` lies; rows follow each other unless heads share the block
+  int open_first, open_last;  // range of keys that every row of the CTA sees
+  const int32_t* column;      // block list: key blocks of the rows
+  const char *k, *v;          // address of key 0 of the sequence, unless keys are paged
+  char *q, *out;              // address of row `first`; rows are contiguous unless heads share the CTA
 };
 
 }  // namespace attune::sm80

@@ -1,5 +1,5 @@
-// sm80_select: the host side of sm80/nsa/select.h. Where queries are few, keys are split over the multiprocessors;
-// without a log-sum-exp among the arguments one is made first (sm80/nsa/select_lse.h).
+// sm80_select: host side of sm80/nsa/select.h. Where queries are few, the keys are split over the SMs. If the arguments
+// contain no log-sum-exp, it is computed first (sm80/nsa/select_lse.h).
 #include <algorithm>
 #include <bit>
 
@@ -40,8 +40,8 @@ SelectKernel& kernel_of(const Problem& p) {
   return p.dtype.q == DType::f32 ? f32 : all[(p.dim_qk + 63) / 64 - 1];
 }
 
-// What the problem alone says; tensors and lengths come with a call. A block has at most so many tokens: each has a
-// list in shared memory.
+// The parameters that follow from the problem alone; tensors and lengths come with a call. `tokens` bounds the tokens
+// of a CTA, since each has a list in shared memory.
 sm80::SelectParams params_of(const Problem& p, int tokens) {
   const Nsa nsa = nsa_of(p);
   sm80::SelectParams x{};
@@ -125,7 +125,7 @@ bool aligned(const Tensor& t) {
   const int64_t strides = t.stride.batch | t.stride.seq | t.stride.head;
   return reinterpret_cast<uintptr_t>(t.data) % 16 == 0 && strides * size_of(t.dtype) % 16 == 0;
 }
-// Loads are 16 bytes wide, but for f32, which takes what there is.
+// Loads are 16 bytes wide, except for f32, which accepts any alignment.
 Status fits(const Plan& plan, const Args& a) {
   if (plan.problem.dtype.q == DType::f32) return Status::good();
   return check_pieces(kWho, a, {Role::q, Role::k});

@@ -1,12 +1,13 @@
-// The selection of native sparse attention with mma.sync: scores of compressed keys, summed over the heads of a group
-// and by Eq. 9 over selection blocks, and the n best blocks of each (token, group), without a matrix of scores.
+// Block selection of native sparse attention with mma.sync. It scores compressed keys, sums the scores over the heads
+// of a group and over selection blocks (Eq. 9), and keeps the n best blocks of each (token, group). No score matrix is
+// stored.
 //   load q -> for each key tile: p = exp(q k' - lse), sum over heads -> ring; blocks now complete -> scores
-//             for some hundred scores: the best of them and of the list so far -> list
+//             every few hundred scores: the best of them and of the list so far -> list
 //   -> store
 //
-// A score is one sequence of operations, whatever shares the tile and however keys are split: given the same lse, one
-// token of a decode has the scores of that token in a prefill, to the bit. Ties go to the lower block: the order of a
-// list is that of 64-bit keys, the bits of the score (never negative, so they rise with it) above the complement of the
+// A score is one fixed sequence of operations, whatever shares the tile and however the keys are split. Given the same
+// lse, one token of a decode has the same scores as in a prefill, to the bit. Ties go to the lower block: lists are
+// ordered by 64-bit keys, the bits of the score (never negative, so they increase with it) above the complement of the
 // block.
 #pragma once
 #include "attention/sm80/nsa/select_rows.h"
@@ -14,15 +15,15 @@
 
 namespace attune::sm80 {
 
-// A token and its list, whose entries are apart, best first.
+// State of a token and its list; the entries are stored separately, best first.
 struct SelectState {
-  int count, most;  // entries of the list, and how many it may have
-  int last;         // blocks below it may be candidates; 0: no scores needed
+  int count, most;  // entries in the list, and its capacity
+  int last;         // upper bound of candidate blocks; 0: no scores needed
   int seen;         // compressed tokens that the query sees
-  int own;          // the block it stands in, -1: before the first token
+  int own;          // block of the token, -1 before the first token
 };
 
-// Rings, scores that wait, lists (two of a token, by turns) and their states: shared memory behind the tiles.
+// Shared memory behind the tiles: rings, pending scores, lists (two per token, alternating) and states.
 inline int64_t select_list_bytes(const SelectParams& x) {
   return int64_t(x.rings()) * x.ring * 4 +
          int64_t(x.tokens()) * (x.kept * 4 + x.room * 16 + int64_t(sizeof(SelectState)));
@@ -35,10 +36,10 @@ struct Select : SelectRows<T, Dim> {
   using Base::head_of, Base::position, Base::row_of, Base::there, Base::token_of;
 
   float *const rings, *const waiting;  // [ring], [token][kept]
-  uint64_t* const lists;               // [turn][token][room]
+  uint64_t* const lists;               // [0 or 1][token][room]
   SelectState* const states;
-  int latest = 0;                        // which lists are the latest
-  int base = 0, filled = 0;            // of the scores that wait: the block of the first, and how many
+  int latest = 0;                      // index of the current lists
+  int base = 0, filled = 0;            // pending scores: block of the first, and count
 
   __device__ Select(const SelectParams& params, char* memory)
       : Base(params, memory),
@@ -47,7 +48,7 @@ struct Select : SelectRows<T, Dim> {
         lists(reinterpret_cast<uint64_t*>(waiting + params.tokens() * params.kept)),
         states(reinterpret_cast<SelectState*>(lists + 2 * params.tokens() * params.room)) {}
 
-  // Of a query at position t: then no score is needed.
+  // For a query at position t: the list holds every block, so no score is needed.
   __device__ bool all_taken(int t) const { return t < 0 || this->own(t) < nsa.n; }
   __device__ uint64_t* list_of(int token) const { return lists + (latest * x.tokens() + token) * x.room; }
 
@@ -84,7 +85,7 @@ struct Select : SelectRows<T, Dim> {
         }
     }
   }
-  // Over the eight lanes that hold the rows of a fragment, eight fragments at once: lane / 4 is left with its own.
+  // Sums eight fragments at once over the eight lanes that hold their rows; lane / 4 is the fragment that a lane keeps.
   __device__ float scatter_sum(float (&v)[kN]) const {
     static_assert(kN == 8);
 #pragma unroll
@@ -104,7 +105,7 @@ struct Select : SelectRows<T, Dim> {
     *reinterpret_cast<float2*>(to) = {column < seen ? low : 0.f, column + 1 < seen ? high : 0.f};
   }
 
-  // Eq. 9: a short filter over the ring, in the order of the columns.
+  // Eq. 9: a short filter over the ring, in column order.
   __device__ float score_of(int token, int block) const {
     const int first = block * int(x.columns.by) + x.first_tap, mask = x.ring - 1;
     const float* ring = rings + (x.is_shared_ring() ? warp : token) * x.ring;
@@ -118,13 +119,13 @@ struct Select : SelectRows<T, Dim> {
     }
     return sum;
   }
-  // Tokens of this warp: the first, and how many.
+  // First token and token count of this warp.
   __device__ int2 own_tokens(const SelectPlace& at) const {
     const int each = max(1, kSelectRowsOfWarp >> x.shift), first = token_of(warp * kSelectRowsOfWarp);
     const bool owner = head_of(warp * kSelectRowsOfWarp) == 0;
     return {first, owner ? clamp(at.count - first, 0, each) : 0};
   }
-  // The blocks that the columns of a tile complete; -1 for what is no candidate.
+  // Scores the blocks that the columns of a tile complete; -1 for a block that is not a candidate.
   __device__ void score_blocks(int2 tokens, int first) {
     const int begin = int(x.columns.divide(first));
     const int each = x.each.by ? int(x.each.by) : int(x.columns.divide(first + kSelectKeys)) - begin;
@@ -137,8 +138,8 @@ struct Select : SelectRows<T, Dim> {
     filled += each;
   }
 
-  // By a warp: the `most` largest of the keys that `better` finds, into `to`. Returns how many there were.
-  // better(limit): the largest key below the limit among this lane's, 0 where there is none.
+  // Called by a warp: writes the `most` largest of the keys that `better` finds to `to`. Returns their number.
+  // better(limit): this lane's largest key below the limit, 0 if it has none.
   template <class F>
   __device__ int take_best(int most, uint64_t* to, F better) const {
     uint64_t mine = better(~uint64_t(0));
@@ -148,11 +149,11 @@ struct Select : SelectRows<T, Dim> {
       const uint64_t best = uint64_t(high) << 32 | low;
       if (!best) return n;
       if (lane == 0) to[n] = best;
-      if (mine == best) mine = better(best);  // keys differ, so this is one lane
+      if (mine == best) mine = better(best);  // keys are unique, so this is one lane
     }
     return most;
   }
-  // What waits goes into the lists of this warp's tokens.
+  // Merges the pending scores into the lists of this warp's tokens.
   __device__ void update_lists(int2 tokens) {
     __syncwarp();
     for (int n = 0; n < tokens.y; ++n) {
@@ -192,7 +193,7 @@ struct Select : SelectRows<T, Dim> {
                        .own = t < 0 ? -1 : this->own(t)};
     }
   }
-  // Ascending: block 0, the chosen ones, the two last; then -1.
+  // Stores the list in ascending order: block 0, the chosen ones, the last two; then -1.
   __device__ void store(const SelectPlace& at, int2 tokens) const {
     for (int n = 0; n < tokens.y; ++n) {
       const int token = tokens.x + n;
@@ -248,7 +249,7 @@ struct Select : SelectRows<T, Dim> {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int row = row_of(m, half);
-        shift[m][half] = INFINITY;  // a row that is not there, or sees nothing: p = 0
+        shift[m][half] = INFINITY;  // missing, or sees no key: p = 0
         if (!there(at, row)) continue;
         const float lse = *this->lse_of(at, row);
         shift[m][half] = lse_of_weights(lse), large_logits |= is_large_logit(shift[m][half]);
@@ -285,7 +286,7 @@ struct Select : SelectRows<T, Dim> {
     }
   }
 
-  // The last split of a token block to arrive makes one list of all.
+  // The last split of a token block to arrive merges all lists.
   __device__ void merge_splits(const SelectPlace& at, int2 tokens) {
     const int64_t unit = int64_t(at.b) * x.groups.by + at.head;
     const auto candidates = [&](int token, int split) {
@@ -321,7 +322,7 @@ template <class T, int Dim>
 __global__ void __launch_bounds__(kSelectThreads, select_blocks(Dim))
     select_kernel(const __grid_constant__ SelectParams params) {
   extern __shared__ __align__(128) char shared[];
-  __shared__ SelectPlace place;  // read at the edges of the loop, where registers are dear
+  __shared__ SelectPlace place;  // read at the edges of the loop, where registers are scarce
   Select<T, Dim> s(params, shared);
   s.run(place);
 }

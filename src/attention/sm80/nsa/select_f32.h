@@ -1,6 +1,6 @@
-// Scores of f32 queries and keys by ordinary multiply-adds, in the order of the dims: exact where tensor cores are not.
-// The same fragments come out, so that all behind them is shared with the 16-bit types. A lane has 4 rows by 16 keys;
-// keys lie in shared memory, queries are read from where they are. Any dim and any strides.
+// Scores of f32 queries and keys by ordinary multiply-adds, in dim order: exact where tensor cores are not. The
+// fragments have the same layout, so all later code is shared with the 16-bit types. A lane has 4 rows by 16 keys. Keys
+// lie in shared memory; queries are read from global memory. Any dim and any strides.
 #pragma once
 #include "attention/sm80/nsa/select_rows.h"
 
@@ -8,18 +8,18 @@ namespace attune::sm80 {
 
 template <>
 struct SelectRows<float, 0> : SelectBase {
-  // A row of keys is a few floats longer than its dim: rows begin in different banks.
+  // A key row is padded by a few floats, so that rows begin in different banks.
   __host__ __device__ static int pitch_of(const SelectParams& x) { return (x.problem.dim_qk + 3) / 4 * 4 + 4; }
   __host__ __device__ static int tile_bytes(const SelectParams& x) { return 2 * kSelectKeys * pitch_of(x) * 4; }
 
   float* const keys;
   const int pitch;
-  const float* q[kM][2];  // null: no such row
+  const float* q[kM][2];  // null: missing row
 
   __device__ SelectRows(const SelectParams& params, char* memory)
       : SelectBase(params), keys(reinterpret_cast<float*>(memory)), pitch(pitch_of(params)) {}
 
-  // Four dims of a row, 0 behind the last.
+  // Four dims of a row, 0 beyond the last.
   __device__ float4 four(const float* row, int column) const {
     if (!row) return {};
     if (x.aligned16) return *reinterpret_cast<const float4*>(row + column);

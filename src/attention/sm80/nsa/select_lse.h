@@ -1,6 +1,6 @@
-// The log-sum-exp of the compressed attention, for a selection that was given none. It exists so that a decode selects
-// as the prefill did, to the bit: kLseTiles tiles of keys make a part of their own and parts are merged in their order,
-// whether one block did them all or several did some each.
+// Log-sum-exp of the compressed attention, for a selection without a given one. It makes a decode select as the prefill
+// did, to the bit: kLseTiles key tiles form one partial result, and partial results are merged in order, whether one
+// CTA computed them all or several CTAs some each.
 #pragma once
 #include "attention/sm80/nsa/select_rows.h"
 
@@ -11,10 +11,11 @@ struct SelectLse : SelectRows<T, Dim> {
   using Base = SelectRows<T, Dim>;
   using Base::Base, Base::kM, Base::kN, Base::lane, Base::nsa, Base::warp, Base::x;
   using Base::head_of, Base::position, Base::row_of, Base::there, Base::token_of;
-  static constexpr float kLazy = 8.f;  // a reference moves only when the maximum grew by more than 2^kLazy
-  static constexpr float kMostSum = 0x1p100f;  // more only where that is below the roundings of logits
+  static constexpr float kLazy = 8.f;          // a reference moves only when the maximum grew by more than 2^kLazy
+  static constexpr float kMostSum = 0x1p100f;  // exceeded only within the rounding of logits
 
-  // A part: the reference of its exponents (base 2) and their sum. Written out, so that both callers round alike.
+  // Merges two partial results: the reference of the exponents (base 2) and their sum. Spelled out, so that both
+  // callers round alike.
   __device__ static float2 merged(float2 a, float2 b) {
     const float top = fmaxf(a.x, b.x);
     if (top == -INFINITY) return a;
@@ -27,7 +28,7 @@ struct SelectLse : SelectRows<T, Dim> {
     return there(at, row) ? this->seen_from(at, position(at, token_of(row))) : 0;
   }
 
-  // A thread a row at both ends; of every row the parts so far and the keys that it sees, in shared memory.
+  // One thread per row at both ends. Shared memory holds, for every row, the merged result so far and the keys it sees.
   __device__ void run(SelectPlace& at, float2* total, int* last) {
     static_assert(kSelectThreads == kSelectRows);
     if (threadIdx.x == 0) {
@@ -60,7 +61,8 @@ struct SelectLse : SelectRows<T, Dim> {
   __device__ void walk(const SelectPlace& at, float2* total, const int* last) {
     this->load_q(at);
     float ref[kM][2], sum[kM][2];
-    const int end = at.first_tile + at.tiles, open = this->seen_from(at, position(at, 0));  // every row sees these
+    // `open`: keys that every row sees.
+    const int end = at.first_tile + at.tiles, open = this->seen_from(at, position(at, 0));
     this->load_keys(at, at.first_tile);
     for (int tile = at.first_tile; tile < end; ++tile) {
       wait_groups<0>();
@@ -86,7 +88,7 @@ struct SelectLse : SelectRows<T, Dim> {
         }
     }
   }
-  // Of one row: the columns from `until` on.
+  // Masks the columns from `until` on in one row.
   __device__ void hide(Accumulator (&s)[kN], int half, int until) const {
 #pragma unroll
     for (int n = 0; n < kN; ++n)

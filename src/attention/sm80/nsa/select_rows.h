@@ -1,6 +1,6 @@
-// What the kernels of NSA's selection share: a block of 128 rows, the heads of a token side by side (padded to a power
-// of two), as many tokens as that leaves room for; their scores with tiles of 64 compressed keys. Queries stay in
-// registers, two key tiles alternate in shared memory.
+// Code shared by the selection kernels of NSA. A CTA has 128 rows: the heads of a token side by side (padded to a power
+// of two), and as many tokens as fit. Queries stay in registers; tiles of 64 compressed keys alternate between two
+// buffers of shared memory.
 #pragma once
 #include "attention/gpu/byte_rows.h"
 #include "core/divisor.h"
@@ -12,53 +12,53 @@ namespace attune::sm80 {
 
 constexpr int kSelectRows = 128, kSelectKeys = 64, kSelectWarps = 4, kSelectThreads = kSelectWarps * 32;
 constexpr int kSelectRowsOfWarp = kSelectRows / kSelectWarps;
-// Blocks that a multiprocessor should have at once: what registers allow.
+// CTAs per SM, limited by registers.
 constexpr int select_blocks(int dim) { return dim <= 128 ? 3 : 2; }
-constexpr int kLseTiles = 4;  // key tiles whose log-sum-exp is made by itself, then merged in their order
+constexpr int kLseTiles = 4;  // key tiles per partial log-sum-exp; partial results are merged in order
 
 struct SelectParams {
   ByteRows q, k, lse, blocks;  // lse f32, blocks i32 [batch, token, group, n]
-  Divisor token_blocks;        // of one (sequence, group)
+  Divisor token_blocks;        // per (sequence, group)
   Divisor splits, groups;
-  Divisor columns;             // compressed tokens a selection block: s / d
+  Divisor columns;             // compressed tokens per selection block: s / d
   Divisor d, s;                // of nsa
-  Divisor each;                // blocks that a tile completes, where that is always the same number; else by 0
-  int32_t taps, most_tap;      // of nsa's filter: how many, and the largest
+  Divisor each;                // blocks that a tile completes, if constant; otherwise by 0
+  int32_t taps, most_tap;      // filter of nsa: number of taps, and the largest
   int32_t first_tap;           // of block 0
   int32_t group;               // heads
-  int32_t shift;               // log2 of the rows that a token takes
+  int32_t shift;               // log2 of the rows per token
   int32_t ring;                // columns kept, a power of two
-  int32_t room;                // entries of a list
-  int32_t kept;                // scores of blocks that wait for their list, a token
-  int32_t chunks;              // of a log-sum-exp, at most
-  bool own_lse;                // lse was made here: packed by the problem's bounds, [batch, token, head]
-  bool aligned16;                   // rows of q and k can be read by 16 bytes; asked of f32 only
-  float scale;                 // log2 e folded in
+  int32_t room;                // capacity of a list
+  int32_t kept;                // pending block scores per token
+  int32_t chunks;              // partial log-sum-exps, upper bound
+  bool own_lse;                // lse was computed here: packed by the problem's bounds, [batch, token, head]
+  bool aligned16;              // rows of q and k allow 16-byte reads; used for f32 only
+  float scale;                 // includes log2(e)
   Nsa nsa;
   Problem problem;
   DenseArgs args;
-  uint64_t* candidates;        // [batch][group][token][split][room], 0 where a split has fewer; where splits > 1
-  float2* parts;               // of a log-sum-exp: [batch][head][token][chunk], where splits > 1
+  uint64_t* candidates;        // [batch][group][token][split][room], 0 if a split has fewer; only if splits > 1
+  float2* parts;               // partial log-sum-exps: [batch][head][token][chunk]; only if splits > 1
   uint32_t* arrived;           // [batch][group][token block], 0 before and after
 
-  __host__ __device__ int tokens() const { return kSelectRows >> shift; }  // of a block
-  // Rings of a block: a token each, or a warp each where a token has more rows than a warp.
+  __host__ __device__ int tokens() const { return kSelectRows >> shift; }  // per CTA
+  // Rings per CTA: one per token, or one per warp if a token has more rows than a warp.
   __host__ __device__ int rings() const { return tokens() > kSelectWarps ? tokens() : kSelectWarps; }
   __device__ bool is_shared_ring() const { return shift > 5; }
 };
 
-// In shared memory: it is read at the edges of the loop, where registers are dear.
+// Lives in shared memory: it is read at the edges of the loop, where registers are scarce.
 struct SelectPlace {
   SelectSequence seq;
   int b, head, split, block;
   int first, count;       // tokens
   int first_tile, tiles;  // of this split
-  int warm_tile;          // where it begins, so that the first blocks find their columns
+  int warm_tile;          // start of the walk, early enough that the first blocks find their columns
 };
 
-// Where a block, its splits and its rows are; what does not depend on how scores are made.
+// The position of a CTA, its splits and its rows: everything independent of how scores are computed.
 struct SelectBase {
-  static constexpr int kM = 2, kN = kSelectKeys / 8;  // fragments of a warp's scores: rows by 16, keys by 8
+  static constexpr int kM = 2, kN = kSelectKeys / 8;  // fragments of a warp's scores: rows / 16, keys / 8
 
   const SelectParams& x;
   const Nsa& nsa;
@@ -70,7 +70,8 @@ struct SelectBase {
   __device__ SelectPlace find_place() const {
     SelectPlace at;
     uint32_t n = blockIdx.x;
-    at.block = int(x.token_blocks.by - 1 - x.token_blocks.rest(n)), n = x.token_blocks.divide(n);  // the longest first
+    // Longest first.
+    at.block = int(x.token_blocks.by - 1 - x.token_blocks.rest(n)), n = x.token_blocks.divide(n);
     at.split = int(x.splits.rest(n)), n = x.splits.divide(n);
     at.head = int(x.groups.rest(n)), at.b = int(x.groups.divide(n));
     at.seq = select_sequence(x.problem, x.args, nsa, at.b);
@@ -78,7 +79,7 @@ struct SelectBase {
     at.count = clamp(at.seq.len_q - at.first, 0, x.tokens());
     return at;
   }
-  // Where a token stands, -1 where that is before the first. As in Nsa, by divisions that the host prepared.
+  // Position of a token, -1 before the first. As in Nsa, but with divisors prepared on the host.
   __device__ int position(const SelectPlace& at, int token) const {
     const int64_t t = at.seq.position + at.first + token;
     return t < 0 ? -1 : int(t);
@@ -87,7 +88,7 @@ struct SelectBase {
   __device__ int seen_from(const SelectPlace& at, int t) const {
     return t + 1 < nsa.l ? 0 : min(int(x.d.divide(uint32_t(t + 1 - nsa.l))) + 1, at.seq.keys);
   }
-  // A split has a number of whole units of tiles, the first ones one more.
+  // Assigns whole units of tiles to each split; the first splits get one more.
   __device__ void share_tiles(SelectPlace& at, int64_t columns, int warm, int unit) const {
     const int all = int((columns + kSelectKeys * unit - 1) / (kSelectKeys * unit));
     const int each = int(x.splits.divide(all)), more = int(x.splits.rest(all));
@@ -95,7 +96,7 @@ struct SelectBase {
     at.warm_tile = max(0, at.first_tile - warm);
   }
 
-  // Rows of the block: token row >> shift, head row & (2^shift - 1).
+  // Row layout of a CTA: token row >> shift, head row & (2^shift - 1).
   __device__ int token_of(int row) const { return row >> x.shift; }
   __device__ int head_of(int row) const { return row & ((1 << x.shift) - 1); }
   __device__ bool there(const SelectPlace& at, int row) const {
@@ -108,7 +109,7 @@ struct SelectBase {
     return reinterpret_cast<float*>(x.own_lse ? x.lse.row(at.b, token, head)
                                               : x.lse.row(at.seq.batch, at.seq.first + token, head));
   }
-  // Of the splits of a token block, by all threads: whether this one came last and sees what the others wrote.
+  // Called by all threads: true if this split of the token block arrived last and sees the results of the others.
   __device__ bool is_last(int64_t counter) const {
     __shared__ bool last;
     __threadfence();
@@ -123,14 +124,14 @@ struct SelectBase {
   }
 };
 
-// Scores of 16-bit queries and keys by tensor cores.
+// Scores of 16-bit queries and keys on tensor cores.
 template <class T, int Dim>
 struct SelectRows : SelectBase {
   using TileOfQ = SharedTile<kSelectRows, Dim>;
   using TileOfK = SharedTile<kSelectKeys, Dim>;
-  static_assert(2 * TileOfK::kBytes == TileOfQ::kBytes);  // queries come through the place of the keys
+  static_assert(2 * TileOfK::kBytes == TileOfQ::kBytes);  // queries are loaded through the key buffers
   static constexpr int kSteps = Dim / 16;
-  __host__ __device__ static int tile_bytes(const SelectParams&) { return TileOfQ::kBytes; }  // of shared memory
+  __host__ __device__ static int tile_bytes(const SelectParams&) { return TileOfQ::kBytes; }  // shared memory
 
   const uint32_t shared;
   FragmentA q[kM][kSteps];
@@ -160,7 +161,7 @@ struct SelectRows : SelectBase {
   }
   __device__ uint32_t place_of(int tile) const { return shared + tile % 2 * TileOfK::kBytes; }
   __device__ void load_keys(const SelectPlace& at, int tile) const {
-    constexpr int kStep = kSelectThreads / 8;  // rows at once: eight lanes have 64 columns of a row
+    constexpr int kStep = kSelectThreads / 8;  // rows at once: eight lanes cover 64 columns of a row
     const int row = threadIdx.x / 8, first = tile * kSelectKeys, count = at.seq.keys - first;
     const char* from = x.k.row(at.seq.k_batch, at.seq.k_first + first + row, at.head) + threadIdx.x % 8 * 16;
     const uint32_t to = place_of(tile) + TileOfK::offset(row, threadIdx.x % 8 * 8);
@@ -174,7 +175,7 @@ struct SelectRows : SelectBase {
     close_group();
   }
 
-  // s = q k^T, fragments of k a few loads ahead of the products.
+  // s = q k^T. Fragments of k are loaded a few steps before their products.
   __device__ void scores(Accumulator (&s)[kM][kN], int tile) const {
     constexpr int kAhead = 3, kPairs = kN / 2, kAll = kSteps * kPairs;
     const uint32_t first = place_of(tile) + TileOfK::offset(lane / 16 * 8 + lane % 8, lane / 8 % 2 * 8);

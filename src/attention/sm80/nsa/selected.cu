@@ -1,5 +1,5 @@
-// sm80_selected: the host side of sm80/nsa/selected.h. Cuts the lists into parts where the grid would leave
-// multiprocessors idle, as in decode, and has them merged as decode's are.
+// sm80_selected: host side of sm80/nsa/selected.h. Where the grid would leave SMs idle, it splits the lists and
+// combines the splits, as decode does.
 #include "attention/sm80/decode/combine.h"
 #include "attention/sm80/nsa/selected_host.h"
 
@@ -44,7 +44,7 @@ Status shape(Plan& plan, const Planner&) {
                       plan.device.name);
   plan.tile_q = sm80::selected_rows(p, nsa, *k), plan.tile_k = k->tile_k, plan.splits = 1;
   const int64_t blocks = sm80::selected_blocks(p, nsa, *k), room = plan.device.units;
-  const int64_t entries = std::min<int64_t>(nsa.n, ceil_div(p.len_k, nsa.s));  // that can count
+  const int64_t entries = std::min<int64_t>(nsa.n, ceil_div(p.len_k, nsa.s));  // entries that can count
   if (p.reproducible != Reproducible::batch && blocks > 0 && blocks < room)
     plan.splits = int(std::max<int64_t>(1, std::min({room / blocks, entries, int64_t(sm80::kMostSplits)})));
   if (std::max(blocks * plan.splits, int64_t(p.batch) * p.heads_q * p.len_q) > kMostBlocks)

@@ -1,9 +1,9 @@
-// Forward attention over every token's own list of key blocks (NSA's selected branch): the kernel, with mma.sync and
-// cp.async. Built for every GPU from sm_80 on.
+// Forward attention over a separate list of key blocks per token (NSA's selected branch), with mma.sync and cp.async,
+// for every GPU from sm_80 on.
 //   load q -> for each tile of the walk that this warp's tokens chose: scores, hide, admit; accumulate -> store
-// A warp owns 16 rows (token, head of the group). With 16 heads a group that is one token, and a tile is used whole or
-// not at all; with fewer heads a warp holds several tokens and hides a tile from those that did not choose it. A row's
-// bits depend on its own list alone: tiles that are hidden from it leave it as it is.
+// A warp owns 16 rows (token, head of the group). With 16 heads per group that is one token, and a tile is used
+// entirely or skipped. With fewer heads, a warp holds several tokens and masks a tile for those that did not choose it.
+// The bits of a row depend on its own list alone: tiles masked for a row leave it unchanged.
 #pragma once
 #include "attention/sm80/nsa/selected_instances.h"
 #include "attention/sm80/tile_steps.h"
@@ -11,7 +11,7 @@
 
 namespace attune::sm80 {
 
-constexpr float kSelectedLazy = 8.f;  // the reference of a row moves when its maximum grew by more than 2^8
+constexpr float kSelectedLazy = 8.f;  // a row's reference moves when its maximum grew by more than 2^8
 
 template <class T, SelectedConfig C>
 struct Selected {
@@ -35,7 +35,7 @@ struct Selected {
 
   __device__ int row_of(int half) const { return warp * 16 + half * 8 + lane / 4; }
 
-  // s = q k^T, fragments of k running ahead of the products that use them.
+  // s = q k^T. Fragments of k are loaded ahead of the products that use them.
   __device__ void scores(Accumulator (&s)[kTileK / 8], uint32_t k_shared) const {
     constexpr int kPairs = kTileK / 16, kSteps = kDim / 16 * kPairs;
     const uint32_t q_first = q_shared + TileOfQ::offset(warp * 16 + lane % 16, lane / 16 * 8);
@@ -92,7 +92,7 @@ struct Selected {
     store();
   }
 
-  // Rows leave through the warp's rows of q, which nobody reads any more.
+  // Rows leave through the warp's rows of q, which are no longer needed.
   __device__ void store() {
     static_assert(kDimV <= kDim);
     const bool whole = x.splits.by == 1, f32 = !whole || x.problem.dtype.out == DType::f32;

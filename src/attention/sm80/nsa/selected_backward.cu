@@ -1,6 +1,6 @@
-// sm80_selected_backward: the host side. A run is prepare (log-sum-exp and delta of every row), dQ by the walk of the
-// forward, the lists turned round, dK and dV by key block, and the sum of parts. Every order is fixed, so every run is
-// reproducible; where a row's bits may not depend on the batch, chunks have a fixed size.
+// sm80_selected_backward: host side. A run launches prepare (log-sum-exp and delta of every row), dQ by the walk of the
+// forward, the transposition of the lists, dK and dV by key block, and the sum of partial results. Every order is
+// fixed, so every run is deterministic; with repro=batch, chunks have a fixed size.
 #include "attention/gpu/backward_pre_post.h"
 #include "attention/sm80/nsa/selected_host.h"
 #include "attention/sm80/nsa/selected_backward_combine.h"
@@ -17,7 +17,7 @@ using sm80::SelectedLists;
 constexpr std::string_view kWho = "sm80_selected_backward";
 constexpr int64_t kMostBlocks = INT32_MAX;
 constexpr int64_t kLeastRows = 1024, kMostRows = 16384;  // (token, head) rows of a chunk
-constexpr int64_t kChunksAtOnce = 8;                     // of a multiprocessor: two run, the others even out
+constexpr int64_t kChunksAtOnce = 8;                     // per SM: two run, the others balance the load
 
 SelectedKernel* dq_kernel_for(const Problem& p, const Nsa& nsa, int arch) {
   static constexpr sm80::SelectedKernels (*kAll[])() = {
@@ -27,7 +27,7 @@ SelectedKernel* dq_kernel_for(const Problem& p, const Nsa& nsa, int arch) {
 }
 
 int key_stages(const SelectedKeysKernel& k, int arch) {
-  const int limit = cuda::shared_limit(arch), room = k.dim > 192 ? limit : limit / 2;  // two blocks, where they fit
+  const int limit = cuda::shared_limit(arch), room = k.dim > 192 ? limit : limit / 2;  // two CTAs per SM, if they fit
   const int stages = std::min((room - k.fixed_bytes) / k.stage_bytes, sm80::kMostKeyStages);
   return stages >= 2 ? stages : std::min((limit - k.fixed_bytes) / k.stage_bytes, 2);
 }

@@ -1,5 +1,5 @@
-// dQ of selected attention: the same walk as the forward's, so that a token's rows are summed by one warp in the order
-// of its list, without atomics.
+// dQ of selected attention. It uses the walk of the forward, so one warp sums the rows of a token in the order of its
+// list, without atomics.
 //   load q, dO -> for each tile of the walk that this warp's tokens chose: S, dP, dS; dQ += dS K -> store
 #pragma once
 #include "attention/sm80/nsa/selected_instances.h"
@@ -30,7 +30,7 @@ struct SelectedRows {
 
   __device__ int row_of(int half) const { return warp * 16 + half * 8 + lane / 4; }
 
-  // s = rows columns^T, of kPart keys.
+  // s = rows columns^T for kPart keys.
   template <class Rows, class Columns, int kDepth>
   __device__ void product(Accumulator (&s)[kPart / 8], uint32_t rows, uint32_t columns) const {
 #pragma unroll
@@ -50,7 +50,7 @@ struct SelectedRows {
       }
     }
   }
-  // Keys `first` ... `first` + kPart of the tile.
+  // Handles keys [first, first + kPart) of the tile.
   __device__ void compute(int first, int stage, const float2 (&end)[2]) {
     Accumulator s[kPart / 8], dp[kPart / 8];
     product<TileOfQ, TileOfK, kDim>(s, q_shared, walk.k_shared(stage) + first * 128);
@@ -116,7 +116,7 @@ struct SelectedRows {
 #pragma unroll 1
       for (int first = 0; first < kTileK; first += kPart) compute(first, stage, end);
     });
-    const float scale = x.scale * kLn2;  // without log2 e
+    const float scale = x.scale * kLn2;  // without log2(e)
 #pragma unroll
     for (int d = 0; d < kDim / 8; ++d)
 #pragma unroll

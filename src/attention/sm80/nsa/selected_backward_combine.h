@@ -1,10 +1,10 @@
-// What follows the kernels of dK and dV: the sum of their parts.
+// The last step of dK and dV: the sum of their partial results.
 #pragma once
 #include "attention/sm80/nsa/selected_backward_instances.h"
 
 namespace attune::sm80 {
 
-// The parts of lists that have several chunks, added in their order: a block has one list and piece.
+// Adds the partial results of lists with several chunks, in order; one CTA per list and piece.
 template <class T>
 __global__ void __launch_bounds__(256) selected_parts_kernel(const __grid_constant__ SelectedKeysParams y) {
   const SelectedParams& x = y.x;

@@ -1,8 +1,8 @@
-// dK and dV of selected attention: a block has up to 64 keys of one key block and a chunk of the tokens that chose it.
+// dK and dV of selected attention. A CTA has up to 64 keys of one key block and a chunk of the tokens that chose it.
 //   load k, v -> for every 32 rows (token, head): S^T, P^T; dV += P^T dO; dP^T, dS^T; dK += dS^T Q -> store
-// A warp owns 16 keys, so P^T and dS^T come out of the first products in the form in which the others take them, and
-// sums stay in registers. Rows are gathered token by token: those of 16 heads lie side by side. Heads of more than 192
-// have too many sums for registers: dK and dV are then two kernels.
+// A warp owns 16 keys, so P^T and dS^T leave the first products as operands of the others, and sums stay in registers.
+// Rows are gathered token by token; the rows of 16 heads are contiguous. Head dims above 192 have too many sums for the
+// registers: dK and dV are then two kernels.
 #pragma once
 #include "attention/sm80/large_logits.h"
 #include "attention/sm80/nsa/selected_backward_instances.h"
@@ -11,16 +11,16 @@ namespace attune::sm80 {
 
 struct SelectedKeysShared {
   Sequence seq;
-  int4 chunk;             // list, first token, how many, part or -1
-  int b, head_kv, first, last;  // keys
-  float2 end[kMostKeyStages][kKeyRows];  // of a row: lse_of_weights(), base 2, and delta
-  int until[kMostKeyStages][kKeyRows];   // keys that it sees
+  int4 chunk;                            // list, first token, token count, partial result or -1
+  int b, head_kv, first, last;           // keys
+  float2 end[kMostKeyStages][kKeyRows];  // per row: lse_of_weights() in base 2, and delta
+  int until[kMostKeyStages][kKeyRows];   // keys that the row sees
 };
 
-// What a kernel is compiled for.
+// Compile-time configuration.
 struct SelectedKeysConfig {
   int dim = 128, dim_v = dim;
-  bool dk = true, dv = true;  // which gradients it computes
+  bool dk = true, dv = true;  // gradients it computes
 };
 
 template <class T, SelectedKeysConfig C>
@@ -48,7 +48,7 @@ struct SelectedKeys {
   __device__ uint32_t q_shared(int stage) const { return stage0 + stage * kStageBytes; }
   __device__ uint32_t o_shared(int stage) const { return q_shared(stage) + TileOfQ::kBytes; }
 
-  // By one thread. False where there is no such chunk, or none of its keys are in this piece.
+  // Called by one thread. Returns false if the chunk does not exist or has no keys in this piece.
   __device__ bool find_place() const {
     const int n = int(blockIdx.x) / y.pieces, piece = int(blockIdx.x) % y.pieces;
     if (n >= *y.lists.total) return false;
@@ -62,7 +62,7 @@ struct SelectedKeys {
     return shared.first < shared.last;
   }
 
-  // A thread has one column of 16 bytes in every panel and every 16th row.
+  // Each thread copies one 16-byte column in every panel, of every 16th row.
   template <class Layout>
   __device__ void load_row(uint32_t to, const char* from, int row, int dim, bool there) const {
     const int column = threadIdx.x % 8 * 8;
@@ -83,7 +83,7 @@ struct SelectedKeys {
     }
   }
   __device__ int rows() const { return shared.chunk.z * int(x.group.by); }
-  // Of a row of the chunk; 0 beyond the last.
+  // Token of a row of the chunk; 0 beyond the last.
   __device__ int token_of(int row) const {
     return row < rows() ? clamp(y.lists.tokens[shared.chunk.y + x.group.divide(row)], 0, shared.seq.len_q - 1) : 0;
   }
@@ -97,7 +97,7 @@ struct SelectedKeys {
       load_row<TileOfQ>(q_shared(stage), x.q.row(shared.seq.q_batch, at, head), r, x.problem.dim_qk, there);
       load_row<TileOfO>(o_shared(stage), x.d_out.row(shared.seq.q_batch, at, head), r, x.problem.dim_v, there);
       if (threadIdx.x % 8) continue;
-      // Of a row that is not there: zeros, and so is what it adds.
+      // A missing row is filled with zeros and adds zeros.
       copy8(shared_address(&shared.end[stage][r]),
             x.row_stats + (int64_t(shared.b) * x.problem.heads_q + head) * x.padded + token[n], there);
       shared.until[stage][r] = BandWalk{shared.seq.band, shared.seq.len_k, 1}.last_key(token[n]);
@@ -175,7 +175,7 @@ struct SelectedKeys {
     }
   }
 
-  // Tokens are known two tiles before their rows are used, rows one or two.
+  // Tokens are found two tiles before their rows are used; rows are loaded one or two tiles before.
   __device__ void run() {
     load_keys();
     const int tiles = (rows() + kKeyRows - 1) / kKeyRows, ahead = y.stages - 1;
@@ -212,7 +212,7 @@ struct SelectedKeys {
   }
 
   __device__ void store() {
-    const float scale = x.scale * kLn2;  // without log2 e
+    const float scale = x.scale * kLn2;  // without log2(e)
     if constexpr (kWithDk) {
 #pragma unroll
       for (int d = 0; d < kDim / 8; ++d)

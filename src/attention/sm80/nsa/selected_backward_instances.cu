@@ -1,4 +1,4 @@
-// Every kernel of the backward of selected attention, in one file as those of the forward.
+// All kernels of the selected-attention backward, in one file like those of the forward.
 #include "attention/sm80/nsa/selected_backward_dkdv.h"
 #include "attention/sm80/nsa/selected_backward.h"
 

@@ -1,5 +1,5 @@
-// The compiled kernels of the backward of selected attention as the host sees them;
-// sm80/nsa/selected_backward_instances.cu holds them.
+// Host view of the compiled kernels of the selected-attention backward, which sm80/nsa/selected_backward_instances.cu
+// defines.
 #pragma once
 #include "attention/sm80/nsa/selected_instances.h"
 #include "attention/gpu/nsa/selected_lists.h"
@@ -11,22 +11,22 @@ constexpr int kKeysOfBlock = 64, kKeyWarps = 4, kKeyRows = 32, kMostKeyStages = 
 struct SelectedKeysParams {
   SelectedParams x;
   SelectedLists lists;
-  int pieces;             // of kKeysOfBlock keys in a key block
+  int pieces;    // pieces of kKeysOfBlock keys per key block
   int stages;
-  float* parts;           // [part][piece][kKeysOfBlock][dim_qk + dim_v]: sums of lists that have several chunks
+  float* parts;  // [part][piece][kKeysOfBlock][dim_qk + dim_v]: sums of lists with several chunks
 };
 
 using SelectedKeysFunction = void (*)(SelectedKeysParams);
 
 struct SelectedKeysKernel {
-  int dim, dim_v;                    // the widest it serves
-  bool with_k, with_v;               // which gradients it computes
-  int fixed_bytes, stage_bytes;      // of shared memory: for the keys, and for every stage
-  SelectedKeysFunction function[2];  // f16, bf16
-  cuda::SharedMemoryOptIn ready[2]{};            // theirs
+  int dim, dim_v;                      // largest head dims it serves
+  bool with_k, with_v;                 // gradients it computes
+  int fixed_bytes, stage_bytes;        // shared memory: for the keys, and per stage
+  SelectedKeysFunction function[2];    // f16, bf16
+  cuda::SharedMemoryOptIn ready[2]{};  // per function
 };
 
-// Of one head dim: one kernel, or one for each gradient.
+// The kernels of one head dim: one, or one per gradient.
 using SelectedKeysKernels = std::span<SelectedKeysKernel>;
 SelectedKeysKernels selected_keys_kernels_64();
 SelectedKeysKernels selected_keys_kernels_128();

@@ -1,5 +1,5 @@
-// What the forward and the backward of selected attention have in common on the host: refusals, the choice of a kernel
-// that walks tokens, and its grid.
+// Host code shared by the forward and backward of selected attention: refusals, the choice of a kernel that walks
+// tokens, and its grid.
 #pragma once
 #include <algorithm>
 
@@ -11,9 +11,9 @@
 namespace attune::sm80 {
 
 constexpr int kLeastStages = 2;
-constexpr int kMostEntries = 8192;  // of the lists of a block's tokens, in shared memory
+constexpr int kMostEntries = 8192;  // of the lists of a CTA's tokens, in shared memory
 
-// Rows of a block: whole tokens, where a token has no more rows than a block.
+// Rows per CTA: whole tokens, unless a token has more rows than a CTA.
 inline int selected_rows(const Problem& p, const Nsa& nsa, const SelectedKernel& k) {
   const int group = heads_per_key(p);
   if (group > k.rows) return k.rows;
@@ -22,7 +22,7 @@ inline int selected_rows(const Problem& p, const Nsa& nsa, const SelectedKernel&
 inline int64_t selected_row_blocks(const Problem& p, const Nsa& nsa, const SelectedKernel& k) {
   return ceil_div(int64_t(p.len_q) * heads_per_key(p), selected_rows(p, nsa, k));
 }
-// Of all sequences and heads of keys.
+// CTAs for all sequences and KV heads.
 inline int64_t selected_blocks(const Problem& p, const Nsa& nsa, const SelectedKernel& k) {
   return int64_t(p.batch) * p.heads_kv * selected_row_blocks(p, nsa, k);
 }
@@ -31,12 +31,12 @@ inline int list_bytes(const Problem& p, const Nsa& nsa, const SelectedKernel& k)
   const int group = heads_per_key(p), rows = selected_rows(p, nsa, k);
   return (rows % group ? 2 : rows / group) * nsa.n * int(sizeof(int32_t));
 }
-// A launch takes all shared memory that there is: the kernel is told once how much, whatever the lists take of it.
+// A launch takes all available shared memory, so the kernel opts in once, whatever the lists take of it.
 inline int stages_of(const SelectedKernel& k, const Problem& p, const Nsa& nsa, int arch) {
   const int room = cuda::shared_limit(arch) - k.fixed_bytes - list_bytes(p, nsa, k);
   return std::clamp(room / k.stage_bytes, 0, kMostStages);
 }
-// The narrowest that holds the dims; of those the one whose tile wastes no keys of a block, within shared memory.
+// Selects the smallest head dims that fit; among those, a tile that wastes no keys of a block, within shared memory.
 template <size_t N>
 SelectedKernel* selected_kernel_for(SelectedKernels (*const (&all)[N])(), const Problem& p, const Nsa& nsa, int arch) {
   for (const auto kernels : all) {

@@ -1,5 +1,5 @@
-// Every kernel of selected attention. All dims are in one file: four times the headers cost more than compiling them
-// side by side gains.
+// All kernels of selected attention. One file holds all dims: parsing the headers four times would cost more than
+// parallel compilation gains.
 #include "attention/sm80/nsa/selected.h"
 
 namespace attune::sm80 {

@@ -1,4 +1,4 @@
-// The compiled kernels of selected attention as the host sees them; sm80/nsa/selected_instances.cu holds them.
+// Host view of the compiled kernels of selected attention, which sm80/nsa/selected_instances.cu defines.
 #pragma once
 #include <span>
 
@@ -10,14 +10,14 @@ namespace attune::sm80 {
 using SelectedFunction = void (*)(SelectedParams);
 
 struct SelectedKernel {
-  int dim, dim_v;                 // the widest it serves
-  int tile_k, rows, threads;      // of a block
-  int fixed_bytes, stage_bytes;   // of shared memory: for the rows, and for every stage
-  SelectedFunction function[2];   // f16, bf16
-  cuda::SharedMemoryOptIn ready[2]{};         // theirs
+  int dim, dim_v;                      // largest head dims it serves
+  int tile_k, rows, threads;           // per CTA
+  int fixed_bytes, stage_bytes;        // shared memory: for the rows, and per stage
+  SelectedFunction function[2];        // f16, bf16
+  cuda::SharedMemoryOptIn ready[2]{};  // per function
 };
 
-// Of one head dim, the largest tile of keys first.
+// The kernels of one head dim, largest key tile first.
 using SelectedKernels = std::span<SelectedKernel>;
 SelectedKernels selected_kernels_64();
 SelectedKernels selected_kernels_128();

@@ -1,8 +1,10 @@
-// Selected attention on a GPU: what a block of threads has to do, and its walk over keys.
-// A block has the rows (token, head) of a few neighbouring tokens and one head of keys, and visits the union of their
-// lists: a key block is loaded once for all tokens that chose it, and a warp whose tokens did not choose it passes on.
-// Four warps only load. They merge the sorted lists, a lane a token, and run as far ahead as there are stages; so warps
-// with different lists drift apart instead of waiting for each other at every key block.
+// Selected attention on a GPU: the work of a CTA and its walk over keys.
+//
+// A CTA has the rows (token, head) of a few neighbouring tokens and one KV head, and visits the union of their lists. A
+// key block is loaded once for all tokens that chose it, and a warp whose tokens did not choose it skips it.
+//
+// Four producer warps only load. They merge the sorted lists, one lane per token, and run ahead by the number of
+// stages. Warps with different lists can therefore drift apart instead of waiting for each other at every key block.
 #pragma once
 #include "attention/gpu/nsa/selected_params.h"
 #include "machine/sm80/barrier.h"
@@ -10,39 +12,39 @@
 
 namespace attune::sm80 {
 
-constexpr int kLoaders = 4;      // warps
-constexpr int kMostWarps = 8;    // that compute, 16 rows each
-constexpr int kMostTokens = 32;  // of a block: a lane each
+constexpr int kLoaders = 4;      // producer warps
+constexpr int kMostWarps = 8;    // consumer warps, 16 rows each
+constexpr int kMostTokens = 32;  // per CTA: one lane each
 constexpr int kMostStages = 8;
 
 struct SelectedPlace {
   Sequence seq;
   int b, head_kv, split;
-  int first, rows;    // of the unit's rows (token, head)
-  int token, tokens;  // that they belong to
-  const char *k, *v;  // where key 0 of the sequence lies
+  int first, rows;    // range within the unit's rows (token, head)
+  int token, tokens;  // tokens of these rows
+  const char *k, *v;  // address of key 0 of the sequence
 };
 
-// What is in a stage.
+// Contents of a stage.
 struct SelectedTile {
   int first, last;  // keys
-  uint32_t chosen;  // by which tokens of the block; 0: the walk has ended
+  uint32_t chosen;  // tokens of the CTA that chose it; 0: end of the walk
 };
 
-// Static shared memory of a block.
+// Static shared memory of a CTA.
 struct SelectedShared {
   SelectedPlace at;
   Barrier full[kMostStages], empty[kMostStages];
   SelectedTile tile[kMostStages];
-  int2 span[kMostTokens];  // of a token's list: the entries that this split has
-  uint2 row[kMostWarps * 16];  // the bit of its token in `chosen`, 0 of a row that is not there; keys that it sees
-  uint32_t tokens[kMostWarps];  // the bits of a warp's rows
+  int2 span[kMostTokens];       // list entries of a token in this split
+  uint2 row[kMostWarps * 16];   // bit of its token in `chosen`, 0 for a missing row; keys that it sees
+  uint32_t tokens[kMostWarps];  // bits of a warp's rows
 };
 
-// What a kernel is compiled for.
+// Compile-time configuration.
 struct SelectedConfig {
   int dim = 128, dim_v = dim;
-  int tile_k = 64, warps = 8;  // that compute
+  int tile_k = 64, warps = 8;  // consumer warps
 };
 
 template <class T, SelectedConfig C>
@@ -56,13 +58,13 @@ struct SelectedWalk {
 
   const SelectedParams& x;
   SelectedShared& shared;
-  int32_t* const lists;    // [tokens][n]
-  const uint32_t stages;   // [x.stages] of K and V, in shared memory
+  int32_t* const lists;   // [tokens][n]
+  const uint32_t stages;  // [x.stages] of K and V, in shared memory
 
   __device__ uint32_t k_shared(int stage) const { return stages + stage * kStageBytes; }
   __device__ uint32_t v_shared(int stage) const { return k_shared(stage) + TileOfK::kBytes; }
 
-  // By all threads. False where the block has no rows.
+  // Called by all threads. Returns false if the CTA has no rows.
   __device__ bool begin() const {
     if (threadIdx.x == 0) {
       find_place();
@@ -102,7 +104,7 @@ struct SelectedWalk {
     at.v = x.v.row(at.seq.k_batch, at.seq.k_first, at.head_kv);
   }
 
-  // Of a row of the block.
+  // Token of a row of the CTA.
   __device__ int token_of(int row) const { return int(x.group.divide(shared.at.first + row)); }
   __device__ int head_of(int row) const {
     return shared.at.head_kv * int(x.group.by) + int(x.group.rest(shared.at.first + row));
@@ -111,7 +113,7 @@ struct SelectedWalk {
     return rows.row(shared.at.seq.q_batch, shared.at.seq.q_first + int64_t(token_of(row)), head_of(row));
   }
 
-  // The rows of a warp that computes. They lie in shared memory, since registers are dear.
+  // Finds the rows of a consumer warp. They lie in shared memory, since registers are scarce.
   __device__ void find_rows() const {
     const int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16 + lane;
     uint2 mine{};
@@ -124,14 +126,14 @@ struct SelectedWalk {
     if (lane == 0) shared.tokens[threadIdx.x / 32] = mine.x;
     __syncwarp();
   }
-  // How many of the tile's first keys a row sees. A row that is not there sees all: it holds zeros and is not stored.
+  // How many of the tile's first keys a row sees. A missing row sees all: it holds zeros and is not stored.
   __device__ int seen(const SelectedTile& t, int row) const {
     const uint2 r = shared.row[row];
     if (!r.x) return kTileK;
     return t.chosen & r.x ? min(int(r.y), t.last) - t.first : 0;
   }
 
-  // The 16 rows of a warp that computes, into the block's tile, which no other warp reads there.
+  // Loads the 16 rows of a consumer warp into the CTA's tile; no other warp reads them there.
   template <class Layout>
   __device__ void load_rows(uint32_t to, const ByteRows& rows, int dim) const {
     constexpr int kChunks = Layout::kPanels * 8;
@@ -142,8 +144,8 @@ struct SelectedWalk {
       copy16(to + Layout::offset(row, column), there ? row_at(rows, row) + column * sizeof(T) : rows.data, there);
     }
   }
-  // The rows of a warp's accumulators to `rows`, `dim` columns of them: of 16 bits through shared memory that only this
-  // warp uses (16 rows of the block's tile), in chunks of 16 bytes.
+  // Stores the rows of a warp's accumulators to `rows`, `dim` columns of them. 16-bit rows go through shared memory
+  // that only this warp uses (16 rows of the CTA's tile), in 16-byte chunks.
   template <int kColumns>
   __device__ void store_narrow(const Accumulator (&from)[kColumns / 8], uint32_t through, const ByteRows& rows,
                                int dim) const {
@@ -166,7 +168,7 @@ struct SelectedWalk {
             load_shared16(through + Through::offset(row, column));
     }
   }
-  // One of a thread's two rows, as f32.
+  // Stores one of a thread's two rows as f32.
   template <int kColumns>
   __device__ static void store_f32(const Accumulator (&from)[kColumns / 8], int half, float* to, int dim) {
 #pragma unroll
@@ -177,7 +179,7 @@ struct SelectedWalk {
     }
   }
 
-  // By the warps that load.
+  // Called by the producer warps.
   __device__ void load() const {
     const SelectedPlace& at = shared.at;
     const int thread = threadIdx.x - kWarps * 32, lane = threadIdx.x % 32;
@@ -214,7 +216,7 @@ struct SelectedWalk {
     close_group();
     wait_groups<0>();
   }
-  // A thread has one column of 16 bytes in every panel and every 16th row: so its place in a panel is always the same.
+  // Each thread copies one 16-byte column in every panel, of every 16th row, so its place in a panel is constant.
   template <class Layout>
   __device__ void copy(uint32_t to, const char* from, int64_t step, int dim, const SelectedTile& t, int row,
                        int column) const {
@@ -235,9 +237,9 @@ struct SelectedWalk {
     }
   }
 
-  // By a warp that computes: `use` gets every tile that one of its tokens chose, and its stage. Every lane gives the
-  // stage back, after its own reads. One lane for its warp would do, behind the __syncwarp; but racecheck reports
-  // the reads of lanes that do not arrive.
+  // Called by a consumer warp: calls `use` with every tile that one of its tokens chose, and its stage. Every lane
+  // releases the stage after its own reads. One lane per warp would suffice after __syncwarp, but racecheck then
+  // reports the reads of lanes that do not arrive.
   template <class F>
   __device__ void walk(F use) const {
     uint32_t parity = 0;

@@ -9,7 +9,7 @@ BackwardKernels backward_kernels_128() {
       keys_instance<KeysConfig{.dim = 128, .warps_k = 2, .sum_warps_k = 2, .room = Room::small}>(),
       keys_instance<KeysConfig{.dim = 128, .options = true}>(),
   };
-  // queries, keys, stages, blocks
+  // RowShape: queries, keys, stages, CTAs per SM.
   static constinit BackwardKernel rows = rows_instance<128, RowShape<64, 64, 1, 2>>();
   return {keys, &rows};
 }

@@ -12,7 +12,7 @@ BackwardKernels backward_kernels_256() {
       keys_instance<KeysConfig{.dim = 256, .tile_q = 32, .tile_k = 32, .warps_k = 2, .step_q = 16, .sum_warps_k = 2,
                                .options = true}>(),
   };
-  // queries, keys, stages, blocks
+  // RowShape: queries, keys, stages, CTAs per SM.
   static constinit BackwardKernel rows = rows_instance<256, RowShape<48, 32, 1, 1>>();
   return {keys, &rows};
 }

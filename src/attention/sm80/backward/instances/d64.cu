@@ -12,7 +12,7 @@ BackwardKernels backward_kernels_64() {
       keys_instance<KeysConfig{.dim = 64, .tile_k = 128, .warps_q = 1, .blocks = 2, .room = Room::small}>(),
       keys_instance<KeysConfig{.dim = 64, .options = true}>(),
   };
-  // queries, keys, stages, blocks
+  // RowShape: queries, keys, stages, CTAs per SM.
   static constinit BackwardKernel rows = rows_instance<64, RowShape<64, 64, 2, 2>>();
   return {keys, &rows};
 }
